@@ -1,0 +1,51 @@
+# All dependencies, each AUTO (use it if it is there), ON (fail without it) or OFF.
+set(QUIRE_MODEL AUTO CACHE STRING "Model runtime and the quire program: ggml, libllama, jansson")
+set(QUIRE_CMOCKA AUTO CACHE STRING "Unit tests: cmocka")
+set_property(CACHE QUIRE_MODEL QUIRE_CMOCKA PROPERTY STRINGS AUTO ON OFF)
+
+# Tested versions of ggml; the soname says nothing before 1.0, so both ends are bounded.
+set(QUIRE_GGML_MIN 0.21)
+set(QUIRE_GGML_BELOW 0.26)
+
+find_package(Threads REQUIRED)
+find_package(PkgConfig)
+
+function(quire_dep_missing option what)
+    if("${${option}}" STREQUAL "ON")
+        message(FATAL_ERROR "${option}=ON but ${what}. scripts/setup.sh installs it.")
+    endif()
+    message(STATUS "${option}: off (${what})")
+endfunction()
+
+set(QUIRE_HAS_CMOCKA OFF)
+if(NOT QUIRE_CMOCKA STREQUAL "OFF")
+    find_package(cmocka QUIET)
+    if(cmocka_FOUND)
+        set(QUIRE_HAS_CMOCKA ON)
+    else()
+        quire_dep_missing(QUIRE_CMOCKA "cmocka was not found (package libcmocka-dev)")
+    endif()
+endif()
+
+set(QUIRE_HAS_MODEL OFF)
+if(NOT QUIRE_MODEL STREQUAL "OFF")
+    find_package(llama QUIET)
+    if(PkgConfig_FOUND)
+        pkg_check_modules(JANSSON QUIET IMPORTED_TARGET jansson)
+    endif()
+    if(NOT llama_FOUND)
+        quire_dep_missing(QUIRE_MODEL "libllama was not found (set CMAKE_PREFIX_PATH)")
+    elseif(NOT JANSSON_FOUND)
+        quire_dep_missing(QUIRE_MODEL "jansson was not found (package libjansson-dev)")
+    elseif(ggml_VERSION VERSION_LESS QUIRE_GGML_MIN OR NOT ggml_VERSION VERSION_LESS QUIRE_GGML_BELOW)
+        quire_dep_missing(QUIRE_MODEL
+            "ggml ${ggml_VERSION} is outside the tested range ${QUIRE_GGML_MIN} <= v < ${QUIRE_GGML_BELOW}")
+    else()
+        set(QUIRE_HAS_MODEL ON)
+    endif()
+endif()
+
+function(quire_deps_summary)
+    message(STATUS "  model runtime  ${QUIRE_HAS_MODEL} (ggml ${ggml_VERSION})")
+    message(STATUS "  unit tests     ${QUIRE_HAS_CMOCKA}")
+endfunction()

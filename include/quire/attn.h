@@ -1,0 +1,163 @@
+/* quire/attn.h - attention computed directly on the pages of the cache.
+ *
+ * A call handles one layer for a batch of sequences: decode rows and prefill chunks may mix. It is
+ * a pure function of plain structs (page addresses, page-table leaves, lengths, strides), with the
+ * same signature on every ISA; quire_attn_ref() defines the answer in double precision.
+ *
+ *   out[r][h] = sum over V sources s of  gate_s (.) sum_t p[r][h][t] * V_s[t][g]
+ *   p[r][h]   = softmax over tokens t <= index(r) of
+ *               scale * sum over K sources s of  q_s[r][h] . K_s[t][g]          g = h / (n_head/n_kv_head)
+ *
+ * One K and one V source is the common case; two serve models that fuse the K or V of two stored
+ * layers (FusedKV, arXiv 2512.03870), each K source with its own query (the gate is folded into it).
+ * With v_prefix_of_k V is the first d_v dimensions of K (MLA with absorbed projections).
+ *
+ * What a result depends on: the row's query, the sequence's page table up to the row's token, the
+ * ISA. Not on: the other rows and sequences of the batch, the number of threads, which thread does
+ * what, whether the row comes in a chunk of 1 or of 512, whether pages are shared. Each row visits
+ * its tiles in table order; every split_entries table entries the running (m, l, o) of the online
+ * softmax is closed as a partial, and partials are merged by log-sum-exp in ascending order. So a
+ * prefix hit gives the same bits as a miss.
+ *
+ * Threads: a workspace is planned by one thread (quire_attn_begin), then any number of threads call
+ * quire_attn_append and quire_attn_run with their index, all of them finishing the one before the
+ * first starts the next (ggml's barrier between graph nodes does that).
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ATTN_H
+#define QUIRE_ATTN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "quire/alloc.h"
+#include "quire/codec.h"
+#include "quire/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QUIRE_ATTN_SOURCES_MAX 2u
+
+/* One sequence of a batch. Its query rows are its last n_rows tokens: row i of the sequence sits at
+ * token index n_tokens - n_rows + i and sees every token up to and including itself. */
+typedef struct quire_attn_seq {
+    const quire_page_entry *const *leaves; /* QUIRE_LEAF_ENTRIES entries each; borrowed */
+    uint32_t n_entries;
+    uint32_t n_tokens;  /* tokens in those entries, the query rows included */
+    uint32_t first_row; /* index of its first row in q, k_new, v_new and out */
+    uint32_t n_rows;    /* >= 1, <= n_tokens */
+} quire_attn_seq;
+
+/* Where a stored K or V lies inside a page: tile i (of page_tokens / 64) of kv head g starts at
+ * page address + page_offset + g * head_stride + i * tile_stride. All three in bytes, multiples
+ * of 64. */
+typedef struct quire_attn_lane {
+    size_t page_offset;
+    size_t head_stride;
+    size_t tile_stride;
+} quire_attn_lane;
+
+/* One layer's attention. Row strides are in floats. Everything is borrowed for the call. */
+typedef struct quire_attn_layer {
+    uint32_t n_head;    /* query heads; a multiple of n_kv_head */
+    uint32_t n_kv_head;
+    uint32_t d_k;
+    uint32_t d_v;
+    quire_format k_format;
+    quire_format v_format;
+    uint32_t rotate_k; /* Hadamard block applied to K when stored and to q when read: a power of */
+    uint32_t rotate_v; /* two that divides d, or 0 for none. rotate_v is undone on the output */
+    uint32_t n_k;      /* K sources, 1 or 2 */
+    uint32_t n_v;      /* V sources, 1 or 2; 0 with v_prefix_of_k */
+    bool v_prefix_of_k;
+    float scale;       /* on the logits, usually 1/sqrt(d_k) */
+    quire_attn_lane k[QUIRE_ATTN_SOURCES_MAX];
+    quire_attn_lane v[QUIRE_ATTN_SOURCES_MAX];
+
+    const float *q[QUIRE_ATTN_SOURCES_MAX]; /* [n_rows][n_head][d_k], one per K source */
+    size_t q_stride;
+    const float *v_gate[QUIRE_ATTN_SOURCES_MAX]; /* [n_kv_head][d_v], or NULL for ones */
+    float *out;                                  /* [n_rows][n_head][d_v] */
+    size_t out_stride;
+
+    const float *k_new; /* append only: [n_rows][n_kv_head][d_k], goes to lane k[0] */
+    const float *v_new; /* append only: [n_rows][n_kv_head][d_v], goes to lane v[0] */
+    size_t k_new_stride;
+    size_t v_new_stride;
+} quire_attn_layer;
+
+/* The batch all layers of a step share. */
+typedef struct quire_attn_batch {
+    const quire_attn_seq *seqs;
+    uint32_t n_seqs;
+    uint32_t page_tokens;            /* multiple of 64 */
+    unsigned char *const *page_addr; /* by page id; see quire_cache_page_addrs() */
+} quire_attn_batch;
+
+typedef struct quire_attn_workspace quire_attn_workspace;
+
+typedef struct quire_attn_workspace_opts {
+    uint32_t struct_bytes;
+    uint32_t n_threads_max;
+    uint32_t n_seqs_max;
+    uint32_t n_rows_max;    /* rows of one batch */
+    uint32_t n_head_max;
+    uint32_t head_dim_max;  /* of K and of V */
+    uint32_t n_entries_max; /* page-table entries of one sequence */
+    uint32_t split_entries; /* entries per partial; 0 = default (QUIRE_ATTN_SPLIT_TOKENS worth) */
+    uint32_t page_tokens;
+    uint32_t n_layers_max;  /* run() calls between two begin() calls */
+    const char *isa;        /* NULL = fastest, or what the environment variable QUIRE_ISA names */
+    const quire_allocator *allocator;
+} quire_attn_workspace_opts;
+
+#define QUIRE_ATTN_SPLIT_TOKENS 1024u
+#define QUIRE_ATTN_WORKSPACE_OPTS_INIT                                                             \
+    { .struct_bytes = (uint32_t)sizeof(quire_attn_workspace_opts) }
+
+/* Allocate everything that any later call needs. Errors: QUIRE_INVAL (limits), QUIRE_UNSUPP (isa
+ * not in this build or CPU), QUIRE_NOMEM. Memory: release with quire_attn_workspace_destroy(). */
+int quire_attn_workspace_create(quire_attn_workspace **out, const quire_attn_workspace_opts *opts);
+void quire_attn_workspace_destroy(quire_attn_workspace *workspace);
+
+/* "avx512" and so on: the kernels this workspace uses. Memory: static. */
+const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace);
+
+/* Plan a step: check the batch against the limits, cut it into work items, reset the counters of
+ * all layers. The batch (and what it points to) is borrowed until the last run() of the step.
+ * Errors: QUIRE_INVAL, QUIRE_LIMIT; QUIRE_UNSUPP for an entry with rope_shift != 0 (not yet).
+ * Cost: O(sequences + work items), no allocation. */
+int quire_attn_begin(quire_attn_workspace *workspace, const quire_attn_batch *batch);
+
+/* Store k_new and v_new of the batch's rows into their slots; thread `thread` of `n_threads` does
+ * its share. The layer must satisfy quire_attn_layer_check(). */
+void quire_attn_append(quire_attn_workspace *workspace, const quire_attn_layer *layer,
+                       uint32_t thread, uint32_t n_threads);
+
+/* Attention of all rows over their tables, the rows just appended included. `call` counts the
+ * layers of the step from 0: each call of a step needs its own. */
+void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *layer, uint32_t call,
+                    uint32_t thread, uint32_t n_threads);
+
+/* Check a layer's constants (not its pointers) once, when a model is opened.
+ * Errors: QUIRE_INVAL, QUIRE_LIMIT (beyond the workspace's limits), QUIRE_UNSUPP. */
+int quire_attn_layer_check(const quire_attn_workspace *workspace, const quire_attn_layer *layer);
+
+/* The definition: double precision, one row after the other, over decoded tiles. out is
+ * [n_rows][n_head][d_v] doubles, dense. Errors: QUIRE_NOMEM. */
+int quire_attn_ref(const quire_attn_batch *batch, const quire_attn_layer *layer, double *out);
+
+/* In-place Walsh-Hadamard transform of n floats in blocks of `block` (a power of two dividing n),
+ * scaled by 1/sqrt(block): orthonormal, its own inverse. */
+void quire_hadamard(float *x, size_t n, uint32_t block);
+
+/* The largest power of two that divides d. */
+uint32_t quire_hadamard_block(uint32_t d);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* QUIRE_ATTN_H */

@@ -1,0 +1,219 @@
+/* quire/cache.h - the KV cache: pages, page tables, sequences, regions.
+ *
+ * A cache owns extents of memory, cut into pages. Sequences hold page tables; pages are shared by
+ * reference between forks and freed when nobody holds them. Core is metadata: it never reads or
+ * writes a payload except to copy a whole page (copy-on-write, coalescing), and with page_bytes = 0
+ * a group has no payload at all, so that simulators and tests run the real code.
+ *
+ *             reserve/append                  last reference dropped
+ *   free ----------------------> live (refs >= 1) --------------------> free
+ *                                  \__ kept by the prefix tree: cached __/     (next issue)
+ *
+ * Sharing. fork() shares every page and every table leaf. Leaves are copied when one side writes
+ * them. A full page is never written again. A partly filled tail page has one appender; when a
+ * sequence must append into a tail page that others also hold, it first gets a copy of its own, so
+ * that token i of a sequence always sits in slot i % page_tokens and attention sums in the same
+ * order whether or not a prefix was shared.
+ *
+ * Plan, then apply. Every call that takes memory first works out all it needs, in every group; if
+ * anything is missing it returns QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS) and nothing changed.
+ *
+ * Memory. Extents come from mmap (huge pages advised, mlock on request), sized to the smallest
+ * multiple of 2 MiB whose unusable tail is under 1 % for the page size. maintain() keeps free pages
+ * ready ahead of demand; coalesce() empties sparse extents; an empty extent can serve another group
+ * or go back to the OS.
+ *
+ * Thread: owner. One thread makes every call on a given cache; only quire_cache_stats_get() may be
+ * called from elsewhere.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CACHE_H
+#define QUIRE_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "quire/alloc.h"
+#include "quire/status.h"
+#include "quire/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct quire_cache quire_cache;
+
+#define QUIRE_PAGE_TOKENS_MIN 64u
+#define QUIRE_PAGE_TOKENS_MAX 1024u
+#define QUIRE_GROUPS_MAX 8u
+#define QUIRE_REGIONS_MAX 16u
+#define QUIRE_REGION_DYNAMIC 0u /* the one region every cache has */
+#define QUIRE_PAGES_MAX (1u << 28)
+
+typedef struct quire_cache_opts {
+    uint32_t struct_bytes;
+    uint32_t page_tokens; /* QUIRE_PAGE_TOKENS_MIN .. _MAX, a multiple of 64; default 64 */
+    uint32_t n_groups;    /* 1 .. QUIRE_GROUPS_MAX */
+    size_t page_bytes[QUIRE_GROUPS_MAX];   /* payload of a page by group, multiple of 64; 0 = none */
+    size_t charge_bytes[QUIRE_GROUPS_MAX]; /* charged to the region; 0 = page_bytes, or 1 if that is 0 */
+    uint64_t budget_bytes;                 /* of the dynamic region; pages never exceed it */
+    uint32_t seqs_max;                     /* open sequences at once; default 1024 */
+    uint32_t seq_tokens_max;               /* longest sequence; default 1 << 20 */
+    uint32_t history_events;               /* ring of allocation events; 0 = off; default 4096 */
+    uint32_t watermark_pages_max;          /* cap on pages kept ready; default 256, 0 = off */
+    bool lock_memory;                      /* mlock extents; see stats.locked_bytes for what held */
+    const quire_allocator *allocator;      /* metadata; NULL = C library */
+    uint64_t (*clock_us)(void *ctx);       /* for the history only; NULL = event numbers */
+    void *clock_ctx;
+} quire_cache_opts;
+
+#define QUIRE_CACHE_OPTS_INIT                                                                      \
+    { .struct_bytes = (uint32_t)sizeof(quire_cache_opts), .page_tokens = 64, .n_groups = 1,        \
+      .seqs_max = 1024, .seq_tokens_max = 1u << 20, .history_events = 4096,                        \
+      .watermark_pages_max = 256 }
+
+/* Create a cache. No extent is mapped before it is needed (or maintain() asks for one).
+ * On failure *out is NULL. Errors: QUIRE_INVAL, QUIRE_NOMEM.
+ * Memory: release with quire_cache_destroy(), which closes what is still open. */
+int quire_cache_create(quire_cache **out, const quire_cache_opts *opts);
+void quire_cache_destroy(quire_cache *cache);
+
+/* ---- sequences ---- */
+
+/* Open an empty sequence charged to a region. Errors: QUIRE_LIMIT (seqs_max), QUIRE_INVAL, QUIRE_NOMEM. */
+int quire_seq_open(quire_cache *cache, quire_region_id region, quire_seq_id *out);
+
+/* A second sequence with the same tokens. Cost: O(leaves), no page is copied.
+ * Errors: QUIRE_NOTFOUND, QUIRE_LIMIT, QUIRE_NOMEM. */
+int quire_seq_fork(quire_cache *cache, quire_seq_id seq, quire_seq_id *out);
+
+/* Make room for n more tokens without adding them: pages are taken, a shared tail page is copied.
+ * A later append of up to n tokens cannot fail. All or nothing.
+ * Errors: QUIRE_NOTFOUND, QUIRE_NOPAGES, QUIRE_NOMEM, QUIRE_LIMIT (seq_tokens_max). */
+int quire_seq_reserve(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
+
+/* Add n tokens at positions following the last: reserve, then grow the table in every group. Their
+ * slots hold whatever was there until the caller writes them. Errors: as quire_seq_reserve(). */
+int quire_seq_append(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
+
+/* Keep the first n_tokens tokens, release the rest and any reserved room.
+ * Errors: QUIRE_NOTFOUND, QUIRE_RANGE (longer than the sequence), QUIRE_NOMEM (a shared leaf had
+ * to be copied; nothing changed). */
+int quire_seq_truncate(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
+
+/* Drop the sequence and its references. Errors: QUIRE_NOTFOUND. */
+int quire_seq_close(quire_cache *cache, quire_seq_id seq);
+
+/* Tokens in the sequence; 0 for an unknown id. */
+uint32_t quire_seq_tokens(const quire_cache *cache, quire_seq_id seq);
+
+/* A sequence's table in one group, for kernels. Memory: borrowed, valid until the next call that
+ * changes this sequence. Errors: QUIRE_NOTFOUND, QUIRE_INVAL (group). */
+typedef struct quire_seq_table {
+    const quire_page_entry *const *leaves;
+    uint32_t n_entries; /* entries that hold tokens (reserved ones are not counted) */
+    uint32_t n_tokens;
+} quire_seq_table;
+int quire_seq_table_get(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
+                        quire_seq_table *out);
+
+/* ---- pages ---- */
+
+/* Payload addresses by page id (entry 0 is NULL; NULL for pages without payload or not in use).
+ * Memory: borrowed. The array moves when pages are taken, entries change in coalesce(): fetch it
+ * after the last append of a step. */
+unsigned char *const *quire_cache_page_addrs(const quire_cache *cache);
+
+/* ---- upkeep, between steps ---- */
+
+/* Look at recent demand and keep that many free pages mapped and touched, within the budget and
+ * watermark_pages_max. Failing to get memory here is not an error: it is counted. */
+void quire_cache_maintain(quire_cache *cache);
+
+/* Move up to moves_max pages out of the sparsest extents so that whole extents become empty.
+ * Page ids stay, addresses change. Returns the number of pages moved. */
+uint32_t quire_cache_coalesce(quire_cache *cache, uint32_t moves_max);
+
+/* Return empty extents to the OS, keeping keep_bytes of them. Returns the bytes released. */
+uint64_t quire_cache_trim(quire_cache *cache, uint64_t keep_bytes);
+
+/* ---- observation ---- */
+
+typedef struct quire_cache_stats {
+    uint64_t budget_bytes;
+    uint64_t extent_bytes;      /* taken from the OS */
+    uint64_t live_bytes;        /* payload of live pages */
+    uint64_t cached_bytes;      /* payload of pages only the prefix tree holds (0 for now) */
+    uint64_t free_bytes;        /* payload of free pages in mapped extents */
+    uint64_t tail_bytes;        /* unusable ends of extents */
+    uint64_t locked_bytes;      /* mlocked */
+    uint64_t slack_bytes;       /* internal fragmentation: live pages' slots that hold no token */
+    uint64_t charged_bytes;     /* of the dynamic region */
+    uint64_t charged_peak_bytes;
+    uint64_t extent_peak_bytes;
+    uint64_t pages_live;
+    uint64_t pages_free;
+    uint64_t pages_peak;
+    uint64_t allocs_total;
+    uint64_t frees_total;
+    uint64_t alloc_failures_total;
+    uint64_t page_copies_total; /* copy-on-write */
+    uint64_t page_moves_total;  /* coalescing */
+    uint64_t watermark_pages;   /* current target of pages kept ready */
+    uint32_t seqs_open;
+    uint32_t extents;
+    uint32_t extents_empty;
+    double external_fragmentation; /* share of free bytes that lie in partly used extents, 0..1 */
+} quire_cache_stats;
+
+/* Snapshot. Thread: any (each figure is atomic, the snapshot as a whole is not). */
+void quire_cache_stats_get(const quire_cache *cache, quire_cache_stats *out);
+
+typedef struct quire_region_stats {
+    uint64_t budget_bytes;
+    uint64_t charged_bytes;
+    uint64_t charged_peak_bytes;
+    uint64_t pages;
+} quire_region_stats;
+
+/* Errors: QUIRE_NOTFOUND. Thread: owner. */
+int quire_region_stats_get(const quire_cache *cache, quire_region_id region, quire_region_stats *out);
+
+/* Change a region's budget; pages in use are never taken away by this.
+ * Errors: QUIRE_NOTFOUND, QUIRE_INVAL (below what is charged now). */
+int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t budget_bytes);
+
+typedef enum quire_history_kind {
+    QUIRE_HISTORY_ALLOC = 1, /* page taken by seq */
+    QUIRE_HISTORY_REF = 2,   /* page shared with seq */
+    QUIRE_HISTORY_UNREF = 3, /* seq let go, others remain */
+    QUIRE_HISTORY_FREE = 4,  /* last reference dropped by seq */
+    QUIRE_HISTORY_COPY = 5,  /* page became a private copy for seq */
+    QUIRE_HISTORY_MOVE = 6,  /* coalescing moved the page */
+    QUIRE_HISTORY_MAP = 7,   /* extent taken from the OS (page = extent number) */
+    QUIRE_HISTORY_UNMAP = 8  /* extent returned */
+} quire_history_kind;
+
+typedef struct quire_history_event {
+    uint64_t number; /* counts from 0; gaps at the front mean the ring wrapped */
+    uint64_t time_us;
+    quire_history_kind kind;
+    quire_page_id page;
+    quire_seq_id seq;
+    quire_group_id group;
+    quire_region_id region;
+    uint32_t extent;
+} quire_history_event;
+
+/* Visit the recorded events, oldest first, until visit returns non-zero; returns that value. */
+int quire_cache_history_visit(const quire_cache *cache,
+                              int (*visit)(void *ctx, const quire_history_event *event), void *ctx);
+
+/* Check every invariant of every structure; aborts with a message when one is broken. */
+void quire_cache_validate(const quire_cache *cache);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* QUIRE_CACHE_H */

@@ -1,0 +1,103 @@
+/* quire/codec.h - number formats of the KV cache: how 64 tokens of one lane look in memory.
+ *
+ * A lane is one (layer, kv head) pair. A tile holds QUIRE_TILE_TOKENS tokens of one lane, K or V,
+ * in one format. Tile bytes are the same on every ISA, so a tile can be checksummed, written to
+ * disk and sent to another machine. A tile is `slot`-addressed: slot s holds the s-th token.
+ *
+ *   format  bytes per tile       K layout (transposed)      V layout
+ *   f32     64 * d * 4           f32  [d][64]               f32  [64][d]
+ *   f16     64 * d * 2           f16  [d][64]               f16  [64][d]
+ *   bf16    64 * d * 2           bf16 [d/2][64][2]          bf16 [32][d][2]
+ *   q8      64 * d + 128         f16 scale[64],             f16 scale[64],
+ *                                u8 code[d/4][64][4]        s8 code[16][d][4]
+ *
+ * K is transposed inside the tile so that one vector register holds one dimension (or a group of
+ * 2 or 4) of 16 tokens: the logits of 64 tokens come out side by side without a horizontal sum.
+ * V groups 2 or 4 *tokens* because there the sum runs over tokens. K codes of q8 are stored +128
+ * (unsigned), V codes signed: exactly what u8 x s8 dot products want on both sides.
+ *
+ * q8: code = round(x / scale), scale = max|x| / 127 as f16 (rounded up so that no code exceeds 127),
+ * one per token and lane: 8 + 16/d bits per value. A row of zeros has scale 0. A row that holds
+ * NaN or Inf has scale NaN, so that damage shows instead of hiding. Finite values beyond the range
+ * of f16 saturate to its largest finite value, in f16 and in q8's scale.
+ *
+ * d is a multiple of QUIRE_HEAD_DIM_MULTIPLE up to QUIRE_HEAD_DIM_MAX. All buffers are 64-byte aligned.
+ * Source of the layout: design note compression.md E.4 (measured there against row-major).
+ *
+ * Thread: any; functions touch only what they are given.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CODEC_H
+#define QUIRE_CODEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "quire/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define QUIRE_TILE_TOKENS 64u
+#define QUIRE_HEAD_DIM_MULTIPLE 8u
+#define QUIRE_HEAD_DIM_MAX 1024u
+
+/*  X(symbol, value, "name", mantissa bits for humans)  Values go to disk: append, never renumber. */
+#define QUIRE_FORMAT_MAP(X)                                                                        \
+    X(F32, 0, "f32")                                                                               \
+    X(F16, 1, "f16")                                                                               \
+    X(BF16, 2, "bf16")                                                                             \
+    X(Q8, 3, "q8")
+
+typedef enum quire_format {
+#define X(sym, val, name) QUIRE_FORMAT_##sym = (val),
+    QUIRE_FORMAT_MAP(X)
+#undef X
+        QUIRE_FORMAT_COUNT
+} quire_format;
+
+/* "q8"; "unknown" outside the table. Memory: static. */
+const char *quire_format_name(quire_format format);
+
+/* Find a format by its name. Errors: QUIRE_INVAL when there is none (then *out is unchanged). */
+int quire_format_parse(const char *name, quire_format *out);
+
+/* Bytes of one tile of d dimensions, K or V alike; 0 when d or the format is invalid. A multiple
+ * of 64 for every valid d. */
+size_t quire_tile_bytes(quire_format format, uint32_t d);
+
+/* Average bits per stored value, scales included: 8 + 16/d for q8. */
+double quire_format_bits(quire_format format, uint32_t d);
+
+/* What an encode or decode works on: n_tokens rows of d floats, row i at x + i * stride, in or
+ * from slots first_slot .. first_slot + n_tokens - 1 of the tile. */
+typedef struct quire_tile_rows {
+    uint32_t d;          /* head dimension */
+    uint32_t first_slot; /* 0 .. 63 */
+    uint32_t n_tokens;   /* first_slot + n_tokens <= 64 */
+    size_t stride;       /* floats between rows, >= d */
+} quire_tile_rows;
+
+/* One implementation of all formats. Instances differ in speed only: encode gives the same bytes
+ * on every ISA, decode the same floats. */
+typedef struct quire_codec {
+    const char *isa; /* "ref", "avx2", "avx512", "neon" */
+    void (*encode_k)(quire_format format, const quire_tile_rows *rows, const float *x, void *tile);
+    void (*encode_v)(quire_format format, const quire_tile_rows *rows, const float *x, void *tile);
+    void (*decode_k)(quire_format format, const quire_tile_rows *rows, const void *tile, float *x);
+    void (*decode_v)(quire_format format, const quire_tile_rows *rows, const void *tile, float *x);
+} quire_codec;
+
+/* The fastest codec for this CPU, or the one that QUIRE_ISA names (see quire/attn.h).
+ * Memory: static. */
+const quire_codec *quire_codec_get(void);
+
+/* The codec of a named ISA; NULL when this build or this CPU lacks it. */
+const quire_codec *quire_codec_find(const char *isa);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* QUIRE_CODEC_H */

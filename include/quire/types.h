@@ -1,0 +1,55 @@
+/* quire/types.h - the words quire uses, and the small integers it names things by.
+ *
+ *   token       one position of a sequence
+ *   lane        one (layer, kv head) pair: the smallest thing that has its own K and V
+ *   tile        64 tokens x one lane x (K or V) in one number format (quire/codec.h)
+ *   group       the lanes that keep the same tokens; a plain model has one
+ *   page        page_tokens tokens of all lanes of one group: the unit of allocation and sharing
+ *   extent      memory taken from the OS at once; holds pages of one size
+ *   region      a byte budget with a priority contract; every page is charged to one
+ *   page table  per sequence and group: which slots of which pages hold its tokens, in order
+ *
+ * Ids, not pointers: they copy, hash, log, go to disk and to a GPU unchanged. Id 0 names nothing:
+ * page 0 is the null page, a hole that is never handed out.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TYPES_H
+#define QUIRE_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef uint32_t quire_page_id;
+typedef uint32_t quire_seq_id;
+typedef uint16_t quire_region_id;
+typedef uint16_t quire_group_id;
+
+#define QUIRE_PAGE_NULL 0u
+#define QUIRE_SEQ_NULL 0u
+
+/* One entry of a page table: a run of consecutive tokens in consecutive slots of one page. A
+ * sequence may use a part of a page, so sharing is token-exact. Kernels read it as it stands. */
+typedef struct quire_page_entry {
+    quire_page_id page;
+    uint16_t first_slot; /* 0 .. page_tokens - 1 */
+    uint16_t n_tokens;   /* valid tokens from first_slot on; first_slot + n_tokens <= page_tokens */
+    int32_t first_pos;   /* position (rope) of the first token; the others follow by one */
+    int32_t rope_shift;  /* positions the keys have moved since they were stored; 0 = none */
+} quire_page_entry;
+
+/* The lower level of a page table is made of leaves of this many entries, shared copy-on-write
+ * between forks; the upper level is an array of pointers to them. */
+#ifdef QUIRE_TINY /* test build with small constants, so that growth paths run all the time */
+#define QUIRE_LEAF_ENTRIES 2u
+#else
+#define QUIRE_LEAF_ENTRIES 64u
+#endif
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* QUIRE_TYPES_H */

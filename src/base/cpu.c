@@ -1,0 +1,52 @@
+/* cpu.c - CPU feature detection.
+ *
+ * The compiler's __builtin_cpu_supports checks the OS's saved state too (XGETBV). gcc 12 knows no
+ * name for AVX-VNNI, so that one bit is read from CPUID leaf 7.1.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "base/cpu.h"
+
+#include <pthread.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#ifndef HWCAP_ASIMDDP
+#define HWCAP_ASIMDDP (1UL << 20)
+#endif
+#endif
+
+static quire_cpu cpu;
+static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
+
+static void detect(void)
+{
+#if defined(__x86_64__)
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+
+    __builtin_cpu_init();
+    cpu.has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                   __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+    if (cpu.has_avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) {
+        cpu.has_avx_vnni = (a & (1u << 4)) != 0;
+    }
+    cpu.has_avx512 = cpu.has_avx2 && __builtin_cpu_supports("avx512f") &&
+                     __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                     __builtin_cpu_supports("avx512dq");
+    cpu.has_avx512_vnni = cpu.has_avx512 && __builtin_cpu_supports("avx512vnni");
+    cpu.has_avx512_bf16 = cpu.has_avx512 && __builtin_cpu_supports("avx512bf16");
+#elif defined(__aarch64__)
+    cpu.has_neon = true;
+    cpu.has_neon_dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#endif
+}
+
+const quire_cpu *quire_cpu_get(void)
+{
+    (void)pthread_once(&cpu_once, detect);
+    return &cpu;
+}

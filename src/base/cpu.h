@@ -1,0 +1,22 @@
+/* cpu.h - what this CPU can do, asked once.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_BASE_CPU_H
+#define QUIRE_BASE_CPU_H
+
+#include <stdbool.h>
+
+typedef struct quire_cpu {
+    bool has_avx2;     /* AVX2 + FMA + F16C, with OS support */
+    bool has_avx_vnni; /* VEX-encoded dot products */
+    bool has_avx512;   /* F + BW + VL + DQ, with OS support */
+    bool has_avx512_vnni;
+    bool has_avx512_bf16;
+    bool has_neon;         /* AArch64 baseline */
+    bool has_neon_dotprod; /* sdot / udot */
+} quire_cpu;
+
+/* Memory: static. Thread: any. */
+const quire_cpu *quire_cpu_get(void);
+
+#endif /* QUIRE_BASE_CPU_H */

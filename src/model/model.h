@@ -1,0 +1,179 @@
+/* model.h - a GGUF model: its description, weights and tokenizer.
+ *
+ * Opening goes in steps, each of which can refuse the file with a message that names the file, the
+ * field and the value: (1) the header, keys and tensor table are read and validated by our own
+ * checks (a model file is untrusted and ggml aborts on misuse); (2) the vocabulary is validated;
+ * (3) libllama loads vocabulary and chat template only; (4) weights are mapped or repacked.
+ *
+ * The KV map says, per layer, which stored layers give its K and its V. A plain model stores every
+ * layer's own; models that share KV across layers store fewer, or read two sources.
+ *
+ * Thread: a model is immutable after open and may be shared.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_MODEL_H
+#define QUIRE_MODEL_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "quire/attn.h"
+#include "quire/codec.h"
+#include "quire/error.h"
+
+#define QUIRE_LAYERS_MAX 512u
+
+typedef enum quire_arch {
+    QUIRE_ARCH_LLAMA,
+    QUIRE_ARCH_QWEN2,
+    QUIRE_ARCH_QWEN3,
+    QUIRE_ARCH_COUNT
+} quire_arch;
+
+typedef enum quire_rope_type {
+    QUIRE_ROPE_NORMAL, /* pairs (2i, 2i+1) */
+    QUIRE_ROPE_NEOX    /* pairs (i, i + n/2) */
+} quire_rope_type;
+
+typedef enum quire_rope_scaling {
+    QUIRE_ROPE_SCALING_NONE,
+    QUIRE_ROPE_SCALING_LINEAR,
+    QUIRE_ROPE_SCALING_YARN
+} quire_rope_scaling; /* llama3 scaling comes as a tensor of frequency factors */
+
+typedef struct quire_rope {
+    quire_rope_type type;
+    quire_rope_scaling scaling;
+    uint32_t n_dims;
+    float freq_base;
+    float freq_scale; /* 1 / factor */
+    float ext_factor;
+    float attn_factor;
+    float beta_fast;
+    float beta_slow;
+    uint32_t ctx_orig;
+} quire_rope;
+
+/* Which stored layers give a layer's K and V; entries beyond n are unused. Gates come with the
+ * models that have them (issue on cross-layer sharing). */
+typedef struct quire_kv_map_entry {
+    int32_t stored; /* stored layer this layer writes, -1 if it writes none */
+    uint8_t n_k;
+    uint8_t n_v;
+    uint16_t k_src[QUIRE_ATTN_SOURCES_MAX]; /* stored layer indices */
+    uint16_t v_src[QUIRE_ATTN_SOURCES_MAX];
+} quire_kv_map_entry;
+
+typedef struct quire_model_desc {
+    quire_arch arch;
+    char arch_name[32];
+    char name[128];      /* general.name, "" if absent */
+    char file_type[32];  /* "Q8_0", from the most common matrix type */
+    uint32_t n_layer;
+    uint32_t n_stored;   /* layers that store K and V */
+    uint32_t n_embd;
+    uint32_t n_ff;
+    uint32_t n_head;
+    uint32_t n_kv_head;
+    uint32_t d_k;
+    uint32_t d_v;
+    uint32_t n_vocab;
+    uint32_t n_ctx_train;
+    float rms_eps;
+    float attn_scale;
+    quire_rope rope;
+    bool has_qk_norm;
+    bool has_qkv_bias;
+    bool has_tied_output;
+    uint64_t n_params;
+    uint64_t weight_bytes;
+    quire_kv_map_entry kv_map[QUIRE_LAYERS_MAX];
+} quire_model_desc;
+
+typedef struct quire_model quire_model;
+
+typedef struct quire_model_opts {
+    bool describe_only; /* steps 1 and 2 only: no weights, no tokenizer (quire info) */
+    bool no_repack;     /* keep weights as mapped, for comparison; default false */
+    void (*progress)(void *ctx, float done); /* 0..1 while loading; may be NULL */
+    void *progress_ctx;
+} quire_model_opts;
+
+/* Errors: QUIRE_IO, QUIRE_CORRUPT (damaged or inconsistent file), QUIRE_UNSUPP (architecture,
+ * tensor type, rope or vocabulary this build lacks), QUIRE_NOMEM; err tells.
+ * Memory: close with quire_model_close(). */
+int quire_model_open(quire_model **out, const char *path, const quire_model_opts *opts,
+                     quire_error *err);
+void quire_model_close(quire_model *model);
+
+const quire_model_desc *quire_model_desc_get(const quire_model *model);
+
+/* Bytes of KV for one token of all stored layers in a K:V format pair, tiles included exactly. */
+uint64_t quire_model_kv_bytes_per_token(const quire_model_desc *desc, quire_format k_format,
+                                        quire_format v_format);
+
+/* ---- text (thread: any, each call is independent) ---- */
+
+/* Token ids of text. Returns the number of tokens, also when it exceeds cap (then only cap were
+ * written), or a negative status. */
+int64_t quire_model_tokenize(const quire_model *model, const char *text, size_t text_bytes,
+                             bool add_special, bool parse_special, int32_t *tokens, size_t cap);
+
+/* Bytes of one token, without a terminator; the count as above. is_special renders control
+ * tokens as text. */
+int64_t quire_model_token_text(const quire_model *model, int32_t token, bool is_special,
+                               char *buffer, size_t cap);
+
+bool quire_model_is_eog(const quire_model *model, int32_t token);
+bool quire_model_adds_bos(const quire_model *model);
+int32_t quire_model_bos(const quire_model *model); /* -1 if none */
+
+/* The template in the file (tokenizer.chat_template), NULL if none. */
+const char *quire_model_chat_template(const quire_model *model);
+
+typedef struct quire_chat_message {
+    const char *role;
+    const char *content;
+} quire_chat_message;
+
+/* Render messages with a template name or text (NULL = the model's). Returns the length, also when
+ * it exceeds cap; QUIRE_UNSUPP for a template libllama does not recognise. */
+int64_t quire_model_chat_render(const quire_model *model, const char *chat_template,
+                                const quire_chat_message *messages, size_t n_messages,
+                                bool add_assistant, char *buffer, size_t cap);
+
+/* Incremental bytes -> text: holds back an incomplete UTF-8 sequence until it is whole or broken. */
+typedef struct quire_utf8_stream {
+    unsigned char held[4];
+    uint32_t n_held;
+} quire_utf8_stream;
+
+/* Feed n bytes; writes at most n + 3 bytes of whole UTF-8 to out (invalid bytes become U+FFFD, so
+ * give it room for 3 * (n + 3)). Returns the number of bytes written. */
+size_t quire_utf8_stream_feed(quire_utf8_stream *stream, const char *bytes, size_t n, char *out);
+/* Flush what is held as U+FFFD. */
+size_t quire_utf8_stream_flush(quire_utf8_stream *stream, char *out);
+
+/* ---- sampling, through libllama's chain ---- */
+
+typedef struct quire_sampler quire_sampler;
+
+typedef struct quire_sampler_opts {
+    float temperature; /* <= 0: greedy */
+    int32_t top_k;     /* <= 0: off */
+    float top_p;       /* >= 1: off */
+    float min_p;       /* <= 0: off */
+    uint32_t seed;
+} quire_sampler_opts;
+
+#define QUIRE_SAMPLER_OPTS_INIT { .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .seed = 0 }
+
+int quire_sampler_create(quire_sampler **out, const quire_model *model,
+                         const quire_sampler_opts *opts);
+void quire_sampler_destroy(quire_sampler *sampler);
+/* Choose from n_vocab logits and remember the choice. No allocation. */
+int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits);
+void quire_sampler_reset(quire_sampler *sampler);
+
+#endif /* QUIRE_MODEL_MODEL_H */

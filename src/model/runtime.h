@@ -1,0 +1,89 @@
+/* runtime.h - runs a model's steps on the paged cache.
+ *
+ * A runtime binds one model to one cache, one ggml CPU backend and one set of limits. A step takes
+ * a batch of slices (sequence, new tokens): the cache grows by them, one ggml graph computes the
+ * layers with two custom ops (append, paged attention), and logits of the rows asked for come back.
+ * Graphs are kept by shape and reused. After create() a step of at most the created limits
+ * allocates nothing of ours.
+ *
+ * A step that fails leaves every sequence as it was.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_RUNTIME_H
+#define QUIRE_MODEL_RUNTIME_H
+
+#include "model/model.h"
+#include "quire/cache.h"
+
+typedef struct quire_runtime quire_runtime;
+
+typedef struct quire_runtime_opts {
+    uint32_t n_ctx;       /* longest sequence in tokens; 0 = n_ctx_train */
+    uint32_t n_batch;     /* rows of one step at most; default 512 */
+    uint32_t n_seqs_max;  /* sequences open at once; default 16 */
+    uint32_t n_threads;   /* 0 = all CPUs this process may use */
+    uint32_t page_tokens; /* default 64 */
+    quire_format k_format;
+    quire_format v_format;
+    uint64_t kv_budget_bytes; /* 0 = n_ctx tokens of one sequence, whole pages */
+    bool lock_memory;
+    bool is_contiguous; /* every sequence takes n_ctx tokens when it opens: what paging is compared with */
+} quire_runtime_opts;
+
+#define QUIRE_RUNTIME_OPTS_INIT                                                                    \
+    { .n_batch = 512, .n_seqs_max = 16, .page_tokens = 64, .k_format = QUIRE_FORMAT_F16,           \
+      .v_format = QUIRE_FORMAT_F16 }
+
+/* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_NOPAGES (n_ctx does not fit the budget; err gives both
+ * figures). The model must outlive the runtime. */
+int quire_runtime_create(quire_runtime **out, const quire_model *model,
+                         const quire_runtime_opts *opts, quire_error *err);
+void quire_runtime_destroy(quire_runtime *runtime);
+
+quire_cache *quire_runtime_cache(quire_runtime *runtime);
+uint32_t quire_runtime_n_threads(const quire_runtime *runtime);
+const char *quire_runtime_isa(const quire_runtime *runtime);
+
+typedef enum quire_logits {
+    QUIRE_LOGITS_NONE,
+    QUIRE_LOGITS_LAST,
+    QUIRE_LOGITS_ALL
+} quire_logits;
+
+typedef struct quire_slice {
+    quire_seq_id seq;
+    const int32_t *tokens;
+    uint32_t n_tokens; /* >= 1 */
+    quire_logits logits;
+} quire_slice;
+
+/* Compute slices (each sequence at most once, n_batch rows in all). *logits points to rows of
+ * n_vocab floats in slice order, valid until the next step; NULL if none were asked for.
+ * Errors: QUIRE_NOPAGES, QUIRE_LIMIT, QUIRE_INVAL (token id out of range), QUIRE_NOTFOUND,
+ * QUIRE_NOMEM. */
+int quire_runtime_step(quire_runtime *runtime, const quire_slice *slices, uint32_t n_slices,
+                       const float **logits);
+
+/* Give a sequence n tokens of random KV without computing them (deep contexts for benchmarks):
+ * encodes a pattern once per lane and copies tiles. Errors: as quire_runtime_step(). */
+int quire_runtime_fill(quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens, uint64_t seed);
+
+typedef struct quire_runtime_stats {
+    uint64_t steps_total;
+    uint64_t graphs_built_total;
+    uint64_t graph_reuses_total;
+    uint64_t compute_buffer_bytes;
+    uint64_t attn_us_total; /* time in the attention op, thread 0 */
+    uint64_t append_us_total;
+    uint64_t step_us_total;
+} quire_runtime_stats;
+void quire_runtime_stats_get(const quire_runtime *runtime, quire_runtime_stats *out);
+
+/* The page layout of a model: fills the lanes of `layer` for one model layer and returns the page
+ * bytes. Layer-major: [stored layer][K: kv head][tile], [V: kv head][tile]. */
+size_t quire_kv_layout(const quire_model_desc *desc, quire_format k_format, quire_format v_format,
+                       uint32_t page_tokens, uint32_t model_layer, quire_attn_layer *layer);
+
+#endif /* QUIRE_MODEL_RUNTIME_H */

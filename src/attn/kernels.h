@@ -1,0 +1,70 @@
+/* kernels.h - the inner loops of attention, one table per ISA.
+ *
+ * The driver (attn_run.c) walks tiles and owns masks, splits and merges; a kernel set does the
+ * arithmetic of one tile for a block of rows. A row is one query head of one query token; the rows of
+ * a block share a kv head, so one pass over a tile serves all heads of a GQA group and, in prefill,
+ * all query tokens of the block: both products are matrix products in registers.
+ *
+ *   q_pack    query row -> whatever qk wants (f32, bf16 planes, int8 planes + scale)
+ *   qk        S[r][0..63]  (+)= q_r . K_t         for the 64 slots of a tile
+ *   softmax   online update of (m, l) with S masked to each row's slots; S becomes P, and
+ *             rescale[r] = exp(m_old - m_new) is what o must be multiplied with
+ *   pv        o[r][0..d) = o[r] * rescale[r] + sum_t P[r][t] * V_t
+ *
+ * Every row's result is independent of the other rows of the block and of their number: the order of
+ * additions for a row is fixed by the tile alone. Slots outside [slot_begin, slot_end) hold anything,
+ * NaN included: softmax gives them P = 0 and pv must not let them through.
+ *
+ * Accuracy: against exact arithmetic over the same decoded tile, a kernel set stays within the
+ * tolerances of tests/attn/tolerance.h. Integer kernels (q8) split q and P into two 8-bit planes
+ * (high and low), so that their rounding error is negligible beside that of the stored codes.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ATTN_KERNELS_H
+#define QUIRE_ATTN_KERNELS_H
+
+#include "quire/codec.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* P and S rows are QUIRE_TILE_TOKENS floats, dense. All buffers are 64-byte aligned. */
+typedef struct quire_attn_kernels {
+    const char *isa;
+
+    /* Bytes of one packed query row, a multiple of 64. */
+    size_t (*q_bytes)(quire_format format, uint32_t d);
+
+    /* Pack one row; the logit scale is folded in (packed q = scale * q). */
+    void (*q_pack)(quire_format format, uint32_t d, float scale, const float *q, void *packed);
+
+    /* Logits of n_rows packed rows (q_bytes apart) against all slots of a K tile.
+     * accumulate: add to s instead of overwriting it (second K source). */
+    void (*qk)(quire_format format, uint32_t d, uint32_t n_rows, const void *packed,
+               const void *k_tile, bool accumulate, float *s);
+
+    /* Row r sees slots [slot_begin, slot_end[r]); slot_end[r] <= slot_begin means none (then P = 0,
+     * rescale = 1, m and l unchanged). m starts at -INFINITY, l at 0. NaN logits give NaN, not 0. */
+    void (*softmax)(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_end, float *s,
+                    float *m, float *l, float *rescale);
+
+    /* o rows are o_stride floats apart (a multiple of 16, >= d rounded up to 16; the padding may be
+     * overwritten). slot_end is the largest slot_end of the block's rows. */
+    void (*pv)(quire_format format, uint32_t d, uint32_t n_rows, const float *p,
+               const float *rescale, const void *v_tile, uint32_t slot_begin, uint32_t slot_end,
+               float *o, size_t o_stride);
+} quire_attn_kernels;
+
+/* Compiled in by processor; run-time support is checked by quire_attn_kernels_find(). */
+const quire_attn_kernels *quire_attn_kernels_portable(void);
+#if defined(__x86_64__)
+const quire_attn_kernels *quire_attn_kernels_avx2(void);   /* AVX2 + FMA + F16C, AVX-VNNI if present */
+const quire_attn_kernels *quire_attn_kernels_avx512(void); /* VNNI and BF16 if present */
+#endif
+
+/* The set of a named ISA ("portable", "avx2", "avx512"); NULL when this build or CPU lacks it. With
+ * name NULL: what QUIRE_ISA names, else the fastest. An unknown QUIRE_ISA gives NULL too. */
+const quire_attn_kernels *quire_attn_kernels_find(const char *name);
+
+#endif /* QUIRE_ATTN_KERNELS_H */

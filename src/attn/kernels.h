@@ -16,8 +16,22 @@
  * NaN included: softmax gives them P = 0 and pv must not let them through.
  *
  * Accuracy: against exact arithmetic over the same decoded tile, a kernel set stays within the
- * tolerances of tests/attn/tolerance.h. Integer kernels (q8) split q and P into two 8-bit planes
- * (high and low), so that their rounding error is negligible beside that of the stored codes.
+ * tolerances of tests/attn/tolerance.h. f32, f16 and bf16 tiles are widened to f32 and multiplied
+ * with f32 q and P. q8 stays in integers on both sides, with 15 bits for q and P, so that their
+ * rounding is negligible beside that of the stored codes (7 bits); all sums are exact, so every ISA
+ * has the same integers:
+ *
+ *   q_pack  x = scale * q;  s = max|x| / QUIRE_ATTN_Q8_Q_MAX;  n_i = nearest(x_i / s), an int16
+ *   qk      S_t = (float)(sum_i n_i * code_ti) * s * k_scale_t             sum exact in int32
+ *   pv      w_t = P_t == 0 ? 0 : P_t * v_scale_t  (so garbage scales of unseen slots stay out);
+ *           u = max|w| / QUIRE_ATTN_Q8_P_MAX;  n_t = nearest(w_t / u);
+ *           o_i = o_i * rescale + (float)(sum_t n_t * code_ti) * u         sum exact in int32
+ *   A max below QUIRE_ATTN_Q8_TINY counts as zero (s or u = 0 and all n = 0). A NaN or Inf among x
+ *   or w makes s or u NaN, and with it the whole row.
+ *
+ * Why int16 and not two 8-bit planes: a pair of codes against a pair of int16 is one vpdpwssd (or
+ * vpmaddwd + vpaddd), the same number of multiplications as two planes through vpdpbusd, with
+ * half the accumulators.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ATTN_KERNELS_H
@@ -28,6 +42,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* 16256 * 127 * 1024 dimensions < 2^31, and 32767 * 128 * 64 tokens < 2^31. */
+#define QUIRE_ATTN_Q8_Q_MAX 16256.0f
+#define QUIRE_ATTN_Q8_P_MAX 32767.0f
+#define QUIRE_ATTN_Q8_TINY  0x1p-100f
 
 /* P and S rows are QUIRE_TILE_TOKENS floats, dense. All buffers are 64-byte aligned. */
 typedef struct quire_attn_kernels {

@@ -1,0 +1,56 @@
+/* gguf_gen.h - writes GGUF models with random weights.
+ *
+ * Benchmarks need the shape of a model, not its knowledge, and tests need every variant of an
+ * architecture in a file of a few hundred kilobytes. The files are complete: llama.cpp loads and
+ * runs them. Weights are scaled so that activations stay near unit variance through all layers.
+ * The same options give the same bytes.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_BENCH_GGUF_GEN_H
+#define QUIRE_BENCH_GGUF_GEN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <ggml.h>
+
+#include "quire/error.h"
+
+typedef enum gguf_gen_vocab {
+    GGUF_GEN_VOCAB_SPM, /* byte tokens, letters, pairs of letters, filler; at least 262 tokens */
+    GGUF_GEN_VOCAB_BPE  /* GPT-2 bytes, merges of letter pairs, filler; at least 262 tokens */
+} gguf_gen_vocab;
+
+typedef struct gguf_gen_opts {
+    char arch[16]; /* "llama", "qwen2", "qwen3" */
+    char name[64];
+    uint32_t n_layer;
+    uint32_t n_embd;
+    uint32_t n_ff;
+    uint32_t n_head;
+    uint32_t n_kv_head;
+    uint32_t d_head;
+    uint32_t n_vocab;
+    uint32_t n_ctx;
+    float rope_base;
+    char rope_scaling[16]; /* "" (no key), "none", "linear", "yarn", or "llama3" (a tensor) */
+    float rope_factor;
+    uint32_t rope_ctx_orig;
+    bool is_tied;
+    bool has_qkv_bias;
+    bool has_qk_norm;
+    gguf_gen_vocab vocab;
+    enum ggml_type type; /* of the matrices; vectors are f32 */
+    uint64_t seed;
+} gguf_gen_opts;
+
+/* Options of a named shape, false when there is none. */
+bool gguf_gen_shape(const char *name, gguf_gen_opts *out);
+/* Name i of the table, NULL past its end. Memory: static. */
+const char *gguf_gen_shape_name(unsigned i);
+
+/* Write the model to path; memory use is a few MiB whatever the model's size.
+ * Errors: QUIRE_INVAL (options that make no model), QUIRE_IO, QUIRE_NOMEM. */
+int gguf_gen_write(const gguf_gen_opts *opts, const char *path, quire_error *err);
+
+#endif /* QUIRE_BENCH_GGUF_GEN_H */

@@ -1,0 +1,178 @@
+/* make_gguf.c - command line of the random-weight model generator.
+ *
+ *   make_gguf --shape smollm2-135m --type q8_0 -o FILE [--ctx 65536] [--layers N] ...
+ *
+ * SPDX-License-Identifier: MIT */
+#include <getopt.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/parse.h"
+#include "gguf_gen.h"
+
+enum {
+    OPT_SHAPE = 256,
+    OPT_TYPE,
+    OPT_SEED,
+    OPT_SCALING,
+    OPT_FACTOR,
+    OPT_BASE,
+    OPT_TIED,
+    OPT_UNTIED,
+    OPT_HELP,
+    OPT_SIZE /* the first of the table below */
+};
+
+/* Options that set one size. */
+static const struct {
+    const char *name;
+    size_t offset;
+} sizes[] = {
+    { "layers", offsetof(gguf_gen_opts, n_layer) },
+    { "embd", offsetof(gguf_gen_opts, n_embd) },
+    { "ff", offsetof(gguf_gen_opts, n_ff) },
+    { "heads", offsetof(gguf_gen_opts, n_head) },
+    { "kv-heads", offsetof(gguf_gen_opts, n_kv_head) },
+    { "head-dim", offsetof(gguf_gen_opts, d_head) },
+    { "vocab", offsetof(gguf_gen_opts, n_vocab) },
+    { "ctx", offsetof(gguf_gen_opts, n_ctx) },
+    { "rope-ctx", offsetof(gguf_gen_opts, rope_ctx_orig) },
+};
+#define N_SIZES  (sizeof(sizes) / sizeof(sizes[0]))
+#define N_OTHERS 10u
+
+static int usage(FILE *stream)
+{
+    (void)fprintf(stream, "usage: make_gguf --shape SHAPE -o FILE [--type q8_0|q4_0|f16|f32|...] "
+                          "[--seed N]\n"
+                          "       [--layers N] [--embd N] [--ff N] [--heads N] [--kv-heads N] "
+                          "[--head-dim N] [--vocab N]\n"
+                          "       [--ctx N] [--rope-scaling none|linear|yarn|llama3] "
+                          "[--rope-factor X] [--rope-ctx N]\n"
+                          "       [--rope-base X] [--tied | --untied]\nshapes:");
+    for (unsigned i = 0; gguf_gen_shape_name(i) != NULL; i++) {
+        (void)fprintf(stream, " %s", gguf_gen_shape_name(i));
+    }
+    (void)fprintf(stream, "\n");
+    return stream == stdout ? 0 : 2;
+}
+
+static bool type_parse(const char *name, enum ggml_type *out)
+{
+    for (int type = 0; type < GGML_TYPE_COUNT; type++) {
+        const char *candidate = ggml_type_name((enum ggml_type)type);
+
+        if (candidate != NULL && ggml_blck_size((enum ggml_type)type) > 0 &&
+            strcmp(candidate, name) == 0) {
+            *out = (enum ggml_type)type;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool float_parse(const char *text, float *out)
+{
+    double value = 0.0;
+
+    if (quire_parse_f64(text, 1e-6, 1e12, &value) != QUIRE_OK) {
+        return false;
+    }
+    *out = (float)value;
+    return true;
+}
+
+static bool option_apply(int option, const char *text, gguf_gen_opts *opts)
+{
+    int64_t number = 0;
+
+    switch (option) {
+    case OPT_SHAPE: /* taken first, see main() */
+        return true;
+    case OPT_TYPE:
+        return type_parse(text, &opts->type);
+    case OPT_SEED:
+        if (quire_parse_i64(text, 0, INT64_MAX, &number) != QUIRE_OK) {
+            return false;
+        }
+        opts->seed = (uint64_t)number;
+        return true;
+    case OPT_SCALING:
+        (void)snprintf(opts->rope_scaling, sizeof(opts->rope_scaling), "%s", text);
+        return strcmp(text, "none") == 0 || strcmp(text, "linear") == 0 ||
+               strcmp(text, "yarn") == 0 || strcmp(text, "llama3") == 0;
+    case OPT_FACTOR:
+        return float_parse(text, &opts->rope_factor);
+    case OPT_BASE:
+        return float_parse(text, &opts->rope_base);
+    case OPT_TIED:
+    case OPT_UNTIED:
+        opts->is_tied = option == OPT_TIED;
+        return true;
+    default:
+        if (quire_parse_i64(text, 1, 1 << 24, &number) != QUIRE_OK) {
+            return false;
+        }
+        *(uint32_t *)(void *)((char *)opts + sizes[option - OPT_SIZE].offset) = (uint32_t)number;
+        return true;
+    }
+}
+
+static void options_fill(struct option *options)
+{
+    const struct option others[N_OTHERS] = {
+        { "shape", required_argument, NULL, OPT_SHAPE },
+        { "type", required_argument, NULL, OPT_TYPE },
+        { "seed", required_argument, NULL, OPT_SEED },
+        { "rope-scaling", required_argument, NULL, OPT_SCALING },
+        { "rope-factor", required_argument, NULL, OPT_FACTOR },
+        { "rope-base", required_argument, NULL, OPT_BASE },
+        { "tied", no_argument, NULL, OPT_TIED },
+        { "untied", no_argument, NULL, OPT_UNTIED },
+        { "help", no_argument, NULL, OPT_HELP },
+        { NULL, 0, NULL, 0 },
+    };
+
+    for (size_t i = 0; i < N_SIZES; i++) {
+        options[i] = (struct option){ sizes[i].name, required_argument, NULL, OPT_SIZE + (int)i };
+    }
+    memcpy(options + N_SIZES, others, sizeof(others));
+}
+
+int main(int argc, char **argv)
+{
+    struct option options[N_SIZES + N_OTHERS];
+    gguf_gen_opts opts = { 0 };
+    quire_error err = QUIRE_ERROR_INIT;
+    const char *path = NULL;
+    int option;
+
+    options_fill(options);
+    /* The shape first: the other options change it, in whatever order they were given. */
+    while ((option = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
+        if (option == OPT_HELP) {
+            return usage(stdout);
+        }
+        if (option == '?' || (option == OPT_SHAPE && !gguf_gen_shape(optarg, &opts))) {
+            return usage(stderr);
+        }
+        path = option == 'o' ? optarg : path;
+    }
+    if (path == NULL || opts.n_layer == 0 || optind != argc) {
+        return usage(stderr);
+    }
+    optind = 1;
+    while ((option = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
+        if (option != 'o' && !option_apply(option, optarg, &opts)) {
+            (void)fprintf(stderr, "make_gguf: %s: invalid value '%s'\n", argv[optind - 2], optarg);
+            return 2;
+        }
+    }
+    if (gguf_gen_write(&opts, path, &err) != QUIRE_OK) {
+        (void)fprintf(stderr, "make_gguf: %s\n", err.message);
+        return err.status == QUIRE_INVAL ? 2 : 1;
+    }
+    return 0;
+}

@@ -48,7 +48,33 @@
 #define QUIRE_ATTN_Q8_P_MAX 32767.0f
 #define QUIRE_ATTN_Q8_TINY  0x1p-100f
 
-/* P and S rows are QUIRE_TILE_TOKENS floats, dense. All buffers are 64-byte aligned. */
+/* Logits of n_rows packed rows (q_bytes apart) against all slots of a K tile. P and S rows are
+ * QUIRE_TILE_TOKENS floats, dense. All buffers are 64-byte aligned. */
+typedef struct quire_attn_qk {
+    quire_format format;
+    uint32_t d;
+    uint32_t n_rows;
+    bool accumulate; /* add to s instead of overwriting it (second K source) */
+    const void *packed;
+    const void *k_tile;
+    const void *next; /* hint, may be NULL: what the caller reads after this tile, to prefetch */
+    float *s;
+} quire_attn_qk;
+
+typedef struct quire_attn_pv {
+    quire_format format;
+    uint32_t d;
+    uint32_t n_rows;
+    uint32_t slot_begin;
+    uint32_t slot_end; /* the largest slot_end of the block's rows */
+    const float *p;
+    const float *rescale;
+    const void *v_tile;
+    const void *next; /* as in quire_attn_qk */
+    float *o;         /* n_rows rows; padding between d and the next multiple of 16 is scratch */
+    size_t o_stride;  /* floats: a multiple of 16, >= d rounded up to 16 */
+} quire_attn_pv;
+
 typedef struct quire_attn_kernels {
     const char *isa;
 
@@ -58,21 +84,14 @@ typedef struct quire_attn_kernels {
     /* Pack one row; the logit scale is folded in (packed q = scale * q). */
     void (*q_pack)(quire_format format, uint32_t d, float scale, const float *q, void *packed);
 
-    /* Logits of n_rows packed rows (q_bytes apart) against all slots of a K tile.
-     * accumulate: add to s instead of overwriting it (second K source). */
-    void (*qk)(quire_format format, uint32_t d, uint32_t n_rows, const void *packed,
-               const void *k_tile, bool accumulate, float *s);
+    void (*qk)(const quire_attn_qk *args);
 
     /* Row r sees slots [slot_begin, slot_end[r]); slot_end[r] <= slot_begin means none (then P = 0,
      * rescale = 1, m and l unchanged). m starts at -INFINITY, l at 0. NaN logits give NaN, not 0. */
     void (*softmax)(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_end, float *s,
                     float *m, float *l, float *rescale);
 
-    /* o rows are o_stride floats apart (a multiple of 16, >= d rounded up to 16; the padding may be
-     * overwritten). slot_end is the largest slot_end of the block's rows. */
-    void (*pv)(quire_format format, uint32_t d, uint32_t n_rows, const float *p,
-               const float *rescale, const void *v_tile, uint32_t slot_begin, uint32_t slot_end,
-               float *o, size_t o_stride);
+    void (*pv)(const quire_attn_pv *args);
 } quire_attn_kernels;
 
 /* Compiled in by processor; run-time support is checked by quire_attn_kernels_find(). */

@@ -12,6 +12,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
 
 typedef struct quire_allocator {
     /* size_bytes > 0; the result is aligned to 64 bytes, or NULL. */
@@ -23,6 +26,9 @@ typedef struct quire_allocator {
 /* The C library's allocator. Memory: static. Thread: any. */
 const quire_allocator *quire_allocator_default(void);
 
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

@@ -38,6 +38,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
 
 #define QUIRE_ATTN_SOURCES_MAX 2u
 
@@ -157,6 +160,9 @@ void quire_hadamard(float *x, size_t n, uint32_t block);
 /* The largest power of two that divides d. */
 uint32_t quire_hadamard_block(uint32_t d);
 
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

@@ -41,6 +41,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
 
 typedef struct quire_cache quire_cache;
 
@@ -213,6 +216,9 @@ int quire_cache_history_visit(const quire_cache *cache,
 /* Check every invariant of every structure; aborts with a message when one is broken. */
 void quire_cache_validate(const quire_cache *cache);
 
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

@@ -39,6 +39,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
 
 #define QUIRE_TILE_TOKENS 64u
 #define QUIRE_HEAD_DIM_MULTIPLE 8u
@@ -97,6 +100,9 @@ const quire_codec *quire_codec_get(void);
 /* The codec of a named ISA; NULL when this build or this CPU lacks it. */
 const quire_codec *quire_codec_find(const char *isa);
 
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

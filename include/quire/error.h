@@ -12,6 +12,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
 
 #define QUIRE_ERROR_MESSAGE_MAX 512
 
@@ -37,6 +40,9 @@ __attribute__((format(printf, 3, 4)))
 #endif
 int quire_error_set_errno(quire_error *err, int sys_errno, const char *format, ...);
 
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

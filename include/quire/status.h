@@ -11,6 +11,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
 
 /*  X(symbol,   value, http, "label",       "text for humans")                  */
 #define QUIRE_STATUS_MAP(X)                                                                        \
@@ -43,6 +46,9 @@ const char *quire_status_text(int status);
 /* HTTP status code a server should answer with; 500 for an unknown code. Thread: any. */
 int quire_status_http(int status);
 
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

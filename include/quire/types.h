@@ -22,6 +22,9 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
 
 typedef uint32_t quire_page_id;
 typedef uint32_t quire_seq_id;
@@ -49,6 +52,9 @@ typedef struct quire_page_entry {
 #define QUIRE_LEAF_ENTRIES 64u
 #endif
 
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,51 @@
+# Quire's short commands over CMake presets. `make help` lists them.
+#
+# SPDX-License-Identifier: MIT
+.DEFAULT_GOAL := build
+
+# The model and prompt of `make run`, `make bench`: MODEL empty means the default model.
+MODEL ?=
+PROMPT ?= The most useful inventions in the history of mankind are
+N ?= 64
+PREFIX ?= /usr/local
+export MODEL PROMPT PREFIX
+
+.PHONY: build run test bench compare asan tsan tiny fuzz install clean help
+
+build: ## build the release program, build/quire (installs and fetches what is missing)
+	@scripts/build.sh release
+
+run: build ## generate text: MODEL=file.gguf PROMPT="..." N=tokens
+	@model=$$(scripts/fetch-model.sh) && build/quire run -m "$$model" -p "$$PROMPT" -n $(N)
+
+test: ## all tests: debug build, without the model runtime, with tiny constants
+	@scripts/test.sh
+
+bench: build ## prefill and decode speed: MODEL=file.gguf ARGS="-d 0,8192 --kv f16,q8"
+	@model=$$(scripts/fetch-model.sh) && build/quire bench -m "$$model" $(ARGS)
+
+compare: build ## perplexity, speed and memory beside llama.cpp, in one run: ARGS="--only speed"
+	@peer=$$(scripts/setup.sh peers) && scripts/fetch-model.sh >/dev/null && \
+	node scripts/compare.mjs --quire build/quire --peer "$$peer" $(ARGS)
+
+asan: ## all tests under address and undefined-behaviour sanitizers
+	@scripts/test.sh asan
+
+tsan: ## libquire's tests under the thread sanitizer
+	@scripts/test.sh tsan
+
+tiny: ## libquire's tests with tiny constants only
+	@scripts/test.sh tiny
+
+fuzz: ## search for breaking inputs, FUZZ_SECONDS=60 per target (needs clang)
+	@scripts/fuzz.sh
+
+install: ## install under PREFIX=/usr/local (and DESTDIR)
+	@test -x build/quire || scripts/build.sh release
+	@cmake --install build --prefix "$$PREFIX"
+
+clean: ## remove what was built here (fetched and built llama.cpp and models stay in ~/.cache/quire)
+	rm -rf build build-asan build-debug build-fuzz build-lib build-tiny build-tsan
+
+help: ## this list
+	@awk -F ': .*## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' Makefile

@@ -1,0 +1,30 @@
+#!/bin/sh
+# build.sh - set-up, then configure and build one preset: scripts/build.sh PRESET [CMAKE OPTION...]
+#
+# SPDX-License-Identifier: MIT
+cd "$(dirname "$0")/.."
+. scripts/env.sh
+
+preset=${1:?usage: scripts/build.sh PRESET [CMAKE OPTION...]}
+shift
+case $preset in
+release) build=build ;;
+*) build=build-$preset ;;
+esac
+
+prefix=$(scripts/setup.sh prefix)
+# Where libllama is found is remembered in the cache file, so another prefix needs a fresh one.
+if [ -f "$build/CMakeCache.txt" ] &&
+    ! grep -qxF "CMAKE_PREFIX_PATH:UNINITIALIZED=$prefix" "$build/CMakeCache.txt"; then
+    rm -f "$build/CMakeCache.txt"
+fi
+mkdir -p "$build"
+cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$prefix" "$@" >"$build/configure.log" 2>&1 || {
+    cat "$build/configure.log" >&2
+    die "configuring the preset '$preset' failed; see above"
+}
+cmake --build "$build" --parallel "$JOBS" >"$build/build.log" 2>&1 || {
+    # What failed comes before what was still running beside it.
+    grep -E -A 12 '(error|FAILED|undefined reference|\*\*\*)' "$build/build.log" | head -n 80 >&2
+    die "building the preset '$preset' failed; the whole output is in $build/build.log"
+}

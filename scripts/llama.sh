@@ -1,0 +1,147 @@
+# shellcheck shell=sh
+# llama.sh - the pinned llama.cpp: find it installed, or fetch and build it once. Needs env.sh.
+#
+#   $CACHE_DIR/llama-<tag>-src/         the source tree, checked against LLAMA_TREE
+#   $CACHE_DIR/llama-<tag>-<key>.build/ build folder; the peers for `make compare` are built here too
+#   $CACHE_DIR/llama-<tag>-<key>/       installed headers, static libraries, CMake packages
+#
+# The key covers everything that the built bytes depend on. Each folder appears by a rename when it
+# is complete, so an interrupted run leaves nothing that looks finished.
+#
+# SPDX-License-Identifier: MIT
+
+LLAMA_SRC=$CACHE_DIR/llama-$LLAMA_TAG-src
+
+# llama_key: source, options, compilers, and the CPU's features (GGML_NATIVE=ON uses them all).
+llama_key() {
+    {
+        printf '%s\n' "$LLAMA_TREE" "$LLAMA_OPTIONS"
+        "${CC:-cc}" --version | head -n 1
+        "${CXX:-c++}" --version | head -n 1
+        grep -m 1 -E '^(flags|Features)' /proc/cpuinfo || uname -m
+    } | sha256sum | cut -c 1-12
+}
+
+# llama_system: succeed when a package of a tested version is installed. cmake/deps.cmake is asked,
+# so that the tested range stands in one place.
+llama_system() {
+    found=$(find /usr/lib /usr/local/lib -maxdepth 4 -name llama-config.cmake 2>/dev/null | head -n 1)
+    [ -n "$found" ] || return 1
+    probe=$(mktemp -d)
+    {
+        printf 'cmake_minimum_required(VERSION 3.25)\nproject(probe C CXX)\n'
+        printf 'set(QUIRE_MODEL ON)\nset(QUIRE_CMOCKA OFF)\ninclude("%s/cmake/deps.cmake")\n' "$PWD"
+    } >"$probe/CMakeLists.txt"
+    rc=0
+    cmake -S "$probe" -B "$probe/b" >"$probe/log" 2>&1 || rc=1
+    [ "$rc" -eq 0 ] || say "an installed llama.cpp ($found) is not of a tested version: building ours"
+    rm -rf "$probe"
+    return "$rc"
+}
+
+# fetch_from_git DIR / fetch_from_npm DIR: a clone of the pinned tree in DIR. The tag's commit differs
+# from the bundle's (which was squashed), the tree is what both must have.
+fetch_from_git() {
+    timeout 15 git ls-remote --exit-code --tags "$LLAMA_GIT" "$LLAMA_TAG" >/dev/null 2>&1 || return 1
+    say "fetching llama.cpp $LLAMA_TAG from its git host"
+    timeout 900 git -c advice.detachedHead=false clone -q --depth 1 --branch "$LLAMA_TAG" \
+        "$LLAMA_GIT" "$1" || return 1
+    if [ "$(git -C "$1" rev-parse 'HEAD^{tree}')" != "$LLAMA_TREE" ]; then
+        say "tag $LLAMA_TAG does not hold the pinned source tree $LLAMA_TREE: not used"
+        return 1
+    fi
+}
+
+fetch_from_npm() {
+    need_program npm npm
+    say "fetching llama.cpp $LLAMA_TAG from the npm package $LLAMA_NPM (36 MB)"
+    pack_dir=$(mktemp -d "$CACHE_DIR/tmp.XXXXXX")
+    tarball=$(npm_pack "$pack_dir" "$LLAMA_NPM") || return 1
+    if [ "$(sha256sum <"$tarball" | cut -d ' ' -f 1)" != "$LLAMA_NPM_SHA256" ]; then
+        say "$LLAMA_NPM: the tarball's sha256 is not $LLAMA_NPM_SHA256: not used"
+        return 1
+    fi
+    tar xzf "$tarball" -C "$pack_dir" package/llama/gitRelease.bundle || return 1
+    git -c advice.detachedHead=false clone -q "$pack_dir/package/llama/gitRelease.bundle" "$1" ||
+        return 1
+    if [ "$(git -C "$1" rev-parse 'HEAD^{tree}')" != "$LLAMA_TREE" ]; then
+        say "the bundle in $LLAMA_NPM does not hold the pinned source tree $LLAMA_TREE: not used"
+        return 1
+    fi
+}
+
+fetch_source() {
+    [ ! -d "$LLAMA_SRC" ] || return 0
+    need_space "$CACHE_DIR" 1000 "llama.cpp's source and build"
+    clone=$CACHE_DIR/tmp.clone
+    if ! fetch_from_git "$clone"; then
+        rm -rf "$clone"
+        fetch_from_npm "$clone" || die "llama.cpp $LLAMA_TAG could be fetched neither from" \
+            "$LLAMA_GIT nor as npm package $LLAMA_NPM. With a copy of your own:" \
+            "make LLAMA_PREFIX=/where/it/is/installed"
+    fi
+    mv "$clone" "$LLAMA_SRC"
+}
+
+# logged LOG WHAT COMMAND...: run it quietly; show the end of its output only when it fails.
+logged() {
+    log=$1
+    what=$2
+    shift 2
+    if ! "$@" >"$log" 2>&1; then
+        tail -n 30 "$log" >&2
+        die "$what failed; the whole output is in $log"
+    fi
+}
+
+llama_prefix() {
+    printf '%s/llama-%s-%s\n' "$CACHE_DIR" "$LLAMA_TAG" "$(llama_key)"
+}
+
+# clean_up_at_exit: with the lock held, every tmp.* is ours or left by a run that was killed.
+clean_up_at_exit() {
+    rm -rf "$CACHE_DIR"/tmp.*
+    trap 'rm -rf "$CACHE_DIR"/tmp.*' EXIT
+    trap 'exit 130' INT TERM HUP
+}
+
+build_llama() {
+    prefix=$(llama_prefix)
+    [ ! -d "$prefix" ] || return 0
+    hold_lock setup
+    [ ! -d "$prefix" ] || return 0 # somebody else built it while we waited
+    clean_up_at_exit
+    fetch_source
+    build=$prefix.build
+    mkdir -p "$build"
+    say "building ggml and libllama, once (minutes; log: $build/build.log)"
+    # LLAMA_OPTIONS is a list of words.
+    # shellcheck disable=SC2086
+    logged "$build/configure.log" "configuring llama.cpp" cmake -S "$LLAMA_SRC" -B "$build" \
+        $LLAMA_OPTIONS -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF -DCMAKE_INSTALL_PREFIX="$prefix"
+    logged "$build/build.log" "building llama.cpp" cmake --build "$build" --parallel "$JOBS"
+    logged "$build/install.log" "installing llama.cpp" \
+        cmake --install "$build" --prefix "$CACHE_DIR/tmp.prefix"
+    mv "$CACHE_DIR/tmp.prefix" "$prefix"
+}
+
+# build_peers: llama-bench and llama-perplexity out of the same tree, for side-by-side runs.
+build_peers() {
+    prefix=$(llama_prefix)
+    [ ! -d "$prefix/peers" ] || return 0
+    build_llama
+    hold_lock setup
+    [ ! -d "$prefix/peers" ] || return 0
+    clean_up_at_exit
+    fetch_source
+    build=$prefix.build
+    say "building llama-bench and llama-perplexity, once (minutes; log: $build/peers.log)"
+    # shellcheck disable=SC2086
+    logged "$build/configure.log" "configuring llama.cpp" cmake -S "$LLAMA_SRC" -B "$build" \
+        $LLAMA_OPTIONS -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TOOLS=ON -DCMAKE_INSTALL_PREFIX="$prefix"
+    logged "$build/peers.log" "building the peers" cmake --build "$build" --parallel "$JOBS" \
+        --target llama-bench llama-perplexity
+    mkdir -p "$CACHE_DIR/tmp.peers"
+    cp "$build/bin/llama-bench" "$build/bin/llama-perplexity" "$CACHE_DIR/tmp.peers/"
+    mv "$CACHE_DIR/tmp.peers" "$prefix/peers"
+}

@@ -1,0 +1,54 @@
+# shellcheck shell=sh
+# packages.sh - what must be installed, and installing it on Debian. Needs env.sh.
+#
+# SPDX-License-Identifier: MIT
+
+# Programs as command:package, libraries as pkg-config-name:package.
+NEED_PROGRAMS="gcc:gcc g++:g++ make:make cmake:cmake git:git pkg-config:pkg-config"
+NEED_LIBRARIES="cmocka:libcmocka-dev jansson:libjansson-dev"
+
+# missing_packages: print the Debian packages that are not there, one line, empty when none is.
+missing_packages() {
+    missing=
+    for pair in $NEED_PROGRAMS; do
+        command -v "${pair%%:*}" >/dev/null 2>&1 || missing="$missing ${pair#*:}"
+    done
+    for pair in $NEED_LIBRARIES; do
+        pkg-config --exists "${pair%%:*}" 2>/dev/null || missing="$missing ${pair#*:}"
+    done
+    printf '%s' "${missing# }"
+}
+
+# install_packages PACKAGE...: as root with apt-get; otherwise say what to type, and stop.
+install_packages() {
+    if ! command -v apt-get >/dev/null 2>&1; then
+        die "missing: $* (names of Debian packages). Install their equivalents and try again."
+    fi
+    if [ "$(id -u)" -ne 0 ]; then
+        say "missing Debian packages: $*. Install them, then try again:"
+        printf 'apt-get install -y --no-install-recommends %s\n' "$*"
+        exit 1
+    fi
+    say "installing Debian packages: $*"
+    export DEBIAN_FRONTEND=noninteractive
+    # The package lists are refreshed only where they do not know a package.
+    if ! apt-cache show "$@" >/dev/null 2>&1; then
+        apt-get update -q >&2 || die "apt-get update failed; see above"
+    fi
+    if ! apt-get install -y -q --no-install-recommends "$@" >&2; then
+        apt-get update -q >&2 || die "apt-get update failed; see above"
+        apt-get install -y -q --no-install-recommends "$@" >&2 || die "apt-get could not install: $*"
+    fi
+}
+
+# need_program COMMAND PACKAGE: for programs that only some targets use.
+need_program() {
+    command -v "$1" >/dev/null 2>&1 || install_packages "$2"
+}
+
+setup_packages() {
+    missing=$(missing_packages)
+    # Package names hold no blanks: splitting is what is meant.
+    # shellcheck disable=SC2086
+    [ -z "$missing" ] || install_packages $missing
+}

@@ -1,0 +1,40 @@
+#!/bin/sh
+# setup.sh - everything a build needs: Debian packages and the pinned llama.cpp. Fast when it is all
+# there.
+#
+#   scripts/setup.sh         packages; llama.cpp, installed or built
+#   scripts/setup.sh prefix  the same, then print the CMAKE_PREFIX_PATH to use (empty: the system's)
+#   scripts/setup.sh peers   the same, then llama-bench and llama-perplexity; prints their folder
+#
+# LLAMA_PREFIX=DIR uses an installation of your own instead.
+#
+# SPDX-License-Identifier: MIT
+cd "$(dirname "$0")/.."
+. scripts/env.sh
+. scripts/packages.sh
+. scripts/llama.sh
+
+mode=${1:-}
+case $mode in
+'' | prefix | peers) ;;
+*) die "usage: scripts/setup.sh [prefix | peers], not '$mode'" ;;
+esac
+
+setup_packages
+prefix=${LLAMA_PREFIX:-}
+if [ -n "$prefix" ]; then
+    [ -d "$prefix" ] || die "LLAMA_PREFIX=$prefix: no such folder"
+elif ! llama_system; then
+    build_llama
+    prefix=$(llama_prefix)
+fi
+
+case $mode in
+prefix)
+    printf '%s\n' "$prefix"
+    ;;
+peers)
+    build_peers
+    printf '%s/peers\n' "$(llama_prefix)"
+    ;;
+esac

@@ -1,0 +1,142 @@
+/* backend.c - see backend.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/backend.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#include <llama.h>
+
+#define LOG_LINE_BYTES 256
+
+typedef struct ggml_threadpool *(*threadpool_new_fn)(struct ggml_threadpool_params *params);
+typedef void (*threadpool_free_fn)(struct ggml_threadpool *pool);
+typedef void (*threadpool_set_fn)(ggml_backend_t backend, struct ggml_threadpool *pool);
+
+static pthread_once_t init_once = PTHREAD_ONCE_INIT;
+static ggml_backend_dev_t cpu_device;
+
+/* Per thread, because loads on two threads must not mix their reasons up. */
+static _Thread_local char log_line[LOG_LINE_BYTES];
+
+static void log_swallow(enum ggml_log_level level, const char *text, void *user_data)
+{
+    size_t n = strcspn(text, "\n");
+
+    (void)user_data;
+    if (level != GGML_LOG_LEVEL_ERROR || n == 0) {
+        return;
+    }
+    if (n >= sizeof log_line) {
+        n = sizeof log_line - 1;
+    }
+    memcpy(log_line, text, n);
+    log_line[n] = '\0';
+}
+
+static void init_process(void)
+{
+    llama_log_set(log_swallow, NULL);
+    llama_backend_init();
+    cpu_device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    if (cpu_device == NULL) {
+        /* Searches for shared objects, the working directory included: only where the backends are
+         * shared objects is that what the user installed. */
+        ggml_backend_load_all();
+        cpu_device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    }
+}
+
+int quire_backend_init(quire_error *err)
+{
+    pthread_once(&init_once, init_process);
+    if (cpu_device == NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "ggml has no CPU backend here; reinstall ggml with its CPU backend");
+    }
+    return QUIRE_OK;
+}
+
+ggml_backend_dev_t quire_backend_cpu(void)
+{
+    return cpu_device;
+}
+
+/* Function pointers travel as void * through ggml's registry; memcpy converts without the cast
+ * that ISO C does not define. */
+static void proc_get(const char *name, void *fn, size_t fn_bytes)
+{
+    void *address =
+        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu_device), name);
+
+    memcpy(fn, &address, fn_bytes);
+}
+
+ggml_backend_buffer_type_t *quire_backend_extra_bufts(void)
+{
+    ggml_backend_dev_get_extra_bufts_t get;
+
+    proc_get("ggml_backend_dev_get_extra_bufts", &get, sizeof get);
+    return get != NULL ? get(cpu_device) : NULL;
+}
+
+int quire_backend_open(quire_backend *backend, uint32_t n_threads)
+{
+    ggml_backend_set_n_threads_t set_n_threads;
+    threadpool_new_fn pool_new;
+    threadpool_set_fn pool_set;
+    struct ggml_threadpool_params params;
+
+    *backend = (quire_backend){ 0 };
+    backend->ggml = ggml_backend_dev_init(cpu_device, NULL);
+    if (backend->ggml == NULL) {
+        return QUIRE_NOMEM;
+    }
+    proc_get("ggml_backend_set_n_threads", &set_n_threads, sizeof set_n_threads);
+    proc_get("ggml_threadpool_new", &pool_new, sizeof pool_new);
+    proc_get("ggml_backend_cpu_set_threadpool", &pool_set, sizeof pool_set);
+    if (set_n_threads != NULL) {
+        set_n_threads(backend->ggml, (int)n_threads);
+    }
+    if (pool_new != NULL && pool_set != NULL) {
+        ggml_threadpool_params_init(&params, (int)n_threads);
+        backend->pool = pool_new(&params);
+        if (backend->pool == NULL) {
+            quire_backend_close(backend);
+            return QUIRE_NOMEM;
+        }
+        pool_set(backend->ggml, backend->pool);
+    }
+    return QUIRE_OK;
+}
+
+void quire_backend_close(quire_backend *backend)
+{
+    threadpool_free_fn pool_free;
+
+    ggml_backend_free(backend->ggml);
+    if (backend->pool != NULL) {
+        proc_get("ggml_threadpool_free", &pool_free, sizeof pool_free);
+        if (pool_free != NULL) {
+            pool_free(backend->pool);
+        }
+    }
+    *backend = (quire_backend){ 0 };
+}
+
+void quire_backend_log_clear(void)
+{
+    log_line[0] = '\0';
+}
+
+void quire_backend_log_last(char *line, size_t line_bytes)
+{
+    size_t n = strlen(log_line);
+
+    if (n >= line_bytes) {
+        n = line_bytes - 1;
+    }
+    memcpy(line, log_line, n);
+    line[n] = '\0';
+}

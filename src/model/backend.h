@@ -1,0 +1,45 @@
+/* backend.h - the process-wide side of ggml and libllama: start-up, the CPU device, their logs.
+ *
+ * Nothing of ggml-cpu.h is named: in a dynamic-backend build (distributions) it cannot be linked,
+ * so what is needed from it comes through the registry's proc addresses.
+ *
+ * Both libraries log through one process-wide callback. We swallow what they say and keep the last
+ * error line, because it is the only reason libllama gives when it refuses a file.
+ *
+ * Thread: any, except where noted.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_BACKEND_H
+#define QUIRE_MODEL_BACKEND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "quire/error.h"
+
+#include <ggml-backend.h>
+
+/* Start ggml and libllama once per process and silence their logs.
+ * Errors: QUIRE_UNSUPP when there is no CPU backend. */
+int quire_backend_init(quire_error *err);
+
+/* The CPU device; quire_backend_init() must have succeeded. */
+ggml_backend_dev_t quire_backend_cpu(void);
+
+/* The CPU device's extra (repacking) buffer types, NULL-terminated; NULL if it has none. */
+ggml_backend_buffer_type_t *quire_backend_extra_bufts(void);
+
+/* A CPU backend with its own thread pool. Thread: owner. Errors: QUIRE_NOMEM. */
+typedef struct quire_backend {
+    ggml_backend_t ggml;
+    struct ggml_threadpool *pool; /* NULL when this ggml offers none: then ggml starts threads */
+} quire_backend;
+int quire_backend_open(quire_backend *backend, uint32_t n_threads);
+void quire_backend_close(quire_backend *backend);
+
+/* Copy this thread's last error line of ggml or libllama since quire_backend_log_clear(); "" if
+ * there was none. */
+void quire_backend_log_clear(void);
+void quire_backend_log_last(char *line, size_t line_bytes);
+
+#endif /* QUIRE_MODEL_BACKEND_H */

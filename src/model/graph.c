@@ -1,0 +1,307 @@
+/* graph.c - see graph.h. The choice and order of operations follow what ggml's CPU backend fuses
+ * and repacks (norm directly followed by its weight, split SwiGLU, whole-matrix products).
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/graph.h"
+
+#include "base/check.h"
+#include "model/backend.h"
+
+#include <string.h>
+#include <time.h>
+
+#define NODES_PER_LAYER 48u
+#define NODES_FIXED     32u
+
+typedef struct graph_build {
+    const quire_model_desc *desc;
+    const quire_weights *weights;
+    quire_graph_op *ops;
+    quire_graph *graph;
+} graph_build;
+
+/* ---- the two ops ---- */
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Every thread works on a copy of the layer, since the row pointers belong to the graph at hand. */
+static void op_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    quire_graph_op *op = userdata;
+    quire_attn_layer layer = op->layer;
+    const struct ggml_tensor *k = dst->src[0], *v = dst->src[1];
+    uint64_t begin_ns = ith == 0 ? now_ns() : 0;
+
+    layer.k_new = k->data;
+    layer.k_new_stride = k->nb[2] / sizeof(float);
+    layer.v_new = v->data;
+    layer.v_new_stride = v->nb[2] / sizeof(float);
+    quire_attn_append(op->workspace, &layer, (uint32_t)ith, (uint32_t)nth);
+    if (ith == 0) {
+        op->append_ns += now_ns() - begin_ns;
+    }
+}
+
+static void op_attention(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    quire_graph_op *op = userdata;
+    quire_attn_layer layer = op->layer;
+    const struct ggml_tensor *q = dst->src[0];
+    uint64_t begin_ns = ith == 0 ? now_ns() : 0;
+
+    layer.q[0] = q->data;
+    layer.q_stride = q->nb[2] / sizeof(float);
+    layer.out = dst->data;
+    layer.out_stride = dst->nb[1] / sizeof(float);
+    quire_attn_run(op->workspace, &layer, op->call, (uint32_t)ith, (uint32_t)nth);
+    if (ith == 0) {
+        op->attn_ns += now_ns() - begin_ns;
+    }
+}
+
+/* ---- building ---- */
+
+static struct ggml_tensor *norm(const graph_build *b, struct ggml_tensor *x,
+                                struct ggml_tensor *weight)
+{
+    return ggml_mul(b->graph->ctx, ggml_rms_norm(b->graph->ctx, x, b->desc->rms_eps), weight);
+}
+
+static struct ggml_tensor *linear(const graph_build *b, struct ggml_tensor *weight,
+                                  struct ggml_tensor *bias, struct ggml_tensor *x)
+{
+    struct ggml_tensor *y = ggml_mul_mat(b->graph->ctx, weight, x);
+
+    return bias != NULL ? ggml_add(b->graph->ctx, y, bias) : y;
+}
+
+static struct ggml_tensor *rope(const graph_build *b, struct ggml_tensor *x)
+{
+    const quire_rope *r = &b->desc->rope;
+
+    return ggml_rope_ext(
+        b->graph->ctx, x, b->graph->positions, b->weights->rope_freqs, (int)r->n_dims,
+        r->type == QUIRE_ROPE_NEOX ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, (int)r->ctx_orig,
+        r->freq_base, r->freq_scale, r->ext_factor, r->attn_factor, r->beta_fast, r->beta_slow);
+}
+
+/* One of Q, K, V: [d][n_heads][n_rows]. */
+static struct ggml_tensor *heads(const graph_build *b, struct ggml_tensor *x, uint32_t d,
+                                 uint32_t n_heads)
+{
+    return ggml_reshape_3d(b->graph->ctx, x, d, n_heads, b->graph->n_rows);
+}
+
+/* Attention of one layer, output projection not included; NULL when only the append is wanted. */
+static struct ggml_tensor *attention(const graph_build *b, struct ggml_tensor *x, uint32_t il,
+                                     bool is_append_only)
+{
+    const quire_model_desc *desc = b->desc;
+    const quire_layer_weights *l = &b->weights->layers[il];
+    struct ggml_context *ctx = b->graph->ctx;
+    struct ggml_tensor *q = NULL, *k, *v, *append;
+
+    if (!is_append_only) {
+        q = heads(b, linear(b, l->wq, l->bq, x), desc->d_k, desc->n_head);
+        q = rope(b, l->q_norm != NULL ? norm(b, q, l->q_norm) : q);
+        ggml_build_forward_expand(b->graph->cgraph, q);
+    }
+    k = heads(b, linear(b, l->wk, l->bk, x), desc->d_k, desc->n_kv_head);
+    k = rope(b, l->k_norm != NULL ? norm(b, k, l->k_norm) : k);
+    ggml_build_forward_expand(b->graph->cgraph, k);
+    v = heads(b, linear(b, l->wv, l->bv, x), desc->d_v, desc->n_kv_head);
+
+    /* The append's value is never read: one float, so that ggml has something to order by. */
+    append = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, (struct ggml_tensor *[]){ k, v }, 2,
+                            op_append, GGML_N_TASKS_MAX, &b->ops[il]);
+    ggml_build_forward_expand(b->graph->cgraph, append);
+    if (is_append_only) {
+        return NULL;
+    }
+    return ggml_custom_4d(ctx, GGML_TYPE_F32, (int64_t)desc->d_v * desc->n_head, b->graph->n_rows,
+                          1, 1, (struct ggml_tensor *[]){ q, append }, 2, op_attention,
+                          GGML_N_TASKS_MAX, &b->ops[il]);
+}
+
+static struct ggml_tensor *feed_forward(const graph_build *b, struct ggml_tensor *x, uint32_t il)
+{
+    const quire_layer_weights *l = &b->weights->layers[il];
+    struct ggml_tensor *up, *gate, *y;
+
+    x = norm(b, x, l->ffn_norm);
+    up = linear(b, l->up, l->up_b, x);
+    ggml_build_forward_expand(b->graph->cgraph, up);
+    gate = linear(b, l->gate, l->gate_b, x);
+    y = ggml_swiglu_split(b->graph->ctx, gate, up);
+    return linear(b, l->down, l->down_b, y);
+}
+
+static void inputs_create(const graph_build *b)
+{
+    quire_graph *g = b->graph;
+
+    g->tokens = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, g->n_rows);
+    ggml_set_input(g->tokens);
+    g->positions = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, g->n_rows);
+    ggml_set_input(g->positions);
+    if (g->n_logits > 0 && g->n_logits < g->n_rows) {
+        g->out_rows = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, g->n_logits);
+        ggml_set_input(g->out_rows);
+    }
+}
+
+static void layers_create(const graph_build *b)
+{
+    const quire_weights *w = b->weights;
+    quire_graph *g = b->graph;
+    struct ggml_tensor *x = ggml_get_rows(g->ctx, w->tok_embd, g->tokens);
+
+    ggml_build_forward_expand(g->cgraph, x);
+    for (uint32_t il = 0; il < b->desc->n_layer; il++) {
+        const bool is_last = il + 1 == b->desc->n_layer;
+        struct ggml_tensor *y =
+            attention(b, norm(b, x, w->layers[il].attn_norm), il, is_last && g->n_logits == 0);
+
+        if (y == NULL) {
+            return;
+        }
+        if (is_last && g->out_rows != NULL) {
+            y = ggml_get_rows(g->ctx, y, g->out_rows);
+            x = ggml_get_rows(g->ctx, x, g->out_rows);
+        }
+        x = ggml_add(g->ctx, linear(b, w->layers[il].wo, w->layers[il].bo, y), x);
+        x = ggml_add(g->ctx, feed_forward(b, x, il), x);
+        ggml_build_forward_expand(g->cgraph, x);
+    }
+    g->logits = linear(b, w->output, w->output_b, norm(b, x, w->output_norm));
+    ggml_set_output(g->logits);
+    ggml_build_forward_expand(g->cgraph, g->logits);
+}
+
+static void graph_clear(quire_graph *graph)
+{
+    ggml_free(graph->ctx);
+    *graph = (quire_graph){ 0 };
+}
+
+static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uint32_t n_rows,
+                             uint32_t n_logits)
+{
+    const size_t n_nodes = (size_t)graphs->desc->n_layer * NODES_PER_LAYER + NODES_FIXED;
+    const struct ggml_init_params params = {
+        .mem_size = n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false),
+        .no_alloc = true,
+    };
+    const graph_build b = { graphs->desc, graphs->weights, graphs->ops, graph };
+
+    *graph = (quire_graph){ .n_rows = n_rows, .n_logits = n_logits };
+    graph->ctx = ggml_init(params);
+    if (graph->ctx == NULL) {
+        return QUIRE_NOMEM;
+    }
+    graph->cgraph = ggml_new_graph_custom(graph->ctx, n_nodes, false);
+    inputs_create(&b);
+    layers_create(&b);
+    return QUIRE_OK;
+}
+
+/* ---- the cache ---- */
+
+static void entries_clear(quire_graphs *graphs)
+{
+    for (size_t i = 0; i < QUIRE_GRAPHS_MAX; i++) {
+        graph_clear(&graphs->entries[i]);
+    }
+}
+
+int quire_graphs_init(quire_graphs *graphs, const quire_model_desc *desc,
+                      const quire_weights *weights, quire_graph_op *ops, uint32_t n_rows_max)
+{
+    quire_graph largest;
+    int rc;
+
+    *graphs = (quire_graphs){ .desc = desc, .weights = weights, .ops = ops };
+    graphs->buffer = ggml_gallocr_new(ggml_backend_dev_buffer_type(quire_backend_cpu()));
+    if (graphs->buffer == NULL) {
+        return QUIRE_NOMEM;
+    }
+    rc = graph_build_shape(graphs, &largest, n_rows_max, n_rows_max);
+    if (rc == QUIRE_OK && !ggml_gallocr_reserve(graphs->buffer, largest.cgraph)) {
+        rc = QUIRE_NOMEM;
+    }
+    graph_clear(&largest);
+    if (rc < 0) {
+        quire_graphs_fini(graphs);
+    }
+    return rc;
+}
+
+void quire_graphs_fini(quire_graphs *graphs)
+{
+    entries_clear(graphs);
+    if (graphs->buffer != NULL) {
+        ggml_gallocr_free(graphs->buffer);
+    }
+    graphs->buffer = NULL;
+}
+
+size_t quire_graphs_buffer_bytes(const quire_graphs *graphs)
+{
+    return ggml_gallocr_get_buffer_size(graphs->buffer, 0);
+}
+
+/* Place a new graph's tensors in the shared buffer. Should the buffer have to move (the largest
+ * shape was reserved, so only by the allocator's fragmentation), every other graph's addresses are
+ * stale and the cache starts again. */
+static int graph_place(quire_graphs *graphs, quire_graph *graph)
+{
+    const size_t before = quire_graphs_buffer_bytes(graphs);
+    const bool is_placed = ggml_gallocr_reserve(graphs->buffer, graph->cgraph) &&
+                           ggml_gallocr_alloc_graph(graphs->buffer, graph->cgraph);
+
+    if (!is_placed || quire_graphs_buffer_bytes(graphs) != before) {
+        entries_clear(graphs);
+    }
+    return is_placed ? QUIRE_OK : QUIRE_NOMEM;
+}
+
+int quire_graphs_get(quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits, quire_graph **out)
+{
+    quire_graph *oldest = &graphs->entries[0];
+    quire_graph graph;
+    int rc;
+
+    QUIRE_ASSERT(n_rows > 0 && n_logits <= n_rows);
+    *out = NULL;
+    for (size_t i = 0; i < QUIRE_GRAPHS_MAX; i++) {
+        quire_graph *entry = &graphs->entries[i];
+
+        if (entry->ctx != NULL && entry->n_rows == n_rows && entry->n_logits == n_logits) {
+            entry->used_at = ++graphs->clock;
+            graphs->reused_total++;
+            *out = entry;
+            return QUIRE_OK;
+        }
+        oldest = entry->used_at < oldest->used_at ? entry : oldest;
+    }
+    rc = graph_build_shape(graphs, &graph, n_rows, n_logits);
+    if (rc == QUIRE_OK) {
+        rc = graph_place(graphs, &graph);
+    }
+    if (rc < 0) {
+        graph_clear(&graph);
+        return rc;
+    }
+    graph_clear(oldest);
+    *oldest = graph;
+    oldest->used_at = ++graphs->clock;
+    graphs->built_total++;
+    *out = oldest;
+    return QUIRE_OK;
+}

@@ -1,0 +1,78 @@
+/* graph.h - the ggml graph of one step, and a small cache of graphs by shape.
+ *
+ *   tokens -> rows of the embedding
+ *   per layer:  norm, Q K V (+ bias, qk-norm), rope
+ *               append     custom op: stores K and V into the pages      args {K, V}
+ *               attention  custom op: Q against the pages                args {Q, append}
+ *               output projection, FFN
+ *   rows whose logits are wanted -> output matrix
+ *
+ * The attention op names the append op among its arguments, so ggml computes it later; both read
+ * their step data (page tables, pages) from the attention workspace, so a graph holds nothing of a
+ * step but its shape and can be computed again and again. The last layer goes on only with the
+ * rows whose logits are wanted, and stops after the append when there are none.
+ *
+ * All graphs share one compute buffer, reserved for the largest shape: only one can be computed at
+ * a time, and a result lives until the next computation.
+ *
+ * Thread: owner; the two ops run on all of ggml's threads.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_GRAPH_H
+#define QUIRE_MODEL_GRAPH_H
+
+#include "model/weights.h"
+
+#include "quire/attn.h"
+
+#include <ggml-alloc.h>
+#include <ggml-backend.h>
+#include <ggml.h>
+
+#define QUIRE_GRAPHS_MAX 12u
+
+/* What a layer's two ops work with; constant after the runtime was created but for the times. */
+typedef struct quire_graph_op {
+    quire_attn_workspace *workspace;
+    quire_attn_layer layer; /* constants; the ops fill in the row pointers of their call */
+    uint32_t call;
+    uint64_t append_ns; /* written by thread 0 */
+    uint64_t attn_ns;
+} quire_graph_op;
+
+typedef struct quire_graph {
+    struct ggml_context *ctx; /* NULL: unused entry */
+    struct ggml_cgraph *cgraph;
+    struct ggml_tensor *tokens;    /* i32 [n_rows] */
+    struct ggml_tensor *positions; /* i32 [n_rows] */
+    struct ggml_tensor *out_rows;  /* i32 [n_logits]; NULL when all rows or none are wanted */
+    struct ggml_tensor *logits;    /* f32 [n_logits][n_vocab]; NULL when none are wanted */
+    uint32_t n_rows;
+    uint32_t n_logits;
+    uint64_t used_at;
+} quire_graph;
+
+typedef struct quire_graphs {
+    const quire_model_desc *desc;
+    const quire_weights *weights;
+    quire_graph_op *ops; /* [n_layer] */
+    ggml_gallocr_t buffer;
+    quire_graph entries[QUIRE_GRAPHS_MAX];
+    uint64_t clock;
+    uint64_t built_total;
+    uint64_t reused_total;
+} quire_graphs;
+
+/* Reserve the compute buffer for n_rows_max rows, logits of all of them included. desc, weights and
+ * ops are borrowed. Errors: QUIRE_NOMEM. Memory: release with quire_graphs_fini(). */
+int quire_graphs_init(quire_graphs *graphs, const quire_model_desc *desc,
+                      const quire_weights *weights, quire_graph_op *ops, uint32_t n_rows_max);
+void quire_graphs_fini(quire_graphs *graphs);
+
+/* The graph of a shape, built if it is not in the cache. *out is valid until the next call.
+ * Errors: QUIRE_NOMEM. Cost: no allocation when the shape is in the cache. */
+int quire_graphs_get(quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits, quire_graph **out);
+
+size_t quire_graphs_buffer_bytes(const quire_graphs *graphs);
+
+#endif /* QUIRE_MODEL_GRAPH_H */

@@ -1,0 +1,85 @@
+/* model.c - opening a model: header, vocabulary, tokenizer, weights; see model.h for the order.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/model_internal.h"
+
+#include "model/backend.h"
+#include "model/gguf_file.h"
+
+#include <stdlib.h>
+
+/* The vocabulary was checked before, so what libllama still refuses is what this build lacks. */
+static int tokenizer_load(quire_model *model, const char *path, quire_error *err)
+{
+    struct llama_model_params params = llama_model_default_params();
+    char reason[256];
+
+    params.vocab_only = true;
+    quire_backend_log_clear();
+    model->llama = llama_model_load_from_file(path, params);
+    if (model->llama == NULL) {
+        quire_backend_log_last(reason, sizeof reason);
+        return quire_error_set(err, QUIRE_UNSUPP, "%s: libllama cannot load the tokenizer%s%s",
+                               path, reason[0] != '\0' ? ": " : "", reason);
+    }
+    model->vocab = llama_model_get_vocab(model->llama);
+    if (llama_vocab_n_tokens(model->vocab) != (int32_t)model->desc.n_vocab) {
+        return quire_error_set(
+            err, QUIRE_CORRUPT, "%s: the tokenizer has %d tokens, the embedding %u rows", path,
+            (int)llama_vocab_n_tokens(model->vocab), (unsigned)model->desc.n_vocab);
+    }
+    return QUIRE_OK;
+}
+
+int quire_model_open(quire_model **out, const char *path, const quire_model_opts *opts,
+                     quire_error *err)
+{
+    static const quire_model_opts defaults = { 0 };
+    quire_error local = QUIRE_ERROR_INIT;
+    quire_gguf *file = NULL;
+    quire_model *model = NULL;
+    int rc;
+
+    *out = NULL;
+    opts = opts != NULL ? opts : &defaults;
+    err = err != NULL ? err : &local;
+    *err = local;
+    if ((rc = quire_backend_init(err)) < 0 || (rc = quire_gguf_open(&file, path, err)) < 0) {
+        goto out;
+    }
+    model = calloc(1, sizeof *model);
+    if (model == NULL) {
+        rc = quire_error_set(err, QUIRE_NOMEM, "%s: no memory", path);
+        goto out;
+    }
+    if ((rc = quire_gguf_describe(file, &model->desc, err)) < 0 ||
+        (rc = quire_gguf_check_vocab(file, &model->desc, err)) < 0) {
+        goto out;
+    }
+    if (!opts->describe_only &&
+        ((rc = tokenizer_load(model, path, err)) < 0 ||
+         (rc = quire_weights_load(&model->weights, file, &model->desc, opts, err)) < 0)) {
+        goto out;
+    }
+    *out = model;
+    model = NULL;
+out:
+    quire_model_close(model);
+    quire_gguf_close(file);
+    return rc;
+}
+
+void quire_model_close(quire_model *model)
+{
+    if (model == NULL) {
+        return;
+    }
+    quire_weights_destroy(model->weights);
+    llama_model_free(model->llama);
+    free(model);
+}
+
+const quire_model_desc *quire_model_desc_get(const quire_model *model)
+{
+    return &model->desc;
+}

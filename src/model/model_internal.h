@@ -1,0 +1,19 @@
+/* model_internal.h - what a model consists of; for src/model only.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_MODEL_INTERNAL_H
+#define QUIRE_MODEL_MODEL_INTERNAL_H
+
+#include "model/model.h"
+#include "model/weights.h"
+
+#include <llama.h>
+
+struct quire_model {
+    quire_model_desc desc;
+    struct llama_model *llama;       /* vocabulary and template only; NULL when describe_only */
+    const struct llama_vocab *vocab; /* borrowed from llama */
+    quire_weights *weights;          /* NULL when describe_only */
+};
+
+#endif /* QUIRE_MODEL_MODEL_INTERNAL_H */

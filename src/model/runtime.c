@@ -1,0 +1,248 @@
+/* runtime.c - creating a runtime: limits, cache, attention workspace, backend, graphs. Steps are in
+ * runtime_step.c.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/runtime_internal.h"
+
+#include "base/check.h"
+#include "model/model_internal.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* Hadamard rotation of q8's K and V before they are rounded (blocks of quire_hadamard_block()).
+ * Off: at 8 bit the rounding error is already far below that of f16 sums; see docs. */
+#define ROTATE_Q8_K 0
+#define ROTATE_Q8_V 0
+
+#define THREADS_MAX 512u /* ggml's GGML_MAX_N_THREADS */
+
+static uint32_t cpus_usable(void)
+{
+    cpu_set_t set;
+    long n;
+
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
+        return (uint32_t)CPU_COUNT(&set);
+    }
+    n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (uint32_t)n : 1;
+}
+
+static uint32_t rotation(bool is_on, quire_format format, uint32_t d)
+{
+    return is_on && format == QUIRE_FORMAT_Q8 ? quire_hadamard_block(d) : 0;
+}
+
+/* Fill in the defaults and refuse what cannot work. */
+static int opts_resolve(quire_runtime *rt, quire_error *err)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    quire_runtime_opts *o = &rt->opts;
+
+    if (rt->model->weights == NULL) {
+        return quire_error_set(err, QUIRE_INVAL, "the model was opened without its weights");
+    }
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        const quire_kv_map_entry *map = &desc->kv_map[il];
+
+        if (map->stored < 0 || map->n_k != 1 || map->n_v != 1) {
+            return quire_error_set(err, QUIRE_UNSUPP,
+                                   "layer %u shares its KV with other layers; this build runs "
+                                   "models in which each layer stores its own",
+                                   il);
+        }
+    }
+    o->n_ctx = o->n_ctx != 0 ? o->n_ctx : desc->n_ctx_train;
+    o->n_batch = o->n_batch != 0 ? o->n_batch : 512;
+    o->n_seqs_max = o->n_seqs_max != 0 ? o->n_seqs_max : 16;
+    o->page_tokens = o->page_tokens != 0 ? o->page_tokens : 64;
+    o->n_threads = o->n_threads != 0 ? o->n_threads : cpus_usable();
+    if (o->n_seqs_max == 1 && o->n_batch > o->n_ctx) {
+        o->n_batch = o->n_ctx;
+    }
+    if (o->n_threads > THREADS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "%u threads: at most %u are possible",
+                               o->n_threads, THREADS_MAX);
+    }
+    if (o->n_ctx > INT32_MAX / 2 || o->n_batch > INT32_MAX / 2) {
+        return quire_error_set(err, QUIRE_INVAL, "context of %u tokens or batch of %u is too large",
+                               o->n_ctx, o->n_batch);
+    }
+    if (o->page_tokens < QUIRE_PAGE_TOKENS_MIN || o->page_tokens > QUIRE_PAGE_TOKENS_MAX ||
+        o->page_tokens % QUIRE_TILE_TOKENS != 0) {
+        return quire_error_set(
+            err, QUIRE_INVAL, "pages of %u tokens: must be a multiple of %u from %u to %u",
+            o->page_tokens, QUIRE_TILE_TOKENS, QUIRE_PAGE_TOKENS_MIN, QUIRE_PAGE_TOKENS_MAX);
+    }
+    return QUIRE_OK;
+}
+
+static int cache_open(quire_runtime *rt, quire_error *err)
+{
+    quire_runtime_opts *o = &rt->opts;
+    quire_cache_opts opts = QUIRE_CACHE_OPTS_INIT;
+    quire_attn_layer layer;
+    const size_t page_bytes =
+        quire_kv_layout(&rt->model->desc, o->k_format, o->v_format, o->page_tokens, 0, &layer);
+    const uint64_t n_pages = (o->n_ctx + (uint64_t)o->page_tokens - 1) / o->page_tokens;
+    uint64_t need_bytes;
+    int rc;
+
+    if (page_bytes == 0) {
+        return quire_error_set(err, QUIRE_INVAL, "KV formats %s:%s do not fit heads of %u and %u",
+                               quire_format_name(o->k_format), quire_format_name(o->v_format),
+                               rt->model->desc.d_k, rt->model->desc.d_v);
+    }
+    if (__builtin_mul_overflow(n_pages, (uint64_t)page_bytes, &need_bytes)) {
+        return quire_error_set(err, QUIRE_INVAL, "context of %u tokens is too large", o->n_ctx);
+    }
+    o->kv_budget_bytes = o->kv_budget_bytes != 0 ? o->kv_budget_bytes : need_bytes;
+    if (o->kv_budget_bytes < need_bytes) {
+        return quire_error_set(err, QUIRE_NOPAGES,
+                               "a context of %u tokens needs %llu bytes of KV (%s:%s), the budget "
+                               "is %llu bytes; lower the context, raise the budget, or choose a "
+                               "smaller KV format",
+                               o->n_ctx, (unsigned long long)need_bytes,
+                               quire_format_name(o->k_format), quire_format_name(o->v_format),
+                               (unsigned long long)o->kv_budget_bytes);
+    }
+    opts.page_tokens = o->page_tokens;
+    opts.page_bytes[QUIRE_RUNTIME_GROUP] = page_bytes;
+    opts.budget_bytes = o->kv_budget_bytes;
+    opts.seqs_max = o->n_seqs_max;
+    opts.seq_tokens_max = o->n_ctx;
+    opts.lock_memory = o->lock_memory;
+    rc = quire_cache_create(&rt->cache, &opts);
+    return rc < 0
+               ? quire_error_set(err, rc, "cannot create the KV cache: %s", quire_status_text(rc))
+               : QUIRE_OK;
+}
+
+static int attention_open(quire_runtime *rt, quire_error *err)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    const quire_runtime_opts *o = &rt->opts;
+    quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
+    int rc;
+
+    opts.n_threads_max = o->n_threads;
+    opts.n_seqs_max = o->n_seqs_max;
+    opts.n_rows_max = o->n_batch;
+    opts.n_head_max = desc->n_head;
+    opts.head_dim_max = desc->d_k > desc->d_v ? desc->d_k : desc->d_v;
+    opts.n_entries_max = (o->n_ctx + o->page_tokens - 1) / o->page_tokens;
+    opts.page_tokens = o->page_tokens;
+    opts.n_layers_max = desc->n_layer;
+    rc = quire_attn_workspace_create(&rt->workspace, &opts);
+    if (rc < 0) {
+        return quire_error_set(err, rc, "cannot set up attention%s: %s",
+                               rc == QUIRE_UNSUPP ? " (is QUIRE_ISA set?)" : "",
+                               quire_status_text(rc));
+    }
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        quire_graph_op *op = &rt->ops[il];
+
+        (void)quire_kv_layout(desc, o->k_format, o->v_format, o->page_tokens, il, &op->layer);
+        op->layer.rotate_k = rotation(ROTATE_Q8_K, o->k_format, desc->d_k);
+        op->layer.rotate_v = rotation(ROTATE_Q8_V, o->v_format, desc->d_v);
+        op->workspace = rt->workspace;
+        op->call = il;
+        rc = quire_attn_layer_check(rt->workspace, &op->layer);
+        if (rc < 0) {
+            return quire_error_set(err, rc, "layer %u: attention cannot run it: %s", il,
+                                   quire_status_text(rc));
+        }
+    }
+    return QUIRE_OK;
+}
+
+int quire_runtime_create(quire_runtime **out, const quire_model *model,
+                         const quire_runtime_opts *opts, quire_error *err)
+{
+    const quire_model_desc *desc = &model->desc;
+    quire_runtime *rt = calloc(1, sizeof *rt);
+    int rc = QUIRE_NOMEM;
+
+    *out = NULL;
+    if (rt == NULL) {
+        return quire_error_set(err, rc, "no memory for the runtime");
+    }
+    rt->model = model;
+    rt->opts = *opts;
+    if ((rc = opts_resolve(rt, err)) < 0 || (rc = cache_open(rt, err)) < 0) {
+        goto out;
+    }
+    rt->ops = calloc(desc->n_layer, sizeof *rt->ops);
+    rt->attn_seqs = calloc(rt->opts.n_seqs_max, sizeof *rt->attn_seqs);
+    rt->before_tokens = calloc(rt->opts.n_seqs_max, sizeof *rt->before_tokens);
+    if (rt->ops == NULL || rt->attn_seqs == NULL || rt->before_tokens == NULL) {
+        rc = quire_error_set(err, QUIRE_NOMEM, "no memory for the runtime");
+        goto out;
+    }
+    if ((rc = attention_open(rt, err)) < 0) {
+        goto out;
+    }
+    if ((rc = quire_backend_open(&rt->backend, rt->opts.n_threads)) < 0 ||
+        (rc = quire_graphs_init(&rt->graphs, desc, model->weights, rt->ops, rt->opts.n_batch)) <
+            0) {
+        quire_error_set(err, rc, "no memory to compute batches of %u rows; try a smaller batch",
+                        rt->opts.n_batch);
+        goto out;
+    }
+    *out = rt;
+    rt = NULL;
+out:
+    quire_runtime_destroy(rt);
+    return rc;
+}
+
+void quire_runtime_destroy(quire_runtime *rt)
+{
+    if (rt == NULL) {
+        return;
+    }
+    quire_graphs_fini(&rt->graphs);
+    quire_backend_close(&rt->backend);
+    quire_attn_workspace_destroy(rt->workspace);
+    quire_cache_destroy(rt->cache);
+    free(rt->before_tokens);
+    free(rt->attn_seqs);
+    free(rt->ops);
+    free(rt);
+}
+
+quire_cache *quire_runtime_cache(quire_runtime *rt)
+{
+    return rt->cache;
+}
+
+uint32_t quire_runtime_n_threads(const quire_runtime *rt)
+{
+    return rt->opts.n_threads;
+}
+
+const char *quire_runtime_isa(const quire_runtime *rt)
+{
+    return quire_attn_workspace_isa(rt->workspace);
+}
+
+void quire_runtime_stats_get(const quire_runtime *rt, quire_runtime_stats *out)
+{
+    uint64_t attn_ns = 0, append_ns = 0;
+
+    for (uint32_t il = 0; il < rt->model->desc.n_layer; il++) {
+        attn_ns += rt->ops[il].attn_ns;
+        append_ns += rt->ops[il].append_ns;
+    }
+    *out = (quire_runtime_stats){
+        .steps_total = rt->steps_total,
+        .graphs_built_total = rt->graphs.built_total,
+        .graph_reuses_total = rt->graphs.reused_total,
+        .compute_buffer_bytes = quire_graphs_buffer_bytes(&rt->graphs),
+        .attn_us_total = attn_ns / 1000,
+        .append_us_total = append_ns / 1000,
+        .step_us_total = rt->step_ns / 1000,
+    };
+}

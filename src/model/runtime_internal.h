@@ -1,0 +1,30 @@
+/* runtime_internal.h - what a runtime consists of; for src/model/runtime*.c only.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_RUNTIME_INTERNAL_H
+#define QUIRE_MODEL_RUNTIME_INTERNAL_H
+
+#include "model/backend.h"
+#include "model/graph.h"
+#include "model/runtime.h"
+
+#define QUIRE_RUNTIME_GROUP 0u /* a plain model keeps all its lanes in one group */
+
+struct quire_runtime {
+    const quire_model *model;
+    quire_runtime_opts opts; /* with the defaults filled in */
+    quire_cache *cache;
+    quire_attn_workspace *workspace;
+    quire_backend backend;
+    quire_graph_op *ops; /* [n_layer] */
+    quire_graphs graphs;
+    quire_attn_seq *attn_seqs; /* [n_seqs_max], the batch of the step at hand */
+    uint32_t *before_tokens;   /* [n_seqs_max], length of each slice's sequence before the step */
+    uint64_t steps_total;
+    uint64_t step_ns;
+};
+
+/* Make room for n more tokens of a sequence, or for n_ctx when every sequence takes it all. */
+int quire_runtime_reserve(quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens);
+
+#endif /* QUIRE_MODEL_RUNTIME_INTERNAL_H */

@@ -1,0 +1,191 @@
+/* runtime_step.c - one step: check, take room in the cache, compute, hand out logits.
+ *
+ * Everything that can fail for want of memory comes first and changes no sequence: the graph, then
+ * room for all slices. Appending then cannot fail. Should the computation itself fail, the
+ * sequences are cut back to what they were.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/runtime_internal.h"
+
+#include "base/check.h"
+#include "model/model_internal.h"
+
+#include <time.h>
+
+/* A step's shape, summed over its slices. */
+typedef struct step_shape {
+    uint32_t n_rows;
+    uint32_t n_logits;
+} step_shape;
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint32_t slice_logits(const quire_slice *slice)
+{
+    switch (slice->logits) {
+    case QUIRE_LOGITS_ALL:
+        return slice->n_tokens;
+    case QUIRE_LOGITS_LAST:
+        return 1;
+    case QUIRE_LOGITS_NONE:
+        break;
+    }
+    return 0;
+}
+
+static int step_check(const quire_runtime *rt, const quire_slice *slices, uint32_t n_slices,
+                      step_shape *shape)
+{
+    const int32_t n_vocab = (int32_t)rt->model->desc.n_vocab;
+
+    *shape = (step_shape){ 0 };
+    QUIRE_FAIL_IF(n_slices == 0, QUIRE_INVAL);
+    QUIRE_FAIL_IF(n_slices > rt->opts.n_seqs_max, QUIRE_LIMIT);
+    for (uint32_t i = 0; i < n_slices; i++) {
+        const quire_slice *s = &slices[i];
+
+        QUIRE_FAIL_IF(s->n_tokens == 0, QUIRE_INVAL);
+        QUIRE_FAIL_IF(s->n_tokens > rt->opts.n_batch - shape->n_rows, QUIRE_LIMIT);
+        shape->n_rows += s->n_tokens;
+        shape->n_logits += slice_logits(s);
+        for (uint32_t j = 0; j < s->n_tokens; j++) {
+            QUIRE_FAIL_IF(s->tokens[j] < 0 || s->tokens[j] >= n_vocab, QUIRE_INVAL);
+        }
+        for (uint32_t j = 0; j < i; j++) {
+            QUIRE_FAIL_IF(slices[j].seq == s->seq, QUIRE_INVAL);
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* Back to the lengths before the step; also gives back room that was only reserved. Cutting what
+ * was just appended needs no memory, since its leaves are the sequence's own by then. */
+static void step_undo(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices)
+{
+    for (uint32_t i = 0; i < n_slices; i++) {
+        int rc = quire_seq_truncate(rt->cache, slices[i].seq, rt->before_tokens[i]);
+
+        QUIRE_ASSERT(rc == QUIRE_OK);
+        (void)rc;
+    }
+}
+
+int quire_runtime_reserve(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens)
+{
+    const uint32_t have = quire_seq_tokens(rt->cache, seq);
+
+    if (rt->opts.is_contiguous && have < rt->opts.n_ctx && n_tokens <= rt->opts.n_ctx - have) {
+        n_tokens = rt->opts.n_ctx - have;
+    }
+    return quire_seq_reserve(rt->cache, seq, n_tokens);
+}
+
+/* Take room for every slice, then append to every slice. */
+static int step_append(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices)
+{
+    for (uint32_t i = 0; i < n_slices; i++) {
+        int rc;
+
+        rt->before_tokens[i] = quire_seq_tokens(rt->cache, slices[i].seq);
+        rc = quire_runtime_reserve(rt, slices[i].seq, slices[i].n_tokens);
+        if (rc < 0) {
+            step_undo(rt, slices, i);
+            return rc;
+        }
+    }
+    for (uint32_t i = 0; i < n_slices; i++) {
+        int rc = quire_seq_append(rt->cache, slices[i].seq, slices[i].n_tokens);
+
+        if (rc < 0) {
+            step_undo(rt, slices, n_slices);
+            return rc;
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int step_begin_attention(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices,
+                                quire_attn_batch *batch)
+{
+    uint32_t first_row = 0;
+
+    for (uint32_t i = 0; i < n_slices; i++) {
+        quire_seq_table table;
+
+        QUIRE_TRY(quire_seq_table_get(rt->cache, slices[i].seq, QUIRE_RUNTIME_GROUP, &table));
+        rt->attn_seqs[i] = (quire_attn_seq){
+            .leaves = table.leaves,
+            .n_entries = table.n_entries,
+            .n_tokens = table.n_tokens,
+            .first_row = first_row,
+            .n_rows = slices[i].n_tokens,
+        };
+        first_row += slices[i].n_tokens;
+    }
+    *batch = (quire_attn_batch){
+        .seqs = rt->attn_seqs,
+        .n_seqs = n_slices,
+        .page_tokens = rt->opts.page_tokens,
+        .page_addr = quire_cache_page_addrs(rt->cache),
+    };
+    return quire_attn_begin(rt->workspace, batch);
+}
+
+static void step_inputs(const quire_runtime *rt, const quire_slice *slices, uint32_t n_slices,
+                        const quire_graph *graph)
+{
+    int32_t *tokens = graph->tokens->data;
+    int32_t *positions = graph->positions->data;
+    int32_t *out_rows = graph->out_rows != NULL ? graph->out_rows->data : NULL;
+    uint32_t row = 0;
+
+    for (uint32_t i = 0; i < n_slices; i++) {
+        const quire_slice *s = &slices[i];
+        const uint32_t n_skipped = s->n_tokens - slice_logits(s);
+
+        for (uint32_t j = 0; j < s->n_tokens; j++, row++) {
+            tokens[row] = s->tokens[j];
+            positions[row] = (int32_t)(rt->before_tokens[i] + j);
+            if (out_rows != NULL && j >= n_skipped) {
+                *out_rows++ = (int32_t)row;
+            }
+        }
+    }
+}
+
+int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices,
+                       const float **logits)
+{
+    const uint64_t begin_ns = now_ns();
+    quire_attn_batch batch;
+    quire_graph *graph;
+    step_shape shape;
+    int rc;
+
+    *logits = NULL;
+    QUIRE_TRY(step_check(rt, slices, n_slices, &shape));
+    QUIRE_TRY(quire_graphs_get(&rt->graphs, shape.n_rows, shape.n_logits, &graph));
+    QUIRE_TRY(step_append(rt, slices, n_slices));
+    rc = step_begin_attention(rt, slices, n_slices, &batch);
+    if (rc == QUIRE_OK) {
+        step_inputs(rt, slices, n_slices, graph);
+        if (ggml_backend_graph_compute(rt->backend.ggml, graph->cgraph) != GGML_STATUS_SUCCESS) {
+            rc = QUIRE_NOMEM;
+        }
+    }
+    if (rc < 0) {
+        step_undo(rt, slices, n_slices);
+        return rc;
+    }
+    quire_cache_maintain(rt->cache);
+    *logits = graph->logits != NULL ? graph->logits->data : NULL;
+    rt->steps_total++;
+    rt->step_ns += now_ns() - begin_ns;
+    return QUIRE_OK;
+}

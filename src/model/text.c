@@ -1,0 +1,86 @@
+/* text.c - tokens, text and chat templates through libllama's C API.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/model_internal.h"
+
+#include "base/check.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+static bool is_token(const quire_model *model, int32_t token)
+{
+    return token >= 0 && token < (int32_t)model->desc.n_vocab;
+}
+
+/* libllama answers with minus the needed length when the buffer is too small. */
+static int64_t length_of(int32_t n)
+{
+    return n >= 0 ? n : -(int64_t)n;
+}
+
+static int32_t capped(size_t cap)
+{
+    return cap > INT32_MAX ? INT32_MAX : (int32_t)cap;
+}
+
+int64_t quire_model_tokenize(const quire_model *model, const char *text, size_t text_bytes,
+                             bool add_special, bool parse_special, int32_t *tokens, size_t cap)
+{
+    int32_t n;
+
+    QUIRE_FAIL_IF(text_bytes > INT32_MAX, QUIRE_LIMIT);
+    n = llama_tokenize(model->vocab, text, (int32_t)text_bytes, tokens, capped(cap), add_special,
+                       parse_special);
+    return n == INT32_MIN ? QUIRE_LIMIT : length_of(n);
+}
+
+int64_t quire_model_token_text(const quire_model *model, int32_t token, bool is_special,
+                               char *buffer, size_t cap)
+{
+    QUIRE_FAIL_IF(!is_token(model, token), QUIRE_INVAL);
+    return length_of(llama_token_to_piece(model->vocab, token, buffer, capped(cap), 0, is_special));
+}
+
+bool quire_model_is_eog(const quire_model *model, int32_t token)
+{
+    return is_token(model, token) && llama_vocab_is_eog(model->vocab, token);
+}
+
+bool quire_model_adds_bos(const quire_model *model)
+{
+    return llama_vocab_get_add_bos(model->vocab);
+}
+
+int32_t quire_model_bos(const quire_model *model)
+{
+    const int32_t bos = llama_vocab_bos(model->vocab);
+
+    return is_token(model, bos) ? bos : -1;
+}
+
+const char *quire_model_chat_template(const quire_model *model)
+{
+    return llama_model_chat_template(model->llama, NULL);
+}
+
+int64_t quire_model_chat_render(const quire_model *model, const char *chat_template,
+                                const quire_chat_message *messages, size_t n_messages,
+                                bool add_assistant, char *buffer, size_t cap)
+{
+    struct llama_chat_message *list;
+    int32_t n;
+
+    chat_template = chat_template != NULL ? chat_template : quire_model_chat_template(model);
+    QUIRE_FAIL_IF(chat_template == NULL, QUIRE_UNSUPP);
+    list = calloc(n_messages > 0 ? n_messages : 1, sizeof *list);
+    QUIRE_FAIL_IF(list == NULL, QUIRE_NOMEM);
+    for (size_t i = 0; i < n_messages; i++) {
+        list[i].role = messages[i].role;
+        list[i].content = messages[i].content;
+    }
+    n = llama_chat_apply_template(chat_template, list, n_messages, add_assistant, buffer,
+                                  capped(cap));
+    free(list);
+    return n < 0 ? QUIRE_UNSUPP : n;
+}

@@ -1,0 +1,445 @@
+/* weights.c - see weights.h.
+ *
+ * Loading goes in three passes over one list of wanted tensors: place (which kind of buffer holds
+ * each tensor), allocate (one ggml context and buffer per kind), fill. A kind is the file mapping,
+ * a plain CPU buffer (a mapped tensor that is not aligned as ggml wants it), or one extra buffer
+ * type.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/weights.h"
+
+#include "base/check.h"
+#include "model/backend.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <ggml-alloc.h>
+#include <ggml-backend.h>
+
+#define KIND_MAPPED    0u
+#define KIND_PLAIN     1u
+#define KIND_EXTRA     2u
+#define EXTRA_MAX      8u
+#define KINDS_MAX      (KIND_EXTRA + EXTRA_MAX)
+#define LAYER_TENSORS  18u
+#define GLOBAL_TENSORS 5u
+
+typedef struct weight_kind {
+    ggml_backend_buffer_type_t buft; /* NULL for the mapping */
+    struct ggml_context *ctx;        /* its tensors; NULL while it has none */
+    ggml_backend_buffer_t buffer;
+} weight_kind;
+
+/* One wanted tensor. */
+typedef struct weight_slot {
+    struct ggml_tensor **into;
+    struct ggml_tensor *meta; /* in the file's context */
+    uint64_t offset;          /* of its data in the file */
+    uint32_t kind;
+} weight_slot;
+
+struct quire_weights_store {
+    void *map;
+    size_t map_bytes;
+    weight_kind kinds[KINDS_MAX];
+    uint32_t n_kinds;
+    weight_slot *slots;
+    uint32_t n_slots;
+};
+
+/* What the loaders below share. */
+typedef struct weight_load {
+    quire_weights *weights;
+    const quire_gguf *file;
+    const quire_model_desc *desc;
+    const quire_model_opts *opts;
+    quire_error *err;
+} weight_load;
+
+typedef enum weight_need {
+    NEED_NOT,
+    NEED_IF_THERE,
+    NEED_ALWAYS
+} weight_need;
+
+typedef enum weight_use {
+    USE_PRODUCT, /* src0 of a matrix product: worth repacking */
+    USE_ROWS,    /* rows are looked up */
+    USE_VECTOR   /* f32, added or multiplied */
+} weight_use;
+
+typedef struct weight_want {
+    const char *name; /* of a layer: without "blk.N." */
+    struct ggml_tensor **into;
+    int64_t ne0, ne1; /* ne1 = 1 for a vector */
+    weight_use use;
+    weight_need need;
+} weight_want;
+
+/* ---- pass 1: place ---- */
+
+/* Ask the CPU device whether it multiplies with w from this buffer type. */
+static bool extra_buft_takes(ggml_backend_buffer_type_t buft, const struct ggml_tensor *meta)
+{
+    struct ggml_init_params params = { .mem_size = 4 * ggml_tensor_overhead(), .no_alloc = true };
+    struct ggml_context *ctx = ggml_init(params);
+    struct ggml_tensor w = *meta;
+    bool takes = false;
+
+    if (ctx == NULL) {
+        return false;
+    }
+    /* A buffer of no bytes: the device only looks at its type. */
+    w.buffer = ggml_backend_buft_alloc_buffer(buft, 0);
+    if (w.buffer != NULL) {
+        struct ggml_tensor *x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, w.ne[0], 512);
+
+        takes = ggml_backend_dev_supports_op(quire_backend_cpu(), ggml_mul_mat(ctx, &w, x));
+        ggml_backend_buffer_free(w.buffer);
+    }
+    ggml_free(ctx);
+    return takes;
+}
+
+static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *meta,
+                            uint64_t offset, weight_use use)
+{
+    const struct quire_weights_store *store = load->weights->store;
+
+    if (use == USE_PRODUCT && !load->opts->no_repack) {
+        for (uint32_t i = KIND_EXTRA; i < store->n_kinds; i++) {
+            if (extra_buft_takes(store->kinds[i].buft, meta)) {
+                return i;
+            }
+        }
+    }
+    return offset % ggml_backend_buft_get_alignment(store->kinds[KIND_PLAIN].buft) == 0
+               ? KIND_MAPPED
+               : KIND_PLAIN;
+}
+
+static int want(weight_load *load, const weight_want *w)
+{
+    struct quire_weights_store *store = load->weights->store;
+    struct ggml_tensor *meta = ggml_get_tensor(quire_gguf_meta(load->file), w->name);
+    const char *path = quire_gguf_path(load->file);
+    weight_slot *slot;
+
+    if (w->need == NEED_NOT) {
+        return QUIRE_OK;
+    }
+    if (meta == NULL) {
+        return w->need == NEED_IF_THERE
+                   ? QUIRE_OK
+                   : quire_error_set(load->err, QUIRE_CORRUPT,
+                                     "%s: tensor %s is missing; the file is incomplete", path,
+                                     w->name);
+    }
+    if (meta->ne[0] != w->ne0 || meta->ne[1] != w->ne1 || meta->ne[2] != 1 || meta->ne[3] != 1) {
+        return quire_error_set(load->err, QUIRE_CORRUPT,
+                               "%s: tensor %s is [%lld, %lld], expected [%lld, %lld]", path,
+                               w->name, (long long)meta->ne[0], (long long)meta->ne[1],
+                               (long long)w->ne0, (long long)w->ne1);
+    }
+    if (w->use == USE_VECTOR && meta->type != GGML_TYPE_F32) {
+        return quire_error_set(load->err, QUIRE_UNSUPP,
+                               "%s: tensor %s has type %s; vectors must be f32", path, w->name,
+                               ggml_type_name(meta->type));
+    }
+    QUIRE_CHECK(store->n_slots < load->desc->n_layer * LAYER_TENSORS + GLOBAL_TENSORS);
+    slot = &store->slots[store->n_slots++];
+    slot->into = w->into;
+    slot->meta = meta;
+    slot->offset = quire_gguf_tensor_offset(load->file, w->name);
+    slot->kind = kind_choose(load, meta, slot->offset, w->use);
+    return QUIRE_OK;
+}
+
+static int want_globals(weight_load *load)
+{
+    const quire_model_desc *desc = load->desc;
+    quire_weights *w = load->weights;
+    const int64_t n_embd = desc->n_embd, n_vocab = desc->n_vocab;
+    const char *head = desc->has_tied_output ? "token_embd.weight" : "output.weight";
+    /* As in libllama: an output bias is qwen2's, frequency factors are llama's. */
+    const weight_need bias = desc->arch == QUIRE_ARCH_QWEN2 ? NEED_IF_THERE : NEED_NOT;
+    const weight_need freqs = desc->arch == QUIRE_ARCH_LLAMA ? NEED_IF_THERE : NEED_NOT;
+    const weight_want list[GLOBAL_TENSORS] = {
+        { "token_embd.weight", &w->tok_embd, n_embd, n_vocab, USE_ROWS, NEED_ALWAYS },
+        { "output_norm.weight", &w->output_norm, n_embd, 1, USE_VECTOR, NEED_ALWAYS },
+        { head, &w->output, n_embd, n_vocab, USE_PRODUCT, NEED_ALWAYS },
+        { "output.bias", &w->output_b, n_vocab, 1, USE_VECTOR, bias },
+        { "rope_freqs.weight", &w->rope_freqs, desc->rope.n_dims / 2, 1, USE_VECTOR, freqs },
+    };
+
+    for (size_t i = 0; i < GLOBAL_TENSORS; i++) {
+        QUIRE_TRY(want(load, &list[i]));
+    }
+    return QUIRE_OK;
+}
+
+static int want_layer(weight_load *load, uint32_t il)
+{
+    const quire_model_desc *desc = load->desc;
+    quire_layer_weights *l = &load->weights->layers[il];
+    const int64_t n_embd = desc->n_embd, n_ff = desc->n_ff;
+    const int64_t n_q = (int64_t)desc->n_head * desc->d_k;
+    const int64_t n_k = (int64_t)desc->n_kv_head * desc->d_k;
+    const int64_t n_v = (int64_t)desc->n_kv_head * desc->d_v;
+    const int64_t n_o = (int64_t)desc->n_head * desc->d_v;
+    const weight_need qkv_bias = desc->has_qkv_bias ? NEED_ALWAYS : NEED_NOT;
+    const weight_need qk_norm = desc->has_qk_norm ? NEED_ALWAYS : NEED_NOT;
+    const weight_need bias = desc->arch == QUIRE_ARCH_LLAMA ? NEED_IF_THERE : NEED_NOT;
+    const weight_want list[LAYER_TENSORS] = {
+        { "attn_norm.weight", &l->attn_norm, n_embd, 1, USE_VECTOR, NEED_ALWAYS },
+        { "attn_q.weight", &l->wq, n_embd, n_q, USE_PRODUCT, NEED_ALWAYS },
+        { "attn_q.bias", &l->bq, n_q, 1, USE_VECTOR, qkv_bias },
+        { "attn_k.weight", &l->wk, n_embd, n_k, USE_PRODUCT, NEED_ALWAYS },
+        { "attn_k.bias", &l->bk, n_k, 1, USE_VECTOR, qkv_bias },
+        { "attn_v.weight", &l->wv, n_embd, n_v, USE_PRODUCT, NEED_ALWAYS },
+        { "attn_v.bias", &l->bv, n_v, 1, USE_VECTOR, qkv_bias },
+        { "attn_output.weight", &l->wo, n_o, n_embd, USE_PRODUCT, NEED_ALWAYS },
+        { "attn_output.bias", &l->bo, n_embd, 1, USE_VECTOR, bias },
+        { "attn_q_norm.weight", &l->q_norm, desc->d_k, 1, USE_VECTOR, qk_norm },
+        { "attn_k_norm.weight", &l->k_norm, desc->d_k, 1, USE_VECTOR, qk_norm },
+        { "ffn_norm.weight", &l->ffn_norm, n_embd, 1, USE_VECTOR, NEED_ALWAYS },
+        { "ffn_gate.weight", &l->gate, n_embd, n_ff, USE_PRODUCT, NEED_ALWAYS },
+        { "ffn_gate.bias", &l->gate_b, n_ff, 1, USE_VECTOR, bias },
+        { "ffn_up.weight", &l->up, n_embd, n_ff, USE_PRODUCT, NEED_ALWAYS },
+        { "ffn_up.bias", &l->up_b, n_ff, 1, USE_VECTOR, bias },
+        { "ffn_down.weight", &l->down, n_ff, n_embd, USE_PRODUCT, NEED_ALWAYS },
+        { "ffn_down.bias", &l->down_b, n_embd, 1, USE_VECTOR, bias },
+    };
+    char name[GGML_MAX_NAME];
+
+    for (size_t i = 0; i < LAYER_TENSORS; i++) {
+        weight_want w = list[i];
+
+        (void)snprintf(name, sizeof name, "blk.%u.%s", il, list[i].name);
+        w.name = name;
+        QUIRE_TRY(want(load, &w));
+    }
+    return QUIRE_OK;
+}
+
+/* ---- pass 2: allocate ---- */
+
+static int kinds_init(struct quire_weights_store *store)
+{
+    ggml_backend_buffer_type_t *extra = quire_backend_extra_bufts();
+
+    store->kinds[KIND_PLAIN].buft = ggml_backend_dev_buffer_type(quire_backend_cpu());
+    store->n_kinds = KIND_EXTRA;
+    for (; extra != NULL && *extra != NULL && store->n_kinds < KINDS_MAX; extra++) {
+        store->kinds[store->n_kinds++].buft = *extra;
+    }
+    return store->kinds[KIND_PLAIN].buft != NULL ? QUIRE_OK : QUIRE_UNSUPP;
+}
+
+static int map_file(weight_load *load)
+{
+    struct quire_weights_store *store = load->weights->store;
+    const char *path = quire_gguf_path(load->file);
+    const uint64_t file_bytes = quire_gguf_file_bytes(load->file);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    void *map = MAP_FAILED;
+    off_t end;
+
+    if (fd < 0) {
+        return quire_error_set_errno(load->err, errno, "%s: cannot open", path);
+    }
+    /* The offsets were checked against the length at open: a file that shrank since would fault. */
+    end = lseek(fd, 0, SEEK_END);
+    if (end < 0 || (uint64_t)end < file_bytes) {
+        (void)close(fd);
+        return quire_error_set(load->err, QUIRE_IO, "%s: the file changed while it was loaded",
+                               path);
+    }
+    map = mmap(NULL, (size_t)file_bytes, PROT_READ, MAP_SHARED, fd, 0);
+    (void)close(fd);
+    if (map == MAP_FAILED) {
+        return quire_error_set_errno(load->err, errno, "%s: cannot map %llu bytes", path,
+                                     (unsigned long long)file_bytes);
+    }
+    store->map = map;
+    store->map_bytes = (size_t)file_bytes;
+    return QUIRE_OK;
+}
+
+/* Create the tensors of every kind in use. */
+static int tensors_create(weight_load *load)
+{
+    struct quire_weights_store *store = load->weights->store;
+    struct ggml_init_params params = { .mem_size = store->n_slots * ggml_tensor_overhead(),
+                                       .no_alloc = true };
+
+    for (uint32_t i = 0; i < store->n_slots; i++) {
+        weight_slot *slot = &store->slots[i];
+        weight_kind *kind = &store->kinds[slot->kind];
+
+        if (kind->ctx == NULL) {
+            kind->ctx = ggml_init(params);
+            if (kind->ctx == NULL) {
+                return QUIRE_NOMEM;
+            }
+        }
+        *slot->into = ggml_dup_tensor(kind->ctx, slot->meta);
+        ggml_set_name(*slot->into, ggml_get_name(slot->meta));
+    }
+    return QUIRE_OK;
+}
+
+static int buffers_create(weight_load *load)
+{
+    struct quire_weights_store *store = load->weights->store;
+    size_t tensor_bytes_max = 0;
+
+    for (uint32_t i = 0; i < store->n_slots; i++) {
+        size_t n = ggml_nbytes(store->slots[i].meta);
+
+        tensor_bytes_max = n > tensor_bytes_max ? n : tensor_bytes_max;
+    }
+    for (uint32_t i = 0; i < store->n_kinds; i++) {
+        weight_kind *kind = &store->kinds[i];
+
+        if (kind->ctx == NULL) {
+            continue;
+        }
+        kind->buffer =
+            i == KIND_MAPPED
+                ? ggml_backend_dev_buffer_from_host_ptr(quire_backend_cpu(), store->map,
+                                                        store->map_bytes, tensor_bytes_max)
+                : ggml_backend_alloc_ctx_tensors_from_buft(kind->ctx, kind->buft);
+        if (kind->buffer == NULL) {
+            return quire_error_set(load->err, QUIRE_NOMEM, "%s: no memory for the weights",
+                                   quire_gguf_path(load->file));
+        }
+        ggml_backend_buffer_set_usage(kind->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    }
+    return QUIRE_OK;
+}
+
+/* ---- pass 3: fill ---- */
+
+/* The copied pages will not be read again: give them back instead of counting them twice. */
+static void source_drop(const struct quire_weights_store *store, uint64_t offset, size_t n_bytes)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    const uint64_t begin = (offset + page - 1) / page * page;
+    const uint64_t end = (offset + n_bytes) / page * page;
+
+    if (end > begin) {
+        (void)madvise((char *)store->map + begin, (size_t)(end - begin), MADV_DONTNEED);
+    }
+}
+
+static int tensors_fill(weight_load *load)
+{
+    quire_weights *weights = load->weights;
+    struct quire_weights_store *store = weights->store;
+    uint64_t total_bytes = 1, done_bytes = 0;
+
+    for (uint32_t i = 0; i < store->n_slots; i++) {
+        total_bytes += ggml_nbytes(store->slots[i].meta);
+    }
+    for (uint32_t i = 0; i < store->n_slots; i++) {
+        const weight_slot *slot = &store->slots[i];
+        const size_t n_bytes = ggml_nbytes(slot->meta);
+        char *source = (char *)store->map + slot->offset;
+
+        QUIRE_CHECK(slot->offset <= store->map_bytes && n_bytes <= store->map_bytes - slot->offset);
+        if (slot->kind == KIND_MAPPED) {
+            if (ggml_backend_tensor_alloc(store->kinds[KIND_MAPPED].buffer, *slot->into, source) !=
+                GGML_STATUS_SUCCESS) {
+                return QUIRE_NOMEM;
+            }
+            (void)posix_madvise((char *)store->map + slot->offset / 4096 * 4096,
+                                n_bytes + slot->offset % 4096, POSIX_MADV_WILLNEED);
+            weights->mapped_bytes += n_bytes;
+        } else {
+            ggml_backend_tensor_set(*slot->into, source, 0, n_bytes);
+            source_drop(store, slot->offset, n_bytes);
+            weights->repacked_bytes += n_bytes;
+        }
+        done_bytes += n_bytes;
+        if (load->opts->progress != NULL) {
+            load->opts->progress(load->opts->progress_ctx,
+                                 (float)((double)done_bytes / (double)total_bytes));
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* ---- */
+
+int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_model_desc *desc,
+                       const quire_model_opts *opts, quire_error *err)
+{
+    weight_load load = { .file = file, .desc = desc, .opts = opts, .err = err };
+    struct quire_weights_store *store;
+    quire_weights *weights = calloc(1, sizeof *weights);
+    int rc = QUIRE_NOMEM;
+
+    *out = NULL;
+    if (weights == NULL) {
+        return quire_error_set(err, rc, "%s: no memory", quire_gguf_path(file));
+    }
+    load.weights = weights;
+    weights->n_layer = desc->n_layer;
+    weights->layers = calloc(desc->n_layer, sizeof *weights->layers);
+    weights->store = store = calloc(1, sizeof *store);
+    if (weights->layers == NULL || store == NULL) {
+        goto out;
+    }
+    store->slots = calloc(desc->n_layer * LAYER_TENSORS + GLOBAL_TENSORS, sizeof *store->slots);
+    if (store->slots == NULL || (rc = kinds_init(store)) < 0 || (rc = want_globals(&load)) < 0) {
+        goto out;
+    }
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        if ((rc = want_layer(&load, il)) < 0) {
+            goto out;
+        }
+    }
+    if ((rc = map_file(&load)) < 0 || (rc = tensors_create(&load)) < 0 ||
+        (rc = buffers_create(&load)) < 0 || (rc = tensors_fill(&load)) < 0) {
+        goto out;
+    }
+    *out = weights;
+    weights = NULL;
+out:
+    if (rc < 0 && err != NULL && err->status == QUIRE_OK) {
+        quire_error_set(err, rc, "%s: cannot load the weights: %s", quire_gguf_path(file),
+                        quire_status_text(rc));
+    }
+    quire_weights_destroy(weights);
+    return rc;
+}
+
+void quire_weights_destroy(quire_weights *weights)
+{
+    struct quire_weights_store *store;
+
+    if (weights == NULL) {
+        return;
+    }
+    store = weights->store;
+    if (store != NULL) {
+        for (uint32_t i = 0; i < store->n_kinds; i++) {
+            ggml_backend_buffer_free(store->kinds[i].buffer);
+            ggml_free(store->kinds[i].ctx);
+        }
+        if (store->map != NULL) {
+            (void)munmap(store->map, store->map_bytes);
+        }
+        free(store->slots);
+    }
+    free(store);
+    free(weights->layers);
+    free(weights);
+}

@@ -1,0 +1,54 @@
+/* weights.h - a model's tensors, ready for ggml graphs.
+ *
+ * The file is mapped read-only and a tensor is used in place where its bytes are what the CPU
+ * backend multiplies with. Matrices for which the CPU backend has an *extra* buffer type are copied
+ * into it (repacked), exactly where libllama's loader would: without that, prefill with quantised
+ * weights is several times slower. Rows of the token embedding are looked up, so it stays as
+ * mapped; a tied output matrix is the same data once more, repacked for the product.
+ *
+ * Thread: immutable after load. Building a ggml graph sets a flag in the tensors it visits (always
+ * to the same value).
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_WEIGHTS_H
+#define QUIRE_MODEL_WEIGHTS_H
+
+#include "model/gguf_file.h"
+#include "model/model.h"
+
+#include <ggml.h>
+
+/* Matrices are [in][out] in ggml's order (ne[0] = in). NULL where the model has none. */
+typedef struct quire_layer_weights {
+    struct ggml_tensor *attn_norm;
+    struct ggml_tensor *wq, *bq;
+    struct ggml_tensor *wk, *bk;
+    struct ggml_tensor *wv, *bv;
+    struct ggml_tensor *wo, *bo;
+    struct ggml_tensor *q_norm, *k_norm; /* [d_k], before rope (qwen3) */
+    struct ggml_tensor *ffn_norm;
+    struct ggml_tensor *gate, *gate_b;
+    struct ggml_tensor *up, *up_b;
+    struct ggml_tensor *down, *down_b;
+} quire_layer_weights;
+
+typedef struct quire_weights quire_weights;
+struct quire_weights {
+    struct ggml_tensor *tok_embd;
+    struct ggml_tensor *output_norm;
+    struct ggml_tensor *output, *output_b;
+    struct ggml_tensor *rope_freqs; /* [n_dims / 2] divisors of the frequencies (llama3 scaling) */
+    quire_layer_weights *layers;    /* [n_layer] */
+    uint32_t n_layer;
+    uint64_t mapped_bytes;   /* used in place */
+    uint64_t repacked_bytes; /* copied */
+    struct quire_weights_store *store;
+};
+
+/* Load what desc names from a checked file, which may be closed afterwards. Errors: QUIRE_IO,
+ * QUIRE_CORRUPT (a tensor is missing), QUIRE_NOMEM. Memory: free with quire_weights_destroy(). */
+int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_model_desc *desc,
+                       const quire_model_opts *opts, quire_error *err);
+void quire_weights_destroy(quire_weights *weights);
+
+#endif /* QUIRE_MODEL_WEIGHTS_H */

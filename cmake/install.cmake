@@ -5,13 +5,12 @@
 
 if(BUILD_SHARED_LIBS)
     # Only what the public headers declare is visible in it: they push default visibility.
-    add_library(quire_shared SHARED)
+    add_library(quire_shared SHARED $<TARGET_OBJECTS:quire_lib>)
     set_target_properties(quire_shared PROPERTIES OUTPUT_NAME quire EXPORT_NAME quire LINKER_LANGUAGE C
                           VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
                           LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
     target_include_directories(quire_shared INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-    target_link_libraries(quire_shared PRIVATE
-                          $<BUILD_INTERFACE:$<LINK_LIBRARY:WHOLE_ARCHIVE,quire_lib>>)
+    target_link_libraries(quire_shared PRIVATE Threads::Threads m)
     set(QUIRE_INSTALLED_LIBRARY quire_shared)
     set(QUIRE_PC_LIBS "-L\${libdir} -lquire")
     set(QUIRE_PC_LIBS_PRIVATE "-lm -pthread")

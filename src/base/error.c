@@ -27,7 +27,8 @@ int quire_error_set_errno(quire_error *err, int sys_errno, const char *format, .
     int status = sys_errno == ENOMEM ? QUIRE_NOMEM : QUIRE_IO;
 
     if (err != NULL) {
-        char text[128];
+        char buffer[128];
+        const char *text;
         size_t length;
         va_list args;
 
@@ -37,10 +38,13 @@ int quire_error_set_errno(quire_error *err, int sys_errno, const char *format, .
         (void)vsnprintf(err->message, sizeof(err->message), format, args);
         va_end(args);
         length = strlen(err->message);
-        /* The POSIX form of strerror_r: static buffers would not be thread-safe. */
-        if (strerror_r(sys_errno, text, sizeof(text)) != 0) {
-            (void)snprintf(text, sizeof(text), "error %d", sys_errno);
-        }
+        /* strerror() may use one buffer for all threads. Under _GNU_SOURCE glibc's strerror_r
+         * returns the text; elsewhere it fills the buffer. */
+#ifdef __GLIBC__
+        text = strerror_r(sys_errno, buffer, sizeof(buffer));
+#else
+        text = strerror_r(sys_errno, buffer, sizeof(buffer)) == 0 ? buffer : "unknown error";
+#endif
         (void)snprintf(err->message + length, sizeof(err->message) - length, ": %s", text);
     }
     return status;

@@ -21,7 +21,8 @@ static bool starts_like_a_number(const char *text)
     /* strtoll and strtod skip blanks and take "inf", "nan" and hex: none of those is meant here. */
     size_t i = text[0] == '-' || text[0] == '+' ? 1 : 0;
 
-    return isdigit((unsigned char)text[i]) || (text[i] == '.' && isdigit((unsigned char)text[i + 1]));
+    return isdigit((unsigned char)text[i]) ||
+           (text[i] == '.' && isdigit((unsigned char)text[i + 1]));
 }
 
 int quire_parse_i64(const char *text, int64_t min, int64_t max, int64_t *out)
@@ -83,7 +84,7 @@ int quire_parse_size(const char *text, uint64_t *out)
         if (strcasecmp(end, units[i].suffix) == 0) {
             value *= units[i].factor;
             QUIRE_FAIL_IF(!(value < 9223372036854775808.0), QUIRE_RANGE);
-            *out = (uint64_t)(value + 0.5);
+            *out = (uint64_t)round(value);
             return QUIRE_OK;
         }
     }
@@ -147,7 +148,9 @@ const char *quire_nearest_name(const char *word, const char *const *candidates, 
     size_t best = SIZE_MAX;
 
     for (size_t i = 0; i < n; i++) {
-        size_t longer = strlen(word) > strlen(candidates[i]) ? strlen(word) : strlen(candidates[i]);
+        size_t n_word = strnlen(word, WORD_MAX);
+        size_t n_candidate = strnlen(candidates[i], WORD_MAX);
+        size_t longer = n_word > n_candidate ? n_word : n_candidate;
         size_t distance = edit_distance(word, candidates[i]);
 
         if (distance < best && distance <= (longer + 2) / 3) {

@@ -1,0 +1,115 @@
+/* test_cpu.c - CPU features agree with each other and with what the kernel reports.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "base/cpu.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* The flags line of the first processor, with a blank at either end; false when there is none. */
+static bool read_flags(char *line, int line_bytes)
+{
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    bool found = false;
+
+    if (file == NULL) {
+        return false;
+    }
+    while (!found && fgets(line, line_bytes, file) != NULL) {
+        found = strncmp(line, "flags", 5) == 0 || strncmp(line, "Features", 8) == 0;
+    }
+    (void)fclose(file);
+    if (found) {
+        line[strcspn(line, "\n")] = ' ';
+    }
+    return found;
+}
+
+static bool has_flag(const char *line, const char *flag)
+{
+    char word[32];
+
+    (void)snprintf(word, sizeof(word), " %s ", flag);
+    return strstr(line, word) != NULL;
+}
+
+static void agrees_with_the_kernel(void **state)
+{
+    const quire_cpu *cpu = quire_cpu_get();
+    char line[8192];
+
+    (void)state;
+    if (!read_flags(line, (int)sizeof(line))) {
+        print_message("/proc/cpuinfo lists no CPU flags\n");
+        skip();
+    }
+#if defined(__x86_64__)
+    assert_int_equal(cpu->has_avx2,
+                     has_flag(line, "avx2") && has_flag(line, "fma") && has_flag(line, "f16c"));
+    assert_int_equal(cpu->has_avx512, cpu->has_avx2 && has_flag(line, "avx512f") &&
+                                          has_flag(line, "avx512bw") &&
+                                          has_flag(line, "avx512vl") && has_flag(line, "avx512dq"));
+    assert_int_equal(cpu->has_avx512_vnni, cpu->has_avx512 && has_flag(line, "avx512_vnni"));
+    assert_int_equal(cpu->has_avx512_bf16, cpu->has_avx512 && has_flag(line, "avx512_bf16"));
+    /* Older kernels do not print avx_vnni: it may be there without being listed. */
+    assert_true(cpu->has_avx_vnni || !has_flag(line, "avx_vnni"));
+#elif defined(__aarch64__)
+    assert_int_equal(cpu->has_neon, has_flag(line, "asimd"));
+    assert_int_equal(cpu->has_neon_dotprod, has_flag(line, "asimddp"));
+#endif
+}
+
+static void wider_implies_narrower(void **state)
+{
+    const quire_cpu *cpu = quire_cpu_get();
+
+    (void)state;
+    assert_true(!cpu->has_avx512 || cpu->has_avx2);
+    assert_true(!cpu->has_avx512_vnni || cpu->has_avx512);
+    assert_true(!cpu->has_avx512_bf16 || cpu->has_avx512);
+    assert_true(!cpu->has_avx_vnni || cpu->has_avx2);
+    assert_true(!cpu->has_neon_dotprod || cpu->has_neon);
+    assert_false(cpu->has_neon && cpu->has_avx2);
+}
+
+static void *ask(void *out)
+{
+    *(const quire_cpu **)out = quire_cpu_get();
+    return NULL;
+}
+
+static void threads_get_one_answer(void **state)
+{
+    enum {
+        N = 8
+    };
+    pthread_t threads[N];
+    const quire_cpu *answers[N] = { NULL };
+
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, ask, &answers[i]), 0);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_ptr_equal(answers[i], quire_cpu_get());
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_get_one_answer), /* first, while nobody has asked yet */
+        cmocka_unit_test(agrees_with_the_kernel),
+        cmocka_unit_test(wider_implies_narrower),
+    };
+
+    return cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
+}

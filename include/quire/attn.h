@@ -6,11 +6,12 @@
  *
  *   out[r][h] = sum over V sources s of  gate_s (.) sum_t p[r][h][t] * V_s[t][g]
  *   p[r][h]   = softmax over tokens t <= index(r) of
- *               scale * sum over K sources s of  q_s[r][h] . K_s[t][g]          g = h / (n_head/n_kv_head)
+ *               scale * sum over K sources s of  q_s[r][h] . K_s[t][g]
+ *   g         = h / (n_head / n_kv_head)
  *
  * One K and one V source is the common case; two serve models that fuse the K or V of two stored
- * layers (FusedKV, arXiv 2512.03870), each K source with its own query (the gate is folded into it).
- * With v_prefix_of_k V is the first d_v dimensions of K (MLA with absorbed projections).
+ * layers (FusedKV, arXiv 2512.03870), each K source with its own query (the gate is folded into
+ * it). With v_prefix_of_k V is the first d_v dimensions of K (MLA with absorbed projections).
  *
  * What a result depends on: the row's query, the sequence's page table up to the row's token, the
  * ISA. Not on: the other rows and sequences of the batch, the number of threads, which thread does
@@ -65,7 +66,7 @@ typedef struct quire_attn_lane {
 
 /* One layer's attention. Row strides are in floats. Everything is borrowed for the call. */
 typedef struct quire_attn_layer {
-    uint32_t n_head;    /* query heads; a multiple of n_kv_head */
+    uint32_t n_head; /* query heads; a multiple of n_kv_head */
     uint32_t n_kv_head;
     uint32_t d_k;
     uint32_t d_v;
@@ -76,7 +77,7 @@ typedef struct quire_attn_layer {
     uint32_t n_k;      /* K sources, 1 or 2 */
     uint32_t n_v;      /* V sources, 1 or 2; 0 with v_prefix_of_k */
     bool v_prefix_of_k;
-    float scale;       /* on the logits, usually 1/sqrt(d_k) */
+    float scale; /* on the logits, usually 1/sqrt(d_k) */
     quire_attn_lane k[QUIRE_ATTN_SOURCES_MAX];
     quire_attn_lane v[QUIRE_ATTN_SOURCES_MAX];
 
@@ -106,20 +107,22 @@ typedef struct quire_attn_workspace_opts {
     uint32_t struct_bytes;
     uint32_t n_threads_max;
     uint32_t n_seqs_max;
-    uint32_t n_rows_max;    /* rows of one batch */
+    uint32_t n_rows_max; /* rows of one batch */
     uint32_t n_head_max;
     uint32_t head_dim_max;  /* of K and of V */
     uint32_t n_entries_max; /* page-table entries of one sequence */
     uint32_t split_entries; /* entries per partial; 0 = default (QUIRE_ATTN_SPLIT_TOKENS worth) */
     uint32_t page_tokens;
-    uint32_t n_layers_max;  /* run() calls between two begin() calls */
-    const char *isa;        /* NULL = fastest, or what the environment variable QUIRE_ISA names */
+    uint32_t n_layers_max; /* run() calls between two begin() calls */
+    const char *isa;       /* NULL = fastest, or what the environment variable QUIRE_ISA names */
     const quire_allocator *allocator;
 } quire_attn_workspace_opts;
 
 #define QUIRE_ATTN_SPLIT_TOKENS 1024u
 #define QUIRE_ATTN_WORKSPACE_OPTS_INIT                                                             \
-    { .struct_bytes = (uint32_t)sizeof(quire_attn_workspace_opts) }
+    {                                                                                              \
+        .struct_bytes = (uint32_t)sizeof(quire_attn_workspace_opts)                                \
+    }
 
 /* Allocate everything that any later call needs. Errors: QUIRE_INVAL (limits), QUIRE_UNSUPP (isa
  * not in this build or CPU), QUIRE_NOMEM. Memory: release with quire_attn_workspace_destroy(). */

@@ -16,7 +16,8 @@
  * order whether or not a prefix was shared.
  *
  * Plan, then apply. Every call that takes memory first works out all it needs, in every group; if
- * anything is missing it returns QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS) and nothing changed.
+ * anything is missing it returns QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS) and nothing
+ * changed.
  *
  * Memory. Extents come from mmap (huge pages advised, mlock on request), sized to the smallest
  * multiple of 2 MiB whose unusable tail is under 1 % for the page size. maintain() keeps free pages
@@ -49,17 +50,17 @@ typedef struct quire_cache quire_cache;
 
 #define QUIRE_PAGE_TOKENS_MIN 64u
 #define QUIRE_PAGE_TOKENS_MAX 1024u
-#define QUIRE_GROUPS_MAX 8u
-#define QUIRE_REGIONS_MAX 16u
-#define QUIRE_REGION_DYNAMIC 0u /* the one region every cache has */
-#define QUIRE_PAGES_MAX (1u << 28)
+#define QUIRE_GROUPS_MAX      8u
+#define QUIRE_REGIONS_MAX     16u
+#define QUIRE_REGION_DYNAMIC  0u /* the one region every cache has */
+#define QUIRE_PAGES_MAX       (1u << 28)
 
 typedef struct quire_cache_opts {
     uint32_t struct_bytes;
     uint32_t page_tokens; /* QUIRE_PAGE_TOKENS_MIN .. _MAX, a multiple of 64; default 64 */
     uint32_t n_groups;    /* 1 .. QUIRE_GROUPS_MAX */
-    size_t page_bytes[QUIRE_GROUPS_MAX];   /* payload of a page by group, multiple of 64; 0 = none */
-    size_t charge_bytes[QUIRE_GROUPS_MAX]; /* charged to the region; 0 = page_bytes, or 1 if that is 0 */
+    size_t page_bytes[QUIRE_GROUPS_MAX]; /* payload of a page by group, multiple of 64; 0 = none */
+    size_t charge_bytes[QUIRE_GROUPS_MAX]; /* charged to the region; 0 = page_bytes (at least 1) */
     uint64_t budget_bytes;                 /* of the dynamic region; pages never exceed it */
     uint32_t seqs_max;                     /* open sequences at once; default 1024 */
     uint32_t seq_tokens_max;               /* longest sequence; default 1 << 20 */
@@ -72,9 +73,11 @@ typedef struct quire_cache_opts {
 } quire_cache_opts;
 
 #define QUIRE_CACHE_OPTS_INIT                                                                      \
-    { .struct_bytes = (uint32_t)sizeof(quire_cache_opts), .page_tokens = 64, .n_groups = 1,        \
-      .seqs_max = 1024, .seq_tokens_max = 1u << 20, .history_events = 4096,                        \
-      .watermark_pages_max = 256 }
+    {                                                                                              \
+        .struct_bytes = (uint32_t)sizeof(quire_cache_opts), .page_tokens = 64, .n_groups = 1,      \
+        .seqs_max = 1024, .seq_tokens_max = 1u << 20, .history_events = 4096,                      \
+        .watermark_pages_max = 256                                                                 \
+    }
 
 /* Create a cache. No extent is mapped before it is needed (or maintain() asks for one).
  * On failure *out is NULL. Errors: QUIRE_INVAL, QUIRE_NOMEM.
@@ -84,7 +87,8 @@ void quire_cache_destroy(quire_cache *cache);
 
 /* ---- sequences ---- */
 
-/* Open an empty sequence charged to a region. Errors: QUIRE_LIMIT (seqs_max), QUIRE_INVAL, QUIRE_NOMEM. */
+/* Open an empty sequence charged to a region. Errors: QUIRE_LIMIT (seqs_max), QUIRE_INVAL,
+ * QUIRE_NOMEM. */
 int quire_seq_open(quire_cache *cache, quire_region_id region, quire_seq_id *out);
 
 /* A second sequence with the same tokens. Cost: O(leaves), no page is copied.
@@ -145,14 +149,14 @@ uint64_t quire_cache_trim(quire_cache *cache, uint64_t keep_bytes);
 
 typedef struct quire_cache_stats {
     uint64_t budget_bytes;
-    uint64_t extent_bytes;      /* taken from the OS */
-    uint64_t live_bytes;        /* payload of live pages */
-    uint64_t cached_bytes;      /* payload of pages only the prefix tree holds (0 for now) */
-    uint64_t free_bytes;        /* payload of free pages in mapped extents */
-    uint64_t tail_bytes;        /* unusable ends of extents */
-    uint64_t locked_bytes;      /* mlocked */
-    uint64_t slack_bytes;       /* internal fragmentation: live pages' slots that hold no token */
-    uint64_t charged_bytes;     /* of the dynamic region */
+    uint64_t extent_bytes;  /* taken from the OS */
+    uint64_t live_bytes;    /* payload of live pages */
+    uint64_t cached_bytes;  /* payload of pages only the prefix tree holds (0 for now) */
+    uint64_t free_bytes;    /* payload of free pages in mapped extents */
+    uint64_t tail_bytes;    /* unusable ends of extents */
+    uint64_t locked_bytes;  /* mlocked */
+    uint64_t slack_bytes;   /* internal fragmentation: live pages' slots that hold no token */
+    uint64_t charged_bytes; /* of the dynamic region */
     uint64_t charged_peak_bytes;
     uint64_t extent_peak_bytes;
     uint64_t pages_live;
@@ -181,7 +185,8 @@ typedef struct quire_region_stats {
 } quire_region_stats;
 
 /* Errors: QUIRE_NOTFOUND. Thread: owner. */
-int quire_region_stats_get(const quire_cache *cache, quire_region_id region, quire_region_stats *out);
+int quire_region_stats_get(const quire_cache *cache, quire_region_id region,
+                           quire_region_stats *out);
 
 /* Change a region's budget; pages in use are never taken away by this.
  * Errors: QUIRE_NOTFOUND, QUIRE_INVAL (below what is charged now). */

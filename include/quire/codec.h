@@ -16,13 +16,13 @@
  * V groups 2 or 4 *tokens* because there the sum runs over tokens. K codes of q8 are stored +128
  * (unsigned), V codes signed: exactly what u8 x s8 dot products want on both sides.
  *
- * q8: code = round(x / scale), scale = max|x| / 127 as f16 (rounded up so that no code exceeds 127),
- * one per token and lane: 8 + 16/d bits per value. A row of zeros has scale 0. A row that holds
- * NaN or Inf has scale NaN, so that damage shows instead of hiding. Finite values beyond the range
- * of f16 saturate to its largest finite value, in f16 and in q8's scale.
+ * q8: code = round(x / scale), scale = max|x| / 127 as f16 (rounded up so that no code exceeds
+ * 127), one per token and lane: 8 + 16/d bits per value. A row of zeros has scale 0. A row that
+ * holds NaN or Inf has scale NaN, so that damage shows instead of hiding. Finite values beyond the
+ * range of f16 saturate to its largest finite value, in f16 and in q8's scale.
  *
- * d is a multiple of QUIRE_HEAD_DIM_MULTIPLE up to QUIRE_HEAD_DIM_MAX. All buffers are 64-byte aligned.
- * Source of the layout: design note compression.md E.4 (measured there against row-major).
+ * d is a multiple of QUIRE_HEAD_DIM_MULTIPLE up to QUIRE_HEAD_DIM_MAX. All buffers are 64-byte
+ * aligned. Source of the layout: design note compression.md E.4 (measured there against row-major).
  *
  * Thread: any; functions touch only what they are given.
  *
@@ -43,11 +43,11 @@ extern "C" {
 #pragma GCC visibility push(default)
 #endif
 
-#define QUIRE_TILE_TOKENS 64u
+#define QUIRE_TILE_TOKENS       64u
 #define QUIRE_HEAD_DIM_MULTIPLE 8u
-#define QUIRE_HEAD_DIM_MAX 1024u
+#define QUIRE_HEAD_DIM_MAX      1024u
 
-/*  X(symbol, value, "name", mantissa bits for humans)  Values go to disk: append, never renumber. */
+/*  X(symbol, value, "name")  Values go to disk: append, never renumber. */
 #define QUIRE_FORMAT_MAP(X)                                                                        \
     X(F32, 0, "f32")                                                                               \
     X(F16, 1, "f16")                                                                               \
@@ -58,7 +58,7 @@ typedef enum quire_format {
 #define X(sym, val, name) QUIRE_FORMAT_##sym = (val),
     QUIRE_FORMAT_MAP(X)
 #undef X
-        QUIRE_FORMAT_COUNT
+    QUIRE_FORMAT_COUNT
 } quire_format;
 
 /* "q8"; "unknown" outside the table. Memory: static. */

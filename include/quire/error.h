@@ -24,7 +24,9 @@ typedef struct quire_error {
     char message[QUIRE_ERROR_MESSAGE_MAX]; /* one line, no newline; truncated when too long */
 } quire_error;
 
+/* clang-format off */
 #define QUIRE_ERROR_INIT { QUIRE_OK, 0, { 0 } }
+/* clang-format on */
 
 /* Fill *err (NULL is fine) from a printf format and return status, so that a caller can write
  * `return quire_error_set(err, QUIRE_CORRUPT, "%s: ...", path);`. Thread: any. */

@@ -32,7 +32,7 @@ typedef uint16_t quire_region_id;
 typedef uint16_t quire_group_id;
 
 #define QUIRE_PAGE_NULL 0u
-#define QUIRE_SEQ_NULL 0u
+#define QUIRE_SEQ_NULL  0u
 
 /* One entry of a page table: a run of consecutive tokens in consecutive slots of one page. A
  * sequence may use a part of a page, so sharing is token-exact. Kernels read it as it stands. */

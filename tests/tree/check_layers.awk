@@ -1,0 +1,93 @@
+# check_layers.awk - which directory may include which: the table of docs/architecture.md.
+#
+# SPDX-License-Identifier: MIT
+
+BEGIN {
+    allowed["base"] = "base"
+    allowed["codec"] = "base codec"
+    allowed["attn"] = "base codec attn"
+    allowed["core"] = "base codec core"
+    allowed["retain"] = "base codec core retain"
+    allowed["store"] = "base codec core store"
+    allowed["trace"] = "base core trace"
+    allowed["model"] = "base codec attn core model"
+    allowed["engine"] = "base core retain store trace model engine"
+    allowed["server"] = "base core engine server"
+    allowed["cli"] = "base codec attn core retain store trace model engine server cli"
+    # Public headers belong to a layer too.
+    public["status"] = public["error"] = public["alloc"] = public["types"] = "base"
+    public["codec"] = "codec"
+    public["attn"] = "attn"
+    public["cache"] = "core"
+}
+
+function found(what)
+{
+    printf "%s:%d: %s\n", FILENAME, FNR, what
+    n_found++
+}
+
+function may_use(layer, other)
+{
+    return index(" " allowed[layer] " ", " " other " ") > 0
+}
+
+FNR == 1 {
+    n_files++
+    layer = ""
+    is_public = FILENAME ~ /(^|\/)include\/quire\//
+    is_example = FILENAME ~ /(^|\/)examples\//
+    if (match(FILENAME, /(^|\/)src\/[a-z]+\//)) {
+        layer = substr(FILENAME, RSTART, RLENGTH - 1)
+        sub(/.*\//, "", layer)
+        if (!(layer in allowed)) {
+            found("directory " layer " is not in the table of layers")
+        }
+    }
+}
+
+/^[ \t]*#[ \t]*include[ \t]*"/ {
+    path = $0
+    sub(/^[^"]*"/, "", path)
+    sub(/".*/, "", path)
+    other = path
+    sub(/\/.*/, "", other)
+    name = path
+    sub(/.*\//, "", name)
+    sub(/\.h$/, "", name)
+    if (other == "quire") {
+        if (!(name in public)) {
+            found(path " has no layer in the table")
+        } else if (layer != "" && layer in allowed && !may_use(layer, public[name])) {
+            found(layer " must not include " path " of " public[name])
+        }
+    } else if (is_public || is_example) {
+        found("only public headers may be included here, not " path)
+    } else if (layer != "" && path !~ /\//) {
+        found("write the layer: \"" layer "/" path "\"")
+    } else if (layer != "" && layer in allowed && !may_use(layer, other)) {
+        found(layer " must not include " path " of " other)
+    }
+}
+
+/^[ \t]*#[ \t]*include[ \t]*</ {
+    path = $0
+    sub(/^[^<]*</, "", path)
+    sub(/>.*/, "", path)
+    if (is_public && path !~ /^(stdint|stddef|stdbool)\.h$/) {
+        found("a public header includes stdint.h, stddef.h and stdbool.h only, not " path)
+    }
+    if (path ~ /^(ggml|gguf|llama)/ && layer != "" && layer != "model") {
+        found("only model uses ggml and libllama, not " layer)
+    }
+    if (path ~ /^jansson/ && layer ~ /^(base|codec|attn|core|retain|store|model)$/) {
+        found(layer " must not use jansson")
+    }
+}
+
+END {
+    if (n_files == 0) {
+        print "no file was checked"
+    }
+    exit n_found > 0 || n_files == 0
+}

@@ -1,0 +1,40 @@
+#!/bin/sh
+# check_layers_self.sh - the layer checker finds what it should, and nothing else.
+#
+# SPDX-License-Identifier: MIT
+set -eu
+
+checker=$PWD/tests/tree/check_layers.awk
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cd "$dir"
+mkdir -p src/base src/core src/codec src/cli src/extra include/quire examples
+
+# try STATUS FILE LINE: the checker must return STATUS for a FILE that holds LINE.
+try() {
+    printf '%s\n' "$3" >"$2"
+    rc=0
+    awk -f "$checker" "$2" >out || rc=$?
+    if [ "$rc" -ne "$1" ]; then
+        printf '%s with %s: expected %s, got %s\n' "$2" "$3" "$1" "$rc"
+        exit 1
+    fi
+    rm "$2"
+}
+
+try 0 src/core/x.c '#include "base/check.h"'
+try 0 src/core/x.c '#include "quire/codec.h"'
+try 0 src/cli/x.c '#include "core/pool.h"'
+try 0 include/quire/types.h '#include <stdint.h>'
+try 0 examples/x.c '#include "quire/attn.h"'
+try 1 src/base/x.c '#include "core/pool.h"'
+try 1 src/core/x.c '#include "attn/kernels.h"'
+try 1 src/core/x.c '#  include "quire/attn.h"'
+try 1 src/codec/x.c '#include <ggml.h>'
+try 1 src/cli/x.c '#include <llama.h>'
+try 1 src/core/x.c '#include "pool.h"'
+try 1 src/extra/x.c '#include <stdio.h>'
+try 1 include/quire/types.h '#include <stdio.h>'
+try 1 include/quire/types.h '#include "base/check.h"'
+try 1 include/quire/types.h '#include "quire/nosuch.h"'
+try 1 examples/x.c '#include "base/check.h"'

@@ -1,0 +1,36 @@
+#!/bin/sh
+# check_package_shared.sh BUILD CC - libquire as a shared library: only the public interface is visible, and
+# a consumer works with it.
+#
+# SPDX-License-Identifier: MIT
+set -eu
+
+shared=$1/shared
+cc=$2
+build_shared() {
+    cmake -S . -B "$shared" -DBUILD_SHARED_LIBS=ON -DCMAKE_BUILD_TYPE=Release \
+        -DCMAKE_C_COMPILER="$cc" -DQUIRE_MODEL=OFF -DQUIRE_TOOLS=OFF -DBUILD_TESTING=OFF &&
+        cmake --build "$shared"
+}
+if ! build_shared >"$1/shared.log" 2>&1; then
+    tail -n 30 "$1/shared.log"
+    exit 1
+fi
+
+names=$(nm -D --defined-only "$shared/libquire.so" | sed 's/.* //')
+printf '%s\n' "$names" | grep -q '^quire_cache_create$'
+for name in $names; do
+    grep -qw "$name" include/quire/*.h || {
+        echo "libquire.so shows $name, which no public header declares"
+        exit 1
+    }
+done
+# And what the public headers declare is there.
+cat include/quire/*.h | grep -oE '^[a-z][a-zA-Z0-9_ *]*quire_[a-z0-9_]+\(' | sed 's/($//; s/.*[ *]//' |
+    sort -u | while IFS= read -r name; do
+    printf '%s\n' "$names" | grep -qx "$name" || {
+        echo "$name is declared in a public header, but libquire.so has none"
+        exit 1
+    }
+done
+exec sh tests/tree/check_package.sh "$shared" "$cc"

@@ -1,0 +1,40 @@
+#!/bin/sh
+# check_text.sh - no tabs, trailing blanks, carriage returns or missing last newlines; a licence line in
+# each source file; no notes to self.
+#
+# SPDX-License-Identifier: MIT
+. tests/tree/files.sh
+
+bad=0
+
+# report MESSAGE: for each path on stdin.
+report() {
+    while IFS= read -r file; do
+        printf '%s: %s\n' "$file" "$1"
+    done
+}
+
+list=$(mktemp)
+out=$(mktemp)
+trap 'rm -f "$list" "$out"' EXIT
+
+tree_files '*.[ch]' '*.cu' '*.sh' '*.awk' '*.mjs' '*.cmake' '*.in' '*.md' '*.json' '*.txt' run .clang-format \
+    .gitignore Makefile LICENSE | grep -v '/corpus/' >"$list"
+tab=$(printf '\t')
+cr=$(printf '\r')
+{
+    tr '\n' '\0' <"$list" | xargs -0 grep -nE "[ $tab]+\$" /dev/null || true
+    tr '\n' '\0' <"$list" | xargs -0 grep -n "$cr" /dev/null || true
+    grep -v '\(^\|/\)Makefile$' "$list" | tr '\n' '\0' | xargs -0 grep -n "$tab" /dev/null || true
+    while IFS= read -r file; do
+        [ -z "$(tail -c 1 "$file")" ] || printf '%s: no newline at the end\n' "$file"
+    done <"$list"
+    grep -E '\.([ch]|cu|sh|awk|mjs)$|/run$' "$list" | tr '\n' '\0' |
+        xargs -0 grep -L 'SPDX-License-Identifier: MIT' | report 'no SPDX-License-Identifier line'
+    # Written so that this line does not find itself.
+    grep -E '\.([ch]|cu|sh|awk|mjs|cmake)$' "$list" | tr '\n' '\0' |
+        xargs -0 grep -nE '\<(TO''DO|FIX''ME|XX''X)\>' /dev/null || true
+} >"$out"
+cat "$out"
+bad=$(wc -l <"$out")
+finish "$bad" "findings"

@@ -1,0 +1,56 @@
+/* gguf_keys.h - typed, range-checked reads of a GGUF file's keys.
+ *
+ * Each getter answers QUIRE_OK, or QUIRE_CORRUPT with a message that names the file, the key, its
+ * value and what was expected. A key that is absent leaves *value as it is when it is optional
+ * (is_required false), so the caller stores the default there first.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_GGUF_KEYS_H
+#define QUIRE_MODEL_GGUF_KEYS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "model/gguf_file.h"
+
+#define QUIRE_GGUF_KEY_NAME_MAX 96u
+
+/* What a number must be. */
+typedef struct quire_gguf_range {
+    uint32_t min;
+    uint32_t max;
+    bool is_required;
+} quire_gguf_range;
+
+/* "llama.block_count" from "llama" and "block_count". buffer of QUIRE_GGUF_KEY_NAME_MAX bytes.
+ * Returns buffer. */
+const char *quire_gguf_key(char *buffer, const char *arch, const char *suffix);
+
+/* Index of a key, -1 if absent. */
+int64_t quire_gguf_find(const quire_gguf *file, const char *key);
+
+/* An integer of any width and sign. */
+int quire_gguf_get_u32(const quire_gguf *file, const char *key, quire_gguf_range range,
+                       uint32_t *value, quire_error *err);
+
+/* An integer, or an array of n equal ones (per layer). Arrays whose elements differ are
+ * QUIRE_UNSUPP: no runtime here varies them by layer. */
+int quire_gguf_get_u32_or_array(const quire_gguf *file, const char *key, uint32_t n,
+                                quire_gguf_range range, uint32_t *value, quire_error *err);
+
+/* A finite float within [min, max]. */
+typedef struct quire_gguf_range_f32 {
+    float min;
+    float max;
+    bool is_required;
+} quire_gguf_range_f32;
+int quire_gguf_get_f32(const quire_gguf *file, const char *key, quire_gguf_range_f32 range,
+                       float *value, quire_error *err);
+
+int quire_gguf_get_bool(const quire_gguf *file, const char *key, bool *value, quire_error *err);
+
+/* Memory: *value is borrowed from the file. */
+int quire_gguf_get_str(const quire_gguf *file, const char *key, bool is_required,
+                       const char **value, quire_error *err);
+
+#endif /* QUIRE_MODEL_GGUF_KEYS_H */

@@ -1,0 +1,354 @@
+/* vocab_check.c - everything that libllama's tokenizer takes for granted.
+ *
+ * libllama's vocab-only load throws on some damage (its C interface catches that and returns NULL)
+ * and asserts on other; and some damage shows only later, when a text is tokenized, where nothing
+ * catches a throw. Checked here, after reading llama-vocab.cpp at ggml 0.25.1:
+ *
+ *   V1  the types of all keys it reads, and array lengths of at least the number of tokens
+ *   V2  token texts are unique (it asserts), where an empty one counts as "[EMPTY_index]"
+ *   V3  special ids exist, also the defaults, when a text is to begin or end with them (asserts)
+ *   V4  an SPM vocabulary has a token for each byte (tokenizing throws)
+ *   V5  byte tokens are long enough for the digits it cuts out (throws)
+ *   V6  texts short enough that rendering them stays small: unknown characters of a BPE token are
+ *       rendered as the whole token each, so the space taken grows with the square of the length
+ *   V7  no pre-tokenizer that leaves spaces in words (looking up merges asserts)
+ *   V8  scores are numbers: NaN has no order, and the merge queue is ordered by score
+ *
+ * Texts are compared as C strings up to the first zero byte, because libllama reads them so.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/gguf_file.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "model/gguf_keys.h"
+#include "model/gguf_scan.h"
+
+#define TOKEN_BYTES_MAX   4096u
+#define SQUARES_BYTES_MAX (1u << 30)
+#define TYPE_BYTE         6 /* in tokenizer.ggml.token_type */
+#define ID_NONE           UINT32_MAX
+
+typedef struct vocab {
+    const quire_gguf *file;
+    const struct gguf_context *gguf;
+    quire_error *err;
+    uint32_t n;
+    bool is_spm;
+    int64_t tokens;      /* key index */
+    const char **sorted; /* texts that are not empty, in strcmp order */
+    uint32_t n_sorted;
+} vocab;
+
+/* The array key name of one of two element types; *index is -1 when it is absent. */
+static int array_find(const vocab *v, const char *name, enum gguf_type type, enum gguf_type other,
+                      int64_t *index)
+{
+    enum gguf_type found = GGUF_TYPE_COUNT;
+
+    *index = gguf_find_key(v->gguf, name);
+    if (*index < 0) {
+        return QUIRE_OK;
+    }
+    if (gguf_get_kv_type(v->gguf, *index) == GGUF_TYPE_ARRAY) {
+        found = gguf_get_arr_type(v->gguf, *index);
+    }
+    if (found != type && found != other) {
+        return quire_error_set(v->err, QUIRE_CORRUPT,
+                               "%s: %s is not an array of type %s (damaged file?)",
+                               quire_gguf_path(v->file), name, gguf_type_name(type));
+    }
+    return QUIRE_OK;
+}
+
+static int array_size_check(const vocab *v, const char *name, int64_t index)
+{
+    if (gguf_get_arr_n(v->gguf, index) < v->n) {
+        return quire_error_set(
+            v->err, QUIRE_CORRUPT,
+            "%s: %s has %zu elements; expected %" PRIu32 ", one per token (damaged file?)",
+            quire_gguf_path(v->file), name, gguf_get_arr_n(v->gguf, index), v->n);
+    }
+    return QUIRE_OK;
+}
+
+static int model_check(vocab *v)
+{
+    const char *model = NULL;
+    const char *pre = "";
+    char text[40];
+
+    QUIRE_TRY(quire_gguf_get_str(v->file, "tokenizer.ggml.model", true, &model, v->err));
+    QUIRE_TRY(quire_gguf_get_str(v->file, "tokenizer.ggml.pre", false, &pre, v->err));
+    v->is_spm = strcmp(model, "llama") == 0;
+    if (!v->is_spm && strcmp(model, "gpt2") != 0) {
+        return quire_error_set(v->err, QUIRE_UNSUPP,
+                               "%s: tokenizer '%s' is not supported (supported: llama, gpt2)",
+                               quire_gguf_path(v->file),
+                               quire_gguf_printable(text, sizeof(text), model, strlen(model)));
+    }
+    if (!v->is_spm && strcmp(pre, "whitespace") == 0) {
+        return quire_error_set(v->err, QUIRE_UNSUPP,
+                               "%s: tokenizer.ggml.pre '%s' is not supported (V7 of vocab_check.c)",
+                               quire_gguf_path(v->file), pre);
+    }
+    return QUIRE_OK;
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static bool has_text(const vocab *v, const char *text)
+{
+    return bsearch(&text, v->sorted, v->n_sorted, sizeof(*v->sorted), compare_texts) != NULL;
+}
+
+static int duplicate_error(const vocab *v, const char *raw)
+{
+    char text[72];
+
+    return quire_error_set(
+        v->err, QUIRE_CORRUPT, "%s: tokenizer.ggml.tokens holds '%s' twice (damaged file?)",
+        quire_gguf_path(v->file), quire_gguf_printable(text, sizeof(text), raw, strlen(raw)));
+}
+
+/* Collect the texts, check their lengths and that they are unique. Fills sorted. */
+static int texts_check(vocab *v)
+{
+    uint64_t squares = 0;
+
+    v->sorted = malloc(v->n * sizeof(*v->sorted));
+    if (v->sorted == NULL) {
+        return quire_error_set(v->err, QUIRE_NOMEM, "%s: out of memory", quire_gguf_path(v->file));
+    }
+    for (uint32_t i = 0; i < v->n; i++) {
+        const char *text = gguf_get_arr_str(v->gguf, v->tokens, i);
+        size_t n = strlen(text);
+
+        squares += (uint64_t)n * n;
+        if (n > TOKEN_BYTES_MAX || squares > SQUARES_BYTES_MAX) {
+            return quire_error_set(v->err, QUIRE_CORRUPT,
+                                   "%s: tokenizer.ggml.tokens is too long: token %" PRIu32
+                                   " has %zu bytes; expected at most %u each and a root of the sum "
+                                   "of squares of at most 32768 (damaged file?)",
+                                   quire_gguf_path(v->file), i, n, TOKEN_BYTES_MAX);
+        }
+        if (n > 0) {
+            v->sorted[v->n_sorted++] = text;
+        }
+    }
+    qsort(v->sorted, v->n_sorted, sizeof(*v->sorted), compare_texts);
+    for (uint32_t i = 1; i < v->n_sorted; i++) {
+        if (strcmp(v->sorted[i - 1], v->sorted[i]) == 0) {
+            return duplicate_error(v, v->sorted[i]);
+        }
+    }
+    for (uint32_t i = 0; i < v->n && v->n_sorted < v->n; i++) {
+        char text[32];
+
+        (void)snprintf(text, sizeof(text), "[EMPTY_%" PRIu32 "]", i);
+        if (gguf_get_arr_str(v->gguf, v->tokens, i)[0] == '\0' && has_text(v, text)) {
+            return duplicate_error(v, text);
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int scores_check(const vocab *v)
+{
+    static const char name[] = "tokenizer.ggml.scores";
+    const float *scores;
+    int64_t index;
+
+    QUIRE_TRY(array_find(v, name, GGUF_TYPE_FLOAT32, GGUF_TYPE_INT32, &index));
+    if (index < 0) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(array_size_check(v, name, index));
+    if (gguf_get_arr_type(v->gguf, index) == GGUF_TYPE_FLOAT32) {
+        scores = gguf_get_arr_data(v->gguf, index);
+        for (uint32_t i = 0; i < v->n; i++) {
+            if (isnan(scores[i])) {
+                return quire_error_set(v->err, QUIRE_CORRUPT,
+                                       "%s: %s[%" PRIu32 "] is not a number (damaged file?)",
+                                       quire_gguf_path(v->file), name, i);
+            }
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int types_check(const vocab *v)
+{
+    static const char name[] = "tokenizer.ggml.token_type";
+    const int32_t *types;
+    int64_t index;
+
+    QUIRE_TRY(array_find(v, name, GGUF_TYPE_INT32, GGUF_TYPE_INT32, &index));
+    if (index < 0) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(array_size_check(v, name, index));
+    types = gguf_get_arr_data(v->gguf, index);
+    for (uint32_t i = 0; i < v->n; i++) {
+        const char *text = gguf_get_arr_str(v->gguf, v->tokens, i);
+
+        /* Empty ones become "[EMPTY_i]". */
+        if (types[i] == TYPE_BYTE && text[0] != '\0' && strlen(text) < strlen("<0x")) {
+            return quire_error_set(v->err, QUIRE_CORRUPT,
+                                   "%s: token %" PRIu32
+                                   " is of type byte but its text is too short "
+                                   "for <0xNN> (damaged file?)",
+                                   quire_gguf_path(v->file), i);
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* A byte of the text that no piece covers becomes <0xNN>, or else the token of that one character:
+ * one of them has to exist. */
+static int bytes_check(const vocab *v)
+{
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char hex[8];
+        char character[2] = { (char)byte, '\0' };
+
+        (void)snprintf(hex, sizeof(hex), "<0x%02X>", byte);
+        if (!has_text(v, hex) && (byte == 0 || !has_text(v, character))) {
+            return quire_error_set(v->err, QUIRE_CORRUPT,
+                                   "%s: tokenizer.ggml.tokens has no token %s; expected one for "
+                                   "each byte (damaged file?)",
+                                   quire_gguf_path(v->file), hex);
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int merges_check(const vocab *v)
+{
+    int64_t index;
+
+    QUIRE_TRY(array_find(v, "tokenizer.ggml.merges", GGUF_TYPE_STRING, GGUF_TYPE_STRING, &index));
+    if (index < 0) {
+        return quire_error_set(v->err, QUIRE_CORRUPT,
+                               "%s: key tokenizer.ggml.merges is missing (damaged file?)",
+                               quire_gguf_path(v->file));
+    }
+    return QUIRE_OK;
+}
+
+/* A special id within the vocabulary. All ones stands for "none": libllama takes its default
+ * then, as it does when the key is absent, and *id stays. */
+static int id_get(const vocab *v, const char *name, uint32_t *id)
+{
+    int64_t index = gguf_find_key(v->gguf, name);
+    uint32_t value;
+
+    if (index < 0) {
+        return QUIRE_OK;
+    }
+    if (gguf_get_kv_type(v->gguf, index) != GGUF_TYPE_UINT32) {
+        return quire_error_set(v->err, QUIRE_CORRUPT, "%s: %s is not of type u32 (damaged file?)",
+                               quire_gguf_path(v->file), name);
+    }
+    value = gguf_get_val_u32(v->gguf, index);
+    if (value >= v->n && value != ID_NONE) {
+        return quire_error_set(v->err, QUIRE_CORRUPT,
+                               "%s: %s is %" PRIu32 "; expected 0..%" PRIu32 " (damaged file?)",
+                               quire_gguf_path(v->file), name, value, v->n - 1);
+    }
+    *id = value != ID_NONE ? value : *id;
+    return QUIRE_OK;
+}
+
+static int ids_check(const vocab *v)
+{
+    static const char *const others[] = {
+        "eot_token_id",     "eom_token_id",     "unknown_token_id", "seperator_token_id",
+        "padding_token_id", "mask_token_id",    "fim_pre_token_id", "fim_suf_token_id",
+        "fim_mid_token_id", "fim_pad_token_id", "fim_rep_token_id", "fim_sep_token_id",
+        "prefix_token_id",  "suffix_token_id",  "middle_token_id",
+    };
+    /* libllama's defaults; one beyond the vocabulary counts as none. */
+    uint32_t bos = v->is_spm ? 1 : 11;
+    uint32_t eos = v->is_spm ? 2 : 11;
+    bool adds_bos = true; /* some pre-tokenizers say so by themselves */
+    bool adds_eos = false;
+
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        char key[QUIRE_GGUF_KEY_NAME_MAX];
+        uint32_t id;
+
+        (void)snprintf(key, sizeof(key), "tokenizer.ggml.%s", others[i]);
+        QUIRE_TRY(id_get(v, key, &id));
+    }
+    QUIRE_TRY(id_get(v, "tokenizer.ggml.bos_token_id", &bos));
+    QUIRE_TRY(id_get(v, "tokenizer.ggml.eos_token_id", &eos));
+    QUIRE_TRY(quire_gguf_get_bool(v->file, "tokenizer.ggml.add_bos_token", &adds_bos, v->err));
+    QUIRE_TRY(quire_gguf_get_bool(v->file, "tokenizer.ggml.add_eos_token", &adds_eos, v->err));
+    if ((adds_bos && bos >= v->n) || (adds_eos && eos >= v->n)) {
+        return quire_error_set(v->err, QUIRE_CORRUPT,
+                               "%s: texts are to %s with a token that the vocabulary of %" PRIu32
+                               " tokens lacks (damaged file?)",
+                               quire_gguf_path(v->file), adds_bos && bos >= v->n ? "begin" : "end",
+                               v->n);
+    }
+    return QUIRE_OK;
+}
+
+/* Keys of which only the type can be wrong. */
+static int other_keys_check(const vocab *v)
+{
+    static const char *const bools[] = {
+        "tokenizer.ggml.add_sep_token",
+        "tokenizer.ggml.add_space_prefix",
+        "tokenizer.ggml.remove_extra_whitespaces",
+        "tokenizer.ggml.normalizer.lowercase",
+        "tokenizer.ggml.normalizer.strip_accents",
+    };
+    const char *text;
+    uint32_t number;
+    int64_t index;
+
+    for (size_t i = 0; i < sizeof(bools) / sizeof(bools[0]); i++) {
+        bool value;
+
+        QUIRE_TRY(quire_gguf_get_bool(v->file, bools[i], &value, v->err));
+    }
+    QUIRE_TRY(quire_gguf_get_u32(v->file, "tokenizer.ggml.token_type_count",
+                                 (quire_gguf_range){ 0, UINT32_MAX, false }, &number, v->err));
+    QUIRE_TRY(
+        array_find(v, "tokenizer.ggml.suppress_tokens", GGUF_TYPE_INT32, GGUF_TYPE_INT32, &index));
+    return quire_gguf_get_str(v->file, "tokenizer.chat_template", false, &text, v->err);
+}
+
+int quire_gguf_check_vocab(const quire_gguf *file, const quire_model_desc *desc, quire_error *err)
+{
+    static const char name[] = "tokenizer.ggml.tokens";
+    vocab v = { .file = file, .gguf = quire_gguf_context(file), .err = err, .n = desc->n_vocab };
+    int rc;
+
+    QUIRE_TRY(model_check(&v));
+    QUIRE_TRY(array_find(&v, name, GGUF_TYPE_STRING, GGUF_TYPE_STRING, &v.tokens));
+    if (v.tokens < 0 || gguf_get_arr_n(v.gguf, v.tokens) != v.n) {
+        return quire_error_set(err, QUIRE_CORRUPT,
+                               "%s: %s is missing or does not have the %" PRIu32
+                               " tokens of the embedding (damaged file?)",
+                               quire_gguf_path(file), name, v.n);
+    }
+    if ((rc = texts_check(&v)) == QUIRE_OK && (rc = scores_check(&v)) == QUIRE_OK &&
+        (rc = types_check(&v)) == QUIRE_OK &&
+        (rc = v.is_spm ? bytes_check(&v) : merges_check(&v)) == QUIRE_OK &&
+        (rc = ids_check(&v)) == QUIRE_OK) {
+        rc = other_keys_check(&v);
+    }
+    free(v.sorted);
+    return rc;
+}

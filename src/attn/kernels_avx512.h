@@ -1,0 +1,134 @@
+/* kernels_avx512.h - what the AVX-512 kernel files share: their parts, and how rows are blocked.
+ *
+ * Row blocking. Rows are taken 6, 4, 3, 2 or 1 at a time against 4 registers of the tile, so that
+ * at most 24 accumulators and their operands fit the 32 registers. A body is written once and
+ * inlined with a constant number of rows for each of these sizes; it adds in the same order in all
+ * of them, so a row's bits do not depend on the block it came in.
+ *
+ * Include only from files compiled for AVX-512 (quire_isa_sources in cmake/flags.cmake).
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ATTN_KERNELS_AVX512_H
+#define QUIRE_ATTN_KERNELS_AVX512_H
+
+#include "attn/kernels.h"
+
+#include <immintrin.h>
+#include <math.h>
+
+#define QUIRE_AVX512_ROWS 6u /* rows of a block at most */
+#define QUIRE_AVX512_REGS                                                                          \
+    4u /* registers of a tile that a block works on: 64 tokens, or 64 dims                         \
+        */
+
+/* Bodies rely on being inlined with constant arguments. */
+#define QUIRE_AVX512_INLINE static inline __attribute__((always_inline))
+
+/* Bytes of a packed q8 query row: a header, then for each 4 dimensions the pairs (0, 2), (1, 3). */
+typedef struct quire_avx512_q8_header {
+    float scale;
+    int32_t start; /* -128 * sum of the row: takes back the offset of the stored K codes */
+    char unused[56];
+} quire_avx512_q8_header;
+
+void quire_avx512_qk_float(const quire_attn_qk *args);
+void quire_avx512_pv_float(const quire_attn_pv *args);
+
+void quire_avx512_q8_pack(uint32_t d, float scale, const float *q, void *packed);
+void quire_avx512_qk_q8(const quire_attn_qk *args);
+void quire_avx512_pv_q8(const quire_attn_pv *args);
+void quire_avx512_qk_q8_vnni(const quire_attn_qk *args);
+void quire_avx512_pv_q8_vnni(const quire_attn_pv *args);
+
+/* The table without the instructions that only some AVX-512 CPUs have. Results are the same bits;
+ * quire_attn_kernels_avx512() chooses, tests compare. */
+const quire_attn_kernels *quire_attn_kernels_avx512_plain(void);
+
+/* Bytes between packed query rows. */
+QUIRE_AVX512_INLINE size_t quire_avx512_q_bytes(quire_format format, uint32_t d)
+{
+    size_t bytes = format == QUIRE_FORMAT_Q8 ? sizeof(quire_avx512_q8_header) + d * sizeof(int16_t)
+                                             : d * sizeof(float);
+
+    return (bytes + 63u) & ~(size_t)63u;
+}
+
+/* How many of the rows that are left make the next block: none of the sizes leaves a single row
+ * over, which would be bound by latency. */
+QUIRE_AVX512_INLINE uint32_t quire_avx512_block_rows(uint32_t n_left)
+{
+    static const uint8_t rows[9] = { 0, 1, 2, 3, 4, 3, 6, 4, 4 };
+
+    return n_left < 9 ? rows[n_left] : QUIRE_AVX512_ROWS;
+}
+
+/* Call body(n, ...) with n as a constant. */
+#define QUIRE_AVX512_WITH_ROWS(n, body, ...)                                                       \
+    do {                                                                                           \
+        switch (n) {                                                                               \
+        case 1:                                                                                    \
+            body(1, __VA_ARGS__);                                                                  \
+            break;                                                                                 \
+        case 2:                                                                                    \
+            body(2, __VA_ARGS__);                                                                  \
+            break;                                                                                 \
+        case 3:                                                                                    \
+            body(3, __VA_ARGS__);                                                                  \
+            break;                                                                                 \
+        case 4:                                                                                    \
+            body(4, __VA_ARGS__);                                                                  \
+            break;                                                                                 \
+        default:                                                                                   \
+            body(6, __VA_ARGS__);                                                                  \
+            break;                                                                                 \
+        }                                                                                          \
+    } while (0)
+
+/* Bring in the line that the next tile has where this tile has `at`. The distance is an integer:
+ * the two tiles are different objects, and without a hint it is 0 and the line already here. */
+QUIRE_AVX512_INLINE ptrdiff_t quire_avx512_ahead(const void *tile, const void *next)
+{
+    return next == NULL ? 0 : (ptrdiff_t)((uintptr_t)next - (uintptr_t)tile);
+}
+
+QUIRE_AVX512_INLINE void quire_avx512_prefetch(const void *at, ptrdiff_t ahead)
+{
+    _mm_prefetch((const char *)((uintptr_t)at + (uintptr_t)ahead), _MM_HINT_T0);
+}
+
+/* The slots [begin, end) of a tile as bits. */
+QUIRE_AVX512_INLINE uint64_t quire_avx512_slot_mask(uint32_t begin, uint32_t end)
+{
+    uint64_t below_end = end >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << end) - 1;
+
+    return end <= begin ? 0 : below_end & (~(uint64_t)0 << begin);
+}
+
+/* The sum of 16 lanes in one order, whatever the compiler. */
+QUIRE_AVX512_INLINE float quire_avx512_sum(__m512 x)
+{
+    __m256 a = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+
+    b = _mm_add_ps(b, _mm_movehl_ps(b, b));
+    return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+/* The largest of 16 absolute values given as bits, compared as integers: so NaN and Inf come out
+ * on top, both as NaN. */
+QUIRE_AVX512_INLINE float quire_avx512_max_abs(__m512i bits)
+{
+    int32_t max = _mm512_reduce_max_epi32(bits);
+
+    return max >= 0x7f800000 ? NAN : _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(max)));
+}
+
+/* 16 integers to int16, each group of 4 in the order 0, 2, 1, 3. */
+QUIRE_AVX512_INLINE __m256i quire_avx512_pairs(__m512i x)
+{
+    __m256i y = _mm512_cvtsepi32_epi16(x);
+
+    return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(y, 0xd8), 0xd8);
+}
+
+#endif /* QUIRE_ATTN_KERNELS_AVX512_H */

@@ -1,0 +1,40 @@
+/* kernels_avx512_q8.c - q8 for AVX-512 without VNNI, and the packing of queries for both.
+ *
+ * SPDX-License-Identifier: MIT */
+#define Q8_SUFFIX
+#define Q8_DOT(acc, a, b) _mm512_add_epi32((acc), _mm512_madd_epi16((a), (b)))
+#include "attn/kernels_avx512_q8.h"
+
+/* 16 values of the scaled row; d is a multiple of 8. */
+static inline __m512 load_scaled(const float *q, uint32_t d, uint32_t c, float scale)
+{
+    __mmask16 mask = d - c >= 16 ? 0xffff : 0xff;
+
+    return _mm512_mul_ps(_mm512_set1_ps(scale), _mm512_maskz_loadu_ps(mask, q + c));
+}
+
+void quire_avx512_q8_pack(uint32_t d, float scale, const float *q, void *packed)
+{
+    quire_avx512_q8_header *header = packed;
+    __m256i *pairs = (__m256i *)(void *)((char *)packed + sizeof(*header));
+    __m512i top = _mm512_setzero_si512();
+    __m512i sum = _mm512_setzero_si512();
+    float max;
+    float inverse;
+
+    for (uint32_t c = 0; c < d; c += 16) {
+        top =
+            _mm512_max_epi32(top, _mm512_castps_si512(_mm512_abs_ps(load_scaled(q, d, c, scale))));
+    }
+    max = quire_avx512_max_abs(top);
+    inverse = max < QUIRE_ATTN_Q8_TINY ? 0.0f : QUIRE_ATTN_Q8_Q_MAX / max;
+    header->scale = max < QUIRE_ATTN_Q8_TINY ? 0.0f : max / QUIRE_ATTN_Q8_Q_MAX;
+    for (uint32_t c = 0; c < d; c += 16) {
+        __m512 x = _mm512_mul_ps(load_scaled(q, d, c, scale), _mm512_set1_ps(inverse));
+        __m512i n = _mm512_cvtps_epi32(x);
+
+        sum = _mm512_add_epi32(sum, n);
+        _mm256_store_si256(pairs + c / 16, quire_avx512_pairs(n));
+    }
+    header->start = (int32_t)(-128u * (uint32_t)_mm512_reduce_add_epi32(sum));
+}

@@ -1,0 +1,250 @@
+/* kernels_avx512_q8.h - the q8 kernels, once with and once without VNNI.
+ *
+ * The including file defines Q8_SUFFIX (of the function names) and Q8_DOT(acc, a, b): acc plus the
+ * sums of neighbouring int16 products. Both are exact modulo 2^32, so both give the same bits.
+ *
+ * A register of codes holds groups of 4 (dimensions for K, tokens for V). Its even and its odd
+ * bytes are spread to int16 by a mask and a shift, so the int16 operands come as the pairs (0, 2)
+ * and (1, 3) of each group. K codes stay unsigned: accumulators start at -128 * sum(n). Partial
+ * sums may wrap around, the final sum cannot (kernels.h has the scheme).
+ *
+ * SPDX-License-Identifier: MIT */
+#include "attn/kernels_avx512.h"
+
+#define ROWS QUIRE_AVX512_ROWS
+#define REGS QUIRE_AVX512_REGS
+
+#define Q8_JOIN_(a, b) a##b
+#define Q8_JOIN(a, b)  Q8_JOIN_(a, b)
+#define Q8_NAME(name)  Q8_JOIN(name, Q8_SUFFIX)
+
+enum {
+    SCALES_BYTES = QUIRE_TILE_TOKENS * 2,
+    GROUP = 4,                      /* values that share 32 bits of codes */
+    P_PAIRS = QUIRE_TILE_TOKENS / 2 /* int16 pairs of one row's weights */
+};
+
+/* With 6 rows there is no register left to keep codes in between their even and their odd half:
+ * make the compiler load them again. */
+QUIRE_AVX512_INLINE const char *reload(uint32_t n, const char *codes)
+{
+    if (n > 4) {
+        __asm__("" : "+r"(codes));
+    }
+    return codes;
+}
+
+/* ---- q . K ---- */
+
+typedef struct qk_block {
+    const quire_attn_qk *args;
+    uint32_t row;
+    ptrdiff_t ahead;
+    __m512 k_scale[REGS];
+} qk_block;
+
+QUIRE_AVX512_INLINE void qk_rows(uint32_t n, const qk_block *block)
+{
+    const quire_attn_qk *args = block->args;
+    const size_t q_bytes = quire_avx512_q_bytes(QUIRE_FORMAT_Q8, args->d);
+    const char *q = (const char *)args->packed + block->row * q_bytes;
+    __m512i acc[ROWS][REGS];
+
+    for (uint32_t r = 0; r < n; r++) {
+        const quire_avx512_q8_header *header = (const void *)(q + r * q_bytes);
+
+        for (uint32_t i = 0; i < REGS; i++) {
+            acc[r][i] = _mm512_set1_epi32(header->start);
+        }
+    }
+    for (uint32_t c = 0; c < args->d; c += GROUP) {
+        const char *codes = (const char *)args->k_tile + SCALES_BYTES + c * QUIRE_TILE_TOKENS;
+        const char *pairs = q + sizeof(quire_avx512_q8_header) + c * sizeof(int16_t);
+
+        for (uint32_t i = 0; i < REGS; i++) {
+            quire_avx512_prefetch(codes + 64 * i, block->ahead);
+        }
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            __m512i k[REGS];
+
+            codes = reload(n, codes);
+            for (uint32_t i = 0; i < REGS; i++) {
+                __m512i x = _mm512_load_si512(codes + 64 * i);
+
+                k[i] = odd ? _mm512_srli_epi16(x, 8) : _mm512_and_si512(x, _mm512_set1_epi16(255));
+            }
+            for (uint32_t r = 0; r < n; r++) {
+                __m512i x = _mm512_set1_epi32(*(const int32_t *)(pairs + r * q_bytes + 4 * odd));
+
+                for (uint32_t i = 0; i < REGS; i++) {
+                    acc[r][i] = Q8_DOT(acc[r][i], k[i], x);
+                }
+            }
+        }
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        const quire_avx512_q8_header *header = (const void *)(q + r * q_bytes);
+
+        for (uint32_t i = 0; i < REGS; i++) {
+            float *s = args->s + (block->row + r) * QUIRE_TILE_TOKENS + 16 * i;
+            __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][i]), _mm512_set1_ps(header->scale));
+
+            x = _mm512_mul_ps(x, block->k_scale[i]);
+            _mm512_store_ps(s, args->accumulate ? _mm512_add_ps(_mm512_load_ps(s), x) : x);
+        }
+    }
+}
+
+QUIRE_AVX512_INLINE void load_scales(const void *tile, __m512 scale[REGS], ptrdiff_t ahead)
+{
+    for (uint32_t i = 0; i < REGS; i++) {
+        scale[i] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)tile + i));
+        quire_avx512_prefetch((const __m256i *)tile + i, ahead);
+    }
+}
+
+void Q8_NAME(quire_avx512_qk_q8)(const quire_attn_qk *args)
+{
+    qk_block block = { .args = args, .ahead = quire_avx512_ahead(args->k_tile, args->next) };
+
+    load_scales(args->k_tile, block.k_scale, block.ahead);
+    while (block.row < args->n_rows) {
+        uint32_t n = quire_avx512_block_rows(args->n_rows - block.row);
+
+        QUIRE_AVX512_WITH_ROWS(n, qk_rows, &block);
+        block.row += n;
+        block.ahead = 0;
+    }
+}
+
+/* ---- P . V ---- */
+
+/* A block of rows: its weights as integers, and what one unit of them is worth. */
+typedef struct pv_block {
+    const quire_attn_pv *args;
+    uint32_t row;
+    uint32_t dim;
+    ptrdiff_t ahead;
+    float unit[ROWS];
+    _Alignas(64) int32_t pairs[ROWS][P_PAIRS];
+} pv_block;
+
+/* Weight times V scale of each token as integers, in the order that the codes want; returns the
+ * unit. Scales outside the tile's slots are zero here. */
+QUIRE_AVX512_INLINE float pack_weights(const float *p, const __m512 v_scale[REGS], int32_t *pairs)
+{
+    __m512i top = _mm512_setzero_si512();
+    __m512 w[REGS];
+    float max;
+    float inverse;
+
+    for (uint32_t i = 0; i < REGS; i++) {
+        w[i] = _mm512_mul_ps(_mm512_load_ps(p + 16 * i), v_scale[i]);
+        top = _mm512_max_epi32(top, _mm512_castps_si512(_mm512_abs_ps(w[i])));
+    }
+    max = quire_avx512_max_abs(top);
+    inverse = max < QUIRE_ATTN_Q8_TINY ? 0.0f : QUIRE_ATTN_Q8_P_MAX / max;
+    for (uint32_t i = 0; i < REGS; i++) {
+        __m512i x = _mm512_cvtps_epi32(_mm512_mul_ps(w[i], _mm512_set1_ps(inverse)));
+
+        _mm256_store_si256((__m256i *)(void *)pairs + i, quire_avx512_pairs(x));
+    }
+    return max < QUIRE_ATTN_Q8_TINY ? 0.0f : max / QUIRE_ATTN_Q8_P_MAX;
+}
+
+/* One register of dimensions at a time would do; regs of them share the broadcast weights. */
+QUIRE_AVX512_INLINE void pv_cols(uint32_t n, uint32_t regs, bool half, const pv_block *block)
+{
+    const quire_attn_pv *args = block->args;
+    const char *codes = (const char *)args->v_tile + SCALES_BYTES + (size_t)GROUP * block->dim;
+    float *o = args->o + block->row * args->o_stride + block->dim;
+    uint32_t group_end = (args->slot_end + GROUP - 1) / GROUP;
+    __m512i acc[ROWS][REGS];
+
+    for (uint32_t r = 0; r < n; r++) {
+        for (uint32_t i = 0; i < regs; i++) {
+            acc[r][i] = _mm512_setzero_si512();
+        }
+    }
+    for (uint32_t g = args->slot_begin / GROUP; g < group_end; g++) {
+        const char *at = codes + (size_t)g * GROUP * args->d;
+
+        for (uint32_t i = 0; i < regs; i++) {
+            quire_avx512_prefetch(at + 64 * i, block->ahead);
+        }
+        for (uint32_t odd = 0; odd < 2; odd++) {
+            __m512i v[REGS];
+
+            at = reload(n, at);
+            for (uint32_t i = 0; i < regs; i++) {
+                __m512i x =
+                    half ? _mm512_maskz_loadu_epi32(0xff, at) : _mm512_loadu_si512(at + 64 * i);
+
+                v[i] = _mm512_srai_epi16(odd ? x : _mm512_slli_epi16(x, 8), 8);
+            }
+            for (uint32_t r = 0; r < n; r++) {
+                __m512i x = _mm512_set1_epi32(block->pairs[r][2 * g + odd]);
+
+                for (uint32_t i = 0; i < regs; i++) {
+                    acc[r][i] = Q8_DOT(acc[r][i], v[i], x);
+                }
+            }
+        }
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        __m512 rescale = _mm512_set1_ps(args->rescale[block->row + r]);
+
+        for (uint32_t i = 0; i < regs; i++) {
+            float *to = o + r * args->o_stride + 16 * i;
+            __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][i]), _mm512_set1_ps(block->unit[r]));
+
+            x = _mm512_fmadd_ps(_mm512_load_ps(to), rescale, x);
+            _mm512_store_ps(to, x);
+        }
+    }
+}
+
+QUIRE_AVX512_INLINE void pv_rows(uint32_t n, pv_block *block)
+{
+    uint32_t d = block->args->d;
+
+    for (block->dim = 0; block->dim + 64 <= d; block->dim += 64) {
+        pv_cols(n, 4, false, block);
+    }
+    if ((d & 32) != 0) {
+        pv_cols(n, 2, false, block);
+        block->dim += 32;
+    }
+    if ((d & 16) != 0) {
+        pv_cols(n, 1, false, block);
+        block->dim += 16;
+    }
+    if ((d & 8) != 0) {
+        pv_cols(n, 1, true, block);
+    }
+}
+
+void Q8_NAME(quire_avx512_pv_q8)(const quire_attn_pv *args)
+{
+    uint64_t visible = quire_avx512_slot_mask(args->slot_begin, args->slot_end);
+    __m512 v_scale[REGS];
+    pv_block block;
+
+    block.args = args;
+    block.ahead = quire_avx512_ahead(args->v_tile, args->next);
+    load_scales(args->v_tile, v_scale, block.ahead);
+    for (uint32_t i = 0; i < REGS; i++) {
+        v_scale[i] = _mm512_maskz_mov_ps((__mmask16)(visible >> (16 * i)), v_scale[i]);
+    }
+    for (block.row = 0; block.row < args->n_rows;) {
+        uint32_t n = quire_avx512_block_rows(args->n_rows - block.row);
+
+        for (uint32_t r = 0; r < n; r++) {
+            block.unit[r] = pack_weights(args->p + (block.row + r) * (size_t)QUIRE_TILE_TOKENS,
+                                         v_scale, block.pairs[r]);
+        }
+        QUIRE_AVX512_WITH_ROWS(n, pv_rows, &block);
+        block.row += n;
+        block.ahead = 0;
+    }
+}

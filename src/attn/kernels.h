@@ -13,7 +13,13 @@
  *
  * Every row's result is independent of the other rows of the block and of their number: the order of
  * additions for a row is fixed by the tile alone. Slots outside [slot_begin, slot_end) hold anything,
- * NaN included: softmax gives them P = 0 and pv must not let them through.
+ * NaN included: softmax gives them P = 0 and pv must not let them through. slot_end differs between
+ * the rows of one pv call only where V is finite (the driver looks), so P = 0 is enough to keep a
+ * token that only later rows see out of the earlier ones.
+ *
+ * Damage shows: NaN in q, in a visible K or V becomes NaN in every output it touches. l carries it:
+ * exp(NaN) is NaN and l = NaN stays. A logit of -Inf has weight 0, also when a row has no other yet
+ * (m stays -Inf, l stays 0).
  *
  * Accuracy: against exact arithmetic over the same decoded tile, a kernel set stays within the
  * tolerances of tests/attn/tolerance.h. f32, f16 and bf16 tiles are widened to f32 and multiplied

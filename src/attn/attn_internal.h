@@ -1,0 +1,117 @@
+/* attn_internal.h - the workspace, and how a layer's rows are cut into blocks.
+ *
+ * A task is (sequence, kv head, block of query rows). Its rows are the query heads of the kv head's
+ * group for block_queries consecutive queries, query-major, so that one pass over a tile serves
+ * them all and a causal bound grows with the row index. A task is one work item, or several over
+ * ranges of its splits when there would be too few items to keep the threads busy.
+ *
+ * A split is split_entries table entries: the unit whose running (m, l, o) is closed as a partial.
+ * Splits are fixed by the table alone; items are not, and no result depends on them.
+ *
+ * Memory of a workspace, all taken at create: the plan of a step (by sequence and by row), one
+ * scratch area per thread, and the partials of tasks that several items share. The last is bounded:
+ * what does not fit is not cut.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ATTN_INTERNAL_H
+#define QUIRE_ATTN_INTERNAL_H
+
+#include "attn/kernels.h"
+#include "quire/attn.h"
+
+#include <stdatomic.h>
+
+#define QUIRE_ATTN_BLOCK_ROWS_MAX   96u /* rows of a block, unless one query has more heads */
+#define QUIRE_ATTN_BLOCK_BYTES_MAX  (192u << 10) /* packed q, logits and o of a block stay in L2 */
+#define QUIRE_ATTN_SHARED_TASKS_MAX 1024u        /* tasks that several items share, in one call */
+
+/* Tokens of a step that go to one tile: what append encodes at once. */
+typedef struct quire_attn_segment {
+    const unsigned char *page;
+    uint32_t tile; /* within the page */
+    uint16_t first_slot;
+    uint16_t n_tokens;
+    uint32_t first_row;
+} quire_attn_segment;
+
+/* Counters that different threads write, each in a cache line of its own. */
+typedef struct quire_attn_counter {
+    _Alignas(64) _Atomic uint32_t value;
+} quire_attn_counter;
+
+struct quire_attn_workspace {
+    quire_allocator allocator;
+    quire_attn_workspace_opts limits; /* with defaults filled in */
+    const quire_attn_kernels *kernels;
+    const quire_codec *codec;
+
+    uint32_t n_splits_max; /* of one sequence */
+    quire_attn_batch batch;
+    uint32_t *split_token;        /* [n_seqs_max][n_splits_max] index of each split's first token */
+    quire_attn_segment *segments; /* [n_rows_max] */
+    uint32_t n_segments;
+
+    quire_attn_counter *next_item; /* [n_layers_max], by call */
+    quire_attn_counter
+        *done; /* [QUIRE_ATTN_SHARED_TASKS_MAX] items that finished; 0 between calls */
+    float *partials;
+    size_t partial_floats;
+    unsigned char *scratch; /* [n_threads_max] */
+    size_t scratch_bytes;   /* of one thread */
+};
+
+/* What follows from a layer's constants. Sizes of float arrays in floats. */
+typedef struct quire_attn_shape {
+    uint32_t group; /* query heads of one kv head */
+    uint32_t n_v;   /* V sources the kernels see: 1 for v_prefix_of_k */
+    uint32_t block_queries;
+    uint32_t block_rows; /* block_queries * group */
+    size_t q_bytes;      /* of a packed row */
+    size_t o_stride;
+} quire_attn_shape;
+
+quire_attn_shape quire_attn_shape_of(const quire_attn_workspace *workspace,
+                                     const quire_attn_layer *layer);
+
+static inline uint32_t quire_attn_ceil_div(uint32_t a, uint32_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+static inline size_t quire_attn_round_up(size_t n, size_t multiple)
+{
+    return (n + multiple - 1) / multiple * multiple;
+}
+
+/* Floats of the running state (m, l, o) of n_rows rows, a multiple of 16. */
+static inline size_t quire_attn_state_floats(const quire_attn_shape *shape, uint32_t n_rows)
+{
+    return 2 * quire_attn_round_up(n_rows, 16) + (size_t)shape->n_v * n_rows * shape->o_stride;
+}
+
+static inline const quire_page_entry *quire_attn_entry(const quire_attn_seq *seq, uint32_t i)
+{
+    return &seq->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+}
+
+/* Address of tile `tile` of kv head g. */
+static inline unsigned char *quire_attn_tile(const quire_attn_lane *lane, const unsigned char *page,
+                                             uint32_t g, uint32_t tile)
+{
+    return (unsigned char *)(uintptr_t)page + lane->page_offset + g * lane->head_stride +
+           tile * lane->tile_stride;
+}
+
+/* The scratch of one thread: a tile as f32 and one row before and after rotation, then the block.
+ */
+static inline float *quire_attn_scratch_tile(const quire_attn_workspace *workspace, uint32_t thread)
+{
+    return (float *)(void *)(workspace->scratch + thread * workspace->scratch_bytes);
+}
+
+static inline size_t quire_attn_scratch_tile_floats(const quire_attn_workspace *workspace)
+{
+    return (size_t)QUIRE_TILE_TOKENS * workspace->limits.head_dim_max;
+}
+
+#endif /* QUIRE_ATTN_INTERNAL_H */

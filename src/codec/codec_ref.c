@@ -1,0 +1,206 @@
+/* codec_ref.c - the tile formats in plain C: the definition of their bytes.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "base/check.h"
+#include "codec/codec_internal.h"
+#include "codec/half.h"
+
+#include <math.h>
+
+static void check_rows(const quire_tile_rows *rows)
+{
+    QUIRE_CHECK(rows->first_slot <= QUIRE_TILE_TOKENS &&
+                rows->n_tokens <= QUIRE_TILE_TOKENS - rows->first_slot);
+    QUIRE_ASSERT(quire_tile_bytes(QUIRE_FORMAT_F32, rows->d) != 0 && rows->stride >= rows->d);
+}
+
+static uint32_t row_max_bits(const float *x, uint32_t d)
+{
+    uint32_t max_bits = 0;
+
+    for (uint32_t i = 0; i < d; i++) {
+        uint32_t magnitude = quire_f32_bits(x[i]) & 0x7fffffffu;
+
+        max_bits = magnitude > max_bits ? magnitude : max_bits;
+    }
+    return max_bits;
+}
+
+/* A row whose inverse is 0 (zeros, NaN or Inf in it) gets zero codes. */
+static int q8_code(float x, float inverse)
+{
+    float scaled = inverse != 0.0f ? x * inverse : 0.0f;
+
+    scaled = scaled > 127.0f ? 127.0f : scaled;
+    scaled = scaled < -127.0f ? -127.0f : scaled;
+    return (int)lrintf(scaled);
+}
+
+static void encode_k_row(quire_format format, uint32_t d, const float *x, void *tile, uint32_t s)
+{
+    switch (format) {
+    case QUIRE_FORMAT_F32:
+        for (uint32_t i = 0; i < d; i++) {
+            ((float *)tile)[quire_k_index(1, i, s)] = x[i];
+        }
+        break;
+    case QUIRE_FORMAT_F16:
+        for (uint32_t i = 0; i < d; i++) {
+            ((uint16_t *)tile)[quire_k_index(1, i, s)] = quire_f32_to_f16(x[i]);
+        }
+        break;
+    case QUIRE_FORMAT_BF16:
+        for (uint32_t i = 0; i < d; i++) {
+            ((uint16_t *)tile)[quire_k_index(2, i, s)] = quire_f32_to_bf16(x[i]);
+        }
+        break;
+    case QUIRE_FORMAT_Q8: {
+        quire_q8_scale scale = quire_q8_scale_of(row_max_bits(x, d));
+        uint8_t *codes = (uint8_t *)tile + QUIRE_Q8_CODES_OFFSET;
+
+        ((uint16_t *)tile)[s] = scale.bits;
+        for (uint32_t i = 0; i < d; i++) {
+            codes[quire_k_index(4, i, s)] = (uint8_t)(q8_code(x[i], scale.inverse) + 128);
+        }
+        break;
+    }
+    case QUIRE_FORMAT_COUNT:
+        break;
+    }
+}
+
+static void encode_v_row(quire_format format, uint32_t d, const float *x, void *tile, uint32_t s)
+{
+    switch (format) {
+    case QUIRE_FORMAT_F32:
+        for (uint32_t i = 0; i < d; i++) {
+            ((float *)tile)[quire_v_index(1, d, i, s)] = x[i];
+        }
+        break;
+    case QUIRE_FORMAT_F16:
+        for (uint32_t i = 0; i < d; i++) {
+            ((uint16_t *)tile)[quire_v_index(1, d, i, s)] = quire_f32_to_f16(x[i]);
+        }
+        break;
+    case QUIRE_FORMAT_BF16:
+        for (uint32_t i = 0; i < d; i++) {
+            ((uint16_t *)tile)[quire_v_index(2, d, i, s)] = quire_f32_to_bf16(x[i]);
+        }
+        break;
+    case QUIRE_FORMAT_Q8: {
+        quire_q8_scale scale = quire_q8_scale_of(row_max_bits(x, d));
+        int8_t *codes = (int8_t *)tile + QUIRE_Q8_CODES_OFFSET;
+
+        ((uint16_t *)tile)[s] = scale.bits;
+        for (uint32_t i = 0; i < d; i++) {
+            codes[quire_v_index(4, d, i, s)] = (int8_t)q8_code(x[i], scale.inverse);
+        }
+        break;
+    }
+    case QUIRE_FORMAT_COUNT:
+        break;
+    }
+}
+
+static void decode_k_row(quire_format format, uint32_t d, const void *tile, uint32_t s, float *x)
+{
+    switch (format) {
+    case QUIRE_FORMAT_F32:
+        for (uint32_t i = 0; i < d; i++) {
+            x[i] = ((const float *)tile)[quire_k_index(1, i, s)];
+        }
+        break;
+    case QUIRE_FORMAT_F16:
+        for (uint32_t i = 0; i < d; i++) {
+            x[i] = quire_f16_to_f32(((const uint16_t *)tile)[quire_k_index(1, i, s)]);
+        }
+        break;
+    case QUIRE_FORMAT_BF16:
+        for (uint32_t i = 0; i < d; i++) {
+            x[i] = quire_bf16_to_f32(((const uint16_t *)tile)[quire_k_index(2, i, s)]);
+        }
+        break;
+    case QUIRE_FORMAT_Q8: {
+        float scale = quire_f16_to_f32(((const uint16_t *)tile)[s]);
+        const uint8_t *codes = (const uint8_t *)tile + QUIRE_Q8_CODES_OFFSET;
+
+        for (uint32_t i = 0; i < d; i++) {
+            x[i] = (float)((int)codes[quire_k_index(4, i, s)] - 128) * scale;
+        }
+        break;
+    }
+    case QUIRE_FORMAT_COUNT:
+        break;
+    }
+}
+
+static void decode_v_row(quire_format format, uint32_t d, const void *tile, uint32_t s, float *x)
+{
+    switch (format) {
+    case QUIRE_FORMAT_F32:
+        for (uint32_t i = 0; i < d; i++) {
+            x[i] = ((const float *)tile)[quire_v_index(1, d, i, s)];
+        }
+        break;
+    case QUIRE_FORMAT_F16:
+        for (uint32_t i = 0; i < d; i++) {
+            x[i] = quire_f16_to_f32(((const uint16_t *)tile)[quire_v_index(1, d, i, s)]);
+        }
+        break;
+    case QUIRE_FORMAT_BF16:
+        for (uint32_t i = 0; i < d; i++) {
+            x[i] = quire_bf16_to_f32(((const uint16_t *)tile)[quire_v_index(2, d, i, s)]);
+        }
+        break;
+    case QUIRE_FORMAT_Q8: {
+        float scale = quire_f16_to_f32(((const uint16_t *)tile)[s]);
+        const int8_t *codes = (const int8_t *)tile + QUIRE_Q8_CODES_OFFSET;
+
+        for (uint32_t i = 0; i < d; i++) {
+            x[i] = (float)codes[quire_v_index(4, d, i, s)] * scale;
+        }
+        break;
+    }
+    case QUIRE_FORMAT_COUNT:
+        break;
+    }
+}
+
+static void encode_k(quire_format format, const quire_tile_rows *rows, const float *x, void *tile)
+{
+    check_rows(rows);
+    for (uint32_t r = 0; r < rows->n_tokens; r++) {
+        encode_k_row(format, rows->d, x + r * rows->stride, tile, rows->first_slot + r);
+    }
+}
+
+static void encode_v(quire_format format, const quire_tile_rows *rows, const float *x, void *tile)
+{
+    check_rows(rows);
+    for (uint32_t r = 0; r < rows->n_tokens; r++) {
+        encode_v_row(format, rows->d, x + r * rows->stride, tile, rows->first_slot + r);
+    }
+}
+
+static void decode_k(quire_format format, const quire_tile_rows *rows, const void *tile, float *x)
+{
+    check_rows(rows);
+    for (uint32_t r = 0; r < rows->n_tokens; r++) {
+        decode_k_row(format, rows->d, tile, rows->first_slot + r, x + r * rows->stride);
+    }
+}
+
+static void decode_v(quire_format format, const quire_tile_rows *rows, const void *tile, float *x)
+{
+    check_rows(rows);
+    for (uint32_t r = 0; r < rows->n_tokens; r++) {
+        decode_v_row(format, rows->d, tile, rows->first_slot + r, x + r * rows->stride);
+    }
+}
+
+const quire_codec *quire_codec_ref(void)
+{
+    static const quire_codec codec = { "ref", encode_k, encode_v, decode_k, decode_v };
+
+    return &codec;
+}

@@ -1,0 +1,459 @@
+/* attn_fixture.c - see attn_fixture.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "attn/attn_fixture.h"
+#include "attn/kernels.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define STRIDE_PAD  8u /* rows are not dense: strides must be used */
+#define THREADS_MAX 8u
+
+fixture_opts fixture_defaults(void)
+{
+    return (fixture_opts){ .n_head = 8,
+                           .n_kv_head = 2,
+                           .d_k = 64,
+                           .d_v = 64,
+                           .k_format = QUIRE_FORMAT_F32,
+                           .v_format = QUIRE_FORMAT_F32,
+                           .n_k = 1,
+                           .n_v = 1,
+                           .page_tokens = 64,
+                           .n_seqs = 1,
+                           .n_tokens = { 100 },
+                           .n_rows = { 1 } };
+}
+
+static void *take(size_t bytes)
+{
+    const quire_allocator *allocator = quire_allocator_default();
+    void *p = allocator->alloc(allocator->ctx, bytes > 0 ? bytes : 1);
+
+    assert_non_null(p);
+    return p;
+}
+
+static float *random_floats(quire_rng *rng, size_t n, double scale)
+{
+    float *x = take(n * sizeof(float));
+
+    for (size_t i = 0; i < n; i++) {
+        x[i] = (float)(quire_rng_normal(rng) * scale);
+    }
+    return x;
+}
+
+/* Lanes of one source: all heads, tile after tile. Returns where the next source starts. */
+static size_t lay_out(const fixture_opts *o, quire_format format, uint32_t d, size_t offset,
+                      quire_attn_lane *lane)
+{
+    lane->page_offset = offset;
+    lane->tile_stride = quire_tile_bytes(format, d);
+    lane->head_stride = lane->tile_stride * (o->page_tokens / QUIRE_TILE_TOKENS);
+    return offset + lane->head_stride * o->n_kv_head;
+}
+
+static void init_layer(fixture *f)
+{
+    const fixture_opts *o = &f->opts;
+    double logit_scale = o->logit_scale != 0.0f ? (double)o->logit_scale : 2.0;
+    double k_scale = o->k_scale != 0.0f ? (double)o->k_scale : 1.0;
+    quire_attn_layer *layer = &f->layer;
+
+    *layer = (quire_attn_layer){ .n_head = o->n_head,
+                                 .n_kv_head = o->n_kv_head,
+                                 .d_k = o->d_k,
+                                 .d_v = o->d_v,
+                                 .k_format = o->k_format,
+                                 .v_format = o->v_format,
+                                 .rotate_k = o->rotate_k,
+                                 .rotate_v = o->rotate_v,
+                                 .n_k = o->n_k,
+                                 .n_v = o->n_v,
+                                 .v_prefix_of_k = o->n_v == 0,
+                                 .q_stride = (size_t)o->n_head * o->d_k + STRIDE_PAD,
+                                 .out_stride = (size_t)o->n_head * o->d_v + STRIDE_PAD };
+    layer->scale = (float)(logit_scale / k_scale / sqrt((double)o->d_k * o->n_k));
+    for (uint32_t i = 0; i < o->n_k; i++) {
+        f->page_bytes = lay_out(o, o->k_format, o->d_k, f->page_bytes, &layer->k[i]);
+    }
+    for (uint32_t i = 0; i < o->n_v; i++) {
+        f->page_bytes = lay_out(o, o->v_format, o->d_v, f->page_bytes, &layer->v[i]);
+    }
+}
+
+static void init_data(fixture *f, quire_rng *rng)
+{
+    const fixture_opts *o = &f->opts;
+    quire_attn_layer *layer = &f->layer;
+    double k_scale = o->k_scale != 0.0f ? (double)o->k_scale : 1.0;
+    double v_scale = o->v_scale != 0.0f ? (double)o->v_scale : 1.0;
+
+    for (uint32_t i = 0; i < o->n_k; i++) {
+        f->q[i] = random_floats(rng, f->n_rows * layer->q_stride, 1.0);
+        f->k[i] = random_floats(rng, (size_t)f->n_tokens * o->n_kv_head * o->d_k, k_scale);
+        layer->q[i] = f->q[i];
+    }
+    for (uint32_t i = 0; i < o->n_v; i++) {
+        f->v[i] = random_floats(rng, (size_t)f->n_tokens * o->n_kv_head * o->d_v, v_scale);
+    }
+    for (uint32_t i = 0; o->has_gates && i < QUIRE_ATTN_SOURCES_MAX; i++) {
+        f->gate[i] = random_floats(rng, (size_t)o->n_kv_head * o->d_v, 1.0);
+        layer->v_gate[i] = f->gate[i];
+    }
+}
+
+static uint32_t next_entry(const fixture_opts *o, uint32_t n_left, quire_rng *rng,
+                           quire_page_entry *entry)
+{
+    uint32_t first = o->is_ragged ? quire_rng_below(rng, o->page_tokens) : 0;
+    uint32_t n = o->page_tokens - first;
+
+    n = o->is_ragged ? 1 + quire_rng_below(rng, n) : n;
+    n = n < n_left ? n : n_left;
+    *entry = (quire_page_entry){ .first_slot = (uint16_t)first, .n_tokens = (uint16_t)n };
+    return n;
+}
+
+/* The table of one sequence, pages in order of use. */
+static void init_table(fixture *f, uint32_t s, quire_rng *rng)
+{
+    uint32_t n_tokens = f->opts.n_tokens[s];
+    uint32_t n_leaves = n_tokens / QUIRE_LEAF_ENTRIES + 1; /* an entry holds at least one token */
+    quire_page_entry **leaves = take(n_leaves * sizeof(*leaves));
+    uint32_t n_entries = 0;
+
+    for (uint32_t i = 0; i < n_leaves; i++) {
+        leaves[i] = NULL;
+    }
+    for (uint32_t token = 0; token < n_tokens; n_entries++) {
+        quire_page_entry entry;
+
+        if (n_entries % QUIRE_LEAF_ENTRIES == 0) {
+            leaves[n_entries / QUIRE_LEAF_ENTRIES] =
+                take(QUIRE_LEAF_ENTRIES * sizeof(quire_page_entry));
+        }
+        token += next_entry(&f->opts, n_tokens - token, rng, &entry);
+        entry.page = ++f->n_pages;
+        leaves[n_entries / QUIRE_LEAF_ENTRIES][n_entries % QUIRE_LEAF_ENTRIES] = entry;
+    }
+    f->seqs[s] = (quire_attn_seq){ .leaves = (const quire_page_entry *const *)leaves,
+                                   .n_entries = n_entries,
+                                   .n_tokens = n_tokens,
+                                   .first_row = f->n_rows,
+                                   .n_rows = f->opts.n_rows[s] };
+    f->first_token[s] = f->n_tokens;
+    f->n_rows += f->opts.n_rows[s];
+    f->n_tokens += n_tokens;
+}
+
+/* Page ids point into the store in shuffled order, so nothing may rely on neighbours. */
+static void init_pages(fixture *f, quire_rng *rng)
+{
+    f->store = take(f->n_pages * f->page_bytes);
+    f->page_addr = take((f->n_pages + 1u) * sizeof(*f->page_addr));
+    f->page_addr[0] = NULL;
+    for (uint32_t i = 0; i < f->n_pages; i++) {
+        uint32_t j = quire_rng_below(rng, i + 1);
+
+        f->page_addr[i + 1] = f->page_addr[j + 1];
+        f->page_addr[j + 1] = f->store + i * f->page_bytes;
+    }
+    fixture_wipe(f);
+}
+
+void fixture_wipe(fixture *f)
+{
+    memset(f->store, 0xff, f->n_pages * f->page_bytes);
+}
+
+void fixture_init(fixture *f, const fixture_opts *opts, quire_rng *rng)
+{
+    *f = (fixture){ .opts = *opts };
+    for (uint32_t s = 0; s < opts->n_seqs; s++) {
+        init_table(f, s, rng);
+    }
+    init_layer(f);
+    init_data(f, rng);
+    init_pages(f, rng);
+    f->batch = (quire_attn_batch){ .seqs = f->seqs,
+                                   .n_seqs = opts->n_seqs,
+                                   .page_tokens = opts->page_tokens,
+                                   .page_addr = f->page_addr };
+    for (uint32_t s = 0; s < opts->n_seqs; s++) {
+        fixture_store(f, s, 0, opts->n_tokens[s]);
+    }
+}
+
+void fixture_free(fixture *f)
+{
+    for (uint32_t s = 0; s < f->opts.n_seqs; s++) {
+        const quire_page_entry **leaves = (const quire_page_entry **)(uintptr_t)f->seqs[s].leaves;
+
+        for (uint32_t i = 0; i <= (f->seqs[s].n_entries - 1) / QUIRE_LEAF_ENTRIES; i++) {
+            free((void *)(uintptr_t)leaves[i]);
+        }
+        free((void *)(uintptr_t)leaves);
+    }
+    for (uint32_t i = 0; i < QUIRE_ATTN_SOURCES_MAX; i++) {
+        free(f->q[i]);
+        free(f->k[i]);
+        free(f->v[i]);
+        free(f->gate[i]);
+    }
+    free(f->page_addr);
+    free(f->store);
+}
+
+/* Store one row of one source of a head in its slot. */
+static void store_row(const fixture *f, bool is_k, uint32_t source, const float *x, uint32_t g,
+                      const quire_page_entry *entry, uint32_t slot)
+{
+    const quire_attn_layer *layer = &f->layer;
+    const quire_codec *codec = quire_codec_find("ref");
+    const quire_attn_lane *lane = is_k ? &layer->k[source] : &layer->v[source];
+    uint32_t d = is_k ? layer->d_k : layer->d_v;
+    uint32_t rotation = is_k ? layer->rotate_k : layer->rotate_v;
+    quire_tile_rows rows = { d, slot % QUIRE_TILE_TOKENS, 1, d };
+    unsigned char *tile = f->page_addr[entry->page] + lane->page_offset + g * lane->head_stride +
+                          slot / QUIRE_TILE_TOKENS * lane->tile_stride;
+    float rotated[QUIRE_HEAD_DIM_MAX];
+
+    memcpy(rotated, x, d * sizeof(float));
+    if (rotation != 0) {
+        quire_hadamard(rotated, d, rotation);
+    }
+    if (is_k) {
+        codec->encode_k(layer->k_format, &rows, rotated, tile);
+    } else {
+        codec->encode_v(layer->v_format, &rows, rotated, tile);
+    }
+}
+
+void fixture_store(fixture *f, uint32_t seq, uint32_t begin, uint32_t end)
+{
+    const quire_attn_seq *s = &f->seqs[seq];
+    uint32_t token = 0;
+
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        const quire_page_entry *entry = &s->leaves[e / QUIRE_LEAF_ENTRIES][e % QUIRE_LEAF_ENTRIES];
+
+        for (uint32_t i = 0; i < entry->n_tokens; i++, token++) {
+            if (token < begin || token >= end) {
+                continue;
+            }
+            for (uint32_t g = 0; g < f->opts.n_kv_head; g++) {
+                size_t head = (size_t)(f->first_token[seq] + token) * f->opts.n_kv_head + g;
+
+                for (uint32_t k = 0; k < f->opts.n_k; k++) {
+                    store_row(f, true, k, f->k[k] + head * f->opts.d_k, g, entry,
+                              entry->first_slot + i);
+                }
+                for (uint32_t v = 0; v < f->opts.n_v; v++) {
+                    store_row(f, false, v, f->v[v] + head * f->opts.d_v, g, entry,
+                              entry->first_slot + i);
+                }
+            }
+        }
+    }
+}
+
+size_t fixture_out_floats(const fixture *f)
+{
+    return (size_t)f->n_rows * f->opts.n_head * f->opts.d_v;
+}
+
+typedef struct worker {
+    quire_attn_workspace *workspace;
+    const quire_attn_layer *layer;
+    bool is_append;
+    uint32_t thread;
+    uint32_t n_threads;
+} worker;
+
+static void *work(void *arg)
+{
+    const worker *w = arg;
+
+    if (w->is_append) {
+        quire_attn_append(w->workspace, w->layer, w->thread, w->n_threads);
+    } else {
+        quire_attn_run(w->workspace, w->layer, 0, w->thread, w->n_threads);
+    }
+    return NULL;
+}
+
+static void work_all(quire_attn_workspace *workspace, const quire_attn_layer *layer, bool is_append,
+                     uint32_t n_threads)
+{
+    worker workers[THREADS_MAX];
+    pthread_t threads[THREADS_MAX];
+
+    assert_in_range(n_threads, 1, THREADS_MAX);
+    for (uint32_t i = 0; i < n_threads; i++) {
+        workers[i] = (worker){ workspace, layer, is_append, i, n_threads };
+        if (i > 0) {
+            assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+        }
+    }
+    (void)work(&workers[0]);
+    for (uint32_t i = 1; i < n_threads; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    }
+}
+
+/* K and V of the rows that are appended, in row order. */
+static float *gather_new(const fixture *f, const quire_attn_batch *batch, const float *x,
+                         uint32_t row_floats)
+{
+    float *rows = take((size_t)f->n_rows * row_floats * sizeof(float));
+
+    for (uint32_t b = 0; b < batch->n_seqs; b++) {
+        const quire_attn_seq *seq = &batch->seqs[b];
+        uint32_t s = 0;
+
+        while (f->seqs[s].leaves != seq->leaves) {
+            s++;
+        }
+        for (uint32_t i = 0; i < seq->n_rows; i++) {
+            size_t token = f->first_token[s] + seq->n_tokens - seq->n_rows + i;
+
+            memcpy(rows + (size_t)(seq->first_row + i) * row_floats, x + token * row_floats,
+                   row_floats * sizeof(float));
+        }
+    }
+    return rows;
+}
+
+static quire_attn_workspace *open_workspace(const fixture *f, const fixture_run_opts *opts)
+{
+    quire_attn_workspace_opts ws_opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
+    quire_attn_workspace *workspace;
+
+    ws_opts.n_threads_max = opts->n_threads;
+    ws_opts.n_seqs_max = FIXTURE_SEQS_MAX;
+    ws_opts.n_rows_max = f->n_rows;
+    ws_opts.n_head_max = f->opts.n_head;
+    ws_opts.head_dim_max = f->opts.d_k > f->opts.d_v ? f->opts.d_k : f->opts.d_v;
+    ws_opts.n_entries_max = f->n_pages;
+    ws_opts.split_entries = f->opts.split_entries;
+    ws_opts.page_tokens = f->opts.page_tokens;
+    ws_opts.n_layers_max = 1;
+    ws_opts.isa = opts->isa;
+    assert_int_equal(quire_attn_workspace_create(&workspace, &ws_opts), QUIRE_OK);
+    return workspace;
+}
+
+void fixture_run(fixture *f, const quire_attn_batch *batch, const fixture_run_opts *opts,
+                 float *out)
+{
+    const fixture_opts *o = &f->opts;
+    quire_attn_workspace *workspace = open_workspace(f, opts);
+    quire_attn_layer layer = f->layer;
+    size_t row_floats = (size_t)o->n_head * o->d_v;
+    float *padded = take(f->n_rows * layer.out_stride * sizeof(float));
+    float *k_new = NULL;
+    float *v_new = NULL;
+
+    batch = batch != NULL ? batch : &f->batch;
+    layer.out = padded;
+    assert_int_equal(quire_attn_layer_check(workspace, &layer), QUIRE_OK);
+    assert_int_equal(quire_attn_begin(workspace, batch), QUIRE_OK);
+    if (opts->has_append) {
+        layer.k_new_stride = (size_t)o->n_kv_head * o->d_k;
+        layer.v_new_stride = (size_t)o->n_kv_head * o->d_v;
+        k_new = gather_new(f, batch, f->k[0], (uint32_t)layer.k_new_stride);
+        layer.k_new = k_new;
+        if (o->n_v > 0) {
+            v_new = gather_new(f, batch, f->v[0], (uint32_t)layer.v_new_stride);
+            layer.v_new = v_new;
+        }
+        work_all(workspace, &layer, true, opts->n_threads);
+    }
+    work_all(workspace, &layer, false, opts->n_threads);
+    for (uint32_t b = 0; b < batch->n_seqs; b++) {
+        for (uint32_t i = 0; i < batch->seqs[b].n_rows; i++) {
+            size_t row = batch->seqs[b].first_row + i;
+
+            memcpy(out + row * row_floats, padded + row * layer.out_stride,
+                   row_floats * sizeof(float));
+        }
+    }
+    free(k_new);
+    free(v_new);
+    free(padded);
+    quire_attn_workspace_destroy(workspace);
+}
+
+double *fixture_ref(fixture *f)
+{
+    double *ref = take(fixture_out_floats(f) * sizeof(double));
+
+    assert_int_equal(quire_attn_ref(&f->batch, &f->layer, ref), QUIRE_OK);
+    return ref;
+}
+
+/* A NaN on either side is an infinite error. */
+static double relative(double difference, double norm)
+{
+    if (difference == 0.0) {
+        return 0.0;
+    }
+    return difference / norm < INFINITY ? sqrt(difference / norm) : INFINITY;
+}
+
+fixture_error fixture_error_of(const fixture *f, const float *out, const double *ref)
+{
+    size_t d = f->opts.d_v;
+    double total_difference = 0.0;
+    double total_norm = 0.0;
+    fixture_error error = { 0.0, 0.0 };
+
+    for (size_t row = 0; row < (size_t)f->n_rows * f->opts.n_head; row++) {
+        double difference = 0.0;
+        double norm = 0.0;
+        double row_error;
+
+        for (size_t i = row * d; i < (row + 1) * d; i++) {
+            difference += ((double)out[i] - ref[i]) * ((double)out[i] - ref[i]);
+            norm += ref[i] * ref[i];
+        }
+        row_error = relative(difference, norm);
+        error.worst_row = row_error > error.worst_row ? row_error : error.worst_row;
+        total_difference += difference;
+        total_norm += norm;
+    }
+    error.total = relative(total_difference, total_norm);
+    return error;
+}
+
+uint32_t fixture_isas(const char **isas, uint32_t max)
+{
+    static const char *const names[] = { "portable", "avx2", "avx512" };
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && n < max; i++) {
+        if (quire_attn_kernels_find(names[i]) != NULL) {
+            isas[n++] = names[i];
+        }
+    }
+    return n;
+}
+
+uint64_t fixture_seed(void)
+{
+    const char *text = getenv("QUIRE_SEED");
+    uint64_t seed = text != NULL ? strtoull(text, NULL, 0) : 20260101u;
+
+    print_message("QUIRE_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
+}

@@ -1,0 +1,96 @@
+/* attn_fixture.h - a little KV cache for tests of attention: pages full of NaN, page tables, random
+ * K and V stored through the reference codec, and calls with any ISA and number of threads.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_ATTN_FIXTURE_H
+#define QUIRE_TESTS_ATTN_FIXTURE_H
+
+#include "base/rng.h"
+#include "quire/attn.h"
+
+#define FIXTURE_SEQS_MAX 8u
+
+typedef struct fixture_opts {
+    uint32_t n_head;
+    uint32_t n_kv_head;
+    uint32_t d_k;
+    uint32_t d_v;
+    quire_format k_format;
+    quire_format v_format;
+    uint32_t rotate_k;
+    uint32_t rotate_v;
+    uint32_t n_k;
+    uint32_t n_v; /* 0: v_prefix_of_k */
+    bool has_gates;
+    bool is_ragged; /* entries use random parts of their pages */
+    uint32_t page_tokens;
+    uint32_t split_entries; /* 0 = default */
+    uint32_t n_seqs;
+    uint32_t n_tokens[FIXTURE_SEQS_MAX];
+    uint32_t n_rows[FIXTURE_SEQS_MAX]; /* query rows: the last of its tokens */
+    float k_scale;                     /* standard deviation of K, V; 0 = 1 */
+    float v_scale;
+    float logit_scale; /* standard deviation of the logits, about; 0 = 2 */
+} fixture_opts;
+
+typedef struct fixture {
+    fixture_opts opts;
+    uint32_t n_rows;
+    uint32_t n_tokens;
+    uint32_t first_token[FIXTURE_SEQS_MAX]; /* of each sequence, in k and v */
+    quire_attn_seq seqs[FIXTURE_SEQS_MAX];
+    quire_attn_batch batch;
+    quire_attn_layer layer;
+    float *q[QUIRE_ATTN_SOURCES_MAX];
+    float *k[QUIRE_ATTN_SOURCES_MAX]; /* [n_tokens][n_kv_head][d_k], not rotated */
+    float *v[QUIRE_ATTN_SOURCES_MAX];
+    float *gate[QUIRE_ATTN_SOURCES_MAX];
+    size_t page_bytes;
+    uint32_t n_pages; /* page ids 1 .. n_pages */
+    unsigned char *store;
+    unsigned char **page_addr;
+} fixture;
+
+/* One K/V shape with a single sequence: heads 8/2, d 64, one source each, pages of 64, one row. */
+fixture_opts fixture_defaults(void);
+
+/* Build everything and store all tokens. Fails the running test when memory is short. */
+void fixture_init(fixture *f, const fixture_opts *opts, quire_rng *rng);
+void fixture_free(fixture *f);
+
+/* Encode K and V of tokens [begin, end) of a sequence from f->k and f->v again. */
+void fixture_store(fixture *f, uint32_t seq, uint32_t begin, uint32_t end);
+
+/* Fill all pages with bytes that decode to NaN. */
+void fixture_wipe(fixture *f);
+
+/* Floats of the output: [n_rows][n_head][d_v], dense. */
+size_t fixture_out_floats(const fixture *f);
+
+typedef struct fixture_run_opts {
+    const char *isa; /* NULL = fastest */
+    uint32_t n_threads;
+    bool has_append; /* append the rows' K and V first */
+} fixture_run_opts;
+
+/* Attention over batch (NULL: the fixture's own) with a workspace of its own. */
+void fixture_run(fixture *f, const quire_attn_batch *batch, const fixture_run_opts *opts,
+                 float *out);
+
+/* The reference, dense. Memory: release with free(). */
+double *fixture_ref(fixture *f);
+
+/* ||out - ref|| / ||ref||, over the whole output and for the worst (row, head). */
+typedef struct fixture_error {
+    double total;
+    double worst_row;
+} fixture_error;
+fixture_error fixture_error_of(const fixture *f, const float *out, const double *ref);
+
+/* ISAs of this build on this CPU. Returns their number, at most `max`. */
+uint32_t fixture_isas(const char **isas, uint32_t max);
+
+/* The seed of this run: QUIRE_SEED, or a fixed one. Printed, so that a failure can be repeated. */
+uint64_t fixture_seed(void);
+
+#endif /* QUIRE_TESTS_ATTN_FIXTURE_H */

@@ -7,9 +7,13 @@ cd "$(dirname "$0")/.."
 
 preset=${1:?usage: scripts/build.sh PRESET [CMAKE OPTION...]}
 shift
+build=build-$preset
 case $preset in
 release) build=build ;;
-*) build=build-$preset ;;
+esac
+# By hand the model runtime is used if it is there; here set-up has seen to that.
+case $preset in
+release | debug | asan) set -- -DQUIRE_MODEL=ON "$@" ;;
 esac
 
 prefix=$(scripts/setup.sh prefix)

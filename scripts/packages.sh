@@ -25,19 +25,19 @@ install_packages() {
         die "missing: $* (names of Debian packages). Install their equivalents and try again."
     fi
     if [ "$(id -u)" -ne 0 ]; then
-        say "missing Debian packages: $*. Install them, then try again:"
-        printf 'apt-get install -y --no-install-recommends %s\n' "$*"
-        exit 1
+        say "missing Debian packages: $*"
+        die "install them as root, then try again:
+apt-get install -y --no-install-recommends $*"
     fi
     say "installing Debian packages: $*"
     export DEBIAN_FRONTEND=noninteractive
     # The package lists are refreshed only where they do not know a package.
     if ! apt-cache show "$@" >/dev/null 2>&1; then
-        apt-get update -q >&2 || die "apt-get update failed; see above"
+        apt-get update -qq >&2 || die "apt-get update failed; see above"
     fi
-    if ! apt-get install -y -q --no-install-recommends "$@" >&2; then
-        apt-get update -q >&2 || die "apt-get update failed; see above"
-        apt-get install -y -q --no-install-recommends "$@" >&2 || die "apt-get could not install: $*"
+    if ! apt-get install -y -qq --no-install-recommends "$@" >&2; then
+        apt-get update -qq >&2 || die "apt-get update failed; see above"
+        apt-get install -y -qq --no-install-recommends "$@" >&2 || die "apt-get could not install: $*"
     fi
 }
 

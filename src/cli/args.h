@@ -1,0 +1,110 @@
+/* args.h - options that several commands share: their values and their table rows.
+ *
+ * A command's argument struct begins with quire_common_args; its table begins with the shared rows
+ * and adds its own.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_ARGS_H
+#define QUIRE_CLI_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cli/options.h"
+
+#define QUIRE_THREADS_MAX 512
+#define QUIRE_TOKENS_MAX  (1 << 20) /* longest context; quire_cache_opts.seq_tokens_max's default  \
+                                     */
+
+typedef struct quire_common_args {
+    const char *model;
+    int64_t n_threads; /* 0 = all CPUs available */
+    int64_t n_ctx;     /* 0 = the command's default */
+    quire_kv_pair kv;
+    uint64_t kv_budget_bytes; /* 0 = what the context needs */
+    int64_t page_tokens;
+    int64_t n_batch;
+    bool is_json;
+} quire_common_args;
+
+typedef struct quire_sampling_args {
+    double temperature;
+    int64_t top_k;
+    double top_p;
+    double min_p;
+    int64_t seed;      /* -1 = a new one each time */
+    int64_t n_predict; /* -1 = no limit */
+    bool ignores_eos;
+} quire_sampling_args;
+
+/* clang-format off */
+#define QUIRE_ROW_MODEL                                                                            \
+    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .is_required = true,                   \
+      .unit = "FILE", .offset = offsetof(quire_common_args, model), .help = "GGUF model" }
+
+#define QUIRE_ROW_JSON                                                                             \
+    { .names = { "--json" }, .type = QUIRE_OPT_FLAG,                                               \
+      .offset = offsetof(quire_common_args, is_json),                                              \
+      .help = "print one JSON document on stdout instead of text" }
+
+#define QUIRE_ROW_THREADS                                                                          \
+    { .names = { "-t", "--threads" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,              \
+      .max = QUIRE_THREADS_MAX, .initial_text = "all CPUs available",                              \
+      .offset = offsetof(quire_common_args, n_threads), .help = "CPU threads" }
+
+#define QUIRE_ROW_CTX(default_text)                                                                \
+    { .names = { "-c", "--ctx", "--ctx-size" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,    \
+      .max = QUIRE_TOKENS_MAX, .initial_text = (default_text),                                     \
+      .offset = offsetof(quire_common_args, n_ctx), .help = "context in tokens" }
+
+/* --kv for both, -ctk and -ctv for one each, as llama.cpp names them. */
+#define QUIRE_ROWS_KV                                                                              \
+    { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]", .initial = "f16",                \
+      .offset = offsetof(quire_common_args, kv), .help = "number format of the KV cache" },        \
+    { .names = { "-ctk", "--cache-type-k" }, .type = QUIRE_OPT_FORMAT, .unit = "K",                \
+      .offset = offsetof(quire_common_args, kv.k), .help = "format of K alone" },                  \
+    { .names = { "-ctv", "--cache-type-v" }, .type = QUIRE_OPT_FORMAT, .unit = "V",                \
+      .offset = offsetof(quire_common_args, kv.v), .help = "format of V alone" }
+
+#define QUIRE_ROWS_CACHE                                                                           \
+    { .names = { "--kv-budget" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",                         \
+      .initial_text = "what the context needs",                                                    \
+      .offset = offsetof(quire_common_args, kv_budget_bytes), .help = "memory for KV pages" },     \
+    { .names = { "--page-tokens" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64, .max = 1024,  \
+      .multiple = 64, .initial = "64", .offset = offsetof(quire_common_args, page_tokens),         \
+      .help = "tokens in a KV page, a multiple of 64" },                                           \
+    { .names = { "-b", "--batch" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,                \
+      .max = 65536, .initial = "512", .offset = offsetof(quire_common_args, n_batch),              \
+      .help = "prompt tokens computed in one step" }
+
+/* Every command that runs a model. */
+#define QUIRE_ROWS_RUNTIME(default_ctx)                                                            \
+    QUIRE_ROW_MODEL, QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx), QUIRE_ROWS_KV, QUIRE_ROWS_CACHE
+
+/* For a struct `args_type` with a member `sampling`. */
+#define QUIRE_ROWS_SAMPLING(args_type)                                                             \
+    { .names = { "-n", "--predict" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = -1,             \
+      .max = QUIRE_TOKENS_MAX, .initial = "-1", .initial_text = "-1, no limit",                    \
+      .offset = offsetof(args_type, sampling.n_predict), .help = "tokens to generate at most" },   \
+    { .names = { "--temp" }, .type = QUIRE_OPT_REAL, .unit = "T", .min = 0, .max = 100,            \
+      .initial = "0.8", .offset = offsetof(args_type, sampling.temperature),                       \
+      .help = "temperature; 0 always takes the most likely token" },                               \
+    { .names = { "--top-k" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = INT32_MAX,    \
+      .initial = "40", .offset = offsetof(args_type, sampling.top_k),                              \
+      .help = "sample among the N most likely tokens; 0 is off" },                                 \
+    { .names = { "--top-p" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = 0, .max = 1,             \
+      .initial = "0.95", .offset = offsetof(args_type, sampling.top_p),                            \
+      .help = "sample among the likeliest tokens that sum up to P; 1 is off" },                    \
+    { .names = { "--min-p" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = 0, .max = 1,             \
+      .initial = "0.05", .offset = offsetof(args_type, sampling.min_p),                            \
+      .help = "drop tokens less likely than P times the likeliest; 0 is off" },                    \
+    { .names = { "-s", "--seed" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = -1,                \
+      .max = 4294967294.0, .initial = "-1", .initial_text = "-1, another one each time",           \
+      .offset = offsetof(args_type, sampling.seed), .help = "of the random choices" },             \
+    { .names = { "--ignore-eos" }, .type = QUIRE_OPT_FLAG,                                         \
+      .offset = offsetof(args_type, sampling.ignores_eos),                                         \
+      .help = "never choose a token that ends the text" }
+/* clang-format on */
+
+#endif /* QUIRE_CLI_ARGS_H */

@@ -1,0 +1,285 @@
+/* cmd_bench.c - quire bench: prefill and decode speed at given depths, and what they take.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/args.h"
+#include "cli/bandwidth.h"
+#include "cli/commands.h"
+#include "cli/measure.h"
+#include "cli/session.h"
+#include "cli/talk.h"
+
+#include "base/check.h"
+#include "base/parse.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct bench_args {
+    quire_common_args common;
+    int64_t n_prompt;
+    int64_t n_gen;
+    quire_count_list depths;
+    quire_kv_list kv;
+    int64_t n_repeats;
+    int fill;
+    int cache;
+} bench_args;
+
+static const char *const fills[] = { "fast", "compute", NULL };
+static const char *const caches[] = { "paged", "contiguous", "none", NULL }; /* quire_caching */
+
+/* clang-format off */
+static const quire_opt options[] = {
+    QUIRE_ROW_MODEL,
+    QUIRE_ROW_THREADS,
+    QUIRE_ROW_CTX("what the tests need"),
+    { .names = { "--kv" }, .type = QUIRE_OPT_KV_LIST, .unit = "K[:V],...", .initial = "f16",
+      .offset = offsetof(bench_args, kv), .help = "number formats of the KV cache" },
+    QUIRE_ROWS_CACHE,
+    { .names = { "-p", "--prompt" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
+      .max = QUIRE_TOKENS_MAX, .initial = "512", .offset = offsetof(bench_args, n_prompt),
+      .help = "tokens of the prefill test; 0 leaves it out" },
+    { .names = { "-n", "--gen" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
+      .max = QUIRE_TOKENS_MAX, .initial = "32", .offset = offsetof(bench_args, n_gen),
+      .help = "tokens of the decode test; 0 leaves it out" },
+    { .names = { "-d", "--depth" }, .type = QUIRE_OPT_COUNT_LIST, .unit = "N,...", .min = 0,
+      .max = QUIRE_TOKENS_MAX, .initial = "0", .offset = offsetof(bench_args, depths),
+      .help = "tokens already in the context" },
+    { .names = { "-r", "--repeats" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_REPEATS_MAX, .initial = "3", .offset = offsetof(bench_args, n_repeats),
+      .help = "repeats of each test; the median counts" },
+    { .names = { "--fill" }, .type = QUIRE_OPT_CHOICE, .choices = fills, .initial = "fast",
+      .offset = offsetof(bench_args, fill),
+      .help = "where a depth's KV comes from: synthetic pages, or computed like a prompt" },
+    { .names = { "--cache" }, .type = QUIRE_OPT_CHOICE, .choices = caches, .initial = "paged",
+      .offset = offsetof(bench_args, cache),
+      .help = "pages, one buffer of the whole context per sequence, or no cache: every token is "
+              "computed again for each new one" },
+    QUIRE_ROW_JSON,
+};
+/* clang-format on */
+
+typedef struct row {
+    quire_measure_opts opts;
+    quire_measurement m;
+    double roofline_share; /* 0 where it says nothing */
+} row;
+
+typedef struct table {
+    const bench_args *args;
+    quire_session session;
+    double bandwidth; /* bytes per second */
+    uint32_t n_threads;
+    row *rows;
+    size_t n_rows;
+} table;
+
+static uint32_t needed_ctx(const bench_args *args)
+{
+    int64_t deepest = 0;
+    int64_t longest = args->n_prompt > args->n_gen ? args->n_prompt : args->n_gen;
+
+    for (uint32_t i = 0; i < args->depths.n; i++) {
+        deepest = args->depths.items[i] > deepest ? args->depths.items[i] : deepest;
+    }
+    return (uint32_t)(deepest + longest);
+}
+
+/* Weights that one decode step reads: all of them, but of an input embedding that is not also the
+ * output only one row. Its size is taken as its share of the parameters. */
+static double step_weight_bytes(const quire_model_desc *desc)
+{
+    double share = (double)desc->n_vocab * desc->n_embd / (double)desc->n_params;
+
+    return (double)desc->weight_bytes * (desc->has_tied_output ? 1.0 : 1.0 - share);
+}
+
+static int run_test(table *t, quire_bench_test test, quire_kv_pair kv, uint32_t depth)
+{
+    const bench_args *args = t->args;
+    row *r = &t->rows[t->n_rows];
+    int64_t n = test == QUIRE_BENCH_PREFILL ? args->n_prompt : args->n_gen;
+
+    if (n == 0) {
+        return QUIRE_OK;
+    }
+    r->opts = (quire_measure_opts){
+        .test = test,
+        .caching = (quire_caching)args->cache,
+        .is_filled_fast = args->fill == 0,
+        .depth = depth,
+        .n_tokens = (uint32_t)n,
+        .n_repeats = (uint32_t)args->n_repeats,
+        .kv = kv,
+    };
+    QUIRE_TRY(quire_measure(&t->session, &r->opts, &r->m));
+    if (r->m.step_read_bytes > 0 && t->bandwidth > 0) {
+        double bytes = r->m.step_read_bytes + step_weight_bytes(t->session.desc);
+
+        r->roofline_share = bytes / t->bandwidth * r->m.median;
+    }
+    t->n_rows++;
+    return QUIRE_OK;
+}
+
+static int run_format(table *t, quire_kv_pair kv, quire_error *err)
+{
+    const bench_args *args = t->args;
+    quire_common_args common = args->common;
+    quire_session_want want = { .n_ctx = needed_ctx(args),
+                                .is_contiguous = args->cache == QUIRE_CACHING_CONTIGUOUS };
+    int rc = QUIRE_OK;
+
+    common.kv = kv;
+    want.n_ctx = (uint32_t)common.n_ctx > want.n_ctx ? (uint32_t)common.n_ctx : want.n_ctx;
+    QUIRE_TRY(quire_session_open_runtime(&t->session, &common, &want, err));
+    t->n_threads = quire_runtime_n_threads(t->session.runtime);
+    if (t->bandwidth == 0) {
+        quire_progress("measuring memory bandwidth");
+        t->bandwidth = quire_read_bandwidth(t->n_threads);
+        quire_progress_end();
+    }
+    for (uint32_t i = 0; rc == QUIRE_OK && i < args->depths.n; i++) {
+        uint32_t depth = (uint32_t)args->depths.items[i];
+
+        rc = run_test(t, QUIRE_BENCH_PREFILL, kv, depth);
+        if (rc == QUIRE_OK) {
+            rc = run_test(t, QUIRE_BENCH_DECODE, kv, depth);
+        }
+    }
+    if (rc < 0) {
+        quire_session_step_error(&t->session, rc, err);
+    }
+    quire_session_close_runtime(&t->session);
+    return rc;
+}
+
+static const char *test_name(const row *r)
+{
+    return r->opts.test == QUIRE_BENCH_PREFILL ? "prefill" : "decode";
+}
+
+static json_t *row_json(const table *t, const row *r)
+{
+    const bench_args *args = t->args;
+    const quire_measurement *m = &r->m;
+    char kv[24];
+    json_t *rates = json_array();
+
+    for (uint32_t i = 0; i < m->n_repeats; i++) {
+        json_array_append_new(rates, quire_json_real(m->rates[i]));
+    }
+    return json_pack(
+        "{s:s, s:i, s:s, s:i, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:s, "
+        "s:s, "
+        "s:i, s:s, s:o}",
+        "test", test_name(r), "depth", (int)r->opts.depth, "kv",
+        quire_kv_pair_name(r->opts.kv, kv, sizeof(kv)), "n_tokens", (int)r->opts.n_tokens,
+        "tokens_per_second", quire_json_real(m->median), "mean", quire_json_real(m->mean), "stddev",
+        quire_json_real(m->stddev), "repeats", rates, "kv_bytes", (json_int_t)m->kv_bytes,
+        "kv_computed_bytes", (json_int_t)m->kv_computed_bytes, "kv_charged_peak_bytes",
+        (json_int_t)m->kv_charged_peak_bytes, "kv_extent_bytes", (json_int_t)m->kv_extent_bytes,
+        "attention_share", quire_json_real(m->attn_share), "append_share",
+        quire_json_real(m->append_share), "roofline_share",
+        r->roofline_share > 0 ? quire_json_real(r->roofline_share) : json_null(),
+        "read_bandwidth_bytes_per_second", quire_json_real(t->bandwidth), "cache",
+        caches[args->cache], "fill", fills[args->fill], "threads", (int)t->n_threads, "isa",
+        quire_codec_get()->isa, "model",
+        quire_json_text(args->common.model, strlen(args->common.model)));
+}
+
+static int print_json(const table *t)
+{
+    json_t *rows = json_array();
+
+    for (size_t i = 0; i < t->n_rows; i++) {
+        if (json_array_append_new(rows, row_json(t, &t->rows[i])) != 0) {
+            json_decref(rows);
+            return quire_say_nomem();
+        }
+    }
+    return quire_stdout_json(rows);
+}
+
+static void print_text(const table *t)
+{
+    const bench_args *args = t->args;
+    const quire_model_desc *desc = t->session.desc;
+    char text[16];
+
+    printf("%s, %s, weights %s; %u threads, %s, reads %.1f GB/s; cache %s, depth filled: %s\n\n",
+           args->common.model, desc->file_type,
+           quire_format_bytes(desc->weight_bytes, text, sizeof(text)), t->n_threads,
+           quire_codec_get()->isa, t->bandwidth / 1e9, caches[args->cache], fills[args->fill]);
+    printf("%-8s %7s %8s %-9s %10s %8s %10s %10s %6s %9s\n", "test", "tokens", "depth", "kv",
+           "tokens/s", "stddev", "KV pages", "KV peak", "attn", "roofline");
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const row *r = &t->rows[i];
+        char kv[24];
+        char pages[16];
+        char peak[16];
+        char share[16] = "-";
+
+        if (r->roofline_share > 0) {
+            (void)snprintf(share, sizeof(share), "%.0f %%", 100 * r->roofline_share);
+        }
+        printf("%-8s %7u %8u %-9s %10.2f %8.2f %10s %10s %4.0f %% %9s\n", test_name(r),
+               r->opts.n_tokens, r->opts.depth, quire_kv_pair_name(r->opts.kv, kv, sizeof(kv)),
+               r->m.median, r->m.stddev, quire_format_bytes(r->m.kv_bytes, pages, sizeof(pages)),
+               quire_format_bytes(r->m.kv_charged_peak_bytes, peak, sizeof(peak)),
+               100 * r->m.attn_share, share);
+    }
+}
+
+static int run(void *opaque)
+{
+    const bench_args *args = opaque;
+    table t = { .args = args };
+    quire_error err = QUIRE_ERROR_INIT;
+    int exit_status = QUIRE_EXIT_OK;
+    int rc;
+
+    if (args->n_prompt == 0 && args->n_gen == 0) {
+        quire_say("-p 0 and -n 0 leave nothing to measure");
+        return QUIRE_EXIT_USAGE;
+    }
+    if (needed_ctx(args) > QUIRE_TOKENS_MAX) {
+        quire_say("depth and tokens together are over %d", QUIRE_TOKENS_MAX);
+        return QUIRE_EXIT_USAGE;
+    }
+    quire_interrupt_catch();
+    rc = quire_session_open_model(&t.session, &args->common, &err);
+    if (rc == QUIRE_OK) {
+        t.rows = calloc((size_t)args->kv.n * args->depths.n * 2, sizeof(*t.rows));
+        rc = t.rows != NULL ? QUIRE_OK : quire_error_set(&err, QUIRE_NOMEM, "out of memory");
+    }
+    for (uint32_t i = 0; rc == QUIRE_OK && i < args->kv.n; i++) {
+        rc = run_format(&t, args->kv.items[i], &err);
+    }
+    /* What was measured before a failure is still worth having. */
+    if (t.n_rows > 0) {
+        exit_status = args->common.is_json ? print_json(&t) : (print_text(&t), QUIRE_EXIT_OK);
+    }
+    if (rc < 0) {
+        exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
+    free(t.rows);
+    quire_session_close(&t.session);
+    return exit_status;
+}
+
+const quire_command quire_command_bench = {
+    .name = "bench",
+    .usage = "-m FILE [options]",
+    .summary = "Measures prefill and decode speed at several depths of context, and KV memory.",
+    .notes =
+        "'roofline' is the share of the measured read bandwidth that a decode step uses for its\n"
+        "weights and KV. Tests are like llama-bench's: -p and -n each start at every depth.\n\n"
+        "example: quire bench -m model.gguf -p 512 -n 32 -d 0,8k,32k --kv f16,q8",
+    .options = options,
+    .n_options = sizeof(options) / sizeof(options[0]),
+    .args_bytes = sizeof(bench_args),
+    .run = run,
+};

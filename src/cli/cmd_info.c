@@ -1,0 +1,208 @@
+/* cmd_info.c - quire info: what a model is, and what its context costs in memory.
+ *
+ * Everything is computed from the file; no weights are loaded.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/talk.h"
+#include "model/model.h"
+
+#include "base/parse.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PAGE_TOKENS 64u /* the default of --page-tokens: contexts are counted in whole pages */
+
+typedef struct info_args {
+    quire_common_args common;
+    uint64_t memory_bytes; /* 0 = this machine's */
+} info_args;
+
+/* clang-format off */
+static const quire_opt options[] = {
+    QUIRE_ROW_MODEL,
+    { .names = { "--memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",
+      .initial_text = "what this machine has", .offset = offsetof(info_args, memory_bytes),
+      .help = "memory to fit weights and KV pages in" },
+    QUIRE_ROW_JSON,
+};
+/* clang-format on */
+
+static const uint32_t standard_ctx[] = { 2048, 8192, 32768, 131072 };
+#define N_STANDARD_CTX (sizeof(standard_ctx) / sizeof(standard_ctx[0]))
+
+/* One format's costs. */
+typedef struct cost {
+    quire_format format;
+    uint64_t token_bytes;
+    uint64_t longest_tokens; /* 0 when not even the weights fit */
+} cost;
+
+static uint64_t context_bytes(const cost *c, uint64_t n_tokens)
+{
+    return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS * c->token_bytes;
+}
+
+static cost cost_of(const quire_model_desc *desc, quire_format format, uint64_t memory_bytes)
+{
+    cost c = { format, quire_model_kv_bytes_per_token(desc, format, format), 0 };
+    uint64_t left = memory_bytes > desc->weight_bytes ? memory_bytes - desc->weight_bytes : 0;
+
+    if (c.token_bytes > 0) {
+        c.longest_tokens = left / (c.token_bytes * PAGE_TOKENS) * PAGE_TOKENS;
+    }
+    return c;
+}
+
+static uint64_t machine_bytes(void)
+{
+    long n_pages = sysconf(_SC_PHYS_PAGES);
+    long page_bytes = sysconf(_SC_PAGE_SIZE);
+
+    return n_pages > 0 && page_bytes > 0 ? (uint64_t)n_pages * (uint64_t)page_bytes : 0;
+}
+
+/* The sizes to list: the trained context and the standard ones, ascending, each once. */
+static size_t list_ctx(const quire_model_desc *desc, uint32_t *out)
+{
+    size_t n = 0;
+    bool is_listed = false;
+
+    for (size_t i = 0; i < N_STANDARD_CTX; i++) {
+        if (!is_listed && desc->n_ctx_train <= standard_ctx[i]) {
+            out[n++] = desc->n_ctx_train;
+            is_listed = true;
+        }
+        if (desc->n_ctx_train != standard_ctx[i]) {
+            out[n++] = standard_ctx[i];
+        }
+    }
+    if (!is_listed) {
+        out[n++] = desc->n_ctx_train;
+    }
+    return n;
+}
+
+static json_t *kv_json(const quire_model_desc *desc, uint64_t memory_bytes)
+{
+    uint32_t ctx[N_STANDARD_CTX + 1];
+    size_t n_ctx = list_ctx(desc, ctx);
+    json_t *rows = json_array();
+
+    for (int f = 0; f < (int)QUIRE_FORMAT_COUNT; f++) {
+        cost c = cost_of(desc, (quire_format)f, memory_bytes);
+        json_t *contexts = json_array();
+
+        for (size_t i = 0; i < n_ctx; i++) {
+            json_array_append_new(contexts, json_pack("{s:i, s:I}", "tokens", (int)ctx[i], "bytes",
+                                                      (json_int_t)context_bytes(&c, ctx[i])));
+        }
+        json_array_append_new(
+            rows,
+            json_pack("{s:s, s:f, s:I, s:I, s:I, s:o}", "kv", quire_format_name(c.format),
+                      "bits_per_value", quire_format_bits(c.format, desc->d_k), "bytes_per_token",
+                      (json_int_t)c.token_bytes, "train_context_bytes",
+                      (json_int_t)context_bytes(&c, desc->n_ctx_train), "longest_context_tokens",
+                      (json_int_t)c.longest_tokens, "contexts", contexts));
+    }
+    return rows;
+}
+
+static int print_json(const char *path, const quire_model_desc *d, uint64_t memory_bytes)
+{
+    return quire_stdout_json(json_pack(
+        "{s:o, s:o, s:o, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, "
+        "s:o}",
+        "file", quire_json_text(path, strlen(path)), "name",
+        quire_json_text(d->name, strlen(d->name)), "arch",
+        quire_json_text(d->arch_name, strlen(d->arch_name)), "file_type", d->file_type, "n_params",
+        (json_int_t)d->n_params, "weight_bytes", (json_int_t)d->weight_bytes, "n_layer",
+        (int)d->n_layer, "n_stored_layers", (int)d->n_stored, "n_embd", (int)d->n_embd, "n_ff",
+        (int)d->n_ff, "n_head", (int)d->n_head, "n_kv_head", (int)d->n_kv_head, "d_k", (int)d->d_k,
+        "d_v", (int)d->d_v, "n_vocab", (int)d->n_vocab, "n_ctx_train", (int)d->n_ctx_train,
+        "memory_bytes", (json_int_t)memory_bytes, "kv", kv_json(d, memory_bytes)));
+}
+
+static void print_shape(const char *path, const quire_model_desc *d)
+{
+    char weights[16];
+
+    printf("%s\n", path);
+    printf("  name        %s\n", d->name[0] != '\0' ? d->name : "(none)");
+    printf("  type        %s, %s, %.4g M parameters, weights %s\n", d->arch_name, d->file_type,
+           (double)d->n_params / 1e6,
+           quire_format_bytes(d->weight_bytes, weights, sizeof(weights)));
+    printf("  shape       %u layers (%u store KV), %u wide, feed-forward %u, vocabulary %u\n",
+           d->n_layer, d->n_stored, d->n_embd, d->n_ff, d->n_vocab);
+    printf("  attention   %u heads, %u kv heads, K %u and V %u wide, rope base %g%s%s\n", d->n_head,
+           d->n_kv_head, d->d_k, d->d_v, (double)d->rope.freq_base,
+           d->has_qk_norm ? ", normalised q and k" : "", d->has_qkv_bias ? ", biases" : "");
+    printf("  context     %u tokens in training\n", d->n_ctx_train);
+}
+
+static void print_costs(const quire_model_desc *d, uint64_t memory_bytes)
+{
+    uint32_t ctx[N_STANDARD_CTX + 1];
+    size_t n_ctx = list_ctx(d, ctx);
+    char text[16];
+
+    printf("\n  KV bytes    per token");
+    for (size_t i = 0; i < n_ctx; i++) {
+        printf(" %9u%c", ctx[i], ctx[i] == d->n_ctx_train ? '*' : ' ');
+    }
+    printf("   longest context in %s\n", quire_format_bytes(memory_bytes, text, sizeof(text)));
+    for (int f = 0; f < (int)QUIRE_FORMAT_COUNT; f++) {
+        cost c = cost_of(d, (quire_format)f, memory_bytes);
+
+        printf("  %-11s %9" PRIu64, quire_format_name(c.format), c.token_bytes);
+        for (size_t i = 0; i < n_ctx; i++) {
+            printf(" %9s ", quire_format_bytes(context_bytes(&c, ctx[i]), text, sizeof(text)));
+        }
+        if (c.longest_tokens > 0) {
+            printf("   %" PRIu64 " tokens\n", c.longest_tokens);
+        } else {
+            printf("   %s\n", memory_bytes < d->weight_bytes ? "weights do not fit" : "none fits");
+        }
+    }
+    printf("  * trained context. The longest context counts weights and KV in whole pages of %u\n"
+           "  tokens; not the compute buffers, the program and what else the machine runs.\n",
+           PAGE_TOKENS);
+}
+
+static int run(void *opaque)
+{
+    const info_args *args = opaque;
+    const char *path = args->common.model;
+    uint64_t memory_bytes = args->memory_bytes != 0 ? args->memory_bytes : machine_bytes();
+    quire_model_opts opts = { .describe_only = true };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_model *model = NULL;
+    int exit_status = QUIRE_EXIT_OK;
+
+    if (quire_model_open(&model, path, &opts, &err) < 0) {
+        return quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
+    if (args->common.is_json) {
+        exit_status = print_json(path, quire_model_desc_get(model), memory_bytes);
+    } else {
+        print_shape(path, quire_model_desc_get(model));
+        print_costs(quire_model_desc_get(model), memory_bytes);
+    }
+    quire_model_close(model);
+    return exit_status;
+}
+
+const quire_command quire_command_info = {
+    .name = "info",
+    .usage = "FILE [--memory BYTES] [--json]",
+    .summary = "Shows a model's shape and what its KV cache takes in every format.",
+    .options = options,
+    .n_options = sizeof(options) / sizeof(options[0]),
+    .positional = "--model",
+    .args_bytes = sizeof(info_args),
+    .run = run,
+};

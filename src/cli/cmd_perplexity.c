@@ -1,0 +1,376 @@
+/* cmd_perplexity.c - quire perplexity: how well a model predicts a text, and how far a setting
+ * moves its predictions.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/args.h"
+#include "cli/commands.h"
+#include "cli/evaluate.h"
+#include "cli/session.h"
+#include "cli/talk.h"
+
+#include "base/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CTX_DEFAULT 512u
+#define CTX_MIN     4u /* below, a half has nothing to score */
+
+typedef struct perplexity_args {
+    quire_common_args common;
+    const char *file;
+    const char *save_logits;
+    const char *logits_base;
+    quire_kv_pair against;
+    bool has_against;
+    int64_t n_chunks; /* 0 = all */
+} perplexity_args;
+
+/* clang-format off */
+static const quire_opt options[] = {
+    QUIRE_ROWS_RUNTIME("512, or that of --logits-base"),
+    { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(perplexity_args, file), .help = "text to predict; - is stdin" },
+    { .names = { "--chunks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = INT32_MAX,
+      .initial_text = "all", .offset = offsetof(perplexity_args, n_chunks),
+      .help = "stop after N chunks of the context's length" },
+    { .names = { "--kld-against" }, .type = QUIRE_OPT_KV, .unit = "K[:V]",
+      .offset = offsetof(perplexity_args, against),
+      .seen_offset = offsetof(perplexity_args, has_against),
+      .help = "compute every step with this KV format too and compare with it" },
+    { .names = { "--logits-base" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(perplexity_args, logits_base),
+      .help = "compare with log-probabilities in a file (llama-perplexity's "
+              "--kl-divergence-base); the text comes from there when there is no -f" },
+    { .names = { "--save-logits" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(perplexity_args, save_logits),
+      .help = "write such a file: 2 bytes per vocabulary entry and scored token" },
+    QUIRE_ROW_JSON,
+};
+/* clang-format on */
+
+typedef struct perplexity {
+    const perplexity_args *args;
+    quire_session session;
+    quire_session base; /* --kld-against: the same model, a second runtime */
+    quire_logits_file base_file;
+    quire_logits_file save_file;
+    int32_t *from_text; /* tokens of -f */
+    const int32_t *tokens;
+    size_t n_tokens; /* of the whole text */
+    uint32_t n_ctx;
+    uint32_t n_chunks;
+    quire_evaluation result;
+} perplexity;
+
+/* ---- what to compute ---- */
+
+static int open_base_file(perplexity *p, quire_error *err)
+{
+    const perplexity_args *args = p->args;
+
+    QUIRE_TRY(
+        quire_logits_file_open(&p->base_file, args->logits_base, p->session.desc->n_vocab, err));
+    if (args->common.n_ctx != 0 && (uint32_t)args->common.n_ctx != p->base_file.n_ctx) {
+        return quire_error_set(err, QUIRE_INVAL, "%s was made with -c %u, not -c %lld",
+                               args->logits_base, p->base_file.n_ctx,
+                               (long long)args->common.n_ctx);
+    }
+    p->n_ctx = p->base_file.n_ctx;
+    p->n_chunks = p->base_file.n_chunks;
+    p->tokens = p->base_file.tokens;
+    p->n_tokens = (size_t)p->n_chunks * p->n_ctx;
+    return QUIRE_OK;
+}
+
+static int read_text(perplexity *p, quire_error *err)
+{
+    const char *path = p->args->file;
+    char *text = NULL;
+    size_t text_bytes = 0;
+    int rc;
+
+    QUIRE_TRY(quire_read_file(path, &text, &text_bytes, err));
+    /* The newline that ends a text file is no part of the text. */
+    if (text_bytes > 0 && text[text_bytes - 1] == '\n') {
+        text_bytes--;
+    }
+    quire_progress("tokenizing %s", path);
+    rc = quire_session_tokenize(&p->session, text, text_bytes, false, &p->from_text, &p->n_tokens);
+    quire_progress_end();
+    free(text);
+    if (rc < 0) {
+        return quire_error_set(err, rc, "cannot tokenize %s: %s", path, quire_status_text(rc));
+    }
+    p->tokens = p->from_text;
+    return QUIRE_OK;
+}
+
+/* The base's tokens must be the text's: otherwise the two would be scored on different texts. */
+static int check_same_tokens(const perplexity *p, quire_error *err)
+{
+    for (size_t i = 0; i < (size_t)p->n_chunks * p->n_ctx; i++) {
+        if (p->from_text[i] != p->base_file.tokens[i]) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "%s was made from another text than %s (token %zu is %d there, "
+                                   "%d here)",
+                                   p->args->logits_base, p->args->file, i, p->base_file.tokens[i],
+                                   p->from_text[i]);
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int choose_text(perplexity *p, quire_error *err)
+{
+    const perplexity_args *args = p->args;
+    uint32_t n_chunks;
+
+    p->n_ctx = args->common.n_ctx != 0 ? (uint32_t)args->common.n_ctx : CTX_DEFAULT;
+    if (args->logits_base != NULL) {
+        QUIRE_TRY(open_base_file(p, err));
+    }
+    if (args->file != NULL) {
+        QUIRE_TRY(read_text(p, err));
+        if (p->n_tokens < 2 * (size_t)p->n_ctx) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "%s has %zu tokens, a context of %u needs at least %u: give "
+                                   "more text or a smaller -c",
+                                   args->file, p->n_tokens, p->n_ctx, 2 * p->n_ctx);
+        }
+        n_chunks = (uint32_t)(p->n_tokens / p->n_ctx);
+        p->n_chunks = args->logits_base == NULL || n_chunks < p->n_chunks ? n_chunks : p->n_chunks;
+    }
+    if (args->n_chunks != 0 && args->n_chunks < p->n_chunks) {
+        p->n_chunks = (uint32_t)args->n_chunks;
+    }
+    return args->file != NULL && args->logits_base != NULL ? check_same_tokens(p, err) : QUIRE_OK;
+}
+
+static int open_runtimes(perplexity *p, quire_error *err)
+{
+    quire_session_want want = { .n_ctx = p->n_ctx };
+
+    QUIRE_TRY(quire_session_open_runtime(&p->session, &p->args->common, &want, err));
+    if (p->args->has_against) {
+        quire_common_args common = p->args->common;
+
+        common.kv = p->args->against;
+        p->base = p->session; /* shares the model; the runtime is its own */
+        p->base.runtime = NULL;
+        QUIRE_TRY(quire_session_open_runtime(&p->base, &common, &want, err));
+    }
+    return QUIRE_OK;
+}
+
+static int evaluate(perplexity *p, quire_error *err)
+{
+    bool is_saved = p->args->save_logits != NULL;
+    quire_evaluate_opts opts = {
+        .session = &p->session,
+        .base_session = p->args->has_against ? &p->base : NULL,
+        .base_file = p->args->logits_base != NULL ? &p->base_file : NULL,
+        .save_file = is_saved ? &p->save_file : NULL,
+        .tokens = p->tokens,
+        .n_ctx = p->n_ctx,
+        .n_chunks = p->n_chunks,
+    };
+
+    if (is_saved) {
+        quire_logits_head head = { p->n_ctx, p->session.desc->n_vocab, p->n_chunks, p->tokens };
+
+        QUIRE_TRY(quire_logits_file_create(&p->save_file, p->args->save_logits, &head, err));
+    }
+    QUIRE_TRY(quire_evaluate(&p->result, &opts, err));
+    return is_saved ? quire_logits_file_finish(&p->save_file, err) : QUIRE_OK;
+}
+
+/* ---- what to say ---- */
+
+static json_t *interval_json(double value, double stderr_)
+{
+    return json_pack("{s:o, s:o, s:[o, o]}", "mean", quire_json_real(value), "stderr",
+                     quire_json_real(stderr_), "interval_95",
+                     quire_json_real(value - QUIRE_INTERVAL_95 * stderr_),
+                     quire_json_real(value + QUIRE_INTERVAL_95 * stderr_));
+}
+
+static double share_stderr(double share, uint64_t n)
+{
+    return n > 1 ? sqrt(share * (1 - share) / (double)(n - 1)) : 0;
+}
+
+static json_t *base_json(const perplexity *p, const char *name)
+{
+    const quire_evaluation *r = &p->result;
+    double difference = quire_mean_value(&r->nll_difference);
+    double same_top = (double)r->n_same_top / (double)r->kld.n;
+    json_t *kld = interval_json(quire_mean_value(&r->kld), quire_mean_stderr(&r->kld));
+
+    if (kld != NULL) {
+        json_object_set_new(kld, "median",
+                            quire_json_real(quire_quantile(r->kld_values, r->kld.n, 0.5)));
+        json_object_set_new(kld, "p99",
+                            quire_json_real(quire_quantile(r->kld_values, r->kld.n, 0.99)));
+        json_object_set_new(kld, "max", quire_json_real(r->kld_max));
+    }
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kind",
+                     p->args->has_against ? "kv" : "file", "name",
+                     quire_json_text(name, strlen(name)), "ppl",
+                     quire_json_real(quire_perplexity(&r->nll_base)), "ppl_stderr",
+                     quire_json_real(quire_perplexity_stderr(&r->nll_base)), "ppl_ratio",
+                     quire_json_real(exp(difference)), "nll_difference",
+                     interval_json(difference, quire_mean_stderr(&r->nll_difference)), "kld", kld,
+                     "top1_agreement", quire_json_real(same_top), "top1_agreement_stderr",
+                     quire_json_real(share_stderr(same_top, r->kld.n)));
+}
+
+static json_t *kv_json(const perplexity *p)
+{
+    quire_cache_stats stats;
+    json_t *kv = quire_session_kv_json(&p->session, p->args->common.kv, p->n_ctx);
+
+    quire_cache_stats_get(quire_runtime_cache(p->session.runtime), &stats);
+    if (kv != NULL) {
+        json_object_set_new(kv, "live_peak_bytes",
+                            json_integer((json_int_t)stats.charged_peak_bytes));
+        json_object_set_new(kv, "extent_peak_bytes",
+                            json_integer((json_int_t)stats.extent_peak_bytes));
+    }
+    return kv;
+}
+
+static json_t *chunks_json(const quire_evaluation *r)
+{
+    json_t *chunks = json_array();
+
+    for (uint32_t i = 0; chunks != NULL && i < r->n_chunks; i++) {
+        json_array_append_new(chunks, quire_json_real(r->chunk_ppl[i]));
+    }
+    return chunks;
+}
+
+static int print_json(const perplexity *p, const char *base_name)
+{
+    const quire_evaluation *r = &p->result;
+    json_int_t n_tokens = (json_int_t)p->n_chunks * p->n_ctx;
+    json_t *document =
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:i, s:i, s:I, s:I, s:I, s:o, s:o, s:o}", "model",
+                  quire_json_text(p->args->common.model, strlen(p->args->common.model)), "ppl",
+                  quire_json_real(quire_perplexity(&r->nll)), "ppl_stderr",
+                  quire_json_real(quire_perplexity_stderr(&r->nll)), "nll",
+                  quire_json_real(quire_mean_value(&r->nll)), "nll_stderr",
+                  quire_json_real(quire_mean_stderr(&r->nll)), "n_ctx", (int)p->n_ctx, "n_chunks",
+                  (int)p->n_chunks, "n_tokens", n_tokens, "n_scored", (json_int_t)r->nll.n,
+                  "n_text_tokens", (json_int_t)p->n_tokens, "tokens_per_second",
+                  quire_json_real(quire_rate((double)n_tokens, r->compute_s)), "kv", kv_json(p),
+                  "chunks", chunks_json(r));
+
+    if (document != NULL && r->has_base) {
+        json_object_set_new(document, "base", base_json(p, base_name));
+    }
+    return quire_stdout_json(document);
+}
+
+static void print_text(const perplexity *p, const char *base_name)
+{
+    const quire_evaluation *r = &p->result;
+    char kv[24];
+    double difference = quire_mean_value(&r->nll_difference);
+    double same_top;
+
+    printf("perplexity %.4f +/- %.4f   %u chunks of %u tokens, %llu scored, KV %s\n",
+           quire_perplexity(&r->nll), quire_perplexity_stderr(&r->nll), p->n_chunks, p->n_ctx,
+           (unsigned long long)r->nll.n, quire_kv_pair_name(p->args->common.kv, kv, sizeof(kv)));
+    if (r->has_base) {
+        same_top = (double)r->n_same_top / (double)r->kld.n;
+        printf("against %s:\n", base_name);
+        printf("  its perplexity       %.4f +/- %.4f\n", quire_perplexity(&r->nll_base),
+               quire_perplexity_stderr(&r->nll_base));
+        printf("  ln(ratio), paired    %+.6f +/- %.6f\n", difference,
+               quire_mean_stderr(&r->nll_difference));
+        printf("  KL divergence        %.3e +/- %.1e   median %.3e, 99 %% %.3e, largest %.3e\n",
+               quire_mean_value(&r->kld), quire_mean_stderr(&r->kld),
+               quire_quantile(r->kld_values, r->kld.n, 0.5),
+               quire_quantile(r->kld_values, r->kld.n, 0.99), r->kld_max);
+        printf("  same top token       %.3f %% +/- %.3f %%\n", 100 * same_top,
+               100 * share_stderr(same_top, r->kld.n));
+    }
+    quire_say("%.1f tokens/s; +/- is one standard error",
+              quire_rate((double)p->n_chunks * p->n_ctx, r->compute_s));
+}
+
+/* ---- the command ---- */
+
+static int check_usage(const perplexity_args *args)
+{
+    if (args->file == NULL && args->logits_base == NULL) {
+        quire_say("no text given: -f FILE names one");
+    } else if (args->has_against && args->logits_base != NULL) {
+        quire_say("--kld-against and --logits-base both give a base: use one");
+    } else if (args->common.n_ctx != 0 && args->common.n_ctx < (int64_t)CTX_MIN) {
+        quire_say("-c %lld is too short: perplexity needs a context of at least %u tokens",
+                  (long long)args->common.n_ctx, CTX_MIN);
+    } else {
+        return QUIRE_EXIT_OK;
+    }
+    return QUIRE_EXIT_USAGE;
+}
+
+static int run(void *opaque)
+{
+    const perplexity_args *args = opaque;
+    perplexity p = { .args = args };
+    quire_error err = QUIRE_ERROR_INIT;
+    char against[40] = "KV ";
+    const char *base_name = args->has_against ? against : args->logits_base;
+    int exit_status = check_usage(args);
+    int rc;
+
+    if (exit_status != QUIRE_EXIT_OK) {
+        return exit_status;
+    }
+    (void)quire_kv_pair_name(args->against, against + 3, sizeof(against) - 3);
+    quire_interrupt_catch();
+    rc = quire_session_open_model(&p.session, &args->common, &err);
+    if (rc == QUIRE_OK) {
+        rc = choose_text(&p, &err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = open_runtimes(&p, &err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = evaluate(&p, &err);
+    }
+    if (rc < 0) {
+        exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
+    } else if (args->common.is_json) {
+        exit_status = print_json(&p, base_name);
+    } else {
+        print_text(&p, base_name);
+    }
+    quire_evaluation_fini(&p.result);
+    quire_logits_file_close(&p.save_file);
+    quire_logits_file_close(&p.base_file);
+    free(p.from_text);
+    quire_session_close_runtime(&p.base);
+    quire_session_close(&p.session);
+    return exit_status;
+}
+
+const quire_command quire_command_perplexity = {
+    .name = "perplexity",
+    .usage = "-m FILE -f FILE [options]",
+    .summary = "Measures how well a model predicts a text, and how far a KV format moves that.",
+    .notes =
+        "The text is cut into chunks of the context's length; in each, the second half is scored,\n"
+        "as llama-perplexity does: the numbers compare.\n\n"
+        "example: quire perplexity -m model.gguf -f wiki.test.raw -c 2048 --chunks 4 --kv q8 "
+        "--kld-against f32",
+    .options = options,
+    .n_options = sizeof(options) / sizeof(options[0]),
+    .args_bytes = sizeof(perplexity_args),
+    .run = run,
+};

@@ -1,0 +1,52 @@
+/* evaluate.h - perplexity of a text, and its distance from a base.
+ *
+ * The text's tokens are cut into chunks of n_ctx; each chunk is computed from an empty context with
+ * BOS in place of its first token where the model wants one, and the predictions of its second half
+ * are scored (the first half is context). That is what llama-perplexity does.
+ *
+ * The base is either a second runtime that computes the same steps (exact), or a file of
+ * log-probabilities (16 bit).
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_EVALUATE_H
+#define QUIRE_CLI_EVALUATE_H
+
+#include "cli/logits_file.h"
+#include "cli/score.h"
+#include "cli/session.h"
+
+typedef struct quire_evaluation {
+    uint32_t n_chunks; /* done */
+    quire_mean nll;
+    double *chunk_ppl; /* [n_chunks] perplexity up to and including each chunk */
+    bool has_base;
+    quire_mean nll_base;
+    quire_mean nll_difference; /* ours less the base's, row by row */
+    quire_mean kld;
+    double *kld_values; /* [kld.n] */
+    double kld_max;
+    uint64_t n_same_top;
+    double compute_s; /* in steps of our runtime */
+} quire_evaluation;
+
+typedef struct quire_evaluate_opts {
+    quire_session *session;
+    quire_session *base_session;  /* NULL = none; same n_ctx and n_batch */
+    quire_logits_file *base_file; /* NULL = none; at its first row */
+    quire_logits_file *save_file; /* NULL = none; rows are appended */
+    const int32_t *tokens;        /* [n_chunks][n_ctx] */
+    uint32_t n_ctx;
+    uint32_t n_chunks;
+} quire_evaluate_opts;
+
+/* Memory: quire_evaluation_fini(out), also after a failure. Errors: as quire_runtime_step(),
+ * QUIRE_CANCELED after Ctrl-C, QUIRE_IO and QUIRE_CORRUPT of the files; err tells. */
+int quire_evaluate(quire_evaluation *out, const quire_evaluate_opts *opts, quire_error *err);
+
+void quire_evaluation_fini(quire_evaluation *evaluation);
+
+/* exp(mean nll) and its standard error. */
+double quire_perplexity(const quire_mean *nll);
+double quire_perplexity_stderr(const quire_mean *nll);
+
+#endif /* QUIRE_CLI_EVALUATE_H */

@@ -1,0 +1,55 @@
+/* measure.h - speed and memory of one model at one depth of context.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_MEASURE_H
+#define QUIRE_CLI_MEASURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cli/session.h"
+
+#define QUIRE_REPEATS_MAX 100u
+
+/* How the KV of earlier tokens is kept. */
+typedef enum quire_caching {
+    QUIRE_CACHING_PAGED,
+    QUIRE_CACHING_CONTIGUOUS, /* a buffer of the whole context per sequence */
+    QUIRE_CACHING_NONE        /* not at all: every step computes everything again */
+} quire_caching;
+
+typedef enum quire_bench_test {
+    QUIRE_BENCH_PREFILL, /* n tokens of prompt after depth tokens */
+    QUIRE_BENCH_DECODE   /* n tokens, one at a time, after depth tokens */
+} quire_bench_test;
+
+typedef struct quire_measure_opts {
+    quire_bench_test test;
+    quire_caching caching;
+    bool is_filled_fast; /* the depth holds synthetic KV instead of computed */
+    uint32_t depth;
+    uint32_t n_tokens;
+    uint32_t n_repeats; /* 1 .. QUIRE_REPEATS_MAX */
+    quire_kv_pair kv;
+} quire_measure_opts;
+
+typedef struct quire_measurement {
+    uint32_t n_repeats;
+    double rates[QUIRE_REPEATS_MAX]; /* tokens per second */
+    double median;
+    double mean;
+    double stddev;
+    double attn_share; /* of the steps' time, 0..1 */
+    double append_share;
+    uint64_t kv_bytes;          /* pages held at the end */
+    uint64_t kv_computed_bytes; /* what those tokens need without pages */
+    uint64_t kv_charged_peak_bytes;
+    uint64_t kv_extent_bytes; /* taken from the OS */
+    double step_read_bytes;   /* KV that an average decode step reads; 0 for prefill */
+} quire_measurement;
+
+/* Run one test. The runtime's context must hold depth + n_tokens.
+ * Errors: as quire_runtime_step(), QUIRE_CANCELED after Ctrl-C. */
+int quire_measure(quire_session *session, const quire_measure_opts *opts, quire_measurement *out);
+
+#endif /* QUIRE_CLI_MEASURE_H */

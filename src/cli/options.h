@@ -1,0 +1,107 @@
+/* options.h - the options of one command, as one table.
+ *
+ * A row says how an option is written, what it takes, its range and default, where the value goes
+ * and what it is for. Parsing, range checks, messages and the text of --help all come from that
+ * row, so that they cannot disagree.
+ *
+ * Forms: --name value, --name=value, -n value. A value is taken as it stands unless it is itself
+ * the name of an option (then it was forgotten; write --name=-x if it was meant). "--" ends the
+ * options. The last of repeated options counts. -h and --help are known everywhere.
+ *
+ * Memory: text values are borrowed from argv. Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_OPTIONS_H
+#define QUIRE_CLI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "quire/codec.h"
+#include "quire/error.h"
+
+#define QUIRE_OPT_NAMES_MAX 3u
+#define QUIRE_OPT_LIST_MAX  32u /* values in one list */
+
+typedef struct quire_kv_pair {
+    quire_format k;
+    quire_format v;
+} quire_kv_pair;
+
+typedef struct quire_kv_list {
+    uint32_t n;
+    quire_kv_pair items[QUIRE_OPT_LIST_MAX];
+} quire_kv_list;
+
+typedef struct quire_count_list {
+    uint32_t n;
+    int64_t items[QUIRE_OPT_LIST_MAX];
+} quire_count_list;
+
+/* What an option takes, and the type its offset points to. */
+typedef enum quire_opt_type {
+    QUIRE_OPT_FLAG,       /* nothing; bool */
+    QUIRE_OPT_TEXT,       /* anything; const char * */
+    QUIRE_OPT_COUNT,      /* a whole number, k M G T allowed; int64_t */
+    QUIRE_OPT_REAL,       /* a decimal number; double */
+    QUIRE_OPT_SIZE,       /* bytes, k M G T KiB MiB GiB TiB allowed; uint64_t */
+    QUIRE_OPT_CHOICE,     /* one of choices; int, its index */
+    QUIRE_OPT_FORMAT,     /* a KV format; quire_format */
+    QUIRE_OPT_KV,         /* a KV format, or K:V; quire_kv_pair */
+    QUIRE_OPT_KV_LIST,    /* those with commas between; quire_kv_list */
+    QUIRE_OPT_COUNT_LIST, /* counts with commas between; quire_count_list */
+} quire_opt_type;
+
+typedef struct quire_opt {
+    const char
+        *names[QUIRE_OPT_NAMES_MAX]; /* as written, dashes included; the last is the long one */
+    quire_opt_type type;
+    bool is_required; /* TEXT only */
+    const char *unit; /* stands for the value in --help: "N", "BYTES"; NULL for flags and choices */
+    double min;       /* COUNT, REAL, SIZE and each value of a COUNT_LIST; min == max: no bounds */
+    double max;
+    uint32_t multiple;   /* COUNT only: the value is a multiple of this; 0 = any */
+    const char *initial; /* default, as it would be written; NULL = all bits zero */
+    const char
+        *initial_text; /* says the default in --help where initial is NULL or says too little */
+    const char *const *choices; /* CHOICE only, NULL-terminated */
+    size_t offset;              /* of the value in the command's arguments */
+    size_t seen_offset; /* of a bool that tells whether the option was given; 0 = nobody asks */
+    const char *help;
+} quire_opt;
+
+typedef struct quire_command {
+    const char *name;
+    const char *usage;   /* what follows the name in the usage line */
+    const char *summary; /* one line */
+    const char *notes;   /* printed after the options; NULL for none */
+    const quire_opt *options;
+    size_t n_options;
+    const char *positional; /* option that a value without a name is for; NULL = none taken */
+    size_t args_bytes;
+    int (*run)(void *args); /* returns an exit status */
+} quire_command;
+
+/* Give every option of the command its default. args: args_bytes, zeroed by the call. */
+void quire_options_init(const quire_command *command, void *args);
+
+/* parse() met -h or --help; nothing after it was looked at. */
+#define QUIRE_OPTIONS_HELP 1
+
+/* Read the words that follow a command's name into args (initialised before).
+ * Errors: QUIRE_INVAL, QUIRE_RANGE; err names the option, the value and what is accepted. */
+int quire_options_parse(const quire_command *command, int argc, char *const *argv, void *args,
+                        quire_error *err);
+
+/* Print usage, options and notes. */
+void quire_options_help(const quire_command *command, FILE *out);
+
+/* Parse "f16" or "q8:f16". Errors: QUIRE_INVAL (then *out is unchanged). */
+int quire_kv_pair_parse(const char *text, quire_kv_pair *out);
+
+/* "f16" when both are the same, else "q8:f16". Returns buffer, of at least 24 bytes. */
+char *quire_kv_pair_name(quire_kv_pair pair, char *buffer, size_t buffer_bytes);
+
+#endif /* QUIRE_CLI_OPTIONS_H */

@@ -1,0 +1,242 @@
+/* session.c - opens models and runtimes for the commands.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/session.h"
+
+#include "base/check.h"
+#include "base/parse.h"
+#include "cli/talk.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_BYTES_MAX ((size_t)1 << 30)
+
+static void show_loading(void *ctx, float done)
+{
+    (void)ctx;
+    quire_progress("loading %3.0f %%", 100.0 * (double)done);
+}
+
+int quire_session_open_model(quire_session *session, const quire_common_args *args,
+                             quire_error *err)
+{
+    quire_model_opts opts = { .progress = show_loading };
+    int rc;
+
+    memset(session, 0, sizeof(*session));
+    rc = quire_model_open(&session->model, args->model, &opts, err);
+    quire_progress_end();
+    if (rc == QUIRE_OK) {
+        session->desc = quire_model_desc_get(session->model);
+    }
+    return rc;
+}
+
+int quire_session_open_runtime(quire_session *session, const quire_common_args *args,
+                               const quire_session_want *want, quire_error *err)
+{
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+
+    opts.n_ctx = want->n_ctx != 0 ? want->n_ctx : (uint32_t)args->n_ctx;
+    if (opts.n_ctx == 0) {
+        opts.n_ctx = session->desc->n_ctx_train;
+    }
+    opts.n_batch = (uint32_t)args->n_batch;
+    opts.n_seqs_max = want->n_seqs_max != 0 ? want->n_seqs_max : 1;
+    opts.n_threads = (uint32_t)args->n_threads;
+    opts.page_tokens = (uint32_t)args->page_tokens;
+    opts.k_format = args->kv.k;
+    opts.v_format = args->kv.v;
+    opts.kv_budget_bytes = args->kv_budget_bytes;
+    opts.is_contiguous = want->is_contiguous;
+    if (opts.n_ctx > session->desc->n_ctx_train) {
+        quire_say("warning: a context of %u tokens, but the model was trained on %u", opts.n_ctx,
+                  session->desc->n_ctx_train);
+    }
+    QUIRE_TRY(quire_runtime_create(&session->runtime, session->model, &opts, err));
+    session->n_ctx = opts.n_ctx;
+    session->n_batch = opts.n_batch;
+    return QUIRE_OK;
+}
+
+int quire_session_open(quire_session *session, const quire_common_args *args, quire_error *err)
+{
+    static const quire_session_want nothing_special;
+    int rc = quire_session_open_model(session, args, err);
+
+    if (rc == QUIRE_OK) {
+        rc = quire_session_open_runtime(session, args, &nothing_special, err);
+        if (rc < 0) {
+            quire_session_close(session);
+        }
+    }
+    return rc;
+}
+
+void quire_session_close_runtime(quire_session *session)
+{
+    quire_runtime_destroy(session->runtime);
+    session->runtime = NULL;
+}
+
+void quire_session_close(quire_session *session)
+{
+    quire_session_close_runtime(session);
+    quire_model_close(session->model);
+    session->model = NULL;
+    session->desc = NULL;
+}
+
+int quire_session_tokenize(const quire_session *session, const char *text, size_t text_bytes,
+                           bool parse_special, int32_t **tokens, size_t *n_tokens)
+{
+    /* A token stands for at least one byte of text; the rest is for BOS, EOS and a leading blank.
+     */
+    size_t cap = text_bytes + 8;
+
+    *tokens = NULL;
+    for (;;) {
+        int32_t *buffer = malloc(cap * sizeof(*buffer));
+        int64_t n;
+
+        QUIRE_FAIL_IF(buffer == NULL, QUIRE_NOMEM);
+        n = quire_model_tokenize(session->model, text, text_bytes, true, parse_special, buffer,
+                                 cap);
+        if (n >= 0 && (size_t)n <= cap) {
+            *tokens = buffer;
+            *n_tokens = (size_t)n;
+            return QUIRE_OK;
+        }
+        free(buffer);
+        if (n < 0) {
+            return (int)n;
+        }
+        cap = (size_t)n;
+    }
+}
+
+int quire_session_prefill(quire_session *session, quire_seq_id seq, const int32_t *tokens,
+                          size_t n_tokens, const char *progress, const float **logits)
+{
+    size_t done = 0;
+    int rc = QUIRE_OK;
+
+    while (done < n_tokens && rc == QUIRE_OK) {
+        size_t n = n_tokens - done < session->n_batch ? n_tokens - done : session->n_batch;
+        bool is_last = done + n == n_tokens;
+        quire_slice slice = { seq, tokens + done, (uint32_t)n,
+                              is_last ? QUIRE_LOGITS_LAST : QUIRE_LOGITS_NONE };
+
+        if (quire_interrupt_seen()) {
+            rc = QUIRE_CANCELED;
+            break;
+        }
+        if (progress != NULL && n_tokens > session->n_batch) {
+            quire_progress("%s %zu of %zu tokens", progress, done, n_tokens);
+        }
+        rc = quire_runtime_step(session->runtime, &slice, 1, logits);
+        done += n;
+    }
+    quire_progress_end();
+    return rc;
+}
+
+int quire_session_step_error(const quire_session *session, int status, quire_error *err)
+{
+    quire_cache_stats stats;
+    char used[16];
+    char budget[16];
+
+    switch (status) {
+    case QUIRE_NOPAGES:
+        quire_cache_stats_get(quire_runtime_cache(session->runtime), &stats);
+        return quire_error_set(err, status,
+                               "the KV budget is used up (%s of %s): raise --kv-budget, choose a "
+                               "smaller --kv format or shorten the text",
+                               quire_format_bytes(stats.charged_bytes, used, sizeof(used)),
+                               quire_format_bytes(stats.budget_bytes, budget, sizeof(budget)));
+    case QUIRE_LIMIT:
+        return quire_error_set(err, status, "the context of %u tokens is full (-c sets it)",
+                               session->n_ctx);
+    case QUIRE_NOMEM:
+        return quire_error_set(err, status, "out of memory: choose a smaller -c or --kv format");
+    case QUIRE_CANCELED:
+        return quire_error_set(err, status, "interrupted");
+    default:
+        return quire_error_set(err, status, "a step failed: %s", quire_status_text(status));
+    }
+}
+
+json_t *quire_session_kv_json(const quire_session *session, quire_kv_pair kv, uint64_t n_tokens)
+{
+    quire_cache_stats stats;
+    char name[24];
+    uint64_t computed = n_tokens * quire_model_kv_bytes_per_token(session->desc, kv.k, kv.v);
+
+    quire_cache_stats_get(quire_runtime_cache(session->runtime), &stats);
+    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "format",
+                     quire_kv_pair_name(kv, name, sizeof(name)), "tokens", (json_int_t)n_tokens,
+                     "computed_bytes", (json_int_t)computed, "live_bytes",
+                     (json_int_t)stats.live_bytes, "charged_bytes", (json_int_t)stats.charged_bytes,
+                     "extent_bytes", (json_int_t)stats.extent_bytes, "budget_bytes",
+                     (json_int_t)stats.budget_bytes, "pages", (json_int_t)stats.pages_live);
+}
+
+static int read_stream(FILE *file, char **text, size_t *text_bytes)
+{
+    size_t cap = 1 << 16;
+    size_t n = 0;
+    char *buffer = malloc(cap);
+
+    QUIRE_FAIL_IF(buffer == NULL, QUIRE_NOMEM);
+    for (;;) {
+        char *larger;
+
+        n += fread(buffer + n, 1, cap - n - 1, file);
+        if (n < cap - 1) {
+            break;
+        }
+        larger = cap < FILE_BYTES_MAX ? realloc(buffer, cap * 2) : NULL;
+        if (larger == NULL) {
+            free(buffer);
+            return cap < FILE_BYTES_MAX ? QUIRE_NOMEM : QUIRE_LIMIT;
+        }
+        buffer = larger;
+        cap *= 2;
+    }
+    if (ferror(file)) {
+        free(buffer);
+        return QUIRE_IO;
+    }
+    buffer[n] = '\0';
+    *text = buffer;
+    *text_bytes = n;
+    return QUIRE_OK;
+}
+
+int quire_read_file(const char *path, char **text, size_t *text_bytes, quire_error *err)
+{
+    bool is_stdin = strcmp(path, "-") == 0;
+    FILE *file = is_stdin ? stdin : fopen(path, "rb");
+    int rc;
+
+    *text = NULL;
+    if (file == NULL) {
+        return quire_error_set_errno(err, errno, "cannot open %s", path);
+    }
+    errno = 0;
+    rc = read_stream(file, text, text_bytes);
+    if (rc == QUIRE_IO) {
+        quire_error_set_errno(err, errno, "cannot read %s", path);
+    } else if (rc < 0) {
+        quire_error_set(err, rc, "cannot read %s: %s", path,
+                        rc == QUIRE_NOMEM ? "out of memory" : "it is longer than 1 GiB");
+    }
+    if (!is_stdin) {
+        fclose(file);
+    }
+    return rc;
+}

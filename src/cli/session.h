@@ -1,0 +1,68 @@
+/* session.h - a model and a runtime opened from a command's options, and the steps on them.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_SESSION_H
+#define QUIRE_CLI_SESSION_H
+
+#include <jansson.h>
+
+#include "cli/args.h"
+#include "model/model.h"
+#include "model/runtime.h"
+
+typedef struct quire_session {
+    quire_model *model;
+    const quire_model_desc *desc;
+    quire_runtime *runtime;
+    uint32_t n_ctx;
+    uint32_t n_batch;
+} quire_session;
+
+/* Open the model that args name, with progress on a terminal. Errors: as quire_model_open(). */
+int quire_session_open_model(quire_session *session, const quire_common_args *args,
+                             quire_error *err);
+
+/* What a command asks of its runtime beyond the shared options; zero = nothing special. */
+typedef struct quire_session_want {
+    uint32_t n_ctx;      /* instead of args->n_ctx */
+    uint32_t n_seqs_max; /* 0 = 1 */
+    bool is_contiguous;
+} quire_session_want;
+
+/* Create the runtime. Warns on stderr when the context is longer than the model was trained for.
+ * Errors: as quire_runtime_create(); the model stays open. */
+int quire_session_open_runtime(quire_session *session, const quire_common_args *args,
+                               const quire_session_want *want, quire_error *err);
+
+/* Both of the above with args as they are. */
+int quire_session_open(quire_session *session, const quire_common_args *args, quire_error *err);
+
+void quire_session_close_runtime(quire_session *session);
+/* Close what is open; a session of zeros is fine. */
+void quire_session_close(quire_session *session);
+
+/* Tokens of a text, allocated. Memory: free(*tokens). Errors: QUIRE_NOMEM, and what
+ * quire_model_tokenize() returns. */
+int quire_session_tokenize(const quire_session *session, const char *text, size_t text_bytes,
+                           bool parse_special, int32_t **tokens, size_t *n_tokens);
+
+/* Compute tokens of one sequence in steps of at most n_batch; *logits belongs to the last token.
+ * progress (NULL for none) is what the progress line calls it.
+ * Errors: as quire_runtime_step(), QUIRE_CANCELED after Ctrl-C (the steps done so far stay). */
+int quire_session_prefill(quire_session *session, quire_seq_id seq, const int32_t *tokens,
+                          size_t n_tokens, const char *progress, const float **logits);
+
+/* Fill err for a failed step: budget, limit and memory are told apart. Returns status. */
+int quire_session_step_error(const quire_session *session, int status, quire_error *err);
+
+/* KV memory as JSON: bytes live, charged and taken from the OS, pages, and what the tokens alone
+ * need; NULL when out of memory. */
+json_t *quire_session_kv_json(const quire_session *session, quire_kv_pair kv, uint64_t n_tokens);
+
+/* A whole file ("-" = stdin), with a zero byte after it that does not count.
+ * Memory: free(*text). Errors: QUIRE_IO, QUIRE_NOMEM, QUIRE_LIMIT (over 1 GiB). */
+int quire_read_file(const char *path, char **text, size_t *text_bytes, quire_error *err);
+
+#endif /* QUIRE_CLI_SESSION_H */

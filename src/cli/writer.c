@@ -1,0 +1,328 @@
+/* writer.c - prompt in, text out, KV kept.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/writer.h"
+
+#include "base/check.h"
+#include "cli/talk.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define PIECE_BYTES 256 /* room for a token's text at first; grows for longer ones */
+
+struct quire_writer {
+    quire_session *session;
+    quire_sampler *sampler;
+    quire_seq_id seq;
+    int64_t n_predict;
+    int32_t *held; /* [n_ctx] tokens of seq, as they stand in KV */
+    uint32_t n_held;
+    int32_t *eog; /* tokens never to choose; empty without --ignore-eos */
+    uint32_t n_eog;
+    float *masked; /* [n_vocab], with --ignore-eos only */
+    char *piece;   /* a token's bytes */
+    size_t piece_bytes;
+    char *clean; /* the same as whole UTF-8: 3 * (piece_bytes + 3) */
+    quire_utf8_stream utf8;
+    quire_text_sink *sink;
+    void *sink_ctx;
+};
+
+static const struct {
+    const char *word;
+    const char *text;
+} stops[] = {
+    [QUIRE_STOP_END] = { "end", "end of text" },
+    [QUIRE_STOP_LIMIT] = { "limit", "as many tokens as -n asks for" },
+    [QUIRE_STOP_CONTEXT] = { "context", "the context is full" },
+    [QUIRE_STOP_INTERRUPTED] = { "interrupted", "interrupted" },
+    [QUIRE_STOP_SINK] = { "output", "the output is closed" },
+};
+
+const char *quire_stop_text(quire_stop stop)
+{
+    return stops[stop].text;
+}
+
+const char *quire_stop_word(quire_stop stop)
+{
+    return stops[stop].word;
+}
+
+void quire_sampling_seed(quire_sampling_args *sampling)
+{
+    uint32_t seed = 0;
+
+    if (sampling->seed >= 0) {
+        return;
+    }
+    /* Fails only where the kernel has no such call; any seed will do then. */
+    (void)!getrandom(&seed, sizeof(seed), 0);
+    sampling->seed = seed >> 1; /* below 2^31: short enough to type again */
+}
+
+static int list_eog(quire_writer *writer)
+{
+    const quire_model *model = writer->session->model;
+    uint32_t n_vocab = writer->session->desc->n_vocab;
+
+    for (uint32_t pass = 0; pass < 2; pass++) {
+        writer->n_eog = 0;
+        for (uint32_t token = 0; token < n_vocab; token++) {
+            if (quire_model_is_eog(model, (int32_t)token)) {
+                if (pass == 1) {
+                    writer->eog[writer->n_eog] = (int32_t)token;
+                }
+                writer->n_eog++;
+            }
+        }
+        if (pass == 0) {
+            writer->eog = malloc((writer->n_eog + 1) * sizeof(*writer->eog));
+            writer->masked = malloc(n_vocab * sizeof(*writer->masked));
+            QUIRE_FAIL_IF(writer->eog == NULL || writer->masked == NULL, QUIRE_NOMEM);
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int writer_init(quire_writer *writer, const quire_sampling_args *sampling)
+{
+    quire_sampler_opts opts = {
+        .temperature = (float)sampling->temperature,
+        .top_k = (int32_t)sampling->top_k,
+        .top_p = (float)sampling->top_p,
+        .min_p = (float)sampling->min_p,
+        .seed = (uint32_t)sampling->seed,
+    };
+
+    writer->n_predict = sampling->n_predict;
+    writer->held = malloc(writer->session->n_ctx * sizeof(*writer->held));
+    writer->piece_bytes = PIECE_BYTES;
+    writer->piece = malloc(writer->piece_bytes);
+    writer->clean = malloc(3 * (writer->piece_bytes + 3));
+    QUIRE_FAIL_IF(writer->held == NULL || writer->piece == NULL || writer->clean == NULL,
+                  QUIRE_NOMEM);
+    if (sampling->ignores_eos) {
+        QUIRE_TRY(list_eog(writer));
+    }
+    QUIRE_TRY(quire_sampler_create(&writer->sampler, writer->session->model, &opts));
+    return quire_seq_open(quire_runtime_cache(writer->session->runtime), QUIRE_REGION_DYNAMIC,
+                          &writer->seq);
+}
+
+int quire_writer_create(quire_writer **out, quire_session *session,
+                        const quire_sampling_args *sampling, quire_error *err)
+{
+    quire_writer *writer = calloc(1, sizeof(*writer));
+    int rc = QUIRE_NOMEM;
+
+    *out = NULL;
+    if (writer != NULL) {
+        writer->session = session;
+        rc = writer_init(writer, sampling);
+    }
+    if (rc < 0) {
+        quire_writer_destroy(writer);
+        return quire_session_step_error(session, rc, err);
+    }
+    *out = writer;
+    return QUIRE_OK;
+}
+
+void quire_writer_destroy(quire_writer *writer)
+{
+    if (writer == NULL) {
+        return;
+    }
+    if (writer->seq != QUIRE_SEQ_NULL) {
+        (void)quire_seq_close(quire_runtime_cache(writer->session->runtime), writer->seq);
+    }
+    quire_sampler_destroy(writer->sampler);
+    free(writer->clean);
+    free(writer->piece);
+    free(writer->masked);
+    free(writer->eog);
+    free(writer->held);
+    free(writer);
+}
+
+void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ctx)
+{
+    writer->sink = sink;
+    writer->sink_ctx = ctx;
+}
+
+uint32_t quire_writer_tokens(const quire_writer *writer)
+{
+    return writer->n_held;
+}
+
+static int keep_first(quire_writer *writer, uint32_t n_tokens)
+{
+    QUIRE_TRY(
+        quire_seq_truncate(quire_runtime_cache(writer->session->runtime), writer->seq, n_tokens));
+    writer->n_held = n_tokens;
+    return QUIRE_OK;
+}
+
+void quire_writer_reset(quire_writer *writer)
+{
+    int rc = keep_first(writer, 0);
+
+    QUIRE_CHECK(rc == QUIRE_OK); /* nothing is shared with another sequence, so nothing is copied */
+    quire_sampler_reset(writer->sampler);
+}
+
+static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_tokens,
+                       quire_writer_result *result, const float **logits)
+{
+    quire_cache *cache = quire_runtime_cache(writer->session->runtime);
+    double start_s = quire_now_s();
+    uint32_t same = 0;
+    int rc;
+
+    while (same < n_tokens && same < writer->n_held && writer->held[same] == tokens[same]) {
+        same++;
+    }
+    /* The last token is computed again even when it is there: its logits are not. */
+    same = same == n_tokens ? n_tokens - 1 : same;
+    QUIRE_TRY(keep_first(writer, same));
+    rc = quire_session_prefill(writer->session, writer->seq, tokens + same, n_tokens - same,
+                               "reading", logits);
+    writer->n_held = quire_seq_tokens(cache, writer->seq);
+    memcpy(writer->held + same, tokens + same, (writer->n_held - same) * sizeof(*tokens));
+    result->n_prompt = n_tokens;
+    result->n_reused = same;
+    result->prefill_s = quire_now_s() - start_s;
+    return rc;
+}
+
+static int32_t pick(quire_writer *writer, const float *logits)
+{
+    if (writer->masked != NULL) {
+        memcpy(writer->masked, logits, writer->session->desc->n_vocab * sizeof(*logits));
+        for (uint32_t i = 0; i < writer->n_eog; i++) {
+            writer->masked[writer->eog[i]] = -INFINITY;
+        }
+        logits = writer->masked;
+    }
+    return quire_sampler_pick(writer->sampler, logits);
+}
+
+/* Make room for a token's text of n bytes. */
+static int grow_piece(quire_writer *writer, size_t n)
+{
+    char *piece = realloc(writer->piece, n);
+    char *clean;
+
+    QUIRE_FAIL_IF(piece == NULL, QUIRE_NOMEM);
+    writer->piece = piece;
+    clean = realloc(writer->clean, 3 * (n + 3));
+    QUIRE_FAIL_IF(clean == NULL, QUIRE_NOMEM);
+    writer->clean = clean;
+    writer->piece_bytes = n;
+    return QUIRE_OK;
+}
+
+/* Returns QUIRE_CANCELED when the sink wants no more. */
+static int emit(quire_writer *writer, int32_t token)
+{
+    int64_t n;
+    size_t n_clean;
+
+    for (;;) {
+        n = quire_model_token_text(writer->session->model, token, false, writer->piece,
+                                   writer->piece_bytes);
+        if (n < 0) {
+            return (int)n;
+        }
+        if ((size_t)n <= writer->piece_bytes) {
+            break;
+        }
+        QUIRE_TRY(grow_piece(writer, (size_t)n));
+    }
+    n_clean = quire_utf8_stream_feed(&writer->utf8, writer->piece, (size_t)n, writer->clean);
+    QUIRE_FAIL_IF(n_clean > 0 && !writer->sink(writer->sink_ctx, writer->clean, n_clean),
+                  QUIRE_CANCELED);
+    return QUIRE_OK;
+}
+
+/* Writes until stopped. Returns a failed step's status. */
+static int write_on(quire_writer *writer, const float *logits, quire_writer_result *result)
+{
+    quire_session *session = writer->session;
+    double start_s = quire_now_s();
+
+    for (;;) {
+        int32_t token = pick(writer, logits);
+        quire_slice slice = { writer->seq, &token, 1, QUIRE_LOGITS_LAST };
+        int rc;
+
+        if (result->n_steps == 0) {
+            result->first_s = result->prefill_s + quire_now_s() - start_s;
+        }
+        if (quire_model_is_eog(session->model, token)) {
+            result->stop = QUIRE_STOP_END;
+            return QUIRE_OK;
+        }
+        rc = emit(writer, token);
+        if (rc == QUIRE_CANCELED) {
+            result->stop = QUIRE_STOP_SINK;
+            return QUIRE_OK;
+        }
+        QUIRE_TRY(rc);
+        result->n_output++;
+        if (writer->n_predict >= 0 && result->n_output >= writer->n_predict) {
+            result->stop = QUIRE_STOP_LIMIT;
+            return QUIRE_OK;
+        }
+        if (writer->n_held == session->n_ctx) {
+            result->stop = QUIRE_STOP_CONTEXT;
+            return QUIRE_OK;
+        }
+        if (quire_interrupt_seen()) {
+            result->stop = QUIRE_STOP_INTERRUPTED;
+            return QUIRE_OK;
+        }
+        start_s = quire_now_s();
+        QUIRE_TRY(quire_runtime_step(session->runtime, &slice, 1, &logits));
+        result->decode_s += quire_now_s() - start_s;
+        result->n_steps++;
+        writer->held[writer->n_held++] = token;
+    }
+}
+
+int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_tokens,
+                     quire_writer_result *result, quire_error *err)
+{
+    const quire_session *session = writer->session;
+    const float *logits = NULL;
+    char rest[16];
+    size_t n_rest;
+    int rc;
+
+    memset(result, 0, sizeof(*result));
+    if (n_tokens == 0) {
+        return quire_error_set(err, QUIRE_INVAL, "the prompt is empty");
+    }
+    if (n_tokens > session->n_ctx) {
+        return quire_error_set(err, QUIRE_LIMIT,
+                               "the prompt has %zu tokens, the context holds %u: shorten it or "
+                               "raise -c",
+                               n_tokens, session->n_ctx);
+    }
+    rc = read_prompt(writer, tokens, (uint32_t)n_tokens, result, &logits);
+    result->stop = QUIRE_STOP_LIMIT;
+    memset(&writer->utf8, 0, sizeof(writer->utf8));
+    if (rc == QUIRE_OK && writer->n_predict != 0) {
+        rc = write_on(writer, logits, result);
+        n_rest = quire_utf8_stream_flush(&writer->utf8, rest);
+        if (n_rest > 0 && result->stop != QUIRE_STOP_SINK) {
+            (void)writer->sink(writer->sink_ctx, rest, n_rest);
+        }
+    }
+    return rc < 0 ? quire_session_step_error(session, rc, err) : QUIRE_OK;
+}

@@ -48,22 +48,31 @@ extern "C" {
 
 typedef struct quire_cache quire_cache;
 
-#define QUIRE_PAGE_TOKENS_MIN 64u
-#define QUIRE_PAGE_TOKENS_MAX 1024u
-#define QUIRE_GROUPS_MAX      8u
-#define QUIRE_REGIONS_MAX     16u
-#define QUIRE_REGION_DYNAMIC  0u /* the one region every cache has */
-#define QUIRE_PAGES_MAX       (1u << 28)
+#ifdef QUIRE_TINY /* see quire/types.h */
+#define QUIRE_PAGE_TOKENS_MIN 2u
+#else
+#define QUIRE_PAGE_TOKENS_MIN 64u /* page_tokens is a multiple of it */
+#endif
+#define QUIRE_PAGE_TOKENS_MAX    1024u
+#define QUIRE_PAGE_BYTES_MAX     ((size_t)1 << 36)
+#define QUIRE_GROUPS_MAX         8u
+#define QUIRE_REGIONS_MAX        16u
+#define QUIRE_REGION_DYNAMIC     0u /* the one region every cache has */
+#define QUIRE_PAGES_MAX          (1u << 28)
+#define QUIRE_EXTENTS_MAX        (1u << 20)
+#define QUIRE_SEQS_MAX           (1u << 20)
+#define QUIRE_SEQ_TOKENS_MAX     (1u << 30)
+#define QUIRE_HISTORY_EVENTS_MAX (1u << 24)
 
 typedef struct quire_cache_opts {
     uint32_t struct_bytes;
-    uint32_t page_tokens; /* QUIRE_PAGE_TOKENS_MIN .. _MAX, a multiple of 64; default 64 */
+    uint32_t page_tokens; /* QUIRE_PAGE_TOKENS_MIN .. _MAX, a multiple of _MIN; default 64 */
     uint32_t n_groups;    /* 1 .. QUIRE_GROUPS_MAX */
     size_t page_bytes[QUIRE_GROUPS_MAX]; /* payload of a page by group, multiple of 64; 0 = none */
     size_t charge_bytes[QUIRE_GROUPS_MAX]; /* charged to the region; 0 = page_bytes (at least 1) */
     uint64_t budget_bytes;                 /* of the dynamic region; pages never exceed it */
-    uint32_t seqs_max;                     /* open sequences at once; default 1024 */
-    uint32_t seq_tokens_max;               /* longest sequence; default 1 << 20 */
+    uint32_t seqs_max;                     /* open sequences at once, 1 .. _MAX; default 1024 */
+    uint32_t seq_tokens_max;               /* longest sequence, 1 .. _MAX; default 1 << 20 */
     uint32_t history_events;               /* ring of allocation events; 0 = off; default 4096 */
     uint32_t watermark_pages_max;          /* cap on pages kept ready; default 256, 0 = off */
     bool lock_memory;                      /* mlock extents; see stats.locked_bytes for what held */
@@ -91,17 +100,21 @@ void quire_cache_destroy(quire_cache *cache);
  * QUIRE_NOMEM. */
 int quire_seq_open(quire_cache *cache, quire_region_id region, quire_seq_id *out);
 
-/* A second sequence with the same tokens. Cost: O(leaves), no page is copied.
+/* A second sequence with the same tokens. Room that seq has reserved stays with seq; but when its
+ * tail page is partly filled, that page is shared from now on and has to be copied before seq is
+ * appended to: reserve again. Cost: O(leaves), no page is copied.
  * Errors: QUIRE_NOTFOUND, QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_seq_fork(quire_cache *cache, quire_seq_id seq, quire_seq_id *out);
 
 /* Make room for n more tokens without adding them: pages are taken, a shared tail page is copied.
- * A later append of up to n tokens cannot fail. All or nothing.
- * Errors: QUIRE_NOTFOUND, QUIRE_NOPAGES, QUIRE_NOMEM, QUIRE_LIMIT (seq_tokens_max). */
+ * Later appends of up to n tokens in all cannot fail, until seq is forked. All or nothing.
+ * Errors: QUIRE_NOTFOUND, QUIRE_NOPAGES, QUIRE_NOMEM, QUIRE_LIMIT (seq_tokens_max, QUIRE_PAGES_MAX,
+ * QUIRE_EXTENTS_MAX). */
 int quire_seq_reserve(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
 /* Add n tokens at positions following the last: reserve, then grow the table in every group. Their
- * slots hold whatever was there until the caller writes them. Errors: as quire_seq_reserve(). */
+ * slots hold whatever was there until the caller writes them. Within room that is there already it
+ * cannot fail and allocates nothing. Errors: as quire_seq_reserve(). */
 int quire_seq_append(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
 /* Keep the first n_tokens tokens, release the rest and any reserved room.
@@ -155,7 +168,8 @@ typedef struct quire_cache_stats {
     uint64_t free_bytes;    /* payload of free pages in mapped extents */
     uint64_t tail_bytes;    /* unusable ends of extents */
     uint64_t locked_bytes;  /* mlocked */
-    uint64_t slack_bytes;   /* internal fragmentation: live pages' slots that hold no token */
+    uint64_t slack_bytes;   /* internal fragmentation: live pages' slots that hold no token (a slot
+                               of a shared page counts as filled once any sharer has filled it) */
     uint64_t charged_bytes; /* of the dynamic region */
     uint64_t charged_peak_bytes;
     uint64_t extent_peak_bytes;
@@ -194,10 +208,11 @@ int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t
 
 typedef enum quire_history_kind {
     QUIRE_HISTORY_ALLOC = 1, /* page taken by seq */
-    QUIRE_HISTORY_REF = 2,   /* page shared with seq */
+    QUIRE_HISTORY_REF = 2,   /* page shared with seq; a fork shares leaves, so this comes with the
+                                copy of the leaf, when one side writes it */
     QUIRE_HISTORY_UNREF = 3, /* seq let go, others remain */
     QUIRE_HISTORY_FREE = 4,  /* last reference dropped by seq */
-    QUIRE_HISTORY_COPY = 5,  /* page became a private copy for seq */
+    QUIRE_HISTORY_COPY = 5,  /* page, just taken, became seq's private copy of a shared one */
     QUIRE_HISTORY_MOVE = 6,  /* coalescing moved the page */
     QUIRE_HISTORY_MAP = 7,   /* extent taken from the OS (page = extent number) */
     QUIRE_HISTORY_UNMAP = 8  /* extent returned */

@@ -1,0 +1,44 @@
+/* cache_internal.h - the cache object, and creation with test doubles and smaller limits.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CORE_CACHE_INTERNAL_H
+#define QUIRE_CORE_CACHE_INTERNAL_H
+
+#include "base/check.h"
+#include "core/extent.h"
+#include "core/history.h"
+#include "core/pool.h"
+#include "core/region.h"
+#include "core/seq.h"
+#include "core/table.h"
+#include "quire/cache.h"
+
+struct quire_cache {
+    quire_allocator allocator;
+    quire_cache_opts opts; /* as given, with defaults filled in */
+    quire_regions regions;
+    quire_history history;
+    quire_pool pool;
+    quire_leaf_stock stock;
+    quire_seqs seqs;
+};
+
+/* What quire_cache_create() takes from the system and from constants. */
+typedef struct quire_cache_env {
+    const quire_extent_source *source;
+    uint32_t pages_max;   /* 1 .. QUIRE_PAGES_MAX */
+    uint32_t extents_max; /* 1 .. QUIRE_EXTENTS_MAX */
+} quire_cache_env;
+
+/* As quire_cache_create(). env is copied, its source's ctx is borrowed. */
+int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
+                          const quire_cache_env *env);
+
+/* At debug level 2 every call that changes the cache ends with a full check. */
+#if QUIRE_DEBUG >= 2
+#define QUIRE_CACHE_CHECKED(cache) quire_cache_validate(cache)
+#else
+#define QUIRE_CACHE_CHECKED(cache) ((void)(cache))
+#endif
+
+#endif /* QUIRE_CORE_CACHE_INTERNAL_H */

@@ -1,0 +1,197 @@
+/* cache_seq.c - the sequence calls of the cache: plan in every group, then apply.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/cache_internal.h"
+
+static quire_table_ctx table_ctx(quire_cache *cache, const quire_seq *seq, uint32_t group)
+{
+    return (quire_table_ctx){ .pool = &cache->pool,
+                              .stock = &cache->stock,
+                              .group = (quire_group_id)group,
+                              .region = seq->region,
+                              .seq = seq->id };
+}
+
+/* Recompute how far appends need nothing. */
+static void ready_update(quire_cache *cache, quire_seq *seq)
+{
+    uint32_t ready = UINT32_MAX;
+
+    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+        quire_table_ctx ctx = table_ctx(cache, seq, g);
+        uint32_t tokens = quire_table_ready_tokens(&ctx, &seq->tables[g], seq->n_tokens);
+
+        ready = tokens < ready ? tokens : ready;
+    }
+    seq->ready_tokens = ready;
+}
+
+int quire_seq_open(quire_cache *cache, quire_region_id region, quire_seq_id *out)
+{
+    *out = QUIRE_SEQ_NULL;
+    QUIRE_FAIL_IF(quire_region_find(&cache->regions, region) == NULL, QUIRE_INVAL);
+    QUIRE_TRY(quire_seqs_plan(&cache->seqs));
+    *out = quire_seqs_open(&cache->seqs, region)->id;
+    QUIRE_CACHE_CHECKED(cache);
+    return QUIRE_OK;
+}
+
+int quire_seq_fork(quire_cache *cache, quire_seq_id seq, quire_seq_id *out)
+{
+    quire_seq *from = quire_seqs_find(&cache->seqs, seq);
+    uint32_t n_groups = cache->opts.n_groups;
+    uint32_t n_copies = 0;
+    quire_seq *to;
+    int rc;
+
+    *out = QUIRE_SEQ_NULL;
+    QUIRE_FAIL_IF(from == NULL, QUIRE_NOTFOUND);
+    QUIRE_TRY(quire_seqs_plan(&cache->seqs));
+    for (uint32_t g = 0; g < n_groups; g++) {
+        n_copies += quire_table_fork_copies(&from->tables[g]);
+    }
+    QUIRE_TRY(quire_leaf_stock_plan(&cache->stock, n_copies));
+
+    to = quire_seqs_open(&cache->seqs, from->region);
+    for (uint32_t g = 0; g < n_groups; g++) {
+        rc = quire_table_plan_upper(&to->tables[g], &cache->allocator, from->tables[g].n_leaves);
+        if (rc < 0) {
+            (void)quire_seq_close(cache, to->id);
+            return rc;
+        }
+    }
+    for (uint32_t g = 0; g < n_groups; g++) {
+        quire_table_ctx ctx = table_ctx(cache, to, g);
+
+        quire_table_fork(&ctx, &to->tables[g], &from->tables[g]);
+    }
+    to->n_tokens = from->n_tokens;
+    ready_update(cache, to);
+    ready_update(cache, from);
+    *out = to->id;
+    QUIRE_CACHE_CHECKED(cache);
+    return QUIRE_OK;
+}
+
+/* The slow part of reserve: pages, copies or leaves are needed. */
+static int seq_make_room(quire_cache *cache, quire_seq *seq, uint32_t n_tokens)
+{
+    quire_table_needs needs[QUIRE_GROUPS_MAX];
+    uint32_t n_pages[QUIRE_GROUPS_MAX];
+    uint64_t n_leaves = 0;
+
+    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+        quire_table_ctx ctx = table_ctx(cache, seq, g);
+
+        needs[g] = quire_table_room_needs(&ctx, &seq->tables[g], seq->n_tokens, n_tokens);
+        n_pages[g] = needs[g].n_pages;
+        n_leaves += needs[g].n_leaves;
+    }
+    QUIRE_TRY(quire_pool_plan(&cache->pool, seq->region, n_pages));
+    QUIRE_TRY(quire_leaf_stock_plan(&cache->stock, n_leaves));
+    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+        QUIRE_TRY(quire_table_plan_upper(&seq->tables[g], &cache->allocator,
+                                         seq->tables[g].n_leaves + needs[g].n_leaves));
+    }
+    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+        quire_table_ctx ctx = table_ctx(cache, seq, g);
+
+        quire_table_make_room(&ctx, &seq->tables[g], &needs[g]);
+    }
+    ready_update(cache, seq);
+    return QUIRE_OK;
+}
+
+static int seq_reserve(quire_cache *cache, quire_seq *seq, uint32_t n_tokens)
+{
+    if (n_tokens <= seq->ready_tokens - seq->n_tokens) {
+        return QUIRE_OK;
+    }
+    QUIRE_FAIL_IF(n_tokens > cache->opts.seq_tokens_max - seq->n_tokens, QUIRE_LIMIT);
+    return seq_make_room(cache, seq, n_tokens);
+}
+
+int quire_seq_reserve(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens)
+{
+    quire_seq *found = quire_seqs_find(&cache->seqs, seq);
+
+    QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
+    QUIRE_TRY(seq_reserve(cache, found, n_tokens));
+    QUIRE_CACHE_CHECKED(cache);
+    return QUIRE_OK;
+}
+
+int quire_seq_append(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens)
+{
+    quire_seq *found = quire_seqs_find(&cache->seqs, seq);
+
+    QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
+    QUIRE_TRY(seq_reserve(cache, found, n_tokens));
+    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+        quire_table_ctx ctx = table_ctx(cache, found, g);
+
+        quire_table_grow(&ctx, &found->tables[g], n_tokens);
+    }
+    found->n_tokens += n_tokens;
+    QUIRE_CACHE_CHECKED(cache);
+    return QUIRE_OK;
+}
+
+int quire_seq_truncate(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens)
+{
+    quire_seq *found = quire_seqs_find(&cache->seqs, seq);
+    uint32_t n_copies = 0;
+
+    QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
+    QUIRE_FAIL_IF(n_tokens > found->n_tokens, QUIRE_RANGE);
+    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+        quire_table_ctx ctx = table_ctx(cache, found, g);
+
+        n_copies += quire_table_truncate_copies(&ctx, &found->tables[g], n_tokens);
+    }
+    QUIRE_TRY(quire_leaf_stock_plan(&cache->stock, n_copies));
+    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+        quire_table_ctx ctx = table_ctx(cache, found, g);
+
+        quire_table_truncate(&ctx, &found->tables[g], n_tokens);
+    }
+    found->n_tokens = n_tokens;
+    ready_update(cache, found);
+    QUIRE_CACHE_CHECKED(cache);
+    return QUIRE_OK;
+}
+
+int quire_seq_close(quire_cache *cache, quire_seq_id seq)
+{
+    quire_seq *found = quire_seqs_find(&cache->seqs, seq);
+
+    QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
+    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+        quire_table_ctx ctx = table_ctx(cache, found, g);
+
+        quire_table_clear(&ctx, &found->tables[g], &cache->allocator);
+    }
+    quire_seqs_close(&cache->seqs, found);
+    QUIRE_CACHE_CHECKED(cache);
+    return QUIRE_OK;
+}
+
+uint32_t quire_seq_tokens(const quire_cache *cache, quire_seq_id seq)
+{
+    const quire_seq *found = quire_seqs_find(&cache->seqs, seq);
+
+    return found != NULL ? found->n_tokens : 0;
+}
+
+int quire_seq_table_get(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
+                        quire_seq_table *out)
+{
+    const quire_seq *found = quire_seqs_find(&cache->seqs, seq);
+
+    QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
+    QUIRE_FAIL_IF(group >= cache->opts.n_groups, QUIRE_INVAL);
+    out->leaves = (const quire_page_entry *const *)found->tables[group].leaves;
+    out->n_entries = found->tables[group].n_entries;
+    out->n_tokens = found->n_tokens;
+    return QUIRE_OK;
+}

@@ -1,0 +1,53 @@
+/* extent.h - memory from the operating system, and how much of it to take at once.
+ *
+ * An extent is the smallest multiple of QUIRE_EXTENT_UNIT_BYTES whose unusable tail is under 1 %
+ * for the page size. The tail of a rounded-up size is below one unit, so that 1 % is reached by
+ * 200 MiB at the latest (or by one page, when a page is larger than that).
+ *
+ *   base (unit-aligned)                                             base + bytes
+ *   | slot 0 | slot 1 | ... | slot n_slots - 1 | tail, < 1 % of bytes |
+ *
+ * A page size of 0 means metadata only: such an extent is a range of slots without memory.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CORE_EXTENT_H
+#define QUIRE_CORE_EXTENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef QUIRE_TINY
+#define QUIRE_EXTENT_UNIT_BYTES ((size_t)4096)
+#define QUIRE_EXTENT_META_SLOTS 4u
+#else
+#define QUIRE_EXTENT_UNIT_BYTES ((size_t)2 << 20) /* one x86-64 / arm64 huge page */
+#define QUIRE_EXTENT_META_SLOTS 1024u             /* slots of an extent without memory */
+#endif
+#define QUIRE_EXTENT_SLOTS_MAX 65536u /* a slot number fits 16 bits */
+
+/* Where extents come from. Tests put a double here that fails the Nth call. */
+typedef struct quire_extent_source {
+    /* size_bytes is a multiple of the unit; the result is unit-aligned and zeroed, or NULL. */
+    void *(*map)(void *ctx, size_t size_bytes);
+    void (*unmap)(void *ctx, void *base, size_t size_bytes);
+    /* Keep the memory in RAM; false when the system does not allow it. Unmapping unlocks. */
+    bool (*lock)(void *ctx, void *base, size_t size_bytes);
+    void *ctx;
+} quire_extent_source;
+
+/* mmap with huge pages advised, and mlock. Memory: static. Thread: any. */
+const quire_extent_source *quire_extent_source_os(void);
+
+typedef struct quire_extent_shape {
+    size_t size_bytes;
+    uint32_t n_slots;
+} quire_extent_shape;
+
+/* The extent for a page size (0, or a multiple of 64 up to QUIRE_PAGE_BYTES_MAX). */
+quire_extent_shape quire_extent_shape_for(size_t page_bytes);
+
+/* Slots of page_bytes > 0 in memory of a given size; 0 when the 1 % rule does not hold for it. */
+uint32_t quire_extent_slots(size_t size_bytes, size_t page_bytes);
+
+#endif /* QUIRE_CORE_EXTENT_H */

@@ -1,0 +1,41 @@
+/* history.h - a bounded ring of allocation events: who took and released which pages when.
+ *
+ * All memory is taken by init; adding an event never fails and never allocates. When the ring is
+ * full the oldest event is overwritten; event numbers keep counting, so a gap at the front shows
+ * how many were lost.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CORE_HISTORY_H
+#define QUIRE_CORE_HISTORY_H
+
+#include "quire/alloc.h"
+#include "quire/cache.h"
+
+typedef struct quire_history {
+    quire_allocator allocator;
+    quire_history_event *events; /* [capacity], NULL when off */
+    uint32_t capacity;
+    uint32_t at;          /* where the next event goes */
+    uint64_t next_number; /* of the next event; also how many were ever added */
+    uint64_t (*clock_us)(void *ctx);
+    void *clock_ctx;
+} quire_history;
+
+/* capacity 0 = off. clock_us may be NULL: then an event's time is its number.
+ * Errors: QUIRE_NOMEM. */
+int quire_history_init(quire_history *history, const quire_allocator *allocator, uint32_t capacity,
+                       uint64_t (*clock_us)(void *ctx), void *clock_ctx);
+void quire_history_fini(quire_history *history);
+
+/* Record an event; its number and time are filled in here. */
+void quire_history_add(quire_history *history, const quire_history_event *event);
+
+/* As quire_cache_history_visit(). */
+int quire_history_visit(const quire_history *history,
+                        int (*visit)(void *ctx, const quire_history_event *event), void *ctx);
+
+void quire_history_validate(const quire_history *history);
+
+#endif /* QUIRE_CORE_HISTORY_H */

@@ -1,0 +1,377 @@
+/* pool.c - page ids, references and plans; where pages lie is placement.c.
+ *
+ * Invariants (quire_pool_validate checks all of them, and those of placement.h)
+ *   I1  a page is free, live (refs > 0) or cached (refs == 0, kept); addrs[id] is its slot's
+ *       address, NULL when it is free or has no payload
+ *   I2  ids below id_end are in use or on the free-id list; page 0 is neither
+ *   I3  a region's charge is the sum of its pages' charges
+ *   I4  the counters of a class are what its extents and pages add up to
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/pool.h"
+
+#include "base/check.h"
+#include "core/placement.h"
+
+#include <string.h>
+
+#ifdef QUIRE_TINY
+#define IDS_CAPACITY_FIRST 2u
+#else
+#define IDS_CAPACITY_FIRST 1024u
+#endif
+
+static void *pool_alloc(quire_pool *pool, size_t size_bytes)
+{
+    return pool->allocator.alloc(pool->allocator.ctx, size_bytes);
+}
+
+static void pool_free(quire_pool *pool, void *ptr)
+{
+    if (ptr != NULL) {
+        pool->allocator.free(pool->allocator.ctx, ptr);
+    }
+}
+
+static int ids_resize(quire_pool *pool, uint32_t capacity)
+{
+    quire_page *pages = pool_alloc(pool, capacity * sizeof(*pages));
+    unsigned char **addrs = pool_alloc(pool, capacity * sizeof(*addrs));
+
+    if (pages == NULL || addrs == NULL) {
+        pool_free(pool, addrs);
+        pool_free(pool, pages);
+        return QUIRE_NOMEM;
+    }
+    memset(pages, 0, capacity * sizeof(*pages));
+    memset(addrs, 0, capacity * sizeof(*addrs));
+    if (pool->ids_capacity > 0) {
+        memcpy(pages, pool->pages, pool->ids_capacity * sizeof(*pages));
+        memcpy(addrs, pool->addrs, pool->ids_capacity * sizeof(*addrs));
+    }
+    pool_free(pool, pool->addrs);
+    pool_free(pool, pool->pages);
+    pool->pages = pages;
+    pool->addrs = addrs;
+    pool->ids_capacity = capacity;
+    return QUIRE_OK;
+}
+
+static void groups_init(quire_pool *pool, const quire_pool_opts *opts)
+{
+    for (uint32_t g = 0; g < opts->n_groups; g++) {
+        uint32_t c = 0;
+
+        while (c < pool->n_classes && pool->classes[c].page_bytes != opts->page_bytes[g]) {
+            c++;
+        }
+        if (c == pool->n_classes) {
+            pool->classes[c].page_bytes = opts->page_bytes[g];
+            pool->classes[c].shape = quire_extent_shape_for(opts->page_bytes[g]);
+            pool->n_classes++;
+        }
+        pool->groups[g].class_index = c;
+        pool->groups[g].charge_bytes = opts->charge_bytes[g];
+    }
+    pool->n_groups = opts->n_groups;
+}
+
+int quire_pool_init(quire_pool *pool, const quire_pool_opts *opts)
+{
+    memset(pool, 0, sizeof(*pool));
+    pool->allocator = *opts->allocator;
+    pool->source = *opts->source;
+    pool->regions = opts->regions;
+    pool->history = opts->history;
+    pool->pages_max = opts->pages_max;
+    pool->extents_max = opts->extents_max;
+    pool->page_tokens = opts->page_tokens;
+    pool->lock_memory = opts->lock_memory;
+    pool->id_end = 1; /* 0 is the null page */
+    groups_init(pool, opts);
+    return ids_resize(pool, IDS_CAPACITY_FIRST);
+}
+
+void quire_pool_fini(quire_pool *pool)
+{
+    for (uint32_t i = 0; i < pool->extents_capacity; i++) {
+        quire_extent *extent = pool->extents[i];
+
+        if (extent != NULL && extent->base != NULL) {
+            pool->source.unmap(pool->source.ctx, extent->base, extent->size_bytes);
+        }
+        pool_free(pool, extent);
+    }
+    pool_free(pool, pool->extents);
+    pool_free(pool, pool->addrs);
+    pool_free(pool, pool->pages);
+    memset(pool, 0, sizeof(*pool));
+}
+
+/* ---- plan ---- */
+
+static int plan_budget(const quire_pool *pool, quire_region_id region, const uint32_t *n_pages)
+{
+    const quire_region *budget = quire_region_find(pool->regions, region);
+    uint64_t left_bytes;
+
+    QUIRE_CHECK(budget != NULL);
+    left_bytes = quire_region_headroom_bytes(budget);
+    for (uint32_t g = 0; g < pool->n_groups; g++) {
+        uint64_t charge_bytes = pool->groups[g].charge_bytes;
+
+        QUIRE_FAIL_IF(n_pages[g] > left_bytes / charge_bytes, QUIRE_NOPAGES);
+        left_bytes -= n_pages[g] * charge_bytes;
+    }
+    return QUIRE_OK;
+}
+
+static int plan_ids(quire_pool *pool, uint64_t n)
+{
+    uint64_t capacity = pool->ids_capacity;
+    uint64_t wanted;
+
+    if (n <= pool->n_ids_free) {
+        return QUIRE_OK;
+    }
+    wanted = pool->id_end + (n - pool->n_ids_free);
+    if (wanted <= capacity) {
+        return QUIRE_OK;
+    }
+    QUIRE_FAIL_IF(wanted - 1 > pool->pages_max, QUIRE_LIMIT);
+    while (capacity < wanted) {
+        capacity *= 2;
+    }
+    /* Not beyond the limit, so that the limit is exact. */
+    if (capacity > (uint64_t)pool->pages_max + 1) {
+        capacity = (uint64_t)pool->pages_max + 1;
+    }
+    return ids_resize(pool, (uint32_t)capacity);
+}
+
+/* Undo the mappings of a plan that failed. */
+static void plan_unmap_since(quire_pool *pool, uint64_t serial)
+{
+    for (uint32_t c = 0; c < pool->n_classes; c++) {
+        quire_extent *extent = pool->classes[c].buckets[QUIRE_EXTENT_BUCKET_EMPTY];
+
+        while (extent != NULL) {
+            quire_extent *next = extent->next;
+
+            if (extent->serial >= serial) {
+                quire_placement_unmap(pool, extent);
+            }
+            extent = next;
+        }
+    }
+}
+
+static int plan_slots(quire_pool *pool, const uint32_t *n_pages)
+{
+    uint64_t serial = pool->next_serial;
+    int rc = QUIRE_OK;
+
+    for (uint32_t g = 0; g < pool->n_groups; g++) {
+        pool->classes[pool->groups[g].class_index].plan_pages += n_pages[g];
+    }
+    for (uint32_t c = 0; c < pool->n_classes && rc == QUIRE_OK; c++) {
+        quire_pool_class *class = &pool->classes[c];
+
+        while (rc == QUIRE_OK && quire_counter_get(&class->free_pages) < class->plan_pages) {
+            rc = quire_placement_grow(pool, class);
+        }
+    }
+    for (uint32_t c = 0; c < pool->n_classes; c++) {
+        pool->classes[c].plan_pages = 0;
+    }
+    if (rc < 0) {
+        plan_unmap_since(pool, serial);
+    }
+    return rc;
+}
+
+int quire_pool_plan(quire_pool *pool, quire_region_id region, const uint32_t *n_pages)
+{
+    uint64_t total = 0;
+    int rc;
+
+    for (uint32_t g = 0; g < pool->n_groups; g++) {
+        total += n_pages[g];
+    }
+    rc = plan_budget(pool, region, n_pages);
+    if (rc == QUIRE_OK) {
+        rc = plan_ids(pool, total);
+    }
+    if (rc == QUIRE_OK) {
+        rc = plan_slots(pool, n_pages);
+    }
+    if (rc < 0) {
+        quire_counter_add(&pool->alloc_failures_total, 1);
+    }
+    return rc;
+}
+
+/* ---- pages ---- */
+
+static quire_pool_class *page_class(quire_pool *pool, const quire_page *page)
+{
+    return &pool->classes[pool->groups[page->group].class_index];
+}
+
+static quire_page *page_in_use(quire_pool *pool, quire_page_id id)
+{
+    QUIRE_CHECK(id != QUIRE_PAGE_NULL && id < pool->id_end);
+    QUIRE_CHECK(pool->pages[id].state != QUIRE_PAGE_FREE);
+    return &pool->pages[id];
+}
+
+static void history_page(quire_pool *pool, quire_history_kind kind, quire_page_id id,
+                         quire_seq_id seq)
+{
+    const quire_page *page = &pool->pages[id];
+    quire_history_event event = { .kind = kind,
+                                  .page = id,
+                                  .seq = seq,
+                                  .group = page->group,
+                                  .region = page->region,
+                                  .extent = page->extent };
+
+    quire_history_add(pool->history, &event);
+}
+
+static quire_page_id id_take(quire_pool *pool)
+{
+    quire_page_id id = pool->id_free;
+
+    if (id != QUIRE_PAGE_NULL) {
+        pool->id_free = pool->pages[id].extent;
+        pool->n_ids_free--;
+    } else {
+        QUIRE_CHECK(pool->id_end < pool->ids_capacity);
+        id = pool->id_end++;
+    }
+    return id;
+}
+
+quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_region_id region,
+                              quire_seq_id seq)
+{
+    quire_pool_class *class = &pool->classes[pool->groups[group].class_index];
+    quire_page_id id = id_take(pool);
+    quire_page *page = &pool->pages[id];
+    uint32_t slot;
+    quire_extent *extent = quire_placement_take(class, &slot);
+
+    extent->slots[slot] = id;
+    *page = (quire_page){ .refs = 1,
+                          .extent = extent->number,
+                          .slot = (uint16_t)slot,
+                          .group = (uint8_t)group,
+                          .region = (uint8_t)region,
+                          .state = QUIRE_PAGE_LIVE };
+    pool->addrs[id] = extent->base != NULL ? extent->base + slot * class->page_bytes : NULL;
+    class->taken_pages++;
+    quire_counter_add(&class->live_pages, 1);
+    quire_counter_add(&class->slack_slots, pool->page_tokens);
+    quire_counter_add(&pool->pages_now, 1);
+    quire_counter_peak(&pool->pages_peak, quire_counter_get(&pool->pages_now));
+    quire_counter_add(&pool->allocs_total, 1);
+    quire_region_charge(&pool->regions->items[region], pool->groups[group].charge_bytes);
+    history_page(pool, QUIRE_HISTORY_ALLOC, id, seq);
+    return id;
+}
+
+/* A page in use becomes free; the counters of its state are the caller's. */
+static void page_give(quire_pool *pool, quire_page_id id, quire_seq_id seq)
+{
+    quire_page *page = &pool->pages[id];
+
+    history_page(pool, QUIRE_HISTORY_FREE, id, seq);
+    quire_region_uncharge(&pool->regions->items[page->region],
+                          pool->groups[page->group].charge_bytes);
+    quire_placement_give(page_class(pool, page), pool->extents[page->extent], page->slot);
+    *page = (quire_page){ .state = QUIRE_PAGE_FREE, .extent = pool->id_free };
+    pool->addrs[id] = NULL;
+    pool->id_free = id;
+    pool->n_ids_free++;
+    quire_counter_sub(&pool->pages_now, 1);
+    quire_counter_add(&pool->frees_total, 1);
+}
+
+void quire_pool_ref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
+{
+    quire_page *page = page_in_use(pool, id);
+
+    QUIRE_CHECK(page->refs < UINT32_MAX);
+    if (page->refs++ == 0) {
+        quire_pool_class *class = page_class(pool, page);
+
+        page->state = QUIRE_PAGE_LIVE;
+        quire_counter_sub(&class->cached_pages, 1);
+        quire_counter_add(&class->live_pages, 1);
+        quire_counter_add(&class->slack_slots, pool->page_tokens - page->n_filled);
+    }
+    history_page(pool, QUIRE_HISTORY_REF, id, seq);
+}
+
+void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
+{
+    quire_page *page = page_in_use(pool, id);
+    quire_pool_class *class = page_class(pool, page);
+
+    QUIRE_CHECK(page->refs > 0);
+    if (--page->refs > 0) {
+        history_page(pool, QUIRE_HISTORY_UNREF, id, seq);
+        return;
+    }
+    quire_counter_sub(&class->live_pages, 1);
+    quire_counter_sub(&class->slack_slots, pool->page_tokens - page->n_filled);
+    if (page->is_kept) {
+        page->state = QUIRE_PAGE_CACHED;
+        quire_counter_add(&class->cached_pages, 1);
+        history_page(pool, QUIRE_HISTORY_UNREF, id, seq);
+        return;
+    }
+    page_give(pool, id, seq);
+}
+
+void quire_pool_keep(quire_pool *pool, quire_page_id id)
+{
+    QUIRE_ASSERT(page_in_use(pool, id)->state == QUIRE_PAGE_LIVE);
+    page_in_use(pool, id)->is_kept = true;
+}
+
+void quire_pool_evict(quire_pool *pool, quire_page_id id)
+{
+    quire_page *page = page_in_use(pool, id);
+
+    QUIRE_CHECK(page->is_kept);
+    page->is_kept = false;
+    if (page->state == QUIRE_PAGE_CACHED) {
+        quire_counter_sub(&page_class(pool, page)->cached_pages, 1);
+        page_give(pool, id, QUIRE_SEQ_NULL);
+    }
+}
+
+void quire_pool_fill_set(quire_pool *pool, quire_page_id id, uint32_t n_filled)
+{
+    quire_page *page = page_in_use(pool, id);
+    quire_pool_class *class = page_class(pool, page);
+
+    QUIRE_ASSERT(page->state == QUIRE_PAGE_LIVE && n_filled <= pool->page_tokens);
+    quire_counter_set(&class->slack_slots,
+                      quire_counter_get(&class->slack_slots) + page->n_filled - n_filled);
+    page->n_filled = (uint16_t)n_filled;
+}
+
+void quire_pool_copy(quire_pool *pool, quire_page_id to, quire_page_id from, quire_seq_id seq)
+{
+    const quire_page *target = page_in_use(pool, to);
+
+    QUIRE_CHECK(target->group == page_in_use(pool, from)->group);
+    if (pool->addrs[to] != NULL) {
+        memcpy(pool->addrs[to], pool->addrs[from], page_class(pool, target)->page_bytes);
+    }
+    quire_counter_add(&pool->page_copies_total, 1);
+    history_page(pool, QUIRE_HISTORY_COPY, to, seq);
+}

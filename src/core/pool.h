@@ -1,0 +1,204 @@
+/* pool.h - reference-counted pages, placed in extents.
+ *
+ *             take                        last unref, not kept
+ *   free ------------> live (refs >= 1) ------------------------> free
+ *                       |  ^                                        ^
+ *   last unref, kept    |  | ref                                    | evict
+ *                       v  |                                        |
+ *                      cached (refs == 0, kept by the prefix tree) -'
+ *
+ * A page is an id. Where its payload lies is (extent, slot), which coalescing may change while the
+ * id stays. Groups whose pages have equal size share a class; a class owns extents. Slots are
+ * handed out from the fullest extent that has one, so that sparse extents run empty by themselves.
+ *
+ * Plan, then apply: quire_pool_plan() makes sure that the next takes succeed, and is the only
+ * function of the allocation path that can fail.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CORE_POOL_H
+#define QUIRE_CORE_POOL_H
+
+#include "core/counter.h"
+#include "core/extent.h"
+#include "core/history.h"
+#include "core/region.h"
+#include "quire/alloc.h"
+#include "quire/cache.h"
+
+typedef enum quire_page_state {
+    QUIRE_PAGE_FREE = 0,
+    QUIRE_PAGE_LIVE = 1,
+    QUIRE_PAGE_CACHED = 2
+} quire_page_state;
+
+/* What is known about a page id. */
+typedef struct quire_page {
+    uint32_t refs;     /* table leaves that hold it */
+    uint32_t extent;   /* number; of a free id: the next free id */
+    uint16_t slot;     /* in the extent */
+    uint16_t n_filled; /* slots of tokens written, as far as is known; see quire_pool_fill_set() */
+    uint8_t group;
+    uint8_t region;
+    uint8_t state; /* quire_page_state */
+    bool is_kept;  /* by the prefix tree */
+} quire_page;
+
+_Static_assert(sizeof(quire_page) == 16, "quire_page: one per page, keep it small");
+_Static_assert(QUIRE_GROUPS_MAX <= UINT8_MAX && QUIRE_REGIONS_MAX <= UINT8_MAX, "fit quire_page");
+
+/* By fill: empty, eight partial eighths, full. */
+#define QUIRE_EXTENT_BUCKET_EMPTY 0u
+#define QUIRE_EXTENT_BUCKET_FULL  9u
+#define QUIRE_EXTENT_BUCKETS      10u
+
+/* An entry of slots[]: a page id, or a link of the extent's list of freed slots. */
+#define QUIRE_SLOT_FREE 0x80000000u
+#define QUIRE_SLOT_NONE 0x7fffffffu /* ends the list */
+
+typedef struct quire_extent {
+    unsigned char *base; /* NULL without payload */
+    size_t size_bytes;
+    struct quire_extent *prev; /* in its bucket */
+    struct quire_extent *next;
+    uint64_t serial; /* counts mappings, to find those of one plan */
+    uint32_t number;
+    uint32_t n_slots;
+    uint32_t n_slots_max; /* room in slots[] */
+    uint32_t n_used;
+    uint32_t n_fresh;   /* slots from n_fresh on were never handed out */
+    uint32_t n_touched; /* slots below are backed by memory; >= n_fresh */
+    uint32_t free_head; /* freed slots, newest first */
+    uint32_t used_min;  /* n_used below this or at used_end: the extent changes its bucket */
+    uint32_t used_end;
+    uint8_t class_index;
+    uint8_t bucket;
+    bool is_locked;
+    uint32_t slots[]; /* [n_slots_max], valid up to n_fresh */
+} quire_extent;
+
+/* Pages of one size. */
+typedef struct quire_pool_class {
+    size_t page_bytes;
+    quire_extent_shape shape;
+    uint32_t bucket_mask; /* bit b: bucket b has extents; never the bit of the full ones */
+    quire_extent *buckets[QUIRE_EXTENT_BUCKETS];
+    uint64_t plan_pages;  /* free pages that the plan in progress counts on */
+    uint64_t ready_pages; /* free and backed by memory: sum of n_touched - n_used */
+    uint64_t taken_pages; /* since the last maintain */
+    uint64_t demand_q8;   /* decaying peak of taken_pages, in 1/256 */
+    quire_counter live_pages;
+    quire_counter cached_pages;
+    quire_counter free_pages;
+    quire_counter free_empty_pages; /* those in empty extents */
+    quire_counter slack_slots;      /* token slots of live pages that hold none */
+    quire_counter tail_bytes;
+    quire_counter extents_empty;
+} quire_pool_class;
+
+typedef struct quire_pool_group {
+    uint64_t charge_bytes;
+    uint32_t class_index;
+} quire_pool_group;
+
+typedef struct quire_pool_opts {
+    uint32_t page_tokens;
+    uint32_t n_groups;
+    const size_t *page_bytes;   /* [n_groups] */
+    const size_t *charge_bytes; /* [n_groups], each > 0 */
+    uint32_t pages_max;         /* <= QUIRE_PAGES_MAX */
+    uint32_t extents_max;       /* <= QUIRE_EXTENTS_MAX */
+    bool lock_memory;
+    const quire_allocator *allocator;
+    const quire_extent_source *source;
+    quire_regions *regions; /* borrowed for the life of the pool, as is the next */
+    quire_history *history;
+} quire_pool_opts;
+
+typedef struct quire_pool {
+    quire_allocator allocator;
+    quire_extent_source source;
+    quire_regions *regions;
+    quire_history *history;
+    quire_page *pages;     /* [ids_capacity], entry 0 unused */
+    unsigned char **addrs; /* [ids_capacity], by page id */
+    uint32_t ids_capacity;
+    uint32_t id_end;  /* ids from here on were never used */
+    uint32_t id_free; /* list of freed ids, newest first */
+    uint32_t n_ids_free;
+    uint32_t pages_max;
+    quire_extent **extents; /* [extents_capacity], by number */
+    uint32_t extents_capacity;
+    uint32_t extent_hint; /* no number below it is unused */
+    uint32_t extents_max;
+    uint32_t page_tokens;
+    uint32_t n_groups;
+    uint32_t n_classes;
+    bool lock_memory;
+    uint64_t next_serial;
+    quire_pool_group groups[QUIRE_GROUPS_MAX];
+    quire_pool_class classes[QUIRE_GROUPS_MAX];
+    quire_counter extents_now;
+    quire_counter extent_bytes;
+    quire_counter extent_peak_bytes;
+    quire_counter locked_bytes;
+    quire_counter pages_now; /* live and cached */
+    quire_counter pages_peak;
+    quire_counter allocs_total;
+    quire_counter frees_total;
+    quire_counter alloc_failures_total;
+    quire_counter page_copies_total;
+    quire_counter page_moves_total;
+    quire_counter watermark_pages;
+} quire_pool;
+
+/* Errors: QUIRE_NOMEM (the pool then needs no fini). The options are the caller's to check. */
+int quire_pool_init(quire_pool *pool, const quire_pool_opts *opts);
+
+/* Pages still in use lose their memory. */
+void quire_pool_fini(quire_pool *pool);
+
+/* Make sure that n_pages[group] takes in each group, charged to region, succeed: budget, page ids
+ * and slots. A later plan replaces this one. All or nothing: on failure no page, charge or extent
+ * has changed, but empty extents may have gone back to the OS.
+ * Errors: QUIRE_NOPAGES (budget), QUIRE_LIMIT (pages_max, extents_max), QUIRE_NOMEM. */
+int quire_pool_plan(quire_pool *pool, quire_region_id region, const uint32_t *n_pages);
+
+/* Take a planned page, with one reference. Cost: O(1), nothing is allocated. */
+quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_region_id region,
+                              quire_seq_id seq);
+
+/* Add, drop a reference. A cached page becomes live by ref. seq is for the history.
+ * Cost: O(1), nothing is allocated. */
+void quire_pool_ref(quire_pool *pool, quire_page_id id, quire_seq_id seq);
+void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq);
+
+/* A live page stays when its last reference goes: it is cached then. */
+void quire_pool_keep(quire_pool *pool, quire_page_id id);
+/* Undo keep; a cached page becomes free. */
+void quire_pool_evict(quire_pool *pool, quire_page_id id);
+
+/* Record how many token slots of a live page are filled. Exact whenever the page's only holder
+ * says it; while a page is shared it is the most that any holder filled. */
+void quire_pool_fill_set(quire_pool *pool, quire_page_id id, uint32_t n_filled);
+
+/* Copy the payload of one page to another of the same group, for seq. */
+void quire_pool_copy(quire_pool *pool, quire_page_id to, quire_page_id from, quire_seq_id seq);
+
+static inline const quire_page *quire_pool_page(const quire_pool *pool, quire_page_id id)
+{
+    return &pool->pages[id];
+}
+
+/* ---- upkeep (pool_upkeep.c): see quire_cache_maintain(), _coalesce(), _trim() ---- */
+
+void quire_pool_maintain(quire_pool *pool, uint32_t watermark_pages_max);
+uint32_t quire_pool_coalesce(quire_pool *pool, uint32_t moves_max);
+uint64_t quire_pool_trim(quire_pool *pool, uint64_t keep_bytes);
+
+/* ---- checking (pool_validate.c) ---- */
+
+void quire_pool_validate(const quire_pool *pool);
+
+#endif /* QUIRE_CORE_POOL_H */

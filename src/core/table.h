@@ -1,0 +1,131 @@
+/* table.h - two-level page tables with copy-on-write leaves.
+ *
+ *   table -> leaves[] -> leaf: refs, QUIRE_LEAF_ENTRIES entries -> page
+ *                         ^
+ *   fork shares leaves ---'       a page counts the leaves that hold it, not the sequences
+ *
+ *   entries:   | full | full | ... | tail, maybe partly filled | reserved | reserved |
+ *              0                                    n_entries - 1           n_held - 1
+ *
+ * Invariants (quire_cache_validate checks all of them)
+ *   T1  a leaf counts the tables that hold it; while that is more than one its content is frozen
+ *       and all its entries hold tokens, so that every holder means the same entries
+ *   T2  entry i starts at token i * page_tokens and at slot 0; all but the tail are full
+ *   T3  a page's refs is the number of leaf entries that name it
+ *   T4  only a tail page that one leaf holds, in a leaf that one table holds, is appended to
+ *
+ * As everywhere: functions named plan may fail and change nothing that counts, the others cannot
+ * fail and take what the plan has laid by.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CORE_TABLE_H
+#define QUIRE_CORE_TABLE_H
+
+#include "core/pool.h"
+#include "quire/alloc.h"
+#include "quire/types.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct quire_leaf {
+    uint32_t refs;      /* tables that hold it */
+    uint32_t n_entries; /* used, reserved ones included */
+    union {
+        struct quire_leaf *next_spare; /* in the stock */
+        uint64_t n_seen;               /* scratch of validate: 0 between calls */
+    };
+    quire_page_entry entries[QUIRE_LEAF_ENTRIES];
+} quire_leaf;
+
+static inline quire_leaf *quire_leaf_of(quire_page_entry *entries)
+{
+    return (quire_leaf *)(void *)((unsigned char *)entries - offsetof(quire_leaf, entries));
+}
+
+/* Leaves laid by, so that applying a plan cannot fail and a busy cache does not allocate. */
+typedef struct quire_leaf_stock {
+    quire_allocator allocator;
+    quire_leaf *spare;
+    uint32_t n_spare;
+} quire_leaf_stock;
+
+void quire_leaf_stock_init(quire_leaf_stock *stock, const quire_allocator *allocator);
+void quire_leaf_stock_fini(quire_leaf_stock *stock);
+
+/* Lay by n leaves. Errors: QUIRE_NOMEM. */
+int quire_leaf_stock_plan(quire_leaf_stock *stock, uint64_t n);
+
+/* Free what exceeds a small reserve. */
+void quire_leaf_stock_trim(quire_leaf_stock *stock);
+
+typedef struct quire_table {
+    quire_page_entry **leaves; /* [leaves_capacity] -> entries of a leaf */
+    uint32_t leaves_capacity;
+    uint32_t n_leaves;
+    uint32_t n_entries; /* entries that hold tokens */
+    uint32_t n_held;    /* and reserved ones */
+} quire_table;
+
+/* What a table works with, and whom its pages are charged to. */
+typedef struct quire_table_ctx {
+    quire_pool *pool;
+    quire_leaf_stock *stock;
+    quire_group_id group;
+    quire_region_id region;
+    quire_seq_id seq;
+} quire_table_ctx;
+
+/* What it takes to make room for more tokens, or to truncate. */
+typedef struct quire_table_needs {
+    uint32_t n_pages;  /* the copy of the tail page included */
+    uint32_t n_leaves; /* the copy of the last leaf included */
+    uint32_t n_held;   /* entries afterwards */
+    bool copies_leaf;
+    bool copies_tail;
+} quire_table_needs;
+
+static inline quire_page_entry *quire_table_entry(const quire_table *table, uint32_t i)
+{
+    return &table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+}
+
+/* Pages and leaves that n_new more tokens need when there are n_tokens. */
+quire_table_needs quire_table_room_needs(const quire_table_ctx *ctx, const quire_table *table,
+                                         uint32_t n_tokens, uint32_t n_new);
+
+/* Tokens that the table can hold without further pages, copies or leaves. */
+uint32_t quire_table_ready_tokens(const quire_table_ctx *ctx, const quire_table *table,
+                                  uint32_t n_tokens);
+
+/* Give the upper level room for n_leaves. Errors: QUIRE_NOMEM. */
+int quire_table_plan_upper(quire_table *table, const quire_allocator *allocator, uint32_t n_leaves);
+
+/* Take the pages and leaves of needs. */
+void quire_table_make_room(const quire_table_ctx *ctx, quire_table *table,
+                           const quire_table_needs *needs);
+
+/* Count n_new more tokens; there is room for them. Cost: O(pages touched). */
+void quire_table_grow(const quire_table_ctx *ctx, quire_table *table, uint32_t n_new);
+
+/* Whether truncation to n_tokens copies a leaf: one from the stock. */
+bool quire_table_truncate_copies(const quire_table_ctx *ctx, const quire_table *table,
+                                 uint32_t n_tokens);
+
+/* Keep n_tokens tokens, drop all other entries and reserved ones. */
+void quire_table_truncate(const quire_table_ctx *ctx, quire_table *table, uint32_t n_tokens);
+
+/* Whether a fork copies the last leaf, because it also holds reserved pages of its owner. */
+bool quire_table_fork_copies(const quire_table *table);
+
+/* Make to, which is empty and has an upper level for it, hold what from holds, without its
+ * reserved pages. ctx is that of the new holder. Cost: O(leaves). */
+void quire_table_fork(const quire_table_ctx *ctx, quire_table *to, const quire_table *from);
+
+/* Drop every entry and the upper level. */
+void quire_table_clear(const quire_table_ctx *ctx, quire_table *table,
+                       const quire_allocator *allocator);
+
+#endif /* QUIRE_CORE_TABLE_H */

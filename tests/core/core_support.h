@@ -1,0 +1,95 @@
+/* core_support.h - doubles and shortcuts for the tests of the cache core.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef TESTS_CORE_SUPPORT_H
+#define TESTS_CORE_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "core/cache_internal.h"
+#include "quire/cache.h"
+
+#define NEVER UINT64_MAX
+
+/* Tests write whole slots, so that a page is page_tokens of these. A multiple of 64 slots or of 2
+ * (tiny) gives page sizes that fit an extent exactly. */
+#define SLOT_BYTES ((size_t)512)
+#ifdef QUIRE_TINY
+#define PAGE_TOKENS 2u
+#else
+#define PAGE_TOKENS 64u
+#endif
+#define PAGE_BYTES   (PAGE_TOKENS * SLOT_BYTES)
+#define EXTENT_PAGES ((uint32_t)(QUIRE_EXTENT_UNIT_BYTES / PAGE_BYTES))
+
+/* An allocator that counts, and fails call number fail_at (counted from 0) and only that one. */
+typedef struct test_memory {
+    quire_allocator allocator;
+    uint64_t n_calls;
+    uint64_t n_live;
+    uint64_t fail_at;
+    bool has_failed;
+} test_memory;
+
+void test_memory_init(test_memory *memory);
+
+/* The same for extents; the memory below is real. */
+typedef struct test_extents {
+    quire_extent_source source;
+    uint64_t n_calls;
+    uint64_t n_live;
+    uint64_t live_bytes;
+    uint64_t fail_at;    /* NEVER, or the one call that fails */
+    uint64_t fail_from;  /* this call and all later ones fail */
+    uint64_t n_locks_ok; /* locks that are granted before they are refused */
+    bool has_failed;
+} test_extents;
+
+void test_extents_init(test_extents *extents);
+
+/* A cache on doubles. */
+typedef struct test_cache {
+    test_memory memory;
+    test_extents extents;
+    quire_cache *cache;
+} test_cache;
+
+/* One group of PAGE_BYTES, budget for n_pages pages; the caller may change it before creating. */
+quire_cache_opts test_opts(uint32_t n_pages);
+
+/* Creates, with the doubles; pages_max and extents_max 0 = the usual limits. */
+void test_cache_create(test_cache *t, const quire_cache_opts *opts, uint32_t pages_max,
+                       uint32_t extents_max);
+
+/* Validates, destroys, and asserts that nothing leaked. */
+void test_cache_destroy(test_cache *t);
+
+/* Asserts that it works. */
+quire_seq_id test_open(quire_cache *cache);
+quire_seq_id test_fork(quire_cache *cache, quire_seq_id seq);
+void test_append(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
+
+quire_cache_stats test_stats(const quire_cache *cache);
+
+/* The page that holds a token. */
+quire_page_id test_page_of(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
+                           uint32_t token);
+
+/* The slot of a token; NULL for a group without payload. Asserts the table's shape on the way. */
+unsigned char *test_slot(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
+                         uint32_t token);
+
+/* Fill a token's slot in every group with a pattern made of stamp; check it. */
+void test_slot_write(const quire_cache *cache, quire_seq_id seq, uint32_t token, uint32_t stamp);
+void test_slot_check(const quire_cache *cache, quire_seq_id seq, uint32_t token, uint32_t stamp);
+
+/* QUIRE_SEED, or the default. */
+uint64_t test_seed(void);
+
+#endif /* TESTS_CORE_SUPPORT_H */

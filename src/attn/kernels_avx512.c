@@ -6,17 +6,17 @@
 
 #define REGS QUIRE_AVX512_REGS
 
-/* e^x for x <= 0, within 1 ulp; 0 where the result would be denormal (they are slow on some CPUs
- * and weigh nothing) and for -Inf; NaN stays.
+/* e^x for x <= 0 in the chosen lanes, within 1.01 ulp, 0 in the others. 0 also where the result would
+ * be denormal (they are slow on some CPUs and weigh nothing), so for -Inf; NaN stays.
  *
  * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 Q(r), Q the minimax polynomial of degree
  * 4 for the relative error of e^r (Remez exchange, 3.1e-9 before its coefficients were rounded). */
-static inline __m512 exp_of_nonpositive(__m512 x)
+static inline __m512 exp_of_nonpositive(__mmask16 lanes, __m512 x)
 {
     const __m512 log2_e = _mm512_set1_ps(0x1.715476p+0f);
     const __m512 ln2_high = _mm512_set1_ps(0x1.62e43p-1f);
     const __m512 ln2_low = _mm512_set1_ps(-0x1.05c61p-29f);
-    __mmask16 is_normal = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+    __mmask16 is_normal = _mm512_mask_cmp_ps_mask(lanes, x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, log2_e),
                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m512 r = _mm512_fnmadd_ps(n, ln2_low, _mm512_fnmadd_ps(n, ln2_high, x));
@@ -56,7 +56,7 @@ static inline float row_weights(float *s, uint64_t visible, float max)
     for (uint32_t i = 0; i < REGS; i++) {
         __m512 x = _mm512_sub_ps(_mm512_load_ps(s + 16 * i), _mm512_set1_ps(max));
 
-        p[i] = _mm512_maskz_mov_ps(slots(visible, i), exp_of_nonpositive(x));
+        p[i] = exp_of_nonpositive(slots(visible, i), x);
         _mm512_store_ps(s + 16 * i, p[i]);
     }
     return quire_avx512_sum(_mm512_add_ps(_mm512_add_ps(p[0], p[1]), _mm512_add_ps(p[2], p[3])));
@@ -82,7 +82,7 @@ static void softmax_16(uint32_t n, uint32_t slot_begin, const uint32_t *slot_end
 
     /* A row whose maximum stays keeps its sums, also when it is -Inf: nothing seen so far. There
      * 0 stands in for the maximum, so that -Inf logits give 0 and not NaN. */
-    factor = exp_of_nonpositive(_mm512_sub_ps(old, max));
+    factor = exp_of_nonpositive(rows, _mm512_sub_ps(old, max));
     factor =
         _mm512_mask_mov_ps(factor, _mm512_cmp_ps_mask(old, max, _CMP_EQ_OQ), _mm512_set1_ps(1.0f));
     max = _mm512_mask_mov_ps(max, _mm512_cmp_ps_mask(max, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ),

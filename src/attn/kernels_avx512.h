@@ -1,9 +1,10 @@
 /* kernels_avx512.h - what the AVX-512 kernel files share: their parts, and how rows are blocked.
  *
  * Row blocking. Rows are taken 6, 4, 3, 2 or 1 at a time against 4 registers of the tile, so that
- * at most 24 accumulators and their operands fit the 32 registers. A body is written once and
- * inlined with a constant number of rows for each of these sizes; it adds in the same order in all
- * of them, so a row's bits do not depend on the block it came in.
+ * at most 24 accumulators and their operands fit the 32 registers; q8, which spreads each register
+ * of codes to two, stops at 4. A body is written once and inlined with a constant number of rows
+ * for each of these sizes; it adds in the same order in all of them, so a row's bits do not depend
+ * on the block it came in.
  *
  * Include only from files compiled for AVX-512 (quire_isa_sources in cmake/flags.cmake).
  *
@@ -16,7 +17,6 @@
 #include <immintrin.h>
 #include <math.h>
 
-#define QUIRE_AVX512_ROWS 6u /* rows of a block at most */
 #define QUIRE_AVX512_REGS                                                                          \
     4u /* registers of a tile that a block works on: 64 tokens, or 64 dims                         \
         */
@@ -53,17 +53,20 @@ QUIRE_AVX512_INLINE size_t quire_avx512_q_bytes(quire_format format, uint32_t d)
     return (bytes + 63u) & ~(size_t)63u;
 }
 
-/* How many of the rows that are left make the next block: none of the sizes leaves a single row
- * over, which would be bound by latency. */
-QUIRE_AVX512_INLINE uint32_t quire_avx512_block_rows(uint32_t n_left)
+/* How many of the rows that are left make the next block of at most 4, or of at most 6. None is
+ * left over alone, because a single row is bound by the latency of its additions. */
+QUIRE_AVX512_INLINE uint32_t quire_avx512_next_4(uint32_t n_left)
 {
-    static const uint8_t rows[9] = { 0, 1, 2, 3, 4, 3, 6, 4, 4 };
-
-    return n_left < 9 ? rows[n_left] : QUIRE_AVX512_ROWS;
+    return n_left <= 4 ? n_left : n_left <= 6 ? 3 : 4;
 }
 
-/* Call body(n, ...) with n as a constant. */
-#define QUIRE_AVX512_WITH_ROWS(n, body, ...)                                                       \
+QUIRE_AVX512_INLINE uint32_t quire_avx512_next_6(uint32_t n_left)
+{
+    return n_left == 6 || n_left > 8 ? 6 : quire_avx512_next_4(n_left);
+}
+
+/* Call body(n, ...) with n = 1 .. 4 as a constant. */
+#define QUIRE_AVX512_UP_TO_4(n, body, ...)                                                         \
     do {                                                                                           \
         switch (n) {                                                                               \
         case 1:                                                                                    \
@@ -75,12 +78,18 @@ QUIRE_AVX512_INLINE uint32_t quire_avx512_block_rows(uint32_t n_left)
         case 3:                                                                                    \
             body(3, __VA_ARGS__);                                                                  \
             break;                                                                                 \
-        case 4:                                                                                    \
+        default:                                                                                   \
             body(4, __VA_ARGS__);                                                                  \
             break;                                                                                 \
-        default:                                                                                   \
+        }                                                                                          \
+    } while (0)
+
+#define QUIRE_AVX512_UP_TO_6(n, body, ...)                                                         \
+    do {                                                                                           \
+        if ((n) == 6) {                                                                            \
             body(6, __VA_ARGS__);                                                                  \
-            break;                                                                                 \
+        } else {                                                                                   \
+            QUIRE_AVX512_UP_TO_4(n, body, __VA_ARGS__);                                            \
         }                                                                                          \
     } while (0)
 
@@ -123,12 +132,15 @@ QUIRE_AVX512_INLINE float quire_avx512_max_abs(__m512i bits)
     return max >= 0x7f800000 ? NAN : _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128(max)));
 }
 
-/* 16 integers to int16, each group of 4 in the order 0, 2, 1, 3. */
-QUIRE_AVX512_INLINE __m256i quire_avx512_pairs(__m512i x)
+/* 32 integers as int16, each group of 4 in the order 0, 2, 1, 3. The pack instruction works by
+ * 128 bits, so the permutation puts the groups back into place as well. */
+QUIRE_AVX512_INLINE __m512i quire_avx512_pairs(__m512i low, __m512i high)
 {
-    __m256i y = _mm512_cvtsepi32_epi16(x);
+    const __m512i order =
+        _mm512_set_epi16(31, 29, 30, 28, 23, 21, 22, 20, 15, 13, 14, 12, 7, 5, 6, 4, /* high */
+                         27, 25, 26, 24, 19, 17, 18, 16, 11, 9, 10, 8, 3, 1, 2, 0);  /* low */
 
-    return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(y, 0xd8), 0xd8);
+    return _mm512_permutexvar_epi16(order, _mm512_packs_epi32(low, high));
 }
 
 #endif /* QUIRE_ATTN_KERNELS_AVX512_H */

@@ -11,7 +11,7 @@
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels_avx512.h"
 
-#define ROWS QUIRE_AVX512_ROWS
+#define ROWS 6
 #define REGS QUIRE_AVX512_REGS
 
 /* bf16 pairs: the even half moves up, the odd half stays. */
@@ -95,9 +95,9 @@ QUIRE_AVX512_INLINE void qk_format(quire_format format, const quire_attn_qk *arg
     ptrdiff_t ahead = quire_avx512_ahead(args->k_tile, args->next);
 
     for (uint32_t row = 0; row < args->n_rows;) {
-        uint32_t n = quire_avx512_block_rows(args->n_rows - row);
+        uint32_t n = quire_avx512_next_6(args->n_rows - row);
 
-        QUIRE_AVX512_WITH_ROWS(n, qk_rows, format, args, row, ahead);
+        QUIRE_AVX512_UP_TO_6(n, qk_rows, format, args, row, ahead);
         row += n;
         ahead = 0;
     }
@@ -220,9 +220,9 @@ QUIRE_AVX512_INLINE void pv_format(quire_format format, const quire_attn_pv *arg
     pv_block block = { .args = args, .ahead = quire_avx512_ahead(args->v_tile, args->next) };
 
     while (block.row < args->n_rows) {
-        uint32_t n = quire_avx512_block_rows(args->n_rows - block.row);
+        uint32_t n = quire_avx512_next_6(args->n_rows - block.row);
 
-        QUIRE_AVX512_WITH_ROWS(n, pv_rows, format, &block);
+        QUIRE_AVX512_UP_TO_6(n, pv_rows, format, &block);
         block.row += n;
         block.ahead = 0;
     }

@@ -16,7 +16,7 @@ static inline __m512 load_scaled(const float *q, uint32_t d, uint32_t c, float s
 void quire_avx512_q8_pack(uint32_t d, float scale, const float *q, void *packed)
 {
     quire_avx512_q8_header *header = packed;
-    __m256i *pairs = (__m256i *)(void *)((char *)packed + sizeof(*header));
+    int32_t *pairs = (int32_t *)(void *)(header + 1);
     __m512i top = _mm512_setzero_si512();
     __m512i sum = _mm512_setzero_si512();
     float max;
@@ -29,12 +29,16 @@ void quire_avx512_q8_pack(uint32_t d, float scale, const float *q, void *packed)
     max = quire_avx512_max_abs(top);
     inverse = max < QUIRE_ATTN_Q8_TINY ? 0.0f : QUIRE_ATTN_Q8_Q_MAX / max;
     header->scale = max < QUIRE_ATTN_Q8_TINY ? 0.0f : max / QUIRE_ATTN_Q8_Q_MAX;
-    for (uint32_t c = 0; c < d; c += 16) {
-        __m512 x = _mm512_mul_ps(load_scaled(q, d, c, scale), _mm512_set1_ps(inverse));
-        __m512i n = _mm512_cvtps_epi32(x);
+    for (uint32_t c = 0; c < d; c += 32) {
+        __m512i n[2] = { _mm512_setzero_si512(), _mm512_setzero_si512() };
 
-        sum = _mm512_add_epi32(sum, n);
-        _mm256_store_si256(pairs + c / 16, quire_avx512_pairs(n));
+        for (uint32_t i = 0; i < 2 && c + 16 * i < d; i++) {
+            __m512 x = load_scaled(q, d, c + 16 * i, scale);
+
+            n[i] = _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(inverse)));
+            sum = _mm512_add_epi32(sum, n[i]);
+        }
+        _mm512_store_si512(pairs + c / 2, quire_avx512_pairs(n[0], n[1]));
     }
     header->start = (int32_t)(-128u * (uint32_t)_mm512_reduce_add_epi32(sum));
 }

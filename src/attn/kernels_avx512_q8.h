@@ -11,7 +11,7 @@
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels_avx512.h"
 
-#define ROWS QUIRE_AVX512_ROWS
+#define ROWS 4
 #define REGS QUIRE_AVX512_REGS
 
 #define Q8_JOIN_(a, b) a##b
@@ -23,16 +23,6 @@ enum {
     GROUP = 4,                      /* values that share 32 bits of codes */
     P_PAIRS = QUIRE_TILE_TOKENS / 2 /* int16 pairs of one row's weights */
 };
-
-/* With 6 rows there is no register left to keep codes in between their even and their odd half:
- * make the compiler load them again. */
-QUIRE_AVX512_INLINE const char *reload(uint32_t n, const char *codes)
-{
-    if (n > 4) {
-        __asm__("" : "+r"(codes));
-    }
-    return codes;
-}
 
 /* ---- q . K ---- */
 
@@ -67,7 +57,6 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, const qk_block *block)
         for (uint32_t odd = 0; odd < 2; odd++) {
             __m512i k[REGS];
 
-            codes = reload(n, codes);
             for (uint32_t i = 0; i < REGS; i++) {
                 __m512i x = _mm512_load_si512(codes + 64 * i);
 
@@ -109,9 +98,9 @@ void Q8_NAME(quire_avx512_qk_q8)(const quire_attn_qk *args)
 
     load_scales(args->k_tile, block.k_scale, block.ahead);
     while (block.row < args->n_rows) {
-        uint32_t n = quire_avx512_block_rows(args->n_rows - block.row);
+        uint32_t n = quire_avx512_next_4(args->n_rows - block.row);
 
-        QUIRE_AVX512_WITH_ROWS(n, qk_rows, &block);
+        QUIRE_AVX512_UP_TO_4(n, qk_rows, &block);
         block.row += n;
         block.ahead = 0;
     }
@@ -144,10 +133,11 @@ QUIRE_AVX512_INLINE float pack_weights(const float *p, const __m512 v_scale[REGS
     }
     max = quire_avx512_max_abs(top);
     inverse = max < QUIRE_ATTN_Q8_TINY ? 0.0f : QUIRE_ATTN_Q8_P_MAX / max;
-    for (uint32_t i = 0; i < REGS; i++) {
-        __m512i x = _mm512_cvtps_epi32(_mm512_mul_ps(w[i], _mm512_set1_ps(inverse)));
+    for (uint32_t i = 0; i < REGS; i += 2) {
+        __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(w[i], _mm512_set1_ps(inverse)));
+        __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(w[i + 1], _mm512_set1_ps(inverse)));
 
-        _mm256_store_si256((__m256i *)(void *)pairs + i, quire_avx512_pairs(x));
+        _mm512_store_si512(pairs + 8 * i, quire_avx512_pairs(low, high));
     }
     return max < QUIRE_ATTN_Q8_TINY ? 0.0f : max / QUIRE_ATTN_Q8_P_MAX;
 }
@@ -175,7 +165,6 @@ QUIRE_AVX512_INLINE void pv_cols(uint32_t n, uint32_t regs, bool half, const pv_
         for (uint32_t odd = 0; odd < 2; odd++) {
             __m512i v[REGS];
 
-            at = reload(n, at);
             for (uint32_t i = 0; i < regs; i++) {
                 __m512i x =
                     half ? _mm512_maskz_loadu_epi32(0xff, at) : _mm512_loadu_si512(at + 64 * i);
@@ -237,13 +226,13 @@ void Q8_NAME(quire_avx512_pv_q8)(const quire_attn_pv *args)
         v_scale[i] = _mm512_maskz_mov_ps((__mmask16)(visible >> (16 * i)), v_scale[i]);
     }
     for (block.row = 0; block.row < args->n_rows;) {
-        uint32_t n = quire_avx512_block_rows(args->n_rows - block.row);
+        uint32_t n = quire_avx512_next_4(args->n_rows - block.row);
 
         for (uint32_t r = 0; r < n; r++) {
             block.unit[r] = pack_weights(args->p + (block.row + r) * (size_t)QUIRE_TILE_TOKENS,
                                          v_scale, block.pairs[r]);
         }
-        QUIRE_AVX512_WITH_ROWS(n, pv_rows, &block);
+        QUIRE_AVX512_UP_TO_4(n, pv_rows, &block);
         block.row += n;
         block.ahead = 0;
     }

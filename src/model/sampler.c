@@ -3,8 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "model/model_internal.h"
 
-#include "base/check.h"
-
 #include <stdlib.h>
 
 struct quire_sampler {
@@ -80,8 +78,11 @@ int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits)
         sampler->candidates[i] = (llama_token_data){ (int32_t)i, logits[i], 0.0f };
     }
     llama_sampler_apply(sampler->chain, &list);
-    QUIRE_CHECK(list.selected >= 0 && (size_t)list.selected < list.size);
-    token = list.data[list.selected].id;
+    /* Logits of a broken model (NaN) can leave nothing selected. */
+    if (list.selected < 0 || (size_t)list.selected >= list.size) {
+        list.selected = 0;
+    }
+    token = list.size > 0 ? list.data[list.selected].id : 0;
     llama_sampler_accept(sampler->chain, token);
     return token;
 }

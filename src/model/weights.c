@@ -124,44 +124,29 @@ static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *m
                : KIND_PLAIN;
 }
 
-static int want(weight_load *load, const weight_want *w)
+/* The description was checked against the file's tensors, so what is needed is there and has the
+ * right shape. */
+static void want(weight_load *load, const weight_want *w)
 {
     struct quire_weights_store *store = load->weights->store;
     struct ggml_tensor *meta = ggml_get_tensor(quire_gguf_meta(load->file), w->name);
-    const char *path = quire_gguf_path(load->file);
     weight_slot *slot;
 
-    if (w->need == NEED_NOT) {
-        return QUIRE_OK;
+    if (w->need == NEED_NOT || (w->need == NEED_IF_THERE && meta == NULL)) {
+        return;
     }
-    if (meta == NULL) {
-        return w->need == NEED_IF_THERE
-                   ? QUIRE_OK
-                   : quire_error_set(load->err, QUIRE_CORRUPT,
-                                     "%s: tensor %s is missing; the file is incomplete", path,
-                                     w->name);
-    }
-    if (meta->ne[0] != w->ne0 || meta->ne[1] != w->ne1 || meta->ne[2] != 1 || meta->ne[3] != 1) {
-        return quire_error_set(load->err, QUIRE_CORRUPT,
-                               "%s: tensor %s is [%lld, %lld], expected [%lld, %lld]", path,
-                               w->name, (long long)meta->ne[0], (long long)meta->ne[1],
-                               (long long)w->ne0, (long long)w->ne1);
-    }
-    if (w->use == USE_VECTOR && meta->type != GGML_TYPE_F32) {
-        return quire_error_set(load->err, QUIRE_UNSUPP,
-                               "%s: tensor %s has type %s; vectors must be f32", path, w->name,
-                               ggml_type_name(meta->type));
-    }
+    QUIRE_CHECK(meta != NULL && meta->ne[0] == w->ne0 && meta->ne[1] == w->ne1);
+    QUIRE_CHECK(meta->ne[2] == 1 && meta->ne[3] == 1);
+    QUIRE_CHECK(w->use != USE_VECTOR || meta->type == GGML_TYPE_F32);
     QUIRE_CHECK(store->n_slots < load->desc->n_layer * LAYER_TENSORS + GLOBAL_TENSORS);
     slot = &store->slots[store->n_slots++];
     slot->into = w->into;
     slot->meta = meta;
     slot->offset = quire_gguf_tensor_offset(load->file, w->name);
     slot->kind = kind_choose(load, meta, slot->offset, w->use);
-    return QUIRE_OK;
 }
 
-static int want_globals(weight_load *load)
+static void want_globals(weight_load *load)
 {
     const quire_model_desc *desc = load->desc;
     quire_weights *w = load->weights;
@@ -179,12 +164,11 @@ static int want_globals(weight_load *load)
     };
 
     for (size_t i = 0; i < GLOBAL_TENSORS; i++) {
-        QUIRE_TRY(want(load, &list[i]));
+        want(load, &list[i]);
     }
-    return QUIRE_OK;
 }
 
-static int want_layer(weight_load *load, uint32_t il)
+static void want_layer(weight_load *load, uint32_t il)
 {
     const quire_model_desc *desc = load->desc;
     quire_layer_weights *l = &load->weights->layers[il];
@@ -223,9 +207,8 @@ static int want_layer(weight_load *load, uint32_t il)
 
         (void)snprintf(name, sizeof name, "blk.%u.%s", il, list[i].name);
         w.name = name;
-        QUIRE_TRY(want(load, &w));
+        want(load, &w);
     }
-    return QUIRE_OK;
 }
 
 /* ---- pass 2: allocate ---- */
@@ -267,6 +250,7 @@ static int map_file(weight_load *load)
         return quire_error_set_errno(load->err, errno, "%s: cannot map %llu bytes", path,
                                      (unsigned long long)file_bytes);
     }
+    (void)posix_madvise(map, (size_t)file_bytes, POSIX_MADV_WILLNEED);
     store->map = map;
     store->map_bytes = (size_t)file_bytes;
     return QUIRE_OK;
@@ -359,8 +343,6 @@ static int tensors_fill(weight_load *load)
                 GGML_STATUS_SUCCESS) {
                 return QUIRE_NOMEM;
             }
-            (void)posix_madvise((char *)store->map + slot->offset / 4096 * 4096,
-                                n_bytes + slot->offset % 4096, POSIX_MADV_WILLNEED);
             weights->mapped_bytes += n_bytes;
         } else {
             ggml_backend_tensor_set(*slot->into, source, 0, n_bytes);
@@ -398,13 +380,12 @@ int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_
         goto out;
     }
     store->slots = calloc(desc->n_layer * LAYER_TENSORS + GLOBAL_TENSORS, sizeof *store->slots);
-    if (store->slots == NULL || (rc = kinds_init(store)) < 0 || (rc = want_globals(&load)) < 0) {
+    if (store->slots == NULL || (rc = kinds_init(store)) < 0) {
         goto out;
     }
+    want_globals(&load);
     for (uint32_t il = 0; il < desc->n_layer; il++) {
-        if ((rc = want_layer(&load, il)) < 0) {
-            goto out;
-        }
+        want_layer(&load, il);
     }
     if ((rc = map_file(&load)) < 0 || (rc = tensors_create(&load)) < 0 ||
         (rc = buffers_create(&load)) < 0 || (rc = tensors_fill(&load)) < 0) {

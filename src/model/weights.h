@@ -45,8 +45,8 @@ struct quire_weights {
     struct quire_weights_store *store;
 };
 
-/* Load what desc names from a checked file, which may be closed afterwards. Errors: QUIRE_IO,
- * QUIRE_CORRUPT (a tensor is missing), QUIRE_NOMEM. Memory: free with quire_weights_destroy(). */
+/* Load what desc (of the same file) names; the file may be closed afterwards. Errors: QUIRE_IO,
+ * QUIRE_UNSUPP, QUIRE_NOMEM. Memory: free with quire_weights_destroy(). */
 int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_model_desc *desc,
                        const quire_model_opts *opts, quire_error *err);
 void quire_weights_destroy(quire_weights *weights);

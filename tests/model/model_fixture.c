@@ -1,0 +1,195 @@
+/* model_fixture.c - see model_fixture.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "model_fixture.h"
+
+#include <glob.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <llama.h>
+
+static char path_buffer[1024];
+
+const char *fixture_model_path(const char *name)
+{
+    const char *dir = getenv("QUIRE_MODELS_DIR");
+
+    (void)snprintf(path_buffer, sizeof path_buffer, "%s/%s",
+                   dir != NULL ? dir : QUIRE_SOURCE_DIR "/../shared/models", name);
+    if (access(path_buffer, R_OK) != 0) {
+        (void)printf("skipped: no %s (set QUIRE_MODELS_DIR)\n", path_buffer);
+        skip();
+    }
+    return path_buffer;
+}
+
+const char *fixture_vocab_path(const char *name)
+{
+    const char *dir = getenv("QUIRE_LLAMA_DIR");
+    const char *cache = getenv("XDG_CACHE_HOME");
+    const char *home = getenv("HOME");
+    const char *result = NULL;
+    char pattern[1024];
+    glob_t found;
+
+    if (dir != NULL) {
+        (void)snprintf(pattern, sizeof pattern, "%s/models/%s", dir, name);
+    } else if (cache != NULL) {
+        (void)snprintf(pattern, sizeof pattern, "%s/quire/llama-*-src/models/%s", cache, name);
+    } else {
+        (void)snprintf(pattern, sizeof pattern, "%s/.cache/quire/llama-*-src/models/%s",
+                       home != NULL ? home : "", name);
+    }
+    if (glob(pattern, 0, NULL, &found) == 0) {
+        (void)snprintf(path_buffer, sizeof path_buffer, "%s", found.gl_pathv[0]);
+        result = path_buffer;
+    } else {
+        (void)printf("no %s (set QUIRE_LLAMA_DIR)\n", pattern);
+    }
+    globfree(&found);
+    return result;
+}
+
+static char generated_path[256];
+
+const char *fixture_generate(const gguf_gen_opts *opts)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    const char *dir = getenv("TMPDIR");
+
+    (void)snprintf(generated_path, sizeof generated_path, "%s/quire-test-%ld.gguf",
+                   dir != NULL ? dir : "/tmp", (long)getpid());
+    if (gguf_gen_write(opts, generated_path, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return generated_path;
+}
+
+void fixture_generated_remove(void)
+{
+    (void)unlink(generated_path);
+}
+
+quire_model *fixture_open(const char *path)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_model *model = NULL;
+
+    if (quire_model_open(&model, path, NULL, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return model;
+}
+
+quire_runtime *fixture_runtime(const quire_model *model, const quire_runtime_opts *opts)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_runtime *runtime = NULL;
+
+    if (quire_runtime_create(&runtime, model, opts, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return runtime;
+}
+
+quire_seq_id fixture_seq(quire_runtime *runtime)
+{
+    quire_seq_id seq = QUIRE_SEQ_NULL;
+
+    assert_int_equal(quire_seq_open(quire_runtime_cache(runtime), QUIRE_REGION_DYNAMIC, &seq),
+                     QUIRE_OK);
+    return seq;
+}
+
+const float *fixture_step(quire_runtime *runtime, quire_seq_id seq, const int32_t *tokens,
+                          uint32_t n_tokens, quire_logits logits)
+{
+    const quire_slice slice = { seq, tokens, n_tokens, logits };
+    const float *result = NULL;
+
+    assert_int_equal(quire_runtime_step(runtime, &slice, 1, &result), QUIRE_OK);
+    return result;
+}
+
+struct fixture_peer {
+    struct llama_model *model;
+    struct llama_context *ctx;
+    struct llama_batch batch;
+    int32_t n_past;
+};
+
+fixture_peer *fixture_peer_open(const char *path, uint32_t n_ctx)
+{
+    struct llama_model_params model_params = llama_model_default_params();
+    struct llama_context_params params = llama_context_default_params();
+    fixture_peer *peer = calloc(1, sizeof *peer);
+
+    assert_non_null(peer);
+    peer->model = llama_model_load_from_file(path, model_params);
+    assert_non_null(peer->model);
+    params.n_ctx = n_ctx;
+    params.n_batch = params.n_ubatch = n_ctx;
+    params.type_k = params.type_v = GGML_TYPE_F32;
+    params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    params.n_threads = params.n_threads_batch = 2;
+    peer->ctx = llama_init_from_model(peer->model, params);
+    assert_non_null(peer->ctx);
+    peer->batch = llama_batch_init((int32_t)n_ctx, 0, 1);
+    return peer;
+}
+
+void fixture_peer_close(fixture_peer *peer)
+{
+    llama_batch_free(peer->batch);
+    llama_free(peer->ctx);
+    llama_model_free(peer->model);
+    free(peer);
+}
+
+const float *fixture_peer_decode(fixture_peer *peer, const int32_t *tokens, uint32_t n_tokens)
+{
+    peer->batch.n_tokens = (int32_t)n_tokens;
+    for (uint32_t i = 0; i < n_tokens; i++) {
+        peer->batch.token[i] = tokens[i];
+        peer->batch.pos[i] = peer->n_past++;
+        peer->batch.n_seq_id[i] = 1;
+        peer->batch.seq_id[i][0] = 0;
+        peer->batch.logits[i] = 1;
+    }
+    assert_int_equal(llama_decode(peer->ctx, peer->batch), 0);
+    return llama_get_logits(peer->ctx);
+}
+
+double fixture_diff_max(const float *a, const float *b, size_t n)
+{
+    double worst = 0.0;
+
+    for (size_t i = 0; i < n; i++) {
+        const double diff = fabs((double)a[i] - (double)b[i]);
+
+        /* NaN compares false with everything: keep it visible. */
+        worst = diff <= worst ? worst : diff;
+    }
+    return worst;
+}
+
+int32_t fixture_argmax(const float *logits, uint32_t n)
+{
+    uint32_t best = 0;
+
+    for (uint32_t i = 1; i < n; i++) {
+        best = logits[i] > logits[best] ? i : best;
+    }
+    return (int32_t)best;
+}

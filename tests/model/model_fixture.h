@@ -1,0 +1,48 @@
+/* model_fixture.h - what the tests of the model runtime share: where models are, and libllama's own
+ * answer to compare with.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_MODEL_FIXTURE_H
+#define QUIRE_TESTS_MODEL_FIXTURE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "model/model.h"
+#include "model/runtime.h"
+
+#include "gguf_gen.h"
+
+/* Path of a development model; skips the test by name when the file is absent. Looks into
+ * QUIRE_MODELS_DIR, else beside the source tree. Memory: static, until the next call. */
+const char *fixture_model_path(const char *name);
+
+/* Path of libllama's tokenizer fixture of that name in the cached source tree (or QUIRE_LLAMA_DIR);
+ * NULL when absent. Memory: static, until the next call. */
+const char *fixture_vocab_path(const char *name);
+
+/* Write a generated model to a file of this process. Memory: static, until the next call; the file
+ * goes away with fixture_generated_remove(). */
+const char *fixture_generate(const gguf_gen_opts *opts);
+void fixture_generated_remove(void);
+
+/* Open or fail the test with the error's text. */
+quire_model *fixture_open(const char *path);
+quire_runtime *fixture_runtime(const quire_model *model, const quire_runtime_opts *opts);
+quire_seq_id fixture_seq(quire_runtime *runtime);
+
+/* One slice through quire_runtime_step(); fails the test on error. */
+const float *fixture_step(quire_runtime *runtime, quire_seq_id seq, const int32_t *tokens,
+                          uint32_t n_tokens, quire_logits logits);
+
+/* libllama on the same file: CPU, f32 KV, no flash attention. */
+typedef struct fixture_peer fixture_peer;
+fixture_peer *fixture_peer_open(const char *path, uint32_t n_ctx);
+void fixture_peer_close(fixture_peer *peer);
+/* Logits of all n tokens, [n][n_vocab], continuing where the last call ended. */
+const float *fixture_peer_decode(fixture_peer *peer, const int32_t *tokens, uint32_t n_tokens);
+
+double fixture_diff_max(const float *a, const float *b, size_t n);
+int32_t fixture_argmax(const float *logits, uint32_t n);
+
+#endif /* QUIRE_TESTS_MODEL_FIXTURE_H */

@@ -344,7 +344,11 @@ static quire_attn_workspace *open_workspace(const fixture *f, const fixture_run_
     ws_opts.n_rows_max = f->n_rows;
     ws_opts.n_head_max = f->opts.n_head;
     ws_opts.head_dim_max = f->opts.d_k > f->opts.d_v ? f->opts.d_k : f->opts.d_v;
-    ws_opts.n_entries_max = f->n_pages;
+    for (uint32_t s = 0; s < f->opts.n_seqs; s++) {
+        uint32_t n = f->seqs[s].n_entries;
+
+        ws_opts.n_entries_max = n > ws_opts.n_entries_max ? n : ws_opts.n_entries_max;
+    }
     ws_opts.split_entries = f->opts.split_entries;
     ws_opts.page_tokens = f->opts.page_tokens;
     ws_opts.n_layers_max = 1;

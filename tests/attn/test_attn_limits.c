@@ -1,0 +1,535 @@
+/* test_attn_limits.c - workspaces: every limit and every refusal is reached once, and running out
+ * of memory at any point leaks nothing. Also the Hadamard transform and the choice of kernels.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attn/attn_fixture.h"
+#include "attn/kernels.h"
+
+static quire_rng rng;
+
+static quire_attn_workspace_opts small_opts(void)
+{
+    quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
+
+    opts.n_threads_max = 2;
+    opts.n_seqs_max = 2;
+    opts.n_rows_max = 8;
+    opts.n_head_max = 4;
+    opts.head_dim_max = 64;
+    opts.n_entries_max = 3;
+    opts.page_tokens = 64;
+    opts.n_layers_max = 2;
+    return opts;
+}
+
+static void expect_refused(const quire_attn_workspace_opts *opts, int status)
+{
+    quire_attn_workspace *ws = (quire_attn_workspace *)&rng;
+
+    assert_int_equal(quire_attn_workspace_create(&ws, opts), status);
+    assert_null(ws);
+}
+
+static void test_create_checks_options(void **state)
+{
+    static const size_t counts[] = { offsetof(quire_attn_workspace_opts, n_threads_max),
+                                     offsetof(quire_attn_workspace_opts, n_seqs_max),
+                                     offsetof(quire_attn_workspace_opts, n_rows_max),
+                                     offsetof(quire_attn_workspace_opts, n_head_max),
+                                     offsetof(quire_attn_workspace_opts, head_dim_max),
+                                     offsetof(quire_attn_workspace_opts, n_entries_max),
+                                     offsetof(quire_attn_workspace_opts, page_tokens),
+                                     offsetof(quire_attn_workspace_opts, n_layers_max) };
+    quire_attn_workspace_opts opts;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
+        static const uint32_t bad[] = { 0, UINT32_MAX };
+
+        for (size_t k = 0; k < 2; k++) {
+            opts = small_opts();
+            memcpy((char *)&opts + counts[i], &bad[k], sizeof(bad[k]));
+            expect_refused(&opts, QUIRE_INVAL);
+        }
+    }
+    opts = small_opts();
+    opts.struct_bytes--;
+    expect_refused(&opts, QUIRE_INVAL);
+    opts = small_opts();
+    opts.head_dim_max = 60;
+    expect_refused(&opts, QUIRE_INVAL);
+    opts = small_opts();
+    opts.page_tokens = 96;
+    expect_refused(&opts, QUIRE_INVAL);
+    opts = small_opts();
+    opts.isa = "z80";
+    expect_refused(&opts, QUIRE_UNSUPP);
+}
+
+static void test_isa_by_name_and_environment(void **state)
+{
+    quire_attn_workspace_opts opts = small_opts();
+    quire_attn_workspace *ws;
+    const char *before = getenv("QUIRE_ISA");
+    char *saved = before != NULL ? strdup(before) : NULL;
+
+    (void)state;
+    opts.isa = "portable";
+    assert_int_equal(quire_attn_workspace_create(&ws, &opts), QUIRE_OK);
+    assert_string_equal(quire_attn_workspace_isa(ws), "portable");
+    quire_attn_workspace_destroy(ws);
+
+    opts.isa = NULL;
+    assert_int_equal(setenv("QUIRE_ISA", "ref", 1), 0);
+    assert_int_equal(quire_attn_workspace_create(&ws, &opts), QUIRE_OK);
+    assert_string_equal(quire_attn_workspace_isa(ws), "portable");
+    quire_attn_workspace_destroy(ws);
+
+    assert_int_equal(setenv("QUIRE_ISA", "z80", 1), 0);
+    expect_refused(&opts, QUIRE_UNSUPP);
+    assert_null(quire_attn_kernels_find(NULL));
+
+    assert_int_equal(setenv("QUIRE_ISA", "", 1), 0);
+    assert_non_null(quire_attn_kernels_find(NULL));
+    assert_int_equal(unsetenv("QUIRE_ISA"), 0);
+    assert_non_null(quire_attn_kernels_find(NULL));
+    if (saved != NULL) {
+        assert_int_equal(setenv("QUIRE_ISA", saved, 1), 0);
+        free(saved);
+    }
+}
+
+/* ---- running out of memory ---- */
+
+#define ALLOC_BYTES_MAX (1u << 30) /* a machine of known size */
+
+typedef struct failing {
+    uint32_t n_allowed; /* allocations before one fails */
+    uint32_t n_live;
+} failing;
+
+static void *failing_alloc(void *ctx, size_t size_bytes)
+{
+    failing *f = ctx;
+    const quire_allocator *libc = quire_allocator_default();
+
+    if (f->n_allowed == 0 || size_bytes > ALLOC_BYTES_MAX) {
+        return NULL;
+    }
+    f->n_allowed--;
+    f->n_live++;
+    return libc->alloc(libc->ctx, size_bytes);
+}
+
+static void failing_free(void *ctx, void *ptr)
+{
+    failing *f = ctx;
+    const quire_allocator *libc = quire_allocator_default();
+
+    f->n_live -= ptr != NULL;
+    libc->free(libc->ctx, ptr);
+}
+
+static void test_create_survives_lack_of_memory(void **state)
+{
+    failing f = { 0, 0 };
+    quire_allocator allocator = { failing_alloc, failing_free, &f };
+    quire_attn_workspace_opts opts = small_opts();
+    quire_attn_workspace *ws = NULL;
+    uint32_t n_failures = 0;
+
+    (void)state;
+    opts.allocator = &allocator;
+    for (;; n_failures++) {
+        int rc;
+
+        f.n_allowed = n_failures;
+        rc = quire_attn_workspace_create(&ws, &opts);
+        if (rc == QUIRE_OK) {
+            break;
+        }
+        assert_int_equal(rc, QUIRE_NOMEM);
+        assert_null(ws);
+        assert_int_equal(f.n_live, 0);
+    }
+    assert_true(n_failures >= 3);
+    quire_attn_workspace_destroy(ws);
+    quire_attn_workspace_destroy(NULL);
+    assert_int_equal(f.n_live, 0);
+}
+
+/* Limits whose memory no machine has: refused as lack of memory, not by wrapping around. */
+static void test_create_survives_huge_limits(void **state)
+{
+    failing f = { UINT32_MAX, 0 };
+    quire_allocator allocator = { failing_alloc, failing_free, &f };
+    quire_attn_workspace_opts opts = small_opts();
+
+    (void)state;
+    opts.allocator = &allocator;
+    opts.n_seqs_max = 1u << 16;
+    opts.n_entries_max = 1u << 24;
+    opts.split_entries = 1;
+    opts.n_head_max = 4096;
+    opts.head_dim_max = 1024;
+    expect_refused(&opts, QUIRE_NOMEM);
+    assert_int_equal(f.n_live, 0);
+}
+
+/* ---- begin ---- */
+
+typedef struct step {
+    quire_attn_workspace *ws;
+    quire_page_entry entries[2][QUIRE_LEAF_ENTRIES > 8 ? QUIRE_LEAF_ENTRIES : 8];
+    const quire_page_entry *leaves[2][4];
+    quire_attn_seq seqs[3];
+    unsigned char *addr[5];
+    quire_attn_batch batch;
+} step;
+
+/* Two valid sequences of 100 and 64 tokens with 4 rows each. */
+static void step_init(step *s)
+{
+    static unsigned char page[64];
+    quire_attn_workspace_opts opts = small_opts();
+
+    *s = (step){ 0 };
+    assert_int_equal(quire_attn_workspace_create(&s->ws, &opts), QUIRE_OK);
+    for (uint32_t i = 1; i < 5; i++) {
+        s->addr[i] = page;
+    }
+    s->entries[0][0] = (quire_page_entry){ .page = 1, .n_tokens = 64 };
+    s->entries[0][1] = (quire_page_entry){ .page = 2, .n_tokens = 36 };
+    s->entries[1][0] = (quire_page_entry){ .page = 3, .n_tokens = 64 };
+    for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t k = 0; k < 4; k++) {
+            s->leaves[i][k] = &s->entries[i][k * QUIRE_LEAF_ENTRIES % 8];
+        }
+    }
+    s->seqs[0] = (quire_attn_seq){ s->leaves[0], 2, 100, 0, 4 };
+    s->seqs[1] = (quire_attn_seq){ s->leaves[1], 1, 64, 4, 4 };
+    s->seqs[2] = s->seqs[1];
+    s->batch = (quire_attn_batch){ s->seqs, 2, 64, s->addr };
+}
+
+static void expect_begin(const step *s, int status)
+{
+    assert_int_equal(quire_attn_begin(s->ws, &s->batch), status);
+}
+
+static void test_begin_accepts_and_refuses_batches(void **state)
+{
+    step s;
+
+    (void)state;
+    step_init(&s);
+    expect_begin(&s, QUIRE_OK);
+    s.batch.n_seqs = 0;
+    expect_begin(&s, QUIRE_OK);
+    s.batch.n_seqs = 3;
+    expect_begin(&s, QUIRE_LIMIT); /* n_seqs_max */
+    s.batch.n_seqs = 2;
+    s.batch.page_tokens = 128;
+    expect_begin(&s, QUIRE_INVAL);
+    s.batch.page_tokens = 64;
+    s.seqs[0].n_rows = 5;
+    expect_begin(&s, QUIRE_LIMIT); /* n_rows_max: 5 + 4 */
+    s.seqs[0].n_rows = 4;
+    s.seqs[1].first_row = 5;
+    expect_begin(&s, QUIRE_LIMIT); /* rows 5 .. 8 of 8 */
+    s.seqs[1].first_row = 4;
+    s.seqs[1].n_rows = 0;
+    expect_begin(&s, QUIRE_INVAL);
+    s.seqs[1].n_rows = 4;
+    expect_begin(&s, QUIRE_OK);
+    quire_attn_workspace_destroy(s.ws);
+}
+
+static void test_begin_refuses_bad_tables(void **state)
+{
+    step s;
+
+    (void)state;
+    step_init(&s);
+    s.seqs[0].n_entries = 4;
+    expect_begin(&s, QUIRE_LIMIT); /* n_entries_max */
+    s.seqs[0].n_entries = 0;
+    expect_begin(&s, QUIRE_INVAL);
+    s.seqs[0].n_entries = 2;
+    s.seqs[0].n_tokens = 101; /* the entries hold 100 */
+    expect_begin(&s, QUIRE_INVAL);
+    s.seqs[0].n_tokens = 99;
+    expect_begin(&s, QUIRE_INVAL);
+    s.seqs[0].n_tokens = 3; /* fewer than its rows */
+    expect_begin(&s, QUIRE_INVAL);
+    s.seqs[0].n_tokens = 100;
+    s.entries[0][0].page = QUIRE_PAGE_NULL;
+    expect_begin(&s, QUIRE_INVAL);
+    s.entries[0][0].page = 1;
+    s.addr[1] = NULL;
+    expect_begin(&s, QUIRE_INVAL);
+    s.addr[1] = s.addr[2];
+    s.entries[0][1].first_slot = 29; /* 29 + 36 > 64 */
+    expect_begin(&s, QUIRE_INVAL);
+    s.entries[0][1].first_slot = 28;
+    expect_begin(&s, QUIRE_OK);
+    s.entries[0][1].n_tokens = 0;
+    expect_begin(&s, QUIRE_INVAL);
+    s.entries[0][1].n_tokens = 36;
+    s.entries[0][0].rope_shift = -1;
+    expect_begin(&s, QUIRE_UNSUPP);
+    quire_attn_workspace_destroy(s.ws);
+}
+
+static quire_attn_layer small_layer(void)
+{
+    return (quire_attn_layer){ .n_head = 4,
+                               .n_kv_head = 2,
+                               .d_k = 64,
+                               .d_v = 32,
+                               .k_format = QUIRE_FORMAT_Q8,
+                               .v_format = QUIRE_FORMAT_F16,
+                               .n_k = 1,
+                               .n_v = 1,
+                               .scale = 0.125f };
+}
+
+/* After a begin() that failed there is nothing to do, and doing it is safe. */
+static void test_failed_begin_leaves_an_empty_step(void **state)
+{
+    quire_attn_layer layer = small_layer();
+    step s;
+
+    (void)state;
+    step_init(&s);
+    expect_begin(&s, QUIRE_OK);
+    s.entries[1][0].rope_shift = 3;
+    expect_begin(&s, QUIRE_UNSUPP);
+    quire_attn_append(s.ws, &layer, 0, 1);
+    quire_attn_run(s.ws, &layer, 0, 0, 1);
+    quire_attn_workspace_destroy(s.ws);
+}
+
+/* ---- layers ---- */
+
+static quire_attn_workspace *layer_ws;
+
+static void expect_layer(const quire_attn_layer *layer, int status)
+{
+    assert_int_equal(quire_attn_layer_check(layer_ws, layer), status);
+}
+
+static void test_layer_check_shapes(void **state)
+{
+    static const size_t fields[] = { offsetof(quire_attn_layer, n_head),
+                                     offsetof(quire_attn_layer, n_kv_head),
+                                     offsetof(quire_attn_layer, d_k),
+                                     offsetof(quire_attn_layer, d_v),
+                                     offsetof(quire_attn_layer, n_k) };
+    quire_attn_layer layer = small_layer();
+
+    (void)state;
+    expect_layer(&layer, QUIRE_OK);
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        static const uint32_t bad[] = { 0, 3 };
+
+        for (size_t k = 0; k < 2; k++) {
+            layer = small_layer();
+            memcpy((char *)&layer + fields[i], &bad[k], sizeof(bad[k]));
+            expect_layer(&layer, QUIRE_INVAL);
+        }
+    }
+    layer = small_layer();
+    layer.n_head = 6;
+    expect_layer(&layer, QUIRE_LIMIT);
+    layer = small_layer();
+    layer.d_k = 72;
+    expect_layer(&layer, QUIRE_LIMIT);
+    layer = small_layer();
+    layer.d_v = 128;
+    expect_layer(&layer, QUIRE_LIMIT);
+    layer = small_layer();
+    layer.k_format = QUIRE_FORMAT_COUNT;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer = small_layer();
+    layer.v_format = QUIRE_FORMAT_COUNT;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer = small_layer();
+    layer.scale = NAN;
+    expect_layer(&layer, QUIRE_INVAL);
+}
+
+static void test_layer_check_sources(void **state)
+{
+    quire_attn_layer layer = small_layer();
+
+    (void)state;
+    layer.rotate_k = 48;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer = small_layer();
+    layer.rotate_v = 64; /* does not divide 32 */
+    expect_layer(&layer, QUIRE_INVAL);
+    layer = small_layer();
+    layer.n_v = 3;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer = small_layer();
+    layer.k[0].page_offset = 32;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer = small_layer();
+    layer.v[0].tile_stride = 65;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer = small_layer();
+    layer.n_v = 0; /* no V, and not taken from K either */
+    expect_layer(&layer, QUIRE_INVAL);
+    layer.v_prefix_of_k = true;
+    expect_layer(&layer, QUIRE_OK);
+    layer.rotate_k = 32;
+    expect_layer(&layer, QUIRE_INVAL); /* V is stored rotated then */
+    layer.rotate_v = 32;
+    expect_layer(&layer, QUIRE_OK);
+    layer.n_k = 2;
+    expect_layer(&layer, QUIRE_UNSUPP);
+    layer.n_k = 1;
+    layer.n_v = 1;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer.n_v = 0;
+    layer.d_k = 24;
+    layer.rotate_k = 8;
+    layer.rotate_v = 8;
+    expect_layer(&layer, QUIRE_INVAL); /* d_v > d_k */
+}
+
+static int open_layer_ws(void **state)
+{
+    quire_attn_workspace_opts opts = small_opts();
+
+    (void)state;
+    return quire_attn_workspace_create(&layer_ws, &opts);
+}
+
+static int close_layer_ws(void **state)
+{
+    (void)state;
+    quire_attn_workspace_destroy(layer_ws);
+    return 0;
+}
+
+/* ---- one workspace for several steps and layers ---- */
+
+/* Threads one after the other: the first takes every item, and all of them end. */
+static void test_calls_of_a_step_are_independent(void **state)
+{
+    fixture_opts opts = fixture_defaults();
+    quire_attn_workspace_opts ws_opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
+    quire_attn_workspace *ws;
+    quire_attn_layer layer;
+    float *out[2];
+    fixture f;
+
+    (void)state;
+    opts.n_tokens[0] = 700;
+    opts.split_entries = 1;
+    fixture_init(&f, &opts, &rng);
+    ws_opts.n_threads_max = 3;
+    ws_opts.n_seqs_max = 1;
+    ws_opts.n_rows_max = 1;
+    ws_opts.n_head_max = 8;
+    ws_opts.head_dim_max = 64;
+    ws_opts.n_entries_max = 11;
+    ws_opts.split_entries = 1;
+    ws_opts.page_tokens = 64;
+    ws_opts.n_layers_max = 2;
+    assert_int_equal(quire_attn_workspace_create(&ws, &ws_opts), QUIRE_OK);
+    layer = f.layer;
+    for (uint32_t i = 0; i < 2; i++) {
+        out[i] = calloc(layer.out_stride, sizeof(float));
+        assert_non_null(out[i]);
+    }
+    for (uint32_t repeat = 0; repeat < 3; repeat++) {
+        assert_int_equal(quire_attn_begin(ws, &f.batch), QUIRE_OK);
+        for (uint32_t call = 0; call < 2; call++) {
+            memset(out[call], 0, layer.out_stride * sizeof(float));
+            layer.out = out[call];
+            for (uint32_t thread = 0; thread < 3; thread++) {
+                quire_attn_run(ws, &layer, call, thread, 3);
+            }
+        }
+        assert_memory_equal(out[0], out[1], fixture_out_floats(&f) * sizeof(float));
+        assert_true(out[0][0] != 0.0f);
+    }
+    free(out[0]);
+    free(out[1]);
+    quire_attn_workspace_destroy(ws);
+    fixture_free(&f);
+}
+
+/* ---- Hadamard ---- */
+
+static void test_hadamard(void **state)
+{
+    float x[96];
+    float y[96];
+    double norm[2] = { 0.0, 0.0 };
+
+    (void)state;
+    assert_int_equal(quire_hadamard_block(96), 32);
+    assert_int_equal(quire_hadamard_block(128), 128);
+    assert_int_equal(quire_hadamard_block(8), 8);
+    for (uint32_t i = 0; i < 96; i++) {
+        x[i] = (float)quire_rng_normal(&rng);
+        y[i] = x[i];
+    }
+    quire_hadamard(y, 96, 32);
+    for (uint32_t block = 0; block < 3; block++) {
+        for (uint32_t i = 0; i < 32; i++) { /* by the definition */
+            double expected = 0.0;
+
+            for (uint32_t k = 0; k < 32; k++) {
+                expected += __builtin_parity(i & k) ? -(double)x[32 * block + k]
+                                                    : (double)x[32 * block + k];
+            }
+            assert_true(fabs(expected / sqrt(32.0) - (double)y[32 * block + i]) < 1e-5);
+        }
+    }
+    for (uint32_t i = 0; i < 96; i++) {
+        norm[0] += (double)x[i] * (double)x[i];
+        norm[1] += (double)y[i] * (double)y[i];
+    }
+    assert_true(fabs(norm[0] / norm[1] - 1.0) < 1e-5);
+    quire_hadamard(y, 96, 32);
+    for (uint32_t i = 0; i < 96; i++) {
+        assert_true(fabsf(x[i] - y[i]) < 1e-5f);
+    }
+    quire_hadamard(y, 96, 1);
+    assert_true(fabsf(x[5] - y[5]) < 1e-5f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_create_checks_options),
+        cmocka_unit_test(test_isa_by_name_and_environment),
+        cmocka_unit_test(test_create_survives_lack_of_memory),
+        cmocka_unit_test(test_create_survives_huge_limits),
+        cmocka_unit_test(test_begin_accepts_and_refuses_batches),
+        cmocka_unit_test(test_begin_refuses_bad_tables),
+        cmocka_unit_test(test_failed_begin_leaves_an_empty_step),
+        cmocka_unit_test_setup_teardown(test_layer_check_shapes, open_layer_ws, close_layer_ws),
+        cmocka_unit_test_setup_teardown(test_layer_check_sources, open_layer_ws, close_layer_ws),
+        cmocka_unit_test(test_calls_of_a_step_are_independent),
+        cmocka_unit_test(test_hadamard),
+    };
+
+    rng.state = fixture_seed();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

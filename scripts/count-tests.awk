@@ -126,7 +126,8 @@ in_group && /^\[  FAILED  \]/ {
     next
 }
 
-/[^ \t]/ {
+# Why: a skipped case says so last, another test's first line is usually the telling one.
+/[^ \t]/ && (has_cases || note == "") {
     note = $0
 }
 

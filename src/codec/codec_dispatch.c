@@ -13,7 +13,7 @@
 
 static const quire_codec *widest_codec(void)
 {
-#if defined(QUIRE_CODEC_HAS_AVX2)
+#if defined(__x86_64__)
     if (quire_cpu_get()->has_avx2) {
         return quire_codec_avx2();
     }

@@ -182,7 +182,8 @@ static void encode_v(quire_format format, const quire_tile_rows *rows, const flo
     }
 }
 
-static void decode_k(quire_format format, const quire_tile_rows *rows, const void *tile, float *x)
+void quire_codec_ref_decode_k(quire_format format, const quire_tile_rows *rows, const void *tile,
+                              float *x)
 {
     check_rows(rows);
     for (uint32_t r = 0; r < rows->n_tokens; r++) {
@@ -190,7 +191,8 @@ static void decode_k(quire_format format, const quire_tile_rows *rows, const voi
     }
 }
 
-static void decode_v(quire_format format, const quire_tile_rows *rows, const void *tile, float *x)
+void quire_codec_ref_decode_v(quire_format format, const quire_tile_rows *rows, const void *tile,
+                              float *x)
 {
     check_rows(rows);
     for (uint32_t r = 0; r < rows->n_tokens; r++) {
@@ -200,7 +202,8 @@ static void decode_v(quire_format format, const quire_tile_rows *rows, const voi
 
 const quire_codec *quire_codec_ref(void)
 {
-    static const quire_codec codec = { "ref", encode_k, encode_v, decode_k, decode_v };
+    static const quire_codec codec = { "ref", encode_k, encode_v, quire_codec_ref_decode_k,
+                                       quire_codec_ref_decode_v };
 
     return &codec;
 }

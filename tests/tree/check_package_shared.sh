@@ -33,4 +33,9 @@ cat include/quire/*.h | grep -oE '^[a-z][a-zA-Z0-9_ *]*quire_[a-z0-9_]+\(' | sed
         exit 1
     }
 done
+# The archive shows its insides as well: they must not clash with anybody else's names.
+if nm -g --defined-only "$shared/libquire.a" | awk 'NF == 3 { print $3 }' | grep -v '^quire_'; then
+    echo "global names in libquire.a without quire_, see above"
+    exit 1
+fi
 exec sh tests/tree/check_package.sh "$shared" "$cc"

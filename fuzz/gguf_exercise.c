@@ -1,0 +1,139 @@
+/* gguf_exercise.c - see gguf_exercise.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "gguf_exercise.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <llama.h>
+
+#include "base/check.h"
+#include "model/backend.h"
+#include "model/gguf_file.h"
+
+#define TOKENS_MAX 4096
+
+/* The bytes as a file in memory: libllama opens by path. */
+static int memory_file(const uint8_t *data, size_t size_bytes)
+{
+    int fd = memfd_create("gguf", MFD_CLOEXEC);
+
+    QUIRE_CHECK(fd >= 0);
+    while (size_bytes > 0) {
+        ssize_t n = write(fd, data, size_bytes);
+
+        QUIRE_CHECK(n > 0);
+        data += n;
+        size_bytes -= (size_t)n;
+    }
+    return fd;
+}
+
+/* Every byte value once, then text that merges, then what looks special. */
+static size_t sample_text(char *text)
+{
+    static const char tail[] = " the cat and the dog  \n\t1234 <s></s><|im_end|> \xe4\xb8\xad";
+
+    for (int i = 0; i < 256; i++) {
+        text[i] = (char)i;
+    }
+    memcpy(text + 256, tail, sizeof(tail) - 1);
+    return 256 + sizeof(tail) - 1;
+}
+
+static void use_vocab(const struct llama_model *model)
+{
+    const struct llama_vocab *vocab = llama_model_get_vocab(model);
+    llama_token *tokens = malloc(TOKENS_MAX * sizeof(*tokens));
+    char text[512];
+    char piece[64];
+    size_t n = sample_text(text);
+
+    QUIRE_CHECK(tokens != NULL);
+    for (int flags = 0; flags < 4; flags++) {
+        int32_t n_tokens = llama_tokenize(vocab, text, (int32_t)n, tokens, TOKENS_MAX,
+                                          (flags & 1) != 0, (flags & 2) != 0);
+
+        for (int32_t i = 0; i < n_tokens && i < TOKENS_MAX; i++) {
+            QUIRE_CHECK(tokens[i] >= 0 && tokens[i] < llama_vocab_n_tokens(vocab));
+        }
+    }
+    for (llama_token token = 0; token < llama_vocab_n_tokens(vocab); token++) {
+        (void)llama_token_to_piece(vocab, token, piece, sizeof(piece), 0, (token & 1) != 0);
+        (void)llama_vocab_is_eog(vocab, token);
+    }
+    QUIRE_CHECK(llama_vocab_bos(vocab) < llama_vocab_n_tokens(vocab));
+    QUIRE_CHECK(llama_vocab_eos(vocab) < llama_vocab_n_tokens(vocab));
+    free(tokens);
+}
+
+static void use_template(const struct llama_model *model)
+{
+    const struct llama_chat_message messages[] = { { "system", "Be brief." }, { "user", "Hi" } };
+    const char *text = llama_model_chat_template(model, NULL);
+    char rendered[512];
+
+    if (text != NULL) {
+        (void)llama_chat_apply_template(text, messages, 2, true, rendered, sizeof(rendered));
+    }
+}
+
+static gguf_stage load_with_llama(const char *path)
+{
+    struct llama_model_params params = llama_model_default_params();
+    struct llama_model *model;
+
+    params.vocab_only = true;
+    model = llama_model_load_from_file(path, params);
+    if (model == NULL) {
+        return GGUF_STAGE_LLAMA;
+    }
+    use_vocab(model);
+    use_template(model);
+    llama_model_free(model);
+    return GGUF_STAGE_DONE;
+}
+
+static gguf_stage checks_run(const char *path, quire_error *err)
+{
+    quire_model_desc *desc = malloc(sizeof(*desc));
+    quire_gguf *file = NULL;
+    gguf_stage stage = GGUF_STAGE_LLAMA;
+
+    QUIRE_CHECK(desc != NULL);
+    if (quire_gguf_open(&file, path, err) != QUIRE_OK) {
+        stage = GGUF_STAGE_OPEN;
+    } else if (quire_gguf_describe(file, desc, err) != QUIRE_OK) {
+        stage = GGUF_STAGE_DESCRIBE;
+    } else if (quire_gguf_check_vocab(file, desc, err) != QUIRE_OK) {
+        stage = GGUF_STAGE_VOCAB;
+    }
+    quire_gguf_close(file);
+    free(desc);
+    return stage;
+}
+
+gguf_stage gguf_exercise(const uint8_t *data, size_t size_bytes)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    int fd = memory_file(data, size_bytes);
+    gguf_stage stage;
+    char path[64];
+
+    QUIRE_CHECK(quire_backend_init(&err) == QUIRE_OK);
+    (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    stage = checks_run(path, &err);
+    if (stage == GGUF_STAGE_LLAMA) {
+        stage = load_with_llama(path);
+    } else {
+        QUIRE_CHECK(err.status < 0 && strncmp(err.message, path, strlen(path)) == 0 &&
+                    strchr(err.message, '\n') == NULL);
+    }
+    (void)close(fd);
+    return stage;
+}

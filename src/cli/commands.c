@@ -133,5 +133,6 @@ static int dispatch(int argc, char **argv)
 
 int quire_main(int argc, char **argv)
 {
+    quire_stdout_open();
     return quire_stdout_close(dispatch(argc, argv));
 }

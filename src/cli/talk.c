@@ -69,6 +69,11 @@ void quire_progress_end(void)
     }
 }
 
+void quire_stdout_open(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+}
+
 static bool keep_stdout_error(bool is_ok)
 {
     if (!is_ok && stdout_errno == 0) {
@@ -160,8 +165,6 @@ void quire_interrupt_catch(void)
 
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
-    action.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &action, NULL);
 }
 
 bool quire_interrupt_seen(void)

@@ -34,6 +34,10 @@ void quire_progress_end(void);
 
 /* ---- stdout ---- */
 
+/* To be called once at the start: a reader that leaves shows as a failed write instead of ending
+ * the program. */
+void quire_stdout_open(void);
+
 /* Text to stdout, flushed. Returns false when that failed; the reason is kept for
  * quire_stdout_close(). */
 bool quire_stdout_write(const char *text, size_t text_bytes);
@@ -57,7 +61,7 @@ json_t *quire_json_text(const char *text, size_t text_bytes);
 /* ---- interrupt ---- */
 
 /* From here on Ctrl-C sets a flag instead of ending the program; a second one before the flag is
- * cleared ends it. SIGPIPE is ignored: a reader that leaves shows as a failed write. */
+ * cleared ends it. */
 void quire_interrupt_catch(void);
 bool quire_interrupt_seen(void);
 void quire_interrupt_clear(void);

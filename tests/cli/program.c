@@ -1,0 +1,311 @@
+/* program.c - see program.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "program.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "gguf_gen.h"
+
+#define ARGS_MAX  34
+#define PATHS_MAX 32
+
+static char folder[64];
+static char paths[PATHS_MAX][160];
+static size_t n_paths;
+
+static char *read_back(int fd)
+{
+    off_t n = lseek(fd, 0, SEEK_END);
+    char *text;
+
+    assert_true(n >= 0);
+    text = malloc((size_t)n + 1);
+    assert_non_null(text);
+    assert_int_equal(pread(fd, text, (size_t)n, 0), n);
+    text[n] = '\0';
+    return text;
+}
+
+static int temporary(void)
+{
+    FILE *file = tmpfile();
+    int fd;
+
+    assert_non_null(file);
+    fd = dup(fileno(file));
+    assert_true(fd >= 0);
+    fclose(file);
+    return fd;
+}
+
+/* Start the program with these three; the caller waits. */
+static pid_t start(program_args args, int in, int out, int err)
+{
+    const char *program = getenv("QUIRE_PROGRAM");
+    char *argv[ARGS_MAX] = { NULL };
+    size_t n = 0;
+    pid_t pid;
+
+    argv[n++] = strdup(program != NULL ? program : QUIRE_PROGRAM);
+    for (size_t i = 0; i < 32 && args.words[i] != NULL; i++) {
+        argv[n++] = strdup(args.words[i]);
+    }
+    (void)fflush(NULL);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        dup2(in, STDIN_FILENO);
+        dup2(out, STDOUT_FILENO);
+        dup2(err, STDERR_FILENO);
+        /* All else is closed, so that a pipe of ours has no second end in the program. */
+        for (int fd = 3; fd < 64; fd++) {
+            close(fd);
+        }
+        execv(argv[0], argv);
+        _exit(127);
+    }
+    for (size_t i = 0; i < n; i++) {
+        free(argv[i]);
+    }
+    return pid;
+}
+
+static int wait_for(pid_t pid)
+{
+    int status = 0;
+
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static program_result run(const char *input, int out, program_args args)
+{
+    program_result result = { 0 };
+    int in = temporary();
+    int err = temporary();
+
+    if (input != NULL) {
+        assert_int_equal(write(in, input, strlen(input)), (ssize_t)strlen(input));
+        lseek(in, 0, SEEK_SET);
+    }
+    result.exit_status = wait_for(start(args, in, out, err));
+    result.err = read_back(err);
+    close(in);
+    close(err);
+    return result;
+}
+
+program_result program_run_with(const char *input, program_args args)
+{
+    int out = temporary();
+    program_result result = run(input, out, args);
+
+    result.out = read_back(out);
+    close(out);
+    return result;
+}
+
+program_result program_run(program_args args)
+{
+    return program_run_with(NULL, args);
+}
+
+program_result program_run_to(const char *path, program_args args)
+{
+    int out = open(path, O_WRONLY);
+    program_result result;
+
+    assert_true(out >= 0);
+    result = run(NULL, out, args);
+    close(out);
+    return result;
+}
+
+program_result program_run_unread(program_args args)
+{
+    int ends[2];
+    program_result result;
+
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    result = run(NULL, ends[1], args);
+    close(ends[1]);
+    return result;
+}
+
+program_result program_run_interrupted(program_args args)
+{
+    program_result result = { 0 };
+    int in = temporary();
+    int err = temporary();
+    int ends[2];
+    char byte;
+    pid_t pid;
+
+    assert_int_equal(pipe(ends), 0);
+    assert_true(fcntl(ends[0], F_SETFD, FD_CLOEXEC) == 0);
+    pid = start(args, in, ends[1], err);
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    assert_int_equal(kill(pid, SIGINT), 0);
+    while (read(ends[0], &byte, 1) > 0) {
+    }
+    result.exit_status = wait_for(pid);
+    result.err = read_back(err);
+    close(ends[0]);
+    close(in);
+    close(err);
+    return result;
+}
+
+void program_free(program_result *result)
+{
+    free(result->out);
+    free(result->err);
+    memset(result, 0, sizeof(*result));
+}
+
+program_result program_expect(int exit_status, program_args args)
+{
+    program_result result = program_run(args);
+
+    if (result.exit_status != exit_status) {
+        fail_msg("exit status %d, not %d; stderr: %s", result.exit_status, exit_status, result.err);
+    }
+    return result;
+}
+
+json_t *program_json(program_args args)
+{
+    program_result result = program_expect(0, args);
+    json_error_t error;
+    json_t *document = json_loads(result.out, 0, &error);
+
+    if (document == NULL) {
+        fail_msg("not JSON: %s (line %d) in: %s", error.text, error.line, result.out);
+    }
+    program_free(&result);
+    return document;
+}
+
+void assert_says(const char *text, const char *part)
+{
+    if (text == NULL || strstr(text, part) == NULL) {
+        fail_msg("'%s' lacks '%s'", text != NULL ? text : "", part);
+    }
+}
+
+const char *program_path(const char *name)
+{
+    const char *dir = getenv("TMPDIR");
+
+    if (folder[0] == '\0') {
+        (void)snprintf(folder, sizeof(folder), "%s/quire-cli-XXXXXX", dir != NULL ? dir : "/tmp");
+        assert_non_null(mkdtemp(folder));
+    }
+    for (size_t i = 0; i < n_paths; i++) {
+        if (strcmp(strrchr(paths[i], '/') + 1, name) == 0) {
+            return paths[i];
+        }
+    }
+    assert_true(n_paths < PATHS_MAX);
+    (void)snprintf(paths[n_paths], sizeof(paths[0]), "%s/%s", folder, name);
+    return paths[n_paths++];
+}
+
+const char *program_file(const char *name, const void *bytes, size_t n_bytes)
+{
+    const char *path = program_path(name);
+    FILE *file = fopen(path, "wb");
+
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n_bytes, file), n_bytes);
+    assert_int_equal(fclose(file), 0);
+    return path;
+}
+
+const char *program_text(const char *name, size_t n_bytes)
+{
+    static const char *const words[] = { "a quire", " of pages",      ", bound", " and numbered",
+                                         ".\n",     " Kl\xc3\xa4nge", " holds",  " what it read" };
+    char *text = malloc(n_bytes + 32);
+    size_t n = 0;
+    const char *path;
+
+    assert_non_null(text);
+    for (uint32_t i = 1; n < n_bytes; i = i * 1664525u + 1013904223u) {
+        const char *word = words[(i >> 16) % 8];
+
+        memcpy(text + n, word, strlen(word));
+        n += strlen(word);
+    }
+    path = program_file(name, text, n);
+    free(text);
+    return path;
+}
+
+const char *program_model(void)
+{
+    static const char *path;
+    gguf_gen_opts opts;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    if (path != NULL) {
+        return path;
+    }
+    assert_true(gguf_gen_shape("tiny-llama", &opts));
+    opts.type = GGML_TYPE_F32;
+    opts.n_layer = 2;
+    opts.n_embd = 16;
+    opts.n_ff = 32;
+    opts.n_head = 2;
+    opts.n_kv_head = 1;
+    opts.d_head = 8;
+    opts.n_vocab = 268;
+    opts.n_ctx = 512;
+    path = program_path("random.gguf");
+    if (gguf_gen_write(&opts, path, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return path;
+}
+
+const char *program_shared(const char *name)
+{
+    static char buffer[512];
+
+    (void)snprintf(buffer, sizeof(buffer), "%s/../shared/%s", QUIRE_SOURCE_DIR, name);
+    if (access(buffer, R_OK) != 0) {
+        (void)printf("skipped: no %s\n", buffer);
+        skip();
+    }
+    return buffer;
+}
+
+int program_clean(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < n_paths; i++) {
+        (void)unlink(paths[i]);
+    }
+    if (folder[0] != '\0') {
+        (void)rmdir(folder);
+    }
+    return 0;
+}

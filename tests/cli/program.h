@@ -1,0 +1,66 @@
+/* program.h - runs the built quire program and keeps what it says.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_PROGRAM_H
+#define QUIRE_TESTS_PROGRAM_H
+
+#include <jansson.h>
+#include <stddef.h>
+
+typedef struct program_result {
+    int exit_status; /* 128 + signal when one ended it */
+    char *out;
+    char *err;
+} program_result;
+
+/* Words of a command line, the program's name left out. */
+typedef struct program_args {
+    const char *words[32]; /* NULL ends them */
+} program_args;
+
+#define PROGRAM(...) ((program_args){ { __VA_ARGS__, NULL } })
+
+/* Run to the end. input: what its stdin holds, NULL for nothing. */
+program_result program_run_with(const char *input, program_args args);
+program_result program_run(program_args args);
+
+/* With stdout going to a file; out stays empty. */
+program_result program_run_to(const char *path, program_args args);
+
+/* With stdout going to a pipe that nobody reads. */
+program_result program_run_unread(program_args args);
+
+/* Send SIGINT once the first byte has come out of its stdout, then wait for it. */
+program_result program_run_interrupted(program_args args);
+
+void program_free(program_result *result);
+
+/* Run, expect this exit status and nothing of a crash, and return the result. */
+program_result program_expect(int exit_status, program_args args);
+
+/* Run with exit status 0 and parse its stdout as one JSON document. */
+json_t *program_json(program_args args);
+
+/* Fails the test unless text holds part. */
+void assert_says(const char *text, const char *part);
+
+/* A model with random weights, made once per process: 2 layers, 16 wide, 268 tokens in the
+ * vocabulary, trained context 512. Memory: static. */
+const char *program_model(void);
+
+/* A path in the tests' folder of temporary files, removed at exit. Memory: static per name. */
+const char *program_path(const char *name);
+
+/* Write a file at program_path(name) and return the path. */
+const char *program_file(const char *name, const void *bytes, size_t n_bytes);
+
+/* A text of about n_bytes with words, lines and some UTF-8. */
+const char *program_text(const char *name, size_t n_bytes);
+
+/* Path of a development model or data file under shared/; skips the test by name when absent. */
+const char *program_shared(const char *name);
+
+/* Remove the temporary files. A cmocka group teardown. */
+int program_clean(void **state);
+
+#endif /* QUIRE_TESTS_PROGRAM_H */

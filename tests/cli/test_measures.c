@@ -1,0 +1,311 @@
+/* test_measures.c - quire perplexity and quire bench, end to end.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "program.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static json_int_t integer(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+
+    if (!json_is_integer(value)) {
+        fail_msg("no integer '%s'", key);
+    }
+    return json_integer_value(value);
+}
+
+static double real(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+
+    if (!json_is_number(value)) {
+        fail_msg("no number '%s'", key);
+    }
+    return json_number_value(value);
+}
+
+/* ---- perplexity ---- */
+
+static void perplexity_counts(void **state)
+{
+    const char *text = program_text("text.txt", 4000);
+    json_t *all = program_json(
+        PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "65", "--json"));
+    json_t *some = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "65",
+                                        "--chunks", "3", "--json", "-b", "7"));
+    json_t *chunks = json_object_get(all, "chunks");
+    json_int_t n_chunks = integer(all, "n_chunks");
+
+    (void)state;
+    assert_int_equal(n_chunks, integer(all, "n_text_tokens") / 65);
+    assert_int_equal(integer(all, "n_tokens"), n_chunks * 65);
+    assert_int_equal(integer(all, "n_scored"), n_chunks * (65 - 1 - 32));
+    assert_int_equal(json_array_size(chunks), n_chunks);
+    assert_true(fabs(json_number_value(json_array_get(chunks, (size_t)n_chunks - 1)) -
+                     real(all, "ppl")) < 1e-9 * real(all, "ppl"));
+    assert_true(fabs(exp(real(all, "nll")) - real(all, "ppl")) < 1e-6 * real(all, "ppl"));
+    assert_true(real(all, "ppl_stderr") > 0);
+    assert_null(json_object_get(all, "base"));
+
+    /* Fewer chunks, smaller steps: the same running value (steps of another size may round the
+     * linear maps differently). */
+    assert_int_equal(integer(some, "n_chunks"), 3);
+    assert_true(fabs(real(some, "ppl") / json_number_value(json_array_get(chunks, 2)) - 1) < 1e-4);
+    assert_int_equal(integer(json_object_get(some, "kv"), "live_peak_bytes"), 2 * 64 * 64);
+    json_decref(all);
+    json_decref(some);
+}
+
+static void perplexity_against_itself(void **state)
+{
+    const char *text = program_text("text.txt", 4000);
+    json_t *document = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c",
+                                            "64", "--kv", "f16", "--kld-against", "f16", "--json"));
+    json_t *base = json_object_get(document, "base");
+
+    (void)state;
+    assert_true(real(base, "ppl") == real(document, "ppl"));
+    assert_true(real(base, "top1_agreement") == 1.0);
+    assert_true(real(json_object_get(base, "nll_difference"), "mean") == 0.0);
+    assert_true(fabs(real(json_object_get(base, "kld"), "max")) == 0.0);
+    json_decref(document);
+}
+
+static void perplexity_against_f32(void **state)
+{
+    const char *text = program_text("text.txt", 4000);
+    json_t *f32 = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "64",
+                                       "--kv", "f32", "--json"));
+    json_t *q8 = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "64",
+                                      "--kv", "q8", "--kld-against", "f32", "--json"));
+    json_t *base = json_object_get(q8, "base");
+    json_t *difference = json_object_get(base, "nll_difference");
+    json_t *kld = json_object_get(base, "kld");
+
+    (void)state;
+    /* The base is what a run of its own gives, and the difference is that of the means. */
+    assert_true(fabs(real(base, "ppl") - real(f32, "ppl")) < 1e-9 * real(f32, "ppl"));
+    assert_true(fabs(real(q8, "nll") - real(f32, "nll") - real(difference, "mean")) < 1e-9);
+    assert_true(real(kld, "mean") > 0);
+    assert_true(real(kld, "median") <= real(kld, "p99"));
+    assert_true(real(kld, "p99") <= real(kld, "max"));
+    assert_true(real(kld, "mean") < 0.05);
+    assert_true(real(base, "top1_agreement") > 0.8);
+    json_decref(f32);
+    json_decref(q8);
+}
+
+static void perplexity_through_a_file(void **state)
+{
+    const char *model = program_model();
+    const char *text = program_text("text.txt", 4000);
+    const char *path = program_path("base.logits");
+    json_t *saved = program_json(PROGRAM("perplexity", "-m", model, "-f", text, "-c", "64",
+                                         "--chunks", "4", "--save-logits", path, "--json"));
+    /* Without -f and -c both come from the file; with them they are checked against it. */
+    json_t *same =
+        program_json(PROGRAM("perplexity", "-m", model, "--logits-base", path, "--json"));
+    json_t *checked = program_json(PROGRAM("perplexity", "-m", model, "-f", text, "-c", "64",
+                                           "--chunks", "2", "--logits-base", path, "--json"));
+    json_t *base = json_object_get(same, "base");
+
+    (void)state;
+    assert_int_equal(integer(same, "n_chunks"), 4);
+    assert_int_equal(integer(checked, "n_chunks"), 2);
+    assert_true(real(same, "ppl") == real(saved, "ppl"));
+    /* 16-bit log-probabilities: off by at most 16 / 65535 / 2 each. */
+    assert_true(fabs(real(base, "ppl") / real(same, "ppl") - 1) < 2e-4);
+    assert_true(fabs(real(json_object_get(base, "kld"), "mean")) < 1e-4);
+    assert_true(real(base, "top1_agreement") > 0.98);
+    json_decref(saved);
+    json_decref(same);
+    json_decref(checked);
+}
+
+static void perplexity_refuses(void **state)
+{
+    const char *model = program_model();
+    const char *text = program_text("text.txt", 4000);
+    const char *other = program_text("other.txt", 3000);
+    const char *path = program_path("refused.logits");
+    program_result r;
+
+    (void)state;
+    r = program_expect(0, PROGRAM("perplexity", "-m", model, "-f", text, "-c", "64", "--chunks",
+                                  "2", "--save-logits", path));
+    assert_says(r.out, "perplexity ");
+    program_free(&r);
+
+    r = program_expect(1, PROGRAM("perplexity", "-m", model, "--logits-base", path, "-c", "32"));
+    assert_says(r.err, "was made with -c 64, not -c 32");
+    program_free(&r);
+
+    r = program_expect(1, PROGRAM("perplexity", "-m", model, "-f", text, "-c", "5000"));
+    assert_says(r.err, "needs at least 10000");
+    program_free(&r);
+
+    r = program_expect(1, PROGRAM("perplexity", "-m", model, "-f", "/none"));
+    assert_says(r.err, "/none: No such file");
+    program_free(&r);
+
+    r = program_expect(1, PROGRAM("perplexity", "-m", model, "--logits-base", text));
+    assert_says(r.err, "not a file of log-probabilities");
+    program_free(&r);
+
+    r = program_expect(
+        1, PROGRAM("perplexity", "-m", model, "-f", text, "-c", "64", "--save-logits", "/none/x"));
+    assert_says(r.err, "/none/x");
+    program_free(&r);
+
+    /* Another text than the base's, found by its tokens. */
+    other = program_file("other.txt",
+                         "bound and bound and bound and bound and numbered, numbered "
+                         "and numbered and bound and what it read and read and read "
+                         "and holds and holds and holds and holds and holds what it "
+                         "holds and reads and holds and holds, and it holds pages",
+                         232);
+    r = program_expect(1, PROGRAM("perplexity", "-m", model, "-f", other, "--logits-base", path));
+    assert_says(r.err, "was made from another text");
+    program_free(&r);
+}
+
+/* llama-perplexity gives 3.9143 on this model and text with f16 KV, context 512, 20 chunks
+ * (shared/data/README.md); both compute in f32 otherwise. */
+static void perplexity_is_llamas(void **state)
+{
+    char model[512];
+    const char *text;
+    json_t *document;
+
+    (void)state;
+    (void)snprintf(model, sizeof(model), "%s", program_shared("models/stories260K-f32.gguf"));
+    text = program_shared("data/tinystories.txt");
+    document = program_json(
+        PROGRAM("perplexity", "-m", model, "-f", text, "-c", "512", "--chunks", "20", "--json"));
+    assert_int_equal(integer(document, "n_scored"), 20 * 255);
+    if (fabs(real(document, "ppl") / 3.9143 - 1) > 0.001) {
+        fail_msg("perplexity %.5f", real(document, "ppl"));
+    }
+    json_decref(document);
+}
+
+/* ---- bench ---- */
+
+static const json_t *find_row(const json_t *rows, const char *test, const char *kv,
+                              json_int_t depth)
+{
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+
+        if (strcmp(json_string_value(json_object_get(row, "test")), test) == 0 &&
+            strcmp(json_string_value(json_object_get(row, "kv")), kv) == 0 &&
+            integer(row, "depth") == depth) {
+            return row;
+        }
+    }
+    fail_msg("no row %s %s %d", test, kv, (int)depth);
+    return NULL;
+}
+
+static void bench_measures_each_depth(void **state)
+{
+    json_t *rows = program_json(PROGRAM("bench", "-m", program_model(), "-p", "32", "-n", "4", "-d",
+                                        "0,100", "--kv", "f16,q8", "-r", "2", "--json"));
+    static const struct {
+        const char *kv;
+        json_int_t token_bytes;
+    } formats[] = { { "f16", 64 }, { "q8", 40 } };
+
+    (void)state;
+    assert_int_equal(json_array_size(rows), 8);
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+
+        assert_true(real(row, "tokens_per_second") > 0);
+        assert_int_equal(json_array_size(json_object_get(row, "repeats")), 2);
+        assert_true(real(row, "attention_share") >= 0 && real(row, "attention_share") <= 1);
+        assert_true(integer(row, "threads") >= 1);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *row = find_row(rows, "decode", formats[i].kv, 100);
+
+        assert_int_equal(integer(row, "kv_computed_bytes"), 104 * formats[i].token_bytes);
+        assert_int_equal(integer(row, "kv_bytes"), 2 * 64 * formats[i].token_bytes);
+        assert_true(integer(row, "kv_extent_bytes") >= integer(row, "kv_bytes"));
+        assert_true(real(row, "roofline_share") > 0);
+        assert_true(json_is_null(
+            json_object_get(find_row(rows, "prefill", formats[i].kv, 0), "roofline_share")));
+    }
+    json_decref(rows);
+}
+
+static void bench_compares_caches(void **state)
+{
+    static const struct {
+        const char *cache;
+        const char *fill;
+        json_int_t kv_bytes;
+    } cases[] = {
+        { "paged", "compute", 2 * 64 * 64 },
+        { "contiguous", "compute", 8 * 64 * 64 }, /* -c 512: all of it, from the start */
+        { "none", "fast", 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        json_t *rows = program_json(PROGRAM("bench", "-m", program_model(), "-p", "0", "-n", "4",
+                                            "-d", "100", "-c", "512", "-r", "1", "--cache",
+                                            cases[i].cache, "--fill", cases[i].fill, "--json"));
+
+        assert_int_equal(json_array_size(rows), 1);
+        assert_int_equal(integer(json_array_get(rows, 0), "kv_bytes"), cases[i].kv_bytes);
+        json_decref(rows);
+    }
+}
+
+static void bench_as_text(void **state)
+{
+    program_result result = program_expect(
+        0, PROGRAM("bench", "-m", program_model(), "-p", "8", "-n", "2", "-r", "1", "-d", "64"));
+    program_result poor = program_expect(
+        1, PROGRAM("bench", "-m", program_model(), "-p", "8", "-n", "2", "--kv-budget", "1k"));
+
+    (void)state;
+    assert_says(result.out, "prefill ");
+    assert_says(result.out, "decode ");
+    assert_says(result.out, "roofline");
+    assert_string_equal(result.err, ""); /* no progress where no terminal is */
+    assert_string_equal(poor.out, "");
+    program_free(&result);
+    program_free(&poor);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(perplexity_counts),
+        cmocka_unit_test(perplexity_against_itself),
+        cmocka_unit_test(perplexity_against_f32),
+        cmocka_unit_test(perplexity_through_a_file),
+        cmocka_unit_test(perplexity_refuses),
+        cmocka_unit_test(perplexity_is_llamas),
+        cmocka_unit_test(bench_measures_each_depth),
+        cmocka_unit_test(bench_compares_caches),
+        cmocka_unit_test(bench_as_text),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, program_clean);
+}

@@ -1,0 +1,269 @@
+/* test_program.c - the program as a whole: help, exit statuses, messages, bad files, lost output,
+ * quire info.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static void help_and_version(void **state)
+{
+    static const char *const commands[] = { "run", "chat", "perplexity", "bench", "info" };
+    program_result all = program_expect(0, PROGRAM("--help"));
+    program_result same = program_expect(0, PROGRAM("help"));
+    program_result version = program_expect(0, PROGRAM("--version"));
+
+    (void)state;
+    assert_string_equal(all.out, same.out);
+    assert_string_equal(all.err, "");
+    assert_says(version.out, "quire ");
+    assert_says(version.out, "ggml ");
+    for (size_t i = 0; i < COUNT(commands); i++) {
+        program_result one = program_expect(0, PROGRAM(commands[i], "--help"));
+        program_result other = program_expect(0, PROGRAM("help", commands[i]));
+
+        assert_says(all.out, commands[i]);
+        assert_says(one.out, "usage: quire ");
+        assert_says(one.out, "--json");
+        assert_string_equal(one.out, other.out);
+        assert_string_equal(one.err, "");
+        program_free(&one);
+        program_free(&other);
+    }
+    program_free(&all);
+    program_free(&same);
+    program_free(&version);
+}
+
+static void version_as_json(void **state)
+{
+    json_t *document = program_json(PROGRAM("--version", "--json"));
+
+    (void)state;
+    assert_true(json_is_string(json_object_get(document, "version")));
+    assert_true(json_is_string(json_object_get(document, "ggml")));
+    assert_true(json_is_string(json_object_get(document, "isa")));
+    json_decref(document);
+}
+
+/* Each gives one line on stderr, nothing on stdout, and exit status 2. */
+static void wrong_usage(void **state)
+{
+    static const struct {
+        program_args args;
+        const char *says;
+    } cases[] = {
+        { { { "rnu" } }, "unknown command 'rnu' (did you mean run?)" },
+        { { { "help", "prplexity" } }, "did you mean perplexity?" },
+        { { { "frobnicate" } }, "quire --help" },
+        { { { "run", "--kvv", "q8" } }, "unknown option --kvv (did you mean --kv?)" },
+        { { { "run" } }, "-m FILE is missing" },
+        { { { "run", "-m", "x" } }, "no prompt given: -p TEXT or -f FILE" },
+        { { { "run", "-m", "x", "-p", "a", "-f", "b" } }, "use one" },
+        { { { "run", "-m", "x", "-p", "a", "b" } }, "unexpected 'b'" },
+        { { { "run", "-m", "x", "-p", "a", "--temp", "warm" } }, "0 to 100" },
+        { { { "run", "-m", "x", "-p", "a", "-t", "0" } }, "1 to 512" },
+        { { { "run", "-m", "x", "-p", "a", "-c", "0" } }, "1 to 1048576" },
+        { { { "run", "-m", "x", "-p", "a", "--kv", "f17" } }, "f32, f16, bf16, q8" },
+        { { { "run", "-m", "x", "-p", "a", "--page-tokens", "65" } }, "a multiple of 64" },
+        { { { "run", "-m", "x", "-p", "a", "--kv-budget", "lots" } }, "4GiB" },
+        { { { "chat", "--sytem", "x" } }, "did you mean --system?" },
+        { { { "perplexity", "-m", "x" } }, "no text given" },
+        { { { "perplexity", "-m", "x", "-f", "y", "-c", "2" } }, "at least 4" },
+        { { { "perplexity", "-m", "x", "-f", "y", "--kld-against", "f32", "--logits-base", "z" } },
+          "use one" },
+        { { { "bench", "-m", "x", "-p", "0", "-n", "0" } }, "nothing to measure" },
+        { { { "bench", "-m", "x", "-d", "1M", "-p", "1M" } }, "over 1048576" },
+        { { { "bench", "-m", "x", "--fill", "slow" } }, "fast, compute" },
+        { { { "bench", "-m", "x", "-r", "101" } }, "1 to 100" },
+        { { { "info" } }, "-m FILE is missing" },
+        { { { "info", "x", "--memory", "16 GB" } }, "--memory '16 GB'" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        program_result result = program_expect(2, cases[i].args);
+
+        assert_says(result.err, cases[i].says);
+        assert_ptr_equal(strchr(result.err, '\n'), result.err + strlen(result.err) - 1);
+        assert_memory_equal(result.err, "quire: ", 7);
+        assert_string_equal(result.out, "");
+        program_free(&result);
+    }
+}
+
+static void no_arguments(void **state)
+{
+    program_result result = program_run((program_args){ { NULL } });
+
+    (void)state;
+    assert_int_equal(result.exit_status, 2);
+    assert_says(result.err, "usage: quire COMMAND");
+    assert_string_equal(result.out, "");
+    program_free(&result);
+}
+
+/* The commands that read a model all refuse a bad one with one line that names it. */
+static void expect_refused(const char *path, const char *says)
+{
+    const program_args commands[] = {
+        PROGRAM("info", path),        PROGRAM("run", "-m", path, "-p", "x"),
+        PROGRAM("chat", "-m", path),  PROGRAM("perplexity", "-m", path, "-f", "/dev/null"),
+        PROGRAM("bench", "-m", path),
+    };
+
+    for (size_t i = 0; i < COUNT(commands); i++) {
+        program_result result = program_expect(1, commands[i]);
+
+        assert_says(result.err, path);
+        assert_says(result.err, says);
+        assert_ptr_equal(strchr(result.err, '\n'), result.err + strlen(result.err) - 1);
+        assert_string_equal(result.out, "");
+        program_free(&result);
+    }
+}
+
+static void bad_model_files(void **state)
+{
+    char *bytes = malloc(1 << 20);
+    FILE *file = fopen(program_model(), "rb");
+    size_t n_bytes;
+
+    (void)state;
+    assert_non_null(bytes);
+    assert_non_null(file);
+    n_bytes = fread(bytes, 1, 1 << 20, file);
+    fclose(file);
+    assert_true(n_bytes > 10000);
+
+    expect_refused("/nonexistent/model.gguf", "No such file");
+    expect_refused("/", "");
+    expect_refused(program_file("empty.gguf", "", 0), "");
+    expect_refused(program_file("text.gguf", "# Not a model, but a text about one.\n", 37), "GGUF");
+    expect_refused(program_file("half.gguf", bytes, n_bytes / 2), "");
+    expect_refused(program_file("head.gguf", bytes, 100), "");
+    free(bytes);
+}
+
+static void lost_output(void **state)
+{
+    const char *model = program_model();
+    const program_args commands[] = {
+        PROGRAM("--help"),
+        PROGRAM("--version"),
+        PROGRAM("run", "--help"),
+        PROGRAM("info", model),
+        PROGRAM("info", model, "--json"),
+        PROGRAM("run", "-m", model, "-p", "a", "-n", "20", "--ignore-eos"),
+        PROGRAM("run", "-m", model, "-p", "a", "-n", "20", "--json"),
+        PROGRAM("bench", "-m", model, "-p", "8", "-n", "2", "-r", "1"),
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(commands); i++) {
+        program_result unread = program_run_unread(commands[i]);
+
+        assert_int_equal(unread.exit_status, 1);
+        assert_says(unread.err, "cannot write to standard output: Broken pipe");
+        program_free(&unread);
+        if (access("/dev/full", W_OK) == 0) {
+            program_result full = program_run_to("/dev/full", commands[i]);
+
+            assert_int_equal(full.exit_status, 1);
+            assert_says(full.err, "cannot write to standard output: No space left");
+            program_free(&full);
+        }
+    }
+}
+
+static json_int_t integer(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+
+    if (!json_is_integer(value)) {
+        fail_msg("no integer '%s'", key);
+    }
+    return json_integer_value(value);
+}
+
+static void info_counts_bytes(void **state)
+{
+    /* A token of the model: 2 layers x 1 kv head x (K + V) x 8 values; q8 adds 2 bytes a lane. */
+    static const struct {
+        const char *kv;
+        json_int_t token_bytes;
+    } formats[] = { { "f32", 128 }, { "f16", 64 }, { "bf16", 64 }, { "q8", 40 } };
+    json_t *document = program_json(PROGRAM("info", program_model(), "--memory", "1MiB", "--json"));
+    json_t *kv = json_object_get(document, "kv");
+    json_int_t left = (1 << 20) - integer(document, "weight_bytes");
+
+    (void)state;
+    assert_int_equal(integer(document, "n_layer"), 2);
+    assert_int_equal(integer(document, "n_kv_head"), 1);
+    assert_int_equal(integer(document, "d_k"), 8);
+    assert_int_equal(integer(document, "n_vocab"), 268);
+    assert_int_equal(integer(document, "n_ctx_train"), 512);
+    assert_int_equal(integer(document, "memory_bytes"), 1 << 20);
+    assert_true(left > 0);
+    assert_int_equal(json_array_size(kv), COUNT(formats));
+    for (size_t i = 0; i < COUNT(formats); i++) {
+        const json_t *row = json_array_get(kv, i);
+        const json_t *contexts = json_object_get(row, "contexts");
+
+        assert_string_equal(json_string_value(json_object_get(row, "kv")), formats[i].kv);
+        assert_int_equal(integer(row, "bytes_per_token"), formats[i].token_bytes);
+        assert_int_equal(integer(row, "train_context_bytes"), 512 * formats[i].token_bytes);
+        assert_int_equal(integer(row, "longest_context_tokens"),
+                         left / (64 * formats[i].token_bytes) * 64);
+        assert_int_equal(integer(json_array_get(contexts, 0), "tokens"), 512);
+        for (size_t j = 0; j < json_array_size(contexts); j++) {
+            const json_t *context = json_array_get(contexts, j);
+
+            assert_int_equal(integer(context, "bytes"),
+                             integer(context, "tokens") * formats[i].token_bytes);
+        }
+    }
+    json_decref(document);
+}
+
+static void info_as_text(void **state)
+{
+    program_result result = program_expect(0, PROGRAM("info", program_model()));
+    program_result small = program_expect(0, PROGRAM("info", program_model(), "--memory", "1k"));
+
+    (void)state;
+    assert_says(result.out, "2 layers");
+    assert_says(result.out, "512 tokens in training");
+    assert_says(result.out, "512*");
+    assert_says(result.out, "q8");
+    assert_string_equal(result.err, "");
+    assert_says(small.out, "weights do not fit");
+    program_free(&result);
+    program_free(&small);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(help_and_version),  cmocka_unit_test(version_as_json),
+        cmocka_unit_test(wrong_usage),       cmocka_unit_test(no_arguments),
+        cmocka_unit_test(bad_model_files),   cmocka_unit_test(lost_output),
+        cmocka_unit_test(info_counts_bytes), cmocka_unit_test(info_as_text),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, program_clean);
+}

@@ -314,19 +314,19 @@ static void run_tile(const run_ctx *c, const task *t, const tile_pair *tiles, co
     run_pv(c, t, tiles, first, st);
 }
 
-/* All tiles of one split that the task's last query sees. */
+/* All tiles of one split that the task's last query sees. The walk looks past the end of the split,
+ * so that its last tile prefetches the next split's first. */
 static void run_split(const run_ctx *c, const task *t, uint32_t split, const state *st)
 {
     const quire_attn_workspace *ws = c->ws;
-    uint32_t begin = split * ws->limits.split_entries;
-    uint32_t rest = t->seq->n_entries - begin;
-    uint32_t n = rest < ws->limits.split_entries ? rest : ws->limits.split_entries;
     uint32_t token_end = t->first_index + t->n_queries;
+    uint32_t split_end = split + 1 < t->n_splits ? t->split_token[split + 1] : token_end;
     quire_attn_tile_walk walk;
     tile_pair tiles;
 
     state_reset(c, st, t->n_rows);
-    quire_attn_tile_walk_init(&walk, &ws->batch, t->seq, begin, begin + n);
+    quire_attn_tile_walk_init(&walk, &ws->batch, t->seq, split * ws->limits.split_entries,
+                              t->seq->n_entries);
     walk.token = t->split_token[split];
     if (!quire_attn_tile_walk_next(&walk, token_end, &tiles.next)) {
         return;
@@ -337,7 +337,7 @@ static void run_split(const run_ctx *c, const task *t, uint32_t split, const sta
             tiles.next.page = NULL;
         }
         run_tile(c, t, &tiles, st);
-    } while (tiles.next.page != NULL);
+    } while (tiles.next.page != NULL && tiles.next.token < split_end);
 }
 
 static void write_row(const run_ctx *c, const task *t, const state *st, uint32_t r)

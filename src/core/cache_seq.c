@@ -15,7 +15,7 @@ static quire_table_ctx table_ctx(quire_cache *cache, const quire_seq *seq, uint3
 /* Recompute how far appends need nothing. */
 static void ready_update(quire_cache *cache, quire_seq *seq)
 {
-    uint32_t ready = UINT32_MAX;
+    uint32_t ready = cache->opts.seq_tokens_max;
 
     for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
         quire_table_ctx ctx = table_ctx(cache, seq, g);
@@ -73,25 +73,37 @@ int quire_seq_fork(quire_cache *cache, quire_seq_id seq, quire_seq_id *out)
     return QUIRE_OK;
 }
 
+/* Lay by the leaves and the upper levels. */
+static int tables_plan(quire_cache *cache, quire_seq *seq, const quire_table_needs *needs)
+{
+    uint64_t n_leaves = 0;
+
+    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+        n_leaves += needs[g].n_leaves;
+        QUIRE_TRY(quire_table_plan_upper(&seq->tables[g], &cache->allocator,
+                                         seq->tables[g].n_leaves + needs[g].n_leaves));
+    }
+    return quire_leaf_stock_plan(&cache->stock, n_leaves);
+}
+
 /* The slow part of reserve: pages, copies or leaves are needed. */
 static int seq_make_room(quire_cache *cache, quire_seq *seq, uint32_t n_tokens)
 {
     quire_table_needs needs[QUIRE_GROUPS_MAX];
     uint32_t n_pages[QUIRE_GROUPS_MAX];
-    uint64_t n_leaves = 0;
+    int rc;
 
     for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
         quire_table_ctx ctx = table_ctx(cache, seq, g);
 
         needs[g] = quire_table_room_needs(&ctx, &seq->tables[g], seq->n_tokens, n_tokens);
         n_pages[g] = needs[g].n_pages;
-        n_leaves += needs[g].n_leaves;
     }
     QUIRE_TRY(quire_pool_plan(&cache->pool, seq->region, n_pages));
-    QUIRE_TRY(quire_leaf_stock_plan(&cache->stock, n_leaves));
-    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
-        QUIRE_TRY(quire_table_plan_upper(&seq->tables[g], &cache->allocator,
-                                         seq->tables[g].n_leaves + needs[g].n_leaves));
+    rc = tables_plan(cache, seq, needs);
+    if (rc < 0) {
+        quire_pool_cancel(&cache->pool);
+        return rc;
     }
     for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
         quire_table_ctx ctx = table_ctx(cache, seq, g);

@@ -92,6 +92,7 @@ static void ready_validate(const quire_cache *cache, const quire_seq *seq, uint3
     const quire_page_entry *tail;
 
     QUIRE_CHECK(seq->n_tokens <= seq->ready_tokens);
+    QUIRE_CHECK(seq->ready_tokens <= cache->opts.seq_tokens_max);
     QUIRE_CHECK(seq->ready_tokens == seq->n_tokens ||
                 seq->ready_tokens <= (uint64_t)table->n_held * cache->opts.page_tokens);
     if (seq->ready_tokens == seq->n_tokens || seq->n_tokens % cache->opts.page_tokens == 0) {

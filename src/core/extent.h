@@ -1,8 +1,8 @@
 /* extent.h - memory from the operating system, and how much of it to take at once.
  *
  * An extent is the smallest multiple of QUIRE_EXTENT_UNIT_BYTES whose unusable tail is under 1 %
- * for the page size. The tail of a rounded-up size is below one unit, so that 1 % is reached by
- * 200 MiB at the latest (or by one page, when a page is larger than that).
+ * for the page size. The tail of any number of pages, rounded up, is below one unit, so an extent
+ * is never larger than 100 units (200 MiB) and a page.
  *
  *   base (unit-aligned)                                             base + bytes
  *   | slot 0 | slot 1 | ... | slot n_slots - 1 | tail, < 1 % of bytes |

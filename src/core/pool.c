@@ -89,7 +89,8 @@ int quire_pool_init(quire_pool *pool, const quire_pool_opts *opts)
     pool->lock_memory = opts->lock_memory;
     pool->id_end = 1; /* 0 is the null page */
     groups_init(pool, opts);
-    return ids_resize(pool, IDS_CAPACITY_FIRST);
+    return ids_resize(pool, opts->pages_max < IDS_CAPACITY_FIRST ? opts->pages_max + 1
+                                                                 : IDS_CAPACITY_FIRST);
 }
 
 void quire_pool_fini(quire_pool *pool)
@@ -149,26 +150,8 @@ static int plan_ids(quire_pool *pool, uint64_t n)
     return ids_resize(pool, (uint32_t)capacity);
 }
 
-/* Undo the mappings of a plan that failed. */
-static void plan_unmap_since(quire_pool *pool, uint64_t serial)
-{
-    for (uint32_t c = 0; c < pool->n_classes; c++) {
-        quire_extent *extent = pool->classes[c].buckets[QUIRE_EXTENT_BUCKET_EMPTY];
-
-        while (extent != NULL) {
-            quire_extent *next = extent->next;
-
-            if (extent->serial >= serial) {
-                quire_placement_unmap(pool, extent);
-            }
-            extent = next;
-        }
-    }
-}
-
 static int plan_slots(quire_pool *pool, const uint32_t *n_pages)
 {
-    uint64_t serial = pool->next_serial;
     int rc = QUIRE_OK;
 
     for (uint32_t g = 0; g < pool->n_groups; g++) {
@@ -184,9 +167,6 @@ static int plan_slots(quire_pool *pool, const uint32_t *n_pages)
     for (uint32_t c = 0; c < pool->n_classes; c++) {
         pool->classes[c].plan_pages = 0;
     }
-    if (rc < 0) {
-        plan_unmap_since(pool, serial);
-    }
     return rc;
 }
 
@@ -198,6 +178,7 @@ int quire_pool_plan(quire_pool *pool, quire_region_id region, const uint32_t *n_
     for (uint32_t g = 0; g < pool->n_groups; g++) {
         total += n_pages[g];
     }
+    pool->plan_serial = pool->next_serial;
     rc = plan_budget(pool, region, n_pages);
     if (rc == QUIRE_OK) {
         rc = plan_ids(pool, total);
@@ -206,9 +187,26 @@ int quire_pool_plan(quire_pool *pool, quire_region_id region, const uint32_t *n_
         rc = plan_slots(pool, n_pages);
     }
     if (rc < 0) {
-        quire_counter_add(&pool->alloc_failures_total, 1);
+        quire_pool_cancel(pool);
     }
     return rc;
+}
+
+void quire_pool_cancel(quire_pool *pool)
+{
+    for (uint32_t c = 0; c < pool->n_classes; c++) {
+        quire_extent *extent = pool->classes[c].buckets[QUIRE_EXTENT_BUCKET_EMPTY];
+
+        while (extent != NULL) {
+            quire_extent *next = extent->next;
+
+            if (extent->serial >= pool->plan_serial) {
+                quire_placement_unmap(pool, extent);
+            }
+            extent = next;
+        }
+    }
+    quire_counter_add(&pool->alloc_failures_total, 1);
 }
 
 /* ---- pages ---- */

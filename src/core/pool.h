@@ -137,6 +137,7 @@ typedef struct quire_pool {
     uint32_t n_classes;
     bool lock_memory;
     uint64_t next_serial;
+    uint64_t plan_serial; /* extents from here on were mapped by the last plan */
     quire_pool_group groups[QUIRE_GROUPS_MAX];
     quire_pool_class classes[QUIRE_GROUPS_MAX];
     quire_counter extents_now;
@@ -164,6 +165,9 @@ void quire_pool_fini(quire_pool *pool);
  * has changed, but empty extents may have gone back to the OS.
  * Errors: QUIRE_NOPAGES (budget), QUIRE_LIMIT (pages_max, extents_max), QUIRE_NOMEM. */
 int quire_pool_plan(quire_pool *pool, quire_region_id region, const uint32_t *n_pages);
+
+/* Give up the plan just made: what was mapped for it goes back. Counts as a failed allocation. */
+void quire_pool_cancel(quire_pool *pool);
 
 /* Take a planned page, with one reference. Cost: O(1), nothing is allocated. */
 quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_region_id region,

@@ -3,7 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "core_support.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- doubles ---- */
@@ -233,11 +232,4 @@ void test_slot_check(const quire_cache *cache, quire_seq_id seq, uint32_t token,
             fail_msg("sequence %u, token %u, group %u: payload differs", seq, token, g);
         }
     }
-}
-
-uint64_t test_seed(void)
-{
-    const char *text = getenv("QUIRE_SEED");
-
-    return text != NULL ? strtoull(text, NULL, 0) : 1;
 }

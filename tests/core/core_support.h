@@ -11,18 +11,17 @@
 
 #include <cmocka.h>
 
-#include "base/rng.h"
 #include "core/cache_internal.h"
 #include "quire/cache.h"
 
 #define NEVER UINT64_MAX
 
-/* Tests write whole slots, so that a page is page_tokens of these. A multiple of 64 slots or of 2
- * (tiny) gives page sizes that fit an extent exactly. */
-#define SLOT_BYTES ((size_t)512)
+/* Tests write whole slots, so a page is page_tokens of these; a few pages fill an extent. */
 #ifdef QUIRE_TINY
+#define SLOT_BYTES  ((size_t)512)
 #define PAGE_TOKENS 2u
 #else
+#define SLOT_BYTES  ((size_t)1024)
 #define PAGE_TOKENS 64u
 #endif
 #define PAGE_BYTES   (PAGE_TOKENS * SLOT_BYTES)
@@ -88,8 +87,5 @@ unsigned char *test_slot(const quire_cache *cache, quire_seq_id seq, quire_group
 /* Fill a token's slot in every group with a pattern made of stamp; check it. */
 void test_slot_write(const quire_cache *cache, quire_seq_id seq, uint32_t token, uint32_t stamp);
 void test_slot_check(const quire_cache *cache, quire_seq_id seq, uint32_t token, uint32_t stamp);
-
-/* QUIRE_SEED, or the default. */
-uint64_t test_seed(void);
 
 #endif /* TESTS_CORE_SUPPORT_H */

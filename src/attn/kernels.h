@@ -5,7 +5,7 @@
  * a block share a kv head, so one pass over a tile serves all heads of a GQA group and, in prefill,
  * all query tokens of the block: both products are matrix products in registers.
  *
- *   q_pack    query row -> whatever qk wants (f32, bf16 planes, int8 planes + scale)
+ *   q_pack    query row -> whatever qk wants (f32, or int16 and a scale)
  *   qk        S[r][0..63]  (+)= q_r . K_t         for the 64 slots of a tile
  *   softmax   online update of (m, l) with S masked to each row's slots; S becomes P, and
  *             rescale[r] = exp(m_old - m_new) is what o must be multiplied with
@@ -104,7 +104,10 @@ typedef struct quire_attn_kernels {
 const quire_attn_kernels *quire_attn_kernels_portable(void);
 #if defined(__x86_64__)
 const quire_attn_kernels *quire_attn_kernels_avx2(void);   /* AVX2 + FMA + F16C, AVX-VNNI if present */
-const quire_attn_kernels *quire_attn_kernels_avx512(void); /* VNNI and BF16 if present */
+const quire_attn_kernels *quire_attn_kernels_avx512(void); /* VNNI if present */
+/* Without what only some of these CPUs have; the same bits. The functions above choose. */
+const quire_attn_kernels *quire_attn_kernels_avx2_plain(void);
+const quire_attn_kernels *quire_attn_kernels_avx512_plain(void);
 #endif
 
 /* The set of a named ISA ("portable", "avx2", "avx512"); NULL when this build or CPU lacks it. With

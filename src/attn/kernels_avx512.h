@@ -40,10 +40,6 @@ void quire_avx512_pv_q8(const quire_attn_pv *args);
 void quire_avx512_qk_q8_vnni(const quire_attn_qk *args);
 void quire_avx512_pv_q8_vnni(const quire_attn_pv *args);
 
-/* The table without the instructions that only some AVX-512 CPUs have. Results are the same bits;
- * quire_attn_kernels_avx512() chooses, tests compare. */
-const quire_attn_kernels *quire_attn_kernels_avx512_plain(void);
-
 /* Bytes between packed query rows. */
 QUIRE_AVX512_INLINE size_t quire_avx512_q_bytes(quire_format format, uint32_t d)
 {

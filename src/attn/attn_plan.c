@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define HEADS_MAX       4096u
-#define ROWS_MAX        (1u << 20)
+#define ROWS_MAX        (1u << 16) /* times heads: items are counted in 32 bits */
 #define SEQS_MAX        (1u << 16)
 #define THREADS_MAX     1024u
 #define LAYERS_MAX      4096u

@@ -36,10 +36,6 @@ void quire_avx2_pv_q8(const quire_attn_pv *args);
 void quire_avx2_qk_q8_vnni(const quire_attn_qk *args);
 void quire_avx2_pv_q8_vnni(const quire_attn_pv *args);
 
-/* The table without AVX-VNNI. Results are the same bits; quire_attn_kernels_avx2() chooses, tests
- * compare. */
-const quire_attn_kernels *quire_attn_kernels_avx2_plain(void);
-
 /* Bytes between packed query rows. */
 QUIRE_AVX2_INLINE size_t quire_avx2_q_bytes(quire_format format, uint32_t d)
 {

@@ -34,22 +34,18 @@ static inline float quire_f32_from_bits(uint32_t u)
     return x;
 }
 
+/* Without branches, so that loops over it vectorise. */
 static inline float quire_f16_to_f32(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     uint32_t magnitude = h & 0x7fffu;
+    uint32_t normal = (magnitude << 13) + 0x38000000u;
+    uint32_t subnormal = quire_f32_bits((float)(int32_t)magnitude * 0x1p-24f); /* exact */
+    uint32_t quiet = magnitude > 0x7c00u ? 0x400000u : 0u; /* as the instruction does to NaN */
+    uint32_t special = QUIRE_F32_INF_BITS | (magnitude & 0x3ffu) << 13 | quiet;
+    uint32_t bits = magnitude < 0x400u ? subnormal : normal;
 
-    if (magnitude >= 0x7c00u) { /* infinity; NaN becomes quiet, as the instruction makes it */
-        uint32_t quiet = magnitude > 0x7c00u ? 0x400000u : 0u;
-
-        return quire_f32_from_bits(sign | QUIRE_F32_INF_BITS | (magnitude & 0x3ffu) << 13 | quiet);
-    }
-    if (magnitude < 0x400u) { /* subnormal or zero: an exact multiple of 2^-24 */
-        float x = (float)magnitude * 0x1p-24f;
-
-        return quire_f32_from_bits(sign | quire_f32_bits(x));
-    }
-    return quire_f32_from_bits(sign | ((magnitude << 13) + 0x38000000u));
+    return quire_f32_from_bits(sign | (magnitude >= 0x7c00u ? special : bits));
 }
 
 /* Magnitude bits of a subnormal result: mantissa >> shift, rounded to nearest even or up. */

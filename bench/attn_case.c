@@ -14,10 +14,11 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define TILES_RANDOM 32u /* distinct tiles of values */
-#define THREADS_MAX  ATTN_CASE_THREADS_MAX
-#define TOTAL_MIN_S  0.3
-#define READ_BYTES   ((size_t)256 << 20) /* per measurement of bandwidth */
+#define TILES_RANDOM    32u /* distinct tiles of values */
+#define THREADS_MAX     ATTN_CASE_THREADS_MAX
+#define TOTAL_MIN_S     0.3
+#define READ_BYTES      ((size_t)512 << 20) /* more than caches hold ... */
+#define READ_PART_BYTES ((size_t)16 << 20)  /* ... of which a run reads this */
 
 enum {
     SEED_K = 1,
@@ -188,7 +189,7 @@ typedef struct paged {
     quire_attn_workspace *ws;
     quire_attn_batch batch;
     quire_attn_seq seq;
-    quire_attn_layer layer; /* the first; the others follow at layer_bytes */
+    quire_attn_layer layer; /* the one to run next; layers lie layer_bytes apart */
     size_t layer_bytes;
     size_t page_bytes;
     uint32_t n_pages;
@@ -196,28 +197,27 @@ typedef struct paged {
     unsigned char **page_addr;
     quire_page_entry *entries;
     const quire_page_entry **leaves;
-    pthread_barrier_t between_layers;
 } paged;
 
+/* The next layer, so that no cache holds what a run reads. */
 static void paged_prepare(void *ctx)
 {
     paged *p = ctx;
 
     (void)quire_attn_begin(p->ws, &p->batch);
+    p->layer.k[0].page_offset += p->layer_bytes;
+    p->layer.v[0].page_offset += p->layer_bytes;
+    if (p->layer.v[0].page_offset >= p->page_bytes) {
+        p->layer.k[0].page_offset -= p->page_bytes;
+        p->layer.v[0].page_offset -= p->page_bytes;
+    }
 }
 
 static void paged_run(void *ctx, uint32_t thread, uint32_t n_threads)
 {
-    paged *p = ctx;
+    const paged *p = ctx;
 
-    for (uint32_t i = 0; i < p->shape.n_layers; i++) {
-        quire_attn_layer layer = p->layer;
-
-        layer.k[0].page_offset += i * p->layer_bytes;
-        layer.v[0].page_offset += i * p->layer_bytes;
-        quire_attn_run(p->ws, &layer, i, thread, n_threads);
-        (void)pthread_barrier_wait(&p->between_layers);
-    }
+    quire_attn_run(p->ws, &p->layer, 0, thread, n_threads);
 }
 
 /* A page is a tile of each layer's K heads, then V heads. Fills all of them. */
@@ -311,7 +311,7 @@ static int paged_workspace(paged *p, const char *isa)
     opts.head_dim_max = p->shape.d;
     opts.n_entries_max = p->n_pages;
     opts.page_tokens = QUIRE_TILE_TOKENS;
-    opts.n_layers_max = p->shape.n_layers;
+    opts.n_layers_max = 1;
     opts.isa = isa;
     return quire_attn_workspace_create(&p->ws, &opts);
 }
@@ -336,7 +336,7 @@ int attn_case_paged(const attn_shape *shape, attn_format format, const char *isa
     p.entries = calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof(*p.entries));
     p.leaves = calloc(n_leaves, sizeof(*p.leaves));
     if (q == NULL || p.store == NULL || p.page_addr == NULL || p.entries == NULL ||
-        p.leaves == NULL || pthread_barrier_init(&p.between_layers, NULL, shape->n_threads) != 0) {
+        p.leaves == NULL) {
         goto out;
     }
     paged_tables(&p);
@@ -348,10 +348,9 @@ int attn_case_paged(const attn_shape *shape, attn_format format, const char *isa
         rc = quire_attn_layer_check(p.ws, &p.layer);
     }
     if (rc == QUIRE_OK) {
-        timing->seconds = job_measure(&j) / shape->n_layers;
+        timing->seconds = job_measure(&j);
         timing->kv_bytes = (double)n_pages * (double)p.layer_bytes;
     }
-    (void)pthread_barrier_destroy(&p.between_layers);
 out:
     quire_attn_workspace_destroy(p.ws);
     free(p.leaves);
@@ -367,10 +366,18 @@ out:
 typedef struct row_major {
     const attn_machine *machine;
     attn_shape shape;
-    const uint16_t *kv; /* by kv head: K [n_tokens][d], then V */
+    uint16_t *kv; /* by layer, by kv head: K [n_tokens][d], then V */
+    uint32_t layer;
     const float *q;
     float *out;
 } row_major;
+
+static void row_major_prepare(void *ctx)
+{
+    row_major *c = ctx;
+
+    c->layer = (c->layer + 1) % c->shape.n_layers;
+}
 
 static void row_major_run(void *ctx, uint32_t thread, uint32_t n_threads)
 {
@@ -380,7 +387,7 @@ static void row_major_run(void *ctx, uint32_t thread, uint32_t n_threads)
     size_t lane = (size_t)shape->n_tokens * shape->d;
 
     for (uint32_t h = n_head * thread / n_threads; h < n_head * (thread + 1) / n_threads; h++) {
-        const uint16_t *k = c->kv + h / shape->group * 2 * lane;
+        const uint16_t *k = c->kv + (c->layer * shape->n_kv_head + h / shape->group) * 2 * lane;
         attn_row_major args = { .k = k,
                                 .v = k + lane,
                                 .q = c->q + (size_t)h * shape->d,
@@ -405,7 +412,7 @@ static int row_major_fill(const attn_shape *shape, uint16_t *kv)
         if (tiles == NULL) {
             return QUIRE_NOMEM;
         }
-        for (uint32_t g = 0; g < shape->n_kv_head; g++) {
+        for (uint32_t g = 0; g < shape->n_layers * shape->n_kv_head; g++) {
             uint16_t *to = kv + (2 * g + which) * lane;
 
             for (size_t t = 0; t < shape->n_tokens; t++) {
@@ -423,19 +430,21 @@ int attn_case_row_major(const attn_shape *shape, const attn_machine *machine, fl
                         attn_timing *timing)
 {
     size_t kv_bytes = 2 * sizeof(uint16_t) * shape->n_tokens * shape->n_kv_head * shape->d;
-    uint16_t *kv = map_bytes(kv_bytes);
+    uint16_t *kv = map_bytes(kv_bytes * shape->n_layers);
     float *q = random_queries(shape, 1.0f / sqrtf((float)shape->d));
     row_major c = { .machine = machine, .shape = *shape, .kv = kv, .q = q, .out = out };
-    job j = {
-        .run = row_major_run, .ctx = &c, .n_threads = shape->n_threads, .repeats = shape->repeats
-    };
+    job j = { .prepare = row_major_prepare,
+              .run = row_major_run,
+              .ctx = &c,
+              .n_threads = shape->n_threads,
+              .repeats = shape->repeats };
     int rc = kv != NULL && q != NULL ? row_major_fill(shape, kv) : QUIRE_NOMEM;
 
     if (rc == QUIRE_OK) {
         timing->seconds = job_measure(&j);
         timing->kv_bytes = (double)kv_bytes;
     }
-    unmap_bytes(kv, kv_bytes);
+    unmap_bytes(kv, kv_bytes * shape->n_layers);
     free(q);
     return rc;
 }
@@ -445,27 +454,39 @@ int attn_case_row_major(const attn_shape *shape, const attn_machine *machine, fl
 typedef struct limits {
     const attn_machine *machine;
     const char *buffer;
+    size_t part;
     uint64_t rounds;
     uint32_t flops;
 } limits;
 
+static void read_prepare(void *ctx)
+{
+    limits *c = ctx;
+
+    c->part = (c->part + 1) % (READ_BYTES / READ_PART_BYTES);
+}
+
 static void read_run(void *ctx, uint32_t thread, uint32_t n_threads)
 {
     const limits *c = ctx;
-    size_t share = READ_BYTES / n_threads / 1024 * 1024;
+    size_t share = READ_PART_BYTES / n_threads / 1024 * 1024;
 
-    c->machine->read(c->buffer + thread * share, share);
+    c->machine->read(c->buffer + c->part * READ_PART_BYTES + thread * share, share);
 }
 
 double attn_read_bandwidth(const attn_machine *machine, uint32_t n_threads)
 {
     char *buffer = map_bytes(READ_BYTES);
     limits c = { .machine = machine, .buffer = buffer };
-    job j = { .run = read_run, .ctx = &c, .n_threads = n_threads, .repeats = 7 };
+    job j = { .prepare = read_prepare,
+              .run = read_run,
+              .ctx = &c,
+              .n_threads = n_threads,
+              .repeats = READ_BYTES / READ_PART_BYTES };
     double seconds = buffer != NULL ? job_measure(&j) : INFINITY;
 
     unmap_bytes(buffer, READ_BYTES);
-    return (double)(READ_BYTES / n_threads / 1024 * 1024 * n_threads) / seconds;
+    return (double)(READ_PART_BYTES / n_threads / 1024 * 1024 * n_threads) / seconds;
 }
 
 static void fma_run(void *ctx, uint32_t thread, uint32_t n_threads)

@@ -19,8 +19,8 @@ typedef struct attn_shape {
     uint32_t group; /* query heads of a kv head */
     uint32_t n_kv_head;
     uint32_t n_tokens;
-    uint32_t n_rows; /* queries: the last tokens; 1 = decode */
-    uint32_t n_layers;
+    uint32_t n_rows;   /* queries: the last tokens; 1 = decode */
+    uint32_t n_layers; /* taken in turn, one by run */
     uint32_t n_threads;
     uint32_t repeats;
 } attn_shape;

@@ -195,7 +195,7 @@ json_t *program_json(program_args args)
 {
     program_result result = program_expect(0, args);
     json_error_t error;
-    json_t *document = json_loads(result.out, 0, &error);
+    json_t *document = json_loads(result.out, JSON_ALLOW_NUL, &error);
 
     if (document == NULL) {
         fail_msg("not JSON: %s (line %d) in: %s", error.text, error.line, result.out);

@@ -208,7 +208,7 @@ static json_t *chat(const char *input, program_args args, int exit_status)
     if (result.exit_status != exit_status) {
         fail_msg("exit status %d, stderr: %s", result.exit_status, result.err);
     }
-    document = json_loads(result.out, 0, NULL);
+    document = json_loads(result.out, JSON_ALLOW_NUL, NULL);
     if (document == NULL) {
         fail_msg("not JSON: %s", result.out);
     }
@@ -286,7 +286,7 @@ static void chat_refuses_what_does_not_fit(void **state)
     assert_int_equal(result.exit_status, 1);
     assert_says(result.err, "the context holds 192");
     assert_says(result.err, "/reset");
-    document = json_loads(result.out, 0, NULL);
+    document = json_loads(result.out, JSON_ALLOW_NUL, NULL);
     assert_non_null(document);
     assert_int_equal(json_array_size(json_object_get(document, "turns")), 2);
     check_turns(json_object_get(document, "turns"));

@@ -46,7 +46,7 @@ QUIRE_AVX512_INLINE __m512 load(quire_format format, const char *at, uint32_t pa
 /* ---- q . K ---- */
 
 QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, const quire_attn_qk *args,
-                                 uint32_t row, ptrdiff_t ahead)
+                                 uint32_t row, quire_avx512_ahead ahead)
 {
     const size_t q_stride = quire_avx512_q_bytes(format, args->d) / sizeof(float);
     const size_t line_bytes = QUIRE_TILE_TOKENS * element_bytes(format);
@@ -64,8 +64,8 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, const quire_at
             bool is_pair = format == QUIRE_FORMAT_BF16;
             __m512 k[REGS];
 
-            for (size_t at = 0; at < line_bytes && !(is_pair && odd == 0); at += 64) {
-                quire_avx512_prefetch(line + at, ahead);
+            if (odd == 0) {
+                quire_avx512_prefetch(&ahead, is_pair ? line_bytes : 2 * line_bytes);
             }
             for (uint32_t i = 0; i < REGS; i++) {
                 k[i] = load(format, line + 16 * i * element_bytes(format), odd, false);
@@ -92,14 +92,14 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, const quire_at
 
 QUIRE_AVX512_INLINE void qk_format(quire_format format, const quire_attn_qk *args)
 {
-    ptrdiff_t ahead = quire_avx512_ahead(args->k_tile, args->next);
+    quire_avx512_ahead ahead = quire_avx512_ahead_of(args->k_tile, args->next);
 
     for (uint32_t row = 0; row < args->n_rows;) {
         uint32_t n = quire_avx512_next_6(args->n_rows - row);
 
         QUIRE_AVX512_UP_TO_6(n, qk_rows, format, args, row, ahead);
         row += n;
-        ahead = 0;
+        ahead = quire_avx512_ahead_of(args->k_tile, NULL);
     }
 }
 
@@ -125,7 +125,7 @@ typedef struct pv_block {
     const quire_attn_pv *args;
     uint32_t row;
     uint32_t dim;
-    ptrdiff_t ahead;
+    quire_avx512_ahead ahead;
 } pv_block;
 
 /* What a body is compiled for. */
@@ -137,7 +137,7 @@ typedef struct pv_shape {
 } pv_shape;
 
 /* One token, the odd one of its pair or not, against the rows of a block. */
-QUIRE_AVX512_INLINE void pv_token(pv_shape shape, const pv_block *block, uint32_t t, uint32_t odd,
+QUIRE_AVX512_INLINE void pv_token(pv_shape shape, pv_block *block, uint32_t t, uint32_t odd,
                                   __m512 acc[ROWS][REGS])
 {
     const quire_attn_pv *args = block->args;
@@ -148,8 +148,8 @@ QUIRE_AVX512_INLINE void pv_token(pv_shape shape, const pv_block *block, uint32_
     size_t reg_bytes = 16 * element_bytes(shape.format);
     __m512 v[REGS];
 
-    for (size_t b = 0; b < shape.regs * reg_bytes && !(is_pair && odd == 0); b += 64) {
-        quire_avx512_prefetch(at + b, block->ahead);
+    if (odd == 0) {
+        quire_avx512_prefetch(&block->ahead, shape.regs * reg_bytes * (is_pair ? 1 : 2));
     }
     for (uint32_t i = 0; i < shape.regs; i++) {
         v[i] = load(shape.format, at + i * reg_bytes, odd, shape.half);
@@ -163,7 +163,7 @@ QUIRE_AVX512_INLINE void pv_token(pv_shape shape, const pv_block *block, uint32_
     }
 }
 
-QUIRE_AVX512_INLINE void pv_cols(pv_shape shape, const pv_block *block)
+QUIRE_AVX512_INLINE void pv_cols(pv_shape shape, pv_block *block)
 {
     const quire_attn_pv *args = block->args;
     float *o = args->o + block->row * args->o_stride + block->dim;
@@ -217,14 +217,14 @@ QUIRE_AVX512_INLINE void pv_rows(uint32_t n, quire_format format, pv_block *bloc
 
 QUIRE_AVX512_INLINE void pv_format(quire_format format, const quire_attn_pv *args)
 {
-    pv_block block = { .args = args, .ahead = quire_avx512_ahead(args->v_tile, args->next) };
+    pv_block block = { .args = args, .ahead = quire_avx512_ahead_of(args->v_tile, args->next) };
 
     while (block.row < args->n_rows) {
         uint32_t n = quire_avx512_next_6(args->n_rows - block.row);
 
         QUIRE_AVX512_UP_TO_6(n, pv_rows, format, &block);
         block.row += n;
-        block.ahead = 0;
+        block.ahead = quire_avx512_ahead_of(args->v_tile, NULL);
     }
 }
 

@@ -29,11 +29,11 @@ enum {
 typedef struct qk_block {
     const quire_attn_qk *args;
     uint32_t row;
-    ptrdiff_t ahead;
+    quire_avx512_ahead ahead;
     __m512 k_scale[REGS];
 } qk_block;
 
-QUIRE_AVX512_INLINE void qk_rows(uint32_t n, const qk_block *block)
+QUIRE_AVX512_INLINE void qk_rows(uint32_t n, qk_block *block)
 {
     const quire_attn_qk *args = block->args;
     const size_t q_bytes = quire_avx512_q_bytes(QUIRE_FORMAT_Q8, args->d);
@@ -51,9 +51,7 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, const qk_block *block)
         const char *codes = (const char *)args->k_tile + SCALES_BYTES + c * QUIRE_TILE_TOKENS;
         const char *pairs = q + sizeof(quire_avx512_q8_header) + c * sizeof(int16_t);
 
-        for (uint32_t i = 0; i < REGS; i++) {
-            quire_avx512_prefetch(codes + 64 * i, block->ahead);
-        }
+        quire_avx512_prefetch(&block->ahead, 64 * REGS);
         for (uint32_t odd = 0; odd < 2; odd++) {
             __m512i k[REGS];
 
@@ -84,25 +82,25 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, const qk_block *block)
     }
 }
 
-QUIRE_AVX512_INLINE void load_scales(const void *tile, __m512 scale[REGS], ptrdiff_t ahead)
+QUIRE_AVX512_INLINE void load_scales(const void *tile, __m512 scale[REGS])
 {
     for (uint32_t i = 0; i < REGS; i++) {
         scale[i] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)tile + i));
-        quire_avx512_prefetch((const __m256i *)tile + i, ahead);
     }
 }
 
 void Q8_NAME(quire_avx512_qk_q8)(const quire_attn_qk *args)
 {
-    qk_block block = { .args = args, .ahead = quire_avx512_ahead(args->k_tile, args->next) };
+    qk_block block = { .args = args, .ahead = quire_avx512_ahead_of(args->k_tile, args->next) };
 
-    load_scales(args->k_tile, block.k_scale, block.ahead);
+    load_scales(args->k_tile, block.k_scale);
+    quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
     while (block.row < args->n_rows) {
         uint32_t n = quire_avx512_next_4(args->n_rows - block.row);
 
         QUIRE_AVX512_UP_TO_4(n, qk_rows, &block);
         block.row += n;
-        block.ahead = 0;
+        block.ahead = quire_avx512_ahead_of(args->k_tile, NULL);
     }
 }
 
@@ -113,7 +111,7 @@ typedef struct pv_block {
     const quire_attn_pv *args;
     uint32_t row;
     uint32_t dim;
-    ptrdiff_t ahead;
+    quire_avx512_ahead ahead;
     float unit[ROWS];
     _Alignas(64) int32_t pairs[ROWS][P_PAIRS];
 } pv_block;
@@ -143,7 +141,7 @@ QUIRE_AVX512_INLINE float pack_weights(const float *p, const __m512 v_scale[REGS
 }
 
 /* One register of dimensions at a time would do; regs of them share the broadcast weights. */
-QUIRE_AVX512_INLINE void pv_cols(uint32_t n, uint32_t regs, bool half, const pv_block *block)
+QUIRE_AVX512_INLINE void pv_cols(uint32_t n, uint32_t regs, bool half, pv_block *block)
 {
     const quire_attn_pv *args = block->args;
     const char *codes = (const char *)args->v_tile + SCALES_BYTES + (size_t)GROUP * block->dim;
@@ -159,9 +157,7 @@ QUIRE_AVX512_INLINE void pv_cols(uint32_t n, uint32_t regs, bool half, const pv_
     for (uint32_t g = args->slot_begin / GROUP; g < group_end; g++) {
         const char *at = codes + (size_t)g * GROUP * args->d;
 
-        for (uint32_t i = 0; i < regs; i++) {
-            quire_avx512_prefetch(at + 64 * i, block->ahead);
-        }
+        quire_avx512_prefetch(&block->ahead, 64 * regs);
         for (uint32_t odd = 0; odd < 2; odd++) {
             __m512i v[REGS];
 
@@ -220,8 +216,9 @@ void Q8_NAME(quire_avx512_pv_q8)(const quire_attn_pv *args)
     pv_block block;
 
     block.args = args;
-    block.ahead = quire_avx512_ahead(args->v_tile, args->next);
-    load_scales(args->v_tile, v_scale, block.ahead);
+    block.ahead = quire_avx512_ahead_of(args->v_tile, args->next);
+    load_scales(args->v_tile, v_scale);
+    quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
     for (uint32_t i = 0; i < REGS; i++) {
         v_scale[i] = _mm512_maskz_mov_ps((__mmask16)(visible >> (16 * i)), v_scale[i]);
     }
@@ -234,6 +231,6 @@ void Q8_NAME(quire_avx512_pv_q8)(const quire_attn_pv *args)
         }
         QUIRE_AVX512_UP_TO_4(n, pv_rows, &block);
         block.row += n;
-        block.ahead = 0;
+        block.ahead = quire_avx512_ahead_of(args->v_tile, NULL);
     }
 }

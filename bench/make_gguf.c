@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/parse.h"
 #include "gguf_gen.h"
@@ -65,7 +66,7 @@ static bool type_parse(const char *name, enum ggml_type *out)
         const char *candidate = ggml_type_name((enum ggml_type)type);
 
         if (candidate != NULL && ggml_blck_size((enum ggml_type)type) > 0 &&
-            strcmp(candidate, name) == 0) {
+            strcasecmp(candidate, name) == 0) {
             *out = (enum ggml_type)type;
             return true;
         }

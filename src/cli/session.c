@@ -52,7 +52,8 @@ int quire_session_open_runtime(quire_session *session, const quire_common_args *
     opts.v_format = args->kv.v;
     opts.kv_budget_bytes = args->kv_budget_bytes;
     opts.is_contiguous = want->is_contiguous;
-    if (opts.n_ctx > session->desc->n_ctx_train) {
+    if (opts.n_ctx > session->desc->n_ctx_train && !session->has_warned) {
+        session->has_warned = true;
         quire_say("warning: a context of %u tokens, but the model was trained on %u", opts.n_ctx,
                   session->desc->n_ctx_train);
     }

@@ -7,6 +7,7 @@
 #define QUIRE_CLI_SESSION_H
 
 #include <jansson.h>
+#include <stdbool.h>
 
 #include "cli/args.h"
 #include "model/model.h"
@@ -18,6 +19,7 @@ typedef struct quire_session {
     quire_runtime *runtime;
     uint32_t n_ctx;
     uint32_t n_batch;
+    bool has_warned; /* of a context beyond the trained one: once is enough */
 } quire_session;
 
 /* Open the model that args name, with progress on a terminal. Errors: as quire_model_open(). */

@@ -29,7 +29,7 @@ static char folder[64];
 static char paths[PATHS_MAX][160];
 static size_t n_paths;
 
-static char *read_back(int fd)
+static char *read_back(int fd, size_t *n_bytes)
 {
     off_t n = lseek(fd, 0, SEEK_END);
     char *text;
@@ -39,6 +39,9 @@ static char *read_back(int fd)
     assert_non_null(text);
     assert_int_equal(pread(fd, text, (size_t)n, 0), n);
     text[n] = '\0';
+    if (n_bytes != NULL) {
+        *n_bytes = (size_t)n;
+    }
     return text;
 }
 
@@ -105,7 +108,7 @@ static program_result run(const char *input, int out, program_args args)
         lseek(in, 0, SEEK_SET);
     }
     result.exit_status = wait_for(start(args, in, out, err));
-    result.err = read_back(err);
+    result.err = read_back(err, NULL);
     close(in);
     close(err);
     return result;
@@ -116,7 +119,7 @@ program_result program_run_with(const char *input, program_args args)
     int out = temporary();
     program_result result = run(input, out, args);
 
-    result.out = read_back(out);
+    result.out = read_back(out, &result.out_bytes);
     close(out);
     return result;
 }
@@ -167,7 +170,7 @@ program_result program_run_interrupted(program_args args)
     while (read(ends[0], &byte, 1) > 0) {
     }
     result.exit_status = wait_for(pid);
-    result.err = read_back(err);
+    result.err = read_back(err, NULL);
     close(ends[0]);
     close(in);
     close(err);

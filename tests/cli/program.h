@@ -9,7 +9,8 @@
 
 typedef struct program_result {
     int exit_status; /* 128 + signal when one ended it */
-    char *out;
+    char *out;       /* a zero byte follows out_bytes */
+    size_t out_bytes;
     char *err;
 } program_result;
 

@@ -42,11 +42,11 @@ static void run_streams_text(void **state)
                                                       "-n", "12", "--temp", "0", "--ignore-eos"));
     json_t *document = program_json(PROGRAM("run", "-m", program_model(), "-p", "a quire", "-n",
                                             "12", "--temp", "0", "--ignore-eos", "--json"));
-    size_t n = strlen(string(document, "text"));
+    size_t n = json_string_length(json_object_get(document, "text"));
 
     (void)state;
     /* The same text both ways; on stdout a newline follows. */
-    assert_int_equal(strlen(result.out), n + 1);
+    assert_int_equal(result.out_bytes, n + 1);
     assert_memory_equal(result.out, string(document, "text"), n);
     assert_says(result.err, "prompt ");
     assert_says(result.err, "output 12 tokens");

@@ -139,7 +139,11 @@ static void perplexity_refuses(void **state)
 {
     const char *model = program_model();
     const char *text = program_text("text.txt", 4000);
-    const char *other = program_text("other.txt", 3000);
+    static const char words[] = "bound and bound and numbered, bound and bound and what it read: a "
+                                "quire of pages holds what it read, and what it read it holds, and "
+                                "bound and numbered it holds what a quire of pages read. It holds, "
+                                "and what it holds it read.";
+    const char *other = program_file("other.txt", words, sizeof(words) - 1);
     const char *path = program_path("refused.logits");
     program_result r;
 
@@ -171,12 +175,6 @@ static void perplexity_refuses(void **state)
     program_free(&r);
 
     /* Another text than the base's, found by its tokens. */
-    other = program_file("other.txt",
-                         "bound and bound and bound and bound and numbered, numbered "
-                         "and numbered and bound and what it read and read and read "
-                         "and holds and holds and holds and holds and holds what it "
-                         "holds and reads and holds and holds, and it holds pages",
-                         232);
     r = program_expect(1, PROGRAM("perplexity", "-m", model, "-f", other, "--logits-base", path));
     assert_says(r.err, "was made from another text");
     program_free(&r);

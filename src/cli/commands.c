@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/parse.h"
 #include "cli/talk.h"
+#include "model/model.h"
 #include "quire/codec.h"
 
 #include <stdlib.h>
@@ -50,9 +51,11 @@ static int print_version(bool is_json)
 {
     if (is_json) {
         return quire_stdout_json(json_pack("{s:s, s:s, s:s}", "version", QUIRE_VERSION, "ggml",
-                                           QUIRE_GGML_VERSION, "isa", quire_codec_get()->isa));
+                                           quire_model_ggml_version(), "isa",
+                                           quire_codec_get()->isa));
     }
-    printf("quire %s, ggml %s, %s\n", QUIRE_VERSION, QUIRE_GGML_VERSION, quire_codec_get()->isa);
+    printf("quire %s, ggml %s, %s\n", QUIRE_VERSION, quire_model_ggml_version(),
+           quire_codec_get()->isa);
     return QUIRE_EXIT_OK;
 }
 

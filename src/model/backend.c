@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "model/backend.h"
 
+#include "model/model.h"
+
 #include <pthread.h>
 #include <string.h>
 
@@ -19,6 +21,11 @@ static ggml_backend_dev_t cpu_device;
 
 /* Per thread, because loads on two threads must not mix their reasons up. */
 static _Thread_local char log_line[LOG_LINE_BYTES];
+
+const char *quire_model_ggml_version(void)
+{
+    return ggml_version();
+}
 
 static void log_swallow(enum ggml_log_level level, const char *text, void *user_data)
 {

@@ -109,6 +109,9 @@ void quire_model_close(quire_model *model);
 
 const quire_model_desc *quire_model_desc_get(const quire_model *model);
 
+/* Version of the ggml library in use: "0.25.1". Memory: static. Thread: any. */
+const char *quire_model_ggml_version(void);
+
 /* Bytes of KV for one token of all stored layers in a K:V format pair, tiles included exactly. */
 uint64_t quire_model_kv_bytes_per_token(const quire_model_desc *desc, quire_format k_format,
                                         quire_format v_format);

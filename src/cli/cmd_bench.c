@@ -87,13 +87,10 @@ static uint32_t needed_ctx(const bench_args *args)
     return (uint32_t)(deepest + longest);
 }
 
-/* Weights that one decode step reads: all of them, but of an input embedding that is not also the
- * output only one row. Its size is taken as its share of the parameters. */
+/* Weights that one decode step reads: all but an input embedding that is not the output too. */
 static double step_weight_bytes(const quire_model_desc *desc)
 {
-    double share = (double)desc->n_vocab * desc->n_embd / (double)desc->n_params;
-
-    return (double)desc->weight_bytes * (desc->has_tied_output ? 1.0 : 1.0 - share);
+    return (double)(desc->weight_bytes - (desc->has_tied_output ? 0 : desc->embd_bytes));
 }
 
 static int run_test(table *t, quire_bench_test test, quire_kv_pair kv, uint32_t depth)

@@ -241,6 +241,7 @@ static int vocab_size_get(const quire_gguf *file, quire_model_desc *desc, quire_
                                quire_gguf_path(file), t->name, t->ne[1], VOCAB_MAX);
     }
     desc->n_vocab = (uint32_t)t->ne[1];
+    desc->embd_bytes = ggml_nbytes(t);
     if (key >= 0 && gguf_get_kv_type(gguf, key) == GGUF_TYPE_ARRAY &&
         gguf_get_arr_n(gguf, key) != desc->n_vocab) {
         return quire_error_set(err, QUIRE_CORRUPT,

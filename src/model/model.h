@@ -68,10 +68,10 @@ typedef struct quire_kv_map_entry {
 typedef struct quire_model_desc {
     quire_arch arch;
     char arch_name[32];
-    char name[128];      /* general.name, "" if absent */
-    char file_type[32];  /* "Q8_0", from the most common matrix type */
+    char name[128];     /* general.name, "" if absent */
+    char file_type[32]; /* "Q8_0", from the most common matrix type */
     uint32_t n_layer;
-    uint32_t n_stored;   /* layers that store K and V */
+    uint32_t n_stored; /* layers that store K and V */
     uint32_t n_embd;
     uint32_t n_ff;
     uint32_t n_head;
@@ -88,6 +88,8 @@ typedef struct quire_model_desc {
     bool has_tied_output;
     uint64_t n_params;
     uint64_t weight_bytes;
+    uint64_t
+        embd_bytes; /* of the token embedding: of it a decode step reads one row, unless tied */
     quire_kv_map_entry kv_map[QUIRE_LAYERS_MAX];
 } quire_model_desc;
 
@@ -146,7 +148,8 @@ int64_t quire_model_chat_render(const quire_model *model, const char *chat_templ
                                 const quire_chat_message *messages, size_t n_messages,
                                 bool add_assistant, char *buffer, size_t cap);
 
-/* Incremental bytes -> text: holds back an incomplete UTF-8 sequence until it is whole or broken. */
+/* Incremental bytes -> text: holds back an incomplete UTF-8 sequence until it is whole or broken.
+ */
 typedef struct quire_utf8_stream {
     unsigned char held[4];
     uint32_t n_held;
@@ -170,7 +173,10 @@ typedef struct quire_sampler_opts {
     uint32_t seed;
 } quire_sampler_opts;
 
-#define QUIRE_SAMPLER_OPTS_INIT { .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .seed = 0 }
+#define QUIRE_SAMPLER_OPTS_INIT                                                                    \
+    {                                                                                              \
+        .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .seed = 0                \
+    }
 
 int quire_sampler_create(quire_sampler **out, const quire_model *model,
                          const quire_sampler_opts *opts);

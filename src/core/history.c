@@ -33,24 +33,6 @@ void quire_history_fini(quire_history *history)
     memset(history, 0, sizeof(*history));
 }
 
-void quire_history_add(quire_history *history, const quire_history_event *event)
-{
-    quire_history_event *slot;
-
-    if (history->capacity == 0) {
-        return;
-    }
-    slot = &history->events[history->at];
-    *slot = *event;
-    slot->number = history->next_number;
-    slot->time_us =
-        history->clock_us != NULL ? history->clock_us(history->clock_ctx) : history->next_number;
-    history->next_number++;
-    if (++history->at == history->capacity) {
-        history->at = 0;
-    }
-}
-
 int quire_history_visit(const quire_history *history,
                         int (*visit)(void *ctx, const quire_history_event *event), void *ctx)
 {

@@ -207,9 +207,15 @@ static int extent_number(quire_pool *pool, uint32_t *number)
 
 static void history_extent(quire_pool *pool, quire_history_kind kind, uint32_t number)
 {
-    quire_history_event event = { .kind = kind, .page = number, .extent = number };
+    quire_history_event *event = quire_history_next(pool->history);
 
-    quire_history_add(pool->history, &event);
+    if (event != NULL) {
+        *event = (quire_history_event){ .number = event->number,
+                                        .time_us = event->time_us,
+                                        .kind = kind,
+                                        .page = number,
+                                        .extent = number };
+    }
 }
 
 static int extent_map(quire_pool *pool, quire_pool_class *class)

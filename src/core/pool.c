@@ -223,18 +223,20 @@ static quire_page *page_in_use(quire_pool *pool, quire_page_id id)
     return &pool->pages[id];
 }
 
-static void history_page(quire_pool *pool, quire_history_kind kind, quire_page_id id,
-                         quire_seq_id seq)
+void quire_pool_history(quire_pool *pool, quire_history_kind kind, quire_page_id id,
+                        quire_seq_id seq)
 {
     const quire_page *page = &pool->pages[id];
-    quire_history_event event = { .kind = kind,
-                                  .page = id,
-                                  .seq = seq,
-                                  .group = page->group,
-                                  .region = page->region,
-                                  .extent = page->extent };
+    quire_history_event *event = quire_history_next(pool->history);
 
-    quire_history_add(pool->history, &event);
+    if (event != NULL) {
+        event->kind = kind;
+        event->page = id;
+        event->seq = seq;
+        event->group = page->group;
+        event->region = page->region;
+        event->extent = page->extent;
+    }
 }
 
 static quire_page_id id_take(quire_pool *pool)
@@ -275,7 +277,7 @@ quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_regi
     quire_counter_peak(&pool->pages_peak, quire_counter_get(&pool->pages_now));
     quire_counter_add(&pool->allocs_total, 1);
     quire_region_charge(&pool->regions->items[region], pool->groups[group].charge_bytes);
-    history_page(pool, QUIRE_HISTORY_ALLOC, id, seq);
+    quire_pool_history(pool, QUIRE_HISTORY_ALLOC, id, seq);
     return id;
 }
 
@@ -284,7 +286,7 @@ static void page_give(quire_pool *pool, quire_page_id id, quire_seq_id seq)
 {
     quire_page *page = &pool->pages[id];
 
-    history_page(pool, QUIRE_HISTORY_FREE, id, seq);
+    quire_pool_history(pool, QUIRE_HISTORY_FREE, id, seq);
     quire_region_uncharge(&pool->regions->items[page->region],
                           pool->groups[page->group].charge_bytes);
     quire_placement_give(page_class(pool, page), pool->extents[page->extent], page->slot);
@@ -309,7 +311,7 @@ void quire_pool_ref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
         quire_counter_add(&class->live_pages, 1);
         quire_counter_add(&class->slack_slots, pool->page_tokens - page->n_filled);
     }
-    history_page(pool, QUIRE_HISTORY_REF, id, seq);
+    quire_pool_history(pool, QUIRE_HISTORY_REF, id, seq);
 }
 
 void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
@@ -319,7 +321,7 @@ void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
 
     QUIRE_CHECK(page->refs > 0);
     if (--page->refs > 0) {
-        history_page(pool, QUIRE_HISTORY_UNREF, id, seq);
+        quire_pool_history(pool, QUIRE_HISTORY_UNREF, id, seq);
         return;
     }
     quire_counter_sub(&class->live_pages, 1);
@@ -327,7 +329,7 @@ void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
     if (page->is_kept) {
         page->state = QUIRE_PAGE_CACHED;
         quire_counter_add(&class->cached_pages, 1);
-        history_page(pool, QUIRE_HISTORY_UNREF, id, seq);
+        quire_pool_history(pool, QUIRE_HISTORY_UNREF, id, seq);
         return;
     }
     page_give(pool, id, seq);
@@ -371,5 +373,5 @@ void quire_pool_copy(quire_pool *pool, quire_page_id to, quire_page_id from, qui
         memcpy(pool->addrs[to], pool->addrs[from], page_class(pool, target)->page_bytes);
     }
     quire_counter_add(&pool->page_copies_total, 1);
-    history_page(pool, QUIRE_HISTORY_COPY, to, seq);
+    quire_pool_history(pool, QUIRE_HISTORY_COPY, to, seq);
 }

@@ -190,6 +190,10 @@ void quire_pool_fill_set(quire_pool *pool, quire_page_id id, uint32_t n_filled);
 /* Copy the payload of one page to another of the same group, for seq. */
 void quire_pool_copy(quire_pool *pool, quire_page_id to, quire_page_id from, quire_seq_id seq);
 
+/* Record an event of a page in use. */
+void quire_pool_history(quire_pool *pool, quire_history_kind kind, quire_page_id id,
+                        quire_seq_id seq);
+
 static inline const quire_page *quire_pool_page(const quire_pool *pool, quire_page_id id)
 {
     return &pool->pages[id];

@@ -174,11 +174,6 @@ static void page_move(quire_pool *pool, quire_pool_class *class, quire_page_id i
     quire_page *page = &pool->pages[id];
     quire_extent *from = pool->extents[page->extent];
     uint32_t slot = quire_placement_take_in(class, to);
-    quire_history_event event = { .kind = QUIRE_HISTORY_MOVE,
-                                  .page = id,
-                                  .group = page->group,
-                                  .region = page->region,
-                                  .extent = to->number };
 
     if (to->base != NULL) {
         unsigned char *addr = to->base + slot * class->page_bytes;
@@ -191,7 +186,7 @@ static void page_move(quire_pool *pool, quire_pool_class *class, quire_page_id i
     page->extent = to->number;
     page->slot = (uint16_t)slot;
     quire_counter_add(&pool->page_moves_total, 1);
-    quire_history_add(pool->history, &event);
+    quire_pool_history(pool, QUIRE_HISTORY_MOVE, id, QUIRE_SEQ_NULL);
 }
 
 /* Move up to moves_max pages out of an extent. */

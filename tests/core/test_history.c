@@ -29,10 +29,14 @@ static int look(void *ctx, const quire_history_event *event)
 
 static void add(quire_history *history)
 {
-    quire_history_event event = { .kind = QUIRE_HISTORY_ALLOC };
+    uint64_t number = history->next_number;
+    quire_history_event *event = quire_history_next(history);
 
-    event.page = (quire_page_id)(history->next_number + 7);
-    quire_history_add(history, &event);
+    assert_true((event == NULL) == (history->capacity == 0));
+    if (event != NULL) {
+        assert_int_equal(event->number, number);
+        event->page = (quire_page_id)(number + 7);
+    }
     quire_history_validate(history);
 }
 

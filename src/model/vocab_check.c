@@ -34,14 +34,21 @@
 #define TYPE_BYTE         6 /* in tokenizer.ggml.token_type */
 #define ID_NONE           UINT32_MAX
 
+/* A token's text with its first 8 bytes as a big-endian number: most comparisons of a sort end
+ * there, without a look at strings that are scattered over the heap. */
+typedef struct token_text {
+    uint64_t head;
+    const char *text;
+} token_text;
+
 typedef struct vocab {
     const quire_gguf *file;
     const struct gguf_context *gguf;
     quire_error *err;
     uint32_t n;
     bool is_spm;
-    int64_t tokens;      /* key index */
-    const char **sorted; /* texts that are not empty, in strcmp order */
+    int64_t tokens;     /* key index */
+    token_text *sorted; /* texts that are not empty, in strcmp order */
     uint32_t n_sorted;
 } vocab;
 
@@ -100,14 +107,32 @@ static int model_check(vocab *v)
     return QUIRE_OK;
 }
 
+static token_text token_text_of(const char *text)
+{
+    token_text result = { 0, text };
+
+    for (int shift = 56; shift >= 0 && *text != '\0'; shift -= 8) {
+        result.head |= (uint64_t)(unsigned char)*text++ << shift;
+    }
+    return result;
+}
+
 static int compare_texts(const void *a, const void *b)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    const token_text *left = a;
+    const token_text *right = b;
+
+    if (left->head != right->head) {
+        return left->head < right->head ? -1 : 1;
+    }
+    return strcmp(left->text, right->text);
 }
 
 static bool has_text(const vocab *v, const char *text)
 {
-    return bsearch(&text, v->sorted, v->n_sorted, sizeof(*v->sorted), compare_texts) != NULL;
+    token_text wanted = token_text_of(text);
+
+    return bsearch(&wanted, v->sorted, v->n_sorted, sizeof(*v->sorted), compare_texts) != NULL;
 }
 
 static int duplicate_error(const vocab *v, const char *raw)
@@ -119,8 +144,8 @@ static int duplicate_error(const vocab *v, const char *raw)
         quire_gguf_path(v->file), quire_gguf_printable(text, sizeof(text), raw, strlen(raw)));
 }
 
-/* Collect the texts, check their lengths and that they are unique. Fills sorted. */
-static int texts_check(vocab *v)
+/* Collect the texts and check their lengths. */
+static int texts_collect(vocab *v)
 {
     uint64_t squares = 0;
 
@@ -132,22 +157,34 @@ static int texts_check(vocab *v)
         const char *text = gguf_get_arr_str(v->gguf, v->tokens, i);
         size_t n = strlen(text);
 
-        squares += (uint64_t)n * n;
-        if (n > TOKEN_BYTES_MAX || squares > SQUARES_BYTES_MAX) {
+        if (n > TOKEN_BYTES_MAX) {
             return quire_error_set(v->err, QUIRE_CORRUPT,
-                                   "%s: tokenizer.ggml.tokens is too long: token %" PRIu32
-                                   " has %zu bytes; expected at most %u each and a root of the sum "
-                                   "of squares of at most 32768 (damaged file?)",
+                                   "%s: token %" PRIu32
+                                   " has %zu bytes; expected at most %u (damaged file?)",
                                    quire_gguf_path(v->file), i, n, TOKEN_BYTES_MAX);
         }
+        squares += (uint64_t)n * n;
         if (n > 0) {
-            v->sorted[v->n_sorted++] = text;
+            v->sorted[v->n_sorted++] = token_text_of(text);
         }
     }
+    if (squares > SQUARES_BYTES_MAX) {
+        return quire_error_set(v->err, QUIRE_CORRUPT,
+                               "%s: too many long tokens: their squared lengths add up to %" PRIu64
+                               "; expected at most %u (damaged file?)",
+                               quire_gguf_path(v->file), squares, SQUARES_BYTES_MAX);
+    }
+    return QUIRE_OK;
+}
+
+/* Sort the texts and compare neighbours. */
+static int texts_check(vocab *v)
+{
+    QUIRE_TRY(texts_collect(v));
     qsort(v->sorted, v->n_sorted, sizeof(*v->sorted), compare_texts);
     for (uint32_t i = 1; i < v->n_sorted; i++) {
-        if (strcmp(v->sorted[i - 1], v->sorted[i]) == 0) {
-            return duplicate_error(v, v->sorted[i]);
+        if (compare_texts(&v->sorted[i - 1], &v->sorted[i]) == 0) {
+            return duplicate_error(v, v->sorted[i].text);
         }
     }
     for (uint32_t i = 0; i < v->n && v->n_sorted < v->n; i++) {

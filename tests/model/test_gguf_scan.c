@@ -287,6 +287,25 @@ static void damaged_values(void **state)
     expect_bytes_refused(&b, QUIRE_CORRUPT, "needs 5 bytes");
 }
 
+/* Lengths that the file has room for, and that no model needs: the files are sparse. */
+static void values_too_large(void **state)
+{
+    bytes b;
+
+    (void)state;
+    put_value(&b, GGUF_TYPE_STRING);
+    put_u64(&b, QUIRE_GGUF_HEADER_BYTES_MAX);
+    save(b.data, b.n);
+    assert_int_equal(truncate(gguf_edit_path(), 2 * (off_t)QUIRE_GGUF_HEADER_BYTES_MAX), 0);
+    expect_refused(QUIRE_CORRUPT, "key 'k' goes beyond 256 MiB of header");
+    put_value(&b, GGUF_TYPE_ARRAY);
+    put_u32(&b, GGUF_TYPE_STRING);
+    put_u64(&b, QUIRE_GGUF_STRINGS_MAX + 1);
+    save(b.data, b.n);
+    assert_int_equal(truncate(gguf_edit_path(), (off_t)QUIRE_GGUF_HEADER_BYTES_MAX), 0);
+    expect_refused(QUIRE_CORRUPT, "key 'k' brings the number of strings to 4194305");
+}
+
 static void damaged_alignment(void **state)
 {
     static const uint32_t bad[] = { 0, 1, 4, 33, 48, 1u << 17, UINT32_MAX };
@@ -446,6 +465,7 @@ int main(void)
         cmocka_unit_test(damaged_head),
         cmocka_unit_test(damaged_keys),
         cmocka_unit_test(damaged_values),
+        cmocka_unit_test(values_too_large),
         cmocka_unit_test(damaged_alignment),
         cmocka_unit_test(damaged_tensors),
         cmocka_unit_test(tensors_that_overlap_or_leave_gaps),

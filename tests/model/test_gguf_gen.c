@@ -1,0 +1,196 @@
+/* test_gguf_gen.c - generated models are reproducible, scaled as promised, and refused when their
+ * options make no model.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "gguf_edit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static unsigned char *generate(const gguf_gen_opts *opts, size_t *n)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    unsigned char *data;
+    FILE *file;
+
+    if (gguf_gen_write(opts, gguf_edit_path(), &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    file = fopen(gguf_edit_path(), "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    *n = (size_t)ftell(file);
+    rewind(file);
+    data = malloc(*n);
+    assert_non_null(data);
+    assert_int_equal(fread(data, 1, *n, file), *n);
+    (void)fclose(file);
+    return data;
+}
+
+static void seeds_decide(void **state)
+{
+    gguf_gen_opts opts = gguf_edit_small("tiny-llama");
+    unsigned char *first;
+    unsigned char *again;
+    unsigned char *other;
+    size_t n_first;
+    size_t n_again;
+    size_t n_other;
+
+    (void)state;
+    first = generate(&opts, &n_first);
+    again = generate(&opts, &n_again);
+    opts.seed++;
+    other = generate(&opts, &n_other);
+    assert_int_equal(n_first, n_again);
+    assert_memory_equal(first, again, n_first);
+    assert_int_equal(n_first, n_other);
+    assert_memory_not_equal(first, other, n_first);
+    free(other);
+    free(again);
+    free(first);
+}
+
+/* Mean and standard deviation of an f32 tensor of the file at gguf_edit_path(). */
+static void moments(const char *name, double *mean, double *deviation)
+{
+    struct ggml_context *meta = NULL;
+    struct gguf_init_params params = { .ctx = &meta };
+    struct gguf_context *gguf = gguf_init_from_file(gguf_edit_path(), params);
+    const struct ggml_tensor *tensor = ggml_get_tensor(meta, name);
+    const float *x = ggml_get_data_f32(tensor);
+    int64_t n = ggml_nelements(tensor);
+    double sum = 0.0;
+    double squares = 0.0;
+
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)x[i];
+        squares += (double)x[i] * (double)x[i];
+    }
+    *mean = sum / (double)n;
+    *deviation = sqrt(squares / (double)n - *mean * *mean);
+    gguf_free(gguf);
+    ggml_free(meta);
+}
+
+static void weights_are_scaled(void **state)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    gguf_gen_opts opts;
+    double deviation;
+    double mean;
+
+    (void)state;
+    assert_true(gguf_gen_shape("tiny-qwen2", &opts));
+    opts.type = GGML_TYPE_F32;
+    assert_int_equal(gguf_gen_write(&opts, gguf_edit_path(), &err), QUIRE_OK);
+    moments("blk.1.attn_q.weight", &mean, &deviation);
+    assert_float_equal((float)mean, 0.0f, 0.002f);
+    assert_float_equal((float)deviation, 1.0f / sqrtf(128.0f), 0.002f);
+    /* Two branches in each of 3 layers. */
+    moments("blk.1.ffn_down.weight", &mean, &deviation);
+    assert_float_equal((float)deviation, 1.0f / sqrtf(256.0f * 6.0f), 0.001f);
+    moments("blk.1.ffn_norm.weight", &mean, &deviation);
+    assert_float_equal((float)mean, 1.0f, 0.05f);
+    moments("blk.1.attn_q.bias", &mean, &deviation);
+    assert_float_equal((float)mean, 0.0f, 0.05f);
+}
+
+/* Llama 3.1's factors: ones for short waves, the factor for long ones, rising between. */
+static void llama3_factors(void **state)
+{
+    struct ggml_context *meta = NULL;
+    struct gguf_init_params params = { .ctx = &meta };
+    gguf_gen_opts opts = gguf_edit_small("tiny-llama");
+    struct gguf_context *gguf;
+    const float *x;
+    unsigned char *data;
+    size_t n;
+
+    (void)state;
+    opts.d_head = 64;
+    opts.n_embd = 128;
+    (void)snprintf(opts.rope_scaling, sizeof(opts.rope_scaling), "llama3");
+    opts.rope_base = 5e5f;
+    opts.rope_factor = 8.0f;
+    opts.rope_ctx_orig = 8192;
+    data = generate(&opts, &n);
+    free(data);
+    gguf = gguf_init_from_file(gguf_edit_path(), params);
+    assert_non_null(gguf);
+    x = ggml_get_data_f32(ggml_get_tensor(meta, "rope_freqs.weight"));
+    assert_float_equal(x[0], 1.0f, 0.0f);
+    assert_float_equal(x[31], 8.0f, 0.0f);
+    for (int i = 1; i < 32; i++) {
+        assert_true(x[i] >= x[i - 1]);
+    }
+    /* Dimension 16: wave 2 pi sqrt(5e5) = 4443, smooth (8192/4443 - 1) / 3 = 0.2813. */
+    assert_float_equal(x[16], 1.0f / ((1.0f - 0.2813f) / 8.0f + 0.2813f), 0.002f);
+    gguf_free(gguf);
+    ggml_free(meta);
+}
+
+static void expect_invalid(const gguf_gen_opts *opts, const char *needle)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+
+    assert_int_equal(gguf_gen_write(opts, gguf_edit_path(), &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, needle));
+}
+
+static void impossible_options(void **state)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    gguf_gen_opts opts;
+
+    (void)state;
+    assert_false(gguf_gen_shape("nothing", &opts));
+    opts = gguf_edit_small("tiny-llama");
+    opts.n_kv_head = 3;
+    expect_invalid(&opts, "heads a multiple of kv-heads");
+    opts = gguf_edit_small("tiny-llama");
+    opts.n_layer = 0;
+    expect_invalid(&opts, "sizes must be positive");
+    opts = gguf_edit_small("tiny-llama");
+    opts.n_vocab = 261;
+    expect_invalid(&opts, "vocab is 261; expected at least 262");
+    opts = gguf_edit_small("tiny-llama");
+    opts.type = GGML_TYPE_Q8_0;
+    expect_invalid(&opts, "must be multiples of 32 for type q8_0");
+    opts = gguf_edit_small("tiny-llama");
+    opts.type = GGML_TYPE_IQ2_XXS;
+    expect_invalid(&opts, "cannot be made from random weights");
+    opts = gguf_edit_small("tiny-llama");
+    assert_int_equal(gguf_gen_write(&opts, "/nowhere/x.gguf", &err), QUIRE_IO);
+    assert_non_null(strstr(err.message, "/nowhere/x.gguf: cannot write"));
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    (void)unlink(gguf_edit_path());
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(seeds_decide),
+        cmocka_unit_test(weights_are_scaled),
+        cmocka_unit_test(llama3_factors),
+        cmocka_unit_test(impossible_options),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, remove_file);
+}

@@ -169,7 +169,7 @@ int quire_attn_workspace_create(quire_attn_workspace **out, const quire_attn_wor
     ws->limits = *opts;
     ws->kernels = kernels;
     ws->codec = quire_codec_find(kernels->isa);
-    if (ws->codec == NULL) { /* kernels without a codec of their own: any codec has the same bytes */
+    if (ws->codec == NULL) { /* no codec of that ISA: any codec makes the same bytes */
         ws->codec = quire_codec_get();
     }
     if (ws->limits.split_entries == 0) {

@@ -1,9 +1,9 @@
 /* kernels.h - the inner loops of attention, one table per ISA.
  *
  * The driver (attn_run.c) walks tiles and owns masks, splits and merges; a kernel set does the
- * arithmetic of one tile for a block of rows. A row is one query head of one query token; the rows of
- * a block share a kv head, so one pass over a tile serves all heads of a GQA group and, in prefill,
- * all query tokens of the block: both products are matrix products in registers.
+ * arithmetic of one tile for a block of rows. A row is one query head of one query token; the rows
+ * of a block share a kv head, so one pass over a tile serves all heads of a GQA group and, in
+ * prefill, all query tokens of the block: both products are matrix products in registers.
  *
  *   q_pack    query row -> whatever qk wants (f32, or int16 and a scale)
  *   qk        S[r][0..63]  (+)= q_r . K_t         for the 64 slots of a tile
@@ -11,11 +11,11 @@
  *             rescale[r] = exp(m_old - m_new) is what o must be multiplied with
  *   pv        o[r][0..d) = o[r] * rescale[r] + sum_t P[r][t] * V_t
  *
- * Every row's result is independent of the other rows of the block and of their number: the order of
- * additions for a row is fixed by the tile alone. Slots outside [slot_begin, slot_end) hold anything,
- * NaN included: softmax gives them P = 0 and pv must not let them through. slot_end differs between
- * the rows of one pv call only where V is finite (the driver looks), so P = 0 is enough to keep a
- * token that only later rows see out of the earlier ones.
+ * Every row's result is independent of the other rows of the block and of their number: the order
+ * of additions for a row is fixed by the tile alone. Slots outside [slot_begin, slot_end) hold
+ * anything, NaN included: softmax gives them P = 0 and pv must not let them through. slot_end
+ * differs between the rows of one pv call only where V is finite (the driver looks), so P = 0 is
+ * enough to keep a token that only later rows see out of the earlier ones.
  *
  * Damage shows: NaN in q, in a visible K or V becomes NaN in every output it touches. l carries it:
  * exp(NaN) is NaN and l = NaN stays. A logit of -Inf has weight 0, also when a row has no other yet
@@ -93,7 +93,8 @@ typedef struct quire_attn_kernels {
     void (*qk)(const quire_attn_qk *args);
 
     /* Row r sees slots [slot_begin, slot_end[r]); slot_end[r] <= slot_begin means none (then P = 0,
-     * rescale = 1, m and l unchanged). m starts at -INFINITY, l at 0. NaN logits give NaN, not 0. */
+     * rescale = 1, m and l unchanged). m starts at -INFINITY, l at 0. NaN logits give NaN, not 0.
+     */
     void (*softmax)(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_end, float *s,
                     float *m, float *l, float *rescale);
 
@@ -103,7 +104,7 @@ typedef struct quire_attn_kernels {
 /* Compiled in by processor; run-time support is checked by quire_attn_kernels_find(). */
 const quire_attn_kernels *quire_attn_kernels_portable(void);
 #if defined(__x86_64__)
-const quire_attn_kernels *quire_attn_kernels_avx2(void);   /* AVX2 + FMA + F16C, AVX-VNNI if present */
+const quire_attn_kernels *quire_attn_kernels_avx2(void);   /* with AVX-VNNI if present */
 const quire_attn_kernels *quire_attn_kernels_avx512(void); /* VNNI if present */
 /* Without what only some of these CPUs have; the same bits. The functions above choose. */
 const quire_attn_kernels *quire_attn_kernels_avx2_plain(void);

@@ -29,12 +29,14 @@ typedef struct quire_runtime_opts {
     quire_format v_format;
     uint64_t kv_budget_bytes; /* 0 = n_ctx tokens of one sequence, whole pages */
     bool lock_memory;
-    bool is_contiguous; /* every sequence takes n_ctx tokens when it opens: what paging is compared with */
+    bool is_contiguous; /* every sequence takes n_ctx tokens when it opens; for comparisons */
 } quire_runtime_opts;
 
 #define QUIRE_RUNTIME_OPTS_INIT                                                                    \
-    { .n_batch = 512, .n_seqs_max = 16, .page_tokens = 64, .k_format = QUIRE_FORMAT_F16,           \
-      .v_format = QUIRE_FORMAT_F16 }
+    {                                                                                              \
+        .n_batch = 512, .n_seqs_max = 16, .page_tokens = 64, .k_format = QUIRE_FORMAT_F16,         \
+        .v_format = QUIRE_FORMAT_F16                                                               \
+    }
 
 /* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_NOPAGES (n_ctx does not fit the budget; err gives both
  * figures). The model must outlive the runtime. */

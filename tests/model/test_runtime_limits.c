@@ -20,9 +20,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MODEL      "stories260K-f32.gguf"
-#define PAGE_BYTES (5u * 4u * 2u * 64u * 8u * 4u) /* layers, kv heads, K and V, tokens, dims, f32  \
-                                                   */
+#define MODEL "stories260K-f32.gguf"
+/* layers, kv heads, K and V, tokens, dims, f32 */
+#define PAGE_BYTES (5u * 4u * 2u * 64u * 8u * 4u)
 
 static atomic_uint n_allocations;
 static _Thread_local bool is_in_ggml_init;

@@ -142,7 +142,7 @@ fixture_peer *fixture_peer_open(const char *path, uint32_t n_ctx)
     params.n_batch = params.n_ubatch = n_ctx;
     params.type_k = params.type_v = GGML_TYPE_F32;
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-    params.n_threads = params.n_threads_batch = 2;
+    params.n_threads = params.n_threads_batch = 1;
     peer->ctx = llama_init_from_model(peer->model, params);
     assert_non_null(peer->ctx);
     peer->batch = llama_batch_init((int32_t)n_ctx, 0, 1);

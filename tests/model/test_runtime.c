@@ -42,7 +42,7 @@ static bench bench_open(quire_format format, uint64_t budget_bytes)
     opts.n_ctx = N_CTX;
     opts.n_batch = 256;
     opts.n_seqs_max = 8;
-    opts.n_threads = 2;
+    opts.n_threads = 1; /* spinning threads suffer when machines are shared */
     opts.k_format = opts.v_format = format;
     opts.kv_budget_bytes = budget_bytes;
     b.model = fixture_open(fixture_model_path(MODEL));
@@ -227,12 +227,12 @@ static void test_threads_do_not_matter(void **state)
     bench b = bench_open(QUIRE_FORMAT_F16, 0);
     quire_rng rng = test_rng(4);
     int32_t tokens[100];
-    float *with_two;
+    float *with_one;
 
     (void)state;
     tokens_random(&rng, tokens, 100, b.n_vocab);
-    with_two = logits_chunked(&b, tokens, 100, 30);
-    for (uint32_t n_threads = 1; n_threads <= 5; n_threads += 2) {
+    with_one = logits_chunked(&b, tokens, 100, 30);
+    for (uint32_t n_threads = 2; n_threads <= 5; n_threads += 3) {
         quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
         bench other = b;
         float *logits;
@@ -242,11 +242,11 @@ static void test_threads_do_not_matter(void **state)
         other.runtime = fixture_runtime(b.model, &opts);
         assert_int_equal(quire_runtime_n_threads(other.runtime), n_threads);
         logits = logits_chunked(&other, tokens, 100, 30);
-        assert_true(fixture_diff_max(with_two, logits, (size_t)100 * b.n_vocab) < TOLERANCE);
+        assert_true(fixture_diff_max(with_one, logits, (size_t)100 * b.n_vocab) < TOLERANCE);
         free(logits);
         quire_runtime_destroy(other.runtime);
     }
-    free(with_two);
+    free(with_one);
     bench_close(&b);
 }
 

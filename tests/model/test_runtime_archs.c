@@ -89,7 +89,7 @@ static void variant_check(const variant *v)
     double worst;
 
     opts.n_ctx = 256;
-    opts.n_threads = 2;
+    opts.n_threads = 1;
     opts.k_format = opts.v_format = QUIRE_FORMAT_F32;
     runtime = fixture_runtime(model, &opts);
     seq = fixture_seq(runtime);

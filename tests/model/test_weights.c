@@ -71,6 +71,7 @@ static void logits_of(const char *path, bool no_repack, float *out)
     if (no_repack) {
         assert_int_equal(model->weights->repacked_bytes, 0);
     }
+    run.n_threads = 1;
     runtime = fixture_runtime(model, &run);
     memcpy(out, fixture_step(runtime, fixture_seq(runtime), tokens, 7, QUIRE_LOGITS_LAST),
            sizeof *out * 320);

@@ -176,8 +176,8 @@ static json_t *row_json(const table *t, const row *r)
         quire_kv_pair_name(r->opts.kv, kv, sizeof(kv)), "n_tokens", (int)r->opts.n_tokens,
         "tokens_per_second", quire_json_real(m->median), "mean", quire_json_real(m->mean), "stddev",
         quire_json_real(m->stddev), "repeats", rates, "kv_bytes", (json_int_t)m->kv_bytes,
-        "kv_computed_bytes", (json_int_t)m->kv_computed_bytes, "kv_charged_peak_bytes",
-        (json_int_t)m->kv_charged_peak_bytes, "kv_extent_bytes", (json_int_t)m->kv_extent_bytes,
+        "kv_computed_bytes", (json_int_t)m->kv_computed_bytes, "kv_peak_bytes",
+        (json_int_t)m->kv_peak_bytes, "kv_extent_bytes", (json_int_t)m->kv_extent_bytes,
         "attention_share", quire_json_real(m->attn_share), "append_share",
         quire_json_real(m->append_share), "roofline_share",
         r->roofline_share > 0 ? quire_json_real(r->roofline_share) : json_null(),
@@ -225,8 +225,8 @@ static void print_text(const table *t)
         printf("%-8s %7u %8u %-9s %10.2f %8.2f %10s %10s %4.0f %% %9s\n", test_name(r),
                r->opts.n_tokens, r->opts.depth, quire_kv_pair_name(r->opts.kv, kv, sizeof(kv)),
                r->m.median, r->m.stddev, quire_format_bytes(r->m.kv_bytes, pages, sizeof(pages)),
-               quire_format_bytes(r->m.kv_charged_peak_bytes, peak, sizeof(peak)),
-               100 * r->m.attn_share, share);
+               quire_format_bytes(r->m.kv_peak_bytes, peak, sizeof(peak)), 100 * r->m.attn_share,
+               share);
     }
 }
 
@@ -273,7 +273,8 @@ const quire_command quire_command_bench = {
     .summary = "Measures prefill and decode speed at several depths of context, and KV memory.",
     .notes =
         "'roofline' is the share of the measured read bandwidth that a decode step uses for its\n"
-        "weights and KV. Tests are like llama-bench's: -p and -n each start at every depth.\n\n"
+        "weights and KV; over 100 % means that they fit in the CPU's caches. Tests are like\n"
+        "llama-bench's: -p and -n each start at every depth.\n\n"
         "example: quire bench -m model.gguf -p 512 -n 32 -d 0,8k,32k --kv f16,q8",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),

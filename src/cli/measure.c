@@ -108,7 +108,7 @@ static void take_memory(bench *b, quire_measurement *out)
     quire_cache_stats_get(b->cache, &stats);
     out->kv_bytes = o->caching == QUIRE_CACHING_NONE ? 0 : stats.live_bytes;
     out->kv_computed_bytes = token_bytes * quire_seq_tokens(b->cache, b->seq);
-    out->kv_charged_peak_bytes = stats.charged_peak_bytes;
+    out->kv_peak_bytes = stats.live_bytes;
     out->kv_extent_bytes = stats.extent_bytes;
     if (o->test == QUIRE_BENCH_DECODE && o->caching != QUIRE_CACHING_NONE) {
         out->step_read_bytes = (double)token_bytes * (o->depth + 0.5 * (o->n_tokens + 1));

@@ -41,9 +41,9 @@ typedef struct quire_measurement {
     double stddev;
     double attn_share; /* of the steps' time, 0..1 */
     double append_share;
-    uint64_t kv_bytes;          /* pages held at the end */
+    uint64_t kv_bytes;          /* pages kept from one token to the next, at the end */
     uint64_t kv_computed_bytes; /* what those tokens need without pages */
-    uint64_t kv_charged_peak_bytes;
+    uint64_t kv_peak_bytes;   /* pages held at most: at the end, or while all was computed again */
     uint64_t kv_extent_bytes; /* taken from the OS */
     double step_read_bytes;   /* KV that an average decode step reads; 0 for prefill */
 } quire_measurement;

@@ -97,16 +97,24 @@ static int wait_for(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* A file that holds input, at its start. */
+static int temporary_with(const char *input)
+{
+    int fd = temporary();
+
+    if (input != NULL) {
+        assert_int_equal(write(fd, input, strlen(input)), (ssize_t)strlen(input));
+        lseek(fd, 0, SEEK_SET);
+    }
+    return fd;
+}
+
 static program_result run(const char *input, int out, program_args args)
 {
     program_result result = { 0 };
-    int in = temporary();
+    int in = temporary_with(input);
     int err = temporary();
 
-    if (input != NULL) {
-        assert_int_equal(write(in, input, strlen(input)), (ssize_t)strlen(input));
-        lseek(in, 0, SEEK_SET);
-    }
     result.exit_status = wait_for(start(args, in, out, err));
     result.err = read_back(err, NULL);
     close(in);
@@ -152,10 +160,10 @@ program_result program_run_unread(program_args args)
     return result;
 }
 
-program_result program_run_interrupted(program_args args)
+program_result program_run_interrupted(const char *input, program_args args)
 {
     program_result result = { 0 };
-    int in = temporary();
+    int in = temporary_with(input);
     int err = temporary();
     int ends[2];
     char byte;
@@ -174,6 +182,38 @@ program_result program_run_interrupted(program_args args)
     close(ends[0]);
     close(in);
     close(err);
+    return result;
+}
+
+program_result program_run_on_terminal(program_args args)
+{
+    program_result result = { 0 };
+    int in = temporary();
+    int out = temporary();
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    size_t cap = 1 << 20;
+    size_t n = 0;
+    ssize_t got;
+    int other;
+    pid_t pid;
+
+    assert_true(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    other = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    assert_true(other >= 0);
+    pid = start(args, in, out, other);
+    close(other);
+    result.err = malloc(cap);
+    assert_non_null(result.err);
+    /* Reading fails once the program has closed its end. */
+    while (n < cap - 1 && (got = read(terminal, result.err + n, cap - 1 - n)) > 0) {
+        n += (size_t)got;
+    }
+    result.err[n] = '\0';
+    result.exit_status = wait_for(pid);
+    result.out = read_back(out, &result.out_bytes);
+    close(terminal);
+    close(out);
+    close(in);
     return result;
 }
 

@@ -32,7 +32,10 @@ program_result program_run_to(const char *path, program_args args);
 program_result program_run_unread(program_args args);
 
 /* Send SIGINT once the first byte has come out of its stdout, then wait for it. */
-program_result program_run_interrupted(program_args args);
+program_result program_run_interrupted(const char *input, program_args args);
+
+/* With stderr on a terminal; err is what the terminal would have shown. */
+program_result program_run_on_terminal(program_args args);
 
 void program_free(program_result *result);
 

@@ -173,7 +173,7 @@ static void run_refuses_what_does_not_fit(void **state)
 static void run_can_be_interrupted(void **state)
 {
     program_result result = program_run_interrupted(
-        PROGRAM("run", "-m", program_model(), "-p", "a", "-c", "200k", "--ignore-eos"));
+        NULL, PROGRAM("run", "-m", program_model(), "-p", "a", "-c", "200k", "--ignore-eos"));
 
     (void)state;
     assert_int_equal(result.exit_status, 0);
@@ -328,6 +328,20 @@ static void chat_cleans_bytes(void **state)
     json_decref(document);
 }
 
+/* Ctrl-C ends the answer, not the conversation. */
+static void chat_can_be_interrupted(void **state)
+{
+    program_result result = program_run_interrupted(
+        "a quire\n/help\n", PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml",
+                                    "-c", "200k", "--ignore-eos"));
+
+    (void)state;
+    assert_int_equal(result.exit_status, 0);
+    assert_says(result.err, "stopped: interrupted");
+    assert_says(result.err, "tokens of context in use");
+    program_free(&result);
+}
+
 static void chat_talks(void **state)
 {
     const char *model = program_shared("models/minimind2-small-q8_0.gguf");
@@ -365,6 +379,7 @@ int main(void)
         cmocka_unit_test(chat_refuses_what_does_not_fit),
         cmocka_unit_test(chat_needs_a_template),
         cmocka_unit_test(chat_cleans_bytes),
+        cmocka_unit_test(chat_can_be_interrupted),
         cmocka_unit_test(chat_talks),
     };
 

@@ -180,6 +180,25 @@ static void perplexity_refuses(void **state)
     program_free(&r);
 }
 
+static void progress_is_for_terminals(void **state)
+{
+    const char *text = program_text("text.txt", 4000);
+    program_args args = PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "64");
+    program_result shown = program_run_on_terminal(args);
+    program_result plain = program_expect(0, args);
+
+    (void)state;
+    assert_int_equal(shown.exit_status, 0);
+    assert_says(shown.err, "tokenizing ");
+    assert_says(shown.err, "chunk 1 of ");
+    assert_says(shown.err, "\r\033[Kquire: "); /* removed before what stays is said */
+    assert_string_equal(shown.out, plain.out);
+    assert_null(strstr(plain.err, "chunk 1 of "));
+    assert_null(strchr(plain.err, '\r'));
+    program_free(&shown);
+    program_free(&plain);
+}
+
 /* llama-perplexity gives 3.9143 on this model and text with f16 KV, context 512, 20 chunks
  * (shared/data/README.md); both compute in f32 otherwise. */
 static void perplexity_is_llamas(void **state)
@@ -294,15 +313,11 @@ static void bench_as_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(perplexity_counts),
-        cmocka_unit_test(perplexity_against_itself),
-        cmocka_unit_test(perplexity_against_f32),
-        cmocka_unit_test(perplexity_through_a_file),
-        cmocka_unit_test(perplexity_refuses),
-        cmocka_unit_test(perplexity_is_llamas),
-        cmocka_unit_test(bench_measures_each_depth),
-        cmocka_unit_test(bench_compares_caches),
-        cmocka_unit_test(bench_as_text),
+        cmocka_unit_test(perplexity_counts),      cmocka_unit_test(perplexity_against_itself),
+        cmocka_unit_test(perplexity_against_f32), cmocka_unit_test(perplexity_through_a_file),
+        cmocka_unit_test(perplexity_refuses),     cmocka_unit_test(progress_is_for_terminals),
+        cmocka_unit_test(perplexity_is_llamas),   cmocka_unit_test(bench_measures_each_depth),
+        cmocka_unit_test(bench_compares_caches),  cmocka_unit_test(bench_as_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -98,16 +98,11 @@ static size_t thread_scratch_bytes(const quire_attn_workspace *ws)
 static size_t partial_floats(const quire_attn_workspace *ws)
 {
     size_t row = 2 + quire_attn_round_up(ws->limits.head_dim_max, 16);
-    size_t floats;
 
     if (ws->limits.n_threads_max == 1) {
         return 0; /* nobody to share a task with */
     }
-    if (!quire_ckd_mul((size_t)ws->n_splits_max * 2, (ws->limits.n_head_max + 32u) * row,
-                       &floats)) {
-        return SIZE_MAX;
-    }
-    return floats;
+    return (size_t)ws->n_splits_max * 2 * (ws->limits.n_head_max + 32u) * row;
 }
 
 static int alloc_array(quire_attn_workspace *ws, size_t n, size_t element_bytes, void **out)
@@ -169,9 +164,7 @@ int quire_attn_workspace_create(quire_attn_workspace **out, const quire_attn_wor
     ws->limits = *opts;
     ws->kernels = kernels;
     ws->codec = quire_codec_find(kernels->isa);
-    if (ws->codec == NULL) { /* no codec of that ISA: any codec makes the same bytes */
-        ws->codec = quire_codec_get();
-    }
+    QUIRE_CHECK(ws->codec != NULL);
     if (ws->limits.split_entries == 0) {
         ws->limits.split_entries = quire_attn_ceil_div(QUIRE_ATTN_SPLIT_TOKENS, opts->page_tokens);
     }

@@ -323,21 +323,21 @@ static void run_split(const run_ctx *c, const task *t, uint32_t split, const sta
     uint32_t split_end = split + 1 < t->n_splits ? t->split_token[split + 1] : token_end;
     quire_attn_tile_walk walk;
     tile_pair tiles;
+    bool has_next;
 
     state_reset(c, st, t->n_rows);
     quire_attn_tile_walk_init(&walk, &ws->batch, t->seq, split * ws->limits.split_entries,
                               t->seq->n_entries);
     walk.token = t->split_token[split];
-    if (!quire_attn_tile_walk_next(&walk, token_end, &tiles.next)) {
-        return;
-    }
-    do {
+    has_next = quire_attn_tile_walk_next(&walk, token_end, &tiles.next);
+    while (has_next && tiles.next.token < split_end) {
         tiles.pos = tiles.next;
-        if (!quire_attn_tile_walk_next(&walk, token_end, &tiles.next)) {
+        has_next = quire_attn_tile_walk_next(&walk, token_end, &tiles.next);
+        if (!has_next) {
             tiles.next.page = NULL;
         }
         run_tile(c, t, &tiles, st);
-    } while (tiles.next.page != NULL && tiles.next.token < split_end);
+    }
 }
 
 static void write_row(const run_ctx *c, const task *t, const state *st, uint32_t r)

@@ -468,7 +468,24 @@ static void test_find(void **state)
     assert_string_equal(quire_codec_find("ref")->isa, "ref");
     assert_string_equal(quire_codec_find("portable")->isa, "ref");
     assert_null(quire_codec_find("z80"));
+}
+
+static void test_get_follows_the_environment(void **state)
+{
+    const char *before = getenv("QUIRE_ISA");
+    char *saved = before != NULL ? strdup(before) : NULL;
+
+    (void)state;
+    assert_int_equal(setenv("QUIRE_ISA", "ref", 1), 0);
+    assert_string_equal(quire_codec_get()->isa, "ref");
+    assert_int_equal(setenv("QUIRE_ISA", "z80", 1), 0);
     assert_non_null(quire_codec_get());
+    assert_int_equal(unsetenv("QUIRE_ISA"), 0);
+    assert_non_null(quire_codec_get());
+    if (saved != NULL) {
+        assert_int_equal(setenv("QUIRE_ISA", saved, 1), 0);
+        free(saved);
+    }
 }
 
 int main(void)
@@ -486,6 +503,7 @@ int main(void)
         cmocka_unit_test(test_q8_rows),
         cmocka_unit_test(test_same_bytes_on_every_isa),
         cmocka_unit_test(test_find),
+        cmocka_unit_test(test_get_follows_the_environment),
     };
     const char *text = getenv("QUIRE_SEED");
 

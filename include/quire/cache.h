@@ -128,8 +128,8 @@ int quire_seq_close(quire_cache *cache, quire_seq_id seq);
 /* Tokens in the sequence; 0 for an unknown id. */
 uint32_t quire_seq_tokens(const quire_cache *cache, quire_seq_id seq);
 
-/* A sequence's table in one group, for kernels. Memory: borrowed, valid until the next
- * append, reserve, truncate or close of this sequence, successful or not. Errors: QUIRE_NOTFOUND,
+/* A sequence's table in one group, for kernels. Memory: borrowed, valid until the next append,
+ * reserve, truncate or close of this sequence, successful or not. Errors: QUIRE_NOTFOUND,
  * QUIRE_INVAL (group). */
 typedef struct quire_seq_table {
     const quire_page_entry *const *leaves;

@@ -8,8 +8,12 @@
 #include <stdatomic.h>
 
 #define READERS 2
-#define ROUNDS  3000u
-#define PAGES   100u
+#if QUIRE_DEBUG >= 2
+#define ROUNDS 600u /* every call validates */
+#else
+#define ROUNDS 3000u
+#endif
+#define PAGES 100u
 
 typedef struct shared {
     const quire_cache *cache;

@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "model/backend.h"
 #include "model/gguf_file.h"
+#include "model/runtime.h"
 
 #define TOKENS_MAX 4096
 
@@ -83,6 +84,34 @@ static void use_template(const struct llama_model *model)
     }
 }
 
+/* One step of the model itself, whatever its numbers are: shapes that passed must be usable. */
+static void use_weights(const char *path)
+{
+    static const int32_t tokens[] = { 0, 1, 2, 1 };
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_runtime *runtime = NULL;
+    quire_model *model = NULL;
+    quire_seq_id seq = QUIRE_SEQ_NULL;
+    const float *logits = NULL;
+
+    opts.n_ctx = 64;
+    opts.n_batch = 8;
+    opts.n_threads = 1;
+    opts.n_seqs_max = 1;
+    if (quire_model_open(&model, path, NULL, &err) == QUIRE_OK &&
+        quire_runtime_create(&runtime, model, &opts, &err) == QUIRE_OK &&
+        quire_seq_open(quire_runtime_cache(runtime), QUIRE_REGION_DYNAMIC, &seq) == QUIRE_OK) {
+        const quire_slice slice = { seq, tokens, 4, QUIRE_LOGITS_LAST };
+
+        QUIRE_CHECK(quire_runtime_step(runtime, &slice, 1, &logits) == QUIRE_OK && logits != NULL);
+    } else {
+        QUIRE_CHECK(err.status < 0 && err.message[0] != '\0');
+    }
+    quire_runtime_destroy(runtime);
+    quire_model_close(model);
+}
+
 static gguf_stage load_with_llama(const char *path)
 {
     struct llama_model_params params = llama_model_default_params();
@@ -96,6 +125,7 @@ static gguf_stage load_with_llama(const char *path)
     use_vocab(model);
     use_template(model);
     llama_model_free(model);
+    use_weights(path);
     return GGUF_STAGE_DONE;
 }
 

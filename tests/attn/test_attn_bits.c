@@ -14,7 +14,7 @@
 #include "attn/attn_fixture.h"
 
 #define ISAS_MAX 4u
-#define N_CASES  12u
+#define N_CASES  9u
 
 static quire_rng rng;
 
@@ -67,7 +67,7 @@ static void for_cases(void (*check)(fixture *f, const char *isa, const float *ex
 
         fixture_init(&f, &opts, &rng);
         expected = new_out(&f);
-        for (uint32_t k = 0; k < n_isas; k++) {
+        for (uint32_t k = i % 3 == 0 ? 0 : 1; k < n_isas; k++) { /* portable is first, and slow */
             fixture_run_opts run = { .isa = isas[k], .n_threads = 1 };
 
             fixture_run(&f, NULL, &run, expected);

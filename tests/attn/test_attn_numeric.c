@@ -171,7 +171,7 @@ static void test_whole_prompt(void **state)
     opts.n_kv_head = 2;
     opts.n_tokens[0] = 333;
     opts.n_rows[0] = 333;
-    for_format_pairs(opts);
+    for_formats(opts);
 }
 
 static void test_two_sources_and_gates(void **state)

@@ -6,7 +6,7 @@
  * Graphs are kept by shape and reused. After create() a step of at most the created limits
  * allocates nothing of ours.
  *
- * A step that fails leaves every sequence as it was.
+ * A step that fails leaves every sequence as it was; room reserved beyond its tokens is given back.
  *
  * Thread: owner.
  *

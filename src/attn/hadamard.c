@@ -6,19 +6,47 @@
 
 #include <math.h>
 
+/* One stage: sums and differences of elements `half` apart. */
+static void stage(float *restrict low, float *restrict high, uint32_t half)
+{
+    for (uint32_t j = 0; j < half; j++) {
+        float a = low[j];
+        float b = high[j];
+
+        low[j] = a + b;
+        high[j] = a - b;
+    }
+}
+
+/* The stages of distance 1 and 2 together: as loops of their own they would not vectorise. The
+ * additions are the same ones in the same order. */
+static void first_two_stages(float *x, uint32_t block)
+{
+    for (uint32_t i = 0; i < block; i += 4) {
+        float a = x[i] + x[i + 1];
+        float b = x[i] - x[i + 1];
+        float c = x[i + 2] + x[i + 3];
+        float d = x[i + 2] - x[i + 3];
+
+        x[i] = a + c;
+        x[i + 1] = b + d;
+        x[i + 2] = a - c;
+        x[i + 3] = b - d;
+    }
+}
+
 static void transform_block(float *x, uint32_t block)
 {
     float scale = 1.0f / sqrtf((float)block);
+    uint32_t half = 1;
 
-    for (uint32_t half = 1; half < block; half *= 2) {
+    if (block >= 4) {
+        first_two_stages(x, block);
+        half = 4;
+    }
+    for (; half < block; half *= 2) {
         for (uint32_t i = 0; i < block; i += 2 * half) {
-            for (uint32_t j = i; j < i + half; j++) {
-                float a = x[j];
-                float b = x[j + half];
-
-                x[j] = a + b;
-                x[j + half] = a - b;
-            }
+            stage(x + i, x + i + half, half);
         }
     }
     for (uint32_t i = 0; i < block; i++) {

@@ -13,8 +13,8 @@
  * demand must be remembered for longer than that. */
 #define DEMAND_DECAY 128u
 
-/* Touching is bounded per call: zeroing memory runs at a few GB/s, and a call sits between two
- * steps. The rest follows in the next calls. */
+/* Touching is bounded per call, to this much and one page: zeroing memory runs at a few GB/s, and a
+ * call sits between two steps. The rest follows in the next calls. */
 #define TOUCH_BYTES_MAX ((size_t)16 << 20)
 
 #define OS_PAGE_BYTES                                                                              \
@@ -94,11 +94,10 @@ static void class_touch(quire_pool_class *class, uint64_t target, size_t *left_b
     for (uint32_t b = QUIRE_EXTENT_BUCKET_FULL; b-- > 0;) {
         for (quire_extent *extent = class->buckets[b]; extent != NULL; extent = extent->next) {
             while (class->ready_pages < target && extent->n_touched < extent->n_slots) {
-                if (class->page_bytes > *left_bytes) {
-                    *left_bytes = 0;
+                if (*left_bytes == 0) {
                     return;
                 }
-                *left_bytes -= class->page_bytes;
+                *left_bytes -= class->page_bytes < *left_bytes ? class->page_bytes : *left_bytes;
                 slot_touch(class, extent);
             }
         }
@@ -153,20 +152,20 @@ static quire_extent *sparsest_find(const quire_pool_class *class)
     return best;
 }
 
-/* The fullest extent with a free slot, other than the given one and not empty. */
+/* The fullest extent with a free slot, other than the given one; there must be one in use. */
 static quire_extent *fullest_find(const quire_pool_class *class, const quire_extent *except)
 {
-    for (uint32_t b = QUIRE_EXTENT_BUCKET_FULL - 1; b > QUIRE_EXTENT_BUCKET_EMPTY; b--) {
-        quire_extent *extent = class->buckets[b];
+    quire_extent *extent = NULL;
 
+    for (uint32_t b = QUIRE_EXTENT_BUCKET_FULL - 1; b > QUIRE_EXTENT_BUCKET_EMPTY && extent == NULL;
+         b--) {
+        extent = class->buckets[b];
         if (extent == except && extent != NULL) {
             extent = extent->next;
         }
-        if (extent != NULL) {
-            return extent;
-        }
     }
-    return NULL;
+    QUIRE_CHECK(extent != NULL);
+    return extent;
 }
 
 static void page_move(quire_pool *pool, quire_pool_class *class, quire_page_id id, quire_extent *to)

@@ -186,9 +186,7 @@ quire_table_needs quire_table_room_needs(const quire_table_ctx *ctx, const quire
     quire_table_needs needs = { .n_held = table->n_held };
     uint32_t n_wanted = div_up(n_tokens + n_new, ctx->pool->page_tokens);
 
-    if (n_new == 0) {
-        return needs;
-    }
+    QUIRE_ASSERT(n_new > 0);
     needs.copies_tail = tail != NULL && is_tail_shared(ctx, table, tail);
     if (n_wanted > table->n_held) {
         needs.n_held = n_wanted;

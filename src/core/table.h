@@ -92,7 +92,7 @@ static inline quire_page_entry *quire_table_entry(const quire_table *table, uint
     return &table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
 }
 
-/* Pages and leaves that n_new more tokens need when there are n_tokens. */
+/* Pages and leaves that n_new > 0 more tokens need when there are n_tokens. */
 quire_table_needs quire_table_room_needs(const quire_table_ctx *ctx, const quire_table *table,
                                          uint32_t n_tokens, uint32_t n_new);
 

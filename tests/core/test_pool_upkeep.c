@@ -125,6 +125,27 @@ static void test_watermark_without_memory(void **state)
     test_pool_stop(&t);
 }
 
+/* Zeroing memory takes time, so one call touches 16 MiB and leaves the rest to the next. */
+static void test_touching_is_bounded(void **state)
+{
+    const size_t page_bytes = (size_t)3 << 20;
+    test_pool t;
+    quire_page_id ids[8];
+
+    (void)state;
+    test_pool_init(&t, 0);
+    t.page_bytes[0] = page_bytes;
+    t.budget_bytes = page_bytes * 100;
+    test_pool_start(&t);
+    test_pool_take(&t, 0, 8, ids);
+    maintain(&t, 100);
+    assert_int_equal(watermark(&t), 8);
+    assert_int_equal(ready_pages(&t), 6); /* 5 are below 16 MiB, the sixth reaches it */
+    maintain(&t, 100);
+    assert_int_equal(ready_pages(&t), 8);
+    test_pool_stop(&t);
+}
+
 /* ---- coalescing and trimming ---- */
 
 /* n extents, each full; ids lie in the order of the extents. */
@@ -342,6 +363,7 @@ int main(void)
         cmocka_unit_test(test_watermark_limits),
         cmocka_unit_test(test_watermark_of_classes),
         cmocka_unit_test(test_watermark_without_memory),
+        cmocka_unit_test(test_touching_is_bounded),
         cmocka_unit_test(test_coalesce),
         cmocka_unit_test(test_coalesce_in_steps),
         cmocka_unit_test(test_trim_keeps),

@@ -97,35 +97,43 @@ static size_t task_partial_floats(const run_ctx *c, const quire_attn_seq *seq)
     return n_splits_of(c, seq) * quire_attn_state_floats(&c->shape, n_queries * c->shape.group);
 }
 
-/* Move to the next sequence; item_cost is what an item should cost at most. */
-static void plan_next(const run_ctx *c, uint64_t item_cost, seq_plan *plan)
+/* Plan sequence plan->s; item_cost is what an item should cost at most. */
+static void plan_seq(const run_ctx *c, uint64_t item_cost, seq_plan *plan)
 {
     const quire_attn_workspace *ws = c->ws;
     const quire_attn_seq *seq = &ws->batch.seqs[plan->s];
-    uint32_t n_tasks = plan->n_blocks * c->layer->n_kv_head;
+    uint32_t n_splits = n_splits_of(c, seq);
     uint64_t n_parts;
-    size_t floats;
+    uint32_t n_tasks;
+
+    plan->n_blocks = quire_attn_ceil_div(seq->n_rows, c->shape.block_queries);
+    n_tasks = plan->n_blocks * c->layer->n_kv_head;
+    n_parts = seq_cost(c, seq) / plan->n_blocks / item_cost + 1;
+    n_parts = n_parts < n_splits ? n_parts : n_splits;
+    if (n_tasks > QUIRE_ATTN_SHARED_TASKS_MAX - plan->first_shared ||
+        task_partial_floats(c, seq) > (ws->partial_floats - plan->first_partial) / n_tasks) {
+        n_parts = 1; /* no room to share */
+    }
+    plan->n_parts = (uint32_t)n_parts;
+}
+
+/* Move to the next sequence; false after the last. */
+static bool plan_next(const run_ctx *c, uint64_t item_cost, seq_plan *plan)
+{
+    const quire_attn_batch *batch = &c->ws->batch;
+    uint32_t n_tasks = plan->n_blocks * c->layer->n_kv_head;
 
     plan->first_item += (uint64_t)n_tasks * plan->n_parts;
     if (plan->n_parts > 1) {
         plan->first_shared += n_tasks;
-        plan->first_partial += n_tasks * task_partial_floats(c, seq);
+        plan->first_partial += n_tasks * task_partial_floats(c, &batch->seqs[plan->s]);
+    }
+    if (plan->s + 1 >= batch->n_seqs) {
+        return false;
     }
     plan->s++;
-    if (plan->s >= ws->batch.n_seqs) {
-        return;
-    }
-    seq = &ws->batch.seqs[plan->s];
-    plan->n_blocks = quire_attn_ceil_div(seq->n_rows, c->shape.block_queries);
-    n_tasks = plan->n_blocks * c->layer->n_kv_head;
-    floats = task_partial_floats(c, seq);
-    n_parts = seq_cost(c, seq) / plan->n_blocks / item_cost + 1;
-    n_parts = n_parts < n_splits_of(c, seq) ? n_parts : n_splits_of(c, seq);
-    if (n_tasks > QUIRE_ATTN_SHARED_TASKS_MAX - plan->first_shared ||
-        floats > (ws->partial_floats - plan->first_partial) / n_tasks) {
-        n_parts = 1;
-    }
-    plan->n_parts = (uint32_t)n_parts;
+    plan_seq(c, item_cost, plan);
+    return true;
 }
 
 static task task_of(const run_ctx *c, const seq_plan *plan, uint32_t g, uint32_t block)
@@ -148,11 +156,10 @@ static task task_of(const run_ctx *c, const seq_plan *plan, uint32_t g, uint32_t
     return t;
 }
 
-static state state_at(const run_ctx *c, float *base, uint32_t n_rows)
+static state state_at(float *base, uint32_t n_rows)
 {
     size_t padded = quire_attn_round_up(n_rows, 16);
 
-    (void)c;
     return (state){ base, base + padded, base + 2 * padded };
 }
 
@@ -369,8 +376,8 @@ static void write_row(const run_ctx *c, const task *t, const state *st, uint32_t
 /* A task in one piece: partials are merged as they come. */
 static void run_whole(const run_ctx *c, const task *t)
 {
-    state merged = state_at(c, c->states[0], t->n_rows);
-    state part = state_at(c, c->states[1], t->n_rows);
+    state merged = state_at(c->states[0], t->n_rows);
+    state part = state_at(c->states[1], t->n_rows);
 
     run_split(c, t, 0, &merged);
     for (uint32_t split = 1; split < t->n_splits; split++) {
@@ -392,7 +399,7 @@ static void run_part(const run_ctx *c, const task *t, uint32_t part, uint32_t n_
 
     for (uint32_t split = (uint32_t)((uint64_t)t->n_splits * part / n_parts); split < end;
          split++) {
-        state st = state_at(c, partials + split * state_floats, t->n_rows);
+        state st = state_at(partials + split * state_floats, t->n_rows);
 
         run_split(c, t, split, &st);
     }
@@ -400,9 +407,9 @@ static void run_part(const run_ctx *c, const task *t, uint32_t part, uint32_t n_
         return;
     }
     atomic_store_explicit(&done->value, 0, memory_order_relaxed);
-    merged = state_at(c, partials, t->n_rows);
+    merged = state_at(partials, t->n_rows);
     for (uint32_t split = 1; split < t->n_splits; split++) {
-        state st = state_at(c, partials + split * state_floats, t->n_rows);
+        state st = state_at(partials + split * state_floats, t->n_rows);
 
         state_merge(c, &merged, &st, t->n_rows);
     }
@@ -460,13 +467,17 @@ static run_ctx ctx_of(quire_attn_workspace *ws, const quire_attn_layer *layer, u
     return c;
 }
 
+static uint64_t next_item(quire_attn_workspace *ws, uint32_t call)
+{
+    return atomic_fetch_add_explicit(&ws->next_item[call].value, 1, memory_order_relaxed);
+}
+
 void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *layer, uint32_t call,
                     uint32_t thread, uint32_t n_threads)
 {
-    run_ctx c;
-    seq_plan plan = { .s = UINT32_MAX };
+    seq_plan plan = { .s = 0 };
     uint64_t item_cost;
-    uint64_t item;
+    run_ctx c;
 
     QUIRE_CHECK(thread < n_threads && thread < workspace->limits.n_threads_max);
     QUIRE_CHECK(call < workspace->limits.n_layers_max);
@@ -476,17 +487,14 @@ void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *lay
     }
     c = ctx_of(workspace, layer, thread);
     item_cost = n_threads > 1 ? batch_cost(&c) / (n_threads * ITEMS_PER_THREAD) + 1 : UINT64_MAX;
-    plan_next(&c, item_cost, &plan);
-    item = atomic_fetch_add_explicit(&workspace->next_item[call].value, 1, memory_order_relaxed);
-    while (plan.s < workspace->batch.n_seqs) {
-        uint64_t n_items = (uint64_t)plan.n_blocks * layer->n_kv_head * plan.n_parts;
-
-        if (item >= plan.first_item + n_items) {
-            plan_next(&c, item_cost, &plan);
-            continue;
+    plan_seq(&c, item_cost, &plan);
+    for (uint64_t item = next_item(workspace, call);; item = next_item(workspace, call)) {
+        while (item - plan.first_item >=
+               (uint64_t)plan.n_blocks * layer->n_kv_head * plan.n_parts) {
+            if (!plan_next(&c, item_cost, &plan)) {
+                return;
+            }
         }
         run_item(&c, &plan, item - plan.first_item);
-        item =
-            atomic_fetch_add_explicit(&workspace->next_item[call].value, 1, memory_order_relaxed);
     }
 }

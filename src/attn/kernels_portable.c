@@ -51,13 +51,15 @@ static void k_lane(quire_format format, const void *tile, uint32_t i, float *x)
 
     switch (format) {
     case QUIRE_FORMAT_F16:
+        h += quire_k_index(1, i, 0);
         for (uint32_t s = 0; s < TILE; s++) {
-            x[s] = quire_f16_to_f32(h[i * TILE + s]);
+            x[s] = quire_f16_to_f32(h[s]);
         }
         break;
     case QUIRE_FORMAT_BF16:
+        h += quire_k_index(2, i, 0);
         for (uint32_t s = 0; s < TILE; s++) {
-            x[s] = quire_bf16_to_f32(h[(i / 2 * TILE + s) * 2 + i % 2]);
+            x[s] = quire_bf16_to_f32(h[2 * s]);
         }
         break;
     default:
@@ -167,13 +169,15 @@ static void v_row(quire_format format, uint32_t d, const void *tile, uint32_t t,
 
     switch (format) {
     case QUIRE_FORMAT_F16:
+        h += quire_v_index(1, d, 0, t);
         for (uint32_t i = 0; i < d; i++) {
-            x[i] = quire_f16_to_f32(h[t * d + i]);
+            x[i] = quire_f16_to_f32(h[i]);
         }
         break;
     case QUIRE_FORMAT_BF16:
+        h += quire_v_index(2, d, 0, t);
         for (uint32_t i = 0; i < d; i++) {
-            x[i] = quire_bf16_to_f32(h[(t / 2 * d + i) * 2 + t % 2]);
+            x[i] = quire_bf16_to_f32(h[2 * i]);
         }
         break;
     default:

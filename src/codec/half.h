@@ -12,40 +12,45 @@
 #define QUIRE_CODEC_HALF_H
 
 #include <stdint.h>
-#include <string.h>
 
 #define QUIRE_F32_INF_BITS 0x7f800000u
 #define QUIRE_F16_MAX_BITS 0x7bffu
 #define QUIRE_F16_NAN_BITS 0x7e00u
 
+/* A union and not memcpy: gcc vectorises loops over the one but not over the other. */
+union quire_f32_word {
+    float value;
+    uint32_t bits;
+};
+
 static inline uint32_t quire_f32_bits(float x)
 {
-    uint32_t u;
+    union quire_f32_word word = { .value = x };
 
-    memcpy(&u, &x, sizeof(u));
-    return u;
+    return word.bits;
 }
 
 static inline float quire_f32_from_bits(uint32_t u)
 {
-    float x;
+    union quire_f32_word word = { .bits = u };
 
-    memcpy(&x, &u, sizeof(x));
-    return x;
+    return word.value;
 }
 
-/* Without branches, so that loops over it vectorise. */
+/* By masks, so that loops over it vectorise: ternaries would become branches. */
 static inline float quire_f16_to_f32(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     uint32_t magnitude = h & 0x7fffu;
+    uint32_t is_subnormal = 0u - (uint32_t)(magnitude < 0x400u);
+    uint32_t is_special = 0u - (uint32_t)(magnitude >= 0x7c00u);
+    uint32_t is_nan = (uint32_t)(magnitude > 0x7c00u);
     uint32_t normal = (magnitude << 13) + 0x38000000u;
-    uint32_t subnormal = quire_f32_bits((float)(int32_t)magnitude * 0x1p-24f); /* exact */
-    uint32_t quiet = magnitude > 0x7c00u ? 0x400000u : 0u; /* as the instruction does to NaN */
-    uint32_t special = QUIRE_F32_INF_BITS | (magnitude & 0x3ffu) << 13 | quiet;
-    uint32_t bits = magnitude < 0x400u ? subnormal : normal;
+    uint32_t subnormal = quire_f32_bits((float)(int32_t)magnitude * 0x1p-24f);         /* exact */
+    uint32_t special = QUIRE_F32_INF_BITS | (magnitude & 0x3ffu) << 13 | is_nan << 22; /* quiet */
+    uint32_t finite = (subnormal & is_subnormal) | (normal & ~is_subnormal);
 
-    return quire_f32_from_bits(sign | (magnitude >= 0x7c00u ? special : bits));
+    return quire_f32_from_bits(sign | (special & is_special) | (finite & ~is_special));
 }
 
 /* Magnitude bits of a subnormal result: mantissa >> shift, rounded to nearest even or up. */

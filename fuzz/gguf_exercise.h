@@ -19,7 +19,8 @@ typedef enum gguf_stage {
 } gguf_stage;
 
 /* Open, describe, check, load the vocabulary with libllama, tokenize all byte values, render all
- * tokens, compute one step. Aborts when a refusal lacks a one-line message; the point is that nothing else aborts. */
+ * tokens, compute one step. Aborts when a refusal lacks a one-line message; the point is that
+ * nothing else aborts. */
 gguf_stage gguf_exercise(const uint8_t *data, size_t size_bytes);
 
 #endif /* QUIRE_FUZZ_GGUF_EXERCISE_H */

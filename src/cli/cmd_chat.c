@@ -124,8 +124,8 @@ static int record_turn(chat *c, const char *user, const quire_collected *answer,
                          "prompt_tokens", (int)result->n_prompt, "reused_tokens",
                          (int)result->n_reused, "output_tokens", (int)result->n_output,
                          "decode_tokens_per_second",
-                         quire_json_real(quire_rate(result->n_steps, result->decode_s)),
-                         "first_token_ms", quire_json_real(1e3 * result->first_s))) == 0
+                         quire_json_real(quire_rate(result->n_steps, result->decode_s)), "ttft_ms",
+                         quire_json_real(1e3 * result->first_s))) == 0
                ? QUIRE_OK
                : QUIRE_NOMEM;
 }

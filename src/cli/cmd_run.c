@@ -42,9 +42,9 @@ static int print_json(const run_args *args, const quire_session *session, const 
         "output_tokens", (int)result->n_output, "prompt_tokens_per_second",
         quire_json_real(quire_rate(result->n_prompt, result->prefill_s)),
         "decode_tokens_per_second", quire_json_real(quire_rate(result->n_steps, result->decode_s)),
-        "first_token_ms", quire_json_real(1e3 * result->first_s), "seed",
-        (json_int_t)args->sampling.seed, "threads", (int)quire_runtime_n_threads(session->runtime),
-        "kv", quire_session_kv_json(session, args->common.kv, n_held)));
+        "ttft_ms", quire_json_real(1e3 * result->first_s), "seed", (json_int_t)args->sampling.seed,
+        "threads", (int)quire_runtime_n_threads(session->runtime), "kv",
+        quire_session_kv_json(session, args->common.kv, n_held)));
 }
 
 static void print_summary(const run_args *args, const quire_session *session,

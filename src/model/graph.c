@@ -5,10 +5,8 @@
 #include "model/graph.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "model/backend.h"
-
-#include <string.h>
-#include <time.h>
 
 #define NODES_PER_LAYER 48u
 #define NODES_FIXED     32u
@@ -22,21 +20,13 @@ typedef struct graph_build {
 
 /* ---- the two ops ---- */
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Every thread works on a copy of the layer, since the row pointers belong to the graph at hand. */
 static void op_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     quire_graph_op *op = userdata;
     quire_attn_layer layer = op->layer;
     const struct ggml_tensor *k = dst->src[0], *v = dst->src[1];
-    uint64_t begin_ns = ith == 0 ? now_ns() : 0;
+    uint64_t begin_ns = ith == 0 ? quire_clock_ns() : 0;
 
     layer.k_new = k->data;
     layer.k_new_stride = k->nb[2] / sizeof(float);
@@ -44,7 +34,7 @@ static void op_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
     layer.v_new_stride = v->nb[2] / sizeof(float);
     quire_attn_append(op->workspace, &layer, (uint32_t)ith, (uint32_t)nth);
     if (ith == 0) {
-        op->append_ns += now_ns() - begin_ns;
+        op->append_ns += quire_clock_ns() - begin_ns;
     }
 }
 
@@ -53,7 +43,7 @@ static void op_attention(struct ggml_tensor *dst, int ith, int nth, void *userda
     quire_graph_op *op = userdata;
     quire_attn_layer layer = op->layer;
     const struct ggml_tensor *q = dst->src[0];
-    uint64_t begin_ns = ith == 0 ? now_ns() : 0;
+    uint64_t begin_ns = ith == 0 ? quire_clock_ns() : 0;
 
     layer.q[0] = q->data;
     layer.q_stride = q->nb[2] / sizeof(float);
@@ -61,7 +51,7 @@ static void op_attention(struct ggml_tensor *dst, int ith, int nth, void *userda
     layer.out_stride = dst->nb[1] / sizeof(float);
     quire_attn_run(op->workspace, &layer, op->call, (uint32_t)ith, (uint32_t)nth);
     if (ith == 0) {
-        op->attn_ns += now_ns() - begin_ns;
+        op->attn_ns += quire_clock_ns() - begin_ns;
     }
 }
 

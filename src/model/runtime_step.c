@@ -8,23 +8,14 @@
 #include "model/runtime_internal.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "model/model_internal.h"
-
-#include <time.h>
 
 /* A step's shape, summed over its slices. */
 typedef struct step_shape {
     uint32_t n_rows;
     uint32_t n_logits;
 } step_shape;
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static uint32_t slice_logits(const quire_slice *slice)
 {
@@ -162,7 +153,7 @@ static void step_inputs(const quire_runtime *rt, const quire_slice *slices, uint
 int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices,
                        const float **logits)
 {
-    const uint64_t begin_ns = now_ns();
+    const uint64_t begin_ns = quire_clock_ns();
     quire_attn_batch batch;
     quire_graph *graph;
     step_shape shape;
@@ -186,6 +177,6 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
     quire_cache_maintain(rt->cache);
     *logits = graph->logits != NULL ? graph->logits->data : NULL;
     rt->steps_total++;
-    rt->step_ns += now_ns() - begin_ns;
+    rt->step_ns += quire_clock_ns() - begin_ns;
     return QUIRE_OK;
 }

@@ -1,0 +1,19 @@
+/* clock.h - time that only moves forward, for measuring durations.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_BASE_CLOCK_H
+#define QUIRE_BASE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+/* Nanoseconds since some fixed moment. Thread: any. */
+static inline uint64_t quire_clock_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+#endif /* QUIRE_BASE_CLOCK_H */

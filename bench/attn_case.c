@@ -220,26 +220,33 @@ static void paged_run(void *ctx, uint32_t thread, uint32_t n_threads)
     quire_attn_run(p->ws, &p->layer, 0, thread, n_threads);
 }
 
-/* A page is a tile of each layer's K heads, then V heads. Fills all of them. */
+static unsigned char *lane_tile(const quire_attn_lane *lane, unsigned char *layer, uint32_t g,
+                                size_t tile)
+{
+    return layer + lane->page_offset + g * lane->head_stride + tile * lane->tile_stride;
+}
+
+/* A page has, for each layer, the tiles of each K head, then of each V head. Fills all of them. */
 static int paged_fill(paged *p, attn_format format)
 {
     const attn_shape *shape = &p->shape;
+    const uint32_t page_tiles = shape->page_tokens / QUIRE_TILE_TOKENS;
     size_t k_bytes = quire_tile_bytes(format.k, shape->d);
     size_t v_bytes = quire_tile_bytes(format.v, shape->d);
     unsigned char *k = random_tiles(shape->d, format.k, SEED_K, quire_codec_get()->encode_k);
     unsigned char *v = random_tiles(shape->d, format.v, SEED_V, quire_codec_get()->encode_v);
 
-    for (size_t i = 0; k != NULL && v != NULL && i < p->n_pages; i++) {
-        size_t source = i % TILES_RANDOM;
+    for (size_t i = 0; k != NULL && v != NULL && i < (size_t)p->n_pages * page_tiles; i++) {
+        unsigned char *page = p->store + i / page_tiles * p->page_bytes;
 
-        for (uint32_t layer = 0; layer < shape->n_layers; layer++) {
-            unsigned char *to = p->store + i * p->page_bytes + layer * p->layer_bytes;
+        for (uint32_t lane = 0; lane < shape->n_layers * shape->n_kv_head; lane++) {
+            uint32_t layer = lane / shape->n_kv_head;
+            uint32_t g = lane % shape->n_kv_head;
 
-            for (uint32_t g = 0; g < shape->n_kv_head; g++) {
-                memcpy(to + g * k_bytes, k + source * k_bytes, k_bytes);
-                memcpy(to + shape->n_kv_head * k_bytes + g * v_bytes, v + source * v_bytes,
-                       v_bytes);
-            }
+            memcpy(lane_tile(&p->layer.k[0], page + layer * p->layer_bytes, g, i % page_tiles),
+                   k + i % TILES_RANDOM * k_bytes, k_bytes);
+            memcpy(lane_tile(&p->layer.v[0], page + layer * p->layer_bytes, g, i % page_tiles),
+                   v + i % TILES_RANDOM * v_bytes, v_bytes);
         }
     }
     free(k);
@@ -249,16 +256,18 @@ static int paged_fill(paged *p, attn_format format)
 
 static void paged_tables(paged *p)
 {
+    const uint32_t page_tokens = p->shape.page_tokens;
+
     for (uint32_t i = 0; i < p->n_pages; i++) {
-        uint32_t rest = p->shape.n_tokens - i * QUIRE_TILE_TOKENS;
+        uint32_t rest = p->shape.n_tokens - i * page_tokens;
 
         p->page_addr[i + 1] = p->store + i * p->page_bytes;
         p->leaves[i / QUIRE_LEAF_ENTRIES] =
             p->entries + i / QUIRE_LEAF_ENTRIES * QUIRE_LEAF_ENTRIES;
         p->entries[i] = (quire_page_entry){
             .page = i + 1,
-            .n_tokens = (uint16_t)(rest < QUIRE_TILE_TOKENS ? rest : QUIRE_TILE_TOKENS),
-            .first_pos = (int32_t)(i * QUIRE_TILE_TOKENS),
+            .n_tokens = (uint16_t)(rest < page_tokens ? rest : page_tokens),
+            .first_pos = (int32_t)(i * page_tokens),
         };
     }
     p->seq = (quire_attn_seq){ .leaves = p->leaves,
@@ -266,7 +275,7 @@ static void paged_tables(paged *p)
                                .n_tokens = p->shape.n_tokens,
                                .n_rows = p->shape.n_rows };
     p->batch = (quire_attn_batch){
-        .seqs = &p->seq, .n_seqs = 1, .page_tokens = QUIRE_TILE_TOKENS, .page_addr = p->page_addr
+        .seqs = &p->seq, .n_seqs = 1, .page_tokens = page_tokens, .page_addr = p->page_addr
     };
 }
 
@@ -275,6 +284,7 @@ static void paged_layer(paged *p, attn_format format, const float *q, float *out
     const attn_shape *shape = &p->shape;
     size_t k_bytes = quire_tile_bytes(format.k, shape->d);
     size_t v_bytes = quire_tile_bytes(format.v, shape->d);
+    size_t n_tiles = shape->page_tokens / QUIRE_TILE_TOKENS;
     uint32_t n_head = shape->group * shape->n_kv_head;
 
     p->layer = (quire_attn_layer){
@@ -287,16 +297,16 @@ static void paged_layer(paged *p, attn_format format, const float *q, float *out
         .n_k = 1,
         .n_v = 1,
         .scale = 1.0f / sqrtf((float)shape->d),
-        .k[0] = { .page_offset = 0, .head_stride = k_bytes, .tile_stride = k_bytes },
-        .v[0] = { .page_offset = shape->n_kv_head * k_bytes,
-                  .head_stride = v_bytes,
+        .k[0] = { .page_offset = 0, .head_stride = n_tiles * k_bytes, .tile_stride = k_bytes },
+        .v[0] = { .page_offset = shape->n_kv_head * n_tiles * k_bytes,
+                  .head_stride = n_tiles * v_bytes,
                   .tile_stride = v_bytes },
         .q[0] = q,
         .q_stride = (size_t)n_head * shape->d,
         .out = out,
         .out_stride = (size_t)n_head * shape->d,
     };
-    p->layer_bytes = shape->n_kv_head * (k_bytes + v_bytes);
+    p->layer_bytes = shape->n_kv_head * n_tiles * (k_bytes + v_bytes);
     p->page_bytes = shape->n_layers * p->layer_bytes;
 }
 
@@ -310,7 +320,7 @@ static int paged_workspace(paged *p, const char *isa)
     opts.n_head_max = p->layer.n_head;
     opts.head_dim_max = p->shape.d;
     opts.n_entries_max = p->n_pages;
-    opts.page_tokens = QUIRE_TILE_TOKENS;
+    opts.page_tokens = p->shape.page_tokens;
     opts.n_layers_max = 1;
     opts.isa = isa;
     return quire_attn_workspace_create(&p->ws, &opts);
@@ -319,7 +329,7 @@ static int paged_workspace(paged *p, const char *isa)
 int attn_case_paged(const attn_shape *shape, attn_format format, const char *isa, float *out,
                     attn_timing *timing)
 {
-    uint32_t n_pages = (shape->n_tokens + QUIRE_TILE_TOKENS - 1) / QUIRE_TILE_TOKENS;
+    uint32_t n_pages = (shape->n_tokens + shape->page_tokens - 1) / shape->page_tokens;
     uint32_t n_leaves = (n_pages + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
     float *q = random_queries(shape, 1.0f);
     paged p = { .shape = *shape, .n_pages = n_pages };

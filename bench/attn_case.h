@@ -21,6 +21,7 @@ typedef struct attn_shape {
     uint32_t n_tokens;
     uint32_t n_rows;   /* queries: the last tokens; 1 = decode */
     uint32_t n_layers; /* taken in turn, one by run */
+    uint32_t page_tokens;
     uint32_t n_threads;
     uint32_t repeats;
 } attn_shape;

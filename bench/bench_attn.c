@@ -2,7 +2,8 @@
  * allows.
  *
  *   bench_attn [--dim 128] [--group 4] [--kv-heads 1] [--tokens 32768] [--rows 1] [--layers 16]
- *              [--threads 1] [--formats f32,f16,bf16,q8,q8:f16] [--isa avx512,avx2,portable]
+ *              [--page-tokens 64] [--threads 1] [--formats f32,f16,bf16,q8,q8:f16] [--isa
+ * avx512,avx2,portable]
  *              [--repeats 16]
  *
  * Each line is one call of quire_attn_run() over the whole table: its time by token and kv head,
@@ -53,6 +54,7 @@ static const struct {
     { "tokens", offsetof(attn_shape, n_tokens), 1 << 24 },
     { "rows", offsetof(attn_shape, n_rows), 4096 },
     { "layers", offsetof(attn_shape, n_layers), 256 },
+    { "page-tokens", offsetof(attn_shape, page_tokens), 1024 },
     { "threads", offsetof(attn_shape, n_threads), ATTN_CASE_THREADS_MAX },
     { "repeats", offsetof(attn_shape, repeats), 1000 },
 };
@@ -255,7 +257,7 @@ static int run_all(bench *b)
 
 int main(int argc, char **argv)
 {
-    bench b = { .shape = { 128, 4, 1, 32768, 1, 16, 1, 16 },
+    bench b = { .shape = { 128, 4, 1, 32768, 1, 16, 64, 1, 16 },
                 .formats = { { QUIRE_FORMAT_F32, QUIRE_FORMAT_F32 },
                              { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 },
                              { QUIRE_FORMAT_BF16, QUIRE_FORMAT_BF16 },

@@ -43,13 +43,15 @@ static const variant variants[] = {
     { "llama, f16", "llama", "", false, false, 32, 4, 2, GGML_TYPE_F16, 2e-2 },
     { "llama, q8_0", "llama", "", false, false, 32, 4, 2, GGML_TYPE_Q8_0, 0.3 },
     { "llama, q4_0 (repacked)", "llama", "", true, false, 32, 4, 2, GGML_TYPE_Q4_0, 0.3 },
+    { "llama, q4_K (repacked)", "llama", "", true, false, 64, 4, 2, GGML_TYPE_Q4_K, 0.3 },
+    { "llama, q6_K", "llama", "", false, false, 64, 4, 1, GGML_TYPE_Q6_K, 0.3 },
 };
 
 static gguf_gen_opts options_of(const variant *v)
 {
     gguf_gen_opts o = {
         .n_layer = 3,
-        .n_embd = 128,
+        .n_embd = ggml_blck_size(v->type) > 128 ? 256 : 128, /* whole blocks */
         .n_ff = 256,
         .n_head = v->n_head,
         .n_kv_head = v->n_kv_head,

@@ -6,8 +6,8 @@
 
 #define REGS QUIRE_AVX512_REGS
 
-/* e^x for x <= 0 in the chosen lanes, within 1.01 ulp, 0 in the others. 0 also where the result would
- * be denormal (they are slow on some CPUs and weigh nothing), so for -Inf; NaN stays.
+/* e^x for x <= 0 in the chosen lanes, within 1.01 ulp, 0 in the others. 0 also where the result
+ * would be denormal (they are slow on some CPUs and weigh nothing), so for -Inf; NaN stays.
  *
  * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 Q(r), Q the minimax polynomial of degree
  * 4 for the relative error of e^r (Remez exchange, 3.1e-9 before its coefficients were rounded). */

@@ -2,9 +2,8 @@
  * allows.
  *
  *   bench_attn [--dim 128] [--group 4] [--kv-heads 1] [--tokens 32768] [--rows 1] [--layers 16]
- *              [--page-tokens 64] [--threads 1] [--formats f32,f16,bf16,q8,q8:f16] [--isa
- * avx512,avx2,portable]
- *              [--repeats 16]
+ *              [--page-tokens 64] [--threads 1] [--repeats 16]
+ *              [--formats f32,f16,bf16,q8,q8:f16] [--isa avx512,avx2,portable]
  *
  * Each line is one call of quire_attn_run() over the whole table: its time by token and kv head,
  * how many times faster that is than row-major f16 by query head (attn_machine.h), the bytes of its

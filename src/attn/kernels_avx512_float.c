@@ -13,6 +13,7 @@
 
 #define ROWS 6
 #define REGS QUIRE_AVX512_REGS
+#define WIDE (2 * REGS) /* registers of V for up to 2 rows */
 
 /* bf16 pairs: the even half moves up, the odd half stays. */
 QUIRE_AVX512_INLINE __m512 widen_bf16(__m512i pairs, uint32_t parity)
@@ -138,7 +139,7 @@ typedef struct pv_shape {
 
 /* One token, the odd one of its pair or not, against the rows of a block. */
 QUIRE_AVX512_INLINE void pv_token(pv_shape shape, pv_block *block, uint32_t t, uint32_t odd,
-                                  __m512 acc[ROWS][REGS])
+                                  __m512 acc[ROWS][WIDE])
 {
     const quire_attn_pv *args = block->args;
     const float *p = args->p + (size_t)block->row * QUIRE_TILE_TOKENS + t;
@@ -146,7 +147,7 @@ QUIRE_AVX512_INLINE void pv_token(pv_shape shape, pv_block *block, uint32_t t, u
     size_t line = (size_t)(is_pair ? t / 2 : t) * args->d + block->dim;
     const char *at = (const char *)args->v_tile + line * element_bytes(shape.format);
     size_t reg_bytes = 16 * element_bytes(shape.format);
-    __m512 v[REGS];
+    __m512 v[WIDE];
 
     if (odd == 0) {
         quire_avx512_prefetch(&block->ahead, shape.regs * reg_bytes * (is_pair ? 1 : 2));
@@ -169,7 +170,7 @@ QUIRE_AVX512_INLINE void pv_cols(pv_shape shape, pv_block *block)
     float *o = args->o + block->row * args->o_stride + block->dim;
     uint32_t end = args->slot_end;
     uint32_t t = args->slot_begin;
-    __m512 acc[ROWS][REGS];
+    __m512 acc[ROWS][WIDE];
 
     for (uint32_t r = 0; r < shape.n; r++) {
         __m512 rescale = _mm512_set1_ps(args->rescale[block->row + r]);
@@ -199,7 +200,13 @@ QUIRE_AVX512_INLINE void pv_rows(uint32_t n, quire_format format, pv_block *bloc
 {
     uint32_t d = block->args->d;
 
-    for (block->dim = 0; block->dim + 64 <= d; block->dim += 64) {
+    block->dim = 0;
+    if (n <= 2) {
+        for (; block->dim + 128 <= d; block->dim += 128) {
+            pv_cols((pv_shape){ format, n, WIDE, false }, block);
+        }
+    }
+    for (; block->dim + 64 <= d; block->dim += 64) {
         pv_cols((pv_shape){ format, n, 4, false }, block);
     }
     if ((d & 32) != 0) {

@@ -13,6 +13,7 @@
 
 #define ROWS 4
 #define REGS QUIRE_AVX512_REGS
+#define WIDE (2 * REGS) /* registers of V for up to 2 rows */
 
 #define Q8_JOIN_(a, b) a##b
 #define Q8_JOIN(a, b)  Q8_JOIN_(a, b)
@@ -147,7 +148,7 @@ QUIRE_AVX512_INLINE void pv_cols(uint32_t n, uint32_t regs, bool half, pv_block 
     const char *codes = (const char *)args->v_tile + SCALES_BYTES + (size_t)GROUP * block->dim;
     float *o = args->o + block->row * args->o_stride + block->dim;
     uint32_t group_end = (args->slot_end + GROUP - 1) / GROUP;
-    __m512i acc[ROWS][REGS];
+    __m512i acc[ROWS][WIDE];
 
     for (uint32_t r = 0; r < n; r++) {
         for (uint32_t i = 0; i < regs; i++) {
@@ -159,7 +160,7 @@ QUIRE_AVX512_INLINE void pv_cols(uint32_t n, uint32_t regs, bool half, pv_block 
 
         quire_avx512_prefetch(&block->ahead, 64 * regs);
         for (uint32_t odd = 0; odd < 2; odd++) {
-            __m512i v[REGS];
+            __m512i v[WIDE];
 
             for (uint32_t i = 0; i < regs; i++) {
                 __m512i x =
@@ -193,7 +194,13 @@ QUIRE_AVX512_INLINE void pv_rows(uint32_t n, pv_block *block)
 {
     uint32_t d = block->args->d;
 
-    for (block->dim = 0; block->dim + 64 <= d; block->dim += 64) {
+    block->dim = 0;
+    if (n <= 2) {
+        for (; block->dim + 128 <= d; block->dim += 128) {
+            pv_cols(n, WIDE, false, block);
+        }
+    }
+    for (; block->dim + 64 <= d; block->dim += 64) {
         pv_cols(n, 4, false, block);
     }
     if ((d & 32) != 0) {

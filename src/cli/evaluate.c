@@ -80,7 +80,7 @@ static void tally(quire_evaluation *r, const step *s)
             r->kld_max = score->kld > r->kld_max || r->kld.n == 0 ? score->kld : r->kld_max;
             quire_mean_add(&r->kld, score->kld);
             quire_mean_add(&r->nll_base, score->base.nll);
-            quire_mean_add(&r->nll_difference, score->row.nll - score->base.nll);
+            quire_mean_add(&r->nll_difference, quire_row_nll_difference(&score->row, &score->base));
             r->n_same_top += score->row.top == score->base.top;
         }
     }

@@ -29,7 +29,13 @@ void quire_row_read(const float *logits, uint32_t n_vocab, int32_t token, quire_
     }
     out->log_sum = (double)max + log(sum);
     out->nll = out->log_sum - (double)logits[token];
+    out->nll_max = (double)INFINITY;
     out->top = top;
+}
+
+double quire_row_nll_difference(const quire_row *row, const quire_row *base)
+{
+    return (row->nll < base->nll_max ? row->nll : base->nll_max) - base->nll;
 }
 
 double quire_row_kld(const float *base_logits, const quire_row *base, const float *logits,
@@ -107,6 +113,9 @@ void quire_coded_row_read(const quire_coded_row *base, uint32_t n_vocab, int32_t
     }
     out->log_sum = 0;
     out->nll = -(double)coded_value(base, (uint32_t)token);
+    /* A row narrower than the range was kept whole. */
+    out->nll_max =
+        base->scale * CODE_MAX > 0.999f * LOG_RANGE ? -(double)base->min : (double)INFINITY;
     out->top = (int32_t)top;
 }
 

@@ -21,11 +21,16 @@
 typedef struct quire_row {
     double log_sum; /* log(sum exp(x)) */
     double nll;
-    int32_t top; /* index of the first largest logit */
+    double nll_max; /* the largest nll this row can tell apart; INFINITY unless it was coded */
+    int32_t top;    /* index of the first largest logit */
 } quire_row;
 
 /* logits: [n_vocab], finite; 0 <= token < n_vocab. */
 void quire_row_read(const float *logits, uint32_t n_vocab, int32_t token, quire_row *out);
+
+/* row.nll - base.nll. A coded base ends at nll_max: there both count as that, or a rare token would
+ * count as a difference that is the file's alone. */
+double quire_row_nll_difference(const quire_row *row, const quire_row *base);
 
 /* KL divergence of base from row, both with n_vocab logits. */
 double quire_row_kld(const float *base_logits, const quire_row *base, const float *logits,

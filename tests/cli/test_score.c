@@ -167,6 +167,33 @@ static void coded_row_of_equal_logits(void **state)
     assert_true(fabs(quire_coded_row_kld(coded, logits, &row, 3)) < 1e-6);
 }
 
+/* A token 40 below the largest: the file keeps 16 of it, which is no difference between the two. */
+static void coded_row_of_a_rare_token(void **state)
+{
+    float logits[4] = { 10.0f, 9.0f, 8.0f, -30.0f };
+    float other[4] = { 10.0f, 9.0f, 8.0f, -25.0f };
+    unsigned char bytes[32] __attribute__((aligned(8)));
+    quire_coded_row *coded = (void *)bytes;
+    quire_row row;
+    quire_row back;
+
+    (void)state;
+    quire_row_encode(logits, 4, coded);
+    quire_coded_row_read(coded, 4, 3, &back);
+    assert_true(back.nll < 17);
+    assert_true(back.nll_max == back.nll);
+    quire_row_read(other, 4, 3, &row);
+    assert_true(row.nll > 30);
+    assert_true(quire_row_nll_difference(&row, &back) == 0.0);
+    /* Within the range, and against a row that was not coded, nothing is cut. */
+    quire_coded_row_read(coded, 4, 1, &back);
+    quire_row_read(logits, 4, 1, &row);
+    assert_true(fabs(quire_row_nll_difference(&row, &back)) < 4e-4);
+    quire_row_read(logits, 4, 3, &back);
+    quire_row_read(other, 4, 3, &row);
+    assert_true(fabs(quire_row_nll_difference(&row, &back) + 5) < 1e-3);
+}
+
 static void means(void **state)
 {
     quire_mean mean = { 0 };
@@ -207,6 +234,7 @@ int main(void)
         cmocka_unit_test(rows_of_large_logits),
         cmocka_unit_test(coded_rows),
         cmocka_unit_test(coded_row_of_equal_logits),
+        cmocka_unit_test(coded_row_of_a_rare_token),
         cmocka_unit_test(means),
         cmocka_unit_test(quantiles),
     };

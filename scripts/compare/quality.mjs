@@ -45,7 +45,7 @@ function paired(result) {
     return d === undefined ? undefined : `paired ln-ppl difference ${number(d.mean)} +/- ${number(d.stderr)}`;
 }
 
-// Inside the band of llama.cpp's settings; and its agreement with itself against ours with it.
+// Inside the band of llama.cpp's settings; with s.agreement, also how often both choose the same token.
 export function bandPerplexity(c, report, s) {
     const what = `perplexity, ${s.name}, f16 KV, context ${s.ctx}, ${s.chunks} chunks`;
     if (!need(report, what, s.model, s.text)) {
@@ -53,45 +53,55 @@ export function bandPerplexity(c, report, s) {
     }
     const base = join(c.work, "base.logits");
     const results = [];
-    let mine;
+    const mine = {};
+    let self;
     for (const setting of SETTINGS) {
-        const save = setting === SETTINGS[0] ? base : undefined;
-        const theirs = peerPerplexity(c.peer, { ...s, ...setting, threads: c.threads, saveLogits: save });
+        const isBase = setting.kv === "f16" && (setting.fa === "off" || s.agreement);
+        if (s.agreement && setting.kv === "f16" && setting.fa === "on") {
+            self = peerPerplexity(c.peer, { ...s, ...setting, threads: c.threads, baseLogits: base });
+        }
+        const theirs = peerPerplexity(c.peer,
+            { ...s, ...setting, threads: c.threads, saveLogits: isBase ? base : undefined });
         results.push(theirs.ppl);
         report.add({ what: `  llama.cpp ${setting.kv}, flash attention ${setting.fa}, ${s.name}`, theirs: theirs.ppl,
             verdict: "reported" });
-        if (save) {
-            mine = ours(c, { ...s, kv: "f16" }, ["--logits-base", base]);
+        if (isBase) {
+            mine[setting.fa] = ours(c, { ...s, kv: "f16" }, ["--logits-base", base]);
         }
     }
+    rmSync(base, { force: true });
     const low = Math.min(...results) * (1 - WIDEN);
     const high = Math.max(...results) * (1 + WIDEN);
+    const ppl = mine.off.ppl;
     report.add({
-        what, ours: mine.ppl, theirs: results[0], ratio: mine.ppl / results[0],
-        bar: `${number(low)} .. ${number(high)}`, verdict: mine.ppl >= low && mine.ppl <= high ? "met" : "missed",
-        note: paired(mine),
+        what, ours: ppl, theirs: results[0], ratio: ppl / results[0], bar: `${number(low)} .. ${number(high)}`,
+        verdict: ppl >= low && ppl <= high ? "met" : "missed", note: paired(mine.off),
     });
     if (s.agreement) {
-        agreement(c, report, s, base, mine);
+        agreement(report, s, mine, self);
     }
-    rmSync(base, { force: true });
 }
 
-// Teacher-forced top-1 agreement: ours with theirs against theirs (flash attention on) with theirs (off).
-function agreement(c, report, s, base, mine) {
-    const self = peerPerplexity(c.peer, { ...s, fa: "on", kv: "f16", threads: c.threads, baseLogits: base });
+// Teacher-forced top-1 agreement: ours with each of their two settings, theirs between the two.
+function agreement(report, s, mine, self) {
     const theirs = self.sameTop / 100;
+    const off = mine.off.base.top1_agreement;
+    const on = mine.on.base.top1_agreement;
+    const mean = (off + on) / 2;
     report.add({
-        what: `top-1 agreement with llama.cpp (flash attention off), ${s.name}; theirs: its own, on against off`,
-        ours: mine.base.top1_agreement, theirs, ratio: mine.base.top1_agreement / theirs, bar: ">= 1.0x",
-        verdict: mine.base.top1_agreement >= theirs ? "met" : "missed",
-        note: `KLD to it ${number(mine.base.kld.mean)}, its own on against off ${number(self.kld)}`,
+        what: `top-1 agreement with llama.cpp, ${s.name}; theirs: its own, flash attention on against off`,
+        ours: mean, theirs, ratio: mean / theirs, bar: ">= 1.0", verdict: mean >= theirs ? "met" : "missed",
+        note: `ours with off ${number(off)}, with on ${number(on)}; KLD ours ${number(mine.off.base.kld.mean)} and ` +
+            `${number(mine.on.base.kld.mean)}, theirs ${number(self.kld)}`,
     });
 }
 
-// q8's damage against f16's, both measured against f32 KV in our own engine.
+// q8's damage against f16's, both measured against f32 KV in our own engine; beside it llama.cpp's q8_0
+// against its f16 (flash attention on, against its f32 KV without). With quantised weights both carry the
+// noise of activations being rounded, which a smaller model has less of: there the ratio says more about
+// the noise than about the format, so only rows with a bar are judged.
 export function q8Divergence(c, report, s) {
-    const what = `KL divergence of the logits to f32 KV, ${s.name}: q8 against f16`;
+    const what = `KL divergence to f32 KV, q8 : f16, ${s.name}, context ${s.ctx}, ${s.chunks} chunks`;
     if (!need(report, what, s.model, s.text)) {
         return;
     }
@@ -99,11 +109,17 @@ export function q8Divergence(c, report, s) {
     for (const kv of ["f16", "q8"]) {
         kld[kv] = ours(c, { ...s, kv }, ["--kld-against", "f32"]).base;
     }
+    const base = join(c.work, "base.logits");
+    const peer = { ...s, threads: c.threads };
+    peerPerplexity(c.peer, { ...peer, fa: "off", kv: "f32", saveLogits: base });
+    const f16 = peerPerplexity(c.peer, { ...peer, fa: "on", kv: "f16", baseLogits: base }).kld;
+    const q8 = peerPerplexity(c.peer, { ...peer, fa: "on", kv: "q8_0", baseLogits: base }).kld;
+    rmSync(base, { force: true });
     const ratio = kld.q8.kld.mean / kld.f16.kld.mean;
     report.add({
-        what, ours: kld.q8.kld.mean, theirs: undefined, ratio, bar: "<= 1.15x of f16",
-        verdict: ratio <= 1.15 ? "met" : "missed",
-        note: `f16 ${number(kld.f16.kld.mean)} +/- ${number(kld.f16.kld.stderr)}, ` +
-            `q8 +/- ${number(kld.q8.kld.stderr)}; top-1 ${number(kld.f16.top1_agreement)} and ${number(kld.q8.top1_agreement)}`,
+        what, ours: ratio, theirs: q8 / f16, bar: s.bar ? `<= ${s.bar}` : undefined,
+        verdict: s.bar === undefined ? "reported" : ratio <= s.bar ? "met" : "missed",
+        note: `ours f16 ${number(kld.f16.kld.mean)} +/- ${number(kld.f16.kld.stderr)}, q8 ${number(kld.q8.kld.mean)} ` +
+            `+/- ${number(kld.q8.kld.stderr)}; theirs f16 ${number(f16)}, q8_0 ${number(q8)}`,
     });
 }

@@ -129,6 +129,10 @@ typedef struct quire_attn_workspace_opts {
 int quire_attn_workspace_create(quire_attn_workspace **out, const quire_attn_workspace_opts *opts);
 void quire_attn_workspace_destroy(quire_attn_workspace *workspace);
 
+/* The kernels a workspace gets when its options name none: the fastest, or what QUIRE_ISA names;
+ * "none" when this build or CPU lacks that. Memory: static. Thread: any. */
+const char *quire_attn_isa(void);
+
 /* "avx512" and so on: the kernels this workspace uses. Memory: static. */
 const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace);
 

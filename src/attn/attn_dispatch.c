@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels.h"
 #include "base/cpu.h"
+#include "quire/attn.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,4 +53,11 @@ const quire_attn_kernels *quire_attn_kernels_find(const char *name)
         return find_avx2();
     }
     return strcmp(name, "avx512") == 0 ? find_avx512() : NULL;
+}
+
+const char *quire_attn_isa(void)
+{
+    const quire_attn_kernels *kernels = quire_attn_kernels_find(NULL);
+
+    return kernels != NULL ? kernels->isa : "none";
 }

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "quire/attn.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -183,8 +184,7 @@ static json_t *row_json(const table *t, const row *r)
         r->roofline_share > 0 ? quire_json_real(r->roofline_share) : json_null(),
         "read_bandwidth_bytes_per_second", quire_json_real(t->bandwidth), "cache",
         caches[args->cache], "fill", fills[args->fill], "threads", (int)t->n_threads, "isa",
-        quire_codec_get()->isa, "model",
-        quire_json_text(args->common.model, strlen(args->common.model)));
+        quire_attn_isa(), "model", quire_json_text(args->common.model, strlen(args->common.model)));
 }
 
 static int print_json(const table *t)
@@ -209,7 +209,7 @@ static void print_text(const table *t)
     printf("%s, %s, weights %s; %u threads, %s, reads %.1f GB/s; cache %s, depth filled: %s\n\n",
            args->common.model, desc->file_type,
            quire_format_bytes(desc->weight_bytes, text, sizeof(text)), t->n_threads,
-           quire_codec_get()->isa, t->bandwidth / 1e9, caches[args->cache], fills[args->fill]);
+           quire_attn_isa(), t->bandwidth / 1e9, caches[args->cache], fills[args->fill]);
     printf("%-8s %7s %8s %-9s %10s %8s %10s %10s %6s %9s\n", "test", "tokens", "depth", "kv",
            "tokens/s", "stddev", "KV pages", "KV peak", "attn", "roofline");
     for (size_t i = 0; i < t->n_rows; i++) {

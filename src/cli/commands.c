@@ -7,7 +7,7 @@
 #include "base/parse.h"
 #include "cli/talk.h"
 #include "model/model.h"
-#include "quire/codec.h"
+#include "quire/attn.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,11 +51,9 @@ static int print_version(bool is_json)
 {
     if (is_json) {
         return quire_stdout_json(json_pack("{s:s, s:s, s:s}", "version", QUIRE_VERSION, "ggml",
-                                           quire_model_ggml_version(), "isa",
-                                           quire_codec_get()->isa));
+                                           quire_model_ggml_version(), "isa", quire_attn_isa()));
     }
-    printf("quire %s, ggml %s, %s\n", QUIRE_VERSION, quire_model_ggml_version(),
-           quire_codec_get()->isa);
+    printf("quire %s, ggml %s, %s\n", QUIRE_VERSION, quire_model_ggml_version(), quire_attn_isa());
     return QUIRE_EXIT_OK;
 }
 

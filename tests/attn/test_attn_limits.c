@@ -98,9 +98,11 @@ static void test_isa_by_name_and_environment(void **state)
     assert_int_equal(setenv("QUIRE_ISA", "z80", 1), 0);
     expect_refused(&opts, QUIRE_UNSUPP);
     assert_null(quire_attn_kernels_find(NULL));
+    assert_string_equal(quire_attn_isa(), "none");
 
     assert_int_equal(setenv("QUIRE_ISA", "", 1), 0);
     assert_non_null(quire_attn_kernels_find(NULL));
+    assert_string_equal(quire_attn_isa(), quire_attn_kernels_find(NULL)->isa);
     assert_int_equal(unsetenv("QUIRE_ISA"), 0);
     assert_non_null(quire_attn_kernels_find(NULL));
     if (saved != NULL) {

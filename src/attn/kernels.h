@@ -63,7 +63,7 @@ typedef struct quire_attn_qk {
     bool accumulate; /* add to s instead of overwriting it (second K source) */
     const void *packed;
     const void *k_tile;
-    const void *next; /* hint, may be NULL: what the caller reads after this tile, to prefetch */
+    const void *next; /* hint, may be NULL: a tile the caller reads soon, to prefetch */
     float *s;
 } quire_attn_qk;
 

@@ -242,7 +242,7 @@ static int run_all(bench *b)
                  "%-14s %-9s %9s %8s %8s %8s %7s %9s %7s  %s\n",
                  shape->d, shape->group, shape->n_kv_head, shape->n_tokens, shape->n_rows,
                  shape->n_layers, shape->n_threads, b->read_rate * 1e-9, b->fma_rate * 1e-9, "K:V",
-                 "isa", "ns/tok/kv", "floor", "speed-up", "GB/s", "floor", "GFLOP/s", "FMA",
+                 "isa", "ns/tok/kv", "floor", "speed-up", "GB/s", "of read", "GFLOP/s", "FMA",
                  "rel. difference to row-major");
     rc = run_row_major(b, machine);
     for (uint32_t i = 0; i < b->n_formats && rc == QUIRE_OK; i++) {

@@ -152,6 +152,18 @@ static int fail_write(const quire_logits_file *file, quire_error *err)
     return quire_error_set_errno(err, errno, "cannot write %s", file->path);
 }
 
+/* The finished file takes the place of what has its name. That must not be a device or a pipe: the
+ * rename would remove it. */
+static int check_replaceable(const char *path, quire_error *err)
+{
+    struct stat status;
+
+    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode)) {
+        return quire_error_set(err, QUIRE_INVAL, "cannot write %s: it is not a regular file", path);
+    }
+    return QUIRE_OK;
+}
+
 int quire_logits_file_create(quire_logits_file *out, const char *path,
                              const quire_logits_head *head, quire_error *err)
 {
@@ -159,6 +171,7 @@ int quire_logits_file_create(quire_logits_file *out, const char *path,
     size_t n_tokens = (size_t)head->n_chunks * head->n_ctx;
 
     QUIRE_TRY(set_path(out, path, err));
+    QUIRE_TRY(check_replaceable(path, err));
     (void)snprintf(out->work_path, sizeof(out->work_path), "%s.partial", path);
     out->n_ctx = head->n_ctx;
     out->n_vocab = head->n_vocab;

@@ -16,6 +16,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define N_CTX      8u
@@ -265,6 +266,32 @@ static void absent_and_unfinished(void **state)
     }
 }
 
+/* What is no file must survive: renaming over it would remove a device or a pipe. */
+static void only_files_are_replaced(void **state)
+{
+    int32_t tokens[N_CHUNKS * N_CTX] = { 0 };
+    quire_logits_head head = { N_CTX, N_VOCAB, N_CHUNKS, tokens };
+    quire_logits_file file;
+    quire_error err = QUIRE_ERROR_INIT;
+    struct stat status;
+
+    (void)state;
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(quire_logits_file_create(&file, path, &head, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, path));
+    assert_non_null(strstr(err.message, "not a regular file"));
+    assert_int_equal(stat(path, &status), 0);
+    assert_true(S_ISFIFO(status.st_mode));
+    quire_logits_file_close(&file);
+    unlink(path);
+
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(quire_logits_file_create(&file, path, &head, &err), QUIRE_INVAL);
+    quire_logits_file_close(&file);
+    assert_int_equal(rmdir(path), 0);
+}
+
 static int set_up(void **state)
 {
     const char *dir = getenv("TMPDIR");
@@ -290,6 +317,7 @@ int main(void)
         cmocka_unit_test(damaged_fields),
         cmocka_unit_test(random_damage),
         cmocka_unit_test(absent_and_unfinished),
+        cmocka_unit_test(only_files_are_replaced),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

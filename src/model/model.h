@@ -143,7 +143,7 @@ typedef struct quire_chat_message {
 } quire_chat_message;
 
 /* Render messages with a template name or text (NULL = the model's). Returns the length, also when
- * it exceeds cap; QUIRE_UNSUPP for a template libllama does not recognise. */
+ * it exceeds cap; QUIRE_UNSUPP for a template that is not recognised. */
 int64_t quire_model_chat_render(const quire_model *model, const char *chat_template,
                                 const quire_chat_message *messages, size_t n_messages,
                                 bool add_assistant, char *buffer, size_t cap);

@@ -81,6 +81,17 @@ static int opts_resolve(quire_runtime *rt, quire_error *err)
     return QUIRE_OK;
 }
 
+/* The options are named as the commands write them. */
+static int fail_budget(const quire_runtime_opts *o, uint64_t need_bytes, quire_error *err)
+{
+    return quire_error_set(err, QUIRE_NOPAGES,
+                           "a context of %u tokens needs %llu bytes of KV (K %s, V %s), the budget "
+                           "is %llu: lower the context (-c), raise the budget (--kv-budget) or "
+                           "choose a smaller format (--kv)",
+                           o->n_ctx, (unsigned long long)need_bytes, quire_format_name(o->k_format),
+                           quire_format_name(o->v_format), (unsigned long long)o->kv_budget_bytes);
+}
+
 static int cache_open(quire_runtime *rt, quire_error *err)
 {
     quire_runtime_opts *o = &rt->opts;
@@ -103,13 +114,7 @@ static int cache_open(quire_runtime *rt, quire_error *err)
     }
     o->kv_budget_bytes = o->kv_budget_bytes != 0 ? o->kv_budget_bytes : need_bytes;
     if (o->kv_budget_bytes < need_bytes) {
-        return quire_error_set(err, QUIRE_NOPAGES,
-                               "a context of %u tokens needs %llu bytes of KV (%s:%s), the budget "
-                               "is %llu bytes; lower the context, raise the budget, or choose a "
-                               "smaller KV format",
-                               o->n_ctx, (unsigned long long)need_bytes,
-                               quire_format_name(o->k_format), quire_format_name(o->v_format),
-                               (unsigned long long)o->kv_budget_bytes);
+        return fail_budget(o, need_bytes, err);
     }
     opts.page_tokens = o->page_tokens;
     opts.page_bytes[QUIRE_RUNTIME_GROUP] = page_bytes;
@@ -190,7 +195,8 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
     if ((rc = quire_backend_open(&rt->backend, rt->opts.n_threads)) < 0 ||
         (rc = quire_graphs_init(&rt->graphs, desc, model->weights, rt->ops, rt->opts.n_batch)) <
             0) {
-        quire_error_set(err, rc, "no memory to compute batches of %u rows; try a smaller batch",
+        quire_error_set(err, rc,
+                        "out of memory for steps of %u tokens: choose a smaller batch (-b)",
                         rt->opts.n_batch);
         goto out;
     }

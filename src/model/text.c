@@ -1,4 +1,4 @@
-/* text.c - tokens, text and chat templates through libllama's C API.
+/* text.c - tokens, text and chat templates through libllama's C API; Zephyr's template is ours.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/model_internal.h"
@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 static bool is_token(const quire_model *model, int32_t token)
 {
@@ -64,6 +65,50 @@ const char *quire_model_chat_template(const quire_model *model)
     return llama_model_chat_template(model->llama, NULL);
 }
 
+/* Zephyr's template, which TinyLlama uses too: every message ends with the EOS token. libllama
+ * takes it for GLM-Edge's, where nothing ends a message, so it is written out here. */
+static bool is_zephyr(const char *chat_template)
+{
+    return strstr(chat_template, "<|user|>\n' + message['content'] + eos_token") != NULL ||
+           strstr(chat_template, "<|user|>\\n' + message['content'] + eos_token") != NULL;
+}
+
+typedef struct bounded_text {
+    char *buffer;
+    size_t cap;
+    size_t n_bytes; /* also counts what did not fit */
+} bounded_text;
+
+static void add_text(bounded_text *t, const char *text)
+{
+    size_t n = strlen(text);
+
+    if (t->n_bytes < t->cap) {
+        memcpy(t->buffer + t->n_bytes, text, n < t->cap - t->n_bytes ? n : t->cap - t->n_bytes);
+    }
+    t->n_bytes += n;
+}
+
+static int64_t render_zephyr(const quire_model *model, const quire_chat_message *messages,
+                             size_t n_messages, bool add_assistant, bounded_text *out)
+{
+    const int32_t eos = llama_vocab_eos(model->vocab);
+    const char *end = is_token(model, eos) ? llama_vocab_get_text(model->vocab, eos) : "";
+
+    for (size_t i = 0; i < n_messages; i++) {
+        add_text(out, "<|");
+        add_text(out, messages[i].role);
+        add_text(out, "|>\n");
+        add_text(out, messages[i].content);
+        add_text(out, end);
+        add_text(out, "\n");
+    }
+    if (add_assistant) {
+        add_text(out, "<|assistant|>\n");
+    }
+    return (int64_t)out->n_bytes;
+}
+
 int64_t quire_model_chat_render(const quire_model *model, const char *chat_template,
                                 const quire_chat_message *messages, size_t n_messages,
                                 bool add_assistant, char *buffer, size_t cap)
@@ -73,6 +118,11 @@ int64_t quire_model_chat_render(const quire_model *model, const char *chat_templ
 
     chat_template = chat_template != NULL ? chat_template : quire_model_chat_template(model);
     QUIRE_FAIL_IF(chat_template == NULL, QUIRE_UNSUPP);
+    if (is_zephyr(chat_template)) {
+        bounded_text out = { buffer, cap, 0 };
+
+        return render_zephyr(model, messages, n_messages, add_assistant, &out);
+    }
     list = calloc(n_messages > 0 ? n_messages : 1, sizeof *list);
     QUIRE_FAIL_IF(list == NULL, QUIRE_NOMEM);
     for (size_t i = 0; i < n_messages; i++) {

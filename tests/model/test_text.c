@@ -335,6 +335,44 @@ static void test_chat_template_of_the_file(void **state)
     quire_model_close(model);
 }
 
+/* A file writes the line break as such or as \\n; both mean the same. */
+static void test_chat_zephyr(void **state)
+{
+    static const char *const templates[] = {
+        "{% if message['role'] == 'user' %}\n{{ '<|user|>\n' + message['content'] + eos_token }}"
+        "{% elif message['role'] == 'assistant' %}\n{{ '<|assistant|>\n' + message['content']",
+        "{% if message['role'] == 'user' %}{{ '<|user|>\\n' + message['content'] + eos_token }}"
+        "{% elif message['role'] == 'assistant' %}{{ '<|assistant|>\\n' + message['content']",
+    };
+    static const quire_chat_message messages[] = {
+        { "system", "Be brief." },
+        { "user", "Hello" },
+        { "assistant", "Hi." },
+        { "user", "Again" },
+    };
+    static const char expected[] = "<|system|>\nBe brief.</s>\n<|user|>\nHello</s>\n"
+                                   "<|assistant|>\nHi.</s>\n<|user|>\nAgain</s>\n<|assistant|>\n";
+    const size_t n_end = strlen("<|assistant|>\n");
+    quire_model *model = fixture_open(fixture_model_path("stories260K-f32.gguf"));
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        char out[512], small[8];
+        int64_t n =
+            quire_model_chat_render(model, templates[i], messages, 4, true, out, sizeof out);
+
+        assert_int_equal(n, sizeof expected - 1);
+        assert_memory_equal(out, expected, (size_t)n);
+        n = quire_model_chat_render(model, templates[i], messages, 4, false, out, sizeof out);
+        assert_int_equal(n, sizeof expected - 1 - n_end);
+        memset(small, '#', sizeof small);
+        assert_int_equal(quire_model_chat_render(model, templates[i], messages, 4, false, small, 4),
+                         n);
+        assert_memory_equal(small, "<|sy####", 8);
+    }
+    quire_model_close(model);
+}
+
 /* ---- sampler ---- */
 
 static void logits_random(quire_rng *rng, float *logits, uint32_t n)
@@ -413,6 +451,7 @@ int main(void)
         cmocka_unit_test(test_tokenizer_fixtures),
         cmocka_unit_test(test_chat_render),
         cmocka_unit_test(test_chat_template_of_the_file),
+        cmocka_unit_test(test_chat_zephyr),
         cmocka_unit_test(test_sampler),
     };
 

@@ -142,6 +142,20 @@ static int run_step(evaluator *e, uint32_t first, uint32_t n)
     return score_step(e);
 }
 
+/* Before the first scores there is no perplexity to show. */
+static void show_progress(const evaluator *e, uint32_t index, uint32_t n_done)
+{
+    const quire_evaluate_opts *o = e->opts;
+    double percent = 100.0 * n_done / o->n_ctx;
+
+    if (e->result->nll.n == 0) {
+        quire_progress("chunk %u of %u, %3.0f %%", index + 1, o->n_chunks, percent);
+    } else {
+        quire_progress("chunk %u of %u, %3.0f %%, perplexity %.4f", index + 1, o->n_chunks, percent,
+                       quire_perplexity(&e->result->nll));
+    }
+}
+
 static int run_chunk(evaluator *e, uint32_t index)
 {
     const quire_evaluate_opts *o = e->opts;
@@ -158,8 +172,7 @@ static int run_chunk(evaluator *e, uint32_t index)
 
         QUIRE_TRY(run_step(e, first, n));
         first += n;
-        quire_progress("chunk %u of %u, %3.0f %%, perplexity %.4f", index + 1, o->n_chunks,
-                       100.0 * first / o->n_ctx, quire_perplexity(&e->result->nll));
+        show_progress(e, index, first);
     }
     e->result->chunk_ppl[index] = quire_perplexity(&e->result->nll);
     e->result->n_chunks = index + 1;

@@ -30,7 +30,8 @@ static void detect(void)
 
     __builtin_cpu_init();
     cpu.has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                   __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+                   __builtin_cpu_supports("bmi2") && __get_cpuid(1, &a, &b, &c, &d) &&
+                   (c & bit_F16C) != 0;
     if (cpu.has_avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) {
         cpu.has_avx_vnni = (a & (1u << 4)) != 0;
     }

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 typedef struct quire_cpu {
-    bool has_avx2;     /* AVX2 + FMA + F16C, with OS support */
+    bool has_avx2;     /* AVX2 + FMA + F16C + BMI2, with OS support */
     bool has_avx_vnni; /* VEX-encoded dot products */
     bool has_avx512;   /* F + BW + VL + DQ, with OS support */
     bool has_avx512_vnni;

@@ -181,7 +181,8 @@ typedef struct quire_sampler_opts {
 int quire_sampler_create(quire_sampler **out, const quire_model *model,
                          const quire_sampler_opts *opts);
 void quire_sampler_destroy(quire_sampler *sampler);
-/* Choose from n_vocab logits and remember the choice. No allocation. */
+/* Choose from n_vocab logits and remember the choice. Nothing of ours is allocated; libllama sorts
+ * in memory of its own when top_k is off or above 128. */
 int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits);
 void quire_sampler_reset(quire_sampler *sampler);
 

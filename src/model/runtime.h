@@ -3,8 +3,9 @@
  * A runtime binds one model to one cache, one ggml CPU backend and one set of limits. A step takes
  * a batch of slices (sequence, new tokens): the cache grows by them, one ggml graph computes the
  * layers with two custom ops (append, paged attention), and logits of the rows asked for come back.
- * Graphs are kept by shape and reused. After create() a step of at most the created limits
- * allocates nothing of ours.
+ * Graphs are kept by shape and reused. A step whose shape is kept allocates nothing of ours but
+ * what the cache grows by: a table leaf every QUIRE_LEAF_ENTRIES pages, extents, and room for page
+ * ids.
  *
  * A step that fails leaves every sequence as it was; room reserved beyond its tokens is given back.
  *

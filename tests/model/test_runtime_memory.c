@@ -179,6 +179,35 @@ static void test_decode_does_not_allocate(void **state)
     quire_model_close(model);
 }
 
+/* A table takes a leaf every QUIRE_LEAF_ENTRIES pages; with an extent and the two arrays of page
+ * ids that is all that a long context may take, and not at each of its tokens. */
+static void test_only_growth_allocates(void **state)
+{
+    quire_model *model = fixture_open(fixture_model_path(MODEL));
+    quire_runtime_opts opts = opts_small();
+    const uint32_t leaf_tokens = QUIRE_LEAF_ENTRIES * opts.page_tokens;
+    const int32_t token = 1;
+    quire_runtime *runtime;
+    unsigned n_steps = 0;
+    quire_seq_id seq;
+
+    (void)state;
+    opts.n_ctx = leaf_tokens + 8;
+    runtime = fixture_runtime(model, &opts);
+    seq = fixture_seq(runtime);
+    assert_int_equal(quire_runtime_fill(runtime, seq, leaf_tokens - 4, 1), QUIRE_OK);
+    (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
+    for (uint32_t i = 0; i < 8; i++) {
+        arm(0);
+        (void)fixture_step(runtime, seq, &token, 1, QUIRE_LOGITS_LAST);
+        assert_in_range(n_calls, 0, 4);
+        n_steps += n_calls > 0;
+    }
+    assert_int_equal(n_steps, 1);
+    quire_runtime_destroy(runtime);
+    quire_model_close(model);
+}
+
 static void test_open_without_memory(void **state)
 {
     const char *path = fixture_model_path(MODEL);
@@ -332,6 +361,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decode_does_not_allocate),
+        cmocka_unit_test(test_only_growth_allocates),
         cmocka_unit_test(test_open_without_memory),
         cmocka_unit_test(test_create_without_memory),
         cmocka_unit_test(test_step_without_memory),

@@ -3,7 +3,7 @@
 //   node scripts/compare.mjs --quire build/quire --peer DIR [--only quality,speed,memory] [--threads 2] [--out FILE]
 //
 // `make compare` builds both sides and calls this. Prints one line per row as it is measured and a
-// Markdown table at the end; exits 1 if a bar was missed. Rows whose model is absent are skipped by name.
+// Markdown table at the end; exits 1 if a bar was missed or a row failed. Rows whose model is absent are skipped by name.
 //
 // SPDX-License-Identifier: MIT
 import { writeFileSync } from "node:fs";
@@ -36,7 +36,14 @@ if (!options.peer) {
 const at = places(root);
 const c = { quire: options.quire, peer: options.peer, threads: Number(options.threads), work: at.work };
 const report = new Report();
+const parts = ["quality", "speed", "memory"];
 const only = new Set(options.only.split(","));
+for (const part of only) {
+    if (!parts.includes(part)) {
+        process.stderr.write(`compare: --only '${part}' is unknown: it takes ${parts.join(", ")}, comma-separated\n`);
+        process.exit(2);
+    }
+}
 const data = (name) => join(at.shared, "data", name);
 const model = (name) => join(at.shared, "models", name);
 
@@ -49,6 +56,15 @@ const stories15M = { name: "stories15M Q8_0", model: model("stories15M-q8_0.gguf
 const miniMind = { name: "minimind2-small Q8_0", model: model("minimind2-small-q8_0.gguf"), text: data("moby-dick.txt"),
     ctx: 8192, chunks: 4 };
 
+// A side that fails costs its row, not what was measured before.
+function row(measure, s) {
+    try {
+        measure(c, report, s);
+    } catch (error) {
+        report.add({ what: `${measure.name}, ${s.name}`, verdict: "failed", note: error.message.replaceAll("\n", " ") });
+    }
+}
+
 // A model of SmolLM2-135M's shape with random weights, generated once per format version.
 function smolShape() {
     const path = join(at.work, "smollm2-135m-shape-q8_0.gguf");
@@ -57,28 +73,28 @@ function smolShape() {
 }
 
 if (only.has("quality")) {
-    exactPerplexity(c, report, stories260K);
-    bandPerplexity(c, report, stories15M);
-    bandPerplexity(c, report, miniMind);
-    bandPerplexity(c, report, { ...tinyLlama, agreement: true });
-    q8Divergence(c, report, stories15M);
-    q8Divergence(c, report, { ...miniMind, ctx: 2048 });
-    q8Divergence(c, report, { ...tinyLlama, bar: 1.15 });
+    row(exactPerplexity, stories260K);
+    row(bandPerplexity, stories15M);
+    row(bandPerplexity, miniMind);
+    row(bandPerplexity, { ...tinyLlama, agreement: true });
+    row(q8Divergence, stories15M);
+    row(q8Divergence, { ...miniMind, ctx: 2048 });
+    row(q8Divergence, { ...tinyLlama, bar: 1.15 });
 }
 if (only.has("memory")) {
-    longContext(c, report, { ...miniMind, ctx: 32768, kv: "f16" });
-    longContext(c, report, { ...miniMind, ctx: 32768, kv: "q8" });
+    row(longContext, { ...miniMind, ctx: 32768, kv: "f16" });
+    row(longContext, { ...miniMind, ctx: 32768, kv: "q8" });
 }
 if (only.has("speed")) {
     const smol = smolShape();
     const f16 = [{ kv: "f16", fa: "off" }, { kv: "f16", fa: "on" }];
     for (const m of [tinyLlama, smol]) {
-        race(c, report, { ...m, depth: 0, prompt: 512, kv: "f16", peer: f16, bar: 0.95 });
-        race(c, report, { ...m, depth: 0, gen: 32, kv: "f16", peer: f16, bar: 0.95 });
+        row(race, { ...m, depth: 0, prompt: 512, kv: "f16", peer: f16, bar: 0.95 });
+        row(race, { ...m, depth: 0, gen: 32, kv: "f16", peer: f16, bar: 0.95 });
     }
-    race(c, report, { ...smol, depth: 8192, gen: 32, kv: "q8", peer: f16, bar: 1.5, rounds: 2 });
-    race(c, report, { ...smol, depth: 8192, gen: 32, kv: "f16", peer: f16, rounds: 1 });
-    race(c, report, { ...smol, depth: 8192, prompt: 512, kv: "q8", peer: f16, rounds: 1 });
+    row(race, { ...smol, depth: 8192, gen: 32, kv: "q8", peer: f16, bar: 1.5, rounds: 2 });
+    row(race, { ...smol, depth: 8192, gen: 32, kv: "f16", peer: f16, rounds: 1 });
+    row(race, { ...smol, depth: 8192, prompt: 512, kv: "q8", peer: f16, rounds: 1 });
 }
 
 const version = run(options.quire, ["--version"]).stdout.match(/ggml ([\d.]+)/)?.[1] ?? "unknown";

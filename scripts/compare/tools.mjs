@@ -45,13 +45,14 @@ export function machine() {
 
 // Where models, generated files and the peers' programs are; see scripts/setup.sh.
 export function places(root) {
-    const cache = join(process.env.XDG_CACHE_HOME ?? join(process.env.HOME ?? "/tmp", ".cache"), "quire");
+    const cache = join(process.env.XDG_CACHE_HOME || join(process.env.HOME || "/tmp", ".cache"), "quire");
     const work = join(cache, "compare");
     mkdirSync(work, { recursive: true });
     return { root, cache, work, shared: process.env.QUIRE_SHARED ?? join(root, "..", "shared") };
 }
 
-// The rows of the report. A row either passes, fails, is reported without a bar, or is skipped by name.
+// The rows of the report. A row meets its bar or misses it, is reported without a bar, is skipped by name, or
+// failed because a program did.
 export class Report {
     constructor() {
         this.rows = [];
@@ -79,7 +80,7 @@ export class Report {
     }
 
     failed() {
-        return this.rows.filter((r) => r.verdict === "missed").length;
+        return this.rows.filter((r) => r.verdict === "missed" || r.verdict === "failed").length;
     }
 }
 

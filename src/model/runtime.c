@@ -37,6 +37,13 @@ static uint32_t rotation(bool is_on, quire_format format, uint32_t d)
     return is_on && format == QUIRE_FORMAT_Q8 ? quire_hadamard_block(d) : 0;
 }
 
+/* Whether a layer reads what it stores and nothing else; append stores to the lanes it reads. */
+static bool has_own_kv(const quire_kv_map_entry *map)
+{
+    return map->n_k == 1 && map->n_v == 1 && map->k_src[0] == map->stored &&
+           map->v_src[0] == map->stored;
+}
+
 /* Fill in the defaults and refuse what cannot work. */
 static int opts_resolve(quire_runtime *rt, quire_error *err)
 {
@@ -47,9 +54,7 @@ static int opts_resolve(quire_runtime *rt, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL, "the model was opened without its weights");
     }
     for (uint32_t il = 0; il < desc->n_layer; il++) {
-        const quire_kv_map_entry *map = &desc->kv_map[il];
-
-        if (map->stored < 0 || map->n_k != 1 || map->n_v != 1) {
+        if (!has_own_kv(&desc->kv_map[il])) {
             return quire_error_set(err, QUIRE_UNSUPP,
                                    "layer %u shares its KV with other layers; this build runs "
                                    "models in which each layer stores its own",

@@ -69,7 +69,7 @@ typedef struct quire_sampling_args {
       .offset = offsetof(quire_common_args, kv.v), .help = "format of V alone" }
 
 #define QUIRE_ROWS_CACHE                                                                           \
-    { .names = { "--kv-budget" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",                         \
+    { .names = { "--kv-budget" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,  \
       .initial_text = "what the context needs",                                                    \
       .offset = offsetof(quire_common_args, kv_budget_bytes), .help = "memory for KV pages" },     \
     { .names = { "--page-tokens" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64, .max = 1024,  \

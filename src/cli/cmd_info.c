@@ -25,7 +25,7 @@ typedef struct info_args {
 /* clang-format off */
 static const quire_opt options[] = {
     QUIRE_ROW_MODEL,
-    { .names = { "--memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",
+    { .names = { "--memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
       .initial_text = "what this machine has", .offset = offsetof(info_args, memory_bytes),
       .help = "memory to fit weights and KV pages in" },
     QUIRE_ROW_JSON,

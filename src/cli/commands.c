@@ -47,8 +47,14 @@ static void print_help(FILE *out)
           out);
 }
 
-static int print_version(bool is_json)
+static int print_version(int argc, char **argv)
 {
+    bool is_json = argc > 0 && strcmp(argv[0], "--json") == 0;
+
+    if (argc > (is_json ? 1 : 0)) {
+        quire_say("unexpected '%.80s': --version takes --json or nothing", argv[is_json ? 1 : 0]);
+        return QUIRE_EXIT_USAGE;
+    }
     if (is_json) {
         return quire_stdout_json(json_pack("{s:s, s:s, s:s}", "version", QUIRE_VERSION, "ggml",
                                            quire_model_ggml_version(), "isa", quire_attn_isa()));
@@ -126,7 +132,7 @@ static int dispatch(int argc, char **argv)
         return QUIRE_EXIT_OK;
     }
     if (strcmp(name, "--version") == 0) {
-        return print_version(argc > 2 && strcmp(argv[2], "--json") == 0);
+        return print_version(argc - 2, argv + 2);
     }
     command = quire_command_find(name);
     return command != NULL ? run_command(command, argc - 2, argv + 2) : fail_unknown(name);

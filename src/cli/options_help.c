@@ -140,7 +140,6 @@ static void describe_left(text *t, const quire_opt *opt)
     } else if (opt->unit != NULL) {
         add(t, " %s", opt->unit);
     }
-    add(t, " ");
 }
 
 static void describe_right(text *t, const quire_opt *opt)

@@ -301,6 +301,7 @@ static void help_lists_everything(void **state)
             line += *line == '\n';
             assert_true(strcspn(line, "\n") <= 110);
         }
+        assert_null(strstr(text, " \n"));
         free(text);
     }
 }

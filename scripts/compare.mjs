@@ -49,11 +49,11 @@ const model = (name) => join(at.shared, "models", name);
 
 const stories260K = { name: "stories260K-f32", model: model("stories260K-f32.gguf"), text: data("tinystories.txt"),
     ctx: 512, chunks: 20 };
-const tinyLlama = { name: "TinyLlama IQ2_XXS", model: join(at.cache, "models", "tinyllama-1.1b-chat-iq2_xxs.gguf"),
+const tinyLlama = { headDim: 64, name: "TinyLlama IQ2_XXS", model: join(at.cache, "models", "tinyllama-1.1b-chat-iq2_xxs.gguf"),
     text: data("wiki.test.raw"), ctx: 2048, chunks: Number(options.chunks) };
-const stories15M = { name: "stories15M Q8_0", model: model("stories15M-q8_0.gguf"), text: data("tinystories.txt"),
+const stories15M = { headDim: 48, name: "stories15M Q8_0", model: model("stories15M-q8_0.gguf"), text: data("tinystories.txt"),
     ctx: 256, chunks: 100 };
-const miniMind = { name: "minimind2-small Q8_0", model: model("minimind2-small-q8_0.gguf"), text: data("moby-dick.txt"),
+const miniMind = { headDim: 64, name: "minimind2-small Q8_0", model: model("minimind2-small-q8_0.gguf"), text: data("moby-dick.txt"),
     ctx: 8192, chunks: 4 };
 
 // A side that fails costs its row, not what was measured before.

@@ -10,7 +10,8 @@
  *                                  \__ kept by the prefix tree: cached __/     (next issue)
  *
  * Sharing. fork() shares every page and every table leaf. Leaves are copied when one side writes
- * them. A full page is never written again. A partly filled tail page has one appender; when a
+ * them. A full page is not written again while anybody else holds it; its only holder may cut itself
+ * back into it and go on. A partly filled tail page has one appender; when a
  * sequence must append into a tail page that others also hold, it first gets a copy of its own, so
  * that token i of a sequence always sits in slot i % page_tokens and attention sums in the same
  * order whether or not a prefix was shared.

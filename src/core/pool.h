@@ -178,7 +178,8 @@ quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_regi
 void quire_pool_ref(quire_pool *pool, quire_page_id id, quire_seq_id seq);
 void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq);
 
-/* A live page stays when its last reference goes: it is cached then. */
+/* A live page stays when its last reference goes: it is cached then. The tables keep their hands
+ * off it from then on, so a page that a sequence still fills must not be kept. */
 void quire_pool_keep(quire_pool *pool, quire_page_id id);
 /* Undo keep; a cached page becomes free. */
 void quire_pool_evict(quire_pool *pool, quire_page_id id);

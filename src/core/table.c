@@ -161,11 +161,14 @@ static quire_leaf *tail_leaf(const quire_table *table)
     return table_leaf(table, (table->n_entries - 1) / QUIRE_LEAF_ENTRIES);
 }
 
-/* Whether somebody else also holds the tail page, directly or through the leaf. */
+/* Whether somebody else also holds the tail page: directly, through the leaf, or as the prefix
+ * tree. */
 static bool is_tail_shared(const quire_table_ctx *ctx, const quire_table *table,
                            const quire_page_entry *tail)
 {
-    return tail_leaf(table)->refs > 1 || quire_pool_page(ctx->pool, tail->page)->refs > 1;
+    const quire_page *page = quire_pool_page(ctx->pool, tail->page);
+
+    return tail_leaf(table)->refs > 1 || page->refs > 1 || page->is_kept;
 }
 
 uint32_t quire_table_ready_tokens(const quire_table_ctx *ctx, const quire_table *table,

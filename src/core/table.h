@@ -12,7 +12,8 @@
  *       and all its entries hold tokens, so that every holder means the same entries
  *   T2  entry i starts at token i * page_tokens and at slot 0; all but the tail are full
  *   T3  a page's refs is the number of leaf entries that name it
- *   T4  only a tail page that one leaf holds, in a leaf that one table holds, is appended to
+ *   T4  only a tail page that one leaf holds, in a leaf that one table holds, is appended to,
+ *       and only while the prefix tree does not keep the page
  *
  * As everywhere: functions named plan may fail and change nothing that counts, the others cannot
  * fail and take what the plan has laid by.

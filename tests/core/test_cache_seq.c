@@ -231,6 +231,42 @@ static void test_copy_in_a_private_leaf(void **state)
     test_cache_destroy(&t);
 }
 
+/* A page that the prefix tree keeps is not written again, also when a sequence is its only holder
+ * and was cut back into it. */
+static void test_kept_page_is_copied(void **state)
+{
+    quire_cache_opts opts = test_opts(10);
+    quire_page_id kept;
+    quire_seq_id a;
+    test_cache t;
+
+    (void)state;
+    test_cache_create(&t, &opts, 0, 0);
+    a = test_open(t.cache);
+    append_stamped(t.cache, a, PAGE_TOKENS, 0);
+    kept = test_page_of(t.cache, a, 0, 0);
+    quire_pool_keep(&t.cache->pool, kept);
+    assert_int_equal(quire_seq_truncate(t.cache, a, 1), QUIRE_OK);
+    append_stamped(t.cache, a, 1, 500);
+    assert_int_not_equal(test_page_of(t.cache, a, 0, 0), kept);
+    assert_int_equal(quire_pool_page(&t.cache->pool, kept)->state, QUIRE_PAGE_CACHED);
+    assert_int_equal(test_stats(t.cache).page_copies_total, 1);
+    test_slot_check(t.cache, a, 0, 0);
+    test_slot_check(t.cache, a, 1, 500);
+
+    /* Evicted before the append, it is written in place. */
+    quire_pool_evict(&t.cache->pool, kept);
+    kept = test_page_of(t.cache, a, 0, 0);
+    quire_pool_keep(&t.cache->pool, kept);
+    assert_int_equal(quire_seq_truncate(t.cache, a, 1), QUIRE_OK);
+    quire_pool_evict(&t.cache->pool, kept);
+    append_stamped(t.cache, a, 1, 600);
+    assert_int_equal(test_page_of(t.cache, a, 0, 0), kept);
+    assert_int_equal(test_stats(t.cache).page_copies_total, 1);
+    test_slot_check(t.cache, a, 1, 600);
+    test_cache_destroy(&t);
+}
+
 static void test_reserve(void **state)
 {
     quire_cache_opts opts = test_opts(4);
@@ -520,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_full_tail_is_not_copied),
         cmocka_unit_test(test_last_holder_appends_in_place),
         cmocka_unit_test(test_copy_in_a_private_leaf),
+        cmocka_unit_test(test_kept_page_is_copied),
         cmocka_unit_test(test_reserve),
         cmocka_unit_test(test_reserve_copies_the_tail),
         cmocka_unit_test(test_fork_with_reserved_room),

@@ -10,11 +10,11 @@
  *                                  \__ kept by the prefix tree: cached __/     (next issue)
  *
  * Sharing. fork() shares every page and every table leaf. Leaves are copied when one side writes
- * them. A full page is not written again while anybody else holds it; its only holder may cut itself
- * back into it and go on. A partly filled tail page has one appender; when a
- * sequence must append into a tail page that others also hold, it first gets a copy of its own, so
- * that token i of a sequence always sits in slot i % page_tokens and attention sums in the same
- * order whether or not a prefix was shared.
+ * them. A full page is not written again while anybody else holds it; its only holder may cut
+ * itself back into it and go on. A partly filled tail page has one appender; when a sequence must
+ * append into a tail page that others also hold, it first gets a copy of its own, so that token i
+ * of a sequence always sits in slot i % page_tokens and attention sums in the same order whether or
+ * not a prefix was shared.
  *
  * Plan, then apply. Every call that takes memory first works out all it needs, in every group; if
  * anything is missing it returns QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS) and nothing

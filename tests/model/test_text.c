@@ -189,6 +189,34 @@ static void tokenizer_checks(const char *name)
     quire_model_close(model);
 }
 
+/* Four bytes in the form of a character beyond U+10FFFF. */
+static void test_text_beyond_unicode(void **state)
+{
+    static const char *const names[] = { "stories260K-f32.gguf", "minimind2-small-q8_0.gguf" };
+    static const char text[] = "one \xf4\x90\x80\x80 two \xf7\xbf\xbf\xbf\xf5\x80\x80\x80";
+    static const char broken[] = "one \xff\x90\x80\x80 two \xff\xbf\xbf\xbf\xff\x80\x80\x80";
+    int32_t tokens[64], expected[64];
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        quire_model *model = fixture_open(fixture_model_path(names[i]));
+        const int64_t n =
+            quire_model_tokenize(model, text, sizeof text - 1, true, true, tokens, 64);
+
+        assert_in_range(n, 1, 64);
+        if (i == 0) {
+            round_trip(model, text, sizeof text - 1); /* bytes are tokens here */
+        } else {
+            /* As any other bytes that are no UTF-8. */
+            assert_int_equal(
+                quire_model_tokenize(model, broken, sizeof broken - 1, true, true, expected, 64),
+                n);
+            assert_memory_equal(tokens, expected, (size_t)n * sizeof *tokens);
+        }
+        quire_model_close(model);
+    }
+}
+
 static void test_tokenizer_spm(void **state)
 {
     (void)state;
@@ -446,6 +474,7 @@ int main(void)
         cmocka_unit_test(test_utf8_split_characters_come_whole),
         cmocka_unit_test(test_utf8_invalid_becomes_replacement),
         cmocka_unit_test(test_utf8_random_bytes),
+        cmocka_unit_test(test_text_beyond_unicode),
         cmocka_unit_test(test_tokenizer_spm),
         cmocka_unit_test(test_tokenizer_bpe),
         cmocka_unit_test(test_tokenizer_fixtures),

@@ -14,9 +14,8 @@
 #include "cli/options.h"
 
 #define QUIRE_THREADS_MAX 512
-#define QUIRE_TOKENS_MAX                                                                           \
-    (1 << 20) /* longest context; quire_cache_opts.seq_tokens_max's default                        \
-               */
+/* Longest context; quire_cache_opts.seq_tokens_max has the same default. */
+#define QUIRE_TOKENS_MAX (1 << 20)
 
 typedef struct quire_common_args {
     const char *model;

@@ -56,8 +56,8 @@ static const quire_opt options[] = {
       .help = "where a depth's KV comes from: synthetic pages, or computed like a prompt" },
     { .names = { "--cache" }, .type = QUIRE_OPT_CHOICE, .choices = caches, .initial = "paged",
       .offset = offsetof(bench_args, cache),
-      .help = "pages, one buffer of the whole context per sequence, or no cache: every token is "
-              "computed again for each new one" },
+      .help = "pages, one buffer of the whole context (-c) per sequence, or no cache: every token "
+              "is computed again for each new one" },
     QUIRE_ROW_JSON,
 };
 /* clang-format on */

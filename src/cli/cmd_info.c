@@ -54,6 +54,9 @@ static cost cost_of(const quire_model_desc *desc, quire_format format, uint64_t 
 
     if (c.token_bytes > 0) {
         c.longest_tokens = left / (c.token_bytes * PAGE_TOKENS) * PAGE_TOKENS;
+        /* A sequence, and so -c, ends there even if more would fit. */
+        c.longest_tokens =
+            c.longest_tokens < QUIRE_TOKENS_MAX ? c.longest_tokens : QUIRE_TOKENS_MAX;
     }
     return c;
 }
@@ -169,8 +172,9 @@ static void print_costs(const quire_model_desc *d, uint64_t memory_bytes)
         }
     }
     printf("  * trained context. The longest context counts weights and KV in whole pages of %u\n"
-           "  tokens; not the compute buffers, the program and what else the machine runs.\n",
-           PAGE_TOKENS);
+           "  tokens, %u tokens at most; not the compute buffers, the program and what else the\n"
+           "  machine runs.\n",
+           PAGE_TOKENS, (unsigned)QUIRE_TOKENS_MAX);
 }
 
 static int run(void *opaque)

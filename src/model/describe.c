@@ -60,7 +60,8 @@ static int arch_get(const quire_gguf *file, quire_model_desc *desc, quire_error 
     }
     return quire_error_set(
         err, QUIRE_UNSUPP,
-        "%s: architecture '%s' is not supported (supported: llama, qwen2, qwen3)",
+        "%s: architecture '%s' is not supported (supported: llama, qwen2, qwen3); choose a model "
+        "of one of those",
         quire_gguf_path(file), quire_gguf_printable(text, sizeof(text), raw, strlen(raw)));
 }
 

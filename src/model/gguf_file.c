@@ -32,7 +32,8 @@ static int file_scan(const char *path, uint64_t *file_bytes, quire_error *err)
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
     if (fd < 0 || fstat(fd, &st) != 0) {
-        rc = quire_error_set_errno(err, errno, "%s: cannot open", path);
+        rc = quire_error_set_errno(err, errno, "%s: cannot open",
+                                   path[0] != '\0' ? path : "the model's name is empty");
         goto out;
     }
     if (!S_ISREG(st.st_mode)) {

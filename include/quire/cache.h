@@ -54,16 +54,17 @@ typedef struct quire_cache quire_cache;
 #else
 #define QUIRE_PAGE_TOKENS_MIN 64u /* page_tokens is a multiple of it */
 #endif
-#define QUIRE_PAGE_TOKENS_MAX    1024u
-#define QUIRE_PAGE_BYTES_MAX     ((size_t)1 << 36)
-#define QUIRE_GROUPS_MAX         8u
-#define QUIRE_REGIONS_MAX        16u
-#define QUIRE_REGION_DYNAMIC     0u /* the one region every cache has */
-#define QUIRE_PAGES_MAX          (1u << 28)
-#define QUIRE_EXTENTS_MAX        (1u << 20)
-#define QUIRE_SEQS_MAX           (1u << 20)
-#define QUIRE_SEQ_TOKENS_MAX     (1u << 30)
-#define QUIRE_HISTORY_EVENTS_MAX (1u << 24)
+#define QUIRE_PAGE_TOKENS_MAX        1024u
+#define QUIRE_PAGE_BYTES_MAX         ((size_t)1 << 36)
+#define QUIRE_GROUPS_MAX             8u
+#define QUIRE_REGIONS_MAX            16u
+#define QUIRE_REGION_DYNAMIC         0u /* the one region every cache has */
+#define QUIRE_PAGES_MAX              (1u << 28)
+#define QUIRE_EXTENTS_MAX            (1u << 20)
+#define QUIRE_SEQS_MAX               (1u << 20)
+#define QUIRE_SEQ_TOKENS_MAX         (1u << 30)
+#define QUIRE_HISTORY_EVENTS_MAX     (1u << 24)
+#define QUIRE_HISTORY_EVENTS_DEFAULT 4096
 
 typedef struct quire_cache_opts {
     uint32_t struct_bytes;
@@ -85,8 +86,8 @@ typedef struct quire_cache_opts {
 #define QUIRE_CACHE_OPTS_INIT                                                                      \
     {                                                                                              \
         .struct_bytes = (uint32_t)sizeof(quire_cache_opts), .page_tokens = 64, .n_groups = 1,      \
-        .seqs_max = 1024, .seq_tokens_max = 1u << 20, .history_events = 4096,                      \
-        .watermark_pages_max = 256                                                                 \
+        .seqs_max = 1024, .seq_tokens_max = 1u << 20,                                              \
+        .history_events = QUIRE_HISTORY_EVENTS_DEFAULT, .watermark_pages_max = 256                 \
     }
 
 /* Create a cache. No extent is mapped before it is needed (or maintain() asks for one).
@@ -208,17 +209,35 @@ int quire_region_stats_get(const quire_cache *cache, quire_region_id region,
  * Errors: QUIRE_NOTFOUND, QUIRE_INVAL (below what is charged now). */
 int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t budget_bytes);
 
+/*  X(symbol, value, "name")
+ *
+ * ALLOC  page taken by seq
+ * REF    page shared with seq; a fork shares leaves, so this comes with the copy of the leaf, when
+ *        one side writes it
+ * UNREF  seq let go, others remain
+ * FREE   last reference dropped by seq
+ * COPY   page, just taken, became seq's private copy of a shared one
+ * MOVE   coalescing moved the page
+ * MAP    extent taken from the OS (page = extent number)
+ * UNMAP  extent returned */
+#define QUIRE_HISTORY_KIND_MAP(X)                                                                  \
+    X(ALLOC, 1, "alloc")                                                                           \
+    X(REF, 2, "ref")                                                                               \
+    X(UNREF, 3, "unref")                                                                           \
+    X(FREE, 4, "free")                                                                             \
+    X(COPY, 5, "copy")                                                                             \
+    X(MOVE, 6, "move")                                                                             \
+    X(MAP, 7, "map")                                                                               \
+    X(UNMAP, 8, "unmap")
+
 typedef enum quire_history_kind {
-    QUIRE_HISTORY_ALLOC = 1, /* page taken by seq */
-    QUIRE_HISTORY_REF = 2,   /* page shared with seq; a fork shares leaves, so this comes with the
-                                copy of the leaf, when one side writes it */
-    QUIRE_HISTORY_UNREF = 3, /* seq let go, others remain */
-    QUIRE_HISTORY_FREE = 4,  /* last reference dropped by seq */
-    QUIRE_HISTORY_COPY = 5,  /* page, just taken, became seq's private copy of a shared one */
-    QUIRE_HISTORY_MOVE = 6,  /* coalescing moved the page */
-    QUIRE_HISTORY_MAP = 7,   /* extent taken from the OS (page = extent number) */
-    QUIRE_HISTORY_UNMAP = 8  /* extent returned */
+#define X(sym, val, name) QUIRE_HISTORY_##sym = (val),
+    QUIRE_HISTORY_KIND_MAP(X)
+#undef X
 } quire_history_kind;
+
+/* "alloc"; "unknown" outside the table. Memory: static. Thread: any. */
+const char *quire_history_kind_name(quire_history_kind kind);
 
 typedef struct quire_history_event {
     uint64_t number; /* counts from 0; gaps at the front mean the ring wrapped */

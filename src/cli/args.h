@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "cli/options.h"
+#include "quire/cache.h"
 
 #define QUIRE_THREADS_MAX 512
 /* Longest context; quire_cache_opts.seq_tokens_max has the same default. */
@@ -25,6 +26,7 @@ typedef struct quire_common_args {
     uint64_t kv_budget_bytes; /* 0 = what the context needs */
     int64_t page_tokens;
     int64_t n_batch;
+    const char *kv_history; /* NULL = not asked for */
     bool is_json;
 } quire_common_args;
 
@@ -78,9 +80,19 @@ typedef struct quire_sampling_args {
       .max = 65536, .initial = "512", .offset = offsetof(quire_common_args, n_batch),              \
       .help = "prompt tokens computed in one step" }
 
-/* Every command that runs a model. */
+#define QUIRE_TEXT_OF(macro)  QUIRE_TEXT_OF_(macro)
+#define QUIRE_TEXT_OF_(words) #words
+
+#define QUIRE_ROW_KV_HISTORY                                                                       \
+    { .names = { "--kv-history" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",                         \
+      .offset = offsetof(quire_common_args, kv_history),                                           \
+      .help = "at the end, write cache statistics and who took and released which KV page when "   \
+              "(the last " QUIRE_TEXT_OF(QUIRE_HISTORY_EVENTS_DEFAULT) " events; JSON Lines)" }
+
+/* Every command that runs one runtime. */
 #define QUIRE_ROWS_RUNTIME(default_ctx)                                                            \
-    QUIRE_ROW_MODEL, QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx), QUIRE_ROWS_KV, QUIRE_ROWS_CACHE
+    QUIRE_ROW_MODEL, QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx), QUIRE_ROWS_KV,                 \
+        QUIRE_ROWS_CACHE, QUIRE_ROW_KV_HISTORY
 
 /* For a struct `args_type` with a member `sampling`. */
 #define QUIRE_ROWS_SAMPLING(args_type)                                                             \

@@ -8,6 +8,7 @@
 #include "cli/args.h"
 #include "cli/collect.h"
 #include "cli/commands.h"
+#include "cli/kv_history.h"
 #include "cli/session.h"
 #include "cli/talk.h"
 #include "cli/writer.h"
@@ -291,6 +292,7 @@ static int run(void *opaque)
 {
     chat_args *args = opaque;
     chat c = { .args = args };
+    quire_kv_history history = { .cache = NULL };
     quire_error err = QUIRE_ERROR_INIT;
     int exit_status = QUIRE_EXIT_OK;
     int rc;
@@ -299,6 +301,10 @@ static int run(void *opaque)
     rc = quire_session_open(&c.session, &args->common, &err);
     if (rc == QUIRE_OK) {
         rc = check_template(&c, &err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = quire_kv_history_open(&history, quire_runtime_cache(c.session.runtime),
+                                   args->common.kv_history, &err);
     }
     if (rc == QUIRE_OK) {
         rc = quire_writer_create(&c.writer, &c.session, &args->sampling, &err);
@@ -323,6 +329,8 @@ static int run(void *opaque)
     } else {
         exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
+    /* While the sequence is open: its pages are what there is to see. */
+    exit_status = quire_kv_history_close(&history, exit_status);
     json_decref(c.turns);
     drop_messages(&c, 0);
     free(c.messages);

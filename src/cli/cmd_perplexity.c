@@ -5,6 +5,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/evaluate.h"
+#include "cli/kv_history.h"
 #include "cli/session.h"
 #include "cli/talk.h"
 
@@ -57,6 +58,7 @@ typedef struct perplexity {
     quire_session base; /* --kld-against: the same model, a second runtime */
     quire_logits_file base_file;
     quire_logits_file save_file;
+    quire_kv_history history;
     int32_t *from_text; /* tokens of -f */
     const int32_t *tokens;
     size_t n_tokens; /* of the whole text */
@@ -178,6 +180,8 @@ static int evaluate(perplexity *p, quire_error *err)
         .n_chunks = p->n_chunks,
     };
 
+    QUIRE_TRY(quire_kv_history_open(&p->history, quire_runtime_cache(p->session.runtime),
+                                    p->args->common.kv_history, err));
     if (is_saved) {
         quire_logits_head head = { p->n_ctx, p->session.desc->n_vocab, p->n_chunks, p->tokens };
 
@@ -310,6 +314,10 @@ static int check_usage(const perplexity_args *args)
         quire_say("no text given: -f FILE names one");
     } else if (args->has_against && args->logits_base != NULL) {
         quire_say("--kld-against and --logits-base both give a base: use one");
+    } else if (args->save_logits != NULL && args->common.kv_history != NULL &&
+               strcmp(args->save_logits, args->common.kv_history) == 0) {
+        quire_say("--save-logits and --kv-history both write %s: name two files",
+                  args->save_logits);
     } else if (args->common.n_ctx != 0 && args->common.n_ctx < (int64_t)CTX_MIN) {
         quire_say("-c %lld is too short: perplexity needs a context of at least %u tokens",
                   (long long)args->common.n_ctx, CTX_MIN);
@@ -351,6 +359,7 @@ static int run(void *opaque)
     } else {
         print_text(&p, base_name);
     }
+    exit_status = quire_kv_history_close(&p.history, exit_status);
     quire_evaluation_fini(&p.result);
     quire_logits_file_close(&p.save_file);
     quire_logits_file_close(&p.base_file);
@@ -366,7 +375,8 @@ const quire_command quire_command_perplexity = {
     .summary = "Measures how well a model predicts a text, and how far a KV format moves that.",
     .notes =
         "The text is cut into chunks of the context's length; in each, the second half is scored,\n"
-        "as llama-perplexity does: the numbers compare.\n\n"
+        "as llama-perplexity does: the numbers compare.\n"
+        "--kv-history tells of the cache that --kv sets, not of --kld-against's.\n\n"
         "example: quire perplexity -m model.gguf -f wiki.test.raw -c 2048 --chunks 4 --kv q8 "
         "--kld-against f32",
     .options = options,

@@ -4,6 +4,7 @@
 #include "cli/args.h"
 #include "cli/collect.h"
 #include "cli/commands.h"
+#include "cli/kv_history.h"
 #include "cli/session.h"
 #include "cli/talk.h"
 #include "cli/writer.h"
@@ -103,6 +104,7 @@ static int generate(run_args *args, quire_session *session, quire_error *err)
 {
     quire_collected text = { .is_streamed = !args->common.is_json,
                              .is_kept = args->common.is_json };
+    quire_kv_history history;
     quire_writer *writer = NULL;
     quire_writer_result result;
     int32_t *tokens = NULL;
@@ -110,7 +112,11 @@ static int generate(run_args *args, quire_session *session, quire_error *err)
     int exit_status = QUIRE_EXIT_FAILED;
     int rc;
 
-    rc = prepare(args, session, &tokens, &n_tokens, err);
+    rc = quire_kv_history_open(&history, quire_runtime_cache(session->runtime),
+                               args->common.kv_history, err);
+    if (rc == QUIRE_OK) {
+        rc = prepare(args, session, &tokens, &n_tokens, err);
+    }
     if (rc == QUIRE_OK) {
         rc = quire_writer_create(&writer, session, &args->sampling, err);
     }
@@ -131,10 +137,15 @@ static int generate(run_args *args, quire_session *session, quire_error *err)
     }
 
 out:
+    if (rc < 0) {
+        exit_status = quire_say_error(err, QUIRE_EXIT_FAILED);
+    }
+    /* While the sequence is open: its pages are what there is to see. */
+    exit_status = quire_kv_history_close(&history, exit_status);
     quire_writer_destroy(writer);
     free(tokens);
     quire_collected_fini(&text);
-    return rc < 0 ? quire_say_error(err, QUIRE_EXIT_FAILED) : exit_status;
+    return exit_status;
 }
 
 static int run(void *opaque)

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define MAGIC      "_logits_"
 #define HEAD_BYTES 20u
@@ -147,41 +146,23 @@ int quire_logits_file_read(quire_logits_file *file, quire_coded_row *row, quire_
     return QUIRE_OK;
 }
 
-static int fail_write(const quire_logits_file *file, quire_error *err)
-{
-    return quire_error_set_errno(err, errno, "cannot write %s", file->path);
-}
-
-/* The finished file takes the place of what has its name. That must not be a device or a pipe: the
- * rename would remove it. */
-static int check_replaceable(const char *path, quire_error *err)
-{
-    struct stat status;
-
-    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode)) {
-        return quire_error_set(err, QUIRE_INVAL, "cannot write %s: it is not a regular file", path);
-    }
-    return QUIRE_OK;
-}
-
 int quire_logits_file_create(quire_logits_file *out, const char *path,
                              const quire_logits_head *head, quire_error *err)
 {
     uint32_t sizes[3] = { head->n_ctx, head->n_vocab, head->n_chunks };
     size_t n_tokens = (size_t)head->n_chunks * head->n_ctx;
+    FILE *stream;
 
     QUIRE_TRY(set_path(out, path, err));
-    QUIRE_TRY(check_replaceable(path, err));
-    (void)snprintf(out->work_path, sizeof(out->work_path), "%s.partial", path);
+    QUIRE_TRY(quire_new_file_open(&out->new_file, path, err));
     out->n_ctx = head->n_ctx;
     out->n_vocab = head->n_vocab;
     out->n_chunks = head->n_chunks;
+    stream = out->new_file.stream;
     errno = 0;
-    out->file = fopen(out->work_path, "wb");
-    if (out->file == NULL || fwrite(MAGIC, 1, 8, out->file) != 8 ||
-        fwrite(sizes, sizeof(sizes[0]), 3, out->file) != 3 ||
-        fwrite(head->tokens, sizeof(int32_t), n_tokens, out->file) != n_tokens) {
-        (void)fail_write(out, err);
+    if (fwrite(MAGIC, 1, 8, stream) != 8 || fwrite(sizes, sizeof(sizes[0]), 3, stream) != 3 ||
+        fwrite(head->tokens, sizeof(int32_t), n_tokens, stream) != n_tokens) {
+        (void)quire_new_file_fail(&out->new_file, err);
         quire_logits_file_close(out);
         return err->status;
     }
@@ -193,23 +174,14 @@ int quire_logits_file_write(quire_logits_file *file, const quire_coded_row *row,
     size_t n_bytes = (size_t)quire_coded_row_bytes(file->n_vocab);
 
     errno = 0;
-    return fwrite(row, 1, n_bytes, file->file) == n_bytes ? QUIRE_OK : fail_write(file, err);
+    return fwrite(row, 1, n_bytes, file->new_file.stream) == n_bytes
+               ? QUIRE_OK
+               : quire_new_file_fail(&file->new_file, err);
 }
 
 int quire_logits_file_finish(quire_logits_file *file, quire_error *err)
 {
-    int close_result;
-
-    errno = 0;
-    close_result = fclose(file->file);
-    file->file = NULL;
-    if (close_result != 0 || rename(file->work_path, file->path) != 0) {
-        (void)fail_write(file, err);
-        (void)unlink(file->work_path);
-        return err->status;
-    }
-    file->work_path[0] = '\0';
-    return QUIRE_OK;
+    return quire_new_file_finish(&file->new_file, err);
 }
 
 void quire_logits_file_close(quire_logits_file *file)
@@ -217,10 +189,8 @@ void quire_logits_file_close(quire_logits_file *file)
     if (file->file != NULL) {
         (void)fclose(file->file);
         file->file = NULL;
-        if (file->work_path[0] != '\0') {
-            (void)unlink(file->work_path);
-        }
     }
+    quire_new_file_discard(&file->new_file);
     free(file->tokens);
     file->tokens = NULL;
 }

@@ -22,13 +22,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "cli/new_file.h"
 #include "cli/score.h"
 #include "quire/error.h"
 
 typedef struct quire_logits_file {
-    FILE *file;
-    char path[4096];      /* as given */
-    char work_path[4104]; /* while writing: path.partial, renamed when finished */
+    FILE *file;              /* reading */
+    char path[4096];         /* as given */
+    quire_new_file new_file; /* writing */
     uint32_t n_ctx;
     uint32_t n_vocab;
     uint32_t n_chunks;

@@ -10,6 +10,20 @@
 
 #include <string.h>
 
+static const char *const kind_names[] = {
+#define X(sym, val, name) [val] = (name),
+    QUIRE_HISTORY_KIND_MAP(X)
+#undef X
+};
+
+const char *quire_history_kind_name(quire_history_kind kind)
+{
+    size_t i = (size_t)kind;
+
+    return i < sizeof(kind_names) / sizeof(kind_names[0]) && kind_names[i] != NULL ? kind_names[i]
+                                                                                   : "unknown";
+}
+
 int quire_history_init(quire_history *history, const quire_allocator *allocator, uint32_t capacity,
                        uint64_t (*clock_us)(void *ctx), void *clock_ctx)
 {

@@ -5,6 +5,7 @@
 #include "model/runtime_internal.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "model/model_internal.h"
 
 #include <sched.h>
@@ -97,6 +98,14 @@ static int fail_budget(const quire_runtime_opts *o, uint64_t need_bytes, quire_e
                            quire_format_name(o->v_format), (unsigned long long)o->kv_budget_bytes);
 }
 
+/* For the cache's history. */
+static uint64_t us_since_created(void *ctx)
+{
+    const quire_runtime *rt = ctx;
+
+    return (quire_clock_ns() - rt->created_ns) / 1000u;
+}
+
 static int cache_open(quire_runtime *rt, quire_error *err)
 {
     quire_runtime_opts *o = &rt->opts;
@@ -127,6 +136,9 @@ static int cache_open(quire_runtime *rt, quire_error *err)
     opts.seqs_max = o->n_seqs_max;
     opts.seq_tokens_max = o->n_ctx;
     opts.lock_memory = o->lock_memory;
+    opts.clock_us = us_since_created;
+    opts.clock_ctx = rt;
+    rt->created_ns = quire_clock_ns();
     rc = quire_cache_create(&rt->cache, &opts);
     return rc < 0
                ? quire_error_set(err, rc, "cannot create the KV cache: %s", quire_status_text(rc))

@@ -7,7 +7,10 @@
  * what the cache grows by: a table leaf every QUIRE_LEAF_ENTRIES pages, extents, and room for page
  * ids.
  *
- * A step that fails leaves every sequence as it was; room reserved beyond its tokens is given back.
+ * A step that fails leaves every sequence's tokens as they were, and room reserved beyond them is
+ * given back. One thing may stay: a fork that shared its partly filled tail page may have got its
+ * own copy before the step failed (say, with QUIRE_NOPAGES at a later slice). It keeps the copy,
+ * one page more that is charged.
  *
  * Thread: owner.
  *
@@ -45,6 +48,7 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
                          const quire_runtime_opts *opts, quire_error *err);
 void quire_runtime_destroy(quire_runtime *runtime);
 
+/* Times in its history are microseconds since the runtime was created. */
 quire_cache *quire_runtime_cache(quire_runtime *runtime);
 uint32_t quire_runtime_n_threads(const quire_runtime *runtime);
 const char *quire_runtime_isa(const quire_runtime *runtime);

@@ -14,6 +14,7 @@ struct quire_runtime {
     const quire_model *model;
     quire_runtime_opts opts; /* with the defaults filled in */
     quire_cache *cache;
+    uint64_t created_ns; /* the history counts from here */
     quire_attn_workspace *workspace;
     quire_backend backend;
     quire_graph_op *ops; /* [n_layer] */

@@ -133,12 +133,26 @@ static void test_no_memory(void **state)
     assert_int_equal(memory.n_live, 0);
 }
 
+/* The names are an interface: programs read them in what --kv-history writes. */
+static void test_kind_names(void **state)
+{
+    static const char *const names[] = { "unknown", "alloc", "ref", "unref", "free",
+                                         "copy",    "move",  "map", "unmap", "unknown" };
+
+    (void)state;
+    for (int i = 0; i < 10; i++) {
+        assert_string_equal(quire_history_kind_name((quire_history_kind)i), names[i]);
+    }
+    assert_string_equal(quire_history_kind_name((quire_history_kind)-1), "unknown");
+    assert_string_equal(quire_history_kind_name(QUIRE_HISTORY_UNMAP), "unmap");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrap),      cmocka_unit_test(test_visit_stops),
         cmocka_unit_test(test_off),       cmocka_unit_test(test_clock),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_kind_names),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -122,7 +122,9 @@ uint64_t quire_model_kv_bytes_per_token(const quire_model_desc *desc, quire_form
 
 /* Token ids of text, which may be any bytes: what is no UTF-8 becomes byte tokens (SPM) or U+FFFD
  * (BPE). Returns the number of tokens, also when it exceeds cap (then what was written is of no
- * use). Errors: QUIRE_LIMIT (2 GiB), QUIRE_NOMEM. */
+ * use). Errors: QUIRE_LIMIT (2 GiB), QUIRE_NOMEM (also: no thread, or no address space of 1 KiB per
+ * byte for its stack, which texts for BPE get).
+ * Thread: any with a stack of 128 KiB; blocks until done. */
 int64_t quire_model_tokenize(const quire_model *model, const char *text, size_t text_bytes,
                              bool add_special, bool parse_special, int32_t *tokens, size_t cap);
 

@@ -1,4 +1,4 @@
-/* text.c - tokens, text and chat templates through libllama's C API; Zephyr's template is ours.
+/* text.c - tokens to text, and chat templates, through libllama's C API; Zephyr's template is ours.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/model_internal.h"
@@ -23,51 +23,6 @@ static int64_t length_of(int32_t n)
 static int32_t capped(size_t cap)
 {
     return cap > INT32_MAX ? INT32_MAX : (int32_t)cap;
-}
-
-/* Whether a character beyond U+10FFFF may begin with p[0]: F4 90 .. F4 BF and F5 .. F7 do so. */
-static bool is_beyond_unicode(const char *p, size_t n)
-{
-    const unsigned char lead = (unsigned char)p[0];
-
-    return n >= 2 && (lead > 0xf4 || (lead == 0xf4 && (unsigned char)p[1] >= 0x90));
-}
-
-/* libllama's byte-level tokenizers decode such bytes to a character that they throw on when they
- * encode it (unicode.cpp at ggml 0.25.1); any other bytes that are no UTF-8 count as U+FFFD each.
- * FF begins nothing, so in its place they do too. *copy is NULL when the text may stay. */
-static int text_mend(const quire_model *model, const char *text, size_t text_bytes, char **copy)
-{
-    *copy = NULL;
-    if (llama_vocab_type(model->vocab) == LLAMA_VOCAB_TYPE_SPM) {
-        return QUIRE_OK; /* takes bytes as they are */
-    }
-    for (size_t i = 0; i < text_bytes; i++) {
-        if (!is_beyond_unicode(text + i, text_bytes - i)) {
-            continue;
-        }
-        if (*copy == NULL) {
-            *copy = malloc(text_bytes);
-            QUIRE_FAIL_IF(*copy == NULL, QUIRE_NOMEM);
-            memcpy(*copy, text, text_bytes);
-        }
-        (*copy)[i] = (char)0xff;
-    }
-    return QUIRE_OK;
-}
-
-int64_t quire_model_tokenize(const quire_model *model, const char *text, size_t text_bytes,
-                             bool add_special, bool parse_special, int32_t *tokens, size_t cap)
-{
-    char *copy;
-    int32_t n;
-
-    QUIRE_FAIL_IF(text_bytes > INT32_MAX, QUIRE_LIMIT);
-    QUIRE_TRY(text_mend(model, text, text_bytes, &copy));
-    n = llama_tokenize(model->vocab, copy != NULL ? copy : text, (int32_t)text_bytes, tokens,
-                       capped(cap), add_special, parse_special);
-    free(copy);
-    return n == INT32_MIN ? QUIRE_LIMIT : length_of(n);
 }
 
 int64_t quire_model_token_text(const quire_model *model, int32_t token, bool is_special,

@@ -88,7 +88,9 @@ export function bandPerplexity(c, report, s) {
 // other so often, does ours agree with one of them as often? Agreement with its most exact setting (f32 KV,
 // flash attention off) is reported beside it. A standard error is about 0.4 % on two chunks.
 function agreement(report, s, mine, self) {
-    const theirs = self.sameTop / 100;
+    // Printed to a thousandth of a percent: back to the count of tokens it stands for.
+    const scored = mine["f16 off"].n_scored;
+    const theirs = Math.round(self.sameTop / 100 * scored) / scored;
     const top1 = (name) => mine[name].base.top1_agreement;
     const nearer = Math.max(top1("f16 off"), top1("f16 on"));
     report.add({

@@ -10,11 +10,6 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#elif defined(__aarch64__)
-#include <sys/auxv.h>
-#ifndef HWCAP_ASIMDDP
-#define HWCAP_ASIMDDP (1UL << 20)
-#endif
 #endif
 
 static quire_cpu cpu;
@@ -39,10 +34,8 @@ static void detect(void)
                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                      __builtin_cpu_supports("avx512dq");
     cpu.has_avx512_vnni = cpu.has_avx512 && __builtin_cpu_supports("avx512vnni");
-    cpu.has_avx512_bf16 = cpu.has_avx512 && __builtin_cpu_supports("avx512bf16");
 #elif defined(__aarch64__)
     cpu.has_neon = true;
-    cpu.has_neon_dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #endif
 }
 

@@ -11,9 +11,7 @@ typedef struct quire_cpu {
     bool has_avx_vnni; /* VEX-encoded dot products */
     bool has_avx512;   /* F + BW + VL + DQ, with OS support */
     bool has_avx512_vnni;
-    bool has_avx512_bf16;
-    bool has_neon;         /* AArch64 baseline */
-    bool has_neon_dotprod; /* sdot / udot */
+    bool has_neon; /* AArch64 baseline */
 } quire_cpu;
 
 /* Memory: static. Thread: any. */

@@ -13,7 +13,14 @@
 
 #include <cmocka.h>
 
-/* The flags line of the first processor, with a blank at either end; false when there is none. */
+#if defined(__aarch64__)
+#define FLAGS_LINE "Features"
+#else
+#define FLAGS_LINE "flags"
+#endif
+
+/* The flags line of the first processor, with a blank at either end; false when there is none (an
+ * emulator may show the file of the machine below it). */
 static bool read_flags(char *line, int line_bytes)
 {
     FILE *file = fopen("/proc/cpuinfo", "r");
@@ -23,7 +30,7 @@ static bool read_flags(char *line, int line_bytes)
         return false;
     }
     while (!found && fgets(line, line_bytes, file) != NULL) {
-        found = strncmp(line, "flags", 5) == 0 || strncmp(line, "Features", 8) == 0;
+        found = strncmp(line, FLAGS_LINE, strlen(FLAGS_LINE)) == 0;
     }
     (void)fclose(file);
     if (found) {
@@ -58,12 +65,10 @@ static void agrees_with_the_kernel(void **state)
                                           has_flag(line, "avx512bw") &&
                                           has_flag(line, "avx512vl") && has_flag(line, "avx512dq"));
     assert_int_equal(cpu->has_avx512_vnni, cpu->has_avx512 && has_flag(line, "avx512_vnni"));
-    assert_int_equal(cpu->has_avx512_bf16, cpu->has_avx512 && has_flag(line, "avx512_bf16"));
     /* Older kernels do not print avx_vnni: it may be there without being listed. */
     assert_true(cpu->has_avx_vnni || !has_flag(line, "avx_vnni"));
 #elif defined(__aarch64__)
     assert_int_equal(cpu->has_neon, has_flag(line, "asimd"));
-    assert_int_equal(cpu->has_neon_dotprod, has_flag(line, "asimddp"));
 #endif
 }
 
@@ -74,9 +79,7 @@ static void wider_implies_narrower(void **state)
     (void)state;
     assert_true(!cpu->has_avx512 || cpu->has_avx2);
     assert_true(!cpu->has_avx512_vnni || cpu->has_avx512);
-    assert_true(!cpu->has_avx512_bf16 || cpu->has_avx512);
     assert_true(!cpu->has_avx_vnni || cpu->has_avx2);
-    assert_true(!cpu->has_neon_dotprod || cpu->has_neon);
     assert_false(cpu->has_neon && cpu->has_avx2);
 }
 

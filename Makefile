@@ -10,7 +10,7 @@ N ?= 64
 PREFIX ?= /usr/local
 export MODEL PROMPT PREFIX
 
-.PHONY: build run test bench compare asan tsan tiny fuzz install clean help
+.PHONY: build run test bench compare asan tsan tiny arm64 fuzz install clean help
 
 build: ## build the release program, build/quire (installs and fetches what is missing)
 	@scripts/build.sh release
@@ -37,6 +37,9 @@ tsan: ## libquire's tests under the thread sanitizer
 tiny: ## libquire's tests with tiny constants only
 	@scripts/test.sh tiny
 
+arm64: ## libquire's tests for AArch64, cross-compiled and run by qemu-user
+	@scripts/test.sh arm64
+
 fuzz: ## search for breaking inputs, FUZZ_SECONDS=60 per target (needs clang)
 	@scripts/fuzz.sh
 
@@ -45,7 +48,7 @@ install: ## install under PREFIX=/usr/local (and DESTDIR)
 	@cmake --install build --prefix "$$PREFIX"
 
 clean: ## remove what was built here (fetched and built llama.cpp and models stay in ~/.cache/quire)
-	rm -rf build build-asan build-debug build-fuzz build-lib build-tiny build-tsan
+	rm -rf build build-arm64 build-asan build-debug build-fuzz build-lib build-tiny build-tsan
 
 help: ## this list
-	@awk -F ': .*## ' '/^[a-z]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ': .*## ' '/^[a-z0-9]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' Makefile

@@ -4,6 +4,7 @@
 # SPDX-License-Identifier: MIT
 cd "$(dirname "$0")/.."
 . scripts/env.sh
+. scripts/packages.sh
 
 preset=${1:?usage: scripts/build.sh PRESET [CMAKE OPTION...]}
 shift
@@ -14,6 +15,7 @@ esac
 # By hand the model runtime is used if it is there; here set-up has seen to that.
 case $preset in
 release | debug | asan) set -- -DQUIRE_MODEL=ON "$@" ;;
+arm64) need_arm64 ;;
 esac
 
 prefix=$(scripts/setup.sh prefix)

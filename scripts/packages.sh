@@ -46,6 +46,28 @@ need_program() {
     command -v "$1" >/dev/null 2>&1 || install_packages "$2"
 }
 
+# Programs and a file of the arm64 libraries that the preset arm64 uses.
+have_arm64() {
+    command -v aarch64-linux-gnu-gcc >/dev/null 2>&1 &&
+        command -v aarch64-linux-gnu-g++ >/dev/null 2>&1 &&
+        command -v qemu-aarch64 >/dev/null 2>&1 &&
+        [ -e /usr/lib/aarch64-linux-gnu/libcmocka.so ]
+}
+
+# need_arm64: the cross compiler, the emulator, and cmocka of Debian's arm64 packages.
+need_arm64() {
+    if have_arm64; then
+        return
+    fi
+    if command -v dpkg >/dev/null 2>&1 && ! dpkg --print-foreign-architectures | grep -qx arm64; then
+        [ "$(id -u)" -eq 0 ] || die "arm64 packages are not enabled here. As root, then try again:
+dpkg --add-architecture arm64 && apt-get update"
+        dpkg --add-architecture arm64
+        apt-get update -qq >&2 || die "apt-get update failed; see above"
+    fi
+    install_packages gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user libcmocka-dev:arm64
+}
+
 setup_packages() {
     missing=$(missing_packages)
     # Package names hold no blanks: splitting is what is meant.

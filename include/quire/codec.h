@@ -86,7 +86,7 @@ typedef struct quire_tile_rows {
 /* One implementation of all formats. Instances differ in speed only: encode gives the same bytes
  * on every ISA, decode the same floats. */
 typedef struct quire_codec {
-    const char *isa; /* "ref", "avx2", "avx512", "neon" */
+    const char *isa; /* "ref", "avx2" */
     void (*encode_k)(quire_format format, const quire_tile_rows *rows, const float *x, void *tile);
     void (*encode_v)(quire_format format, const quire_tile_rows *rows, const float *x, void *tile);
     void (*decode_k)(quire_format format, const quire_tile_rows *rows, const void *tile, float *x);

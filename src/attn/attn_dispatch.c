@@ -30,11 +30,22 @@ static const quire_attn_kernels *find_avx512(void)
     return NULL;
 }
 
+static const quire_attn_kernels *find_neon(void)
+{
+#if defined(QUIRE_ATTN_HAS_NEON)
+    if (quire_cpu_get()->has_neon) {
+        return quire_attn_kernels_neon();
+    }
+#endif
+    return NULL;
+}
+
 static const quire_attn_kernels *find_fastest(void)
 {
     const quire_attn_kernels *kernels = find_avx512();
 
     kernels = kernels != NULL ? kernels : find_avx2();
+    kernels = kernels != NULL ? kernels : find_neon();
     return kernels != NULL ? kernels : quire_attn_kernels_portable();
 }
 
@@ -52,7 +63,10 @@ const quire_attn_kernels *quire_attn_kernels_find(const char *name)
     if (strcmp(name, "avx2") == 0) {
         return find_avx2();
     }
-    return strcmp(name, "avx512") == 0 ? find_avx512() : NULL;
+    if (strcmp(name, "avx512") == 0) {
+        return find_avx512();
+    }
+    return strcmp(name, "neon") == 0 ? find_neon() : NULL;
 }
 
 const char *quire_attn_isa(void)

@@ -109,10 +109,13 @@ const quire_attn_kernels *quire_attn_kernels_avx512(void); /* VNNI if present */
 /* Without what only some of these CPUs have; the same bits. The functions above choose. */
 const quire_attn_kernels *quire_attn_kernels_avx2_plain(void);
 const quire_attn_kernels *quire_attn_kernels_avx512_plain(void);
+#elif defined(__aarch64__)
+const quire_attn_kernels *quire_attn_kernels_neon(void);
 #endif
 
-/* The set of a named ISA ("portable", "avx2", "avx512"); NULL when this build or CPU lacks it. With
- * name NULL: what QUIRE_ISA names, else the fastest. An unknown QUIRE_ISA gives NULL too. */
+/* The set of a named ISA ("portable", "avx2", "avx512", "neon"); NULL when this build or CPU lacks
+ * it. With name NULL: what QUIRE_ISA names, else the fastest. An unknown QUIRE_ISA gives NULL too.
+ */
 const quire_attn_kernels *quire_attn_kernels_find(const char *name);
 
 #endif /* QUIRE_ATTN_KERNELS_H */

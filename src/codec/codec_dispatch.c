@@ -31,6 +31,11 @@ const quire_codec *quire_codec_find(const char *isa)
 
         return codec != quire_codec_ref() ? codec : NULL;
     }
+#if defined(__aarch64__)
+    if (strcmp(isa, "neon") == 0) {
+        return quire_codec_ref();
+    }
+#endif
     return NULL;
 }
 

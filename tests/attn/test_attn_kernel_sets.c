@@ -36,6 +36,9 @@ static uint32_t all_sets(const quire_attn_kernels **sets)
         sets[n++] = quire_attn_kernels_avx512_plain();
         sets[n++] = quire_attn_kernels_avx512();
     }
+#elif defined(__aarch64__)
+    assert_non_null(quire_attn_kernels_find("neon"));
+    sets[n++] = quire_attn_kernels_neon();
 #endif
     return n;
 }

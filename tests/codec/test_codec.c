@@ -389,7 +389,7 @@ static void test_q8_rows(void **state)
 
 static uint32_t codecs_of(const quire_codec **codecs)
 {
-    static const char *const names[] = { "ref", "avx2", "avx512" };
+    static const char *const names[] = { "ref", "avx2", "avx512", "neon" };
     uint32_t n = 0;
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -468,6 +468,11 @@ static void test_find(void **state)
     assert_string_equal(quire_codec_find("ref")->isa, "ref");
     assert_string_equal(quire_codec_find("portable")->isa, "ref");
     assert_null(quire_codec_find("z80"));
+#if defined(__aarch64__)
+    assert_string_equal(quire_codec_find("neon")->isa, "ref");
+#else
+    assert_null(quire_codec_find("neon"));
+#endif
 }
 
 static void test_get_follows_the_environment(void **state)

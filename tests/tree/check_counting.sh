@@ -58,6 +58,13 @@ cut='[==========] Running 2 test(s).
 grep -q '^skipped  debug/one: b  (no file <x>)$' out
 
 echo hello | testcase script run | expect 0 "1 passed, 0 failed" ""
+echo hello | testcase script run >build-debug/results.xml
+awk -v left_out=other -f "$counter" /dev/null build-debug/results.xml >out
+if [ "$(cat out)" != "skipped  other
+1 passed, 0 failed, 1 skipped" ]; then
+    cat out
+    exit 1
+fi
 echo "$bad" | testcase one fail | expect 1 "0 passed, 1 failed" ""
 echo "$cut" | testcase crash fail | expect 1 "1 passed, 1 failed" ""
 echo "$cut" | testcase early_exit run | expect 1 "1 passed, 1 failed" ""

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "attn_case.h"
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "quire/status.h"
 
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #define TILES_RANDOM    32u /* distinct tiles of values */
 #define THREADS_MAX     ATTN_CASE_THREADS_MAX
@@ -51,10 +51,7 @@ typedef struct job_thread {
 
 static double now_s(void)
 {
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return 1e-9 * (double)quire_clock_ns();
 }
 
 /* One more run; thread 0 keeps the time. */

@@ -8,6 +8,7 @@
  * in random order (other extents, other cache lines)
  *
  * SPDX-License-Identifier: MIT */
+#include "base/clock.h"
 #include "base/rng.h"
 #include "core/cache_internal.h"
 #include "quire/cache.h"
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define N_PAGES 4096u
 #define ROUNDS  64u
@@ -28,10 +28,7 @@ typedef struct bench {
 
 static double now_ns(void)
 {
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+    return (double)quire_clock_ns();
 }
 
 /* Bugs of the benchmark itself. */

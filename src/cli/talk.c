@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/talk.h"
 
+#include "base/clock.h"
 #include "model/model.h"
 #include "quire/status.h"
 
@@ -13,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* The program has one terminal and one stdout, so what is known about them is kept here. */
@@ -179,10 +179,7 @@ void quire_interrupt_clear(void)
 
 double quire_now_s(void)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    return 1e-9 * (double)quire_clock_ns();
 }
 
 double quire_rate(double n, double seconds)

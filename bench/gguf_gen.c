@@ -4,14 +4,19 @@
 #include "gguf_gen.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <gguf.h>
 
 #include "base/check.h"
+#include "base/parse.h"
 #include "base/rng.h"
 #include "gguf_gen_vocab.h"
 
@@ -337,6 +342,65 @@ static bool tensor_write(const plan *p, const plan_entry *entry, FILE *file, flo
     return pad_to(file, written_bytes, gguf_get_alignment(p->gguf));
 }
 
+/* Bytes of the whole file. */
+static uint64_t plan_bytes(const plan *p)
+{
+    uint64_t total_bytes = gguf_get_meta_size(p->gguf);
+    const uint64_t alignment = gguf_get_alignment(p->gguf);
+
+    for (size_t i = 0; i < p->n; i++) {
+        total_bytes += (ggml_nbytes(p->entries[i].tensor) + alignment - 1) / alignment * alignment;
+    }
+    return total_bytes;
+}
+
+/* Refuse what the disk has no room for, before minutes are spent on filling it. What a file of that
+ * name takes now will be free. */
+static int room_check(const char *path, uint64_t need_bytes, quire_error *err)
+{
+    char folder[PATH_MAX];
+    char *slash;
+    struct statvfs disk;
+    struct stat old = { 0 };
+    uint64_t free_bytes;
+    char need[16];
+    char have[16];
+
+    (void)snprintf(folder, sizeof(folder), "%s", path);
+    slash = strrchr(folder, '/');
+    if (slash != NULL) {
+        slash[1] = '\0';
+    }
+    if ((stat(path, &old) == 0 && !S_ISREG(old.st_mode)) ||
+        statvfs(slash != NULL ? folder : ".", &disk) != 0) {
+        return QUIRE_OK; /* no disk to fill, or opening the file will say what is wrong */
+    }
+    free_bytes = (uint64_t)disk.f_bavail * disk.f_frsize + (uint64_t)old.st_blocks * 512u;
+    if (need_bytes <= free_bytes) {
+        return QUIRE_OK;
+    }
+    return quire_error_set(err, QUIRE_IO,
+                           "%s: the model takes %s, the disk has %s free: make room or choose "
+                           "another folder",
+                           path, quire_format_bytes(need_bytes, need, sizeof(need)),
+                           quire_format_bytes(free_bytes, have, sizeof(have)));
+}
+
+/* Close the file; of a failed attempt nothing stays behind. */
+static int file_close(FILE *file, const char *path, int rc, quire_error *err)
+{
+    struct stat info;
+    bool is_regular = fstat(fileno(file), &info) == 0 && S_ISREG(info.st_mode);
+
+    if (fclose(file) != 0 && rc == QUIRE_OK) {
+        rc = quire_error_set_errno(err, errno, "%s: cannot write", path);
+    }
+    if (rc < 0 && is_regular) {
+        (void)unlink(path);
+    }
+    return rc;
+}
+
 static int plan_write(const plan *p, const char *path, quire_error *err)
 {
     size_t columns_max = p->opts->n_ff > p->opts->n_embd ? p->opts->n_ff : p->opts->n_embd;
@@ -371,8 +435,8 @@ static int plan_write(const plan *p, const char *path, quire_error *err)
         }
     }
 out:
-    if (file != NULL && fclose(file) != 0 && rc == QUIRE_OK) {
-        rc = quire_error_set_errno(err, errno, "%s: cannot write", path);
+    if (file != NULL) {
+        rc = file_close(file, path, rc, err);
     }
     free(packed);
     free(values);
@@ -428,7 +492,10 @@ int gguf_gen_write(const gguf_gen_opts *opts, const char *path, quire_error *err
         goto out;
     }
     plan_tensors(&p);
-    rc = plan_write(&p, path, err);
+    rc = room_check(path, plan_bytes(&p), err);
+    if (rc == QUIRE_OK) {
+        rc = plan_write(&p, path, err);
+    }
 out:
     gguf_free(p.gguf);
     ggml_free(p.ggml);

@@ -12,9 +12,11 @@
 #include "gguf_edit.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static unsigned char *generate(const gguf_gen_opts *opts, size_t *n)
@@ -176,6 +178,70 @@ static void impossible_options(void **state)
     assert_non_null(strstr(err.message, "/nowhere/x.gguf: cannot write"));
 }
 
+/* A matrix of 4 PB is refused before a byte is written. */
+static void no_room_on_disk(void **state)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    gguf_gen_opts opts;
+
+    (void)state;
+    assert_true(gguf_gen_shape("tiny-llama", &opts));
+    opts.n_embd = 1u << 20;
+    opts.n_ff = 1u << 30;
+    (void)unlink(gguf_edit_path());
+    assert_int_equal(gguf_gen_write(&opts, gguf_edit_path(), &err), QUIRE_IO);
+    assert_non_null(strstr(err.message, "the disk has "));
+    assert_int_equal(access(gguf_edit_path(), F_OK), -1);
+}
+
+/* Neither a file whose writing failed half-way stays, nor does a device go. */
+static void failed_writes(void **state)
+{
+    const struct rlimit small = { 4096, RLIM_INFINITY };
+    gguf_gen_opts opts = gguf_edit_small("tiny-llama");
+    quire_error err = QUIRE_ERROR_INIT;
+    struct rlimit before;
+
+    (void)state;
+    (void)unlink(gguf_edit_path());
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    assert_int_equal(gguf_gen_write(&opts, gguf_edit_path(), &err), QUIRE_IO);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_non_null(strstr(err.message, "cannot write"));
+    assert_int_equal(access(gguf_edit_path(), F_OK), -1);
+    assert_int_equal(gguf_gen_write(&opts, "/dev/full", &err), QUIRE_IO);
+    assert_int_equal(access("/dev/full", F_OK), 0);
+}
+
+/* Shapes of the models that benchmarks name, as their cards give them. */
+static void shapes_are_those_of_the_models(void **state)
+{
+    static const struct {
+        const char *name;
+        uint32_t n_layer, n_embd, n_ff, n_head, n_kv_head, d_head, n_vocab;
+    } known[] = {
+        { "smollm2-135m", 30, 576, 1536, 9, 3, 64, 49152 },
+        { "llama-1b", 16, 2048, 8192, 32, 8, 64, 128256 },
+        { "llama2-7b", 32, 4096, 11008, 32, 32, 128, 32000 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        gguf_gen_opts o;
+
+        assert_true(gguf_gen_shape(known[i].name, &o));
+        assert_int_equal(o.n_layer, known[i].n_layer);
+        assert_int_equal(o.n_embd, known[i].n_embd);
+        assert_int_equal(o.n_ff, known[i].n_ff);
+        assert_int_equal(o.n_head, known[i].n_head);
+        assert_int_equal(o.n_kv_head, known[i].n_kv_head);
+        assert_int_equal(o.d_head, known[i].d_head);
+        assert_int_equal(o.n_vocab, known[i].n_vocab);
+    }
+}
+
 static int remove_file(void **state)
 {
     (void)state;
@@ -190,6 +256,9 @@ int main(void)
         cmocka_unit_test(weights_are_scaled),
         cmocka_unit_test(llama3_factors),
         cmocka_unit_test(impossible_options),
+        cmocka_unit_test(no_room_on_disk),
+        cmocka_unit_test(failed_writes),
+        cmocka_unit_test(shapes_are_those_of_the_models),
     };
 
     return cmocka_run_group_tests(tests, NULL, remove_file);

@@ -155,21 +155,19 @@ static float *random_queries(const attn_shape *shape, float scale)
                          scale);
 }
 
-typedef void encode_fn(quire_format format, const quire_tile_rows *rows, const float *x,
-                       void *tile);
-
 /* TILES_RANDOM encoded tiles. */
-static unsigned char *random_tiles(uint32_t d, quire_format format, uint64_t seed,
-                                   encode_fn *encode)
+static unsigned char *random_tiles(uint32_t d, quire_side side, quire_format format, uint64_t seed)
 {
     const quire_tile_rows rows = { .d = d, .n_tokens = QUIRE_TILE_TOKENS, .stride = d };
-    size_t tile_bytes = quire_tile_bytes(format, d);
+    const quire_codec *codec = quire_codec_get();
+    size_t tile_bytes = quire_tile_bytes(format, side, d);
     size_t tile_floats = (size_t)QUIRE_TILE_TOKENS * d;
     float *x = random_floats(TILES_RANDOM * tile_floats, seed, 1.0f);
     unsigned char *tiles = quire_allocator_default()->alloc(NULL, TILES_RANDOM * tile_bytes);
 
     for (uint32_t i = 0; x != NULL && tiles != NULL && i < TILES_RANDOM; i++) {
-        encode(format, &rows, x + i * tile_floats, tiles + i * tile_bytes);
+        (side == QUIRE_SIDE_K ? codec->encode_k : codec->encode_v)(
+            format, &rows, x + i * tile_floats, tiles + i * tile_bytes);
     }
     if (x == NULL) {
         free(tiles);
@@ -228,10 +226,10 @@ static int paged_fill(paged *p, attn_format format)
 {
     const attn_shape *shape = &p->shape;
     const uint32_t page_tiles = shape->page_tokens / QUIRE_TILE_TOKENS;
-    size_t k_bytes = quire_tile_bytes(format.k, shape->d);
-    size_t v_bytes = quire_tile_bytes(format.v, shape->d);
-    unsigned char *k = random_tiles(shape->d, format.k, SEED_K, quire_codec_get()->encode_k);
-    unsigned char *v = random_tiles(shape->d, format.v, SEED_V, quire_codec_get()->encode_v);
+    size_t k_bytes = quire_tile_bytes(format.k, QUIRE_SIDE_K, shape->d);
+    size_t v_bytes = quire_tile_bytes(format.v, QUIRE_SIDE_V, shape->d);
+    unsigned char *k = random_tiles(shape->d, QUIRE_SIDE_K, format.k, SEED_K);
+    unsigned char *v = random_tiles(shape->d, QUIRE_SIDE_V, format.v, SEED_V);
 
     for (size_t i = 0; k != NULL && v != NULL && i < (size_t)p->n_pages * page_tiles; i++) {
         unsigned char *page = p->store + i / page_tiles * p->page_bytes;
@@ -279,8 +277,8 @@ static void paged_tables(paged *p)
 static void paged_layer(paged *p, attn_format format, const float *q, float *out)
 {
     const attn_shape *shape = &p->shape;
-    size_t k_bytes = quire_tile_bytes(format.k, shape->d);
-    size_t v_bytes = quire_tile_bytes(format.v, shape->d);
+    size_t k_bytes = quire_tile_bytes(format.k, QUIRE_SIDE_K, shape->d);
+    size_t v_bytes = quire_tile_bytes(format.v, QUIRE_SIDE_V, shape->d);
     size_t n_tiles = shape->page_tokens / QUIRE_TILE_TOKENS;
     uint32_t n_head = shape->group * shape->n_kv_head;
 
@@ -413,8 +411,8 @@ static int row_major_fill(const attn_shape *shape, uint16_t *kv)
     size_t lane = (size_t)shape->n_tokens * shape->d;
 
     for (uint32_t which = 0; which < 2; which++) {
-        unsigned char *tiles = random_tiles(
-            shape->d, QUIRE_FORMAT_F16, which == 0 ? SEED_K : SEED_V, quire_codec_get()->encode_v);
+        unsigned char *tiles =
+            random_tiles(shape->d, QUIRE_SIDE_V, QUIRE_FORMAT_F16, which == 0 ? SEED_K : SEED_V);
 
         if (tiles == NULL) {
             return QUIRE_NOMEM;

@@ -122,7 +122,7 @@ static quire_attn_layer describe_layer(size_t tile_bytes)
 
 int main(void)
 {
-    size_t tile_bytes = quire_tile_bytes(QUIRE_FORMAT_Q8, HEAD_DIM);
+    size_t tile_bytes = quire_tile_bytes(QUIRE_FORMAT_Q8, QUIRE_SIDE_K, HEAD_DIM);
     quire_attn_layer layer = describe_layer(tile_bytes);
     quire_cache_opts cache_opts = QUIRE_CACHE_OPTS_INIT;
     quire_attn_workspace_opts attn_opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;

@@ -13,12 +13,24 @@
  * layers (FusedKV, arXiv 2512.03870), each K source with its own query (the gate is folded into
  * it). With v_prefix_of_k V is the first d_v dimensions of K (MLA with absorbed projections).
  *
+ * Hot and sealed form. A side (K or V) whose format is sealed (quire/codec.h) has two forms: its
+ * new tokens go to a hot tile (QUIRE_FORMAT_HOT) in a page of the sequence's hot table, and
+ * append() seals the tile into its place in the main page as soon as its 64 tokens are there. Which
+ * form a row reads is a function of distance alone: a row in tile i (token index / 64) reads tile j
+ * hot when i - j <= recent_tiles or j < sink_tiles, else sealed; and sealed too where the hot table
+ * has a hole (QUIRE_PAGE_NULL), because whoever owns the sequence has released that page. Sides of
+ * other formats lie in the main page only.
+ *
  * What a result depends on: the row's query, the sequence's page table up to the row's token, the
  * ISA. Not on: the other rows and sequences of the batch, the number of threads, which thread does
  * what, whether the row comes in a chunk of 1 or of 512, whether pages are shared. Each row visits
  * its tiles in table order; every split_entries table entries the running (m, l, o) of the online
  * softmax is closed as a partial, and partials are merged by log-sum-exp in ascending order. So a
  * prefix hit gives the same bits as a miss.
+ *
+ * Cascade: where short rows of several sequences (decode) share the pages of whole splits, those
+ * splits are read once for all of them; by the above that changes no bit (method: FlashInfer's
+ * cascade inference, 2024).
  *
  * Threads: a workspace is planned by one thread (quire_attn_begin), then any number of threads call
  * quire_attn_append and quire_attn_run with their index, all of them finishing the one before the
@@ -53,6 +65,9 @@ typedef struct quire_attn_seq {
     uint32_t n_tokens;  /* tokens in those entries, the query rows included */
     uint32_t first_row; /* index of its first row in q, k_new, v_new and out */
     uint32_t n_rows;    /* >= 1, <= n_tokens */
+    /* The hot table: entry i holds the same tokens in the same slots as entry i of leaves, or is a
+     * hole. NULL when no layer has a sealed side. A tile that is not full must not be in a hole. */
+    const quire_page_entry *const *hot_leaves;
 } quire_attn_seq;
 
 /* Where a stored K or V lies inside a page: tile i (of page_tokens / 64) of kv head g starts at
@@ -77,9 +92,13 @@ typedef struct quire_attn_layer {
     uint32_t n_k;      /* K sources, 1 or 2 */
     uint32_t n_v;      /* V sources, 1 or 2; 0 with v_prefix_of_k */
     bool v_prefix_of_k;
-    float scale; /* on the logits, usually 1/sqrt(d_k) */
-    quire_attn_lane k[QUIRE_ATTN_SOURCES_MAX];
+    float scale;                               /* on the logits, usually 1/sqrt(d_k) */
+    quire_attn_lane k[QUIRE_ATTN_SOURCES_MAX]; /* in main pages */
     quire_attn_lane v[QUIRE_ATTN_SOURCES_MAX];
+    quire_attn_lane k_hot[QUIRE_ATTN_SOURCES_MAX]; /* in hot pages; of sealed sides only */
+    quire_attn_lane v_hot[QUIRE_ATTN_SOURCES_MAX];
+    uint32_t recent_tiles; /* the distance rule, for sealed sides */
+    uint32_t sink_tiles;
 
     const float *q[QUIRE_ATTN_SOURCES_MAX]; /* [n_rows][n_head][d_k], one per K source */
     size_t q_stride;
@@ -114,6 +133,7 @@ typedef struct quire_attn_workspace_opts {
     uint32_t split_entries; /* entries per partial; 0 = default (QUIRE_ATTN_SPLIT_TOKENS worth) */
     uint32_t page_tokens;
     uint32_t n_layers_max; /* run() calls between two begin() calls */
+    bool no_cascade;       /* never read pages that sequences share once for all; for comparisons */
     const char *isa;       /* NULL = fastest, or what the environment variable QUIRE_ISA names */
     const quire_allocator *allocator;
 } quire_attn_workspace_opts;

@@ -10,6 +10,9 @@
  *   bf16    64 * d * 2           bf16 [d/2][64][2]          bf16 [32][d][2]
  *   q8      64 * d + 128         f16 scale[64],             f16 scale[64],
  *                                u8 code[d/4][64][4]        s8 code[16][d][4]
+ *   q6..q3  see below            f16 scale[64],             f16 scale[64],
+ *                                f16 mean[d] (padded),      code planes
+ *                                code planes
  *
  * K is transposed inside the tile so that one vector register holds one dimension (or a group of
  * 2 or 4) of 16 tokens: the logits of 64 tokens come out side by side without a horizontal sum.
@@ -20,6 +23,20 @@
  * 127), one per token and lane: 8 + 16/d bits per value. A row of zeros has scale 0. A row that
  * holds NaN or Inf has scale NaN, so that damage shows instead of hiding. Finite values beyond the
  * range of f16 saturate to its largest finite value, in f16 and in q8's scale.
+ *
+ * Sealed formats: q6, q5, q4, q3. A tile is encoded once, whole, when its 64 tokens are there, and
+ * is immutable from then on. x[t][i] ~ scale[t] * level[code[t][i]] + mean[i], where level is a
+ * table of int8 per format (src/codec/sealed.h), scale the least-squares one of the row and mean,
+ * which only K has, the tile's average: the logit it takes away is added back exactly (q . mean).
+ * Codes lie in planes of 4, 2 or 1 bits (q6 = 4 + 2, q5 = 4 + 1, q4 = 4, q3 = 2 + 1). In a plane of
+ * b bits one byte holds 8/b dimensions (K) or tokens (V) that are 4 apart:
+ *
+ *   K plane  u8 [ceil(d*b/32)][64][4]   byte [g][t][j]: dimension 32/b*g + 4m + j in bits
+ * b*m..b*m+b-1 V plane  u8 [2*b][d][4]             byte [g][i][j]: token     32/b*g + 4m + j in
+ * bits b*m..b*m+b-1
+ *
+ * so that a register of 4-bit codes becomes, by a mask, a shift and a table look-up, two registers
+ * in q8's layout. A row with NaN or Inf gets scale NaN and stays out of the mean.
  *
  * d is a multiple of QUIRE_HEAD_DIM_MULTIPLE up to QUIRE_HEAD_DIM_MAX. All buffers are 64-byte
  * aligned. Source of the layout: design note compression.md E.4 (measured there against row-major).
@@ -52,7 +69,11 @@ extern "C" {
     X(F32, 0, "f32")                                                                               \
     X(F16, 1, "f16")                                                                               \
     X(BF16, 2, "bf16")                                                                             \
-    X(Q8, 3, "q8")
+    X(Q8, 3, "q8")                                                                                 \
+    X(Q6, 4, "q6")                                                                                 \
+    X(Q5, 5, "q5")                                                                                 \
+    X(Q4, 6, "q4")                                                                                 \
+    X(Q3, 7, "q3")
 
 typedef enum quire_format {
 #define X(sym, val, name) QUIRE_FORMAT_##sym = (val),
@@ -67,12 +88,24 @@ const char *quire_format_name(quire_format format);
 /* Find a format by its name. Errors: QUIRE_INVAL when there is none (then *out is unchanged). */
 int quire_format_parse(const char *name, quire_format *out);
 
-/* Bytes of one tile of d dimensions, K or V alike; 0 when d or the format is invalid. A multiple
- * of 64 for every valid d. */
-size_t quire_tile_bytes(quire_format format, uint32_t d);
+/* What a tile holds: the formats lay K and V out differently. */
+typedef enum quire_side {
+    QUIRE_SIDE_K,
+    QUIRE_SIDE_V
+} quire_side;
 
-/* Average bits per stored value, scales included: 8 + 16/d for q8. */
-double quire_format_bits(quire_format format, uint32_t d);
+/* Whether the format needs all 64 tokens of a tile at once. While a tile of such a format is open
+ * or recent, its tokens are kept in QUIRE_FORMAT_HOT. */
+bool quire_format_is_sealed(quire_format format);
+#define QUIRE_FORMAT_HOT     QUIRE_FORMAT_Q8
+#define QUIRE_FORMATS_DIRECT 4u /* formats below this value are not sealed */
+
+/* Bytes of one tile of d dimensions; 0 when d or the format is invalid. A multiple of 64 for every
+ * valid d. */
+size_t quire_tile_bytes(quire_format format, quire_side side, uint32_t d);
+
+/* Average bits per stored value, scales and means included: 8 + 16/d for q8. */
+double quire_format_bits(quire_format format, quire_side side, uint32_t d);
 
 /* What an encode or decode works on: n_tokens rows of d floats, row i at x + i * stride, in or
  * from slots first_slot .. first_slot + n_tokens - 1 of the tile. */
@@ -84,7 +117,8 @@ typedef struct quire_tile_rows {
 } quire_tile_rows;
 
 /* One implementation of all formats. Instances differ in speed only: encode gives the same bytes
- * on every ISA, decode the same floats. */
+ * on every ISA, decode the same floats. Sealed formats encode whole tiles: first_slot 0, n_tokens
+ * 64. */
 typedef struct quire_codec {
     const char *isa; /* "ref", "avx2" */
     void (*encode_k)(quire_format format, const quire_tile_rows *rows, const float *x, void *tile);

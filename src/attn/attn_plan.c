@@ -18,7 +18,7 @@
 
 static bool is_head_dim(uint32_t d)
 {
-    return quire_tile_bytes(QUIRE_FORMAT_F32, d) != 0;
+    return quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, d) != 0;
 }
 
 static bool is_within(uint32_t value, uint32_t max)
@@ -52,7 +52,7 @@ static size_t block_row_bytes_max(const quire_attn_workspace *ws)
 {
     size_t q_bytes = 0;
 
-    for (unsigned f = 0; f < QUIRE_FORMAT_COUNT; f++) {
+    for (unsigned f = 0; f < QUIRE_FORMATS_DIRECT; f++) {
         size_t bytes = ws->kernels->q_bytes((quire_format)f, ws->limits.head_dim_max);
 
         q_bytes = bytes > q_bytes ? bytes : q_bytes;
@@ -242,6 +242,9 @@ int quire_attn_layer_check(const quire_attn_workspace *workspace, const quire_at
     QUIRE_FAIL_IF(layer->n_head % layer->n_kv_head != 0, QUIRE_INVAL);
     QUIRE_FAIL_IF((unsigned)layer->k_format >= QUIRE_FORMAT_COUNT, QUIRE_INVAL);
     QUIRE_FAIL_IF((unsigned)layer->v_format >= QUIRE_FORMAT_COUNT, QUIRE_INVAL);
+    QUIRE_FAIL_IF(quire_format_is_sealed(layer->k_format) ||
+                      quire_format_is_sealed(layer->v_format),
+                  QUIRE_UNSUPP);
     QUIRE_FAIL_IF(!is_head_dim(layer->d_k) || !is_head_dim(layer->d_v), QUIRE_INVAL);
     QUIRE_FAIL_IF(!is_rotation(layer->rotate_k, layer->d_k), QUIRE_INVAL);
     QUIRE_FAIL_IF(!is_rotation(layer->rotate_v, layer->d_v), QUIRE_INVAL);

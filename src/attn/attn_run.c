@@ -465,8 +465,8 @@ static run_ctx ctx_of(quire_attn_workspace *ws, const quire_attn_layer *layer, u
 {
     run_ctx c = { .ws = ws, .layer = layer, .shape = quire_attn_shape_of(ws, layer) };
     uint32_t rows = c.shape.block_rows;
-    size_t k_bytes = quire_tile_bytes(layer->k_format, layer->d_k);
-    size_t v_bytes = quire_tile_bytes(layer->v_format, layer->d_v);
+    size_t k_bytes = quire_tile_bytes(layer->k_format, QUIRE_SIDE_K, layer->d_k);
+    size_t v_bytes = quire_tile_bytes(layer->v_format, QUIRE_SIDE_V, layer->d_v);
     unsigned char *begin = (unsigned char *)quire_attn_scratch_tile(ws, thread);
     unsigned char *rest = begin;
 

@@ -35,8 +35,17 @@
  *   A max below QUIRE_ATTN_Q8_TINY counts as zero (s or u = 0 and all n = 0). A NaN or Inf among x
  *   or w makes s or u NaN, and with it the whole row.
  *
- * Why int16 and not two 8-bit planes: a pair of codes against a pair of int16 is one vpdpwssd (or
- * vpmaddwd + vpaddd), the same number of multiplications as two planes through vpdpbusd, with
+ * Sealed formats (q6 q5 q4 q3) multiply 8-bit integers: their codes' own error is far above what 8
+ * bits for q and P add. Levels are int8 (codec/sealed.h); again all sums are exact:
+ *
+ *   q_pack  x = scale * q;  s = max|x| / 127;  n_i = nearest(x_i / s), an int8; x stays as well
+ *   qk      S_t = (float)(sum_i n_i * level_ti) * s * k_scale_t + sum_i x_i * mean_i
+ *           (the last sum in float, in an order of the ISA's own)
+ *   pv      w_t as above;  u = max w / 255;  n_t = nearest(w_t / u), a uint8;
+ *           o_i = o_i * rescale + (float)(sum_t n_t * level_ti) * u
+ *
+ * Why int16 and not two 8-bit planes (q8): a pair of codes against a pair of int16 is one vpdpwssd
+ * (or vpmaddwd + vpaddd), the same number of multiplications as two planes through vpdpbusd, with
  * half the accumulators.
  *
  * SPDX-License-Identifier: MIT */
@@ -53,6 +62,10 @@
 #define QUIRE_ATTN_Q8_Q_MAX 16256.0f
 #define QUIRE_ATTN_Q8_P_MAX 32767.0f
 #define QUIRE_ATTN_Q8_TINY  0x1p-100f
+
+/* Of sealed formats. 127 * 127 * 1024 dimensions and 255 * 127 * 64 tokens < 2^31. */
+#define QUIRE_ATTN_SEALED_Q_MAX 127.0f
+#define QUIRE_ATTN_SEALED_P_MAX 255.0f
 
 /* Logits of n_rows packed rows (q_bytes apart) against all slots of a K tile. P and S rows are
  * QUIRE_TILE_TOKENS floats, dense. All buffers are 64-byte aligned. */

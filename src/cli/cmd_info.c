@@ -107,8 +107,10 @@ static json_t *kv_json(const quire_model_desc *desc, uint64_t memory_bytes)
         json_array_append_new(
             rows,
             json_pack("{s:s, s:f, s:I, s:I, s:I, s:o}", "kv", quire_format_name(c.format),
-                      "bits_per_value", quire_format_bits(c.format, desc->d_k), "bytes_per_token",
-                      (json_int_t)c.token_bytes, "train_context_bytes",
+                      "bits_per_value",
+                      0.5 * (quire_format_bits(c.format, QUIRE_SIDE_K, desc->d_k) +
+                             quire_format_bits(c.format, QUIRE_SIDE_V, desc->d_v)),
+                      "bytes_per_token", (json_int_t)c.token_bytes, "train_context_bytes",
                       (json_int_t)context_bytes(&c, desc->n_ctx_train), "longest_context_tokens",
                       (json_int_t)c.longest_tokens, "contexts", contexts));
     }

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "codec/codec_internal.h"
 #include "codec/half.h"
+#include "codec/sealed.h"
 
 #include <immintrin.h>
 #include <string.h>
@@ -233,7 +234,7 @@ static void encode_k_block(quire_format format, const quire_tile_rows *rows, uin
         scatter_32(buffer.bytes, d, n_rows, d / 4,
                    (uint32_t *)(void *)((char *)tile + QUIRE_Q8_CODES_OFFSET) + s);
         break;
-    case QUIRE_FORMAT_COUNT:
+    default: /* sealed formats go by tiles */
         break;
     }
 }
@@ -339,6 +340,11 @@ static void encode_k(quire_format format, const quire_tile_rows *rows, const flo
     uint32_t n;
 
     check_rows(rows);
+    if (quire_format_is_sealed(format)) {
+        QUIRE_CHECK(rows->n_tokens == TILE);
+        quire_sealed_encode(format, QUIRE_SIDE_K, rows->d, rows->stride, x, tile);
+        return;
+    }
     for (uint32_t r = 0; r < rows->n_tokens; r += n) {
         n = rows->n_tokens - r < BLOCK ? rows->n_tokens - r : BLOCK;
         encode_k_block(format, rows, n, x + r * rows->stride, tile, rows->first_slot + r);
@@ -348,6 +354,11 @@ static void encode_k(quire_format format, const quire_tile_rows *rows, const flo
 static void encode_v(quire_format format, const quire_tile_rows *rows, const float *x, void *tile)
 {
     check_rows(rows);
+    if (quire_format_is_sealed(format)) {
+        QUIRE_CHECK(rows->n_tokens == TILE);
+        quire_sealed_encode(format, QUIRE_SIDE_V, rows->d, rows->stride, x, tile);
+        return;
+    }
     switch (format) {
     case QUIRE_FORMAT_F32:
         for (uint32_t r = 0; r < rows->n_tokens; r++) {
@@ -364,7 +375,7 @@ static void encode_v(quire_format format, const quire_tile_rows *rows, const flo
     case QUIRE_FORMAT_Q8:
         encode_v_q8(rows, x, tile);
         break;
-    case QUIRE_FORMAT_COUNT:
+    default: /* sealed formats go by tiles */
         break;
     }
 }

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "codec/codec_internal.h"
 #include "codec/half.h"
+#include "codec/sealed.h"
 
 #include <math.h>
 
@@ -11,7 +12,8 @@ static void check_rows(const quire_tile_rows *rows)
 {
     QUIRE_CHECK(rows->first_slot <= QUIRE_TILE_TOKENS &&
                 rows->n_tokens <= QUIRE_TILE_TOKENS - rows->first_slot);
-    QUIRE_ASSERT(quire_tile_bytes(QUIRE_FORMAT_F32, rows->d) != 0 && rows->stride >= rows->d);
+    QUIRE_ASSERT(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, rows->d) != 0 &&
+                 rows->stride >= rows->d);
 }
 
 static uint32_t row_max_bits(const float *x, uint32_t d)
@@ -64,7 +66,7 @@ static void encode_k_row(quire_format format, uint32_t d, const float *x, void *
         }
         break;
     }
-    case QUIRE_FORMAT_COUNT:
+    default: /* sealed formats go by tiles */
         break;
     }
 }
@@ -97,7 +99,7 @@ static void encode_v_row(quire_format format, uint32_t d, const float *x, void *
         }
         break;
     }
-    case QUIRE_FORMAT_COUNT:
+    default: /* sealed formats go by tiles */
         break;
     }
 }
@@ -129,7 +131,7 @@ static void decode_k_row(quire_format format, uint32_t d, const void *tile, uint
         }
         break;
     }
-    case QUIRE_FORMAT_COUNT:
+    default: /* sealed formats go by tiles */
         break;
     }
 }
@@ -161,7 +163,7 @@ static void decode_v_row(quire_format format, uint32_t d, const void *tile, uint
         }
         break;
     }
-    case QUIRE_FORMAT_COUNT:
+    default: /* sealed formats go by tiles */
         break;
     }
 }
@@ -169,6 +171,11 @@ static void decode_v_row(quire_format format, uint32_t d, const void *tile, uint
 static void encode_k(quire_format format, const quire_tile_rows *rows, const float *x, void *tile)
 {
     check_rows(rows);
+    if (quire_format_is_sealed(format)) {
+        QUIRE_CHECK(rows->n_tokens == QUIRE_TILE_TOKENS);
+        quire_sealed_encode(format, QUIRE_SIDE_K, rows->d, rows->stride, x, tile);
+        return;
+    }
     for (uint32_t r = 0; r < rows->n_tokens; r++) {
         encode_k_row(format, rows->d, x + r * rows->stride, tile, rows->first_slot + r);
     }
@@ -177,6 +184,11 @@ static void encode_k(quire_format format, const quire_tile_rows *rows, const flo
 static void encode_v(quire_format format, const quire_tile_rows *rows, const float *x, void *tile)
 {
     check_rows(rows);
+    if (quire_format_is_sealed(format)) {
+        QUIRE_CHECK(rows->n_tokens == QUIRE_TILE_TOKENS);
+        quire_sealed_encode(format, QUIRE_SIDE_V, rows->d, rows->stride, x, tile);
+        return;
+    }
     for (uint32_t r = 0; r < rows->n_tokens; r++) {
         encode_v_row(format, rows->d, x + r * rows->stride, tile, rows->first_slot + r);
     }
@@ -187,7 +199,12 @@ void quire_codec_ref_decode_k(quire_format format, const quire_tile_rows *rows, 
 {
     check_rows(rows);
     for (uint32_t r = 0; r < rows->n_tokens; r++) {
-        decode_k_row(format, rows->d, tile, rows->first_slot + r, x + r * rows->stride);
+        if (quire_format_is_sealed(format)) {
+            quire_sealed_decode_row(format, QUIRE_SIDE_K, rows->d, tile, rows->first_slot + r,
+                                    x + r * rows->stride);
+        } else {
+            decode_k_row(format, rows->d, tile, rows->first_slot + r, x + r * rows->stride);
+        }
     }
 }
 
@@ -196,7 +213,12 @@ void quire_codec_ref_decode_v(quire_format format, const quire_tile_rows *rows, 
 {
     check_rows(rows);
     for (uint32_t r = 0; r < rows->n_tokens; r++) {
-        decode_v_row(format, rows->d, tile, rows->first_slot + r, x + r * rows->stride);
+        if (quire_format_is_sealed(format)) {
+            quire_sealed_decode_row(format, QUIRE_SIDE_V, rows->d, tile, rows->first_slot + r,
+                                    x + r * rows->stride);
+        } else {
+            decode_v_row(format, rows->d, tile, rows->first_slot + r, x + r * rows->stride);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 /* format.c - names and sizes of the tile formats.
  *
  * SPDX-License-Identifier: MIT */
-#include "quire/codec.h"
+#include "codec/sealed.h"
 
 #include <string.h>
 
@@ -27,7 +27,12 @@ int quire_format_parse(const char *name, quire_format *out)
     return QUIRE_INVAL;
 }
 
-size_t quire_tile_bytes(quire_format format, uint32_t d)
+bool quire_format_is_sealed(quire_format format)
+{
+    return (unsigned)format >= QUIRE_FORMATS_DIRECT && format < QUIRE_FORMAT_COUNT;
+}
+
+size_t quire_tile_bytes(quire_format format, quire_side side, uint32_t d)
 {
     if (d == 0 || d > QUIRE_HEAD_DIM_MAX || d % QUIRE_HEAD_DIM_MULTIPLE != 0) {
         return 0;
@@ -40,14 +45,20 @@ size_t quire_tile_bytes(quire_format format, uint32_t d)
         return (size_t)QUIRE_TILE_TOKENS * d * 2u;
     case QUIRE_FORMAT_Q8:
         return (size_t)QUIRE_TILE_TOKENS * (d + 2u);
+    case QUIRE_FORMAT_Q6:
+    case QUIRE_FORMAT_Q5:
+    case QUIRE_FORMAT_Q4:
+    case QUIRE_FORMAT_Q3:
+        return quire_sealed_tile_bytes(format, side, d);
     case QUIRE_FORMAT_COUNT:
         break;
     }
     return 0;
 }
 
-double quire_format_bits(quire_format format, uint32_t d)
+double quire_format_bits(quire_format format, quire_side side, uint32_t d)
 {
-    return d == 0 ? 0.0
-                  : (double)quire_tile_bytes(format, d) * 8.0 / (QUIRE_TILE_TOKENS * (double)d);
+    return d == 0
+               ? 0.0
+               : (double)quire_tile_bytes(format, side, d) * 8.0 / (QUIRE_TILE_TOKENS * (double)d);
 }

@@ -10,8 +10,8 @@ size_t quire_kv_layout(const quire_model_desc *desc, quire_format k_format, quir
 {
     const quire_kv_map_entry *map = &desc->kv_map[model_layer];
     const size_t n_tiles = page_tokens / QUIRE_TILE_TOKENS;
-    const size_t k_tile_bytes = quire_tile_bytes(k_format, desc->d_k);
-    const size_t v_tile_bytes = quire_tile_bytes(v_format, desc->d_v);
+    const size_t k_tile_bytes = quire_tile_bytes(k_format, QUIRE_SIDE_K, desc->d_k);
+    const size_t v_tile_bytes = quire_tile_bytes(v_format, QUIRE_SIDE_V, desc->d_v);
     const size_t k_bytes = desc->n_kv_head * n_tiles * k_tile_bytes;
     const size_t v_bytes = desc->n_kv_head * n_tiles * v_tile_bytes;
 

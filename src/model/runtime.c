@@ -117,8 +117,8 @@ static int cache_open(quire_runtime *rt, quire_error *err)
     uint64_t need_bytes;
     int rc;
 
-    if (quire_tile_bytes(o->k_format, rt->model->desc.d_k) == 0 ||
-        quire_tile_bytes(o->v_format, rt->model->desc.d_v) == 0) {
+    if (quire_tile_bytes(o->k_format, QUIRE_SIDE_K, rt->model->desc.d_k) == 0 ||
+        quire_tile_bytes(o->v_format, QUIRE_SIDE_V, rt->model->desc.d_v) == 0) {
         return quire_error_set(err, QUIRE_INVAL, "KV formats %s:%s do not fit heads of %u and %u",
                                quire_format_name(o->k_format), quire_format_name(o->v_format),
                                rt->model->desc.d_k, rt->model->desc.d_v);

@@ -112,7 +112,8 @@ int quire_runtime_fill(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens, u
             lane.lane = lane.is_k ? &layer->k[0] : &layer->v[0];
             lane.format = lane.is_k ? layer->k_format : layer->v_format;
             lane.d = lane.is_k ? desc->d_k : desc->d_v;
-            lane.tile_bytes = quire_tile_bytes(lane.format, lane.d);
+            lane.tile_bytes =
+                quire_tile_bytes(lane.format, lane.is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V, lane.d);
             pattern_make(&lane, &rng);
             lane_fill(rt, &table, begin, i % desc->n_kv_head, &lane);
         }

@@ -61,11 +61,11 @@ static float *random_floats(quire_rng *rng, size_t n, double scale)
 }
 
 /* Lanes of one source: all heads, tile after tile. Returns where the next source starts. */
-static size_t lay_out(const fixture_opts *o, quire_format format, uint32_t d, size_t offset,
-                      quire_attn_lane *lane)
+static size_t lay_out(const fixture_opts *o, quire_side side, quire_format format, uint32_t d,
+                      size_t offset, quire_attn_lane *lane)
 {
     lane->page_offset = offset;
-    lane->tile_stride = quire_tile_bytes(format, d);
+    lane->tile_stride = quire_tile_bytes(format, side, d);
     lane->head_stride = lane->tile_stride * (o->page_tokens / QUIRE_TILE_TOKENS);
     return offset + lane->head_stride * o->n_kv_head;
 }
@@ -92,10 +92,10 @@ static void init_layer(fixture *f)
                                  .out_stride = (size_t)o->n_head * o->d_v + STRIDE_PAD };
     layer->scale = (float)(logit_scale / k_scale / sqrt((double)o->d_k * o->n_k));
     for (uint32_t i = 0; i < o->n_k; i++) {
-        f->page_bytes = lay_out(o, o->k_format, o->d_k, f->page_bytes, &layer->k[i]);
+        f->page_bytes = lay_out(o, QUIRE_SIDE_K, o->k_format, o->d_k, f->page_bytes, &layer->k[i]);
     }
     for (uint32_t i = 0; i < o->n_v; i++) {
-        f->page_bytes = lay_out(o, o->v_format, o->d_v, f->page_bytes, &layer->v[i]);
+        f->page_bytes = lay_out(o, QUIRE_SIDE_V, o->v_format, o->d_v, f->page_bytes, &layer->v[i]);
     }
 }
 

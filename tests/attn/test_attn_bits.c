@@ -28,8 +28,8 @@ static fixture_opts random_case(void)
     opts.n_head = opts.n_kv_head * multiple;
     opts.d_k = 8 * (1 + quire_rng_below(&rng, 16));
     opts.d_v = 8 * (1 + quire_rng_below(&rng, 16));
-    opts.k_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
-    opts.v_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
+    opts.k_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMATS_DIRECT);
+    opts.v_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMATS_DIRECT);
     opts.n_k = 1 + quire_rng_below(&rng, 2);
     opts.n_v = 1 + quire_rng_below(&rng, 2);
     opts.page_tokens = 64u << quire_rng_below(&rng, 3);

@@ -93,7 +93,7 @@ static void for_all(void (*damage)(fixture *f), is_hit *hit)
     const char *isas[ISAS_MAX];
     uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
-    for (unsigned format = 0; format < QUIRE_FORMAT_COUNT; format++) {
+    for (unsigned format = 0; format < QUIRE_FORMATS_DIRECT; format++) {
         for (uint32_t i = 0; i < n_isas; i++) {
             fixture_opts opts = damage_case((quire_format)format);
             float *clean;
@@ -260,7 +260,7 @@ static void test_zeros(void **state)
     uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
     (void)state;
-    for (unsigned format = 0; format < QUIRE_FORMAT_COUNT; format++) {
+    for (unsigned format = 0; format < QUIRE_FORMATS_DIRECT; format++) {
         fixture_opts opts = damage_case((quire_format)format);
         attn_tolerance limit = attn_tolerance_of(opts.k_format, opts.v_format);
         double *ref;

@@ -64,7 +64,7 @@ static void *new_tile(bool is_k, quire_format format, uint32_t d, uint32_t begin
 {
     const quire_codec *codec = quire_codec_find("ref");
     quire_tile_rows rows = { d, begin, end - begin, d };
-    size_t bytes = quire_tile_bytes(format, d);
+    size_t bytes = quire_tile_bytes(format, is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V, d);
     float *x = take((size_t)TILE * d * sizeof(float));
     void *tile = take(bytes);
 
@@ -86,7 +86,7 @@ typedef struct kernel_case {
 static kernel_case random_case(void)
 {
     static const uint32_t dims[] = { 8, 16, 24, 40, 48, 56, 64, 72, 80, 96, 128, 136, 256 };
-    kernel_case c = { .format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT),
+    kernel_case c = { .format = (quire_format)quire_rng_below(&rng, QUIRE_FORMATS_DIRECT),
                       .d = dims[quire_rng_below(&rng, 13)],
                       .n_rows = 1 + quire_rng_below(&rng, ROWS_MAX) };
 

@@ -18,7 +18,7 @@
 #define ISAS_MAX 4u
 
 static quire_rng rng;
-static fixture_error worst[QUIRE_FORMAT_COUNT][QUIRE_FORMAT_COUNT];
+static fixture_error worst[QUIRE_FORMATS_DIRECT][QUIRE_FORMATS_DIRECT];
 
 /* All ISAs on one case, each with another number of threads. */
 static void check_case(const fixture_opts *opts)
@@ -59,8 +59,8 @@ static void check_case(const fixture_opts *opts)
 /* Run `check` for every pair of formats. */
 static void for_format_pairs(fixture_opts opts)
 {
-    for (unsigned k = 0; k < QUIRE_FORMAT_COUNT; k++) {
-        for (unsigned v = 0; v < QUIRE_FORMAT_COUNT; v++) {
+    for (unsigned k = 0; k < QUIRE_FORMATS_DIRECT; k++) {
+        for (unsigned v = 0; v < QUIRE_FORMATS_DIRECT; v++) {
             opts.k_format = (quire_format)k;
             opts.v_format = (quire_format)v;
             check_case(&opts);
@@ -70,7 +70,7 @@ static void for_format_pairs(fixture_opts opts)
 
 static void for_formats(fixture_opts opts)
 {
-    for (unsigned f = 0; f < QUIRE_FORMAT_COUNT; f++) {
+    for (unsigned f = 0; f < QUIRE_FORMATS_DIRECT; f++) {
         opts.k_format = (quire_format)f;
         opts.v_format = (quire_format)f;
         check_case(&opts);
@@ -266,8 +266,8 @@ static void test_random_batches(void **state)
         opts.n_head = opts.n_kv_head * multiple;
         opts.d_k = 8 * (1 + quire_rng_below(&rng, 18));
         opts.d_v = 8 * (1 + quire_rng_below(&rng, 18));
-        opts.k_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
-        opts.v_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
+        opts.k_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMATS_DIRECT);
+        opts.v_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMATS_DIRECT);
         opts.n_k = 1 + quire_rng_below(&rng, 2);
         opts.n_v = 1 + quire_rng_below(&rng, 2);
         opts.page_tokens = 64u << quire_rng_below(&rng, 3);
@@ -286,8 +286,8 @@ static void test_random_batches(void **state)
 static int print_worst(void **state)
 {
     (void)state;
-    for (unsigned k = 0; k < QUIRE_FORMAT_COUNT; k++) {
-        for (unsigned v = 0; v < QUIRE_FORMAT_COUNT; v++) {
+    for (unsigned k = 0; k < QUIRE_FORMATS_DIRECT; k++) {
+        for (unsigned v = 0; v < QUIRE_FORMATS_DIRECT; v++) {
             print_message("largest errors k=%-4s v=%-4s total %.2e row %.2e\n",
                           quire_format_name((quire_format)k), quire_format_name((quire_format)v),
                           worst[k][v].total, worst[k][v].worst_row);

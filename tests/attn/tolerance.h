@@ -17,7 +17,7 @@ typedef struct attn_tolerance {
 } attn_tolerance;
 
 /* By format of K and of V; an output is held to the looser of the two, on every ISA. */
-static const attn_tolerance attn_tolerances[QUIRE_FORMAT_COUNT] = {
+static const attn_tolerance attn_tolerances[QUIRE_FORMATS_DIRECT] = {
     [QUIRE_FORMAT_F32] = { 5e-6, 5e-5 },
     [QUIRE_FORMAT_F16] = { 5e-6, 5e-5 },
     [QUIRE_FORMAT_BF16] = { 5e-6, 5e-5 },

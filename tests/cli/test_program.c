@@ -210,7 +210,8 @@ static void info_counts_bytes(void **state)
     static const struct {
         const char *kv;
         json_int_t token_bytes;
-    } formats[] = { { "f32", 128 }, { "f16", 64 }, { "bf16", 64 }, { "q8", 40 } };
+    } formats[] = { { "f32", 128 }, { "f16", 64 }, { "bf16", 64 }, { "q8", 40 },
+                    { "q6", 38 },   { "q5", 36 },  { "q4", 26 },   { "q3", 32 } };
     json_t *document = program_json(PROGRAM("info", program_model(), "--memory", "1MiB", "--json"));
     json_t *kv = json_object_get(document, "kv");
     json_int_t left = (1 << 20) - integer(document, "weight_bytes");

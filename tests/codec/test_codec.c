@@ -47,22 +47,22 @@ static void test_formats(void **state)
     assert_int_equal(format, QUIRE_FORMAT_F16);
     assert_string_equal(quire_format_name(QUIRE_FORMAT_COUNT), "unknown");
 
-    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_F32, 128), 64 * 128 * 4);
-    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_F16, 48), 64 * 48 * 2);
-    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_BF16, 8), 64 * 8 * 2);
-    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_Q8, 128), 64 * 128 + 128);
-    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_Q8, 0), 0);
-    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_Q8, 12), 0);
-    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_Q8, QUIRE_HEAD_DIM_MAX + 8), 0);
-    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_COUNT, 64), 0);
+    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, 128), 64 * 128 * 4);
+    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_F16, QUIRE_SIDE_K, 48), 64 * 48 * 2);
+    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_BF16, QUIRE_SIDE_K, 8), 64 * 8 * 2);
+    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_Q8, QUIRE_SIDE_K, 128), 64 * 128 + 128);
+    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_Q8, QUIRE_SIDE_K, 0), 0);
+    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_Q8, QUIRE_SIDE_K, 12), 0);
+    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_Q8, QUIRE_SIDE_K, QUIRE_HEAD_DIM_MAX + 8), 0);
+    assert_int_equal(quire_tile_bytes(QUIRE_FORMAT_COUNT, QUIRE_SIDE_K, 64), 0);
     for (unsigned i = 0; i < QUIRE_FORMAT_COUNT; i++) {
         for (uint32_t d = 8; d <= QUIRE_HEAD_DIM_MAX; d += 8) {
-            assert_int_equal(quire_tile_bytes((quire_format)i, d) % 64, 0);
+            assert_int_equal(quire_tile_bytes((quire_format)i, QUIRE_SIDE_K, d) % 64, 0);
         }
     }
-    assert_true(fabs(quire_format_bits(QUIRE_FORMAT_Q8, 128) - 8.125) < 1e-9);
-    assert_true(fabs(quire_format_bits(QUIRE_FORMAT_F16, 8) - 16.0) < 1e-9);
-    assert_true(fabs(quire_format_bits(QUIRE_FORMAT_F16, 0)) < 1e-9);
+    assert_true(fabs(quire_format_bits(QUIRE_FORMAT_Q8, QUIRE_SIDE_K, 128) - 8.125) < 1e-9);
+    assert_true(fabs(quire_format_bits(QUIRE_FORMAT_F16, QUIRE_SIDE_K, 8) - 16.0) < 1e-9);
+    assert_true(fabs(quire_format_bits(QUIRE_FORMAT_F16, QUIRE_SIDE_K, 0)) < 1e-9);
 }
 
 /* ---- scalar conversions ---- */
@@ -180,10 +180,10 @@ static void test_golden_bytes(void **state)
     static const int8_t q8_v[8] = { 16, 0, 0, 0, -32, 0, 0, 0 };
     const quire_codec *codec = quire_codec_find("ref");
     quire_tile_rows at = { 8, 0, 2, 8 };
-    unsigned char *tile = take(quire_tile_bytes(QUIRE_FORMAT_F32, 8));
+    unsigned char *tile = take(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, 8));
 
     (void)state;
-    memset(tile, 0, quire_tile_bytes(QUIRE_FORMAT_F32, 8));
+    memset(tile, 0, quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, 8));
     codec->encode_k(QUIRE_FORMAT_F16, &at, rows[0], tile);
     assert_memory_equal(tile, f16_k[0], 4);
     assert_memory_equal(tile + (size_t)TILE * 2, f16_k[1], 4);
@@ -195,7 +195,7 @@ static void test_golden_bytes(void **state)
     assert_memory_equal(tile, q8_scale, 4);
     assert_memory_equal(tile + 128, q8_k, 8);
     assert_memory_equal(tile + 128 + (size_t)TILE * 4, q8_k_last, 8);
-    memset(tile, 0, quire_tile_bytes(QUIRE_FORMAT_F32, 8));
+    memset(tile, 0, quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, 8));
     codec->encode_v(QUIRE_FORMAT_Q8, &at, rows[0], tile);
     assert_memory_equal(tile, q8_scale, 4);
     assert_memory_equal(tile + 128, q8_v, 8);
@@ -205,7 +205,7 @@ static void test_golden_bytes(void **state)
 /* Whole tiles by hash: a change of any byte of any format shows. */
 static void test_golden_tiles(void **state)
 {
-    static const uint64_t expected[QUIRE_FORMAT_COUNT][2] = {
+    static const uint64_t expected[QUIRE_FORMATS_DIRECT][2] = {
         [QUIRE_FORMAT_F32] = { 0x027435cb5ba0a050u, 0xd93ec6f55d7b4768u },
         [QUIRE_FORMAT_F16] = { 0x62b49004da4dc75eu, 0xc3ebe356cbb54f0au },
         [QUIRE_FORMAT_BF16] = { 0x7a0b5210b53e653bu, 0xcbcb11d5ef5b7e6fu },
@@ -223,8 +223,8 @@ static void test_golden_tiles(void **state)
             x[t * d + i] = golden_value(t, i);
         }
     }
-    for (unsigned f = 0; f < QUIRE_FORMAT_COUNT; f++) {
-        size_t bytes = quire_tile_bytes((quire_format)f, d);
+    for (unsigned f = 0; f < QUIRE_FORMATS_DIRECT; f++) {
+        size_t bytes = quire_tile_bytes((quire_format)f, QUIRE_SIDE_K, d);
         unsigned char *tile = take(bytes);
         uint64_t k;
         uint64_t v;
@@ -291,11 +291,11 @@ static void test_round_trip(void **state)
 
     (void)state;
     for (uint32_t n = 0; n < 300; n++) {
-        quire_format format = (quire_format)(n % QUIRE_FORMAT_COUNT);
+        quire_format format = (quire_format)(n % QUIRE_FORMATS_DIRECT);
         uint32_t d = dims[quire_rng_below(&rng, 5)];
         uint32_t kind = quire_rng_below(&rng, 3);
         quire_tile_rows at = { d, 0, TILE, d + 3 };
-        unsigned char *tile = take(quire_tile_bytes(format, d));
+        unsigned char *tile = take(quire_tile_bytes(format, QUIRE_SIDE_K, d));
         float *x = take(TILE * at.stride * sizeof(float));
         float *y = take(TILE * at.stride * sizeof(float));
         bool is_k = n % 2 == 0;
@@ -324,12 +324,12 @@ static void test_second_trip_is_exact(void **state)
     const quire_codec *codec = quire_codec_find("ref");
     const uint32_t d = 64;
     quire_tile_rows at = { d, 0, TILE, d };
-    unsigned char *first = take(quire_tile_bytes(QUIRE_FORMAT_F32, d));
-    unsigned char *second = take(quire_tile_bytes(QUIRE_FORMAT_F32, d));
+    unsigned char *first = take(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, d));
+    unsigned char *second = take(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, d));
     float *x = take((size_t)TILE * d * sizeof(float));
 
     (void)state;
-    for (unsigned f = 0; f < QUIRE_FORMAT_COUNT; f++) {
+    for (unsigned f = 0; f < QUIRE_FORMATS_DIRECT; f++) {
         if (f == QUIRE_FORMAT_Q8) {
             continue; /* the scale is rounded up, so the largest code may be 126 */
         }
@@ -339,7 +339,7 @@ static void test_second_trip_is_exact(void **state)
         codec->encode_v((quire_format)f, &at, x, first);
         codec->decode_v((quire_format)f, &at, first, x);
         codec->encode_v((quire_format)f, &at, x, second);
-        assert_memory_equal(first, second, quire_tile_bytes((quire_format)f, d));
+        assert_memory_equal(first, second, quire_tile_bytes((quire_format)f, QUIRE_SIDE_K, d));
     }
     free(x);
     free(second);
@@ -352,7 +352,7 @@ static void test_q8_rows(void **state)
     quire_tile_rows at = { 8, 5, 1, 8 };
     float x[8] = { 0 };
     float y[8];
-    unsigned char *tile = take(quire_tile_bytes(QUIRE_FORMAT_Q8, 8));
+    unsigned char *tile = take(quire_tile_bytes(QUIRE_FORMAT_Q8, QUIRE_SIDE_K, 8));
     const uint16_t *scale = (const uint16_t *)(const void *)tile;
 
     (void)state;
@@ -408,7 +408,7 @@ static void check_same(const quire_codec *codec, quire_format format, const quir
                        const float *x)
 {
     const quire_codec *ref = quire_codec_find("ref");
-    size_t bytes = quire_tile_bytes(format, at->d);
+    size_t bytes = quire_tile_bytes(format, QUIRE_SIDE_K, at->d);
     size_t floats = at->n_tokens * at->stride;
     unsigned char *expected = take(bytes);
     unsigned char *tile = take(bytes);
@@ -442,7 +442,7 @@ static void test_same_bytes_on_every_isa(void **state)
     (void)state;
     for (uint32_t n = 0; n < 2000; n++) {
         uint32_t d = dims[quire_rng_below(&rng, n % 50 == 0 ? 11 : 9)];
-        quire_format format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
+        quire_format format = (quire_format)quire_rng_below(&rng, QUIRE_FORMATS_DIRECT);
         uint32_t first = n % 3 == 0 ? 0 : quire_rng_below(&rng, TILE);
         uint32_t most = TILE - first;
         quire_tile_rows at = { d, first, n % 3 == 1 ? 1 : most, d + quire_rng_below(&rng, 20) };

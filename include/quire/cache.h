@@ -16,6 +16,9 @@
  * of a sequence always sits in slot i % page_tokens and attention sums in the same order whether or
  * not a prefix was shared.
  *
+ * Holes. Groups keep the same tokens but need not keep all of their pages: a group whose readers no
+ * longer need some tokens releases those pages, and its table says so by entries without a page.
+ *
  * Plan, then apply. Every call that takes memory first works out all it needs, in every group; if
  * anything is missing it returns QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS) and nothing
  * changed.
@@ -102,10 +105,10 @@ void quire_cache_destroy(quire_cache *cache);
  * QUIRE_NOMEM. */
 int quire_seq_open(quire_cache *cache, quire_region_id region, quire_seq_id *out);
 
-/* A second sequence with the same tokens. Room that seq has reserved stays with seq; but when its
- * tail page is partly filled, that page is shared from now on and has to be copied before seq is
- * appended to: reserve again. Cost: O(leaves), no page is copied.
- * Errors: QUIRE_NOTFOUND, QUIRE_LIMIT, QUIRE_NOMEM. */
+/* A second sequence with the same tokens and the same holes (quire_seq_release()). Room that seq
+ * has reserved stays with seq; but when its tail page is partly filled, that page is shared from
+ * now on and has to be copied before seq is appended to: reserve again. Cost: O(leaves), no page is
+ * copied. Errors: QUIRE_NOTFOUND, QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_seq_fork(quire_cache *cache, quire_seq_id seq, quire_seq_id *out);
 
 /* Make room for n more tokens without adding them: pages are taken, a shared tail page is copied.
@@ -119,9 +122,33 @@ int quire_seq_reserve(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
  * cannot fail and allocates nothing. Errors: as quire_seq_reserve(). */
 int quire_seq_append(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
-/* Keep the first n_tokens tokens, release the rest and any reserved room.
- * Errors: QUIRE_NOTFOUND, QUIRE_RANGE (longer than the sequence), QUIRE_NOMEM (a shared leaf had
- * to be copied; nothing changed). */
+/* Let go of the pages of one group whose tokens all lie in [begin_token, end_token), because the
+ * group's readers need these tokens no longer. Their entries become holes: page QUIRE_PAGE_NULL,
+ * all else as it was. The pages lose this sequence's reference. The number of tokens, positions,
+ * reserved room and the other groups stay as they are. A range may end beyond the sequence.
+ *
+ * Two kinds of entries in the range keep their page: a tail that is partly filled, because it is
+ * still appended to, and entries in a leaf that another sequence shares, because it would get the
+ * hole too. When that sharing has ended (a leaf is copied when one side writes it, forks close), a
+ * call with the same range releases what this one left alone.
+ *
+ * Allocates nothing and cannot fail half-way. n_released, if not NULL, gets the number of pages let
+ * go of. Cost: O(pages in the range); O(pages newly in it) when the range grows from call to call,
+ * as when an owner calls it after every step with a slowly moving end.
+ * Errors: QUIRE_NOTFOUND, QUIRE_INVAL (group, begin_token > end_token). */
+int quire_seq_release(quire_cache *cache, quire_seq_id seq, quire_group_id group,
+                      uint32_t begin_token, uint32_t end_token, uint32_t *n_released);
+
+/* The largest length up to n_tokens that the sequence can be truncated to; 0 for an unknown id. A
+ * cut inside a page leaves a tail that is appended to, which takes that page in every group: where
+ * one has a hole, the cut moves down to the start of the hole's entry. */
+uint32_t quire_seq_truncatable(const quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
+
+/* Keep the first n_tokens tokens, drop the rest and any reserved room. Holes before the cut stay
+ * holes; tokens appended at a page boundary get fresh pages in every group.
+ * Errors: QUIRE_NOTFOUND, QUIRE_RANGE (longer than the sequence, or a cut inside a hole: see
+ * quire_seq_truncatable()), QUIRE_NOMEM (a shared leaf had to be copied). On error nothing has
+ * changed. */
 int quire_seq_truncate(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
 /* Drop the sequence and its references. Errors: QUIRE_NOTFOUND. */
@@ -130,9 +157,9 @@ int quire_seq_close(quire_cache *cache, quire_seq_id seq);
 /* Tokens in the sequence; 0 for an unknown id. */
 uint32_t quire_seq_tokens(const quire_cache *cache, quire_seq_id seq);
 
-/* A sequence's table in one group, for kernels. Memory: borrowed, valid until the next append,
- * reserve, truncate or close of this sequence, successful or not. Errors: QUIRE_NOTFOUND,
- * QUIRE_INVAL (group). */
+/* A sequence's table in one group, for kernels. Entries that were released are holes: see
+ * quire_page_entry. Memory: borrowed, valid until the next append, reserve, release, truncate or
+ * close of this sequence, successful or not. Errors: QUIRE_NOTFOUND, QUIRE_INVAL (group). */
 typedef struct quire_seq_table {
     const quire_page_entry *const *leaves;
     uint32_t n_entries; /* entries that hold tokens (reserved ones are not counted) */

@@ -35,9 +35,13 @@ typedef uint16_t quire_group_id;
 #define QUIRE_SEQ_NULL  0u
 
 /* One entry of a page table: a run of consecutive tokens in consecutive slots of one page. A
- * sequence may use a part of a page, so sharing is token-exact. Kernels read it as it stands. */
+ * sequence may use a part of a page, so sharing is token-exact. Kernels read it as it stands.
+ *
+ * An entry whose page is QUIRE_PAGE_NULL is a hole: the sequence still has these tokens, at these
+ * positions, but this group has let go of their page (quire_seq_release()). A reader of the group
+ * must not need them. Holes are whole pages; the other fields are what they were. */
 typedef struct quire_page_entry {
-    quire_page_id page;
+    quire_page_id page;  /* QUIRE_PAGE_NULL = hole */
     uint16_t first_slot; /* 0 .. page_tokens - 1 */
     uint16_t n_tokens;   /* valid tokens from first_slot on; first_slot + n_tokens <= page_tokens */
     int32_t first_pos;   /* position (rope) of the first token; the others follow by one */

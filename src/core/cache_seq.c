@@ -149,13 +149,60 @@ int quire_seq_append(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens)
     return QUIRE_OK;
 }
 
+int quire_seq_release(quire_cache *cache, quire_seq_id seq, quire_group_id group,
+                      uint32_t begin_token, uint32_t end_token, uint32_t *n_released)
+{
+    quire_seq *found = quire_seqs_find(&cache->seqs, seq);
+    uint32_t page_tokens = cache->opts.page_tokens;
+    uint32_t begin;
+    uint32_t end;
+    uint32_t n = 0;
+
+    QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
+    QUIRE_FAIL_IF(group >= cache->opts.n_groups || begin_token > end_token, QUIRE_INVAL);
+    end_token = end_token < found->n_tokens ? end_token : found->n_tokens;
+    begin = begin_token / page_tokens + (begin_token % page_tokens != 0);
+    end = end_token / page_tokens; /* entries wholly in the range, and so full */
+    if (begin < end) {
+        quire_table_ctx ctx = table_ctx(cache, found, group);
+
+        n = quire_table_release(&ctx, &found->tables[group], begin, end);
+    }
+    if (n_released != NULL) {
+        *n_released = n;
+    }
+    QUIRE_CACHE_CHECKED(cache);
+    return QUIRE_OK;
+}
+
+/* The largest length up to n_tokens that cuts into no hole. */
+static uint32_t seq_truncatable(const quire_cache *cache, const quire_seq *seq, uint32_t n_tokens)
+{
+    uint32_t page_tokens = cache->opts.page_tokens;
+
+    n_tokens = n_tokens < seq->n_tokens ? n_tokens : seq->n_tokens;
+    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+        if (quire_table_cuts_hole(&seq->tables[g], page_tokens, n_tokens)) {
+            n_tokens -= n_tokens % page_tokens;
+        }
+    }
+    return n_tokens;
+}
+
+uint32_t quire_seq_truncatable(const quire_cache *cache, quire_seq_id seq, uint32_t n_tokens)
+{
+    const quire_seq *found = quire_seqs_find(&cache->seqs, seq);
+
+    return found != NULL ? seq_truncatable(cache, found, n_tokens) : 0;
+}
+
 int quire_seq_truncate(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens)
 {
     quire_seq *found = quire_seqs_find(&cache->seqs, seq);
     uint32_t n_copies = 0;
 
     QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
-    QUIRE_FAIL_IF(n_tokens > found->n_tokens, QUIRE_RANGE);
+    QUIRE_FAIL_IF(seq_truncatable(cache, found, n_tokens) != n_tokens, QUIRE_RANGE);
     for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
         quire_table_ctx ctx = table_ctx(cache, found, g);
 

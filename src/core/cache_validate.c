@@ -31,7 +31,10 @@ static void leaf_take_refs(const quire_cache *cache, quire_leaf *leaf)
     for (uint32_t i = 0; i < leaf->n_entries; i++) {
         const quire_page_entry *entry = &leaf->entries[i];
 
-        QUIRE_CHECK(entry->page != QUIRE_PAGE_NULL && entry->page < cache->pool.id_end);
+        if (entry->page == QUIRE_PAGE_NULL) {
+            continue;
+        }
+        QUIRE_CHECK(entry->page < cache->pool.id_end);
         QUIRE_CHECK(cache->pool.pages[entry->page].refs > 0);
         QUIRE_CHECK(cache->pool.pages[entry->page].n_filled >= entry->n_tokens);
         cache->pool.pages[entry->page].refs--;
@@ -49,7 +52,9 @@ static void leaf_put_refs(const quire_cache *cache, quire_leaf *leaf)
     if (leaf->n_seen > 0) {
         leaf->n_seen = 0;
         for (uint32_t i = 0; i < leaf->n_entries; i++) {
-            cache->pool.pages[leaf->entries[i].page].refs++;
+            if (leaf->entries[i].page != QUIRE_PAGE_NULL) {
+                cache->pool.pages[leaf->entries[i].page].refs++;
+            }
         }
     }
 }
@@ -73,7 +78,11 @@ static void table_validate(const quire_cache *cache, const quire_seq *seq, uint3
         QUIRE_CHECK(entry->first_pos == (int32_t)(i * page_tokens));
         QUIRE_CHECK(entry->n_tokens == n);
         QUIRE_CHECK(n > 0 || leaf->refs == 1);
-        QUIRE_CHECK(cache->pool.pages[entry->page].group == group);
+        if (entry->page == QUIRE_PAGE_NULL) {
+            QUIRE_CHECK(n == page_tokens);
+        } else {
+            QUIRE_CHECK(cache->pool.pages[entry->page].group == group);
+        }
         left -= n;
     }
     for (uint32_t l = 0; l < table->n_leaves; l++) {
@@ -82,6 +91,12 @@ static void table_validate(const quire_cache *cache, const quire_seq *seq, uint3
 
         n = n < QUIRE_LEAF_ENTRIES ? n : QUIRE_LEAF_ENTRIES;
         QUIRE_CHECK(quire_leaf_of(table->leaves[l])->n_entries == n);
+        QUIRE_CHECK(l == 0 || quire_leaf_of(table->leaves[l])->refs <=
+                                  quire_leaf_of(table->leaves[l - 1])->refs);
+    }
+    QUIRE_CHECK(table->holes_begin <= table->holes_end && table->holes_end <= table->n_entries);
+    for (uint32_t i = table->holes_begin; i < table->holes_end; i++) {
+        QUIRE_CHECK(quire_table_entry(table, i)->page == QUIRE_PAGE_NULL);
     }
 }
 

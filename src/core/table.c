@@ -20,6 +20,11 @@ static uint32_t div_up(uint32_t a, uint32_t b)
     return a / b + (a % b != 0);
 }
 
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
 /* ---- stock of leaves ---- */
 
 void quire_leaf_stock_init(quire_leaf_stock *stock, const quire_allocator *allocator)
@@ -91,6 +96,18 @@ static quire_leaf *table_leaf(const quire_table *table, uint32_t index)
     return quire_leaf_of(table->leaves[index]);
 }
 
+static bool is_hole(const quire_page_entry *entry)
+{
+    return entry->page == QUIRE_PAGE_NULL;
+}
+
+static void entry_unref(const quire_table_ctx *ctx, const quire_page_entry *entry)
+{
+    if (!is_hole(entry)) {
+        quire_pool_unref(ctx->pool, entry->page, ctx->seq);
+    }
+}
+
 /* A table lets go of a leaf; the last one to do so lets go of its pages. */
 static void leaf_drop(const quire_table_ctx *ctx, quire_leaf *leaf)
 {
@@ -99,7 +116,7 @@ static void leaf_drop(const quire_table_ctx *ctx, quire_leaf *leaf)
         return;
     }
     for (uint32_t i = 0; i < leaf->n_entries; i++) {
-        quire_pool_unref(ctx->pool, leaf->entries[i].page, ctx->seq);
+        entry_unref(ctx, &leaf->entries[i]);
     }
     stock_put(ctx->stock, leaf);
     quire_leaf_stock_trim(ctx->stock);
@@ -115,7 +132,9 @@ static quire_leaf *leaf_copy(const quire_table_ctx *ctx, const quire_leaf *leaf,
     copy->n_entries = n_entries;
     memcpy(copy->entries, leaf->entries, n_entries * sizeof(copy->entries[0]));
     for (uint32_t i = 0; i < n_shared; i++) {
-        quire_pool_ref(ctx->pool, copy->entries[i].page, ctx->seq);
+        if (!is_hole(&copy->entries[i])) {
+            quire_pool_ref(ctx->pool, copy->entries[i].page, ctx->seq);
+        }
     }
     return copy;
 }
@@ -272,13 +291,64 @@ void quire_table_grow(const quire_table_ctx *ctx, quire_table *table, uint32_t n
             QUIRE_CHECK(table->n_entries < table->n_held);
             tail = quire_table_entry(table, table->n_entries++);
         }
-        n = page_tokens - tail->n_tokens;
-        n = n < n_new ? n : n_new;
+        n = min_u32(page_tokens - tail->n_tokens, n_new);
         tail->n_tokens = (uint16_t)(tail->n_tokens + n);
         quire_pool_fill_set(ctx->pool, tail->page, tail->n_tokens);
         n_new -= n;
         tail = NULL;
     }
+}
+
+/* ---- release ---- */
+
+/* Remember that [begin, end) are holes: one range is kept, the last one unless they touch. */
+static void holes_note(quire_table *table, uint32_t begin, uint32_t end)
+{
+    if (begin > table->holes_end || end < table->holes_begin) {
+        table->holes_begin = begin;
+        table->holes_end = end;
+        return;
+    }
+    table->holes_begin = min_u32(table->holes_begin, begin);
+    table->holes_end = table->holes_end > end ? table->holes_end : end;
+}
+
+uint32_t quire_table_release(const quire_table_ctx *ctx, quire_table *table, uint32_t begin,
+                             uint32_t end)
+{
+    uint32_t n_released = 0;
+    uint32_t at = end;
+
+    QUIRE_ASSERT(begin <= end && end <= table->n_entries);
+    /* Backwards: by T6 nothing can be done before the first shared leaf met, and when that leaf is
+     * shared no longer, this is where the next call arrives. */
+    while (at > begin) {
+        quire_page_entry *entry;
+
+        if (at > table->holes_begin && at <= table->holes_end) {
+            at = table->holes_begin;
+            continue;
+        }
+        if (table_leaf(table, (at - 1) / QUIRE_LEAF_ENTRIES)->refs > 1) {
+            break;
+        }
+        entry = quire_table_entry(table, --at);
+        QUIRE_ASSERT(entry->n_tokens == ctx->pool->page_tokens);
+        if (!is_hole(entry)) {
+            quire_pool_unref(ctx->pool, entry->page, ctx->seq);
+            entry->page = QUIRE_PAGE_NULL;
+            n_released++;
+        }
+    }
+    if (at < end) {
+        holes_note(table, at, end);
+    }
+    return n_released;
+}
+
+bool quire_table_cuts_hole(const quire_table *table, uint32_t page_tokens, uint32_t n_tokens)
+{
+    return n_tokens % page_tokens != 0 && is_hole(quire_table_entry(table, n_tokens / page_tokens));
 }
 
 /* ---- truncate, fork, clear ---- */
@@ -325,12 +395,12 @@ static void last_leaf_cut(const quire_table_ctx *ctx, quire_table *table, cut at
     quire_page_entry *tail;
 
     for (uint32_t i = at.n_last; i < leaf->n_entries; i++) {
-        quire_pool_unref(ctx->pool, leaf->entries[i].page, ctx->seq);
+        entry_unref(ctx, &leaf->entries[i]);
     }
     leaf->n_entries = at.n_last;
     tail = &leaf->entries[at.n_last - 1];
     tail->n_tokens = (uint16_t)at.tail_tokens;
-    if (!is_tail_shared(ctx, table, tail)) {
+    if (!is_hole(tail) && !is_tail_shared(ctx, table, tail)) {
         quire_pool_fill_set(ctx->pool, tail->page, at.tail_tokens);
     }
 }
@@ -340,11 +410,14 @@ void quire_table_truncate(const quire_table_ctx *ctx, quire_table *table, uint32
     cut at = cut_at(ctx, n_tokens);
     bool copies = quire_table_truncate_copies(ctx, table, n_tokens);
 
+    QUIRE_ASSERT(!quire_table_cuts_hole(table, ctx->pool->page_tokens, n_tokens));
     while (table->n_leaves > at.n_leaves) {
         leaf_drop(ctx, table_leaf(table, --table->n_leaves));
     }
     table->n_entries = at.n_entries;
     table->n_held = at.n_entries;
+    table->holes_end = min_u32(table->holes_end, at.n_entries);
+    table->holes_begin = min_u32(table->holes_begin, table->holes_end);
     if (at.n_leaves == 0) {
         return;
     }
@@ -382,6 +455,8 @@ void quire_table_fork(const quire_table_ctx *ctx, quire_table *to, const quire_t
     to->n_leaves = n_leaves;
     to->n_entries = from->n_entries;
     to->n_held = from->n_entries;
+    to->holes_begin = from->holes_begin;
+    to->holes_end = from->holes_end;
 }
 
 void quire_table_clear(const quire_table_ctx *ctx, quire_table *table,

@@ -4,8 +4,8 @@
  *                         ^
  *   fork shares leaves ---'       a page counts the leaves that hold it, not the sequences
  *
- *   entries:   | full | full | ... | tail, maybe partly filled | reserved | reserved |
- *              0                                    n_entries - 1           n_held - 1
+ *   entries:   | full | hole | full | ... | tail, maybe partly filled | reserved | reserved |
+ *              0                                          n_entries - 1           n_held - 1
  *
  * Invariants (quire_cache_validate checks all of them)
  *   T1  a leaf counts the tables that hold it; while that is more than one its content is frozen
@@ -14,6 +14,10 @@
  *   T3  a page's refs is the number of leaf entries that name it
  *   T4  only a tail page that one leaf holds, in a leaf that one table holds, is appended to,
  *       and only while the prefix tree does not keep the page
+ *   T5  a hole (page QUIRE_PAGE_NULL) is a full entry whose page was released; it holds nothing of
+ *       the pool and stays a hole until truncation drops the entry
+ *   T6  refs of a table's leaves do not grow towards its end: who holds a leaf of ours also holds
+ *       those before it, as leaves are shared from the first on and only the last is ever replaced
  *
  * As everywhere: functions named plan may fail and change nothing that counts, the others cannot
  * fail and take what the plan has laid by.
@@ -68,6 +72,10 @@ typedef struct quire_table {
     uint32_t n_leaves;
     uint32_t n_entries; /* entries that hold tokens */
     uint32_t n_held;    /* and reserved ones */
+    /* Entries [holes_begin, holes_end) are known to be holes, so that release need not look at them
+     * again; there may be others. */
+    uint32_t holes_begin;
+    uint32_t holes_end;
 } quire_table;
 
 /* What a table works with, and whom its pages are charged to. */
@@ -111,11 +119,21 @@ void quire_table_make_room(const quire_table_ctx *ctx, quire_table *table,
 /* Count n_new more tokens; there is room for them. Cost: O(pages touched). */
 void quire_table_grow(const quire_table_ctx *ctx, quire_table *table, uint32_t n_new);
 
+/* Turn the entries [begin, end), all of them full, into holes, but for those in leaves that another
+ * table holds. Returns the number of pages released. Nothing is allocated.
+ * Cost: O(end - begin), less what lies before the last shared leaf and what the calls before left
+ * as one run of holes. */
+uint32_t quire_table_release(const quire_table_ctx *ctx, quire_table *table, uint32_t begin,
+                             uint32_t end);
+
+/* Whether truncation to n_tokens would cut into a hole, which it must not. */
+bool quire_table_cuts_hole(const quire_table *table, uint32_t page_tokens, uint32_t n_tokens);
+
 /* Whether truncation to n_tokens copies a leaf: one from the stock. */
 bool quire_table_truncate_copies(const quire_table_ctx *ctx, const quire_table *table,
                                  uint32_t n_tokens);
 
-/* Keep n_tokens tokens, drop all other entries and reserved ones. */
+/* Keep n_tokens tokens, drop all other entries and reserved ones. Must not cut into a hole. */
 void quire_table_truncate(const quire_table_ctx *ctx, quire_table *table, uint32_t n_tokens);
 
 /* Whether a fork copies the last leaf, because it also holds reserved pages of its owner. */

@@ -214,22 +214,28 @@ void test_slot_write(const quire_cache *cache, quire_seq_id seq, uint32_t token,
     }
 }
 
+void test_slot_check_in(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
+                        uint32_t token, uint32_t stamp)
+{
+    const unsigned char *slot = test_slot(cache, seq, group, token);
+    size_t slot_bytes = cache->opts.page_bytes[group] / cache->opts.page_tokens;
+    uint64_t word = pattern(stamp, group);
+    uint64_t differs = 0;
+
+    for (size_t at = 0; at < slot_bytes; at += sizeof(word), word++) {
+        uint64_t found;
+
+        memcpy(&found, slot + at, sizeof(found));
+        differs |= found ^ word;
+    }
+    if (differs != 0) {
+        fail_msg("sequence %u, token %u, group %u: payload differs", seq, token, group);
+    }
+}
+
 void test_slot_check(const quire_cache *cache, quire_seq_id seq, uint32_t token, uint32_t stamp)
 {
     for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
-        const unsigned char *slot = test_slot(cache, seq, (quire_group_id)g, token);
-        size_t slot_bytes = cache->opts.page_bytes[g] / cache->opts.page_tokens;
-        uint64_t word = pattern(stamp, g);
-        uint64_t differs = 0;
-
-        for (size_t at = 0; at < slot_bytes; at += sizeof(word), word++) {
-            uint64_t found;
-
-            memcpy(&found, slot + at, sizeof(found));
-            differs |= found ^ word;
-        }
-        if (differs != 0) {
-            fail_msg("sequence %u, token %u, group %u: payload differs", seq, token, g);
-        }
+        test_slot_check_in(cache, seq, (quire_group_id)g, token, stamp);
     }
 }

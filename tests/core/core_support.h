@@ -76,16 +76,21 @@ void test_append(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
 quire_cache_stats test_stats(const quire_cache *cache);
 
-/* The page that holds a token. */
+/* The page that holds a token; QUIRE_PAGE_NULL in a hole. */
 quire_page_id test_page_of(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
                            uint32_t token);
 
-/* The slot of a token; NULL for a group without payload. Asserts the table's shape on the way. */
+/* The slot of a token, which is not in a hole; NULL for a group without payload. Asserts the
+ * table's shape on the way. */
 unsigned char *test_slot(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
                          uint32_t token);
 
 /* Fill a token's slot in every group with a pattern made of stamp; check it. */
 void test_slot_write(const quire_cache *cache, quire_seq_id seq, uint32_t token, uint32_t stamp);
 void test_slot_check(const quire_cache *cache, quire_seq_id seq, uint32_t token, uint32_t stamp);
+
+/* The same in one group. */
+void test_slot_check_in(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
+                        uint32_t token, uint32_t stamp);
 
 #endif /* TESTS_CORE_SUPPORT_H */

@@ -6,6 +6,9 @@
  * its own pattern, byte for byte. What may fail is known from the budget: an operation whose most
  * expensive case fits must not fail.
  *
+ * For pages that a group has released the model keeps one flag per page and group; which leaves are
+ * shared, and so not released from, it sees from the tables: two of them then name the same leaf.
+ *
  * QUIRE_SEED and QUIRE_OPS choose another run.
  *
  * SPDX-License-Identifier: MIT */
@@ -17,7 +20,9 @@
 #include <string.h>
 
 #define SEQS_MAX   12u
-#define TOKENS_MAX (PAGE_TOKENS * 40u)
+#define PAGES_MAX  40u
+#define TOKENS_MAX (PAGE_TOKENS * PAGES_MAX)
+#define GROUPS_MAX 4u
 #if QUIRE_DEBUG >= 2
 #define OPS_DEFAULT 40000u /* every call validates */
 #else
@@ -32,6 +37,7 @@ typedef struct model_seq {
     uint32_t n_tokens;
     uint32_t n_reserved; /* appends up to here cannot fail */
     uint32_t stamps[TOKENS_MAX];
+    bool is_hole[GROUPS_MAX][PAGES_MAX]; /* of full pages; false from the end on */
 } model_seq;
 
 typedef struct model {
@@ -41,7 +47,10 @@ typedef struct model {
     model_seq seqs[SEQS_MAX];
     uint32_t n_seqs;
     uint32_t next_stamp;
-    uint64_t n_failed; /* operations that failed for lack of budget */
+    uint64_t n_failed;   /* operations that failed for lack of budget */
+    uint64_t n_released; /* pages */
+    uint64_t n_left;     /* pages left alone, in shared leaves */
+    uint64_t n_refused;  /* truncations into a hole */
     quire_seq_id closed;
 } model;
 
@@ -59,7 +68,14 @@ static void check_tokens(const model *m, const model_seq *seq, uint32_t first, u
 {
     assert_int_equal(quire_seq_tokens(m->t.cache, seq->id), seq->n_tokens);
     for (uint32_t i = first; i < seq->n_tokens; i += step) {
-        test_slot_check(m->t.cache, seq->id, i, seq->stamps[i]);
+        for (uint32_t g = 0; g < m->opts.n_groups; g++) {
+            if (seq->is_hole[g][i / PAGE_TOKENS]) {
+                assert_int_equal(test_page_of(m->t.cache, seq->id, (quire_group_id)g, i),
+                                 QUIRE_PAGE_NULL);
+            } else {
+                test_slot_check_in(m->t.cache, seq->id, (quire_group_id)g, i, seq->stamps[i]);
+            }
+        }
     }
 }
 
@@ -96,6 +112,7 @@ static void op_open(model *m)
         m->seqs[m->n_seqs].id = test_open(m->t.cache);
         m->seqs[m->n_seqs].n_tokens = 0;
         m->seqs[m->n_seqs].n_reserved = 0;
+        memset(m->seqs[m->n_seqs].is_hole, 0, sizeof(m->seqs[m->n_seqs].is_hole));
         m->n_seqs++;
     }
 }
@@ -176,18 +193,106 @@ static void op_fork(model *m)
     assert_int_equal(test_stats(m->t.cache).page_copies_total, before.page_copies_total);
 }
 
+/* The longest length up to n that does not end inside a hole. */
+static uint32_t truncatable(const model *m, const model_seq *seq, uint32_t n)
+{
+    while (n % PAGE_TOKENS != 0) {
+        bool is_cut = false;
+
+        for (uint32_t g = 0; g < m->opts.n_groups; g++) {
+            is_cut = is_cut || seq->is_hole[g][n / PAGE_TOKENS];
+        }
+        if (!is_cut) {
+            break;
+        }
+        n--;
+    }
+    return n;
+}
+
 static void op_truncate(model *m)
 {
     model_seq *seq = any_seq(m);
+    uint32_t n;
+    uint32_t wanted;
 
     if (seq == NULL) {
         return;
     }
     assert_int_equal(quire_seq_truncate(m->t.cache, seq->id, seq->n_tokens + 1), QUIRE_RANGE);
-    seq->n_tokens =
+    assert_int_equal(quire_seq_truncatable(m->t.cache, seq->id, UINT32_MAX), seq->n_tokens);
+    wanted =
         below(m, 3) == 0 ? seq->n_tokens / PAGE_TOKENS * PAGE_TOKENS : below(m, seq->n_tokens + 1);
+    n = truncatable(m, seq, wanted);
+    assert_int_equal(quire_seq_truncatable(m->t.cache, seq->id, wanted), n);
+    if (n < wanted) {
+        assert_int_equal(quire_seq_truncate(m->t.cache, seq->id, wanted), QUIRE_RANGE);
+        check_tokens(m, seq, below(m, 16), 16);
+        m->n_refused++;
+    }
+    seq->n_tokens = n;
     seq->n_reserved = 0;
-    assert_int_equal(quire_seq_truncate(m->t.cache, seq->id, seq->n_tokens), QUIRE_OK);
+    for (uint32_t g = 0; g < m->opts.n_groups; g++) {
+        for (uint32_t p = n / PAGE_TOKENS; p < PAGES_MAX; p++) {
+            seq->is_hole[g][p] = false;
+        }
+    }
+    assert_int_equal(quire_seq_truncate(m->t.cache, seq->id, n), QUIRE_OK);
+}
+
+/* Whether another sequence's table has the leaf of a page too. */
+static bool is_leaf_shared(const model *m, const model_seq *seq, quire_group_id group,
+                           uint32_t page)
+{
+    uint32_t index = page / QUIRE_LEAF_ENTRIES;
+    quire_seq_table own;
+
+    assert_int_equal(quire_seq_table_get(m->t.cache, seq->id, group, &own), QUIRE_OK);
+    for (uint32_t i = 0; i < m->n_seqs; i++) {
+        quire_seq_table other;
+
+        assert_int_equal(quire_seq_table_get(m->t.cache, m->seqs[i].id, group, &other), QUIRE_OK);
+        if (&m->seqs[i] != seq && index * QUIRE_LEAF_ENTRIES < other.n_entries &&
+            own.leaves[index] == other.leaves[index]) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Either any range, or all but the first page and a window at the end, as a runtime would. */
+static void op_release(model *m)
+{
+    model_seq *seq = any_seq(m);
+    quire_group_id group = (quire_group_id)below(m, m->opts.n_groups);
+    uint32_t window = below(m, PAGE_TOKENS * 4);
+    uint32_t begin = PAGE_TOKENS;
+    uint32_t n_expected = 0;
+    uint32_t n = 0;
+    uint32_t end;
+
+    if (seq == NULL) {
+        return;
+    }
+    end = begin + window < seq->n_tokens ? seq->n_tokens - window : begin;
+    if (below(m, 4) == 0) {
+        begin = below(m, TOKENS_MAX);
+        end = begin + below(m, TOKENS_MAX);
+    }
+    for (uint32_t p = 0; p < seq->n_tokens / PAGE_TOKENS; p++) {
+        if (p * PAGE_TOKENS < begin || (p + 1) * PAGE_TOKENS > end || seq->is_hole[group][p]) {
+            continue;
+        }
+        if (is_leaf_shared(m, seq, group, p)) {
+            m->n_left++;
+        } else {
+            seq->is_hole[group][p] = true;
+            n_expected++;
+        }
+    }
+    assert_int_equal(quire_seq_release(m->t.cache, seq->id, group, begin, end, &n), QUIRE_OK);
+    assert_int_equal(n, n_expected);
+    m->n_released += n;
 }
 
 static void op_close(model *m)
@@ -250,8 +355,10 @@ static void one_op(model *m)
 {
     uint32_t pick = below(m, 1000);
 
-    if (pick < 600) {
+    if (pick < 530) {
         op_append(m);
+    } else if (pick < 600) {
+        op_release(m);
     } else if (pick < 660) {
         op_reserve(m);
     } else if (pick < 740) {
@@ -288,6 +395,7 @@ static void run_model(const quire_cache_opts *opts, uint64_t seed, uint64_t n_op
     }
     check_all(m);
     assert_true(m->n_failed > 0); /* else the budget was not met and the run says little */
+    assert_true(m->n_released > 0 && m->n_left > 0 && m->n_refused > 0);
     assert_true(test_stats(m->t.cache).page_copies_total > 0);
     if (m->opts.page_bytes[0] > 0 || EXTENT_META_IS_SMALL) {
         assert_true(test_stats(m->t.cache).page_moves_total > 0);

@@ -33,8 +33,9 @@ static _Alignas(64) const int8_t levels_q3[QUIRE_SEALED_LEVELS_MAX] = { LEVELS_Q
                                                                         LEVELS_Q3, LEVELS_Q3 };
 /* clang-format on */
 
-const int8_t *quire_sealed_levels(quire_format format)
+const int8_t *quire_sealed_levels(quire_format format, quire_side side)
 {
+    (void)side;
     switch (format) {
     case QUIRE_FORMAT_Q6:
         return levels_q6;
@@ -69,7 +70,7 @@ static void code_store(quire_format format, quire_side side, uint32_t d, void *t
     uint32_t low = quire_sealed_low_bits(format);
     uint32_t high = quire_sealed_high_bits(format);
     bit_place place = place_of(side, low, d, at[0], at[1]);
-    uint8_t *plane = (uint8_t *)tile + quire_sealed_low_offset(side, d);
+    uint8_t *plane = (uint8_t *)tile + quire_sealed_low_offset(format, side, d);
 
     plane[place.byte] |= (uint8_t)((code & ((1u << low) - 1)) << place.shift);
     if (high != 0) {
@@ -85,7 +86,7 @@ static uint32_t code_load(quire_format format, quire_side side, uint32_t d, cons
     uint32_t low = quire_sealed_low_bits(format);
     uint32_t high = quire_sealed_high_bits(format);
     bit_place place = place_of(side, low, d, at[0], at[1]);
-    const uint8_t *plane = (const uint8_t *)tile + quire_sealed_low_offset(side, d);
+    const uint8_t *plane = (const uint8_t *)tile + quire_sealed_low_offset(format, side, d);
     uint32_t code = (uint32_t)plane[place.byte] >> place.shift & ((1u << low) - 1);
 
     if (high != 0) {
@@ -128,7 +129,7 @@ static void mean_of(uint32_t d, size_t stride, const float *rows, uint16_t *mean
 /* Codes of one row, nearest level to y / scale; returns the least-squares scale of those codes. */
 static float fit(quire_format format, uint32_t d, const float *y, float scale, uint8_t *codes)
 {
-    const int8_t *levels = quire_sealed_levels(format);
+    const int8_t *levels = quire_sealed_levels(format, QUIRE_SIDE_K);
     uint32_t n = quire_sealed_n_levels(format);
     float inverse = 1.0f / scale;
     float numerator = 0.0f;
@@ -198,7 +199,7 @@ void quire_sealed_decode_row(quire_format format, quire_side side, uint32_t d, c
 {
     const uint16_t *mean =
         (const uint16_t *)(const void *)((const char *)tile + QUIRE_SEALED_SCALES_BYTES);
-    const int8_t *levels = quire_sealed_levels(format);
+    const int8_t *levels = quire_sealed_levels(format, side);
     float scale = quire_f16_to_f32(((const uint16_t *)tile)[s]);
 
     for (uint32_t i = 0; i < d; i++) {

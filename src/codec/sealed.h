@@ -1,7 +1,7 @@
 /* sealed.h - the inside of a tile of a sealed format: where its parts lie, and what codes mean.
  *
  *   offset 0     f16 scale[64]
- *   K only       f16 mean[d], padded to 64 bytes
+ *   if centred   f16 mean[d], padded to 64 bytes (quire_sealed_is_centred)
  *   then         the plane of the low bits, then the plane of the high bits (if any)
  *
  * A plane of b bits is drawn in quire/codec.h. code = low | high << low_bits.
@@ -34,9 +34,17 @@ static inline uint32_t quire_sealed_n_levels(quire_format format)
     return 1u << (quire_sealed_low_bits(format) + quire_sealed_high_bits(format));
 }
 
-static inline size_t quire_sealed_mean_bytes(quire_side side, uint32_t d)
+/* Whether a tile has a mean, which is taken from every row before it is coded. */
+static inline bool quire_sealed_is_centred(quire_format format, quire_side side)
 {
-    return side == QUIRE_SIDE_K ? ((size_t)d * 2 + 63) / 64 * 64 : 0;
+    (void)format;
+    return side == QUIRE_SIDE_K;
+}
+
+/* 0 where the tile has none. */
+static inline size_t quire_sealed_mean_bytes(quire_format format, quire_side side, uint32_t d)
+{
+    return quire_sealed_is_centred(format, side) ? ((size_t)d * 2 + 63) / 64 * 64 : 0;
 }
 
 static inline size_t quire_sealed_plane_bytes(quire_side side, uint32_t bits, uint32_t d)
@@ -45,14 +53,14 @@ static inline size_t quire_sealed_plane_bytes(quire_side side, uint32_t bits, ui
                                 : (size_t)2 * bits * d * 4;
 }
 
-static inline size_t quire_sealed_low_offset(quire_side side, uint32_t d)
+static inline size_t quire_sealed_low_offset(quire_format format, quire_side side, uint32_t d)
 {
-    return QUIRE_SEALED_SCALES_BYTES + quire_sealed_mean_bytes(side, d);
+    return QUIRE_SEALED_SCALES_BYTES + quire_sealed_mean_bytes(format, side, d);
 }
 
 static inline size_t quire_sealed_high_offset(quire_format format, quire_side side, uint32_t d)
 {
-    return quire_sealed_low_offset(side, d) +
+    return quire_sealed_low_offset(format, side, d) +
            quire_sealed_plane_bytes(side, quire_sealed_low_bits(format), d);
 }
 
@@ -62,10 +70,10 @@ static inline size_t quire_sealed_tile_bytes(quire_format format, quire_side sid
            quire_sealed_plane_bytes(side, quire_sealed_high_bits(format), d);
 }
 
-/* The levels of a format in ascending order, QUIRE_SEALED_LEVELS_MAX values: its 2^bits levels
- * repeated, so that a look-up by any part of a register finds them. 64-byte aligned.
+/* The levels of a format and side in ascending order, QUIRE_SEALED_LEVELS_MAX values: its 2^bits
+ * levels repeated, so that a look-up by any part of a register finds them. 64-byte aligned.
  * Memory: static. */
-const int8_t *quire_sealed_levels(quire_format format);
+const int8_t *quire_sealed_levels(quire_format format, quire_side side);
 
 /* The definition (sealed.c). rows: [64][stride] floats. */
 void quire_sealed_encode(quire_format format, quire_side side, uint32_t d, size_t stride,

@@ -26,6 +26,7 @@ typedef struct perplexity_args {
     const char *logits_base;
     quire_kv_pair against;
     bool has_against;
+    bool is_kld;
     int64_t n_chunks; /* 0 = all */
 } perplexity_args;
 
@@ -37,6 +38,8 @@ static const quire_opt options[] = {
     { .names = { "--chunks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = INT32_MAX,
       .initial_text = "all", .offset = offsetof(perplexity_args, n_chunks),
       .help = "stop after N chunks of the context's length" },
+    { .names = { "--kld" }, .type = QUIRE_OPT_FLAG, .offset = offsetof(perplexity_args, is_kld),
+      .help = "compare with the f16 cache in the same pass: --kld-against f16" },
     { .names = { "--kld-against" }, .type = QUIRE_OPT_KV, .unit = "K[:V]",
       .offset = offsetof(perplexity_args, against),
       .seen_offset = offsetof(perplexity_args, has_against),
@@ -54,6 +57,8 @@ static const quire_opt options[] = {
 
 typedef struct perplexity {
     const perplexity_args *args;
+    bool has_base_kv; /* --kld or --kld-against */
+    quire_kv_pair base_kv;
     quire_session session;
     quire_session base; /* --kld-against: the same model, a second runtime */
     quire_logits_file base_file;
@@ -156,10 +161,10 @@ static int open_runtimes(perplexity *p, quire_error *err)
     quire_session_want want = { .n_ctx = p->n_ctx };
 
     QUIRE_TRY(quire_session_open_runtime(&p->session, &p->args->common, &want, err));
-    if (p->args->has_against) {
+    if (p->has_base_kv) {
         quire_common_args common = p->args->common;
 
-        common.kv = p->args->against;
+        common.kv = p->base_kv;
         p->base = p->session; /* shares the model; the runtime is its own */
         p->base.runtime = NULL;
         QUIRE_TRY(quire_session_open_runtime(&p->base, &common, &want, err));
@@ -172,7 +177,7 @@ static int evaluate(perplexity *p, quire_error *err)
     bool is_saved = p->args->save_logits != NULL;
     quire_evaluate_opts opts = {
         .session = &p->session,
-        .base_session = p->args->has_against ? &p->base : NULL,
+        .base_session = p->has_base_kv ? &p->base : NULL,
         .base_file = p->args->logits_base != NULL ? &p->base_file : NULL,
         .save_file = is_saved ? &p->save_file : NULL,
         .tokens = p->tokens,
@@ -221,9 +226,8 @@ static json_t *base_json(const perplexity *p, const char *name)
         json_object_set_new(kld, "max", quire_json_real(r->kld_max));
     }
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kind",
-                     p->args->has_against ? "kv" : "file", "name",
-                     quire_json_text(name, strlen(name)), "ppl",
-                     quire_json_real(quire_perplexity(&r->nll_base)), "ppl_stderr",
+                     p->has_base_kv ? "kv" : "file", "name", quire_json_text(name, strlen(name)),
+                     "ppl", quire_json_real(quire_perplexity(&r->nll_base)), "ppl_stderr",
                      quire_json_real(quire_perplexity_stderr(&r->nll_base)), "ppl_ratio",
                      quire_json_real(exp(difference)), "nll_difference",
                      interval_json(difference, quire_mean_stderr(&r->nll_difference)), "kld", kld,
@@ -278,12 +282,19 @@ static int print_json(const perplexity *p, const char *base_name)
     return quire_stdout_json(document);
 }
 
+static double half_interval(double stderr_)
+{
+    return QUIRE_INTERVAL_95 * stderr_;
+}
+
 static void print_text(const perplexity *p, const char *base_name)
 {
     const quire_evaluation *r = &p->result;
     char kv[24];
     double difference = quire_mean_value(&r->nll_difference);
     double same_top;
+    double kld;
+    double half;
 
     printf("perplexity %.4f +/- %.4f   %u chunks of %u tokens, %llu scored, KV %s\n",
            quire_perplexity(&r->nll), quire_perplexity_stderr(&r->nll), p->n_chunks, p->n_ctx,
@@ -293,14 +304,19 @@ static void print_text(const perplexity *p, const char *base_name)
         printf("against %s:\n", base_name);
         printf("  its perplexity       %.4f +/- %.4f\n", quire_perplexity(&r->nll_base),
                quire_perplexity_stderr(&r->nll_base));
-        printf("  ln(ratio), paired    %+.6f +/- %.6f\n", difference,
-               quire_mean_stderr(&r->nll_difference));
-        printf("  KL divergence        %.3e +/- %.1e   median %.3e, 99 %% %.3e, largest %.3e\n",
-               quire_mean_value(&r->kld), quire_mean_stderr(&r->kld),
+        printf("  perplexity, ratio    %.5f   95 %% interval %.5f .. %.5f\n", exp(difference),
+               exp(difference - half_interval(quire_mean_stderr(&r->nll_difference))),
+               exp(difference + half_interval(quire_mean_stderr(&r->nll_difference))));
+        kld = quire_mean_value(&r->kld);
+        half = half_interval(quire_mean_stderr(&r->kld));
+        printf("  KL divergence        %.3e   95 %% interval %.3e .. %.3e\n", kld, kld - half,
+               kld + half);
+        printf("                       median %.3e, 99 %% %.3e, largest %.3e\n",
                quire_quantile(r->kld_values, r->kld.n, 0.5),
                quire_quantile(r->kld_values, r->kld.n, 0.99), r->kld_max);
-        printf("  same top token       %.3f %% +/- %.3f %%\n", 100 * same_top,
-               100 * share_stderr(same_top, r->kld.n));
+        half = half_interval(share_stderr(same_top, r->kld.n));
+        printf("  same top token       %.3f %%   95 %% interval %.3f .. %.3f %%\n", 100 * same_top,
+               100 * (same_top - half), 100 * (same_top + half));
     }
     quire_say("%.1f tokens/s; +/- is one standard error",
               quire_rate((double)p->n_chunks * p->n_ctx, r->compute_s));
@@ -312,7 +328,9 @@ static int check_usage(const perplexity_args *args)
 {
     if (args->file == NULL && args->logits_base == NULL) {
         quire_say("no text given: -f FILE names one");
-    } else if (args->has_against && args->logits_base != NULL) {
+    } else if (args->has_against && args->is_kld) {
+        quire_say("--kld is --kld-against f16: use one of them");
+    } else if ((args->has_against || args->is_kld) && args->logits_base != NULL) {
         quire_say("--kld-against and --logits-base both give a base: use one");
     } else if (args->save_logits != NULL && args->common.kv_history != NULL &&
                strcmp(args->save_logits, args->common.kv_history) == 0) {
@@ -330,17 +348,20 @@ static int check_usage(const perplexity_args *args)
 static int run(void *opaque)
 {
     const perplexity_args *args = opaque;
-    perplexity p = { .args = args };
+    perplexity p = { .args = args,
+                     .has_base_kv = args->is_kld || args->has_against,
+                     .base_kv = { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 } };
     quire_error err = QUIRE_ERROR_INIT;
     char against[40] = "KV ";
-    const char *base_name = args->has_against ? against : args->logits_base;
+    const char *base_name = p.has_base_kv ? against : args->logits_base;
     int exit_status = check_usage(args);
     int rc;
 
     if (exit_status != QUIRE_EXIT_OK) {
         return exit_status;
     }
-    (void)quire_kv_pair_name(args->against, against + 3, sizeof(against) - 3);
+    p.base_kv = args->has_against ? args->against : p.base_kv;
+    (void)quire_kv_pair_name(p.base_kv, against + 3, sizeof(against) - 3);
     quire_interrupt_catch();
     rc = quire_session_open_model(&p.session, &args->common, &err);
     if (rc == QUIRE_OK) {
@@ -377,8 +398,7 @@ const quire_command quire_command_perplexity = {
         "The text is cut into chunks of the context's length; in each, the second half is scored,\n"
         "as llama-perplexity does: the numbers compare.\n"
         "--kv-history tells of the cache that --kv sets, not of --kld-against's.\n\n"
-        "example: quire perplexity -m model.gguf -f wiki.test.raw -c 2048 --chunks 4 --kv q8 "
-        "--kld-against f32",
+        "example: quire perplexity -m model.gguf -f wiki.test.raw -c 2048 --chunks 4 --kv q8 --kld",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
     .args_bytes = sizeof(perplexity_args),

@@ -108,6 +108,34 @@ static void perplexity_against_f32(void **state)
     json_decref(q8);
 }
 
+/* --kld is the comparison with f16, in text with its intervals. */
+static void perplexity_kld(void **state)
+{
+    const char *text = program_text("text.txt", 4000);
+    json_t *named = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c",
+                                         "64", "--kv", "q8", "--kld-against", "f16", "--json"));
+    json_t *brief = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c",
+                                         "64", "--kv", "q8", "--kld", "--json"));
+    program_result result = program_expect(0, PROGRAM("perplexity", "-m", program_model(), "-f",
+                                                      text, "-c", "64", "--kv", "q8", "--kld"));
+    const json_t *base = json_object_get(brief, "base");
+    const json_t *interval = json_object_get(json_object_get(base, "kld"), "interval_95");
+    double mean = real(json_object_get(base, "kld"), "mean");
+
+    (void)state;
+    assert_true(json_equal(base, json_object_get(named, "base")));
+    assert_string_equal(json_string_value(json_object_get(base, "name")), "KV f16");
+    assert_true(json_number_value(json_array_get(interval, 0)) < mean);
+    assert_true(json_number_value(json_array_get(interval, 1)) > mean);
+    assert_says(result.out, "against KV f16:");
+    assert_says(result.out, "KL divergence");
+    assert_says(result.out, "same top token");
+    assert_says(result.out, "95 % interval");
+    json_decref(named);
+    json_decref(brief);
+    program_free(&result);
+}
+
 static void perplexity_through_a_file(void **state)
 {
     const char *model = program_model();
@@ -314,11 +342,17 @@ static void bench_as_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(perplexity_counts),      cmocka_unit_test(perplexity_against_itself),
-        cmocka_unit_test(perplexity_against_f32), cmocka_unit_test(perplexity_through_a_file),
-        cmocka_unit_test(perplexity_refuses),     cmocka_unit_test(progress_is_for_terminals),
-        cmocka_unit_test(perplexity_is_llamas),   cmocka_unit_test(bench_measures_each_depth),
-        cmocka_unit_test(bench_compares_caches),  cmocka_unit_test(bench_as_text),
+        cmocka_unit_test(perplexity_counts),
+        cmocka_unit_test(perplexity_against_itself),
+        cmocka_unit_test(perplexity_against_f32),
+        cmocka_unit_test(perplexity_kld),
+        cmocka_unit_test(perplexity_through_a_file),
+        cmocka_unit_test(perplexity_refuses),
+        cmocka_unit_test(progress_is_for_terminals),
+        cmocka_unit_test(perplexity_is_llamas),
+        cmocka_unit_test(bench_measures_each_depth),
+        cmocka_unit_test(bench_compares_caches),
+        cmocka_unit_test(bench_as_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -88,6 +88,8 @@ static void wrong_usage(void **state)
         { { { "perplexity", "-m", "x", "-f", "y", "-c", "2" } }, "at least 4" },
         { { { "perplexity", "-m", "x", "-f", "y", "--kld-against", "f32", "--logits-base", "z" } },
           "use one" },
+        { { { "perplexity", "-m", "x", "-f", "y", "--kld", "--logits-base", "z" } }, "use one" },
+        { { { "perplexity", "-m", "x", "-f", "y", "--kld", "--kld-against", "f32" } }, "use one" },
         { { { "perplexity", "-m", "x", "-f", "y", "--save-logits", "z", "--kv-history", "z" } },
           "name two files" },
         { { { "bench", "-m", "x", "-p", "0", "-n", "0" } }, "nothing to measure" },

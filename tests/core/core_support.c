@@ -239,3 +239,13 @@ void test_slot_check(const quire_cache *cache, quire_seq_id seq, uint32_t token,
         test_slot_check_in(cache, seq, (quire_group_id)g, token, stamp);
     }
 }
+
+void test_append_stamped(quire_cache *cache, quire_seq_id seq, uint32_t n, uint32_t first)
+{
+    uint32_t at = quire_seq_tokens(cache, seq);
+
+    test_append(cache, seq, n);
+    for (uint32_t i = 0; i < n; i++) {
+        test_slot_write(cache, seq, at + i, first + i);
+    }
+}

@@ -93,4 +93,7 @@ void test_slot_check(const quire_cache *cache, quire_seq_id seq, uint32_t token,
 void test_slot_check_in(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
                         uint32_t token, uint32_t stamp);
 
+/* Append n tokens and stamp them first, first + 1, ... */
+void test_append_stamped(quire_cache *cache, quire_seq_id seq, uint32_t n, uint32_t first);
+
 #endif /* TESTS_CORE_SUPPORT_H */

@@ -7,17 +7,6 @@
 
 #define LEAF_TOKENS (QUIRE_LEAF_ENTRIES * PAGE_TOKENS)
 
-/* Append n tokens and stamp them first, first + 1, ... */
-static void append_stamped(quire_cache *cache, quire_seq_id seq, uint32_t n, uint32_t first)
-{
-    uint32_t at = quire_seq_tokens(cache, seq);
-
-    test_append(cache, seq, n);
-    for (uint32_t i = 0; i < n; i++) {
-        test_slot_write(cache, seq, at + i, first + i);
-    }
-}
-
 static void check_stamps(const quire_cache *cache, quire_seq_id seq, uint32_t at, uint32_t n,
                          uint32_t first)
 {
@@ -93,7 +82,7 @@ static void test_one_at_a_time(void **state)
     test_cache_create(&t, &opts, 0, 0);
     seq = test_open(t.cache);
     for (uint32_t i = 0; i < PAGE_TOKENS * 3; i++) {
-        append_stamped(t.cache, seq, 1, i);
+        test_append_stamped(t.cache, seq, 1, i);
         assert_int_equal(pages_live(t.cache), i / PAGE_TOKENS + 1);
     }
     check_stamps(t.cache, seq, 0, PAGE_TOKENS * 3, 0);
@@ -141,7 +130,7 @@ static void test_copy_on_write(void **state)
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     a = test_open(t.cache);
-    append_stamped(t.cache, a, PAGE_TOKENS + 1, 100);
+    test_append_stamped(t.cache, a, PAGE_TOKENS + 1, 100);
     shared = test_page_of(t.cache, a, 0, PAGE_TOKENS);
     old = quire_cache_page_addrs(t.cache)[shared];
     memset(old + SLOT_BYTES, 0x77, PAGE_BYTES - SLOT_BYTES); /* slots without tokens */
@@ -155,7 +144,7 @@ static void test_copy_on_write(void **state)
     assert_memory_equal(test_slot(t.cache, b, 0, PAGE_TOKENS), old, PAGE_BYTES);
     test_slot_write(t.cache, b, PAGE_TOKENS + 1, 200);
 
-    append_stamped(t.cache, a, 1, 300);
+    test_append_stamped(t.cache, a, 1, 300);
     assert_int_equal(test_stats(t.cache).page_copies_total, 1); /* a is alone with it by now */
     assert_int_equal(test_page_of(t.cache, a, 0, PAGE_TOKENS), shared);
     check_stamps(t.cache, a, 0, PAGE_TOKENS + 1, 100);
@@ -176,10 +165,10 @@ static void test_full_tail_is_not_copied(void **state)
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     a = test_open(t.cache);
-    append_stamped(t.cache, a, PAGE_TOKENS, 0);
+    test_append_stamped(t.cache, a, PAGE_TOKENS, 0);
     b = test_fork(t.cache, a);
-    append_stamped(t.cache, a, 1, 1000);
-    append_stamped(t.cache, b, 1, 2000);
+    test_append_stamped(t.cache, a, 1, 1000);
+    test_append_stamped(t.cache, b, 1, 2000);
     assert_int_equal(test_stats(t.cache).page_copies_total, 0);
     assert_int_equal(pages_live(t.cache), 3);
     test_slot_check(t.cache, a, PAGE_TOKENS, 1000);
@@ -199,10 +188,10 @@ static void test_last_holder_appends_in_place(void **state)
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     a = test_open(t.cache);
-    append_stamped(t.cache, a, 1, 7);
+    test_append_stamped(t.cache, a, 1, 7);
     b = test_fork(t.cache, a);
     assert_int_equal(quire_seq_close(t.cache, a), QUIRE_OK);
-    append_stamped(t.cache, b, 1, 8);
+    test_append_stamped(t.cache, b, 1, 8);
     assert_int_equal(test_stats(t.cache).page_copies_total, 0);
     check_stamps(t.cache, b, 0, 2, 7);
     test_cache_destroy(&t);
@@ -219,11 +208,11 @@ static void test_copy_in_a_private_leaf(void **state)
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     a = test_open(t.cache);
-    append_stamped(t.cache, a, PAGE_TOKENS, 0);
+    test_append_stamped(t.cache, a, PAGE_TOKENS, 0);
     b = test_fork(t.cache, a);
     assert_int_equal(quire_seq_truncate(t.cache, b, 1), QUIRE_OK); /* b's leaf is a copy now */
     assert_int_equal(pages_live(t.cache), 1);
-    append_stamped(t.cache, b, 1, 500);
+    test_append_stamped(t.cache, b, 1, 500);
     assert_int_equal(test_stats(t.cache).page_copies_total, 1);
     check_stamps(t.cache, a, 0, PAGE_TOKENS, 0);
     test_slot_check(t.cache, b, 0, 0);
@@ -243,11 +232,11 @@ static void test_kept_page_is_copied(void **state)
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     a = test_open(t.cache);
-    append_stamped(t.cache, a, PAGE_TOKENS, 0);
+    test_append_stamped(t.cache, a, PAGE_TOKENS, 0);
     kept = test_page_of(t.cache, a, 0, 0);
     quire_pool_keep(&t.cache->pool, kept);
     assert_int_equal(quire_seq_truncate(t.cache, a, 1), QUIRE_OK);
-    append_stamped(t.cache, a, 1, 500);
+    test_append_stamped(t.cache, a, 1, 500);
     assert_int_not_equal(test_page_of(t.cache, a, 0, 0), kept);
     assert_int_equal(quire_pool_page(&t.cache->pool, kept)->state, QUIRE_PAGE_CACHED);
     assert_int_equal(test_stats(t.cache).page_copies_total, 1);
@@ -260,7 +249,7 @@ static void test_kept_page_is_copied(void **state)
     quire_pool_keep(&t.cache->pool, kept);
     assert_int_equal(quire_seq_truncate(t.cache, a, 1), QUIRE_OK);
     quire_pool_evict(&t.cache->pool, kept);
-    append_stamped(t.cache, a, 1, 600);
+    test_append_stamped(t.cache, a, 1, 600);
     assert_int_equal(test_page_of(t.cache, a, 0, 0), kept);
     assert_int_equal(test_stats(t.cache).page_copies_total, 1);
     test_slot_check(t.cache, a, 1, 600);
@@ -293,7 +282,7 @@ static void test_reserve(void **state)
     t.memory.fail_at = t.memory.n_calls;
     t.extents.fail_from = 0;
     for (uint32_t i = 0; i < PAGE_TOKENS * 3; i++) {
-        append_stamped(t.cache, a, 1, i);
+        test_append_stamped(t.cache, a, 1, i);
     }
     assert_false(t.memory.has_failed);
     check_stamps(t.cache, a, 1, PAGE_TOKENS * 3, 0);
@@ -315,12 +304,12 @@ static void test_reserve_copies_the_tail(void **state)
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     a = test_open(t.cache);
-    append_stamped(t.cache, a, 1, 40);
+    test_append_stamped(t.cache, a, 1, 40);
     b = test_fork(t.cache, a);
     assert_int_equal(quire_seq_reserve(t.cache, b, 1), QUIRE_OK);
     assert_int_equal(test_stats(t.cache).page_copies_total, 1);
     t.memory.fail_at = t.memory.n_calls;
-    append_stamped(t.cache, b, 1, 41);
+    test_append_stamped(t.cache, b, 1, 41);
     assert_int_equal(test_stats(t.cache).page_copies_total, 1);
     check_stamps(t.cache, b, 0, 2, 40);
     test_cache_destroy(&t);
@@ -346,17 +335,17 @@ static void test_fork_with_reserved_room(void **state)
 
         test_cache_create(&t, &opts, 0, 0);
         a = test_open(t.cache);
-        append_stamped(t.cache, a, counts[i], 0);
+        test_append_stamped(t.cache, a, counts[i], 0);
         assert_int_equal(quire_seq_reserve(t.cache, a, LEAF_TOKENS * 2), QUIRE_OK);
         held = pages_live(t.cache);
         b = test_fork(t.cache, a);
         assert_int_equal(pages_live(t.cache), held);
         quire_cache_validate(t.cache);
-        append_stamped(t.cache, a, LEAF_TOKENS, 10000);
+        test_append_stamped(t.cache, a, LEAF_TOKENS, 10000);
         assert_int_equal(pages_live(t.cache), held + (counts[i] % PAGE_TOKENS != 0));
         assert_int_equal(quire_seq_reserve(t.cache, a, LEAF_TOKENS * 2), QUIRE_OK);
         quire_cache_validate(t.cache);
-        append_stamped(t.cache, b, PAGE_TOKENS, 20000);
+        test_append_stamped(t.cache, b, PAGE_TOKENS, 20000);
         check_stamps(t.cache, a, 0, counts[i], 0);
         check_stamps(t.cache, b, 0, counts[i], 0);
         check_stamps(t.cache, a, counts[i], LEAF_TOKENS, 10000);
@@ -382,7 +371,7 @@ static void test_truncate(void **state)
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     seq = test_open(t.cache);
-    append_stamped(t.cache, seq, LEAF_TOKENS * 2 + 2, 0);
+    test_append_stamped(t.cache, seq, LEAF_TOKENS * 2 + 2, 0);
     for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
         uint32_t n = lengths[i];
 
@@ -393,7 +382,7 @@ static void test_truncate(void **state)
                          (PAGE_TOKENS - n % PAGE_TOKENS) % PAGE_TOKENS * SLOT_BYTES);
         check_stamps(t.cache, seq, 0, n, 0);
     }
-    append_stamped(t.cache, seq, 3, 900); /* and on from there */
+    test_append_stamped(t.cache, seq, 3, 900); /* and on from there */
     check_stamps(t.cache, seq, 0, 3, 900);
     test_cache_destroy(&t);
 }
@@ -411,11 +400,11 @@ static void test_truncate_a_fork(void **state)
 
         test_cache_create(&t, &opts, 0, 0);
         a = test_open(t.cache);
-        append_stamped(t.cache, a, n_all, 0);
+        test_append_stamped(t.cache, a, n_all, 0);
         b = test_fork(t.cache, a);
         assert_int_equal(quire_seq_truncate(t.cache, b, n), QUIRE_OK);
         assert_int_equal(quire_seq_tokens(t.cache, a), n_all);
-        append_stamped(t.cache, b, PAGE_TOKENS + 1, 70000);
+        test_append_stamped(t.cache, b, PAGE_TOKENS + 1, 70000);
         check_stamps(t.cache, a, 0, n_all, 0);
         check_stamps(t.cache, b, 0, n, 0);
         check_stamps(t.cache, b, n, PAGE_TOKENS + 1, 70000);
@@ -437,13 +426,13 @@ static void test_fan_out(void **state)
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     root = test_open(t.cache);
-    append_stamped(t.cache, root, PAGE_TOKENS * 3 + 1, 0);
+    test_append_stamped(t.cache, root, PAGE_TOKENS * 3 + 1, 0);
     for (uint32_t i = 0; i < FORKS; i++) {
         forks[i] = test_fork(t.cache, i % 2 == 0 ? root : forks[i - 1]);
     }
     assert_int_equal(pages_live(t.cache), 4);
     for (uint32_t i = 0; i < FORKS; i++) {
-        append_stamped(t.cache, forks[i], 1, 1000 * (i + 1));
+        test_append_stamped(t.cache, forks[i], 1, 1000 * (i + 1));
     }
     assert_int_equal(pages_live(t.cache), 4 + FORKS);
     for (uint32_t i = 0; i < FORKS; i++) {
@@ -469,7 +458,7 @@ static void test_groups_grow_together(void **state)
     opts.budget_bytes = PAGE_BYTES * 6 + 1; /* two pages each, but for the last group only one */
     test_cache_create(&t, &opts, 0, 0);
     seq = test_open(t.cache);
-    append_stamped(t.cache, seq, PAGE_TOKENS, 0);
+    test_append_stamped(t.cache, seq, PAGE_TOKENS, 0);
     assert_int_equal(test_stats(t.cache).pages_live, 3);
     assert_int_equal(quire_seq_append(t.cache, seq, 1), QUIRE_NOPAGES);
     assert_int_equal(test_stats(t.cache).pages_live, 3);
@@ -527,7 +516,7 @@ static void test_payload_survives_upkeep(void **state)
     test_cache_create(&t, &opts, 0, 0);
     for (uint32_t i = 0; i < SEQS; i++) {
         seqs[i] = test_open(t.cache);
-        append_stamped(t.cache, seqs[i], PAGE_TOKENS * EXTENT_PAGES / 2, i * 100000);
+        test_append_stamped(t.cache, seqs[i], PAGE_TOKENS * EXTENT_PAGES / 2, i * 100000);
     }
     for (uint32_t i = 0; i < SEQS; i += 2) {
         assert_int_equal(quire_seq_truncate(t.cache, seqs[i], PAGE_TOKENS), QUIRE_OK);

@@ -1,106 +1,14 @@
 /* test_release.c - holes: pages of tokens that one group no longer needs.
  *
- * Most tests use two groups, of which group HOT releases and group 0 keeps everything.
- *
  * SPDX-License-Identifier: MIT */
-#include "core_support.h"
-
-#include <string.h>
-
-#define LEAF_TOKENS (QUIRE_LEAF_ENTRIES * PAGE_TOKENS)
-#define HOT         1u
-
-static quire_cache_opts two_groups(uint32_t n_pages)
-{
-    quire_cache_opts opts = test_opts(n_pages);
-
-    opts.n_groups = 2;
-    opts.page_bytes[HOT] = PAGE_BYTES;
-    return opts;
-}
-
-static void append_stamped(quire_cache *cache, quire_seq_id seq, uint32_t n, uint32_t first)
-{
-    uint32_t at = quire_seq_tokens(cache, seq);
-
-    test_append(cache, seq, n);
-    for (uint32_t i = 0; i < n; i++) {
-        test_slot_write(cache, seq, at + i, first + i);
-    }
-}
-
-static uint32_t release(quire_cache *cache, quire_seq_id seq, uint32_t begin, uint32_t end)
-{
-    uint32_t n_tokens = quire_seq_tokens(cache, seq);
-    uint64_t charged = test_stats(cache).charged_bytes;
-    uint32_t n = UINT32_MAX;
-
-    assert_int_equal(quire_seq_release(cache, seq, HOT, begin, end, &n), QUIRE_OK);
-    assert_int_equal(quire_seq_tokens(cache, seq), n_tokens);
-    assert_true(test_stats(cache).charged_bytes <= charged);
-    quire_cache_validate(cache);
-    return n;
-}
-
-static bool is_hole(const quire_cache *cache, quire_seq_id seq, uint32_t entry)
-{
-    return test_page_of(cache, seq, HOT, entry * PAGE_TOKENS) == QUIRE_PAGE_NULL;
-}
-
-/* Asserts that exactly the entries [begin, end) of the hot group are holes. */
-static void check_holes(const quire_cache *cache, quire_seq_id seq, uint32_t begin, uint32_t end)
-{
-    quire_seq_table table;
-
-    assert_int_equal(quire_seq_table_get(cache, seq, HOT, &table), QUIRE_OK);
-    for (uint32_t i = 0; i < table.n_entries; i++) {
-        if (is_hole(cache, seq, i) != (i >= begin && i < end)) {
-            fail_msg("sequence %u, entry %u: holes should be %u..%u", seq, i, begin, end);
-        }
-    }
-}
-
-/* Tokens [0, n) are stamped first, first + 1, ...: in group 0 all, in HOT what is not in a hole. */
-static void check_stamps(const quire_cache *cache, quire_seq_id seq, uint32_t n, uint32_t first)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        test_slot_check_in(cache, seq, 0, i, first + i);
-        if (test_page_of(cache, seq, HOT, i) != QUIRE_PAGE_NULL) {
-            test_slot_check_in(cache, seq, HOT, i, first + i);
-        }
-    }
-}
-
-typedef struct tally {
-    uint64_t n[9];
-    quire_group_id group; /* of the last event */
-    quire_seq_id seq;
-} tally;
-
-static int count(void *ctx, const quire_history_event *event)
-{
-    tally *counts = ctx;
-
-    counts->n[event->kind]++;
-    counts->group = event->group;
-    counts->seq = event->seq;
-    return 0;
-}
-
-static tally history(const quire_cache *cache)
-{
-    tally counts = { 0 };
-
-    assert_int_equal(quire_cache_history_visit(cache, count, &counts), 0);
-    return counts;
-}
+#include "release_support.h"
 
 /* ---- what is released ---- */
 
 /* Pages, charges and payload go; entries, tokens and the other group stay. */
 static void test_holes(void **state)
 {
-    quire_cache_opts opts = two_groups(100);
+    quire_cache_opts opts = test_two_groups(100);
     quire_cache_stats before;
     quire_cache_stats after;
     quire_seq_table table;
@@ -111,9 +19,9 @@ static void test_holes(void **state)
     opts.charge_bytes[HOT] = 100;
     test_cache_create(&t, &opts, 0, 0);
     seq = test_open(t.cache);
-    append_stamped(t.cache, seq, PAGE_TOKENS * 5 + 1, 0);
+    test_append_stamped(t.cache, seq, PAGE_TOKENS * 5 + 1, 0);
     before = test_stats(t.cache);
-    assert_int_equal(release(t.cache, seq, 0, PAGE_TOKENS * 3), 3);
+    assert_int_equal(test_release(t.cache, seq, 0, PAGE_TOKENS * 3), 3);
     after = test_stats(t.cache);
     assert_int_equal(after.pages_live, before.pages_live - 3);
     assert_int_equal(after.live_bytes, before.live_bytes - 3 * PAGE_BYTES);
@@ -132,9 +40,9 @@ static void test_holes(void **state)
         assert_int_equal(e->n_tokens, i < 5 ? PAGE_TOKENS : 1);
         assert_int_equal(e->first_pos, i * PAGE_TOKENS);
     }
-    check_stamps(t.cache, seq, PAGE_TOKENS * 5 + 1, 0);
-    append_stamped(t.cache, seq, PAGE_TOKENS, PAGE_TOKENS * 5 + 1);
-    check_stamps(t.cache, seq, PAGE_TOKENS * 6 + 1, 0);
+    test_check_stamps(t.cache, seq, PAGE_TOKENS * 5 + 1, 0);
+    test_append_stamped(t.cache, seq, PAGE_TOKENS, PAGE_TOKENS * 5 + 1);
+    test_check_stamps(t.cache, seq, PAGE_TOKENS * 6 + 1, 0);
     assert_int_equal(quire_seq_close(t.cache, seq), QUIRE_OK);
     assert_int_equal(test_stats(t.cache).pages_live, 0);
     assert_int_equal(test_stats(t.cache).charged_bytes, 0);
@@ -162,7 +70,7 @@ static void test_ranges(void **state)
         { UINT32_MAX, UINT32_MAX, 0 },
         { UINT32_MAX - 1, UINT32_MAX, 0 },
     };
-    quire_cache_opts opts = two_groups(100);
+    quire_cache_opts opts = test_two_groups(100);
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -172,11 +80,11 @@ static void test_ranges(void **state)
 
         test_cache_create(&t, &opts, 0, 0);
         seq = test_open(t.cache);
-        append_stamped(t.cache, seq, PAGE_TOKENS * 4 + 1, 0);
-        assert_int_equal(release(t.cache, seq, cases[i].begin, cases[i].end), cases[i].n);
-        check_holes(t.cache, seq, first, first + cases[i].n);
-        assert_int_equal(release(t.cache, seq, cases[i].begin, cases[i].end), 0); /* done */
-        check_stamps(t.cache, seq, PAGE_TOKENS * 4 + 1, 0);
+        test_append_stamped(t.cache, seq, PAGE_TOKENS * 4 + 1, 0);
+        assert_int_equal(test_release(t.cache, seq, cases[i].begin, cases[i].end), cases[i].n);
+        test_check_holes(t.cache, seq, first, first + cases[i].n);
+        assert_int_equal(test_release(t.cache, seq, cases[i].begin, cases[i].end), 0); /* done */
+        test_check_stamps(t.cache, seq, PAGE_TOKENS * 4 + 1, 0);
         test_cache_destroy(&t);
     }
 }
@@ -184,51 +92,52 @@ static void test_ranges(void **state)
 /* Any order of ranges, touching, apart and one over another. */
 static void test_several_ranges(void **state)
 {
-    quire_cache_opts opts = two_groups(100);
+    quire_cache_opts opts = test_two_groups(100);
     quire_seq_id seq;
     test_cache t;
 
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     seq = test_open(t.cache);
-    append_stamped(t.cache, seq, PAGE_TOKENS * 12, 0);
-    assert_int_equal(release(t.cache, seq, PAGE_TOKENS * 2, PAGE_TOKENS * 4), 2);
-    assert_int_equal(release(t.cache, seq, PAGE_TOKENS * 7, PAGE_TOKENS * 9), 2);
-    assert_int_equal(release(t.cache, seq, PAGE_TOKENS * 3, PAGE_TOKENS * 6), 2);
-    assert_int_equal(release(t.cache, seq, PAGE_TOKENS * 1, PAGE_TOKENS * 2), 1);
-    assert_false(is_hole(t.cache, seq, 0));
-    assert_false(is_hole(t.cache, seq, 6));
-    assert_int_equal(release(t.cache, seq, 0, PAGE_TOKENS * 11), 4);
-    check_holes(t.cache, seq, 0, 11);
-    check_stamps(t.cache, seq, PAGE_TOKENS * 12, 0);
+    test_append_stamped(t.cache, seq, PAGE_TOKENS * 12, 0);
+    assert_int_equal(test_release(t.cache, seq, PAGE_TOKENS * 2, PAGE_TOKENS * 4), 2);
+    assert_int_equal(test_release(t.cache, seq, PAGE_TOKENS * 7, PAGE_TOKENS * 9), 2);
+    assert_int_equal(test_release(t.cache, seq, PAGE_TOKENS * 3, PAGE_TOKENS * 6), 2);
+    assert_int_equal(test_release(t.cache, seq, PAGE_TOKENS * 1, PAGE_TOKENS * 2), 1);
+    assert_false(test_is_hole(t.cache, seq, 0));
+    assert_false(test_is_hole(t.cache, seq, 6));
+    assert_int_equal(test_release(t.cache, seq, 0, PAGE_TOKENS * 11), 4);
+    test_check_holes(t.cache, seq, 0, 11);
+    test_check_stamps(t.cache, seq, PAGE_TOKENS * 12, 0);
     test_cache_destroy(&t);
 }
 
 static void test_tail(void **state)
 {
-    quire_cache_opts opts = two_groups(100);
+    quire_cache_opts opts = test_two_groups(100);
     quire_seq_id seq;
     test_cache t;
 
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     seq = test_open(t.cache);
-    assert_int_equal(release(t.cache, seq, 0, UINT32_MAX), 0); /* empty */
-    append_stamped(t.cache, seq, PAGE_TOKENS - 1, 0);
-    assert_int_equal(release(t.cache, seq, 0, PAGE_TOKENS), 0); /* partly filled */
-    append_stamped(t.cache, seq, 1, PAGE_TOKENS - 1);
-    assert_int_equal(release(t.cache, seq, 0, PAGE_TOKENS), 1); /* full: a tail like any page */
+    assert_int_equal(test_release(t.cache, seq, 0, UINT32_MAX), 0); /* empty */
+    test_append_stamped(t.cache, seq, PAGE_TOKENS - 1, 0);
+    assert_int_equal(test_release(t.cache, seq, 0, PAGE_TOKENS), 0); /* partly filled */
+    test_append_stamped(t.cache, seq, 1, PAGE_TOKENS - 1);
+    assert_int_equal(test_release(t.cache, seq, 0, PAGE_TOKENS),
+                     1); /* full: a tail like any page */
     assert_int_equal(quire_seq_truncate(t.cache, seq, PAGE_TOKENS), QUIRE_OK);
-    append_stamped(t.cache, seq, 1, PAGE_TOKENS);
-    check_holes(t.cache, seq, 0, 1);
-    check_stamps(t.cache, seq, PAGE_TOKENS + 1, 0);
+    test_append_stamped(t.cache, seq, 1, PAGE_TOKENS);
+    test_check_holes(t.cache, seq, 0, 1);
+    test_check_stamps(t.cache, seq, PAGE_TOKENS + 1, 0);
     test_cache_destroy(&t);
 }
 
 /* Room that is reserved stays reserved. */
 static void test_reserved_room(void **state)
 {
-    quire_cache_opts opts = two_groups(QUIRE_LEAF_ENTRIES * 8);
+    quire_cache_opts opts = test_two_groups(QUIRE_LEAF_ENTRIES * 8);
     quire_seq_id seq;
     uint64_t live;
     test_cache t;
@@ -236,24 +145,24 @@ static void test_reserved_room(void **state)
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     seq = test_open(t.cache);
-    append_stamped(t.cache, seq, PAGE_TOKENS, 0);
+    test_append_stamped(t.cache, seq, PAGE_TOKENS, 0);
     assert_int_equal(quire_seq_reserve(t.cache, seq, LEAF_TOKENS), QUIRE_OK);
     live = test_stats(t.cache).pages_live;
-    assert_int_equal(release(t.cache, seq, 0, UINT32_MAX), 1);
+    assert_int_equal(test_release(t.cache, seq, 0, UINT32_MAX), 1);
     assert_int_equal(test_stats(t.cache).pages_live, live - 1);
     t.memory.fail_at = t.memory.n_calls;
     t.extents.fail_from = 0;
-    append_stamped(t.cache, seq, LEAF_TOKENS, PAGE_TOKENS);
+    test_append_stamped(t.cache, seq, LEAF_TOKENS, PAGE_TOKENS);
     assert_false(t.memory.has_failed);
     assert_false(t.extents.has_failed);
-    check_holes(t.cache, seq, 0, 1);
-    check_stamps(t.cache, seq, PAGE_TOKENS + LEAF_TOKENS, 0);
+    test_check_holes(t.cache, seq, 0, 1);
+    test_check_stamps(t.cache, seq, PAGE_TOKENS + LEAF_TOKENS, 0);
     test_cache_destroy(&t);
 }
 
 static void test_errors(void **state)
 {
-    quire_cache_opts opts = two_groups(100);
+    quire_cache_opts opts = test_two_groups(100);
     quire_seq_id seq;
     uint32_t n = 17;
     test_cache t;
@@ -268,15 +177,15 @@ static void test_errors(void **state)
     assert_int_equal(quire_seq_release(t.cache, QUIRE_SEQ_NULL, HOT, 0, 1, &n), QUIRE_NOTFOUND);
     assert_int_equal(n, 17);
     assert_int_equal(quire_seq_truncatable(t.cache, seq + 1, 5), 0);
-    check_holes(t.cache, seq, 0, 0);
+    test_check_holes(t.cache, seq, 0, 0);
     assert_int_equal(quire_seq_release(t.cache, seq, HOT, 0, PAGE_TOKENS, NULL), QUIRE_OK);
-    check_holes(t.cache, seq, 0, 1);
+    test_check_holes(t.cache, seq, 0, 1);
     test_cache_destroy(&t);
 }
 
 static void test_allocates_nothing(void **state)
 {
-    quire_cache_opts opts = two_groups(QUIRE_LEAF_ENTRIES * 10);
+    quire_cache_opts opts = test_two_groups(QUIRE_LEAF_ENTRIES * 10);
     quire_seq_id seq;
     uint64_t calls;
     test_cache t;
@@ -288,7 +197,7 @@ static void test_allocates_nothing(void **state)
     calls = t.memory.n_calls;
     t.memory.fail_at = calls;
     t.extents.fail_from = 0;
-    assert_int_equal(release(t.cache, seq, 0, UINT32_MAX), QUIRE_LEAF_ENTRIES * 3);
+    assert_int_equal(test_release(t.cache, seq, 0, UINT32_MAX), QUIRE_LEAF_ENTRIES * 3);
     assert_int_equal(t.memory.n_calls, calls);
     test_cache_destroy(&t);
 }
@@ -296,7 +205,7 @@ static void test_allocates_nothing(void **state)
 /* What one group lets go of, another sequence can have. */
 static void test_budget(void **state)
 {
-    quire_cache_opts opts = two_groups(8);
+    quire_cache_opts opts = test_two_groups(8);
     quire_seq_id a;
     quire_seq_id b;
     test_cache t;
@@ -305,13 +214,35 @@ static void test_budget(void **state)
     test_cache_create(&t, &opts, 0, 0);
     a = test_open(t.cache);
     b = test_open(t.cache);
-    append_stamped(t.cache, a, PAGE_TOKENS * 4, 0);
+    test_append_stamped(t.cache, a, PAGE_TOKENS * 4, 0);
     assert_int_equal(quire_seq_append(t.cache, b, 1), QUIRE_NOPAGES);
-    assert_int_equal(release(t.cache, a, 0, PAGE_TOKENS * 2), 2);
-    append_stamped(t.cache, b, PAGE_TOKENS, 7000);
+    assert_int_equal(test_release(t.cache, a, 0, PAGE_TOKENS * 2), 2);
+    test_append_stamped(t.cache, b, PAGE_TOKENS, 7000);
     assert_int_equal(quire_seq_append(t.cache, b, 1), QUIRE_NOPAGES);
-    check_stamps(t.cache, a, PAGE_TOKENS * 4, 0);
-    check_stamps(t.cache, b, PAGE_TOKENS, 7000);
+    test_check_stamps(t.cache, a, PAGE_TOKENS * 4, 0);
+    test_check_stamps(t.cache, b, PAGE_TOKENS, 7000);
+    test_cache_destroy(&t);
+}
+
+/* A page that the prefix tree keeps outlives its release as a cached one. */
+static void test_kept_page(void **state)
+{
+    quire_cache_opts opts = test_two_groups(100);
+    quire_page_id kept;
+    quire_seq_id seq;
+    test_cache t;
+
+    (void)state;
+    test_cache_create(&t, &opts, 0, 0);
+    seq = test_open(t.cache);
+    test_append_stamped(t.cache, seq, PAGE_TOKENS * 2, 0);
+    kept = test_page_of(t.cache, seq, HOT, 0);
+    quire_pool_keep(&t.cache->pool, kept);
+    assert_int_equal(test_release(t.cache, seq, 0, PAGE_TOKENS), 1);
+    assert_int_equal(quire_pool_page(&t.cache->pool, kept)->state, QUIRE_PAGE_CACHED);
+    assert_int_equal(test_stats(t.cache).cached_bytes, PAGE_BYTES);
+    quire_pool_evict(&t.cache->pool, kept);
+    assert_int_equal(test_stats(t.cache).cached_bytes, 0);
     test_cache_destroy(&t);
 }
 
@@ -319,7 +250,7 @@ static void test_budget(void **state)
 
 static void test_truncatable(void **state)
 {
-    quire_cache_opts opts = two_groups(100);
+    quire_cache_opts opts = test_two_groups(100);
     const uint32_t n = PAGE_TOKENS * 6 + 1;
     quire_seq_id seq;
     test_cache t;
@@ -327,8 +258,8 @@ static void test_truncatable(void **state)
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     seq = test_open(t.cache);
-    append_stamped(t.cache, seq, n, 0);
-    assert_int_equal(release(t.cache, seq, PAGE_TOKENS, PAGE_TOKENS * 4), 3);
+    test_append_stamped(t.cache, seq, n, 0);
+    assert_int_equal(test_release(t.cache, seq, PAGE_TOKENS, PAGE_TOKENS * 4), 3);
     for (uint32_t i = 0; i <= n; i++) {
         bool is_cut = i > PAGE_TOKENS && i < PAGE_TOKENS * 4 && i % PAGE_TOKENS != 0;
 
@@ -340,207 +271,24 @@ static void test_truncatable(void **state)
     /* A cut inside a hole is refused, also when other groups could; nothing changes. */
     assert_int_equal(quire_seq_truncate(t.cache, seq, PAGE_TOKENS * 2 + 1), QUIRE_RANGE);
     assert_int_equal(quire_seq_tokens(t.cache, seq), n);
-    check_holes(t.cache, seq, 1, 4);
-    check_stamps(t.cache, seq, n, 0);
+    test_check_holes(t.cache, seq, 1, 4);
+    test_check_stamps(t.cache, seq, n, 0);
 
     /* At the start of its entry it is not, and what is appended there has pages in every group. */
     assert_int_equal(quire_seq_truncate(t.cache, seq, PAGE_TOKENS * 2), QUIRE_OK);
     quire_cache_validate(t.cache);
-    append_stamped(t.cache, seq, PAGE_TOKENS + 1, PAGE_TOKENS * 2);
-    check_holes(t.cache, seq, 1, 2);
-    check_stamps(t.cache, seq, PAGE_TOKENS * 3 + 1, 0);
+    test_append_stamped(t.cache, seq, PAGE_TOKENS + 1, PAGE_TOKENS * 2);
+    test_check_holes(t.cache, seq, 1, 2);
+    test_check_stamps(t.cache, seq, PAGE_TOKENS * 3 + 1, 0);
 
     /* The new pages can be released in turn, although they lie where holes were before. */
-    assert_int_equal(release(t.cache, seq, 0, UINT32_MAX), 2);
-    check_holes(t.cache, seq, 0, 3);
+    assert_int_equal(test_release(t.cache, seq, 0, UINT32_MAX), 2);
+    test_check_holes(t.cache, seq, 0, 3);
     assert_int_equal(quire_seq_truncate(t.cache, seq, 0), QUIRE_OK);
     assert_int_equal(test_stats(t.cache).pages_live, 0);
-    append_stamped(t.cache, seq, PAGE_TOKENS, 500);
-    check_holes(t.cache, seq, 0, 0);
-    check_stamps(t.cache, seq, PAGE_TOKENS, 500);
-    test_cache_destroy(&t);
-}
-
-/* Every length of a fork of a table with holes, and on from there: leaves with holes are copied. */
-static void test_truncate_a_fork(void **state)
-{
-    quire_cache_opts opts = two_groups(QUIRE_LEAF_ENTRIES * 12);
-    const uint32_t n_all = LEAF_TOKENS * 2 + 1;
-    const uint32_t n_holes = QUIRE_LEAF_ENTRIES + 1;
-
-    (void)state;
-    for (uint32_t n = 0; n <= n_all; n += 1 + n / 7) {
-        quire_seq_id a;
-        quire_seq_id b;
-        uint32_t kept;
-        test_cache t;
-
-        test_cache_create(&t, &opts, 0, 0);
-        a = test_open(t.cache);
-        append_stamped(t.cache, a, n_all, 0);
-        assert_int_equal(release(t.cache, a, 0, n_holes * PAGE_TOKENS), n_holes);
-        b = test_fork(t.cache, a);
-        check_holes(t.cache, b, 0, n_holes);
-        kept = quire_seq_truncatable(t.cache, b, n);
-        assert_int_equal(quire_seq_truncate(t.cache, b, n), kept == n ? QUIRE_OK : QUIRE_RANGE);
-        assert_int_equal(quire_seq_truncate(t.cache, b, kept), QUIRE_OK);
-        quire_cache_validate(t.cache);
-        append_stamped(t.cache, b, PAGE_TOKENS + 1, kept);
-        check_holes(t.cache, a, 0, n_holes);
-        check_holes(t.cache, b, 0, kept / PAGE_TOKENS < n_holes ? kept / PAGE_TOKENS : n_holes);
-        check_stamps(t.cache, a, n_all, 0);
-        check_stamps(t.cache, b, kept + PAGE_TOKENS + 1, 0);
-        test_cache_destroy(&t);
-    }
-}
-
-/* ---- sharing ---- */
-
-/* A shared leaf is left alone; when the other sequence has gone, the same call goes on in it. */
-static void test_shared_leaves(void **state)
-{
-    quire_cache_opts opts = two_groups(QUIRE_LEAF_ENTRIES * 12);
-    const uint32_t n_shared = LEAF_TOKENS * 2;
-    const uint32_t n_all = LEAF_TOKENS * 3;
-    quire_seq_id a;
-    quire_seq_id b;
-    quire_seq_id c;
-    test_cache t;
-
-    (void)state;
-    test_cache_create(&t, &opts, 0, 0);
-    a = test_open(t.cache);
-    append_stamped(t.cache, a, LEAF_TOKENS, 0);
-    b = test_fork(t.cache, a);
-    append_stamped(t.cache, a, LEAF_TOKENS, LEAF_TOKENS);
-    c = test_fork(t.cache, a); /* a, b and c share the first leaf, a and c the second */
-    append_stamped(t.cache, a, LEAF_TOKENS, n_shared);
-    assert_int_equal(release(t.cache, a, PAGE_TOKENS, n_all - PAGE_TOKENS), QUIRE_LEAF_ENTRIES - 1);
-    check_holes(t.cache, a, QUIRE_LEAF_ENTRIES * 2, QUIRE_LEAF_ENTRIES * 3 - 1);
-    assert_int_equal(release(t.cache, c, 0, UINT32_MAX), 0);
-    check_holes(t.cache, c, 0, 0);
-    check_stamps(t.cache, c, n_shared, 0);
-
-    assert_int_equal(quire_seq_close(t.cache, c), QUIRE_OK);
-    assert_int_equal(release(t.cache, a, PAGE_TOKENS, n_all - PAGE_TOKENS), QUIRE_LEAF_ENTRIES);
-    check_holes(t.cache, a, QUIRE_LEAF_ENTRIES, QUIRE_LEAF_ENTRIES * 3 - 1);
-    check_stamps(t.cache, b, LEAF_TOKENS, 0);
-    assert_int_equal(quire_seq_close(t.cache, b), QUIRE_OK);
-    assert_int_equal(release(t.cache, a, PAGE_TOKENS, n_all - PAGE_TOKENS), QUIRE_LEAF_ENTRIES - 1);
-    check_holes(t.cache, a, 1, QUIRE_LEAF_ENTRIES * 3 - 1);
-    check_stamps(t.cache, a, n_all, 0);
-    test_cache_destroy(&t);
-}
-
-/* Copy-on-write of the tail's leaf makes it private: its pages can be released then, and stay with
- * the other holder. */
-static void test_leaf_copied_by_append(void **state)
-{
-    quire_cache_opts opts = two_groups(100);
-    const uint32_t n = PAGE_TOKENS + 1;
-    quire_seq_id a;
-    quire_seq_id b;
-    tally before;
-    tally after;
-    test_cache t;
-
-    (void)state;
-    test_cache_create(&t, &opts, 0, 0);
-    a = test_open(t.cache);
-    append_stamped(t.cache, a, n, 0);
-    b = test_fork(t.cache, a);
-    assert_int_equal(release(t.cache, b, 0, PAGE_TOKENS), 0);
-    append_stamped(t.cache, b, 1, n);
-    before = history(t.cache);
-    assert_int_equal(release(t.cache, b, 0, PAGE_TOKENS), 1);
-    after = history(t.cache);
-    assert_int_equal(after.n[QUIRE_HISTORY_UNREF], before.n[QUIRE_HISTORY_UNREF] + 1);
-    assert_int_equal(after.n[QUIRE_HISTORY_FREE], before.n[QUIRE_HISTORY_FREE]);
-    assert_int_equal(after.seq, b);
-    assert_int_equal(after.group, HOT);
-    check_holes(t.cache, a, 0, 0);
-    check_holes(t.cache, b, 0, 1);
-    check_stamps(t.cache, a, n, 0);
-    check_stamps(t.cache, b, n + 1, 0);
-
-    /* a is the page's last holder. */
-    assert_int_equal(release(t.cache, a, 0, PAGE_TOKENS), 1);
-    assert_int_equal(history(t.cache).n[QUIRE_HISTORY_FREE], after.n[QUIRE_HISTORY_FREE] + 1);
-    assert_int_equal(history(t.cache).seq, a);
-    check_stamps(t.cache, a, n, 0);
-    test_cache_destroy(&t);
-}
-
-/* Leaves with holes are shared, and copied on write, with their holes. */
-static void test_fork_with_holes(void **state)
-{
-    const uint32_t counts[] = { PAGE_TOKENS + 1,
-                                LEAF_TOKENS,
-                                LEAF_TOKENS + 1,
-                                LEAF_TOKENS + PAGE_TOKENS,
-                                LEAF_TOKENS * 2 - 1,
-                                LEAF_TOKENS * 2 + PAGE_TOKENS - 1,
-                                LEAF_TOKENS * 2 + PAGE_TOKENS };
-    quire_cache_opts opts = two_groups(QUIRE_LEAF_ENTRIES * 20);
-
-    (void)state;
-    for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]) * 2; i++) {
-        uint32_t n = counts[i / 2];
-        uint32_t n_holes = n / PAGE_TOKENS;
-        quire_seq_id a;
-        quire_seq_id b;
-        uint64_t live;
-        test_cache t;
-
-        test_cache_create(&t, &opts, 0, 0);
-        a = test_open(t.cache);
-        append_stamped(t.cache, a, n, 0);
-        assert_int_equal(release(t.cache, a, 0, n), n_holes);
-        if (i % 2 == 1) { /* the last leaf is copied by the fork */
-            assert_int_equal(quire_seq_reserve(t.cache, a, LEAF_TOKENS), QUIRE_OK);
-        }
-        live = test_stats(t.cache).pages_live;
-        b = test_fork(t.cache, a);
-        quire_cache_validate(t.cache);
-        assert_int_equal(test_stats(t.cache).pages_live, live);
-        check_holes(t.cache, b, 0, n_holes);
-        append_stamped(t.cache, b, PAGE_TOKENS, n);
-        append_stamped(t.cache, a, PAGE_TOKENS, n);
-        quire_cache_validate(t.cache);
-        check_holes(t.cache, a, 0, n_holes);
-        check_holes(t.cache, b, 0, n_holes);
-        assert_int_equal(release(t.cache, b, 0, n), 0);
-        assert_int_equal(release(t.cache, b, 0, n + PAGE_TOKENS),
-                         (n + PAGE_TOKENS) / PAGE_TOKENS - n_holes);
-        check_stamps(t.cache, a, n + PAGE_TOKENS, 0);
-        check_stamps(t.cache, b, n + PAGE_TOKENS, 0);
-        assert_int_equal(quire_seq_close(t.cache, a), QUIRE_OK);
-        check_stamps(t.cache, b, n + PAGE_TOKENS, 0);
-        assert_int_equal(quire_seq_close(t.cache, b), QUIRE_OK);
-        assert_int_equal(test_stats(t.cache).pages_live, 0);
-        test_cache_destroy(&t);
-    }
-}
-
-/* A page that the prefix tree keeps outlives its release as a cached one. */
-static void test_kept_page(void **state)
-{
-    quire_cache_opts opts = two_groups(100);
-    quire_page_id kept;
-    quire_seq_id seq;
-    test_cache t;
-
-    (void)state;
-    test_cache_create(&t, &opts, 0, 0);
-    seq = test_open(t.cache);
-    append_stamped(t.cache, seq, PAGE_TOKENS * 2, 0);
-    kept = test_page_of(t.cache, seq, HOT, 0);
-    quire_pool_keep(&t.cache->pool, kept);
-    assert_int_equal(release(t.cache, seq, 0, PAGE_TOKENS), 1);
-    assert_int_equal(quire_pool_page(&t.cache->pool, kept)->state, QUIRE_PAGE_CACHED);
-    assert_int_equal(test_stats(t.cache).cached_bytes, PAGE_BYTES);
-    quire_pool_evict(&t.cache->pool, kept);
-    assert_int_equal(test_stats(t.cache).cached_bytes, 0);
+    test_append_stamped(t.cache, seq, PAGE_TOKENS, 500);
+    test_check_holes(t.cache, seq, 0, 0);
+    test_check_stamps(t.cache, seq, PAGE_TOKENS, 500);
     test_cache_destroy(&t);
 }
 
@@ -553,7 +301,7 @@ static void test_moving_window(void **state)
 {
     const uint32_t window = PAGE_TOKENS * 2;
     const uint32_t n_all = LEAF_TOKENS * 3 + 1;
-    quire_cache_opts opts = two_groups(QUIRE_LEAF_ENTRIES * 12);
+    quire_cache_opts opts = test_two_groups(QUIRE_LEAF_ENTRIES * 12);
     quire_seq_id fork = QUIRE_SEQ_NULL;
     quire_seq_id seq;
     test_cache t;
@@ -565,25 +313,25 @@ static void test_moving_window(void **state)
         const quire_table *table;
         uint32_t end = n > window ? n - window : 0;
 
-        append_stamped(t.cache, seq, 1, n - 1);
+        test_append_stamped(t.cache, seq, 1, n - 1);
         if (n == LEAF_TOKENS / 2 + 1 || n == LEAF_TOKENS * 2) {
             fork = test_fork(t.cache, seq);
         } else if (n == LEAF_TOKENS + 1 || n == LEAF_TOKENS * 2 + PAGE_TOKENS * 2 + 1) {
-            check_stamps(t.cache, fork, quire_seq_tokens(t.cache, fork), 0);
+            test_check_stamps(t.cache, fork, quire_seq_tokens(t.cache, fork), 0);
             assert_int_equal(quire_seq_close(t.cache, fork), QUIRE_OK);
             fork = QUIRE_SEQ_NULL;
         }
         if (end > PAGE_TOKENS) {
-            (void)release(t.cache, seq, PAGE_TOKENS, end);
+            (void)test_release(t.cache, seq, PAGE_TOKENS, end);
         }
         if (fork == QUIRE_SEQ_NULL && end / PAGE_TOKENS > 1) {
-            check_holes(t.cache, seq, 1, end / PAGE_TOKENS);
+            test_check_holes(t.cache, seq, 1, end / PAGE_TOKENS);
             table = &quire_seqs_find(&t.cache->seqs, seq)->tables[HOT];
             assert_int_equal(table->holes_begin, 1);
             assert_int_equal(table->holes_end, end / PAGE_TOKENS);
         }
     }
-    check_stamps(t.cache, seq, n_all, 0);
+    test_check_stamps(t.cache, seq, n_all, 0);
     assert_int_equal(test_stats(t.cache).pages_live,
                      n_all / PAGE_TOKENS + 1 + 1 + window / PAGE_TOKENS + 1);
     test_cache_destroy(&t);
@@ -596,7 +344,7 @@ static void test_upkeep(void **state)
         SEQS = 4
     };
     const uint32_t n = PAGE_TOKENS * EXTENT_PAGES;
-    quire_cache_opts opts = two_groups(EXTENT_PAGES * SEQS * 2);
+    quire_cache_opts opts = test_two_groups(EXTENT_PAGES * SEQS * 2);
     quire_seq_id seqs[SEQS];
     test_cache t;
 
@@ -604,16 +352,16 @@ static void test_upkeep(void **state)
     test_cache_create(&t, &opts, 0, 0);
     for (uint32_t i = 0; i < SEQS; i++) {
         seqs[i] = test_open(t.cache);
-        append_stamped(t.cache, seqs[i], n, i * 100000);
-        assert_true(release(t.cache, seqs[i], PAGE_TOKENS, n - PAGE_TOKENS) > 0);
+        test_append_stamped(t.cache, seqs[i], n, i * 100000);
+        assert_true(test_release(t.cache, seqs[i], PAGE_TOKENS, n - PAGE_TOKENS) > 0);
     }
     assert_true(quire_cache_coalesce(t.cache, UINT32_MAX) > 0);
     quire_cache_maintain(t.cache);
     assert_true(quire_cache_trim(t.cache, 0) > 0);
     quire_cache_validate(t.cache);
     for (uint32_t i = 0; i < SEQS; i++) {
-        check_holes(t.cache, seqs[i], 1, EXTENT_PAGES - 1);
-        check_stamps(t.cache, seqs[i], n, i * 100000);
+        test_check_holes(t.cache, seqs[i], 1, EXTENT_PAGES - 1);
+        test_check_stamps(t.cache, seqs[i], n, i * 100000);
     }
     test_cache_destroy(&t);
 }
@@ -629,12 +377,8 @@ int main(void)
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_allocates_nothing),
         cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_truncatable),
-        cmocka_unit_test(test_truncate_a_fork),
-        cmocka_unit_test(test_shared_leaves),
-        cmocka_unit_test(test_leaf_copied_by_append),
-        cmocka_unit_test(test_fork_with_holes),
         cmocka_unit_test(test_kept_page),
+        cmocka_unit_test(test_truncatable),
         cmocka_unit_test(test_moving_window),
         cmocka_unit_test(test_upkeep),
     };

@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/attn_math.h"
-#include "attn/kernels.h"
+#include "attn/kernels_portable_sealed.h"
 #include "attn/q8_pack.h"
 #include "codec/codec_internal.h"
 #include "codec/half.h"
@@ -26,6 +26,9 @@ static size_t round_up_64(size_t n)
 
 static size_t q_bytes(quire_format format, uint32_t d)
 {
+    if (quire_format_is_sealed(format)) {
+        return quire_portable_q_bytes_sealed(d);
+    }
     if (format == QUIRE_FORMAT_Q8) {
         return Q8_HEADER_BYTES + round_up_64(d * sizeof(int16_t));
     }
@@ -34,6 +37,10 @@ static size_t q_bytes(quire_format format, uint32_t d)
 
 static void q_pack(quire_format format, uint32_t d, float scale, const float *q, void *packed)
 {
+    if (quire_format_is_sealed(format)) {
+        quire_portable_q_pack_sealed(d, scale, q, packed);
+        return;
+    }
     if (format == QUIRE_FORMAT_Q8) {
         *(float *)packed =
             quire_q8_pack_q(d, scale, q, (int16_t *)((unsigned char *)packed + Q8_HEADER_BYTES));
@@ -127,6 +134,8 @@ static void qk(const quire_attn_qk *args)
     }
     if (args->format == QUIRE_FORMAT_Q8) {
         qk_q8(args);
+    } else if (quire_format_is_sealed(args->format)) {
+        quire_portable_qk_sealed(args);
     } else {
         qk_float(args);
     }
@@ -245,6 +254,8 @@ static void pv(const quire_attn_pv *args)
     }
     if (args->format == QUIRE_FORMAT_Q8) {
         pv_q8(args);
+    } else if (quire_format_is_sealed(args->format)) {
+        quire_portable_pv_sealed(args);
     } else {
         pv_float(args);
     }

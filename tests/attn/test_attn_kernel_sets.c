@@ -1,5 +1,6 @@
-/* test_attn_kernel_sets.c - kernel sets one by one: a row's bits do not depend on its block, q8
- * sums are the same integers everywhere, and softmax keeps its contract at the edges.
+/* test_attn_kernel_sets.c - kernel sets one by one: a row's bits do not depend on its block, sums
+ * of q8 and sealed formats are the same integers everywhere, damage shows, and softmax keeps its
+ * contract at the edges.
  *
  * SPDX-License-Identifier: MIT */
 #include <math.h>
@@ -14,10 +15,18 @@
 
 #include "attn/attn_fixture.h"
 #include "attn/kernels.h"
+#include "codec/half.h"
+#include "codec/sealed.h"
 
 #define TILE     QUIRE_TILE_TOKENS
 #define SETS_MAX 6u
-#define ROWS_MAX 14u
+#define ROWS_MAX 96u
+#define CASES    400u
+#define EPSILON  0x1p-23
+
+#define LOGIT_SCALE  0.3f
+#define S_BEFORE_MAX 3.0f /* of what accumulating qk adds to */
+#define O_BEFORE_MAX 7.0f
 
 static quire_rng rng;
 
@@ -43,6 +52,12 @@ static uint32_t all_sets(const quire_attn_kernels **sets)
     return n;
 }
 
+/* Sets that have kernels of sealed formats. */
+static bool has_sealed(const quire_attn_kernels *set)
+{
+    return strcmp(set->isa, "portable") == 0;
+}
+
 static void *take(size_t bytes)
 {
     const quire_allocator *allocator = quire_allocator_default();
@@ -59,11 +74,13 @@ static void fill(float *x, size_t n)
     }
 }
 
-/* A tile whose slots [begin, end) hold values, and the others NaN. */
+/* A tile whose slots [begin, end) hold values, and the others NaN. A sealed tile is encoded whole,
+ * so there the scales of the others become NaN afterwards. */
 static void *new_tile(bool is_k, quire_format format, uint32_t d, uint32_t begin, uint32_t end)
 {
     const quire_codec *codec = quire_codec_find("ref");
-    quire_tile_rows rows = { d, begin, end - begin, d };
+    bool is_sealed = quire_format_is_sealed(format);
+    quire_tile_rows rows = { d, is_sealed ? 0 : begin, is_sealed ? TILE : end - begin, d };
     size_t bytes = quire_tile_bytes(format, is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V, d);
     float *x = take((size_t)TILE * d * sizeof(float));
     void *tile = take(bytes);
@@ -71,6 +88,11 @@ static void *new_tile(bool is_k, quire_format format, uint32_t d, uint32_t begin
     memset(tile, 0xff, bytes);
     fill(x, (size_t)TILE * d);
     (is_k ? codec->encode_k : codec->encode_v)(format, &rows, x, tile);
+    for (uint32_t t = 0; is_sealed && t < TILE; t++) {
+        if (t < begin || t >= end) {
+            ((uint16_t *)tile)[t] = QUIRE_F16_NAN_BITS;
+        }
+    }
     free(x);
     return tile;
 }
@@ -86,14 +108,21 @@ typedef struct kernel_case {
 static kernel_case random_case(void)
 {
     static const uint32_t dims[] = { 8, 16, 24, 40, 48, 56, 64, 72, 80, 96, 128, 136, 256 };
-    kernel_case c = { .format = (quire_format)quire_rng_below(&rng, QUIRE_FORMATS_DIRECT),
-                      .d = dims[quire_rng_below(&rng, 13)],
-                      .n_rows = 1 + quire_rng_below(&rng, ROWS_MAX) };
+    kernel_case c = { .format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT),
+                      .d = dims[quire_rng_below(&rng, sizeof(dims) / sizeof(*dims))] };
 
+    c.n_rows = 1 + quire_rng_below(&rng, quire_rng_below(&rng, 4) == 0 ? ROWS_MAX : 14);
     c.begin = quire_rng_below(&rng, 3) == 0 ? quire_rng_below(&rng, TILE) : 0;
     c.end =
         quire_rng_below(&rng, 3) == 0 ? c.begin + 1 + quire_rng_below(&rng, TILE - c.begin) : TILE;
     return c;
+}
+
+/* Of two sets next to each other in all_sets(), whether they must give the same bits: with and
+ * without the extra instructions of some CPUs. */
+static bool is_variant(const quire_attn_kernels *a, const quire_attn_kernels *b)
+{
+    return strcmp(a->isa, b->isa) == 0;
 }
 
 /* Packed queries of a case. */
@@ -104,7 +133,7 @@ static unsigned char *pack(const quire_attn_kernels *set, const kernel_case *c, 
 
     assert_int_equal(q_bytes % 64, 0);
     for (uint32_t r = 0; r < c->n_rows; r++) {
-        set->q_pack(c->format, c->d, 0.3f, q + (size_t)r * c->d, packed + r * q_bytes);
+        set->q_pack(c->format, c->d, LOGIT_SCALE, q + (size_t)r * c->d, packed + r * q_bytes);
     }
     return packed;
 }
@@ -137,43 +166,91 @@ static void run_qk(const quire_attn_kernels *set, const kernel_case *c, const fl
     free(packed);
 }
 
+static bool has_mean(quire_format format)
+{
+    return quire_format_is_sealed(format) && quire_sealed_is_centred(format, QUIRE_SIDE_K);
+}
+
+/* What the sum of x . mean may differ by between two orders of adding, for each row; 0 without a
+ * mean. */
+static void mean_error(const kernel_case *c, const float *q, const void *tile, double *error)
+{
+    const uint16_t *mean =
+        (const uint16_t *)(const void *)((const char *)tile + QUIRE_SEALED_SCALES_BYTES);
+
+    for (uint32_t r = 0; r < c->n_rows; r++) {
+        error[r] = 0.0;
+        for (uint32_t i = 0; has_mean(c->format) && i < c->d; i++) {
+            error[r] += fabs((double)(LOGIT_SCALE * q[r * c->d + i] * quire_f16_to_f32(mean[i])));
+        }
+        error[r] *= c->d * EPSILON;
+    }
+}
+
+/* Logits of another set against the first one's. The integers are the same, so they differ by the
+ * rounding of a few float operations and by the order of x . mean. */
+static void check_qk(const kernel_case *c, const double *error, const float *s, const float *first)
+{
+    if (c->format == QUIRE_FORMAT_Q8) {
+        assert_memory_equal(s, first, c->n_rows * TILE * sizeof(float));
+    }
+    for (size_t i = 0; quire_format_is_sealed(c->format) && i < (size_t)c->n_rows * TILE; i++) {
+        double bound = 4 * EPSILON * (fabs((double)first[i]) + S_BEFORE_MAX) + error[i / TILE];
+
+        assert_true(fabs((double)s[i] - (double)first[i]) <= bound);
+    }
+}
+
 static void test_qk(void **state)
 {
     const quire_attn_kernels *sets[SETS_MAX];
     uint32_t n_sets = all_sets(sets);
 
     (void)state;
-    for (uint32_t n = 0; n < 300; n++) {
+    for (uint32_t n = 0; n < CASES; n++) {
         kernel_case c = random_case();
+        size_t s_bytes = c.n_rows * TILE * sizeof(float);
         float *q = take(c.n_rows * c.d * sizeof(float));
-        float *s = take(c.n_rows * TILE * sizeof(float));
-        float *first = take(c.n_rows * TILE * sizeof(float));
+        float *s = take(SETS_MAX * s_bytes);
         void *tile = new_tile(true, c.format, c.d, 0, TILE);
+        double error[ROWS_MAX];
 
+        if (has_mean(c.format) && n % 3 == 0) {
+            memset((char *)tile + QUIRE_SEALED_SCALES_BYTES, 0, c.d * sizeof(uint16_t));
+        }
         fill(q, (size_t)c.n_rows * c.d);
+        mean_error(&c, q, tile, error);
         for (uint32_t i = 0; i < n_sets; i++) {
-            for (size_t k = 0; k < (size_t)c.n_rows * TILE; k++) {
-                s[k] = (float)(k % 7) - 3.0f;
+            float *mine = s + (size_t)i * c.n_rows * TILE;
+
+            if (quire_format_is_sealed(c.format) && !has_sealed(sets[i])) {
+                continue;
             }
-            run_qk(sets[i], &c, q, tile, n % 2 != 0, s);
-            if (i == 0) {
-                memcpy(first, s, c.n_rows * TILE * sizeof(float));
-            } else if (c.format == QUIRE_FORMAT_Q8) {
-                assert_memory_equal(s, first, c.n_rows * TILE * sizeof(float));
+            for (size_t k = 0; k < (size_t)c.n_rows * TILE; k++) {
+                mine[k] = (float)(k % 7) - S_BEFORE_MAX;
+            }
+            run_qk(sets[i], &c, q, tile, n % 2 != 0, mine);
+            check_qk(&c, error, mine, s);
+            if (i > 0 && is_variant(sets[i], sets[i - 1])) {
+                assert_memory_equal(mine, mine - (size_t)c.n_rows * TILE, s_bytes);
             }
         }
         free(tile);
-        free(first);
         free(s);
         free(q);
     }
+}
+
+static size_t o_stride(const kernel_case *c)
+{
+    return (c->d + 15u) / 16 * 16 + 16;
 }
 
 /* o = o * rescale + P V as a block and row by row. Also with a NaN in every unseen slot of V. */
 static void run_pv(const quire_attn_kernels *set, const kernel_case *c, const float *p,
                    const float *rescale, const void *tile, float *o)
 {
-    size_t stride = (c->d + 15u) / 16 * 16 + 16;
+    size_t stride = o_stride(c);
     float *single = take(c->n_rows * stride * sizeof(float));
     quire_attn_pv args = { .format = c->format,
                            .d = c->d,
@@ -202,10 +279,28 @@ static void run_pv(const quire_attn_kernels *set, const kernel_case *c, const fl
             assert_true(isfinite(o[r * stride + i]));
         }
         for (size_t i = stride - 16; i < stride; i++) {
-            assert_true(o[r * stride + i] == 7.0f); /* beyond the padding: not ours */
+            assert_true(o[r * stride + i] == O_BEFORE_MAX); /* beyond the padding: not ours */
         }
     }
     free(single);
+}
+
+/* Sums of another set against the first one's. Where o was 0, q8 results have one rounding. */
+static void check_pv(const kernel_case *c, bool is_fresh, const float *o, const float *first)
+{
+    size_t stride = o_stride(c);
+
+    for (uint32_t r = 0; r < c->n_rows; r++, o += stride, first += stride) {
+        if (c->format == QUIRE_FORMAT_Q8 && is_fresh) {
+            assert_memory_equal(o, first, c->d * sizeof(float));
+        }
+        for (uint32_t i = 0; quire_format_is_sealed(c->format) && i < c->d; i++) {
+            double before = is_fresh ? 0.0 : O_BEFORE_MAX;
+            double bound = 2 * EPSILON * (fabs((double)first[i]) + 2.0 * before);
+
+            assert_true(fabs((double)o[i] - (double)first[i]) <= bound);
+        }
+    }
 }
 
 static void test_pv(void **state)
@@ -214,17 +309,15 @@ static void test_pv(void **state)
     uint32_t n_sets = all_sets(sets);
 
     (void)state;
-    for (uint32_t n = 0; n < 300; n++) {
+    for (uint32_t n = 0; n < CASES; n++) {
         kernel_case c = random_case();
-        size_t stride = (c.d + 15u) / 16 * 16 + 16;
-        size_t o_bytes = c.n_rows * stride * sizeof(float);
+        size_t stride = o_stride(&c);
+        size_t o_floats = c.n_rows * stride;
         float *p = take(c.n_rows * TILE * sizeof(float));
-        float *o = take(o_bytes);
-        float *first = take(o_bytes);
+        float *o = take(SETS_MAX * o_floats * sizeof(float));
         void *tile = new_tile(false, c.format, c.d, c.begin, c.end);
         float rescale[ROWS_MAX];
-        bool is_fresh =
-            n % 2 == 0; /* o = 0: then q8 results have one rounding, the same everywhere */
+        bool is_fresh = n % 2 == 0;
 
         memset(p, 0, c.n_rows * TILE * sizeof(float));
         for (uint32_t r = 0; r < c.n_rows; r++) {
@@ -234,22 +327,187 @@ static void test_pv(void **state)
             }
         }
         for (uint32_t i = 0; i < n_sets; i++) {
-            for (size_t k = 0; k < c.n_rows * stride; k++) {
-                o[k] = is_fresh && k % stride < stride - 16 ? 0.0f : 7.0f;
+            float *mine = o + i * o_floats;
+
+            if (quire_format_is_sealed(c.format) && !has_sealed(sets[i])) {
+                continue;
             }
-            run_pv(sets[i], &c, p, rescale, tile, o);
-            if (i == 0) {
-                memcpy(first, o, o_bytes);
-            } else if (c.format == QUIRE_FORMAT_Q8 && is_fresh) {
-                for (uint32_t r = 0; r < c.n_rows; r++) {
-                    assert_memory_equal(o + r * stride, first + r * stride, c.d * sizeof(float));
-                }
+            for (size_t k = 0; k < o_floats; k++) {
+                mine[k] = is_fresh && k % stride < stride - 16 ? 0.0f : O_BEFORE_MAX;
+            }
+            run_pv(sets[i], &c, p, rescale, tile, mine);
+            check_pv(&c, is_fresh, mine, o);
+            for (uint32_t r = 0; i > 0 && is_variant(sets[i], sets[i - 1]) && r < c.n_rows; r++) {
+                assert_memory_equal(mine + r * stride, mine + r * stride - o_floats,
+                                    c.d * sizeof(float));
             }
         }
         free(tile);
-        free(first);
         free(o);
         free(p);
+    }
+}
+
+/* ---- sealed formats ---- */
+
+/* q and P of whole numbers that 8 bits hold as they are: then the sums are those over the decoded
+ * tile. All scales are 1, so that P stays whole when they are multiplied in. */
+static void check_whole_numbers(const quire_attn_kernels *set, quire_format format, uint32_t d)
+{
+    kernel_case c = { .format = format, .d = d, .n_rows = 1, .begin = 0, .end = TILE };
+    const quire_codec *codec = quire_codec_find("ref");
+    const quire_tile_rows rows = { .d = d, .n_tokens = TILE, .stride = d };
+    float *x = take((size_t)TILE * d * sizeof(float));
+    float *in = take((d > TILE ? d : TILE) * sizeof(float));
+    float *out = take((o_stride(&c) + TILE) * sizeof(float));
+    const float rescale = 0.0f;
+    void *tile = new_tile(true, format, d, 0, TILE);
+
+    for (uint32_t i = 0; i < d; i++) { /* a packed q is 0.3f times this; the largest is 127 */
+        in[i] = (float)(i == 3 ? 127 : (int)quire_rng_below(&rng, 255) - 127) / LOGIT_SCALE;
+    }
+    run_qk(set, &c, in, tile, false, out);
+    codec->decode_k(format, &rows, tile, x);
+    for (uint32_t t = 0; t < TILE; t++) {
+        double sum = 0.0;
+        double size = 0.0;
+
+        for (uint32_t i = 0; i < d; i++) {
+            sum += (double)LOGIT_SCALE * (double)in[i] * (double)x[t * d + i];
+            size += (double)LOGIT_SCALE * fabs((double)in[i] * (double)x[t * d + i]);
+        }
+        assert_true(fabs((double)out[t] - sum) <= (4 + d / 16) * EPSILON * size);
+    }
+    free(tile);
+    tile = new_tile(false, format, d, 0, TILE);
+    for (uint32_t t = 0; t < TILE; t++) {
+        ((uint16_t *)tile)[t] = quire_f32_to_f16(1.0f);
+        in[t] = (float)(t == 5 ? 255 : quire_rng_below(&rng, 256));
+    }
+    for (uint32_t i = 0; i < o_stride(&c); i++) {
+        out[i] = i < o_stride(&c) - 16 ? 0.0f : O_BEFORE_MAX;
+    }
+    run_pv(set, &c, in, &rescale, tile, out);
+    codec->decode_v(format, &rows, tile, x);
+    for (uint32_t i = 0; i < d; i++) {
+        float sum = 0.0f;
+
+        for (uint32_t t = 0; t < TILE; t++) {
+            sum += in[t] * x[t * d + i];
+        }
+        assert_true(out[i] == sum);
+    }
+    free(tile);
+    free(out);
+    free(in);
+    free(x);
+}
+
+static void test_sealed_of_whole_numbers(void **state)
+{
+    const quire_attn_kernels *sets[SETS_MAX];
+    uint32_t n_sets = all_sets(sets);
+
+    (void)state;
+    for (uint32_t i = 0; i < n_sets; i++) {
+        for (uint32_t d = 8; d <= 264 && has_sealed(sets[i]); d += 8) {
+            for (uint32_t f = QUIRE_FORMATS_DIRECT; f < QUIRE_FORMAT_COUNT; f++) {
+                check_whole_numbers(sets[i], (quire_format)f, d);
+            }
+        }
+    }
+}
+
+/* A query row with a NaN or an Inf has only NaN logits; a token with scale NaN has only NaN logits;
+ * all others are the numbers they are without the damage. */
+static void check_damaged_qk(const quire_attn_kernels *set, const kernel_case *c, const float *q,
+                             void *tile)
+{
+    size_t n_floats = (size_t)c->n_rows * TILE;
+    float *whole = take(n_floats * sizeof(float));
+    float *s = take(n_floats * sizeof(float));
+    float *bad = take(c->n_rows * c->d * sizeof(float));
+    uint32_t bad_row = c->n_rows / 2;
+    uint32_t bad_slot = quire_rng_below(&rng, TILE);
+    uint16_t *scale = (uint16_t *)tile + bad_slot;
+    uint16_t before = *scale;
+
+    run_qk(set, c, q, tile, false, whole);
+    memcpy(bad, q, c->n_rows * c->d * sizeof(float));
+    bad[bad_row * c->d + c->d - 1] = quire_rng_below(&rng, 2) == 0 ? NAN : -INFINITY;
+    *scale = QUIRE_F16_NAN_BITS;
+    run_qk(set, c, bad, tile, false, s);
+    *scale = before;
+    for (size_t i = 0; i < n_floats; i++) {
+        if (i / TILE == bad_row || i % TILE == bad_slot) {
+            assert_true(isnan(s[i]));
+        } else {
+            assert_true(s[i] == whole[i] && isfinite(s[i]));
+        }
+    }
+    free(bad);
+    free(s);
+    free(whole);
+}
+
+/* A seen token with scale NaN makes every row NaN that gives it weight, and no other; so does a
+ * NaN in P. A row without weights keeps what it had. */
+static void check_damaged_pv(const quire_attn_kernels *set, const kernel_case *c, void *tile)
+{
+    size_t stride = o_stride(c);
+    float *p = take((size_t)3 * TILE * sizeof(float));
+    float *o = take(3 * stride * sizeof(float));
+    const float rescale[3] = { 1.0f, 1.0f, 0.5f };
+    uint32_t bad_slot = quire_rng_below(&rng, TILE - 1) + 1;
+    quire_attn_pv args = { c->format, c->d, 3, 0, TILE, p, rescale, tile, NULL, o, stride };
+    uint16_t *scale = (uint16_t *)tile + bad_slot;
+    uint16_t before = *scale;
+
+    memset(p, 0, (size_t)3 * TILE * sizeof(float));
+    for (size_t i = 0; i < 3 * stride; i++) {
+        o[i] = 1.0f;
+    }
+    p[bad_slot] = 0.5f;
+    p[0] = 1.0f;
+    p[TILE] = quire_rng_below(&rng, 2) == 0 ? NAN : 1.0f;
+    *scale = QUIRE_F16_NAN_BITS;
+    set->pv(&args);
+    *scale = before;
+    for (uint32_t i = 0; i < c->d; i++) {
+        assert_true(isnan(o[i]));
+        assert_true(isnan(p[TILE]) ? isnan(o[stride + i]) != 0 : isfinite(o[stride + i]) != 0);
+        assert_true(o[2 * stride + i] == 0.5f);
+    }
+    free(o);
+    free(p);
+}
+
+static void test_damage_of_sealed_tiles(void **state)
+{
+    const quire_attn_kernels *sets[SETS_MAX];
+    uint32_t n_sets = all_sets(sets);
+
+    (void)state;
+    for (uint32_t n = 0; n < CASES / 4; n++) {
+        kernel_case c = random_case();
+        float *q = take(c.n_rows * c.d * sizeof(float));
+        void *k_tile;
+        void *v_tile;
+
+        c.format = (quire_format)(QUIRE_FORMATS_DIRECT + n % 4);
+        k_tile = new_tile(true, c.format, c.d, 0, TILE);
+        v_tile = new_tile(false, c.format, c.d, 0, TILE);
+        fill(q, (size_t)c.n_rows * c.d);
+        for (uint32_t i = 0; i < n_sets; i++) {
+            if (!has_sealed(sets[i])) {
+                continue;
+            }
+            check_damaged_qk(sets[i], &c, q, k_tile);
+            check_damaged_pv(sets[i], &c, v_tile);
+        }
+        free(v_tile);
+        free(k_tile);
+        free(q);
     }
 }
 
@@ -365,6 +623,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_qk),
         cmocka_unit_test(test_pv),
+        cmocka_unit_test(test_sealed_of_whole_numbers),
+        cmocka_unit_test(test_damage_of_sealed_tiles),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_softmax_of_special_logits),
     };

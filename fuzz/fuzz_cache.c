@@ -5,7 +5,8 @@
  *   then        operation, argument; operation, argument; ...
  *
  * Also from the input: allocations and extents that fail. The first word of each token's slot holds
- * a stamp that no other token ever has; whatever happens, every sequence must find its own.
+ * a stamp that no other token ever has; whatever happens, every sequence must find its own. Which
+ * pages a group has let go of is kept beside it, as the tables said right after the release.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
@@ -19,6 +20,7 @@
 
 #define SEQS_MAX   6u
 #define TOKENS_MAX 2048u
+#define GROUPS_MAX 4u
 #define OPS_MAX    600u /* bounds the time of one input */
 
 typedef struct faults {
@@ -30,6 +32,7 @@ typedef struct model_seq {
     quire_seq_id id;
     uint32_t n_tokens;
     uint32_t stamps[TOKENS_MAX];
+    bool is_hole[GROUPS_MAX][TOKENS_MAX / QUIRE_PAGE_TOKENS_MIN]; /* by page; false from the end */
 } model_seq;
 
 typedef struct fuzz {
@@ -80,24 +83,39 @@ static bool fuzz_lock(void *ctx, void *base, size_t size_bytes)
     return size_bytes % 3 == 0;
 }
 
-/* The stamp's place of a token in group 0; NULL without payload. */
+static const quire_page_entry *entry_of(const fuzz *f, const model_seq *seq, quire_group_id group,
+                                        uint32_t index)
+{
+    quire_seq_table table;
+
+    QUIRE_CHECK(quire_seq_table_get(f->cache, seq->id, group, &table) == QUIRE_OK);
+    QUIRE_CHECK(index < table.n_entries && table.n_tokens == seq->n_tokens);
+    return &table.leaves[index / QUIRE_LEAF_ENTRIES][index % QUIRE_LEAF_ENTRIES];
+}
+
+/* The stamp's place of a token in group 0; NULL without payload and in a hole. */
 static unsigned char *stamp_at(const fuzz *f, const model_seq *seq, uint32_t token)
 {
     uint32_t page_tokens = f->cache->opts.page_tokens;
-    uint32_t index = token / page_tokens;
-    quire_seq_table table;
-    const quire_page_entry *entry;
-    unsigned char *addr;
+    const quire_page_entry *entry = entry_of(f, seq, 0, token / page_tokens);
+    unsigned char *addr = quire_cache_page_addrs(f->cache)[entry->page];
 
-    QUIRE_CHECK(quire_seq_table_get(f->cache, seq->id, 0, &table) == QUIRE_OK);
-    QUIRE_CHECK(index < table.n_entries && table.n_tokens == seq->n_tokens);
-    entry = &table.leaves[index / QUIRE_LEAF_ENTRIES][index % QUIRE_LEAF_ENTRIES];
     QUIRE_CHECK(token % page_tokens < entry->n_tokens);
-    addr = quire_cache_page_addrs(f->cache)[entry->page];
     if (addr == NULL) {
         return NULL;
     }
     return addr + token % page_tokens * (f->cache->opts.page_bytes[0] / page_tokens);
+}
+
+static void check_holes(const fuzz *f, const model_seq *seq)
+{
+    for (uint32_t g = 0; g < f->cache->opts.n_groups; g++) {
+        for (uint32_t i = 0; i * f->cache->opts.page_tokens < seq->n_tokens; i++) {
+            quire_page_id page = entry_of(f, seq, (quire_group_id)g, i)->page;
+
+            QUIRE_CHECK((page == QUIRE_PAGE_NULL) == seq->is_hole[g][i]);
+        }
+    }
 }
 
 static void check_stamps(const fuzz *f)
@@ -106,6 +124,7 @@ static void check_stamps(const fuzz *f)
         const model_seq *seq = &f->seqs[s];
 
         QUIRE_CHECK(quire_seq_tokens(f->cache, seq->id) == seq->n_tokens);
+        check_holes(f, seq);
         for (uint32_t i = 0; i < seq->n_tokens; i++) {
             const unsigned char *at = stamp_at(f, seq, i);
 
@@ -121,6 +140,7 @@ static void op_open(fuzz *f)
     if (f->n_seqs < SEQS_MAX && quire_seq_open(f->cache, QUIRE_REGION_DYNAMIC, &id) == QUIRE_OK) {
         f->seqs[f->n_seqs].id = id;
         f->seqs[f->n_seqs].n_tokens = 0;
+        memset(f->seqs[f->n_seqs].is_hole, 0, sizeof(f->seqs[f->n_seqs].is_hole));
         f->n_seqs++;
     }
 }
@@ -153,12 +173,62 @@ static void op_append(fuzz *f, model_seq *seq, uint32_t n)
     }
 }
 
+/* Whether a truncation to n would cut into a hole. */
+static bool cuts_hole(const fuzz *f, const model_seq *seq, uint32_t n)
+{
+    uint32_t page_tokens = f->cache->opts.page_tokens;
+
+    for (uint32_t g = 0; g < f->cache->opts.n_groups; g++) {
+        if (n % page_tokens != 0 && seq->is_hole[g][n / page_tokens]) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static void op_truncate(fuzz *f, model_seq *seq, uint32_t n)
 {
-    if (quire_seq_truncate(f->cache, seq->id, n) == QUIRE_OK) {
-        QUIRE_CHECK(n <= seq->n_tokens);
-        seq->n_tokens = n;
+    uint32_t page_tokens = f->cache->opts.page_tokens;
+    bool is_cut = cuts_hole(f, seq, n);
+    uint32_t most = is_cut ? n / page_tokens * page_tokens : n;
+
+    QUIRE_CHECK(quire_seq_truncatable(f->cache, seq->id, n) == most);
+    if (is_cut) {
+        QUIRE_CHECK(quire_seq_truncate(f->cache, seq->id, n) == QUIRE_RANGE);
     }
+    if (quire_seq_truncate(f->cache, seq->id, most) == QUIRE_OK) {
+        seq->n_tokens = most;
+        for (uint32_t g = 0; g < GROUPS_MAX; g++) {
+            for (uint32_t i = most / page_tokens; i < TOKENS_MAX / page_tokens; i++) {
+                seq->is_hole[g][i] = false;
+            }
+        }
+    }
+}
+
+/* In a group, from a page on, up to a number of tokens before the end, all out of one byte. */
+static void op_release(fuzz *f, model_seq *seq, uint8_t arg)
+{
+    quire_group_id group = (quire_group_id)(arg % f->cache->opts.n_groups);
+    uint32_t page_tokens = f->cache->opts.page_tokens;
+    uint32_t begin = arg / 4 % 4 * page_tokens;
+    uint32_t end = seq->n_tokens * (arg / 16) / 15;
+    uint32_t n_pages = seq->n_tokens / page_tokens; /* full ones */
+    uint32_t n_new = 0;
+    uint32_t n = 0;
+
+    QUIRE_CHECK(quire_seq_release(f->cache, seq->id, group, begin, end, &n) ==
+                (begin <= end ? QUIRE_OK : QUIRE_INVAL));
+    for (uint32_t i = 0; i < n_pages; i++) {
+        bool is_hole = entry_of(f, seq, group, i)->page == QUIRE_PAGE_NULL;
+
+        if (is_hole && !seq->is_hole[group][i]) {
+            QUIRE_CHECK(i * page_tokens >= begin && (i + 1) * page_tokens <= end);
+            seq->is_hole[group][i] = true;
+            n_new++;
+        }
+    }
+    QUIRE_CHECK(n == n_new);
 }
 
 static void op_close(fuzz *f, model_seq *seq)
@@ -206,8 +276,10 @@ static void one_op(fuzz *f, uint8_t op, uint8_t arg)
             (void)quire_seq_reserve(f->cache, seq->id, arg);
         } else if (op % 16 <= 7) {
             op_fork(f, seq);
-        } else if (op % 16 <= 9) {
+        } else if (op % 16 == 8) {
             op_truncate(f, seq, seq->n_tokens * (arg % 17) / 16);
+        } else if (op % 16 == 9) {
+            op_release(f, seq, arg);
         } else {
             op_close(f, seq);
         }

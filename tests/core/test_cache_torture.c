@@ -24,6 +24,7 @@ typedef struct snapshot {
     uint32_t tokens[SEQS_MAX];
     quire_page_id first_page[SEQS_MAX];
     quire_page_id last_page[SEQS_MAX];
+    uint32_t n_holes[SEQS_MAX]; /* in all groups */
     quire_cache_stats stats;
 } snapshot;
 
@@ -32,6 +33,18 @@ typedef struct scenario {
     void (*build)(scene *s);
     int (*run)(scene *s);
 } scenario;
+
+static uint32_t count_holes(const scene *s, quire_seq_id seq)
+{
+    uint32_t n = 0;
+
+    for (uint32_t g = 0; g < s->t.cache->opts.n_groups; g++) {
+        for (uint32_t i = 0; i < quire_seq_tokens(s->t.cache, seq); i += PAGE_TOKENS) {
+            n += test_page_of(s->t.cache, seq, (quire_group_id)g, i) == QUIRE_PAGE_NULL;
+        }
+    }
+    return n;
+}
 
 static snapshot take_snapshot(const scene *s)
 {
@@ -44,6 +57,7 @@ static snapshot take_snapshot(const scene *s)
             shot.first_page[i] = test_page_of(s->t.cache, s->seqs[i], 0, 0);
             shot.last_page[i] = test_page_of(s->t.cache, s->seqs[i], 0, shot.tokens[i] - 1);
         }
+        shot.n_holes[i] = count_holes(s, s->seqs[i]);
     }
     shot.stats = test_stats(s->t.cache);
     shot.stats.alloc_failures_total = 0; /* may change */
@@ -114,6 +128,29 @@ static void build_reserved(scene *s)
     assert_int_equal(quire_seq_reserve(s->t.cache, s->seqs[0], LEAF_TOKENS * 2), QUIRE_OK);
 }
 
+/* In two groups the first leaf is holes but for the first page. */
+static void build_holes(scene *s)
+{
+    open_with(s, LEAF_TOKENS + PAGE_TOKENS + 1);
+    for (quire_group_id g = 1; g <= 2; g++) {
+        assert_int_equal(
+            quire_seq_release(s->t.cache, s->seqs[0], g, PAGE_TOKENS, LEAF_TOKENS, NULL), QUIRE_OK);
+    }
+    assert_int_equal(count_holes(s, s->seqs[0]), (QUIRE_LEAF_ENTRIES - 1) * 2);
+}
+
+static void build_fork_with_holes(scene *s)
+{
+    build_holes(s);
+    add_seq(s, test_fork(s->t.cache, s->seqs[0]));
+}
+
+static void build_holes_and_room(scene *s)
+{
+    build_holes(s);
+    assert_int_equal(quire_seq_reserve(s->t.cache, s->seqs[0], LEAF_TOKENS * 2), QUIRE_OK);
+}
+
 /* ---- operations ---- */
 
 static int run_open(scene *s)
@@ -164,6 +201,18 @@ static int run_truncate_fork_far(scene *s)
     return quire_seq_truncate(s->t.cache, s->seqs[1], 1);
 }
 
+/* The new tail is full, and a hole in two groups. */
+static int run_truncate_fork_to_hole(scene *s)
+{
+    return quire_seq_truncate(s->t.cache, s->seqs[1], PAGE_TOKENS * 2);
+}
+
+/* Nothing in it can fail: succeeds without meeting a failure. */
+static int run_release(scene *s)
+{
+    return quire_seq_release(s->t.cache, s->seqs[0], 0, PAGE_TOKENS, UINT32_MAX, NULL);
+}
+
 static const scenario scenarios[] = {
     { "open the first", build_nothing, run_open },
     { "open another", build_one, run_open },
@@ -180,6 +229,15 @@ static const scenario scenarios[] = {
     { "reserve behind a shared tail", build_fork, run_reserve_many },
     { "truncate a fork", build_fork, run_truncate_fork },
     { "truncate a fork far back", build_fork, run_truncate_fork_far },
+    { "release", build_one, run_release },
+    { "release beside a fork", build_fork, run_release },
+    { "fork with holes", build_holes, run_fork },
+    { "fork with holes beside reserved room", build_holes_and_room, run_fork },
+    { "append many behind holes", build_holes, run_append_many },
+    { "append behind shared holes", build_fork_with_holes, run_append_to_fork },
+    { "truncate a fork with holes", build_fork_with_holes, run_truncate_fork },
+    { "truncate a fork to a hole", build_fork_with_holes, run_truncate_fork_to_hole },
+    { "truncate a fork with holes far back", build_fork_with_holes, run_truncate_fork_far },
 };
 
 static quire_cache_opts scene_opts(void)

@@ -138,6 +138,9 @@ static void test_fork_with_holes(void **state)
         quire_cache_validate(t.cache);
         assert_int_equal(test_stats(t.cache).pages_live, live);
         test_check_holes(t.cache, b, 0, n_holes);
+        /* What is known about holes is inherited: the fork's releases need not look at them. */
+        assert_int_equal(quire_seqs_find(&t.cache->seqs, b)->tables[HOT].holes_begin, 0);
+        assert_int_equal(quire_seqs_find(&t.cache->seqs, b)->tables[HOT].holes_end, n_holes);
         test_append_stamped(t.cache, b, PAGE_TOKENS, n);
         test_append_stamped(t.cache, a, PAGE_TOKENS, n);
         quire_cache_validate(t.cache);

@@ -3,9 +3,11 @@
  *   bench_pool [-r REPEATS]
  *
  * Metadata only: pages have no payload, so nothing but bookkeeping is timed; the history ring is
- * on, as by default. Each line is the best of the repeats. Pages: hot    take and free one page
- * again and again lifo   take 4,096 pages, free them in reverse random take 4,096 pages, free them
- * in random order (other extents, other cache lines)
+ * on, as by default. Each line is the best of the repeats. Pages:
+ *
+ *   hot     take and free one page again and again
+ *   lifo    take 4,096 pages, free them in reverse
+ *   random  take 4,096 pages, free them in random order (other extents, other cache lines)
  *
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
@@ -100,6 +102,25 @@ static double append_one(bench *b)
     return elapsed / n_tokens;
 }
 
+/* The same with a window: pages more than 256 tokens back are released after each token, as the
+ * owner of a group of recent pages does. Should cost the same wherever the sequence is. */
+static double append_release(bench *b)
+{
+    const uint32_t n_tokens = 1u << 19;
+    quire_seq_id seq;
+    double elapsed;
+
+    must(quire_seq_open(b->cache, QUIRE_REGION_DYNAMIC, &seq));
+    elapsed = now_ns();
+    for (uint32_t i = 0; i < n_tokens; i++) {
+        must(quire_seq_append(b->cache, seq, 1));
+        must(quire_seq_release(b->cache, seq, 0, 64, i < 320 ? 64 : i - 256, NULL));
+    }
+    elapsed = now_ns() - elapsed;
+    must(quire_seq_close(b->cache, seq));
+    return elapsed / n_tokens;
+}
+
 /* Per page: one append of a long prompt, then close. */
 static double append_prompt(bench *b)
 {
@@ -163,6 +184,7 @@ int main(int argc, char **argv)
         { "page take + free, lifo", "page", pages_lifo },
         { "page take + free, random", "page", pages_random },
         { "append one token", "token", append_one },
+        { "append one token + release", "token", append_release },
         { "append a prompt + close", "page", append_prompt },
         { "fork 32768 tokens + close", "fork", fork_long },
     };

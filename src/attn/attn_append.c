@@ -3,11 +3,19 @@
  * The unit of work is (segment, kv head): one tile of K and one of V, which no other thread
  * touches. Threads take contiguous ranges of units; units differ little in cost.
  *
+ * A sealed side is stored hot. The segment that fills a hot tile seals it, from what the hot tile
+ * holds and nothing else, so the bytes do not depend on how the tokens came in.
+ *
  * SPDX-License-Identifier: MIT */
 #include "attn/attn_internal.h"
 #include "base/check.h"
 
 #include <string.h>
+
+typedef void encode_fn(quire_format format, const quire_tile_rows *rows, const float *x,
+                       void *tile);
+typedef void decode_fn(quire_format format, const quire_tile_rows *rows, const void *tile,
+                       float *x);
 
 typedef struct append_side {
     const float *x; /* NULL: this side is not stored (a layer that uses another layer's) */
@@ -16,61 +24,97 @@ typedef struct append_side {
     uint32_t rotate;
     quire_format format;
     const quire_attn_lane *lane;
-    void (*encode)(quire_format format, const quire_tile_rows *rows, const float *x, void *tile);
+    const quire_attn_lane *hot_lane; /* NULL: the format is not sealed */
+    encode_fn *encode;
+    decode_fn *decode;
 } append_side;
 
-static void append_unit(const append_side *side, const quire_attn_segment *segment, uint32_t g,
-                        float *rotated)
+/* Store a segment's rows of one head in a tile. scratch: a tile of floats, here and below. */
+static void store_rows(const append_side *side, const quire_attn_segment *segment, uint32_t g,
+                       void *tile, float *scratch)
 {
     quire_tile_rows rows = { .d = side->d,
                              .first_slot = segment->first_slot,
                              .n_tokens = segment->n_tokens,
                              .stride = side->stride };
+    const float *x = side->x + segment->first_row * side->stride + (size_t)g * side->d;
+
+    if (side->rotate != 0) {
+        for (uint32_t i = 0; i < segment->n_tokens; i++) {
+            memcpy(scratch + (size_t)i * side->d, x + i * side->stride, side->d * sizeof(float));
+        }
+        quire_hadamard(scratch, (size_t)segment->n_tokens * side->d, side->rotate);
+        x = scratch;
+        rows.stride = side->d;
+    }
+    side->encode(side->hot_lane != NULL ? QUIRE_FORMAT_HOT : side->format, &rows, x, tile);
+}
+
+static void seal(const append_side *side, const void *hot, void *tile, float *scratch)
+{
+    const quire_tile_rows rows = { .d = side->d, .n_tokens = QUIRE_TILE_TOKENS, .stride = side->d };
+
+    side->decode(QUIRE_FORMAT_HOT, &rows, hot, scratch);
+    side->encode(side->format, &rows, scratch, tile);
+}
+
+static void append_unit(const append_side *side, const quire_attn_segment *segment, uint32_t g,
+                        float *scratch)
+{
     void *tile = quire_attn_tile(side->lane, segment->page, g, segment->tile);
-    const float *x;
+    void *hot;
 
     if (side->x == NULL) {
         return;
     }
-    x = side->x + segment->first_row * side->stride + (size_t)g * side->d;
-    if (side->rotate != 0) {
-        for (uint32_t i = 0; i < segment->n_tokens; i++) {
-            memcpy(rotated + (size_t)i * side->d, x + i * side->stride, side->d * sizeof(float));
-        }
-        quire_hadamard(rotated, (size_t)segment->n_tokens * side->d, side->rotate);
-        x = rotated;
-        rows.stride = side->d;
+    if (side->hot_lane == NULL) {
+        store_rows(side, segment, g, tile, scratch);
+        return;
     }
-    side->encode(side->format, &rows, x, tile);
+    hot = quire_attn_tile(side->hot_lane, segment->hot, g, segment->tile);
+    store_rows(side, segment, g, hot, scratch);
+    if (segment->first_slot + segment->n_tokens == QUIRE_TILE_TOKENS) {
+        seal(side, hot, tile, scratch);
+    }
 }
 
 void quire_attn_append(quire_attn_workspace *workspace, const quire_attn_layer *layer,
                        uint32_t thread, uint32_t n_threads)
 {
-    const append_side k = {
-        layer->k_new, layer->k_new_stride,       layer->d_k, layer->rotate_k, layer->k_format,
-        &layer->k[0], workspace->codec->encode_k
-    };
-    const append_side v = { layer->v_prefix_of_k ? NULL : layer->v_new,
-                            layer->v_new_stride,
-                            layer->d_v,
-                            layer->rotate_v,
-                            layer->v_format,
-                            &layer->v[0],
-                            workspace->codec->encode_v };
+    const quire_codec *codec = workspace->codec;
+    const append_side k = { .x = layer->k_new,
+                            .stride = layer->k_new_stride,
+                            .d = layer->d_k,
+                            .rotate = layer->rotate_k,
+                            .format = layer->k_format,
+                            .lane = &layer->k[0],
+                            .hot_lane =
+                                quire_format_is_sealed(layer->k_format) ? &layer->k_hot[0] : NULL,
+                            .encode = codec->encode_k,
+                            .decode = codec->decode_k };
+    const append_side v = { .x = layer->v_prefix_of_k ? NULL : layer->v_new,
+                            .stride = layer->v_new_stride,
+                            .d = layer->d_v,
+                            .rotate = layer->rotate_v,
+                            .format = layer->v_format,
+                            .lane = &layer->v[0],
+                            .hot_lane = quire_attn_v_is_sealed(layer) ? &layer->v_hot[0] : NULL,
+                            .encode = codec->encode_v,
+                            .decode = codec->decode_v };
     uint64_t n_units = (uint64_t)workspace->n_segments * layer->n_kv_head;
     uint64_t end;
-    float *rotated;
+    float *scratch;
 
     QUIRE_CHECK(thread < n_threads && thread < workspace->limits.n_threads_max);
     QUIRE_ASSERT(quire_attn_layer_check(workspace, layer) == QUIRE_OK);
-    rotated = quire_attn_scratch_tile(workspace, thread);
+    QUIRE_CHECK(n_units == 0 || workspace->has_hot || !quire_attn_has_sealed(layer));
+    scratch = quire_attn_scratch_tile(workspace, thread);
     end = n_units * (thread + 1) / n_threads;
     for (uint64_t unit = n_units * thread / n_threads; unit < end; unit++) {
         const quire_attn_segment *segment = &workspace->segments[unit / layer->n_kv_head];
         uint32_t g = (uint32_t)(unit % layer->n_kv_head);
 
-        append_unit(&k, segment, g, rotated);
-        append_unit(&v, segment, g, rotated);
+        append_unit(&k, segment, g, scratch);
+        append_unit(&v, segment, g, scratch);
     }
 }

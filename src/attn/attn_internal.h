@@ -28,7 +28,8 @@
 /* Tokens of a step that go to one tile: what append encodes at once. */
 typedef struct quire_attn_segment {
     const unsigned char *page;
-    uint32_t tile; /* within the page */
+    const unsigned char *hot; /* the hot page; NULL when the sequence has no hot table */
+    uint32_t tile;            /* within the page */
     uint16_t first_slot;
     uint16_t n_tokens;
     uint32_t first_row;
@@ -47,6 +48,7 @@ struct quire_attn_workspace {
 
     uint32_t n_splits_max; /* of one sequence */
     quire_attn_batch batch;
+    bool has_hot;                 /* every sequence of the batch has a hot table */
     uint32_t *split_token;        /* [n_seqs_max][n_splits_max] index of each split's first token */
     quire_attn_segment *segments; /* [n_rows_max] */
     uint32_t n_segments;
@@ -66,7 +68,10 @@ typedef struct quire_attn_shape {
     uint32_t n_v;   /* V sources the kernels see: 1 for v_prefix_of_k */
     uint32_t block_queries;
     uint32_t block_rows; /* block_queries * group */
-    size_t q_bytes;      /* of a packed row */
+    bool k_is_sealed;
+    bool v_is_sealed;
+    size_t q_bytes;     /* of a row packed for the K in main pages */
+    size_t q_hot_bytes; /* and for hot K; 0 when K is not sealed */
     size_t o_stride;
 } quire_attn_shape;
 
@@ -92,6 +97,30 @@ static inline size_t quire_attn_state_floats(const quire_attn_shape *shape, uint
 static inline const quire_page_entry *quire_attn_entry(const quire_attn_seq *seq, uint32_t i)
 {
     return &seq->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+}
+
+/* Whether V has a hot form: with v_prefix_of_k there is no V of its own. */
+static inline bool quire_attn_v_is_sealed(const quire_attn_layer *layer)
+{
+    return !layer->v_prefix_of_k && quire_format_is_sealed(layer->v_format);
+}
+
+static inline bool quire_attn_has_sealed(const quire_attn_layer *layer)
+{
+    return quire_format_is_sealed(layer->k_format) || quire_attn_v_is_sealed(layer);
+}
+
+/* Address of entry i's hot page; NULL for a hole or when there is no hot table. */
+static inline const unsigned char *quire_attn_hot_page(const quire_attn_batch *batch,
+                                                       const quire_attn_seq *seq, uint32_t i)
+{
+    quire_page_id page;
+
+    if (seq->hot_leaves == NULL) {
+        return NULL;
+    }
+    page = seq->hot_leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
+    return page != QUIRE_PAGE_NULL ? batch->page_addr[page] : NULL;
 }
 
 /* Address of tile `tile` of kv head g. */

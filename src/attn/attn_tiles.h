@@ -10,8 +10,10 @@
 /* Consecutive tokens in one tile. */
 typedef struct quire_attn_tile_pos {
     const unsigned char *page;
-    uint32_t tile;       /* within the page */
-    uint32_t slot_begin; /* within the tile */
+    const unsigned char *hot; /* NULL: a hole, or no hot table */
+    uint32_t entry;           /* of the table */
+    uint32_t tile;            /* within the page */
+    uint32_t slot_begin;      /* within the tile */
     uint32_t n_slots;
     uint32_t token; /* index in the sequence of the token in slot_begin */
 } quire_attn_tile_pos;
@@ -51,6 +53,8 @@ static inline bool quire_attn_tile_walk_next(quire_attn_tile_walk *walk, uint32_
     entry = quire_attn_entry(walk->seq, walk->entry);
     end = (uint32_t)entry->first_slot + entry->n_tokens;
     pos->page = walk->batch->page_addr[entry->page];
+    pos->hot = quire_attn_hot_page(walk->batch, walk->seq, walk->entry);
+    pos->entry = walk->entry;
     pos->tile = walk->slot / QUIRE_TILE_TOKENS;
     pos->slot_begin = walk->slot % QUIRE_TILE_TOKENS;
     pos->n_slots = QUIRE_TILE_TOKENS - pos->slot_begin;
@@ -64,11 +68,15 @@ static inline bool quire_attn_tile_walk_next(quire_attn_tile_walk *walk, uint32_
     return true;
 }
 
-/* K source k of kv head g; NULL when pos is nowhere (page NULL). */
-static inline const void *quire_attn_tile_k(const quire_attn_layer *layer,
-                                            const quire_attn_tile_pos *pos, uint32_t g, uint32_t k)
+/* The distance rule: whether a row of token `index` reads the tile that starts at token
+ * `tile_token` hot, if the hot page is there. */
+static inline bool quire_attn_is_hot(const quire_attn_layer *layer, uint32_t index,
+                                     uint32_t tile_token)
 {
-    return pos->page != NULL ? quire_attn_tile(&layer->k[k], pos->page, g, pos->tile) : NULL;
+    uint32_t i = index / QUIRE_TILE_TOKENS;
+    uint32_t j = tile_token / QUIRE_TILE_TOKENS;
+
+    return i - j <= layer->recent_tiles || j < layer->sink_tiles;
 }
 
 /* No NaN and no infinity in slots [begin, end) of a V tile. */

@@ -1,0 +1,380 @@
+/* attn_block.c - see attn_block.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "attn/attn_block.h"
+#include "attn/attn_math.h"
+#include "attn/attn_tiles.h"
+#include "base/check.h"
+
+#include <string.h>
+
+/* Tiles up to this size are prefetched two ahead, because one is worked on in less time than memory
+ * takes to answer; larger ones one ahead, so that what waits fits the L1 cache. Measured with
+ * bench_attn on Zen 5: 2 to 5 KB gain 10-25 % from two, 8 KB and more lose 5-10 %. */
+#define TILE_BYTES_SMALL 6144u
+
+/* Which of the packed forms of a block's queries. */
+#define PACKED_MAIN 0u
+#define PACKED_HOT  1u
+
+/* A tile and the one after it (page NULL: none), which kernels prefetch. */
+typedef struct tile_pair {
+    quire_attn_tile_pos pos;
+    quire_attn_tile_pos next;
+    const unsigned char *next_hot; /* where the last query reads the next one hot; NULL: sealed */
+} tile_pair;
+
+/* Consecutive queries of a block that read a tile in the same form. */
+typedef struct tile_run {
+    const unsigned char *hot; /* the hot page to read; NULL: the main page */
+    uint32_t first_row;
+    uint32_t end_row;
+} tile_run;
+
+/* ---- context ---- */
+
+static unsigned char *take(unsigned char **rest, size_t bytes)
+{
+    unsigned char *p = *rest;
+
+    *rest += quire_attn_round_up(bytes, 64);
+    return p;
+}
+
+quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_attn_layer *layer,
+                                 uint32_t thread)
+{
+    quire_attn_ctx c = { .ws = workspace,
+                         .layer = layer,
+                         .shape = quire_attn_shape_of(workspace, layer) };
+    uint32_t rows = c.shape.block_rows;
+    size_t k_bytes = quire_tile_bytes(layer->k_format, QUIRE_SIDE_K, layer->d_k);
+    size_t v_bytes = quire_tile_bytes(layer->v_format, QUIRE_SIDE_V, layer->d_v);
+    unsigned char *begin = (unsigned char *)quire_attn_scratch_tile(workspace, thread);
+    unsigned char *rest = begin;
+
+    c.n_ahead = k_bytes <= TILE_BYTES_SMALL && v_bytes <= TILE_BYTES_SMALL ? 2 : 1;
+    c.decoded = (void *)take(&rest, quire_attn_scratch_tile_floats(workspace) * sizeof(float));
+    c.row = (void *)take(&rest, workspace->limits.head_dim_max * sizeof(float));
+    for (uint32_t k = 0; k < layer->n_k; k++) {
+        c.packed[PACKED_MAIN][k] = take(&rest, rows * c.shape.q_bytes);
+        c.packed[PACKED_HOT][k] = take(&rest, rows * c.shape.q_hot_bytes);
+    }
+    c.logits = (void *)take(&rest, (size_t)rows * QUIRE_TILE_TOKENS * sizeof(float));
+    c.rescale = (void *)take(&rest, rows * sizeof(float));
+    c.slot_end = (void *)take(&rest, rows * sizeof(uint32_t));
+    c.queries = (void *)take(&rest, c.shape.block_queries * sizeof(quire_attn_query));
+    for (uint32_t i = 0; i < 2; i++) {
+        c.states[i] = (void *)take(&rest, quire_attn_state_floats(&c.shape, rows) * sizeof(float));
+    }
+    QUIRE_CHECK((size_t)(rest - begin) <= workspace->scratch_bytes);
+    return c;
+}
+
+/* ---- states ---- */
+
+quire_attn_state quire_attn_state_at(float *floats, uint32_t n_rows)
+{
+    size_t padded = quire_attn_round_up(n_rows, 16);
+
+    return (quire_attn_state){ floats, floats + padded, floats + 2 * padded };
+}
+
+static void state_reset(const quire_attn_ctx *c, const quire_attn_state *st, uint32_t n_rows)
+{
+    for (uint32_t r = 0; r < n_rows; r++) {
+        st->m[r] = -INFINITY;
+        st->l[r] = 0.0f;
+    }
+    memset(st->o, 0, (size_t)c->shape.n_v * n_rows * c->shape.o_stride * sizeof(float));
+}
+
+void quire_attn_state_merge(const quire_attn_ctx *ctx, const quire_attn_state *dst,
+                            const quire_attn_state *src, uint32_t n_rows)
+{
+    size_t stride = ctx->shape.o_stride;
+
+    for (uint32_t r = 0; r < n_rows; r++) {
+        float m = src->m[r] > dst->m[r] ? src->m[r] : dst->m[r];
+        float shift = m == -INFINITY ? 0.0f : m;
+        float a = quire_attn_exp(dst->m[r] - shift);
+        float b = quire_attn_exp(src->m[r] - shift);
+
+        if (src->m[r] == -INFINITY && src->l[r] == 0.0f) {
+            continue;
+        }
+        dst->m[r] = m;
+        dst->l[r] = dst->l[r] * a + src->l[r] * b;
+        for (uint32_t v = 0; v < ctx->shape.n_v; v++) {
+            float *d = dst->o + ((size_t)v * n_rows + r) * stride;
+            const float *x = src->o + ((size_t)v * n_rows + r) * stride;
+
+            for (size_t i = 0; i < stride; i++) {
+                d[i] = d[i] * a + x[i] * b;
+            }
+        }
+    }
+}
+
+/* ---- one tile ---- */
+
+static void pack_queries(const quire_attn_ctx *c, quire_attn_block *b, uint32_t form)
+{
+    const quire_attn_layer *layer = c->layer;
+    quire_format format = form == PACKED_HOT ? QUIRE_FORMAT_HOT : layer->k_format;
+    size_t q_bytes = form == PACKED_HOT ? c->shape.q_hot_bytes : c->shape.q_bytes;
+    uint32_t group = c->shape.group;
+
+    if (b->is_packed[form]) {
+        return;
+    }
+    b->is_packed[form] = true;
+    for (uint32_t k = 0; k < layer->n_k; k++) {
+        for (uint32_t r = 0; r < b->n_rows; r++) {
+            const float *q = layer->q[k] + b->queries[r / group].row * layer->q_stride +
+                             (size_t)(b->g * group + r % group) * layer->d_k;
+
+            if (layer->rotate_k != 0) {
+                memcpy(c->row, q, layer->d_k * sizeof(float));
+                quire_hadamard(c->row, layer->d_k, layer->rotate_k);
+                q = c->row;
+            }
+            c->ws->kernels->q_pack(format, layer->d_k, layer->scale, q,
+                                   c->packed[form][k] + r * q_bytes);
+        }
+    }
+}
+
+/* Source k of K at a position, in the form of `hot`; NULL when the position is nowhere. */
+static const void *k_tile(const quire_attn_ctx *c, uint32_t g, const quire_attn_tile_pos *pos,
+                          const unsigned char *hot, uint32_t k)
+{
+    if (pos->page == NULL) {
+        return NULL;
+    }
+    if (hot != NULL && c->shape.k_is_sealed) {
+        return quire_attn_tile(&c->layer->k_hot[k], hot, g, pos->tile);
+    }
+    return quire_attn_tile(&c->layer->k[k], pos->page, g, pos->tile);
+}
+
+static const void *v_tile(const quire_attn_ctx *c, uint32_t g, const quire_attn_tile_pos *pos,
+                          const unsigned char *hot, uint32_t v)
+{
+    if (pos->page == NULL) {
+        return NULL;
+    }
+    if (hot != NULL && c->shape.v_is_sealed) {
+        return quire_attn_tile(&c->layer->v_hot[v], hot, g, pos->tile);
+    }
+    return quire_attn_tile(&c->layer->v[v], pos->page, g, pos->tile);
+}
+
+/* The stored tile to prefetch while working on tile `source` of a position: K sources count first,
+ * then V. NULL: none. */
+static const void *tile_ahead(const quire_attn_ctx *c, uint32_t g, const tile_pair *tiles,
+                              const unsigned char *hot, uint32_t source)
+{
+    const quire_attn_layer *layer = c->layer;
+    uint32_t n = layer->n_k + (layer->v_prefix_of_k ? 0 : layer->n_v);
+    uint32_t i = source + c->n_ahead;
+    const quire_attn_tile_pos *pos = &tiles->pos;
+
+    if (i >= n) {
+        pos = &tiles->next;
+        hot = tiles->next_hot;
+        i = i < 2 * n ? i - n : n - 1;
+    }
+    return i < layer->n_k ? k_tile(c, g, pos, hot, i) : v_tile(c, g, pos, hot, i - layer->n_k);
+}
+
+/* With v_prefix_of_k V is K decoded to f32: K tiles are dimension-major, so the first d_v
+ * dimensions of a tile of d_k dimensions are a tile of d_v dimensions. */
+static const void *v_of_k(const quire_attn_ctx *c, const quire_attn_block *b,
+                          const quire_attn_tile_pos *pos)
+{
+    quire_tile_rows rows = { .d = c->layer->d_v,
+                             .first_slot = pos->slot_begin,
+                             .n_tokens = pos->n_slots,
+                             .stride = c->layer->d_v };
+
+    c->ws->codec->decode_k(c->layer->k_format, &rows, k_tile(c, b->g, pos, NULL, 0),
+                           c->decoded + (size_t)pos->slot_begin * rows.d);
+    return c->decoded;
+}
+
+/* o += P V for the rows of a run. When they end at different slots and V is damaged between those
+ * ends, rows go by query, so that a NaN of a later token stays out of earlier rows. */
+static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b, const tile_pair *tiles,
+                   const tile_run *run, const quire_attn_state *st)
+{
+    const quire_attn_layer *layer = c->layer;
+    bool is_hot = run->hot != NULL && c->shape.v_is_sealed;
+    uint32_t end_min = c->slot_end[run->first_row];
+    uint32_t end_max = c->slot_end[run->end_row - 1];
+    quire_attn_pv args = { .format = is_hot ? QUIRE_FORMAT_HOT : layer->v_format,
+                           .d = layer->d_v,
+                           .o_stride = c->shape.o_stride,
+                           .slot_begin = tiles->pos.slot_begin };
+
+    if (layer->v_prefix_of_k) {
+        args.format = QUIRE_FORMAT_F32;
+    }
+    for (uint32_t v = 0; v < c->shape.n_v; v++) {
+        bool is_safe;
+
+        args.v_tile = layer->v_prefix_of_k ? v_of_k(c, b, &tiles->pos)
+                                           : v_tile(c, b->g, &tiles->pos, run->hot, v);
+        args.next = tile_ahead(c, b->g, tiles, run->hot, layer->n_k + v);
+        is_safe = end_min == end_max ||
+                  quire_attn_tile_v_is_finite(args.format, args.d, args.v_tile, end_min, end_max);
+        args.n_rows = is_safe ? run->end_row - run->first_row : c->shape.group;
+        for (uint32_t r = run->first_row; r < run->end_row; r += args.n_rows) {
+            args.p = c->logits + (size_t)r * QUIRE_TILE_TOKENS;
+            args.rescale = c->rescale + r;
+            args.slot_end = c->slot_end[r + args.n_rows - 1];
+            args.o = st->o + ((size_t)v * b->n_rows + r) * c->shape.o_stride;
+            c->ws->kernels->pv(&args);
+        }
+    }
+}
+
+static void run_qk(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair *tiles,
+                   const tile_run *run)
+{
+    const quire_attn_layer *layer = c->layer;
+    uint32_t form = run->hot != NULL && c->shape.k_is_sealed ? PACKED_HOT : PACKED_MAIN;
+    size_t q_bytes = form == PACKED_HOT ? c->shape.q_hot_bytes : c->shape.q_bytes;
+    quire_attn_qk args = { .format = form == PACKED_HOT ? QUIRE_FORMAT_HOT : layer->k_format,
+                           .d = layer->d_k,
+                           .n_rows = run->end_row - run->first_row,
+                           .s = c->logits + (size_t)run->first_row * QUIRE_TILE_TOKENS };
+
+    pack_queries(c, b, form);
+    for (uint32_t k = 0; k < layer->n_k; k++) {
+        args.accumulate = k > 0;
+        args.packed = c->packed[form][k] + run->first_row * q_bytes;
+        args.k_tile = k_tile(c, b->g, &tiles->pos, run->hot, k);
+        args.next = tile_ahead(c, b->g, tiles, run->hot, k);
+        c->ws->kernels->qk(&args);
+    }
+}
+
+static void run_rows(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair *tiles,
+                     const tile_run *run, const quire_attn_state *st)
+{
+    uint32_t first = run->first_row;
+
+    run_qk(c, b, tiles, run);
+    c->ws->kernels->softmax(run->end_row - first, tiles->pos.slot_begin, c->slot_end + first,
+                            c->logits + (size_t)first * QUIRE_TILE_TOKENS, st->m + first,
+                            st->l + first, c->rescale + first);
+    run_pv(c, b, tiles, run, st);
+}
+
+/* The hot page in which a query reads a tile; NULL: it reads the main page. */
+static const unsigned char *hot_page_of(const quire_attn_ctx *c, const quire_attn_block *b,
+                                        const quire_attn_query *query,
+                                        const quire_attn_tile_pos *pos)
+{
+    if (!(c->shape.k_is_sealed || c->shape.v_is_sealed) ||
+        !quire_attn_is_hot(c->layer, query->index, pos->token)) {
+        return NULL;
+    }
+    return query->seq == b->seq ? pos->hot
+                                : quire_attn_hot_page(&c->ws->batch, query->seq, pos->entry);
+}
+
+static void run_tile(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair *tiles,
+                     const quire_attn_state *st)
+{
+    const quire_attn_tile_pos *pos = &tiles->pos;
+    uint32_t group = c->shape.group;
+    uint32_t i = 0;
+
+    while (b->queries[i].index < pos->token) { /* they see nothing of this tile */
+        i++;
+    }
+    while (i < b->n_queries) {
+        tile_run run = { .hot = hot_page_of(c, b, &b->queries[i], pos), .first_row = i * group };
+
+        do {
+            uint32_t n_seen = b->queries[i].index + 1 - pos->token;
+            uint32_t end = pos->slot_begin + (n_seen < pos->n_slots ? n_seen : pos->n_slots);
+
+            for (uint32_t r = i * group; r < (i + 1) * group; r++) {
+                c->slot_end[r] = end;
+            }
+            i++;
+        } while (i < b->n_queries && hot_page_of(c, b, &b->queries[i], pos) == run.hot);
+        run.end_row = i * group;
+        run_rows(c, b, tiles, &run, st);
+    }
+}
+
+/* ---- a split, and the end ---- */
+
+/* The walk looks past the end of the split, so that its last tile prefetches the next split's
+ * first. */
+void quire_attn_block_run(const quire_attn_ctx *ctx, quire_attn_block *block, uint32_t split,
+                          const quire_attn_state *st)
+{
+    const quire_attn_workspace *ws = ctx->ws;
+    uint32_t split_end =
+        split + 1 < block->n_splits ? block->split_token[split + 1] : block->token_end;
+    const quire_attn_query *last = &block->queries[block->n_queries - 1];
+    quire_attn_tile_walk walk;
+    tile_pair tiles;
+    bool has_next;
+
+    state_reset(ctx, st, block->n_rows);
+    quire_attn_tile_walk_init(&walk, &ws->batch, block->seq, split * ws->limits.split_entries,
+                              block->seq->n_entries);
+    walk.token = block->split_token[split];
+    has_next = quire_attn_tile_walk_next(&walk, block->token_end, &tiles.next);
+    while (has_next && tiles.next.token < split_end) {
+        tiles.pos = tiles.next;
+        has_next = quire_attn_tile_walk_next(&walk, block->token_end, &tiles.next);
+        if (has_next) {
+            tiles.next_hot = hot_page_of(ctx, block, last, &tiles.next);
+        } else {
+            tiles.next.page = NULL;
+            tiles.next_hot = NULL;
+        }
+        run_tile(ctx, block, &tiles, st);
+    }
+}
+
+static void write_row(const quire_attn_ctx *c, const quire_attn_block *b,
+                      const quire_attn_state *st, uint32_t r)
+{
+    const quire_attn_layer *layer = c->layer;
+    uint32_t group = c->shape.group;
+    float *out = layer->out + b->queries[r / group].row * layer->out_stride +
+                 (size_t)(b->g * group + r % group) * layer->d_v;
+    float inverse = 1.0f / st->l[r];
+
+    memset(out, 0, layer->d_v * sizeof(float));
+    for (uint32_t v = 0; v < c->shape.n_v; v++) {
+        const float *o = st->o + ((size_t)v * b->n_rows + r) * c->shape.o_stride;
+        const float *gate = layer->v_gate[v];
+
+        for (uint32_t i = 0; i < layer->d_v; i++) {
+            c->row[i] = o[i] * inverse;
+        }
+        if (layer->rotate_v != 0) {
+            quire_hadamard(c->row, layer->d_v, layer->rotate_v);
+        }
+        for (uint32_t i = 0; i < layer->d_v; i++) {
+            out[i] += gate != NULL ? gate[(size_t)b->g * layer->d_v + i] * c->row[i] : c->row[i];
+        }
+    }
+}
+
+void quire_attn_block_write(const quire_attn_ctx *ctx, const quire_attn_block *block,
+                            const quire_attn_state *st)
+{
+    for (uint32_t r = 0; r < block->n_rows; r++) {
+        write_row(ctx, block, st, r);
+    }
+}

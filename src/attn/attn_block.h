@@ -1,0 +1,78 @@
+/* attn_block.h - a block of query rows over the tiles of a page table.
+ *
+ * A block is a list of queries that share a kv head; query i is rows i * group ..
+ * (i + 1) * group - 1, one per query head of the group. They are either consecutive tokens of one
+ * sequence, or queries of any sequences that all see every token the block is run over.
+ *
+ * In a tile, consecutive queries that read it in the same form (hot or sealed, see quire/attn.h)
+ * are one run: one call of each kernel. Which form that is depends on the query alone, so a row's
+ * result does not depend on its neighbours.
+ *
+ * Thread: a context belongs to one thread; blocks and states to whoever holds them.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ATTN_BLOCK_H
+#define QUIRE_ATTN_BLOCK_H
+
+#include "attn/attn_internal.h"
+
+/* Running state of n rows: o[source][row][o_stride] is not yet divided by l. */
+typedef struct quire_attn_state {
+    float *m;
+    float *l;
+    float *o;
+} quire_attn_state;
+
+typedef struct quire_attn_query {
+    const quire_attn_seq *seq;
+    uint32_t row;   /* in q and out */
+    uint32_t index; /* of its token in the sequence */
+} quire_attn_query;
+
+/* One thread's view of a call: the layer, and scratch for one block. */
+typedef struct quire_attn_ctx {
+    quire_attn_workspace *ws;
+    const quire_attn_layer *layer;
+    quire_attn_shape shape;
+    uint32_t n_ahead; /* tiles between the one in work and the one prefetched */
+    float *decoded;   /* a V tile as f32, for v_prefix_of_k */
+    float *row;       /* one row before packing or after merging */
+    unsigned char *packed[2][QUIRE_ATTN_SOURCES_MAX]; /* for main pages, for hot ones */
+    float *logits;
+    float *rescale;
+    uint32_t *slot_end;
+    quire_attn_query *queries;
+    float *states[2]; /* room for two states of block_rows rows */
+} quire_attn_ctx;
+
+typedef struct quire_attn_block {
+    const quire_attn_seq *seq; /* whose table is walked */
+    const uint32_t *split_token;
+    uint32_t n_splits;  /* that are run at most; the last ends at token_end */
+    uint32_t token_end; /* of the tokens that the last query sees */
+    uint32_t g;
+    uint32_t n_queries;
+    uint32_t n_rows; /* n_queries * group */
+    const quire_attn_query *queries;
+    bool is_packed[2]; /* which of the context's packed[] hold this block's queries */
+} quire_attn_block;
+
+quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_attn_layer *layer,
+                                 uint32_t thread);
+
+/* The state of n_rows rows in quire_attn_state_floats() floats, a multiple of 64 bytes. */
+quire_attn_state quire_attn_state_at(float *floats, uint32_t n_rows);
+
+/* *st = what the block's rows see of one split. */
+void quire_attn_block_run(const quire_attn_ctx *ctx, quire_attn_block *block, uint32_t split,
+                          const quire_attn_state *st);
+
+/* dst += src, rows weighted by exp of their maxima. A row that saw nothing in src is left alone. */
+void quire_attn_state_merge(const quire_attn_ctx *ctx, const quire_attn_state *dst,
+                            const quire_attn_state *src, uint32_t n_rows);
+
+/* Finish all rows of the block and write them to the layer's out. */
+void quire_attn_block_write(const quire_attn_ctx *ctx, const quire_attn_block *block,
+                            const quire_attn_state *st);
+
+#endif /* QUIRE_ATTN_BLOCK_H */

@@ -1,0 +1,278 @@
+/* attn_workspace.c - attention workspaces: limits, memory, and what layers they take.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "attn/attn_block.h"
+#include "base/check.h"
+#include "base/ckd.h"
+
+#include <math.h>
+#include <string.h>
+
+#define HEADS_MAX       4096u
+#define ROWS_MAX        (1u << 16) /* times heads: items are counted in 32 bits */
+#define SEQS_MAX        (1u << 16)
+#define THREADS_MAX     1024u
+#define LAYERS_MAX      4096u
+#define ENTRIES_MAX     (1u << 24)
+#define PAGE_TOKENS_MAX 1024u
+
+static bool is_head_dim(uint32_t d)
+{
+    return quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, d) != 0;
+}
+
+static bool is_within(uint32_t value, uint32_t max)
+{
+    return value >= 1 && value <= max;
+}
+
+static int check_opts(const quire_attn_workspace_opts *opts)
+{
+    QUIRE_FAIL_IF(opts->struct_bytes != sizeof(*opts), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!is_within(opts->n_threads_max, THREADS_MAX), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!is_within(opts->n_seqs_max, SEQS_MAX), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!is_within(opts->n_rows_max, ROWS_MAX), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!is_within(opts->n_head_max, HEADS_MAX), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!is_head_dim(opts->head_dim_max), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!is_within(opts->n_entries_max, ENTRIES_MAX), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!is_within(opts->n_layers_max, LAYERS_MAX), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!is_within(opts->page_tokens, PAGE_TOKENS_MAX), QUIRE_INVAL);
+    QUIRE_FAIL_IF(opts->page_tokens % QUIRE_TILE_TOKENS != 0, QUIRE_INVAL);
+    return QUIRE_OK;
+}
+
+/* Bytes that one row of a block takes: packed q (for hot K too, where there is), logits, bound and
+ * rescale, the query, and two states. */
+static size_t block_row_bytes(size_t q_bytes, uint32_t n_k, uint32_t n_v, size_t o_stride)
+{
+    return n_k * q_bytes + QUIRE_TILE_TOKENS * sizeof(float) + 2 * sizeof(float) +
+           sizeof(quire_attn_query) + 2 * (2 + n_v * o_stride) * sizeof(float);
+}
+
+static size_t block_row_bytes_max(const quire_attn_workspace *ws)
+{
+    size_t q_bytes = 0;
+
+    for (unsigned f = 0; f < QUIRE_FORMAT_COUNT; f++) {
+        size_t bytes = ws->kernels->q_bytes((quire_format)f, ws->limits.head_dim_max);
+
+        q_bytes = bytes > q_bytes ? bytes : q_bytes;
+    }
+    q_bytes += ws->kernels->q_bytes(QUIRE_FORMAT_HOT, ws->limits.head_dim_max);
+    return block_row_bytes(q_bytes, QUIRE_ATTN_SOURCES_MAX, QUIRE_ATTN_SOURCES_MAX,
+                           quire_attn_round_up(ws->limits.head_dim_max, 16));
+}
+
+quire_attn_shape quire_attn_shape_of(const quire_attn_workspace *workspace,
+                                     const quire_attn_layer *layer)
+{
+    const quire_attn_kernels *kernels = workspace->kernels;
+    quire_attn_shape shape = { .group = layer->n_head / layer->n_kv_head,
+                               .n_v = layer->v_prefix_of_k ? 1 : layer->n_v,
+                               .k_is_sealed = quire_format_is_sealed(layer->k_format),
+                               .v_is_sealed = quire_attn_v_is_sealed(layer),
+                               .q_bytes = kernels->q_bytes(layer->k_format, layer->d_k),
+                               .o_stride = quire_attn_round_up(layer->d_v, 16) };
+    size_t row_bytes;
+    size_t rows;
+
+    if (shape.k_is_sealed) {
+        shape.q_hot_bytes = kernels->q_bytes(QUIRE_FORMAT_HOT, layer->d_k);
+    }
+    row_bytes =
+        block_row_bytes(shape.q_bytes + shape.q_hot_bytes, layer->n_k, shape.n_v, shape.o_stride);
+    rows = QUIRE_ATTN_BLOCK_BYTES_MAX / row_bytes;
+    rows = rows < QUIRE_ATTN_BLOCK_ROWS_MAX ? rows : QUIRE_ATTN_BLOCK_ROWS_MAX;
+    shape.block_queries = rows > shape.group ? (uint32_t)rows / shape.group : 1;
+    shape.block_rows = shape.block_queries * shape.group;
+    return shape;
+}
+
+/* Scratch of one thread: the f32 tile, one row, and the arrays of a block, each padded to 64 bytes.
+ */
+static size_t thread_scratch_bytes(const quire_attn_workspace *ws)
+{
+    size_t block = ws->limits.n_head_max * block_row_bytes_max(ws);
+
+    if (block < QUIRE_ATTN_BLOCK_BYTES_MAX) {
+        block = QUIRE_ATTN_BLOCK_BYTES_MAX;
+    }
+    return quire_attn_round_up((quire_attn_scratch_tile_floats(ws) + ws->limits.head_dim_max) *
+                                       sizeof(float) +
+                                   block,
+                               64) +
+           16 * 64;
+}
+
+/* Room for the partials of all heads of two of the longest sequences: sequences are only cut when
+ * there are few of them. */
+static size_t partial_floats(const quire_attn_workspace *ws)
+{
+    size_t row = 2 + quire_attn_round_up(ws->limits.head_dim_max, 16);
+
+    if (ws->limits.n_threads_max == 1) {
+        return 0; /* nobody to share a task with */
+    }
+    return (size_t)ws->n_splits_max * 2 * (ws->limits.n_head_max + 32u) * row;
+}
+
+static int alloc_array(quire_attn_workspace *ws, size_t n, size_t element_bytes, void **out)
+{
+    size_t bytes;
+
+    *out = NULL;
+    if (n == 0) {
+        return QUIRE_OK;
+    }
+    QUIRE_FAIL_IF(!quire_ckd_mul(n, element_bytes, &bytes), QUIRE_NOMEM);
+    *out = ws->allocator.alloc(ws->allocator.ctx, bytes);
+    return *out != NULL ? QUIRE_OK : QUIRE_NOMEM;
+}
+
+static int alloc_arrays(quire_attn_workspace *ws)
+{
+    const quire_attn_workspace_opts *limits = &ws->limits;
+    void *p;
+
+    QUIRE_TRY(alloc_array(ws, (size_t)limits->n_seqs_max * ws->n_splits_max, sizeof(uint32_t), &p));
+    ws->split_token = p;
+    QUIRE_TRY(alloc_array(ws, limits->n_rows_max, sizeof(quire_attn_segment), &p));
+    ws->segments = p;
+    QUIRE_TRY(alloc_array(ws, limits->n_layers_max, sizeof(quire_attn_counter), &p));
+    ws->next_item = p;
+    QUIRE_TRY(alloc_array(ws, QUIRE_ATTN_SHARED_TASKS_MAX, sizeof(quire_attn_counter), &p));
+    ws->done = p;
+    QUIRE_TRY(alloc_array(ws, ws->partial_floats, sizeof(float), &p));
+    ws->partials = p;
+    QUIRE_TRY(alloc_array(ws, limits->n_threads_max, ws->scratch_bytes, &p));
+    ws->scratch = p;
+    for (uint32_t i = 0; i < limits->n_layers_max; i++) {
+        atomic_init(&ws->next_item[i].value, 0);
+    }
+    for (uint32_t i = 0; i < QUIRE_ATTN_SHARED_TASKS_MAX; i++) {
+        atomic_init(&ws->done[i].value, 0);
+    }
+    return QUIRE_OK;
+}
+
+int quire_attn_workspace_create(quire_attn_workspace **out, const quire_attn_workspace_opts *opts)
+{
+    const quire_attn_kernels *kernels;
+    const quire_allocator *allocator;
+    quire_attn_workspace *ws;
+    int rc;
+
+    *out = NULL;
+    QUIRE_TRY(check_opts(opts));
+    kernels = quire_attn_kernels_find(opts->isa);
+    QUIRE_FAIL_IF(kernels == NULL, QUIRE_UNSUPP);
+    allocator = opts->allocator != NULL ? opts->allocator : quire_allocator_default();
+    ws = allocator->alloc(allocator->ctx, sizeof(*ws));
+    QUIRE_FAIL_IF(ws == NULL, QUIRE_NOMEM);
+
+    memset(ws, 0, sizeof(*ws));
+    ws->allocator = *allocator;
+    ws->limits = *opts;
+    ws->kernels = kernels;
+    ws->codec = quire_codec_find(kernels->isa);
+    QUIRE_CHECK(ws->codec != NULL);
+    if (ws->limits.split_entries == 0) {
+        ws->limits.split_entries = quire_attn_ceil_div(QUIRE_ATTN_SPLIT_TOKENS, opts->page_tokens);
+    }
+    ws->n_splits_max = quire_attn_ceil_div(opts->n_entries_max, ws->limits.split_entries);
+    ws->partial_floats = partial_floats(ws);
+    ws->scratch_bytes = thread_scratch_bytes(ws);
+    rc = alloc_arrays(ws);
+    if (rc < 0) {
+        quire_attn_workspace_destroy(ws);
+        return rc;
+    }
+    *out = ws;
+    return QUIRE_OK;
+}
+
+void quire_attn_workspace_destroy(quire_attn_workspace *workspace)
+{
+    quire_allocator allocator;
+
+    if (workspace == NULL) {
+        return;
+    }
+    allocator = workspace->allocator;
+    allocator.free(allocator.ctx, workspace->scratch);
+    allocator.free(allocator.ctx, workspace->partials);
+    allocator.free(allocator.ctx, workspace->done);
+    allocator.free(allocator.ctx, workspace->next_item);
+    allocator.free(allocator.ctx, workspace->segments);
+    allocator.free(allocator.ctx, workspace->split_token);
+    allocator.free(allocator.ctx, workspace);
+}
+
+const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace)
+{
+    return workspace->kernels->isa;
+}
+
+static bool is_rotation(uint32_t block, uint32_t d)
+{
+    return block == 0 || ((block & (block - 1)) == 0 && d % block == 0);
+}
+
+static int check_lane(const quire_attn_lane *lane)
+{
+    QUIRE_FAIL_IF(lane->page_offset % 64 != 0 || lane->head_stride % 64 != 0, QUIRE_INVAL);
+    QUIRE_FAIL_IF(lane->tile_stride % 64 != 0, QUIRE_INVAL);
+    return QUIRE_OK;
+}
+
+/* The lanes of all sources of a side, and those of its hot form if it has one. */
+static int check_lanes(const quire_attn_lane *lanes, const quire_attn_lane *hot_lanes, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        QUIRE_TRY(check_lane(&lanes[i]));
+        if (hot_lanes != NULL) {
+            QUIRE_TRY(check_lane(&hot_lanes[i]));
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int check_sources(const quire_attn_layer *layer)
+{
+    bool k_is_sealed = quire_format_is_sealed(layer->k_format);
+    bool v_is_sealed = quire_format_is_sealed(layer->v_format);
+
+    QUIRE_FAIL_IF(layer->n_k < 1 || layer->n_k > QUIRE_ATTN_SOURCES_MAX, QUIRE_INVAL);
+    QUIRE_FAIL_IF(layer->n_v > QUIRE_ATTN_SOURCES_MAX, QUIRE_INVAL);
+    QUIRE_FAIL_IF((layer->n_v == 0) != layer->v_prefix_of_k, QUIRE_INVAL);
+    if (layer->v_prefix_of_k) {
+        QUIRE_FAIL_IF(layer->d_v > layer->d_k, QUIRE_INVAL);
+        QUIRE_FAIL_IF(layer->rotate_v != layer->rotate_k,
+                      QUIRE_INVAL);                   /* one storage, one rotation */
+        QUIRE_FAIL_IF(layer->n_k != 1, QUIRE_UNSUPP); /* a prefix of which of the two? */
+        /* V is decoded to f32 for every block of rows: with codes to be looked up that would cost
+         * more than sealing saves. */
+        QUIRE_FAIL_IF(k_is_sealed, QUIRE_UNSUPP);
+    }
+    QUIRE_TRY(check_lanes(layer->k, k_is_sealed ? layer->k_hot : NULL, layer->n_k));
+    return check_lanes(layer->v, v_is_sealed ? layer->v_hot : NULL, layer->n_v);
+}
+
+int quire_attn_layer_check(const quire_attn_workspace *workspace, const quire_attn_layer *layer)
+{
+    const quire_attn_workspace_opts *limits = &workspace->limits;
+
+    QUIRE_FAIL_IF(layer->n_head == 0 || layer->n_kv_head == 0, QUIRE_INVAL);
+    QUIRE_FAIL_IF(layer->n_head % layer->n_kv_head != 0, QUIRE_INVAL);
+    QUIRE_FAIL_IF((unsigned)layer->k_format >= QUIRE_FORMAT_COUNT, QUIRE_INVAL);
+    QUIRE_FAIL_IF((unsigned)layer->v_format >= QUIRE_FORMAT_COUNT, QUIRE_INVAL);
+    QUIRE_FAIL_IF(!is_head_dim(layer->d_k) || !is_head_dim(layer->d_v), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!is_rotation(layer->rotate_k, layer->d_k), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!is_rotation(layer->rotate_v, layer->d_v), QUIRE_INVAL);
+    QUIRE_FAIL_IF(!isfinite(layer->scale), QUIRE_INVAL);
+    QUIRE_TRY(check_sources(layer));
+    QUIRE_FAIL_IF(layer->n_head > limits->n_head_max, QUIRE_LIMIT);
+    QUIRE_FAIL_IF(layer->d_k > limits->head_dim_max, QUIRE_LIMIT);
+    QUIRE_FAIL_IF(layer->d_v > limits->head_dim_max, QUIRE_LIMIT);
+    return QUIRE_OK;
+}

@@ -95,38 +95,6 @@ static int parse_size(const quire_opt *opt, const char *text, uint64_t *out)
     return QUIRE_OK;
 }
 
-int quire_kv_pair_parse(const char *text, quire_kv_pair *out)
-{
-    const char *colon = strchr(text, ':');
-    char k_name[WORD_MAX];
-    quire_kv_pair pair;
-
-    if (colon == NULL) {
-        QUIRE_TRY(quire_format_parse(text, &pair.k));
-        pair.v = pair.k;
-        *out = pair;
-        return QUIRE_OK;
-    }
-    QUIRE_FAIL_IF((size_t)(colon - text) >= sizeof(k_name), QUIRE_INVAL);
-    memcpy(k_name, text, (size_t)(colon - text));
-    k_name[colon - text] = '\0';
-    QUIRE_TRY(quire_format_parse(k_name, &pair.k));
-    QUIRE_TRY(quire_format_parse(colon + 1, &pair.v));
-    *out = pair;
-    return QUIRE_OK;
-}
-
-char *quire_kv_pair_name(quire_kv_pair pair, char *buffer, size_t buffer_bytes)
-{
-    if (pair.k == pair.v) {
-        (void)snprintf(buffer, buffer_bytes, "%s", quire_format_name(pair.k));
-    } else {
-        (void)snprintf(buffer, buffer_bytes, "%s:%s", quire_format_name(pair.k),
-                       quire_format_name(pair.v));
-    }
-    return buffer;
-}
-
 static int parse_choice(const quire_opt *opt, const char *text, int *out)
 {
     for (int i = 0; opt->choices[i] != NULL; i++) {

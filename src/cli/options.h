@@ -19,16 +19,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "model/kv_formats.h"
 #include "quire/codec.h"
 #include "quire/error.h"
 
 #define QUIRE_OPT_NAMES_MAX 3u
 #define QUIRE_OPT_LIST_MAX  32u /* values in one list */
-
-typedef struct quire_kv_pair {
-    quire_format k;
-    quire_format v;
-} quire_kv_pair;
 
 typedef struct quire_kv_list {
     uint32_t n;
@@ -97,11 +93,5 @@ int quire_options_parse(const quire_command *command, int argc, char *const *arg
 
 /* Print usage, options and notes. */
 void quire_options_help(const quire_command *command, FILE *out);
-
-/* Parse "f16" or "q8:f16". Errors: QUIRE_INVAL (then *out is unchanged). */
-int quire_kv_pair_parse(const char *text, quire_kv_pair *out);
-
-/* "f16" when both are the same, else "q8:f16". Returns buffer, of at least 24 bytes. */
-char *quire_kv_pair_name(quire_kv_pair pair, char *buffer, size_t buffer_bytes);
 
 #endif /* QUIRE_CLI_OPTIONS_H */

@@ -1,0 +1,112 @@
+/* kv_auto.c - formats for a size, by rules that hold for models in general.
+ *
+ * What a format costs is its rounding error relative to the variance (Lloyd-Max levels for the
+ * sealed formats) times how much the place matters. The weights below stand for what was published
+ * and measured of several models (design note compression.md, B.2): K needs a bit more than V, two
+ * where models are small or share kv heads widely or give K a bias; the first and last layers more
+ * than those between. A measured table of this very model is better: see kv_allocate.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/kv_allocate.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define END_LAYERS 2u /* at each end */
+
+/* A factor of about 4 in the weight is worth one bit. */
+#define WEIGHT_K          2.0
+#define WEIGHT_K_DELICATE 6.0
+#define WEIGHT_END        4.0
+
+#define SMALL_PARAMS 1.5e9
+#define WIDE_SHARING 6u /* query heads per kv head */
+
+/* Mean squared rounding error of a unit Gaussian; q8 with its one scale for the largest of a row.
+ * bf16 is as large as f16 and less exact. */
+static double rounding_error(quire_format format)
+{
+    switch (format) {
+    case QUIRE_FORMAT_F32:
+        return 0.0;
+    case QUIRE_FORMAT_F16:
+        return 8e-8;
+    case QUIRE_FORMAT_Q8:
+        return 4e-5;
+    case QUIRE_FORMAT_Q6:
+        return 1.0e-3;
+    case QUIRE_FORMAT_Q5:
+        return 2.7e-3;
+    case QUIRE_FORMAT_Q4:
+        return 9.5e-3;
+    case QUIRE_FORMAT_Q3:
+        return 3.45e-2;
+    case QUIRE_FORMAT_BF16:
+    case QUIRE_FORMAT_COUNT:
+        break;
+    }
+    return INFINITY;
+}
+
+static bool is_delicate(const quire_model_desc *desc)
+{
+    return (double)desc->n_params < SMALL_PARAMS ||
+           desc->n_head >= WIDE_SHARING * desc->n_kv_head || desc->has_qkv_bias;
+}
+
+static bool is_end(const quire_model_desc *desc, uint32_t layer)
+{
+    return layer < END_LAYERS || layer + END_LAYERS >= desc->n_stored;
+}
+
+static void fill_costs(const quire_model_desc *desc, quire_kv_cost *costs)
+{
+    const double k_weight = is_delicate(desc) ? WEIGHT_K_DELICATE : WEIGHT_K;
+
+    for (uint32_t l = 0; l < desc->n_stored; l++) {
+        const double weight = is_end(desc, l) ? WEIGHT_END : 1.0;
+
+        for (uint32_t f = 0; f < QUIRE_FORMAT_COUNT; f++) {
+            const double error = weight * rounding_error((quire_format)f);
+
+            costs[l].of[QUIRE_SIDE_K][f] = k_weight * error;
+            costs[l].of[QUIRE_SIDE_V][f] = error;
+        }
+    }
+}
+
+/* The ends keep 8 bit or more, the others 4. */
+static void forbid_low(const quire_model_desc *desc, quire_kv_cost *costs)
+{
+    for (uint32_t l = 0; l < desc->n_stored; l++) {
+        for (uint32_t side = 0; side < 2; side++) {
+            costs[l].of[side][QUIRE_FORMAT_Q3] = INFINITY;
+            if (is_end(desc, l)) {
+                costs[l].of[side][QUIRE_FORMAT_Q4] = INFINITY;
+                costs[l].of[side][QUIRE_FORMAT_Q5] = INFINITY;
+                costs[l].of[side][QUIRE_FORMAT_Q6] = INFINITY;
+            }
+        }
+    }
+}
+
+int quire_kv_auto(const quire_model_desc *desc, double bits, quire_kv_pair *pairs, quire_error *err)
+{
+    quire_kv_cost *costs = calloc(desc->n_stored, sizeof(*costs));
+    int rc;
+
+    if (costs == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    fill_costs(desc, costs);
+    forbid_low(desc, costs);
+    rc = quire_kv_allocate(desc, costs, bits, pairs, NULL);
+    if (rc == QUIRE_RANGE) {
+        fill_costs(desc, costs);
+        rc = quire_kv_allocate(desc, costs, bits, pairs, err);
+    } else if (rc < 0) {
+        quire_error_set(err, rc, "out of memory");
+    }
+    free(costs);
+    return rc;
+}

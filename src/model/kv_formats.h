@@ -1,0 +1,99 @@
+/* kv_formats.h - which number format each stored layer's K and V take.
+ *
+ * A choice is a pair of formats per stored layer. It comes from one pair for all layers (--kv
+ * q8:q4), from a list by layers (--kv-layers "0-1,-2--1=q8;*=q4:q4"), or is made for a size (--kv
+ * auto): by rules that hold for models in general, or by what was measured of this one.
+ *
+ * Layer numbers count the layers that store KV, from 0; negative ones count from the end (-1 is the
+ * last). Bits are average bits per stored value in the long-context limit: codes, scales and means
+ * of all layers count, the recent window and the sinks (a constant) do not.
+ *
+ * Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_KV_FORMATS_H
+#define QUIRE_MODEL_KV_FORMATS_H
+
+#include "model/model.h"
+#include "quire/codec.h"
+#include "quire/error.h"
+
+#define QUIRE_KV_RECENT_DEFAULT 128u /* tokens that stay in the hot format, from a query back */
+#define QUIRE_KV_SINKS_DEFAULT  64u  /* tokens at the start that stay hot */
+#define QUIRE_KV_AUTO_BITS      4.5  /* what --kv auto aims at when it is given no size */
+#define QUIRE_KV_BITS_MIN       3.0
+#define QUIRE_KV_BITS_MAX       32.0
+
+typedef struct quire_kv_pair {
+    quire_format k;
+    quire_format v;
+} quire_kv_pair;
+
+/* What a user asked for, before a model is known. */
+typedef struct quire_kv_choice {
+    bool is_auto;       /* a size instead of formats */
+    double bits;        /* of auto */
+    quire_kv_pair pair; /* otherwise */
+} quire_kv_choice;
+
+/* Parse "f16" or "q8:f16". Errors: QUIRE_INVAL (then *out is unchanged). */
+int quire_kv_pair_parse(const char *text, quire_kv_pair *out);
+
+/* What a text that is no pair was likely meant to be: "q8_0:q4_0", llama.cpp's names, gives q8:q4.
+ * Returns false when nothing is near. */
+bool quire_kv_pair_suggest(const char *text, quire_kv_pair *out);
+
+/* "f16" when both are the same, else "q8:f16". Returns buffer, of at least 24 bytes. */
+char *quire_kv_pair_name(quire_kv_pair pair, char *buffer, size_t buffer_bytes);
+
+bool quire_kv_pair_equals(quire_kv_pair a, quire_kv_pair b);
+
+/* Parse a pair, "auto" or "auto:4.5". Errors: QUIRE_INVAL, QUIRE_RANGE (bits); then *out is
+ * unchanged. */
+int quire_kv_choice_parse(const char *text, quire_kv_choice *out);
+
+/* All stored layers of desc get one pair. pairs: [desc->n_stored]. */
+void quire_kv_uniform(const quire_model_desc *desc, quire_kv_pair pair, quire_kv_pair *pairs);
+
+/* Parse a list by layers: "LAYERS=K[:V];...", LAYERS being "*", "3", "0-1", "-2--1" or several with
+ * commas. The first entry that names a layer counts. Errors: QUIRE_INVAL (grammar, a layer that no
+ * entry names), QUIRE_RANGE (no such layer); err says which. */
+int quire_kv_layers_parse(const char *text, const quire_model_desc *desc, quire_kv_pair *pairs,
+                          quire_error *err);
+
+/* The same list for given pairs: "0-1,20-21=q8;2-19=q4", "*=q8". Returns buffer, of at least
+ * QUIRE_KV_LAYERS_TEXT_MAX bytes. */
+#define QUIRE_KV_LAYERS_TEXT_MAX 8192u
+char *quire_kv_layers_text(const quire_model_desc *desc, const quire_kv_pair *pairs, char *buffer,
+                           size_t buffer_bytes);
+
+/* For people: "q8:q4", or "q8 in 4 layers, q4 in 18", cut when the buffer is full. Returns buffer.
+ */
+char *quire_kv_summary(const quire_model_desc *desc, const quire_kv_pair *pairs, char *buffer,
+                       size_t buffer_bytes);
+
+/* The general rules: pairs of at most `bits` on average (kv_auto.c has the figures behind them).
+ * The first and the last two stored layers stay at 8 bit where the others can then have 4 bits or
+ * more, and weigh more than they where that does not fit. K gets bits before V, the more so on
+ * small models (< 1.5e9 parameters), where six or more query heads share a kv head, or where K has
+ * a bias. Errors: QUIRE_RANGE (less than any formats can reach; err gives the least), QUIRE_NOMEM.
+ */
+int quire_kv_auto(const quire_model_desc *desc, double bits, quire_kv_pair *pairs,
+                  quire_error *err);
+
+/* Average bits per stored value. */
+double quire_kv_bits(const quire_model_desc *desc, const quire_kv_pair *pairs);
+
+/* Whether some side of some layer is stored in a sealed format, and so needs the hot group. */
+bool quire_kv_is_sealed(const quire_model_desc *desc, const quire_kv_pair *pairs);
+
+/* Main-page bytes of one token, all stored layers. */
+uint64_t quire_kv_bytes_per_token(const quire_model_desc *desc, const quire_kv_pair *pairs);
+
+/* Hot-page bytes of one token: the sealed sides in QUIRE_FORMAT_HOT. 0 when there are none. */
+uint64_t quire_kv_hot_bytes_per_token(const quire_model_desc *desc, const quire_kv_pair *pairs);
+
+/* quire_kv_bytes_per_token() of one pair in all layers. */
+uint64_t quire_kv_uniform_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair);
+
+#endif /* QUIRE_MODEL_KV_FORMATS_H */

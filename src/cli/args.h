@@ -23,7 +23,8 @@ typedef struct quire_common_args {
     int64_t n_threads; /* 0 = all CPUs available */
     int64_t n_ctx;     /* 0 = the command's default */
     quire_kv_pair kv;
-    uint64_t kv_budget_bytes; /* 0 = what the context needs */
+    uint64_t kv_budget_bytes;    /* 0 = what the context needs */
+    uint64_t memory_limit_bytes; /* 0 = what is available */
     int64_t page_tokens;
     int64_t n_batch;
     const char *kv_history; /* NULL = not asked for */
@@ -70,6 +71,10 @@ typedef struct quire_sampling_args {
       .offset = offsetof(quire_common_args, kv.v), .help = "format of V alone" }
 
 #define QUIRE_ROWS_CACHE                                                                           \
+    { .names = { "--memory-limit" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1,            \
+      .max = 1e18, .initial_text = "what is available",                                            \
+      .offset = offsetof(quire_common_args, memory_limit_bytes),                                   \
+      .help = "refuse before loading what would take more memory than this" },                     \
     { .names = { "--kv-budget" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,  \
       .initial_text = "what the context needs",                                                    \
       .offset = offsetof(quire_common_args, kv_budget_bytes), .help = "memory for KV pages" },     \

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "model/memory.h"
 #include "quire/attn.h"
 
 #include <inttypes.h>
@@ -24,9 +25,13 @@ typedef struct bench_args {
     quire_count_list depths;
     quire_kv_list kv;
     int64_t n_repeats;
+    int64_t n_seqs;
+    int64_t shared_prefix;
     int fill;
     int cache;
 } bench_args;
+
+#define BITS_DIM 64u /* any head size: formats are only put in order by it */
 
 static const char *const fills[] = { "fast", "compute", NULL };
 static const char *const caches[] = { "paged", "contiguous", "none", NULL }; /* quire_caching */
@@ -48,6 +53,12 @@ static const quire_opt options[] = {
     { .names = { "-d", "--depth" }, .type = QUIRE_OPT_COUNT_LIST, .unit = "N,...", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "0", .offset = offsetof(bench_args, depths),
       .help = "tokens already in the context" },
+    { .names = { "--sequences" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1024,
+      .initial = "1", .offset = offsetof(bench_args, n_seqs),
+      .help = "decode N sequences in each step, tokens/s of all together (no prefill test)" },
+    { .names = { "--shared-prefix" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
+      .max = QUIRE_TOKENS_MAX, .initial = "0", .offset = offsetof(bench_args, shared_prefix),
+      .help = "tokens that all sequences share, before the depth of each" },
     { .names = { "-r", "--repeats" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
       .max = QUIRE_REPEATS_MAX, .initial = "3", .offset = offsetof(bench_args, n_repeats),
       .help = "repeats of each test; the median counts" },
@@ -65,7 +76,6 @@ static const quire_opt options[] = {
 typedef struct row {
     quire_measure_opts opts;
     quire_measurement m;
-    double roofline_share; /* 0 where it says nothing */
 } row;
 
 typedef struct table {
@@ -85,7 +95,12 @@ static uint32_t needed_ctx(const bench_args *args)
     for (uint32_t i = 0; i < args->depths.n; i++) {
         deepest = args->depths.items[i] > deepest ? args->depths.items[i] : deepest;
     }
-    return (uint32_t)(deepest + longest);
+    return (uint32_t)(args->shared_prefix + deepest + longest);
+}
+
+static bool has_prefill(const bench_args *args)
+{
+    return args->n_prompt > 0 && args->n_seqs == 1;
 }
 
 /* Weights that one decode step reads: all but an input embedding that is not the output too. */
@@ -94,32 +109,62 @@ static double step_weight_bytes(const quire_model_desc *desc)
     return (double)(desc->weight_bytes - (desc->has_tied_output ? 0 : desc->embd_bytes));
 }
 
+/* The time in which the machine reads what a step must read, to the time it took; 0 where that
+ * says nothing. Of the attention ops alone: KV only. */
+static double roofline_share(const table *t, const row *r, bool is_attention)
+{
+    double bytes = r->m.step_read_bytes + (is_attention ? 0 : step_weight_bytes(t->session.desc));
+    double seconds = is_attention ? r->m.step_attn_s : r->m.step_s;
+
+    return r->m.step_read_bytes > 0 && t->bandwidth > 0 && seconds > 0
+               ? bytes / t->bandwidth / seconds
+               : 0;
+}
+
 static int run_test(table *t, quire_bench_test test, quire_kv_pair kv, uint32_t depth)
 {
     const bench_args *args = t->args;
     row *r = &t->rows[t->n_rows];
     int64_t n = test == QUIRE_BENCH_PREFILL ? args->n_prompt : args->n_gen;
 
-    if (n == 0) {
+    if (n == 0 || (test == QUIRE_BENCH_PREFILL && !has_prefill(args))) {
         return QUIRE_OK;
     }
     r->opts = (quire_measure_opts){
         .test = test,
         .caching = (quire_caching)args->cache,
         .is_filled_fast = args->fill == 0,
+        .n_seqs = (uint32_t)args->n_seqs,
+        .shared_depth = (uint32_t)args->shared_prefix,
         .depth = depth,
         .n_tokens = (uint32_t)n,
         .n_repeats = (uint32_t)args->n_repeats,
         .kv = kv,
     };
     QUIRE_TRY(quire_measure(&t->session, &r->opts, &r->m));
-    if (r->m.step_read_bytes > 0 && t->bandwidth > 0) {
-        double bytes = r->m.step_read_bytes + step_weight_bytes(t->session.desc);
-
-        r->roofline_share = bytes / t->bandwidth * r->m.median;
-    }
     t->n_rows++;
     return QUIRE_OK;
+}
+
+/* KV of the prefix once and of every sequence's own tokens; a page more for each, since none shares
+ * its last one. */
+static uint64_t budget_of(const table *t, quire_kv_pair kv)
+{
+    const uint64_t n_seqs = (uint64_t)t->args->n_seqs;
+    const uint64_t shared = (uint64_t)t->args->shared_prefix;
+    const uint32_t page_tokens = (uint32_t)t->args->common.page_tokens;
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+    quire_memory_need all;
+    quire_memory_need page;
+
+    opts.k_format = kv.k;
+    opts.v_format = kv.v;
+    opts.page_tokens = page_tokens;
+    opts.n_ctx = (uint32_t)(shared + n_seqs * (needed_ctx(t->args) - shared + page_tokens));
+    quire_memory_need_get(t->session.desc, &opts, &all);
+    opts.n_ctx = page_tokens;
+    quire_memory_need_get(t->session.desc, &opts, &page);
+    return all.kv_bytes + n_seqs * page.kv_bytes;
 }
 
 static int run_format(table *t, quire_kv_pair kv, quire_error *err)
@@ -127,18 +172,17 @@ static int run_format(table *t, quire_kv_pair kv, quire_error *err)
     const bench_args *args = t->args;
     quire_common_args common = args->common;
     quire_session_want want = { .n_ctx = needed_ctx(args),
+                                .n_seqs_max = (uint32_t)args->n_seqs,
                                 .is_contiguous = args->cache == QUIRE_CACHING_CONTIGUOUS };
     int rc = QUIRE_OK;
 
     common.kv = kv;
     want.n_ctx = (uint32_t)common.n_ctx > want.n_ctx ? (uint32_t)common.n_ctx : want.n_ctx;
+    if (args->n_seqs > 1 && common.kv_budget_bytes == 0) {
+        common.kv_budget_bytes = budget_of(t, kv);
+    }
     QUIRE_TRY(quire_session_open_runtime(&t->session, &common, &want, err));
     t->n_threads = quire_runtime_n_threads(t->session.runtime);
-    if (t->bandwidth == 0) {
-        quire_progress("measuring memory bandwidth");
-        t->bandwidth = quire_read_bandwidth(t->n_threads);
-        quire_progress_end();
-    }
     for (uint32_t i = 0; rc == QUIRE_OK && i < args->depths.n; i++) {
         uint32_t depth = (uint32_t)args->depths.items[i];
 
@@ -159,9 +203,14 @@ static const char *test_name(const row *r)
     return r->opts.test == QUIRE_BENCH_PREFILL ? "prefill" : "decode";
 }
 
+static json_t *share_json(double share)
+{
+    return share > 0 ? quire_json_real(share) : json_null();
+}
+
+/* What was measured. */
 static json_t *row_json(const table *t, const row *r)
 {
-    const bench_args *args = t->args;
     const quire_measurement *m = &r->m;
     char kv[24];
     json_t *rates = json_array();
@@ -170,21 +219,30 @@ static json_t *row_json(const table *t, const row *r)
         json_array_append_new(rates, quire_json_real(m->rates[i]));
     }
     return json_pack(
-        "{s:s, s:i, s:s, s:i, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:s, "
-        "s:s, "
-        "s:i, s:s, s:o}",
-        "test", test_name(r), "depth", (int)r->opts.depth, "kv",
+        "{s:s, s:i, s:i, s:i, s:s, s:i, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
+        "s:o, s:o}",
+        "test", test_name(r), "sequences", (int)r->opts.n_seqs, "shared_prefix",
+        (int)r->opts.shared_depth, "depth", (int)r->opts.depth, "kv",
         quire_kv_pair_name(r->opts.kv, kv, sizeof(kv)), "n_tokens", (int)r->opts.n_tokens,
         "tokens_per_second", quire_json_real(m->median), "mean", quire_json_real(m->mean), "stddev",
         quire_json_real(m->stddev), "repeats", rates, "kv_bytes", (json_int_t)m->kv_bytes,
         "kv_computed_bytes", (json_int_t)m->kv_computed_bytes, "kv_peak_bytes",
         (json_int_t)m->kv_peak_bytes, "kv_extent_bytes", (json_int_t)m->kv_extent_bytes,
-        "attention_share", quire_json_real(m->attn_share), "append_share",
-        quire_json_real(m->append_share), "roofline_share",
-        r->roofline_share > 0 ? quire_json_real(r->roofline_share) : json_null(),
-        "read_bandwidth_bytes_per_second", quire_json_real(t->bandwidth), "cache",
-        caches[args->cache], "fill", fills[args->fill], "threads", (int)t->n_threads, "isa",
-        quire_attn_isa(), "model", quire_json_text(args->common.model, strlen(args->common.model)));
+        "resident_peak_bytes", (json_int_t)m->resident_peak_bytes, "attention_share",
+        quire_json_real(m->attn_share), "append_share", quire_json_real(m->append_share),
+        "attention_roofline_share", share_json(roofline_share(t, r, true)), "roofline_share",
+        share_json(roofline_share(t, r, false)));
+}
+
+/* What it was measured on and with. */
+static json_t *setting_json(const table *t)
+{
+    const bench_args *args = t->args;
+
+    return json_pack("{s:o, s:s, s:s, s:i, s:s, s:o}", "read_bandwidth_bytes_per_second",
+                     quire_json_real(t->bandwidth), "cache", caches[args->cache], "fill",
+                     fills[args->fill], "threads", (int)t->n_threads, "isa", quire_attn_isa(),
+                     "model", quire_json_text(args->common.model, strlen(args->common.model)));
 }
 
 static int print_json(const table *t)
@@ -192,12 +250,27 @@ static int print_json(const table *t)
     json_t *rows = json_array();
 
     for (size_t i = 0; i < t->n_rows; i++) {
-        if (json_array_append_new(rows, row_json(t, &t->rows[i])) != 0) {
+        json_t *object = row_json(t, &t->rows[i]);
+
+        if (json_object_update_new(object, setting_json(t)) != 0 ||
+            json_array_append(rows, object) != 0) {
+            json_decref(object);
             json_decref(rows);
             return quire_say_nomem();
         }
+        json_decref(object);
     }
     return quire_stdout_json(rows);
+}
+
+static char *share_text(double share, char *text, size_t text_bytes)
+{
+    if (share > 0) {
+        (void)snprintf(text, text_bytes, "%.0f %%", 100 * share);
+    } else {
+        (void)snprintf(text, text_bytes, "-");
+    }
+    return text;
 }
 
 static void print_text(const table *t)
@@ -206,28 +279,68 @@ static void print_text(const table *t)
     const quire_model_desc *desc = t->session.desc;
     char text[16];
 
-    printf("%s, %s, weights %s; %u threads, %s, reads %.1f GB/s; cache %s, depth filled: %s\n\n",
+    printf("%s, %s, weights %s; %u threads, %s, reads %.1f GB/s; cache %s, depth filled: %s\n",
            args->common.model, desc->file_type,
            quire_format_bytes(desc->weight_bytes, text, sizeof(text)), t->n_threads,
            quire_attn_isa(), t->bandwidth / 1e9, caches[args->cache], fills[args->fill]);
-    printf("%-8s %7s %8s %-9s %10s %8s %10s %10s %6s %9s\n", "test", "tokens", "depth", "kv",
-           "tokens/s", "stddev", "KV pages", "KV peak", "attn", "roofline");
+    if (args->n_seqs > 1 || args->shared_prefix > 0) {
+        printf("%u sequences in a step, a prefix of %u tokens shared by all\n",
+               (unsigned)args->n_seqs, (unsigned)args->shared_prefix);
+    }
+    printf("\n%-8s %7s %8s %-9s %10s %8s %10s %10s %7s %16s\n", "test", "tokens", "depth", "kv",
+           "tokens/s", "stddev", "KV pages", "resident", "in attn", "roofline attn/all");
     for (size_t i = 0; i < t->n_rows; i++) {
         const row *r = &t->rows[i];
-        char kv[24];
-        char pages[16];
-        char peak[16];
-        char share[16] = "-";
+        char kv[24], pages[16], peak[16], attn[16], all[16];
 
-        if (r->roofline_share > 0) {
-            (void)snprintf(share, sizeof(share), "%.0f %%", 100 * r->roofline_share);
-        }
-        printf("%-8s %7u %8u %-9s %10.2f %8.2f %10s %10s %4.0f %% %9s\n", test_name(r),
+        printf("%-8s %7u %8u %-9s %10.2f %8.2f %10s %10s %5.0f %% %8s %7s\n", test_name(r),
                r->opts.n_tokens, r->opts.depth, quire_kv_pair_name(r->opts.kv, kv, sizeof(kv)),
                r->m.median, r->m.stddev, quire_format_bytes(r->m.kv_bytes, pages, sizeof(pages)),
-               quire_format_bytes(r->m.kv_peak_bytes, peak, sizeof(peak)), 100 * r->m.attn_share,
-               share);
+               quire_format_bytes(r->m.resident_peak_bytes, peak, sizeof(peak)),
+               100 * r->m.attn_share, share_text(roofline_share(t, r, true), attn, sizeof(attn)),
+               share_text(roofline_share(t, r, false), all, sizeof(all)));
     }
+}
+
+static int check_usage(const bench_args *args)
+{
+    const char *wrong = NULL;
+
+    if (!has_prefill(args) && args->n_gen == 0) {
+        wrong = args->n_seqs > 1 ? "-n 0 leaves nothing to measure: --sequences is a decode test"
+                                 : "-p 0 and -n 0 leave nothing to measure";
+    } else if (needed_ctx(args) > QUIRE_TOKENS_MAX) {
+        wrong = "depth and tokens together are over 1048576";
+    } else if ((args->n_seqs > 1 || args->shared_prefix > 0) &&
+               args->cache != QUIRE_CACHING_PAGED) {
+        wrong = "--sequences and --shared-prefix need --cache paged";
+    } else if (args->n_seqs > args->common.n_batch) {
+        wrong = "--sequences is larger than a step (-b)";
+    }
+    if (wrong != NULL) {
+        quire_say("%s", wrong);
+    }
+    return wrong == NULL ? QUIRE_EXIT_OK : QUIRE_EXIT_USAGE;
+}
+
+/* The options that the model is opened with: of the formats the smallest one has to fit. */
+static quire_common_args smallest_args(const bench_args *args)
+{
+    quire_common_args common = args->common;
+    double least = 0;
+
+    common.n_ctx = common.n_ctx > needed_ctx(args) ? common.n_ctx : needed_ctx(args);
+    for (uint32_t i = 0; i < args->kv.n; i++) {
+        const quire_kv_pair kv = args->kv.items[i];
+        const double bits = quire_format_bits(kv.k, QUIRE_SIDE_K, BITS_DIM) +
+                            quire_format_bits(kv.v, QUIRE_SIDE_V, BITS_DIM);
+
+        if (i == 0 || bits < least) {
+            common.kv = kv;
+            least = bits;
+        }
+    }
+    return common;
 }
 
 static int run(void *opaque)
@@ -235,19 +348,15 @@ static int run(void *opaque)
     const bench_args *args = opaque;
     table t = { .args = args };
     quire_error err = QUIRE_ERROR_INIT;
-    int exit_status = QUIRE_EXIT_OK;
+    const quire_common_args common = smallest_args(args);
+    int exit_status = check_usage(args);
     int rc;
 
-    if (args->n_prompt == 0 && args->n_gen == 0) {
-        quire_say("-p 0 and -n 0 leave nothing to measure");
-        return QUIRE_EXIT_USAGE;
-    }
-    if (needed_ctx(args) > QUIRE_TOKENS_MAX) {
-        quire_say("depth and tokens together are over %d", QUIRE_TOKENS_MAX);
-        return QUIRE_EXIT_USAGE;
+    if (exit_status != QUIRE_EXIT_OK) {
+        return exit_status;
     }
     quire_interrupt_catch();
-    rc = quire_session_open_model(&t.session, &args->common, &err);
+    rc = quire_session_open_model(&t.session, &common, &err);
     if (rc == QUIRE_OK) {
         t.rows = calloc((size_t)args->kv.n * args->depths.n * 2, sizeof(*t.rows));
         rc = t.rows != NULL ? QUIRE_OK : quire_error_set(&err, QUIRE_NOMEM, "out of memory");
@@ -255,8 +364,12 @@ static int run(void *opaque)
     for (uint32_t i = 0; rc == QUIRE_OK && i < args->kv.n; i++) {
         rc = run_format(&t, args->kv.items[i], &err);
     }
-    /* What was measured before a failure is still worth having. */
+    /* What was measured before a failure is still worth having. The bandwidth comes last, since its
+     * buffer would show in the peak of resident memory. */
     if (t.n_rows > 0) {
+        quire_progress("measuring memory bandwidth");
+        t.bandwidth = quire_read_bandwidth(t.n_threads);
+        quire_progress_end();
         exit_status = args->common.is_json ? print_json(&t) : (print_text(&t), QUIRE_EXIT_OK);
     }
     if (rc < 0) {
@@ -272,9 +385,10 @@ const quire_command quire_command_bench = {
     .usage = "-m FILE [options]",
     .summary = "Measures prefill and decode speed at several depths of context, and KV memory.",
     .notes =
-        "'roofline' is the share of the measured read bandwidth that a decode step uses for its\n"
-        "weights and KV; over 100 % means that they fit in the CPU's caches. Tests are like\n"
-        "llama-bench's: -p and -n each start at every depth.\n\n"
+        "'roofline' is the share of the measured read bandwidth that decode uses for what it must\n"
+        "read: KV in the attention ops (attn), weights and KV in whole steps (all); over 100 %\n"
+        "means that they fit in the CPU's caches. 'resident' is the peak of the program's memory\n"
+        "so far. Tests are like llama-bench's: -p and -n each start at every depth.\n\n"
         "example: quire bench -m model.gguf -p 512 -n 32 -d 0,8k,32k --kv f16,q8",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),

@@ -6,6 +6,7 @@
 #include "cli/args.h"
 #include "cli/commands.h"
 #include "cli/talk.h"
+#include "model/memory.h"
 #include "model/model.h"
 
 #include "base/parse.h"
@@ -13,21 +14,22 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define PAGE_TOKENS 64u /* the default of --page-tokens: contexts are counted in whole pages */
 
 typedef struct info_args {
     quire_common_args common;
-    uint64_t memory_bytes; /* 0 = this machine's */
 } info_args;
 
 /* clang-format off */
 static const quire_opt options[] = {
     QUIRE_ROW_MODEL,
-    { .names = { "--memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
-      .initial_text = "what this machine has", .offset = offsetof(info_args, memory_bytes),
-      .help = "memory to fit weights and KV pages in" },
+    QUIRE_ROW_CTX("what the model was trained on"),
+    QUIRE_ROWS_KV,
+    { .names = { "--memory", "--memory-limit" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1,
+      .max = 1e18, .initial_text = "what is available",
+      .offset = offsetof(info_args, common.memory_limit_bytes),
+      .help = "memory to fit weights, KV pages and buffers in" },
     QUIRE_ROW_JSON,
 };
 /* clang-format on */
@@ -47,26 +49,39 @@ static uint64_t context_bytes(const cost *c, uint64_t n_tokens)
     return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS * c->token_bytes;
 }
 
-static cost cost_of(const quire_model_desc *desc, quire_format format, uint64_t memory_bytes)
+/* What the other commands would open a runtime with. */
+static quire_runtime_opts runtime_opts(quire_kv_pair kv)
 {
-    cost c = { format, quire_model_kv_bytes_per_token(desc, format, format), 0 };
-    uint64_t left = memory_bytes > desc->weight_bytes ? memory_bytes - desc->weight_bytes : 0;
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
 
-    if (c.token_bytes > 0) {
-        c.longest_tokens = left / (c.token_bytes * PAGE_TOKENS) * PAGE_TOKENS;
-        /* A sequence, and so -c, ends there even if more would fit. */
-        c.longest_tokens =
-            c.longest_tokens < QUIRE_TOKENS_MAX ? c.longest_tokens : QUIRE_TOKENS_MAX;
-    }
-    return c;
+    opts.n_seqs_max = 1;
+    opts.page_tokens = PAGE_TOKENS;
+    opts.k_format = kv.k;
+    opts.v_format = kv.v;
+    return opts;
 }
 
-static uint64_t machine_bytes(void)
+static cost cost_of(const quire_model_desc *desc, quire_format format, uint64_t memory_bytes)
 {
-    long n_pages = sysconf(_SC_PHYS_PAGES);
-    long page_bytes = sysconf(_SC_PAGE_SIZE);
+    const quire_runtime_opts opts = runtime_opts((quire_kv_pair){ format, format });
 
-    return n_pages > 0 && page_bytes > 0 ? (uint64_t)n_pages * (uint64_t)page_bytes : 0;
+    return (cost){
+        .format = format,
+        .token_bytes = quire_model_kv_bytes_per_token(desc, format, format),
+        /* A sequence, and so -c, ends at QUIRE_TOKENS_MAX even if more would fit. */
+        .longest_tokens = quire_memory_tokens_max(desc, &opts, memory_bytes, QUIRE_TOKENS_MAX),
+    };
+}
+
+/* The need of -c and --kv. */
+static quire_memory_need need_of(const info_args *args, const quire_model_desc *desc)
+{
+    quire_runtime_opts opts = runtime_opts(args->common.kv);
+    quire_memory_need need;
+
+    opts.n_ctx = (uint32_t)args->common.n_ctx;
+    quire_memory_need_get(desc, &opts, &need);
+    return need;
 }
 
 /* The sizes to list: the trained context and the standard ones, ascending, each once. */
@@ -117,11 +132,28 @@ static json_t *kv_json(const quire_model_desc *desc, uint64_t memory_bytes)
     return rows;
 }
 
-static int print_json(const char *path, const quire_model_desc *d, uint64_t memory_bytes)
+static json_t *need_json(const info_args *args, const quire_model_desc *d, uint64_t memory_bytes)
 {
+    const quire_memory_need need = need_of(args, d);
+    const bool fits = need.total_bytes <= memory_bytes;
+    char kv[24];
+
+    return json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:b, s:I}", "tokens", (int)need.n_ctx,
+                     "kv", quire_kv_pair_name(args->common.kv, kv, sizeof(kv)), "weights_bytes",
+                     (json_int_t)need.weights_bytes, "kv_bytes", (json_int_t)need.kv_bytes,
+                     "buffers_bytes", (json_int_t)need.buffers_bytes, "program_bytes",
+                     (json_int_t)need.program_bytes, "total_bytes", (json_int_t)need.total_bytes,
+                     "fits", (int)fits, "missing_bytes",
+                     (json_int_t)(fits ? 0 : need.total_bytes - memory_bytes));
+}
+
+static int print_json(const info_args *args, const quire_model_desc *d, uint64_t memory_bytes)
+{
+    const char *path = args->common.model;
+
     return quire_stdout_json(json_pack(
         "{s:o, s:o, s:o, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, "
-        "s:o}",
+        "s:o, s:o}",
         "file", quire_json_text(path, strlen(path)), "name",
         quire_json_text(d->name, strlen(d->name)), "arch",
         quire_json_text(d->arch_name, strlen(d->arch_name)), "file_type", d->file_type, "n_params",
@@ -129,7 +161,8 @@ static int print_json(const char *path, const quire_model_desc *d, uint64_t memo
         (int)d->n_layer, "n_stored_layers", (int)d->n_stored, "n_embd", (int)d->n_embd, "n_ff",
         (int)d->n_ff, "n_head", (int)d->n_head, "n_kv_head", (int)d->n_kv_head, "d_k", (int)d->d_k,
         "d_v", (int)d->d_v, "n_vocab", (int)d->n_vocab, "n_ctx_train", (int)d->n_ctx_train,
-        "memory_bytes", (json_int_t)memory_bytes, "kv", kv_json(d, memory_bytes)));
+        "memory_bytes", (json_int_t)memory_bytes, "need", need_json(args, d, memory_bytes), "kv",
+        kv_json(d, memory_bytes)));
 }
 
 static void print_shape(const char *path, const quire_model_desc *d)
@@ -173,17 +206,44 @@ static void print_costs(const quire_model_desc *d, uint64_t memory_bytes)
             printf("   %s\n", memory_bytes < d->weight_bytes ? "weights do not fit" : "none fits");
         }
     }
-    printf("  * trained context. The longest context counts weights and KV in whole pages of %u\n"
-           "  tokens, %u tokens at most; not the compute buffers, the program and what else the\n"
-           "  machine runs.\n",
+    printf("  * trained context. The longest context leaves room for weights and buffers, is in\n"
+           "  whole pages of %u tokens and at most %u tokens.\n",
            PAGE_TOKENS, (unsigned)QUIRE_TOKENS_MAX);
+}
+
+static void print_need(const info_args *args, const quire_model_desc *d, uint64_t memory_bytes)
+{
+    const quire_memory_need need = need_of(args, d);
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } rows[] = {
+        { "weights", need.weights_bytes }, { "KV pages", need.kv_bytes },
+        { "buffers", need.buffers_bytes }, { "program", need.program_bytes },
+        { "sum", need.total_bytes },       { "limit", memory_bytes },
+    };
+    const bool fits = need.total_bytes <= memory_bytes;
+    char text[24];
+
+    printf("\n  Memory for %u tokens of KV %s\n", need.n_ctx,
+           quire_kv_pair_name(args->common.kv, text, sizeof(text)));
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        printf("  %-11s %15" PRIu64 "  %9s\n", rows[i].name, rows[i].bytes,
+               quire_format_bytes(rows[i].bytes, text, sizeof(text)));
+    }
+    printf(
+        "  %-11s %s %s\n", fits ? "fits" : "does not fit:",
+        quire_format_bytes(fits ? memory_bytes - need.total_bytes : need.total_bytes - memory_bytes,
+                           text, sizeof(text)),
+        fits ? "to spare" : "too much");
 }
 
 static int run(void *opaque)
 {
     const info_args *args = opaque;
     const char *path = args->common.model;
-    uint64_t memory_bytes = args->memory_bytes != 0 ? args->memory_bytes : machine_bytes();
+    uint64_t memory_bytes = args->common.memory_limit_bytes != 0 ? args->common.memory_limit_bytes
+                                                                 : quire_memory_available();
     quire_model_opts opts = { .describe_only = true };
     quire_error err = QUIRE_ERROR_INIT;
     quire_model *model = NULL;
@@ -193,10 +253,11 @@ static int run(void *opaque)
         return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
     if (args->common.is_json) {
-        exit_status = print_json(path, quire_model_desc_get(model), memory_bytes);
+        exit_status = print_json(args, quire_model_desc_get(model), memory_bytes);
     } else {
         print_shape(path, quire_model_desc_get(model));
         print_costs(quire_model_desc_get(model), memory_bytes);
+        print_need(args, quire_model_desc_get(model), memory_bytes);
     }
     quire_model_close(model);
     return exit_status;
@@ -204,7 +265,7 @@ static int run(void *opaque)
 
 const quire_command quire_command_info = {
     .name = "info",
-    .usage = "FILE [--memory BYTES] [--json]",
+    .usage = "FILE [-c N] [--kv K[:V]] [--memory BYTES] [--json]",
     .summary = "Shows a model's shape and what its KV cache takes in every format.",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),

@@ -20,14 +20,16 @@ typedef enum quire_caching {
 
 typedef enum quire_bench_test {
     QUIRE_BENCH_PREFILL, /* n tokens of prompt after depth tokens */
-    QUIRE_BENCH_DECODE   /* n tokens, one at a time, after depth tokens */
+    QUIRE_BENCH_DECODE   /* n tokens of every sequence, one step at a time, after depth tokens */
 } quire_bench_test;
 
 typedef struct quire_measure_opts {
     quire_bench_test test;
     quire_caching caching;
-    bool is_filled_fast; /* the depth holds synthetic KV instead of computed */
-    uint32_t depth;
+    bool is_filled_fast;   /* the depth holds synthetic KV instead of computed */
+    uint32_t n_seqs;       /* decode: sequences in one step, at least 1; prefill: 1 */
+    uint32_t shared_depth; /* tokens that all sequences share, before ... */
+    uint32_t depth;        /* ... those of each one */
     uint32_t n_tokens;
     uint32_t n_repeats; /* 1 .. QUIRE_REPEATS_MAX */
     quire_kv_pair kv;
@@ -35,7 +37,7 @@ typedef struct quire_measure_opts {
 
 typedef struct quire_measurement {
     uint32_t n_repeats;
-    double rates[QUIRE_REPEATS_MAX]; /* tokens per second */
+    double rates[QUIRE_REPEATS_MAX]; /* tokens per second, of all sequences together */
     double median;
     double mean;
     double stddev;
@@ -45,10 +47,15 @@ typedef struct quire_measurement {
     uint64_t kv_computed_bytes; /* what those tokens need without pages */
     uint64_t kv_peak_bytes;   /* pages held at most: at the end, or while all was computed again */
     uint64_t kv_extent_bytes; /* taken from the OS */
-    double step_read_bytes;   /* KV that an average decode step reads; 0 for prefill */
+    /* Of an average decode step; 0 for prefill. */
+    double step_read_bytes; /* KV that must be read, what is shared once */
+    double step_s;
+    double step_attn_s;           /* of it in the attention op */
+    uint64_t resident_peak_bytes; /* of the process until now */
 } quire_measurement;
 
-/* Run one test. The runtime's context must hold depth + n_tokens.
+/* Run one test. The runtime's context must hold shared_depth + depth + n_tokens, its limits n_seqs
+ * sequences and a batch of as many rows.
  * Errors: as quire_runtime_step(), QUIRE_CANCELED after Ctrl-C. */
 int quire_measure(quire_session *session, const quire_measure_opts *opts, quire_measurement *out);
 

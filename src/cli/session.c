@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/parse.h"
 #include "cli/talk.h"
+#include "model/memory.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,30 +21,13 @@ static void show_loading(void *ctx, float done)
     quire_progress("loading %3.0f %%", 100.0 * (double)done);
 }
 
-int quire_session_open_model(quire_session *session, const quire_common_args *args,
-                             quire_error *err)
-{
-    quire_model_opts opts = { .progress = show_loading };
-    int rc;
-
-    memset(session, 0, sizeof(*session));
-    rc = quire_model_open(&session->model, args->model, &opts, err);
-    quire_progress_end();
-    if (rc == QUIRE_OK) {
-        session->desc = quire_model_desc_get(session->model);
-    }
-    return rc;
-}
-
-int quire_session_open_runtime(quire_session *session, const quire_common_args *args,
-                               const quire_session_want *want, quire_error *err)
+/* The runtime's options as args and want say them; n_ctx is 0 where neither does. */
+static quire_runtime_opts runtime_opts(const quire_common_args *args,
+                                       const quire_session_want *want)
 {
     quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
 
     opts.n_ctx = want->n_ctx != 0 ? want->n_ctx : (uint32_t)args->n_ctx;
-    if (opts.n_ctx == 0) {
-        opts.n_ctx = session->desc->n_ctx_train;
-    }
     opts.n_batch = (uint32_t)args->n_batch;
     opts.n_seqs_max = want->n_seqs_max != 0 ? want->n_seqs_max : 1;
     opts.n_threads = (uint32_t)args->n_threads;
@@ -52,11 +36,71 @@ int quire_session_open_runtime(quire_session *session, const quire_common_args *
     opts.v_format = args->kv.v;
     opts.kv_budget_bytes = args->kv_budget_bytes;
     opts.is_contiguous = want->is_contiguous;
+    return opts;
+}
+
+/* What quire_model_open() asks before it loads weights. */
+typedef struct admission {
+    const quire_common_args *args;
+    uint64_t limit_bytes;
+} admission;
+
+static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
+{
+    static const quire_session_want nothing_special;
+    const admission *a = ctx;
+    quire_runtime_opts opts = runtime_opts(a->args, &nothing_special);
+
+    opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : opts.page_tokens;
+    return quire_memory_check(desc, &opts, a->limit_bytes, err);
+}
+
+int quire_session_open_model(quire_session *session, const quire_common_args *args,
+                             quire_error *err)
+{
+    admission a = { args, args->memory_limit_bytes };
+    quire_model_opts opts = { .progress = show_loading, .admit = admit, .admit_ctx = &a };
+    int rc;
+
+    memset(session, 0, sizeof(*session));
+    a.limit_bytes = a.limit_bytes != 0 ? a.limit_bytes : quire_memory_available();
+    session->memory_limit_bytes = a.limit_bytes;
+    rc = quire_model_open(&session->model, args->model, &opts, err);
+    quire_progress_end();
+    if (rc == QUIRE_OK) {
+        session->desc = quire_model_desc_get(session->model);
+    }
+    return rc;
+}
+
+/* The trained context, or as much of it as memory holds. */
+static uint32_t default_ctx(const quire_session *session, const quire_runtime_opts *opts)
+{
+    const uint32_t trained = session->desc->n_ctx_train;
+    const uint32_t fits =
+        quire_memory_tokens_max(session->desc, opts, session->memory_limit_bytes, trained);
+
+    if (fits >= trained / opts->page_tokens * opts->page_tokens || fits == 0) {
+        return trained;
+    }
+    quire_say("the trained context of %u tokens does not fit in memory: this one is %u tokens (-c "
+              "sets it)",
+              trained, fits);
+    return fits;
+}
+
+int quire_session_open_runtime(quire_session *session, const quire_common_args *args,
+                               const quire_session_want *want, quire_error *err)
+{
+    quire_runtime_opts opts = runtime_opts(args, want);
+
+    opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : default_ctx(session, &opts);
     if (opts.n_ctx > session->desc->n_ctx_train && !session->has_warned) {
         session->has_warned = true;
         quire_say("warning: a context of %u tokens, but the model was trained on %u", opts.n_ctx,
                   session->desc->n_ctx_train);
     }
+    QUIRE_TRY(quire_memory_check(session->desc, &opts, session->memory_limit_bytes, err));
     QUIRE_TRY(quire_runtime_create(&session->runtime, session->model, &opts, err));
     session->n_ctx = opts.n_ctx;
     session->n_batch = opts.n_batch;

@@ -19,10 +19,13 @@ typedef struct quire_session {
     quire_runtime *runtime;
     uint32_t n_ctx;
     uint32_t n_batch;
-    bool has_warned; /* of a context beyond the trained one: once is enough */
+    uint64_t memory_limit_bytes; /* as it was before the weights were loaded */
+    bool has_warned;             /* of a context beyond the trained one: once is enough */
 } quire_session;
 
-/* Open the model that args name, with progress on a terminal. Errors: as quire_model_open(). */
+/* Open the model that args name, with progress on a terminal. Weights that leave no room for args'
+ * context (one page of it where -c was not given) are refused before they are loaded.
+ * Errors: as quire_model_open(), QUIRE_NOMEM. */
 int quire_session_open_model(quire_session *session, const quire_common_args *args,
                              quire_error *err);
 
@@ -33,8 +36,10 @@ typedef struct quire_session_want {
     bool is_contiguous;
 } quire_session_want;
 
-/* Create the runtime. Warns on stderr when the context is longer than the model was trained for.
- * Errors: as quire_runtime_create(); the model stays open. */
+/* Create the runtime. Where neither args nor want name a context it is the trained one, or the
+ * longest that fits in memory, which is said on stderr; as is a context longer than the model was
+ * trained for. Errors: as quire_runtime_create(), QUIRE_NOMEM (it would not fit, nothing was
+ * taken); the model stays open. */
 int quire_session_open_runtime(quire_session *session, const quire_common_args *args,
                                const quire_session_want *want, quire_error *err);
 

@@ -56,6 +56,11 @@ int quire_model_open(quire_model **out, const char *path, const quire_model_opts
         (rc = quire_gguf_check_vocab(file, &model->desc, err)) < 0) {
         goto out;
     }
+    if ((rc = quire_weights_resident_bytes(&model->desc.resident_bytes, file, &model->desc, opts,
+                                           err)) < 0 ||
+        (opts->admit != NULL && (rc = opts->admit(opts->admit_ctx, &model->desc, err)) < 0)) {
+        goto out;
+    }
     if (!opts->describe_only &&
         ((rc = tokenizer_load(model, path, err)) < 0 ||
          (rc = quire_weights_load(&model->weights, file, &model->desc, opts, err)) < 0)) {

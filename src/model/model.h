@@ -87,7 +87,8 @@ typedef struct quire_model_desc {
     bool has_qkv_bias;
     bool has_tied_output;
     uint64_t n_params;
-    uint64_t weight_bytes;
+    uint64_t weight_bytes;   /* in the file */
+    uint64_t resident_bytes; /* in memory once loaded: repacked tied embeddings are there twice */
     uint64_t
         embd_bytes; /* of the token embedding: of it a decode step reads one row, unless tied */
     quire_kv_map_entry kv_map[QUIRE_LAYERS_MAX];
@@ -100,10 +101,14 @@ typedef struct quire_model_opts {
     bool no_repack;     /* keep weights as mapped, for comparison; default false */
     void (*progress)(void *ctx, float done); /* 0..1 while loading; may be NULL */
     void *progress_ctx;
+    /* Called before weights are loaded, when what the model is and needs is known (memory.h):
+     * a negative status, with err filled in, ends the opening. May be NULL. */
+    int (*admit)(void *ctx, const quire_model_desc *desc, quire_error *err);
+    void *admit_ctx;
 } quire_model_opts;
 
 /* Errors: QUIRE_IO, QUIRE_CORRUPT (damaged or inconsistent file), QUIRE_UNSUPP (architecture,
- * tensor type, rope or vocabulary this build lacks), QUIRE_NOMEM; err tells.
+ * tensor type, rope or vocabulary this build lacks), QUIRE_NOMEM, what admit returns; err tells.
  * Memory: close with quire_model_close(). */
 int quire_model_open(quire_model **out, const char *path, const quire_model_opts *opts,
                      quire_error *err);

@@ -360,46 +360,83 @@ static int tensors_fill(weight_load *load)
 
 /* ---- */
 
+/* Pass 1: the slots of all wanted tensors. load->weights stays the caller's, also on failure. */
+static int weights_place(weight_load *load)
+{
+    const quire_model_desc *desc = load->desc;
+    quire_weights *weights = load->weights;
+    struct quire_weights_store *store = calloc(1, sizeof *store);
+
+    weights->store = store;
+    weights->n_layer = desc->n_layer;
+    weights->layers = calloc(desc->n_layer, sizeof *weights->layers);
+    QUIRE_FAIL_IF(weights->layers == NULL || store == NULL, QUIRE_NOMEM);
+    store->slots = calloc(desc->n_layer * LAYER_TENSORS + GLOBAL_TENSORS, sizeof *store->slots);
+    QUIRE_FAIL_IF(store->slots == NULL, QUIRE_NOMEM);
+    QUIRE_TRY(kinds_init(store));
+    want_globals(load);
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        want_layer(load, il);
+    }
+    return QUIRE_OK;
+}
+
+/* Say what failed if nobody else did. */
+static int fail_load(const weight_load *load, int rc)
+{
+    if (rc < 0 && load->err != NULL && load->err->status == QUIRE_OK) {
+        quire_error_set(load->err, rc, "%s: cannot load the weights: %s",
+                        quire_gguf_path(load->file), quire_status_text(rc));
+    }
+    return rc;
+}
+
 int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_model_desc *desc,
                        const quire_model_opts *opts, quire_error *err)
 {
     weight_load load = { .file = file, .desc = desc, .opts = opts, .err = err };
-    struct quire_weights_store *store;
-    quire_weights *weights = calloc(1, sizeof *weights);
     int rc = QUIRE_NOMEM;
 
     *out = NULL;
-    if (weights == NULL) {
-        return quire_error_set(err, rc, "%s: no memory", quire_gguf_path(file));
+    load.weights = calloc(1, sizeof *load.weights);
+    if (load.weights == NULL) {
+        return fail_load(&load, rc);
     }
-    load.weights = weights;
-    weights->n_layer = desc->n_layer;
-    weights->layers = calloc(desc->n_layer, sizeof *weights->layers);
-    weights->store = store = calloc(1, sizeof *store);
-    if (weights->layers == NULL || store == NULL) {
-        goto out;
+    if ((rc = weights_place(&load)) < 0 || (rc = map_file(&load)) < 0 ||
+        (rc = tensors_create(&load)) < 0 || (rc = buffers_create(&load)) < 0 ||
+        (rc = tensors_fill(&load)) < 0) {
+        quire_weights_destroy(load.weights);
+        return fail_load(&load, rc);
     }
-    store->slots = calloc(desc->n_layer * LAYER_TENSORS + GLOBAL_TENSORS, sizeof *store->slots);
-    if (store->slots == NULL || (rc = kinds_init(store)) < 0) {
-        goto out;
+    *out = load.weights;
+    return QUIRE_OK;
+}
+
+int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
+                                 const quire_model_desc *desc, const quire_model_opts *opts,
+                                 quire_error *err)
+{
+    weight_load load = { .file = file, .desc = desc, .opts = opts, .err = err };
+    uint64_t embd_offset = UINT64_MAX;
+    int rc = QUIRE_NOMEM;
+
+    *out = 0;
+    load.weights = calloc(1, sizeof *load.weights);
+    if (load.weights != NULL && (rc = weights_place(&load)) == QUIRE_OK) {
+        const struct quire_weights_store *store = load.weights->store;
+
+        for (uint32_t i = 0; i < store->n_slots; i++) {
+            const weight_slot *slot = &store->slots[i];
+
+            /* A tied output matrix that is used in place is the embedding's own bytes. */
+            if (slot->kind != KIND_MAPPED || slot->offset != embd_offset) {
+                *out += ggml_nbytes(slot->meta);
+            }
+            embd_offset = i == 0 && slot->kind == KIND_MAPPED ? slot->offset : embd_offset;
+        }
     }
-    want_globals(&load);
-    for (uint32_t il = 0; il < desc->n_layer; il++) {
-        want_layer(&load, il);
-    }
-    if ((rc = map_file(&load)) < 0 || (rc = tensors_create(&load)) < 0 ||
-        (rc = buffers_create(&load)) < 0 || (rc = tensors_fill(&load)) < 0) {
-        goto out;
-    }
-    *out = weights;
-    weights = NULL;
-out:
-    if (rc < 0 && err != NULL && err->status == QUIRE_OK) {
-        quire_error_set(err, rc, "%s: cannot load the weights: %s", quire_gguf_path(file),
-                        quire_status_text(rc));
-    }
-    quire_weights_destroy(weights);
-    return rc;
+    quire_weights_destroy(load.weights);
+    return fail_load(&load, rc);
 }
 
 void quire_weights_destroy(quire_weights *weights)

@@ -45,6 +45,12 @@ struct quire_weights {
     struct quire_weights_store *store;
 };
 
+/* What loading them will take, mapped pages included, without loading anything. Errors:
+ * QUIRE_UNSUPP, QUIRE_NOMEM. */
+int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
+                                 const quire_model_desc *desc, const quire_model_opts *opts,
+                                 quire_error *err);
+
 /* Load what desc (of the same file) names; the file may be closed afterwards. Errors: QUIRE_IO,
  * QUIRE_UNSUPP, QUIRE_NOMEM. Memory: free with quire_weights_destroy(). */
 int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_model_desc *desc,

@@ -292,6 +292,8 @@ static void bench_measures_each_depth(void **state)
         assert_int_equal(integer(row, "kv_bytes"), 2 * 64 * formats[i].token_bytes);
         assert_true(integer(row, "kv_extent_bytes") >= integer(row, "kv_bytes"));
         assert_true(real(row, "roofline_share") > 0);
+        assert_true(real(row, "attention_roofline_share") > 0);
+        assert_true(integer(row, "resident_peak_bytes") > 1 << 20);
         assert_true(json_is_null(
             json_object_get(find_row(rows, "prefill", formats[i].kv, 0), "roofline_share")));
     }
@@ -320,6 +322,45 @@ static void bench_compares_caches(void **state)
         assert_int_equal(integer(json_array_get(rows, 0), "kv_bytes"), cases[i].kv_bytes);
         json_decref(rows);
     }
+}
+
+/* Four sequences share 100 tokens: a whole page once, and of the partly filled one a copy each. */
+static void bench_shares_a_prefix(void **state)
+{
+    json_t *rows =
+        program_json(PROGRAM("bench", "-m", program_model(), "-n", "4", "-d", "0,30", "--sequences",
+                             "4", "--shared-prefix", "100", "--kv", "f16,q8", "-r", "2", "--json"));
+    program_result refused;
+
+    (void)state;
+    assert_int_equal(json_array_size(rows), 4); /* no prefill */
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+        const json_int_t token_bytes = i < 2 ? 64 : 40;
+        const json_int_t depth = i % 2 == 0 ? 0 : 30;
+
+        assert_string_equal(json_string_value(json_object_get(row, "test")), "decode");
+        assert_int_equal(integer(row, "sequences"), 4);
+        assert_int_equal(integer(row, "shared_prefix"), 100);
+        assert_int_equal(integer(row, "depth"), depth);
+        assert_true(real(row, "tokens_per_second") > 0);
+        assert_int_equal(integer(row, "kv_computed_bytes"), (100 + 4 * (depth + 4)) * token_bytes);
+        assert_int_equal(integer(row, "kv_bytes"),
+                         (1 + 4 * (depth == 0 ? 1 : 2)) * 64 * token_bytes);
+    }
+    json_decref(rows);
+    refused = program_expect(
+        2, PROGRAM("bench", "-m", program_model(), "--sequences", "2", "--cache", "none"));
+    assert_says(refused.err, "need --cache paged");
+    program_free(&refused);
+    refused =
+        program_expect(2, PROGRAM("bench", "-m", program_model(), "--sequences", "9", "-b", "8"));
+    assert_says(refused.err, "larger than a step");
+    program_free(&refused);
+    refused =
+        program_expect(2, PROGRAM("bench", "-m", program_model(), "--sequences", "2", "-n", "0"));
+    assert_says(refused.err, "a decode test");
+    program_free(&refused);
 }
 
 static void bench_as_text(void **state)
@@ -353,6 +394,7 @@ int main(void)
         cmocka_unit_test(bench_measures_each_depth),
         cmocka_unit_test(bench_compares_caches),
         cmocka_unit_test(bench_as_text),
+        cmocka_unit_test(bench_shares_a_prefix),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -214,9 +214,11 @@ static void info_counts_bytes(void **state)
         json_int_t token_bytes;
     } formats[] = { { "f32", 128 }, { "f16", 64 }, { "bf16", 64 }, { "q8", 40 },
                     { "q6", 38 },   { "q5", 36 },  { "q4", 26 },   { "q3", 32 } };
-    json_t *document = program_json(PROGRAM("info", program_model(), "--memory", "1MiB", "--json"));
+    json_t *document =
+        program_json(PROGRAM("info", program_model(), "--memory", "64MiB", "--json"));
     json_t *kv = json_object_get(document, "kv");
-    json_int_t left = (1 << 20) - integer(document, "weight_bytes");
+    json_t *need = json_object_get(document, "need");
+    json_int_t left = (64 << 20) - integer(need, "total_bytes") + integer(need, "kv_bytes");
 
     (void)state;
     assert_int_equal(integer(document, "n_layer"), 2);
@@ -224,7 +226,14 @@ static void info_counts_bytes(void **state)
     assert_int_equal(integer(document, "d_k"), 8);
     assert_int_equal(integer(document, "n_vocab"), 268);
     assert_int_equal(integer(document, "n_ctx_train"), 512);
-    assert_int_equal(integer(document, "memory_bytes"), 1 << 20);
+    assert_int_equal(integer(document, "memory_bytes"), 64 << 20);
+    assert_int_equal(integer(need, "tokens"), 512);
+    assert_int_equal(integer(need, "kv_bytes"), 512 * 64);
+    assert_int_equal(integer(need, "total_bytes"),
+                     integer(need, "weights_bytes") + integer(need, "kv_bytes") +
+                         integer(need, "buffers_bytes") + integer(need, "program_bytes"));
+    assert_true(json_is_true(json_object_get(need, "fits")));
+    assert_int_equal(integer(need, "missing_bytes"), 0);
     assert_true(left > 0);
     assert_int_equal(json_array_size(kv), COUNT(formats));
     for (size_t i = 0; i < COUNT(formats); i++) {
@@ -234,8 +243,9 @@ static void info_counts_bytes(void **state)
         assert_string_equal(json_string_value(json_object_get(row, "kv")), formats[i].kv);
         assert_int_equal(integer(row, "bytes_per_token"), formats[i].token_bytes);
         assert_int_equal(integer(row, "train_context_bytes"), 512 * formats[i].token_bytes);
-        assert_int_equal(integer(row, "longest_context_tokens"),
-                         left / (64 * formats[i].token_bytes) * 64);
+        /* Buffers grow a little with the context, so it is a little less than what is left. */
+        assert_true(integer(row, "longest_context_tokens") <= left / formats[i].token_bytes);
+        assert_true(integer(row, "longest_context_tokens") > left / formats[i].token_bytes / 2);
         assert_int_equal(integer(json_array_get(contexts, 0), "tokens"), 512);
         for (size_t j = 0; j < json_array_size(contexts); j++) {
             const json_t *context = json_array_get(contexts, j);
@@ -245,6 +255,47 @@ static void info_counts_bytes(void **state)
         }
     }
     json_decref(document);
+}
+
+/* What info calls the longest context fits, and the next page does not; the other commands refuse
+ * it before loading. */
+static void memory_limit_is_one(void **state)
+{
+    json_t *document =
+        program_json(PROGRAM("info", program_model(), "--memory", "64MiB", "--json"));
+    json_int_t longest =
+        integer(json_array_get(json_object_get(document, "kv"), 0), "longest_context_tokens");
+    char fits[24];
+    char more[24];
+    program_result result;
+    json_t *need;
+
+    (void)state;
+    (void)snprintf(fits, sizeof(fits), "%d", (int)longest);
+    (void)snprintf(more, sizeof(more), "%d", (int)longest + 1);
+    json_decref(document);
+    document = program_json(
+        PROGRAM("info", program_model(), "--memory", "64MiB", "--json", "-c", fits, "--kv", "f32"));
+    assert_true(json_is_true(json_object_get(json_object_get(document, "need"), "fits")));
+    json_decref(document);
+    document = program_json(
+        PROGRAM("info", program_model(), "--memory", "64MiB", "--json", "-c", more, "--kv", "f32"));
+    need = json_object_get(document, "need");
+    assert_true(json_is_false(json_object_get(need, "fits")));
+    assert_true(integer(need, "missing_bytes") > 0);
+    json_decref(document);
+
+    result = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "--memory-limit",
+                                       "64MiB", "-c", more, "--kv", "f32"));
+    assert_says(result.err, "tokens of KV f32:f32 need 67.1 MB (weights ");
+    assert_says(result.err, "the limit is 67.1 MB");
+    assert_says(result.err, "too much");
+    assert_string_equal(result.out, "");
+    program_free(&result);
+    result = program_expect(1, PROGRAM("bench", "-m", program_model(), "--memory-limit", "1M"));
+    assert_says(result.err, "the limit is 1.00 MB");
+    assert_string_equal(result.out, "");
+    program_free(&result);
 }
 
 static void info_as_text(void **state)
@@ -257,6 +308,9 @@ static void info_as_text(void **state)
     assert_says(result.out, "512 tokens in training");
     assert_says(result.out, "512*");
     assert_says(result.out, "q8");
+    assert_says(result.out, "Memory for 512 tokens of KV f16");
+    assert_says(result.out, "to spare");
+    assert_says(small.out, "too much");
     assert_string_equal(result.err, "");
     assert_says(small.out, "weights do not fit");
     program_free(&result);
@@ -269,7 +323,8 @@ int main(void)
         cmocka_unit_test(help_and_version),  cmocka_unit_test(version_as_json),
         cmocka_unit_test(wrong_usage),       cmocka_unit_test(no_arguments),
         cmocka_unit_test(bad_model_files),   cmocka_unit_test(lost_output),
-        cmocka_unit_test(info_counts_bytes), cmocka_unit_test(info_as_text),
+        cmocka_unit_test(info_counts_bytes), cmocka_unit_test(memory_limit_is_one),
+        cmocka_unit_test(info_as_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

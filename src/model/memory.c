@@ -1,0 +1,182 @@
+/* memory.c - the arithmetic of memory.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/memory.h"
+
+#include "base/parse.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Code and libraries, thread stacks, what malloc keeps: 11 MB with a model of 1 MB. */
+#define PROGRAM_BYTES ((uint64_t)24 << 20)
+/* A token's text, score, type and its places in libllama's tables: about 220 bytes with a
+ * vocabulary of 49,152; texts can be longer. */
+#define VOCAB_TOKEN_BYTES ((uint64_t)512)
+/* Tokens that sealed formats keep in their hot form as well, beside those of a batch: the recent
+ * window, its open page and the sinks. */
+#define HOT_TOKENS ((uint64_t)128)
+#define HOT_PAGES  ((uint64_t)3)
+
+#define N_BATCH_DEFAULT     512u
+#define N_SEQS_DEFAULT      16u
+#define PAGE_TOKENS_DEFAULT 64u
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static quire_runtime_opts opts_resolve(const quire_model_desc *desc, const quire_runtime_opts *opts)
+{
+    quire_runtime_opts o = *opts;
+
+    o.n_ctx = o.n_ctx != 0 ? o.n_ctx : desc->n_ctx_train;
+    o.n_batch = o.n_batch != 0 ? o.n_batch : N_BATCH_DEFAULT;
+    o.n_seqs_max = o.n_seqs_max != 0 ? o.n_seqs_max : N_SEQS_DEFAULT;
+    o.page_tokens = o.page_tokens != 0 ? o.page_tokens : PAGE_TOKENS_DEFAULT;
+    if (o.n_seqs_max == 1 && o.n_batch > o.n_ctx) {
+        o.n_batch = o.n_ctx;
+    }
+    return o;
+}
+
+static uint64_t pages_bytes(uint64_t n_tokens, uint64_t token_bytes, uint32_t page_tokens)
+{
+    return (n_tokens + page_tokens - 1) / page_tokens * page_tokens * token_bytes;
+}
+
+/* Pages in the hot form of the sides that are sealed. */
+static uint64_t hot_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+{
+    const uint64_t n_tokens = HOT_TOKENS + HOT_PAGES * o->page_tokens + o->n_batch;
+
+    if (!quire_format_is_sealed(o->k_format) && !quire_format_is_sealed(o->v_format)) {
+        return 0;
+    }
+    return pages_bytes(n_tokens,
+                       quire_model_kv_bytes_per_token(desc, QUIRE_FORMAT_HOT, QUIRE_FORMAT_HOT),
+                       o->page_tokens);
+}
+
+/* Without a budget of its own the cache gets what one sequence needs; with one, every sequence may
+ * grow up to the context within it. */
+static uint64_t kv_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+{
+    const uint64_t n_seqs = o->kv_budget_bytes != 0 ? o->n_seqs_max : 1;
+    const uint64_t token_bytes = quire_model_kv_bytes_per_token(desc, o->k_format, o->v_format);
+    const uint64_t all_bytes =
+        n_seqs * (pages_bytes(o->n_ctx, token_bytes, o->page_tokens) + hot_bytes(desc, o));
+
+    return o->kv_budget_bytes != 0 && o->kv_budget_bytes < all_bytes ? o->kv_budget_bytes
+                                                                     : all_bytes;
+}
+
+/* The compute buffer of a full batch is largest in the attention of a layer, in its feed-forward,
+ * or at the logits; ggml takes beside it a copy of a product's input, rounded to what the weights
+ * are multiplied with. */
+static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+{
+    const uint64_t n_embd = desc->n_embd, n_ff = desc->n_ff;
+    const uint64_t n_q = (uint64_t)desc->n_head * larger(desc->d_k, desc->d_v);
+    const uint64_t n_kv = (uint64_t)desc->n_kv_head * (desc->d_k + desc->d_v);
+    const uint64_t attention = 2 * n_embd + 3 * n_q + 2 * n_kv;
+    const uint64_t feed_forward = 2 * n_embd + 3 * n_ff;
+    const uint64_t logits = 2 * n_embd + desc->n_vocab;
+    const uint64_t widest = larger(larger(attention, feed_forward), logits);
+    const uint64_t copy = larger(larger(n_embd, n_ff), n_q);
+    /* Attention cuts a long sequence every 1,024 tokens; see attn_plan.c. */
+    const uint64_t n_splits = (uint64_t)o->n_ctx / 1024 + 1;
+    const uint64_t partials =
+        n_splits * 2 * (desc->n_head + 32u) * (larger(desc->d_k, desc->d_v) + 18);
+
+    return sizeof(float) * (o->n_batch * (widest + copy) + partials);
+}
+
+void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                           quire_memory_need *out)
+{
+    const quire_runtime_opts o = opts_resolve(desc, opts);
+
+    *out = (quire_memory_need){
+        .n_ctx = o.n_ctx,
+        .weights_bytes = desc->resident_bytes,
+        .kv_bytes = kv_bytes(desc, &o),
+        .buffers_bytes = buffers_bytes(desc, &o),
+        .program_bytes = PROGRAM_BYTES + VOCAB_TOKEN_BYTES * desc->n_vocab,
+    };
+    out->total_bytes = out->weights_bytes + out->kv_bytes + out->buffers_bytes + out->program_bytes;
+}
+
+uint32_t quire_memory_tokens_max(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                                 uint64_t limit_bytes, uint32_t tokens_max)
+{
+    quire_runtime_opts o = opts_resolve(desc, opts);
+    uint32_t fits = 0;
+    uint32_t too_many = tokens_max / o.page_tokens + 1;
+
+    o.n_batch = opts->n_batch;
+    o.kv_budget_bytes = 0;
+    while (too_many - fits > 1) {
+        const uint32_t n_pages = fits + (too_many - fits) / 2;
+        quire_memory_need need;
+
+        o.n_ctx = n_pages * o.page_tokens;
+        quire_memory_need_get(desc, &o, &need);
+        if (need.total_bytes <= limit_bytes) {
+            fits = n_pages;
+        } else {
+            too_many = n_pages;
+        }
+    }
+    return fits * o.page_tokens;
+}
+
+/* "16.1 GB (weights 7.16 GB, KV 8.72 GB, ...)" */
+static void need_text(const quire_memory_need *need, char *text, size_t text_bytes)
+{
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } parts[] = {
+        { "weights", need->weights_bytes },
+        { "KV", need->kv_bytes },
+        { "buffers", need->buffers_bytes },
+        { "program", need->program_bytes },
+    };
+    char bytes[16];
+    size_t n = 0;
+
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && n < text_bytes; i++) {
+        n += (size_t)snprintf(text + n, text_bytes - n, "%s%s %s", i > 0 ? ", " : "", parts[i].name,
+                              quire_format_bytes(parts[i].bytes, bytes, sizeof bytes));
+    }
+}
+
+int quire_memory_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                       uint64_t limit_bytes, quire_error *err)
+{
+    const uint32_t tokens = quire_memory_tokens_max(desc, opts, limit_bytes, 1u << 30);
+    quire_memory_need need;
+    char parts[128], total[16], limit[16], missing[16], ctx[48];
+
+    quire_memory_need_get(desc, opts, &need);
+    if (need.total_bytes <= limit_bytes) {
+        return QUIRE_OK;
+    }
+    need_text(&need, parts, sizeof parts);
+    if (tokens > 0) {
+        (void)snprintf(ctx, sizeof ctx, "a shorter context (-c %u fits), ", tokens);
+    } else {
+        ctx[0] = '\0';
+    }
+    return quire_error_set(
+        err, QUIRE_NOMEM,
+        "%u tokens of KV %s:%s need %s (%s), the limit is %s: %s too much. Choose %sa smaller KV "
+        "format (--kv) or smaller weights, or set --memory-limit",
+        need.n_ctx, quire_format_name(opts->k_format), quire_format_name(opts->v_format),
+        quire_format_bytes(need.total_bytes, total, sizeof total), parts,
+        quire_format_bytes(limit_bytes, limit, sizeof limit),
+        quire_format_bytes(need.total_bytes - limit_bytes, missing, sizeof missing), ctx);
+}

@@ -1,0 +1,55 @@
+/* memory.h - does a model with its KV cache fit in memory? Worked out before anything is loaded.
+ *
+ *   need = weights, as they will be resident (repacked copies included)
+ *        + KV pages of the whole context
+ *        + buffers of a step (activations, logits, attention's partial results)
+ *        + the program itself
+ *
+ * Weights and KV are exact; buffers are an upper estimate of what graph.c and the attention
+ * workspace reserve, the program an allowance for code, vocabulary and tables. Tests hold the
+ * estimate against what a runtime takes.
+ *
+ * Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_MEMORY_H
+#define QUIRE_MODEL_MEMORY_H
+
+#include "model/runtime.h"
+
+typedef struct quire_memory_need {
+    uint32_t n_ctx; /* tokens that kv_bytes is for */
+    uint64_t weights_bytes;
+    uint64_t kv_bytes;
+    uint64_t buffers_bytes;
+    uint64_t program_bytes;
+    uint64_t total_bytes;
+} quire_memory_need;
+
+/* What a runtime with these options takes; zeros in opts stand for the runtime's defaults. */
+void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                           quire_memory_need *out);
+
+/* The longest context with which the need stays within limit_bytes, in whole pages and at most
+ * tokens_max; 0 when not even one page fits. opts->n_ctx and opts->kv_budget_bytes are not looked
+ * at. */
+uint32_t quire_memory_tokens_max(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                                 uint64_t limit_bytes, uint32_t tokens_max);
+
+/* Refuse what does not fit: the message names need, limit, the difference and what to change.
+ * Errors: QUIRE_NOMEM. */
+int quire_memory_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                       uint64_t limit_bytes, quire_error *err);
+
+/* Bytes this process may still take without swapping: what the system calls available, or less
+ * where a control group (version 1 or 2) allows less. UINT64_MAX when the system does not say. */
+uint64_t quire_memory_available(void);
+
+/* The same, read below a folder instead of "/"; for tests. */
+uint64_t quire_memory_available_in(const char *root);
+
+/* The most memory that this process had resident so far (VmHWM), mapped files included; 0 when the
+ * system does not say. */
+uint64_t quire_memory_resident_peak(void);
+
+#endif /* QUIRE_MODEL_MEMORY_H */

@@ -1,0 +1,393 @@
+/* test_memory.c - what a model needs is worked out before it is loaded, and is what it then takes.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "model/memory.h"
+#include "model/model_internal.h"
+#include "model_fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MIB ((uint64_t)1 << 20)
+
+static gguf_gen_opts shape(enum ggml_type type, bool is_tied)
+{
+    gguf_gen_opts opts;
+
+    assert_true(gguf_gen_shape("tiny-llama", &opts));
+    opts.type = type;
+    opts.is_tied = is_tied;
+    opts.seed = 3;
+    return opts;
+}
+
+static quire_runtime_opts opts_of(uint32_t n_ctx)
+{
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+
+    opts.n_ctx = n_ctx;
+    opts.n_seqs_max = 1;
+    opts.n_threads = 2;
+    return opts;
+}
+
+/* ---- weights ---- */
+
+/* Known before loading, for weights that are mapped, repacked, and both. */
+static void weights_are_known(void **state)
+{
+    static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0,
+                                            GGML_TYPE_Q4_0 };
+
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof types / sizeof types[0]; i++) {
+        const bool is_tied = i % 2 == 1;
+        const gguf_gen_opts gen = shape(types[i / 2], is_tied);
+        quire_model *model = fixture_open(fixture_generate(&gen));
+        const quire_weights *w = model->weights;
+        const bool is_shared = w->output->data == w->tok_embd->data;
+
+        assert_int_equal(model->desc.resident_bytes, w->mapped_bytes + w->repacked_bytes -
+                                                         (is_shared ? model->desc.embd_bytes : 0));
+        assert_true(model->desc.resident_bytes >= model->desc.weight_bytes);
+        assert_true(model->desc.resident_bytes <=
+                    model->desc.weight_bytes + (is_tied ? model->desc.embd_bytes : 0));
+        quire_model_close(model);
+        fixture_generated_remove();
+    }
+}
+
+typedef struct asked {
+    unsigned n;
+    uint64_t resident_bytes;
+    int answer;
+} asked;
+
+static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
+{
+    asked *a = ctx;
+
+    a->n++;
+    a->resident_bytes = desc->resident_bytes;
+    return a->answer < 0 ? quire_error_set(err, a->answer, "not today") : QUIRE_OK;
+}
+
+static void progress_counts(void *ctx, float done)
+{
+    (void)done;
+    ++*(unsigned *)ctx;
+}
+
+static void opening_can_be_refused(void **state)
+{
+    const gguf_gen_opts gen = shape(GGML_TYPE_Q8_0, false);
+    const char *path = fixture_generate(&gen);
+    asked a = { .answer = QUIRE_OK };
+    unsigned n_progress = 0;
+    quire_model_opts opts = {
+        .admit = admit, .admit_ctx = &a, .progress = progress_counts, .progress_ctx = &n_progress
+    };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_model *model = NULL;
+
+    (void)state;
+    assert_int_equal(quire_model_open(&model, path, &opts, &err), QUIRE_OK);
+    assert_int_equal(a.n, 1);
+    assert_int_equal(a.resident_bytes, quire_model_desc_get(model)->resident_bytes);
+    assert_true(n_progress > 0);
+    quire_model_close(model);
+
+    a = (asked){ .answer = QUIRE_NOMEM };
+    n_progress = 0;
+    assert_int_equal(quire_model_open(&model, path, &opts, &err), QUIRE_NOMEM);
+    assert_null(model);
+    assert_string_equal(err.message, "not today");
+    assert_int_equal(a.n, 1);
+    assert_int_equal(n_progress, 0); /* nothing was loaded */
+    fixture_generated_remove();
+}
+
+/* ---- the sum ---- */
+
+static void kv_is_exact(void **state)
+{
+    static const struct {
+        quire_format k, v;
+        uint64_t token_bytes; /* 3 layers x 2 kv heads x (K + V) x 32 values */
+    } formats[] = { { QUIRE_FORMAT_F32, QUIRE_FORMAT_F32, 6 * 256 },
+                    { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16, 6 * 128 },
+                    { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8, 6 * 68 },
+                    { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8, 6 * 98 } };
+    const gguf_gen_opts gen = shape(GGML_TYPE_F32, false);
+    quire_model *model = fixture_open(fixture_generate(&gen));
+    quire_memory_need need;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        quire_runtime_opts opts = opts_of(1000); /* 16 pages of 64 */
+
+        opts.k_format = formats[i].k;
+        opts.v_format = formats[i].v;
+        quire_memory_need_get(&model->desc, &opts, &need);
+        assert_int_equal(need.n_ctx, 1000);
+        assert_int_equal(need.kv_bytes, 1024 * formats[i].token_bytes);
+        assert_int_equal(need.weights_bytes, model->desc.resident_bytes);
+        assert_int_equal(need.total_bytes, need.weights_bytes + need.kv_bytes + need.buffers_bytes +
+                                               need.program_bytes);
+        opts.n_seqs_max = 4;
+        quire_memory_need_get(&model->desc, &opts, &need);
+        assert_int_equal(need.kv_bytes, 1024 * formats[i].token_bytes);
+        opts.kv_budget_bytes = 2500 * formats[i].token_bytes;
+        quire_memory_need_get(&model->desc, &opts, &need);
+        assert_int_equal(need.kv_bytes, opts.kv_budget_bytes);
+        opts.kv_budget_bytes = 1u << 30;
+        quire_memory_need_get(&model->desc, &opts, &need);
+        assert_int_equal(need.kv_bytes, 4 * 1024 * formats[i].token_bytes);
+    }
+    quire_memory_need_get(&model->desc, &(quire_runtime_opts){ 0 }, &need);
+    assert_int_equal(need.n_ctx, model->desc.n_ctx_train);
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
+/* What a sealed format saves is more than its hot pages cost, once the context is long. */
+static void sealed_formats_take_less(void **state)
+{
+    static const quire_format formats[] = { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q6, QUIRE_FORMAT_Q5,
+                                            QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q3 };
+    const gguf_gen_opts gen = shape(GGML_TYPE_F32, false);
+    quire_model *model = fixture_open(fixture_generate(&gen));
+    uint64_t last_bytes = UINT64_MAX;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        quire_runtime_opts opts = opts_of(1u << 16);
+        quire_memory_need need;
+
+        opts.k_format = opts.v_format = formats[i];
+        quire_memory_need_get(&model->desc, &opts, &need);
+        assert_true(need.kv_bytes >=
+                    ((uint64_t)1 << 16) *
+                        quire_model_kv_bytes_per_token(&model->desc, formats[i], formats[i]));
+        if (quire_tile_bytes(formats[i], QUIRE_SIDE_K, 32) <
+            quire_tile_bytes(formats[i > 0 ? i - 1 : 0], QUIRE_SIDE_K, 32)) {
+            assert_true(need.kv_bytes < last_bytes);
+        }
+        last_bytes = need.kv_bytes;
+    }
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
+/* The estimate bounds what ggml reserves, and is not far above it. */
+static void buffers_are_bounded(void **state)
+{
+    static const struct {
+        uint32_t n_embd, n_ff, n_vocab, n_batch;
+    } cases[] = { { 128, 256, 8192, 512 }, /* logits are largest */
+                  { 128, 4096, 512, 512 }, /* feed-forward */
+                  { 256, 256, 300, 256 },  /* attention */
+                  { 128, 256, 512, 7 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gguf_gen_opts gen = shape(GGML_TYPE_F16, false);
+        quire_runtime_opts opts = opts_of(1024);
+        quire_runtime_stats stats;
+        quire_memory_need need;
+        quire_runtime *runtime;
+        quire_model *model;
+
+        gen.n_embd = cases[i].n_embd;
+        gen.n_ff = cases[i].n_ff;
+        gen.n_vocab = cases[i].n_vocab;
+        opts.n_batch = cases[i].n_batch;
+        model = fixture_open(fixture_generate(&gen));
+        runtime = fixture_runtime(model, &opts);
+        quire_runtime_stats_get(runtime, &stats);
+        quire_memory_need_get(&model->desc, &opts, &need);
+        if (need.buffers_bytes < stats.compute_buffer_bytes ||
+            need.buffers_bytes > 3 * stats.compute_buffer_bytes + MIB) {
+            fail_msg("case %zu: estimated %llu bytes, reserved %llu", i,
+                     (unsigned long long)need.buffers_bytes,
+                     (unsigned long long)stats.compute_buffer_bytes);
+        }
+        quire_runtime_destroy(runtime);
+        quire_model_close(model);
+        fixture_generated_remove();
+    }
+}
+
+/* ---- the limit ---- */
+
+static void limit_is_exact(void **state)
+{
+    const gguf_gen_opts gen = shape(GGML_TYPE_Q8_0, false);
+    quire_model *model = fixture_open(fixture_generate(&gen));
+    const quire_runtime_opts opts = opts_of(1u << 16);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_memory_need need;
+
+    (void)state;
+    quire_memory_need_get(&model->desc, &opts, &need);
+    assert_int_equal(quire_memory_check(&model->desc, &opts, need.total_bytes, &err), QUIRE_OK);
+    assert_int_equal(quire_memory_check(&model->desc, &opts, UINT64_MAX, &err), QUIRE_OK);
+    assert_int_equal(quire_memory_check(&model->desc, &opts, need.total_bytes - 1, &err),
+                     QUIRE_NOMEM);
+    assert_int_equal(
+        quire_memory_check(&model->desc, &opts, need.total_bytes - 10 * 1000 * 1000, &err),
+        QUIRE_NOMEM);
+    assert_non_null(strstr(err.message, "65536 tokens of KV f16:f16 need "));
+    assert_non_null(strstr(err.message, ": 10.0 MB too much"));
+    assert_non_null(strstr(err.message, "(-c "));
+    assert_non_null(strstr(err.message, "--kv"));
+    assert_non_null(strstr(err.message, "--memory-limit"));
+    /* Where not a page fits, no context is offered. */
+    assert_int_equal(quire_memory_check(&model->desc, &opts, 1000, &err), QUIRE_NOMEM);
+    assert_null(strstr(err.message, "(-c "));
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
+static void longest_context_fits(void **state)
+{
+    const gguf_gen_opts gen = shape(GGML_TYPE_Q8_0, false);
+    quire_model *model = fixture_open(fixture_generate(&gen));
+    quire_runtime_opts opts = opts_of(0);
+    quire_memory_need need;
+
+    (void)state;
+    for (uint64_t limit = 32 * MIB; limit <= 512 * MIB; limit *= 2) {
+        opts.n_ctx = quire_memory_tokens_max(&model->desc, &opts, limit, 1u << 20);
+        assert_int_equal(opts.n_ctx % 64, 0);
+        assert_in_range(opts.n_ctx, 64, (1u << 20) - 64);
+        assert_int_equal(quire_memory_check(&model->desc, &opts, limit, NULL), QUIRE_OK);
+        opts.n_ctx += 64;
+        quire_memory_need_get(&model->desc, &opts, &need);
+        assert_true(need.total_bytes > limit);
+        assert_int_equal(quire_memory_tokens_max(&model->desc, &opts, limit, 640), 640);
+    }
+    assert_int_equal(quire_memory_tokens_max(&model->desc, &opts, 1 * MIB, 1u << 20), 0);
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
+/* ---- what is available ---- */
+
+static char fake_root[64];
+
+static void fake_file(const char *path, const char *text)
+{
+    char full[512];
+    FILE *file;
+
+    (void)snprintf(full, sizeof full, "%s%s", fake_root, path);
+    for (char *slash = strchr(full + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        (void)mkdir(full, 0700);
+        *slash = '/';
+    }
+    file = fopen(full, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static int fake_begin(void **state)
+{
+    (void)state;
+    (void)snprintf(fake_root, sizeof fake_root, "/tmp/quire-memory-XXXXXX");
+    return mkdtemp(fake_root) != NULL ? 0 : -1;
+}
+
+static int fake_end(void **state)
+{
+    char command[128];
+
+    (void)state;
+    (void)snprintf(command, sizeof command, "rm -rf '%s'", fake_root);
+    return system(command);
+}
+
+static void available_of_the_machine(void **state)
+{
+    (void)state;
+    assert_true(quire_memory_available_in(fake_root) == UINT64_MAX);
+    fake_file("/proc/meminfo", "MemTotal:       24684092 kB\nMemFree: 7 kB\n");
+    assert_int_equal(quire_memory_available_in(fake_root), (uint64_t)24684092 * 1024);
+    fake_file("/proc/meminfo", "MemTotal: 24684092 kB\nMemAvailable:   1000 kB\n");
+    assert_int_equal(quire_memory_available_in(fake_root), 1000 * 1024);
+    /* A group that is not there, and one without a limit, change nothing. */
+    fake_file("/proc/self/cgroup", "4:cpu,memory:/none\n0::/a/b\n");
+    fake_file("/sys/fs/cgroup/a/b/memory.max", "max\n");
+    fake_file("/sys/fs/cgroup/a/b/memory.current", "5\n");
+    assert_int_equal(quire_memory_available_in(fake_root), 1000 * 1024);
+}
+
+static void available_of_a_group(void **state)
+{
+    (void)state;
+    fake_file("/proc/meminfo", "MemAvailable:   100000 kB\n");
+    fake_file("/proc/self/cgroup", "0::/a/b\n");
+    fake_file("/sys/fs/cgroup/a/b/memory.max", "50000000\n");
+    fake_file("/sys/fs/cgroup/a/b/memory.current", "30000000\n");
+    fake_file("/sys/fs/cgroup/a/b/memory.stat",
+              "anon 20000000\nfile 9\nactive_file 4000000\ninactive_file 6000000\n");
+    assert_int_equal(quire_memory_available_in(fake_root), 30000000);
+    /* Its parent is tighter; used up, it leaves nothing. */
+    fake_file("/sys/fs/cgroup/a/memory.max", "40000000\n");
+    fake_file("/sys/fs/cgroup/a/memory.current", "15000000\n");
+    assert_int_equal(quire_memory_available_in(fake_root), 25000000);
+    fake_file("/sys/fs/cgroup/a/memory.current", "45000000\n");
+    assert_int_equal(quire_memory_available_in(fake_root), 0);
+}
+
+static void available_of_an_old_group(void **state)
+{
+    (void)state;
+    fake_file("/proc/meminfo", "MemAvailable:   100000 kB\n");
+    fake_file("/proc/self/cgroup", "3:cpu,memory:/job\n2:cpuset:/\n");
+    fake_file("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    fake_file("/sys/fs/cgroup/memory/memory.usage_in_bytes", "5\n");
+    fake_file("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "7000000\n");
+    fake_file("/sys/fs/cgroup/memory/job/memory.usage_in_bytes", "3000000\n");
+    fake_file("/sys/fs/cgroup/memory/job/memory.stat",
+              "inactive_file 9\ntotal_inactive_file 500000\ntotal_active_file 500000\n");
+    assert_int_equal(quire_memory_available_in(fake_root), 5000000);
+}
+
+static void this_machine_says(void **state)
+{
+    (void)state;
+    assert_true(quire_memory_available() > 0);
+    assert_true(quire_memory_resident_peak() > MIB);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_are_known),
+        cmocka_unit_test(opening_can_be_refused),
+        cmocka_unit_test(kv_is_exact),
+        cmocka_unit_test(sealed_formats_take_less),
+        cmocka_unit_test(buffers_are_bounded),
+        cmocka_unit_test(limit_is_exact),
+        cmocka_unit_test(longest_context_fits),
+        cmocka_unit_test_setup_teardown(available_of_the_machine, fake_begin, fake_end),
+        cmocka_unit_test_setup_teardown(available_of_a_group, fake_begin, fake_end),
+        cmocka_unit_test_setup_teardown(available_of_an_old_group, fake_begin, fake_end),
+        cmocka_unit_test(this_machine_says),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -20,6 +20,7 @@
 #ifndef QUIRE_CORE_POOL_H
 #define QUIRE_CORE_POOL_H
 
+#include "base/check.h"
 #include "core/counter.h"
 #include "core/extent.h"
 #include "core/history.h"
@@ -195,8 +196,10 @@ void quire_pool_copy(quire_pool *pool, quire_page_id to, quire_page_id from, qui
 void quire_pool_history(quire_pool *pool, quire_history_kind kind, quire_page_id id,
                         quire_seq_id seq);
 
+/* id is not the null page: entries that are holes have nothing in the pool. */
 static inline const quire_page *quire_pool_page(const quire_pool *pool, quire_page_id id)
 {
+    QUIRE_ASSERT(id != QUIRE_PAGE_NULL && id < pool->id_end);
     return &pool->pages[id];
 }
 

@@ -367,21 +367,32 @@ static uint64_t token_bytes(const quire_model_desc *desc, quire_format format, q
     return (uint64_t)desc->n_kv_head * (quire_tile_bytes(format, side, d) / QUIRE_TILE_TOKENS);
 }
 
+static uint64_t pair_bytes(const quire_model_desc *desc, quire_kv_pair pair)
+{
+    return token_bytes(desc, pair.k, QUIRE_SIDE_K) + token_bytes(desc, pair.v, QUIRE_SIDE_V);
+}
+
+static uint64_t pair_hot_bytes(const quire_model_desc *desc, quire_kv_pair pair)
+{
+    uint64_t bytes = 0;
+
+    if (quire_format_is_sealed(pair.k)) {
+        bytes += token_bytes(desc, QUIRE_FORMAT_HOT, QUIRE_SIDE_K);
+    }
+    if (quire_format_is_sealed(pair.v)) {
+        bytes += token_bytes(desc, QUIRE_FORMAT_HOT, QUIRE_SIDE_V);
+    }
+    return bytes;
+}
+
 uint64_t quire_kv_bytes_per_token(const quire_model_desc *desc, const quire_kv_pair *pairs)
 {
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < desc->n_stored; i++) {
-        bytes += token_bytes(desc, pairs[i].k, QUIRE_SIDE_K);
-        bytes += token_bytes(desc, pairs[i].v, QUIRE_SIDE_V);
+        bytes += pair_bytes(desc, pairs[i]);
     }
     return bytes;
-}
-
-uint64_t quire_kv_uniform_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair)
-{
-    return desc->n_stored *
-           (token_bytes(desc, pair.k, QUIRE_SIDE_K) + token_bytes(desc, pair.v, QUIRE_SIDE_V));
 }
 
 uint64_t quire_kv_hot_bytes_per_token(const quire_model_desc *desc, const quire_kv_pair *pairs)
@@ -389,14 +400,19 @@ uint64_t quire_kv_hot_bytes_per_token(const quire_model_desc *desc, const quire_
     uint64_t bytes = 0;
 
     for (uint32_t i = 0; i < desc->n_stored; i++) {
-        if (quire_format_is_sealed(pairs[i].k)) {
-            bytes += token_bytes(desc, QUIRE_FORMAT_HOT, QUIRE_SIDE_K);
-        }
-        if (quire_format_is_sealed(pairs[i].v)) {
-            bytes += token_bytes(desc, QUIRE_FORMAT_HOT, QUIRE_SIDE_V);
-        }
+        bytes += pair_hot_bytes(desc, pairs[i]);
     }
     return bytes;
+}
+
+uint64_t quire_kv_uniform_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair)
+{
+    return desc->n_stored * pair_bytes(desc, pair);
+}
+
+uint64_t quire_kv_uniform_hot_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair)
+{
+    return desc->n_stored * pair_hot_bytes(desc, pair);
 }
 
 double quire_kv_bits(const quire_model_desc *desc, const quire_kv_pair *pairs)

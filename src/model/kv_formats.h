@@ -93,7 +93,8 @@ uint64_t quire_kv_bytes_per_token(const quire_model_desc *desc, const quire_kv_p
 /* Hot-page bytes of one token: the sealed sides in QUIRE_FORMAT_HOT. 0 when there are none. */
 uint64_t quire_kv_hot_bytes_per_token(const quire_model_desc *desc, const quire_kv_pair *pairs);
 
-/* quire_kv_bytes_per_token() of one pair in all layers. */
+/* The same two of one pair in all layers. */
 uint64_t quire_kv_uniform_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair);
+uint64_t quire_kv_uniform_hot_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair);
 
 #endif /* QUIRE_MODEL_KV_FORMATS_H */

@@ -10,14 +10,8 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
-
-/* Hadamard rotation of K before it is rounded to q8: keys have outlier dimensions, and one scale
- * serves a whole row. Mean KL divergence of the logits to f32 KV, without -> with: stories260K-f32
- * 1.6e-3 -> 8.6e-4; TinyLlama IQ2, 1,536 tokens of wiki.test.raw, 4.4e-3 -> 4.1e-3 (f16: 3.9e-3).
- * Values have none to speak of: rotating V as well moves neither beyond its error. */
-#define ROTATE_Q8_K 1
-#define ROTATE_Q8_V 0
 
 #define THREADS_MAX 512u /* ggml's GGML_MAX_N_THREADS */
 
@@ -33,9 +27,18 @@ static uint32_t cpus_usable(void)
     return n > 0 ? (uint32_t)n : 1;
 }
 
-static uint32_t rotation(bool is_on, quire_format format, uint32_t d)
+/* Hadamard rotation before rounding, since keys have outlier dimensions and one scale serves a
+ * whole row. q8, mean KL divergence of the logits to f32 KV, without -> with rotation of K:
+ * stories260K-f32 1.6e-3 -> 8.6e-4; TinyLlama IQ2, 1,536 tokens of wiki.test.raw, 4.4e-3 -> 4.1e-3
+ * (f16: 3.9e-3). Rotating V as well moves neither beyond its error: values have no outliers to
+ * speak of. The levels of sealed formats are those of a Gaussian, which rotation makes of either
+ * side. */
+static uint32_t rotation(quire_format format, quire_side side, uint32_t d)
 {
-    return is_on && format == QUIRE_FORMAT_Q8 ? quire_hadamard_block(d) : 0;
+    const bool is_rotated =
+        quire_format_is_sealed(format) || (format == QUIRE_FORMAT_Q8 && side == QUIRE_SIDE_K);
+
+    return is_rotated ? quire_hadamard_block(d) : 0;
 }
 
 /* Whether a layer reads what it stores and nothing else; append stores to the lanes it reads. */
@@ -45,11 +48,10 @@ static bool has_own_kv(const quire_kv_map_entry *map)
            map->v_src[0] == map->stored;
 }
 
-/* Fill in the defaults and refuse what cannot work. */
-static int opts_resolve(quire_runtime *rt, quire_error *err)
+/* What this build cannot run at all. */
+static int model_check(const quire_runtime *rt, quire_error *err)
 {
     const quire_model_desc *desc = &rt->model->desc;
-    quire_runtime_opts *o = &rt->opts;
 
     if (rt->model->weights == NULL) {
         return quire_error_set(err, QUIRE_INVAL, "the model was opened without its weights");
@@ -62,6 +64,15 @@ static int opts_resolve(quire_runtime *rt, quire_error *err)
                                    il);
         }
     }
+    return QUIRE_OK;
+}
+
+/* Fill in the defaults and refuse what cannot work. */
+static int opts_resolve(quire_runtime *rt, quire_error *err)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    quire_runtime_opts *o = &rt->opts;
+
     o->n_ctx = o->n_ctx != 0 ? o->n_ctx : desc->n_ctx_train;
     o->n_batch = o->n_batch != 0 ? o->n_batch : 512;
     o->n_seqs_max = o->n_seqs_max != 0 ? o->n_seqs_max : 16;
@@ -84,18 +95,65 @@ static int opts_resolve(quire_runtime *rt, quire_error *err)
             err, QUIRE_INVAL, "pages of %u tokens: must be a multiple of %u from %u to %u",
             o->page_tokens, QUIRE_TILE_TOKENS, QUIRE_PAGE_TOKENS_MIN, QUIRE_PAGE_TOKENS_MAX);
     }
+    if (o->kv_recent % QUIRE_TILE_TOKENS != 0 || o->kv_sinks % QUIRE_TILE_TOKENS != 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%u recent and %u first tokens in 8 bit: both must be multiples of "
+                               "%u",
+                               o->kv_recent, o->kv_sinks, QUIRE_TILE_TOKENS);
+    }
+    return QUIRE_OK;
+}
+
+/* Copy the formats and refuse those that heads of this size cannot have. */
+static int formats_resolve(quire_runtime *rt, quire_error *err)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    quire_runtime_opts *o = &rt->opts;
+
+    rt->pairs = calloc(desc->n_stored, sizeof *rt->pairs);
+    if (rt->pairs == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the runtime");
+    }
+    if (o->kv_pairs != NULL) {
+        memcpy(rt->pairs, o->kv_pairs, desc->n_stored * sizeof *rt->pairs);
+    } else {
+        quire_kv_uniform(desc, (quire_kv_pair){ o->k_format, o->v_format }, rt->pairs);
+    }
+    o->kv_pairs = rt->pairs;
+    for (uint32_t i = 0; i < desc->n_stored; i++) {
+        const quire_kv_pair pair = rt->pairs[i];
+
+        if (quire_tile_bytes(pair.k, QUIRE_SIDE_K, desc->d_k) == 0 ||
+            quire_tile_bytes(pair.v, QUIRE_SIDE_V, desc->d_v) == 0) {
+            return quire_error_set(
+                err, QUIRE_INVAL, "KV formats %s:%s of layer %u do not fit heads of %u and %u",
+                quire_format_name(pair.k), quire_format_name(pair.v), i, desc->d_k, desc->d_v);
+        }
+    }
+    rt->has_hot = quire_kv_is_sealed(desc, rt->pairs);
+    if (rt->has_hot && o->is_contiguous) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "a contiguous cache has no room for the 8-bit copies of recent "
+                               "tokens that formats of 6 bits and less need: choose q8, f16, bf16 "
+                               "or f32");
+    }
     return QUIRE_OK;
 }
 
 /* The options are named as the commands write them. */
-static int fail_budget(const quire_runtime_opts *o, uint64_t need_bytes, quire_error *err)
+static int fail_budget(const quire_runtime *rt, uint64_t need_bytes, quire_error *err)
 {
-    return quire_error_set(err, QUIRE_NOPAGES,
-                           "a context of %u tokens needs %llu bytes of KV (K %s, V %s), the budget "
-                           "is %llu: lower the context (-c), raise the budget (--kv-budget) or "
-                           "choose a smaller format (--kv)",
-                           o->n_ctx, (unsigned long long)need_bytes, quire_format_name(o->k_format),
-                           quire_format_name(o->v_format), (unsigned long long)o->kv_budget_bytes);
+    const quire_runtime_opts *o = &rt->opts;
+    char formats[64];
+
+    return quire_error_set(
+        err, QUIRE_NOPAGES,
+        "a context of %u tokens needs %llu bytes of KV (%s), the budget is %llu: "
+        "lower the context (-c), raise the budget (--kv-budget) or choose a "
+        "smaller format (--kv)",
+        o->n_ctx, (unsigned long long)need_bytes,
+        quire_kv_summary(&rt->model->desc, rt->pairs, formats, sizeof formats),
+        (unsigned long long)o->kv_budget_bytes);
 }
 
 /* For the cache's history. */
@@ -111,27 +169,24 @@ static int cache_open(quire_runtime *rt, quire_error *err)
     quire_runtime_opts *o = &rt->opts;
     quire_cache_opts opts = QUIRE_CACHE_OPTS_INIT;
     quire_attn_layer layer;
-    const size_t page_bytes =
-        quire_kv_layout(&rt->model->desc, o->k_format, o->v_format, o->page_tokens, 0, &layer);
-    const uint64_t n_pages = (o->n_ctx + (uint64_t)o->page_tokens - 1) / o->page_tokens;
-    uint64_t need_bytes;
+    const quire_kv_page_bytes page_bytes =
+        quire_kv_layout(&rt->model->desc, rt->pairs, o->page_tokens, 0, &layer);
+    const uint64_t need_bytes = quire_runtime_kv_bytes(&rt->model->desc, o);
     int rc;
 
-    if (quire_tile_bytes(o->k_format, QUIRE_SIDE_K, rt->model->desc.d_k) == 0 ||
-        quire_tile_bytes(o->v_format, QUIRE_SIDE_V, rt->model->desc.d_v) == 0) {
-        return quire_error_set(err, QUIRE_INVAL, "KV formats %s:%s do not fit heads of %u and %u",
-                               quire_format_name(o->k_format), quire_format_name(o->v_format),
-                               rt->model->desc.d_k, rt->model->desc.d_v);
-    }
-    if (__builtin_mul_overflow(n_pages, (uint64_t)page_bytes, &need_bytes)) {
+    if (need_bytes == UINT64_MAX) {
         return quire_error_set(err, QUIRE_INVAL, "context of %u tokens is too large", o->n_ctx);
     }
     o->kv_budget_bytes = o->kv_budget_bytes != 0 ? o->kv_budget_bytes : need_bytes;
     if (o->kv_budget_bytes < need_bytes) {
-        return fail_budget(o, need_bytes, err);
+        return fail_budget(rt, need_bytes, err);
     }
     opts.page_tokens = o->page_tokens;
-    opts.page_bytes[QUIRE_RUNTIME_GROUP] = page_bytes;
+    opts.page_bytes[QUIRE_RUNTIME_MAIN] = page_bytes.main;
+    if (rt->has_hot) {
+        opts.page_bytes[QUIRE_RUNTIME_HOT] = page_bytes.hot;
+        opts.n_groups = 2;
+    }
     opts.budget_bytes = o->kv_budget_bytes;
     opts.seqs_max = o->n_seqs_max;
     opts.seq_tokens_max = o->n_ctx;
@@ -160,6 +215,7 @@ static int attention_open(quire_runtime *rt, quire_error *err)
     opts.n_entries_max = (o->n_ctx + o->page_tokens - 1) / o->page_tokens;
     opts.page_tokens = o->page_tokens;
     opts.n_layers_max = desc->n_layer;
+    opts.no_cascade = o->no_cascade;
     rc = quire_attn_workspace_create(&rt->workspace, &opts);
     if (rc < 0) {
         return quire_error_set(err, rc, "cannot set up attention%s: %s",
@@ -169,9 +225,11 @@ static int attention_open(quire_runtime *rt, quire_error *err)
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         quire_graph_op *op = &rt->ops[il];
 
-        (void)quire_kv_layout(desc, o->k_format, o->v_format, o->page_tokens, il, &op->layer);
-        op->layer.rotate_k = rotation(ROTATE_Q8_K, o->k_format, desc->d_k);
-        op->layer.rotate_v = rotation(ROTATE_Q8_V, o->v_format, desc->d_v);
+        (void)quire_kv_layout(desc, rt->pairs, o->page_tokens, il, &op->layer);
+        op->layer.rotate_k = rotation(op->layer.k_format, QUIRE_SIDE_K, desc->d_k);
+        op->layer.rotate_v = rotation(op->layer.v_format, QUIRE_SIDE_V, desc->d_v);
+        op->layer.recent_tiles = o->kv_recent / QUIRE_TILE_TOKENS;
+        op->layer.sink_tiles = o->kv_sinks / QUIRE_TILE_TOKENS;
         op->workspace = rt->workspace;
         op->call = il;
         rc = quire_attn_layer_check(rt->workspace, &op->layer);
@@ -196,7 +254,8 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
     }
     rt->model = model;
     rt->opts = *opts;
-    if ((rc = opts_resolve(rt, err)) < 0 || (rc = cache_open(rt, err)) < 0) {
+    if ((rc = model_check(rt, err)) < 0 || (rc = opts_resolve(rt, err)) < 0 ||
+        (rc = formats_resolve(rt, err)) < 0 || (rc = cache_open(rt, err)) < 0) {
         goto out;
     }
     rt->ops = calloc(desc->n_layer, sizeof *rt->ops);
@@ -236,6 +295,7 @@ void quire_runtime_destroy(quire_runtime *rt)
     free(rt->before_tokens);
     free(rt->attn_seqs);
     free(rt->ops);
+    free(rt->pairs);
     free(rt);
 }
 

@@ -12,26 +12,36 @@
  * own copy before the step failed (say, with QUIRE_NOPAGES at a later slice). It keeps the copy,
  * one page more that is charged.
  *
+ * Formats of 6 bits and less are sealed (quire/codec.h): such sides have pages in a second group of
+ * the cache as well, which hold their tokens in 8 bits. Those that no later token can read by the
+ * distance rule of quire/attn.h are released after each step. A sequence cut back to where they are
+ * gone (quire_seq_truncatable()) reads sealed tiles in their place.
+ *
  * Thread: owner.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_RUNTIME_H
 #define QUIRE_MODEL_RUNTIME_H
 
+#include "model/kv_formats.h"
 #include "model/model.h"
 #include "quire/cache.h"
 
 typedef struct quire_runtime quire_runtime;
 
 typedef struct quire_runtime_opts {
-    uint32_t n_ctx;       /* longest sequence in tokens; 0 = n_ctx_train */
-    uint32_t n_batch;     /* rows of one step at most; default 512 */
-    uint32_t n_seqs_max;  /* sequences open at once; default 16 */
-    uint32_t n_threads;   /* 0 = all CPUs this process may use */
-    uint32_t page_tokens; /* default 64 */
-    quire_format k_format;
+    uint32_t n_ctx;        /* longest sequence in tokens; 0 = n_ctx_train */
+    uint32_t n_batch;      /* rows of one step at most; default 512 */
+    uint32_t n_seqs_max;   /* sequences open at once; default 16 */
+    uint32_t n_threads;    /* 0 = all CPUs this process may use */
+    uint32_t page_tokens;  /* default 64 */
+    quire_format k_format; /* of all layers, unless kv_pairs says otherwise */
     quire_format v_format;
-    uint64_t kv_budget_bytes; /* 0 = n_ctx tokens of one sequence, whole pages */
+    const quire_kv_pair *kv_pairs; /* [n_stored]; NULL = k_format and v_format everywhere. Copied */
+    uint32_t kv_recent;            /* distance rule of sealed formats, multiples of 64 tokens */
+    uint32_t kv_sinks;
+    uint64_t kv_budget_bytes; /* 0 = quire_runtime_kv_bytes(): n_ctx tokens of one sequence */
+    bool no_cascade;          /* see quire_attn_workspace_opts */
     bool lock_memory;
     bool is_contiguous; /* every sequence takes n_ctx tokens when it opens; for comparisons */
 } quire_runtime_opts;
@@ -39,11 +49,13 @@ typedef struct quire_runtime_opts {
 #define QUIRE_RUNTIME_OPTS_INIT                                                                    \
     {                                                                                              \
         .n_batch = 512, .n_seqs_max = 16, .page_tokens = 64, .k_format = QUIRE_FORMAT_F16,         \
-        .v_format = QUIRE_FORMAT_F16                                                               \
+        .v_format = QUIRE_FORMAT_F16, .kv_recent = QUIRE_KV_RECENT_DEFAULT,                        \
+        .kv_sinks = QUIRE_KV_SINKS_DEFAULT                                                         \
     }
 
 /* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_NOPAGES (n_ctx does not fit the budget; err gives both
- * figures). The model must outlive the runtime. */
+ * figures), QUIRE_UNSUPP (sealed formats with is_contiguous; what this build cannot run). The model
+ * must outlive the runtime. */
 int quire_runtime_create(quire_runtime **out, const quire_model *model,
                          const quire_runtime_opts *opts, quire_error *err);
 void quire_runtime_destroy(quire_runtime *runtime);
@@ -74,7 +86,9 @@ int quire_runtime_step(quire_runtime *runtime, const quire_slice *slices, uint32
                        const float **logits);
 
 /* Give a sequence n tokens of random KV without computing them (deep contexts for benchmarks):
- * encodes a pattern once per lane and copies tiles. Errors: as quire_runtime_step(). */
+ * encodes a pattern once per lane and copies tiles, hot and sealed ones as a step would have left
+ * them. While it works it holds kv_recent hot tokens more than a step does if the sequence was not
+ * empty. Errors: as quire_runtime_step(); then the sequence is as it was. */
 int quire_runtime_fill(quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens, uint64_t seed);
 
 typedef struct quire_runtime_stats {
@@ -88,9 +102,22 @@ typedef struct quire_runtime_stats {
 } quire_runtime_stats;
 void quire_runtime_stats_get(const quire_runtime *runtime, quire_runtime_stats *out);
 
-/* The page layout of a model: fills the lanes of `layer` for one model layer and returns the page
- * bytes. Layer-major: [stored layer][K: kv head][tile], [V: kv head][tile]. */
-size_t quire_kv_layout(const quire_model_desc *desc, quire_format k_format, quire_format v_format,
-                       uint32_t page_tokens, uint32_t model_layer, quire_attn_layer *layer);
+/* Bytes of KV pages that one sequence of opts->n_ctx tokens takes at most: main pages of all of
+ * them, hot pages of the sinks, the recent window and a step. n_ctx, n_batch and page_tokens must
+ * be given (not 0). UINT64_MAX when it is more than can be counted. */
+uint64_t quire_runtime_kv_bytes(const quire_model_desc *desc, const quire_runtime_opts *opts);
+
+typedef struct quire_kv_page_bytes {
+    size_t main;
+    size_t hot; /* 0: no side is sealed */
+} quire_kv_page_bytes;
+
+/* The page layout of a model: fills the formats and lanes of `layer` for one model layer and
+ * returns the bytes of a page in either group. pairs: [n_stored]. Layer-major in both: [stored
+ * layer][K: kv head][tile], [V: kv head][tile]; hot pages leave out the sides that are not sealed.
+ */
+quire_kv_page_bytes quire_kv_layout(const quire_model_desc *desc, const quire_kv_pair *pairs,
+                                    uint32_t page_tokens, uint32_t model_layer,
+                                    quire_attn_layer *layer);
 
 #endif /* QUIRE_MODEL_RUNTIME_H */

@@ -1,8 +1,8 @@
 /* runtime_fill.c - synthetic KV, so that benchmarks reach deep contexts in seconds.
  *
  * One tile of normally distributed K and V is encoded per stored lane, and every tile the new
- * tokens touch becomes a copy of it. Speed does not depend on the values; tokens that were there
- * before stay as they are.
+ * tokens touch becomes a copy of it; of a sealed side both forms. Speed does not depend on the
+ * values; tokens that were there before stay as they are.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/runtime_internal.h"
@@ -11,74 +11,210 @@
 #include "base/rng.h"
 #include "model/model_internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-/* One lane's K or V pattern. */
+/* The pattern of one side of a layer, the same for all kv heads. */
 typedef struct fill_lane {
-    const quire_attn_lane *lane;
     quire_format format;
+    quire_side side;
     uint32_t d;
-    bool is_k;
-    float *rows;         /* [QUIRE_TILE_TOKENS][d] */
-    unsigned char *tile; /* rows encoded */
-    size_t tile_bytes;
+    const quire_attn_lane *lane;
+    const quire_attn_lane *hot_lane; /* NULL: the format is not sealed */
+    float *rows;                     /* [QUIRE_TILE_TOKENS][d] */
+    unsigned char *tile;             /* rows in format */
+    unsigned char *hot_tile;         /* rows in QUIRE_FORMAT_HOT; sealed sides only */
+    float *decoded;                  /* [QUIRE_TILE_TOKENS][d], shared by all lanes: for sealing */
 } fill_lane;
 
-static void pattern_make(fill_lane *f, quire_rng *rng)
+/* New tokens of one tile. */
+typedef struct fill_span {
+    quire_page_id page;
+    quire_page_id hot_page;
+    uint32_t tile; /* in the page */
+    uint32_t first_slot;
+    uint32_t end_slot;
+} fill_span;
+
+static void encode(const fill_lane *f, quire_format format, uint32_t first_slot, uint32_t n_tokens,
+                   const float *x, void *tile)
+{
+    const quire_codec *codec = quire_codec_get();
+    const quire_tile_rows rows = { f->d, first_slot, n_tokens, f->d };
+
+    (f->side == QUIRE_SIDE_K ? codec->encode_k : codec->encode_v)(format, &rows, x, tile);
+}
+
+/* Seal as append does, from what the hot tile holds. */
+static void seal(const fill_lane *f, const void *hot_tile, void *tile)
 {
     const quire_codec *codec = quire_codec_get();
     const quire_tile_rows rows = { f->d, 0, QUIRE_TILE_TOKENS, f->d };
 
+    (f->side == QUIRE_SIDE_K ? codec->decode_k : codec->decode_v)(QUIRE_FORMAT_HOT, &rows, hot_tile,
+                                                                  f->decoded);
+    encode(f, f->format, 0, QUIRE_TILE_TOKENS, f->decoded, tile);
+}
+
+static void pattern_make(fill_lane *f, quire_rng *rng)
+{
     for (size_t i = 0; i < (size_t)QUIRE_TILE_TOKENS * f->d; i++) {
         f->rows[i] = (float)quire_rng_normal(rng);
     }
-    (f->is_k ? codec->encode_k : codec->encode_v)(f->format, &rows, f->rows, f->tile);
-}
-
-/* Slots first_slot .. n_slots - 1 of the tile get the pattern. A tile without older tokens is
- * copied whole: what lies beyond the valid tokens may be anything. */
-static void tile_fill(const fill_lane *f, unsigned char *tile, uint32_t first_slot,
-                      uint32_t n_slots)
-{
-    const quire_codec *codec = quire_codec_get();
-    const quire_tile_rows rows = { f->d, first_slot, n_slots - first_slot, f->d };
-
-    if (first_slot == 0) {
-        memcpy(tile, f->tile, f->tile_bytes);
+    if (f->hot_lane != NULL) {
+        encode(f, QUIRE_FORMAT_HOT, 0, QUIRE_TILE_TOKENS, f->rows, f->hot_tile);
+        seal(f, f->hot_tile, f->tile);
     } else {
-        (f->is_k ? codec->encode_k : codec->encode_v)(f->format, &rows,
-                                                      f->rows + (size_t)first_slot * f->d, tile);
+        encode(f, f->format, 0, QUIRE_TILE_TOKENS, f->rows, f->tile);
     }
 }
 
-/* Fill one lane of head g in all pages from token `begin` to the table's end. */
-static void lane_fill(const quire_runtime *rt, const quire_seq_table *table, uint32_t begin,
-                      uint32_t g, const fill_lane *f)
+static unsigned char *tile_at(const quire_runtime *rt, quire_page_id page,
+                              const quire_attn_lane *lane, uint32_t g, uint32_t tile)
 {
-    unsigned char *const *addr = quire_cache_page_addrs(rt->cache);
-    uint32_t token = 0;
+    return quire_cache_page_addrs(rt->cache)[page] + lane->page_offset + g * lane->head_stride +
+           tile * lane->tile_stride;
+}
 
-    for (uint32_t i = 0; i < table->n_entries; i++) {
-        const quire_page_entry *e = &table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
-        const uint32_t end_slot = e->first_slot + e->n_tokens;
-        uint32_t slot = e->first_slot;
+/* Slots of a tile in a format that tokens are written to one by one get the pattern. A tile without
+ * older tokens is copied whole: what lies beyond the valid tokens may be anything. */
+static void write_slots(const fill_lane *f, quire_format format, const unsigned char *pattern,
+                        const fill_span *span, unsigned char *tile)
+{
+    if (span->first_slot == 0) {
+        memcpy(tile, pattern, quire_tile_bytes(format, f->side, f->d));
+    } else {
+        encode(f, format, span->first_slot, span->end_slot - span->first_slot,
+               f->rows + (size_t)span->first_slot * f->d, tile);
+    }
+}
 
-        if (token + e->n_tokens > begin) {
-            slot += token < begin ? begin - token : 0;
-            while (slot < end_slot) {
-                const uint32_t t = slot / QUIRE_TILE_TOKENS;
-                const uint32_t tile_end = (t + 1) * QUIRE_TILE_TOKENS;
-                const uint32_t stop = tile_end < end_slot ? tile_end : end_slot;
+static void span_fill(const quire_runtime *rt, const fill_lane *f, uint32_t g,
+                      const fill_span *span)
+{
+    unsigned char *tile = tile_at(rt, span->page, f->lane, g, span->tile);
+    unsigned char *hot;
 
-                tile_fill(f,
-                          addr[e->page] + f->lane->page_offset + g * f->lane->head_stride +
-                              t * f->lane->tile_stride,
-                          slot % QUIRE_TILE_TOKENS, stop - t * QUIRE_TILE_TOKENS);
-                slot = stop;
-            }
+    if (f->hot_lane == NULL) {
+        write_slots(f, f->format, f->tile, span, tile);
+        return;
+    }
+    hot = tile_at(rt, span->hot_page, f->hot_lane, g, span->tile);
+    write_slots(f, QUIRE_FORMAT_HOT, f->hot_tile, span, hot);
+    if (span->end_slot == QUIRE_TILE_TOKENS) {
+        if (span->first_slot == 0) {
+            memcpy(tile, f->tile, quire_tile_bytes(f->format, f->side, f->d));
+        } else {
+            seal(f, hot, tile);
         }
-        token += e->n_tokens;
+    }
+}
+
+/* Fill a lane of all heads from token `begin` to the end of the tables. Pages are never used in
+ * part by the runtime's sequences, so token i lies in slot i % page_tokens of entry i /
+ * page_tokens. */
+static void lane_fill(const quire_runtime *rt, const quire_seq_table tables[2], uint32_t begin,
+                      const fill_lane *f)
+{
+    const uint32_t page_tokens = rt->opts.page_tokens;
+
+    for (uint32_t t = begin, end; t < tables[0].n_tokens; t = end) {
+        const uint32_t entry = t / page_tokens;
+        const uint32_t leaf = entry / QUIRE_LEAF_ENTRIES;
+        fill_span span = {
+            .page = tables[0].leaves[leaf][entry % QUIRE_LEAF_ENTRIES].page,
+            .tile = t % page_tokens / QUIRE_TILE_TOKENS,
+            .first_slot = t % QUIRE_TILE_TOKENS,
+        };
+
+        end = (t / QUIRE_TILE_TOKENS + 1) * QUIRE_TILE_TOKENS;
+        end = end < tables[0].n_tokens ? end : tables[0].n_tokens;
+        span.end_slot = span.first_slot + (end - t);
+        if (rt->has_hot) {
+            span.hot_page = tables[1].leaves[leaf][entry % QUIRE_LEAF_ENTRIES].page;
+        }
+        for (uint32_t g = 0; g < rt->model->desc.n_kv_head; g++) {
+            span_fill(rt, f, g, &span);
+        }
+    }
+}
+
+/* Every lane of the tokens from `begin` on. */
+static int tokens_fill(const quire_runtime *rt, quire_seq_id seq, uint32_t begin,
+                       const fill_lane *lanes)
+{
+    quire_seq_table tables[2] = { { 0 } };
+
+    QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_RUNTIME_MAIN, &tables[0]));
+    if (rt->has_hot) {
+        QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_RUNTIME_HOT, &tables[1]));
+    }
+    for (uint32_t i = 0; i < 2 * rt->model->desc.n_layer; i++) {
+        lane_fill(rt, tables, begin, &lanes[i]);
+    }
+    return QUIRE_OK;
+}
+
+/* In pieces, so that hot pages do not pile up. Those of older tokens are let go of only when all is
+ * done: a failure cuts back to them. */
+static int fill_pieces(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens,
+                       const fill_lane *lanes)
+{
+    const uint32_t begin = quire_seq_tokens(rt->cache, seq);
+    const uint32_t page_tokens = rt->opts.page_tokens;
+    const uint32_t new_pages_token = (begin + page_tokens - 1) / page_tokens * page_tokens;
+    uint32_t n_piece;
+    int rc = QUIRE_OK;
+
+    for (uint32_t done = 0; rc == QUIRE_OK && done < n_tokens; done += n_piece) {
+        n_piece = n_tokens - done < rt->opts.n_batch ? n_tokens - done : rt->opts.n_batch;
+        n_piece = rt->has_hot ? n_piece : n_tokens;
+        rc = quire_runtime_reserve(rt, seq, n_piece);
+        if (rc == QUIRE_OK) {
+            rc = quire_seq_append(rt->cache, seq, n_piece);
+        }
+        if (rc == QUIRE_OK) {
+            rc = tokens_fill(rt, seq, begin + done, lanes);
+        }
+        if (rc == QUIRE_OK) {
+            quire_runtime_release_hot(rt, seq, new_pages_token);
+        }
+    }
+    if (rc == QUIRE_OK) {
+        quire_runtime_release_hot(rt, seq, 0);
+    } else if (quire_seq_truncatable(rt->cache, seq, begin) == begin) {
+        (void)quire_seq_truncate(rt->cache, seq, begin);
+    }
+    return rc;
+}
+
+/* The patterns of all layers and sides, in `memory`: three tiles of floats for each (no format
+ * takes more), and one for sealing. */
+static void patterns_make(const quire_runtime *rt, uint64_t seed, unsigned char *memory,
+                          size_t tile_bytes, fill_lane *lanes)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    unsigned char *at = memory + tile_bytes;
+    quire_rng rng = { seed };
+
+    for (uint32_t i = 0; i < 2 * desc->n_layer; i++, at += 3 * tile_bytes) {
+        const quire_attn_layer *layer = &rt->ops[i / 2].layer;
+        const bool is_k = i % 2 == 0;
+        fill_lane *f = &lanes[i];
+
+        *f = (fill_lane){
+            .format = is_k ? layer->k_format : layer->v_format,
+            .side = is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V,
+            .d = is_k ? desc->d_k : desc->d_v,
+            .lane = is_k ? &layer->k[0] : &layer->v[0],
+            .rows = (float *)(void *)at,
+            .tile = at + tile_bytes,
+            .hot_tile = at + 2 * tile_bytes,
+            .decoded = (float *)(void *)memory,
+        };
+        if (quire_format_is_sealed(f->format)) {
+            f->hot_lane = is_k ? &layer->k_hot[0] : &layer->v_hot[0];
+        }
+        pattern_make(f, &rng);
     }
 }
 
@@ -87,39 +223,20 @@ int quire_runtime_fill(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens, u
     const quire_model_desc *desc = &rt->model->desc;
     const quire_allocator *heap = quire_allocator_default();
     const uint32_t d_max = desc->d_k > desc->d_v ? desc->d_k : desc->d_v;
-    const uint32_t begin = quire_seq_tokens(rt->cache, seq);
-    quire_rng rng = { seed };
-    quire_seq_table table;
-    fill_lane lane = { 0 };
+    const size_t tile_bytes = sizeof(float) * QUIRE_TILE_TOKENS * d_max;
+    const size_t n_lanes = 2 * (size_t)desc->n_layer;
+    unsigned char *memory;
+    fill_lane *lanes;
     int rc = QUIRE_NOMEM;
 
     QUIRE_FAIL_IF(n_tokens == 0, QUIRE_INVAL);
-    lane.rows = heap->alloc(heap->ctx, sizeof(float) * QUIRE_TILE_TOKENS * d_max);
-    lane.tile = heap->alloc(heap->ctx, sizeof(float) * QUIRE_TILE_TOKENS * d_max + 64);
-    if (lane.rows == NULL || lane.tile == NULL) {
-        goto out;
+    memory = heap->alloc(heap->ctx, (3 * n_lanes + 1) * tile_bytes);
+    lanes = heap->alloc(heap->ctx, n_lanes * sizeof(*lanes));
+    if (memory != NULL && lanes != NULL) {
+        patterns_make(rt, seed, memory, tile_bytes, lanes);
+        rc = fill_pieces(rt, seq, n_tokens, lanes);
     }
-    if ((rc = quire_runtime_reserve(rt, seq, n_tokens)) < 0 ||
-        (rc = quire_seq_append(rt->cache, seq, n_tokens)) < 0 ||
-        (rc = quire_seq_table_get(rt->cache, seq, QUIRE_RUNTIME_GROUP, &table)) < 0) {
-        goto out;
-    }
-    for (uint32_t il = 0; il < desc->n_layer; il++) {
-        const quire_attn_layer *layer = &rt->ops[il].layer;
-
-        for (uint32_t i = 0; i < 2 * desc->n_kv_head; i++) {
-            lane.is_k = i < desc->n_kv_head;
-            lane.lane = lane.is_k ? &layer->k[0] : &layer->v[0];
-            lane.format = lane.is_k ? layer->k_format : layer->v_format;
-            lane.d = lane.is_k ? desc->d_k : desc->d_v;
-            lane.tile_bytes =
-                quire_tile_bytes(lane.format, lane.is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V, lane.d);
-            pattern_make(&lane, &rng);
-            lane_fill(rt, &table, begin, i % desc->n_kv_head, &lane);
-        }
-    }
-out:
-    heap->free(heap->ctx, lane.tile);
-    heap->free(heap->ctx, lane.rows);
+    heap->free(heap->ctx, lanes);
+    heap->free(heap->ctx, memory);
     return rc;
 }

@@ -8,11 +8,16 @@
 #include "model/graph.h"
 #include "model/runtime.h"
 
-#define QUIRE_RUNTIME_GROUP 0u /* a plain model keeps all its lanes in one group */
+/* Groups of the cache. */
+#define QUIRE_RUNTIME_MAIN 0u /* all lanes, in their formats */
+#define QUIRE_RUNTIME_HOT  1u /* those of sealed sides, in QUIRE_FORMAT_HOT; only if there are any \
+                               */
 
 struct quire_runtime {
     const quire_model *model;
     quire_runtime_opts opts; /* with the defaults filled in */
+    quire_kv_pair *pairs;    /* [n_stored]; opts.kv_pairs is this */
+    bool has_hot;
     quire_cache *cache;
     uint64_t created_ns; /* the history counts from here */
     quire_attn_workspace *workspace;
@@ -27,5 +32,8 @@ struct quire_runtime {
 
 /* Make room for n more tokens of a sequence, or for n_ctx when every sequence takes it all. */
 int quire_runtime_reserve(quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens);
+
+/* Let go of the sequence's hot pages from `from` on that no later token can read. */
+void quire_runtime_release_hot(quire_runtime *runtime, quire_seq_id seq, uint32_t from_token);
 
 #endif /* QUIRE_MODEL_RUNTIME_INTERNAL_H */

@@ -77,6 +77,22 @@ int quire_runtime_reserve(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens
     return quire_seq_reserve(rt->cache, seq, n_tokens);
 }
 
+void quire_runtime_release_hot(quire_runtime *rt, quire_seq_id seq, uint32_t from_token)
+{
+    /* The next token, and every later one, lies in this tile or behind it. */
+    const uint32_t tile = quire_seq_tokens(rt->cache, seq) / QUIRE_TILE_TOKENS;
+    const uint32_t recent_tiles = rt->opts.kv_recent / QUIRE_TILE_TOKENS;
+    const uint32_t end_token = tile > recent_tiles ? (tile - recent_tiles) * QUIRE_TILE_TOKENS : 0;
+    const uint32_t begin_token = from_token > rt->opts.kv_sinks ? from_token : rt->opts.kv_sinks;
+
+    if (rt->has_hot && begin_token < end_token) {
+        int rc = quire_seq_release(rt->cache, seq, QUIRE_RUNTIME_HOT, begin_token, end_token, NULL);
+
+        QUIRE_ASSERT(rc == QUIRE_OK);
+        (void)rc;
+    }
+}
+
 /* Take room for every slice, then append to every slice. */
 static int step_append(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices)
 {
@@ -108,14 +124,19 @@ static int step_begin_attention(quire_runtime *rt, const quire_slice *slices, ui
 
     for (uint32_t i = 0; i < n_slices; i++) {
         quire_seq_table table;
+        quire_seq_table hot = { 0 };
 
-        QUIRE_TRY(quire_seq_table_get(rt->cache, slices[i].seq, QUIRE_RUNTIME_GROUP, &table));
+        QUIRE_TRY(quire_seq_table_get(rt->cache, slices[i].seq, QUIRE_RUNTIME_MAIN, &table));
+        if (rt->has_hot) {
+            QUIRE_TRY(quire_seq_table_get(rt->cache, slices[i].seq, QUIRE_RUNTIME_HOT, &hot));
+        }
         rt->attn_seqs[i] = (quire_attn_seq){
             .leaves = table.leaves,
             .n_entries = table.n_entries,
             .n_tokens = table.n_tokens,
             .first_row = first_row,
             .n_rows = slices[i].n_tokens,
+            .hot_leaves = hot.leaves,
         };
         first_row += slices[i].n_tokens;
     }
@@ -173,6 +194,9 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
     if (rc < 0) {
         step_undo(rt, slices, n_slices);
         return rc;
+    }
+    for (uint32_t i = 0; i < n_slices; i++) {
+        quire_runtime_release_hot(rt, slices[i].seq, 0);
     }
     quire_cache_maintain(rt->cache);
     *logits = graph->logits != NULL ? graph->logits->data : NULL;

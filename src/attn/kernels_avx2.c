@@ -108,22 +108,16 @@ static void softmax(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_e
 
 static size_t q_bytes(quire_format format, uint32_t d)
 {
-    return quire_avx2_q_bytes(format, d);
+    return quire_format_is_sealed(format) ? quire_avx2_sealed_q_bytes(d)
+                                          : quire_avx2_q_bytes(format, d);
 }
 
-static void q_pack(quire_format format, uint32_t d, float scale, const float *q, void *packed)
+static void q_pack_q8(uint32_t d, float scale, const float *q, void *packed)
 {
     quire_avx2_q8_header *header = packed;
     int16_t *pairs = (int16_t *)(void *)((char *)packed + sizeof(*header));
     int32_t sum = 0;
 
-    if (format != QUIRE_FORMAT_Q8) {
-        for (uint32_t i = 0; i < d; i += 8) {
-            _mm256_store_ps((float *)packed + i,
-                            _mm256_mul_ps(_mm256_loadu_ps(q + i), _mm256_set1_ps(scale)));
-        }
-        return;
-    }
     header->scale = quire_q8_pack_q(d, scale, q, pairs);
     for (uint32_t i = 0; i < d; i += 4) {
         int16_t second = pairs[i + 1];
@@ -135,24 +129,73 @@ static void q_pack(quire_format format, uint32_t d, float scale, const float *q,
     header->start = -128 * sum;
 }
 
+static void q_pack(quire_format format, uint32_t d, float scale, const float *q, void *packed)
+{
+    if (format == QUIRE_FORMAT_Q8) {
+        q_pack_q8(d, scale, q, packed);
+        return;
+    }
+    if (quire_format_is_sealed(format)) {
+        quire_avx2_q_pack_sealed(d, scale, q, packed);
+        return;
+    }
+    for (uint32_t i = 0; i < d; i += 8) {
+        _mm256_store_ps((float *)packed + i,
+                        _mm256_mul_ps(_mm256_loadu_ps(q + i), _mm256_set1_ps(scale)));
+    }
+}
+
+static void q_pack_vnni(quire_format format, uint32_t d, float scale, const float *q, void *packed)
+{
+    if (quire_format_is_sealed(format)) {
+        quire_avx2_q_pack_sealed_vnni(d, scale, q, packed);
+    } else {
+        q_pack(format, d, scale, q, packed);
+    }
+}
+
 static void qk(const quire_attn_qk *args)
 {
-    args->format == QUIRE_FORMAT_Q8 ? quire_avx2_qk_q8(args) : quire_avx2_qk_float(args);
+    if (args->format == QUIRE_FORMAT_Q8) {
+        quire_avx2_qk_q8(args);
+    } else if (quire_format_is_sealed(args->format)) {
+        quire_avx2_qk_sealed(args);
+    } else {
+        quire_avx2_qk_float(args);
+    }
 }
 
 static void pv(const quire_attn_pv *args)
 {
-    args->format == QUIRE_FORMAT_Q8 ? quire_avx2_pv_q8(args) : quire_avx2_pv_float(args);
+    if (args->format == QUIRE_FORMAT_Q8) {
+        quire_avx2_pv_q8(args);
+    } else if (quire_format_is_sealed(args->format)) {
+        quire_avx2_pv_sealed(args);
+    } else {
+        quire_avx2_pv_float(args);
+    }
 }
 
 static void qk_vnni(const quire_attn_qk *args)
 {
-    args->format == QUIRE_FORMAT_Q8 ? quire_avx2_qk_q8_vnni(args) : quire_avx2_qk_float(args);
+    if (args->format == QUIRE_FORMAT_Q8) {
+        quire_avx2_qk_q8_vnni(args);
+    } else if (quire_format_is_sealed(args->format)) {
+        quire_avx2_qk_sealed_vnni(args);
+    } else {
+        quire_avx2_qk_float(args);
+    }
 }
 
 static void pv_vnni(const quire_attn_pv *args)
 {
-    args->format == QUIRE_FORMAT_Q8 ? quire_avx2_pv_q8_vnni(args) : quire_avx2_pv_float(args);
+    if (args->format == QUIRE_FORMAT_Q8) {
+        quire_avx2_pv_q8_vnni(args);
+    } else if (quire_format_is_sealed(args->format)) {
+        quire_avx2_pv_sealed_vnni(args);
+    } else {
+        quire_avx2_pv_float(args);
+    }
 }
 
 const quire_attn_kernels *quire_attn_kernels_avx2_plain(void)
@@ -164,9 +207,8 @@ const quire_attn_kernels *quire_attn_kernels_avx2_plain(void)
 
 const quire_attn_kernels *quire_attn_kernels_avx2(void)
 {
-    static const quire_attn_kernels kernels = {
-        "avx2", q_bytes, q_pack, qk_vnni, softmax, pv_vnni
-    };
+    static const quire_attn_kernels kernels = { "avx2",  q_bytes, q_pack_vnni,
+                                                qk_vnni, softmax, pv_vnni };
 
     return quire_cpu_get()->has_avx_vnni ? &kernels : quire_attn_kernels_avx2_plain();
 }

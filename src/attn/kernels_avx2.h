@@ -29,14 +29,40 @@ typedef struct quire_avx2_q8_header {
     char unused[56];
 } quire_avx2_q8_header;
 
+/* Start of a packed query row of a sealed format, before f32 x[d] and then the integers: bytes for
+ * VNNI, else for each 4 dimensions the int16 pairs (0, 2), (1, 3). */
+typedef struct quire_avx2_sealed_header {
+    float scale;
+    int32_t start; /* -128 * sum of the integers: takes back the offset of the looked up levels */
+    char unused[56];
+} quire_avx2_sealed_header;
+
 void quire_avx2_qk_float(const quire_attn_qk *args);
 void quire_avx2_pv_float(const quire_attn_pv *args);
 void quire_avx2_qk_q8(const quire_attn_qk *args);
 void quire_avx2_pv_q8(const quire_attn_pv *args);
 void quire_avx2_qk_q8_vnni(const quire_attn_qk *args);
 void quire_avx2_pv_q8_vnni(const quire_attn_pv *args);
+void quire_avx2_q_pack_sealed(uint32_t d, float scale, const float *q, void *packed);
+void quire_avx2_qk_sealed(const quire_attn_qk *args);
+void quire_avx2_pv_sealed(const quire_attn_pv *args);
+void quire_avx2_q_pack_sealed_vnni(uint32_t d, float scale, const float *q, void *packed);
+void quire_avx2_qk_sealed_vnni(const quire_attn_qk *args);
+void quire_avx2_pv_sealed_vnni(const quire_attn_pv *args);
 
-/* Bytes between packed query rows. */
+/* Bytes before the integers of a packed query row of a sealed format. */
+QUIRE_AVX2_INLINE size_t quire_avx2_sealed_weights_offset(uint32_t d)
+{
+    return sizeof(quire_avx2_sealed_header) + d * sizeof(float);
+}
+
+/* Bytes between packed query rows of a sealed format, with VNNI or without. */
+QUIRE_AVX2_INLINE size_t quire_avx2_sealed_q_bytes(uint32_t d)
+{
+    return (quire_avx2_sealed_weights_offset(d) + d * sizeof(int16_t) + 63u) & ~(size_t)63u;
+}
+
+/* Bytes between packed query rows of f32, f16, bf16 and q8. */
 QUIRE_AVX2_INLINE size_t quire_avx2_q_bytes(quire_format format, uint32_t d)
 {
     size_t bytes = format == QUIRE_FORMAT_Q8 ? sizeof(quire_avx2_q8_header) + d * sizeof(int16_t)

@@ -1,4 +1,4 @@
-/* codec_avx2.c - encoding with AVX2 and F16C; the same bytes as codec_ref.c.
+/* codec_avx2.c - tile formats with AVX2 and F16C; the same bytes and floats as codec_ref.c.
  *
  * Rows are first converted where they lie (token-major), then moved to the tile's layout. K moves
  * by transposing blocks of 8 tokens: the unit is what a tile keeps together of one token, 32 bits
@@ -327,6 +327,48 @@ static void encode_v_q8(const quire_tile_rows *rows, const float *x, void *tile)
     }
 }
 
+/* ---- decoding ---- */
+
+static void decode_k_q8(const quire_tile_rows *rows, const void *tile, float *x)
+{
+    const uint8_t *codes = (const uint8_t *)tile + QUIRE_Q8_CODES_OFFSET;
+
+    for (uint32_t r = 0; r < rows->n_tokens; r++) {
+        uint32_t s = rows->first_slot + r;
+        __m128 scale = _mm_set1_ps(quire_f16_to_f32(((const uint16_t *)tile)[s]));
+        const uint8_t *unit = codes + quire_k_index(4, 0, s);
+
+        for (uint32_t i = 0; i < rows->d; i += 4, unit += (size_t)4 * TILE) {
+            int32_t word;
+            __m128i n;
+
+            memcpy(&word, unit, sizeof(word));
+            n = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(word));
+            n = _mm_sub_epi32(n, _mm_set1_epi32(128));
+            _mm_storeu_ps(x + r * rows->stride + i, _mm_mul_ps(_mm_cvtepi32_ps(n), scale));
+        }
+    }
+}
+
+static void decode_v_q8(const quire_tile_rows *rows, const void *tile, float *x)
+{
+    const uint8_t *codes = (const uint8_t *)tile + QUIRE_Q8_CODES_OFFSET;
+
+    for (uint32_t r = 0; r < rows->n_tokens; r++) {
+        uint32_t s = rows->first_slot + r;
+        __m256 scale = _mm256_set1_ps(quire_f16_to_f32(((const uint16_t *)tile)[s]));
+        __m128i up = _mm_cvtsi32_si128(24 - 8 * (int)(s % 4));
+        const uint8_t *units = codes + quire_v_index(4, rows->d, 0, s - s % 4);
+
+        for (uint32_t i = 0; i < rows->d; i += 8) {
+            __m256i n = _mm256_loadu_si256((const __m256i *)(const void *)(units + 4u * i));
+
+            n = _mm256_srai_epi32(_mm256_sll_epi32(n, up), 24);
+            _mm256_storeu_ps(x + r * rows->stride + i, _mm256_mul_ps(_mm256_cvtepi32_ps(n), scale));
+        }
+    }
+}
+
 /* ---- table ---- */
 
 static void check_rows(const quire_tile_rows *rows)
@@ -342,7 +384,7 @@ static void encode_k(quire_format format, const quire_tile_rows *rows, const flo
     check_rows(rows);
     if (quire_format_is_sealed(format)) {
         QUIRE_CHECK(rows->n_tokens == TILE);
-        quire_sealed_encode(format, QUIRE_SIDE_K, rows->d, rows->stride, x, tile);
+        quire_sealed_encode_avx2(format, QUIRE_SIDE_K, rows, x, tile);
         return;
     }
     for (uint32_t r = 0; r < rows->n_tokens; r += n) {
@@ -356,7 +398,7 @@ static void encode_v(quire_format format, const quire_tile_rows *rows, const flo
     check_rows(rows);
     if (quire_format_is_sealed(format)) {
         QUIRE_CHECK(rows->n_tokens == TILE);
-        quire_sealed_encode(format, QUIRE_SIDE_V, rows->d, rows->stride, x, tile);
+        quire_sealed_encode_avx2(format, QUIRE_SIDE_V, rows, x, tile);
         return;
     }
     switch (format) {
@@ -380,10 +422,34 @@ static void encode_v(quire_format format, const quire_tile_rows *rows, const flo
     }
 }
 
+/* The kernels read tiles as they are: only hot tiles about to be sealed are decoded often. */
+static void decode_k(quire_format format, const quire_tile_rows *rows, const void *tile, float *x)
+{
+    check_rows(rows);
+    if (quire_format_is_sealed(format)) {
+        quire_sealed_decode_avx2(format, QUIRE_SIDE_K, rows, tile, x);
+    } else if (format == QUIRE_FORMAT_Q8) {
+        decode_k_q8(rows, tile, x);
+    } else {
+        quire_codec_ref_decode_k(format, rows, tile, x);
+    }
+}
+
+static void decode_v(quire_format format, const quire_tile_rows *rows, const void *tile, float *x)
+{
+    check_rows(rows);
+    if (quire_format_is_sealed(format)) {
+        quire_sealed_decode_avx2(format, QUIRE_SIDE_V, rows, tile, x);
+    } else if (format == QUIRE_FORMAT_Q8) {
+        decode_v_q8(rows, tile, x);
+    } else {
+        quire_codec_ref_decode_v(format, rows, tile, x);
+    }
+}
+
 const quire_codec *quire_codec_avx2(void)
 {
-    static const quire_codec codec = { "avx2", encode_k, encode_v, quire_codec_ref_decode_k,
-                                       quire_codec_ref_decode_v };
+    static const quire_codec codec = { "avx2", encode_k, encode_v, decode_k, decode_v };
 
     return &codec;
 }

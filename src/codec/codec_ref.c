@@ -173,7 +173,7 @@ static void encode_k(quire_format format, const quire_tile_rows *rows, const flo
     check_rows(rows);
     if (quire_format_is_sealed(format)) {
         QUIRE_CHECK(rows->n_tokens == QUIRE_TILE_TOKENS);
-        quire_sealed_encode(format, QUIRE_SIDE_K, rows->d, rows->stride, x, tile);
+        quire_sealed_encode(format, QUIRE_SIDE_K, rows, x, tile);
         return;
     }
     for (uint32_t r = 0; r < rows->n_tokens; r++) {
@@ -186,7 +186,7 @@ static void encode_v(quire_format format, const quire_tile_rows *rows, const flo
     check_rows(rows);
     if (quire_format_is_sealed(format)) {
         QUIRE_CHECK(rows->n_tokens == QUIRE_TILE_TOKENS);
-        quire_sealed_encode(format, QUIRE_SIDE_V, rows->d, rows->stride, x, tile);
+        quire_sealed_encode(format, QUIRE_SIDE_V, rows, x, tile);
         return;
     }
     for (uint32_t r = 0; r < rows->n_tokens; r++) {
@@ -198,13 +198,12 @@ void quire_codec_ref_decode_k(quire_format format, const quire_tile_rows *rows, 
                               float *x)
 {
     check_rows(rows);
+    if (quire_format_is_sealed(format)) {
+        quire_sealed_decode(format, QUIRE_SIDE_K, rows, tile, x);
+        return;
+    }
     for (uint32_t r = 0; r < rows->n_tokens; r++) {
-        if (quire_format_is_sealed(format)) {
-            quire_sealed_decode_row(format, QUIRE_SIDE_K, rows->d, tile, rows->first_slot + r,
-                                    x + r * rows->stride);
-        } else {
-            decode_k_row(format, rows->d, tile, rows->first_slot + r, x + r * rows->stride);
-        }
+        decode_k_row(format, rows->d, tile, rows->first_slot + r, x + r * rows->stride);
     }
 }
 
@@ -212,13 +211,12 @@ void quire_codec_ref_decode_v(quire_format format, const quire_tile_rows *rows, 
                               float *x)
 {
     check_rows(rows);
+    if (quire_format_is_sealed(format)) {
+        quire_sealed_decode(format, QUIRE_SIDE_V, rows, tile, x);
+        return;
+    }
     for (uint32_t r = 0; r < rows->n_tokens; r++) {
-        if (quire_format_is_sealed(format)) {
-            quire_sealed_decode_row(format, QUIRE_SIDE_V, rows->d, tile, rows->first_slot + r,
-                                    x + r * rows->stride);
-        } else {
-            decode_v_row(format, rows->d, tile, rows->first_slot + r, x + r * rows->stride);
-        }
+        decode_v_row(format, rows->d, tile, rows->first_slot + r, x + r * rows->stride);
     }
 }
 

@@ -75,12 +75,20 @@ static inline size_t quire_sealed_tile_bytes(quire_format format, quire_side sid
  * Memory: static. */
 const int8_t *quire_sealed_levels(quire_format format, quire_side side);
 
-/* The definition (sealed.c). rows: [64][stride] floats. */
-void quire_sealed_encode(quire_format format, quire_side side, uint32_t d, size_t stride,
-                         const float *rows, void *tile);
+/* Encode a whole tile, rows->n_tokens = QUIRE_TILE_TOKENS: the definition (sealed.c). */
+void quire_sealed_encode(quire_format format, quire_side side, const quire_tile_rows *rows,
+                         const float *x, void *tile);
 
-/* x[0..d) of slot s. */
-void quire_sealed_decode_row(quire_format format, quire_side side, uint32_t d, const void *tile,
-                             uint32_t s, float *x);
+/* Decode some rows. */
+void quire_sealed_decode(quire_format format, quire_side side, const quire_tile_rows *rows,
+                         const void *tile, float *x);
+
+#if defined(__x86_64__)
+/* The same bytes and floats, on a CPU that has AVX2. */
+void quire_sealed_encode_avx2(quire_format format, quire_side side, const quire_tile_rows *rows,
+                              const float *x, void *tile);
+void quire_sealed_decode_avx2(quire_format format, quire_side side, const quire_tile_rows *rows,
+                              const void *tile, float *x);
+#endif
 
 #endif /* QUIRE_CODEC_SEALED_H */

@@ -11,24 +11,13 @@
 
 #include <cmocka.h>
 
-#include "base/rng.h"
+#include "codec/codec_support.h"
 #include "codec/half.h"
-#include "quire/alloc.h"
 #include "quire/codec.h"
 
-#define TILE       QUIRE_TILE_TOKENS
-#define CODECS_MAX 4u
+#define TILE QUIRE_TILE_TOKENS
 
 static quire_rng rng;
-
-static void *take(size_t bytes)
-{
-    const quire_allocator *allocator = quire_allocator_default();
-    void *p = allocator->alloc(allocator->ctx, bytes);
-
-    assert_non_null(p);
-    return p;
-}
 
 /* ---- names and sizes ---- */
 
@@ -147,17 +136,6 @@ static void test_bf16(void **state)
 
 /* ---- golden tiles ---- */
 
-/* FNV-1a, 64 bits. */
-static uint64_t hash(const unsigned char *p, size_t n)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-
-    for (size_t i = 0; i < n; i++) {
-        h = (h ^ p[i]) * 0x100000001b3u;
-    }
-    return h;
-}
-
 /* x[token][dimension] with few significant bits, so that every format shows its rounding. */
 static float golden_value(uint32_t t, uint32_t i)
 {
@@ -180,7 +158,7 @@ static void test_golden_bytes(void **state)
     static const int8_t q8_v[8] = { 16, 0, 0, 0, -32, 0, 0, 0 };
     const quire_codec *codec = quire_codec_find("ref");
     quire_tile_rows at = { 8, 0, 2, 8 };
-    unsigned char *tile = take(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, 8));
+    unsigned char *tile = codec_take(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, 8));
 
     (void)state;
     memset(tile, 0, quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, 8));
@@ -214,7 +192,7 @@ static void test_golden_tiles(void **state)
     const quire_codec *codec = quire_codec_get();
     const uint32_t d = 48;
     quire_tile_rows at = { d, 0, TILE, d };
-    float *x = take((size_t)TILE * d * sizeof(float));
+    float *x = codec_take((size_t)TILE * d * sizeof(float));
     bool is_same = true;
 
     (void)state;
@@ -225,14 +203,14 @@ static void test_golden_tiles(void **state)
     }
     for (unsigned f = 0; f < QUIRE_FORMATS_DIRECT; f++) {
         size_t bytes = quire_tile_bytes((quire_format)f, QUIRE_SIDE_K, d);
-        unsigned char *tile = take(bytes);
+        unsigned char *tile = codec_take(bytes);
         uint64_t k;
         uint64_t v;
 
         codec->encode_k((quire_format)f, &at, x, tile);
-        k = hash(tile, bytes);
+        k = codec_hash(tile, bytes);
         codec->encode_v((quire_format)f, &at, x, tile);
-        v = hash(tile, bytes);
+        v = codec_hash(tile, bytes);
         if (k != expected[f][0] || v != expected[f][1]) {
             print_message("%s: 0x%016llx, 0x%016llx\n", quire_format_name((quire_format)f),
                           (unsigned long long)k, (unsigned long long)v);
@@ -245,22 +223,6 @@ static void test_golden_tiles(void **state)
 }
 
 /* ---- round trips ---- */
-
-static float random_value(uint32_t kind)
-{
-    double x = quire_rng_normal(&rng);
-
-    switch (kind) {
-    case 0:
-        return (float)x;
-    case 1: /* outliers */
-        return (float)(quire_rng_below(&rng, 16) == 0 ? x * 100.0 : x);
-    case 2: /* any exponent */
-        return (float)ldexp(x, (int)quire_rng_below(&rng, 60) - 30);
-    default: /* any bits, NaN and Inf among them */
-        return quire_f32_from_bits((uint32_t)(quire_rng_next(&rng) >> 32));
-    }
-}
 
 static double max_error(quire_format format, const float *row, uint32_t i, uint32_t d)
 {
@@ -295,13 +257,13 @@ static void test_round_trip(void **state)
         uint32_t d = dims[quire_rng_below(&rng, 5)];
         uint32_t kind = quire_rng_below(&rng, 3);
         quire_tile_rows at = { d, 0, TILE, d + 3 };
-        unsigned char *tile = take(quire_tile_bytes(format, QUIRE_SIDE_K, d));
-        float *x = take(TILE * at.stride * sizeof(float));
-        float *y = take(TILE * at.stride * sizeof(float));
+        unsigned char *tile = codec_take(quire_tile_bytes(format, QUIRE_SIDE_K, d));
+        float *x = codec_take(TILE * at.stride * sizeof(float));
+        float *y = codec_take(TILE * at.stride * sizeof(float));
         bool is_k = n % 2 == 0;
 
         for (size_t i = 0; i < TILE * at.stride; i++) {
-            x[i] = random_value(kind);
+            x[i] = codec_random_value(&rng, kind);
         }
         (is_k ? codec->encode_k : codec->encode_v)(format, &at, x, tile);
         (is_k ? codec->decode_k : codec->decode_v)(format, &at, tile, y);
@@ -324,9 +286,9 @@ static void test_second_trip_is_exact(void **state)
     const quire_codec *codec = quire_codec_find("ref");
     const uint32_t d = 64;
     quire_tile_rows at = { d, 0, TILE, d };
-    unsigned char *first = take(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, d));
-    unsigned char *second = take(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, d));
-    float *x = take((size_t)TILE * d * sizeof(float));
+    unsigned char *first = codec_take(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, d));
+    unsigned char *second = codec_take(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, d));
+    float *x = codec_take((size_t)TILE * d * sizeof(float));
 
     (void)state;
     for (unsigned f = 0; f < QUIRE_FORMATS_DIRECT; f++) {
@@ -334,7 +296,7 @@ static void test_second_trip_is_exact(void **state)
             continue; /* the scale is rounded up, so the largest code may be 126 */
         }
         for (size_t i = 0; i < (size_t)TILE * d; i++) {
-            x[i] = random_value(0);
+            x[i] = codec_random_value(&rng, 0);
         }
         codec->encode_v((quire_format)f, &at, x, first);
         codec->decode_v((quire_format)f, &at, first, x);
@@ -352,7 +314,7 @@ static void test_q8_rows(void **state)
     quire_tile_rows at = { 8, 5, 1, 8 };
     float x[8] = { 0 };
     float y[8];
-    unsigned char *tile = take(quire_tile_bytes(QUIRE_FORMAT_Q8, QUIRE_SIDE_K, 8));
+    unsigned char *tile = codec_take(quire_tile_bytes(QUIRE_FORMAT_Q8, QUIRE_SIDE_K, 8));
     const uint16_t *scale = (const uint16_t *)(const void *)tile;
 
     (void)state;
@@ -387,21 +349,6 @@ static void test_q8_rows(void **state)
 
 /* ---- all ISAs, all slots ---- */
 
-static uint32_t codecs_of(const quire_codec **codecs)
-{
-    static const char *const names[] = { "ref", "avx2", "avx512", "neon" };
-    uint32_t n = 0;
-
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const quire_codec *codec = quire_codec_find(names[i]);
-
-        if (codec != NULL && (n == 0 || codecs[n - 1] != codec)) {
-            codecs[n++] = codec;
-        }
-    }
-    return n;
-}
-
 /* Encode rows [first_slot, first_slot + n) into a tile of 0xa5 bytes: the same bytes as ref, none
  * outside the rows; then decode: the same floats. */
 static void check_same(const quire_codec *codec, quire_format format, const quire_tile_rows *at,
@@ -410,10 +357,10 @@ static void check_same(const quire_codec *codec, quire_format format, const quir
     const quire_codec *ref = quire_codec_find("ref");
     size_t bytes = quire_tile_bytes(format, QUIRE_SIDE_K, at->d);
     size_t floats = at->n_tokens * at->stride;
-    unsigned char *expected = take(bytes);
-    unsigned char *tile = take(bytes);
-    float *y = take(floats * sizeof(float) + 64);
-    float *z = take(floats * sizeof(float) + 64);
+    unsigned char *expected = codec_take(bytes);
+    unsigned char *tile = codec_take(bytes);
+    float *y = codec_take(floats * sizeof(float) + 64);
+    float *z = codec_take(floats * sizeof(float) + 64);
 
     for (int is_k = 0; is_k < 2; is_k++) {
         memset(expected, 0xa5, bytes);
@@ -436,8 +383,8 @@ static void check_same(const quire_codec *codec, quire_format format, const quir
 static void test_same_bytes_on_every_isa(void **state)
 {
     static const uint32_t dims[] = { 8, 16, 24, 40, 48, 64, 72, 80, 128, 256, 1024 };
-    const quire_codec *codecs[CODECS_MAX];
-    uint32_t n_codecs = codecs_of(codecs);
+    const quire_codec *codecs[CODEC_LIST_MAX];
+    uint32_t n_codecs = codec_list(codecs);
 
     (void)state;
     for (uint32_t n = 0; n < 2000; n++) {
@@ -450,9 +397,9 @@ static void test_same_bytes_on_every_isa(void **state)
         float *x;
 
         at.n_tokens = n % 3 == 2 ? quire_rng_below(&rng, most + 1) : at.n_tokens;
-        x = take(TILE * at.stride * sizeof(float));
+        x = codec_take(TILE * at.stride * sizeof(float));
         for (size_t i = 0; i < at.n_tokens * at.stride; i++) {
-            x[i] = random_value(kind);
+            x[i] = codec_random_value(&rng, kind);
         }
         for (uint32_t c = 1; c < n_codecs; c++) {
             check_same(codecs[c], format, &at, x);

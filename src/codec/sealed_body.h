@@ -1,0 +1,387 @@
+/* sealed_body.h - encoding and decoding of sealed tiles, compiled once per ISA (sealed.c, plain C:
+ * the definition; sealed_avx2.c). Written for the vectoriser; nothing here depends on what it makes
+ * of it: sums run in LANES interleaved parts that are added in one order, products are not fused
+ * (-ffp-contract=off), all else is element by element.
+ *
+ * A row (y = x - mean, clamped to what a scale can reach) is coded like this:
+ *   1. scale = rms(y) / level_rms: what suits a normal distribution
+ *   2. codes: the nearest level of y / scale
+ *   3. scale = sum(y * level) / sum(level * level): the least-squares scale of those codes
+ *   4. 2 and 3 again, FITS times in all; stored are the last codes and the last scale, as f16
+ * Nearest is found by a table over half level units: levels are integers, so that no boundary
+ * between two of them lies inside a cell.
+ *
+ * Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CODEC_SEALED_BODY_H
+#define QUIRE_CODEC_SEALED_BODY_H
+
+#include "base/check.h"
+#include "codec/half.h"
+#include "codec/sealed.h"
+
+#include <math.h>
+#include <string.h>
+
+#define TILE       QUIRE_TILE_TOKENS
+#define LANES      8u
+#define CELLS      512u /* of half a level unit: -128 .. 127.5 */
+#define FITS       3u
+#define WORD_CODES 4u /* neighbouring dimensions (K) or tokens (V) that stay together */
+#define WORDS_MAX  (QUIRE_HEAD_DIM_MAX / WORD_CODES)
+#define MEAN_UNIT  32u /* values that fill 64 bytes */
+
+#define F16_MAX 65504.0f
+/* The largest magnitude that a row can store. */
+#define ROW_MAX (F16_MAX * 127.0f)
+
+/* ---- one row ---- */
+
+/* Of the levels on a normal distribution, at their best scale. */
+static inline float level_rms(quire_format format)
+{
+    return format == QUIRE_FORMAT_Q6   ? 34.0f
+           : format == QUIRE_FORMAT_Q5 ? 39.0f
+           : format == QUIRE_FORMAT_Q4 ? 46.0f
+                                       : 59.0f;
+}
+
+/* What rows are encoded with. */
+typedef struct row_coder {
+    float level_rms;
+    int32_t cells[CELLS];
+} row_coder;
+
+/* What a cell holds: its code, and the level of the code in the upper byte. */
+static inline int32_t cell_of(uint32_t code, int8_t level)
+{
+    return (int32_t)code + level * 256;
+}
+
+static inline void row_coder_init(row_coder *coder, quire_format format, quire_side side)
+{
+    const int8_t *levels = quire_sealed_levels(format, side);
+    uint32_t n = quire_sealed_n_levels(format);
+    uint32_t code = 0;
+
+    coder->level_rms = level_rms(format);
+    for (uint32_t c = 0; c < CELLS; c++) {
+        while (code + 1 < n && levels[code] + levels[code + 1] + (int)(CELLS / 2) <= (int)c) {
+            code++;
+        }
+        coder->cells[c] = cell_of(code, levels[code]);
+    }
+}
+
+static inline bool row_is_finite(const float *x, uint32_t d)
+{
+    uint32_t max = 0;
+
+    for (uint32_t i = 0; i < d; i++) {
+        uint32_t magnitude = quire_f32_bits(x[i]) & 0x7fffffffu;
+
+        max = magnitude > max ? magnitude : max;
+    }
+    return max < QUIRE_F32_INF_BITS;
+}
+
+static inline float clamp(float x, float most)
+{
+    x = x < most ? x : most;
+    return x > -most ? x : -most;
+}
+
+/* Lane l adds the products of dimensions l, l + LANES, l + 2 * LANES .. in order. */
+static inline float dot(const float *a, const float *b, uint32_t d)
+{
+    typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+    lanes sums = { 0 };
+
+    for (uint32_t i = 0; i < d; i += LANES) {
+        lanes x;
+        lanes y;
+
+        memcpy(&x, a + i, sizeof(x));
+        memcpy(&y, b + i, sizeof(y));
+        sums += x * y;
+    }
+    return ((sums[0] + sums[4]) + (sums[2] + sums[6])) +
+           ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}
+
+/* found[i] = the cell of y[i] / scale. */
+static inline void cells_find(const int32_t *cells, uint32_t d, const float *y, float scale,
+                              int32_t *found)
+{
+    float inverse = 2.0f / scale;
+    int32_t at[QUIRE_HEAD_DIM_MAX];
+
+    for (uint32_t i = 0; i < d; i++) {
+        float cell = y[i] * inverse + (float)(CELLS / 2);
+
+        cell = cell < (float)(CELLS - 1) ? cell : (float)(CELLS - 1);
+        at[i] = (int32_t)(cell > 0.0f ? cell : 0.0f);
+    }
+    for (uint32_t i = 0; i < d; i++) {
+        found[i] = cells[at[i]];
+    }
+}
+
+/* The least-squares scale of the codes found. */
+static inline float scale_fit(uint32_t d, const float *y, const int32_t *found)
+{
+    float levels[QUIRE_HEAD_DIM_MAX];
+
+    for (uint32_t i = 0; i < d; i++) {
+        levels[i] = (float)(found[i] >> 8);
+    }
+    return dot(y, levels, d) / dot(levels, levels, d); /* the latter is exact */
+}
+
+/* Codes of one row of finite numbers; returns its scale as f16. */
+static inline uint16_t row_fit(const row_coder *coder, uint32_t d, const float *y, uint8_t *codes)
+{
+    float scale = sqrtf(dot(y, y, d) / (float)d) / coder->level_rms;
+    int32_t found[QUIRE_HEAD_DIM_MAX];
+
+    for (uint32_t n = 0; n < FITS; n++) {
+        scale = scale < F16_MAX ? scale : F16_MAX;
+        if (!(scale > 0x1p-100f)) {
+            return 0;
+        }
+        cells_find(coder->cells, d, y, scale, found);
+        scale = scale_fit(d, y, found);
+    }
+    for (uint32_t i = 0; i < d; i++) {
+        codes[i] = (uint8_t)found[i];
+    }
+    return quire_f32_to_f16(scale);
+}
+
+/* mean: NULL = none. Rows of scale 0 or NaN get the smallest positive level throughout. */
+static inline uint16_t row_encode(const row_coder *coder, uint32_t d, const float *x,
+                                  const float *mean, uint8_t *codes)
+{
+    float y[QUIRE_HEAD_DIM_MAX];
+    uint16_t scale = QUIRE_F16_NAN_BITS;
+
+    if (row_is_finite(x, d)) {
+        for (uint32_t i = 0; i < d; i++) {
+            y[i] = clamp(mean != NULL ? x[i] - mean[i] : x[i], ROW_MAX);
+        }
+        scale = row_fit(coder, d, y, codes);
+    }
+    if (scale == 0 || scale == QUIRE_F16_NAN_BITS) {
+        memset(codes, (uint8_t)coder->cells[CELLS / 2], d);
+    }
+    return scale;
+}
+
+/* ---- a tile ---- */
+
+/* The average of the finite rows, as stored (padded with zeros) and as the rows are centred with
+ * it. Values enter it clamped to what it can hold. */
+static inline void mean_encode(const quire_tile_rows *rows, const float *x, void *tile, float *mean)
+{
+    uint16_t *stored = (uint16_t *)(void *)((char *)tile + QUIRE_SEALED_SCALES_BYTES);
+    uint32_t padded = (rows->d + MEAN_UNIT - 1) / MEAN_UNIT * MEAN_UNIT;
+    uint32_t n = 0;
+
+    memset(mean, 0, padded * sizeof(float));
+    for (uint32_t t = 0; t < TILE; t++) {
+        const float *row = x + t * rows->stride;
+
+        if (row_is_finite(row, rows->d)) {
+            n++;
+            for (uint32_t i = 0; i < rows->d; i++) {
+                mean[i] += clamp(row[i], F16_MAX);
+            }
+        }
+    }
+    for (uint32_t i = 0; i < padded; i++) {
+        stored[i] = quire_f32_to_f16(n != 0 ? mean[i] / (float)n : 0.0f);
+        mean[i] = quire_f16_to_f32(stored[i]);
+    }
+}
+
+/* One of the planes of a tile: bits shift .. shift + bits - 1 of the codes, in units of 32 bits
+ * that hold per_unit words. A word is four neighbours' codes, a byte each. */
+typedef struct sealed_plane {
+    size_t offset;
+    uint32_t bits;
+    uint32_t shift;
+    uint32_t per_unit;
+    uint32_t mask; /* of a word's part, moved down */
+} sealed_plane;
+
+static inline sealed_plane plane_of(size_t offset, uint32_t bits, uint32_t shift)
+{
+    return (sealed_plane){ offset, bits, shift, 8 / bits, 0x01010101u * ((1u << bits) - 1) };
+}
+
+/* Returns their number. */
+static inline uint32_t planes_of(quire_format format, quire_side side, uint32_t d,
+                                 sealed_plane *planes)
+{
+    uint32_t low = quire_sealed_low_bits(format);
+    uint32_t high = quire_sealed_high_bits(format);
+
+    planes[0] = plane_of(quire_sealed_low_offset(format, side, d), low, 0);
+    if (high == 0) {
+        return 1;
+    }
+    planes[1] = plane_of(quire_sealed_high_offset(format, side, d), high, low);
+    return 2;
+}
+
+/* What the rows of a tile are encoded with. */
+typedef struct sealed_tile {
+    uint32_t d;
+    row_coder coder;
+    const float *mean; /* NULL: not centred */
+    sealed_plane planes[2];
+    uint32_t n_planes;
+} sealed_tile;
+
+/* Slot t of a K plane out of the row's words of 4 dimensions, which are zero behind d. */
+static inline void k_plane_store(const sealed_plane *plane, uint32_t d, uint32_t t,
+                                 const uint32_t *words, void *tile)
+{
+    uint32_t *unit = (uint32_t *)(void *)((char *)tile + plane->offset) + t;
+
+    for (uint32_t w = 0; w < d / WORD_CODES; w += plane->per_unit, unit += TILE) {
+        *unit = 0;
+        for (uint32_t m = 0; m < plane->per_unit; m++) {
+            *unit |= (words[w + m] >> plane->shift & plane->mask) << (plane->bits * m);
+        }
+    }
+}
+
+/* Adds what a K plane holds of slot t to the row's words. */
+static inline void k_plane_load(const sealed_plane *plane, uint32_t d, uint32_t t, const void *tile,
+                                uint32_t *words)
+{
+    const uint32_t *unit = (const uint32_t *)(const void *)((const char *)tile + plane->offset) + t;
+
+    for (uint32_t w = 0; w < d / WORD_CODES; w += plane->per_unit, unit += TILE) {
+        for (uint32_t m = 0; m < plane->per_unit; m++) {
+            words[w + m] |= (*unit >> (plane->bits * m) & plane->mask) << plane->shift;
+        }
+    }
+}
+
+/* Slots t .. t + 3 of a V plane out of the words of the d dimensions. */
+static inline void v_plane_store(const sealed_plane *plane, uint32_t d, uint32_t t,
+                                 const uint32_t *words, void *tile)
+{
+    uint32_t at = t / WORD_CODES;
+    uint32_t *units =
+        (uint32_t *)(void *)((char *)tile + plane->offset) + (size_t)(at / plane->per_unit) * d;
+    uint32_t up = plane->bits * (at % plane->per_unit);
+    uint32_t kept = up == 0 ? 0 : ~0u; /* earlier slots */
+
+    for (uint32_t i = 0; i < d; i++) {
+        units[i] = (units[i] & kept) | (words[i] >> plane->shift & plane->mask) << up;
+    }
+}
+
+/* Adds what a V plane holds of slot t to the row's codes. */
+static inline void v_plane_load(const sealed_plane *plane, uint32_t d, uint32_t t, const void *tile,
+                                uint8_t *codes)
+{
+    uint32_t at = t / WORD_CODES;
+    const uint32_t *units = (const uint32_t *)(const void *)((const char *)tile + plane->offset) +
+                            (size_t)(at / plane->per_unit) * d;
+    uint32_t down = plane->bits * (at % plane->per_unit) + 8 * (t % WORD_CODES);
+
+    for (uint32_t i = 0; i < d; i++) {
+        codes[i] |= (uint8_t)((units[i] >> down & plane->mask & 0xff) << plane->shift);
+    }
+}
+
+static inline void tile_encode_k(const sealed_tile *to, const quire_tile_rows *rows, const float *x,
+                                 void *tile)
+{
+    uint32_t words[WORDS_MAX] = { 0 };
+
+    for (uint32_t t = 0; t < TILE; t++) {
+        ((uint16_t *)tile)[t] =
+            row_encode(&to->coder, to->d, x + t * rows->stride, to->mean, (uint8_t *)words);
+        for (uint32_t p = 0; p < to->n_planes; p++) {
+            k_plane_store(&to->planes[p], to->d, t, words, tile);
+        }
+    }
+}
+
+static inline void tile_encode_v(const sealed_tile *to, const quire_tile_rows *rows, const float *x,
+                                 void *tile)
+{
+    uint8_t codes[WORD_CODES][QUIRE_HEAD_DIM_MAX];
+    uint32_t words[QUIRE_HEAD_DIM_MAX];
+
+    for (uint32_t t = 0; t < TILE; t += WORD_CODES) {
+        for (uint32_t j = 0; j < WORD_CODES; j++) {
+            ((uint16_t *)tile)[t + j] =
+                row_encode(&to->coder, to->d, x + (t + j) * rows->stride, to->mean, codes[j]);
+        }
+        for (uint32_t i = 0; i < to->d; i++) {
+            words[i] = codes[0][i] | (uint32_t)codes[1][i] << 8 | (uint32_t)codes[2][i] << 16 |
+                       (uint32_t)codes[3][i] << 24;
+        }
+        for (uint32_t p = 0; p < to->n_planes; p++) {
+            v_plane_store(&to->planes[p], to->d, t, words, tile);
+        }
+    }
+}
+
+/* quire_sealed_encode() of an ISA. */
+static inline void tile_encode(quire_format format, quire_side side, const quire_tile_rows *rows,
+                               const float *x, void *tile)
+{
+    float mean[QUIRE_HEAD_DIM_MAX];
+    sealed_tile to = { .d = rows->d };
+
+    row_coder_init(&to.coder, format, side);
+    if (quire_sealed_is_centred(format, side)) {
+        mean_encode(rows, x, tile, mean);
+        to.mean = mean;
+    }
+    to.n_planes = planes_of(format, side, rows->d, to.planes);
+    (side == QUIRE_SIDE_K ? tile_encode_k : tile_encode_v)(&to, rows, x, tile);
+}
+
+/* quire_sealed_decode() of an ISA. */
+static inline void tile_decode(quire_format format, quire_side side, const quire_tile_rows *rows,
+                               const void *tile, float *x)
+{
+    const int8_t *levels = quire_sealed_levels(format, side);
+    const uint16_t *stored_mean =
+        (const uint16_t *)(const void *)((const char *)tile + QUIRE_SEALED_SCALES_BYTES);
+    uint32_t d = rows->d;
+    float mean[QUIRE_HEAD_DIM_MAX] = { 0 };
+    sealed_plane planes[2];
+    uint32_t n_planes = planes_of(format, side, d, planes);
+
+    for (uint32_t i = 0; i < d && quire_sealed_is_centred(format, side); i++) {
+        mean[i] = quire_f16_to_f32(stored_mean[i]);
+    }
+    for (uint32_t r = 0; r < rows->n_tokens; r++) {
+        uint32_t t = rows->first_slot + r;
+        float scale = quire_f16_to_f32(((const uint16_t *)tile)[t]);
+        uint32_t words[WORDS_MAX] = { 0 };
+        const uint8_t *codes = (const uint8_t *)words;
+
+        for (uint32_t p = 0; p < n_planes; p++) {
+            if (side == QUIRE_SIDE_K) {
+                k_plane_load(&planes[p], d, t, tile, words);
+            } else {
+                v_plane_load(&planes[p], d, t, tile, (uint8_t *)words);
+            }
+        }
+        for (uint32_t i = 0; i < d; i++) {
+            x[r * rows->stride + i] = scale * (float)levels[codes[i]] + mean[i];
+        }
+    }
+}
+#endif

@@ -118,10 +118,11 @@ typedef struct quire_attn_kernels {
 const quire_attn_kernels *quire_attn_kernels_portable(void);
 #if defined(__x86_64__)
 const quire_attn_kernels *quire_attn_kernels_avx2(void);   /* with AVX-VNNI if present */
-const quire_attn_kernels *quire_attn_kernels_avx512(void); /* VNNI if present */
+const quire_attn_kernels *quire_attn_kernels_avx512(void); /* VNNI and VBMI if present */
 /* Without what only some of these CPUs have; the same bits. The functions above choose. */
 const quire_attn_kernels *quire_attn_kernels_avx2_plain(void);
 const quire_attn_kernels *quire_attn_kernels_avx512_plain(void);
+const quire_attn_kernels *quire_attn_kernels_avx512_vnni(void); /* VNNI if present, never VBMI */
 #elif defined(__aarch64__)
 const quire_attn_kernels *quire_attn_kernels_neon(void);
 #endif

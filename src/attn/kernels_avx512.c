@@ -118,6 +118,10 @@ static void q_pack(quire_format format, uint32_t d, float scale, const float *q,
 {
     float *to = packed;
 
+    if (quire_format_is_sealed(format)) {
+        quire_avx512_sealed_pack(d, scale, q, packed);
+        return;
+    }
     if (format == QUIRE_FORMAT_Q8) {
         quire_avx512_q8_pack(d, scale, q, packed);
         return;
@@ -127,36 +131,43 @@ static void q_pack(quire_format format, uint32_t d, float scale, const float *q,
     }
 }
 
-static void qk(const quire_attn_qk *args)
-{
-    args->format == QUIRE_FORMAT_Q8 ? quire_avx512_qk_q8(args) : quire_avx512_qk_float(args);
-}
+/* qk and pv of a set, by format. */
+#define KERNELS_BY_FORMAT(suffix, q8_suffix, sealed_suffix)                                        \
+    static void qk##suffix(const quire_attn_qk *args)                                              \
+    {                                                                                              \
+        quire_format_is_sealed(args->format) ? quire_avx512_qk_sealed##sealed_suffix(args)         \
+        : args->format == QUIRE_FORMAT_Q8    ? quire_avx512_qk_q8##q8_suffix(args)                 \
+                                             : quire_avx512_qk_float(args);                           \
+    }                                                                                              \
+    static void pv##suffix(const quire_attn_pv *args)                                              \
+    {                                                                                              \
+        quire_format_is_sealed(args->format) ? quire_avx512_pv_sealed##sealed_suffix(args)         \
+        : args->format == QUIRE_FORMAT_Q8    ? quire_avx512_pv_q8##q8_suffix(args)                 \
+                                             : quire_avx512_pv_float(args);                           \
+    }
 
-static void pv(const quire_attn_pv *args)
-{
-    args->format == QUIRE_FORMAT_Q8 ? quire_avx512_pv_q8(args) : quire_avx512_pv_float(args);
-}
+KERNELS_BY_FORMAT(_plain, , )
+KERNELS_BY_FORMAT(_vnni, _vnni, _vnni)
+KERNELS_BY_FORMAT(_vbmi, _vnni, _vbmi)
 
-static void qk_vnni(const quire_attn_qk *args)
-{
-    args->format == QUIRE_FORMAT_Q8 ? quire_avx512_qk_q8_vnni(args) : quire_avx512_qk_float(args);
-}
-
-static void pv_vnni(const quire_attn_pv *args)
-{
-    args->format == QUIRE_FORMAT_Q8 ? quire_avx512_pv_q8_vnni(args) : quire_avx512_pv_float(args);
-}
-
-static const quire_attn_kernels kernels_plain = { "avx512", q_bytes, q_pack, qk, softmax, pv };
+static const quire_attn_kernels kernels_plain = { "avx512", q_bytes, q_pack,
+                                                  qk_plain, softmax, pv_plain };
 static const quire_attn_kernels kernels_vnni = { "avx512", q_bytes, q_pack,
                                                  qk_vnni,  softmax, pv_vnni };
+static const quire_attn_kernels kernels_vbmi = { "avx512", q_bytes, q_pack,
+                                                 qk_vbmi,  softmax, pv_vbmi };
 
 const quire_attn_kernels *quire_attn_kernels_avx512_plain(void)
 {
     return &kernels_plain;
 }
 
-const quire_attn_kernels *quire_attn_kernels_avx512(void)
+const quire_attn_kernels *quire_attn_kernels_avx512_vnni(void)
 {
     return quire_cpu_get()->has_avx512_vnni ? &kernels_vnni : &kernels_plain;
+}
+
+const quire_attn_kernels *quire_attn_kernels_avx512(void)
+{
+    return quire_cpu_get()->has_avx512_vbmi ? &kernels_vbmi : quire_attn_kernels_avx512_vnni();
 }

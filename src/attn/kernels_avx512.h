@@ -31,6 +31,14 @@ typedef struct quire_avx512_q8_header {
     char unused[56];
 } quire_avx512_q8_header;
 
+/* Bytes of a packed row of a sealed format: a header, int8 n[d], padded to 64 bytes, then float
+ * x[d], padded with 0. */
+typedef struct quire_avx512_sealed_header {
+    float scale;
+    int32_t start; /* as in q8 */
+    char unused[56];
+} quire_avx512_sealed_header;
+
 void quire_avx512_qk_float(const quire_attn_qk *args);
 void quire_avx512_pv_float(const quire_attn_pv *args);
 
@@ -40,12 +48,29 @@ void quire_avx512_pv_q8(const quire_attn_pv *args);
 void quire_avx512_qk_q8_vnni(const quire_attn_qk *args);
 void quire_avx512_pv_q8_vnni(const quire_attn_pv *args);
 
+void quire_avx512_sealed_pack(uint32_t d, float scale, const float *q, void *packed);
+void quire_avx512_qk_sealed(const quire_attn_qk *args);
+void quire_avx512_pv_sealed(const quire_attn_pv *args);
+void quire_avx512_qk_sealed_vnni(const quire_attn_qk *args);
+void quire_avx512_pv_sealed_vnni(const quire_attn_pv *args);
+void quire_avx512_qk_sealed_vbmi(const quire_attn_qk *args);
+void quire_avx512_pv_sealed_vbmi(const quire_attn_pv *args);
+
+QUIRE_AVX512_INLINE size_t quire_avx512_sealed_x_offset(uint32_t d)
+{
+    return sizeof(quire_avx512_sealed_header) + ((d + 63u) & ~(size_t)63u);
+}
+
 /* Bytes between packed query rows. */
 QUIRE_AVX512_INLINE size_t quire_avx512_q_bytes(quire_format format, uint32_t d)
 {
-    size_t bytes = format == QUIRE_FORMAT_Q8 ? sizeof(quire_avx512_q8_header) + d * sizeof(int16_t)
-                                             : d * sizeof(float);
+    size_t bytes = d * sizeof(float);
 
+    if (format == QUIRE_FORMAT_Q8) {
+        bytes = sizeof(quire_avx512_q8_header) + d * sizeof(int16_t);
+    } else if (format > QUIRE_FORMAT_Q8) {
+        bytes += quire_avx512_sealed_x_offset(d);
+    }
     return (bytes + 63u) & ~(size_t)63u;
 }
 
@@ -124,6 +149,48 @@ QUIRE_AVX512_INLINE float quire_avx512_sum(__m512 x)
 
     b = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+
+/* Results of 4 rows: row r in lanes 4r .. 4r + 3. The order of additions is quire_avx512_sum()'s.
+ */
+QUIRE_AVX512_INLINE __m512 quire_avx512_sum_4(const __m512 x[4])
+{
+    __m512 a = _mm512_add_ps(_mm512_shuffle_f32x4(x[0], x[1], 0x44),
+                             _mm512_shuffle_f32x4(x[0], x[1], 0xee));
+    __m512 b = _mm512_add_ps(_mm512_shuffle_f32x4(x[2], x[3], 0x44),
+                             _mm512_shuffle_f32x4(x[2], x[3], 0xee));
+
+    a = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    a = _mm512_add_ps(a, _mm512_permute_ps(a, 0x4e));
+    return _mm512_add_ps(a, _mm512_permute_ps(a, 0xb1));
+}
+
+/* As unsigned integers. */
+QUIRE_AVX512_INLINE __m512i quire_avx512_max_4(const __m512i x[4])
+{
+    __m512i a = _mm512_max_epu32(_mm512_shuffle_i32x4(x[0], x[1], 0x44),
+                                 _mm512_shuffle_i32x4(x[0], x[1], 0xee));
+    __m512i b = _mm512_max_epu32(_mm512_shuffle_i32x4(x[2], x[3], 0x44),
+                                 _mm512_shuffle_i32x4(x[2], x[3], 0xee));
+
+    a = _mm512_max_epu32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+    a = _mm512_max_epu32(a, _mm512_shuffle_epi32(a, _MM_PERM_BADC));
+    return _mm512_max_epu32(a, _mm512_shuffle_epi32(a, _MM_PERM_CDAB));
+}
+
+/* Row r of those 4, in all lanes; r is a constant. */
+QUIRE_AVX512_INLINE __m512 quire_avx512_row_of_4(__m512 rows, uint32_t r)
+{
+    switch (r) {
+    case 0:
+        return _mm512_shuffle_f32x4(rows, rows, 0x00);
+    case 1:
+        return _mm512_shuffle_f32x4(rows, rows, 0x55);
+    case 2:
+        return _mm512_shuffle_f32x4(rows, rows, 0xaa);
+    default:
+        return _mm512_shuffle_f32x4(rows, rows, 0xff);
+    }
 }
 
 /* The largest of 16 absolute values given as bits, compared as integers: so NaN and Inf come out

@@ -11,6 +11,7 @@ typedef struct quire_cpu {
     bool has_avx_vnni; /* VEX-encoded dot products */
     bool has_avx512;   /* F + BW + VL + DQ, with OS support */
     bool has_avx512_vnni;
+    bool has_avx512_vbmi; /* and VNNI */
     bool has_neon; /* AArch64 baseline */
 } quire_cpu;
 

@@ -43,6 +43,7 @@ static uint32_t all_sets(const quire_attn_kernels **sets)
     }
     if (quire_attn_kernels_find("avx512") != NULL) {
         sets[n++] = quire_attn_kernels_avx512_plain();
+        sets[n++] = quire_attn_kernels_avx512_vnni();
         sets[n++] = quire_attn_kernels_avx512();
     }
 #elif defined(__aarch64__)
@@ -55,7 +56,7 @@ static uint32_t all_sets(const quire_attn_kernels **sets)
 /* Sets that have kernels of sealed formats. */
 static bool has_sealed(const quire_attn_kernels *set)
 {
-    return strcmp(set->isa, "avx512") != 0 && strcmp(set->isa, "neon") != 0;
+    return strcmp(set->isa, "neon") != 0;
 }
 
 static void *take(size_t bytes)

@@ -1,0 +1,11 @@
+/* kernels_avx512_vbmi.c - sealed formats with VNNI and VBMI: one instruction looks up any of 64
+ * levels.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "attn/kernels_avx512_dot.h"
+
+#define SEALED_SUFFIX                              _vbmi
+#define SEALED_DOT(acc, a, b)                      quire_avx512_dot_bytes((acc), (a), (b))
+#define SEALED_LOOK_UP(format, quad, table, index) _mm512_permutexvar_epi8((index), (table))
+#define SEALED_DIRECT_ROWS                         8
+#include "attn/kernels_avx512_sealed.h"

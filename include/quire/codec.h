@@ -28,15 +28,17 @@
  * is immutable from then on. x[t][i] ~ scale[t] * level[code[t][i]] + mean[i], where level is a
  * table of int8 per format (src/codec/sealed.h), scale the least-squares one of the row and mean,
  * which only K has, the tile's average: the logit it takes away is added back exactly (q . mean).
- * Codes lie in planes of 4, 2 or 1 bits (q6 = 4 + 2, q5 = 4 + 1, q4 = 4, q3 = 2 + 1). In a plane of
- * b bits one byte holds 8/b dimensions (K) or tokens (V) that are 4 apart:
+ * Codes lie in planes of 4, 2 or 1 bits (q6 = 4 + 2, q5 = 4 + 1, q4 = 4, q3 = 2 + 1), low bits
+ * first. In a plane of b bits one byte holds 8/b dimensions (K) or tokens (V) that are 4 apart:
  *
- *   K plane  u8 [ceil(d*b/32)][64][4]   byte [g][t][j]: dimension 32/b*g + 4m + j in bits
- * b*m..b*m+b-1 V plane  u8 [2*b][d][4]             byte [g][i][j]: token     32/b*g + 4m + j in
- * bits b*m..b*m+b-1
+ *   K plane  u8 [ceil(d*b/32)][64][4]   byte [g][t][j], bits b*m .. b*m+b-1: dimension 32/b*g+4m+j
+ *   V plane  u8 [2*b][d][4]             byte [g][i][j], bits b*m .. b*m+b-1: token     32/b*g+4m+j
  *
  * so that a register of 4-bit codes becomes, by a mask, a shift and a table look-up, two registers
- * in q8's layout. A row with NaN or Inf gets scale NaN and stays out of the mean.
+ * in q8's layout. Bits of a K plane behind dimension d are zero.
+ *
+ * A row with NaN or Inf gets scale NaN and stays out of the mean. A row of zeros has scale 0.
+ * Values saturate: to +-65504 where they enter the mean, to 127 times that where a row is coded.
  *
  * d is a multiple of QUIRE_HEAD_DIM_MULTIPLE up to QUIRE_HEAD_DIM_MAX. All buffers are 64-byte
  * aligned. Source of the layout: design note compression.md E.4 (measured there against row-major).

@@ -1,0 +1,360 @@
+/* test_sealed_rows.c - sealed formats: how well rows come back, and what damaged or enormous rows
+ * do.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "codec/half.h"
+#include "codec/sealed_support.h"
+#include "seed.h"
+
+#define TILE QUIRE_TILE_TOKENS
+
+static quire_rng rng;
+
+/* ---- how well rows come back ---- */
+
+/* Level units from v to the nearest level. */
+static double distance(const sealed_fixture *f, double v)
+{
+    const int8_t *levels = quire_sealed_levels(f->format, f->side);
+    double best = INFINITY;
+
+    for (uint32_t k = 0; k < quire_sealed_n_levels(f->format); k++) {
+        best = fmin(best, fabs(v - levels[k]));
+    }
+    return best;
+}
+
+/* Mean squared error of the levels on a standard normal distribution, at the best scale. */
+static double normal_error(const sealed_fixture *f)
+{
+    double best = INFINITY;
+
+    for (double scale = 0.006; scale < 0.06; scale *= 1.01) {
+        double sum = 0.0;
+        double weight = 0.0;
+
+        for (double x = -6.0; x <= 6.0; x += 0.01) {
+            double density = exp(-0.5 * x * x);
+            double error = scale * distance(f, x / scale);
+
+            sum += density * error * error;
+            weight += density;
+        }
+        best = fmin(best, sum / weight);
+    }
+    return best;
+}
+
+static void check_error(quire_format format, quire_side side)
+{
+    /* The least possible with 64, 32, 16, 8 levels of any precision. Max, "Quantizing for minimum
+     * distortion" (1960); 64 levels by the same iteration. */
+    static const double lloyd_max[] = { 0.00065, 0.002499, 0.009497, 0.03454 };
+    sealed_fixture f = sealed_take(format, side, 256, 256);
+    double squares = 0.0;
+    double errors = 0.0;
+    double normal = normal_error(&f);
+
+    for (uint32_t n = 0; n < 4; n++) {
+        sealed_fill(&f, &rng, 0);
+        sealed_round_trip(&f);
+        for (size_t i = 0; i < (size_t)TILE * 256; i++) {
+            double error = (double)f.x[i] - (double)f.y[i];
+
+            squares += (double)f.x[i] * (double)f.x[i];
+            errors += error * error;
+        }
+    }
+    print_message("%s %c: error %.6f of the power, normal %.6f\n", quire_format_name(format),
+                  "KV"[side], errors / squares, normal);
+    assert_true(normal < lloyd_max[format - QUIRE_FORMAT_Q6] * 1.07);
+    assert_true(errors / squares < normal * 1.03 && errors / squares > normal * 0.9);
+    sealed_release(&f);
+}
+
+static void test_error_on_normal_rows(void **state)
+{
+    (void)state;
+    sealed_for_each(check_error);
+}
+
+/* Each scale is the best one for its row's codes, as exactly as f16 can hold it; and the codes are
+ * those of the nearest levels, but for what the last step of the fit still moved the scale. */
+static void check_rows_of(const sealed_fixture *f)
+{
+    double lost = 0.0;
+    double least = 0.0;
+
+    for (uint32_t t = 0; t < TILE; t++) {
+        double scale = sealed_scale(f, t);
+        double products = 0.0;
+        double squares = 0.0;
+
+        if (sealed_scale_bits(f, t) == QUIRE_F16_NAN_BITS) {
+            continue;
+        }
+        for (uint32_t i = 0; i < f->rows.d; i++) {
+            double y = (double)sealed_row(f, t)[i] - sealed_mean(f, i);
+            double level = sealed_level(f, i, t);
+
+            lost += (y - scale * level) * (y - scale * level);
+            least += pow(scale * distance(f, y / scale), 2.0);
+            products += y * level;
+            squares += level * level;
+        }
+        assert_true(fabs(scale - products / squares) <= scale * 0x1.01p-11);
+    }
+    assert_true(lost <= least * 1.05);
+}
+
+static void check_fit(quire_format format, quire_side side)
+{
+    static const uint32_t dims[] = { 32, 48, 64, 80, 128 };
+
+    for (uint32_t n = 0; n < 20; n++) {
+        uint32_t d = dims[n % 5];
+        sealed_fixture f = sealed_take(format, side, d, d + n);
+
+        sealed_fill(&f, &rng, 0);
+        sealed_round_trip(&f);
+        check_rows_of(&f);
+        sealed_release(&f);
+    }
+}
+
+static void test_nearest_levels_and_best_scale(void **state)
+{
+    (void)state;
+    sealed_for_each(check_fit);
+}
+
+/* An offset common to all tokens costs nothing where the tile is centred: the same scales and
+ * codes, and only the mean tells. Values are multiples of 2^-6, so that sums are exact. */
+static void check_offset(quire_format format, quire_side side)
+{
+    sealed_fixture f = sealed_take(format, side, 64, 64);
+    sealed_fixture g = sealed_take(format, side, 64, 64);
+    size_t rest = quire_sealed_low_offset(format, side, 64);
+
+    for (uint32_t t = 0; t < TILE / 2; t++) {
+        for (uint32_t i = 0; i < 64; i++) {
+            float x = (float)lrint(64.0 * quire_rng_normal(&rng)) * 0x1p-6f;
+
+            sealed_row(&f, t)[i] = x;
+            sealed_row(&f, t + TILE / 2)[i] = -x;
+        }
+    }
+    for (size_t i = 0; i < (size_t)TILE * 64; i++) {
+        g.x[i] = f.x[i] + 3.25f * (float)(i % 64 % 7);
+    }
+    sealed_tile_encode(quire_codec_get(), &f);
+    sealed_tile_encode(quire_codec_get(), &g);
+    if (quire_sealed_is_centred(format, side)) {
+        assert_memory_equal(f.tile, g.tile, QUIRE_SEALED_SCALES_BYTES);
+        assert_memory_equal(f.tile + rest, g.tile + rest, f.tile_bytes - rest);
+        for (uint32_t i = 0; i < 64; i++) {
+            assert_true(sealed_mean(&f, i) == 0.0);
+            assert_true(sealed_mean(&g, i) == 3.25 * (i % 7));
+        }
+    } else {
+        assert_int_equal(rest, QUIRE_SEALED_SCALES_BYTES);
+        assert_memory_not_equal(f.tile, g.tile, QUIRE_SEALED_SCALES_BYTES);
+    }
+    sealed_release(&g);
+    sealed_release(&f);
+}
+
+static void test_centring_is_exact(void **state)
+{
+    (void)state;
+    sealed_for_each(check_offset);
+}
+
+/* ---- rows out of the ordinary ---- */
+
+/* NaN and Inf show in their row, and the others are stored as if that row were not there. */
+static void check_damage(quire_format format, quire_side side)
+{
+    static const float damage[] = { NAN, INFINITY, -INFINITY };
+    sealed_fixture f = sealed_take(format, side, 48, 48);
+
+    sealed_fill(&f, &rng, 0);
+    for (uint32_t n = 0; n < 3; n++) {
+        sealed_row(&f, 5 + 20 * n)[7 + 10 * n] = damage[n];
+    }
+    sealed_round_trip(&f);
+    for (uint32_t i = 0; i < 48 && quire_sealed_is_centred(format, side); i++) {
+        double sum = 0.0;
+
+        for (uint32_t t = 0; t < TILE; t++) {
+            sum += t % 20 == 5 && t < 60 ? 0.0 : (double)sealed_row(&f, t)[i];
+        }
+        assert_true(fabs(sealed_mean(&f, i) - sum / (TILE - 3)) <= 0x1p-11 * fabs(sum / 61) + 1e-6);
+    }
+    for (uint32_t t = 0; t < TILE; t++) {
+        bool is_damaged = t % 20 == 5 && t < 60;
+
+        assert_int_equal(sealed_scale_bits(&f, t) == QUIRE_F16_NAN_BITS, is_damaged);
+        for (uint32_t i = 0; i < 48; i++) {
+            assert_int_equal(isnan(sealed_decoded(&f, t)[i]) != 0, is_damaged);
+        }
+    }
+    check_rows_of(&f);
+    for (size_t i = 0; i < (size_t)TILE * 48; i++) {
+        f.x[i] = NAN;
+    }
+    sealed_round_trip(&f);
+    for (uint32_t t = 0; t < TILE; t++) {
+        assert_int_equal(sealed_scale_bits(&f, t), QUIRE_F16_NAN_BITS);
+        assert_true(sealed_mean(&f, t % 48) == 0.0);
+    }
+    sealed_release(&f);
+}
+
+static void test_damaged_rows(void **state)
+{
+    (void)state;
+    sealed_for_each(check_damage);
+}
+
+/* Rows of zeros, rows equal to the mean, and rows below the smallest scale come back as nothing. */
+static void check_zeros(quire_format format, quire_side side)
+{
+    static const float values[] = { 0.0f, 0x1.8p-140f, -1e-30f, 0.5f };
+    sealed_fixture f = sealed_take(format, side, 40, 48);
+
+    for (uint32_t n = 0; n < 4; n++) {
+        bool is_constant = values[n] == 0.5f;
+
+        for (size_t i = 0; i < (size_t)TILE * 48; i++) {
+            f.x[i] = values[n];
+        }
+        sealed_round_trip(&f);
+        for (uint32_t t = 0; t < TILE; t++) {
+            if (!is_constant || quire_sealed_is_centred(format, side)) {
+                assert_int_equal(sealed_scale_bits(&f, t), 0);
+                assert_true(sealed_decoded(&f, t)[t % 40] == (is_constant ? 0.5f : 0.0f));
+            } else {
+                assert_true(fabsf(sealed_decoded(&f, t)[t % 40] - 0.5f) < 0.0003f);
+            }
+        }
+    }
+    sealed_release(&f);
+}
+
+static void test_zero_rows(void **state)
+{
+    (void)state;
+    sealed_for_each(check_zeros);
+}
+
+/* Where the scale is a subnormal f16, rows lose what its steps of 2^-24 lose. */
+static void check_small(quire_format format, quire_side side)
+{
+    sealed_fixture f = sealed_take(format, side, 64, 64);
+
+    for (uint32_t n = 0; n < 20; n++) {
+        sealed_fill(&f, &rng, 0);
+        for (size_t i = 0; i < (size_t)TILE * 64; i++) {
+            f.x[i] *= ldexpf(1.0f, -8 - (int)n);
+        }
+        sealed_round_trip(&f);
+        for (size_t i = 0; i < (size_t)TILE * 64; i++) {
+            assert_true(fabsf(f.x[i] - f.y[i]) <=
+                        127.0f * 0x1p-24f + 0.5f * fabsf(f.x[i]) + ldexpf(0.5f, -8 - (int)n));
+        }
+    }
+    sealed_release(&f);
+}
+
+static void test_small_rows(void **state)
+{
+    (void)state;
+    sealed_for_each(check_small);
+}
+
+/* Values beyond what scale and mean can hold saturate and stay finite; other rows keep their
+ * place. */
+static void check_huge(quire_format format, quire_side side)
+{
+    const float most = 127.0f * 65504.0f;
+    sealed_fixture f = sealed_take(format, side, 64, 64);
+
+    for (size_t i = 0; i < (size_t)TILE * 64; i++) {
+        f.x[i] = i % 3 == 0 ? -FLT_MAX : FLT_MAX;
+    }
+    sealed_round_trip(&f);
+    for (size_t i = 0; i < (size_t)TILE * 64; i++) {
+        assert_true(fabsf(f.y[i]) >= most - 2 * 65504.0f && fabsf(f.y[i]) <= most + 2 * 65504.0f);
+        assert_int_equal(f.y[i] < 0.0f, i % 3 == 0);
+    }
+    sealed_fill(&f, &rng, 0);
+    for (uint32_t i = 0; i < 64; i++) {
+        sealed_row(&f, 11)[i] *= 5e37f;
+    }
+    sealed_round_trip(&f);
+    for (uint32_t i = 0; i < 64; i++) {
+        assert_true(isfinite(sealed_decoded(&f, 11)[i]));
+        assert_true(fabs(sealed_mean(&f, i)) <= 65504.0 / TILE + 1.0);
+    }
+    sealed_release(&f);
+}
+
+static void test_huge_rows(void **state)
+{
+    (void)state;
+    sealed_for_each(check_huge);
+}
+
+/* The rows of a tile are coded apart: where there is no mean, a row's codes do not depend on the
+ * others. */
+static void test_rows_are_independent(void **state)
+{
+    sealed_fixture f = sealed_take(QUIRE_FORMAT_Q5, QUIRE_SIDE_V, 64, 64);
+    sealed_fixture g = sealed_take(QUIRE_FORMAT_Q5, QUIRE_SIDE_V, 64, 64);
+
+    (void)state;
+    sealed_fill(&f, &rng, 1);
+    memcpy(g.x, f.x, (size_t)TILE * 64 * sizeof(float));
+    for (uint32_t i = 0; i < 64; i++) {
+        sealed_row(&g, 30)[i] = 1e30f;
+    }
+    sealed_tile_encode(quire_codec_get(), &f);
+    sealed_tile_encode(quire_codec_get(), &g);
+    for (uint32_t t = 0; t < TILE; t++) {
+        for (uint32_t i = 0; i < 64 && t != 30; i++) {
+            assert_int_equal(sealed_code(&f, i, t), sealed_code(&g, i, t));
+        }
+        assert_true(t == 30 || sealed_scale_bits(&f, t) == sealed_scale_bits(&g, t));
+    }
+    sealed_release(&g);
+    sealed_release(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_error_on_normal_rows),
+        cmocka_unit_test(test_nearest_levels_and_best_scale),
+        cmocka_unit_test(test_centring_is_exact),
+        cmocka_unit_test(test_damaged_rows),
+        cmocka_unit_test(test_zero_rows),
+        cmocka_unit_test(test_small_rows),
+        cmocka_unit_test(test_huge_rows),
+        cmocka_unit_test(test_rows_are_independent),
+    };
+
+    rng = test_rng(20260302u);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

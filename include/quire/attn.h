@@ -19,7 +19,8 @@
  * form a row reads is a function of distance alone: a row in tile i (token index / 64) reads tile j
  * hot when i - j <= recent_tiles or j < sink_tiles, else sealed; and sealed too where the hot table
  * has a hole (QUIRE_PAGE_NULL), because whoever owns the sequence has released that page. Sides of
- * other formats lie in the main page only.
+ * other formats lie in the main page only. A sequence with a hot table has token t in slot t % 64
+ * of a tile, so only its last tile can be open, and every row there reads it hot.
  *
  * What a result depends on: the row's query, the sequence's page table up to the row's token, the
  * ISA. Not on: the other rows and sequences of the batch, the number of threads, which thread does
@@ -66,7 +67,7 @@ typedef struct quire_attn_seq {
     uint32_t first_row; /* index of its first row in q, k_new, v_new and out */
     uint32_t n_rows;    /* >= 1, <= n_tokens */
     /* The hot table: entry i holds the same tokens in the same slots as entry i of leaves, or is a
-     * hole. NULL when no layer has a sealed side. A tile that is not full must not be in a hole. */
+     * hole. NULL when no layer has a sealed side. No query row's token must be in a hole. */
     const quire_page_entry *const *hot_leaves;
 } quire_attn_seq;
 
@@ -158,13 +159,15 @@ const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace);
 
 /* Plan a step: check the batch against the limits, cut it into work items, reset the counters of
  * all layers. The batch (and what it points to) is borrowed until the last run() of the step.
- * Errors: QUIRE_INVAL, QUIRE_LIMIT; QUIRE_UNSUPP for an entry with rope_shift != 0 (not yet).
+ * Errors: QUIRE_INVAL (hot tables too: see quire_attn_seq), QUIRE_LIMIT; QUIRE_UNSUPP for an entry
+ * with rope_shift != 0 (not yet).
  * Cost: O(table entries + rows), no allocation. After a failure the step is empty: append() and
  * run() have nothing to do. */
 int quire_attn_begin(quire_attn_workspace *workspace, const quire_attn_batch *batch);
 
 /* Store k_new and v_new of the batch's rows into their slots; thread `thread` of `n_threads` does
- * its share. The layer must satisfy quire_attn_layer_check(). */
+ * its share. The layer must satisfy quire_attn_layer_check(); a layer with a sealed side needs a
+ * hot table in every sequence, here and in run(). */
 void quire_attn_append(quire_attn_workspace *workspace, const quire_attn_layer *layer,
                        uint32_t thread, uint32_t n_threads);
 
@@ -174,7 +177,8 @@ void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *lay
                     uint32_t thread, uint32_t n_threads);
 
 /* Check a layer's constants (not its pointers) once, when a model is opened.
- * Errors: QUIRE_INVAL, QUIRE_LIMIT (beyond the workspace's limits), QUIRE_UNSUPP. */
+ * Errors: QUIRE_INVAL, QUIRE_LIMIT (beyond the workspace's limits), QUIRE_UNSUPP (two K sources or
+ * sealed K with v_prefix_of_k). */
 int quire_attn_layer_check(const quire_attn_workspace *workspace, const quire_attn_layer *layer);
 
 /* The definition: double precision, one row after the other, over decoded tiles. out is

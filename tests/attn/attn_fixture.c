@@ -27,6 +27,7 @@ fixture_opts fixture_defaults(void)
                            .v_format = QUIRE_FORMAT_F32,
                            .n_k = 1,
                            .n_v = 1,
+                           .recent_tiles = 1,
                            .page_tokens = 64,
                            .n_seqs = 1,
                            .n_tokens = { 100 },
@@ -70,6 +71,36 @@ static size_t lay_out(const fixture_opts *o, quire_side side, quire_format forma
     return offset + lane->head_stride * o->n_kv_head;
 }
 
+static bool has_sealed(const fixture_opts *o)
+{
+    return quire_format_is_sealed(o->k_format) ||
+           (o->n_v > 0 && quire_format_is_sealed(o->v_format));
+}
+
+/* Main and hot pages are of one size, that of the larger. */
+static void init_lanes(fixture *f)
+{
+    const fixture_opts *o = &f->opts;
+    quire_attn_layer *layer = &f->layer;
+    size_t hot_bytes = 0;
+
+    for (uint32_t i = 0; i < o->n_k; i++) {
+        f->page_bytes = lay_out(o, QUIRE_SIDE_K, o->k_format, o->d_k, f->page_bytes, &layer->k[i]);
+        if (quire_format_is_sealed(o->k_format)) {
+            hot_bytes =
+                lay_out(o, QUIRE_SIDE_K, QUIRE_FORMAT_HOT, o->d_k, hot_bytes, &layer->k_hot[i]);
+        }
+    }
+    for (uint32_t i = 0; i < o->n_v; i++) {
+        f->page_bytes = lay_out(o, QUIRE_SIDE_V, o->v_format, o->d_v, f->page_bytes, &layer->v[i]);
+        if (quire_format_is_sealed(o->v_format)) {
+            hot_bytes =
+                lay_out(o, QUIRE_SIDE_V, QUIRE_FORMAT_HOT, o->d_v, hot_bytes, &layer->v_hot[i]);
+        }
+    }
+    f->page_bytes = f->page_bytes > hot_bytes ? f->page_bytes : hot_bytes;
+}
+
 static void init_layer(fixture *f)
 {
     const fixture_opts *o = &f->opts;
@@ -88,15 +119,12 @@ static void init_layer(fixture *f)
                                  .n_k = o->n_k,
                                  .n_v = o->n_v,
                                  .v_prefix_of_k = o->n_v == 0,
+                                 .recent_tiles = o->recent_tiles,
+                                 .sink_tiles = o->sink_tiles,
                                  .q_stride = (size_t)o->n_head * o->d_k + STRIDE_PAD,
                                  .out_stride = (size_t)o->n_head * o->d_v + STRIDE_PAD };
     layer->scale = (float)(logit_scale / k_scale / sqrt((double)o->d_k * o->n_k));
-    for (uint32_t i = 0; i < o->n_k; i++) {
-        f->page_bytes = lay_out(o, QUIRE_SIDE_K, o->k_format, o->d_k, f->page_bytes, &layer->k[i]);
-    }
-    for (uint32_t i = 0; i < o->n_v; i++) {
-        f->page_bytes = lay_out(o, QUIRE_SIDE_V, o->v_format, o->d_v, f->page_bytes, &layer->v[i]);
-    }
+    init_lanes(f);
 }
 
 static void init_data(fixture *f, quire_rng *rng)
@@ -123,45 +151,115 @@ static void init_data(fixture *f, quire_rng *rng)
 static uint32_t next_entry(const fixture_opts *o, uint32_t n_left, quire_rng *rng,
                            quire_page_entry *entry)
 {
-    uint32_t first = o->is_ragged ? quire_rng_below(rng, o->page_tokens) : 0;
-    uint32_t n = o->page_tokens - first;
+    uint32_t unit = has_sealed(o) ? QUIRE_TILE_TOKENS : 1;
+    uint32_t n_units = o->page_tokens / unit;
+    uint32_t first = o->is_ragged ? quire_rng_below(rng, n_units) : 0;
+    uint32_t n = n_units - first;
 
     n = o->is_ragged ? 1 + quire_rng_below(rng, n) : n;
-    n = n < n_left ? n : n_left;
-    *entry = (quire_page_entry){ .first_slot = (uint16_t)first, .n_tokens = (uint16_t)n };
+    n = n * unit < n_left ? n * unit : n_left;
+    *entry = (quire_page_entry){ .first_slot = (uint16_t)(first * unit), .n_tokens = (uint16_t)n };
     return n;
 }
 
-/* The table of one sequence, pages in order of use. */
+static uint32_t n_leaves_of(const quire_attn_seq *seq)
+{
+    return (seq->n_entries + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
+}
+
+static quire_page_entry *entry_at(const quire_page_entry *const *leaves, uint32_t i)
+{
+    return (quire_page_entry *)(uintptr_t)&leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+}
+
+static const quire_page_entry *const *new_leaves(uint32_t n_leaves)
+{
+    const quire_page_entry **leaves = take(n_leaves * sizeof(*leaves));
+
+    for (uint32_t i = 0; i < n_leaves; i++) {
+        leaves[i] = take(QUIRE_LEAF_ENTRIES * sizeof(quire_page_entry));
+    }
+    return leaves;
+}
+
+static void free_leaves(const quire_page_entry *const *leaves, uint32_t n_leaves)
+{
+    for (uint32_t i = 0; leaves != NULL && i < n_leaves; i++) {
+        free((void *)(uintptr_t)leaves[i]);
+    }
+    free((void *)(uintptr_t)leaves);
+}
+
+/* The tables of one sequence, pages in order of use. */
 static void init_table(fixture *f, uint32_t s, quire_rng *rng)
 {
     uint32_t n_tokens = f->opts.n_tokens[s];
-    uint32_t n_leaves = n_tokens / QUIRE_LEAF_ENTRIES + 1; /* an entry holds at least one token */
-    quire_page_entry **leaves = take(n_leaves * sizeof(*leaves));
-    uint32_t n_entries = 0;
+    quire_page_entry *entries = take(n_tokens * sizeof(*entries)); /* at least a token each */
+    quire_attn_seq *seq = &f->seqs[s];
 
-    for (uint32_t i = 0; i < n_leaves; i++) {
-        leaves[i] = NULL;
+    *seq = (quire_attn_seq){ .n_tokens = n_tokens,
+                             .first_row = f->n_rows,
+                             .n_rows = f->opts.n_rows[s] };
+    for (uint32_t token = 0; token < n_tokens; seq->n_entries++) {
+        token += next_entry(&f->opts, n_tokens - token, rng, &entries[seq->n_entries]);
     }
-    for (uint32_t token = 0; token < n_tokens; n_entries++) {
-        quire_page_entry entry;
-
-        if (n_entries % QUIRE_LEAF_ENTRIES == 0) {
-            leaves[n_entries / QUIRE_LEAF_ENTRIES] =
-                take(QUIRE_LEAF_ENTRIES * sizeof(quire_page_entry));
+    seq->leaves = new_leaves(n_leaves_of(seq));
+    seq->hot_leaves = has_sealed(&f->opts) ? new_leaves(n_leaves_of(seq)) : NULL;
+    for (uint32_t i = 0; i < seq->n_entries; i++) {
+        entries[i].page = ++f->n_pages;
+        *entry_at(seq->leaves, i) = entries[i];
+        if (seq->hot_leaves != NULL) {
+            entries[i].page = ++f->n_pages;
+            *entry_at(seq->hot_leaves, i) = entries[i];
         }
-        token += next_entry(&f->opts, n_tokens - token, rng, &entry);
-        entry.page = ++f->n_pages;
-        leaves[n_entries / QUIRE_LEAF_ENTRIES][n_entries % QUIRE_LEAF_ENTRIES] = entry;
     }
-    f->seqs[s] = (quire_attn_seq){ .leaves = (const quire_page_entry *const *)leaves,
-                                   .n_entries = n_entries,
-                                   .n_tokens = n_tokens,
-                                   .first_row = f->n_rows,
-                                   .n_rows = f->opts.n_rows[s] };
+    free(entries);
     f->first_token[s] = f->n_tokens;
     f->n_rows += f->opts.n_rows[s];
     f->n_tokens += n_tokens;
+}
+
+/* Make holes of the entries [1, 1 + n) of a hot table, as far as no new row is in them. */
+static void punch(const quire_attn_seq *seq, uint32_t n)
+{
+    uint32_t token = entry_at(seq->leaves, 0)->n_tokens;
+
+    for (uint32_t i = 1; seq->hot_leaves != NULL && i <= n && i < seq->n_entries; i++) {
+        token += entry_at(seq->leaves, i)->n_tokens;
+        if (token <= seq->n_tokens - seq->n_rows) {
+            entry_at(seq->hot_leaves, i)->page = QUIRE_PAGE_NULL;
+        }
+    }
+}
+
+quire_attn_seq fixture_truncated(const quire_attn_seq *seq, uint32_t n_tokens)
+{
+    quire_attn_seq t = *seq;
+    uint32_t left = n_tokens;
+
+    t.n_tokens = n_tokens;
+    t.n_entries = 0;
+    t.leaves = new_leaves(n_leaves_of(seq));
+    t.hot_leaves = seq->hot_leaves != NULL ? new_leaves(n_leaves_of(seq)) : NULL;
+    for (uint32_t i = 0; i < seq->n_entries && left > 0; i++) {
+        quire_page_entry *entry = entry_at(t.leaves, i);
+
+        *entry = *entry_at(seq->leaves, i);
+        entry->n_tokens = entry->n_tokens < left ? entry->n_tokens : (uint16_t)left;
+        left -= entry->n_tokens;
+        t.n_entries++;
+        if (t.hot_leaves != NULL) {
+            *entry_at(t.hot_leaves, i) = *entry_at(seq->hot_leaves, i);
+            entry_at(t.hot_leaves, i)->n_tokens = entry->n_tokens;
+        }
+    }
+    return t;
+}
+
+void fixture_free_seq(const quire_attn_seq *seq, const quire_attn_seq *truncated)
+{
+    free_leaves(truncated->leaves, n_leaves_of(seq));
+    free_leaves(truncated->hot_leaves, n_leaves_of(seq));
 }
 
 /* Page ids point into the store in shuffled order, so nothing may rely on neighbours. */
@@ -182,6 +280,7 @@ static void init_pages(fixture *f, quire_rng *rng)
 void fixture_wipe(fixture *f)
 {
     memset(f->store, 0xff, f->n_pages * f->page_bytes);
+    memset(f->n_stored, 0, sizeof(f->n_stored));
 }
 
 void fixture_init(fixture *f, const fixture_opts *opts, quire_rng *rng)
@@ -199,18 +298,14 @@ void fixture_init(fixture *f, const fixture_opts *opts, quire_rng *rng)
                                    .page_addr = f->page_addr };
     for (uint32_t s = 0; s < opts->n_seqs; s++) {
         fixture_store(f, s, 0, opts->n_tokens[s]);
+        punch(&f->seqs[s], opts->n_punched);
     }
 }
 
 void fixture_free(fixture *f)
 {
     for (uint32_t s = 0; s < f->opts.n_seqs; s++) {
-        const quire_page_entry **leaves = (const quire_page_entry **)(uintptr_t)f->seqs[s].leaves;
-
-        for (uint32_t i = 0; i <= (f->seqs[s].n_entries - 1) / QUIRE_LEAF_ENTRIES; i++) {
-            free((void *)(uintptr_t)leaves[i]);
-        }
-        free((void *)(uintptr_t)leaves);
+        fixture_free_seq(&f->seqs[s], &f->seqs[s]);
     }
     for (uint32_t i = 0; i < QUIRE_ATTN_SOURCES_MAX; i++) {
         free(f->q[i]);
@@ -222,55 +317,132 @@ void fixture_free(fixture *f)
     free(f->store);
 }
 
-/* Store one row of one source of a head in its slot. */
-static void store_row(const fixture *f, bool is_k, uint32_t source, const float *x, uint32_t g,
-                      const quire_page_entry *entry, uint32_t slot)
+/* One source of a head: where its tiles lie in main and hot pages. */
+typedef struct stored_lane {
+    quire_side side;
+    quire_format format;
+    uint32_t d;
+    uint32_t rotate;
+    uint32_t g;
+    const float *x; /* of a token t: x + t * n_kv_head * d */
+    const quire_attn_lane *lane;
+    const quire_attn_lane *hot_lane;
+} stored_lane;
+
+static void encode(const stored_lane *lane, quire_format format, const quire_tile_rows *rows,
+                   const float *x, void *tile)
 {
-    const quire_attn_layer *layer = &f->layer;
     const quire_codec *codec = quire_codec_find("ref");
-    const quire_attn_lane *lane = is_k ? &layer->k[source] : &layer->v[source];
-    uint32_t d = is_k ? layer->d_k : layer->d_v;
-    uint32_t rotation = is_k ? layer->rotate_k : layer->rotate_v;
-    quire_tile_rows rows = { d, slot % QUIRE_TILE_TOKENS, 1, d };
-    unsigned char *tile = f->page_addr[entry->page] + lane->page_offset + g * lane->head_stride +
-                          slot / QUIRE_TILE_TOKENS * lane->tile_stride;
+
+    if (lane->side == QUIRE_SIDE_K) {
+        codec->encode_k(format, rows, x, tile);
+    } else {
+        codec->encode_v(format, rows, x, tile);
+    }
+}
+
+/* The tile of a slot of entry i, in the hot table or the main one. */
+static void *tile_of(const fixture *f, const stored_lane *lane, const quire_attn_seq *seq,
+                     const uint32_t at[2], bool is_hot)
+{
+    const quire_attn_lane *where = is_hot ? lane->hot_lane : lane->lane;
+    const quire_page_entry *entry = entry_at(is_hot ? seq->hot_leaves : seq->leaves, at[0]);
+
+    assert_int_not_equal(entry->page, QUIRE_PAGE_NULL);
+    return f->page_addr[entry->page] + where->page_offset + lane->g * where->head_stride +
+           at[1] / QUIRE_TILE_TOKENS * where->tile_stride;
+}
+
+/* Store token `token` of a sequence; at: its entry, and its slot in the page. */
+static void store_row(const fixture *f, const stored_lane *lane, uint32_t s, uint32_t token,
+                      const uint32_t at[2])
+{
+    bool is_hot = quire_format_is_sealed(lane->format);
+    size_t row = (size_t)(f->first_token[s] + token) * f->opts.n_kv_head;
+    quire_tile_rows rows = { lane->d, at[1] % QUIRE_TILE_TOKENS, 1, lane->d };
     float rotated[QUIRE_HEAD_DIM_MAX];
 
-    memcpy(rotated, x, d * sizeof(float));
-    if (rotation != 0) {
-        quire_hadamard(rotated, d, rotation);
+    memcpy(rotated, lane->x + row * lane->d, lane->d * sizeof(float));
+    if (lane->rotate != 0) {
+        quire_hadamard(rotated, lane->d, lane->rotate);
     }
-    if (is_k) {
-        codec->encode_k(layer->k_format, &rows, rotated, tile);
+    encode(lane, is_hot ? QUIRE_FORMAT_HOT : lane->format, &rows, rotated,
+           tile_of(f, lane, &f->seqs[s], at, is_hot));
+}
+
+static void seal(const fixture *f, const stored_lane *lane, uint32_t s, const uint32_t at[2])
+{
+    const quire_codec *codec = quire_codec_find("ref");
+    quire_tile_rows rows = { lane->d, 0, QUIRE_TILE_TOKENS, lane->d };
+    float *x = take((size_t)QUIRE_TILE_TOKENS * lane->d * sizeof(float));
+    const void *hot = tile_of(f, lane, &f->seqs[s], at, true);
+
+    if (lane->side == QUIRE_SIDE_K) {
+        codec->decode_k(QUIRE_FORMAT_HOT, &rows, hot, x);
     } else {
-        codec->encode_v(layer->v_format, &rows, rotated, tile);
+        codec->decode_v(QUIRE_FORMAT_HOT, &rows, hot, x);
+    }
+    encode(lane, lane->format, &rows, x, tile_of(f, lane, &f->seqs[s], at, false));
+    free(x);
+}
+
+/* Tokens [begin, end) of a sequence in one lane. */
+static void store_lane(const fixture *f, const stored_lane *lane, uint32_t s, uint32_t begin,
+                       uint32_t end)
+{
+    const quire_attn_seq *seq = &f->seqs[s];
+    uint32_t token = 0;
+    bool is_open = false; /* tokens of the tile at hand were stored */
+
+    for (uint32_t e = 0; e < seq->n_entries; e++) {
+        const quire_page_entry *entry = entry_at(seq->leaves, e);
+
+        for (uint32_t i = 0; i < entry->n_tokens; i++, token++) {
+            const uint32_t at[2] = { e, entry->first_slot + i };
+
+            if (token >= begin && token < end) {
+                store_row(f, lane, s, token, at);
+                is_open = true;
+            }
+            if (at[1] % QUIRE_TILE_TOKENS == QUIRE_TILE_TOKENS - 1) {
+                if (is_open && quire_format_is_sealed(lane->format) && token < f->n_stored[s]) {
+                    seal(f, lane, s, at);
+                }
+                is_open = false;
+            }
+        }
     }
 }
 
 void fixture_store(fixture *f, uint32_t seq, uint32_t begin, uint32_t end)
 {
-    const quire_attn_seq *s = &f->seqs[seq];
-    uint32_t token = 0;
+    const quire_attn_layer *layer = &f->layer;
 
-    for (uint32_t e = 0; e < s->n_entries; e++) {
-        const quire_page_entry *entry = &s->leaves[e / QUIRE_LEAF_ENTRIES][e % QUIRE_LEAF_ENTRIES];
+    f->n_stored[seq] = f->n_stored[seq] > end ? f->n_stored[seq] : end;
+    for (uint32_t g = 0; g < f->opts.n_kv_head; g++) {
+        for (uint32_t i = 0; i < f->opts.n_k; i++) {
+            const stored_lane lane = { QUIRE_SIDE_K,
+                                       layer->k_format,
+                                       layer->d_k,
+                                       layer->rotate_k,
+                                       g,
+                                       f->k[i] + (size_t)g * layer->d_k,
+                                       &layer->k[i],
+                                       &layer->k_hot[i] };
 
-        for (uint32_t i = 0; i < entry->n_tokens; i++, token++) {
-            if (token < begin || token >= end) {
-                continue;
-            }
-            for (uint32_t g = 0; g < f->opts.n_kv_head; g++) {
-                size_t head = (size_t)(f->first_token[seq] + token) * f->opts.n_kv_head + g;
+            store_lane(f, &lane, seq, begin, end);
+        }
+        for (uint32_t i = 0; i < f->opts.n_v; i++) {
+            const stored_lane lane = { QUIRE_SIDE_V,
+                                       layer->v_format,
+                                       layer->d_v,
+                                       layer->rotate_v,
+                                       g,
+                                       f->v[i] + (size_t)g * layer->d_v,
+                                       &layer->v[i],
+                                       &layer->v_hot[i] };
 
-                for (uint32_t k = 0; k < f->opts.n_k; k++) {
-                    store_row(f, true, k, f->k[k] + head * f->opts.d_k, g, entry,
-                              entry->first_slot + i);
-                }
-                for (uint32_t v = 0; v < f->opts.n_v; v++) {
-                    store_row(f, false, v, f->v[v] + head * f->opts.d_v, g, entry,
-                              entry->first_slot + i);
-                }
-            }
+            store_lane(f, &lane, seq, begin, end);
         }
     }
 }
@@ -329,7 +501,7 @@ static float *gather_new(const fixture *f, const quire_attn_batch *batch, const 
         const quire_attn_seq *seq = &batch->seqs[b];
         uint32_t s = 0;
 
-        while (f->seqs[s].leaves != seq->leaves) {
+        while (f->seqs[s].leaves[0][0].page != seq->leaves[0][0].page) {
             s++;
         }
         for (uint32_t i = 0; i < seq->n_rows; i++) {
@@ -448,13 +620,20 @@ fixture_error fixture_error_of(const fixture *f, const float *out, const double 
     return error;
 }
 
-uint32_t fixture_isas(const char **isas, uint32_t max)
+/* Sets that have kernels of sealed formats. */
+static bool isa_has_sealed(const char *isa)
+{
+    return strcmp(isa, "avx512") != 0 && strcmp(isa, "neon") != 0;
+}
+
+uint32_t fixture_isas_of(quire_format k, quire_format v, const char **isas, uint32_t max)
 {
     static const char *const names[] = { "portable", "avx2", "avx512", "neon" };
+    bool is_sealed = quire_format_is_sealed(k) || quire_format_is_sealed(v);
     uint32_t n = 0;
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && n < max; i++) {
-        if (quire_attn_kernels_find(names[i]) != NULL) {
+        if (quire_attn_kernels_find(names[i]) != NULL && (!is_sealed || isa_has_sealed(names[i]))) {
             isas[n++] = names[i];
         }
     }

@@ -1,5 +1,6 @@
 /* attn_fixture.h - a little KV cache for tests of attention: pages full of NaN, page tables, random
- * K and V stored through the reference codec, and calls with any ISA and number of threads.
+ * K and V stored through the reference codec, and calls with any ISA and number of threads. Sealed
+ * formats get a hot table; a tile is sealed as soon as all of its tokens have been stored.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_ATTN_FIXTURE_H
@@ -8,7 +9,7 @@
 #include "base/rng.h"
 #include "quire/attn.h"
 
-#define FIXTURE_SEQS_MAX 8u
+#define FIXTURE_SEQS_MAX 12u
 
 typedef struct fixture_opts {
     uint32_t n_head;
@@ -22,7 +23,11 @@ typedef struct fixture_opts {
     uint32_t n_k;
     uint32_t n_v; /* 0: v_prefix_of_k */
     bool has_gates;
-    bool is_ragged; /* entries use random parts of their pages */
+    bool is_ragged; /* entries use random parts of their pages; whole tiles of sealed formats */
+    uint32_t recent_tiles;
+    uint32_t sink_tiles;
+    uint32_t n_punched; /* holes: the first entries of every hot table, from the second on, as far
+                         * as they may be */
     uint32_t page_tokens;
     uint32_t split_entries; /* 0 = default */
     uint32_t n_seqs;
@@ -38,6 +43,7 @@ typedef struct fixture {
     uint32_t n_rows;
     uint32_t n_tokens;
     uint32_t first_token[FIXTURE_SEQS_MAX]; /* of each sequence, in k and v */
+    uint32_t n_stored[FIXTURE_SEQS_MAX];    /* tokens of each sequence that pages hold */
     quire_attn_seq seqs[FIXTURE_SEQS_MAX];
     quire_attn_batch batch;
     quire_attn_layer layer;
@@ -51,15 +57,22 @@ typedef struct fixture {
     unsigned char **page_addr;
 } fixture;
 
-/* One K/V shape with a single sequence: heads 8/2, d 64, one source each, pages of 64, one row. */
+/* One K/V shape with a single sequence: heads 8/2, d 64, one source each, pages of 64, one row; of
+ * sealed formats one recent tile is hot. */
 fixture_opts fixture_defaults(void);
 
 /* Build everything and store all tokens. Fails the running test when memory is short. */
 void fixture_init(fixture *f, const fixture_opts *opts, quire_rng *rng);
 void fixture_free(fixture *f);
 
-/* Encode K and V of tokens [begin, end) of a sequence from f->k and f->v again. */
+/* Encode K and V of tokens [begin, end) of a sequence from f->k and f->v again. Not in a
+ * hole. */
 void fixture_store(fixture *f, uint32_t seq, uint32_t begin, uint32_t end);
+
+/* A sequence as it was when it had n_tokens tokens, tables included; n_rows and first_row as they
+ * are. Memory: release with fixture_free_seq(), while `seq` is what it was. */
+quire_attn_seq fixture_truncated(const quire_attn_seq *seq, uint32_t n_tokens);
+void fixture_free_seq(const quire_attn_seq *seq, const quire_attn_seq *truncated);
 
 /* Fill all pages with bytes that decode to NaN. */
 void fixture_wipe(fixture *f);
@@ -87,8 +100,9 @@ typedef struct fixture_error {
 } fixture_error;
 fixture_error fixture_error_of(const fixture *f, const float *out, const double *ref);
 
-/* ISAs of this build on this CPU. Returns their number, at most `max`. */
-uint32_t fixture_isas(const char **isas, uint32_t max);
+/* ISAs of this build on this CPU that have a pair of formats. Returns their number, at most `max`.
+ */
+uint32_t fixture_isas_of(quire_format k, quire_format v, const char **isas, uint32_t max);
 
 /* The seed of this run: QUIRE_SEED, or a fixed one. Printed, so that a failure can be repeated. */
 uint64_t fixture_seed(void);

@@ -14,7 +14,7 @@
 #include "attn/attn_fixture.h"
 
 #define ISAS_MAX 4u
-#define N_CASES  9u
+#define N_CASES  16u
 
 static quire_rng rng;
 
@@ -28,13 +28,15 @@ static fixture_opts random_case(void)
     opts.n_head = opts.n_kv_head * multiple;
     opts.d_k = 8 * (1 + quire_rng_below(&rng, 16));
     opts.d_v = 8 * (1 + quire_rng_below(&rng, 16));
-    opts.k_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMATS_DIRECT);
-    opts.v_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMATS_DIRECT);
+    opts.k_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
+    opts.v_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
     opts.n_k = 1 + quire_rng_below(&rng, 2);
     opts.n_v = 1 + quire_rng_below(&rng, 2);
     opts.page_tokens = 64u << quire_rng_below(&rng, 3);
     opts.split_entries = 1 + quire_rng_below(&rng, 3);
     opts.is_ragged = quire_rng_below(&rng, 2) != 0;
+    opts.recent_tiles = quire_rng_below(&rng, 4);
+    opts.sink_tiles = quire_rng_below(&rng, 2);
     opts.n_seqs = 1 + quire_rng_below(&rng, 4);
     for (uint32_t s = 0; s < opts.n_seqs; s++) {
         uint32_t longest = s == 0 ? 1500 : 300;
@@ -58,16 +60,17 @@ static float *new_out(const fixture *f)
 static void for_cases(void (*check)(fixture *f, const char *isa, const float *expected))
 {
     const char *isas[ISAS_MAX];
-    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
     for (uint32_t i = 0; i < N_CASES; i++) {
         fixture_opts opts = random_case();
+        uint32_t n_isas = fixture_isas_of(opts.k_format, opts.v_format, isas, ISAS_MAX);
+        uint32_t first = i % 3 == 0 || n_isas == 1 ? 0 : 1; /* portable is first, and slow */
         fixture f;
         float *expected;
 
         fixture_init(&f, &opts, &rng);
         expected = new_out(&f);
-        for (uint32_t k = i % 3 == 0 ? 0 : 1; k < n_isas; k++) { /* portable is first, and slow */
+        for (uint32_t k = first; k < n_isas; k++) {
             fixture_run_opts run = { .isa = isas[k], .n_threads = 1 };
 
             fixture_run(&f, NULL, &run, expected);
@@ -128,44 +131,6 @@ static void test_alone_or_in_a_batch(void **state)
     for_cases(check_alone);
 }
 
-/* The table as it was when the sequence had n_tokens tokens. Memory: release with free_table(). */
-static quire_attn_seq truncated(const quire_attn_seq *seq, uint32_t n_tokens)
-{
-    quire_attn_seq t = *seq;
-    uint32_t n_leaves = (seq->n_entries + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
-    quire_page_entry **leaves = malloc(n_leaves * sizeof(*leaves));
-    uint32_t left = n_tokens;
-
-    assert_non_null(leaves);
-    t.n_tokens = n_tokens;
-    t.n_entries = 0;
-    for (uint32_t i = 0; i < n_leaves; i++) {
-        leaves[i] = malloc(QUIRE_LEAF_ENTRIES * sizeof(quire_page_entry));
-        assert_non_null(leaves[i]);
-    }
-    for (uint32_t i = 0; i < seq->n_entries && left > 0; i++) {
-        quire_page_entry *entry = &leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
-
-        *entry = seq->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
-        entry->n_tokens = entry->n_tokens < left ? entry->n_tokens : (uint16_t)left;
-        left -= entry->n_tokens;
-        t.n_entries++;
-    }
-    t.leaves = (const quire_page_entry *const *)leaves;
-    return t;
-}
-
-static void free_table(const quire_attn_seq *original, const quire_attn_seq *copy)
-{
-    quire_page_entry **leaves = (quire_page_entry **)(uintptr_t)copy->leaves;
-    uint32_t n_leaves = (original->n_entries + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
-
-    for (uint32_t i = 0; i < n_leaves; i++) {
-        free(leaves[i]);
-    }
-    free(leaves);
-}
-
 /* Rows of sequence s in chunks of random lengths (all of length 1 when is_single). */
 static void check_chunks_of(fixture *f, const char *isa, const float *expected, uint32_t s,
                             bool is_single)
@@ -180,13 +145,13 @@ static void check_chunks_of(fixture *f, const char *isa, const float *expected, 
         quire_attn_seq chunk;
 
         n = is_single ? 1 : 1 + quire_rng_below(&rng, seq->n_rows - done);
-        chunk = truncated(seq, seq->n_tokens - seq->n_rows + done + n);
+        chunk = fixture_truncated(seq, seq->n_tokens - seq->n_rows + done + n);
         chunk.n_rows = n;
         chunk.first_row = seq->first_row + done;
         batch.seqs = &chunk;
         batch.n_seqs = 1;
         fixture_run(f, &batch, &run, out);
-        free_table(seq, &chunk);
+        fixture_free_seq(seq, &chunk);
     }
     expect_rows(f, out, expected, seq->first_row, seq->n_rows);
     free(out);
@@ -246,7 +211,7 @@ static void test_shared_prefix(void **state)
 {
     fixture_opts opts = fixture_defaults();
     const char *isas[ISAS_MAX];
-    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
+    uint32_t n_isas = fixture_isas_of(QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8, isas, ISAS_MAX);
 
     (void)state;
     opts.k_format = QUIRE_FORMAT_Q8;
@@ -266,7 +231,7 @@ static void test_shared_prefix(void **state)
         together = new_out(&f);
         fixture_run(&f, NULL, &run, alone);
         for (uint32_t s = 0; s < 2; s++) { /* rows 0 .. 14 and 15 .. 29 as two forks */
-            pair[s] = truncated(&f.seqs[0], 500 - 15 + s * 15);
+            pair[s] = fixture_truncated(&f.seqs[0], 500 - 15 + s * 15);
             pair[s].first_row = s * 15;
             pair[s].n_rows = 15;
         }
@@ -275,23 +240,49 @@ static void test_shared_prefix(void **state)
         batch.n_seqs = 2;
         fixture_run(&f, &batch, &run, together);
         expect_rows(&f, together, alone, 0, 30);
-        free_table(&f.seqs[0], &pair[0]);
-        free_table(&f.seqs[0], &pair[1]);
+        fixture_free_seq(&f.seqs[0], &pair[0]);
+        fixture_free_seq(&f.seqs[0], &pair[1]);
         free(alone);
         free(together);
         fixture_free(&f);
     }
 }
 
+/* A case whose K and V can be appended: one source of each, or V as a prefix of K. */
+static fixture_opts append_case(bool has_prefix, bool is_rotated)
+{
+    fixture_opts opts = random_case();
+
+    opts.n_k = 1;
+    opts.n_v = 1;
+    if (has_prefix) {
+        opts.n_v = 0;
+        opts.d_v = opts.d_k;
+        opts.k_format = (quire_format)((unsigned)opts.k_format % QUIRE_FORMATS_DIRECT);
+    }
+    opts.rotate_k = is_rotated ? quire_hadamard_block(opts.d_k) : 0;
+    opts.rotate_v = is_rotated ? quire_hadamard_block(opts.d_v) : 0;
+    return opts;
+}
+
+static unsigned char *copy_store(const fixture *f)
+{
+    unsigned char *copy = malloc(f->n_pages * f->page_bytes);
+
+    assert_non_null(copy);
+    memcpy(copy, f->store, f->n_pages * f->page_bytes);
+    return copy;
+}
+
 /* Append must leave the same bytes as the reference codec did, and touch no slot but its own. */
 static void test_append(void **state)
 {
     const char *isas[ISAS_MAX];
-    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
     (void)state;
-    for (uint32_t i = 0; i < 4 * N_CASES; i++) {
-        fixture_opts opts = random_case();
+    for (uint32_t i = 0; i < 40; i++) {
+        fixture_opts opts = append_case(i % 5 == 0, i % 3 == 0);
+        uint32_t n_isas = fixture_isas_of(opts.k_format, opts.v_format, isas, ISAS_MAX);
         fixture_run_opts run = { .isa = isas[i % n_isas],
                                  .n_threads = 1 + quire_rng_below(&rng, 4),
                                  .has_append = true };
@@ -299,16 +290,9 @@ static void test_append(void **state)
         float *out;
         fixture f;
 
-        opts.n_k = 1;
-        opts.n_v = i % 5 == 0 ? 0 : 1;
-        opts.d_v = opts.n_v == 0 ? opts.d_k : opts.d_v;
-        opts.rotate_k = i % 3 == 0 ? quire_hadamard_block(opts.d_k) : 0;
-        opts.rotate_v = i % 3 == 0 ? quire_hadamard_block(opts.d_v) : 0;
         fixture_init(&f, &opts, &rng);
         out = new_out(&f);
-        expected = malloc(f.n_pages * f.page_bytes);
-        assert_non_null(expected);
-        memcpy(expected, f.store, f.n_pages * f.page_bytes);
+        expected = copy_store(&f);
         fixture_wipe(&f);
         for (uint32_t s = 0; s < opts.n_seqs; s++) {
             fixture_store(&f, s, 0, opts.n_tokens[s] - opts.n_rows[s]);
@@ -321,12 +305,90 @@ static void test_append(void **state)
     }
 }
 
+/* All tokens of the first sequence in chunks of n: append, then attention of the chunk's rows. */
+static void append_in_chunks(fixture *f, const fixture_run_opts *run, uint32_t n, float *out)
+{
+    const quire_attn_seq *seq = &f->seqs[0];
+
+    fixture_wipe(f);
+    for (uint32_t begin = 0; begin < seq->n_tokens; begin += n) {
+        uint32_t end = begin + n < seq->n_tokens ? begin + n : seq->n_tokens;
+        quire_attn_seq chunk = fixture_truncated(seq, end);
+        quire_attn_batch batch = f->batch;
+
+        chunk.first_row = begin;
+        chunk.n_rows = end - begin;
+        batch.seqs = &chunk;
+        fixture_run(f, &batch, run, out);
+        fixture_free_seq(seq, &chunk);
+    }
+}
+
+static void check_appended_chunks(const fixture_opts *opts, const char *isa)
+{
+    static const uint32_t chunks[] = { 1, 7, 64, 100, 512 };
+    unsigned char *expected;
+    float *expected_out;
+    float *out;
+    fixture f;
+
+    fixture_init(&f, opts, &rng);
+    expected = copy_store(&f);
+    expected_out = new_out(&f);
+    out = new_out(&f);
+    for (size_t i = 0; i < sizeof(chunks) / sizeof(chunks[0]); i++) {
+        fixture_run_opts run = { .isa = isa, .n_threads = 1 + (uint32_t)i % 3, .has_append = true };
+
+        append_in_chunks(&f, &run, chunks[i], out);
+        assert_memory_equal(f.store, expected, f.n_pages * f.page_bytes);
+        if (i == 0) {
+            memcpy(expected_out, out, fixture_out_floats(&f) * sizeof(float));
+        }
+        expect_rows(&f, out, expected_out, 0, f.n_rows);
+    }
+    free(out);
+    free(expected_out);
+    free(expected);
+    fixture_free(&f);
+}
+
+/* However a prompt is cut into chunks: the same tiles, hot and sealed, and the same outputs. */
+static void test_appended_chunks(void **state)
+{
+    const char *isas[ISAS_MAX];
+
+    (void)state;
+    for (uint32_t i = 0; i < 2 * QUIRE_FORMAT_COUNT; i++) {
+        fixture_opts opts = fixture_defaults();
+        uint32_t n_isas;
+
+        opts.n_head = 3;
+        opts.n_kv_head = 1;
+        opts.d_k = 32;
+        opts.d_v = 24;
+        opts.k_format = (quire_format)(i % QUIRE_FORMAT_COUNT);
+        opts.v_format = (quire_format)((i + i / QUIRE_FORMAT_COUNT * 3) % QUIRE_FORMAT_COUNT);
+        opts.rotate_k = 32;
+        opts.rotate_v = 8;
+        opts.recent_tiles = i % 3;
+        opts.sink_tiles = i % 2;
+        opts.page_tokens = i % 4 < 2 ? 64 : 256;
+        opts.n_tokens[0] = 330;
+        opts.n_rows[0] = 330;
+        n_isas = fixture_isas_of(opts.k_format, opts.v_format, isas, ISAS_MAX);
+        for (uint32_t k = n_isas == 1 ? 0 : 1; k < n_isas; k++) {
+            check_appended_chunks(&opts, isas[k]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),       cmocka_unit_test(test_alone_or_in_a_batch),
-        cmocka_unit_test(test_chunk_lengths), cmocka_unit_test(test_copied_pages),
-        cmocka_unit_test(test_shared_prefix), cmocka_unit_test(test_append),
+        cmocka_unit_test(test_threads),         cmocka_unit_test(test_alone_or_in_a_batch),
+        cmocka_unit_test(test_chunk_lengths),   cmocka_unit_test(test_copied_pages),
+        cmocka_unit_test(test_shared_prefix),   cmocka_unit_test(test_append),
+        cmocka_unit_test(test_appended_chunks),
     };
 
     rng.state = fixture_seed();

@@ -293,6 +293,47 @@ static void test_begin_refuses_bad_tables(void **state)
     quire_attn_workspace_destroy(s.ws);
 }
 
+/* A hot table may have holes, but not where rows are stored; tiles stand where they stand in the
+ * main table, and only the last one may be open. */
+static void test_begin_checks_hot_tables(void **state)
+{
+    quire_page_entry hot[QUIRE_LEAF_ENTRIES > 2 ? QUIRE_LEAF_ENTRIES : 2];
+    const quire_page_entry *leaves[] = { hot };
+    step s;
+
+    (void)state;
+    step_init(&s);
+    s.batch.n_seqs = 1;
+    s.seqs[0].hot_leaves = leaves;
+    hot[0] = (quire_page_entry){ .page = 3, .n_tokens = 64 };
+    hot[1] = (quire_page_entry){ .page = 4, .n_tokens = 36 };
+    expect_begin(&s, QUIRE_OK);
+    hot[0].page = QUIRE_PAGE_NULL;
+    expect_begin(&s, QUIRE_OK);
+    hot[1].page = QUIRE_PAGE_NULL;
+    expect_begin(&s, QUIRE_INVAL); /* rows are stored there */
+    hot[1].page = 4;
+    s.addr[4] = NULL;
+    expect_begin(&s, QUIRE_INVAL);
+    s.addr[4] = s.addr[3];
+    hot[1].n_tokens = 35;
+    expect_begin(&s, QUIRE_INVAL);
+    hot[1].n_tokens = 36;
+    hot[1].first_slot = 1;
+    expect_begin(&s, QUIRE_INVAL);
+    s.entries[0][1].first_slot = 1; /* no start of a tile */
+    expect_begin(&s, QUIRE_INVAL);
+    s.entries[0][1].first_slot = 0;
+    hot[1].first_slot = 0;
+    expect_begin(&s, QUIRE_OK);
+    s.entries[0][0].n_tokens = 63; /* no end of a tile */
+    s.seqs[0].n_tokens = 99;
+    expect_begin(&s, QUIRE_INVAL);
+    s.seqs[0].hot_leaves = NULL;
+    expect_begin(&s, QUIRE_OK);
+    quire_attn_workspace_destroy(s.ws);
+}
+
 static quire_attn_layer small_layer(void)
 {
     return (quire_attn_layer){ .n_head = 4,
@@ -411,6 +452,28 @@ static void test_layer_check_sources(void **state)
     expect_layer(&layer, QUIRE_INVAL); /* d_v > d_k */
 }
 
+static void test_layer_check_sealed(void **state)
+{
+    quire_attn_layer layer = small_layer();
+
+    (void)state;
+    layer.k_format = QUIRE_FORMAT_Q4;
+    layer.v_format = QUIRE_FORMAT_Q3;
+    expect_layer(&layer, QUIRE_OK);
+    layer.k_hot[0].head_stride = 32;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer.k_format = QUIRE_FORMAT_Q8; /* has no hot lane */
+    expect_layer(&layer, QUIRE_OK);
+    layer.v_hot[0].page_offset = 1;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer.n_v = 0;
+    layer.v_prefix_of_k = true;
+    expect_layer(&layer, QUIRE_OK); /* v_format says nothing then */
+    layer.k_hot[0].head_stride = 0;
+    layer.k_format = QUIRE_FORMAT_Q6;
+    expect_layer(&layer, QUIRE_UNSUPP);
+}
+
 static int open_layer_ws(void **state)
 {
     quire_attn_workspace_opts opts = small_opts();
@@ -525,9 +588,11 @@ int main(void)
         cmocka_unit_test(test_create_survives_huge_limits),
         cmocka_unit_test(test_begin_accepts_and_refuses_batches),
         cmocka_unit_test(test_begin_refuses_bad_tables),
+        cmocka_unit_test(test_begin_checks_hot_tables),
         cmocka_unit_test(test_failed_begin_leaves_an_empty_step),
         cmocka_unit_test_setup_teardown(test_layer_check_shapes, open_layer_ws, close_layer_ws),
         cmocka_unit_test_setup_teardown(test_layer_check_sources, open_layer_ws, close_layer_ws),
+        cmocka_unit_test_setup_teardown(test_layer_check_sealed, open_layer_ws, close_layer_ws),
         cmocka_unit_test(test_calls_of_a_step_are_independent),
         cmocka_unit_test(test_hadamard),
     };

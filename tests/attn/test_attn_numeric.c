@@ -18,13 +18,13 @@
 #define ISAS_MAX 4u
 
 static quire_rng rng;
-static fixture_error worst[QUIRE_FORMATS_DIRECT][QUIRE_FORMATS_DIRECT];
+static fixture_error worst[QUIRE_FORMAT_COUNT][QUIRE_FORMAT_COUNT];
 
 /* All ISAs on one case, each with another number of threads. */
 static void check_case(const fixture_opts *opts)
 {
     const char *isas[ISAS_MAX];
-    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
+    uint32_t n_isas = fixture_isas_of(opts->k_format, opts->v_format, isas, ISAS_MAX);
     attn_tolerance limit = attn_tolerance_of(opts->k_format, opts->v_format);
     fixture_error *most = &worst[opts->k_format][opts->v_format];
     fixture f;
@@ -59,8 +59,8 @@ static void check_case(const fixture_opts *opts)
 /* Run `check` for every pair of formats. */
 static void for_format_pairs(fixture_opts opts)
 {
-    for (unsigned k = 0; k < QUIRE_FORMATS_DIRECT; k++) {
-        for (unsigned v = 0; v < QUIRE_FORMATS_DIRECT; v++) {
+    for (unsigned k = 0; k < QUIRE_FORMAT_COUNT; k++) {
+        for (unsigned v = 0; v < QUIRE_FORMAT_COUNT; v++) {
             opts.k_format = (quire_format)k;
             opts.v_format = (quire_format)v;
             check_case(&opts);
@@ -70,7 +70,10 @@ static void for_format_pairs(fixture_opts opts)
 
 static void for_formats(fixture_opts opts)
 {
-    for (unsigned f = 0; f < QUIRE_FORMATS_DIRECT; f++) {
+    /* K whose first dimensions are V cannot be sealed. */
+    unsigned n = opts.n_v == 0 ? QUIRE_FORMATS_DIRECT : QUIRE_FORMAT_COUNT;
+
+    for (unsigned f = 0; f < n; f++) {
         opts.k_format = (quire_format)f;
         opts.v_format = (quire_format)f;
         check_case(&opts);
@@ -255,6 +258,36 @@ static void test_magnitudes(void **state)
     for_formats(opts);
 }
 
+/* Every distance rule, with holes: in what the rule would read hot, and behind it. */
+static void test_hot_and_sealed(void **state)
+{
+    static const uint32_t recent[] = { 0, 1, 2, 100 };
+    fixture_opts opts = fixture_defaults();
+
+    (void)state;
+    opts.n_head = 3;
+    opts.n_kv_head = 1;
+    opts.n_seqs = 2;
+    opts.n_tokens[0] = 700;
+    opts.n_rows[0] = 200; /* blocks that read one tile in both forms */
+    opts.n_tokens[1] = 576;
+    opts.n_rows[1] = 1;
+    for (uint32_t i = 0; i < 64; i++) {
+        opts.recent_tiles = recent[i % 4];
+        opts.sink_tiles = i / 4 % 2;
+        opts.page_tokens = i / 8 % 2 == 0 ? 64 : 256;
+        opts.split_entries = 1 + i % 3;
+        opts.is_ragged = i % 5 == 4;
+        opts.k_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
+        opts.v_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
+        check_case(&opts);
+        opts.n_punched = 1 + quire_rng_below(&rng, 500 / opts.page_tokens);
+        opts.k_format = QUIRE_FORMATS_DIRECT + i % 4;
+        check_case(&opts);
+        opts.n_punched = 0;
+    }
+}
+
 static void test_random_batches(void **state)
 {
     (void)state;
@@ -266,13 +299,15 @@ static void test_random_batches(void **state)
         opts.n_head = opts.n_kv_head * multiple;
         opts.d_k = 8 * (1 + quire_rng_below(&rng, 18));
         opts.d_v = 8 * (1 + quire_rng_below(&rng, 18));
-        opts.k_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMATS_DIRECT);
-        opts.v_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMATS_DIRECT);
+        opts.k_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
+        opts.v_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
         opts.n_k = 1 + quire_rng_below(&rng, 2);
         opts.n_v = 1 + quire_rng_below(&rng, 2);
         opts.page_tokens = 64u << quire_rng_below(&rng, 3);
         opts.split_entries = quire_rng_below(&rng, 4);
         opts.is_ragged = quire_rng_below(&rng, 2) != 0;
+        opts.recent_tiles = quire_rng_below(&rng, 4);
+        opts.sink_tiles = quire_rng_below(&rng, 2);
         opts.n_seqs = 1 + quire_rng_below(&rng, 4);
         for (uint32_t s = 0; s < opts.n_seqs; s++) {
             opts.n_tokens[s] = 1 + quire_rng_below(&rng, 400);
@@ -286,8 +321,8 @@ static void test_random_batches(void **state)
 static int print_worst(void **state)
 {
     (void)state;
-    for (unsigned k = 0; k < QUIRE_FORMATS_DIRECT; k++) {
-        for (unsigned v = 0; v < QUIRE_FORMATS_DIRECT; v++) {
+    for (unsigned k = 0; k < QUIRE_FORMAT_COUNT; k++) {
+        for (unsigned v = 0; v < QUIRE_FORMAT_COUNT; v++) {
             print_message("largest errors k=%-4s v=%-4s total %.2e row %.2e\n",
                           quire_format_name((quire_format)k), quire_format_name((quire_format)v),
                           worst[k][v].total, worst[k][v].worst_row);
@@ -309,6 +344,7 @@ int main(void)
         cmocka_unit_test(test_v_prefix_of_k),
         cmocka_unit_test(test_rotation),
         cmocka_unit_test(test_magnitudes),
+        cmocka_unit_test(test_hot_and_sealed),
         cmocka_unit_test(test_random_batches),
     };
 

@@ -3,10 +3,7 @@
  * The including file defines SEALED_SUFFIX (of the function names) and SEALED_VNNI (0 or 1). Sums
  * are exact modulo 2^32 either way, so both give the same bits.
  *
- * K and V tiles differ only in what lies side by side: 64 tokens, with sums over dimensions, or d
- * dimensions, with sums over tokens. Both are lines of lanes here: a register of codes has 8 lanes
- * with 4 neighbouring terms each (a group), and two groups (a unit) share the bytes of a plane of 4
- * bits. Levels come out of a look-up as bytes in q8's layout.
+ * How codes become levels, and what groups and units are: kernels_avx2_sealed_planes.h.
  *
  * VNNI multiplies unsigned with signed bytes: levels + 128 with q in K, P with levels in V. Without
  * it levels + 128 are spread to int16, even and odd bytes, so the other operand comes as the pairs
@@ -19,260 +16,20 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels_avx2.h"
+#include "attn/kernels_avx2_sealed_sums.h"
 #include "attn/sealed_pack.h"
-#include "codec/sealed.h"
 
 #define TILE          QUIRE_TILE_TOKENS
 #define REGISTER_ROWS 4u
-#define STRIP_REGS    2u
 #define STRIP_ROWS    48u /* that meet a strip before it is looked up again */
 #define UNIT          8u  /* terms: two groups of 4 */
 
-/* Bytes of one row's weights for a group: 4 bytes, or 2 pairs of int16. */
-#define PARTS         (SEALED_VNNI ? 1u : 2u)
-#define WEIGHT_BYTES  (4u * PARTS)
+#define K_LEVELS_BIAS 0x80
 #define V_LEVELS_BIAS (SEALED_VNNI ? 0 : 0x80)
 
 #define SEALED_JOIN_(a, b) a##b
 #define SEALED_JOIN(a, b)  SEALED_JOIN_(a, b)
 #define SEALED_NAME(name)  SEALED_JOIN(name, SEALED_SUFFIX)
-
-/* ---- codes to levels ---- */
-
-/* Lanes of a tile: its planes from the first of these lanes on, or a strip of levels. */
-typedef struct source {
-    const char *low;
-    const char *high;
-    const char *strip; /* NULL: look up */
-    size_t line_bytes;
-    ptrdiff_t ahead; /* what to prefetch, see quire_avx2_ahead() */
-    __m256i tables[4];
-} source;
-
-QUIRE_AVX2_INLINE __m256i load_bytes(const char *at)
-{
-    return _mm256_loadu_si256((const __m256i *)(const void *)at);
-}
-
-QUIRE_AVX2_INLINE source source_of(quire_format format, quire_side side, uint32_t d,
-                                   const void *tile, ptrdiff_t ahead)
-{
-    const char *bytes = tile;
-    const int8_t *levels = quire_sealed_levels(format, side);
-    const __m128i bias = _mm_set1_epi8((char)(side == QUIRE_SIDE_K ? 0x80 : V_LEVELS_BIAS));
-    source x = { .low = bytes + quire_sealed_low_offset(format, side, d),
-                 .high = bytes + quire_sealed_high_offset(format, side, d),
-                 .line_bytes = (size_t)4 * (side == QUIRE_SIDE_K ? TILE : d),
-                 .ahead = ahead };
-
-    for (uint32_t i = 0; i < 4; i++) {
-        __m128i part = _mm_load_si128((const __m128i *)(const void *)(levels + (size_t)16 * i));
-
-        x.tables[i] = _mm256_broadcastsi128_si256(_mm_xor_si128(part, bias));
-    }
-    return x;
-}
-
-/* Each byte's bit `from` at bit `to`; the other bits are anything. */
-QUIRE_AVX2_INLINE __m256i move_bit(__m256i x, uint32_t from, uint32_t to)
-{
-    return to >= from ? _mm256_slli_epi16(x, (int)(to - from))
-                      : _mm256_srli_epi16(x, (int)(from - to));
-}
-
-/* Units after which the planes' bits are all used. */
-QUIRE_AVX2_INLINE uint32_t period_of(quire_format format)
-{
-    return format == QUIRE_FORMAT_Q4 ? 1 : format == QUIRE_FORMAT_Q6 ? 2 : 4;
-}
-
-/* 8 lanes of group `half` of a unit, u = m modulo the period. */
-QUIRE_AVX2_INLINE __m256i look_up(quire_format format, const source *x, uint32_t u, uint32_t m,
-                                  uint32_t half, uint32_t i)
-{
-    const __m256i mask = _mm256_set1_epi8(format == QUIRE_FORMAT_Q3 ? 0x03 : 0x0f);
-    const char *low_at = x->low + (size_t)32 * i;
-    const char *high_at = x->high + (size_t)32 * i;
-    __m256i low;
-    __m256i high;
-    __m256i a;
-    __m256i b;
-
-    if (format == QUIRE_FORMAT_Q3) {
-        low = _mm256_srli_epi16(load_bytes(low_at + u / 2 * x->line_bytes),
-                                (int)(m % 2 * 4 + 2 * half));
-    } else {
-        low = _mm256_srli_epi16(load_bytes(low_at + u * x->line_bytes), (int)(4 * half));
-    }
-    low = _mm256_and_si256(low, mask);
-    switch (format) {
-    case QUIRE_FORMAT_Q3:
-        high = move_bit(load_bytes(high_at + u / 4 * x->line_bytes), 2 * m + half, 2);
-        low = _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(4)));
-        return _mm256_shuffle_epi8(x->tables[0], low);
-    case QUIRE_FORMAT_Q5:
-        high = move_bit(load_bytes(high_at + u / 4 * x->line_bytes), 2 * m + half, 7);
-        return _mm256_blendv_epi8(_mm256_shuffle_epi8(x->tables[0], low),
-                                  _mm256_shuffle_epi8(x->tables[1], low), high);
-    case QUIRE_FORMAT_Q6:
-        high = load_bytes(high_at + u / 2 * x->line_bytes);
-        a = move_bit(high, m * 4 + 2 * half, 7);
-        b = _mm256_blendv_epi8(_mm256_shuffle_epi8(x->tables[2], low),
-                               _mm256_shuffle_epi8(x->tables[3], low), a);
-        a = _mm256_blendv_epi8(_mm256_shuffle_epi8(x->tables[0], low),
-                               _mm256_shuffle_epi8(x->tables[1], low), a);
-        return _mm256_blendv_epi8(a, b, move_bit(high, m * 4 + 2 * half + 1, 7));
-    default:
-        return _mm256_shuffle_epi8(x->tables[0], low);
-    }
-}
-
-/* The lines that a unit is the first to touch. */
-QUIRE_AVX2_INLINE void prefetch_unit(quire_format format, uint32_t regs, const source *x,
-                                     uint32_t u, uint32_t m)
-{
-    uint32_t low_units = format == QUIRE_FORMAT_Q3 ? 2 : 1;
-    uint32_t high_units = period_of(format);
-
-    for (uint32_t at = 0; at < 32 * regs; at += 64) {
-        if (m % low_units == 0) {
-            quire_avx2_prefetch(x->low + u / low_units * x->line_bytes + at, x->ahead);
-        }
-        if (format != QUIRE_FORMAT_Q4 && m == 0) {
-            quire_avx2_prefetch(x->high + u / high_units * x->line_bytes + at, x->ahead);
-        }
-    }
-}
-
-/* ---- sums ---- */
-
-/* Weights of the rows of a block, row_bytes apart. */
-typedef struct weights {
-    const char *rows;
-    size_t row_bytes;
-} weights;
-
-QUIRE_AVX2_INLINE __m256i broadcast_weight(const weights *w, uint32_t row, uint32_t group,
-                                           uint32_t part)
-{
-    const char *at = w->rows + row * w->row_bytes + (size_t)group * WEIGHT_BYTES + 4 * part;
-
-    return _mm256_castps_si256(_mm256_broadcast_ss((const float *)(const void *)at));
-}
-
-QUIRE_AVX2_INLINE __m256i dot(quire_side side, __m256i acc, __m256i levels, __m256i weight)
-{
-#if SEALED_VNNI
-    return side == QUIRE_SIDE_K ? _mm256_dpbusd_avx_epi32(acc, levels, weight)
-                                : _mm256_dpbusd_avx_epi32(acc, weight, levels);
-#else
-    (void)side;
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(levels, weight));
-#endif
-}
-
-/* What is multiplied in part 0 or 1 of a register of levels. */
-QUIRE_AVX2_INLINE __m256i part_of(__m256i levels, uint32_t part)
-{
-    if (PARTS == 1) {
-        return levels;
-    }
-    return part == 0 ? _mm256_and_si256(levels, _mm256_set1_epi16(0xff))
-                     : _mm256_srli_epi16(levels, 8);
-}
-
-/* How a block is multiplied: constants where it is inlined. */
-typedef struct block {
-    quire_format format; /* of no meaning with a strip */
-    quire_side side;
-    uint32_t n; /* rows */
-    uint32_t regs;
-    bool has_strip;
-} block;
-
-#define STRIP_BLOCK(side, n) ((block){ QUIRE_FORMAT_COUNT, (side), (n), STRIP_REGS, true })
-
-QUIRE_AVX2_INLINE __m256i levels_of(block b, const source *x, uint32_t u, uint32_t m, uint32_t half,
-                                    uint32_t i)
-{
-    return b.has_strip ? load_bytes(x->strip + ((size_t)(2 * u + half) * STRIP_REGS + i) * 32)
-                       : look_up(b.format, x, u, m, half, i);
-}
-
-QUIRE_AVX2_INLINE void add_unit(block b, const source *x, const weights *w, uint32_t u, uint32_t m,
-                                __m256i acc[QUIRE_AVX2_ROWS_MAX][8])
-{
-    if (!b.has_strip) {
-        prefetch_unit(b.format, b.regs, x, u, m);
-    }
-    for (uint32_t half = 0; half < 2; half++) {
-        __m256i levels[8];
-
-        for (uint32_t i = 0; i < b.regs; i++) {
-            levels[i] = levels_of(b, x, u, m, half, i);
-        }
-        for (uint32_t part = 0; part < PARTS; part++) {
-            __m256i factor[8];
-
-            for (uint32_t i = 0; i < b.regs; i++) {
-                factor[i] = part_of(levels[i], part);
-            }
-            for (uint32_t r = 0; r < b.n; r++) {
-                __m256i weight = broadcast_weight(w, r, 2 * u + half, part);
-
-                for (uint32_t i = 0; i < b.regs; i++) {
-                    acc[r][i] = dot(b.side, acc[r][i], factor[i], weight);
-                }
-            }
-        }
-    }
-}
-
-/* acc += levels times weights over units [begin, end), begin a multiple of 4. */
-QUIRE_AVX2_INLINE void add_units(block b, const source *x, const weights *w, uint32_t begin,
-                                 uint32_t end, __m256i acc[QUIRE_AVX2_ROWS_MAX][8])
-{
-    const uint32_t period = b.has_strip ? 1 : period_of(b.format);
-    uint32_t u = begin;
-
-    for (; u + period <= end; u += period) {
-        add_unit(b, x, w, u, 0, acc);
-        if (period > 1) {
-            add_unit(b, x, w, u + 1, 1, acc);
-        }
-        if (period > 2) {
-            add_unit(b, x, w, u + 2, 2, acc);
-            add_unit(b, x, w, u + 3, 3, acc);
-        }
-    }
-    for (uint32_t m = 0; period > 1 && u < end; u++, m++) {
-        add_unit(b, x, w, u, m, acc);
-    }
-}
-
-/* Levels of STRIP_REGS registers of lanes, or of the first one only, units [begin, end). */
-QUIRE_AVX2_INLINE void fill_strip(quire_format format, uint32_t regs, const source *x,
-                                  uint32_t begin, uint32_t end, char *strip)
-{
-    for (uint32_t u = begin; u < end; u++) {
-        uint32_t m = u % period_of(format);
-
-        prefetch_unit(format, regs, x, u, m);
-        for (uint32_t half = 0; half < 2; half++) {
-            for (uint32_t i = 0; i < regs; i++) {
-                _mm256_storeu_si256(
-                    (__m256i *)(void *)(strip + ((size_t)(2 * u + half) * STRIP_REGS + i) * 32),
-                    look_up(format, x, u, m, half, i));
-            }
-        }
-    }
-}
-
-/* Rows of the next block of a strip when `left` are to do. */
-static inline uint32_t strip_rows(uint32_t left)
-{
-    return left == 5 ? 3 : left < 5 ? left : left == 7 || left == 8 ? 4 : 6;
-}
 
 /* ---- q . K ---- */
 
@@ -345,16 +102,16 @@ QUIRE_AVX2_INLINE void qk_block(block b, const quire_attn_qk *args, const source
 
 /* All rows, looked up in registers. */
 QUIRE_AVX2_INLINE void qk_rows(quire_format format, uint32_t n, uint32_t regs,
-                               const quire_attn_qk *args, source x)
+                               const quire_attn_qk *args, quire_avx2_planes planes)
 {
     const block b = { format, QUIRE_SIDE_K, n, regs, false };
+    source x = { .planes = planes };
     float mean[REGISTER_ROWS];
 
     mean_logits(args, 0, n, mean);
     for (uint32_t token = 0; token < TILE; token += 8 * regs) {
         qk_block(b, args, &x, 0, token, mean);
-        x.low += (size_t)32 * regs;
-        x.high += (size_t)32 * regs;
+        quire_avx2_planes_move(&x.planes, regs);
     }
 }
 
@@ -387,22 +144,22 @@ static void qk_strip(const quire_attn_qk *args, const char *strip, uint32_t row,
     }
 }
 
-QUIRE_AVX2_INLINE void qk_strips(quire_format format, const quire_attn_qk *args, source x)
+QUIRE_AVX2_INLINE void qk_strips(quire_format format, const quire_attn_qk *args,
+                                 quire_avx2_planes planes)
 {
     _Alignas(64) char strip[QUIRE_HEAD_DIM_MAX * STRIP_REGS * 8];
     float mean[STRIP_ROWS];
     uint32_t end;
 
-    for (uint32_t row = 0; row < args->n_rows; row = end, x.ahead = 0) {
-        source lanes = x;
+    for (uint32_t row = 0; row < args->n_rows; row = end, planes.ahead = 0) {
+        quire_avx2_planes x = planes;
 
         end = args->n_rows - row < STRIP_ROWS ? args->n_rows : row + STRIP_ROWS;
         mean_logits(args, row, end - row, mean);
         for (uint32_t token = 0; token < TILE; token += 8 * STRIP_REGS) {
-            fill_strip(format, STRIP_REGS, &lanes, 0, args->d / UNIT, strip);
+            fill_strip(format, STRIP_REGS, &x, 0, args->d / UNIT, strip);
             qk_strip(args, strip, row, end, token, mean);
-            lanes.low += (size_t)32 * STRIP_REGS;
-            lanes.high += (size_t)32 * STRIP_REGS;
+            quire_avx2_planes_move(&x, STRIP_REGS);
         }
     }
 }
@@ -411,8 +168,10 @@ QUIRE_AVX2_INLINE void qk_format(quire_format format, const quire_attn_qk *args)
 {
     ptrdiff_t ahead = quire_avx2_ahead(args->k_tile, args->next);
     size_t head_bytes = quire_sealed_low_offset(format, QUIRE_SIDE_K, args->d);
-    source x = source_of(format, QUIRE_SIDE_K, args->d, args->k_tile, ahead);
+    quire_avx2_planes x =
+        quire_avx2_planes_of(format, QUIRE_SIDE_K, args->d, args->k_tile, K_LEVELS_BIAS);
 
+    x.ahead = ahead;
     for (size_t at = 0; at < head_bytes; at += 64) {
         quire_avx2_prefetch((const char *)args->k_tile + at, ahead);
     }
@@ -591,26 +350,24 @@ QUIRE_AVX2_INLINE void pv_block(block b, const quire_attn_pv *args, const source
 
 /* All rows, looked up in registers. */
 QUIRE_AVX2_INLINE void pv_rows(quire_format format, uint32_t n, uint32_t regs,
-                               const quire_attn_pv *args, source x)
+                               const quire_attn_pv *args, quire_avx2_planes planes)
 {
+    source x = { .planes = planes };
     packed_rows packed;
     uint32_t dim = 0;
 
     pack_rows(args, 0, n, &packed);
     for (; dim + 8 * regs <= args->d; dim += 8 * regs) {
         pv_block((block){ format, QUIRE_SIDE_V, n, regs, false }, args, &x, &packed, 0, 0, dim);
-        x.low += (size_t)32 * regs;
-        x.high += (size_t)32 * regs;
+        quire_avx2_planes_move(&x.planes, regs);
     }
     for (; regs == 8 && dim + 16 <= args->d; dim += 16) {
         pv_block((block){ format, QUIRE_SIDE_V, n, 2, false }, args, &x, &packed, 0, 0, dim);
-        x.low += 64;
-        x.high += 64;
+        quire_avx2_planes_move(&x.planes, 2);
     }
     for (; dim < args->d; dim += 8) {
         pv_block((block){ format, QUIRE_SIDE_V, n, 1, false }, args, &x, &packed, 0, 0, dim);
-        x.low += 32;
-        x.high += 32;
+        quire_avx2_planes_move(&x.planes, 1);
     }
 }
 
@@ -644,25 +401,25 @@ static void pv_strip(const quire_attn_pv *args, const source *x, const packed_ro
 
 /* The last strip may have one register of lanes only; then its other half is anything, and so is
  * what it adds to o beyond d. */
-QUIRE_AVX2_INLINE void pv_strips(quire_format format, const quire_attn_pv *args, source x)
+QUIRE_AVX2_INLINE void pv_strips(quire_format format, const quire_attn_pv *args,
+                                 quire_avx2_planes planes)
 {
     _Alignas(64) char strip[TILE * STRIP_REGS * 8] = { 0 };
     const source y = { .strip = strip };
     packed_rows packed;
     uint32_t n;
 
-    for (uint32_t row = 0; row < args->n_rows; row += n, x.ahead = 0) {
-        source lanes = x;
+    for (uint32_t row = 0; row < args->n_rows; row += n, planes.ahead = 0) {
+        quire_avx2_planes x = planes;
 
         n = args->n_rows - row < STRIP_ROWS ? args->n_rows - row : STRIP_ROWS;
         pack_rows(args, row, n, &packed);
         for (uint32_t dim = 0; dim < args->d; dim += 8 * STRIP_REGS) {
             uint32_t regs = dim + 8 * STRIP_REGS <= args->d ? STRIP_REGS : 1;
 
-            fill_strip(format, regs, &lanes, first_unit(args), end_unit(args), strip);
+            fill_strip(format, regs, &x, first_unit(args), end_unit(args), strip);
             pv_strip(args, &y, &packed, row, n, dim);
-            lanes.low += (size_t)32 * STRIP_REGS;
-            lanes.high += (size_t)32 * STRIP_REGS;
+            quire_avx2_planes_move(&x, STRIP_REGS);
         }
     }
 }
@@ -670,8 +427,10 @@ QUIRE_AVX2_INLINE void pv_strips(quire_format format, const quire_attn_pv *args,
 QUIRE_AVX2_INLINE void pv_format(quire_format format, const quire_attn_pv *args)
 {
     ptrdiff_t ahead = quire_avx2_ahead(args->v_tile, args->next);
-    source x = source_of(format, QUIRE_SIDE_V, args->d, args->v_tile, ahead);
+    quire_avx2_planes x =
+        quire_avx2_planes_of(format, QUIRE_SIDE_V, args->d, args->v_tile, V_LEVELS_BIAS);
 
+    x.ahead = ahead;
     for (size_t at = 0; at < QUIRE_SEALED_SCALES_BYTES; at += 64) {
         quire_avx2_prefetch((const char *)args->v_tile + at, ahead);
     }

@@ -26,8 +26,9 @@
  *
  * Sealed formats: q6, q5, q4, q3. A tile is encoded once, whole, when its 64 tokens are there, and
  * is immutable from then on. x[t][i] ~ scale[t] * level[code[t][i]] + mean[i], where level is a
- * table of int8 per format (src/codec/sealed.h), scale the least-squares one of the row and mean,
- * which only K has, the tile's average: the logit it takes away is added back exactly (q . mean).
+ * table of int8 per format (src/codec/sealed.h) and mean, which only K has, the tile's average: the
+ * logit it takes away is added back exactly (q . mean). Codes are those of the nearest levels under
+ * a least-squares fit; the scale is such that the decoded row is as long as the row.
  * Codes lie in planes of 4, 2 or 1 bits (q6 = 4 + 2, q5 = 4 + 1, q4 = 4, q3 = 2 + 1), low bits
  * first. In a plane of b bits one byte holds 8/b dimensions (K) or tokens (V) that are 4 apart:
  *
@@ -38,7 +39,7 @@
  * in q8's layout. Bits of a K plane behind dimension d are zero.
  *
  * A row with NaN or Inf gets scale NaN and stays out of the mean. A row of zeros has scale 0.
- * Values saturate: to +-65504 where they enter the mean, to 127 times that where a row is coded.
+ * Values saturate: to +-65504 where they enter the mean, to +-2^22 where a row is coded.
  *
  * d is a multiple of QUIRE_HEAD_DIM_MULTIPLE up to QUIRE_HEAD_DIM_MAX. All buffers are 64-byte
  * aligned. Source of the layout: design note compression.md E.4 (measured there against row-major).

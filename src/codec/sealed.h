@@ -75,6 +75,10 @@ static inline size_t quire_sealed_tile_bytes(quire_format format, quire_side sid
  * Memory: static. */
 const int8_t *quire_sealed_levels(quire_format format, quire_side side);
 
+/* Where the fit of a row's scale starts: by how much its largest value is to overshoot the largest
+ * level. Memory: static. */
+const float *quire_sealed_starts(quire_format format, uint32_t *n);
+
 /* Encode a whole tile, rows->n_tokens = QUIRE_TILE_TOKENS: the definition (sealed.c). */
 void quire_sealed_encode(quire_format format, quire_side side, const quire_tile_rows *rows,
                          const float *x, void *tile);

@@ -3,13 +3,14 @@
  * of it: sums run in LANES interleaved parts that are added in one order, products are not fused
  * (-ffp-contract=off), all else is element by element.
  *
- * A row (y = x - mean, clamped to what a scale can reach) is coded like this:
- *   1. scale = rms(y) / level_rms: what suits a normal distribution
- *   2. codes: the nearest level of y / scale
- *   3. scale = sum(y * level) / sum(level * level): the least-squares scale of those codes
- *   4. 2 and 3 again, FITS times in all; stored are the last codes and the last scale, as f16
- * Nearest is found by a table over half level units: levels are integers, so that no boundary
- * between two of them lies inside a cell.
+ * A row x (centred, clamped to what a scale can reach) is coded like this:
+ *   1. y = x * (127 / max|x|)
+ *   2. For each start f of the format: codes of the levels nearest to y * f. The start whose codes
+ *      lie closest to the direction of y wins: (y . level)^2 / (level . level) is largest.
+ *   3. f = level . level / y . level, the least-squares fit of the winner; codes nearest to y * f.
+ *   4. scale = |x| / |level|: the decoded row is as long as the row.
+ * Nearest (ties: the larger magnitude) is found by a table over half level units: levels are
+ * integers, so that no boundary between two of them lies inside a cell.
  *
  * Thread: any.
  *
@@ -17,7 +18,6 @@
 #ifndef QUIRE_CODEC_SEALED_BODY_H
 #define QUIRE_CODEC_SEALED_BODY_H
 
-#include "base/check.h"
 #include "codec/half.h"
 #include "codec/sealed.h"
 
@@ -25,56 +25,45 @@
 #include <string.h>
 
 #define TILE       QUIRE_TILE_TOKENS
-#define LANES      8u
-#define CELLS      512u /* of half a level unit: -128 .. 127.5 */
-#define FITS       3u
-#define WORD_CODES 4u /* neighbouring dimensions (K) or tokens (V) that stay together */
+#define LANES      16u
+#define CELLS      256u /* of half a level unit */
+#define WORD_CODES 4u   /* neighbouring dimensions (K) or tokens (V) that stay together */
 #define WORDS_MAX  (QUIRE_HEAD_DIM_MAX / WORD_CODES)
 #define MEAN_UNIT  32u /* values that fill 64 bytes */
 
 #define F16_MAX 65504.0f
-/* The largest magnitude that a row can store. */
-#define ROW_MAX (F16_MAX * 127.0f)
+/* The largest magnitude that a row stores: half of what the largest scale reaches, because the
+ * largest value need not take the largest level. */
+#define ROW_MAX 0x1p22f
 
 /* ---- one row ---- */
 
-/* Of the levels on a normal distribution, at their best scale. */
-static inline float level_rms(quire_format format)
-{
-    return format == QUIRE_FORMAT_Q6   ? 34.0f
-           : format == QUIRE_FORMAT_Q5 ? 39.0f
-           : format == QUIRE_FORMAT_Q4 ? 46.0f
-                                       : 59.0f;
-}
-
-/* What rows are encoded with. */
+/* What rows are encoded with. Levels are symmetric, so a table of magnitudes does: the n-th cell
+ * holds the upper half's code nearest to n / 2 level units, and above it the level. */
 typedef struct row_coder {
-    float level_rms;
+    const float *starts;
+    uint32_t n_starts;
+    uint32_t n_levels;
     int32_t cells[CELLS];
 } row_coder;
-
-/* What a cell holds: its code, and the level of the code in the upper byte. */
-static inline int32_t cell_of(uint32_t code, int8_t level)
-{
-    return (int32_t)code + level * 256;
-}
 
 static inline void row_coder_init(row_coder *coder, quire_format format, quire_side side)
 {
     const int8_t *levels = quire_sealed_levels(format, side);
-    uint32_t n = quire_sealed_n_levels(format);
-    uint32_t code = 0;
+    uint32_t code = quire_sealed_n_levels(format) / 2;
 
-    coder->level_rms = level_rms(format);
+    coder->starts = quire_sealed_starts(format, &coder->n_starts);
+    coder->n_levels = quire_sealed_n_levels(format);
     for (uint32_t c = 0; c < CELLS; c++) {
-        while (code + 1 < n && levels[code] + levels[code + 1] + (int)(CELLS / 2) <= (int)c) {
+        while (code + 1 < coder->n_levels && levels[code] + levels[code + 1] <= (int)c) {
             code++;
         }
-        coder->cells[c] = cell_of(code, levels[code]);
+        coder->cells[c] = (int32_t)code | levels[code] << 8;
     }
 }
 
-static inline bool row_is_finite(const float *x, uint32_t d)
+/* As f32 bits, so that NaN and Inf sort on top. */
+static inline uint32_t max_bits(const float *x, uint32_t d)
 {
     uint32_t max = 0;
 
@@ -83,7 +72,12 @@ static inline bool row_is_finite(const float *x, uint32_t d)
 
         max = magnitude > max ? magnitude : max;
     }
-    return max < QUIRE_F32_INF_BITS;
+    return max;
+}
+
+static inline bool row_is_finite(const float *x, uint32_t d)
+{
+    return max_bits(x, d) < QUIRE_F32_INF_BITS;
 }
 
 static inline float clamp(float x, float most)
@@ -92,88 +86,120 @@ static inline float clamp(float x, float most)
     return x > -most ? x : -most;
 }
 
-/* Lane l adds the products of dimensions l, l + LANES, l + 2 * LANES .. in order. */
+/* Lane l adds the products of dimensions l, l + LANES, l + 2 * LANES .. in order; then the upper
+ * half of the lanes is added to the lower until one is left. */
 static inline float dot(const float *a, const float *b, uint32_t d)
 {
-    typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
-    lanes sums = { 0 };
+    typedef float half_lanes __attribute__((vector_size(LANES / 2 * sizeof(float))));
+    half_lanes low = { 0 };
+    half_lanes high = { 0 };
+    half_lanes x;
+    half_lanes y;
 
     for (uint32_t i = 0; i < d; i += LANES) {
-        lanes x;
-        lanes y;
-
         memcpy(&x, a + i, sizeof(x));
         memcpy(&y, b + i, sizeof(y));
-        sums += x * y;
+        low += x * y;
+        if (i + LANES / 2 < d) {
+            memcpy(&x, a + i + LANES / 2, sizeof(x));
+            memcpy(&y, b + i + LANES / 2, sizeof(y));
+            high += x * y;
+        }
     }
-    return ((sums[0] + sums[4]) + (sums[2] + sums[6])) +
-           ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+    low += high;
+    return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
 }
 
-/* found[i] = the cell of y[i] / scale. */
-static inline void cells_find(const int32_t *cells, uint32_t d, const float *y, float scale,
-                              int32_t *found)
+/* A row at work: y as above, and what is nearest to y * factor. */
+typedef struct row_work {
+    uint32_t d;
+    float y[QUIRE_HEAD_DIM_MAX];
+    int32_t found[QUIRE_HEAD_DIM_MAX]; /* cells */
+    float levels[QUIRE_HEAD_DIM_MAX];
+} row_work;
+
+static inline void levels_find(const row_coder *coder, row_work *row, float factor)
 {
-    float inverse = 2.0f / scale;
     int32_t at[QUIRE_HEAD_DIM_MAX];
 
-    for (uint32_t i = 0; i < d; i++) {
-        float cell = y[i] * inverse + (float)(CELLS / 2);
+    for (uint32_t i = 0; i < row->d; i++) {
+        float cell = fabsf(row->y[i] * (2.0f * factor));
 
-        cell = cell < (float)(CELLS - 1) ? cell : (float)(CELLS - 1);
-        at[i] = (int32_t)(cell > 0.0f ? cell : 0.0f);
+        at[i] = (int32_t)(cell < (float)(CELLS - 1) ? cell : (float)(CELLS - 1));
     }
-    for (uint32_t i = 0; i < d; i++) {
-        found[i] = cells[at[i]];
+    for (uint32_t i = 0; i < row->d; i++) {
+        row->found[i] = coder->cells[at[i]];
+    }
+    for (uint32_t i = 0; i < row->d; i++) {
+        row->levels[i] = copysignf((float)(row->found[i] >> 8), row->y[i]);
     }
 }
 
-/* The least-squares scale of the codes found. */
-static inline float scale_fit(uint32_t d, const float *y, const int32_t *found)
+/* The codes found; those of negative numbers mirror the others. */
+static inline void codes_take(const row_coder *coder, const row_work *row, uint8_t *codes)
 {
-    float levels[QUIRE_HEAD_DIM_MAX];
+    for (uint32_t i = 0; i < row->d; i++) {
+        uint32_t sign = 0u - (quire_f32_bits(row->y[i]) >> 31);
 
-    for (uint32_t i = 0; i < d; i++) {
-        levels[i] = (float)(found[i] >> 8);
+        codes[i] = (uint8_t)((uint32_t)row->found[i] ^ (sign & (coder->n_levels - 1)));
     }
-    return dot(y, levels, d) / dot(levels, levels, d); /* the latter is exact */
 }
 
-/* Codes of one row of finite numbers; returns its scale as f16. */
-static inline uint16_t row_fit(const row_coder *coder, uint32_t d, const float *y, uint8_t *codes)
+/* The factor for the last codes of a row. Sums of squares of levels are exact. */
+static inline float factor_find(const row_coder *coder, row_work *row)
 {
-    float scale = sqrtf(dot(y, y, d) / (float)d) / coder->level_rms;
-    int32_t found[QUIRE_HEAD_DIM_MAX];
+    float best = -1.0f;
+    float factor = 1.0f;
 
-    for (uint32_t n = 0; n < FITS; n++) {
-        scale = scale < F16_MAX ? scale : F16_MAX;
-        if (!(scale > 0x1p-100f)) {
-            return 0;
+    for (uint32_t n = 0; n < coder->n_starts; n++) {
+        float products;
+        float squares;
+
+        levels_find(coder, row, coder->starts[n]);
+        products = dot(row->y, row->levels, row->d);
+        squares = dot(row->levels, row->levels, row->d);
+        if (products * products / squares > best) {
+            best = products * products / squares;
+            factor = squares / products;
         }
-        cells_find(coder->cells, d, y, scale, found);
-        scale = scale_fit(d, y, found);
     }
-    for (uint32_t i = 0; i < d; i++) {
-        codes[i] = (uint8_t)found[i];
+    return factor;
+}
+
+/* Codes of the row of finite numbers in row->y; returns its scale as f16. */
+static inline uint16_t row_fit(const row_coder *coder, row_work *row, uint8_t *codes)
+{
+    float max = quire_f32_from_bits(max_bits(row->y, row->d));
+
+    if (!(max >= 0x1p-100f)) {
+        return 0;
     }
-    return quire_f32_to_f16(scale);
+    for (uint32_t i = 0; i < row->d; i++) {
+        row->y[i] *= 127.0f / max;
+    }
+    levels_find(coder, row, factor_find(coder, row));
+    codes_take(coder, row, codes);
+    return quire_f32_to_f16(
+        sqrtf(dot(row->y, row->y, row->d) / dot(row->levels, row->levels, row->d)) *
+        (max / 127.0f));
 }
 
 /* mean: NULL = none. Rows of scale 0 or NaN get the smallest positive level throughout. */
 static inline uint16_t row_encode(const row_coder *coder, uint32_t d, const float *x,
                                   const float *mean, uint8_t *codes)
 {
-    float y[QUIRE_HEAD_DIM_MAX];
+    row_work row;
     uint16_t scale = QUIRE_F16_NAN_BITS;
 
+    row.d = d;
     if (row_is_finite(x, d)) {
-        for (uint32_t i = 0; i < d; i++) {
-            y[i] = clamp(mean != NULL ? x[i] - mean[i] : x[i], ROW_MAX);
+        for (uint32_t i = 0; i < d; i++) { /* adding 0 makes -0 of a row without mean a 0 */
+            row.y[i] = clamp(mean != NULL ? x[i] - mean[i] : x[i], ROW_MAX) + 0.0f;
         }
-        scale = row_fit(coder, d, y, codes);
+        scale = row_fit(coder, &row, codes);
     }
     if (scale == 0 || scale == QUIRE_F16_NAN_BITS) {
-        memset(codes, (uint8_t)coder->cells[CELLS / 2], d);
+        memset(codes, (int)(coder->n_levels / 2), d);
     }
     return scale;
 }

@@ -203,5 +203,6 @@ int quire_gguf_describe(const quire_gguf *file, quire_model_desc *desc, quire_er
     QUIRE_TRY(quire_describe_rope(file, desc, err));
     QUIRE_TRY(quire_describe_tensors(file, desc, err));
     kv_map_fill(desc);
+    desc->fingerprint = quire_fingerprint(file, desc);
     return QUIRE_OK;
 }

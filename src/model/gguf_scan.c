@@ -24,6 +24,7 @@
 #include <gguf.h>
 
 #include "base/check.h"
+#include "base/hash.h"
 
 #define WINDOW_BYTES  65536u
 #define MESSAGE_BYTES 72u /* of a name in a message */
@@ -130,18 +131,6 @@ static int reader_u64(reader *r, uint64_t *out)
     return reader_bytes(r, out, sizeof(*out));
 }
 
-/* FNV-1a. Two different names with one hash would be refused as duplicates: with 16,384 names the
- * chance is 10^-11, and a file made to collide harms only itself. */
-static uint64_t name_hash(const char *name, size_t n)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-
-    for (size_t i = 0; i < n; i++) {
-        hash = (hash ^ (unsigned char)name[i]) * 0x100000001b3u;
-    }
-    return hash;
-}
-
 /* A key or tensor name: the index-th of its kind. name holds max + 1 bytes. */
 static int reader_name(reader *r, const char *kind, uint64_t index, char *name, size_t max)
 {
@@ -167,7 +156,9 @@ static int reader_name(reader *r, const char *kind, uint64_t index, char *name, 
                                "(damaged file?)",
                                r->path, r->where);
     }
-    r->hashes[index] = name_hash(name, (size_t)n);
+    /* Two different names with one hash would be refused as duplicates: with 16,384 names the
+     * chance is 10^-11, and a file made to collide harms only itself. */
+    r->hashes[index] = quire_hash_add(QUIRE_HASH_INIT, name, (size_t)n);
     for (uint64_t i = 0; i < index; i++) {
         if (r->hashes[i] == r->hashes[index]) {
             return quire_error_set(r->err, QUIRE_CORRUPT, "%s: %s appears twice (damaged file?)",

@@ -91,6 +91,7 @@ typedef struct quire_model_desc {
     uint64_t resident_bytes; /* in memory once loaded: repacked tied embeddings are there twice */
     uint64_t
         embd_bytes; /* of the token embedding: of it a decode step reads one row, unless tied */
+    uint64_t fingerprint; /* what the file holds, not where it lies: see fingerprint.c */
     quire_kv_map_entry kv_map[QUIRE_LAYERS_MAX];
 } quire_model_desc;
 

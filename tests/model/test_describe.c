@@ -401,6 +401,42 @@ static void shapes_are_described(void **state)
     assert_false(desc.has_qkv_bias);
 }
 
+/* The same file again has the same fingerprint, and so have other weights of the same shape; one
+ * thing changed gives another. */
+static void fingerprints_tell_models_apart(void **state)
+{
+    static quire_model_desc desc;
+    const gguf_gen_opts plain = gguf_edit_small("tiny-llama");
+    gguf_gen_opts others[5] = { plain, plain, plain, plain, plain };
+    uint64_t seen[6];
+
+    (void)state;
+    generate(&plain, &desc);
+    seen[0] = desc.fingerprint;
+    assert_int_not_equal(seen[0], 0);
+    generate(&plain, &desc);
+    assert_int_equal(desc.fingerprint, seen[0]);
+    others[0].seed = plain.seed + 1;
+    generate(&others[0], &desc);
+    assert_int_equal(desc.fingerprint, seen[0]);
+
+    others[0].n_layer = 2;
+    others[1].n_ff = 2 * plain.n_ff;
+    others[2].type = plain.type == GGML_TYPE_F16 ? GGML_TYPE_F32 : GGML_TYPE_F16;
+    others[3].n_head = 1;
+    others[3].d_head = plain.n_head * plain.d_head;
+    others[3].n_kv_head = 1;
+    (void)snprintf(others[4].rope_scaling, sizeof(others[4].rope_scaling), "linear");
+    others[4].rope_factor = 2.0f;
+    for (size_t i = 0; i < 5; i++) {
+        generate(&others[i], &desc);
+        seen[i + 1] = desc.fingerprint;
+        for (size_t j = 0; j <= i; j++) {
+            assert_int_not_equal(seen[i + 1], seen[j]);
+        }
+    }
+}
+
 static void kv_map_and_kv_bytes(void **state)
 {
     static quire_model_desc desc;
@@ -519,10 +555,15 @@ static int remove_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(damaged_keys_are_named),    cmocka_unit_test(damaged_rope_keys_are_named),
-        cmocka_unit_test(damaged_tensors_are_named), cmocka_unit_test(per_layer_arrays_must_agree),
-        cmocka_unit_test(shapes_are_described),      cmocka_unit_test(kv_map_and_kv_bytes),
-        cmocka_unit_test(rope_scalings_are_derived), cmocka_unit_test(older_rope_keys),
+        cmocka_unit_test(damaged_keys_are_named),
+        cmocka_unit_test(damaged_rope_keys_are_named),
+        cmocka_unit_test(damaged_tensors_are_named),
+        cmocka_unit_test(per_layer_arrays_must_agree),
+        cmocka_unit_test(shapes_are_described),
+        cmocka_unit_test(fingerprints_tell_models_apart),
+        cmocka_unit_test(kv_map_and_kv_bytes),
+        cmocka_unit_test(rope_scalings_are_derived),
+        cmocka_unit_test(older_rope_keys),
     };
 
     return cmocka_run_group_tests(tests, NULL, remove_file);

@@ -105,7 +105,7 @@ expect 1 "usage" sh scripts/setup.sh nonsense
 
 # Packages: nobody but root installs anything; the line to type is printed.
 if command -v apt-get >/dev/null 2>&1; then
-    line="apt-get install -y --no-install-recommends libcmocka-dev libjansson-dev"
+    line="apt-get install -y --no-install-recommends libcmocka-dev libjansson-dev libcyaml-dev"
     echo 'exit 1' | double pkg-config
     echo 'echo 1000' | double id
     echo 'echo "apt-get was called" >&2; exit 1' | double apt-get

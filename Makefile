@@ -10,7 +10,7 @@ N ?= 64
 PREFIX ?= /usr/local
 export MODEL PROMPT PREFIX
 
-.PHONY: build run test bench compare asan tsan tiny arm64 fuzz install clean help
+.PHONY: build run test bench bench-7b bench-kernels compare asan tsan tiny arm64 fuzz install clean help
 
 build: ## build the release program, build/quire (installs and fetches what is missing)
 	@scripts/build.sh release
@@ -23,6 +23,12 @@ test: ## all tests: debug build, without the model runtime, with tiny constants
 
 bench: build ## prefill and decode speed: MODEL=file.gguf ARGS="-d 0,8192 --kv f16,q8"
 	@model=$$(scripts/fetch-model.sh) && build/quire bench -m "$$model" $(ARGS)
+
+bench-7b: build ## a 7B shape at 32,768 tokens of KV: memory and speed (makes models of 7 and 13.5 GB): ARGS="--rows q8_0/q8"
+	@node scripts/bench-7b.mjs --quire build/quire --generator build/make_gguf $(ARGS)
+
+bench-kernels: build ## attention kernels against row-major f16 and the memory's speed: ARGS="--isa avx512,avx2"
+	@build/bench_attn $(ARGS) && build/bench_attn --threads 2 --kv-heads 2 $(ARGS)
 
 compare: build ## perplexity, speed and memory beside llama.cpp, in one run: ARGS="--only speed"
 	@peer=$$(scripts/setup.sh peers) && scripts/fetch-model.sh >/dev/null && \
@@ -51,4 +57,4 @@ clean: ## remove what was built here (fetched and built llama.cpp and models sta
 	rm -rf build build-arm64 build-asan build-debug build-fuzz build-lib build-tiny build-tsan
 
 help: ## this list
-	@awk -F ': .*## ' '/^[a-z0-9]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }' Makefile

@@ -3,22 +3,18 @@
  * SPDX-License-Identifier: MIT */
 #include "attn_case.h"
 
-#include "base/clock.h"
+#include "attn_tools.h"
+#include "base/check.h"
 #include "base/rng.h"
 #include "quire/status.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#define TILES_RANDOM    32u /* distinct tiles of values */
-#define THREADS_MAX     ATTN_CASE_THREADS_MAX
-#define TOTAL_MIN_S     0.3
-#define READ_BYTES      ((size_t)512 << 20) /* more than caches hold ... */
-#define READ_PART_BYTES ((size_t)16 << 20)  /* ... of which a run reads this */
+#define TILES_RANDOM 32u /* distinct tiles of values */
+#define RECENT_TILES 2u  /* the runtime's defaults for sealed formats */
+#define SINK_TILES   1u
 
 enum {
     SEED_K = 1,
@@ -26,117 +22,7 @@ enum {
     SEED_Q = 3
 };
 
-/* ---- timing ---- */
-
-/* Run on n_threads at once. prepare is called by one thread before each repeat, outside the time.
- */
-typedef struct job {
-    void (*prepare)(void *ctx);
-    void (*run)(void *ctx, uint32_t thread, uint32_t n_threads);
-    void *ctx;
-    uint32_t n_threads;
-    uint32_t repeats; /* at least, and until TOTAL_MIN_S have gone by */
-    double best_s;
-    double total_s;
-    uint32_t n_runs;
-    bool is_done;
-    pthread_barrier_t barrier;
-} job;
-
-typedef struct job_thread {
-    job *job;
-    uint32_t index;
-    pthread_t thread;
-} job_thread;
-
-static double now_s(void)
-{
-    return 1e-9 * (double)quire_clock_ns();
-}
-
-/* One more run; thread 0 keeps the time. */
-static void job_step(const job_thread *self)
-{
-    job *j = self->job;
-    double begin_s = 0.0;
-
-    if (self->index == 0) {
-        if (j->prepare != NULL) {
-            j->prepare(j->ctx);
-        }
-        begin_s = now_s(); /* not after the barrier: others may be done before we wake up */
-    }
-    (void)pthread_barrier_wait(&j->barrier);
-    j->run(j->ctx, self->index, j->n_threads);
-    (void)pthread_barrier_wait(&j->barrier);
-    if (self->index == 0) {
-        double elapsed_s = now_s() - begin_s;
-
-        j->best_s = elapsed_s < j->best_s ? elapsed_s : j->best_s;
-        j->total_s += elapsed_s;
-        j->n_runs++;
-        j->is_done = j->n_runs >= j->repeats && j->total_s >= TOTAL_MIN_S;
-    }
-    (void)pthread_barrier_wait(&j->barrier);
-}
-
-static void *job_loop(void *arg)
-{
-    const job_thread *self = arg;
-
-    while (!self->job->is_done) {
-        job_step(self);
-    }
-    return NULL;
-}
-
-/* Best time of a run, in seconds. */
-static double job_measure(job *j)
-{
-    job_thread threads[THREADS_MAX];
-
-    j->best_s = INFINITY;
-    if (pthread_barrier_init(&j->barrier, NULL, j->n_threads) != 0) {
-        return INFINITY;
-    }
-    for (uint32_t i = 0; i < j->n_threads; i++) {
-        threads[i] = (job_thread){ .job = j, .index = i };
-        if (i > 0 && pthread_create(&threads[i].thread, NULL, job_loop, &threads[i]) != 0) {
-            (void)fprintf(stderr, "bench_attn: cannot start %u threads\n", j->n_threads);
-            exit(1); /* those that run wait for the others */
-        }
-    }
-    (void)job_loop(&threads[0]);
-    for (uint32_t i = 1; i < j->n_threads; i++) {
-        (void)pthread_join(threads[i].thread, NULL);
-    }
-    (void)pthread_barrier_destroy(&j->barrier);
-    return j->best_s;
-}
-
-/* ---- memory and values ---- */
-
-/* Zeroed memory on huge pages where the system gives them; NULL without. Release with munmap(). */
-static void *map_bytes(size_t size_bytes)
-{
-    const size_t huge = (size_t)2 << 20;
-    size_t rounded = (size_bytes + huge - 1) / huge * huge;
-    char *p = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-    if (p == MAP_FAILED) {
-        return NULL;
-    }
-    (void)madvise(p, rounded, MADV_HUGEPAGE);
-    memset(p, 0, rounded);
-    return p;
-}
-
-static void unmap_bytes(void *p, size_t size_bytes)
-{
-    if (p != NULL) {
-        (void)munmap(p, size_bytes);
-    }
-}
+/* ---- values ---- */
 
 static float *random_floats(size_t n, uint64_t seed, float scale)
 {
@@ -179,20 +65,62 @@ static unsigned char *random_tiles(uint32_t d, quire_side side, quire_format for
 
 /* ---- paged ---- */
 
-typedef struct paged {
-    attn_shape shape;
-    quire_attn_workspace *ws;
-    quire_attn_batch batch;
-    quire_attn_seq seq;
-    quire_attn_layer layer; /* the one to run next; layers lie layer_bytes apart */
+/* K or V of a case, and where its tiles lie; hot: only when the format is sealed. */
+typedef struct paged_side {
+    quire_side side;
+    quire_format format;
+    quire_attn_lane *lane;
+    quire_attn_lane *hot_lane;
+} paged_side;
+
+/* Pages of one group: for each layer the tiles of each K head, then of each V head. */
+typedef struct paged_group {
     size_t layer_bytes;
     size_t page_bytes;
     uint32_t n_pages;
     unsigned char *store;
-    unsigned char **page_addr;
     quire_page_entry *entries;
     const quire_page_entry **leaves;
+} paged_group;
+
+typedef struct paged {
+    attn_shape shape;
+    attn_format format;
+    quire_attn_workspace *ws;
+    quire_attn_batch batch;
+    quire_attn_seq seq;
+    quire_attn_layer base;  /* layer 0 */
+    quire_attn_layer layer; /* the one to run next */
+    uint32_t layer_index;
+    uint32_t n_entries;
+    paged_group main;
+    paged_group hot; /* n_pages == 0: nothing is sealed */
+    unsigned char **page_addr;
 } paged;
+
+static uint32_t page_tiles(const attn_shape *shape)
+{
+    return shape->page_tokens / QUIRE_TILE_TOKENS;
+}
+
+/* By what append() would have done, and the owner released since: only tiles that the rows read hot
+ * are there. */
+static bool is_hot_tile(const paged *p, uint32_t tile)
+{
+    uint32_t first_row = (p->shape.n_tokens - p->shape.n_rows) / QUIRE_TILE_TOKENS;
+
+    return tile < p->base.sink_tiles || tile + p->base.recent_tiles >= first_row;
+}
+
+static bool is_hot_page(const paged *p, uint32_t entry)
+{
+    bool is_hot = false;
+
+    for (uint32_t t = 0; t < page_tiles(&p->shape); t++) {
+        is_hot = is_hot || is_hot_tile(p, entry * page_tiles(&p->shape) + t);
+    }
+    return is_hot;
+}
 
 /* The next layer, so that no cache holds what a run reads. */
 static void paged_prepare(void *ctx)
@@ -200,12 +128,12 @@ static void paged_prepare(void *ctx)
     paged *p = ctx;
 
     (void)quire_attn_begin(p->ws, &p->batch);
-    p->layer.k[0].page_offset += p->layer_bytes;
-    p->layer.v[0].page_offset += p->layer_bytes;
-    if (p->layer.v[0].page_offset >= p->page_bytes) {
-        p->layer.k[0].page_offset -= p->page_bytes;
-        p->layer.v[0].page_offset -= p->page_bytes;
-    }
+    p->layer_index = (p->layer_index + 1) % p->shape.n_layers;
+    p->layer = p->base;
+    p->layer.k[0].page_offset += p->layer_index * p->main.layer_bytes;
+    p->layer.v[0].page_offset += p->layer_index * p->main.layer_bytes;
+    p->layer.k_hot[0].page_offset += p->layer_index * p->hot.layer_bytes;
+    p->layer.v_hot[0].page_offset += p->layer_index * p->hot.layer_bytes;
 }
 
 static void paged_run(void *ctx, uint32_t thread, uint32_t n_threads)
@@ -215,94 +143,178 @@ static void paged_run(void *ctx, uint32_t thread, uint32_t n_threads)
     quire_attn_run(p->ws, &p->layer, 0, thread, n_threads);
 }
 
-static unsigned char *lane_tile(const quire_attn_lane *lane, unsigned char *layer, uint32_t g,
-                                size_t tile)
+static void lay(const attn_shape *shape, quire_side side, quire_format format, paged_group *group,
+                quire_attn_lane *lane)
 {
-    return layer + lane->page_offset + g * lane->head_stride + tile * lane->tile_stride;
+    size_t tile_bytes = quire_tile_bytes(format, side, shape->d);
+
+    *lane = (quire_attn_lane){ .page_offset = group->layer_bytes,
+                               .head_stride = page_tiles(shape) * tile_bytes,
+                               .tile_stride = tile_bytes };
+    group->layer_bytes += shape->n_kv_head * lane->head_stride;
+    group->page_bytes = shape->n_layers * group->layer_bytes;
 }
 
-/* A page has, for each layer, the tiles of each K head, then of each V head. Fills all of them. */
-static int paged_fill(paged *p, attn_format format)
+static void paged_layer(paged *p, const float *q, float *out)
 {
     const attn_shape *shape = &p->shape;
-    const uint32_t page_tiles = shape->page_tokens / QUIRE_TILE_TOKENS;
-    size_t k_bytes = quire_tile_bytes(format.k, QUIRE_SIDE_K, shape->d);
-    size_t v_bytes = quire_tile_bytes(format.v, QUIRE_SIDE_V, shape->d);
-    unsigned char *k = random_tiles(shape->d, QUIRE_SIDE_K, format.k, SEED_K);
-    unsigned char *v = random_tiles(shape->d, QUIRE_SIDE_V, format.v, SEED_V);
-
-    for (size_t i = 0; k != NULL && v != NULL && i < (size_t)p->n_pages * page_tiles; i++) {
-        unsigned char *page = p->store + i / page_tiles * p->page_bytes;
-
-        for (uint32_t lane = 0; lane < shape->n_layers * shape->n_kv_head; lane++) {
-            uint32_t layer = lane / shape->n_kv_head;
-            uint32_t g = lane % shape->n_kv_head;
-
-            memcpy(lane_tile(&p->layer.k[0], page + layer * p->layer_bytes, g, i % page_tiles),
-                   k + i % TILES_RANDOM * k_bytes, k_bytes);
-            memcpy(lane_tile(&p->layer.v[0], page + layer * p->layer_bytes, g, i % page_tiles),
-                   v + i % TILES_RANDOM * v_bytes, v_bytes);
-        }
-    }
-    free(k);
-    free(v);
-    return k != NULL && v != NULL ? QUIRE_OK : QUIRE_NOMEM;
-}
-
-static void paged_tables(paged *p)
-{
-    const uint32_t page_tokens = p->shape.page_tokens;
-
-    for (uint32_t i = 0; i < p->n_pages; i++) {
-        uint32_t rest = p->shape.n_tokens - i * page_tokens;
-
-        p->page_addr[i + 1] = p->store + i * p->page_bytes;
-        p->leaves[i / QUIRE_LEAF_ENTRIES] =
-            p->entries + i / QUIRE_LEAF_ENTRIES * QUIRE_LEAF_ENTRIES;
-        p->entries[i] = (quire_page_entry){
-            .page = i + 1,
-            .n_tokens = (uint16_t)(rest < page_tokens ? rest : page_tokens),
-            .first_pos = (int32_t)(i * page_tokens),
-        };
-    }
-    p->seq = (quire_attn_seq){ .leaves = p->leaves,
-                               .n_entries = p->n_pages,
-                               .n_tokens = p->shape.n_tokens,
-                               .n_rows = p->shape.n_rows };
-    p->batch = (quire_attn_batch){
-        .seqs = &p->seq, .n_seqs = 1, .page_tokens = page_tokens, .page_addr = p->page_addr
-    };
-}
-
-static void paged_layer(paged *p, attn_format format, const float *q, float *out)
-{
-    const attn_shape *shape = &p->shape;
-    size_t k_bytes = quire_tile_bytes(format.k, QUIRE_SIDE_K, shape->d);
-    size_t v_bytes = quire_tile_bytes(format.v, QUIRE_SIDE_V, shape->d);
-    size_t n_tiles = shape->page_tokens / QUIRE_TILE_TOKENS;
     uint32_t n_head = shape->group * shape->n_kv_head;
 
-    p->layer = (quire_attn_layer){
+    p->base = (quire_attn_layer){
         .n_head = n_head,
         .n_kv_head = shape->n_kv_head,
         .d_k = shape->d,
         .d_v = shape->d,
-        .k_format = format.k,
-        .v_format = format.v,
+        .k_format = p->format.k,
+        .v_format = p->format.v,
         .n_k = 1,
         .n_v = 1,
         .scale = 1.0f / sqrtf((float)shape->d),
-        .k[0] = { .page_offset = 0, .head_stride = n_tiles * k_bytes, .tile_stride = k_bytes },
-        .v[0] = { .page_offset = shape->n_kv_head * n_tiles * k_bytes,
-                  .head_stride = n_tiles * v_bytes,
-                  .tile_stride = v_bytes },
+        .recent_tiles = RECENT_TILES,
+        .sink_tiles = SINK_TILES,
         .q[0] = q,
         .q_stride = (size_t)n_head * shape->d,
         .out = out,
         .out_stride = (size_t)n_head * shape->d,
     };
-    p->layer_bytes = shape->n_kv_head * n_tiles * (k_bytes + v_bytes);
-    p->page_bytes = shape->n_layers * p->layer_bytes;
+    lay(shape, QUIRE_SIDE_K, p->format.k, &p->main, &p->base.k[0]);
+    lay(shape, QUIRE_SIDE_V, p->format.v, &p->main, &p->base.v[0]);
+    if (quire_format_is_sealed(p->format.k)) {
+        lay(shape, QUIRE_SIDE_K, QUIRE_FORMAT_HOT, &p->hot, &p->base.k_hot[0]);
+    }
+    if (quire_format_is_sealed(p->format.v)) {
+        lay(shape, QUIRE_SIDE_V, QUIRE_FORMAT_HOT, &p->hot, &p->base.v_hot[0]);
+    }
+    p->main.n_pages = p->n_entries;
+    for (uint32_t i = 0; p->hot.layer_bytes > 0 && i < p->n_entries; i++) {
+        p->hot.n_pages += is_hot_page(p, i);
+    }
+}
+
+/* Every tile of one side, in the pages that a group's entries name. */
+static int group_fill(paged *p, const paged_group *group, const paged_side *s, bool is_hot)
+{
+    const attn_shape *shape = &p->shape;
+    const quire_attn_lane *lane = is_hot ? s->hot_lane : s->lane;
+    quire_format format = is_hot ? QUIRE_FORMAT_HOT : s->format;
+    unsigned char *tiles =
+        random_tiles(shape->d, s->side, format, s->side == QUIRE_SIDE_K ? SEED_K : SEED_V);
+
+    for (size_t i = 0; tiles != NULL && i < (size_t)p->n_entries * page_tiles(shape); i++) {
+        unsigned char *page = p->page_addr[group->entries[i / page_tiles(shape)].page];
+
+        for (uint32_t l = 0; page != NULL && l < shape->n_layers * shape->n_kv_head; l++) {
+            memcpy(page + l / shape->n_kv_head * group->layer_bytes + lane->page_offset +
+                       l % shape->n_kv_head * lane->head_stride +
+                       i % page_tiles(shape) * lane->tile_stride,
+                   tiles + i % TILES_RANDOM * lane->tile_stride, lane->tile_stride);
+        }
+    }
+    free(tiles);
+    return tiles != NULL ? QUIRE_OK : QUIRE_NOMEM;
+}
+
+static int paged_fill(paged *p)
+{
+    const paged_side sides[] = {
+        { QUIRE_SIDE_K, p->format.k, &p->base.k[0], &p->base.k_hot[0] },
+        { QUIRE_SIDE_V, p->format.v, &p->base.v[0], &p->base.v_hot[0] },
+    };
+    int rc = QUIRE_OK;
+
+    for (size_t i = 0; i < 2 && rc == QUIRE_OK; i++) {
+        rc = group_fill(p, &p->main, &sides[i], false);
+        if (rc == QUIRE_OK && quire_format_is_sealed(sides[i].format)) {
+            rc = group_fill(p, &p->hot, &sides[i], true);
+        }
+    }
+    return rc;
+}
+
+/* Bytes that one layer's run reads: of the last row, where rows differ. */
+static double paged_bytes(const paged *p)
+{
+    const quire_attn_lane *lanes[] = { &p->base.k[0], &p->base.v[0] };
+    const quire_attn_lane *hot_lanes[] = { &p->base.k_hot[0], &p->base.v_hot[0] };
+    double bytes = 0;
+
+    for (uint32_t t = 0; t < p->n_entries * page_tiles(&p->shape); t++) {
+        for (size_t i = 0; i < 2; i++) {
+            bool is_hot = hot_lanes[i]->tile_stride > 0 && is_hot_tile(p, t);
+
+            bytes += (double)(is_hot ? hot_lanes[i] : lanes[i])->tile_stride;
+        }
+    }
+    return bytes * p->shape.n_kv_head;
+}
+
+static int group_alloc(const paged *p, paged_group *group)
+{
+    uint32_t n_leaves = (p->n_entries + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
+
+    group->store = attn_map(group->n_pages * group->page_bytes);
+    group->entries = calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof(*group->entries));
+    group->leaves = calloc(n_leaves, sizeof(*group->leaves));
+    QUIRE_FAIL_IF(group->store == NULL || group->entries == NULL || group->leaves == NULL,
+                  QUIRE_NOMEM);
+    for (uint32_t i = 0; i < n_leaves; i++) {
+        group->leaves[i] = group->entries + (size_t)i * QUIRE_LEAF_ENTRIES;
+    }
+    return QUIRE_OK;
+}
+
+static void group_free(paged_group *group)
+{
+    free(group->leaves);
+    free(group->entries);
+    attn_unmap(group->store, group->n_pages * group->page_bytes);
+}
+
+/* Page ids: 1 .. n of the main group, then those of the hot one; its other entries are holes. */
+static void paged_tables(paged *p)
+{
+    const uint32_t page_tokens = p->shape.page_tokens;
+    uint32_t n_hot = 0;
+
+    for (uint32_t i = 0; i < p->n_entries; i++) {
+        uint32_t rest = p->shape.n_tokens - i * page_tokens;
+
+        p->page_addr[i + 1] = p->main.store + i * p->main.page_bytes;
+        p->main.entries[i] = (quire_page_entry){
+            .page = i + 1,
+            .n_tokens = (uint16_t)(rest < page_tokens ? rest : page_tokens),
+            .first_pos = (int32_t)(i * page_tokens),
+        };
+        if (p->hot.n_pages > 0) {
+            p->hot.entries[i] = p->main.entries[i];
+            p->hot.entries[i].page = QUIRE_PAGE_NULL;
+            if (is_hot_page(p, i)) {
+                p->hot.entries[i].page = p->n_entries + 1 + n_hot;
+                p->page_addr[p->n_entries + 1 + n_hot] = p->hot.store + n_hot * p->hot.page_bytes;
+                n_hot++;
+            }
+        }
+    }
+    p->seq = (quire_attn_seq){ .leaves = p->main.leaves,
+                               .n_entries = p->n_entries,
+                               .n_tokens = p->shape.n_tokens,
+                               .n_rows = p->shape.n_rows,
+                               .hot_leaves = p->hot.leaves };
+    p->batch = (quire_attn_batch){
+        .seqs = &p->seq, .n_seqs = 1, .page_tokens = page_tokens, .page_addr = p->page_addr
+    };
+}
+
+static int paged_alloc(paged *p)
+{
+    p->page_addr = calloc(p->main.n_pages + p->hot.n_pages + 1, sizeof(*p->page_addr));
+    QUIRE_FAIL_IF(p->page_addr == NULL, QUIRE_NOMEM);
+    QUIRE_TRY(group_alloc(p, &p->main));
+    if (p->hot.n_pages > 0) {
+        QUIRE_TRY(group_alloc(p, &p->hot));
+    }
+    paged_tables(p);
+    return QUIRE_OK;
 }
 
 static int paged_workspace(paged *p, const char *isa)
@@ -312,9 +324,9 @@ static int paged_workspace(paged *p, const char *isa)
     opts.n_threads_max = p->shape.n_threads;
     opts.n_seqs_max = 1;
     opts.n_rows_max = p->shape.n_rows;
-    opts.n_head_max = p->layer.n_head;
+    opts.n_head_max = p->base.n_head;
     opts.head_dim_max = p->shape.d;
-    opts.n_entries_max = p->n_pages;
+    opts.n_entries_max = p->n_entries;
     opts.page_tokens = p->shape.page_tokens;
     opts.n_layers_max = 1;
     opts.isa = isa;
@@ -324,44 +336,30 @@ static int paged_workspace(paged *p, const char *isa)
 int attn_case_paged(const attn_shape *shape, attn_format format, const char *isa, float *out,
                     attn_timing *timing)
 {
-    uint32_t n_pages = (shape->n_tokens + shape->page_tokens - 1) / shape->page_tokens;
-    uint32_t n_leaves = (n_pages + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
     float *q = random_queries(shape, 1.0f);
-    paged p = { .shape = *shape, .n_pages = n_pages };
-    job j = { .prepare = paged_prepare,
-              .run = paged_run,
-              .ctx = &p,
-              .n_threads = shape->n_threads,
-              .repeats = shape->repeats };
-    int rc = QUIRE_NOMEM;
+    paged p = { .shape = *shape,
+                .format = format,
+                .n_entries = (shape->n_tokens + shape->page_tokens - 1) / shape->page_tokens };
+    attn_job j = { .prepare = paged_prepare,
+                   .run = paged_run,
+                   .ctx = &p,
+                   .n_threads = shape->n_threads,
+                   .repeats = shape->repeats };
+    int rc = q != NULL ? QUIRE_OK : QUIRE_NOMEM;
 
-    paged_layer(&p, format, q, out);
-    p.store = map_bytes(n_pages * p.page_bytes);
-    p.page_addr = calloc(n_pages + 1, sizeof(*p.page_addr));
-    p.entries = calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof(*p.entries));
-    p.leaves = calloc(n_leaves, sizeof(*p.leaves));
-    if (q == NULL || p.store == NULL || p.page_addr == NULL || p.entries == NULL ||
-        p.leaves == NULL) {
+    paged_layer(&p, q, out);
+    if (rc < 0 || (rc = paged_workspace(&p, isa)) < 0 ||
+        (rc = quire_attn_layer_check(p.ws, &p.base)) < 0 || (rc = paged_alloc(&p)) < 0 ||
+        (rc = paged_fill(&p)) < 0) {
         goto out;
     }
-    paged_tables(&p);
-    rc = paged_fill(&p, format);
-    if (rc == QUIRE_OK) {
-        rc = paged_workspace(&p, isa);
-    }
-    if (rc == QUIRE_OK) {
-        rc = quire_attn_layer_check(p.ws, &p.layer);
-    }
-    if (rc == QUIRE_OK) {
-        timing->seconds = job_measure(&j);
-        timing->kv_bytes = (double)n_pages * (double)p.layer_bytes;
-    }
+    timing->seconds = attn_job_measure(&j);
+    timing->kv_bytes = paged_bytes(&p);
 out:
     quire_attn_workspace_destroy(p.ws);
-    free(p.leaves);
-    free(p.entries);
+    group_free(&p.hot);
+    group_free(&p.main);
     free(p.page_addr);
-    unmap_bytes(p.store, n_pages * p.page_bytes);
     free(q);
     return rc;
 }
@@ -435,81 +433,21 @@ int attn_case_row_major(const attn_shape *shape, const attn_machine *machine, fl
                         attn_timing *timing)
 {
     size_t kv_bytes = 2 * sizeof(uint16_t) * shape->n_tokens * shape->n_kv_head * shape->d;
-    uint16_t *kv = map_bytes(kv_bytes * shape->n_layers);
+    uint16_t *kv = attn_map(kv_bytes * shape->n_layers);
     float *q = random_queries(shape, 1.0f / sqrtf((float)shape->d));
     row_major c = { .machine = machine, .shape = *shape, .kv = kv, .q = q, .out = out };
-    job j = { .prepare = row_major_prepare,
-              .run = row_major_run,
-              .ctx = &c,
-              .n_threads = shape->n_threads,
-              .repeats = shape->repeats };
+    attn_job j = { .prepare = row_major_prepare,
+                   .run = row_major_run,
+                   .ctx = &c,
+                   .n_threads = shape->n_threads,
+                   .repeats = shape->repeats };
     int rc = kv != NULL && q != NULL ? row_major_fill(shape, kv) : QUIRE_NOMEM;
 
     if (rc == QUIRE_OK) {
-        timing->seconds = job_measure(&j);
+        timing->seconds = attn_job_measure(&j);
         timing->kv_bytes = (double)kv_bytes;
     }
-    unmap_bytes(kv, kv_bytes * shape->n_layers);
+    attn_unmap(kv, kv_bytes * shape->n_layers);
     free(q);
     return rc;
-}
-
-/* ---- the machine ---- */
-
-typedef struct limits {
-    const attn_machine *machine;
-    const char *buffer;
-    size_t part;
-    uint64_t rounds;
-    uint32_t flops;
-} limits;
-
-static void read_prepare(void *ctx)
-{
-    limits *c = ctx;
-
-    c->part = (c->part + 1) % (READ_BYTES / READ_PART_BYTES);
-}
-
-static void read_run(void *ctx, uint32_t thread, uint32_t n_threads)
-{
-    const limits *c = ctx;
-    size_t share = READ_PART_BYTES / n_threads / 1024 * 1024;
-
-    c->machine->read(c->buffer + c->part * READ_PART_BYTES + thread * share, share);
-}
-
-double attn_read_bandwidth(const attn_machine *machine, uint32_t n_threads)
-{
-    char *buffer = map_bytes(READ_BYTES);
-    limits c = { .machine = machine, .buffer = buffer };
-    job j = { .prepare = read_prepare,
-              .run = read_run,
-              .ctx = &c,
-              .n_threads = n_threads,
-              .repeats = READ_BYTES / READ_PART_BYTES };
-    double seconds = buffer != NULL ? job_measure(&j) : INFINITY;
-
-    unmap_bytes(buffer, READ_BYTES);
-    return (double)(READ_PART_BYTES / n_threads / 1024 * 1024 * n_threads) / seconds;
-}
-
-static void fma_run(void *ctx, uint32_t thread, uint32_t n_threads)
-{
-    limits *c = ctx;
-    uint32_t flops = c->machine->fma(c->rounds);
-
-    (void)n_threads;
-    if (thread == 0) {
-        c->flops = flops;
-    }
-}
-
-double attn_fma_peak(const attn_machine *machine, uint32_t n_threads)
-{
-    limits c = { .machine = machine, .rounds = 20000 };
-    job j = { .run = fma_run, .ctx = &c, .n_threads = n_threads, .repeats = 7 };
-    double seconds = job_measure(&j);
-
-    return (double)c.rounds * c.flops * n_threads / seconds;
 }

@@ -12,8 +12,6 @@
 #include "attn_machine.h"
 #include "quire/attn.h"
 
-#define ATTN_CASE_THREADS_MAX 256u
-
 typedef struct attn_shape {
     uint32_t d;
     uint32_t group; /* query heads of a kv head */
@@ -44,11 +42,5 @@ int attn_case_paged(const attn_shape *shape, attn_format format, const char *isa
 /* machine->row_major over the same values, one decode row (shape->n_rows is not looked at). */
 int attn_case_row_major(const attn_shape *shape, const attn_machine *machine, float *out,
                         attn_timing *timing);
-
-/* Bytes per second that n_threads read together from a buffer no cache holds; 0 without memory. */
-double attn_read_bandwidth(const attn_machine *machine, uint32_t n_threads);
-
-/* Multiply-adds per second of n_threads together, counted as two operations each. */
-double attn_fma_peak(const attn_machine *machine, uint32_t n_threads);
 
 #endif /* QUIRE_BENCH_ATTN_CASE_H */

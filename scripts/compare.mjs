@@ -1,9 +1,14 @@
 // compare.mjs - Quire and llama.cpp side by side, in one run, on one machine.
 //
-//   node scripts/compare.mjs --quire build/quire --peer DIR [--only quality,speed,memory] [--threads 2] [--out FILE]
+//   node scripts/compare.mjs --quire build/quire --peer DIR [--only quality,speed,...] [--threads 2] [--out FILE]
 //
 // `make compare` builds both sides and calls this. Prints one line per row as it is measured and a
-// Markdown table at the end; exits 1 if a bar was missed or a row failed. Rows whose model is absent are skipped by name.
+// Markdown table at the end; exits 1 if a floor was missed or a row failed. Rows whose model is absent are skipped by name.
+//
+// Parts: quality, speed, 32k (decode at that depth), cascade (sequences that share a prefix) and memory by default;
+// 1b, 1b-32k and 7b repeat the first rows of speed on larger shapes, whose models are made in the cache folder (0.7 and
+// 7.2 GB). llama-bench computes its depths, so 32k takes minutes and 7b an hour. --quick runs toy depths, to try the
+// scripts out.
 //
 // SPDX-License-Identifier: MIT
 import { writeFileSync } from "node:fs";
@@ -13,8 +18,9 @@ import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
 import { longContext } from "./compare/memory.mjs";
 import { bandPerplexity, exactPerplexity, q8Divergence } from "./compare/quality.mjs";
-import { race } from "./compare/speed.mjs";
-import { Report, machine, places, run } from "./compare/tools.mjs";
+import { cascade, race } from "./compare/speed.mjs";
+import { cascades, quick, races } from "./compare/targets.mjs";
+import { Report, machine, places, run, shapeModel } from "./compare/tools.mjs";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
 const { values: options } = parseArgs({
@@ -22,9 +28,10 @@ const { values: options } = parseArgs({
         quire: { type: "string", default: join(root, "build", "quire") },
         peer: { type: "string" },
         generator: { type: "string", default: join(root, "build", "make_gguf") },
-        only: { type: "string", default: "quality,speed,memory" },
+        only: { type: "string", default: "quality,speed,32k,cascade,memory" },
         threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
         chunks: { type: "string", default: "3" },
+        quick: { type: "boolean", default: false },
         out: { type: "string" },
     },
 });
@@ -36,7 +43,7 @@ if (!options.peer) {
 const at = places(root);
 const c = { quire: options.quire, peer: options.peer, threads: Number(options.threads), work: at.work };
 const report = new Report();
-const parts = ["quality", "speed", "memory"];
+const parts = ["quality", "memory", ...Object.keys(races), "cascade"];
 const only = new Set(options.only.split(","));
 for (const part of only) {
     if (!parts.includes(part)) {
@@ -59,17 +66,24 @@ const miniMind = { headDim: 64, name: "minimind2-small Q8_0", model: model("mini
 // A side that fails costs its row, not what was measured before.
 function row(measure, s) {
     try {
-        measure(c, report, s);
+        measure(c, report, s.raced ? point(s) : s);
     } catch (error) {
-        report.add({ what: `${measure.name}, ${s.name}`, verdict: "failed", note: error.message.replaceAll("\n", " ") });
+        report.add({ what: `${measure.name}, ${s.name ?? s.raced}`, verdict: "failed", note: error.message.replaceAll("\n", " ") });
     }
 }
 
-// A model of SmolLM2-135M's shape with random weights, generated once per format version.
-function smolShape() {
-    const path = join(at.work, "smollm2-135m-shape-q8_0.gguf");
-    run(options.generator, ["--shape", "smollm2-135m", "--type", "q8_0", "--ctx", "65536", "--seed", "1", "-o", path]);
-    return { name: "SmolLM2-135M shape Q8_0", model: path };
+// Models with random weights of another model's shape, made when a row first needs them.
+const shaped = (name, shape, type) => ({ name, get model() {
+    return shapeModel(options.generator, at.work, shape, type);
+} });
+const raced = {
+    tinyLlama,
+    smol: shaped("SmolLM2-135M shape Q8_0", "smollm2-135m", "q8_0"),
+    llama1b: shaped("Llama-1B shape Q4_0", "llama-1b", "q4_0"),
+    llama7b: shaped("Llama-2-7B shape Q8_0", "llama2-7b", "q8_0"),
+};
+function point(p) {
+    return { ...(options.quick ? quick(p) : p), ...raced[p.raced] };
 }
 
 if (only.has("quality")) {
@@ -86,16 +100,13 @@ if (only.has("memory")) {
     row(longContext, { ...miniMind, ctx: 32768, kv: "f16" });
     row(longContext, { ...miniMind, ctx: 32768, kv: "q8" });
 }
-if (only.has("speed")) {
-    const smol = smolShape();
-    const f16 = [{ kv: "f16", fa: "off" }, { kv: "f16", fa: "on" }];
-    for (const m of [tinyLlama, smol]) {
-        row(race, { ...m, depth: 0, prompt: 512, kv: "f16", peer: f16, bar: 0.95 });
-        row(race, { ...m, depth: 0, gen: 32, kv: "f16", peer: f16, bar: 0.95 });
+for (const [part, points] of Object.entries(races)) {
+    for (const p of only.has(part) ? points : []) {
+        row(race, p);
     }
-    row(race, { ...smol, depth: 8192, gen: 32, kv: "q8", peer: f16, bar: 1.5, rounds: 2 });
-    row(race, { ...smol, depth: 8192, gen: 32, kv: "f16", peer: f16, rounds: 1 });
-    row(race, { ...smol, depth: 8192, prompt: 512, kv: "q8", peer: f16, rounds: 1 });
+}
+for (const p of only.has("cascade") ? cascades : []) {
+    row(cascade, p);
 }
 
 const version = run(options.quire, ["--version"]).stdout.match(/ggml ([\d.]+)/)?.[1] ?? "unknown";

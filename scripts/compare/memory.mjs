@@ -17,7 +17,7 @@ export function longContext(c, report, s) {
     const computed = perToken * s.ctx;
     const ratio = done.kv.live_peak_bytes / computed;
     report.add({
-        what, ours: done.kv.live_peak_bytes, ratio, bar: `< ${1 + WASTE_MAX}x`,
+        what, ours: done.kv.live_peak_bytes, ratio, floor: `< ${1 + WASTE_MAX}x`,
         verdict: ratio >= 1 && ratio < 1 + WASTE_MAX ? "met" : "missed",
         note: `${computed} bytes computed; whole extents ${done.kv.extent_peak_bytes} bytes; perplexity ${number(done.ppl)}`,
     });

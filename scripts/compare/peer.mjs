@@ -32,13 +32,18 @@ export function peerPerplexity(bin, s) {
     return result;
 }
 
-// llama-bench tokens per second of one test: { prompt } or { gen } at a depth.
+// llama-bench tokens per second at a depth: { prefill: { rates }, decode: { rates } }, whichever was asked for. Its
+// depth is computed once for all tests and repeats of a call.
 export function peerBench(bin, s) {
     const args = ["-m", s.model, "-t", `${s.threads}`, "-d", `${s.depth}`, "-fa", s.fa, "-ctk", s.kv, "-ctv", s.kv,
         "-p", `${s.prompt ?? 0}`, "-n", `${s.gen ?? 0}`, "-r", `${s.repeats ?? 1}`, "-o", "json"];
     const rows = JSON.parse(run(join(bin, "llama-bench"), args).stdout);
-    if (rows.length !== 1 || !(rows[0].avg_ts > 0)) {
+    const result = {};
+    for (const row of rows) {
+        result[row.n_prompt > 0 ? "prefill" : "decode"] = { rates: row.samples_ts };
+    }
+    if (rows.length === 0 || rows.some((row) => !(row.avg_ts > 0))) {
         throw new Error(`llama-bench gave ${rows.length} rows for ${args.join(" ")}`);
     }
-    return rows[0].avg_ts;
+    return result;
 }

@@ -35,7 +35,7 @@ export function exactPerplexity(c, report, s) {
     rmSync(base, { force: true });
     const ratio = mine.ppl / theirs.ppl;
     report.add({
-        what, ours: mine.ppl, theirs: theirs.ppl, ratio, bar: "within 0.1 %",
+        what, ours: mine.ppl, theirs: theirs.ppl, ratio, floor: "within 0.1 %",
         verdict: Math.abs(ratio - 1) <= WIDEN ? "met" : "missed", note: paired(mine),
     });
 }
@@ -75,7 +75,7 @@ export function bandPerplexity(c, report, s) {
     const high = Math.max(...results) * (1 + WIDEN);
     const ppl = mine["f16 off"].ppl;
     report.add({
-        what, ours: ppl, theirs: results[0], ratio: ppl / results[0], bar: `${number(low)} .. ${number(high)}`,
+        what, ours: ppl, theirs: results[0], ratio: ppl / results[0], floor: `${number(low)} .. ${number(high)}`,
         verdict: ppl >= low && ppl <= high ? "met" : "missed", note: paired(mine["f16 off"]),
     });
     if (s.agreement) {
@@ -95,7 +95,7 @@ function agreement(report, s, mine, self) {
     const nearer = Math.max(top1("f16 off"), top1("f16 on"));
     report.add({
         what: `top-1 agreement with llama.cpp, ${s.name}; theirs: its own, flash attention on with off`,
-        ours: nearer, theirs, ratio: nearer / theirs, bar: ">= 1.0", verdict: nearer >= theirs ? "met" : "missed",
+        ours: nearer, theirs, ratio: nearer / theirs, floor: ">= 1.0", verdict: nearer >= theirs ? "met" : "missed",
         note: `ours with f16 off ${number(top1("f16 off"))}, f16 on ${number(top1("f16 on"))}, f32 off ` +
             `${number(top1("f32 off"))}; KLD ours to f16 off ${number(mine["f16 off"].base.kld.mean)}, to f32 off ` +
             `${number(mine["f32 off"].base.kld.mean)}, theirs on to off ${number(self.kld)}`,
@@ -126,7 +126,7 @@ export function q8Divergence(c, report, s) {
     rmSync(base, { force: true });
     const ratio = kld.q8.kld.mean / kld.f16.kld.mean;
     report.add({
-        what, ours: ratio, theirs: q8 === undefined ? "no q8_0 for this head size" : q8 / f16, bar: s.bar ? `<= ${s.bar}` : undefined,
+        what, ours: ratio, theirs: q8 === undefined ? "no q8_0 for this head size" : q8 / f16, floor: s.bar ? `<= ${s.bar}` : undefined,
         verdict: s.bar === undefined ? "reported" : ratio <= s.bar ? "met" : "missed",
         note: `ours f16 ${number(kld.f16.kld.mean)} +/- ${number(kld.f16.kld.stderr)}, q8 ${number(kld.q8.kld.mean)} ` +
             `+/- ${number(kld.q8.kld.stderr)}; theirs f16 ${number(f16)}${q8 === undefined ? "" : `, q8_0 ${number(q8)}`}`,

@@ -1,9 +1,9 @@
 // tools.mjs - running the two sides and keeping the books of one comparison.
 //
 // SPDX-License-Identifier: MIT
-import { spawnSync } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { cpus, totalmem } from "node:os";
-import { existsSync, mkdirSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, renameSync } from "node:fs";
 import { join } from "node:path";
 
 // Run a program to its end; throws with the last lines of its stderr when it fails.
@@ -26,6 +26,50 @@ export function run(program, args, options = {}) {
 
 export function runJson(program, args) {
     return JSON.parse(run(program, args).stdout);
+}
+
+// The peak of a process's resident memory so far, in bytes; 0 once it is gone.
+function residentPeak(pid) {
+    try {
+        return Number(readFileSync(`/proc/${pid}/status`, "utf8").match(/^VmHWM:\s+(\d+) kB/m)?.[1] ?? 0) * 1024;
+    } catch {
+        return 0;
+    }
+}
+
+// Run a program and watch its resident memory from outside. Does not throw when it fails: the status tells.
+export function watch(program, args) {
+    return new Promise((done, fail) => {
+        const child = spawn(program, args, { stdio: ["ignore", "pipe", "pipe"] });
+        const result = { stdout: "", stderr: "", peakBytes: 0 };
+        const look = () => {
+            result.peakBytes = Math.max(result.peakBytes, residentPeak(child.pid));
+        };
+        const timer = setInterval(look, 50);
+        child.stdout.setEncoding("utf8").on("data", (text) => {
+            look(); // it is still there while it prints
+            result.stdout += text;
+        });
+        child.stderr.setEncoding("utf8").on("data", (text) => {
+            result.stderr += text;
+        });
+        child.on("error", fail);
+        child.on("close", (status, signal) => {
+            clearInterval(timer);
+            done({ ...result, status: status ?? signal });
+        });
+    });
+}
+
+// A model of a named shape with random weights, made once and kept in folder.
+export function shapeModel(generator, folder, shape, type) {
+    const path = join(folder, `${shape}-shape-${type}.gguf`);
+    if (!existsSync(path)) {
+        process.stderr.write(`making ${path}\n`);
+        run(generator, ["--shape", shape, "--type", type, "--ctx", "65536", "--seed", "1", "-o", `${path}.part`]);
+        renameSync(`${path}.part`, path);
+    }
+    return path;
 }
 
 export function median(values) {
@@ -51,8 +95,8 @@ export function places(root) {
     return { root, cache, work, shared: process.env.QUIRE_SHARED ?? join(root, "..", "shared") };
 }
 
-// The rows of the report. A row meets its bar or misses it, is reported without a bar, is skipped by name, or
-// failed because a program did.
+// The rows of the report. A row meets its floor (or its aim as well) or misses it, is reported without one, is
+// skipped by name, or failed because a program did.
 export class Report {
     constructor() {
         this.rows = [];
@@ -70,11 +114,11 @@ export class Report {
     markdown(facts) {
         const head = `Machine: ${facts.cpu}, ${facts.cores} cores, ${facts.memory_gib} GiB; ${facts.date}; ` +
             `${facts.threads} threads; peer: llama.cpp (ggml ${facts.ggml}).\n\n`;
-        const lines = ["| what | quire | llama.cpp | ratio | bar | verdict |", "|---|---:|---:|---:|---|---|"];
+        const lines = ["| what | quire | compared with | ratio | floor | aim | verdict |", "|---|---:|---:|---:|---|---|---|"];
         for (const r of this.rows) {
             const cell = (v) => (v === undefined || v === null ? "" : typeof v === "number" ? number(v) : v);
             lines.push(`| ${r.what}${r.note ? ` (${r.note})` : ""} | ${cell(r.ours)} | ${cell(r.theirs)} | ` +
-                `${cell(r.ratio)} | ${r.bar ?? ""} | ${r.verdict} |`);
+                `${cell(r.ratio)} | ${r.floor ?? ""} | ${r.aim ?? ""} | ${r.verdict} |`);
         }
         return `${head}${lines.join("\n")}\n`;
     }
@@ -97,8 +141,8 @@ export function number(v) {
 
 function format(row) {
     const part = (name, v) => (v === undefined ? "" : `  ${name} ${typeof v === "number" ? number(v) : v}`);
-    return `${row.verdict.padEnd(8)} ${row.what}${part("quire", row.ours)}${part("llama.cpp", row.theirs)}` +
-        `${part("ratio", row.ratio)}${row.bar ? `  bar ${row.bar}` : ""}${row.note ? `  (${row.note})` : ""}`;
+    return `${row.verdict.padEnd(8)} ${row.what}${part("quire", row.ours)}${part("compared with", row.theirs)}` +
+        `${part("ratio", row.ratio)}${part("floor", row.floor)}${part("aim", row.aim)}${row.note ? `  (${row.note})` : ""}`;
 }
 
 export function need(report, what, ...paths) {

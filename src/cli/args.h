@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cli/kv_args.h"
 #include "cli/options.h"
 #include "quire/cache.h"
 
@@ -22,7 +23,7 @@ typedef struct quire_common_args {
     const char *model;
     int64_t n_threads; /* 0 = all CPUs available */
     int64_t n_ctx;     /* 0 = the command's default */
-    quire_kv_pair kv;
+    quire_kv_args kv;
     uint64_t kv_budget_bytes;    /* 0 = what the context needs */
     uint64_t memory_limit_bytes; /* 0 = what is available */
     int64_t page_tokens;
@@ -40,6 +41,9 @@ typedef struct quire_sampling_args {
     int64_t n_predict; /* -1 = no limit */
     bool ignores_eos;
 } quire_sampling_args;
+
+#define QUIRE_TEXT_OF(macro)  QUIRE_TEXT_OF_(macro)
+#define QUIRE_TEXT_OF_(words) #words
 
 /* clang-format off */
 #define QUIRE_ROW_MODEL                                                                            \
@@ -61,14 +65,36 @@ typedef struct quire_sampling_args {
       .max = QUIRE_TOKENS_MAX, .initial_text = (default_text),                                     \
       .offset = offsetof(quire_common_args, n_ctx), .help = "context in tokens" }
 
+/* What recent and first tokens keep of the formats of 6 bits and less. */
+#define QUIRE_ROWS_KV_WINDOW                                                                       \
+    { .names = { "--kv-recent" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,                  \
+      .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
+      .initial = QUIRE_TEXT_OF(QUIRE_KV_RECENT_DEFAULT),                                            \
+      .offset = offsetof(quire_common_args, kv.recent),                                            \
+      .help = "with q6 to q3: tokens read in 8 bit, back from each one; a multiple of 64" },       \
+    { .names = { "--kv-sinks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,                   \
+      .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
+      .initial = QUIRE_TEXT_OF(QUIRE_KV_SINKS_DEFAULT),                                             \
+      .offset = offsetof(quire_common_args, kv.sinks),                                             \
+      .help = "with q6 to q3: first tokens kept in 8 bit; a multiple of 64" }
+
 /* --kv for both, -ctk and -ctv for one each, as llama.cpp names them. */
 #define QUIRE_ROWS_KV                                                                              \
     { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]", .initial = "f16",                \
-      .offset = offsetof(quire_common_args, kv), .help = "number format of the KV cache" },        \
+      .offset = offsetof(quire_common_args, kv.choice),                                            \
+      .seen_offset = offsetof(quire_common_args, kv.has_choice),                                   \
+      .help = "number format of the KV cache" },                                                   \
     { .names = { "-ctk", "--cache-type-k" }, .type = QUIRE_OPT_FORMAT, .unit = "K",                \
-      .offset = offsetof(quire_common_args, kv.k), .help = "format of K alone" },                  \
+      .offset = offsetof(quire_common_args, kv.choice.pair.k),                                     \
+      .seen_offset = offsetof(quire_common_args, kv.has_side), .help = "format of K alone" },      \
     { .names = { "-ctv", "--cache-type-v" }, .type = QUIRE_OPT_FORMAT, .unit = "V",                \
-      .offset = offsetof(quire_common_args, kv.v), .help = "format of V alone" }
+      .offset = offsetof(quire_common_args, kv.choice.pair.v),                                     \
+      .seen_offset = offsetof(quire_common_args, kv.has_side), .help = "format of V alone" },      \
+    { .names = { "--kv-layers" }, .type = QUIRE_OPT_TEXT, .unit = "LIST",                          \
+      .offset = offsetof(quire_common_args, kv.layers),                                            \
+      .help = "formats by layer instead of --kv, the first entry that names a layer counts: "      \
+              "\"0-1,-2--1=q8;*=q5:q4\"" },                                                        \
+    QUIRE_ROWS_KV_WINDOW
 
 #define QUIRE_ROWS_CACHE                                                                           \
     { .names = { "--memory-limit" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1,            \
@@ -84,9 +110,6 @@ typedef struct quire_sampling_args {
     { .names = { "-b", "--batch" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,                \
       .max = 65536, .initial = "512", .offset = offsetof(quire_common_args, n_batch),              \
       .help = "prompt tokens computed in one step" }
-
-#define QUIRE_TEXT_OF(macro)  QUIRE_TEXT_OF_(macro)
-#define QUIRE_TEXT_OF_(words) #words
 
 #define QUIRE_ROW_KV_HISTORY                                                                       \
     { .names = { "--kv-history" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",                         \
@@ -123,5 +146,11 @@ typedef struct quire_sampling_args {
       .offset = offsetof(args_type, sampling.ignores_eos),                                         \
       .help = "never choose a token that ends the text" }
 /* clang-format on */
+
+/* For quire_command.check of every command whose arguments begin with quire_common_args. */
+static inline int quire_common_check(const void *args, quire_error *err)
+{
+    return quire_kv_args_check(&((const quire_common_args *)args)->kv, err);
+}
 
 #endif /* QUIRE_CLI_ARGS_H */

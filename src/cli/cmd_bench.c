@@ -10,7 +10,6 @@
 
 #include "base/check.h"
 #include "base/parse.h"
-#include "model/memory.h"
 #include "quire/attn.h"
 
 #include <inttypes.h>
@@ -43,6 +42,7 @@ static const quire_opt options[] = {
     QUIRE_ROW_CTX("what the tests need"),
     { .names = { "--kv" }, .type = QUIRE_OPT_KV_LIST, .unit = "K[:V],...", .initial = "f16",
       .offset = offsetof(bench_args, kv), .help = "number formats of the KV cache" },
+    QUIRE_ROWS_KV_WINDOW,
     QUIRE_ROWS_CACHE,
     { .names = { "-p", "--prompt" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "512", .offset = offsetof(bench_args, n_prompt),
@@ -75,6 +75,9 @@ static const quire_opt options[] = {
 
 typedef struct row {
     quire_measure_opts opts;
+    char kv[24];                             /* as --kv says it */
+    char kv_text[QUIRE_SESSION_KV_TEXT_MAX]; /* what that came to */
+    double kv_bits;
     quire_measurement m;
 } row;
 
@@ -121,7 +124,7 @@ static double roofline_share(const table *t, const row *r, bool is_attention)
                : 0;
 }
 
-static int run_test(table *t, quire_bench_test test, quire_kv_pair kv, uint32_t depth)
+static int run_test(table *t, quire_bench_test test, uint32_t depth)
 {
     const bench_args *args = t->args;
     row *r = &t->rows[t->n_rows];
@@ -139,35 +142,16 @@ static int run_test(table *t, quire_bench_test test, quire_kv_pair kv, uint32_t 
         .depth = depth,
         .n_tokens = (uint32_t)n,
         .n_repeats = (uint32_t)args->n_repeats,
-        .kv = kv,
     };
     QUIRE_TRY(quire_measure(&t->session, &r->opts, &r->m));
+    (void)quire_kv_choice_name(&t->session.kv.choice, r->kv, sizeof(r->kv));
+    (void)quire_session_kv_text(&t->session, r->kv_text, sizeof(r->kv_text));
+    r->kv_bits = quire_kv_bits(t->session.desc, t->session.kv_pairs);
     t->n_rows++;
     return QUIRE_OK;
 }
 
-/* KV of the prefix once and of every sequence's own tokens; a page more for each, since none shares
- * its last one. */
-static uint64_t budget_of(const table *t, quire_kv_pair kv)
-{
-    const uint64_t n_seqs = (uint64_t)t->args->n_seqs;
-    const uint64_t shared = (uint64_t)t->args->shared_prefix;
-    const uint32_t page_tokens = (uint32_t)t->args->common.page_tokens;
-    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
-    quire_memory_need all;
-    quire_memory_need page;
-
-    opts.k_format = kv.k;
-    opts.v_format = kv.v;
-    opts.page_tokens = page_tokens;
-    opts.n_ctx = (uint32_t)(shared + n_seqs * (needed_ctx(t->args) - shared + page_tokens));
-    quire_memory_need_get(t->session.desc, &opts, &all);
-    opts.n_ctx = page_tokens;
-    quire_memory_need_get(t->session.desc, &opts, &page);
-    return all.kv_bytes + n_seqs * page.kv_bytes;
-}
-
-static int run_format(table *t, quire_kv_pair kv, quire_error *err)
+static int run_format(table *t, const quire_kv_choice *kv, quire_error *err)
 {
     const bench_args *args = t->args;
     quire_common_args common = args->common;
@@ -176,19 +160,21 @@ static int run_format(table *t, quire_kv_pair kv, quire_error *err)
                                 .is_contiguous = args->cache == QUIRE_CACHING_CONTIGUOUS };
     int rc = QUIRE_OK;
 
-    common.kv = kv;
+    common.kv.choice = *kv;
     want.n_ctx = (uint32_t)common.n_ctx > want.n_ctx ? (uint32_t)common.n_ctx : want.n_ctx;
-    if (args->n_seqs > 1 && common.kv_budget_bytes == 0) {
-        common.kv_budget_bytes = budget_of(t, kv);
+    if (args->n_seqs > 1) {
+        uint32_t shared = (uint32_t)args->shared_prefix;
+
+        want.n_tokens = shared + want.n_seqs_max * (needed_ctx(args) - shared);
     }
     QUIRE_TRY(quire_session_open_runtime(&t->session, &common, &want, err));
     t->n_threads = quire_runtime_n_threads(t->session.runtime);
     for (uint32_t i = 0; rc == QUIRE_OK && i < args->depths.n; i++) {
         uint32_t depth = (uint32_t)args->depths.items[i];
 
-        rc = run_test(t, QUIRE_BENCH_PREFILL, kv, depth);
+        rc = run_test(t, QUIRE_BENCH_PREFILL, depth);
         if (rc == QUIRE_OK) {
-            rc = run_test(t, QUIRE_BENCH_DECODE, kv, depth);
+            rc = run_test(t, QUIRE_BENCH_DECODE, depth);
         }
     }
     if (rc < 0) {
@@ -212,18 +198,17 @@ static json_t *share_json(double share)
 static json_t *row_json(const table *t, const row *r)
 {
     const quire_measurement *m = &r->m;
-    char kv[24];
     json_t *rates = json_array();
 
     for (uint32_t i = 0; i < m->n_repeats; i++) {
         json_array_append_new(rates, quire_json_real(m->rates[i]));
     }
     return json_pack(
-        "{s:s, s:i, s:i, s:i, s:s, s:i, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
-        "s:o, s:o}",
+        "{s:s, s:i, s:i, s:i, s:s, s:s, s:f, s:i, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, "
+        "s:o, s:o, s:o, s:o}",
         "test", test_name(r), "sequences", (int)r->opts.n_seqs, "shared_prefix",
-        (int)r->opts.shared_depth, "depth", (int)r->opts.depth, "kv",
-        quire_kv_pair_name(r->opts.kv, kv, sizeof(kv)), "n_tokens", (int)r->opts.n_tokens,
+        (int)r->opts.shared_depth, "depth", (int)r->opts.depth, "kv", r->kv, "kv_formats",
+        r->kv_text, "kv_bits_per_value", r->kv_bits, "n_tokens", (int)r->opts.n_tokens,
         "tokens_per_second", quire_json_real(m->median), "mean", quire_json_real(m->mean), "stddev",
         quire_json_real(m->stddev), "repeats", rates, "kv_bytes", (json_int_t)m->kv_bytes,
         "kv_computed_bytes", (json_int_t)m->kv_computed_bytes, "kv_peak_bytes",
@@ -291,14 +276,22 @@ static void print_text(const table *t)
            "tokens/s", "stddev", "KV pages", "resident", "in attn", "roofline attn/all");
     for (size_t i = 0; i < t->n_rows; i++) {
         const row *r = &t->rows[i];
-        char kv[24], pages[16], peak[16], attn[16], all[16];
+        char pages[16], peak[16], attn[16], all[16];
 
         printf("%-8s %7u %8u %-9s %10.2f %8.2f %10s %10s %5.0f %% %8s %7s\n", test_name(r),
-               r->opts.n_tokens, r->opts.depth, quire_kv_pair_name(r->opts.kv, kv, sizeof(kv)),
-               r->m.median, r->m.stddev, quire_format_bytes(r->m.kv_bytes, pages, sizeof(pages)),
+               r->opts.n_tokens, r->opts.depth, r->kv, r->m.median, r->m.stddev,
+               quire_format_bytes(r->m.kv_bytes, pages, sizeof(pages)),
                quire_format_bytes(r->m.resident_peak_bytes, peak, sizeof(peak)),
                100 * r->m.attn_share, share_text(roofline_share(t, r, true), attn, sizeof(attn)),
                share_text(roofline_share(t, r, false), all, sizeof(all)));
+    }
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const row *r = &t->rows[i];
+
+        /* Rows of one choice follow each other. */
+        if (strcmp(r->kv, r->kv_text) != 0 && (i == 0 || strcmp(r->kv, r[-1].kv) != 0)) {
+            printf("KV %s\n", r->kv_text);
+        }
     }
 }
 
@@ -331,12 +324,14 @@ static quire_common_args smallest_args(const bench_args *args)
 
     common.n_ctx = common.n_ctx > needed_ctx(args) ? common.n_ctx : needed_ctx(args);
     for (uint32_t i = 0; i < args->kv.n; i++) {
-        const quire_kv_pair kv = args->kv.items[i];
-        const double bits = quire_format_bits(kv.k, QUIRE_SIDE_K, BITS_DIM) +
-                            quire_format_bits(kv.v, QUIRE_SIDE_V, BITS_DIM);
+        const quire_kv_choice *kv = &args->kv.items[i];
+        const double bits = kv->is_auto
+                                ? kv->bits
+                                : 0.5 * (quire_format_bits(kv->pair.k, QUIRE_SIDE_K, BITS_DIM) +
+                                         quire_format_bits(kv->pair.v, QUIRE_SIDE_V, BITS_DIM));
 
         if (i == 0 || bits < least) {
-            common.kv = kv;
+            common.kv.choice = *kv;
             least = bits;
         }
     }
@@ -362,7 +357,7 @@ static int run(void *opaque)
         rc = t.rows != NULL ? QUIRE_OK : quire_error_set(&err, QUIRE_NOMEM, "out of memory");
     }
     for (uint32_t i = 0; rc == QUIRE_OK && i < args->kv.n; i++) {
-        rc = run_format(&t, args->kv.items[i], &err);
+        rc = run_format(&t, &args->kv.items[i], &err);
     }
     /* What was measured before a failure is still worth having. The bandwidth comes last, since its
      * buffer would show in the peak of resident memory. */

@@ -320,10 +320,10 @@ static int run(void *opaque)
         quire_interrupt_catch();
         converse(&c);
         if (c.turns != NULL) {
-            exit_status = quire_stdout_json(json_pack(
-                "{s:O, s:o, s:I}", "turns", c.turns, "kv",
-                quire_session_kv_json(&c.session, args->common.kv, quire_writer_tokens(c.writer)),
-                "seed", (json_int_t)args->sampling.seed));
+            exit_status = quire_stdout_json(
+                json_pack("{s:O, s:o, s:I}", "turns", c.turns, "kv",
+                          quire_session_kv_json(&c.session, quire_writer_tokens(c.writer)), "seed",
+                          (json_int_t)args->sampling.seed));
         }
         exit_status = c.has_failed ? QUIRE_EXIT_FAILED : exit_status;
     } else {
@@ -349,5 +349,6 @@ const quire_command quire_command_chat = {
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
     .args_bytes = sizeof(chat_args),
+    .check = quire_common_check,
     .run = run,
 };

@@ -13,6 +13,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PAGE_TOKENS 64u /* the default of --page-tokens: contexts are counted in whole pages */
@@ -49,39 +50,57 @@ static uint64_t context_bytes(const cost *c, uint64_t n_tokens)
     return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS * c->token_bytes;
 }
 
-/* What the other commands would open a runtime with. */
-static quire_runtime_opts runtime_opts(quire_kv_pair kv)
+/* What the other commands would open a runtime with, but for the formats. */
+static quire_runtime_opts runtime_opts(void)
 {
     quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
 
     opts.n_seqs_max = 1;
     opts.page_tokens = PAGE_TOKENS;
-    opts.k_format = kv.k;
-    opts.v_format = kv.v;
     return opts;
 }
 
 static cost cost_of(const quire_model_desc *desc, quire_format format, uint64_t memory_bytes)
 {
-    const quire_runtime_opts opts = runtime_opts((quire_kv_pair){ format, format });
+    quire_runtime_opts opts = runtime_opts();
 
+    opts.k_format = opts.v_format = format;
     return (cost){
         .format = format,
-        .token_bytes = quire_model_kv_bytes_per_token(desc, format, format),
+        .token_bytes = quire_kv_uniform_bytes_per_token(desc, (quire_kv_pair){ format, format }),
         /* A sequence, and so -c, ends at QUIRE_TOKENS_MAX even if more would fit. */
         .longest_tokens = quire_memory_tokens_max(desc, &opts, memory_bytes, QUIRE_TOKENS_MAX),
     };
 }
 
 /* The need of -c and --kv. */
-static quire_memory_need need_of(const info_args *args, const quire_model_desc *desc)
-{
-    quire_runtime_opts opts = runtime_opts(args->common.kv);
+typedef struct asked_need {
     quire_memory_need need;
+    char kv[160]; /* the formats in words */
+} asked_need;
 
-    opts.n_ctx = (uint32_t)args->common.n_ctx;
-    quire_memory_need_get(desc, &opts, &need);
-    return need;
+static int need_of(const info_args *args, const quire_model_desc *desc, asked_need *out,
+                   quire_error *err)
+{
+    const quire_kv_args *kv = &args->common.kv;
+    quire_kv_pair *pairs = calloc(desc->n_stored, sizeof(*pairs));
+    quire_runtime_opts opts = runtime_opts();
+    int rc;
+
+    if (pairs == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    rc = quire_kv_args_resolve(kv, desc, pairs, err);
+    if (rc == QUIRE_OK) {
+        opts.n_ctx = (uint32_t)args->common.n_ctx;
+        opts.kv_pairs = pairs;
+        opts.kv_recent = (uint32_t)kv->recent;
+        opts.kv_sinks = (uint32_t)kv->sinks;
+        quire_memory_need_get(desc, &opts, &out->need);
+        (void)quire_kv_args_text(kv, desc, pairs, out->kv, sizeof(out->kv));
+    }
+    free(pairs);
+    return rc;
 }
 
 /* The sizes to list: the trained context and the standard ones, ascending, each once. */
@@ -132,25 +151,22 @@ static json_t *kv_json(const quire_model_desc *desc, uint64_t memory_bytes)
     return rows;
 }
 
-static json_t *need_json(const info_args *args, const quire_model_desc *d, uint64_t memory_bytes)
+static json_t *need_json(const asked_need *asked, uint64_t memory_bytes)
 {
-    const quire_memory_need need = need_of(args, d);
+    const quire_memory_need need = asked->need;
     const bool fits = need.total_bytes <= memory_bytes;
-    char kv[24];
 
     return json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:b, s:I}", "tokens", (int)need.n_ctx,
-                     "kv", quire_kv_pair_name(args->common.kv, kv, sizeof(kv)), "weights_bytes",
-                     (json_int_t)need.weights_bytes, "kv_bytes", (json_int_t)need.kv_bytes,
-                     "buffers_bytes", (json_int_t)need.buffers_bytes, "program_bytes",
-                     (json_int_t)need.program_bytes, "total_bytes", (json_int_t)need.total_bytes,
-                     "fits", (int)fits, "missing_bytes",
+                     "kv", asked->kv, "weights_bytes", (json_int_t)need.weights_bytes, "kv_bytes",
+                     (json_int_t)need.kv_bytes, "buffers_bytes", (json_int_t)need.buffers_bytes,
+                     "program_bytes", (json_int_t)need.program_bytes, "total_bytes",
+                     (json_int_t)need.total_bytes, "fits", (int)fits, "missing_bytes",
                      (json_int_t)(fits ? 0 : need.total_bytes - memory_bytes));
 }
 
-static int print_json(const info_args *args, const quire_model_desc *d, uint64_t memory_bytes)
+static int print_json(const char *path, const quire_model_desc *d, const asked_need *asked,
+                      uint64_t memory_bytes)
 {
-    const char *path = args->common.model;
-
     return quire_stdout_json(json_pack(
         "{s:o, s:o, s:o, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, "
         "s:o, s:o}",
@@ -161,7 +177,7 @@ static int print_json(const info_args *args, const quire_model_desc *d, uint64_t
         (int)d->n_layer, "n_stored_layers", (int)d->n_stored, "n_embd", (int)d->n_embd, "n_ff",
         (int)d->n_ff, "n_head", (int)d->n_head, "n_kv_head", (int)d->n_kv_head, "d_k", (int)d->d_k,
         "d_v", (int)d->d_v, "n_vocab", (int)d->n_vocab, "n_ctx_train", (int)d->n_ctx_train,
-        "memory_bytes", (json_int_t)memory_bytes, "need", need_json(args, d, memory_bytes), "kv",
+        "memory_bytes", (json_int_t)memory_bytes, "need", need_json(asked, memory_bytes), "kv",
         kv_json(d, memory_bytes)));
 }
 
@@ -211,9 +227,9 @@ static void print_costs(const quire_model_desc *d, uint64_t memory_bytes)
            PAGE_TOKENS, (unsigned)QUIRE_TOKENS_MAX);
 }
 
-static void print_need(const info_args *args, const quire_model_desc *d, uint64_t memory_bytes)
+static void print_need(const asked_need *asked, uint64_t memory_bytes)
 {
-    const quire_memory_need need = need_of(args, d);
+    const quire_memory_need need = asked->need;
     const struct {
         const char *name;
         uint64_t bytes;
@@ -225,8 +241,7 @@ static void print_need(const info_args *args, const quire_model_desc *d, uint64_
     const bool fits = need.total_bytes <= memory_bytes;
     char text[24];
 
-    printf("\n  Memory for %u tokens of KV %s\n", need.n_ctx,
-           quire_kv_pair_name(args->common.kv, text, sizeof(text)));
+    printf("\n  Memory for %u tokens of KV %s\n", need.n_ctx, asked->kv);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         printf("  %-11s %15" PRIu64 "  %9s\n", rows[i].name, rows[i].bytes,
                quire_format_bytes(rows[i].bytes, text, sizeof(text)));
@@ -247,17 +262,20 @@ static int run(void *opaque)
     quire_model_opts opts = { .describe_only = true };
     quire_error err = QUIRE_ERROR_INIT;
     quire_model *model = NULL;
+    asked_need asked;
     int exit_status = QUIRE_EXIT_OK;
 
     if (quire_model_open(&model, path, &opts, &err) < 0) {
         return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
-    if (args->common.is_json) {
-        exit_status = print_json(args, quire_model_desc_get(model), memory_bytes);
+    if (need_of(args, quire_model_desc_get(model), &asked, &err) < 0) {
+        exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
+    } else if (args->common.is_json) {
+        exit_status = print_json(path, quire_model_desc_get(model), &asked, memory_bytes);
     } else {
         print_shape(path, quire_model_desc_get(model));
         print_costs(quire_model_desc_get(model), memory_bytes);
-        print_need(args, quire_model_desc_get(model), memory_bytes);
+        print_need(&asked, memory_bytes);
     }
     quire_model_close(model);
     return exit_status;
@@ -271,5 +289,6 @@ const quire_command quire_command_info = {
     .n_options = sizeof(options) / sizeof(options[0]),
     .positional = "--model",
     .args_bytes = sizeof(info_args),
+    .check = quire_common_check,
     .run = run,
 };

@@ -24,7 +24,7 @@ typedef struct perplexity_args {
     const char *file;
     const char *save_logits;
     const char *logits_base;
-    quire_kv_pair against;
+    quire_kv_choice against;
     bool has_against;
     bool is_kld;
     int64_t n_chunks; /* 0 = all */
@@ -58,7 +58,7 @@ static const quire_opt options[] = {
 typedef struct perplexity {
     const perplexity_args *args;
     bool has_base_kv; /* --kld or --kld-against */
-    quire_kv_pair base_kv;
+    quire_kv_choice base_kv;
     quire_session session;
     quire_session base; /* --kld-against: the same model, a second runtime */
     quire_logits_file base_file;
@@ -164,9 +164,11 @@ static int open_runtimes(perplexity *p, quire_error *err)
     if (p->has_base_kv) {
         quire_common_args common = p->args->common;
 
-        common.kv = p->base_kv;
+        common.kv.choice = p->base_kv;
+        common.kv.layers = NULL;
         p->base = p->session; /* shares the model; the runtime is its own */
         p->base.runtime = NULL;
+        p->base.kv_pairs = NULL;
         QUIRE_TRY(quire_session_open_runtime(&p->base, &common, &want, err));
     }
     return QUIRE_OK;
@@ -238,7 +240,7 @@ static json_t *base_json(const perplexity *p, const char *name)
 static json_t *kv_json(const perplexity *p)
 {
     quire_cache_stats stats;
-    json_t *kv = quire_session_kv_json(&p->session, p->args->common.kv, p->n_ctx);
+    json_t *kv = quire_session_kv_json(&p->session, p->n_ctx);
 
     quire_cache_stats_get(quire_runtime_cache(p->session.runtime), &stats);
     if (kv != NULL) {
@@ -290,7 +292,7 @@ static double half_interval(double stderr_)
 static void print_text(const perplexity *p, const char *base_name)
 {
     const quire_evaluation *r = &p->result;
-    char kv[24];
+    char kv[QUIRE_SESSION_KV_TEXT_MAX];
     double difference = quire_mean_value(&r->nll_difference);
     double same_top;
     double kld;
@@ -298,7 +300,7 @@ static void print_text(const perplexity *p, const char *base_name)
 
     printf("perplexity %.4f +/- %.4f   %u chunks of %u tokens, %llu scored, KV %s\n",
            quire_perplexity(&r->nll), quire_perplexity_stderr(&r->nll), p->n_chunks, p->n_ctx,
-           (unsigned long long)r->nll.n, quire_kv_pair_name(p->args->common.kv, kv, sizeof(kv)));
+           (unsigned long long)r->nll.n, quire_session_kv_text(&p->session, kv, sizeof(kv)));
     if (r->has_base) {
         same_top = (double)r->n_same_top / (double)r->kld.n;
         printf("against %s:\n", base_name);
@@ -350,7 +352,7 @@ static int run(void *opaque)
     const perplexity_args *args = opaque;
     perplexity p = { .args = args,
                      .has_base_kv = args->is_kld || args->has_against,
-                     .base_kv = { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 } };
+                     .base_kv = { .pair = { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 } } };
     quire_error err = QUIRE_ERROR_INIT;
     char against[40] = "KV ";
     const char *base_name = p.has_base_kv ? against : args->logits_base;
@@ -361,7 +363,7 @@ static int run(void *opaque)
         return exit_status;
     }
     p.base_kv = args->has_against ? args->against : p.base_kv;
-    (void)quire_kv_pair_name(p.base_kv, against + 3, sizeof(against) - 3);
+    (void)quire_kv_choice_name(&p.base_kv, against + 3, sizeof(against) - 3);
     quire_interrupt_catch();
     rc = quire_session_open_model(&p.session, &args->common, &err);
     if (rc == QUIRE_OK) {
@@ -402,5 +404,6 @@ const quire_command quire_command_perplexity = {
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
     .args_bytes = sizeof(perplexity_args),
+    .check = quire_common_check,
     .run = run,
 };

@@ -45,14 +45,14 @@ static int print_json(const run_args *args, const quire_session *session, const 
         "decode_tokens_per_second", quire_json_real(quire_rate(result->n_steps, result->decode_s)),
         "ttft_ms", quire_json_real(1e3 * result->first_s), "seed", (json_int_t)args->sampling.seed,
         "threads", (int)quire_runtime_n_threads(session->runtime), "kv",
-        quire_session_kv_json(session, args->common.kv, n_held)));
+        quire_session_kv_json(session, n_held)));
 }
 
 static void print_summary(const run_args *args, const quire_session *session,
                           const quire_writer_result *result, uint32_t n_held)
 {
     quire_cache_stats stats;
-    char kv[24];
+    char kv[QUIRE_SESSION_KV_TEXT_MAX];
     char live[16];
     char charged[16];
 
@@ -62,7 +62,7 @@ static void print_summary(const run_args *args, const quire_session *session,
     quire_say("output %u tokens, %.1f tokens/s; stopped: %s", result->n_output,
               quire_rate(result->n_steps, result->decode_s), quire_stop_text(result->stop));
     quire_say("KV %s: %u tokens in %llu pages, %s live, %s charged",
-              quire_kv_pair_name(args->common.kv, kv, sizeof(kv)), n_held,
+              quire_session_kv_text(session, kv, sizeof(kv)), n_held,
               (unsigned long long)stats.pages_live,
               quire_format_bytes(stats.live_bytes, live, sizeof(live)),
               quire_format_bytes(stats.charged_bytes, charged, sizeof(charged)));
@@ -178,5 +178,6 @@ const quire_command quire_command_run = {
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
     .args_bytes = sizeof(run_args),
+    .check = quire_common_check,
     .run = run,
 };

@@ -74,13 +74,17 @@ static int fill_all(bench *b)
     return QUIRE_OK;
 }
 
-/* Forget what follows the depth; without a cache, everything. */
+/* Forget what follows the depth; without a cache, everything. A depth inside a page whose hot form
+ * is gone is filled again from the start of that page. */
 static int rewind_to_depth(bench *b)
 {
-    bool is_kept = b->opts->caching != QUIRE_CACHING_NONE;
+    const uint32_t depth = b->opts->caching != QUIRE_CACHING_NONE ? start_depth(b) : 0;
 
     for (uint32_t i = 0; i < b->opts->n_seqs; i++) {
-        QUIRE_TRY(quire_seq_truncate(b->cache, b->seqs[i], is_kept ? start_depth(b) : 0));
+        const uint32_t n = quire_seq_truncatable(b->cache, b->seqs[i], depth);
+
+        QUIRE_TRY(quire_seq_truncate(b->cache, b->seqs[i], n));
+        QUIRE_TRY(fill(b, b->seqs[i], n, depth - n));
     }
     return QUIRE_OK;
 }
@@ -144,7 +148,7 @@ static void summarize(quire_measurement *out)
 static void take_memory(bench *b, quire_measurement *out)
 {
     const quire_measure_opts *o = b->opts;
-    uint64_t token_bytes = quire_model_kv_bytes_per_token(b->session->desc, o->kv.k, o->kv.v);
+    uint64_t token_bytes = quire_kv_bytes_per_token(b->session->desc, b->session->kv_pairs);
     uint64_t own_tokens = quire_seq_tokens(b->cache, b->seqs[0]) - o->shared_depth;
     quire_cache_stats stats;
 

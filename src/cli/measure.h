@@ -32,7 +32,6 @@ typedef struct quire_measure_opts {
     uint32_t depth;        /* ... those of each one */
     uint32_t n_tokens;
     uint32_t n_repeats; /* 1 .. QUIRE_REPEATS_MAX */
-    quire_kv_pair kv;
 } quire_measure_opts;
 
 typedef struct quire_measurement {

@@ -50,13 +50,31 @@ static bool is_help(const char *word)
     return strcmp(word, "-h") == 0 || strcmp(word, "--help") == 0;
 }
 
+/* " (did you mean q8?)" where a format was misspelt, or written as llama.cpp does; else "". */
+static void suggest(const quire_opt *opt, const char *value, char *buffer, size_t buffer_bytes)
+{
+    bool is_pair = opt->type == QUIRE_OPT_KV || opt->type == QUIRE_OPT_KV_LIST;
+    bool is_format = opt->type == QUIRE_OPT_FORMAT && strchr(value, ':') == NULL;
+    quire_kv_pair pair;
+    char name[24];
+
+    buffer[0] = '\0';
+    if ((is_pair || is_format) && quire_kv_pair_suggest(value, &pair)) {
+        (void)snprintf(buffer, buffer_bytes, " (did you mean %s?)",
+                       quire_kv_pair_name(pair, name, sizeof(name)));
+    }
+}
+
 static int fail_value(const target *t, int status, const char *value)
 {
     char accepted[QUIRE_OPTIONS_ACCEPTED_MAX];
+    char suggestion[48];
 
     quire_options_accepted(t->opt, accepted, sizeof(accepted));
-    return quire_error_set(t->err, status, "%s '%.*s' is %s: it takes %s", t->name, SHOWN_MAX,
-                           value, status == QUIRE_RANGE ? "out of range" : "invalid", accepted);
+    suggest(t->opt, value, suggestion, sizeof(suggestion));
+    return quire_error_set(t->err, status, "%s '%.*s' is %s%s: it takes %s", t->name, SHOWN_MAX,
+                           value, status == QUIRE_RANGE ? "out of range" : "invalid", suggestion,
+                           accepted);
 }
 
 static bool has_letters(const char *text)
@@ -117,7 +135,7 @@ static int parse_list_item(const quire_opt *opt, const char *text, void *place)
         counts->n++;
     } else {
         QUIRE_FAIL_IF(pairs->n == QUIRE_OPT_LIST_MAX, QUIRE_LIMIT);
-        QUIRE_TRY(quire_kv_pair_parse(text, &pairs->items[pairs->n]));
+        QUIRE_TRY(quire_kv_choice_parse(text, &pairs->items[pairs->n]));
         pairs->n++;
     }
     return QUIRE_OK;
@@ -179,7 +197,7 @@ static int store_value(const target *t, const char *text, void *args)
         rc = quire_format_parse(text, place);
         break;
     case QUIRE_OPT_KV:
-        rc = quire_kv_pair_parse(text, place);
+        rc = quire_kv_choice_parse(text, place);
         break;
     case QUIRE_OPT_KV_LIST:
     case QUIRE_OPT_COUNT_LIST:
@@ -314,5 +332,6 @@ int quire_options_parse(const quire_command *command, int argc, char *const *arg
             QUIRE_TRY(store_positional(command, argv[i], args, &has_positional, err));
         }
     }
-    return check_required(command, args, err);
+    QUIRE_TRY(check_required(command, args, err));
+    return command->check != NULL ? command->check(args, err) : QUIRE_OK;
 }

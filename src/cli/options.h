@@ -28,7 +28,7 @@
 
 typedef struct quire_kv_list {
     uint32_t n;
-    quire_kv_pair items[QUIRE_OPT_LIST_MAX];
+    quire_kv_choice items[QUIRE_OPT_LIST_MAX];
 } quire_kv_list;
 
 typedef struct quire_count_list {
@@ -45,7 +45,7 @@ typedef enum quire_opt_type {
     QUIRE_OPT_SIZE,       /* bytes, k M G T KiB MiB GiB TiB allowed; uint64_t */
     QUIRE_OPT_CHOICE,     /* one of choices; int, its index */
     QUIRE_OPT_FORMAT,     /* a KV format; quire_format */
-    QUIRE_OPT_KV,         /* a KV format, or K:V; quire_kv_pair */
+    QUIRE_OPT_KV,         /* a KV format, K:V, auto or auto:BITS; quire_kv_choice */
     QUIRE_OPT_KV_LIST,    /* those with commas between; quire_kv_list */
     QUIRE_OPT_COUNT_LIST, /* counts with commas between; quire_count_list */
 } quire_opt_type;
@@ -77,6 +77,8 @@ typedef struct quire_command {
     size_t n_options;
     const char *positional; /* option that a value without a name is for; NULL = none taken */
     size_t args_bytes;
+    /* Options that do not go together: a negative status, with err filled in. May be NULL. */
+    int (*check)(const void *args, quire_error *err);
     int (*run)(void *args); /* returns an exit status */
 } quire_command;
 
@@ -86,8 +88,9 @@ void quire_options_init(const quire_command *command, void *args);
 /* parse() met -h or --help; nothing after it was looked at. */
 #define QUIRE_OPTIONS_HELP 1
 
-/* Read the words that follow a command's name into args (initialised before).
- * Errors: QUIRE_INVAL, QUIRE_RANGE; err names the option, the value and what is accepted. */
+/* Read the words that follow a command's name into args (initialised before), and check them.
+ * Errors: QUIRE_INVAL, QUIRE_RANGE, what check returns; err names the option, the value and what is
+ * accepted. */
 int quire_options_parse(const quire_command *command, int argc, char *const *argv, void *args,
                         quire_error *err);
 

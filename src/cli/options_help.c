@@ -91,8 +91,9 @@ void quire_options_accepted(const quire_opt *opt, char *buffer, size_t buffer_by
     case QUIRE_OPT_KV_LIST:
         add_formats(&t);
         add(&t, "%s",
-            opt->type == QUIRE_OPT_KV ? ", or two of them as K:V"
-                                      : " or pairs K:V, comma-separated");
+            opt->type == QUIRE_OPT_KV ? ", two of them as K:V, auto, or auto:BITS"
+                                      : ", pairs K:V, auto, or auto:BITS, comma-separated");
+        add(&t, " (%g to %g bits)", QUIRE_KV_BITS_MIN, QUIRE_KV_BITS_MAX);
         break;
     }
 }
@@ -154,6 +155,9 @@ static void describe_right(text *t, const quire_opt *opt)
         opt->type == QUIRE_OPT_FORMAT) {
         add(t, ": ");
         add_formats(t);
+        if (opt->type != QUIRE_OPT_FORMAT) {
+            add(t, ", or auto:BITS for an average size");
+        }
     }
     if (has_range) {
         add(t, " (%g to %g%s%s)", opt->min, opt->max, initial != NULL ? "; default: " : "",

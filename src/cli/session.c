@@ -32,11 +32,29 @@ static quire_runtime_opts runtime_opts(const quire_common_args *args,
     opts.n_seqs_max = want->n_seqs_max != 0 ? want->n_seqs_max : 1;
     opts.n_threads = (uint32_t)args->n_threads;
     opts.page_tokens = (uint32_t)args->page_tokens;
-    opts.k_format = args->kv.k;
-    opts.v_format = args->kv.v;
+    opts.kv_recent = (uint32_t)args->kv.recent;
+    opts.kv_sinks = (uint32_t)args->kv.sinks;
     opts.kv_budget_bytes = args->kv_budget_bytes;
     opts.is_contiguous = want->is_contiguous;
     return opts;
+}
+
+/* Memory: free(*pairs), NULL on failure. */
+static int choose_formats(const quire_kv_args *args, const quire_model_desc *desc,
+                          quire_kv_pair **pairs, quire_error *err)
+{
+    int rc;
+
+    *pairs = calloc(desc->n_stored, sizeof(**pairs));
+    if (*pairs == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    rc = quire_kv_args_resolve(args, desc, *pairs, err);
+    if (rc < 0) {
+        free(*pairs);
+        *pairs = NULL;
+    }
+    return rc;
 }
 
 /* What quire_model_open() asks before it loads weights. */
@@ -50,9 +68,16 @@ static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
     static const quire_session_want nothing_special;
     const admission *a = ctx;
     quire_runtime_opts opts = runtime_opts(a->args, &nothing_special);
+    quire_kv_pair *pairs;
+    int rc = choose_formats(&a->args->kv, desc, &pairs, err);
 
-    opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : opts.page_tokens;
-    return quire_memory_check(desc, &opts, a->limit_bytes, err);
+    if (rc == QUIRE_OK) {
+        opts.kv_pairs = pairs;
+        opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : opts.page_tokens;
+        rc = quire_memory_check(desc, &opts, a->limit_bytes, err);
+    }
+    free(pairs);
+    return rc;
 }
 
 int quire_session_open_model(quire_session *session, const quire_common_args *args,
@@ -89,16 +114,37 @@ static uint32_t default_ctx(const quire_session *session, const quire_runtime_op
     return fits;
 }
 
+/* KV of n_tokens, and what every sequence has of its own beside them: its last page, its first and
+ * recent tokens in their hot form. */
+static uint64_t budget_of(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                          uint32_t n_tokens)
+{
+    quire_runtime_opts all = *opts;
+    quire_runtime_opts own = *opts;
+
+    all.n_ctx = n_tokens;
+    own.n_batch = 1;
+    own.n_ctx = 4 * opts->page_tokens + opts->kv_recent + opts->kv_sinks;
+    return quire_runtime_kv_bytes(desc, &all) +
+           opts->n_seqs_max * quire_runtime_kv_bytes(desc, &own);
+}
+
 int quire_session_open_runtime(quire_session *session, const quire_common_args *args,
                                const quire_session_want *want, quire_error *err)
 {
     quire_runtime_opts opts = runtime_opts(args, want);
 
+    QUIRE_TRY(choose_formats(&args->kv, session->desc, &session->kv_pairs, err));
+    session->kv = args->kv;
+    opts.kv_pairs = session->kv_pairs;
     opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : default_ctx(session, &opts);
     if (opts.n_ctx > session->desc->n_ctx_train && !session->has_warned) {
         session->has_warned = true;
         quire_say("warning: a context of %u tokens, but the model was trained on %u", opts.n_ctx,
                   session->desc->n_ctx_train);
+    }
+    if (want->n_tokens != 0 && opts.kv_budget_bytes == 0) {
+        opts.kv_budget_bytes = budget_of(session->desc, &opts, want->n_tokens);
     }
     QUIRE_TRY(quire_memory_check(session->desc, &opts, session->memory_limit_bytes, err));
     QUIRE_TRY(quire_runtime_create(&session->runtime, session->model, &opts, err));
@@ -125,6 +171,8 @@ void quire_session_close_runtime(quire_session *session)
 {
     quire_runtime_destroy(session->runtime);
     session->runtime = NULL;
+    free(session->kv_pairs);
+    session->kv_pairs = NULL;
 }
 
 void quire_session_close(quire_session *session)
@@ -215,16 +263,27 @@ int quire_session_step_error(const quire_session *session, int status, quire_err
     }
 }
 
-json_t *quire_session_kv_json(const quire_session *session, quire_kv_pair kv, uint64_t n_tokens)
+char *quire_session_kv_text(const quire_session *session, char *buffer, size_t buffer_bytes)
 {
+    return quire_kv_args_text(&session->kv, session->desc, session->kv_pairs, buffer, buffer_bytes);
+}
+
+json_t *quire_session_kv_json(const quire_session *session, uint64_t n_tokens)
+{
+    const quire_model_desc *desc = session->desc;
+    const quire_kv_pair *pairs = session->kv_pairs;
     quire_cache_stats stats;
-    char name[24];
-    uint64_t computed = n_tokens * quire_model_kv_bytes_per_token(session->desc, kv.k, kv.v);
+    char layers[QUIRE_KV_LAYERS_TEXT_MAX];
+    char summary[QUIRE_SESSION_KV_TEXT_MAX];
 
     quire_cache_stats_get(quire_runtime_cache(session->runtime), &stats);
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "format",
-                     quire_kv_pair_name(kv, name, sizeof(name)), "tokens", (json_int_t)n_tokens,
-                     "computed_bytes", (json_int_t)computed, "live_bytes",
+    return json_pack("{s:s, s:s, s:f, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "format",
+                     quire_kv_summary(desc, pairs, summary, sizeof(summary)), "layers",
+                     quire_kv_layers_text(desc, pairs, layers, sizeof(layers)), "bits_per_value",
+                     quire_kv_bits(desc, pairs), "recent_tokens", (int)session->kv.recent,
+                     "sink_tokens", (int)session->kv.sinks, "tokens", (json_int_t)n_tokens,
+                     "computed_bytes",
+                     (json_int_t)(n_tokens * quire_kv_bytes_per_token(desc, pairs)), "live_bytes",
                      (json_int_t)stats.live_bytes, "charged_bytes", (json_int_t)stats.charged_bytes,
                      "extent_bytes", (json_int_t)stats.extent_bytes, "budget_bytes",
                      (json_int_t)stats.budget_bytes, "pages", (json_int_t)stats.pages_live);

@@ -17,6 +17,8 @@ typedef struct quire_session {
     quire_model *model;
     const quire_model_desc *desc;
     quire_runtime *runtime;
+    quire_kv_args kv;        /* what the runtime's formats come from */
+    quire_kv_pair *kv_pairs; /* [n_stored], the runtime's; goes with it */
     uint32_t n_ctx;
     uint32_t n_batch;
     uint64_t memory_limit_bytes; /* as it was before the weights were loaded */
@@ -33,6 +35,8 @@ int quire_session_open_model(quire_session *session, const quire_common_args *ar
 typedef struct quire_session_want {
     uint32_t n_ctx;      /* instead of args->n_ctx */
     uint32_t n_seqs_max; /* 0 = 1 */
+    uint32_t n_tokens;   /* of all sequences together, what they share once: the KV budget is for
+                            these where args give none; 0 = n_ctx */
     bool is_contiguous;
 } quire_session_want;
 
@@ -64,9 +68,14 @@ int quire_session_prefill(quire_session *session, quire_seq_id seq, const int32_
 /* Fill err for a failed step: budget, limit and memory are told apart. Returns status. */
 int quire_session_step_error(const quire_session *session, int status, quire_error *err);
 
-/* KV memory as JSON: bytes live, charged and taken from the OS, pages, and what the tokens alone
- * need; NULL when out of memory. */
-json_t *quire_session_kv_json(const quire_session *session, quire_kv_pair kv, uint64_t n_tokens);
+/* The runtime's KV formats, for people: quire_kv_args_text(). Returns buffer. */
+#define QUIRE_SESSION_KV_TEXT_MAX 160u
+char *quire_session_kv_text(const quire_session *session, char *buffer, size_t buffer_bytes);
+
+/* Formats and memory of the KV cache as JSON: the formats as text, as a list by layers and in bits
+ * per value; bytes live, charged and taken from the OS, pages, and what the tokens alone need. NULL
+ * when out of memory. */
+json_t *quire_session_kv_json(const quire_session *session, uint64_t n_tokens);
 
 /* A whole file ("-" = stdin), with a zero byte after it that does not count.
  * Memory: free(*text). Errors: QUIRE_IO, QUIRE_NOMEM, QUIRE_LIMIT (over 1 GiB). */

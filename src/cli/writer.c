@@ -160,10 +160,14 @@ uint32_t quire_writer_tokens(const quire_writer *writer)
     return writer->n_held;
 }
 
+/* Keep the first n tokens, or fewer where the page that n lies in cannot be written on any more
+ * (its hot form is gone). */
 static int keep_first(quire_writer *writer, uint32_t n_tokens)
 {
-    QUIRE_TRY(
-        quire_seq_truncate(quire_runtime_cache(writer->session->runtime), writer->seq, n_tokens));
+    quire_cache *cache = quire_runtime_cache(writer->session->runtime);
+
+    n_tokens = quire_seq_truncatable(cache, writer->seq, n_tokens);
+    QUIRE_TRY(quire_seq_truncate(cache, writer->seq, n_tokens));
     writer->n_held = n_tokens;
     return QUIRE_OK;
 }
@@ -190,6 +194,7 @@ static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_t
     /* The last token is computed again even when it is there: its logits are not. */
     same = same == n_tokens ? n_tokens - 1 : same;
     QUIRE_TRY(keep_first(writer, same));
+    same = writer->n_held;
     rc = quire_session_prefill(writer->session, writer->seq, tokens + same, n_tokens - same,
                                "reading", logits);
     writer->n_held = quire_seq_tokens(cache, writer->seq);

@@ -102,6 +102,15 @@ int quire_kv_choice_parse(const char *text, quire_kv_choice *out)
     return QUIRE_OK;
 }
 
+char *quire_kv_choice_name(const quire_kv_choice *choice, char *buffer, size_t buffer_bytes)
+{
+    if (!choice->is_auto) {
+        return quire_kv_pair_name(choice->pair, buffer, buffer_bytes);
+    }
+    (void)snprintf(buffer, buffer_bytes, "auto:%g", choice->bits);
+    return buffer;
+}
+
 void quire_kv_uniform(const quire_model_desc *desc, quire_kv_pair pair, quire_kv_pair *pairs)
 {
     for (uint32_t i = 0; i < desc->n_stored; i++) {

@@ -18,9 +18,9 @@
 #include "quire/codec.h"
 #include "quire/error.h"
 
-#define QUIRE_KV_RECENT_DEFAULT 128u /* tokens that stay in the hot format, from a query back */
-#define QUIRE_KV_SINKS_DEFAULT  64u  /* tokens at the start that stay hot */
-#define QUIRE_KV_AUTO_BITS      4.5  /* what --kv auto aims at when it is given no size */
+#define QUIRE_KV_RECENT_DEFAULT 128 /* tokens that stay in the hot format, from a query back */
+#define QUIRE_KV_SINKS_DEFAULT  64  /* tokens at the start that stay hot */
+#define QUIRE_KV_AUTO_BITS      4.5 /* what --kv auto aims at when it is given no size */
 #define QUIRE_KV_BITS_MIN       3.0
 #define QUIRE_KV_BITS_MAX       32.0
 
@@ -51,6 +51,9 @@ bool quire_kv_pair_equals(quire_kv_pair a, quire_kv_pair b);
 /* Parse a pair, "auto" or "auto:4.5". Errors: QUIRE_INVAL, QUIRE_RANGE (bits); then *out is
  * unchanged. */
 int quire_kv_choice_parse(const char *text, quire_kv_choice *out);
+
+/* As it would be written: "q8:q4", "auto:4.5". Returns buffer, of at least 24 bytes. */
+char *quire_kv_choice_name(const quire_kv_choice *choice, char *buffer, size_t buffer_bytes);
 
 /* All stored layers of desc get one pair. pairs: [desc->n_stored]. */
 void quire_kv_uniform(const quire_model_desc *desc, quire_kv_pair pair, quire_kv_pair *pairs);

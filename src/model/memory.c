@@ -13,10 +13,6 @@
 /* A token's text, score, type and its places in libllama's tables: about 220 bytes with a
  * vocabulary of 49,152; texts can be longer. */
 #define VOCAB_TOKEN_BYTES ((uint64_t)512)
-/* Tokens that sealed formats keep in their hot form as well, beside those of a batch: the recent
- * window, its open page and the sinks. */
-#define HOT_TOKENS ((uint64_t)128)
-#define HOT_PAGES  ((uint64_t)3)
 
 #define N_BATCH_DEFAULT     512u
 #define N_SEQS_DEFAULT      16u
@@ -41,32 +37,13 @@ static quire_runtime_opts opts_resolve(const quire_model_desc *desc, const quire
     return o;
 }
 
-static uint64_t pages_bytes(uint64_t n_tokens, uint64_t token_bytes, uint32_t page_tokens)
-{
-    return (n_tokens + page_tokens - 1) / page_tokens * page_tokens * token_bytes;
-}
-
-/* Pages in the hot form of the sides that are sealed. */
-static uint64_t hot_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
-{
-    const uint64_t n_tokens = HOT_TOKENS + HOT_PAGES * o->page_tokens + o->n_batch;
-
-    if (!quire_format_is_sealed(o->k_format) && !quire_format_is_sealed(o->v_format)) {
-        return 0;
-    }
-    return pages_bytes(n_tokens,
-                       quire_model_kv_bytes_per_token(desc, QUIRE_FORMAT_HOT, QUIRE_FORMAT_HOT),
-                       o->page_tokens);
-}
-
 /* Without a budget of its own the cache gets what one sequence needs; with one, every sequence may
  * grow up to the context within it. */
 static uint64_t kv_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
 {
     const uint64_t n_seqs = o->kv_budget_bytes != 0 ? o->n_seqs_max : 1;
-    const uint64_t token_bytes = quire_model_kv_bytes_per_token(desc, o->k_format, o->v_format);
-    const uint64_t all_bytes =
-        n_seqs * (pages_bytes(o->n_ctx, token_bytes, o->page_tokens) + hot_bytes(desc, o));
+    const uint64_t seq_bytes = quire_runtime_kv_bytes(desc, o);
+    const uint64_t all_bytes = seq_bytes <= UINT64_MAX / n_seqs ? n_seqs * seq_bytes : UINT64_MAX;
 
     return o->kv_budget_bytes != 0 && o->kv_budget_bytes < all_bytes ? o->kv_budget_bytes
                                                                      : all_bytes;
@@ -154,12 +131,21 @@ static void need_text(const quire_memory_need *need, char *text, size_t text_byt
     }
 }
 
+static char *formats_text(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                          char *buffer, size_t buffer_bytes)
+{
+    const quire_kv_pair pair = { opts->k_format, opts->v_format };
+
+    return opts->kv_pairs != NULL ? quire_kv_summary(desc, opts->kv_pairs, buffer, buffer_bytes)
+                                  : quire_kv_pair_name(pair, buffer, buffer_bytes);
+}
+
 int quire_memory_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
                        uint64_t limit_bytes, quire_error *err)
 {
     const uint32_t tokens = quire_memory_tokens_max(desc, opts, limit_bytes, 1u << 30);
     quire_memory_need need;
-    char parts[128], total[16], limit[16], missing[16], ctx[48];
+    char formats[64], parts[128], total[16], limit[16], missing[16], ctx[48];
 
     quire_memory_need_get(desc, opts, &need);
     if (need.total_bytes <= limit_bytes) {
@@ -173,9 +159,9 @@ int quire_memory_check(const quire_model_desc *desc, const quire_runtime_opts *o
     }
     return quire_error_set(
         err, QUIRE_NOMEM,
-        "%u tokens of KV %s:%s need %s (%s), the limit is %s: %s too much. Choose %sa smaller KV "
+        "%u tokens of KV %s need %s (%s), the limit is %s: %s too much. Choose %sa smaller KV "
         "format (--kv) or smaller weights, or set --memory-limit",
-        need.n_ctx, quire_format_name(opts->k_format), quire_format_name(opts->v_format),
+        need.n_ctx, formats_text(desc, opts, formats, sizeof formats),
         quire_format_bytes(need.total_bytes, total, sizeof total), parts,
         quire_format_bytes(limit_bytes, limit, sizeof limit),
         quire_format_bytes(need.total_bytes - limit_bytes, missing, sizeof missing), ctx);

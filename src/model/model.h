@@ -120,10 +120,6 @@ const quire_model_desc *quire_model_desc_get(const quire_model *model);
 /* Version of the ggml library in use: "0.25.1". Memory: static. Thread: any. */
 const char *quire_model_ggml_version(void);
 
-/* Bytes of KV for one token of all stored layers in a K:V format pair, tiles included exactly. */
-uint64_t quire_model_kv_bytes_per_token(const quire_model_desc *desc, quire_format k_format,
-                                        quire_format v_format);
-
 /* ---- text (thread: any, each call is independent) ---- */
 
 /* Token ids of text, which may be any bytes: what is no UTF-8 becomes byte tokens (SPM) or U+FFFD

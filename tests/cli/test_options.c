@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/options.h"
 
+#include "cli/args.h"
 #include "cli/commands.h"
 #include "quire/status.h"
 
@@ -26,7 +27,7 @@ typedef struct sample_args {
     double temp;
     uint64_t budget;
     int mode;
-    quire_kv_pair kv;
+    quire_kv_choice kv;
     bool has_kv;
     quire_kv_list kvs;
     quire_count_list depths;
@@ -53,7 +54,7 @@ static const quire_opt rows[] = {
       .offset = offsetof(sample_args, kv), .seen_offset = offsetof(sample_args, has_kv),
       .help = "a pair" },
     { .names = { "-ctv" }, .type = QUIRE_OPT_FORMAT, .unit = "V",
-      .offset = offsetof(sample_args, kv.v), .help = "a format" },
+      .offset = offsetof(sample_args, kv.pair.v), .help = "a format" },
     { .names = { "--kvs" }, .type = QUIRE_OPT_KV_LIST, .unit = "K,...", .initial = "f16",
       .offset = offsetof(sample_args, kvs), .help = "pairs" },
     { .names = { "-d", "--depth" }, .type = QUIRE_OPT_COUNT_LIST, .unit = "N,...", .min = 0,
@@ -107,7 +108,7 @@ static void defaults(void **state)
     assert_true(args.temp == 0.5);
     assert_int_equal(args.budget, 1000);
     assert_int_equal(args.mode, 1);
-    assert_int_equal(args.kv.k, QUIRE_FORMAT_F16);
+    assert_int_equal(args.kv.pair.k, QUIRE_FORMAT_F16);
     assert_false(args.has_kv);
     assert_int_equal(args.kvs.n, 1);
     assert_int_equal(args.depths.n, 1);
@@ -153,21 +154,29 @@ static void formats(void **state)
 
     (void)state;
     assert_int_equal(parse((words){ { "x", "--kv", "q8:f16" } }, &args, &err), QUIRE_OK);
-    assert_int_equal(args.kv.k, QUIRE_FORMAT_Q8);
-    assert_int_equal(args.kv.v, QUIRE_FORMAT_F16);
+    assert_int_equal(args.kv.pair.k, QUIRE_FORMAT_Q8);
+    assert_int_equal(args.kv.pair.v, QUIRE_FORMAT_F16);
     assert_true(args.has_kv);
-    assert_string_equal(quire_kv_pair_name(args.kv, name, sizeof(name)), "q8:f16");
+    assert_string_equal(quire_kv_choice_name(&args.kv, name, sizeof(name)), "q8:f16");
 
     assert_int_equal(parse((words){ { "x", "--kv", "bf16", "-ctv", "f32" } }, &args, &err),
                      QUIRE_OK);
-    assert_int_equal(args.kv.k, QUIRE_FORMAT_BF16);
-    assert_int_equal(args.kv.v, QUIRE_FORMAT_F32);
+    assert_int_equal(args.kv.pair.k, QUIRE_FORMAT_BF16);
+    assert_int_equal(args.kv.pair.v, QUIRE_FORMAT_F32);
 
     assert_int_equal(parse((words){ { "x", "--kvs", "q8,f16:f32,bf16" } }, &args, &err), QUIRE_OK);
     assert_int_equal(args.kvs.n, 3);
-    assert_int_equal(args.kvs.items[0].v, QUIRE_FORMAT_Q8);
-    assert_string_equal(quire_kv_pair_name(args.kvs.items[1], name, sizeof(name)), "f16:f32");
-    assert_string_equal(quire_kv_pair_name(args.kvs.items[2], name, sizeof(name)), "bf16");
+    assert_int_equal(args.kvs.items[0].pair.v, QUIRE_FORMAT_Q8);
+    assert_string_equal(quire_kv_choice_name(&args.kvs.items[1], name, sizeof(name)), "f16:f32");
+    assert_string_equal(quire_kv_choice_name(&args.kvs.items[2], name, sizeof(name)), "bf16");
+
+    assert_int_equal(
+        parse((words){ { "x", "--kv", "auto:5.5", "--kvs", "auto,q6:q3" } }, &args, &err),
+        QUIRE_OK);
+    assert_true(args.kv.is_auto && args.kv.bits == 5.5);
+    assert_string_equal(quire_kv_choice_name(&args.kv, name, sizeof(name)), "auto:5.5");
+    assert_true(args.kvs.items[0].is_auto && args.kvs.items[0].bits == QUIRE_KV_AUTO_BITS);
+    assert_string_equal(quire_kv_choice_name(&args.kvs.items[1], name, sizeof(name)), "q6:q3");
 
     assert_int_equal(parse((words){ { "x", "-d", "0,8k,32" } }, &args, &err), QUIRE_OK);
     assert_int_equal(args.depths.n, 3);
@@ -218,6 +227,12 @@ static void refused(void **state)
         { { { "x", "--kv", "q9" } }, QUIRE_INVAL, { "--kv 'q9'", "f16", "K:V" } },
         { { { "x", "--kv", "f16:" } }, QUIRE_INVAL, { "--kv 'f16:'" } },
         { { { "x", "--kv", "f16:q8:q8" } }, QUIRE_INVAL, { "--kv 'f16:q8:q8'" } },
+        { { { "x", "--kv", "q8_0" } }, QUIRE_INVAL, { "(did you mean q8?)", "auto:BITS" } },
+        { { { "x", "--kv", "q5_1:iq4_nl" } }, QUIRE_INVAL, { "(did you mean q5:q4?)" } },
+        { { { "x", "-ctv", "q4_0" } }, QUIRE_INVAL, { "-ctv 'q4_0'", "(did you mean q4?)" } },
+        { { { "x", "-ctv", "auto" } }, QUIRE_INVAL, { "-ctv 'auto' is invalid: it takes" } },
+        { { { "x", "--kv", "auto:2" } }, QUIRE_RANGE, { "out of range", "3 to 32 bits" } },
+        { { { "x", "--kvs", "q8,q4_0" } }, QUIRE_INVAL, { "--kvs 'q4_0'", "mean q4?" } },
         { { { "x", "--kvs", "q8,,f16" } }, QUIRE_INVAL, { "--kvs ''" } },
         { { { "x", "-d", "0,x" } }, QUIRE_INVAL, { "-d 'x'", "comma" } },
         { { { "x", "-d", "0,2M" } }, QUIRE_RANGE, { "-d '2M' is out of range" } },
@@ -268,6 +283,72 @@ static void long_words(void **state)
     memcpy(word, "--kv", 5);
     assert_int_equal(quire_options_parse(&sample, 2, argv, &args, &err), QUIRE_INVAL);
     assert_true(strlen(err.message) < 300);
+}
+
+/* The options for KV formats, as every command that opens a model has them. */
+static int parse_run(words given, void *args, quire_error *err)
+{
+    const quire_command *command = quire_command_find("run");
+    char kept[8][64];
+    char *argv[8];
+    int argc = 0;
+
+    while (argc < 8 && given.w[argc] != NULL) {
+        (void)snprintf(kept[argc], sizeof(kept[argc]), "%s", given.w[argc]);
+        argv[argc] = kept[argc];
+        argc++;
+    }
+    *err = (quire_error)QUIRE_ERROR_INIT;
+    quire_options_init(command, args);
+    return quire_options_parse(command, argc, argv, args, err);
+}
+
+static void kv_options(void **state)
+{
+    static const struct {
+        words given;
+        const char *says; /* NULL: accepted */
+    } cases[] = {
+        { { { "-m", "x" } }, NULL },
+        { { { "-m", "x", "--kv", "q8", "-ctv", "q4" } }, NULL },
+        { { { "-m", "x", "--kv-layers", "*=q8" } }, NULL },
+        { { { "-m", "x", "--kv", "auto:4", "--kv-recent", "0" } }, NULL },
+        { { { "-m", "x", "--kv", "auto", "-ctk", "q8" } }, "--kv auto" },
+        { { { "-m", "x", "-ctv", "q8", "--kv", "auto" } }, "--kv auto" },
+        { { { "-m", "x", "--kv-layers", "*=q8", "--kv", "q8" } }, "--kv-layers and --kv " },
+        { { { "-m", "x", "--kv-layers", "*=q8", "-ctk", "q8" } }, "--kv-layers and -ctk" },
+        { { { "-m", "x", "--kv-recent", "100" } }, "a multiple of 64" },
+        { { { "-m", "x", "--kv-sinks", "65600" } }, "out of range" },
+    };
+    quire_common_args *args = malloc(quire_command_find("run")->args_bytes);
+
+    (void)state;
+    assert_non_null(args);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        quire_error err;
+        int rc = parse_run(cases[i].given, args, &err);
+
+        if ((rc == QUIRE_OK) != (cases[i].says == NULL)) {
+            fail_msg("case %zu: status %d, message '%s'", i, rc, err.message);
+        }
+        assert_true(cases[i].says == NULL || strstr(err.message, cases[i].says) != NULL);
+    }
+    free(args);
+}
+
+static void kv_window_defaults(void **state)
+{
+    quire_common_args *args = malloc(quire_command_find("run")->args_bytes);
+    quire_error err;
+
+    (void)state;
+    assert_non_null(args);
+    assert_int_equal(parse_run((words){ { "-m", "x" } }, args, &err), QUIRE_OK);
+    assert_int_equal(args->kv.recent, QUIRE_KV_RECENT_DEFAULT);
+    assert_int_equal(args->kv.sinks, QUIRE_KV_SINKS_DEFAULT);
+    assert_false(args->kv.has_choice || args->kv.has_side);
+    assert_int_equal(args->kv.choice.pair.k, QUIRE_FORMAT_F16);
+    free(args);
 }
 
 static char *help_text(const quire_command *command)
@@ -353,6 +434,8 @@ int main(void)
         cmocka_unit_test(help_asked),
         cmocka_unit_test(refused),
         cmocka_unit_test(long_words),
+        cmocka_unit_test(kv_options),
+        cmocka_unit_test(kv_window_defaults),
         cmocka_unit_test(help_lists_everything),
         cmocka_unit_test(tables_are_sound),
     };

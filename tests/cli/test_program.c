@@ -287,7 +287,7 @@ static void memory_limit_is_one(void **state)
 
     result = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "--memory-limit",
                                        "64MiB", "-c", more, "--kv", "f32"));
-    assert_says(result.err, "tokens of KV f32:f32 need 67.1 MB (weights ");
+    assert_says(result.err, "tokens of KV f32 need 67.1 MB (weights ");
     assert_says(result.err, "the limit is 67.1 MB");
     assert_says(result.err, "too much");
     assert_string_equal(result.out, "");

@@ -178,7 +178,8 @@ static void sealed_formats_take_less(void **state)
         quire_memory_need_get(&model->desc, &opts, &need);
         assert_true(need.kv_bytes >=
                     ((uint64_t)1 << 16) *
-                        quire_model_kv_bytes_per_token(&model->desc, formats[i], formats[i]));
+                        quire_kv_uniform_bytes_per_token(
+                            &model->desc, (quire_kv_pair){ formats[i], formats[i] }));
         if (quire_tile_bytes(formats[i], QUIRE_SIDE_K, 32) <
             quire_tile_bytes(formats[i > 0 ? i - 1 : 0], QUIRE_SIDE_K, 32)) {
             assert_true(need.kv_bytes < last_bytes);
@@ -247,7 +248,7 @@ static void limit_is_exact(void **state)
     assert_int_equal(
         quire_memory_check(&model->desc, &opts, need.total_bytes - 10 * 1000 * 1000, &err),
         QUIRE_NOMEM);
-    assert_non_null(strstr(err.message, "65536 tokens of KV f16:f16 need "));
+    assert_non_null(strstr(err.message, "65536 tokens of KV f16 need "));
     assert_non_null(strstr(err.message, ": 10.0 MB too much"));
     assert_non_null(strstr(err.message, "(-c "));
     assert_non_null(strstr(err.message, "--kv"));

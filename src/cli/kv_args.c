@@ -1,0 +1,52 @@
+/* kv_args.c - see kv_args.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/kv_args.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+
+int quire_kv_args_check(const quire_kv_args *args, quire_error *err)
+{
+    if (args->layers != NULL && (args->has_choice || args->has_side)) {
+        return quire_error_set(err, QUIRE_INVAL, "--kv-layers and %s both set the formats: use one",
+                               args->has_choice ? "--kv" : "-ctk or -ctv");
+    }
+    if (args->choice.is_auto && args->has_side) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--kv auto chooses both sides of every layer: it goes with neither "
+                               "-ctk nor -ctv");
+    }
+    return QUIRE_OK;
+}
+
+int quire_kv_args_resolve(const quire_kv_args *args, const quire_model_desc *desc,
+                          quire_kv_pair *pairs, quire_error *err)
+{
+    if (args->layers != NULL) {
+        return quire_kv_layers_parse(args->layers, desc, pairs, err);
+    }
+    if (args->choice.is_auto) {
+        return quire_kv_auto(desc, args->choice.bits, pairs, err);
+    }
+    quire_kv_uniform(desc, args->choice.pair, pairs);
+    return QUIRE_OK;
+}
+
+char *quire_kv_args_text(const quire_kv_args *args, const quire_model_desc *desc,
+                         const quire_kv_pair *pairs, char *buffer, size_t buffer_bytes)
+{
+    const double bits = quire_kv_bits(desc, pairs);
+    int n = 0;
+
+    if (args->layers != NULL) {
+        n = snprintf(buffer, buffer_bytes, "%.2f bits: ", bits);
+    } else if (args->choice.is_auto) {
+        n = snprintf(buffer, buffer_bytes, "auto %.2f -> %.2f bits: ", args->choice.bits, bits);
+    }
+    if (n >= 0 && (size_t)n < buffer_bytes) {
+        (void)quire_kv_summary(desc, pairs, buffer + n, buffer_bytes - (size_t)n);
+    }
+    return buffer;
+}

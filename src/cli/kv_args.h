@@ -1,0 +1,39 @@
+/* kv_args.h - what a command line says about the formats of the KV cache.
+ *
+ *   --kv K[:V] | auto | auto:BITS    one pair for all layers, or a size (quire_kv_auto())
+ *   --kv-layers LIST                 formats by layer (quire_kv_layers_parse())
+ *   -ctk K, -ctv V                   one side of --kv's pair, as llama.cpp names them
+ *
+ * Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_KV_ARGS_H
+#define QUIRE_CLI_KV_ARGS_H
+
+#include "model/kv_formats.h"
+
+#define QUIRE_KV_TOKENS_MAX 65536 /* --kv-recent and --kv-sinks */
+
+typedef struct quire_kv_args {
+    quire_kv_choice choice; /* --kv, with -ctk and -ctv written into its pair */
+    const char *layers;     /* NULL = not given */
+    int64_t recent;         /* tokens; multiples of 64 */
+    int64_t sinks;
+    bool has_choice;
+    bool has_side; /* -ctk or -ctv */
+} quire_kv_args;
+
+/* Refuse options that say different things. Errors: QUIRE_INVAL. */
+int quire_kv_args_check(const quire_kv_args *args, quire_error *err);
+
+/* The formats of a model's layers. pairs: [desc->n_stored].
+ * Errors: as quire_kv_auto() and quire_kv_layers_parse(). */
+int quire_kv_args_resolve(const quire_kv_args *args, const quire_model_desc *desc,
+                          quire_kv_pair *pairs, quire_error *err);
+
+/* What was chosen, for people: "q8:q4", "auto 4.50 -> 4.47 bits: q8 in 4 layers, q4 in 18".
+ * Returns buffer. */
+char *quire_kv_args_text(const quire_kv_args *args, const quire_model_desc *desc,
+                         const quire_kv_pair *pairs, char *buffer, size_t buffer_bytes);
+
+#endif /* QUIRE_CLI_KV_ARGS_H */

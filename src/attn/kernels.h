@@ -124,7 +124,8 @@ const quire_attn_kernels *quire_attn_kernels_avx2_plain(void);
 const quire_attn_kernels *quire_attn_kernels_avx512_plain(void);
 const quire_attn_kernels *quire_attn_kernels_avx512_vnni(void); /* VNNI if present, never VBMI */
 #elif defined(__aarch64__)
-const quire_attn_kernels *quire_attn_kernels_neon(void);
+const quire_attn_kernels *quire_attn_kernels_neon(void);       /* sdot if present */
+const quire_attn_kernels *quire_attn_kernels_neon_plain(void); /* without it; the same bits */
 #endif
 
 /* The set of a named ISA ("portable", "avx2", "avx512", "neon"); NULL when this build or CPU lacks

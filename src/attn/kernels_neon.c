@@ -1,14 +1,17 @@
 /* kernels_neon.c - the NEON kernel set: dispatch by format, query packing, softmax.
  *
- * There is no second set with the dot-product extension: sdot multiplies bytes, and q8 has 15 bits
- * of q and P (kernels.h). In two planes of bytes they would take half the multiplications and twice
- * the accumulators; the largest P, 32767, does not even split into two signed bytes. Whether that
- * is faster has to be measured on such a processor first: what qemu runs has no speed of its own.
+ * Sealed formats use the dot-product extension where the processor has it. q8 does not: sdot
+ * multiplies bytes, and q8 has 15 bits of q and P (kernels.h). In two planes of bytes they would
+ * take half the multiplications and twice the accumulators; the largest P, 32767, does not even
+ * split into two signed bytes. Whether that is faster has to be measured on such a processor first:
+ * what qemu runs has no speed of its own.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels_neon.h"
 #include "attn/attn_math.h"
 #include "attn/q8_pack.h"
+#include "attn/sealed_pack.h"
+#include "base/cpu.h"
 
 #define TILE QUIRE_TILE_TOKENS
 #define REGS (TILE / 4u)
@@ -88,21 +91,16 @@ static void softmax(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_e
 
 static size_t q_bytes(quire_format format, uint32_t d)
 {
-    return quire_neon_q_bytes(format, d);
+    return quire_format_is_sealed(format) ? quire_neon_sealed_q_bytes(d)
+                                          : quire_neon_q_bytes(format, d);
 }
 
-static void q_pack(quire_format format, uint32_t d, float scale, const float *q, void *packed)
+static void q_pack_q8(uint32_t d, float scale, const float *q, void *packed)
 {
     quire_neon_q8_header *header = packed;
     int16_t *pairs = (int16_t *)(void *)((char *)packed + sizeof(*header));
     int32_t sum = 0;
 
-    if (format != QUIRE_FORMAT_Q8) {
-        for (uint32_t i = 0; i < d; i += 4) {
-            vst1q_f32((float *)packed + i, vmulq_n_f32(vld1q_f32(q + i), scale));
-        }
-        return;
-    }
     header->scale = quire_q8_pack_q(d, scale, q, pairs);
     for (uint32_t i = 0; i < d; i += 4) {
         int16_t second = pairs[i + 1];
@@ -114,19 +112,69 @@ static void q_pack(quire_format format, uint32_t d, float scale, const float *q,
     header->start = -64 * sum;
 }
 
+static void q_pack(quire_format format, uint32_t d, float scale, const float *q, void *packed)
+{
+    float *x = packed;
+
+    if (format == QUIRE_FORMAT_Q8) {
+        q_pack_q8(d, scale, q, packed);
+        return;
+    }
+    if (quire_format_is_sealed(format)) {
+        quire_neon_sealed_header *header = packed;
+        int8_t *n = (int8_t *)packed + quire_neon_sealed_weights_offset(d);
+
+        header->scale = quire_sealed_pack_q(d, scale, q, n);
+        x = (float *)(void *)(header + 1);
+    }
+    for (uint32_t i = 0; i < d; i += 4) {
+        vst1q_f32(x + i, vmulq_n_f32(vld1q_f32(q + i), scale));
+    }
+}
+
 static void qk(const quire_attn_qk *args)
 {
-    args->format == QUIRE_FORMAT_Q8 ? quire_neon_qk_q8(args) : quire_neon_qk_float(args);
+    if (args->format == QUIRE_FORMAT_Q8) {
+        quire_neon_qk_q8(args);
+    } else if (quire_format_is_sealed(args->format)) {
+        quire_neon_qk_sealed(args);
+    } else {
+        quire_neon_qk_float(args);
+    }
 }
 
 static void pv(const quire_attn_pv *args)
 {
-    args->format == QUIRE_FORMAT_Q8 ? quire_neon_pv_q8(args) : quire_neon_pv_float(args);
+    if (args->format == QUIRE_FORMAT_Q8) {
+        quire_neon_pv_q8(args);
+    } else if (quire_format_is_sealed(args->format)) {
+        quire_neon_pv_sealed(args);
+    } else {
+        quire_neon_pv_float(args);
+    }
 }
 
-const quire_attn_kernels *quire_attn_kernels_neon(void)
+static void qk_dotprod(const quire_attn_qk *args)
+{
+    quire_format_is_sealed(args->format) ? quire_neon_qk_sealed_dotprod(args) : qk(args);
+}
+
+static void pv_dotprod(const quire_attn_pv *args)
+{
+    quire_format_is_sealed(args->format) ? quire_neon_pv_sealed_dotprod(args) : pv(args);
+}
+
+const quire_attn_kernels *quire_attn_kernels_neon_plain(void)
 {
     static const quire_attn_kernels kernels = { "neon", q_bytes, q_pack, qk, softmax, pv };
 
     return &kernels;
+}
+
+const quire_attn_kernels *quire_attn_kernels_neon(void)
+{
+    static const quire_attn_kernels kernels = { "neon",     q_bytes, q_pack,
+                                                qk_dotprod, softmax, pv_dotprod };
+
+    return quire_cpu_get()->has_neon_dotprod ? &kernels : quire_attn_kernels_neon_plain();
 }

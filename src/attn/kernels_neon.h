@@ -29,12 +29,34 @@ typedef struct quire_neon_q8_header {
     char unused[56];
 } quire_neon_q8_header;
 
+/* Start of a packed query row of a sealed format, before f32 x[d] and int8 n[d]. */
+typedef struct quire_neon_sealed_header {
+    float scale;
+    char unused[60];
+} quire_neon_sealed_header;
+
 void quire_neon_qk_float(const quire_attn_qk *args);
 void quire_neon_pv_float(const quire_attn_pv *args);
 void quire_neon_qk_q8(const quire_attn_qk *args);
 void quire_neon_pv_q8(const quire_attn_pv *args);
+void quire_neon_qk_sealed(const quire_attn_qk *args);
+void quire_neon_pv_sealed(const quire_attn_pv *args);
+void quire_neon_qk_sealed_dotprod(const quire_attn_qk *args);
+void quire_neon_pv_sealed_dotprod(const quire_attn_pv *args);
 
-/* Bytes between packed query rows. */
+/* Bytes before the integers of a packed query row of a sealed format. */
+QUIRE_NEON_INLINE size_t quire_neon_sealed_weights_offset(uint32_t d)
+{
+    return sizeof(quire_neon_sealed_header) + d * sizeof(float);
+}
+
+/* Bytes between packed query rows of a sealed format. */
+QUIRE_NEON_INLINE size_t quire_neon_sealed_q_bytes(uint32_t d)
+{
+    return (quire_neon_sealed_weights_offset(d) + d + 63u) & ~(size_t)63u;
+}
+
+/* Bytes between packed query rows of f32, f16, bf16 and q8. */
 QUIRE_NEON_INLINE size_t quire_neon_q_bytes(quire_format format, uint32_t d)
 {
     size_t bytes = format == QUIRE_FORMAT_Q8 ? sizeof(quire_neon_q8_header) + d * sizeof(int16_t)

@@ -1,7 +1,8 @@
 /* cpu.c - CPU feature detection.
  *
  * The compiler's __builtin_cpu_supports checks the OS's saved state too (XGETBV). gcc 12 knows no
- * name for AVX-VNNI, so that one bit is read from CPUID leaf 7.1.
+ * name for AVX-VNNI, so that one bit is read from CPUID leaf 7.1. On AArch64 the kernel says what
+ * there is beyond the baseline.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/cpu.h"
@@ -10,6 +11,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 static quire_cpu cpu;
@@ -37,6 +41,9 @@ static void detect(void)
     cpu.has_avx512_vbmi = cpu.has_avx512_vnni && __builtin_cpu_supports("avx512vbmi");
 #elif defined(__aarch64__)
     cpu.has_neon = true;
+#if defined(__linux__)
+    cpu.has_neon_dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#endif
 #endif
 }
 

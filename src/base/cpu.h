@@ -11,8 +11,9 @@ typedef struct quire_cpu {
     bool has_avx_vnni; /* VEX-encoded dot products */
     bool has_avx512;   /* F + BW + VL + DQ, with OS support */
     bool has_avx512_vnni;
-    bool has_avx512_vbmi; /* and VNNI */
-    bool has_neon; /* AArch64 baseline */
+    bool has_avx512_vbmi;  /* and VNNI */
+    bool has_neon;         /* AArch64 baseline */
+    bool has_neon_dotprod; /* sdot and udot */
 } quire_cpu;
 
 /* Memory: static. Thread: any. */

@@ -114,21 +114,20 @@ static inline float dot(const float *a, const float *b, uint32_t d)
 typedef struct row_work {
     uint32_t d;
     float y[QUIRE_HEAD_DIM_MAX];
-    int32_t found[QUIRE_HEAD_DIM_MAX]; /* cells */
+    int32_t at[QUIRE_HEAD_DIM_MAX];    /* cells */
+    int32_t found[QUIRE_HEAD_DIM_MAX]; /* what they hold */
     float levels[QUIRE_HEAD_DIM_MAX];
 } row_work;
 
 static inline void levels_find(const row_coder *coder, row_work *row, float factor)
 {
-    int32_t at[QUIRE_HEAD_DIM_MAX];
-
     for (uint32_t i = 0; i < row->d; i++) {
         float cell = fabsf(row->y[i] * (2.0f * factor));
 
-        at[i] = (int32_t)(cell < (float)(CELLS - 1) ? cell : (float)(CELLS - 1));
+        row->at[i] = (int32_t)(cell < (float)(CELLS - 1) ? cell : (float)(CELLS - 1));
     }
     for (uint32_t i = 0; i < row->d; i++) {
-        row->found[i] = coder->cells[at[i]];
+        row->found[i] = coder->cells[row->at[i]];
     }
     for (uint32_t i = 0; i < row->d; i++) {
         row->levels[i] = copysignf((float)(row->found[i] >> 8), row->y[i]);
@@ -136,12 +135,16 @@ static inline void levels_find(const row_coder *coder, row_work *row, float fact
 }
 
 /* The codes found; those of negative numbers mirror the others. */
-static inline void codes_take(const row_coder *coder, const row_work *row, uint8_t *codes)
+static inline void codes_take(const row_coder *coder, row_work *row, uint8_t *codes)
 {
-    for (uint32_t i = 0; i < row->d; i++) {
-        uint32_t sign = 0u - (quire_f32_bits(row->y[i]) >> 31);
+    uint32_t mirror = coder->n_levels - 1;
+    uint32_t d = row->d;
 
-        codes[i] = (uint8_t)((uint32_t)row->found[i] ^ (sign & (coder->n_levels - 1)));
+    for (uint32_t i = 0; i < d; i++) {
+        row->found[i] ^= (int32_t)(mirror & (0u - (quire_f32_bits(row->y[i]) >> 31)));
+    }
+    for (uint32_t i = 0; i < d; i++) {
+        codes[i] = (uint8_t)row->found[i];
     }
 }
 
@@ -175,7 +178,7 @@ static inline uint16_t row_fit(const row_coder *coder, row_work *row, uint8_t *c
         return 0;
     }
     for (uint32_t i = 0; i < row->d; i++) {
-        row->y[i] *= 127.0f / max;
+        row->y[i] = row->y[i] * (127.0f / max) + 0.0f; /* zeros have no sign */
     }
     levels_find(coder, row, factor_find(coder, row));
     codes_take(coder, row, codes);
@@ -184,7 +187,7 @@ static inline uint16_t row_fit(const row_coder *coder, row_work *row, uint8_t *c
         (max / 127.0f));
 }
 
-/* mean: NULL = none. Rows of scale 0 or NaN get the smallest positive level throughout. */
+/* Rows of scale 0 or NaN get the smallest positive level throughout. */
 static inline uint16_t row_encode(const row_coder *coder, uint32_t d, const float *x,
                                   const float *mean, uint8_t *codes)
 {
@@ -193,8 +196,8 @@ static inline uint16_t row_encode(const row_coder *coder, uint32_t d, const floa
 
     row.d = d;
     if (row_is_finite(x, d)) {
-        for (uint32_t i = 0; i < d; i++) { /* adding 0 makes -0 of a row without mean a 0 */
-            row.y[i] = clamp(mean != NULL ? x[i] - mean[i] : x[i], ROW_MAX) + 0.0f;
+        for (uint32_t i = 0; i < d; i++) {
+            row.y[i] = clamp(x[i] - mean[i], ROW_MAX);
         }
         scale = row_fit(coder, &row, codes);
     }
@@ -265,7 +268,7 @@ static inline uint32_t planes_of(quire_format format, quire_side side, uint32_t 
 typedef struct sealed_tile {
     uint32_t d;
     row_coder coder;
-    const float *mean; /* NULL: not centred */
+    float mean[QUIRE_HEAD_DIM_MAX]; /* zeros where not centred */
     sealed_plane planes[2];
     uint32_t n_planes;
 } sealed_tile;
@@ -277,10 +280,12 @@ static inline void k_plane_store(const sealed_plane *plane, uint32_t d, uint32_t
     uint32_t *unit = (uint32_t *)(void *)((char *)tile + plane->offset) + t;
 
     for (uint32_t w = 0; w < d / WORD_CODES; w += plane->per_unit, unit += TILE) {
-        *unit = 0;
+        uint32_t gathered = 0;
+
         for (uint32_t m = 0; m < plane->per_unit; m++) {
-            *unit |= (words[w + m] >> plane->shift & plane->mask) << (plane->bits * m);
+            gathered |= (words[w + m] >> plane->shift & plane->mask) << (plane->bits * m);
         }
+        *unit = gathered;
     }
 }
 
@@ -365,13 +370,14 @@ static inline void tile_encode_v(const sealed_tile *to, const quire_tile_rows *r
 static inline void tile_encode(quire_format format, quire_side side, const quire_tile_rows *rows,
                                const float *x, void *tile)
 {
-    float mean[QUIRE_HEAD_DIM_MAX];
-    sealed_tile to = { .d = rows->d };
+    sealed_tile to;
 
+    to.d = rows->d;
     row_coder_init(&to.coder, format, side);
     if (quire_sealed_is_centred(format, side)) {
-        mean_encode(rows, x, tile, mean);
-        to.mean = mean;
+        mean_encode(rows, x, tile, to.mean);
+    } else {
+        memset(to.mean, 0, sizeof(to.mean));
     }
     to.n_planes = planes_of(format, side, rows->d, to.planes);
     (side == QUIRE_SIDE_K ? tile_encode_k : tile_encode_v)(&to, rows, x, tile);

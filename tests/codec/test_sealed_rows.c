@@ -162,6 +162,107 @@ static void test_nearest_levels_and_length(void **state)
     sealed_for_each(check_fit);
 }
 
+/* The sum of products as the format defines it: 16 lanes, then halves. */
+static float lanes_dot(const float *a, const float *b, uint32_t d)
+{
+    float lanes[16] = { 0 };
+
+    for (uint32_t i = 0; i < d; i++) {
+        lanes[i % 16] += a[i] * b[i];
+    }
+    for (uint32_t n = 8; n >= 1; n /= 2) {
+        for (uint32_t l = 0; l < n; l++) {
+            lanes[l] += lanes[l + n];
+        }
+    }
+    return lanes[0];
+}
+
+/* Code whose level is nearest to z; of two the one of larger magnitude. */
+static uint32_t nearest(const int8_t *levels, uint32_t n, float z)
+{
+    uint32_t best = 0;
+
+    for (uint32_t k = 1; k < n; k++) {
+        float was = fabsf(z - (float)levels[best]);
+        float is = fabsf(z - (float)levels[k]);
+
+        best = is < was || (is == was && abs(levels[k]) > abs(levels[best])) ? k : best;
+    }
+    return best;
+}
+
+/* A row encoded by searching, step by step as src/codec/sealed_body.h says. Returns the scale. */
+static float search_row(const sealed_fixture *f, const float *x, uint8_t *codes)
+{
+    const int8_t *levels = quire_sealed_levels(f->format, f->side);
+    uint32_t n = quire_sealed_n_levels(f->format);
+    uint32_t d = f->rows.d;
+    uint32_t n_starts;
+    const float *starts = quire_sealed_starts(f->format, &n_starts);
+    float y[128];
+    float found[128];
+    float max = 0.0f;
+    float best = 0.0f;
+    float factor = 0.0f;
+
+    for (uint32_t i = 0; i < d; i++) {
+        max = fmaxf(max, fabsf(x[i]));
+    }
+    for (uint32_t i = 0; i < d; i++) {
+        y[i] = x[i] * (127.0f / max);
+    }
+    for (uint32_t k = 0; k <= n_starts; k++) {
+        float by = k < n_starts ? starts[k] : factor;
+        float gain;
+
+        for (uint32_t i = 0; i < d; i++) {
+            codes[i] = (uint8_t)nearest(levels, n, y[i] * by);
+            found[i] = (float)levels[codes[i]];
+        }
+        gain = lanes_dot(y, found, d);
+        gain = gain * gain / lanes_dot(found, found, d);
+        if (k < n_starts && gain > best) {
+            best = gain;
+            factor = lanes_dot(found, found, d) / lanes_dot(y, found, d);
+        }
+    }
+    return sqrtf(lanes_dot(y, y, d) / lanes_dot(found, found, d)) * (max / 127.0f);
+}
+
+/* Every code and scale is what the search finds; in every third tile values are small integers, so
+ * that many lie between two levels. */
+static void check_search(quire_format format, quire_side side)
+{
+    static const uint32_t dims[] = { 8, 40, 64, 72, 128 };
+
+    for (uint32_t n = 0; n < 15 && !quire_sealed_is_centred(format, side); n++) {
+        sealed_fixture f = sealed_take(format, side, dims[n % 5], 128);
+        uint8_t codes[128];
+
+        sealed_fill(&f, &rng, 0);
+        for (size_t i = 0; i < (size_t)TILE * 128 && n % 3 == 0; i++) {
+            f.x[i] = rintf(20.0f * f.x[i]);
+        }
+        sealed_tile_encode(quire_codec_get(), &f);
+        for (uint32_t t = 0; t < TILE; t++) {
+            float scale = search_row(&f, sealed_row(&f, t), codes);
+
+            assert_int_equal(sealed_scale_bits(&f, t), quire_f32_to_f16(scale));
+            for (uint32_t i = 0; i < f.rows.d; i++) {
+                assert_true(sealed_code(&f, i, t) == codes[i] || sealed_row(&f, t)[i] == 0.0f);
+            }
+        }
+        sealed_release(&f);
+    }
+}
+
+static void test_rows_by_search(void **state)
+{
+    (void)state;
+    sealed_for_each(check_search);
+}
+
 /* An offset common to all tokens costs nothing where the tile is centred: the same scales and
  * codes, and only the mean tells. Values are multiples of 2^-6, so that sums are exact. */
 static void check_offset(quire_format format, quire_side side)
@@ -370,6 +471,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_error_on_normal_rows),
         cmocka_unit_test(test_nearest_levels_and_length),
+        cmocka_unit_test(test_rows_by_search),
         cmocka_unit_test(test_centring_is_exact),
         cmocka_unit_test(test_damaged_rows),
         cmocka_unit_test(test_zero_rows),

@@ -31,81 +31,119 @@ static inline __m512 exp_of_nonpositive(__mmask16 lanes, __m512 x)
     return _mm512_maskz_scalef_ps(is_normal, q, n);
 }
 
-/* The bits of slots 16 * i .. 16 * i + 15. */
-static inline __mmask16 slots(uint64_t visible, uint32_t i)
+/* Up to 4 rows of a call, which share registers for what concerns a row as a whole: row r has lanes
+ * 4r .. 4r + 3. */
+typedef struct softmax_rows {
+    float *s;
+    float *m;
+    float *l;
+    float *rescale;
+    uint64_t visible[4]; /* slots, as bits */
+} softmax_rows;
+
+/* The first n of 4 numbers, each in 4 lanes. */
+QUIRE_AVX512_INLINE __m512 spread(uint32_t n, const float *x)
 {
-    return (__mmask16)(visible >> (16 * i));
+    const __m512i rows = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+
+    return _mm512_permutexvar_ps(rows, _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), x));
 }
 
-/* The largest visible logit; NaN does not count (vmaxps gives its second operand then). */
-static inline float row_max(const float *s, uint64_t visible)
+/* The reverse. */
+QUIRE_AVX512_INLINE void store_rows(uint32_t n, float *to, __m512 x)
 {
-    __m512 top = _mm512_set1_ps(-INFINITY);
+    const __m512i lanes = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
 
-    for (uint32_t i = 0; i < REGS; i++) {
-        top = _mm512_mask_max_ps(top, slots(visible, i), _mm512_load_ps(s + 16 * i), top);
-    }
-    return _mm512_reduce_max_ps(top);
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1), _mm512_permutexvar_ps(lanes, x));
 }
 
-/* Logits to weights; returns their sum. */
-static inline float row_weights(float *s, uint64_t visible, float max)
+/* The largest visible logit of each row; NaN does not count (vmaxps gives its second operand then).
+ */
+QUIRE_AVX512_INLINE __m512 rows_max(uint32_t n, bool is_whole, const softmax_rows *rows)
 {
-    __m512 p[REGS];
-
-    for (uint32_t i = 0; i < REGS; i++) {
-        __m512 x = _mm512_sub_ps(_mm512_load_ps(s + 16 * i), _mm512_set1_ps(max));
-
-        p[i] = exp_of_nonpositive(slots(visible, i), x);
-        _mm512_store_ps(s + 16 * i, p[i]);
-    }
-    return quire_avx512_sum(_mm512_add_ps(_mm512_add_ps(p[0], p[1]), _mm512_add_ps(p[2], p[3])));
-}
-
-/* Up to 16 rows: one lane each for what concerns a row as a whole. */
-static void softmax_16(uint32_t n, uint32_t slot_begin, const uint32_t *slot_end, float *s,
-                       float *m, float *l, float *rescale)
-{
-    const __mmask16 rows = (__mmask16)((1u << n) - 1);
-    _Alignas(64) float top[16];
-    _Alignas(64) float sum[16];
-    __m512 old = _mm512_maskz_loadu_ps(rows, m);
-    __m512 max;
-    __m512 factor;
+    __m512 top[4];
 
     for (uint32_t r = 0; r < n; r++) {
-        top[r] =
-            row_max(s + r * QUIRE_TILE_TOKENS, quire_avx512_slot_mask(slot_begin, slot_end[r]));
+        top[r] = _mm512_set1_ps(-INFINITY);
+        for (uint32_t i = 0; i < REGS; i++) {
+            __mmask16 slots = is_whole ? 0xffff : (__mmask16)(rows->visible[r] >> (16 * i));
+            __m512 x = _mm512_load_ps(rows->s + r * QUIRE_TILE_TOKENS + 16 * i);
+
+            top[r] = _mm512_mask_max_ps(top[r], slots, x, top[r]);
+        }
     }
-    max = _mm512_max_ps(old, _mm512_maskz_load_ps(rows, top));
-    _mm512_mask_storeu_ps(m, rows, max);
+    for (uint32_t r = n; r < 4; r++) {
+        top[r] = top[0];
+    }
+    return quire_avx512_max_4_ps(top);
+}
+
+/* Logits to weights; returns the rows' sums. */
+QUIRE_AVX512_INLINE __m512 rows_weights(uint32_t n, bool is_whole, const softmax_rows *rows,
+                                        __m512 max)
+{
+    __m512 sum[4];
+
+    for (uint32_t r = 0; r < n; r++) {
+        __m512 row_max = quire_avx512_row_of_4(max, r);
+        __m512 p[REGS];
+
+        for (uint32_t i = 0; i < REGS; i++) {
+            __mmask16 slots = is_whole ? 0xffff : (__mmask16)(rows->visible[r] >> (16 * i));
+            float *s = rows->s + r * QUIRE_TILE_TOKENS + 16 * i;
+
+            p[i] = exp_of_nonpositive(slots, _mm512_sub_ps(_mm512_load_ps(s), row_max));
+            _mm512_store_ps(s, p[i]);
+        }
+        sum[r] = _mm512_add_ps(_mm512_add_ps(p[0], p[1]), _mm512_add_ps(p[2], p[3]));
+    }
+    for (uint32_t r = n; r < 4; r++) {
+        sum[r] = sum[0];
+    }
+    return quire_avx512_sum_4(sum);
+}
+
+QUIRE_AVX512_INLINE void softmax_block(uint32_t n, bool is_whole, const softmax_rows *rows)
+{
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+    __m512 old = spread(n, rows->m);
+    __m512 max = _mm512_max_ps(old, rows_max(n, is_whole, rows));
+    __m512 factor;
+    __m512 sum;
+
+    store_rows(n, rows->m, max);
 
     /* A row whose maximum stays keeps its sums, also when it is -Inf: nothing seen so far. There
      * 0 stands in for the maximum, so that -Inf logits give 0 and not NaN. */
-    factor = exp_of_nonpositive(rows, _mm512_sub_ps(old, max));
+    sum = rows_weights(n, is_whole, rows,
+                       _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(max, none, _CMP_NEQ_UQ), max));
+    factor = exp_of_nonpositive(0xffff, _mm512_sub_ps(old, max));
     factor =
         _mm512_mask_mov_ps(factor, _mm512_cmp_ps_mask(old, max, _CMP_EQ_OQ), _mm512_set1_ps(1.0f));
-    max = _mm512_mask_mov_ps(max, _mm512_cmp_ps_mask(max, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ),
-                             _mm512_setzero_ps());
-    _mm512_mask_storeu_ps(rescale, rows, factor);
-    _mm512_store_ps(top, max);
-    for (uint32_t r = 0; r < n; r++) {
-        sum[r] = row_weights(s + r * QUIRE_TILE_TOKENS,
-                             quire_avx512_slot_mask(slot_begin, slot_end[r]), top[r]);
-    }
-    _mm512_mask_storeu_ps(
-        l, rows,
-        _mm512_fmadd_ps(_mm512_maskz_loadu_ps(rows, l), factor, _mm512_maskz_load_ps(rows, sum)));
+    store_rows(n, rows->rescale, factor);
+    store_rows(n, rows->l, _mm512_fmadd_ps(spread(n, rows->l), factor, sum));
 }
 
 static void softmax(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_end, float *s,
                     float *m, float *l, float *rescale)
 {
-    for (uint32_t row = 0; row < n_rows; row += 16) {
-        uint32_t n = n_rows - row < 16 ? n_rows - row : 16;
+    for (uint32_t row = 0; row < n_rows; row += 4) {
+        uint32_t n = n_rows - row < 4 ? n_rows - row : 4;
+        softmax_rows rows = { .s = s + row * (size_t)QUIRE_TILE_TOKENS,
+                              .m = m + row,
+                              .l = l + row,
+                              .rescale = rescale + row };
+        uint64_t all = ~(uint64_t)0;
 
-        softmax_16(n, slot_begin, slot_end + row, s + row * (size_t)QUIRE_TILE_TOKENS, m + row,
-                   l + row, rescale + row);
+        for (uint32_t r = 0; r < n; r++) {
+            rows.visible[r] = quire_avx512_slot_mask(slot_begin, slot_end[row + r]);
+            all &= rows.visible[r];
+        }
+        if (all == ~(uint64_t)0) {
+            QUIRE_AVX512_UP_TO_4(n, softmax_block, true, &rows);
+        } else {
+            QUIRE_AVX512_UP_TO_4(n, softmax_block, false, &rows);
+        }
     }
 }
 
@@ -135,15 +173,23 @@ static void q_pack(quire_format format, uint32_t d, float scale, const float *q,
 #define KERNELS_BY_FORMAT(suffix, q8_suffix, sealed_suffix)                                        \
     static void qk##suffix(const quire_attn_qk *args)                                              \
     {                                                                                              \
-        quire_format_is_sealed(args->format) ? quire_avx512_qk_sealed##sealed_suffix(args)         \
-        : args->format == QUIRE_FORMAT_Q8    ? quire_avx512_qk_q8##q8_suffix(args)                 \
-                                             : quire_avx512_qk_float(args);                           \
+        if (quire_format_is_sealed(args->format)) {                                                \
+            quire_avx512_qk_sealed##sealed_suffix(args);                                           \
+        } else if (args->format == QUIRE_FORMAT_Q8) {                                              \
+            quire_avx512_qk_q8##q8_suffix(args);                                                   \
+        } else {                                                                                   \
+            quire_avx512_qk_float(args);                                                           \
+        }                                                                                          \
     }                                                                                              \
     static void pv##suffix(const quire_attn_pv *args)                                              \
     {                                                                                              \
-        quire_format_is_sealed(args->format) ? quire_avx512_pv_sealed##sealed_suffix(args)         \
-        : args->format == QUIRE_FORMAT_Q8    ? quire_avx512_pv_q8##q8_suffix(args)                 \
-                                             : quire_avx512_pv_float(args);                           \
+        if (quire_format_is_sealed(args->format)) {                                                \
+            quire_avx512_pv_sealed##sealed_suffix(args);                                           \
+        } else if (args->format == QUIRE_FORMAT_Q8) {                                              \
+            quire_avx512_pv_q8##q8_suffix(args);                                                   \
+        } else {                                                                                   \
+            quire_avx512_pv_float(args);                                                           \
+        }                                                                                          \
     }
 
 KERNELS_BY_FORMAT(_plain, , )

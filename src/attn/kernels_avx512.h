@@ -165,6 +165,18 @@ QUIRE_AVX512_INLINE __m512 quire_avx512_sum_4(const __m512 x[4])
     return _mm512_add_ps(a, _mm512_permute_ps(a, 0xb1));
 }
 
+QUIRE_AVX512_INLINE __m512 quire_avx512_max_4_ps(const __m512 x[4])
+{
+    __m512 a = _mm512_max_ps(_mm512_shuffle_f32x4(x[0], x[1], 0x44),
+                             _mm512_shuffle_f32x4(x[0], x[1], 0xee));
+    __m512 b = _mm512_max_ps(_mm512_shuffle_f32x4(x[2], x[3], 0x44),
+                             _mm512_shuffle_f32x4(x[2], x[3], 0xee));
+
+    a = _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    a = _mm512_max_ps(a, _mm512_permute_ps(a, 0x4e));
+    return _mm512_max_ps(a, _mm512_permute_ps(a, 0xb1));
+}
+
 /* As unsigned integers. */
 QUIRE_AVX512_INLINE __m512i quire_avx512_max_4(const __m512i x[4])
 {

@@ -36,6 +36,22 @@ static const _Alignas(64) uint8_t level_identity[64] = {
     44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63,
 };
 
+/* Shifts by step, in every lane. */
+#define LANES_OF(x)                                                                                \
+    {                                                                                              \
+        x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x                                             \
+    }
+typedef int32_t level_shifts[16];
+
+/* One bit: bits 2s, 2s + 1 (s = step % 4) to bits 4, 5. */
+static const _Alignas(64) level_shifts one_bit_left[4] = { LANES_OF(4), LANES_OF(2), LANES_OF(0),
+                                                           LANES_OF(0) };
+static const _Alignas(64) level_shifts one_bit_right[4] = { LANES_OF(0), LANES_OF(0), LANES_OF(0),
+                                                            LANES_OF(2) };
+/* Two bits: bits 4s .. 4s + 3 (s = step % 2) to bits 4-7, or to bits 0-3. */
+static const _Alignas(64) level_shifts two_bits_left[2] = { LANES_OF(4), LANES_OF(0) };
+static const _Alignas(64) level_shifts two_bits_right[2] = { LANES_OF(0), LANES_OF(4) };
+
 /* A look-up table for each quad. */
 typedef struct level_tables {
     __m512i quad[2];
@@ -48,13 +64,15 @@ typedef struct level_planes {
     size_t group_bytes; /* of the K tokens or V dimensions of one 32 bits */
 } level_planes;
 
-/* One step: where its registers lie, and how far to rotate their 32 bits so that the bits of the
- * step come where the index wants them. */
+/* One step: where its registers lie, and the shifts that bring its bits where the index wants them.
+ * Shifts of 32 bits, because rotations and shifts by one count for all are slower on Zen 5; what
+ * crosses the border of a byte lands in bits that do not count. */
 typedef struct level_step {
     const char *low;
     const char *high;
-    __m512i low_turn;
-    __m512i high_turn;
+    __m512i low_right;
+    __m512i high_left;
+    __m512i high_right;
 } level_step;
 
 /* K levels get an offset of 128, which makes them unsigned. */
@@ -100,18 +118,16 @@ QUIRE_AVX512_INLINE level_planes level_planes_of(quire_format format, quire_side
 QUIRE_AVX512_INLINE level_step level_step_of(quire_format format, const level_planes *planes,
                                              uint32_t step)
 {
-    static const int32_t one_bit[4] = { 4, 2, 0, 30 }; /* bits 2 * (step % 4) to bits 4-5 */
-    static const int32_t two_bits[2] = { 4, 0 };       /* bits 4 * (step % 2) to bits 4-7 */
-    static const int32_t four_bits[2] = { 0, 28 };     /* bits 4 * (step % 2) to bits 0-3 */
     uint32_t low_group = format == QUIRE_FORMAT_Q3 ? step / 2 : step;
     uint32_t high_group = format == QUIRE_FORMAT_Q6 ? step / 2 : step / 4;
 
     return (level_step){
         .low = planes->low + low_group * planes->group_bytes,
         .high = planes->high + high_group * planes->group_bytes,
-        .low_turn = _mm512_set1_epi32(four_bits[step % 2]),
-        .high_turn =
-            _mm512_set1_epi32(format == QUIRE_FORMAT_Q6 ? two_bits[step % 2] : one_bit[step % 4]),
+        .low_right = _mm512_load_si512(two_bits_right[step % 2]),
+        .high_left = _mm512_load_si512(format == QUIRE_FORMAT_Q6 ? two_bits_left[step % 2]
+                                                                 : one_bit_left[step % 4]),
+        .high_right = _mm512_load_si512(one_bit_right[step % 4]),
     };
 }
 
@@ -120,7 +136,7 @@ QUIRE_AVX512_INLINE void level_load(quire_format format, const level_tables *tab
                                     const level_step *step, __mmask16 lanes, uint32_t i,
                                     __m512i level[2])
 {
-    const int low_or_high = 0xca; /* of vpternlog: first ? second : third */
+    const int select = 0xe4; /* of vpternlog: third ? first : second */
     const __m512i is_low = _mm512_set1_epi8(15);
     __m512i low = _mm512_maskz_loadu_epi32(lanes, step->low + 64 * (size_t)i);
     __m512i high;
@@ -130,21 +146,33 @@ QUIRE_AVX512_INLINE void level_load(quire_format format, const level_tables *tab
         index[0] = low;
         index[1] = _mm512_srli_epi16(low, 4);
     } else {
-        high = _mm512_rolv_epi32(_mm512_maskz_loadu_epi32(lanes, step->high + 64 * (size_t)i),
-                                 step->high_turn);
-        if (format == QUIRE_FORMAT_Q3) {
-            low = _mm512_rolv_epi32(low, step->low_turn);
-        }
-        index[0] = _mm512_ternarylogic_epi32(is_low, low, high, low_or_high);
+        high = _mm512_maskz_loadu_epi32(lanes, step->high + 64 * (size_t)i);
+        high = _mm512_sllv_epi32(high, step->high_left);
+        high = format == QUIRE_FORMAT_Q6 ? high : _mm512_srlv_epi32(high, step->high_right);
+        low = format == QUIRE_FORMAT_Q3 ? _mm512_srlv_epi32(low, step->low_right) : low;
+        index[0] = _mm512_ternarylogic_epi32(low, high, is_low, select);
         index[1] = index[0];
         if (format != QUIRE_FORMAT_Q3) {
             low = _mm512_srli_epi16(low, 4);
             high = format == QUIRE_FORMAT_Q6 ? _mm512_srli_epi16(high, 2) : high;
-            index[1] = _mm512_ternarylogic_epi32(is_low, low, high, low_or_high);
+            index[1] = _mm512_ternarylogic_epi32(low, high, is_low, select);
         }
     }
     level[0] = SEALED_LOOK_UP(format, 0, tables->quad[0], index[0]);
     level[1] = SEALED_LOOK_UP(format, 1, tables->quad[1], index[1]);
+}
+
+/* All of 4 registers. */
+QUIRE_AVX512_INLINE void level_load_4(quire_format format, const level_tables *tables,
+                                      const level_step *step, __m512i level[2][QUIRE_AVX512_REGS])
+{
+    for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++) {
+        __m512i pair[2];
+
+        level_load(format, tables, step, 0xffff, i, pair);
+        level[0][i] = pair[0];
+        level[1][i] = pair[1];
+    }
 }
 
 #endif /* QUIRE_ATTN_KERNELS_AVX512_LEVELS_H */

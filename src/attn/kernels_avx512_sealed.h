@@ -58,6 +58,7 @@ typedef struct qk_block {
     size_t q_bytes;
     uint32_t row;
     quire_avx512_ahead ahead;
+    level_tables tables;
     __m512 k_scale[REGS];
 } qk_block;
 
@@ -78,35 +79,29 @@ QUIRE_AVX512_INLINE void qk_quad(uint32_t n, const int8_t *q, size_t q_bytes,
 QUIRE_AVX512_INLINE void qk_direct(quire_format format, uint32_t n, qk_block *block,
                                    const int8_t *q, __m512i acc[ROWS][REGS])
 {
-    const quire_attn_qk *args = block->args;
-    const level_planes planes = level_planes_of(format, QUIRE_SIDE_K, args->d, args->k_tile, 0);
-    const level_tables tables = level_tables_of(format, QUIRE_SIDE_K);
-    const bool is_twofold = n <= 2;
-    __m512i other[ROWS][REGS];
+    const level_planes planes =
+        level_planes_of(format, QUIRE_SIDE_K, block->args->d, block->args->k_tile, 0);
+    const level_tables tables = block->tables;
+    const uint32_t n_steps = block->args->d / STEP;
+    const uint32_t set = n <= 2 ? n : 0; /* rows from one set of accumulators to the next */
 
-    for (uint32_t r = 0; r < n && is_twofold; r++) {
+    for (uint32_t r = 0; r < set; r++) {
         for (uint32_t i = 0; i < REGS; i++) {
-            other[r][i] = _mm512_setzero_si512();
+            acc[set + r][i] = _mm512_setzero_si512();
         }
     }
-    for (uint32_t s = 0; s < args->d / STEP; s++) {
+    for (uint32_t s = 0; s < n_steps; s++) {
         const level_step step = level_step_of(format, &planes, s);
         __m512i level[2][REGS];
 
         quire_avx512_prefetch(&block->ahead, REGS * step_bytes(format));
-        for (uint32_t i = 0; i < REGS; i++) {
-            __m512i pair[2];
-
-            level_load(format, &tables, &step, 0xffff, i, pair);
-            level[0][i] = pair[0];
-            level[1][i] = pair[1];
-        }
+        level_load_4(format, &tables, &step, level);
         qk_quad(n, q + s * STEP, block->q_bytes, level[0], acc);
-        qk_quad(n, q + s * STEP + QUAD, block->q_bytes, level[1], is_twofold ? other : acc);
+        qk_quad(n, q + s * STEP + QUAD, block->q_bytes, level[1], acc + set);
     }
-    for (uint32_t r = 0; r < n && is_twofold; r++) {
+    for (uint32_t r = 0; r < set; r++) {
         for (uint32_t i = 0; i < REGS; i++) {
-            acc[r][i] = _mm512_add_epi32(acc[r][i], other[r][i]);
+            acc[r][i] = _mm512_add_epi32(acc[r][i], acc[set + r][i]);
         }
     }
 }
@@ -126,18 +121,17 @@ QUIRE_AVX512_INLINE void qk_expanded(uint32_t n, const qk_block *block, const in
     }
 }
 
-/* sum_i x_i * mean_i of each row. */
-QUIRE_AVX512_INLINE void mean_logits(uint32_t n, const qk_block *block, const char *packed,
-                                     float logit[ROWS])
+/* sum_i x_i * mean_i of n <= 4 rows: row r has lanes 4r .. 4r + 3. */
+QUIRE_AVX512_INLINE __m512 mean_logits(uint32_t n, const qk_block *block, const char *packed)
 {
     const uint32_t d = block->args->d;
     const bool is_centred = quire_sealed_is_centred(block->args->format, QUIRE_SIDE_K);
     const uint16_t *mean =
         (const void *)((const char *)block->args->k_tile + QUIRE_SEALED_SCALES_BYTES);
     const char *x = packed + quire_avx512_sealed_x_offset(d);
-    __m512 sum[ROWS];
+    __m512 sum[4];
 
-    for (uint32_t r = 0; r < n; r++) {
+    for (uint32_t r = 0; r < 4; r++) {
         sum[r] = _mm512_setzero_ps();
     }
     for (uint32_t c = 0; is_centred && c < d; c += 16) {
@@ -150,9 +144,7 @@ QUIRE_AVX512_INLINE void mean_logits(uint32_t n, const qk_block *block, const ch
             sum[r] = _mm512_fmadd_ps(_mm512_load_ps(from), m, sum[r]);
         }
     }
-    for (uint32_t r = 0; r < n; r++) {
-        logit[r] = quire_avx512_sum(sum[r]);
-    }
+    return quire_avx512_sum_4(sum);
 }
 
 QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, qk_block *block)
@@ -160,10 +152,11 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, qk_block *bloc
     const quire_attn_qk *args = block->args;
     const char *packed = (const char *)args->packed + block->row * block->q_bytes;
     const int8_t *q = (const int8_t *)packed + sizeof(quire_avx512_sealed_header);
-    float mean_logit[ROWS];
+    __m512 mean[2];
     __m512i acc[ROWS][REGS];
 
-    mean_logits(n, block, packed, mean_logit);
+    mean[0] = mean_logits(n < 4 ? n : 4, block, packed);
+    mean[1] = n > 4 ? mean_logits(n - 4, block, packed + 4 * block->q_bytes) : mean[0];
     for (uint32_t r = 0; r < n; r++) {
         const quire_avx512_sealed_header *header = (const void *)(packed + r * block->q_bytes);
 
@@ -178,12 +171,13 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, qk_block *bloc
     }
     for (uint32_t r = 0; r < n; r++) {
         const quire_avx512_sealed_header *header = (const void *)(packed + r * block->q_bytes);
+        __m512 mean_logit = quire_avx512_row_of_4(mean[r / 4], r % 4);
         float *s = args->s + (block->row + r) * (size_t)QUIRE_TILE_TOKENS;
 
         for (uint32_t i = 0; i < REGS; i++) {
             __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][i]), _mm512_set1_ps(header->scale));
 
-            x = _mm512_fmadd_ps(x, block->k_scale[i], _mm512_set1_ps(mean_logit[r]));
+            x = _mm512_fmadd_ps(x, block->k_scale[i], mean_logit);
             x = args->accumulate ? _mm512_add_ps(_mm512_load_ps(s + 16 * i), x) : x;
             _mm512_store_ps(s + 16 * i, x);
         }
@@ -192,6 +186,7 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, qk_block *bloc
 
 QUIRE_AVX512_INLINE void qk_few(quire_format format, qk_block *block)
 {
+    block->tables = level_tables_of(format, QUIRE_SIDE_K);
     while (block->row < block->args->n_rows) {
         uint32_t n = quire_avx512_next_4(block->args->n_rows - block->row);
 
@@ -270,6 +265,7 @@ typedef struct pv_block {
     uint32_t row;
     uint32_t dim;
     quire_avx512_ahead ahead;
+    level_tables tables;
     __m512 v_scale[REGS];
     _Alignas(64) float unit[(ROWS + 3) / 4][4][4]; /* 4 times the same */
     _Alignas(64) uint8_t weights[ROWS][QUIRE_TILE_TOKENS];
@@ -344,14 +340,13 @@ QUIRE_AVX512_INLINE void pv_direct(quire_format format, uint32_t n, pv_block *bl
     const quire_attn_pv *args = block->args;
     const level_planes planes =
         level_planes_of(format, QUIRE_SIDE_V, args->d, args->v_tile, block->dim);
-    const level_tables tables = level_tables_of(format, QUIRE_SIDE_V);
+    const level_tables tables = block->tables;
     const uint32_t end = (args->slot_end + STEP - 1) / STEP;
-    const bool is_twofold = n <= 2;
-    __m512i other[ROWS][REGS];
+    const uint32_t set = n <= 2 ? n : 0;
 
-    for (uint32_t r = 0; r < n && is_twofold; r++) {
+    for (uint32_t r = 0; r < set; r++) {
         for (uint32_t i = 0; i < REGS; i++) {
-            other[r][i] = _mm512_setzero_si512();
+            acc[set + r][i] = _mm512_setzero_si512();
         }
     }
     for (uint32_t s = args->slot_begin / STEP; s < end; s++) {
@@ -359,19 +354,13 @@ QUIRE_AVX512_INLINE void pv_direct(quire_format format, uint32_t n, pv_block *bl
         __m512i level[2][REGS];
 
         quire_avx512_prefetch(&block->ahead, REGS * step_bytes(format));
-        for (uint32_t i = 0; i < REGS; i++) {
-            __m512i pair[2];
-
-            level_load(format, &tables, &step, 0xffff, i, pair);
-            level[0][i] = pair[0];
-            level[1][i] = pair[1];
-        }
+        level_load_4(format, &tables, &step, level);
         pv_quad(n, REGS, block, s * STEP, level[0], acc);
-        pv_quad(n, REGS, block, s * STEP + QUAD, level[1], is_twofold ? other : acc);
+        pv_quad(n, REGS, block, s * STEP + QUAD, level[1], acc + set);
     }
-    for (uint32_t r = 0; r < n && is_twofold; r++) {
+    for (uint32_t r = 0; r < set; r++) {
         for (uint32_t i = 0; i < REGS; i++) {
-            acc[r][i] = _mm512_add_epi32(acc[r][i], other[r][i]);
+            acc[r][i] = _mm512_add_epi32(acc[r][i], acc[set + r][i]);
         }
     }
 }
@@ -449,6 +438,7 @@ QUIRE_AVX512_INLINE void pv_rows(uint32_t n, quire_format format, pv_block *bloc
 
 QUIRE_AVX512_INLINE void pv_few(quire_format format, pv_block *block)
 {
+    block->tables = level_tables_of(format, QUIRE_SIDE_V);
     while (block->row < block->args->n_rows) {
         uint32_t n = quire_avx512_next_4(block->args->n_rows - block->row);
 

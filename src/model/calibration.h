@@ -1,0 +1,78 @@
+/* calibration.h - what was measured of a model's KV formats, and the file that keeps it.
+ *
+ * `quire calibrate` measures how far the predictions move when one side (K or V) of one layer is
+ * stored in a format and everything else in f16, as a mean KL divergence of the logits. From these
+ * costs, which about add up, formats for any size follow (kv_allocate.h).
+ *
+ * The file is YAML, for people to read:
+ *
+ *   version: 1
+ *   fingerprint: 0123456789abcdef    quire_model_desc.fingerprint
+ *   model, text                      names, for people
+ *   n_ctx, n_chunks, n_scored        of the text; predictions that were compared
+ *   kv_recent, kv_sinks              tokens read in 8 bit meanwhile
+ *   measured: [q8, q3]               formats that were measured; the others follow from them
+ *   choice: 0-1=q8;*=q4              what was chosen then
+ *   layers:                          one entry per stored layer
+ *   - k: {q8: 0, q6: 4117, ...}      cost of each format in billionths of a nat
+ *     v: {...}
+ *
+ * A file is untrusted: parsing checks every value and that it is for this model.
+ *
+ * Thread: any; a calibration belongs to one thread.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_CALIBRATION_H
+#define QUIRE_MODEL_CALIBRATION_H
+
+#include "model/kv_allocate.h"
+
+#define QUIRE_CALIBRATION_VERSION   1u
+#define QUIRE_CALIBRATION_BYTES_MAX (1u << 20) /* of a file; 512 layers take a tenth */
+#define QUIRE_CALIBRATION_COST_MAX  1e3        /* nats; beyond any vocabulary's logarithm */
+
+typedef struct quire_calibration {
+    char model[128];
+    char text[128];
+    uint32_t n_ctx;
+    uint32_t n_chunks;
+    uint32_t n_scored;
+    uint32_t kv_recent;
+    uint32_t kv_sinks;
+    uint32_t measured; /* 1 << format */
+    uint32_t n_stored;
+    quire_kv_cost *costs; /* [n_stored]; INFINITY for formats that are no choice (bf16) */
+    quire_kv_pair *pairs; /* [n_stored] the choice */
+} quire_calibration;
+
+/* An empty one for a model: f32 and f16 cost nothing, q8 to q3 are INFINITY until they are set, all
+ * pairs f16. Errors: QUIRE_NOMEM. Memory: quire_calibration_fini(). */
+int quire_calibration_init(quire_calibration *out, const quire_model_desc *desc, quire_error *err);
+/* Zeros are fine. */
+void quire_calibration_fini(quire_calibration *calibration);
+
+/* Sum of the costs of a choice. */
+double quire_calibration_sum(const quire_calibration *calibration, const quire_kv_pair *pairs);
+
+/* The least costly formats of at most `bits` on average. pairs: [n_stored]. Errors: as
+ * quire_kv_allocate(). */
+int quire_calibration_choose(const quire_calibration *calibration, const quire_model_desc *desc,
+                             double bits, quire_kv_pair *pairs, quire_error *err);
+
+/* The smallest size, in steps of 1/64 bit, whose choice costs at most kld_max; all sides at f16 if
+ * need be. Errors: as quire_kv_allocate(). */
+int quire_calibration_bits_for(const quire_calibration *calibration, const quire_model_desc *desc,
+                               double kld_max, double *bits, quire_error *err);
+
+/* The file's text. Every q format needs a finite cost. Errors: QUIRE_NOMEM.
+ * Memory: free(*text). */
+int quire_calibration_format(const quire_calibration *calibration, const quire_model_desc *desc,
+                             char **text, size_t *text_bytes, quire_error *err);
+
+/* Read a file's text. On failure *out holds nothing. Messages do not name the file.
+ * Errors: QUIRE_CORRUPT (no such YAML, values out of range), QUIRE_UNSUPP (another version),
+ * QUIRE_INVAL (made for another model), QUIRE_NOMEM. Memory: quire_calibration_fini(). */
+int quire_calibration_parse(quire_calibration *out, const char *text, size_t text_bytes,
+                            const quire_model_desc *desc, quire_error *err);
+
+#endif /* QUIRE_MODEL_CALIBRATION_H */

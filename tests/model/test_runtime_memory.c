@@ -141,7 +141,7 @@ static quire_runtime_opts opts_small(void)
     return opts;
 }
 
-static void test_decode_does_not_allocate(void **state)
+static void decode_does_not_allocate(quire_format format)
 {
     quire_model *model = fixture_open(fixture_model_path(MODEL));
     quire_runtime_opts opts = opts_small();
@@ -152,8 +152,9 @@ static void test_decode_does_not_allocate(void **state)
     static int32_t tokens[128];
     int32_t token = 1;
 
-    (void)state;
     opts.n_threads = 2;
+    opts.k_format = opts.v_format = format;
+    opts.kv_recent = 0; /* hot pages of a sealed format come and go */
     sampling.temperature = 0.0f;
     arm(0);
     runtime = fixture_runtime(model, &opts);
@@ -177,6 +178,13 @@ static void test_decode_does_not_allocate(void **state)
     quire_sampler_destroy(sampler);
     quire_runtime_destroy(runtime);
     quire_model_close(model);
+}
+
+static void test_decode_does_not_allocate(void **state)
+{
+    (void)state;
+    decode_does_not_allocate(QUIRE_FORMAT_F32);
+    decode_does_not_allocate(QUIRE_FORMAT_Q4);
 }
 
 /* A table takes a leaf every QUIRE_LEAF_ENTRIES pages; with an extent and the two arrays of page
@@ -267,7 +275,7 @@ static void test_create_without_memory(void **state)
 }
 
 /* Two sequences, one of them a fork whose tail page must be copied, grow by new shapes. */
-static void test_step_without_memory(void **state)
+static void step_without_memory(quire_format format)
 {
     quire_model *model = fixture_open(fixture_model_path(MODEL));
     quire_runtime_opts opts = opts_small();
@@ -277,8 +285,9 @@ static void test_step_without_memory(void **state)
     unsigned n;
     bool is_failing = true;
 
-    (void)state;
     assert_non_null(expected);
+    opts.k_format = opts.v_format = format;
+    opts.kv_recent = opts.kv_sinks = 0;
     opts.kv_budget_bytes = 64u << 20;
     for (n = 1; is_failing && n < 1000; n++) {
         quire_runtime *runtime = fixture_runtime(model, &opts);
@@ -316,10 +325,17 @@ static void test_step_without_memory(void **state)
     quire_model_close(model);
 }
 
+static void test_step_without_memory(void **state)
+{
+    (void)state;
+    step_without_memory(QUIRE_FORMAT_F32);
+    step_without_memory(QUIRE_FORMAT_Q4);
+}
+
 static void test_small_calls_without_memory(void **state)
 {
     quire_model *model = fixture_open(fixture_model_path(MODEL));
-    const quire_runtime_opts opts = opts_small();
+    quire_runtime_opts opts = opts_small();
     const quire_sampler_opts sampling = QUIRE_SAMPLER_OPTS_INIT;
     const quire_chat_message message = { "user", "Hello" };
     quire_runtime *runtime = fixture_runtime(model, &opts);

@@ -128,6 +128,53 @@ static void run_counts_kv(void **state)
     }
 }
 
+/* A size becomes formats by layer; what is printed can be given back as --kv-layers. */
+static void run_chooses_formats(void **state)
+{
+    json_t *document = program_json(PROGRAM("run", "-m", program_model(), "-p", "a quire", "-n",
+                                            "200", "--ignore-eos", "--temp", "0", "--kv",
+                                            "auto:7.5", "--kv-recent", "0", "--json"));
+    const json_t *kv = json_object_get(document, "kv");
+    json_t *again = program_json(PROGRAM("run", "-m", program_model(), "-p", "a quire", "-n", "200",
+                                         "--ignore-eos", "--temp", "0", "--kv-layers",
+                                         string(kv, "layers"), "--kv-recent", "0", "--json"));
+    program_result text = program_expect(
+        0, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "3", "--kv", "auto:7.5"));
+    program_result poor =
+        program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "--kv", "auto:3"));
+    program_result wrong = program_expect(
+        1, PROGRAM("run", "-m", program_model(), "-p", "a", "--kv-layers", "0-2=q8;*=q4"));
+    double bits = json_real_value(json_object_get(kv, "bits_per_value"));
+
+    (void)state;
+    assert_true(bits > 7 && bits <= 7.5);
+    assert_string_equal(string(document, "text"), string(again, "text"));
+    assert_string_equal(string(kv, "format"), string(json_object_get(again, "kv"), "format"));
+    assert_int_equal(integer(kv, "recent_tokens"), 0);
+    assert_says(text.err, "KV auto 7.50 -> 7.");
+    assert_says(poor.err, "at least");
+    assert_says(wrong.err, "there is no layer 2");
+    program_free(&wrong);
+    program_free(&poor);
+    program_free(&text);
+    json_decref(again);
+    json_decref(document);
+}
+
+static void run_refuses_mixed_options(void **state)
+{
+    program_result result = program_expect(
+        2, PROGRAM("run", "-m", program_model(), "-p", "a", "--kv", "auto", "-ctk", "q8"));
+    program_result other = program_expect(
+        2, PROGRAM("run", "-m", program_model(), "-p", "a", "--cache-type-k", "q8_0"));
+
+    (void)state;
+    assert_says(result.err, "--kv auto");
+    assert_says(other.err, "did you mean q8?");
+    program_free(&other);
+    program_free(&result);
+}
+
 static void run_ends_with_the_context(void **state)
 {
     json_t *document = program_json(PROGRAM("run", "-m", program_model(), "-p", "a quire of pages",
@@ -249,6 +296,29 @@ static void chat_keeps_its_kv(void **state)
     assert_int_equal(json_array_size(turns), 3);
     assert_string_equal(string(json_array_get(turns, 1), "user"), "and bound");
     check_turns(turns);
+    json_decref(document);
+}
+
+/* Past the page whose hot form is released first; a turn that goes back into it computes it again.
+ */
+static void chat_with_sealed_kv(void **state)
+{
+    static const char input[] =
+        "a quire of pages holds many words\nand bound in leather\nand numbered one by one\n"
+        "and read by nobody\nfrom the first to the last\n";
+    json_t *document =
+        chat(input,
+             PROGRAM("chat", "-m", program_model(), "--chat-template", "chatml", "-n", "10",
+                     "--temp", "0", "--kv", "q4", "--kv-recent", "0", "--kv-sinks", "0", "--json"),
+             0);
+    const json_t *turns = json_object_get(document, "turns");
+    const json_t *last = json_array_get(turns, 4);
+
+    (void)state;
+    assert_int_equal(json_array_size(turns), 5);
+    assert_true(integer(last, "prompt_tokens") > 128);
+    assert_true(integer(last, "reused_tokens") > 64);
+    assert_string_equal(string(json_object_get(document, "kv"), "format"), "q4");
     json_decref(document);
 }
 
@@ -375,11 +445,14 @@ int main(void)
         cmocka_unit_test(run_reads_prompts_anywhere),
         cmocka_unit_test(run_repeats_with_a_seed),
         cmocka_unit_test(run_counts_kv),
+        cmocka_unit_test(run_chooses_formats),
+        cmocka_unit_test(run_refuses_mixed_options),
         cmocka_unit_test(run_ends_with_the_context),
         cmocka_unit_test(run_refuses_what_does_not_fit),
         cmocka_unit_test(run_can_be_interrupted),
         cmocka_unit_test(run_tells_a_story),
         cmocka_unit_test(chat_keeps_its_kv),
+        cmocka_unit_test(chat_with_sealed_kv),
         cmocka_unit_test(chat_resets),
         cmocka_unit_test(chat_refuses_what_does_not_fit),
         cmocka_unit_test(chat_needs_a_template),

@@ -300,6 +300,29 @@ static void bench_measures_each_depth(void **state)
     json_decref(rows);
 }
 
+/* Sealed formats: a depth inside a page is filled again for each repeat; what auto came to shows.
+ */
+static void bench_of_sealed_formats(void **state)
+{
+    json_t *rows = program_json(PROGRAM("bench", "-m", program_model(), "-p", "200", "-n", "4",
+                                        "-d", "100", "--kv", "auto:7.5,q6:q4", "--kv-recent", "0",
+                                        "--kv-sinks", "0", "-r", "2", "--json"));
+    const json_t *row = find_row(rows, "prefill", "auto:7.5", 100);
+    program_result text = program_expect(
+        0, PROGRAM("bench", "-m", program_model(), "-p", "0", "-n", "2", "--kv", "q8,auto:7.5"));
+
+    (void)state;
+    assert_int_equal(json_array_size(rows), 4);
+    assert_true(real(row, "kv_bits_per_value") > 7 && real(row, "kv_bits_per_value") <= 7.5);
+    assert_int_equal(integer(row, "kv_computed_bytes"),
+                     (json_int_t)(300 * 4 * real(row, "kv_bits_per_value")));
+    row = find_row(rows, "decode", "q6:q4", 100);
+    assert_true(real(row, "tokens_per_second") > 0);
+    assert_says(text.out, "KV auto 7.50 -> 7.");
+    program_free(&text);
+    json_decref(rows);
+}
+
 static void bench_compares_caches(void **state)
 {
     static const struct {
@@ -383,17 +406,12 @@ static void bench_as_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(perplexity_counts),
-        cmocka_unit_test(perplexity_against_itself),
-        cmocka_unit_test(perplexity_against_f32),
-        cmocka_unit_test(perplexity_kld),
-        cmocka_unit_test(perplexity_through_a_file),
-        cmocka_unit_test(perplexity_refuses),
-        cmocka_unit_test(progress_is_for_terminals),
-        cmocka_unit_test(perplexity_is_llamas),
-        cmocka_unit_test(bench_measures_each_depth),
-        cmocka_unit_test(bench_compares_caches),
-        cmocka_unit_test(bench_as_text),
+        cmocka_unit_test(perplexity_counts),         cmocka_unit_test(perplexity_against_itself),
+        cmocka_unit_test(perplexity_against_f32),    cmocka_unit_test(perplexity_kld),
+        cmocka_unit_test(perplexity_through_a_file), cmocka_unit_test(perplexity_refuses),
+        cmocka_unit_test(progress_is_for_terminals), cmocka_unit_test(perplexity_is_llamas),
+        cmocka_unit_test(bench_measures_each_depth), cmocka_unit_test(bench_of_sealed_formats),
+        cmocka_unit_test(bench_compares_caches),     cmocka_unit_test(bench_as_text),
         cmocka_unit_test(bench_shares_a_prefix),
     };
 

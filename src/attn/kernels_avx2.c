@@ -59,50 +59,76 @@ static inline __m256 visible(uint32_t i, uint32_t begin, uint32_t end)
         _mm256_andnot_si256(is_before, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)end), slot)));
 }
 
-/* One row that sees something. Returns rescale. */
-static inline float softmax_row(uint32_t begin, uint32_t end, float *s, float *m, float *l)
+/* The largest visible logit; is_whole: all are. */
+QUIRE_AVX2_INLINE float row_max(bool is_whole, uint32_t begin, uint32_t end, const float *s)
 {
     const __m256 lowest = _mm256_set1_ps(-INFINITY);
     __m256 max = lowest;
-    __m256 sum = _mm256_setzero_ps();
-    __m256 x[REGS];
-    __m256 seen[REGS];
-    float m_new;
-    float shift;
-    float rescale;
 
     for (uint32_t i = 0; i < REGS; i++) {
-        seen[i] = visible(i, begin, end);
-        x[i] = _mm256_load_ps(s + 8 * i);
-        /* of a NaN and a number, max takes the second: the NaN shows in P, not here */
-        max = _mm256_max_ps(_mm256_blendv_ps(lowest, x[i], seen[i]), max);
+        __m256 x = _mm256_load_ps(s + 8 * i);
+
+        x = is_whole ? x : _mm256_blendv_ps(lowest, x, visible(i, begin, end));
+        max = _mm256_max_ps(x, max); /* of a NaN and a number, the second: NaN shows in P instead */
     }
-    m_new = max_of(max);
-    m_new = m_new > *m ? m_new : *m;
-    shift = m_new == -INFINITY ? 0.0f : m_new; /* -Inf - -Inf would be NaN where 0 is meant */
-    for (uint32_t i = 0; i < REGS; i++) {
-        __m256 p = exp_of_nonpositive(_mm256_sub_ps(x[i], _mm256_set1_ps(shift)));
+    return max_of(max);
+}
 
-        p = _mm256_and_ps(p, seen[i]);
+/* Logits to weights; returns their sum. */
+QUIRE_AVX2_INLINE float row_weights(bool is_whole, uint32_t begin, uint32_t end, float shift,
+                                    float *s)
+{
+    __m256 sum = _mm256_setzero_ps();
+
+    for (uint32_t i = 0; i < REGS; i++) {
+        __m256 p =
+            exp_of_nonpositive(_mm256_sub_ps(_mm256_load_ps(s + 8 * i), _mm256_set1_ps(shift)));
+
+        p = is_whole ? p : _mm256_and_ps(p, visible(i, begin, end));
         sum = _mm256_add_ps(sum, p);
         _mm256_store_ps(s + 8 * i, p);
     }
-    rescale = quire_attn_exp(*m - shift);
-    *l = *l * rescale + sum_of(sum);
-    *m = m_new;
-    return rescale;
+    return sum_of(sum);
+}
+
+/* Up to 8 rows, in passes that do not wait for each other. */
+static void softmax_8(uint32_t n, uint32_t begin, const uint32_t *end, float *s, float *m, float *l,
+                      float *rescale)
+{
+    _Alignas(32) float change[8] = { 0 };
+    float shift[8];
+
+    for (uint32_t r = 0; r < n; r++) {
+        bool is_whole = begin == 0 && end[r] >= TILE;
+        float top = is_whole ? row_max(true, 0, TILE, s + r * TILE)
+                             : row_max(false, begin, end[r], s + r * TILE);
+
+        top = top > m[r] ? top : m[r];
+        shift[r] = top == -INFINITY ? 0.0f : top; /* -Inf - -Inf would be NaN where 0 is meant */
+        change[r] = m[r] - shift[r];
+        m[r] = top;
+    }
+    _mm256_store_ps(change, exp_of_nonpositive(_mm256_load_ps(change)));
+    for (uint32_t r = 0; r < n; r++, s += TILE) {
+        if (begin == 0 && end[r] >= TILE) {
+            rescale[r] = change[r];
+            l[r] = l[r] * change[r] + row_weights(true, 0, TILE, shift[r], s);
+        } else if (end[r] > begin) {
+            rescale[r] = change[r];
+            l[r] = l[r] * change[r] + row_weights(false, begin, end[r], shift[r], s);
+        } else {
+            rescale[r] = 1.0f;
+            memset(s, 0, TILE * sizeof(*s));
+        }
+    }
 }
 
 static void softmax(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_end, float *s,
                     float *m, float *l, float *rescale)
 {
-    for (uint32_t r = 0; r < n_rows; r++, s += TILE) {
-        if (slot_end[r] > slot_begin) {
-            rescale[r] = softmax_row(slot_begin, slot_end[r], s, m + r, l + r);
-        } else {
-            rescale[r] = 1.0f;
-            memset(s, 0, TILE * sizeof(*s));
-        }
+    for (uint32_t row = 0; row < n_rows; row += 8) {
+        softmax_8(n_rows - row < 8 ? n_rows - row : 8, slot_begin, slot_end + row,
+                  s + (size_t)row * TILE, m + row, l + row, rescale + row);
     }
 }
 

@@ -9,7 +9,7 @@
 /* e^x for x <= 0 in the chosen lanes, within 1.01 ulp, 0 in the others. 0 also where the result
  * would be denormal (they are slow on some CPUs and weigh nothing), so for -Inf; NaN stays.
  *
- * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 Q(r), Q the minimax polynomial of degree
+ * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r (1 + r Q(r)), Q the minimax polynomial of degree
  * 4 for the relative error of e^r (Remez exchange, 3.1e-9 before its coefficients were rounded). */
 static inline __m512 exp_of_nonpositive(__mmask16 lanes, __m512 x)
 {
@@ -26,8 +26,8 @@ static inline __m512 exp_of_nonpositive(__mmask16 lanes, __m512 x)
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.5558f2p-5f));
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.555492p-3f));
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.fffffcp-2f));
-    q = _mm512_fmadd_ps(_mm512_mul_ps(r, r), q, r);
-    q = _mm512_add_ps(q, _mm512_set1_ps(1.0f));
+    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(1.0f));
+    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(1.0f));
     return _mm512_maskz_scalef_ps(is_normal, q, n);
 }
 
@@ -45,16 +45,22 @@ typedef struct softmax_rows {
 QUIRE_AVX512_INLINE __m512 spread(uint32_t n, const float *x)
 {
     const __m512i rows = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    __m128 few = n == 4 ? _mm_loadu_ps(x) : _mm_maskz_loadu_ps((__mmask8)((1u << n) - 1), x);
 
-    return _mm512_permutexvar_ps(rows, _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), x));
+    return _mm512_permutexvar_ps(rows, _mm512_castps128_ps512(few));
 }
 
-/* The reverse. */
+/* The reverse. 16 bytes only: a wider store with a mask would make the next block's loads wait. */
 QUIRE_AVX512_INLINE void store_rows(uint32_t n, float *to, __m512 x)
 {
     const __m512i lanes = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+    __m128 few = _mm512_castps512_ps128(_mm512_permutexvar_ps(lanes, x));
 
-    _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1), _mm512_permutexvar_ps(lanes, x));
+    if (n == 4) {
+        _mm_storeu_ps(to, few);
+    } else {
+        _mm_mask_storeu_ps(to, (__mmask8)((1u << n) - 1), few);
+    }
 }
 
 /* The largest visible logit of each row; NaN does not count (vmaxps gives its second operand then).

@@ -21,6 +21,9 @@
 #define EXPANDED    QUIRE_FORMAT_COUNT /* stands for a format: levels lie in a buffer */
 #define LEVEL_BYTES (QUIRE_HEAD_DIM_MAX * QUIRE_TILE_TOKENS)
 
+/* Accumulators stay in registers only where the loops over them are unrolled. */
+#define UNROLL _Pragma("GCC unroll 32")
+
 #define SEALED_JOIN_(a, b) a##b
 #define SEALED_JOIN(a, b)  SEALED_JOIN_(a, b)
 #define SEALED_NAME(name)  SEALED_JOIN(name, SEALED_SUFFIX)
@@ -65,9 +68,11 @@ typedef struct qk_block {
 QUIRE_AVX512_INLINE void qk_quad(uint32_t n, const int8_t *q, size_t q_bytes,
                                  const __m512i level[REGS], __m512i acc[ROWS][REGS])
 {
+    UNROLL
     for (uint32_t r = 0; r < n; r++) {
         __m512i x = _mm512_set1_epi32(*(const int32_t *)(const void *)(q + r * q_bytes));
 
+        UNROLL
         for (uint32_t i = 0; i < REGS; i++) {
             acc[r][i] = SEALED_DOT(acc[r][i], level[i], x);
         }
@@ -114,6 +119,7 @@ QUIRE_AVX512_INLINE void qk_expanded(uint32_t n, const qk_block *block, const in
         const uint8_t *at = block->levels + (size_t)c * QUIRE_TILE_TOKENS;
         __m512i level[REGS];
 
+        UNROLL
         for (uint32_t i = 0; i < REGS; i++) {
             level[i] = _mm512_load_si512(at + 64 * i);
         }
@@ -131,6 +137,7 @@ QUIRE_AVX512_INLINE __m512 mean_logits(uint32_t n, const qk_block *block, const 
     const char *x = packed + quire_avx512_sealed_x_offset(d);
     __m512 sum[4];
 
+    UNROLL
     for (uint32_t r = 0; r < 4; r++) {
         sum[r] = _mm512_setzero_ps();
     }
@@ -138,6 +145,7 @@ QUIRE_AVX512_INLINE __m512 mean_logits(uint32_t n, const qk_block *block, const 
         __mmask16 lanes = d - c >= 16 ? 0xffff : 0xff;
         __m512 m = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, mean + c)); /* x is 0 beyond d */
 
+        UNROLL
         for (uint32_t r = 0; r < n; r++) {
             const float *from = (const float *)(const void *)(x + r * block->q_bytes) + c;
 
@@ -147,40 +155,52 @@ QUIRE_AVX512_INLINE __m512 mean_logits(uint32_t n, const qk_block *block, const 
     return quire_avx512_sum_4(sum);
 }
 
-QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, qk_block *block)
+/* Sums to logits. */
+QUIRE_AVX512_INLINE void store_logits(uint32_t n, bool accumulate, const qk_block *block,
+                                      const __m512 mean[2], __m512i acc[ROWS][REGS])
 {
     const quire_attn_qk *args = block->args;
     const char *packed = (const char *)args->packed + block->row * block->q_bytes;
+    float *s = args->s + block->row * (size_t)QUIRE_TILE_TOKENS;
+
+    UNROLL
+    for (uint32_t k = 0; k < n * REGS; k++) {
+        const uint32_t r = k / REGS;
+        const uint32_t i = k % REGS;
+        const quire_avx512_sealed_header *header = (const void *)(packed + r * block->q_bytes);
+        __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][i]), _mm512_set1_ps(header->scale));
+
+        x = _mm512_fmadd_ps(x, block->k_scale[i], quire_avx512_row_of_4(mean[r / 4], r % 4));
+        x = accumulate ? _mm512_add_ps(_mm512_load_ps(s + 16 * k), x) : x;
+        _mm512_store_ps(s + 16 * k, x);
+    }
+}
+
+QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, qk_block *block)
+{
+    const char *packed = (const char *)block->args->packed + block->row * block->q_bytes;
     const int8_t *q = (const int8_t *)packed + sizeof(quire_avx512_sealed_header);
     __m512 mean[2];
     __m512i acc[ROWS][REGS];
 
     mean[0] = mean_logits(n < 4 ? n : 4, block, packed);
     mean[1] = n > 4 ? mean_logits(n - 4, block, packed + 4 * block->q_bytes) : mean[0];
-    for (uint32_t r = 0; r < n; r++) {
-        const quire_avx512_sealed_header *header = (const void *)(packed + r * block->q_bytes);
+    UNROLL
+    for (uint32_t k = 0; k < n * REGS; k++) {
+        const void *header = packed + k / REGS * block->q_bytes;
 
-        for (uint32_t i = 0; i < REGS; i++) {
-            acc[r][i] = _mm512_set1_epi32(header->start);
-        }
+        acc[k / REGS][k % REGS] =
+            _mm512_set1_epi32(((const quire_avx512_sealed_header *)header)->start);
     }
     if (format == EXPANDED) {
         qk_expanded(n, block, q, acc);
     } else {
         qk_direct(format, n, block, q, acc);
     }
-    for (uint32_t r = 0; r < n; r++) {
-        const quire_avx512_sealed_header *header = (const void *)(packed + r * block->q_bytes);
-        __m512 mean_logit = quire_avx512_row_of_4(mean[r / 4], r % 4);
-        float *s = args->s + (block->row + r) * (size_t)QUIRE_TILE_TOKENS;
-
-        for (uint32_t i = 0; i < REGS; i++) {
-            __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][i]), _mm512_set1_ps(header->scale));
-
-            x = _mm512_fmadd_ps(x, block->k_scale[i], mean_logit);
-            x = args->accumulate ? _mm512_add_ps(_mm512_load_ps(s + 16 * i), x) : x;
-            _mm512_store_ps(s + 16 * i, x);
-        }
+    if (block->args->accumulate) {
+        store_logits(n, true, block, mean, acc);
+    } else {
+        store_logits(n, false, block, mean, acc);
     }
 }
 
@@ -285,8 +305,10 @@ QUIRE_AVX512_INLINE void pack_weights(uint32_t n, const float *p, const __m512 v
     __m512 u;
     __mmask16 is_some;
 
+    UNROLL
     for (uint32_t r = 0; r < n; r++) {
         top[r] = _mm512_setzero_si512();
+        UNROLL
         for (uint32_t i = 0; i < REGS; i++) {
             const float *from = p + r * (size_t)QUIRE_TILE_TOKENS + 16 * i;
             __m512 w = _mm512_mul_ps(_mm512_load_ps(from), v_scale[i]);
@@ -305,11 +327,13 @@ QUIRE_AVX512_INLINE void pack_weights(uint32_t n, const float *p, const __m512 v
     u = _mm512_mask_mov_ps(u, _mm512_cmpge_epu32_mask(top[0], _mm512_set1_epi32(0x7f800000)),
                            _mm512_set1_ps(NAN));
     _mm512_store_ps(unit, u);
+    UNROLL
     for (uint32_t r = 0; r < n; r++) {
         const float *from = p + r * (size_t)QUIRE_TILE_TOKENS;
         __m512 factor = quire_avx512_row_of_4(inverse, r);
         __m512i w[REGS];
 
+        UNROLL
         for (uint32_t i = 0; i < REGS; i++) {
             __m512 x = _mm512_mul_ps(_mm512_load_ps(from + 16 * i), v_scale[i]);
 
@@ -323,10 +347,12 @@ QUIRE_AVX512_INLINE void pack_weights(uint32_t n, const float *p, const __m512 v
 QUIRE_AVX512_INLINE void pv_quad(uint32_t n, uint32_t regs, const pv_block *block, uint32_t slot,
                                  const __m512i level[REGS], __m512i acc[ROWS][REGS])
 {
+    UNROLL
     for (uint32_t r = 0; r < n; r++) {
         const void *from = block->weights[r] + slot;
         __m512i x = _mm512_set1_epi32(*(const int32_t *)from);
 
+        UNROLL
         for (uint32_t i = 0; i < regs; i++) {
             acc[r][i] = SEALED_DOT(acc[r][i], x, level[i]);
         }
@@ -376,6 +402,7 @@ QUIRE_AVX512_INLINE void pv_expanded(uint32_t n, uint32_t regs, const pv_block *
             block->levels + (size_t)t * block->levels_dims + (size_t)QUAD * block->dim;
         __m512i level[REGS];
 
+        UNROLL
         for (uint32_t i = 0; i < regs; i++) {
             level[i] = _mm512_load_si512(at + 64 * i);
         }
@@ -386,29 +413,27 @@ QUIRE_AVX512_INLINE void pv_expanded(uint32_t n, uint32_t regs, const pv_block *
 QUIRE_AVX512_INLINE void pv_cols(uint32_t n, quire_format format, uint32_t regs, pv_block *block)
 {
     const quire_attn_pv *args = block->args;
+    float *o = args->o + block->row * args->o_stride + block->dim;
     __m512i acc[ROWS][REGS];
 
-    for (uint32_t r = 0; r < n; r++) {
-        for (uint32_t i = 0; i < regs; i++) {
-            acc[r][i] = _mm512_setzero_si512();
-        }
+    UNROLL
+    for (uint32_t k = 0; k < n * regs; k++) {
+        acc[k / regs][k % regs] = _mm512_setzero_si512();
     }
     if (format == EXPANDED) {
         pv_expanded(n, regs, block, acc);
     } else {
         pv_direct(format, n, block, acc);
     }
-    for (uint32_t r = 0; r < n; r++) {
-        float *o = args->o + (block->row + r) * args->o_stride + block->dim;
-        __m512 rescale = _mm512_set1_ps(args->rescale[block->row + r]);
+    UNROLL
+    for (uint32_t k = 0; k < n * regs; k++) {
+        const uint32_t r = k / regs;
+        float *to = o + r * args->o_stride + (size_t)16 * (k % regs);
         __m512 unit = _mm512_set1_ps(block->unit[r / 4][r % 4][0]);
+        __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][k % regs]), unit);
 
-        for (uint32_t i = 0; i < regs; i++) {
-            __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][i]), unit);
-
-            x = _mm512_fmadd_ps(_mm512_load_ps(o + 16 * i), rescale, x);
-            _mm512_store_ps(o + 16 * i, x);
-        }
+        x = _mm512_fmadd_ps(_mm512_load_ps(to), _mm512_set1_ps(args->rescale[block->row + r]), x);
+        _mm512_store_ps(to, x);
     }
     block->dim += 16 * regs;
 }

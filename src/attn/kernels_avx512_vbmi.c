@@ -7,5 +7,5 @@
 #define SEALED_SUFFIX                              _vbmi
 #define SEALED_DOT(acc, a, b)                      quire_avx512_dot_bytes((acc), (a), (b))
 #define SEALED_LOOK_UP(format, quad, table, index) _mm512_permutexvar_epi8((index), (table))
-#define SEALED_DIRECT_ROWS                         8
+#define SEALED_DIRECT_ROWS                         16
 #include "attn/kernels_avx512_sealed.h"

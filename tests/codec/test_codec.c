@@ -15,7 +15,8 @@
 #include "codec/half.h"
 #include "quire/codec.h"
 
-#define TILE QUIRE_TILE_TOKENS
+#define TILE          QUIRE_TILE_TOKENS
+#define DOC_BYTES_MAX (1u << 20)
 
 static quire_rng rng;
 
@@ -52,6 +53,37 @@ static void test_formats(void **state)
     assert_true(fabs(quire_format_bits(QUIRE_FORMAT_Q8, QUIRE_SIDE_K, 128) - 8.125) < 1e-9);
     assert_true(fabs(quire_format_bits(QUIRE_FORMAT_F16, QUIRE_SIDE_K, 8) - 16.0) < 1e-9);
     assert_true(fabs(quire_format_bits(QUIRE_FORMAT_F16, QUIRE_SIDE_K, 0)) < 1e-9);
+}
+
+/* The sizes that docs/formats.md states are those that the library computes. */
+static void test_documented_sizes(void **state)
+{
+    static const uint32_t dims[] = { 64, 80, 96, 128 };
+    FILE *file = fopen(QUIRE_SOURCE_DIR "/docs/formats.md", "rb");
+    char *text = codec_take(DOC_BYTES_MAX);
+    size_t n;
+
+    (void)state;
+    assert_non_null(file);
+    n = fread(text, 1, DOC_BYTES_MAX - 1, file);
+    assert_int_equal(fclose(file), 0);
+    assert_true(n > 0 && n < DOC_BYTES_MAX - 1);
+    text[n] = '\0';
+    for (unsigned f = 0; f < 2 * QUIRE_FORMAT_COUNT; f++) {
+        quire_format format = (quire_format)(f / 2);
+        char line[80];
+        int used =
+            snprintf(line, sizeof(line), "\n| %s | %c |", quire_format_name(format), "KV"[f % 2]);
+
+        for (uint32_t i = 0; i < 4; i++) {
+            used += snprintf(line + used, sizeof(line) - (size_t)used, " %.3f |",
+                             quire_format_bits(format, (quire_side)(f % 2), dims[i]));
+        }
+        if (strstr(text, line) == NULL) {
+            fail_msg("docs/formats.md lacks: %s", line + 1);
+        }
+    }
+    free(text);
 }
 
 /* ---- scalar conversions ---- */
@@ -444,6 +476,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formats),
+        cmocka_unit_test(test_documented_sizes),
         cmocka_unit_test(test_f16_every_value),
         cmocka_unit_test(test_f16_rounding),
         cmocka_unit_test(test_f16_ends),

@@ -436,3 +436,21 @@ bool quire_kv_is_sealed(const quire_model_desc *desc, const quire_kv_pair *pairs
 {
     return quire_kv_hot_bytes_per_token(desc, pairs) > 0;
 }
+
+double quire_kv_hot_share(uint32_t begin, uint32_t end, uint32_t recent, uint32_t sinks)
+{
+    uint64_t n_hot = 0;
+    uint64_t n_all = 0;
+
+    for (uint64_t query = begin; query < end; query++) {
+        uint64_t n_seen = query + 1;
+        uint64_t tile = query / QUIRE_TILE_TOKENS;
+        uint64_t n_tiles = recent / QUIRE_TILE_TOKENS;
+        uint64_t first_recent = tile > n_tiles ? (tile - n_tiles) * QUIRE_TILE_TOKENS : 0;
+        uint64_t n_sealed = first_recent > sinks ? first_recent - sinks : 0;
+
+        n_hot += n_seen - n_sealed;
+        n_all += n_seen;
+    }
+    return n_all != 0 ? (double)n_hot / (double)n_all : 0.0;
+}

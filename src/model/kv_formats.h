@@ -100,4 +100,8 @@ uint64_t quire_kv_hot_bytes_per_token(const quire_model_desc *desc, const quire_
 uint64_t quire_kv_uniform_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair);
 uint64_t quire_kv_uniform_hot_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair);
 
+/* Share of the (query, key) pairs of queries [begin, end) of a sequence that read a sealed side's
+ * hot form, by the distance rule of quire/attn.h. */
+double quire_kv_hot_share(uint32_t begin, uint32_t end, uint32_t recent, uint32_t sinks);
+
 #endif /* QUIRE_MODEL_KV_FORMATS_H */

@@ -390,6 +390,31 @@ static void test_auto_refuses(void **state)
     assert_non_null(strstr(err.message, "3.375"));
 }
 
+/* Counted pair by pair, straight from the rule. */
+static void test_hot_share(void **state)
+{
+    static const uint32_t cases[][4] = { { 0, 64, 128, 64 },    { 0, 300, 0, 0 },
+                                         { 100, 700, 128, 64 }, { 63, 65, 0, 64 },
+                                         { 512, 640, 64, 128 }, { 5, 5, 128, 64 } };
+
+    (void)state;
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        uint64_t n_hot = 0;
+        uint64_t n_all = 0;
+        double expected;
+
+        for (uint32_t q = cases[c][0]; q < cases[c][1]; q++) {
+            for (uint32_t t = 0; t <= q; t++) {
+                n_all++;
+                n_hot += q / 64 - t / 64 <= cases[c][2] / 64 || t / 64 < cases[c][3] / 64;
+            }
+        }
+        expected = n_all != 0 ? (double)n_hot / (double)n_all : 0.0;
+        assert_true(fabs(quire_kv_hot_share(cases[c][0], cases[c][1], cases[c][2], cases[c][3]) -
+                         expected) < 1e-12);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -403,6 +428,7 @@ int main(void)
         cmocka_unit_test(test_auto_at_all_sizes),
         cmocka_unit_test(test_auto_prefers_k),
         cmocka_unit_test(test_auto_refuses),
+        cmocka_unit_test(test_hot_share),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,37 +77,38 @@ quire_attn_state quire_attn_state_at(float *floats, uint32_t n_rows)
 {
     size_t padded = quire_attn_round_up(n_rows, 16);
 
-    return (quire_attn_state){ floats, floats + padded, floats + 2 * padded };
+    return (quire_attn_state){ n_rows, floats, floats + padded, floats + 2 * padded };
 }
 
-static void state_reset(const quire_attn_ctx *c, const quire_attn_state *st, uint32_t n_rows)
+static void state_reset(const quire_attn_ctx *c, const quire_attn_state *st)
 {
-    for (uint32_t r = 0; r < n_rows; r++) {
+    for (uint32_t r = 0; r < st->n_rows; r++) {
         st->m[r] = -INFINITY;
         st->l[r] = 0.0f;
     }
-    memset(st->o, 0, (size_t)c->shape.n_v * n_rows * c->shape.o_stride * sizeof(float));
+    memset(st->o, 0, (size_t)c->shape.n_v * st->n_rows * c->shape.o_stride * sizeof(float));
 }
 
 void quire_attn_state_merge(const quire_attn_ctx *ctx, const quire_attn_state *dst,
-                            const quire_attn_state *src, uint32_t n_rows)
+                            uint32_t first_row, const quire_attn_state *src)
 {
     size_t stride = ctx->shape.o_stride;
 
-    for (uint32_t r = 0; r < n_rows; r++) {
-        float m = src->m[r] > dst->m[r] ? src->m[r] : dst->m[r];
+    for (uint32_t r = 0; r < src->n_rows; r++) {
+        uint32_t to = first_row + r;
+        float m = src->m[r] > dst->m[to] ? src->m[r] : dst->m[to];
         float shift = m == -INFINITY ? 0.0f : m;
-        float a = quire_attn_exp(dst->m[r] - shift);
+        float a = quire_attn_exp(dst->m[to] - shift);
         float b = quire_attn_exp(src->m[r] - shift);
 
         if (src->m[r] == -INFINITY && src->l[r] == 0.0f) {
             continue;
         }
-        dst->m[r] = m;
-        dst->l[r] = dst->l[r] * a + src->l[r] * b;
+        dst->m[to] = m;
+        dst->l[to] = dst->l[to] * a + src->l[r] * b;
         for (uint32_t v = 0; v < ctx->shape.n_v; v++) {
-            float *d = dst->o + ((size_t)v * n_rows + r) * stride;
-            const float *x = src->o + ((size_t)v * n_rows + r) * stride;
+            float *d = dst->o + ((size_t)v * dst->n_rows + to) * stride;
+            const float *x = src->o + ((size_t)v * src->n_rows + r) * stride;
 
             for (size_t i = 0; i < stride; i++) {
                 d[i] = d[i] * a + x[i] * b;
@@ -327,7 +328,7 @@ void quire_attn_block_run(const quire_attn_ctx *ctx, quire_attn_block *block, ui
     tile_pair tiles;
     bool has_next;
 
-    state_reset(ctx, st, block->n_rows);
+    state_reset(ctx, st);
     quire_attn_tile_walk_init(&walk, &ws->batch, block->seq, split * ws->limits.split_entries,
                               block->seq->n_entries);
     walk.token = block->split_token[split];

@@ -16,8 +16,9 @@
 
 #include "attn/attn_internal.h"
 
-/* Running state of n rows: o[source][row][o_stride] is not yet divided by l. */
+/* Running state of n_rows rows: o[source][row][o_stride] is not yet divided by l. */
 typedef struct quire_attn_state {
+    uint32_t n_rows;
     float *m;
     float *l;
     float *o;
@@ -67,9 +68,10 @@ quire_attn_state quire_attn_state_at(float *floats, uint32_t n_rows);
 void quire_attn_block_run(const quire_attn_ctx *ctx, quire_attn_block *block, uint32_t split,
                           const quire_attn_state *st);
 
-/* dst += src, rows weighted by exp of their maxima. A row that saw nothing in src is left alone. */
+/* Rows first_row .. of dst += all rows of src, weighted by exp of their maxima. A row that saw
+ * nothing in src is left alone. */
 void quire_attn_state_merge(const quire_attn_ctx *ctx, const quire_attn_state *dst,
-                            const quire_attn_state *src, uint32_t n_rows);
+                            uint32_t first_row, const quire_attn_state *src);
 
 /* Finish all rows of the block and write them to the layer's out. */
 void quire_attn_block_write(const quire_attn_ctx *ctx, const quire_attn_block *block,

@@ -3,14 +3,16 @@
  * A task is (sequence, kv head, block of query rows). Its rows are the query heads of the kv head's
  * group for block_queries consecutive queries, query-major, so that one pass over a tile serves
  * them all and a causal bound grows with the row index. A task is one work item, or several over
- * ranges of its splits when there would be too few items to keep the threads busy.
+ * ranges of its splits when there would be too few items to keep the threads busy. A cascade's task
+ * is (some sequences of a group, kv head): the splits that they share for one block of all their
+ * rows, and the rest of each.
  *
  * A split is split_entries table entries: the unit whose running (m, l, o) is closed as a partial.
  * Splits are fixed by the table alone; items are not, and no result depends on them.
  *
  * Memory of a workspace, all taken at create: the plan of a step (by sequence and by row), one
  * scratch area per thread, and the partials of tasks that several items share. The last is bounded:
- * what does not fit is not cut.
+ * what does not fit is not cut, and not done as a cascade.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ATTN_INTERNAL_H
@@ -25,6 +27,10 @@
 #define QUIRE_ATTN_BLOCK_BYTES_MAX  (192u << 10) /* packed q, logits and o of a block stay in L2 */
 #define QUIRE_ATTN_SHARED_TASKS_MAX 1024u        /* tasks that several items share, in one call */
 
+#define QUIRE_ATTN_CASCADE_ROWS_MAX  8u          /* query rows of a sequence in a cascade */
+#define QUIRE_ATTN_CASCADE_WINDOW    256u        /* sequences among which a group is looked for */
+#define QUIRE_ATTN_CASCADE_BYTES_MAX (16u << 20) /* of the partials of all cascades of a call */
+
 /* Tokens of a step that go to one tile: what append encodes at once. */
 typedef struct quire_attn_segment {
     const unsigned char *page;
@@ -34,6 +40,14 @@ typedef struct quire_attn_segment {
     uint16_t n_tokens;
     uint32_t first_row;
 } quire_attn_segment;
+
+/* Sequences order[first] .. order[first + n_seqs - 1] share their first n_splits splits, which are
+ * read once for all of them (attn_cascade.h). */
+typedef struct quire_attn_group {
+    uint32_t first;
+    uint32_t n_seqs;
+    uint32_t n_splits; /* 0 when there is one sequence */
+} quire_attn_group;
 
 /* Counters that different threads write, each in a cache line of its own. */
 typedef struct quire_attn_counter {
@@ -52,6 +66,11 @@ struct quire_attn_workspace {
     uint32_t *split_token;        /* [n_seqs_max][n_splits_max] index of each split's first token */
     quire_attn_segment *segments; /* [n_rows_max] */
     uint32_t n_segments;
+    uint32_t *order; /* [n_seqs_max] sequences, those of a group side by side */
+    uint32_t n_ordered;
+    quire_attn_group *groups; /* [n_seqs_max] */
+    uint32_t n_groups;
+    uint32_t *n_shared; /* [n_seqs_max] scratch of quire_attn_cascade_plan() */
 
     quire_attn_counter *next_item; /* [n_layers_max], by call */
     quire_attn_counter
@@ -97,6 +116,12 @@ static inline size_t quire_attn_state_floats(const quire_attn_shape *shape, uint
 static inline const quire_page_entry *quire_attn_entry(const quire_attn_seq *seq, uint32_t i)
 {
     return &seq->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+}
+
+static inline uint32_t quire_attn_n_splits(const quire_attn_workspace *workspace,
+                                           const quire_attn_seq *seq)
+{
+    return quire_attn_ceil_div(seq->n_entries, workspace->limits.split_entries);
 }
 
 /* Whether V has a hot form: with v_prefix_of_k there is no V of its own. */

@@ -1,7 +1,7 @@
 /* attn_plan.c - the plan of a step: a batch's tables checked, and what follows from them.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_internal.h"
+#include "attn/attn_cascade.h"
 #include "base/check.h"
 
 /* Add the part of entry i's tokens from `skip` on to the list of segments, tile by tile. */
@@ -128,6 +128,7 @@ int quire_attn_begin(quire_attn_workspace *workspace, const quire_attn_batch *ba
         workspace->n_segments = 0;
         return rc;
     }
+    quire_attn_cascade_plan(workspace);
     for (uint32_t i = 0; i < workspace->limits.n_layers_max; i++) {
         atomic_store_explicit(&workspace->next_item[i].value, 0, memory_order_relaxed);
     }

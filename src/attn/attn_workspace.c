@@ -105,15 +105,27 @@ static size_t thread_scratch_bytes(const quire_attn_workspace *ws)
 }
 
 /* Room for the partials of all heads of two of the longest sequences: sequences are only cut when
- * there are few of them. */
+ * there are few of them. And for those of cascades, up to a bound: a state by split, at most. */
 static size_t partial_floats(const quire_attn_workspace *ws)
 {
-    size_t row = 2 + quire_attn_round_up(ws->limits.head_dim_max, 16);
+    const quire_attn_workspace_opts *limits = &ws->limits;
+    size_t row = 2 + quire_attn_round_up(limits->head_dim_max, 16);
+    size_t n_rows = (size_t)limits->n_seqs_max * QUIRE_ATTN_CASCADE_ROWS_MAX;
+    size_t cascade = QUIRE_ATTN_CASCADE_BYTES_MAX / sizeof(float);
+    size_t floats = 0;
 
-    if (ws->limits.n_threads_max == 1) {
-        return 0; /* nobody to share a task with */
+    if (limits->n_threads_max > 1) {
+        floats = (size_t)ws->n_splits_max * 2 * (limits->n_head_max + 32u) * row;
     }
-    return (size_t)ws->n_splits_max * 2 * (ws->limits.n_head_max + 32u) * row;
+    if (limits->n_seqs_max > 1 && !limits->no_cascade) {
+        n_rows = n_rows < limits->n_rows_max ? n_rows : limits->n_rows_max;
+        n_rows *= limits->n_head_max;
+        row += 32; /* padding of a small state */
+        floats += n_rows < cascade / row / (ws->n_splits_max + 1u)
+                      ? n_rows * row * (ws->n_splits_max + 1u)
+                      : cascade;
+    }
+    return floats;
 }
 
 static int alloc_array(quire_attn_workspace *ws, size_t n, size_t element_bytes, void **out)
@@ -138,6 +150,12 @@ static int alloc_arrays(quire_attn_workspace *ws)
     ws->split_token = p;
     QUIRE_TRY(alloc_array(ws, limits->n_rows_max, sizeof(quire_attn_segment), &p));
     ws->segments = p;
+    QUIRE_TRY(alloc_array(ws, limits->n_seqs_max, sizeof(uint32_t), &p));
+    ws->order = p;
+    QUIRE_TRY(alloc_array(ws, limits->n_seqs_max, sizeof(uint32_t), &p));
+    ws->n_shared = p;
+    QUIRE_TRY(alloc_array(ws, limits->n_seqs_max, sizeof(quire_attn_group), &p));
+    ws->groups = p;
     QUIRE_TRY(alloc_array(ws, limits->n_layers_max, sizeof(quire_attn_counter), &p));
     ws->next_item = p;
     QUIRE_TRY(alloc_array(ws, QUIRE_ATTN_SHARED_TASKS_MAX, sizeof(quire_attn_counter), &p));
@@ -203,6 +221,9 @@ void quire_attn_workspace_destroy(quire_attn_workspace *workspace)
     allocator.free(allocator.ctx, workspace->partials);
     allocator.free(allocator.ctx, workspace->done);
     allocator.free(allocator.ctx, workspace->next_item);
+    allocator.free(allocator.ctx, workspace->groups);
+    allocator.free(allocator.ctx, workspace->n_shared);
+    allocator.free(allocator.ctx, workspace->order);
     allocator.free(allocator.ctx, workspace->segments);
     allocator.free(allocator.ctx, workspace->split_token);
     allocator.free(allocator.ctx, workspace);

@@ -167,7 +167,7 @@ static uint32_t n_leaves_of(const quire_attn_seq *seq)
     return (seq->n_entries + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
 }
 
-static quire_page_entry *entry_at(const quire_page_entry *const *leaves, uint32_t i)
+quire_page_entry *fixture_entry(const quire_page_entry *const *leaves, uint32_t i)
 {
     return (quire_page_entry *)(uintptr_t)&leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
 }
@@ -207,10 +207,10 @@ static void init_table(fixture *f, uint32_t s, quire_rng *rng)
     seq->hot_leaves = has_sealed(&f->opts) ? new_leaves(n_leaves_of(seq)) : NULL;
     for (uint32_t i = 0; i < seq->n_entries; i++) {
         entries[i].page = ++f->n_pages;
-        *entry_at(seq->leaves, i) = entries[i];
+        *fixture_entry(seq->leaves, i) = entries[i];
         if (seq->hot_leaves != NULL) {
             entries[i].page = ++f->n_pages;
-            *entry_at(seq->hot_leaves, i) = entries[i];
+            *fixture_entry(seq->hot_leaves, i) = entries[i];
         }
     }
     free(entries);
@@ -222,12 +222,12 @@ static void init_table(fixture *f, uint32_t s, quire_rng *rng)
 /* Make holes of the entries [1, 1 + n) of a hot table, as far as no new row is in them. */
 static void punch(const quire_attn_seq *seq, uint32_t n)
 {
-    uint32_t token = entry_at(seq->leaves, 0)->n_tokens;
+    uint32_t token = fixture_entry(seq->leaves, 0)->n_tokens;
 
     for (uint32_t i = 1; seq->hot_leaves != NULL && i <= n && i < seq->n_entries; i++) {
-        token += entry_at(seq->leaves, i)->n_tokens;
+        token += fixture_entry(seq->leaves, i)->n_tokens;
         if (token <= seq->n_tokens - seq->n_rows) {
-            entry_at(seq->hot_leaves, i)->page = QUIRE_PAGE_NULL;
+            fixture_entry(seq->hot_leaves, i)->page = QUIRE_PAGE_NULL;
         }
     }
 }
@@ -242,15 +242,15 @@ quire_attn_seq fixture_truncated(const quire_attn_seq *seq, uint32_t n_tokens)
     t.leaves = new_leaves(n_leaves_of(seq));
     t.hot_leaves = seq->hot_leaves != NULL ? new_leaves(n_leaves_of(seq)) : NULL;
     for (uint32_t i = 0; i < seq->n_entries && left > 0; i++) {
-        quire_page_entry *entry = entry_at(t.leaves, i);
+        quire_page_entry *entry = fixture_entry(t.leaves, i);
 
-        *entry = *entry_at(seq->leaves, i);
+        *entry = *fixture_entry(seq->leaves, i);
         entry->n_tokens = entry->n_tokens < left ? entry->n_tokens : (uint16_t)left;
         left -= entry->n_tokens;
         t.n_entries++;
         if (t.hot_leaves != NULL) {
-            *entry_at(t.hot_leaves, i) = *entry_at(seq->hot_leaves, i);
-            entry_at(t.hot_leaves, i)->n_tokens = entry->n_tokens;
+            *fixture_entry(t.hot_leaves, i) = *fixture_entry(seq->hot_leaves, i);
+            fixture_entry(t.hot_leaves, i)->n_tokens = entry->n_tokens;
         }
     }
     return t;
@@ -346,7 +346,7 @@ static void *tile_of(const fixture *f, const stored_lane *lane, const quire_attn
                      const uint32_t at[2], bool is_hot)
 {
     const quire_attn_lane *where = is_hot ? lane->hot_lane : lane->lane;
-    const quire_page_entry *entry = entry_at(is_hot ? seq->hot_leaves : seq->leaves, at[0]);
+    const quire_page_entry *entry = fixture_entry(is_hot ? seq->hot_leaves : seq->leaves, at[0]);
 
     assert_int_not_equal(entry->page, QUIRE_PAGE_NULL);
     return f->page_addr[entry->page] + where->page_offset + lane->g * where->head_stride +
@@ -395,7 +395,7 @@ static void store_lane(const fixture *f, const stored_lane *lane, uint32_t s, ui
     bool is_open = false; /* tokens of the tile at hand were stored */
 
     for (uint32_t e = 0; e < seq->n_entries; e++) {
-        const quire_page_entry *entry = entry_at(seq->leaves, e);
+        const quire_page_entry *entry = fixture_entry(seq->leaves, e);
 
         for (uint32_t i = 0; i < entry->n_tokens; i++, token++) {
             const uint32_t at[2] = { e, entry->first_slot + i };
@@ -514,7 +514,7 @@ static float *gather_new(const fixture *f, const quire_attn_batch *batch, const 
     return rows;
 }
 
-static quire_attn_workspace *open_workspace(const fixture *f, const fixture_run_opts *opts)
+quire_attn_workspace *fixture_workspace(const fixture *f, const fixture_run_opts *opts)
 {
     quire_attn_workspace_opts ws_opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
     quire_attn_workspace *workspace;
@@ -532,6 +532,7 @@ static quire_attn_workspace *open_workspace(const fixture *f, const fixture_run_
     ws_opts.split_entries = f->opts.split_entries;
     ws_opts.page_tokens = f->opts.page_tokens;
     ws_opts.n_layers_max = 1;
+    ws_opts.no_cascade = opts->no_cascade;
     ws_opts.isa = opts->isa;
     assert_int_equal(quire_attn_workspace_create(&workspace, &ws_opts), QUIRE_OK);
     return workspace;
@@ -541,7 +542,7 @@ void fixture_run(fixture *f, const quire_attn_batch *batch, const fixture_run_op
                  float *out)
 {
     const fixture_opts *o = &f->opts;
-    quire_attn_workspace *workspace = open_workspace(f, opts);
+    quire_attn_workspace *workspace = fixture_workspace(f, opts);
     quire_attn_layer layer = f->layer;
     size_t row_floats = (size_t)o->n_head * o->d_v;
     float *padded = take(f->n_rows * layer.out_stride * sizeof(float));

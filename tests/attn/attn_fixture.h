@@ -69,6 +69,9 @@ void fixture_free(fixture *f);
  * hole. */
 void fixture_store(fixture *f, uint32_t seq, uint32_t begin, uint32_t end);
 
+/* Entry i of a table, to be changed. */
+quire_page_entry *fixture_entry(const quire_page_entry *const *leaves, uint32_t i);
+
 /* A sequence as it was when it had n_tokens tokens, tables included; n_rows and first_row as they
  * are. Memory: release with fixture_free_seq(), while `seq` is what it was. */
 quire_attn_seq fixture_truncated(const quire_attn_seq *seq, uint32_t n_tokens);
@@ -84,7 +87,11 @@ typedef struct fixture_run_opts {
     const char *isa; /* NULL = fastest */
     uint32_t n_threads;
     bool has_append; /* append the rows' K and V first */
+    bool no_cascade;
 } fixture_run_opts;
+
+/* A workspace for the fixture's batch. */
+quire_attn_workspace *fixture_workspace(const fixture *f, const fixture_run_opts *opts);
 
 /* Attention over batch (NULL: the fixture's own) with a workspace of its own. */
 void fixture_run(fixture *f, const quire_attn_batch *batch, const fixture_run_opts *opts,

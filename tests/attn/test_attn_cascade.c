@@ -1,0 +1,388 @@
+/* test_attn_cascade.c - pages that sequences share are read once for all of them, and no bit of any
+ * output shows it. Also which sequences that happens to.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attn/attn_fixture.h"
+#include "attn/attn_internal.h"
+
+#define ISAS_MAX 4u
+#define N_CASES  60u
+
+static quire_rng rng;
+
+/* The first n entries of a sequence's tables become those of another; its hot entries stay its own
+ * when is_own_hot. */
+static void share(fixture *f, uint32_t from, uint32_t to, uint32_t n, bool is_own_hot)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        *fixture_entry(f->seqs[to].leaves, i) = *fixture_entry(f->seqs[from].leaves, i);
+        if (f->seqs[to].hot_leaves != NULL && !is_own_hot) {
+            *fixture_entry(f->seqs[to].hot_leaves, i) = *fixture_entry(f->seqs[from].hot_leaves, i);
+        }
+    }
+}
+
+/* Entries that a sequence can share: full, and without a row but the last token's. */
+static uint32_t n_sharable(const fixture *f, uint32_t s)
+{
+    const fixture_opts *o = &f->opts;
+
+    return (o->n_tokens[s] - o->n_rows[s] + (o->n_rows[s] == 1)) / o->page_tokens;
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Holes at random in a sequence's hot table, as far as they may be. */
+static void punch(fixture *f, uint32_t s)
+{
+    uint32_t n = (f->opts.n_tokens[s] - f->opts.n_rows[s]) / f->opts.page_tokens;
+
+    for (uint32_t i = 0; f->seqs[s].hot_leaves != NULL && i < n; i++) {
+        if (quire_rng_below(&rng, 3) == 0) {
+            fixture_entry(f->seqs[s].hot_leaves, i)->page = QUIRE_PAGE_NULL;
+        }
+    }
+}
+
+/* Every sequence shares some entries with an earlier one: two prompts, and branches of them. */
+static void share_at_random(fixture *f)
+{
+    for (uint32_t s = 2; s < f->opts.n_seqs; s++) {
+        uint32_t from = quire_rng_below(&rng, 3) != 0 ? s % 2 : quire_rng_below(&rng, s);
+        uint32_t most = min_u32(n_sharable(f, s), n_sharable(f, from));
+        uint32_t n = quire_rng_below(&rng, 2) != 0 ? most : quire_rng_below(&rng, most + 1);
+
+        share(f, from, s, n, quire_rng_below(&rng, 4) == 0);
+    }
+    for (uint32_t s = 0; s < f->opts.n_seqs; s++) {
+        punch(f, s);
+    }
+}
+
+static fixture_opts random_case(void)
+{
+    fixture_opts opts = fixture_defaults();
+    uint32_t group = quire_rng_below(&rng, 4) == 0 ? 40 : 1 + quire_rng_below(&rng, 7);
+
+    opts.n_kv_head = 1 + quire_rng_below(&rng, 3);
+    opts.n_head = opts.n_kv_head * group; /* 40: two queries are a block */
+    opts.d_k = 8 * (1 + quire_rng_below(&rng, 8));
+    opts.d_v = 8 * (1 + quire_rng_below(&rng, 8));
+    opts.k_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
+    opts.v_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
+    opts.n_k = 1 + quire_rng_below(&rng, 2);
+    opts.n_v = 1 + quire_rng_below(&rng, 2);
+    opts.page_tokens = 64u << quire_rng_below(&rng, 2);
+    opts.split_entries = 1 + quire_rng_below(&rng, 3);
+    opts.recent_tiles = quire_rng_below(&rng, 6);
+    opts.sink_tiles = quire_rng_below(&rng, 2);
+    opts.n_seqs = 2 + quire_rng_below(&rng, FIXTURE_SEQS_MAX - 1);
+    for (uint32_t s = 0; s < opts.n_seqs; s++) {
+        opts.n_tokens[s] = 256 + quire_rng_below(&rng, 500);
+        opts.n_rows[s] = quire_rng_below(&rng, 2) != 0 ? 1 : 1 + quire_rng_below(&rng, 10);
+        if (quire_rng_below(&rng, 3) == 0) { /* no token after what it shares */
+            opts.n_tokens[s] = opts.n_tokens[s] / 128 * 128;
+            opts.n_rows[s] = 1;
+        }
+    }
+    return opts;
+}
+
+static float *new_out(const fixture *f)
+{
+    float *out = calloc(fixture_out_floats(f), sizeof(float));
+
+    assert_non_null(out);
+    return out;
+}
+
+static void expect_equal(const fixture *f, const float *out, const float *expected)
+{
+    assert_memory_equal(out, expected, fixture_out_floats(f) * sizeof(float));
+}
+
+/* With one thread and more, against no cascade and against each sequence by itself. */
+static void check_bits(fixture *f, const char *isa)
+{
+    fixture_run_opts run = { .isa = isa, .n_threads = 1, .no_cascade = true };
+    float *expected = new_out(f);
+    float *out = new_out(f);
+
+    fixture_run(f, NULL, &run, expected);
+    run.no_cascade = false;
+    for (run.n_threads = 1; run.n_threads <= 4; run.n_threads++) {
+        memset(out, 0, fixture_out_floats(f) * sizeof(float));
+        fixture_run(f, NULL, &run, out);
+        expect_equal(f, out, expected);
+    }
+    run.n_threads = 2;
+    memset(out, 0, fixture_out_floats(f) * sizeof(float));
+    for (uint32_t s = 0; s < f->opts.n_seqs; s++) {
+        quire_attn_batch batch = f->batch;
+
+        batch.seqs = &f->seqs[s];
+        batch.n_seqs = 1;
+        fixture_run(f, &batch, &run, out);
+    }
+    expect_equal(f, out, expected);
+    free(out);
+    free(expected);
+}
+
+static void test_bits(void **state)
+{
+    const char *isas[ISAS_MAX];
+
+    (void)state;
+    for (uint32_t i = 0; i < N_CASES; i++) {
+        fixture_opts opts = random_case();
+        uint32_t n_isas = fixture_isas_of(opts.k_format, opts.v_format, isas, ISAS_MAX);
+        fixture f;
+
+        fixture_init(&f, &opts, &rng);
+        share_at_random(&f);
+        check_bits(&f, isas[i % n_isas]);
+        fixture_free(&f);
+    }
+}
+
+/* Sequences of 400 tokens that share the first 320 with the first, in 5 splits. */
+static fixture_opts decode_case(uint32_t n_seqs)
+{
+    fixture_opts opts = fixture_defaults();
+
+    opts.k_format = QUIRE_FORMAT_Q8;
+    opts.v_format = QUIRE_FORMAT_Q4;
+    opts.recent_tiles = 2;
+    opts.split_entries = 1;
+    opts.n_seqs = n_seqs;
+    for (uint32_t s = 0; s < n_seqs; s++) {
+        opts.n_tokens[s] = 400;
+        opts.n_rows[s] = 1;
+    }
+    return opts;
+}
+
+/* Rows at different distances from a shared tile: some read it hot and some sealed, in turns. */
+static void test_hot_and_sealed_in_one_block(void **state)
+{
+    fixture_opts opts = decode_case(8);
+    const char *isas[ISAS_MAX];
+    uint32_t n_isas;
+    fixture f;
+
+    (void)state;
+    opts.k_format = QUIRE_FORMAT_Q4;
+    for (uint32_t s = 0; s < 8; s++) {
+        opts.n_tokens[s] = 330 + 64 * (s % 3) + s;
+        opts.n_rows[s] = 1 + s % 2;
+    }
+    fixture_init(&f, &opts, &rng);
+    for (uint32_t s = 1; s < 8; s++) {
+        share(&f, 0, s, 5, s % 4 == 3);
+    }
+    n_isas = fixture_isas_of(opts.k_format, opts.v_format, isas, ISAS_MAX);
+    for (uint32_t i = 0; i < n_isas; i++) {
+        check_bits(&f, isas[i]);
+    }
+    fixture_free(&f);
+}
+
+/* ---- which sequences share ---- */
+
+/* Expect the groups' sizes and splits, in order; sizes end with 0. */
+static void expect_groups(const fixture *f, bool no_cascade, const uint32_t *sizes,
+                          const uint32_t *splits)
+{
+    fixture_run_opts run = { .isa = "portable", .n_threads = 1, .no_cascade = no_cascade };
+    quire_attn_workspace *ws = fixture_workspace(f, &run);
+    uint32_t n = 0;
+
+    assert_int_equal(quire_attn_begin(ws, &f->batch), QUIRE_OK);
+    for (; sizes[n] != 0; n++) {
+        assert_true(n < ws->n_groups);
+        assert_int_equal(ws->groups[n].n_seqs, sizes[n]);
+        assert_int_equal(ws->groups[n].n_splits, splits[n]);
+    }
+    assert_int_equal(ws->n_groups, n);
+    quire_attn_workspace_destroy(ws);
+}
+
+/* Two prompts, taking turns. */
+static void test_two_groups(void **state)
+{
+    static const uint32_t none[8];
+    fixture_opts opts = decode_case(8);
+    fixture f;
+
+    (void)state;
+    fixture_init(&f, &opts, &rng);
+    expect_groups(&f, false, (const uint32_t[]){ 1, 1, 1, 1, 1, 1, 1, 1, 0 }, none);
+    for (uint32_t s = 2; s < 8; s++) {
+        share(&f, s % 2, s, 5, false);
+    }
+    expect_groups(&f, false, (const uint32_t[]){ 4, 4, 0 }, (const uint32_t[]){ 5, 5 });
+    expect_groups(&f, true, (const uint32_t[]){ 1, 1, 1, 1, 1, 1, 1, 1, 0 }, none);
+    fixture_free(&f);
+}
+
+/* Eight that share n splits; among them the first n_more, and the others, share five. */
+static void expect_nested(uint32_t n, uint32_t n_more, const uint32_t *sizes,
+                          const uint32_t *splits)
+{
+    fixture_opts opts = decode_case(8);
+    fixture f;
+
+    fixture_init(&f, &opts, &rng);
+    for (uint32_t s = 1; s < 8; s++) {
+        share(&f, s < n_more ? 0 : n_more, s, 5, false);
+        share(&f, 0, s, n, false);
+    }
+    expect_groups(&f, false, sizes, splits);
+    fixture_free(&f);
+}
+
+/* Of nested prefixes the one that saves most reads. */
+static void test_nested_groups(void **state)
+{
+    (void)state;
+    expect_nested(1, 2, (const uint32_t[]){ 8, 0 }, (const uint32_t[]){ 1 });
+    expect_nested(4, 4, (const uint32_t[]){ 8, 0 }, (const uint32_t[]){ 4 });
+    expect_nested(2, 4, (const uint32_t[]){ 4, 4, 0 }, (const uint32_t[]){ 5, 5 });
+}
+
+/* What a sequence has too many rows for, or rows in, or holds in part, is not shared. */
+static void test_not_shared(void **state)
+{
+    fixture_opts opts = decode_case(2);
+    fixture f;
+
+    (void)state;
+    opts.n_rows[1] = QUIRE_ATTN_CASCADE_ROWS_MAX + 1;
+    fixture_init(&f, &opts, &rng);
+    share(&f, 0, 1, 5, false);
+    expect_groups(&f, false, (const uint32_t[]){ 1, 1, 0 }, (const uint32_t[]){ 0, 0 });
+    fixture_free(&f);
+
+    opts.n_tokens[1] = 320;
+    opts.n_rows[1] = 2; /* the first of them does not see the last shared token */
+    fixture_init(&f, &opts, &rng);
+    share(&f, 0, 1, 5, false);
+    expect_groups(&f, false, (const uint32_t[]){ 2, 0 }, (const uint32_t[]){ 4 });
+    fixture_free(&f);
+
+    opts.n_rows[1] = 1; /* its row sees all of it, and nothing else */
+    fixture_init(&f, &opts, &rng);
+    share(&f, 0, 1, 5, false);
+    expect_groups(&f, false, (const uint32_t[]){ 2, 0 }, (const uint32_t[]){ 5 });
+    fixture_free(&f);
+
+    opts.split_entries = 2; /* the third split: entries 4 and 5, and entry 4 alone */
+    fixture_init(&f, &opts, &rng);
+    share(&f, 0, 1, 5, false);
+    expect_groups(&f, false, (const uint32_t[]){ 2, 0 }, (const uint32_t[]){ 2 });
+    fixture_free(&f);
+}
+
+/* Forks share leaves, not only what is in them. */
+static void test_forks(void **state)
+{
+    const uint32_t n_leaves = 2;
+    fixture_opts opts = decode_case(3);
+    fixture f;
+
+    (void)state;
+    opts.n_head = 2;
+    opts.n_kv_head = 1;
+    opts.d_k = 8;
+    opts.d_v = 8;
+    for (uint32_t s = 0; s < 3; s++) {
+        opts.n_tokens[s] = 64 * QUIRE_LEAF_ENTRIES * n_leaves + 100 + s;
+    }
+    fixture_init(&f, &opts, &rng);
+    for (uint32_t s = 1; s < 3; s++) {
+        share(&f, 0, s, QUIRE_LEAF_ENTRIES * n_leaves, false);
+    }
+    for (uint32_t is_fork = 0; is_fork < 2; is_fork++) {
+        const quire_page_entry *leaves[2][4];
+        const quire_page_entry *const *own[2] = { f.seqs[1].leaves, f.seqs[2].leaves };
+
+        for (uint32_t s = 1; s < 3; s++) {
+            memcpy(leaves[s - 1], f.seqs[s].leaves, (n_leaves + 1) * sizeof(leaves[0][0]));
+            if (is_fork) {
+                memcpy(leaves[s - 1], f.seqs[0].leaves, n_leaves * sizeof(leaves[0][0]));
+            }
+            f.seqs[s].leaves = leaves[s - 1];
+        }
+        expect_groups(&f, false, (const uint32_t[]){ 3, 0 },
+                      (const uint32_t[]){ QUIRE_LEAF_ENTRIES * n_leaves });
+        check_bits(&f, NULL);
+        f.seqs[1].leaves = own[0];
+        f.seqs[2].leaves = own[1];
+    }
+    fixture_free(&f);
+}
+
+/* Partials that find little room, or none: fewer cascades, or in one piece, and the same bits. */
+static void test_little_memory(void **state)
+{
+    fixture_opts opts = decode_case(6);
+    fixture_run_opts run = { .isa = "portable", .n_threads = 3 };
+    float *expected;
+    float *out;
+    fixture f;
+
+    (void)state;
+    opts.n_head = 40;
+    opts.n_kv_head = 1;
+    fixture_init(&f, &opts, &rng);
+    for (uint32_t s = 1; s < 6; s++) {
+        share(&f, 0, s, 5, false);
+    }
+    f.layer.out_stride = (size_t)opts.n_head * opts.d_v;
+    expected = new_out(&f);
+    out = new_out(&f);
+    fixture_run(&f, NULL, &run, expected);
+    for (size_t floats = 0; floats < 400000; floats += 8000) {
+        quire_attn_workspace *ws = fixture_workspace(&f, &run);
+        quire_attn_layer layer = f.layer;
+
+        layer.out = out;
+        ws->partial_floats = floats < ws->partial_floats ? floats : ws->partial_floats;
+        memset(out, 0, fixture_out_floats(&f) * sizeof(float));
+        assert_int_equal(quire_attn_begin(ws, &f.batch), QUIRE_OK);
+        for (uint32_t thread = 0; thread < 3; thread++) {
+            quire_attn_run(ws, &layer, 0, thread, 3);
+        }
+        expect_equal(&f, out, expected);
+        quire_attn_workspace_destroy(ws);
+    }
+    free(out);
+    free(expected);
+    fixture_free(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits),          cmocka_unit_test(test_hot_and_sealed_in_one_block),
+        cmocka_unit_test(test_two_groups),    cmocka_unit_test(test_nested_groups),
+        cmocka_unit_test(test_not_shared),    cmocka_unit_test(test_forks),
+        cmocka_unit_test(test_little_memory),
+    };
+
+    rng.state = fixture_seed();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

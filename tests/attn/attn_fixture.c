@@ -621,20 +621,13 @@ fixture_error fixture_error_of(const fixture *f, const float *out, const double 
     return error;
 }
 
-/* Sets that have kernels of sealed formats. */
-static bool isa_has_sealed(const char *isa)
-{
-    return strcmp(isa, "avx512") != 0 && strcmp(isa, "neon") != 0;
-}
-
-uint32_t fixture_isas_of(quire_format k, quire_format v, const char **isas, uint32_t max)
+uint32_t fixture_isas(const char **isas, uint32_t max)
 {
     static const char *const names[] = { "portable", "avx2", "avx512", "neon" };
-    bool is_sealed = quire_format_is_sealed(k) || quire_format_is_sealed(v);
     uint32_t n = 0;
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && n < max; i++) {
-        if (quire_attn_kernels_find(names[i]) != NULL && (!is_sealed || isa_has_sealed(names[i]))) {
+        if (quire_attn_kernels_find(names[i]) != NULL) {
             isas[n++] = names[i];
         }
     }

@@ -107,9 +107,8 @@ typedef struct fixture_error {
 } fixture_error;
 fixture_error fixture_error_of(const fixture *f, const float *out, const double *ref);
 
-/* ISAs of this build on this CPU that have a pair of formats. Returns their number, at most `max`.
- */
-uint32_t fixture_isas_of(quire_format k, quire_format v, const char **isas, uint32_t max);
+/* ISAs of this build on this CPU. Returns their number, at most `max`. */
+uint32_t fixture_isas(const char **isas, uint32_t max);
 
 /* The seed of this run: QUIRE_SEED, or a fixed one. Printed, so that a failure can be repeated. */
 uint64_t fixture_seed(void);

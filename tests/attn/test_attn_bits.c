@@ -60,10 +60,10 @@ static float *new_out(const fixture *f)
 static void for_cases(void (*check)(fixture *f, const char *isa, const float *expected))
 {
     const char *isas[ISAS_MAX];
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
     for (uint32_t i = 0; i < N_CASES; i++) {
         fixture_opts opts = random_case();
-        uint32_t n_isas = fixture_isas_of(opts.k_format, opts.v_format, isas, ISAS_MAX);
         uint32_t first = i % 3 == 0 || n_isas == 1 ? 0 : 1; /* portable is first, and slow */
         fixture f;
         float *expected;
@@ -211,7 +211,7 @@ static void test_shared_prefix(void **state)
 {
     fixture_opts opts = fixture_defaults();
     const char *isas[ISAS_MAX];
-    uint32_t n_isas = fixture_isas_of(QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8, isas, ISAS_MAX);
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
     (void)state;
     opts.k_format = QUIRE_FORMAT_Q8;
@@ -278,11 +278,11 @@ static unsigned char *copy_store(const fixture *f)
 static void test_append(void **state)
 {
     const char *isas[ISAS_MAX];
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
     (void)state;
     for (uint32_t i = 0; i < 40; i++) {
         fixture_opts opts = append_case(i % 5 == 0, i % 3 == 0);
-        uint32_t n_isas = fixture_isas_of(opts.k_format, opts.v_format, isas, ISAS_MAX);
         fixture_run_opts run = { .isa = isas[i % n_isas],
                                  .n_threads = 1 + quire_rng_below(&rng, 4),
                                  .has_append = true };
@@ -356,11 +356,11 @@ static void check_appended_chunks(const fixture_opts *opts, const char *isa)
 static void test_appended_chunks(void **state)
 {
     const char *isas[ISAS_MAX];
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
     (void)state;
     for (uint32_t i = 0; i < 2 * QUIRE_FORMAT_COUNT; i++) {
         fixture_opts opts = fixture_defaults();
-        uint32_t n_isas;
 
         opts.n_head = 3;
         opts.n_kv_head = 1;
@@ -375,7 +375,6 @@ static void test_appended_chunks(void **state)
         opts.page_tokens = i % 4 < 2 ? 64 : 256;
         opts.n_tokens[0] = 330;
         opts.n_rows[0] = 330;
-        n_isas = fixture_isas_of(opts.k_format, opts.v_format, isas, ISAS_MAX);
         for (uint32_t k = n_isas == 1 ? 0 : 1; k < n_isas; k++) {
             check_appended_chunks(&opts, isas[k]);
         }

@@ -144,11 +144,11 @@ static void check_bits(fixture *f, const char *isa)
 static void test_bits(void **state)
 {
     const char *isas[ISAS_MAX];
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
     (void)state;
     for (uint32_t i = 0; i < N_CASES; i++) {
         fixture_opts opts = random_case();
-        uint32_t n_isas = fixture_isas_of(opts.k_format, opts.v_format, isas, ISAS_MAX);
         fixture f;
 
         fixture_init(&f, &opts, &rng);
@@ -180,7 +180,7 @@ static void test_hot_and_sealed_in_one_block(void **state)
 {
     fixture_opts opts = decode_case(8);
     const char *isas[ISAS_MAX];
-    uint32_t n_isas;
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
     fixture f;
 
     (void)state;
@@ -193,7 +193,6 @@ static void test_hot_and_sealed_in_one_block(void **state)
     for (uint32_t s = 1; s < 8; s++) {
         share(&f, 0, s, 5, s % 4 == 3);
     }
-    n_isas = fixture_isas_of(opts.k_format, opts.v_format, isas, ISAS_MAX);
     for (uint32_t i = 0; i < n_isas; i++) {
         check_bits(&f, isas[i]);
     }

@@ -91,10 +91,10 @@ static void expect_damage(const fixture *f, const float *out, const float *clean
 static void for_all(void (*damage)(fixture *f), is_hit *hit)
 {
     const char *isas[ISAS_MAX];
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
     for (unsigned n = 0; n < QUIRE_FORMAT_COUNT; n++) {
         quire_format format = (quire_format)n;
-        uint32_t n_isas = fixture_isas_of(format, format, isas, ISAS_MAX);
 
         for (uint32_t i = 0; i < n_isas; i++) {
             fixture_opts opts = damage_case(format);
@@ -178,11 +178,11 @@ static void test_logit_of_minus_infinity(void **state)
 {
     static const quire_format formats[] = { QUIRE_FORMAT_F32, QUIRE_FORMAT_F16, QUIRE_FORMAT_BF16 };
     const char *isas[ISAS_MAX];
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
     (void)state;
     for (size_t k = 0; k < sizeof(formats) / sizeof(formats[0]); k++) {
         fixture_opts opts = damage_case(formats[k]);
-        uint32_t n_isas = fixture_isas_of(formats[k], formats[k], isas, ISAS_MAX);
         double *ref;
         fixture f;
 
@@ -219,10 +219,10 @@ static void test_infinity_in_v(void **state)
 {
     static const quire_format formats[] = { QUIRE_FORMAT_F32, QUIRE_FORMAT_F16, QUIRE_FORMAT_BF16 };
     const char *isas[ISAS_MAX];
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
     (void)state;
     for (size_t k = 0; k < sizeof(formats) / sizeof(formats[0]); k++) {
-        uint32_t n_isas = fixture_isas_of(formats[k], formats[k], isas, ISAS_MAX);
 
         for (uint32_t i = 0; i < n_isas; i++) {
             fixture_opts opts = damage_case(formats[k]);
@@ -260,11 +260,11 @@ static void test_infinity_in_v(void **state)
 static void test_zeros(void **state)
 {
     const char *isas[ISAS_MAX];
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
 
     (void)state;
     for (unsigned n = 0; n < QUIRE_FORMAT_COUNT; n++) {
         quire_format format = (quire_format)n;
-        uint32_t n_isas = fixture_isas_of(format, format, isas, ISAS_MAX);
         fixture_opts opts = damage_case(format);
         attn_tolerance limit = attn_tolerance_of(opts.k_format, opts.v_format);
         double *ref;

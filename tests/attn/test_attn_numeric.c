@@ -24,7 +24,7 @@ static fixture_error worst[QUIRE_FORMAT_COUNT][QUIRE_FORMAT_COUNT];
 static void check_case(const fixture_opts *opts)
 {
     const char *isas[ISAS_MAX];
-    uint32_t n_isas = fixture_isas_of(opts->k_format, opts->v_format, isas, ISAS_MAX);
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
     attn_tolerance limit = attn_tolerance_of(opts->k_format, opts->v_format);
     fixture_error *most = &worst[opts->k_format][opts->v_format];
     fixture f;

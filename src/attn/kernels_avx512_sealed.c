@@ -33,6 +33,7 @@ void quire_avx512_sealed_pack(uint32_t d, float scale, const float *q, void *pac
     float *x = (void *)((char *)packed + quire_avx512_sealed_x_offset(d));
     __m512i top = _mm512_setzero_si512();
     __m512i sum = _mm512_setzero_si512();
+    __mmask16 finite; /* all or none: a row with NaN or Inf has no integers */
     float max;
     float inverse;
 
@@ -43,11 +44,12 @@ void quire_avx512_sealed_pack(uint32_t d, float scale, const float *q, void *pac
         top = _mm512_max_epi32(top, _mm512_castps_si512(_mm512_abs_ps(value)));
     }
     max = quire_avx512_max_abs(top);
+    finite = isnan(max) ? 0 : 0xffff;
     inverse = max < QUIRE_ATTN_Q8_TINY ? 0.0f : QUIRE_ATTN_SEALED_Q_MAX / max;
     header->scale = max < QUIRE_ATTN_Q8_TINY ? 0.0f : max / QUIRE_ATTN_SEALED_Q_MAX;
     for (uint32_t c = 0; c < d; c += 16) {
-        __m512i i =
-            _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_load_ps(x + c), _mm512_set1_ps(inverse)));
+        __m512i i = _mm512_maskz_cvtps_epi32(
+            finite, _mm512_mul_ps(_mm512_load_ps(x + c), _mm512_set1_ps(inverse)));
 
         _mm_store_si128((__m128i *)(void *)(n + c), _mm512_cvtsepi32_epi8(i));
         sum = _mm512_add_epi32(sum, i);

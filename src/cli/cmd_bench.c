@@ -26,6 +26,7 @@ typedef struct bench_args {
     int64_t n_repeats;
     int64_t n_seqs;
     int64_t shared_prefix;
+    bool no_cascade;
     int fill;
     int cache;
 } bench_args;
@@ -59,6 +60,9 @@ static const quire_opt options[] = {
     { .names = { "--shared-prefix" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "0", .offset = offsetof(bench_args, shared_prefix),
       .help = "tokens that all sequences share, before the depth of each" },
+    { .names = { "--no-cascade" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(bench_args, no_cascade),
+      .help = "read what sequences share once for each of them, for comparison" },
     { .names = { "-r", "--repeats" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
       .max = QUIRE_REPEATS_MAX, .initial = "3", .offset = offsetof(bench_args, n_repeats),
       .help = "repeats of each test; the median counts" },
@@ -157,6 +161,7 @@ static int run_format(table *t, const quire_kv_choice *kv, quire_error *err)
     quire_common_args common = args->common;
     quire_session_want want = { .n_ctx = needed_ctx(args),
                                 .n_seqs_max = (uint32_t)args->n_seqs,
+                                .no_cascade = args->no_cascade,
                                 .is_contiguous = args->cache == QUIRE_CACHING_CONTIGUOUS };
     int rc = QUIRE_OK;
 
@@ -224,10 +229,11 @@ static json_t *setting_json(const table *t)
 {
     const bench_args *args = t->args;
 
-    return json_pack("{s:o, s:s, s:s, s:i, s:s, s:o}", "read_bandwidth_bytes_per_second",
+    return json_pack("{s:o, s:s, s:s, s:b, s:i, s:s, s:o}", "read_bandwidth_bytes_per_second",
                      quire_json_real(t->bandwidth), "cache", caches[args->cache], "fill",
-                     fills[args->fill], "threads", (int)t->n_threads, "isa", quire_attn_isa(),
-                     "model", quire_json_text(args->common.model, strlen(args->common.model)));
+                     fills[args->fill], "cascade", !args->no_cascade, "threads", (int)t->n_threads,
+                     "isa", quire_attn_isa(), "model",
+                     quire_json_text(args->common.model, strlen(args->common.model)));
 }
 
 static int print_json(const table *t)
@@ -269,8 +275,9 @@ static void print_text(const table *t)
            quire_format_bytes(desc->weight_bytes, text, sizeof(text)), t->n_threads,
            quire_attn_isa(), t->bandwidth / 1e9, caches[args->cache], fills[args->fill]);
     if (args->n_seqs > 1 || args->shared_prefix > 0) {
-        printf("%u sequences in a step, a prefix of %u tokens shared by all\n",
-               (unsigned)args->n_seqs, (unsigned)args->shared_prefix);
+        printf("%u sequences in a step, a prefix of %u tokens shared by all%s\n",
+               (unsigned)args->n_seqs, (unsigned)args->shared_prefix,
+               args->no_cascade ? ", read for each" : "");
     }
     printf("\n%-8s %7s %8s %-9s %10s %8s %10s %10s %7s %16s\n", "test", "tokens", "depth", "kv",
            "tokens/s", "stddev", "KV pages", "resident", "in attn", "roofline attn/all");

@@ -35,6 +35,7 @@ static quire_runtime_opts runtime_opts(const quire_common_args *args,
     opts.kv_recent = (uint32_t)args->kv.recent;
     opts.kv_sinks = (uint32_t)args->kv.sinks;
     opts.kv_budget_bytes = args->kv_budget_bytes;
+    opts.no_cascade = want->no_cascade;
     opts.is_contiguous = want->is_contiguous;
     return opts;
 }

@@ -35,6 +35,7 @@ int quire_session_open_model(quire_session *session, const quire_common_args *ar
 typedef struct quire_session_want {
     uint32_t n_ctx;      /* instead of args->n_ctx */
     uint32_t n_seqs_max; /* 0 = 1 */
+    bool no_cascade;     /* see quire_attn_workspace_opts */
     uint32_t n_tokens;   /* of all sequences together, what they share once: the KV budget is for
                             these where args give none; 0 = n_ctx */
     bool is_contiguous;

@@ -353,9 +353,15 @@ static void bench_shares_a_prefix(void **state)
     json_t *rows =
         program_json(PROGRAM("bench", "-m", program_model(), "-n", "4", "-d", "0,30", "--sequences",
                              "4", "--shared-prefix", "100", "--kv", "f16,q8", "-r", "2", "--json"));
+    json_t *apart = program_json(PROGRAM("bench", "-m", program_model(), "-n", "4", "--sequences",
+                                         "4", "--shared-prefix", "100", "--kv", "q4", "-r", "1",
+                                         "--no-cascade", "--json"));
     program_result refused;
 
     (void)state;
+    assert_true(json_is_true(json_object_get(json_array_get(rows, 0), "cascade")));
+    assert_true(json_is_false(json_object_get(json_array_get(apart, 0), "cascade")));
+    json_decref(apart);
     assert_int_equal(json_array_size(rows), 4); /* no prefill */
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);

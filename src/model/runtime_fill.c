@@ -181,8 +181,11 @@ static int fill_pieces(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens,
     }
     if (rc == QUIRE_OK) {
         quire_runtime_release_hot(rt, seq, 0);
-    } else if (quire_seq_truncatable(rt->cache, seq, begin) == begin) {
-        (void)quire_seq_truncate(rt->cache, seq, begin);
+    } else {
+        int undone = quire_seq_truncate(rt->cache, seq, begin);
+
+        QUIRE_ASSERT(undone == QUIRE_OK || rc == QUIRE_NOTFOUND);
+        (void)undone;
     }
     return rc;
 }

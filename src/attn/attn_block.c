@@ -10,8 +10,8 @@
 
 /* Tiles up to this size are prefetched two ahead, because one is worked on in less time than memory
  * takes to answer; larger ones one ahead, so that what waits fits the L1 cache. Measured with
- * bench_attn on Zen 5: 2 to 5 KB gain 10-25 % from two, 8 KB and more lose 5-10 %. */
-#define TILE_BYTES_SMALL 6144u
+ * bench_attn on Zen 5: 2 to 6.5 KB gain 10-25 % from two, 8 KB and more lose 5-10 %. */
+#define TILE_BYTES_SMALL 7168u
 
 /* Which of the packed forms of a block's queries. */
 #define PACKED_MAIN 0u

@@ -1,0 +1,130 @@
+/* test_writer.c - a writer keeps what a new prompt shares with the last one, as far as its pages
+ * can still be written on.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/writer.h"
+
+#include "cli/commands.h"
+#include "gguf_gen.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define N_FIRST  300u
+#define N_SHARED 150u
+#define N_SECOND 250u
+#define N_WRITE  20
+
+typedef struct written {
+    char text[4096];
+    size_t n;
+} written;
+
+static bool collect(void *ctx, const char *text, size_t text_bytes)
+{
+    written *w = ctx;
+
+    assert_true(w->n + text_bytes < sizeof(w->text));
+    memcpy(w->text + w->n, text, text_bytes);
+    w->n += text_bytes;
+    return true;
+}
+
+static quire_writer *writer_on(quire_session *session, const char *path, const char *kv,
+                               quire_common_args *args)
+{
+    const char *const words[] = { "-m",          path, "-p",         "x", "--kv", kv,
+                                  "--kv-recent", "0",  "--kv-sinks", "0", "-t",   "1" };
+    quire_sampling_args sampling = { .temperature = 0, .top_p = 1, .n_predict = N_WRITE };
+    char kept[12][256];
+    char *argv[12];
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_writer *writer;
+
+    for (size_t i = 0; i < 12; i++) {
+        (void)snprintf(kept[i], sizeof(kept[i]), "%s", words[i]);
+        argv[i] = kept[i];
+    }
+    quire_options_init(&quire_command_run, args);
+    assert_int_equal(quire_options_parse(&quire_command_run, 12, argv, args, &err), QUIRE_OK);
+    sampling.ignores_eos = true;
+    assert_int_equal(quire_session_open(session, args, &err), QUIRE_OK);
+    assert_int_equal(quire_writer_create(&writer, session, &sampling, &err), QUIRE_OK);
+    return writer;
+}
+
+/* Run a prompt; returns how much of it was kept from before. */
+static uint32_t write_on(quire_writer *writer, const int32_t *tokens, uint32_t n, written *out)
+{
+    quire_writer_result result;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    out->n = 0;
+    quire_writer_sink_set(writer, collect, out);
+    assert_int_equal(quire_writer_run(writer, tokens, n, &result, &err), QUIRE_OK);
+    assert_int_equal(result.n_prompt, n);
+    assert_int_equal(result.n_output, N_WRITE);
+    return result.n_reused;
+}
+
+/* 150 tokens are shared. With sealed formats and nothing kept hot, those behind token 128 are in a
+ * page that cannot be written on any more: they are computed again, and the text is the same. */
+static void prompt_goes_back(void **state)
+{
+    static const struct {
+        const char *kv;
+        uint32_t n_reused;
+    } cases[] = { { "f16", N_SHARED }, { "q8", N_SHARED }, { "q4", 128 }, { "q8:q3", 128 } };
+    const char *dir = getenv("TMPDIR");
+    void *args = malloc(quire_command_run.args_bytes);
+    int32_t first[N_FIRST];
+    int32_t second[N_SECOND];
+    gguf_gen_opts gen;
+    char path[200];
+
+    (void)state;
+    assert_non_null(args);
+    assert_true(gguf_gen_shape("tiny-llama", &gen));
+    (void)snprintf(path, sizeof(path), "%s/quire-test-writer-%ld.gguf", dir != NULL ? dir : "/tmp",
+                   (long)getpid());
+    assert_int_equal(gguf_gen_write(&gen, path, NULL), QUIRE_OK);
+    for (uint32_t i = 0; i < N_FIRST; i++) {
+        first[i] = (int32_t)(3 + i * 7 % 200);
+    }
+    for (uint32_t i = 0; i < N_SECOND; i++) {
+        second[i] = i < N_SHARED ? first[i] : (int32_t)(4 + i * 11 % 200);
+    }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        quire_session session;
+        quire_writer *writer = writer_on(&session, path, cases[i].kv, args);
+        written kept, fresh;
+
+        assert_int_equal(write_on(writer, first, N_FIRST, &kept), 0);
+        assert_int_equal(write_on(writer, second, N_SECOND, &kept), cases[i].n_reused);
+        quire_writer_reset(writer);
+        assert_int_equal(write_on(writer, second, N_SECOND, &fresh), 0);
+        assert_int_equal(kept.n, fresh.n);
+        assert_memory_equal(kept.text, fresh.text, fresh.n);
+        quire_writer_destroy(writer);
+        quire_session_close(&session);
+    }
+    (void)unlink(path);
+    free(args);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prompt_goes_back),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -69,12 +69,12 @@ typedef struct quire_sampling_args {
 #define QUIRE_ROWS_KV_WINDOW                                                                       \
     { .names = { "--kv-recent" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,                  \
       .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
-      .initial = QUIRE_TEXT_OF(QUIRE_KV_RECENT_DEFAULT),                                            \
+      .initial = QUIRE_TEXT_OF(QUIRE_KV_RECENT_DEFAULT),                                           \
       .offset = offsetof(quire_common_args, kv.recent),                                            \
       .help = "with q6 to q3: tokens read in 8 bit, back from each one; a multiple of 64" },       \
     { .names = { "--kv-sinks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,                   \
       .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
-      .initial = QUIRE_TEXT_OF(QUIRE_KV_SINKS_DEFAULT),                                             \
+      .initial = QUIRE_TEXT_OF(QUIRE_KV_SINKS_DEFAULT),                                            \
       .offset = offsetof(quire_common_args, kv.sinks),                                             \
       .help = "with q6 to q3: first tokens kept in 8 bit; a multiple of 64" }
 

@@ -10,8 +10,7 @@
 
 /* Groups of the cache. */
 #define QUIRE_RUNTIME_MAIN 0u /* all lanes, in their formats */
-#define QUIRE_RUNTIME_HOT  1u /* those of sealed sides, in QUIRE_FORMAT_HOT; only if there are any \
-                               */
+#define QUIRE_RUNTIME_HOT  1u /* those of sealed sides in QUIRE_FORMAT_HOT, if there are any */
 
 struct quire_runtime {
     const quire_model *model;

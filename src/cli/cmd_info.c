@@ -4,6 +4,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/args.h"
+#include "cli/calibration_place.h"
 #include "cli/commands.h"
 #include "cli/talk.h"
 #include "model/memory.h"
@@ -83,6 +84,8 @@ static int need_of(const info_args *args, const quire_model_desc *desc, asked_ne
                    quire_error *err)
 {
     const quire_kv_args *kv = &args->common.kv;
+    quire_kv_args found = *kv; /* with the model's calibration */
+    quire_calibration *calibration = NULL;
     quire_kv_pair *pairs = calloc(desc->n_stored, sizeof(*pairs));
     quire_runtime_opts opts = runtime_opts();
     int rc;
@@ -90,15 +93,20 @@ static int need_of(const info_args *args, const quire_model_desc *desc, asked_ne
     if (pairs == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
-    rc = quire_kv_args_resolve(kv, desc, pairs, err);
+    if (kv->choice.is_auto && kv->layers == NULL) {
+        calibration = quire_calibration_find(args->common.model, desc);
+        found.calibration = calibration;
+    }
+    rc = quire_kv_args_resolve(&found, desc, pairs, err);
     if (rc == QUIRE_OK) {
         opts.n_ctx = (uint32_t)args->common.n_ctx;
         opts.kv_pairs = pairs;
         opts.kv_recent = (uint32_t)kv->recent;
         opts.kv_sinks = (uint32_t)kv->sinks;
         quire_memory_need_get(desc, &opts, &out->need);
-        (void)quire_kv_args_text(kv, desc, pairs, out->kv, sizeof(out->kv));
+        (void)quire_kv_args_text(&found, desc, pairs, out->kv, sizeof(out->kv));
     }
+    quire_calibration_free(calibration);
     free(pairs);
     return rc;
 }

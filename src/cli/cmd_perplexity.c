@@ -92,29 +92,6 @@ static int open_base_file(perplexity *p, quire_error *err)
     return QUIRE_OK;
 }
 
-static int read_text(perplexity *p, quire_error *err)
-{
-    const char *path = p->args->file;
-    char *text = NULL;
-    size_t text_bytes = 0;
-    int rc;
-
-    QUIRE_TRY(quire_read_file(path, &text, &text_bytes, err));
-    /* The newline that ends a text file is no part of the text. */
-    if (text_bytes > 0 && text[text_bytes - 1] == '\n') {
-        text_bytes--;
-    }
-    quire_progress("tokenizing %s", path);
-    rc = quire_session_tokenize(&p->session, text, text_bytes, false, &p->from_text, &p->n_tokens);
-    quire_progress_end();
-    free(text);
-    if (rc < 0) {
-        return quire_error_set(err, rc, "cannot tokenize %s: %s", path, quire_status_text(rc));
-    }
-    p->tokens = p->from_text;
-    return QUIRE_OK;
-}
-
 /* The base's tokens must be the text's: otherwise the two would be scored on different texts. */
 static int check_same_tokens(const perplexity *p, quire_error *err)
 {
@@ -140,7 +117,8 @@ static int choose_text(perplexity *p, quire_error *err)
         QUIRE_TRY(open_base_file(p, err));
     }
     if (args->file != NULL) {
-        QUIRE_TRY(read_text(p, err));
+        QUIRE_TRY(quire_evaluate_text(&p->session, args->file, &p->from_text, &p->n_tokens, err));
+        p->tokens = p->from_text;
         if (p->n_tokens < 2 * (size_t)p->n_ctx) {
             return quire_error_set(err, QUIRE_INVAL,
                                    "%s has %zu tokens, a context of %u needs at least %u: give "
@@ -166,6 +144,9 @@ static int open_runtimes(perplexity *p, quire_error *err)
 
         common.kv.choice = p->base_kv;
         common.kv.layers = NULL;
+        if (p->base_kv.is_auto) {
+            quire_session_look(&p->session, common.model, p->session.desc);
+        }
         p->base = p->session; /* shares the model; the runtime is its own */
         p->base.runtime = NULL;
         p->base.kv_pairs = NULL;
@@ -200,14 +181,6 @@ static int evaluate(perplexity *p, quire_error *err)
 
 /* ---- what to say ---- */
 
-static json_t *interval_json(double value, double stderr_)
-{
-    return json_pack("{s:o, s:o, s:[o, o]}", "mean", quire_json_real(value), "stderr",
-                     quire_json_real(stderr_), "interval_95",
-                     quire_json_real(value - QUIRE_INTERVAL_95 * stderr_),
-                     quire_json_real(value + QUIRE_INTERVAL_95 * stderr_));
-}
-
 static double share_stderr(double share, uint64_t n)
 {
     return n > 1 ? sqrt(share * (1 - share) / (double)(n - 1)) : 0;
@@ -218,7 +191,7 @@ static json_t *base_json(const perplexity *p, const char *name)
     const quire_evaluation *r = &p->result;
     double difference = quire_mean_value(&r->nll_difference);
     double same_top = (double)r->n_same_top / (double)r->kld.n;
-    json_t *kld = interval_json(quire_mean_value(&r->kld), quire_mean_stderr(&r->kld));
+    json_t *kld = quire_interval_json(quire_mean_value(&r->kld), quire_mean_stderr(&r->kld));
 
     if (kld != NULL) {
         json_object_set_new(kld, "median",
@@ -232,8 +205,8 @@ static json_t *base_json(const perplexity *p, const char *name)
                      "ppl", quire_json_real(quire_perplexity(&r->nll_base)), "ppl_stderr",
                      quire_json_real(quire_perplexity_stderr(&r->nll_base)), "ppl_ratio",
                      quire_json_real(exp(difference)), "nll_difference",
-                     interval_json(difference, quire_mean_stderr(&r->nll_difference)), "kld", kld,
-                     "top1_agreement", quire_json_real(same_top), "top1_agreement_stderr",
+                     quire_interval_json(difference, quire_mean_stderr(&r->nll_difference)), "kld",
+                     kld, "top1_agreement", quire_json_real(same_top), "top1_agreement_stderr",
                      quire_json_real(share_stderr(same_top, r->kld.n)));
 }
 

@@ -38,7 +38,8 @@ typedef struct evaluator {
     quire_error *err;
     quire_seq_id seq;
     quire_seq_id base_seq;
-    int32_t *chunk; /* [n_ctx] the chunk's tokens, BOS put in */
+    int32_t *chunk;       /* [n_ctx] the chunk's tokens, BOS put in */
+    uint64_t n_rows_done; /* scored so far */
     step step;
 } evaluator;
 
@@ -88,8 +89,17 @@ static void tally(quire_evaluation *r, const step *s)
 
 static int score_step(evaluator *e)
 {
+    const size_t row_bytes = e->step.n_vocab * sizeof(*e->step.logits);
     step *s = &e->step;
 
+    if (e->opts->base_logits != NULL) {
+        s->base_logits = e->opts->base_logits + e->n_rows_done * s->n_vocab;
+    }
+    if (e->opts->keep_logits != NULL) {
+        memcpy(e->opts->keep_logits + e->n_rows_done * s->n_vocab, s->logits,
+               s->n_rows * row_bytes);
+    }
+    e->n_rows_done += s->n_rows;
     if (s->base_coded != NULL) {
         for (uint32_t i = 0; i < s->n_rows; i++) {
             QUIRE_TRY(quire_logits_file_read(e->opts->base_file,
@@ -146,13 +156,14 @@ static int run_step(evaluator *e, uint32_t first, uint32_t n)
 static void show_progress(const evaluator *e, uint32_t index, uint32_t n_done)
 {
     const quire_evaluate_opts *o = e->opts;
+    const char *begin = o->progress != NULL ? o->progress : "";
     double percent = 100.0 * n_done / o->n_ctx;
 
     if (e->result->nll.n == 0) {
-        quire_progress("chunk %u of %u, %3.0f %%", index + 1, o->n_chunks, percent);
+        quire_progress("%schunk %u of %u, %3.0f %%", begin, index + 1, o->n_chunks, percent);
     } else {
-        quire_progress("chunk %u of %u, %3.0f %%, perplexity %.4f", index + 1, o->n_chunks, percent,
-                       quire_perplexity(&e->result->nll));
+        quire_progress("%schunk %u of %u, %3.0f %%, perplexity %.4f", begin, index + 1, o->n_chunks,
+                       percent, quire_perplexity(&e->result->nll));
     }
 }
 
@@ -204,7 +215,7 @@ static int prepare(evaluator *e)
     step *s = &e->step;
     uint32_t n_rows = o->session->n_batch < o->n_ctx ? o->session->n_batch : o->n_ctx;
 
-    r->has_base = o->base_session != NULL || o->base_file != NULL;
+    r->has_base = o->base_session != NULL || o->base_file != NULL || o->base_logits != NULL;
     s->n_vocab = o->session->desc->n_vocab;
     s->coded_bytes = (size_t)quire_coded_row_bytes(s->n_vocab);
     e->chunk = malloc(o->n_ctx * sizeof(*e->chunk));
@@ -267,4 +278,32 @@ double quire_perplexity(const quire_mean *nll)
 double quire_perplexity_stderr(const quire_mean *nll)
 {
     return quire_perplexity(nll) * quire_mean_stderr(nll);
+}
+
+json_t *quire_interval_json(double mean, double std_err)
+{
+    return json_pack("{s:o, s:o, s:[o, o]}", "mean", quire_json_real(mean), "stderr",
+                     quire_json_real(std_err), "interval_95",
+                     quire_json_real(mean - QUIRE_INTERVAL_95 * std_err),
+                     quire_json_real(mean + QUIRE_INTERVAL_95 * std_err));
+}
+
+int quire_evaluate_text(const quire_session *session, const char *path, int32_t **tokens,
+                        size_t *n_tokens, quire_error *err)
+{
+    char *text = NULL;
+    size_t text_bytes = 0;
+    int rc;
+
+    QUIRE_TRY(quire_read_file(path, &text, &text_bytes, err));
+    /* The newline that ends a text file is no part of the text. */
+    if (text_bytes > 0 && text[text_bytes - 1] == '\n') {
+        text_bytes--;
+    }
+    quire_progress("tokenizing %s", path);
+    rc = quire_session_tokenize(session, text, text_bytes, false, tokens, n_tokens);
+    quire_progress_end();
+    free(text);
+    return rc < 0 ? quire_error_set(err, rc, "cannot tokenize %s: %s", path, quire_status_text(rc))
+                  : QUIRE_OK;
 }

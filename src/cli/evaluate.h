@@ -4,8 +4,8 @@
  * BOS in place of its first token where the model wants one, and the predictions of its second half
  * are scored (the first half is context). That is what llama-perplexity does.
  *
- * The base is either a second runtime that computes the same steps (exact), or a file of
- * log-probabilities (16 bit).
+ * The base is a second runtime that computes the same steps (exact), a file of log-probabilities
+ * (16 bit), or logits that an earlier evaluation kept (exact).
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_EVALUATE_H
@@ -33,11 +33,19 @@ typedef struct quire_evaluate_opts {
     quire_session *session;
     quire_session *base_session;  /* NULL = none; same n_ctx and n_batch */
     quire_logits_file *base_file; /* NULL = none; at its first row */
+    const float *base_logits;     /* NULL = none; [n_chunks][quire_logits_rows()][n_vocab] */
     quire_logits_file *save_file; /* NULL = none; rows are appended */
+    float *keep_logits;           /* NULL = none; gets the logits, shaped like base_logits */
+    const char *progress;         /* begins the progress line; NULL = nothing before the chunk */
     const int32_t *tokens;        /* [n_chunks][n_ctx] */
     uint32_t n_ctx;
     uint32_t n_chunks;
 } quire_evaluate_opts;
+
+/* Tokens of a text file ("-" = stdin), with progress. Memory: free(*tokens). Errors: as
+ * quire_read_file() and quire_session_tokenize(). */
+int quire_evaluate_text(const quire_session *session, const char *path, int32_t **tokens,
+                        size_t *n_tokens, quire_error *err);
 
 /* Memory: quire_evaluation_fini(out), also after a failure. Errors: as quire_runtime_step(),
  * QUIRE_CANCELED after Ctrl-C, QUIRE_IO and QUIRE_CORRUPT of the files; err tells. */
@@ -48,5 +56,8 @@ void quire_evaluation_fini(quire_evaluation *evaluation);
 /* exp(mean nll) and its standard error. */
 double quire_perplexity(const quire_mean *nll);
 double quire_perplexity_stderr(const quire_mean *nll);
+
+/* A mean as JSON, with its standard error and the 95 % interval; NULL when out of memory. */
+json_t *quire_interval_json(double mean, double std_err);
 
 #endif /* QUIRE_CLI_EVALUATE_H */

@@ -28,6 +28,9 @@ int quire_kv_args_resolve(const quire_kv_args *args, const quire_model_desc *des
         return quire_kv_layers_parse(args->layers, desc, pairs, err);
     }
     if (args->choice.is_auto) {
+        if (args->calibration != NULL) {
+            return quire_calibration_choose(args->calibration, desc, args->choice.bits, pairs, err);
+        }
         return quire_kv_auto(desc, args->choice.bits, pairs, err);
     }
     quire_kv_uniform(desc, args->choice.pair, pairs);
@@ -43,7 +46,8 @@ char *quire_kv_args_text(const quire_kv_args *args, const quire_model_desc *desc
     if (args->layers != NULL) {
         n = snprintf(buffer, buffer_bytes, "%.2f bits: ", bits);
     } else if (args->choice.is_auto) {
-        n = snprintf(buffer, buffer_bytes, "auto %.2f -> %.2f bits: ", args->choice.bits, bits);
+        n = snprintf(buffer, buffer_bytes, "auto %.2f -> %.2f bits%s: ", args->choice.bits, bits,
+                     args->calibration != NULL ? " (calibrated)" : "");
     }
     if (n >= 0 && (size_t)n < buffer_bytes) {
         (void)quire_kv_summary(desc, pairs, buffer + n, buffer_bytes - (size_t)n);

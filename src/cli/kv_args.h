@@ -1,6 +1,7 @@
 /* kv_args.h - what a command line says about the formats of the KV cache.
  *
- *   --kv K[:V] | auto | auto:BITS    one pair for all layers, or a size (quire_kv_auto())
+ *   --kv K[:V] | auto | auto:BITS    one pair for all layers, or a size: by what was measured of
+ * the model where it was calibrated, else by quire_kv_auto()
  *   --kv-layers LIST                 formats by layer (quire_kv_layers_parse())
  *   -ctk K, -ctv V                   one side of --kv's pair, as llama.cpp names them
  *
@@ -10,7 +11,7 @@
 #ifndef QUIRE_CLI_KV_ARGS_H
 #define QUIRE_CLI_KV_ARGS_H
 
-#include "model/kv_formats.h"
+#include "model/calibration.h"
 
 #define QUIRE_KV_TOKENS_MAX 65536 /* --kv-recent and --kv-sinks */
 
@@ -19,6 +20,7 @@ typedef struct quire_kv_args {
     const char *layers;     /* NULL = not given */
     int64_t recent;         /* tokens; multiples of 64 */
     int64_t sinks;
+    const quire_calibration *calibration; /* of the model, borrowed; NULL = none: general rules */
     bool has_choice;
     bool has_side; /* -ctk or -ctv */
 } quire_kv_args;
@@ -31,7 +33,8 @@ int quire_kv_args_check(const quire_kv_args *args, quire_error *err);
 int quire_kv_args_resolve(const quire_kv_args *args, const quire_model_desc *desc,
                           quire_kv_pair *pairs, quire_error *err);
 
-/* What was chosen, for people: "q8:q4", "auto 4.50 -> 4.47 bits: q8 in 4 layers, q4 in 18".
+/* What was chosen, for people: "q8:q4", "auto 4.50 -> 4.47 bits: q8 in 4 layers, q4 in 18",
+ * the same with "(calibrated)" where a calibration chose.
  * Returns buffer. */
 char *quire_kv_args_text(const quire_kv_args *args, const quire_model_desc *desc,
                          const quire_kv_pair *pairs, char *buffer, size_t buffer_bytes);

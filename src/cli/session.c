@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "cli/calibration_place.h"
 #include "cli/talk.h"
 #include "model/memory.h"
 
@@ -40,17 +41,31 @@ static quire_runtime_opts runtime_opts(const quire_common_args *args,
     return opts;
 }
 
+void quire_session_look(quire_session *session, const char *model_path,
+                        const quire_model_desc *desc)
+{
+    if (!session->has_looked) {
+        session->has_looked = true;
+        session->calibration = quire_calibration_find(model_path, desc);
+    }
+}
+
 /* Memory: free(*pairs), NULL on failure. */
-static int choose_formats(const quire_kv_args *args, const quire_model_desc *desc,
-                          quire_kv_pair **pairs, quire_error *err)
+static int choose_formats(quire_session *session, const quire_common_args *args,
+                          const quire_model_desc *desc, quire_kv_pair **pairs, quire_error *err)
 {
     int rc;
 
+    session->kv = args->kv;
+    if (args->kv.choice.is_auto && args->kv.layers == NULL) {
+        quire_session_look(session, args->model, desc);
+        session->kv.calibration = session->calibration;
+    }
     *pairs = calloc(desc->n_stored, sizeof(**pairs));
     if (*pairs == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
-    rc = quire_kv_args_resolve(args, desc, *pairs, err);
+    rc = quire_kv_args_resolve(&session->kv, desc, *pairs, err);
     if (rc < 0) {
         free(*pairs);
         *pairs = NULL;
@@ -60,8 +75,8 @@ static int choose_formats(const quire_kv_args *args, const quire_model_desc *des
 
 /* What quire_model_open() asks before it loads weights. */
 typedef struct admission {
+    quire_session *session;
     const quire_common_args *args;
-    uint64_t limit_bytes;
 } admission;
 
 static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
@@ -70,12 +85,12 @@ static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
     const admission *a = ctx;
     quire_runtime_opts opts = runtime_opts(a->args, &nothing_special);
     quire_kv_pair *pairs;
-    int rc = choose_formats(&a->args->kv, desc, &pairs, err);
+    int rc = choose_formats(a->session, a->args, desc, &pairs, err);
 
     if (rc == QUIRE_OK) {
         opts.kv_pairs = pairs;
         opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : opts.page_tokens;
-        rc = quire_memory_check(desc, &opts, a->limit_bytes, err);
+        rc = quire_memory_check(desc, &opts, a->session->memory_limit_bytes, err);
     }
     free(pairs);
     return rc;
@@ -84,17 +99,19 @@ static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
 int quire_session_open_model(quire_session *session, const quire_common_args *args,
                              quire_error *err)
 {
-    admission a = { args, args->memory_limit_bytes };
+    admission a = { session, args };
     quire_model_opts opts = { .progress = show_loading, .admit = admit, .admit_ctx = &a };
     int rc;
 
     memset(session, 0, sizeof(*session));
-    a.limit_bytes = a.limit_bytes != 0 ? a.limit_bytes : quire_memory_available();
-    session->memory_limit_bytes = a.limit_bytes;
+    session->memory_limit_bytes =
+        args->memory_limit_bytes != 0 ? args->memory_limit_bytes : quire_memory_available();
     rc = quire_model_open(&session->model, args->model, &opts, err);
     quire_progress_end();
     if (rc == QUIRE_OK) {
         session->desc = quire_model_desc_get(session->model);
+    } else {
+        quire_session_close(session);
     }
     return rc;
 }
@@ -135,8 +152,11 @@ int quire_session_open_runtime(quire_session *session, const quire_common_args *
 {
     quire_runtime_opts opts = runtime_opts(args, want);
 
-    QUIRE_TRY(choose_formats(&args->kv, session->desc, &session->kv_pairs, err));
-    session->kv = args->kv;
+    QUIRE_TRY(choose_formats(session, args, session->desc, &session->kv_pairs, err));
+    if (want->kv_pairs != NULL) {
+        memcpy(session->kv_pairs, want->kv_pairs,
+               session->desc->n_stored * sizeof(*want->kv_pairs));
+    }
     opts.kv_pairs = session->kv_pairs;
     opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : default_ctx(session, &opts);
     if (opts.n_ctx > session->desc->n_ctx_train && !session->has_warned) {
@@ -179,6 +199,9 @@ void quire_session_close_runtime(quire_session *session)
 void quire_session_close(quire_session *session)
 {
     quire_session_close_runtime(session);
+    quire_calibration_free(session->calibration);
+    session->calibration = NULL;
+    session->has_looked = false;
     quire_model_close(session->model);
     session->model = NULL;
     session->desc = NULL;

@@ -21,8 +21,10 @@ typedef struct quire_session {
     quire_kv_pair *kv_pairs; /* [n_stored], the runtime's; goes with it */
     uint32_t n_ctx;
     uint32_t n_batch;
-    uint64_t memory_limit_bytes; /* as it was before the weights were loaded */
-    bool has_warned;             /* of a context beyond the trained one: once is enough */
+    uint64_t memory_limit_bytes;    /* as it was before the weights were loaded */
+    quire_calibration *calibration; /* of the model; NULL = none, or nobody asked yet */
+    bool has_looked;                /* for a calibration */
+    bool has_warned;                /* of a context beyond the trained one: once is enough */
 } quire_session;
 
 /* Open the model that args name, with progress on a terminal. Weights that leave no room for args'
@@ -31,6 +33,11 @@ typedef struct quire_session {
 int quire_session_open_model(quire_session *session, const quire_common_args *args,
                              quire_error *err);
 
+/* Look for the model's calibration once, as --kv auto does. A second session on the same model that
+ * is a copy of this one shares what was found: have it found before. */
+void quire_session_look(quire_session *session, const char *model_path,
+                        const quire_model_desc *desc);
+
 /* What a command asks of its runtime beyond the shared options; zero = nothing special. */
 typedef struct quire_session_want {
     uint32_t n_ctx;      /* instead of args->n_ctx */
@@ -38,6 +45,7 @@ typedef struct quire_session_want {
     bool no_cascade;     /* see quire_attn_workspace_opts */
     uint32_t n_tokens;   /* of all sequences together, what they share once: the KV budget is for
                             these where args give none; 0 = n_ctx */
+    const quire_kv_pair *kv_pairs; /* [n_stored] formats instead of args'; NULL = args' */
     bool is_contiguous;
 } quire_session_want;
 

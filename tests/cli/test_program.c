@@ -22,7 +22,8 @@
 
 static void help_and_version(void **state)
 {
-    static const char *const commands[] = { "run", "chat", "perplexity", "bench", "info" };
+    static const char *const commands[] = { "run",   "chat", "perplexity",
+                                            "bench", "info", "calibrate" };
     program_result all = program_expect(0, PROGRAM("--help"));
     program_result same = program_expect(0, PROGRAM("help"));
     program_result version = program_expect(0, PROGRAM("--version"));
@@ -129,7 +130,7 @@ static void expect_refused(const char *path, const char *says)
     const program_args commands[] = {
         PROGRAM("info", path),        PROGRAM("run", "-m", path, "-p", "x"),
         PROGRAM("chat", "-m", path),  PROGRAM("perplexity", "-m", path, "-f", "/dev/null"),
-        PROGRAM("bench", "-m", path),
+        PROGRAM("bench", "-m", path), PROGRAM("calibrate", "-m", path, "-f", "/dev/null"),
     };
 
     for (size_t i = 0; i < COUNT(commands); i++) {

@@ -25,8 +25,8 @@
 enum {
     QUAD = 4,
     STEP = 8,
-    STEPS_MAX = QUIRE_TILE_TOKENS / STEP, /* of V */
-    QUAD_BYTES = QUIRE_TILE_TOKENS * QUAD /* levels of a quad for all tokens of K */
+    QUAD_BYTES = QUIRE_TILE_TOKENS * QUAD, /* levels of a quad for all tokens of K */
+    THIRD_SELECTS = 0xe4                   /* of vpternlog: third ? first : second */
 };
 
 /* 0 .. 63 */
@@ -136,7 +136,6 @@ QUIRE_AVX512_INLINE void level_load(quire_format format, const level_tables *tab
                                     const level_step *step, __mmask16 lanes, uint32_t i,
                                     __m512i level[2])
 {
-    const int select = 0xe4; /* of vpternlog: third ? first : second */
     const __m512i is_low = _mm512_set1_epi8(15);
     __m512i low = _mm512_maskz_loadu_epi32(lanes, step->low + 64 * (size_t)i);
     __m512i high;
@@ -150,12 +149,12 @@ QUIRE_AVX512_INLINE void level_load(quire_format format, const level_tables *tab
         high = _mm512_sllv_epi32(high, step->high_left);
         high = format == QUIRE_FORMAT_Q6 ? high : _mm512_srlv_epi32(high, step->high_right);
         low = format == QUIRE_FORMAT_Q3 ? _mm512_srlv_epi32(low, step->low_right) : low;
-        index[0] = _mm512_ternarylogic_epi32(low, high, is_low, select);
+        index[0] = _mm512_ternarylogic_epi32(low, high, is_low, THIRD_SELECTS);
         index[1] = index[0];
         if (format != QUIRE_FORMAT_Q3) {
             low = _mm512_srli_epi16(low, 4);
             high = format == QUIRE_FORMAT_Q6 ? _mm512_srli_epi16(high, 2) : high;
-            index[1] = _mm512_ternarylogic_epi32(low, high, is_low, select);
+            index[1] = _mm512_ternarylogic_epi32(low, high, is_low, THIRD_SELECTS);
         }
     }
     level[0] = SEALED_LOOK_UP(format, 0, tables->quad[0], index[0]);

@@ -144,8 +144,7 @@ static void qk_strip(const quire_attn_qk *args, const char *strip, uint32_t row,
     }
 }
 
-QUIRE_AVX2_INLINE void qk_strips(quire_format format, const quire_attn_qk *args,
-                                 quire_avx2_planes planes)
+static void qk_strips(const quire_attn_qk *args, quire_avx2_planes planes)
 {
     _Alignas(64) char strip[QUIRE_HEAD_DIM_MAX * STRIP_REGS * 8];
     float mean[STRIP_ROWS];
@@ -157,7 +156,7 @@ QUIRE_AVX2_INLINE void qk_strips(quire_format format, const quire_attn_qk *args,
         end = args->n_rows - row < STRIP_ROWS ? args->n_rows : row + STRIP_ROWS;
         mean_logits(args, row, end - row, mean);
         for (uint32_t token = 0; token < TILE; token += 8 * STRIP_REGS) {
-            fill_strip(format, STRIP_REGS, &x, 0, args->d / UNIT, strip);
+            fill_strip(args->format, STRIP_REGS, &x, 0, args->d / UNIT, strip);
             qk_strip(args, strip, row, end, token, mean);
             quire_avx2_planes_move(&x, STRIP_REGS);
         }
@@ -189,7 +188,7 @@ QUIRE_AVX2_INLINE void qk_format(quire_format format, const quire_attn_qk *args)
         qk_rows(format, 4, 2, args, x);
         break;
     default:
-        qk_strips(format, args, x);
+        qk_strips(args, x);
         break;
     }
 }
@@ -348,29 +347,6 @@ QUIRE_AVX2_INLINE void pv_block(block b, const quire_attn_pv *args, const source
     }
 }
 
-/* All rows, looked up in registers. */
-QUIRE_AVX2_INLINE void pv_rows(quire_format format, uint32_t n, uint32_t regs,
-                               const quire_attn_pv *args, quire_avx2_planes planes)
-{
-    source x = { .planes = planes };
-    packed_rows packed;
-    uint32_t dim = 0;
-
-    pack_rows(args, 0, n, &packed);
-    for (; dim + 8 * regs <= args->d; dim += 8 * regs) {
-        pv_block((block){ format, QUIRE_SIDE_V, n, regs, false }, args, &x, &packed, 0, 0, dim);
-        quire_avx2_planes_move(&x.planes, regs);
-    }
-    for (; regs == 8 && dim + 16 <= args->d; dim += 16) {
-        pv_block((block){ format, QUIRE_SIDE_V, n, 2, false }, args, &x, &packed, 0, 0, dim);
-        quire_avx2_planes_move(&x.planes, 2);
-    }
-    for (; dim < args->d; dim += 8) {
-        pv_block((block){ format, QUIRE_SIDE_V, n, 1, false }, args, &x, &packed, 0, 0, dim);
-        quire_avx2_planes_move(&x.planes, 1);
-    }
-}
-
 /* n_rows packed rows, the first one row `row` of the call, against a strip. */
 static void pv_strip(const quire_attn_pv *args, const source *x, const packed_rows *packed,
                      uint32_t row, uint32_t n_rows, uint32_t dim)
@@ -399,28 +375,50 @@ static void pv_strip(const quire_attn_pv *args, const source *x, const packed_ro
     }
 }
 
-/* The last strip may have one register of lanes only; then its other half is anything, and so is
- * what it adds to o beyond d. */
-QUIRE_AVX2_INLINE void pv_strips(quire_format format, const quire_attn_pv *args,
-                                 quire_avx2_planes planes)
+/* Dimensions `dim` and up, where x is, of n_rows packed rows. The last strip may have one register
+ * of lanes only; then its other half is anything, and so is what it adds to o beyond d. */
+static void pv_strips(const quire_attn_pv *args, quire_avx2_planes x, const packed_rows *packed,
+                      uint32_t row, uint32_t n_rows, uint32_t dim)
 {
     _Alignas(64) char strip[TILE * STRIP_REGS * 8] = { 0 };
     const source y = { .strip = strip };
+
+    for (; dim < args->d; dim += 8 * STRIP_REGS) {
+        uint32_t regs = dim + 8 * STRIP_REGS <= args->d ? STRIP_REGS : 1;
+
+        fill_strip(args->format, regs, &x, first_unit(args), end_unit(args), strip);
+        pv_strip(args, &y, packed, row, n_rows, dim);
+        quire_avx2_planes_move(&x, STRIP_REGS);
+    }
+}
+
+/* All rows, looked up in registers as far as `regs` of them are full. */
+QUIRE_AVX2_INLINE void pv_rows(quire_format format, uint32_t n, uint32_t regs,
+                               const quire_attn_pv *args, quire_avx2_planes planes)
+{
+    source x = { .planes = planes };
+    packed_rows packed;
+    uint32_t dim = 0;
+
+    pack_rows(args, 0, n, &packed);
+    for (; dim + 8 * regs <= args->d; dim += 8 * regs) {
+        pv_block((block){ format, QUIRE_SIDE_V, n, regs, false }, args, &x, &packed, 0, 0, dim);
+        quire_avx2_planes_move(&x.planes, regs);
+    }
+    if (dim < args->d) {
+        pv_strips(args, x.planes, &packed, 0, n, dim);
+    }
+}
+
+static void pv_many(const quire_attn_pv *args, quire_avx2_planes planes)
+{
     packed_rows packed;
     uint32_t n;
 
     for (uint32_t row = 0; row < args->n_rows; row += n, planes.ahead = 0) {
-        quire_avx2_planes x = planes;
-
         n = args->n_rows - row < STRIP_ROWS ? args->n_rows - row : STRIP_ROWS;
         pack_rows(args, row, n, &packed);
-        for (uint32_t dim = 0; dim < args->d; dim += 8 * STRIP_REGS) {
-            uint32_t regs = dim + 8 * STRIP_REGS <= args->d ? STRIP_REGS : 1;
-
-            fill_strip(format, regs, &x, first_unit(args), end_unit(args), strip);
-            pv_strip(args, &y, &packed, row, n, dim);
-            quire_avx2_planes_move(&x, STRIP_REGS);
-        }
+        pv_strips(args, planes, &packed, row, n, 0);
     }
 }
 
@@ -448,7 +446,7 @@ QUIRE_AVX2_INLINE void pv_format(quire_format format, const quire_attn_pv *args)
         pv_rows(format, 4, 2, args, x);
         break;
     default:
-        pv_strips(format, args, x);
+        pv_many(args, x);
         break;
     }
 }

@@ -156,26 +156,49 @@ QUIRE_AVX2_INLINE void add_units(block b, const source *x, const weights *w, uin
             add_unit(b, x, w, u + 3, 3, acc);
         }
     }
-    for (uint32_t m = 0; period > 1 && u < end; u++, m++) {
-        add_unit(b, x, w, u, m, acc);
+    if (period > 1 && b.side == QUIRE_SIDE_K) { /* V has whole periods */
+#pragma GCC unroll 1
+        for (uint32_t m = 0; u < end; u++, m++) {
+            add_unit(b, x, w, u, m, acc);
+        }
     }
 }
 
-/* Levels of STRIP_REGS registers of lanes, or of the first one only, units [begin, end). */
-QUIRE_AVX2_INLINE void fill_strip(quire_format format, uint32_t regs, const quire_avx2_planes *x,
-                                  uint32_t begin, uint32_t end, char *strip)
+QUIRE_AVX2_INLINE void fill_strip_format(quire_format format, uint32_t regs,
+                                         const quire_avx2_planes *x, uint32_t begin, uint32_t end,
+                                         char *strip)
 {
     for (uint32_t u = begin; u < end; u++) {
         uint32_t m = u % quire_avx2_period(format);
 
-        quire_avx2_prefetch_unit(format, regs, x, u, m);
+        quire_avx2_prefetch_unit(format, STRIP_REGS, x, u, m);
         for (uint32_t half = 0; half < 2; half++) {
-            for (uint32_t i = 0; i < regs; i++) {
+            for (uint32_t i = 0; i < STRIP_REGS && (i == 0 || regs > 1); i++) {
                 _mm256_storeu_si256(
                     (__m256i *)(void *)(strip + ((size_t)(2 * u + half) * STRIP_REGS + i) * 32),
                     quire_avx2_look_up(format, x, u, m, half, i));
             }
         }
+    }
+}
+
+/* Levels of STRIP_REGS registers of lanes, or of the first one only, units [begin, end). */
+static void fill_strip(quire_format format, uint32_t regs, const quire_avx2_planes *x,
+                       uint32_t begin, uint32_t end, char *strip)
+{
+    switch (format) {
+    case QUIRE_FORMAT_Q6:
+        fill_strip_format(QUIRE_FORMAT_Q6, regs, x, begin, end, strip);
+        break;
+    case QUIRE_FORMAT_Q5:
+        fill_strip_format(QUIRE_FORMAT_Q5, regs, x, begin, end, strip);
+        break;
+    case QUIRE_FORMAT_Q4:
+        fill_strip_format(QUIRE_FORMAT_Q4, regs, x, begin, end, strip);
+        break;
+    default:
+        fill_strip_format(QUIRE_FORMAT_Q3, regs, x, begin, end, strip);
+        break;
     }
 }
 

@@ -32,11 +32,16 @@
 
 /* ---- sums ---- */
 
+/* Levels of lanes as all rows use them, units [begin, end), and their sums by register. */
+typedef struct strip {
+    int32x4_t sums[STRIP_REGS];
+    _Alignas(64) int8_t levels[QUIRE_HEAD_DIM_MAX * STRIP_REGS * 4];
+} strip;
+
 /* Levels to multiply: looked up from planes, or from a strip. */
 typedef struct source {
     quire_neon_planes planes;
-    const int8_t *strip;
-    const int32x4_t *strip_sums; /* of the strip's levels, by register */
+    const strip *strip;
 } source;
 
 /* Weights of the rows of a block, row_bytes apart: int8, one for each term. */
@@ -103,7 +108,7 @@ QUIRE_NEON_INLINE int32x4_t total_of(sums acc)
 QUIRE_NEON_INLINE int8x16_t levels_of(block b, const source *x, uint32_t u, uint32_t m,
                                       uint32_t half, uint32_t i)
 {
-    return b.has_strip ? vld1q_s8(x->strip + ((size_t)(u * STRIP_REGS + i) * 2 + half) * 16)
+    return b.has_strip ? vld1q_s8(x->strip->levels + ((size_t)(u * STRIP_REGS + i) * 2 + half) * 16)
                        : quire_neon_look_up(b.format, &x->planes, u, m, half, i);
 }
 
@@ -142,7 +147,7 @@ QUIRE_NEON_INLINE void add_units(block b, const source *x, const weights *w, uin
         for (uint32_t r = 0; r < b.n; r++) {
             acc->row[r][i] = (sums){ vdupq_n_s32(0), vdupq_n_s32(0) };
         }
-        acc->levels[i] = b.side == QUIRE_SIDE_V && b.has_strip ? x->strip_sums[i] : vdupq_n_s32(0);
+        acc->levels[i] = b.side == QUIRE_SIDE_V && b.has_strip ? x->strip->sums[i] : vdupq_n_s32(0);
     }
     for (; u + period <= end; u += period) {
         add_unit(b, x, w, u, 0, acc);
@@ -154,18 +159,20 @@ QUIRE_NEON_INLINE void add_units(block b, const source *x, const weights *w, uin
             add_unit(b, x, w, u + 3, 3, acc);
         }
     }
-    for (uint32_t m = 0; period > 1 && u < end; u++, m++) {
-        add_unit(b, x, w, u, m, acc);
+    if (period > 1 && b.side == QUIRE_SIDE_K) { /* V has whole periods */
+#pragma GCC unroll 1
+        for (uint32_t m = 0; u < end; u++, m++) {
+            add_unit(b, x, w, u, m, acc);
+        }
     }
 }
 
-/* Levels of some registers of lanes, STRIP_REGS or fewer, units [begin, end), and their sums. */
-QUIRE_NEON_INLINE void fill_strip(quire_format format, uint32_t regs, const quire_neon_planes *x,
-                                  uint32_t begin, uint32_t end, int8_t *strip,
-                                  int32x4_t *strip_sums)
+QUIRE_NEON_INLINE void fill_strip_format(quire_format format, uint32_t regs,
+                                         const quire_neon_planes *x, uint32_t begin, uint32_t end,
+                                         strip *to)
 {
-    for (uint32_t i = 0; i < regs; i++) {
-        strip_sums[i] = vdupq_n_s32(0);
+    for (uint32_t i = 0; i < STRIP_REGS; i++) {
+        to->sums[i] = vdupq_n_s32(0);
     }
     for (uint32_t u = begin; u < end; u++) {
         uint32_t m = u % quire_neon_period(format);
@@ -175,10 +182,30 @@ QUIRE_NEON_INLINE void fill_strip(quire_format format, uint32_t regs, const quir
             for (uint32_t half = 0; half < 2; half++) {
                 int8x16_t levels = quire_neon_look_up(format, x, u, m, half, i);
 
-                strip_sums[i] = add_levels(strip_sums[i], levels);
-                vst1q_s8(strip + ((size_t)(u * STRIP_REGS + i) * 2 + half) * 16, levels);
+                to->sums[i] = add_levels(to->sums[i], levels);
+                vst1q_s8(to->levels + ((size_t)(u * STRIP_REGS + i) * 2 + half) * 16, levels);
             }
         }
+    }
+}
+
+/* The first `regs` registers of a strip. */
+static void fill_strip(quire_format format, uint32_t regs, const quire_neon_planes *x,
+                       uint32_t begin, uint32_t end, strip *to)
+{
+    switch (format) {
+    case QUIRE_FORMAT_Q6:
+        fill_strip_format(QUIRE_FORMAT_Q6, regs, x, begin, end, to);
+        break;
+    case QUIRE_FORMAT_Q5:
+        fill_strip_format(QUIRE_FORMAT_Q5, regs, x, begin, end, to);
+        break;
+    case QUIRE_FORMAT_Q4:
+        fill_strip_format(QUIRE_FORMAT_Q4, regs, x, begin, end, to);
+        break;
+    default:
+        fill_strip_format(QUIRE_FORMAT_Q3, regs, x, begin, end, to);
+        break;
     }
 }
 
@@ -250,10 +277,10 @@ QUIRE_NEON_INLINE void qk_rows(quire_format format, uint32_t n, uint32_t regs,
 }
 
 /* Rows row .. end - 1 against a strip; the format makes no difference here. */
-static void qk_strip(const quire_attn_qk *args, const int8_t *strip, uint32_t row, uint32_t end,
+static void qk_strip(const quire_attn_qk *args, const strip *levels, uint32_t row, uint32_t end,
                      uint32_t token, const float *mean)
 {
-    const source x = { .strip = strip };
+    const source x = { .strip = levels };
     uint32_t n;
 
     for (; row < end; row += n, mean += n) {
@@ -275,11 +302,9 @@ static void qk_strip(const quire_attn_qk *args, const int8_t *strip, uint32_t ro
     }
 }
 
-QUIRE_NEON_INLINE void qk_strips(quire_format format, const quire_attn_qk *args,
-                                 quire_neon_planes planes)
+static void qk_strips(const quire_attn_qk *args, quire_neon_planes planes)
 {
-    _Alignas(64) int8_t strip[QUIRE_HEAD_DIM_MAX * STRIP_REGS * 4];
-    int32x4_t strip_sums[STRIP_REGS]; /* of no use here */
+    strip levels;
     float mean[STRIP_ROWS];
     uint32_t end;
 
@@ -289,8 +314,8 @@ QUIRE_NEON_INLINE void qk_strips(quire_format format, const quire_attn_qk *args,
         end = args->n_rows - row < STRIP_ROWS ? args->n_rows : row + STRIP_ROWS;
         mean_logits(args, row, end - row, mean);
         for (uint32_t token = 0; token < TILE; token += 4 * STRIP_REGS) {
-            fill_strip(format, STRIP_REGS, &x, 0, args->d / UNIT, strip, strip_sums);
-            qk_strip(args, strip, row, end, token, mean);
+            fill_strip(args->format, STRIP_REGS, &x, 0, args->d / UNIT, &levels);
+            qk_strip(args, &levels, row, end, token, mean);
             quire_neon_planes_move(&x, STRIP_REGS);
         }
     }
@@ -320,7 +345,7 @@ QUIRE_NEON_INLINE void qk_format(quire_format format, const quire_attn_qk *args)
         qk_rows(format, 4, STRIP_REGS, args, x);
         break;
     default:
-        qk_strips(format, args, x);
+        qk_strips(args, x);
         break;
     }
 }
@@ -426,25 +451,6 @@ QUIRE_NEON_INLINE void pv_block(block b, const quire_attn_pv *args, const source
     }
 }
 
-/* All rows, looked up in registers. */
-QUIRE_NEON_INLINE void pv_rows(quire_format format, uint32_t n, uint32_t regs,
-                               const quire_attn_pv *args, quire_neon_planes planes)
-{
-    source x = { .planes = planes };
-    packed_rows packed;
-    uint32_t dim = 0;
-
-    pack_rows(args, 0, n, &packed);
-    for (; dim + 4 * regs <= args->d; dim += 4 * regs) {
-        pv_block((block){ format, QUIRE_SIDE_V, n, regs, false }, args, &x, &packed, 0, 0, dim);
-        quire_neon_planes_move(&x.planes, regs);
-    }
-    for (; dim < args->d; dim += 8) {
-        pv_block((block){ format, QUIRE_SIDE_V, n, 2, false }, args, &x, &packed, 0, 0, dim);
-        quire_neon_planes_move(&x.planes, 2);
-    }
-}
-
 /* n_rows packed rows, the first one row `row` of the call, against a strip. */
 static void pv_strip(const quire_attn_pv *args, const source *x, const packed_rows *packed,
                      uint32_t row, uint32_t n_rows, uint32_t dim)
@@ -470,29 +476,51 @@ static void pv_strip(const quire_attn_pv *args, const source *x, const packed_ro
     }
 }
 
-/* The last strip may be half full; then its other half is anything, and so is what it adds to o
- * beyond d. */
-QUIRE_NEON_INLINE void pv_strips(quire_format format, const quire_attn_pv *args,
-                                 quire_neon_planes planes)
+/* Dimensions `dim` and up, where x is, of n_rows packed rows. The last strip may be half full; then
+ * its other half is anything, and so is what it adds to o beyond d. */
+static void pv_strips(const quire_attn_pv *args, quire_neon_planes x, const packed_rows *packed,
+                      uint32_t row, uint32_t n_rows, uint32_t dim)
 {
-    _Alignas(64) int8_t strip[TILE * STRIP_REGS * 4] = { 0 };
-    int32x4_t strip_sums[STRIP_REGS] = { vdupq_n_s32(0) };
-    const source y = { .strip = strip, .strip_sums = strip_sums };
+    strip levels;
+    const source y = { .strip = &levels };
+
+    memset(levels.levels, 0, (size_t)TILE * STRIP_REGS * 4);
+    for (; dim < args->d; dim += 4 * STRIP_REGS) {
+        uint32_t regs = dim + 4 * STRIP_REGS <= args->d ? STRIP_REGS : 2;
+
+        fill_strip(args->format, regs, &x, first_unit(args), end_unit(args), &levels);
+        pv_strip(args, &y, packed, row, n_rows, dim);
+        quire_neon_planes_move(&x, STRIP_REGS);
+    }
+}
+
+/* All rows, looked up in registers as far as `regs` of them are full. */
+QUIRE_NEON_INLINE void pv_rows(quire_format format, uint32_t n, uint32_t regs,
+                               const quire_attn_pv *args, quire_neon_planes planes)
+{
+    source x = { .planes = planes };
+    packed_rows packed;
+    uint32_t dim = 0;
+
+    pack_rows(args, 0, n, &packed);
+    for (; dim + 4 * regs <= args->d; dim += 4 * regs) {
+        pv_block((block){ format, QUIRE_SIDE_V, n, regs, false }, args, &x, &packed, 0, 0, dim);
+        quire_neon_planes_move(&x.planes, regs);
+    }
+    if (dim < args->d) {
+        pv_strips(args, x.planes, &packed, 0, n, dim);
+    }
+}
+
+static void pv_many(const quire_attn_pv *args, quire_neon_planes planes)
+{
     packed_rows packed;
     uint32_t n;
 
     for (uint32_t row = 0; row < args->n_rows; row += n, planes.ahead = 0) {
-        quire_neon_planes x = planes;
-
         n = args->n_rows - row < STRIP_ROWS ? args->n_rows - row : STRIP_ROWS;
         pack_rows(args, row, n, &packed);
-        for (uint32_t dim = 0; dim < args->d; dim += 4 * STRIP_REGS) {
-            uint32_t regs = dim + 4 * STRIP_REGS <= args->d ? STRIP_REGS : 2;
-
-            fill_strip(format, regs, &x, first_unit(args), end_unit(args), strip, strip_sums);
-            pv_strip(args, &y, &packed, row, n, dim);
-            quire_neon_planes_move(&x, STRIP_REGS);
-        }
+        pv_strips(args, planes, &packed, row, n, 0);
     }
 }
 
@@ -519,7 +547,7 @@ QUIRE_NEON_INLINE void pv_format(quire_format format, const quire_attn_pv *args)
         pv_rows(format, 4, STRIP_REGS, args, x);
         break;
     default:
-        pv_strips(format, args, x);
+        pv_many(args, x);
         break;
     }
 }

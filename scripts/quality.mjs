@@ -63,7 +63,7 @@ function evaluate(m, args) {
 function record(kv, recent, doc) {
     const base = doc.base;
     return {
-        kv, recent, bits: doc.kv.bits_per_value, formats: doc.kv.formats, hot_pairs: doc.kv.hot_pair_share, ppl: doc.ppl,
+        kv, recent, bits: doc.kv.bits_per_value, formats: doc.kv.layers, hot_pairs: doc.kv.hot_pair_share, ppl: doc.ppl,
         delta_percent: 100 * (base.ppl_ratio - 1), delta_percent_95: 100 * base.ppl_ratio * 1.96 * base.nll_difference.stderr,
         kld: base.kld.mean, kld_95: 1.96 * base.kld.stderr, top1_percent: 100 * base.top1_agreement,
         top1_percent_95: 196 * base.top1_agreement_stderr,

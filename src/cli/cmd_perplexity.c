@@ -210,6 +210,19 @@ static json_t *base_json(const perplexity *p, const char *name)
                      quire_json_real(share_stderr(same_top, r->kld.n)));
 }
 
+/* Share of the scored queries' (query, key) pairs that read sealed sides at 8 bit; 0 without any.
+ */
+static double hot_share(const perplexity *p)
+{
+    const quire_session *s = &p->session;
+
+    if (!quire_kv_is_sealed(s->desc, s->kv_pairs)) {
+        return 0;
+    }
+    return quire_kv_hot_share(p->n_ctx / 2, p->n_ctx, (uint32_t)s->kv.recent,
+                              (uint32_t)s->kv.sinks);
+}
+
 static json_t *kv_json(const perplexity *p)
 {
     quire_cache_stats stats;
@@ -221,6 +234,7 @@ static json_t *kv_json(const perplexity *p)
                             json_integer((json_int_t)stats.charged_peak_bytes));
         json_object_set_new(kv, "extent_peak_bytes",
                             json_integer((json_int_t)stats.extent_peak_bytes));
+        json_object_set_new(kv, "hot_pair_share", quire_json_real(hot_share(p)));
     }
     return kv;
 }
@@ -274,6 +288,11 @@ static void print_text(const perplexity *p, const char *base_name)
     printf("perplexity %.4f +/- %.4f   %u chunks of %u tokens, %llu scored, KV %s\n",
            quire_perplexity(&r->nll), quire_perplexity_stderr(&r->nll), p->n_chunks, p->n_ctx,
            (unsigned long long)r->nll.n, quire_session_kv_text(&p->session, kv, sizeof(kv)));
+    if (hot_share(p) > 0) {
+        printf(
+            "%.1f %% of the scored queries' keys and values were read at 8 bit (recent, sinks)\n",
+            100 * hot_share(p));
+    }
     if (r->has_base) {
         same_top = (double)r->n_same_top / (double)r->kld.n;
         printf("against %s:\n", base_name);

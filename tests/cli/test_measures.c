@@ -118,6 +118,8 @@ static void perplexity_kld(void **state)
                                          "64", "--kv", "q8", "--kld", "--json"));
     program_result result = program_expect(0, PROGRAM("perplexity", "-m", program_model(), "-f",
                                                       text, "-c", "64", "--kv", "q8", "--kld"));
+    json_t *sealed = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c",
+                                          "256", "--kv", "q4", "--kv-recent", "64", "--json"));
     const json_t *base = json_object_get(brief, "base");
     const json_t *interval = json_object_get(json_object_get(base, "kld"), "interval_95");
     double mean = real(json_object_get(base, "kld"), "mean");
@@ -131,8 +133,13 @@ static void perplexity_kld(void **state)
     assert_says(result.out, "KL divergence");
     assert_says(result.out, "same top token");
     assert_says(result.out, "95 % interval");
+    assert_true(real(json_object_get(brief, "kv"), "hot_pair_share") == 0.0); /* q8 has one form */
+    /* Queries 128..255 see 24,640 keys; those of the last tile read one tile sealed. */
+    assert_true(fabs(real(json_object_get(sealed, "kv"), "hot_pair_share") -
+                     (1 - 64 * 64 / 24640.0)) < 1e-12);
     json_decref(named);
     json_decref(brief);
+    json_decref(sealed);
     program_free(&result);
 }
 

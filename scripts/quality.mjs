@@ -54,6 +54,9 @@ const SIZES = [
 const TABLES = { file: join(root, "docs", "formats.md"), begin: "<!-- quality:begin -->", end: "<!-- quality:end -->" };
 const RESULTS = join(root, "bench", "results", "quality.json");
 
+// A calibration of this machine's would decide what "auto" means: the general rules are what is measured here.
+process.env.XDG_CACHE_HOME = join(at.work, "no-calibrations");
+
 function evaluate(m, args) {
     return runJson(options.quire, ["perplexity", "--json", "-m", m.model, "-f", m.text, "-c", `${m.ctx}`, "--chunks",
         options.chunks ?? `${m.chunks}`, "-t", options.threads, ...args]);

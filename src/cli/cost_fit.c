@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define SEED 1u
@@ -74,10 +75,11 @@ void quire_cost_shrink(quire_cost_sample *samples, uint32_t n)
     }
     spread = spread > noise ? spread - noise : 0; /* of the true values */
     for (uint32_t i = 0; i < n; i++) {
-        const double variance = spread + samples[i].std_err * samples[i].std_err;
-        const double share = variance > 0 ? spread / variance : 1;
+        const double own = samples[i].std_err * samples[i].std_err;
+        const double share = spread + own > 0 ? spread / (spread + own) : 1;
 
         samples[i].mean = mean + share * (samples[i].mean - mean);
+        samples[i].std_err = sqrt(share * own + (1 - share) * noise / n);
     }
 }
 

@@ -30,7 +30,7 @@ int quire_format_error(quire_format format, quire_side side, uint32_t d, double 
 
 /* Draw the measurements of one format in the same side of all layers towards their mean, by the
  * share of their spread that is noise (empirical Bayes): choosing the best of many noisy figures
- * would otherwise mostly choose noise. */
+ * would otherwise mostly choose noise. Standard errors become those of the results. */
 void quire_cost_shrink(quire_cost_sample *samples, uint32_t n);
 
 /* Costs of q8, q6, q5, q4 and q3; other entries of cost stay as they are. Measurements that do not

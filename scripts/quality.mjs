@@ -6,6 +6,8 @@
 // `make quality` builds and calls this. Per model the f32 cache and the f16 cache are evaluated once and kept as
 // logits files; every row is then one pass against the f16 file (the 8-bit row also against the f32 file).
 // --write   replaces the tables in docs/formats.md and bench/results/quality.json with what was measured
+// --logits DIR  keep the f32 cache's logits there, by model, and use those that are there: they depend on the model,
+//           the text and the program's f32 path only, so a second run saves their time. Off for a release.
 // --check   the release gate: every figure must be within its error of the committed one, and every floor must hold;
 //           exits 1 otherwise
 //
@@ -24,6 +26,7 @@ const { values: options } = parseArgs({
         models: { type: "string", default: "tinyllama,minimind2,stories15m" },
         sizes: { type: "string", default: "8.25,6.25,5.4,4.5,3.8" },
         chunks: { type: "string" },
+        logits: { type: "string" },
         threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
         write: { type: "boolean", default: false },
         check: { type: "boolean", default: false },
@@ -46,8 +49,8 @@ const MODELS = {
 // row on head sizes below 64: the bits beside them are what counts.
 const SIZES = [
     { size: "8.25", kv: ["q8"], floor: 1.15, aim: 1.05, isRatio: true },
-    { size: "6.25", kv: ["q8:q4", "auto:6.25"], floor: 0.6, aim: 0.4 },
-    { size: "5.4", kv: ["q6:q4", "q5", "auto:5.4"], floor: 1.2, aim: 0.8 },
+    { size: "6.25", kv: ["q6:q5", "auto:6.25"], floor: 0.6, aim: 0.4 },
+    { size: "5.4", kv: ["q5", "auto:5.4"], floor: 1.2, aim: 0.8 },
     { size: "4.5", kv: ["q4", "auto:4.5"], floor: 3, aim: 2 },
     { size: "3.8", kv: ["q3", "auto:3.8"] },
 ];
@@ -83,17 +86,19 @@ function line(r) {
 }
 
 function measure(m, sizes, work) {
-    const f32 = join(work, "f32.logits");
+    const f32 = join(options.logits ?? work, `${m.key}-f32.logits`);
     const f16 = join(work, "f16.logits");
     say(`${m.name}: f32 and f16 first`);
-    const exact = evaluate(m, ["--kv", "f32", "--save-logits", f32]);
+    if (!existsSync(f32)) {
+        evaluate(m, ["--kv", "f32", "--save-logits", f32]);
+    }
     const half = evaluate(m, ["--kv", "f16", "--logits-base", f32, "--save-logits", f16]);
-    const out = { name: m.name, ctx: m.ctx, chunks: exact.n_chunks, n_scored: exact.n_scored, f32_ppl: exact.ppl,
+    const out = { name: m.name, ctx: m.ctx, chunks: half.n_chunks, n_scored: half.n_scored, f32_ppl: half.base.ppl,
         f16_ppl: half.ppl, f16_kld_to_f32: half.base.kld.mean, rows: [] };
     for (const s of sizes) {
         for (const kv of s.kv) {
-            const isDirect = kv === "q8"; // has no sealed form: the window changes nothing
-            for (const recent of isDirect || !kv.startsWith("auto") && s.kv.length > 1 ? [128] : [128, 0]) {
+            // q8 has no sealed form: the window changes nothing.
+            for (const recent of kv === "q8" ? [128] : [128, 0]) {
                 const args = ["--kv", kv, "--kv-recent", `${recent}`];
                 const r = { size: s.size, ...record(kv, recent, evaluate(m, [...args, "--logits-base", f16])) };
                 if (s.isRatio) {
@@ -105,8 +110,10 @@ function measure(m, sizes, work) {
             }
         }
     }
-    rmSync(f32);
     rmSync(f16);
+    if (options.logits === undefined) {
+        rmSync(f32);
+    }
     return out;
 }
 
@@ -163,6 +170,19 @@ function writeTables(results, sizes) {
     writeFileSync(RESULTS, `${JSON.stringify({ date: facts.date, cpu: facts.cpu, models: results }, null, 1)}\n`);
 }
 
+// A size asked for must be at least as good as the pair for all layers of that size, up to both errors.
+function behindUniform(result) {
+    const bad = [];
+    for (const r of result.rows.filter((x) => x.kv.startsWith("auto"))) {
+        const uniform = result.rows.find((u) => u.size === r.size && u.recent === r.recent && !u.kv.startsWith("auto") &&
+            u.bits <= Number(r.size) + 1e-9);
+        if (uniform !== undefined && r.kld - uniform.kld > r.kld_95 + uniform.kld_95) {
+            bad.push(`${result.name}: ${line(r)} is behind ${line(uniform)}`);
+        }
+    }
+    return bad;
+}
+
 // New figures against committed ones: not worse by more than both errors together. Returns the complaints.
 function gate(results, sizes) {
     const bad = [];
@@ -172,10 +192,13 @@ function gate(results, sizes) {
             const old = committed[key]?.rows.find((o) => o.size === r.size && o.kv === r.kv && o.recent === r.recent);
             if (old === undefined) {
                 bad.push(`${result.name}: ${r.kv} (recent ${r.recent}) is not among the committed figures: --write them`);
-            } else if (r.kld - old.kld > r.kld_95 + old.kld_95 || r.bits > old.bits + 1e-6) {
+            } else if (r.kld - old.kld > r.kld_95 + old.kld_95 || r.bits > old.bits + 1e-6 ||
+                r.delta_percent - old.delta_percent > r.delta_percent_95 + old.delta_percent_95 ||
+                old.top1_percent - r.top1_percent > r.top1_percent_95 + old.top1_percent_95) {
                 bad.push(`${result.name}: ${line(r)}; committed: ${line(old)}`);
             }
         }
+        bad.push(...behindUniform(result));
         for (const s of MODELS[key].isJudged ? sizes.filter((x) => x.floor !== undefined) : []) {
             const v = verdict(result, s);
             if (v.text !== "aim met" && v.text !== "floor met") {
@@ -189,12 +212,17 @@ function gate(results, sizes) {
 function main() {
     const wanted = options.sizes.split(",");
     const sizes = SIZES.filter((s) => wanted.includes(s.size));
+    if (options.write && (sizes.length !== SIZES.length || options.models.split(",").length !== Object.keys(MODELS).length ||
+        options.chunks !== undefined)) {
+        say("quality: --write replaces all tables: it goes with all models, sizes and chunks");
+        process.exit(2);
+    }
     const results = {};
     const work = mkdtempSync(join(at.work, "quality-"));
     try {
         for (const key of options.models.split(",")) {
-            const m = MODELS[key];
-            if (m === undefined) {
+            const m = { key, ...MODELS[key] };
+            if (MODELS[key] === undefined) {
                 say(`quality: --models '${key}' is unknown: it takes ${Object.keys(MODELS).join(", ")}, comma-separated`);
                 process.exit(2);
             }

@@ -1,7 +1,9 @@
 /* kv_auto.c - formats for a size, by rules that hold for models in general.
  *
- * What a format costs is its rounding error relative to the variance (Lloyd-Max levels for the
- * sealed formats) times how much the place matters. K needs more than V: cut to 4 and to 3 bits
+ * What a format costs is its rounding error relative to the variance (docs/formats.md, normal rows
+ * of 64 values) times how much the place matters. No side gets less than it has in the best pair
+ * for all layers of the same size: rules may be wrong about a model, and only then is their choice
+ * never behind that pair. K needs more than V: cut to 4 and to 3 bits
  * alone it moves the logits (KL divergence beyond q8's) 3.0 and 2.8 times as far as V on TinyLlama,
  * where 8 query heads share a kv head, and 1.4 and 1.7 times on stories15M, where none share. At
  * 4.4 bits q4:q4 and q5:q3 come out even on the former and 2.9e-3 against 4.0e-3 on the latter.
@@ -36,15 +38,15 @@ static double rounding_error(quire_format format)
     case QUIRE_FORMAT_F16:
         return 8e-8;
     case QUIRE_FORMAT_Q8:
-        return 4e-5;
+        return 3.2e-5;
     case QUIRE_FORMAT_Q6:
-        return 1.0e-3;
+        return 4.1e-4;
     case QUIRE_FORMAT_Q5:
-        return 2.7e-3;
+        return 1.7e-3;
     case QUIRE_FORMAT_Q4:
-        return 9.5e-3;
+        return 7.0e-3;
     case QUIRE_FORMAT_Q3:
-        return 3.45e-2;
+        return 2.9e-2;
     case QUIRE_FORMAT_BF16:
     case QUIRE_FORMAT_COUNT:
         break;
@@ -79,6 +81,54 @@ static void fill_costs(const quire_model_desc *desc, quire_kv_cost *costs)
     }
 }
 
+/* The pair for all layers that costs least within the size; false when there is none. */
+static bool best_uniform(const quire_model_desc *desc, double bits, const quire_kv_cost *cost,
+                         quire_kv_pair *out)
+{
+    double least = INFINITY;
+
+    for (uint32_t k = 0; k < QUIRE_FORMAT_COUNT; k++) {
+        for (uint32_t v = 0; v < QUIRE_FORMAT_COUNT; v++) {
+            const quire_kv_pair pair = { (quire_format)k, (quire_format)v };
+            const double sum = cost->of[QUIRE_SIDE_K][k] + cost->of[QUIRE_SIDE_V][v];
+            const double size = (quire_format_bits(pair.k, QUIRE_SIDE_K, desc->d_k) * desc->d_k +
+                                 quire_format_bits(pair.v, QUIRE_SIDE_V, desc->d_v) * desc->d_v) /
+                                (desc->d_k + desc->d_v);
+
+            if (size <= bits + 1e-9 && sum < least) {
+                least = sum;
+                *out = pair;
+            }
+        }
+    }
+    return isfinite(least);
+}
+
+/* Forbid on each side what is less exact than the pair. */
+static void forbid_below(const quire_model_desc *desc, quire_kv_pair pair, quire_kv_cost *costs)
+{
+    for (uint32_t l = 0; l < desc->n_stored; l++) {
+        for (uint32_t f = 0; f < QUIRE_FORMAT_COUNT; f++) {
+            if (rounding_error((quire_format)f) > rounding_error(pair.k)) {
+                costs[l].of[QUIRE_SIDE_K][f] = INFINITY;
+            }
+            if (rounding_error((quire_format)f) > rounding_error(pair.v)) {
+                costs[l].of[QUIRE_SIDE_V][f] = INFINITY;
+            }
+        }
+    }
+}
+
+static void costs_of(const quire_model_desc *desc, double bits, quire_kv_cost *costs)
+{
+    quire_kv_pair uniform = { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 };
+
+    fill_costs(desc, costs);
+    if (best_uniform(desc, bits, &costs[desc->n_stored / 2], &uniform)) {
+        forbid_below(desc, uniform, costs);
+    }
+}
+
 /* The ends keep 8 bit or more, the others 4. */
 static void forbid_low(const quire_model_desc *desc, quire_kv_cost *costs)
 {
@@ -102,11 +152,11 @@ int quire_kv_auto(const quire_model_desc *desc, double bits, quire_kv_pair *pair
     if (costs == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
-    fill_costs(desc, costs);
+    costs_of(desc, bits, costs);
     forbid_low(desc, costs);
     rc = quire_kv_allocate(desc, costs, bits, pairs, NULL);
     if (rc == QUIRE_RANGE) {
-        fill_costs(desc, costs);
+        costs_of(desc, bits, costs);
         rc = quire_kv_allocate(desc, costs, bits, pairs, err);
     } else if (rc < 0) {
         quire_error_set(err, rc, "out of memory");

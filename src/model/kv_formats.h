@@ -75,12 +75,12 @@ char *quire_kv_layers_text(const quire_model_desc *desc, const quire_kv_pair *pa
 char *quire_kv_summary(const quire_model_desc *desc, const quire_kv_pair *pairs, char *buffer,
                        size_t buffer_bytes);
 
-/* The general rules: pairs of at most `bits` on average (kv_auto.c has the figures behind them).
- * The first and the last two stored layers stay at 8 bit where the others can then have 4 bits or
- * more, and weigh more than they where that does not fit. K gets bits before V, the more so on
- * small models (< 1.5e9 parameters), where six or more query heads share a kv head, or where K has
- * a bias. Errors: QUIRE_RANGE (less than any formats can reach; err gives the least), QUIRE_NOMEM.
- */
+/* The general rules: pairs of at most `bits` on average (kv_auto.c has the figures behind them). No
+ * side gets less than in the best pair for all layers of that size. What is left goes first to the
+ * first and the last two stored layers, which are at 8 bit where the size allows, and to K before
+ * V, the more so on small models (< 1.5e9 parameters), where six or more query heads share a kv
+ * head, or where K has a bias. Errors: QUIRE_RANGE (less than any formats can reach; err gives the
+ * least), QUIRE_NOMEM. */
 int quire_kv_auto(const quire_model_desc *desc, double bits, quire_kv_pair *pairs,
                   quire_error *err);
 

@@ -284,28 +284,70 @@ static void test_allocation_is_best(void **state)
     }
 }
 
-static bool is_eight(quire_kv_pair pair)
+static double bits_of(const quire_model_desc *desc, quire_side side, quire_kv_pair pair)
 {
-    return !quire_format_is_sealed(pair.k) && !quire_format_is_sealed(pair.v);
+    return side == QUIRE_SIDE_K ? quire_format_bits(pair.k, side, desc->d_k)
+                                : quire_format_bits(pair.v, side, desc->d_v);
 }
 
-/* Never above the size, near it from below, larger sizes never smaller; the ends at 8 bit where the
- * others can have 4. */
+/* No layer at the ends has less than an inner one, on either side. */
+static bool ends_come_first(const quire_model_desc *desc, const quire_kv_pair *pairs)
+{
+    for (uint32_t l = 2; l + 2 < desc->n_stored; l++) {
+        const uint32_t ends[] = { 0, 1, desc->n_stored - 2, desc->n_stored - 1 };
+
+        for (size_t e = 0; e < COUNT(ends); e++) {
+            if (bits_of(desc, QUIRE_SIDE_K, pairs[ends[e]]) <
+                    bits_of(desc, QUIRE_SIDE_K, pairs[l]) ||
+                bits_of(desc, QUIRE_SIDE_V, pairs[ends[e]]) <
+                    bits_of(desc, QUIRE_SIDE_V, pairs[l])) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* The least that any layer has is itself a pair for all layers of at most that size, and no pair of
+ * at most that size has as much on one side and more on the other. */
+static bool is_ahead_of_uniform(const quire_model_desc *desc, const quire_kv_pair *pairs,
+                                double bits)
+{
+    quire_kv_pair least = pairs[0];
+    quire_kv_pair uniform[LAYERS];
+
+    for (uint32_t l = 1; l < desc->n_stored; l++) {
+        least.k = bits_of(desc, QUIRE_SIDE_K, pairs[l]) < bits_of(desc, QUIRE_SIDE_K, least)
+                      ? pairs[l].k
+                      : least.k;
+        least.v = bits_of(desc, QUIRE_SIDE_V, pairs[l]) < bits_of(desc, QUIRE_SIDE_V, least)
+                      ? pairs[l].v
+                      : least.v;
+    }
+    for (uint32_t f = 0; f < QUIRE_FORMAT_COUNT; f++) {
+        const quire_kv_pair more[] = { { (quire_format)f, least.v }, { least.k, (quire_format)f } };
+
+        for (uint32_t side = 0; side < 2; side++) {
+            quire_kv_uniform(desc, more[side], uniform);
+            if (quire_kv_bits(desc, uniform) <= bits &&
+                bits_of(desc, (quire_side)side, more[side]) >
+                    bits_of(desc, (quire_side)side, least)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Never above the size, near it from below, larger sizes never smaller; never behind the pairs for
+ * all layers; what is left goes to the ends first. */
 static void auto_at_all_sizes(quire_model_desc *desc)
 {
     const uint32_t n = desc->n_stored;
     const double grain = 2.0 / n; /* two bits of one side of one layer */
     quire_kv_pair pairs[LAYERS];
     double last = 0;
-    double four;
 
-    quire_kv_uniform(desc, (quire_kv_pair){ QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4 }, pairs);
-    for (uint32_t l = 0; l < n; l++) {
-        if (l < 2 || l + 2 >= n) {
-            pairs[l] = (quire_kv_pair){ QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8 };
-        }
-    }
-    four = quire_kv_bits(desc, pairs);
     for (double bits = 3.6; bits < 33; bits += bits < 9 ? 0.11 : 1.0) {
         quire_error err = QUIRE_ERROR_INIT;
         double got;
@@ -317,9 +359,9 @@ static void auto_at_all_sizes(quire_model_desc *desc)
         if (bits < 8) {
             assert_true(got > bits - grain);
         }
-        for (uint32_t l = 0; l < n && bits >= four; l++) {
-            assert_true(is_eight(pairs[l]) || (l >= 2 && l + 2 < n));
-            assert_true(pairs[l].k != QUIRE_FORMAT_Q3 && pairs[l].v != QUIRE_FORMAT_Q3);
+        if (bits < 8) {
+            assert_true(ends_come_first(desc, pairs));
+            assert_true(is_ahead_of_uniform(desc, pairs, bits));
         }
         last = got;
     }

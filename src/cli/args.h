@@ -85,11 +85,11 @@ typedef struct quire_sampling_args {
       .seen_offset = offsetof(quire_common_args, kv.has_choice),                                   \
       .help = "number format of the KV cache" },                                                   \
     { .names = { "-ctk", "--cache-type-k" }, .type = QUIRE_OPT_FORMAT, .unit = "K",                \
-      .offset = offsetof(quire_common_args, kv.choice.pair.k),                                     \
-      .seen_offset = offsetof(quire_common_args, kv.has_side), .help = "format of K alone" },      \
+      .offset = offsetof(quire_common_args, kv.k),                                                 \
+      .seen_offset = offsetof(quire_common_args, kv.has_k), .help = "format of K alone" },         \
     { .names = { "-ctv", "--cache-type-v" }, .type = QUIRE_OPT_FORMAT, .unit = "V",                \
-      .offset = offsetof(quire_common_args, kv.choice.pair.v),                                     \
-      .seen_offset = offsetof(quire_common_args, kv.has_side), .help = "format of V alone" },      \
+      .offset = offsetof(quire_common_args, kv.v),                                                 \
+      .seen_offset = offsetof(quire_common_args, kv.has_v), .help = "format of V alone" },         \
     { .names = { "--kv-layers" }, .type = QUIRE_OPT_TEXT, .unit = "LIST",                          \
       .offset = offsetof(quire_common_args, kv.layers),                                            \
       .help = "formats by layer instead of --kv, the first entry that names a layer counts: "      \

@@ -142,8 +142,7 @@ static int open_runtimes(perplexity *p, quire_error *err)
     if (p->has_base_kv) {
         quire_common_args common = p->args->common;
 
-        common.kv.choice = p->base_kv;
-        common.kv.layers = NULL;
+        common.kv = quire_kv_args_of(&common.kv, &p->base_kv);
         if (p->base_kv.is_auto) {
             quire_session_look(&p->session, common.model, p->session.desc);
         }

@@ -7,13 +7,20 @@
 
 #include <stdio.h>
 
+quire_kv_args quire_kv_args_of(const quire_kv_args *args, const quire_kv_choice *choice)
+{
+    return (quire_kv_args){ .choice = *choice, .recent = args->recent, .sinks = args->sinks };
+}
+
 int quire_kv_args_check(const quire_kv_args *args, quire_error *err)
 {
-    if (args->layers != NULL && (args->has_choice || args->has_side)) {
+    const bool has_side = args->has_k || args->has_v;
+
+    if (args->layers != NULL && (args->has_choice || has_side)) {
         return quire_error_set(err, QUIRE_INVAL, "--kv-layers and %s both set the formats: use one",
                                args->has_choice ? "--kv" : "-ctk or -ctv");
     }
-    if (args->choice.is_auto && args->has_side) {
+    if (args->choice.is_auto && has_side) {
         return quire_error_set(err, QUIRE_INVAL,
                                "--kv auto chooses both sides of every layer: it goes with neither "
                                "-ctk nor -ctv");
@@ -24,6 +31,8 @@ int quire_kv_args_check(const quire_kv_args *args, quire_error *err)
 int quire_kv_args_resolve(const quire_kv_args *args, const quire_model_desc *desc,
                           quire_kv_pair *pairs, quire_error *err)
 {
+    quire_kv_pair pair = args->choice.pair;
+
     if (args->layers != NULL) {
         return quire_kv_layers_parse(args->layers, desc, pairs, err);
     }
@@ -33,7 +42,9 @@ int quire_kv_args_resolve(const quire_kv_args *args, const quire_model_desc *des
         }
         return quire_kv_auto(desc, args->choice.bits, pairs, err);
     }
-    quire_kv_uniform(desc, args->choice.pair, pairs);
+    pair.k = args->has_k ? args->k : pair.k;
+    pair.v = args->has_v ? args->v : pair.v;
+    quire_kv_uniform(desc, pair, pairs);
     return QUIRE_OK;
 }
 

@@ -3,7 +3,8 @@
  *   --kv K[:V] | auto | auto:BITS    one pair for all layers, or a size: by what was measured of
  * the model where it was calibrated, else by quire_kv_auto()
  *   --kv-layers LIST                 formats by layer (quire_kv_layers_parse())
- *   -ctk K, -ctv V                   one side of --kv's pair, as llama.cpp names them
+ *   -ctk K, -ctv V                   one side instead of that of --kv's pair, wherever they stand;
+ *                                    as llama.cpp names them
  *
  * Thread: any.
  *
@@ -16,14 +17,20 @@
 #define QUIRE_KV_TOKENS_MAX 65536 /* --kv-recent and --kv-sinks */
 
 typedef struct quire_kv_args {
-    quire_kv_choice choice; /* --kv, with -ctk and -ctv written into its pair */
-    const char *layers;     /* NULL = not given */
-    int64_t recent;         /* tokens; multiples of 64 */
+    quire_kv_choice choice; /* --kv; its pair is the formats only without -ctk and -ctv */
+    quire_format k;         /* -ctk and -ctv, where has_k and has_v */
+    quire_format v;
+    const char *layers; /* NULL = not given */
+    int64_t recent;     /* tokens; multiples of 64 */
     int64_t sinks;
     const quire_calibration *calibration; /* of the model, borrowed; NULL = none: general rules */
     bool has_choice;
-    bool has_side; /* -ctk or -ctv */
+    bool has_k;
+    bool has_v;
 } quire_kv_args;
+
+/* The same window with the formats of a choice and nothing else. */
+quire_kv_args quire_kv_args_of(const quire_kv_args *args, const quire_kv_choice *choice);
 
 /* Refuse options that say different things. Errors: QUIRE_INVAL. */
 int quire_kv_args_check(const quire_kv_args *args, quire_error *err);

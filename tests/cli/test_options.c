@@ -346,8 +346,45 @@ static void kv_window_defaults(void **state)
     assert_int_equal(parse_run((words){ { "-m", "x" } }, args, &err), QUIRE_OK);
     assert_int_equal(args->kv.recent, QUIRE_KV_RECENT_DEFAULT);
     assert_int_equal(args->kv.sinks, QUIRE_KV_SINKS_DEFAULT);
-    assert_false(args->kv.has_choice || args->kv.has_side);
+    assert_false(args->kv.has_choice || args->kv.has_k || args->kv.has_v);
     assert_int_equal(args->kv.choice.pair.k, QUIRE_FORMAT_F16);
+    free(args);
+}
+
+/* -ctk and -ctv count wherever they stand. */
+static void kv_sides(void **state)
+{
+    static const struct {
+        words given;
+        quire_kv_pair pair;
+    } cases[] = {
+        { { { "-m", "x", "-ctk", "q8", "--kv", "q4" } }, { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 } },
+        { { { "-m", "x", "--kv", "q4", "-ctk", "q8" } }, { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 } },
+        { { { "-m", "x", "-ctv", "f32", "--kv", "q4:q3" } },
+          { QUIRE_FORMAT_Q4, QUIRE_FORMAT_F32 } },
+        { { { "-m", "x", "--kv", "q4:q3", "-ctv", "f32" } },
+          { QUIRE_FORMAT_Q4, QUIRE_FORMAT_F32 } },
+        { { { "-m", "x", "-ctk", "f32", "-ctv", "q8", "--kv", "q3" } },
+          { QUIRE_FORMAT_F32, QUIRE_FORMAT_Q8 } },
+        { { { "-m", "x", "-ctk", "q8" } }, { QUIRE_FORMAT_Q8, QUIRE_FORMAT_F16 } },
+        { { { "-m", "x", "--kv", "q5" } }, { QUIRE_FORMAT_Q5, QUIRE_FORMAT_Q5 } },
+    };
+    const quire_model_desc desc = { .n_layer = 2, .n_stored = 2, .d_k = 64, .d_v = 64 };
+    quire_common_args *args = malloc(quire_command_find("run")->args_bytes);
+
+    (void)state;
+    assert_non_null(args);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        quire_kv_pair pairs[2];
+        quire_error err;
+
+        assert_int_equal(parse_run(cases[i].given, args, &err), QUIRE_OK);
+        assert_int_equal(quire_kv_args_resolve(&args->kv, &desc, pairs, &err), QUIRE_OK);
+        for (size_t layer = 0; layer < 2; layer++) {
+            assert_int_equal(pairs[layer].k, cases[i].pair.k);
+            assert_int_equal(pairs[layer].v, cases[i].pair.v);
+        }
+    }
     free(args);
 }
 
@@ -428,15 +465,11 @@ static void tables_are_sound(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),
-        cmocka_unit_test(values),
-        cmocka_unit_test(formats),
-        cmocka_unit_test(help_asked),
-        cmocka_unit_test(refused),
-        cmocka_unit_test(long_words),
-        cmocka_unit_test(kv_options),
-        cmocka_unit_test(kv_window_defaults),
-        cmocka_unit_test(help_lists_everything),
+        cmocka_unit_test(defaults),         cmocka_unit_test(values),
+        cmocka_unit_test(formats),          cmocka_unit_test(help_asked),
+        cmocka_unit_test(refused),          cmocka_unit_test(long_words),
+        cmocka_unit_test(kv_options),       cmocka_unit_test(kv_window_defaults),
+        cmocka_unit_test(kv_sides),         cmocka_unit_test(help_lists_everything),
         cmocka_unit_test(tables_are_sound),
     };
 

@@ -60,7 +60,7 @@ typedef struct perplexity {
     bool has_base_kv; /* --kld or --kld-against */
     quire_kv_choice base_kv;
     quire_session session;
-    quire_session base; /* --kld-against: the same model, a second runtime */
+    quire_session base; /* --kld-against: beside session */
     quire_logits_file base_file;
     quire_logits_file save_file;
     quire_kv_history history;
@@ -134,24 +134,31 @@ static int choose_text(perplexity *p, quire_error *err)
     return args->file != NULL && args->logits_base != NULL ? check_same_tokens(p, err) : QUIRE_OK;
 }
 
+/* The runtime to compare with. */
+static int open_base(perplexity *p, const quire_session_want *want, quire_error *err)
+{
+    quire_common_args common = p->args->common;
+    char kv[QUIRE_SESSION_KV_TEXT_MAX];
+    quire_error why = QUIRE_ERROR_INIT;
+    int rc;
+
+    common.kv = quire_kv_args_of(&common.kv, &p->base_kv);
+    if (p->base_kv.is_auto) {
+        quire_session_look(&p->session, common.model, p->session.desc);
+    }
+    p->base = quire_session_beside(&p->session);
+    rc = quire_session_open_runtime(&p->base, &common, want, &why);
+    return rc < 0 ? quire_error_set(err, rc, "beside KV %s, %s",
+                                    quire_session_kv_text(&p->session, kv, sizeof(kv)), why.message)
+                  : QUIRE_OK;
+}
+
 static int open_runtimes(perplexity *p, quire_error *err)
 {
     quire_session_want want = { .n_ctx = p->n_ctx };
 
     QUIRE_TRY(quire_session_open_runtime(&p->session, &p->args->common, &want, err));
-    if (p->has_base_kv) {
-        quire_common_args common = p->args->common;
-
-        common.kv = quire_kv_args_of(&common.kv, &p->base_kv);
-        if (p->base_kv.is_auto) {
-            quire_session_look(&p->session, common.model, p->session.desc);
-        }
-        p->base = p->session; /* shares the model; the runtime is its own */
-        p->base.runtime = NULL;
-        p->base.kv_pairs = NULL;
-        QUIRE_TRY(quire_session_open_runtime(&p->base, &common, &want, err));
-    }
-    return QUIRE_OK;
+    return p->has_base_kv ? open_base(p, &want, err) : QUIRE_OK;
 }
 
 static int evaluate(perplexity *p, quire_error *err)

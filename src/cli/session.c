@@ -151,6 +151,7 @@ int quire_session_open_runtime(quire_session *session, const quire_common_args *
                                const quire_session_want *want, quire_error *err)
 {
     quire_runtime_opts opts = runtime_opts(args, want);
+    quire_memory_need need;
 
     QUIRE_TRY(choose_formats(session, args, session->desc, &session->kv_pairs, err));
     if (want->kv_pairs != NULL) {
@@ -169,9 +170,21 @@ int quire_session_open_runtime(quire_session *session, const quire_common_args *
     }
     QUIRE_TRY(quire_memory_check(session->desc, &opts, session->memory_limit_bytes, err));
     QUIRE_TRY(quire_runtime_create(&session->runtime, session->model, &opts, err));
+    quire_memory_need_get(session->desc, &opts, &need);
+    session->runtime_bytes = need.kv_bytes + need.buffers_bytes;
     session->n_ctx = opts.n_ctx;
     session->n_batch = opts.n_batch;
     return QUIRE_OK;
+}
+
+quire_session quire_session_beside(const quire_session *session)
+{
+    quire_session other = *session;
+
+    other.memory_limit_bytes -= session->runtime_bytes; /* which fitted in */
+    other.runtime = NULL;
+    other.kv_pairs = NULL;
+    return other;
 }
 
 int quire_session_open(quire_session *session, const quire_common_args *args, quire_error *err)

@@ -22,6 +22,7 @@ typedef struct quire_session {
     uint32_t n_ctx;
     uint32_t n_batch;
     uint64_t memory_limit_bytes;    /* as it was before the weights were loaded */
+    uint64_t runtime_bytes;         /* KV and buffers of the runtime, as reckoned */
     quire_calibration *calibration; /* of the model; NULL = none, or nobody asked yet */
     bool has_looked;                /* for a calibration */
     bool has_warned;                /* of a context beyond the trained one: once is enough */
@@ -55,6 +56,10 @@ typedef struct quire_session_want {
  * taken); the model stays open. */
 int quire_session_open_runtime(quire_session *session, const quire_common_args *args,
                                const quire_session_want *want, quire_error *err);
+
+/* A copy of a session with a runtime, for a second one beside it on the same model: the limit of
+ * this one is what the first leaves. Close its runtime only, before the session. */
+quire_session quire_session_beside(const quire_session *session);
 
 /* Both of the above with args as they are. */
 int quire_session_open(quire_session *session, const quire_common_args *args, quire_error *err);

@@ -143,6 +143,41 @@ static void perplexity_kld(void **state)
     program_free(&result);
 }
 
+/* What a context of 64 tokens takes, as info reckons it. */
+static json_int_t need_bytes(const char *kv, const char *part)
+{
+    json_t *document =
+        program_json(PROGRAM("info", program_model(), "-c", "64", "--kv", kv, "--json"));
+    const json_int_t bytes = integer(json_object_get(document, "need"), part);
+
+    json_decref(document);
+    return bytes;
+}
+
+/* The limit is for both runtimes, whose weights are the same. */
+static void perplexity_kld_within_memory(void **state)
+{
+    const char *text = program_text("text.txt", 4000);
+    const json_int_t both = need_bytes("q8", "total_bytes") + need_bytes("f32", "kv_bytes") +
+                            need_bytes("f32", "buffers_bytes");
+    char limit[24];
+    program_result r;
+
+    (void)state;
+    (void)snprintf(limit, sizeof(limit), "%lld", (long long)both);
+    r = program_expect(0, PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "64",
+                                  "--kv", "q8", "--kld-against", "f32", "--memory-limit", limit));
+    program_free(&r);
+    (void)snprintf(limit, sizeof(limit), "%lld", (long long)both - 1);
+    r = program_expect(1, PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "64",
+                                  "--kv", "q8", "--kld-against", "f32", "--memory-limit", limit));
+    assert_says(r.err, "beside KV q8, 64 tokens of KV f32 need ");
+    program_free(&r);
+    r = program_expect(0, PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c", "64",
+                                  "--kv", "f32", "--memory-limit", limit));
+    program_free(&r);
+}
+
 static void perplexity_through_a_file(void **state)
 {
     const char *model = program_model();
@@ -419,12 +454,19 @@ static void bench_as_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(perplexity_counts),         cmocka_unit_test(perplexity_against_itself),
-        cmocka_unit_test(perplexity_against_f32),    cmocka_unit_test(perplexity_kld),
-        cmocka_unit_test(perplexity_through_a_file), cmocka_unit_test(perplexity_refuses),
-        cmocka_unit_test(progress_is_for_terminals), cmocka_unit_test(perplexity_is_llamas),
-        cmocka_unit_test(bench_measures_each_depth), cmocka_unit_test(bench_of_sealed_formats),
-        cmocka_unit_test(bench_compares_caches),     cmocka_unit_test(bench_as_text),
+        cmocka_unit_test(perplexity_counts),
+        cmocka_unit_test(perplexity_against_itself),
+        cmocka_unit_test(perplexity_against_f32),
+        cmocka_unit_test(perplexity_kld),
+        cmocka_unit_test(perplexity_kld_within_memory),
+        cmocka_unit_test(perplexity_through_a_file),
+        cmocka_unit_test(perplexity_refuses),
+        cmocka_unit_test(progress_is_for_terminals),
+        cmocka_unit_test(perplexity_is_llamas),
+        cmocka_unit_test(bench_measures_each_depth),
+        cmocka_unit_test(bench_of_sealed_formats),
+        cmocka_unit_test(bench_compares_caches),
+        cmocka_unit_test(bench_as_text),
         cmocka_unit_test(bench_shares_a_prefix),
     };
 

@@ -150,6 +150,10 @@ typedef struct quire_attn_workspace_opts {
 int quire_attn_workspace_create(quire_attn_workspace **out, const quire_attn_workspace_opts *opts);
 void quire_attn_workspace_destroy(quire_attn_workspace *workspace);
 
+/* Bytes that quire_attn_workspace_create() allocates with these options, what the allocator adds
+ * left out; 0 where it would refuse them. Thread: any. */
+uint64_t quire_attn_workspace_bytes(const quire_attn_workspace_opts *opts);
+
 /* The kernels a workspace gets when its options name none: the fastest, or what QUIRE_ISA names;
  * "none" when this build or CPU lacks that. Memory: static. Thread: any. */
 const char *quire_attn_isa(void);

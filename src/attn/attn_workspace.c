@@ -128,43 +128,74 @@ static size_t partial_floats(const quire_attn_workspace *ws)
     return floats;
 }
 
-static int alloc_array(quire_attn_workspace *ws, size_t n, size_t element_bytes, void **out)
+/* The arrays of a workspace. */
+enum {
+    SPLIT_TOKEN,
+    SEGMENTS,
+    ORDER,
+    N_SHARED,
+    GROUPS,
+    NEXT_ITEM,
+    DONE,
+    PARTIALS,
+    SCRATCH,
+    N_ARRAYS
+};
+
+typedef struct array_size {
+    size_t n;
+    size_t element_bytes;
+} array_size;
+
+static void array_sizes(const quire_attn_workspace *ws, array_size sizes[N_ARRAYS])
+{
+    const quire_attn_workspace_opts *limits = &ws->limits;
+
+    sizes[SPLIT_TOKEN] =
+        (array_size){ (size_t)limits->n_seqs_max * ws->n_splits_max, sizeof(uint32_t) };
+    sizes[SEGMENTS] = (array_size){ limits->n_rows_max, sizeof(quire_attn_segment) };
+    sizes[ORDER] = (array_size){ limits->n_seqs_max, sizeof(uint32_t) };
+    sizes[N_SHARED] = (array_size){ limits->n_seqs_max, sizeof(uint32_t) };
+    sizes[GROUPS] = (array_size){ limits->n_seqs_max, sizeof(quire_attn_group) };
+    sizes[NEXT_ITEM] = (array_size){ limits->n_layers_max, sizeof(quire_attn_counter) };
+    sizes[DONE] = (array_size){ QUIRE_ATTN_SHARED_TASKS_MAX, sizeof(quire_attn_counter) };
+    sizes[PARTIALS] = (array_size){ ws->partial_floats, sizeof(float) };
+    sizes[SCRATCH] = (array_size){ limits->n_threads_max, ws->scratch_bytes };
+}
+
+static int alloc_array(quire_attn_workspace *ws, const array_size *size, void **out)
 {
     size_t bytes;
 
-    *out = NULL;
-    if (n == 0) {
+    if (size->n == 0) {
         return QUIRE_OK;
     }
-    QUIRE_FAIL_IF(!quire_ckd_mul(n, element_bytes, &bytes), QUIRE_NOMEM);
+    QUIRE_FAIL_IF(!quire_ckd_mul(size->n, size->element_bytes, &bytes), QUIRE_NOMEM);
     *out = ws->allocator.alloc(ws->allocator.ctx, bytes);
     return *out != NULL ? QUIRE_OK : QUIRE_NOMEM;
 }
 
 static int alloc_arrays(quire_attn_workspace *ws)
 {
-    const quire_attn_workspace_opts *limits = &ws->limits;
-    void *p;
+    array_size sizes[N_ARRAYS];
+    void *arrays[N_ARRAYS] = { NULL };
+    int rc = QUIRE_OK;
 
-    QUIRE_TRY(alloc_array(ws, (size_t)limits->n_seqs_max * ws->n_splits_max, sizeof(uint32_t), &p));
-    ws->split_token = p;
-    QUIRE_TRY(alloc_array(ws, limits->n_rows_max, sizeof(quire_attn_segment), &p));
-    ws->segments = p;
-    QUIRE_TRY(alloc_array(ws, limits->n_seqs_max, sizeof(uint32_t), &p));
-    ws->order = p;
-    QUIRE_TRY(alloc_array(ws, limits->n_seqs_max, sizeof(uint32_t), &p));
-    ws->n_shared = p;
-    QUIRE_TRY(alloc_array(ws, limits->n_seqs_max, sizeof(quire_attn_group), &p));
-    ws->groups = p;
-    QUIRE_TRY(alloc_array(ws, limits->n_layers_max, sizeof(quire_attn_counter), &p));
-    ws->next_item = p;
-    QUIRE_TRY(alloc_array(ws, QUIRE_ATTN_SHARED_TASKS_MAX, sizeof(quire_attn_counter), &p));
-    ws->done = p;
-    QUIRE_TRY(alloc_array(ws, ws->partial_floats, sizeof(float), &p));
-    ws->partials = p;
-    QUIRE_TRY(alloc_array(ws, limits->n_threads_max, ws->scratch_bytes, &p));
-    ws->scratch = p;
-    for (uint32_t i = 0; i < limits->n_layers_max; i++) {
+    array_sizes(ws, sizes);
+    for (int i = 0; rc == QUIRE_OK && i < N_ARRAYS; i++) {
+        rc = alloc_array(ws, &sizes[i], &arrays[i]);
+    }
+    ws->split_token = arrays[SPLIT_TOKEN];
+    ws->segments = arrays[SEGMENTS];
+    ws->order = arrays[ORDER];
+    ws->n_shared = arrays[N_SHARED];
+    ws->groups = arrays[GROUPS];
+    ws->next_item = arrays[NEXT_ITEM];
+    ws->done = arrays[DONE];
+    ws->partials = arrays[PARTIALS];
+    ws->scratch = arrays[SCRATCH];
+    QUIRE_TRY(rc);
+    for (uint32_t i = 0; i < ws->limits.n_layers_max; i++) {
         atomic_init(&ws->next_item[i].value, 0);
     }
     for (uint32_t i = 0; i < QUIRE_ATTN_SHARED_TASKS_MAX; i++) {
@@ -173,23 +204,16 @@ static int alloc_arrays(quire_attn_workspace *ws)
     return QUIRE_OK;
 }
 
-int quire_attn_workspace_create(quire_attn_workspace **out, const quire_attn_workspace_opts *opts)
+/* A workspace without its arrays. */
+static int workspace_init(quire_attn_workspace *ws, const quire_attn_workspace_opts *opts)
 {
     const quire_attn_kernels *kernels;
-    const quire_allocator *allocator;
-    quire_attn_workspace *ws;
-    int rc;
 
-    *out = NULL;
     QUIRE_TRY(check_opts(opts));
     kernels = quire_attn_kernels_find(opts->isa);
     QUIRE_FAIL_IF(kernels == NULL, QUIRE_UNSUPP);
-    allocator = opts->allocator != NULL ? opts->allocator : quire_allocator_default();
-    ws = allocator->alloc(allocator->ctx, sizeof(*ws));
-    QUIRE_FAIL_IF(ws == NULL, QUIRE_NOMEM);
-
     memset(ws, 0, sizeof(*ws));
-    ws->allocator = *allocator;
+    ws->allocator = opts->allocator != NULL ? *opts->allocator : *quire_allocator_default();
     ws->limits = *opts;
     ws->kernels = kernels;
     ws->codec = quire_codec_find(kernels->isa);
@@ -200,6 +224,20 @@ int quire_attn_workspace_create(quire_attn_workspace **out, const quire_attn_wor
     ws->n_splits_max = quire_attn_ceil_div(opts->n_entries_max, ws->limits.split_entries);
     ws->partial_floats = partial_floats(ws);
     ws->scratch_bytes = thread_scratch_bytes(ws);
+    return QUIRE_OK;
+}
+
+int quire_attn_workspace_create(quire_attn_workspace **out, const quire_attn_workspace_opts *opts)
+{
+    quire_attn_workspace init;
+    quire_attn_workspace *ws;
+    int rc;
+
+    *out = NULL;
+    QUIRE_TRY(workspace_init(&init, opts));
+    ws = init.allocator.alloc(init.allocator.ctx, sizeof(*ws));
+    QUIRE_FAIL_IF(ws == NULL, QUIRE_NOMEM);
+    *ws = init;
     rc = alloc_arrays(ws);
     if (rc < 0) {
         quire_attn_workspace_destroy(ws);
@@ -207,6 +245,22 @@ int quire_attn_workspace_create(quire_attn_workspace **out, const quire_attn_wor
     }
     *out = ws;
     return QUIRE_OK;
+}
+
+uint64_t quire_attn_workspace_bytes(const quire_attn_workspace_opts *opts)
+{
+    quire_attn_workspace ws;
+    array_size sizes[N_ARRAYS];
+    uint64_t bytes = sizeof(ws);
+
+    if (workspace_init(&ws, opts) < 0) {
+        return 0;
+    }
+    array_sizes(&ws, sizes);
+    for (int i = 0; i < N_ARRAYS; i++) {
+        bytes += (uint64_t)sizes[i].n * sizes[i].element_bytes; /* the limits keep it in 64 bits */
+    }
+    return bytes;
 }
 
 void quire_attn_workspace_destroy(quire_attn_workspace *workspace)

@@ -4,6 +4,7 @@
 #include "model/memory.h"
 
 #include "base/parse.h"
+#include "model/runtime_internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,27 +15,12 @@
  * vocabulary of 49,152; texts can be longer. */
 #define VOCAB_TOKEN_BYTES ((uint64_t)512)
 
-#define N_BATCH_DEFAULT     512u
-#define N_SEQS_DEFAULT      16u
-#define PAGE_TOKENS_DEFAULT 64u
+#define ROW_INPUTS      3u    /* of a graph, 4 bytes each: token, position, row of logits */
+#define ALIGNMENT_BYTES 4096u /* between the tensors of a graph that live at once */
 
 static uint64_t larger(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
-}
-
-static quire_runtime_opts opts_resolve(const quire_model_desc *desc, const quire_runtime_opts *opts)
-{
-    quire_runtime_opts o = *opts;
-
-    o.n_ctx = o.n_ctx != 0 ? o.n_ctx : desc->n_ctx_train;
-    o.n_batch = o.n_batch != 0 ? o.n_batch : N_BATCH_DEFAULT;
-    o.n_seqs_max = o.n_seqs_max != 0 ? o.n_seqs_max : N_SEQS_DEFAULT;
-    o.page_tokens = o.page_tokens != 0 ? o.page_tokens : PAGE_TOKENS_DEFAULT;
-    if (o.n_seqs_max == 1 && o.n_batch > o.n_ctx) {
-        o.n_batch = o.n_ctx;
-    }
-    return o;
 }
 
 /* Without a budget of its own the cache gets what one sequence needs; with one, every sequence may
@@ -62,19 +48,18 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
     const uint64_t logits = 2 * n_embd + desc->n_vocab;
     const uint64_t widest = larger(larger(attention, feed_forward), logits);
     const uint64_t copy = larger(larger(n_embd, n_ff), n_q);
-    /* Attention cuts a long sequence every 1,024 tokens; see attn_plan.c. */
-    const uint64_t n_splits = (uint64_t)o->n_ctx / 1024 + 1;
-    const uint64_t partials =
-        n_splits * 2 * (desc->n_head + 32u) * (larger(desc->d_k, desc->d_v) + 18);
+    const quire_attn_workspace_opts attn = quire_runtime_attn_opts(desc, o);
 
-    return sizeof(float) * (o->n_batch * (widest + copy) + partials);
+    return sizeof(float) * o->n_batch * (widest + copy + ROW_INPUTS) + ALIGNMENT_BYTES +
+           quire_attn_workspace_bytes(&attn);
 }
 
 void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opts *opts,
                            quire_memory_need *out)
 {
-    const quire_runtime_opts o = opts_resolve(desc, opts);
+    quire_runtime_opts o = *opts;
 
+    quire_runtime_opts_resolve(desc, &o);
     *out = (quire_memory_need){
         .n_ctx = o.n_ctx,
         .weights_bytes = desc->resident_bytes,
@@ -88,10 +73,12 @@ void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opt
 uint32_t quire_memory_tokens_max(const quire_model_desc *desc, const quire_runtime_opts *opts,
                                  uint64_t limit_bytes, uint32_t tokens_max)
 {
-    quire_runtime_opts o = opts_resolve(desc, opts);
+    quire_runtime_opts o = *opts;
     uint32_t fits = 0;
-    uint32_t too_many = tokens_max / o.page_tokens + 1;
+    uint32_t too_many;
 
+    quire_runtime_opts_resolve(desc, &o);
+    too_many = tokens_max / o.page_tokens + 1;
     o.n_batch = opts->n_batch;
     o.kv_budget_bytes = 0;
     while (too_many - fits > 1) {

@@ -2,11 +2,11 @@
  *
  *   need = weights, as they will be resident (repacked copies included)
  *        + KV pages of the whole context
- *        + buffers of a step (activations, logits, attention's partial results)
+ *        + buffers of a step (activations, logits, attention's workspace)
  *        + the program itself
  *
- * Weights and KV are exact; buffers are an upper estimate of what graph.c and the attention
- * workspace reserve, the program an allowance for code, vocabulary and tables. Tests hold the
+ * Weights, KV and attention's workspace are exact; the other buffers are an upper estimate of what
+ * graph.c reserves, the program an allowance for code, vocabulary and tables. Tests hold the
  * estimate against what a runtime takes.
  *
  * Thread: any.

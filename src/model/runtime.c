@@ -67,20 +67,23 @@ static int model_check(const quire_runtime *rt, quire_error *err)
     return QUIRE_OK;
 }
 
-/* Fill in the defaults and refuse what cannot work. */
-static int opts_resolve(quire_runtime *rt, quire_error *err)
+void quire_runtime_opts_resolve(const quire_model_desc *desc, quire_runtime_opts *opts)
 {
-    const quire_model_desc *desc = &rt->model->desc;
-    quire_runtime_opts *o = &rt->opts;
+    const quire_runtime_opts initial = QUIRE_RUNTIME_OPTS_INIT;
 
-    o->n_ctx = o->n_ctx != 0 ? o->n_ctx : desc->n_ctx_train;
-    o->n_batch = o->n_batch != 0 ? o->n_batch : 512;
-    o->n_seqs_max = o->n_seqs_max != 0 ? o->n_seqs_max : 16;
-    o->page_tokens = o->page_tokens != 0 ? o->page_tokens : 64;
-    o->n_threads = o->n_threads != 0 ? o->n_threads : cpus_usable();
-    if (o->n_seqs_max == 1 && o->n_batch > o->n_ctx) {
-        o->n_batch = o->n_ctx;
+    opts->n_ctx = opts->n_ctx != 0 ? opts->n_ctx : desc->n_ctx_train;
+    opts->n_batch = opts->n_batch != 0 ? opts->n_batch : initial.n_batch;
+    opts->n_seqs_max = opts->n_seqs_max != 0 ? opts->n_seqs_max : initial.n_seqs_max;
+    opts->page_tokens = opts->page_tokens != 0 ? opts->page_tokens : initial.page_tokens;
+    opts->n_threads = opts->n_threads != 0 ? opts->n_threads : cpus_usable();
+    if (opts->n_seqs_max == 1 && opts->n_batch > opts->n_ctx) {
+        opts->n_batch = opts->n_ctx;
     }
+}
+
+/* Refuse what cannot work. */
+static int opts_check(const quire_runtime_opts *o, quire_error *err)
+{
     if (o->n_threads > THREADS_MAX) {
         return quire_error_set(err, QUIRE_INVAL, "%u threads: at most %u are possible",
                                o->n_threads, THREADS_MAX);
@@ -200,12 +203,10 @@ static int cache_open(quire_runtime *rt, quire_error *err)
                : QUIRE_OK;
 }
 
-static int attention_open(quire_runtime *rt, quire_error *err)
+quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,
+                                                  const quire_runtime_opts *o)
 {
-    const quire_model_desc *desc = &rt->model->desc;
-    const quire_runtime_opts *o = &rt->opts;
     quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
-    int rc;
 
     opts.n_threads_max = o->n_threads;
     opts.n_seqs_max = o->n_seqs_max;
@@ -216,6 +217,16 @@ static int attention_open(quire_runtime *rt, quire_error *err)
     opts.page_tokens = o->page_tokens;
     opts.n_layers_max = desc->n_layer;
     opts.no_cascade = o->no_cascade;
+    return opts;
+}
+
+static int attention_open(quire_runtime *rt, quire_error *err)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    const quire_runtime_opts *o = &rt->opts;
+    const quire_attn_workspace_opts opts = quire_runtime_attn_opts(desc, o);
+    int rc;
+
     rc = quire_attn_workspace_create(&rt->workspace, &opts);
     if (rc < 0) {
         return quire_error_set(err, rc, "cannot set up attention%s: %s",
@@ -254,7 +265,8 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
     }
     rt->model = model;
     rt->opts = *opts;
-    if ((rc = model_check(rt, err)) < 0 || (rc = opts_resolve(rt, err)) < 0 ||
+    quire_runtime_opts_resolve(desc, &rt->opts);
+    if ((rc = model_check(rt, err)) < 0 || (rc = opts_check(&rt->opts, err)) < 0 ||
         (rc = formats_resolve(rt, err)) < 0 || (rc = cache_open(rt, err)) < 0) {
         goto out;
     }

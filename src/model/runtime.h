@@ -53,6 +53,10 @@ typedef struct quire_runtime_opts {
         .kv_sinks = QUIRE_KV_SINKS_DEFAULT                                                         \
     }
 
+/* Write the defaults in the place of zeros: of n_ctx, n_batch (at most n_ctx where there is one
+ * sequence), n_seqs_max, n_threads, page_tokens. */
+void quire_runtime_opts_resolve(const quire_model_desc *desc, quire_runtime_opts *opts);
+
 /* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_NOPAGES (n_ctx does not fit the budget; err gives both
  * figures), QUIRE_UNSUPP (sealed formats with is_contiguous; what this build cannot run). The model
  * must outlive the runtime. */

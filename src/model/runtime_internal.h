@@ -29,6 +29,10 @@ struct quire_runtime {
     uint64_t step_ns;
 };
 
+/* What attention is asked for by runtime options without zeros. */
+quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,
+                                                  const quire_runtime_opts *opts);
+
 /* Make room for n more tokens of a sequence, or for n_ctx when every sequence takes it all. */
 int quire_runtime_reserve(quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens);
 

@@ -118,6 +118,7 @@ static void test_isa_by_name_and_environment(void **state)
 typedef struct failing {
     uint32_t n_allowed; /* allocations before one fails */
     uint32_t n_live;
+    uint64_t bytes; /* of all that succeeded */
 } failing;
 
 static void *failing_alloc(void *ctx, size_t size_bytes)
@@ -130,6 +131,7 @@ static void *failing_alloc(void *ctx, size_t size_bytes)
     }
     f->n_allowed--;
     f->n_live++;
+    f->bytes += size_bytes;
     return libc->alloc(libc->ctx, size_bytes);
 }
 
@@ -144,7 +146,7 @@ static void failing_free(void *ctx, void *ptr)
 
 static void test_create_survives_lack_of_memory(void **state)
 {
-    failing f = { 0, 0 };
+    failing f = { 0 };
     quire_allocator allocator = { failing_alloc, failing_free, &f };
     quire_attn_workspace_opts opts = small_opts();
     quire_attn_workspace *ws = NULL;
@@ -170,10 +172,36 @@ static void test_create_survives_lack_of_memory(void **state)
     assert_int_equal(f.n_live, 0);
 }
 
+/* What it says beforehand is what it takes: with and without threads, sequences, cascades. */
+static void test_bytes_are_known(void **state)
+{
+    quire_attn_workspace_opts opts = small_opts();
+
+    (void)state;
+    for (unsigned i = 0; i < 16; i++) {
+        failing f = { .n_allowed = UINT32_MAX };
+        quire_allocator allocator = { failing_alloc, failing_free, &f };
+        quire_attn_workspace *ws = NULL;
+
+        opts = small_opts();
+        opts.allocator = &allocator;
+        opts.n_threads_max = i % 2 == 0 ? 1 : 3;
+        opts.n_seqs_max = i / 2 % 2 == 0 ? 1 : 64;
+        opts.n_entries_max = i / 4 % 2 == 0 ? 3 : 1000;
+        opts.no_cascade = i / 8 % 2 == 0;
+        opts.n_rows_max = 512;
+        assert_int_equal(quire_attn_workspace_create(&ws, &opts), QUIRE_OK);
+        assert_int_equal(quire_attn_workspace_bytes(&opts), f.bytes);
+        quire_attn_workspace_destroy(ws);
+    }
+    opts.page_tokens = 96;
+    assert_int_equal(quire_attn_workspace_bytes(&opts), 0);
+}
+
 /* Limits whose memory no machine has: refused as lack of memory, not by wrapping around. */
 static void test_create_survives_huge_limits(void **state)
 {
-    failing f = { UINT32_MAX, 0 };
+    failing f = { .n_allowed = UINT32_MAX };
     quire_allocator allocator = { failing_alloc, failing_free, &f };
     quire_attn_workspace_opts opts = small_opts();
 
@@ -586,6 +614,7 @@ int main(void)
         cmocka_unit_test(test_isa_by_name_and_environment),
         cmocka_unit_test(test_create_survives_lack_of_memory),
         cmocka_unit_test(test_create_survives_huge_limits),
+        cmocka_unit_test(test_bytes_are_known),
         cmocka_unit_test(test_begin_accepts_and_refuses_batches),
         cmocka_unit_test(test_begin_refuses_bad_tables),
         cmocka_unit_test(test_begin_checks_hot_tables),

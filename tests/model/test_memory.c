@@ -10,6 +10,7 @@
 
 #include "model/memory.h"
 #include "model/model_internal.h"
+#include "model/runtime_internal.h"
 #include "model_fixture.h"
 
 #include <stdio.h>
@@ -190,7 +191,7 @@ static void sealed_formats_take_less(void **state)
     fixture_generated_remove();
 }
 
-/* The estimate bounds what ggml reserves, and is not far above it. */
+/* The estimate bounds what ggml reserves, and is not far above it; attention's share is exact. */
 static void buffers_are_bounded(void **state)
 {
     static const struct {
@@ -204,6 +205,8 @@ static void buffers_are_bounded(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         gguf_gen_opts gen = shape(GGML_TYPE_F16, false);
         quire_runtime_opts opts = opts_of(1024);
+        quire_attn_workspace_opts attn;
+        uint64_t graph_bytes;
         quire_runtime_stats stats;
         quire_memory_need need;
         quire_runtime *runtime;
@@ -217,16 +220,39 @@ static void buffers_are_bounded(void **state)
         runtime = fixture_runtime(model, &opts);
         quire_runtime_stats_get(runtime, &stats);
         quire_memory_need_get(&model->desc, &opts, &need);
-        if (need.buffers_bytes < stats.compute_buffer_bytes ||
-            need.buffers_bytes > 3 * stats.compute_buffer_bytes + MIB) {
+        attn = quire_runtime_attn_opts(&model->desc, &runtime->opts);
+        assert_true(quire_attn_workspace_bytes(&attn) > 2 * (192u << 10)); /* two threads */
+        graph_bytes = need.buffers_bytes - quire_attn_workspace_bytes(&attn);
+        if (graph_bytes < stats.compute_buffer_bytes ||
+            graph_bytes > 3 * stats.compute_buffer_bytes + MIB) {
             fail_msg("case %zu: estimated %llu bytes, reserved %llu", i,
-                     (unsigned long long)need.buffers_bytes,
+                     (unsigned long long)graph_bytes,
                      (unsigned long long)stats.compute_buffer_bytes);
         }
         quire_runtime_destroy(runtime);
         quire_model_close(model);
         fixture_generated_remove();
     }
+}
+
+/* Threads and sequences count: each thread has its scratch, sequences may share a cascade. */
+static void buffers_grow_with_threads_and_sequences(void **state)
+{
+    const gguf_gen_opts gen = shape(GGML_TYPE_F32, false);
+    quire_model *model = fixture_open(fixture_generate(&gen));
+    quire_runtime_opts opts = opts_of(8192);
+    quire_memory_need two, eight, many;
+
+    (void)state;
+    quire_memory_need_get(&model->desc, &opts, &two);
+    opts.n_threads = 8;
+    quire_memory_need_get(&model->desc, &opts, &eight);
+    assert_true(eight.buffers_bytes >= two.buffers_bytes + 6 * (192u << 10));
+    opts.n_seqs_max = 16;
+    quire_memory_need_get(&model->desc, &opts, &many);
+    assert_true(many.buffers_bytes > eight.buffers_bytes + MIB);
+    quire_model_close(model);
+    fixture_generated_remove();
 }
 
 /* ---- the limit ---- */
@@ -382,6 +408,7 @@ int main(void)
         cmocka_unit_test(kv_is_exact),
         cmocka_unit_test(sealed_formats_take_less),
         cmocka_unit_test(buffers_are_bounded),
+        cmocka_unit_test(buffers_grow_with_threads_and_sequences),
         cmocka_unit_test(limit_is_exact),
         cmocka_unit_test(longest_context_fits),
         cmocka_unit_test_setup_teardown(available_of_the_machine, fake_begin, fake_end),

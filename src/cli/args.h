@@ -96,6 +96,15 @@ typedef struct quire_sampling_args {
               "\"0-1,-2--1=q8;*=q5:q4\"" },                                                        \
     QUIRE_ROWS_KV_WINDOW
 
+/* What memory depends on beside the context and its formats. */
+#define QUIRE_ROWS_STEP                                                                            \
+    { .names = { "--page-tokens" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64, .max = 1024,  \
+      .multiple = 64, .initial = "64", .offset = offsetof(quire_common_args, page_tokens),         \
+      .help = "tokens in a KV page, a multiple of 64" },                                           \
+    { .names = { "-b", "--batch" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,                \
+      .max = 65536, .initial = "512", .offset = offsetof(quire_common_args, n_batch),              \
+      .help = "prompt tokens computed in one step" }
+
 #define QUIRE_ROWS_CACHE                                                                           \
     { .names = { "--memory-limit" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1,            \
       .max = 1e18, .initial_text = "what is available",                                            \
@@ -104,12 +113,7 @@ typedef struct quire_sampling_args {
     { .names = { "--kv-budget" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,  \
       .initial_text = "what the context needs",                                                    \
       .offset = offsetof(quire_common_args, kv_budget_bytes), .help = "memory for KV pages" },     \
-    { .names = { "--page-tokens" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64, .max = 1024,  \
-      .multiple = 64, .initial = "64", .offset = offsetof(quire_common_args, page_tokens),         \
-      .help = "tokens in a KV page, a multiple of 64" },                                           \
-    { .names = { "-b", "--batch" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,                \
-      .max = 65536, .initial = "512", .offset = offsetof(quire_common_args, n_batch),              \
-      .help = "prompt tokens computed in one step" }
+    QUIRE_ROWS_STEP
 
 #define QUIRE_ROW_KV_HISTORY                                                                       \
     { .names = { "--kv-history" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",                         \

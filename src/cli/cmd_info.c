@@ -17,8 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PAGE_TOKENS 64u /* the default of --page-tokens: contexts are counted in whole pages */
-
 typedef struct info_args {
     quire_common_args common;
 } info_args;
@@ -26,12 +24,14 @@ typedef struct info_args {
 /* clang-format off */
 static const quire_opt options[] = {
     QUIRE_ROW_MODEL,
+    QUIRE_ROW_THREADS,
     QUIRE_ROW_CTX("what the model was trained on"),
     QUIRE_ROWS_KV,
     { .names = { "--memory", "--memory-limit" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1,
       .max = 1e18, .initial_text = "what is available",
       .offset = offsetof(info_args, common.memory_limit_bytes),
       .help = "memory to fit weights, KV pages and buffers in" },
+    QUIRE_ROWS_STEP,
     QUIRE_ROW_JSON,
 };
 /* clang-format on */
@@ -42,32 +42,40 @@ static const uint32_t standard_ctx[] = { 2048, 8192, 32768, 131072 };
 /* One format's costs. */
 typedef struct cost {
     quire_format format;
+    uint64_t page_tokens; /* contexts are counted in whole pages */
     uint64_t token_bytes;
     uint64_t longest_tokens; /* 0 when not even the weights fit */
 } cost;
 
 static uint64_t context_bytes(const cost *c, uint64_t n_tokens)
 {
-    return (n_tokens + PAGE_TOKENS - 1) / PAGE_TOKENS * PAGE_TOKENS * c->token_bytes;
+    return (n_tokens + c->page_tokens - 1) / c->page_tokens * c->page_tokens * c->token_bytes;
 }
 
 /* What the other commands would open a runtime with, but for the formats. */
-static quire_runtime_opts runtime_opts(void)
+static quire_runtime_opts runtime_opts(const info_args *args)
 {
     quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
 
+    opts.n_ctx = (uint32_t)args->common.n_ctx;
+    opts.n_batch = (uint32_t)args->common.n_batch;
     opts.n_seqs_max = 1;
-    opts.page_tokens = PAGE_TOKENS;
+    opts.n_threads = (uint32_t)args->common.n_threads;
+    opts.page_tokens = (uint32_t)args->common.page_tokens;
+    opts.kv_recent = (uint32_t)args->common.kv.recent;
+    opts.kv_sinks = (uint32_t)args->common.kv.sinks;
     return opts;
 }
 
-static cost cost_of(const quire_model_desc *desc, quire_format format, uint64_t memory_bytes)
+static cost cost_of(const info_args *args, const quire_model_desc *desc, quire_format format,
+                    uint64_t memory_bytes)
 {
-    quire_runtime_opts opts = runtime_opts();
+    quire_runtime_opts opts = runtime_opts(args);
 
     opts.k_format = opts.v_format = format;
     return (cost){
         .format = format,
+        .page_tokens = opts.page_tokens,
         .token_bytes = quire_kv_uniform_bytes_per_token(desc, (quire_kv_pair){ format, format }),
         /* A sequence, and so -c, ends at QUIRE_TOKENS_MAX even if more would fit. */
         .longest_tokens = quire_memory_tokens_max(desc, &opts, memory_bytes, QUIRE_TOKENS_MAX),
@@ -87,7 +95,7 @@ static int need_of(const info_args *args, const quire_model_desc *desc, asked_ne
     quire_kv_args found = *kv; /* with the model's calibration */
     quire_calibration *calibration = NULL;
     quire_kv_pair *pairs = calloc(desc->n_stored, sizeof(*pairs));
-    quire_runtime_opts opts = runtime_opts();
+    quire_runtime_opts opts = runtime_opts(args);
     int rc;
 
     if (pairs == NULL) {
@@ -99,10 +107,7 @@ static int need_of(const info_args *args, const quire_model_desc *desc, asked_ne
     }
     rc = quire_kv_args_resolve(&found, desc, pairs, err);
     if (rc == QUIRE_OK) {
-        opts.n_ctx = (uint32_t)args->common.n_ctx;
         opts.kv_pairs = pairs;
-        opts.kv_recent = (uint32_t)kv->recent;
-        opts.kv_sinks = (uint32_t)kv->sinks;
         quire_memory_need_get(desc, &opts, &out->need);
         (void)quire_kv_args_text(&found, desc, pairs, out->kv, sizeof(out->kv));
     }
@@ -132,14 +137,14 @@ static size_t list_ctx(const quire_model_desc *desc, uint32_t *out)
     return n;
 }
 
-static json_t *kv_json(const quire_model_desc *desc, uint64_t memory_bytes)
+static json_t *kv_json(const info_args *args, const quire_model_desc *desc, uint64_t memory_bytes)
 {
     uint32_t ctx[N_STANDARD_CTX + 1];
     size_t n_ctx = list_ctx(desc, ctx);
     json_t *rows = json_array();
 
     for (int f = 0; f < (int)QUIRE_FORMAT_COUNT; f++) {
-        cost c = cost_of(desc, (quire_format)f, memory_bytes);
+        cost c = cost_of(args, desc, (quire_format)f, memory_bytes);
         json_t *contexts = json_array();
 
         for (size_t i = 0; i < n_ctx; i++) {
@@ -172,9 +177,11 @@ static json_t *need_json(const asked_need *asked, uint64_t memory_bytes)
                      (json_int_t)(fits ? 0 : need.total_bytes - memory_bytes));
 }
 
-static int print_json(const char *path, const quire_model_desc *d, const asked_need *asked,
+static int print_json(const info_args *args, const quire_model_desc *d, const asked_need *asked,
                       uint64_t memory_bytes)
 {
+    const char *path = args->common.model;
+
     return quire_stdout_json(json_pack(
         "{s:o, s:o, s:o, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, "
         "s:o, s:o}",
@@ -186,7 +193,7 @@ static int print_json(const char *path, const quire_model_desc *d, const asked_n
         (int)d->n_ff, "n_head", (int)d->n_head, "n_kv_head", (int)d->n_kv_head, "d_k", (int)d->d_k,
         "d_v", (int)d->d_v, "n_vocab", (int)d->n_vocab, "n_ctx_train", (int)d->n_ctx_train,
         "memory_bytes", (json_int_t)memory_bytes, "need", need_json(asked, memory_bytes), "kv",
-        kv_json(d, memory_bytes)));
+        kv_json(args, d, memory_bytes)));
 }
 
 static void print_shape(const char *path, const quire_model_desc *d)
@@ -206,7 +213,7 @@ static void print_shape(const char *path, const quire_model_desc *d)
     printf("  context     %u tokens in training\n", d->n_ctx_train);
 }
 
-static void print_costs(const quire_model_desc *d, uint64_t memory_bytes)
+static void print_costs(const info_args *args, const quire_model_desc *d, uint64_t memory_bytes)
 {
     uint32_t ctx[N_STANDARD_CTX + 1];
     size_t n_ctx = list_ctx(d, ctx);
@@ -218,7 +225,7 @@ static void print_costs(const quire_model_desc *d, uint64_t memory_bytes)
     }
     printf("   longest context in %s\n", quire_format_bytes(memory_bytes, text, sizeof(text)));
     for (int f = 0; f < (int)QUIRE_FORMAT_COUNT; f++) {
-        cost c = cost_of(d, (quire_format)f, memory_bytes);
+        cost c = cost_of(args, d, (quire_format)f, memory_bytes);
 
         printf("  %-11s %9" PRIu64, quire_format_name(c.format), c.token_bytes);
         for (size_t i = 0; i < n_ctx; i++) {
@@ -232,7 +239,7 @@ static void print_costs(const quire_model_desc *d, uint64_t memory_bytes)
     }
     printf("  * trained context. The longest context leaves room for weights and buffers, is in\n"
            "  whole pages of %u tokens and at most %u tokens.\n",
-           PAGE_TOKENS, (unsigned)QUIRE_TOKENS_MAX);
+           (unsigned)args->common.page_tokens, (unsigned)QUIRE_TOKENS_MAX);
 }
 
 static void print_need(const asked_need *asked, uint64_t memory_bytes)
@@ -279,10 +286,10 @@ static int run(void *opaque)
     if (need_of(args, quire_model_desc_get(model), &asked, &err) < 0) {
         exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
     } else if (args->common.is_json) {
-        exit_status = print_json(path, quire_model_desc_get(model), &asked, memory_bytes);
+        exit_status = print_json(args, quire_model_desc_get(model), &asked, memory_bytes);
     } else {
         print_shape(path, quire_model_desc_get(model));
-        print_costs(quire_model_desc_get(model), memory_bytes);
+        print_costs(args, quire_model_desc_get(model), memory_bytes);
         print_need(&asked, memory_bytes);
     }
     quire_model_close(model);
@@ -291,7 +298,7 @@ static int run(void *opaque)
 
 const quire_command quire_command_info = {
     .name = "info",
-    .usage = "FILE [-c N] [--kv K[:V]] [--memory BYTES] [--json]",
+    .usage = "FILE [-c N] [--kv K[:V]] [--memory BYTES] [options]",
     .summary = "Shows a model's shape and what its KV cache takes in every format.",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),

@@ -216,7 +216,7 @@ static void info_counts_bytes(void **state)
     } formats[] = { { "f32", 128 }, { "f16", 64 }, { "bf16", 64 }, { "q8", 40 },
                     { "q6", 38 },   { "q5", 36 },  { "q4", 26 },   { "q3", 32 } };
     json_t *document =
-        program_json(PROGRAM("info", program_model(), "--memory", "64MiB", "--json"));
+        program_json(PROGRAM("info", program_model(), "-t", "2", "--memory", "64MiB", "--json"));
     json_t *kv = json_object_get(document, "kv");
     json_t *need = json_object_get(document, "need");
     json_int_t left = (64 << 20) - integer(need, "total_bytes") + integer(need, "kv_bytes");
@@ -263,7 +263,7 @@ static void info_counts_bytes(void **state)
 static void memory_limit_is_one(void **state)
 {
     json_t *document =
-        program_json(PROGRAM("info", program_model(), "--memory", "64MiB", "--json"));
+        program_json(PROGRAM("info", program_model(), "-t", "2", "--memory", "64MiB", "--json"));
     json_int_t longest =
         integer(json_array_get(json_object_get(document, "kv"), 0), "longest_context_tokens");
     char fits[24];
@@ -275,19 +275,19 @@ static void memory_limit_is_one(void **state)
     (void)snprintf(fits, sizeof(fits), "%d", (int)longest);
     (void)snprintf(more, sizeof(more), "%d", (int)longest + 1);
     json_decref(document);
-    document = program_json(
-        PROGRAM("info", program_model(), "--memory", "64MiB", "--json", "-c", fits, "--kv", "f32"));
+    document = program_json(PROGRAM("info", program_model(), "-t", "2", "--memory", "64MiB",
+                                    "--json", "-c", fits, "--kv", "f32"));
     assert_true(json_is_true(json_object_get(json_object_get(document, "need"), "fits")));
     json_decref(document);
-    document = program_json(
-        PROGRAM("info", program_model(), "--memory", "64MiB", "--json", "-c", more, "--kv", "f32"));
+    document = program_json(PROGRAM("info", program_model(), "-t", "2", "--memory", "64MiB",
+                                    "--json", "-c", more, "--kv", "f32"));
     need = json_object_get(document, "need");
     assert_true(json_is_false(json_object_get(need, "fits")));
     assert_true(integer(need, "missing_bytes") > 0);
     json_decref(document);
 
-    result = program_expect(1, PROGRAM("run", "-m", program_model(), "-p", "a", "--memory-limit",
-                                       "64MiB", "-c", more, "--kv", "f32"));
+    result = program_expect(1, PROGRAM("run", "-m", program_model(), "-t", "2", "-p", "a",
+                                       "--memory-limit", "64MiB", "-c", more, "--kv", "f32"));
     assert_says(result.err, "tokens of KV f32 need 67.1 MB (weights ");
     assert_says(result.err, "the limit is 67.1 MB");
     assert_says(result.err, "too much");
@@ -297,6 +297,32 @@ static void memory_limit_is_one(void **state)
     assert_says(result.err, "the limit is 1.00 MB");
     assert_string_equal(result.out, "");
     program_free(&result);
+}
+
+/* The sum depends on what a run's does. */
+static void info_takes_a_runs_options(void **state)
+{
+    static const char *const options[][2] = { { "-t", "4" },
+                                              { "-b", "64" },
+                                              { "--page-tokens", "1024" } };
+    json_int_t buffers[COUNT(options) + 1];
+    json_int_t kv[COUNT(options) + 1];
+
+    (void)state;
+    for (size_t i = 0; i <= COUNT(options); i++) {
+        json_t *document = program_json(PROGRAM("info", program_model(), "--json", "-t", "1",
+                                                i == 0 ? NULL : options[i - 1][0],
+                                                i == 0 ? NULL : options[i - 1][1]));
+        const json_t *need = json_object_get(document, "need");
+
+        buffers[i] = integer(need, "buffers_bytes");
+        kv[i] = integer(need, "kv_bytes");
+        json_decref(document);
+    }
+    assert_true(buffers[1] >= buffers[0] + 3 * (192 << 10)); /* scratch of three more threads */
+    assert_true(buffers[2] < buffers[0]);
+    assert_int_equal(kv[2], kv[0]);
+    assert_int_equal(kv[3], 2 * kv[0]); /* 512 tokens, in one page */
 }
 
 static void info_as_text(void **state)
@@ -321,10 +347,15 @@ static void info_as_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(help_and_version),  cmocka_unit_test(version_as_json),
-        cmocka_unit_test(wrong_usage),       cmocka_unit_test(no_arguments),
-        cmocka_unit_test(bad_model_files),   cmocka_unit_test(lost_output),
-        cmocka_unit_test(info_counts_bytes), cmocka_unit_test(memory_limit_is_one),
+        cmocka_unit_test(help_and_version),
+        cmocka_unit_test(version_as_json),
+        cmocka_unit_test(wrong_usage),
+        cmocka_unit_test(no_arguments),
+        cmocka_unit_test(bad_model_files),
+        cmocka_unit_test(lost_output),
+        cmocka_unit_test(info_counts_bytes),
+        cmocka_unit_test(memory_limit_is_one),
+        cmocka_unit_test(info_takes_a_runs_options),
         cmocka_unit_test(info_as_text),
     };
 

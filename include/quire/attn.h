@@ -22,12 +22,13 @@
  * other formats lie in the main page only. A sequence with a hot table has token t in slot t % 64
  * of a tile, so only its last tile can be open, and every row there reads it hot.
  *
- * What a result depends on: the row's query, the sequence's page table up to the row's token, the
- * ISA. Not on: the other rows and sequences of the batch, the number of threads, which thread does
- * what, whether the row comes in a chunk of 1 or of 512, whether pages are shared. Each row visits
- * its tiles in table order; every split_entries table entries the running (m, l, o) of the online
- * softmax is closed as a partial, and partials are merged by log-sum-exp in ascending order. So a
- * prefix hit gives the same bits as a miss.
+ * What a result depends on: the row's query, the sequence's page tables up to the row's token (the
+ * holes of the hot one included), the ISA. Not on: the other rows and sequences of the batch, the
+ * number of threads, which thread does what, whether the row comes in a chunk of 1 or of 512,
+ * whether pages are shared. Each row visits its tiles in table order; every split_entries table
+ * entries the running (m, l, o) of the online softmax is closed as a partial, and partials are
+ * merged by log-sum-exp in ascending order. So a prefix hit gives the same bits as a miss, unless
+ * the rows would read hot what lies in a hole.
  *
  * Cascade: where short rows of several sequences (decode) share the pages of whole splits, those
  * splits are read once for all of them; by the above that changes no bit (method: FlashInfer's

@@ -41,8 +41,9 @@ export const races = {
     speed: [
         { ...depth0, raced: "tinyLlama", rows: [prefill("f16", 0.95), decode("f16", 0.95)] },
         { ...depth0, raced: "smol", rows: [prefill("f16", 1.0, 1.05), decode("f16", 1.0, 1.05)] },
-        { ...depth8k, raced: "smol", once: QUANTISED, rows: [...depth8k.rows, ...QUANTISED.flatMap(quantised)] },
+        { ...depth8k, raced: "smol" },
     ],
+    "quantised": [{ ...depth8k, raced: "smol", ours: ["q8", "q4"], peer: [], once: QUANTISED, rows: QUANTISED.flatMap(quantised) }],
     "32k": [{ ...depth32k, raced: "smol" }],
     "1b": [
         { ...depth0, raced: "llama1b", rows: [prefill("f16", 1.0, 1.05), decode("f16", 1.0, 1.05)] },

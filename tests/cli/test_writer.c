@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#define N_FIRST  300u
+#define N_FIRST  400u
 #define N_SHARED 150u
 #define N_SECOND 250u
 #define N_WRITE  20
@@ -38,11 +38,12 @@ static bool collect(void *ctx, const char *text, size_t text_bytes)
     return true;
 }
 
+/* window: tokens of --kv-recent and of --kv-sinks. */
 static quire_writer *writer_on(quire_session *session, const char *path, const char *kv,
-                               quire_common_args *args)
+                               const char *const window[2], quire_common_args *args)
 {
-    const char *const words[] = { "-m",          path, "-p",         "x", "--kv", kv,
-                                  "--kv-recent", "0",  "--kv-sinks", "0", "-t",   "1" };
+    const char *const words[] = { "-m",          path,      "-p",         "x",       "--kv", kv,
+                                  "--kv-recent", window[0], "--kv-sinks", window[1], "-t",   "1" };
     quire_sampling_args sampling = { .temperature = 0, .top_p = 1, .n_predict = N_WRITE };
     char kept[12][256];
     char *argv[12];
@@ -75,14 +76,22 @@ static uint32_t write_on(quire_writer *writer, const int32_t *tokens, uint32_t n
     return result.n_reused;
 }
 
-/* 150 tokens are shared. With sealed formats and nothing kept hot, those behind token 128 are in a
- * page that cannot be written on any more: they are computed again, and the text is the same. */
+/* 150 tokens are shared. With sealed formats those behind token 128 are in a page that cannot be
+ * written on any more: they are computed again. The text is the same where nothing was kept hot;
+ * else it may part, since tokens that were read hot are read sealed (test_runtime_sealed bounds by
+ * how much). */
 static void prompt_goes_back(void **state)
 {
     static const struct {
         const char *kv;
+        const char *window[2];
         uint32_t n_reused;
-    } cases[] = { { "f16", N_SHARED }, { "q8", N_SHARED }, { "q4", 128 }, { "q8:q3", 128 } };
+        bool is_same;
+    } cases[] = {
+        { "f16", { "0", "0" }, N_SHARED, true }, { "q8", { "128", "64" }, N_SHARED, true },
+        { "q4", { "0", "0" }, 128, true },       { "q8:q3", { "0", "0" }, 128, true },
+        { "q4", { "128", "64" }, 128, false },   { "q8:q3", { "128", "64" }, 128, false },
+    };
     const char *dir = getenv("TMPDIR");
     void *args = malloc(quire_command_run.args_bytes);
     int32_t first[N_FIRST];
@@ -104,15 +113,18 @@ static void prompt_goes_back(void **state)
     }
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         quire_session session;
-        quire_writer *writer = writer_on(&session, path, cases[i].kv, args);
+        quire_writer *writer = writer_on(&session, path, cases[i].kv, cases[i].window, args);
         written kept, fresh;
 
         assert_int_equal(write_on(writer, first, N_FIRST, &kept), 0);
         assert_int_equal(write_on(writer, second, N_SECOND, &kept), cases[i].n_reused);
         quire_writer_reset(writer);
         assert_int_equal(write_on(writer, second, N_SECOND, &fresh), 0);
-        assert_int_equal(kept.n, fresh.n);
-        assert_memory_equal(kept.text, fresh.text, fresh.n);
+        assert_true(kept.n > 0 && fresh.n > 0);
+        if (cases[i].is_same) {
+            assert_int_equal(kept.n, fresh.n);
+            assert_memory_equal(kept.text, fresh.text, fresh.n);
+        }
         quire_writer_destroy(writer);
         quire_session_close(&session);
     }

@@ -54,10 +54,55 @@ double quire_calibration_sum(const quire_calibration *calibration, const quire_k
     return sum;
 }
 
+static double uniform_cost(const quire_calibration *calibration, quire_kv_pair pair)
+{
+    double sum = 0.0;
+
+    for (uint32_t l = 0; l < calibration->n_stored; l++) {
+        sum += calibration->costs[l].of[QUIRE_SIDE_K][pair.k] +
+               calibration->costs[l].of[QUIRE_SIDE_V][pair.v];
+    }
+    return sum;
+}
+
+/* Bits per value of a pair; all layers have heads of one size. */
+static double uniform_bits(const quire_model_desc *desc, quire_kv_pair pair)
+{
+    const double n_values = (double)desc->n_stored * desc->n_kv_head * (desc->d_k + desc->d_v);
+
+    return 8.0 * (double)quire_kv_uniform_bytes_per_token(desc, pair) / n_values;
+}
+
+bool quire_calibration_uniform(const quire_calibration *calibration, const quire_model_desc *desc,
+                               double bits, quire_kv_pair *out)
+{
+    double least = INFINITY;
+
+    for (uint32_t k = 0; k < QUIRE_FORMAT_COUNT; k++) {
+        for (uint32_t v = 0; v < QUIRE_FORMAT_COUNT; v++) {
+            const quire_kv_pair pair = { (quire_format)k, (quire_format)v };
+            const double cost = uniform_cost(calibration, pair);
+
+            if (uniform_bits(desc, pair) <= bits + 1e-9 && cost < least) {
+                least = cost;
+                *out = pair;
+            }
+        }
+    }
+    return isfinite(least);
+}
+
 int quire_calibration_choose(const quire_calibration *calibration, const quire_model_desc *desc,
                              double bits, quire_kv_pair *pairs, quire_error *err)
 {
+    quire_kv_pair uniform;
+
     QUIRE_CHECK(calibration->n_stored == desc->n_stored);
+    if (calibration->uniform_wins && quire_calibration_uniform(calibration, desc, bits, &uniform) &&
+        quire_kv_pair_equals(uniform, calibration->pairs[0])) {
+        quire_kv_uniform(desc, uniform, pairs);
+        return QUIRE_OK;
+    }
     return quire_kv_allocate(desc, calibration->costs, bits, pairs, err);
 }
 
@@ -75,7 +120,7 @@ int quire_calibration_bits_for(const quire_calibration *calibration, const quire
     while (rc == QUIRE_OK && above - below > 1) {
         uint32_t middle = below + (above - below) / 2;
 
-        rc = quire_calibration_choose(calibration, desc, middle / BITS_STEPS, pairs, err);
+        rc = quire_calibration_choose(calibration, desc, middle / BITS_STEPS, pairs, NULL);
         if (rc == QUIRE_RANGE) { /* less than any formats reach */
             below = middle;
             rc = QUIRE_OK;
@@ -87,5 +132,5 @@ int quire_calibration_bits_for(const quire_calibration *calibration, const quire
     }
     *bits = above / BITS_STEPS;
     free(pairs);
-    return rc;
+    return rc < 0 ? quire_error_set(err, rc, "out of memory") : QUIRE_OK;
 }

@@ -1,8 +1,9 @@
 /* calibration.h - what was measured of a model's KV formats, and the file that keeps it.
  *
- * `quire calibrate` measures how far the predictions move when one side (K or V) of one layer is
- * stored in a format and everything else in f16, as a mean KL divergence of the logits. From these
- * costs, which about add up, formats for any size follow (kv_allocate.h).
+ * `quire calibrate` measures how much further than in q8 throughout the predictions move when one
+ * side (K or V) of one layer is stored in a format and everything else in q8, as a mean KL
+ * divergence of the logits from those of f16. From these costs, which about add up, formats for any
+ * size follow (kv_allocate.h).
  *
  * The file is YAML, for people to read:
  *
@@ -12,6 +13,7 @@
  *   n_ctx, n_chunks, n_scored        of the text; predictions that were compared
  *   kv_recent, kv_sinks              tokens read in 8 bit meanwhile
  *   measured: [q8, q3]               formats that were measured; the others follow from them
+ *   uniform_wins: false              true: chosen by costs, formats were measured behind choice
  *   choice: 0-1=q8;*=q4              what was chosen then
  *   layers:                          one entry per stored layer
  *   - k: {q8: 0, q6: 4117, ...}      cost of each format in billionths of a nat
@@ -40,6 +42,7 @@ typedef struct quire_calibration {
     uint32_t kv_recent;
     uint32_t kv_sinks;
     uint32_t measured; /* 1 << format */
+    bool uniform_wins; /* then pairs are one pair for all layers, see quire_calibration_choose() */
     uint32_t n_stored;
     quire_kv_cost *costs; /* [n_stored]; INFINITY for formats that are no choice (bf16) */
     quire_kv_pair *pairs; /* [n_stored] the choice */
@@ -54,18 +57,23 @@ void quire_calibration_fini(quire_calibration *calibration);
 /* Sum of the costs of a choice. */
 double quire_calibration_sum(const quire_calibration *calibration, const quire_kv_pair *pairs);
 
-/* The least costly formats of at most `bits` on average. pairs: [n_stored]. Errors: as
- * quire_kv_allocate(). */
+/* The pair for all layers that costs least, of at most `bits`; false when none is that small. */
+bool quire_calibration_uniform(const quire_calibration *calibration, const quire_model_desc *desc,
+                               double bits, quire_kv_pair *out);
+
+/* The least costly formats of at most `bits` on average. Where a check showed that costs mislead
+ * (uniform_wins), sizes whose best uniform pair is that of calibration->pairs get it. pairs:
+ * [n_stored]; may be calibration->pairs. Errors: as quire_kv_allocate(). */
 int quire_calibration_choose(const quire_calibration *calibration, const quire_model_desc *desc,
                              double bits, quire_kv_pair *pairs, quire_error *err);
 
 /* The smallest size, in steps of 1/64 bit, whose choice costs at most kld_max; all sides at f16 if
- * need be. Errors: as quire_kv_allocate(). */
+ * need be. Errors: QUIRE_NOMEM. */
 int quire_calibration_bits_for(const quire_calibration *calibration, const quire_model_desc *desc,
                                double kld_max, double *bits, quire_error *err);
 
-/* The file's text. Every q format needs a finite cost. Errors: QUIRE_NOMEM.
- * Memory: free(*text). */
+/* The file's text. Errors: QUIRE_RANGE (a q format's cost is not 0 to QUIRE_CALIBRATION_COST_MAX;
+ * err names layer, side and cost), QUIRE_NOMEM. Memory: free(*text), NULL on failure. */
 int quire_calibration_format(const quire_calibration *calibration, const quire_model_desc *desc,
                              char **text, size_t *text_bytes, quire_error *err);
 

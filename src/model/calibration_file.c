@@ -51,6 +51,7 @@ typedef struct file {
     uint32_t kv_recent;
     uint32_t kv_sinks;
     uint32_t measured;
+    bool uniform_wins; /* optional: false in files that say nothing of it */
     char choice[QUIRE_KV_LAYERS_TEXT_MAX];
     file_layer layers[QUIRE_LAYERS_MAX];
     uint32_t layers_count;
@@ -97,6 +98,7 @@ static const cyaml_schema_field_t file_fields[] = {
     CYAML_FIELD_UINT("kv_sinks", CYAML_FLAG_DEFAULT, file, kv_sinks),
     CYAML_FIELD_FLAGS("measured", CYAML_FLAG_STRICT, file, measured,
                       format_names, CYAML_ARRAY_LEN(format_names)),
+    CYAML_FIELD_BOOL("uniform_wins", CYAML_FLAG_OPTIONAL, file, uniform_wins),
     CYAML_FIELD_STRING("choice", CYAML_FLAG_DEFAULT, file, choice, 1),
     CYAML_FIELD_SEQUENCE("layers", CYAML_FLAG_DEFAULT, file, layers, &layer_value,
                          1, QUIRE_LAYERS_MAX),
@@ -116,6 +118,26 @@ static const cyaml_schema_field_t version_fields[] = {
 static const cyaml_schema_value_t version_schema = {
     CYAML_VALUE_MAPPING(CYAML_FLAG_POINTER, version_only, version_fields),
 };
+
+/* ---- text from outside ---- */
+
+/* Others may have written the file: no byte of it reaches a terminal as a control character. */
+static void make_printable(char *text)
+{
+    for (; *text != '\0'; text++) {
+        *text = *text >= ' ' && *text <= '~' ? *text : '?';
+    }
+}
+
+/* A name as one line of printable ASCII, which YAML needs no care for. */
+static void name_copy(char *out, const char *name, size_t cap)
+{
+    size_t n = strnlen(name, cap - 1);
+
+    memcpy(out, name, n);
+    out[n] = '\0';
+    make_printable(out);
+}
 
 /* ---- libcyaml ---- */
 
@@ -144,11 +166,8 @@ __attribute__((format(printf, 3, 0))) static void reason_add(cyaml_log_t level, 
     }
     from += strspn(from, " ");
     (void)snprintf(r->text + n, sizeof(r->text) - n, "%s%s", r->n_lines > 0 ? " " : "", from);
-    for (size_t i = n; r->text[i] != '\0'; i++) {
-        if (r->text[i] < ' ' || r->text[i] > '~') {
-            r->text[i] = r->text[i] == '\n' ? '\0' : '?';
-        }
-    }
+    r->text[n + strcspn(r->text + n, "\n")] = '\0';
+    make_printable(r->text + n);
     r->n_lines++;
 }
 
@@ -253,10 +272,14 @@ static int check_head(const file *f, const quire_model_desc *desc, quire_error *
 {
     char expected[FINGERPRINT_N + 1];
 
+    if (strspn(f->fingerprint, "0123456789abcdef") != FINGERPRINT_N) {
+        return quire_error_set(err, QUIRE_CORRUPT, "the fingerprint is not %u hexadecimal digits",
+                               FINGERPRINT_N);
+    }
     (void)snprintf(expected, sizeof(expected), "%016" PRIx64, desc->fingerprint);
     if (strcmp(f->fingerprint, expected) != 0) {
         return quire_error_set(err, QUIRE_INVAL,
-                               "made for another model (fingerprint %.16s, this one is %s)",
+                               "made for another model (fingerprint %s, this one is %s)",
                                f->fingerprint, expected);
     }
     if (f->layers_count != desc->n_stored) {
@@ -273,25 +296,41 @@ static int check_head(const file *f, const quire_model_desc *desc, quire_error *
     return QUIRE_OK;
 }
 
+static bool is_uniform(const quire_model_desc *desc, const quire_kv_pair *pairs)
+{
+    for (uint32_t l = 1; l < desc->n_stored; l++) {
+        if (!quire_kv_pair_equals(pairs[l], pairs[0])) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static int take_file(quire_calibration *out, file *f, const quire_model_desc *desc,
                      quire_error *err)
 {
     QUIRE_TRY(check_head(f, desc, err));
-    memcpy(out->model, f->model, sizeof(out->model));
-    memcpy(out->text, f->text, sizeof(out->text));
+    name_copy(out->model, f->model, sizeof(out->model));
+    name_copy(out->text, f->text, sizeof(out->text));
     out->n_ctx = f->n_ctx;
     out->n_chunks = f->n_chunks;
     out->n_scored = f->n_scored;
     out->kv_recent = f->kv_recent;
     out->kv_sinks = f->kv_sinks;
     out->measured = f->measured;
+    out->uniform_wins = f->uniform_wins;
     for (uint32_t l = 0; l < desc->n_stored; l++) {
         QUIRE_TRY(take_side(&f->layers[l].k, l, QUIRE_SIDE_K, out->costs[l].of[QUIRE_SIDE_K], err));
         QUIRE_TRY(take_side(&f->layers[l].v, l, QUIRE_SIDE_V, out->costs[l].of[QUIRE_SIDE_V], err));
     }
     if (quire_kv_layers_parse(f->choice, desc, out->pairs, err) < 0) {
         err->status = QUIRE_CORRUPT;
+        make_printable(err->message);
         return QUIRE_CORRUPT;
+    }
+    if (f->uniform_wins && !is_uniform(desc, out->pairs)) {
+        return quire_error_set(err, QUIRE_CORRUPT,
+                               "uniform_wins with a choice that differs by layer");
     }
     return QUIRE_OK;
 }
@@ -323,15 +362,28 @@ int quire_calibration_parse(quire_calibration *out, const char *text, size_t tex
     return rc;
 }
 
-/* A name as one line of printable ASCII, which YAML needs no care for. */
-static void name_copy(char *out, const char *name, size_t cap)
+/* What was measured may be anything: costs that no file may hold are told, not written. */
+static int check_costs(const quire_calibration *c, quire_error *err)
 {
-    size_t n = strnlen(name, cap - 1);
+    for (uint32_t l = 0; l < c->n_stored; l++) {
+        for (uint32_t side = 0; side < 2; side++) {
+            for (size_t i = 0; i < N_SIDE_FORMATS; i++) {
+                const quire_format format = side_formats[i].format;
+                const double cost = c->costs[l].of[side][format];
 
-    for (size_t i = 0; i < n; i++) {
-        out[i] = name[i] >= ' ' && name[i] <= '~' ? name[i] : '?';
+                if (!is_cost(cost)) {
+                    return quire_error_set(err, QUIRE_RANGE,
+                                           "layer %u, %s: %s costs %g nats, a calibration holds 0 "
+                                           "to %g: this model's predictions are too extreme to "
+                                           "compare",
+                                           l, side == QUIRE_SIDE_K ? "K" : "V",
+                                           quire_format_name(format), cost,
+                                           QUIRE_CALIBRATION_COST_MAX);
+                }
+            }
+        }
     }
-    out[n] = '\0';
+    return QUIRE_OK;
 }
 
 static void give_side(file_side *side, const double *costs)
@@ -356,6 +408,7 @@ static void fill_file(file *f, const quire_calibration *c, const quire_model_des
     f->kv_recent = c->kv_recent;
     f->kv_sinks = c->kv_sinks;
     f->measured = c->measured;
+    f->uniform_wins = c->uniform_wins;
     (void)quire_kv_layers_text(desc, c->pairs, f->choice, sizeof(f->choice));
     f->layers_count = c->n_stored;
     for (uint32_t l = 0; l < c->n_stored; l++) {
@@ -369,13 +422,15 @@ int quire_calibration_format(const quire_calibration *calibration, const quire_m
 {
     reason r = { .n_lines = 0 };
     cyaml_config_t config = configuration(&r);
-    file *f = calloc(1, sizeof(*f));
     cyaml_err_t status = CYAML_ERR_OOM;
     char *yaml = NULL;
     size_t yaml_bytes = 0;
     int rc = QUIRE_NOMEM;
+    file *f;
 
     *text = NULL;
+    QUIRE_TRY(check_costs(calibration, err));
+    f = calloc(1, sizeof(*f));
     if (f != NULL) {
         fill_file(f, calibration, desc);
         status = cyaml_save_data(&yaml, &yaml_bytes, &config, &file_schema, f, 0);

@@ -166,7 +166,10 @@ static void bits_for_a_divergence(void **state)
     (void)state;
     measured(&c, 7);
     for (size_t i = 0; i < COUNT(limits); i++) {
+        err = (quire_error)QUIRE_ERROR_INIT;
         assert_int_equal(quire_calibration_bits_for(&c, &desc, limits[i], &bits, &err), QUIRE_OK);
+        assert_int_equal(err.status, QUIRE_OK); /* sizes out of reach are no news */
+        assert_string_equal(err.message, "");
         assert_true(bits >= before);
         before = bits;
         assert_int_equal(quire_calibration_choose(&c, &desc, bits, pairs, &err), QUIRE_OK);
@@ -179,6 +182,36 @@ static void bits_for_a_divergence(void **state)
     /* Nothing at all: f16 throughout. */
     assert_int_equal(quire_calibration_bits_for(&c, &desc, 0, &bits, &err), QUIRE_OK);
     assert_true(bits == 16.0);
+    quire_calibration_fini(&c);
+}
+
+/* Where one pair for all layers was measured ahead, sizes like that get it and others do not. */
+static void uniform_may_win(void **state)
+{
+    quire_calibration c;
+    quire_kv_pair pairs[LAYERS];
+    quire_kv_pair by_cost[LAYERS];
+    quire_kv_pair uniform;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    measured(&c, 8);
+    assert_false(quire_calibration_uniform(&c, &desc, 3.0, &uniform));
+    assert_true(quire_calibration_uniform(&c, &desc, 4.6, &uniform));
+    quire_kv_uniform(&desc, uniform, pairs);
+    assert_true(quire_kv_bits(&desc, pairs) <= 4.6);
+    memcpy(by_cost, c.pairs, sizeof(by_cost));
+    assert_memory_not_equal(pairs, by_cost, sizeof(pairs));
+    assert_true(quire_calibration_sum(&c, by_cost) <= quire_calibration_sum(&c, pairs));
+
+    memcpy(c.pairs, pairs, sizeof(pairs));
+    assert_int_equal(quire_calibration_choose(&c, &desc, 4.6, pairs, &err), QUIRE_OK);
+    assert_memory_equal(pairs, by_cost, sizeof(pairs));
+    c.uniform_wins = true;
+    assert_int_equal(quire_calibration_choose(&c, &desc, 4.6, pairs, &err), QUIRE_OK);
+    assert_memory_equal(pairs, c.pairs, sizeof(pairs));
+    assert_int_equal(quire_calibration_choose(&c, &desc, 8.0, pairs, &err), QUIRE_OK);
+    assert_true(quire_calibration_sum(&c, pairs) <= least_cost(&c, 8.0) * (1 + 1e-9));
     quire_calibration_fini(&c);
 }
 
@@ -251,6 +284,58 @@ static void strange_names(void **state)
     quire_calibration_fini(&c);
 }
 
+static void costs_out_of_range_are_told(void **state)
+{
+    static const double values[] = { 1.5e3, 1e300, -1e-9, INFINITY, NAN };
+    quire_calibration c;
+    char *text;
+    size_t n;
+
+    (void)state;
+    measured(&c, 9);
+    for (size_t i = 0; i < COUNT(values); i++) {
+        quire_error err = QUIRE_ERROR_INIT;
+
+        c.costs[1].of[QUIRE_SIDE_V][QUIRE_FORMAT_Q4] = values[i];
+        assert_int_equal(quire_calibration_format(&c, &desc, &text, &n, &err), QUIRE_RANGE);
+        assert_non_null(strstr(err.message, "layer 1, V: q4 costs "));
+        assert_null(text);
+    }
+    c.costs[1].of[QUIRE_SIDE_V][QUIRE_FORMAT_Q4] = QUIRE_CALIBRATION_COST_MAX;
+    text = text_of(&c, &n);
+    free(text);
+    quire_calibration_fini(&c);
+}
+
+static void winners_are_kept(void **state)
+{
+    static const char line[] = "uniform_wins: true\n";
+    quire_calibration c;
+    quire_calibration back;
+    quire_error err = QUIRE_ERROR_INIT;
+    char *text;
+    char *at;
+    size_t n;
+
+    (void)state;
+    measured(&c, 10);
+    quire_kv_uniform(&desc, (quire_kv_pair){ QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q3 }, c.pairs);
+    c.uniform_wins = true;
+    text = text_of(&c, &n);
+    assert_int_equal(quire_calibration_parse(&back, text, n, &desc, &err), QUIRE_OK);
+    assert_true(back.uniform_wins);
+    quire_calibration_fini(&back);
+    /* A file may say nothing of it. */
+    at = strstr(text, line);
+    assert_non_null(at);
+    memmove(at, at + strlen(line), strlen(at + strlen(line)) + 1);
+    assert_int_equal(quire_calibration_parse(&back, text, strlen(text), &desc, &err), QUIRE_OK);
+    assert_false(back.uniform_wins);
+    quire_calibration_fini(&back);
+    free(text);
+    quire_calibration_fini(&c);
+}
+
 /* Put `to` in place of the first `from` and expect a refusal that says why. */
 typedef struct damage {
     const char *from;
@@ -269,6 +354,9 @@ static void expect_refused(const char *text, size_t n, int status, const char *s
         fail_msg("status %d, '%s'; expected %d and '%s' of:\n%s", rc, err.message, status, says,
                  text);
     }
+    for (const char *at = err.message; *at != '\0'; at++) {
+        assert_in_range(*at, ' ', '~');
+    }
     assert_int_equal(err.status, status);
     assert_null(c.costs);
     assert_null(c.pairs);
@@ -285,6 +373,8 @@ static void damage_is_told(void **state)
         { "0123456789abcdef", "0123456789abcdee", QUIRE_INVAL, "another model" },
         { "0123456789abcdef", "0123456789abcdef0", QUIRE_CORRUPT, "" },
         { "0123456789abcdef", "0123", QUIRE_CORRUPT, "" },
+        { "fingerprint: ", "fingerprint: \"\\e[31m456789abcde\" # ", QUIRE_CORRUPT, "hexadecimal" },
+        { "0123456789abcdef", "0123456789abcdeg", QUIRE_CORRUPT, "hexadecimal" },
         { "n_ctx: 512", "n_ctx: 0", QUIRE_CORRUPT, "n_ctx 0" },
         { "n_ctx: 512", "n_ctx: -5", QUIRE_CORRUPT, "-5" },
         { "n_ctx: 512", "n_ctx: 99999999999", QUIRE_CORRUPT, "99999999999" },
@@ -305,6 +395,10 @@ static void damage_is_told(void **state)
         { "choice: ", "choice: '0-7=q4;*=q8' # ", QUIRE_CORRUPT, "no layer 7" },
         { "choice: ", "choice: '' # ", QUIRE_CORRUPT, "" },
         { "choice: ", "choice: 'none' # ", QUIRE_CORRUPT, "none" },
+        { "choice: ", "choice: \"*=\\e[31mq4\" # ", QUIRE_CORRUPT, "'*=?[31mq4'" },
+        { "choice: ", "choice: \"\\e[31m=q4\" # ", QUIRE_CORRUPT, "?[31m" },
+        { "uniform_wins: false", "uniform_wins: true", QUIRE_CORRUPT, "differs by layer" },
+        { "uniform_wins: false", "uniform_wins: []", QUIRE_CORRUPT, "" },
         { "layers:", "layers: []\nmore:", QUIRE_CORRUPT, "" },
         { "layers:", "layers: *a\nmore:", QUIRE_CORRUPT, "" },
         { "layers:", "layers:\n- k: {", QUIRE_CORRUPT, "" },
@@ -468,11 +562,18 @@ static void sizes_are_bounded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(starts_without_costs),  cmocka_unit_test(chooses_the_least_cost),
-        cmocka_unit_test(bits_for_a_divergence), cmocka_unit_test(round_trip),
-        cmocka_unit_test(strange_names),         cmocka_unit_test(damage_is_told),
-        cmocka_unit_test(truncation_is_told),    cmocka_unit_test(any_byte_may_change),
+        cmocka_unit_test(starts_without_costs),
+        cmocka_unit_test(chooses_the_least_cost),
+        cmocka_unit_test(bits_for_a_divergence),
+        cmocka_unit_test(round_trip),
+        cmocka_unit_test(strange_names),
+        cmocka_unit_test(damage_is_told),
+        cmocka_unit_test(truncation_is_told),
+        cmocka_unit_test(any_byte_may_change),
         cmocka_unit_test(sizes_are_bounded),
+        cmocka_unit_test(uniform_may_win),
+        cmocka_unit_test(costs_out_of_range_are_told),
+        cmocka_unit_test(winners_are_kept),
     };
 
     return cmocka_run_group_tests(tests, describe, NULL);

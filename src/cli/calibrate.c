@@ -19,6 +19,34 @@ static const quire_kv_pair both_q8 = { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8 };
 
 /* ---- the meter ---- */
 
+/* A runtime found no room. */
+static int fail_beside_logits(const quire_meter *m, quire_error *err)
+{
+    const quire_error why = *err;
+    char logits[16];
+
+    return quire_error_set(err, QUIRE_NOMEM,
+                           "%s of logits are kept to compare with (fewer --chunks or a smaller -c: "
+                           "less), and beside them: %s",
+                           quire_format_bytes(m->base_bytes, logits, sizeof(logits)), why.message);
+}
+
+/* Means of no number count as nothing, or as what costs nothing. */
+static int check_finite(const quire_meter *m, const quire_kv_pair *pairs,
+                        const quire_evaluation *run, quire_error *err)
+{
+    const double mean = quire_mean_value(run->has_base ? &run->kld : &run->nll);
+    char formats[160];
+
+    if (isfinite(mean)) {
+        return QUIRE_OK;
+    }
+    return quire_error_set(
+        err, QUIRE_RANGE,
+        "the model's logits are not finite with KV formats %s: nothing to compare",
+        quire_kv_summary(m->opts.session->desc, pairs, formats, sizeof(formats)));
+}
+
 /* Evaluate the text with these formats, against the kept logits or to keep them. */
 static int evaluate(quire_meter *m, const quire_kv_pair *pairs, const char *progress,
                     quire_evaluation *out, quire_error *err)
@@ -40,14 +68,34 @@ static int evaluate(quire_meter *m, const quire_kv_pair *pairs, const char *prog
     memset(out, 0, sizeof(*out));
     session.runtime = NULL;
     session.kv_pairs = NULL;
-    session.has_warned = true; /* of a long context: once is enough */
+    session.has_warned = true;                   /* of a long context: once is enough */
+    session.memory_limit_bytes -= m->base_bytes; /* open() made sure that there are as many */
     rc = quire_session_open_runtime(&session, m->opts.common, &want, err);
-    if (rc == QUIRE_OK) {
+    if (rc == QUIRE_NOMEM) {
+        rc = fail_beside_logits(m, err);
+    } else if (rc == QUIRE_OK) {
         rc = quire_evaluate(out, &opts, err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = check_finite(m, pairs, out, err);
     }
     quire_session_close_runtime(&session);
     m->n_runs++;
     return rc;
+}
+
+/* The logits alone are too much. */
+static int fail_limit(const quire_meter *m, quire_error *err)
+{
+    char logits[16];
+    char limit[16];
+
+    return quire_error_set(
+        err, QUIRE_NOMEM,
+        "%s of logits are kept to compare with, the memory limit is %s: fewer --chunks or a "
+        "smaller -c",
+        quire_format_bytes(m->base_bytes, logits, sizeof(logits)),
+        quire_format_bytes(m->opts.session->memory_limit_bytes, limit, sizeof(limit)));
 }
 
 int quire_meter_open(quire_meter *meter, const quire_meter_opts *opts, quire_error *err)
@@ -60,6 +108,7 @@ int quire_meter_open(quire_meter *meter, const quire_meter_opts *opts, quire_err
 
     memset(meter, 0, sizeof(*meter));
     meter->opts = *opts;
+    meter->base_bytes = bytes;
     if (bytes > QUIRE_METER_BYTES_MAX) {
         char needed[16];
         char limit[16];
@@ -70,6 +119,9 @@ int quire_meter_open(quire_meter *meter, const quire_meter_opts *opts, quire_err
                                "smaller -c",
                                n_rows, quire_format_bytes(bytes, needed, sizeof(needed)),
                                quire_format_bytes(QUIRE_METER_BYTES_MAX, limit, sizeof(limit)));
+    }
+    if (bytes > opts->session->memory_limit_bytes) {
+        return fail_limit(meter, err);
     }
     meter->base_logits = malloc(bytes);
     meter->pairs = calloc(desc->n_stored, sizeof(*meter->pairs));

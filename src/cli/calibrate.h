@@ -32,20 +32,23 @@ typedef struct quire_meter {
     quire_meter_opts opts;
     quire_kv_pair *pairs; /* [n_stored] of the run at hand */
     float *base_logits;
+    uint64_t base_bytes; /* of them; they count against the session's memory limit */
     uint32_t n_runs;     /* done */
     uint32_t n_runs_all; /* announced; for the progress line */
     double start_s;
 } quire_meter;
 
 /* Keep the logits of f16. opts is copied, what it points to borrowed. Errors: QUIRE_LIMIT (more
- * than QUIRE_METER_BYTES_MAX), as quire_session_open_runtime() and quire_evaluate(). Memory:
- * quire_meter_close(), also after a failure. */
+ * than QUIRE_METER_BYTES_MAX), QUIRE_RANGE (logits that are not finite), as
+ * quire_session_open_runtime() and quire_evaluate(). Memory: quire_meter_close(), also after a
+ * failure. */
 int quire_meter_open(quire_meter *meter, const quire_meter_opts *opts, quire_error *err);
 /* Zeros are fine. */
 void quire_meter_close(quire_meter *meter);
 
 /* Divergence of a choice from f16. Memory: quire_evaluation_fini(out), also after a failure.
- * Errors: as quire_session_open_runtime() and quire_evaluate(). */
+ * Errors: QUIRE_RANGE (logits that are not finite), as quire_session_open_runtime() and
+ * quire_evaluate(). */
 int quire_meter_run(quire_meter *meter, const quire_kv_pair *pairs, quire_evaluation *out,
                     quire_error *err);
 

@@ -60,6 +60,11 @@ int quire_format_error(quire_format format, quire_side side, uint32_t d, double 
     return rc;
 }
 
+bool quire_cost_is_behind(quire_cost_sample a, quire_cost_sample b)
+{
+    return a.mean - b.mean > a.std_err + b.std_err;
+}
+
 void quire_cost_shrink(quire_cost_sample *samples, uint32_t n)
 {
     double mean = 0;
@@ -97,6 +102,7 @@ void quire_cost_fit(const quire_cost_sample *samples, const double *errors, doub
         const quire_cost_sample *s = &samples[f];
         double mean = s->mean;
 
+        QUIRE_ASSERT(isfinite(s->mean) && isfinite(s->std_err));
         if (i == coarsest - 1) {
             mean = mean > s->std_err ? mean : s->std_err;
             sensitivity = mean / errors[f];

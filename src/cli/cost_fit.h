@@ -24,6 +24,9 @@ typedef struct quire_cost_sample {
     double std_err; /* of the mean */
 } quire_cost_sample;
 
+/* Whether a diverges more than b, by more than both standard errors together. */
+bool quire_cost_is_behind(quire_cost_sample a, quire_cost_sample b);
+
 /* Mean squared error of a format for normal values, relative to their variance: encodes a tile of
  * them. d: a valid head size. Errors: QUIRE_NOMEM. */
 int quire_format_error(quire_format format, quire_side side, uint32_t d, double *out);
@@ -36,7 +39,8 @@ void quire_cost_shrink(quire_cost_sample *samples, uint32_t n);
 /* Costs of q8, q6, q5, q4 and q3; other entries of cost stay as they are. Measurements that do not
  * reach two standard errors are replaced by what coarser ones imply; the coarsest counts for at
  * least one standard error, since less cannot be told from noise. Costs never fall with fewer bits.
- * At least one format must have been measured. All arrays: [QUIRE_FORMAT_COUNT]. */
+ * At least one format must have been measured, and what was is finite. All arrays:
+ * [QUIRE_FORMAT_COUNT]. */
 void quire_cost_fit(const quire_cost_sample *samples, const double *errors, double *cost);
 
 #endif /* QUIRE_CLI_COST_FIT_H */

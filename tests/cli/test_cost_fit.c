@@ -176,6 +176,15 @@ static void shrinks_noise_and_keeps_signal(void **state)
     assert_true(is_near(equal[0].mean, 5) && is_near(equal[1].mean, 5));
 }
 
+static void behind_by_more_than_noise(void **state)
+{
+    (void)state;
+    assert_true(quire_cost_is_behind(sample(5e-3, 1e-4), sample(4e-3, 1e-4)));
+    assert_false(quire_cost_is_behind(sample(4e-3, 1e-4), sample(5e-3, 1e-4)));
+    assert_false(quire_cost_is_behind(sample(5e-3, 6e-4), sample(4e-3, 6e-4)));
+    assert_false(quire_cost_is_behind(sample(5e-3, 0), sample(5e-3, 0)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +194,7 @@ int main(void)
         cmocka_unit_test(noise_is_not_free),
         cmocka_unit_test(any_measurements_give_costs),
         cmocka_unit_test(shrinks_noise_and_keeps_signal),
+        cmocka_unit_test(behind_by_more_than_noise),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,8 +14,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define BESIDE_SUFFIX ".kv.yaml"
-
 int quire_calibration_path(const quire_model_desc *desc, char *buffer, quire_error *err)
 {
     const char *cache = getenv("XDG_CACHE_HOME");
@@ -90,14 +88,8 @@ int quire_calibration_save(const quire_calibration *calibration, const quire_mod
     return rc;
 }
 
-static void warn(const char *path, const quire_error *err)
-{
-    quire_say("warning: the calibration %s cannot be used, --kv auto goes by general rules: %s",
-              path, err->message);
-}
-
-/* Read a file that is there. NULL after a warning. */
-static quire_calibration *load(const char *path, const quire_model_desc *desc)
+/* Read a file that is there. NULL after a warning, which says what --kv auto does instead. */
+static quire_calibration *load(const char *path, const quire_model_desc *desc, const char *instead)
 {
     quire_calibration *calibration = calloc(1, sizeof(*calibration));
     quire_error err = QUIRE_ERROR_INIT;
@@ -115,7 +107,8 @@ static quire_calibration *load(const char *path, const quire_model_desc *desc)
     }
     free(text);
     if (rc < 0) {
-        warn(path, &err);
+        quire_say("warning: the calibration %s cannot be used, --kv auto goes by %s: %s", path,
+                  instead, err.message);
         free(calibration);
         return NULL;
     }
@@ -130,18 +123,44 @@ static bool is_file(const char *path)
     return stat(path, &status) == 0 && S_ISREG(status.st_mode);
 }
 
+/* find(), telling where; taken: "" when the result is NULL. */
+static quire_calibration *find(const char *model_path, const quire_model_desc *desc, char *taken)
+{
+    char cached[QUIRE_CALIBRATION_PATH_MAX];
+    const bool is_cached =
+        quire_calibration_path(desc, cached, NULL) == QUIRE_OK && is_file(cached);
+    quire_calibration *found = NULL;
+    int n = snprintf(taken, QUIRE_CALIBRATION_PATH_MAX, "%s" QUIRE_CALIBRATION_BESIDE, model_path);
+
+    if (n > 0 && n < (int)QUIRE_CALIBRATION_PATH_MAX && is_file(taken)) {
+        found = load(taken, desc, is_cached ? cached : "general rules");
+    }
+    if (found == NULL && is_cached) {
+        memcpy(taken, cached, strlen(cached) + 1);
+        found = load(taken, desc, "general rules");
+    }
+    if (found == NULL) {
+        taken[0] = '\0';
+    }
+    return found;
+}
+
 quire_calibration *quire_calibration_find(const char *model_path, const quire_model_desc *desc)
 {
-    char path[QUIRE_CALIBRATION_PATH_MAX];
-    int n = snprintf(path, sizeof(path), "%s" BESIDE_SUFFIX, model_path);
+    char taken[QUIRE_CALIBRATION_PATH_MAX];
 
-    if (n > 0 && n < (int)sizeof(path) && is_file(path)) {
-        return load(path, desc);
-    }
-    if (quire_calibration_path(desc, path, NULL) == QUIRE_OK && is_file(path)) {
-        return load(path, desc);
-    }
-    return NULL;
+    return find(model_path, desc, taken);
+}
+
+bool quire_calibration_is_taken(const char *model_path, const quire_model_desc *desc,
+                                const char *path, char *taken)
+{
+    struct stat a;
+    struct stat b;
+
+    quire_calibration_free(find(model_path, desc, taken));
+    return taken[0] != '\0' && stat(path, &a) == 0 && stat(taken, &b) == 0 &&
+           a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 void quire_calibration_free(quire_calibration *calibration)

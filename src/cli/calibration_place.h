@@ -13,6 +13,7 @@
 #include "model/calibration.h"
 
 #define QUIRE_CALIBRATION_PATH_MAX 4096u
+#define QUIRE_CALIBRATION_BESIDE   ".kv.yaml" /* after the model's path */
 
 /* The path in the cache folder; buffer: QUIRE_CALIBRATION_PATH_MAX bytes. Errors: QUIRE_NOTFOUND
  * (no home folder is known), QUIRE_LIMIT (too long). */
@@ -30,8 +31,15 @@ int quire_calibration_save(const quire_calibration *calibration, const quire_mod
                            quire_new_file *file, quire_error *err);
 
 /* The calibration of the model at model_path, NULL when there is none. A file that cannot be used
- * is named in a warning and counts as none. Memory: quire_calibration_free(). */
+ * is named in a warning and counts as none: beside the model, it does not hide that in the cache
+ * folder. Memory: quire_calibration_free(). */
 quire_calibration *quire_calibration_find(const char *model_path, const quire_model_desc *desc);
+
+/* Whether find() takes the file at `path`. taken: QUIRE_CALIBRATION_PATH_MAX bytes, gets the path
+ * of what it takes, "" for nothing. Warns as find() does. */
+bool quire_calibration_is_taken(const char *model_path, const quire_model_desc *desc,
+                                const char *path, char *taken);
+
 /* NULL is fine. */
 void quire_calibration_free(quire_calibration *calibration);
 

@@ -5,6 +5,7 @@
 #include "cli/calibrate.h"
 #include "cli/calibration_place.h"
 #include "cli/commands.h"
+#include "cli/cost_fit.h"
 #include "cli/talk.h"
 
 #include "base/check.h"
@@ -76,8 +77,7 @@ static const quire_opt options[] = {
 /* One choice of formats, measured as a whole. */
 typedef struct checked {
     quire_kv_pair *pairs; /* [n_stored] */
-    double kld;
-    double std_err;
+    quire_cost_sample kld;
 } checked;
 
 typedef struct calibrate {
@@ -90,9 +90,9 @@ typedef struct calibrate {
     quire_meter meter;
     quire_calibration result;
     quire_new_file file;
-    double bits; /* the size that was chosen for */
+    double bits; /* the size to choose for */
     double measure_s;
-    checked choice;
+    checked choice;  /* by the table; the result keeps the uniform pair where that wins */
     checked uniform; /* the best pair for all layers, of at most that size */
 } calibrate;
 
@@ -118,6 +118,17 @@ static int read_tokens(calibrate *c, quire_error *err)
     return QUIRE_OK;
 }
 
+/* A size that no formats reach is told before anything is measured; the rules choose among the same
+ * formats. */
+static int check_target(calibrate *c, quire_error *err)
+{
+    const quire_model_desc *desc = c->session.desc;
+
+    QUIRE_TRY(quire_calibration_init(&c->result, desc, err));
+    return c->args->has_kld_max ? QUIRE_OK
+                                : quire_kv_auto(desc, c->args->target_bits, c->result.pairs, err);
+}
+
 /* The last part of a path. */
 static const char *base_name(const char *path)
 {
@@ -137,12 +148,6 @@ static int measure(calibrate *c, quire_error *err)
     };
     const double start_s = quire_now_s();
 
-    QUIRE_TRY(quire_calibration_init(&c->result, c->session.desc, err));
-    if (!c->args->has_kld_max) {
-        /* A size that no formats reach is told before anything is measured; the rules choose among
-         * the same formats. */
-        QUIRE_TRY(quire_kv_auto(c->session.desc, c->args->target_bits, c->result.pairs, err));
-    }
     (void)snprintf(c->result.model, sizeof(c->result.model), "%s", base_name(c->common.model));
     (void)snprintf(c->result.text, sizeof(c->result.text), "%s", base_name(c->args->file));
     QUIRE_TRY(quire_meter_open(&c->meter, &opts, err));
@@ -154,35 +159,6 @@ static int measure(calibrate *c, quire_error *err)
 
 /* ---- choosing ---- */
 
-/* The pair for all layers that costs least by the table, of at most c->bits; false if none is that
- * small. */
-static bool choose_uniform(const calibrate *c, quire_kv_pair *pairs)
-{
-    const quire_model_desc *desc = c->session.desc;
-    quire_kv_pair best = { QUIRE_FORMAT_COUNT, QUIRE_FORMAT_COUNT };
-    double least = 0;
-
-    for (uint32_t k = 0; k < QUIRE_FORMAT_COUNT; k++) {
-        for (uint32_t v = 0; v < QUIRE_FORMAT_COUNT; v++) {
-            const quire_kv_pair pair = { (quire_format)k, (quire_format)v };
-            double cost;
-
-            quire_kv_uniform(desc, pair, pairs);
-            cost = quire_calibration_sum(&c->result, pairs);
-            if (quire_kv_bits(desc, pairs) <= c->bits + 1e-9 &&
-                (best.k == QUIRE_FORMAT_COUNT || cost < least)) {
-                best = pair;
-                least = cost;
-            }
-        }
-    }
-    if (best.k == QUIRE_FORMAT_COUNT) {
-        return false;
-    }
-    quire_kv_uniform(desc, best, pairs);
-    return true;
-}
-
 static int choose(calibrate *c, quire_error *err)
 {
     const quire_model_desc *desc = c->session.desc;
@@ -192,8 +168,12 @@ static int choose(calibrate *c, quire_error *err)
         QUIRE_TRY(quire_calibration_bits_for(&c->result, desc, c->args->kld_max, &c->bits, err));
     }
     QUIRE_TRY(quire_calibration_choose(&c->result, desc, c->bits, c->result.pairs, err));
-    c->choice.pairs = c->result.pairs;
-    return quire_calibration_save(&c->result, desc, &c->file, err);
+    c->choice.pairs = calloc(desc->n_stored, sizeof(*c->choice.pairs));
+    if (c->choice.pairs == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    memcpy(c->choice.pairs, c->result.pairs, desc->n_stored * sizeof(*c->choice.pairs));
+    return QUIRE_OK;
 }
 
 static int check_one(calibrate *c, checked *one, quire_error *err)
@@ -201,8 +181,7 @@ static int check_one(calibrate *c, checked *one, quire_error *err)
     quire_evaluation run;
     int rc = quire_meter_run(&c->meter, one->pairs, &run, err);
 
-    one->kld = quire_mean_value(&run.kld);
-    one->std_err = quire_mean_stderr(&run.kld);
+    one->kld = (quire_cost_sample){ true, quire_mean_value(&run.kld), quire_mean_stderr(&run.kld) };
     quire_evaluation_fini(&run);
     return rc;
 }
@@ -210,17 +189,24 @@ static int check_one(calibrate *c, checked *one, quire_error *err)
 /* The whole choice at once, beside what it has to beat. */
 static int check(calibrate *c, quire_error *err)
 {
+    const quire_model_desc *desc = c->session.desc;
+    quire_kv_pair uniform;
+
     QUIRE_TRY(check_one(c, &c->choice, err));
-    c->uniform.pairs = calloc(c->session.desc->n_stored, sizeof(*c->uniform.pairs));
+    if (!quire_calibration_uniform(&c->result, desc, c->bits, &uniform)) {
+        return QUIRE_OK;
+    }
+    c->uniform.pairs = calloc(desc->n_stored, sizeof(*c->uniform.pairs));
     if (c->uniform.pairs == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
-    if (!choose_uniform(c, c->uniform.pairs)) {
-        free(c->uniform.pairs);
-        c->uniform.pairs = NULL;
-        return QUIRE_OK;
+    quire_kv_uniform(desc, uniform, c->uniform.pairs);
+    QUIRE_TRY(check_one(c, &c->uniform, err));
+    c->result.uniform_wins = quire_cost_is_behind(c->choice.kld, c->uniform.kld);
+    if (c->result.uniform_wins) {
+        quire_kv_uniform(desc, uniform, c->result.pairs);
     }
-    return check_one(c, &c->uniform, err);
+    return QUIRE_OK;
 }
 
 /* ---- what to say ---- */
@@ -228,14 +214,38 @@ static int check(calibrate *c, quire_error *err)
 static void print_checked(const calibrate *c, const char *what, const checked *one)
 {
     const quire_model_desc *desc = c->session.desc;
-    const double half = QUIRE_INTERVAL_95 * one->std_err;
+    const double mean = one->kld.mean;
+    const double half = QUIRE_INTERVAL_95 * one->kld.std_err;
     char summary[160];
 
     printf("%-8s %5.2f bits  KL divergence %.3e, 95 %% interval %.3e .. %.3e, by the table %.3e   "
            "%s\n",
-           what, quire_kv_bits(desc, one->pairs), one->kld, one->kld - half, one->kld + half,
+           what, quire_kv_bits(desc, one->pairs), mean, mean - half, mean + half,
            quire_calibration_sum(&c->result, one->pairs),
            quire_kv_summary(desc, one->pairs, summary, sizeof(summary)));
+}
+
+static void say_where(const calibrate *c)
+{
+    char taken[QUIRE_CALIBRATION_PATH_MAX];
+
+    if (quire_calibration_is_taken(c->common.model, c->session.desc, c->file.path, taken)) {
+        quire_say("written to %s: --kv auto uses it", c->file.path);
+    } else if (taken[0] != '\0') {
+        quire_say("written to %s: --kv auto uses %s instead", c->file.path, taken);
+    } else {
+        quire_say("written to %s: --kv auto uses it when it lies at %s" QUIRE_CALIBRATION_BESIDE,
+                  c->file.path, c->common.model);
+    }
+}
+
+/* Costs of single sides do not always add up. */
+static void say_winner(const calibrate *c)
+{
+    if (c->result.uniform_wins) {
+        quire_say("measured as a whole, formats by the table of costs are behind one pair for all "
+                  "layers: that is chosen, now and by --kv auto for sizes like this");
+    }
 }
 
 static void print_text(const calibrate *c)
@@ -250,13 +260,13 @@ static void print_text(const calibrate *c)
         printf("layer %-7u  %.3e  %.3e\n", l, r->costs[l].of[QUIRE_SIDE_K][QUIRE_FORMAT_Q4],
                r->costs[l].of[QUIRE_SIDE_V][QUIRE_FORMAT_Q4]);
     }
-    print_checked(c, "chosen", &c->choice);
+    print_checked(c, r->uniform_wins ? "by table" : "chosen", &c->choice);
     if (c->uniform.pairs != NULL) {
-        print_checked(c, "uniform", &c->uniform);
+        print_checked(c, r->uniform_wins ? "chosen" : "uniform", &c->uniform);
     }
     printf("--kv-layers \"%s\"\n",
            quire_kv_layers_text(c->session.desc, r->pairs, layers, sizeof(layers)));
-    quire_say("written to %s: --kv auto uses it", c->file.path);
+    say_where(c);
 }
 
 static json_t *side_json(const double *costs)
@@ -281,7 +291,7 @@ static json_t *checked_json(const calibrate *c, const checked *one)
                      quire_json_real(quire_kv_bits(desc, one->pairs)), "layers",
                      quire_kv_layers_text(desc, one->pairs, layers, sizeof(layers)), "kld_sum",
                      quire_json_real(quire_calibration_sum(&c->result, one->pairs)), "kld",
-                     quire_interval_json(one->kld, one->std_err));
+                     quire_interval_json(one->kld.mean, one->kld.std_err));
 }
 
 static int print_json(const calibrate *c)
@@ -301,14 +311,14 @@ static int print_json(const calibrate *c)
                                         "v", side_json(r->costs[l].of[QUIRE_SIDE_V])));
     }
     return quire_stdout_json(
-        json_pack("{s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "model",
-                  quire_json_text(c->common.model, strlen(c->common.model)), "file",
+        json_pack("{s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:b}",
+                  "model", quire_json_text(c->common.model, strlen(c->common.model)), "file",
                   quire_json_text(c->file.path, strlen(c->file.path)), "n_ctx", (int)r->n_ctx,
                   "n_chunks", (int)r->n_chunks, "n_scored", (int)r->n_scored, "kv_recent",
                   (int)r->kv_recent, "kv_sinks", (int)r->kv_sinks, "runs", (int)c->meter.n_runs_all,
                   "seconds", quire_json_real(c->measure_s), "target_bits", quire_json_real(c->bits),
                   "measured", measured, "layers", layers, "choice", checked_json(c, &c->choice),
-                  "uniform", checked_json(c, &c->uniform)));
+                  "uniform", checked_json(c, &c->uniform), "uniform_wins", (int)r->uniform_wins));
 }
 
 /* ---- the command ---- */
@@ -344,6 +354,9 @@ static int run(void *opaque)
     if (rc == QUIRE_OK) {
         rc = read_tokens(&c, &err);
     }
+    if (rc == QUIRE_OK) {
+        rc = check_target(&c, &err);
+    }
     /* Where the result goes is made sure of before minutes are spent on it. */
     if (rc == QUIRE_OK) {
         rc = quire_calibration_create(&c.file, args->out, c.session.desc, &err);
@@ -357,15 +370,22 @@ static int run(void *opaque)
     if (rc == QUIRE_OK) {
         rc = check(&c, &err);
     }
+    if (rc == QUIRE_OK) {
+        rc = quire_calibration_save(&c.result, c.session.desc, &c.file, &err);
+    }
     if (rc < 0) {
         exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
-    } else if (args->common.is_json) {
-        exit_status = print_json(&c);
     } else {
-        print_text(&c);
+        say_winner(&c);
+        if (args->common.is_json) {
+            exit_status = print_json(&c);
+        } else {
+            print_text(&c);
+        }
     }
     quire_new_file_discard(&c.file);
     free(c.uniform.pairs);
+    free(c.choice.pairs);
     quire_calibration_fini(&c.result);
     quire_meter_close(&c.meter);
     free(c.tokens);
@@ -378,7 +398,7 @@ const quire_command quire_command_calibrate = {
     .usage = "-m FILE -f FILE [options]",
     .summary = "Measures what KV formats cost a model, layer by layer, for --kv auto.",
     .notes =
-        "Each side (K, V) of each layer is stored in a format by itself, everything else in f16,\n"
+        "Each side (K, V) of each layer is stored in a format by itself, everything else in q8,\n"
         "and the KL divergence of the predictions is measured; formats follow from that by the\n"
         "least sum for a size. The text should be like what the model will read: some thousand\n"
         "tokens do.\n\n"

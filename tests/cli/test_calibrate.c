@@ -11,7 +11,10 @@
 
 #include "cli/calibrate.h"
 #include "cli/talk.h"
+#include "model/memory.h"
 #include "program.h"
+
+#include <gguf.h>
 
 #include <math.h>
 #include <signal.h>
@@ -102,6 +105,13 @@ static void expect_costs(const json_t *side)
     }
 }
 
+/* What --kv auto goes by then. */
+static const json_t *kept_of(const json_t *result)
+{
+    return json_object_get(
+        result, json_is_true(json_object_get(result, "uniform_wins")) ? "uniform" : "choice");
+}
+
 static void writes_what_auto_uses(void **state)
 {
     const char *beside = program_path("random.gguf.kv.yaml");
@@ -111,6 +121,7 @@ static void writes_what_auto_uses(void **state)
     json_t *info;
     char partial[256];
     program_result used;
+    double all = 0; /* of q3 */
 
     (void)state;
     assert_string_equal(string(result, "file"), beside);
@@ -120,7 +131,9 @@ static void writes_what_auto_uses(void **state)
 
         expect_costs(json_object_get(layer, "k"));
         expect_costs(json_object_get(layer, "v"));
+        all += real(json_object_get(layer, "k"), "q3") + real(json_object_get(layer, "v"), "q3");
     }
+    assert_true(all > 0);
     assert_true(real(result, "n_scored") == 2 * 63);
     assert_true(real(result, "runs") == 2 + 2 * 2); /* f16, q8, both sides of two layers */
     assert_true(real(choice, "bits_per_value") <= 7.5);
@@ -136,7 +149,8 @@ static void writes_what_auto_uses(void **state)
     program_free(&used);
     info = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text(), "-c", "64",
                                 "--chunks", "1", "--kv", "auto:" TARGET, "--json"));
-    assert_string_equal(string(json_object_get(info, "kv"), "layers"), string(choice, "layers"));
+    assert_string_equal(string(json_object_get(info, "kv"), "layers"),
+                        string(kept_of(result), "layers"));
     json_decref(info);
     used = program_expect(0, PROGRAM("info", program_model(), "--kv", "auto:" TARGET));
     assert_says(used.out, "(calibrated)");
@@ -157,22 +171,61 @@ static void cache_folder_is_the_default(void **state)
         program_expect(0, PROGRAM("calibrate", "-m", program_model(), "-f", text(), "-c", "64",
                                   "--chunks", "1", "--target", TARGET));
     program_result used;
+    const char *beside;
     char *at;
     char path[512];
 
     (void)state;
     assert_says(written.err, cache);
     assert_says(written.err, "/quire/calibration/");
+    assert_says(written.err, ": --kv auto uses it\n");
     assert_says(written.out, "chosen ");
     assert_says(written.out, "--kv-layers \"");
     used = use(0);
     assert_says(used.out, "(calibrated): ");
     program_free(&used);
 
+    /* A file beside the model that cannot be used does not hide it. */
     at = strstr(written.err, cache);
     (void)snprintf(path, sizeof(path), "%.*s", (int)strcspn(at, ":"), at);
+    beside = program_file("random.gguf.kv.yaml", "version: 9\n", 11);
+    used = use(0);
+    assert_says(used.out, "(calibrated): ");
+    assert_says(used.err, "version 9");
+    assert_says(used.err, beside);
+    assert_says(used.err, path);
+    program_free(&used);
+
     assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(beside), 0);
     program_free(&written);
+}
+
+/* What --kv auto makes of a file depends on where it lies and what lies elsewhere. */
+static void where_it_lies_is_told(void **state)
+{
+    const char *beside = program_path("random.gguf.kv.yaml");
+    const char *places[] = { program_path("elsewhere.yaml"), beside, NULL,
+                             program_path("elsewhere.yaml") };
+    const char *says[] = { "uses it when it lies at ", ": --kv auto uses it\n", "instead",
+                           "instead" };
+    char path[512];
+
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        program_result written = program_expect(
+            0, PROGRAM("calibrate", "-m", program_model(), "-f", text(), "-c", "16", "--chunks",
+                       "1", "--target", TARGET, places[i] != NULL ? "-o" : NULL, places[i]));
+
+        assert_says(written.err, says[i]);
+        if (i != 1) {
+            assert_says(written.err, beside);
+        }
+        program_free(&written);
+    }
+    assert_int_equal(unlink(beside), 0);
+    (void)snprintf(path, sizeof(path), "rm '%s'/quire/calibration/*.yaml", cache);
+    assert_int_equal(system(path), 0);
 }
 
 /* A file that cannot be used is named, and everything goes on without it. */
@@ -354,11 +407,14 @@ static void failures_leave_no_file(void **state)
         { PROGRAM("calibrate", "-m", model, "-f", text(), "-c", "64", "--kv-budget", "1k",
                   "--target", TARGET, "-o", out),
           "--kv-budget" },
-        { PROGRAM("calibrate", "-m", model, "-f", text(), "-c", "64", "-o", "/nonexistent/x"),
+        { PROGRAM("calibrate", "-m", model, "-f", text(), "-c", "64", "--target", TARGET, "-o",
+                  "/nonexistent/x"),
           "cannot write /nonexistent/x" },
-        { PROGRAM("calibrate", "-m", model, "-f", text(), "-c", "64", "-o", "/"),
+        { PROGRAM("calibrate", "-m", model, "-f", text(), "-c", "64", "--target", TARGET, "-o",
+                  "/"),
           "not a regular file" },
-        { PROGRAM("calibrate", "-m", model, "-f", text(), "-c", "64", "-o", "/dev/null"),
+        { PROGRAM("calibrate", "-m", model, "-f", text(), "-c", "64", "--target", TARGET, "-o",
+                  "/dev/null"),
           "not a regular file" },
     };
     char partial[256];
@@ -374,6 +430,83 @@ static void failures_leave_no_file(void **state)
         assert_int_not_equal(access(partial, F_OK), 0);
         program_free(&result);
     }
+}
+
+/* The model with its last norm, and so all logits, multiplied. Memory: static per name. */
+static const char *scaled_model(const char *name, float factor)
+{
+    struct gguf_init_params params = { .no_alloc = true };
+    struct gguf_context *gguf = gguf_init_from_file(program_model(), params);
+    char *bytes = NULL;
+    size_t n_bytes;
+    quire_error err = QUIRE_ERROR_INIT;
+    const char *path;
+    int64_t tensor;
+    size_t offset;
+
+    assert_non_null(gguf);
+    tensor = gguf_find_tensor(gguf, "output_norm.weight");
+    assert_true(tensor >= 0);
+    assert_int_equal(gguf_get_tensor_size(gguf, tensor), 16 * sizeof(float));
+    offset = gguf_get_data_offset(gguf) + gguf_get_tensor_offset(gguf, tensor);
+    gguf_free(gguf);
+    assert_int_equal(quire_read_file(program_model(), &bytes, &n_bytes, &err), QUIRE_OK);
+    for (size_t i = 0; i < 16; i++) {
+        float value;
+
+        memcpy(&value, bytes + offset + i * sizeof(value), sizeof(value));
+        value *= factor;
+        memcpy(bytes + offset + i * sizeof(value), &value, sizeof(value));
+    }
+    path = program_file(name, bytes, n_bytes);
+    free(bytes);
+    return path;
+}
+
+/* No crash, no file, no layer that costs nothing. */
+static void extreme_models_are_told(void **state)
+{
+    static const struct {
+        const char *name;
+        float factor;
+        const char *says;
+    } cases[] = {
+        { "large.gguf", 1e9f, "layer 0, K: q8 costs " },
+        { "infinite.gguf", INFINITY, "logits are not finite with KV formats f16" },
+    };
+    const char *out = program_path("none.yaml");
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        program_result result = program_expect(
+            1, PROGRAM("calibrate", "-m", scaled_model(cases[i].name, cases[i].factor), "-f",
+                       text(), "-c", "128", "--kv-sinks", "0", "--chunks", "1", "--target", TARGET,
+                       "-o", out));
+
+        assert_says(result.err, cases[i].says);
+        assert_string_equal(result.out, "");
+        assert_int_not_equal(access(out, F_OK), 0);
+        program_free(&result);
+    }
+}
+
+/* Sizes out of reach are told before anything is measured. */
+static void unreachable_is_told_at_once(void **state)
+{
+    program_args args = PROGRAM("calibrate", "-m", program_model(), "-f", text(), "-c", "64",
+                                "--chunks", "1", "-o", program_path("none.yaml"), "--target", "3");
+    program_result result = program_run_on_terminal(args);
+
+    (void)state;
+    assert_int_equal(result.exit_status, 1);
+    assert_says(result.err, "less than the formats can reach");
+    assert_null(strstr(result.err, "f16: "));
+    program_free(&result);
+    args.words[12] = TARGET;
+    result = program_run_on_terminal(args);
+    assert_int_equal(result.exit_status, 0);
+    assert_says(result.err, "f16: "); /* what was looked for */
+    program_free(&result);
 }
 
 static void full_disk_is_told(void **state)
@@ -409,8 +542,8 @@ static void no_home_is_told(void **state)
     (void)state;
     assert_int_equal(unsetenv("HOME"), 0);
     assert_int_equal(setenv("XDG_CACHE_HOME", "relative", 1), 0);
-    result = program_expect(
-        1, PROGRAM("calibrate", "-m", program_model(), "-f", text(), "-c", "64", "--chunks", "1"));
+    result = program_expect(1, PROGRAM("calibrate", "-m", program_model(), "-f", text(), "-c", "64",
+                                       "--chunks", "1", "--target", TARGET));
     assert_says(result.err, "-o says where");
     program_free(&result);
     result = use(0); /* nowhere to look, nothing to say */
@@ -421,6 +554,43 @@ static void no_home_is_told(void **state)
         assert_int_equal(setenv("HOME", kept, 1), 0);
     }
     free(kept);
+}
+
+/* Kept logits count against the limit. */
+static void counts_logits(const quire_meter_opts *opts)
+{
+    quire_session session = *opts->session;
+    quire_meter_opts limited = *opts;
+    quire_meter meter;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_kv_pair pairs[2] = { { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 },
+                               { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 } };
+    quire_runtime_opts runtime = QUIRE_RUNTIME_OPTS_INIT;
+    quire_memory_need need;
+    const uint64_t logits = (uint64_t)2 * 31 * 268 * sizeof(float);
+
+    runtime.n_ctx = opts->n_ctx;
+    runtime.n_batch = (uint32_t)opts->common->n_batch;
+    runtime.page_tokens = (uint32_t)opts->common->page_tokens;
+    runtime.n_seqs_max = 1;
+    runtime.kv_recent = (uint32_t)opts->common->kv.recent;
+    runtime.kv_sinks = (uint32_t)opts->common->kv.sinks;
+    runtime.kv_pairs = pairs;
+    quire_memory_need_get(session.desc, &runtime, &need);
+    limited.session = &session;
+
+    session.memory_limit_bytes = need.total_bytes + logits;
+    assert_int_equal(quire_meter_open(&meter, &limited, &err), QUIRE_OK);
+    quire_meter_close(&meter);
+    session.memory_limit_bytes--;
+    assert_int_equal(quire_meter_open(&meter, &limited, &err), QUIRE_NOMEM);
+    assert_non_null(strstr(err.message, "66.5 kB of logits"));
+    assert_non_null(strstr(err.message, "the limit is"));
+    quire_meter_close(&meter);
+    session.memory_limit_bytes = logits - 1;
+    assert_int_equal(quire_meter_open(&meter, &limited, &err), QUIRE_NOMEM);
+    assert_non_null(strstr(err.message, "66.5 kB of logits"));
+    quire_meter_close(&meter);
 }
 
 /* In this process, since the program prints nothing while it measures. */
@@ -463,6 +633,7 @@ static void meter_bounds_and_interrupt(void **state)
     quire_meter_close(&meter);
     quire_interrupt_clear();
 
+    counts_logits(&opts);
     opts.n_chunks = 1 << 16;
     opts.n_ctx = 512;
     assert_int_equal(quire_meter_open(&meter, &opts, &err), QUIRE_LIMIT);
@@ -477,11 +648,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_what_auto_uses),
         cmocka_unit_test(cache_folder_is_the_default),
+        cmocka_unit_test(where_it_lies_is_told),
         cmocka_unit_test(bad_calibrations_are_told),
         cmocka_unit_test(measures_for_a_divergence),
         cmocka_unit_test(quick_agrees_with_exhaustive),
         cmocka_unit_test(wrong_usage_is_told),
         cmocka_unit_test(failures_leave_no_file),
+        cmocka_unit_test(extreme_models_are_told),
+        cmocka_unit_test(unreachable_is_told_at_once),
         cmocka_unit_test(full_disk_is_told),
         cmocka_unit_test(no_home_is_told),
         cmocka_unit_test(meter_bounds_and_interrupt),

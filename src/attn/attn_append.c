@@ -3,59 +3,44 @@
  * The unit of work is (segment, kv head): one tile of K and one of V, which no other thread
  * touches. Threads take contiguous ranges of units; units differ little in cost.
  *
- * A sealed side is stored hot. The segment that fills a hot tile seals it, from what the hot tile
- * holds and nothing else, so the bytes do not depend on how the tokens came in.
+ * A sealed side is stored hot. The segment that fills a hot tile seals it.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/attn_internal.h"
 #include "base/check.h"
+#include "codec/tile_side.h"
 
 #include <string.h>
 
-typedef void encode_fn(quire_format format, const quire_tile_rows *rows, const float *x,
-                       void *tile);
-typedef void decode_fn(quire_format format, const quire_tile_rows *rows, const void *tile,
-                       float *x);
-
 typedef struct append_side {
+    quire_tile_side tiles;
     const float *x; /* NULL: this side is not stored (a layer that uses another layer's) */
     size_t stride;
-    uint32_t d;
     uint32_t rotate;
-    quire_format format;
     const quire_attn_lane *lane;
     const quire_attn_lane *hot_lane; /* NULL: the format is not sealed */
-    encode_fn *encode;
-    decode_fn *decode;
 } append_side;
 
 /* Store a segment's rows of one head in a tile. scratch: a tile of floats, here and below. */
 static void store_rows(const append_side *side, const quire_attn_segment *segment, uint32_t g,
                        void *tile, float *scratch)
 {
-    quire_tile_rows rows = { .d = side->d,
+    const uint32_t d = side->tiles.d;
+    quire_tile_rows rows = { .d = d,
                              .first_slot = segment->first_slot,
                              .n_tokens = segment->n_tokens,
                              .stride = side->stride };
-    const float *x = side->x + segment->first_row * side->stride + (size_t)g * side->d;
+    const float *x = side->x + segment->first_row * side->stride + (size_t)g * d;
 
     if (side->rotate != 0) {
         for (uint32_t i = 0; i < segment->n_tokens; i++) {
-            memcpy(scratch + (size_t)i * side->d, x + i * side->stride, side->d * sizeof(float));
+            memcpy(scratch + (size_t)i * d, x + i * side->stride, d * sizeof(float));
         }
-        quire_hadamard(scratch, (size_t)segment->n_tokens * side->d, side->rotate);
+        quire_hadamard(scratch, (size_t)segment->n_tokens * d, side->rotate);
         x = scratch;
-        rows.stride = side->d;
+        rows.stride = d;
     }
-    side->encode(side->hot_lane != NULL ? QUIRE_FORMAT_HOT : side->format, &rows, x, tile);
-}
-
-static void seal(const append_side *side, const void *hot, void *tile, float *scratch)
-{
-    const quire_tile_rows rows = { .d = side->d, .n_tokens = QUIRE_TILE_TOKENS, .stride = side->d };
-
-    side->decode(QUIRE_FORMAT_HOT, &rows, hot, scratch);
-    side->encode(side->format, &rows, scratch, tile);
+    quire_tile_encode(&side->tiles, quire_tile_open_format(&side->tiles), &rows, x, tile);
 }
 
 static void append_unit(const append_side *side, const quire_attn_segment *segment, uint32_t g,
@@ -74,7 +59,7 @@ static void append_unit(const append_side *side, const quire_attn_segment *segme
     hot = quire_attn_tile(side->hot_lane, segment->hot, g, segment->tile);
     store_rows(side, segment, g, hot, scratch);
     if (segment->first_slot + segment->n_tokens == QUIRE_TILE_TOKENS) {
-        seal(side, hot, tile, scratch);
+        quire_tile_seal(&side->tiles, hot, tile, scratch);
     }
 }
 
@@ -82,25 +67,19 @@ void quire_attn_append(quire_attn_workspace *workspace, const quire_attn_layer *
                        uint32_t thread, uint32_t n_threads)
 {
     const quire_codec *codec = workspace->codec;
-    const append_side k = { .x = layer->k_new,
+    const append_side k = { .tiles = { codec, QUIRE_SIDE_K, layer->k_format, layer->d_k },
+                            .x = layer->k_new,
                             .stride = layer->k_new_stride,
-                            .d = layer->d_k,
                             .rotate = layer->rotate_k,
-                            .format = layer->k_format,
                             .lane = &layer->k[0],
                             .hot_lane =
-                                quire_format_is_sealed(layer->k_format) ? &layer->k_hot[0] : NULL,
-                            .encode = codec->encode_k,
-                            .decode = codec->decode_k };
-    const append_side v = { .x = layer->v_prefix_of_k ? NULL : layer->v_new,
+                                quire_format_is_sealed(layer->k_format) ? &layer->k_hot[0] : NULL };
+    const append_side v = { .tiles = { codec, QUIRE_SIDE_V, layer->v_format, layer->d_v },
+                            .x = layer->v_prefix_of_k ? NULL : layer->v_new,
                             .stride = layer->v_new_stride,
-                            .d = layer->d_v,
                             .rotate = layer->rotate_v,
-                            .format = layer->v_format,
                             .lane = &layer->v[0],
-                            .hot_lane = quire_attn_v_is_sealed(layer) ? &layer->v_hot[0] : NULL,
-                            .encode = codec->encode_v,
-                            .decode = codec->decode_v };
+                            .hot_lane = quire_attn_v_is_sealed(layer) ? &layer->v_hot[0] : NULL };
     uint64_t n_units = (uint64_t)workspace->n_segments * layer->n_kv_head;
     uint64_t end;
     float *scratch;

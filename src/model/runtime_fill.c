@@ -9,15 +9,14 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "codec/tile_side.h"
 #include "model/model_internal.h"
 
 #include <string.h>
 
 /* The pattern of one side of a layer, the same for all kv heads. */
 typedef struct fill_lane {
-    quire_format format;
-    quire_side side;
-    uint32_t d;
+    quire_tile_side tiles;
     const quire_attn_lane *lane;
     const quire_attn_lane *hot_lane; /* NULL: the format is not sealed */
     float *rows;                     /* [QUIRE_TILE_TOKENS][d] */
@@ -35,36 +34,25 @@ typedef struct fill_span {
     uint32_t end_slot;
 } fill_span;
 
-static void encode(const fill_lane *f, quire_format format, uint32_t first_slot, uint32_t n_tokens,
-                   const float *x, void *tile)
+static void encode(const fill_lane *f, uint32_t first_slot, uint32_t n_tokens, void *tile)
 {
-    const quire_codec *codec = quire_codec_get();
-    const quire_tile_rows rows = { f->d, first_slot, n_tokens, f->d };
+    const uint32_t d = f->tiles.d;
+    const quire_tile_rows rows = { d, first_slot, n_tokens, d };
 
-    (f->side == QUIRE_SIDE_K ? codec->encode_k : codec->encode_v)(format, &rows, x, tile);
-}
-
-/* Seal as append does, from what the hot tile holds. */
-static void seal(const fill_lane *f, const void *hot_tile, void *tile)
-{
-    const quire_codec *codec = quire_codec_get();
-    const quire_tile_rows rows = { f->d, 0, QUIRE_TILE_TOKENS, f->d };
-
-    (f->side == QUIRE_SIDE_K ? codec->decode_k : codec->decode_v)(QUIRE_FORMAT_HOT, &rows, hot_tile,
-                                                                  f->decoded);
-    encode(f, f->format, 0, QUIRE_TILE_TOKENS, f->decoded, tile);
+    quire_tile_encode(&f->tiles, quire_tile_open_format(&f->tiles), &rows,
+                      f->rows + (size_t)first_slot * d, tile);
 }
 
 static void pattern_make(fill_lane *f, quire_rng *rng)
 {
-    for (size_t i = 0; i < (size_t)QUIRE_TILE_TOKENS * f->d; i++) {
+    for (size_t i = 0; i < (size_t)QUIRE_TILE_TOKENS * f->tiles.d; i++) {
         f->rows[i] = (float)quire_rng_normal(rng);
     }
     if (f->hot_lane != NULL) {
-        encode(f, QUIRE_FORMAT_HOT, 0, QUIRE_TILE_TOKENS, f->rows, f->hot_tile);
-        seal(f, f->hot_tile, f->tile);
+        encode(f, 0, QUIRE_TILE_TOKENS, f->hot_tile);
+        quire_tile_seal(&f->tiles, f->hot_tile, f->tile, f->decoded);
     } else {
-        encode(f, f->format, 0, QUIRE_TILE_TOKENS, f->rows, f->tile);
+        encode(f, 0, QUIRE_TILE_TOKENS, f->tile);
     }
 }
 
@@ -75,16 +63,21 @@ static unsigned char *tile_at(const quire_runtime *rt, quire_page_id page,
            tile * lane->tile_stride;
 }
 
-/* Slots of a tile in a format that tokens are written to one by one get the pattern. A tile without
- * older tokens is copied whole: what lies beyond the valid tokens may be anything. */
-static void write_slots(const fill_lane *f, quire_format format, const unsigned char *pattern,
-                        const fill_span *span, unsigned char *tile)
+static void copy_tile(const fill_lane *f, quire_format format, const unsigned char *pattern,
+                      unsigned char *tile)
+{
+    memcpy(tile, pattern, quire_tile_bytes(format, f->tiles.side, f->tiles.d));
+}
+
+/* Slots of a tile that tokens are written to one by one get the pattern. A tile without older
+ * tokens is copied whole: what lies beyond the valid tokens may be anything. */
+static void write_slots(const fill_lane *f, const unsigned char *pattern, const fill_span *span,
+                        unsigned char *tile)
 {
     if (span->first_slot == 0) {
-        memcpy(tile, pattern, quire_tile_bytes(format, f->side, f->d));
+        copy_tile(f, quire_tile_open_format(&f->tiles), pattern, tile);
     } else {
-        encode(f, format, span->first_slot, span->end_slot - span->first_slot,
-               f->rows + (size_t)span->first_slot * f->d, tile);
+        encode(f, span->first_slot, span->end_slot - span->first_slot, tile);
     }
 }
 
@@ -95,16 +88,16 @@ static void span_fill(const quire_runtime *rt, const fill_lane *f, uint32_t g,
     unsigned char *hot;
 
     if (f->hot_lane == NULL) {
-        write_slots(f, f->format, f->tile, span, tile);
+        write_slots(f, f->tile, span, tile);
         return;
     }
     hot = tile_at(rt, span->hot_page, f->hot_lane, g, span->tile);
-    write_slots(f, QUIRE_FORMAT_HOT, f->hot_tile, span, hot);
+    write_slots(f, f->hot_tile, span, hot);
     if (span->end_slot == QUIRE_TILE_TOKENS) {
         if (span->first_slot == 0) {
-            memcpy(tile, f->tile, quire_tile_bytes(f->format, f->side, f->d));
+            copy_tile(f, f->tiles.format, f->tile, tile);
         } else {
-            seal(f, hot, tile);
+            quire_tile_seal(&f->tiles, hot, tile, f->decoded);
         }
     }
 }
@@ -205,16 +198,17 @@ static void patterns_make(const quire_runtime *rt, uint64_t seed, unsigned char 
         fill_lane *f = &lanes[i];
 
         *f = (fill_lane){
-            .format = is_k ? layer->k_format : layer->v_format,
-            .side = is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V,
-            .d = is_k ? desc->d_k : desc->d_v,
+            .tiles = { .codec = quire_codec_get(),
+                       .side = is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V,
+                       .format = is_k ? layer->k_format : layer->v_format,
+                       .d = is_k ? desc->d_k : desc->d_v },
             .lane = is_k ? &layer->k[0] : &layer->v[0],
             .rows = (float *)(void *)at,
             .tile = at + tile_bytes,
             .hot_tile = at + 2 * tile_bytes,
             .decoded = (float *)(void *)memory,
         };
-        if (quire_format_is_sealed(f->format)) {
+        if (quire_format_is_sealed(f->tiles.format)) {
             f->hot_lane = is_k ? &layer->k_hot[0] : &layer->v_hot[0];
         }
         pattern_make(f, &rng);

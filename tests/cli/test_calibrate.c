@@ -606,7 +606,9 @@ static void meter_bounds_and_interrupt(void **state)
     };
     quire_kv_pair pairs[2] = { { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 },
                                { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 } };
+    quire_calibration result;
     quire_evaluation run;
+    float kept;
 
     (void)state;
     assert_non_null(tokens);
@@ -622,6 +624,18 @@ static void meter_bounds_and_interrupt(void **state)
     assert_int_equal(run.kld.n, 2 * 31);
     assert_true(fabs(run.kld_max) == 0.0);
     quire_evaluation_fini(&run);
+
+    /* No number is no measurement. */
+    kept = meter.base_logits[5];
+    meter.base_logits[5] = NAN;
+    assert_int_equal(quire_meter_run(&meter, pairs, &run, &err), QUIRE_RANGE);
+    assert_non_null(strstr(err.message, "not finite with KV formats f16"));
+    quire_evaluation_fini(&run);
+    assert_int_equal(quire_calibration_init(&result, session.desc, &err), QUIRE_OK);
+    assert_int_equal(quire_calibrate(&result, &meter, 1u << QUIRE_FORMAT_Q3, &err), QUIRE_RANGE);
+    assert_non_null(strstr(err.message, "not finite with KV formats q8"));
+    quire_calibration_fini(&result);
+    meter.base_logits[5] = kept;
 
     quire_interrupt_catch();
     assert_int_equal(raise(SIGINT), 0);

@@ -166,8 +166,9 @@ const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace);
  * all layers. The batch (and what it points to) is borrowed until the last run() of the step.
  * Errors: QUIRE_INVAL (hot tables too: see quire_attn_seq), QUIRE_LIMIT; QUIRE_UNSUPP for an entry
  * with rope_shift != 0 (not yet).
- * Cost: O(table entries + rows + 256 * sequences), no allocation. After a failure the step is
- * empty: append() and run() have nothing to do. */
+ * Cost: O(table entries + rows + 256 * sequences * e), where e is 1 for sequences that differ in
+ * their first page and split_entries at most for the others; no allocation. After a failure the
+ * step is empty: append() and run() have nothing to do. */
 int quire_attn_begin(quire_attn_workspace *workspace, const quire_attn_batch *batch);
 
 /* Store k_new and v_new of the batch's rows into their slots; thread `thread` of `n_threads` does

@@ -3,6 +3,12 @@
  * Groups are found greedily: the first sequence that has none yet leads one, and takes those of the
  * next QUIRE_ATTN_CASCADE_WINDOW with which it shares at least n splits, where n saves most reads.
  *
+ * Cost. A leader's comparisons find n_1 >= n_2 >= ... shared splits. Its group saves the largest
+ * k * n_k, call it P; so n_k <= P / k, and all n_k are at most P * (1 + 1/2 + ... + 1/256) < 6.2 P.
+ * P is what the members that join have of splits in common, and they leave: over all groups the
+ * splits found equal are less than 6.2 times those of all sequences. A comparison looks at one
+ * split more.
+ *
  * SPDX-License-Identifier: MIT */
 #include "attn/attn_cascade.h"
 
@@ -94,26 +100,28 @@ static uint32_t compare_all(quire_attn_workspace *ws, uint32_t leader)
 }
 
 /* The number of splits that saves most: times the sequences that share as many with the leader. */
-static uint32_t best_n_splits(const quire_attn_workspace *ws, uint32_t leader, uint32_t end)
+static uint32_t best_n_splits(quire_attn_workspace *ws, uint32_t leader, uint32_t end)
 {
     uint64_t most = 0;
+    uint64_t n_joined = 0;
+    uint32_t n_max = 0;
     uint32_t best = 0;
 
     for (uint32_t t = leader + 1; t < end; t++) {
-        uint32_t n = ws->n_shared[t];
-        uint64_t n_joined = 0;
-
-        if (n == IS_GROUPED || n == 0 || n == best) {
-            continue;
+        if (ws->n_shared[t] != IS_GROUPED) {
+            ws->n_joined[ws->n_shared[t]]++;
+            n_max = ws->n_shared[t] > n_max ? ws->n_shared[t] : n_max;
         }
-        for (uint32_t u = leader + 1; u < end; u++) {
-            n_joined += ws->n_shared[u] != IS_GROUPED && ws->n_shared[u] >= n;
-        }
+    }
+    for (uint32_t n = n_max; n > 0; n--) {
+        n_joined += ws->n_joined[n];
+        ws->n_joined[n] = 0;
         if (n_joined * n > most) {
             most = n_joined * n;
             best = n;
         }
     }
+    ws->n_joined[0] = 0;
     return best;
 }
 

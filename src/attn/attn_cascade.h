@@ -13,7 +13,8 @@
 #include "attn/attn_internal.h"
 
 /* Fill order[] and groups[] for the batch at hand, whose tables have been checked and cut into
- * splits. Cost: O(sequences * QUIRE_ATTN_CASCADE_WINDOW + table entries of those that share). */
+ * splits. Cost: O(table entries + sequences * QUIRE_ATTN_CASCADE_WINDOW * split_entries), the
+ * latter only where first pages are the same; attn_cascade.c says why. */
 void quire_attn_cascade_plan(quire_attn_workspace *workspace);
 
 #endif /* QUIRE_ATTN_CASCADE_H */

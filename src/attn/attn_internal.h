@@ -70,7 +70,8 @@ struct quire_attn_workspace {
     uint32_t n_ordered;
     quire_attn_group *groups; /* [n_seqs_max] */
     uint32_t n_groups;
-    uint32_t *n_shared; /* [n_seqs_max] scratch of quire_attn_cascade_plan() */
+    uint32_t *n_shared; /* scratch of quire_attn_cascade_plan(): [n_seqs_max], */
+    uint32_t *n_joined; /* [n_splits_max + 1], 0 between calls */
 
     quire_attn_counter *next_item; /* [n_layers_max], by call */
     quire_attn_counter

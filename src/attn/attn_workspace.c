@@ -134,6 +134,7 @@ enum {
     SEGMENTS,
     ORDER,
     N_SHARED,
+    N_JOINED,
     GROUPS,
     NEXT_ITEM,
     DONE,
@@ -156,6 +157,7 @@ static void array_sizes(const quire_attn_workspace *ws, array_size sizes[N_ARRAY
     sizes[SEGMENTS] = (array_size){ limits->n_rows_max, sizeof(quire_attn_segment) };
     sizes[ORDER] = (array_size){ limits->n_seqs_max, sizeof(uint32_t) };
     sizes[N_SHARED] = (array_size){ limits->n_seqs_max, sizeof(uint32_t) };
+    sizes[N_JOINED] = (array_size){ (size_t)ws->n_splits_max + 1, sizeof(uint32_t) };
     sizes[GROUPS] = (array_size){ limits->n_seqs_max, sizeof(quire_attn_group) };
     sizes[NEXT_ITEM] = (array_size){ limits->n_layers_max, sizeof(quire_attn_counter) };
     sizes[DONE] = (array_size){ QUIRE_ATTN_SHARED_TASKS_MAX, sizeof(quire_attn_counter) };
@@ -189,12 +191,14 @@ static int alloc_arrays(quire_attn_workspace *ws)
     ws->segments = arrays[SEGMENTS];
     ws->order = arrays[ORDER];
     ws->n_shared = arrays[N_SHARED];
+    ws->n_joined = arrays[N_JOINED];
     ws->groups = arrays[GROUPS];
     ws->next_item = arrays[NEXT_ITEM];
     ws->done = arrays[DONE];
     ws->partials = arrays[PARTIALS];
     ws->scratch = arrays[SCRATCH];
     QUIRE_TRY(rc);
+    memset(ws->n_joined, 0, sizes[N_JOINED].n * sizes[N_JOINED].element_bytes);
     for (uint32_t i = 0; i < ws->limits.n_layers_max; i++) {
         atomic_init(&ws->next_item[i].value, 0);
     }
@@ -276,6 +280,7 @@ void quire_attn_workspace_destroy(quire_attn_workspace *workspace)
     allocator.free(allocator.ctx, workspace->done);
     allocator.free(allocator.ctx, workspace->next_item);
     allocator.free(allocator.ctx, workspace->groups);
+    allocator.free(allocator.ctx, workspace->n_joined);
     allocator.free(allocator.ctx, workspace->n_shared);
     allocator.free(allocator.ctx, workspace->order);
     allocator.free(allocator.ctx, workspace->segments);

@@ -295,6 +295,122 @@ static void test_not_shared(void **state)
     fixture_free(&f);
 }
 
+/* Whether all rows of a sequence see split k to its end. */
+static bool is_whole(const quire_attn_workspace *ws, uint32_t s, uint32_t k)
+{
+    const quire_attn_seq *seq = &ws->batch.seqs[s];
+    const uint32_t n_splits = quire_attn_n_splits(ws, seq);
+    const uint32_t *split_token = ws->split_token + (size_t)s * ws->n_splits_max;
+
+    return k < n_splits && (k + 1 < n_splits ? split_token[k + 1] : seq->n_tokens) <=
+                               seq->n_tokens - seq->n_rows + 1;
+}
+
+static bool is_same_split(const quire_attn_workspace *ws, uint32_t s, uint32_t t, uint32_t k)
+{
+    const quire_attn_seq *a = &ws->batch.seqs[s];
+    const quire_attn_seq *b = &ws->batch.seqs[t];
+    const uint32_t begin = k * ws->limits.split_entries;
+    const uint32_t end = begin + ws->limits.split_entries;
+
+    for (uint32_t i = begin; i < end; i++) {
+        const quire_page_entry *x = i < a->n_entries ? quire_attn_entry(a, i) : NULL;
+        const quire_page_entry *y = i < b->n_entries ? quire_attn_entry(b, i) : NULL;
+
+        if ((x == NULL) != (y == NULL) ||
+            (x != NULL && (x->page != y->page || x->first_slot != y->first_slot ||
+                           x->n_tokens != y->n_tokens))) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* By the definition: every pair, split by split. */
+static uint32_t n_shared(const quire_attn_workspace *ws, uint32_t s, uint32_t t)
+{
+    uint32_t n = 0;
+
+    if (ws->batch.seqs[s].n_rows <= QUIRE_ATTN_CASCADE_ROWS_MAX &&
+        ws->batch.seqs[t].n_rows <= QUIRE_ATTN_CASCADE_ROWS_MAX) {
+        while (is_whole(ws, s, n) && is_whole(ws, t, n) && is_same_split(ws, s, t, n)) {
+            n++;
+        }
+    }
+    return n;
+}
+
+/* The first that has no group leads one, with what saves most; of equals with more splits. */
+static void check_groups(const quire_attn_workspace *ws)
+{
+    bool is_grouped[FIXTURE_SEQS_MAX] = { false };
+    uint32_t g = 0;
+
+    for (uint32_t s = 0; s < ws->batch.n_seqs; s++) {
+        uint32_t best = 0, most = 0, n_in_group = 1;
+
+        if (is_grouped[s]) {
+            continue;
+        }
+        for (uint32_t n = ws->n_splits_max; n > 0; n--) {
+            uint32_t n_joined = 0;
+
+            for (uint32_t t = s + 1; t < ws->batch.n_seqs; t++) {
+                n_joined += !is_grouped[t] && n_shared(ws, s, t) >= n;
+            }
+            if (n_joined * n > most) {
+                most = n_joined * n;
+                best = n;
+            }
+        }
+        assert_true(g < ws->n_groups);
+        assert_int_equal(ws->groups[g].n_splits, best);
+        assert_int_equal(ws->order[ws->groups[g].first], s);
+        for (uint32_t t = s + 1; best > 0 && t < ws->batch.n_seqs; t++) {
+            if (!is_grouped[t] && n_shared(ws, s, t) >= best) {
+                is_grouped[t] = true;
+                assert_int_equal(ws->order[ws->groups[g].first + n_in_group], t);
+                n_in_group++;
+            }
+        }
+        assert_int_equal(ws->groups[g].n_seqs, n_in_group);
+        g++;
+    }
+    assert_int_equal(ws->n_groups, g);
+}
+
+/* Prefixes at random, and groups as the definition has them. */
+static void test_groups_by_definition(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < N_CASES; i++) {
+        fixture_opts opts = decode_case(FIXTURE_SEQS_MAX);
+        fixture_run_opts run = { .isa = "portable", .n_threads = 1 };
+        quire_attn_workspace *ws;
+        fixture f;
+
+        opts.split_entries = 1 + i % 2;
+        for (uint32_t s = 0; s < opts.n_seqs; s++) {
+            opts.n_tokens[s] = 400 + quire_rng_below(&rng, 600);
+            opts.n_rows[s] = quire_rng_below(&rng, 8) != 0 ? 1 : 5 + quire_rng_below(&rng, 6);
+        }
+        fixture_init(&f, &opts, &rng);
+        for (uint32_t s = 1; s < opts.n_seqs; s++) { /* a tree of prefixes */
+            const uint32_t from = quire_rng_below(&rng, s);
+            const uint32_t most = min_u32(n_sharable(&f, s), n_sharable(&f, from));
+
+            share(&f, from, s, quire_rng_below(&rng, most + 1), false);
+        }
+        ws = fixture_workspace(&f, &run);
+        for (uint32_t again = 0; again < 2; again++) { /* planning leaves no trace */
+            assert_int_equal(quire_attn_begin(ws, &f.batch), QUIRE_OK);
+            check_groups(ws);
+        }
+        quire_attn_workspace_destroy(ws);
+        fixture_free(&f);
+    }
+}
+
 /* Forks share leaves, not only what is in them. */
 static void test_forks(void **state)
 {
@@ -376,10 +492,10 @@ static void test_little_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),          cmocka_unit_test(test_hot_and_sealed_in_one_block),
-        cmocka_unit_test(test_two_groups),    cmocka_unit_test(test_nested_groups),
-        cmocka_unit_test(test_not_shared),    cmocka_unit_test(test_forks),
-        cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_bits),       cmocka_unit_test(test_hot_and_sealed_in_one_block),
+        cmocka_unit_test(test_two_groups), cmocka_unit_test(test_nested_groups),
+        cmocka_unit_test(test_not_shared), cmocka_unit_test(test_groups_by_definition),
+        cmocka_unit_test(test_forks),      cmocka_unit_test(test_little_memory),
     };
 
     rng.state = fixture_seed();

@@ -6,8 +6,8 @@
 
 #include <stdint.h>
 
-/* Bytes per second that n_threads together read from a buffer larger than the caches, at their
- * best. Cost: half a second. 0 when there was no memory for the buffer. */
+/* Bytes per second that n_threads together read from a buffer larger than the caches: the median of
+ * many short rounds. Cost: half a second. 0 when there was no memory for the buffer. */
 double quire_read_bandwidth(uint32_t n_threads);
 
 #endif /* QUIRE_CLI_BANDWIDTH_H */

@@ -4,70 +4,38 @@
 #ifndef QUIRE_ATTN_Q8_PACK_H
 #define QUIRE_ATTN_Q8_PACK_H
 
-#include "attn/kernels.h"
-#include "codec/half.h"
+#include "attn/int_pack.h"
 
-#include <math.h>
-#include <stdint.h>
 #include <string.h>
 
 /* n[i] of one query row; returns s. */
 static inline float quire_q8_pack_q(uint32_t d, float scale, const float *q, int16_t *n)
 {
-    uint32_t max_bits = 0;
-    float max;
     float inverse;
+    float unit = quire_pack_unit(quire_pack_q_max_bits(d, scale, q), QUIRE_ATTN_Q8_Q_MAX, &inverse);
 
     memset(n, 0, d * sizeof(*n));
-    for (uint32_t i = 0; i < d; i++) {
-        uint32_t magnitude = quire_f32_bits(scale * q[i]) & 0x7fffffffu;
-
-        max_bits = magnitude > max_bits ? magnitude : max_bits;
-    }
-    if (max_bits >= QUIRE_F32_INF_BITS) {
-        return NAN;
-    }
-    max = quire_f32_from_bits(max_bits);
-    if (max < QUIRE_ATTN_Q8_TINY) {
-        return 0.0f;
-    }
-    inverse = QUIRE_ATTN_Q8_Q_MAX / max;
-    for (uint32_t i = 0; i < d; i++) {
+    for (uint32_t i = 0; inverse != 0.0f && i < d; i++) {
         n[i] = (int16_t)lrintf(scale * q[i] * inverse);
     }
-    return max / QUIRE_ATTN_Q8_Q_MAX;
+    return unit;
 }
 
 /* n[0..63] of one row of P over the scales at the head of a V tile; returns u. */
 static inline float quire_q8_pack_p(const float *p, const void *v_tile, uint32_t slot_begin,
                                     uint32_t slot_end, int16_t *n)
 {
-    const uint16_t *v_scale = v_tile;
-    float w[QUIRE_TILE_TOKENS] = { 0 };
-    uint32_t max_bits = 0;
-    float max;
+    float w[QUIRE_TILE_TOKENS];
+    uint32_t max_bits =
+        quire_pack_weights(p, v_tile, slot_begin, slot_end, QUIRE_PACK_MAGNITUDE, w);
     float inverse;
+    float unit = quire_pack_unit(max_bits, QUIRE_ATTN_Q8_P_MAX, &inverse);
 
     memset(n, 0, QUIRE_TILE_TOKENS * sizeof(*n));
-    for (uint32_t t = slot_begin; t < slot_end; t++) {
-        uint32_t magnitude;
-
-        w[t] = p[t] == 0.0f ? 0.0f : p[t] * quire_f16_to_f32(v_scale[t]);
-        magnitude = quire_f32_bits(w[t]) & 0x7fffffffu;
-        max_bits = magnitude > max_bits ? magnitude : max_bits;
-    }
-    if (max_bits >= QUIRE_F32_INF_BITS) {
-        return NAN;
-    }
-    max = quire_f32_from_bits(max_bits);
-    if (max < QUIRE_ATTN_Q8_TINY) {
-        return 0.0f;
-    }
-    inverse = QUIRE_ATTN_Q8_P_MAX / max;
-    for (uint32_t t = 0; t < QUIRE_TILE_TOKENS; t++) {
+    for (uint32_t t = 0; inverse != 0.0f && t < QUIRE_TILE_TOKENS; t++) {
         n[t] = (int16_t)lrintf(w[t] * inverse);
     }
-    return max / QUIRE_ATTN_Q8_P_MAX;
+    return unit;
 }
 
 #endif /* QUIRE_ATTN_Q8_PACK_H */

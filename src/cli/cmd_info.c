@@ -6,6 +6,7 @@
 #include "cli/args.h"
 #include "cli/calibration_place.h"
 #include "cli/commands.h"
+#include "cli/session.h"
 #include "cli/talk.h"
 #include "model/memory.h"
 #include "model/model.h"
@@ -55,16 +56,9 @@ static uint64_t context_bytes(const cost *c, uint64_t n_tokens)
 /* What the other commands would open a runtime with, but for the formats. */
 static quire_runtime_opts runtime_opts(const info_args *args)
 {
-    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+    const quire_session_want nothing_special = { 0 };
 
-    opts.n_ctx = (uint32_t)args->common.n_ctx;
-    opts.n_batch = (uint32_t)args->common.n_batch;
-    opts.n_seqs_max = 1;
-    opts.n_threads = (uint32_t)args->common.n_threads;
-    opts.page_tokens = (uint32_t)args->common.page_tokens;
-    opts.kv_recent = (uint32_t)args->common.kv.recent;
-    opts.kv_sinks = (uint32_t)args->common.kv.sinks;
-    return opts;
+    return quire_session_runtime_opts(&args->common, &nothing_special);
 }
 
 static cost cost_of(const info_args *args, const quire_model_desc *desc, quire_format format,

@@ -3,97 +3,80 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/options_internal.h"
 
-#include <stdarg.h>
+#include "base/text_buffer.h"
+
 #include <stdbool.h>
 #include <string.h>
 
 #define LEFT_COLUMNS 30 /* where the explanations start */
 #define LINE_COLUMNS 96
 
-/* A text that grows in a buffer and is cut when full. */
-typedef struct text {
-    char *buffer;
-    size_t size;
-    size_t n;
-} text;
-
-__attribute__((format(printf, 2, 3))) static void add(text *t, const char *format, ...)
-{
-    va_list ap;
-    int n;
-
-    va_start(ap, format);
-    n = vsnprintf(t->buffer + t->n, t->size - t->n, format, ap);
-    va_end(ap);
-    if (n > 0) {
-        t->n = t->n + (size_t)n < t->size ? t->n + (size_t)n : t->size - 1;
-    }
-}
-
 static bool has_bounds(const quire_opt *opt)
 {
     return opt->min < opt->max;
 }
 
-static void add_formats(text *t)
+static void add_formats(quire_text *t)
 {
     for (int i = 0; i < (int)QUIRE_FORMAT_COUNT; i++) {
-        add(t, "%s%s", i > 0 ? ", " : "", quire_format_name((quire_format)i));
+        quire_text_add(t, "%s%s", i > 0 ? ", " : "", quire_format_name((quire_format)i));
     }
 }
 
-static void add_choices(text *t, const quire_opt *opt, const char *between)
+static void add_choices(quire_text *t, const quire_opt *opt, const char *between)
 {
     for (size_t i = 0; opt->choices[i] != NULL; i++) {
-        add(t, "%s%s", i > 0 ? between : "", opt->choices[i]);
+        quire_text_add(t, "%s%s", i > 0 ? between : "", opt->choices[i]);
     }
 }
 
 void quire_options_accepted(const quire_opt *opt, char *buffer, size_t buffer_bytes)
 {
-    text t = { buffer, buffer_bytes, 0 };
+    quire_text t = { buffer, buffer_bytes, 0 };
 
     buffer[0] = '\0';
     switch (opt->type) {
     case QUIRE_OPT_FLAG:
-        add(&t, "no value");
+        quire_text_add(&t, "no value");
         break;
     case QUIRE_OPT_TEXT:
-        add(&t, "%s", opt->unit);
+        quire_text_add(&t, "%s", opt->unit);
         break;
     case QUIRE_OPT_COUNT:
     case QUIRE_OPT_COUNT_LIST:
-        add(&t, "%s from %.0f to %.0f",
-            opt->type == QUIRE_OPT_COUNT ? "a whole number" : "whole numbers, comma-separated,",
-            opt->min, opt->max);
+        quire_text_add(&t, "%s from %.0f to %.0f",
+                       opt->type == QUIRE_OPT_COUNT ? "a whole number"
+                                                    : "whole numbers, comma-separated,",
+                       opt->min, opt->max);
         if (opt->multiple != 0) {
-            add(&t, ", a multiple of %u", opt->multiple);
+            quire_text_add(&t, ", a multiple of %u", opt->multiple);
         }
         break;
     case QUIRE_OPT_REAL:
-        add(&t, "a number from %g to %g", opt->min, opt->max);
+        quire_text_add(&t, "a number from %g to %g", opt->min, opt->max);
         break;
     case QUIRE_OPT_SIZE:
-        add(&t, "a size such as 512M or 4GiB");
+        quire_text_add(&t, "a size such as 512M or 4GiB");
         if (has_bounds(opt)) {
-            add(&t, " from %.0f to %.0f bytes", opt->min, opt->max);
+            quire_text_add(&t, " from %.0f to %.0f bytes", opt->min, opt->max);
         }
         break;
     case QUIRE_OPT_CHOICE:
-        add(&t, "one of ");
+        quire_text_add(&t, "one of ");
         add_choices(&t, opt, ", ");
         break;
     case QUIRE_OPT_FORMAT:
-        add(&t, "one of ");
+        quire_text_add(&t, "one of ");
         add_formats(&t);
         break;
     case QUIRE_OPT_KV:
     case QUIRE_OPT_KV_LIST:
         add_formats(&t);
-        add(&t, "%s",
-            opt->type == QUIRE_OPT_KV ? ", two of them as K:V, auto, or auto:BITS"
-                                      : ", pairs K:V, auto, or auto:BITS, comma-separated");
-        add(&t, " (%g to %g bits)", QUIRE_KV_BITS_MIN, QUIRE_KV_BITS_MAX);
+        quire_text_add(&t, "%s",
+                       opt->type == QUIRE_OPT_KV
+                           ? ", two of them as K:V, auto, or auto:BITS"
+                           : ", pairs K:V, auto, or auto:BITS, comma-separated");
+        quire_text_add(&t, " (%g to %g bits)", QUIRE_KV_BITS_MIN, QUIRE_KV_BITS_MAX);
         break;
     }
 }
@@ -129,41 +112,41 @@ static void print_row(FILE *out, const char *left, const char *words)
     fputc('\n', out);
 }
 
-static void describe_left(text *t, const quire_opt *opt)
+static void describe_left(quire_text *t, const quire_opt *opt)
 {
-    add(t, "  ");
+    quire_text_add(t, "  ");
     for (size_t i = 0; i < QUIRE_OPT_NAMES_MAX && opt->names[i] != NULL; i++) {
-        add(t, "%s%s", i > 0 ? ", " : "", opt->names[i]);
+        quire_text_add(t, "%s%s", i > 0 ? ", " : "", opt->names[i]);
     }
     if (opt->type == QUIRE_OPT_CHOICE) {
-        add(t, " ");
+        quire_text_add(t, " ");
         add_choices(t, opt, "|");
     } else if (opt->unit != NULL) {
-        add(t, " %s", opt->unit);
+        quire_text_add(t, " %s", opt->unit);
     }
 }
 
-static void describe_right(text *t, const quire_opt *opt)
+static void describe_right(quire_text *t, const quire_opt *opt)
 {
     const char *initial = opt->initial_text != NULL ? opt->initial_text : opt->initial;
     /* An upper bound of 2^31 and the like only guards arithmetic and tells nobody anything. */
     bool has_range =
         (opt->type == QUIRE_OPT_REAL || opt->type == QUIRE_OPT_COUNT) && opt->max < 1e6;
 
-    add(t, "%s", opt->help);
+    quire_text_add(t, "%s", opt->help);
     if (opt->type == QUIRE_OPT_KV || opt->type == QUIRE_OPT_KV_LIST ||
         opt->type == QUIRE_OPT_FORMAT) {
-        add(t, ": ");
+        quire_text_add(t, ": ");
         add_formats(t);
         if (opt->type != QUIRE_OPT_FORMAT) {
-            add(t, ", or auto:BITS for an average size");
+            quire_text_add(t, ", or auto:BITS for an average size");
         }
     }
     if (has_range) {
-        add(t, " (%g to %g%s%s)", opt->min, opt->max, initial != NULL ? "; default: " : "",
-            initial != NULL ? initial : "");
+        quire_text_add(t, " (%g to %g%s%s)", opt->min, opt->max,
+                       initial != NULL ? "; default: " : "", initial != NULL ? initial : "");
     } else if (initial != NULL) {
-        add(t, " (default: %s)", initial);
+        quire_text_add(t, " (default: %s)", initial);
     }
 }
 
@@ -173,8 +156,8 @@ void quire_options_help(const quire_command *command, FILE *out)
     for (size_t i = 0; i < command->n_options; i++) {
         char left[96];
         char right[512];
-        text t_left = { left, sizeof(left), 0 };
-        text t_right = { right, sizeof(right), 0 };
+        quire_text t_left = { left, sizeof(left), 0 };
+        quire_text t_right = { right, sizeof(right), 0 };
 
         describe_left(&t_left, &command->options[i]);
         describe_right(&t_right, &command->options[i]);

@@ -23,8 +23,8 @@ static void show_loading(void *ctx, float done)
 }
 
 /* The runtime's options as args and want say them; n_ctx is 0 where neither does. */
-static quire_runtime_opts runtime_opts(const quire_common_args *args,
-                                       const quire_session_want *want)
+quire_runtime_opts quire_session_runtime_opts(const quire_common_args *args,
+                                              const quire_session_want *want)
 {
     quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
 
@@ -83,7 +83,7 @@ static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
 {
     static const quire_session_want nothing_special;
     const admission *a = ctx;
-    quire_runtime_opts opts = runtime_opts(a->args, &nothing_special);
+    quire_runtime_opts opts = quire_session_runtime_opts(a->args, &nothing_special);
     quire_kv_pair *pairs;
     int rc = choose_formats(a->session, a->args, desc, &pairs, err);
 
@@ -150,7 +150,7 @@ static uint64_t budget_of(const quire_model_desc *desc, const quire_runtime_opts
 int quire_session_open_runtime(quire_session *session, const quire_common_args *args,
                                const quire_session_want *want, quire_error *err)
 {
-    quire_runtime_opts opts = runtime_opts(args, want);
+    quire_runtime_opts opts = quire_session_runtime_opts(args, want);
     quire_memory_need need;
 
     QUIRE_TRY(choose_formats(session, args, session->desc, &session->kv_pairs, err));

@@ -50,6 +50,10 @@ typedef struct quire_session_want {
     bool is_contiguous;
 } quire_session_want;
 
+/* What the shared options ask of a runtime; the formats are the caller's to set. */
+quire_runtime_opts quire_session_runtime_opts(const quire_common_args *args,
+                                              const quire_session_want *want);
+
 /* Create the runtime. Where neither args nor want name a context it is the trained one, or the
  * longest that fits in memory, which is said on stderr; as is a context longer than the model was
  * trained for. Errors: as quire_runtime_create(), QUIRE_NOMEM (it would not fit, nothing was

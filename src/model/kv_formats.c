@@ -5,8 +5,8 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "base/text_buffer.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -264,26 +264,6 @@ int quire_kv_layers_parse(const char *text, const quire_model_desc *desc, quire_
 
 /* ---- chosen formats as text ---- */
 
-/* A text that grows in a buffer and is cut when full. */
-typedef struct text {
-    char *buffer;
-    size_t size;
-    size_t n;
-} text;
-
-__attribute__((format(printf, 2, 3))) static void add(text *t, const char *format, ...)
-{
-    va_list ap;
-    int n;
-
-    va_start(ap, format);
-    n = vsnprintf(t->buffer + t->n, t->size - t->n, format, ap);
-    va_end(ap);
-    if (n > 0) {
-        t->n = t->n + (size_t)n < t->size ? t->n + (size_t)n : t->size - 1;
-    }
-}
-
 /* Whether layer i is the first with its pair. */
 static bool is_first_of(const quire_kv_pair *pairs, uint32_t i)
 {
@@ -314,7 +294,7 @@ static uint32_t count_like(const quire_model_desc *desc, const quire_kv_pair *pa
 char *quire_kv_layers_text(const quire_model_desc *desc, const quire_kv_pair *pairs, char *buffer,
                            size_t buffer_bytes)
 {
-    text t = { buffer, buffer_bytes, 0 };
+    quire_text t = { buffer, buffer_bytes, 0 };
     char name[24];
 
     buffer[0] = '\0';
@@ -325,21 +305,21 @@ char *quire_kv_layers_text(const quire_model_desc *desc, const quire_kv_pair *pa
             continue;
         }
         if (count_like(desc, pairs, i, false) == desc->n_stored) {
-            add(&t, "*");
+            quire_text_add(&t, "*");
         } else {
             for (uint32_t j = i, n; j < desc->n_stored; j += n) {
                 n = 1;
                 if (quire_kv_pair_equals(pairs[j], pairs[i])) {
                     n = count_like(desc, pairs, j, true);
-                    add(&t, "%s%u", between, j);
+                    quire_text_add(&t, "%s%u", between, j);
                     if (n > 1) {
-                        add(&t, "-%u", j + n - 1);
+                        quire_text_add(&t, "-%u", j + n - 1);
                     }
                     between = ",";
                 }
             }
         }
-        add(&t, "=%s", quire_kv_pair_name(pairs[i], name, sizeof(name)));
+        quire_text_add(&t, "=%s", quire_kv_pair_name(pairs[i], name, sizeof(name)));
     }
     return buffer;
 }
@@ -347,7 +327,7 @@ char *quire_kv_layers_text(const quire_model_desc *desc, const quire_kv_pair *pa
 char *quire_kv_summary(const quire_model_desc *desc, const quire_kv_pair *pairs, char *buffer,
                        size_t buffer_bytes)
 {
-    text t = { buffer, buffer_bytes, 0 };
+    quire_text t = { buffer, buffer_bytes, 0 };
     char name[24];
 
     buffer[0] = '\0';
@@ -358,9 +338,10 @@ char *quire_kv_summary(const quire_model_desc *desc, const quire_kv_pair *pairs,
             continue;
         }
         n = count_like(desc, pairs, i, false);
-        add(&t, "%s%s", i > 0 ? ", " : "", quire_kv_pair_name(pairs[i], name, sizeof(name)));
+        quire_text_add(&t, "%s%s", i > 0 ? ", " : "",
+                       quire_kv_pair_name(pairs[i], name, sizeof(name)));
         if (n < desc->n_stored) {
-            add(&t, " in %u%s", n, i > 0 ? "" : n == 1 ? " layer" : " layers");
+            quire_text_add(&t, " in %u%s", n, i > 0 ? "" : n == 1 ? " layer" : " layers");
         }
     }
     return buffer;

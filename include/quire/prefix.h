@@ -1,0 +1,261 @@
+/* quire/prefix.h - the prefix tree: which pages hold the KV of which tokens.
+ *
+ * One tree per cache. A node is one page's worth of tokens and the pages, one per group, that hold
+ * them; a path from a root spells a token sequence. Sequences publish what they have computed and
+ * new sequences begin with what is there, sharing the pages by reference.
+ *
+ *   root {identity, salt}                  identity: everything that makes KV bytes valid
+ *    '- node 64 tokens, page 7             salt: the tenant; no hit crosses either
+ *        |- node 64 tokens, page 9
+ *        |   '- node 21 tokens, page 12    an open page: the last of a sequence, partly filled
+ *        '- node 64 tokens, page 31        shares k < 64 tokens with page 9: found too, a hit is
+ *                                          token-exact unless page_exact is set
+ *
+ * Token ids are stored and compared; a hash only finds the candidate.
+ *
+ * A *ref* ties a sequence to the path it was filled from and publishes to. While refs end at or
+ * below a node it is not evicted. When a ref is released, what its sequence published stays cached
+ * until it is evicted (memory runs short: see quire_cache_evictor_set()), expires (ttl) or is
+ * invalidated.
+ *
+ * An open page that its sequence still appends to can be hit: the reader is bounded by the number
+ * of tokens that were published, and whoever appends next gets a page of its own.
+ *
+ * Groups above 0 may have holes (quire_seq_release()): a node then has no page in that group, and a
+ * sequence filled from it has a hole too. As a sequence goes on, publishing lets go of the pages
+ * that it released itself, so that hot pages of old tokens do not stay because of the tree.
+ *
+ * Time is the caller's (microseconds of any clock that does not go back): core has no clock.
+ *
+ * Thread: owner of the cache; quire_prefix_stats_get() from anywhere.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_PREFIX_H
+#define QUIRE_PREFIX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "quire/alloc.h"
+#include "quire/cache.h"
+#include "quire/status.h"
+#include "quire/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+typedef struct quire_prefix quire_prefix;
+typedef uint64_t quire_prefix_ref; /* 0 names nothing; a released one is not found again */
+
+#define QUIRE_PREFIX_REF_NULL   0u
+#define QUIRE_PREFIX_SALT_MAX   256u /* bytes */
+#define QUIRE_PREFIX_NODES_MAX  QUIRE_PAGES_MAX
+#define QUIRE_PREFIX_GHOSTS_MAX (1u << 24)
+
+typedef struct quire_prefix_opts {
+    uint32_t struct_bytes;
+    quire_cache *cache;  /* borrowed; destroy the tree before it. Payloads are never looked at */
+    bool is_page_exact;  /* hits end at full pages: sealed formats */
+    uint32_t roots_max;  /* distinct (identity, salt); default 65536 */
+    uint32_t refs_max;   /* default 4096 */
+    uint32_t ghosts_max; /* evicted pages remembered, to explain misses; default 65536, 0 = off */
+    uint64_t ttl_us;     /* nodes not used for so long expire; 0 = never */
+    /* A prefix older than this and hit less often than so many times an hour is evicted before all
+     * others. 0 = no such rule. */
+    uint64_t low_traffic_after_us;
+    double low_traffic_hits_per_hour;
+    const quire_allocator *allocator; /* NULL = C library */
+} quire_prefix_opts;
+
+#define QUIRE_PREFIX_OPTS_INIT                                                                     \
+    {                                                                                              \
+        .struct_bytes = (uint32_t)sizeof(quire_prefix_opts), .roots_max = 65536, .refs_max = 4096, \
+        .ghosts_max = 65536                                                                        \
+    }
+
+/* Create the tree and become the cache's evictor. Errors: QUIRE_INVAL, QUIRE_NOMEM. */
+int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts);
+/* Lets go of every cached page. Refs still held are gone too; their sequences stay. */
+void quire_prefix_destroy(quire_prefix *tree);
+
+typedef struct quire_prefix_key {
+    uint64_t identity[2];
+    const void *salt; /* compared byte by byte; NULL with salt_bytes 0 */
+    uint32_t salt_bytes;
+} quire_prefix_key;
+
+/* Why a lookup ended where it did.  X(symbol, value, "name") */
+#define QUIRE_PREFIX_END_MAP(X)                                                                    \
+    X(WHOLE, 0, "whole") /* everything asked for was found */                                      \
+    X(NEW, 1, "new")     /* nothing was ever published under this key (or not within memory) */    \
+    X(ENDED, 2, "ended") /* the cached text is a prefix of what was asked for */                   \
+    X(DIVERGED, 3, "diverged") /* other tokens are cached at this place */                         \
+    X(EVICTED, 4, "evicted")   /* it was there and was evicted, expired or invalidated */          \
+    X(ROUNDED, 5, "rounded")   /* more is there, but hits end at full pages (is_page_exact) */
+
+typedef enum quire_prefix_end {
+#define X(sym, val, name) QUIRE_PREFIX_END_##sym = (val),
+    QUIRE_PREFIX_END_MAP(X)
+#undef X
+} quire_prefix_end;
+const char *quire_prefix_end_name(quire_prefix_end end);
+
+/* Why nodes went.  X(symbol, value, "name") */
+#define QUIRE_PREFIX_GONE_MAP(X)                                                                   \
+    X(NONE, 0, "none")                                                                             \
+    X(MEMORY, 1, "memory")           /* least recently used when pages were short */               \
+    X(LOW_TRAFFIC, 2, "low_traffic") /* likewise, chosen by the low-traffic rule */                \
+    X(TTL, 3, "ttl")                                                                               \
+    X(INVALIDATED, 4, "invalidated")                                                               \
+    X(CLOSED, 5, "closed") /* its session was closed */
+
+typedef enum quire_prefix_gone {
+#define X(sym, val, name) QUIRE_PREFIX_GONE_##sym = (val),
+    QUIRE_PREFIX_GONE_MAP(X)
+#undef X
+    QUIRE_PREFIX_GONE_COUNT
+} quire_prefix_gone;
+const char *quire_prefix_gone_name(quire_prefix_gone gone);
+
+typedef struct quire_prefix_match {
+    uint32_t n_tokens;      /* that can be used: shared by the sequence, after acquire */
+    uint32_t n_same_tokens; /* equal to something cached, before rounding to pages or the limit */
+    quire_prefix_end end;   /* why it ended at n_same_tokens */
+    int32_t
+        cached_token; /* DIVERGED: what the most recently used other branch has there; else -1 */
+    uint32_t n_gone_tokens; /* EVICTED: how many tokens after n_same_tokens were there once */
+    quire_prefix_gone gone; /* EVICTED: why */
+    uint64_t gone_us;       /* EVICTED: when */
+} quire_prefix_match;
+
+/* What acquire would find. Changes nothing: no counters, no recency.
+ * Cost: a hash and a comparison of page_tokens ids per page. */
+void quire_prefix_lookup(const quire_prefix *tree, const quire_prefix_key *key,
+                         const int32_t *tokens, uint32_t n_tokens, quire_prefix_match *match);
+
+typedef struct quire_prefix_acquire_opts {
+    uint32_t tokens_max; /* use at most so many (a full hit computes its last token again) */
+    uint64_t owner;      /* who publishes: a session's number; 0 = nobody in particular */
+    uint64_t now_us;
+    bool is_private; /* publish nothing (cache_prompt: false); hits are used all the same */
+    bool is_miss;    /* use nothing: for comparisons */
+} quire_prefix_acquire_opts;
+
+/* Tie an open, empty sequence to the tree and fill it with the longest prefix of tokens that is
+ * cached. Counts n_tokens queried and match->n_tokens hit; makes the path most recently used.
+ * Memory: *ref is released with quire_prefix_release(), before the sequence is closed.
+ * Errors: QUIRE_NOTFOUND (no such sequence), QUIRE_INVAL (not empty), QUIRE_LIMIT (refs_max,
+ * roots_max), QUIRE_NOMEM; then nothing has changed and the sequence is empty. */
+int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_seq_id seq,
+                         const int32_t *tokens, uint32_t n_tokens,
+                         const quire_prefix_acquire_opts *opts, quire_prefix_match *match,
+                         quire_prefix_ref *ref);
+
+/* Make the sequence's first n_tokens tokens, which are `tokens` and whose KV is computed, known:
+ * full pages become nodes and the rest the ref's open page. Where a node with these tokens exists
+ * it stays (the sequence keeps its own copy for itself). Call it as tokens are computed: after a
+ * chunk of prefill, when a page fills, at the end. Does nothing on a private ref or on one whose
+ * path was invalidated.
+ * Errors: QUIRE_NOTFOUND (ref), QUIRE_INVAL (n_tokens beyond the sequence), QUIRE_LIMIT,
+ * QUIRE_NOMEM: what was published before stays, the rest is not cached. Cost: O(tokens not
+ * published yet). */
+int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t *tokens,
+                         uint32_t n_tokens, uint64_t now_us);
+
+/* Let go: what was published can be evicted from now on. Before quire_seq_close().
+ * Errors: QUIRE_NOTFOUND. */
+int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_us);
+
+/* ---- letting go ---- */
+
+/* Evict cached pages of a region until need_bytes of its charge are gone or nothing is left that
+ * may go. Expired ones first, then low traffic, then the least recently used; children before
+ * parents. Returns the bytes. The cache calls this itself when pages run short. */
+uint64_t quire_prefix_evict(quire_prefix *tree, quire_region_id region, uint64_t need_bytes);
+
+/* Drop what has expired, at most nodes_max nodes; also tells the tree what time it is. Returns the
+ * number of nodes. */
+uint32_t quire_prefix_expire(quire_prefix *tree, uint64_t now_us, uint32_t nodes_max);
+
+typedef struct quire_prefix_dropped {
+    uint64_t nodes;
+    uint64_t tokens;
+    uint64_t freed_bytes; /* charge of pages that nobody holds any more */
+} quire_prefix_dropped;
+
+/* Invalidation takes effect before these return: no later lookup finds what they name. Sequences
+ * that run on the pages keep them; their refs publish nothing any more.
+ *   all     everything
+ *   salt    one tenant: every root with this salt
+ *   prefix  every cached text that begins with tokens, from the first node that contains the last
+ * of them on; n_tokens 0 is the whole root owner   what the owner published and nobody else has
+ * used since (a closed session) */
+quire_prefix_dropped quire_prefix_drop_all(quire_prefix *tree, uint64_t now_us);
+quire_prefix_dropped quire_prefix_drop_salt(quire_prefix *tree, const void *salt,
+                                            uint32_t salt_bytes, uint64_t now_us);
+quire_prefix_dropped quire_prefix_drop_prefix(quire_prefix *tree, const quire_prefix_key *key,
+                                              const int32_t *tokens, uint32_t n_tokens,
+                                              uint64_t now_us);
+quire_prefix_dropped quire_prefix_drop_owner(quire_prefix *tree, uint64_t owner, uint64_t now_us);
+
+/* ---- observation ---- */
+
+typedef struct quire_prefix_stats {
+    uint64_t query_tokens_total;
+    uint64_t hit_tokens_total;
+    uint64_t lookups_total; /* acquires */
+    uint64_t hits_total;    /* acquires that used something */
+    uint64_t published_tokens_total;
+    uint64_t gone_nodes_total[QUIRE_PREFIX_GONE_COUNT];
+    uint64_t gone_tokens_total[QUIRE_PREFIX_GONE_COUNT];
+    uint64_t regret_tokens_total; /* asked for after they had been evicted */
+    uint64_t nodes;
+    uint64_t tokens;          /* in nodes */
+    uint64_t evictable_bytes; /* charge of pages that only the tree holds */
+    uint64_t roots;
+    uint64_t refs;
+} quire_prefix_stats;
+/* Thread: any (each figure is atomic, the snapshot as a whole is not). */
+void quire_prefix_stats_get(const quire_prefix *tree, quire_prefix_stats *out);
+
+typedef struct quire_prefix_node_info {
+    const quire_page_id *pages; /* [n_groups], QUIRE_PAGE_NULL = none */
+    const int32_t *tokens;      /* [n_tokens] of this node */
+    uint32_t n_tokens;
+    uint32_t first_token; /* position of tokens[0] */
+    uint32_t n_children;
+    uint32_t n_refs; /* that end here */
+    uint32_t hits;
+    uint64_t owner; /* 0 = nobody in particular, or several */
+    uint64_t created_us;
+    uint64_t used_us;
+    const void *salt; /* of the root */
+    uint32_t salt_bytes;
+} quire_prefix_node_info;
+
+/* Visit every node, parents before children, until visit returns non-zero; returns that value.
+ * visit must not change the tree. */
+int quire_prefix_visit(const quire_prefix *tree,
+                       int (*visit)(void *ctx, const quire_prefix_node_info *node), void *ctx);
+
+/* Bytes of a path: charge of the pages that hold `tokens` as far as they are cached; *own_bytes of
+ * those that belong to owner alone. Either may be NULL. */
+void quire_prefix_path_bytes(const quire_prefix *tree, const quire_prefix_key *key,
+                             const int32_t *tokens, uint32_t n_tokens, uint64_t owner,
+                             uint64_t *bytes, uint64_t *own_bytes);
+
+/* Check every invariant; aborts with a message when one is broken. */
+void quire_prefix_validate(const quire_prefix *tree);
+
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
+#ifdef __cplusplus
+}
+#endif
+#endif /* QUIRE_PREFIX_H */

@@ -1,0 +1,70 @@
+/* sampler.h - choosing a token, through libllama's sampler chain.
+ *
+ * Order: grammar, logit bias, penalties, then top-k, top-p, min-p, temperature, and a random choice
+ * by the seed. Temperature 0 takes the likeliest token (after grammar, bias and penalties).
+ *
+ * Thread: one at a time per sampler.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_SAMPLER_H
+#define QUIRE_MODEL_SAMPLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "model/model.h"
+#include "quire/error.h"
+
+typedef struct quire_sampler quire_sampler;
+
+#define QUIRE_LOGIT_BIAS_MAX    1024u
+#define QUIRE_GRAMMAR_BYTES_MAX (256u << 10)
+
+typedef struct quire_logit_bias {
+    int32_t token;
+    float bias;
+} quire_logit_bias;
+
+typedef struct quire_sampler_opts {
+    float temperature; /* <= 0: greedy */
+    int32_t top_k;     /* <= 0: off */
+    float top_p;       /* >= 1: off */
+    float min_p;       /* <= 0: off */
+    uint32_t seed;
+    float repeat_penalty;    /* 1 = off */
+    float frequency_penalty; /* 0 = off, as OpenAI means it */
+    float presence_penalty;
+    uint32_t penalty_tokens;      /* the last so many tokens count; default 64 */
+    const char *grammar;          /* GBNF, root rule "root"; NULL = none. Copied */
+    const quire_logit_bias *bias; /* copied */
+    uint32_t n_bias;
+    bool forbids_eog; /* never choose a token that ends the text */
+} quire_sampler_opts;
+
+#define QUIRE_SAMPLER_OPTS_INIT                                                                    \
+    {                                                                                              \
+        .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1.0f,  \
+        .penalty_tokens = 64                                                                       \
+    }
+
+/* Errors: QUIRE_INVAL (err says where the grammar is wrong, or which bias), QUIRE_LIMIT,
+ * QUIRE_NOMEM. */
+int quire_sampler_create(quire_sampler **out, const quire_model *model,
+                         const quire_sampler_opts *opts, quire_error *err);
+void quire_sampler_destroy(quire_sampler *sampler);
+
+/* Choose from n_vocab logits and remember the choice. Nothing of ours is allocated; libllama sorts
+ * in memory of its own when top_k is off or above 128. */
+int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits);
+void quire_sampler_reset(quire_sampler *sampler);
+
+/* Log-probability of a token among raw logits, and the n likeliest tokens, likeliest first.
+ * tops may be NULL when n is 0. Thread: any. */
+typedef struct quire_top_logit {
+    int32_t token;
+    float logprob;
+} quire_top_logit;
+float quire_logits_logprob(const float *logits, uint32_t n_vocab, int32_t token,
+                           quire_top_logit *tops, uint32_t n_tops);
+
+#endif /* QUIRE_MODEL_SAMPLER_H */

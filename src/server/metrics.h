@@ -1,0 +1,36 @@
+/* metrics.h - the table of metrics: their Prometheus text and docs/metrics.md come from it.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_SERVER_METRICS_H
+#define QUIRE_SERVER_METRICS_H
+
+#include <stdint.h>
+
+#include "base/text_buffer.h"
+#include "engine/stats.h"
+
+/* What the server adds to the engine's figures. */
+typedef struct quire_server_stats {
+    uint64_t http_requests_total[6]; /* by hundreds of the status: 1xx .. 5xx at 1..5 */
+    uint64_t client_gone_total;
+    uint32_t connections;
+} quire_server_stats;
+
+/* What cannot change while the server runs, for quire_cache_config_info. */
+typedef struct quire_metrics_config {
+    const char *model;
+    const char *kv; /* formats */
+    const char *version;
+    uint32_t page_tokens;
+    uint32_t n_ctx;
+    uint32_t n_running_max;
+} quire_metrics_config;
+
+/* Prometheus text format 0.0.4. Errors: QUIRE_NOMEM. */
+int quire_metrics_write(quire_text_buffer *out, const quire_engine_stats *engine,
+                        const quire_server_stats *server, const quire_metrics_config *config);
+
+/* docs/metrics.md. Errors: QUIRE_NOMEM. */
+int quire_metrics_document(quire_text_buffer *out);
+
+#endif /* QUIRE_SERVER_METRICS_H */

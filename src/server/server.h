@@ -1,0 +1,76 @@
+/* server.h - HTTP in front of one engine: OpenAI's API, administration, metrics, the dashboard.
+ *
+ * libmicrohttpd, one thread per connection (bounded by connections_max); replies that stream block
+ * their own thread only. Requests go to the engine; a client that has gone is noticed while waiting
+ * and its request cancelled.
+ *
+ * Life: start() listens at once and answers 503 to all but /health (503 too) and / until ready()
+ * gives it an engine; drain() refuses new requests (503) while streams go on; stop() ends.
+ *
+ * Tenants: an API key names its tenant. The salt of the prefix tree is the tenant and the request's
+ * cache_salt, both with their lengths, so that no two pairs make the same bytes. Without keys
+ * everybody is one tenant, and the server binds to loopback addresses only.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_SERVER_SERVER_H
+#define QUIRE_SERVER_SERVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "quire/error.h"
+
+typedef struct quire_server quire_server;
+
+#define QUIRE_SERVER_KEYS_MAX      1024u
+#define QUIRE_SERVER_KEY_BYTES_MAX 256u
+#define QUIRE_SERVER_CHOICES_MAX   16u /* n */
+
+typedef struct quire_server_key {
+    const char *key;
+    const char *tenant;
+    bool is_admin; /* may administer, and only that */
+} quire_server_key;
+
+typedef struct quire_server_opts {
+    const char *host;             /* numeric address or "localhost"; default 127.0.0.1 */
+    uint16_t port;                /* 0 = a free one: quire_server_port() */
+    const quire_server_key *keys; /* [n_keys], copied */
+    uint32_t n_keys;
+    size_t body_bytes_max;       /* default 8 MiB: 413 */
+    size_t header_bytes_max;     /* of a connection's memory pool; default 32 KiB: 431 */
+    uint32_t connections_max;    /* default 256 */
+    uint32_t idle_timeout_s;     /* of a connection; default 60 */
+    uint32_t request_time_max_s; /* a request that takes longer is cancelled: 408, or the stream
+                                    ends with an error; default 600, 0 = none */
+    const char *model_name;      /* as /v1/models says it */
+    const char *chat_template;   /* NULL = the model's */
+    bool truncates_turns;        /* default of the request field context_overflow */
+    quire_sampler_opts sampler;  /* defaults of requests */
+    void (*log)(void *ctx, const char *line); /* one line per request; NULL = none. Thread: any */
+    void *log_ctx;
+} quire_server_opts;
+
+#define QUIRE_SERVER_OPTS_INIT                                                                     \
+    {                                                                                              \
+        .host = "127.0.0.1", .port = 8080, .body_bytes_max = (size_t)8 << 20,                      \
+        .header_bytes_max = (size_t)32 << 10, .connections_max = 256, .idle_timeout_s = 60,        \
+        .request_time_max_s = 600, .sampler = QUIRE_SAMPLER_OPTS_INIT                              \
+    }
+
+/* Errors: QUIRE_INVAL (a host that is not loopback without keys, keys), QUIRE_IO (address in use:
+ * err says which), QUIRE_NOMEM. */
+int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_error *err);
+uint16_t quire_server_port(const quire_server *server);
+/* engine: borrowed until stop. */
+void quire_server_ready(quire_server *server, quire_engine *engine);
+/* New requests get 503; returns at once. */
+void quire_server_drain(quire_server *server);
+/* Whether any reply is still being made. */
+bool quire_server_is_idle(const quire_server *server);
+/* Cancel what still runs, close every connection. */
+void quire_server_stop(quire_server *server);
+
+#endif /* QUIRE_SERVER_SERVER_H */

@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/text_buffer.h"
+#include "base/bytes.h"
 #include "model/model.h"
 
 typedef struct quire_text_out quire_text_out;
@@ -26,10 +26,10 @@ void quire_text_out_destroy(quire_text_out *out);
  * become UTF-8 as U+FFFD). When a stop text is complete, *stop_index is its index (the one that
  * begins first, then the longest), the text before it is shown and nothing is held back any more;
  * else -1. Errors: QUIRE_NOMEM. */
-int quire_text_out_feed(quire_text_out *out, int32_t token, quire_text_buffer *shown,
+int quire_text_out_feed(quire_text_out *out, int32_t token, quire_bytes *shown,
                         int32_t *stop_index);
 
 /* The end came otherwise: append what is held back. Errors: QUIRE_NOMEM. */
-int quire_text_out_finish(quire_text_out *out, quire_text_buffer *shown);
+int quire_text_out_finish(quire_text_out *out, quire_bytes *shown);
 
 #endif /* QUIRE_ENGINE_TEXT_OUT_H */

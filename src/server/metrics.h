@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "base/text_buffer.h"
+#include "base/bytes.h"
 #include "engine/stats.h"
 
 /* What the server adds to the engine's figures. */
@@ -27,10 +27,10 @@ typedef struct quire_metrics_config {
 } quire_metrics_config;
 
 /* Prometheus text format 0.0.4. Errors: QUIRE_NOMEM. */
-int quire_metrics_write(quire_text_buffer *out, const quire_engine_stats *engine,
+int quire_metrics_write(quire_bytes *out, const quire_engine_stats *engine,
                         const quire_server_stats *server, const quire_metrics_config *config);
 
 /* docs/metrics.md. Errors: QUIRE_NOMEM. */
-int quire_metrics_document(quire_text_buffer *out);
+int quire_metrics_document(quire_bytes *out);
 
 #endif /* QUIRE_SERVER_METRICS_H */

@@ -1,5 +1,5 @@
 # All dependencies, each AUTO (use it if it is there), ON (fail without it) or OFF.
-set(QUIRE_MODEL AUTO CACHE STRING "Model runtime and the quire program: ggml, libllama, jansson, libcyaml")
+set(QUIRE_MODEL AUTO CACHE STRING "Model runtime and the quire program: ggml, libllama, jansson, libcyaml, libmicrohttpd")
 set(QUIRE_CMOCKA AUTO CACHE STRING "Unit tests: cmocka")
 set_property(CACHE QUIRE_MODEL QUIRE_CMOCKA PROPERTY STRINGS AUTO ON OFF)
 
@@ -33,6 +33,7 @@ if(NOT QUIRE_MODEL STREQUAL "OFF")
     if(PkgConfig_FOUND)
         pkg_check_modules(JANSSON QUIET IMPORTED_TARGET jansson)
         pkg_check_modules(CYAML QUIET IMPORTED_TARGET libcyaml)
+        pkg_check_modules(MICROHTTPD QUIET IMPORTED_TARGET libmicrohttpd)
     endif()
     if(NOT llama_FOUND)
         quire_dep_missing(QUIRE_MODEL "libllama was not found (set CMAKE_PREFIX_PATH)")
@@ -40,6 +41,8 @@ if(NOT QUIRE_MODEL STREQUAL "OFF")
         quire_dep_missing(QUIRE_MODEL "jansson was not found (package libjansson-dev)")
     elseif(NOT CYAML_FOUND)
         quire_dep_missing(QUIRE_MODEL "libcyaml was not found (package libcyaml-dev)")
+    elseif(NOT MICROHTTPD_FOUND)
+        quire_dep_missing(QUIRE_MODEL "libmicrohttpd was not found (package libmicrohttpd-dev)")
     elseif(ggml_VERSION VERSION_LESS QUIRE_GGML_MIN OR NOT ggml_VERSION VERSION_LESS QUIRE_GGML_BELOW)
         quire_dep_missing(QUIRE_MODEL
             "ggml ${ggml_VERSION} is outside the tested range ${QUIRE_GGML_MIN} <= v < ${QUIRE_GGML_BELOW}")

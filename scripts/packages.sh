@@ -5,7 +5,8 @@
 
 # Programs as command:package, libraries as pkg-config-name:package.
 NEED_PROGRAMS="gcc:gcc g++:g++ make:make cmake:cmake git:git pkg-config:pkg-config"
-NEED_LIBRARIES="cmocka:libcmocka-dev jansson:libjansson-dev libcyaml:libcyaml-dev"
+NEED_LIBRARIES="cmocka:libcmocka-dev jansson:libjansson-dev libcyaml:libcyaml-dev libmicrohttpd:libmicrohttpd-dev
+libxxhash:libxxhash-dev"
 
 # missing_packages: print the Debian packages that are not there, one line, empty when none is.
 missing_packages() {

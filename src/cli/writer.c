@@ -108,7 +108,7 @@ static int writer_init(quire_writer *writer, const quire_sampling_args *sampling
     if (sampling->ignores_eos) {
         QUIRE_TRY(list_eog(writer));
     }
-    QUIRE_TRY(quire_sampler_create(&writer->sampler, writer->session->model, &opts));
+    QUIRE_TRY(quire_sampler_create(&writer->sampler, writer->session->model, &opts, NULL));
     return quire_seq_open(quire_runtime_cache(writer->session->runtime), QUIRE_REGION_DYNAMIC,
                           &writer->seq);
 }

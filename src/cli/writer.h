@@ -13,6 +13,7 @@
 
 #include "cli/args.h"
 #include "cli/session.h"
+#include "model/sampler.h"
 
 typedef enum quire_stop {
     QUIRE_STOP_END,         /* the model ended the text */

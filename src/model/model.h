@@ -166,29 +166,4 @@ size_t quire_utf8_stream_feed(quire_utf8_stream *stream, const char *bytes, size
 /* Flush what is held as U+FFFD. */
 size_t quire_utf8_stream_flush(quire_utf8_stream *stream, char *out);
 
-/* ---- sampling, through libllama's chain ---- */
-
-typedef struct quire_sampler quire_sampler;
-
-typedef struct quire_sampler_opts {
-    float temperature; /* <= 0: greedy */
-    int32_t top_k;     /* <= 0: off */
-    float top_p;       /* >= 1: off */
-    float min_p;       /* <= 0: off */
-    uint32_t seed;
-} quire_sampler_opts;
-
-#define QUIRE_SAMPLER_OPTS_INIT                                                                    \
-    {                                                                                              \
-        .temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .seed = 0                \
-    }
-
-int quire_sampler_create(quire_sampler **out, const quire_model *model,
-                         const quire_sampler_opts *opts);
-void quire_sampler_destroy(quire_sampler *sampler);
-/* Choose from n_vocab logits and remember the choice. Nothing of ours is allocated; libllama sorts
- * in memory of its own when top_k is off or above 128. */
-int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits);
-void quire_sampler_reset(quire_sampler *sampler);
-
 #endif /* QUIRE_MODEL_MODEL_H */

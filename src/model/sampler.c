@@ -1,6 +1,8 @@
 /* sampler.c - choosing a token, through libllama's sampler chain.
  *
  * SPDX-License-Identifier: MIT */
+#include "model/sampler.h"
+
 #include "model/model_internal.h"
 
 #include <stdlib.h>
@@ -40,20 +42,20 @@ static struct llama_sampler *chain_create(const quire_sampler_opts *opts)
 }
 
 int quire_sampler_create(quire_sampler **out, const quire_model *model,
-                         const quire_sampler_opts *opts)
+                         const quire_sampler_opts *opts, quire_error *err)
 {
     quire_sampler *sampler = calloc(1, sizeof *sampler);
 
     *out = NULL;
     if (sampler == NULL) {
-        return QUIRE_NOMEM;
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a sampler");
     }
     sampler->n_vocab = model->desc.n_vocab;
     sampler->candidates = calloc(sampler->n_vocab, sizeof *sampler->candidates);
     sampler->chain = chain_create(opts);
     if (sampler->candidates == NULL || sampler->chain == NULL) {
         quire_sampler_destroy(sampler);
-        return QUIRE_NOMEM;
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a sampler");
     }
     *out = sampler;
     return QUIRE_OK;

@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "model/sampler.h"
 #include "model_fixture.h"
 #include "seed.h"
 
@@ -159,7 +160,7 @@ static void decode_does_not_allocate(quire_format format)
     arm(0);
     runtime = fixture_runtime(model, &opts);
     seq = fixture_seq(runtime);
-    assert_int_equal(quire_sampler_create(&sampler, model, &sampling), QUIRE_OK);
+    assert_int_equal(quire_sampler_create(&sampler, model, &sampling, NULL), QUIRE_OK);
     assert_true(n_calls > 10); /* the hook works */
     (void)fixture_step(runtime, seq, tokens, 50, QUIRE_LOGITS_LAST);
     (void)fixture_step(runtime, seq, tokens, 1, QUIRE_LOGITS_LAST);
@@ -359,7 +360,7 @@ static void test_small_calls_without_memory(void **state)
         int rc;
 
         arm(n);
-        rc = quire_sampler_create(&sampler, model, &sampling);
+        rc = quire_sampler_create(&sampler, model, &sampling, NULL);
         is_failing = disarm();
         assert_int_equal(rc, is_failing ? QUIRE_NOMEM : QUIRE_OK);
         assert_int_equal(sampler == NULL, is_failing);

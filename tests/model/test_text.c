@@ -10,6 +10,7 @@
 
 #include "model/backend.h"
 #include "model/model_internal.h"
+#include "model/sampler.h"
 #include "model_fixture.h"
 #include "seed.h"
 
@@ -425,12 +426,12 @@ static void test_sampler(void **state)
     assert_non_null(logits);
     opts.seed = 42;
     opts.top_k = 20;
-    assert_int_equal(quire_sampler_create(&a, model, &opts), QUIRE_OK);
-    assert_int_equal(quire_sampler_create(&b, model, &opts), QUIRE_OK);
+    assert_int_equal(quire_sampler_create(&a, model, &opts, NULL), QUIRE_OK);
+    assert_int_equal(quire_sampler_create(&b, model, &opts, NULL), QUIRE_OK);
     opts.top_k = 1;
-    assert_int_equal(quire_sampler_create(&top1, model, &opts), QUIRE_OK);
+    assert_int_equal(quire_sampler_create(&top1, model, &opts, NULL), QUIRE_OK);
     opts.temperature = 0.0f;
-    assert_int_equal(quire_sampler_create(&greedy, model, &opts), QUIRE_OK);
+    assert_int_equal(quire_sampler_create(&greedy, model, &opts, NULL), QUIRE_OK);
 
     logits_random(&rng, logits, n);
     for (int i = 0; i < 20; i++) {

@@ -1,0 +1,22 @@
+/* tenant.h - the bytes that keep tenants apart in the prefix tree.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_SERVER_TENANT_H
+#define QUIRE_SERVER_TENANT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define QUIRE_CACHE_SALT_MAX 120u /* bytes of the request field */
+#define QUIRE_TENANT_MAX     120u /* bytes of a tenant's name */
+
+typedef struct quire_tenant_salt {
+    unsigned char bytes[QUIRE_TENANT_MAX + QUIRE_CACHE_SALT_MAX + 2];
+    uint32_t n;
+} quire_tenant_salt;
+
+/* Tenant and cache_salt (either may be "") with their lengths before them, so that no two different
+ * pairs give the same bytes. Both are within their limits. */
+void quire_tenant_salt_make(quire_tenant_salt *out, const char *tenant, const char *cache_salt);
+
+#endif /* QUIRE_SERVER_TENANT_H */

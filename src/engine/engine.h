@@ -13,10 +13,10 @@
  * reaches them through queues: requests (bounded, quire_engine_submit()), and calls that the thread
  * makes between two steps (quire_engine_call()).
  *
- * A step's rows are one for each request in decode, then prefill up to chunk_tokens, shared out
- * among the requests that prefill, so that nobody waits behind a long prompt and decode never waits
- * longer than one chunk. With a cache hit, prefill begins behind it; the last prompt token is
- * always computed.
+ * A step's rows are one for each request in decode, then prefill up to chunk_tokens in all, shared
+ * out among the requests that prefill (schedule.h), so that nobody waits behind a long prompt and
+ * decode never waits longer than one chunk. With a cache hit, prefill begins behind it; the last
+ * prompt token is always computed.
  *
  * Nothing ends another's request: what does not fit waits (QUIRE_ADMIT_RESERVE) or is preempted
  * (QUIRE_ADMIT_GROW: the youngest request gives its pages up and is computed again later, mostly
@@ -57,18 +57,20 @@ typedef enum quire_admit {
 typedef struct quire_engine_opts {
     const quire_model *model; /* borrowed */
     quire_runtime *runtime;   /* borrowed; belongs to the engine's thread until destroy */
-    uint32_t n_running_max;   /* requests computed at once (max_batch_size); at most the runtime's
-                                 n_seqs_max; default 64 */
-    uint32_t queue_max;       /* requests waiting beyond those; default 256 */
-    uint32_t chunk_tokens;    /* prefill tokens of a step at most; default 256, at most n_batch */
+    uint32_t n_running_max;   /* requests computed at once (max_batch_size); the runtime's
+                                 n_seqs_max and n_batch cap it; 0 = default, 64 */
+    uint32_t queue_max;       /* requests accepted beyond those; 0 = default, 256 */
+    uint32_t chunk_tokens;    /* rows of a step that has prefill: see schedule.h; n_batch caps it;
+                                 0 = default, 256 */
     uint32_t tokens_max;      /* cap on max_tokens; 0 = the context */
     quire_admit admit;
-    bool no_prefix_cache;
+    bool no_prefix_cache;  /* find nothing, leave nothing behind */
     uint64_t cache_ttl_us; /* see quire_prefix_opts */
     uint64_t low_traffic_after_us;
     double low_traffic_hits_per_hour;
     quire_sessions_opts sessions;
-    uint32_t explain_max;            /* requests whose explanation is kept; default 1024 */
+    uint32_t explain_max;            /* requests whose explanation is kept; 0 = none, at most 2^20;
+                                        default 1024 */
     uint64_t (*clock_us)(void *ctx); /* for tests; NULL = the monotonic clock */
     void *clock_ctx;
 } quire_engine_opts;
@@ -81,7 +83,8 @@ typedef struct quire_engine_opts {
 
 /* Start the thread. Errors: QUIRE_INVAL, QUIRE_NOMEM. */
 int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire_error *err);
-/* Cancel what runs, end the thread. Requests not released yet stay valid, they are done. */
+/* Cancel what runs, end the thread. Requests not released yet stay valid, they are done. NULL is
+ * fine. No other call may be on its way. */
 void quire_engine_destroy(quire_engine *engine);
 
 /* Take no more requests (submit returns QUIRE_AGAIN); those accepted go on. */
@@ -109,7 +112,7 @@ typedef struct quire_request_params {
     bool shows_special;      /* text of control tokens too */
     const void *tenant;      /* salt of the prefix tree: API key's tenant and cache_salt; copied */
     uint32_t tenant_bytes;
-    quire_session_ref session; /* 0 = none; held by the request until it is done */
+    quire_session_ref session; /* 0 = none; the caller leaves it when the request is done */
     int32_t priority;          /* higher first among those that wait; default 0 */
     const char *id;            /* of the reply, copied; for explanations */
 } quire_request_params;
@@ -136,7 +139,8 @@ typedef enum quire_finish {
 const char *quire_finish_name(quire_finish finish); /* "stop", "length", "cancelled", "error" */
 
 /* One generated token and the text that can be shown since the last one: whole UTF-8, nothing that
- * may still become a stop text. What was held back comes with a later token or with the end. */
+ * may still become a stop text. What was held back comes with a later token or with the end. The
+ * token of the vocabulary that ended a generation is none of them. */
 typedef struct quire_request_token {
     int32_t token;
     const char *text; /* not terminated */
@@ -193,10 +197,11 @@ typedef struct quire_explanation {
     bool has_waited;            /* for another request that computed the same prefix */
 } quire_explanation;
 
-/* Valid once the request was admitted (any token or the result says so). Errors: QUIRE_AGAIN. */
+/* Valid once the request was admitted; costs once it has a token. Errors: QUIRE_AGAIN (not yet),
+ * QUIRE_NOTFOUND (it ended before it was admitted). */
 int quire_request_explain(const quire_request *request, quire_explanation *out);
-/* By the id it was submitted with, and for the tenant that did. Errors: QUIRE_NOTFOUND. tenant
- * NULL = whoever (admin). */
+/* Of a request that is done, by the id it was submitted with, and for the tenant that did. Errors:
+ * QUIRE_NOTFOUND. tenant NULL = whoever (admin). */
 int quire_engine_explain(quire_engine *engine, const char *request_id, const void *tenant,
                          uint32_t tenant_bytes, quire_explanation *out);
 /* The last n of them, newest first. Returns how many were written. */
@@ -205,7 +210,8 @@ uint32_t quire_engine_explain_last(quire_engine *engine, quire_explanation *out,
 /* ---- administration ---- */
 
 /* Have fn run on the engine's thread between two steps, and wait for it. fn may use the cache and
- * the tree, and must be quick. Errors: QUIRE_AGAIN (the engine has ended). */
+ * the tree, must be quick and must not call the engine. Errors: QUIRE_AGAIN (the engine has ended).
+ */
 typedef void (*quire_engine_fn)(void *ctx, quire_cache *cache, quire_prefix *tree);
 int quire_engine_call(quire_engine *engine, quire_engine_fn fn, void *ctx);
 

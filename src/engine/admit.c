@@ -1,0 +1,269 @@
+/* admit.c - from the queue to running: when there is room, and nobody computes the same prefix.
+ *
+ * Room is counted in bytes of the budget. What running requests will still take (up to the end of
+ * their prompts, or of all they may generate: quire_admit) is spoken for, though it is not taken
+ * yet: cached pages may use it meanwhile, and are evicted when it is claimed. A request that does
+ * not fit holds up those behind it, or large ones would never get their turn; one that waits for
+ * another's prefix does not.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/engine_internal.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+#define RETURN_PAGES 4u /* a preempted request comes back when it can go on for so long */
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- room ---- */
+
+uint64_t quire_engine_need_bytes(const quire_engine *engine, uint32_t n_tokens)
+{
+    quire_runtime_opts opts = *engine->runtime_opts;
+
+    if (n_tokens == 0) {
+        return 0;
+    }
+    opts.n_ctx = opts.is_contiguous ? opts.n_ctx : n_tokens;
+    return quire_runtime_kv_bytes(engine->desc, &opts);
+}
+
+/* Tokens that a request must have room for when it is admitted. */
+static uint32_t tokens_target(const quire_engine *engine, const quire_request *r)
+{
+    const uint32_t n_end = r->n_prompt + r->max_tokens;
+    uint32_t n_ahead = 1;
+
+    if (engine->opts.admit == QUIRE_ADMIT_RESERVE) {
+        return n_end;
+    }
+    if (r->result.n_preemptions > 0) {
+        n_ahead = RETURN_PAGES * engine->runtime_opts->page_tokens;
+    }
+    return min_u32(r->n_tokens + n_ahead, n_end);
+}
+
+/* Bytes that a request will take beyond the pages of its first n_have tokens, and one page for a
+ * tail that has to be copied. */
+static uint64_t bytes_ahead(const quire_engine *engine, const quire_request *r, uint32_t n_have)
+{
+    const uint64_t need = quire_engine_need_bytes(engine, tokens_target(engine, r));
+    const uint64_t have = quire_engine_need_bytes(engine, n_have);
+
+    return (need > have ? need - have : 0) + engine->page_bytes;
+}
+
+/* Whether what the running requests will take, the newest included, can be had. */
+static bool has_room(const quire_engine *engine)
+{
+    uint64_t spoken_for = 0;
+    uint64_t budget;
+    quire_cache_stats cache;
+    quire_prefix_stats tree;
+
+    for (uint32_t i = 0; i < engine->n_running; i++) {
+        spoken_for += bytes_ahead(engine, engine->running[i], engine->running[i]->n_computed);
+    }
+    quire_cache_stats_get(engine->cache, &cache);
+    quire_prefix_stats_get(engine->tree, &tree);
+    budget = cache.budget_bytes + tree.evictable_bytes;
+    return budget >= cache.charged_bytes && budget - cache.charged_bytes >= spoken_for;
+}
+
+/* ---- another computes the same prefix ---- */
+
+/* What a leader will publish of it: full pages only where hits end at pages. */
+static uint32_t common_tokens(const quire_engine *engine, const quire_request *r,
+                              const quire_request *leader)
+{
+    const uint32_t n_max = min_u32(r->n_tokens - 1, leader->n_tokens);
+    const uint32_t page_tokens = engine->runtime_opts->page_tokens;
+    uint32_t n = 0;
+
+    while (n < n_max && r->tokens[n] == leader->tokens[n]) {
+        n++;
+    }
+    return engine->is_page_exact ? n - n % page_tokens : n;
+}
+
+static bool is_leading(const quire_request *r)
+{
+    return r->state == QUIRE_REQUEST_PREFILL && r->ref != QUIRE_PREFIX_REF_NULL && !r->is_uncached;
+}
+
+static bool is_same_tenant(const quire_request *a, const quire_request *b)
+{
+    return a->tenant_bytes == b->tenant_bytes && memcmp(a->tenant, b->tenant, a->tenant_bytes) == 0;
+}
+
+static const quire_request *leader_find(const quire_engine *engine, uint64_t arrival)
+{
+    for (uint32_t i = 0; i < engine->n_running; i++) {
+        if (engine->running[i]->link.arrival == arrival) {
+            return engine->running[i];
+        }
+    }
+    return NULL;
+}
+
+/* Whether to wait for a running request that computes what this one could use. */
+static bool is_held(quire_engine *engine, quire_request *r)
+{
+    const quire_request *leader = r->held_by != 0 ? leader_find(engine, r->held_by) : NULL;
+    const quire_prefix_key key = quire_engine_key(engine, r->tenant, r->tenant_bytes);
+    quire_prefix_match match;
+
+    if (engine->opts.no_prefix_cache) {
+        return false;
+    }
+    if (leader != NULL && is_leading(leader) && leader->n_published < r->held_tokens) {
+        return true;
+    }
+    for (uint32_t i = 0; i < engine->n_running; i++) {
+        uint32_t n_common;
+
+        leader = engine->running[i];
+        if (!is_leading(leader) || !is_same_tenant(r, leader)) {
+            continue;
+        }
+        n_common = common_tokens(engine, r, leader);
+        if (n_common < engine->runtime_opts->page_tokens || n_common <= leader->n_published) {
+            continue;
+        }
+        quire_prefix_lookup(engine->tree, &key, r->tokens, r->n_tokens - 1, &match);
+        if (n_common >= match.n_tokens + engine->runtime_opts->page_tokens) {
+            engine->stats.prefix_waits_total += r->held_by == 0;
+            r->held_by = leader->link.arrival;
+            r->held_tokens = n_common;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- admission ---- */
+
+/* A sequence with as much of the prompt as is cached. Without a place in the tree the request runs
+ * all the same, uncached. */
+static int seq_begin(quire_engine *engine, quire_request *r, quire_prefix_match *match)
+{
+    const quire_prefix_key key = quire_engine_key(engine, r->tenant, r->tenant_bytes);
+    const quire_prefix_acquire_opts opts = {
+        .tokens_max = r->n_tokens - 1,
+        .owner = r->owner,
+        .now_us = quire_engine_now_us(engine),
+        .is_private = r->is_uncached || engine->opts.no_prefix_cache,
+        .is_miss = engine->opts.no_prefix_cache,
+    };
+
+    QUIRE_TRY(quire_seq_open(engine->cache, QUIRE_REGION_DYNAMIC, &r->seq));
+    if (quire_prefix_acquire(engine->tree, &key, r->seq, r->tokens, r->n_tokens, &opts, match,
+                             &r->ref) < 0) {
+        r->ref = QUIRE_PREFIX_REF_NULL;
+        *match = (quire_prefix_match){ .end = QUIRE_PREFIX_END_NEW, .cached_token = -1 };
+    }
+    r->n_computed = match->n_tokens;
+    r->n_published = match->n_tokens;
+    return QUIRE_OK;
+}
+
+/* Undo seq_begin(). */
+static void seq_end(quire_engine *engine, quire_request *r)
+{
+    if (r->ref != QUIRE_PREFIX_REF_NULL) {
+        (void)quire_prefix_release(engine->tree, r->ref, quire_engine_now_us(engine));
+    }
+    (void)quire_seq_close(engine->cache, r->seq);
+    r->ref = QUIRE_PREFIX_REF_NULL;
+    r->seq = QUIRE_SEQ_NULL;
+    r->n_computed = 0;
+    r->n_published = 0;
+}
+
+/* What the first admission is to the figures. */
+static void count_admission(quire_engine *engine, quire_request *r, const quire_prefix_match *match)
+{
+    quire_engine_stats *s = &engine->stats;
+    quire_explanation e;
+
+    r->admitted_us = quire_engine_now_us(engine);
+    r->result.n_cached_tokens = match->n_tokens;
+    s->prompt_tokens_total += r->n_prompt;
+    *(r->has_session ? &s->cached_tokens_session_total : &s->cached_tokens_prefix_total) +=
+        match->n_tokens;
+    quire_histogram_add(&s->queue, (double)(r->admitted_us - r->submitted_us) * 1e-6);
+    quire_explanation_begin(&e, r, match, r->admitted_us);
+    quire_request_explained(r, &e);
+}
+
+/* And a later one. */
+static void count_return(quire_engine *engine, quire_request *r, const quire_prefix_match *match)
+{
+    const uint32_t n_again = r->n_lost > match->n_tokens ? r->n_lost - match->n_tokens : 0;
+
+    r->result.n_recomputed_tokens += n_again;
+    engine->stats.recomputed_tokens_total += n_again;
+    r->n_lost = 0;
+}
+
+typedef enum admission {
+    ADMITTED,
+    NO_ROOM,
+    FAILED
+} admission;
+
+static admission admit_one(quire_engine *engine, quire_request *r)
+{
+    quire_prefix_match match;
+    int rc;
+
+    if (engine->n_running > 0 && r->blocked_at == engine->n_releases) {
+        return NO_ROOM;
+    }
+    rc = seq_begin(engine, r, &match);
+    if (rc < 0) {
+        if (engine->n_running > 0) { /* somebody else's end will help */
+            r->blocked_at = engine->n_releases;
+            return NO_ROOM;
+        }
+        quire_engine_end(
+            engine, r,
+            &(quire_ending){ .finish = QUIRE_FINISH_ERROR, .status = rc, .stop_index = -1 });
+        return FAILED;
+    }
+    /* Alone it may try: then there is nobody whose end could help. */
+    engine->running[engine->n_running++] = r;
+    if (engine->n_running > 1 && !has_room(engine)) {
+        engine->n_running--;
+        seq_end(engine, r);
+        r->blocked_at = engine->n_releases;
+        return NO_ROOM;
+    }
+    quire_queue_remove(&engine->queue, &r->link);
+    r->state = QUIRE_REQUEST_PREFILL;
+    if (r->admitted_us == 0) {
+        count_admission(engine, r, &match);
+    } else {
+        count_return(engine, r, &match);
+    }
+    return ADMITTED;
+}
+
+void quire_engine_admit(quire_engine *engine)
+{
+    quire_queue_link *link = engine->queue.first;
+
+    while (link != NULL && engine->n_running < engine->opts.n_running_max) {
+        quire_request *r = quire_request_of(link);
+
+        link = link->next;
+        if (!is_held(engine, r) && admit_one(engine, r) == NO_ROOM) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,208 @@
+/* batch.c - one step of everything that runs: slices, computation, tokens.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/engine_internal.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+
+#define US_PER_S        1e6
+#define MEAN_ROWS       2048.0 /* prefill rows over which the mean cost of one is taken */
+#define TOKENS_CAPACITY 64u
+
+/* ---- what goes into the step ---- */
+
+static uint32_t items_fill(quire_engine *engine)
+{
+    const quire_schedule_limits limits = {
+        .chunk_tokens = engine->opts.chunk_tokens,
+        .rows_max = engine->runtime_opts->n_batch,
+    };
+
+    for (uint32_t i = 0; i < engine->n_running; i++) {
+        quire_request *r = engine->running[i];
+
+        engine->items[i] = (quire_schedule_item){
+            .request = r,
+            .arrival = r->link.arrival,
+            .priority = r->link.priority,
+            .n_left = r->n_tokens - r->n_computed,
+            .is_decode = r->state == QUIRE_REQUEST_DECODE,
+        };
+    }
+    return quire_schedule_rows(engine->items, engine->n_running, &limits);
+}
+
+static uint32_t slices_fill(quire_engine *engine, uint32_t n_items)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < n_items; i++) {
+        const quire_schedule_item *item = &engine->items[i];
+        const quire_request *r = item->request;
+
+        if (item->n_rows > 0) {
+            engine->slices[n++] = (quire_slice){
+                .seq = r->seq,
+                .tokens = r->tokens + r->n_computed,
+                .n_tokens = item->n_rows,
+                .logits = item->n_rows == item->n_left ? QUIRE_LOGITS_LAST : QUIRE_LOGITS_NONE,
+            };
+        }
+    }
+    return n;
+}
+
+/* ---- what comes out of it ---- */
+
+void quire_engine_publish(quire_engine *engine, quire_request *r)
+{
+    if (r->ref == QUIRE_PREFIX_REF_NULL || r->is_uncached || engine->opts.no_prefix_cache ||
+        r->n_computed <= r->n_published) {
+        return;
+    }
+    /* What cannot be published for want of memory is not cached, which harms nobody. */
+    if (quire_prefix_publish(engine->tree, r->ref, r->tokens, r->n_computed,
+                             quire_engine_now_us(engine)) == QUIRE_OK) {
+        r->n_published = r->n_computed;
+    }
+}
+
+static void count_step(quire_engine *engine, uint32_t n_items, uint32_t n_rows, uint64_t step_us)
+{
+    quire_engine_stats *s = &engine->stats;
+    const double seconds = (double)step_us / US_PER_S;
+    uint32_t n_prefill = 0;
+
+    for (uint32_t i = 0; i < n_items; i++) {
+        n_prefill += engine->items[i].is_decode ? 0 : engine->items[i].n_rows;
+    }
+    s->steps_total++;
+    s->step_rows_total += n_rows;
+    s->step_seconds_total += seconds;
+    s->computed_prompt_tokens_total += n_prefill;
+    if (n_prefill * 2 >= n_rows) { /* else the cost is that of decode */
+        const double weight =
+            s->prefill_token_seconds > 0.0 && n_prefill < MEAN_ROWS ? n_prefill / MEAN_ROWS : 1.0;
+
+        s->prefill_token_seconds += (seconds / n_rows - s->prefill_token_seconds) * weight;
+    }
+}
+
+static void count_token(quire_engine *engine, quire_request *r)
+{
+    const uint64_t now_us = quire_engine_now_us(engine);
+
+    if (r->first_us == 0) {
+        r->first_us = now_us;
+        quire_histogram_add(&engine->stats.ttft, (double)(now_us - r->submitted_us) / US_PER_S);
+        quire_engine_explanation_update(engine, r);
+    } else {
+        quire_histogram_add(&engine->stats.inter_token, (double)(now_us - r->last_us) / US_PER_S);
+    }
+    r->last_us = now_us;
+}
+
+static int tokens_add(quire_request *r, int32_t token)
+{
+    if (r->n_tokens == r->tokens_capacity) {
+        const uint32_t capacity = r->tokens_capacity + r->tokens_capacity / 2 + TOKENS_CAPACITY;
+        int32_t *tokens = realloc(r->tokens, capacity * sizeof *tokens);
+
+        QUIRE_FAIL_IF(tokens == NULL, QUIRE_NOMEM);
+        r->tokens = tokens;
+        r->tokens_capacity = capacity;
+    }
+    r->tokens[r->n_tokens++] = token;
+    return QUIRE_OK;
+}
+
+/* Hand a generated token to the client. *stop_index as from text_out. */
+static int token_deliver(quire_engine *engine, quire_request *r, int32_t token, const float *logits,
+                         int32_t *stop_index)
+{
+    quire_request_token event = { .token = token };
+
+    quire_bytes_clear(&engine->shown);
+    QUIRE_TRY(tokens_add(r, token));
+    QUIRE_TRY(quire_text_out_feed(r->text, token, &engine->shown, stop_index));
+    event.text = engine->shown.data;
+    event.text_bytes = (uint32_t)engine->shown.n;
+    if (r->has_logprobs) {
+        event.logprob =
+            quire_logits_logprob(logits, engine->desc->n_vocab, token, engine->tops, r->n_tops);
+        event.tops = r->n_tops > 0 ? engine->tops : NULL;
+        event.n_tops = r->n_tops;
+    }
+    engine->stats.generated_tokens_total++;
+    return quire_request_push(r, &event);
+}
+
+static void token_choose(quire_engine *engine, quire_request *r, const float *logits)
+{
+    const int32_t token = quire_sampler_pick(r->sampler, logits);
+    quire_ending ending = { .stop_index = -1 };
+    int rc;
+
+    r->state = QUIRE_REQUEST_DECODE;
+    count_token(engine, r);
+    if (!r->ignores_eos && quire_model_is_eog(engine->model, token)) {
+        ending.finish = QUIRE_FINISH_STOP;
+    } else if ((rc = token_deliver(engine, r, token, logits, &ending.stop_index)) < 0) {
+        ending = (quire_ending){ .finish = QUIRE_FINISH_ERROR, .status = rc, .stop_index = -1 };
+    } else if (ending.stop_index >= 0) {
+        ending.finish = QUIRE_FINISH_STOP;
+    } else if (r->n_tokens >= r->n_prompt + r->max_tokens) {
+        ending.finish = QUIRE_FINISH_LENGTH;
+    }
+    if (ending.finish != QUIRE_FINISH_NONE) {
+        quire_engine_end(engine, r, &ending);
+    }
+}
+
+/* Take a slice's result in. Returns whether a row of logits was its. */
+static bool item_advance(quire_engine *engine, const quire_schedule_item *item, const float *logits)
+{
+    quire_request *r = item->request;
+    const bool has_logits = item->n_rows == item->n_left;
+
+    r->n_computed += item->n_rows;
+    if (!item->is_decode) {
+        r->n_prefilled += item->n_rows;
+    }
+    if (!item->is_decode || r->n_computed % engine->runtime_opts->page_tokens == 0) {
+        quire_engine_publish(engine, r);
+    }
+    if (has_logits) {
+        token_choose(engine, r, logits);
+    }
+    return has_logits;
+}
+
+void quire_engine_step(quire_engine *engine)
+{
+    const uint32_t n_items = engine->n_running;
+    const uint64_t begin_us = quire_engine_now_us(engine);
+    const float *logits = NULL;
+    uint32_t n_slices;
+    uint32_t n_rows;
+    int rc;
+
+    if (n_items == 0) {
+        return;
+    }
+    n_rows = items_fill(engine);
+    n_slices = slices_fill(engine, n_items);
+    rc = quire_runtime_step(engine->runtime, engine->slices, n_slices, &logits);
+    if (rc < 0) {
+        quire_engine_relieve(engine, rc);
+        return;
+    }
+    count_step(engine, n_items, n_rows, quire_engine_now_us(engine) - begin_us);
+    for (uint32_t i = 0; i < n_items; i++) {
+        if (engine->items[i].n_rows > 0 && item_advance(engine, &engine->items[i], logits)) {
+            logits += engine->desc->n_vocab;
+        }
+    }
+}

@@ -1,0 +1,385 @@
+/* engine.c - the engine's life and the loop of its thread.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/engine_internal.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "model/kv_formats.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define US_PER_S           1000000u
+#define NS_PER_S           1000000000L
+#define IDLE_FIRST_MS      100u  /* after the last request: nothing else to do, so tidy up */
+#define IDLE_MS            1000u /* expiry, while there is nothing to do */
+#define UPKEEP_US          1000000u
+#define EXPIRE_NODES_MAX   1024u
+#define COALESCE_MOVES_MAX 64u
+#define KEEP_EXTENT_BYTES  ((uint64_t)64 << 20) /* not returned to the OS when idle */
+#define REFS_MIN           4096u
+#define EXPLAIN_MAX        (1u << 20)
+
+uint64_t quire_engine_now_us(const quire_engine *engine)
+{
+    return engine->opts.clock_us != NULL ? engine->opts.clock_us(engine->opts.clock_ctx)
+                                         : quire_clock_ns() / 1000u;
+}
+
+/* ---- the thread ---- */
+
+static void idle_deadline(uint32_t ms, struct timespec *t)
+{
+    (void)clock_gettime(CLOCK_MONOTONIC, t);
+    t->tv_sec += (time_t)(ms / 1000);
+    t->tv_nsec += (long)(ms % 1000) * 1000000L;
+    if (t->tv_nsec >= NS_PER_S) {
+        t->tv_sec++;
+        t->tv_nsec -= NS_PER_S;
+    }
+}
+
+static bool has_work(const quire_engine *engine)
+{
+    return engine->n_running > 0 || engine->queue.n > 0 || engine->inbox.n > 0 ||
+           engine->tasks != NULL || engine->has_cancels || engine->is_stopping;
+}
+
+/* Tidy up while nothing runs. Returns whether there may be more to do. */
+static bool tidy(quire_engine *engine)
+{
+    if (quire_cache_coalesce(engine->cache, COALESCE_MOVES_MAX) == COALESCE_MOVES_MAX) {
+        return true;
+    }
+    (void)quire_cache_trim(engine->cache, KEEP_EXTENT_BYTES);
+    return false;
+}
+
+/* Sleep until there is something to do, tidying up meanwhile, and fetch what came in. Returns false
+ * when it is time to end. */
+static bool take_work(quire_engine *engine)
+{
+    uint32_t idle_ms = IDLE_FIRST_MS;
+    bool is_going_on;
+
+    (void)pthread_mutex_lock(&engine->lock);
+    while (!has_work(engine)) {
+        struct timespec deadline;
+
+        idle_deadline(idle_ms, &deadline);
+        if (pthread_cond_timedwait(&engine->wake, &engine->lock, &deadline) == ETIMEDOUT) {
+            (void)pthread_mutex_unlock(&engine->lock);
+            idle_ms = tidy(engine) ? 1 : IDLE_MS;
+            quire_engine_upkeep(engine);
+            quire_engine_stats_publish(engine);
+            (void)pthread_mutex_lock(&engine->lock);
+        }
+    }
+    while (engine->inbox.first != NULL) {
+        quire_queue_link *link = engine->inbox.first;
+
+        quire_queue_remove(&engine->inbox, link);
+        quire_queue_insert(&engine->queue, link);
+    }
+    is_going_on = !engine->is_stopping;
+    (void)pthread_mutex_unlock(&engine->lock);
+    return is_going_on;
+}
+
+void quire_engine_upkeep(quire_engine *engine)
+{
+    const uint64_t now_us = quire_engine_now_us(engine);
+    uint64_t owner;
+
+    if (now_us - engine->upkeep_us < UPKEEP_US) {
+        return;
+    }
+    engine->upkeep_us = now_us;
+    if (quire_prefix_expire(engine->tree, now_us, EXPIRE_NODES_MAX) > 0) {
+        engine->n_releases++;
+    }
+    while ((owner = quire_sessions_expire(engine->sessions, now_us)) != 0) {
+        (void)quire_prefix_drop_owner(engine->tree, owner, now_us);
+        engine->n_releases++;
+    }
+}
+
+static void end_all(quire_engine *engine)
+{
+    const quire_ending ending = { .finish = QUIRE_FINISH_CANCEL, .stop_index = -1 };
+
+    while (engine->n_running > 0) {
+        quire_engine_end(engine, engine->running[engine->n_running - 1], &ending);
+    }
+    while (engine->queue.first != NULL) {
+        quire_engine_end(engine, quire_request_of(engine->queue.first), &ending);
+    }
+    quire_engine_tasks_run(engine, true);
+}
+
+static void *thread_main(void *arg)
+{
+    quire_engine *engine = arg;
+
+    while (take_work(engine)) {
+        quire_engine_upkeep(engine);
+        quire_engine_cancels_apply(engine);
+        quire_engine_tasks_run(engine, false);
+        quire_engine_admit(engine);
+        quire_engine_step(engine);
+        quire_engine_stats_publish(engine);
+    }
+    end_all(engine);
+    return NULL;
+}
+
+/* ---- create ---- */
+
+/* What makes KV bytes valid, hashed twice from different beginnings. */
+static void identity_make(quire_engine *engine)
+{
+    static const char *const begins[2] = { "quire kv 1", "quire kv identity 1" };
+    const quire_runtime_opts *o = engine->runtime_opts;
+    const quire_rope *rope = &engine->desc->rope;
+    const uint32_t words[] = { o->kv_recent,           o->kv_sinks,    o->page_tokens,
+                               rope->n_dims,           rope->ctx_orig, (uint32_t)rope->type,
+                               (uint32_t)rope->scaling };
+    const float factors[] = { rope->freq_base,   rope->freq_scale, rope->ext_factor,
+                              rope->attn_factor, rope->beta_fast,  rope->beta_slow };
+
+    for (int i = 0; i < 2; i++) {
+        uint64_t hash = quire_hash_add(QUIRE_HASH_INIT, begins[i], strlen(begins[i]));
+
+        hash = quire_hash_add(hash, &engine->desc->fingerprint, sizeof engine->desc->fingerprint);
+        hash = quire_hash_add(hash, words, sizeof words);
+        hash = quire_hash_add(hash, factors, sizeof factors);
+        for (uint32_t s = 0; s < engine->desc->n_stored; s++) {
+            const uint32_t pair[2] = { (uint32_t)o->kv_pairs[s].k, (uint32_t)o->kv_pairs[s].v };
+
+            hash = quire_hash_add(hash, pair, sizeof pair);
+        }
+        engine->identity[i] = hash;
+    }
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static int opts_resolve(quire_engine *engine, quire_error *err)
+{
+    const quire_engine_opts initial = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts *runtime = engine->runtime_opts;
+    quire_engine_opts *o = &engine->opts;
+
+    o->n_running_max = o->n_running_max != 0 ? o->n_running_max : initial.n_running_max;
+    o->queue_max = o->queue_max != 0 ? o->queue_max : initial.queue_max;
+    o->chunk_tokens = o->chunk_tokens != 0 ? o->chunk_tokens : initial.chunk_tokens;
+    if (o->queue_max > QUIRE_ENGINE_QUEUE_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "queue of %u requests: at most %u are possible",
+                               o->queue_max, QUIRE_ENGINE_QUEUE_MAX);
+    }
+    if (o->explain_max > EXPLAIN_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "%u explanations: at most %u are possible",
+                               o->explain_max, EXPLAIN_MAX);
+    }
+    o->n_running_max = min_u32(o->n_running_max, min_u32(runtime->n_seqs_max, runtime->n_batch));
+    o->chunk_tokens = min_u32(o->chunk_tokens, runtime->n_batch);
+    return QUIRE_OK;
+}
+
+static int tree_create(quire_engine *engine, quire_error *err)
+{
+    quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
+    int rc;
+
+    opts.cache = engine->cache;
+    opts.is_page_exact = engine->is_page_exact;
+    opts.refs_max = engine->opts.n_running_max > REFS_MIN ? engine->opts.n_running_max : REFS_MIN;
+    opts.ttl_us = engine->opts.cache_ttl_us;
+    opts.low_traffic_after_us = engine->opts.low_traffic_after_us;
+    opts.low_traffic_hits_per_hour = engine->opts.low_traffic_hits_per_hour;
+    rc = quire_prefix_create(&engine->tree, &opts);
+    return rc < 0 ? quire_error_set(err, rc, "cannot create the prefix cache: %s",
+                                    quire_status_text(rc))
+                  : QUIRE_OK;
+}
+
+static int parts_create(quire_engine *engine, quire_error *err)
+{
+    const uint32_t n = engine->opts.n_running_max;
+    int rc;
+
+    engine->running = calloc(n, sizeof(quire_request *));
+    engine->items = calloc(n, sizeof *engine->items);
+    engine->slices = calloc(n, sizeof *engine->slices);
+    if (engine->opts.explain_max > 0) {
+        engine->explained = calloc(engine->opts.explain_max, sizeof *engine->explained);
+    }
+    if (engine->running == NULL || engine->items == NULL || engine->slices == NULL ||
+        (engine->opts.explain_max > 0 && engine->explained == NULL)) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
+    }
+    rc = quire_sessions_create(&engine->sessions, engine->model, &engine->opts.sessions);
+    if (rc < 0) {
+        return quire_error_set(err, rc, "cannot create the table of sessions: %s",
+                               quire_status_text(rc));
+    }
+    return tree_create(engine, err);
+}
+
+static void parts_destroy(quire_engine *engine)
+{
+    quire_prefix_destroy(engine->tree);
+    quire_sessions_destroy(engine->sessions);
+    quire_bytes_fini(&engine->shown);
+    free(engine->explained);
+    free(engine->slices);
+    free(engine->items);
+    free(engine->running);
+}
+
+/* The lock and its conditions; all or nothing. */
+static int locks_init(quire_engine *engine)
+{
+    pthread_condattr_t attr;
+    bool has_wake = false;
+    int rc = QUIRE_NOMEM;
+
+    QUIRE_FAIL_IF(pthread_condattr_init(&attr) != 0, QUIRE_NOMEM);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    if (pthread_cond_init(&engine->wake, &attr) != 0) {
+        goto out;
+    }
+    has_wake = true;
+    if (pthread_cond_init(&engine->task_done, NULL) != 0) {
+        goto out;
+    }
+    if (pthread_mutex_init(&engine->lock, NULL) != 0) {
+        (void)pthread_cond_destroy(&engine->task_done);
+        goto out;
+    }
+    rc = QUIRE_OK;
+out:
+    if (rc < 0 && has_wake) {
+        (void)pthread_cond_destroy(&engine->wake);
+    }
+    (void)pthread_condattr_destroy(&attr);
+    return rc;
+}
+
+static void locks_fini(quire_engine *engine)
+{
+    (void)pthread_mutex_destroy(&engine->lock);
+    (void)pthread_cond_destroy(&engine->task_done);
+    (void)pthread_cond_destroy(&engine->wake);
+}
+
+static void figures_init(quire_engine *engine)
+{
+    const quire_runtime_opts *o = engine->runtime_opts;
+    quire_attn_layer layer;
+
+    engine->page_bytes = quire_kv_layout(engine->desc, o->kv_pairs, o->page_tokens, 0, &layer).main;
+    engine->is_page_exact = quire_kv_is_sealed(engine->desc, o->kv_pairs);
+    engine->created_us = quire_engine_now_us(engine);
+    engine->upkeep_us = engine->created_us;
+    engine->n_releases = 1; /* requests begin with 0: not blocked */
+    identity_make(engine);
+    quire_engine_stats_init(&engine->stats);
+    engine->shared_stats = engine->stats;
+}
+
+int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire_error *err)
+{
+    quire_engine *engine = calloc(1, sizeof *engine);
+    int rc;
+
+    *out = NULL;
+    if (engine == NULL || locks_init(engine) < 0) {
+        free(engine);
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
+    }
+    engine->opts = *opts;
+    engine->model = opts->model;
+    engine->desc = quire_model_desc_get(opts->model);
+    engine->runtime = opts->runtime;
+    engine->runtime_opts = quire_runtime_opts_get(opts->runtime);
+    engine->cache = quire_runtime_cache(opts->runtime);
+    if ((rc = opts_resolve(engine, err)) < 0) {
+        goto out;
+    }
+    figures_init(engine);
+    if ((rc = parts_create(engine, err)) < 0) {
+        goto out;
+    }
+    if (pthread_create(&engine->thread, NULL, thread_main, engine) != 0) {
+        rc = quire_error_set(err, QUIRE_NOMEM, "cannot start the engine's thread");
+        goto out;
+    }
+    *out = engine;
+    return QUIRE_OK;
+out:
+    parts_destroy(engine);
+    locks_fini(engine);
+    free(engine);
+    return rc;
+}
+
+void quire_engine_destroy(quire_engine *engine)
+{
+    if (engine == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&engine->lock);
+    engine->is_draining = true;
+    engine->is_stopping = true;
+    (void)pthread_cond_signal(&engine->wake);
+    (void)pthread_mutex_unlock(&engine->lock);
+    (void)pthread_join(engine->thread, NULL);
+    parts_destroy(engine);
+    locks_fini(engine);
+    free(engine);
+}
+
+/* ---- small questions ---- */
+
+void quire_engine_drain(quire_engine *engine)
+{
+    (void)pthread_mutex_lock(&engine->lock);
+    engine->is_draining = true;
+    (void)pthread_mutex_unlock(&engine->lock);
+}
+
+bool quire_engine_is_idle(const quire_engine *engine)
+{
+    return atomic_load(&engine->n_unfinished) == 0;
+}
+
+const quire_model *quire_engine_model(const quire_engine *engine)
+{
+    return engine->model;
+}
+
+uint32_t quire_engine_n_ctx(const quire_engine *engine)
+{
+    return engine->runtime_opts->n_ctx;
+}
+
+quire_sessions *quire_engine_sessions(quire_engine *engine)
+{
+    return engine->sessions;
+}
+
+void quire_engine_wake_cancels(quire_engine *engine)
+{
+    (void)pthread_mutex_lock(&engine->lock);
+    engine->has_cancels = true;
+    (void)pthread_cond_signal(&engine->wake);
+    (void)pthread_mutex_unlock(&engine->lock);
+}

@@ -1,0 +1,109 @@
+/* engine_call.c - work for the engine's thread from others, and what is built on it: invalidation.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/engine_internal.h"
+
+#include "base/check.h"
+
+int quire_engine_call(quire_engine *engine, quire_engine_fn fn, void *ctx)
+{
+    quire_engine_task task = { .fn = fn, .ctx = ctx, .status = QUIRE_AGAIN };
+    quire_engine_task **last = &engine->tasks;
+
+    (void)pthread_mutex_lock(&engine->lock);
+    if (!engine->has_ended) {
+        while (*last != NULL) {
+            last = &(*last)->next;
+        }
+        *last = &task;
+        (void)pthread_cond_signal(&engine->wake);
+        while (!task.is_done) {
+            (void)pthread_cond_wait(&engine->task_done, &engine->lock);
+        }
+    }
+    (void)pthread_mutex_unlock(&engine->lock);
+    return task.status;
+}
+
+void quire_engine_tasks_run(quire_engine *engine, bool is_ending)
+{
+    bool has_run = false;
+
+    (void)pthread_mutex_lock(&engine->lock);
+    engine->has_ended = is_ending;
+    while (engine->tasks != NULL) {
+        quire_engine_task *task = engine->tasks;
+
+        engine->tasks = task->next;
+        if (!is_ending) {
+            (void)pthread_mutex_unlock(&engine->lock);
+            task->fn(task->ctx, engine->cache, engine->tree);
+            has_run = true;
+            (void)pthread_mutex_lock(&engine->lock);
+            task->status = QUIRE_OK;
+        }
+        task->is_done = true;
+        (void)pthread_cond_broadcast(&engine->task_done);
+    }
+    (void)pthread_mutex_unlock(&engine->lock);
+    if (has_run) {
+        engine->n_releases++;
+    }
+}
+
+quire_prefix_key quire_engine_key(const quire_engine *engine, const void *tenant,
+                                  uint32_t tenant_bytes)
+{
+    return (quire_prefix_key){
+        .identity = { engine->identity[0], engine->identity[1] },
+        .salt = tenant,
+        .salt_bytes = tenant_bytes,
+    };
+}
+
+typedef struct invalidation {
+    const quire_engine *engine;
+    const quire_invalidate *what;
+    uint64_t owner;
+    quire_prefix_dropped dropped;
+} invalidation;
+
+static void invalidate(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    invalidation *inv = ctx;
+    const quire_invalidate *what = inv->what;
+    const quire_prefix_key key = quire_engine_key(inv->engine, what->tenant, what->tenant_bytes);
+    const uint64_t now_us = quire_engine_now_us(inv->engine);
+
+    (void)cache;
+    switch (what->what) {
+    case QUIRE_INVALIDATE_ALL:
+        inv->dropped = quire_prefix_drop_all(tree, now_us);
+        break;
+    case QUIRE_INVALIDATE_TENANT:
+        inv->dropped = quire_prefix_drop_salt(tree, what->tenant, what->tenant_bytes, now_us);
+        break;
+    case QUIRE_INVALIDATE_PREFIX:
+        inv->dropped = quire_prefix_drop_prefix(tree, &key, what->tokens, what->n_tokens, now_us);
+        break;
+    case QUIRE_INVALIDATE_SESSION:
+        inv->dropped = quire_prefix_drop_owner(tree, inv->owner, now_us);
+        break;
+    }
+}
+
+int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,
+                            quire_prefix_dropped *dropped)
+{
+    invalidation inv = { .engine = engine, .what = what };
+    int rc;
+
+    *dropped = (quire_prefix_dropped){ 0 };
+    if (what->what == QUIRE_INVALIDATE_SESSION) {
+        QUIRE_TRY(quire_sessions_close(engine->sessions, what->tenant, what->tenant_bytes,
+                                       what->session_id, &inv.owner));
+    }
+    rc = quire_engine_call(engine, invalidate, &inv);
+    *dropped = inv.dropped;
+    return rc;
+}

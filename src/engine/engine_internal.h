@@ -1,0 +1,234 @@
+/* engine_internal.h - what an engine and a request consist of; for src/engine only.
+ *
+ *   clients' threads                      the engine's thread
+ *     submit --> inbox --------------------> queue --> running[] --> done
+ *     wait   <-- events, result <----------- (the request's lock)
+ *     call   --> calls --------------------> run between two steps
+ *     stats  <-- shared_stats <------------- (the engine's lock)
+ *
+ * Locks: a request's before the engine's, where both are held (cancel). The engine's thread never
+ * holds both. Nobody holds either while it computes, samples or waits for memory of the cache.
+ *
+ * A request is shared by the client and the engine, each of which lets go once; its `engine` is
+ * valid until is_done, which is why cancel wakes the engine while it holds the request's lock.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_ENGINE_INTERNAL_H
+#define QUIRE_ENGINE_ENGINE_INTERNAL_H
+
+#include "engine/engine.h"
+
+#include "base/bytes.h"
+#include "engine/queue.h"
+#include "engine/schedule.h"
+#include "engine/text_out.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef enum quire_request_state {
+    QUIRE_REQUEST_WAITING,
+    QUIRE_REQUEST_PREFILL,
+    QUIRE_REQUEST_DECODE,
+    QUIRE_REQUEST_DONE
+} quire_request_state;
+
+/* Texts and alternatives of tokens: blocks that never move. */
+typedef struct quire_request_block {
+    struct quire_request_block *next;
+    size_t used;
+    size_t capacity;
+    max_align_t data[];
+} quire_request_block;
+
+struct quire_request {
+    quire_queue_link link; /* first: a link is its request. Holds arrival and priority */
+
+    /* Constant after submit. */
+    quire_engine *engine;
+    uint32_t n_prompt;
+    uint32_t max_tokens; /* resolved: at least 1, within the context */
+    uint32_t n_tops;
+    bool has_logprobs;
+    bool ignores_eos;
+    bool is_uncached;
+    bool has_session;
+    uint64_t owner;
+    uint32_t tenant_bytes;
+    unsigned char tenant[QUIRE_PREFIX_SALT_MAX];
+    char id[QUIRE_REQUEST_ID_MAX];
+    uint64_t submitted_us;
+
+    /* The engine's thread. */
+    quire_request_state state;
+    quire_sampler *sampler;
+    quire_text_out *text;
+    int32_t *tokens; /* [tokens_capacity] prompt, then what was generated */
+    uint32_t n_tokens;
+    uint32_t tokens_capacity;
+    quire_seq_id seq; /* QUIRE_SEQ_NULL: holds no pages */
+    quire_prefix_ref ref;
+    uint32_t n_computed;   /* tokens in the sequence */
+    uint32_t n_published;  /* tokens others can find, hits included */
+    uint32_t n_prefilled;  /* rows of prefill, recomputation included */
+    uint32_t n_lost;       /* computed once and let go by preemption */
+    uint64_t held_by;      /* arrival of the request that computes the same prefix; 0 = nobody */
+    uint32_t held_tokens;  /* until it has published so many */
+    uint64_t blocked_at;   /* engine->n_releases when pages did not suffice */
+    uint32_t stuck_tokens; /* n_tokens when it could not grow though alone */
+    uint64_t admitted_us;
+    uint64_t first_us;
+    uint64_t last_us;
+
+    /* Anyone. */
+    atomic_bool is_cancelled;
+    atomic_uint n_holders;
+
+    /* Under lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_done;
+    bool has_explanation;
+    quire_request_token *events; /* [n_events] */
+    uint32_t n_events;
+    uint32_t events_capacity;
+    quire_request_block *blocks; /* newest first; texts of events and the tail */
+    quire_request_result result;
+    quire_explanation explanation;
+};
+
+typedef struct quire_engine_task {
+    struct quire_engine_task *next;
+    quire_engine_fn fn;
+    void *ctx;
+    int status; /* QUIRE_OK once it ran */
+    bool is_done;
+} quire_engine_task;
+
+typedef struct quire_explained {
+    quire_explanation explanation;
+    uint32_t tenant_bytes;
+    unsigned char tenant[QUIRE_PREFIX_SALT_MAX];
+} quire_explained;
+
+struct quire_engine {
+    /* Constant after create. */
+    quire_engine_opts opts;
+    const quire_model *model;
+    const quire_model_desc *desc;
+    const quire_runtime_opts *runtime_opts;
+    quire_runtime *runtime;
+    quire_cache *cache;
+    quire_sessions *sessions;
+    uint64_t identity[2];
+    uint64_t created_us;
+    uint64_t page_bytes; /* charge of a page of all tokens */
+    bool is_page_exact;  /* hits end at full pages */
+    pthread_t thread;
+
+    /* The engine's thread. */
+    quire_prefix *tree;
+    quire_queue queue;
+    quire_request **running; /* [n_running_max], by admission */
+    uint32_t n_running;
+    quire_schedule_item *items; /* [n_running_max] */
+    quire_slice *slices;        /* [n_running_max] */
+    quire_bytes shown;          /* text of the token at hand */
+    quire_top_logit tops[QUIRE_LOGPROBS_MAX];
+    uint64_t n_releases; /* times that pages may have become free */
+    uint64_t upkeep_us;  /* when upkeep was last done */
+    quire_engine_stats stats;
+
+    atomic_uint n_unfinished; /* accepted and not done */
+
+    /* Under lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t wake;      /* the engine's thread: there is something to do */
+    pthread_cond_t task_done; /* callers */
+    quire_queue inbox;
+    quire_engine_task *tasks; /* oldest first */
+    bool is_draining;
+    bool is_stopping;
+    bool has_ended;
+    bool has_cancels;
+    uint64_t n_arrivals; /* requests accepted; arrival numbers begin with 1 */
+    uint64_t n_queue_full;
+    uint64_t n_invalid;
+    quire_engine_stats shared_stats;
+    quire_explained *explained; /* [explain_max], a ring */
+    uint32_t explained_next;
+    uint32_t n_explained;
+};
+
+static inline quire_request *quire_request_of(quire_queue_link *link)
+{
+    return (quire_request *)(void *)link;
+}
+
+uint64_t quire_engine_now_us(const quire_engine *engine);
+
+/* Expire what is due, once a second at most. Thread: the engine's. */
+void quire_engine_upkeep(quire_engine *engine);
+
+/* Have the engine's thread look for cancelled requests; the caller holds no lock of the engine. */
+void quire_engine_wake_cancels(quire_engine *engine);
+
+/* Run what calls brought, or end them with QUIRE_AGAIN. Thread: the engine's. */
+void quire_engine_tasks_run(quire_engine *engine, bool is_ending);
+
+/* ---- request_events.c, the engine's side of a request. Thread: the engine's ---- */
+
+/* A token with the text in engine->shown. Errors: QUIRE_NOMEM; nothing was added then. */
+int quire_request_push(quire_request *request, const quire_request_token *token);
+/* The end: result filled in but for counts and times, which come from the request. Wakes waiters
+ * and lets go of the engine's share. */
+void quire_request_finish(quire_request *request, const quire_request_result *result);
+void quire_request_explained(quire_request *request, const quire_explanation *explanation);
+void quire_request_unref(quire_request *request);
+
+/* ---- admit.c: from the queue to running. Thread: the engine's ---- */
+
+void quire_engine_admit(quire_engine *engine);
+/* Charge of all pages that n_tokens tokens of one request take at most. Thread: any. */
+uint64_t quire_engine_need_bytes(const quire_engine *engine, uint32_t n_tokens);
+
+/* ---- leave.c: from running to the queue or the end. Thread: the engine's ---- */
+
+/* Publish what is computed, let go of pages, leave the running ones. */
+void quire_engine_let_go(quire_engine *engine, quire_request *request);
+typedef struct quire_ending {
+    quire_finish finish;
+    int status;          /* ERROR */
+    int32_t stop_index;  /* -1 */
+    const char *message; /* ERROR; NULL: the status's text */
+} quire_ending;
+void quire_engine_end(quire_engine *engine, quire_request *request, const quire_ending *ending);
+/* End what was cancelled. */
+void quire_engine_cancels_apply(quire_engine *engine);
+/* A step could not be computed: preempt or end somebody, so that the next one is smaller. */
+void quire_engine_relieve(quire_engine *engine, int status);
+
+/* ---- batch.c. Thread: the engine's ---- */
+
+/* One step of those that run, if there are any. */
+void quire_engine_step(quire_engine *engine);
+/* Tell the tree what was computed since the last time. */
+void quire_engine_publish(quire_engine *engine, quire_request *request);
+
+/* ---- explain.c ---- */
+
+/* From a match at admission; times come at the end. */
+void quire_explanation_begin(quire_explanation *explanation, const quire_request *request,
+                             const quire_prefix_match *match, uint64_t now_us);
+/* Costs, as far as they are known. Thread: the engine's. */
+void quire_engine_explanation_update(quire_engine *engine, quire_request *request);
+/* Keep it for quire_engine_explain(). Thread: the engine's. */
+void quire_engine_explanation_keep(quire_engine *engine, quire_request *request);
+
+/* ---- engine_stats.c ---- */
+
+void quire_engine_stats_init(quire_engine_stats *stats);
+/* Make the thread's figures visible. Thread: the engine's. */
+void quire_engine_stats_publish(quire_engine *engine);
+
+#endif /* QUIRE_ENGINE_ENGINE_INTERNAL_H */

@@ -1,0 +1,59 @@
+/* engine_stats.c - figures: the engine's thread counts in a struct of its own and shows copies.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/engine_internal.h"
+
+#define COUNT(a) ((uint32_t)(sizeof(a) / sizeof(a)[0]))
+
+/* Seconds. Those of vLLM's metrics in outline: clients of one are often clients of the other. */
+static const double ttft_bounds[] = { 0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25, 0.5,
+                                      0.75,  1.0,   2.5,  5.0,  7.5,  10.0, 20.0, 40.0, 80.0 };
+static const double token_bounds[] = { 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,
+                                       0.15,  0.2,    0.3,   0.4,  0.5,   0.75, 1.0,   2.5 };
+static const double request_bounds[] = { 0.001, 0.01, 0.05, 0.1,   0.3,   0.5,  0.8,  1.0,
+                                         1.5,   2.0,  2.5,  5.0,   10.0,  15.0, 20.0, 30.0,
+                                         40.0,  50.0, 60.0, 120.0, 240.0, 480.0 };
+
+void quire_engine_stats_init(quire_engine_stats *stats)
+{
+    *stats = (quire_engine_stats){ 0 };
+    quire_histogram_init(&stats->ttft, ttft_bounds, COUNT(ttft_bounds));
+    quire_histogram_init(&stats->inter_token, token_bounds, COUNT(token_bounds));
+    quire_histogram_init(&stats->queue, request_bounds, COUNT(request_bounds));
+    quire_histogram_init(&stats->e2e, request_bounds, COUNT(request_bounds));
+}
+
+void quire_engine_stats_publish(quire_engine *engine)
+{
+    quire_engine_stats *s = &engine->stats;
+
+    s->requests_waiting = engine->queue.n;
+    s->requests_prefilling = 0;
+    s->requests_decoding = 0;
+    for (uint32_t i = 0; i < engine->n_running; i++) {
+        if (engine->running[i]->state == QUIRE_REQUEST_DECODE) {
+            s->requests_decoding++;
+        } else {
+            s->requests_prefilling++;
+        }
+    }
+    (void)pthread_mutex_lock(&engine->lock);
+    engine->shared_stats = *s;
+    (void)pthread_mutex_unlock(&engine->lock);
+}
+
+void quire_engine_stats_get(quire_engine *engine, quire_engine_stats *out)
+{
+    (void)pthread_mutex_lock(&engine->lock);
+    *out = engine->shared_stats;
+    out->requests_total = engine->n_arrivals;
+    out->rejected_queue_full_total = engine->n_queue_full;
+    out->rejected_invalid_total = engine->n_invalid;
+    out->requests_waiting += engine->inbox.n;
+    (void)pthread_mutex_unlock(&engine->lock);
+    quire_prefix_stats_get(engine->tree, &out->prefix);
+    quire_cache_stats_get(engine->cache, &out->cache);
+    out->sessions = quire_sessions_count(engine->sessions);
+    out->session_evictions_total = quire_sessions_evictions_total(engine->sessions);
+    out->uptime_us = quire_engine_now_us(engine) - engine->created_us;
+}

@@ -1,0 +1,206 @@
+/* leave.c - from running to the queue (preemption) or to the end (done, cancelled, failed).
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/engine_internal.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+
+/* ---- letting go of pages ---- */
+
+static void running_remove(quire_engine *engine, const quire_request *request)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < engine->n_running; i++) {
+        if (engine->running[i] != request) {
+            engine->running[n++] = engine->running[i];
+        }
+    }
+    QUIRE_ASSERT(n + 1 == engine->n_running);
+    engine->n_running = n;
+}
+
+void quire_engine_let_go(quire_engine *engine, quire_request *r)
+{
+    quire_engine_publish(engine, r);
+    if (r->ref != QUIRE_PREFIX_REF_NULL) {
+        (void)quire_prefix_release(engine->tree, r->ref, quire_engine_now_us(engine));
+    }
+    (void)quire_seq_close(engine->cache, r->seq);
+    r->ref = QUIRE_PREFIX_REF_NULL;
+    r->seq = QUIRE_SEQ_NULL;
+    r->n_computed = 0;
+    r->n_published = 0;
+    running_remove(engine, r);
+    engine->n_releases++;
+}
+
+/* ---- the end ---- */
+
+static void count_end(quire_engine *engine, const quire_request_result *result)
+{
+    quire_engine_stats *s = &engine->stats;
+
+    switch (result->finish) {
+    case QUIRE_FINISH_STOP:
+        s->finished_stop_total++;
+        break;
+    case QUIRE_FINISH_LENGTH:
+        s->finished_length_total++;
+        break;
+    case QUIRE_FINISH_CANCEL:
+        s->finished_cancelled_total++;
+        break;
+    case QUIRE_FINISH_ERROR:
+        s->finished_error_total++;
+        break;
+    case QUIRE_FINISH_NONE:
+        break;
+    }
+    quire_histogram_add(&s->e2e, (double)result->total_us * 1e-6);
+}
+
+static void result_times(quire_engine *engine, const quire_request *r, quire_request_result *result)
+{
+    const uint64_t now_us = quire_engine_now_us(engine);
+
+    result->total_us = now_us - r->submitted_us;
+    result->queue_us = (r->admitted_us != 0 ? r->admitted_us : now_us) - r->submitted_us;
+    if (r->first_us != 0) {
+        result->prefill_us = r->first_us - r->admitted_us;
+        result->ttft_us = r->first_us - r->submitted_us;
+        result->decode_us = r->last_us - r->first_us;
+    }
+}
+
+void quire_engine_end(quire_engine *engine, quire_request *r, const quire_ending *ending)
+{
+    quire_request_result result = r->result;
+
+    if (r->state == QUIRE_REQUEST_WAITING) {
+        quire_queue_remove(&engine->queue, &r->link);
+    } else {
+        quire_engine_let_go(engine, r);
+    }
+    r->state = QUIRE_REQUEST_DONE;
+    result.finish = ending->finish;
+    result.status = ending->status;
+    result.stop_index = ending->stop_index;
+    result.n_prompt_tokens = r->n_prompt;
+    if (ending->finish == QUIRE_FINISH_ERROR) {
+        (void)snprintf(result.message, sizeof result.message, "%s",
+                       ending->message != NULL ? ending->message
+                                               : quire_status_text(ending->status));
+    }
+    quire_bytes_clear(&engine->shown);
+    /* After a stop text nothing is held back; without memory what was is lost. */
+    if (ending->stop_index < 0 && quire_text_out_finish(r->text, &engine->shown) == QUIRE_OK) {
+        result.tail = engine->shown.data;
+        result.tail_bytes = (uint32_t)engine->shown.n;
+    }
+    result_times(engine, r, &result);
+    count_end(engine, &result);
+    if (r->first_us == 0 && r->has_explanation) { /* else known since the first token */
+        quire_engine_explanation_update(engine, r);
+    }
+    quire_engine_explanation_keep(engine, r);
+    quire_engine_stats_publish(engine);
+    atomic_fetch_sub(&engine->n_unfinished, 1);
+    quire_request_finish(r, &result);
+}
+
+/* ---- cancel ---- */
+
+void quire_engine_cancels_apply(quire_engine *engine)
+{
+    const quire_ending ending = { .finish = QUIRE_FINISH_CANCEL, .stop_index = -1 };
+    bool has_cancels;
+
+    (void)pthread_mutex_lock(&engine->lock);
+    has_cancels = engine->has_cancels;
+    engine->has_cancels = false;
+    (void)pthread_mutex_unlock(&engine->lock);
+    if (!has_cancels) {
+        return;
+    }
+    for (uint32_t i = engine->n_running; i > 0; i--) {
+        if (atomic_load(&engine->running[i - 1]->is_cancelled)) {
+            quire_engine_end(engine, engine->running[i - 1], &ending);
+        }
+    }
+    for (quire_queue_link *link = engine->queue.first; link != NULL;) {
+        quire_request *r = quire_request_of(link);
+
+        link = link->next;
+        if (atomic_load(&r->is_cancelled)) {
+            quire_engine_end(engine, r, &ending);
+        }
+    }
+}
+
+/* ---- preemption ---- */
+
+static void preempt(quire_engine *engine, quire_request *r)
+{
+    r->n_lost = r->n_computed;
+    quire_engine_let_go(engine, r);
+    r->result.n_preemptions++;
+    engine->stats.preemptions_total++;
+    r->state = QUIRE_REQUEST_WAITING;
+    r->held_by = 0;
+    r->blocked_at = 0;
+    quire_queue_insert(&engine->queue, &r->link);
+}
+
+/* Lowest priority, then the youngest. */
+static quire_request *victim_choose(const quire_engine *engine)
+{
+    quire_request *victim = engine->running[0];
+
+    for (uint32_t i = 1; i < engine->n_running; i++) {
+        quire_request *r = engine->running[i];
+
+        if (r->link.priority < victim->link.priority ||
+            (r->link.priority == victim->link.priority && r->link.arrival > victim->link.arrival)) {
+            victim = r;
+        }
+    }
+    return victim;
+}
+
+/* It cannot go on though nobody else holds pages: what it has is its answer, if it has one. */
+static void end_stuck(quire_engine *engine, quire_request *r, int status)
+{
+    char message[QUIRE_ERROR_MESSAGE_MAX];
+    quire_cache_stats cache;
+
+    if (r->n_tokens > r->n_prompt && status == QUIRE_NOPAGES) {
+        quire_engine_end(engine, r,
+                         &(quire_ending){ .finish = QUIRE_FINISH_LENGTH, .stop_index = -1 });
+        return;
+    }
+    quire_cache_stats_get(engine->cache, &cache);
+    (void)snprintf(message, sizeof message,
+                   "%u tokens cannot be computed within the KV budget of %llu bytes: %s",
+                   r->n_tokens, (unsigned long long)cache.budget_bytes, quire_status_text(status));
+    quire_engine_end(
+        engine, r,
+        &(quire_ending){
+            .finish = QUIRE_FINISH_ERROR, .status = status, .stop_index = -1, .message = message });
+}
+
+void quire_engine_relieve(quire_engine *engine, int status)
+{
+    quire_request *victim = victim_choose(engine);
+    const bool is_short = status == QUIRE_NOPAGES || status == QUIRE_NOMEM;
+
+    if (is_short && (engine->n_running > 1 || victim->stuck_tokens != victim->n_tokens)) {
+        /* Alone, to begin again once: it may hold copies of what the tree has. */
+        victim->stuck_tokens = engine->n_running == 1 ? victim->n_tokens : 0;
+        preempt(engine, victim);
+    } else {
+        end_stuck(engine, victim, status);
+    }
+}

@@ -1,0 +1,320 @@
+/* request.c - the client's side of a request: submit, wait, cancel, release.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/engine_internal.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define NS_PER_MS 1000000L
+#define NS_PER_S  1000000000L
+
+/* ---- what is asked for ---- */
+
+static int check_texts(const quire_request_params *p, quire_error *err)
+{
+    if (p->n_stops > QUIRE_STOPS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "stop: %u texts, at most %u are possible",
+                               p->n_stops, QUIRE_STOPS_MAX);
+    }
+    for (uint32_t i = 0; i < p->n_stops; i++) {
+        const size_t n = strlen(p->stops[i]);
+
+        if (n == 0 || n > QUIRE_STOP_BYTES_MAX) {
+            return quire_error_set(err, QUIRE_INVAL, "stop: text %u has %zu bytes, must be 1 to %u",
+                                   i, n, QUIRE_STOP_BYTES_MAX);
+        }
+    }
+    if (p->n_top_logprobs > QUIRE_LOGPROBS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "top_logprobs: %u, at most %u are possible",
+                               p->n_top_logprobs, QUIRE_LOGPROBS_MAX);
+    }
+    if (p->id != NULL && strlen(p->id) >= QUIRE_REQUEST_ID_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "id: more than %u bytes",
+                               QUIRE_REQUEST_ID_MAX - 1);
+    }
+    if (p->tenant_bytes > QUIRE_PREFIX_SALT_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "tenant: %u bytes, at most %u are possible",
+                               p->tenant_bytes, QUIRE_PREFIX_SALT_MAX);
+    }
+    return QUIRE_OK;
+}
+
+static int check_prompt(const quire_engine *engine, const quire_request_params *p, quire_error *err)
+{
+    const uint32_t n_ctx = engine->runtime_opts->n_ctx;
+    quire_cache_stats stats;
+    uint64_t need_bytes;
+
+    if (p->n_tokens == 0 || p->tokens == NULL) {
+        return quire_error_set(err, QUIRE_INVAL, "prompt: no tokens");
+    }
+    if (p->n_tokens >= n_ctx) {
+        return quire_error_set(err, QUIRE_RANGE,
+                               "prompt: %u tokens and one to generate do not fit the context of %u",
+                               p->n_tokens, n_ctx);
+    }
+    for (uint32_t i = 0; i < p->n_tokens; i++) {
+        if (p->tokens[i] < 0 || p->tokens[i] >= (int32_t)engine->desc->n_vocab) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "prompt: token %u is %d, the vocabulary has %u", i, p->tokens[i],
+                                   engine->desc->n_vocab);
+        }
+    }
+    quire_cache_stats_get(engine->cache, &stats);
+    need_bytes = quire_engine_need_bytes(engine, p->n_tokens + 1);
+    if (need_bytes > stats.budget_bytes) {
+        return quire_error_set(
+            err, QUIRE_RANGE, "prompt: %u tokens need %llu bytes of KV, the budget is %llu",
+            p->n_tokens, (unsigned long long)need_bytes, (unsigned long long)stats.budget_bytes);
+    }
+    return QUIRE_OK;
+}
+
+/* ---- making one ---- */
+
+static uint32_t tokens_to_generate(const quire_engine *engine, const quire_request_params *p)
+{
+    uint32_t n = engine->runtime_opts->n_ctx - p->n_tokens;
+
+    if (p->max_tokens != 0 && p->max_tokens < n) {
+        n = p->max_tokens;
+    }
+    if (engine->opts.tokens_max != 0 && engine->opts.tokens_max < n) {
+        n = engine->opts.tokens_max;
+    }
+    return n;
+}
+
+static int request_fill(quire_request *r, const quire_request_params *p, quire_error *err)
+{
+    quire_engine *engine = r->engine;
+
+    r->n_prompt = p->n_tokens;
+    r->max_tokens = tokens_to_generate(engine, p);
+    r->n_tops = p->has_logprobs ? p->n_top_logprobs : 0;
+    r->has_logprobs = p->has_logprobs;
+    r->ignores_eos = p->ignores_eos;
+    r->is_uncached = p->is_uncached;
+    r->has_session = p->session != 0;
+    r->owner = p->session != 0 ? quire_sessions_owner(engine->sessions, p->session) : 0;
+    r->link.priority = p->priority;
+    r->tenant_bytes = p->tenant_bytes;
+    if (p->tenant_bytes > 0) {
+        memcpy(r->tenant, p->tenant, p->tenant_bytes);
+    }
+    if (p->id != NULL) {
+        memcpy(r->id, p->id, strlen(p->id) + 1);
+    }
+    r->tokens_capacity = p->n_tokens + 1;
+    r->tokens = malloc(r->tokens_capacity * sizeof *r->tokens);
+    if (r->tokens == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a prompt of %u tokens",
+                               p->n_tokens);
+    }
+    memcpy(r->tokens, p->tokens, p->n_tokens * sizeof *r->tokens);
+    r->n_tokens = p->n_tokens;
+    if (quire_text_out_create(&r->text, engine->model, p->stops, p->n_stops, p->shows_special) <
+        0) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a request");
+    }
+    return quire_sampler_create(&r->sampler, engine->model, &p->sampler, err);
+}
+
+static int request_init(quire_request *r)
+{
+    pthread_condattr_t attr;
+    int rc;
+
+    atomic_init(&r->is_cancelled, false);
+    atomic_init(&r->n_holders, 2);
+    r->result.stop_index = -1;
+    r->result.tail = "";
+    if (pthread_condattr_init(&attr) != 0) {
+        return QUIRE_NOMEM;
+    }
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    rc = pthread_cond_init(&r->changed, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    if (rc != 0) {
+        return QUIRE_NOMEM;
+    }
+    if (pthread_mutex_init(&r->lock, NULL) != 0) {
+        (void)pthread_cond_destroy(&r->changed);
+        return QUIRE_NOMEM;
+    }
+    return QUIRE_OK;
+}
+
+static void request_destroy(quire_request *r)
+{
+    for (quire_request_block *b = r->blocks, *next; b != NULL; b = next) {
+        next = b->next;
+        free(b);
+    }
+    free(r->events);
+    quire_text_out_destroy(r->text);
+    quire_sampler_destroy(r->sampler);
+    free(r->tokens);
+    (void)pthread_cond_destroy(&r->changed);
+    (void)pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
+void quire_request_unref(quire_request *r)
+{
+    if (atomic_fetch_sub(&r->n_holders, 1) == 1) {
+        request_destroy(r);
+    }
+}
+
+static int request_create(quire_engine *engine, const quire_request_params *params,
+                          quire_request **out, quire_error *err)
+{
+    quire_request *r = calloc(1, sizeof *r);
+    int rc;
+
+    if (r == NULL || request_init(r) < 0) {
+        free(r);
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a request");
+    }
+    r->engine = engine;
+    rc = request_fill(r, params, err);
+    if (rc < 0) {
+        request_destroy(r);
+        return rc;
+    }
+    *out = r;
+    return QUIRE_OK;
+}
+
+/* ---- submit ---- */
+
+/* Take a place among the requests that are not done. */
+static int place_take(quire_engine *engine, quire_error *err)
+{
+    const uint32_t n_max = engine->opts.n_running_max + engine->opts.queue_max;
+    int rc = QUIRE_OK;
+
+    (void)pthread_mutex_lock(&engine->lock);
+    if (engine->is_draining) {
+        rc = quire_error_set(err, QUIRE_AGAIN, "the server is shutting down");
+    } else if (atomic_load(&engine->n_unfinished) >= n_max) {
+        engine->n_queue_full++;
+        rc = quire_error_set(err, QUIRE_LIMIT, "the queue is full: %u requests run or wait", n_max);
+    } else {
+        atomic_fetch_add(&engine->n_unfinished, 1);
+    }
+    (void)pthread_mutex_unlock(&engine->lock);
+    return rc;
+}
+
+static void place_give_back(quire_engine *engine)
+{
+    (void)pthread_mutex_lock(&engine->lock);
+    atomic_fetch_sub(&engine->n_unfinished, 1);
+    engine->n_invalid++;
+    (void)pthread_mutex_unlock(&engine->lock);
+}
+
+int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
+                        quire_request **out, quire_error *err)
+{
+    quire_request *request = NULL;
+    int rc;
+
+    *out = NULL;
+    QUIRE_TRY(place_take(engine, err));
+    if ((rc = check_prompt(engine, params, err)) < 0 || (rc = check_texts(params, err)) < 0 ||
+        (rc = request_create(engine, params, &request, err)) < 0) {
+        place_give_back(engine);
+        return rc;
+    }
+    request->submitted_us = quire_engine_now_us(engine);
+    (void)pthread_mutex_lock(&engine->lock);
+    request->link.arrival = ++engine->n_arrivals;
+    quire_queue_insert(&engine->inbox, &request->link);
+    (void)pthread_cond_signal(&engine->wake);
+    (void)pthread_mutex_unlock(&engine->lock);
+    *out = request;
+    return QUIRE_OK;
+}
+
+/* ---- while it runs, and after ---- */
+
+void quire_request_cancel(quire_request *request)
+{
+    (void)pthread_mutex_lock(&request->lock);
+    if (!request->is_done && !atomic_exchange(&request->is_cancelled, true)) {
+        quire_engine_wake_cancels(request->engine);
+    }
+    (void)pthread_mutex_unlock(&request->lock);
+}
+
+void quire_request_release(quire_request *request)
+{
+    if (request == NULL) {
+        return;
+    }
+    quire_request_cancel(request);
+    quire_request_unref(request);
+}
+
+static struct timespec deadline_after(uint32_t timeout_ms)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += (time_t)(timeout_ms / 1000);
+    t.tv_nsec += (long)(timeout_ms % 1000) * NS_PER_MS;
+    if (t.tv_nsec >= NS_PER_S) {
+        t.tv_sec++;
+        t.tv_nsec -= NS_PER_S;
+    }
+    return t;
+}
+
+int quire_request_wait(quire_request *request, uint32_t i, uint32_t timeout_ms,
+                       quire_request_token *token)
+{
+    const struct timespec deadline = deadline_after(timeout_ms);
+    int waited = 0;
+    int rc = QUIRE_AGAIN;
+
+    (void)pthread_mutex_lock(&request->lock);
+    while (i >= request->n_events && !request->is_done && waited != ETIMEDOUT) {
+        waited = pthread_cond_timedwait(&request->changed, &request->lock, &deadline);
+    }
+    if (i < request->n_events) {
+        *token = request->events[i];
+        rc = 1;
+    } else if (request->is_done) {
+        rc = 0;
+    }
+    (void)pthread_mutex_unlock(&request->lock);
+    return rc;
+}
+
+const quire_request_result *quire_request_result_get(const quire_request *request)
+{
+    return &request->result;
+}
+
+int quire_request_explain(const quire_request *request, quire_explanation *out)
+{
+    quire_request *r = (quire_request *)(uintptr_t)request; /* for its lock */
+    int rc = QUIRE_OK;
+
+    (void)pthread_mutex_lock(&r->lock);
+    if (r->has_explanation) {
+        *out = r->explanation;
+    } else {
+        rc = r->is_done ? QUIRE_NOTFOUND : QUIRE_AGAIN;
+    }
+    (void)pthread_mutex_unlock(&r->lock);
+    return rc;
+}

@@ -20,10 +20,7 @@ struct quire_writer {
     int64_t n_predict;
     int32_t *held; /* [n_ctx] tokens of seq, as they stand in KV */
     uint32_t n_held;
-    int32_t *eog; /* tokens never to choose; empty without --ignore-eos */
-    uint32_t n_eog;
-    float *masked; /* [n_vocab], with --ignore-eos only */
-    char *piece;   /* a token's bytes */
+    char *piece; /* a token's bytes */
     size_t piece_bytes;
     char *clean; /* the same as whole UTF-8: 3 * (piece_bytes + 3) */
     quire_utf8_stream utf8;
@@ -64,40 +61,16 @@ void quire_sampling_seed(quire_sampling_args *sampling)
     sampling->seed = seed >> 1; /* below 2^31: short enough to type again */
 }
 
-static int list_eog(quire_writer *writer)
-{
-    const quire_model *model = writer->session->model;
-    uint32_t n_vocab = writer->session->desc->n_vocab;
-
-    for (uint32_t pass = 0; pass < 2; pass++) {
-        writer->n_eog = 0;
-        for (uint32_t token = 0; token < n_vocab; token++) {
-            if (quire_model_is_eog(model, (int32_t)token)) {
-                if (pass == 1) {
-                    writer->eog[writer->n_eog] = (int32_t)token;
-                }
-                writer->n_eog++;
-            }
-        }
-        if (pass == 0) {
-            writer->eog = malloc((writer->n_eog + 1) * sizeof(*writer->eog));
-            writer->masked = malloc(n_vocab * sizeof(*writer->masked));
-            QUIRE_FAIL_IF(writer->eog == NULL || writer->masked == NULL, QUIRE_NOMEM);
-        }
-    }
-    return QUIRE_OK;
-}
-
 static int writer_init(quire_writer *writer, const quire_sampling_args *sampling)
 {
-    quire_sampler_opts opts = {
-        .temperature = (float)sampling->temperature,
-        .top_k = (int32_t)sampling->top_k,
-        .top_p = (float)sampling->top_p,
-        .min_p = (float)sampling->min_p,
-        .seed = (uint32_t)sampling->seed,
-    };
+    quire_sampler_opts opts = QUIRE_SAMPLER_OPTS_INIT;
 
+    opts.temperature = (float)sampling->temperature;
+    opts.top_k = (int32_t)sampling->top_k;
+    opts.top_p = (float)sampling->top_p;
+    opts.min_p = (float)sampling->min_p;
+    opts.seed = (uint32_t)sampling->seed;
+    opts.forbids_eog = sampling->ignores_eos;
     writer->n_predict = sampling->n_predict;
     writer->held = malloc(writer->session->n_ctx * sizeof(*writer->held));
     writer->piece_bytes = PIECE_BYTES;
@@ -105,9 +78,6 @@ static int writer_init(quire_writer *writer, const quire_sampling_args *sampling
     writer->clean = malloc(3 * (writer->piece_bytes + 3));
     QUIRE_FAIL_IF(writer->held == NULL || writer->piece == NULL || writer->clean == NULL,
                   QUIRE_NOMEM);
-    if (sampling->ignores_eos) {
-        QUIRE_TRY(list_eog(writer));
-    }
     QUIRE_TRY(quire_sampler_create(&writer->sampler, writer->session->model, &opts, NULL));
     return quire_seq_open(quire_runtime_cache(writer->session->runtime), QUIRE_REGION_DYNAMIC,
                           &writer->seq);
@@ -143,8 +113,6 @@ void quire_writer_destroy(quire_writer *writer)
     quire_sampler_destroy(writer->sampler);
     free(writer->clean);
     free(writer->piece);
-    free(writer->masked);
-    free(writer->eog);
     free(writer->held);
     free(writer);
 }
@@ -205,18 +173,6 @@ static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_t
     return rc;
 }
 
-static int32_t pick(quire_writer *writer, const float *logits)
-{
-    if (writer->masked != NULL) {
-        memcpy(writer->masked, logits, writer->session->desc->n_vocab * sizeof(*logits));
-        for (uint32_t i = 0; i < writer->n_eog; i++) {
-            writer->masked[writer->eog[i]] = -INFINITY;
-        }
-        logits = writer->masked;
-    }
-    return quire_sampler_pick(writer->sampler, logits);
-}
-
 /* Make room for a token's text of n bytes. */
 static int grow_piece(quire_writer *writer, size_t n)
 {
@@ -262,7 +218,7 @@ static int write_on(quire_writer *writer, const float *logits, quire_writer_resu
     double start_s = quire_now_s();
 
     for (;;) {
-        int32_t token = pick(writer, logits);
+        int32_t token = quire_sampler_pick(writer->sampler, logits);
         quire_slice slice = { writer->seq, &token, 1, QUIRE_LOGITS_LAST };
         int rc;
 

@@ -163,6 +163,9 @@ typedef struct quire_utf8_stream {
 /* Feed n bytes; writes at most n + 3 bytes of whole UTF-8 to out (invalid bytes become U+FFFD, so
  * give it room for 3 * (n + 3)). Returns the number of bytes written. */
 size_t quire_utf8_stream_feed(quire_utf8_stream *stream, const char *bytes, size_t n, char *out);
+/* The same without output; false (and a stream of no more use) when the bytes are not UTF-8 there.
+ */
+bool quire_utf8_stream_skip(quire_utf8_stream *stream, const char *bytes, size_t n);
 /* Flush what is held as U+FFFD. */
 size_t quire_utf8_stream_flush(quire_utf8_stream *stream, char *out);
 

@@ -74,6 +74,23 @@ size_t quire_utf8_stream_feed(quire_utf8_stream *stream, const char *bytes, size
     return written;
 }
 
+bool quire_utf8_stream_skip(quire_utf8_stream *stream, const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char byte = (unsigned char)bytes[i];
+
+        if (stream->n_held > 0 ? !continues(stream->held[0], stream->n_held, byte)
+                               : length(byte) == 0) {
+            return false;
+        }
+        stream->held[stream->n_held++] = byte;
+        if (stream->n_held == length(stream->held[0])) {
+            stream->n_held = 0;
+        }
+    }
+    return true;
+}
+
 size_t quire_utf8_stream_flush(quire_utf8_stream *stream, char *out)
 {
     const bool is_broken = stream->n_held > 0;

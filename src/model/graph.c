@@ -1,5 +1,5 @@
 /* graph.c - see graph.h. The choice and order of operations follow what ggml's CPU backend fuses
- * and repacks (norm directly followed by its weight, split SwiGLU, whole-matrix products).
+ * and repacks (norm directly followed by its weight, split SwiGLU).
  *
  * SPDX-License-Identifier: MIT */
 #include "model/graph.h"
@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "model/backend.h"
+#include "model/linear.h"
 
 #define NODES_PER_LAYER 48u
 #define NODES_FIXED     32u
@@ -16,6 +17,7 @@ typedef struct graph_build {
     const quire_weights *weights;
     quire_graph_op *ops;
     quire_graph *graph;
+    size_t linear_block_bytes;
 } graph_build;
 
 /* ---- the two ops ---- */
@@ -66,7 +68,8 @@ static struct ggml_tensor *norm(const graph_build *b, struct ggml_tensor *x,
 static struct ggml_tensor *linear(const graph_build *b, struct ggml_tensor *weight,
                                   struct ggml_tensor *bias, struct ggml_tensor *x)
 {
-    struct ggml_tensor *y = ggml_mul_mat(b->graph->ctx, weight, x);
+    const quire_linear map = { b->graph->ctx, b->graph->cgraph, b->linear_block_bytes };
+    struct ggml_tensor *y = quire_linear_build(&map, weight, x);
 
     return bias != NULL ? ggml_add(b->graph->ctx, y, bias) : y;
 }
@@ -180,15 +183,39 @@ static void graph_clear(quire_graph *graph)
     *graph = (quire_graph){ 0 };
 }
 
+/* Tensors of a graph at most; what the linear maps add depends on the number of rows. */
+static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits)
+{
+    const quire_graphs_opts *o = &graphs->opts;
+    const size_t block_bytes = graphs->linear_block_bytes;
+    size_t n = (size_t)o->desc->n_layer * NODES_PER_LAYER + NODES_FIXED;
+
+    for (uint32_t il = 0; il < o->desc->n_layer; il++) {
+        const quire_layer_weights *l = &o->weights->layers[il];
+        const struct ggml_tensor *maps[] = { l->wq, l->wk, l->wv, l->wo, l->gate, l->up, l->down };
+        const bool is_last = il + 1 == o->desc->n_layer;
+
+        for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++) {
+            n += quire_linear_nodes(maps[i], n_rows, block_bytes);
+            n += is_last ? quire_linear_nodes(maps[i], n_logits, block_bytes) : 0;
+        }
+    }
+    return n + quire_linear_nodes(o->weights->output, n_logits, block_bytes);
+}
+
 static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uint32_t n_rows,
                              uint32_t n_logits)
 {
-    const size_t n_nodes = (size_t)graphs->desc->n_layer * NODES_PER_LAYER + NODES_FIXED;
+    const size_t n_nodes = graph_nodes(graphs, n_rows, n_logits);
     const struct ggml_init_params params = {
         .mem_size = n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false),
         .no_alloc = true,
     };
-    const graph_build b = { graphs->desc, graphs->weights, graphs->ops, graph };
+    const graph_build b = { .desc = graphs->opts.desc,
+                            .weights = graphs->opts.weights,
+                            .ops = graphs->opts.ops,
+                            .graph = graph,
+                            .linear_block_bytes = graphs->linear_block_bytes };
 
     *graph = (quire_graph){ .n_rows = n_rows, .n_logits = n_logits };
     graph->ctx = ggml_init(params);
@@ -210,22 +237,36 @@ static void entries_clear(quire_graphs *graphs)
     }
 }
 
-int quire_graphs_init(quire_graphs *graphs, const quire_model_desc *desc,
-                      const quire_weights *weights, quire_graph_op *ops, uint32_t n_rows_max)
+/* Room in the buffer for a step of n_rows rows that all want their logits. */
+static int buffer_reserve(quire_graphs *graphs, uint32_t n_rows)
 {
-    quire_graph largest;
-    int rc;
+    quire_graph graph;
+    int rc = graph_build_shape(graphs, &graph, n_rows, n_rows);
 
-    *graphs = (quire_graphs){ .desc = desc, .weights = weights, .ops = ops };
+    if (rc == QUIRE_OK && !ggml_gallocr_reserve(graphs->buffer, graph.cgraph)) {
+        rc = QUIRE_NOMEM;
+    }
+    graph_clear(&graph);
+    return rc;
+}
+
+int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts)
+{
+    int rc = QUIRE_OK;
+
+    *graphs = (quire_graphs){ .opts = *opts,
+                              .linear_block_bytes = quire_linear_block_bytes(opts->n_threads) };
     graphs->buffer = ggml_gallocr_new(ggml_backend_dev_buffer_type(quire_backend_cpu()));
     if (graphs->buffer == NULL) {
         return QUIRE_NOMEM;
     }
-    rc = graph_build_shape(graphs, &largest, n_rows_max, n_rows_max);
-    if (rc == QUIRE_OK && !ggml_gallocr_reserve(graphs->buffer, largest.cgraph)) {
-        rc = QUIRE_NOMEM;
+    /* The largest step, and the largest whose maps also keep a block's result. */
+    if (opts->n_rows_max > QUIRE_LINEAR_ROWS_MAX) {
+        rc = buffer_reserve(graphs, QUIRE_LINEAR_ROWS_MAX);
     }
-    graph_clear(&largest);
+    if (rc == QUIRE_OK) {
+        rc = buffer_reserve(graphs, opts->n_rows_max);
+    }
     if (rc < 0) {
         quire_graphs_fini(graphs);
     }

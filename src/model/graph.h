@@ -52,10 +52,18 @@ typedef struct quire_graph {
     uint64_t used_at;
 } quire_graph;
 
-typedef struct quire_graphs {
+/* desc, weights and ops are borrowed. */
+typedef struct quire_graphs_opts {
     const quire_model_desc *desc;
     const quire_weights *weights;
     quire_graph_op *ops; /* [n_layer] */
+    uint32_t n_rows_max;
+    uint32_t n_threads;
+} quire_graphs_opts;
+
+typedef struct quire_graphs {
+    quire_graphs_opts opts;
+    size_t linear_block_bytes; /* see linear.h */
     ggml_gallocr_t buffer;
     quire_graph entries[QUIRE_GRAPHS_MAX];
     uint64_t clock;
@@ -63,10 +71,9 @@ typedef struct quire_graphs {
     uint64_t reused_total;
 } quire_graphs;
 
-/* Reserve the compute buffer for n_rows_max rows, logits of all of them included. desc, weights and
- * ops are borrowed. Errors: QUIRE_NOMEM. Memory: release with quire_graphs_fini(). */
-int quire_graphs_init(quire_graphs *graphs, const quire_model_desc *desc,
-                      const quire_weights *weights, quire_graph_op *ops, uint32_t n_rows_max);
+/* Reserve the compute buffer for n_rows_max rows, logits of all of them included. Errors:
+ * QUIRE_NOMEM. Memory: release with quire_graphs_fini(). */
+int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts);
 void quire_graphs_fini(quire_graphs *graphs);
 
 /* The graph of a shape, built if it is not in the cache. *out is valid until the next call.

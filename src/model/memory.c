@@ -4,6 +4,7 @@
 #include "model/memory.h"
 
 #include "base/parse.h"
+#include "model/linear.h"
 #include "model/runtime_internal.h"
 
 #include <stdio.h>
@@ -37,7 +38,7 @@ static uint64_t kv_bytes(const quire_model_desc *desc, const quire_runtime_opts 
 
 /* The compute buffer of a full batch is largest in the attention of a layer, in its feed-forward,
  * or at the logits; ggml takes beside it a copy of a product's input, rounded to what the weights
- * are multiplied with. */
+ * are multiplied with, and small batches keep a block's result, half a matrix's at most. */
 static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
 {
     const uint64_t n_embd = desc->n_embd, n_ff = desc->n_ff;
@@ -48,9 +49,12 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
     const uint64_t logits = 2 * n_embd + desc->n_vocab;
     const uint64_t widest = larger(larger(attention, feed_forward), logits);
     const uint64_t copy = larger(larger(n_embd, n_ff), n_q);
+    const uint64_t block_rows =
+        o->n_batch < QUIRE_LINEAR_ROWS_MAX ? o->n_batch : QUIRE_LINEAR_ROWS_MAX;
+    const uint64_t block = sizeof(float) * block_rows * larger(desc->n_vocab, n_ff) / 2;
     const quire_attn_workspace_opts attn = quire_runtime_attn_opts(desc, o);
 
-    return sizeof(float) * o->n_batch * (widest + copy + ROW_INPUTS) + ALIGNMENT_BYTES +
+    return sizeof(float) * o->n_batch * (widest + copy + ROW_INPUTS) + block + ALIGNMENT_BYTES +
            quire_attn_workspace_bytes(&attn);
 }
 

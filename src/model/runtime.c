@@ -257,6 +257,7 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
 {
     const quire_model_desc *desc = &model->desc;
     quire_runtime *rt = calloc(1, sizeof *rt);
+    quire_graphs_opts graphs;
     int rc = QUIRE_NOMEM;
 
     *out = NULL;
@@ -280,9 +281,13 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
     if ((rc = attention_open(rt, err)) < 0) {
         goto out;
     }
+    graphs = (quire_graphs_opts){ .desc = desc,
+                                  .weights = model->weights,
+                                  .ops = rt->ops,
+                                  .n_rows_max = rt->opts.n_batch,
+                                  .n_threads = rt->opts.n_threads };
     if ((rc = quire_backend_open(&rt->backend, rt->opts.n_threads)) < 0 ||
-        (rc = quire_graphs_init(&rt->graphs, desc, model->weights, rt->ops, rt->opts.n_batch)) <
-            0) {
+        (rc = quire_graphs_init(&rt->graphs, &graphs)) < 0) {
         quire_error_set(err, rc,
                         "out of memory for steps of %u tokens: choose a smaller batch (-b)",
                         rt->opts.n_batch);

@@ -199,7 +199,9 @@ static void buffers_are_bounded(void **state)
     } cases[] = { { 128, 256, 8192, 512 }, /* logits are largest */
                   { 128, 4096, 512, 512 }, /* feed-forward */
                   { 256, 256, 300, 256 },  /* attention */
-                  { 128, 256, 512, 7 } };
+                  { 128, 256, 512, 7 },
+                  /* logits in blocks, whose results are kept beside them */
+                  { 128, 256, 16384, 64 } };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

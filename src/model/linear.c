@@ -1,0 +1,176 @@
+/* linear.c - see linear.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/linear.h"
+
+#include <stdbool.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ggml-backend.h>
+
+#define LINE_BYTES       64u
+#define PAGE_BYTES       4096u
+#define L2_BYTES_DEFAULT ((size_t)512 << 10)
+/* ggml's float kernels want multiples of 16 rows, or they take a slower road. */
+#define BLOCK_ROWS_ALIGN  64
+#define NODES_PER_BLOCK   3u /* view, product, touch or collect */
+#define COLLECT_PART_SRC  1
+#define COLLECT_TOUCH_SRC 2
+
+/* ---- the two ops ---- */
+
+/* Read this thread's part of a matrix, of which ggml's static schedule gives it the same. A load
+ * per line, because with software prefetches (of any level) 2 rows took 1.5 times as long. */
+static void touch(const struct ggml_tensor *weight, int ith, int nth)
+{
+    const volatile uint8_t *bytes = weight->data;
+    const size_t n_bytes = ggml_nbytes(weight);
+    const size_t end = n_bytes * ((size_t)ith + 1) / (size_t)nth;
+
+    for (size_t i = n_bytes * (size_t)ith / (size_t)nth; i < end; i += LINE_BYTES) {
+        (void)bytes[i];
+    }
+}
+
+static void op_touch(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    (void)userdata;
+    touch(dst->src[0], ith, nth);
+}
+
+/* The part's place follows from the block that comes next, or from the end. */
+static void op_collect(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const struct ggml_tensor *part = dst->src[COLLECT_PART_SRC];
+    const struct ggml_tensor *next = dst->src[COLLECT_TOUCH_SRC];
+    const int64_t part_end = next != NULL ? (int64_t)(next->view_offs / next->nb[1]) : dst->ne[0];
+    const int64_t begin = part->ne[0] * ith / nth;
+    const int64_t end = part->ne[0] * (ith + 1) / nth;
+    char *to = (char *)dst->data + (size_t)(part_end - part->ne[0] + begin) * sizeof(float);
+    const char *from = (const char *)part->data + (size_t)begin * sizeof(float);
+
+    (void)userdata;
+    for (int64_t i = 0; i < part->ne[1]; i++) {
+        memcpy(to + (size_t)i * dst->nb[1], from + (size_t)i * part->nb[1],
+               (size_t)(end - begin) * sizeof(float));
+    }
+    if (next != NULL) {
+        touch(next, ith, nth);
+    }
+}
+
+/* ---- the choice ---- */
+
+/* Measured on Zen 5 with 2 threads, ms for 30 layers of SmolLM2-135M's shape, plain / touched:
+ *
+ *   rows       1     2           4           8           16          64
+ *   Q8_0     3.6     9.7 / 4.0  14.0 / 5.5  16.6 / 8.4  20.3 / 14.6  59.5 / 50.8
+ *   F16      6.4     8.9 / 7.4  10.4 / 8.0  15.0 / 10.6 17.4 / 15.0  47.1 / 43.5
+ *
+ * 8 sequences on matrices of a 1B model, Q8_0: 46 / 39 ms. Kernels of float weights read whole
+ * lines of each row, so that rows longer than a page stream by themselves; touched, they lost a
+ * tenth. One row, K-quants and repacked weights run in order through memory and gain nothing. */
+static bool is_touched(const struct ggml_tensor *weight, uint32_t n_rows)
+{
+    if (n_rows < 2 || n_rows > QUIRE_LINEAR_ROWS_MAX || weight->buffer == NULL ||
+        !ggml_backend_buffer_is_host(weight->buffer)) {
+        return false;
+    }
+    switch (weight->type) {
+    case GGML_TYPE_Q8_0:
+    case GGML_TYPE_Q5_0:
+    case GGML_TYPE_Q4_0:
+    case GGML_TYPE_IQ4_NL:
+        return true;
+    case GGML_TYPE_F32:
+    case GGML_TYPE_F16:
+    case GGML_TYPE_BF16:
+        return weight->nb[1] < PAGE_BYTES;
+    default:
+        return false;
+    }
+}
+
+/* Output rows of every block but the last. */
+static int64_t block_rows(const struct ggml_tensor *weight, size_t block_bytes)
+{
+    const int64_t n_blocks = (int64_t)((ggml_nbytes(weight) + block_bytes - 1) / block_bytes);
+    const int64_t rows = (weight->ne[1] + n_blocks - 1) / n_blocks;
+
+    return (rows + BLOCK_ROWS_ALIGN - 1) / BLOCK_ROWS_ALIGN * BLOCK_ROWS_ALIGN;
+}
+
+size_t quire_linear_block_bytes(uint32_t n_threads)
+{
+    long l2_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+
+    /* Half of it: x, the result and the next layer's rows need room as well. */
+    return n_threads * (l2_bytes > 0 ? (size_t)l2_bytes : L2_BYTES_DEFAULT) / 2;
+}
+
+uint32_t quire_linear_blocks(const struct ggml_tensor *weight, uint32_t n_rows, size_t block_bytes)
+{
+    int64_t rows;
+
+    if (!is_touched(weight, n_rows)) {
+        return 0;
+    }
+    rows = block_rows(weight, block_bytes);
+    return (uint32_t)((weight->ne[1] + rows - 1) / rows);
+}
+
+uint32_t quire_linear_nodes(const struct ggml_tensor *weight, uint32_t n_rows, size_t block_bytes)
+{
+    return 1 + NODES_PER_BLOCK * quire_linear_blocks(weight, n_rows, block_bytes);
+}
+
+/* ---- building ---- */
+
+static struct ggml_tensor *block_view(const quire_linear *linear, struct ggml_tensor *weight,
+                                      int64_t first, int64_t n)
+{
+    const int64_t rows = weight->ne[1] - first < n ? weight->ne[1] - first : n;
+
+    return ggml_view_2d(linear->ctx, weight, weight->ne[0], rows, weight->nb[1],
+                        (size_t)first * weight->nb[1]);
+}
+
+/* The result is the first op's tensor, which each collect names as its own first argument: so ggml
+ * keeps the order and knows when the memory is free again. */
+static struct ggml_tensor *build_blocks(const quire_linear *linear, struct ggml_tensor *weight,
+                                        struct ggml_tensor *x)
+{
+    const int64_t n = block_rows(weight, linear->block_bytes);
+    struct ggml_tensor *block = block_view(linear, weight, 0, n);
+    struct ggml_tensor *y = ggml_custom_4d(linear->ctx, GGML_TYPE_F32, weight->ne[1], x->ne[1], 1,
+                                           1, &block, 1, op_touch, GGML_N_TASKS_MAX, NULL);
+
+    for (int64_t first = n; block != NULL; first += n) {
+        struct ggml_tensor *args[] = { NULL, NULL };
+
+        ggml_build_forward_expand(linear->cgraph, y);
+        args[0] = ggml_mul_mat(linear->ctx, block, x);
+        block = first < weight->ne[1] ? block_view(linear, weight, first, n) : NULL;
+        args[1] = block;
+        y = ggml_custom_inplace(linear->ctx, y, args, block != NULL ? 2 : 1, op_collect,
+                                GGML_N_TASKS_MAX, NULL);
+    }
+    return y;
+}
+
+struct ggml_tensor *quire_linear_build(const quire_linear *linear, struct ggml_tensor *weight,
+                                       struct ggml_tensor *x)
+{
+    const uint32_t n_blocks = quire_linear_blocks(weight, (uint32_t)x->ne[1], linear->block_bytes);
+
+    if (n_blocks > 1) {
+        return build_blocks(linear, weight, x);
+    }
+    if (n_blocks == 1) {
+        ggml_build_forward_expand(linear->cgraph,
+                                  ggml_custom_4d(linear->ctx, GGML_TYPE_F32, 1, 1, 1, 1, &weight, 1,
+                                                 op_touch, GGML_N_TASKS_MAX, NULL));
+    }
+    return ggml_mul_mat(linear->ctx, weight, x);
+}

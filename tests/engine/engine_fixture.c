@@ -1,0 +1,264 @@
+/* engine_fixture.c - see engine_fixture.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine_fixture.h"
+
+#include "base/rng.h"
+
+#include <string.h>
+
+#define TOKEN_FIRST 262u /* behind control and byte tokens */
+
+quire_runtime_opts bench_runtime_opts(uint32_t n_ctx, uint32_t n_seqs_max)
+{
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+
+    opts.n_ctx = n_ctx;
+    opts.n_seqs_max = n_seqs_max;
+    opts.n_threads = 1; /* spinning threads suffer when machines are shared */
+    opts.k_format = opts.v_format = QUIRE_FORMAT_F32;
+    return opts;
+}
+
+static engine_bench bench_open(const char *path, const quire_engine_opts *engine,
+                               const quire_runtime_opts *runtime)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_opts opts = *engine;
+    engine_bench b = { .model = fixture_open(path) };
+
+    b.runtime = fixture_runtime(b.model, runtime);
+    b.n_vocab = quire_model_desc_get(b.model)->n_vocab;
+    opts.model = b.model;
+    opts.runtime = b.runtime;
+    if (quire_engine_create(&b.engine, &opts, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return b;
+}
+
+engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opts *runtime)
+{
+    const gguf_gen_opts gen = {
+        .arch = "llama",
+        .name = "engine test",
+        .n_layer = 2,
+        .n_embd = 64,
+        .n_ff = 128,
+        .n_head = 4,
+        .n_kv_head = 2,
+        .d_head = 16,
+        .n_vocab = 320,
+        .n_ctx = runtime->n_ctx,
+        .rope_base = 1e4f,
+        .vocab = GGUF_GEN_VOCAB_SPM,
+        .type = GGML_TYPE_F32,
+        .seed = 7,
+    };
+    const engine_bench b = bench_open(fixture_generate(&gen), engine, runtime);
+
+    fixture_generated_remove();
+    return b;
+}
+
+engine_bench bench_model(const char *name, const quire_engine_opts *engine,
+                         const quire_runtime_opts *runtime)
+{
+    return bench_open(fixture_model_path(name), engine, runtime);
+}
+
+void bench_close(engine_bench *b)
+{
+    quire_cache_stats stats;
+
+    quire_engine_destroy(b->engine);
+    quire_cache_validate(quire_runtime_cache(b->runtime));
+    quire_cache_stats_get(quire_runtime_cache(b->runtime), &stats);
+    assert_int_equal(stats.pages_live, 0);
+    assert_int_equal(stats.charged_bytes, 0);
+    assert_int_equal(stats.seqs_open, 0);
+    quire_runtime_destroy(b->runtime);
+    quire_model_close(b->model);
+}
+
+void tokens_make(int32_t *tokens, uint32_t n, uint64_t seed)
+{
+    quire_rng rng = { seed };
+
+    for (uint32_t i = 0; i < n; i++) {
+        tokens[i] = (int32_t)(TOKEN_FIRST + quire_rng_below(&rng, 320 - TOKEN_FIRST));
+    }
+}
+
+quire_request_params params_greedy(const int32_t *tokens, uint32_t n, uint32_t max_tokens)
+{
+    quire_request_params params = {
+        .tokens = tokens,
+        .n_tokens = n,
+        .max_tokens = max_tokens,
+        .sampler = QUIRE_SAMPLER_OPTS_INIT,
+        .ignores_eos = true,
+    };
+
+    params.sampler.temperature = 0.0f;
+    return params;
+}
+
+quire_request *submit(const engine_bench *b, const quire_request_params *params)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_request *request = NULL;
+
+    if (quire_engine_submit(b->engine, params, &request, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return request;
+}
+
+uint32_t collect(quire_request *request, int32_t *tokens, uint32_t n)
+{
+    quire_request_token token;
+    uint32_t i = 0;
+    int rc;
+
+    while ((rc = quire_request_wait(request, i, FIXTURE_WAIT_MS, &token)) == 1) {
+        assert_true(i < n);
+        tokens[i++] = token.token;
+    }
+    assert_int_equal(rc, 0);
+    return i;
+}
+
+const quire_request_result *finish(quire_request *request)
+{
+    quire_request_token token;
+
+    assert_int_equal(quire_request_wait(request, UINT32_MAX, FIXTURE_WAIT_MS, &token), 0);
+    return quire_request_result_get(request);
+}
+
+void finish_as(quire_request *request, quire_finish ending)
+{
+    const quire_request_result *result = finish(request);
+
+    if (result->finish != ending) {
+        fail_msg("ended as %s (%s), not %s", quire_finish_name(result->finish), result->message,
+                 quire_finish_name(ending));
+    }
+    quire_request_release(request);
+}
+
+void reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt, int32_t *tokens,
+               uint32_t n)
+{
+    const quire_runtime_opts *like = quire_runtime_opts_get(b->runtime);
+    quire_runtime_opts opts = *like;
+    quire_runtime *runtime;
+    quire_seq_id seq;
+    const float *logits = NULL;
+
+    opts.n_seqs_max = 1;
+    opts.kv_budget_bytes = 0;
+    runtime = fixture_runtime(b->model, &opts);
+    seq = fixture_seq(runtime);
+    for (uint32_t i = 0; i < n_prompt; i += like->n_batch) {
+        const uint32_t n_now = n_prompt - i < like->n_batch ? n_prompt - i : like->n_batch;
+
+        logits = fixture_step(runtime, seq, prompt + i, n_now, QUIRE_LOGITS_LAST);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        tokens[i] = fixture_argmax(logits, b->n_vocab);
+        if (i + 1 < n) {
+            logits = fixture_step(runtime, seq, &tokens[i], 1, QUIRE_LOGITS_LAST);
+        }
+    }
+    quire_runtime_destroy(runtime);
+}
+
+/* ---- the gate ---- */
+
+static void gate_hold(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    gate *g = ctx;
+
+    (void)cache;
+    (void)tree;
+    (void)pthread_mutex_lock(&g->lock);
+    g->is_closed = true;
+    (void)pthread_cond_broadcast(&g->changed);
+    while (!g->is_opened) {
+        (void)pthread_cond_wait(&g->changed, &g->lock);
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+static void *gate_main(void *arg)
+{
+    gate *g = arg;
+
+    (void)quire_engine_call(g->engine, gate_hold, g);
+    return NULL;
+}
+
+void gate_close(gate *g, quire_engine *engine)
+{
+    *g = (gate){ .engine = engine };
+    assert_int_equal(pthread_mutex_init(&g->lock, NULL), 0);
+    assert_int_equal(pthread_cond_init(&g->changed, NULL), 0);
+    assert_int_equal(pthread_create(&g->thread, NULL, gate_main, g), 0);
+    (void)pthread_mutex_lock(&g->lock);
+    while (!g->is_closed) {
+        (void)pthread_cond_wait(&g->changed, &g->lock);
+    }
+    (void)pthread_mutex_unlock(&g->lock);
+}
+
+void gate_open(gate *g)
+{
+    (void)pthread_mutex_lock(&g->lock);
+    g->is_opened = true;
+    (void)pthread_cond_broadcast(&g->changed);
+    (void)pthread_mutex_unlock(&g->lock);
+    (void)pthread_join(g->thread, NULL);
+    (void)pthread_cond_destroy(&g->changed);
+    (void)pthread_mutex_destroy(&g->lock);
+}
+
+/* ---- looking in ---- */
+
+static void do_nothing(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)tree;
+}
+
+quire_engine_stats stats_now(quire_engine *engine)
+{
+    quire_engine_stats stats;
+
+    /* Two calls: the figures of the round in which the first ran are shown before the second. */
+    assert_int_equal(quire_engine_call(engine, do_nothing, NULL), QUIRE_OK);
+    assert_int_equal(quire_engine_call(engine, do_nothing, NULL), QUIRE_OK);
+    quire_engine_stats_get(engine, &stats);
+    return stats;
+}
+
+static void validate_here(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    quire_prefix_validate(tree);
+    quire_cache_validate(cache);
+}
+
+void validate(quire_engine *engine)
+{
+    assert_int_equal(quire_engine_call(engine, validate_here, NULL), QUIRE_OK);
+}

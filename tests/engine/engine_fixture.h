@@ -1,0 +1,69 @@
+/* engine_fixture.h - what the tests of the engine share: an engine on a model, requests, the plain
+ * loop that its answers are compared with, and a gate that makes it stand still.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_ENGINE_FIXTURE_H
+#define QUIRE_TESTS_ENGINE_FIXTURE_H
+
+#include <pthread.h>
+
+#include "engine/engine.h"
+#include "model_fixture.h"
+
+#define FIXTURE_WAIT_MS 60000u /* far beyond what any wait here takes */
+
+typedef struct engine_bench {
+    quire_model *model;
+    quire_runtime *runtime;
+    quire_engine *engine;
+    uint32_t n_vocab;
+} engine_bench;
+
+/* A generated model of f32 weights: 2 layers, 320 tokens, a context of n_ctx. */
+engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opts *runtime);
+/* A development model; skips the test by name when it is absent. */
+engine_bench bench_model(const char *name, const quire_engine_opts *engine,
+                         const quire_runtime_opts *runtime);
+/* Ends the engine, checks the cache, and that no page is live any more. */
+void bench_close(engine_bench *b);
+
+/* Runtime options that tests begin with: 1 thread, f32 KV, pages of 64. */
+quire_runtime_opts bench_runtime_opts(uint32_t n_ctx, uint32_t n_seqs_max);
+
+/* Tokens of a text of its own for each seed; none of them control tokens. */
+void tokens_make(int32_t *tokens, uint32_t n, uint64_t seed);
+
+/* Greedy, no stop texts, no end of generation. */
+quire_request_params params_greedy(const int32_t *tokens, uint32_t n, uint32_t max_tokens);
+/* Submit, or fail the test with the error's text. */
+quire_request *submit(const engine_bench *b, const quire_request_params *params);
+/* All tokens until the end, at most n. Returns how many. */
+uint32_t collect(quire_request *request, int32_t *tokens, uint32_t n);
+/* Wait for the end. */
+const quire_request_result *finish(quire_request *request);
+/* finish() and release, with a check of the ending. */
+void finish_as(quire_request *request, quire_finish ending);
+
+/* What a loop of one sequence on the same runtime options would have generated. */
+void reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt, int32_t *tokens,
+               uint32_t n);
+
+/* The engine stands still between two steps from gate_close() to gate_open(). */
+typedef struct gate {
+    quire_engine *engine;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_closed;
+    bool is_opened;
+} gate;
+void gate_close(gate *g, quire_engine *engine);
+void gate_open(gate *g);
+
+/* Figures as of between two steps. */
+quire_engine_stats stats_now(quire_engine *engine);
+
+/* prefix and cache validated on the engine's thread. */
+void validate(quire_engine *engine);
+
+#endif /* QUIRE_TESTS_ENGINE_FIXTURE_H */

@@ -7,21 +7,24 @@
  *
  *             reserve/append                  last reference dropped
  *   free ----------------------> live (refs >= 1) --------------------> free
- *                                  \__ kept by the prefix tree: cached __/     (next issue)
+ *                                  ^  \__ kept by the prefix tree: cached __/  evicted
+ *                                  '---------- reused by a sequence ----'
  *
  * Sharing. fork() shares every page and every table leaf. Leaves are copied when one side writes
  * them. A full page is not written again while anybody else holds it; its only holder may cut
  * itself back into it and go on. A partly filled tail page has one appender; when a sequence must
  * append into a tail page that others also hold, it first gets a copy of its own, so that token i
  * of a sequence always sits in slot i % page_tokens and attention sums in the same order whether or
- * not a prefix was shared.
+ * not a prefix was shared. Pages that the prefix tree knows (quire/prefix.h) are shared in the same
+ * way: what it relies on is not written again, and the sequence that fills such a page goes on
+ * behind it.
  *
  * Holes. Groups keep the same tokens but need not keep all of their pages: a group whose readers no
  * longer need some tokens releases those pages, and its table says so by entries without a page.
  *
  * Plan, then apply. Every call that takes memory first works out all it needs, in every group; if
- * anything is missing it returns QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS) and nothing
- * changed.
+ * anything is missing it asks the evictor for cached pages, and if that does not do, it returns
+ * QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS) and nothing that is live changed.
  *
  * Memory. Extents come from mmap (huge pages advised, mlock on request), sized to the smallest
  * multiple of 2 MiB whose unusable tail is under 1 % for the page size. maintain() keeps free pages
@@ -188,13 +191,24 @@ uint32_t quire_cache_coalesce(quire_cache *cache, uint32_t moves_max);
 /* Return empty extents to the OS, keeping keep_bytes of them. Returns the bytes released. */
 uint64_t quire_cache_trim(quire_cache *cache, uint64_t keep_bytes);
 
+/* ---- eviction ---- */
+
+/* Frees cached pages worth need_bytes of a region's charge, or as much as can be; returns the bytes
+ * freed. Called while room is made for a sequence, whose own pages are live and stay. It must not
+ * take pages. */
+typedef uint64_t (*quire_cache_evict_fn)(void *ctx, quire_region_id region, uint64_t need_bytes);
+
+/* Whom to ask when pages run short, before QUIRE_NOPAGES, QUIRE_NOMEM or QUIRE_LIMIT is returned;
+ * NULL = nobody. A prefix tree sets itself (quire_prefix_create()). */
+void quire_cache_evictor_set(quire_cache *cache, quire_cache_evict_fn evict, void *ctx);
+
 /* ---- observation ---- */
 
 typedef struct quire_cache_stats {
     uint64_t budget_bytes;
     uint64_t extent_bytes;  /* taken from the OS */
     uint64_t live_bytes;    /* payload of live pages */
-    uint64_t cached_bytes;  /* payload of pages only the prefix tree holds (0 for now) */
+    uint64_t cached_bytes;  /* payload of pages only the prefix tree holds */
     uint64_t free_bytes;    /* payload of free pages in mapped extents */
     uint64_t tail_bytes;    /* unusable ends of extents */
     uint64_t locked_bytes;  /* mlocked */
@@ -204,8 +218,9 @@ typedef struct quire_cache_stats {
     uint64_t charged_peak_bytes;
     uint64_t extent_peak_bytes;
     uint64_t pages_live;
+    uint64_t pages_cached;
     uint64_t pages_free;
-    uint64_t pages_peak;
+    uint64_t pages_peak; /* live and cached */
     uint64_t allocs_total;
     uint64_t frees_total;
     uint64_t alloc_failures_total;
@@ -225,6 +240,7 @@ typedef struct quire_region_stats {
     uint64_t budget_bytes;
     uint64_t charged_bytes;
     uint64_t charged_peak_bytes;
+    uint64_t cached_bytes; /* of charged_bytes: what eviction can free */
     uint64_t pages;
 } quire_region_stats;
 
@@ -232,8 +248,8 @@ typedef struct quire_region_stats {
 int quire_region_stats_get(const quire_cache *cache, quire_region_id region,
                            quire_region_stats *out);
 
-/* Change a region's budget; pages in use are never taken away by this.
- * Errors: QUIRE_NOTFOUND, QUIRE_INVAL (below what is charged now). */
+/* Change a region's budget; live pages are never taken away by this, cached ones are evicted.
+ * Errors: QUIRE_NOTFOUND, QUIRE_INVAL (below what live pages are charged). */
 int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t budget_bytes);
 
 /*  X(symbol, value, "name")
@@ -246,7 +262,9 @@ int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t
  * COPY   page, just taken, became seq's private copy of a shared one
  * MOVE   coalescing moved the page
  * MAP    extent taken from the OS (page = extent number)
- * UNMAP  extent returned */
+ * UNMAP  extent returned
+ * KEEP   the prefix tree began to rely on the page
+ * EVICT  the prefix tree let go of the page; it is freed unless sequences hold it */
 #define QUIRE_HISTORY_KIND_MAP(X)                                                                  \
     X(ALLOC, 1, "alloc")                                                                           \
     X(REF, 2, "ref")                                                                               \
@@ -255,7 +273,9 @@ int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t
     X(COPY, 5, "copy")                                                                             \
     X(MOVE, 6, "move")                                                                             \
     X(MAP, 7, "map")                                                                               \
-    X(UNMAP, 8, "unmap")
+    X(UNMAP, 8, "unmap")                                                                           \
+    X(KEEP, 9, "keep")                                                                             \
+    X(EVICT, 10, "evict")
 
 typedef enum quire_history_kind {
 #define X(sym, val, name) QUIRE_HISTORY_##sym = (val),
@@ -280,6 +300,22 @@ typedef struct quire_history_event {
 /* Visit the recorded events, oldest first, until visit returns non-zero; returns that value. */
 int quire_cache_history_visit(const quire_cache *cache,
                               int (*visit)(void *ctx, const quire_history_event *event), void *ctx);
+
+typedef struct quire_page_info {
+    quire_page_id page;
+    quire_group_id group;
+    quire_region_id region;
+    uint32_t refs;     /* table leaves that hold it; 0 = cached: only the prefix tree does */
+    uint32_t n_filled; /* slots that hold tokens, as far as is known */
+    uint32_t n_kept;   /* of these, those the prefix tree relies on */
+    uint32_t extent;   /* number */
+    uint32_t slot;     /* in the extent */
+} quire_page_info;
+
+/* Visit every page in use, by id, until visit returns non-zero; returns that value. visit must not
+ * change the cache. */
+int quire_cache_pages_visit(const quire_cache *cache,
+                            int (*visit)(void *ctx, const quire_page_info *page), void *ctx);
 
 /* Check every invariant of every structure; aborts with a message when one is broken. */
 void quire_cache_validate(const quire_cache *cache);

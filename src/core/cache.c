@@ -137,9 +137,34 @@ uint64_t quire_cache_trim(quire_cache *cache, uint64_t keep_bytes)
 int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t budget_bytes)
 {
     quire_region *found = quire_region_find(&cache->regions, region);
+    uint64_t charged_bytes;
 
     QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
+    charged_bytes = quire_counter_get(&found->charged_bytes);
+    if (budget_bytes < charged_bytes) {
+        (void)quire_cache_evict(cache, region, charged_bytes - budget_bytes);
+    }
     return quire_region_resize(found, budget_bytes);
+}
+
+void quire_cache_evictor_set(quire_cache *cache, quire_cache_evict_fn evict, void *ctx)
+{
+    cache->evict = evict;
+    cache->evict_ctx = ctx;
+}
+
+uint64_t quire_cache_evict(quire_cache *cache, quire_region_id region, uint64_t need_bytes)
+{
+    uint64_t freed_bytes;
+
+    if (cache->evict == NULL || cache->is_evicting ||
+        need_bytes > quire_counter_get(&cache->regions.items[region].cached_bytes)) {
+        return 0;
+    }
+    cache->is_evicting = true;
+    freed_bytes = cache->evict(cache->evict_ctx, region, need_bytes);
+    cache->is_evicting = false;
+    return freed_bytes;
 }
 
 int quire_cache_history_visit(const quire_cache *cache,

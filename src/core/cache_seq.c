@@ -86,20 +86,44 @@ static int tables_plan(quire_cache *cache, quire_seq *seq, const quire_table_nee
     return quire_leaf_stock_plan(&cache->stock, n_leaves);
 }
 
+/* Plan the pages, at the cost of cached ones if need be. Pages that eviction lets go of may include
+ * the sequence's own tail, which then need not be copied, so the needs are worked out again. */
+static int pages_plan(quire_cache *cache, quire_seq *seq, uint32_t n_tokens,
+                      quire_table_needs *needs)
+{
+    uint32_t n_pages[QUIRE_GROUPS_MAX];
+    uint64_t need_bytes;
+    int rc;
+
+    do {
+        for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+            quire_table_ctx ctx = table_ctx(cache, seq, g);
+
+            needs[g] = quire_table_room_needs(&ctx, &seq->tables[g], seq->n_tokens, n_tokens);
+            n_pages[g] = needs[g].n_pages;
+        }
+        need_bytes = quire_pool_shortage_bytes(&cache->pool, seq->region, n_pages);
+        if (need_bytes > 0 && quire_cache_evict(cache, seq->region, need_bytes) > 0) {
+            rc = QUIRE_AGAIN;
+            continue;
+        }
+        rc = quire_pool_plan(&cache->pool, seq->region, n_pages);
+        if (rc == QUIRE_NOMEM || rc == QUIRE_LIMIT) {
+            /* Free slots and ids are needed, whatever the budget allows. */
+            need_bytes = quire_pool_charge_bytes(&cache->pool, n_pages);
+            rc = quire_cache_evict(cache, seq->region, need_bytes) > 0 ? QUIRE_AGAIN : rc;
+        }
+    } while (rc == QUIRE_AGAIN);
+    return rc;
+}
+
 /* The slow part of reserve: pages, copies or leaves are needed. */
 static int seq_make_room(quire_cache *cache, quire_seq *seq, uint32_t n_tokens)
 {
     quire_table_needs needs[QUIRE_GROUPS_MAX];
-    uint32_t n_pages[QUIRE_GROUPS_MAX];
     int rc;
 
-    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
-        quire_table_ctx ctx = table_ctx(cache, seq, g);
-
-        needs[g] = quire_table_room_needs(&ctx, &seq->tables[g], seq->n_tokens, n_tokens);
-        n_pages[g] = needs[g].n_pages;
-    }
-    QUIRE_TRY(quire_pool_plan(&cache->pool, seq->region, n_pages));
+    QUIRE_TRY(pages_plan(cache, seq, n_tokens, needs));
     rc = tables_plan(cache, seq, needs);
     if (rc < 0) {
         quire_pool_cancel(&cache->pool);
@@ -215,7 +239,33 @@ int quire_seq_truncate(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens)
         quire_table_truncate(&ctx, &found->tables[g], n_tokens);
     }
     found->n_tokens = n_tokens;
+    found->cut_tokens = n_tokens < found->cut_tokens ? n_tokens : found->cut_tokens;
     ready_update(cache, found);
+    QUIRE_CACHE_CHECKED(cache);
+    return QUIRE_OK;
+}
+
+int quire_seq_adopt(quire_cache *cache, quire_seq *seq, const quire_page_id *pages,
+                    uint32_t n_tokens)
+{
+    uint32_t n_groups = cache->opts.n_groups;
+    uint32_t n_entries =
+        n_tokens / cache->opts.page_tokens + (n_tokens % cache->opts.page_tokens != 0);
+    uint32_t n_leaves = (n_entries + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
+
+    QUIRE_CHECK(seq->n_tokens == 0 && n_tokens > 0);
+    QUIRE_FAIL_IF(n_tokens > cache->opts.seq_tokens_max, QUIRE_LIMIT);
+    for (uint32_t g = 0; g < n_groups; g++) {
+        QUIRE_TRY(quire_table_plan_upper(&seq->tables[g], &cache->allocator, n_leaves));
+    }
+    QUIRE_TRY(quire_leaf_stock_plan(&cache->stock, (uint64_t)n_leaves * n_groups));
+    for (uint32_t g = 0; g < n_groups; g++) {
+        quire_table_ctx ctx = table_ctx(cache, seq, g);
+
+        quire_table_adopt(&ctx, &seq->tables[g], pages, n_tokens);
+    }
+    seq->n_tokens = n_tokens;
+    ready_update(cache, seq);
     QUIRE_CACHE_CHECKED(cache);
     return QUIRE_OK;
 }

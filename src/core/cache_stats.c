@@ -1,7 +1,7 @@
 /* cache_stats.c - figures for people and metrics, put together from the owner's counters.
  *
- * Only constants of the cache (opts, classes' page sizes) and counters are read here, because the
- * caller may be on any thread.
+ * quire_cache_stats_get() reads only constants of the cache (opts, classes' page sizes) and
+ * counters, because the caller may be on any thread.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/cache_internal.h"
@@ -37,6 +37,7 @@ void quire_cache_stats_get(const quire_cache *cache, quire_cache_stats *out)
         out->slack_bytes += slots_to_bytes(quire_counter_get(&class->slack_slots),
                                            class->page_bytes, pool->page_tokens);
         out->pages_live += live;
+        out->pages_cached += quire_counter_get(&class->cached_pages);
         out->pages_free += n_free;
         out->extents_empty += (uint32_t)quire_counter_get(&class->extents_empty);
     }
@@ -71,6 +72,29 @@ int quire_region_stats_get(const quire_cache *cache, quire_region_id region,
     out->budget_bytes = quire_counter_get(&found->budget_bytes);
     out->charged_bytes = quire_counter_get(&found->charged_bytes);
     out->charged_peak_bytes = quire_counter_get(&found->charged_peak_bytes);
+    out->cached_bytes = quire_counter_get(&found->cached_bytes);
     out->pages = quire_counter_get(&found->pages);
     return QUIRE_OK;
+}
+
+int quire_cache_pages_visit(const quire_cache *cache,
+                            int (*visit)(void *ctx, const quire_page_info *page), void *ctx)
+{
+    for (quire_page_id id = 1; id < cache->pool.id_end; id++) {
+        const quire_page *page = &cache->pool.pages[id];
+        quire_page_info info = { .page = id,
+                                 .group = page->group,
+                                 .region = page->region,
+                                 .refs = page->refs,
+                                 .n_filled = page->n_filled,
+                                 .n_kept = page->n_kept,
+                                 .extent = page->extent,
+                                 .slot = page->slot };
+        int rc = quire_page_state_of(page) != QUIRE_PAGE_FREE ? visit(ctx, &info) : 0;
+
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return 0;
 }

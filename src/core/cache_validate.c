@@ -114,8 +114,7 @@ static void ready_validate(const quire_cache *cache, const quire_seq *seq, uint3
         return;
     }
     tail = quire_table_entry(table, table->n_entries - 1);
-    QUIRE_CHECK(cache->pool.pages[tail->page].refs == 1);
-    QUIRE_CHECK(!cache->pool.pages[tail->page].is_kept);
+    QUIRE_CHECK(cache->pool.pages[tail->page].n_kept <= tail->n_tokens);
     QUIRE_CHECK(quire_leaf_of(table->leaves[(table->n_entries - 1) / QUIRE_LEAF_ENTRIES])->refs ==
                 1);
 }

@@ -127,6 +127,33 @@ static int plan_budget(const quire_pool *pool, quire_region_id region, const uin
     return QUIRE_OK;
 }
 
+uint64_t quire_pool_charge_bytes(const quire_pool *pool, const uint32_t *n_pages)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t g = 0; g < pool->n_groups; g++) {
+        uint64_t bytes;
+
+        if (__builtin_mul_overflow(n_pages[g], pool->groups[g].charge_bytes, &bytes) ||
+            __builtin_add_overflow(sum, bytes, &sum)) {
+            return UINT64_MAX;
+        }
+    }
+    return sum;
+}
+
+uint64_t quire_pool_shortage_bytes(const quire_pool *pool, quire_region_id region,
+                                   const uint32_t *n_pages)
+{
+    const quire_region *budget = quire_region_find(pool->regions, region);
+    uint64_t wanted_bytes = quire_pool_charge_bytes(pool, n_pages);
+    uint64_t left_bytes;
+
+    QUIRE_CHECK(budget != NULL);
+    left_bytes = quire_region_headroom_bytes(budget);
+    return wanted_bytes > left_bytes ? wanted_bytes - left_bytes : 0;
+}
+
 static int plan_ids(quire_pool *pool, uint64_t n)
 {
     uint64_t capacity = pool->ids_capacity;
@@ -219,7 +246,7 @@ static quire_pool_class *page_class(quire_pool *pool, const quire_page *page)
 static quire_page *page_in_use(quire_pool *pool, quire_page_id id)
 {
     QUIRE_CHECK(id != QUIRE_PAGE_NULL && id < pool->id_end);
-    QUIRE_CHECK(pool->pages[id].state != QUIRE_PAGE_FREE);
+    QUIRE_CHECK(quire_page_state_of(&pool->pages[id]) != QUIRE_PAGE_FREE);
     return &pool->pages[id];
 }
 
@@ -267,8 +294,7 @@ quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_regi
                           .extent = extent->number,
                           .slot = (uint16_t)slot,
                           .group = (uint8_t)group,
-                          .region = (uint8_t)region,
-                          .state = QUIRE_PAGE_LIVE };
+                          .region = (uint8_t)region };
     pool->addrs[id] = extent->base != NULL ? extent->base + slot * class->page_bytes : NULL;
     class->taken_pages++;
     quire_counter_add(&class->live_pages, 1);
@@ -290,7 +316,7 @@ static void page_give(quire_pool *pool, quire_page_id id, quire_seq_id seq)
     quire_region_uncharge(&pool->regions->items[page->region],
                           pool->groups[page->group].charge_bytes);
     quire_placement_give(page_class(pool, page), pool->extents[page->extent], page->slot);
-    *page = (quire_page){ .state = QUIRE_PAGE_FREE, .extent = pool->id_free };
+    *page = (quire_page){ .extent = pool->id_free };
     pool->addrs[id] = NULL;
     pool->id_free = id;
     pool->n_ids_free++;
@@ -306,8 +332,9 @@ void quire_pool_ref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
     if (page->refs++ == 0) {
         quire_pool_class *class = page_class(pool, page);
 
-        page->state = QUIRE_PAGE_LIVE;
         quire_counter_sub(&class->cached_pages, 1);
+        quire_counter_sub(&pool->regions->items[page->region].cached_bytes,
+                          pool->groups[page->group].charge_bytes);
         quire_counter_add(&class->live_pages, 1);
         quire_counter_add(&class->slack_slots, pool->page_tokens - page->n_filled);
     }
@@ -326,31 +353,43 @@ void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
     }
     quire_counter_sub(&class->live_pages, 1);
     quire_counter_sub(&class->slack_slots, pool->page_tokens - page->n_filled);
-    if (page->is_kept) {
-        page->state = QUIRE_PAGE_CACHED;
+    if (page->n_kept > 0) {
         quire_counter_add(&class->cached_pages, 1);
+        quire_counter_add(&pool->regions->items[page->region].cached_bytes,
+                          pool->groups[page->group].charge_bytes);
         quire_pool_history(pool, QUIRE_HISTORY_UNREF, id, seq);
         return;
     }
     page_give(pool, id, seq);
 }
 
-void quire_pool_keep(quire_pool *pool, quire_page_id id)
-{
-    QUIRE_ASSERT(page_in_use(pool, id)->state == QUIRE_PAGE_LIVE);
-    page_in_use(pool, id)->is_kept = true;
-}
-
-void quire_pool_evict(quire_pool *pool, quire_page_id id)
+void quire_pool_keep(quire_pool *pool, quire_page_id id, uint32_t n_tokens)
 {
     quire_page *page = page_in_use(pool, id);
 
-    QUIRE_CHECK(page->is_kept);
-    page->is_kept = false;
-    if (page->state == QUIRE_PAGE_CACHED) {
-        quire_counter_sub(&page_class(pool, page)->cached_pages, 1);
-        page_give(pool, id, QUIRE_SEQ_NULL);
+    QUIRE_CHECK(page->refs > 0 && n_tokens > 0);
+    QUIRE_ASSERT(n_tokens >= page->n_kept && n_tokens <= page->n_filled);
+    if (page->n_kept == 0) {
+        quire_pool_history(pool, QUIRE_HISTORY_KEEP, id, QUIRE_SEQ_NULL);
     }
+    page->n_kept = (uint16_t)n_tokens;
+}
+
+uint64_t quire_pool_evict(quire_pool *pool, quire_page_id id)
+{
+    quire_page *page = page_in_use(pool, id);
+    uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
+
+    QUIRE_CHECK(page->n_kept > 0);
+    quire_pool_history(pool, QUIRE_HISTORY_EVICT, id, QUIRE_SEQ_NULL);
+    page->n_kept = 0;
+    if (page->refs > 0) {
+        return 0;
+    }
+    quire_counter_sub(&page_class(pool, page)->cached_pages, 1);
+    quire_counter_sub(&pool->regions->items[page->region].cached_bytes, charge_bytes);
+    page_give(pool, id, QUIRE_SEQ_NULL);
+    return charge_bytes;
 }
 
 void quire_pool_fill_set(quire_pool *pool, quire_page_id id, uint32_t n_filled)
@@ -358,7 +397,7 @@ void quire_pool_fill_set(quire_pool *pool, quire_page_id id, uint32_t n_filled)
     quire_page *page = page_in_use(pool, id);
     quire_pool_class *class = page_class(pool, page);
 
-    QUIRE_ASSERT(page->state == QUIRE_PAGE_LIVE && n_filled <= pool->page_tokens);
+    QUIRE_ASSERT(page->refs > 0 && n_filled <= pool->page_tokens);
     quire_counter_set(&class->slack_slots,
                       quire_counter_get(&class->slack_slots) + page->n_filled - n_filled);
     page->n_filled = (uint16_t)n_filled;

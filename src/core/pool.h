@@ -34,20 +34,27 @@ typedef enum quire_page_state {
     QUIRE_PAGE_CACHED = 2
 } quire_page_state;
 
-/* What is known about a page id. */
+/* What is known about a page id. Its state follows: see quire_page_state_of(). */
 typedef struct quire_page {
     uint32_t refs;     /* table leaves that hold it */
     uint32_t extent;   /* number; of a free id: the next free id */
     uint16_t slot;     /* in the extent */
     uint16_t n_filled; /* slots of tokens written, as far as is known; see quire_pool_fill_set() */
+    uint16_t n_kept;   /* tokens from slot 0 on that the prefix tree relies on; 0 = not kept */
     uint8_t group;
     uint8_t region;
-    uint8_t state; /* quire_page_state */
-    bool is_kept;  /* by the prefix tree */
 } quire_page;
 
 _Static_assert(sizeof(quire_page) == 16, "quire_page: one per page, keep it small");
 _Static_assert(QUIRE_GROUPS_MAX <= UINT8_MAX && QUIRE_REGIONS_MAX <= UINT8_MAX, "fit quire_page");
+
+static inline quire_page_state quire_page_state_of(const quire_page *page)
+{
+    if (page->refs > 0) {
+        return QUIRE_PAGE_LIVE;
+    }
+    return page->n_kept > 0 ? QUIRE_PAGE_CACHED : QUIRE_PAGE_FREE;
+}
 
 /* By fill: empty, eight partial eighths, full. */
 #define QUIRE_EXTENT_BUCKET_EMPTY 0u
@@ -167,6 +174,13 @@ void quire_pool_fini(quire_pool *pool);
  * Errors: QUIRE_NOPAGES (budget), QUIRE_LIMIT (pages_max, extents_max), QUIRE_NOMEM. */
 int quire_pool_plan(quire_pool *pool, quire_region_id region, const uint32_t *n_pages);
 
+/* By how many bytes of charge the region's budget falls short of such a plan; saturates. */
+uint64_t quire_pool_shortage_bytes(const quire_pool *pool, quire_region_id region,
+                                   const uint32_t *n_pages);
+
+/* What such a plan would charge; saturates. */
+uint64_t quire_pool_charge_bytes(const quire_pool *pool, const uint32_t *n_pages);
+
 /* Give up the plan just made: what was mapped for it goes back. Counts as a failed allocation. */
 void quire_pool_cancel(quire_pool *pool);
 
@@ -179,11 +193,13 @@ quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_regi
 void quire_pool_ref(quire_pool *pool, quire_page_id id, quire_seq_id seq);
 void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq);
 
-/* A live page stays when its last reference goes: it is cached then. The tables keep their hands
- * off it from then on, so a page that a sequence still fills must not be kept. */
-void quire_pool_keep(quire_pool *pool, quire_page_id id);
-/* Undo keep; a cached page becomes free. */
-void quire_pool_evict(quire_pool *pool, quire_page_id id);
+/* Rely on the first n_tokens > 0 slots of a live page: they are not written again, and the page
+ * stays when its last reference goes: it is cached then. What follows the slots belongs to the
+ * page's appender (T4 of table.h). May be repeated with more tokens, not with fewer. */
+void quire_pool_keep(quire_pool *pool, quire_page_id id, uint32_t n_tokens);
+/* Undo keep; a cached page becomes free. Returns the charge that went with it, 0 while others hold
+ * the page. */
+uint64_t quire_pool_evict(quire_pool *pool, quire_page_id id);
 
 /* Record how many token slots of a live page are filled. Exact whenever the page's only holder
  * says it; while a page is shared it is the most that any holder filled. */
@@ -201,6 +217,11 @@ static inline const quire_page *quire_pool_page(const quire_pool *pool, quire_pa
 {
     QUIRE_ASSERT(id != QUIRE_PAGE_NULL && id < pool->id_end);
     return &pool->pages[id];
+}
+
+static inline quire_page_state quire_pool_state(const quire_pool *pool, quire_page_id id)
+{
+    return quire_page_state_of(quire_pool_page(pool, id));
 }
 
 /* ---- upkeep (pool_upkeep.c): see quire_cache_maintain(), _coalesce(), _trim() ---- */

@@ -23,7 +23,7 @@ static void extent_validate(const quire_pool *pool, const quire_extent *extent)
 
         if ((id & QUIRE_SLOT_FREE) == 0) {
             QUIRE_CHECK(id != QUIRE_PAGE_NULL && id < pool->id_end);
-            QUIRE_CHECK(pool->pages[id].state != QUIRE_PAGE_FREE);
+            QUIRE_CHECK(quire_pool_state(pool, id) != QUIRE_PAGE_FREE);
             QUIRE_CHECK(pool->pages[id].extent == extent->number && pool->pages[id].slot == s);
             n_pages++;
         }
@@ -79,14 +79,12 @@ static void page_validate(const quire_pool *pool, quire_page_id id)
     const quire_extent *extent;
     const unsigned char *addr = NULL;
 
-    if (page->state == QUIRE_PAGE_FREE) {
-        QUIRE_CHECK(page->refs == 0 && !page->is_kept && pool->addrs[id] == NULL);
+    if (quire_page_state_of(page) == QUIRE_PAGE_FREE) {
+        QUIRE_CHECK(pool->addrs[id] == NULL);
         return;
     }
-    QUIRE_CHECK(page->state == (page->refs > 0 ? QUIRE_PAGE_LIVE : QUIRE_PAGE_CACHED));
-    QUIRE_CHECK(page->refs > 0 || page->is_kept);
     QUIRE_CHECK(page->group < pool->n_groups && page->region < QUIRE_REGIONS_MAX);
-    QUIRE_CHECK(page->n_filled <= pool->page_tokens);
+    QUIRE_CHECK(page->n_filled <= pool->page_tokens && page->n_kept <= page->n_filled);
     QUIRE_CHECK(page->extent < pool->extents_capacity && pool->extents[page->extent] != NULL);
     extent = pool->extents[page->extent];
     QUIRE_CHECK(extent->class_index == pool->groups[page->group].class_index);
@@ -104,19 +102,24 @@ static void sums_validate(const quire_pool *pool)
     uint64_t cached[QUIRE_GROUPS_MAX] = { 0 };
     uint64_t slack[QUIRE_GROUPS_MAX] = { 0 };
     uint64_t charged[QUIRE_REGIONS_MAX] = { 0 };
+    uint64_t unheld[QUIRE_REGIONS_MAX] = { 0 };
     uint64_t pages[QUIRE_REGIONS_MAX] = { 0 };
     uint64_t total = 0;
 
     for (quire_page_id id = 1; id < pool->id_end; id++) {
         const quire_page *page = &pool->pages[id];
         uint32_t c = pool->groups[page->group].class_index;
+        quire_page_state state = quire_page_state_of(page);
 
         page_validate(pool, id);
-        if (page->state != QUIRE_PAGE_FREE) {
-            live[c] += page->state == QUIRE_PAGE_LIVE;
-            cached[c] += page->state == QUIRE_PAGE_CACHED;
-            slack[c] += page->state == QUIRE_PAGE_LIVE ? pool->page_tokens - page->n_filled : 0;
-            charged[page->region] += pool->groups[page->group].charge_bytes;
+        if (state != QUIRE_PAGE_FREE) {
+            uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
+
+            live[c] += state == QUIRE_PAGE_LIVE;
+            cached[c] += state == QUIRE_PAGE_CACHED;
+            slack[c] += state == QUIRE_PAGE_LIVE ? pool->page_tokens - page->n_filled : 0;
+            charged[page->region] += charge_bytes;
+            unheld[page->region] += state == QUIRE_PAGE_CACHED ? charge_bytes : 0;
             pages[page->region]++;
             total++;
         }
@@ -130,6 +133,7 @@ static void sums_validate(const quire_pool *pool)
         const quire_region *region = &pool->regions->items[r];
 
         QUIRE_CHECK(charged[r] == quire_counter_get(&region->charged_bytes));
+        QUIRE_CHECK(unheld[r] == quire_counter_get(&region->cached_bytes));
         QUIRE_CHECK(pages[r] == quire_counter_get(&region->pages));
         QUIRE_CHECK(charged[r] <= quire_counter_get(&region->budget_bytes));
         QUIRE_CHECK(charged[r] <= quire_counter_get(&region->charged_peak_bytes));
@@ -149,7 +153,7 @@ static void ids_validate(const quire_pool *pool)
     QUIRE_CHECK(pool->id_end - 1 <= pool->pages_max);
     QUIRE_CHECK(pool->pages[QUIRE_PAGE_NULL].refs == 0 && pool->addrs[QUIRE_PAGE_NULL] == NULL);
     for (quire_page_id id = pool->id_free; id != QUIRE_PAGE_NULL; id = pool->pages[id].extent) {
-        QUIRE_CHECK(id < pool->id_end && pool->pages[id].state == QUIRE_PAGE_FREE);
+        QUIRE_CHECK(id < pool->id_end && quire_pool_state(pool, id) == QUIRE_PAGE_FREE);
         QUIRE_CHECK(++n <= pool->n_ids_free);
     }
     QUIRE_CHECK(n == pool->n_ids_free);

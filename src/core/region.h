@@ -1,6 +1,7 @@
 /* region.h - byte budgets that pages are charged to.
  *
- * Invariants: charged <= budget; charged = sum of the charges of the region's pages.
+ * Invariants: cached <= charged <= budget; charged = sum of the charges of the region's pages,
+ * cached that of the cached ones.
  *
  * Thread: owner, except where a counter is read (core/counter.h).
  *
@@ -16,6 +17,7 @@ typedef struct quire_region {
     quire_counter budget_bytes;
     quire_counter charged_bytes;
     quire_counter charged_peak_bytes;
+    quire_counter cached_bytes; /* charge of the pages that only the prefix tree holds */
     quire_counter pages;
 } quire_region;
 

@@ -4,7 +4,7 @@
  * id that was closed is not found again until its slot has been reused 2,048 times.
  *
  * Invariant: n_tokens <= ready_tokens. Appends up to ready_tokens find pages, leaves and a tail
- * that nobody shares in every group: that is the whole check of the decode path.
+ * that nobody else appends to in every group: that is the whole check of the decode path.
  *
  * Thread: owner.
  *
@@ -28,6 +28,8 @@ typedef struct quire_seq {
     uint32_t next_free; /* index + 1 of the next closed one */
     uint32_t n_tokens;
     uint32_t ready_tokens;
+    uint32_t cut_tokens; /* shortest length it was truncated to since the prefix tree last asked */
+    bool is_tied;        /* to the prefix tree, by a ref */
     quire_region_id region;
     quire_table tables[]; /* [n_groups] */
 } quire_seq;

@@ -15,6 +15,8 @@
 #define UPPER_CAPACITY_FIRST 8u
 #endif
 
+#define ADOPT_AHEAD 8u /* pages whose record is fetched ahead */
+
 static uint32_t div_up(uint32_t a, uint32_t b)
 {
     return a / b + (a % b != 0);
@@ -180,14 +182,14 @@ static quire_leaf *tail_leaf(const quire_table *table)
     return table_leaf(table, (table->n_entries - 1) / QUIRE_LEAF_ENTRIES);
 }
 
-/* Whether somebody else also holds the tail page: directly, through the leaf, or as the prefix
- * tree. */
+/* Whether somebody else relies on what would be written: other tables, through the page or through
+ * the leaf, or the prefix tree, on slots that this table does not fill. */
 static bool is_tail_shared(const quire_table_ctx *ctx, const quire_table *table,
                            const quire_page_entry *tail)
 {
     const quire_page *page = quire_pool_page(ctx->pool, tail->page);
 
-    return tail_leaf(table)->refs > 1 || page->refs > 1 || page->is_kept;
+    return tail_leaf(table)->refs > 1 || page->refs > 1 || page->n_kept > tail->n_tokens;
 }
 
 uint32_t quire_table_ready_tokens(const quire_table_ctx *ctx, const quire_table *table,
@@ -234,17 +236,24 @@ static void tail_copy(const quire_table_ctx *ctx, quire_page_entry *tail)
     quire_pool_fill_set(ctx->pool, tail->page, tail->n_tokens);
 }
 
-static void entry_add(const quire_table_ctx *ctx, quire_table *table)
+/* The leaf that entry n_held goes to. */
+static quire_leaf *leaf_for_next(const quire_table_ctx *ctx, quire_table *table)
 {
     quire_leaf *leaf;
 
-    if (table->n_held % QUIRE_LEAF_ENTRIES == 0) {
-        leaf = stock_take(ctx->stock);
-        QUIRE_CHECK(table->n_leaves < table->leaves_capacity);
-        table->leaves[table->n_leaves++] = leaf->entries;
-    } else {
-        leaf = table_leaf(table, table->n_leaves - 1);
+    if (table->n_held % QUIRE_LEAF_ENTRIES != 0) {
+        return table_leaf(table, table->n_leaves - 1);
     }
+    leaf = stock_take(ctx->stock);
+    QUIRE_CHECK(table->n_leaves < table->leaves_capacity);
+    table->leaves[table->n_leaves++] = leaf->entries;
+    return leaf;
+}
+
+static void entry_add(const quire_table_ctx *ctx, quire_table *table)
+{
+    quire_leaf *leaf = leaf_for_next(ctx, table);
+
     leaf->entries[leaf->n_entries++] = (quire_page_entry){
         .page = quire_pool_take(ctx->pool, ctx->group, ctx->region, ctx->seq),
         .first_pos = (int32_t)(table->n_held * ctx->pool->page_tokens),
@@ -457,6 +466,38 @@ void quire_table_fork(const quire_table_ctx *ctx, quire_table *to, const quire_t
     to->n_held = from->n_entries;
     to->holes_begin = from->holes_begin;
     to->holes_end = from->holes_end;
+}
+
+void quire_table_adopt(const quire_table_ctx *ctx, quire_table *table, const quire_page_id *pages,
+                       uint32_t n_tokens)
+{
+    uint32_t page_tokens = ctx->pool->page_tokens;
+    uint32_t n_groups = ctx->pool->n_groups;
+    uint32_t n_entries = div_up(n_tokens, page_tokens);
+
+    QUIRE_CHECK(table->n_held == 0);
+    while (table->n_held < n_entries) {
+        uint32_t i = table->n_held;
+        quire_page_id page = pages[i * n_groups + ctx->group];
+        quire_leaf *leaf;
+
+        if (i + ADOPT_AHEAD < n_entries) {
+            __builtin_prefetch(&ctx->pool->pages[pages[(i + ADOPT_AHEAD) * n_groups + ctx->group]],
+                               1);
+        }
+        leaf = leaf_for_next(ctx, table);
+        leaf->entries[leaf->n_entries++] = (quire_page_entry){
+            .page = page,
+            .n_tokens = (uint16_t)min_u32(n_tokens - i * page_tokens, page_tokens),
+            .first_pos = (int32_t)(i * page_tokens),
+        };
+        if (page != QUIRE_PAGE_NULL) {
+            QUIRE_ASSERT(quire_pool_page(ctx->pool, page)->group == ctx->group);
+            quire_pool_ref(ctx->pool, page, ctx->seq);
+        }
+        table->n_held++;
+    }
+    table->n_entries = n_entries;
 }
 
 void quire_table_clear(const quire_table_ctx *ctx, quire_table *table,

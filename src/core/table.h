@@ -12,8 +12,10 @@
  *       and all its entries hold tokens, so that every holder means the same entries
  *   T2  entry i starts at token i * page_tokens and at slot 0; all but the tail are full
  *   T3  a page's refs is the number of leaf entries that name it
- *   T4  only a tail page that one leaf holds, in a leaf that one table holds, is appended to,
- *       and only while the prefix tree does not keep the page
+ *   T4  a tail page has one appender: the table that held it alone, in a leaf held alone, when room
+ *       was made, and that fills all slots which the prefix tree relies on. Readers that adopt the
+ *       page later, through the tree, use slots that the appender has filled; they copy it before
+ *       they append
  *   T5  a hole (page QUIRE_PAGE_NULL) is a full entry whose page was released; it holds nothing of
  *       the pool and stays a hole until truncation drops the entry
  *   T6  refs of a table's leaves do not grow towards its end: who holds a leaf of ours also holds
@@ -142,6 +144,11 @@ bool quire_table_fork_copies(const quire_table *table);
 /* Make to, which is empty and has an upper level for it, hold what from holds, without its
  * reserved pages. ctx is that of the new holder. Cost: O(leaves). */
 void quire_table_fork(const quire_table_ctx *ctx, quire_table *to, const quire_table *from);
+
+/* Make an empty table, with an upper level and leaves laid by for it, hold n_tokens > 0 tokens in
+ * pages that exist; see quire_seq_adopt(). Cost: O(pages). */
+void quire_table_adopt(const quire_table_ctx *ctx, quire_table *table, const quire_page_id *pages,
+                       uint32_t n_tokens);
 
 /* Drop every entry and the upper level. */
 void quire_table_clear(const quire_table_ctx *ctx, quire_table *table,

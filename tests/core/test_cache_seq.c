@@ -234,11 +234,11 @@ static void test_kept_page_is_copied(void **state)
     a = test_open(t.cache);
     test_append_stamped(t.cache, a, PAGE_TOKENS, 0);
     kept = test_page_of(t.cache, a, 0, 0);
-    quire_pool_keep(&t.cache->pool, kept);
+    quire_pool_keep(&t.cache->pool, kept, PAGE_TOKENS);
     assert_int_equal(quire_seq_truncate(t.cache, a, 1), QUIRE_OK);
     test_append_stamped(t.cache, a, 1, 500);
     assert_int_not_equal(test_page_of(t.cache, a, 0, 0), kept);
-    assert_int_equal(quire_pool_page(&t.cache->pool, kept)->state, QUIRE_PAGE_CACHED);
+    assert_int_equal(quire_pool_state(&t.cache->pool, kept), QUIRE_PAGE_CACHED);
     assert_int_equal(test_stats(t.cache).page_copies_total, 1);
     test_slot_check(t.cache, a, 0, 0);
     test_slot_check(t.cache, a, 1, 500);
@@ -246,7 +246,7 @@ static void test_kept_page_is_copied(void **state)
     /* Evicted before the append, it is written in place. */
     quire_pool_evict(&t.cache->pool, kept);
     kept = test_page_of(t.cache, a, 0, 0);
-    quire_pool_keep(&t.cache->pool, kept);
+    quire_pool_keep(&t.cache->pool, kept, 2);
     assert_int_equal(quire_seq_truncate(t.cache, a, 1), QUIRE_OK);
     quire_pool_evict(&t.cache->pool, kept);
     test_append_stamped(t.cache, a, 1, 600);

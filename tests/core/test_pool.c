@@ -29,7 +29,7 @@ static void test_take_and_free(void **state)
     assert_int_equal(*t.pool.addrs[ids[1]], 1);
     quire_pool_unref(&t.pool, ids[1], 1);
     assert_null(t.pool.addrs[ids[1]]);
-    assert_int_equal(quire_pool_page(&t.pool, ids[1])->state, QUIRE_PAGE_FREE);
+    assert_int_equal(quire_pool_state(&t.pool, ids[1]), QUIRE_PAGE_FREE);
     test_pool_take(&t, 0, 1, &again);
     assert_int_equal(again, ids[1]); /* ids stay dense */
     assert_null(t.pool.addrs[QUIRE_PAGE_NULL]);
@@ -54,9 +54,9 @@ static void test_refs(void **state)
     quire_pool_ref(&t.pool, id, 3);
     quire_pool_unref(&t.pool, id, 2);
     quire_pool_unref(&t.pool, id, 1);
-    assert_int_equal(quire_pool_page(&t.pool, id)->state, QUIRE_PAGE_LIVE);
+    assert_int_equal(quire_pool_state(&t.pool, id), QUIRE_PAGE_LIVE);
     quire_pool_unref(&t.pool, id, 3);
-    assert_int_equal(quire_pool_page(&t.pool, id)->state, QUIRE_PAGE_FREE);
+    assert_int_equal(quire_pool_state(&t.pool, id), QUIRE_PAGE_FREE);
     test_pool_stop(&t);
 }
 
@@ -74,10 +74,10 @@ static void test_cached(void **state)
     test_pool_take(&t, 0, 1, &id);
     quire_pool_fill_set(&t.pool, id, 1);
     assert_int_equal(quire_counter_get(&class->slack_slots), PAGE_TOKENS - 1);
-    quire_pool_keep(&t.pool, id);
+    quire_pool_keep(&t.pool, id, 1);
     quire_pool_unref(&t.pool, id, 1);
     quire_pool_validate(&t.pool);
-    assert_int_equal(quire_pool_page(&t.pool, id)->state, QUIRE_PAGE_CACHED);
+    assert_int_equal(quire_pool_state(&t.pool, id), QUIRE_PAGE_CACHED);
     assert_int_equal(quire_counter_get(&class->cached_pages), 1);
     assert_int_equal(quire_counter_get(&class->live_pages), 0);
     assert_int_equal(quire_counter_get(&class->slack_slots), 0);
@@ -86,20 +86,23 @@ static void test_cached(void **state)
 
     quire_pool_ref(&t.pool, id, 2);
     quire_pool_validate(&t.pool);
-    assert_int_equal(quire_pool_page(&t.pool, id)->state, QUIRE_PAGE_LIVE);
+    assert_int_equal(quire_pool_state(&t.pool, id), QUIRE_PAGE_LIVE);
     assert_int_equal(quire_counter_get(&class->slack_slots), PAGE_TOKENS - 1);
     quire_pool_unref(&t.pool, id, 2);
-    quire_pool_evict(&t.pool, id);
+    assert_int_equal(quire_counter_get(&t.regions.items[0].cached_bytes), PAGE_BYTES);
+    assert_int_equal(quire_pool_evict(&t.pool, id), PAGE_BYTES);
+    assert_int_equal(quire_counter_get(&t.regions.items[0].cached_bytes), 0);
     quire_pool_validate(&t.pool);
-    assert_int_equal(quire_pool_page(&t.pool, id)->state, QUIRE_PAGE_FREE);
+    assert_int_equal(quire_pool_state(&t.pool, id), QUIRE_PAGE_FREE);
     assert_int_equal(quire_counter_get(&class->cached_pages), 0);
 
     test_pool_take(&t, 0, 1, &id);
-    quire_pool_keep(&t.pool, id);
-    quire_pool_evict(&t.pool, id);
-    assert_int_equal(quire_pool_page(&t.pool, id)->state, QUIRE_PAGE_LIVE);
+    quire_pool_fill_set(&t.pool, id, PAGE_TOKENS);
+    quire_pool_keep(&t.pool, id, PAGE_TOKENS);
+    assert_int_equal(quire_pool_evict(&t.pool, id), 0);
+    assert_int_equal(quire_pool_state(&t.pool, id), QUIRE_PAGE_LIVE);
     quire_pool_unref(&t.pool, id, 1);
-    assert_int_equal(quire_pool_page(&t.pool, id)->state, QUIRE_PAGE_FREE);
+    assert_int_equal(quire_pool_state(&t.pool, id), QUIRE_PAGE_FREE);
     test_pool_stop(&t);
 }
 

@@ -237,9 +237,9 @@ static void test_kept_page(void **state)
     seq = test_open(t.cache);
     test_append_stamped(t.cache, seq, PAGE_TOKENS * 2, 0);
     kept = test_page_of(t.cache, seq, HOT, 0);
-    quire_pool_keep(&t.cache->pool, kept);
+    quire_pool_keep(&t.cache->pool, kept, PAGE_TOKENS);
     assert_int_equal(test_release(t.cache, seq, 0, PAGE_TOKENS), 1);
-    assert_int_equal(quire_pool_page(&t.cache->pool, kept)->state, QUIRE_PAGE_CACHED);
+    assert_int_equal(quire_pool_state(&t.cache->pool, kept), QUIRE_PAGE_CACHED);
     assert_int_equal(test_stats(t.cache).cached_bytes, PAGE_BYTES);
     quire_pool_evict(&t.cache->pool, kept);
     assert_int_equal(test_stats(t.cache).cached_bytes, 0);

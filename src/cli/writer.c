@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "cli/talk.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>

@@ -53,12 +53,34 @@ int quire_parse_f64(const char *text, double min, double max, double *out)
     return QUIRE_OK;
 }
 
+typedef struct scale {
+    const char *suffix;
+    double factor;
+} scale;
+
+/* A non-negative number times that of its suffix, which is one of n units. */
+static int parse_scaled(const char *text, const scale *units, size_t n, uint64_t *out)
+{
+    char *end = NULL;
+    double value;
+
+    QUIRE_FAIL_IF(text == NULL || text[0] == '-' || !starts_like_a_number(text), QUIRE_INVAL);
+    QUIRE_FAIL_IF(strpbrk(text, "xX") != NULL, QUIRE_INVAL);
+    value = strtod(text, &end);
+    for (size_t i = 0; i < n; i++) {
+        if (strcasecmp(end, units[i].suffix) == 0) {
+            value *= units[i].factor;
+            QUIRE_FAIL_IF(!(value < 9223372036854775808.0), QUIRE_RANGE);
+            *out = (uint64_t)round(value);
+            return QUIRE_OK;
+        }
+    }
+    return QUIRE_INVAL;
+}
+
 int quire_parse_size(const char *text, uint64_t *out)
 {
-    static const struct {
-        const char *suffix;
-        double factor;
-    } units[] = {
+    static const scale units[] = {
         { "", 1.0 },
         { "B", 1.0 },
         { "k", 1e3 },
@@ -74,21 +96,17 @@ int quire_parse_size(const char *text, uint64_t *out)
         { "GiB", 1073741824.0 },
         { "TiB", 1099511627776.0 },
     };
-    char *end = NULL;
-    double value;
 
-    QUIRE_FAIL_IF(text == NULL || text[0] == '-' || !starts_like_a_number(text), QUIRE_INVAL);
-    QUIRE_FAIL_IF(strpbrk(text, "xX") != NULL, QUIRE_INVAL);
-    value = strtod(text, &end);
-    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
-        if (strcasecmp(end, units[i].suffix) == 0) {
-            value *= units[i].factor;
-            QUIRE_FAIL_IF(!(value < 9223372036854775808.0), QUIRE_RANGE);
-            *out = (uint64_t)round(value);
-            return QUIRE_OK;
-        }
-    }
-    return QUIRE_INVAL;
+    return parse_scaled(text, units, sizeof(units) / sizeof(units[0]), out);
+}
+
+int quire_parse_duration(const char *text, uint64_t *us)
+{
+    static const scale units[] = {
+        { "", 1e6 }, { "s", 1e6 }, { "ms", 1e3 }, { "m", 60e6 }, { "h", 3600e6 }, { "d", 86400e6 },
+    };
+
+    return parse_scaled(text, units, sizeof(units) / sizeof(units[0]), us);
 }
 
 char *quire_format_bytes(uint64_t bytes, char *buffer, size_t buffer_bytes)

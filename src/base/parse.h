@@ -20,6 +20,10 @@ int quire_parse_f64(const char *text, double min, double max, double *out);
  * Errors: QUIRE_INVAL, QUIRE_RANGE (over 2^63). */
 int quire_parse_size(const char *text, uint64_t *out);
 
+/* A time in microseconds: a non-negative decimal number, fractions allowed, followed by nothing or
+ * s (seconds), ms, m (minutes), h or d. Errors: as above. */
+int quire_parse_duration(const char *text, uint64_t *us);
+
 /* "17.2 GB": three significant digits, powers of 1,000. Returns text. buffer of at least 16. */
 char *quire_format_bytes(uint64_t bytes, char *buffer, size_t buffer_bytes);
 

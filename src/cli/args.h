@@ -60,10 +60,12 @@ typedef struct quire_sampling_args {
       .max = QUIRE_THREADS_MAX, .initial_text = "all CPUs available",                              \
       .offset = offsetof(quire_common_args, n_threads), .help = "CPU threads" }
 
+/* block_key: for commands with settings. */
 #define QUIRE_ROW_CTX(default_text)                                                                \
     { .names = { "-c", "--ctx", "--ctx-size" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,    \
       .max = QUIRE_TOKENS_MAX, .initial_text = (default_text),                                     \
-      .offset = offsetof(quire_common_args, n_ctx), .help = "context in tokens" }
+      .offset = offsetof(quire_common_args, n_ctx), .help = "context in tokens",                   \
+      .block_key = "max_seq_len" }
 
 /* What recent and first tokens keep of the formats of 6 bits and less. */
 #define QUIRE_ROWS_KV_WINDOW                                                                       \
@@ -96,24 +98,28 @@ typedef struct quire_sampling_args {
               "\"0-1,-2--1=q8;*=q5:q4\"" },                                                        \
     QUIRE_ROWS_KV_WINDOW
 
-/* What memory depends on beside the context and its formats. */
-#define QUIRE_ROWS_STEP                                                                            \
+#define QUIRE_ROW_PAGE                                                                             \
     { .names = { "--page-tokens" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64, .max = 1024,  \
       .multiple = 64, .initial = "64", .offset = offsetof(quire_common_args, page_tokens),         \
-      .help = "tokens in a KV page, a multiple of 64" },                                           \
+      .help = "tokens in a KV page, a multiple of 64" }
+
+/* What memory depends on beside the context and its formats. */
+#define QUIRE_ROWS_STEP                                                                            \
+    QUIRE_ROW_PAGE,                                                                                \
     { .names = { "-b", "--batch" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,                \
       .max = 65536, .initial = "512", .offset = offsetof(quire_common_args, n_batch),              \
       .help = "prompt tokens computed in one step" }
 
-#define QUIRE_ROWS_CACHE                                                                           \
+#define QUIRE_ROWS_BUDGET(default_budget)                                                          \
     { .names = { "--memory-limit" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1,            \
       .max = 1e18, .initial_text = "what is available",                                            \
       .offset = offsetof(quire_common_args, memory_limit_bytes),                                   \
       .help = "refuse before loading what would take more memory than this" },                     \
     { .names = { "--kv-budget" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,  \
-      .initial_text = "what the context needs",                                                    \
-      .offset = offsetof(quire_common_args, kv_budget_bytes), .help = "memory for KV pages" },     \
-    QUIRE_ROWS_STEP
+      .initial_text = (default_budget),                                                            \
+      .offset = offsetof(quire_common_args, kv_budget_bytes), .help = "memory for KV pages" }
+
+#define QUIRE_ROWS_CACHE QUIRE_ROWS_BUDGET("what the context needs"), QUIRE_ROWS_STEP
 
 #define QUIRE_ROW_KV_HISTORY                                                                       \
     { .names = { "--kv-history" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",                         \
@@ -126,11 +132,8 @@ typedef struct quire_sampling_args {
     QUIRE_ROW_MODEL, QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx), QUIRE_ROWS_KV,                 \
         QUIRE_ROWS_CACHE, QUIRE_ROW_KV_HISTORY
 
-/* For a struct `args_type` with a member `sampling`. */
-#define QUIRE_ROWS_SAMPLING(args_type)                                                             \
-    { .names = { "-n", "--predict" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = -1,             \
-      .max = QUIRE_TOKENS_MAX, .initial = "-1", .initial_text = "-1, no limit",                    \
-      .offset = offsetof(args_type, sampling.n_predict), .help = "tokens to generate at most" },   \
+/* How a token is chosen. For a struct `args_type` with a member `sampling`. */
+#define QUIRE_ROWS_SAMPLER(args_type)                                                              \
     { .names = { "--temp" }, .type = QUIRE_OPT_REAL, .unit = "T", .min = 0, .max = 100,            \
       .initial = "0.8", .offset = offsetof(args_type, sampling.temperature),                       \
       .help = "temperature; 0 always takes the most likely token" },                               \
@@ -142,7 +145,13 @@ typedef struct quire_sampling_args {
       .help = "sample among the likeliest tokens that sum up to P; 1 is off" },                    \
     { .names = { "--min-p" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = 0, .max = 1,             \
       .initial = "0.05", .offset = offsetof(args_type, sampling.min_p),                            \
-      .help = "drop tokens less likely than P times the likeliest; 0 is off" },                    \
+      .help = "drop tokens less likely than P times the likeliest; 0 is off" }
+
+#define QUIRE_ROWS_SAMPLING(args_type)                                                             \
+    { .names = { "-n", "--predict" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = -1,             \
+      .max = QUIRE_TOKENS_MAX, .initial = "-1", .initial_text = "-1, no limit",                    \
+      .offset = offsetof(args_type, sampling.n_predict), .help = "tokens to generate at most" },   \
+    QUIRE_ROWS_SAMPLER(args_type),                                                                 \
     { .names = { "-s", "--seed" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = -1,                \
       .max = 4294967294.0, .initial = "-1", .initial_text = "-1, another one each time",           \
       .offset = offsetof(args_type, sampling.seed), .help = "of the random choices" },             \

@@ -102,7 +102,8 @@ static int run_command(const quire_command *command, int argc, char **argv)
         return quire_say_nomem();
     }
     quire_options_init(command, args);
-    rc = quire_options_parse(command, argc, argv, args, &err);
+    rc = command->parse != NULL ? command->parse(argc, argv, args, &err)
+                                : quire_options_parse(command, argc, argv, args, &err);
     if (rc == QUIRE_OPTIONS_HELP) {
         quire_options_help(command, stdout);
         exit_status = QUIRE_EXIT_OK;

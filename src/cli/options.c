@@ -15,13 +15,21 @@
 
 /* One value on its way into the arguments. */
 typedef struct target {
-    const quire_command *command;
     const quire_opt *opt;
     const char *name; /* as the user wrote it */
     quire_error *err;
 } target;
 
-static const char *long_name(const quire_opt *opt)
+/* Words on their way into the arguments. */
+typedef struct reading {
+    const quire_command *command;
+    void *args;
+    const char **texts; /* [n_options]; may be NULL */
+    bool has_positional;
+    quire_error *err;
+} reading;
+
+const char *quire_options_long_name(const quire_opt *opt)
 {
     const char *name = opt->names[0];
 
@@ -113,6 +121,33 @@ static int parse_size(const quire_opt *opt, const char *text, uint64_t *out)
     return QUIRE_OK;
 }
 
+static int parse_duration(const quire_opt *opt, const char *text, uint64_t *out)
+{
+    uint64_t us;
+
+    QUIRE_TRY(quire_parse_duration(text, &us));
+    QUIRE_FAIL_IF(opt->min < opt->max &&
+                      ((double)us < 1e6 * opt->min || (double)us > 1e6 * opt->max),
+                  QUIRE_RANGE);
+    *out = us;
+    return QUIRE_OK;
+}
+
+static int parse_flag(const char *text, bool *out)
+{
+    static const char *const words[][2] = { { "false", "true" }, { "no", "yes" } };
+
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        for (int value = 0; value < 2; value++) {
+            if (strcmp(text, words[i][value]) == 0) {
+                *out = value != 0;
+                return QUIRE_OK;
+            }
+        }
+    }
+    return QUIRE_INVAL;
+}
+
 static int parse_choice(const quire_opt *opt, const char *text, int *out)
 {
     for (int i = 0; opt->choices[i] != NULL; i++) {
@@ -177,6 +212,7 @@ static int store_value(const target *t, const char *text, void *args)
     switch (t->opt->type) {
     case QUIRE_OPT_FLAG:
         *(bool *)place = true;
+        rc = text != NULL ? parse_flag(text, place) : QUIRE_OK;
         break;
     case QUIRE_OPT_TEXT:
         *(const char **)place = text;
@@ -189,6 +225,9 @@ static int store_value(const target *t, const char *text, void *args)
         break;
     case QUIRE_OPT_SIZE:
         rc = parse_size(t->opt, text, place);
+        break;
+    case QUIRE_OPT_DURATION:
+        rc = parse_duration(t->opt, text, place);
         break;
     case QUIRE_OPT_CHOICE:
         rc = parse_choice(t->opt, text, place);
@@ -206,11 +245,24 @@ static int store_value(const target *t, const char *text, void *args)
     return rc < 0 ? fail_value(t, rc, text) : QUIRE_OK;
 }
 
-static void mark_seen(const quire_opt *opt, void *args)
+int quire_options_store(const quire_opt *opt, const char *name, const char *text, void *args,
+                        quire_error *err)
 {
+    const target t = { opt, name, err };
+
     if (opt->seen_offset != 0) {
         *(bool *)((char *)args + opt->seen_offset) = true;
     }
+    return store_value(&t, text, args);
+}
+
+/* store() of a word of the command line, which is remembered. */
+static int take(reading *r, const quire_opt *opt, const char *name, const char *text)
+{
+    if (r->texts != NULL) {
+        r->texts[opt - r->command->options] = text != NULL ? text : "true";
+    }
+    return quire_options_store(opt, name, text, r->args, r->err);
 }
 
 void quire_options_init(const quire_command *command, void *args)
@@ -218,7 +270,7 @@ void quire_options_init(const quire_command *command, void *args)
     memset(args, 0, command->args_bytes);
     for (size_t i = 0; i < command->n_options; i++) {
         const quire_opt *opt = &command->options[i];
-        target t = { command, opt, long_name(opt), NULL };
+        target t = { opt, quire_options_long_name(opt), NULL };
 
         if (opt->initial != NULL) {
             int rc = store_value(&t, opt->initial, args);
@@ -251,55 +303,52 @@ static int fail_unknown(const quire_command *command, const char *word, size_t n
                            shown, command->name);
 }
 
-static int store_positional(const quire_command *command, const char *word, void *args,
-                            bool *is_taken, quire_error *err)
+static int store_positional(reading *r, const char *word)
 {
-    target t = { command, NULL, command->positional, err };
+    const char *name = r->command->positional;
+    const quire_opt *opt;
 
-    if (command->positional == NULL || *is_taken) {
-        return quire_error_set(err, QUIRE_INVAL,
+    if (name == NULL || r->has_positional) {
+        return quire_error_set(r->err, QUIRE_INVAL,
                                "unexpected '%.*s' (a text with blanks needs quotes around it)",
                                SHOWN_MAX, word);
     }
-    *is_taken = true;
-    t.opt = find_option(command, command->positional, strlen(command->positional));
-    QUIRE_CHECK(t.opt != NULL);
-    mark_seen(t.opt, args);
-    return store_value(&t, word, args);
+    r->has_positional = true;
+    opt = find_option(r->command, name, strlen(name));
+    QUIRE_CHECK(opt != NULL);
+    return take(r, opt, name, word);
 }
 
-static int parse_named(const quire_command *command, int argc, char *const *argv, int *at,
-                       void *args, quire_error *err)
+static int parse_named(reading *r, int argc, char *const *argv, int *at)
 {
     const char *word = argv[*at];
     const char *equals = strchr(word, '=');
     size_t n = equals != NULL ? (size_t)(equals - word) : strlen(word);
-    const quire_opt *opt = find_option(command, word, n);
+    const quire_opt *opt = find_option(r->command, word, n);
     char name[WORD_MAX];
-    target t = { command, opt, name, err };
 
     if (opt == NULL) {
-        return fail_unknown(command, word, n, err);
+        return fail_unknown(r->command, word, n, r->err);
     }
     (void)snprintf(name, sizeof(name), "%.*s", (int)n, word);
-    mark_seen(opt, args);
     if (opt->type == QUIRE_OPT_FLAG) {
-        if (equals != NULL) {
-            return quire_error_set(err, QUIRE_INVAL, "%s takes no value", name);
+        if (equals != NULL && !r->command->has_settings) {
+            return quire_error_set(r->err, QUIRE_INVAL, "%s takes no value", name);
         }
-        return store_value(&t, NULL, args);
+        return take(r, opt, name, equals != NULL ? equals + 1 : NULL);
     }
     if (equals != NULL) {
-        return store_value(&t, equals + 1, args);
+        return take(r, opt, name, equals + 1);
     }
-    if (*at + 1 >= argc || find_option(command, argv[*at + 1], strlen(argv[*at + 1])) != NULL) {
+    if (*at + 1 >= argc || find_option(r->command, argv[*at + 1], strlen(argv[*at + 1])) != NULL) {
         char accepted[QUIRE_OPTIONS_ACCEPTED_MAX];
 
         quire_options_accepted(opt, accepted, sizeof(accepted));
-        return quire_error_set(err, QUIRE_INVAL, "%s needs a value: it takes %s", name, accepted);
+        return quire_error_set(r->err, QUIRE_INVAL, "%s needs a value: it takes %s", name,
+                               accepted);
     }
     ++*at;
-    return store_value(&t, argv[*at], args);
+    return take(r, opt, name, argv[*at]);
 }
 
 static int check_required(const quire_command *command, const void *args, quire_error *err)
@@ -315,10 +364,16 @@ static int check_required(const quire_command *command, const void *args, quire_
     return QUIRE_OK;
 }
 
-int quire_options_parse(const quire_command *command, int argc, char *const *argv, void *args,
-                        quire_error *err)
+int quire_options_check(const quire_command *command, const void *args, quire_error *err)
 {
-    bool has_positional = false;
+    QUIRE_TRY(check_required(command, args, err));
+    return command->check != NULL ? command->check(args, err) : QUIRE_OK;
+}
+
+int quire_options_words(const quire_command *command, int argc, char *const *argv, void *args,
+                        const char **texts, quire_error *err)
+{
+    reading r = { .command = command, .args = args, .texts = texts, .err = err };
     bool has_ended = false;
 
     for (int i = 0; i < argc; i++) {
@@ -327,11 +382,18 @@ int quire_options_parse(const quire_command *command, int argc, char *const *arg
         } else if (!has_ended && is_help(argv[i])) {
             return QUIRE_OPTIONS_HELP;
         } else if (!has_ended && argv[i][0] == '-' && argv[i][1] != '\0') {
-            QUIRE_TRY(parse_named(command, argc, argv, &i, args, err));
+            QUIRE_TRY(parse_named(&r, argc, argv, &i));
         } else {
-            QUIRE_TRY(store_positional(command, argv[i], args, &has_positional, err));
+            QUIRE_TRY(store_positional(&r, argv[i]));
         }
     }
-    QUIRE_TRY(check_required(command, args, err));
-    return command->check != NULL ? command->check(args, err) : QUIRE_OK;
+    return QUIRE_OK;
+}
+
+int quire_options_parse(const quire_command *command, int argc, char *const *argv, void *args,
+                        quire_error *err)
+{
+    int rc = quire_options_words(command, argc, argv, args, NULL, err);
+
+    return rc == QUIRE_OK ? quire_options_check(command, args, err) : rc;
 }

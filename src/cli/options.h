@@ -6,7 +6,9 @@
  *
  * Forms: --name value, --name=value, -n value. A value is taken as it stands unless it is itself
  * the name of an option (then it was forgotten; write --name=-x if it was meant). "--" ends the
- * options. The last of repeated options counts. -h and --help are known everywhere.
+ * options. The last of repeated options counts. -h and --help are known everywhere. Where a command
+ * has settings (settings.h) an option may stand in a file and in the environment too, and a flag
+ * may be written --name=false.
  *
  * Memory: text values are borrowed from argv. Thread: any.
  *
@@ -38,11 +40,12 @@ typedef struct quire_count_list {
 
 /* What an option takes, and the type its offset points to. */
 typedef enum quire_opt_type {
-    QUIRE_OPT_FLAG,       /* nothing; bool */
+    QUIRE_OPT_FLAG,       /* nothing; bool. In a file or the environment: true, false, yes, no */
     QUIRE_OPT_TEXT,       /* anything; const char * */
     QUIRE_OPT_COUNT,      /* a whole number, k M G T allowed; int64_t */
     QUIRE_OPT_REAL,       /* a decimal number; double */
     QUIRE_OPT_SIZE,       /* bytes, k M G T KiB MiB GiB TiB allowed; uint64_t */
+    QUIRE_OPT_DURATION,   /* a time, ms s m h d allowed, seconds without; uint64_t microseconds */
     QUIRE_OPT_CHOICE,     /* one of choices; int, its index */
     QUIRE_OPT_FORMAT,     /* a KV format; quire_format */
     QUIRE_OPT_KV,         /* a KV format, K:V, auto or auto:BITS; quire_kv_choice */
@@ -56,7 +59,8 @@ typedef struct quire_opt {
     quire_opt_type type;
     bool is_required; /* TEXT only */
     const char *unit; /* stands for the value in --help: "N", "BYTES"; NULL for flags and choices */
-    double min;       /* COUNT, REAL, SIZE and each value of a COUNT_LIST; min == max: no bounds */
+    double min;       /* COUNT, REAL, SIZE, DURATION (in seconds) and each value of a COUNT_LIST;
+                         min == max: no bounds */
     double max;
     uint32_t multiple;   /* COUNT only: the value is a multiple of this; 0 = any */
     const char *initial; /* default, as it would be written; NULL = all bits zero */
@@ -66,6 +70,10 @@ typedef struct quire_opt {
     size_t offset;              /* of the value in the command's arguments */
     size_t seen_offset; /* of a bool that tells whether the option was given; 0 = nobody asks */
     const char *help;
+    const char *section;   /* heading of this row and those that follow; NULL = as the one before */
+    const char *block_key; /* its key in the file's block inference_params too; NULL = none */
+    bool is_flag_only;     /* not a setting: neither in a file nor in the environment */
+    bool is_secret;        /* not to be shown */
 } quire_opt;
 
 typedef struct quire_command {
@@ -77,6 +85,10 @@ typedef struct quire_command {
     size_t n_options;
     const char *positional; /* option that a value without a name is for; NULL = none taken */
     size_t args_bytes;
+    bool has_settings; /* see settings.h */
+    /* Instead of quire_options_parse(), with the same results; what it takes run() gives back. May
+     * be NULL. */
+    int (*parse)(int argc, char *const *argv, void *args, quire_error *err);
     /* Options that do not go together: a negative status, with err filled in. May be NULL. */
     int (*check)(const void *args, quire_error *err);
     int (*run)(void *args); /* returns an exit status */

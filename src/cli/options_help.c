@@ -37,7 +37,7 @@ void quire_options_accepted(const quire_opt *opt, char *buffer, size_t buffer_by
     buffer[0] = '\0';
     switch (opt->type) {
     case QUIRE_OPT_FLAG:
-        quire_text_add(&t, "no value");
+        quire_text_add(&t, "true or false");
         break;
     case QUIRE_OPT_TEXT:
         quire_text_add(&t, "%s", opt->unit);
@@ -59,6 +59,12 @@ void quire_options_accepted(const quire_opt *opt, char *buffer, size_t buffer_by
         quire_text_add(&t, "a size such as 512M or 4GiB");
         if (has_bounds(opt)) {
             quire_text_add(&t, " from %.0f to %.0f bytes", opt->min, opt->max);
+        }
+        break;
+    case QUIRE_OPT_DURATION:
+        quire_text_add(&t, "a time such as 30s, 15m or 2h");
+        if (has_bounds(opt)) {
+            quire_text_add(&t, " from %.0f to %.0f seconds", opt->min, opt->max);
         }
         break;
     case QUIRE_OPT_CHOICE:
@@ -126,27 +132,29 @@ static void describe_left(quire_text *t, const quire_opt *opt)
     }
 }
 
-static void describe_right(quire_text *t, const quire_opt *opt)
+void quire_options_describe(const quire_opt *opt, char *buffer, size_t buffer_bytes)
 {
+    quire_text t = { buffer, buffer_bytes, 0 };
     const char *initial = opt->initial_text != NULL ? opt->initial_text : opt->initial;
     /* An upper bound of 2^31 and the like only guards arithmetic and tells nobody anything. */
     bool has_range =
         (opt->type == QUIRE_OPT_REAL || opt->type == QUIRE_OPT_COUNT) && opt->max < 1e6;
 
-    quire_text_add(t, "%s", opt->help);
+    buffer[0] = '\0';
+    quire_text_add(&t, "%s", opt->help);
     if (opt->type == QUIRE_OPT_KV || opt->type == QUIRE_OPT_KV_LIST ||
         opt->type == QUIRE_OPT_FORMAT) {
-        quire_text_add(t, ": ");
-        add_formats(t);
+        quire_text_add(&t, ": ");
+        add_formats(&t);
         if (opt->type != QUIRE_OPT_FORMAT) {
-            quire_text_add(t, ", or auto:BITS for an average size");
+            quire_text_add(&t, ", or auto:BITS for an average size");
         }
     }
     if (has_range) {
-        quire_text_add(t, " (%g to %g%s%s)", opt->min, opt->max,
+        quire_text_add(&t, " (%g to %g%s%s)", opt->min, opt->max,
                        initial != NULL ? "; default: " : "", initial != NULL ? initial : "");
     } else if (initial != NULL) {
-        quire_text_add(t, " (default: %s)", initial);
+        quire_text_add(&t, " (default: %s)", initial);
     }
 }
 
@@ -155,12 +163,14 @@ void quire_options_help(const quire_command *command, FILE *out)
     fprintf(out, "usage: quire %s %s\n\n%s\n\n", command->name, command->usage, command->summary);
     for (size_t i = 0; i < command->n_options; i++) {
         char left[96];
-        char right[512];
+        char right[QUIRE_OPTIONS_DESCRIBED_MAX];
         quire_text t_left = { left, sizeof(left), 0 };
-        quire_text t_right = { right, sizeof(right), 0 };
 
+        if (command->options[i].section != NULL) {
+            fprintf(out, "\n%s\n", command->options[i].section);
+        }
         describe_left(&t_left, &command->options[i]);
-        describe_right(&t_right, &command->options[i]);
+        quire_options_describe(&command->options[i], right, sizeof(right));
         print_row(out, left, right);
     }
     print_row(out, "  -h, --help", "this text");

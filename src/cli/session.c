@@ -37,6 +37,7 @@ quire_runtime_opts quire_session_runtime_opts(const quire_common_args *args,
     opts.kv_sinks = (uint32_t)args->kv.sinks;
     opts.kv_budget_bytes = args->kv_budget_bytes;
     opts.no_cascade = want->no_cascade;
+    opts.lock_memory = want->lock_memory;
     opts.is_contiguous = want->is_contiguous;
     return opts;
 }
@@ -116,12 +117,24 @@ int quire_session_open_model(quire_session *session, const quire_common_args *ar
     return rc;
 }
 
-/* The trained context, or as much of it as memory holds. */
-static uint32_t default_ctx(const quire_session *session, const quire_runtime_opts *opts)
+int quire_session_describe(quire_session *session, const quire_common_args *args, quire_error *err)
+{
+    const quire_model_opts opts = { .describe_only = true };
+
+    memset(session, 0, sizeof(*session));
+    session->memory_limit_bytes =
+        args->memory_limit_bytes != 0 ? args->memory_limit_bytes : quire_memory_available();
+    QUIRE_TRY(quire_model_open(&session->model, args->model, &opts, err));
+    session->desc = quire_model_desc_get(session->model);
+    return QUIRE_OK;
+}
+
+/* The trained context, or as much of it as memory up to a limit holds. */
+static uint32_t default_ctx(const quire_session *session, const quire_runtime_opts *opts,
+                            uint64_t limit_bytes)
 {
     const uint32_t trained = session->desc->n_ctx_train;
-    const uint32_t fits =
-        quire_memory_tokens_max(session->desc, opts, session->memory_limit_bytes, trained);
+    const uint32_t fits = quire_memory_tokens_max(session->desc, opts, limit_bytes, trained);
 
     if (fits >= trained / opts->page_tokens * opts->page_tokens || fits == 0) {
         return trained;
@@ -147,28 +160,69 @@ static uint64_t budget_of(const quire_model_desc *desc, const quire_runtime_opts
            opts->n_seqs_max * quire_runtime_kv_bytes(desc, &own);
 }
 
-int quire_session_open_runtime(quire_session *session, const quire_common_args *args,
-                               const quire_session_want *want, quire_error *err)
+/* The KV budget as a share of what weights and buffers leave, and a context that it holds. */
+static int share_memory(const quire_session *session, double share, quire_runtime_opts *opts,
+                        quire_error *err)
 {
-    quire_runtime_opts opts = quire_session_runtime_opts(args, want);
+    const uint64_t limit_bytes = session->memory_limit_bytes;
+    quire_runtime_opts one = *opts;
     quire_memory_need need;
+    uint64_t rest_bytes, left_bytes;
+    char seq[16], budget[16], left[16];
 
+    one.n_ctx = one.n_ctx != 0 ? one.n_ctx : one.page_tokens;
+    quire_memory_need_get(session->desc, &one, &need);
+    rest_bytes = need.total_bytes - need.kv_bytes;
+    left_bytes = limit_bytes > rest_bytes ? limit_bytes - rest_bytes : 0;
+    opts->kv_budget_bytes = (uint64_t)(share * (double)left_bytes);
+    if (need.kv_bytes > opts->kv_budget_bytes) {
+        return quire_error_set(err, QUIRE_NOMEM,
+                               "%u tokens of context take %s of KV, but weights and buffers leave "
+                               "%s of memory, and %g of that are %s: lower -c, choose a smaller "
+                               "--kv format or raise --cache-memory-ratio",
+                               one.n_ctx, quire_format_bytes(need.kv_bytes, seq, sizeof(seq)),
+                               quire_format_bytes(left_bytes, left, sizeof(left)), share,
+                               quire_format_bytes(opts->kv_budget_bytes, budget, sizeof(budget)));
+    }
+    if (opts->n_ctx == 0) {
+        opts->n_ctx = default_ctx(session, opts, rest_bytes + opts->kv_budget_bytes);
+    }
+    return QUIRE_OK;
+}
+
+int quire_session_plan(quire_session *session, const quire_common_args *args,
+                       const quire_session_want *want, quire_runtime_opts *opts, quire_error *err)
+{
+    *opts = quire_session_runtime_opts(args, want);
     QUIRE_TRY(choose_formats(session, args, session->desc, &session->kv_pairs, err));
     if (want->kv_pairs != NULL) {
         memcpy(session->kv_pairs, want->kv_pairs,
                session->desc->n_stored * sizeof(*want->kv_pairs));
     }
-    opts.kv_pairs = session->kv_pairs;
-    opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : default_ctx(session, &opts);
+    opts->kv_pairs = session->kv_pairs;
+    if (want->kv_share > 0.0 && opts->kv_budget_bytes == 0) {
+        QUIRE_TRY(share_memory(session, want->kv_share, opts, err));
+    }
+    opts->n_ctx =
+        opts->n_ctx != 0 ? opts->n_ctx : default_ctx(session, opts, session->memory_limit_bytes);
+    if (want->n_tokens != 0 && opts->kv_budget_bytes == 0) {
+        opts->kv_budget_bytes = budget_of(session->desc, opts, want->n_tokens);
+    }
+    return quire_memory_check(session->desc, opts, session->memory_limit_bytes, err);
+}
+
+int quire_session_open_runtime(quire_session *session, const quire_common_args *args,
+                               const quire_session_want *want, quire_error *err)
+{
+    quire_runtime_opts opts;
+    quire_memory_need need;
+
+    QUIRE_TRY(quire_session_plan(session, args, want, &opts, err));
     if (opts.n_ctx > session->desc->n_ctx_train && !session->has_warned) {
         session->has_warned = true;
         quire_say("warning: a context of %u tokens, but the model was trained on %u", opts.n_ctx,
                   session->desc->n_ctx_train);
     }
-    if (want->n_tokens != 0 && opts.kv_budget_bytes == 0) {
-        opts.kv_budget_bytes = budget_of(session->desc, &opts, want->n_tokens);
-    }
-    QUIRE_TRY(quire_memory_check(session->desc, &opts, session->memory_limit_bytes, err));
     QUIRE_TRY(quire_runtime_create(&session->runtime, session->model, &opts, err));
     quire_memory_need_get(session->desc, &opts, &need);
     session->runtime_bytes = need.kv_bytes + need.buffers_bytes;

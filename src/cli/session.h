@@ -47,12 +47,25 @@ typedef struct quire_session_want {
     uint32_t n_tokens;   /* of all sequences together, what they share once: the KV budget is for
                             these where args give none; 0 = n_ctx */
     const quire_kv_pair *kv_pairs; /* [n_stored] formats instead of args'; NULL = args' */
+    double kv_share; /* 0..1: where args give no KV budget it is this much of the memory that
+                        weights and buffers leave; 0 = no such rule */
+    bool lock_memory;
     bool is_contiguous;
 } quire_session_want;
 
 /* What the shared options ask of a runtime; the formats are the caller's to set. */
 quire_runtime_opts quire_session_runtime_opts(const quire_common_args *args,
                                               const quire_session_want *want);
+
+/* Open the model's file without its weights, for quire_session_plan() alone. Errors: as
+ * quire_model_open(). */
+int quire_session_describe(quire_session *session, const quire_common_args *args, quire_error *err);
+
+/* The options that a runtime would be created with, refused when they need more memory than there
+ * is. opts->kv_pairs is session->kv_pairs, which stay the session's. Nothing is taken for it.
+ * Errors: QUIRE_NOMEM, as quire_kv_args_resolve(). */
+int quire_session_plan(quire_session *session, const quire_common_args *args,
+                       const quire_session_want *want, quire_runtime_opts *opts, quire_error *err);
 
 /* Create the runtime. Where neither args nor want name a context it is the trained one, or the
  * longest that fits in memory, which is said on stderr; as is a context longer than the model was

@@ -141,6 +141,41 @@ static void sizes(void **state)
     assert_true(bytes == UINT64_C(8388607) << 40);
 }
 
+static void durations(void **state)
+{
+    static const struct {
+        const char *text;
+        uint64_t us;
+    } cases[] = {
+        { "0", 0 },
+        { "1", 1000000 },
+        { "1.5s", 1500000 },
+        { "250ms", 250000 },
+        { "30m", 1800000000 },
+        { "2h", 7200000000 },
+        { "1d", 86400000000 },
+        { "0.5H", 1800000000 },
+    };
+    static const char *const wrong[] = {
+        "", "s", "-1s", "1 s", "1min", "1us", "0x1", "nan", "1M2"
+    };
+    uint64_t us = 77;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        print_message("%s\n", cases[i].text);
+        assert_int_equal(quire_parse_duration(cases[i].text, &us), QUIRE_OK);
+        assert_true(us == cases[i].us);
+    }
+    us = 77;
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        assert_int_equal(quire_parse_duration(wrong[i], &us), QUIRE_INVAL);
+    }
+    assert_int_equal(quire_parse_duration("1e13", &us), QUIRE_RANGE);
+    assert_int_equal(quire_parse_duration(NULL, &us), QUIRE_INVAL);
+    assert_int_equal(us, 77);
+}
+
 /* Whatever integer is printed is read back, with and without a limit in the way. */
 static void random_integers_come_back(void **state)
 {
@@ -248,6 +283,7 @@ int main(void)
         cmocka_unit_test(what_is_no_number_is_refused),
         cmocka_unit_test(numbers),
         cmocka_unit_test(sizes),
+        cmocka_unit_test(durations),
         cmocka_unit_test(random_integers_come_back),
         cmocka_unit_test(formatted_bytes),
         cmocka_unit_test(nearest_names),

@@ -1,0 +1,26 @@
+/* chat_templates.h - which chat templates there are.
+ *
+ * libllama does not run the template of a model file: it recognises the common ones and renders
+ * them by code of its own, each of which has a name.
+ *
+ * Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_CHAT_TEMPLATES_H
+#define QUIRE_MODEL_CHAT_TEMPLATES_H
+
+#include "model/model.h"
+
+#define QUIRE_CHAT_TEMPLATES_MAX 128u
+
+/* The names, for quire_model_chat_render(). names: [QUIRE_CHAT_TEMPLATES_MAX]. Returns how many.
+ * Memory: static. */
+size_t quire_chat_template_names(const char **names);
+
+/* Whether there is a template of that name. */
+bool quire_chat_template_is_name(const char *name);
+
+/* Whether a conversation can be rendered with a template (NULL = the model's). */
+bool quire_chat_template_is_usable(const quire_model *model, const char *chat_template);
+
+#endif /* QUIRE_MODEL_CHAT_TEMPLATES_H */

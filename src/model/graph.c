@@ -261,8 +261,8 @@ int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts)
         return QUIRE_NOMEM;
     }
     /* The largest step, and the largest whose maps also keep a block's result. */
-    if (opts->n_rows_max > QUIRE_LINEAR_ROWS_MAX) {
-        rc = buffer_reserve(graphs, QUIRE_LINEAR_ROWS_MAX);
+    if (opts->n_rows_max > QUIRE_LINEAR_CUT_ROWS_MAX) {
+        rc = buffer_reserve(graphs, QUIRE_LINEAR_CUT_ROWS_MAX);
     }
     if (rc == QUIRE_OK) {
         rc = buffer_reserve(graphs, opts->n_rows_max);

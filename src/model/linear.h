@@ -23,9 +23,11 @@
 
 #include <ggml.h>
 
-/* Beyond this many rows of x the product takes longer than the weights' way from memory: nothing is
- * touched. */
-#define QUIRE_LINEAR_ROWS_MAX 64
+/* Beyond so many rows of x the product takes longer than the weights' way from memory: nothing is
+ * touched. A matrix of several blocks, for each of which ggml rounds x again, is touched for fewer.
+ */
+#define QUIRE_LINEAR_ROWS_MAX     64
+#define QUIRE_LINEAR_CUT_ROWS_MAX 16
 
 /* The graph that maps are added to. */
 typedef struct quire_linear {

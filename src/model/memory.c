@@ -50,7 +50,7 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
     const uint64_t widest = larger(larger(attention, feed_forward), logits);
     const uint64_t copy = larger(larger(n_embd, n_ff), n_q);
     const uint64_t block_rows =
-        o->n_batch < QUIRE_LINEAR_ROWS_MAX ? o->n_batch : QUIRE_LINEAR_ROWS_MAX;
+        o->n_batch < QUIRE_LINEAR_CUT_ROWS_MAX ? o->n_batch : QUIRE_LINEAR_CUT_ROWS_MAX;
     const uint64_t block = sizeof(float) * block_rows * larger(desc->n_vocab, n_ff) / 2;
     const quire_attn_workspace_opts attn = quire_runtime_attn_opts(desc, o);
 

@@ -181,6 +181,8 @@ static void test_which_maps_are_touched(void **state)
     assert_int_equal(quire_linear_blocks(f.up, 2, ONE_BLOCK), 1);
     assert_int_equal(quire_linear_blocks(f.up, QUIRE_LINEAR_ROWS_MAX, ONE_BLOCK), 1);
     assert_int_equal(quire_linear_blocks(f.up, QUIRE_LINEAR_ROWS_MAX + 1, ONE_BLOCK), 0);
+    assert_int_equal(quire_linear_blocks(f.up, QUIRE_LINEAR_CUT_ROWS_MAX, 1), N_OUT / 64);
+    assert_int_equal(quire_linear_blocks(f.up, QUIRE_LINEAR_CUT_ROWS_MAX + 1, 1), 0);
     /* Blocks are of 64 rows at least, however few a cache holds. */
     assert_int_equal(quire_linear_blocks(f.up, 2, f.up->nb[1] * 256), 2);
     assert_int_equal(quire_linear_blocks(f.up, 2, f.up->nb[1] * 255), 3);

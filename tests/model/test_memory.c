@@ -201,7 +201,7 @@ static void buffers_are_bounded(void **state)
                   { 256, 256, 300, 256 },  /* attention */
                   { 128, 256, 512, 7 },
                   /* logits in blocks, whose results are kept beside them */
-                  { 128, 256, 16384, 64 } };
+                  { 128, 256, 16384, 16 } };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -425,7 +425,7 @@ static int take_rule(grammar *g)
 {
     const char *start = g->at;
     const size_t n = name_length(g);
-    uint32_t index;
+    uint32_t index = 0;
 
     if (n == 0) {
         return refuse(g, QUIRE_INVAL, start, "the name of a rule is missing (letters, digits, -)");
@@ -453,7 +453,7 @@ static int take_rule(grammar *g)
 static int grammar_parse(grammar *g)
 {
     static const char root[] = "root";
-    uint32_t index;
+    uint32_t index = 0;
 
     for (skip_space(g, true); *g->at != '\0';) {
         QUIRE_TRY(take_rule(g));

@@ -1,0 +1,126 @@
+// compare-serve.mjs - quire serve and llama-server under the same load, on one machine, in one run.
+//
+//   node scripts/compare-serve.mjs --quire build/quire --peer DIR [--only conversations,arrivals,document,prefix,fit]
+//                                  [--repeats 3] [--threads 2] [--tune] [--quick] [--out FILE]
+//
+// `make compare-serve` builds both sides and calls this. The loads are in serve/workloads.mjs, settings and targets in
+// serve/sides.mjs. Prints a row as soon as it is measured and Markdown tables at the end; exits 1 if a floor was missed
+// or a row failed. --tune runs llama-server's settings instead, each of them once per load, to find its best.
+//
+// SPDX-License-Identifier: MIT
+import { writeFileSync } from "node:fs";
+import { cpus } from "node:os";
+import { dirname, join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { machine, need, number, places, Report, run, shapeModel } from "./compare/tools.mjs";
+import { fit } from "./serve/fit.mjs";
+import { bound, cachedPrefix, figuresTable, inTurns, ourSide, peerSide, verdict } from "./serve/race.mjs";
+import { CACHED_PREFIX, FIT, LOADS, MINIMUM, PEER_SETTINGS } from "./serve/sides.mjs";
+import { cut, dataPaths, readData } from "./serve/texts.mjs";
+import { documentMinimum, QUICK_SIZES, SIZES } from "./serve/workloads.mjs";
+
+const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
+const { values: options } = parseArgs({
+    options: {
+        quire: { type: "string", default: join(root, "build", "quire") },
+        peer: { type: "string" },
+        generator: { type: "string", default: join(root, "build", "make_gguf") },
+        fit: { type: "string", default: join(root, "build", "bench_fit") },
+        only: { type: "string", default: "conversations,arrivals,document,prefix,fit" },
+        repeats: { type: "string", default: "3" },
+        threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
+        tune: { type: "boolean", default: false },
+        quick: { type: "boolean", default: false },
+        out: { type: "string" },
+    },
+});
+const parts = [...Object.keys(LOADS), "prefix", "fit"];
+const only = options.only.split(",");
+const unknown = only.find((part) => !parts.includes(part));
+if (!options.peer || unknown !== undefined) {
+    process.stderr.write(options.peer ? `compare-serve: --only '${unknown}' is unknown: it takes ${parts.join(", ")}\n`
+        : "compare-serve: --peer DIR (with llama-server) is needed; use `make compare-serve`\n");
+    process.exit(2);
+}
+
+const at = places(root);
+const report = new Report();
+if (!need(report, "all loads", ...dataPaths(at.shared))) {
+    process.exit(0);
+}
+const c = {
+    quire: options.quire, peer: options.peer, work: at.work, threads: Number(options.threads), cut, data: readData(at.shared),
+    model: shapeModel(options.generator, at.work, "smollm2-135m", "q8_0"), sizes: options.quick ? QUICK_SIZES : SIZES,
+    env: {},
+};
+const repeats = options.quick ? 1 : Number(options.repeats);
+const tables = [];
+
+async function tune(load) {
+    const sides = Object.keys(PEER_SETTINGS).map((name) => peerSide(c, name));
+    tables.push(figuresTable(load, await inTurns(c, sides, load, 1)));
+}
+
+function ratioRows(load, mine, peers) {
+    for (const target of LOADS[load].rows) {
+        const what = `${load}: ${target.what}, quire : llama-server's best`;
+        const failed = [mine, ...peers].find((result) => result.error);
+        if (failed) {
+            report.add({ what, verdict: "failed", note: `${failed.name}: ${failed.error.split("\n")[0]}` });
+            continue;
+        }
+        const best = peers.reduce((a, b) => (b.figures.requestsPerSecond > a.figures.requestsPerSecond ? b : a));
+        const [ours, theirs] = [mine.figures[target.field], best.figures[target.field]];
+        report.add({ what, ours, theirs, ratio: ours / theirs, floor: bound(target.floor, target), aim: bound(target.aim, target),
+            verdict: verdict(ours / theirs, target), note: best.name });
+    }
+}
+
+async function raceLoad(load) {
+    const ours = Object.entries(LOADS[load].ours).map(([name, settings]) => ourSide(c, name, settings));
+    const peers = LOADS[load].peer.map((name) => peerSide(c, name));
+    const results = await inTurns(c, [...ours, ...peers], load, repeats);
+    tables.push(figuresTable(load, results));
+    ratioRows(load, results[0], results.slice(ours.length));
+    if (load === "document" && results[0].figures) {
+        const [computed, minimum] = [results[0].figures.computedTokens, documentMinimum(c.texts)];
+        report.add({ what: "document: tokens computed : the minimum possible", ours: computed, theirs: minimum, ratio: computed / minimum,
+            floor: `<= ${MINIMUM.floor}x`, aim: `<= ${MINIMUM.aim}x`, verdict: verdict(computed / minimum, { ...MINIMUM, isLess: true }) });
+    }
+}
+
+async function racePrefix() {
+    const sizes = options.quick ? { ...CACHED_PREFIX, tokens: 512, rounds: 1 } : CACHED_PREFIX;
+    for (const side of [ourSide(c, "", []), ourSide(c, "--kv f16", ["--kv", "f16"]), peerSide(c, LOADS.document.peer[0])]) {
+        const target = side.name === "quire" ? { ...sizes, isLess: true } : {};
+        const what = `TTFT with a cached prefix of ${sizes.tokens} tokens : cold, ${side.name}`;
+        try {
+            const { cold, cached, cachedTokens } = await cachedPrefix(c, side, sizes);
+            report.add({ what, ours: cached, theirs: cold, ratio: cached / cold, floor: bound(target.floor, target),
+                aim: bound(target.aim, target), verdict: verdict(cached / cold, target), note: `${number(cachedTokens)} tokens cached` });
+        } catch (error) {
+            report.add({ what, verdict: "failed", note: error.message.split("\n")[0] });
+        }
+    }
+}
+
+for (const part of only) {
+    if (options.tune && part in LOADS) {
+        await tune(part);
+    } else if (!options.tune && part in LOADS) {
+        await raceLoad(part);
+    } else if (!options.tune && part === "prefix") {
+        await racePrefix();
+    } else if (!options.tune) {
+        await fit(c, report, { ...FIT, program: options.fit });
+    }
+}
+
+const version = run(options.quire, ["--version"]).stdout.match(/ggml ([\d.]+)/)?.[1] ?? "unknown";
+const text = `${report.markdown({ ...machine(), threads: c.threads, ggml: version })}\n${tables.join("\n")}`;
+process.stdout.write(text);
+if (options.out) {
+    writeFileSync(options.out, `# quire serve and llama-server under the same load\n\n\`make compare-serve\`. ${text}`);
+}
+process.exit(report.failed() > 0 ? 1 : 0);

@@ -1,0 +1,144 @@
+// client.mjs - a client of an OpenAI-compatible server that streams completions and measures them from outside.
+//
+// It knows nothing of the server's kind: what llama-server and quire both say is all it reads.
+//
+// SPDX-License-Identifier: MIT
+import { Agent, request } from "node:http";
+
+const STUCK_MS = 15 * 60 * 1000;
+
+export class Client {
+    constructor(port, host = "127.0.0.1") {
+        this.where = { host, port };
+        this.agent = new Agent({ keepAlive: true });
+    }
+
+    close() {
+        this.agent.destroy();
+    }
+
+    // A kept connection may be closed by the server just when it is used again: such a request is sent once more.
+    open(method, path, body, { onReply, onError, signal }) {
+        const payload = body === undefined ? undefined : JSON.stringify(body);
+        const headers = payload === undefined ? {} : { "Content-Type": "application/json",
+            "Content-Length": Buffer.byteLength(payload) };
+        const sent = request({ ...this.where, agent: this.agent, method, path, headers, signal }, onReply);
+        sent.on("error", (error) => {
+            if (error.code === "ECONNRESET" && sent.reusedSocket && !sent.res && !signal.aborted) {
+                this.open(method, path, body, { onReply, onError, signal });
+            } else {
+                onError(error);
+            }
+        });
+        sent.setNoDelay(true);
+        sent.end(payload);
+    }
+
+    // A reply that is read whole: { status, headers, body }, body parsed when it is JSON, else text. Throws when there is
+    // none.
+    json(method, path, body) {
+        return new Promise((done, fail) => {
+            const onReply = (reply) => whole(reply).then((text) =>
+                done({ status: reply.statusCode, headers: reply.headers, body: parsed(text) ?? text }), fail);
+            this.open(method, path, body, { onReply, onError: fail, signal: AbortSignal.timeout(STUCK_MS) });
+        });
+    }
+
+    // Stream a completion. Never throws: what went wrong is in `error`, "cancelled" when it was the signal. Times are in
+    // milliseconds since the request was sent; firstMs and lastMs are those of the first and last text.
+    stream(path, body, { signal, onText, stuckMs = STUCK_MS } = {}) {
+        const begin = performance.now();
+        const reply = { text: "", pieces: 0 };
+        return new Promise((done) => {
+            let isOver = false;
+            const end = (error) => {
+                if (isOver) {
+                    return;
+                }
+                isOver = true;
+                clearTimeout(alarm);
+                reply.totalMs = performance.now() - begin;
+                reply.error = signal?.aborted ? "cancelled" : reply.isStuck ? `not answered in ${stuckMs / 1000} s` : error;
+                done(reply);
+            };
+            const onReply = (incoming) => {
+                reply.status = incoming.statusCode;
+                incoming.on("error", (error) => end(error.message));
+                if (incoming.statusCode !== 200) {
+                    whole(incoming).then((text) => end(parsed(text)?.error?.message ?? `status ${incoming.statusCode}: ${text}`),
+                        (error) => end(error.message));
+                    return;
+                }
+                incoming.on("close", () => end("the connection closed early"));
+                readEvents(incoming, (event) => take(reply, event, performance.now() - begin, onText), () =>
+                    end(reply.problem ?? (reply.isComplete ? undefined : "the stream ended early")));
+            };
+            const stuck = new AbortController();
+            const alarm = setTimeout(() => {
+                reply.isStuck = true;
+                stuck.abort();
+            }, stuckMs);
+            const sent = { ...body, stream: true, stream_options: { include_usage: true } };
+            this.open("POST", path, sent, { onReply, onError: (error) => end(error.message),
+                signal: signal ? AbortSignal.any([signal, stuck.signal]) : stuck.signal });
+        });
+    }
+}
+
+function parsed(text) {
+    try {
+        return JSON.parse(text);
+    } catch {
+        return undefined;
+    }
+}
+
+async function whole(incoming) {
+    let text = "";
+    for await (const part of incoming.setEncoding("utf8")) {
+        text += part;
+    }
+    return text;
+}
+
+// Server-sent events, one `data:` line each here: calls onEvent with its text.
+function readEvents(incoming, onEvent, onEnd) {
+    let rest = "";
+    incoming.setEncoding("utf8");
+    incoming.on("data", (part) => {
+        const lines = (rest + part).split("\n");
+        rest = lines.pop();
+        for (const line of lines) {
+            if (line.startsWith("data:")) {
+                onEvent(line.slice(5).trim());
+            }
+        }
+    });
+    incoming.on("end", onEnd);
+}
+
+// One event of the stream into the reply.
+function take(reply, event, ms, onText) {
+    if (event === "[DONE]") {
+        reply.isComplete = true;
+        return;
+    }
+    const said = parsed(event);
+    if (said === undefined || said.error) {
+        reply.problem = said?.error?.message ?? `not JSON: ${event}`;
+        return;
+    }
+    const choice = said.choices?.[0];
+    const text = choice?.delta?.content ?? choice?.text ?? "";
+    if (text !== "") {
+        reply.firstMs ??= ms;
+        reply.lastMs = ms;
+        reply.text += text;
+        reply.pieces++;
+        onText?.(reply);
+    }
+    reply.id ??= said.id;
+    reply.finish = choice?.finish_reason ?? reply.finish;
+    reply.usage = said.usage ?? reply.usage;
+    reply.timings = said.timings ?? reply.timings;
+}

@@ -1,0 +1,105 @@
+// race.mjs - servers under one load, one after the other and in turns, each time started anew with cold caches.
+//
+// SPDX-License-Identifier: MIT
+import { join } from "node:path";
+import { judge } from "../compare/speed.mjs";
+import { Client } from "./client.mjs";
+import { Server } from "./server.mjs";
+import { PEER_SETTINGS, peerArgs, quireArgs } from "./sides.mjs";
+import { medians, RUN_HEAD, runLine, summarize } from "./summary.mjs";
+import { conversations, document, poisson, prepare } from "./workloads.mjs";
+
+const RUN = { conversations, arrivals: poisson, document };
+
+export const peerSide = (c, name) => ({
+    name: `llama-server ${name}`, program: join(c.peer, "llama-server"), args: peerArgs(c.model, c.threads, PEER_SETTINGS[name]), env: c.env });
+export const ourSide = (c, name, settings) => ({
+    name: `quire ${name}`.trim(), program: c.quire, args: quireArgs(c.model, c.threads, settings), env: c.env,
+    extra: { hasSessions: name === "session_id" } });
+
+// A fresh server whose weights have been read once.
+export async function fresh(side) {
+    const server = await Server.start(side.program, side.args, side.env);
+    const warm = await server.client.stream("/v1/completions", { prompt: "Warm", max_tokens: 4, temperature: 0, ignore_eos: true });
+    if (warm.error) {
+        await server.stop();
+        throw new Error(`${server.command}: ${warm.error}`);
+    }
+    return server;
+}
+
+export async function runOnce(c, side, load) {
+    const server = await fresh(side);
+    try {
+        c.texts ??= await prepare(server.client, c.data, c.sizes);
+        const begin = performance.now();
+        const replies = await RUN[load](server.port, c.texts, side.extra);
+        return summarize(replies, performance.now() - begin, server.peakBytes());
+    } finally {
+        await server.stop();
+    }
+}
+
+// Every side `rounds` times, the order turned round each time: [{ name, figures }] or [{ name, error }].
+export async function inTurns(c, sides, load, rounds) {
+    const results = sides.map((side) => ({ name: side.name, runs: [] }));
+    for (let round = 0; round < rounds; round++) {
+        const order = [...sides.keys()];
+        for (const i of round % 2 ? order.reverse() : order) {
+            const result = results[i];
+            if (result.error) {
+                continue;
+            }
+            try {
+                result.runs.push(await runOnce(c, sides[i], load));
+                process.stderr.write(`${runLine(load, result.name, result.runs.at(-1))}\n`);
+            } catch (error) {
+                result.error = error.message;
+                process.stderr.write(`failed   ${load}, ${result.name}: ${error.message}\n`);
+            }
+        }
+    }
+    return results.map(({ name, runs, error }) => ({ name, error, figures: error ? undefined : medians(runs) }));
+}
+
+export function figuresTable(load, results) {
+    const lines = results.map((result) => (result.error ? `| ${load} | ${result.name} | failed: ${result.error.split("\n")[0]} |`
+        : runLine(load, result.name, result.figures)));
+    return `${RUN_HEAD}\n${lines.join("\n")}\n`;
+}
+
+// "at least" or, for isLess, "at most" a ratio: judge() compares upwards.
+export function verdict(ratio, target) {
+    if (!target.isLess) {
+        return judge(ratio, target);
+    }
+    return judge(-ratio, { floor: -target.floor, aim: target.aim === undefined ? undefined : -target.aim });
+}
+
+export const bound = (value, target) => (value === undefined ? undefined : `${target.isLess ? "<=" : ">="} ${value}x`);
+
+// A cold prefix, then the same one with another ending: { cold, cached } in seconds, medians over `rounds` texts.
+export async function cachedPrefix(c, side, { tokens, rounds }) {
+    const server = await fresh(side);
+    const client = new Client(server.port);
+    const ask = async (prompt) => {
+        const reply = await client.stream("/v1/completions", { prompt, max_tokens: 2, temperature: 0, ignore_eos: true });
+        if (reply.error) {
+            throw new Error(reply.error);
+        }
+        return { seconds: reply.firstMs / 1000, cached: reply.timings.cache_n };
+    };
+    const runs = [];
+    try {
+        for (let round = 0; round < rounds; round++) {
+            const prefix = await c.cut(client, c.data.book.slice(round * 5 * tokens), tokens);
+            const cold = await ask(`${prefix}\n\nQuestion: Who tells the story?`);
+            const cached = await ask(`${prefix}\n\nQuestion: Which bill does he imagine?`);
+            runs.push({ cold: cold.seconds, cached: cached.seconds, coldTokens: cold.cached, cachedTokens: cached.cached });
+        }
+    } finally {
+        client.close();
+        await server.stop();
+    }
+    return medians(runs);
+}

@@ -1,0 +1,58 @@
+// sides.mjs - how each server is started for a load, and what `make compare-serve` demands. Data only.
+//
+// SPDX-License-Identifier: MIT
+
+// A request of `document` has 8,000 tokens and more; one slot must hold it.
+const CTX = 9216;
+
+// Settings of llama-server that were tried, by name; --tune runs them all. Slots have CTX tokens each (split), or share them.
+const split = (slots) => ["-np", `${slots}`, "-c", `${slots * CTX}`];
+const unified = (slots, requests) => ["-np", `${slots}`, "-c", `${requests * CTX}`, "--kv-unified"];
+export const PEER_SETTINGS = {
+    "-np 8 -fa on": [...split(8), "-fa", "on"],
+    "-np 8 -fa off": [...split(8), "-fa", "off"],
+    "-np 8 -fa on --kv-unified": [...unified(8, 4), "-fa", "on"],
+    "-np 8 -fa off --kv-unified": [...unified(8, 4), "-fa", "off"],
+    "-np 4 -fa on": [...split(4), "-fa", "on"],
+    "-np 4 -fa off": [...split(4), "-fa", "off"],
+    "-np 8 -fa on -ctk q8_0 -ctv q8_0": [...split(8), "-fa", "on", "-ctk", "q8_0", "-ctv", "q8_0"],
+    "-np 8 -fa on --cache-reuse 256": [...split(8), "-fa", "on", "--cache-reuse", "256"],
+    "-np 8 -fa on -b 512": [...split(8), "-fa", "on", "-b", "512"],
+};
+
+export const peerArgs = (model, threads, settings) =>
+    ["-m", model, "-t", `${threads}`, "--chat-template", "chatml", "--no-ui", ...settings];
+export const quireArgs = (model, threads, settings) =>
+    ["serve", "-m", model, "-t", `${threads}`, "-c", `${CTX}`, "--chat-template", "chatml", ...settings];
+
+// What runs for each load: the peer's best settings (bench/results/serve-*.md has what was tried), ours as they come and with f16 as the peer has.
+export const LOADS = {
+    conversations: {
+        peer: ["-np 8 -fa on"],
+        ours: { "": [], "--kv f16": ["--kv", "f16"], "session_id": [] },
+        rows: [
+            { what: "requests/s", field: "requestsPerSecond", floor: 1.5, aim: 3 },
+            { what: "TTFT p95", field: "ttftP95", floor: 0.5, aim: 0.2, isLess: true },
+            { what: "peak memory", field: "peakBytes", floor: 0.6, aim: 0.4, isLess: true },
+        ],
+    },
+    arrivals: {
+        peer: ["-np 8 -fa on"],
+        ours: { "": [], "--kv f16": ["--kv", "f16"] },
+        rows: [
+            { what: "requests/s", field: "requestsPerSecond", floor: 1.0, aim: 1.15 },
+            { what: "TTFT p95", field: "ttftP95", floor: 0.8, aim: 0.6, isLess: true },
+        ],
+    },
+    document: {
+        peer: ["-np 8 -fa on"],
+        ours: { "": [], "--kv f16": ["--kv", "f16"] },
+        rows: [
+            { what: "requests/s", field: "requestsPerSecond", floor: 3, aim: 6 },
+            { what: "peak memory", field: "peakBytes", floor: 0.6, aim: 0.4, isLess: true },
+        ],
+    },
+};
+export const MINIMUM = { floor: 1.05, aim: 1.0 };
+export const CACHED_PREFIX = { tokens: 4096, rounds: 5, floor: 0.03, aim: 0.01 };
+export const FIT = { budgetBytes: 2e9, ctx: 8192, floor: 3, aim: 5 };

@@ -23,3 +23,31 @@ void quire_tenant_salt_make(quire_tenant_salt *out, const char *tenant, const ch
     salt_add(out, tenant, QUIRE_TENANT_MAX);
     salt_add(out, cache_salt, QUIRE_CACHE_SALT_MAX);
 }
+
+/* Returns what follows; NULL when it is no text with its length before it. */
+static const unsigned char *name_get(const unsigned char *from, const unsigned char *end, char *out,
+                                     size_t text_max)
+{
+    size_t n;
+
+    if (from == NULL || from == end) {
+        return NULL;
+    }
+    n = *from++;
+    if (n > text_max || n > (size_t)(end - from)) {
+        return NULL;
+    }
+    memcpy(out, from, n);
+    out[n] = '\0';
+    return from + n;
+}
+
+bool quire_tenant_salt_names(const void *bytes, uint32_t n, quire_tenant_names *out)
+{
+    const unsigned char *at = bytes;
+    const unsigned char *end = at != NULL ? at + n : NULL;
+
+    at = name_get(at, end, out->tenant, QUIRE_TENANT_MAX);
+    at = name_get(at, end, out->cache_salt, QUIRE_CACHE_SALT_MAX);
+    return at != NULL && at == end;
+}

@@ -4,6 +4,7 @@
 #ifndef QUIRE_SERVER_TENANT_H
 #define QUIRE_SERVER_TENANT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,5 +19,13 @@ typedef struct quire_tenant_salt {
 /* Tenant and cache_salt (either may be "") with their lengths before them, so that no two different
  * pairs give the same bytes. Both are within their limits. */
 void quire_tenant_salt_make(quire_tenant_salt *out, const char *tenant, const char *cache_salt);
+
+typedef struct quire_tenant_names {
+    char tenant[QUIRE_TENANT_MAX + 1];
+    char cache_salt[QUIRE_CACHE_SALT_MAX + 1];
+} quire_tenant_names;
+
+/* The other way round. False for bytes that were not made here. */
+bool quire_tenant_salt_names(const void *bytes, uint32_t n, quire_tenant_names *out);
 
 #endif /* QUIRE_SERVER_TENANT_H */

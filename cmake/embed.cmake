@@ -1,0 +1,13 @@
+# A file as a C array: cmake -DFROM=file -DTO=file.c -DNAME=symbol -DHEADER=header -P embed.cmake
+file(READ ${FROM} bytes HEX)
+string(REGEX REPLACE "(................................)" "\\1\n" bytes "${bytes}")
+string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${bytes}")
+get_filename_component(from_name ${FROM} NAME)
+file(WRITE ${TO} "/* ${from_name}, by cmake/embed.cmake. */
+#include \"${HEADER}\"
+
+const unsigned char ${NAME}[] = {
+${bytes}
+};
+const size_t ${NAME}_bytes = sizeof ${NAME};
+")

@@ -1,0 +1,305 @@
+/* answer.c - answers as OpenAI's JSON: whole and in events.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/generate.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define TOKEN_BYTES_MAX 512u
+
+enum {
+    CHAT_ENTRIES = 0,
+    TEXT_TOKENS = 0,
+    TEXT_LOGPROBS,
+    TEXT_TOPS,
+    TEXT_OFFSETS
+};
+
+/* ---- log-probabilities ---- */
+
+typedef struct token_text {
+    char text[TOKEN_BYTES_MAX];
+    size_t n;
+} token_text;
+
+static void token_text_get(const quire_generation *gen, int32_t token, token_text *out)
+{
+    const int64_t n = quire_model_token_text(quire_engine_model(gen->http->engine), token, true,
+                                             out->text, sizeof out->text);
+
+    out->n = n > 0 ? (size_t)n < sizeof out->text ? (size_t)n : sizeof out->text : 0;
+}
+
+/* {"token", "logprob", "bytes"}, left open for top_logprobs. */
+static void chat_entry_begin(quire_json_out *json, const token_text *text, double logprob)
+{
+    quire_json_object(json, NULL);
+    quire_json_text(json, "token", text->text, text->n);
+    quire_json_number(json, "logprob", logprob);
+    quire_json_array(json, "bytes");
+    for (size_t i = 0; i < text->n; i++) {
+        quire_json_u64(json, NULL, (unsigned char)text->text[i]);
+    }
+    quire_json_array_end(json);
+}
+
+static void take_chat_logprobs(quire_generation *gen, quire_choice *choice,
+                               const quire_request_token *token)
+{
+    quire_bytes *out = &choice->logprobs[CHAT_ENTRIES];
+    quire_json_out json = { out, out->n > 0 };
+    token_text text;
+
+    token_text_get(gen, token->token, &text);
+    chat_entry_begin(&json, &text, (double)token->logprob);
+    quire_json_array(&json, "top_logprobs");
+    for (uint32_t i = 0; i < token->n_tops; i++) {
+        token_text_get(gen, token->tops[i].token, &text);
+        chat_entry_begin(&json, &text, (double)token->tops[i].logprob);
+        quire_json_object_end(&json);
+    }
+    quire_json_array_end(&json);
+    quire_json_object_end(&json);
+}
+
+static void take_text_logprobs(quire_generation *gen, quire_choice *choice,
+                               const quire_request_token *token)
+{
+    quire_json_out json[4];
+    token_text text;
+
+    for (unsigned i = 0; i < 4; i++) {
+        json[i] = (quire_json_out){ &choice->logprobs[i], choice->logprobs[i].n > 0 };
+    }
+    token_text_get(gen, token->token, &text);
+    quire_json_text(&json[TEXT_TOKENS], NULL, text.text, text.n);
+    quire_json_number(&json[TEXT_LOGPROBS], NULL, (double)token->logprob);
+    quire_json_u64(&json[TEXT_OFFSETS], NULL, choice->text_chars);
+    quire_json_object(&json[TEXT_TOPS], NULL);
+    for (uint32_t i = 0; i < token->n_tops; i++) {
+        char key[TOKEN_BYTES_MAX + 1];
+
+        token_text_get(gen, token->tops[i].token, &text);
+        memcpy(key, text.text, text.n);
+        key[text.n] = '\0';
+        quire_json_number(&json[TEXT_TOPS], key, (double)token->tops[i].logprob);
+    }
+    quire_json_object_end(&json[TEXT_TOPS]);
+}
+
+void quire_choice_take(quire_generation *gen, quire_choice *choice,
+                       const quire_request_token *token)
+{
+    if (gen->params.has_logprobs && gen->is_chat) {
+        take_chat_logprobs(gen, choice, token);
+    } else if (gen->params.has_logprobs) {
+        take_text_logprobs(gen, choice, token);
+    }
+    for (uint32_t i = 0; i < token->text_bytes; i++) {
+        choice->text_chars += ((unsigned char)token->text[i] & 0xc0u) != 0x80u;
+    }
+}
+
+static void add_elements(quire_json_out *json, const char *key, quire_bytes *elements)
+{
+    quire_json_array(json, key);
+    if (elements->n > 0) {
+        quire_json_raw(json, NULL, elements->data, elements->n);
+    }
+    quire_json_array_end(json);
+    if (elements->status < 0) {
+        json->bytes->status = elements->status;
+    }
+    quire_bytes_clear(elements);
+}
+
+static void add_logprobs(quire_json_out *json, const quire_generation *gen, quire_choice *choice)
+{
+    static const char *const names[] = { "tokens", "token_logprobs", "top_logprobs",
+                                         "text_offset" };
+
+    if (!gen->params.has_logprobs) {
+        quire_json_null(json, "logprobs");
+        return;
+    }
+    quire_json_object(json, "logprobs");
+    if (gen->is_chat) {
+        add_elements(json, "content", &choice->logprobs[CHAT_ENTRIES]);
+        quire_json_null(json, "refusal");
+    } else {
+        for (unsigned i = 0; i < 4; i++) {
+            add_elements(json, names[i], &choice->logprobs[i]);
+        }
+    }
+    quire_json_object_end(json);
+}
+
+/* ---- figures ---- */
+
+static void add_usage(quire_json_out *json, const quire_generation *gen)
+{
+    uint64_t prompt = 0;
+    uint64_t cached = 0;
+    uint64_t generated = 0;
+
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        const quire_request_result *result = gen->choices[i].result;
+
+        generated += result->n_generated_tokens;
+        if (i % gen->n_per_prompt == 0) { /* a prompt counts once, as it is computed once */
+            prompt += result->n_prompt_tokens;
+            cached += result->n_cached_tokens;
+        }
+    }
+    quire_json_object(json, "usage");
+    quire_json_u64(json, "prompt_tokens", prompt);
+    quire_json_u64(json, "completion_tokens", generated);
+    quire_json_u64(json, "total_tokens", prompt + generated);
+    quire_json_object(json, "prompt_tokens_details");
+    quire_json_u64(json, "cached_tokens", cached);
+    quire_json_object_end(json);
+    quire_json_object_end(json);
+}
+
+static void add_rate(quire_json_out *json, const char *const names[4], uint32_t n, double ms)
+{
+    quire_json_u64(json, names[0], n);
+    quire_json_number(json, names[1], ms);
+    quire_json_number(json, names[2], n > 0 ? ms / n : 0.0);
+    quire_json_number(json, names[3], ms > 0.0 ? n * 1000.0 / ms : 0.0);
+}
+
+/* As llama.cpp's server says it. The first token comes out of the prompt's last step, so it is no
+ * part of predicted_ms. */
+static void add_timings(quire_json_out *json, const quire_request_result *result)
+{
+    static const char *const prompt[] = { "prompt_n", "prompt_ms", "prompt_per_token_ms",
+                                          "prompt_per_second" };
+    static const char *const predicted[] = { "predicted_n", "predicted_ms",
+                                             "predicted_per_token_ms", "predicted_per_second" };
+
+    quire_json_object(json, "timings");
+    quire_json_u64(json, "cache_n", result->n_cached_tokens);
+    add_rate(json, prompt, result->n_prompt_tokens - result->n_cached_tokens,
+             (double)result->prefill_us / 1000.0);
+    add_rate(json, predicted, result->n_generated_tokens, (double)result->decode_us / 1000.0);
+    quire_json_number(json, "queue_ms", (double)result->queue_us / 1000.0);
+    quire_json_number(json, "ttft_ms", (double)result->ttft_us / 1000.0);
+    quire_json_object_end(json);
+}
+
+/* What only Quire says, when the request has asked for it. */
+static void add_quire(quire_json_out *json, const quire_generation *gen, quire_choice *choice)
+{
+    quire_explanation explanation;
+
+    if (!gen->has_explanation && gen->session_id[0] == '\0' && gen->n_dropped_messages == 0) {
+        return;
+    }
+    quire_json_object(json, "quire");
+    quire_json_string(json, "request_id", gen->http->id);
+    if (gen->session_id[0] != '\0') {
+        quire_json_string(json, "session_id", gen->session_id);
+    }
+    quire_json_u64(json, "dropped_turns", gen->n_dropped_turns);
+    quire_json_u64(json, "dropped_messages", gen->n_dropped_messages);
+    quire_json_u64(json, "preemptions", choice->result->n_preemptions);
+    if (gen->has_explanation && quire_request_explain(choice->request, &explanation) == QUIRE_OK) {
+        quire_explanation_write(json, "cache", quire_engine_model(gen->http->engine), &explanation);
+    }
+    quire_json_object_end(json);
+}
+
+/* ---- documents ---- */
+
+static void begin_document(quire_json_out *json, const quire_generation *gen)
+{
+    const char *chat = gen->is_stream ? "chat.completion.chunk" : "chat.completion";
+
+    quire_json_object(json, NULL);
+    quire_json_string(json, "id", gen->http->id);
+    quire_json_string(json, "object", gen->is_chat ? chat : "text_completion");
+    quire_json_i64(json, "created", gen->created_s);
+    quire_json_string(json, "model", gen->http->server->opts.model_name);
+    quire_json_array(json, "choices");
+}
+
+void quire_answer_write(quire_bytes *out, quire_generation *gen)
+{
+    quire_json_out json = { out, false };
+
+    begin_document(&json, gen);
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        quire_choice *choice = &gen->choices[i];
+
+        quire_json_object(&json, NULL);
+        quire_json_u64(&json, "index", i);
+        if (gen->is_chat) {
+            quire_json_object(&json, "message");
+            quire_json_string(&json, "role", "assistant");
+            quire_json_text(&json, "content", choice->text.data, choice->text.n);
+            quire_json_null(&json, "refusal");
+            quire_json_object_end(&json);
+        } else {
+            quire_json_text(&json, "text", choice->text.data, choice->text.n);
+        }
+        add_logprobs(&json, gen, choice);
+        quire_json_string(&json, "finish_reason", quire_finish_name(choice->result->finish));
+        quire_json_object_end(&json);
+        if (choice->text.status < 0) {
+            out->status = choice->text.status;
+        }
+    }
+    quire_json_array_end(&json);
+    add_usage(&json, gen);
+    add_timings(&json, gen->choices[0].result);
+    add_quire(&json, gen, &gen->choices[0]);
+    quire_json_object_end(&json);
+}
+
+void quire_answer_chunk_write(quire_bytes *out, quire_generation *gen, quire_choice *choice,
+                              const char *text, size_t n, const char *finish)
+{
+    quire_json_out json = { out, false };
+    const bool is_first = choice == &gen->choices[0];
+
+    begin_document(&json, gen);
+    quire_json_object(&json, NULL);
+    quire_json_u64(&json, "index", (uint64_t)(choice - gen->choices));
+    if (gen->is_chat) {
+        quire_json_object(&json, "delta");
+        if (!choice->is_begun) {
+            quire_json_string(&json, "role", "assistant");
+        }
+        if (!choice->is_begun || n > 0) {
+            quire_json_text(&json, "content", text, n);
+        }
+        quire_json_object_end(&json);
+    } else {
+        quire_json_text(&json, "text", text, n);
+    }
+    choice->is_begun = true;
+    add_logprobs(&json, gen, choice);
+    quire_json_string(&json, "finish_reason", finish);
+    quire_json_object_end(&json);
+    quire_json_array_end(&json);
+    if (gen->has_usage_event) {
+        quire_json_null(&json, "usage");
+    }
+    if (finish != NULL && is_first) {
+        add_timings(&json, choice->result);
+        add_quire(&json, gen, choice);
+    }
+    quire_json_object_end(&json);
+}
+
+void quire_answer_usage_write(quire_bytes *out, quire_generation *gen)
+{
+    quire_json_out json = { out, false };
+
+    begin_document(&json, gen);
+    quire_json_array_end(&json);
+    add_usage(&json, gen);
+    quire_json_object_end(&json);
+}

@@ -1,0 +1,288 @@
+/* api_cache.c - POST /v1/cache/invalidate.
+ *
+ * The body says what by one of four fields: "all": true; "session": id; "prefix": a text, tokens or
+ * messages; or "tenant" alone. "tenant" and "cache_salt" say whose sessions and prefixes.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/handlers.h"
+
+#include "base/check.h"
+#include "server/dropped.h"
+#include "server/messages.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct invalidation {
+    quire_http *http;
+    quire_fields fields;
+    const char *tenant; /* NULL = not said */
+    const char *cache_salt;
+    quire_prefix_dropped dropped;
+} invalidation;
+
+int quire_http_invalidate(quire_http *http, const quire_invalidate *what,
+                          quire_prefix_dropped *dropped)
+{
+    quire_prefix_dropped now = { 0 };
+    const int rc = quire_engine_invalidate(http->engine, what, &now);
+
+    if (rc == QUIRE_OK) {
+        dropped->nodes += now.nodes;
+        dropped->tokens += now.tokens;
+        dropped->freed_bytes += now.freed_bytes;
+    } else if (rc == QUIRE_NOMEM) {
+        (void)quire_api_error_nomem(&http->err);
+    } else if (rc != QUIRE_NOTFOUND) {
+        (void)quire_api_error_set(&http->err, 503, "stopping", NULL, "the engine has ended");
+    }
+    return rc;
+}
+
+void quire_dropped_write(quire_json_out *json, const quire_prefix_dropped *dropped)
+{
+    quire_json_object(json, "dropped");
+    quire_json_u64(json, "pages", dropped->nodes);
+    quire_json_u64(json, "tokens", dropped->tokens);
+    quire_json_u64(json, "freed_bytes", dropped->freed_bytes);
+    quire_json_object_end(json);
+}
+
+/* ---- a tenant: all of its cache salts ---- */
+
+typedef struct salt_list {
+    const char *tenant;
+    quire_bytes salts; /* each with its length before it, in two bytes */
+    size_t last;       /* where the last one begins */
+} salt_list;
+
+/* Nodes of one salt come one after the other, so comparing with the last keeps the list short. */
+static int note_salt(void *ctx, const quire_prefix_node_info *node)
+{
+    salt_list *list = ctx;
+    const uint16_t n = (uint16_t)node->salt_bytes;
+    quire_tenant_names names;
+
+    if (list->salts.n >= sizeof n + n && list->salts.n - list->last == sizeof n + n &&
+        memcmp(list->salts.data + list->last + sizeof n, node->salt, n) == 0) {
+        return 0;
+    }
+    if (!quire_tenant_salt_names(node->salt, n, &names) ||
+        strcmp(names.tenant, list->tenant) != 0) {
+        return 0;
+    }
+    list->last = list->salts.n;
+    (void)quire_bytes_add(&list->salts, &n, sizeof n);
+    return quire_bytes_add(&list->salts, node->salt, n);
+}
+
+static void note_salts(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)cache;
+    if (tree != NULL) {
+        (void)quire_prefix_visit(tree, note_salt, ctx);
+    }
+}
+
+static int drop_salt(invalidation *inv, const void *salt, uint32_t n)
+{
+    const quire_invalidate what = { .what = QUIRE_INVALIDATE_TENANT,
+                                    .tenant = salt,
+                                    .tenant_bytes = n };
+    const int rc = quire_http_invalidate(inv->http, &what, &inv->dropped);
+
+    return rc == QUIRE_NOTFOUND ? QUIRE_OK : rc;
+}
+
+static int drop_tenant(invalidation *inv)
+{
+    salt_list list = { .tenant = inv->tenant };
+    int rc = quire_engine_call(inv->http->engine, note_salts, &list);
+    size_t at = 0;
+
+    if (rc < 0) {
+        (void)quire_api_error_set(&inv->http->err, 503, "stopping", NULL, "the engine has ended");
+    } else if (list.salts.status < 0) {
+        rc = quire_api_error_nomem(&inv->http->err);
+    }
+    while (rc == QUIRE_OK && at < list.salts.n) {
+        uint16_t n;
+
+        memcpy(&n, list.salts.data + at, sizeof n);
+        rc = drop_salt(inv, list.salts.data + at + sizeof n, n);
+        at += sizeof n + n;
+    }
+    quire_bytes_fini(&list.salts);
+    return rc;
+}
+
+/* ---- a prefix ---- */
+
+/* Tokens of a text. The last one is left out: text that follows may be cut into other tokens there,
+ * and what begins with fewer tokens begins with these too. */
+static int text_tokens(invalidation *inv, const char *text, size_t n, int32_t **tokens,
+                       uint32_t *n_tokens)
+{
+    quire_error cause = QUIRE_ERROR_INIT;
+    uint32_t n_kept;
+
+    cause.status = quire_sessions_tokenize(quire_engine_sessions(inv->http->engine), 0, text, n,
+                                           tokens, n_tokens, &n_kept);
+    if (cause.status < 0) {
+        return quire_api_error_from(&inv->http->err, &cause);
+    }
+    *n_tokens -= *n_tokens > 0;
+    return QUIRE_OK;
+}
+
+static int message_tokens(invalidation *inv, int32_t **tokens, uint32_t *n_tokens)
+{
+    quire_messages messages = { 0 };
+    quire_bytes text = { 0 };
+    int rc = quire_messages_read(&messages, &inv->fields, "prefix");
+
+    if (rc == QUIRE_OK) {
+        rc = quire_messages_render(quire_engine_model(inv->http->engine),
+                                   inv->http->server->opts.chat_template, messages.list, messages.n,
+                                   false, &text, &inv->http->err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = text_tokens(inv, text.data, text.n, tokens, n_tokens);
+    }
+    quire_messages_fini(&messages);
+    quire_bytes_fini(&text);
+    return rc;
+}
+
+static int array_tokens(invalidation *inv, json_t *array, int32_t **tokens, uint32_t *n_tokens)
+{
+    const size_t n = json_array_size(array);
+
+    *tokens = calloc(n, sizeof **tokens);
+    if (*tokens == NULL) {
+        return quire_api_error_nomem(&inv->http->err);
+    }
+    for (size_t i = 0; i < n; i++) {
+        json_t *value = json_array_get(array, i);
+        const json_int_t token = json_is_integer(value) ? json_integer_value(value) : -1;
+
+        if (token < 0 || token > INT32_MAX) {
+            quire_field_error(&inv->fields, "prefix", "element %zu is no token", i);
+            return QUIRE_INVAL;
+        }
+        (*tokens)[i] = (int32_t)token;
+    }
+    *n_tokens = (uint32_t)n;
+    return QUIRE_OK;
+}
+
+static int prefix_tokens(invalidation *inv, json_t *value, int32_t **tokens, uint32_t *n_tokens)
+{
+    if (json_is_string(value)) {
+        return text_tokens(inv, json_string_value(value), json_string_length(value), tokens,
+                           n_tokens);
+    }
+    if (json_is_integer(json_array_get(value, 0))) {
+        return array_tokens(inv, value, tokens, n_tokens);
+    }
+    if (json_is_object(json_array_get(value, 0))) {
+        return message_tokens(inv, tokens, n_tokens);
+    }
+    quire_field_error(&inv->fields, "prefix", "must be a text, tokens or messages");
+    return QUIRE_INVAL;
+}
+
+static int drop_prefix(invalidation *inv, json_t *value)
+{
+    quire_invalidate what = { .what = QUIRE_INVALIDATE_PREFIX };
+    quire_tenant_salt salt;
+    int32_t *tokens = NULL;
+    int rc = prefix_tokens(inv, value, &tokens, &what.n_tokens);
+
+    if (rc == QUIRE_OK) {
+        quire_tenant_salt_make(&salt, inv->tenant != NULL ? inv->tenant : "",
+                               inv->cache_salt != NULL ? inv->cache_salt : "");
+        what.tenant = salt.bytes;
+        what.tenant_bytes = salt.n;
+        what.tokens = tokens;
+        rc = quire_http_invalidate(inv->http, &what, &inv->dropped);
+    }
+    free(tokens);
+    return rc == QUIRE_NOTFOUND ? QUIRE_OK : rc;
+}
+
+/* ---- the request ---- */
+
+static int drop_all(invalidation *inv)
+{
+    const quire_invalidate what = { .what = QUIRE_INVALIDATE_ALL };
+
+    return quire_http_invalidate(inv->http, &what, &inv->dropped);
+}
+
+static int drop_tenant_or_salt(invalidation *inv)
+{
+    quire_tenant_salt salt;
+
+    if (inv->cache_salt == NULL) {
+        return drop_tenant(inv);
+    }
+    quire_tenant_salt_make(&salt, inv->tenant, inv->cache_salt);
+    return drop_salt(inv, salt.bytes, salt.n);
+}
+
+static int drop(invalidation *inv)
+{
+    quire_fields *fields = &inv->fields;
+    const bool all = quire_field_bool(fields, "all", false);
+    const char *session = quire_field_string(fields, "session", QUIRE_SESSION_ID_MAX);
+    json_t *prefix = quire_field(fields, "prefix");
+    const quire_session_choice choice = { inv->tenant, inv->cache_salt };
+
+    if (fields->err->http != 0) {
+        return QUIRE_INVAL;
+    }
+    if (all + (session != NULL) + (prefix != NULL) > 1) {
+        return quire_api_error_set(fields->err, 400, "invalid_value", "all",
+                                   "one of all, session and prefix, not several");
+    }
+    if (all) {
+        return drop_all(inv);
+    }
+    if (session != NULL) {
+        return quire_http_session_drop(inv->http, session, &choice, &inv->dropped);
+    }
+    if (prefix != NULL && inv->tenant == NULL && quire_auth_has_keys(inv->http->server->auth)) {
+        quire_field_error(fields, "tenant", "is required, to say whose prefix");
+        return QUIRE_INVAL;
+    }
+    if (prefix != NULL) {
+        return drop_prefix(inv, prefix);
+    }
+    if (inv->tenant == NULL) {
+        return quire_api_error_set(fields->err, 400, "invalid_value", "all",
+                                   "what to invalidate: all, session, prefix or tenant");
+    }
+    return drop_tenant_or_salt(inv);
+}
+
+int quire_api_cache_invalidate(quire_http *http)
+{
+    invalidation inv = { .http = http, .fields = { NULL, NULL, &http->err } };
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    int rc = QUIRE_INVAL;
+
+    QUIRE_TRY(quire_http_json(http, &inv.fields.object));
+    inv.tenant = quire_field_string(&inv.fields, "tenant", QUIRE_TENANT_MAX);
+    inv.cache_salt = quire_field_string(&inv.fields, "cache_salt", QUIRE_CACHE_SALT_MAX);
+    if (http->err.http == 0) {
+        rc = drop(&inv);
+    }
+    quire_http_json_release(http, inv.fields.object);
+    QUIRE_TRY(rc);
+    quire_json_object(&json, NULL);
+    quire_dropped_write(&json, &inv.dropped);
+    quire_json_object_end(&json);
+    return quire_http_reply_json(http, 200, &body);
+}

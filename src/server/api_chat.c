@@ -1,0 +1,221 @@
+/* api_chat.c - POST /v1/chat/completions.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/handlers.h"
+
+#include "server/generate.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Tokens left for the answer when turns are dropped and the request does not say how many it wants:
+ * this, or a quarter of the context if that is less. */
+#define ANSWER_TOKENS 256u
+
+static void refuse_fields(quire_fields *fields)
+{
+    static const char *const tools[] = { "tools", "functions", "function_call" };
+    const char *choice;
+
+    for (size_t i = 0; i < sizeof tools / sizeof tools[0]; i++) {
+        quire_field_refuse(fields, tools[i], "tools are not supported");
+    }
+    if (json_is_string(quire_field(fields, "tool_choice"))) {
+        choice = quire_field_string(fields, "tool_choice", 64);
+        if (choice != NULL && strcmp(choice, "none") != 0 && strcmp(choice, "auto") != 0) {
+            quire_field_refuse(fields, "tool_choice", "tools are not supported");
+        }
+    } else {
+        quire_field_refuse(fields, "tool_choice", "tools are not supported");
+    }
+    quire_field_refuse(fields, "audio", "audio is not supported");
+    quire_field_refuse(fields, "web_search_options", "there is no web search");
+    quire_field_refuse(fields, "prediction", "predicted outputs are not supported");
+}
+
+static int read_fields(quire_generation *gen)
+{
+    quire_http *http = gen->http;
+    quire_fields fields = { NULL, NULL, &http->err };
+    int rc;
+
+    QUIRE_TRY(quire_http_json(http, &fields.object));
+    refuse_fields(&fields);
+    rc = quire_generation_fields(gen, &fields);
+    if (rc == QUIRE_OK) {
+        rc = quire_messages_read(&gen->messages, &fields, "messages");
+    }
+    quire_http_json_release(http, fields.object);
+    return rc;
+}
+
+/* ---- the prompt ---- */
+
+/* A conversation, where its turns begin, and what fits. */
+typedef struct history {
+    const quire_chat_message *all;
+    size_t n_all;
+    size_t *turns; /* indices of user messages */
+    size_t n_turns;
+    quire_chat_message *kept; /* [n_all] */
+    size_t n_kept;
+    quire_bytes text;
+    int32_t *tokens;
+    uint32_t n_tokens;
+} history;
+
+static bool is_role(const quire_chat_message *message, const char *role)
+{
+    return strcmp(message->role, role) == 0;
+}
+
+/* Keep the system messages and all from turn number first on. */
+static int make_prompt(quire_generation *gen, history *h, size_t first)
+{
+    const size_t cut = first > 0 ? h->turns[first] : 0;
+    quire_http *http = gen->http;
+
+    h->n_kept = 0;
+    for (size_t i = 0; i < h->n_all; i++) {
+        if (i >= cut || is_role(&h->all[i], "system")) {
+            h->kept[h->n_kept++] = h->all[i];
+        }
+    }
+    free(h->tokens);
+    h->tokens = NULL;
+    QUIRE_TRY(quire_messages_render(quire_engine_model(http->engine),
+                                    http->server->opts.chat_template, h->kept, h->n_kept, true,
+                                    &h->text, &http->err));
+    return quire_generation_tokenize(gen, h->text.data, h->text.n, &h->tokens, &h->n_tokens);
+}
+
+/* Drop as few turns as make the prompt at most tokens_max long: by halves, since a prompt gets
+ * shorter with every turn that goes. Returns the number of the first turn kept. */
+static int drop_turns(quire_generation *gen, history *h, uint32_t tokens_max, size_t *first)
+{
+    size_t low = 1;
+    size_t high = h->n_turns - 1; /* the last turn is the question */
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        QUIRE_TRY(make_prompt(gen, h, middle));
+        if (h->n_tokens <= tokens_max) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    *first = low;
+    return make_prompt(gen, h, low);
+}
+
+static int fit(quire_generation *gen, history *h)
+{
+    const uint32_t n_ctx = quire_engine_n_ctx(gen->http->engine);
+    const uint32_t reserve = n_ctx / 4 < ANSWER_TOKENS ? n_ctx / 4 : ANSWER_TOKENS;
+    const uint32_t answer = gen->params.max_tokens > 0 ? gen->params.max_tokens : reserve;
+    const uint32_t tokens_max = answer < n_ctx ? n_ctx - answer : 0;
+    /* A session goes on behind what is kept: room for some turns, or each of them would cut and
+     * compute everything again. */
+    const uint32_t target =
+        gen->session != 0 && tokens_max > n_ctx / 4 ? tokens_max - n_ctx / 4 : tokens_max;
+    size_t first = 0;
+
+    QUIRE_TRY(make_prompt(gen, h, 0));
+    if (!gen->truncates_turns || h->n_tokens <= tokens_max) {
+        return QUIRE_OK; /* too long without truncation: the engine says by how much */
+    }
+    if (h->n_turns > 1) {
+        QUIRE_TRY(drop_turns(gen, h, target, &first));
+    }
+    if (h->n_tokens > tokens_max) {
+        return quire_api_error_set(&gen->http->err, 400, "context_length_exceeded", "messages",
+                                   "messages: the last turn has %u tokens, with %u for the answer "
+                                   "that is more than the context of %u",
+                                   h->n_tokens, answer, n_ctx);
+    }
+    for (size_t i = 0; first > 0 && i < h->turns[first]; i++) {
+        gen->n_dropped_messages += !is_role(&h->all[i], "system");
+        gen->n_dropped_turns += is_role(&h->all[i], "user");
+    }
+    return QUIRE_OK;
+}
+
+static int history_begin(quire_generation *gen, history *h)
+{
+    quire_error cause = QUIRE_ERROR_INIT;
+
+    h->all = gen->messages.list;
+    h->n_all = gen->messages.n;
+    if (gen->session != 0) {
+        quire_chat_message *all;
+
+        cause.status =
+            quire_sessions_history(quire_engine_sessions(gen->http->engine), gen->session,
+                                   gen->messages.list, gen->messages.n, &all, &h->n_all);
+        if (cause.status == QUIRE_LIMIT) {
+            return quire_api_error_set(&gen->http->err, 400, "session_too_long", "session_id",
+                                       "session_id: the session has reached its limit of messages");
+        }
+        if (cause.status < 0) {
+            return quire_api_error_from(&gen->http->err, &cause);
+        }
+        gen->history = all; /* its array is reused for what is kept */
+        h->all = all;
+    }
+    for (size_t i = 0; i < h->n_all; i++) {
+        if (is_role(&h->all[i], "text")) {
+            return quire_api_error_set(&gen->http->err, 400, "session_kind", "session_id",
+                                       "session_id: the session holds a text, not a chat");
+        }
+    }
+    h->turns = calloc(h->n_all, sizeof h->turns[0]);
+    h->kept = calloc(h->n_all, sizeof h->kept[0]);
+    if (h->turns == NULL || h->kept == NULL) {
+        return quire_api_error_nomem(&gen->http->err);
+    }
+    for (size_t i = 0; i < h->n_all; i++) {
+        if (is_role(&h->all[i], "user")) {
+            h->turns[h->n_turns++] = i;
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int add_prompt(quire_generation *gen)
+{
+    history h = { 0 };
+    int rc = history_begin(gen, &h);
+
+    if (rc == QUIRE_OK) {
+        rc = fit(gen, &h);
+    }
+    if (rc == QUIRE_OK) {
+        rc = quire_generation_prompt_add(gen, h.tokens, h.n_tokens);
+        h.tokens = NULL;
+        free(gen->history);
+        gen->history = h.kept;
+        gen->n_history = h.n_kept;
+        h.kept = NULL;
+    }
+    free(h.tokens);
+    free(h.kept);
+    free(h.turns);
+    quire_bytes_fini(&h.text);
+    return rc;
+}
+
+int quire_api_chat(quire_http *http)
+{
+    quire_generation *gen;
+
+    QUIRE_TRY(quire_generation_create(http, true, &gen));
+    QUIRE_TRY(read_fields(gen));
+    QUIRE_TRY(quire_generation_session_enter(gen));
+    QUIRE_TRY(add_prompt(gen));
+    QUIRE_TRY(quire_generation_submit(gen));
+    return quire_generation_reply(gen);
+}

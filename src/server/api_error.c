@@ -1,0 +1,100 @@
+/* api_error.c - OpenAI's error body.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/api_error.h"
+
+#include "server/json_out.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int quire_api_error_set(quire_api_error *err, int http, const char *code, const char *param,
+                        const char *format, ...)
+{
+    va_list args;
+
+    if (err->http != 0) {
+        return QUIRE_INVAL;
+    }
+    err->http = http;
+    err->code = code;
+    (void)snprintf(err->param, sizeof err->param, "%s", param != NULL ? param : "");
+    va_start(args, format);
+    (void)vsnprintf(err->message, sizeof err->message, format, args);
+    va_end(args);
+    return QUIRE_INVAL;
+}
+
+int quire_api_error_nomem(quire_api_error *err)
+{
+    return quire_api_error_set(err, 503, "out_of_memory", NULL, "out of memory, try again later");
+}
+
+/* "grammar: no rule root" names the field; "out of memory" does not. */
+static void param_of(char *param, size_t size, const char *message)
+{
+    const size_t n = strspn(message, "abcdefghijklmnopqrstuvwxyz_");
+
+    if (n > 0 && n < size && message[n] == ':') {
+        memcpy(param, message, n);
+        param[n] = '\0';
+    }
+}
+
+static const char *code_of(int status)
+{
+    switch (status) {
+    case QUIRE_RANGE:
+        return "context_length_exceeded";
+    case QUIRE_LIMIT:
+        return "limit_reached";
+    case QUIRE_NOTFOUND:
+        return "not_found";
+    default:
+        return NULL;
+    }
+}
+
+int quire_api_error_from(quire_api_error *err, const quire_error *cause)
+{
+    char param[QUIRE_API_PARAM_MAX] = "";
+
+    if (cause->status == QUIRE_NOMEM) {
+        return quire_api_error_nomem(err);
+    }
+    param_of(param, sizeof param, cause->message);
+    return quire_api_error_set(
+        err, quire_status_http(cause->status), code_of(cause->status), param, "%s",
+        cause->message[0] != '\0' ? cause->message : quire_status_text(cause->status));
+}
+
+static const char *type_of(int http)
+{
+    switch (http) {
+    case 401:
+        return "authentication_error";
+    case 403:
+        return "permission_error";
+    case 404:
+        return "not_found_error";
+    case 429:
+        return "rate_limit_error";
+    default:
+        return http >= 500 ? "server_error" : "invalid_request_error";
+    }
+}
+
+void quire_api_error_write(quire_bytes *out, const quire_api_error *err)
+{
+    quire_json_out json = { out, false };
+
+    quire_json_object(&json, NULL);
+    quire_json_object(&json, "error");
+    quire_json_string(&json, "message", err->message);
+    quire_json_string(&json, "type", type_of(err->http));
+    quire_json_string(&json, "param", err->param[0] != '\0' ? err->param : NULL);
+    quire_json_string(&json, "code", err->code);
+    quire_json_object_end(&json);
+    quire_json_object_end(&json);
+}

@@ -1,0 +1,143 @@
+/* api_models.c - what the server is: models, health, properties, metrics, the dashboard.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/handlers.h"
+
+#include "server/dashboard.h"
+#include "server/metrics.h"
+
+#include <string.h>
+
+int quire_api_dashboard(quire_http *http)
+{
+    return quire_http_reply_static(http, "text/html; charset=utf-8", quire_dashboard_page,
+                                   quire_dashboard_page_bytes);
+}
+
+int quire_api_health(quire_http *http)
+{
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    const bool is_draining = atomic_load(&http->server->is_draining);
+    const bool is_ready = http->engine != NULL && !is_draining;
+
+    quire_json_object(&json, NULL);
+    quire_json_string(&json, "status", is_ready ? "ok" : is_draining ? "draining" : "loading");
+    quire_json_object_end(&json);
+    return quire_http_reply_json(http, is_ready ? 200 : 503, &body);
+}
+
+static void write_model(quire_json_out *json, const quire_http *http)
+{
+    const quire_model_desc *desc = quire_model_desc_get(quire_engine_model(http->engine));
+
+    quire_json_object(json, NULL);
+    quire_json_string(json, "id", http->server->opts.model_name);
+    quire_json_string(json, "object", "model");
+    quire_json_i64(json, "created", 0);
+    quire_json_string(json, "owned_by", "quire");
+    quire_json_object(json, "meta");
+    quire_json_string(json, "architecture", desc->arch_name);
+    quire_json_string(json, "name", desc->name);
+    quire_json_string(json, "file_type", desc->file_type);
+    quire_json_u64(json, "n_vocab", desc->n_vocab);
+    quire_json_u64(json, "n_ctx_train", desc->n_ctx_train);
+    quire_json_u64(json, "n_ctx", quire_engine_n_ctx(http->engine));
+    quire_json_u64(json, "n_embd", desc->n_embd);
+    quire_json_u64(json, "n_params", desc->n_params);
+    quire_json_u64(json, "size", desc->weight_bytes);
+    quire_json_object_end(json);
+    quire_json_object_end(json);
+}
+
+int quire_api_models(quire_http *http)
+{
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+
+    quire_json_object(&json, NULL);
+    quire_json_string(&json, "object", "list");
+    quire_json_array(&json, "data");
+    write_model(&json, http);
+    quire_json_array_end(&json);
+    quire_json_object_end(&json);
+    return quire_http_reply_json(http, 200, &body);
+}
+
+int quire_api_model(quire_http *http)
+{
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+
+    if (strcmp(http->item, http->server->opts.model_name) != 0) {
+        return quire_api_error_set(&http->err, 404, "model_not_found", "model",
+                                   "no such model; GET /v1/models lists it");
+    }
+    write_model(&json, http);
+    return quire_http_reply_json(http, 200, &body);
+}
+
+static void write_sampling(quire_json_out *json, const quire_sampler_opts *sampler)
+{
+    quire_json_object(json, "params");
+    quire_json_number(json, "temperature", (double)sampler->temperature);
+    quire_json_i64(json, "top_k", sampler->top_k);
+    quire_json_number(json, "top_p", (double)sampler->top_p);
+    quire_json_number(json, "min_p", (double)sampler->min_p);
+    quire_json_number(json, "repeat_penalty", (double)sampler->repeat_penalty);
+    quire_json_number(json, "frequency_penalty", (double)sampler->frequency_penalty);
+    quire_json_number(json, "presence_penalty", (double)sampler->presence_penalty);
+    quire_json_object_end(json);
+}
+
+int quire_api_props(quire_http *http)
+{
+    const quire_server_opts *opts = &http->server->opts;
+    const quire_model *model = quire_engine_model(http->engine);
+    const char *chat_template =
+        opts->chat_template != NULL ? opts->chat_template : quire_model_chat_template(model);
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+
+    quire_json_object(&json, NULL);
+    quire_json_object(&json, "default_generation_settings");
+    quire_json_u64(&json, "n_ctx", quire_engine_n_ctx(http->engine));
+    write_sampling(&json, &opts->sampler);
+    quire_json_object_end(&json);
+    quire_json_u64(&json, "total_slots", opts->n_running_max);
+    quire_json_string(&json, "model_alias", opts->model_name);
+    quire_json_string(&json, "chat_template", chat_template);
+    quire_json_string(&json, "build_info", opts->version);
+    quire_json_object(&json, "quire");
+    quire_json_string(&json, "kv", opts->kv_name);
+    quire_json_u64(&json, "page_tokens", opts->page_tokens);
+    quire_json_string(&json, "context_overflow",
+                      opts->truncates_turns ? "truncate_turns" : "refuse");
+    quire_json_object_end(&json);
+    quire_json_object_end(&json);
+    return quire_http_reply_json(http, 200, &body);
+}
+
+int quire_api_metrics(quire_http *http)
+{
+    const quire_server *server = http->server;
+    const quire_metrics_config config = {
+        .model = server->opts.model_name,
+        .kv = server->opts.kv_name,
+        .version = server->opts.version,
+        .page_tokens = server->opts.page_tokens,
+        .n_ctx = quire_engine_n_ctx(http->engine),
+        .n_running_max = server->opts.n_running_max,
+    };
+    quire_server_stats stats = { .client_gone_total = atomic_load(&server->client_gone_total),
+                                 .connections = atomic_load(&server->n_connections) };
+    quire_engine_stats engine;
+    quire_bytes body = { 0 };
+
+    for (unsigned i = 0; i < 6; i++) {
+        stats.http_requests_total[i] = atomic_load(&server->replies_total[i]);
+    }
+    quire_engine_stats_get(http->engine, &engine);
+    (void)quire_metrics_write(&body, &engine, &stats, &config);
+    return quire_http_reply(http, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+}

@@ -1,0 +1,253 @@
+/* api_sessions.c - GET and DELETE /v1/cache/sessions[/{id}].
+ *
+ * A key sees its own tenant's sessions, an administrator all of them (?tenant=NAME chooses). The
+ * same id may be there once per cache_salt; ?cache_salt=TEXT chooses one.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/handlers.h"
+
+#include "base/check.h"
+#include "base/parse.h"
+#include "server/dropped.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LIST_DEFAULT 100
+#define LIST_MAX     1024
+/* Tokens whose paths are looked at between two steps of the engine. */
+#define CALL_TOKENS_MAX (64u << 10)
+
+typedef struct found_session {
+    char id[QUIRE_SESSION_ID_MAX + 1];
+    unsigned char salt[QUIRE_PREFIX_SALT_MAX];
+    uint32_t salt_bytes;
+    quire_tenant_names names;
+    quire_session_info info; /* its pointers are of no use */
+    int32_t *tokens;
+    uint64_t kv_bytes;
+    uint64_t own_kv_bytes;
+} found_session;
+
+/* Which sessions, and those found. */
+typedef struct session_list {
+    quire_session_choice choice;
+    const char *id; /* NULL = any */
+    quire_engine *engine;
+    found_session *found;
+    uint32_t n;
+    uint32_t cap;
+    uint32_t next; /* whose pages are to be looked at */
+    bool needs_tokens;
+    bool is_out_of_memory;
+} session_list;
+
+static bool is_wanted(const session_list *list, const quire_session_info *info,
+                      quire_tenant_names *names)
+{
+    return info->tenant_bytes <= QUIRE_PREFIX_SALT_MAX &&
+           quire_tenant_salt_names(info->tenant, info->tenant_bytes, names) &&
+           (list->choice.tenant == NULL || strcmp(list->choice.tenant, names->tenant) == 0) &&
+           (list->choice.cache_salt == NULL ||
+            strcmp(list->choice.cache_salt, names->cache_salt) == 0) &&
+           (list->id == NULL || strcmp(list->id, info->id) == 0);
+}
+
+static int collect(void *ctx, const quire_session_info *info)
+{
+    session_list *list = ctx;
+    found_session *to = &list->found[list->n];
+
+    if (!is_wanted(list, info, &to->names)) {
+        return 0;
+    }
+    memcpy(to->id, info->id, strlen(info->id) + 1);
+    memcpy(to->salt, info->tenant, info->tenant_bytes);
+    to->salt_bytes = info->tenant_bytes;
+    to->info = *info;
+    if (list->needs_tokens && info->n_tokens > 0) {
+        to->tokens = malloc(info->n_tokens * sizeof to->tokens[0]);
+        if (to->tokens == NULL) {
+            list->is_out_of_memory = true;
+            return 1;
+        }
+        memcpy(to->tokens, info->tokens, info->n_tokens * sizeof to->tokens[0]);
+    }
+    list->n++;
+    return list->n == list->cap;
+}
+
+static void list_fini(session_list *list)
+{
+    for (uint32_t i = 0; i < list->n; i++) {
+        free(list->found[i].tokens);
+    }
+    free(list->found);
+}
+
+/* By the query. A key that is no administrator's sees its own tenant's only. */
+static quire_session_choice choice_of(quire_http *http)
+{
+    return (quire_session_choice){ http->caller.is_admin ? quire_http_query(http, "tenant")
+                                                         : http->caller.tenant,
+                                   quire_http_query(http, "cache_salt") };
+}
+
+static int list_make(session_list *list, quire_http *http, uint32_t cap)
+{
+    list->engine = http->engine;
+    list->cap = cap;
+    list->found = calloc(cap, sizeof list->found[0]);
+    if (list->found == NULL) {
+        return quire_api_error_nomem(&http->err);
+    }
+    (void)quire_sessions_visit(quire_engine_sessions(http->engine), NULL, 0, collect, list);
+    return list->is_out_of_memory ? quire_api_error_nomem(&http->err) : QUIRE_OK;
+}
+
+/* On the engine's thread. */
+static void measure(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    session_list *list = ctx;
+    uint64_t n_tokens = 0;
+
+    (void)cache;
+    for (; list->next < list->n && n_tokens < CALL_TOKENS_MAX; list->next++) {
+        found_session *s = &list->found[list->next];
+        const quire_prefix_key key = quire_engine_key(list->engine, s->salt, s->salt_bytes);
+
+        if (tree != NULL && s->info.n_tokens > 0) {
+            quire_prefix_path_bytes(tree, &key, s->tokens, s->info.n_tokens, s->info.owner,
+                                    &s->kv_bytes, &s->own_kv_bytes);
+        }
+        n_tokens += s->info.n_tokens;
+    }
+}
+
+static int list_measure(session_list *list, quire_http *http)
+{
+    while (list->next < list->n) {
+        if (quire_engine_call(http->engine, measure, list) < 0) {
+            return quire_api_error_set(&http->err, 503, "stopping", NULL, "the engine has ended");
+        }
+    }
+    return QUIRE_OK;
+}
+
+static void write_session(quire_json_out *json, const found_session *s)
+{
+    const uint64_t now_us = quire_now_us();
+
+    quire_json_object(json, NULL);
+    quire_json_string(json, "id", s->id);
+    quire_json_string(json, "tenant", s->names.tenant);
+    quire_json_string(json, "cache_salt", s->names.cache_salt);
+    quire_json_u64(json, "owner", s->info.owner);
+    quire_json_bool(json, "in_use", s->info.is_in_use);
+    quire_json_number(json, "age_ms", (double)(now_us - s->info.created_us) / 1000.0);
+    quire_json_number(json, "idle_ms", (double)(now_us - s->info.used_us) / 1000.0);
+    quire_json_u64(json, "turns", s->info.n_turns);
+    quire_json_u64(json, "messages", s->info.n_messages);
+    quire_json_u64(json, "tokens", s->info.n_tokens);
+    quire_json_u64(json, "text_bytes", s->info.text_bytes);
+    quire_json_u64(json, "kv_bytes", s->kv_bytes);
+    quire_json_u64(json, "own_kv_bytes", s->own_kv_bytes);
+    quire_json_object_end(json);
+}
+
+int quire_api_sessions_list(quire_http *http)
+{
+    session_list list = { .choice = choice_of(http), .needs_tokens = true };
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    const char *text = quire_http_query(http, "limit");
+    int64_t limit = LIST_DEFAULT;
+    int rc;
+
+    if (text != NULL && quire_parse_i64(text, 1, LIST_MAX, &limit) < 0) {
+        return quire_api_error_set(&http->err, 400, "invalid_value", "limit",
+                                   "limit: must be within 1 .. %d", LIST_MAX);
+    }
+    rc = list_make(&list, http, (uint32_t)limit);
+    if (rc == QUIRE_OK) {
+        rc = list_measure(&list, http);
+    }
+    if (rc == QUIRE_OK) {
+        quire_json_object(&json, NULL);
+        quire_json_string(&json, "object", "list");
+        quire_json_u64(&json, "total", quire_sessions_count(quire_engine_sessions(http->engine)));
+        quire_json_array(&json, "data");
+        for (uint32_t i = 0; i < list.n; i++) {
+            write_session(&json, &list.found[i]);
+        }
+        quire_json_array_end(&json);
+        quire_json_object_end(&json);
+        rc = quire_http_reply_json(http, 200, &body);
+    }
+    list_fini(&list);
+    return rc;
+}
+
+static int not_found(quire_http *http)
+{
+    return quire_api_error_set(&http->err, 404, "no_such_session", "session_id", "no such session");
+}
+
+int quire_api_session_get(quire_http *http)
+{
+    session_list list = { .choice = choice_of(http), .id = http->item, .needs_tokens = true };
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    int rc = list_make(&list, http, 1);
+
+    if (rc == QUIRE_OK) {
+        rc = list.n > 0 ? list_measure(&list, http) : not_found(http);
+    }
+    if (rc == QUIRE_OK) {
+        write_session(&json, &list.found[0]);
+        rc = quire_http_reply_json(http, 200, &body);
+    }
+    list_fini(&list);
+    return rc;
+}
+
+int quire_api_session_delete(quire_http *http)
+{
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    const quire_session_choice choice = choice_of(http);
+    quire_prefix_dropped dropped = { 0 };
+
+    QUIRE_TRY(quire_http_session_drop(http, http->item, &choice, &dropped));
+    quire_json_object(&json, NULL);
+    quire_json_string(&json, "id", http->item);
+    quire_json_bool(&json, "deleted", true);
+    quire_dropped_write(&json, &dropped);
+    quire_json_object_end(&json);
+    return quire_http_reply_json(http, 200, &body);
+}
+
+int quire_http_session_drop(quire_http *http, const char *id, const quire_session_choice *choice,
+                            quire_prefix_dropped *dropped)
+{
+    session_list list = { .choice = *choice, .id = id };
+    int rc = list_make(&list, http, LIST_MAX);
+
+    for (uint32_t i = 0; rc == QUIRE_OK && i < list.n; i++) {
+        const found_session *s = &list.found[i];
+        const quire_invalidate what = { .what = QUIRE_INVALIDATE_SESSION,
+                                        .tenant = s->salt,
+                                        .tenant_bytes = s->salt_bytes,
+                                        .session_id = s->id };
+
+        rc = quire_http_invalidate(http, &what, dropped);
+        if (rc == QUIRE_NOTFOUND) {
+            rc = QUIRE_OK; /* somebody else was faster */
+        }
+    }
+    if (rc == QUIRE_OK && list.n == 0) {
+        rc = not_found(http);
+    }
+    list_fini(&list);
+    return rc;
+}

@@ -1,0 +1,181 @@
+/* api_stats.c - GET /v1/cache/stats and /v1/cache/explain[/{id}].
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/handlers.h"
+
+#include "base/parse.h"
+#include "server/generate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPLAIN_DEFAULT 20
+#define EXPLAIN_MAX     256
+
+static void write_latency(quire_json_out *json, const char *key, const quire_histogram *histogram)
+{
+    quire_json_object(json, key);
+    quire_json_u64(json, "n", histogram->n);
+    quire_json_number(json, "sum_s", histogram->sum);
+    quire_json_number(json, "p50_s", quire_histogram_quantile(histogram, 0.50));
+    quire_json_number(json, "p95_s", quire_histogram_quantile(histogram, 0.95));
+    quire_json_number(json, "p99_s", quire_histogram_quantile(histogram, 0.99));
+    quire_json_object_end(json);
+}
+
+static void write_requests(quire_json_out *json, const quire_engine_stats *s)
+{
+    quire_json_object(json, "requests");
+    quire_json_u64(json, "waiting", s->requests_waiting);
+    quire_json_u64(json, "prefilling", s->requests_prefilling);
+    quire_json_u64(json, "decoding", s->requests_decoding);
+    quire_json_u64(json, "accepted_total", s->requests_total);
+    quire_json_u64(json, "stop_total", s->finished_stop_total);
+    quire_json_u64(json, "length_total", s->finished_length_total);
+    quire_json_u64(json, "cancelled_total", s->finished_cancelled_total);
+    quire_json_u64(json, "error_total", s->finished_error_total);
+    quire_json_u64(json, "queue_full_total", s->rejected_queue_full_total);
+    quire_json_u64(json, "invalid_total", s->rejected_invalid_total);
+    quire_json_u64(json, "preemptions_total", s->preemptions_total);
+    quire_json_u64(json, "prefix_waits_total", s->prefix_waits_total);
+    quire_json_object_end(json);
+}
+
+static void write_tokens(quire_json_out *json, const quire_engine_stats *s)
+{
+    quire_json_object(json, "tokens");
+    quire_json_u64(json, "prompt_total", s->prompt_tokens_total);
+    quire_json_u64(json, "cached_session_total", s->cached_tokens_session_total);
+    quire_json_u64(json, "cached_prefix_total", s->cached_tokens_prefix_total);
+    quire_json_u64(json, "computed_prompt_total", s->computed_prompt_tokens_total);
+    quire_json_u64(json, "recomputed_total", s->recomputed_tokens_total);
+    quire_json_u64(json, "generated_total", s->generated_tokens_total);
+    quire_json_object_end(json);
+}
+
+static void write_prefix(quire_json_out *json, const quire_prefix_stats *s)
+{
+    quire_json_object(json, "prefix");
+    quire_json_u64(json, "query_tokens_total", s->query_tokens_total);
+    quire_json_u64(json, "hit_tokens_total", s->hit_tokens_total);
+    quire_json_u64(json, "lookups_total", s->lookups_total);
+    quire_json_u64(json, "hits_total", s->hits_total);
+    quire_json_u64(json, "published_tokens_total", s->published_tokens_total);
+    quire_json_u64(json, "regret_tokens_total", s->regret_tokens_total);
+    quire_json_u64(json, "nodes", s->nodes);
+    quire_json_u64(json, "tokens", s->tokens);
+    quire_json_u64(json, "roots", s->roots);
+    quire_json_u64(json, "evictable_bytes", s->evictable_bytes);
+    quire_json_object(json, "gone_tokens_total");
+    for (int i = QUIRE_PREFIX_GONE_NONE + 1; i < QUIRE_PREFIX_GONE_COUNT; i++) {
+        quire_json_u64(json, quire_prefix_gone_name((quire_prefix_gone)i), s->gone_tokens_total[i]);
+    }
+    quire_json_object_end(json);
+    quire_json_object_end(json);
+}
+
+static void write_cache(quire_json_out *json, const quire_cache_stats *s)
+{
+    quire_json_object(json, "cache");
+    quire_json_u64(json, "budget_bytes", s->budget_bytes);
+    quire_json_u64(json, "charged_bytes", s->charged_bytes);
+    quire_json_u64(json, "charged_peak_bytes", s->charged_peak_bytes);
+    quire_json_u64(json, "extent_bytes", s->extent_bytes);
+    quire_json_u64(json, "live_bytes", s->live_bytes);
+    quire_json_u64(json, "cached_bytes", s->cached_bytes);
+    quire_json_u64(json, "free_bytes", s->free_bytes);
+    quire_json_u64(json, "slack_bytes", s->slack_bytes);
+    quire_json_u64(json, "pages_live", s->pages_live);
+    quire_json_u64(json, "pages_cached", s->pages_cached);
+    quire_json_u64(json, "pages_free", s->pages_free);
+    quire_json_u64(json, "page_copies_total", s->page_copies_total);
+    quire_json_number(json, "external_fragmentation", s->external_fragmentation);
+    quire_json_object_end(json);
+}
+
+int quire_api_cache_stats(quire_http *http)
+{
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    quire_engine_stats stats;
+
+    quire_engine_stats_get(http->engine, &stats);
+    quire_json_object(&json, NULL);
+    quire_json_number(&json, "uptime_s", (double)stats.uptime_us / 1e6);
+    write_requests(&json, &stats);
+    write_tokens(&json, &stats);
+    quire_json_object(&json, "steps");
+    quire_json_u64(&json, "total", stats.steps_total);
+    quire_json_u64(&json, "rows_total", stats.step_rows_total);
+    quire_json_number(&json, "seconds_total", stats.step_seconds_total);
+    quire_json_number(&json, "prefill_token_seconds", stats.prefill_token_seconds);
+    quire_json_object_end(&json);
+    quire_json_object(&json, "latency");
+    write_latency(&json, "ttft", &stats.ttft);
+    write_latency(&json, "inter_token", &stats.inter_token);
+    write_latency(&json, "queue", &stats.queue);
+    write_latency(&json, "e2e", &stats.e2e);
+    quire_json_object_end(&json);
+    write_prefix(&json, &stats.prefix);
+    write_cache(&json, &stats.cache);
+    quire_json_object(&json, "sessions");
+    quire_json_u64(&json, "open", stats.sessions);
+    quire_json_u64(&json, "evictions_total", stats.session_evictions_total);
+    quire_json_object_end(&json);
+    quire_json_object_end(&json);
+    return quire_http_reply_json(http, 200, &body);
+}
+
+int quire_api_explain(quire_http *http)
+{
+    const char *cache_salt = quire_http_query(http, "cache_salt");
+    quire_explanation explanation;
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    quire_tenant_salt salt;
+    int rc;
+
+    if (cache_salt != NULL && strlen(cache_salt) > QUIRE_CACHE_SALT_MAX) {
+        return quire_api_error_set(&http->err, 400, "invalid_value", "cache_salt",
+                                   "cache_salt: at most %u bytes", QUIRE_CACHE_SALT_MAX);
+    }
+    quire_http_salt(http, cache_salt, &salt);
+    rc = quire_engine_explain(http->engine, http->item, http->caller.is_admin ? NULL : salt.bytes,
+                              http->caller.is_admin ? 0 : salt.n, &explanation);
+    if (rc < 0) {
+        return quire_api_error_set(&http->err, 404, "no_such_request", "request_id",
+                                   "no request of this id is remembered");
+    }
+    quire_explanation_write(&json, NULL, quire_engine_model(http->engine), &explanation);
+    return quire_http_reply_json(http, 200, &body);
+}
+
+int quire_api_explain_last(quire_http *http)
+{
+    const char *text = quire_http_query(http, "n");
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    quire_explanation *list;
+    int64_t n = EXPLAIN_DEFAULT;
+    uint32_t n_found;
+
+    if (text != NULL && quire_parse_i64(text, 1, EXPLAIN_MAX, &n) < 0) {
+        return quire_api_error_set(&http->err, 400, "invalid_value", "n",
+                                   "n: must be within 1 .. %d", EXPLAIN_MAX);
+    }
+    list = calloc((size_t)n, sizeof list[0]);
+    if (list == NULL) {
+        return quire_api_error_nomem(&http->err);
+    }
+    n_found = quire_engine_explain_last(http->engine, list, (uint32_t)n);
+    quire_json_object(&json, NULL);
+    quire_json_string(&json, "object", "list");
+    quire_json_array(&json, "data");
+    for (uint32_t i = 0; i < n_found; i++) {
+        quire_explanation_write(&json, NULL, quire_engine_model(http->engine), &list[i]);
+    }
+    quire_json_array_end(&json);
+    quire_json_object_end(&json);
+    free(list);
+    return quire_http_reply_json(http, 200, &body);
+}

@@ -1,0 +1,157 @@
+/* api_tokenize.c - POST /tokenize and /detokenize, in the shapes of llama.cpp's server.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/handlers.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECE_BYTES_MAX 512u
+
+typedef struct tokenize_fields {
+    const char *content;
+    size_t n_content;
+    bool adds_special;
+    bool parses_special;
+    bool has_pieces;
+} tokenize_fields;
+
+static int tokenize(quire_http *http, const tokenize_fields *from, int32_t **tokens, int64_t *n)
+{
+    /* A token takes a byte at least, but for those that the tokenizer adds. */
+    const size_t cap = from->n_content + 8;
+    quire_error cause = QUIRE_ERROR_INIT;
+
+    *tokens = malloc(cap * sizeof **tokens);
+    if (*tokens == NULL) {
+        return quire_api_error_nomem(&http->err);
+    }
+    *n = quire_model_tokenize(quire_engine_model(http->engine), from->content, from->n_content,
+                              from->adds_special, from->parses_special, *tokens, cap);
+    if (*n >= 0 && *n <= (int64_t)cap) {
+        return QUIRE_OK;
+    }
+    cause.status = *n < 0 ? (int)*n : QUIRE_LIMIT;
+    return quire_api_error_from(&http->err, &cause);
+}
+
+static bool is_utf8(const char *text, size_t n)
+{
+    quire_utf8_stream stream = { { 0 }, 0 };
+    char whole[3 * (PIECE_BYTES_MAX + 3)];
+    const size_t n_whole = quire_utf8_stream_feed(&stream, text, n, whole);
+
+    return stream.n_held == 0 && n_whole == n && memcmp(text, whole, n) == 0;
+}
+
+/* {"id", "piece"}: a string, or an array of bytes where they are no UTF-8 on their own. */
+static void write_piece(quire_json_out *json, const quire_model *model, int32_t token)
+{
+    char text[PIECE_BYTES_MAX];
+    const int64_t length = quire_model_token_text(model, token, true, text, sizeof text);
+    const size_t n = length > 0 && length <= (int64_t)sizeof text ? (size_t)length : 0;
+
+    quire_json_object(json, NULL);
+    quire_json_i64(json, "id", token);
+    if (is_utf8(text, n)) {
+        quire_json_text(json, "piece", text, n);
+    } else {
+        quire_json_array(json, "piece");
+        for (size_t i = 0; i < n; i++) {
+            quire_json_u64(json, NULL, (unsigned char)text[i]);
+        }
+        quire_json_array_end(json);
+    }
+    quire_json_object_end(json);
+}
+
+static int reply_tokens(quire_http *http, const tokenize_fields *from, const int32_t *tokens,
+                        int64_t n)
+{
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+
+    quire_json_object(&json, NULL);
+    quire_json_array(&json, "tokens");
+    for (int64_t i = 0; i < n; i++) {
+        if (from->has_pieces) {
+            write_piece(&json, quire_engine_model(http->engine), tokens[i]);
+        } else {
+            quire_json_i64(&json, NULL, tokens[i]);
+        }
+    }
+    quire_json_array_end(&json);
+    quire_json_object_end(&json);
+    return quire_http_reply_json(http, 200, &body);
+}
+
+int quire_api_tokenize(quire_http *http)
+{
+    quire_fields fields = { NULL, NULL, &http->err };
+    tokenize_fields from;
+    int32_t *tokens = NULL;
+    int64_t n = 0;
+    int rc = QUIRE_INVAL;
+
+    QUIRE_TRY(quire_http_json(http, &fields.object));
+    (void)quire_field_required(&fields, "content");
+    from.content = quire_field_string(&fields, "content", SIZE_MAX);
+    from.adds_special = quire_field_bool(&fields, "add_special", false);
+    from.parses_special = quire_field_bool(&fields, "parse_special", true);
+    from.has_pieces = quire_field_bool(&fields, "with_pieces", false);
+    if (http->err.http == 0) {
+        from.n_content = strlen(from.content);
+        rc = tokenize(http, &from, &tokens, &n);
+    }
+    quire_http_json_release(http, fields.object);
+    if (rc == QUIRE_OK) {
+        rc = reply_tokens(http, &from, tokens, n);
+    }
+    free(tokens);
+    return rc;
+}
+
+static void add_token_text(quire_http *http, quire_fields *fields, json_t *value, quire_bytes *text)
+{
+    const quire_model *model = quire_engine_model(http->engine);
+    const uint32_t n_vocab = quire_model_desc_get(model)->n_vocab;
+    const json_int_t token = json_is_integer(value) ? json_integer_value(value) : -1;
+    char piece[PIECE_BYTES_MAX];
+    int64_t n;
+
+    if (token < 0 || token >= (json_int_t)n_vocab) {
+        quire_field_error(fields, "tokens", "expected tokens of the model, 0 .. %u", n_vocab - 1);
+        return;
+    }
+    n = quire_model_token_text(model, (int32_t)token, true, piece, sizeof piece);
+    (void)quire_bytes_add(text, piece, n > 0 && n <= (int64_t)sizeof piece ? (size_t)n : 0);
+}
+
+int quire_api_detokenize(quire_http *http)
+{
+    quire_fields fields = { NULL, NULL, &http->err };
+    quire_bytes text = { 0 };
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    json_t *array;
+
+    QUIRE_TRY(quire_http_json(http, &fields.object));
+    (void)quire_field_required(&fields, "tokens");
+    array = quire_field_array(&fields, "tokens", SIZE_MAX);
+    for (size_t i = 0; http->err.http == 0 && i < json_array_size(array); i++) {
+        add_token_text(http, &fields, json_array_get(array, i), &text);
+    }
+    quire_http_json_release(http, fields.object);
+    if (text.status < 0) {
+        (void)quire_api_error_nomem(&http->err);
+    }
+    if (http->err.http == 0) {
+        quire_json_object(&json, NULL);
+        quire_json_text(&json, "content", text.data, text.n);
+        quire_json_object_end(&json);
+    }
+    quire_bytes_fini(&text);
+    return http->err.http == 0 ? quire_http_reply_json(http, 200, &body) : QUIRE_INVAL;
+}

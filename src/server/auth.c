@@ -1,0 +1,182 @@
+/* auth.c - API keys.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/auth.h"
+
+#include "base/check.h"
+#include "server/tenant.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+typedef struct auth_key {
+    unsigned char key[QUIRE_SERVER_KEY_BYTES_MAX]; /* zeros behind it: all compares are as long */
+    char tenant[QUIRE_TENANT_MAX + 1];
+    bool is_admin;
+} auth_key;
+
+struct quire_auth {
+    uint32_t n_keys;
+    auth_key keys[];
+};
+
+static bool is_word(const char *text, size_t n_max)
+{
+    const size_t n = text != NULL ? strnlen(text, n_max + 1) : 0;
+
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] <= 0x20 || text[i] >= 0x7f) {
+            return false;
+        }
+    }
+    return n > 0 && n <= n_max;
+}
+
+/* Zero when equal. No branch depends on the bytes. */
+static unsigned key_difference(const unsigned char *a, const unsigned char *b)
+{
+    unsigned difference = 0;
+
+    for (size_t i = 0; i < QUIRE_SERVER_KEY_BYTES_MAX; i++) {
+        difference |= (unsigned)(a[i] ^ b[i]);
+    }
+    return difference;
+}
+
+static int key_add(quire_auth *auth, const quire_server_key *from, quire_error *err)
+{
+    auth_key *key = &auth->keys[auth->n_keys];
+    const char *tenant = from->is_admin && from->tenant == NULL ? "admin" : from->tenant;
+
+    if (!is_word(from->key, QUIRE_SERVER_KEY_BYTES_MAX)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "key %u: 1 .. %u printable ASCII characters without blanks",
+                               auth->n_keys + 1, QUIRE_SERVER_KEY_BYTES_MAX);
+    }
+    if (!is_word(tenant, QUIRE_TENANT_MAX)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "tenant of key %u: 1 .. %u printable ASCII characters without "
+                               "blanks",
+                               auth->n_keys + 1, QUIRE_TENANT_MAX);
+    }
+    memcpy(key->key, from->key, strlen(from->key));
+    (void)snprintf(key->tenant, sizeof key->tenant, "%s", tenant);
+    key->is_admin = from->is_admin;
+    for (uint32_t i = 0; i < auth->n_keys; i++) {
+        if (key_difference(auth->keys[i].key, key->key) == 0) {
+            return quire_error_set(err, QUIRE_INVAL, "key %u is the same as key %u",
+                                   auth->n_keys + 1, i + 1);
+        }
+    }
+    auth->n_keys++;
+    return QUIRE_OK;
+}
+
+int quire_auth_create(quire_auth **out, const quire_server_key *keys, uint32_t n_keys,
+                      quire_error *err)
+{
+    quire_auth *auth;
+
+    *out = NULL;
+    if (n_keys > QUIRE_SERVER_KEYS_MAX) {
+        return quire_error_set(err, QUIRE_LIMIT, "%u keys, at most %u", n_keys,
+                               QUIRE_SERVER_KEYS_MAX);
+    }
+    auth = calloc(1, sizeof *auth + n_keys * sizeof auth->keys[0]);
+    if (auth == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    for (uint32_t i = 0; i < n_keys; i++) {
+        const int rc = key_add(auth, &keys[i], err);
+
+        if (rc < 0) {
+            free(auth);
+            return rc;
+        }
+    }
+    *out = auth;
+    return QUIRE_OK;
+}
+
+void quire_auth_destroy(quire_auth *auth)
+{
+    free(auth);
+}
+
+bool quire_auth_has_keys(const quire_auth *auth)
+{
+    return auth->n_keys > 0;
+}
+
+bool quire_auth_find(const quire_auth *auth, const char *authorization, quire_caller *out)
+{
+    static const char scheme[] = "Bearer ";
+    unsigned char sent[QUIRE_SERVER_KEY_BYTES_MAX] = { 0 };
+    const char *text = authorization != NULL ? authorization : "";
+    const auth_key *found = NULL;
+    size_t n;
+
+    if (auth->n_keys == 0) {
+        *out = (quire_caller){ "", true, true };
+        return true;
+    }
+    if (strncasecmp(text, scheme, sizeof scheme - 1) != 0) {
+        return false;
+    }
+    text += sizeof scheme - 1;
+    n = strlen(text);
+    if (n == 0 || n > sizeof sent) {
+        return false;
+    }
+    memcpy(sent, text, n);
+    for (uint32_t i = 0; i < auth->n_keys; i++) {
+        found = key_difference(auth->keys[i].key, sent) == 0 ? &auth->keys[i] : found;
+    }
+    if (found != NULL) {
+        *out = (quire_caller){ found->tenant, found->is_admin, !found->is_admin };
+    }
+    return found != NULL;
+}
+
+bool quire_auth_is_loopback(const char *host)
+{
+    struct in_addr v4;
+    struct in6_addr v6;
+
+    if (strcasecmp(host, "localhost") == 0) {
+        return true;
+    }
+    if (inet_pton(AF_INET, host, &v4) == 1) {
+        return ntohl(v4.s_addr) >> 24 == 127;
+    }
+    return inet_pton(AF_INET6, host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+bool quire_auth_is_local(const char *host_or_origin)
+{
+    char host[64];
+    const char *begin = host_or_origin;
+    const char *scheme;
+    size_t n;
+
+    if (begin == NULL) {
+        return true;
+    }
+    scheme = strstr(begin, "://");
+    begin = scheme != NULL ? scheme + 3 : begin;
+    if (*begin == '[') {
+        begin++;
+        n = strcspn(begin, "]");
+    } else {
+        n = strcspn(begin, ":/");
+    }
+    if (n >= sizeof host) {
+        return false;
+    }
+    memcpy(host, begin, n);
+    host[n] = '\0';
+    return quire_auth_is_loopback(host);
+}

@@ -1,0 +1,109 @@
+/* body.c - the body of a request: bounded, and parsed as JSON.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/http.h"
+
+#include "base/parse.h"
+
+#include <string.h>
+
+/* A body beyond the limit is read and forgotten up to so many times the limit, because a client
+ * that is still sending would lose the answer with the connection. */
+#define BODY_IGNORED_FACTOR 4u
+
+static void refuse(quire_http *http)
+{
+    char limit[16];
+
+    (void)quire_api_error_set(
+        &http->err, 413, "body_too_large", NULL, "the body is longer than %s",
+        quire_format_bytes(http->server->opts.body_bytes_max, limit, sizeof limit));
+    quire_bytes_fini(&http->body);
+    http->body = (quire_bytes){ 0 };
+}
+
+void quire_http_body_announced(quire_http *http)
+{
+    const char *text = MHD_lookup_connection_value(http->connection, MHD_HEADER_KIND,
+                                                   MHD_HTTP_HEADER_CONTENT_LENGTH);
+    int64_t n = 0;
+
+    if (text != NULL && (quire_parse_i64(text, 0, INT64_MAX, &n) < 0 ||
+                         (uint64_t)n > http->server->opts.body_bytes_max)) {
+        refuse(http);
+    }
+}
+
+int quire_http_body_add(quire_http *http, const char *data, size_t n)
+{
+    const size_t limit = http->server->opts.body_bytes_max;
+
+    http->body_seen_bytes += n;
+    if (http->body_seen_bytes > limit) {
+        refuse(http);
+        return http->body_seen_bytes / BODY_IGNORED_FACTOR > limit ? QUIRE_LIMIT : QUIRE_OK;
+    }
+    if (http->err.http == 0 && quire_bytes_add(&http->body, data, n) < 0) {
+        (void)quire_api_error_nomem(&http->err);
+    }
+    return QUIRE_OK;
+}
+
+static void parse_enter(quire_http *http, size_t n)
+{
+    quire_server *server = http->server;
+
+    (void)pthread_mutex_lock(&server->parse_lock);
+    while (server->parse_bytes > 0 && server->parse_bytes + n > server->opts.body_bytes_max) {
+        (void)pthread_cond_wait(&server->parse_room, &server->parse_lock);
+    }
+    server->parse_bytes += n;
+    (void)pthread_mutex_unlock(&server->parse_lock);
+    http->parse_bytes = n;
+}
+
+void quire_http_json_release(quire_http *http, json_t *root)
+{
+    quire_server *server = http->server;
+
+    json_decref(root);
+    (void)pthread_mutex_lock(&server->parse_lock);
+    server->parse_bytes -= http->parse_bytes;
+    (void)pthread_cond_broadcast(&server->parse_room);
+    (void)pthread_mutex_unlock(&server->parse_lock);
+    http->parse_bytes = 0;
+}
+
+int quire_http_json(quire_http *http, json_t **out)
+{
+    json_error_t error;
+    json_t *root;
+
+    *out = NULL;
+    if (http->body.n == 0) {
+        return quire_api_error_set(&http->err, 400, "invalid_json", NULL,
+                                   "the body is empty, a JSON object is expected");
+    }
+    parse_enter(http, http->body.n);
+    root = json_loadb(http->body.data, http->body.n, JSON_REJECT_DUPLICATES, &error);
+    quire_bytes_fini(&http->body);
+    http->body = (quire_bytes){ 0 };
+    if (root == NULL) {
+        quire_http_json_release(http, NULL);
+        if (json_error_code(&error) == json_error_out_of_memory) {
+            return quire_api_error_nomem(&http->err);
+        }
+        return quire_api_error_set(&http->err, 400, "invalid_json", NULL,
+                                   "the body is not valid JSON at line %d, column %d: %s",
+                                   error.line, error.column, error.text);
+    }
+    if (!json_is_object(root)) {
+        (void)quire_api_error_set(&http->err, 400, "invalid_json", NULL,
+                                  "the body is %s, a JSON object is expected",
+                                  quire_json_type_text(root));
+        quire_http_json_release(http, root);
+        return QUIRE_INVAL;
+    }
+    *out = root;
+    return QUIRE_OK;
+}

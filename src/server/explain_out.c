@@ -1,0 +1,52 @@
+/* explain_out.c - why a prompt was not found in the cache, as JSON.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/generate.h"
+
+#define TOKEN_BYTES_MAX 256u
+
+static void write_token(quire_json_out *json, const char *key, const quire_model *model,
+                        int32_t token)
+{
+    char text[TOKEN_BYTES_MAX];
+    int64_t n;
+
+    if (token < 0) {
+        quire_json_null(json, key);
+        return;
+    }
+    n = quire_model_token_text(model, token, true, text, sizeof text);
+    quire_json_object(json, key);
+    quire_json_i64(json, "id", token);
+    quire_json_text(json, "text", text, n > 0 && n <= (int64_t)sizeof text ? (size_t)n : 0);
+    quire_json_object_end(json);
+}
+
+void quire_explanation_write(quire_json_out *json, const char *key, const quire_model *model,
+                             const quire_explanation *explanation)
+{
+    const quire_explanation *e = explanation;
+
+    quire_json_object(json, key);
+    quire_json_string(json, "request_id", e->request_id);
+    quire_json_u64(json, "prompt_tokens", e->n_prompt_tokens);
+    quire_json_u64(json, "cached_tokens", e->n_cached_tokens);
+    quire_json_u64(json, "same_tokens", e->n_same_tokens);
+    quire_json_string(json, "end", quire_prefix_end_name(e->end));
+    write_token(json, "prompt_token", model, e->prompt_token);
+    write_token(json, "cached_token", model, e->cached_token);
+    quire_json_u64(json, "computed_tokens", e->n_computed_tokens);
+    quire_json_number(json, "computed_ms", e->computed_ms);
+    quire_json_bool(json, "waited_for_prefix", e->has_waited);
+    if (e->end == QUIRE_PREFIX_END_EVICTED) {
+        quire_json_object(json, "gone");
+        quire_json_u64(json, "tokens", e->n_gone_tokens);
+        quire_json_string(json, "reason", quire_prefix_gone_name(e->gone));
+        quire_json_number(json, "ago_ms", (double)e->gone_ago_us / 1000.0);
+        quire_json_number(json, "cost_ms", e->gone_ms);
+        quire_json_object_end(json);
+    } else {
+        quire_json_null(json, "gone");
+    }
+    quire_json_object_end(json);
+}

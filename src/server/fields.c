@@ -1,0 +1,189 @@
+/* fields.c - reading fields of a JSON body.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/fields.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+const char *quire_json_type_text(json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    case JSON_NULL:
+        break;
+    }
+    return "null";
+}
+
+void quire_field_error(quire_fields *fields, const char *name, const char *format, ...)
+{
+    char where[QUIRE_API_PARAM_MAX];
+    char what[QUIRE_ERROR_MESSAGE_MAX / 2];
+    va_list args;
+
+    (void)snprintf(where, sizeof where, "%s%s%s", fields->path != NULL ? fields->path : "",
+                   fields->path != NULL ? "." : "", name);
+    va_start(args, format);
+    (void)vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    (void)quire_api_error_set(fields->err, 400, "invalid_value", where, "%s: %s", where, what);
+}
+
+void quire_field_type_error(quire_fields *fields, const char *name, const char *expected,
+                            json_t *got)
+{
+    quire_field_error(fields, name, "expected %s, got %s", expected, quire_json_type_text(got));
+}
+
+json_t *quire_field(const quire_fields *fields, const char *name)
+{
+    json_t *value = json_object_get(fields->object, name);
+
+    return json_is_null(value) ? NULL : value;
+}
+
+json_t *quire_field_required(quire_fields *fields, const char *name)
+{
+    json_t *value = quire_field(fields, name);
+
+    if (value == NULL) {
+        quire_field_error(fields, name, "is required");
+    }
+    return value;
+}
+
+bool quire_field_bool(quire_fields *fields, const char *name, bool fallback)
+{
+    json_t *value = quire_field(fields, name);
+
+    if (value == NULL) {
+        return fallback;
+    }
+    if (!json_is_boolean(value)) {
+        quire_field_type_error(fields, name, "a boolean", value);
+        return fallback;
+    }
+    return json_is_true(value);
+}
+
+int64_t quire_field_int(quire_fields *fields, const char *name, int64_t fallback, int64_t min,
+                        int64_t max)
+{
+    json_t *value = quire_field(fields, name);
+    int64_t n;
+
+    if (value == NULL) {
+        return fallback;
+    }
+    if (!json_is_integer(value)) {
+        quire_field_type_error(fields, name, "an integer", value);
+        return fallback;
+    }
+    n = (int64_t)json_integer_value(value);
+    if (n < min || n > max) {
+        quire_field_error(fields, name, "%" PRId64 " is not within %" PRId64 " .. %" PRId64, n, min,
+                          max);
+        return fallback;
+    }
+    return n;
+}
+
+double quire_field_number(quire_fields *fields, const char *name, double fallback, double min,
+                          double max)
+{
+    json_t *value = quire_field(fields, name);
+    double x;
+
+    if (value == NULL) {
+        return fallback;
+    }
+    if (!json_is_number(value)) {
+        quire_field_type_error(fields, name, "a number", value);
+        return fallback;
+    }
+    x = json_number_value(value);
+    if (!(x >= min && x <= max)) {
+        quire_field_error(fields, name, "%g is not within %g .. %g", x, min, max);
+        return fallback;
+    }
+    return x;
+}
+
+const char *quire_field_string(quire_fields *fields, const char *name, size_t bytes_max)
+{
+    json_t *value = quire_field(fields, name);
+
+    if (value == NULL) {
+        return NULL;
+    }
+    if (!json_is_string(value)) {
+        quire_field_type_error(fields, name, "a string", value);
+        return NULL;
+    }
+    if (json_string_length(value) > bytes_max) {
+        quire_field_error(fields, name, "%zu bytes, at most %zu", json_string_length(value),
+                          bytes_max);
+        return NULL;
+    }
+    return json_string_value(value);
+}
+
+json_t *quire_field_array(quire_fields *fields, const char *name, size_t n_max)
+{
+    json_t *value = quire_field(fields, name);
+
+    if (value == NULL) {
+        return NULL;
+    }
+    if (!json_is_array(value)) {
+        quire_field_type_error(fields, name, "an array", value);
+        return NULL;
+    }
+    if (json_array_size(value) > n_max) {
+        quire_field_error(fields, name, "%zu elements, at most %zu", json_array_size(value), n_max);
+        return NULL;
+    }
+    return value;
+}
+
+json_t *quire_field_object(quire_fields *fields, const char *name)
+{
+    json_t *value = quire_field(fields, name);
+
+    if (value != NULL && !json_is_object(value)) {
+        quire_field_type_error(fields, name, "an object", value);
+        return NULL;
+    }
+    return value;
+}
+
+void quire_field_refuse(quire_fields *fields, const char *name, const char *why)
+{
+    json_t *value = quire_field(fields, name);
+    const bool is_first = fields->err->http == 0;
+
+    if (value == NULL || json_is_false(value) ||
+        (json_is_string(value) && json_string_length(value) == 0) ||
+        (json_is_array(value) && json_array_size(value) == 0) ||
+        (json_is_object(value) && json_object_size(value) == 0)) {
+        return;
+    }
+    quire_field_error(fields, name, "%s", why);
+    if (is_first) {
+        fields->err->code = "unsupported_parameter";
+    }
+}

@@ -1,0 +1,53 @@
+/* fields.h - reading fields of a JSON body: the one place where types and ranges are checked.
+ *
+ * Errors go to one quire_api_error (400, the field in message and param); the first sticks, and
+ * after it every call returns its fallback, so that a handler reads all its fields and checks once.
+ * null is the same as absent, and fields that nobody reads are ignored, as OpenAI does.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_SERVER_FIELDS_H
+#define QUIRE_SERVER_FIELDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "server/api_error.h"
+
+typedef struct quire_fields {
+    json_t *object;   /* borrowed */
+    const char *path; /* of the object in the body: "stream_options"; NULL = the body itself */
+    quire_api_error *err;
+} quire_fields;
+
+/* NULL when absent or null. */
+json_t *quire_field(const quire_fields *fields, const char *name);
+
+bool quire_field_bool(quire_fields *fields, const char *name, bool fallback);
+int64_t quire_field_int(quire_fields *fields, const char *name, int64_t fallback, int64_t min,
+                        int64_t max);
+double quire_field_number(quire_fields *fields, const char *name, double fallback, double min,
+                          double max);
+/* NULL when absent. Memory: the body's. */
+const char *quire_field_string(quire_fields *fields, const char *name, size_t bytes_max);
+json_t *quire_field_array(quire_fields *fields, const char *name, size_t n_max);
+json_t *quire_field_object(quire_fields *fields, const char *name);
+/* Required ones: absent is an error. */
+json_t *quire_field_required(quire_fields *fields, const char *name);
+
+/* An error if the field is there and says anything but "no" (null, false, "", [], {}). */
+void quire_field_refuse(quire_fields *fields, const char *name, const char *why);
+
+/* "expected a string, got a number" about a field. */
+void quire_field_type_error(quire_fields *fields, const char *name, const char *expected,
+                            json_t *got);
+/* An error about a field in other words. */
+__attribute__((format(printf, 3, 4))) void quire_field_error(quire_fields *fields, const char *name,
+                                                             const char *format, ...);
+
+/* "a string" */
+const char *quire_json_type_text(json_t *value);
+
+#endif /* QUIRE_SERVER_FIELDS_H */

@@ -1,0 +1,347 @@
+/* generate.c - submitting, waiting, ending.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/generate.h"
+
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* How long a wait goes on before the client's socket is looked at. */
+#define WAIT_MS 50u
+
+/* Cancels what runs. A session is left when no request uses it any more: within one step. */
+static void generation_release(void *work)
+{
+    quire_generation *gen = work;
+    quire_request_token token;
+
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        quire_choice *choice = &gen->choices[i];
+
+        if (choice->request != NULL) {
+            quire_request_cancel(choice->request);
+            while (gen->session != 0 &&
+                   quire_request_wait(choice->request, UINT32_MAX, 1000, &token) == QUIRE_AGAIN) {
+            }
+            quire_request_release(choice->request);
+        }
+        quire_bytes_fini(&choice->text);
+        for (unsigned k = 0; k < 4; k++) {
+            quire_bytes_fini(&choice->logprobs[k]);
+        }
+    }
+    if (gen->session != 0) {
+        quire_sessions_leave(quire_engine_sessions(gen->http->engine), gen->session,
+                             quire_now_us());
+    }
+    for (uint32_t i = 0; i < gen->n_prompts; i++) {
+        free(gen->prompts[i].tokens);
+    }
+    for (uint32_t i = 0; i < gen->params.n_stops; i++) {
+        free(gen->stops[i]);
+    }
+    free(gen->history);
+    quire_messages_fini(&gen->messages);
+    quire_bytes_fini(&gen->said);
+    quire_bytes_fini(&gen->pending);
+    free(gen->grammar);
+    free(gen->bias);
+    free(gen);
+}
+
+int quire_generation_create(quire_http *http, bool is_chat, quire_generation **out)
+{
+    quire_server *server = http->server;
+    quire_generation *gen = calloc(1, sizeof *gen);
+
+    *out = gen;
+    if (gen == NULL) {
+        return quire_api_error_nomem(&http->err);
+    }
+    gen->http = http;
+    gen->is_chat = is_chat;
+    gen->created_s = (int64_t)time(NULL);
+    http->work = gen;
+    http->work_release = generation_release;
+    (void)snprintf(http->id, sizeof http->id, "%s-%016" PRIx64 "%06llx",
+                   is_chat ? "chatcmpl" : "cmpl", server->id_base,
+                   (unsigned long long)atomic_fetch_add(&server->n_ids, 1));
+    return QUIRE_OK;
+}
+
+int quire_generation_prompt_add(quire_generation *gen, int32_t *tokens, uint32_t n_tokens)
+{
+    QUIRE_CHECK(gen->n_prompts < QUIRE_SERVER_CHOICES_MAX);
+    gen->prompts[gen->n_prompts++] = (quire_prompt){ tokens, n_tokens };
+    return QUIRE_OK;
+}
+
+int quire_generation_tokenize(quire_generation *gen, const char *text, size_t n, int32_t **tokens,
+                              uint32_t *n_tokens)
+{
+    quire_error cause = QUIRE_ERROR_INIT;
+    uint32_t n_kept;
+
+    cause.status = quire_sessions_tokenize(quire_engine_sessions(gen->http->engine), gen->session,
+                                           text, n, tokens, n_tokens, &n_kept);
+    return cause.status < 0 ? quire_api_error_from(&gen->http->err, &cause) : QUIRE_OK;
+}
+
+int quire_generation_session_enter(quire_generation *gen)
+{
+    quire_error cause = QUIRE_ERROR_INIT;
+
+    if (gen->session_id[0] == '\0') {
+        return QUIRE_OK;
+    }
+    cause.status =
+        quire_sessions_enter(quire_engine_sessions(gen->http->engine), gen->salt.bytes, gen->salt.n,
+                             gen->session_id, quire_now_us(), &gen->session, &cause);
+    if (cause.status == QUIRE_AGAIN) {
+        gen->http->err.retry_after_s = 1;
+        return quire_api_error_set(&gen->http->err, 409, "session_in_use", "session_id",
+                                   "session_id: another request is using this session");
+    }
+    return cause.status < 0 ? quire_api_error_from(&gen->http->err, &cause) : QUIRE_OK;
+}
+
+/* ---- submitting ---- */
+
+/* When a quarter of the queue will have gone on, by Little's law: what runs, over the time that a
+ * request has taken so far, is how many end per second. */
+static uint32_t retry_after_s(quire_engine *engine)
+{
+    enum {
+        SECONDS_MAX = 120
+    };
+    quire_engine_stats stats;
+    double service;
+    double running;
+    double seconds;
+
+    quire_engine_stats_get(engine, &stats);
+    if (stats.e2e.n == 0) {
+        return 1;
+    }
+    service = (stats.e2e.sum - stats.queue.sum) / (double)stats.e2e.n;
+    running = (double)stats.requests_prefilling + (double)stats.requests_decoding;
+    seconds =
+        ceil((1.0 + stats.requests_waiting / 4.0) * service / (running > 1.0 ? running : 1.0));
+    return seconds >= SECONDS_MAX ? SECONDS_MAX : seconds >= 1.0 ? (uint32_t)seconds : 1;
+}
+
+static int submit_error(quire_generation *gen, const quire_error *cause)
+{
+    quire_api_error *err = &gen->http->err;
+
+    switch (cause->status) {
+    case QUIRE_LIMIT:
+        err->retry_after_s = retry_after_s(gen->http->engine);
+        return quire_api_error_set(err, 429, "queue_full", NULL,
+                                   "the queue is full, try again in %u s", err->retry_after_s);
+    case QUIRE_AGAIN:
+        return quire_api_error_set(err, 503, "draining", NULL, "the server takes no more requests");
+    case QUIRE_RANGE:
+        return quire_api_error_set(err, 400, "context_length_exceeded",
+                                   gen->is_chat ? "messages" : "prompt", "%s", cause->message);
+    default:
+        return quire_api_error_from(err, cause);
+    }
+}
+
+static int submit_choice(quire_generation *gen, uint32_t i)
+{
+    quire_choice *choice = &gen->choices[i];
+    quire_request_params params = gen->params;
+    quire_error cause = QUIRE_ERROR_INIT;
+    char id[QUIRE_REQUEST_ID_MAX];
+
+    (void)snprintf(id, sizeof id, "%s", gen->http->id);
+    if (i > 0) {
+        (void)snprintf(id, sizeof id, "%.48s-%u", gen->http->id, i);
+    }
+    choice->prompt = &gen->prompts[i / gen->n_per_prompt];
+    params.tokens = choice->prompt->tokens;
+    params.n_tokens = choice->prompt->n_tokens;
+    params.sampler.seed += i;
+    params.id = id;
+    cause.status = quire_engine_submit(gen->http->engine, &params, &choice->request, &cause);
+    return cause.status < 0 ? submit_error(gen, &cause) : QUIRE_OK;
+}
+
+int quire_generation_submit(quire_generation *gen)
+{
+    quire_request_params *params = &gen->params;
+    const uint32_t n = gen->n_prompts * gen->n_per_prompt;
+
+    if (n > QUIRE_SERVER_CHOICES_MAX) {
+        return quire_api_error_set(&gen->http->err, 400, "invalid_value", "n",
+                                   "n: %u prompts with %u answers each are more than %u",
+                                   gen->n_prompts, gen->n_per_prompt, QUIRE_SERVER_CHOICES_MAX);
+    }
+    params->stops = (const char *const *)gen->stops;
+    params->tenant = gen->salt.bytes;
+    params->tenant_bytes = gen->salt.n;
+    params->session = gen->session;
+    for (uint32_t i = 0; i < n; i++) {
+        gen->n_choices = i + 1;
+        QUIRE_TRY(submit_choice(gen, i));
+    }
+    return QUIRE_OK;
+}
+
+/* ---- waiting ---- */
+
+static int choice_failed(quire_generation *gen, const quire_request_result *result)
+{
+    quire_error cause = QUIRE_ERROR_INIT;
+
+    if (result->finish == QUIRE_FINISH_CANCEL) {
+        return quire_api_error_set(&gen->http->err, 503, "stopping", NULL,
+                                   "the request was cancelled by the server");
+    }
+    cause.status = result->status;
+    (void)snprintf(cause.message, sizeof cause.message, "%s", result->message);
+    return quire_api_error_from(&gen->http->err, &cause);
+}
+
+int quire_generation_wait(quire_generation *gen, quire_choice *choice, uint32_t timeout_ms,
+                          quire_request_token *token)
+{
+    const uint32_t ms = timeout_ms < WAIT_MS ? timeout_ms : WAIT_MS;
+    uint32_t waited_ms = 0;
+    int rc;
+
+    for (;;) {
+        QUIRE_TRY(quire_http_check(gen->http));
+        rc = quire_request_wait(choice->request, choice->n_taken, ms, token);
+        waited_ms += ms;
+        if (rc != QUIRE_AGAIN || waited_ms >= timeout_ms) {
+            break;
+        }
+    }
+    if (rc == 1) {
+        choice->n_taken++;
+    } else if (rc == 0) {
+        choice->result = quire_request_result_get(choice->request);
+        if (choice->result->finish == QUIRE_FINISH_ERROR ||
+            choice->result->finish == QUIRE_FINISH_CANCEL) {
+            (void)choice_failed(gen, choice->result);
+            return QUIRE_CANCELED;
+        }
+    }
+    return rc;
+}
+
+/* ---- ending ---- */
+
+/* Tokens with KV: the last one chosen was not computed. */
+static int session_tokens(quire_generation *gen, int32_t **out, uint32_t *n_out)
+{
+    const quire_choice *choice = &gen->choices[0];
+    const uint32_t n_answer = choice->n_taken > 0 ? choice->n_taken - 1 : 0;
+    const uint32_t n_prompt = choice->prompt->n_tokens;
+    quire_request_token token;
+    int32_t *tokens = malloc(((size_t)n_prompt + n_answer) * sizeof tokens[0]);
+
+    QUIRE_FAIL_IF(tokens == NULL, QUIRE_NOMEM);
+    memcpy(tokens, choice->prompt->tokens, n_prompt * sizeof tokens[0]);
+    for (uint32_t i = 0; i < n_answer; i++) {
+        (void)quire_request_wait(choice->request, i, 0, &token);
+        tokens[n_prompt + i] = token.token;
+    }
+    *out = tokens;
+    *n_out = n_prompt + n_answer;
+    return QUIRE_OK;
+}
+
+/* A turn that cannot be kept is answered all the same: the session stays as it was before, and the
+ * next turn is computed from its own messages. */
+static void session_commit(quire_generation *gen)
+{
+    quire_sessions *sessions = quire_engine_sessions(gen->http->engine);
+    quire_choice *choice = &gen->choices[0];
+    quire_chat_message *messages;
+    int32_t *tokens = NULL;
+    uint32_t n_tokens = 0;
+    size_t n = 0;
+
+    messages = calloc(gen->n_history + 1, sizeof messages[0]);
+    if (messages == NULL || session_tokens(gen, &tokens, &n_tokens) < 0) {
+        goto out;
+    }
+    if (gen->is_chat) {
+        memcpy(messages, gen->history, gen->n_history * sizeof messages[0]);
+        n = gen->n_history;
+        messages[n++] =
+            (quire_chat_message){ "assistant", choice->text.data != NULL ? choice->text.data : "" };
+    } else {
+        (void)quire_bytes_add(&gen->said, choice->text.data, choice->text.n);
+        messages[n++] = (quire_chat_message){ "text", gen->said.data };
+    }
+    if (choice->text.status == QUIRE_OK && gen->said.status == QUIRE_OK) {
+        (void)quire_sessions_commit(sessions, gen->session, messages, n, tokens, n_tokens,
+                                    quire_now_us());
+    }
+out:
+    free(tokens);
+    free(messages);
+}
+
+void quire_generation_finish(quire_generation *gen)
+{
+    quire_http *http = gen->http;
+
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        const quire_request_result *result = gen->choices[i].result;
+
+        http->n_generated_tokens += result->n_generated_tokens;
+        if (i % gen->n_per_prompt == 0) {
+            http->n_prompt_tokens += result->n_prompt_tokens;
+            http->n_cached_tokens += result->n_cached_tokens;
+        }
+    }
+    http->finish = quire_finish_name(gen->choices[0].result->finish);
+    if (gen->session != 0) {
+        session_commit(gen);
+        quire_sessions_leave(quire_engine_sessions(http->engine), gen->session, quire_now_us());
+        gen->session = 0;
+    }
+}
+
+static int reply_whole(quire_generation *gen)
+{
+    quire_bytes body = { 0 };
+    quire_request_token token;
+
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        quire_choice *choice = &gen->choices[i];
+        int rc = 1;
+
+        while (rc == 1) {
+            rc = quire_generation_wait(gen, choice, UINT32_MAX, &token);
+            if (rc == 1) {
+                quire_choice_take(gen, choice, &token);
+                (void)quire_bytes_add(&choice->text, token.text, token.text_bytes);
+            }
+        }
+        if (rc < 0) {
+            return rc;
+        }
+        (void)quire_bytes_add(&choice->text, choice->result->tail, choice->result->tail_bytes);
+    }
+    quire_answer_write(&body, gen);
+    quire_generation_finish(gen);
+    return quire_http_reply_json(gen->http, 200, &body);
+}
+
+int quire_generation_reply(quire_generation *gen)
+{
+    return gen->is_stream ? quire_generation_stream(gen) : reply_whole(gen);
+}

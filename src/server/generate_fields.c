@@ -1,0 +1,260 @@
+/* generate_fields.c - the fields that chat and text completions share.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/generate.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* As OpenAI and llama.cpp bound them. */
+#define TEMPERATURE_MAX    2.0
+#define PENALTY_MAX        2.0
+#define REPEAT_PENALTY_MAX 10.0
+#define BIAS_MAX           100.0
+
+static const json_int_t SEED_RANDOM = -1;
+
+static uint32_t seed_random(void)
+{
+    uint32_t seed;
+
+    return getrandom(&seed, sizeof seed, GRND_NONBLOCK) == sizeof seed ? seed
+                                                                       : (uint32_t)quire_clock_ns();
+}
+
+static void read_sampling(quire_generation *gen, quire_fields *fields)
+{
+    quire_sampler_opts *s = &gen->params.sampler;
+    const json_int_t seed = quire_field_int(fields, "seed", SEED_RANDOM, INT64_MIN, INT64_MAX);
+
+    s->temperature =
+        (float)quire_field_number(fields, "temperature", s->temperature, 0.0, TEMPERATURE_MAX);
+    s->top_p = (float)quire_field_number(fields, "top_p", s->top_p, 0.0, 1.0);
+    s->top_k = (int32_t)quire_field_int(fields, "top_k", s->top_k, -1, INT32_MAX);
+    s->min_p = (float)quire_field_number(fields, "min_p", s->min_p, 0.0, 1.0);
+    s->frequency_penalty = (float)quire_field_number(
+        fields, "frequency_penalty", s->frequency_penalty, -PENALTY_MAX, PENALTY_MAX);
+    s->presence_penalty = (float)quire_field_number(fields, "presence_penalty", s->presence_penalty,
+                                                    -PENALTY_MAX, PENALTY_MAX);
+    s->repeat_penalty = (float)quire_field_number(fields, "repeat_penalty", s->repeat_penalty, 0.01,
+                                                  REPEAT_PENALTY_MAX);
+    s->seed =
+        seed == SEED_RANDOM ? seed_random() : (uint32_t)((uint64_t)seed ^ (uint64_t)seed >> 32);
+}
+
+static void read_bias_entry(quire_generation *gen, quire_fields *fields, const char *key,
+                            json_t *value)
+{
+    const uint32_t n_vocab = quire_model_desc_get(quire_engine_model(gen->http->engine))->n_vocab;
+    quire_logit_bias *to = &gen->bias[gen->params.sampler.n_bias];
+    char *end;
+    long token;
+
+    errno = 0;
+    token = strtol(key, &end, 10);
+    if (errno != 0 || end == key || *end != '\0' || token < 0 || token >= (long)n_vocab) {
+        quire_field_error(fields, "logit_bias", "\"%.32s\" is no token of the model (0 .. %u)", key,
+                          n_vocab - 1);
+    } else if (!json_is_number(value) || !(json_number_value(value) >= -BIAS_MAX) ||
+               !(json_number_value(value) <= BIAS_MAX)) {
+        quire_field_error(fields, "logit_bias", "of token %ld: expected a number within %g .. %g",
+                          token, -BIAS_MAX, BIAS_MAX);
+    } else {
+        to->token = (int32_t)token;
+        to->bias = (float)json_number_value(value);
+        gen->params.sampler.n_bias++;
+    }
+}
+
+static void read_bias(quire_generation *gen, quire_fields *fields)
+{
+    json_t *object = quire_field_object(fields, "logit_bias");
+    const size_t n = json_object_size(object);
+    const char *key;
+    json_t *value;
+
+    if (n == 0) {
+        return;
+    }
+    if (n > QUIRE_LOGIT_BIAS_MAX) {
+        quire_field_error(fields, "logit_bias", "%zu entries, at most %u", n, QUIRE_LOGIT_BIAS_MAX);
+        return;
+    }
+    gen->bias = calloc(n, sizeof gen->bias[0]);
+    if (gen->bias == NULL) {
+        (void)quire_api_error_nomem(fields->err);
+        return;
+    }
+    gen->params.sampler.bias = gen->bias;
+    json_object_foreach(object, key, value)
+    {
+        read_bias_entry(gen, fields, key, value);
+    }
+}
+
+static void add_stop(quire_generation *gen, quire_fields *fields, json_t *value)
+{
+    const size_t n = json_string_length(value);
+    char **stop = &gen->stops[gen->params.n_stops];
+
+    if (!json_is_string(value)) {
+        quire_field_type_error(fields, "stop", "strings", value);
+    } else if (n == 0 || n > QUIRE_STOP_BYTES_MAX) {
+        quire_field_error(fields, "stop", "texts of 1 .. %u bytes, not %zu", QUIRE_STOP_BYTES_MAX,
+                          n);
+    } else {
+        *stop = strdup(json_string_value(value));
+        if (*stop == NULL) {
+            (void)quire_api_error_nomem(fields->err);
+        } else {
+            gen->params.n_stops++;
+        }
+    }
+}
+
+static void read_stops(quire_generation *gen, quire_fields *fields)
+{
+    json_t *value = quire_field(fields, "stop");
+
+    if (json_is_array(value)) {
+        (void)quire_field_array(fields, "stop", QUIRE_STOPS_MAX);
+        for (unsigned i = 0; i < json_array_size(value) && fields->err->http == 0; i++) {
+            add_stop(gen, fields, json_array_get(value, i));
+        }
+    } else if (json_is_string(value)) {
+        add_stop(gen, fields, value);
+    } else if (value != NULL) {
+        quire_field_type_error(fields, "stop", "a string or an array of strings", value);
+    }
+}
+
+/* max_completion_tokens is the newer name; the smaller counts where both are given. */
+static void read_max_tokens(quire_generation *gen, quire_fields *fields)
+{
+    const int64_t a = quire_field_int(fields, "max_tokens", UINT32_MAX, 1, UINT32_MAX);
+    const int64_t b = quire_field_int(fields, "max_completion_tokens", UINT32_MAX, 1, UINT32_MAX);
+    const int64_t least = a < b ? a : b;
+
+    gen->params.max_tokens = least == UINT32_MAX ? 0 : (uint32_t)least;
+}
+
+static void read_logprobs(quire_generation *gen, quire_fields *fields)
+{
+    if (!gen->is_chat) {
+        const int64_t n = quire_field_int(fields, "logprobs", -1, 0, QUIRE_LOGPROBS_MAX);
+
+        gen->params.has_logprobs = n >= 0;
+        gen->params.n_top_logprobs = n > 0 ? (uint32_t)n : 0;
+        return;
+    }
+    gen->params.has_logprobs = quire_field_bool(fields, "logprobs", false);
+    gen->params.n_top_logprobs =
+        (uint32_t)quire_field_int(fields, "top_logprobs", 0, 0, QUIRE_LOGPROBS_MAX);
+    if (gen->params.n_top_logprobs > 0 && !gen->params.has_logprobs) {
+        quire_field_error(fields, "top_logprobs", "needs \"logprobs\": true");
+    }
+}
+
+static void set_grammar(quire_generation *gen, quire_fields *fields, const char *text)
+{
+    gen->grammar = strdup(text);
+    gen->params.sampler.grammar = gen->grammar;
+    if (gen->grammar == NULL) {
+        (void)quire_api_error_nomem(fields->err);
+    }
+}
+
+static void read_response_format(quire_fields *fields)
+{
+    json_t *object = quire_field_object(fields, "response_format");
+    quire_fields format = { object, "response_format", fields->err };
+    const char *type;
+
+    if (object == NULL) {
+        return;
+    }
+    (void)quire_field_required(&format, "type");
+    type = quire_field_string(&format, "type", 32);
+    if (type == NULL || strcmp(type, "text") == 0) {
+        return;
+    }
+    quire_field_error(&format, "type", "only \"text\" is supported");
+}
+
+static void read_grammar(quire_generation *gen, quire_fields *fields)
+{
+    const char *grammar = quire_field_string(fields, "grammar", QUIRE_GRAMMAR_BYTES_MAX);
+
+    if (grammar != NULL && grammar[0] != '\0') {
+        set_grammar(gen, fields, grammar);
+    }
+    read_response_format(fields);
+}
+
+static void read_reuse(quire_generation *gen, quire_fields *fields)
+{
+    const char *salt = quire_field_string(fields, "cache_salt", QUIRE_CACHE_SALT_MAX);
+    const char *session = quire_field_string(fields, "session_id", QUIRE_SESSION_ID_MAX);
+    const char *overflow = quire_field_string(fields, "context_overflow", 32);
+
+    quire_http_salt(gen->http, salt, &gen->salt);
+    if (session != NULL) {
+        if (session[0] == '\0') {
+            quire_field_error(fields, "session_id", "must not be empty");
+        }
+        memcpy(gen->session_id, session, strlen(session) + 1);
+    }
+    if (overflow != NULL && strcmp(overflow, "refuse") != 0 &&
+        strcmp(overflow, "truncate_turns") != 0) {
+        quire_field_error(fields, "context_overflow", "must be \"refuse\" or \"truncate_turns\"");
+    }
+    gen->truncates_turns =
+        overflow != NULL ? overflow[0] == 't' : gen->http->server->opts.truncates_turns;
+    if (overflow != NULL && gen->truncates_turns && !gen->is_chat) {
+        quire_field_error(fields, "context_overflow", "a text has no turns to drop");
+    }
+    /* A hint about which requests share a prefix: found by the tokens anyway. */
+    (void)quire_field_string(fields, "prompt_cache_key", 1024);
+    gen->params.is_uncached = !quire_field_bool(fields, "cache_prompt", true);
+    gen->has_explanation = quire_field_bool(fields, "explain_cache", false);
+    gen->params.priority = (int32_t)quire_field_int(fields, "priority", 0, INT32_MIN, INT32_MAX);
+}
+
+static void read_stream(quire_generation *gen, quire_fields *fields)
+{
+    json_t *object = quire_field_object(fields, "stream_options");
+    quire_fields options = { object, "stream_options", fields->err };
+
+    gen->is_stream = quire_field_bool(fields, "stream", false);
+    if (object == NULL) {
+        return;
+    }
+    if (!gen->is_stream) {
+        quire_field_error(fields, "stream_options", "needs \"stream\": true");
+    }
+    gen->has_usage_event = quire_field_bool(&options, "include_usage", false);
+}
+
+int quire_generation_fields(quire_generation *gen, quire_fields *fields)
+{
+    gen->params.sampler = gen->http->server->opts.sampler;
+    (void)quire_field_string(fields, "model", 1024); /* there is one; whatever it is called */
+    read_stream(gen, fields);
+    read_sampling(gen, fields);
+    read_bias(gen, fields);
+    read_stops(gen, fields);
+    read_max_tokens(gen, fields);
+    read_logprobs(gen, fields);
+    read_grammar(gen, fields);
+    read_reuse(gen, fields);
+    gen->params.ignores_eos = quire_field_bool(fields, "ignore_eos", false);
+    gen->n_per_prompt = (uint32_t)quire_field_int(fields, "n", 1, 1, QUIRE_SERVER_CHOICES_MAX);
+    if (gen->session_id[0] != '\0' && gen->n_per_prompt > 1) {
+        quire_field_error(fields, "n", "a session takes one answer");
+    }
+    return fields->err->http != 0 ? QUIRE_INVAL : QUIRE_OK;
+}

@@ -1,0 +1,42 @@
+/* handlers.h - what stands behind the paths; for src/server only.
+ *
+ * Each queues a reply on http and returns QUIRE_OK, or fills http->err and returns an error. The
+ * engine is there unless the route says otherwise.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_SERVER_HANDLERS_H
+#define QUIRE_SERVER_HANDLERS_H
+
+#include "server/http.h"
+
+/* api_models.c */
+int quire_api_dashboard(quire_http *http);
+int quire_api_health(quire_http *http);
+int quire_api_models(quire_http *http);
+int quire_api_model(quire_http *http);
+int quire_api_props(quire_http *http);
+int quire_api_metrics(quire_http *http);
+
+/* api_tokenize.c */
+int quire_api_tokenize(quire_http *http);
+int quire_api_detokenize(quire_http *http);
+
+/* api_chat.c, api_completions.c */
+int quire_api_chat(quire_http *http);
+int quire_api_completions(quire_http *http);
+
+/* api_sessions.c */
+int quire_api_sessions_list(quire_http *http);
+int quire_api_session_get(quire_http *http);
+int quire_api_session_delete(quire_http *http);
+
+/* api_cache.c */
+int quire_api_cache_invalidate(quire_http *http);
+int quire_api_cache_stats(quire_http *http);
+int quire_api_explain(quire_http *http);
+int quire_api_explain_last(quire_http *http);
+
+/* api_pages.c */
+int quire_api_pages(quire_http *http);
+
+#endif /* QUIRE_SERVER_HANDLERS_H */

@@ -1,0 +1,170 @@
+/* reply.c - queueing replies, and whether anybody still waits for one.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/http.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+static int queue(quire_http *http, int status, const char *type, struct MHD_Response *response)
+{
+    enum MHD_Result ok = MHD_YES;
+
+    if (response == NULL) {
+        return quire_api_error_nomem(&http->err);
+    }
+    ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    ok &= MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    if (http->id[0] != '\0') {
+        ok &= MHD_add_response_header(response, "X-Request-Id", http->id);
+    }
+    if (ok == MHD_YES && MHD_queue_response(http->connection, (unsigned)status, response)) {
+        http->status = status;
+    } else {
+        (void)quire_api_error_nomem(&http->err);
+    }
+    MHD_destroy_response(response); /* the queue holds it */
+    return http->status != 0 ? QUIRE_OK : QUIRE_NOMEM;
+}
+
+int quire_http_reply(quire_http *http, int status, const char *type, quire_bytes *body)
+{
+    struct MHD_Response *response = NULL;
+
+    if (body->status == QUIRE_OK) {
+        response = MHD_create_response_from_buffer(body->n, body->data != NULL ? body->data : "",
+                                                   body->data != NULL ? MHD_RESPMEM_MUST_FREE
+                                                                      : MHD_RESPMEM_PERSISTENT);
+    }
+    if (response == NULL) {
+        quire_bytes_fini(body);
+    }
+    *body = (quire_bytes){ 0 };
+    return queue(http, status, type, response);
+}
+
+int quire_http_reply_json(quire_http *http, int status, quire_bytes *body)
+{
+    return quire_http_reply(http, status, "application/json; charset=utf-8", body);
+}
+
+int quire_http_reply_static(quire_http *http, const char *type, const void *data, size_t n)
+{
+    /* MHD does not write to what it is given as persistent; its signature is older than const. */
+    union {
+        const void *from;
+        void *to;
+    } bytes = { data };
+
+    return queue(http, 200, type,
+                 MHD_create_response_from_buffer(n, bytes.to, MHD_RESPMEM_PERSISTENT));
+}
+
+int quire_http_reply_stream(quire_http *http, const char *type, MHD_ContentReaderCallback reader,
+                            void *ctx)
+{
+    enum {
+        BLOCK_BYTES = 16 << 10
+    };
+
+    return queue(
+        http, 200, type,
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, reader, ctx, NULL));
+}
+
+static bool add_headers(struct MHD_Response *response, const quire_api_error *err)
+{
+    char seconds[16];
+    enum MHD_Result ok = MHD_YES;
+
+    if (err->retry_after_s > 0) {
+        (void)snprintf(seconds, sizeof seconds, "%u", err->retry_after_s);
+        ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, seconds);
+    }
+    if (err->allow != NULL) {
+        ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, err->allow);
+    }
+    if (err->http == 401) {
+        ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    }
+    return ok == MHD_YES;
+}
+
+bool quire_http_reply_error(quire_http *http)
+{
+    quire_bytes body = { 0 };
+    struct MHD_Response *response = NULL;
+
+    quire_api_error_write(&body, &http->err);
+    if (body.status == QUIRE_OK) {
+        response = MHD_create_response_from_buffer(body.n, body.data, MHD_RESPMEM_MUST_FREE);
+    }
+    if (response == NULL) {
+        quire_bytes_fini(&body);
+        return false;
+    }
+    if (!add_headers(response, &http->err)) {
+        MHD_destroy_response(response);
+        return false;
+    }
+    return queue(http, http->err.http, "application/json; charset=utf-8", response) == QUIRE_OK;
+}
+
+/* A client that shuts down its sending side counts as gone, as it does for other servers. */
+static bool is_client_gone(quire_http *http)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(http->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct pollfd fd = { -1, POLLRDHUP, 0 };
+
+    if (info == NULL) {
+        return false;
+    }
+    fd.fd = info->connect_fd;
+    return poll(&fd, 1, 0) > 0 && (fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+int quire_http_check(quire_http *http)
+{
+    const uint32_t time_max_s = http->server->opts.request_time_max_s;
+
+    if (http->is_gone || is_client_gone(http)) {
+        http->is_gone = true;
+        (void)quire_api_error_set(&http->err, 499, "client_gone", NULL, "the client has gone");
+        return QUIRE_CANCELED;
+    }
+    if (atomic_load(&http->server->is_stopping)) {
+        (void)quire_api_error_set(&http->err, 503, "stopping", NULL, "the server is stopping");
+        return QUIRE_AGAIN;
+    }
+    if (time_max_s > 0 && quire_now_us() - http->begun_us > (uint64_t)time_max_s * 1000000u) {
+        (void)quire_api_error_set(&http->err, 408, "request_timeout", NULL,
+                                  "the request took longer than %u s", time_max_s);
+        return QUIRE_LIMIT;
+    }
+    return QUIRE_OK;
+}
+
+void quire_http_wait_begin(quire_http *http)
+{
+    (void)MHD_set_connection_option(http->connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
+}
+
+/* Setting a timeout where there was none begins it now. */
+void quire_http_wait_end(quire_http *http)
+{
+    (void)MHD_set_connection_option(http->connection, MHD_CONNECTION_OPTION_TIMEOUT,
+                                    (unsigned)http->server->opts.idle_timeout_s);
+}
+
+const char *quire_http_query(quire_http *http, const char *name)
+{
+    return MHD_lookup_connection_value(http->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
+void quire_http_salt(const quire_http *http, const char *cache_salt, quire_tenant_salt *out)
+{
+    quire_tenant_salt_make(out, http->caller.tenant, cache_salt != NULL ? cache_salt : "");
+}

@@ -1,0 +1,288 @@
+/* route.c - from a method and a path to its handler; what MHD calls.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/handlers.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const quire_route routes[] = {
+    { "GET", "/", QUIRE_ACCESS_PUBLIC, true, quire_api_dashboard },
+    { "GET", "/health", QUIRE_ACCESS_PUBLIC, true, quire_api_health },
+    { "GET", "/v1/health", QUIRE_ACCESS_PUBLIC, true, quire_api_health },
+    { "GET", "/v1/models", QUIRE_ACCESS_KEY, false, quire_api_models },
+    { "GET", "/v1/models/*", QUIRE_ACCESS_KEY, false, quire_api_model },
+    { "GET", "/props", QUIRE_ACCESS_KEY, false, quire_api_props },
+    { "GET", "/metrics", QUIRE_ACCESS_KEY, false, quire_api_metrics },
+    { "POST", "/tokenize", QUIRE_ACCESS_KEY, false, quire_api_tokenize },
+    { "POST", "/detokenize", QUIRE_ACCESS_KEY, false, quire_api_detokenize },
+    { "POST", "/v1/chat/completions", QUIRE_ACCESS_TENANT, false, quire_api_chat },
+    { "POST", "/v1/completions", QUIRE_ACCESS_TENANT, false, quire_api_completions },
+    { "GET", "/v1/cache/sessions", QUIRE_ACCESS_KEY, false, quire_api_sessions_list },
+    { "GET", "/v1/cache/sessions/*", QUIRE_ACCESS_KEY, false, quire_api_session_get },
+    { "DELETE", "/v1/cache/sessions/*", QUIRE_ACCESS_KEY, false, quire_api_session_delete },
+    { "POST", "/v1/cache/invalidate", QUIRE_ACCESS_ADMIN, false, quire_api_cache_invalidate },
+    { "GET", "/v1/cache/stats", QUIRE_ACCESS_ADMIN, false, quire_api_cache_stats },
+    { "GET", "/v1/cache/pages", QUIRE_ACCESS_ADMIN, false, quire_api_pages },
+    { "GET", "/v1/cache/explain", QUIRE_ACCESS_ADMIN, false, quire_api_explain_last },
+    { "GET", "/v1/cache/explain/*", QUIRE_ACCESS_KEY, false, quire_api_explain },
+};
+enum {
+    N_ROUTES = sizeof routes / sizeof routes[0]
+};
+
+/* What the path has behind the route's; NULL when it is another path. */
+static const char *path_item(const quire_route *route, const char *path)
+{
+    const size_t n = strlen(route->path);
+
+    if (route->path[n - 1] != '*') {
+        return strcmp(route->path, path) == 0 ? "" : NULL;
+    }
+    return strncmp(route->path, path, n - 1) == 0 && path[n - 1] != '\0' ? path + n - 1 : NULL;
+}
+
+/* The methods of a path, for 405. */
+static const char *allowed(const char *path)
+{
+    bool has_get = false;
+    bool has_delete = false;
+
+    for (unsigned i = 0; i < N_ROUTES; i++) {
+        if (path_item(&routes[i], path) != NULL) {
+            has_get |= strcmp(routes[i].method, "GET") == 0;
+            has_delete |= strcmp(routes[i].method, "DELETE") == 0;
+        }
+    }
+    return has_get && has_delete ? "GET, HEAD, DELETE" : has_get ? "GET, HEAD" : "POST";
+}
+
+static void find_route(quire_http *http, const char *path, const char *method)
+{
+    const char *sought = strcmp(method, "HEAD") == 0 ? "GET" : method;
+    bool has_path = false;
+
+    for (unsigned i = 0; i < N_ROUTES; i++) {
+        const char *item = path_item(&routes[i], path);
+
+        if (item == NULL) {
+            continue;
+        }
+        if (strcmp(routes[i].method, sought) == 0) {
+            http->route = &routes[i];
+            http->item = item;
+            return;
+        }
+        has_path = true;
+    }
+    if (has_path) {
+        (void)quire_api_error_set(&http->err, 405, "method_not_allowed", NULL,
+                                  "%s is not allowed here", http->method);
+        http->err.allow = allowed(path);
+    } else {
+        (void)quire_api_error_set(&http->err, 404, "unknown_path", NULL, "no such path: %s",
+                                  http->path);
+    }
+}
+
+static const char *header(const quire_http *http, const char *name)
+{
+    return MHD_lookup_connection_value(http->connection, MHD_HEADER_KIND, name);
+}
+
+static int check_caller(quire_http *http)
+{
+    const quire_auth *auth = http->server->auth;
+    const quire_access access = http->route->access;
+
+    if (!quire_auth_has_keys(auth) &&
+        (!quire_auth_is_local(header(http, MHD_HTTP_HEADER_HOST)) ||
+         !quire_auth_is_local(header(http, MHD_HTTP_HEADER_ORIGIN)))) {
+        return quire_api_error_set(&http->err, 403, "foreign_origin", NULL,
+                                   "without API keys only this machine is served: Host and Origin "
+                                   "must name it");
+    }
+    if (access == QUIRE_ACCESS_PUBLIC) {
+        return QUIRE_OK;
+    }
+    if (!quire_auth_find(auth, header(http, MHD_HTTP_HEADER_AUTHORIZATION), &http->caller)) {
+        return quire_api_error_set(&http->err, 401, "invalid_api_key", NULL,
+                                   "an API key is needed: Authorization: Bearer KEY");
+    }
+    if (access == QUIRE_ACCESS_TENANT && !http->caller.is_tenant) {
+        return quire_api_error_set(&http->err, 403, "not_a_tenant", NULL,
+                                   "an administrator's key is not for this");
+    }
+    if (access == QUIRE_ACCESS_ADMIN && !http->caller.is_admin) {
+        return quire_api_error_set(&http->err, 403, "not_an_administrator", NULL,
+                                   "this takes an administrator's key");
+    }
+    return QUIRE_OK;
+}
+
+static int check_server(quire_http *http)
+{
+    quire_server *server = http->server;
+    const bool *is_surplus = NULL;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(http->connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+
+    is_surplus = info != NULL ? info->socket_context : NULL;
+    if (is_surplus != NULL) {
+        http->err.retry_after_s = 1;
+        return quire_api_error_set(&http->err, 503, "too_many_connections", NULL,
+                                   "more than %u connections", server->opts.connections_max);
+    }
+    if (http->route->is_always_there) {
+        return QUIRE_OK;
+    }
+    if (http->engine == NULL) {
+        http->err.retry_after_s = 1;
+        return quire_api_error_set(&http->err, 503, "loading", NULL, "the model is loading");
+    }
+    if (atomic_load(&server->is_draining)) {
+        return quire_api_error_set(&http->err, 503, "draining", NULL,
+                                   "the server takes no more requests");
+    }
+    return QUIRE_OK;
+}
+
+static void copy_printable(char *to, size_t size, const char *from)
+{
+    size_t i = 0;
+
+    for (; i + 1 < size && from[i] != '\0'; i++) {
+        to[i] = (char)(from[i] > 0x20 && from[i] < 0x7f ? from[i] : '?');
+    }
+    to[i] = '\0';
+}
+
+/* Errors: the connection is closed. */
+static quire_http *http_begin(quire_server *server, struct MHD_Connection *connection,
+                              const char *path, const char *method)
+{
+    quire_http *http = calloc(1, sizeof *http);
+
+    if (http == NULL) {
+        return NULL;
+    }
+    http->server = server;
+    http->connection = connection;
+    http->engine = atomic_load(&server->engine);
+    http->begun_us = quire_now_us();
+    http->item = "";
+    copy_printable(http->path, sizeof http->path, path);
+    copy_printable(http->method, sizeof http->method, method);
+    (void)atomic_fetch_add(&server->n_active, 1);
+    find_route(http, path, method);
+    if (http->err.http == 0 && check_caller(http) == QUIRE_OK && check_server(http) == QUIRE_OK) {
+        quire_http_body_announced(http);
+    }
+    return http;
+}
+
+/* Answered while its client still sends: MHD closes the connection behind the reply. */
+static bool waits_for_consent(const quire_http *http)
+{
+    return header(http, MHD_HTTP_HEADER_EXPECT) != NULL;
+}
+
+static enum MHD_Result http_end(quire_http *http)
+{
+    if (http->err.http == 0) {
+        quire_http_wait_begin(http);
+        (void)http->route->handler(http);
+        quire_http_wait_end(http);
+    }
+    if (http->status != 0) {
+        return MHD_YES;
+    }
+    if (http->is_gone) {
+        return MHD_NO;
+    }
+    if (http->err.http == 0) {
+        (void)quire_api_error_nomem(&http->err);
+    }
+    return quire_http_reply_error(http) ? MHD_YES : MHD_NO;
+}
+
+enum MHD_Result quire_http_access(void *server, struct MHD_Connection *connection, const char *url,
+                                  const char *method, const char *version, const char *data,
+                                  size_t *data_bytes, void **context)
+{
+    quire_http *http = *context;
+
+    (void)version;
+    if (http == NULL) {
+        http = http_begin(server, connection, url, method);
+        if (http == NULL) {
+            return MHD_NO;
+        }
+        *context = http;
+        return http->err.http != 0 && waits_for_consent(http) ? http_end(http) : MHD_YES;
+    }
+    if (*data_bytes > 0) {
+        const uint32_t time_max_s = http->server->opts.request_time_max_s;
+        const int rc = quire_http_body_add(http, data, *data_bytes);
+
+        *data_bytes = 0;
+        return rc < 0 || (time_max_s > 0 &&
+                          quire_now_us() - http->begun_us > (uint64_t)time_max_s * 1000000u)
+                   ? MHD_NO
+                   : MHD_YES;
+    }
+    return http->status != 0 ? MHD_YES : http_end(http);
+}
+
+static void write_log(const quire_http *http)
+{
+    const quire_server_opts *opts = &http->server->opts;
+    char tokens[160] = "";
+    char line[512];
+
+    if (opts->log == NULL) {
+        return;
+    }
+    if (http->id[0] != '\0') {
+        (void)snprintf(tokens, sizeof tokens,
+                       " id=%s prompt_tokens=%u cached_tokens=%u completion_tokens=%u finish=%s",
+                       http->id, http->n_prompt_tokens, http->n_cached_tokens,
+                       http->n_generated_tokens, http->finish != NULL ? http->finish : "none");
+    }
+    (void)snprintf(
+        line, sizeof line, "%s %s status=%d ms=%.1f tenant=%s%s%s", http->method, http->path,
+        http->status, (double)(quire_now_us() - http->begun_us) / 1000.0,
+        http->caller.tenant != NULL && http->caller.tenant[0] != '\0' ? http->caller.tenant : "-",
+        tokens, http->is_gone ? " client=gone" : "");
+    opts->log(opts->log_ctx, line);
+}
+
+void quire_http_completed(void *server, struct MHD_Connection *connection, void **context,
+                          enum MHD_RequestTerminationCode how)
+{
+    quire_http *http = *context;
+    quire_server *s = server;
+
+    (void)connection;
+    if (http == NULL) {
+        return; /* its headers were refused by MHD */
+    }
+    http->is_gone |= how == MHD_REQUEST_TERMINATED_CLIENT_ABORT ||
+                     how == MHD_REQUEST_TERMINATED_READ_ERROR || http->status == 0;
+    if (http->is_gone) {
+        (void)atomic_fetch_add(&s->client_gone_total, 1);
+    }
+    if (http->status >= 100 && http->status < 600) {
+        (void)atomic_fetch_add(&s->replies_total[http->status / 100], 1);
+    }
+    if (http->work != NULL) {
+        http->work_release(http->work);
+    }
+    write_log(http);
+    quire_bytes_fini(&http->body);
+    free(http);
+    *context = NULL;
+    (void)atomic_fetch_sub(&s->n_active, 1);
+}

@@ -1,0 +1,234 @@
+/* server.c - the life of the server: socket, MHD, stop.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/http.h"
+
+#include "base/check.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Connections beyond connections_max that are still told so; more are closed without a word. */
+#define CONNECTIONS_SURPLUS 16u
+/* Of a connection's thread. Tokenizing takes 128 KiB; a nested JSON body some more. */
+#define STACK_BYTES ((size_t)1 << 20)
+#define BACKLOG     511
+
+/* An address of the socket of a server; the strings are numeric. */
+typedef union address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+} address;
+
+static void connection_noted(void *cls, struct MHD_Connection *connection, void **context,
+                             enum MHD_ConnectionNotificationCode code)
+{
+    static bool is_surplus = true;
+    quire_server *server = cls;
+
+    (void)connection;
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+        (void)atomic_fetch_sub(&server->n_connections, 1);
+        return;
+    }
+    if (atomic_fetch_add(&server->n_connections, 1) >= server->opts.connections_max) {
+        *context = &is_surplus;
+    }
+}
+
+static int address_of(const quire_server_opts *opts, address *out, socklen_t *n, quire_error *err)
+{
+    const char *host = opts->host != NULL ? opts->host : "127.0.0.1";
+
+    memset(out, 0, sizeof *out);
+    host = strcasecmp(host, "localhost") == 0 ? "127.0.0.1" : host;
+    if (inet_pton(AF_INET, host, &out->v4.sin_addr) == 1) {
+        out->v4.sin_family = AF_INET;
+        out->v4.sin_port = htons(opts->port);
+        *n = sizeof out->v4;
+    } else if (inet_pton(AF_INET6, host, &out->v6.sin6_addr) == 1) {
+        out->v6.sin6_family = AF_INET6;
+        out->v6.sin6_port = htons(opts->port);
+        *n = sizeof out->v6;
+    } else {
+        return quire_error_set(err, QUIRE_INVAL, "host: %s is no numeric address and not localhost",
+                               host);
+    }
+    if (opts->n_keys == 0 && !quire_auth_is_loopback(host)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "host: %s is reachable from elsewhere, which takes API keys; "
+                               "without keys use 127.0.0.1, ::1 or localhost",
+                               host);
+    }
+    return QUIRE_OK;
+}
+
+/* A listening socket and its port. */
+static int listen_on(const quire_server_opts *opts, int *out, uint16_t *port, quire_error *err)
+{
+    const int on = 1;
+    address to;
+    socklen_t n = 0;
+    int fd;
+    int failed;
+
+    QUIRE_TRY(address_of(opts, &to, &n, err));
+    fd = socket(to.any.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return quire_error_set_errno(err, errno, "socket");
+    }
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    /* Taken over by accepted sockets: a token's event is sent when it is written. */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (bind(fd, &to.any, n) != 0 || listen(fd, BACKLOG) != 0 ||
+        getsockname(fd, &to.any, &n) != 0) {
+        failed = errno;
+        (void)close(fd);
+        return quire_error_set_errno(err, failed, "%s port %u", opts->host, opts->port);
+    }
+    *port = ntohs(to.any.sa_family == AF_INET ? to.v4.sin_port : to.v6.sin6_port);
+    *out = fd;
+    return QUIRE_OK;
+}
+
+static int copy_text(quire_server *server, unsigned i, const char **text, const char *fallback)
+{
+    const char *from = *text != NULL ? *text : fallback;
+
+    if (from == NULL) {
+        return QUIRE_OK;
+    }
+    server->texts[i] = strdup(from);
+    *text = server->texts[i];
+    return *text != NULL ? QUIRE_OK : QUIRE_NOMEM;
+}
+
+static int copy_texts(quire_server *server)
+{
+    quire_server_opts *opts = &server->opts;
+
+    QUIRE_TRY(copy_text(server, 0, &opts->host, "127.0.0.1"));
+    QUIRE_TRY(copy_text(server, 1, &opts->model_name, "quire"));
+    QUIRE_TRY(copy_text(server, 2, &opts->kv_name, ""));
+    QUIRE_TRY(copy_text(server, 3, &opts->version, ""));
+    return copy_text(server, 4, &opts->chat_template, NULL);
+}
+
+static void server_free(quire_server *server)
+{
+    quire_auth_destroy(server->auth);
+    for (unsigned i = 0; i < sizeof server->texts / sizeof server->texts[0]; i++) {
+        free(server->texts[i]);
+    }
+    (void)pthread_cond_destroy(&server->parse_room);
+    (void)pthread_mutex_destroy(&server->parse_lock);
+    free(server);
+}
+
+static int check_opts(const quire_server_opts *opts, quire_error *err)
+{
+    if (opts->body_bytes_max == 0 || opts->header_bytes_max < 1024 || opts->connections_max == 0 ||
+        opts->connections_max > UINT32_MAX - CONNECTIONS_SURPLUS) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "limits: a body, 1 KiB of headers and a connection are the least");
+    }
+    return QUIRE_OK;
+}
+
+static struct MHD_Daemon *daemon_start(quire_server *server, int fd)
+{
+    const quire_server_opts *opts = &server->opts;
+
+    return MHD_start_daemon(
+        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL, 0, NULL,
+        NULL, quire_http_access, server, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+        opts->connections_max + CONNECTIONS_SURPLUS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        opts->header_bytes_max, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)opts->idle_timeout_s,
+        MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES, MHD_OPTION_NOTIFY_COMPLETED,
+        quire_http_completed, server, MHD_OPTION_NOTIFY_CONNECTION, connection_noted, server,
+        MHD_OPTION_END);
+}
+
+int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_error *err)
+{
+    quire_server *server;
+    int fd = -1;
+    int rc;
+
+    *out = NULL;
+    QUIRE_TRY(check_opts(opts, err));
+    server = calloc(1, sizeof *server);
+    if (server == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    server->opts = *opts;
+    (void)pthread_mutex_init(&server->parse_lock, NULL);
+    (void)pthread_cond_init(&server->parse_room, NULL);
+    if (getrandom(&server->id_base, sizeof server->id_base, GRND_NONBLOCK) < 0) {
+        server->id_base = quire_clock_ns();
+    }
+    rc = copy_texts(server);
+    if (rc < 0) {
+        (void)quire_error_set(err, rc, "out of memory");
+        goto out;
+    }
+    rc = quire_auth_create(&server->auth, opts->keys, opts->n_keys, err);
+    if (rc < 0) {
+        goto out;
+    }
+    rc = listen_on(&server->opts, &fd, &server->port, err);
+    if (rc < 0) {
+        goto out;
+    }
+    server->daemon = daemon_start(server, fd);
+    if (server->daemon == NULL) {
+        rc = quire_error_set(err, QUIRE_NOMEM, "the server's thread does not start");
+        goto out;
+    }
+    *out = server;
+out:
+    if (rc < 0) {
+        server_free(server);
+    }
+    return rc;
+}
+
+uint16_t quire_server_port(const quire_server *server)
+{
+    return server->port;
+}
+
+void quire_server_ready(quire_server *server, quire_engine *engine)
+{
+    atomic_store(&server->engine, engine);
+}
+
+void quire_server_drain(quire_server *server)
+{
+    atomic_store(&server->is_draining, true);
+}
+
+bool quire_server_is_idle(const quire_server *server)
+{
+    return atomic_load(&server->n_active) == 0;
+}
+
+void quire_server_stop(quire_server *server)
+{
+    if (server == NULL) {
+        return;
+    }
+    atomic_store(&server->is_stopping, true);
+    MHD_stop_daemon(server->daemon);
+    server_free(server);
+}

@@ -1,0 +1,165 @@
+/* stream.c - an answer as server-sent events.
+ *
+ * MHD asks for bytes on the connection's thread; the reader waits for tokens there. Tokens that are
+ * ready already go out together, so that a client that is slow gets fewer, larger pieces.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/generate.h"
+
+#include <string.h>
+
+/* Events are collected up to here before MHD gets them. */
+#define PENDING_BYTES (8u << 10)
+/* A turn at one of several answers. */
+#define TURN_MS 10u
+
+static void event_begin(quire_bytes *out)
+{
+    (void)quire_bytes_add(out, "data: ", 6);
+}
+
+static void event_end(quire_bytes *out)
+{
+    (void)quire_bytes_add(out, "\n\n", 2);
+}
+
+static void add_chunk(quire_generation *gen, quire_choice *choice, const char *text, size_t n,
+                      const char *finish)
+{
+    event_begin(&gen->pending);
+    quire_answer_chunk_write(&gen->pending, gen, choice, text, n, finish);
+    event_end(&gen->pending);
+}
+
+static void add_text(quire_generation *gen, quire_choice *choice, const char *text, size_t n)
+{
+    if (gen->session != 0) {
+        (void)quire_bytes_add(&choice->text, text, n);
+    }
+    if (n > 0) {
+        add_chunk(gen, choice, text, n, NULL);
+    }
+}
+
+/* The status line is long gone: the error is an event, and the stream ends without [DONE]'s
+ * promise that the answer is whole. */
+static void add_error(quire_generation *gen)
+{
+    event_begin(&gen->pending);
+    quire_api_error_write(&gen->pending, &gen->http->err);
+    event_end(&gen->pending);
+    gen->http->finish = "error";
+    gen->is_over = true;
+}
+
+static void add_end(quire_generation *gen)
+{
+    if (gen->has_usage_event) {
+        event_begin(&gen->pending);
+        quire_answer_usage_write(&gen->pending, gen);
+        event_end(&gen->pending);
+    }
+    event_begin(&gen->pending);
+    (void)quire_bytes_add(&gen->pending, "[DONE]", 6);
+    event_end(&gen->pending);
+    quire_generation_finish(gen);
+    gen->is_over = true;
+}
+
+/* One step of one answer. Returns 1 when there was something, 0 when not, or an error. */
+static int advance(quire_generation *gen, quire_choice *choice, uint32_t timeout_ms)
+{
+    quire_request_token token;
+    const int rc = quire_generation_wait(gen, choice, timeout_ms, &token);
+
+    if (rc == 1) {
+        quire_choice_take(gen, choice, &token);
+        add_text(gen, choice, token.text, token.text_bytes);
+        return 1;
+    }
+    if (rc == 0) {
+        add_text(gen, choice, choice->result->tail, choice->result->tail_bytes);
+        add_chunk(gen, choice, "", 0, quire_finish_name(choice->result->finish));
+        choice->is_ended = true;
+        return 1;
+    }
+    return rc == QUIRE_AGAIN ? 0 : rc;
+}
+
+/* The next answer in turn that has not ended; NULL when all have. */
+static quire_choice *choose(quire_generation *gen)
+{
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        quire_choice *choice = &gen->choices[gen->next_choice++ % gen->n_choices];
+
+        if (!choice->is_ended) {
+            return choice;
+        }
+    }
+    return NULL;
+}
+
+/* Fill pending with at least one event, waiting for it, and with what else is there. */
+static int produce(quire_generation *gen)
+{
+    uint32_t n_idle = 0;
+
+    while (!gen->is_over && gen->pending.n < PENDING_BYTES) {
+        const bool waits = gen->pending.n == 0;
+        quire_choice *choice = choose(gen);
+        int rc;
+
+        if (choice == NULL) {
+            add_end(gen);
+            break;
+        }
+        rc = advance(gen, choice, waits ? gen->n_choices > 1 ? TURN_MS : UINT32_MAX : 0);
+        if (rc < 0 && !gen->http->is_gone) {
+            add_error(gen);
+            break;
+        }
+        if (rc < 0) {
+            return rc;
+        }
+        n_idle = rc == 1 ? 0 : n_idle + 1;
+        if (!waits && n_idle >= gen->n_choices) {
+            break; /* nothing more is ready */
+        }
+    }
+    return gen->pending.status;
+}
+
+static ssize_t read_events(void *ctx, uint64_t pos, char *buffer, size_t size)
+{
+    quire_generation *gen = ctx;
+    size_t n = gen->pending.n - gen->n_pending_taken;
+
+    (void)pos;
+    if (n == 0) {
+        if (gen->is_over) {
+            return MHD_CONTENT_READER_END_OF_STREAM;
+        }
+        quire_bytes_clear(&gen->pending);
+        gen->n_pending_taken = 0;
+        quire_http_wait_begin(gen->http);
+        if (produce(gen) < 0) {
+            return MHD_CONTENT_READER_END_WITH_ERROR;
+        }
+        quire_http_wait_end(gen->http);
+        n = gen->pending.n;
+    }
+    n = n < size ? n : size;
+    memcpy(buffer, gen->pending.data + gen->n_pending_taken, n);
+    gen->n_pending_taken += n;
+    return (ssize_t)n;
+}
+
+int quire_generation_stream(quire_generation *gen)
+{
+    if (gen->is_chat) {
+        for (uint32_t i = 0; i < gen->n_choices; i++) {
+            add_chunk(gen, &gen->choices[i], "", 0, NULL);
+        }
+    }
+    return quire_http_reply_stream(gen->http, "text/event-stream; charset=utf-8", read_events, gen);
+}

@@ -1,0 +1,50 @@
+/* engine_double.h - engine.h without a model that thinks: answers come from a script.
+ *
+ * It stands in for the engine when it is linked before it, so that the server's errors can be had
+ * one by one, and what it asks of the engine be seen.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_ENGINE_DOUBLE_H
+#define QUIRE_TESTS_ENGINE_DOUBLE_H
+
+#include "engine/engine.h"
+
+typedef struct engine_script {
+    const char *const *pieces; /* texts of the tokens */
+    uint32_t n_pieces;
+    const char *tail;
+    quire_finish finish;
+    int status; /* finish ERROR */
+    /* Tokens from this number on, and the end, come only after engine_double_go(). */
+    uint32_t hold_at;
+    bool holds;
+    int submit_status;            /* < 0: refuse */
+    uint32_t submit_refused_from; /* the first so many are accepted */
+    const char *submit_message;
+} engine_script;
+
+/* What was asked for last. */
+typedef struct engine_seen {
+    quire_request_params params; /* tokens, stops, tenant: see below; its pointers are gone */
+    int32_t tokens[256];
+    char stops[4][64];
+    unsigned char tenant[256];
+    char grammar[4096];
+    quire_logit_bias bias[8];
+    char id[QUIRE_REQUEST_ID_MAX];
+    uint32_t n_submitted;
+    uint32_t n_cancelled; /* before they were done */
+    uint32_t n_released;
+} engine_seen;
+
+/* Owns its sessions; model is borrowed. */
+quire_engine *engine_double_create(const quire_model *model);
+void engine_double_destroy(quire_engine *engine);
+void engine_double_script(quire_engine *engine, const engine_script *script);
+void engine_double_go(quire_engine *engine);
+engine_seen engine_double_seen(quire_engine *engine);
+/* Wait until so many requests have been cancelled, or released. */
+void engine_double_wait_cancelled(quire_engine *engine, uint32_t n);
+void engine_double_wait_submitted(quire_engine *engine, uint32_t n);
+
+#endif /* QUIRE_TESTS_ENGINE_DOUBLE_H */

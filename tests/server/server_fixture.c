@@ -1,0 +1,82 @@
+/* server_fixture.c - a server in front of the double.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "server_fixture.h"
+
+#include "model_fixture.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+static void note_line(void *ctx, const char *line)
+{
+    server_fixture *fixture = ctx;
+    size_t n;
+
+    (void)pthread_mutex_lock(&fixture->lock);
+    n = strlen(fixture->log);
+    (void)snprintf(fixture->log + n, sizeof fixture->log - n, "%s\n", line);
+    (void)pthread_mutex_unlock(&fixture->lock);
+}
+
+void server_fixture_wait_log(server_fixture *fixture, const char *text)
+{
+    bool is_there = false;
+
+    while (!is_there) {
+        (void)pthread_mutex_lock(&fixture->lock);
+        is_there = strstr(fixture->log, text) != NULL;
+        (void)pthread_mutex_unlock(&fixture->lock);
+        (void)sched_yield();
+    }
+}
+
+quire_server_opts server_fixture_opts(void)
+{
+    quire_server_opts opts = QUIRE_SERVER_OPTS_INIT;
+
+    opts.port = 0;
+    opts.model_name = "tiny";
+    opts.chat_template = "chatml";
+    opts.version = "0.0.0";
+    opts.kv_name = "f16:f16";
+    opts.page_tokens = 64;
+    opts.n_running_max = 4;
+    return opts;
+}
+
+void server_fixture_start(server_fixture *fixture, const quire_server_opts *opts)
+{
+    quire_server_opts own = opts != NULL ? *opts : server_fixture_opts();
+    quire_error err = QUIRE_ERROR_INIT;
+    gguf_gen_opts shape;
+
+    *fixture = (server_fixture){ 0 };
+    (void)pthread_mutex_init(&fixture->lock, NULL);
+    assert_true(gguf_gen_shape("tiny-llama", &shape));
+    fixture->model = fixture_open(fixture_generate(&shape));
+    fixture->engine = engine_double_create(fixture->model);
+    own.log = note_line;
+    own.log_ctx = fixture;
+    if (quire_server_start(&fixture->server, &own, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    fixture->port = quire_server_port(fixture->server);
+    quire_server_ready(fixture->server, fixture->engine);
+}
+
+void server_fixture_stop(server_fixture *fixture)
+{
+    quire_server_stop(fixture->server);
+    engine_double_destroy(fixture->engine);
+    quire_model_close(fixture->model);
+    fixture_generated_remove();
+    (void)pthread_mutex_destroy(&fixture->lock);
+}

@@ -1,0 +1,410 @@
+/* test_server_http.c - paths, methods, bodies, limits, states of the server; the engine is a
+ * double.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "server_fixture.h"
+
+#include "base/bytes.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static server_fixture f;
+
+static const char *const two_pieces[] = { "Hello", " there" };
+
+static const engine_script hello = { .pieces = two_pieces,
+                                     .n_pieces = 2,
+                                     .finish = QUIRE_FINISH_STOP };
+
+#define CHAT "/v1/chat/completions"
+#define HI   "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"
+
+static int start(void **state)
+{
+    (void)state;
+    server_fixture_start(&f, NULL);
+    engine_double_script(f.engine, &hello);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    server_fixture_stop(&f);
+    return 0;
+}
+
+static void restart(const quire_server_opts *opts)
+{
+    server_fixture_stop(&f);
+    server_fixture_start(&f, opts);
+    engine_double_script(f.engine, &hello);
+}
+
+static void expect_error(const http_call *call, int status, const char *code, const char *param)
+{
+    json_t *root = http_json(f.port, call, status);
+
+    assert_string_equal(json_string_at(root, "error.code"), code);
+    assert_true(strlen(json_string_at(root, "error.message")) > 0);
+    assert_true(strlen(json_string_at(root, "error.type")) > 0);
+    if (param != NULL) {
+        assert_string_equal(json_string_at(root, "error.param"), param);
+    } else {
+        assert_true(json_is_null(json_at(root, "error.param")));
+    }
+    json_decref(root);
+}
+
+/* ---- paths and methods ---- */
+
+static void answers_a_chat(void **state)
+{
+    json_t *root = http_post_json(f.port, CHAT, HI, 200);
+
+    (void)state;
+    assert_string_equal(json_string_at(root, "choices.0.message.content"), "Hello there");
+    assert_string_equal(json_string_at(root, "choices.0.finish_reason"), "stop");
+    assert_string_equal(json_string_at(root, "object"), "chat.completion");
+    assert_string_equal(json_string_at(root, "model"), "tiny");
+    json_decref(root);
+}
+
+static void refuses_unknown_paths_and_methods(void **state)
+{
+    http_reply reply;
+
+    (void)state;
+    expect_error(&(http_call){ .path = "/v1/nothing" }, 404, "unknown_path", NULL);
+    expect_error(&(http_call){ .path = "/v1/models/" }, 404, "unknown_path", NULL);
+    expect_error(&(http_call){ .path = CHAT }, 405, "method_not_allowed", NULL);
+    expect_error(&(http_call){ .path = "/health", .body = "{}" }, 405, "method_not_allowed", NULL);
+    reply = http_get(f.port, CHAT);
+    assert_true(http_has_header(&reply, "Allow", "POST"));
+    http_reply_free(&reply);
+    reply = http_do(f.port, &(http_call){ .method = "PUT", .path = "/v1/cache/sessions/a" });
+    assert_true(http_has_header(&reply, "Allow", "GET, HEAD, DELETE"));
+    http_reply_free(&reply);
+}
+
+static void one_connection_takes_many_requests(void **state)
+{
+    const int fd = http_connect(f.port);
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        http_reply reply;
+
+        http_send_call(fd, &(http_call){ .path = CHAT, .body = HI });
+        reply = http_receive(fd);
+        assert_int_equal(reply.status, 200);
+        http_reply_free(&reply);
+        http_send_call(fd, &(http_call){ .path = "/nothing" });
+        reply = http_receive(fd);
+        assert_int_equal(reply.status, 404);
+        http_reply_free(&reply);
+    }
+    (void)close(fd);
+}
+
+static void tells_what_it_is(void **state)
+{
+    json_t *root = http_get_json(f.port, "/v1/models", 200);
+    http_reply reply;
+
+    (void)state;
+    assert_string_equal(json_string_at(root, "data.0.id"), "tiny");
+    assert_string_equal(json_string_at(root, "data.0.meta.architecture"), "llama");
+    json_decref(root);
+    root = http_get_json(f.port, "/v1/models/tiny", 200);
+    assert_string_equal(json_string_at(root, "object"), "model");
+    json_decref(root);
+    expect_error(&(http_call){ .path = "/v1/models/other" }, 404, "model_not_found", "model");
+    root = http_get_json(f.port, "/props", 200);
+    assert_int_equal(json_int_at(root, "default_generation_settings.n_ctx"), 256);
+    assert_int_equal(json_int_at(root, "total_slots"), 4);
+    assert_string_equal(json_string_at(root, "chat_template"), "chatml");
+    assert_string_equal(json_string_at(root, "quire.kv"), "f16:f16");
+    json_decref(root);
+    root = http_get_json(f.port, "/health", 200);
+    assert_string_equal(json_string_at(root, "status"), "ok");
+    json_decref(root);
+    reply = http_get(f.port, "/");
+    assert_int_equal(reply.status, 200);
+    assert_non_null(strstr(reply.body, "<!doctype html>"));
+    assert_true(http_has_header(&reply, "Content-Type", "text/html; charset=utf-8"));
+    http_reply_free(&reply);
+    reply = http_get(f.port, "/metrics");
+    assert_int_equal(reply.status, 200);
+    assert_non_null(strstr(reply.body, "# TYPE quire_"));
+    http_reply_free(&reply);
+}
+
+static void head_has_no_body(void **state)
+{
+    const int fd = http_connect(f.port);
+    char block[2048];
+    ssize_t n;
+
+    (void)state;
+    http_send_call(
+        fd,
+        &(http_call){ .method = "HEAD", .path = "/health", .headers = "Connection: close\r\n" });
+    n = recv(fd, block, sizeof block - 1, MSG_WAITALL);
+    assert_true(n > 0);
+    block[n] = '\0';
+    assert_memory_equal(block, "HTTP/1.1 200", 12);
+    assert_string_equal(strstr(block, "\r\n\r\n"), "\r\n\r\n");
+    (void)close(fd);
+}
+
+/* ---- bodies ---- */
+
+static void refuses_what_is_no_json(void **state)
+{
+    json_t *root;
+
+    (void)state;
+    expect_error(&(http_call){ .path = CHAT, .body = "" }, 400, "invalid_json", NULL);
+    expect_error(&(http_call){ .path = CHAT, .body = "[]" }, 400, "invalid_json", NULL);
+    expect_error(&(http_call){ .path = CHAT, .body = "{\"a\":1,\"a\":2}" }, 400, "invalid_json",
+                 NULL);
+    expect_error(&(http_call){ .path = CHAT, .body = "{\"messages\":\"\xff\"}" }, 400,
+                 "invalid_json", NULL);
+    expect_error(&(http_call){ .path = CHAT, .body = "{\"messages\":\"\\u0000\"}" }, 400,
+                 "invalid_json", NULL);
+    root = http_post_json(f.port, CHAT, "{\n  \"messages\": [,]\n}", 400);
+    assert_non_null(strstr(json_string_at(root, "error.message"), "line 2, column 16"));
+    json_decref(root);
+}
+
+static char *filled(size_t n)
+{
+    char *text = malloc(n + 1);
+
+    assert_non_null(text);
+    memset(text, ' ', n);
+    text[n] = '\0';
+    return text;
+}
+
+static void bounds_the_body(void **state)
+{
+    quire_server_opts opts = server_fixture_opts();
+    char *body;
+    int fd;
+    http_reply reply;
+
+    (void)state;
+    opts.body_bytes_max = 4096;
+    restart(&opts);
+    body = filled(4097);
+    expect_error(&(http_call){ .path = CHAT, .body = body }, 413, "body_too_large", NULL);
+    /* One that waits to be asked is not asked. */
+    fd = http_connect(f.port);
+    http_send(fd,
+              "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n"
+              "Expect: 100-continue\r\n\r\n",
+              strlen("POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n"
+                     "Expect: 100-continue\r\n\r\n"));
+    reply = http_receive(fd);
+    assert_int_equal(reply.status, 413);
+    http_reply_free(&reply);
+    (void)close(fd);
+    /* A body of unknown length is counted. */
+    fd = http_connect(f.port);
+    http_send(
+        fd, "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+        strlen("POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    http_send(fd, "1001\r\n", 6);
+    http_send(fd, body, 4097);
+    http_send(fd, "\r\n0\r\n\r\n", 7);
+    reply = http_receive(fd);
+    assert_int_equal(reply.status, 413);
+    http_reply_free(&reply);
+    (void)close(fd);
+    /* One that never ends is not listened to forever. */
+    fd = http_connect(f.port);
+    http_send(
+        fd, "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+        strlen("POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    for (int i = 0; i < 16; i++) {
+        http_send(fd, "1001\r\n", 6);
+        http_send(fd, body, 4097);
+        http_send(fd, "\r\n", 2);
+    }
+    reply = http_receive(fd);
+    assert_int_equal(reply.status, 0);
+    http_reply_free(&reply);
+    (void)close(fd);
+    body[4096] = '\0'; /* as long as is allowed */
+    expect_error(&(http_call){ .path = CHAT, .body = body }, 400, "invalid_json", NULL);
+    free(body);
+}
+
+static void bounds_the_headers(void **state)
+{
+    char *value = filled(40000);
+    quire_bytes header = { 0 };
+    http_reply reply;
+
+    (void)state;
+    memset(value, 'a', 40000);
+    (void)quire_bytes_addf(&header, "X-Long: %s\r\n", value);
+    reply = http_do(f.port, &(http_call){ .path = "/health", .headers = header.data });
+    assert_int_equal(reply.status, 431);
+    http_reply_free(&reply);
+    quire_bytes_fini(&header);
+    free(value);
+}
+
+static void bounds_the_connections(void **state)
+{
+    quire_server_opts opts = server_fixture_opts();
+    int fds[2];
+    http_reply reply;
+
+    (void)state;
+    opts.connections_max = 2;
+    restart(&opts);
+    for (int i = 0; i < 2; i++) {
+        fds[i] = http_connect(f.port);
+        http_send_call(fds[i], &(http_call){ .path = "/health" });
+        reply = http_receive(fds[i]);
+        assert_int_equal(reply.status, 200);
+        http_reply_free(&reply);
+    }
+    reply = http_get(f.port, "/health");
+    assert_int_equal(reply.status, 503);
+    assert_non_null(strstr(reply.body, "too_many_connections"));
+    assert_true(http_has_header(&reply, "Retry-After", "1"));
+    http_reply_free(&reply);
+    http_send_call(fds[1], &(http_call){ .path = "/health" });
+    reply = http_receive(fds[1]);
+    assert_int_equal(reply.status, 200);
+    http_reply_free(&reply);
+    (void)close(fds[0]);
+    (void)close(fds[1]);
+}
+
+/* ---- states ---- */
+
+static void says_that_it_loads_and_drains(void **state)
+{
+    json_t *root;
+
+    (void)state;
+    quire_server_ready(f.server, NULL);
+    root = http_get_json(f.port, "/health", 503);
+    assert_string_equal(json_string_at(root, "status"), "loading");
+    json_decref(root);
+    expect_error(&(http_call){ .path = CHAT, .body = HI }, 503, "loading", NULL);
+    expect_error(&(http_call){ .path = "/v1/models" }, 503, "loading", NULL);
+    quire_server_ready(f.server, f.engine);
+    assert_true(quire_server_is_idle(f.server) || true);
+    quire_server_drain(f.server);
+    expect_error(&(http_call){ .path = CHAT, .body = HI }, 503, "draining", NULL);
+    root = http_get_json(f.port, "/health", 503);
+    assert_string_equal(json_string_at(root, "status"), "draining");
+    json_decref(root);
+}
+
+static void refuses_to_start_wrongly(void **state)
+{
+    quire_server_opts opts = server_fixture_opts();
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_server *server;
+    const quire_server_key same[] = { { "k1", "a", false }, { "k1", "b", false } };
+    const quire_server_key blank[] = { { "k 1", "a", false } };
+    const quire_server_key nobody[] = { { "k1", "", false } };
+
+    (void)state;
+    opts.host = "0.0.0.0";
+    assert_int_equal(quire_server_start(&server, &opts, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "API keys"));
+    assert_null(server);
+    opts.host = "example.org";
+    assert_int_equal(quire_server_start(&server, &opts, &err), QUIRE_INVAL);
+    opts.host = "127.0.0.1";
+    opts.port = f.port;
+    assert_int_equal(quire_server_start(&server, &opts, &err), QUIRE_IO);
+    assert_non_null(strstr(err.message, "127.0.0.1"));
+    opts.port = 0;
+    opts.n_keys = 2;
+    opts.keys = same;
+    assert_int_equal(quire_server_start(&server, &opts, &err), QUIRE_INVAL);
+    opts.n_keys = 1;
+    opts.keys = blank;
+    assert_int_equal(quire_server_start(&server, &opts, &err), QUIRE_INVAL);
+    opts.keys = nobody;
+    assert_int_equal(quire_server_start(&server, &opts, &err), QUIRE_INVAL);
+    opts.n_keys = QUIRE_SERVER_KEYS_MAX + 1;
+    assert_int_equal(quire_server_start(&server, &opts, &err), QUIRE_LIMIT);
+    opts.n_keys = 0;
+    opts.connections_max = 0;
+    assert_int_equal(quire_server_start(&server, &opts, &err), QUIRE_INVAL);
+}
+
+static void listens_on_ipv6(void **state)
+{
+    quire_server_opts opts = server_fixture_opts();
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_server *server = NULL;
+    int rc;
+
+    (void)state;
+    opts.host = "::1";
+    rc = quire_server_start(&server, &opts, &err);
+    if (rc == QUIRE_IO) {
+        print_message("skipped: no ::1 here (%s)\n", err.message);
+        skip();
+    }
+    assert_int_equal(rc, QUIRE_OK);
+    assert_true(quire_server_port(server) > 0);
+    quire_server_stop(server);
+}
+
+static void writes_a_log_line(void **state)
+{
+    json_t *root = http_post_json(f.port, CHAT, HI, 200);
+
+    (void)state;
+    json_decref(root);
+    server_fixture_wait_log(&f, "POST " CHAT " status=200");
+    assert_non_null(strstr(f.log, "completion_tokens=2 finish=stop"));
+    assert_null(strstr(f.log, "hi"));
+    http_reply reply = http_get(f.port, "/a%0ab");
+    assert_int_equal(reply.status, 404);
+    http_reply_free(&reply);
+    server_fixture_wait_log(&f, "GET /a?b status=404");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(answers_a_chat, start, stop),
+        cmocka_unit_test_setup_teardown(refuses_unknown_paths_and_methods, start, stop),
+        cmocka_unit_test_setup_teardown(one_connection_takes_many_requests, start, stop),
+        cmocka_unit_test_setup_teardown(tells_what_it_is, start, stop),
+        cmocka_unit_test_setup_teardown(head_has_no_body, start, stop),
+        cmocka_unit_test_setup_teardown(refuses_what_is_no_json, start, stop),
+        cmocka_unit_test_setup_teardown(bounds_the_body, start, stop),
+        cmocka_unit_test_setup_teardown(bounds_the_headers, start, stop),
+        cmocka_unit_test_setup_teardown(bounds_the_connections, start, stop),
+        cmocka_unit_test_setup_teardown(says_that_it_loads_and_drains, start, stop),
+        cmocka_unit_test_setup_teardown(refuses_to_start_wrongly, start, stop),
+        cmocka_unit_test_setup_teardown(listens_on_ipv6, start, stop),
+        cmocka_unit_test_setup_teardown(writes_a_log_line, start, stop),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -19,15 +19,14 @@
 
 _Static_assert(QUIRE_SETTINGS_MAX == QUIRE_OPTIONS_MAX, "the same tables");
 
-/* Variables with our prefix that are no settings. */
+/* Variables with our prefix that are no settings: the file of settings, the kernels to use, and
+ * what tests and comparisons read. */
 static const char *const other_variables[] = {
-    QUIRE_SETTINGS_PREFIX "CONFIG", /* the file of settings */
-    QUIRE_SETTINGS_PREFIX "ISA",    /* kernels to use */
-    QUIRE_SETTINGS_PREFIX "SEED",   /* these are of the tests */
-    QUIRE_SETTINGS_PREFIX "OPS",        QUIRE_SETTINGS_PREFIX "MUTATIONS",
-    QUIRE_SETTINGS_PREFIX "PROGRAM",    QUIRE_SETTINGS_PREFIX "MODELS_DIR",
-    QUIRE_SETTINGS_PREFIX "LLAMA_DIR",  QUIRE_SETTINGS_PREFIX "WRITE_DOCS",
-    QUIRE_SETTINGS_PREFIX "SOURCE_DIR",
+    QUIRE_SETTINGS_PREFIX "CONFIG",    QUIRE_SETTINGS_PREFIX "ISA",
+    QUIRE_SETTINGS_PREFIX "SEED",      QUIRE_SETTINGS_PREFIX "OPS",
+    QUIRE_SETTINGS_PREFIX "MUTATIONS", QUIRE_SETTINGS_PREFIX "PROGRAM",
+    QUIRE_SETTINGS_PREFIX "SHARED",    QUIRE_SETTINGS_PREFIX "MODELS_DIR",
+    QUIRE_SETTINGS_PREFIX "LLAMA_DIR", QUIRE_SETTINGS_PREFIX "WRITE_DOCS",
 };
 #define N_OTHERS (sizeof(other_variables) / sizeof(other_variables[0]))
 
@@ -67,6 +66,11 @@ static int read_file(quire_settings *s, void *args, quire_error *err)
 }
 
 /* ---- the environment ---- */
+
+static bool is_called(const char *variable, size_t n, const char *name)
+{
+    return strlen(name) == n && memcmp(name, variable, n) == 0;
+}
 
 /* The option that a variable's name stands for; n_options if none does. */
 static size_t option_of(const quire_command *command, const char *variable, size_t n)
@@ -123,10 +127,19 @@ static int fail_variable(const quire_command *command, const char *variable, siz
                            shown, command->name);
 }
 
-static bool is_other(const char *variable, size_t n)
+/* Whether a variable is known for something else, be it that the file has a key in it. */
+static bool is_other(const quire_settings *s, const char *variable, size_t n)
 {
+    const quire_config_key *keys = NULL;
+    const size_t n_keys = s->file != NULL ? quire_config_file_keys(s->file, &keys) : 0;
+
     for (size_t i = 0; i < N_OTHERS; i++) {
-        if (strlen(other_variables[i]) == n && memcmp(other_variables[i], variable, n) == 0) {
+        if (is_called(variable, n, other_variables[i])) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < n_keys; i++) {
+        if (is_called(variable, n, keys[i].key_env)) {
             return true;
         }
     }
@@ -141,7 +154,7 @@ static int take_variable(quire_settings *s, const char *variable, void *args, qu
     char name[QUIRE_SETTINGS_VARIABLE_MAX];
 
     if (i == s->command->n_options) {
-        return is_other(variable, n) ? QUIRE_OK : fail_variable(s->command, variable, n, err);
+        return is_other(s, variable, n) ? QUIRE_OK : fail_variable(s->command, variable, n, err);
     }
     if (variable[n] == '\0' || variable[n + 1] == '\0') {
         return QUIRE_OK;

@@ -57,6 +57,10 @@ static void print_value(const char *text, FILE *out)
     }
     fputc('"', out);
     for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < ' ') {
+            fprintf(out, "\\x%02x", (unsigned)*text);
+            continue;
+        }
         if (*text == '"' || *text == '\\') {
             fputc('\\', out);
         }

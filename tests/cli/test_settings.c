@@ -225,6 +225,12 @@ static void api_keys_are_kept(void **state)
     assert_string_equal(keys[1].admin, "true");
     quire_settings_fini(&settings);
 
+    /* A variable that holds a key is known. */
+    must_read((given){ .file = "model: m\napi_keys: [ { key_env: QUIRE_TEAM_A } ]\n",
+                       .variables = { "QUIRE_TEAM_A=abc" } },
+              &settings, &args);
+    quire_settings_fini(&settings);
+
     must_read((given){ .file = "", .words = { "-m", "x" } }, &settings, &args);
     assert_int_equal(quire_config_file_keys(settings.file, &keys), 0);
     quire_settings_fini(&settings);

@@ -153,12 +153,15 @@ static bool is_held(quire_engine *engine, quire_request *r)
 static int seq_begin(quire_engine *engine, quire_request *r, quire_prefix_match *match)
 {
     const quire_prefix_key key = quire_engine_key(engine, r->tenant, r->tenant_bytes);
+    const uint32_t page_tokens = engine->runtime_opts->page_tokens;
+    const quire_retreat retreat = r->stuck_tokens == r->n_tokens ? r->retreat : QUIRE_RETREAT_NONE;
+    const uint32_t n_use = r->n_tokens - 1;
     const quire_prefix_acquire_opts opts = {
-        .tokens_max = r->n_tokens - 1,
+        .tokens_max = retreat == QUIRE_RETREAT_FULL_PAGES ? n_use - n_use % page_tokens : n_use,
         .owner = r->owner,
         .now_us = quire_engine_now_us(engine),
         .is_private = r->is_uncached || engine->opts.no_prefix_cache,
-        .is_miss = engine->opts.no_prefix_cache,
+        .is_miss = retreat == QUIRE_RETREAT_NO_HIT || engine->opts.no_prefix_cache,
     };
 
     QUIRE_TRY(quire_seq_open(engine->cache, QUIRE_REGION_DYNAMIC, &r->seq));

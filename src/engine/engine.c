@@ -59,9 +59,9 @@ static bool tidy(quire_engine *engine)
     return false;
 }
 
-/* Sleep until there is something to do, tidying up meanwhile, and fetch what came in. Returns false
- * when it is time to end. */
-static bool take_work(quire_engine *engine)
+/* Sleep until there is something to do, tidying up meanwhile. Returns false when it is time to end.
+ */
+static bool wait_for_work(quire_engine *engine)
 {
     uint32_t idle_ms = IDLE_FIRST_MS;
     bool is_going_on;
@@ -78,12 +78,6 @@ static bool take_work(quire_engine *engine)
             quire_engine_stats_publish(engine);
             (void)pthread_mutex_lock(&engine->lock);
         }
-    }
-    while (engine->inbox.first != NULL) {
-        quire_queue_link *link = engine->inbox.first;
-
-        quire_queue_remove(&engine->inbox, link);
-        quire_queue_insert(&engine->queue, link);
     }
     is_going_on = !engine->is_stopping;
     (void)pthread_mutex_unlock(&engine->lock);
@@ -108,10 +102,23 @@ void quire_engine_upkeep(quire_engine *engine)
     }
 }
 
+static void inbox_fetch(quire_engine *engine)
+{
+    (void)pthread_mutex_lock(&engine->lock);
+    while (engine->inbox.first != NULL) {
+        quire_queue_link *link = engine->inbox.first;
+
+        quire_queue_remove(&engine->inbox, link);
+        quire_queue_insert(&engine->queue, link);
+    }
+    (void)pthread_mutex_unlock(&engine->lock);
+}
+
 static void end_all(quire_engine *engine)
 {
     const quire_ending ending = { .finish = QUIRE_FINISH_CANCEL, .stop_index = -1 };
 
+    inbox_fetch(engine);
     while (engine->n_running > 0) {
         quire_engine_end(engine, engine->running[engine->n_running - 1], &ending);
     }
@@ -125,10 +132,11 @@ static void *thread_main(void *arg)
 {
     quire_engine *engine = arg;
 
-    while (take_work(engine)) {
+    while (wait_for_work(engine)) {
         quire_engine_upkeep(engine);
-        quire_engine_cancels_apply(engine);
         quire_engine_tasks_run(engine, false);
+        inbox_fetch(engine);
+        quire_engine_cancels_apply(engine);
         quire_engine_admit(engine);
         quire_engine_step(engine);
         quire_engine_stats_publish(engine);

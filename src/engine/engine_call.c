@@ -25,30 +25,30 @@ int quire_engine_call(quire_engine *engine, quire_engine_fn fn, void *ctx)
     return task.status;
 }
 
+/* What comes while these run waits for the next round, after a step. */
 void quire_engine_tasks_run(quire_engine *engine, bool is_ending)
 {
-    bool has_run = false;
+    quire_engine_task *task;
 
     (void)pthread_mutex_lock(&engine->lock);
     engine->has_ended = is_ending;
-    while (engine->tasks != NULL) {
-        quire_engine_task *task = engine->tasks;
+    task = engine->tasks;
+    engine->tasks = NULL;
+    engine->n_releases += task != NULL;
+    while (task != NULL) {
+        quire_engine_task *next = task->next; /* the task is its caller's, who goes on when done */
 
-        engine->tasks = task->next;
         if (!is_ending) {
             (void)pthread_mutex_unlock(&engine->lock);
             task->fn(task->ctx, engine->cache, engine->tree);
-            has_run = true;
             (void)pthread_mutex_lock(&engine->lock);
             task->status = QUIRE_OK;
         }
         task->is_done = true;
         (void)pthread_cond_broadcast(&engine->task_done);
+        task = next;
     }
     (void)pthread_mutex_unlock(&engine->lock);
-    if (has_run) {
-        engine->n_releases++;
-    }
 }
 
 quire_prefix_key quire_engine_key(const quire_engine *engine, const void *tenant,

@@ -33,6 +33,13 @@ typedef enum quire_request_state {
     QUIRE_REQUEST_DONE
 } quire_request_state;
 
+/* How much of the cache a request may begin with. */
+typedef enum quire_retreat {
+    QUIRE_RETREAT_NONE,
+    QUIRE_RETREAT_FULL_PAGES,
+    QUIRE_RETREAT_NO_HIT
+} quire_retreat;
+
 /* Texts and alternatives of tokens: blocks that never move. */
 typedef struct quire_request_block {
     struct quire_request_block *next;
@@ -76,6 +83,7 @@ struct quire_request {
     uint32_t held_tokens;  /* until it has published so many */
     uint64_t blocked_at;   /* engine->n_releases when pages did not suffice */
     uint32_t stuck_tokens; /* n_tokens when it could not grow though alone */
+    quire_retreat retreat; /* since then */
     uint64_t admitted_us;
     uint64_t first_us;
     uint64_t last_us;

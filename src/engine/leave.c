@@ -191,14 +191,27 @@ static void end_stuck(quire_engine *engine, quire_request *r, int status)
             .finish = QUIRE_FINISH_ERROR, .status = status, .stop_index = -1, .message = message });
 }
 
+/* Alone and short of pages: what it has found in the cache may be in its way, since a shared page
+ * that is partly filled must be copied. Begin again with full pages only, then with nothing. */
+static bool retreat(quire_request *r)
+{
+    if (r->stuck_tokens != r->n_tokens) {
+        r->stuck_tokens = r->n_tokens;
+        r->retreat = QUIRE_RETREAT_NONE;
+    }
+    if (r->retreat == QUIRE_RETREAT_NO_HIT) {
+        return false;
+    }
+    r->retreat++;
+    return true;
+}
+
 void quire_engine_relieve(quire_engine *engine, int status)
 {
     quire_request *victim = victim_choose(engine);
     const bool is_short = status == QUIRE_NOPAGES || status == QUIRE_NOMEM;
 
-    if (is_short && (engine->n_running > 1 || victim->stuck_tokens != victim->n_tokens)) {
-        /* Alone, to begin again once: it may hold copies of what the tree has. */
-        victim->stuck_tokens = engine->n_running == 1 ? victim->n_tokens : 0;
+    if (is_short && (engine->n_running > 1 || retreat(victim))) {
         preempt(engine, victim);
     } else {
         end_stuck(engine, victim, status);

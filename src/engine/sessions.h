@@ -8,12 +8,12 @@
  * Kept tokens win over re-tokenizing: when the prompt text of a turn begins with the text of the
  * session's tokens, these tokens are used as they are and only the rest is tokenized. A model may
  * have generated a text in other pieces than its tokenizer would cut it into; without this every
- * such answer would break the prefix.
+ * such answer would break the prefix. kept_tokens.h says how they are joined.
  *
  * Turns. A request with a session sends the whole history or only what is new. It is the history
  * when its messages equal the first ones of the session, or when it holds an assistant message (it
  * then replaces the session's from where they differ); else its messages follow those of the
- * session.
+ * session, without the system messages that both begin with.
  *
  * Bounds: sessions_max (the one idle longest goes first), messages and bytes per session, an idle
  * TTL. A session in use by a request is neither expired nor evicted.
@@ -64,8 +64,8 @@ void quire_sessions_leave(quire_sessions *sessions, quire_session_ref ref, uint6
 uint64_t quire_sessions_owner(const quire_sessions *sessions, quire_session_ref ref);
 
 /* The conversation that a request's messages stand for, by the rule above: pointers into the
- * session and into `messages`. Memory: free(*out); its strings are valid until leave, commit or
- * close. Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
+ * session and into `messages`. Memory: free(*out); its strings are valid until leave or commit.
+ * Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_sessions_history(const quire_sessions *sessions, quire_session_ref ref,
                            const quire_chat_message *messages, size_t n_messages,
                            quire_chat_message **out, size_t *n_out);
@@ -87,8 +87,9 @@ int quire_sessions_commit(quire_sessions *sessions, quire_session_ref ref,
  * whose. A request that uses it goes on; its commit is lost. Errors: QUIRE_NOTFOUND. */
 int quire_sessions_close(quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
                          const char *id, uint64_t *owner);
-/* One owner whose session is idle past its TTL and was closed by this call; 0 when there is none.
- */
+/* One owner whose session is idle past its TTL and was closed by this call, or was evicted before
+ * it; 0 when there is none. A session that is used again past its TTL, before this call, begins
+ * anew. */
 uint64_t quire_sessions_expire(quire_sessions *sessions, uint64_t now_us);
 
 typedef struct quire_session_info {

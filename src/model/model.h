@@ -136,6 +136,8 @@ int64_t quire_model_token_text(const quire_model *model, int32_t token, bool is_
                                char *buffer, size_t cap);
 
 bool quire_model_is_eog(const quire_model *model, int32_t token);
+/* Whether the tokenizer takes it from a prompt as a whole before it cuts up the rest. */
+bool quire_model_is_special(const quire_model *model, int32_t token);
 bool quire_model_adds_bos(const quire_model *model);
 int32_t quire_model_bos(const quire_model *model); /* -1 if none */
 

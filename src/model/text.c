@@ -37,6 +37,14 @@ bool quire_model_is_eog(const quire_model *model, int32_t token)
     return is_token(model, token) && llama_vocab_is_eog(model->vocab, token);
 }
 
+bool quire_model_is_special(const quire_model *model, int32_t token)
+{
+    const int special =
+        LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_USER_DEFINED | LLAMA_TOKEN_ATTR_UNKNOWN;
+
+    return is_token(model, token) && (llama_vocab_get_attr(model->vocab, token) & special) != 0;
+}
+
 bool quire_model_adds_bos(const quire_model *model)
 {
     return llama_vocab_get_add_bos(model->vocab);

@@ -1,0 +1,239 @@
+/* kept_tokens.c - see kept_tokens.h.
+ *
+ * Both lists of tokens are walked along the text. After a special token it cannot always be told at
+ * once whether a blank is of the text or was added to it, so a walk stands at up to two places.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/kept_tokens.h"
+
+#include "base/check.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PLACES 2
+
+/* Where a walk is after some tokens. */
+typedef struct stand {
+    size_t at[PLACES]; /* bytes of text behind it; the likelier first */
+    uint32_t n;        /* 0: these tokens are not the text's */
+    bool is_fresh;     /* nothing or a special token is before: a blank may be added here */
+} stand;
+
+typedef struct walk {
+    const quire_model *model;
+    const char *text;
+    size_t text_bytes;
+    bool adds_blank;
+    char *piece; /* a token's text */
+    size_t piece_bytes;
+} walk;
+
+static int64_t piece_get(walk *w, int32_t token)
+{
+    for (;;) {
+        const int64_t n = quire_model_token_text(w->model, token, true, w->piece, w->piece_bytes);
+        char *piece;
+
+        if (n <= (int64_t)w->piece_bytes) {
+            return n;
+        }
+        piece = realloc(w->piece, (size_t)n);
+        QUIRE_FAIL_IF(piece == NULL, QUIRE_NOMEM);
+        w->piece = piece;
+        w->piece_bytes = (size_t)n;
+    }
+}
+
+static void place_add(stand *s, size_t at)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (s->at[i] == at) {
+            return;
+        }
+    }
+    if (s->n < PLACES) {
+        s->at[s->n++] = at;
+    }
+}
+
+/* Go on from `at` by a piece, if it is what the text has there. */
+static void place_try(const walk *w, stand *s, size_t at, const char *piece, size_t n)
+{
+    if (n <= w->text_bytes - at && memcmp(w->text + at, piece, n) == 0) {
+        place_add(s, at + n);
+    }
+}
+
+static size_t skip_white(const walk *w, size_t at)
+{
+    while (at < w->text_bytes && strchr(" \t\r\n\v\f", w->text[at]) != NULL &&
+           w->text[at] != '\0') {
+        at++;
+    }
+    return at;
+}
+
+/* From one stand over a token to the next. */
+static int walk_on(walk *w, const stand *from, int32_t token, stand *to)
+{
+    const bool is_special = quire_model_is_special(w->model, token);
+    const int64_t got = piece_get(w, token);
+    size_t n, n_added;
+
+    *to = (stand){ .is_fresh = is_special };
+    if (got < 0) {
+        return got == QUIRE_NOMEM ? QUIRE_NOMEM : QUIRE_OK; /* no such token: not the text's */
+    }
+    n = (size_t)got;
+    n_added = w->adds_blank && from->is_fresh && !is_special && n > 0 && w->piece[0] == ' ';
+    for (uint32_t i = 0; i < from->n; i++) {
+        if (n_added > 0) {
+            place_try(w, to, from->at[i], w->piece + 1, n - 1);
+        }
+        place_try(w, to, from->at[i], w->piece, n);
+    }
+    for (uint32_t i = 0; i < from->n && to->n == 0 && (is_special || from->is_fresh); i++) {
+        place_try(w, to, skip_white(w, from->at[i]), w->piece + n_added, n - n_added);
+    }
+    return QUIRE_OK;
+}
+
+/* stands: [n + 1]. Returns after how many tokens the walk still stands in the text. */
+static int64_t walk_all(walk *w, const int32_t *tokens, uint32_t n, stand *stands)
+{
+    uint32_t i = 0;
+
+    stands[0] = (stand){ .n = 1, .is_fresh = true };
+    if (n > 0 && tokens[0] == quire_model_bos(w->model) && quire_model_adds_bos(w->model)) {
+        stands[++i] = stands[0];
+    }
+    for (; i < n; i++) {
+        QUIRE_TRY(walk_on(w, &stands[i], tokens[i], &stands[i + 1]));
+        if (stands[i + 1].n == 0) {
+            break;
+        }
+    }
+    return i;
+}
+
+/* The last place where both stand: *n_kept tokens of the one, *n_whole of the other, both beyond
+ * the n_same equal tokens at their beginning if there is such a place. */
+static void find_meeting(const stand *kept, const stand *whole, uint32_t n_same, uint32_t *n_kept,
+                         uint32_t *n_whole)
+{
+    uint32_t j = *n_whole;
+
+    for (uint32_t i = *n_kept; i > n_same; i--) {
+        while (j > n_same && whole[j].at[0] > kept[i].at[0]) {
+            j--;
+        }
+        /* Of two places the first: blanks alone do not tell that one was not added. */
+        for (uint32_t k = j; k > n_same && whole[k].at[0] >= kept[i].at[0]; k--) {
+            if (whole[k].at[0] == kept[i].at[0] && whole[k].is_fresh == kept[i].is_fresh) {
+                *n_kept = i;
+                *n_whole = k;
+                return;
+            }
+        }
+    }
+    *n_kept = *n_whole = n_same;
+}
+
+/* Tokens of the whole text. */
+static int tokenize(const quire_model *model, const char *text, size_t text_bytes,
+                    quire_joined_tokens *out)
+{
+    /* A token stands for at least one byte; the rest is for BOS, EOS and a leading blank. */
+    size_t cap = text_bytes + 8;
+
+    for (;;) {
+        int64_t n;
+
+        out->tokens = malloc(cap * sizeof(*out->tokens));
+        QUIRE_FAIL_IF(out->tokens == NULL, QUIRE_NOMEM);
+        n = quire_model_tokenize(model, text, text_bytes, true, true, out->tokens, cap);
+        if (n >= 0 && (size_t)n <= cap) {
+            out->n = (uint32_t)n;
+            return QUIRE_OK;
+        }
+        free(out->tokens);
+        out->tokens = NULL;
+        if (n < 0) {
+            return (int)n;
+        }
+        cap = (size_t)n;
+    }
+}
+
+/* Whether the tokenizer puts a blank before a text. */
+static bool adds_blank(const quire_model *model)
+{
+    int32_t tokens[4];
+    char piece[8] = { 0 };
+
+    return quire_model_tokenize(model, "a", 1, false, false, tokens, 4) > 0 &&
+           quire_model_token_text(model, tokens[0], false, piece, sizeof(piece)) > 0 &&
+           piece[0] == ' ';
+}
+
+static int join(walk *w, const quire_kept_tokens *kept, uint32_t n_same, quire_joined_tokens *out)
+{
+    stand *stands = malloc(((size_t)kept->n + out->n + 2) * sizeof(*stands));
+    stand *whole = stands != NULL ? stands + kept->n + 1 : NULL;
+    int32_t *tokens;
+    int64_t n_kept, n_whole;
+    uint32_t i, j;
+    int rc = QUIRE_NOMEM;
+
+    QUIRE_FAIL_IF(stands == NULL, QUIRE_NOMEM);
+    n_kept = walk_all(w, kept->tokens, kept->n, stands);
+    n_whole = walk_all(w, out->tokens, out->n, whole);
+    if (n_kept < 0 || n_whole < 0) {
+        goto out;
+    }
+    i = (uint32_t)n_kept;
+    j = (uint32_t)n_whole;
+    find_meeting(stands, whole, n_same, &i, &j);
+    tokens = malloc(((size_t)i + out->n - j + 1) * sizeof(*tokens));
+    if (tokens == NULL) {
+        goto out;
+    }
+    memcpy(tokens, kept->tokens, i * sizeof(*tokens));
+    memcpy(tokens + i, out->tokens + j, (out->n - j) * sizeof(*tokens));
+    free(out->tokens);
+    out->tokens = tokens;
+    out->n = i + out->n - j;
+    out->n_kept = i;
+    rc = QUIRE_OK;
+
+out:
+    free(stands);
+    return rc;
+}
+
+int quire_kept_tokens_join(const quire_model *model, const quire_kept_tokens *kept,
+                           const char *text, size_t text_bytes, quire_joined_tokens *out)
+{
+    walk w = { .model = model, .text = text, .text_bytes = text_bytes };
+    int rc;
+
+    *out = (quire_joined_tokens){ 0 };
+    QUIRE_TRY(tokenize(model, text, text_bytes, out));
+    while (out->n_kept < kept->n && out->n_kept < out->n &&
+           kept->tokens[out->n_kept] == out->tokens[out->n_kept]) {
+        out->n_kept++;
+    }
+    if (out->n_kept == kept->n || out->n_kept == out->n) {
+        return QUIRE_OK;
+    }
+    w.adds_blank = adds_blank(model);
+    rc = join(&w, kept, out->n_kept, out);
+    free(w.piece);
+    if (rc < 0) {
+        free(out->tokens);
+        *out = (quire_joined_tokens){ 0 };
+    }
+    return rc;
+}

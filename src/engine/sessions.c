@@ -1,0 +1,550 @@
+/* sessions.c - see sessions.h.
+ *
+ * Sessions are in a hash table by tenant and id, and in a list by last use. One that is closed
+ * while a request uses it leaves both at once and is freed when the request leaves it; so what a
+ * request reads of its session needs no lock.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/sessions.h"
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "engine/kept_tokens.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct session {
+    struct session *newer, *older; /* list by last use */
+    struct session *next;          /* of the same bucket, or of those evicted */
+    uint64_t hash;
+    char id[QUIRE_SESSION_ID_MAX + 1];
+    void *tenant;
+    uint32_t tenant_bytes;
+    uint64_t owner, created_us, used_us;
+    uint32_t n_turns;
+    quire_chat_message *messages; /* [n_messages], with their texts in one allocation */
+    uint32_t n_messages;
+    size_t text_bytes;
+    int32_t *tokens;
+    uint32_t n_tokens;
+    bool is_in_use, is_closed;
+} session;
+
+struct quire_sessions {
+    pthread_mutex_t mutex;
+    pthread_mutex_t *lock; /* the same, for those that only look */
+    const quire_model *model;
+    quire_sessions_opts opts;
+    session **buckets; /* [n_buckets], a power of two */
+    uint32_t n_buckets;
+    session *newest, *oldest;
+    uint32_t count;
+    session *evicted; /* whose pages nobody has dropped yet */
+    uint64_t owner_last;
+    uint64_t evictions_total;
+};
+
+/* The conversation of a session, while a request uses it. */
+static session *session_of(quire_session_ref ref)
+{
+    session *s = (session *)(uintptr_t)ref; /* see quire_sessions_enter() */
+
+    QUIRE_CHECK(s != NULL && s->is_in_use);
+    return s;
+}
+
+static void sessions_lock(const quire_sessions *sessions)
+{
+    QUIRE_CHECK(pthread_mutex_lock(sessions->lock) == 0);
+}
+
+static void sessions_unlock(const quire_sessions *sessions)
+{
+    QUIRE_CHECK(pthread_mutex_unlock(sessions->lock) == 0);
+}
+
+/* ---- content ---- */
+
+static void content_free(session *s)
+{
+    free(s->messages);
+    free(s->tokens);
+    s->messages = NULL;
+    s->tokens = NULL;
+    s->n_messages = s->n_tokens = s->n_turns = 0;
+    s->text_bytes = 0;
+}
+
+static void session_free(session *s)
+{
+    content_free(s);
+    free(s->tenant);
+    free(s);
+}
+
+/* Copy s with its end to *at; returns where it stands now. */
+static const char *text_copy(char **at, const char *text)
+{
+    const size_t n = strlen(text) + 1;
+    char *copy = memcpy(*at, text, n);
+
+    *at += n;
+    return copy;
+}
+
+/* Messages and their texts in one allocation of *bytes bytes of text. */
+static quire_chat_message *messages_copy(const quire_chat_message *messages, size_t n, size_t bytes)
+{
+    quire_chat_message *copy = malloc((n + 1) * sizeof(*copy) + bytes);
+    char *at = (char *)(copy + n + 1);
+
+    for (size_t i = 0; copy != NULL && i < n; i++) {
+        copy[i].role = text_copy(&at, messages[i].role);
+        copy[i].content = text_copy(&at, messages[i].content);
+    }
+    return copy;
+}
+
+/* ---- table and list ---- */
+
+static uint64_t name_hash(const void *tenant, uint32_t tenant_bytes, const char *id)
+{
+    const uint64_t hash = quire_hash_add(QUIRE_HASH_INIT, &tenant_bytes, sizeof(tenant_bytes));
+
+    return quire_hash_add(quire_hash_add(hash, tenant, tenant_bytes), id, strlen(id));
+}
+
+/* Where the pointer to a session stands in its bucket; *where is NULL if there is none. */
+static session **place_of(const quire_sessions *t, const void *tenant, uint32_t tenant_bytes,
+                          const char *id)
+{
+    const uint64_t hash = name_hash(tenant, tenant_bytes, id);
+    session **at = &t->buckets[hash & (t->n_buckets - 1)];
+
+    while (*at != NULL &&
+           ((*at)->hash != hash || (*at)->tenant_bytes != tenant_bytes ||
+            strcmp((*at)->id, id) != 0 ||
+            (tenant_bytes > 0 && memcmp((*at)->tenant, tenant, tenant_bytes) != 0))) {
+        at = &(*at)->next;
+    }
+    return at;
+}
+
+static void list_remove(quire_sessions *t, session *s)
+{
+    *(s->newer != NULL ? &s->newer->older : &t->newest) = s->older;
+    *(s->older != NULL ? &s->older->newer : &t->oldest) = s->newer;
+    s->newer = s->older = NULL;
+}
+
+static void list_put_first(quire_sessions *t, session *s)
+{
+    s->older = t->newest;
+    *(t->newest != NULL ? &t->newest->newer : &t->oldest) = s;
+    t->newest = s;
+}
+
+/* Out of table and list. */
+static void session_unlink(quire_sessions *t, session *s)
+{
+    session **at = place_of(t, s->tenant, s->tenant_bytes, s->id);
+
+    QUIRE_CHECK(*at == s);
+    *at = s->next;
+    s->next = NULL;
+    list_remove(t, s);
+    t->count--;
+}
+
+static void session_link(quire_sessions *t, session *s)
+{
+    session **bucket = &t->buckets[s->hash & (t->n_buckets - 1)];
+
+    s->next = *bucket;
+    *bucket = s;
+    list_put_first(t, s);
+    t->count++;
+}
+
+int quire_sessions_create(quire_sessions **out, const quire_model *model,
+                          const quire_sessions_opts *opts)
+{
+    quire_sessions *t = calloc(1, sizeof(*t));
+
+    *out = NULL;
+    QUIRE_FAIL_IF(t == NULL, QUIRE_NOMEM);
+    t->lock = &t->mutex;
+    t->model = model;
+    t->opts = *opts;
+    for (t->n_buckets = 16; t->n_buckets < opts->sessions_max && t->n_buckets < 1u << 20;) {
+        t->n_buckets *= 2;
+    }
+    t->buckets = calloc(t->n_buckets, sizeof(session *));
+    if (t->buckets == NULL || pthread_mutex_init(&t->mutex, NULL) != 0) {
+        free(t->buckets);
+        free(t);
+        return QUIRE_NOMEM;
+    }
+    *out = t;
+    return QUIRE_OK;
+}
+
+void quire_sessions_destroy(quire_sessions *t)
+{
+    if (t == NULL) {
+        return;
+    }
+    while (t->newest != NULL) {
+        session *s = t->newest;
+
+        session_unlink(t, s);
+        session_free(s);
+    }
+    while (t->evicted != NULL) {
+        session *s = t->evicted;
+
+        t->evicted = s->next;
+        session_free(s);
+    }
+    (void)pthread_mutex_destroy(&t->mutex);
+    free(t->buckets);
+    free(t);
+}
+
+/* ---- use ---- */
+
+static bool is_expired(const quire_sessions *t, const session *s, uint64_t now_us)
+{
+    return t->opts.ttl_us > 0 && !s->is_in_use && now_us >= s->used_us &&
+           now_us - s->used_us >= t->opts.ttl_us;
+}
+
+/* Make room for one more. */
+static int evict(quire_sessions *t, quire_error *err)
+{
+    session *s = t->oldest;
+
+    if (t->count < t->opts.sessions_max) {
+        return QUIRE_OK;
+    }
+    while (s != NULL && s->is_in_use) {
+        s = s->newer;
+    }
+    if (s == NULL) {
+        return quire_error_set(err, QUIRE_LIMIT, "all %u sessions are in use",
+                               t->opts.sessions_max);
+    }
+    session_unlink(t, s);
+    content_free(s);
+    s->next = t->evicted;
+    t->evicted = s;
+    t->evictions_total++;
+    return QUIRE_OK;
+}
+
+static session *session_new(const void *tenant, uint32_t tenant_bytes, const char *id)
+{
+    session *s = calloc(1, sizeof(*s));
+
+    if (s == NULL) {
+        return NULL;
+    }
+    s->tenant = malloc(tenant_bytes > 0 ? tenant_bytes : 1);
+    if (s->tenant == NULL) {
+        free(s);
+        return NULL;
+    }
+    if (tenant_bytes > 0) {
+        memcpy(s->tenant, tenant, tenant_bytes);
+    }
+    s->tenant_bytes = tenant_bytes;
+    s->hash = name_hash(tenant, tenant_bytes, id);
+    memcpy(s->id, id, strlen(id) + 1);
+    return s;
+}
+
+static int enter(quire_sessions *t, session *found, session *fresh, uint64_t now_us,
+                 quire_session_ref *out, quire_error *err)
+{
+    session *s = found != NULL ? found : fresh;
+
+    if (s == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a session");
+    }
+    if (found != NULL && found->is_in_use) {
+        return quire_error_set(err, QUIRE_AGAIN, "session \"%s\" is in use by another request",
+                               found->id);
+    }
+    if (found == NULL) {
+        QUIRE_TRY(evict(t, err));
+        s->owner = ++t->owner_last;
+        s->created_us = now_us;
+        session_link(t, s);
+    } else if (is_expired(t, found, now_us)) {
+        content_free(found);
+        s->created_us = now_us;
+    }
+    s->is_in_use = true;
+    s->used_us = now_us;
+    list_remove(t, s);
+    list_put_first(t, s);
+    *out = (quire_session_ref)(uintptr_t)s;
+    return QUIRE_OK;
+}
+
+int quire_sessions_enter(quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
+                         const char *id, uint64_t now_us, quire_session_ref *out, quire_error *err)
+{
+    const size_t n = strnlen(id, QUIRE_SESSION_ID_MAX + 1);
+    session *fresh, *found;
+    int rc;
+
+    *out = 0;
+    if (n == 0 || n > QUIRE_SESSION_ID_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "session_id has %s %u bytes",
+                               n == 0 ? "0, not 1 to" : "more than", QUIRE_SESSION_ID_MAX);
+    }
+    sessions_lock(sessions);
+    found = *place_of(sessions, tenant, tenant_bytes, id);
+    fresh = found == NULL ? session_new(tenant, tenant_bytes, id) : NULL;
+    rc = enter(sessions, found, fresh, now_us, out, err);
+    if (rc < 0 && fresh != NULL) {
+        session_free(fresh);
+    }
+    sessions_unlock(sessions);
+    return rc;
+}
+
+void quire_sessions_leave(quire_sessions *sessions, quire_session_ref ref, uint64_t now_us)
+{
+    session *s = session_of(ref);
+
+    sessions_lock(sessions);
+    s->is_in_use = false;
+    if (s->is_closed) {
+        session_free(s);
+    } else {
+        s->used_us = now_us;
+        list_remove(sessions, s);
+        list_put_first(sessions, s);
+    }
+    sessions_unlock(sessions);
+}
+
+uint64_t quire_sessions_owner(const quire_sessions *sessions, quire_session_ref ref)
+{
+    (void)sessions;
+    return session_of(ref)->owner;
+}
+
+/* ---- turns ---- */
+
+static bool same_message(const quire_chat_message *a, const quire_chat_message *b)
+{
+    return strcmp(a->role, b->role) == 0 && strcmp(a->content, b->content) == 0;
+}
+
+/* How many of the session's messages come before the request's from *from on. */
+static size_t messages_before(const session *s, const quire_chat_message *messages, size_t n,
+                              size_t *from)
+{
+    size_t n_same = 0, n_system = 0;
+
+    *from = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(messages[i].role, "assistant") == 0) {
+            return 0;
+        }
+    }
+    while (n_same < n && n_same < s->n_messages &&
+           same_message(&messages[n_same], &s->messages[n_same])) {
+        n_same++;
+        n_system += n_system + 1 == n_same && strcmp(messages[n_system].role, "system") == 0;
+    }
+    if (n_same == n) {
+        return 0;
+    }
+    *from = n_system; /* said already */
+    return s->n_messages;
+}
+
+int quire_sessions_history(const quire_sessions *sessions, quire_session_ref ref,
+                           const quire_chat_message *messages, size_t n_messages,
+                           quire_chat_message **out, size_t *n_out)
+{
+    const session *s = session_of(ref);
+    size_t from, n_before;
+
+    (void)sessions;
+    *out = NULL;
+    *n_out = 0;
+    QUIRE_FAIL_IF(n_messages > QUIRE_SESSION_MESSAGES_MAX, QUIRE_LIMIT);
+    n_before = messages_before(s, messages, n_messages, &from);
+    QUIRE_FAIL_IF(n_before + n_messages - from > QUIRE_SESSION_MESSAGES_MAX, QUIRE_LIMIT);
+    *out = malloc((n_before + n_messages - from + 1) * sizeof(**out));
+    QUIRE_FAIL_IF(*out == NULL, QUIRE_NOMEM);
+    for (size_t i = 0; i < n_before; i++) {
+        (*out)[(*n_out)++] = s->messages[i];
+    }
+    for (size_t i = from; i < n_messages; i++) {
+        (*out)[(*n_out)++] = messages[i];
+    }
+    return QUIRE_OK;
+}
+
+int quire_sessions_tokenize(const quire_sessions *sessions, quire_session_ref ref, const char *text,
+                            size_t text_bytes, int32_t **tokens, uint32_t *n_tokens,
+                            uint32_t *n_kept)
+{
+    const session *s = ref != 0 ? session_of(ref) : NULL;
+    const quire_kept_tokens kept = { s != NULL ? s->tokens : NULL, s != NULL ? s->n_tokens : 0 };
+    quire_joined_tokens joined;
+    int rc = quire_kept_tokens_join(sessions->model, &kept, text, text_bytes, &joined);
+
+    *tokens = joined.tokens;
+    *n_tokens = joined.n;
+    *n_kept = joined.n_kept;
+    return rc;
+}
+
+int quire_sessions_commit(quire_sessions *sessions, quire_session_ref ref,
+                          const quire_chat_message *messages, size_t n_messages,
+                          const int32_t *tokens, uint32_t n_tokens, uint64_t now_us)
+{
+    session *s = session_of(ref);
+    quire_chat_message *new_messages;
+    int32_t *new_tokens;
+    size_t bytes = 0;
+
+    QUIRE_FAIL_IF(n_messages > QUIRE_SESSION_MESSAGES_MAX, QUIRE_LIMIT);
+    for (size_t i = 0; i < n_messages; i++) {
+        bytes += strlen(messages[i].role) + strlen(messages[i].content) + 2;
+        QUIRE_FAIL_IF(bytes > QUIRE_SESSION_BYTES_MAX, QUIRE_LIMIT);
+    }
+    new_messages = messages_copy(messages, n_messages, bytes);
+    new_tokens = malloc(((size_t)n_tokens + 1) * sizeof(*new_tokens));
+    if (new_messages == NULL || new_tokens == NULL) {
+        free(new_messages);
+        free(new_tokens);
+        return QUIRE_NOMEM;
+    }
+    if (n_tokens > 0) {
+        memcpy(new_tokens, tokens, n_tokens * sizeof(*new_tokens));
+    }
+    sessions_lock(sessions);
+    free(s->messages);
+    free(s->tokens);
+    s->messages = new_messages;
+    s->n_messages = (uint32_t)n_messages;
+    s->text_bytes = bytes;
+    s->tokens = new_tokens;
+    s->n_tokens = n_tokens;
+    s->n_turns++;
+    s->used_us = now_us;
+    sessions_unlock(sessions);
+    return QUIRE_OK;
+}
+
+/* ---- the end ---- */
+
+int quire_sessions_close(quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
+                         const char *id, uint64_t *owner)
+{
+    session *s;
+
+    *owner = 0;
+    sessions_lock(sessions);
+    s = *place_of(sessions, tenant, tenant_bytes, id);
+    if (s != NULL) {
+        *owner = s->owner;
+        session_unlink(sessions, s);
+        s->is_closed = true;
+        if (!s->is_in_use) {
+            session_free(s);
+        }
+    }
+    sessions_unlock(sessions);
+    return s != NULL ? QUIRE_OK : QUIRE_NOTFOUND;
+}
+
+uint64_t quire_sessions_expire(quire_sessions *sessions, uint64_t now_us)
+{
+    uint64_t owner = 0;
+    session *s;
+
+    sessions_lock(sessions);
+    s = sessions->evicted;
+    if (s != NULL) {
+        sessions->evicted = s->next;
+    } else {
+        s = sessions->oldest;
+        while (s != NULL && s->is_in_use) {
+            s = s->newer;
+        }
+        s = s != NULL && is_expired(sessions, s, now_us) ? s : NULL;
+        if (s != NULL) {
+            session_unlink(sessions, s);
+        }
+    }
+    if (s != NULL) {
+        owner = s->owner;
+        session_free(s);
+    }
+    sessions_unlock(sessions);
+    return owner;
+}
+
+/* ---- looking ---- */
+
+int quire_sessions_visit(const quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
+                         int (*visit)(void *ctx, const quire_session_info *info), void *ctx)
+{
+    int rc = 0;
+
+    sessions_lock(sessions);
+    for (const session *s = sessions->newest; s != NULL && rc == 0; s = s->older) {
+        const quire_session_info info = {
+            .id = s->id,
+            .tenant = s->tenant,
+            .tenant_bytes = s->tenant_bytes,
+            .owner = s->owner,
+            .created_us = s->created_us,
+            .used_us = s->used_us,
+            .n_turns = s->n_turns,
+            .n_messages = s->n_messages,
+            .text_bytes = s->text_bytes,
+            .tokens = s->tokens,
+            .n_tokens = s->n_tokens,
+            .is_in_use = s->is_in_use,
+        };
+
+        if (tenant == NULL ||
+            (s->tenant_bytes == tenant_bytes && memcmp(s->tenant, tenant, tenant_bytes) == 0)) {
+            rc = visit(ctx, &info);
+        }
+    }
+    sessions_unlock(sessions);
+    return rc;
+}
+
+uint32_t quire_sessions_count(const quire_sessions *sessions)
+{
+    uint32_t count;
+
+    sessions_lock(sessions);
+    count = sessions->count;
+    sessions_unlock(sessions);
+    return count;
+}
+
+uint64_t quire_sessions_evictions_total(const quire_sessions *sessions)
+{
+    uint64_t evictions_total;
+
+    sessions_lock(sessions);
+    evictions_total = sessions->evictions_total;
+    sessions_unlock(sessions);
+    return evictions_total;
+}

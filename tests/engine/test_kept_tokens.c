@@ -1,0 +1,414 @@
+/* test_kept_tokens.c - kept tokens and the rest of a prompt: the text comes out exactly, and the
+ * tokenizer's own tokens stay what they were.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine/kept_tokens.h"
+#include "model/backend.h"
+#include "model/model_internal.h"
+#include "model_fixture.h"
+#include "seed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TEXT_MAX   2048
+#define TOKENS_MAX 4096
+#define PIECE_MAX  128
+
+/* What a test works on. */
+typedef struct bench {
+    quire_model *model;
+    quire_rng rng;
+    bool adds_blank;
+    int32_t specials[8]; /* that prompts write */
+    uint32_t n_specials;
+    char text[TEXT_MAX];
+    size_t n_text;
+    int32_t whole[TOKENS_MAX]; /* the tokenizer's tokens of text */
+    uint32_t n_whole;
+    int32_t kept[TOKENS_MAX];
+    uint32_t n_kept;
+} bench;
+
+static bench b;
+
+static uint32_t piece_of(int32_t token, char *piece)
+{
+    const int64_t n = quire_model_token_text(b.model, token, true, piece, PIECE_MAX);
+
+    return n >= 0 && n <= PIECE_MAX ? (uint32_t)n : 0;
+}
+
+static void bench_begin(quire_model *model, uint64_t seed)
+{
+    static const char *const known[] = { "<|im_start|>", "<|im_end|>", "</s>", "<|end|>",
+                                         "<|user|>",     "<|eot_id|>", "<s>" };
+    int32_t token[4];
+    char piece[PIECE_MAX] = { 0 };
+
+    memset(&b, 0, sizeof(b));
+    b.model = model;
+    b.rng = test_rng(seed);
+    assert_true(quire_model_tokenize(model, "a", 1, false, false, token, 4) > 0);
+    b.adds_blank = piece_of(token[0], piece) > 0 && piece[0] == ' ';
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (quire_model_tokenize(model, known[i], strlen(known[i]), false, true, token, 4) == 1 &&
+            quire_model_is_special(model, token[0])) {
+            b.specials[b.n_specials++] = token[0];
+        }
+    }
+}
+
+static uint32_t tokenize(const char *text, size_t n, int32_t *tokens)
+{
+    const int64_t n_tokens = quire_model_tokenize(b.model, text, n, true, true, tokens, TOKENS_MAX);
+
+    assert_in_range(n_tokens, 0, TOKENS_MAX);
+    return (uint32_t)n_tokens;
+}
+
+/* Words, blanks, lines, signs, characters of several bytes, special tokens. */
+static void text_random(uint32_t n_parts)
+{
+    static const char *const parts[] = { "hello",
+                                         " world",
+                                         "  ",
+                                         "\n",
+                                         ".",
+                                         " the",
+                                         "re",
+                                         "'s",
+                                         " ",
+                                         "\n\n",
+                                         "123",
+                                         "\xc3\xa9",
+                                         " \xe4\xb8\xad",
+                                         "\xf0\x9f\x98\x80",
+                                         "Once upon",
+                                         " a",
+                                         "time",
+                                         "\t",
+                                         "!?",
+                                         "xx" };
+
+    b.n_text = 0;
+    for (uint32_t i = 0; i < n_parts; i++) {
+        char piece[PIECE_MAX];
+        uint32_t n;
+
+        if (b.n_specials > 0 && quire_rng_below(&b.rng, 8) == 0) {
+            n = piece_of(b.specials[quire_rng_below(&b.rng, b.n_specials)], piece);
+        } else {
+            const char *part = parts[quire_rng_below(&b.rng, sizeof(parts) / sizeof(parts[0]))];
+
+            n = (uint32_t)strlen(part);
+            memcpy(piece, part, n);
+        }
+        assert_true(b.n_text + n < TEXT_MAX);
+        memcpy(b.text + b.n_text, piece, n);
+        b.n_text += n;
+    }
+    b.n_whole = tokenize(b.text, b.n_text, b.whole);
+}
+
+/* Text of tokens as a prompt writes it. */
+static size_t text_of(const int32_t *tokens, uint32_t n, char *text)
+{
+    bool is_fresh = true;
+    size_t n_text = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        char piece[PIECE_MAX];
+        const uint32_t n_piece = piece_of(tokens[i], piece);
+        uint32_t skip = 0;
+
+        if (i == 0 && quire_model_adds_bos(b.model) && tokens[0] == quire_model_bos(b.model)) {
+            continue;
+        }
+        if (quire_model_is_special(b.model, tokens[i])) {
+            is_fresh = true;
+        } else {
+            skip = b.adds_blank && is_fresh && n_piece > 0 && piece[0] == ' ';
+            is_fresh = false;
+        }
+        memcpy(text + n_text, piece + skip, n_piece - skip);
+        n_text += n_piece - skip;
+    }
+    return n_text;
+}
+
+static quire_joined_tokens join(void)
+{
+    const quire_kept_tokens kept = { b.kept, b.n_kept };
+    quire_joined_tokens joined;
+
+    assert_int_equal(quire_kept_tokens_join(b.model, &kept, b.text, b.n_text, &joined), QUIRE_OK);
+    assert_true(joined.n_kept <= b.n_kept && joined.n_kept <= joined.n);
+    assert_memory_equal(joined.tokens, b.kept, joined.n_kept * sizeof(*b.kept));
+    return joined;
+}
+
+static void assert_text(const quire_joined_tokens *joined)
+{
+    char text[TEXT_MAX * 2];
+    const size_t n = text_of(joined->tokens, joined->n, text);
+
+    assert_int_equal(n, b.n_text);
+    assert_memory_equal(text, b.text, n);
+}
+
+/* A token of exactly that text; -1 if there is none. */
+static int32_t token_with(const char *text, uint32_t n)
+{
+    for (uint32_t t = 0; t < quire_model_desc_get(b.model)->n_vocab; t++) {
+        char piece[PIECE_MAX];
+
+        if (!quire_model_is_special(b.model, (int32_t)t) && piece_of((int32_t)t, piece) == n &&
+            memcmp(piece, text, n) == 0) {
+            return (int32_t)t;
+        }
+    }
+    return -1;
+}
+
+/* The tokens of whole up to n, some cut in two, as a model might have generated them. */
+static void keep_split(uint32_t n)
+{
+    b.n_kept = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        char piece[PIECE_MAX];
+        const uint32_t n_piece = piece_of(b.whole[i], piece);
+        int32_t first = -1, second = -1;
+
+        if (n_piece >= 2 && !quire_model_is_special(b.model, b.whole[i]) &&
+            quire_rng_below(&b.rng, 4) == 0) {
+            const uint32_t cut = 1 + quire_rng_below(&b.rng, n_piece - 1);
+
+            first = token_with(piece, cut);
+            second = token_with(piece + cut, n_piece - cut);
+        }
+        if (first >= 0 && second >= 0) {
+            b.kept[b.n_kept++] = first;
+            b.kept[b.n_kept++] = second;
+        } else {
+            b.kept[b.n_kept++] = b.whole[i];
+        }
+    }
+}
+
+static void check_model(quire_model *model, uint64_t seed, bool can_split)
+{
+    uint32_t n_split = 0, n_cut_back = 0;
+
+    bench_begin(model, seed);
+    for (int round = 0; round < 300; round++) {
+        quire_joined_tokens joined;
+        uint32_t n;
+        size_t cut;
+
+        text_random(1 + quire_rng_below(&b.rng, 40));
+
+        /* The tokenizer's own, cut anywhere. */
+        b.n_kept = quire_rng_below(&b.rng, b.n_whole + 1);
+        memcpy(b.kept, b.whole, b.n_kept * sizeof(*b.kept));
+        joined = join();
+        assert_int_equal(joined.n, b.n_whole);
+        assert_memory_equal(joined.tokens, b.whole, b.n_whole * sizeof(*b.whole));
+        assert_int_equal(joined.n_kept, b.n_kept);
+        free(joined.tokens);
+
+        /* Those of a text that ended earlier, maybe within a word or a character. */
+        cut = quire_rng_below(&b.rng, (uint32_t)b.n_text + 1);
+        b.n_kept = tokenize(b.text, cut, b.kept);
+        joined = join();
+        assert_text(&joined);
+        n_cut_back += joined.n_kept < b.n_kept;
+        free(joined.tokens);
+
+        if (!can_split) {
+            continue;
+        }
+        /* Other pieces of the same text: all are kept; and with more behind, that the text lacks.
+         */
+        n = quire_rng_below(&b.rng, b.n_whole + 1);
+        keep_split(n);
+        n_split += b.n_kept > n;
+        joined = join();
+        assert_int_equal(joined.n_kept, b.n_kept);
+        assert_int_equal(joined.n, b.n_kept + b.n_whole - n);
+        assert_text(&joined);
+        free(joined.tokens);
+        for (uint32_t i = quire_rng_below(&b.rng, 5); i > 0; i--) {
+            b.kept[b.n_kept++] =
+                (int32_t)quire_rng_below(&b.rng, quire_model_desc_get(model)->n_vocab);
+        }
+        joined = join();
+        assert_text(&joined);
+        free(joined.tokens);
+    }
+    assert_true(!can_split || n_split > 50);
+    assert_true(n_cut_back > 10);
+}
+
+static void check_generated(gguf_gen_vocab vocab)
+{
+    gguf_gen_opts opts;
+    quire_model *model;
+
+    assert_true(gguf_gen_shape("tiny-llama", &opts));
+    opts.n_vocab = 400;
+    opts.vocab = vocab;
+    model = fixture_open(fixture_generate(&opts));
+    fixture_generated_remove();
+    check_model(model, 31, true);
+    quire_model_close(model);
+}
+
+static void test_generated_spm(void **state)
+{
+    (void)state;
+    check_generated(GGUF_GEN_VOCAB_SPM);
+}
+
+static void test_generated_bpe(void **state)
+{
+    (void)state;
+    check_generated(GGUF_GEN_VOCAB_BPE);
+}
+
+static void test_stories260k(void **state)
+{
+    quire_model *model = fixture_open(fixture_model_path("stories260K-f32.gguf"));
+
+    (void)state;
+    check_model(model, 32, true);
+    quire_model_close(model);
+}
+
+static void test_minimind(void **state)
+{
+    quire_model *model = fixture_open(fixture_model_path("minimind2-small-q8_0.gguf"));
+
+    (void)state;
+    check_model(model, 33, true);
+    quire_model_close(model);
+}
+
+/* Vocabularies of libllama's tests, without weights. */
+static void check_vocab(const char *name, bool swallows_white)
+{
+    const char *path = fixture_vocab_path(name);
+    struct llama_model_params params = llama_model_default_params();
+    quire_model model;
+
+    if (path == NULL) {
+        skip();
+    }
+    memset(&model, 0, sizeof(model));
+    params.vocab_only = true;
+    assert_int_equal(quire_backend_init(NULL), QUIRE_OK);
+    model.llama = llama_model_load_from_file(path, params);
+    assert_non_null(model.llama);
+    model.vocab = llama_model_get_vocab(model.llama);
+    model.desc.n_vocab = (uint32_t)llama_vocab_n_tokens(model.vocab);
+    if (!swallows_white) {
+        check_model(&model, 34, false);
+    } else {
+        static const char turn[] = "<|user|>\nHello there<|end|>\n<|assistant|>\nHi<|end|>\n";
+        quire_joined_tokens joined;
+
+        bench_begin(&model, 34);
+        b.n_text = sizeof(turn) - 1;
+        memcpy(b.text, turn, b.n_text);
+        b.n_whole = tokenize(b.text, b.n_text, b.whole);
+        for (uint32_t n = 0; n <= b.n_whole; n++) { /* what was kept is cut in two: all is used */
+            keep_split(n);
+            joined = join();
+            assert_int_equal(joined.n_kept, b.n_kept);
+            assert_int_equal(joined.n, b.n_kept + b.n_whole - n);
+            assert_memory_equal(joined.tokens + b.n_kept, b.whole + n,
+                                (b.n_whole - n) * sizeof(*b.whole));
+            free(joined.tokens);
+        }
+    }
+    llama_model_free(model.llama);
+}
+
+static void test_llama_bpe(void **state)
+{
+    (void)state;
+    check_vocab("ggml-vocab-llama-bpe.gguf", false);
+}
+
+static void test_llama_spm(void **state)
+{
+    (void)state;
+    check_vocab("ggml-vocab-llama-spm.gguf", false);
+}
+
+static void test_phi3_swallows_white_space(void **state)
+{
+    (void)state;
+    check_vocab("ggml-vocab-phi-3.gguf", true);
+}
+
+/* A turn that ended by length: the template's end marker follows; a trimmed one: as far as it goes.
+ */
+static void test_turns(void **state)
+{
+    static const char turn[] = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nOnce upon a";
+    static const char more[] = "<|im_end|>\n<|im_start|>user\nGo on<|im_end|>\n";
+    quire_model *model = fixture_open(fixture_model_path("minimind2-small-q8_0.gguf"));
+    quire_joined_tokens joined;
+    const uint32_t n_turn = sizeof(turn) - 1;
+
+    (void)state;
+    bench_begin(model, 35);
+    b.n_kept = tokenize(turn, n_turn, b.kept);
+    memcpy(b.text, turn, n_turn);
+    memcpy(b.text + n_turn, more, sizeof(more) - 1);
+    b.n_text = n_turn + sizeof(more) - 1;
+    joined = join();
+    assert_int_equal(joined.n_kept, b.n_kept);
+    assert_text(&joined);
+    free(joined.tokens);
+
+    b.n_text = n_turn - 4; /* "Once up": of the answer only what is whole */
+    memcpy(b.text + b.n_text, more, sizeof(more) - 1);
+    b.n_text += sizeof(more) - 1;
+    joined = join();
+    assert_true(joined.n_kept < b.n_kept && joined.n_kept > 8);
+    assert_text(&joined);
+    free(joined.tokens);
+
+    b.n_kept = 0;
+    joined = join();
+    assert_int_equal(joined.n_kept, 0);
+    assert_text(&joined);
+    free(joined.tokens);
+    b.n_text = 0;
+    joined = join();
+    assert_text(&joined);
+    free(joined.tokens);
+    quire_model_close(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_generated_spm), cmocka_unit_test(test_generated_bpe),
+        cmocka_unit_test(test_stories260k),   cmocka_unit_test(test_minimind),
+        cmocka_unit_test(test_llama_bpe),     cmocka_unit_test(test_llama_spm),
+        cmocka_unit_test(test_turns),         cmocka_unit_test(test_phi3_swallows_white_space),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

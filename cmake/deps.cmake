@@ -8,6 +8,9 @@ set(QUIRE_GGML_MIN 0.21)
 set(QUIRE_GGML_BELOW 0.26)
 
 find_package(Threads REQUIRED)
+
+# Headers only: nothing is linked, and nothing of it shows in libquire's interface.
+find_path(QUIRE_XXHASH_INCLUDE xxhash.h REQUIRED DOC "xxHash's header (package libxxhash-dev)")
 find_package(PkgConfig)
 
 function(quire_dep_missing option what)

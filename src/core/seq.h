@@ -60,6 +60,17 @@ quire_seq *quire_seqs_open(quire_seqs *seqs, quire_region_id region);
 /* Its tables must be clear. */
 void quire_seqs_close(quire_seqs *seqs, quire_seq *seq);
 
+/* Whether it has neither tokens nor reserved room. */
+static inline bool quire_seq_is_blank(const quire_seq *seq, uint32_t n_groups)
+{
+    for (uint32_t g = 0; g < n_groups; g++) {
+        if (seq->tables[g].n_held > 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* NULL for an id that is not open. */
 static inline quire_seq *quire_seqs_find(const quire_seqs *seqs, quire_seq_id id)
 {

@@ -1,0 +1,256 @@
+/* prefix.c - the prefix tree as a whole: creation, and sequences that begin with what is there.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "quire/prefix.h"
+
+#include "core/prefix_internal.h"
+
+#include <string.h>
+
+#ifdef QUIRE_TINY
+#define PATH_FIRST 1u
+#else
+#define PATH_FIRST 64u
+#endif
+
+static const char *const end_names[] = {
+#define X(sym, val, name) [val] = (name),
+    QUIRE_PREFIX_END_MAP(X)
+#undef X
+};
+
+const char *quire_prefix_end_name(quire_prefix_end end)
+{
+    size_t i = (size_t)end;
+
+    return i < sizeof(end_names) / sizeof(end_names[0]) ? end_names[i] : "unknown";
+}
+
+static const char *const gone_names[] = {
+#define X(sym, val, name) [val] = (name),
+    QUIRE_PREFIX_GONE_MAP(X)
+#undef X
+};
+
+const char *quire_prefix_gone_name(quire_prefix_gone gone)
+{
+    size_t i = (size_t)gone;
+
+    return i < sizeof(gone_names) / sizeof(gone_names[0]) ? gone_names[i] : "unknown";
+}
+
+/* ---- creation ---- */
+
+static int opts_check(const quire_prefix_opts *opts)
+{
+    QUIRE_FAIL_IF(opts->struct_bytes != sizeof(*opts) || opts->cache == NULL, QUIRE_INVAL);
+    QUIRE_FAIL_IF(opts->cache->evict != NULL, QUIRE_INVAL); /* another tree */
+    QUIRE_FAIL_IF(opts->roots_max == 0 || opts->roots_max > QUIRE_PREFIX_NODES_MAX, QUIRE_INVAL);
+    QUIRE_FAIL_IF(opts->refs_max == 0 || opts->refs_max > QUIRE_SEQS_MAX, QUIRE_INVAL);
+    QUIRE_FAIL_IF(opts->ghosts_max > QUIRE_PREFIX_GHOSTS_MAX, QUIRE_INVAL);
+    /* Also false for NaN. */
+    QUIRE_FAIL_IF(!(opts->low_traffic_hits_per_hour >= 0.0), QUIRE_INVAL);
+    return QUIRE_OK;
+}
+
+static uint64_t evict_for_cache(void *ctx, quire_region_id region, uint64_t need_bytes)
+{
+    return quire_prefix_evict(ctx, region, need_bytes);
+}
+
+int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
+{
+    const quire_allocator *allocator;
+    quire_prefix *tree;
+
+    *out = NULL;
+    QUIRE_TRY(opts_check(opts));
+    allocator = opts->allocator != NULL ? opts->allocator : quire_allocator_default();
+    tree = allocator->alloc(allocator->ctx, sizeof(*tree));
+    QUIRE_FAIL_IF(tree == NULL, QUIRE_NOMEM);
+
+    memset(tree, 0, sizeof(*tree));
+    tree->allocator = *allocator;
+    tree->opts = *opts;
+    tree->opts.allocator = NULL; /* the caller's struct may be gone tomorrow; the copy stays */
+    tree->cache = opts->cache;
+    tree->page_tokens = opts->cache->opts.page_tokens;
+    tree->n_groups = opts->cache->opts.n_groups;
+    quire_prefix_nodes_init(&tree->nodes, allocator, tree->n_groups, tree->page_tokens);
+    quire_evict_init(&tree->evict, opts, allocator, &tree->nodes);
+    if (quire_prefix_index_init(&tree->index, allocator) < 0 ||
+        quire_ghosts_init(&tree->ghosts, allocator, opts->ghosts_max) < 0) {
+        quire_prefix_index_fini(&tree->index);
+        allocator->free(allocator->ctx, tree);
+        return QUIRE_NOMEM;
+    }
+    quire_cache_evictor_set(tree->cache, evict_for_cache, tree);
+    *out = tree;
+    QUIRE_PREFIX_CHECKED(tree);
+    return QUIRE_OK;
+}
+
+void quire_prefix_destroy(quire_prefix *tree)
+{
+    quire_allocator allocator;
+
+    if (tree == NULL) {
+        return;
+    }
+    (void)quire_prefix_drop_all(tree, tree->now_us);
+    for (uint32_t i = 0; i < tree->n_ties; i++) {
+        if (tree->ties[i].id != QUIRE_PREFIX_REF_NULL) {
+            (void)quire_prefix_release(tree, tree->ties[i].id, tree->now_us);
+        }
+    }
+    quire_cache_evictor_set(tree->cache, NULL, NULL);
+    allocator = tree->allocator;
+    quire_prefix_nodes_fini(&tree->nodes);
+    quire_prefix_index_fini(&tree->index);
+    quire_evict_fini(&tree->evict);
+    quire_ghosts_fini(&tree->ghosts);
+    allocator.free(allocator.ctx, tree->ties);
+    allocator.free(allocator.ctx, tree->path);
+    allocator.free(allocator.ctx, tree->pages);
+    allocator.free(allocator.ctx, tree);
+}
+
+/* ---- acquire ---- */
+
+static int path_plan(quire_prefix *tree, uint32_t n)
+{
+    uint32_t capacity = tree->path_capacity > 0 ? tree->path_capacity : PATH_FIRST;
+    quire_page_id *pages;
+    uint32_t *path;
+
+    if (n <= tree->path_capacity) {
+        return QUIRE_OK;
+    }
+    while (capacity < n) {
+        capacity *= 2;
+    }
+    path = tree->allocator.alloc(tree->allocator.ctx, capacity * sizeof(*path));
+    pages = tree->allocator.alloc(tree->allocator.ctx,
+                                  (size_t)capacity * tree->n_groups * sizeof(*pages));
+    if (path == NULL || pages == NULL) {
+        tree->allocator.free(tree->allocator.ctx, pages);
+        tree->allocator.free(tree->allocator.ctx, path);
+        return QUIRE_NOMEM;
+    }
+    tree->allocator.free(tree->allocator.ctx, tree->path);
+    tree->allocator.free(tree->allocator.ctx, tree->pages);
+    tree->path = path;
+    tree->pages = pages;
+    tree->path_capacity = capacity;
+    return QUIRE_OK;
+}
+
+/* Fill the sequence with the first n_tokens of the path. */
+static int path_adopt(quire_prefix *tree, quire_seq *seq, uint32_t n_tokens)
+{
+    uint32_t n_groups = tree->n_groups;
+    uint32_t n_entries = n_tokens / tree->page_tokens + (n_tokens % tree->page_tokens != 0);
+
+    if (n_tokens == 0) {
+        return QUIRE_OK;
+    }
+    for (uint32_t i = 0; i < n_entries; i++) {
+        memcpy(&tree->pages[i * n_groups], quire_prefix_at(tree, tree->path[i])->pages,
+               n_groups * sizeof(*tree->pages));
+    }
+    return quire_seq_adopt(tree->cache, seq, tree->pages, n_tokens);
+}
+
+/* The nodes that the sequence was filled from are used: the path, and where the ref ends. */
+static uint32_t path_use(quire_prefix *tree, uint32_t root, uint32_t n_tokens, uint64_t owner)
+{
+    uint32_t n = n_tokens / tree->page_tokens + (n_tokens % tree->page_tokens != 0);
+
+    for (uint32_t i = 0; i < n; i++) {
+        quire_prefix_node_hit(tree, tree->path[i], owner);
+    }
+    return n > 0 ? tree->path[n - 1] : root;
+}
+
+static void acquire_count(quire_prefix *tree, uint32_t n_tokens, const quire_prefix_match *match)
+{
+    quire_counter_add(&tree->lookups, 1);
+    quire_counter_add(&tree->hits, match->n_tokens > 0);
+    quire_counter_add(&tree->query_tokens, n_tokens);
+    quire_counter_add(&tree->hit_tokens, match->n_tokens);
+    if (match->gone == QUIRE_PREFIX_GONE_MEMORY || match->gone == QUIRE_PREFIX_GONE_LOW_TRAFFIC ||
+        match->gone == QUIRE_PREFIX_GONE_TTL) {
+        quire_counter_add(&tree->regret_tokens, match->n_gone_tokens);
+    }
+}
+
+int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_seq_id seq,
+                         const int32_t *tokens, uint32_t n_tokens,
+                         const quire_prefix_acquire_opts *opts, quire_prefix_match *match,
+                         quire_prefix_ref *ref)
+{
+    quire_seq *found = quire_seqs_find(&tree->cache->seqs, seq);
+    uint32_t tokens_max = opts->is_miss ? 0 : opts->tokens_max;
+    quire_prefix_walk walk;
+    quire_prefix_tie *tie;
+    uint32_t root;
+    int rc = QUIRE_OK;
+
+    *ref = QUIRE_PREFIX_REF_NULL;
+    *match = (quire_prefix_match){ .cached_token = -1 };
+    QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
+    QUIRE_FAIL_IF(found->is_tied || !quire_seq_is_blank(found, tree->n_groups), QUIRE_INVAL);
+    QUIRE_FAIL_IF(key->salt_bytes > QUIRE_PREFIX_SALT_MAX, QUIRE_INVAL);
+    QUIRE_TRY(quire_prefix_tie_plan(tree));
+    QUIRE_TRY(path_plan(tree, n_tokens / tree->page_tokens + 1));
+
+    walk = quire_prefix_walk_to(tree, key, tokens, n_tokens, tree->path);
+    tree->path[walk.n_full / tree->page_tokens] = walk.inside;
+    quire_prefix_walk_match(tree, &walk, tokens, n_tokens, tokens_max, match);
+    root = walk.root;
+    if (root == QUIRE_NODE_NULL && !opts->is_private) {
+        QUIRE_TRY(quire_prefix_root_make(tree, key, walk.hash, &root));
+    }
+    rc = path_adopt(tree, found, match->n_tokens);
+    if (rc < 0) {
+        if (root != QUIRE_NODE_NULL) {
+            quire_prefix_node_settle(tree, root);
+        }
+        return rc;
+    }
+    quire_prefix_tick(tree, opts->now_us);
+    tie = quire_prefix_tie_take(tree);
+    tie->seq = seq;
+    tie->owner = opts->owner;
+    tie->is_private = opts->is_private;
+    tie->n_known = match->n_tokens;
+    quire_prefix_tie_move(tree, tie, path_use(tree, root, match->n_tokens, opts->owner));
+    found->is_tied = true;
+    found->cut_tokens = UINT32_MAX;
+    acquire_count(tree, n_tokens, match);
+    *ref = tie->id;
+    QUIRE_PREFIX_CHECKED(tree);
+    return QUIRE_OK;
+}
+
+int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_us)
+{
+    quire_prefix_tie *tie = quire_prefix_tie_find(tree, ref);
+    quire_seq *seq;
+
+    QUIRE_FAIL_IF(tie == NULL, QUIRE_NOTFOUND);
+    quire_prefix_tick(tree, now_us);
+    for (uint32_t id = tie->node; id != QUIRE_NODE_NULL; id = quire_prefix_at(tree, id)->parent) {
+        if (quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE) {
+            quire_prefix_node_touch(tree, id, tie->owner);
+        }
+    }
+    seq = quire_seqs_find(&tree->cache->seqs, tie->seq);
+    if (seq != NULL) {
+        seq->is_tied = false;
+    }
+    quire_prefix_tie_move(tree, tie, QUIRE_NODE_NULL);
+    quire_prefix_tie_give(tree, tie);
+    QUIRE_PREFIX_CHECKED(tree);
+    return QUIRE_OK;
+}

@@ -1,0 +1,240 @@
+/* prefix_drop.c - nodes that go: for memory, by age, by command.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/prefix_internal.h"
+
+#include <string.h>
+
+/* ---- eviction ---- */
+
+/* Charge that ending a node would free: none while sequences without a ref hold its pages. */
+static bool frees_pages(const quire_prefix *tree, uint32_t id)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        if (node->pages[g] != QUIRE_PAGE_NULL &&
+            quire_pool_state(&tree->cache->pool, node->pages[g]) == QUIRE_PAGE_CACHED) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint64_t node_evict(quire_prefix *tree, uint32_t id, quire_prefix_gone why)
+{
+    uint32_t parent = quire_prefix_at(tree, id)->parent;
+    uint64_t freed_bytes = quire_prefix_node_end_now(tree, id, why);
+
+    quire_prefix_node_settle(tree, parent);
+    return freed_bytes;
+}
+
+/* Candidates whose pages are live are set aside, in a list through heap_at[1], until it is over:
+ * they are in use, and losing them gains nothing. */
+uint64_t quire_prefix_evict(quire_prefix *tree, quire_region_id region, uint64_t need_bytes)
+{
+    uint64_t freed_bytes = 0;
+    uint32_t aside = QUIRE_NODE_NULL;
+
+    if (region >= QUIRE_REGIONS_MAX) {
+        return 0;
+    }
+    while (freed_bytes < need_bytes) {
+        quire_prefix_gone why;
+        uint32_t id = quire_evict_victim(&tree->evict, region, tree->now_us, &why);
+
+        if (id == QUIRE_NODE_NULL) {
+            break;
+        }
+        if (frees_pages(tree, id)) {
+            freed_bytes += node_evict(tree, id, why);
+            continue;
+        }
+        quire_evict_remove(&tree->evict, id);
+        quire_prefix_at(tree, id)->heap_at[1] = aside;
+        aside = id;
+    }
+    while (aside != QUIRE_NODE_NULL) {
+        uint32_t next = quire_prefix_at(tree, aside)->heap_at[1];
+
+        quire_prefix_at(tree, aside)->heap_at[1] = 0;
+        quire_evict_add(&tree->evict, aside);
+        aside = next;
+    }
+    QUIRE_PREFIX_CHECKED(tree);
+    return freed_bytes;
+}
+
+uint32_t quire_prefix_expire(quire_prefix *tree, uint64_t now_us, uint32_t nodes_max)
+{
+    uint32_t n = 0;
+
+    quire_prefix_tick(tree, now_us);
+    for (uint32_t region = 0; region < QUIRE_REGIONS_MAX; region++) {
+        uint32_t id;
+
+        while (n < nodes_max && (id = quire_evict_expired(&tree->evict, (quire_region_id)region,
+                                                          tree->now_us)) != QUIRE_NODE_NULL) {
+            (void)node_evict(tree, id, QUIRE_PREFIX_GONE_TTL);
+            n++;
+        }
+    }
+    QUIRE_PREFIX_CHECKED(tree);
+    return n;
+}
+
+/* ---- invalidation ---- */
+
+typedef struct dropper {
+    quire_prefix *tree;
+    quire_prefix_gone why;
+    uint32_t n_tokens; /* what goes begins with so many tokens that were named */
+    quire_prefix_dropped sum;
+} dropper;
+
+/* Refs that end at a node which goes. One that shares less than what was named, because it ended
+ * inside the node, goes on from the parent; the others publish no more. */
+static void ties_let_go(dropper *d, uint32_t id)
+{
+    quire_prefix *tree = d->tree;
+
+    while (quire_prefix_at(tree, id)->refs_head != 0) {
+        quire_prefix_tie *tie = &tree->ties[quire_prefix_at(tree, id)->refs_head - 1];
+        uint32_t to = QUIRE_NODE_NULL;
+
+        if (tie->n_known < d->n_tokens) {
+            to = quire_prefix_at(tree, id)->parent;
+            tie->n_known = quire_prefix_node_end(quire_prefix_at(tree, to));
+        }
+        quire_prefix_tie_move(tree, tie, to);
+    }
+}
+
+/* Drop what is below a node, which stays. */
+static void children_drop(dropper *d, uint32_t top)
+{
+    quire_prefix *tree = d->tree;
+    uint32_t id = top;
+
+    for (;;) {
+        const quire_prefix_node *node = quire_prefix_at(tree, id);
+        uint32_t parent = node->parent;
+
+        if (node->n_children > 0) {
+            id = node->children;
+            continue;
+        }
+        if (id == top) {
+            return;
+        }
+        ties_let_go(d, id);
+        d->sum.nodes++;
+        d->sum.tokens += node->n_tokens;
+        d->sum.freed_bytes += quire_prefix_node_end_now(tree, id, d->why);
+        id = parent;
+    }
+}
+
+/* Drop a node and what is below; its parent is the caller's to settle. */
+static void node_drop(dropper *d, uint32_t id)
+{
+    children_drop(d, id);
+    ties_let_go(d, id);
+    d->sum.nodes++;
+    d->sum.tokens += quire_prefix_at(d->tree, id)->n_tokens;
+    d->sum.freed_bytes += quire_prefix_node_end_now(d->tree, id, d->why);
+}
+
+static void root_drop(dropper *d, uint32_t root)
+{
+    children_drop(d, root);
+    if (quire_prefix_at(d->tree, root)->n_refs > 0) {
+        ties_let_go(d, root); /* the last one ends the root */
+    } else {
+        quire_prefix_node_settle(d->tree, root);
+    }
+}
+
+static dropper dropper_start(quire_prefix *tree, quire_prefix_gone why, uint64_t now_us)
+{
+    quire_prefix_tick(tree, now_us);
+    return (dropper){ .tree = tree, .why = why };
+}
+
+quire_prefix_dropped quire_prefix_drop_all(quire_prefix *tree, uint64_t now_us)
+{
+    dropper d = dropper_start(tree, QUIRE_PREFIX_GONE_INVALIDATED, now_us);
+
+    while (tree->roots != NULL) {
+        root_drop(&d, tree->roots->node);
+    }
+    QUIRE_PREFIX_CHECKED(tree);
+    return d.sum;
+}
+
+quire_prefix_dropped quire_prefix_drop_salt(quire_prefix *tree, const void *salt,
+                                            uint32_t salt_bytes, uint64_t now_us)
+{
+    dropper d = dropper_start(tree, QUIRE_PREFIX_GONE_INVALIDATED, now_us);
+    quire_prefix_root *next;
+
+    for (quire_prefix_root *root = tree->roots; root != NULL; root = next) {
+        next = root->next;
+        if (root->salt_bytes == salt_bytes &&
+            (salt_bytes == 0 || memcmp(root->salt, salt, salt_bytes) == 0)) {
+            root_drop(&d, root->node);
+        }
+    }
+    QUIRE_PREFIX_CHECKED(tree);
+    return d.sum;
+}
+
+quire_prefix_dropped quire_prefix_drop_prefix(quire_prefix *tree, const quire_prefix_key *key,
+                                              const int32_t *tokens, uint32_t n_tokens,
+                                              uint64_t now_us)
+{
+    dropper d = dropper_start(tree, QUIRE_PREFIX_GONE_INVALIDATED, now_us);
+    uint32_t n_above = n_tokens > 0 ? (n_tokens - 1) / tree->page_tokens * tree->page_tokens : 0;
+    uint32_t n_rest = n_tokens - n_above;
+    quire_prefix_walk walk = quire_prefix_walk_to(tree, key, tokens, n_above, NULL);
+
+    if (walk.root == QUIRE_NODE_NULL || walk.n_full < n_above) {
+        return d.sum;
+    }
+    if (n_tokens == 0) {
+        root_drop(&d, walk.root);
+        QUIRE_PREFIX_CHECKED(tree);
+        return d.sum;
+    }
+    d.n_tokens = n_tokens;
+    for (;;) {
+        quire_prefix_place place =
+            quire_prefix_siblings_find(&tree->nodes, walk.base, tokens + n_above, n_rest);
+
+        if (place.above == QUIRE_NODE_NULL || place.n_above < n_rest) {
+            break;
+        }
+        node_drop(&d, place.above);
+    }
+    quire_prefix_node_settle(tree, walk.base);
+    QUIRE_PREFIX_CHECKED(tree);
+    return d.sum;
+}
+
+quire_prefix_dropped quire_prefix_drop_owner(quire_prefix *tree, uint64_t owner, uint64_t now_us)
+{
+    dropper d = dropper_start(tree, QUIRE_PREFIX_GONE_CLOSED, now_us);
+
+    for (uint32_t id = 1; owner != 0 && id < tree->nodes.id_end; id++) {
+        const quire_prefix_node *node = quire_prefix_at(tree, id);
+        uint32_t parent = node->parent;
+
+        if (node->kind == QUIRE_NODE_PAGE && node->owner == owner) {
+            node_drop(&d, id); /* below is the owner's too (P7) */
+            quire_prefix_node_settle(tree, parent);
+        }
+    }
+    QUIRE_PREFIX_CHECKED(tree);
+    return d.sum;
+}

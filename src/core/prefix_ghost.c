@@ -1,0 +1,142 @@
+/* prefix_ghost.c - the ring of what went.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/prefix_ghost.h"
+
+#include "base/check.h"
+#include "core/prefix_index.h"
+
+#include <string.h>
+
+#define PARTIAL_TRIES 32u /* so that a chain of many does not slow lookups */
+
+int quire_ghosts_init(quire_ghosts *ghosts, const quire_allocator *allocator, uint32_t capacity)
+{
+    uint32_t n_heads = 1;
+
+    memset(ghosts, 0, sizeof(*ghosts));
+    ghosts->allocator = *allocator;
+    if (capacity == 0) {
+        return QUIRE_OK;
+    }
+    while (n_heads < capacity) {
+        n_heads *= 2;
+    }
+    ghosts->ring = allocator->alloc(allocator->ctx, capacity * sizeof(*ghosts->ring));
+    ghosts->heads = allocator->alloc(allocator->ctx, n_heads * sizeof(*ghosts->heads));
+    if (ghosts->ring == NULL || ghosts->heads == NULL) {
+        quire_ghosts_fini(ghosts);
+        return QUIRE_NOMEM;
+    }
+    memset(ghosts->heads, 0, n_heads * sizeof(*ghosts->heads));
+    ghosts->capacity = capacity;
+    ghosts->mask = n_heads - 1;
+    return QUIRE_OK;
+}
+
+void quire_ghosts_fini(quire_ghosts *ghosts)
+{
+    ghosts->allocator.free(ghosts->allocator.ctx, ghosts->heads);
+    ghosts->allocator.free(ghosts->allocator.ctx, ghosts->ring);
+    memset(ghosts, 0, sizeof(*ghosts));
+}
+
+static uint32_t *head_of(const quire_ghosts *ghosts, uint64_t key)
+{
+    return &ghosts->heads[(uint32_t)(key >> 32) & ghosts->mask];
+}
+
+/* Take a record out of its chain. */
+static void unlink_ghost(quire_ghosts *ghosts, uint32_t number)
+{
+    const quire_ghost *ghost = &ghosts->ring[number - 1];
+
+    if (ghost->prev != 0) {
+        ghosts->ring[ghost->prev - 1].next = ghost->next;
+    } else {
+        *head_of(ghosts, ghost->key) = ghost->next;
+    }
+    if (ghost->next != 0) {
+        ghosts->ring[ghost->next - 1].prev = ghost->prev;
+    }
+}
+
+void quire_ghosts_add(quire_ghosts *ghosts, const quire_ghost *ghost)
+{
+    uint32_t number = ghosts->at + 1;
+    uint32_t *head;
+
+    if (ghosts->capacity == 0) {
+        return;
+    }
+    if (ghosts->n == ghosts->capacity) {
+        unlink_ghost(ghosts, number);
+    } else {
+        ghosts->n++;
+    }
+    head = head_of(ghosts, ghost->key);
+    ghosts->ring[ghosts->at] = *ghost;
+    ghosts->ring[ghosts->at].next = *head;
+    ghosts->ring[ghosts->at].prev = 0;
+    if (*head != 0) {
+        ghosts->ring[*head - 1].prev = number;
+    }
+    *head = number;
+    ghosts->at = number < ghosts->capacity ? number : 0;
+}
+
+const quire_ghost *quire_ghosts_find(const quire_ghosts *ghosts, uint64_t path_hash)
+{
+    uint64_t key = quire_ghosts_key_page(path_hash);
+    const quire_ghost *ghost;
+
+    if (ghosts->capacity == 0) {
+        return NULL;
+    }
+    for (uint32_t i = *head_of(ghosts, key); i != 0; i = ghost->next) {
+        ghost = &ghosts->ring[i - 1];
+        if (ghost->key == key) {
+            return ghost;
+        }
+    }
+    return NULL;
+}
+
+const quire_ghost *quire_ghosts_find_partial(const quire_ghosts *ghosts, uint64_t path_hash,
+                                             const int32_t *tokens, uint32_t n_tokens)
+{
+    const quire_ghost *best = NULL;
+    const quire_ghost *ghost;
+    uint64_t key = quire_ghosts_key_partial(path_hash);
+    uint32_t n_tries = 0;
+
+    if (ghosts->capacity == 0) {
+        return NULL;
+    }
+    for (uint32_t i = *head_of(ghosts, key); i != 0 && n_tries < PARTIAL_TRIES;
+         i = ghost->next, n_tries++) {
+        ghost = &ghosts->ring[i - 1];
+        if (ghost->key == key && ghost->n_tokens <= n_tokens &&
+            (best == NULL || ghost->n_tokens > best->n_tokens) &&
+            quire_prefix_hash_add(path_hash, tokens, ghost->n_tokens) == ghost->hash) {
+            best = ghost;
+        }
+    }
+    return best;
+}
+
+void quire_ghosts_validate(const quire_ghosts *ghosts)
+{
+    uint32_t n = 0;
+
+    QUIRE_CHECK(ghosts->n <= ghosts->capacity);
+    for (uint32_t h = 0; ghosts->capacity > 0 && h <= ghosts->mask; h++) {
+        for (uint32_t i = ghosts->heads[h], prev = 0; i != 0;
+             prev = i, i = ghosts->ring[i - 1].next) {
+            QUIRE_CHECK(i <= ghosts->capacity && ghosts->ring[i - 1].prev == prev);
+            QUIRE_CHECK(head_of(ghosts, ghosts->ring[i - 1].key) == &ghosts->heads[h]);
+            QUIRE_CHECK(++n <= ghosts->n);
+        }
+    }
+    QUIRE_CHECK(n == ghosts->n);
+}

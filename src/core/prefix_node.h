@@ -1,0 +1,104 @@
+/* prefix_node.h - storage of the prefix tree's nodes: ids, not pointers, in chunks that never move.
+ *
+ * A node's pages and tokens lie in it, so that a lookup that has found a node reads on in the same
+ * cache lines. Siblings stand in a treap ordered by their tokens (prefix_siblings.h).
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CORE_PREFIX_NODE_H
+#define QUIRE_CORE_PREFIX_NODE_H
+
+#include "base/check.h"
+#include "quire/alloc.h"
+#include "quire/types.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct quire_prefix_root;
+
+#define QUIRE_NODE_NULL 0u
+
+typedef enum quire_node_kind {
+    QUIRE_NODE_FREE = 0,
+    QUIRE_NODE_ROOT = 1, /* of one key: no tokens, no pages */
+    QUIRE_NODE_PAGE = 2
+} quire_node_kind;
+
+typedef struct quire_prefix_node {
+    uint64_t path_hash; /* of the key and all tokens up to the end of the node */
+    union {
+        uint64_t owner;
+        struct quire_prefix_root *root; /* of a root */
+    };
+    uint64_t created_us;
+    uint64_t used_us;
+    uint64_t used_tick; /* orders uses that have the same time */
+    uint32_t parent;
+    uint32_t left; /* treap of the siblings; of a free node: the next free one */
+    uint32_t right;
+    uint32_t children; /* root of their treap */
+    uint32_t n_children;
+    uint32_t refs_head; /* refs that end here, by number (prefix_ref.h) */
+    uint32_t n_refs;
+    uint32_t first_token; /* position of tokens[0] */
+    uint32_t hits;
+    uint32_t heap_at[2]; /* prefix_evict.h */
+    uint16_t n_tokens;
+    uint8_t region;
+    uint8_t kind;     /* quire_node_kind */
+    uint32_t pages[]; /* [n_groups], then int32_t tokens[page_tokens] */
+} quire_prefix_node;
+
+typedef struct quire_prefix_nodes {
+    quire_allocator allocator;
+    unsigned char **chunks; /* [chunks_capacity] */
+    uint32_t n_chunks;
+    uint32_t chunks_capacity;
+    uint32_t chunk_bits; /* a chunk holds 1 << chunk_bits nodes */
+    uint32_t n_groups;
+    size_t node_bytes;
+    uint32_t free_head;
+    uint32_t id_end; /* ids from here on were never used */
+    uint32_t n_used;
+    uint32_t nodes_max;
+} quire_prefix_nodes;
+
+void quire_prefix_nodes_init(quire_prefix_nodes *nodes, const quire_allocator *allocator,
+                             uint32_t n_groups, uint32_t page_tokens);
+void quire_prefix_nodes_fini(quire_prefix_nodes *nodes);
+
+/* Make sure that the next take succeeds. Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
+int quire_prefix_nodes_plan(quire_prefix_nodes *nodes);
+
+/* A planned node, zero but for its kind. */
+uint32_t quire_prefix_nodes_take(quire_prefix_nodes *nodes, quire_node_kind kind);
+void quire_prefix_nodes_give(quire_prefix_nodes *nodes, uint32_t id);
+
+static inline quire_prefix_node *quire_prefix_node_at(const quire_prefix_nodes *nodes, uint32_t id)
+{
+    size_t in_chunk = id & ((1u << nodes->chunk_bits) - 1);
+
+    QUIRE_ASSERT(id != QUIRE_NODE_NULL && id < nodes->id_end);
+    return (quire_prefix_node *)(void *)(nodes->chunks[id >> nodes->chunk_bits] +
+                                         in_chunk * nodes->node_bytes);
+}
+
+static inline int32_t *quire_prefix_node_tokens(const quire_prefix_nodes *nodes,
+                                                quire_prefix_node *node)
+{
+    return (int32_t *)&node->pages[nodes->n_groups];
+}
+
+static inline const int32_t *quire_prefix_node_tokens_const(const quire_prefix_nodes *nodes,
+                                                            const quire_prefix_node *node)
+{
+    return (const int32_t *)&node->pages[nodes->n_groups];
+}
+
+/* Position behind the node's last token. */
+static inline uint32_t quire_prefix_node_end(const quire_prefix_node *node)
+{
+    return node->first_token + node->n_tokens;
+}
+
+#endif /* QUIRE_CORE_PREFIX_NODE_H */

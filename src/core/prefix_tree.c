@@ -1,0 +1,353 @@
+/* prefix_tree.c - how nodes, roots and refs of the prefix tree come and go.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/prefix_internal.h"
+
+#include <string.h>
+
+#ifdef QUIRE_TINY
+#define TIES_FIRST 1u
+#else
+#define TIES_FIRST 64u
+#endif
+
+/* ---- roots ---- */
+
+static bool is_root_of(const quire_prefix_root *root, const quire_prefix_key *key)
+{
+    return root->identity[0] == key->identity[0] && root->identity[1] == key->identity[1] &&
+           root->salt_bytes == key->salt_bytes &&
+           (key->salt_bytes == 0 || memcmp(root->salt, key->salt, key->salt_bytes) == 0);
+}
+
+uint32_t quire_prefix_root_find(const quire_prefix *tree, const quire_prefix_key *key,
+                                uint64_t key_hash)
+{
+    uint32_t tag = quire_prefix_index_tag(key_hash);
+    uint32_t at = tag;
+    uint32_t id;
+
+    while ((id = quire_prefix_index_next(&tree->index, tag, &at)) != QUIRE_NODE_NULL) {
+        const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+        if (node->kind == QUIRE_NODE_ROOT && is_root_of(node->root, key)) {
+            return id;
+        }
+    }
+    return QUIRE_NODE_NULL;
+}
+
+/* Room for one node more, of any kind. */
+static int node_plan(quire_prefix *tree)
+{
+    QUIRE_TRY(quire_prefix_nodes_plan(&tree->nodes));
+    return quire_prefix_index_plan(&tree->index, tree->nodes.n_used + 1);
+}
+
+int quire_prefix_root_make(quire_prefix *tree, const quire_prefix_key *key, uint64_t key_hash,
+                           uint32_t *out)
+{
+    quire_prefix_node *node;
+    quire_prefix_root *root;
+
+    QUIRE_FAIL_IF(quire_counter_get(&tree->n_roots) >= tree->opts.roots_max, QUIRE_LIMIT);
+    QUIRE_TRY(node_plan(tree));
+    root = tree->allocator.alloc(tree->allocator.ctx, sizeof(*root) + key->salt_bytes);
+    QUIRE_FAIL_IF(root == NULL, QUIRE_NOMEM);
+    *out = quire_prefix_nodes_take(&tree->nodes, QUIRE_NODE_ROOT);
+    *root = (quire_prefix_root){ .next = tree->roots,
+                                 .identity = { key->identity[0], key->identity[1] },
+                                 .node = *out,
+                                 .salt_bytes = key->salt_bytes };
+    if (key->salt_bytes > 0) {
+        memcpy(root->salt, key->salt, key->salt_bytes);
+    }
+    if (tree->roots != NULL) {
+        tree->roots->prev = root;
+    }
+    tree->roots = root;
+    node = quire_prefix_at(tree, *out);
+    node->root = root;
+    node->path_hash = key_hash;
+    quire_prefix_index_add(&tree->index, key_hash, *out);
+    quire_counter_add(&tree->n_roots, 1);
+    return QUIRE_OK;
+}
+
+static void root_end(quire_prefix *tree, uint32_t id)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+    quire_prefix_root *root = node->root;
+
+    if (root->prev != NULL) {
+        root->prev->next = root->next;
+    } else {
+        tree->roots = root->next;
+    }
+    if (root->next != NULL) {
+        root->next->prev = root->prev;
+    }
+    quire_prefix_index_remove(&tree->index, node->path_hash, id);
+    quire_prefix_nodes_give(&tree->nodes, id);
+    tree->allocator.free(tree->allocator.ctx, root);
+    quire_counter_sub(&tree->n_roots, 1);
+}
+
+/* ---- nodes ---- */
+
+static void node_set(quire_prefix *tree, uint32_t id, const int32_t *tokens, uint32_t n_tokens,
+                     const quire_prefix_fill *fill)
+{
+    quire_prefix_node *node = quire_prefix_at(tree, id);
+
+    memcpy(quire_prefix_node_tokens(&tree->nodes, node), tokens, n_tokens * sizeof(*tokens));
+    node->n_tokens = (uint16_t)n_tokens;
+    node->path_hash =
+        quire_prefix_hash_add(quire_prefix_at(tree, node->parent)->path_hash, tokens, n_tokens);
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        if (node->pages[g] != fill->pages[g] && node->pages[g] != QUIRE_PAGE_NULL) {
+            (void)quire_pool_evict(&tree->cache->pool, node->pages[g]);
+        }
+        node->pages[g] = fill->pages[g];
+        if (node->pages[g] != QUIRE_PAGE_NULL) {
+            quire_pool_keep(&tree->cache->pool, node->pages[g], n_tokens);
+        }
+    }
+    quire_prefix_siblings_add(&tree->nodes, node->parent, id);
+    if (n_tokens == tree->page_tokens) {
+        quire_prefix_index_add(&tree->index, node->path_hash, id);
+    }
+}
+
+int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *tokens,
+                           uint32_t n_tokens, const quire_prefix_fill *fill, uint32_t *out)
+{
+    quire_prefix_node *node;
+
+    QUIRE_TRY(node_plan(tree));
+    QUIRE_TRY(quire_evict_plan(&tree->evict, fill->region));
+    *out = quire_prefix_nodes_take(&tree->nodes, QUIRE_NODE_PAGE);
+    node = quire_prefix_at(tree, *out);
+    node->parent = parent;
+    node->first_token = quire_prefix_node_end(quire_prefix_at(tree, parent));
+    node->owner = fill->owner;
+    node->created_us = tree->now_us;
+    node->used_us = tree->now_us;
+    node->used_tick = tree->tick;
+    node->region = (uint8_t)fill->region;
+    node_set(tree, *out, tokens, n_tokens, fill);
+    quire_evict_count(&tree->evict, fill->region);
+    quire_counter_add(&tree->n_page_nodes, 1);
+    quire_counter_add(&tree->n_tokens, n_tokens);
+    quire_prefix_node_settle(tree, parent);
+    quire_prefix_node_settle(tree, *out);
+    return QUIRE_OK;
+}
+
+void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *tokens,
+                            uint32_t n_tokens, const quire_prefix_fill *fill)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+    QUIRE_ASSERT(node->n_tokens < n_tokens && node->region == fill->region);
+    quire_counter_add(&tree->n_tokens, n_tokens - node->n_tokens);
+    quire_prefix_siblings_remove(&tree->nodes, node->parent, id);
+    node_set(tree, id, tokens, n_tokens, fill);
+    quire_prefix_node_touch(tree, id, fill->owner);
+}
+
+static void ghost_leave(quire_prefix *tree, const quire_prefix_node *node, quire_prefix_gone why)
+{
+    bool is_full = node->n_tokens == tree->page_tokens;
+    uint64_t parent_hash = quire_prefix_at(tree, node->parent)->path_hash;
+    quire_ghost ghost = { .key = is_full ? quire_ghosts_key_page(node->path_hash)
+                                         : quire_ghosts_key_partial(parent_hash),
+                          .hash = node->path_hash,
+                          .gone_us = tree->now_us,
+                          .n_tokens = node->n_tokens,
+                          .why = (uint8_t)why };
+
+    quire_ghosts_add(&tree->ghosts, &ghost);
+}
+
+uint64_t quire_prefix_node_end_now(quire_prefix *tree, uint32_t id, quire_prefix_gone why)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+    uint64_t freed_bytes = 0;
+
+    QUIRE_CHECK(node->kind == QUIRE_NODE_PAGE && node->n_children == 0 && node->n_refs == 0);
+    if (quire_evict_has(&tree->evict, id)) {
+        quire_evict_remove(&tree->evict, id);
+    }
+    quire_prefix_siblings_remove(&tree->nodes, node->parent, id);
+    if (node->n_tokens == tree->page_tokens) {
+        quire_prefix_index_remove(&tree->index, node->path_hash, id);
+    }
+    ghost_leave(tree, node, why);
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        if (node->pages[g] != QUIRE_PAGE_NULL) {
+            freed_bytes += quire_pool_evict(&tree->cache->pool, node->pages[g]);
+        }
+    }
+    quire_counter_sub(&tree->n_page_nodes, 1);
+    quire_counter_sub(&tree->n_tokens, node->n_tokens);
+    quire_counter_add(&tree->gone_nodes[why], 1);
+    quire_counter_add(&tree->gone_tokens[why], node->n_tokens);
+    quire_evict_uncount(&tree->evict, node->region);
+    quire_prefix_nodes_give(&tree->nodes, id);
+    return freed_bytes;
+}
+
+void quire_prefix_node_settle(quire_prefix *tree, uint32_t id)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+    bool is_free = node->n_children == 0 && node->n_refs == 0;
+
+    if (node->kind == QUIRE_NODE_ROOT) {
+        if (is_free) {
+            root_end(tree, id);
+        }
+        return;
+    }
+    if (is_free && !quire_evict_has(&tree->evict, id)) {
+        quire_evict_add(&tree->evict, id);
+    } else if (!is_free && quire_evict_has(&tree->evict, id)) {
+        quire_evict_remove(&tree->evict, id);
+    }
+}
+
+static void node_use(quire_prefix *tree, uint32_t id, uint64_t owner, uint32_t n_hits)
+{
+    quire_prefix_node *node = quire_prefix_at(tree, id);
+    bool is_candidate = quire_evict_has(&tree->evict, id);
+
+    if (is_candidate) { /* its keys must not change while it is one */
+        quire_evict_remove(&tree->evict, id);
+    }
+    node->used_us = tree->now_us;
+    node->used_tick = tree->tick;
+    node->hits = node->hits < UINT32_MAX ? node->hits + n_hits : UINT32_MAX;
+    if (node->owner != owner) {
+        node->owner = 0;
+    }
+    if (is_candidate) {
+        quire_evict_add(&tree->evict, id);
+    }
+}
+
+void quire_prefix_node_touch(quire_prefix *tree, uint32_t id, uint64_t owner)
+{
+    node_use(tree, id, owner, 0);
+}
+
+void quire_prefix_node_hit(quire_prefix *tree, uint32_t id, uint64_t owner)
+{
+    node_use(tree, id, owner, 1);
+}
+
+/* ---- refs ---- */
+
+quire_prefix_tie *quire_prefix_tie_find(const quire_prefix *tree, quire_prefix_ref ref)
+{
+    uint32_t index = (uint32_t)ref - 1;
+
+    if (ref == QUIRE_PREFIX_REF_NULL || index >= tree->n_ties || tree->ties[index].id != ref) {
+        return NULL;
+    }
+    return &tree->ties[index];
+}
+
+int quire_prefix_tie_plan(quire_prefix *tree)
+{
+    uint32_t capacity = tree->ties_capacity > 0 ? tree->ties_capacity * 2 : TIES_FIRST;
+    quire_prefix_tie *ties;
+
+    QUIRE_FAIL_IF(quire_counter_get(&tree->n_refs) >= tree->opts.refs_max, QUIRE_LIMIT);
+    if (tree->ties_free != 0 || tree->n_ties < tree->ties_capacity) {
+        return QUIRE_OK;
+    }
+    ties = tree->allocator.alloc(tree->allocator.ctx, capacity * sizeof(*ties));
+    QUIRE_FAIL_IF(ties == NULL, QUIRE_NOMEM);
+    if (tree->n_ties > 0) {
+        memcpy(ties, tree->ties, tree->n_ties * sizeof(*ties));
+    }
+    tree->allocator.free(tree->allocator.ctx, tree->ties);
+    tree->ties = ties;
+    tree->ties_capacity = capacity;
+    return QUIRE_OK;
+}
+
+quire_prefix_tie *quire_prefix_tie_take(quire_prefix *tree)
+{
+    uint32_t number = tree->ties_free;
+    uint32_t generation = 0;
+    quire_prefix_tie *tie;
+
+    if (number != 0) {
+        tie = &tree->ties[number - 1];
+        tree->ties_free = tie->next;
+        generation = tie->generation + 1;
+    } else {
+        QUIRE_CHECK(tree->n_ties < tree->ties_capacity);
+        number = ++tree->n_ties;
+        tie = &tree->ties[number - 1];
+    }
+    memset(tie, 0, sizeof(*tie));
+    tie->generation = generation;
+    tie->id = (uint64_t)generation << 32 | number;
+    quire_counter_add(&tree->n_refs, 1);
+    return tie;
+}
+
+void quire_prefix_tie_give(quire_prefix *tree, quire_prefix_tie *tie)
+{
+    QUIRE_CHECK(tie->node == QUIRE_NODE_NULL);
+    tie->next = tree->ties_free;
+    tree->ties_free = (uint32_t)tie->id;
+    tie->id = QUIRE_PREFIX_REF_NULL;
+    quire_counter_sub(&tree->n_refs, 1);
+}
+
+static void tie_unlink(quire_prefix *tree, quire_prefix_tie *tie)
+{
+    quire_prefix_node *node = quire_prefix_at(tree, tie->node);
+
+    if (tie->prev != 0) {
+        tree->ties[tie->prev - 1].next = tie->next;
+    } else {
+        node->refs_head = tie->next;
+    }
+    if (tie->next != 0) {
+        tree->ties[tie->next - 1].prev = tie->prev;
+    }
+    node->n_refs--;
+}
+
+void quire_prefix_tie_move(quire_prefix *tree, quire_prefix_tie *tie, uint32_t node)
+{
+    uint32_t from = tie->node;
+
+    if (from == node) {
+        return;
+    }
+    if (from != QUIRE_NODE_NULL) {
+        tie_unlink(tree, tie);
+    }
+    tie->node = node;
+    tie->prev = 0;
+    tie->next = 0;
+    if (node != QUIRE_NODE_NULL) {
+        quire_prefix_node *to = quire_prefix_at(tree, node);
+
+        tie->next = to->refs_head;
+        if (tie->next != 0) {
+            tree->ties[tie->next - 1].prev = (uint32_t)tie->id;
+        }
+        to->refs_head = (uint32_t)tie->id;
+        to->n_refs++;
+        quire_prefix_node_settle(tree, node);
+    }
+    if (from != QUIRE_NODE_NULL) { /* last: it may end a root */
+        quire_prefix_node_settle(tree, from);
+    }
+}

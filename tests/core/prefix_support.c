@@ -1,0 +1,149 @@
+/* prefix_support.c - see the header.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "prefix_support.h"
+
+#include "base/hash.h"
+
+#include <string.h>
+
+void test_prefix_create_in(test_prefix *p, const quire_cache_opts *cache_opts,
+                           const quire_prefix_opts *opts)
+{
+    quire_prefix_opts own = QUIRE_PREFIX_OPTS_INIT;
+
+    memset(p, 0, sizeof(*p));
+    if (opts != NULL) {
+        own = *opts;
+    }
+    test_cache_create(&p->t, cache_opts, 0, 0);
+    p->cache = p->t.cache;
+    p->now_us = 1000;
+    own.cache = p->cache;
+    own.allocator = &p->t.memory.allocator;
+    assert_int_equal(quire_prefix_create(&p->tree, &own), QUIRE_OK);
+    quire_prefix_validate(p->tree);
+}
+
+void test_prefix_create(test_prefix *p, uint32_t n_pages, const quire_prefix_opts *opts)
+{
+    quire_cache_opts cache_opts = test_opts(n_pages);
+
+    test_prefix_create_in(p, &cache_opts, opts);
+}
+
+void test_prefix_destroy(test_prefix *p)
+{
+    quire_prefix_validate(p->tree);
+    quire_prefix_destroy(p->tree);
+    assert_int_equal(test_stats(p->cache).pages_cached, 0);
+    test_cache_destroy(&p->t);
+}
+
+quire_prefix_key test_key(void)
+{
+    return (quire_prefix_key){ .identity = { 1, 2 }, .salt = "tenant", .salt_bytes = 6 };
+}
+
+void test_text(int32_t *tokens, uint32_t n, int32_t base)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        tokens[i] = base + (int32_t)i;
+    }
+}
+
+static uint32_t stamp_of(uint64_t hash)
+{
+    return (uint32_t)(hash ^ hash >> 32);
+}
+
+void test_stamp_text(const test_prefix *p, quire_seq_id seq, const int32_t *tokens, uint32_t begin)
+{
+    uint64_t hash = QUIRE_HASH_INIT;
+
+    for (uint32_t i = 0; i < quire_seq_tokens(p->cache, seq); i++) {
+        hash = quire_hash_add(hash, &tokens[i], sizeof(tokens[i]));
+        if (i >= begin) {
+            test_slot_write(p->cache, seq, i, stamp_of(hash));
+        }
+    }
+}
+
+void test_check_text(const test_prefix *p, quire_seq_id seq, const int32_t *tokens)
+{
+    uint64_t hash = QUIRE_HASH_INIT;
+
+    for (uint32_t i = 0; i < quire_seq_tokens(p->cache, seq); i++) {
+        hash = quire_hash_add(hash, &tokens[i], sizeof(tokens[i]));
+        for (uint32_t g = 0; g < p->cache->opts.n_groups; g++) {
+            if (test_page_of(p->cache, seq, (quire_group_id)g, i) != QUIRE_PAGE_NULL) {
+                test_slot_check_in(p->cache, seq, (quire_group_id)g, i, stamp_of(hash));
+            }
+        }
+    }
+}
+
+test_run test_run_start(test_prefix *p, const int32_t *tokens, uint32_t n_tokens)
+{
+    quire_prefix_key key = test_key();
+    quire_prefix_acquire_opts opts = { .tokens_max = UINT32_MAX,
+                                       .owner = p->owner,
+                                       .now_us = p->now_us,
+                                       .is_private = p->is_private,
+                                       .is_miss = p->is_miss };
+    test_run run = { .seq = test_open(p->cache) };
+
+    assert_int_equal(
+        quire_prefix_acquire(p->tree, &key, run.seq, tokens, n_tokens, &opts, &run.match, &run.ref),
+        QUIRE_OK);
+    assert_int_equal(quire_seq_tokens(p->cache, run.seq), run.match.n_tokens);
+    test_check_text(p, run.seq, tokens);
+    return run;
+}
+
+void test_run_extend(test_prefix *p, const test_run *run, const int32_t *tokens, uint32_t n_tokens)
+{
+    uint32_t at = quire_seq_tokens(p->cache, run->seq);
+
+    if (n_tokens > at) {
+        test_append(p->cache, run->seq, n_tokens - at);
+        test_stamp_text(p, run->seq, tokens, at);
+    }
+    assert_int_equal(quire_prefix_publish(p->tree, run->ref, tokens, n_tokens, p->now_us),
+                     QUIRE_OK);
+    test_check_text(p, run->seq, tokens);
+    quire_prefix_validate(p->tree);
+}
+
+void test_run_end(test_prefix *p, const test_run *run)
+{
+    assert_int_equal(quire_prefix_release(p->tree, run->ref, p->now_us), QUIRE_OK);
+    assert_int_equal(quire_seq_close(p->cache, run->seq), QUIRE_OK);
+    quire_prefix_validate(p->tree);
+}
+
+quire_prefix_match test_run_whole(test_prefix *p, const int32_t *tokens, uint32_t n_tokens)
+{
+    test_run run = test_run_start(p, tokens, n_tokens);
+
+    test_run_extend(p, &run, tokens, n_tokens);
+    test_run_end(p, &run);
+    return run.match;
+}
+
+quire_prefix_match test_lookup(const test_prefix *p, const int32_t *tokens, uint32_t n_tokens)
+{
+    quire_prefix_key key = test_key();
+    quire_prefix_match match;
+
+    quire_prefix_lookup(p->tree, &key, tokens, n_tokens, &match);
+    return match;
+}
+
+quire_prefix_stats test_prefix_stats(const test_prefix *p)
+{
+    quire_prefix_stats stats;
+
+    quire_prefix_stats_get(p->tree, &stats);
+    return stats;
+}

@@ -1,0 +1,60 @@
+/* prefix_support.h - a cache with a prefix tree on doubles, and runs of a request as one call.
+ *
+ * Slots are stamped with a hash of the text up to their token, so that a page that holds another
+ * text's tokens is seen.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef TESTS_PREFIX_SUPPORT_H
+#define TESTS_PREFIX_SUPPORT_H
+
+#include "core/prefix_internal.h"
+#include "core_support.h"
+#include "quire/prefix.h"
+
+typedef struct test_prefix {
+    test_cache t;
+    quire_cache *cache; /* of t */
+    quire_prefix *tree;
+    uint64_t now_us; /* of the next call; set it */
+    uint64_t owner;  /* of the next start */
+    bool is_private;
+    bool is_miss;
+} test_prefix;
+
+/* A request on its way. */
+typedef struct test_run {
+    quire_seq_id seq;
+    quire_prefix_ref ref;
+    quire_prefix_match match;
+} test_run;
+
+/* A tree in a cache of n_pages pages of one group. opts may be NULL; its cache and allocator are
+ * filled in. */
+void test_prefix_create(test_prefix *p, uint32_t n_pages, const quire_prefix_opts *opts);
+/* The same in a cache made with these options. */
+void test_prefix_create_in(test_prefix *p, const quire_cache_opts *cache_opts,
+                           const quire_prefix_opts *opts);
+void test_prefix_destroy(test_prefix *p);
+
+/* The one key that the calls below use. */
+quire_prefix_key test_key(void);
+
+/* tokens[i] = base + i for i < n: texts of different bases share nothing. */
+void test_text(int32_t *tokens, uint32_t n, int32_t base);
+
+/* Acquire for a text, checking the stamps of what was found; append and stamp the rest and publish
+ * it all; end. */
+test_run test_run_start(test_prefix *p, const int32_t *tokens, uint32_t n_tokens);
+void test_run_extend(test_prefix *p, const test_run *run, const int32_t *tokens, uint32_t n_tokens);
+void test_run_end(test_prefix *p, const test_run *run);
+/* All of it; returns what was matched at the start. */
+quire_prefix_match test_run_whole(test_prefix *p, const int32_t *tokens, uint32_t n_tokens);
+
+quire_prefix_match test_lookup(const test_prefix *p, const int32_t *tokens, uint32_t n_tokens);
+quire_prefix_stats test_prefix_stats(const test_prefix *p);
+
+/* Stamp the tokens from begin on, check the stamps of all, holes left out. */
+void test_stamp_text(const test_prefix *p, quire_seq_id seq, const int32_t *tokens, uint32_t begin);
+void test_check_text(const test_prefix *p, quire_seq_id seq, const int32_t *tokens);
+
+#endif /* TESTS_PREFIX_SUPPORT_H */

@@ -269,8 +269,9 @@ void quire_http_completed(void *server, struct MHD_Connection *connection, void 
     if (http == NULL) {
         return; /* its headers were refused by MHD */
     }
-    http->is_gone |= how == MHD_REQUEST_TERMINATED_CLIENT_ABORT ||
-                     how == MHD_REQUEST_TERMINATED_READ_ERROR || http->status == 0;
+    /* Errors of the socket, and a client that does not read, look the same from here. */
+    http->is_gone |= http->status == 0 || (how != MHD_REQUEST_TERMINATED_COMPLETED_OK &&
+                                           how != MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN);
     if (http->is_gone) {
         (void)atomic_fetch_add(&s->client_gone_total, 1);
     }

@@ -1,0 +1,520 @@
+/* test_server_fields.c - every field of a request: what reaches the engine, and what is refused by
+ * name.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "server_fixture.h"
+
+#include "base/bytes.h"
+#include "server/tenant.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static server_fixture f;
+
+static const char *const two_pieces[] = { "Hello", " there" };
+
+static const engine_script hello = { .pieces = two_pieces,
+                                     .n_pieces = 2,
+                                     .finish = QUIRE_FINISH_STOP };
+
+#define CHAT "/v1/chat/completions"
+#define TEXT "/v1/completions"
+#define HI   "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+
+static int start(void **state)
+{
+    (void)state;
+    server_fixture_start(&f, NULL);
+    engine_double_script(f.engine, &hello);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    server_fixture_stop(&f);
+    return 0;
+}
+
+/* ---- what is refused ---- */
+
+typedef struct refusal {
+    const char *path;
+    const char *fields;
+    const char *param;
+} refusal;
+
+static const refusal refusals[] = {
+    { CHAT, "\"model\":\"m\"", "messages" },
+    { CHAT, "\"messages\":\"hi\"", "messages" },
+    { CHAT, "\"messages\":[]", "messages" },
+    { CHAT, "\"messages\":[1]", "messages[0]" },
+    { CHAT, "\"messages\":[{\"content\":\"x\"}]", "messages[0].role" },
+    { CHAT, "\"messages\":[{\"role\":7,\"content\":\"x\"}]", "messages[0].role" },
+    { CHAT, "\"messages\":[{\"role\":\"tool\",\"content\":\"x\"}]", "messages[0].role" },
+    { CHAT, "\"messages\":[{\"role\":\"user\"}]", "messages[0].content" },
+    { CHAT, "\"messages\":[{\"role\":\"user\",\"content\":5}]", "messages[0].content" },
+    { CHAT, "\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]",
+      "messages[0].content" },
+    { CHAT, "\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":1}]}]",
+      "messages[0].content" },
+    { CHAT, "\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}]",
+      "messages[0].tool_calls" },
+    { CHAT, HI ",\"temperature\":\"hot\"", "temperature" },
+    { CHAT, HI ",\"temperature\":2.5", "temperature" },
+    { CHAT, HI ",\"top_p\":-1", "top_p" },
+    { CHAT, HI ",\"top_k\":1.5", "top_k" },
+    { CHAT, HI ",\"min_p\":2", "min_p" },
+    { CHAT, HI ",\"frequency_penalty\":3", "frequency_penalty" },
+    { CHAT, HI ",\"presence_penalty\":-3", "presence_penalty" },
+    { CHAT, HI ",\"repeat_penalty\":0", "repeat_penalty" },
+    { CHAT, HI ",\"seed\":\"x\"", "seed" },
+    { CHAT, HI ",\"max_tokens\":0", "max_tokens" },
+    { CHAT, HI ",\"max_tokens\":\"many\"", "max_tokens" },
+    { CHAT, HI ",\"max_completion_tokens\":-1", "max_completion_tokens" },
+    { CHAT, HI ",\"n\":17", "n" },
+    { CHAT, HI ",\"n\":2,\"session_id\":\"s\"", "n" },
+    { CHAT, HI ",\"stream\":1", "stream" },
+    { CHAT, HI ",\"stream_options\":{}", "stream_options" },
+    { CHAT, HI ",\"stream\":true,\"stream_options\":{\"include_usage\":1}",
+      "stream_options.include_usage" },
+    { CHAT, HI ",\"stop\":5", "stop" },
+    { CHAT, HI ",\"stop\":[5]", "stop" },
+    { CHAT, HI ",\"stop\":\"\"", "stop" },
+    { CHAT, HI ",\"stop\":[\"\"]", "stop" },
+    { CHAT,
+      HI ",\"stop\":[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\",\"b\",\"c\","
+         "\"d\",\"e\",\"f\",\"g\",\"h\"]",
+      "stop" },
+    { CHAT, HI ",\"logprobs\":3", "logprobs" },
+    { CHAT, HI ",\"logprobs\":true,\"top_logprobs\":21", "top_logprobs" },
+    { CHAT, HI ",\"top_logprobs\":2", "top_logprobs" },
+    { CHAT, HI ",\"logit_bias\":[]", "logit_bias" },
+    { CHAT, HI ",\"logit_bias\":{\"x\":1}", "logit_bias" },
+    { CHAT, HI ",\"logit_bias\":{\"512\":1}", "logit_bias" },
+    { CHAT, HI ",\"logit_bias\":{\"5\":101}", "logit_bias" },
+    { CHAT, HI ",\"logit_bias\":{\"5\":\"much\"}", "logit_bias" },
+    { CHAT, HI ",\"grammar\":1", "grammar" },
+    { CHAT, HI ",\"response_format\":\"json\"", "response_format" },
+    { CHAT, HI ",\"response_format\":{}", "response_format.type" },
+    { CHAT, HI ",\"response_format\":{\"type\":\"xml\"}", "response_format.type" },
+    { CHAT, HI ",\"cache_salt\":1", "cache_salt" },
+    { CHAT, HI ",\"prompt_cache_key\":1", "prompt_cache_key" },
+    { CHAT, HI ",\"session_id\":1", "session_id" },
+    { CHAT, HI ",\"session_id\":\"\"", "session_id" },
+    { CHAT, HI ",\"priority\":3000000000", "priority" },
+    { CHAT, HI ",\"cache_prompt\":\"no\"", "cache_prompt" },
+    { CHAT, HI ",\"explain_cache\":\"no\"", "explain_cache" },
+    { CHAT, HI ",\"ignore_eos\":0", "ignore_eos" },
+    { CHAT, HI ",\"context_overflow\":\"shift\"", "context_overflow" },
+    { CHAT, HI ",\"tools\":[{}]", "tools" },
+    { CHAT, HI ",\"tool_choice\":\"required\"", "tool_choice" },
+    { CHAT, HI ",\"tool_choice\":{\"type\":\"function\"}", "tool_choice" },
+    { CHAT, HI ",\"functions\":[{}]", "functions" },
+    { CHAT, HI ",\"audio\":{\"voice\":\"x\"}", "audio" },
+    { CHAT, HI ",\"prediction\":{\"type\":\"content\"}", "prediction" },
+    { TEXT, "\"model\":\"m\"", "prompt" },
+    { TEXT, "\"prompt\":5", "prompt" },
+    { TEXT, "\"prompt\":[]", "prompt" },
+    { TEXT, "\"prompt\":[\"a\",5]", "prompt" },
+    { TEXT, "\"prompt\":[5,\"a\"]", "prompt" },
+    { TEXT, "\"prompt\":[512]", "prompt" },
+    { TEXT, "\"prompt\":[[-1]]", "prompt" },
+    { TEXT, "\"prompt\":[\"a\"],\"session_id\":\"s\"", "prompt" },
+    { TEXT, "\"prompt\":\"a\",\"echo\":true", "echo" },
+    { TEXT, "\"prompt\":\"a\",\"suffix\":\"b\"", "suffix" },
+    { TEXT, "\"prompt\":\"a\",\"best_of\":3", "best_of" },
+    { TEXT, "\"prompt\":\"a\",\"logprobs\":true", "logprobs" },
+    { TEXT, "\"prompt\":\"a\",\"logprobs\":21", "logprobs" },
+    { TEXT, "\"prompt\":\"a\",\"context_overflow\":\"truncate_turns\"", "context_overflow" },
+    { TEXT, "\"prompt\":[\"a\",\"b\",\"c\"],\"n\":6", "n" },
+    { "/tokenize", "\"content\":5", "content" },
+    { "/tokenize", "\"text\":\"\"", "content" },
+    { "/tokenize", "\"content\":\"a\",\"with_pieces\":1", "with_pieces" },
+    { "/detokenize", "\"tokens\":\"a\"", "tokens" },
+    { "/detokenize", "\"tokens\":[512]", "tokens" },
+    { "/v1/cache/invalidate", "\"x\":1", "all" },
+    { "/v1/cache/invalidate", "\"all\":true,\"session\":\"s\"", "all" },
+    { "/v1/cache/invalidate", "\"all\":1", "all" },
+    { "/v1/cache/invalidate", "\"prefix\":{}", "prefix" },
+    { "/v1/cache/invalidate", "\"prefix\":[1,\"a\"]", "prefix" },
+    { "/v1/cache/invalidate", "\"prefix\":[{\"role\":1}]", "prefix[0].role" },
+};
+
+static void names_the_field_it_refuses(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+        const refusal *r = &refusals[i];
+        char body[1024];
+        json_t *root;
+        char name[80];
+
+        (void)snprintf(body, sizeof body, "{%s}", r->fields);
+        root = http_post_json(f.port, r->path, body, 400);
+        if (!json_is_string(json_at(root, "error.param")) ||
+            strcmp(json_string_at(root, "error.param"), r->param) != 0) {
+            fail_msg("%s: %s, not %s", body, json_string_at(root, "error.message"), r->param);
+        }
+        /* The message says it too, up to an element's index. */
+        (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(r->param, "["), r->param);
+        if (strstr(json_string_at(root, "error.message"), name) == NULL) {
+            fail_msg("%s: \"%s\" does not name %s", body, json_string_at(root, "error.message"),
+                     name);
+        }
+        assert_string_equal(json_string_at(root, "error.type"), "invalid_request_error");
+        json_decref(root);
+    }
+    assert_int_equal(engine_double_seen(f.engine).n_submitted, 0);
+}
+
+static void bounds_what_is_long(void **state)
+{
+    static const char *const formats[] = { "{" HI ",\"cache_salt\":\"%s\"}",
+                                           "{" HI ",\"session_id\":\"%s\"}",
+                                           "{" HI ",\"stop\":\"%s\"}" };
+    char text[258];
+
+    (void)state;
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    for (size_t i = 0; i < 3; i++) {
+        quire_bytes body = { 0 };
+
+        (void)quire_bytes_add(&body, formats[i], (size_t)(strchr(formats[i], '%') - formats[i]));
+        (void)quire_bytes_addf(&body, "%s%s", text, strchr(formats[i], '%') + 2);
+        json_decref(http_post_json(f.port, CHAT, body.data, 400));
+        quire_bytes_fini(&body);
+    }
+}
+
+/* ---- what arrives ---- */
+
+static void passes_every_field_on(void **state)
+{
+    quire_tenant_salt salt;
+    engine_seen seen;
+
+    (void)state;
+    json_decref(http_post_json(
+        f.port, CHAT,
+        "{" HI ",\"model\":\"any\",\"temperature\":0.5,\"top_p\":0.25,\"top_k\":7,\"min_p\":0.125,"
+        "\"frequency_penalty\":0.5,\"presence_penalty\":-0.5,\"repeat_penalty\":1.5,\"seed\":42,"
+        "\"max_tokens\":9,\"stop\":[\"one\",\"two\"],\"logit_bias\":{\"5\":-100,\"6\":2.5},"
+        "\"logprobs\":true,\"top_logprobs\":2,\"ignore_eos\":true,\"cache_prompt\":false,"
+        "\"priority\":-3,\"grammar\":\"root ::= [a-z]\",\"cache_salt\":\"pepper\","
+        "\"prompt_cache_key\":\"k\",\"user\":\"somebody\",\"unknown\":{\"a\":1}}",
+        200));
+    seen = engine_double_seen(f.engine);
+    assert_float_equal(seen.params.sampler.temperature, 0.5f, 0.0);
+    assert_float_equal(seen.params.sampler.top_p, 0.25f, 0.0);
+    assert_int_equal(seen.params.sampler.top_k, 7);
+    assert_float_equal(seen.params.sampler.min_p, 0.125f, 0.0);
+    assert_float_equal(seen.params.sampler.frequency_penalty, 0.5f, 0.0);
+    assert_float_equal(seen.params.sampler.presence_penalty, -0.5f, 0.0);
+    assert_float_equal(seen.params.sampler.repeat_penalty, 1.5f, 0.0);
+    assert_int_equal(seen.params.sampler.seed, 42);
+    assert_int_equal(seen.params.max_tokens, 9);
+    assert_int_equal(seen.params.n_stops, 2);
+    assert_string_equal(seen.stops[0], "one");
+    assert_string_equal(seen.stops[1], "two");
+    assert_int_equal(seen.params.sampler.n_bias, 2);
+    assert_int_equal(seen.bias[0].token, 5);
+    assert_float_equal(seen.bias[0].bias, -100.0f, 0.0);
+    assert_true(seen.params.has_logprobs);
+    assert_int_equal(seen.params.n_top_logprobs, 2);
+    assert_true(seen.params.ignores_eos);
+    assert_true(seen.params.is_uncached);
+    assert_int_equal(seen.params.priority, -3);
+    assert_string_equal(seen.grammar, "root ::= [a-z]");
+    assert_memory_equal(seen.id, "chatcmpl-", 9);
+    quire_tenant_salt_make(&salt, "", "pepper");
+    assert_int_equal(seen.params.tenant_bytes, salt.n);
+    assert_memory_equal(seen.tenant, salt.bytes, salt.n);
+}
+
+static void null_is_absent(void **state)
+{
+    quire_sampler_opts defaults = QUIRE_SAMPLER_OPTS_INIT;
+    engine_seen seen;
+
+    (void)state;
+    json_decref(http_post_json(
+        f.port, CHAT,
+        "{" HI ",\"temperature\":null,\"top_p\":null,\"max_tokens\":null,\"stop\":null,\"n\":null,"
+        "\"logit_bias\":null,\"logprobs\":null,\"tools\":null,\"response_format\":null,"
+        "\"stream\":null,\"stream_options\":null,\"seed\":null,\"session_id\":null}",
+        200));
+    seen = engine_double_seen(f.engine);
+    assert_float_equal(seen.params.sampler.temperature, defaults.temperature, 0.0);
+    assert_int_equal(seen.params.max_tokens, 0);
+    assert_int_equal(seen.params.n_stops, 0);
+    assert_false(seen.params.has_logprobs);
+    assert_false(seen.params.is_uncached);
+}
+
+static void takes_the_smaller_of_two_limits(void **state)
+{
+    (void)state;
+    json_decref(
+        http_post_json(f.port, CHAT, "{" HI ",\"max_tokens\":9,\"max_completion_tokens\":5}", 200));
+    assert_int_equal(engine_double_seen(f.engine).params.max_tokens, 5);
+    json_decref(http_post_json(f.port, CHAT, "{" HI ",\"max_completion_tokens\":7}", 200));
+    assert_int_equal(engine_double_seen(f.engine).params.max_tokens, 7);
+}
+
+static void seeds_differ_unless_given(void **state)
+{
+    uint32_t first;
+
+    (void)state;
+    json_decref(http_post_json(f.port, CHAT, "{" HI "}", 200));
+    first = engine_double_seen(f.engine).params.sampler.seed;
+    json_decref(http_post_json(f.port, CHAT, "{" HI "}", 200));
+    assert_int_not_equal(first, engine_double_seen(f.engine).params.sampler.seed);
+    json_decref(http_post_json(f.port, CHAT, "{" HI ",\"seed\":7,\"n\":3}", 200));
+    assert_int_equal(engine_double_seen(f.engine).params.sampler.seed, 9); /* the third answer */
+}
+
+static void joins_text_parts(void **state)
+{
+    engine_seen one;
+    engine_seen two;
+
+    (void)state;
+    json_decref(http_post_json(f.port, CHAT,
+                               "{\"messages\":[{\"role\":\"user\",\"content\":\"a cat\"}]}", 200));
+    one = engine_double_seen(f.engine);
+    json_decref(http_post_json(f.port, CHAT,
+                               "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
+                               "\"text\":\"a \"},{\"type\":\"text\",\"text\":\"cat\"}]}]}",
+                               200));
+    two = engine_double_seen(f.engine);
+    assert_int_equal(one.params.n_tokens, two.params.n_tokens);
+    assert_memory_equal(one.tokens, two.tokens, one.params.n_tokens * sizeof one.tokens[0]);
+}
+
+static void takes_prompts_in_every_shape(void **state)
+{
+    engine_seen seen;
+    json_t *root;
+
+    (void)state;
+    json_decref(http_post_json(f.port, TEXT, "{\"prompt\":[5,6,7]}", 200));
+    seen = engine_double_seen(f.engine);
+    assert_int_equal(seen.params.n_tokens, 3);
+    assert_int_equal(seen.tokens[2], 7);
+    assert_memory_equal(seen.id, "cmpl-", 5);
+    root = http_post_json(f.port, TEXT, "{\"prompt\":[\"a\",\"b\"],\"n\":2}", 200);
+    assert_int_equal(json_array_size(json_at(root, "choices")), 4);
+    assert_int_equal(json_int_at(root, "choices.3.index"), 3);
+    assert_string_equal(json_string_at(root, "choices.3.text"), "Hello there");
+    assert_int_equal(json_int_at(root, "usage.completion_tokens"), 8);
+    json_decref(root);
+    root = http_post_json(f.port, TEXT, "{\"prompt\":[[5,6],[7]]}", 200);
+    assert_int_equal(json_array_size(json_at(root, "choices")), 2);
+    assert_int_equal(json_int_at(root, "usage.prompt_tokens"), 3);
+    json_decref(root);
+}
+
+/* ---- replies ---- */
+
+static void replies_have_figures(void **state)
+{
+    json_t *root = http_post_json(f.port, TEXT, "{\"prompt\":[5,6,7,8]}", 200);
+
+    (void)state;
+    assert_string_equal(json_string_at(root, "object"), "text_completion");
+    assert_int_equal(json_int_at(root, "usage.prompt_tokens"), 4);
+    assert_int_equal(json_int_at(root, "usage.completion_tokens"), 2);
+    assert_int_equal(json_int_at(root, "usage.total_tokens"), 6);
+    assert_int_equal(json_int_at(root, "usage.prompt_tokens_details.cached_tokens"), 2);
+    assert_int_equal(json_int_at(root, "timings.cache_n"), 2);
+    assert_int_equal(json_int_at(root, "timings.prompt_n"), 2);
+    assert_int_equal(json_int_at(root, "timings.predicted_n"), 2);
+    assert_true(json_number_value(json_at(root, "timings.prompt_ms")) == 2.0);
+    assert_true(json_number_value(json_at(root, "timings.predicted_per_second")) == 500.0);
+    assert_null(json_object_get(root, "quire"));
+    json_decref(root);
+}
+
+static void explains_when_asked(void **state)
+{
+    json_t *root = http_post_json(f.port, CHAT, "{" HI ",\"explain_cache\":true}", 200);
+
+    (void)state;
+    assert_string_equal(json_string_at(root, "quire.cache.end"), "diverged");
+    assert_int_equal(json_int_at(root, "quire.cache.prompt_token.id"), 70);
+    assert_true(strlen(json_string_at(root, "quire.cache.cached_token.text")) > 0);
+    assert_int_equal(json_int_at(root, "quire.dropped_turns"), 0);
+    assert_string_equal(json_string_at(root, "quire.request_id"), json_string_at(root, "id"));
+    json_decref(root);
+}
+
+static void chat_logprobs_have_their_shape(void **state)
+{
+    json_t *root =
+        http_post_json(f.port, CHAT, "{" HI ",\"logprobs\":true,\"top_logprobs\":2}", 200);
+    json_t *content = json_at(root, "choices.0.logprobs.content");
+
+    (void)state;
+    assert_int_equal(json_array_size(content), 2);
+    assert_true(json_number_value(json_at(content, "1.logprob")) == -0.5);
+    assert_true(json_array_size(json_at(content, "0.bytes")) > 0);
+    assert_int_equal(json_array_size(json_at(content, "0.top_logprobs")), 2);
+    assert_true(json_number_value(json_at(content, "0.top_logprobs.1.logprob")) == -1.5);
+    json_decref(root);
+    root = http_post_json(f.port, CHAT, "{" HI "}", 200);
+    assert_true(json_is_null(json_at(root, "choices.0.logprobs")));
+    json_decref(root);
+}
+
+static void text_logprobs_have_their_shape(void **state)
+{
+    json_t *root = http_post_json(f.port, TEXT, "{\"prompt\":\"a\",\"logprobs\":1}", 200);
+    json_t *logprobs = json_at(root, "choices.0.logprobs");
+
+    (void)state;
+    assert_int_equal(json_array_size(json_at(logprobs, "tokens")), 2);
+    assert_int_equal(json_array_size(json_at(logprobs, "token_logprobs")), 2);
+    assert_int_equal(json_object_size(json_at(logprobs, "top_logprobs.0")), 1);
+    assert_int_equal(json_int_at(logprobs, "text_offset.0"), 0);
+    assert_int_equal(json_int_at(logprobs, "text_offset.1"), 5);
+    json_decref(root);
+}
+
+static void tokenizes_and_back(void **state)
+{
+    json_t *root = http_post_json(f.port, "/tokenize", "{\"content\":\"a cat\"}", 200);
+    char *tokens = json_dumps(json_at(root, "tokens"), 0);
+    char body[512];
+
+    (void)state;
+    assert_true(json_array_size(json_at(root, "tokens")) > 0);
+    (void)snprintf(body, sizeof body, "{\"tokens\":%s}", tokens);
+    json_decref(root);
+    free(tokens);
+    root = http_post_json(f.port, "/detokenize", body, 200);
+    assert_non_null(strstr(json_string_at(root, "content"), "a cat"));
+    json_decref(root);
+    root =
+        http_post_json(f.port, "/tokenize",
+                       "{\"content\":\"\xc3\xa9\",\"with_pieces\":true,\"add_special\":true}", 200);
+    assert_int_equal(json_int_at(root, "tokens.0.id"), 1); /* BOS */
+    /* No token of the generated vocabulary is this letter: its bytes are. */
+    assert_true(json_is_array(json_at(root, "tokens.2.piece")));
+    json_decref(root);
+    root = http_post_json(f.port, "/tokenize", "{\"content\":\"\"}", 200);
+    assert_int_equal(json_array_size(json_at(root, "tokens")), 0);
+    json_decref(root);
+}
+
+/* ---- errors of the engine ---- */
+
+static void tells_the_engines_errors(void **state)
+{
+    static const struct {
+        int status;
+        const char *message;
+        int http;
+        const char *code;
+        const char *param;
+    } errors[] = {
+        { QUIRE_RANGE, "the prompt has 300 tokens, the context 256", 400, "context_length_exceeded",
+          "messages" },
+        { QUIRE_INVAL, "grammar: line 1: no rule", 400, NULL, "grammar" },
+        { QUIRE_AGAIN, "draining", 503, "draining", NULL },
+        { QUIRE_NOMEM, "out of memory", 503, "out_of_memory", NULL },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
+        engine_script script = hello;
+        json_t *root;
+
+        script.submit_status = errors[i].status;
+        script.submit_message = errors[i].message;
+        engine_double_script(f.engine, &script);
+        root = http_post_json(f.port, CHAT, "{" HI "}", errors[i].http);
+        if (errors[i].code != NULL) {
+            assert_string_equal(json_string_at(root, "error.code"), errors[i].code);
+        }
+        if (errors[i].param != NULL) {
+            assert_string_equal(json_string_at(root, "error.param"), errors[i].param);
+        }
+        json_decref(root);
+    }
+}
+
+static void a_full_queue_says_when(void **state)
+{
+    engine_script script = hello;
+    http_reply reply;
+
+    (void)state;
+    script.submit_status = QUIRE_LIMIT;
+    script.submit_message = "the queue is full";
+    script.submit_refused_from = 2;
+    engine_double_script(f.engine, &script);
+    reply = http_post(f.port, CHAT, "{" HI ",\"n\":3}");
+    assert_int_equal(reply.status, 429);
+    assert_non_null(strstr(reply.body, "rate_limit_error"));
+    /* 1.5 s a request, two at a time, a quarter of 8 waiting and one more: 2.25 s. */
+    assert_true(http_has_header(&reply, "Retry-After", "3"));
+    http_reply_free(&reply);
+    server_fixture_wait_log(&f, "status=429");
+    assert_int_equal(engine_double_seen(f.engine).n_released, 2); /* none stays behind */
+}
+
+static void an_engines_failure_is_a_server_error(void **state)
+{
+    engine_script script = hello;
+    json_t *root;
+
+    (void)state;
+    script.finish = QUIRE_FINISH_ERROR;
+    script.status = QUIRE_NOPAGES;
+    engine_double_script(f.engine, &script);
+    root = http_post_json(f.port, CHAT, "{" HI "}", 429);
+    assert_string_equal(json_string_at(root, "error.message"), "the script says so");
+    json_decref(root);
+    script.status = QUIRE_IO;
+    engine_double_script(f.engine, &script);
+    root = http_post_json(f.port, CHAT, "{" HI "}", 500);
+    assert_string_equal(json_string_at(root, "error.type"), "server_error");
+    json_decref(root);
+    json_decref(http_post_json(f.port, "/v1/cache/invalidate", "{\"all\":true}", 503));
+    json_decref(http_get_json(f.port, "/v1/cache/pages", 503));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_the_field_it_refuses),
+        cmocka_unit_test(bounds_what_is_long),
+        cmocka_unit_test(passes_every_field_on),
+        cmocka_unit_test(null_is_absent),
+        cmocka_unit_test(takes_the_smaller_of_two_limits),
+        cmocka_unit_test(seeds_differ_unless_given),
+        cmocka_unit_test(joins_text_parts),
+        cmocka_unit_test(takes_prompts_in_every_shape),
+        cmocka_unit_test(replies_have_figures),
+        cmocka_unit_test(explains_when_asked),
+        cmocka_unit_test(chat_logprobs_have_their_shape),
+        cmocka_unit_test(text_logprobs_have_their_shape),
+        cmocka_unit_test(tokenizes_and_back),
+        cmocka_unit_test(tells_the_engines_errors),
+        cmocka_unit_test(a_full_queue_says_when),
+        cmocka_unit_test(an_engines_failure_is_a_server_error),
+    };
+
+    return cmocka_run_group_tests(tests, start, stop);
+}

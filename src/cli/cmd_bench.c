@@ -233,7 +233,7 @@ static json_t *setting_json(const table *t)
                      quire_json_real(t->bandwidth), "cache", caches[args->cache], "fill",
                      fills[args->fill], "cascade", !args->no_cascade, "threads", (int)t->n_threads,
                      "isa", quire_attn_isa(), "model",
-                     quire_json_text(args->common.model, strlen(args->common.model)));
+                     quire_json_bytes(args->common.model, strlen(args->common.model)));
 }
 
 static int print_json(const table *t)

@@ -312,8 +312,8 @@ static int print_json(const calibrate *c)
     }
     return quire_stdout_json(
         json_pack("{s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:b}",
-                  "model", quire_json_text(c->common.model, strlen(c->common.model)), "file",
-                  quire_json_text(c->file.path, strlen(c->file.path)), "n_ctx", (int)r->n_ctx,
+                  "model", quire_json_bytes(c->common.model, strlen(c->common.model)), "file",
+                  quire_json_bytes(c->file.path, strlen(c->file.path)), "n_ctx", (int)r->n_ctx,
                   "n_chunks", (int)r->n_chunks, "n_scored", (int)r->n_scored, "kv_recent",
                   (int)r->kv_recent, "kv_sinks", (int)r->kv_sinks, "runs", (int)c->meter.n_runs_all,
                   "seconds", quire_json_real(c->measure_s), "target_bits", quire_json_real(c->bits),

@@ -120,7 +120,7 @@ static int record_turn(chat *c, const char *user, const quire_collected *answer,
     return json_array_append_new(
                c->turns,
                json_pack("{s:o, s:o, s:s, s:i, s:i, s:i, s:o, s:o}", "user",
-                         quire_json_text(user, strlen(user)), "assistant",
+                         quire_json_bytes(user, strlen(user)), "assistant",
                          quire_collected_json(answer), "stop", quire_stop_word(result->stop),
                          "prompt_tokens", (int)result->n_prompt, "reused_tokens",
                          (int)result->n_reused, "output_tokens", (int)result->n_output,

@@ -179,9 +179,9 @@ static int print_json(const info_args *args, const quire_model_desc *d, const as
     return quire_stdout_json(json_pack(
         "{s:o, s:o, s:o, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, "
         "s:o, s:o}",
-        "file", quire_json_text(path, strlen(path)), "name",
-        quire_json_text(d->name, strlen(d->name)), "arch",
-        quire_json_text(d->arch_name, strlen(d->arch_name)), "file_type", d->file_type, "n_params",
+        "file", quire_json_bytes(path, strlen(path)), "name",
+        quire_json_bytes(d->name, strlen(d->name)), "arch",
+        quire_json_bytes(d->arch_name, strlen(d->arch_name)), "file_type", d->file_type, "n_params",
         (json_int_t)d->n_params, "weight_bytes", (json_int_t)d->weight_bytes, "n_layer",
         (int)d->n_layer, "n_stored_layers", (int)d->n_stored, "n_embd", (int)d->n_embd, "n_ff",
         (int)d->n_ff, "n_head", (int)d->n_head, "n_kv_head", (int)d->n_kv_head, "d_k", (int)d->d_k,

@@ -207,7 +207,7 @@ static json_t *base_json(const perplexity *p, const char *name)
         json_object_set_new(kld, "max", quire_json_real(r->kld_max));
     }
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kind",
-                     p->has_base_kv ? "kv" : "file", "name", quire_json_text(name, strlen(name)),
+                     p->has_base_kv ? "kv" : "file", "name", quire_json_bytes(name, strlen(name)),
                      "ppl", quire_json_real(quire_perplexity(&r->nll_base)), "ppl_stderr",
                      quire_json_real(quire_perplexity_stderr(&r->nll_base)), "ppl_ratio",
                      quire_json_real(exp(difference)), "nll_difference",
@@ -261,7 +261,7 @@ static int print_json(const perplexity *p, const char *base_name)
     json_int_t n_tokens = (json_int_t)p->n_chunks * p->n_ctx;
     json_t *document =
         json_pack("{s:o, s:o, s:o, s:o, s:o, s:i, s:i, s:I, s:I, s:I, s:o, s:o, s:o}", "model",
-                  quire_json_text(p->args->common.model, strlen(p->args->common.model)), "ppl",
+                  quire_json_bytes(p->args->common.model, strlen(p->args->common.model)), "ppl",
                   quire_json_real(quire_perplexity(&r->nll)), "ppl_stderr",
                   quire_json_real(quire_perplexity_stderr(&r->nll)), "nll",
                   quire_json_real(quire_mean_value(&r->nll)), "nll_stderr",

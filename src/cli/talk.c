@@ -133,7 +133,7 @@ json_t *quire_json_real(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-json_t *quire_json_text(const char *text, size_t text_bytes)
+json_t *quire_json_bytes(const char *text, size_t text_bytes)
 {
     quire_utf8_stream stream = { .n_held = 0 };
     char *clean = malloc(3 * (text_bytes + 3) + 3);

@@ -56,7 +56,7 @@ int quire_stdout_close(int exit_status);
 json_t *quire_json_real(double value);
 
 /* A string; bytes that are not UTF-8 become U+FFFD. */
-json_t *quire_json_text(const char *text, size_t text_bytes);
+json_t *quire_json_bytes(const char *text, size_t text_bytes);
 
 /* ---- interrupt ---- */
 

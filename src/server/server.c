@@ -135,13 +135,20 @@ static void server_free(quire_server *server)
     free(server);
 }
 
-static int check_opts(const quire_server_opts *opts, quire_error *err)
+int quire_server_opts_check(const quire_server_opts *opts, quire_error *err)
 {
+    address to;
+    socklen_t n = 0;
+    quire_auth *auth = NULL;
+
     if (opts->body_bytes_max == 0 || opts->header_bytes_max < 1024 || opts->connections_max == 0 ||
         opts->connections_max > UINT32_MAX - CONNECTIONS_SURPLUS) {
         return quire_error_set(err, QUIRE_INVAL,
                                "limits: a body, 1 KiB of headers and a connection are the least");
     }
+    QUIRE_TRY(address_of(opts, &to, &n, err));
+    QUIRE_TRY(quire_auth_create(&auth, opts->keys, opts->n_keys, err));
+    quire_auth_destroy(auth);
     return QUIRE_OK;
 }
 
@@ -166,7 +173,7 @@ int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_
     int rc;
 
     *out = NULL;
-    QUIRE_TRY(check_opts(opts, err));
+    QUIRE_TRY(quire_server_opts_check(opts, err));
     server = calloc(1, sizeof *server);
     if (server == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");

@@ -64,6 +64,9 @@ typedef struct quire_server_opts {
         .request_time_max_s = 600, .sampler = QUIRE_SAMPLER_OPTS_INIT                              \
     }
 
+/* What start() refuses before it takes anything: limits, host, keys. Errors: QUIRE_INVAL,
+ * QUIRE_LIMIT, QUIRE_NOMEM. */
+int quire_server_opts_check(const quire_server_opts *opts, quire_error *err);
 /* Errors: QUIRE_INVAL (a host that is not loopback without keys, keys), QUIRE_IO (address in use:
  * err says which), QUIRE_NOMEM. */
 int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_error *err);

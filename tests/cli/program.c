@@ -185,6 +185,75 @@ program_result program_run_interrupted(const char *input, program_args args)
     return result;
 }
 
+program_running program_start(program_args args)
+{
+    program_running running;
+    int in = temporary();
+    int out[2];
+    int err[2];
+
+    assert_int_equal(pipe(out), 0);
+    assert_int_equal(pipe(err), 0);
+    running.pid = start(args, in, out[1], err[1]);
+    running.out = out[0];
+    running.err = err[0];
+    close(out[1]);
+    close(err[1]);
+    close(in);
+    return running;
+}
+
+char *program_line(int fd)
+{
+    size_t cap = 256;
+    size_t n = 0;
+    char *line = malloc(cap);
+
+    assert_non_null(line);
+    for (;;) {
+        if (n + 1 == cap) {
+            cap *= 2;
+            line = realloc(line, cap);
+            assert_non_null(line);
+        }
+        if (read(fd, line + n, 1) != 1) {
+            line[n] = '\0';
+            fail_msg("the stream ended after '%s'", line);
+        }
+        if (line[n] == '\n') {
+            line[n] = '\0';
+            return line;
+        }
+        n++;
+    }
+}
+
+char *program_line_with(int fd, const char *part)
+{
+    for (;;) {
+        char *line = program_line(fd);
+
+        if (strstr(line, part) != NULL) {
+            return line;
+        }
+        free(line);
+    }
+}
+
+int program_end(program_running *running)
+{
+    char byte;
+    int status;
+
+    /* What it still says must not keep it waiting. */
+    while (read(running->err, &byte, 1) > 0) {
+    }
+    status = wait_for(running->pid);
+    close(running->out);
+    close(running->err);
+    return status;
+}
+
 program_result program_run_on_terminal(program_args args)
 {
     program_result result = { 0 };

@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 typedef struct program_result {
     int exit_status; /* 128 + signal when one ended it */
@@ -38,6 +39,22 @@ program_result program_run_interrupted(const char *input, program_args args);
 program_result program_run_on_terminal(program_args args);
 
 void program_free(program_result *result);
+
+/* A program that goes on while the test does. */
+typedef struct program_running {
+    pid_t pid;
+    int out; /* ends of pipes */
+    int err;
+} program_running;
+
+program_running program_start(program_args args);
+/* The next line of a stream without its newline; fails the test at the end of the stream.
+ * Memory: free(). */
+char *program_line(int fd);
+/* Read lines until one holds part. Memory: free(). */
+char *program_line_with(int fd, const char *part);
+/* Wait for its end and close the pipes. Returns the exit status as program_result has it. */
+int program_end(program_running *running);
 
 /* Run, expect this exit status and nothing of a crash, and return the result. */
 program_result program_expect(int exit_status, program_args args);

@@ -1,0 +1,241 @@
+/* cmd_serve.c - quire serve: its settings and what they mean to the parts. It runs in serve.c.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/serve_args.h"
+
+#include "base/check.h"
+#include "cli/commands.h"
+#include "cli/serve.h"
+
+#define SECONDS(us) ((uint32_t)((us) / 1000000))
+
+static const char *const admissions[] = { "grow", "reserve", NULL };
+static const char *const overflows[] = { "refuse", "truncate_turns", NULL };
+static const char *const log_levels[] = { "errors", "info", "requests", NULL };
+
+_Static_assert(QUIRE_ADMIT_GROW == 0 && QUIRE_ADMIT_RESERVE == 1, "the order of admissions[]");
+
+/* clang-format off */
+static const quire_opt options[] = {
+    QUIRE_ROW_MODEL, QUIRE_ROW_THREADS,
+    QUIRE_ROW_CTX("what the model was trained on, or what memory allows"),
+    QUIRE_ROWS_KV,
+    QUIRE_ROWS_BUDGET("what --cache-memory-ratio gives"),
+    { .names = { "--cache-memory-ratio" }, .type = QUIRE_OPT_REAL, .unit = "R", .min = 0.001,
+      .max = 1, .initial = "0.5", .block_key = "cache_memory_ratio",
+      .offset = offsetof(quire_serve_args, cache_memory_ratio),
+      .help = "share of the memory that weights and buffers leave, for KV pages" },
+    QUIRE_ROW_PAGE,
+    { .names = { "--lock-memory" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, lock_memory),
+      .help = "keep KV pages from being swapped out (mlock)" },
+
+    { .section = "Settings",
+      .names = { "--config" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .is_flag_only = true,
+      .offset = offsetof(quire_serve_args, config),
+      .help = "read settings from a YAML file (or QUIRE_CONFIG)" },
+    { .names = { "--check-config" }, .type = QUIRE_OPT_FLAG, .is_flag_only = true,
+      .offset = offsetof(quire_serve_args, check_config),
+      .help = "check all settings without loading weights, print them and where they come from" },
+    { .names = { "--json" }, .type = QUIRE_OPT_FLAG, .is_flag_only = true,
+      .offset = offsetof(quire_serve_args, common.is_json),
+      .help = "print one JSON document on stdout instead of text" },
+
+    { .section = "Address and model",
+      .names = { "--host" }, .type = QUIRE_OPT_TEXT, .unit = "ADDRESS", .initial = "127.0.0.1",
+      .offset = offsetof(quire_serve_args, host),
+      .help = "address to listen on; others than loopback need API keys" },
+    { .names = { "--port" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 65535,
+      .initial = "8080", .offset = offsetof(quire_serve_args, port),
+      .help = "port to listen on; 0 takes a free one" },
+    { .names = { "--model-name" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
+      .initial_text = "the file's name without .gguf",
+      .offset = offsetof(quire_serve_args, model_name),
+      .help = "what clients call the model" },
+    { .names = { "--chat-template" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
+      .initial_text = "the model's own",
+      .offset = offsetof(quire_serve_args, chat_template),
+      .help = "how conversations become a prompt; an unknown name lists all" },
+
+    { .section = "Batching",
+      .names = { "-np", "--parallel", "--max-batch-size" }, .type = QUIRE_OPT_COUNT, .unit = "N",
+      .min = 1, .max = 4096, .initial = "64", .block_key = "max_batch_size",
+      .offset = offsetof(quire_serve_args, max_batch_size),
+      .help = "requests computed at once" },
+    { .names = { "--max-queue" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_ENGINE_QUEUE_MAX, .initial = "256",
+      .offset = offsetof(quire_serve_args, max_queue),
+      .help = "requests that wait beyond those; more get 429" },
+    { .names = { "--chunk-tokens" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 65536,
+      .initial = "256", .offset = offsetof(quire_serve_args, chunk_tokens),
+      .help = "prompt tokens computed in one step: what a token of others waits for at most" },
+    { .names = { "--max-tokens" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
+      .max = QUIRE_TOKENS_MAX, .initial = "0", .initial_text = "0, what the context holds",
+      .offset = offsetof(quire_serve_args, max_tokens),
+      .help = "cap on the tokens that a request may ask for" },
+    { .names = { "--admission" }, .type = QUIRE_OPT_CHOICE, .choices = admissions,
+      .initial = "grow", .offset = offsetof(quire_serve_args, admission),
+      .help = "grow: a request begins when its prompt fits and may be put off later; reserve: when "
+              "prompt and max_tokens fit" },
+    { .names = { "--prefetch-steps" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 64,
+      .initial = "0", .block_key = "prefetch_steps",
+      .offset = offsetof(quire_serve_args, prefetch_steps),
+      .help = "reserved for caches in tiers; has no effect yet" },
+
+    { .section = "Prefix cache",
+      .names = { "--no-prefix-cache" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, no_prefix_cache),
+      .help = "compute every prompt anew" },
+    { .names = { "--cache-ttl" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+      .max = 31536000, .initial = "0", .initial_text = "0, never",
+      .offset = offsetof(quire_serve_args, cache_ttl_us),
+      .help = "forget what was not used for so long" },
+    { .names = { "--low-traffic-after" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+      .max = 31536000, .initial = "0", .initial_text = "0, no such rule",
+      .offset = offsetof(quire_serve_args, low_traffic_after_us),
+      .help = "prefixes older than this that are hit too seldom are evicted first" },
+    { .names = { "--low-traffic-hits-per-hour" }, .type = QUIRE_OPT_REAL, .unit = "N", .min = 0,
+      .max = 1e6, .initial = "1", .offset = offsetof(quire_serve_args, low_traffic_hits_per_hour),
+      .help = "what is too seldom" },
+
+    { .section = "Sessions",
+      .names = { "--max-sessions" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1 << 20,
+      .initial = "1024", .offset = offsetof(quire_serve_args, max_sessions),
+      .help = "sessions kept; the one idle longest goes first" },
+    { .names = { "--session-ttl" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+      .max = 31536000, .initial = "30m", .offset = offsetof(quire_serve_args, session_ttl_us),
+      .help = "close sessions idle for so long; 0 is never" },
+    { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = overflows,
+      .initial = "refuse", .offset = offsetof(quire_serve_args, context_overflow),
+      .help = "when a conversation outgrows the context: refuse it, or drop its oldest turns; "
+              "requests may say otherwise" },
+
+    { .section = "Limits",
+      .names = { "--max-body" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1024,
+      .max = 1 << 30, .initial = "8MiB", .offset = offsetof(quire_serve_args, max_body_bytes),
+      .help = "largest request; more gets 413" },
+    { .names = { "--max-header" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 4096,
+      .max = 1 << 24, .initial = "32KiB", .offset = offsetof(quire_serve_args, max_header_bytes),
+      .help = "memory for the headers of a connection; more gets 431" },
+    { .names = { "--max-connections" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = 16384, .initial = "256", .offset = offsetof(quire_serve_args, max_connections),
+      .help = "connections at once" },
+    { .names = { "--idle-timeout" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 1,
+      .max = 86400, .initial = "60s", .offset = offsetof(quire_serve_args, idle_timeout_us),
+      .help = "close connections that say nothing for so long" },
+    { .names = { "--max-time" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+      .max = 31536000, .initial = "10m", .offset = offsetof(quire_serve_args, max_time_us),
+      .help = "cancel requests that take longer; 0 is never" },
+
+    { .section = "Keys",
+      .names = { "--api-key" }, .type = QUIRE_OPT_TEXT, .unit = "KEY", .is_secret = true,
+      .initial_text = "none: everybody on this machine is one tenant",
+      .offset = offsetof(quire_serve_args, api_key),
+      .help = "key of the tenant \"default\"; others see a command line, so rather set "
+              "QUIRE_API_KEY or the file's api_keys" },
+    { .names = { "--admin-key" }, .type = QUIRE_OPT_TEXT, .unit = "KEY", .is_secret = true,
+      .initial_text = "none", .offset = offsetof(quire_serve_args, admin_key),
+      .help = "key for administration, and for that only" },
+
+    { .section = "Log",
+      .names = { "--log-level" }, .type = QUIRE_OPT_CHOICE, .choices = log_levels,
+      .initial = "info", .offset = offsetof(quire_serve_args, log_level),
+      .help = "errors; also beginning and end; also a line for each request" },
+    { .names = { "--log-file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .initial_text = "stderr",
+      .offset = offsetof(quire_serve_args, log_file), .help = "append the log to a file" },
+
+    { .section = "Sampling where a request does not say otherwise",
+      .names = { "--repeat-penalty" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = 0.01, .max = 10,
+      .initial = "1", .offset = offsetof(quire_serve_args, repeat_penalty),
+      .help = "divide the logits of recent tokens by P; 1 is off" },
+    { .names = { "--frequency-penalty" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = -2, .max = 2,
+      .initial = "0", .offset = offsetof(quire_serve_args, frequency_penalty),
+      .help = "as OpenAI means it" },
+    { .names = { "--presence-penalty" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = -2, .max = 2,
+      .initial = "0", .offset = offsetof(quire_serve_args, presence_penalty),
+      .help = "as OpenAI means it" },
+    QUIRE_ROWS_SAMPLER(quire_serve_args),
+};
+/* clang-format on */
+
+quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args)
+{
+    quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
+
+    opts.n_running_max = (uint32_t)args->max_batch_size;
+    opts.queue_max = (uint32_t)args->max_queue;
+    opts.chunk_tokens = (uint32_t)args->chunk_tokens;
+    opts.tokens_max = (uint32_t)args->max_tokens;
+    opts.admit = (quire_admit)args->admission;
+    opts.no_prefix_cache = args->no_prefix_cache;
+    opts.cache_ttl_us = args->cache_ttl_us;
+    opts.low_traffic_after_us = args->low_traffic_after_us;
+    opts.low_traffic_hits_per_hour =
+        args->low_traffic_after_us != 0 ? args->low_traffic_hits_per_hour : 0.0;
+    opts.sessions.sessions_max = (uint32_t)args->max_sessions;
+    opts.sessions.ttl_us = args->session_ttl_us;
+    return opts;
+}
+
+quire_server_opts quire_serve_server_opts(const quire_serve_args *args)
+{
+    quire_server_opts opts = QUIRE_SERVER_OPTS_INIT;
+
+    opts.host = args->host;
+    opts.port = (uint16_t)args->port;
+    opts.body_bytes_max = (size_t)args->max_body_bytes;
+    opts.header_bytes_max = (size_t)args->max_header_bytes;
+    opts.connections_max = (uint32_t)args->max_connections;
+    opts.idle_timeout_s = SECONDS(args->idle_timeout_us);
+    /* Less than a second is not "no limit". */
+    opts.request_time_max_s = SECONDS(args->max_time_us + 999999);
+    opts.version = QUIRE_VERSION;
+    opts.page_tokens = (uint32_t)args->common.page_tokens;
+    opts.n_running_max = (uint32_t)args->max_batch_size;
+    opts.chat_template = args->chat_template;
+    opts.truncates_turns = args->context_overflow == 1;
+    opts.sampler.temperature = (float)args->sampling.temperature;
+    opts.sampler.top_k = (int32_t)args->sampling.top_k;
+    opts.sampler.top_p = (float)args->sampling.top_p;
+    opts.sampler.min_p = (float)args->sampling.min_p;
+    opts.sampler.repeat_penalty = (float)args->repeat_penalty;
+    opts.sampler.frequency_penalty = (float)args->frequency_penalty;
+    opts.sampler.presence_penalty = (float)args->presence_penalty;
+    return opts;
+}
+
+quire_session_want quire_serve_want(const quire_serve_args *args)
+{
+    return (quire_session_want){
+        .n_seqs_max = (uint32_t)args->max_batch_size,
+        .kv_share = args->cache_memory_ratio,
+        .lock_memory = args->lock_memory,
+    };
+}
+
+/* What is computed in one step follows from the batch: there is no --batch. */
+static int parse(int argc, char *const *argv, void *opaque, quire_error *err)
+{
+    quire_serve_args *args = opaque;
+    int rc = quire_settings_read(&args->settings, &quire_command_serve, argc, argv, args, err);
+
+    args->common.n_batch = args->chunk_tokens + args->max_batch_size;
+    return rc;
+}
+
+const quire_command quire_command_serve = {
+    .name = "serve",
+    .usage = "-m FILE [options]",
+    .summary = "Serves a model over HTTP: OpenAI's API, metrics, administration.",
+    .notes = "Every option without an empty place in docs/configuration.md can stand in the YAML "
+             "file of --config\n(--kv-recent as kv_recent) and in the environment "
+             "(QUIRE_KV_RECENT); flags win over the environment,\nthat over the file.\n\n"
+             "example: quire serve -m model.gguf -c 8192 --kv q8",
+    .options = options,
+    .n_options = sizeof(options) / sizeof(options[0]),
+    .args_bytes = sizeof(quire_serve_args),
+    .has_settings = true,
+    .parse = parse,
+    .check = quire_common_check,
+    .run = quire_serve_run,
+};

@@ -1,0 +1,386 @@
+/* test_serve.c - quire serve, end to end: settings, what is refused, ready, drain, stop.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "program.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- a client of few words ---- */
+
+static int connect_to(uint16_t port)
+{
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port) };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_true(fd >= 0);
+    if (connect(fd, (struct sockaddr *)&to, sizeof(to)) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+static void send_request(int fd, const char *method, const char *path, const char *key,
+                         const char *body)
+{
+    char text[2048];
+    int n = snprintf(text, sizeof(text),
+                     "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n%s%s%s"
+                     "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+                     method, path, key != NULL ? "Authorization: Bearer " : "",
+                     key != NULL ? key : "", key != NULL ? "\r\n" : "", strlen(body), body);
+
+    assert_true(n > 0 && n < (int)sizeof(text));
+    assert_int_equal(send(fd, text, (size_t)n, MSG_NOSIGNAL), n);
+}
+
+/* All of a reply until the server closes. Memory: free(). */
+static char *read_reply(int fd)
+{
+    size_t cap = 1 << 22;
+    size_t n = 0;
+    char *text = malloc(cap);
+    ssize_t got;
+
+    assert_non_null(text);
+    while (n < cap - 1 && (got = recv(fd, text + n, cap - 1 - n, 0)) > 0) {
+        n += (size_t)got;
+    }
+    text[n] = '\0';
+    close(fd);
+    return text;
+}
+
+/* Status of a whole exchange. */
+static int ask(uint16_t port, const char *method, const char *path, const char *key,
+               const char *body)
+{
+    int fd = connect_to(port);
+    char *reply;
+    int status = 0;
+
+    assert_true(fd >= 0);
+    send_request(fd, method, path, key, body);
+    reply = read_reply(fd);
+    assert_int_equal(sscanf(reply, "HTTP/1.1 %d", &status), 1);
+    free(reply);
+    return status;
+}
+
+/* Wait for the line that says where. */
+static uint16_t ready_port(const program_running *running)
+{
+    char *line = program_line(running->out);
+    unsigned port = 0;
+
+    assert_int_equal(sscanf(line, "ready: http://127.0.0.1:%u", &port), 1);
+    free(line);
+    assert_true(port > 0 && port <= 65535);
+    return (uint16_t)port;
+}
+
+/* A streamed request that goes on for a while; its first event has come. */
+static int begin_stream(uint16_t port, const char *max_tokens)
+{
+    char body[256];
+    char got[4096];
+    size_t n = 0;
+    int fd = connect_to(port);
+
+    assert_true(fd >= 0);
+    (void)snprintf(body, sizeof(body),
+                   "{\"prompt\": \"a quire\", \"stream\": true, \"ignore_eos\": true, "
+                   "\"max_tokens\": %s}",
+                   max_tokens);
+    send_request(fd, "POST", "/v1/completions", NULL, body);
+    do {
+        assert_true(n < sizeof(got) - 1);
+        assert_int_equal(recv(fd, got + n, 1, 0), 1);
+        got[++n] = '\0';
+    } while (strstr(got, "data: ") == NULL);
+    assert_memory_equal(got, "HTTP/1.1 200", 12);
+    return fd;
+}
+
+/* ---- settings ---- */
+
+static void checked_settings_say_where_from(void **state)
+{
+    static const char text[] =
+        "kv: q8\ninference_params:\n  max_batch_size: 3\n  max_seq_len: 128\n"
+        "  cache_memory_ratio: 0.25\n  prefetch_steps: 2\napi_keys:\n"
+        "  - { key: abc, tenant: a }\n  - { key: ops, admin: true }\n";
+    const char *file = program_file("quire.yaml", text, sizeof(text) - 1);
+    program_result result =
+        program_expect(0, PROGRAM("serve", "-m", program_model(), "--config", file, "--kv", "q4",
+                                  "--host", "0.0.0.0", "--check-config"));
+    json_t *document;
+
+    (void)state;
+    assert_says(result.out, "kv: q4  # flag, --kv\n");
+    assert_says(result.out, "max_batch_size: 3  # file, inference_params.max_batch_size\n");
+    assert_says(result.out, "port: 8080  # default\n");
+    assert_says(result.out, "session_ttl: 30m  # default\n");
+    assert_says(result.out, "# effective: model random, KV q4, 128 tokens of context, ");
+    assert_says(result.out, "2 keys, 1 of them for administration");
+    assert_null(strstr(result.out, "abc"));
+    program_free(&result);
+
+    document = program_json(PROGRAM("serve", "-m", program_model(), "--config", file, "--kv-budget",
+                                    "64MiB", "--check-config", "--json"));
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(document, "effective"),
+                                                        "kv_budget_bytes")),
+                     67108864);
+    json_decref(document);
+}
+
+static void what_is_printed_can_be_read(void **state)
+{
+    program_result first =
+        program_expect(0, PROGRAM("serve", "-m", program_model(), "-c", "256", "--check-config"));
+    const char *file = program_file("printed.yaml", first.out, first.out_bytes);
+    program_result again = program_expect(0, PROGRAM("serve", "--config", file, "--check-config"));
+
+    (void)state;
+    assert_says(again.out, "ctx_size: 256  # file, ctx_size\n");
+    program_free(&first);
+    program_free(&again);
+}
+
+/* One line on stderr, nothing on stdout. */
+static void refused(void **state)
+{
+    static const char unknown[] = "prot: 80\n";
+    static const char no_key[] = "api_keys: [ { tenant: a } ]\n";
+    static const char two_keys[] = "api_keys: [ { key: a }, { key: a } ]\n";
+    static const char no_env[] = "api_keys: [ { key_env: NOBODY_SET_THIS } ]\n";
+    static const char no_file[] = "api_keys: [ { key_file: /nowhere } ]\n";
+    const char *m = program_model();
+    const struct {
+        int exit_status;
+        program_args args;
+        const char *says;
+    } cases[] = {
+        { 2, PROGRAM("serve"), "-m FILE is missing" },
+        { 2, PROGRAM("serve", "-m", m, "--prot", "1"), "did you mean --port?" },
+        { 2, PROGRAM("serve", "-m", m, "--port", "70000"), "--port '70000' is out of range" },
+        { 2, PROGRAM("serve", "-m", m, "--session-ttl", "soon"), "30s, 15m or 2h" },
+        { 2, PROGRAM("serve", "-m", m, "--chat-template", "chatlm"), "did you mean chatml?" },
+        { 2, PROGRAM("serve", "-m", m, "--chat-template", "?"), "one of bailing, " },
+        { 2,
+          PROGRAM("serve", "-m", m, "--config",
+                  program_file("unknown.yaml", unknown, sizeof(unknown) - 1)),
+          "unknown.yaml: unknown key 'prot' (did you mean port?)" },
+        { 1,
+          PROGRAM("serve", "-m", m, "--config",
+                  program_file("no_key.yaml", no_key, sizeof(no_key) - 1)),
+          "no_key.yaml: api_keys[1] needs one of key, key_env and key_file" },
+        { 1,
+          PROGRAM("serve", "-m", m, "--config",
+                  program_file("two_keys.yaml", two_keys, sizeof(two_keys) - 1)),
+          "api_keys[2]: the same key is given before" },
+        { 1,
+          PROGRAM("serve", "-m", m, "--config",
+                  program_file("no_env.yaml", no_env, sizeof(no_env) - 1)),
+          "NOBODY_SET_THIS is not in the environment" },
+        { 1,
+          PROGRAM("serve", "-m", m, "--config",
+                  program_file("no_file.yaml", no_file, sizeof(no_file) - 1)),
+          "api_keys[1]: cannot open /nowhere" },
+        { 1, PROGRAM("serve", "-m", m, "--host", "0.0.0.0"), "0.0.0.0" },
+        { 1, PROGRAM("serve", "-m", m, "--host", "example.invalid"), "example.invalid" },
+        { 1, PROGRAM("serve", "-m", m, "--api-key", "a b"), "without blanks" },
+        { 1, PROGRAM("serve", "-m", "/nowhere.gguf"), "/nowhere.gguf" },
+        { 1, PROGRAM("serve", "-m", m, "-c", "1000000", "--memory-limit", "64MiB"), "of KV" },
+        { 1, PROGRAM("serve", "-m", m, "--log-file", "/nowhere/log"), "log_file: cannot open" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        program_result result = program_expect(cases[i].exit_status, cases[i].args);
+
+        assert_says(result.err, cases[i].says);
+        assert_string_equal(result.out, "");
+        assert_ptr_equal(strchr(result.err, '\n'), result.err + strlen(result.err) - 1);
+        program_free(&result);
+    }
+}
+
+static void a_port_in_use_is_said(void **state)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET };
+    socklen_t n = sizeof(at);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char port[16];
+    program_result result;
+
+    (void)state;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    assert_int_equal(listen(fd, 1), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &n), 0);
+    (void)snprintf(port, sizeof(port), "%u", ntohs(at.sin_port));
+    result = program_expect(1, PROGRAM("serve", "-m", program_model(), "--port", port));
+    assert_says(result.err, port);
+    assert_says(result.err, "in use");
+    program_free(&result);
+    close(fd);
+}
+
+/* ---- running ---- */
+
+static void a_signal_drains(void **state)
+{
+    program_running running =
+        program_start(PROGRAM("serve", "-m", program_model(), "-c", "8192", "--kv-budget", "64MiB",
+                              "-t", "1", "--port", "0"));
+    uint16_t port = ready_port(&running);
+    int stream;
+    int fd;
+    char *line;
+    char *reply;
+
+    (void)state;
+    assert_int_equal(ask(port, "GET", "/health", NULL, ""), 200);
+    assert_int_equal(ask(port, "GET", "/metrics", NULL, ""), 200);
+    stream = begin_stream(port, "6000");
+    assert_int_equal(kill(running.pid, SIGTERM), 0);
+    line = program_line_with(running.err, "SIGTERM: requests to finish: 1;");
+    free(line);
+    /* New ones are refused while it is there at all. */
+    fd = connect_to(port);
+    if (fd >= 0) {
+        send_request(fd, "POST", "/v1/completions", NULL, "{\"prompt\": \"a\"}");
+        reply = read_reply(fd);
+        assert_true(reply[0] == '\0' || strncmp(reply, "HTTP/1.1 503", 12) == 0);
+        free(reply);
+    }
+    reply = read_reply(stream);
+    assert_says(reply, "\"finish_reason\":\"length\"");
+    assert_says(reply, "data: [DONE]");
+    free(reply);
+    assert_int_equal(program_end(&running), 0);
+}
+
+static void a_second_signal_stops(void **state)
+{
+    program_running running =
+        program_start(PROGRAM("serve", "-m", program_model(), "-c", "100000", "--kv-budget",
+                              "64MiB", "-t", "1", "--port", "0", "--max-time", "0"));
+    int stream = begin_stream(ready_port(&running), "99000");
+    char *line;
+    char *reply;
+
+    (void)state;
+    assert_int_equal(kill(running.pid, SIGTERM), 0);
+    line = program_line_with(running.err, "SIGTERM: requests to finish: 1;");
+    free(line);
+    assert_int_equal(kill(running.pid, SIGINT), 0);
+    reply = read_reply(stream);
+    assert_null(strstr(reply, "\"finish_reason\":\"length\""));
+    free(reply);
+    assert_int_equal(program_end(&running), 1);
+}
+
+static void an_idle_server_ends_at_once(void **state)
+{
+    program_running running =
+        program_start(PROGRAM("serve", "-m", program_model(), "-t", "1", "--port", "0", "--json"));
+    char *text = NULL;
+    size_t n = 0;
+    FILE *all = open_memstream(&text, &n);
+    json_t *document;
+
+    (void)state;
+    assert_non_null(all);
+    /* The document ends with a line of its own. */
+    for (bool is_whole = false; !is_whole;) {
+        char *line = program_line(running.out);
+
+        (void)fprintf(all, "%s\n", line);
+        is_whole = strcmp(line, "}") == 0;
+        free(line);
+    }
+    assert_int_equal(fclose(all), 0);
+    document = json_loads(text, 0, NULL);
+    assert_non_null(document);
+    assert_true(json_integer_value(json_object_get(document, "port")) > 0);
+    assert_string_equal(json_string_value(json_object_get(document, "model")), "random");
+    json_decref(document);
+    free(text);
+    assert_int_equal(kill(running.pid, SIGINT), 0);
+    assert_int_equal(program_end(&running), 0);
+}
+
+static void keys_and_the_log(void **state)
+{
+    static const char text[] = "api_keys:\n  - { key_file: KEY, tenant: a }\n"
+                               "  - { key: ops-key, admin: true }\nport: 0\nlog_level: requests\n";
+    const char *key_path = program_file("key", "team-key\n", 9);
+    const char *log_path = program_file("log", "before\n", 7);
+    char config[512];
+    program_running running;
+    uint16_t port;
+    FILE *log;
+    char lines[4096];
+    size_t n;
+
+    (void)state;
+    (void)snprintf(config, sizeof(config), "%.*s%s%s", (int)(strstr(text, "KEY") - text), text,
+                   key_path, strstr(text, "KEY") + 3);
+    running = program_start(PROGRAM("serve", "-m", program_model(), "-t", "1", "--config",
+                                    program_file("keys.yaml", config, strlen(config)), "--log-file",
+                                    log_path));
+    port = ready_port(&running);
+    assert_int_equal(ask(port, "GET", "/v1/models", NULL, ""), 401);
+    assert_int_equal(ask(port, "GET", "/v1/models", "wrong", ""), 401);
+    assert_int_equal(ask(port, "GET", "/v1/models", "team-key", ""), 200);
+    assert_int_equal(ask(port, "GET", "/v1/cache/stats", "ops-key", ""), 200);
+    assert_int_equal(kill(running.pid, SIGTERM), 0);
+    assert_int_equal(program_end(&running), 0);
+
+    log = fopen(log_path, "r");
+    assert_non_null(log);
+    n = fread(lines, 1, sizeof(lines) - 1, log);
+    lines[n] = '\0';
+    fclose(log);
+    assert_says(lines, "before\n");
+    assert_says(lines, "Z serving random, KV f16, ");
+    assert_says(lines, "/v1/models");
+    assert_says(lines, "Z all requests have finished\n");
+    assert_null(strstr(lines, "team-key"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(checked_settings_say_where_from),
+        cmocka_unit_test(what_is_printed_can_be_read),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(a_port_in_use_is_said),
+        cmocka_unit_test(a_signal_drains),
+        cmocka_unit_test(a_second_signal_stops),
+        cmocka_unit_test(an_idle_server_ends_at_once),
+        cmocka_unit_test(keys_and_the_log),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, program_clean);
+}

@@ -1,0 +1,181 @@
+/* test_serve_settings.c - the table of quire serve against what it feeds, and the documents made of
+ * tables.
+ *
+ * With QUIRE_WRITE_DOCS in the environment the documents are written instead of compared (make
+ * docs).
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cli/commands.h"
+#include "cli/serve_args.h"
+#include "model/chat_templates.h"
+#include "quire/status.h"
+#include "server/metrics.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Defaults, with a model named. */
+static quire_serve_args *default_args(void)
+{
+    char *argv[] = { (char[]){ "-m" }, (char[]){ "x" } };
+    quire_serve_args *args = malloc(sizeof(*args));
+    quire_error err = QUIRE_ERROR_INIT;
+
+    assert_non_null(args);
+    quire_options_init(&quire_command_serve, args);
+    if (quire_command_serve.parse(2, argv, args, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return args;
+}
+
+/* The table's defaults are those of the parts, which their headers give. */
+static void defaults_are_those_of_the_engine(void **state)
+{
+    const quire_engine_opts expected = QUIRE_ENGINE_OPTS_INIT;
+    quire_serve_args *args = default_args();
+    const quire_engine_opts opts = quire_serve_engine_opts(args);
+    const quire_session_want want = quire_serve_want(args);
+
+    (void)state;
+    assert_int_equal(opts.n_running_max, expected.n_running_max);
+    assert_int_equal(opts.queue_max, expected.queue_max);
+    assert_int_equal(opts.chunk_tokens, expected.chunk_tokens);
+    assert_int_equal(opts.tokens_max, expected.tokens_max);
+    assert_int_equal(opts.admit, expected.admit);
+    assert_int_equal(opts.no_prefix_cache, expected.no_prefix_cache);
+    assert_true(opts.cache_ttl_us == expected.cache_ttl_us);
+    assert_true(opts.low_traffic_after_us == expected.low_traffic_after_us);
+    assert_true(opts.low_traffic_hits_per_hour == expected.low_traffic_hits_per_hour);
+    assert_int_equal(opts.sessions.sessions_max, expected.sessions.sessions_max);
+    assert_true(opts.sessions.ttl_us == expected.sessions.ttl_us);
+    /* A step holds a chunk and a row of each request. */
+    assert_int_equal(want.n_seqs_max, opts.n_running_max);
+    assert_int_equal(args->common.n_batch, opts.chunk_tokens + opts.n_running_max);
+    free(args);
+}
+
+static void defaults_are_those_of_the_server(void **state)
+{
+    const quire_server_opts expected = QUIRE_SERVER_OPTS_INIT;
+    quire_serve_args *args = default_args();
+    const quire_server_opts opts = quire_serve_server_opts(args);
+
+    (void)state;
+    assert_string_equal(opts.host, expected.host);
+    assert_int_equal(opts.port, expected.port);
+    assert_int_equal(opts.body_bytes_max, expected.body_bytes_max);
+    assert_int_equal(opts.header_bytes_max, expected.header_bytes_max);
+    assert_int_equal(opts.connections_max, expected.connections_max);
+    assert_int_equal(opts.idle_timeout_s, expected.idle_timeout_s);
+    assert_int_equal(opts.request_time_max_s, expected.request_time_max_s);
+    assert_int_equal(opts.truncates_turns, expected.truncates_turns);
+    assert_true(opts.sampler.temperature == expected.sampler.temperature);
+    assert_int_equal(opts.sampler.top_k, expected.sampler.top_k);
+    assert_true(opts.sampler.top_p == expected.sampler.top_p);
+    assert_true(opts.sampler.min_p == expected.sampler.min_p);
+    assert_true(opts.sampler.repeat_penalty == expected.sampler.repeat_penalty);
+    assert_true(opts.sampler.frequency_penalty == expected.sampler.frequency_penalty);
+    assert_true(opts.sampler.presence_penalty == expected.sampler.presence_penalty);
+    free(args);
+}
+
+static void times_are_rounded_up(void **state)
+{
+    quire_serve_args *args = default_args();
+
+    (void)state;
+    args->max_time_us = 1500;
+    assert_int_equal(quire_serve_server_opts(args).request_time_max_s, 1);
+    args->max_time_us = 0;
+    assert_int_equal(quire_serve_server_opts(args).request_time_max_s, 0);
+    free(args);
+}
+
+static void templates_have_names(void **state)
+{
+    const char *names[QUIRE_CHAT_TEMPLATES_MAX];
+    size_t n = quire_chat_template_names(names);
+
+    (void)state;
+    assert_true(n > 10 && n < QUIRE_CHAT_TEMPLATES_MAX);
+    assert_true(quire_chat_template_is_name("chatml"));
+    assert_true(quire_chat_template_is_name(names[n - 1]));
+    assert_false(quire_chat_template_is_name("chatlm"));
+}
+
+/* ---- documents ---- */
+
+static char *path_of(const char *name)
+{
+    static char path[512];
+
+    (void)snprintf(path, sizeof(path), "%s/docs/%s", QUIRE_SOURCE_DIR, name);
+    return path;
+}
+
+static void is_the_file(const char *name, const quire_bytes *made)
+{
+    FILE *file = fopen(path_of(name), getenv("QUIRE_WRITE_DOCS") != NULL ? "w" : "r");
+    char *text;
+
+    if (file == NULL) {
+        fail_msg("cannot open %s", path_of(name));
+    }
+    if (getenv("QUIRE_WRITE_DOCS") != NULL) {
+        assert_int_equal(fwrite(made->data, 1, made->n, file), made->n);
+        assert_int_equal(fclose(file), 0);
+        return;
+    }
+    text = calloc(made->n + 2, 1);
+    assert_non_null(text);
+    /* One byte more than there should be. */
+    if (fread(text, 1, made->n + 1, file) != made->n || memcmp(text, made->data, made->n) != 0) {
+        fail_msg("docs/%s is not what the table says: make docs", name);
+    }
+    free(text);
+    (void)fclose(file);
+}
+
+static void the_configuration_is_documented(void **state)
+{
+    quire_bytes made = { 0 };
+
+    (void)state;
+    assert_int_equal(quire_serve_document(&made), QUIRE_OK);
+    is_the_file("configuration.md", &made);
+    quire_bytes_fini(&made);
+}
+
+static void the_metrics_are_documented(void **state)
+{
+    quire_bytes made = { 0 };
+
+    (void)state;
+    assert_int_equal(quire_metrics_document(&made), QUIRE_OK);
+    is_the_file("metrics.md", &made);
+    quire_bytes_fini(&made);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_those_of_the_engine),
+        cmocka_unit_test(defaults_are_those_of_the_server),
+        cmocka_unit_test(times_are_rounded_up),
+        cmocka_unit_test(templates_have_names),
+        cmocka_unit_test(the_configuration_is_documented),
+        cmocka_unit_test(the_metrics_are_documented),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

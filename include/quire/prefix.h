@@ -19,11 +19,16 @@
  * invalidated.
  *
  * An open page that its sequence still appends to can be hit: the reader is bounded by the number
- * of tokens that were published, and whoever appends next gets a page of its own.
+ * of tokens that were published; the sequence goes on in place, and a reader that appends gets a
+ * page of its own. When the sequence is gone, the last holder of the page goes on in place.
  *
  * Groups above 0 may have holes (quire_seq_release()): a node then has no page in that group, and a
- * sequence filled from it has a hole too. As a sequence goes on, publishing lets go of the pages
- * that it released itself, so that hot pages of old tokens do not stay because of the tree.
+ * sequence filled from it has a hole too. A hit does not end inside such a page: it would have to
+ * be appended to. As a sequence goes on, publishing lets go of the pages that it released itself
+ * and that no other sequence holds, so that hot pages of old tokens do not stay because of the
+ * tree. A hole in group 0 ends what is published.
+ *
+ * A sequence that was truncated and goes on with other tokens publishes these beside the old ones.
  *
  * Time is the caller's (microseconds of any clock that does not go back): core has no clock.
  *
@@ -78,7 +83,8 @@ typedef struct quire_prefix_opts {
         .ghosts_max = 65536                                                                        \
     }
 
-/* Create the tree and become the cache's evictor. Errors: QUIRE_INVAL, QUIRE_NOMEM. */
+/* Create the tree and become the cache's evictor. Errors: QUIRE_INVAL (an option, or the cache has
+ * an evictor), QUIRE_NOMEM. */
 int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts);
 /* Lets go of every cached page. Refs still held are gone too; their sequences stay. */
 void quire_prefix_destroy(quire_prefix *tree);
@@ -96,7 +102,8 @@ typedef struct quire_prefix_key {
     X(ENDED, 2, "ended") /* the cached text is a prefix of what was asked for */                   \
     X(DIVERGED, 3, "diverged") /* other tokens are cached at this place */                         \
     X(EVICTED, 4, "evicted")   /* it was there and was evicted, expired or invalidated */          \
-    X(ROUNDED, 5, "rounded")   /* more is there, but hits end at full pages (is_page_exact) */
+    X(ROUNDED, 5, "rounded")   /* all was found, but the hit has to end at a full page:            \
+                                  is_page_exact, or a page with a hole */
 
 typedef enum quire_prefix_end {
 #define X(sym, val, name) QUIRE_PREFIX_END_##sym = (val),
@@ -126,9 +133,10 @@ typedef struct quire_prefix_match {
     uint32_t n_tokens;      /* that can be used: shared by the sequence, after acquire */
     uint32_t n_same_tokens; /* equal to something cached, before rounding to pages or the limit */
     quire_prefix_end end;   /* why it ended at n_same_tokens */
-    int32_t
-        cached_token; /* DIVERGED: what the most recently used other branch has there; else -1 */
-    uint32_t n_gone_tokens; /* EVICTED: how many tokens after n_same_tokens were there once */
+    int32_t cached_token;   /* DIVERGED: what another branch has there (of several, one whose tokens
+                               are next to these in order); else -1 */
+    uint32_t n_gone_tokens; /* EVICTED: how many tokens after n_same_tokens were there once, as far
+                               as whole pages and ends of texts show */
     quire_prefix_gone gone; /* EVICTED: why */
     uint64_t gone_us;       /* EVICTED: when */
 } quire_prefix_match;
@@ -149,8 +157,9 @@ typedef struct quire_prefix_acquire_opts {
 /* Tie an open, empty sequence to the tree and fill it with the longest prefix of tokens that is
  * cached. Counts n_tokens queried and match->n_tokens hit; makes the path most recently used.
  * Memory: *ref is released with quire_prefix_release(), before the sequence is closed.
- * Errors: QUIRE_NOTFOUND (no such sequence), QUIRE_INVAL (not empty), QUIRE_LIMIT (refs_max,
- * roots_max), QUIRE_NOMEM; then nothing has changed and the sequence is empty. */
+ * Errors: QUIRE_NOTFOUND (no such sequence), QUIRE_INVAL (it has tokens, reserved room or a ref; a
+ * salt too long), QUIRE_LIMIT (refs_max, roots_max), QUIRE_NOMEM; then nothing has changed and the
+ * sequence is empty. */
 int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_seq_id seq,
                          const int32_t *tokens, uint32_t n_tokens,
                          const quire_prefix_acquire_opts *opts, quire_prefix_match *match,
@@ -160,10 +169,11 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
  * full pages become nodes and the rest the ref's open page. Where a node with these tokens exists
  * it stays (the sequence keeps its own copy for itself). Call it as tokens are computed: after a
  * chunk of prefill, when a page fills, at the end. Does nothing on a private ref or on one whose
- * path was invalidated.
- * Errors: QUIRE_NOTFOUND (ref), QUIRE_INVAL (n_tokens beyond the sequence), QUIRE_LIMIT,
- * QUIRE_NOMEM: what was published before stays, the rest is not cached. Cost: O(tokens not
- * published yet). */
+ * path was invalidated; with is_page_exact open pages are not published. Tokens said before are
+ * not compared again: they change by truncation only, which the sequence remembers.
+ * Errors: QUIRE_NOTFOUND (ref), QUIRE_INVAL (n_tokens beyond the sequence, or it is closed),
+ * QUIRE_LIMIT, QUIRE_NOMEM: what was published before stays, the rest is not cached. Cost: O(tokens
+ * not published yet + pages released since). */
 int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t *tokens,
                          uint32_t n_tokens, uint64_t now_us);
 
@@ -193,8 +203,10 @@ typedef struct quire_prefix_dropped {
  *   all     everything
  *   salt    one tenant: every root with this salt
  *   prefix  every cached text that begins with tokens, from the first node that contains the last
- * of them on; n_tokens 0 is the whole root owner   what the owner published and nobody else has
- * used since (a closed session) */
+ *           of them on; n_tokens 0 is the whole root. A running sequence of which less is known
+ *           goes on publishing
+ *   owner   what the owner published and nobody else has used since (a closed session), owner 0
+ *           excepted. Cost: O(nodes) */
 quire_prefix_dropped quire_prefix_drop_all(quire_prefix *tree, uint64_t now_us);
 quire_prefix_dropped quire_prefix_drop_salt(quire_prefix *tree, const void *salt,
                                             uint32_t salt_bytes, uint64_t now_us);
@@ -213,7 +225,7 @@ typedef struct quire_prefix_stats {
     uint64_t published_tokens_total;
     uint64_t gone_nodes_total[QUIRE_PREFIX_GONE_COUNT];
     uint64_t gone_tokens_total[QUIRE_PREFIX_GONE_COUNT];
-    uint64_t regret_tokens_total; /* asked for after they had been evicted */
+    uint64_t regret_tokens_total; /* asked for after they had been evicted or had expired */
     uint64_t nodes;
     uint64_t tokens;          /* in nodes */
     uint64_t evictable_bytes; /* charge of pages that only the tree holds */

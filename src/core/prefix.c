@@ -155,7 +155,7 @@ static int path_adopt(quire_prefix *tree, quire_seq *seq, uint32_t n_tokens)
         return QUIRE_OK;
     }
     for (uint32_t i = 0; i < n_entries; i++) {
-        memcpy(&tree->pages[i * n_groups], quire_prefix_at(tree, tree->path[i])->pages,
+        memcpy(&tree->pages[(size_t)i * n_groups], quire_prefix_at(tree, tree->path[i])->pages,
                n_groups * sizeof(*tree->pages));
     }
     return quire_seq_adopt(tree->cache, seq, tree->pages, n_tokens);

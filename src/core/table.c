@@ -478,12 +478,12 @@ void quire_table_adopt(const quire_table_ctx *ctx, quire_table *table, const qui
     QUIRE_CHECK(table->n_held == 0);
     while (table->n_held < n_entries) {
         uint32_t i = table->n_held;
-        quire_page_id page = pages[i * n_groups + ctx->group];
+        quire_page_id page = pages[(size_t)i * n_groups + ctx->group];
         quire_leaf *leaf;
 
         if (i + ADOPT_AHEAD < n_entries) {
-            __builtin_prefetch(&ctx->pool->pages[pages[(i + ADOPT_AHEAD) * n_groups + ctx->group]],
-                               1);
+            __builtin_prefetch(
+                &ctx->pool->pages[pages[(size_t)(i + ADOPT_AHEAD) * n_groups + ctx->group]], 1);
         }
         leaf = leaf_for_next(ctx, table);
         leaf->entries[leaf->n_entries++] = (quire_page_entry){

@@ -10,7 +10,7 @@ N ?= 64
 PREFIX ?= /usr/local
 export MODEL PROMPT PREFIX
 
-.PHONY: build run test bench bench-7b bench-kernels compare quality asan tsan tiny arm64 fuzz install clean help
+.PHONY: build run test bench bench-7b bench-kernels compare quality docs asan tsan tiny arm64 fuzz install clean help
 
 build: ## build the release program, build/quire (installs and fetches what is missing)
 	@scripts/build.sh release
@@ -36,6 +36,9 @@ compare: build ## perplexity, speed and memory beside llama.cpp, in one run: ARG
 
 quality: build ## what each KV size costs on real models: ARGS="--write", ARGS="--check" (the release gate)
 	@scripts/fetch-model.sh >/dev/null && node scripts/quality.mjs --quire build/quire $(ARGS)
+
+docs: ## write docs/configuration.md and docs/metrics.md from their tables
+	@scripts/build.sh debug && QUIRE_WRITE_DOCS=1 build-debug/tests/test_cli_serve_settings
 
 asan: ## all tests under address and undefined-behaviour sanitizers
 	@scripts/test.sh asan

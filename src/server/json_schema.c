@@ -1,0 +1,431 @@
+/* json_schema.c - see json_schema.h.
+ *
+ * Each schema becomes a rule s-N, each target of a $ref a rule def-N that names its s-M; so schemas
+ * may refer to themselves, as trees do.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/json_schema_internal.h"
+
+#include "base/check.h"
+#include "model/grammar.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* White space is bounded: models that are not sure go on with blanks for ever. Digits are, so that
+ * every reader can hold the numbers. Escapes stand for one character each; not for a half of one,
+ * and not for U+0000. */
+#define COMMON                                                                                     \
+    "ws ::= \" \"? (\"\\n\" [ \\t]{0,32})?\n"                                                      \
+    "value ::= object | array | string | number | boolean | null\n"                                \
+    "object ::= \"{\" ws (pair (\",\" ws pair)* ws)? \"}\"\n"                                      \
+    "pair ::= string \":\" ws value\n"                                                             \
+    "array ::= \"[\" ws (value (\",\" ws value)* ws)? \"]\"\n"                                     \
+    "string ::= \"\\\"\" char* \"\\\"\"\n"                                                         \
+    "char ::= [\\x20-\\x21\\x23-\\x5B\\x5D-\\uD7FF\\uE000-\\U0010FFFF] | \"\\\\\" escape\n"        \
+    "escape ::= [\"\\\\/bfnrt] | \"u\" unit\n"                                                     \
+    "unit ::= [1-9a-cA-CefEF] hex hex hex | [dD] [0-7] hex hex | \"0\" [1-9a-fA-F] hex hex | "     \
+    "\"00\" [1-9a-fA-F] hex | \"000\" [1-9a-fA-F]\n"                                               \
+    "hex ::= [0-9a-fA-F]\n"                                                                        \
+    "number ::= integer (\".\" [0-9]{1,16})? ([eE] [-+]? [0-9]{1,2})?\n"                           \
+    "integer ::= \"-\"? (\"0\" | [1-9] [0-9]{0,15})\n"                                             \
+    "boolean ::= \"true\" | \"false\"\n"                                                           \
+    "null ::= \"null\"\n"
+
+const char *quire_json_object_grammar(void)
+{
+    return "root ::= object\n" COMMON;
+}
+
+/* How many bytes of a text to show: at most max, and whole characters. */
+static int shown(const char *text, size_t max)
+{
+    size_t n = strnlen(text, max);
+
+    while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) {
+        n--;
+    }
+    return (int)n;
+}
+
+static void place_add(const schema_place *p, quire_bytes *text)
+{
+    if (p->above == NULL) {
+        (void)quire_bytes_add(text, "#", 1);
+        return;
+    }
+    place_add(p->above, text);
+    (void)quire_bytes_addf(text, "/%.*s", shown(p->step, 64), p->step);
+    if (p->index != SIZE_MAX) {
+        (void)quire_bytes_addf(text, "/%zu", p->index);
+    }
+}
+
+int quire_schema_refuse(const schema_maker *m, int status, const schema_place *p, const char *what,
+                        const char *name)
+{
+    quire_bytes text = { 0 };
+    const char *where;
+    int rc;
+
+    place_add(p, &text);
+    where = text.data != NULL ? text.data : "#";
+    rc = quire_error_set(m->err, status, "json_schema, %.*s: %s \"%.*s\"", shown(where, 300), where,
+                         what, shown(name, 64), name);
+    quire_bytes_fini(&text);
+    return rc;
+}
+
+/* ---- keywords ---- */
+
+typedef enum keyword_kind {
+    KEYWORD_NOTE,  /* says nothing about values */
+    KEYWORD_TYPED, /* about values of one type */
+    KEYWORD_WHOLE  /* says it all */
+} keyword_kind;
+
+static const struct {
+    const char *name;
+    keyword_kind kind;
+    const char *type; /* that it implies */
+} keywords[] = {
+    { "$schema", KEYWORD_NOTE, NULL },        { "$id", KEYWORD_NOTE, NULL },
+    { "$comment", KEYWORD_NOTE, NULL },       { "$defs", KEYWORD_NOTE, NULL },
+    { "definitions", KEYWORD_NOTE, NULL },    { "title", KEYWORD_NOTE, NULL },
+    { "description", KEYWORD_NOTE, NULL },    { "default", KEYWORD_NOTE, NULL },
+    { "examples", KEYWORD_NOTE, NULL },       { "deprecated", KEYWORD_NOTE, NULL },
+    { "readOnly", KEYWORD_NOTE, NULL },       { "writeOnly", KEYWORD_NOTE, NULL },
+    { "type", KEYWORD_TYPED, NULL },          { "properties", KEYWORD_TYPED, "object" },
+    { "required", KEYWORD_TYPED, "object" },  { "additionalProperties", KEYWORD_TYPED, "object" },
+    { "items", KEYWORD_TYPED, "array" },      { "minItems", KEYWORD_TYPED, "array" },
+    { "maxItems", KEYWORD_TYPED, "array" },   { "minLength", KEYWORD_TYPED, "string" },
+    { "maxLength", KEYWORD_TYPED, "string" }, { "$ref", KEYWORD_WHOLE, NULL },
+    { "const", KEYWORD_WHOLE, NULL },         { "enum", KEYWORD_WHOLE, NULL },
+    { "anyOf", KEYWORD_WHOLE, NULL },         { "oneOf", KEYWORD_WHOLE, NULL },
+};
+
+/* What a schema says: the keyword that says it all, or the type that others imply. */
+typedef struct summary {
+    const char *whole;
+    const char *implied;
+} summary;
+
+static int summarize(const schema_maker *m, const json_t *schema, const schema_place *p, summary *s)
+{
+    const char *name, *typed = NULL;
+    json_t *value;
+
+    *s = (summary){ NULL, NULL };
+    json_object_foreach((json_t *)(uintptr_t)schema, name, value)
+    {
+        size_t i = 0;
+
+        while (i < sizeof(keywords) / sizeof(keywords[0]) && strcmp(keywords[i].name, name) != 0) {
+            i++;
+        }
+        if (i == sizeof(keywords) / sizeof(keywords[0])) {
+            return quire_schema_refuse(m, QUIRE_INVAL, p, "not supported is the keyword", name);
+        }
+        if (keywords[i].kind == KEYWORD_WHOLE) {
+            if (s->whole != NULL) {
+                return quire_schema_refuse(m, QUIRE_INVAL, p,
+                                           "beside another keyword there cannot be", name);
+            }
+            s->whole = keywords[i].name;
+        } else if (keywords[i].kind == KEYWORD_TYPED) {
+            const bool is_type = keywords[i].type == NULL;
+
+            typed = is_type && typed != NULL ? typed : name;
+            s->implied = is_type ? s->implied : keywords[i].type;
+        }
+    }
+    if (s->whole != NULL && typed != NULL &&
+        (s->implied != NULL || (strcmp(s->whole, "enum") != 0 && strcmp(s->whole, "const") != 0))) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "beside another keyword there cannot be",
+                                   typed);
+    }
+    return QUIRE_OK;
+}
+
+/* ---- pieces of grammar ---- */
+
+/* A value's JSON as a literal of the grammar. */
+int quire_schema_literal_add(const json_t *value, const char *behind, quire_bytes *text)
+{
+    char *dump = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+
+    QUIRE_FAIL_IF(dump == NULL, QUIRE_NOMEM);
+    (void)quire_bytes_add(text, "\"", 1);
+    for (const char *c = dump; *c != '\0'; c++) {
+        if (*c == '"' || *c == '\\') {
+            (void)quire_bytes_add(text, "\\", 1);
+        }
+        (void)quire_bytes_add(text, c, 1);
+    }
+    free(dump);
+    (void)quire_bytes_addf(text, "%s\"", behind);
+    return text->status;
+}
+
+int quire_schema_rule_end(schema_maker *m, quire_bytes *text, const char *name, uint32_t number)
+{
+    int rc = text->status;
+
+    if (rc == QUIRE_OK && m->out->n + text->n > QUIRE_GRAMMAR_BYTES_MAX) {
+        rc = quire_error_set(m->err, QUIRE_LIMIT, "json_schema: its grammar has more than %u bytes",
+                             QUIRE_GRAMMAR_BYTES_MAX);
+    }
+    if (rc == QUIRE_OK) {
+        (void)quire_bytes_addf(m->out, "%s-%" PRIu32 " ::= ", name, number);
+        (void)quire_bytes_add(m->out, text->data, text->n);
+        rc = quire_bytes_add(m->out, "\n", 1);
+    }
+    quire_bytes_fini(text);
+    return rc;
+}
+
+/* ---- types ---- */
+
+static int type_add(schema_maker *m, const json_t *schema, const schema_place *p, const char *type,
+                    quire_bytes *text)
+{
+    static const char *const plain[] = { "number", "integer", "boolean", "null" };
+
+    if (strcmp(type, "object") == 0) {
+        return quire_schema_object_add(m, schema, p, text);
+    }
+    if (strcmp(type, "array") == 0) {
+        return quire_schema_array_add(m, schema, p, text);
+    }
+    if (strcmp(type, "string") == 0) {
+        return quire_schema_string_add(m, schema, p, text);
+    }
+    for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
+        if (strcmp(type, plain[i]) == 0) {
+            return quire_bytes_addf(text, "%s", type);
+        }
+    }
+    return quire_schema_refuse(m, QUIRE_INVAL, p, "there is no type", type);
+}
+
+static int types_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                     const char *implied, quire_bytes *text)
+{
+    const json_t *type = json_object_get(schema, "type");
+
+    if (json_is_string(type)) {
+        return type_add(m, schema, p, json_string_value(type), text);
+    }
+    if (type == NULL) {
+        return implied != NULL ? type_add(m, schema, p, implied, text)
+                               : quire_bytes_addf(text, "value");
+    }
+    if (!json_is_array(type) || json_array_size(type) == 0 || json_array_size(type) > 7) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "neither a type nor a list of types is",
+                                   "type");
+    }
+    for (size_t i = 0; i < json_array_size(type); i++) {
+        const char *name = json_string_value(json_array_get(type, i));
+
+        (void)quire_bytes_addf(text, "%s", i > 0 ? " | " : "");
+        QUIRE_TRY(type_add(m, schema, p, name != NULL ? name : "", text));
+    }
+    return QUIRE_OK;
+}
+
+/* ---- keywords that say it all ---- */
+
+static bool is_of_type(const json_t *value, const char *type)
+{
+    return (json_is_object(value) && strcmp(type, "object") == 0) ||
+           (json_is_array(value) && strcmp(type, "array") == 0) ||
+           (json_is_string(value) && strcmp(type, "string") == 0) ||
+           (json_is_boolean(value) && strcmp(type, "boolean") == 0) ||
+           (json_is_null(value) && strcmp(type, "null") == 0) ||
+           (json_is_number(value) && strcmp(type, "number") == 0) ||
+           (json_is_integer(value) && strcmp(type, "integer") == 0);
+}
+
+static bool is_of_types(const json_t *value, const json_t *types)
+{
+    if (types == NULL || json_is_string(types)) {
+        return types == NULL || is_of_type(value, json_string_value(types));
+    }
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+
+        if (type != NULL && is_of_type(value, type)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A list of 1 to QUIRE_SCHEMA_VALUES_MAX. */
+static int list_check(const schema_maker *m, const json_t *list, const schema_place *p,
+                      const char *name)
+{
+    if (!json_is_array(list) || json_array_size(list) == 0) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "not a list with something in it is", name);
+    }
+    if (json_array_size(list) > QUIRE_SCHEMA_VALUES_MAX) {
+        return quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 1000 values has", name);
+    }
+    return QUIRE_OK;
+}
+
+static int values_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                      quire_bytes *text)
+{
+    const json_t *only = json_object_get(schema, "const");
+    const json_t *list = json_object_get(schema, "enum");
+    const json_t *types = json_object_get(schema, "type");
+    const char *between = "";
+
+    if (only == NULL) {
+        QUIRE_TRY(list_check(m, list, p, "enum"));
+    }
+    for (size_t i = 0; i < (only != NULL ? 1 : json_array_size(list)); i++) {
+        const json_t *value = only != NULL ? only : json_array_get(list, i);
+
+        if (is_of_types(value, types)) {
+            (void)quire_bytes_addf(text, "%s", between);
+            QUIRE_TRY(quire_schema_literal_add(value, "", text));
+            between = " | ";
+        }
+    }
+    return between[0] != '\0'
+               ? QUIRE_OK
+               : quire_schema_refuse(m, QUIRE_INVAL, p, "no value is of the", "type");
+}
+
+static int choices_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                       const char *name, quire_bytes *text)
+{
+    const json_t *list = json_object_get(schema, name);
+
+    QUIRE_TRY(list_check(m, list, p, name));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const schema_place below = { p, name, i, p->depth + 1 };
+        uint32_t rule;
+
+        QUIRE_TRY(quire_schema_node_make(m, json_array_get(list, i), &below, &rule));
+        (void)quire_bytes_addf(text, "%ss-%" PRIu32, i > 0 ? " | " : "", rule);
+    }
+    return text->status;
+}
+
+static int ref_add(schema_maker *m, const json_t *schema, const schema_place *p, quire_bytes *text)
+{
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    const json_t *target = NULL;
+    uint32_t i = 0;
+
+    if (ref == NULL) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "not a string is", "$ref");
+    }
+    if (strcmp(ref, "#") == 0) {
+        target = m->root;
+    } else if (strncmp(ref, "#/$defs/", 8) == 0) {
+        target = json_object_get(json_object_get(m->root, "$defs"), ref + 8);
+    } else if (strncmp(ref, "#/definitions/", 14) == 0) {
+        target = json_object_get(json_object_get(m->root, "definitions"), ref + 14);
+    }
+    if (target == NULL) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p,
+                                   "neither # nor in #/$defs or #/definitions is the $ref", ref);
+    }
+    while (i < m->n_refs && m->refs[i] != target) {
+        i++;
+    }
+    if (i == QUIRE_SCHEMA_REFS_MAX) {
+        return quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 256 different ones: the $ref",
+                                   ref);
+    }
+    if (i == m->n_refs) {
+        m->refs[i] = target;
+        m->ref_names[i] = ref[1] != '\0' ? ref + 2 : ref;
+        m->n_refs++;
+    }
+    return quire_bytes_addf(text, "def-%" PRIu32, i);
+}
+
+/* ---- schemas ---- */
+
+static int node_add(schema_maker *m, const json_t *schema, const schema_place *p, quire_bytes *text)
+{
+    summary s;
+
+    if (p->depth > QUIRE_SCHEMA_DEPTH_MAX) {
+        return quire_schema_refuse(m, QUIRE_LIMIT, p, "schemas within schemas: more than", "32");
+    }
+    if (json_is_true(schema)) {
+        return quire_bytes_addf(text, "value");
+    }
+    if (!json_is_object(schema)) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "a schema is an object, not",
+                                   json_is_false(schema) ? "false" : "something else");
+    }
+    QUIRE_TRY(summarize(m, schema, p, &s));
+    if (s.whole == NULL) {
+        return types_add(m, schema, p, s.implied, text);
+    }
+    if (strcmp(s.whole, "$ref") == 0) {
+        return ref_add(m, schema, p, text);
+    }
+    if (strcmp(s.whole, "anyOf") == 0 || strcmp(s.whole, "oneOf") == 0) {
+        return choices_add(m, schema, p, s.whole, text);
+    }
+    return values_add(m, schema, p, text);
+}
+
+int quire_schema_node_make(schema_maker *m, const json_t *schema, const schema_place *p,
+                           uint32_t *rule)
+{
+    quire_bytes text = { 0 };
+    int rc;
+
+    *rule = m->n_rules++;
+    rc = node_add(m, schema, p, &text);
+    if (rc < 0) {
+        quire_bytes_fini(&text);
+        return rc;
+    }
+    return quire_schema_rule_end(m, &text, "s", *rule);
+}
+
+static int schema_make(schema_maker *m)
+{
+    const schema_place top = { NULL, NULL, SIZE_MAX, 0 };
+    uint32_t rule;
+
+    QUIRE_TRY(quire_schema_node_make(m, m->root, &top, &rule));
+    (void)quire_bytes_addf(m->out, "root ::= s-%" PRIu32 "\n", rule);
+    for (uint32_t i = 0; i < m->n_refs; i++) { /* grows on the way */
+        const schema_place p = { &top, m->ref_names[i], SIZE_MAX, 0 };
+
+        QUIRE_TRY(quire_schema_node_make(m, m->refs[i], m->refs[i] == m->root ? &top : &p, &rule));
+        (void)quire_bytes_addf(m->out, "def-%" PRIu32 " ::= s-%" PRIu32 "\n", i, rule);
+    }
+    return quire_bytes_add(m->out, COMMON, strlen(COMMON));
+}
+
+int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_error *err)
+{
+    schema_maker m = { .root = schema, .out = gbnf, .err = err };
+    const size_t n_before = gbnf->n;
+    quire_error cause = QUIRE_ERROR_INIT;
+    int rc = schema_make(&m);
+
+    if (rc == QUIRE_NOMEM) {
+        return quire_error_set(err, rc, "no memory for the grammar of a schema");
+    }
+    QUIRE_TRY(rc);
+    rc = quire_grammar_check(gbnf->data + n_before, &cause);
+    if (rc < 0) {
+        return quire_error_set(err, rc, "json_schema: %.400s", cause.message);
+    }
+    return QUIRE_OK;
+}

@@ -1,0 +1,248 @@
+/* json_schema_types.c - strings, arrays and objects of a schema.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/json_schema_internal.h"
+
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <string.h>
+
+static int count_get(const schema_maker *m, const json_t *schema, const schema_place *p,
+                     const char *name, uint32_t *count)
+{
+    const json_t *value = json_object_get(schema, name);
+
+    if (value == NULL) {
+        return QUIRE_OK;
+    }
+    if (!json_is_integer(value) || json_integer_value(value) < 0) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "not a count is the value of", name);
+    }
+    if (json_integer_value(value) > (json_int_t)QUIRE_SCHEMA_COUNT_MAX) {
+        return quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 2000 is the value of", name);
+    }
+    *count = (uint32_t)json_integer_value(value);
+    return QUIRE_OK;
+}
+
+/* Bounds of a count; *max UINT32_MAX = none. */
+typedef struct bounds {
+    uint32_t min, max;
+} bounds;
+
+static int bounds_get(const schema_maker *m, const json_t *schema, const schema_place *p,
+                      const char *const *names, bounds *b)
+{
+    *b = (bounds){ 0, UINT32_MAX };
+    QUIRE_TRY(count_get(m, schema, p, names[0], &b->min));
+    QUIRE_TRY(count_get(m, schema, p, names[1], &b->max));
+    if (b->max < b->min) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "larger than its fellow is", names[0]);
+    }
+    return QUIRE_OK;
+}
+
+/* What comes min to max times; max 0 is the caller's. */
+static void times_add(quire_bytes *text, uint32_t min, uint32_t max)
+{
+    if (max == UINT32_MAX) {
+        (void)quire_bytes_addf(text, "{%" PRIu32 ",}", min);
+    } else {
+        (void)quire_bytes_addf(text, "{%" PRIu32 ",%" PRIu32 "}", min, max);
+    }
+}
+
+int quire_schema_string_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                            quire_bytes *text)
+{
+    static const char *const names[] = { "minLength", "maxLength" };
+    bounds b;
+
+    QUIRE_TRY(bounds_get(m, schema, p, names, &b));
+    if (b.max == 0) {
+        return quire_bytes_addf(text, "\"\\\"\\\"\"");
+    }
+    (void)quire_bytes_addf(text, "\"\\\"\" char");
+    times_add(text, b.min, b.max);
+    return quire_bytes_addf(text, " \"\\\"\"");
+}
+
+int quire_schema_array_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                           quire_bytes *text)
+{
+    static const char *const names[] = { "minItems", "maxItems" };
+    const json_t *items = json_object_get(schema, "items");
+    const schema_place below = { p, "items", SIZE_MAX, p->depth + 1 };
+    const uint32_t more = m->n_rules++;
+    quire_bytes more_text = { 0 };
+    uint32_t item = 0;
+    bounds b;
+
+    QUIRE_TRY(bounds_get(m, schema, p, names, &b));
+    if (b.max == 0) {
+        return quire_bytes_addf(text, "\"[\" ws \"]\"");
+    }
+    if (items != NULL) {
+        QUIRE_TRY(quire_schema_node_make(m, items, &below, &item));
+        (void)quire_bytes_addf(&more_text, "\",\" ws s-%" PRIu32, item);
+    } else {
+        (void)quire_bytes_addf(&more_text, "\",\" ws value");
+    }
+    QUIRE_TRY(quire_schema_rule_end(m, &more_text, "s", more));
+    (void)quire_bytes_addf(text, "\"[\" ws %s", b.min == 0 ? "(" : "");
+    if (items != NULL) {
+        (void)quire_bytes_addf(text, "s-%" PRIu32, item);
+    } else {
+        (void)quire_bytes_addf(text, "value");
+    }
+    if (b.max > 1) {
+        (void)quire_bytes_addf(text, " s-%" PRIu32, more);
+        times_add(text, b.min > 0 ? b.min - 1 : 0, b.max == UINT32_MAX ? b.max : b.max - 1);
+    }
+    return quire_bytes_addf(text, " ws%s \"]\"", b.min == 0 ? ")?" : "");
+}
+
+static bool is_listed(const json_t *list, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *item = json_string_value(json_array_get(list, i));
+
+        if (item != NULL && strcmp(item, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static int object_check(const schema_maker *m, const json_t *schema, const schema_place *p)
+{
+    const json_t *properties = json_object_get(schema, "properties");
+    const json_t *required = json_object_get(schema, "required");
+    const json_t *additional = json_object_get(schema, "additionalProperties");
+
+    if (properties != NULL && !json_is_object(properties)) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "not an object is the value of",
+                                   "properties");
+    }
+    if (json_object_size(properties) > QUIRE_SCHEMA_PROPERTIES_MAX) {
+        return quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 100 are the", "properties");
+    }
+    if (required != NULL && !json_is_array(required)) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "not a list is the value of", "required");
+    }
+    for (size_t i = 0; i < json_array_size(required); i++) {
+        const char *name = json_string_value(json_array_get(required, i));
+
+        if (name == NULL || json_object_get(properties, name) == NULL) {
+            return quire_schema_refuse(m, QUIRE_INVAL, p,
+                                       "required, but not among the properties, is",
+                                       name != NULL ? name : "what is no string");
+        }
+    }
+    if (additional != NULL && !json_is_boolean(additional)) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "only true and false are supported of",
+                                   "additionalProperties");
+    }
+    return QUIRE_OK;
+}
+
+/* Rules first .. first + n - 1: what may follow once something is there, from property k on. Name
+ * and value of property k is rule pair + k. */
+static int members_make(schema_maker *m, const json_t *schema, uint32_t pair, uint32_t first)
+{
+    const json_t *required = json_object_get(schema, "required");
+    json_t *properties = json_object_get(schema, "properties");
+    const size_t n = json_object_size(properties);
+    const char *name;
+    json_t *value;
+    uint32_t k = 0;
+
+    json_object_foreach(properties, name, value)
+    {
+        quire_bytes text = { 0 };
+
+        (void)quire_bytes_addf(
+            &text, is_listed(required, name) ? "\",\" ws s-%" PRIu32 : "(\",\" ws s-%" PRIu32 ")?",
+            pair + k);
+        if (k + 1 < n) {
+            (void)quire_bytes_addf(&text, " s-%" PRIu32, first + k + 1);
+        }
+        QUIRE_TRY(quire_schema_rule_end(m, &text, "s", first + k));
+        k++;
+    }
+    return QUIRE_OK;
+}
+
+static int pairs_make(schema_maker *m, const json_t *schema, const schema_place *p, uint32_t pair)
+{
+    json_t *properties = json_object_get(schema, "properties");
+    const schema_place in_properties = { p, "properties", SIZE_MAX, p->depth };
+    const char *name;
+    json_t *value;
+    uint32_t k = 0;
+
+    json_object_foreach(properties, name, value)
+    {
+        const schema_place below = { &in_properties, name, SIZE_MAX, p->depth + 1 };
+        json_t *key = json_string(name);
+        quire_bytes text = { 0 };
+        uint32_t rule;
+        int rc;
+
+        QUIRE_FAIL_IF(key == NULL, QUIRE_NOMEM);
+        rc = quire_schema_literal_add(key, ":", &text);
+        json_decref(key);
+        if (rc == QUIRE_OK) {
+            rc = quire_schema_node_make(m, value, &below, &rule);
+        }
+        if (rc < 0) {
+            quire_bytes_fini(&text);
+            return rc;
+        }
+        (void)quire_bytes_addf(&text, " ws s-%" PRIu32, rule);
+        QUIRE_TRY(quire_schema_rule_end(m, &text, "s", pair + k));
+        k++;
+    }
+    return QUIRE_OK;
+}
+
+int quire_schema_object_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                            quire_bytes *text)
+{
+    const json_t *required = json_object_get(schema, "required");
+    json_t *properties = json_object_get(schema, "properties");
+    const uint32_t n = (uint32_t)json_object_size(properties);
+    const uint32_t pair = m->n_rules, first = m->n_rules + n;
+    bool is_optional = true;
+    const char *name;
+    json_t *value;
+    uint32_t k = 0;
+
+    QUIRE_TRY(object_check(m, schema, p));
+    if (n == 0) {
+        return quire_bytes_addf(text, json_is_false(json_object_get(schema, "additionalProperties"))
+                                          ? "\"{\" ws \"}\""
+                                          : "object");
+    }
+    m->n_rules += 2 * n;
+    QUIRE_TRY(pairs_make(m, schema, p, pair));
+    QUIRE_TRY(members_make(m, schema, pair, first));
+    /* Which property is the first: one of the optional ones, or the first that is required. */
+    (void)quire_bytes_addf(text, "\"{\" ws (");
+    json_object_foreach(properties, name, value)
+    {
+        (void)quire_bytes_addf(text, "%s(s-%" PRIu32, k > 0 ? " | " : "", pair + k);
+        if (k + 1 < n) {
+            (void)quire_bytes_addf(text, " s-%" PRIu32, first + k + 1);
+        }
+        (void)quire_bytes_addf(text, " ws)");
+        k++;
+        if (is_listed(required, name)) {
+            is_optional = false;
+            break;
+        }
+    }
+    return quire_bytes_addf(text, ")%s \"}\"", is_optional ? "?" : "");
+}

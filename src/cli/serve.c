@@ -183,6 +183,9 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
            "them for administration\n",
            s->opts.model_name, s->kv_name, plan->n_ctx,
            quire_format_bytes(plan->kv_budget_bytes, budget, sizeof(budget)), s->keys.n, n_admins);
+    if (s->args->prefetch_steps != 0) {
+        printf("# prefetch_steps has no effect yet\n");
+    }
     return QUIRE_EXIT_OK;
 }
 

@@ -141,6 +141,7 @@ static void checked_settings_say_where_from(void **state)
     assert_says(result.out, "session_ttl: 30m  # default\n");
     assert_says(result.out, "# effective: model random, KV q4, 128 tokens of context, ");
     assert_says(result.out, "2 keys, 1 of them for administration");
+    assert_says(result.out, "# prefetch_steps has no effect yet\n");
     assert_null(strstr(result.out, "abc"));
     program_free(&result);
 
@@ -150,6 +151,44 @@ static void checked_settings_say_where_from(void **state)
                                                         "kv_budget_bytes")),
                      67108864);
     json_decref(document);
+}
+
+static json_int_t budget_for(const char *ratio)
+{
+    json_t *document =
+        program_json(PROGRAM("serve", "-m", program_model(), "--memory-limit", "1GiB",
+                             "--cache-memory-ratio", ratio, "--check-config", "--json"));
+    json_int_t bytes = json_integer_value(
+        json_object_get(json_object_get(document, "effective"), "kv_budget_bytes"));
+
+    json_decref(document);
+    return bytes;
+}
+
+static void the_budget_is_a_share_of_what_is_left(void **state)
+{
+    const json_int_t half = budget_for("0.5");
+    const json_int_t all = budget_for("1");
+
+    (void)state;
+    assert_true(half > 1000000 && all < (1 << 30));
+    assert_in_range(all - 2 * half, 0, 1); /* rounded */
+}
+
+static void a_context_that_memory_does_not_hold_is_cut(void **state)
+{
+    program_result result = program_expect(
+        0, PROGRAM("serve", "-m", program_model(), "--kv", "f32", "--memory-limit", "64MiB",
+                   "--cache-memory-ratio", "0.001", "--max-batch-size", "1", "--check-config"));
+
+    unsigned n_ctx = 0;
+
+    (void)state;
+    assert_says(result.err, "the trained context of 512 tokens does not fit in memory");
+    assert_says(result.out, "KV f32, ");
+    assert_int_equal(sscanf(strstr(result.out, "KV f32, "), "KV f32, %u tokens", &n_ctx), 1);
+    assert_true(n_ctx > 0 && n_ctx < 512 && n_ctx % 64 == 0);
+    program_free(&result);
 }
 
 static void what_is_printed_can_be_read(void **state)
@@ -247,6 +286,23 @@ static void a_port_in_use_is_said(void **state)
 
 /* ---- running ---- */
 
+static void a_named_template_serves_chat(void **state)
+{
+    program_running running =
+        program_start(PROGRAM("serve", "-m", program_model(), "-t", "1", "--port", "0",
+                              "--chat-template", "chatml", "--log-level", "errors"));
+    char byte;
+
+    (void)state;
+    assert_int_equal(ask(ready_port(&running), "POST", "/v1/chat/completions", NULL,
+                         "{\"max_tokens\": 1, \"messages\": [ { \"role\": \"user\", "
+                         "\"content\": \"a\" } ] }"),
+                     200);
+    assert_int_equal(kill(running.pid, SIGTERM), 0);
+    assert_int_equal(read(running.err, &byte, 1), 0); /* not a word */
+    assert_int_equal(program_end(&running), 0);
+}
+
 static void a_signal_drains(void **state)
 {
     program_running running =
@@ -334,6 +390,8 @@ static void keys_and_the_log(void **state)
 {
     static const char text[] = "api_keys:\n  - { key_file: KEY, tenant: a }\n"
                                "  - { key: ops-key, admin: true }\nport: 0\nlog_level: requests\n";
+    static const char chat[] = "{\"max_tokens\": 1, \"messages\": [ { \"role\": \"user\", "
+                               "\"content\": \"a\" } ] }";
     const char *key_path = program_file("key", "team-key\n", 9);
     const char *log_path = program_file("log", "before\n", 7);
     char config[512];
@@ -354,6 +412,10 @@ static void keys_and_the_log(void **state)
     assert_int_equal(ask(port, "GET", "/v1/models", "wrong", ""), 401);
     assert_int_equal(ask(port, "GET", "/v1/models", "team-key", ""), 200);
     assert_int_equal(ask(port, "GET", "/v1/cache/stats", "ops-key", ""), 200);
+    assert_true(ask(port, "POST", "/v1/chat/completions", "team-key", chat) >= 400);
+    assert_int_equal(
+        ask(port, "POST", "/v1/completions", "team-key", "{\"prompt\": \"a\", \"max_tokens\": 1}"),
+        200);
     assert_int_equal(kill(running.pid, SIGTERM), 0);
     assert_int_equal(program_end(&running), 0);
 
@@ -364,6 +426,8 @@ static void keys_and_the_log(void **state)
     fclose(log);
     assert_says(lines, "before\n");
     assert_says(lines, "Z serving random, KV f16, ");
+    assert_says(lines, "Z warning: the model's chat template is missing: ");
+    assert_says(lines, "chooses one of bailing, ");
     assert_says(lines, "/v1/models");
     assert_says(lines, "Z all requests have finished\n");
     assert_null(strstr(lines, "team-key"));
@@ -373,12 +437,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(checked_settings_say_where_from),
+        cmocka_unit_test(the_budget_is_a_share_of_what_is_left),
+        cmocka_unit_test(a_context_that_memory_does_not_hold_is_cut),
         cmocka_unit_test(what_is_printed_can_be_read),
         cmocka_unit_test(refused),
         cmocka_unit_test(a_port_in_use_is_said),
         cmocka_unit_test(a_signal_drains),
         cmocka_unit_test(a_second_signal_stops),
         cmocka_unit_test(an_idle_server_ends_at_once),
+        cmocka_unit_test(a_named_template_serves_chat),
         cmocka_unit_test(keys_and_the_log),
     };
 

@@ -85,6 +85,7 @@ typedef struct serving {
     quire_server_opts opts;
     char model_name[128];
     char kv_name[QUIRE_SESSION_KV_TEXT_MAX];
+    uint32_t n_ctx;
     quire_server *server;
     quire_session session;
     quire_engine *engine;
@@ -159,7 +160,14 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
     }
     quire_session_close(&described);
     plan->kv_pairs = NULL; /* was the description's */
+    s->n_ctx = plan->n_ctx;
     return rc;
+}
+
+/* A file's name may be any bytes. */
+static json_t *model_json(const serving *s)
+{
+    return quire_json_bytes(s->opts.model_name, strlen(s->opts.model_name));
 }
 
 static int print_checked(const serving *s, const quire_runtime_opts *plan)
@@ -171,9 +179,9 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
         n_admins += s->keys.list[i].is_admin;
     }
     if (s->args->common.is_json) {
-        return quire_stdout_json(json_pack("{s:o, s:{s:s, s:s, s:i, s:I, s:i, s:i}}", "settings",
+        return quire_stdout_json(json_pack("{s:o, s:{s:o, s:s, s:i, s:I, s:i, s:i}}", "settings",
                                            quire_settings_json(&s->args->settings), "effective",
-                                           "model_name", s->opts.model_name, "kv", s->kv_name,
+                                           "model_name", model_json(s), "kv", s->kv_name,
                                            "ctx_size", (int)plan->n_ctx, "kv_budget_bytes",
                                            (json_int_t)plan->kv_budget_bytes, "keys",
                                            (int)s->keys.n, "admin_keys", (int)n_admins));
@@ -216,9 +224,10 @@ static void warn(const serving *s)
 
 static int start(serving *s, quire_error *err)
 {
-    const quire_session_want want = quire_serve_want(s->args);
+    quire_session_want want = quire_serve_want(s->args);
     quire_engine_opts opts = quire_serve_engine_opts(s->args);
 
+    want.n_ctx = s->n_ctx; /* as announced, though other programs may have taken memory since */
     if (s->args->log_level >= QUIRE_LOG_REQUESTS) {
         s->opts.log = log_request;
         s->opts.log_ctx = &s->log;
@@ -245,8 +254,8 @@ static bool print_ready(const serving *s)
     (void)snprintf(url, sizeof(url), "http://%s%.120s%s:%u", is_ipv6 ? "[" : "", host,
                    is_ipv6 ? "]" : "", port);
     if (s->args->common.is_json) {
-        return quire_stdout_json(json_pack("{s:s, s:i, s:s}", "url", url, "port", (int)port,
-                                           "model", s->opts.model_name)) == QUIRE_EXIT_OK;
+        return quire_stdout_json(json_pack("{s:s, s:i, s:o}", "url", url, "port", (int)port,
+                                           "model", model_json(s))) == QUIRE_EXIT_OK;
     }
     printf("ready: %s\n", url);
     return quire_stdout_write("", 0);

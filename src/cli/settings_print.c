@@ -5,6 +5,7 @@
 
 #include "cli/options_internal.h"
 #include "cli/settings_internal.h"
+#include "cli/talk.h"
 
 #include <string.h>
 
@@ -95,6 +96,11 @@ void quire_settings_print(const quire_settings *settings, FILE *out)
     }
 }
 
+static json_t *value_json(const char *value)
+{
+    return value != NULL ? quire_json_bytes(value, strlen(value)) : json_null();
+}
+
 json_t *quire_settings_json(const quire_settings *settings)
 {
     json_t *all = json_object();
@@ -110,9 +116,9 @@ json_t *quire_settings_json(const quire_settings *settings)
             continue;
         }
         source_of(settings, i, source, sizeof(source));
-        /* s?: NULL as null. */
-        if (json_object_set_new(all, key,
-                                json_pack("{s:s?, s:s}", "value", value, "source", source)) != 0) {
+        if (json_object_set_new(
+                all, key, json_pack("{s:o, s:s}", "value", value_json(value), "source", source)) !=
+            0) {
             json_decref(all);
             all = NULL;
         }

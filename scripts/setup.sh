@@ -6,6 +6,7 @@
 #   scripts/setup.sh prefix  the same, then print the CMAKE_PREFIX_PATH to use (empty: the system's)
 #   scripts/setup.sh peers   the same, then llama-bench, llama-perplexity and llama-server; prints
 #                            their folder
+#   scripts/setup.sh browser chromium and the playwright-core npm package; prints the package's folder
 #   scripts/setup.sh clients curl, wrk and the openai npm package only; prints the package's folder
 #
 # LLAMA_PREFIX=DIR uses an installation of your own instead.
@@ -16,16 +17,22 @@ cd "$(dirname "$0")/.."
 . scripts/packages.sh
 . scripts/llama.sh
 . scripts/clients.sh
+. scripts/browser.sh
 
 mode=${1:-}
 case $mode in
 '' | prefix | peers) ;;
+browser)
+    setup_browser
+    browser_dir
+    exit 0
+    ;;
 clients)
     setup_clients
     clients_dir
     exit 0
     ;;
-*) die "usage: scripts/setup.sh [prefix | peers | clients], not '$mode'" ;;
+*) die "usage: scripts/setup.sh [prefix | peers | clients | browser], not '$mode'" ;;
 esac
 
 setup_packages

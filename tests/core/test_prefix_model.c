@@ -48,7 +48,7 @@ typedef struct runner {
     uint64_t owner;
     bool is_private;
     bool is_dead;      /* its path was invalidated: publishes nothing */
-    bool is_uncertain; /* or it may have been */
+    bool is_uncertain; /* or it may have been, or the tree has lost sight of its beginning */
     uint32_t published;
     uint32_t n_prompt;
     uint32_t n_tokens; /* in the sequence */
@@ -186,7 +186,7 @@ static void invalidate_everything(model *m)
     (void)quire_prefix_drop_all(m->tree, m->now_us);
     m->n_texts = 0;
     for (uint32_t i = 0; i < m->n_runners; i++) {
-        m->runners[i].is_dead |= in_nodes(m, &m->runners[i]) > 0;
+        m->runners[i].is_dead |= !m->runners[i].is_uncertain && in_nodes(m, &m->runners[i]) > 0;
         m->runners[i].is_uncertain = true;
     }
 }
@@ -398,7 +398,7 @@ static void drop_texts_from(model *m, uint32_t key, const int32_t *tokens, uint3
         runner *r = &m->runners[i];
 
         if (r->key == key && same_tokens(r->tokens, r->n_tokens, tokens, n) == n) {
-            r->is_dead |= in_nodes(m, r) >= n && in_nodes(m, r) > 0;
+            r->is_dead |= !r->is_uncertain && in_nodes(m, r) >= n && in_nodes(m, r) > 0;
         }
         /* It may have been filled from a page that is gone. */
         r->is_uncertain |= r->key == key;

@@ -1,0 +1,129 @@
+// dashboard.mjs - the dashboard in a real browser, on a server that has something to show.
+//
+//   node dashboard.mjs --quire PROGRAM --model FILE --playwright DIR [--screenshot FILE] [--keys]
+//
+// Asserts that the page loads without an error and nothing from outside, that its figures are those of
+// /v1/cache/stats, that closing a session works, and that the administrator's key is asked for.
+//
+// SPDX-License-Identifier: MIT
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+import { parseArgs } from "node:util";
+import { Server } from "../../scripts/serve/server.mjs";
+
+const { values: args } = parseArgs({ options: { quire: { type: "string" }, model: { type: "string" },
+    playwright: { type: "string" }, screenshot: { type: "string" } } });
+const { chromium } = await import(pathToFileURL(join(args.playwright, "index.mjs")));
+const FLAGS = ["serve", "-m", args.model, "-t", "1", "--chat-template", "chatml"];
+const WAIT = { timeout: 30000 };
+
+async function ask(port, body, key) {
+    const reply = await fetch(`http://127.0.0.1:${port}/v1/completions`, { method: "POST", body: JSON.stringify(body),
+        headers: { "content-type": "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}) } });
+    assert.equal(reply.status, 200, await reply.clone().text());
+    return reply.json();
+}
+
+// Conversations with a shared beginning (in a session a prompt goes on where the last turn ended), a
+// repetition, and a text that differs inside a page.
+async function traffic(port, names) {
+    const story = "Once upon a time there was a little dog who lived in a small house near the big forest. ".repeat(2);
+    for (let turn = 0; turn < 3; turn++) {
+        await Promise.all(names.map((name) => ask(port, { prompt: turn ? " Then he saw a cat." : `${story}${name} said: I see.`,
+            max_tokens: 24, temperature: 0, ignore_eos: true, session_id: name })));
+    }
+    await ask(port, { prompt: story, max_tokens: 4, temperature: 0 });
+    await ask(port, { prompt: `${story.slice(0, 60)}Then it rained.`, max_tokens: 4, temperature: 0 });
+}
+
+async function openPage(browser, port) {
+    const page = await browser.newPage({ viewport: { width: 1280, height: 960 } });
+    const problems = [];
+    page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
+    page.on("console", (message) => {
+        if (message.type() === "error" && !message.text().includes("401")) {
+            problems.push(`console: ${message.text()}`);
+        }
+    });
+    page.on("request", (request) => {
+        if (!request.url().startsWith(`http://127.0.0.1:${port}/`) && !request.url().startsWith("data:")) {
+            problems.push(`from outside: ${request.url()}`);
+        }
+    });
+    await page.goto(`http://127.0.0.1:${port}/`);
+    return { page, problems };
+}
+
+async function testFigures(browser) {
+    const server = await Server.start(args.quire, FLAGS);
+    try {
+        await traffic(server.port, ["anna", "ben", "carla"]);
+        const { page, problems } = await openPage(browser, server.port);
+        await page.waitForFunction(() => document.querySelectorAll("#explain tr").length > 10, null, WAIT);
+        await traffic(server.port, []); // the charts have two readings now
+        const stats = await (await fetch(`http://127.0.0.1:${server.port}/v1/cache/stats`)).json();
+        const total = stats.tokens.generated_total.toLocaleString("en");
+        await page.waitForFunction((text) => document.querySelector("#generated-note").textContent === `${text} in all`, total, WAIT);
+        assert.match(await page.textContent("#requests-note"), new RegExp(`^${stats.requests.accepted_total} in all`));
+        const rate = 100 * stats.prefix.hit_tokens_total / stats.prefix.query_tokens_total;
+        assert.ok(rate > 30, `the traffic repeats itself: ${rate} %`);
+        assert.ok((await page.textContent("#hits-note")).startsWith(`${rate.toFixed(1)} %`), await page.textContent("#hits-note"));
+        assert.match(await page.textContent("#ttft"), /^[0-9.]+ m?s p50$/);
+        assert.match(await page.textContent("#what"), /KV .*context/);
+        assert.equal(await page.locator("#sessions tr").count(), 1 + 3);
+        assert.match(await page.textContent("#explain"), /differs at token \d+/);
+        assert.match(await page.textContent("#memory-legend"), /cached [0-9.]+ .?B/);
+        const painted = await page.evaluate(() => ["pages", "throughput", "latency"].map((id) => {
+            const canvas = document.getElementById(id);
+            return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((v) => v !== 0);
+        }));
+        assert.deepEqual(painted, [true, true, true]);
+        await page.hover("#pages", { position: { x: 5, y: 5 } });
+        assert.match(await page.textContent("#tip"), /^page \d+.*tokens/);
+        if (args.screenshot) {
+            await page.mouse.move(0, 0);
+            await page.screenshot({ path: args.screenshot, fullPage: true });
+        }
+        await page.locator("#sessions button").first().click();
+        await page.waitForFunction(() => document.querySelectorAll("#sessions tr").length === 3, null, WAIT);
+        assert.equal((await (await fetch(`http://127.0.0.1:${server.port}/v1/cache/sessions`)).json()).total, 2);
+        assert.deepEqual(problems, []);
+        const { status } = await server.stop();
+        assert.equal(status, 0);
+        await page.waitForSelector("#state.bad", WAIT);
+    } finally {
+        await server.stop();
+    }
+    console.log("ok - figures, charts, page map, sessions, explanations");
+}
+
+async function testKey(browser) {
+    const folder = mkdtempSync(join(tmpdir(), "quire-dashboard-"));
+    const file = join(folder, "quire.yaml");
+    writeFileSync(file, "api_keys:\n  - key: user-key-1\n    tenant: one\n  - key: admin-key-1\n    admin: true\n");
+    const server = await Server.start(args.quire, [...FLAGS, "--config", file]);
+    try {
+        await ask(server.port, { prompt: "Once upon a time", max_tokens: 4 }, "user-key-1");
+        const { page } = await openPage(browser, server.port);
+        await page.waitForSelector("#key.asked", WAIT);
+        await page.fill("#key-text", "admin-key-1");
+        await page.click("#key button");
+        await page.waitForFunction(() => document.querySelectorAll("#explain tr").length === 2, null, WAIT);
+        assert.equal(await page.isVisible("#key"), false);
+    } finally {
+        await server.stop();
+        rmSync(folder, { recursive: true });
+    }
+    console.log("ok - the administrator's key");
+}
+
+const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox"] });
+try {
+    await testFigures(browser);
+    await testKey(browser);
+} finally {
+    await browser.close();
+}

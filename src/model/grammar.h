@@ -11,7 +11,7 @@
  * control tokens are no part of the text; so are rules defined twice and empty sets.
  *
  * Not judged: ambiguity. A grammar that can read a text in exponentially many ways (s ::= "a" s "b"
- * | "a" s "c") makes libllama keep all of them.
+ * | "a" s "c") makes libllama keep all of them; quire_sampler_pick() gives up when that shows.
  *
  * Thread: any.
  *

@@ -14,12 +14,16 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Longer tokens are no part of a text under a grammar: libllama recurses once per character. */
 #define PIECE_BYTES_MAX 256
 /* Of so many likeliest tokens one nearly always fits the grammar. The whole vocabulary costs
  * libllama 15 ms and more (49K tokens). */
 #define LIKELY_MAX 512
+/* Processor time of accepting a token, which takes 10 us: beyond it the ways to read the text so
+ * far are thousands and double with each token, memory too. */
+#define ACCEPT_NS_MAX 50000000u
 
 typedef struct penalties {
     float repeat, frequency, presence;
@@ -34,6 +38,7 @@ struct quire_sampler {
     struct llama_sampler *chain;   /* NULL: greedy */
     struct llama_sampler *grammar; /* NULL: none */
     quire_utf8_stream utf8;        /* of the text so far, under a grammar */
+    bool is_too_ambiguous;         /* the grammar, for the text so far */
     llama_token_data *candidates;  /* [n_vocab]; NULL when neither needs them */
     float *adjusted;               /* [n_vocab]; NULL when logits stay as they are */
     penalties penalties;
@@ -455,20 +460,31 @@ static uint32_t grammar_candidates(quire_sampler *sampler, const float *logits, 
                : n;
 }
 
+static uint64_t thread_ns(void)
+{
+    struct timespec t = { 0 };
+
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static void grammar_accept(quire_sampler *sampler, int32_t token)
 {
+    const uint64_t start_ns = thread_ns();
     quire_utf8_stream after;
 
     if (!quire_model_is_eog(sampler->model, token) && token_reads(sampler, token, &after)) {
         sampler->utf8 = after;
     }
     llama_sampler_accept(sampler->grammar, token);
+    sampler->is_too_ambiguous = thread_ns() - start_ns > ACCEPT_NS_MAX;
 }
 
 int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits)
 {
     int32_t token;
 
+    QUIRE_FAIL_IF(sampler->is_too_ambiguous, QUIRE_LIMIT);
     logits = adjust(sampler, logits);
     token = choose(sampler, logits);
     if (sampler->grammar != NULL) {
@@ -497,6 +513,7 @@ void quire_sampler_reset(quire_sampler *sampler)
         llama_sampler_reset(sampler->grammar);
     }
     sampler->utf8 = (quire_utf8_stream){ 0 };
+    sampler->is_too_ambiguous = false;
     for (uint32_t i = 0; i < p->n; i++) {
         p->counts[p->recent[i]] = 0;
     }

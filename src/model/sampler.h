@@ -65,7 +65,9 @@ void quire_sampler_destroy(quire_sampler *sampler);
 
 /* Choose from n_vocab logits and remember the choice. Nothing of ours is allocated; libllama sorts
  * in memory of its own when top_k is off or above 128, and its grammar sampler allocates. Always a
- * token, but for QUIRE_NOTFOUND where a grammar has ended and the vocabulary has no end token. */
+ * token, but for QUIRE_NOTFOUND (a grammar has ended and the vocabulary has no end token) and
+ * QUIRE_LIMIT (a grammar can read the text so far in so many ways that going on would take all time
+ * and memory); then the text has ended. */
 int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits);
 void quire_sampler_reset(quire_sampler *sampler);
 

@@ -379,6 +379,37 @@ static void test_grammar_of_anything_changes_nothing(void **state)
     quire_sampler_destroy(bound);
 }
 
+/* 2^n ways to read n letters: an error, not the end of time and memory. */
+static void test_grammar_too_ambiguous(void **state)
+{
+    quire_sampler_opts opts = QUIRE_SAMPLER_OPTS_INIT;
+    int32_t token = 0, first = -1;
+    quire_sampler *s;
+
+    (void)state;
+    opts.temperature = 0.0f;
+    opts.grammar = "root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"x\"";
+    s = sampler(model_bpe, &opts);
+    for (uint32_t t = 0; t < n_vocab; t++) {
+        char piece[8];
+
+        logits[t] =
+            quire_model_token_text(model_bpe, (int32_t)t, false, piece, 8) == 1 && piece[0] == 'a'
+                ? 1.0f
+                : 0.0f;
+    }
+    for (int i = 0; i < 64 && token >= 0; i++) {
+        token = quire_sampler_pick(s, logits);
+        first = i == 0 ? token : first;
+        assert_true(token == first || token == QUIRE_LIMIT);
+    }
+    assert_int_equal(token, QUIRE_LIMIT);
+    assert_int_equal(quire_sampler_pick(s, logits), QUIRE_LIMIT);
+    quire_sampler_reset(s);
+    assert_int_equal(quire_sampler_pick(s, logits), first);
+    quire_sampler_destroy(s);
+}
+
 /* The likeliest token that fits, in a vocabulary larger than what is looked at first. */
 static void test_grammar_takes_the_likeliest(void **state)
 {
@@ -429,6 +460,7 @@ int main(void)
         cmocka_unit_test(test_logprob),
         cmocka_unit_test(test_grammar_holds),
         cmocka_unit_test(test_grammar_keeps_utf8),
+        cmocka_unit_test(test_grammar_too_ambiguous),
         cmocka_unit_test(test_grammar_takes_the_likeliest),
         cmocka_unit_test(test_grammar_of_anything_changes_nothing),
     };

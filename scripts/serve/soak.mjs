@@ -1,0 +1,289 @@
+// soak.mjs - 100 clients, 20,000 mixed requests, random cancels: no stuck request, no wrong page, no leak.
+//
+//   node scripts/serve/soak.mjs --quire build/quire [--model FILE] [--requests 20000] [--clients 100] [--seed N]
+//
+// Every prompt is first answered once by a server without a prefix cache; from then on each greedy answer must be that
+// text. (Batches of other sizes add in another order: where an answer differs, the likeliest two tokens must have been
+// nearly equal there, else a page was wrong.) The KV budget is far too small for all prompts, so pages are evicted and
+// requests preempted all the time. In the end nothing may run, every page must be the prefix tree's, invalidating all
+// must free every one of them, and SIGTERM must end the server with status 0.
+//
+// SPDX-License-Identifier: MIT
+import { existsSync } from "node:fs";
+import { dirname, join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { places } from "../compare/tools.mjs";
+import { Client } from "./client.mjs";
+import { Server } from "./server.mjs";
+import { prompts } from "./stories.mjs";
+import { randomFrom } from "./texts.mjs";
+
+const root = resolve(dirname(fileURLToPath(import.meta.url)), "../..");
+const { values: options } = parseArgs({
+    options: {
+        quire: { type: "string", default: join(root, "build", "quire") },
+        model: { type: "string" },
+        requests: { type: "string", default: "20000" },
+        clients: { type: "string", default: "100" },
+        seed: { type: "string", default: `${Date.now() % 1e9}` },
+        "kv-budget": { type: "string", default: "4MiB" },
+        threads: { type: "string", default: "2" },
+        "stuck-seconds": { type: "string", default: "180" },
+    },
+});
+const model = options.model ?? join(places(root).shared, "models", "stories260K-f32.gguf");
+const total = Number(options.requests);
+const clients = Number(options.clients);
+const seed = Number(options.seed);
+const stuckMs = Number(options["stuck-seconds"]) * 1000;
+
+const COMPLETIONS = "/v1/completions";
+const ANSWER_TOKENS_MAX = 24;
+const NEARLY = 0.02; // a difference of log-probabilities that sums in another order can turn round
+const WARM_SHARE = 0.2; // of the requests, until memory has to be what it will be
+const GROWTH_MAX = 1.15;
+const GROWTH_BYTES_MAX = 24e6;
+
+if (!existsSync(model)) {
+    process.stdout.write(`skipped: ${model} is missing\n`);
+    process.exit(77);
+}
+
+const problems = [];
+function problem(text) {
+    problems.push(text);
+    process.stderr.write(`soak: ${text}\n`);
+}
+
+const common = ["serve", "-m", model, "-t", options.threads, "--kv-budget", options["kv-budget"], "--chat-template", "chatml",
+    "--log-level", "errors"];
+const asked = prompts();
+
+// ---- what is right ----
+
+const greedy = (prompt) => ({ prompt, max_tokens: ANSWER_TOKENS_MAX, temperature: 0, ignore_eos: true });
+
+async function reference() {
+    const server = await Server.start(options.quire, [...common, "--no-prefix-cache"]);
+    const answers = [];
+    for (const prompt of asked) {
+        const { status, body } = await server.client.json("POST", COMPLETIONS, { ...greedy(prompt), logprobs: 2 });
+        if (status !== 200) {
+            throw new Error(`reference: status ${status}: ${JSON.stringify(body)}`);
+        }
+        const { text, logprobs } = body.choices[0];
+        answers.push({ text, logprobs });
+    }
+    await server.stop();
+    return answers;
+}
+
+// Whether the answer parts from the reference at a token that was nearly a tie.
+function isTie({ text, logprobs }, answer) {
+    let at = 0;
+    while (at < text.length && text[at] === answer[at]) {
+        at++;
+    }
+    const i = logprobs.text_offset.findLastIndex((offset) => offset <= at);
+    const [best, second] = Object.values(logprobs.top_logprobs[i] ?? {}).sort((a, b) => b - a);
+    return best - second < NEARLY;
+}
+
+// ---- what clients do ----
+
+const count = {};
+const tally = (what) => {
+    count[what] = (count[what] ?? 0) + 1;
+};
+
+function check(answers, which, text, n) {
+    const right = answers[which];
+    const expected = n >= ANSWER_TOKENS_MAX ? right.text : undefined;
+    if (expected !== undefined ? text === expected : right.text.startsWith(text)) {
+        tally("right");
+    } else if (isTie(right, text)) {
+        tally("tie");
+    } else {
+        problem(`prompt ${which}: expected ${JSON.stringify(right.text)}, got ${JSON.stringify(text)}`);
+    }
+}
+
+function settled(reply, what) {
+    if (reply.isStuck) {
+        problem(`${what}: stuck`);
+    } else if (reply.status === 429) {
+        tally("queue full");
+    } else if (reply.error && reply.error !== "cancelled") {
+        problem(`${what}: ${reply.error}`);
+    } else {
+        return true;
+    }
+    return false;
+}
+
+const salted = (random) => (random() < 0.1 ? { cache_salt: `salt-${Math.floor(random() * 3)}` } : {});
+
+async function streamed(client, random, answers) {
+    const which = Math.floor(random() * asked.length);
+    const reply = await client.stream(COMPLETIONS, { ...greedy(asked[which]), ...salted(random) }, { stuckMs });
+    if (settled(reply, "stream")) {
+        check(answers, which, reply.text, reply.usage.completion_tokens);
+    }
+}
+
+// The client goes away after some pieces of text, or some milliseconds.
+async function cancelled(client, random, answers) {
+    const which = Math.floor(random() * asked.length);
+    const abort = new AbortController();
+    const pieces = Math.floor(random() * 12);
+    const onText = (reply) => reply.pieces > pieces && abort.abort();
+    const timer = random() < 0.5 ? setTimeout(() => abort.abort(), random() * 300) : undefined;
+    const reply = await client.stream(COMPLETIONS, { ...greedy(asked[which]), ...salted(random) }, { signal: abort.signal, onText, stuckMs });
+    clearTimeout(timer);
+    if (settled(reply, "cancelled stream")) {
+        tally(reply.error === "cancelled" ? "cancelled" : "too late to cancel");
+        check(answers, which, reply.text, reply.usage?.completion_tokens ?? 0);
+    }
+}
+
+async function whole(client, random, answers) {
+    const which = Math.floor(random() * asked.length);
+    const { status, body } = await client.json("POST", COMPLETIONS, { ...greedy(asked[which]), cache_prompt: random() < 0.8 });
+    if (settled({ status, error: status === 200 ? undefined : JSON.stringify(body) }, "whole")) {
+        check(answers, which, body.choices[0].text, body.usage.completion_tokens);
+    }
+}
+
+async function sampled(client, random) {
+    const { status, body } = await client.json("POST", "/v1/chat/completions", {
+        messages: [{ role: "user", content: asked[Math.floor(random() * asked.length)].slice(0, 200) }],
+        max_tokens: 1 + Math.floor(random() * 16), temperature: 1, seed: Math.floor(random() * 1e6), n: 1 + Math.floor(random() * 3),
+        stop: ["."] });
+    if (settled({ status, error: status === 200 ? undefined : JSON.stringify(body) }, "sampled")) {
+        tally("sampled");
+    }
+}
+
+// A turn of one of a few sessions, which several clients use at once: that it is busy is an answer, too.
+async function turn(client, random) {
+    const { status, body } = await client.json("POST", "/v1/chat/completions", {
+        session_id: `session-${Math.floor(random() * 20)}`, messages: [{ role: "user", content: "And then?" }], max_tokens: 8,
+        temperature: 0, context_overflow: "truncate_turns" });
+    const isBusy = status === 409 || (status === 429 && body.error.code !== "queue_full");
+    if (isBusy || settled({ status, error: status === 200 ? undefined : JSON.stringify(body) }, "turn")) {
+        tally(isBusy ? "session busy" : "turn");
+    }
+}
+
+async function wrong(client, random) {
+    const bodies = [{ prompt: 7 }, { prompt: "a", max_tokens: -1 }, { prompt: "a ".repeat(5000) }, { prompt: "a", temperature: "hot" }, []];
+    const { status, body } = await client.json("POST", COMPLETIONS, bodies[Math.floor(random() * bodies.length)]);
+    tally("refused");
+    if (status !== 400 || body?.error?.message === undefined) {
+        problem(`wrong input: status ${status}: ${JSON.stringify(body)}`);
+    }
+}
+
+async function looked(client, random) {
+    const paths = ["/health", "/metrics", "/v1/models", "/props", "/v1/cache/stats", "/v1/cache/sessions", "/v1/cache/explain?n=5"];
+    const path = paths[Math.floor(random() * paths.length)];
+    const { status } = await client.json("GET", path);
+    tally("looked");
+    if (status !== 200) {
+        problem(`${path}: status ${status}`);
+    }
+}
+
+async function invalidated(client, random) {
+    const whats = [{ all: true }, { session: `session-${Math.floor(random() * 20)}` }, { prefix: asked[Math.floor(random() * asked.length)] }];
+    const { status, body } = await client.json("POST", "/v1/cache/invalidate", whats[Math.floor(random() * whats.length)]);
+    tally("invalidated");
+    if (status !== 200 && status !== 404) {
+        problem(`invalidate: status ${status}: ${JSON.stringify(body)}`);
+    }
+}
+
+// What a client does next, by its share.
+const ACTS = [[0.46, streamed], [0.24, cancelled], [0.1, whole], [0.06, sampled], [0.05, turn], [0.04, wrong], [0.045, looked], [0.005, invalidated]];
+
+function choose(random) {
+    let left = random();
+    return (ACTS.find(([share]) => (left -= share) < 0) ?? ACTS[0])[1];
+}
+
+// ---- the run ----
+
+async function load(server, answers) {
+    const memory = [];
+    let done = 0;
+    let begun = 0;
+    const work = async (who) => {
+        const client = new Client(server.port);
+        const random = randomFrom(seed * 1000 + who);
+        while (begun < total && problems.length < 20) {
+            begun++;
+            await choose(random)(client, random, answers).catch((error) => problem(error.message));
+            if (++done % Math.ceil(total / 20) === 0) {
+                memory.push({ share: done / total, bytes: server.residentBytes() });
+                process.stderr.write(`soak: ${done} requests, ${(memory.at(-1).bytes / 1e6).toFixed(1)} MB resident\n`);
+            }
+        }
+        client.close();
+    };
+    await Promise.all(Array.from({ length: clients }, (_, who) => work(who)));
+    return memory;
+}
+
+function checkMemory(memory) {
+    const warm = Math.max(...memory.filter((look) => look.share <= WARM_SHARE).map((look) => look.bytes));
+    const last = memory.at(-1).bytes;
+    if (last > warm * GROWTH_MAX && last > warm + GROWTH_BYTES_MAX) {
+        problem(`memory grew from ${(warm / 1e6).toFixed(1)} MB to ${(last / 1e6).toFixed(1)} MB`);
+    }
+}
+
+const stats = async (server) => (await server.client.json("GET", "/v1/cache/stats")).body;
+const busy = ({ requests }) => requests.waiting + requests.prefilling + requests.decoding;
+
+// Cancelled requests end within one step; give them time, not steps.
+async function idle(server) {
+    for (const limit = Date.now() + stuckMs; Date.now() < limit;) {
+        const now = await stats(server);
+        if (busy(now) === 0) {
+            return now;
+        }
+        await new Promise((done) => setTimeout(done, 20));
+    }
+    problem("requests still run although nobody waits for them");
+    return stats(server);
+}
+
+async function checkPages(server) {
+    const { cache, prefix, requests } = await idle(server);
+    const ended = requests.stop_total + requests.length_total + requests.cancelled_total + requests.error_total;
+    process.stderr.write(`soak: ${JSON.stringify({ requests, cache, prefix })}\n`);
+    if (requests.accepted_total !== ended || requests.error_total !== 0) {
+        problem(`${requests.accepted_total} requests accepted, ${ended} ended, ${requests.error_total} of them with an error`);
+    }
+    if (cache.charged_bytes !== prefix.evictable_bytes) {
+        problem(`idle, but ${cache.charged_bytes} bytes are charged and ${prefix.evictable_bytes} of them the prefix tree's alone`);
+    }
+    await server.client.json("POST", "/v1/cache/invalidate", { all: true });
+    const empty = await stats(server);
+    if (empty.cache.charged_bytes !== 0 || empty.cache.pages_live !== 0 || empty.prefix.nodes !== 0) {
+        problem(`all is invalidated, but there are pages: ${JSON.stringify(empty.cache)} ${JSON.stringify(empty.prefix)}`);
+    }
+}
+
+process.stderr.write(`soak: ${total} requests, ${clients} clients, --seed ${seed}\n`);
+const answers = await reference();
+const server = await Server.start(options.quire, [...common, "-np", "24", "--max-queue", "64"]);
+checkMemory(await load(server, answers));
+await checkPages(server);
+const end = await server.stop();
+if (end.status !== 0 || end.isKilled) {
+    problem(`SIGTERM: the server ended with ${JSON.stringify(end)}\n${server.said}`);
+}
+process.stdout.write(`${JSON.stringify(count)}\n${problems.length === 0 ? "no" : problems.length} problems with --seed ${seed}\n`);
+process.exit(problems.length === 0 ? 0 : 1);

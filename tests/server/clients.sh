@@ -1,0 +1,166 @@
+#!/bin/sh
+# clients.sh WHAT QUIRE MAKE_GGUF - programs that people really use against a running `quire serve`.
+#
+#   openai  the openai npm package: chat, streams, usage, errors, abort, keys (openai.mjs)
+#   curl    command lines as in the manual: headers, streams, wrong requests
+#   wrk     many connections: /health, and a short completion (completion.lua)
+#   soak    500 mixed requests with random cancels (scripts/serve/soak.mjs; `make soak` runs 20,000)
+#
+# The model is stories260K, or a generated one where that is missing. 77 = skipped, with the reason.
+#
+# SPDX-License-Identifier: MIT
+set -eu
+
+what=$1
+quire=$2
+make_gguf=$3
+dir=$(mktemp -d)
+pid=
+
+skip() {
+    echo "skipped: $*"
+    exit 77
+}
+
+fail() {
+    echo "$*"
+    tail -n 20 "$dir/log" 2>/dev/null || true
+    exit 1
+}
+
+end() {
+    [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true
+    rm -rf "$dir"
+}
+trap end EXIT
+trap 'exit 130' INT TERM
+
+need() {
+    command -v "$1" >/dev/null 2>&1 || skip "$1 is not installed"
+}
+
+make_model() {
+    model=${QUIRE_MODELS_DIR:-../shared/models}/stories260K-f32.gguf
+    if [ ! -f "$model" ]; then
+        model=$dir/model.gguf
+        "$make_gguf" --shape tiny-llama --type f32 --ctx 512 -o "$model"
+    fi
+}
+
+# serve OPTION...: start a server on a free port; sets pid and url. It says "ready: URL" when it is.
+serve() {
+    rm -f "$dir/ready"
+    mkfifo "$dir/ready"
+    "$quire" serve -m "$model" --port 0 --chat-template chatml -t 2 "$@" >"$dir/ready" 2>"$dir/log" &
+    pid=$!
+    exec 3<"$dir/ready"
+    IFS= read -r line <&3 || fail "the server did not start"
+    url=${line#ready: }
+    [ "$url" != "$line" ] || fail "the server said: $line"
+}
+
+# stop: SIGTERM must end it with status 0.
+stop() {
+    kill -TERM "$pid"
+    rc=0
+    wait "$pid" || rc=$?
+    pid=
+    [ "$rc" -eq 0 ] || fail "SIGTERM: status $rc"
+}
+
+# ---- curl ----
+
+# reply STATUS PATTERN CURL-ARGUMENT...: the status, and what headers and body together must contain.
+reply() {
+    want=$1
+    pattern=$2
+    shift 2
+    got=$(curl -sS -i -m 60 -o "$dir/out" -w '%{http_code}' "$@") || fail "curl $*: exit $?"
+    [ "$got" = "$want" ] || fail "curl $*: expected $want, got $got: $(cat "$dir/out")"
+    grep -qE -- "$pattern" "$dir/out" || fail "curl $*: no '$pattern' in: $(cat "$dir/out")"
+}
+
+try_curl() {
+    need curl
+    serve --max-body 20k
+    chat=$url/v1/chat/completions
+    say='{"messages":[{"role":"user","content":"Once upon a time"}],"max_tokens":8}'
+
+    reply 200 '"status": ?"ok"' "$url/health"
+    reply 200 '^HTTP/1.1 200' -I "$url/health"
+    reply 200 '"object": ?"list"' "$url/v1/models"
+    reply 200 '^quire_requests_total 0' "$url/metrics"
+    reply 200 '^Content-Type: text/html' "$url/"
+    reply 200 '"tokens": ?\[[0-9]' "$url/tokenize" -d '{"content":"Once upon a time"}'
+    reply 200 '"finish_reason": ?"length"' "$chat" -d "$say"
+    reply 200 '"completion_tokens": ?8' "$chat" -H 'Content-Type: application/json' --http1.0 -d "$say"
+    reply 200 '"cached_tokens": ?[1-9]' "$chat" -H 'Transfer-Encoding: chunked' -d "$say"
+    reply 200 '"text": ?"' "$url/v1/completions" -H 'Expect: 100-continue' -d '{"prompt":"Once","max_tokens":4}'
+    # The last event of a stream, and that it comes as events.
+    reply 200 '^data: \[DONE\]' -N "$chat" -d "${say%\}},\"stream\":true}"
+    grep -qi '^Content-Type: text/event-stream' "$dir/out" || fail "a stream is not text/event-stream"
+
+    reply 400 '"type": ?"invalid_request_error"' "$chat" -d '{"messages":'
+    reply 400 '"param": ?"max_tokens"' "$chat" -d "${say%8\}}-1}"
+    reply 404 '"error"' "$url/v1/nothing"
+    reply 405 '^Allow: ' -X DELETE "$url/v1/models"
+    reply 413 '"error"' "$chat" -d "$(printf '%030000d' 0)"
+    reply 403 '"error"' -H 'Origin: http://elsewhere.example' "$url/v1/models"
+    # A connection that is kept serves the next request, after an error too.
+    n=$(curl -sS -m 60 -o "$dir/out" -w '%{num_connects}\n' "$url/v1/nothing" -o "$dir/out" "$url/health" | tail -n 1)
+    [ "$n" -eq 0 ] || fail "the connection was not kept after a 404"
+    stop
+}
+
+# ---- wrk ----
+
+# flood URL WRK-ARGUMENT...: many requests at once; each must get a 2xx.
+flood() {
+    address=$1
+    shift
+    wrk -t 1 -c 16 -d 2s --timeout 60s "$@" "$address" >"$dir/out" || fail "wrk: exit $?"
+    if grep -qE 'Non-2xx|Socket errors' "$dir/out" || ! grep -qE '^ +[1-9][0-9]* requests in' "$dir/out"; then
+        fail "wrk $address: $(cat "$dir/out")"
+    fi
+    sed -n 's|^Requests/sec: *|'"$address"': requests/s |p' "$dir/out"
+}
+
+try_wrk() {
+    need wrk
+    need curl
+    serve
+    flood "$url/health"
+    flood "$url/v1/completions" -s tests/server/completion.lua
+    # wrk hangs up on what is running when its time is over: all of that must end.
+    until curl -sS -m 60 -o "$dir/out" "$url/metrics" && grep -q '^quire_num_requests_running 0$' "$dir/out"; do
+        kill -0 "$pid" || fail "the server has ended"
+    done
+    reply 200 '"finish_reason": ?"length"' "$url/v1/completions" -d '{"prompt":"Once","max_tokens":4,"ignore_eos":true}'
+    stop
+}
+
+try_openai() {
+    need node
+    package=$(scripts/setup.sh clients 2>"$dir/log") || skip "$(tail -n 1 "$dir/log")"
+    serve
+    node tests/server/openai.mjs "$package" "$url" || fail "openai.mjs: exit $?"
+    stop
+    serve --api-key key-of-a-tenant --admin-key key-of-an-admin
+    node tests/server/openai.mjs "$package" "$url" key-of-a-tenant || fail "openai.mjs with keys: exit $?"
+    stop
+}
+
+try_soak() {
+    need node
+    node scripts/serve/soak.mjs --quire "$quire" --model "$model" --requests 500 --clients 20 --seed "${QUIRE_SEED:-1}" \
+        --stuck-seconds 600
+}
+
+make_model
+case $what in
+openai) try_openai ;;
+curl) try_curl ;;
+wrk) try_wrk ;;
+soak) try_soak ;;
+*) fail "usage: clients.sh openai|curl|wrk|soak QUIRE MAKE_GGUF" ;;
+esac

@@ -306,7 +306,7 @@ static void a_named_template_serves_chat(void **state)
 static void a_signal_drains(void **state)
 {
     program_running running =
-        program_start(PROGRAM("serve", "-m", program_model(), "-c", "8192", "--kv-budget", "64MiB",
+        program_start(PROGRAM("serve", "-m", program_model(), "-c", "32768", "--kv-budget", "64MiB",
                               "-t", "1", "--port", "0"));
     uint16_t port = ready_port(&running);
     int stream;
@@ -317,7 +317,7 @@ static void a_signal_drains(void **state)
     (void)state;
     assert_int_equal(ask(port, "GET", "/health", NULL, ""), 200);
     assert_int_equal(ask(port, "GET", "/metrics", NULL, ""), 200);
-    stream = begin_stream(port, "6000");
+    stream = begin_stream(port, "20000");
     assert_int_equal(kill(running.pid, SIGTERM), 0);
     line = program_line_with(running.err, "SIGTERM: requests to finish: 1;");
     free(line);

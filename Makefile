@@ -10,7 +10,7 @@ N ?= 64
 PREFIX ?= /usr/local
 export MODEL PROMPT PREFIX
 
-.PHONY: build run test bench bench-7b bench-kernels compare quality docs asan tsan tiny arm64 fuzz install clean help
+.PHONY: build run test bench bench-7b bench-kernels compare compare-serve soak quality docs asan tsan tiny arm64 fuzz install clean help
 
 build: ## build the release program, build/quire (installs and fetches what is missing)
 	@scripts/build.sh release
@@ -33,6 +33,12 @@ bench-kernels: build ## attention kernels against row-major f16 and the memory's
 compare: build ## perplexity, speed and memory beside llama.cpp, in one run: ARGS="--only speed"
 	@peer=$$(scripts/setup.sh peers) && scripts/fetch-model.sh >/dev/null && \
 	node scripts/compare.mjs --quire build/quire --peer "$$peer" $(ARGS)
+
+compare-serve: build ## quire serve and llama-server under the same load: ARGS="--only document --repeats 1"
+	@peer=$$(scripts/setup.sh peers) && node scripts/compare-serve.mjs --quire build/quire --peer "$$peer" $(ARGS)
+
+soak: build ## 20,000 mixed requests with random cancels from 100 clients: ARGS="--requests 2000 --seed 1"
+	@node scripts/serve/soak.mjs --quire build/quire $(ARGS)
 
 quality: build ## what each KV size costs on real models: ARGS="--write", ARGS="--check" (the release gate)
 	@scripts/fetch-model.sh >/dev/null && node scripts/quality.mjs --quire build/quire $(ARGS)

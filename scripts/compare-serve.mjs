@@ -1,11 +1,12 @@
 // compare-serve.mjs - quire serve and llama-server under the same load, on one machine, in one run.
 //
 //   node scripts/compare-serve.mjs --quire build/quire --peer DIR [--only conversations,arrivals,document,prefix,fit]
-//                                  [--repeats 3] [--threads 2] [--tune] [--quick] [--out FILE]
+//                                  [--repeats 3] [--threads 2] [--tune [--settings TEXT]] [--quick] [--out FILE]
 //
 // `make compare-serve` builds both sides and calls this. The loads are in serve/workloads.mjs, settings and targets in
 // serve/sides.mjs. Prints a row as soon as it is measured and Markdown tables at the end; exits 1 if a floor was missed
-// or a row failed. --tune runs llama-server's settings instead, each of them once per load, to find its best.
+// or a row failed. --tune runs llama-server's settings instead (those whose names contain --settings TEXT), each of them once
+// per load, to find its best.
 //
 // SPDX-License-Identifier: MIT
 import { writeFileSync } from "node:fs";
@@ -31,6 +32,7 @@ const { values: options } = parseArgs({
         repeats: { type: "string", default: "3" },
         threads: { type: "string", default: `${Math.min(2, cpus().length)}` },
         tune: { type: "boolean", default: false },
+        settings: { type: "string", default: "" },
         quick: { type: "boolean", default: false },
         out: { type: "string" },
     },
@@ -52,13 +54,12 @@ if (!need(report, "all loads", ...dataPaths(at.shared))) {
 const c = {
     quire: options.quire, peer: options.peer, work: at.work, threads: Number(options.threads), cut, data: readData(at.shared),
     model: shapeModel(options.generator, at.work, "smollm2-135m", "q8_0"), sizes: options.quick ? QUICK_SIZES : SIZES,
-    env: {},
 };
 const repeats = options.quick ? 1 : Number(options.repeats);
 const tables = [];
 
 async function tune(load) {
-    const sides = Object.keys(PEER_SETTINGS).map((name) => peerSide(c, name));
+    const sides = Object.keys(PEER_SETTINGS).filter((name) => name.includes(options.settings)).map((name) => peerSide(c, name));
     tables.push(figuresTable(load, await inTurns(c, sides, load, 1)));
 }
 

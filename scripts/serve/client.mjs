@@ -24,7 +24,7 @@ export class Client {
             "Content-Length": Buffer.byteLength(payload) };
         const sent = request({ ...this.where, agent: this.agent, method, path, headers, signal }, onReply);
         sent.on("error", (error) => {
-            if (error.code === "ECONNRESET" && sent.reusedSocket && !sent.res && !signal.aborted) {
+            if (["ECONNRESET", "EPIPE"].includes(error.code) && sent.reusedSocket && !sent.res && !signal.aborted) {
                 this.open(method, path, body, { onReply, onError, signal });
             } else {
                 onError(error);

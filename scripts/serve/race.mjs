@@ -7,20 +7,24 @@ import { Client } from "./client.mjs";
 import { Server } from "./server.mjs";
 import { PEER_SETTINGS, peerArgs, quireArgs } from "./sides.mjs";
 import { medians, RUN_HEAD, runLine, summarize } from "./summary.mjs";
-import { conversations, document, poisson, prepare } from "./workloads.mjs";
+import { conversations, document, GREEDY, poisson, prepare } from "./workloads.mjs";
 
 const RUN = { conversations, arrivals: poisson, document };
 
-export const peerSide = (c, name) => ({
-    name: `llama-server ${name}`, program: join(c.peer, "llama-server"), args: peerArgs(c.model, c.threads, PEER_SETTINGS[name]), env: c.env });
-export const ourSide = (c, name, settings) => ({
-    name: `quire ${name}`.trim(), program: c.quire, args: quireArgs(c.model, c.threads, settings), env: c.env,
-    extra: { hasSessions: name === "session_id" } });
+export function peerSide(c, name) {
+    const { args, env } = PEER_SETTINGS[name];
+    return { name: `llama-server ${name}`, program: join(c.peer, "llama-server"), args: peerArgs(c.model, c.threads, args), env };
+}
+
+export function ourSide(c, name, settings) {
+    return { name: `quire ${name}`.trim(), program: c.quire, args: quireArgs(c.model, c.threads, settings),
+        extra: { hasSessions: name === "session_id" } };
+}
 
 // A fresh server whose weights have been read once.
 export async function fresh(side) {
     const server = await Server.start(side.program, side.args, side.env);
-    const warm = await server.client.stream("/v1/completions", { prompt: "Warm", max_tokens: 4, temperature: 0, ignore_eos: true });
+    const warm = await server.client.stream("/v1/completions", { ...GREEDY, prompt: "Warm", max_tokens: 4 });
     if (warm.error) {
         await server.stop();
         throw new Error(`${server.command}: ${warm.error}`);
@@ -32,9 +36,10 @@ export async function runOnce(c, side, load) {
     const server = await fresh(side);
     try {
         c.texts ??= await prepare(server.client, c.data, c.sizes);
-        const begin = performance.now();
+        const [begin, cpuBefore] = [performance.now(), server.cpuSeconds()];
         const replies = await RUN[load](server.port, c.texts, side.extra);
-        return summarize(replies, performance.now() - begin, server.peakBytes());
+        const wallMs = performance.now() - begin;
+        return summarize(replies, { wallMs, peakBytes: server.peakBytes(), cpuSeconds: server.cpuSeconds() - cpuBefore });
     } finally {
         await server.stop();
     }
@@ -83,7 +88,7 @@ export async function cachedPrefix(c, side, { tokens, rounds }) {
     const server = await fresh(side);
     const client = new Client(server.port);
     const ask = async (prompt) => {
-        const reply = await client.stream("/v1/completions", { prompt, max_tokens: 2, temperature: 0, ignore_eos: true });
+        const reply = await client.stream("/v1/completions", { ...GREEDY, prompt, max_tokens: 2 });
         if (reply.error) {
             throw new Error(reply.error);
         }

@@ -8,6 +8,7 @@ import { Client } from "./client.mjs";
 const READY_MS = 120 * 1000;
 const END_MS = 60 * 1000;
 const TAIL_CHARS = 4000;
+const TICKS_PER_SECOND = 100; // USER_HZ of Linux
 
 const running = new Set();
 process.on("exit", () => running.forEach((child) => child.kill("SIGKILL")));
@@ -16,7 +17,7 @@ for (const [signal, status] of [["SIGINT", 130], ["SIGTERM", 143]]) {
 }
 
 // Both programs say `http://HOST:PORT` once they listen.
-const LISTENING = /https?:\/\/[^\s:/]+:(\d+)/;
+const LISTENING = /https?:\/\/[^\s:/]+:(\d+)[\s/]/;
 
 export class Server {
     // args: without host and port. Resolves when /health says 200.
@@ -83,6 +84,12 @@ export class Server {
         return memoryOf(this.pid, "VmRSS");
     }
 
+    // Processor time used so far in seconds: what a load costs, however busy the machine is with other things.
+    cpuSeconds() {
+        const fields = read(`/proc/${this.pid}/stat`).split(") ").at(-1).split(" ");
+        return (Number(fields[11]) + Number(fields[12])) / TICKS_PER_SECOND;
+    }
+
     // SIGTERM, and wait for the end: { status, signal, isKilled }.
     async stop() {
         this.client?.close();
@@ -98,13 +105,17 @@ export class Server {
     }
 }
 
-function memoryOf(pid, field) {
+const read = (path) => {
     try {
-        const own = readFileSync(`/proc/${pid}/status`, "utf8").match(new RegExp(`^${field}:\\s+(\\d+) kB`, "m"))?.[1] ?? 0;
-        const children = readdirSync(`/proc/${pid}/task`).flatMap((task) =>
-            readFileSync(`/proc/${pid}/task/${task}/children`, "utf8").split(" ").filter(Boolean));
-        return Number(own) * 1024 + children.reduce((sum, child) => sum + memoryOf(child, field), 0);
+        return readFileSync(path, "utf8");
     } catch {
-        return 0; // it has ended
+        return ""; // a thread or process that has just ended
     }
+};
+
+function memoryOf(pid, field) {
+    const own = read(`/proc/${pid}/status`).match(new RegExp(`^${field}:\\s+(\\d+) kB`, "m"))?.[1] ?? 0;
+    const children = readdirSync(`/proc/${pid}/task`).flatMap((task) =>
+        read(`/proc/${pid}/task/${task}/children`).split(" ").filter(Boolean));
+    return Number(own) * 1024 + children.reduce((sum, child) => sum + memoryOf(child, field), 0);
 }

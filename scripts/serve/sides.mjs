@@ -5,19 +5,21 @@
 // A request of `document` has 8,000 tokens and more; one slot must hold it.
 const CTX = 9216;
 
-// Settings of llama-server that were tried, by name; --tune runs them all. Slots have CTX tokens each (split), or share them.
+// Settings of llama-server that were tried, by name; --tune runs them all. Slots have CTX tokens each, or share them.
 const split = (slots) => ["-np", `${slots}`, "-c", `${slots * CTX}`];
 const unified = (slots, requests) => ["-np", `${slots}`, "-c", `${requests * CTX}`, "--kv-unified"];
+const q8 = ["-ctk", "q8_0", "-ctv", "q8_0"];
 export const PEER_SETTINGS = {
-    "-np 8 -fa on": [...split(8), "-fa", "on"],
-    "-np 8 -fa off": [...split(8), "-fa", "off"],
-    "-np 8 -fa on --kv-unified": [...unified(8, 4), "-fa", "on"],
-    "-np 8 -fa off --kv-unified": [...unified(8, 4), "-fa", "off"],
-    "-np 4 -fa on": [...split(4), "-fa", "on"],
-    "-np 4 -fa off": [...split(4), "-fa", "off"],
-    "-np 8 -fa on -ctk q8_0 -ctv q8_0": [...split(8), "-fa", "on", "-ctk", "q8_0", "-ctv", "q8_0"],
-    "-np 8 -fa on --cache-reuse 256": [...split(8), "-fa", "on", "--cache-reuse", "256"],
-    "-np 8 -fa on -b 512": [...split(8), "-fa", "on", "-b", "512"],
+    "-np 8 -fa on": { args: [...split(8), "-fa", "on"] },
+    "-np 8 -fa off": { args: [...split(8), "-fa", "off"] },
+    "-np 8 -fa on --kv-unified": { args: [...unified(8, 4), "-fa", "on"] },
+    "-np 8 -fa off --kv-unified": { args: [...unified(8, 4), "-fa", "off"] },
+    "-np 4 -fa on": { args: [...split(4), "-fa", "on"] },
+    "-np 4 -fa off": { args: [...split(4), "-fa", "off"] },
+    "-np 8 -fa on -ctk q8_0 -ctv q8_0": { args: [...split(8), "-fa", "on", ...q8] },
+    "-np 8 -fa on --cache-reuse 256": { args: [...split(8), "-fa", "on", "--cache-reuse", "256"] },
+    "-np 8 -fa on -b 512": { args: [...split(8), "-fa", "on", "-b", "512"] },
+    "-np 8 -fa on, OMP_WAIT_POLICY=passive": { args: [...split(8), "-fa", "on"], env: { OMP_WAIT_POLICY: "passive" } },
 };
 
 export const peerArgs = (model, threads, settings) =>
@@ -25,7 +27,8 @@ export const peerArgs = (model, threads, settings) =>
 export const quireArgs = (model, threads, settings) =>
     ["serve", "-m", model, "-t", `${threads}`, "-c", `${CTX}`, "--chat-template", "chatml", ...settings];
 
-// What runs for each load: the peer's best settings (bench/results/serve-*.md has what was tried), ours as they come and with f16 as the peer has.
+// What runs for each load: the peer's best settings (bench/results/serve-*.md has what was tried), ours as they come
+// and with f16 as the peer has.
 export const LOADS = {
     conversations: {
         peer: ["-np 8 -fa on"],

@@ -11,9 +11,9 @@ export function percentile(values, share) {
 
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
-// replies: of Client.stream(), each with the number of tokens it was to have (`wanted`). A run with an error or a short answer has no figures: it
-// throws.
-export function summarize(replies, wallMs, peakBytes) {
+// replies: of Client.stream(), each with the number of tokens it was to have (`wanted`). A run with an error or a short
+// answer has no figures: it throws.
+export function summarize(replies, { wallMs, peakBytes, cpuSeconds }) {
     for (const reply of replies) {
         if (reply.error || !reply.usage || !reply.timings || reply.firstMs === undefined) {
             throw new Error(`a request failed: ${reply.error ?? "no text, usage or timings"}`);
@@ -37,6 +37,7 @@ export function summarize(replies, wallMs, peakBytes) {
         cachedTokens: sum(replies.map((reply) => reply.timings.cache_n)),
         computedTokens: sum(replies.map((reply) => reply.timings.prompt_n + reply.timings.predicted_n)),
         peakBytes,
+        cpuSeconds,
     };
 }
 
@@ -46,8 +47,8 @@ export function medians(runs) {
     return { ...Object.fromEntries(fields.map((field) => [field, median(runs.map((run) => run[field]))])), runs };
 }
 
-export const RUN_HEAD = "| load | server | requests/s | TTFT p50 s | p95 s | TPOT p50 ms | p95 ms | prompt tokens | cached | computed | peak GB |\n" +
-    "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|";
+export const RUN_HEAD = "| load | server | requests/s | TTFT p50 s | p95 s | TPOT p50 ms | p95 ms | prompt tokens | cached | computed | CPU s | peak GB |\n" +
+    "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|";
 
 export function runLine(load, name, figures) {
     const range = (field, digits) => {
@@ -56,6 +57,6 @@ export function runLine(load, name, figures) {
         return `${figures[field].toFixed(digits)}${low === high ? "" : ` (${low}..${high})`}`;
     };
     const cells = [load, name, range("requestsPerSecond", 3), range("ttftP50", 2), range("ttftP95", 2), range("tpotP50", 1), range("tpotP95", 1),
-        figures.promptTokens, figures.cachedTokens, figures.computedTokens, (figures.peakBytes / 1e9).toFixed(2)];
+        figures.promptTokens, figures.cachedTokens, figures.computedTokens, range("cpuSeconds", 1), (figures.peakBytes / 1e9).toFixed(2)];
     return `| ${cells.join(" | ")} |`;
 }

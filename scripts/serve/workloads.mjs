@@ -13,7 +13,7 @@ import { arrivals, cut, distinctTokens, questions, tokenize } from "./texts.mjs"
 
 const CHAT = "/v1/chat/completions";
 const COMPLETIONS = "/v1/completions";
-const GREEDY = { temperature: 0, ignore_eos: true };
+export const GREEDY = { temperature: 0, ignore_eos: true };
 
 export const SIZES = {
     conversations: { clients: 8, turns: 5, systemTokens: 1000, answerTokens: 64 },

@@ -86,7 +86,7 @@ const checks = {
 
     async "an answer by a JSON schema can be read"() {
         const schema = { type: "object", properties: { happy: { type: "boolean" } }, required: ["happy"], additionalProperties: false };
-        const answer = await client.chat.completions.create({ model: MODEL, messages: STORY, temperature: 0, max_tokens: 64,
+        const answer = await client.chat.completions.create({ model: MODEL, messages: STORY, temperature: 0, max_tokens: 200,
             response_format: { type: "json_schema", json_schema: { name: "mood", strict: true, schema } } });
         assert.equal(typeof JSON.parse(answer.choices[0].message.content).happy, "boolean");
     },

@@ -338,7 +338,9 @@ static int list_one(void *ctx, const quire_session_info *info)
 {
     listing *l = ctx;
 
-    (void)strncat(l->ids, info->id, sizeof(l->ids) - strlen(l->ids) - 1);
+    const size_t n = strlen(l->ids);
+
+    (void)snprintf(l->ids + n, sizeof(l->ids) - n, "%s", info->id);
     l->last = *info;
     return strlen(l->ids) >= l->n_max;
 }

@@ -31,12 +31,13 @@ int quire_api_error_nomem(quire_api_error *err)
     return quire_api_error_set(err, 503, "out_of_memory", NULL, "out of memory, try again later");
 }
 
-/* "grammar: no rule root" names the field; "out of memory" does not. */
+/* "grammar, line 2, column 1: ..." and "logit_bias: ..." name the field; "out of memory" does not.
+ */
 static void param_of(char *param, size_t size, const char *message)
 {
     const size_t n = strspn(message, "abcdefghijklmnopqrstuvwxyz_");
 
-    if (n > 0 && n < size && message[n] == ':') {
+    if (n > 0 && n < size && (message[n] == ':' || message[n] == ',')) {
         memcpy(param, message, n);
         param[n] = '\0';
     }

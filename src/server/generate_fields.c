@@ -4,6 +4,7 @@
 #include "server/generate.h"
 
 #include "base/check.h"
+#include "server/json_schema.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -168,10 +169,28 @@ static void set_grammar(quire_generation *gen, quire_fields *fields, const char 
     }
 }
 
-static void read_response_format(quire_fields *fields)
+static void grammar_from_schema(quire_generation *gen, quire_fields *fields, json_t *schema)
+{
+    quire_bytes grammar = { 0 };
+    quire_error err = QUIRE_ERROR_INIT;
+
+    if (quire_json_schema_grammar(schema, &grammar, &err) < 0) {
+        if (err.status == QUIRE_NOMEM) {
+            (void)quire_api_error_nomem(fields->err);
+        } else {
+            quire_field_error(fields, "response_format", "%s", err.message);
+        }
+    } else {
+        set_grammar(gen, fields, grammar.data);
+    }
+    quire_bytes_fini(&grammar);
+}
+
+static void read_response_format(quire_generation *gen, quire_fields *fields)
 {
     json_t *object = quire_field_object(fields, "response_format");
     quire_fields format = { object, "response_format", fields->err };
+    quire_fields schema = { NULL, "response_format.json_schema", fields->err };
     const char *type;
 
     if (object == NULL) {
@@ -182,7 +201,19 @@ static void read_response_format(quire_fields *fields)
     if (type == NULL || strcmp(type, "text") == 0) {
         return;
     }
-    quire_field_error(&format, "type", "only \"text\" is supported");
+    if (gen->grammar != NULL) {
+        quire_field_error(fields, "response_format", "not together with grammar");
+    } else if (strcmp(type, "json_object") == 0) {
+        set_grammar(gen, fields, quire_json_object_grammar());
+    } else if (strcmp(type, "json_schema") == 0) {
+        (void)quire_field_required(&format, "json_schema");
+        schema.object = quire_field_object(&format, "json_schema");
+        if (schema.object != NULL && quire_field_required(&schema, "schema") != NULL) {
+            grammar_from_schema(gen, fields, quire_field(&schema, "schema"));
+        }
+    } else {
+        quire_field_error(&format, "type", "must be \"text\", \"json_object\" or \"json_schema\"");
+    }
 }
 
 static void read_grammar(quire_generation *gen, quire_fields *fields)
@@ -192,7 +223,7 @@ static void read_grammar(quire_generation *gen, quire_fields *fields)
     if (grammar != NULL && grammar[0] != '\0') {
         set_grammar(gen, fields, grammar);
     }
-    read_response_format(fields);
+    read_response_format(gen, fields);
 }
 
 static void read_reuse(quire_generation *gen, quire_fields *fields)
@@ -251,7 +282,8 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
     read_logprobs(gen, fields);
     read_grammar(gen, fields);
     read_reuse(gen, fields);
-    gen->params.ignores_eos = quire_field_bool(fields, "ignore_eos", false);
+    /* So that it is never chosen, and a grammar that is at its end still ends the text. */
+    gen->params.sampler.forbids_eog = quire_field_bool(fields, "ignore_eos", false);
     gen->n_per_prompt = (uint32_t)quire_field_int(fields, "n", 1, 1, QUIRE_SERVER_CHOICES_MAX);
     if (gen->session_id[0] != '\0' && gen->n_per_prompt > 1) {
         quire_field_error(fields, "n", "a session takes one answer");

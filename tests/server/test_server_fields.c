@@ -11,6 +11,7 @@
 #include "server_fixture.h"
 
 #include "base/bytes.h"
+#include "server/json_schema.h"
 #include "server/tenant.h"
 
 #include <stdio.h>
@@ -106,6 +107,15 @@ static const refusal refusals[] = {
     { CHAT, HI ",\"response_format\":\"json\"", "response_format" },
     { CHAT, HI ",\"response_format\":{}", "response_format.type" },
     { CHAT, HI ",\"response_format\":{\"type\":\"xml\"}", "response_format.type" },
+    { CHAT, HI ",\"response_format\":{\"type\":\"json_schema\"}", "response_format.json_schema" },
+    { CHAT, HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}",
+      "response_format.json_schema.schema" },
+    { CHAT,
+      HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{"
+         "\"type\":\"string\",\"pattern\":\"a*\",\"format\":\"no such format\"}}}",
+      "response_format" },
+    { CHAT, HI ",\"response_format\":{\"type\":\"json_object\"},\"grammar\":\"root ::= [a]\"",
+      "response_format" },
     { CHAT, HI ",\"cache_salt\":1", "cache_salt" },
     { CHAT, HI ",\"prompt_cache_key\":1", "prompt_cache_key" },
     { CHAT, HI ",\"session_id\":1", "session_id" },
@@ -231,7 +241,7 @@ static void passes_every_field_on(void **state)
     assert_float_equal(seen.bias[0].bias, -100.0f, 0.0);
     assert_true(seen.params.has_logprobs);
     assert_int_equal(seen.params.n_top_logprobs, 2);
-    assert_true(seen.params.ignores_eos);
+    assert_true(seen.params.sampler.forbids_eog);
     assert_true(seen.params.is_uncached);
     assert_int_equal(seen.params.priority, -3);
     assert_string_equal(seen.grammar, "root ::= [a-z]");
@@ -239,6 +249,23 @@ static void passes_every_field_on(void **state)
     quire_tenant_salt_make(&salt, "", "pepper");
     assert_int_equal(seen.params.tenant_bytes, salt.n);
     assert_memory_equal(seen.tenant, salt.bytes, salt.n);
+}
+
+static void formats_become_grammars(void **state)
+{
+    (void)state;
+    json_decref(http_post_json(f.port, CHAT,
+                               "{" HI ",\"response_format\":{\"type\":\"json_object\"}}", 200));
+    assert_string_equal(engine_double_seen(f.engine).grammar, quire_json_object_grammar());
+    json_decref(http_post_json(f.port, CHAT,
+                               "{" HI ",\"response_format\":{\"type\":\"json_schema\","
+                               "\"json_schema\":{\"name\":\"x\",\"schema\":{\"type\":"
+                               "\"boolean\"}}}}",
+                               200));
+    assert_non_null(strstr(engine_double_seen(f.engine).grammar, "true"));
+    json_decref(
+        http_post_json(f.port, CHAT, "{" HI ",\"response_format\":{\"type\":\"text\"}}", 200));
+    assert_string_equal(engine_double_seen(f.engine).grammar, "");
 }
 
 static void null_is_absent(void **state)
@@ -501,6 +528,7 @@ int main(void)
         cmocka_unit_test(names_the_field_it_refuses),
         cmocka_unit_test(bounds_what_is_long),
         cmocka_unit_test(passes_every_field_on),
+        cmocka_unit_test(formats_become_grammars),
         cmocka_unit_test(null_is_absent),
         cmocka_unit_test(takes_the_smaller_of_two_limits),
         cmocka_unit_test(seeds_differ_unless_given),

@@ -284,6 +284,33 @@ static void a_client_that_goes_cancels(void **state)
     cancels_when(true, 2);
 }
 
+static void one_request_uses_a_session_at_a_time(void **state)
+{
+    static const char body[] = "{\"session_id\":\"s\",\"messages\":[{\"role\":\"user\","
+                               "\"content\":\"hi\"}]}";
+    engine_script script = counting;
+    http_reply reply;
+    json_t *root;
+    int fd;
+
+    (void)state;
+    script.holds = true;
+    engine_double_script(f.engine, &script);
+    fd = http_connect(f.port);
+    http_send_call(fd, &(http_call){ .path = CHAT, .body = body });
+    engine_double_wait_submitted(f.engine, 1);
+    root = http_post_json(f.port, CHAT, body, 409);
+    assert_string_equal(json_string_at(root, "error.code"), "session_in_use");
+    assert_string_equal(json_string_at(root, "error.param"), "session_id");
+    json_decref(root);
+    engine_double_go(f.engine);
+    reply = http_receive(fd);
+    assert_int_equal(reply.status, 200);
+    http_reply_free(&reply);
+    (void)close(fd);
+    json_decref(http_post_json(f.port, CHAT, body, 200));
+}
+
 /* ---- limits of time, and the end ---- */
 
 static void time_is_limited(void **state)
@@ -392,6 +419,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_error_before_it_is_a_status, start, stop),
         cmocka_unit_test_setup_teardown(sends_tokens_at_once, start, stop),
         cmocka_unit_test_setup_teardown(a_client_that_goes_cancels, start, stop),
+        cmocka_unit_test_setup_teardown(one_request_uses_a_session_at_a_time, start, stop),
         cmocka_unit_test_setup_teardown(time_is_limited, start, stop),
         cmocka_unit_test_setup_teardown(stopping_ends_what_runs, start, stop),
         cmocka_unit_test_setup_teardown(slow_clients_block_only_themselves, start, stop),

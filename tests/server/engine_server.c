@@ -1,0 +1,72 @@
+/* engine_server.c - a server with the real engine.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine_server.h"
+
+void engine_server_start(engine_server *s, uint32_t n_ctx, const quire_server_key *keys,
+                         uint32_t n_keys)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = bench_runtime_opts(n_ctx, 8);
+    quire_server_opts opts = QUIRE_SERVER_OPTS_INIT;
+    quire_engine_opts eight = engine;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    eight.n_running_max = 8;
+    *s = (engine_server){ .bench = bench_tiny(&eight, &runtime) };
+    opts.port = 0;
+    opts.keys = keys;
+    opts.n_keys = n_keys;
+    opts.model_name = "tiny";
+    opts.chat_template = "chatml";
+    opts.page_tokens = 64;
+    opts.n_running_max = 8;
+    if (quire_server_start(&s->server, &opts, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    quire_server_ready(s->server, s->bench.engine);
+    s->port = quire_server_port(s->server);
+}
+
+void engine_server_stop(engine_server *s)
+{
+    quire_server_stop(s->server);
+    bench_close(&s->bench);
+}
+
+json_t *post(const engine_server *s, int status, const char *path, const char *body)
+{
+    return http_json(s->port, &(http_call){ .path = path, .body = body, .key = s->key }, status);
+}
+
+json_t *get(const engine_server *s, int status, const char *path)
+{
+    return http_json(s->port, &(http_call){ .path = path, .key = s->key }, status);
+}
+
+json_t *drop(const engine_server *s, int status, const char *path)
+{
+    return http_json(s->port, &(http_call){ .method = "DELETE", .path = path, .key = s->key },
+                     status);
+}
+
+int64_t cached_tokens(json_t *reply)
+{
+    return json_int_at(reply, "usage.prompt_tokens_details.cached_tokens");
+}
+
+int64_t prompt_tokens(json_t *reply)
+{
+    return json_int_at(reply, "usage.prompt_tokens");
+}
+
+int64_t completion_tokens(json_t *reply)
+{
+    return json_int_at(reply, "usage.completion_tokens");
+}

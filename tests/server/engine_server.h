@@ -1,0 +1,31 @@
+/* engine_server.h - a server with the real engine on a generated model.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_ENGINE_SERVER_H
+#define QUIRE_TESTS_ENGINE_SERVER_H
+
+#include "engine_fixture.h"
+#include "http_client.h"
+#include "server/server.h"
+
+typedef struct engine_server {
+    engine_bench bench;
+    quire_server *server;
+    uint16_t port;
+    const char *key; /* of the calls below; NULL = none */
+} engine_server;
+
+void engine_server_start(engine_server *s, uint32_t n_ctx, const quire_server_key *keys,
+                         uint32_t n_keys);
+void engine_server_stop(engine_server *s);
+
+/* POST with the key; fails the test unless the status is `status`. Memory: json_decref(). */
+json_t *post(const engine_server *s, int status, const char *path, const char *body);
+json_t *get(const engine_server *s, int status, const char *path);
+json_t *drop(const engine_server *s, int status, const char *path);
+
+int64_t cached_tokens(json_t *reply);
+int64_t prompt_tokens(json_t *reply);
+int64_t completion_tokens(json_t *reply);
+
+#endif /* QUIRE_TESTS_ENGINE_SERVER_H */

@@ -1,0 +1,378 @@
+/* test_server_engine.c - the server with the real engine: answers, reuse, tenants.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine_server.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CHAT   "/v1/chat/completions"
+#define TEXT   "/v1/completions"
+#define N_CTX  1024
+#define GREEDY "\"temperature\":0,\"max_tokens\":8,\"ignore_eos\":true"
+#define STORY                                                                                      \
+    "\"messages\":[{\"role\":\"system\",\"content\":\"You tell short stories about the sea.\"},"   \
+    "{\"role\":\"user\",\"content\":\"Tell me about a boat that could not sink.\"}]"
+
+static const quire_server_key keys[] = { { "key-of-a", "a", false },
+                                         { "key-of-b", "b", false },
+                                         { "key-of-admin", "root", true } };
+
+static engine_server s;
+
+static int start(void **state)
+{
+    (void)state;
+    engine_server_start(&s, N_CTX, NULL, 0);
+    return 0;
+}
+
+static int start_with_keys(void **state)
+{
+    (void)state;
+    engine_server_start(&s, N_CTX, keys, 3);
+    s.key = keys[0].key;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    engine_server_stop(&s);
+    return 0;
+}
+
+static char *text_of(json_t *reply, const char *path)
+{
+    char *text = strdup(json_string_at(reply, path));
+
+    json_decref(reply);
+    return text;
+}
+
+/* ---- answers ---- */
+
+static void answers_the_same_from_the_cache(void **state)
+{
+    const char *body = "{" STORY "," GREEDY ",\"explain_cache\":true}";
+    json_t *cold = post(&s, 200, CHAT, body);
+    json_t *warm = post(&s, 200, CHAT, body);
+
+    (void)state;
+    assert_int_equal(completion_tokens(cold), 8);
+    assert_string_equal(json_string_at(cold, "choices.0.finish_reason"), "length");
+    assert_int_equal(cached_tokens(cold), 0);
+    assert_string_equal(json_string_at(cold, "quire.cache.end"), "new");
+    assert_int_equal(cached_tokens(warm), prompt_tokens(cold) - 1);
+    assert_int_equal(json_int_at(warm, "timings.cache_n"), cached_tokens(warm));
+    assert_int_equal(json_int_at(warm, "timings.prompt_n"), 1);
+    assert_string_equal(json_string_at(warm, "choices.0.message.content"),
+                        json_string_at(cold, "choices.0.message.content"));
+    json_decref(cold);
+    json_decref(warm);
+}
+
+typedef struct pieces {
+    char text[4096];
+    bool is_done;
+} pieces;
+
+static void add_piece(void *ctx, const char *data)
+{
+    pieces *p = ctx;
+    json_t *root = json_loads(data, 0, NULL);
+
+    if (root == NULL) {
+        p->is_done = strcmp(data, "[DONE]") == 0;
+        return;
+    }
+    strcat(p->text, json_string_at(root, "choices.0.text"));
+    json_decref(root);
+}
+
+static void a_stream_says_what_the_whole_says(void **state)
+{
+    char *whole = text_of(post(&s, 200, TEXT, "{\"prompt\":\"Once upon a time\"," GREEDY "}"),
+                          "choices.0.text");
+    http_reply reply =
+        http_post(s.port, TEXT, "{\"prompt\":\"Once upon a time\",\"stream\":true," GREEDY "}");
+    pieces heard = { "", false };
+
+    (void)state;
+    assert_int_equal(reply.status, 200);
+    (void)http_events(&reply, add_piece, &heard);
+    assert_true(heard.is_done);
+    assert_string_equal(heard.text, whole);
+    http_reply_free(&reply);
+    free(whole);
+}
+
+static void several_answers_share_their_prompt(void **state)
+{
+    json_t *reply =
+        post(&s, 200, CHAT, "{" STORY ",\"n\":4,\"seed\":5,\"max_tokens\":6,\"ignore_eos\":true}");
+    quire_engine_stats stats;
+
+    (void)state;
+    assert_int_equal(json_array_size(json_at(reply, "choices")), 4);
+    assert_int_equal(completion_tokens(reply), 24);
+    quire_engine_stats_get(s.bench.engine, &stats);
+    /* The prompt once, and its last token for the three others. */
+    assert_true(stats.computed_prompt_tokens_total <= (uint64_t)prompt_tokens(reply) + 3);
+    json_decref(reply);
+}
+
+static void grammars_bind_answers(void **state)
+{
+    json_t *reply = post(&s, 200, TEXT,
+                         "{\"prompt\":\"Is it?\",\"grammar\":\"root ::= \\\"yes\\\" | "
+                         "\\\"no\\\"\",\"max_tokens\":8}");
+    const char *text = json_string_at(reply, "choices.0.text");
+
+    (void)state;
+    assert_true(strcmp(text, "yes") == 0 || strcmp(text, "no") == 0);
+    assert_string_equal(json_string_at(reply, "choices.0.finish_reason"), "stop");
+    json_decref(reply);
+    reply = post(&s, 400, TEXT, "{\"prompt\":\"Is it?\",\"grammar\":\"root ::= (\"}");
+    assert_string_equal(json_string_at(reply, "error.param"), "grammar");
+    json_decref(reply);
+}
+
+static void stop_texts_end_answers(void **state)
+{
+    json_t *body = json_pack("{s:s,s:s,s:i,s:i,s:b}", "prompt", "Once upon a time", "grammar",
+                             "root ::= [a-z]+", "temperature", 0, "max_tokens", 8, "ignore_eos", 1);
+    char *text = json_dumps(body, 0);
+    char *whole = text_of(post(&s, 200, TEXT, text), "choices.0.text");
+    const char stop_text[2] = { whole[strlen(whole) / 2], '\0' };
+    json_t *reply;
+
+    (void)state;
+    free(text);
+    (void)json_object_set_new(body, "stop", json_string(stop_text));
+    text = json_dumps(body, 0);
+    reply = post(&s, 200, TEXT, text);
+    *strchr(whole, stop_text[0]) = '\0';
+    assert_string_equal(json_string_at(reply, "choices.0.text"), whole);
+    assert_string_equal(json_string_at(reply, "choices.0.finish_reason"), "stop");
+    json_decref(reply);
+    json_decref(body);
+    free(text);
+    free(whole);
+}
+
+static void logprobs_are_the_models(void **state)
+{
+    json_t *reply = post(&s, 200, CHAT,
+                         "{" STORY "," GREEDY ",\"logprobs\":true,"
+                         "\"top_logprobs\":3}");
+    json_t *content = json_at(reply, "choices.0.logprobs.content");
+
+    (void)state;
+    assert_int_equal(json_array_size(content), 8);
+    for (size_t i = 0; i < 8; i++) {
+        json_t *entry = json_array_get(content, i);
+        const double own = json_number_value(json_at(entry, "logprob"));
+
+        assert_true(own <= 0.0);
+        assert_int_equal(json_array_size(json_at(entry, "top_logprobs")), 3);
+        /* The likeliest may be the end of the text, which ignore_eos passes over. */
+        assert_true(json_number_value(json_at(entry, "top_logprobs.0.logprob")) >= own);
+    }
+    json_decref(reply);
+}
+
+static void a_prompt_beyond_the_context_is_refused(void **state)
+{
+    char *words = malloc(3 * N_CTX + 64);
+    json_t *reply;
+
+    (void)state;
+    assert_non_null(words);
+    (void)snprintf(words, 32, "{\"prompt\":\"");
+    for (int i = 0; i < N_CTX; i++) {
+        strcat(words, "q ");
+    }
+    strcat(words, "\"}");
+    reply = post(&s, 400, TEXT, words);
+    assert_string_equal(json_string_at(reply, "error.code"), "context_length_exceeded");
+    assert_string_equal(json_string_at(reply, "error.param"), "prompt");
+    json_decref(reply);
+    free(words);
+}
+
+static void what_is_uncached_leaves_nothing(void **state)
+{
+    (void)state;
+    json_decref(post(&s, 200, CHAT, "{" STORY "," GREEDY ",\"cache_prompt\":false}"));
+    json_t *reply = post(&s, 200, CHAT, "{" STORY "," GREEDY "}");
+    assert_int_equal(cached_tokens(reply), 0);
+    json_decref(reply);
+}
+
+static void a_client_that_goes_frees_its_pages(void **state)
+{
+    quire_engine_stats stats;
+    const int fd = http_connect(s.port);
+    char byte;
+
+    (void)state;
+    http_send_call(fd, &(http_call){ .path = TEXT,
+                                     .body = "{\"prompt\":\"Once\",\"stream\":true,"
+                                             "\"max_tokens\":900,\"ignore_eos\":true}" });
+    assert_int_equal(read(fd, &byte, 1), 1);
+    (void)close(fd);
+    do {
+        (void)sched_yield();
+        stats = stats_now(s.bench.engine);
+    } while (stats.finished_cancelled_total == 0);
+    assert_int_equal(stats.requests_decoding, 0);
+    assert_int_equal(stats.cache.pages_live, 0);
+}
+
+/* ---- tenants ---- */
+
+static void no_hit_crosses_a_tenant(void **state)
+{
+    const char *body = "{" STORY "," GREEDY "}";
+    const char *salted = "{" STORY "," GREEDY ",\"cache_salt\":\"x\"}";
+    json_t *reply = post(&s, 200, CHAT, body);
+    const int64_t n = prompt_tokens(reply);
+
+    (void)state;
+    json_decref(reply);
+    s.key = keys[1].key;
+    for (int i = 0; i < 2; i++) {
+        reply = post(&s, 200, CHAT, body);
+        assert_int_equal(cached_tokens(reply), i == 0 ? 0 : n - 1);
+        json_decref(reply);
+    }
+    s.key = keys[0].key;
+    reply = post(&s, 200, CHAT, salted);
+    assert_int_equal(cached_tokens(reply), 0);
+    json_decref(reply);
+    reply = post(&s, 200, CHAT, body);
+    assert_int_equal(cached_tokens(reply), n - 1);
+    json_decref(reply);
+}
+
+static void explanations_stay_with_their_tenant(void **state)
+{
+    char path[128];
+    char *id = text_of(post(&s, 200, CHAT, "{" STORY "," GREEDY "}"), "id");
+    json_t *reply;
+
+    (void)state;
+    (void)snprintf(path, sizeof path, "/v1/cache/explain/%s", id);
+    free(id);
+    reply = get(&s, 200, path);
+    assert_string_equal(json_string_at(reply, "end"), "new");
+    json_decref(reply);
+    s.key = keys[1].key;
+    json_decref(get(&s, 404, path));
+    json_decref(get(&s, 403, "/v1/cache/explain"));
+    s.key = keys[2].key;
+    json_decref(get(&s, 200, path));
+    reply = get(&s, 200, "/v1/cache/explain?n=5");
+    assert_int_equal(json_array_size(json_at(reply, "data")), 1);
+    json_decref(reply);
+    json_decref(get(&s, 400, "/v1/cache/explain?n=0"));
+    json_decref(get(&s, 404, "/v1/cache/explain/none"));
+}
+
+static void keys_open_what_is_theirs(void **state)
+{
+    (void)state;
+    s.key = NULL;
+    json_decref(get(&s, 401, "/v1/models"));
+    json_decref(post(&s, 401, CHAT, "{" STORY "}"));
+    json_decref(get(&s, 200, "/health"));
+    s.key = "key-of-";
+    json_decref(get(&s, 401, "/v1/models"));
+    s.key = "key-of-aa";
+    json_decref(get(&s, 401, "/v1/models"));
+    s.key = keys[0].key;
+    json_decref(get(&s, 200, "/v1/models"));
+    json_decref(get(&s, 403, "/v1/cache/stats"));
+    json_decref(get(&s, 403, "/v1/cache/pages"));
+    json_decref(post(&s, 403, "/v1/cache/invalidate", "{\"all\":true}"));
+    s.key = keys[2].key;
+    json_decref(get(&s, 200, "/v1/models"));
+    json_decref(post(&s, 403, CHAT, "{" STORY "}"));
+    json_decref(get(&s, 200, "/v1/cache/stats"));
+}
+
+static void a_foreign_page_is_refused(void **state)
+{
+    (void)state;
+    json_decref(http_json(
+        s.port, &(http_call){ .path = "/v1/models", .headers = "Origin: https://example.org\r\n" },
+        403));
+    json_decref(http_json(
+        s.port,
+        &(http_call){ .path = "/v1/models", .headers = "Origin: http://localhost:8080\r\n" }, 200));
+}
+
+/* ---- what is in the cache ---- */
+
+static void shows_its_pages_and_figures(void **state)
+{
+    json_t *reply;
+    http_reply metrics;
+
+    (void)state;
+    json_decref(post(&s, 200, CHAT, "{" STORY "," GREEDY ",\"session_id\":\"one\"}"));
+    reply = get(&s, 200, "/v1/cache/pages");
+    assert_true(json_int_at(reply, "pages_in_use") > 0);
+    assert_int_equal(json_array_size(json_at(reply, "pages")), json_int_at(reply, "pages_in_use"));
+    assert_int_equal(json_int_at(reply, "pages.0.2"), 2); /* cached */
+    assert_int_equal(json_int_at(reply, "pages.0.3"), 64);
+    assert_int_equal(json_int_at(reply, "pages.0.4"), json_int_at(reply, "owners.0.owner"));
+    assert_true(json_int_at(reply, "pages.0.5") >= 0);
+    assert_string_equal(json_string_at(reply, "owners.0.session_id"), "one");
+    json_decref(reply);
+    reply = get(&s, 200, "/v1/cache/pages?cells=1");
+    assert_int_equal(json_array_size(json_at(reply, "pages")), 1);
+    assert_true(json_int_at(reply, "every") > 1);
+    json_decref(reply);
+    json_decref(get(&s, 400, "/v1/cache/pages?cells=x"));
+    reply = get(&s, 200, "/v1/cache/stats");
+    assert_int_equal(json_int_at(reply, "requests.accepted_total"), 1);
+    assert_int_equal(json_int_at(reply, "sessions.open"), 1);
+    assert_true(json_int_at(reply, "cache.cached_bytes") > 0);
+    json_decref(reply);
+    metrics = http_get(s.port, "/metrics");
+    assert_non_null(strstr(metrics.body, "quire_generation_tokens_total"));
+    http_reply_free(&metrics);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(answers_the_same_from_the_cache, start, stop),
+        cmocka_unit_test_setup_teardown(a_stream_says_what_the_whole_says, start, stop),
+        cmocka_unit_test_setup_teardown(several_answers_share_their_prompt, start, stop),
+        cmocka_unit_test_setup_teardown(grammars_bind_answers, start, stop),
+        cmocka_unit_test_setup_teardown(stop_texts_end_answers, start, stop),
+        cmocka_unit_test_setup_teardown(logprobs_are_the_models, start, stop),
+        cmocka_unit_test_setup_teardown(a_prompt_beyond_the_context_is_refused, start, stop),
+        cmocka_unit_test_setup_teardown(what_is_uncached_leaves_nothing, start, stop),
+        cmocka_unit_test_setup_teardown(a_client_that_goes_frees_its_pages, start, stop),
+        cmocka_unit_test_setup_teardown(no_hit_crosses_a_tenant, start_with_keys, stop),
+        cmocka_unit_test_setup_teardown(explanations_stay_with_their_tenant, start_with_keys, stop),
+        cmocka_unit_test_setup_teardown(keys_open_what_is_theirs, start_with_keys, stop),
+        cmocka_unit_test_setup_teardown(a_foreign_page_is_refused, start, stop),
+        cmocka_unit_test_setup_teardown(shows_its_pages_and_figures, start, stop),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

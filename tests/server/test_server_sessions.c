@@ -1,0 +1,407 @@
+/* test_server_sessions.c - conversations over several turns, truncation, invalidation; the real
+ * engine.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine_server.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHAT  "/v1/chat/completions"
+#define TEXT  "/v1/completions"
+#define N_CTX 1024
+/* A model with random weights says bytes that are no text; these are. */
+#define GREEDY                                                                                     \
+    "\"temperature\":0,\"max_tokens\":8,\"ignore_eos\":true,\"grammar\":\"root ::= [a-z ]+\""
+#define SYSTEM "{\"role\":\"system\",\"content\":\"You tell short stories about the sea.\"}"
+#define USER_1 "{\"role\":\"user\",\"content\":\"Tell me about a boat that could not sink.\"}"
+#define USER_2 "{\"role\":\"user\",\"content\":\"And then what did it do?\"}"
+#define USER_3 "{\"role\":\"user\",\"content\":\"And what came after?\"}"
+
+static const quire_server_key keys[] = { { "key-of-a", "a", false },
+                                         { "key-of-b", "b", false },
+                                         { "key-of-admin", "root", true } };
+
+static engine_server s;
+
+static int start(void **state)
+{
+    (void)state;
+    engine_server_start(&s, N_CTX, NULL, 0);
+    return 0;
+}
+
+static int start_with_keys(void **state)
+{
+    (void)state;
+    engine_server_start(&s, N_CTX, keys, 3);
+    s.key = keys[0].key;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    engine_server_stop(&s);
+    return 0;
+}
+
+/* ---- turns ---- */
+
+static json_t *turn(const char *messages)
+{
+    char body[2048];
+
+    (void)snprintf(body, sizeof body, "{\"session_id\":\"one\",\"messages\":[%s]," GREEDY "}",
+                   messages);
+    return post(&s, 200, CHAT, body);
+}
+
+/* Tokens whose KV a turn leaves: all but the last one chosen. */
+static int64_t kept_tokens(json_t *reply)
+{
+    return prompt_tokens(reply) + completion_tokens(reply) - 1;
+}
+
+static void a_turn_computes_only_what_is_new(void **state)
+{
+    json_t *first = turn(SYSTEM "," USER_1);
+    json_t *second = turn(USER_2);
+    json_t *third = turn(USER_3);
+
+    (void)state;
+    assert_int_equal(cached_tokens(first), 0);
+    assert_int_equal(cached_tokens(second), kept_tokens(first));
+    assert_int_equal(cached_tokens(third), kept_tokens(second));
+    assert_string_equal(json_string_at(second, "quire.session_id"), "one");
+    assert_int_equal(json_int_at(second, "quire.dropped_turns"), 0);
+    json_decref(first);
+    json_decref(second);
+    json_decref(third);
+}
+
+/* The history comes back as clients without sessions send it. */
+static void a_history_that_is_sent_again_is_recognised(void **state)
+{
+    json_t *first = turn(SYSTEM "," USER_1);
+    json_t *messages =
+        json_pack("[{s:s,s:s},{s:s,s:s},{s:s,s:s},{s:s,s:s}]", "role", "system", "content",
+                  "You tell short stories about the sea.", "role", "user", "content",
+                  "Tell me about a boat that could not sink.", "role", "assistant", "content",
+                  json_string_at(first, "choices.0.message.content"), "role", "user", "content",
+                  "And then what did it do?");
+    char *text = json_dumps(messages, 0);
+    json_t *second;
+    json_t *again;
+
+    (void)state;
+    text[strlen(text) - 1] = '\0';
+    second = turn(text + 1);
+    assert_int_equal(cached_tokens(second), kept_tokens(first));
+    again = turn(USER_3);
+    assert_int_equal(cached_tokens(again), kept_tokens(second));
+    json_decref(again);
+    json_decref(second);
+    json_decref(messages);
+    json_decref(first);
+    free(text);
+}
+
+static void take_event(void *ctx, const char *data)
+{
+    json_t **last = ctx;
+    json_t *root = json_loads(data, 0, NULL);
+
+    if (root != NULL) {
+        json_decref(*last);
+        *last = root;
+    }
+}
+
+static void a_stream_is_a_turn_too(void **state)
+{
+    http_reply reply =
+        http_post(s.port, CHAT,
+                  "{\"session_id\":\"one\",\"stream\":true,\"stream_options\":"
+                  "{\"include_usage\":true},\"messages\":[" SYSTEM "," USER_1 "]," GREEDY "}");
+    json_t *last = NULL;
+    json_t *second;
+
+    (void)state;
+    (void)http_events(&reply, take_event, &last);
+    second = turn(USER_2);
+    assert_int_equal(cached_tokens(second), kept_tokens(last));
+    json_decref(second);
+    json_decref(last);
+    http_reply_free(&reply);
+}
+
+static void a_text_goes_on(void **state)
+{
+    json_t *first =
+        post(&s, 200, TEXT, "{\"session_id\":\"t\",\"prompt\":\"Once upon a time\"," GREEDY "}");
+    json_t *second =
+        post(&s, 200, TEXT, "{\"session_id\":\"t\",\"prompt\":\" and so on\"," GREEDY "}");
+    json_t *error;
+
+    (void)state;
+    assert_int_equal(cached_tokens(second), kept_tokens(first));
+    assert_true(prompt_tokens(second) > kept_tokens(first));
+    error = post(&s, 400, CHAT, "{\"session_id\":\"t\",\"messages\":[" USER_1 "]," GREEDY "}");
+    assert_string_equal(json_string_at(error, "error.code"), "session_kind");
+    json_decref(error);
+    json_decref(turn(USER_1));
+    error = post(&s, 400, TEXT, "{\"session_id\":\"one\",\"prompt\":\"Once\"}");
+    assert_string_equal(json_string_at(error, "error.code"), "session_kind");
+    json_decref(error);
+    json_decref(first);
+    json_decref(second);
+}
+
+/* ---- overflow ---- */
+
+/* 600 characters, others for each turn. */
+static void make_words(char words[601], int turn)
+{
+    for (int i = 0; i < 600; i += 2) {
+        words[i] = (char)('a' + (turn + i) % 26);
+        words[i + 1] = ' ';
+    }
+    words[600] = '\0';
+}
+
+static json_t *long_turn(int status, int i, int max_tokens)
+{
+    char body[2048];
+    char words[601];
+
+    make_words(words, i);
+    (void)snprintf(body, sizeof body,
+                   "{\"session_id\":\"long\",\"context_overflow\":\"truncate_turns\","
+                   "\"max_tokens\":%d,"
+                   "\"ignore_eos\":true,\"messages\":[" SYSTEM
+                   ",{\"role\":\"user\",\"content\":\"%s\"}]}",
+                   max_tokens, words);
+    return post(&s, status, CHAT, body);
+}
+
+static void old_turns_are_dropped_when_asked(void **state)
+{
+    int64_t n_dropped = 0;
+    json_t *reply;
+
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        reply = long_turn(200, i, 8);
+        assert_true(prompt_tokens(reply) + 8 <= N_CTX);
+        n_dropped += json_int_at(reply, "quire.dropped_turns");
+        if (json_int_at(reply, "quire.dropped_turns") > 0) {
+            assert_int_equal(json_int_at(reply, "quire.dropped_messages"),
+                             2 * json_int_at(reply, "quire.dropped_turns"));
+        }
+        json_decref(reply);
+    }
+    assert_true(n_dropped > 0);
+    /* One turn that is too long on its own has nothing to drop. */
+    reply = long_turn(400, 8, N_CTX);
+    assert_string_equal(json_string_at(reply, "error.code"), "context_length_exceeded");
+    assert_string_equal(json_string_at(reply, "error.param"), "messages");
+    json_decref(reply);
+}
+
+static void a_full_session_refuses_when_asked(void **state)
+{
+    json_t *reply = NULL;
+    int n = 0;
+
+    (void)state;
+    for (; n < 8; n++) {
+        char words[601];
+        char body[2048];
+        http_reply raw;
+
+        make_words(words, n);
+        (void)snprintf(body, sizeof body,
+                       "{\"session_id\":\"full\",\"max_tokens\":8,\"ignore_eos\":true,"
+                       "\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
+                       words);
+        raw = http_post(s.port, CHAT, body);
+        if (raw.status != 200) {
+            assert_int_equal(raw.status, 400);
+            reply = json_loads(raw.body, 0, NULL);
+        }
+        http_reply_free(&raw);
+        if (reply != NULL) {
+            break;
+        }
+    }
+    assert_true(n > 0 && n < 8);
+    assert_string_equal(json_string_at(reply, "error.code"), "context_length_exceeded");
+    json_decref(reply);
+    /* What was refused is no turn: the session is as it was. */
+    reply = get(&s, 200, "/v1/cache/sessions/full");
+    assert_int_equal(json_int_at(reply, "turns"), n);
+    assert_false(json_is_true(json_at(reply, "in_use")));
+    json_decref(reply);
+}
+
+/* ---- administration ---- */
+
+static void sessions_are_listed_and_closed(void **state)
+{
+    json_t *reply;
+
+    (void)state;
+    json_decref(turn(SYSTEM "," USER_1));
+    reply = get(&s, 200, "/v1/cache/sessions");
+    assert_int_equal(json_int_at(reply, "total"), 1);
+    assert_string_equal(json_string_at(reply, "data.0.id"), "one");
+    assert_int_equal(json_int_at(reply, "data.0.turns"), 1);
+    assert_int_equal(json_int_at(reply, "data.0.messages"), 3);
+    assert_true(json_int_at(reply, "data.0.kv_bytes") > 0);
+    assert_int_equal(json_int_at(reply, "data.0.own_kv_bytes"),
+                     json_int_at(reply, "data.0.kv_bytes"));
+    json_decref(reply);
+    reply = drop(&s, 200, "/v1/cache/sessions/one");
+    assert_true(json_is_true(json_at(reply, "deleted")));
+    assert_true(json_int_at(reply, "dropped.freed_bytes") > 0);
+    json_decref(reply);
+    json_decref(drop(&s, 404, "/v1/cache/sessions/one"));
+    json_decref(get(&s, 404, "/v1/cache/sessions/one"));
+    reply = turn(SYSTEM "," USER_1);
+    assert_int_equal(cached_tokens(reply), 0);
+    json_decref(reply);
+}
+
+static void sessions_are_their_tenants(void **state)
+{
+    json_t *reply;
+
+    (void)state;
+    json_decref(turn(SYSTEM "," USER_1));
+    s.key = keys[1].key;
+    reply = get(&s, 200, "/v1/cache/sessions");
+    assert_int_equal(json_array_size(json_at(reply, "data")), 0);
+    json_decref(reply);
+    json_decref(get(&s, 404, "/v1/cache/sessions/one"));
+    json_decref(drop(&s, 404, "/v1/cache/sessions/one"));
+    reply = turn(USER_2); /* the same name is another session */
+    assert_int_equal(cached_tokens(reply), 0);
+    json_decref(reply);
+    s.key = keys[2].key;
+    reply = get(&s, 200, "/v1/cache/sessions");
+    assert_int_equal(json_array_size(json_at(reply, "data")), 2);
+    json_decref(reply);
+    json_decref(drop(&s, 200, "/v1/cache/sessions/one?tenant=b"));
+    s.key = keys[0].key;
+    reply = get(&s, 200, "/v1/cache/sessions/one");
+    assert_string_equal(json_string_at(reply, "tenant"), "a");
+    json_decref(reply);
+    json_decref(drop(&s, 404, "/v1/cache/sessions/one?cache_salt=other"));
+    json_decref(drop(&s, 200, "/v1/cache/sessions/one"));
+}
+
+static int64_t cached_now(void)
+{
+    json_t *reply = post(&s, 200, CHAT, "{\"messages\":[" SYSTEM "," USER_1 "]," GREEDY "}");
+    const int64_t n = cached_tokens(reply);
+
+    json_decref(reply);
+    return n;
+}
+
+static void invalidation_has_taken_effect_when_it_returns(void **state)
+{
+    static const struct {
+        const char *body;
+        int64_t left_max; /* tokens in the pages before */
+    } hits[] = {
+        { "{\"all\":true}", 0 },
+        { "{\"prefix\":[" SYSTEM "]}", 63 },
+        { "{\"prefix\":[" SYSTEM "," USER_1 "]}", 128 },
+        { "{\"prefix\":\"<|im_start|>system\\nYou tell short\"}", 0 },
+        { "{\"tenant\":\"\"}", 0 },
+        { "{\"tenant\":\"\",\"cache_salt\":\"\"}", 0 },
+    };
+    json_t *reply;
+    int64_t n;
+
+    (void)state;
+    assert_int_equal(cached_now(), 0);
+    assert_true(cached_now() > 0);
+    for (size_t i = 0; i < sizeof hits / sizeof hits[0]; i++) {
+        reply = post(&s, 200, "/v1/cache/invalidate", hits[i].body);
+        if (json_int_at(reply, "dropped.pages") == 0) {
+            fail_msg("%s drops nothing", hits[i].body);
+        }
+        json_decref(reply);
+        n = cached_now();
+        if (n > hits[i].left_max) {
+            fail_msg("%s leaves %d tokens", hits[i].body, (int)n);
+        }
+        assert_true(cached_now() > 0);
+    }
+    reply = post(&s, 200, "/v1/cache/invalidate", "{\"prefix\":\"Something else entirely\"}");
+    assert_int_equal(json_int_at(reply, "dropped.pages"), 0);
+    json_decref(reply);
+    reply = post(&s, 200, "/v1/cache/invalidate", "{\"tenant\":\"nobody\"}");
+    assert_int_equal(json_int_at(reply, "dropped.pages"), 0);
+    json_decref(reply);
+    assert_true(cached_now() > 0);
+    json_decref(turn(USER_1));
+    json_decref(post(&s, 200, "/v1/cache/invalidate", "{\"session\":\"one\"}"));
+    json_decref(post(&s, 404, "/v1/cache/invalidate", "{\"session\":\"one\"}"));
+}
+
+/* All cache salts of a tenant, and nobody else's. */
+static void invalidating_a_tenant_takes_all_its_salts(void **state)
+{
+    static const char *const salts[] = { "", "x", "y" };
+    char body[1024];
+    json_t *reply;
+
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        for (int key = 0; key < 2; key++) {
+            s.key = keys[key].key;
+            for (int i = 0; i < 3; i++) {
+                (void)snprintf(body, sizeof body,
+                               "{\"messages\":[" SYSTEM "," USER_1 "],\"cache_salt\":\"%s\"," GREEDY
+                               "}",
+                               salts[i]);
+                reply = post(&s, 200, CHAT, body);
+                assert_int_equal(cached_tokens(reply) > 0, round > 0 && key == 1);
+                json_decref(reply);
+            }
+        }
+        s.key = keys[2].key;
+        json_decref(post(&s, 400, "/v1/cache/invalidate", "{\"prefix\":\"x\"}"));
+        json_decref(post(&s, 200, "/v1/cache/invalidate", "{\"tenant\":\"a\"}"));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_turn_computes_only_what_is_new, start, stop),
+        cmocka_unit_test_setup_teardown(a_history_that_is_sent_again_is_recognised, start, stop),
+        cmocka_unit_test_setup_teardown(a_stream_is_a_turn_too, start, stop),
+        cmocka_unit_test_setup_teardown(a_text_goes_on, start, stop),
+        cmocka_unit_test_setup_teardown(old_turns_are_dropped_when_asked, start, stop),
+        cmocka_unit_test_setup_teardown(a_full_session_refuses_when_asked, start, stop),
+        cmocka_unit_test_setup_teardown(sessions_are_listed_and_closed, start, stop),
+        cmocka_unit_test_setup_teardown(sessions_are_their_tenants, start_with_keys, stop),
+        cmocka_unit_test_setup_teardown(invalidation_has_taken_effect_when_it_returns, start, stop),
+        cmocka_unit_test_setup_teardown(invalidating_a_tenant_takes_all_its_salts, start_with_keys,
+                                        stop),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -227,9 +227,9 @@ const quire_command quire_command_serve = {
     .name = "serve",
     .usage = "-m FILE [options]",
     .summary = "Serves a model over HTTP: OpenAI's API, metrics, administration.",
-    .notes = "Every option without an empty place in docs/configuration.md can stand in the YAML "
-             "file of --config\n(--kv-recent as kv_recent) and in the environment "
-             "(QUIRE_KV_RECENT); flags win over the environment,\nthat over the file.\n\n"
+    .notes = "Settings can also stand in the YAML file of --config (--kv-recent as kv_recent) and "
+             "in the environment\n(QUIRE_KV_RECENT); flags win over the environment, that over the "
+             "file. docs/configuration.md has more.\n\n"
              "example: quire serve -m model.gguf -c 8192 --kv q8",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),

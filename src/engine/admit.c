@@ -58,10 +58,10 @@ static uint64_t bytes_ahead(const quire_engine *engine, const quire_request *r, 
     return (need > have ? need - have : 0) + engine->page_bytes;
 }
 
-/* Whether what the running requests will take, the newest included, can be had. */
-static bool has_room(const quire_engine *engine)
+/* Whether what the running requests will take can be had, and more_bytes beyond. */
+static bool has_room(const quire_engine *engine, uint64_t more_bytes)
 {
-    uint64_t spoken_for = 0;
+    uint64_t spoken_for = more_bytes;
     uint64_t budget;
     quire_cache_stats cache;
     quire_prefix_stats tree;
@@ -73,6 +73,20 @@ static bool has_room(const quire_engine *engine)
     quire_prefix_stats_get(engine->tree, &tree);
     budget = cache.budget_bytes + tree.evictable_bytes;
     return budget >= cache.charged_bytes && budget - cache.charged_bytes >= spoken_for;
+}
+
+/* Whether it is worth beginning: a guess that errs by saying yes, since cached pages that it would
+ * use count as free, too. Asking the tree in earnest counts as a query each time. */
+static bool may_fit(const quire_engine *engine, const quire_request *r)
+{
+    const quire_prefix_key key = quire_engine_key(engine, r->tenant, r->tenant_bytes);
+    const uint32_t page_tokens = engine->runtime_opts->page_tokens;
+    quire_prefix_match match = { 0 };
+
+    if (!engine->opts.no_prefix_cache) {
+        quire_prefix_lookup(engine->tree, &key, r->tokens, r->n_tokens - 1, &match);
+    }
+    return has_room(engine, bytes_ahead(engine, r, match.n_tokens - match.n_tokens % page_tokens));
 }
 
 /* ---- another computes the same prefix ---- */
@@ -225,8 +239,12 @@ static admission admit_one(quire_engine *engine, quire_request *r)
     quire_prefix_match match;
     int rc;
 
-    if (engine->n_running > 0 && r->blocked_at == engine->n_releases) {
-        return NO_ROOM;
+    /* Alone it may try: then there is nobody whose end could help. */
+    if (engine->n_running > 0) {
+        if (r->blocked_at == engine->n_releases || !may_fit(engine, r)) {
+            r->blocked_at = engine->n_releases;
+            return NO_ROOM;
+        }
     }
     rc = seq_begin(engine, r, &match);
     if (rc < 0) {
@@ -239,9 +257,8 @@ static admission admit_one(quire_engine *engine, quire_request *r)
             &(quire_ending){ .finish = QUIRE_FINISH_ERROR, .status = rc, .stop_index = -1 });
         return FAILED;
     }
-    /* Alone it may try: then there is nobody whose end could help. */
     engine->running[engine->n_running++] = r;
-    if (engine->n_running > 1 && !has_room(engine)) {
+    if (engine->n_running > 1 && !has_room(engine, 0)) {
         engine->n_running--;
         seq_end(engine, r);
         r->blocked_at = engine->n_releases;

@@ -213,11 +213,11 @@ static int place_take(quire_engine *engine, quire_error *err)
     return rc;
 }
 
-static void place_give_back(quire_engine *engine)
+static void place_give_back(quire_engine *engine, int status)
 {
     (void)pthread_mutex_lock(&engine->lock);
     atomic_fetch_sub(&engine->n_unfinished, 1);
-    engine->n_invalid++;
+    engine->n_invalid += status != QUIRE_NOMEM;
     (void)pthread_mutex_unlock(&engine->lock);
 }
 
@@ -231,7 +231,7 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
     QUIRE_TRY(place_take(engine, err));
     if ((rc = check_prompt(engine, params, err)) < 0 || (rc = check_texts(params, err)) < 0 ||
         (rc = request_create(engine, params, &request, err)) < 0) {
-        place_give_back(engine);
+        place_give_back(engine, rc);
         return rc;
     }
     request->submitted_us = quire_engine_now_us(engine);

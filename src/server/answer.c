@@ -119,7 +119,7 @@ static void add_logprobs(quire_json_out *json, const quire_generation *gen, quir
     static const char *const names[] = { "tokens", "token_logprobs", "top_logprobs",
                                          "text_offset" };
 
-    if (!gen->params.has_logprobs) {
+    if (!gen->params.has_logprobs || (gen->is_stream && choice->logprobs[0].n == 0)) {
         quire_json_null(json, "logprobs");
         return;
     }
@@ -201,6 +201,7 @@ static void add_quire(quire_json_out *json, const quire_generation *gen, quire_c
     quire_json_string(json, "request_id", gen->http->id);
     if (gen->session_id[0] != '\0') {
         quire_json_string(json, "session_id", gen->session_id);
+        quire_json_bool(json, "session_kept", gen->is_session_kept);
     }
     quire_json_u64(json, "dropped_turns", gen->n_dropped_turns);
     quire_json_u64(json, "dropped_messages", gen->n_dropped_messages);

@@ -37,7 +37,8 @@ typedef struct session_list {
     found_session *found;
     uint32_t n;
     uint32_t cap;
-    uint32_t next; /* whose pages are to be looked at */
+    uint32_t n_wanted; /* those beyond cap too */
+    uint32_t next;     /* whose pages are to be looked at */
     bool needs_tokens;
     bool is_out_of_memory;
 } session_list;
@@ -56,11 +57,14 @@ static bool is_wanted(const session_list *list, const quire_session_info *info,
 static int collect(void *ctx, const quire_session_info *info)
 {
     session_list *list = ctx;
-    found_session *to = &list->found[list->n];
+    quire_tenant_names names;
+    found_session *to;
 
-    if (!is_wanted(list, info, &to->names)) {
+    if (!is_wanted(list, info, &names) || list->n_wanted++ >= list->cap) {
         return 0;
     }
+    to = &list->found[list->n];
+    to->names = names;
     memcpy(to->id, info->id, strlen(info->id) + 1);
     memcpy(to->salt, info->tenant, info->tenant_bytes);
     to->salt_bytes = info->tenant_bytes;
@@ -74,7 +78,7 @@ static int collect(void *ctx, const quire_session_info *info)
         memcpy(to->tokens, info->tokens, info->n_tokens * sizeof to->tokens[0]);
     }
     list->n++;
-    return list->n == list->cap;
+    return 0;
 }
 
 static void list_fini(session_list *list)
@@ -175,7 +179,7 @@ int quire_api_sessions_list(quire_http *http)
     if (rc == QUIRE_OK) {
         quire_json_object(&json, NULL);
         quire_json_string(&json, "object", "list");
-        quire_json_u64(&json, "total", quire_sessions_count(quire_engine_sessions(http->engine)));
+        quire_json_u64(&json, "total", list.n_wanted);
         quire_json_array(&json, "data");
         for (uint32_t i = 0; i < list.n; i++) {
             write_session(&json, &list.found[i]);

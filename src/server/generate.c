@@ -13,7 +13,7 @@
 #include <time.h>
 
 /* How long a wait goes on before the client's socket is looked at. */
-#define WAIT_MS 50u
+#define WAIT_MS 100u
 
 /* Cancels what runs. A session is left when no request uses it any more: within one step. */
 static void generation_release(void *work)
@@ -261,8 +261,8 @@ static int session_tokens(quire_generation *gen, int32_t **out, uint32_t *n_out)
     return QUIRE_OK;
 }
 
-/* A turn that cannot be kept is answered all the same: the session stays as it was before, and the
- * next turn is computed from its own messages. */
+/* A turn that cannot be kept is answered all the same, and the reply says so: the session stays as
+ * it was before. */
 static void session_commit(quire_generation *gen)
 {
     quire_sessions *sessions = quire_engine_sessions(gen->http->engine);
@@ -286,8 +286,8 @@ static void session_commit(quire_generation *gen)
         messages[n++] = (quire_chat_message){ "text", gen->said.data };
     }
     if (choice->text.status == QUIRE_OK && gen->said.status == QUIRE_OK) {
-        (void)quire_sessions_commit(sessions, gen->session, messages, n, tokens, n_tokens,
-                                    quire_now_us());
+        gen->is_session_kept = quire_sessions_commit(sessions, gen->session, messages, n, tokens,
+                                                     n_tokens, quire_now_us()) == QUIRE_OK;
     }
 out:
     free(tokens);
@@ -336,8 +336,8 @@ static int reply_whole(quire_generation *gen)
         }
         (void)quire_bytes_add(&choice->text, choice->result->tail, choice->result->tail_bytes);
     }
-    quire_answer_write(&body, gen);
     quire_generation_finish(gen);
+    quire_answer_write(&body, gen);
     return quire_http_reply_json(gen->http, 200, &body);
 }
 

@@ -57,7 +57,8 @@ typedef struct quire_generation {
     quire_messages messages; /* of the request */
     quire_bytes said;        /* text completions: what the session's text becomes */
     quire_chat_message *history;
-    size_t n_history; /* what was rendered: a part of it when turns were dropped */
+    size_t n_history;     /* what was rendered: a part of it when turns were dropped */
+    bool is_session_kept; /* this turn is part of it now */
     uint32_t n_dropped_turns;
     uint32_t n_dropped_messages;
     /* stream.c */
@@ -84,7 +85,8 @@ int quire_generation_submit(quire_generation *gen);
  * 0 when it is done, QUIRE_AGAIN; other errors: http->err, the choice is to be given up. */
 int quire_generation_wait(quire_generation *gen, quire_choice *choice, uint32_t timeout_ms,
                           quire_request_token *token);
-/* All choices are done: keep the session's new turn, note figures for the log. */
+/* All choices are done: keep the session's new turn and leave it, note figures for the log. Before
+ * the client learns of the end, because its next turn may follow at once. */
 void quire_generation_finish(quire_generation *gen);
 /* Wait for all, then reply with one JSON document; or begin a stream. Errors: http->err. */
 int quire_generation_reply(quire_generation *gen);

@@ -179,6 +179,7 @@ int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     server->opts = *opts;
+    server->opts.keys = NULL; /* theirs to free; ours are in auth */
     (void)pthread_mutex_init(&server->parse_lock, NULL);
     (void)pthread_cond_init(&server->parse_room, NULL);
     if (getrandom(&server->id_base, sizeof server->id_base, GRND_NONBLOCK) < 0) {

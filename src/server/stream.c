@@ -62,8 +62,17 @@ static void add_end(quire_generation *gen)
     event_begin(&gen->pending);
     (void)quire_bytes_add(&gen->pending, "[DONE]", 6);
     event_end(&gen->pending);
-    quire_generation_finish(gen);
     gen->is_over = true;
+}
+
+static bool are_all_ended(const quire_generation *gen)
+{
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        if (!gen->choices[i].is_ended) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* One step of one answer. Returns 1 when there was something, 0 when not, or an error. */
@@ -79,8 +88,11 @@ static int advance(quire_generation *gen, quire_choice *choice, uint32_t timeout
     }
     if (rc == 0) {
         add_text(gen, choice, choice->result->tail, choice->result->tail_bytes);
-        add_chunk(gen, choice, "", 0, quire_finish_name(choice->result->finish));
         choice->is_ended = true;
+        if (are_all_ended(gen)) {
+            quire_generation_finish(gen);
+        }
+        add_chunk(gen, choice, "", 0, quire_finish_name(choice->result->finish));
         return 1;
     }
     return rc == QUIRE_AGAIN ? 0 : rc;

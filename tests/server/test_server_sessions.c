@@ -81,6 +81,7 @@ static void a_turn_computes_only_what_is_new(void **state)
     assert_int_equal(cached_tokens(second), kept_tokens(first));
     assert_int_equal(cached_tokens(third), kept_tokens(second));
     assert_string_equal(json_string_at(second, "quire.session_id"), "one");
+    assert_true(json_is_true(json_at(second, "quire.session_kept")));
     assert_int_equal(json_int_at(second, "quire.dropped_turns"), 0);
     json_decref(first);
     json_decref(second);
@@ -298,6 +299,11 @@ static void sessions_are_their_tenants(void **state)
     s.key = keys[2].key;
     reply = get(&s, 200, "/v1/cache/sessions");
     assert_int_equal(json_array_size(json_at(reply, "data")), 2);
+    json_decref(reply);
+    reply = get(&s, 200, "/v1/cache/sessions?limit=1");
+    assert_int_equal(json_array_size(json_at(reply, "data")), 1);
+    assert_int_equal(json_int_at(reply, "total"), 2);
+    json_decref(get(&s, 400, "/v1/cache/sessions?limit=0"));
     json_decref(reply);
     json_decref(drop(&s, 200, "/v1/cache/sessions/one?tenant=b"));
     s.key = keys[0].key;

@@ -81,8 +81,9 @@ typedef struct quire_sampling_args {
       .help = "with q6 to q3: first tokens kept in 8 bit; a multiple of 64" }
 
 /* --kv for both, -ctk and -ctv for one each, as llama.cpp names them. */
-#define QUIRE_ROWS_KV                                                                              \
-    { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]", .initial = "f16",                \
+#define QUIRE_ROWS_KV(default_format)                                                              \
+    { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]",                                \
+      .initial = (default_format),                                                                 \
       .offset = offsetof(quire_common_args, kv.choice),                                            \
       .seen_offset = offsetof(quire_common_args, kv.has_choice),                                   \
       .help = "number format of the KV cache" },                                                   \
@@ -129,7 +130,7 @@ typedef struct quire_sampling_args {
 
 /* Every command that runs one runtime. */
 #define QUIRE_ROWS_RUNTIME(default_ctx)                                                            \
-    QUIRE_ROW_MODEL, QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx), QUIRE_ROWS_KV,                 \
+    QUIRE_ROW_MODEL, QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx), QUIRE_ROWS_KV("f16"),          \
         QUIRE_ROWS_CACHE, QUIRE_ROW_KV_HISTORY
 
 /* How a token is chosen. For a struct `args_type` with a member `sampling`. */

@@ -27,7 +27,7 @@ static const quire_opt options[] = {
     QUIRE_ROW_MODEL,
     QUIRE_ROW_THREADS,
     QUIRE_ROW_CTX("what the model was trained on"),
-    QUIRE_ROWS_KV,
+    QUIRE_ROWS_KV("f16"),
     { .names = { "--memory", "--memory-limit" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1,
       .max = 1e18, .initial_text = "what is available",
       .offset = offsetof(info_args, common.memory_limit_bytes),

@@ -19,7 +19,7 @@ _Static_assert(QUIRE_ADMIT_GROW == 0 && QUIRE_ADMIT_RESERVE == 1, "the order of 
 static const quire_opt options[] = {
     QUIRE_ROW_MODEL, QUIRE_ROW_THREADS,
     QUIRE_ROW_CTX("what the model was trained on, or what memory allows"),
-    QUIRE_ROWS_KV,
+    QUIRE_ROWS_KV("q8"),
     QUIRE_ROWS_BUDGET("what --cache-memory-ratio gives"),
     { .names = { "--cache-memory-ratio" }, .type = QUIRE_OPT_REAL, .unit = "R", .min = 0.001,
       .max = 1, .initial = "0.5", .block_key = "cache_memory_ratio",

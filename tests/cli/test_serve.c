@@ -425,7 +425,7 @@ static void keys_and_the_log(void **state)
     lines[n] = '\0';
     fclose(log);
     assert_says(lines, "before\n");
-    assert_says(lines, "Z serving random, KV f16, ");
+    assert_says(lines, "Z serving random, KV q8, ");
     assert_says(lines, "Z warning: the model's chat template is missing: ");
     assert_says(lines, "chooses one of bailing, ");
     assert_says(lines, "/v1/models");

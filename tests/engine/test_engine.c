@@ -384,6 +384,7 @@ static void test_full_queue(void **state)
     quire_request_params params = params_greedy(prompt, 8, 2);
     quire_request *requests[5], *one_more = NULL;
     quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_stats stats;
     engine_bench b;
     gate *g;
 
@@ -398,6 +399,10 @@ static void test_full_queue(void **state)
     }
     assert_int_equal(quire_engine_submit(b.engine, &params, &one_more, &err), QUIRE_LIMIT);
     assert_non_null(strstr(err.message, "full"));
+    gate_step(g);
+    quire_engine_stats_get(b.engine, &stats);
+    assert_int_equal(stats.requests_decoding, 2); /* no more run at once */
+    assert_int_equal(stats.requests_waiting, 3);
     gate_open(g);
     for (uint32_t i = 0; i < 5; i++) {
         finish_as(requests[i], QUIRE_FINISH_LENGTH);

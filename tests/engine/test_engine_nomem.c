@@ -1,0 +1,198 @@
+/* test_engine_nomem.c - each allocation of the engine fails once: a refusal or the end of one
+ * request, never of another, and nothing leaks.
+ *
+ * The link wraps malloc, calloc and realloc. They fail on the thread that asked for it only;
+ * libstdc++'s are not wrapped.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine_fixture.h"
+
+#include <stdlib.h>
+
+#define N_CTX      512u
+#define N_PROMPT   100u
+#define N_TOKENS   200u
+#define ROUNDS_MAX 500u
+
+void *__real_malloc(size_t n);
+void *__real_calloc(size_t n, size_t size);
+void *__real_realloc(void *at, size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_realloc(void *at, size_t n);
+
+static _Thread_local unsigned fail_in; /* the allocation that counts it down to 0 fails; 0 = off */
+static _Thread_local unsigned fail_realloc_in; /* likewise, of realloc alone */
+
+static bool fails(unsigned *countdown)
+{
+    return *countdown > 0 && --*countdown == 0;
+}
+
+void *__wrap_malloc(size_t n)
+{
+    return fails(&fail_in) ? NULL : __real_malloc(n);
+}
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    return fails(&fail_in) ? NULL : __real_calloc(n, size);
+}
+
+void *__wrap_realloc(void *at, size_t n)
+{
+    return fails(&fail_in) || fails(&fail_realloc_in) ? NULL : __real_realloc(at, n);
+}
+
+static engine_bench bench_default(void)
+{
+    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
+
+    return bench_tiny(&engine, &runtime);
+}
+
+static quire_request_params params_full(const int32_t *prompt)
+{
+    quire_request_params params = params_greedy(prompt, N_PROMPT, N_TOKENS);
+
+    params.has_logprobs = true;
+    params.n_top_logprobs = QUIRE_LOGPROBS_MAX;
+    params.id = "x";
+    return params;
+}
+
+static void test_create(void **state)
+{
+    engine_bench b = bench_default();
+    quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
+    unsigned k = 0;
+    int rc;
+
+    (void)state;
+    quire_engine_destroy(b.engine);
+    opts.model = b.model;
+    opts.runtime = b.runtime;
+    do {
+        quire_error err = QUIRE_ERROR_INIT;
+
+        fail_in = ++k;
+        rc = quire_engine_create(&b.engine, &opts, &err);
+        fail_in = 0;
+        if (rc != QUIRE_OK) {
+            assert_int_equal(rc, QUIRE_NOMEM);
+            assert_int_equal(err.status, QUIRE_NOMEM);
+            assert_null(b.engine);
+        }
+    } while (rc != QUIRE_OK && k < ROUNDS_MAX);
+    assert_int_equal(rc, QUIRE_OK);
+    assert_true(k > 5);
+    bench_close(&b);
+}
+
+static void test_submit(void **state)
+{
+    engine_bench b = bench_default();
+    const char *const stops[] = { "never" };
+    int32_t prompt[N_PROMPT];
+    quire_request_params params = params_full(prompt);
+    quire_request *request = NULL;
+    unsigned k = 0;
+    int rc;
+
+    (void)state;
+    tokens_make(prompt, N_PROMPT, 1);
+    params.stops = stops;
+    params.n_stops = 1;
+    do {
+        quire_error err = QUIRE_ERROR_INIT;
+
+        fail_in = ++k;
+        rc = quire_engine_submit(b.engine, &params, &request, &err);
+        fail_in = 0;
+        if (rc != QUIRE_OK) {
+            assert_int_equal(rc, QUIRE_NOMEM);
+            assert_true(quire_engine_is_idle(b.engine));
+        }
+    } while (rc != QUIRE_OK && k < ROUNDS_MAX);
+    assert_int_equal(rc, QUIRE_OK);
+    assert_true(k > 3);
+    finish_as(request, QUIRE_FINISH_LENGTH);
+    assert_int_equal(stats_now(b.engine).rejected_invalid_total, 0);
+    bench_close(&b);
+}
+
+static void arm(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)cache;
+    (void)tree;
+    fail_realloc_in = *(const unsigned *)ctx;
+}
+
+/* The number of reallocations left before the failure; 0: it has happened. */
+static void look(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)cache;
+    (void)tree;
+    *(unsigned *)ctx = fail_realloc_in;
+}
+
+/* On the engine's thread, among two requests: who needs the memory ends, the other does not. */
+static void test_running(void **state)
+{
+    engine_bench b = bench_default();
+    int32_t prompts[2][N_PROMPT];
+    unsigned n_failed = 0;
+    unsigned left = 0;
+
+    (void)state;
+    for (unsigned k = 1; left == 0 && k < ROUNDS_MAX; k++) {
+        quire_request *requests[2];
+        unsigned n_now = 0;
+
+        assert_int_equal(quire_engine_call(b.engine, arm, &k), QUIRE_OK);
+        for (unsigned i = 0; i < 2; i++) {
+            const quire_request_params params = params_full(prompts[i]);
+
+            tokens_make(prompts[i], N_PROMPT, 100 * k + i);
+            requests[i] = submit(&b, &params);
+        }
+        for (unsigned i = 0; i < 2; i++) {
+            const quire_request_result *result = finish(requests[i]);
+
+            if (result->finish == QUIRE_FINISH_ERROR) {
+                assert_int_equal(result->status, QUIRE_NOMEM);
+                n_now++;
+            } else {
+                assert_int_equal(result->finish, QUIRE_FINISH_LENGTH);
+                assert_int_equal(result->n_generated_tokens, N_TOKENS);
+            }
+            quire_request_release(requests[i]);
+        }
+        assert_true(n_now <= 1);
+        n_failed += n_now;
+        assert_int_equal(quire_engine_call(b.engine, look, &left), QUIRE_OK);
+        validate(b.engine);
+    }
+    assert_true(left > 0);     /* every one of them has failed */
+    assert_true(n_failed > 2); /* list of events, tokens, text */
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_create),
+        cmocka_unit_test(test_submit),
+        cmocka_unit_test(test_running),
+    };
+
+    return cmocka_run_group_tests_name("engine_nomem", tests, NULL, NULL);
+}

@@ -90,7 +90,8 @@ int quire_http_json(quire_http *http, json_t **out)
     http->body = (quire_bytes){ 0 };
     if (root == NULL) {
         quire_http_json_release(http, NULL);
-        if (json_error_code(&error) == json_error_out_of_memory) {
+        /* jansson has nothing to say when it has no memory. */
+        if (error.text[0] == '\0' || json_error_code(&error) == json_error_out_of_memory) {
             return quire_api_error_nomem(&http->err);
         }
         return quire_api_error_set(&http->err, 400, "invalid_json", NULL,

@@ -156,7 +156,10 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
     const engine_script *script = &engine->script;
     int status = QUIRE_OK;
 
-    assert_non_null(request);
+    *out = NULL;
+    if (request == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
     (void)pthread_mutex_lock(&engine->lock);
     note_params(&engine->seen, params);
     if (script->submit_status < 0 && engine->seen.n_submitted >= script->submit_refused_from) {
@@ -333,10 +336,16 @@ int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,
 /* Four requests took 2 s each, of which 0.5 s in the queue; 2 run, 8 wait. */
 void quire_engine_stats_get(quire_engine *engine, quire_engine_stats *out)
 {
+    static const double bounds[] = { 10.0 };
+
     (void)engine;
     *out = (quire_engine_stats){ .requests_decoding = 2, .requests_waiting = 8 };
-    out->e2e.n = 4;
-    out->e2e.sum = 8.0;
-    out->queue.n = 4;
-    out->queue.sum = 2.0;
+    quire_histogram_init(&out->ttft, bounds, 1);
+    quire_histogram_init(&out->inter_token, bounds, 1);
+    quire_histogram_init(&out->queue, bounds, 1);
+    quire_histogram_init(&out->e2e, bounds, 1);
+    for (int i = 0; i < 4; i++) {
+        quire_histogram_add(&out->e2e, 2.0);
+        quire_histogram_add(&out->queue, 0.5);
+    }
 }

@@ -295,6 +295,14 @@ int64_t json_int_at(json_t *root, const char *path)
     return (int64_t)json_integer_value(value);
 }
 
+void text_append(char *buffer, size_t size, const char *text)
+{
+    const size_t n = strlen(buffer);
+
+    assert_true(strlen(text) < size - n);
+    memcpy(buffer + n, text, strlen(text) + 1);
+}
+
 size_t http_events(const http_reply *reply, void (*event)(void *ctx, const char *data), void *ctx)
 {
     const char *at = reply->body;

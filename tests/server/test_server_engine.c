@@ -9,6 +9,8 @@
 
 #include "engine_server.h"
 
+#include "base/bytes.h"
+
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +97,7 @@ static void add_piece(void *ctx, const char *data)
         p->is_done = strcmp(data, "[DONE]") == 0;
         return;
     }
-    strcat(p->text, json_string_at(root, "choices.0.text"));
+    text_append(p->text, sizeof p->text, json_string_at(root, "choices.0.text"));
     json_decref(root);
 }
 
@@ -193,21 +195,20 @@ static void logprobs_are_the_models(void **state)
 
 static void a_prompt_beyond_the_context_is_refused(void **state)
 {
-    char *words = malloc(3 * N_CTX + 64);
+    quire_bytes words = { 0 };
     json_t *reply;
 
     (void)state;
-    assert_non_null(words);
-    (void)snprintf(words, 32, "{\"prompt\":\"");
+    (void)quire_bytes_addf(&words, "{\"prompt\":\"");
     for (int i = 0; i < N_CTX; i++) {
-        strcat(words, "q ");
+        (void)quire_bytes_addf(&words, "q ");
     }
-    strcat(words, "\"}");
-    reply = post(&s, 400, TEXT, words);
+    assert_int_equal(quire_bytes_addf(&words, "\"}"), QUIRE_OK);
+    reply = post(&s, 400, TEXT, words.data);
     assert_string_equal(json_string_at(reply, "error.code"), "context_length_exceeded");
     assert_string_equal(json_string_at(reply, "error.param"), "prompt");
     json_decref(reply);
-    free(words);
+    quire_bytes_fini(&words);
 }
 
 static void what_is_uncached_leaves_nothing(void **state)

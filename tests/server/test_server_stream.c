@@ -88,10 +88,10 @@ static void hear(void *ctx, const char *data)
         assert_true(i >= 0 && i < 4);
         h->n_roles += json_object_get(delta, "role") != NULL;
         if (json_is_string(text)) {
-            strcat(h->text[i], json_string_value(text));
+            text_append(h->text[i], sizeof h->text[i], json_string_value(text));
         }
         if (json_is_string(finish)) {
-            strcat(h->finish[i], json_string_value(finish));
+            text_append(h->finish[i], sizeof h->finish[i], json_string_value(finish));
         }
         if (json_is_object(logprobs)) {
             json_t *list = json_object_get(logprobs, "content") != NULL

@@ -37,8 +37,9 @@ compare: build ## perplexity, speed and memory beside llama.cpp, in one run: ARG
 compare-serve: build ## quire serve and llama-server under the same load: ARGS="--only document --repeats 1"
 	@peer=$$(scripts/setup.sh peers) && node scripts/compare-serve.mjs --quire build/quire --peer "$$peer" $(ARGS)
 
-soak: build ## 20,000 mixed requests with random cancels from 100 clients: ARGS="--requests 2000 --seed 1"
-	@node scripts/serve/soak.mjs --quire build/quire $(ARGS)
+soak: build ## 20,000 mixed requests with random cancels from 100 clients, KV in f32 and q8: ARGS="--requests 2000 --seed 1"
+	@node scripts/serve/soak.mjs --quire build/quire --kv f32 $(ARGS)
+	@node scripts/serve/soak.mjs --quire build/quire --kv q8 $(ARGS)
 
 quality: build ## what each KV size costs on real models: ARGS="--write", ARGS="--check" (the release gate)
 	@scripts/fetch-model.sh >/dev/null && node scripts/quality.mjs --quire build/quire $(ARGS)

@@ -22,7 +22,11 @@ export class Client {
         const payload = body === undefined ? undefined : JSON.stringify(body);
         const headers = payload === undefined ? {} : { "Content-Type": "application/json",
             "Content-Length": Buffer.byteLength(payload) };
-        const sent = request({ ...this.where, agent: this.agent, method, path, headers, signal }, onReply);
+        const sent = request({ ...this.where, agent: this.agent, method, path, headers }, onReply);
+        // Not request()'s own signal: it can strike the socket after that has gone back to the agent.
+        const abort = () => sent.destroy(new Error("aborted"));
+        signal.addEventListener("abort", abort, { once: true });
+        sent.on("close", () => signal.removeEventListener("abort", abort));
         sent.on("error", (error) => {
             if (["ECONNRESET", "EPIPE"].includes(error.code) && sent.reusedSocket && !sent.res && !signal.aborted) {
                 this.open(method, path, body, { onReply, onError, signal });

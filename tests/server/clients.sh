@@ -152,8 +152,8 @@ try_openai() {
 
 try_soak() {
     need node
-    node scripts/serve/soak.mjs --quire "$quire" --model "$model" --requests 500 --clients 20 --seed "${QUIRE_SEED:-1}" \
-        --stuck-seconds 600
+    node scripts/serve/soak.mjs --quire "$quire" --model "$model" --requests 500 --clients 20 --prompts 50 \
+        --seed "${QUIRE_SEED:-1}" --stuck-seconds 600
 }
 
 make_model

@@ -23,8 +23,9 @@ export class Client {
         const headers = payload === undefined ? {} : { "Content-Type": "application/json",
             "Content-Length": Buffer.byteLength(payload) };
         const sent = request({ ...this.where, agent: this.agent, method, path, headers }, onReply);
-        // Not request()'s own signal: it can strike the socket after that has gone back to the agent.
-        const abort = () => sent.destroy(new Error("aborted"));
+        // Without an error, and not by request()'s own signal, which gives one: while the last of a reply is read its socket
+        // may have gone back to the agent already, where nobody listens to errors.
+        const abort = () => sent.destroy();
         signal.addEventListener("abort", abort, { once: true });
         sent.on("close", () => signal.removeEventListener("abort", abort));
         sent.on("error", (error) => {

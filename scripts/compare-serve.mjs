@@ -53,6 +53,7 @@ if (!need(report, "all loads", ...dataPaths(at.shared))) {
 }
 const c = {
     quire: options.quire, peer: options.peer, work: at.work, threads: Number(options.threads), cut, data: readData(at.shared),
+    realModel: join(at.cache, "models", "tinyllama-1.1b-chat-iq2_xxs.gguf"),
     model: shapeModel(options.generator, at.work, "smollm2-135m", "q8_0"), sizes: options.quick ? QUICK_SIZES : SIZES,
 };
 const repeats = options.quick ? 1 : Number(options.repeats);
@@ -78,12 +79,24 @@ function ratioRows(load, mine, peers) {
     }
 }
 
+// The fastest settings are not those with the smallest memory.
+function memoryRow(load, mine, peers) {
+    const smallest = peers.reduce((a, b) => (b.figures.peakBytes < a.figures.peakBytes ? b : a));
+    report.add({ what: `${load}: peak memory, quire : llama-server's settings with the smallest`, ours: mine.figures.peakBytes,
+        theirs: smallest.figures.peakBytes, ratio: mine.figures.peakBytes / smallest.figures.peakBytes, verdict: "reported",
+        note: smallest.name });
+}
+
 async function raceLoad(load) {
     const ours = Object.entries(LOADS[load].ours).map(([name, settings]) => ourSide(c, name, settings));
     const peers = LOADS[load].peer.map((name) => peerSide(c, name));
     const results = await inTurns(c, [...ours, ...peers], load, repeats);
     tables.push(figuresTable(load, results));
-    ratioRows(load, results[0], results.slice(ours.length));
+    const measured = results.slice(ours.length);
+    ratioRows(load, results[0], measured);
+    if (results[0].figures && measured.every((result) => result.figures)) {
+        memoryRow(load, results[0], measured);
+    }
     if (load === "document" && results[0].figures) {
         const [computed, minimum] = [results[0].figures.computedTokens, documentMinimum(c.texts)];
         report.add({ what: "document: tokens computed : the minimum possible", ours: computed, theirs: minimum, ratio: computed / minimum,

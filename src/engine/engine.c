@@ -11,10 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define US_PER_S           1000000u
-#define NS_PER_S           1000000000L
 #define IDLE_FIRST_MS      100u  /* after the last request: nothing else to do, so tidy up */
 #define IDLE_MS            1000u /* expiry, while there is nothing to do */
 #define UPKEEP_US          1000000u
@@ -31,17 +28,6 @@ uint64_t quire_engine_now_us(const quire_engine *engine)
 }
 
 /* ---- the thread ---- */
-
-static void idle_deadline(uint32_t ms, struct timespec *t)
-{
-    (void)clock_gettime(CLOCK_MONOTONIC, t);
-    t->tv_sec += (time_t)(ms / 1000);
-    t->tv_nsec += (long)(ms % 1000) * 1000000L;
-    if (t->tv_nsec >= NS_PER_S) {
-        t->tv_sec++;
-        t->tv_nsec -= NS_PER_S;
-    }
-}
 
 static bool has_work(const quire_engine *engine)
 {
@@ -68,9 +54,8 @@ static bool wait_for_work(quire_engine *engine)
 
     (void)pthread_mutex_lock(&engine->lock);
     while (!has_work(engine)) {
-        struct timespec deadline;
+        const struct timespec deadline = quire_deadline(idle_ms);
 
-        idle_deadline(idle_ms, &deadline);
         if (pthread_cond_timedwait(&engine->wake, &engine->lock, &deadline) == ETIMEDOUT) {
             (void)pthread_mutex_unlock(&engine->lock);
             idle_ms = tidy(engine) ? 1 : IDLE_MS;

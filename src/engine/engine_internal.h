@@ -25,6 +25,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 typedef enum quire_request_state {
     QUIRE_REQUEST_WAITING,
@@ -168,6 +169,22 @@ struct quire_engine {
     uint32_t n_explained;
 };
 
+/* For waits: so many milliseconds from now, by the monotonic clock. */
+static inline struct timespec quire_deadline(uint32_t ms)
+{
+    const long ns_per_s = 1000000000L;
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += (time_t)(ms / 1000u);
+    t.tv_nsec += (long)(ms % 1000u) * 1000000L;
+    if (t.tv_nsec >= ns_per_s) {
+        t.tv_sec++;
+        t.tv_nsec -= ns_per_s;
+    }
+    return t;
+}
+
 static inline quire_request *quire_request_of(quire_queue_link *link)
 {
     return (quire_request *)(void *)link;
@@ -202,8 +219,6 @@ uint64_t quire_engine_need_bytes(const quire_engine *engine, uint32_t n_tokens);
 
 /* ---- leave.c: from running to the queue or the end. Thread: the engine's ---- */
 
-/* Publish what is computed, let go of pages, leave the running ones. */
-void quire_engine_let_go(quire_engine *engine, quire_request *request);
 typedef struct quire_ending {
     quire_finish finish;
     int status;          /* ERROR */

@@ -3,8 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/engine_internal.h"
 
-#include "base/check.h"
-
 #include <string.h>
 
 #define MS_PER_S 1000.0

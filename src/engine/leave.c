@@ -22,7 +22,8 @@ static void running_remove(quire_engine *engine, const quire_request *request)
     engine->n_running = n;
 }
 
-void quire_engine_let_go(quire_engine *engine, quire_request *r)
+/* Publish what is computed, let go of pages, leave the running ones. */
+static void let_go(quire_engine *engine, quire_request *r)
 {
     quire_engine_publish(engine, r);
     if (r->ref != QUIRE_PREFIX_REF_NULL) {
@@ -82,7 +83,7 @@ void quire_engine_end(quire_engine *engine, quire_request *r, const quire_ending
     if (r->state == QUIRE_REQUEST_WAITING) {
         quire_queue_remove(&engine->queue, &r->link);
     } else {
-        quire_engine_let_go(engine, r);
+        let_go(engine, r);
     }
     r->state = QUIRE_REQUEST_DONE;
     result.finish = ending->finish;
@@ -145,7 +146,7 @@ void quire_engine_cancels_apply(quire_engine *engine)
 static void preempt(quire_engine *engine, quire_request *r)
 {
     r->n_lost = r->n_computed;
-    quire_engine_let_go(engine, r);
+    let_go(engine, r);
     r->result.n_preemptions++;
     engine->stats.preemptions_total++;
     r->state = QUIRE_REQUEST_WAITING;

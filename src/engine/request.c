@@ -8,10 +8,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-#define NS_PER_MS 1000000L
-#define NS_PER_S  1000000000L
 
 /* ---- what is asked for ---- */
 
@@ -264,24 +260,10 @@ void quire_request_release(quire_request *request)
     quire_request_unref(request);
 }
 
-static struct timespec deadline_after(uint32_t timeout_ms)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += (time_t)(timeout_ms / 1000);
-    t.tv_nsec += (long)(timeout_ms % 1000) * NS_PER_MS;
-    if (t.tv_nsec >= NS_PER_S) {
-        t.tv_sec++;
-        t.tv_nsec -= NS_PER_S;
-    }
-    return t;
-}
-
 int quire_request_wait(quire_request *request, uint32_t i, uint32_t timeout_ms,
                        quire_request_token *token)
 {
-    const struct timespec deadline = deadline_after(timeout_ms);
+    const struct timespec deadline = quire_deadline(timeout_ms);
     int waited = 0;
     int rc = QUIRE_AGAIN;
 

@@ -1,0 +1,244 @@
+/* test_prefix_parts.c - the parts of the prefix tree against naive ones: siblings, index,
+ * candidates.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core_support.h"
+#include "seed.h"
+
+#include "core/prefix_internal.h"
+
+#include <string.h>
+
+#define PT PAGE_TOKENS
+
+/* ---- siblings ---- */
+
+#define N_CHILDREN 300u
+
+static int order(const int32_t *a, uint32_t n_a, const int32_t *b, uint32_t n_b, uint32_t *n_same)
+{
+    uint32_t n = 0;
+
+    while (n < n_a && n < n_b && a[n] == b[n]) {
+        n++;
+    }
+    *n_same = n;
+    if (n < n_a && n < n_b) {
+        return a[n] < b[n] ? -1 : 1;
+    }
+    return n_a == n_b ? 0 : n_a < n_b ? -1 : 1;
+}
+
+/* What a linear search over the children says. */
+static quire_prefix_place place_of(const quire_prefix_nodes *nodes, const uint32_t *children,
+                                   uint32_t n, const int32_t *text, uint32_t n_text)
+{
+    quire_prefix_place place = { 0 };
+    uint32_t n_same;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const quire_prefix_node *node = quire_prefix_node_at(nodes, children[i]);
+        const int32_t *tokens = quire_prefix_node_tokens_const(nodes, node);
+        bool is_above = order(text, n_text, tokens, node->n_tokens, &n_same) <= 0;
+        uint32_t *best = is_above ? &place.above : &place.below;
+        const quire_prefix_node *old = *best != 0 ? quire_prefix_node_at(nodes, *best) : NULL;
+        uint32_t n_old;
+
+        if (old == NULL ||
+            (order(tokens, node->n_tokens, quire_prefix_node_tokens_const(nodes, old),
+                   old->n_tokens, &n_old) < 0) == is_above) {
+            *best = children[i];
+            *(is_above ? &place.n_above : &place.n_below) = n_same;
+        }
+    }
+    return place;
+}
+
+static void random_text(quire_rng *rng, int32_t *text, uint32_t *n)
+{
+    *n = 1 + quire_rng_below(rng, PT);
+    for (uint32_t i = 0; i < *n; i++) { /* few values: much in common; negative ones, too */
+        text[i] = (int32_t)quire_rng_below(rng, 3) - 1;
+    }
+}
+
+/* A new child, unless it begins with another or another with it. */
+static void child_add(quire_prefix_nodes *nodes, uint32_t parent, quire_rng *rng,
+                      uint32_t *children, uint32_t *n)
+{
+    int32_t text[PT];
+    uint32_t n_text;
+    quire_prefix_place place;
+    quire_prefix_node *node;
+
+    random_text(rng, text, &n_text);
+    place = place_of(nodes, children, *n, text, n_text);
+    if ((place.above != 0 && place.n_above == n_text) ||
+        (place.below != 0 && quire_prefix_node_at(nodes, place.below)->n_tokens == place.n_below)) {
+        return;
+    }
+    assert_int_equal(quire_prefix_nodes_plan(nodes), QUIRE_OK);
+    children[*n] = quire_prefix_nodes_take(nodes, QUIRE_NODE_PAGE);
+    node = quire_prefix_node_at(nodes, children[*n]);
+    node->parent = parent;
+    node->n_tokens = (uint16_t)n_text;
+    memcpy(quire_prefix_node_tokens(nodes, node), text, n_text * sizeof(*text));
+    quire_prefix_siblings_add(nodes, parent, children[*n]);
+    (*n)++;
+}
+
+static void test_siblings(void **state)
+{
+    quire_rng rng = test_rng(4);
+    uint32_t children[N_CHILDREN];
+    uint32_t n = 0;
+    uint32_t parent;
+    quire_prefix_nodes nodes;
+    test_memory memory;
+
+    (void)state;
+    test_memory_init(&memory);
+    quire_prefix_nodes_init(&nodes, &memory.allocator, 1, PT);
+    assert_int_equal(quire_prefix_nodes_plan(&nodes), QUIRE_OK);
+    parent = quire_prefix_nodes_take(&nodes, QUIRE_NODE_ROOT);
+    for (uint32_t op = 0; op < 3000; op++) {
+        int32_t text[PT];
+        uint32_t n_text;
+        quire_prefix_place got;
+        quire_prefix_place want;
+
+        if (n < N_CHILDREN && quire_rng_below(&rng, 5) < (op < 2000 ? 3 : 1)) {
+            child_add(&nodes, parent, &rng, children, &n);
+        } else if (n > 0) {
+            uint32_t i = quire_rng_below(&rng, n);
+
+            quire_prefix_siblings_remove(&nodes, parent, children[i]);
+            quire_prefix_nodes_give(&nodes, children[i]);
+            children[i] = children[--n];
+        }
+        random_text(&rng, text, &n_text);
+        got = quire_prefix_siblings_find(&nodes, parent, text, n_text);
+        want = place_of(&nodes, children, n, text, n_text);
+        assert_memory_equal(&got, &want, sizeof(got));
+        if (op % 50 == 0) {
+            assert_int_equal(quire_prefix_siblings_validate(&nodes, parent), n);
+        }
+    }
+    quire_prefix_nodes_fini(&nodes);
+    assert_int_equal(memory.n_live, 0);
+}
+
+/* ---- index ---- */
+
+#define N_HASHES 64u
+
+/* Hashes of which many share their tag or their place, added and removed at random. */
+static void test_index(void **state)
+{
+    quire_rng rng = test_rng(5);
+    uint64_t hashes[N_HASHES];
+    bool is_in[N_HASHES] = { false };
+    uint32_t n = 0;
+    quire_prefix_index index;
+    test_memory memory;
+
+    (void)state;
+    test_memory_init(&memory);
+    assert_int_equal(quire_prefix_index_init(&index, &memory.allocator), QUIRE_OK);
+    for (uint32_t i = 0; i < N_HASHES; i++) {
+        hashes[i] = (uint64_t)(i % 7 * 0xfffffffu + i % 3) << 32 | i;
+    }
+    for (uint32_t op = 0; op < 5000; op++) {
+        uint32_t i = quire_rng_below(&rng, N_HASHES);
+
+        if (is_in[i]) {
+            quire_prefix_index_remove(&index, hashes[i], i + 1);
+            n--;
+        } else {
+            assert_int_equal(quire_prefix_index_plan(&index, n + 1), QUIRE_OK);
+            quire_prefix_index_add(&index, hashes[i], i + 1);
+            n++;
+        }
+        is_in[i] = !is_in[i];
+        assert_int_equal(index.n, n);
+        for (uint32_t k = 0; k < N_HASHES; k++) {
+            uint32_t tag = quire_prefix_index_tag(hashes[k]);
+            uint32_t at = tag;
+            bool is_found = false;
+            uint32_t node;
+
+            while ((node = quire_prefix_index_next(&index, tag, &at)) != QUIRE_NODE_NULL) {
+                is_found |= node == k + 1;
+            }
+            assert_int_equal(is_found, is_in[k]);
+        }
+    }
+    quire_prefix_index_fini(&index);
+    assert_int_equal(memory.n_live, 0);
+}
+
+/* ---- candidates ---- */
+
+#define N_CANDIDATES 100u
+
+/* Victims come in the order of their last use, whatever order they came in. */
+static void test_candidates(void **state)
+{
+    quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
+    quire_rng rng = test_rng(6);
+    bool is_in[N_CANDIDATES] = { false };
+    uint32_t ids[N_CANDIDATES];
+    quire_prefix_nodes nodes;
+    quire_evict evict;
+    test_memory memory;
+
+    (void)state;
+    test_memory_init(&memory);
+    quire_prefix_nodes_init(&nodes, &memory.allocator, 1, PT);
+    quire_evict_init(&evict, &opts, &memory.allocator, &nodes);
+    for (uint32_t i = 0; i < N_CANDIDATES; i++) {
+        assert_int_equal(quire_prefix_nodes_plan(&nodes), QUIRE_OK);
+        ids[i] = quire_prefix_nodes_take(&nodes, QUIRE_NODE_PAGE);
+        quire_prefix_node_at(&nodes, ids[i])->used_tick = i / 2; /* some at the same time */
+        assert_int_equal(quire_evict_plan(&evict, QUIRE_REGION_DYNAMIC), QUIRE_OK);
+        quire_evict_count(&evict, QUIRE_REGION_DYNAMIC);
+    }
+    for (uint32_t op = 0; op < 5000; op++) {
+        uint32_t i = quire_rng_below(&rng, N_CANDIDATES);
+        uint32_t oldest = 0;
+        quire_prefix_gone why;
+        uint32_t id;
+
+        if (is_in[i]) {
+            quire_evict_remove(&evict, ids[i]);
+        } else {
+            quire_evict_add(&evict, ids[i]);
+        }
+        is_in[i] = !is_in[i];
+        assert_int_equal(quire_evict_has(&evict, ids[i]), is_in[i]);
+        quire_evict_validate(&evict);
+        while (oldest < N_CANDIDATES && !is_in[oldest]) {
+            oldest++;
+        }
+        id = quire_evict_victim(&evict, QUIRE_REGION_DYNAMIC, 0, &why);
+        assert_int_equal(id != QUIRE_NODE_NULL, oldest < N_CANDIDATES);
+        if (id != QUIRE_NODE_NULL) {
+            assert_int_equal(why, QUIRE_PREFIX_GONE_MEMORY);
+            assert_int_equal(quire_prefix_node_at(&nodes, id)->used_tick, oldest / 2);
+        }
+    }
+    quire_evict_fini(&evict);
+    quire_prefix_nodes_fini(&nodes);
+    assert_int_equal(memory.n_live, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_siblings),
+        cmocka_unit_test(test_index),
+        cmocka_unit_test(test_candidates),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

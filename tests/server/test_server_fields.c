@@ -444,6 +444,77 @@ static void tokenizes_and_back(void **state)
     json_decref(root);
 }
 
+/* ---- turns that are dropped ---- */
+
+/* The prompt that the engine got, as text. */
+static char *prompt_text(void)
+{
+    const engine_seen seen = engine_double_seen(f.engine);
+    quire_bytes text = { 0 };
+
+    for (uint32_t i = 0; i < seen.params.n_tokens; i++) {
+        char piece[64];
+        const int64_t n =
+            quire_model_token_text(f.model, seen.tokens[i], true, piece, sizeof piece);
+
+        assert_true(n >= 0 && n <= (int64_t)sizeof piece);
+        assert_int_equal(quire_bytes_add(&text, piece, (size_t)n), QUIRE_OK);
+    }
+    return text.data;
+}
+
+/* Turns of about 50 tokens each. */
+static char *conversation(int n_turns, const char *fields)
+{
+    quire_bytes body = { 0 };
+
+    (void)quire_bytes_addf(&body, "{%s\"messages\":[{\"role\":\"system\",\"content\":\"be brief\"}",
+                           fields);
+    for (int i = 0; i < n_turns; i++) {
+        (void)quire_bytes_addf(&body,
+                               ",{\"role\":\"user\",\"content\":\"ask %c\"}"
+                               ",{\"role\":\"assistant\",\"content\":\"say %c\"}",
+                               'a' + i, 'a' + i);
+    }
+    (void)quire_bytes_addf(&body, ",{\"role\":\"user\",\"content\":\"the end\"}]}");
+    assert_int_equal(body.status, QUIRE_OK);
+    return body.data;
+}
+
+static void drops_the_oldest_turns(void **state)
+{
+    static const char truncate[] = "\"context_overflow\":\"truncate_turns\",\"max_tokens\":20,";
+    char *body = conversation(1, truncate);
+    json_t *reply = http_post_json(f.port, CHAT, body, 200);
+    char *text;
+
+    (void)state;
+    assert_null(json_object_get(reply, "quire"));
+    json_decref(reply);
+    free(body);
+    body = conversation(12, truncate);
+    reply = http_post_json(f.port, CHAT, body, 200);
+    text = prompt_text();
+    assert_non_null(strstr(text, "be brief"));
+    assert_non_null(strstr(text, "the end"));
+    assert_non_null(strstr(text, "say l"));
+    assert_null(strstr(text, "ask a"));
+    assert_null(strstr(text, "say a"));
+    assert_true(json_int_at(reply, "usage.prompt_tokens") + 20 <= 256);
+    /* No more than needed: one more turn of 50 tokens would not have fitted. */
+    assert_true(json_int_at(reply, "usage.prompt_tokens") + 20 + 60 > 256);
+    assert_int_equal(json_int_at(reply, "quire.dropped_messages"),
+                     2 * json_int_at(reply, "quire.dropped_turns"));
+    free(text);
+    json_decref(reply);
+    free(body);
+    body = conversation(0, "\"context_overflow\":\"truncate_turns\",\"max_tokens\":255,");
+    reply = http_post_json(f.port, CHAT, body, 400);
+    assert_string_equal(json_string_at(reply, "error.code"), "context_length_exceeded");
+    json_decref(reply);
+    free(body);
+}
+
 /* ---- errors of the engine ---- */
 
 static void tells_the_engines_errors(void **state)
@@ -539,6 +610,7 @@ int main(void)
         cmocka_unit_test(chat_logprobs_have_their_shape),
         cmocka_unit_test(text_logprobs_have_their_shape),
         cmocka_unit_test(tokenizes_and_back),
+        cmocka_unit_test(drops_the_oldest_turns),
         cmocka_unit_test(tells_the_engines_errors),
         cmocka_unit_test(a_full_queue_says_when),
         cmocka_unit_test(an_engines_failure_is_a_server_error),

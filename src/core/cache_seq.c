@@ -109,8 +109,13 @@ static int pages_plan(quire_cache *cache, quire_seq *seq, uint32_t n_tokens,
         }
         rc = quire_pool_plan(&cache->pool, seq->region, n_pages);
         if (rc == QUIRE_NOMEM || rc == QUIRE_LIMIT) {
-            /* Free slots and ids are needed, whatever the budget allows. */
+            /* Free slots and ids are needed, whatever the budget allows; how many of them are
+             * missing is not known. */
+            uint64_t cached_bytes =
+                quire_counter_get(&cache->regions.items[seq->region].cached_bytes);
+
             need_bytes = quire_pool_charge_bytes(&cache->pool, n_pages);
+            need_bytes = need_bytes < cached_bytes ? need_bytes : cached_bytes;
             rc = quire_cache_evict(cache, seq->region, need_bytes) > 0 ? QUIRE_AGAIN : rc;
         }
     } while (rc == QUIRE_AGAIN);

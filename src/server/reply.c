@@ -16,6 +16,7 @@ static int queue(quire_http *http, int status, const char *type, struct MHD_Resp
     }
     ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     ok &= MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    ok &= MHD_add_response_header(response, "X-Frame-Options", "DENY");
     ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
     if (http->id[0] != '\0') {
         ok &= MHD_add_response_header(response, "X-Request-Id", http->id);

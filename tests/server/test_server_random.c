@@ -103,10 +103,14 @@ static bool is_status(int status)
 
 static void check_event(void *ctx, const char *data)
 {
-    json_t *root = strcmp(data, "[DONE]") == 0 ? json_null() : json_loads(data, 0, NULL);
+    json_error_t error;
+    json_t *root =
+        strcmp(data, "[DONE]") == 0 ? json_null() : json_loads(data, JSON_ALLOW_NUL, &error);
 
     (void)ctx;
-    assert_non_null(root);
+    if (root == NULL) {
+        fail_msg("%s: %s", error.text, data);
+    }
     json_decref(root);
 }
 

@@ -15,10 +15,8 @@
 /* How long a wait goes on before the client's socket is looked at. */
 #define WAIT_MS 100u
 
-/* Cancels what runs. A session is left when no request uses it any more: within one step. */
-static void generation_release(void *work)
+void quire_generation_give_up(quire_generation *gen)
 {
-    quire_generation *gen = work;
     quire_request_token token;
 
     for (uint32_t i = 0; i < gen->n_choices; i++) {
@@ -30,15 +28,27 @@ static void generation_release(void *work)
                    quire_request_wait(choice->request, UINT32_MAX, 1000, &token) == QUIRE_AGAIN) {
             }
             quire_request_release(choice->request);
-        }
-        quire_bytes_fini(&choice->text);
-        for (unsigned k = 0; k < 4; k++) {
-            quire_bytes_fini(&choice->logprobs[k]);
+            choice->request = NULL;
+            choice->result = NULL;
         }
     }
     if (gen->session != 0) {
         quire_sessions_leave(quire_engine_sessions(gen->http->engine), gen->session,
                              quire_now_us());
+        gen->session = 0;
+    }
+}
+
+static void generation_release(void *work)
+{
+    quire_generation *gen = work;
+
+    quire_generation_give_up(gen);
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        quire_bytes_fini(&gen->choices[i].text);
+        for (unsigned k = 0; k < 4; k++) {
+            quire_bytes_fini(&gen->choices[i].logprobs[k]);
+        }
     }
     for (uint32_t i = 0; i < gen->n_prompts; i++) {
         free(gen->prompts[i].tokens);

@@ -85,6 +85,9 @@ int quire_generation_submit(quire_generation *gen);
  * 0 when it is done, QUIRE_AGAIN; other errors: http->err, the choice is to be given up. */
 int quire_generation_wait(quire_generation *gen, quire_choice *choice, uint32_t timeout_ms,
                           quire_request_token *token);
+/* Cancel what runs and leave the session, which no request uses any more then: within one step.
+ * Before the client learns of an error, because it may try again at once. */
+void quire_generation_give_up(quire_generation *gen);
 /* All choices are done: keep the session's new turn and leave it, note figures for the log. Before
  * the client learns of the end, because its next turn may follow at once. */
 void quire_generation_finish(quire_generation *gen);

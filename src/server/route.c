@@ -183,6 +183,14 @@ static quire_http *http_begin(quire_server *server, struct MHD_Connection *conne
     return http;
 }
 
+static void release_work(quire_http *http)
+{
+    if (http->work != NULL) {
+        http->work_release(http->work);
+        http->work = NULL;
+    }
+}
+
 /* Answered while its client still sends: MHD closes the connection behind the reply. */
 static bool waits_for_consent(const quire_http *http)
 {
@@ -205,6 +213,7 @@ static enum MHD_Result http_end(quire_http *http)
     if (http->err.http == 0) {
         (void)quire_api_error_nomem(&http->err);
     }
+    release_work(http); /* who reads the error finds its session free */
     return quire_http_reply_error(http) ? MHD_YES : MHD_NO;
 }
 
@@ -278,9 +287,7 @@ void quire_http_completed(void *server, struct MHD_Connection *connection, void 
     if (http->status >= 100 && http->status < 600) {
         (void)atomic_fetch_add(&s->replies_total[http->status / 100], 1);
     }
-    if (http->work != NULL) {
-        http->work_release(http->work);
-    }
+    release_work(http);
     write_log(http);
     quire_bytes_fini(&http->body);
     free(http);

@@ -45,6 +45,7 @@ static void add_text(quire_generation *gen, quire_choice *choice, const char *te
  * promise that the answer is whole. */
 static void add_error(quire_generation *gen)
 {
+    quire_generation_give_up(gen);
     event_begin(&gen->pending);
     quire_api_error_write(&gen->pending, &gen->http->err);
     event_end(&gen->pending);

@@ -176,6 +176,7 @@ typedef struct complaint {
     char unknown[SHOWN_MAX + 1];
     char twice[SHOWN_MAX + 1];
     char field[FIELDS_BYTES]; /* "kv", "inference_params.max_seq_len", "api_keys[2].tenant" */
+    unsigned line;            /* where reading had come to; 0 = not said */
     const char *no_value;     /* not NULL: the value is missing or too long, as this says */
 } complaint;
 
@@ -196,9 +197,13 @@ static void copy_line(char *out, size_t out_bytes, const char *line)
 static void add_place(complaint *c, const char *line)
 {
     const char *name = strchr(line, '\'');
+    const char *number = strstr(line, "(line: ");
     char inner[FIELDS_BYTES / 2];
     int n;
 
+    if (number != NULL && c->line == 0) {
+        c->line = (unsigned)strtoul(number + 7, NULL, 10);
+    }
     if (name == NULL) {
         return;
     }
@@ -245,7 +250,7 @@ __attribute__((format(printf, 3, 0))) static void hear(cyaml_log_t level, void *
     if (strncmp(line, "Load: STRING length ", 20) == 0) {
         c->no_value = line[20] == '<' ? "has no value" : "is too long";
     }
-    if (c->reason[0] == '\0') {
+    if (c->reason[0] == '\0' && strncmp(line, "Load: Backtrace", 15) != 0) {
         copy_line(c->reason, sizeof(c->reason), strncmp(line, "Load: ", 6) == 0 ? line + 6 : line);
     }
 }
@@ -296,6 +301,47 @@ static int fail_unknown(const quire_config_file *file, const complaint *c, quire
                            file->path, where, colon, c->unknown);
 }
 
+/* "Expecting STRING, got event: SCALAR" in words; false if it is something else. */
+static bool fail_kind(const quire_config_file *file, const complaint *c, quire_error *err)
+{
+    static const struct {
+        const char *kind, *takes, *event, *got;
+    } words[] = {
+        { "STRING", "one value", "SCALAR", "one value or none" },
+        { "MAPPING", "keys with their values", "MAPPING_START", "keys with their values" },
+        { "SEQUENCE", "a list", "SEQUENCE_START", "a list" },
+    };
+    const char *takes = NULL, *got = "something else";
+    char kind[16], event[24];
+
+    if (sscanf(c->reason, "Expecting %15[A-Z], got event: %23[A-Z_]", kind, event) != 2) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        takes = strcmp(words[i].kind, kind) == 0 ? words[i].takes : takes;
+        got = strcmp(words[i].event, event) == 0 ? words[i].got : got;
+    }
+    if (takes == NULL) {
+        return false;
+    }
+    (void)quire_error_set(err, QUIRE_INVAL, "%s: %s takes %s, not %s", file->path,
+                          c->field[0] != '\0' ? c->field : "the file", takes, got);
+    return true;
+}
+
+/* What is no YAML. The place is where libyaml had come to, which may be before what is wrong. */
+static int fail_syntax(const quire_config_file *file, const complaint *c, quire_error *err)
+{
+    static const char by[] = "libyaml: ";
+    const char *what = strncmp(c->reason, by, strlen(by)) == 0 ? c->reason + strlen(by) : c->reason;
+
+    if (c->line > 0) {
+        return quire_error_set(err, QUIRE_INVAL, "%s: not YAML, in or after line %u: %s",
+                               file->path, c->line, what);
+    }
+    return quire_error_set(err, QUIRE_INVAL, "%s: not YAML: %s", file->path, what);
+}
+
 static int fail_load(const quire_config_file *file, cyaml_err_t status, const complaint *c,
                      quire_error *err)
 {
@@ -310,6 +356,17 @@ static int fail_load(const quire_config_file *file, cyaml_err_t status, const co
     }
     if (c->no_value != NULL) {
         return quire_error_set(err, QUIRE_INVAL, "%s: %s %s", file->path, c->field, c->no_value);
+    }
+    if (status == CYAML_ERR_ALIAS) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%s: %s is an alias (*), which is not supported: write it out",
+                               file->path, c->field[0] != '\0' ? c->field : "the file");
+    }
+    if (status == CYAML_ERR_LIBYAML_PARSER) {
+        return fail_syntax(file, c, err);
+    }
+    if (fail_kind(file, c, err)) {
+        return err->status;
     }
     return quire_error_set(err, QUIRE_INVAL, "%s: %s%s%s", file->path, c->field,
                            c->field[0] != '\0' ? ": " : "",
@@ -327,20 +384,75 @@ static cyaml_config_t configuration(complaint *c)
     };
 }
 
-/* Texts of one line: they go into messages and to the terminal. */
-static int check_values(const quire_config_file *file, quire_error *err)
+/* Texts of one line, as they go into messages and to the terminal; and not YAML's nothing, which
+ * would be a key that everybody can guess, or a file of that name. */
+static int check_value(const quire_config_file *file, const char *name, const char *text,
+                       quire_error *err)
 {
-    for (size_t i = 0; file->data != NULL && i < file->n_entries; i++) {
-        const char *text = file->data + file->entries[i].offset;
+    static const char *const nothing[] = { "~", "null", "Null", "NULL" };
 
-        for (; *text != '\0'; text++) {
-            if ((unsigned char)*text < ' ' || *text == 0x7f) {
-                return quire_error_set(err, QUIRE_INVAL, "%s: %s holds a control character",
-                                       file->path, file->entries[i].name);
-            }
+    for (size_t i = 0; i < sizeof(nothing) / sizeof(nothing[0]); i++) {
+        if (strcmp(text, nothing[i]) == 0) {
+            return quire_error_set(err, QUIRE_INVAL, "%s: %s is %s: leave it out for its default",
+                                   file->path, name, text);
+        }
+    }
+    for (; *text != '\0'; text++) {
+        if ((unsigned char)*text < ' ' || *text == 0x7f) {
+            return quire_error_set(err, QUIRE_INVAL, "%s: %s holds a control character", file->path,
+                                   name);
         }
     }
     return QUIRE_OK;
+}
+
+static int check_values(const quire_config_file *file, quire_error *err)
+{
+    const quire_config_key *keys;
+    const size_t n_keys = quire_config_file_keys(file, &keys);
+
+    for (size_t i = 0; file->data != NULL && i < file->n_entries; i++) {
+        QUIRE_TRY(
+            check_value(file, file->entries[i].name, file->data + file->entries[i].offset, err));
+    }
+    for (size_t i = 0; i < n_keys; i++) {
+        for (size_t j = 0; key_fields[j].key != NULL; j++) {
+            const char *text = (const char *)&keys[i] + key_fields[j].data_offset;
+            char name[QUIRE_CONFIG_KEY_MAX];
+
+            (void)snprintf(name, sizeof(name), API_KEYS "[%zu].%s", i + 1, key_fields[j].key);
+            QUIRE_TRY(check_value(file, name, text, err));
+        }
+    }
+    return QUIRE_OK;
+}
+
+static bool begins_document(const char *line)
+{
+    return strncmp(line, "---", 3) == 0 && (line[3] == '\0' || strchr(" \t\r\n", line[3]) != NULL);
+}
+
+/* libcyaml reads the first document only, and the rest must not go unnoticed. (Behind "..." libyaml
+ * itself takes nothing but "---".) */
+static bool has_second_document(const char *text)
+{
+    bool has_begun = false;
+
+    while (*text != '\0') {
+        const char first = text[strspn(text, " \t\r")];
+
+        if (begins_document(text)) {
+            if (has_begun) {
+                return true;
+            }
+            has_begun = true;
+        } else if (first != '\0' && first != '\n' && first != '#' && first != '%') {
+            has_begun = true;
+        }
+        text += strcspn(text, "\n");
+        text += *text == '\n';
+    }
+    return false;
 }
 
 int quire_config_file_load(quire_config_file **out, const quire_command *command, const char *path,
@@ -367,6 +479,10 @@ int quire_config_file_load(quire_config_file **out, const quire_command *command
         status = cyaml_load_data((const uint8_t *)text, text_bytes, &config, &file->schema,
                                  (cyaml_data_t **)&file->data, NULL);
         rc = status == CYAML_OK ? check_values(file, err) : fail_load(file, status, &c, err);
+        if (rc == QUIRE_OK && has_second_document(text)) {
+            rc = quire_error_set(err, QUIRE_INVAL,
+                                 "%s: a second document begins (---): one is read", path);
+        }
     }
     free(text);
     if (rc < 0) {

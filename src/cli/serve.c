@@ -137,18 +137,23 @@ static int check_template(const char *name)
     return QUIRE_EXIT_USAGE;
 }
 
-/* All that can be wrong with the settings, and what they come to for this model. */
+/* What can be wrong with the settings alone. */
+static int check(serving *s, quire_error *err)
+{
+    QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, err));
+    s->opts = quire_serve_server_opts(s->args);
+    s->opts.keys = s->keys.list;
+    s->opts.n_keys = s->keys.n;
+    return quire_server_opts_check(&s->opts, err);
+}
+
+/* What the settings come to for this model. */
 static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
 {
     const quire_session_want want = quire_serve_want(s->args);
     quire_session described = { .model = NULL };
     int rc;
 
-    QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, err));
-    s->opts = quire_serve_server_opts(s->args);
-    s->opts.keys = s->keys.list;
-    s->opts.n_keys = s->keys.n;
-    QUIRE_TRY(quire_server_opts_check(&s->opts, err));
     name_model(s);
     rc = quire_session_describe(&described, &s->args->common, err);
     if (rc == QUIRE_OK) {
@@ -323,9 +328,14 @@ static int run(serving *s)
     if (args->chat_template != NULL && check_template(args->chat_template) != QUIRE_EXIT_OK) {
         return QUIRE_EXIT_USAGE;
     }
+    rc = check(s, &err);
+    if (rc < 0) {
+        return quire_say_error(&err, rc == QUIRE_NOMEM ? QUIRE_EXIT_FAILED : QUIRE_EXIT_USAGE);
+    }
     rc = prepare(s, &plan, &err);
     if (rc == QUIRE_OK && args->check_config) {
-        return print_checked(s, &plan);
+        rc = quire_serve_log_check(args->log_file, &err);
+        return rc == QUIRE_OK ? print_checked(s, &plan) : quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
     if (rc == QUIRE_OK) {
         rc = quire_serve_log_open(&s->log, args->log_file, (quire_log_level)args->log_level, &err);

@@ -47,7 +47,7 @@ static int add(quire_serve_keys *keys, const char *where, const quire_server_key
     return QUIRE_OK;
 }
 
-/* A file with one key and at most a newline after it. Memory: the keys'. */
+/* The first line of a file. Memory: the keys'. */
 static int read_key(quire_serve_keys *keys, const char *where, const char *path, const char **key,
                     quire_error *err)
 {

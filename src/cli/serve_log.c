@@ -3,10 +3,13 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/serve_log.h"
 
+#include "base/check.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LINE_BYTES 1024
 
@@ -29,6 +32,19 @@ void quire_serve_log_close(quire_serve_log *log)
     log->stream = NULL;
 }
 
+int quire_serve_log_check(const char *path, quire_error *err)
+{
+    const bool is_new = path != NULL && access(path, F_OK) != 0;
+    quire_serve_log log;
+
+    QUIRE_TRY(quire_serve_log_open(&log, path, QUIRE_LOG_ERRORS, err));
+    quire_serve_log_close(&log);
+    if (is_new) {
+        (void)unlink(path);
+    }
+    return QUIRE_OK;
+}
+
 void quire_serve_log_line(const quire_serve_log *log, quire_log_level level, const char *format,
                           ...)
 {
@@ -44,6 +60,10 @@ void quire_serve_log_line(const quire_serve_log *log, quire_log_level level, con
     va_start(ap, format);
     (void)vsnprintf(line, sizeof(line), format, ap);
     va_end(ap);
+    /* Paths are the clients': none may begin a line or talk to a terminal. */
+    for (char *at = line; *at != '\0'; at++) {
+        *at = (unsigned char)*at < ' ' || *at == 0x7f ? '?' : *at;
+    }
     if (gmtime_r(&now, &parts) == NULL ||
         strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &parts) == 0) {
         when[0] = '\0';

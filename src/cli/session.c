@@ -173,7 +173,10 @@ static int share_memory(const quire_session *session, double share, quire_runtim
     one.n_ctx = one.n_ctx != 0 ? one.n_ctx : one.page_tokens;
     quire_memory_need_get(session->desc, &one, &need);
     rest_bytes = need.total_bytes - need.kv_bytes;
-    left_bytes = limit_bytes > rest_bytes ? limit_bytes - rest_bytes : 0;
+    if (rest_bytes >= limit_bytes) {
+        return quire_memory_check(session->desc, &one, limit_bytes, err);
+    }
+    left_bytes = limit_bytes - rest_bytes;
     opts->kv_budget_bytes = (uint64_t)(share * (double)left_bytes);
     if (need.kv_bytes > opts->kv_budget_bytes) {
         return quire_error_set(err, QUIRE_NOMEM,

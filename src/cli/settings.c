@@ -82,8 +82,8 @@ static size_t option_of(const quire_command *command, const char *variable, size
             char name[QUIRE_SETTINGS_VARIABLE_MAX];
 
             if (opt->names[j] != NULL &&
-                quire_settings_variable(opt->names[j], name, sizeof(name)) && strlen(name) == n &&
-                memcmp(name, variable, n) == 0) {
+                quire_settings_variable(opt->names[j], name, sizeof(name)) &&
+                is_called(variable, n, name)) {
                 return i;
             }
         }
@@ -180,6 +180,20 @@ static int read_environment(quire_settings *s, void *args, quire_error *err)
 
 /* ---- all of them ---- */
 
+/* "" is what a script makes of a variable that is not set. */
+static int check_words(const quire_settings *s, const char *const *texts, quire_error *err)
+{
+    for (size_t i = 0; i < s->command->n_options; i++) {
+        const quire_opt *opt = &s->command->options[i];
+
+        if (texts[i] != NULL && texts[i][0] == '\0') {
+            return quire_error_set(err, QUIRE_INVAL, "%s is empty: it takes %s",
+                                   quire_options_long_name(opt), opt->unit);
+        }
+    }
+    return QUIRE_OK;
+}
+
 /* What the command line says of the file, which is to be read before the command line counts; the
  * words are checked on the way. */
 static int find_path(quire_settings *s, int argc, char *const *argv, quire_error *err)
@@ -195,6 +209,9 @@ static int find_path(quire_settings *s, int argc, char *const *argv, quire_error
     quire_options_init(s->command, args);
     rc = quire_options_words(s->command, argc, argv, args, texts, err);
     free(args);
+    if (rc == QUIRE_OK) {
+        rc = check_words(s, texts, err);
+    }
     s->path = path != NULL && path[0] != '\0' ? path : NULL;
     for (size_t i = 0; i < s->command->n_options; i++) {
         if (strcmp(s->command->options[i].names[0], "--config") == 0 && texts[i] != NULL) {

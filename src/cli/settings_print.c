@@ -11,6 +11,13 @@
 
 #define HIDDEN "(not shown)"
 
+/* The key in the file; false for what is no setting. */
+static bool key_of(const quire_opt *opt, char *buffer, size_t buffer_bytes)
+{
+    return !opt->is_flag_only &&
+           quire_config_key_of(quire_options_long_name(opt), buffer, buffer_bytes);
+}
+
 static const char *value_of(const quire_settings *s, size_t i)
 {
     const quire_opt *opt = &s->command->options[i];
@@ -78,8 +85,7 @@ void quire_settings_print(const quire_settings *settings, FILE *out)
         char key[QUIRE_CONFIG_KEY_MAX];
         char source[128];
 
-        if (opt->is_flag_only ||
-            !quire_config_key_of(quire_options_long_name(opt), key, sizeof(key))) {
+        if (!key_of(opt, key, sizeof(key))) {
             continue;
         }
         source_of(settings, i, source, sizeof(source));
@@ -111,8 +117,7 @@ json_t *quire_settings_json(const quire_settings *settings)
         char key[QUIRE_CONFIG_KEY_MAX];
         char source[128];
 
-        if (opt->is_flag_only ||
-            !quire_config_key_of(quire_options_long_name(opt), key, sizeof(key))) {
+        if (!key_of(opt, key, sizeof(key))) {
             continue;
         }
         source_of(settings, i, source, sizeof(source));
@@ -160,8 +165,7 @@ static void add_row(quire_bytes *out, const quire_opt *opt)
 
     (void)quire_bytes_addf(out, "| ");
     add_names(out, opt);
-    if (opt->is_flag_only ||
-        !quire_config_key_of(quire_options_long_name(opt), name, sizeof(name))) {
+    if (!key_of(opt, name, sizeof(name))) {
         (void)quire_bytes_addf(out, " | | | ");
     } else {
         (void)quire_bytes_addf(out, " | `%s`", name);

@@ -129,12 +129,16 @@ static void checked_settings_say_where_from(void **state)
         "  cache_memory_ratio: 0.25\n  prefetch_steps: 2\napi_keys:\n"
         "  - { key: abc, tenant: a }\n  - { key: ops, admin: true }\n";
     const char *file = program_file("quire.yaml", text, sizeof(text) - 1);
-    program_result result =
-        program_expect(0, PROGRAM("serve", "-m", program_model(), "--config", file, "--kv", "q4",
-                                  "--host", "0.0.0.0", "--check-config"));
+    char log_file[512];
+    program_result result;
     json_t *document;
 
     (void)state;
+    (void)snprintf(log_file, sizeof(log_file), "%.500s.log", file);
+    result =
+        program_expect(0, PROGRAM("serve", "-m", program_model(), "--config", file, "--kv", "q4",
+                                  "--host", "0.0.0.0", "--log-file", log_file, "--check-config"));
+    assert_int_equal(access(log_file, F_OK), -1); /* tried, and left as it was */
     assert_says(result.out, "kv: q4  # flag, --kv\n");
     assert_says(result.out, "max_batch_size: 3  # file, inference_params.max_batch_size\n");
     assert_says(result.out, "port: 8080  # default\n");
@@ -228,28 +232,32 @@ static void refused(void **state)
           PROGRAM("serve", "-m", m, "--config",
                   program_file("unknown.yaml", unknown, sizeof(unknown) - 1)),
           "unknown.yaml: unknown key 'prot' (did you mean port?)" },
-        { 1,
+        { 2,
           PROGRAM("serve", "-m", m, "--config",
                   program_file("no_key.yaml", no_key, sizeof(no_key) - 1)),
           "no_key.yaml: api_keys[1] needs one of key, key_env and key_file" },
-        { 1,
+        { 2,
           PROGRAM("serve", "-m", m, "--config",
                   program_file("two_keys.yaml", two_keys, sizeof(two_keys) - 1)),
           "api_keys[2]: the same key is given before" },
-        { 1,
+        { 2,
           PROGRAM("serve", "-m", m, "--config",
                   program_file("no_env.yaml", no_env, sizeof(no_env) - 1)),
           "NOBODY_SET_THIS is not in the environment" },
-        { 1,
+        { 2,
           PROGRAM("serve", "-m", m, "--config",
                   program_file("no_file.yaml", no_file, sizeof(no_file) - 1)),
           "api_keys[1]: cannot open /nowhere" },
-        { 1, PROGRAM("serve", "-m", m, "--host", "0.0.0.0"), "0.0.0.0" },
-        { 1, PROGRAM("serve", "-m", m, "--host", "example.invalid"), "example.invalid" },
-        { 1, PROGRAM("serve", "-m", m, "--api-key", "a b"), "without blanks" },
+        { 2, PROGRAM("serve", "-m", m, "--host", "0.0.0.0"), "0.0.0.0" },
+        { 2, PROGRAM("serve", "-m", m, "--host", "example.invalid"), "example.invalid" },
+        { 2, PROGRAM("serve", "-m", m, "--api-key", "a b"), "without blanks" },
+        { 2, PROGRAM("serve", "-m", m, "--api-key", ""), "--api-key is empty" },
         { 1, PROGRAM("serve", "-m", "/nowhere.gguf"), "/nowhere.gguf" },
         { 1, PROGRAM("serve", "-m", m, "-c", "1000000", "--memory-limit", "64MiB"), "of KV" },
+        { 1, PROGRAM("serve", "-m", m, "--memory-limit", "1M"), "the limit is 1.00 MB" },
         { 1, PROGRAM("serve", "-m", m, "--log-file", "/nowhere/log"), "log_file: cannot open" },
+        { 1, PROGRAM("serve", "-m", m, "--check-config", "--log-file", "/nowhere/log"),
+          "log_file: cannot open" },
     };
 
     (void)state;
@@ -412,6 +420,7 @@ static void keys_and_the_log(void **state)
     assert_int_equal(ask(port, "GET", "/v1/models", "wrong", ""), 401);
     assert_int_equal(ask(port, "GET", "/v1/models", "team-key", ""), 200);
     assert_int_equal(ask(port, "GET", "/v1/cache/stats", "ops-key", ""), 200);
+    assert_int_equal(ask(port, "GET", "/v1/%0Aforged%1B", "team-key", ""), 404);
     assert_true(ask(port, "POST", "/v1/chat/completions", "team-key", chat) >= 400);
     assert_int_equal(
         ask(port, "POST", "/v1/completions", "team-key", "{\"prompt\": \"a\", \"max_tokens\": 1}"),
@@ -429,6 +438,7 @@ static void keys_and_the_log(void **state)
     assert_says(lines, "Z warning: the model's chat template is missing: ");
     assert_says(lines, "chooses one of bailing, ");
     assert_says(lines, "/v1/models");
+    assert_says(lines, "/v1/?forged?");
     assert_says(lines, "Z all requests have finished\n");
     assert_null(strstr(lines, "team-key"));
 }

@@ -232,6 +232,11 @@ static void api_keys_are_kept(void **state)
               &settings, &args);
     quire_settings_fini(&settings);
 
+    must_read((given){ .file = "%YAML 1.1\n# one\n---\nmodel: m # ---\n\n...\n# end\n" }, &settings,
+              &args);
+    assert_string_equal(args.model, "m");
+    quire_settings_fini(&settings);
+
     must_read((given){ .file = "", .words = { "-m", "x" } }, &settings, &args);
     assert_int_equal(quire_config_file_keys(settings.file, &keys), 0);
     quire_settings_fini(&settings);
@@ -270,11 +275,29 @@ static void refused(void **state)
           { "ctx and inference_params.max_seq_len are the same setting" } },
         { { .file = "temp: 1\ntemp: 2\n" }, { "temp is given twice" } },
         { { .file = "temp:\n" }, { "quire.yaml: temp has no value" } },
-        { { .file = "temp: [1, 2]\n" }, { "quire.yaml: temp: " } },
-        { { .file = "inference_params: 3\n" }, { "quire.yaml: inference_params: " } },
-        { { .file = "- temp\n" }, { "quire.yaml: " } },
-        { { .file = "temp: {\n" }, { "quire.yaml: " } },
-        { { .file = "model: &a m\nmode: *a\n" }, { "quire.yaml: " } },
+        { { .file = "temp: [1, 2]\n" }, { "quire.yaml: temp takes one value, not a list" } },
+        { { .file = "inference_params: 3\n" },
+          { "quire.yaml: inference_params takes keys with their values, not one value" } },
+        { { .file = "inference_params:\n" },
+          { "takes keys with their values, not one value or " } },
+        { { .file = "api_keys: secret\n" },
+          { "quire.yaml: api_keys takes a list, not one value" } },
+        { { .file = "api_keys: [ secret ]\n" }, { "api_keys[1] takes keys with their values" } },
+        { { .file = "api_keys: { key: secret }\n" },
+          { "api_keys takes a list, not keys with their values" } },
+        { { .file = "- temp\n" }, { "quire.yaml: the file takes keys with their values" } },
+        { { .file = "temp: {\n" }, { "quire.yaml: temp takes one value, not keys" } },
+        { { .file = "model: m\n\ttemp: 1\n" }, { "not YAML, in or after line 1: found a tab" } },
+        { { .file = "model: &a m\nmode: *a\n" }, { "quire.yaml: mode is an alias (*)" } },
+        { { .file = "model: m\ntemp: ~\n" }, { "quire.yaml: temp is ~: leave it out" } },
+        { { .file = "model: m\napi_keys: [ { key: null } ]\n" }, { "api_keys[1].key is null" } },
+        { { .file = "model: m\napi_keys: [ { key: a }, { key_file: \"\\e\" } ]\n" },
+          { "api_keys[2].key_file holds a control character" } },
+        { { .file = "model: m\n---\ntemp: 1\n" }, { "quire.yaml: a second document begins" } },
+        { { .file = "model: m\n...\ntemp: 1\n" }, { "quire.yaml: not YAML: " } },
+        { { .file = "model: m\n...\n---\ntemp: 1\n" }, { "a second document begins" } },
+        { { .words = { "--model", "" } }, { "--model is empty: it takes " } },
+        { { .words = { "-m", "m", "--config=" } }, { "--config is empty: it takes FILE" } },
         { { .file = "model: \"a\\eb\"\n" }, { "model holds a control character" } },
         { { .words = { "--config", "/nowhere/quire.yaml" } },
           { "cannot open /nowhere/quire.yaml" } },

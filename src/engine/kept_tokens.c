@@ -61,7 +61,7 @@ static void place_add(stand *s, size_t at)
 /* Go on from `at` by a piece, if it is what the text has there. */
 static void place_try(const walk *w, stand *s, size_t at, const char *piece, size_t n)
 {
-    if (n <= w->text_bytes - at && memcmp(w->text + at, piece, n) == 0) {
+    if (n <= w->text_bytes - at && (n == 0 || memcmp(w->text + at, piece, n) == 0)) {
         place_add(s, at + n);
     }
 }

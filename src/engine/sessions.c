@@ -98,9 +98,13 @@ static const char *text_copy(char **at, const char *text)
 static quire_chat_message *messages_copy(const quire_chat_message *messages, size_t n, size_t bytes)
 {
     quire_chat_message *copy = malloc((n + 1) * sizeof(*copy) + bytes);
-    char *at = (char *)(copy + n + 1);
+    char *at;
 
-    for (size_t i = 0; copy != NULL && i < n; i++) {
+    if (copy == NULL) {
+        return NULL;
+    }
+    at = (char *)(copy + n + 1);
+    for (size_t i = 0; i < n; i++) {
         copy[i].role = text_copy(&at, messages[i].role);
         copy[i].content = text_copy(&at, messages[i].content);
     }
@@ -285,6 +289,7 @@ static int enter(quire_sessions *t, session *found, session *fresh, uint64_t now
     } else if (is_expired(t, found, now_us)) {
         content_free(found);
         s->created_us = now_us;
+        t->evictions_total++;
     }
     s->is_in_use = true;
     s->used_us = now_us;
@@ -486,6 +491,7 @@ uint64_t quire_sessions_expire(quire_sessions *sessions, uint64_t now_us)
         s = s != NULL && is_expired(sessions, s, now_us) ? s : NULL;
         if (s != NULL) {
             session_unlink(sessions, s);
+            sessions->evictions_total++;
         }
     }
     if (s != NULL) {

@@ -114,6 +114,7 @@ int quire_sessions_visit(const quire_sessions *sessions, const void *tenant, uin
                          int (*visit)(void *ctx, const quire_session_info *info), void *ctx);
 
 uint32_t quire_sessions_count(const quire_sessions *sessions);
+/* Those that ended by their TTL or because of sessions_max. */
 uint64_t quire_sessions_evictions_total(const quire_sessions *sessions);
 
 #endif /* QUIRE_ENGINE_SESSIONS_H */

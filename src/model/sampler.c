@@ -442,17 +442,24 @@ static uint32_t likeliest(quire_sampler *sampler, const float *logits, uint32_t 
 }
 
 /* The tokens that the grammar lets follow become the candidates; those of the likeliest n_max if
- * there are any. Returns how many. */
+ * there are any. Returns how many. What does not fit is sorted out first: libllama recurses into
+ * all it is given. */
 static uint32_t grammar_candidates(quire_sampler *sampler, const float *logits, uint32_t n_max)
 {
-    llama_token_data_array list = { sampler->candidates, likeliest(sampler, logits, n_max), -1,
-                                    false };
+    llama_token_data *data = sampler->candidates;
+    llama_token_data_array list = { data, 0, -1, false };
+    const uint32_t n_likely = likeliest(sampler, logits, n_max);
     uint32_t n = 0;
 
+    for (uint32_t i = 0; i < n_likely; i++) {
+        if (token_fits(sampler, data[i].id)) {
+            data[list.size++] = data[i];
+        }
+    }
     llama_sampler_apply(sampler->grammar, &list);
     for (size_t i = 0; i < list.size; i++) {
-        if (list.data[i].logit > -INFINITY && token_fits(sampler, list.data[i].id)) {
-            list.data[n++] = list.data[i];
+        if (data[i].logit > -INFINITY) {
+            data[n++] = data[i];
         }
     }
     return n == 0 && n_max < sampler->n_vocab

@@ -286,6 +286,7 @@ static void test_expiry(void **state)
     (void)touch(t, "x", "b", 1140);
     assert_int_equal(quire_sessions_expire(t, 1200), 0);
     assert_int_equal(quire_sessions_expire(t, 1240), b);
+    assert_int_equal(quire_sessions_evictions_total(t), 2);
     assert_int_equal(quire_sessions_commit(t, ref, hello, 3, NULL, 0, 1250), QUIRE_OK);
     quire_sessions_leave(t, ref, 1250);
     ref = entered(t, "x", "c", 1349);
@@ -296,6 +297,7 @@ static void test_expiry(void **state)
     ref = entered(t, "x", "c", 1449); /* too late, though nobody has looked */
     expect_history(t, ref, &hello[1], 1, &hello[1], 1);
     quire_sessions_leave(t, ref, 1449);
+    assert_int_equal(quire_sessions_evictions_total(t), 3);
     quire_sessions_destroy(t);
 }
 

@@ -5,12 +5,11 @@
 
 #include "base/check.h"
 #include "cli/talk.h"
+#include "engine/text_out.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-
-#define PIECE_BYTES 256 /* room for a token's text at first; grows for longer ones */
 
 struct quire_writer {
     quire_session *session;
@@ -19,10 +18,8 @@ struct quire_writer {
     int64_t n_predict;
     int32_t *held; /* [n_ctx] tokens of seq, as they stand in KV */
     uint32_t n_held;
-    char *piece; /* a token's bytes */
-    size_t piece_bytes;
-    char *clean; /* the same as whole UTF-8: 3 * (piece_bytes + 3) */
-    quire_utf8_stream utf8;
+    quire_text_out *text;
+    quire_bytes shown; /* what it lets the sink have */
     quire_text_sink *sink;
     void *sink_ctx;
 };
@@ -72,11 +69,8 @@ static int writer_init(quire_writer *writer, const quire_sampling_args *sampling
     opts.forbids_eog = sampling->ignores_eos;
     writer->n_predict = sampling->n_predict;
     writer->held = malloc(writer->session->n_ctx * sizeof(*writer->held));
-    writer->piece_bytes = PIECE_BYTES;
-    writer->piece = malloc(writer->piece_bytes);
-    writer->clean = malloc(3 * (writer->piece_bytes + 3));
-    QUIRE_FAIL_IF(writer->held == NULL || writer->piece == NULL || writer->clean == NULL,
-                  QUIRE_NOMEM);
+    QUIRE_FAIL_IF(writer->held == NULL, QUIRE_NOMEM);
+    QUIRE_TRY(quire_text_out_create(&writer->text, writer->session->model, NULL, 0, false));
     QUIRE_TRY(quire_sampler_create(&writer->sampler, writer->session->model, &opts, NULL));
     return quire_seq_open(quire_runtime_cache(writer->session->runtime), QUIRE_REGION_DYNAMIC,
                           &writer->seq);
@@ -110,8 +104,8 @@ void quire_writer_destroy(quire_writer *writer)
         (void)quire_seq_close(quire_runtime_cache(writer->session->runtime), writer->seq);
     }
     quire_sampler_destroy(writer->sampler);
-    free(writer->clean);
-    free(writer->piece);
+    quire_text_out_destroy(writer->text);
+    quire_bytes_fini(&writer->shown);
     free(writer->held);
     free(writer);
 }
@@ -172,42 +166,22 @@ static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_t
     return rc;
 }
 
-/* Make room for a token's text of n bytes. */
-static int grow_piece(quire_writer *writer, size_t n)
+/* Returns QUIRE_CANCELED when the sink wants no more. */
+static int show(const quire_writer *writer)
 {
-    char *piece = realloc(writer->piece, n);
-    char *clean;
-
-    QUIRE_FAIL_IF(piece == NULL, QUIRE_NOMEM);
-    writer->piece = piece;
-    clean = realloc(writer->clean, 3 * (n + 3));
-    QUIRE_FAIL_IF(clean == NULL, QUIRE_NOMEM);
-    writer->clean = clean;
-    writer->piece_bytes = n;
-    return QUIRE_OK;
+    return writer->shown.n == 0 ||
+                   writer->sink(writer->sink_ctx, writer->shown.data, writer->shown.n)
+               ? QUIRE_OK
+               : QUIRE_CANCELED;
 }
 
-/* Returns QUIRE_CANCELED when the sink wants no more. */
 static int emit(quire_writer *writer, int32_t token)
 {
-    int64_t n;
-    size_t n_clean;
+    int32_t stop_index; /* there are none */
 
-    for (;;) {
-        n = quire_model_token_text(writer->session->model, token, false, writer->piece,
-                                   writer->piece_bytes);
-        if (n < 0) {
-            return (int)n;
-        }
-        if ((size_t)n <= writer->piece_bytes) {
-            break;
-        }
-        QUIRE_TRY(grow_piece(writer, (size_t)n));
-    }
-    n_clean = quire_utf8_stream_feed(&writer->utf8, writer->piece, (size_t)n, writer->clean);
-    QUIRE_FAIL_IF(n_clean > 0 && !writer->sink(writer->sink_ctx, writer->clean, n_clean),
-                  QUIRE_CANCELED);
-    return QUIRE_OK;
+    quire_bytes_clear(&writer->shown);
+    QUIRE_TRY(quire_text_out_feed(writer->text, token, &writer->shown, &stop_index));
+    return show(writer);
 }
 
 /* Writes until stopped. Returns a failed step's status. */
@@ -260,8 +234,6 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
 {
     const quire_session *session = writer->session;
     const float *logits = NULL;
-    char rest[16];
-    size_t n_rest;
     int rc;
 
     memset(result, 0, sizeof(*result));
@@ -276,12 +248,12 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
     }
     rc = read_prompt(writer, tokens, (uint32_t)n_tokens, result, &logits);
     result->stop = QUIRE_STOP_LIMIT;
-    memset(&writer->utf8, 0, sizeof(writer->utf8));
     if (rc == QUIRE_OK && writer->n_predict != 0) {
         rc = write_on(writer, logits, result);
-        n_rest = quire_utf8_stream_flush(&writer->utf8, rest);
-        if (n_rest > 0 && result->stop != QUIRE_STOP_SINK) {
-            (void)writer->sink(writer->sink_ctx, rest, n_rest);
+        quire_bytes_clear(&writer->shown);
+        if (quire_text_out_finish(writer->text, &writer->shown) == QUIRE_OK &&
+            result->stop != QUIRE_STOP_SINK) {
+            (void)show(writer);
         }
     }
     return rc < 0 ? quire_session_step_error(session, rc, err) : QUIRE_OK;

@@ -29,7 +29,8 @@ void quire_text_out_destroy(quire_text_out *out);
 int quire_text_out_feed(quire_text_out *out, int32_t token, quire_bytes *shown,
                         int32_t *stop_index);
 
-/* The end came otherwise: append what is held back. Errors: QUIRE_NOMEM. */
+/* The end came otherwise: append what is held back. Another text may begin then. Errors:
+ * QUIRE_NOMEM. */
 int quire_text_out_finish(quire_text_out *out, quire_bytes *shown);
 
 #endif /* QUIRE_ENGINE_TEXT_OUT_H */

@@ -139,6 +139,23 @@ static int token_deliver(quire_engine *engine, quire_request *r, int32_t token, 
     return quire_request_push(r, &event);
 }
 
+/* The sampler gave no token: under a grammar the text is at its end, in a vocabulary that has no
+ * token to say so, or cannot go on. */
+static quire_ending no_token_ending(int status)
+{
+    if (status == QUIRE_NOTFOUND) {
+        return (quire_ending){ .finish = QUIRE_FINISH_STOP, .stop_index = -1 };
+    }
+    return (quire_ending){
+        .finish = QUIRE_FINISH_ERROR,
+        .status = status,
+        .stop_index = -1,
+        .message = status == QUIRE_LIMIT
+                       ? "grammar: the text so far can be read in too many ways to go on"
+                       : NULL,
+    };
+}
+
 static void token_choose(quire_engine *engine, quire_request *r, const float *logits)
 {
     const int32_t token = quire_sampler_pick(r->sampler, logits);
@@ -146,8 +163,12 @@ static void token_choose(quire_engine *engine, quire_request *r, const float *lo
     int rc;
 
     r->state = QUIRE_REQUEST_DECODE;
-    count_token(engine, r);
-    if (!r->ignores_eos && quire_model_is_eog(engine->model, token)) {
+    if (token >= 0 || token == QUIRE_NOTFOUND) {
+        count_token(engine, r);
+    }
+    if (token < 0) {
+        ending = no_token_ending(token);
+    } else if (!r->ignores_eos && quire_model_is_eog(engine->model, token)) {
         ending.finish = QUIRE_FINISH_STOP;
     } else if ((rc = token_deliver(engine, r, token, logits, &ending.stop_index)) < 0) {
         ending = (quire_ending){ .finish = QUIRE_FINISH_ERROR, .status = rc, .stop_index = -1 };

@@ -105,7 +105,8 @@ typedef struct quire_request_params {
     quire_sampler_opts sampler;
     const char *const *stops; /* texts that end generation, not part of it; copied */
     uint32_t n_stops;
-    bool ignores_eos;
+    bool ignores_eos; /* goes on behind a token that ends a text; under a grammar that is the end
+                         all the same (sampler.forbids_eog puts it off) */
     bool has_logprobs;
     uint32_t n_top_logprobs; /* 0 .. QUIRE_LOGPROBS_MAX alternatives per token */
     bool is_uncached;        /* cache_prompt: false: use hits, leave nothing behind */

@@ -94,7 +94,7 @@ static int request_fill(quire_request *r, const quire_request_params *p, quire_e
     r->max_tokens = tokens_to_generate(engine, p);
     r->n_tops = p->has_logprobs ? p->n_top_logprobs : 0;
     r->has_logprobs = p->has_logprobs;
-    r->ignores_eos = p->ignores_eos;
+    r->ignores_eos = p->ignores_eos && p->sampler.grammar == NULL;
     r->is_uncached = p->is_uncached;
     r->has_session = p->session != 0;
     r->owner = p->session != 0 ? quire_sessions_owner(engine->sessions, p->session) : 0;

@@ -201,6 +201,78 @@ static void test_the_end_of_generation(void **state)
     bench_close(&b);
 }
 
+/* Biases for every token whose text is one letter, so that a text of it is likely. Returns how
+ * many.
+ */
+static uint32_t biases_of(const engine_bench *b, char letter, quire_logit_bias *biases, uint32_t n)
+{
+    uint32_t n_found = 0;
+
+    for (int32_t token = 0; token < (int32_t)b->n_vocab; token++) {
+        char piece[16];
+
+        if (quire_model_token_text(b->model, token, false, piece, sizeof piece) == 1 &&
+            piece[0] == letter) {
+            assert_true(n_found < n);
+            biases[n_found++] = (quire_logit_bias){ token, EOS_BIAS };
+        }
+    }
+    assert_true(n_found > 0);
+    return n_found;
+}
+
+/* What comes behind a grammar's end is no token of the answer, also when the end is ignored. */
+static void test_a_grammar_ends(void **state)
+{
+    engine_bench b = bench_default();
+    int32_t prompt[N_PROMPT], got[N_TOKENS];
+    quire_request_params params = params_greedy(prompt, N_PROMPT, N_TOKENS);
+
+    (void)state;
+    tokens_make(prompt, N_PROMPT, 15);
+    params.sampler.grammar = "root ::= [0-9]{3}";
+    for (int i = 0; i < 3; i++) {
+        quire_request *request;
+
+        params.ignores_eos = i > 0;
+        params.sampler.forbids_eog = i > 1;
+        request = submit(&b, &params);
+        assert_int_equal(collect(request, got, N_TOKENS), 3);
+        finish_as(request, QUIRE_FINISH_STOP);
+    }
+    bench_close(&b);
+}
+
+/* A sampler that gives up ends its request with an error, and nobody else's. */
+static void test_a_grammar_too_ambiguous(void **state)
+{
+    engine_bench b = bench_default();
+    int32_t prompt[N_PROMPT], got[N_TOKENS], expected[N_TOKENS];
+    quire_request_params params = params_greedy(prompt, N_PROMPT, N_TOKENS);
+    const quire_request_params other = params;
+    quire_logit_bias biases[8];
+    quire_request *request, *beside;
+    const quire_request_result *result;
+
+    (void)state;
+    tokens_make(prompt, N_PROMPT, 16);
+    reference(&b, prompt, N_PROMPT, expected, N_TOKENS);
+    params.sampler.grammar = "root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"x\"";
+    params.sampler.bias = biases;
+    params.sampler.n_bias = biases_of(&b, 'a', biases, 8);
+    request = submit(&b, &params);
+    beside = submit(&b, &other);
+    result = finish(request);
+    assert_int_equal(result->status, QUIRE_LIMIT);
+    assert_non_null(strstr(result->message, "grammar"));
+    assert_in_range(result->n_generated_tokens, 4, N_TOKENS - 1);
+    finish_as(request, QUIRE_FINISH_ERROR);
+    assert_int_equal(collect(beside, got, N_TOKENS), N_TOKENS);
+    assert_memory_equal(got, expected, sizeof got);
+    finish_as(beside, QUIRE_FINISH_LENGTH);
+    bench_close(&b);
+}
+
 /* Text of all tokens and the tail. */
 static size_t text_of(quire_request *request, char *text, size_t cap)
 {
@@ -574,6 +646,8 @@ int main(void)
         cmocka_unit_test(test_seeds),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_the_end_of_generation),
+        cmocka_unit_test(test_a_grammar_ends),
+        cmocka_unit_test(test_a_grammar_too_ambiguous),
         cmocka_unit_test(test_stop_texts),
         cmocka_unit_test(test_lengths),
         cmocka_unit_test(test_refusals),

@@ -1,7 +1,7 @@
 // soak.mjs - 100 clients, 20,000 mixed requests, random cancels: no stuck request, no wrong page, no leak.
 //
-//   node scripts/serve/soak.mjs --quire build/quire [--model FILE] [--requests 20000] [--clients 100] [--prompts 400] [--seed N]
-//                               [--kv f32] [--kv-budget 2MiB]
+//   node scripts/serve/soak.mjs --quire build/quire [--model FILE] [--requests 20000] [--clients 100] [--prompts 400]
+//                               [--seed N] [--kv f32] [--kv-budget 2MiB]
 //
 // Every prompt is first answered once by a server without a prefix cache; from then on each greedy answer must be that
 // text. (Batches of other sizes add in another order: where an answer differs, the likeliest two tokens must have been
@@ -195,7 +195,8 @@ async function turn(client, random) {
 }
 
 async function wrong(client, random) {
-    const bodies = [{ prompt: 7 }, { prompt: "a", max_tokens: -1 }, { prompt: "a ".repeat(5000) }, { prompt: "a", temperature: "hot" }, []];
+    const bodies = [[], { prompt: 7 }, { prompt: "a", max_tokens: -1 }, { prompt: "a", temperature: "hot" },
+        { prompt: "a ".repeat(5000) }];
     const { status, body } = await client.json("POST", COMPLETIONS, pick(random, bodies));
     tally("refused");
     if (![400, 429].includes(status) || body?.error?.message === undefined) {
@@ -204,7 +205,8 @@ async function wrong(client, random) {
 }
 
 async function looked(client, random) {
-    const paths = ["/health", "/metrics", "/v1/models", "/props", "/v1/cache/stats", "/v1/cache/sessions", "/v1/cache/explain?n=5"];
+    const paths = ["/health", "/metrics", "/v1/models", "/props", "/v1/cache/stats", "/v1/cache/sessions",
+        "/v1/cache/explain?n=5"];
     const path = pick(random, paths);
     const { status } = await client.json("GET", path);
     tally("looked");
@@ -223,7 +225,8 @@ async function invalidated(client, random) {
 }
 
 // What a client does next, by its share.
-const ACTS = [[0.46, streamed], [0.24, cancelled], [0.1, whole], [0.06, sampled], [0.05, turn], [0.04, wrong], [0.045, looked], [0.005, invalidated]];
+const ACTS = [[0.46, streamed], [0.24, cancelled], [0.1, whole], [0.06, sampled], [0.05, turn], [0.04, wrong],
+    [0.045, looked], [0.005, invalidated]];
 
 function choose(random) {
     let left = random();
@@ -289,7 +292,7 @@ async function checkPages(server) {
         problem(`${requests.accepted_total} requests accepted, ${ended} ended, ${requests.error_total} of them with an error`);
     }
     if (cache.charged_bytes !== prefix.evictable_bytes) {
-        problem(`idle, but ${cache.charged_bytes} bytes are charged and ${prefix.evictable_bytes} of them the prefix tree's alone`);
+        problem(`idle, but of ${cache.charged_bytes} bytes charged only ${prefix.evictable_bytes} are the prefix tree's alone`);
     }
     await server.client.json("POST", "/v1/cache/invalidate", { all: true });
     const empty = await stats(server);

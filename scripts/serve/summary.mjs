@@ -23,7 +23,7 @@ export function summarize(replies, { wallMs, peakBytes, cpuSeconds }) {
         }
     }
     const ttft = replies.map((reply) => reply.firstMs / 1000);
-    const tpot = replies.filter((reply) => reply.wanted > 1).map((reply) => (reply.lastMs - reply.firstMs) / (reply.wanted - 1));
+    const tpot = replies.filter(({ wanted }) => wanted > 1).map(({ firstMs, lastMs, wanted }) => (lastMs - firstMs) / (wanted - 1));
     return {
         requests: replies.length,
         seconds: wallMs / 1000,
@@ -47,7 +47,8 @@ export function medians(runs) {
     return { ...Object.fromEntries(fields.map((field) => [field, median(runs.map((run) => run[field]))])), runs };
 }
 
-export const RUN_HEAD = "| load | server | requests/s | TTFT p50 s | p95 s | TPOT p50 ms | p95 ms | prompt tokens | cached | computed | CPU s | peak GB |\n" +
+export const RUN_HEAD = "| load | server | requests/s | TTFT p50 s | p95 s | TPOT p50 ms | p95 ms | prompt tokens | cached | computed | " +
+    "CPU s | peak GB |\n" +
     "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|";
 
 export function runLine(load, name, figures) {
@@ -56,7 +57,8 @@ export function runLine(load, name, figures) {
         const [low, high] = [Math.min(...values), Math.max(...values)].map((value) => value.toFixed(digits));
         return `${figures[field].toFixed(digits)}${low === high ? "" : ` (${low}..${high})`}`;
     };
-    const cells = [load, name, range("requestsPerSecond", 3), range("ttftP50", 2), range("ttftP95", 2), range("tpotP50", 1), range("tpotP95", 1),
-        figures.promptTokens, figures.cachedTokens, figures.computedTokens, range("cpuSeconds", 1), (figures.peakBytes / 1e9).toFixed(2)];
+    const cells = [load, name, range("requestsPerSecond", 3), range("ttftP50", 2), range("ttftP95", 2), range("tpotP50", 1),
+        range("tpotP95", 1), figures.promptTokens, figures.cachedTokens, figures.computedTokens, range("cpuSeconds", 1),
+        (figures.peakBytes / 1e9).toFixed(2)];
     return `| ${cells.join(" | ")} |`;
 }

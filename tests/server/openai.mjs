@@ -12,7 +12,8 @@ const { default: OpenAI } = await import(pathToFileURL(join(packageDir, "index.m
 const connect = (apiKey) => new OpenAI({ baseURL: `${url}/v1`, apiKey, maxRetries: 0 });
 const client = connect(key ?? "no key is needed");
 const MODEL = "the server has one";
-const STORY = [{ role: "system", content: "You tell stories." }, { role: "user", content: "Once upon a time, there was a little girl" }];
+const STORY = [{ role: "system", content: "You tell stories." },
+    { role: "user", content: "Once upon a time, there was a little girl" }];
 const told = { model: MODEL, messages: STORY, temperature: 0, max_tokens: 24, ignore_eos: true };
 
 const checks = {
@@ -85,7 +86,8 @@ const checks = {
     },
 
     async "an answer by a JSON schema can be read"() {
-        const schema = { type: "object", properties: { happy: { type: "boolean" } }, required: ["happy"], additionalProperties: false };
+        const schema = { type: "object", properties: { happy: { type: "boolean" } }, required: ["happy"],
+            additionalProperties: false };
         const answer = await client.chat.completions.create({ model: MODEL, messages: STORY, temperature: 0, max_tokens: 200,
             response_format: { type: "json_schema", json_schema: { name: "mood", strict: true, schema } } });
         assert.equal(typeof JSON.parse(answer.choices[0].message.content).happy, "boolean");

@@ -422,6 +422,7 @@ int quire_sessions_commit(quire_sessions *sessions, quire_session_ref ref,
     quire_chat_message *new_messages;
     int32_t *new_tokens;
     size_t bytes = 0;
+    int rc;
 
     QUIRE_FAIL_IF(n_messages > QUIRE_SESSION_MESSAGES_MAX, QUIRE_LIMIT);
     for (size_t i = 0; i < n_messages; i++) {
@@ -448,8 +449,9 @@ int quire_sessions_commit(quire_sessions *sessions, quire_session_ref ref,
     s->n_tokens = n_tokens;
     s->n_turns++;
     s->used_us = now_us;
+    rc = s->is_closed ? QUIRE_NOTFOUND : QUIRE_OK;
     sessions_unlock(sessions);
-    return QUIRE_OK;
+    return rc;
 }
 
 /* ---- the end ---- */

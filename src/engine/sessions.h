@@ -78,13 +78,15 @@ int quire_sessions_tokenize(const quire_sessions *sessions, quire_session_ref re
 
 /* What a turn has become: the whole conversation with the answer, and the tokens whose KV is
  * published (prompt and answer; the last generated token is there only if it was computed). Copied;
- * replaces what was kept. Errors: QUIRE_LIMIT, QUIRE_NOMEM (the session is then as before). */
+ * replaces what was kept. Errors: QUIRE_LIMIT, QUIRE_NOMEM (the session is then as before),
+ * QUIRE_NOTFOUND (it was closed meanwhile: nobody will find this turn). */
 int quire_sessions_commit(quire_sessions *sessions, quire_session_ref ref,
                           const quire_chat_message *messages, size_t n_messages,
                           const int32_t *tokens, uint32_t n_tokens, uint64_t now_us);
 
 /* Forget a session. The pages are the caller's to drop (quire_prefix_drop_owner()); *owner says
- * whose. A request that uses it goes on; its commit is lost. Errors: QUIRE_NOTFOUND. */
+ * whose. A request that uses it goes on; its commit gets QUIRE_NOTFOUND, as this call does where
+ * there is no such session. */
 int quire_sessions_close(quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
                          const char *id, uint64_t *owner);
 /* One owner whose session is idle past its TTL and was closed by this call, or was evicted before

@@ -319,7 +319,7 @@ static void test_close(void **state)
     expect_history(t, ref, hello, 3, hello, 3);
     again = entered(t, "x", "a", 3);
     assert_int_not_equal(quire_sessions_owner(t, again), owner);
-    assert_int_equal(quire_sessions_commit(t, ref, hello, 3, NULL, 0, 4), QUIRE_OK);
+    assert_int_equal(quire_sessions_commit(t, ref, hello, 3, NULL, 0, 4), QUIRE_NOTFOUND);
     quire_sessions_leave(t, ref, 4);
     expect_history(t, again, &hello[1], 1, &hello[1], 1);
     quire_sessions_leave(t, again, 4);

@@ -94,7 +94,8 @@ static int listen_on(const quire_server_opts *opts, int *out, uint16_t *port, qu
         getsockname(fd, &to.any, &n) != 0) {
         failed = errno;
         (void)close(fd);
-        return quire_error_set_errno(err, failed, "%s port %u", opts->host, opts->port);
+        return quire_error_set_errno(err, failed, "cannot listen on %s port %u", opts->host,
+                                     opts->port);
     }
     *port = ntohs(to.any.sa_family == AF_INET ? to.v4.sin_port : to.v6.sin6_port);
     *out = fd;

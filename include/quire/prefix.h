@@ -74,6 +74,9 @@ typedef struct quire_prefix_opts {
      * others. 0 = no such rule. */
     uint64_t low_traffic_after_us;
     double low_traffic_hits_per_hour;
+    /* Any number that who makes prompts cannot know: orders and hashes depend on it, so that no
+     * prompts can be made that slow the tree. 0 = taken from addresses. */
+    uint64_t seed;
     const quire_allocator *allocator; /* NULL = C library */
 } quire_prefix_opts;
 
@@ -204,9 +207,10 @@ typedef struct quire_prefix_dropped {
  *   salt    one tenant: every root with this salt
  *   prefix  every cached text that begins with tokens, from the first node that contains the last
  *           of them on; n_tokens 0 is the whole root. A running sequence of which less is known
- *           goes on publishing
+ *           goes on publishing unless its tokens turn out to be these (or two such texts were
+ *           named: then it publishes no more)
  *   owner   what the owner published and nobody else has used since (a closed session), owner 0
- *           excepted. Cost: O(nodes) */
+ *           excepted; its running refs publish no more. Cost: O(nodes) */
 quire_prefix_dropped quire_prefix_drop_all(quire_prefix *tree, uint64_t now_us);
 quire_prefix_dropped quire_prefix_drop_salt(quire_prefix *tree, const void *salt,
                                             uint32_t salt_bytes, uint64_t now_us);

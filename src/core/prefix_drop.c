@@ -156,6 +156,55 @@ static void root_drop(dropper *d, uint32_t root)
     }
 }
 
+/* Whether a ref is under a root and its first n tokens, known to the tree, are these. */
+static bool tie_begins(const quire_prefix *tree, const quire_prefix_tie *tie, uint32_t root,
+                       const int32_t *tokens, uint32_t n)
+{
+    uint32_t id = tie->node;
+
+    for (; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
+         id = quire_prefix_at(tree, id)->parent) {
+        const quire_prefix_node *node = quire_prefix_at(tree, id);
+        uint32_t end = n < quire_prefix_node_end(node) ? n : quire_prefix_node_end(node);
+
+        if (end > node->first_token &&
+            memcmp(tokens + node->first_token, quire_prefix_tokens_at(tree, id),
+                   (end - node->first_token) * sizeof(*tokens)) != 0) {
+            return false;
+        }
+    }
+    return id == root;
+}
+
+/* Sequences that run may begin with what was named although the tree does not know it (yet, or any
+ * more): publish finds out. There is room for one such text; a ref that gets two dies. */
+static void ties_ban(dropper *d, uint32_t root, const int32_t *tokens, uint32_t n_tokens)
+{
+    quire_prefix *tree = d->tree;
+    uint64_t hash = quire_prefix_hash_add(0, tokens, n_tokens);
+
+    for (uint32_t i = 0; i < tree->n_ties; i++) {
+        quire_prefix_tie *tie = &tree->ties[i];
+        const quire_seq *seq;
+        uint32_t n_known = tie->n_known;
+
+        if (tie->id == QUIRE_PREFIX_REF_NULL || tie->node == QUIRE_NODE_NULL || tie->is_private) {
+            continue;
+        }
+        seq = quire_seqs_find(&tree->cache->seqs, tie->seq);
+        n_known = seq != NULL && seq->cut_tokens < n_known ? seq->cut_tokens : n_known;
+        if (n_known >= n_tokens || !tie_begins(tree, tie, root, tokens, n_known)) {
+            continue;
+        }
+        if (tie->ban_tokens != 0 && (tie->ban_tokens != n_tokens || tie->ban_hash != hash)) {
+            quire_prefix_tie_move(tree, tie, QUIRE_NODE_NULL);
+            continue;
+        }
+        tie->ban_tokens = n_tokens;
+        tie->ban_hash = hash;
+    }
+}
+
 static dropper dropper_start(quire_prefix *tree, quire_prefix_gone why, uint64_t now_us)
 {
     quire_prefix_tick(tree, now_us);
@@ -199,7 +248,12 @@ quire_prefix_dropped quire_prefix_drop_prefix(quire_prefix *tree, const quire_pr
     uint32_t n_rest = n_tokens - n_above;
     quire_prefix_walk walk = quire_prefix_walk_to(tree, key, tokens, n_above, NULL);
 
-    if (walk.root == QUIRE_NODE_NULL || walk.n_full < n_above) {
+    if (walk.root == QUIRE_NODE_NULL) {
+        return d.sum;
+    }
+    if (walk.n_full < n_above) { /* nothing of it is cached */
+        ties_ban(&d, walk.root, tokens, n_tokens);
+        QUIRE_PREFIX_CHECKED(tree);
         return d.sum;
     }
     if (n_tokens == 0) {
@@ -218,6 +272,7 @@ quire_prefix_dropped quire_prefix_drop_prefix(quire_prefix *tree, const quire_pr
         node_drop(&d, place.above);
     }
     quire_prefix_node_settle(tree, walk.base);
+    ties_ban(&d, walk.root, tokens, n_tokens); /* last: it may end the root */
     QUIRE_PREFIX_CHECKED(tree);
     return d.sum;
 }
@@ -233,6 +288,13 @@ quire_prefix_dropped quire_prefix_drop_owner(quire_prefix *tree, uint64_t owner,
         if (node->kind == QUIRE_NODE_PAGE && node->owner == owner) {
             node_drop(&d, id); /* below is the owner's too (P7) */
             quire_prefix_node_settle(tree, parent);
+        }
+    }
+    for (uint32_t i = 0; owner != 0 && i < tree->n_ties; i++) {
+        quire_prefix_tie *tie = &tree->ties[i];
+
+        if (tie->id != QUIRE_PREFIX_REF_NULL && tie->owner == owner) {
+            quire_prefix_tie_move(tree, tie, QUIRE_NODE_NULL);
         }
     }
     QUIRE_PREFIX_CHECKED(tree);

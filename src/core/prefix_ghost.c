@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#define PARTIAL_TRIES 32u /* so that a chain of many does not slow lookups */
+#define TRIES 32u /* so that a chain of many does not slow lookups */
 
 int quire_ghosts_init(quire_ghosts *ghosts, const quire_allocator *allocator, uint32_t capacity)
 {
@@ -89,11 +89,13 @@ const quire_ghost *quire_ghosts_find(const quire_ghosts *ghosts, uint64_t path_h
 {
     uint64_t key = quire_ghosts_key_page(path_hash);
     const quire_ghost *ghost;
+    uint32_t n_tries = 0;
 
     if (ghosts->capacity == 0) {
         return NULL;
     }
-    for (uint32_t i = *head_of(ghosts, key); i != 0; i = ghost->next) {
+    for (uint32_t i = *head_of(ghosts, key); i != 0 && n_tries < TRIES;
+         i = ghost->next, n_tries++) {
         ghost = &ghosts->ring[i - 1];
         if (ghost->key == key) {
             return ghost;
@@ -113,7 +115,7 @@ const quire_ghost *quire_ghosts_find_partial(const quire_ghosts *ghosts, uint64_
     if (ghosts->capacity == 0) {
         return NULL;
     }
-    for (uint32_t i = *head_of(ghosts, key); i != 0 && n_tries < PARTIAL_TRIES;
+    for (uint32_t i = *head_of(ghosts, key); i != 0 && n_tries < TRIES;
          i = ghost->next, n_tries++) {
         ghost = &ghosts->ring[i - 1];
         if (ghost->key == key && ghost->n_tokens <= n_tokens &&

@@ -59,6 +59,8 @@ typedef struct quire_prefix_tie {
     uint32_t next;    /* of the node's refs, by number; of unused ones */
     uint32_t prev;
     bool is_private;
+    uint32_t ban_tokens; /* a drop named a longer text that this one may begin with; 0 = none */
+    uint64_t ban_hash;   /* of that text's tokens */
     quire_prefix_run holes[QUIRE_GROUPS_MAX]; /* entries that publish has let go of */
 } quire_prefix_tie;
 
@@ -80,6 +82,7 @@ struct quire_prefix {
     uint32_t *path;       /* scratch of acquire: nodes, [path_capacity] */
     quire_page_id *pages; /* scratch: pages of these nodes, [path_capacity * n_groups] */
     uint32_t path_capacity;
+    uint64_t seed;
     uint64_t now_us;
     uint64_t tick;
     quire_counter query_tokens;

@@ -61,6 +61,7 @@ typedef struct quire_prefix_nodes {
     uint32_t id_end; /* ids from here on were never used */
     uint32_t n_used;
     uint32_t nodes_max;
+    uint32_t seed; /* of the siblings' order of priority: who makes prompts must not know it */
 } quire_prefix_nodes;
 
 void quire_prefix_nodes_init(quire_prefix_nodes *nodes, const quire_allocator *allocator,

@@ -201,6 +201,14 @@ int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t
         rewind_to(&p, seq->cut_tokens);
     }
     seq->cut_tokens = UINT32_MAX;
+    if (tie->ban_tokens > 0 && n_tokens >= tie->ban_tokens) {
+        if (quire_prefix_hash_add(0, tokens, tie->ban_tokens) == tie->ban_hash) {
+            quire_prefix_tie_move(tree, tie, QUIRE_NODE_NULL);
+            QUIRE_PREFIX_CHECKED(tree);
+            return QUIRE_OK;
+        }
+        tie->ban_tokens = 0;
+    }
     if (n_tokens > tie->n_known) {
         rc = publish_from(&p);
     }

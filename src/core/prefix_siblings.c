@@ -6,8 +6,9 @@
 #include <string.h>
 
 /* The finalizer of MurmurHash3 (Appleby): one to one, so priorities differ. */
-static uint32_t priority(uint32_t id)
+static uint32_t priority(const quire_prefix_nodes *nodes, uint32_t id)
 {
+    id ^= nodes->seed;
     id ^= id >> 16;
     id *= 0x85ebca6bu;
     id ^= id >> 13;
@@ -98,7 +99,7 @@ void quire_prefix_siblings_add(const quire_prefix_nodes *nodes, uint32_t parent,
     const int32_t *tokens = quire_prefix_node_tokens(nodes, node);
     uint32_t *link = &above->children;
 
-    while (*link != QUIRE_NODE_NULL && priority(*link) > priority(child)) {
+    while (*link != QUIRE_NODE_NULL && priority(nodes, *link) > priority(nodes, child)) {
         quire_prefix_node *at = quire_prefix_node_at(nodes, *link);
         uint32_t n_same;
 
@@ -127,7 +128,7 @@ void quire_prefix_siblings_remove(const quire_prefix_nodes *nodes, uint32_t pare
         link = compare(nodes, *link, tokens, node->n_tokens, &n_same) < 0 ? &at->left : &at->right;
     }
     while (a != QUIRE_NODE_NULL && b != QUIRE_NODE_NULL) {
-        if (priority(a) > priority(b)) {
+        if (priority(nodes, a) > priority(nodes, b)) {
             *link = a;
             link = &quire_prefix_node_at(nodes, a)->right;
             a = *link;
@@ -181,8 +182,10 @@ uint32_t quire_prefix_siblings_validate(const quire_prefix_nodes *nodes, uint32_
         uint32_t n_same;
 
         QUIRE_CHECK(node->parent == parent && node->kind == QUIRE_NODE_PAGE);
-        QUIRE_CHECK(node->left == QUIRE_NODE_NULL || priority(node->left) < priority(at));
-        QUIRE_CHECK(node->right == QUIRE_NODE_NULL || priority(node->right) < priority(at));
+        QUIRE_CHECK(node->left == QUIRE_NODE_NULL ||
+                    priority(nodes, node->left) < priority(nodes, at));
+        QUIRE_CHECK(node->right == QUIRE_NODE_NULL ||
+                    priority(nodes, node->right) < priority(nodes, at));
         next = quire_prefix_siblings_next(nodes, at);
         if (next != QUIRE_NODE_NULL) {
             QUIRE_CHECK(compare(nodes, next, quire_prefix_node_tokens(nodes, node), node->n_tokens,

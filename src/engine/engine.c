@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define IDLE_FIRST_MS      100u  /* after the last request: nothing else to do, so tidy up */
 #define IDLE_MS            1000u /* expiry, while there is nothing to do */
@@ -197,6 +198,9 @@ static int tree_create(quire_engine *engine, quire_error *err)
     opts.ttl_us = engine->opts.cache_ttl_us;
     opts.low_traffic_after_us = engine->opts.low_traffic_after_us;
     opts.low_traffic_hits_per_hour = engine->opts.low_traffic_hits_per_hour;
+    if (getrandom(&opts.seed, sizeof opts.seed, GRND_NONBLOCK) != (ssize_t)sizeof opts.seed) {
+        opts.seed = 0; /* the tree finds one */
+    }
     rc = quire_prefix_create(&engine->tree, &opts);
     return rc < 0 ? quire_error_set(err, rc, "cannot create the prefix cache: %s",
                                     quire_status_text(rc))

@@ -62,11 +62,35 @@ quire_prefix_key quire_engine_key(const quire_engine *engine, const void *tenant
 }
 
 typedef struct invalidation {
-    const quire_engine *engine;
+    quire_engine *engine;
     const quire_invalidate *what;
     uint64_t owner;
     quire_prefix_dropped dropped;
 } invalidation;
+
+static void queue_forget(const quire_queue *queue, uint64_t owner)
+{
+    for (quire_queue_link *link = queue->first; link != NULL; link = link->next) {
+        quire_request *r = quire_request_of(link);
+
+        r->is_uncached = r->is_uncached || r->owner == owner;
+    }
+}
+
+/* Requests of a session that is gone leave nothing behind: the tree sees to those that run, but
+ * not to those that are yet to (or to come back). */
+static void requests_forget(quire_engine *engine, uint64_t owner)
+{
+    queue_forget(&engine->queue, owner);
+    (void)pthread_mutex_lock(&engine->lock);
+    queue_forget(&engine->inbox, owner);
+    (void)pthread_mutex_unlock(&engine->lock);
+    for (uint32_t i = 0; i < engine->n_running; i++) {
+        quire_request *r = engine->running[i];
+
+        r->is_uncached = r->is_uncached || r->owner == owner;
+    }
+}
 
 static void invalidate(void *ctx, quire_cache *cache, quire_prefix *tree)
 {
@@ -87,6 +111,7 @@ static void invalidate(void *ctx, quire_cache *cache, quire_prefix *tree)
         inv->dropped = quire_prefix_drop_prefix(tree, &key, what->tokens, what->n_tokens, now_us);
         break;
     case QUIRE_INVALIDATE_SESSION:
+        requests_forget(inv->engine, inv->owner);
         inv->dropped = quire_prefix_drop_owner(tree, inv->owner, now_us);
         break;
     }

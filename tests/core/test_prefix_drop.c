@@ -243,6 +243,97 @@ static void test_owner(void **state)
     test_prefix_destroy(&p);
 }
 
+/* What a sequence has computed but not published when its beginning is dropped does not come
+ * back by it; what it goes on to compute without that beginning would. */
+static void test_dropped_before_published(void **state)
+{
+    quire_prefix_key key = test_key();
+    int32_t text[4 * PT];
+    int32_t other[4 * PT];
+    test_prefix p;
+    test_run run;
+
+    (void)state;
+    test_text(text, 4 * PT, 0);
+    test_text(other, 4 * PT, 0);
+    other[1] = -5;
+    for (uint32_t n_known = 0; n_known < 3 * PT; n_known++) {
+        for (uint32_t n = n_known + 1; n <= 3 * PT; n++) {
+            test_prefix_create(&p, 64, NULL);
+            run = test_run_start(&p, text, 4 * PT);
+            test_run_extend(&p, &run, text, n_known);
+            test_append(p.cache, run.seq, 3 * PT - n_known);
+            test_stamp_text(&p, run.seq, text, n_known);
+            (void)quire_prefix_drop_prefix(p.tree, &key, text, n, 0);
+            (void)quire_prefix_drop_prefix(p.tree, &key, text, n, 0); /* once more: the same */
+            assert_int_equal(quire_prefix_publish(p.tree, run.ref, text, 3 * PT, 0), QUIRE_OK);
+            assert_true(test_lookup(&p, text, 4 * PT).n_tokens < n);
+            test_run_end(&p, &run);
+            test_prefix_destroy(&p);
+        }
+    }
+    /* Another text was named than what this one turns out to be. */
+    test_prefix_create(&p, 64, NULL);
+    run = test_run_start(&p, text, 4 * PT);
+    (void)quire_prefix_drop_prefix(p.tree, &key, other, 2, 0);
+    test_run_extend(&p, &run, text, 3 * PT);
+    assert_int_equal(test_lookup(&p, text, 4 * PT).n_tokens, 3 * PT);
+    test_run_end(&p, &run);
+    test_prefix_destroy(&p);
+}
+
+/* A ref that the first drop moved up, because less of it was known than was named, is found by a
+ * second one that names just what it holds. */
+static void test_dropped_twice(void **state)
+{
+    quire_prefix_key key = test_key();
+    int32_t text[4 * PT];
+    test_prefix p;
+    test_run run;
+
+    (void)state;
+    test_prefix_create(&p, 64, NULL);
+    test_text(text, 4 * PT, 0);
+    (void)test_run_whole(&p, text, 3 * PT);
+    run = test_run_start(&p, text, PT + 1);
+    (void)quire_prefix_drop_prefix(p.tree, &key, text, PT + 2, 0);
+    (void)quire_prefix_drop_prefix(p.tree, &key, text, PT + 1, 0);
+    assert_int_equal(quire_prefix_publish(p.tree, run.ref, text, PT + 1, 0), QUIRE_OK);
+    assert_int_equal(test_lookup(&p, text, 4 * PT).n_tokens, PT);
+    test_run_end(&p, &run);
+    test_prefix_destroy(&p);
+}
+
+/* A closed session leaves nothing behind, whatever its requests were filled from and have not
+ * published yet. */
+static void test_owner_runs_on(void **state)
+{
+    int32_t text[4 * PT];
+    test_prefix p;
+    test_run run;
+
+    (void)state;
+    test_text(text, 4 * PT, 0);
+    for (uint32_t way = 0; way < 3; way++) {
+        uint32_t n_shared = way == 0 ? 0 : PT;
+
+        test_prefix_create(&p, 64, NULL);
+        p.owner = 5;
+        (void)test_run_whole(&p, text, n_shared);
+        p.owner = 3;
+        run = test_run_start(&p, text, 4 * PT);
+        if (way == 2) {
+            test_append(p.cache, run.seq, PT);
+            test_stamp_text(&p, run.seq, text, PT);
+        }
+        check_dropped(quire_prefix_drop_owner(p.tree, 3, 0), 0, 0, 0);
+        test_run_extend(&p, &run, text, 4 * PT);
+        test_run_end(&p, &run);
+        assert_int_equal(test_lookup(&p, text, 4 * PT).n_tokens, n_shared);
+        test_prefix_destroy(&p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -253,6 +344,9 @@ int main(void)
         cmocka_unit_test(test_running_beside),
         cmocka_unit_test(test_running_at_the_root),
         cmocka_unit_test(test_owner),
+        cmocka_unit_test(test_dropped_before_published),
+        cmocka_unit_test(test_dropped_twice),
+        cmocka_unit_test(test_owner_runs_on),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

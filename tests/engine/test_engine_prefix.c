@@ -438,6 +438,44 @@ static void test_sessions(void **state)
     bench_close(&b);
 }
 
+/* A session that is closed while a request of it waits: the request runs, and leaves nothing. */
+static void test_session_closed_while_waiting(void **state)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, N_MANY);
+    const quire_invalidate what = { .what = QUIRE_INVALIDATE_SESSION,
+                                    .tenant = "",
+                                    .session_id = "s" };
+    int32_t first[N_PROMPT], text[N_PROMPT], got[N_TOKENS];
+    const quire_request_params blocks = params_greedy(first, N_PROMPT, N_CTX - N_PROMPT);
+    quire_request_params params = params_greedy(text, N_PROMPT, 1);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_prefix_dropped dropped;
+    quire_sessions *sessions;
+    quire_request *running, *waiting;
+    engine_bench b;
+
+    (void)state;
+    engine.n_running_max = 1;
+    b = bench_tiny(&engine, &runtime);
+    sessions = quire_engine_sessions(b.engine);
+    tokens_make(first, N_PROMPT, 97);
+    tokens_make(text, N_PROMPT, 98);
+    assert_int_equal(quire_sessions_enter(sessions, "", 0, "s", 0, &params.session, &err),
+                     QUIRE_OK);
+    running = submit(&b, &blocks);
+    waiting = submit(&b, &params);
+    assert_int_equal(quire_engine_invalidate(b.engine, &what, &dropped), QUIRE_OK);
+    quire_request_cancel(running);
+    (void)finish(running);
+    quire_request_release(running);
+    finish_as(waiting, QUIRE_FINISH_LENGTH);
+    quire_sessions_leave(sessions, params.session, 0);
+    params.session = 0;
+    assert_int_equal(run(&b, &params, got), 0);
+    bench_close(&b);
+}
+
 static void test_expiry(void **state)
 {
     _Atomic uint64_t now_us = 1000000;
@@ -548,6 +586,7 @@ int main(void)
         cmocka_unit_test(test_explanations_are_bounded),
         cmocka_unit_test(test_invalidation),
         cmocka_unit_test(test_sessions),
+        cmocka_unit_test(test_session_closed_while_waiting),
         cmocka_unit_test(test_expiry),
         cmocka_unit_test(test_hit_equals_miss_f16),
         cmocka_unit_test(test_hit_equals_miss_q8),

@@ -118,9 +118,10 @@ typedef struct quire_request_params {
     const char *id;            /* of the reply, copied; for explanations */
 } quire_request_params;
 
-/* Queue a request. Errors: QUIRE_LIMIT (queue full), QUIRE_RANGE (prompt + 1 beyond the context, or
- * beyond what the KV budget can ever hold), QUIRE_INVAL (a token out of range, a grammar that does
- * not parse), QUIRE_AGAIN (draining), QUIRE_NOMEM; err names the field.
+/* Queue a request. Errors: QUIRE_LIMIT (queue full; or a grammar that is too large: then err names
+ * the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond what the KV budget can ever
+ * hold), QUIRE_INVAL (a token out of range, a grammar that does not parse), QUIRE_AGAIN (draining),
+ * QUIRE_NOMEM; err names the field.
  * Memory: end with quire_request_release(). */
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err);

@@ -25,6 +25,10 @@
  * far are thousands and double with each token, memory too. */
 #define ACCEPT_NS_MAX 50000000u
 
+/* Below it the likeliest token is chosen: what logits are divided by must leave them finite, and
+ * already here one that is 0.001 ahead of the next is a thousand e-foldings likelier. */
+#define TEMPERATURE_LEAST 1e-6f
+
 typedef struct penalties {
     float repeat, frequency, presence;
     int32_t *recent; /* [n_max], a ring; NULL when off */
@@ -181,7 +185,7 @@ static int sampler_init(quire_sampler *s, const quire_sampler_opts *opts, quire_
         QUIRE_TRY(grammar_create(s, opts->grammar, err));
         s->end = end_token(s->model);
     }
-    if (opts->temperature > 0.0f) {
+    if (opts->temperature >= TEMPERATURE_LEAST) {
         QUIRE_TRY(chain_create(&s->chain, opts));
     }
     if (s->chain != NULL || s->grammar != NULL) {

@@ -36,7 +36,7 @@ typedef struct quire_logit_bias {
 } quire_logit_bias;
 
 typedef struct quire_sampler_opts {
-    float temperature; /* <= 0: greedy */
+    float temperature; /* < 1e-6: greedy */
     int32_t top_k;     /* <= 0: off */
     float top_p;       /* >= 1: off */
     float min_p;       /* <= 0: off */

@@ -2,11 +2,10 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "server/generate.h"
+#include "server/token_text.h"
 
 #include <inttypes.h>
 #include <string.h>
-
-#define TOKEN_BYTES_MAX 512u
 
 enum {
     CHAT_ENTRIES = 0,
@@ -18,21 +17,8 @@ enum {
 
 /* ---- log-probabilities ---- */
 
-typedef struct token_text {
-    char text[TOKEN_BYTES_MAX];
-    size_t n;
-} token_text;
-
-static void token_text_get(const quire_generation *gen, int32_t token, token_text *out)
-{
-    const int64_t n = quire_model_token_text(quire_engine_model(gen->http->engine), token, true,
-                                             out->text, sizeof out->text);
-
-    out->n = n > 0 ? (size_t)n < sizeof out->text ? (size_t)n : sizeof out->text : 0;
-}
-
 /* {"token", "logprob", "bytes"}, left open for top_logprobs. */
-static void chat_entry_begin(quire_json_out *json, const token_text *text, double logprob)
+static void chat_entry_begin(quire_json_out *json, const quire_token_text *text, double logprob)
 {
     quire_json_object(json, NULL);
     quire_json_text(json, "token", text->text, text->n);
@@ -49,13 +35,14 @@ static void take_chat_logprobs(quire_generation *gen, quire_choice *choice,
 {
     quire_bytes *out = &choice->logprobs[CHAT_ENTRIES];
     quire_json_out json = { out, out->n > 0 };
-    token_text text;
+    const quire_model *model = quire_engine_model(gen->http->engine);
+    quire_token_text text;
 
-    token_text_get(gen, token->token, &text);
+    quire_token_text_get(model, token->token, &text);
     chat_entry_begin(&json, &text, (double)token->logprob);
     quire_json_array(&json, "top_logprobs");
     for (uint32_t i = 0; i < token->n_tops; i++) {
-        token_text_get(gen, token->tops[i].token, &text);
+        quire_token_text_get(model, token->tops[i].token, &text);
         chat_entry_begin(&json, &text, (double)token->tops[i].logprob);
         quire_json_object_end(&json);
     }
@@ -66,21 +53,22 @@ static void take_chat_logprobs(quire_generation *gen, quire_choice *choice,
 static void take_text_logprobs(quire_generation *gen, quire_choice *choice,
                                const quire_request_token *token)
 {
+    const quire_model *model = quire_engine_model(gen->http->engine);
     quire_json_out json[4];
-    token_text text;
+    quire_token_text text;
 
     for (unsigned i = 0; i < 4; i++) {
         json[i] = (quire_json_out){ &choice->logprobs[i], choice->logprobs[i].n > 0 };
     }
-    token_text_get(gen, token->token, &text);
+    quire_token_text_get(model, token->token, &text);
     quire_json_text(&json[TEXT_TOKENS], NULL, text.text, text.n);
     quire_json_number(&json[TEXT_LOGPROBS], NULL, (double)token->logprob);
     quire_json_u64(&json[TEXT_OFFSETS], NULL, choice->text_chars);
     quire_json_object(&json[TEXT_TOPS], NULL);
     for (uint32_t i = 0; i < token->n_tops; i++) {
-        char key[TOKEN_BYTES_MAX + 1];
+        char key[QUIRE_TOKEN_TEXT_MAX + 1];
 
-        token_text_get(gen, token->tops[i].token, &text);
+        quire_token_text_get(model, token->tops[i].token, &text);
         memcpy(key, text.text, text.n);
         key[text.n] = '\0';
         quire_json_number(&json[TEXT_TOPS], key, (double)token->tops[i].logprob);

@@ -43,11 +43,23 @@ static void param_of(char *param, size_t size, const char *message)
     }
 }
 
+bool quire_api_error_names_field(const quire_error *cause)
+{
+    char param[QUIRE_API_PARAM_MAX] = "";
+
+    param_of(param, sizeof param, cause->message);
+    return param[0] != '\0';
+}
+
 static const char *code_of(int status)
 {
     switch (status) {
+    case QUIRE_INVAL:
+        return "invalid_value";
     case QUIRE_RANGE:
         return "context_length_exceeded";
+    case QUIRE_NOPAGES:
+        return "out_of_pages";
     case QUIRE_LIMIT:
         return "limit_reached";
     case QUIRE_NOTFOUND:
@@ -60,14 +72,18 @@ static const char *code_of(int status)
 int quire_api_error_from(quire_api_error *err, const quire_error *cause)
 {
     char param[QUIRE_API_PARAM_MAX] = "";
+    int status = cause->status;
 
-    if (cause->status == QUIRE_NOMEM) {
+    if (status == QUIRE_NOMEM) {
         return quire_api_error_nomem(err);
     }
     param_of(param, sizeof param, cause->message);
-    return quire_api_error_set(
-        err, quire_status_http(cause->status), code_of(cause->status), param, "%s",
-        cause->message[0] != '\0' ? cause->message : quire_status_text(cause->status));
+    if (status == QUIRE_LIMIT && param[0] != '\0') {
+        status = QUIRE_INVAL; /* a field asks for too much: to try again does not help */
+    }
+    return quire_api_error_set(err, quire_status_http(status), code_of(status), param, "%s",
+                               cause->message[0] != '\0' ? cause->message
+                                                         : quire_status_text(status));
 }
 
 static const char *type_of(int http)

@@ -4,6 +4,7 @@
 #ifndef QUIRE_SERVER_API_ERROR_H
 #define QUIRE_SERVER_API_ERROR_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/bytes.h"
@@ -25,8 +26,10 @@ typedef struct quire_api_error {
 __attribute__((format(printf, 5, 6))) int quire_api_error_set(quire_api_error *err, int http,
                                                               const char *code, const char *param,
                                                               const char *format, ...);
-/* From a status of the library; the field is what stands before the message's colon. */
+/* From a status of the library; the field is what stands before the message's colon. A limit that a
+ * field is beyond is the request's fault (400), any other the server's state (429). */
 int quire_api_error_from(quire_api_error *err, const quire_error *cause);
+bool quire_api_error_names_field(const quire_error *cause);
 int quire_api_error_nomem(quire_api_error *err);
 
 /* {"error": {"message", "type", "param", "code"}} */

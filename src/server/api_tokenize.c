@@ -4,11 +4,10 @@
 #include "server/handlers.h"
 
 #include "base/check.h"
+#include "server/token_text.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define PIECE_BYTES_MAX 512u
 
 typedef struct tokenize_fields {
     const char *content;
@@ -37,30 +36,29 @@ static int tokenize(quire_http *http, const tokenize_fields *from, int32_t **tok
     return quire_api_error_from(&http->err, &cause);
 }
 
-static bool is_utf8(const char *text, size_t n)
+static bool is_utf8(const quire_token_text *piece)
 {
     quire_utf8_stream stream = { { 0 }, 0 };
-    char whole[3 * (PIECE_BYTES_MAX + 3)];
-    const size_t n_whole = quire_utf8_stream_feed(&stream, text, n, whole);
+    char whole[3 * (QUIRE_TOKEN_TEXT_MAX + 3)];
+    const size_t n_whole = quire_utf8_stream_feed(&stream, piece->text, piece->n, whole);
 
-    return stream.n_held == 0 && n_whole == n && memcmp(text, whole, n) == 0;
+    return stream.n_held == 0 && n_whole == piece->n && memcmp(piece->text, whole, n_whole) == 0;
 }
 
 /* {"id", "piece"}: a string, or an array of bytes where they are no UTF-8 on their own. */
 static void write_piece(quire_json_out *json, const quire_model *model, int32_t token)
 {
-    char text[PIECE_BYTES_MAX];
-    const int64_t length = quire_model_token_text(model, token, true, text, sizeof text);
-    const size_t n = length > 0 && length <= (int64_t)sizeof text ? (size_t)length : 0;
+    quire_token_text piece;
 
+    quire_token_text_get(model, token, &piece);
     quire_json_object(json, NULL);
     quire_json_i64(json, "id", token);
-    if (is_utf8(text, n)) {
-        quire_json_text(json, "piece", text, n);
+    if (is_utf8(&piece)) {
+        quire_json_text(json, "piece", piece.text, piece.n);
     } else {
         quire_json_array(json, "piece");
-        for (size_t i = 0; i < n; i++) {
-            quire_json_u64(json, NULL, (unsigned char)text[i]);
+        for (size_t i = 0; i < piece.n; i++) {
+            quire_json_u64(json, NULL, (unsigned char)piece.text[i]);
         }
         quire_json_array_end(json);
     }
@@ -118,15 +116,14 @@ static void add_token_text(quire_http *http, quire_fields *fields, json_t *value
     const quire_model *model = quire_engine_model(http->engine);
     const uint32_t n_vocab = quire_model_desc_get(model)->n_vocab;
     const json_int_t token = json_is_integer(value) ? json_integer_value(value) : -1;
-    char piece[PIECE_BYTES_MAX];
-    int64_t n;
+    quire_token_text piece;
 
     if (token < 0 || token >= (json_int_t)n_vocab) {
         quire_field_error(fields, "tokens", "expected tokens of the model, 0 .. %u", n_vocab - 1);
         return;
     }
-    n = quire_model_token_text(model, (int32_t)token, true, piece, sizeof piece);
-    (void)quire_bytes_add(text, piece, n > 0 && n <= (int64_t)sizeof piece ? (size_t)n : 0);
+    quire_token_text_get(model, (int32_t)token, &piece);
+    (void)quire_bytes_add(text, piece.text, piece.n);
 }
 
 int quire_api_detokenize(quire_http *http)

@@ -94,6 +94,13 @@ int quire_http_json(quire_http *http, json_t **out)
         if (error.text[0] == '\0' || json_error_code(&error) == json_error_out_of_memory) {
             return quire_api_error_nomem(&http->err);
         }
+        if (json_error_code(&error) == json_error_null_character ||
+            json_error_code(&error) == json_error_null_byte_in_key) {
+            return quire_api_error_set(&http->err, 400, "invalid_json", NULL,
+                                       "a string at line %d, column %d holds \\u0000, which is not "
+                                       "supported",
+                                       error.line, error.column);
+        }
         return quire_api_error_set(&http->err, 400, "invalid_json", NULL,
                                    "the body is not valid JSON at line %d, column %d: %s",
                                    error.line, error.column, error.text);

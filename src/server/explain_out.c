@@ -2,23 +2,21 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "server/generate.h"
-
-#define TOKEN_BYTES_MAX 256u
+#include "server/token_text.h"
 
 static void write_token(quire_json_out *json, const char *key, const quire_model *model,
                         int32_t token)
 {
-    char text[TOKEN_BYTES_MAX];
-    int64_t n;
+    quire_token_text text;
 
     if (token < 0) {
         quire_json_null(json, key);
         return;
     }
-    n = quire_model_token_text(model, token, true, text, sizeof text);
+    quire_token_text_get(model, token, &text);
     quire_json_object(json, key);
     quire_json_i64(json, "id", token);
-    quire_json_text(json, "text", text, n > 0 && n <= (int64_t)sizeof text ? (size_t)n : 0);
+    quire_json_text(json, "text", text.text, text.n);
     quire_json_object_end(json);
 }
 

@@ -118,6 +118,9 @@ int quire_generation_session_enter(quire_generation *gen)
         return quire_api_error_set(&gen->http->err, 409, "session_in_use", "session_id",
                                    "session_id: another request is using this session");
     }
+    if (cause.status == QUIRE_LIMIT) {
+        gen->http->err.retry_after_s = 1;
+    }
     return cause.status < 0 ? quire_api_error_from(&gen->http->err, &cause) : QUIRE_OK;
 }
 
@@ -152,6 +155,9 @@ static int submit_error(quire_generation *gen, const quire_error *cause)
 
     switch (cause->status) {
     case QUIRE_LIMIT:
+        if (quire_api_error_names_field(cause)) {
+            break; /* a grammar that is too large */
+        }
         err->retry_after_s = retry_after_s(gen->http->engine);
         return quire_api_error_set(err, 429, "queue_full", NULL,
                                    "the queue is full, try again in %u s", err->retry_after_s);
@@ -161,8 +167,9 @@ static int submit_error(quire_generation *gen, const quire_error *cause)
         return quire_api_error_set(err, 400, "context_length_exceeded",
                                    gen->is_chat ? "messages" : "prompt", "%s", cause->message);
     default:
-        return quire_api_error_from(err, cause);
+        break;
     }
+    return quire_api_error_from(err, cause);
 }
 
 static int submit_choice(quire_generation *gen, uint32_t i)

@@ -36,11 +36,18 @@ typedef enum quire_access {
     QUIRE_ACCESS_ADMIN
 } quire_access;
 
+/* In which states of the server a path is there. */
+typedef enum quire_service {
+    QUIRE_SERVICE_ALWAYS,
+    QUIRE_SERVICE_LOADED, /* also while draining: who operates the server watches that */
+    QUIRE_SERVICE_OPEN    /* neither while loading nor while draining; a drain waits for these */
+} quire_service;
+
 typedef struct quire_route {
     const char *method; /* "GET" serves HEAD too */
     const char *path;   /* a last '*' stands for what the handler finds in http->item */
     quire_access access;
-    bool is_always_there; /* also while loading and draining */
+    quire_service service;
     int (*handler)(quire_http *http);
 } quire_route;
 
@@ -53,7 +60,7 @@ struct quire_server {
     _Atomic(quire_engine *) engine; /* NULL until ready */
     atomic_bool is_draining;
     atomic_bool is_stopping;
-    atomic_uint n_active;      /* requests between headers and the end of their reply */
+    atomic_uint n_active;      /* between headers and the end of their reply: see is_active */
     atomic_uint n_connections; /* those beyond connections_max too */
     atomic_ullong replies_total[6];
     atomic_ullong client_gone_total;
@@ -79,6 +86,7 @@ struct quire_http {
     quire_api_error err;
     int status; /* of the reply; 0 = none queued */
     bool is_gone;
+    bool is_active; /* accepted, of QUIRE_SERVICE_OPEN */
     /* for the log */
     char path[160]; /* printable */
     char method[12];

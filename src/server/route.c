@@ -9,25 +9,30 @@
 #include <string.h>
 
 static const quire_route routes[] = {
-    { "GET", "/", QUIRE_ACCESS_PUBLIC, true, quire_api_dashboard },
-    { "GET", "/health", QUIRE_ACCESS_PUBLIC, true, quire_api_health },
-    { "GET", "/v1/health", QUIRE_ACCESS_PUBLIC, true, quire_api_health },
-    { "GET", "/v1/models", QUIRE_ACCESS_KEY, false, quire_api_models },
-    { "GET", "/v1/models/*", QUIRE_ACCESS_KEY, false, quire_api_model },
-    { "GET", "/props", QUIRE_ACCESS_KEY, false, quire_api_props },
-    { "GET", "/metrics", QUIRE_ACCESS_KEY, false, quire_api_metrics },
-    { "POST", "/tokenize", QUIRE_ACCESS_KEY, false, quire_api_tokenize },
-    { "POST", "/detokenize", QUIRE_ACCESS_KEY, false, quire_api_detokenize },
-    { "POST", "/v1/chat/completions", QUIRE_ACCESS_TENANT, false, quire_api_chat },
-    { "POST", "/v1/completions", QUIRE_ACCESS_TENANT, false, quire_api_completions },
-    { "GET", "/v1/cache/sessions", QUIRE_ACCESS_KEY, false, quire_api_sessions_list },
-    { "GET", "/v1/cache/sessions/*", QUIRE_ACCESS_KEY, false, quire_api_session_get },
-    { "DELETE", "/v1/cache/sessions/*", QUIRE_ACCESS_KEY, false, quire_api_session_delete },
-    { "POST", "/v1/cache/invalidate", QUIRE_ACCESS_ADMIN, false, quire_api_cache_invalidate },
-    { "GET", "/v1/cache/stats", QUIRE_ACCESS_ADMIN, false, quire_api_cache_stats },
-    { "GET", "/v1/cache/pages", QUIRE_ACCESS_ADMIN, false, quire_api_pages },
-    { "GET", "/v1/cache/explain", QUIRE_ACCESS_ADMIN, false, quire_api_explain_last },
-    { "GET", "/v1/cache/explain/*", QUIRE_ACCESS_KEY, false, quire_api_explain },
+    { "GET", "/", QUIRE_ACCESS_PUBLIC, QUIRE_SERVICE_ALWAYS, quire_api_dashboard },
+    { "GET", "/health", QUIRE_ACCESS_PUBLIC, QUIRE_SERVICE_ALWAYS, quire_api_health },
+    { "GET", "/v1/health", QUIRE_ACCESS_PUBLIC, QUIRE_SERVICE_ALWAYS, quire_api_health },
+    { "GET", "/v1/models", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED, quire_api_models },
+    { "GET", "/v1/models/*", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED, quire_api_model },
+    { "GET", "/props", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED, quire_api_props },
+    { "GET", "/metrics", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED, quire_api_metrics },
+    { "POST", "/tokenize", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED, quire_api_tokenize },
+    { "POST", "/detokenize", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED, quire_api_detokenize },
+    { "POST", "/v1/chat/completions", QUIRE_ACCESS_TENANT, QUIRE_SERVICE_OPEN, quire_api_chat },
+    { "POST", "/v1/completions", QUIRE_ACCESS_TENANT, QUIRE_SERVICE_OPEN, quire_api_completions },
+    { "GET", "/v1/cache/sessions", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED,
+      quire_api_sessions_list },
+    { "GET", "/v1/cache/sessions/*", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED,
+      quire_api_session_get },
+    { "DELETE", "/v1/cache/sessions/*", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED,
+      quire_api_session_delete },
+    { "POST", "/v1/cache/invalidate", QUIRE_ACCESS_ADMIN, QUIRE_SERVICE_LOADED,
+      quire_api_cache_invalidate },
+    { "GET", "/v1/cache/stats", QUIRE_ACCESS_ADMIN, QUIRE_SERVICE_LOADED, quire_api_cache_stats },
+    { "GET", "/v1/cache/pages", QUIRE_ACCESS_ADMIN, QUIRE_SERVICE_LOADED, quire_api_pages },
+    { "GET", "/v1/cache/explain", QUIRE_ACCESS_ADMIN, QUIRE_SERVICE_LOADED,
+      quire_api_explain_last },
+    { "GET", "/v1/cache/explain/*", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED, quire_api_explain },
 };
 enum {
     N_ROUTES = sizeof routes / sizeof routes[0]
@@ -135,18 +140,40 @@ static int check_server(quire_http *http)
         return quire_api_error_set(&http->err, 503, "too_many_connections", NULL,
                                    "more than %u connections", server->opts.connections_max);
     }
-    if (http->route->is_always_there) {
-        return QUIRE_OK;
-    }
-    if (http->engine == NULL) {
+    if (http->engine == NULL && http->route->service != QUIRE_SERVICE_ALWAYS) {
         http->err.retry_after_s = 1;
         return quire_api_error_set(&http->err, 503, "loading", NULL, "the model is loading");
     }
-    if (atomic_load(&server->is_draining)) {
+    if (atomic_load(&server->is_draining) && http->route->service == QUIRE_SERVICE_OPEN) {
         return quire_api_error_set(&http->err, 503, "draining", NULL,
                                    "the server takes no more requests");
     }
     return QUIRE_OK;
+}
+
+static void leave(quire_http *http)
+{
+    if (http->is_active) {
+        (void)atomic_fetch_sub(&http->server->n_active, 1);
+        http->is_active = false;
+    }
+}
+
+/* Counted before it is asked whether the server drains: a drain that finds nobody has refused
+ * everybody who comes later. */
+static int enter(quire_http *http)
+{
+    int rc;
+
+    if (http->route->service == QUIRE_SERVICE_OPEN) {
+        (void)atomic_fetch_add(&http->server->n_active, 1);
+        http->is_active = true;
+    }
+    rc = check_server(http);
+    if (rc < 0) {
+        leave(http);
+    }
+    return rc;
 }
 
 static void copy_printable(char *to, size_t size, const char *from)
@@ -175,9 +202,8 @@ static quire_http *http_begin(quire_server *server, struct MHD_Connection *conne
     http->item = "";
     copy_printable(http->path, sizeof http->path, path);
     copy_printable(http->method, sizeof http->method, method);
-    (void)atomic_fetch_add(&server->n_active, 1);
     find_route(http, path, method);
-    if (http->err.http == 0 && check_caller(http) == QUIRE_OK && check_server(http) == QUIRE_OK) {
+    if (http->err.http == 0 && check_caller(http) == QUIRE_OK && enter(http) == QUIRE_OK) {
         quire_http_body_announced(http);
     }
     return http;
@@ -289,8 +315,8 @@ void quire_http_completed(void *server, struct MHD_Connection *connection, void 
     }
     release_work(http);
     write_log(http);
+    leave(http);
     quire_bytes_fini(&http->body);
     free(http);
     *context = NULL;
-    (void)atomic_fetch_sub(&s->n_active, 1);
 }

@@ -153,6 +153,20 @@ int quire_server_opts_check(const quire_server_opts *opts, quire_error *err)
     return QUIRE_OK;
 }
 
+/* %XX of paths and queries. Texts end at a NUL everywhere behind this, so that what follows one
+ * would be ignored: %00 becomes a byte that is in no name. */
+static size_t unescape(void *cls, struct MHD_Connection *connection, char *text)
+{
+    const size_t n = MHD_http_unescape(text);
+
+    (void)cls;
+    (void)connection;
+    for (size_t i = 0; i < n; i++) {
+        text[i] = (char)(text[i] != '\0' ? text[i] : '\xff');
+    }
+    return n;
+}
+
 static struct MHD_Daemon *daemon_start(quire_server *server, int fd)
 {
     const quire_server_opts *opts = &server->opts;
@@ -164,7 +178,7 @@ static struct MHD_Daemon *daemon_start(quire_server *server, int fd)
         opts->header_bytes_max, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)opts->idle_timeout_s,
         MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES, MHD_OPTION_NOTIFY_COMPLETED,
         quire_http_completed, server, MHD_OPTION_NOTIFY_CONNECTION, connection_noted, server,
-        MHD_OPTION_END);
+        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_END);
 }
 
 int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_error *err)

@@ -5,7 +5,8 @@
  * and its request cancelled.
  *
  * Life: start() listens at once and answers 503 to all but /health (503 too) and / until ready()
- * gives it an engine; drain() refuses new requests (503) while streams go on; stop() ends.
+ * gives it an engine; drain() refuses new generations (503) while those accepted go on, and all
+ * else is still answered; stop() ends.
  *
  * Tenants: an API key names its tenant. The salt of the prefix tree is the tenant and the request's
  * cache_salt, both with their lengths, so that no two pairs make the same bytes. Without keys
@@ -73,9 +74,9 @@ int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_
 uint16_t quire_server_port(const quire_server *server);
 /* engine: borrowed until stop. */
 void quire_server_ready(quire_server *server, quire_engine *engine);
-/* New requests get 503; returns at once. */
+/* New generations get 503; returns at once. */
 void quire_server_drain(quire_server *server);
-/* Whether any reply is still being made. */
+/* Whether no generation is being answered. What else is asked does not hold up a drain. */
 bool quire_server_is_idle(const quire_server *server);
 /* Cancel what still runs, close every connection. */
 void quire_server_stop(quire_server *server);

@@ -147,6 +147,27 @@ static void grammars_bind_answers(void **state)
     reply = post(&s, 400, TEXT, "{\"prompt\":\"Is it?\",\"grammar\":\"root ::= (\"}");
     assert_string_equal(json_string_at(reply, "error.param"), "grammar");
     json_decref(reply);
+    reply = post(&s, 400, TEXT, "{\"prompt\":\"Is it?\",\"grammar\":\"root ::= [a]{9999}\"}");
+    assert_string_equal(json_string_at(reply, "error.param"), "grammar");
+    json_decref(reply);
+}
+
+/* What is divided by it must stay finite. */
+static void the_least_temperature_is_greedy(void **state)
+{
+    char *greedy = text_of(post(&s, 200, TEXT,
+                                "{\"prompt\":\"Once upon\",\"temperature\":0,\"max_tokens\":12,"
+                                "\"ignore_eos\":true}"),
+                           "choices.0.text");
+    char *least = text_of(post(&s, 200, TEXT,
+                               "{\"prompt\":\"Once upon\",\"temperature\":1e-40,\"max_tokens\":12,"
+                               "\"ignore_eos\":true}"),
+                          "choices.0.text");
+
+    (void)state;
+    assert_string_equal(least, greedy);
+    free(greedy);
+    free(least);
 }
 
 static void stop_texts_end_answers(void **state)
@@ -363,6 +384,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_stream_says_what_the_whole_says, start, stop),
         cmocka_unit_test_setup_teardown(several_answers_share_their_prompt, start, stop),
         cmocka_unit_test_setup_teardown(grammars_bind_answers, start, stop),
+        cmocka_unit_test_setup_teardown(the_least_temperature_is_greedy, start, stop),
         cmocka_unit_test_setup_teardown(stop_texts_end_answers, start, stop),
         cmocka_unit_test_setup_teardown(logprobs_are_the_models, start, stop),
         cmocka_unit_test_setup_teardown(a_prompt_beyond_the_context_is_refused, start, stop),

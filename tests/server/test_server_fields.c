@@ -528,7 +528,12 @@ static void tells_the_engines_errors(void **state)
     } errors[] = {
         { QUIRE_RANGE, "the prompt has 300 tokens, the context 256", 400, "context_length_exceeded",
           "messages" },
-        { QUIRE_INVAL, "grammar: line 1: no rule", 400, NULL, "grammar" },
+        { QUIRE_INVAL, "grammar: line 1: no rule", 400, "invalid_value", "grammar" },
+        /* A limit that the request is beyond, not the server: it must not be tried again. */
+        { QUIRE_LIMIT, "grammar: more than 8192 rules", 400, "invalid_value", "grammar" },
+        { QUIRE_LIMIT, "grammar, line 1, column 9: too many groups", 400, "invalid_value",
+          "grammar" },
+        { QUIRE_LIMIT, "the queue is full", 429, "queue_full", NULL },
         { QUIRE_AGAIN, "draining", 503, "draining", NULL },
         { QUIRE_NOMEM, "out of memory", 503, "out_of_memory", NULL },
     };
@@ -542,9 +547,7 @@ static void tells_the_engines_errors(void **state)
         script.submit_message = errors[i].message;
         engine_double_script(f.engine, &script);
         root = http_post_json(f.port, CHAT, "{" HI "}", errors[i].http);
-        if (errors[i].code != NULL) {
-            assert_string_equal(json_string_at(root, "error.code"), errors[i].code);
-        }
+        assert_string_equal(json_string_at(root, "error.code"), errors[i].code);
         if (errors[i].param != NULL) {
             assert_string_equal(json_string_at(root, "error.param"), errors[i].param);
         }
@@ -583,6 +586,7 @@ static void an_engines_failure_is_a_server_error(void **state)
     engine_double_script(f.engine, &script);
     root = http_post_json(f.port, CHAT, "{" HI "}", 429);
     assert_string_equal(json_string_at(root, "error.message"), "the script says so");
+    assert_string_equal(json_string_at(root, "error.code"), "out_of_pages");
     json_decref(root);
     script.status = QUIRE_IO;
     engine_double_script(f.engine, &script);

@@ -86,6 +86,10 @@ static void refuses_unknown_paths_and_methods(void **state)
     (void)state;
     expect_error(&(http_call){ .path = "/v1/nothing" }, 404, "unknown_path", NULL);
     expect_error(&(http_call){ .path = "/v1/models/" }, 404, "unknown_path", NULL);
+    expect_error(&(http_call){ .path = "//v1/models" }, 404, "unknown_path", NULL);
+    expect_error(&(http_call){ .path = "/V1/models" }, 404, "unknown_path", NULL);
+    expect_error(&(http_call){ .path = "/v1/models%00" }, 404, "unknown_path", NULL);
+    expect_error(&(http_call){ .path = "/v1/models/tiny%00r" }, 404, "model_not_found", "model");
     expect_error(&(http_call){ .path = CHAT }, 405, "method_not_allowed", NULL);
     expect_error(&(http_call){ .path = "/health", .body = "{}" }, 405, "method_not_allowed", NULL);
     reply = http_get(f.port, CHAT);
@@ -180,8 +184,10 @@ static void refuses_what_is_no_json(void **state)
                  NULL);
     expect_error(&(http_call){ .path = CHAT, .body = "{\"messages\":\"\xff\"}" }, 400,
                  "invalid_json", NULL);
-    expect_error(&(http_call){ .path = CHAT, .body = "{\"messages\":\"\\u0000\"}" }, 400,
-                 "invalid_json", NULL);
+    root = http_post_json(f.port, CHAT, "{\"messages\":\"\\u0000\"}", 400);
+    assert_string_equal(json_string_at(root, "error.code"), "invalid_json");
+    assert_non_null(strstr(json_string_at(root, "error.message"), "holds \\u0000"));
+    json_decref(root);
     root = http_post_json(f.port, CHAT, "{\n  \"messages\": [,]\n}", 400);
     assert_non_null(strstr(json_string_at(root, "error.message"), "line 2, column 16"));
     json_decref(root);
@@ -317,6 +323,87 @@ static void says_that_it_loads_and_drains(void **state)
     json_decref(root);
 }
 
+/* Send the headers of a POST and wait until the server has taken them. */
+static int begin_post(const char *path, const char *headers)
+{
+    static const char more[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    const int fd = http_connect(f.port);
+    quire_bytes head = { 0 };
+    char reply[sizeof more];
+
+    (void)quire_bytes_addf(&head,
+                           "POST %s HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+                           "%sContent-Length: %zu\r\n\r\n",
+                           path, headers, strlen(HI));
+    http_send(fd, head.data, head.n);
+    quire_bytes_fini(&head);
+    assert_int_equal(recv(fd, reply, sizeof more - 1, MSG_WAITALL), sizeof more - 1);
+    assert_memory_equal(reply, more, sizeof more - 1);
+    return fd;
+}
+
+static void a_drain_waits_for_generations_only(void **state)
+{
+    static const char *const watched[] = { "/",
+                                           "/metrics",
+                                           "/props",
+                                           "/v1/models",
+                                           "/v1/cache/stats",
+                                           "/v1/cache/explain",
+                                           "/v1/cache/sessions" };
+    const int watcher = begin_post("/tokenize", "");
+    int fd;
+    http_reply reply;
+
+    (void)state;
+    assert_true(quire_server_is_idle(f.server));
+    fd = begin_post(CHAT, "");
+    assert_false(quire_server_is_idle(f.server));
+    quire_server_drain(f.server);
+    for (size_t i = 0; i < sizeof watched / sizeof watched[0]; i++) {
+        reply = http_get(f.port, watched[i]);
+        assert_int_equal(reply.status, 200);
+        http_reply_free(&reply);
+    }
+    json_decref(http_post_json(f.port, "/tokenize", "{\"content\":\"a\"}", 200));
+    expect_error(&(http_call){ .path = CHAT, .body = HI }, 503, "draining", NULL);
+    expect_error(&(http_call){ .path = "/v1/completions", .body = "{\"prompt\":\"a\"}" }, 503,
+                 "draining", NULL);
+    /* The one that was there first goes on. */
+    http_send(fd, HI, strlen(HI));
+    reply = http_receive(fd);
+    assert_int_equal(reply.status, 200);
+    http_reply_free(&reply);
+    server_fixture_wait_log(&f, "POST " CHAT " status=200");
+    while (!quire_server_is_idle(f.server)) {
+    }
+    (void)close(fd);
+    (void)close(watcher);
+}
+
+static void a_client_that_is_refused_holds_up_no_drain(void **state)
+{
+    static const quire_server_key keys[] = { { "k1", "a", false } };
+    quire_server_opts opts = server_fixture_opts();
+    const char *head = "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{";
+    int fd;
+    int known;
+
+    (void)state;
+    opts.keys = keys;
+    opts.n_keys = 1;
+    restart(&opts);
+    fd = http_connect(f.port);
+    http_send(fd, head, strlen(head)); /* without a key, and the rest never comes */
+    known = begin_post(CHAT, "Authorization: Bearer k1\r\n");
+    assert_false(quire_server_is_idle(f.server));
+    (void)close(known);
+    server_fixture_wait_log(&f, "client=gone");
+    while (!quire_server_is_idle(f.server)) {
+    }
+    (void)close(fd);
+}
+
 static void says_that_there_is_no_chat_template(void **state)
 {
     quire_server_opts opts = server_fixture_opts();
@@ -411,6 +498,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(bounds_the_headers, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_connections, start, stop),
         cmocka_unit_test_setup_teardown(says_that_it_loads_and_drains, start, stop),
+        cmocka_unit_test_setup_teardown(a_drain_waits_for_generations_only, start, stop),
+        cmocka_unit_test_setup_teardown(a_client_that_is_refused_holds_up_no_drain, start, stop),
         cmocka_unit_test_setup_teardown(says_that_there_is_no_chat_template, start, stop),
         cmocka_unit_test_setup_teardown(refuses_to_start_wrongly, start, stop),
         cmocka_unit_test_setup_teardown(listens_on_ipv6, start, stop),

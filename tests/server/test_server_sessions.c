@@ -305,7 +305,8 @@ static void sessions_are_their_tenants(void **state)
     assert_int_equal(json_int_at(reply, "total"), 2);
     json_decref(get(&s, 400, "/v1/cache/sessions?limit=0"));
     json_decref(reply);
-    json_decref(drop(&s, 200, "/v1/cache/sessions/one?tenant=b"));
+    json_decref(drop(&s, 404, "/v1/cache/sessions/one?tenant=&cache_salt="));
+    json_decref(drop(&s, 200, "/v1/cache/sessions/one?tenant=b&cache_salt="));
     s.key = keys[0].key;
     reply = get(&s, 200, "/v1/cache/sessions/one");
     assert_string_equal(json_string_at(reply, "tenant"), "a");

@@ -141,6 +141,31 @@ static double acquire_release(bench *b)
     return (double)start;
 }
 
+/* A session of 64 pages ends. */
+static double drop_owner(bench *b)
+{
+    const uint32_t n_tokens = 64 * 64;
+    quire_prefix_acquire_opts opts = { .owner = 7, .now_us = 1u << 30 };
+    quire_prefix_dropped dropped;
+    quire_prefix_match match;
+    quire_prefix_ref ref;
+    quire_seq_id seq;
+    uint64_t start;
+
+    make_prompt(b, b->n_prompts + 1 - b->n_prompts % 2); /* nobody else's */
+    must(quire_seq_open(b->cache, QUIRE_REGION_DYNAMIC, &seq));
+    must(quire_prefix_acquire(b->tree, &key, seq, b->tokens, n_tokens, &opts, &match, &ref));
+    must(quire_seq_append(b->cache, seq, n_tokens));
+    must(quire_prefix_publish(b->tree, ref, b->tokens, n_tokens, 1u << 30));
+    must(quire_prefix_release(b->tree, ref, 1u << 30));
+    must(quire_seq_close(b->cache, seq));
+    start = quire_clock_ns();
+    dropped = quire_prefix_drop_owner(b->tree, 7, 1u << 30);
+    start = quire_clock_ns() - start;
+    must(dropped.nodes == 64 ? QUIRE_OK : QUIRE_CORRUPT);
+    return (double)start;
+}
+
 /* Per page: 1,000 evictions. */
 static double evict(bench *b)
 {
@@ -212,6 +237,7 @@ int main(int argc, char **argv)
     row(&b, "lookup of 32,768 tokens, just looked up", "lookup", lookup_again);
     row(&b, "lookup that diverges after 4,126 tokens", "lookup", lookup_diverging);
     row(&b, "open + acquire + release + close, 32,767", "sequence", acquire_release);
+    row(&b, "drop an owner of 64 pages", "owner", drop_owner);
     row(&b, "evict", "page", evict);
     quire_prefix_destroy(b.tree);
     quire_cache_destroy(b.cache);

@@ -1,7 +1,7 @@
 /* fuzz_prefix.c - bytes become operations on a prefix tree, checked by validate and by stamps.
  *
- *   byte 0   groups - 1 (1 bit), page tokens (1), page exact (1), TTL (1), low traffic (1), ghosts
- * (1) byte 1   budget in pages then     operation, argument; operation, argument; ...
+ * Byte 0: groups - 1, page tokens, page exact, TTL, low traffic, ghosts, 1 bit each. Byte 1: budget
+ * in pages. Then operation, argument; operation, argument; ...
  *
  * Also from the input: allocations that fail. Tokens are 0 and 1, so that prefixes meet. Each slot
  * holds a hash of its key and of all tokens up to it: a hit on a wrong page is seen.

@@ -162,7 +162,7 @@ typedef struct quire_prefix_acquire_opts {
  * Memory: *ref is released with quire_prefix_release(), before the sequence is closed.
  * Errors: QUIRE_NOTFOUND (no such sequence), QUIRE_INVAL (it has tokens, reserved room or a ref; a
  * salt too long), QUIRE_LIMIT (refs_max, roots_max), QUIRE_NOMEM; then nothing has changed and the
- * sequence is empty. */
+ * sequence is empty, *ref null and *match empty. */
 int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_seq_id seq,
                          const int32_t *tokens, uint32_t n_tokens,
                          const quire_prefix_acquire_opts *opts, quire_prefix_match *match,
@@ -180,7 +180,9 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
 int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t *tokens,
                          uint32_t n_tokens, uint64_t now_us);
 
-/* Let go: what was published can be evicted from now on. Before quire_seq_close().
+/* Let go: what was published can be evicted from now on. Before quire_seq_close(). A ref whose path
+ * was invalidated is released like any other; one whose sequence was closed first holds what it
+ * published, and nothing else, until then.
  * Errors: QUIRE_NOTFOUND. */
 int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_us);
 
@@ -210,7 +212,7 @@ typedef struct quire_prefix_dropped {
  *           goes on publishing unless its tokens turn out to be these (or two such texts were
  *           named: then it publishes no more)
  *   owner   what the owner published and nobody else has used since (a closed session), owner 0
- *           excepted; its running refs publish no more. Cost: O(nodes) */
+ *           excepted; its running refs publish no more. Cost: O(nodes dropped + refs) */
 quire_prefix_dropped quire_prefix_drop_all(quire_prefix *tree, uint64_t now_us);
 quire_prefix_dropped quire_prefix_drop_salt(quire_prefix *tree, const void *salt,
                                             uint32_t salt_bytes, uint64_t now_us);

@@ -81,7 +81,9 @@ int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
     tree->nodes.seed = (uint32_t)(tree->seed >> 32);
     quire_evict_init(&tree->evict, opts, allocator, &tree->nodes);
     if (quire_prefix_index_init(&tree->index, allocator) < 0 ||
+        quire_prefix_owners_init(&tree->owners, allocator, &tree->nodes) < 0 ||
         quire_ghosts_init(&tree->ghosts, allocator, opts->ghosts_max) < 0) {
+        quire_prefix_owners_fini(&tree->owners);
         quire_prefix_index_fini(&tree->index);
         allocator->free(allocator->ctx, tree);
         return QUIRE_NOMEM;
@@ -109,6 +111,7 @@ void quire_prefix_destroy(quire_prefix *tree)
     allocator = tree->allocator;
     quire_prefix_nodes_fini(&tree->nodes);
     quire_prefix_index_fini(&tree->index);
+    quire_prefix_owners_fini(&tree->owners);
     quire_evict_fini(&tree->evict);
     quire_ghosts_fini(&tree->ghosts);
     allocator.free(allocator.ctx, tree->ties);
@@ -201,7 +204,7 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
     *ref = QUIRE_PREFIX_REF_NULL;
     *match = (quire_prefix_match){ .cached_token = -1 };
     QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
-    QUIRE_FAIL_IF(found->is_tied || !quire_seq_is_blank(found, tree->n_groups), QUIRE_INVAL);
+    QUIRE_FAIL_IF(found->tied_ref != 0 || !quire_seq_is_blank(found, tree->n_groups), QUIRE_INVAL);
     QUIRE_FAIL_IF(key->salt_bytes > QUIRE_PREFIX_SALT_MAX, QUIRE_INVAL);
     QUIRE_TRY(quire_prefix_tie_plan(tree));
     QUIRE_TRY(path_plan(tree, n_tokens / tree->page_tokens + 1));
@@ -211,13 +214,16 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
     quire_prefix_walk_match(tree, &walk, tokens, n_tokens, tokens_max, match);
     root = walk.root;
     if (root == QUIRE_NODE_NULL && !opts->is_private) {
-        QUIRE_TRY(quire_prefix_root_make(tree, key, walk.hash, &root));
+        rc = quire_prefix_root_make(tree, key, walk.hash, &root);
     }
-    rc = path_adopt(tree, found, match->n_tokens);
+    if (rc == QUIRE_OK) {
+        rc = path_adopt(tree, found, match->n_tokens);
+    }
     if (rc < 0) {
         if (root != QUIRE_NODE_NULL) {
             quire_prefix_node_settle(tree, root);
         }
+        *match = (quire_prefix_match){ .cached_token = -1 };
         return rc;
     }
     quire_prefix_tick(tree, opts->now_us);
@@ -227,7 +233,7 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
     tie->is_private = opts->is_private;
     tie->n_known = match->n_tokens;
     quire_prefix_tie_move(tree, tie, path_use(tree, root, match->n_tokens, opts->owner));
-    found->is_tied = true;
+    found->tied_ref = tie->id;
     found->cut_tokens = UINT32_MAX;
     acquire_count(tree, n_tokens, match);
     *ref = tie->id;
@@ -248,8 +254,8 @@ int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_
         }
     }
     seq = quire_seqs_find(&tree->cache->seqs, tie->seq);
-    if (seq != NULL) {
-        seq->is_tied = false;
+    if (seq != NULL && seq->tied_ref == ref) {
+        seq->tied_ref = 0;
     }
     quire_prefix_tie_move(tree, tie, QUIRE_NODE_NULL);
     quire_prefix_tie_give(tree, tie);

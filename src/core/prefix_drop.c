@@ -7,7 +7,7 @@
 
 /* ---- eviction ---- */
 
-/* Charge that ending a node would free: none while sequences without a ref hold its pages. */
+/* Whether ending a node would free a page: not while sequences without a ref hold them all. */
 static bool frees_pages(const quire_prefix *tree, uint32_t id)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
@@ -277,20 +277,33 @@ quire_prefix_dropped quire_prefix_drop_prefix(quire_prefix *tree, const quire_pr
     return d.sum;
 }
 
+static bool is_owned(const quire_prefix *tree, uint32_t id, uint64_t owner)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+    return node->kind == QUIRE_NODE_PAGE && node->owner == owner;
+}
+
 quire_prefix_dropped quire_prefix_drop_owner(quire_prefix *tree, uint64_t owner, uint64_t now_us)
 {
     dropper d = dropper_start(tree, QUIRE_PREFIX_GONE_CLOSED, now_us);
 
-    for (uint32_t id = 1; owner != 0 && id < tree->nodes.id_end; id++) {
-        const quire_prefix_node *node = quire_prefix_at(tree, id);
-        uint32_t parent = node->parent;
+    uint32_t id;
 
-        if (node->kind == QUIRE_NODE_PAGE && node->owner == owner) {
-            node_drop(&d, id); /* below is the owner's too (P7) */
-            quire_prefix_node_settle(tree, parent);
-        }
+    if (owner == 0) {
+        return d.sum;
     }
-    for (uint32_t i = 0; owner != 0 && i < tree->n_ties; i++) {
+    while ((id = quire_prefix_owners_find(&tree->owners, owner)) != QUIRE_NODE_NULL) {
+        uint32_t parent = quire_prefix_at(tree, id)->parent;
+
+        while (is_owned(tree, parent, owner)) {
+            id = parent;
+            parent = quire_prefix_at(tree, id)->parent;
+        }
+        node_drop(&d, id); /* below is the owner's too (P7) */
+        quire_prefix_node_settle(tree, parent);
+    }
+    for (uint32_t i = 0; i < tree->n_ties; i++) {
         quire_prefix_tie *tie = &tree->ties[i];
 
         if (tie->id != QUIRE_PREFIX_REF_NULL && tie->owner == owner) {

@@ -4,7 +4,8 @@
  *   prefix_siblings  order of the children     prefix_walk.c     lookup and why it ended
  *   prefix_index     path hash -> node         prefix_publish.c  new nodes
  *   prefix_ghost     what went                 prefix_drop.c     eviction, expiry, invalidation
- *   evict            what goes next            prefix_tree.c     nodes, roots, refs come and go
+ *   prefix_owner     who published what        prefix_tree.c     nodes, roots, refs come and go
+ *   evict            what goes next
  *
  * Invariants (quire_prefix_validate checks all of them)
  *   P1  a node that has children is full; roots stand for keys and are full with 0 tokens
@@ -15,7 +16,7 @@
  *   P5  a ref ends at the node that holds the last token known of its sequence, in that node's
  *       whole length or, when other tokens follow there, in part; a dead ref at none
  *   P6  candidates for eviction are the nodes without children and refs
- *   P7  a node of one owner has only nodes of that owner below it
+ *   P7  a node of one owner has only nodes of that owner below it, and is in that owner's ring
  *   P8  a root has children or refs
  *
  * Thread: owner.
@@ -30,6 +31,7 @@
 #include "core/prefix_ghost.h"
 #include "core/prefix_index.h"
 #include "core/prefix_node.h"
+#include "core/prefix_owner.h"
 #include "core/prefix_siblings.h"
 #include "quire/prefix.h"
 
@@ -74,6 +76,7 @@ struct quire_prefix {
     quire_prefix_index index;
     quire_evict evict;
     quire_ghosts ghosts;
+    quire_prefix_owners owners;
     quire_prefix_root *roots;
     quire_prefix_tie *ties; /* [ties_capacity], number - 1 */
     uint32_t ties_capacity;

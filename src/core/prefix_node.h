@@ -38,11 +38,13 @@ typedef struct quire_prefix_node {
     uint32_t right;
     uint32_t children; /* root of their treap */
     uint32_t n_children;
-    uint32_t refs_head; /* refs that end here, by number (prefix_ref.h) */
+    uint32_t owner_next; /* ring of the owner's nodes (prefix_owner.h) */
+    uint32_t owner_prev;
+    uint32_t refs_head; /* refs that end here, by number (quire_prefix_tie) */
     uint32_t n_refs;
     uint32_t first_token; /* position of tokens[0] */
     uint32_t hits;
-    uint32_t heap_at[2]; /* prefix_evict.h */
+    uint32_t heap_at[2]; /* evict.h */
     uint16_t n_tokens;
     uint8_t region;
     uint8_t kind;     /* quire_node_kind */

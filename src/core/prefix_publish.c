@@ -186,7 +186,7 @@ int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t
 
     QUIRE_FAIL_IF(tie == NULL, QUIRE_NOTFOUND);
     seq = quire_seqs_find(&tree->cache->seqs, tie->seq);
-    QUIRE_FAIL_IF(seq == NULL || !seq->is_tied || n_tokens > seq->n_tokens, QUIRE_INVAL);
+    QUIRE_FAIL_IF(seq == NULL || seq->tied_ref != ref || n_tokens > seq->n_tokens, QUIRE_INVAL);
     if (tie->is_private || tie->node == QUIRE_NODE_NULL) {
         return QUIRE_OK;
     }

@@ -126,11 +126,12 @@ int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *t
 
     QUIRE_TRY(node_plan(tree));
     QUIRE_TRY(quire_evict_plan(&tree->evict, fill->region));
+    QUIRE_TRY(quire_prefix_owners_plan(&tree->owners));
     *out = quire_prefix_nodes_take(&tree->nodes, QUIRE_NODE_PAGE);
     node = quire_prefix_at(tree, *out);
     node->parent = parent;
     node->first_token = quire_prefix_node_end(quire_prefix_at(tree, parent));
-    node->owner = fill->owner;
+    quire_prefix_owners_add(&tree->owners, *out, fill->owner);
     node->created_us = tree->now_us;
     node->used_us = tree->now_us;
     node->used_tick = tree->tick;
@@ -179,6 +180,7 @@ uint64_t quire_prefix_node_end_now(quire_prefix *tree, uint32_t id, quire_prefix
     if (quire_evict_has(&tree->evict, id)) {
         quire_evict_remove(&tree->evict, id);
     }
+    quire_prefix_owners_remove(&tree->owners, id);
     quire_prefix_siblings_remove(&tree->nodes, node->parent, id);
     if (node->n_tokens == tree->page_tokens) {
         quire_prefix_index_remove(&tree->index, node->path_hash, id);
@@ -228,7 +230,7 @@ static void node_use(quire_prefix *tree, uint32_t id, uint64_t owner, uint32_t n
     node->used_tick = tree->tick;
     node->hits = node->hits < UINT32_MAX ? node->hits + n_hits : UINT32_MAX;
     if (node->owner != owner) {
-        node->owner = 0;
+        quire_prefix_owners_remove(&tree->owners, id);
     }
     if (is_candidate) {
         quire_evict_add(&tree->evict, id);

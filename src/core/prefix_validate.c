@@ -108,6 +108,7 @@ void quire_prefix_validate(const quire_prefix *tree)
 {
     uint64_t n_tokens = 0;
     uint64_t n_kept = 0;
+    uint64_t n_owned = 0;
     uint32_t n_pages = 0;
     uint32_t n_roots = 0;
     uint32_t n_full = 0;
@@ -125,6 +126,7 @@ void quire_prefix_validate(const quire_prefix *tree)
         if (node->kind == QUIRE_NODE_PAGE) {
             page_node_validate(tree, id);
             n_pages++;
+            n_owned += node->owner != 0;
             n_full += node->n_tokens == tree->page_tokens;
             n_tokens += node->n_tokens;
             for (uint32_t g = 0; g < tree->n_groups; g++) {
@@ -140,5 +142,6 @@ void quire_prefix_validate(const quire_prefix *tree)
     refs_validate(tree, n_refs);
     pages_validate(tree, n_kept);
     quire_evict_validate(&tree->evict);
+    quire_prefix_owners_validate(&tree->owners, n_owned);
     quire_ghosts_validate(&tree->ghosts);
 }

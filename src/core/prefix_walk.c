@@ -166,8 +166,8 @@ static uint32_t usable(const quire_prefix *tree, const quire_prefix_walk *walk, 
 
 /* ---- why ---- */
 
-/* How far what went goes on behind the walk's full pages; *latest is the first thing that is
- * missing. */
+/* How far what went goes on behind the walk's full pages; *first is the first thing that is
+ * missing, NULL = none. */
 static uint32_t gone_until(const quire_prefix *tree, const quire_prefix_walk *walk,
                            const int32_t *tokens, uint32_t n_tokens, const quire_ghost **first)
 {

@@ -82,7 +82,7 @@ quire_seq *quire_seqs_open(quire_seqs *seqs, quire_region_id region)
     seq->n_tokens = 0;
     seq->ready_tokens = 0;
     seq->cut_tokens = UINT32_MAX;
-    seq->is_tied = false;
+    seq->tied_ref = 0;
     seq->region = region;
     quire_counter_add(&seqs->n_open, 1);
     return seq;

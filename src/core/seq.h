@@ -29,7 +29,8 @@ typedef struct quire_seq {
     uint32_t n_tokens;
     uint32_t ready_tokens;
     uint32_t cut_tokens; /* shortest length it was truncated to since the prefix tree last asked */
-    bool is_tied;        /* to the prefix tree, by a ref */
+    uint64_t tied_ref;   /* the quire_prefix_ref that ties it to the prefix tree; 0 = none. One that
+                            outlives its sequence does not act on a later one of the same id */
     quire_region_id region;
     quire_table tables[]; /* [n_groups] */
 } quire_seq;

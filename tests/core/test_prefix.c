@@ -437,7 +437,10 @@ static void test_rules_broken(void **state)
     int32_t a[2 * PT];
     int32_t b[2 * PT];
     test_prefix p;
+    const quire_prefix_key key = test_key();
+    const quire_prefix_acquire_opts opts = { .tokens_max = 0 };
     test_run run;
+    test_run again;
     test_run other;
 
     (void)state;
@@ -454,6 +457,22 @@ static void test_rules_broken(void **state)
     assert_int_equal(quire_prefix_publish(p.tree, run.ref, a, 2 * PT, 0), QUIRE_INVAL);
     assert_int_equal(quire_prefix_release(p.tree, run.ref, 0), QUIRE_OK);
     test_run_extend(&p, &other, b, 2 * PT);
+
+    /* The same, until ids come round: what is left of the first does not touch the second. */
+    run = test_run_start(&p, a, PT + 1);
+    for (quire_seq_id id = QUIRE_SEQ_NULL; id != run.seq; id = test_open(p.cache)) {
+        assert_int_equal(quire_seq_close(p.cache, id != QUIRE_SEQ_NULL ? id : run.seq), QUIRE_OK);
+    }
+    again.seq = run.seq;
+    assert_int_equal(
+        quire_prefix_acquire(p.tree, &key, again.seq, b, PT, &opts, &again.match, &again.ref),
+        QUIRE_OK);
+    test_append(p.cache, again.seq, PT);
+    test_stamp_text(&p, again.seq, b, 0);
+    assert_int_equal(quire_prefix_publish(p.tree, run.ref, a, PT, 0), QUIRE_INVAL);
+    assert_int_equal(quire_prefix_release(p.tree, run.ref, 0), QUIRE_OK);
+    assert_int_equal(quire_prefix_publish(p.tree, again.ref, b, PT, 0), QUIRE_OK);
+    test_run_end(&p, &again);
 
     /* Other tokens of the same pages: not believed. */
     a[0] = -1;

@@ -1,5 +1,5 @@
 /* test_prefix_parts.c - the parts of the prefix tree against naive ones: siblings, index,
- * candidates.
+ * candidates, owners, what went, and seeds.
  *
  * SPDX-License-Identifier: MIT */
 #include "core_support.h"
@@ -232,12 +232,143 @@ static void test_candidates(void **state)
     assert_int_equal(memory.n_live, 0);
 }
 
+/* ---- owners ---- */
+
+/* Nodes get and lose owners at random; the one found is always the owner's. */
+static void test_owners(void **state)
+{
+    quire_rng rng = test_rng(7);
+    uint64_t owner_of[N_CANDIDATES] = { 0 };
+    uint32_t ids[N_CANDIDATES];
+    uint32_t n_owned = 0;
+    quire_prefix_nodes nodes;
+    quire_prefix_owners owners;
+    test_memory memory;
+
+    (void)state;
+    test_memory_init(&memory);
+    quire_prefix_nodes_init(&nodes, &memory.allocator, 1, PT);
+    assert_int_equal(quire_prefix_owners_init(&owners, &memory.allocator, &nodes), QUIRE_OK);
+    for (uint32_t i = 0; i < N_CANDIDATES; i++) {
+        assert_int_equal(quire_prefix_nodes_plan(&nodes), QUIRE_OK);
+        ids[i] = quire_prefix_nodes_take(&nodes, QUIRE_NODE_PAGE);
+    }
+    for (uint32_t op = 0; op < 3000; op++) {
+        uint32_t i = quire_rng_below(&rng, N_CANDIDATES);
+        uint64_t owner = quire_rng_below(&rng, 9);
+        bool is_there = false;
+        uint32_t found;
+
+        n_owned -= owner_of[i] != 0;
+        quire_prefix_owners_remove(&owners, ids[i]);
+        owner_of[i] = quire_rng_below(&rng, 2) == 0 ? owner : 0;
+        assert_int_equal(quire_prefix_owners_plan(&owners), QUIRE_OK);
+        quire_prefix_owners_add(&owners, ids[i], owner_of[i]);
+        n_owned += owner_of[i] != 0;
+        quire_prefix_owners_validate(&owners, n_owned);
+        for (uint32_t k = 0; k < N_CANDIDATES; k++) {
+            is_there |= owner != 0 && owner_of[k] == owner;
+        }
+        found = owner != 0 ? quire_prefix_owners_find(&owners, owner) : QUIRE_NODE_NULL;
+        assert_int_equal(found != QUIRE_NODE_NULL, is_there);
+        if (is_there) {
+            assert_int_equal(quire_prefix_node_at(&nodes, found)->owner, owner);
+        }
+    }
+    quire_prefix_owners_fini(&owners);
+    quire_prefix_nodes_fini(&nodes);
+    assert_int_equal(memory.n_live, 0);
+}
+
+/* ---- what went ---- */
+
+/* A chain that somebody made long is not followed to its end. */
+static void test_ghost_chain(void **state)
+{
+    quire_ghosts ghosts;
+    test_memory memory;
+
+    (void)state;
+    test_memory_init(&memory);
+    assert_int_equal(quire_ghosts_init(&ghosts, &memory.allocator, 1000), QUIRE_OK);
+    for (uint64_t i = 0; i < 1000; i++) {
+        const quire_ghost ghost = { .key = i, .hash = i }; /* the upper half chooses the chain */
+
+        quire_ghosts_add(&ghosts, &ghost);
+    }
+    quire_ghosts_validate(&ghosts);
+    assert_non_null(quire_ghosts_find(&ghosts, 999));
+    assert_null(quire_ghosts_find(&ghosts, 0));
+    quire_ghosts_fini(&ghosts);
+    assert_int_equal(memory.n_live, 0);
+}
+
+/* ---- seeds ---- */
+
+/* The shape of the same siblings, as a sum over their places. */
+static uint64_t shape_of(uint32_t seed)
+{
+    quire_prefix_nodes nodes;
+    uint64_t sum = 0;
+    uint32_t parent;
+
+    quire_prefix_nodes_init(&nodes, quire_allocator_default(), 1, PT);
+    nodes.seed = seed;
+    assert_int_equal(quire_prefix_nodes_plan(&nodes), QUIRE_OK);
+    parent = quire_prefix_nodes_take(&nodes, QUIRE_NODE_ROOT);
+    for (uint32_t i = 0; i < N_CHILDREN; i++) {
+        uint32_t id;
+
+        assert_int_equal(quire_prefix_nodes_plan(&nodes), QUIRE_OK);
+        id = quire_prefix_nodes_take(&nodes, QUIRE_NODE_PAGE);
+        quire_prefix_node_at(&nodes, id)->parent = parent;
+        quire_prefix_node_at(&nodes, id)->n_tokens = 1;
+        quire_prefix_node_tokens(&nodes, quire_prefix_node_at(&nodes, id))[0] = (int32_t)i;
+        quire_prefix_siblings_add(&nodes, parent, id);
+    }
+    assert_int_equal(quire_prefix_siblings_validate(&nodes, parent), N_CHILDREN);
+    for (uint32_t id = 1; id < nodes.id_end; id++) {
+        sum = sum * 31 + quire_prefix_node_at(&nodes, id)->left;
+    }
+    quire_prefix_nodes_fini(&nodes);
+    return sum;
+}
+
+/* Neither the order of siblings nor the place of a path follows from the tokens alone. */
+static void test_seeds(void **state)
+{
+    (void)state;
+    assert_int_equal(shape_of(1), shape_of(1));
+    assert_true(shape_of(1) != shape_of(2));
+    for (uint64_t i = 0; i < 2; i++) {
+        quire_cache_opts cache_opts = test_opts(4);
+        quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
+        quire_prefix_key key = { .identity = { 1, 2 } };
+        quire_prefix *trees[2];
+        uint64_t hashes[2];
+        test_cache t[2];
+
+        for (uint64_t k = 0; k < 2; k++) {
+            test_cache_create(&t[k], &cache_opts, 0, 0);
+            opts.cache = t[k].cache;
+            opts.seed = i == 0 ? 5 : 5 + k;
+            assert_int_equal(quire_prefix_create(&trees[k], &opts), QUIRE_OK);
+            hashes[k] = quire_prefix_walk_to(trees[k], &key, NULL, 0, NULL).hash;
+        }
+        assert_int_equal(hashes[0] == hashes[1], i == 0);
+        for (uint64_t k = 0; k < 2; k++) {
+            quire_prefix_destroy(trees[k]);
+            test_cache_destroy(&t[k]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_siblings),
-        cmocka_unit_test(test_index),
-        cmocka_unit_test(test_candidates),
+        cmocka_unit_test(test_siblings),    cmocka_unit_test(test_index),
+        cmocka_unit_test(test_candidates),  cmocka_unit_test(test_owners),
+        cmocka_unit_test(test_ghost_chain), cmocka_unit_test(test_seeds),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

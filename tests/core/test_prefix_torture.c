@@ -78,9 +78,15 @@ static void build_half_published(scene *s)
 static int run_acquire(scene *s)
 {
     quire_prefix_acquire_opts opts = { .tokens_max = UINT32_MAX, .now_us = 2000 };
+    int rc = quire_prefix_acquire(s->p.tree, &s->key, s->run.seq, s->text, N_TEXT, &opts,
+                                  &s->run.match, &s->run.ref);
 
-    return quire_prefix_acquire(s->p.tree, &s->key, s->run.seq, s->text, N_TEXT, &opts,
-                                &s->run.match, &s->run.ref);
+    if (rc < 0) { /* nothing that could be taken for a hit */
+        assert_int_equal(s->run.ref, QUIRE_PREFIX_REF_NULL);
+        assert_int_equal(s->run.match.n_tokens, 0);
+        assert_int_equal(s->run.match.n_same_tokens, 0);
+    }
+    return rc;
 }
 
 static int run_acquire_new_key(scene *s)

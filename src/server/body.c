@@ -10,6 +10,9 @@
 /* A body beyond the limit is read and forgotten up to so many times the limit, because a client
  * that is still sending would lose the answer with the connection. */
 #define BODY_IGNORED_FACTOR 4u
+/* Bodies up to here do not wait for larger ones, whose texts may take seconds to tokenize; a body
+ * of this length for every connection is not much. */
+#define BODY_SMALL_BYTES ((size_t)64 << 10)
 
 static void refuse(quire_http *http)
 {
@@ -53,6 +56,9 @@ static void parse_enter(quire_http *http, size_t n)
 {
     quire_server *server = http->server;
 
+    if (n <= BODY_SMALL_BYTES) {
+        return;
+    }
     (void)pthread_mutex_lock(&server->parse_lock);
     while (server->parse_bytes > 0 && server->parse_bytes + n > server->opts.body_bytes_max) {
         (void)pthread_cond_wait(&server->parse_room, &server->parse_lock);

@@ -289,6 +289,10 @@ static void session_commit(quire_generation *gen)
     uint32_t n_tokens = 0;
     size_t n = 0;
 
+    /* The texts of a session end at a NUL: what a model says behind one would be lost. */
+    if (choice->text.n > 0 && memchr(choice->text.data, '\0', choice->text.n) != NULL) {
+        return;
+    }
     messages = calloc(gen->n_history + 1, sizeof messages[0]);
     if (messages == NULL || session_tokens(gen, &tokens, &n_tokens) < 0) {
         goto out;

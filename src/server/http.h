@@ -66,7 +66,7 @@ struct quire_server {
     atomic_ullong client_gone_total;
     atomic_ullong n_ids;
     uint64_t id_base; /* random: ids of two runs differ */
-    /* Bytes of bodies that are trees of values now: a tree takes many times its text. */
+    /* Bytes of large bodies that are trees of values now: a tree takes many times its text. */
     pthread_mutex_t parse_lock;
     pthread_cond_t parse_room;
     size_t parse_bytes;
@@ -121,7 +121,7 @@ void quire_http_completed(void *server, struct MHD_Connection *connection, void 
 int quire_http_body_add(quire_http *http, const char *data, size_t n);
 /* Whether the headers promise a body that is refused. */
 void quire_http_body_announced(quire_http *http);
-/* The body as a JSON object. Waits while too many bytes of bodies are trees already.
+/* The body as a JSON object. A large one waits while too many bytes of bodies are trees already.
  * Memory: end with quire_http_json_release(). Errors: http->err is filled. */
 int quire_http_json(quire_http *http, json_t **out);
 void quire_http_json_release(quire_http *http, json_t *root);

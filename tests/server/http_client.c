@@ -233,7 +233,7 @@ json_t *http_json(uint16_t port, const http_call *call, int status)
 {
     http_reply reply = http_do(port, call);
     json_error_t error;
-    json_t *root = json_loads(reply.body, 0, &error);
+    json_t *root = json_loads(reply.body, JSON_ALLOW_NUL, &error);
 
     if (reply.status != status || root == NULL) {
         fail_msg("%s: status %d, expected %d; %s", call->path, reply.status, status, reply.body);

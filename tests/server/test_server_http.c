@@ -257,6 +257,26 @@ static void bounds_the_body(void **state)
     free(body);
 }
 
+/* Two do not fit at once: the second waits forever if the first one's bytes are not given back. */
+static void large_bodies_come_one_after_the_other(void **state)
+{
+    quire_server_opts opts = server_fixture_opts();
+    char *body = filled((size_t)100 << 10);
+
+    (void)state;
+    opts.body_bytes_max = (size_t)128 << 10;
+    restart(&opts);
+    expect_error(&(http_call){ .path = CHAT, .body = body }, 400, "invalid_json", NULL);
+    memcpy(body, "[]", 2);
+    expect_error(&(http_call){ .path = CHAT, .body = body }, 400, "invalid_json", NULL);
+    memcpy(body, HI, strlen(HI));
+    for (int i = 0; i < 2; i++) {
+        json_decref(http_post_json(f.port, CHAT, body, 200));
+        json_decref(http_post_json(f.port, "/tokenize", body, 400));
+    }
+    free(body);
+}
+
 static void bounds_the_headers(void **state)
 {
     char *value = filled(40000);
@@ -495,6 +515,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(head_has_no_body, start, stop),
         cmocka_unit_test_setup_teardown(refuses_what_is_no_json, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_body, start, stop),
+        cmocka_unit_test_setup_teardown(large_bodies_come_one_after_the_other, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_headers, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_connections, start, stop),
         cmocka_unit_test_setup_teardown(says_that_it_loads_and_drains, start, stop),

@@ -144,6 +144,41 @@ static void a_stream_is_a_turn_too(void **state)
     http_reply_free(&reply);
 }
 
+static int32_t nul_token(void)
+{
+    char byte = 'x';
+
+    for (int32_t token = 0; token < (int32_t)s.bench.n_vocab; token++) {
+        if (quire_model_token_text(s.bench.model, token, true, &byte, 1) == 1 && byte == '\0') {
+            return token;
+        }
+    }
+    fail_msg("the vocabulary has no NUL");
+    return -1;
+}
+
+/* The texts of a session end at a NUL, so it would lose words. */
+static void an_answer_with_a_nul_is_not_kept(void **state)
+{
+    json_t *first = turn(SYSTEM "," USER_1);
+    json_t *reply;
+    char body[512];
+
+    (void)state;
+    (void)snprintf(body, sizeof body,
+                   "{\"session_id\":\"one\",\"messages\":[" USER_2 "],\"temperature\":0,"
+                   "\"max_tokens\":2,\"logit_bias\":{\"%d\":100}}",
+                   nul_token());
+    reply = post(&s, 200, CHAT, body);
+    assert_int_equal(json_string_length(json_at(reply, "choices.0.message.content")), 2);
+    assert_true(json_is_false(json_at(reply, "quire.session_kept")));
+    json_decref(reply);
+    reply = get(&s, 200, "/v1/cache/sessions/one");
+    assert_int_equal(json_int_at(reply, "turns"), 1);
+    json_decref(reply);
+    json_decref(first);
+}
+
 static void a_text_goes_on(void **state)
 {
     json_t *first =
@@ -400,6 +435,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_turn_computes_only_what_is_new, start, stop),
         cmocka_unit_test_setup_teardown(a_history_that_is_sent_again_is_recognised, start, stop),
         cmocka_unit_test_setup_teardown(a_stream_is_a_turn_too, start, stop),
+        cmocka_unit_test_setup_teardown(an_answer_with_a_nul_is_not_kept, start, stop),
         cmocka_unit_test_setup_teardown(a_text_goes_on, start, stop),
         cmocka_unit_test_setup_teardown(old_turns_are_dropped_when_asked, start, stop),
         cmocka_unit_test_setup_teardown(a_full_session_refuses_when_asked, start, stop),

@@ -170,13 +170,15 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
 
 /* Make the sequence's first n_tokens tokens, which are `tokens` and whose KV is computed, known:
  * full pages become nodes and the rest the ref's open page. Where a node with these tokens exists
- * it stays (the sequence keeps its own copy for itself). Call it as tokens are computed: after a
- * chunk of prefill, when a page fills, at the end. Does nothing on a private ref or on one whose
- * path was invalidated; with is_page_exact open pages are not published. Tokens said before are
- * not compared again: they change by truncation only, which the sequence remembers.
- * Errors: QUIRE_NOTFOUND (ref), QUIRE_INVAL (n_tokens beyond the sequence, or it is closed),
- * QUIRE_LIMIT, QUIRE_NOMEM: what was published before stays, the rest is not cached. Cost: O(tokens
- * not published yet + pages released since). */
+ * it stays, and where it is a full page the sequence goes on with the node's pages and lets go of
+ * its own copies: both were computed from the same tokens, so they differ at most as much as a hit
+ * does from a miss. (Not in pages that it shares with a fork.) Call it as tokens are computed:
+ * after a chunk of prefill, when a page fills, at the end. Does nothing on a private ref or on one
+ * whose path was invalidated; with is_page_exact open pages are not published. Tokens said before
+ * are not compared again: they change by truncation only, which the sequence remembers. Errors:
+ * QUIRE_NOTFOUND (ref), QUIRE_INVAL (n_tokens beyond the sequence, or it is closed), QUIRE_LIMIT,
+ * QUIRE_NOMEM: what was published before stays, the rest is not cached. Cost: O(tokens not
+ * published yet + pages released since). */
 int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t *tokens,
                          uint32_t n_tokens, uint64_t now_us);
 

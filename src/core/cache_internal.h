@@ -50,6 +50,10 @@ uint64_t quire_cache_evict(quire_cache *cache, quire_region_id region, uint64_t 
 int quire_seq_adopt(quire_cache *cache, quire_seq *seq, const quire_page_id *pages,
                     uint32_t n_tokens);
 
+/* Let a full entry of a sequence hold pages[group], which the prefix tree keeps for the same
+ * tokens, in place of its own; groups in which either has none are left as they are. */
+void quire_seq_swap(quire_cache *cache, quire_seq *seq, uint32_t entry, const quire_page_id *pages);
+
 /* At debug level 2 every call that changes the cache ends with a full check. */
 #if QUIRE_DEBUG >= 2
 #define QUIRE_CACHE_CHECKED(cache) quire_cache_validate(cache)

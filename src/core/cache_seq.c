@@ -275,6 +275,17 @@ int quire_seq_adopt(quire_cache *cache, quire_seq *seq, const quire_page_id *pag
     return QUIRE_OK;
 }
 
+void quire_seq_swap(quire_cache *cache, quire_seq *seq, uint32_t entry, const quire_page_id *pages)
+{
+    for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+        quire_table_ctx ctx = table_ctx(cache, seq, g);
+
+        if (pages[g] != QUIRE_PAGE_NULL) {
+            quire_table_swap(&ctx, &seq->tables[g], entry, pages[g]);
+        }
+    }
+}
+
 int quire_seq_close(quire_cache *cache, quire_seq_id seq)
 {
     quire_seq *found = quire_seqs_find(&cache->seqs, seq);

@@ -1,9 +1,10 @@
 /* prefix_publish.c - new nodes, from what a sequence has computed.
  *
  * At each place of the path there are three cases. A child holds all the tokens already: it stays,
- * and the sequence's own copy remains its own. A partly filled child holds the first of them: it
- * gets the sequence's pages and tokens; readers of the pages it had hold these themselves. Or the
- * tokens are new: a new node. So of two siblings none ever begins with the other (P2).
+ * and the sequence takes its pages for its own copies, if they are full. A partly filled child
+ * holds the first of them: it gets the sequence's pages and tokens; readers of the pages it had
+ * hold these themselves. Or the tokens are new: a new node. So of two siblings none ever begins
+ * with the other (P2).
  *
  * SPDX-License-Identifier: MIT */
 #include "core/prefix_internal.h"
@@ -12,7 +13,7 @@
 typedef struct publisher {
     quire_prefix *tree;
     quire_prefix_tie *tie;
-    const quire_seq *seq;
+    quire_seq *seq;
     const int32_t *tokens;
     uint32_t n_tokens;
     uint32_t base; /* last full node of the path */
@@ -87,6 +88,9 @@ static int child_put(publisher *p, uint32_t n, uint32_t *out)
     if (place.above != QUIRE_NODE_NULL && place.n_above == n) {
         *out = place.above;
         quire_prefix_node_touch(tree, *out, p->tie->owner);
+        if (n == tree->page_tokens) {
+            quire_seq_swap(tree->cache, p->seq, first / n, quire_prefix_at(tree, *out)->pages);
+        }
         return QUIRE_OK;
     }
     part = is_part(tree, place.below, place.n_below) ? place.below : QUIRE_NODE_NULL;

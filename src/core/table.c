@@ -441,6 +441,23 @@ void quire_table_truncate(const quire_table_ctx *ctx, quire_table *table, uint32
     }
 }
 
+void quire_table_swap(const quire_table_ctx *ctx, quire_table *table, uint32_t i,
+                      quire_page_id page)
+{
+    quire_page_entry *entry = quire_table_entry(table, i);
+    quire_page_id own = entry->page;
+
+    QUIRE_ASSERT(i < table->n_entries && entry->n_tokens == ctx->pool->page_tokens);
+    if (own == page || is_hole(entry) || quire_pool_page(ctx->pool, own)->n_kept > 0 ||
+        table_leaf(table, i / QUIRE_LEAF_ENTRIES)->refs > 1) {
+        return;
+    }
+    QUIRE_ASSERT(quire_pool_page(ctx->pool, page)->n_kept == ctx->pool->page_tokens);
+    quire_pool_ref(ctx->pool, page, ctx->seq);
+    entry->page = page;
+    quire_pool_unref(ctx->pool, own, ctx->seq);
+}
+
 bool quire_table_fork_copies(const quire_table *table)
 {
     return table->n_held > table->n_entries && table->n_entries % QUIRE_LEAF_ENTRIES != 0;

@@ -150,6 +150,12 @@ void quire_table_fork(const quire_table_ctx *ctx, quire_table *to, const quire_t
 void quire_table_adopt(const quire_table_ctx *ctx, quire_table *table, const quire_page_id *pages,
                        uint32_t n_tokens);
 
+/* Hold another page in place of a full entry's own: one that is kept for the same tokens. Not done
+ * in a leaf that another table holds, nor for a hole or a page that the prefix tree keeps. Nothing
+ * is allocated; the own page is free when nobody else holds it. */
+void quire_table_swap(const quire_table_ctx *ctx, quire_table *table, uint32_t i,
+                      quire_page_id page);
+
 /* Drop every entry and the upper level. */
 void quire_table_clear(const quire_table_ctx *ctx, quire_table *table,
                        const quire_allocator *allocator);

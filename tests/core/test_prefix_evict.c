@@ -271,13 +271,126 @@ static void test_forgotten(void **state)
     }
 }
 
+/* ---- the same text, computed twice ---- */
+
+/* Who publishes second goes on with the pages of the first; the tail stays its own. */
+static void test_copies_are_given_up(void **state)
+{
+    quire_cache_opts cache_opts = test_opts(64);
+    int32_t text[4 * PT];
+    test_prefix p;
+    test_run x, y;
+
+    (void)state;
+    cache_opts.n_groups = 2;
+    cache_opts.page_bytes[1] = cache_opts.page_bytes[0];
+    test_prefix_create_in(&p, &cache_opts, NULL);
+    test_text(text, 4 * PT, 0);
+    x = test_run_start(&p, text, 4 * PT);
+    y = test_run_start(&p, text, 4 * PT);
+    test_run_extend(&p, &x, text, 3 * PT + 1);
+    test_append(p.cache, y.seq, 3 * PT + 1);
+    test_stamp_text(&p, y.seq, text, 0);
+    /* A page that one of them has let go of is not taken from, nor given to, the other. */
+    assert_int_equal(quire_seq_release(p.cache, y.seq, 1, 0, PT, NULL), QUIRE_OK);
+    assert_int_equal(test_stats(p.cache).pages_live, 2 * 4 + 2 * 4 - 1);
+    test_run_extend(&p, &y, text, 3 * PT + 1);
+    assert_int_equal(test_stats(p.cache).pages_live, 2 * 4 + 2);
+    for (uint32_t i = 0; i < 4; i++) {
+        for (quire_group_id g = 0; g < 2; g++) {
+            quire_page_id mine = test_page_of(p.cache, y.seq, g, i * PT);
+            bool is_hole = g == 1 && i == 0;
+
+            assert_int_equal(mine == QUIRE_PAGE_NULL, is_hole);
+            assert_int_equal(mine == test_page_of(p.cache, x.seq, g, i * PT), i < 3 && !is_hole);
+        }
+    }
+    /* Shared pages are not written: each goes on alone, and back. */
+    assert_int_equal(quire_seq_truncate(p.cache, y.seq, 2 * PT + 1), QUIRE_OK);
+    text[2 * PT + 1] = -5;
+    test_run_extend(&p, &y, text, 4 * PT);
+    text[2 * PT + 1] = 2 * PT + 1;
+    test_check_text(&p, x.seq, text);
+    test_run_end(&p, &x);
+    test_run_end(&p, &y);
+    assert_int_equal(test_lookup(&p, text, 4 * PT).n_tokens, 3 * PT + 1);
+    test_prefix_destroy(&p);
+}
+
+/* Leaves that a fork holds are not touched. */
+static void test_copies_in_a_fork_stay(void **state)
+{
+    int32_t text[2 * PT];
+    quire_seq_id fork;
+    quire_page_id page;
+    test_prefix p;
+    test_run x, y;
+
+    (void)state;
+    test_prefix_create(&p, 64, NULL);
+    test_text(text, 2 * PT, 0);
+    x = test_run_start(&p, text, 2 * PT);
+    y = test_run_start(&p, text, 2 * PT);
+    test_run_extend(&p, &x, text, 2 * PT);
+    test_append(p.cache, y.seq, 2 * PT);
+    test_stamp_text(&p, y.seq, text, 0);
+    page = test_page_of(p.cache, y.seq, 0, 0);
+    assert_int_equal(quire_seq_fork(p.cache, y.seq, &fork), QUIRE_OK);
+    test_run_extend(&p, &y, text, 2 * PT);
+    assert_int_equal(test_page_of(p.cache, y.seq, 0, 0), page);
+    assert_int_equal(test_page_of(p.cache, fork, 0, 0), page);
+    assert_int_equal(quire_seq_close(p.cache, fork), QUIRE_OK);
+    test_run_end(&p, &x);
+    test_run_end(&p, &y);
+    test_prefix_destroy(&p);
+}
+
+/* What is cached under a running ref does not make eviction believe that there is enough: before,
+ * all that others had cached went, and there was still no room. */
+static void test_nothing_goes_in_vain(void **state)
+{
+    int32_t a[4 * PT];
+    int32_t b[4 * PT];
+    quire_seq_id seq;
+    test_prefix p;
+    test_run x, y;
+
+    (void)state;
+    test_prefix_create(&p, 12, NULL);
+    test_text(a, 4 * PT, 0);
+    test_text(b, 4 * PT, 5000);
+    x = test_run_start(&p, a, 4 * PT);
+    y = test_run_start(&p, a, 4 * PT);
+    test_run_extend(&p, &x, a, 4 * PT);
+    test_run_extend(&p, &y, a, 4 * PT);
+    test_run_end(&p, &x);
+    (void)test_run_whole(&p, b, 3 * PT);
+    assert_int_equal(test_stats(p.cache).pages_live, 4);
+    assert_int_equal(test_stats(p.cache).pages_cached, 3);
+    seq = test_open(p.cache);
+    assert_int_equal(quire_seq_reserve(p.cache, seq, 9 * PT), QUIRE_NOPAGES);
+    assert_int_equal(test_lookup(&p, b, 4 * PT).n_tokens, 3 * PT);
+    assert_int_equal(quire_seq_reserve(p.cache, seq, 6 * PT), QUIRE_OK);
+    assert_int_equal(test_lookup(&p, b, 4 * PT).n_tokens, 2 * PT);
+    assert_int_equal(quire_seq_close(p.cache, seq), QUIRE_OK);
+    test_run_end(&p, &y);
+    test_prefix_destroy(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),     cmocka_unit_test(test_refs_protect),
-        cmocka_unit_test(test_hopeless),  cmocka_unit_test(test_held_without_ref),
-        cmocka_unit_test(test_ttl),       cmocka_unit_test(test_low_traffic),
-        cmocka_unit_test(test_explained), cmocka_unit_test(test_forgotten),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_refs_protect),
+        cmocka_unit_test(test_hopeless),
+        cmocka_unit_test(test_held_without_ref),
+        cmocka_unit_test(test_ttl),
+        cmocka_unit_test(test_low_traffic),
+        cmocka_unit_test(test_explained),
+        cmocka_unit_test(test_forgotten),
+        cmocka_unit_test(test_copies_are_given_up),
+        cmocka_unit_test(test_copies_in_a_fork_stay),
+        cmocka_unit_test(test_nothing_goes_in_vain),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

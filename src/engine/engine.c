@@ -96,6 +96,8 @@ static void inbox_fetch(quire_engine *engine)
 
         quire_queue_remove(&engine->inbox, link);
         quire_queue_insert(&engine->queue, link);
+        /* Cancels of what lay in the inbox may have been looked for already. */
+        engine->has_cancels |= atomic_load(&quire_request_of(link)->is_cancelled);
     }
     (void)pthread_mutex_unlock(&engine->lock);
 }

@@ -228,7 +228,8 @@ typedef struct quire_ending {
 void quire_engine_end(quire_engine *engine, quire_request *request, const quire_ending *ending);
 /* End what was cancelled. */
 void quire_engine_cancels_apply(quire_engine *engine);
-/* A step could not be computed: preempt or end somebody, so that the next one is smaller. */
+/* A step could not be computed: preempt somebody, or end who is alone, so that the next one is
+ * smaller. */
 void quire_engine_relieve(quire_engine *engine, int status);
 
 /* ---- batch.c. Thread: the engine's ---- */

@@ -151,7 +151,9 @@ static void preempt(quire_engine *engine, quire_request *r)
     engine->stats.preemptions_total++;
     r->state = QUIRE_REQUEST_WAITING;
     r->held_by = 0;
-    r->blocked_at = 0;
+    /* Back when somebody else lets go: its own pages do not suffice, or it would run. Were it let
+     * in again at once, a step that fails for another reason than pages would be tried for ever. */
+    r->blocked_at = engine->n_releases;
     quire_queue_insert(&engine->queue, &r->link);
 }
 
@@ -212,7 +214,9 @@ void quire_engine_relieve(quire_engine *engine, int status)
     quire_request *victim = victim_choose(engine);
     const bool is_short = status == QUIRE_NOPAGES || status == QUIRE_NOMEM;
 
-    if (is_short && (engine->n_running > 1 || retreat(victim))) {
+    /* A step does not say whose fault it is. So they leave one by one, and only who fails alone is
+     * ended. */
+    if (engine->n_running > 1 || (is_short && retreat(victim))) {
         preempt(engine, victim);
     } else {
         end_stuck(engine, victim, status);

@@ -93,6 +93,9 @@ static int request_fill(quire_request *r, const quire_request_params *p, quire_e
     r->n_prompt = p->n_tokens;
     r->max_tokens = tokens_to_generate(engine, p);
     r->n_tops = p->has_logprobs ? p->n_top_logprobs : 0;
+    if (r->n_tops > engine->desc->n_vocab) {
+        r->n_tops = engine->desc->n_vocab;
+    }
     r->has_logprobs = p->has_logprobs;
     r->ignores_eos = p->ignores_eos && p->sampler.grammar == NULL;
     r->is_uncached = p->is_uncached;

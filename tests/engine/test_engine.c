@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "engine/engine_internal.h"
 #include "engine_fixture.h"
 #include "seed.h"
 
@@ -577,6 +578,99 @@ static void test_cancel(void **state)
     bench_close(&b);
 }
 
+/* A cancel of what lies in the inbox, just when the engine has fetched the inbox and looks for
+ * those to cancel: it finds nobody, and the next fetch must not forget. */
+static void test_cancel_in_the_inbox(void **state)
+{
+    engine_bench b = bench_default();
+    int32_t prompt[N_PROMPT];
+    const quire_request_params params = params_greedy(prompt, N_PROMPT, 0);
+    quire_request *request;
+    gate *g = gate_close(b.engine);
+
+    (void)state;
+    tokens_make(prompt, N_PROMPT, 17);
+    request = submit(&b, &params);
+    quire_request_cancel(request);
+    (void)pthread_mutex_lock(&b.engine->lock);
+    assert_true(b.engine->has_cancels);
+    b.engine->has_cancels = false;
+    (void)pthread_mutex_unlock(&b.engine->lock);
+    gate_open(g);
+    assert_int_equal(finish(request)->n_generated_tokens, 0);
+    finish_as(request, QUIRE_FINISH_CANCEL);
+    bench_close(&b);
+}
+
+/* A step of two that cannot be computed, which is the fault of the first: the other goes on. */
+static void test_who_is_not_to_blame_goes_on(void **state)
+{
+    engine_bench b = bench_default();
+    int32_t prompts[2][N_PROMPT], expected[N_TOKENS], got[N_TOKENS];
+    quire_request *requests[2];
+    const quire_request_result *result;
+    gate *g = gate_close(b.engine);
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        const quire_request_params params = params_greedy(prompts[i], N_PROMPT, N_TOKENS);
+
+        tokens_make(prompts[i], N_PROMPT, 18 + i);
+        requests[i] = submit(&b, &params);
+    }
+    reference(&b, prompts[1], N_PROMPT, expected, N_TOKENS);
+    for (int i = 0; i < 6; i++) { /* both have tokens by then */
+        gate_step(g);
+    }
+    assert_int_equal(b.engine->n_running, 2); /* which stands still */
+    assert_int_equal(quire_seq_close(quire_runtime_cache(b.runtime), b.engine->running[0]->seq),
+                     QUIRE_OK);
+    gate_open(g);
+    result = finish(requests[0]);
+    assert_int_equal(result->status, QUIRE_NOTFOUND);
+    finish_as(requests[0], QUIRE_FINISH_ERROR);
+    assert_int_equal(collect(requests[1], got, N_TOKENS), N_TOKENS);
+    assert_memory_equal(got, expected, sizeof got);
+    assert_int_equal(quire_request_result_get(requests[1])->n_preemptions, 1);
+    finish_as(requests[1], QUIRE_FINISH_LENGTH);
+    bench_close(&b);
+}
+
+/* Each step brings a token to who decodes, whatever prompt is computed beside it. */
+static void test_decode_goes_on_beside_a_long_prompt(void **state)
+{
+    engine_bench b = bench_default();
+    int32_t prompt[N_CTX];
+    quire_request_params params = params_greedy(prompt, 8, 100);
+    quire_request *decoding, *prefilling;
+    quire_engine_stats stats;
+    quire_request_token token;
+    uint32_t n_steps = 0;
+    gate *g = gate_close(b.engine);
+
+    (void)state;
+    tokens_make(prompt, N_CTX, 20);
+    decoding = submit(&b, &params);
+    gate_step(g);
+    params.tokens = prompt + 8;
+    params.n_tokens = 300;
+    params.max_tokens = 1;
+    prefilling = submit(&b, &params);
+    do {
+        gate_step(g);
+        n_steps++;
+        assert_int_equal(quire_request_wait(decoding, n_steps, 0, &token), 1);
+        assert_int_equal(quire_request_wait(decoding, n_steps + 1, 0, &token), QUIRE_AGAIN);
+        quire_engine_stats_get(b.engine, &stats);
+        assert_true(stats.step_rows_total <= 8 + 64 * (uint64_t)n_steps); /* a chunk at most */
+    } while (quire_request_wait(prefilling, 0, 0, &token) == QUIRE_AGAIN);
+    assert_int_equal(n_steps, 5); /* 63 rows of a chunk */
+    gate_open(g);
+    finish_as(prefilling, QUIRE_FINISH_LENGTH);
+    finish_as(decoding, QUIRE_FINISH_LENGTH);
+    bench_close(&b);
+}
+
 /* A client that lets go without waiting; and an engine that ends under its requests. */
 static void test_destroy_and_release(void **state)
 {
@@ -656,6 +750,9 @@ int main(void)
         cmocka_unit_test(test_drain),
         cmocka_unit_test(test_waiting_has_an_end),
         cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_cancel_in_the_inbox),
+        cmocka_unit_test(test_who_is_not_to_blame_goes_on),
+        cmocka_unit_test(test_decode_goes_on_beside_a_long_prompt),
         cmocka_unit_test(test_destroy_and_release),
         cmocka_unit_test(test_higher_priority_first),
     };

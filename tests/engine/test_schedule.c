@@ -182,6 +182,64 @@ static void test_invariants(void **state)
     }
 }
 
+/* ---- many steps ---- */
+
+#define LONG_TOKENS  30000u
+#define SHORT_TOKENS 200u
+
+/* A prompt of 30,000 tokens beside short ones of 200 that come `often` times in a hundred steps,
+ * and n_decode requests in decode. Returns the steps until the long one is computed; *wait is the
+ * longest that a short one took. */
+static uint32_t steps_of_a_long_one(uint32_t often, uint32_t n_decode, uint32_t *wait)
+{
+    quire_schedule_item items[ITEMS_MAX] = { prefill(1, LONG_TOKENS) };
+    uint32_t n = 1;
+
+    *wait = 0;
+    for (uint32_t i = 0; i < n_decode; i++) {
+        items[n++] = decode(2 + i);
+    }
+    for (uint32_t step = 0;; step++) {
+        uint32_t n_left = 0;
+
+        assert_true(step < 10000);
+        if ((step + 1) * often / 100 > step * often / 100 && n < ITEMS_MAX) {
+            items[n++] = prefill(100 + step, SHORT_TOKENS);
+        }
+        (void)quire_schedule_rows(items, n, &roomy);
+        for (uint32_t i = 0; i < n; i++) {
+            quire_schedule_item item = items[i];
+
+            if (!item.is_decode) {
+                item.n_left -= item.n_rows;
+            }
+            if (item.n_left > 0) {
+                items[n_left++] = item;
+            } else if (item.arrival == 1) {
+                return step + 1;
+            } else if (step - (uint32_t)(item.arrival - 100) + 1 > *wait) {
+                *wait = step - (uint32_t)(item.arrival - 100) + 1;
+            }
+        }
+        n = n_left;
+    }
+}
+
+/* Neither waits for the other: the short ones take two steps however long the other prompt is, and
+ * the long one keeps its quarter when more come than can be computed. */
+static void test_a_long_one_and_a_stream_of_short_ones(void **state)
+{
+    uint32_t wait;
+
+    (void)state;
+    assert_int_equal(steps_of_a_long_one(0, 0, &wait), (LONG_TOKENS + CHUNK - 1) / CHUNK);
+    assert_in_range(steps_of_a_long_one(50, 0, &wait), 1, LONG_TOKENS / (CHUNK - 100) + 2);
+    assert_in_range(wait, 1, 2);
+    assert_in_range(steps_of_a_long_one(60, 32, &wait), 1, LONG_TOKENS / (CHUNK - 32 - 120) + 2);
+    assert_in_range(wait, 1, 2);
+    assert_in_range(steps_of_a_long_one(100, 0, &wait), 1, LONG_TOKENS / (CHUNK / 4) + 1);
+}
+
 /* ---- the queue ---- */
 
 static void queue_check(const quire_queue *queue, const uint64_t *arrivals, uint32_t n)
@@ -233,6 +291,7 @@ int main(void)
         cmocka_unit_test(test_priority_before_size),
         cmocka_unit_test(test_much_decode),
         cmocka_unit_test(test_invariants),
+        cmocka_unit_test(test_a_long_one_and_a_stream_of_short_ones),
         cmocka_unit_test(test_queue_order),
     };
 

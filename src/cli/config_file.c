@@ -365,6 +365,10 @@ static int fail_load(const quire_config_file *file, cyaml_err_t status, const co
     if (status == CYAML_ERR_LIBYAML_PARSER) {
         return fail_syntax(file, c, err);
     }
+    if (status == CYAML_ERR_INTERNAL_ERROR && c->reason[0] == '\0') {
+        return quire_error_set(err, QUIRE_INVAL, "%s: in or after line %u: a key that is no text",
+                               file->path, c->line);
+    }
     if (fail_kind(file, c, err)) {
         return err->status;
     }

@@ -289,6 +289,8 @@ static void refused(void **state)
         { { .file = "temp: {\n" }, { "quire.yaml: temp takes one value, not keys" } },
         { { .file = "model: m\n\ttemp: 1\n" }, { "not YAML, in or after line 1: found a tab" } },
         { { .file = "model: &a m\nmode: *a\n" }, { "quire.yaml: mode is an alias (*)" } },
+        { { .file = "model: m\n? [ temp ]\n: 1\n" },
+          { "quire.yaml: in or after line 1: a key that is no text" } },
         { { .file = "model: m\ntemp: ~\n" }, { "quire.yaml: temp is ~: leave it out" } },
         { { .file = "model: m\napi_keys: [ { key: null } ]\n" }, { "api_keys[1].key is null" } },
         { { .file = "model: m\napi_keys: [ { key: a }, { key_file: \"\\e\" } ]\n" },

@@ -115,7 +115,7 @@ static bool is_same_tenant(const quire_request *a, const quire_request *b)
     return a->tenant_bytes == b->tenant_bytes && memcmp(a->tenant, b->tenant, a->tenant_bytes) == 0;
 }
 
-static const quire_request *leader_find(const quire_engine *engine, uint64_t arrival)
+static quire_request *leader_find(const quire_engine *engine, uint64_t arrival)
 {
     for (uint32_t i = 0; i < engine->n_running; i++) {
         if (engine->running[i]->link.arrival == arrival) {
@@ -125,10 +125,24 @@ static const quire_request *leader_find(const quire_engine *engine, uint64_t arr
     return NULL;
 }
 
+/* r waits for the leader: until then its prefill is r's matter, too. Else a request could wait long
+ * for a little of a long prompt, or behind those of a lower priority. */
+static void lead(quire_request *leader, const quire_request *r)
+{
+    const bool is_first = leader->n_wanted == 0;
+
+    if (is_first || r->held_tokens < leader->n_wanted) {
+        leader->n_wanted = r->held_tokens;
+    }
+    if (is_first || r->link.priority > leader->wanted_priority) {
+        leader->wanted_priority = r->link.priority;
+    }
+}
+
 /* Whether to wait for a running request that computes what this one could use. */
 static bool is_held(quire_engine *engine, quire_request *r)
 {
-    const quire_request *leader = r->held_by != 0 ? leader_find(engine, r->held_by) : NULL;
+    quire_request *leader = r->held_by != 0 ? leader_find(engine, r->held_by) : NULL;
     const quire_prefix_key key = quire_engine_key(engine, r->tenant, r->tenant_bytes);
     quire_prefix_match match;
 
@@ -136,6 +150,7 @@ static bool is_held(quire_engine *engine, quire_request *r)
         return false;
     }
     if (leader != NULL && is_leading(leader) && leader->n_published < r->held_tokens) {
+        lead(leader, r);
         return true;
     }
     for (uint32_t i = 0; i < engine->n_running; i++) {
@@ -154,6 +169,7 @@ static bool is_held(quire_engine *engine, quire_request *r)
             engine->stats.prefix_waits_total += r->held_by == 0;
             r->held_by = leader->link.arrival;
             r->held_tokens = n_common;
+            lead(leader, r);
             return true;
         }
     }
@@ -234,17 +250,21 @@ typedef enum admission {
     FAILED
 } admission;
 
+/* It did not fit, and nobody has let go since. Alone it may try: then there is nobody whose end
+ * could help. */
+static bool is_blocked(const quire_engine *engine, const quire_request *r)
+{
+    return engine->n_running > 0 && r->blocked_at == engine->n_releases;
+}
+
 static admission admit_one(quire_engine *engine, quire_request *r)
 {
     quire_prefix_match match;
     int rc;
 
-    /* Alone it may try: then there is nobody whose end could help. */
-    if (engine->n_running > 0) {
-        if (r->blocked_at == engine->n_releases || !may_fit(engine, r)) {
-            r->blocked_at = engine->n_releases;
-            return NO_ROOM;
-        }
+    if (engine->n_running > 0 && !may_fit(engine, r)) {
+        r->blocked_at = engine->n_releases;
+        return NO_ROOM;
     }
     rc = seq_begin(engine, r, &match);
     if (rc < 0) {
@@ -282,7 +302,7 @@ void quire_engine_admit(quire_engine *engine)
         quire_request *r = quire_request_of(link);
 
         link = link->next;
-        if (!is_held(engine, r) && admit_one(engine, r) == NO_ROOM) {
+        if (is_blocked(engine, r) || (!is_held(engine, r) && admit_one(engine, r) == NO_ROOM)) {
             return;
         }
     }

@@ -22,14 +22,19 @@ static uint32_t items_fill(quire_engine *engine)
 
     for (uint32_t i = 0; i < engine->n_running; i++) {
         quire_request *r = engine->running[i];
+        const bool is_wanted = r->n_wanted > r->n_computed;
+        const uint32_t n_left = r->n_tokens - r->n_computed;
 
         engine->items[i] = (quire_schedule_item){
             .request = r,
             .arrival = r->link.arrival,
-            .priority = r->link.priority,
-            .n_left = r->n_tokens - r->n_computed,
+            .priority = is_wanted && r->wanted_priority > r->link.priority ? r->wanted_priority
+                                                                           : r->link.priority,
+            .n_left = n_left,
+            .n_until = is_wanted ? r->n_wanted - r->n_computed : n_left,
             .is_decode = r->state == QUIRE_REQUEST_DECODE,
         };
+        r->n_wanted = 0; /* admission says so anew before each step */
     }
     return quire_schedule_rows(engine->items, engine->n_running, &limits);
 }

@@ -76,15 +76,17 @@ struct quire_request {
     uint32_t tokens_capacity;
     quire_seq_id seq; /* QUIRE_SEQ_NULL: holds no pages */
     quire_prefix_ref ref;
-    uint32_t n_computed;   /* tokens in the sequence */
-    uint32_t n_published;  /* tokens others can find, hits included */
-    uint32_t n_prefilled;  /* rows of prefill, recomputation included */
-    uint32_t n_lost;       /* computed once and let go by preemption */
-    uint64_t held_by;      /* arrival of the request that computes the same prefix; 0 = nobody */
-    uint32_t held_tokens;  /* until it has published so many */
-    uint64_t blocked_at;   /* engine->n_releases when pages did not suffice */
-    uint32_t stuck_tokens; /* n_tokens when it could not grow though alone */
-    quire_retreat retreat; /* since then */
+    uint32_t n_computed;  /* tokens in the sequence */
+    uint32_t n_published; /* tokens others can find, hits included */
+    uint32_t n_prefilled; /* rows of prefill, recomputation included */
+    uint32_t n_lost;      /* computed once and let go by preemption */
+    uint64_t held_by;     /* arrival of the request that computes the same prefix; 0 = nobody */
+    uint32_t held_tokens; /* until it has published so many */
+    uint32_t n_wanted; /* tokens that somebody held back waits for in the next step; 0 = nobody */
+    int32_t wanted_priority; /* of those */
+    uint64_t blocked_at;     /* engine->n_releases when pages did not suffice */
+    uint32_t stuck_tokens;   /* n_tokens when it could not grow though alone */
+    quire_retreat retreat;   /* since then */
     uint64_t admitted_us;
     uint64_t first_us;
     uint64_t last_us;

@@ -30,8 +30,8 @@ static int compare_items(const void *pa, const void *pb)
     if (!a->is_decode && a->priority != b->priority) {
         return a->priority > b->priority ? -1 : 1;
     }
-    if (!a->is_decode && a->n_left != b->n_left) {
-        return a->n_left < b->n_left ? -1 : 1;
+    if (!a->is_decode && a->n_until != b->n_until) {
+        return a->n_until < b->n_until ? -1 : 1;
     }
     return compare_u64(a->arrival, b->arrival);
 }

@@ -4,7 +4,8 @@
  * waits behind a long prompt and a long prompt does not wait for ever:
  *
  *   - the request that came first gets at least a quarter;
- *   - the rest goes by priority, then to whoever has least left, then by arrival.
+ *   - the rest goes by priority, then to whoever has least left, then by arrival. Whom another
+ * waits for (it computes the same prefix) counts as having no more left than that one waits for.
  *
  * Decode and prefill together fill chunk_tokens exactly while there is enough to compute, so that
  * the shapes of steps repeat; when decode alone takes more than three quarters of them, prefill
@@ -23,7 +24,8 @@ typedef struct quire_schedule_item {
     void *request; /* the caller's */
     uint64_t arrival;
     int32_t priority;
-    uint32_t n_left; /* prefill: tokens to compute, >= 1 */
+    uint32_t n_left;  /* prefill: tokens to compute, >= 1 */
+    uint32_t n_until; /* prefill: those until somebody who waits for them goes on; else n_left */
     bool is_decode;
     uint32_t n_rows; /* out; 0 = not in this step */
 } quire_schedule_item;

@@ -244,6 +244,57 @@ static void test_leader_cancelled(void **state)
     bench_close(&b);
 }
 
+/* Who waits for a little of a long prompt does not wait for all that comes before that prompt, and
+ * lends it its priority. */
+static void test_leader_comes_first(void **state)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, N_MANY);
+    int32_t other[N_PROMPT], leading[N_PROMPT], waiting[N_PROMPT];
+    quire_request_params params = params_greedy(other, 250, 1);
+    quire_request *requests[3];
+    quire_explanation e;
+    quire_engine_stats stats;
+    engine_bench b;
+    gate *g;
+
+    (void)state;
+    tokens_make(other, N_PROMPT, 61);
+    tokens_make(leading, N_PROMPT, 62);
+    tokens_make(waiting, N_PROMPT, 63);
+    memcpy(waiting, leading, PAGE * sizeof *waiting);
+    engine.chunk_tokens = 64;
+    b = bench_tiny(&engine, &runtime);
+    g = gate_close(b.engine);
+    params.priority = 1;
+    requests[0] = submit(&b, &params);
+    params.priority = 0;
+    params.tokens = leading;
+    params.n_tokens = N_PROMPT;
+    requests[1] = submit(&b, &params);
+    gate_step(g); /* all of it the first one's */
+    params.priority = 2;
+    params.tokens = waiting;
+    params.n_tokens = PAGE + 10;
+    requests[2] = submit(&b, &params);
+    for (int i = 0; i < 2; i++) {
+        gate_step(g);
+        quire_engine_stats_get(b.engine, &stats);
+        assert_int_equal(stats.requests_waiting, 1);
+    }
+    gate_step(g);
+    quire_engine_stats_get(b.engine, &stats);
+    assert_int_equal(stats.requests_waiting, 0);
+    gate_open(g);
+    assert_int_equal(finish(requests[2])->n_cached_tokens, PAGE);
+    assert_int_equal(quire_request_explain(requests[2], &e), QUIRE_OK);
+    assert_true(e.has_waited);
+    for (int i = 0; i < 3; i++) {
+        finish_as(requests[i], QUIRE_FINISH_LENGTH);
+    }
+    bench_close(&b);
+}
+
 /* ---- explanations ---- */
 
 static void explained(const engine_bench *b, const quire_request_params *params,
@@ -582,6 +633,7 @@ int main(void)
         cmocka_unit_test(test_identical_prompts_at_once),
         cmocka_unit_test(test_shared_beginning_at_once),
         cmocka_unit_test(test_leader_cancelled),
+        cmocka_unit_test(test_leader_comes_first),
         cmocka_unit_test(test_explanations),
         cmocka_unit_test(test_explanations_are_bounded),
         cmocka_unit_test(test_invalidation),

@@ -27,7 +27,7 @@ static quire_schedule_item decode(uint64_t arrival)
 
 static quire_schedule_item prefill(uint64_t arrival, uint32_t n_left)
 {
-    return (quire_schedule_item){ .arrival = arrival, .n_left = n_left };
+    return (quire_schedule_item){ .arrival = arrival, .n_left = n_left, .n_until = n_left };
 }
 
 static uint32_t rows_of(const quire_schedule_item *items, uint32_t n, uint64_t arrival)
@@ -111,6 +111,19 @@ static void test_priority_before_size(void **state)
 
     (void)state;
     items[2].priority = 1;
+    assert_int_equal(quire_schedule_rows(items, 3, &roomy), CHUNK);
+    assert_int_equal(rows_of(items, 3, 1), CHUNK / 4); /* the first */
+    assert_int_equal(rows_of(items, 3, 2), 0);
+    assert_int_equal(rows_of(items, 3, 3), CHUNK * 3 / 4);
+}
+
+/* For whom another waits goes before shorter ones, with all it can use of the step. */
+static void test_who_is_waited_for(void **state)
+{
+    quire_schedule_item items[] = { prefill(1, 500), prefill(2, 400), prefill(3, 1000) };
+
+    (void)state;
+    items[2].n_until = 64;
     assert_int_equal(quire_schedule_rows(items, 3, &roomy), CHUNK);
     assert_int_equal(rows_of(items, 3, 1), CHUNK / 4); /* the first */
     assert_int_equal(rows_of(items, 3, 2), 0);
@@ -212,6 +225,7 @@ static uint32_t steps_of_a_long_one(uint32_t often, uint32_t n_decode, uint32_t 
 
             if (!item.is_decode) {
                 item.n_left -= item.n_rows;
+                item.n_until = item.n_left;
             }
             if (item.n_left > 0) {
                 items[n_left++] = item;
@@ -289,6 +303,7 @@ int main(void)
         cmocka_unit_test(test_short_ones_pass_a_long_one),
         cmocka_unit_test(test_the_first_keeps_a_quarter),
         cmocka_unit_test(test_priority_before_size),
+        cmocka_unit_test(test_who_is_waited_for),
         cmocka_unit_test(test_much_decode),
         cmocka_unit_test(test_invariants),
         cmocka_unit_test(test_a_long_one_and_a_stream_of_short_ones),

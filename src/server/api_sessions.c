@@ -231,12 +231,16 @@ int quire_api_session_delete(quire_http *http)
     return quire_http_reply_json(http, 200, &body);
 }
 
-int quire_http_session_drop(quire_http *http, const char *id, const quire_session_choice *choice,
-                            quire_prefix_dropped *dropped)
+/* Close those of this id (NULL = any) and drop their pages. One that somebody else has closed in
+ * the meantime is not counted. */
+static int drop_sessions(quire_http *http, const char *id, const quire_session_choice *choice,
+                         quire_prefix_dropped *dropped, uint32_t *n_closed)
 {
     session_list list = { .choice = *choice, .id = id };
-    int rc = list_make(&list, http, LIST_MAX);
+    const uint32_t n_open = quire_sessions_count(quire_engine_sessions(http->engine));
+    int rc = list_make(&list, http, n_open > 0 ? n_open : 1);
 
+    *n_closed = 0;
     for (uint32_t i = 0; rc == QUIRE_OK && i < list.n; i++) {
         const found_session *s = &list.found[i];
         const quire_invalidate what = { .what = QUIRE_INVALIDATE_SESSION,
@@ -245,13 +249,34 @@ int quire_http_session_drop(quire_http *http, const char *id, const quire_sessio
                                         .session_id = s->id };
 
         rc = quire_http_invalidate(http, &what, dropped);
-        if (rc == QUIRE_NOTFOUND) {
-            rc = QUIRE_OK; /* somebody else was faster */
-        }
-    }
-    if (rc == QUIRE_OK && list.n == 0) {
-        rc = not_found(http);
+        *n_closed += rc == QUIRE_OK;
+        rc = rc == QUIRE_NOTFOUND ? QUIRE_OK : rc;
     }
     list_fini(&list);
     return rc;
+}
+
+int quire_http_session_drop(quire_http *http, const char *id, const quire_session_choice *choice,
+                            quire_prefix_dropped *dropped)
+{
+    uint32_t n_closed;
+
+    QUIRE_TRY(drop_sessions(http, id, choice, dropped, &n_closed));
+    return n_closed > 0 ? QUIRE_OK : not_found(http);
+}
+
+int quire_api_sessions_delete(quire_http *http)
+{
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    const quire_session_choice choice = choice_of(http);
+    quire_prefix_dropped dropped = { 0 };
+    uint32_t n_closed;
+
+    QUIRE_TRY(drop_sessions(http, NULL, &choice, &dropped, &n_closed));
+    quire_json_object(&json, NULL);
+    quire_json_u64(&json, "deleted", n_closed);
+    quire_dropped_write(&json, &dropped);
+    quire_json_object_end(&json);
+    return quire_http_reply_json(http, 200, &body);
 }

@@ -29,6 +29,7 @@ int quire_api_completions(quire_http *http);
 int quire_api_sessions_list(quire_http *http);
 int quire_api_session_get(quire_http *http);
 int quire_api_session_delete(quire_http *http);
+int quire_api_sessions_delete(quire_http *http);
 
 /* api_cache.c */
 int quire_api_cache_invalidate(quire_http *http);

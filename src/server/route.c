@@ -24,6 +24,8 @@ static const quire_route routes[] = {
       quire_api_sessions_list },
     { "GET", "/v1/cache/sessions/*", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED,
       quire_api_session_get },
+    { "DELETE", "/v1/cache/sessions", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED,
+      quire_api_sessions_delete },
     { "DELETE", "/v1/cache/sessions/*", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED,
       quire_api_session_delete },
     { "POST", "/v1/cache/invalidate", QUIRE_ACCESS_ADMIN, QUIRE_SERVICE_LOADED,

@@ -350,6 +350,39 @@ static void sessions_are_their_tenants(void **state)
     json_decref(drop(&s, 200, "/v1/cache/sessions/one"));
 }
 
+static int64_t closed_by(const char *key, const char *query)
+{
+    char path[80];
+    int64_t n;
+    json_t *reply;
+
+    s.key = key;
+    (void)snprintf(path, sizeof path, "/v1/cache/sessions%s", query);
+    reply = drop(&s, 200, path);
+    n = json_int_at(reply, "deleted");
+    assert_true((n > 0) == (json_int_at(reply, "dropped.freed_bytes") > 0));
+    json_decref(reply);
+    return n;
+}
+
+static void all_sessions_of_a_key_are_closed_at_once(void **state)
+{
+    (void)state;
+    json_decref(turn(SYSTEM "," USER_1));
+    json_decref(
+        post(&s, 200, TEXT, "{\"session_id\":\"two\",\"prompt\":\"Once upon\"," GREEDY "}"));
+    s.key = keys[1].key;
+    json_decref(turn(USER_1));
+    assert_int_equal(closed_by(keys[0].key, "?tenant=b"), 2); /* its own all the same */
+    json_decref(get(&s, 404, "/v1/cache/sessions/one"));
+    assert_int_equal(closed_by(keys[0].key, ""), 0);
+    assert_int_equal(closed_by(keys[2].key, "?tenant=a"), 0);
+    assert_int_equal(closed_by(keys[2].key, "?cache_salt=other"), 0);
+    assert_int_equal(closed_by(keys[2].key, ""), 1);
+    s.key = keys[1].key;
+    json_decref(get(&s, 404, "/v1/cache/sessions/one"));
+}
+
 static int64_t cached_now(void)
 {
     json_t *reply = post(&s, 200, CHAT, "{\"messages\":[" SYSTEM "," USER_1 "]," GREEDY "}");
@@ -441,6 +474,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_full_session_refuses_when_asked, start, stop),
         cmocka_unit_test_setup_teardown(sessions_are_listed_and_closed, start, stop),
         cmocka_unit_test_setup_teardown(sessions_are_their_tenants, start_with_keys, stop),
+        cmocka_unit_test_setup_teardown(all_sessions_of_a_key_are_closed_at_once, start_with_keys,
+                                        stop),
         cmocka_unit_test_setup_teardown(invalidation_has_taken_effect_when_it_returns, start, stop),
         cmocka_unit_test_setup_teardown(invalidating_a_tenant_takes_all_its_salts, start_with_keys,
                                         stop),

@@ -205,19 +205,6 @@ static int seq_begin(quire_engine *engine, quire_request *r, quire_prefix_match 
     return QUIRE_OK;
 }
 
-/* Undo seq_begin(). */
-static void seq_end(quire_engine *engine, quire_request *r)
-{
-    if (r->ref != QUIRE_PREFIX_REF_NULL) {
-        (void)quire_prefix_release(engine->tree, r->ref, quire_engine_now_us(engine));
-    }
-    (void)quire_seq_close(engine->cache, r->seq);
-    r->ref = QUIRE_PREFIX_REF_NULL;
-    r->seq = QUIRE_SEQ_NULL;
-    r->n_computed = 0;
-    r->n_published = 0;
-}
-
 /* What the first admission is to the figures. */
 static void count_admission(quire_engine *engine, quire_request *r, const quire_prefix_match *match)
 {
@@ -280,7 +267,7 @@ static admission admit_one(quire_engine *engine, quire_request *r)
     engine->running[engine->n_running++] = r;
     if (engine->n_running > 1 && !has_room(engine, 0)) {
         engine->n_running--;
-        seq_end(engine, r);
+        quire_engine_seq_end(engine, r);
         r->blocked_at = engine->n_releases;
         return NO_ROOM;
     }

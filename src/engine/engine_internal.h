@@ -228,6 +228,8 @@ typedef struct quire_ending {
     const char *message; /* ERROR; NULL: the status's text */
 } quire_ending;
 void quire_engine_end(quire_engine *engine, quire_request *request, const quire_ending *ending);
+/* Let go of the request's sequence, its pages and its place in the tree. */
+void quire_engine_seq_end(quire_engine *engine, quire_request *request);
 /* End what was cancelled. */
 void quire_engine_cancels_apply(quire_engine *engine);
 /* A step could not be computed: preempt somebody, or end who is alone, so that the next one is

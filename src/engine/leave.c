@@ -22,10 +22,8 @@ static void running_remove(quire_engine *engine, const quire_request *request)
     engine->n_running = n;
 }
 
-/* Publish what is computed, let go of pages, leave the running ones. */
-static void let_go(quire_engine *engine, quire_request *r)
+void quire_engine_seq_end(quire_engine *engine, quire_request *r)
 {
-    quire_engine_publish(engine, r);
     if (r->ref != QUIRE_PREFIX_REF_NULL) {
         (void)quire_prefix_release(engine->tree, r->ref, quire_engine_now_us(engine));
     }
@@ -34,6 +32,13 @@ static void let_go(quire_engine *engine, quire_request *r)
     r->seq = QUIRE_SEQ_NULL;
     r->n_computed = 0;
     r->n_published = 0;
+}
+
+/* Publish what is computed, let go of pages, leave the running ones. */
+static void let_go(quire_engine *engine, quire_request *r)
+{
+    quire_engine_publish(engine, r);
+    quire_engine_seq_end(engine, r);
     running_remove(engine, r);
     engine->n_releases++;
 }

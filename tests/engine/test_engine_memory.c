@@ -129,6 +129,40 @@ static void test_the_low_one_gives_way(void **state)
     bench_close(&b);
 }
 
+/* A large one that has to wait for room is not passed by small ones that would fit. */
+static void test_a_large_one_gets_its_turn(void **state)
+{
+    engine_bench b = bench_tight(QUIRE_ADMIT_GROW, true);
+    int32_t prompts[5][N_CTX];
+    quire_request *requests[5];
+    quire_engine_stats stats;
+    gate *g = gate_close(b.engine);
+
+    (void)state;
+    for (uint32_t i = 0; i < 5; i++) {
+        const quire_request_params params = params_greedy(prompts[i],
+                                                          i == 0   ? N_PROMPT
+                                                          : i == 1 ? 400
+                                                                   : 8,
+                                                          30);
+
+        tokens_make(prompts[i], N_CTX, 350 + i);
+        requests[i] = submit(&b, &params);
+    }
+    for (int i = 0; i < 10; i++) {
+        gate_step(g);
+        quire_engine_stats_get(b.engine, &stats);
+        assert_int_equal(stats.requests_waiting, 4);
+        assert_int_equal(stats.requests_prefilling + stats.requests_decoding, 1);
+    }
+    gate_open(g);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(finish(requests[i])->n_preemptions, 0);
+        finish_as(requests[i], QUIRE_FINISH_LENGTH);
+    }
+    bench_close(&b);
+}
+
 /* ---- the budget shrinks under them ---- */
 
 static void budget_set_pages(void *ctx, quire_cache *cache, quire_prefix *tree)
@@ -253,6 +287,7 @@ int main(void)
         cmocka_unit_test(test_preemption_without_cache),
         cmocka_unit_test(test_reservation),
         cmocka_unit_test(test_the_low_one_gives_way),
+        cmocka_unit_test(test_a_large_one_gets_its_turn),
         cmocka_unit_test(test_alone_and_stuck),
         cmocka_unit_test(test_a_prompt_that_fits_no_more),
         cmocka_unit_test(test_cancel_frees_pages),

@@ -20,15 +20,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PT         PAGE_TOKENS
-#define RUNS_MAX   10u
-#define DROPS_MAX  16u /* of the latest */
-#define TOKENS_MAX (PT * 8u)
-#define KEYS       4u
-#define GROUPS     2u
-#define OWNERS     3u
-#define SLOT       sizeof(uint64_t)
-#define NONE       UINT32_MAX
+#define PT          PAGE_TOKENS
+#define RUNS_MAX    10u
+#define DROPS_MAX   16u /* of the latest */
+#define TOKENS_MAX  (PT * 8u)
+#define KEYS        4u
+#define GROUPS      2u
+#define OWNERS      3u
+#define SLOT        sizeof(uint64_t)
+#define STRESS_PAGE (PT * SLOT < 64 ? 64 : PT * SLOT) /* bytes; the least that caches take */
+#define NONE        UINT32_MAX
 #if QUIRE_DEBUG >= 2
 #define OPS_DEFAULT 40000u /* every call validates cache and tree */
 #else
@@ -340,7 +341,7 @@ static void op_memory(stress *s)
 {
     quire_cache *cache = s->t.cache;
     const uint32_t n = s->config->budget_pages;
-    const size_t page_bytes = PT * SLOT;
+    const size_t page_bytes = STRESS_PAGE;
 
     switch (below(s, 4)) {
     case 0:
@@ -415,7 +416,7 @@ static void create(stress *s)
 
     cache_opts.n_groups = GROUPS;
     for (uint32_t g = 0; g < GROUPS; g++) {
-        cache_opts.page_bytes[g] = PT * SLOT;
+        cache_opts.page_bytes[g] = STRESS_PAGE;
     }
     cache_opts.budget_bytes = c->budget_pages * cache_opts.page_bytes[0];
     test_cache_create(&s->t, &cache_opts, 0, 0);

@@ -15,8 +15,9 @@
 
 #define LIST_DEFAULT 100
 #define LIST_MAX     1024
-/* Tokens whose paths are looked at between two steps of the engine. */
-#define CALL_TOKENS_MAX (64u << 10)
+/* Tokens that are copied at a time, and whose paths are looked at between two steps of the engine:
+ * those of all sessions may be gigabytes. */
+#define CALL_TOKENS_MAX (16u << 10)
 
 typedef struct found_session {
     char id[QUIRE_SESSION_ID_MAX + 1];
@@ -24,7 +25,7 @@ typedef struct found_session {
     uint32_t salt_bytes;
     quire_tenant_names names;
     quire_session_info info; /* its pointers are of no use */
-    int32_t *tokens;
+    int32_t *tokens;         /* while it is measured */
     uint64_t kv_bytes;
     uint64_t own_kv_bytes;
 } found_session;
@@ -38,8 +39,8 @@ typedef struct session_list {
     uint32_t n;
     uint32_t cap;
     uint32_t n_wanted; /* those beyond cap too */
-    uint32_t next;     /* whose pages are to be looked at */
-    bool needs_tokens;
+    uint32_t next;     /* whose pages are to be looked at: up to end */
+    uint32_t end;
     bool is_out_of_memory;
 } session_list;
 
@@ -69,14 +70,6 @@ static int collect(void *ctx, const quire_session_info *info)
     memcpy(to->salt, info->tenant, info->tenant_bytes);
     to->salt_bytes = info->tenant_bytes;
     to->info = *info;
-    if (list->needs_tokens && info->n_tokens > 0) {
-        to->tokens = malloc(info->n_tokens * sizeof to->tokens[0]);
-        if (to->tokens == NULL) {
-            list->is_out_of_memory = true;
-            return 1;
-        }
-        memcpy(to->tokens, info->tokens, info->n_tokens * sizeof to->tokens[0]);
-    }
     list->n++;
     return 0;
 }
@@ -106,33 +99,72 @@ static int list_make(session_list *list, quire_http *http, uint32_t cap)
         return quire_api_error_nomem(&http->err);
     }
     (void)quire_sessions_visit(quire_engine_sessions(http->engine), NULL, 0, collect, list);
-    return list->is_out_of_memory ? quire_api_error_nomem(&http->err) : QUIRE_OK;
+    return QUIRE_OK;
+}
+
+static int copy_tokens(void *ctx, const quire_session_info *info)
+{
+    session_list *list = ctx;
+
+    for (uint32_t i = list->next; i < list->end; i++) {
+        found_session *to = &list->found[i];
+
+        if (to->info.owner == info->owner && info->n_tokens > 0) {
+            to->tokens = malloc(info->n_tokens * sizeof to->tokens[0]);
+            if (to->tokens == NULL) {
+                list->is_out_of_memory = true;
+                return 1;
+            }
+            memcpy(to->tokens, info->tokens, info->n_tokens * sizeof to->tokens[0]);
+            to->info.n_tokens = info->n_tokens;
+        }
+    }
+    return 0;
 }
 
 /* On the engine's thread. */
 static void measure(void *ctx, quire_cache *cache, quire_prefix *tree)
 {
     session_list *list = ctx;
-    uint64_t n_tokens = 0;
 
     (void)cache;
-    for (; list->next < list->n && n_tokens < CALL_TOKENS_MAX; list->next++) {
-        found_session *s = &list->found[list->next];
+    for (uint32_t i = list->next; i < list->end; i++) {
+        found_session *s = &list->found[i];
         const quire_prefix_key key = quire_engine_key(list->engine, s->salt, s->salt_bytes);
 
-        if (tree != NULL && s->info.n_tokens > 0) {
+        if (tree != NULL && s->tokens != NULL) {
             quire_prefix_path_bytes(tree, &key, s->tokens, s->info.n_tokens, s->info.owner,
                                     &s->kv_bytes, &s->own_kv_bytes);
         }
-        n_tokens += s->info.n_tokens;
     }
+}
+
+/* One at least, and as many as have no more tokens than CALL_TOKENS_MAX. */
+static void choose_next(session_list *list)
+{
+    uint64_t n_tokens = 0;
+
+    do {
+        n_tokens += list->found[list->end].info.n_tokens;
+        list->end++;
+    } while (list->end < list->n &&
+             n_tokens + list->found[list->end].info.n_tokens <= CALL_TOKENS_MAX);
 }
 
 static int list_measure(session_list *list, quire_http *http)
 {
-    while (list->next < list->n) {
+    for (; list->next < list->n; list->next = list->end) {
+        choose_next(list);
+        (void)quire_sessions_visit(quire_engine_sessions(http->engine), NULL, 0, copy_tokens, list);
+        if (list->is_out_of_memory) {
+            return quire_api_error_nomem(&http->err);
+        }
         if (quire_engine_call(http->engine, measure, list) < 0) {
             return quire_api_error_set(&http->err, 503, "stopping", NULL, "the engine has ended");
+        }
+        for (uint32_t i = list->next; i < list->end; i++) {
+            free(list->found[i].tokens);
+            list->found[i].tokens = NULL;
         }
     }
     return QUIRE_OK;
@@ -161,7 +193,7 @@ static void write_session(quire_json_out *json, const found_session *s)
 
 int quire_api_sessions_list(quire_http *http)
 {
-    session_list list = { .choice = choice_of(http), .needs_tokens = true };
+    session_list list = { .choice = choice_of(http) };
     quire_bytes body = { 0 };
     quire_json_out json = { &body, false };
     const char *text = quire_http_query(http, "limit");
@@ -199,7 +231,7 @@ static int not_found(quire_http *http)
 
 int quire_api_session_get(quire_http *http)
 {
-    session_list list = { .choice = choice_of(http), .id = http->item, .needs_tokens = true };
+    session_list list = { .choice = choice_of(http), .id = http->item };
     quire_bytes body = { 0 };
     quire_json_out json = { &body, false };
     int rc = list_make(&list, http, 1);

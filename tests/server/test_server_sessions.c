@@ -316,6 +316,39 @@ static void sessions_are_listed_and_closed(void **state)
     json_decref(reply);
 }
 
+/* More tokens than the list looks at in one go (16Ki). Memory is short, but the page in which their
+ * texts part is there for all. */
+static void many_sessions_are_measured(void **state)
+{
+    enum {
+        N_SESSIONS = 20,
+        N_WORDS = 900
+    };
+    char words[N_WORDS + 1];
+    char body[2 * N_WORDS];
+    json_t *reply;
+
+    (void)state;
+    memset(words, 'q', N_WORDS);
+    words[N_WORDS] = '\0';
+    for (int i = 0; i < N_SESSIONS; i++) {
+        (void)snprintf(body, sizeof body,
+                       "{\"session_id\":\"%d\",\"prompt\":\"%c%s\",\"max_tokens\":2,"
+                       "\"ignore_eos\":true,\"grammar\":\"root ::= [a-z]+\"}",
+                       i, 'a' + i, words);
+        json_decref(post(&s, 200, TEXT, body));
+    }
+    reply = get(&s, 200, "/v1/cache/sessions?limit=100");
+    assert_int_equal(json_int_at(reply, "total"), N_SESSIONS);
+    for (size_t i = 0; i < N_SESSIONS; i++) {
+        json_t *session = json_array_get(json_at(reply, "data"), i);
+
+        assert_true(json_int_at(session, "tokens") > N_WORDS);
+        assert_true(json_int_at(session, "kv_bytes") > 0);
+    }
+    json_decref(reply);
+}
+
 static void sessions_are_their_tenants(void **state)
 {
     json_t *reply;
@@ -473,6 +506,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(old_turns_are_dropped_when_asked, start, stop),
         cmocka_unit_test_setup_teardown(a_full_session_refuses_when_asked, start, stop),
         cmocka_unit_test_setup_teardown(sessions_are_listed_and_closed, start, stop),
+        cmocka_unit_test_setup_teardown(many_sessions_are_measured, start, stop),
         cmocka_unit_test_setup_teardown(sessions_are_their_tenants, start_with_keys, stop),
         cmocka_unit_test_setup_teardown(all_sessions_of_a_key_are_closed_at_once, start_with_keys,
                                         stop),

@@ -35,20 +35,11 @@ static void refuse_fields(quire_fields *fields)
     quire_field_refuse(fields, "prediction", "predicted outputs are not supported");
 }
 
-static int read_fields(quire_generation *gen)
+static int read_fields(quire_generation *gen, quire_fields *fields)
 {
-    quire_http *http = gen->http;
-    quire_fields fields = { NULL, NULL, &http->err };
-    int rc;
-
-    QUIRE_TRY(quire_http_json(http, &fields.object));
-    refuse_fields(&fields);
-    rc = quire_generation_fields(gen, &fields);
-    if (rc == QUIRE_OK) {
-        rc = quire_messages_read(&gen->messages, &fields, "messages");
-    }
-    quire_http_json_release(http, fields.object);
-    return rc;
+    refuse_fields(fields);
+    QUIRE_TRY(quire_generation_fields(gen, fields));
+    return quire_messages_read(&gen->messages, fields, "messages");
 }
 
 /* ---- the prompt ---- */
@@ -208,14 +199,24 @@ static int add_prompt(quire_generation *gen)
     return rc;
 }
 
+static int read_request(quire_generation *gen, quire_fields *fields)
+{
+    QUIRE_TRY(read_fields(gen, fields));
+    QUIRE_TRY(quire_generation_session_enter(gen));
+    return add_prompt(gen);
+}
+
 int quire_api_chat(quire_http *http)
 {
     quire_generation *gen;
+    quire_fields fields = { NULL, NULL, &http->err };
+    int rc;
 
     QUIRE_TRY(quire_generation_create(http, true, &gen));
-    QUIRE_TRY(read_fields(gen));
-    QUIRE_TRY(quire_generation_session_enter(gen));
-    QUIRE_TRY(add_prompt(gen));
+    QUIRE_TRY(quire_http_json(http, &fields.object));
+    rc = read_request(gen, &fields);
+    quire_http_json_release(http, fields.object);
+    QUIRE_TRY(rc);
     QUIRE_TRY(quire_generation_submit(gen));
     return quire_generation_reply(gen);
 }

@@ -12,7 +12,7 @@
 #define BODY_IGNORED_FACTOR 4u
 /* Bodies up to here do not wait for larger ones, whose texts may take seconds to tokenize; a body
  * of this length for every connection is not much. */
-#define BODY_SMALL_BYTES ((size_t)64 << 10)
+#define BODY_SMALL_BYTES ((size_t)16 << 10)
 
 static void refuse(quire_http *http)
 {

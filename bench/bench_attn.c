@@ -200,7 +200,7 @@ static void print_line(const bench *b, const char *name, const char *isa, const 
     double floor_s = timing->kv_bytes / b->read_rate;
     double flops = 4.0 * pairs_of(shape) * shape->group * shape->n_kv_head * shape->d;
 
-    (void)printf("%-14s %-9s %9.2f %8.2f %7.2fx %8.1f %6.0f%% %9.0f %6.0f%%", name, isa,
+    (void)printf("%-14s %-11s %9.2f %8.2f %7.2fx %8.1f %6.0f%% %9.0f %6.0f%%", name, isa,
                  timing->seconds * 1e9 / lanes, floor_s * 1e9 / lanes,
                  b->row_major_s / timing->seconds, timing->kv_bytes / timing->seconds * 1e-9,
                  100.0 * floor_s / timing->seconds, flops / timing->seconds * 1e-9,
@@ -257,10 +257,10 @@ static int run_format(bench *b, attn_format format, const char *isa)
     (void)snprintf(name, sizeof(name), "%s:%s", quire_format_name(format.k),
                    quire_format_name(format.v));
     if (rc != QUIRE_OK) {
-        (void)printf("%-14s %-9s %s\n", name, isa != NULL ? isa : "", quire_status_text(rc));
+        (void)printf("%-14s %-11s %s\n", name, isa != NULL ? isa : "", quire_status_text(rc));
         return rc == QUIRE_UNSUPP ? QUIRE_OK : rc;
     }
-    print_line(b, name, isa != NULL ? isa : "fastest", &timing);
+    print_line(b, name, isa != NULL ? isa : quire_attn_isa(), &timing);
     if (b->shape.n_rows == 1 && !isnan(b->row_major_s)) {
         (void)printf("  %.1e  %s", relative_error(b->out, b->row_major_out, n_out),
                      verdict(b, format, b->row_major_s / timing.seconds));
@@ -279,7 +279,7 @@ static int run_all(bench *b)
     b->fma_rate = machine != NULL ? attn_fma_peak(machine, shape->n_threads) : NAN;
     (void)printf("head %u, group %u, %u kv heads, %u tokens, %u rows, %u layers, %u threads\n"
                  "this machine: reads %.1f GB/s, multiplies %.0f GFLOP/s (f32)\n\n"
-                 "%-14s %-9s %9s %8s %8s %8s %7s %9s %7s  %s\n",
+                 "%-14s %-11s %9s %8s %8s %8s %7s %9s %7s  %s\n",
                  shape->d, shape->group, shape->n_kv_head, shape->n_tokens, shape->n_rows,
                  shape->n_layers, shape->n_threads, b->read_rate * 1e-9, b->fma_rate * 1e-9, "K:V",
                  "isa", "ns/tok/kv", "floor", "speed-up", "GB/s", "of read", "GFLOP/s", "FMA",

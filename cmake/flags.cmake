@@ -36,6 +36,7 @@ function(quire_isa_sources target isa)
     set(flags_avx512 "${flags_avx2};-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq")
     set(flags_avx512vnni "${flags_avx512};-mavx512vnni")
     set(flags_avx512vbmi "${flags_avx512vnni};-mavx512vbmi")
+    set(flags_avx512bf16 "${flags_avx512vbmi};-mavx512bf16")
     set(flags_neon "") # every armv8 has it
     set(flags_neondotprod "-march=armv8.2-a+dotprod")
     # Sanitizers see more where less is optimised away, and clang takes a tenth of the time.

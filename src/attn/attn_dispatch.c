@@ -30,6 +30,15 @@ static const quire_attn_kernels *find_avx512(void)
     return NULL;
 }
 
+static const quire_attn_kernels *find_avx512_bf16(void)
+{
+#if defined(QUIRE_ATTN_HAS_AVX512)
+    return quire_attn_kernels_avx512_bf16();
+#else
+    return NULL;
+#endif
+}
+
 static const quire_attn_kernels *find_neon(void)
 {
 #if defined(QUIRE_ATTN_HAS_NEON)
@@ -42,8 +51,9 @@ static const quire_attn_kernels *find_neon(void)
 
 static const quire_attn_kernels *find_fastest(void)
 {
-    const quire_attn_kernels *kernels = find_avx512();
+    const quire_attn_kernels *kernels = find_avx512_bf16();
 
+    kernels = kernels != NULL ? kernels : find_avx512();
     kernels = kernels != NULL ? kernels : find_avx2();
     kernels = kernels != NULL ? kernels : find_neon();
     return kernels != NULL ? kernels : quire_attn_kernels_portable();
@@ -65,6 +75,9 @@ const quire_attn_kernels *quire_attn_kernels_find(const char *name)
     }
     if (strcmp(name, "avx512") == 0) {
         return find_avx512();
+    }
+    if (strcmp(name, "avx512+bf16") == 0) {
+        return find_avx512_bf16();
     }
     return strcmp(name, "neon") == 0 ? find_neon() : NULL;
 }

@@ -124,6 +124,11 @@ static void decode_head(const quire_attn_batch *batch, const quire_attn_layer *l
     quire_attn_tile_walk walk;
     quire_attn_tile_pos pos;
 
+    /* Entries of direct formats may begin within a tile's worth of tokens: then not every index is
+     * met below, and nobody needs it. */
+    for (uint32_t t = 0; t < seq->n_tokens; t += QUIRE_TILE_TOKENS) {
+        head->is_released[t / QUIRE_TILE_TOKENS] = false;
+    }
     quire_attn_tile_walk_init(&walk, batch, seq, 0, seq->n_entries);
     while (quire_attn_tile_walk_next(&walk, seq->n_tokens, &pos)) {
         head->is_released[pos.token / QUIRE_TILE_TOKENS] = pos.hot == NULL;

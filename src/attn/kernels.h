@@ -23,9 +23,10 @@
  *
  * Accuracy: against exact arithmetic over the same decoded tile, a kernel set stays within the
  * tolerances of tests/attn/tolerance.h. f32, f16 and bf16 tiles are widened to f32 and multiplied
- * with f32 q and P. q8 stays in integers on both sides, with 15 bits for q and P, so that their
- * rounding is negligible beside that of the stored codes (7 bits); all sums are exact, so every ISA
- * has the same integers:
+ * with f32 q and P; the set avx512+bf16 rounds q and P to bf16 instead where the tile is bf16, and
+ * adds the exact products in f32. q8 stays in integers on both sides, with 15 bits for q and P, so
+ * that their rounding is negligible beside that of the stored codes (7 bits); all sums are exact,
+ * so every ISA has the same integers:
  *
  *   q_pack  x = scale * q;  s = max|x| / QUIRE_ATTN_Q8_Q_MAX;  n_i = nearest(x_i / s), an int16
  *   qk      S_t = (float)(sum_i n_i * code_ti) * s * k_scale_t             sum exact in int32
@@ -123,14 +124,16 @@ const quire_attn_kernels *quire_attn_kernels_avx512(void); /* VNNI and VBMI if p
 const quire_attn_kernels *quire_attn_kernels_avx2_plain(void);
 const quire_attn_kernels *quire_attn_kernels_avx512_plain(void);
 const quire_attn_kernels *quire_attn_kernels_avx512_vnni(void); /* VNNI if present, never VBMI */
+/* With products of bf16, which are other bits for bf16 tiles only; NULL: the CPU has none. */
+const quire_attn_kernels *quire_attn_kernels_avx512_bf16(void);
 #elif defined(__aarch64__)
 const quire_attn_kernels *quire_attn_kernels_neon(void);       /* sdot if present */
 const quire_attn_kernels *quire_attn_kernels_neon_plain(void); /* without it; the same bits */
 #endif
 
-/* The set of a named ISA ("portable", "avx2", "avx512", "neon"); NULL when this build or CPU lacks
- * it. With name NULL: what QUIRE_ISA names, else the fastest. An unknown QUIRE_ISA gives NULL too.
- */
+/* The set of a named ISA ("portable", "avx2", "avx512", "avx512+bf16", "neon"); NULL when this
+ * build or CPU lacks it. With name NULL: what QUIRE_ISA names, else the fastest. An unknown
+ * QUIRE_ISA gives NULL too. */
 const quire_attn_kernels *quire_attn_kernels_find(const char *name);
 
 #endif /* QUIRE_ATTN_KERNELS_H */

@@ -205,31 +205,38 @@ static size_t q_bytes(quire_format format, uint32_t d)
     return quire_avx512_q_bytes(format, d);
 }
 
-static void q_pack(quire_format format, uint32_t d, float scale, const float *q, void *packed)
+static void pack_float(uint32_t d, float scale, const float *q, void *packed)
 {
     float *to = packed;
 
-    if (quire_format_is_sealed(format)) {
-        quire_avx512_sealed_pack(d, scale, q, packed);
-        return;
-    }
-    if (format == QUIRE_FORMAT_Q8) {
-        quire_avx512_q8_pack(d, scale, q, packed);
-        return;
-    }
     for (uint32_t c = 0; c < d; c++) {
         to[c] = scale * q[c];
     }
 }
 
-/* qk and pv of a set, by format. */
-#define KERNELS_BY_FORMAT(suffix, q8_suffix, sealed_suffix)                                        \
+/* q_pack, qk and pv of a set, by format. */
+#define KERNELS_BY_FORMAT(isa, suffix, q8_suffix, sealed_suffix, bf16_pack, bf16_suffix)           \
+    static void q_pack##suffix(quire_format format, uint32_t d, float scale, const float *q,       \
+                               void *packed)                                                       \
+    {                                                                                              \
+        if (quire_format_is_sealed(format)) {                                                      \
+            quire_avx512_sealed_pack(d, scale, q, packed);                                         \
+        } else if (format == QUIRE_FORMAT_Q8) {                                                    \
+            quire_avx512_q8_pack(d, scale, q, packed);                                             \
+        } else if (format == QUIRE_FORMAT_BF16) {                                                  \
+            bf16_pack(d, scale, q, packed);                                                        \
+        } else {                                                                                   \
+            pack_float(d, scale, q, packed);                                                       \
+        }                                                                                          \
+    }                                                                                              \
     static void qk##suffix(const quire_attn_qk *args)                                              \
     {                                                                                              \
         if (quire_format_is_sealed(args->format)) {                                                \
             quire_avx512_qk_sealed##sealed_suffix(args);                                           \
         } else if (args->format == QUIRE_FORMAT_Q8) {                                              \
             quire_avx512_qk_q8##q8_suffix(args);                                                   \
+        } else if (args->format == QUIRE_FORMAT_BF16) {                                            \
+            quire_avx512_qk##bf16_suffix(args);                                                    \
         } else {                                                                                   \
             quire_avx512_qk_float(args);                                                           \
         }                                                                                          \
@@ -240,21 +247,19 @@ static void q_pack(quire_format format, uint32_t d, float scale, const float *q,
             quire_avx512_pv_sealed##sealed_suffix(args);                                           \
         } else if (args->format == QUIRE_FORMAT_Q8) {                                              \
             quire_avx512_pv_q8##q8_suffix(args);                                                   \
+        } else if (args->format == QUIRE_FORMAT_BF16) {                                            \
+            quire_avx512_pv##bf16_suffix(args);                                                    \
         } else {                                                                                   \
             quire_avx512_pv_float(args);                                                           \
         }                                                                                          \
-    }
+    }                                                                                              \
+    static const quire_attn_kernels kernels##suffix = { isa,        q_bytes, q_pack##suffix,       \
+                                                        qk##suffix, softmax, pv##suffix };
 
-KERNELS_BY_FORMAT(_plain, , )
-KERNELS_BY_FORMAT(_vnni, _vnni, _vnni)
-KERNELS_BY_FORMAT(_vbmi, _vnni, _vbmi)
-
-static const quire_attn_kernels kernels_plain = { "avx512", q_bytes, q_pack,
-                                                  qk_plain, softmax, pv_plain };
-static const quire_attn_kernels kernels_vnni = { "avx512", q_bytes, q_pack,
-                                                 qk_vnni,  softmax, pv_vnni };
-static const quire_attn_kernels kernels_vbmi = { "avx512", q_bytes, q_pack,
-                                                 qk_vbmi,  softmax, pv_vbmi };
+KERNELS_BY_FORMAT("avx512", _plain, , , pack_float, _float)
+KERNELS_BY_FORMAT("avx512", _vnni, _vnni, _vnni, pack_float, _float)
+KERNELS_BY_FORMAT("avx512", _vbmi, _vnni, _vbmi, pack_float, _float)
+KERNELS_BY_FORMAT("avx512+bf16", _bf16, _vnni, _vbmi, quire_avx512_bf16_pack, _bf16)
 
 const quire_attn_kernels *quire_attn_kernels_avx512_plain(void)
 {
@@ -269,4 +274,9 @@ const quire_attn_kernels *quire_attn_kernels_avx512_vnni(void)
 const quire_attn_kernels *quire_attn_kernels_avx512(void)
 {
     return quire_cpu_get()->has_avx512_vbmi ? &kernels_vbmi : quire_attn_kernels_avx512_vnni();
+}
+
+const quire_attn_kernels *quire_attn_kernels_avx512_bf16(void)
+{
+    return quire_cpu_get()->has_avx512_bf16 ? &kernels_bf16 : NULL;
 }

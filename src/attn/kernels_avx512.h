@@ -42,6 +42,10 @@ typedef struct quire_avx512_sealed_header {
 void quire_avx512_qk_float(const quire_attn_qk *args);
 void quire_avx512_pv_float(const quire_attn_pv *args);
 
+void quire_avx512_bf16_pack(uint32_t d, float scale, const float *q, void *packed);
+void quire_avx512_qk_bf16(const quire_attn_qk *args);
+void quire_avx512_pv_bf16(const quire_attn_pv *args);
+
 void quire_avx512_q8_pack(uint32_t d, float scale, const float *q, void *packed);
 void quire_avx512_qk_q8(const quire_attn_qk *args);
 void quire_avx512_pv_q8(const quire_attn_pv *args);
@@ -114,22 +118,50 @@ QUIRE_AVX512_INLINE uint32_t quire_avx512_next_6(uint32_t n_left)
         }                                                                                          \
     } while (0)
 
-/* What to prefetch next: a line of the next tile for each line of this one, in the order of memory
- * (half a row of V at a time was 6 % slower). Only the first block of rows needs it; the others,
- * and a kernel without a hint, touch their own tile again. An integer, because it may run past the
- * end of a next tile that is shorter: prefetching never faults. */
-typedef uintptr_t quire_avx512_ahead;
+/* What to prefetch next: the lines of the next tile in the order of memory (half a row of V at a
+ * time was 6 % slower), spread over the first blocks of rows: memory takes longer to deliver a tile
+ * than one block takes to use one, and a prefetch that finds no free buffer waits. Later blocks,
+ * and a kernel without a hint, touch some of their own tile again. An integer, because it may run
+ * past the end of a next tile that is shorter: prefetching never faults. */
+typedef struct quire_avx512_ahead {
+    uintptr_t at;
+    uint32_t n_shares; /* blocks that share the next tile: 1, 2 or 4 */
+    uint32_t n_left;   /* of them, with the one in work */
+} quire_avx512_ahead;
 
-QUIRE_AVX512_INLINE quire_avx512_ahead quire_avx512_ahead_of(const void *tile, const void *next)
+QUIRE_AVX512_INLINE quire_avx512_ahead quire_avx512_ahead_of(const void *tile, const void *next,
+                                                             uint32_t n_blocks)
 {
-    return (uintptr_t)(next != NULL ? next : tile);
+    uint32_t n = n_blocks >= 4 || next == NULL ? 4 : n_blocks >= 2 ? 2 : 1;
+
+    return (quire_avx512_ahead){ (uintptr_t)(next != NULL ? next : tile), n, n };
 }
 
+/* After a block of rows of a tile. */
+QUIRE_AVX512_INLINE void quire_avx512_ahead_advance(quire_avx512_ahead *ahead, const void *tile)
+{
+    if (--ahead->n_left == 0) {
+        *ahead = quire_avx512_ahead_of(tile, NULL, 1);
+    }
+}
+
+QUIRE_AVX512_INLINE void quire_avx512_prefetch_lines(quire_avx512_ahead *ahead, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        _mm_prefetch((const char *)ahead->at, _MM_HINT_T0);
+        ahead->at += 64;
+    }
+}
+
+/* This block's share of what `bytes` of its own tile correspond to; a constant. */
 QUIRE_AVX512_INLINE void quire_avx512_prefetch(quire_avx512_ahead *ahead, size_t bytes)
 {
-    for (size_t i = 0; i < bytes; i += 64) {
-        _mm_prefetch((const char *)*ahead, _MM_HINT_T0);
-        *ahead += 64;
+    if (ahead->n_shares == 1) {
+        quire_avx512_prefetch_lines(ahead, (bytes + 63) / 64);
+    } else if (ahead->n_shares == 2) {
+        quire_avx512_prefetch_lines(ahead, (bytes + 127) / 128);
+    } else {
+        quire_avx512_prefetch_lines(ahead, (bytes + 255) / 256);
     }
 }
 

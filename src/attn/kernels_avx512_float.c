@@ -1,9 +1,7 @@
 /* kernels_avx512_float.c - f32, f16 and bf16 tiles: widened to f32 in registers, then FMA.
  *
- * bf16 takes the same road and not vdpbf16ps: with f32 accuracy in q and P that instruction needs
- * two planes of each, which is as many multiplications as two f32 FMAs per pair (both issue twice
- * per cycle on Zen 5), and it would flush denormals and add in an order of its own. Widening costs
- * a shift or an AND, which run beside the FMAs.
+ * bf16 takes this road where the CPU has no products of bf16, or QUIRE_ISA says avx512: the same
+ * bits on every CPU with AVX-512. Widening costs a shift or an AND, which run beside the FMAs.
  *
  * Order of additions: a logit adds its dimensions upwards in one accumulator; an output adds its
  * tokens upwards in one accumulator, starting from o * rescale.
@@ -47,7 +45,7 @@ QUIRE_AVX512_INLINE __m512 load(quire_format format, const char *at, uint32_t pa
 /* ---- q . K ---- */
 
 QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, const quire_attn_qk *args,
-                                 uint32_t row, quire_avx512_ahead ahead)
+                                 uint32_t row, quire_avx512_ahead *ahead)
 {
     const size_t q_stride = quire_avx512_q_bytes(format, args->d) / sizeof(float);
     const size_t line_bytes = QUIRE_TILE_TOKENS * element_bytes(format);
@@ -66,7 +64,7 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, const quire_at
             __m512 k[REGS];
 
             if (odd == 0) {
-                quire_avx512_prefetch(&ahead, is_pair ? line_bytes : 2 * line_bytes);
+                quire_avx512_prefetch(ahead, is_pair ? line_bytes : 2 * line_bytes);
             }
             for (uint32_t i = 0; i < REGS; i++) {
                 k[i] = load(format, line + 16 * i * element_bytes(format), odd, false);
@@ -93,14 +91,15 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, const quire_at
 
 QUIRE_AVX512_INLINE void qk_format(quire_format format, const quire_attn_qk *args)
 {
-    quire_avx512_ahead ahead = quire_avx512_ahead_of(args->k_tile, args->next);
+    quire_avx512_ahead ahead =
+        quire_avx512_ahead_of(args->k_tile, args->next, (args->n_rows + 5) / 6);
 
     for (uint32_t row = 0; row < args->n_rows;) {
         uint32_t n = quire_avx512_next_6(args->n_rows - row);
 
-        QUIRE_AVX512_UP_TO_6(n, qk_rows, format, args, row, ahead);
+        QUIRE_AVX512_UP_TO_6(n, qk_rows, format, args, row, &ahead);
         row += n;
-        ahead = quire_avx512_ahead_of(args->k_tile, NULL);
+        quire_avx512_ahead_advance(&ahead, args->k_tile);
     }
 }
 
@@ -224,14 +223,16 @@ QUIRE_AVX512_INLINE void pv_rows(uint32_t n, quire_format format, pv_block *bloc
 
 QUIRE_AVX512_INLINE void pv_format(quire_format format, const quire_attn_pv *args)
 {
-    pv_block block = { .args = args, .ahead = quire_avx512_ahead_of(args->v_tile, args->next) };
+    pv_block block = { .args = args,
+                       .ahead = quire_avx512_ahead_of(args->v_tile, args->next,
+                                                      (args->n_rows + 5) / 6) };
 
     while (block.row < args->n_rows) {
         uint32_t n = quire_avx512_next_6(args->n_rows - block.row);
 
         QUIRE_AVX512_UP_TO_6(n, pv_rows, format, &block);
         block.row += n;
-        block.ahead = quire_avx512_ahead_of(args->v_tile, NULL);
+        quire_avx512_ahead_advance(&block.ahead, args->v_tile);
     }
 }
 

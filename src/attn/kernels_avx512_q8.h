@@ -93,7 +93,9 @@ QUIRE_AVX512_INLINE void load_scales(const void *tile, __m512 scale[REGS])
 
 void Q8_NAME(quire_avx512_qk_q8)(const quire_attn_qk *args)
 {
-    qk_block block = { .args = args, .ahead = quire_avx512_ahead_of(args->k_tile, args->next) };
+    qk_block block = { .args = args,
+                       .ahead = quire_avx512_ahead_of(args->k_tile, args->next,
+                                                      (args->n_rows + 3) / 4) };
 
     load_scales(args->k_tile, block.k_scale);
     quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
@@ -102,7 +104,7 @@ void Q8_NAME(quire_avx512_qk_q8)(const quire_attn_qk *args)
 
         QUIRE_AVX512_UP_TO_4(n, qk_rows, &block);
         block.row += n;
-        block.ahead = quire_avx512_ahead_of(args->k_tile, NULL);
+        quire_avx512_ahead_advance(&block.ahead, args->k_tile);
     }
 }
 
@@ -303,7 +305,7 @@ void Q8_NAME(quire_avx512_pv_q8)(const quire_attn_pv *args)
     uint32_t end;
 
     block.args = args;
-    block.ahead = quire_avx512_ahead_of(args->v_tile, args->next);
+    block.ahead = quire_avx512_ahead_of(args->v_tile, args->next, (args->n_rows + 3) / 4);
     load_scales(args->v_tile, v_scale);
     quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
     for (uint32_t i = 0; i < REGS; i++) {
@@ -319,7 +321,7 @@ void Q8_NAME(quire_avx512_pv_q8)(const quire_attn_pv *args)
 
             QUIRE_AVX512_UP_TO_4(n, pv_rows, &block);
             block.row += n;
-            block.ahead = quire_avx512_ahead_of(args->v_tile, NULL);
+            quire_avx512_ahead_advance(&block.ahead, args->v_tile);
         }
     }
 }

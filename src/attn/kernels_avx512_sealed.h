@@ -212,7 +212,7 @@ QUIRE_AVX512_INLINE void qk_few(quire_format format, qk_block *block)
 
         QUIRE_AVX512_UP_TO_4(n, qk_rows, format, block);
         block->row += n;
-        block->ahead = quire_avx512_ahead_of(block->args->k_tile, NULL);
+        quire_avx512_ahead_advance(&block->ahead, block->args->k_tile);
     }
 }
 
@@ -263,7 +263,7 @@ void SEALED_NAME(quire_avx512_qk_sealed)(const quire_attn_qk *args)
 {
     qk_block block = { .args = args,
                        .q_bytes = quire_avx512_q_bytes(args->format, args->d),
-                       .ahead = quire_avx512_ahead_of(args->k_tile, args->next) };
+                       .ahead = quire_avx512_ahead_of(args->k_tile, args->next, 1) };
 
     load_scales(args->k_tile, block.k_scale);
     quire_avx512_prefetch(&block.ahead,
@@ -469,7 +469,7 @@ QUIRE_AVX512_INLINE void pv_few(quire_format format, pv_block *block)
 
         QUIRE_AVX512_UP_TO_4(n, pv_rows, format, block);
         block->row += n;
-        block->ahead = quire_avx512_ahead_of(block->args->v_tile, NULL);
+        quire_avx512_ahead_advance(&block->ahead, block->args->v_tile);
     }
 }
 
@@ -563,7 +563,7 @@ void SEALED_NAME(quire_avx512_pv_sealed)(const quire_attn_pv *args)
     pv_block block;
 
     block.args = args;
-    block.ahead = quire_avx512_ahead_of(args->v_tile, args->next);
+    block.ahead = quire_avx512_ahead_of(args->v_tile, args->next, 1);
     load_scales(args->v_tile, block.v_scale);
     quire_avx512_prefetch(&block.ahead, QUIRE_SEALED_SCALES_BYTES);
     for (uint32_t i = 0; i < REGS; i++) {

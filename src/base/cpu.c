@@ -39,6 +39,7 @@ static void detect(void)
                      __builtin_cpu_supports("avx512dq");
     cpu.has_avx512_vnni = cpu.has_avx512 && __builtin_cpu_supports("avx512vnni");
     cpu.has_avx512_vbmi = cpu.has_avx512_vnni && __builtin_cpu_supports("avx512vbmi");
+    cpu.has_avx512_bf16 = cpu.has_avx512_vbmi && __builtin_cpu_supports("avx512bf16");
 #elif defined(__aarch64__)
     cpu.has_neon = true;
 #if defined(__linux__)

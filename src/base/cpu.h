@@ -12,6 +12,7 @@ typedef struct quire_cpu {
     bool has_avx512;   /* F + BW + VL + DQ, with OS support */
     bool has_avx512_vnni;
     bool has_avx512_vbmi;  /* and VNNI */
+    bool has_avx512_bf16;  /* and VBMI */
     bool has_neon;         /* AArch64 baseline */
     bool has_neon_dotprod; /* sdot and udot */
 } quire_cpu;

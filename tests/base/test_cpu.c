@@ -65,6 +65,7 @@ static void agrees_with_the_kernel(void **state)
                                           has_flag(line, "avx512bw") &&
                                           has_flag(line, "avx512vl") && has_flag(line, "avx512dq"));
     assert_int_equal(cpu->has_avx512_vnni, cpu->has_avx512 && has_flag(line, "avx512_vnni"));
+    assert_int_equal(cpu->has_avx512_bf16, cpu->has_avx512_vbmi && has_flag(line, "avx512_bf16"));
     /* Older kernels do not print avx_vnni: it may be there without being listed. */
     assert_true(cpu->has_avx_vnni || !has_flag(line, "avx_vnni"));
 #elif defined(__aarch64__)

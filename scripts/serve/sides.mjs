@@ -20,6 +20,7 @@ export const PEER_SETTINGS = {
     "-np 8 -fa on --cache-reuse 256": { args: [...split(8), "-fa", "on", "--cache-reuse", "256"] },
     "-np 8 -fa on -b 512": { args: [...split(8), "-fa", "on", "-b", "512"] },
     "-np 8 -fa on, OMP_WAIT_POLICY=passive": { args: [...split(8), "-fa", "on"], env: { OMP_WAIT_POLICY: "passive" } },
+    "-np 8 -fa on, GOMP_SPINCOUNT=1000": { args: [...split(8), "-fa", "on"], env: { GOMP_SPINCOUNT: "1000" } },
 };
 
 export const peerArgs = (model, threads, settings) =>

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/commands.h"
 
+#include "cli/omp_wait.h"
+
 #include "base/check.h"
 #include "base/parse.h"
 #include "cli/talk.h"
@@ -141,6 +143,9 @@ static int dispatch(int argc, char **argv)
 
 int quire_main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "serve") == 0) {
+        quire_omp_wait_settle(argv);
+    }
     quire_stdout_open();
     return quire_stdout_close(dispatch(argc, argv));
 }

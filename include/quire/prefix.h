@@ -209,6 +209,7 @@ typedef struct quire_prefix_dropped {
  * that run on the pages keep them; their refs publish nothing any more.
  *   all     everything
  *   salt    one tenant: every root with this salt
+ *   salts   every root whose salt begins with these bytes
  *   prefix  every cached text that begins with tokens, from the first node that contains the last
  *           of them on; n_tokens 0 is the whole root. A running sequence of which less is known
  *           goes on publishing unless its tokens turn out to be these (or two such texts were
@@ -218,6 +219,8 @@ typedef struct quire_prefix_dropped {
 quire_prefix_dropped quire_prefix_drop_all(quire_prefix *tree, uint64_t now_us);
 quire_prefix_dropped quire_prefix_drop_salt(quire_prefix *tree, const void *salt,
                                             uint32_t salt_bytes, uint64_t now_us);
+quire_prefix_dropped quire_prefix_drop_salts(quire_prefix *tree, const void *begin,
+                                             uint32_t begin_bytes, uint64_t now_us);
 quire_prefix_dropped quire_prefix_drop_prefix(quire_prefix *tree, const quire_prefix_key *key,
                                               const int32_t *tokens, uint32_t n_tokens,
                                               uint64_t now_us);

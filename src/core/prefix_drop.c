@@ -222,21 +222,34 @@ quire_prefix_dropped quire_prefix_drop_all(quire_prefix *tree, uint64_t now_us)
     return d.sum;
 }
 
-quire_prefix_dropped quire_prefix_drop_salt(quire_prefix *tree, const void *salt,
-                                            uint32_t salt_bytes, uint64_t now_us)
+/* Salts of n_min to n_max bytes that begin with these n_min. */
+static quire_prefix_dropped drop_salts(quire_prefix *tree, const void *begin, uint32_t n_min,
+                                       uint32_t n_max, uint64_t now_us)
 {
     dropper d = dropper_start(tree, QUIRE_PREFIX_GONE_INVALIDATED, now_us);
     quire_prefix_root *next;
 
     for (quire_prefix_root *root = tree->roots; root != NULL; root = next) {
         next = root->next;
-        if (root->salt_bytes == salt_bytes &&
-            (salt_bytes == 0 || memcmp(root->salt, salt, salt_bytes) == 0)) {
+        if (root->salt_bytes >= n_min && root->salt_bytes <= n_max &&
+            (n_min == 0 || memcmp(root->salt, begin, n_min) == 0)) {
             root_drop(&d, root->node);
         }
     }
     QUIRE_PREFIX_CHECKED(tree);
     return d.sum;
+}
+
+quire_prefix_dropped quire_prefix_drop_salt(quire_prefix *tree, const void *salt,
+                                            uint32_t salt_bytes, uint64_t now_us)
+{
+    return drop_salts(tree, salt, salt_bytes, salt_bytes, now_us);
+}
+
+quire_prefix_dropped quire_prefix_drop_salts(quire_prefix *tree, const void *begin,
+                                             uint32_t begin_bytes, uint64_t now_us)
+{
+    return drop_salts(tree, begin, begin_bytes, UINT32_MAX, now_us);
 }
 
 quire_prefix_dropped quire_prefix_drop_prefix(quire_prefix *tree, const quire_prefix_key *key,

@@ -224,8 +224,9 @@ quire_prefix_key quire_engine_key(const quire_engine *engine, const void *tenant
 typedef enum quire_invalidate_what {
     QUIRE_INVALIDATE_ALL,
     QUIRE_INVALIDATE_TENANT,
-    QUIRE_INVALIDATE_PREFIX, /* of a tenant */
-    QUIRE_INVALIDATE_SESSION /* also forgets the session */
+    QUIRE_INVALIDATE_TENANTS, /* all whose bytes begin with these */
+    QUIRE_INVALIDATE_PREFIX,  /* of a tenant */
+    QUIRE_INVALIDATE_SESSION  /* also forgets the session */
 } quire_invalidate_what;
 
 typedef struct quire_invalidate {

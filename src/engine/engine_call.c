@@ -107,6 +107,9 @@ static void invalidate(void *ctx, quire_cache *cache, quire_prefix *tree)
     case QUIRE_INVALIDATE_TENANT:
         inv->dropped = quire_prefix_drop_salt(tree, what->tenant, what->tenant_bytes, now_us);
         break;
+    case QUIRE_INVALIDATE_TENANTS:
+        inv->dropped = quire_prefix_drop_salts(tree, what->tenant, what->tenant_bytes, now_us);
+        break;
     case QUIRE_INVALIDATE_PREFIX:
         inv->dropped = quire_prefix_drop_prefix(tree, &key, what->tokens, what->n_tokens, now_us);
         break;

@@ -48,72 +48,23 @@ void quire_dropped_write(quire_json_out *json, const quire_prefix_dropped *dropp
     quire_json_object_end(json);
 }
 
-/* ---- a tenant: all of its cache salts ---- */
+/* ---- a tenant ---- */
 
-typedef struct salt_list {
-    const char *tenant;
-    quire_bytes salts; /* each with its length before it, in two bytes */
-    size_t last;       /* where the last one begins */
-} salt_list;
-
-/* Nodes of one salt come one after the other, so comparing with the last keeps the list short. */
-static int note_salt(void *ctx, const quire_prefix_node_info *node)
-{
-    salt_list *list = ctx;
-    const uint16_t n = (uint16_t)node->salt_bytes;
-    quire_tenant_names names;
-
-    if (list->salts.n >= sizeof n + n && list->salts.n - list->last == sizeof n + n &&
-        memcmp(list->salts.data + list->last + sizeof n, node->salt, n) == 0) {
-        return 0;
-    }
-    if (!quire_tenant_salt_names(node->salt, n, &names) ||
-        strcmp(names.tenant, list->tenant) != 0) {
-        return 0;
-    }
-    list->last = list->salts.n;
-    (void)quire_bytes_add(&list->salts, &n, sizeof n);
-    return quire_bytes_add(&list->salts, node->salt, n);
-}
-
-static void note_salts(void *ctx, quire_cache *cache, quire_prefix *tree)
-{
-    (void)cache;
-    if (tree != NULL) {
-        (void)quire_prefix_visit(tree, note_salt, ctx);
-    }
-}
-
-static int drop_salt(invalidation *inv, const void *salt, uint32_t n)
-{
-    const quire_invalidate what = { .what = QUIRE_INVALIDATE_TENANT,
-                                    .tenant = salt,
-                                    .tenant_bytes = n };
-    const int rc = quire_http_invalidate(inv->http, &what, &inv->dropped);
-
-    return rc == QUIRE_NOTFOUND ? QUIRE_OK : rc;
-}
-
+/* One cache_salt, or all of them. */
 static int drop_tenant(invalidation *inv)
 {
-    salt_list list = { .tenant = inv->tenant };
-    int rc = quire_engine_call(inv->http->engine, note_salts, &list);
-    size_t at = 0;
+    quire_invalidate what = { .what = QUIRE_INVALIDATE_TENANT };
+    quire_tenant_salt salt;
 
-    if (rc < 0) {
-        (void)quire_api_error_set(&inv->http->err, 503, "stopping", NULL, "the engine has ended");
-    } else if (list.salts.status < 0) {
-        rc = quire_api_error_nomem(&inv->http->err);
+    if (inv->cache_salt != NULL) {
+        quire_tenant_salt_make(&salt, inv->tenant, inv->cache_salt);
+    } else {
+        quire_tenant_salts_begin(&salt, inv->tenant);
+        what.what = QUIRE_INVALIDATE_TENANTS;
     }
-    while (rc == QUIRE_OK && at < list.salts.n) {
-        uint16_t n;
-
-        memcpy(&n, list.salts.data + at, sizeof n);
-        rc = drop_salt(inv, list.salts.data + at + sizeof n, n);
-        at += sizeof n + n;
-    }
-    quire_bytes_fini(&list.salts);
-    return rc;
+    what.tenant = salt.bytes;
+    what.tenant_bytes = salt.n;
+    return quire_http_invalidate(inv->http, &what, &inv->dropped);
 }
 
 /* ---- a prefix ---- */
@@ -220,17 +171,6 @@ static int drop_all(invalidation *inv)
     return quire_http_invalidate(inv->http, &what, &inv->dropped);
 }
 
-static int drop_tenant_or_salt(invalidation *inv)
-{
-    quire_tenant_salt salt;
-
-    if (inv->cache_salt == NULL) {
-        return drop_tenant(inv);
-    }
-    quire_tenant_salt_make(&salt, inv->tenant, inv->cache_salt);
-    return drop_salt(inv, salt.bytes, salt.n);
-}
-
 static int drop(invalidation *inv)
 {
     quire_fields *fields = &inv->fields;
@@ -263,7 +203,7 @@ static int drop(invalidation *inv)
         return quire_api_error_set(fields->err, 400, "invalid_value", "all",
                                    "what to invalidate: all, session, prefix or tenant");
     }
-    return drop_tenant_or_salt(inv);
+    return drop_tenant(inv);
 }
 
 int quire_api_cache_invalidate(quire_http *http)

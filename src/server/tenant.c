@@ -24,6 +24,12 @@ void quire_tenant_salt_make(quire_tenant_salt *out, const char *tenant, const ch
     salt_add(out, cache_salt, QUIRE_CACHE_SALT_MAX);
 }
 
+void quire_tenant_salts_begin(quire_tenant_salt *out, const char *tenant)
+{
+    out->n = 0;
+    salt_add(out, tenant, QUIRE_TENANT_MAX);
+}
+
 /* Returns what follows; NULL when it is no text with its length before it. */
 static const unsigned char *name_get(const unsigned char *from, const unsigned char *end, char *out,
                                      size_t text_max)

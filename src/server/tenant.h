@@ -20,6 +20,9 @@ typedef struct quire_tenant_salt {
  * pairs give the same bytes. Both are within their limits. */
 void quire_tenant_salt_make(quire_tenant_salt *out, const char *tenant, const char *cache_salt);
 
+/* What the bytes of a tenant begin with, whatever the cache_salt, and those of no other. */
+void quire_tenant_salts_begin(quire_tenant_salt *out, const char *tenant);
+
 typedef struct quire_tenant_names {
     char tenant[QUIRE_TENANT_MAX + 1];
     char cache_salt[QUIRE_CACHE_SALT_MAX + 1];

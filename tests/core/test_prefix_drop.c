@@ -67,7 +67,10 @@ static void test_salt_and_all(void **state)
     check_dropped(quire_prefix_drop_salt(p.tree, NULL, 0, 0), 2, PT + 1, 2);
     check_dropped(quire_prefix_drop_salt(p.tree, "x", 1, 0), 0, 0, 0);
     assert_int_equal(test_prefix_stats(&p).roots, 2);
-    check_dropped(quire_prefix_drop_all(p.tree, 0), 4, 2 * (PT + 1), 4);
+    check_dropped(quire_prefix_drop_salts(p.tree, "a", 1, 0), 2, PT + 1, 2); /* "ab" */
+    assert_int_equal(found(&p, &keys[2], text, 2 * PT), PT + 1);
+    assert_int_equal(test_prefix_stats(&p).roots, 1);
+    check_dropped(quire_prefix_drop_all(p.tree, 0), 2, PT + 1, 2);
     assert_int_equal(test_prefix_stats(&p).roots, 0);
     assert_int_equal(test_prefix_stats(&p).nodes, 0);
     assert_int_equal(test_stats(p.cache).pages_cached, 0);

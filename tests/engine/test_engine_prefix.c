@@ -433,7 +433,14 @@ static void test_invalidation(void **state)
     assert_true(dropped.nodes > 0);
     assert_int_equal(run(&b, &params, got), 0);
 
+    what.what = QUIRE_INVALIDATE_TENANTS;
+    what.tenant_bytes = 0; /* whatever they begin with */
+    assert_int_equal(quire_engine_invalidate(b.engine, &what, &dropped), QUIRE_OK);
+    assert_true(dropped.nodes > 0);
+    assert_int_equal(run(&b, &params, got), 0);
+
     what.what = QUIRE_INVALIDATE_SESSION;
+    what.tenant_bytes = 1;
     what.session_id = "nobody's";
     assert_int_equal(quire_engine_invalidate(b.engine, &what, &dropped), QUIRE_NOTFOUND);
     bench_close(&b);

@@ -12,6 +12,8 @@
  * SPDX-License-Identifier: MIT */
 #include "attn/attn_cascade.h"
 
+#include "base/num.h"
+
 #define IS_GROUPED UINT32_MAX /* in n_shared[]: the sequence has a group */
 
 static bool is_short(const quire_attn_seq *seq)
@@ -57,22 +59,17 @@ static uint32_t first_difference(const quire_attn_seq *a, const quire_attn_seq *
     return n;
 }
 
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Leading splits that two sequences have in common. */
 static uint32_t n_shared_splits(const quire_attn_workspace *ws, uint32_t s, uint32_t t)
 {
     const quire_attn_seq *a = &ws->batch.seqs[s];
     const quire_attn_seq *b = &ws->batch.seqs[t];
     uint32_t split_entries = ws->limits.split_entries;
-    uint32_t n_splits = min_u32(n_whole_splits(ws, s), n_whole_splits(ws, t));
+    uint32_t n_splits = quire_min_u32(n_whole_splits(ws, s), n_whole_splits(ws, t));
     uint64_t end = (uint64_t)n_splits * split_entries;
     uint32_t n_a = end < a->n_entries ? (uint32_t)end : a->n_entries;
     uint32_t n_b = end < b->n_entries ? (uint32_t)end : b->n_entries;
-    uint32_t n = min_u32(n_a, n_b);
+    uint32_t n = quire_min_u32(n_a, n_b);
     uint32_t first = first_difference(a, b, n);
 
     /* A split that ends sooner in one of them is another split. */

@@ -4,6 +4,7 @@
 #include "core/table.h"
 
 #include "base/check.h"
+#include "base/num.h"
 
 #include <string.h>
 
@@ -20,11 +21,6 @@
 static uint32_t div_up(uint32_t a, uint32_t b)
 {
     return a / b + (a % b != 0);
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 /* ---- stock of leaves ---- */
@@ -300,7 +296,7 @@ void quire_table_grow(const quire_table_ctx *ctx, quire_table *table, uint32_t n
             QUIRE_CHECK(table->n_entries < table->n_held);
             tail = quire_table_entry(table, table->n_entries++);
         }
-        n = min_u32(page_tokens - tail->n_tokens, n_new);
+        n = quire_min_u32(page_tokens - tail->n_tokens, n_new);
         tail->n_tokens = (uint16_t)(tail->n_tokens + n);
         quire_pool_fill_set(ctx->pool, tail->page, tail->n_tokens);
         n_new -= n;
@@ -318,7 +314,7 @@ static void holes_note(quire_table *table, uint32_t begin, uint32_t end)
         table->holes_end = end;
         return;
     }
-    table->holes_begin = min_u32(table->holes_begin, begin);
+    table->holes_begin = quire_min_u32(table->holes_begin, begin);
     table->holes_end = table->holes_end > end ? table->holes_end : end;
 }
 
@@ -425,8 +421,8 @@ void quire_table_truncate(const quire_table_ctx *ctx, quire_table *table, uint32
     }
     table->n_entries = at.n_entries;
     table->n_held = at.n_entries;
-    table->holes_end = min_u32(table->holes_end, at.n_entries);
-    table->holes_begin = min_u32(table->holes_begin, table->holes_end);
+    table->holes_end = quire_min_u32(table->holes_end, at.n_entries);
+    table->holes_begin = quire_min_u32(table->holes_begin, table->holes_end);
     if (at.n_leaves == 0) {
         return;
     }
@@ -505,7 +501,7 @@ void quire_table_adopt(const quire_table_ctx *ctx, quire_table *table, const qui
         leaf = leaf_for_next(ctx, table);
         leaf->entries[leaf->n_entries++] = (quire_page_entry){
             .page = page,
-            .n_tokens = (uint16_t)min_u32(n_tokens - i * page_tokens, page_tokens),
+            .n_tokens = (uint16_t)quire_min_u32(n_tokens - i * page_tokens, page_tokens),
             .first_pos = (int32_t)(i * page_tokens),
         };
         if (page != QUIRE_PAGE_NULL) {

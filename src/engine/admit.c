@@ -10,15 +10,11 @@
 #include "engine/engine_internal.h"
 
 #include "base/check.h"
+#include "base/num.h"
 
 #include <string.h>
 
 #define RETURN_PAGES 4u /* a preempted request comes back when it can go on for so long */
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
 
 /* ---- room ---- */
 
@@ -45,7 +41,7 @@ static uint32_t tokens_target(const quire_engine *engine, const quire_request *r
     if (r->result.n_preemptions > 0) {
         n_ahead = RETURN_PAGES * engine->runtime_opts->page_tokens;
     }
-    return min_u32(r->n_tokens + n_ahead, n_end);
+    return quire_min_u32(r->n_tokens + n_ahead, n_end);
 }
 
 /* Bytes that a request will take beyond the pages of its first n_have tokens, and one page for a
@@ -95,7 +91,7 @@ static bool may_fit(const quire_engine *engine, const quire_request *r)
 static uint32_t common_tokens(const quire_engine *engine, const quire_request *r,
                               const quire_request *leader)
 {
-    const uint32_t n_max = min_u32(r->n_tokens - 1, leader->n_tokens);
+    const uint32_t n_max = quire_min_u32(r->n_tokens - 1, leader->n_tokens);
     const uint32_t page_tokens = engine->runtime_opts->page_tokens;
     uint32_t n = 0;
 

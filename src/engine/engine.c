@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/num.h"
 #include "model/kv_formats.h"
 
 #include <errno.h>
@@ -162,11 +163,6 @@ static void identity_make(quire_engine *engine)
     }
 }
 
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 static int opts_resolve(quire_engine *engine, quire_error *err)
 {
     const quire_engine_opts initial = QUIRE_ENGINE_OPTS_INIT;
@@ -184,8 +180,9 @@ static int opts_resolve(quire_engine *engine, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL, "%u explanations: at most %u are possible",
                                o->explain_max, EXPLAIN_MAX);
     }
-    o->n_running_max = min_u32(o->n_running_max, min_u32(runtime->n_seqs_max, runtime->n_batch));
-    o->chunk_tokens = min_u32(o->chunk_tokens, runtime->n_batch);
+    o->n_running_max =
+        quire_min_u32(o->n_running_max, quire_min_u32(runtime->n_seqs_max, runtime->n_batch));
+    o->chunk_tokens = quire_min_u32(o->chunk_tokens, runtime->n_batch);
     return QUIRE_OK;
 }
 

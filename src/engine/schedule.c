@@ -4,15 +4,11 @@
 #include "engine/schedule.h"
 
 #include "base/check.h"
+#include "base/num.h"
 
 #include <stdlib.h>
 
 #define SHARE 4u /* a quarter */
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
 
 static int compare_u64(uint64_t a, uint64_t b)
 {
@@ -42,7 +38,7 @@ static uint32_t prefill_rows(const quire_schedule_limits *limits, uint32_t n_dec
     const uint32_t least = limits->chunk_tokens > SHARE ? limits->chunk_tokens / SHARE : 1;
     const uint32_t fill = limits->chunk_tokens > n_decode ? limits->chunk_tokens - n_decode : 0;
 
-    return min_u32(fill > least ? fill : least, limits->rows_max - n_decode);
+    return quire_min_u32(fill > least ? fill : least, limits->rows_max - n_decode);
 }
 
 static void prefill_share(quire_schedule_item *items, uint32_t n, uint32_t n_rows)
@@ -53,10 +49,10 @@ static void prefill_share(quire_schedule_item *items, uint32_t n, uint32_t n_row
     for (uint32_t i = 1; i < n; i++) {
         first = items[i].arrival < first->arrival ? &items[i] : first;
     }
-    first->n_rows = min_u32(first->n_left, share);
+    first->n_rows = quire_min_u32(first->n_left, share);
     n_rows -= first->n_rows;
     for (uint32_t i = 0; i < n && n_rows > 0; i++) {
-        const uint32_t n_more = min_u32(items[i].n_left - items[i].n_rows, n_rows);
+        const uint32_t n_more = quire_min_u32(items[i].n_left - items[i].n_rows, n_rows);
 
         items[i].n_rows += n_more;
         n_rows -= n_more;

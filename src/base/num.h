@@ -1,0 +1,16 @@
+/* num.h - the small arithmetic that C leaves out.
+ *
+ * Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_BASE_NUM_H
+#define QUIRE_BASE_NUM_H
+
+#include <stdint.h>
+
+static inline uint32_t quire_min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+#endif /* QUIRE_BASE_NUM_H */

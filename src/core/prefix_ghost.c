@@ -85,41 +85,50 @@ void quire_ghosts_add(quire_ghosts *ghosts, const quire_ghost *ghost)
     ghosts->at = number < ghosts->capacity ? number : 0;
 }
 
-const quire_ghost *quire_ghosts_find(const quire_ghosts *ghosts, uint64_t path_hash)
-{
-    uint64_t key = quire_ghosts_key_page(path_hash);
-    const quire_ghost *ghost;
-    uint32_t n_tries = 0;
+/* Along the chain of a key: at most TRIES ghosts, since anybody can make chains long. */
+typedef struct ghost_walk {
+    const quire_ghosts *ghosts;
+    uint64_t key;
+    uint32_t next; /* number; 0 = the end */
+    uint32_t n_tries;
+} ghost_walk;
 
-    if (ghosts->capacity == 0) {
-        return NULL;
-    }
-    for (uint32_t i = *head_of(ghosts, key); i != 0 && n_tries < TRIES;
-         i = ghost->next, n_tries++) {
-        ghost = &ghosts->ring[i - 1];
-        if (ghost->key == key) {
+static ghost_walk walk_begin(const quire_ghosts *ghosts, uint64_t key)
+{
+    return (ghost_walk){ ghosts, key, ghosts->capacity > 0 ? *head_of(ghosts, key) : 0, 0 };
+}
+
+/* The next ghost with the key; NULL at the end. */
+static const quire_ghost *walk_next(ghost_walk *walk)
+{
+    while (walk->next != 0 && walk->n_tries < TRIES) {
+        const quire_ghost *ghost = &walk->ghosts->ring[walk->next - 1];
+
+        walk->next = ghost->next;
+        walk->n_tries++;
+        if (ghost->key == walk->key) {
             return ghost;
         }
     }
     return NULL;
 }
 
+const quire_ghost *quire_ghosts_find(const quire_ghosts *ghosts, uint64_t path_hash)
+{
+    ghost_walk walk = walk_begin(ghosts, quire_ghosts_key_page(path_hash));
+
+    return walk_next(&walk);
+}
+
 const quire_ghost *quire_ghosts_find_partial(const quire_ghosts *ghosts, uint64_t path_hash,
                                              const int32_t *tokens, uint32_t n_tokens)
 {
+    ghost_walk walk = walk_begin(ghosts, quire_ghosts_key_partial(path_hash));
     const quire_ghost *best = NULL;
     const quire_ghost *ghost;
-    uint64_t key = quire_ghosts_key_partial(path_hash);
-    uint32_t n_tries = 0;
 
-    if (ghosts->capacity == 0) {
-        return NULL;
-    }
-    for (uint32_t i = *head_of(ghosts, key); i != 0 && n_tries < TRIES;
-         i = ghost->next, n_tries++) {
-        ghost = &ghosts->ring[i - 1];
-        if (ghost->key == key && ghost->n_tokens <= n_tokens &&
-            (best == NULL || ghost->n_tokens > best->n_tokens) &&
+    while ((ghost = walk_next(&walk)) != NULL) {
+        if (ghost->n_tokens <= n_tokens && (best == NULL || ghost->n_tokens > best->n_tokens) &&
             quire_prefix_hash_add(path_hash, tokens, ghost->n_tokens) == ghost->hash) {
             best = ghost;
         }

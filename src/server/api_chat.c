@@ -208,15 +208,5 @@ static int read_request(quire_generation *gen, quire_fields *fields)
 
 int quire_api_chat(quire_http *http)
 {
-    quire_generation *gen;
-    quire_fields fields = { NULL, NULL, &http->err };
-    int rc;
-
-    QUIRE_TRY(quire_generation_create(http, true, &gen));
-    QUIRE_TRY(quire_http_json(http, &fields.object));
-    rc = read_request(gen, &fields);
-    quire_http_json_release(http, fields.object);
-    QUIRE_TRY(rc);
-    QUIRE_TRY(quire_generation_submit(gen));
-    return quire_generation_reply(gen);
+    return quire_generation_answer(http, true, read_request);
 }

@@ -65,7 +65,8 @@ static void generation_release(void *work)
     free(gen);
 }
 
-int quire_generation_create(quire_http *http, bool is_chat, quire_generation **out)
+/* Errors: http->err. The generation is http->work from here on. */
+static int generation_create(quire_http *http, bool is_chat, quire_generation **out)
 {
     quire_server *server = http->server;
     quire_generation *gen = calloc(1, sizeof *gen);
@@ -192,7 +193,8 @@ static int submit_choice(quire_generation *gen, uint32_t i)
     return cause.status < 0 ? submit_error(gen, &cause) : QUIRE_OK;
 }
 
-int quire_generation_submit(quire_generation *gen)
+/* Submit every choice, or none. Errors: http->err. */
+static int generation_submit(quire_generation *gen)
 {
     quire_request_params *params = &gen->params;
     const uint32_t n = gen->n_prompts * gen->n_per_prompt;
@@ -362,7 +364,18 @@ static int reply_whole(quire_generation *gen)
     return quire_http_reply_json(gen->http, 200, &body);
 }
 
-int quire_generation_reply(quire_generation *gen)
+int quire_generation_answer(quire_http *http, bool is_chat,
+                            int (*read)(quire_generation *gen, quire_fields *fields))
 {
+    quire_generation *gen;
+    quire_fields fields = { NULL, NULL, &http->err };
+    int rc;
+
+    QUIRE_TRY(generation_create(http, is_chat, &gen));
+    QUIRE_TRY(quire_http_json(http, &fields.object));
+    rc = read(gen, &fields);
+    quire_http_json_release(http, fields.object);
+    QUIRE_TRY(rc);
+    QUIRE_TRY(generation_submit(gen));
     return gen->is_stream ? quire_generation_stream(gen) : reply_whole(gen);
 }

@@ -70,8 +70,10 @@ typedef struct quire_generation {
 
 /* ---- generate.c ---- */
 
-/* Errors: http->err. The generation is http->work from here on. */
-int quire_generation_create(quire_http *http, bool is_chat, quire_generation **out);
+/* Answer a request for text: its body as JSON, which read takes into the generation, then submit
+ * and reply. The generation is http->work meanwhile. Errors: http->err. */
+int quire_generation_answer(quire_http *http, bool is_chat,
+                            int (*read)(quire_generation *gen, quire_fields *fields));
 /* Room for a prompt; takes the memory of tokens. Errors: http->err. */
 int quire_generation_prompt_add(quire_generation *gen, int32_t *tokens, uint32_t n_tokens);
 /* Tokens of a text, those of the session first. Memory: free(*tokens). Errors: http->err. */
@@ -79,8 +81,6 @@ int quire_generation_tokenize(quire_generation *gen, const char *text, size_t n,
                               uint32_t *n_tokens);
 /* Begin to use session_id, if there is one. Errors: http->err. */
 int quire_generation_session_enter(quire_generation *gen);
-/* Submit every choice, or none. Errors: http->err. */
-int quire_generation_submit(quire_generation *gen);
 /* Wait for the next token of a choice, or its end, for timeout_ms at most. Returns 1 with *token,
  * 0 when it is done, QUIRE_AGAIN; other errors: http->err, the choice is to be given up. */
 int quire_generation_wait(quire_generation *gen, quire_choice *choice, uint32_t timeout_ms,
@@ -91,9 +91,6 @@ void quire_generation_give_up(quire_generation *gen);
 /* All choices are done: keep the session's new turn and leave it, note figures for the log. Before
  * the client learns of the end, because its next turn may follow at once. */
 void quire_generation_finish(quire_generation *gen);
-/* Wait for all, then reply with one JSON document; or begin a stream. Errors: http->err. */
-int quire_generation_reply(quire_generation *gen);
-
 /* ---- generate_fields.c ---- */
 
 /* All fields but the prompt. Errors: http->err. */

@@ -78,6 +78,28 @@ need_space() {
         die "$3 needs $2 MiB in $1, but only $((free_kib / 1024)) MiB are free"
 }
 
+# npm_dir NAME@VERSION: where fetch_npm keeps the package, as published.
+npm_dir() {
+    printf '%s/%s-%s\n' "$CACHE_DIR" "${1%@*}" "${1##*@}"
+}
+
+# fetch_npm NAME@VERSION SHA256 MEGABYTES: a package that depends on no other, unless it is there. Needs
+# packages.sh.
+fetch_npm() {
+    [ ! -d "$(npm_dir "$1")" ] || return 0
+    need_program npm npm
+    hold_lock setup
+    [ ! -d "$(npm_dir "$1")" ] || return 0
+    clean_up_at_exit
+    say "fetching the npm package $1 ($3 MB)"
+    pack_dir=$(mktemp -d "$CACHE_DIR/tmp.XXXXXX")
+    tarball=$(npm_pack "$pack_dir" "$1") || die "$1 could not be fetched; tests with it are skipped"
+    [ "$(sha256sum <"$tarball" | cut -d ' ' -f 1)" = "$2" ] ||
+        die "$1: the tarball's sha256 is not $2: not used"
+    tar xzf "$tarball" -C "$pack_dir"
+    mv -T "$pack_dir/package" "$(npm_dir "$1")"
+}
+
 # npm_pack DIR PACKAGE: download the package's tarball into DIR and print its path. npm's own
 # settings say from where.
 npm_pack() {

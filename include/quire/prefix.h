@@ -62,8 +62,39 @@ typedef uint64_t quire_prefix_ref; /* 0 names nothing; a released one is not fou
 #define QUIRE_PREFIX_NODES_MAX  QUIRE_PAGES_MAX
 #define QUIRE_PREFIX_GHOSTS_MAX (1u << 24)
 
+/* Which cached page goes next.  X(symbol, value, "name")
+ *
+ * Whatever the policy, only leaves go, and constraints come first: what has expired, what the
+ * low-traffic rule names, accounts above their quota; then the lowest rank that has candidates, and
+ * in it the account furthest above its fair share. Pinned pages are no candidates. */
+#define QUIRE_EVICT_POLICY_MAP(X)                                                                  \
+    X(DEFAULT, 0, "default") /* predicts: see docs/eviction.md */                                  \
+    X(LRU, 1, "lru")                                                                               \
+    X(LFU, 2, "lfu")                                                                               \
+    X(SLRU, 3, "slru")                                                                             \
+    X(FIFO, 4, "fifo")                                                                             \
+    X(S3FIFO, 5, "s3fifo")                                                                         \
+    X(SIEVE, 6, "sieve")                                                                           \
+    X(ARC, 7, "arc")                                                                               \
+    X(GDSF, 8, "gdsf")
+
+typedef enum quire_evict_policy {
+#define X(sym, val, name) QUIRE_EVICT_##sym = (val),
+    QUIRE_EVICT_POLICY_MAP(X)
+#undef X
+    QUIRE_EVICT_POLICY_COUNT
+} quire_evict_policy;
+/* "unknown" outside the table. */
+const char *quire_evict_policy_name(quire_evict_policy policy);
+/* Errors: QUIRE_NOTFOUND. */
+int quire_evict_policy_find(const char *name, quire_evict_policy *out);
+
+#define QUIRE_RANKS_MAX    8u    /* service classes: rank 0 is the first to go */
+#define QUIRE_ACCOUNTS_MAX 1024u /* tenants with a quota or a share of their own; 0 is the rest */
+
 typedef struct quire_prefix_opts {
     uint32_t struct_bytes;
+    quire_evict_policy policy;
     quire_cache *cache;  /* borrowed; destroy the tree before it. Payloads are never looked at */
     bool is_page_exact;  /* hits end at full pages: sealed formats */
     uint32_t roots_max;  /* distinct (identity, salt); default 65536 */
@@ -153,8 +184,10 @@ typedef struct quire_prefix_acquire_opts {
     uint32_t tokens_max; /* use at most so many (a full hit computes its last token again) */
     uint64_t owner;      /* who publishes: a session's number; 0 = nobody in particular */
     uint64_t now_us;
-    bool is_private; /* publish nothing (cache_prompt: false); hits are used all the same */
-    bool is_miss;    /* use nothing: for comparisons */
+    bool is_private;  /* publish nothing (cache_prompt: false); hits are used all the same */
+    bool is_miss;     /* use nothing: for comparisons */
+    uint8_t rank;     /* of who asks: pages keep the highest rank that used them */
+    uint16_t account; /* of the tenant; counts when the key is new (a root belongs to one) */
 } quire_prefix_acquire_opts;
 
 /* Tie an open, empty sequence to the tree and fill it with the longest prefix of tokens that is

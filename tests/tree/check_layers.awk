@@ -18,7 +18,7 @@ BEGIN {
     public["status"] = public["error"] = public["alloc"] = public["types"] = "base"
     public["codec"] = "codec"
     public["attn"] = "attn"
-    public["cache"] = public["prefix"] = "core"
+    public["cache"] = public["prefix"] = public["pin"] = "core"
 }
 
 function found(what)

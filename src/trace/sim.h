@@ -1,0 +1,102 @@
+/* sim.h - a trace through the real core: what a cache of a given size, under a given policy, would
+ * have served.
+ *
+ * One block of the trace is one page of a cache with page_bytes = 0 and 64 tokens that spell the
+ * block's id; so the prefix tree, the pool, the regions and the eviction policies are the ones that
+ * serve, and only payloads and the model are missing.
+ *
+ *   hits  requests one after the other, prompt blocks only: acquire, publish, release, then evict
+ *         down to the capacity. A hit is a block served as part of an unbroken prefix. Bounded by
+ *         Belady (quire_belady()), which knows the future.
+ *   time  virtual time: requests arrive at their times, wait, are admitted when their pages fit,
+ *         compute by a cost model (prefill us per token and per token of depth, decode us per step
+ *         and row), hold pages of prompt and output while they run, and leave them cached. Gives
+ *         TTFT and queueing too.
+ *
+ * Deterministic: the same trace, options and seed give the same figures.
+ *
+ * Thread: one at a time per run; several runs may go on in several threads.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TRACE_SIM_H
+#define QUIRE_TRACE_SIM_H
+
+#include "quire/error.h"
+#include "quire/prefix.h"
+#include "trace/trace.h"
+
+typedef enum quire_sim_mode {
+    QUIRE_SIM_HITS,
+    QUIRE_SIM_TIME
+} quire_sim_mode;
+
+/* What computing costs: see `quire bench --cost`. */
+typedef struct quire_sim_cost {
+    double prefill_token_us;       /* one token at depth 0 */
+    double prefill_token_depth_us; /* more of it for each token before it */
+    double decode_step_us;         /* a step, whatever is in it */
+    double decode_row_us;          /* each row of it */
+    double decode_row_depth_us;    /* more of it for each token before it */
+    uint32_t chunk_tokens;         /* of prefill per step */
+    uint32_t n_running_max;
+} quire_sim_cost;
+
+typedef struct quire_sim_class {
+    char name[QUIRE_TRACE_NAME_MAX];
+    uint8_t rank;        /* see quire_prefix_acquire_opts */
+    double pinned_share; /* of the capacity reserved for this class, 0..1 */
+    uint64_t ttl_us;     /* 0 = never */
+} quire_sim_class;
+
+typedef struct quire_sim_opts {
+    quire_sim_mode mode;
+    quire_evict_policy policy;
+    uint64_t capacity_blocks; /* >= 1 */
+    uint64_t seed;
+    quire_sim_cost cost;            /* TIME */
+    const quire_sim_class *classes; /* [n_classes], by class_index of the trace; NULL = one */
+    uint32_t n_classes;
+    uint32_t timeline_points; /* at most so many samples of the timeline; 0 = none */
+} quire_sim_opts;
+
+typedef struct quire_sim_point {
+    uint64_t time_us;
+    uint64_t live_blocks;
+    uint64_t cached_blocks;
+    uint64_t pinned_blocks; /* charged to pinned regions */
+    double hit_rate;        /* since the last point */
+} quire_sim_point;
+
+typedef struct quire_sim_latency {
+    double mean_us, p50_us, p95_us, p99_us;
+} quire_sim_latency;
+
+typedef struct quire_sim_result {
+    uint64_t requests;
+    uint64_t blocks; /* of all prompts */
+    uint64_t hit_blocks;
+    uint64_t tokens; /* of all prompts */
+    uint64_t hit_tokens;
+    uint64_t evictions;
+    uint64_t regret_blocks;   /* asked for after they had been evicted */
+    uint64_t refused;         /* TIME: could never fit */
+    uint64_t preemptions;     /* TIME */
+    quire_sim_latency ttft;   /* TIME */
+    quire_sim_latency queued; /* TIME */
+    double makespan_us;       /* TIME: until the last token */
+    uint64_t pages_touched;   /* looked up or published: what speed is counted in */
+    double wall_s;
+    quire_sim_point *timeline; /* [n_points]; free with quire_sim_result_fini() */
+    uint32_t n_points;
+} quire_sim_result;
+
+/* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_LIMIT; err says what. */
+int quire_sim_run(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
+                  quire_error *err);
+void quire_sim_result_fini(quire_sim_result *result);
+
+/* Belady's bound in HITS mode: evict the leaf whose block is asked for again latest, with bypass.
+ * Errors: QUIRE_NOMEM. */
+int quire_belady(const quire_trace *trace, uint64_t capacity_blocks, quire_sim_result *out);
+
+#endif /* QUIRE_TRACE_SIM_H */

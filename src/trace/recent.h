@@ -1,0 +1,78 @@
+/* recent.h - the last hour's requests, in bounded memory: what a server tunes itself by.
+ *
+ * A ring of bytes. Each record is a request and the hashes of the blocks of its prompt; a new one
+ * pushes the oldest out when the bytes run short or the window has passed. A hash stands for its
+ * block and all blocks before it (quire_recent_hash()), so equal hashes mean equal prefixes. Texts
+ * and token ids are never kept.
+ *
+ * A prompt of more than an eighth of the ring keeps the first blocks only, which is counted.
+ *
+ * Thread: any; a lock inside, held for at most one copy of the ring.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TRACE_RECENT_H
+#define QUIRE_TRACE_RECENT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "quire/alloc.h"
+#include "trace/trace.h"
+
+#define QUIRE_RECENT_BYTES_MIN 4096u
+#define QUIRE_RECENT_BYTES_MAX (1u << 30)
+
+typedef struct quire_recent quire_recent;
+
+typedef struct quire_recent_opts {
+    uint64_t window_us;    /* forget what is older; > 0 */
+    size_t ring_bytes;     /* QUIRE_RECENT_BYTES_MIN .. QUIRE_RECENT_BYTES_MAX */
+    uint32_t block_tokens; /* > 0 */
+    uint64_t seed;         /* of the hashes: secret, so that nobody can make equal ones */
+    const quire_allocator *allocator; /* NULL = C library */
+} quire_recent_opts;
+
+/* An hour, 16 MiB (some 2 million blocks), blocks of 64 tokens. */
+#define QUIRE_RECENT_OPTS_INIT                                                                     \
+    {                                                                                              \
+        .window_us = 3600000000u, .ring_bytes = 16u << 20, .block_tokens = 64                      \
+    }
+
+/* Errors: QUIRE_INVAL, QUIRE_NOMEM. */
+int quire_recent_create(quire_recent **out, const quire_recent_opts *opts);
+void quire_recent_destroy(quire_recent *recent); /* NULL is fine */
+
+typedef struct quire_recent_request {
+    uint64_t time_us;      /* any clock that does not go back */
+    const int32_t *tokens; /* [n_input_tokens], the prompt; NULL = lengths alone */
+    uint32_t n_input_tokens;
+    uint32_t n_output_tokens;
+    uint32_t tenant;
+    uint32_t session;    /* 0 = none */
+    uint8_t class_index; /* < QUIRE_TRACE_CLASSES_MAX */
+} quire_recent_request;
+
+/* Remember a request that has ended. The tenant is part of the hashes: tenants share nothing.
+ * Cost: hashing the prompt, some GB/s; no allocation. */
+void quire_recent_add(quire_recent *recent, const quire_recent_request *request);
+
+/* The hash of a block, given that of the block before it (0 for the first) and the ring's seed. */
+uint64_t quire_recent_hash(uint64_t before, const int32_t *tokens, uint32_t n_tokens,
+                           uint64_t seed);
+
+typedef struct quire_recent_stats {
+    uint64_t requests_total; /* ever added */
+    uint64_t cut_total;      /* of them: prompts that were too large to keep whole */
+    uint32_t requests;       /* in the ring */
+    uint64_t blocks;         /* in the ring */
+    uint64_t span_us;        /* from the oldest to the newest of them */
+} quire_recent_stats;
+
+void quire_recent_stats_get(quire_recent *recent, quire_recent_stats *out);
+
+/* What is remembered and not older than the window at now_us, as a trace: out is initialised by the
+ * call; the caller ends it with quire_trace_fini() after QUIRE_OK. Classes are numbered, not named.
+ * Errors: QUIRE_NOMEM. */
+int quire_recent_trace(quire_recent *recent, uint64_t now_us, quire_trace *out);
+
+#endif /* QUIRE_TRACE_RECENT_H */

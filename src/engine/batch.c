@@ -78,11 +78,21 @@ static void count_step(quire_engine *engine, uint32_t n_items, uint32_t n_rows, 
 {
     quire_engine_stats *s = &engine->stats;
     const double seconds = (double)step_us / US_PER_S;
-    uint32_t n_prefill = 0;
+    quire_cost_step cost = { 0 };
+    uint32_t n_prefill;
 
     for (uint32_t i = 0; i < n_items; i++) {
-        n_prefill += engine->items[i].is_decode ? 0 : engine->items[i].n_rows;
+        const quire_schedule_item *item = &engine->items[i];
+        const quire_request *r = item->request;
+
+        if (item->n_rows > 0 && item->is_decode) {
+            quire_cost_add_decode(&cost, r->n_computed);
+        } else {
+            quire_cost_add_prefill(&cost, r->n_computed, item->n_rows);
+        }
     }
+    n_prefill = cost.prefill_rows;
+    quire_cost_learn(&s->cost, &cost, (double)step_us);
     s->steps_total++;
     s->step_rows_total += n_rows;
     s->step_seconds_total += seconds;

@@ -180,6 +180,7 @@ static int opts_resolve(quire_engine *engine, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL, "%u explanations: at most %u are possible",
                                o->explain_max, EXPLAIN_MAX);
     }
+    QUIRE_TRY(quire_classes_resolve(&o->classes, err));
     o->n_running_max =
         quire_min_u32(o->n_running_max, quire_min_u32(runtime->n_seqs_max, runtime->n_batch));
     o->chunk_tokens = quire_min_u32(o->chunk_tokens, runtime->n_batch);
@@ -287,7 +288,7 @@ static void figures_init(quire_engine *engine)
     engine->upkeep_us = engine->created_us;
     engine->n_releases = 1; /* requests begin with 0: not blocked */
     identity_make(engine);
-    quire_engine_stats_init(&engine->stats);
+    quire_engine_stats_init(&engine->stats, engine->opts.classes.n);
     engine->shared_stats = engine->stats;
 }
 
@@ -360,6 +361,11 @@ bool quire_engine_is_idle(const quire_engine *engine)
 const quire_model *quire_engine_model(const quire_engine *engine)
 {
     return engine->model;
+}
+
+const quire_classes *quire_engine_classes(const quire_engine *engine)
+{
+    return &engine->opts.classes;
 }
 
 uint32_t quire_engine_n_ctx(const quire_engine *engine)

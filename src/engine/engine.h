@@ -18,6 +18,12 @@
  * decode never waits longer than one chunk. With a cache hit, prefill begins behind it; the last
  * prompt token is always computed.
  *
+ * Requests belong to service classes (classes.h). A request of a high class takes what it needs of
+ * the lower ones within one step: rows of the step, a place among those that run, pages. Who has to
+ * give its place is parked: it keeps its pages and its state, gets no rows, and goes on when there
+ * is a place again. Where pages are short it is preempted instead, the one that is cheapest to
+ * compute again first.
+ *
  * Nothing ends another's request: what does not fit waits (QUIRE_ADMIT_RESERVE) or is preempted
  * (QUIRE_ADMIT_GROW: the youngest request gives its pages up and is computed again later, mostly
  * from the cache, with the same tokens and the same sampler state).
@@ -32,6 +38,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/classes.h"
 #include "engine/sessions.h"
 #include "engine/stats.h"
 #include "model/model.h"
@@ -59,10 +66,17 @@ typedef struct quire_engine_opts {
     quire_runtime *runtime;   /* borrowed; belongs to the engine's thread until destroy */
     uint32_t n_running_max;   /* requests computed at once (max_batch_size); the runtime's
                                  n_seqs_max and n_batch cap it; 0 = default, 64 */
-    uint32_t queue_max;       /* requests accepted beyond those; 0 = default, 256 */
+    uint32_t n_parked_max;    /* requests that keep their pages while higher classes have their
+                                 places; the runtime's n_seqs_max less n_running_max caps it;
+                                 0 = all of those */
+    uint32_t queue_max;       /* requests accepted beyond those, of each class; 0 = default, 256 */
     uint32_t chunk_tokens;    /* rows of a step that has prefill: see schedule.h; n_batch caps it;
                                  0 = default, 256 */
     uint32_t tokens_max;      /* cap on max_tokens; 0 = the context */
+    quire_classes classes;    /* n = 0: one class; classes.h */
+    uint64_t pinned_bytes;    /* budget of a pinned region at first, taken from the dynamic one; 0 =
+                                 no pinned region */
+    bool pinned_stays;        /* classes that are pinned do not spill into the dynamic region */
     quire_admit admit;
     bool no_prefix_cache;  /* find nothing, leave nothing behind */
     uint64_t cache_ttl_us; /* see quire_prefix_opts */
@@ -93,6 +107,8 @@ void quire_engine_drain(quire_engine *engine);
 bool quire_engine_is_idle(const quire_engine *engine);
 
 const quire_model *quire_engine_model(const quire_engine *engine);
+/* As resolved: at least one. Memory: borrowed. */
+const quire_classes *quire_engine_classes(const quire_engine *engine);
 uint32_t quire_engine_n_ctx(const quire_engine *engine);
 quire_sessions *quire_engine_sessions(quire_engine *engine);
 
@@ -114,15 +130,16 @@ typedef struct quire_request_params {
     const void *tenant;      /* salt of the prefix tree: API key's tenant and cache_salt; copied */
     uint32_t tenant_bytes;
     quire_session_ref session; /* 0 = none; the caller leaves it when the request is done */
-    int32_t priority;          /* higher first among those that wait; default 0 */
+    uint32_t class_index;      /* into opts.classes */
+    int32_t priority;          /* within the class: higher first among those that wait; default 0 */
     const char *id;            /* of the reply, copied; for explanations */
 } quire_request_params;
 
-/* Queue a request. Errors: QUIRE_LIMIT (queue full; or a grammar that is too large: then err names
- * the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond what the KV budget can ever
- * hold), QUIRE_INVAL (a token out of range, a grammar that does not parse), QUIRE_AGAIN (draining),
- * QUIRE_NOMEM; err names the field.
- * Memory: end with quire_request_release(). */
+/* Queue a request. Errors: QUIRE_LIMIT (its class's queue is full; or a grammar that is too large:
+ * then err names the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond what the KV
+ * budget can ever hold), QUIRE_INVAL (a token out of range, a grammar that does not parse),
+ * QUIRE_AGAIN (draining), QUIRE_NOMEM; err names the field. Memory: end with
+ * quire_request_release(). */
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err);
 
@@ -170,6 +187,8 @@ typedef struct quire_request_result {
     uint32_t n_generated_tokens;
     uint32_t n_preemptions;
     uint32_t n_recomputed_tokens; /* because of preemptions */
+    uint32_t n_parkings;          /* times that it stood aside for a higher class, with its pages */
+    uint64_t parked_us;           /* for so long */
     uint64_t queue_us;            /* submitted .. admitted */
     uint64_t prefill_us;          /* admitted .. first token */
     uint64_t decode_us;           /* first token .. last */

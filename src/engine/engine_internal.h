@@ -255,7 +255,7 @@ void quire_engine_explanation_keep(quire_engine *engine, quire_request *request)
 
 /* ---- engine_stats.c ---- */
 
-void quire_engine_stats_init(quire_engine_stats *stats);
+void quire_engine_stats_init(quire_engine_stats *stats, uint32_t n_classes);
 /* Make the thread's figures visible. Thread: the engine's. */
 void quire_engine_stats_publish(quire_engine *engine);
 

@@ -14,13 +14,22 @@ static const double request_bounds[] = { 0.001, 0.01, 0.05, 0.1,   0.3,   0.5,  
                                          1.5,   2.0,  2.5,  5.0,   10.0,  15.0, 20.0, 30.0,
                                          40.0,  50.0, 60.0, 120.0, 240.0, 480.0 };
 
-void quire_engine_stats_init(quire_engine_stats *stats)
+void quire_engine_stats_init(quire_engine_stats *stats, uint32_t n_classes)
 {
     *stats = (quire_engine_stats){ 0 };
     quire_histogram_init(&stats->ttft, ttft_bounds, COUNT(ttft_bounds));
     quire_histogram_init(&stats->inter_token, token_bounds, COUNT(token_bounds));
     quire_histogram_init(&stats->queue, request_bounds, COUNT(request_bounds));
     quire_histogram_init(&stats->e2e, request_bounds, COUNT(request_bounds));
+    quire_cost_init(&stats->cost);
+    stats->n_classes = n_classes;
+    for (uint32_t i = 0; i < n_classes; i++) {
+        quire_class_stats *c = &stats->classes[i];
+
+        quire_histogram_init(&c->queue, request_bounds, COUNT(request_bounds));
+        quire_histogram_init(&c->ttft, ttft_bounds, COUNT(ttft_bounds));
+        quire_histogram_init(&c->tpot, token_bounds, COUNT(token_bounds));
+    }
 }
 
 void quire_engine_stats_publish(quire_engine *engine)

@@ -11,8 +11,12 @@
 
 /* ---- what is asked for ---- */
 
-static int check_texts(const quire_request_params *p, quire_error *err)
+static int check_texts(const quire_engine *engine, const quire_request_params *p, quire_error *err)
 {
+    if (p->class_index >= engine->opts.classes.n) {
+        return quire_error_set(err, QUIRE_INVAL, "class: number %u, there are %u", p->class_index,
+                               engine->opts.classes.n);
+    }
     if (p->n_stops > QUIRE_STOPS_MAX) {
         return quire_error_set(err, QUIRE_INVAL, "stop: %u texts, at most %u are possible",
                                p->n_stops, QUIRE_STOPS_MAX);
@@ -228,7 +232,8 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
 
     *out = NULL;
     QUIRE_TRY(place_take(engine, err));
-    if ((rc = check_prompt(engine, params, err)) < 0 || (rc = check_texts(params, err)) < 0 ||
+    if ((rc = check_prompt(engine, params, err)) < 0 ||
+        (rc = check_texts(engine, params, err)) < 0 ||
         (rc = request_create(engine, params, &request, err)) < 0) {
         place_give_back(engine, rc);
         return rc;

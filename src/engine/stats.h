@@ -10,8 +10,39 @@
 #include <stdint.h>
 
 #include "base/histogram.h"
+#include "engine/classes.h"
+#include "engine/cost.h"
 #include "quire/cache.h"
 #include "quire/prefix.h"
+
+/* Of one service class; in the order of quire_engine_classes(). Degradation of a low class under
+ * pressure goes by these steps, each counted: displaced (parked, or preempted when pages are
+ * short), running_limit cut, then its queue fills, then refused. */
+typedef struct quire_class_stats {
+    uint64_t requests_total; /* accepted */
+    uint64_t refused_total;  /* queue full */
+    uint64_t finished_total;
+    uint64_t displaced_total; /* lost its place to a higher class: parked or preempted */
+    uint64_t parked_total;
+    uint64_t resumed_total;    /* of those */
+    uint64_t preempted_total;  /* for want of pages, whoever wanted them */
+    uint64_t promoted_total;   /* admitted before a higher class because it had waited long */
+    uint64_t turns_total;      /* steps in which it got rows because it had waited long */
+    uint64_t cuts_total;       /* of running_limit */
+    uint64_t steps_total;      /* in which it had rows */
+    uint64_t late_steps_total; /* of these, longer than it is promised */
+    uint64_t left_out_total;   /* rows of decode that had to wait for another step */
+    uint64_t prefill_rows_total;
+    uint64_t decode_rows_total;
+    uint32_t waiting; /* parked ones not among them */
+    uint32_t running;
+    uint32_t parked;
+    uint32_t running_limit; /* how many may run now */
+    /* seconds */
+    quire_histogram queue;
+    quire_histogram ttft;
+    quire_histogram tpot; /* of a request: mean time between its tokens */
+} quire_class_stats;
 
 typedef struct quire_engine_stats {
     /* requests */
@@ -39,6 +70,11 @@ typedef struct quire_engine_stats {
     uint64_t step_rows_total;
     double step_seconds_total;
     double prefill_token_seconds; /* running mean cost of a prefill token; for explanations */
+    quire_cost cost;              /* what a step costs, learned */
+    /* classes */
+    quire_class_stats classes[QUIRE_CLASSES_MAX]; /* [n_classes] */
+    uint32_t n_classes;
+    uint32_t requests_parked;
     /* seconds */
     quire_histogram ttft;
     quire_histogram inter_token;

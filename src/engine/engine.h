@@ -39,6 +39,9 @@
 #include <stdint.h>
 
 #include "engine/classes.h"
+#include "engine/events.h"
+#include "engine/pinned.h"
+#include "engine/precache.h"
 #include "engine/sessions.h"
 #include "engine/stats.h"
 #include "model/model.h"
@@ -85,6 +88,11 @@ typedef struct quire_engine_opts {
     quire_sessions_opts sessions;
     uint32_t explain_max;            /* requests whose explanation is kept; 0 = none, at most 2^20;
                                         default 1024 */
+    quire_pinned_opts pinned;        /* how the pinned region adapts */
+    uint32_t pins_max;               /* pins.h; default 256, 0 = none */
+    uint32_t events_max;             /* ring of events; 0 = default, 1024 */
+    quire_precache_opts precache;    /* idle time */
+    bool no_shadow;                  /* no ghost caches of other sizes (trace/shadow.h) */
     uint64_t (*clock_us)(void *ctx); /* for tests; NULL = the monotonic clock */
     void *clock_ctx;
 } quire_engine_opts;
@@ -92,7 +100,7 @@ typedef struct quire_engine_opts {
 #define QUIRE_ENGINE_OPTS_INIT                                                                     \
     {                                                                                              \
         .n_running_max = 64, .queue_max = 256, .chunk_tokens = 256,                                \
-        .sessions = QUIRE_SESSIONS_OPTS_INIT, .explain_max = 1024                                  \
+        .sessions = QUIRE_SESSIONS_OPTS_INIT, .explain_max = 1024, .pins_max = 256                 \
     }
 
 /* Start the thread. Errors: QUIRE_INVAL, QUIRE_NOMEM. */
@@ -260,6 +268,11 @@ typedef struct quire_invalidate {
 /* Has taken effect when it returns. Errors: QUIRE_NOTFOUND (session), QUIRE_AGAIN. */
 int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,
                             quire_prefix_dropped *dropped);
+
+/* What it did of its own accord (events.h); time_us counts from quire_engine_create(). The events
+ * with a number above `after`, oldest first, at most n. Returns how many. */
+uint32_t quire_engine_events(const quire_engine *engine, uint64_t after, quire_event *out,
+                             uint32_t n);
 
 /* Counters, gauges, histograms: stats.h. */
 void quire_engine_stats_get(quire_engine *engine, quire_engine_stats *out);

@@ -12,8 +12,11 @@
 #include "base/histogram.h"
 #include "engine/classes.h"
 #include "engine/cost.h"
+#include "engine/events.h"
+#include "engine/precache.h"
 #include "quire/cache.h"
 #include "quire/prefix.h"
+#include "trace/shadow.h"
 
 /* Of one service class; in the order of quire_engine_classes(). Degradation of a low class under
  * pressure goes by these steps, each counted: displaced (parked, or preempted when pages are
@@ -43,6 +46,34 @@ typedef struct quire_class_stats {
     quire_histogram ttft;
     quire_histogram tpot; /* of a request: mean time between its tokens */
 } quire_class_stats;
+
+/* Guaranteed memory, and what adapts itself. */
+typedef struct quire_memory_stats {
+    /* the pinned region (pinned.h); all 0 without one */
+    uint64_t pinned_budget_bytes;
+    uint64_t pinned_charged_bytes;
+    uint64_t pinned_cached_bytes; /* of these, what eviction can free */
+    uint64_t pinned_pin_bytes;    /* of these, held by pins */
+    uint64_t pinned_need_bytes;   /* of the high classes: in use, or used lately */
+    uint64_t pinned_need_p99_bytes;
+    uint64_t pinned_grown_total; /* steps */
+    uint64_t pinned_shrunk_total;
+    uint64_t spilled_bytes; /* of the high classes, in the dynamic region now */
+    uint64_t spilled_pages_total;
+    uint64_t dynamic_budget_bytes;
+    uint64_t dynamic_charged_bytes;
+    /* pins.h, in whichever region */
+    uint32_t pins;
+    uint32_t pins_computing;
+    uint64_t pin_bytes;
+    uint64_t pins_created_total;
+    uint64_t pins_expired_total;
+    uint64_t pins_dropped_total; /* on request or by invalidation */
+    uint64_t pins_refused_total;
+    uint64_t events_total[QUIRE_EVENT_KIND_COUNT];
+    quire_precache_stats precache;
+    quire_shadow_stats shadow; /* all 0 when there is none */
+} quire_memory_stats;
 
 typedef struct quire_engine_stats {
     /* requests */
@@ -86,6 +117,7 @@ typedef struct quire_engine_stats {
     uint32_t sessions;
     uint64_t session_evictions_total; /* idle TTL and sessions_max */
     uint64_t uptime_us;
+    quire_memory_stats memory;
 } quire_engine_stats;
 
 #endif /* QUIRE_ENGINE_STATS_H */

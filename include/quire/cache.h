@@ -102,10 +102,65 @@ typedef struct quire_cache_opts {
 int quire_cache_create(quire_cache **out, const quire_cache_opts *opts);
 void quire_cache_destroy(quire_cache *cache);
 
+/* ---- regions ----
+ *
+ * A region is a budget of bytes; every page is charged to one, which says nothing about where it
+ * lies. Region 0, the dynamic one, is everybody's. Any other is pinned: its budget is for the
+ * sequences that are opened in it, and for the pins (quire/pin.h) made in it. There is one prefix
+ * tree, so others may well read pages that are charged to a pinned region; but a sequence of the
+ * dynamic region never makes a pinned region's charge grow.
+ *
+ *   a sequence of region R takes a page       charged to R
+ *   ... finds one in the tree                 its charge moves to R while R has room; bytes stay
+ *                                             where they are. Not a pinned page's, nor one that a
+ *                                             class of the same or a higher rank holds in another
+ *                                             pinned region
+ *   a sequence of the dynamic region          leaves charges as they are
+ *   finds one
+ *
+ * When R has no room for a page that a sequence of it takes:
+ *   1. cached pages charged to R are evicted
+ *   2. pages charged to R that neither a sequence nor a pin of R uses, but others hold, are charged
+ *      to the dynamic region from now on (reclaimed), where cached pages are evicted for them
+ *   3. if R spills: the new page is charged to the dynamic region, where cached pages are evicted
+ *      for it, those of the lowest rank first; it goes home when R has room again
+ *      (quire_cache_maintain())
+ *   4. QUIRE_NOPAGES
+ * Each step is counted in the region's statistics. */
+
+typedef struct quire_region_opts {
+    uint32_t struct_bytes;
+    uint64_t budget_bytes;  /* taken from the dynamic region's */
+    bool spills_to_dynamic; /* step 3 above */
+} quire_region_opts;
+
+#define QUIRE_REGION_OPTS_INIT                                                                     \
+    {                                                                                              \
+        .struct_bytes = (uint32_t)sizeof(quire_region_opts), .spills_to_dynamic = true             \
+    }
+
+/* Open a pinned region. Errors: QUIRE_LIMIT (QUIRE_REGIONS_MAX), QUIRE_INVAL (an option),
+ * QUIRE_NOPAGES (what is live or pinned in the dynamic region needs the bytes); then nothing has
+ * changed but for cached pages that were evicted. */
+int quire_region_open(quire_cache *cache, const quire_region_opts *opts, quire_region_id *out);
+
+/* Give its budget, and what is cached in it, back to the dynamic region. Errors: QUIRE_NOTFOUND,
+ * QUIRE_INVAL (the dynamic region), QUIRE_AGAIN (sequences are open in it, or pins held: then
+ * nothing has changed). */
+int quire_region_close(quire_cache *cache, quire_region_id region);
+
+/* Move budget from one region to another; the sum of all stays. What is cached in a pinned `from`
+ * keeps existing and is charged to `to` as far as is needed; in the dynamic region it is evicted.
+ * Pages that spilled go home first. Live and pinned pages of `from`'s own never go.
+ * Errors: QUIRE_NOTFOUND, QUIRE_INVAL (from = to), QUIRE_RANGE (more than `from` has),
+ * QUIRE_NOPAGES (what is live or pinned needs the bytes); then no budget has changed. */
+int quire_region_transfer(quire_cache *cache, quire_region_id from, quire_region_id to,
+                          uint64_t bytes);
+
 /* ---- sequences ---- */
 
-/* Open an empty sequence charged to a region. Errors: QUIRE_LIMIT (seqs_max), QUIRE_INVAL,
- * QUIRE_NOMEM. */
+/* Open an empty sequence charged to a region. Errors: QUIRE_LIMIT (seqs_max), QUIRE_INVAL (no such
+ * region), QUIRE_NOMEM. */
 int quire_seq_open(quire_cache *cache, quire_region_id region, quire_seq_id *out);
 
 /* A second sequence with the same tokens and the same holes (quire_seq_release()). Room that seq
@@ -211,7 +266,8 @@ typedef struct quire_cache_stats {
     uint64_t cached_bytes;  /* payload of pages only the prefix tree holds */
     uint64_t free_bytes;    /* payload of free pages in mapped extents */
     uint64_t tail_bytes;    /* unusable ends of extents */
-    uint64_t locked_bytes;  /* mlocked */
+    uint64_t locked_bytes;  /* mlocked: extents hold pages of any region, so it is all or none that
+                               is asked for; less than extent_bytes: the system refused some */
     uint64_t slack_bytes;   /* internal fragmentation: live pages' slots that hold no token (a slot
                                of a shared page counts as filled once any sharer has filled it) */
     uint64_t charged_bytes; /* of the dynamic region */
@@ -240,16 +296,27 @@ typedef struct quire_region_stats {
     uint64_t budget_bytes;
     uint64_t charged_bytes;
     uint64_t charged_peak_bytes;
-    uint64_t cached_bytes; /* of charged_bytes: what eviction can free */
+    uint64_t cached_bytes; /* of charged_bytes: what neither a sequence nor a pin holds */
+    uint64_t pinned_bytes; /* of charged_bytes: what pins hold */
+    uint64_t
+        spilled_bytes; /* live pages taken for its sequences but charged to the dynamic region */
     uint64_t pages;
+    uint64_t seqs;                  /* open */
+    uint64_t spilled_pages_total;   /* step 3: charged to the dynamic region instead */
+    uint64_t returned_pages_total;  /* spilled pages that went home */
+    uint64_t reclaimed_pages_total; /* step 2: whose charge left for the dynamic region */
+    uint64_t adopted_pages_total;   /* whose charge came because a sequence of it used them */
+    uint64_t refused_total;         /* step 4 */
+    bool spills_to_dynamic;
 } quire_region_stats;
 
-/* Errors: QUIRE_NOTFOUND. Thread: owner. */
+/* Errors: QUIRE_NOTFOUND. Thread: any (each figure is atomic, the snapshot as a whole is not). */
 int quire_region_stats_get(const quire_cache *cache, quire_region_id region,
                            quire_region_stats *out);
 
-/* Change a region's budget; live pages are never taken away by this, cached ones are evicted.
- * Errors: QUIRE_NOTFOUND, QUIRE_INVAL (below what live pages are charged). */
+/* Change a region's budget, and with it the sum of all; live and pinned pages are never taken away
+ * by this, cached ones are evicted. Errors: QUIRE_NOTFOUND, QUIRE_INVAL (below what live and pinned
+ * pages are charged). */
 int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t budget_bytes);
 
 /*  X(symbol, value, "name")
@@ -308,6 +375,7 @@ typedef struct quire_page_info {
     uint32_t refs;     /* table leaves that hold it; 0 = cached: only the prefix tree does */
     uint32_t n_filled; /* slots that hold tokens, as far as is known */
     uint32_t n_kept;   /* of these, those the prefix tree relies on */
+    bool is_pinned;    /* a pin holds it */
     uint32_t extent;   /* number */
     uint32_t slot;     /* in the extent */
 } quire_page_info;

@@ -97,7 +97,8 @@ typedef struct quire_prefix_opts {
     quire_evict_policy policy;
     quire_cache *cache;  /* borrowed; destroy the tree before it. Payloads are never looked at */
     bool is_page_exact;  /* hits end at full pages: sealed formats */
-    uint32_t roots_max;  /* distinct (identity, salt); default 65536 */
+    uint32_t roots_max;  /* distinct (identity, salt); default 65536; beyond it the root that was
+                            not asked for longest goes, of those that nobody runs on */
     uint32_t refs_max;   /* default 4096 */
     uint32_t ghosts_max; /* evicted pages remembered, to explain misses; default 65536, 0 = off */
     uint64_t ttl_us;     /* nodes not used for so long expire; 0 = never */
@@ -194,7 +195,8 @@ typedef struct quire_prefix_acquire_opts {
  * cached. Counts n_tokens queried and match->n_tokens hit; makes the path most recently used.
  * Memory: *ref is released with quire_prefix_release(), before the sequence is closed.
  * Errors: QUIRE_NOTFOUND (no such sequence), QUIRE_INVAL (it has tokens, reserved room or a ref; a
- * salt too long), QUIRE_LIMIT (refs_max, roots_max), QUIRE_NOMEM; then nothing has changed and the
+ * salt too long, rank or account out of range), QUIRE_LIMIT (refs_max; roots_max when somebody runs
+ * on every root), QUIRE_NOMEM; then nothing has changed and the
  * sequence is empty, *ref null and *match empty. */
 int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_seq_id seq,
                          const int32_t *tokens, uint32_t n_tokens,
@@ -221,6 +223,42 @@ int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t
  * Errors: QUIRE_NOTFOUND. */
 int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_us);
 
+/* ---- ranks and accounts ----
+ *
+ * A node's rank is the highest of those that used it: eviction in a region goes from the lowest
+ * rank up. A node's account is that of its root, which is the account of whoever first asked under
+ * that key. An account above its quota loses pages of its own as soon as it publishes more; below
+ * quotas, whoever is furthest above his fair share of a region loses first: the region's budget
+ * times his weight, divided by the weights of all who have bytes there. */
+
+typedef struct quire_account_opts {
+    uint64_t quota_bytes; /* charge of all cached and shared pages of the account; 0 = no limit */
+    uint32_t weight;      /* >= 1; 1 unless it was set */
+} quire_account_opts;
+
+/* Errors: QUIRE_RANGE (account), QUIRE_INVAL (weight 0), QUIRE_NOMEM. What is above a lower quota
+ * goes at once, as far as nobody holds it. */
+int quire_prefix_account_set(quire_prefix *tree, uint16_t account, const quire_account_opts *opts);
+
+typedef struct quire_account_info {
+    uint64_t quota_bytes;
+    uint32_t weight;
+    uint64_t bytes;                           /* charge of the pages in its nodes */
+    uint64_t region_bytes[QUIRE_REGIONS_MAX]; /* the same by region */
+    uint64_t quota_evicted_bytes_total;       /* what went because it was above its quota */
+} quire_account_info;
+/* An account that was never used or set is as if set to no limit and weight 1. Errors: QUIRE_RANGE.
+ */
+int quire_prefix_account_get(const quire_prefix *tree, uint16_t account, quire_account_info *out);
+
+/* Nodes of this rank expire when they were not used for ttl_us; 0 = never. The default of every
+ * rank is opts.ttl_us. Errors: QUIRE_RANGE (rank). */
+int quire_prefix_ttl_set(quire_prefix *tree, uint8_t rank, uint64_t ttl_us);
+
+/* What computing a token at depth d costs: token_us + d * token_depth_us. Policies that weigh cost
+ * use it; without, every token costs the same. Errors: QUIRE_INVAL (negative, infinite or NaN). */
+int quire_prefix_cost_set(quire_prefix *tree, double token_us, double token_depth_us);
+
 /* ---- letting go ---- */
 
 /* Evict cached pages of a region until need_bytes of its charge are gone or nothing is left that
@@ -239,7 +277,8 @@ typedef struct quire_prefix_dropped {
 } quire_prefix_dropped;
 
 /* Invalidation takes effect before these return: no later lookup finds what they name. Sequences
- * that run on the pages keep them; their refs publish nothing any more.
+ * that run on the pages keep them; their refs publish nothing any more. It wins over pins: a pin of
+ * what is named is lost (quire/pin.h).
  *   all     everything
  *   salt    one tenant: every root with this salt
  *   salts   every root whose salt begins with these bytes
@@ -285,8 +324,12 @@ typedef struct quire_prefix_node_info {
     uint32_t n_tokens;
     uint32_t first_token; /* position of tokens[0] */
     uint32_t n_children;
-    uint32_t n_refs; /* that end here */
+    uint32_t n_refs; /* that end here, those of pins included */
+    uint32_t n_pins; /* that hold it: they end here or below */
     uint32_t hits;
+    quire_region_id region; /* that its pages are charged to */
+    uint8_t rank;
+    uint16_t account;
     uint64_t owner; /* 0 = nobody in particular, or several */
     uint64_t created_us;
     uint64_t used_us;

@@ -44,9 +44,14 @@ typedef struct quire_prefix_node {
     uint32_t n_refs;
     uint32_t first_token; /* position of tokens[0] */
     uint32_t hits;
+    uint32_t n_pins;      /* that end here or below */
+    uint32_t region_next; /* nodes charged to the same pinned region; 0 = end (charge.h) */
+    uint32_t region_prev;
     uint32_t heap_at[2]; /* evict.h */
     uint16_t n_tokens;
-    uint8_t region;
+    uint16_t account; /* of its root */
+    uint8_t region;   /* that all of its pages are charged to */
+    uint8_t rank;     /* the highest of those that used it */
     uint8_t kind;     /* quire_node_kind */
     uint32_t pages[]; /* [n_groups], then int32_t tokens[page_tokens] */
 } quire_prefix_node;

@@ -92,6 +92,8 @@ typedef struct quire_engine_opts {
     uint32_t pins_max;               /* pins.h; default 256, 0 = none */
     uint32_t events_max;             /* ring of events; 0 = default, 1024 */
     quire_precache_opts precache;    /* idle time */
+    size_t recent_bytes;             /* for the last hour's requests (tuning.h); 0 = none; default
+                                        4 MiB */
     bool no_shadow;                  /* no ghost caches of other sizes (trace/shadow.h) */
     uint64_t (*clock_us)(void *ctx); /* for tests; NULL = the monotonic clock */
     void *clock_ctx;
@@ -100,7 +102,8 @@ typedef struct quire_engine_opts {
 #define QUIRE_ENGINE_OPTS_INIT                                                                     \
     {                                                                                              \
         .n_running_max = 64, .queue_max = 256, .chunk_tokens = 256,                                \
-        .sessions = QUIRE_SESSIONS_OPTS_INIT, .explain_max = 1024, .pins_max = 256                 \
+        .sessions = QUIRE_SESSIONS_OPTS_INIT, .explain_max = 1024, .pins_max = 256,                \
+        .recent_bytes = (size_t)4 << 20                                                            \
     }
 
 /* Start the thread. Errors: QUIRE_INVAL, QUIRE_NOMEM. */

@@ -12,7 +12,8 @@
  *
  * Between need and need + slack it rests: growing begins above the budget, shrinking only when the
  * budget is more than a step and slack_share too large, and not before calm_us have passed since
- * the last change. So it cannot swing: after a step either way the other way is out of reach.
+ * the last change. So it cannot swing: after a step either way the other way is out of reach. The
+ * last step to a bound may be shorter.
  *
  * Never, whatever the samples say: below the floor, or below what is held in the region now (live
  * or pinned); above the ceiling; and never so far that the dynamic region falls under its own floor
@@ -67,7 +68,9 @@ typedef struct quire_sizer_sample {
     X(AT_FLOOR, 7, "less is needed, but it is at its floor")                                       \
     X(HELD, 8, "less is needed, but what is pinned or in use stays")                               \
     X(DYNAMIC_FLOOR, 9, "more is needed, but the dynamic region is at its floor")                  \
-    X(DYNAMIC_HELD, 10, "more is needed, but the dynamic region is in use")
+    X(DYNAMIC_HELD, 10, "more is needed, but the dynamic region is in use")                        \
+    X(DYNAMIC_SHORT, 11, "the dynamic region is below its floor")                                  \
+    X(REFUSED, 12, "it could not be changed a moment ago")
 
 typedef enum quire_sizer_reason {
 #define X(sym, val, text) QUIRE_SIZER_##sym = (val),
@@ -88,6 +91,7 @@ typedef struct quire_sizer {
     uint64_t slot_numbers[QUIRE_SIZER_SLOTS]; /* which part it is of; 0 = none */
     uint64_t changed_us;
     bool has_changed;
+    bool is_refused; /* the last change was undone */
 } quire_sizer;
 
 /* Errors: QUIRE_INVAL (ceiling below floor, no step, no window, a negative share). */

@@ -13,6 +13,12 @@ find_package(Threads REQUIRED)
 find_path(QUIRE_XXHASH_INCLUDE xxhash.h REQUIRED DOC "xxHash's header (package libxxhash-dev)")
 find_package(PkgConfig)
 
+# JSON: traces read it, the server speaks it. Not looked for when cross-compiling: pkg-config would
+# find the one of this machine.
+if(PkgConfig_FOUND AND NOT CMAKE_CROSSCOMPILING)
+    pkg_check_modules(JANSSON QUIET IMPORTED_TARGET jansson)
+endif()
+
 function(quire_dep_missing option what)
     if("${${option}}" STREQUAL "ON")
         message(FATAL_ERROR "${option}=ON but ${what}. scripts/setup.sh installs it.")
@@ -34,7 +40,6 @@ set(QUIRE_HAS_MODEL OFF)
 if(NOT QUIRE_MODEL STREQUAL "OFF")
     find_package(llama QUIET)
     if(PkgConfig_FOUND)
-        pkg_check_modules(JANSSON QUIET IMPORTED_TARGET jansson)
         pkg_check_modules(CYAML QUIET IMPORTED_TARGET libcyaml)
         pkg_check_modules(MICROHTTPD QUIET IMPORTED_TARGET libmicrohttpd)
     endif()

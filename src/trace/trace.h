@@ -4,7 +4,9 @@
  * of its prompt. A block stands for block_tokens tokens; two requests whose first k ids are equal
  * have the same first k * block_tokens tokens (the last block may be partly filled: its id then
  * stands for the tokens that are there). Ids are numbered densely from 0 in order of appearance, so
- * that arrays can be indexed by them.
+ * that arrays can be indexed by them. They are chained: an id stands for its block and for all
+ * blocks before it, so requests that have an id in common have everything up to it in common, and
+ * an id is a node of the tree of all prompts.
  *
  *   block_ids  [ a b c | a b d e | ... ]      all requests' ids, one after the other
  *   requests   [ {first_block 0, n_blocks 3}, {3, 4}, ... ]
@@ -41,6 +43,8 @@ typedef struct quire_trace_request {
     uint8_t class_index; /* into class_names; 0 where the format has none */
 } quire_trace_request;
 
+typedef struct quire_id_map quire_id_map;
+
 typedef struct quire_trace {
     quire_allocator allocator;
     uint32_t block_tokens;
@@ -58,16 +62,28 @@ typedef struct quire_trace {
     char class_names[QUIRE_TRACE_CLASSES_MAX][QUIRE_TRACE_NAME_MAX];
     uint64_t n_lines;     /* read */
     uint64_t n_bad_lines; /* left out; the first of them are named by the reader */
+    quire_id_map *chains; /* from {id before, block} to id, while requests are added */
 } quire_trace;
 
 /* An empty trace. Allocates nothing. NULL allocator = C library. */
 void quire_trace_init(quire_trace *trace, const quire_allocator *allocator);
 void quire_trace_fini(quire_trace *trace);
 
-/* Add a request behind the others; its ids are copied. Errors: QUIRE_LIMIT, QUIRE_NOMEM; nothing
- * was added then. */
+/* Add a request behind the others. keys: [n_blocks], any numbers: equal keys behind equal
+ * beginnings get equal ids. first_block is filled in. Errors: QUIRE_LIMIT, QUIRE_NOMEM; nothing was
+ * added then. */
+int quire_trace_add_keys(quire_trace *trace, const quire_trace_request *request,
+                         const uint64_t *keys);
+/* The same with smaller numbers. */
 int quire_trace_add(quire_trace *trace, const quire_trace_request *request,
                     const uint32_t *block_ids);
+
+/* When all have been added: put them in order of time, let the times begin at 0, and let go of what
+ * only adding needs: no request is added after it. */
+void quire_trace_finish(quire_trace *trace);
+
+/* Of the longest prompt; 0 in an empty trace. */
+uint32_t quire_trace_longest_blocks(const quire_trace *trace);
 
 static inline const uint32_t *quire_trace_blocks(const quire_trace *trace,
                                                  const quire_trace_request *request)

@@ -1,0 +1,41 @@
+/* sim_tree.h - a cache without payloads and its prefix tree, in which a block of a trace is a page.
+ *
+ * A page has QUIRE_PAGE_TOKENS_MIN tokens. The first of them is the block's id, the others are 0:
+ * so pages are equal when ids are, and the tree tells siblings apart by one comparison.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TRACE_SIM_TREE_H
+#define QUIRE_TRACE_SIM_TREE_H
+
+#include "quire/cache.h"
+#include "quire/prefix.h"
+#include "trace/sim.h"
+
+typedef struct quire_sim_tree {
+    quire_allocator allocator;
+    quire_cache *cache;
+    quire_prefix *tree;
+    int32_t *tokens; /* [blocks_max] pages, the text at hand */
+    uint32_t blocks_max;
+} quire_sim_tree;
+
+typedef struct quire_sim_tree_opts {
+    const quire_sim_opts *sim;
+    uint64_t budget_blocks;
+    uint32_t blocks_max; /* of the longest sequence */
+    uint32_t seqs_max;   /* at once */
+} quire_sim_tree_opts;
+
+/* Errors: QUIRE_INVAL, QUIRE_LIMIT, QUIRE_NOMEM; err says what. */
+int quire_sim_tree_init(quire_sim_tree *tree, const quire_sim_tree_opts *opts, quire_error *err);
+void quire_sim_tree_fini(quire_sim_tree *tree);
+
+/* The tokens of a text of n blocks. Memory: the tree's, until the next call. */
+const int32_t *quire_sim_tree_text(quire_sim_tree *tree, const uint32_t *ids, uint32_t n);
+
+/* Evict until at most that many pages are charged, or nothing more may go. */
+void quire_sim_tree_evict(quire_sim_tree *tree, uint64_t blocks);
+
+#endif /* QUIRE_TRACE_SIM_TREE_H */

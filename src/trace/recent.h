@@ -2,7 +2,7 @@
  *
  * A ring of bytes. Each record is a request and the hashes of the blocks of its prompt; a new one
  * pushes the oldest out when the bytes run short or the window has passed. A hash stands for its
- * block and all blocks before it (quire_recent_hash()), so equal hashes mean equal prefixes. Texts
+ * block and all blocks before it, so equal hashes mean equal prefixes. Texts
  * and token ids are never kept.
  *
  * A prompt of more than an eighth of the ring keeps the first blocks only, which is counted.
@@ -43,7 +43,7 @@ int quire_recent_create(quire_recent **out, const quire_recent_opts *opts);
 void quire_recent_destroy(quire_recent *recent); /* NULL is fine */
 
 typedef struct quire_recent_request {
-    uint64_t time_us;      /* any clock that does not go back */
+    uint64_t time_us;      /* of arrival, by any clock that does not go back */
     const int32_t *tokens; /* [n_input_tokens], the prompt; NULL = lengths alone */
     uint32_t n_input_tokens;
     uint32_t n_output_tokens;
@@ -52,13 +52,9 @@ typedef struct quire_recent_request {
     uint8_t class_index; /* < QUIRE_TRACE_CLASSES_MAX */
 } quire_recent_request;
 
-/* Remember a request that has ended. The tenant is part of the hashes: tenants share nothing.
- * Cost: hashing the prompt, some GB/s; no allocation. */
+/* Remember a request that has ended; those that arrived before it may come later. The tenant is
+ * part of the hashes: tenants share nothing. Cost: hashing the prompt, some GB/s; no allocation. */
 void quire_recent_add(quire_recent *recent, const quire_recent_request *request);
-
-/* The hash of a block, given that of the block before it (0 for the first) and the ring's seed. */
-uint64_t quire_recent_hash(uint64_t before, const int32_t *tokens, uint32_t n_tokens,
-                           uint64_t seed);
 
 typedef struct quire_recent_stats {
     uint64_t requests_total; /* ever added */

@@ -195,6 +195,7 @@ static int tree_create(quire_engine *engine, quire_error *err)
     opts.cache = engine->cache;
     opts.is_page_exact = engine->is_page_exact;
     opts.refs_max = engine->opts.n_running_max > REFS_MIN ? engine->opts.n_running_max : REFS_MIN;
+    opts.policy = engine->opts.cache_policy;
     opts.ttl_us = engine->opts.cache_ttl_us;
     opts.low_traffic_after_us = engine->opts.low_traffic_after_us;
     opts.low_traffic_hits_per_hour = engine->opts.low_traffic_hits_per_hour;

@@ -81,7 +81,8 @@ typedef struct quire_engine_opts {
                                  no pinned region */
     bool pinned_stays;        /* classes that are pinned do not spill into the dynamic region */
     quire_admit admit;
-    bool no_prefix_cache;  /* find nothing, leave nothing behind */
+    bool no_prefix_cache; /* find nothing, leave nothing behind */
+    quire_evict_policy cache_policy;
     uint64_t cache_ttl_us; /* see quire_prefix_opts */
     uint64_t low_traffic_after_us;
     double low_traffic_hits_per_hour;

@@ -11,6 +11,9 @@
 
 static const char *const admissions[] = { "grow", "reserve", NULL };
 static const char *const overflows[] = { "refuse", "truncate_turns", NULL };
+#define NAME(symbol, value, name) name,
+static const char *const policies[] = { QUIRE_EVICT_POLICY_MAP(NAME) NULL };
+#undef NAME
 static const char *const log_levels[] = { "errors", "info", "requests", NULL };
 
 _Static_assert(QUIRE_ADMIT_GROW == 0 && QUIRE_ADMIT_RESERVE == 1, "the order of admissions[]");
@@ -82,10 +85,19 @@ static const quire_opt options[] = {
       .offset = offsetof(quire_serve_args, prefetch_steps),
       .help = "reserved for caches in tiers; has no effect yet" },
 
+    { .section = "Service classes",
+      .names = { "--default-class" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
+      .initial_text = "standard, or the lowest of the file's classes",
+      .offset = offsetof(quire_serve_args, default_class),
+      .help = "class of requests that ask for none" },
+
     { .section = "Prefix cache",
       .names = { "--no-prefix-cache" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, no_prefix_cache),
       .help = "compute every prompt anew" },
+    { .names = { "--cache-policy" }, .type = QUIRE_OPT_CHOICE, .choices = policies,
+      .initial = "default", .offset = offsetof(quire_serve_args, cache_policy),
+      .help = "which pages are evicted first among those of equal rank: docs/eviction.md" },
     { .names = { "--cache-ttl" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
       .max = 31536000, .initial = "0", .initial_text = "0, never",
       .offset = offsetof(quire_serve_args, cache_ttl_us),
@@ -167,6 +179,7 @@ quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args)
     opts.chunk_tokens = (uint32_t)args->chunk_tokens;
     opts.tokens_max = (uint32_t)args->max_tokens;
     opts.admit = (quire_admit)args->admission;
+    opts.cache_policy = (quire_evict_policy)args->cache_policy;
     opts.no_prefix_cache = args->no_prefix_cache;
     opts.cache_ttl_us = args->cache_ttl_us;
     opts.low_traffic_after_us = args->low_traffic_after_us;
@@ -193,6 +206,7 @@ quire_server_opts quire_serve_server_opts(const quire_serve_args *args)
     opts.page_tokens = (uint32_t)args->common.page_tokens;
     opts.n_running_max = (uint32_t)args->max_batch_size;
     opts.chat_template = args->chat_template;
+    opts.default_class = args->default_class;
     opts.truncates_turns = args->context_overflow == 1;
     opts.sampler.temperature = (float)args->sampling.temperature;
     opts.sampler.top_k = (int32_t)args->sampling.top_k;

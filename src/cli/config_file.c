@@ -5,169 +5,19 @@
  * bytes must not stand for many.
  *
  * SPDX-License-Identifier: MIT */
-#include "cli/config_file.h"
+#include "cli/config_file_internal.h"
 
 #include "base/check.h"
 #include "base/parse.h"
-#include "cli/options_internal.h"
 #include "cli/session.h"
-
-#include <cyaml/cyaml.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define API_KEYS     "api_keys"
-#define ENTRIES_MAX  (2 * QUIRE_OPTIONS_MAX)
 #define REASON_BYTES 200u
 #define FIELDS_BYTES 200u
 #define SHOWN_MAX    80
-
-/* One key that an option's value can stand under. */
-typedef struct entry {
-    char name[QUIRE_CONFIG_KEY_MAX];
-    const char *key; /* in name; what stands in the file */
-    size_t option;
-    size_t offset; /* of its value in the data */
-} entry;
-
-struct quire_config_file {
-    char *data; /* libcyaml's; NULL for an empty file */
-    const char *path;
-    entry entries[ENTRIES_MAX]; /* those of the block last */
-    size_t n_entries;
-    size_t n_top;
-    size_t keys_offset; /* of quire_config_key [QUIRE_SERVER_KEYS_MAX] in the data */
-    size_t count_offset;
-    cyaml_schema_field_t top_fields[ENTRIES_MAX + 3];
-    cyaml_schema_field_t block_fields[ENTRIES_MAX + 1];
-    cyaml_schema_value_t schema;
-};
-
-/* clang-format off */
-static const cyaml_schema_field_t key_fields[] = {
-    CYAML_FIELD_STRING("key", CYAML_FLAG_OPTIONAL, quire_config_key, key, 1),
-    CYAML_FIELD_STRING("key_env", CYAML_FLAG_OPTIONAL, quire_config_key, key_env, 1),
-    CYAML_FIELD_STRING("key_file", CYAML_FLAG_OPTIONAL, quire_config_key, key_file, 1),
-    CYAML_FIELD_STRING("tenant", CYAML_FLAG_OPTIONAL, quire_config_key, tenant, 1),
-    CYAML_FIELD_STRING("admin", CYAML_FLAG_OPTIONAL, quire_config_key, admin, 1),
-    CYAML_FIELD_END,
-};
-
-static const cyaml_schema_value_t key_value = {
-    CYAML_VALUE_MAPPING(CYAML_FLAG_DEFAULT, quire_config_key, key_fields),
-};
-/* clang-format on */
-
-bool quire_config_key_of(const char *name, char *buffer, size_t buffer_bytes)
-{
-    if (strncmp(name, "--", 2) != 0) {
-        return false;
-    }
-    (void)snprintf(buffer, buffer_bytes, "%s", name + 2);
-    for (char *at = buffer; *at != '\0'; at++) {
-        *at = *at == '-' ? '_' : *at;
-    }
-    return true;
-}
-
-/* ---- the schema ---- */
-
-static cyaml_schema_field_t text_field(const char *key, size_t offset)
-{
-    return (cyaml_schema_field_t){
-        .key = key,
-        .data_offset = (uint32_t)offset,
-        .value = { .type = CYAML_STRING,
-                   .flags = CYAML_FLAG_OPTIONAL,
-                   .data_size = QUIRE_CONFIG_VALUE_MAX,
-                   .string = { .min = 1, .max = QUIRE_CONFIG_VALUE_MAX - 1 } },
-    };
-}
-
-static entry *add_entry(quire_config_file *file, size_t option)
-{
-    entry *e = &file->entries[file->n_entries];
-
-    QUIRE_CHECK(file->n_entries < ENTRIES_MAX);
-    e->option = option;
-    e->key = e->name;
-    e->offset = file->n_entries * QUIRE_CONFIG_VALUE_MAX;
-    file->n_entries++;
-    return e;
-}
-
-/* Top-level keys first, then those of the block, whose fields count from its first. */
-static void list_entries(quire_config_file *file, const quire_command *command)
-{
-    for (size_t i = 0; i < command->n_options; i++) {
-        const quire_opt *opt = &command->options[i];
-
-        for (size_t j = 0; !opt->is_flag_only && j < QUIRE_OPT_NAMES_MAX; j++) {
-            char key[QUIRE_CONFIG_KEY_MAX];
-
-            if (opt->names[j] != NULL && quire_config_key_of(opt->names[j], key, sizeof(key))) {
-                memcpy(add_entry(file, i)->name, key, sizeof(key));
-            }
-        }
-    }
-    file->n_top = file->n_entries;
-    for (size_t i = 0; i < command->n_options; i++) {
-        const char *key = command->options[i].block_key;
-
-        if (key != NULL) {
-            entry *e = add_entry(file, i);
-
-            (void)snprintf(e->name, sizeof(e->name), QUIRE_CONFIG_BLOCK ".%s", key);
-            e->key = e->name + sizeof(QUIRE_CONFIG_BLOCK);
-        }
-    }
-}
-
-static void make_schema(quire_config_file *file)
-{
-    const size_t block_offset = file->n_top * QUIRE_CONFIG_VALUE_MAX;
-    const size_t n_block = file->n_entries - file->n_top;
-    cyaml_schema_field_t *at = file->top_fields;
-
-    /* An empty field, as calloc() left it, ends both lists. */
-    for (size_t i = 0; i < file->n_top; i++) {
-        *at++ = text_field(file->entries[i].key, file->entries[i].offset);
-    }
-    for (size_t i = 0; i < n_block; i++) {
-        const entry *e = &file->entries[file->n_top + i];
-
-        file->block_fields[i] = text_field(e->key, e->offset - block_offset);
-    }
-    *at++ = (cyaml_schema_field_t){
-        .key = QUIRE_CONFIG_BLOCK,
-        .data_offset = (uint32_t)block_offset,
-        .value = { .type = CYAML_MAPPING,
-                   .flags = CYAML_FLAG_OPTIONAL,
-                   .data_size = (uint32_t)(n_block * QUIRE_CONFIG_VALUE_MAX),
-                   .mapping = { .fields = file->block_fields } },
-    };
-    file->keys_offset = file->n_entries * QUIRE_CONFIG_VALUE_MAX;
-    file->count_offset = file->keys_offset + QUIRE_SERVER_KEYS_MAX * sizeof(quire_config_key);
-    file->count_offset = (file->count_offset + 7) / 8 * 8;
-    *at = (cyaml_schema_field_t){
-        .key = API_KEYS,
-        .data_offset = (uint32_t)file->keys_offset,
-        .count_offset = (uint32_t)file->count_offset,
-        .count_size = sizeof(uint32_t),
-        .value = { .type = CYAML_SEQUENCE,
-                   .flags = CYAML_FLAG_OPTIONAL,
-                   .data_size = sizeof(quire_config_key),
-                   .sequence = { .entry = &key_value, .min = 0, .max = QUIRE_SERVER_KEYS_MAX } },
-    };
-    file->schema = (cyaml_schema_value_t){
-        .type = CYAML_MAPPING,
-        .flags = CYAML_FLAG_POINTER,
-        .data_size = (uint32_t)(file->count_offset + 8),
-        .mapping = { .fields = file->top_fields },
-    };
-}
 
 /* ---- what libcyaml has against a file ---- */
 
@@ -263,9 +113,14 @@ static size_t list_names(const quire_config_file *file, const char *field, const
     const size_t end = is_block ? file->n_entries : file->n_top;
     size_t n = 0;
 
-    if (strncmp(field, API_KEYS, strlen(API_KEYS)) == 0) {
-        for (size_t i = 0; key_fields[i].key != NULL; i++) {
-            names[n++] = key_fields[i].key;
+    for (int i = 0; i < QUIRE_CONFIG_LISTS; i++) {
+        const size_t bytes = strlen(quire_config_lists[i].name);
+
+        if (strncmp(field, quire_config_lists[i].name, bytes) != 0 || field[bytes] != '[') {
+            continue;
+        }
+        for (; n < quire_config_lists[i].n_fields; n++) {
+            names[n] = file->lists[i].keys[n];
         }
         return n;
     }
@@ -274,14 +129,16 @@ static size_t list_names(const quire_config_file *file, const char *field, const
     }
     if (!is_block) {
         names[n++] = QUIRE_CONFIG_BLOCK;
-        names[n++] = API_KEYS;
+        for (int i = 0; i < QUIRE_CONFIG_LISTS; i++) {
+            names[n++] = quire_config_lists[i].name;
+        }
     }
     return n;
 }
 
 static int fail_unknown(const quire_config_file *file, const complaint *c, quire_error *err)
 {
-    const char *names[ENTRIES_MAX + 2];
+    const char *names[QUIRE_CONFIG_ENTRIES_MAX + QUIRE_CONFIG_LISTS + 1];
     size_t n = list_names(file, c->field, names);
     const char *nearest = quire_nearest_name(c->unknown, names, n);
     const char *where = c->field[0] != '\0' ? c->field : "";
@@ -410,22 +267,37 @@ static int check_value(const quire_config_file *file, const char *name, const ch
     return QUIRE_OK;
 }
 
+/* A field of an entry, "" when it is not given. */
+static const char *entry_text(const quire_config_file *file, int which, uint32_t i, size_t field)
+{
+    const quire_config_place *place = &file->lists[which];
+
+    return file->data + place->offset + i * place->entry_bytes + place->fields[field].data_offset;
+}
+
+static void entry_name(const quire_config_file *file, int which, uint32_t i, size_t field,
+                       char name[2 * QUIRE_CONFIG_KEY_MAX])
+{
+    (void)snprintf(name, 2 * QUIRE_CONFIG_KEY_MAX, "%.40s[%u].%.60s",
+                   quire_config_lists[which].name, i + 1, file->lists[which].keys[field]);
+}
+
 static int check_values(const quire_config_file *file, quire_error *err)
 {
-    const quire_config_key *keys;
-    const size_t n_keys = quire_config_file_keys(file, &keys);
-
     for (size_t i = 0; file->data != NULL && i < file->n_entries; i++) {
         QUIRE_TRY(
             check_value(file, file->entries[i].name, file->data + file->entries[i].offset, err));
     }
-    for (size_t i = 0; i < n_keys; i++) {
-        for (size_t j = 0; key_fields[j].key != NULL; j++) {
-            const char *text = (const char *)&keys[i] + key_fields[j].data_offset;
-            char name[QUIRE_CONFIG_KEY_MAX];
+    for (int which = 0; which < QUIRE_CONFIG_LISTS; which++) {
+        const uint32_t n = quire_config_file_count(file, (quire_config_which)which);
 
-            (void)snprintf(name, sizeof(name), API_KEYS "[%zu].%s", i + 1, key_fields[j].key);
-            QUIRE_TRY(check_value(file, name, text, err));
+        for (uint32_t i = 0; i < n; i++) {
+            for (size_t j = 0; j < quire_config_lists[which].n_fields; j++) {
+                char name[2 * QUIRE_CONFIG_KEY_MAX];
+
+                entry_name(file, which, i, j, name);
+                QUIRE_TRY(check_value(file, name, entry_text(file, which, i, j), err));
+            }
         }
     }
     return QUIRE_OK;
@@ -475,8 +347,7 @@ int quire_config_file_load(quire_config_file **out, const quire_command *command
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     file->path = path;
-    list_entries(file, command);
-    make_schema(file);
+    quire_config_schema_make(file, command);
     rc = quire_read_file(path, &text, &text_bytes, err);
     /* libcyaml refuses no bytes at all. */
     if (rc == QUIRE_OK && text_bytes > 0) {
@@ -516,7 +387,7 @@ int quire_config_file_value(const quire_config_file *file, size_t i, const char 
     *text = NULL;
     *key = NULL;
     for (size_t j = 0; file->data != NULL && j < file->n_entries; j++) {
-        const entry *e = &file->entries[j];
+        const quire_config_entry *e = &file->entries[j];
 
         if (e->option != i || file->data[e->offset] == '\0') {
             continue;
@@ -531,12 +402,36 @@ int quire_config_file_value(const quire_config_file *file, size_t i, const char 
     return QUIRE_OK;
 }
 
-size_t quire_config_file_keys(const quire_config_file *file, const quire_config_key **keys)
+uint32_t quire_config_file_count(const quire_config_file *file, quire_config_which which)
 {
-    if (file->data == NULL) {
-        *keys = NULL;
+    if (file == NULL || file->data == NULL) {
         return 0;
     }
-    *keys = (const quire_config_key *)(file->data + file->keys_offset);
-    return *(const uint32_t *)(const void *)(file->data + file->count_offset);
+    return *(const uint32_t *)(const void *)(file->data + file->lists[which].count_offset);
+}
+
+int quire_config_file_entry(const quire_config_file *file, quire_config_which which, uint32_t i,
+                            void *out, quire_error *err)
+{
+    const quire_config_list *list = &quire_config_lists[which];
+
+    QUIRE_CHECK(i < quire_config_file_count(file, which));
+    memset(out, 0, list->entry_bytes);
+    for (size_t j = 0; j < list->n_fields; j++) {
+        const quire_opt *opt = &list->fields[j].opt;
+        const char *text = entry_text(file, (int)which, i, j);
+        char key[2 * QUIRE_CONFIG_KEY_MAX];
+        char name[256];
+
+        if (text[0] == '\0') {
+            text = opt->initial;
+        }
+        if (text == NULL) {
+            continue;
+        }
+        entry_name(file, (int)which, i, j, key);
+        (void)snprintf(name, sizeof(name), "%.120s: %s", file->path, key);
+        QUIRE_TRY(quire_options_store(opt, name, text, out, err));
+    }
+    return QUIRE_OK;
 }

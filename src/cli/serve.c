@@ -81,6 +81,8 @@ static int signal_next(int timeout_ms)
 typedef struct serving {
     const quire_serve_args *args;
     quire_serve_log log;
+    quire_tiers tiers;
+    quire_serve_tenants tenants;
     quire_serve_keys keys;
     quire_server_opts opts;
     char model_name[128];
@@ -140,8 +142,13 @@ static int check_template(const char *name)
 /* What can be wrong with the settings alone. */
 static int check(serving *s, quire_error *err)
 {
-    QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, err));
+    const quire_serve_parties parties = { &s->tiers, &s->tenants };
+
+    QUIRE_TRY(quire_serve_classes_read(&s->tiers, s->args, err));
+    QUIRE_TRY(quire_serve_tenants_read(&s->tenants, s->args, err));
+    QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &parties, err));
     s->opts = quire_serve_server_opts(s->args);
+    s->opts.classes = s->tiers.classes;
     s->opts.keys = s->keys.list;
     s->opts.n_keys = s->keys.n;
     return quire_server_opts_check(&s->opts, err);
@@ -243,6 +250,7 @@ static int start(serving *s, quire_error *err)
     warn(s);
     opts.model = s->session.model;
     opts.runtime = s->session.runtime;
+    opts.classes = s->tiers.classes;
     QUIRE_TRY(quire_engine_create(&s->engine, &opts, err));
     QUIRE_TRY(signals_catch(err));
     quire_server_ready(s->server, s->engine);
@@ -315,6 +323,7 @@ static void release(serving *s)
     quire_session_close(&s->session);
     signals_release();
     quire_serve_keys_fini(&s->keys);
+    quire_serve_tenants_fini(&s->tenants);
     quire_serve_log_close(&s->log);
 }
 

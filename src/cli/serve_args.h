@@ -37,7 +37,10 @@ typedef struct quire_serve_args {
     int64_t max_tokens; /* 0 = the context */
     int admission;      /* quire_admit */
     int64_t prefetch_steps;
+    /* classes */
+    const char *default_class;
     /* cache */
+    int cache_policy; /* quire_evict_policy */
     double cache_memory_ratio;
     bool no_prefix_cache;
     uint64_t cache_ttl_us;

@@ -35,6 +35,13 @@ static const char heading[] =
     "  - { key_file: secrets/b, tenant: team-b }    # the first line of a file\n"
     "  - { key: not-a-secret }                      # tenant \"default\"\n"
     "  - { key_env: OPS_KEY, admin: true }          # may administer, and only that\n"
+    "  - { key_env: NIGHT_KEY, tenant: night, max_class: batch }\n"
+    "classes:                       # the most important first\n"
+    "  - { name: realtime, weight: 16, pinned: true, tpot_target: 80ms, max_running: 4 }\n"
+    "  - { name: standard, weight: 4 }\n"
+    "  - { name: batch, weight: 1, max_queue: 1000, cache_ttl: 1h }\n"
+    "tenants:\n"
+    "  - { name: team-b, cache_quota: 1GiB, weight: 2 }\n"
     "```\n\n"
     "The file is one YAML document without aliases; a key without a value is left out, not null. "
     "Paths are relative to the folder that the program is started in.\n\n"
@@ -56,6 +63,7 @@ int quire_serve_document(quire_bytes *out)
 
     (void)quire_bytes_add(out, heading, sizeof(heading) - 1);
     (void)quire_settings_document(&quire_command_serve, out);
+    quire_config_lists_document(out);
     (void)quire_bytes_add(out, templates_heading, sizeof(templates_heading) - 1);
     for (size_t i = 0; i < n; i++) {
         (void)quire_bytes_addf(out, "%s`%s`%s",

@@ -4,6 +4,7 @@
 #include "cli/serve_keys.h"
 
 #include "base/check.h"
+#include "server/tenant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -65,49 +66,45 @@ static int read_key(quire_serve_keys *keys, const char *where, const char *path,
 }
 
 static int add_entry(quire_serve_keys *keys, const char *where, const quire_config_key *entry,
-                     quire_error *err)
+                     const quire_serve_parties *parties, quire_error *err)
 {
-    const int n_given =
-        (entry->key[0] != '\0') + (entry->key_env[0] != '\0') + (entry->key_file[0] != '\0');
-    quire_server_key key = { .key = entry->key };
+    const int n_given = (entry->key != NULL) + (entry->key_env != NULL) + (entry->key_file != NULL);
+    quire_server_key key = { .key = entry->key,
+                             .is_admin = entry->is_admin,
+                             .max_class = entry->max_class,
+                             .default_class = entry->default_class };
+    quire_caller limited;
 
     if (n_given != 1) {
         return quire_error_set(err, QUIRE_INVAL, "%s needs %s key, key_env and key_file", where,
                                n_given == 0 ? "one of" : "only one of");
     }
-    if (strcmp(entry->admin, "true") == 0 || strcmp(entry->admin, "yes") == 0) {
-        key.is_admin = true;
-    } else if (entry->admin[0] != '\0' && strcmp(entry->admin, "false") != 0 &&
-               strcmp(entry->admin, "no") != 0) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "%s: admin '%s' is invalid: it takes true or false", where,
-                               entry->admin);
-    }
-    if (key.is_admin && entry->tenant[0] != '\0') {
+    if (key.is_admin && entry->tenant != NULL) {
         return quire_error_set(err, QUIRE_INVAL,
                                "%s: a key of an administrator has no tenant: it may administer, "
                                "and only that",
                                where);
     }
-    key.tenant = entry->tenant[0] != '\0' ? entry->tenant : QUIRE_SERVE_TENANT;
-    if (entry->key_env[0] != '\0') {
+    key.tenant = entry->tenant != NULL ? entry->tenant : QUIRE_SERVE_TENANT;
+    key.account = quire_serve_tenants_account(parties->tenants, key.tenant);
+    QUIRE_TRY(quire_tiers_limit(parties->tiers, where, &key, &limited, err));
+    if (entry->key_env != NULL) {
         key.key = getenv(entry->key_env);
         if (key.key == NULL) {
             return quire_error_set(err, QUIRE_INVAL, "%s: key_env: %.80s is not in the environment",
                                    where, entry->key_env);
         }
     }
-    if (entry->key_file[0] != '\0') {
+    if (entry->key_file != NULL) {
         QUIRE_TRY(read_key(keys, where, entry->key_file, &key.key, err));
     }
     return add(keys, where, &key, err);
 }
 
-int quire_serve_keys_read(quire_serve_keys *out, const quire_serve_args *args, quire_error *err)
+int quire_serve_keys_read(quire_serve_keys *out, const quire_serve_args *args,
+                          const quire_serve_parties *parties, quire_error *err)
 {
-    const quire_config_key *entries = NULL;
-    size_t n =
-        args->settings.file != NULL ? quire_config_file_keys(args->settings.file, &entries) : 0;
+    const uint32_t n = quire_config_file_count(args->settings.file, QUIRE_CONFIG_KEYS);
 
     memset(out, 0, sizeof(*out));
     out->list = calloc(QUIRE_SERVER_KEYS_MAX, sizeof(*out->list));
@@ -116,20 +113,28 @@ int quire_serve_keys_read(quire_serve_keys *out, const quire_serve_args *args, q
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     if (args->api_key != NULL) {
-        const quire_server_key key = { args->api_key, QUIRE_SERVE_TENANT, false };
+        const quire_server_key key = {
+            .key = args->api_key,
+            .tenant = QUIRE_SERVE_TENANT,
+            .account = quire_serve_tenants_account(parties->tenants, QUIRE_SERVE_TENANT),
+        };
 
         QUIRE_TRY(add(out, "api_key", &key, err));
     }
     if (args->admin_key != NULL) {
-        const quire_server_key key = { args->admin_key, QUIRE_SERVE_TENANT, true };
+        const quire_server_key key = { .key = args->admin_key,
+                                       .tenant = QUIRE_SERVE_TENANT,
+                                       .is_admin = true };
 
         QUIRE_TRY(add(out, "admin_key", &key, err));
     }
-    for (size_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
+        quire_config_key entry;
         char where[256];
 
-        (void)snprintf(where, sizeof(where), "%.200s: api_keys[%zu]", args->settings.path, i + 1);
-        QUIRE_TRY(add_entry(out, where, &entries[i], err));
+        (void)snprintf(where, sizeof(where), "%.200s: api_keys[%u]", args->settings.path, i + 1);
+        QUIRE_TRY(quire_config_file_entry(args->settings.file, QUIRE_CONFIG_KEYS, i, &entry, err));
+        QUIRE_TRY(add_entry(out, where, &entry, parties, err));
     }
     return QUIRE_OK;
 }

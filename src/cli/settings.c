@@ -130,16 +130,19 @@ static int fail_variable(const quire_command *command, const char *variable, siz
 /* Whether a variable is known for something else, be it that the file has a key in it. */
 static bool is_other(const quire_settings *s, const char *variable, size_t n)
 {
-    const quire_config_key *keys = NULL;
-    const size_t n_keys = s->file != NULL ? quire_config_file_keys(s->file, &keys) : 0;
+    const uint32_t n_keys = quire_config_file_count(s->file, QUIRE_CONFIG_KEYS);
+    quire_error ignored = QUIRE_ERROR_INIT; /* what is wrong with a key is said when it is used */
 
     for (size_t i = 0; i < N_OTHERS; i++) {
         if (is_called(variable, n, other_variables[i])) {
             return true;
         }
     }
-    for (size_t i = 0; i < n_keys; i++) {
-        if (is_called(variable, n, keys[i].key_env)) {
+    for (uint32_t i = 0; i < n_keys; i++) {
+        quire_config_key key;
+
+        (void)quire_config_file_entry(s->file, QUIRE_CONFIG_KEYS, i, &key, &ignored);
+        if (key.key_env != NULL && is_called(variable, n, key.key_env)) {
             return true;
         }
     }

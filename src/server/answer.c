@@ -211,6 +211,9 @@ static void begin_document(quire_json_out *json, const quire_generation *gen)
     quire_json_string(json, "object", gen->is_chat ? chat : "text_completion");
     quire_json_i64(json, "created", gen->created_s);
     quire_json_string(json, "model", gen->http->server->opts.model_name);
+    if (gen->tier.reply != NULL) {
+        quire_json_string(json, "service_tier", gen->tier.reply);
+    }
     quire_json_array(json, "choices");
 }
 

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "server/dropped.h"
-#include "server/messages.h"
+#include "server/prompt_tokens.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -69,75 +69,18 @@ static int drop_tenant(invalidation *inv)
 
 /* ---- a prefix ---- */
 
-/* Tokens of a text. The last one is left out: text that follows may be cut into other tokens there,
- * and what begins with fewer tokens begins with these too. */
-static int text_tokens(invalidation *inv, const char *text, size_t n, int32_t **tokens,
-                       uint32_t *n_tokens)
-{
-    quire_error cause = QUIRE_ERROR_INIT;
-    uint32_t n_kept;
-
-    cause.status = quire_sessions_tokenize(quire_engine_sessions(inv->http->engine), 0, text, n,
-                                           tokens, n_tokens, &n_kept);
-    if (cause.status < 0) {
-        return quire_api_error_from(&inv->http->err, &cause);
-    }
-    *n_tokens -= *n_tokens > 0;
-    return QUIRE_OK;
-}
-
-static int message_tokens(invalidation *inv, int32_t **tokens, uint32_t *n_tokens)
-{
-    quire_messages messages = { 0 };
-    quire_bytes text = { 0 };
-    int rc = quire_messages_read(&messages, &inv->fields, "prefix");
-
-    if (rc == QUIRE_OK) {
-        rc = quire_messages_render(quire_engine_model(inv->http->engine),
-                                   inv->http->server->opts.chat_template, messages.list, messages.n,
-                                   false, &text, &inv->http->err);
-    }
-    if (rc == QUIRE_OK) {
-        rc = text_tokens(inv, text.data, text.n, tokens, n_tokens);
-    }
-    quire_messages_fini(&messages);
-    quire_bytes_fini(&text);
-    return rc;
-}
-
-static int array_tokens(invalidation *inv, json_t *array, int32_t **tokens, uint32_t *n_tokens)
-{
-    const size_t n = json_array_size(array);
-
-    *tokens = calloc(n, sizeof **tokens);
-    if (*tokens == NULL) {
-        return quire_api_error_nomem(&inv->http->err);
-    }
-    for (size_t i = 0; i < n; i++) {
-        json_t *value = json_array_get(array, i);
-        const json_int_t token = json_is_integer(value) ? json_integer_value(value) : -1;
-
-        if (token < 0 || token > INT32_MAX) {
-            quire_field_error(&inv->fields, "prefix", "element %zu is no token", i);
-            return QUIRE_INVAL;
-        }
-        (*tokens)[i] = (int32_t)token;
-    }
-    *n_tokens = (uint32_t)n;
-    return QUIRE_OK;
-}
-
 static int prefix_tokens(invalidation *inv, json_t *value, int32_t **tokens, uint32_t *n_tokens)
 {
+    static const quire_prompt_source prefix = { "prefix", true };
+
     if (json_is_string(value)) {
-        return text_tokens(inv, json_string_value(value), json_string_length(value), tokens,
-                           n_tokens);
+        return quire_prompt_tokens_text(inv->http, &prefix, value, tokens, n_tokens);
     }
     if (json_is_integer(json_array_get(value, 0))) {
-        return array_tokens(inv, value, tokens, n_tokens);
+        return quire_prompt_tokens_array(inv->http, &prefix, value, tokens, n_tokens);
     }
     if (json_is_object(json_array_get(value, 0))) {
-        return message_tokens(inv, tokens, n_tokens);
+        return quire_prompt_tokens_messages(inv->http, &prefix, &inv->fields, tokens, n_tokens);
     }
     quire_field_error(&inv->fields, "prefix", "must be a text, tokens or messages");
     return QUIRE_INVAL;

@@ -112,6 +112,9 @@ void quire_api_error_write(quire_bytes *out, const quire_api_error *err)
     quire_json_string(&json, "type", type_of(err->http));
     quire_json_string(&json, "param", err->param[0] != '\0' ? err->param : NULL);
     quire_json_string(&json, "code", err->code);
+    if (err->missing_bytes > 0) {
+        quire_json_u64(&json, "missing_bytes", err->missing_bytes);
+    }
     quire_json_object_end(&json);
     quire_json_object_end(&json);
 }

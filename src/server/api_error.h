@@ -18,6 +18,7 @@ typedef struct quire_api_error {
     char param[QUIRE_API_PARAM_MAX]; /* the field at fault; "" = null */
     char message[QUIRE_ERROR_MESSAGE_MAX];
     uint32_t retry_after_s; /* 0 = no such header */
+    uint64_t missing_bytes; /* what a budget is short of; 0 = not said */
     const char *allow;      /* 405: methods; static */
 } quire_api_error;
 
@@ -32,7 +33,7 @@ int quire_api_error_from(quire_api_error *err, const quire_error *cause);
 bool quire_api_error_names_field(const quire_error *cause);
 int quire_api_error_nomem(quire_api_error *err);
 
-/* {"error": {"message", "type", "param", "code"}} */
+/* {"error": {"message", "type", "param", "code"}}, "missing_bytes" too where it is said. */
 void quire_api_error_write(quire_bytes *out, const quire_api_error *err);
 
 #endif /* QUIRE_SERVER_API_ERROR_H */

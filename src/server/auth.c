@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "server/tenant.h"
+#include "server/tier.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -15,10 +16,11 @@
 typedef struct auth_key {
     unsigned char key[QUIRE_SERVER_KEY_BYTES_MAX]; /* zeros behind it: all compares are as long */
     char tenant[QUIRE_TENANT_MAX + 1];
-    bool is_admin;
+    quire_caller caller; /* its tenant is the one above */
 } auth_key;
 
 struct quire_auth {
+    quire_caller everybody; /* without keys */
     uint32_t n_keys;
     auth_key keys[];
 };
@@ -46,9 +48,11 @@ static unsigned key_difference(const unsigned char *a, const unsigned char *b)
     return difference;
 }
 
-static int key_add(quire_auth *auth, const quire_server_key *from, quire_error *err)
+static int key_add(quire_auth *auth, const quire_server_key *from, const quire_tiers *tiers,
+                   quire_error *err)
 {
     auth_key *key = &auth->keys[auth->n_keys];
+    char what[24];
     const char *tenant = from->is_admin && from->tenant == NULL ? "admin" : from->tenant;
 
     if (!is_word(from->key, QUIRE_SERVER_KEY_BYTES_MAX)) {
@@ -64,7 +68,14 @@ static int key_add(quire_auth *auth, const quire_server_key *from, quire_error *
     }
     memcpy(key->key, from->key, strlen(from->key));
     (void)snprintf(key->tenant, sizeof key->tenant, "%s", tenant);
-    key->is_admin = from->is_admin;
+    key->caller = (quire_caller){
+        .tenant = key->tenant,
+        .is_admin = from->is_admin,
+        .is_tenant = !from->is_admin,
+        .account = from->account,
+    };
+    (void)snprintf(what, sizeof what, "key %u", auth->n_keys + 1);
+    QUIRE_TRY(quire_tiers_limit(tiers, what, from, &key->caller, err));
     for (uint32_t i = 0; i < auth->n_keys; i++) {
         if (key_difference(auth->keys[i].key, key->key) == 0) {
             return quire_error_set(err, QUIRE_INVAL, "key %u is the same as key %u",
@@ -76,8 +87,9 @@ static int key_add(quire_auth *auth, const quire_server_key *from, quire_error *
 }
 
 int quire_auth_create(quire_auth **out, const quire_server_key *keys, uint32_t n_keys,
-                      quire_error *err)
+                      const quire_tiers *tiers, quire_error *err)
 {
+    const quire_server_key nobody = { 0 };
     quire_auth *auth;
 
     *out = NULL;
@@ -89,8 +101,10 @@ int quire_auth_create(quire_auth **out, const quire_server_key *keys, uint32_t n
     if (auth == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
+    auth->everybody = (quire_caller){ .tenant = "", .is_admin = true, .is_tenant = true };
+    (void)quire_tiers_limit(tiers, "", &nobody, &auth->everybody, err); /* limits nothing */
     for (uint32_t i = 0; i < n_keys; i++) {
-        const int rc = key_add(auth, &keys[i], err);
+        const int rc = key_add(auth, &keys[i], tiers, err);
 
         if (rc < 0) {
             free(auth);
@@ -120,7 +134,7 @@ bool quire_auth_find(const quire_auth *auth, const char *authorization, quire_ca
     size_t n;
 
     if (auth->n_keys == 0) {
-        *out = (quire_caller){ "", true, true };
+        *out = auth->everybody;
         return true;
     }
     if (strncasecmp(text, scheme, sizeof scheme - 1) != 0) {
@@ -136,7 +150,7 @@ bool quire_auth_find(const quire_auth *auth, const char *authorization, quire_ca
         found = key_difference(auth->keys[i].key, sent) == 0 ? &auth->keys[i] : found;
     }
     if (found != NULL) {
-        *out = (quire_caller){ found->tenant, found->is_admin, !found->is_admin };
+        *out = found->caller;
     }
     return found != NULL;
 }

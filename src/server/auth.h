@@ -18,17 +18,21 @@
 #include "server/server.h"
 
 typedef struct quire_auth quire_auth;
+struct quire_tiers;
 
 typedef struct quire_caller {
     const char *tenant; /* owned by quire_auth */
     bool is_admin;
-    bool is_tenant; /* may use the API; without keys one is both */
+    bool is_tenant;     /* may use the API; without keys one is both */
+    uint32_t class_max; /* indices: what it may ask for, and what it gets when it does not ask */
+    uint32_t class_default;
+    uint16_t account;
 } quire_caller;
 
-/* Errors: QUIRE_INVAL (a key or tenant that is empty, too long or no printable ASCII, two keys the
- * same), QUIRE_LIMIT, QUIRE_NOMEM. */
+/* tiers: borrowed. Errors: QUIRE_INVAL (a key or tenant that is empty, too long or no printable
+ * ASCII, two keys the same, a class that there is not), QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_auth_create(quire_auth **out, const quire_server_key *keys, uint32_t n_keys,
-                      quire_error *err);
+                      const struct quire_tiers *tiers, quire_error *err);
 void quire_auth_destroy(quire_auth *auth);
 bool quire_auth_has_keys(const quire_auth *auth);
 

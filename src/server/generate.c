@@ -127,26 +127,28 @@ int quire_generation_session_enter(quire_generation *gen)
 
 /* ---- submitting ---- */
 
-/* When a quarter of the queue will have gone on, by Little's law: what runs, over the time that a
- * request has taken so far, is how many end per second. */
-static uint32_t retry_after_s(quire_engine *engine)
+/* When a quarter of the queue of its class will have gone on, by Little's law: what runs, over the
+ * time that a request has taken so far, is how many end per second. */
+static uint32_t retry_after_s(const quire_generation *gen)
 {
     enum {
         SECONDS_MAX = 120
     };
+    const uint32_t i = gen->params.class_index;
     quire_engine_stats stats;
+    double waiting;
     double service;
     double running;
     double seconds;
 
-    quire_engine_stats_get(engine, &stats);
+    quire_engine_stats_get(gen->http->engine, &stats);
     if (stats.e2e.n == 0) {
         return 1;
     }
+    waiting = i < stats.n_classes ? stats.classes[i].waiting : stats.requests_waiting;
     service = (stats.e2e.sum - stats.queue.sum) / (double)stats.e2e.n;
     running = (double)stats.requests_prefilling + (double)stats.requests_decoding;
-    seconds =
-        ceil((1.0 + stats.requests_waiting / 4.0) * service / (running > 1.0 ? running : 1.0));
+    seconds = ceil((1.0 + waiting / 4.0) * service / (running > 1.0 ? running : 1.0));
     return seconds >= SECONDS_MAX ? SECONDS_MAX : seconds >= 1.0 ? (uint32_t)seconds : 1;
 }
 
@@ -159,9 +161,10 @@ static int submit_error(quire_generation *gen, const quire_error *cause)
         if (quire_api_error_names_field(cause)) {
             break; /* a grammar that is too large */
         }
-        err->retry_after_s = retry_after_s(gen->http->engine);
+        err->retry_after_s = retry_after_s(gen);
         return quire_api_error_set(err, 429, "queue_full", NULL,
-                                   "the queue is full, try again in %u s", err->retry_after_s);
+                                   "the queue of class %s is full, try again in %u s",
+                                   gen->http->class_name, err->retry_after_s);
     case QUIRE_AGAIN:
         return quire_api_error_set(err, 503, "draining", NULL, "the server takes no more requests");
     case QUIRE_RANGE:

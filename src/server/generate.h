@@ -40,7 +40,8 @@ typedef struct quire_generation {
     bool has_explanation; /* explain_cache */
     bool truncates_turns;
     quire_request_params params; /* of every choice but prompt, seed and id */
-    uint32_t n_per_prompt;       /* n */
+    quire_tier tier;
+    uint32_t n_per_prompt; /* n */
     quire_prompt prompts[QUIRE_SERVER_CHOICES_MAX];
     uint32_t n_prompts;
     quire_choice choices[QUIRE_SERVER_CHOICES_MAX];

@@ -252,7 +252,19 @@ static void read_reuse(quire_generation *gen, quire_fields *fields)
     (void)quire_field_string(fields, "prompt_cache_key", 1024);
     gen->params.is_uncached = !quire_field_bool(fields, "cache_prompt", true);
     gen->has_explanation = quire_field_bool(fields, "explain_cache", false);
-    gen->params.priority = (int32_t)quire_field_int(fields, "priority", 0, INT32_MIN, INT32_MAX);
+}
+
+static void read_class(quire_generation *gen, quire_fields *fields)
+{
+    const quire_tiers *tiers = &gen->http->server->tiers;
+
+    quire_tier_read(tiers, &gen->http->caller, fields, &gen->tier);
+    gen->params.class_index = gen->tier.class_index;
+    gen->http->class_name = tiers->classes.items[gen->tier.class_index].name;
+    if (!json_is_string(quire_field(fields, "priority"))) {
+        gen->params.priority =
+            (int32_t)quire_field_int(fields, "priority", 0, INT32_MIN, INT32_MAX);
+    }
 }
 
 static void read_stream(quire_generation *gen, quire_fields *fields)
@@ -282,6 +294,7 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
     read_logprobs(gen, fields);
     read_grammar(gen, fields);
     read_reuse(gen, fields);
+    read_class(gen, fields);
     /* So that it is never chosen, and a grammar that is at its end still ends the text. */
     gen->params.sampler.forbids_eog = quire_field_bool(fields, "ignore_eos", false);
     gen->n_per_prompt = (uint32_t)quire_field_int(fields, "n", 1, 1, QUIRE_SERVER_CHOICES_MAX);

@@ -26,6 +26,7 @@
 #include "server/json_out.h"
 #include "server/server.h"
 #include "server/tenant.h"
+#include "server/tier.h"
 
 typedef struct quire_http quire_http;
 
@@ -53,7 +54,8 @@ typedef struct quire_route {
 
 struct quire_server {
     quire_server_opts opts; /* texts are copies in `texts` */
-    char *texts[5];
+    char *texts[6];
+    quire_tiers tiers;
     quire_auth *auth;
     struct MHD_Daemon *daemon;
     uint16_t port;
@@ -91,6 +93,7 @@ struct quire_http {
     char path[160]; /* printable */
     char method[12];
     char id[QUIRE_REQUEST_ID_MAX]; /* "" for all but generations */
+    const char *class_name;        /* of a generation; NULL = none. Memory: the server's */
     uint32_t n_prompt_tokens;
     uint32_t n_cached_tokens;
     uint32_t n_generated_tokens;

@@ -21,6 +21,9 @@ static int queue(quire_http *http, int status, const char *type, struct MHD_Resp
     if (http->id[0] != '\0') {
         ok &= MHD_add_response_header(response, "X-Request-Id", http->id);
     }
+    if (http->class_name != NULL) {
+        ok &= MHD_add_response_header(response, "X-Service-Class", http->class_name);
+    }
     if (ok == MHD_YES && MHD_queue_response(http->connection, (unsigned)status, response)) {
         http->status = status;
     } else {

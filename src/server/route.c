@@ -51,19 +51,22 @@ static const char *path_item(const quire_route *route, const char *path)
     return strncmp(route->path, path, n - 1) == 0 && path[n - 1] != '\0' ? path + n - 1 : NULL;
 }
 
-/* The methods of a path, for 405. */
+/* The methods of a path, for 405: a text that lives as long as the program. */
 static const char *allowed(const char *path)
 {
-    bool has_get = false;
-    bool has_delete = false;
+    static const char *const methods[] = { "GET", "DELETE", "POST" };
+    static const char *const texts[] = {
+        "",     "GET, HEAD",       "DELETE",       "GET, HEAD, DELETE",
+        "POST", "GET, HEAD, POST", "DELETE, POST", "GET, HEAD, DELETE, POST"
+    };
+    unsigned has = 0;
 
     for (unsigned i = 0; i < N_ROUTES; i++) {
-        if (path_item(&routes[i], path) != NULL) {
-            has_get |= strcmp(routes[i].method, "GET") == 0;
-            has_delete |= strcmp(routes[i].method, "DELETE") == 0;
+        for (unsigned j = 0; j < 3 && path_item(&routes[i], path) != NULL; j++) {
+            has |= strcmp(routes[i].method, methods[j]) == 0 ? 1u << j : 0;
         }
     }
-    return has_get && has_delete ? "GET, HEAD, DELETE" : has_get ? "GET, HEAD" : "POST";
+    return texts[has];
 }
 
 static void find_route(quire_http *http, const char *path, const char *method)
@@ -276,7 +279,7 @@ enum MHD_Result quire_http_access(void *server, struct MHD_Connection *connectio
 static void write_log(const quire_http *http)
 {
     const quire_server_opts *opts = &http->server->opts;
-    char tokens[160] = "";
+    char tokens[224] = "";
     char line[512];
 
     if (opts->log == NULL) {
@@ -284,9 +287,11 @@ static void write_log(const quire_http *http)
     }
     if (http->id[0] != '\0') {
         (void)snprintf(tokens, sizeof tokens,
-                       " id=%s prompt_tokens=%u cached_tokens=%u completion_tokens=%u finish=%s",
-                       http->id, http->n_prompt_tokens, http->n_cached_tokens,
-                       http->n_generated_tokens, http->finish != NULL ? http->finish : "none");
+                       " id=%s class=%s prompt_tokens=%u cached_tokens=%u completion_tokens=%u "
+                       "finish=%s",
+                       http->id, http->class_name != NULL ? http->class_name : "-",
+                       http->n_prompt_tokens, http->n_cached_tokens, http->n_generated_tokens,
+                       http->finish != NULL ? http->finish : "none");
     }
     (void)snprintf(
         line, sizeof line, "%s %s status=%d ms=%.1f tenant=%s%s%s", http->method, http->path,

@@ -122,7 +122,8 @@ static int copy_texts(quire_server *server)
     QUIRE_TRY(copy_text(server, 1, &opts->model_name, "quire"));
     QUIRE_TRY(copy_text(server, 2, &opts->kv_name, ""));
     QUIRE_TRY(copy_text(server, 3, &opts->version, ""));
-    return copy_text(server, 4, &opts->chat_template, NULL);
+    QUIRE_TRY(copy_text(server, 4, &opts->default_class, NULL));
+    return copy_text(server, 5, &opts->chat_template, NULL);
 }
 
 static void server_free(quire_server *server)
@@ -141,6 +142,7 @@ int quire_server_opts_check(const quire_server_opts *opts, quire_error *err)
     address to;
     socklen_t n = 0;
     quire_auth *auth = NULL;
+    quire_tiers tiers;
 
     if (opts->body_bytes_max == 0 || opts->header_bytes_max < 1024 || opts->connections_max == 0 ||
         opts->connections_max > UINT32_MAX - CONNECTIONS_SURPLUS) {
@@ -148,7 +150,8 @@ int quire_server_opts_check(const quire_server_opts *opts, quire_error *err)
                                "limits: a body, 1 KiB of headers and a connection are the least");
     }
     QUIRE_TRY(address_of(opts, &to, &n, err));
-    QUIRE_TRY(quire_auth_create(&auth, opts->keys, opts->n_keys, err));
+    QUIRE_TRY(quire_tiers_init(&tiers, &opts->classes, opts->default_class, err));
+    QUIRE_TRY(quire_auth_create(&auth, opts->keys, opts->n_keys, &tiers, err));
     quire_auth_destroy(auth);
     return QUIRE_OK;
 }
@@ -205,7 +208,10 @@ int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_
         (void)quire_error_set(err, rc, "out of memory");
         goto out;
     }
-    rc = quire_auth_create(&server->auth, opts->keys, opts->n_keys, err);
+    rc = quire_tiers_init(&server->tiers, &opts->classes, opts->default_class, err);
+    if (rc == QUIRE_OK) {
+        rc = quire_auth_create(&server->auth, opts->keys, opts->n_keys, &server->tiers, err);
+    }
     if (rc < 0) {
         goto out;
     }

@@ -33,6 +33,10 @@ typedef struct quire_server_key {
     const char *key;
     const char *tenant;
     bool is_admin; /* may administer, and only that */
+    /* Service classes by name; see tier.h. NULL = any; NULL = the server's default. */
+    const char *max_class;
+    const char *default_class;
+    uint16_t account; /* of the tenant, see quire_engine_opts.accounts; 0 = the common one */
 } quire_server_key;
 
 typedef struct quire_server_opts {
@@ -53,7 +57,9 @@ typedef struct quire_server_opts {
     uint32_t n_running_max;      /* likewise: /props calls them slots */
     const char *chat_template;   /* NULL = the model's */
     bool truncates_turns;        /* default of the request field context_overflow */
-    quire_sampler_opts sampler;  /* defaults of requests */
+    quire_classes classes;       /* those of the engine; n = 0: one */
+    const char *default_class; /* of requests that ask for none; NULL = "standard", or the lowest */
+    quire_sampler_opts sampler;               /* defaults of requests */
     void (*log)(void *ctx, const char *line); /* one line per request; NULL = none. Thread: any */
     void *log_ctx;
 } quire_server_opts;
@@ -65,14 +71,14 @@ typedef struct quire_server_opts {
         .request_time_max_s = 600, .sampler = QUIRE_SAMPLER_OPTS_INIT                              \
     }
 
-/* What start() refuses before it takes anything: limits, host, keys. Errors: QUIRE_INVAL,
+/* What start() refuses before it takes anything: limits, host, keys, classes. Errors: QUIRE_INVAL,
  * QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_server_opts_check(const quire_server_opts *opts, quire_error *err);
 /* Errors: QUIRE_INVAL (a host that is not loopback without keys, keys), QUIRE_IO (address in use:
  * err says which), QUIRE_NOMEM. */
 int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_error *err);
 uint16_t quire_server_port(const quire_server *server);
-/* engine: borrowed until stop. */
+/* engine: borrowed until stop; its classes are those of the options. */
 void quire_server_ready(quire_server *server, quire_engine *engine);
 /* New generations get 503; returns at once. */
 void quire_server_drain(quire_server *server);

@@ -14,7 +14,9 @@
 #include <cmocka.h>
 
 #include "cli/commands.h"
+#include "cli/options_internal.h"
 #include "cli/serve_args.h"
+#include "cli/serve_classes.h"
 #include "model/chat_templates.h"
 #include "quire/status.h"
 #include "server/metrics.h"
@@ -53,6 +55,7 @@ static void defaults_are_those_of_the_engine(void **state)
     assert_int_equal(opts.tokens_max, expected.tokens_max);
     assert_int_equal(opts.admit, expected.admit);
     assert_int_equal(opts.no_prefix_cache, expected.no_prefix_cache);
+    assert_int_equal(opts.cache_policy, expected.cache_policy);
     assert_true(opts.cache_ttl_us == expected.cache_ttl_us);
     assert_true(opts.low_traffic_after_us == expected.low_traffic_after_us);
     assert_true(opts.low_traffic_hits_per_hour == expected.low_traffic_hits_per_hour);
@@ -87,6 +90,51 @@ static void defaults_are_those_of_the_server(void **state)
     assert_true(opts.sampler.frequency_penalty == expected.sampler.frequency_penalty);
     assert_true(opts.sampler.presence_penalty == expected.sampler.presence_penalty);
     free(args);
+}
+
+/* Without a list, realtime, standard and batch; a request that says nothing is standard. */
+static void there_are_three_classes(void **state)
+{
+    quire_serve_args *args = default_args();
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_tiers tiers;
+
+    (void)state;
+    assert_int_equal(quire_serve_classes_read(&tiers, args, &err), QUIRE_OK);
+    assert_int_equal(tiers.classes.n, 3);
+    assert_string_equal(tiers.classes.items[0].name, "realtime");
+    assert_true(tiers.classes.items[0].is_pinned);
+    assert_string_equal(tiers.classes.items[tiers.default_index].name, "standard");
+    args->default_class = "batch";
+    assert_int_equal(quire_serve_classes_read(&tiers, args, &err), QUIRE_OK);
+    assert_string_equal(tiers.classes.items[tiers.default_index].name, "batch");
+    args->default_class = "other";
+    assert_int_equal(quire_serve_classes_read(&tiers, args, &err), QUIRE_INVAL);
+    assert_string_equal(err.message,
+                        "default_class 'other' is no class: there are realtime, standard, batch");
+    free(args);
+}
+
+/* The defaults of a class's fields are those of its table. */
+static void a_class_has_the_tables_defaults(void **state)
+{
+    const quire_config_list *list = &quire_config_lists[QUIRE_CONFIG_CLASSES];
+    quire_config_class entry = { 0 };
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    assert_int_equal(list->entry_bytes, sizeof(entry));
+    for (size_t i = 0; i < list->n_fields; i++) {
+        const quire_opt *opt = &list->fields[i].opt;
+
+        if (opt->initial != NULL) {
+            assert_int_equal(quire_options_store(opt, opt->names[0], opt->initial, &entry, &err),
+                             QUIRE_OK);
+        }
+    }
+    assert_int_equal(entry.weight, 1);
+    assert_true(entry.stretch == QUIRE_CLASS_STRETCH);
+    assert_false(entry.is_pinned);
 }
 
 static void times_are_rounded_up(void **state)
@@ -171,6 +219,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_those_of_the_engine),
         cmocka_unit_test(defaults_are_those_of_the_server),
+        cmocka_unit_test(there_are_three_classes),
+        cmocka_unit_test(a_class_has_the_tables_defaults),
         cmocka_unit_test(times_are_rounded_up),
         cmocka_unit_test(templates_have_names),
         cmocka_unit_test(the_configuration_is_documented),

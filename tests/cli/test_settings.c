@@ -210,20 +210,26 @@ static void the_environment_names_the_file(void **state)
 
 static void api_keys_are_kept(void **state)
 {
-    const quire_config_key *keys;
+    quire_config_key keys[2];
     quire_settings settings;
     sample_args args;
+    quire_error err;
 
     (void)state;
     must_read((given){ .file = "model: m\napi_keys:\n  - { key: abc, tenant: a }\n"
                                "  - key_env: NAME\n    admin: true\n" },
               &settings, &args);
-    assert_int_equal(quire_config_file_keys(settings.file, &keys), 2);
+    assert_int_equal(quire_config_file_count(settings.file, QUIRE_CONFIG_KEYS), 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(
+            quire_config_file_entry(settings.file, QUIRE_CONFIG_KEYS, i, &keys[i], &err), 0);
+    }
     assert_string_equal(keys[0].key, "abc");
     assert_string_equal(keys[0].tenant, "a");
-    assert_string_equal(keys[0].admin, "");
+    assert_null(keys[0].key_env);
+    assert_false(keys[0].is_admin);
     assert_string_equal(keys[1].key_env, "NAME");
-    assert_string_equal(keys[1].admin, "true");
+    assert_true(keys[1].is_admin);
     quire_settings_fini(&settings);
 
     /* A variable that holds a key is known. */
@@ -238,7 +244,7 @@ static void api_keys_are_kept(void **state)
     quire_settings_fini(&settings);
 
     must_read((given){ .file = "", .words = { "-m", "x" } }, &settings, &args);
-    assert_int_equal(quire_config_file_keys(settings.file, &keys), 0);
+    assert_int_equal(quire_config_file_count(settings.file, QUIRE_CONFIG_KEYS), 0);
     quire_settings_fini(&settings);
 }
 

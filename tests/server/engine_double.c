@@ -339,7 +339,9 @@ void quire_engine_stats_get(quire_engine *engine, quire_engine_stats *out)
     static const double bounds[] = { 10.0 };
 
     (void)engine;
-    *out = (quire_engine_stats){ .requests_decoding = 2, .requests_waiting = 8 };
+    *out = (quire_engine_stats){ .requests_decoding = 2, .requests_waiting = 8, .n_classes = 1 };
+    out->classes[0].waiting = 8;
+    out->classes[0].running = 2;
     quire_histogram_init(&out->ttft, bounds, 1);
     quire_histogram_init(&out->inter_token, bounds, 1);
     quire_histogram_init(&out->queue, bounds, 1);

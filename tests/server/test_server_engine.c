@@ -25,9 +25,11 @@
     "\"messages\":[{\"role\":\"system\",\"content\":\"You tell short stories about the sea.\"},"   \
     "{\"role\":\"user\",\"content\":\"Tell me about a boat that could not sink.\"}]"
 
-static const quire_server_key keys[] = { { "key-of-a", "a", false },
-                                         { "key-of-b", "b", false },
-                                         { "key-of-admin", "root", true } };
+static const quire_server_key keys[] = {
+    { .key = "key-of-a", .tenant = "a" },
+    { .key = "key-of-b", .tenant = "b" },
+    { .key = "key-of-admin", .tenant = "root", .is_admin = true }
+};
 
 static engine_server s;
 

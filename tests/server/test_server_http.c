@@ -403,7 +403,7 @@ static void a_drain_waits_for_generations_only(void **state)
 
 static void a_client_that_is_refused_holds_up_no_drain(void **state)
 {
-    static const quire_server_key keys[] = { { "k1", "a", false } };
+    static const quire_server_key keys[] = { { .key = "k1", .tenant = "a" } };
     quire_server_opts opts = server_fixture_opts();
     const char *head = "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{";
     int fd;
@@ -440,9 +440,10 @@ static void refuses_to_start_wrongly(void **state)
     quire_server_opts opts = server_fixture_opts();
     quire_error err = QUIRE_ERROR_INIT;
     quire_server *server;
-    const quire_server_key same[] = { { "k1", "a", false }, { "k1", "b", false } };
-    const quire_server_key blank[] = { { "k 1", "a", false } };
-    const quire_server_key nobody[] = { { "k1", "", false } };
+    const quire_server_key same[] = { { .key = "k1", .tenant = "a" },
+                                      { .key = "k1", .tenant = "b" } };
+    const quire_server_key blank[] = { { .key = "k 1", .tenant = "a" } };
+    const quire_server_key nobody[] = { { .key = "k1", .tenant = "" } };
 
     (void)state;
     opts.host = "0.0.0.0";

@@ -25,9 +25,11 @@
 #define USER_2 "{\"role\":\"user\",\"content\":\"And then what did it do?\"}"
 #define USER_3 "{\"role\":\"user\",\"content\":\"And what came after?\"}"
 
-static const quire_server_key keys[] = { { "key-of-a", "a", false },
-                                         { "key-of-b", "b", false },
-                                         { "key-of-admin", "root", true } };
+static const quire_server_key keys[] = {
+    { .key = "key-of-a", .tenant = "a" },
+    { .key = "key-of-b", .tenant = "b" },
+    { .key = "key-of-admin", .tenant = "root", .is_admin = true }
+};
 
 static engine_server s;
 

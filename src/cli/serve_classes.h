@@ -1,0 +1,29 @@
+/* serve_classes.h - service classes and tenants of quire serve, from its file of settings.
+ *
+ * Thread: the main thread only.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_SERVE_CLASSES_H
+#define QUIRE_CLI_SERVE_CLASSES_H
+
+#include "cli/serve_args.h"
+#include "server/tier.h"
+
+/* Tenants with an account of their own: entry i has number i + 1. */
+typedef struct quire_serve_tenants {
+    quire_config_tenant *list; /* [n] */
+    uint32_t n;
+} quire_serve_tenants;
+
+/* The classes that the file lists, the first the highest, or those of its default; and which of
+ * them is whose. Errors: QUIRE_INVAL, QUIRE_RANGE; err names file, entry and field. */
+int quire_serve_classes_read(quire_tiers *out, const quire_serve_args *args, quire_error *err);
+
+/* Errors: as above, QUIRE_NOMEM. Memory: quire_serve_tenants_fini(), also after a failure. */
+int quire_serve_tenants_read(quire_serve_tenants *out, const quire_serve_args *args,
+                             quire_error *err);
+void quire_serve_tenants_fini(quire_serve_tenants *tenants);
+/* Number of a tenant's account, 0 for those that have none. */
+uint16_t quire_serve_tenants_account(const quire_serve_tenants *tenants, const char *name);
+
+#endif /* QUIRE_CLI_SERVE_CLASSES_H */

@@ -1,0 +1,75 @@
+/* prompt_tokens.c - see prompt_tokens.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/prompt_tokens.h"
+
+#include "base/check.h"
+#include "server/messages.h"
+
+#include <stdlib.h>
+
+static int tokenize(quire_http *http, const quire_prompt_source *source, const char *text, size_t n,
+                    int32_t **tokens, uint32_t *n_tokens)
+{
+    quire_error cause = QUIRE_ERROR_INIT;
+    uint32_t n_kept;
+
+    cause.status = quire_sessions_tokenize(quire_engine_sessions(http->engine), 0, text, n, tokens,
+                                           n_tokens, &n_kept);
+    if (cause.status < 0) {
+        return quire_api_error_from(&http->err, &cause);
+    }
+    *n_tokens -= source->is_open_ended && *n_tokens > 0;
+    return QUIRE_OK;
+}
+
+int quire_prompt_tokens_text(quire_http *http, const quire_prompt_source *source, json_t *value,
+                             int32_t **tokens, uint32_t *n_tokens)
+{
+    return tokenize(http, source, json_string_value(value), json_string_length(value), tokens,
+                    n_tokens);
+}
+
+int quire_prompt_tokens_messages(quire_http *http, const quire_prompt_source *source,
+                                 quire_fields *fields, int32_t **tokens, uint32_t *n_tokens)
+{
+    quire_messages messages = { 0 };
+    quire_bytes text = { 0 };
+    int rc = quire_messages_read(&messages, fields, source->field);
+
+    if (rc == QUIRE_OK) {
+        rc = quire_messages_render(quire_engine_model(http->engine),
+                                   http->server->opts.chat_template, messages.list, messages.n,
+                                   false, &text, &http->err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = tokenize(http, source, text.data, text.n, tokens, n_tokens);
+    }
+    quire_messages_fini(&messages);
+    quire_bytes_fini(&text);
+    return rc;
+}
+
+int quire_prompt_tokens_array(quire_http *http, const quire_prompt_source *source, json_t *value,
+                              int32_t **tokens, uint32_t *n_tokens)
+{
+    quire_fields fields = { NULL, NULL, &http->err };
+    const size_t n = json_array_size(value);
+
+    *tokens = calloc(n, sizeof **tokens);
+    if (*tokens == NULL && n > 0) {
+        return quire_api_error_nomem(&http->err);
+    }
+    for (size_t i = 0; i < n; i++) {
+        json_t *element = json_array_get(value, i);
+        const json_int_t token = json_is_integer(element) ? json_integer_value(element) : -1;
+
+        if (token < 0 || token > INT32_MAX) {
+            quire_field_error(&fields, source->field, "element %zu is no token", i);
+            return QUIRE_INVAL;
+        }
+        (*tokens)[i] = (int32_t)token;
+    }
+    *n_tokens = (uint32_t)n;
+    return QUIRE_OK;
+}

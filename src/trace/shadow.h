@@ -1,22 +1,23 @@
 /* shadow.h - what more or less memory would have brought: ghost caches beside the real one.
  *
  * Each ghost is a real prefix tree under the real policy, on a cache without payloads
- * (page_bytes = 0) of half, the same and twice the capacity. It is fed with what the real one is
- * asked for, as hashes of blocks of 64 tokens, each hash standing for all tokens up to there and
- * the tenant's; a ghost knows no tokens. So the hit rates of the three can be compared with each
- * other; the real cache beside them also holds what runs, and ends hits inside of blocks.
+ * (page_bytes = 0) of half, the same and twice the capacity. It is fed with the texts of the
+ * requests that the real one has served, as hashes of blocks of 64 tokens, each hash standing for
+ * all tokens up to there and for the tenant; a ghost keeps no token. The three hit rates can be
+ * compared with each other; the real cache also ends hits inside of blocks.
  *
- * Bounds. Ghosts whose capacity in blocks exceeds nodes_max are sampled: they see a share R of the
- * requests and have R of the capacity. Requests are chosen by the hash of their text up to the
- * first block that is not in everybody's: by whole families of prompts, since a hit needs the
- * unbroken prefix. A block counts as everybody's while more than a 16th of the last requests begin
- * with it; such blocks are in every sample. The estimate is hits / blocks among those sampled. It
- * errs where a few families make most of the hits and R is small, and by the shared beginnings,
- * which take a share of the capacity that is 1 / R too large: with nodes_max at its default they
- * would have to be thousands of tokens long to matter.
+ * Bounds. Ghosts whose capacity exceeds nodes_max blocks are sampled: they see a share R of the
+ * requests and have R of the capacity. Which requests is decided by the hash of their text up to
+ * the first block that is not everybody's: so by whole families of prompts, since a hit needs the
+ * unbroken prefix. A block is everybody's while more than a 16th of the last requests begin with
+ * it. What is sampled may have more or less of the popular families than its share; as SHARDS does
+ * (Waldspurger and others, FAST 2015), the blocks that are missing from the expected share are
+ * counted as hits, those too many taken off: it is the popular ones that make the difference. The
+ * shared beginnings are in every sample and take 1 / R too much of its capacity; with nodes_max at
+ * its default they would have to be tens of thousands of tokens long to matter.
  *
- * Not modelled: pages of running requests that cannot be evicted, regions, quotas, TTLs, the
- * policy's knowledge of costs.
+ * Not modelled: pages of running requests that cannot be evicted (a text counts when its request
+ * ends), regions, quotas, TTLs, what the policy knows of costs.
  *
  * Thread: owner; quire_shadow_stats_get() from anywhere.
  *
@@ -38,12 +39,13 @@ typedef struct quire_shadow_opts {
     quire_evict_policy policy;
     uint64_t capacity_blocks; /* of the real cache, >= 1 */
     uint32_t nodes_max;       /* blocks a ghost may hold; default 16384, about 8 MB each */
+    uint32_t blocks_max;      /* of a text; what is behind them is left out; default 4096 */
     uint64_t seed;
 } quire_shadow_opts;
 
 #define QUIRE_SHADOW_OPTS_INIT                                                                     \
     {                                                                                              \
-        .nodes_max = 16384                                                                         \
+        .nodes_max = 16384, .blocks_max = 4096                                                     \
     }
 
 /* Errors: QUIRE_INVAL, QUIRE_NOMEM. */
@@ -53,19 +55,19 @@ void quire_shadow_destroy(quire_shadow *shadow);
 typedef struct quire_shadow_text {
     const void *salt; /* the tenant */
     uint32_t salt_bytes;
-    const int32_t *tokens;
+    const int32_t *tokens; /* prompt and answer */
     uint32_t n_tokens;
+    uint32_t n_prompt; /* of them, what is looked up: whole blocks before the last of these */
     uint8_t rank;
     uint64_t now_us;
 } quire_shadow_text;
 
-/* A request came with this prompt: looked up, counted, and cached as far as there are whole blocks.
- * Cost: a hash over the tokens, and for the sampled ones an acquire and a publish per ghost. */
-void quire_shadow_ask(quire_shadow *shadow, const quire_shadow_text *text);
-/* A request left this text in the cache, its answer behind its prompt. Counts nothing. */
-void quire_shadow_leave(quire_shadow *shadow, const quire_shadow_text *text);
+/* A request has ended with this text in the cache. Cost: a hash over the tokens, and for the
+ * sampled ones an acquire and a publish per ghost. */
+void quire_shadow_feed(quire_shadow *shadow, const quire_shadow_text *text);
 
-/* The real capacity has changed: ghosts follow, with what they hold as far as it fits. */
+/* The real capacity has changed: ghosts follow, with what they hold as far as it fits. Where it
+ * changes R they see other requests from now on, and need some time to fill. */
 void quire_shadow_resize(quire_shadow *shadow, uint64_t capacity_blocks);
 
 typedef struct quire_shadow_size_stats {
@@ -73,14 +75,20 @@ typedef struct quire_shadow_size_stats {
     uint64_t capacity_blocks; /* that it stands for */
     uint64_t blocks_total;    /* asked for, among those sampled */
     uint64_t hit_blocks_total;
-    double sample_rate; /* R */
+    uint64_t share_blocks_total; /* R of all that were asked for: what blocks_total should be */
+    double sample_rate;          /* R */
 } quire_shadow_size_stats;
+
+/* Share of blocks that were hits between two snapshots, 0..1; since the beginning where before is
+ * NULL; 0 when nothing was asked for. */
+double quire_shadow_hit_rate(const quire_shadow_size_stats *now,
+                             const quire_shadow_size_stats *before);
 
 typedef struct quire_shadow_stats {
     quire_shadow_size_stats sizes[QUIRE_SHADOW_SIZES];
     uint64_t requests_total; /* seen */
     uint64_t sampled_total;  /* by the largest ghost */
-    uint64_t errors_total;   /* requests that a ghost had no memory for */
+    uint64_t errors_total;   /* times that a ghost had no memory for a request */
     double seconds_total;    /* that all this took */
 } quire_shadow_stats;
 /* Thread: any (each figure is atomic, the snapshot as a whole is not). */

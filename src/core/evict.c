@@ -1,150 +1,305 @@
-/* evict.c - binary heaps of candidates; a node knows its places in them.
+/* evict.c - bins of candidates, and whose turn it is.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict.h"
 
 #include "base/check.h"
+#include "core/cache_internal.h"
 
 #include <string.h>
 
-#ifdef QUIRE_TINY
-#define HEAP_FIRST 1u
-#else
-#define HEAP_FIRST 256u
-#endif
+/* ---- bins ---- */
 
-#define HEAPS 2u
+static size_t up_to_16(size_t n)
+{
+    return (n + 15) / 16 * 16;
+}
 
-void quire_evict_init(quire_evict *evict, const quire_prefix_opts *opts,
-                      const quire_allocator *allocator, quire_prefix_nodes *nodes)
+static void bin_start(const quire_evict *evict, quire_evict_bin *bin, uint32_t number)
+{
+    memset(bin, 0, evict->bin_bytes);
+    bin->number = number;
+    bin->state = (unsigned char *)bin + evict->bin_bytes - up_to_16(evict->ops->bin_bytes);
+}
+
+static quire_evict_bin *rest_at(const quire_evict *evict, uint32_t slot)
+{
+    return (quire_evict_bin *)(void *)(evict->rest + slot * evict->bin_bytes);
+}
+
+quire_evict_bin *quire_evict_bin_at(const quire_evict *evict, uint32_t number)
+{
+    uint32_t account = number / QUIRE_EVICT_SLOTS;
+    uint32_t slot = number % QUIRE_EVICT_SLOTS;
+
+    if (account == 0) {
+        return rest_at(evict, slot);
+    }
+    return evict->accounts[account] != NULL ? evict->accounts[account][slot] : NULL;
+}
+
+static uint32_t slot_of(const quire_prefix_node *node)
+{
+    return (uint32_t)node->region * QUIRE_RANKS_MAX + node->rank;
+}
+
+/* The bin that a node is in. */
+static quire_evict_bin *bin_of(const quire_evict *evict, const quire_prefix_node *node)
+{
+    if (node->account == 0 || (node->heaps & QUIRE_EVICT_IN_REST) != 0) {
+        return rest_at(evict, slot_of(node));
+    }
+    return evict->accounts[node->account][slot_of(node)];
+}
+
+/* The bin of an account above 0, made if need be; NULL when there is no memory for it. */
+static quire_evict_bin *bin_make(quire_evict *evict, uint32_t account, uint32_t slot)
+{
+    quire_evict_bin **bins = evict->accounts[account];
+
+    if (bins == NULL) {
+        bins = evict->allocator.alloc(evict->allocator.ctx, QUIRE_EVICT_SLOTS * sizeof(*bins));
+        if (bins == NULL) {
+            return NULL;
+        }
+        memset(bins, 0, QUIRE_EVICT_SLOTS * sizeof(*bins));
+        evict->accounts[account] = bins;
+    }
+    if (bins[slot] == NULL) {
+        bins[slot] = evict->allocator.alloc(evict->allocator.ctx, evict->bin_bytes);
+        if (bins[slot] != NULL) {
+            bin_start(evict, bins[slot], account * QUIRE_EVICT_SLOTS + slot);
+        }
+    }
+    return bins[slot];
+}
+
+/* A node enters the bin that its region, rank and account name. */
+static quire_evict_bin *bin_enter(quire_evict *evict, quire_prefix_node *node)
+{
+    quire_evict_bin *bin = NULL;
+
+    node->heaps &= (uint8_t)~QUIRE_EVICT_IN_REST;
+    if (node->account != 0) {
+        bin = bin_make(evict, node->account, slot_of(node));
+    }
+    if (bin == NULL) {
+        bin = rest_at(evict, slot_of(node));
+        node->heaps |= node->account != 0 ? QUIRE_EVICT_IN_REST : 0;
+    }
+    bin->n_nodes++;
+    bin->n_listed[node->list]++;
+    evict->regions[node->region].n_nodes++;
+    return bin;
+}
+
+static void bin_leave(quire_evict *evict, quire_evict_bin *bin, const quire_prefix_node *node)
+{
+    QUIRE_CHECK(bin->n_nodes > 0 && bin->n_listed[node->list] > 0);
+    bin->n_nodes--;
+    bin->n_listed[node->list]--;
+    evict->regions[node->region].n_nodes--;
+}
+
+/* The first bin with candidates of the same region and rank. */
+static quire_evict_bin **bins_of(quire_evict *evict, const quire_evict_bin *bin)
+{
+    uint32_t slot = bin->number % QUIRE_EVICT_SLOTS;
+
+    return &evict->regions[slot / QUIRE_RANKS_MAX].bins[slot % QUIRE_RANKS_MAX];
+}
+
+static void bin_link(quire_evict *evict, quire_evict_bin *bin)
+{
+    quire_evict_bin **first = bins_of(evict, bin);
+
+    bin->prev = NULL;
+    bin->next = *first;
+    if (*first != NULL) {
+        (*first)->prev = bin;
+    }
+    *first = bin;
+}
+
+static void bin_unlink(quire_evict *evict, quire_evict_bin *bin)
+{
+    if (bin->prev != NULL) {
+        bin->prev->next = bin->next;
+    } else {
+        *bins_of(evict, bin) = bin->next;
+    }
+    if (bin->next != NULL) {
+        bin->next->prev = bin->prev;
+    }
+}
+
+/* ---- beginning and end ---- */
+
+static void ghost_forgotten(void *ctx, quire_ghost *ghost)
+{
+    quire_evict *evict = ctx;
+
+    evict->ops->forgotten(evict, ghost);
+}
+
+int quire_evict_init(quire_evict *evict, const quire_prefix_opts *opts,
+                     const quire_allocator *allocator, quire_prefix_nodes *nodes,
+                     quire_ghosts *ghosts)
 {
     memset(evict, 0, sizeof(*evict));
     evict->allocator = *allocator;
     evict->nodes = nodes;
-    evict->ttl_us = opts->ttl_us;
+    evict->ghosts = ghosts;
+    evict->cache = opts->cache;
+    evict->ops = quire_evict_ops_of(opts->policy);
+    QUIRE_ASSERT(evict->ops->n_heaps <= QUIRE_EVICT_HEAPS_MAX);
+    for (uint32_t rank = 0; rank < QUIRE_RANKS_MAX; rank++) {
+        evict->ttl_us[rank] = opts->ttl_us;
+    }
     evict->low_after_us = opts->low_traffic_after_us;
     evict->low_hits_per_us = opts->low_traffic_hits_per_hour / 3.6e9;
+    evict->token_us = 1.0;
+    evict->seed = opts->seed;
+    evict->bin_bytes = up_to_16(sizeof(quire_evict_bin) + evict->ops->n_heaps * sizeof(uint32_t)) +
+                       up_to_16(evict->ops->bin_bytes);
+    evict->rest = allocator->alloc(allocator->ctx, QUIRE_EVICT_SLOTS * evict->bin_bytes);
+    evict->state = allocator->alloc(allocator->ctx, up_to_16(evict->ops->tree_bytes + 1));
+    if (evict->rest == NULL || evict->state == NULL) {
+        quire_evict_fini(evict);
+        return QUIRE_NOMEM;
+    }
+    memset(evict->state, 0, evict->ops->tree_bytes);
+    for (uint32_t slot = 0; slot < QUIRE_EVICT_SLOTS; slot++) {
+        bin_start(evict, rest_at(evict, slot), slot);
+    }
+    if (evict->ops->forgotten != NULL) {
+        ghosts->forgotten = ghost_forgotten;
+        ghosts->forgotten_ctx = evict;
+    }
+    if (evict->ops->start != NULL) {
+        evict->ops->start(evict);
+    }
+    return QUIRE_OK;
 }
 
 void quire_evict_fini(quire_evict *evict)
 {
-    for (uint32_t r = 0; r < QUIRE_REGIONS_MAX; r++) {
-        for (uint32_t h = 0; h < HEAPS; h++) {
-            evict->allocator.free(evict->allocator.ctx, evict->heaps[r][h].entries);
+    for (uint32_t account = 1; account < QUIRE_ACCOUNTS_MAX; account++) {
+        quire_evict_bin **bins = evict->accounts[account];
+
+        for (uint32_t slot = 0; bins != NULL && slot < QUIRE_EVICT_SLOTS; slot++) {
+            evict->allocator.free(evict->allocator.ctx, bins[slot]);
         }
+        evict->allocator.free(evict->allocator.ctx, bins);
     }
+    evict->allocator.free(evict->allocator.ctx, evict->rest);
+    evict->allocator.free(evict->allocator.ctx, evict->state);
     memset(evict, 0, sizeof(*evict));
 }
 
-/* ---- room ---- */
+/* ---- nodes ---- */
 
-static int heap_reserve(quire_evict *evict, quire_evict_heap *heap, uint32_t n)
+static quire_ghost *ghost_of(const quire_evict *evict, const quire_prefix_node *node)
 {
-    uint32_t capacity = heap->capacity > 0 ? heap->capacity : HEAP_FIRST;
-    quire_evict_entry *entries;
+    /* A node that is full is found by its own path; see prefix_ghost.h. */
+    bool is_full = evict->cache != NULL && node->n_tokens == evict->cache->opts.page_tokens;
+    uint64_t parent_hash = quire_evict_at(evict, node->parent)->path_hash;
 
-    if (n <= heap->capacity) {
-        return QUIRE_OK;
-    }
-    while (capacity < n) {
-        capacity *= 2;
-    }
-    entries = evict->allocator.alloc(evict->allocator.ctx, capacity * sizeof(*entries));
-    QUIRE_FAIL_IF(entries == NULL, QUIRE_NOMEM);
-    if (heap->n > 0) {
-        memcpy(entries, heap->entries, heap->n * sizeof(*entries));
-    }
-    evict->allocator.free(evict->allocator.ctx, heap->entries);
-    heap->entries = entries;
-    heap->capacity = capacity;
-    return QUIRE_OK;
+    return quire_ghosts_find_node(evict->ghosts,
+                                  is_full ? quire_ghosts_key_page(node->path_hash)
+                                          : quire_ghosts_key_partial(parent_hash),
+                                  node->path_hash);
 }
 
-int quire_evict_plan(quire_evict *evict, quire_region_id region)
+void quire_evict_born(quire_evict *evict, uint32_t node)
 {
-    uint32_t n = evict->n_nodes[region] + 1;
+    quire_prefix_node *at = quire_evict_at(evict, node);
+    quire_evict_bin *bin;
 
-    QUIRE_TRY(heap_reserve(evict, &evict->heaps[region][QUIRE_EVICT_USED], n));
-    if (evict->low_after_us == 0) {
-        return QUIRE_OK;
-    }
-    return heap_reserve(evict, &evict->heaps[region][QUIRE_EVICT_LOW], n);
-}
-
-void quire_evict_count(quire_evict *evict, quire_region_id region)
-{
-    evict->n_nodes[region]++;
-}
-
-void quire_evict_uncount(quire_evict *evict, quire_region_id region)
-{
-    QUIRE_CHECK(evict->n_nodes[region] > 0);
-    evict->n_nodes[region]--;
-}
-
-/* ---- heaps ---- */
-
-static void heap_set(quire_evict *evict, uint32_t which, quire_evict_heap *heap, uint32_t at,
-                     quire_evict_entry entry)
-{
-    heap->entries[at] = entry;
-    quire_prefix_node_at(evict->nodes, entry.node)->heap_at[which] = at + 1;
-}
-
-static void sift(quire_evict *evict, uint32_t which, quire_evict_heap *heap, uint32_t at,
-                 quire_evict_entry entry)
-{
-    while (at > 0 && entry.key < heap->entries[(at - 1) / 2].key) {
-        heap_set(evict, which, heap, at, heap->entries[(at - 1) / 2]);
-        at = (at - 1) / 2;
-    }
-    for (;;) {
-        uint32_t child = 2 * at + 1;
-
-        if (child + 1 < heap->n && heap->entries[child + 1].key < heap->entries[child].key) {
-            child++;
-        }
-        if (child >= heap->n || entry.key <= heap->entries[child].key) {
-            break;
-        }
-        heap_set(evict, which, heap, at, heap->entries[child]);
-        at = child;
-    }
-    heap_set(evict, which, heap, at, entry);
-}
-
-static void heap_add(quire_evict *evict, uint32_t region, uint32_t which, quire_evict_entry entry)
-{
-    quire_evict_heap *heap = &evict->heaps[region][which];
-
-    QUIRE_CHECK(heap->n < heap->capacity);
-    heap->n++;
-    sift(evict, which, heap, heap->n - 1, entry);
-}
-
-static void heap_remove(quire_evict *evict, uint32_t region, uint32_t which, uint32_t id)
-{
-    quire_evict_heap *heap = &evict->heaps[region][which];
-    quire_prefix_node *node = quire_prefix_node_at(evict->nodes, id);
-    uint32_t at = node->heap_at[which] - 1;
-    quire_evict_entry last;
-
-    QUIRE_CHECK(at < heap->n && heap->entries[at].node == id);
-    node->heap_at[which] = 0;
-    last = heap->entries[--heap->n];
-    if (at < heap->n) {
-        sift(evict, which, heap, at, last);
+    at->heaps = 0;
+    at->list = 0;
+    bin = bin_enter(evict, at);
+    if (evict->ops->born != NULL) {
+        evict->ops->born(evict, bin, node, evict->ops->has_ghosts ? ghost_of(evict, at) : NULL);
     }
 }
 
-/* ---- candidates ---- */
+void quire_evict_used(quire_evict *evict, uint32_t node)
+{
+    QUIRE_ASSERT(!quire_evict_has(evict, node));
+    if (evict->ops->used != NULL) {
+        evict->ops->used(evict, bin_of(evict, quire_evict_at(evict, node)), node);
+    }
+}
 
-static uint64_t low_since_us(const quire_evict *evict, const quire_prefix_node *node)
+void quire_evict_gone(quire_evict *evict, uint32_t node, quire_prefix_gone why, quire_ghost *ghost)
+{
+    const quire_prefix_node *at = quire_evict_at(evict, node);
+    quire_evict_bin *bin = bin_of(evict, at);
+
+    QUIRE_ASSERT(!quire_evict_has(evict, node));
+    if (evict->ops->gone != NULL) {
+        evict->ops->gone(evict, bin, node, why, ghost);
+    }
+    bin_leave(evict, bin, at);
+}
+
+void quire_evict_move(quire_evict *evict, uint32_t node, quire_region_id region, uint8_t rank)
+{
+    quire_prefix_node *at = quire_evict_at(evict, node);
+    bool is_candidate = quire_evict_has(evict, node);
+
+    if (at->region == region && at->rank == rank) {
+        return;
+    }
+    if (is_candidate) {
+        quire_evict_remove(evict, node);
+    }
+    bin_leave(evict, bin_of(evict, at), at);
+    at->region = (uint8_t)region;
+    at->rank = rank;
+    (void)bin_enter(evict, at);
+    if (is_candidate) {
+        quire_evict_add(evict, node);
+    }
+}
+
+void quire_evict_list(quire_evict *evict, quire_evict_bin *bin, uint32_t node, uint8_t list)
+{
+    quire_prefix_node *at = quire_evict_at(evict, node);
+
+    bin->n_listed[at->list]--;
+    at->list = list;
+    bin->n_listed[list]++;
+}
+
+/* ---- deadlines ---- */
+
+static quire_evict_heap deadlines_of(const quire_evict *evict, quire_evict_region *region)
+{
+    return (quire_evict_heap){ evict->nodes, QUIRE_EVICT_BY_DEADLINE, &region->deadlines };
+}
+
+static quire_evict_heap low_of(const quire_evict *evict, quire_evict_region *region)
+{
+    return (quire_evict_heap){ evict->nodes, QUIRE_EVICT_BY_DEADLINE, &region->low };
+}
+
+/* When a node's time to live ends. */
+static uint64_t end_us(const quire_evict *evict, const quire_prefix_node *node)
+{
+    uint64_t ttl_us = evict->ttl_us[node->rank];
+
+    return ttl_us == 0 || ttl_us > UINT64_MAX - node->used_us ? UINT64_MAX : node->used_us + ttl_us;
+}
+
+/* Since when it is low traffic. */
+static uint64_t low_us(const quire_evict *evict, const quire_prefix_node *node)
 {
     uint64_t age_us = evict->low_after_us;
     double enough_us; /* the age up to which its hits are enough */
 
-    if (!(evict->low_hits_per_us > 0.0)) {
+    if (age_us == 0 || !(evict->low_hits_per_us > 0.0)) {
         return UINT64_MAX;
     }
     enough_us = node->hits / evict->low_hits_per_us;
@@ -157,88 +312,338 @@ static uint64_t low_since_us(const quire_evict *evict, const quire_prefix_node *
     return age_us < UINT64_MAX - node->created_us ? node->created_us + age_us + 1 : UINT64_MAX;
 }
 
+static void deadline_add(quire_evict *evict, uint32_t id)
+{
+    quire_prefix_node *node = quire_evict_at(evict, id);
+    uint64_t end = end_us(evict, node);
+    uint64_t low = low_us(evict, node);
+    uint64_t key = end < low ? end : low;
+
+    if (key != UINT64_MAX) {
+        node->heaps |= QUIRE_EVICT_HAS_DEADLINE;
+        quire_evict_heap_add(deadlines_of(evict, &evict->regions[node->region]), id, key);
+    }
+}
+
+static void deadline_remove(quire_evict *evict, uint32_t id)
+{
+    quire_prefix_node *node = quire_evict_at(evict, id);
+    quire_evict_region *region = &evict->regions[node->region];
+
+    if ((node->heaps & QUIRE_EVICT_HAS_DEADLINE) != 0) {
+        quire_evict_heap_remove(deadlines_of(evict, region), id);
+    } else if ((node->heaps & QUIRE_EVICT_IS_LOW) != 0) {
+        quire_evict_heap_remove(low_of(evict, region), id);
+    }
+    node->heaps &= (uint8_t) ~(QUIRE_EVICT_HAS_DEADLINE | QUIRE_EVICT_IS_LOW);
+}
+
+/* Those that have become low traffic, and have not expired, go to their own heap. */
+static void low_settle(quire_evict *evict, quire_evict_region *region)
+{
+    uint32_t id;
+
+    while ((id = region->deadlines) != QUIRE_NODE_NULL) {
+        quire_prefix_node *node = quire_evict_at(evict, id);
+
+        if (node->links[QUIRE_EVICT_BY_DEADLINE].key > evict->now_us ||
+            end_us(evict, node) <= evict->now_us) {
+            return;
+        }
+        deadline_remove(evict, id);
+        node->heaps |= QUIRE_EVICT_IS_LOW;
+        quire_evict_heap_add(low_of(evict, region), id, end_us(evict, node));
+    }
+}
+
+uint32_t quire_evict_expired(quire_evict *evict, quire_region_id region)
+{
+    quire_evict_region *at = &evict->regions[region];
+
+    low_settle(evict, at);
+    if (at->deadlines != QUIRE_NODE_NULL &&
+        end_us(evict, quire_evict_at(evict, at->deadlines)) <= evict->now_us) {
+        return at->deadlines;
+    }
+    if (at->low != QUIRE_NODE_NULL &&
+        end_us(evict, quire_evict_at(evict, at->low)) <= evict->now_us) {
+        return at->low;
+    }
+    return QUIRE_NODE_NULL;
+}
+
+void quire_evict_ttl_set(quire_evict *evict, uint8_t rank, uint64_t ttl_us)
+{
+    if (evict->ttl_us[rank] == ttl_us) {
+        return;
+    }
+    evict->ttl_us[rank] = ttl_us;
+    for (uint32_t id = 1; id < evict->nodes->id_end; id++) {
+        const quire_prefix_node *node = quire_evict_at(evict, id);
+
+        if (node->kind == QUIRE_NODE_PAGE && node->rank == rank && quire_evict_has(evict, id)) {
+            deadline_remove(evict, id);
+            deadline_add(evict, id);
+        }
+    }
+}
+
+/* ---- candidates ---- */
+
+static quire_evict_heap heap_of(const quire_evict *evict, quire_evict_bin *bin, uint32_t heap)
+{
+    return (quire_evict_heap){ evict->nodes, QUIRE_EVICT_BY_POLICY, &bin->heaps[heap] };
+}
+
+static void place(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
+{
+    quire_evict_place place = evict->ops->place(evict, bin, node);
+
+    QUIRE_ASSERT(place.heap < evict->ops->n_heaps);
+    quire_evict_at(evict, node)->links[QUIRE_EVICT_BY_POLICY].heap = (uint8_t)place.heap;
+    quire_evict_heap_add(heap_of(evict, bin, place.heap), node, place.key);
+}
+
+static void displace(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
+{
+    uint32_t heap = quire_evict_at(evict, node)->links[QUIRE_EVICT_BY_POLICY].heap;
+
+    quire_evict_heap_remove(heap_of(evict, bin, heap), node);
+}
+
+void quire_evict_replace(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
+{
+    QUIRE_ASSERT(quire_evict_has(evict, node));
+    displace(evict, bin, node);
+    place(evict, bin, node);
+}
+
 void quire_evict_add(quire_evict *evict, uint32_t node)
 {
-    const quire_prefix_node *at = quire_prefix_node_at(evict->nodes, node);
+    quire_prefix_node *at = quire_evict_at(evict, node);
+    quire_evict_bin *bin = bin_of(evict, at);
 
     QUIRE_ASSERT(!quire_evict_has(evict, node));
-    heap_add(evict, at->region, QUIRE_EVICT_USED, (quire_evict_entry){ at->used_tick, node });
-    if (evict->low_after_us > 0) {
-        heap_add(evict, at->region, QUIRE_EVICT_LOW,
-                 (quire_evict_entry){ low_since_us(evict, at), node });
+    at->heaps |= QUIRE_EVICT_IS_CANDIDATE;
+    place(evict, bin, node);
+    if (bin->n_candidates++ == 0) {
+        bin_link(evict, bin);
     }
+    deadline_add(evict, node);
 }
 
 void quire_evict_remove(quire_evict *evict, uint32_t node)
 {
-    uint32_t region = quire_prefix_node_at(evict->nodes, node)->region;
+    quire_prefix_node *at = quire_evict_at(evict, node);
+    quire_evict_bin *bin = bin_of(evict, at);
 
-    heap_remove(evict, region, QUIRE_EVICT_USED, node);
-    if (evict->low_after_us > 0) {
-        heap_remove(evict, region, QUIRE_EVICT_LOW, node);
+    QUIRE_CHECK(quire_evict_has(evict, node));
+    displace(evict, bin, node);
+    deadline_remove(evict, node);
+    at->heaps &= (uint8_t)~QUIRE_EVICT_IS_CANDIDATE;
+    if (--bin->n_candidates == 0) {
+        bin_unlink(evict, bin);
+    }
+    if (evict->ops->taken != NULL) {
+        evict->ops->taken(evict, bin, node);
     }
 }
 
-bool quire_evict_has(const quire_evict *evict, uint32_t node)
+/* ---- victims ---- */
+
+static double excess_of(const quire_evict *evict, const quire_evict_bin *bin)
 {
-    return quire_prefix_node_at(evict->nodes, node)->heap_at[QUIRE_EVICT_USED] != 0;
+    quire_region_id region = (quire_region_id)(bin->number % QUIRE_EVICT_SLOTS / QUIRE_RANKS_MAX);
+
+    return evict->excess(evict->excess_ctx, bin->number / QUIRE_EVICT_SLOTS, region);
 }
 
-uint32_t quire_evict_expired(const quire_evict *evict, quire_region_id region, uint64_t now_us)
+/* Of several bins the one whose account is furthest above its share. */
+static quire_evict_bin *bin_choose(const quire_evict *evict, quire_evict_bin *first)
 {
-    const quire_evict_heap *heap = &evict->heaps[region][QUIRE_EVICT_USED];
-    const quire_prefix_node *oldest;
+    quire_evict_bin *best = first;
+    double most;
 
-    if (evict->ttl_us == 0 || heap->n == 0) {
-        return QUIRE_NODE_NULL;
+    if (first == NULL || first->next == NULL || evict->excess == NULL) {
+        return first;
     }
-    oldest = quire_prefix_node_at(evict->nodes, heap->entries[0].node);
-    return now_us >= oldest->used_us && now_us - oldest->used_us >= evict->ttl_us
-               ? heap->entries[0].node
-               : QUIRE_NODE_NULL;
+    most = excess_of(evict, first);
+    for (quire_evict_bin *bin = first->next; bin != NULL; bin = bin->next) {
+        double excess = excess_of(evict, bin);
+
+        if (excess > most) {
+            most = excess;
+            best = bin;
+        }
+    }
+    return best;
 }
 
-uint32_t quire_evict_victim(const quire_evict *evict, quire_region_id region, uint64_t now_us,
-                            quire_prefix_gone *why)
+static quire_evict_bin *bin_ask(const quire_evict *evict, quire_evict_ask ask)
 {
-    const quire_evict_heap *used = &evict->heaps[region][QUIRE_EVICT_USED];
-    const quire_evict_heap *low = &evict->heaps[region][QUIRE_EVICT_LOW];
-    uint32_t expired = quire_evict_expired(evict, region, now_us);
+    quire_evict_bin *bin = NULL;
 
-    if (expired != QUIRE_NODE_NULL) {
-        *why = QUIRE_PREFIX_GONE_TTL;
-        return expired;
+    for (uint32_t rank = 0; rank < QUIRE_RANKS_MAX && bin == NULL; rank++) {
+        if (ask.account == QUIRE_EVICT_ANY) {
+            bin = bin_choose(evict, evict->regions[ask.region].bins[rank]);
+            continue;
+        }
+        bin = quire_evict_bin_at(evict, ask.account * QUIRE_EVICT_SLOTS +
+                                            ask.region * QUIRE_RANKS_MAX + rank);
+        bin = bin != NULL && bin->n_candidates > 0 ? bin : NULL;
     }
-    if (low->n > 0 && low->entries[0].key <= now_us) {
-        *why = QUIRE_PREFIX_GONE_LOW_TRAFFIC;
-        return low->entries[0].node;
+    return bin;
+}
+
+uint32_t quire_evict_victim(quire_evict *evict, quire_evict_ask ask, quire_prefix_gone *why)
+{
+    quire_evict_bin *bin;
+
+    if (ask.account == QUIRE_EVICT_ANY) {
+        uint32_t expired = quire_evict_expired(evict, ask.region);
+
+        if (expired != QUIRE_NODE_NULL) {
+            *why = QUIRE_PREFIX_GONE_TTL;
+            return expired;
+        }
+        if (evict->regions[ask.region].low != QUIRE_NODE_NULL) {
+            *why = QUIRE_PREFIX_GONE_LOW_TRAFFIC;
+            return evict->regions[ask.region].low;
+        }
     }
     *why = QUIRE_PREFIX_GONE_MEMORY;
-    return used->n > 0 ? used->entries[0].node : QUIRE_NODE_NULL;
+    bin = bin_ask(evict, ask);
+    if (bin == NULL) {
+        return QUIRE_NODE_NULL;
+    }
+    bin->n_when_full = bin->n_nodes;
+    return evict->ops->victim(evict, bin);
 }
 
-static void heap_validate(const quire_evict *evict, uint32_t region, uint32_t which)
+/* ---- for policies ---- */
+
+uint32_t quire_evict_capacity(const quire_evict *evict, const quire_evict_bin *bin)
 {
-    const quire_evict_heap *heap = &evict->heaps[region][which];
+    uint32_t region = bin->number % QUIRE_EVICT_SLOTS / QUIRE_RANKS_MAX;
+    uint64_t n = bin->n_when_full;
 
-    QUIRE_CHECK(heap->n <= heap->capacity && heap->n <= evict->n_nodes[region]);
-    for (uint32_t i = 0; i < heap->n; i++) {
-        const quire_prefix_node *node = quire_prefix_node_at(evict->nodes, heap->entries[i].node);
+    if (n == 0 && evict->cache != NULL) {
+        uint64_t node_bytes = 0;
+        uint64_t n_others = evict->regions[region].n_nodes - bin->n_nodes;
 
-        QUIRE_CHECK(heap->entries[i].key >= heap->entries[i > 0 ? (i - 1) / 2 : 0].key);
-        QUIRE_CHECK(node->heap_at[which] == i + 1 && node->region == region);
-        QUIRE_CHECK(node->kind == QUIRE_NODE_PAGE && node->n_children == 0 && node->n_refs == 0);
-        QUIRE_CHECK(heap->entries[i].key ==
-                    (which == QUIRE_EVICT_USED ? node->used_tick : low_since_us(evict, node)));
+        for (uint32_t g = 0; g < evict->cache->opts.n_groups; g++) {
+            node_bytes += evict->cache->opts.charge_bytes[g];
+        }
+        n = quire_counter_get(&evict->cache->regions.items[region].budget_bytes) / node_bytes;
+        n = n > n_others ? n - n_others : 0;
+    }
+    n = n > bin->n_nodes ? n : bin->n_nodes;
+    return n == 0 ? 1 : n < UINT32_MAX ? (uint32_t)n : UINT32_MAX;
+}
+
+double quire_evict_cost_us(const quire_evict *evict, uint32_t node)
+{
+    const quire_prefix_node *at = quire_evict_at(evict, node);
+    double depth = at->first_token + 0.5 * (at->n_tokens - 1.0);
+
+    return at->n_tokens * (evict->token_us + depth * evict->token_depth_us);
+}
+
+uint64_t quire_evict_charge_bytes(const quire_evict *evict, uint32_t node)
+{
+    const quire_prefix_node *at = quire_evict_at(evict, node);
+    uint64_t n = 0;
+
+    for (uint32_t g = 0; g < evict->nodes->n_groups; g++) {
+        if (at->pages[g] != QUIRE_PAGE_NULL && evict->cache != NULL) {
+            n += evict->cache->opts.charge_bytes[g];
+        }
+    }
+    return n;
+}
+
+/* ---- validation ---- */
+
+static void candidate_validate(const quire_evict *evict, const quire_evict_bin *bin, uint32_t id)
+{
+    const quire_prefix_node *node = quire_evict_at(evict, id);
+    uint32_t in = node->heaps;
+
+    QUIRE_CHECK((in & QUIRE_EVICT_IS_CANDIDATE) != 0 && bin_of(evict, node) == bin);
+    QUIRE_CHECK(node->kind == QUIRE_NODE_PAGE && node->n_children == 0 && node->n_refs == 0);
+    if ((in & QUIRE_EVICT_IS_LOW) != 0) {
+        QUIRE_CHECK(node->links[QUIRE_EVICT_BY_DEADLINE].key == end_us(evict, node));
+    } else {
+        uint64_t end = end_us(evict, node);
+        uint64_t low = low_us(evict, node);
+        uint64_t key = end < low ? end : low;
+
+        QUIRE_CHECK(((in & QUIRE_EVICT_HAS_DEADLINE) != 0) == (key != UINT64_MAX));
+        QUIRE_CHECK(key == UINT64_MAX || node->links[QUIRE_EVICT_BY_DEADLINE].key == key);
+    }
+}
+
+static void bin_validate(const quire_evict *evict, quire_evict_bin *bin)
+{
+    uint32_t n_listed = 0;
+    uint32_t n = 0;
+
+    for (uint32_t list = 0; list < QUIRE_EVICT_LISTS; list++) {
+        n_listed += bin->n_listed[list];
+    }
+    QUIRE_CHECK(n_listed == bin->n_nodes);
+    for (uint32_t h = 0; h < evict->ops->n_heaps; h++) {
+        quire_evict_heap heap = heap_of(evict, bin, h);
+
+        for (uint32_t id = quire_evict_heap_next(heap, QUIRE_NODE_NULL); id != QUIRE_NODE_NULL;
+             id = quire_evict_heap_next(heap, id)) {
+            QUIRE_CHECK(quire_evict_at(evict, id)->links[QUIRE_EVICT_BY_POLICY].heap == h);
+            candidate_validate(evict, bin, id);
+        }
+        n += quire_evict_heap_validate(heap);
+    }
+    QUIRE_CHECK(n == bin->n_candidates && n <= bin->n_nodes);
+}
+
+static void region_validate(const quire_evict *evict, const quire_evict_region *region)
+{
+    uint32_t deadlines = region->deadlines;
+    uint32_t low = region->low;
+    uint32_t n = 0;
+
+    n += quire_evict_heap_validate(
+        (quire_evict_heap){ evict->nodes, QUIRE_EVICT_BY_DEADLINE, &deadlines });
+    n += quire_evict_heap_validate(
+        (quire_evict_heap){ evict->nodes, QUIRE_EVICT_BY_DEADLINE, &low });
+    QUIRE_CHECK(n <= region->n_nodes);
+    for (uint32_t rank = 0; rank < QUIRE_RANKS_MAX; rank++) {
+        for (const quire_evict_bin *bin = region->bins[rank], *prev = NULL; bin != NULL;
+             prev = bin, bin = bin->next) {
+            QUIRE_CHECK(bin->prev == prev && bin->n_candidates > 0);
+            QUIRE_CHECK(bin->number % QUIRE_RANKS_MAX == rank);
+        }
     }
 }
 
 void quire_evict_validate(const quire_evict *evict)
 {
+    uint32_t n_nodes[QUIRE_REGIONS_MAX] = { 0 };
+
+    for (uint32_t account = 0; account < QUIRE_ACCOUNTS_MAX; account++) {
+        if (account > 0 && evict->accounts[account] == NULL) {
+            continue;
+        }
+        for (uint32_t slot = 0; slot < QUIRE_EVICT_SLOTS; slot++) {
+            quire_evict_bin *bin = quire_evict_bin_at(evict, account * QUIRE_EVICT_SLOTS + slot);
+
+            if (bin != NULL) {
+                bin_validate(evict, bin);
+                n_nodes[slot / QUIRE_RANKS_MAX] += bin->n_nodes;
+            }
+        }
+    }
     for (uint32_t r = 0; r < QUIRE_REGIONS_MAX; r++) {
-        heap_validate(evict, r, QUIRE_EVICT_USED);
-        heap_validate(evict, r, QUIRE_EVICT_LOW);
-        QUIRE_CHECK(evict->heaps[r][QUIRE_EVICT_LOW].n ==
-                    (evict->low_after_us > 0 ? evict->heaps[r][QUIRE_EVICT_USED].n : 0));
+        QUIRE_CHECK(n_nodes[r] == evict->regions[r].n_nodes);
+        region_validate(evict, &evict->regions[r]);
     }
 }

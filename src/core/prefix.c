@@ -48,6 +48,7 @@ static int opts_check(const quire_prefix_opts *opts)
     QUIRE_FAIL_IF(opts->roots_max == 0 || opts->roots_max > QUIRE_PREFIX_NODES_MAX, QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->refs_max == 0 || opts->refs_max > QUIRE_SEQS_MAX, QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->ghosts_max > QUIRE_PREFIX_GHOSTS_MAX, QUIRE_INVAL);
+    QUIRE_FAIL_IF((size_t)opts->policy >= QUIRE_EVICT_POLICY_COUNT, QUIRE_INVAL);
     /* Also false for NaN. */
     QUIRE_FAIL_IF(!(opts->low_traffic_hits_per_hour >= 0.0), QUIRE_INVAL);
     return QUIRE_OK;
@@ -79,10 +80,11 @@ int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
     quire_prefix_nodes_init(&tree->nodes, allocator, tree->n_groups, tree->page_tokens);
     tree->seed = opts->seed != 0 ? opts->seed : (uint64_t)(uintptr_t)tree * 0x9e3779b97f4a7c15u;
     tree->nodes.seed = (uint32_t)(tree->seed >> 32);
-    quire_evict_init(&tree->evict, opts, allocator, &tree->nodes);
     if (quire_prefix_index_init(&tree->index, allocator) < 0 ||
         quire_prefix_owners_init(&tree->owners, allocator, &tree->nodes) < 0 ||
-        quire_ghosts_init(&tree->ghosts, allocator, opts->ghosts_max) < 0) {
+        quire_ghosts_init(&tree->ghosts, allocator, opts->ghosts_max) < 0 ||
+        quire_evict_init(&tree->evict, opts, allocator, &tree->nodes, &tree->ghosts) < 0) {
+        quire_ghosts_fini(&tree->ghosts);
         quire_prefix_owners_fini(&tree->owners);
         quire_prefix_index_fini(&tree->index);
         allocator->free(allocator->ctx, tree);
@@ -166,6 +168,38 @@ static int path_adopt(quire_prefix *tree, quire_seq *seq, uint32_t n_tokens)
     return quire_seq_adopt(tree->cache, seq, tree->pages, n_tokens);
 }
 
+/* The text that a walk has in common with what is or was there ended where that ends, or at most a
+ * page behind it, and what the request asks for goes on: then it continues that text. */
+static quire_evict_request request_of(const quire_prefix *tree, const quire_prefix_walk *walk,
+                                      uint32_t n_tokens, uint32_t n_hit)
+{
+    quire_evict_request request = { .number = quire_counter_get(&tree->lookups) + 1,
+                                    .n_tokens = n_tokens,
+                                    .n_hit = n_hit };
+    uint32_t id = walk->inside != QUIRE_NODE_NULL ? walk->inside : walk->base;
+    const quire_prefix_node *node;
+    uint32_t turn = 0;
+
+    if (walk->gone != NULL) {
+        request.is_next = walk->gone->tip <= 1;
+        turn = walk->gone->turn;
+        request.before_us = walk->gone->used_us;
+    } else if (id != QUIRE_NODE_NULL && id != walk->root) {
+        node = quire_prefix_at(tree, id);
+        request.is_next = n_tokens > quire_prefix_node_end(node) &&
+                          ((node->tip == 0 && node->n_children == 0) ||
+                           (node->tip == 1 && node->n_children <= 1 && id == walk->base));
+        turn = node->turn;
+        request.before_us = node->used_us;
+    }
+    if (request.is_next) {
+        request.turn = (uint8_t)(turn < UINT8_MAX ? turn + 1 : turn);
+    } else {
+        request.before_us = 0;
+    }
+    return request;
+}
+
 /* The nodes that the sequence was filled from are used: the path, and where the ref ends. */
 static uint32_t path_use(quire_prefix *tree, uint32_t root, uint32_t n_tokens, uint64_t owner)
 {
@@ -232,6 +266,8 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
     tie->owner = opts->owner;
     tie->is_private = opts->is_private;
     tie->n_known = match->n_tokens;
+    tie->request = request_of(tree, &walk, n_tokens, match->n_tokens);
+    tree->evict.request = tie->request;
     quire_prefix_tie_move(tree, tie, path_use(tree, root, match->n_tokens, opts->owner));
     found->tied_ref = tie->id;
     found->cut_tokens = UINT32_MAX;
@@ -245,12 +281,17 @@ int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_
 {
     quire_prefix_tie *tie = quire_prefix_tie_find(tree, ref);
     quire_seq *seq;
+    uint32_t tip = 0;
 
     QUIRE_FAIL_IF(tie == NULL, QUIRE_NOTFOUND);
     quire_prefix_tick(tree, now_us);
     for (uint32_t id = tie->node; id != QUIRE_NODE_NULL; id = quire_prefix_at(tree, id)->parent) {
-        if (quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE) {
+        quire_prefix_node *node = quire_prefix_at(tree, id);
+
+        if (node->kind == QUIRE_NODE_PAGE) {
             quire_prefix_node_touch(tree, id, tie->owner);
+            node->tip = (uint8_t)tip;
+            tip += tip < QUIRE_NODE_TIP_MAX;
         }
     }
     seq = quire_seqs_find(&tree->cache->seqs, tie->seq);

@@ -21,65 +21,96 @@ static bool frees_pages(const quire_prefix *tree, uint32_t id)
     return false;
 }
 
-static uint64_t node_evict(quire_prefix *tree, uint32_t id, quire_prefix_gone why)
+static void node_evict(quire_prefix *tree, uint32_t id, quire_prefix_gone why)
 {
     uint32_t parent = quire_prefix_at(tree, id)->parent;
-    uint64_t freed_bytes = quire_prefix_node_end_now(tree, id, why);
 
+    (void)quire_prefix_node_end_now(tree, id, why);
     quire_prefix_node_settle(tree, parent);
-    return freed_bytes;
 }
 
-/* Candidates whose pages are live are set aside, in a list through heap_at[1], until it is over:
- * they are in use, and losing them gains nothing. */
-uint64_t quire_prefix_evict(quire_prefix *tree, quire_region_id region, uint64_t need_bytes)
+static uint64_t charged_bytes(const quire_prefix *tree, quire_region_id region)
 {
-    uint64_t freed_bytes = 0;
-    uint32_t aside = QUIRE_NODE_NULL;
+    return quire_counter_get(&tree->cache->regions.items[region].charged_bytes);
+}
 
-    if (region >= QUIRE_REGIONS_MAX) {
-        return 0;
-    }
-    while (freed_bytes < need_bytes) {
-        quire_prefix_gone why;
-        uint32_t id = quire_evict_victim(&tree->evict, region, tree->now_us, &why);
+/* Nodes of any region that have expired go, at most n_max. One below a node of another region may
+ * make that one the next, so the regions take turns until nothing is left. */
+static uint32_t expire(quire_prefix *tree, uint32_t n_max)
+{
+    uint32_t n = 0;
+    uint32_t before;
 
-        if (id == QUIRE_NODE_NULL) {
-            break;
+    do {
+        before = n;
+        for (uint32_t region = 0; region < QUIRE_REGIONS_MAX; region++) {
+            uint32_t id;
+
+            while (n < n_max && (id = quire_evict_expired(&tree->evict, (quire_region_id)region)) !=
+                                    QUIRE_NODE_NULL) {
+                node_evict(tree, id, QUIRE_PREFIX_GONE_TTL);
+                n++;
+            }
         }
+    } while (n > before);
+    return n;
+}
+
+/* Evict until the region's charge is down to end_bytes or no candidate is left. Candidates whose
+ * pages are live are set aside in a list through their links: they are in use, and losing them
+ * gains nothing. */
+static void evict_down_to(quire_prefix *tree, quire_evict_ask ask, uint64_t end_bytes,
+                          uint32_t *aside)
+{
+    quire_prefix_gone why;
+    uint32_t id;
+
+    while (charged_bytes(tree, ask.region) > end_bytes &&
+           (id = quire_evict_victim(&tree->evict, ask, &why)) != QUIRE_NODE_NULL) {
         if (frees_pages(tree, id)) {
-            freed_bytes += node_evict(tree, id, why);
+            node_evict(tree, id, why);
             continue;
         }
         quire_evict_remove(&tree->evict, id);
-        quire_prefix_at(tree, id)->heap_at[1] = aside;
-        aside = id;
+        quire_prefix_at(tree, id)->links[0].up = *aside;
+        *aside = id;
     }
-    while (aside != QUIRE_NODE_NULL) {
-        uint32_t next = quire_prefix_at(tree, aside)->heap_at[1];
+}
 
-        quire_prefix_at(tree, aside)->heap_at[1] = 0;
+uint64_t quire_prefix_evict_ask(quire_prefix *tree, quire_evict_ask ask, uint64_t need_bytes)
+{
+    uint64_t start_bytes = charged_bytes(tree, ask.region);
+    uint64_t end_bytes = start_bytes > need_bytes ? start_bytes - need_bytes : 0;
+    uint32_t aside = QUIRE_NODE_NULL;
+
+    /* What has expired in another region may stand below what is looked for. */
+    do {
+        evict_down_to(tree, ask, end_bytes, &aside);
+    } while (charged_bytes(tree, ask.region) > end_bytes && expire(tree, UINT32_MAX) > 0);
+    while (aside != QUIRE_NODE_NULL) {
+        uint32_t next = quire_prefix_at(tree, aside)->links[0].up;
+
         quire_evict_add(&tree->evict, aside);
         aside = next;
     }
     QUIRE_PREFIX_CHECKED(tree);
-    return freed_bytes;
+    return start_bytes - charged_bytes(tree, ask.region);
+}
+
+uint64_t quire_prefix_evict(quire_prefix *tree, quire_region_id region, uint64_t need_bytes)
+{
+    if (region >= QUIRE_REGIONS_MAX) {
+        return 0;
+    }
+    return quire_prefix_evict_ask(tree, (quire_evict_ask){ region, QUIRE_EVICT_ANY }, need_bytes);
 }
 
 uint32_t quire_prefix_expire(quire_prefix *tree, uint64_t now_us, uint32_t nodes_max)
 {
-    uint32_t n = 0;
+    uint32_t n;
 
     quire_prefix_tick(tree, now_us);
-    for (uint32_t region = 0; region < QUIRE_REGIONS_MAX; region++) {
-        uint32_t id;
-
-        while (n < nodes_max && (id = quire_evict_expired(&tree->evict, (quire_region_id)region,
-                                                          tree->now_us)) != QUIRE_NODE_NULL) {
-            (void)node_evict(tree, id, QUIRE_PREFIX_GONE_TTL);
-            n++;
-        }
-    }
+    n = expire(tree, nodes_max);
     QUIRE_PREFIX_CHECKED(tree);
     return n;
 }

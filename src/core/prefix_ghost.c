@@ -36,6 +36,9 @@ int quire_ghosts_init(quire_ghosts *ghosts, const quire_allocator *allocator, ui
 
 void quire_ghosts_fini(quire_ghosts *ghosts)
 {
+    if (ghosts->heads == NULL && ghosts->ring == NULL) {
+        return; /* off, or never begun */
+    }
     ghosts->allocator.free(ghosts->allocator.ctx, ghosts->heads);
     ghosts->allocator.free(ghosts->allocator.ctx, ghosts->ring);
     memset(ghosts, 0, sizeof(*ghosts));
@@ -61,15 +64,18 @@ static void unlink_ghost(quire_ghosts *ghosts, uint32_t number)
     }
 }
 
-void quire_ghosts_add(quire_ghosts *ghosts, const quire_ghost *ghost)
+quire_ghost *quire_ghosts_add(quire_ghosts *ghosts, const quire_ghost *ghost)
 {
     uint32_t number = ghosts->at + 1;
     uint32_t *head;
 
     if (ghosts->capacity == 0) {
-        return;
+        return NULL;
     }
     if (ghosts->n == ghosts->capacity) {
+        if (ghosts->forgotten != NULL) {
+            ghosts->forgotten(ghosts->forgotten_ctx, &ghosts->ring[ghosts->at]);
+        }
         unlink_ghost(ghosts, number);
     } else {
         ghosts->n++;
@@ -83,6 +89,7 @@ void quire_ghosts_add(quire_ghosts *ghosts, const quire_ghost *ghost)
     }
     *head = number;
     ghosts->at = number < ghosts->capacity ? number : 0;
+    return &ghosts->ring[number - 1];
 }
 
 /* Along the chain of a key: at most TRIES ghosts, since anybody can make chains long. */
@@ -118,6 +125,17 @@ const quire_ghost *quire_ghosts_find(const quire_ghosts *ghosts, uint64_t path_h
     ghost_walk walk = walk_begin(ghosts, quire_ghosts_key_page(path_hash));
 
     return walk_next(&walk);
+}
+
+quire_ghost *quire_ghosts_find_node(const quire_ghosts *ghosts, uint64_t key, uint64_t hash)
+{
+    ghost_walk walk = walk_begin(ghosts, key);
+    const quire_ghost *ghost = walk_next(&walk);
+
+    while (ghost != NULL && ghost->hash != hash) {
+        ghost = walk_next(&walk);
+    }
+    return ghost != NULL ? &ghosts->ring[ghost - ghosts->ring] : NULL;
 }
 
 const quire_ghost *quire_ghosts_find_partial(const quire_ghosts *ghosts, uint64_t path_hash,

@@ -5,7 +5,7 @@
  *   prefix_index     path hash -> node         prefix_publish.c  new nodes
  *   prefix_ghost     what went                 prefix_drop.c     eviction, expiry, invalidation
  *   prefix_owner     who published what        prefix_tree.c     nodes, roots, refs come and go
- *   evict            what goes next
+ *   evict*           what goes next
  *
  * Invariants (quire_prefix_validate checks all of them)
  *   P1  a node that has children is full; roots stand for keys and are full with 0 tokens
@@ -61,6 +61,7 @@ typedef struct quire_prefix_tie {
     uint32_t next;    /* of the node's refs, by number; of unused ones */
     uint32_t prev;
     bool is_private;
+    quire_evict_request request;
     uint32_t ban_tokens; /* a drop named a longer text that this one may begin with; 0 = none */
     uint64_t ban_hash;   /* of that text's tokens */
     quire_prefix_run holes[QUIRE_GROUPS_MAX]; /* entries that publish has let go of */
@@ -123,6 +124,8 @@ static inline void quire_prefix_tick(quire_prefix *tree, uint64_t now_us)
 {
     tree->now_us = now_us > tree->now_us ? now_us : tree->now_us;
     tree->tick++;
+    tree->evict.now_us = tree->now_us;
+    tree->evict.tick = tree->tick;
 }
 
 /* ---- prefix_tree.c ---- */
@@ -154,8 +157,10 @@ void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *toke
 uint64_t quire_prefix_node_end_now(quire_prefix *tree, uint32_t id, quire_prefix_gone why);
 /* Bring a node's candidacy in line with its children and refs; end a root that has neither. */
 void quire_prefix_node_settle(quire_prefix *tree, uint32_t id);
-/* A use by owner at the time of the last tick. */
+/* It is in use, by owner, at the time of the last tick. */
 void quire_prefix_node_touch(quire_prefix *tree, uint32_t id, uint64_t owner);
+/* The same, and a request begins to use it that had it computed itself. */
+void quire_prefix_node_share(quire_prefix *tree, uint32_t id, uint64_t owner);
 /* The same, and a sequence was filled from it. */
 void quire_prefix_node_hit(quire_prefix *tree, uint32_t id, uint64_t owner);
 
@@ -179,6 +184,8 @@ typedef struct quire_prefix_walk {
     uint32_t inside; /* child of base that shares the next n_inside tokens; 0 = none */
     uint32_t n_inside;
     uint32_t other; /* child of base that goes on with another token behind these; 0 = none */
+    const quire_ghost *gone; /* walk_match: the last thing that the text goes on with and that went,
+                              * behind all that is there; NULL = none */
 } quire_prefix_walk;
 
 /* path gets the nodes that match wholly, without the root: [n_tokens / page_tokens] or NULL. */
@@ -186,12 +193,17 @@ quire_prefix_walk quire_prefix_walk_to(const quire_prefix *tree, const quire_pre
                                        const int32_t *tokens, uint32_t n_tokens, uint32_t *path);
 
 /* What a walk amounts to when at most tokens_max tokens are to be used. */
-void quire_prefix_walk_match(const quire_prefix *tree, const quire_prefix_walk *walk,
+void quire_prefix_walk_match(const quire_prefix *tree, quire_prefix_walk *walk,
                              const int32_t *tokens, uint32_t n_tokens, uint32_t tokens_max,
                              quire_prefix_match *match);
 
 /* Find a full page of a path; 0 = none. */
 uint32_t quire_prefix_child_find(const quire_prefix *tree, uint32_t parent, uint64_t path_hash,
                                  const int32_t *tokens);
+
+/* ---- prefix_drop.c ---- */
+
+/* quire_prefix_evict() with all that can be asked for. */
+uint64_t quire_prefix_evict_ask(quire_prefix *tree, quire_evict_ask ask, uint64_t need_bytes);
 
 #endif /* QUIRE_CORE_PREFIX_INTERNAL_H */

@@ -24,6 +24,21 @@ typedef enum quire_node_kind {
     QUIRE_NODE_PAGE = 2
 } quire_node_kind;
 
+/* A node's place in a heap (evict_heap.h). */
+typedef struct quire_evict_link {
+    uint64_t key; /* smallest first */
+    uint32_t up;
+    uint32_t left;
+    uint32_t right;
+    uint8_t n_path;
+    uint8_t heap; /* which of the bin's heaps it is in */
+} quire_evict_link;
+
+#define QUIRE_NODE_LINKS 2u /* by policy, by deadline */
+#define QUIRE_NODE_WORDS 3u /* of a policy's own */
+
+#define QUIRE_NODE_TIP_MAX 255u
+
 typedef struct quire_prefix_node {
     uint64_t path_hash; /* of the key and all tokens up to the end of the node */
     union {
@@ -47,12 +62,18 @@ typedef struct quire_prefix_node {
     uint32_t n_pins;      /* that end here or below */
     uint32_t region_next; /* nodes charged to the same pinned region; 0 = end (charge.h) */
     uint32_t region_prev;
-    uint32_t heap_at[2]; /* evict.h */
+    quire_evict_link links[QUIRE_NODE_LINKS];
+    uint64_t words[QUIRE_NODE_WORDS]; /* for the policy; 0 in a new node */
     uint16_t n_tokens;
     uint16_t account; /* of its root */
-    uint8_t region;   /* that all of its pages are charged to */
-    uint8_t rank;     /* the highest of those that used it */
+    uint8_t region;
+    uint8_t rank;     /* the highest that used it */
     uint8_t kind;     /* quire_node_kind */
+    uint8_t turn;     /* of the last request that used it (quire_evict_request) */
+    uint8_t tip;      /* pages behind it of the last text that ended at or below it, up to
+                       * QUIRE_NODE_TIP_MAX, which is also what a node has where none did */
+    uint8_t heaps;    /* which it is in, see evict.h */
+    uint8_t list;     /* which of the policy's lists it is on */
     uint32_t pages[]; /* [n_groups], then int32_t tokens[page_tokens] */
 } quire_prefix_node;
 

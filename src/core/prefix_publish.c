@@ -87,7 +87,11 @@ static int child_put(publisher *p, uint32_t n, uint32_t *out)
     *out = QUIRE_NODE_NULL;
     if (place.above != QUIRE_NODE_NULL && place.n_above == n) {
         *out = place.above;
-        quire_prefix_node_touch(tree, *out, p->tie->owner);
+        if (first >= p->tie->n_known) { /* it was not filled from it, nor made it */
+            quire_prefix_node_share(tree, *out, p->tie->owner);
+        } else {
+            quire_prefix_node_touch(tree, *out, p->tie->owner);
+        }
         if (n == tree->page_tokens) {
             quire_seq_swap(tree->cache, p->seq, first / n, quire_prefix_at(tree, *out)->pages);
         }
@@ -195,6 +199,7 @@ int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t
         return QUIRE_OK;
     }
     quire_prefix_tick(tree, now_us);
+    tree->evict.request = tie->request;
     p = (publisher){ .tree = tree,
                      .tie = tie,
                      .seq = seq,

@@ -125,7 +125,6 @@ int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *t
     quire_prefix_node *node;
 
     QUIRE_TRY(node_plan(tree));
-    QUIRE_TRY(quire_evict_plan(&tree->evict, fill->region));
     QUIRE_TRY(quire_prefix_owners_plan(&tree->owners));
     *out = quire_prefix_nodes_take(&tree->nodes, QUIRE_NODE_PAGE);
     node = quire_prefix_at(tree, *out);
@@ -136,8 +135,11 @@ int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *t
     node->used_us = tree->now_us;
     node->used_tick = tree->tick;
     node->region = (uint8_t)fill->region;
+    node->account = quire_prefix_at(tree, parent)->account;
+    node->turn = tree->evict.request.turn;
+    node->tip = QUIRE_NODE_TIP_MAX;
     node_set(tree, *out, tokens, n_tokens, fill);
-    quire_evict_count(&tree->evict, fill->region);
+    quire_evict_born(&tree->evict, *out);
     quire_counter_add(&tree->n_page_nodes, 1);
     quire_counter_add(&tree->n_tokens, n_tokens);
     quire_prefix_node_settle(tree, parent);
@@ -157,7 +159,8 @@ void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *toke
     quire_prefix_node_touch(tree, id, fill->owner);
 }
 
-static void ghost_leave(quire_prefix *tree, const quire_prefix_node *node, quire_prefix_gone why)
+static quire_ghost *ghost_leave(quire_prefix *tree, const quire_prefix_node *node,
+                                quire_prefix_gone why)
 {
     bool is_full = node->n_tokens == tree->page_tokens;
     uint64_t parent_hash = quire_prefix_at(tree, node->parent)->path_hash;
@@ -165,10 +168,13 @@ static void ghost_leave(quire_prefix *tree, const quire_prefix_node *node, quire
                                          : quire_ghosts_key_partial(parent_hash),
                           .hash = node->path_hash,
                           .gone_us = tree->now_us,
+                          .used_us = node->used_us,
                           .n_tokens = node->n_tokens,
+                          .turn = node->turn,
+                          .tip = node->tip,
                           .why = (uint8_t)why };
 
-    quire_ghosts_add(&tree->ghosts, &ghost);
+    return quire_ghosts_add(&tree->ghosts, &ghost);
 }
 
 uint64_t quire_prefix_node_end_now(quire_prefix *tree, uint32_t id, quire_prefix_gone why)
@@ -185,7 +191,7 @@ uint64_t quire_prefix_node_end_now(quire_prefix *tree, uint32_t id, quire_prefix
     if (node->n_tokens == tree->page_tokens) {
         quire_prefix_index_remove(&tree->index, node->path_hash, id);
     }
-    ghost_leave(tree, node, why);
+    quire_evict_gone(&tree->evict, id, why, ghost_leave(tree, node, why));
     for (uint32_t g = 0; g < tree->n_groups; g++) {
         if (node->pages[g] != QUIRE_PAGE_NULL) {
             freed_bytes += quire_pool_evict(&tree->cache->pool, node->pages[g]);
@@ -195,7 +201,6 @@ uint64_t quire_prefix_node_end_now(quire_prefix *tree, uint32_t id, quire_prefix
     quire_counter_sub(&tree->n_tokens, node->n_tokens);
     quire_counter_add(&tree->gone_nodes[why], 1);
     quire_counter_add(&tree->gone_tokens[why], node->n_tokens);
-    quire_evict_uncount(&tree->evict, node->region);
     quire_prefix_nodes_give(&tree->nodes, id);
     return freed_bytes;
 }
@@ -218,7 +223,13 @@ void quire_prefix_node_settle(quire_prefix *tree, uint32_t id)
     }
 }
 
-static void node_use(quire_prefix *tree, uint32_t id, uint64_t owner, uint32_t n_hits)
+typedef enum node_use_kind {
+    HOLD,  /* by a request that has it already */
+    SHARE, /* by one more */
+    HIT    /* by one more, and its sequence was filled from it */
+} node_use_kind;
+
+static void node_use(quire_prefix *tree, uint32_t id, uint64_t owner, node_use_kind kind)
 {
     quire_prefix_node *node = quire_prefix_at(tree, id);
     bool is_candidate = quire_evict_has(&tree->evict, id);
@@ -228,7 +239,11 @@ static void node_use(quire_prefix *tree, uint32_t id, uint64_t owner, uint32_t n
     }
     node->used_us = tree->now_us;
     node->used_tick = tree->tick;
-    node->hits = node->hits < UINT32_MAX ? node->hits + n_hits : UINT32_MAX;
+    node->hits += kind == HIT && node->hits < UINT32_MAX;
+    if (kind != HOLD) {
+        node->turn = tree->evict.request.turn;
+        quire_evict_used(&tree->evict, id);
+    }
     if (node->owner != owner) {
         quire_prefix_owners_remove(&tree->owners, id);
     }
@@ -239,12 +254,17 @@ static void node_use(quire_prefix *tree, uint32_t id, uint64_t owner, uint32_t n
 
 void quire_prefix_node_touch(quire_prefix *tree, uint32_t id, uint64_t owner)
 {
-    node_use(tree, id, owner, 0);
+    node_use(tree, id, owner, HOLD);
+}
+
+void quire_prefix_node_share(quire_prefix *tree, uint32_t id, uint64_t owner)
+{
+    node_use(tree, id, owner, SHARE);
 }
 
 void quire_prefix_node_hit(quire_prefix *tree, uint32_t id, uint64_t owner)
 {
-    node_use(tree, id, owner, 1);
+    node_use(tree, id, owner, HIT);
 }
 
 /* ---- refs ---- */

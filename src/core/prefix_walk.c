@@ -166,10 +166,11 @@ static uint32_t usable(const quire_prefix *tree, const quire_prefix_walk *walk, 
 
 /* ---- why ---- */
 
-/* How far what went goes on behind the walk's full pages; *first is the first thing that is
- * missing, NULL = none. */
+/* How far what went goes on behind the walk's full pages; *first and *last are the first and the
+ * last thing that is missing, NULL = none. */
 static uint32_t gone_until(const quire_prefix *tree, const quire_prefix_walk *walk,
-                           const int32_t *tokens, uint32_t n_tokens, const quire_ghost **first)
+                           const int32_t *tokens, uint32_t n_tokens, const quire_ghost **first,
+                           const quire_ghost **last)
 {
     uint32_t page_tokens = tree->page_tokens;
     uint32_t at = walk->n_full;
@@ -178,6 +179,7 @@ static uint32_t gone_until(const quire_prefix *tree, const quire_prefix_walk *wa
     uint32_t n_rest;
 
     *first = NULL;
+    *last = NULL;
     if (tree->ghosts.n == 0) {
         return at;
     }
@@ -189,21 +191,24 @@ static uint32_t gone_until(const quire_prefix *tree, const quire_prefix_walk *wa
             break;
         }
         *first = *first != NULL ? *first : ghost;
+        *last = ghost;
         hash = next;
     }
     n_rest = n_tokens - at < page_tokens ? n_tokens - at : page_tokens - 1;
     ghost = quire_ghosts_find_partial(&tree->ghosts, hash, tokens + at, n_rest);
     if (ghost != NULL) {
         *first = *first != NULL ? *first : ghost;
+        *last = ghost;
         at += ghost->n_tokens;
     }
     return at;
 }
 
-static void explain(const quire_prefix *tree, const quire_prefix_walk *walk, const int32_t *tokens,
+static void explain(const quire_prefix *tree, quire_prefix_walk *walk, const int32_t *tokens,
                     uint32_t n_tokens, quire_prefix_match *match)
 {
     const quire_ghost *ghost;
+    const quire_ghost *last;
     uint32_t n_same = walk->n_full + walk->n_inside;
     uint32_t n_gone;
 
@@ -212,8 +217,9 @@ static void explain(const quire_prefix *tree, const quire_prefix_walk *walk, con
         match->end = QUIRE_PREFIX_END_WHOLE;
         return;
     }
-    n_gone = gone_until(tree, walk, tokens, n_tokens, &ghost);
+    n_gone = gone_until(tree, walk, tokens, n_tokens, &ghost, &last);
     if (n_gone > n_same) {
+        walk->gone = last;
         match->end = QUIRE_PREFIX_END_EVICTED;
         match->n_gone_tokens = n_gone - n_same;
         match->gone = (quire_prefix_gone)ghost->why;
@@ -226,7 +232,7 @@ static void explain(const quire_prefix *tree, const quire_prefix_walk *walk, con
     }
 }
 
-void quire_prefix_walk_match(const quire_prefix *tree, const quire_prefix_walk *walk,
+void quire_prefix_walk_match(const quire_prefix *tree, quire_prefix_walk *walk,
                              const int32_t *tokens, uint32_t n_tokens, uint32_t tokens_max,
                              quire_prefix_match *match)
 {

@@ -177,60 +177,7 @@ static void test_index(void **state)
     assert_int_equal(memory.n_live, 0);
 }
 
-/* ---- candidates ---- */
-
 #define N_CANDIDATES 100u
-
-/* Victims come in the order of their last use, whatever order they came in. */
-static void test_candidates(void **state)
-{
-    quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
-    quire_rng rng = test_rng(6);
-    bool is_in[N_CANDIDATES] = { false };
-    uint32_t ids[N_CANDIDATES];
-    quire_prefix_nodes nodes;
-    quire_evict evict;
-    test_memory memory;
-
-    (void)state;
-    test_memory_init(&memory);
-    quire_prefix_nodes_init(&nodes, &memory.allocator, 1, PT);
-    quire_evict_init(&evict, &opts, &memory.allocator, &nodes);
-    for (uint32_t i = 0; i < N_CANDIDATES; i++) {
-        assert_int_equal(quire_prefix_nodes_plan(&nodes), QUIRE_OK);
-        ids[i] = quire_prefix_nodes_take(&nodes, QUIRE_NODE_PAGE);
-        quire_prefix_node_at(&nodes, ids[i])->used_tick = i / 2; /* some at the same time */
-        assert_int_equal(quire_evict_plan(&evict, QUIRE_REGION_DYNAMIC), QUIRE_OK);
-        quire_evict_count(&evict, QUIRE_REGION_DYNAMIC);
-    }
-    for (uint32_t op = 0; op < 5000; op++) {
-        uint32_t i = quire_rng_below(&rng, N_CANDIDATES);
-        uint32_t oldest = 0;
-        quire_prefix_gone why;
-        uint32_t id;
-
-        if (is_in[i]) {
-            quire_evict_remove(&evict, ids[i]);
-        } else {
-            quire_evict_add(&evict, ids[i]);
-        }
-        is_in[i] = !is_in[i];
-        assert_int_equal(quire_evict_has(&evict, ids[i]), is_in[i]);
-        quire_evict_validate(&evict);
-        while (oldest < N_CANDIDATES && !is_in[oldest]) {
-            oldest++;
-        }
-        id = quire_evict_victim(&evict, QUIRE_REGION_DYNAMIC, 0, &why);
-        assert_int_equal(id != QUIRE_NODE_NULL, oldest < N_CANDIDATES);
-        if (id != QUIRE_NODE_NULL) {
-            assert_int_equal(why, QUIRE_PREFIX_GONE_MEMORY);
-            assert_int_equal(quire_prefix_node_at(&nodes, id)->used_tick, oldest / 2);
-        }
-    }
-    quire_evict_fini(&evict);
-    quire_prefix_nodes_fini(&nodes);
-    assert_int_equal(memory.n_live, 0);
-}
 
 /* ---- owners ---- */
 
@@ -367,7 +314,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_siblings),    cmocka_unit_test(test_index),
-        cmocka_unit_test(test_candidates),  cmocka_unit_test(test_owners),
+         cmocka_unit_test(test_owners),
         cmocka_unit_test(test_ghost_chain), cmocka_unit_test(test_seeds),
     };
 

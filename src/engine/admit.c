@@ -133,6 +133,9 @@ static void lead(quire_request *leader, const quire_request *r)
     if (is_first || r->link.priority > leader->wanted_priority) {
         leader->wanted_priority = r->link.priority;
     }
+    if (is_first || r->rank > leader->wanted_rank) {
+        leader->wanted_rank = r->rank;
+    }
 }
 
 /* Whether to wait for a running request that computes what this one could use. */
@@ -213,6 +216,9 @@ static void count_admission(quire_engine *engine, quire_request *r, const quire_
     *(r->has_session ? &s->cached_tokens_session_total : &s->cached_tokens_prefix_total) +=
         match->n_tokens;
     quire_histogram_add(&s->queue, (double)(r->admitted_us - r->submitted_us) * 1e-6);
+    quire_histogram_add(&s->classes[r->class_index].queue,
+                        (double)(r->admitted_us - r->submitted_us) * 1e-6);
+    quire_engine_qos_admitted(engine, r);
     quire_explanation_begin(&e, r, match, r->admitted_us);
     quire_request_explained(r, &e);
 }

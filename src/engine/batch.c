@@ -13,30 +13,40 @@
 
 /* ---- what goes into the step ---- */
 
-static uint32_t items_fill(quire_engine *engine)
+/* A request as the schedule sees it. Whom others wait for is as urgent as they are. */
+static quire_schedule_item item_of(quire_request *r)
+{
+    const bool is_wanted = r->n_wanted > r->n_computed;
+    const uint32_t n_left = r->n_tokens - r->n_computed;
+
+    return (quire_schedule_item){
+        .request = r,
+        .arrival = r->link.arrival,
+        .priority = is_wanted && r->wanted_priority > r->link.priority ? r->wanted_priority
+                                                                       : r->link.priority,
+        .depth = r->n_computed,
+        .n_left = n_left,
+        .n_until = is_wanted ? r->n_wanted - r->n_computed : n_left,
+        .n_left_out = r->n_left_out,
+        .rank = is_wanted && r->wanted_rank > r->rank ? r->wanted_rank : r->rank,
+        .is_decode = r->state == QUIRE_REQUEST_DECODE,
+    };
+}
+
+static void items_fill(quire_engine *engine)
 {
     const quire_schedule_limits limits = {
         .chunk_tokens = engine->opts.chunk_tokens,
         .rows_max = engine->runtime_opts->n_batch,
+        .cost = &engine->stats.cost,
     };
 
     for (uint32_t i = 0; i < engine->n_running; i++) {
-        quire_request *r = engine->running[i];
-        const bool is_wanted = r->n_wanted > r->n_computed;
-        const uint32_t n_left = r->n_tokens - r->n_computed;
-
-        engine->items[i] = (quire_schedule_item){
-            .request = r,
-            .arrival = r->link.arrival,
-            .priority = is_wanted && r->wanted_priority > r->link.priority ? r->wanted_priority
-                                                                           : r->link.priority,
-            .n_left = n_left,
-            .n_until = is_wanted ? r->n_wanted - r->n_computed : n_left,
-            .is_decode = r->state == QUIRE_REQUEST_DECODE,
-        };
-        r->n_wanted = 0; /* admission says so anew before each step */
+        engine->items[i] = item_of(engine->running[i]);
+        engine->running[i]->n_wanted = 0; /* admission says so anew before each step */
     }
-    return quire_schedule_rows(engine->items, engine->n_running, &limits);
+    quire_engine_qos_prepare(engine);
+    (void)quire_schedule_rows(&engine->schedule, engine->items, engine->n_running, &limits);
 }
 
 static uint32_t slices_fill(quire_engine *engine, uint32_t n_items)
@@ -74,32 +84,37 @@ void quire_engine_publish(quire_engine *engine, quire_request *r)
     }
 }
 
-static void count_step(quire_engine *engine, uint32_t n_items, uint32_t n_rows, uint64_t step_us)
+/* What the step consists of, before its items go on. */
+static quire_cost_step cost_of(const quire_engine *engine, uint32_t n_items)
 {
-    quire_engine_stats *s = &engine->stats;
-    const double seconds = (double)step_us / US_PER_S;
     quire_cost_step cost = { 0 };
-    uint32_t n_prefill;
 
     for (uint32_t i = 0; i < n_items; i++) {
         const quire_schedule_item *item = &engine->items[i];
-        const quire_request *r = item->request;
 
-        if (item->n_rows > 0 && item->is_decode) {
-            quire_cost_add_decode(&cost, r->n_computed);
-        } else {
-            quire_cost_add_prefill(&cost, r->n_computed, item->n_rows);
+        if (!item->is_decode) {
+            quire_cost_add_prefill(&cost, item->depth, item->n_rows);
+        } else if (item->n_rows > 0) {
+            quire_cost_add_decode(&cost, item->depth);
         }
     }
-    n_prefill = cost.prefill_rows;
-    quire_cost_learn(&s->cost, &cost, (double)step_us);
+    return cost;
+}
+
+static void count_step(quire_engine *engine, const quire_cost_step *cost, uint64_t step_us)
+{
+    quire_engine_stats *s = &engine->stats;
+    const double seconds = (double)step_us / US_PER_S;
+    const uint32_t n_rows = cost->prefill_rows + cost->decode_rows;
+
     s->steps_total++;
     s->step_rows_total += n_rows;
     s->step_seconds_total += seconds;
-    s->computed_prompt_tokens_total += n_prefill;
-    if (n_prefill * 2 >= n_rows) { /* else the cost is that of decode */
-        const double weight =
-            s->prefill_token_seconds > 0.0 && n_prefill < MEAN_ROWS ? n_prefill / MEAN_ROWS : 1.0;
+    s->computed_prompt_tokens_total += cost->prefill_rows;
+    if (cost->prefill_rows * 2 >= n_rows) { /* else the cost is that of decode */
+        const double weight = s->prefill_token_seconds > 0.0 && cost->prefill_rows < MEAN_ROWS
+                                  ? cost->prefill_rows / MEAN_ROWS
+                                  : 1.0;
 
         s->prefill_token_seconds += (seconds / n_rows - s->prefill_token_seconds) * weight;
     }
@@ -112,6 +127,7 @@ static void count_token(quire_engine *engine, quire_request *r)
     if (r->first_us == 0) {
         r->first_us = now_us;
         quire_histogram_add(&engine->stats.ttft, (double)(now_us - r->submitted_us) / US_PER_S);
+        quire_engine_qos_first(engine, r);
         quire_engine_explanation_update(engine, r);
     } else {
         quire_histogram_add(&engine->stats.inter_token, (double)(now_us - r->last_us) / US_PER_S);
@@ -221,24 +237,27 @@ void quire_engine_step(quire_engine *engine)
     const uint32_t n_items = engine->n_running;
     const uint64_t begin_us = quire_engine_now_us(engine);
     const float *logits = NULL;
+    quire_cost_step cost;
     uint32_t n_slices;
-    uint32_t n_rows;
     int rc;
 
     if (n_items == 0) {
         return;
     }
-    n_rows = items_fill(engine);
+    items_fill(engine);
     n_slices = slices_fill(engine, n_items);
     rc = quire_runtime_step(engine->runtime, engine->slices, n_slices, &logits);
     if (rc < 0) {
         quire_engine_relieve(engine, rc);
         return;
     }
-    count_step(engine, n_items, n_rows, quire_engine_now_us(engine) - begin_us);
+    cost = cost_of(engine, n_items);
+    count_step(engine, &cost, quire_engine_now_us(engine) - begin_us);
+    quire_engine_qos_rows(engine, n_items);
     for (uint32_t i = 0; i < n_items; i++) {
         if (engine->items[i].n_rows > 0 && item_advance(engine, &engine->items[i], logits)) {
             logits += engine->desc->n_vocab;
         }
     }
+    quire_engine_qos_step(engine, &cost, quire_engine_now_us(engine) - begin_us);
 }

@@ -14,31 +14,41 @@
 
 /* Terms in units in which their coefficients are of similar size: one step, rows by the hundred and
  * the ten, depth rows by the ten thousand. */
-static const double scales[QUIRE_COST_TERMS] = { 1.0, 1e-2, 1e-1, 1e-4 };
+static const double scales[QUIRE_COST_TERMS] = { 1.0, 1.0, 1e-2, 1e-1, 1e-4 };
 
 typedef struct terms {
     double x[QUIRE_COST_TERMS];
 } terms;
 
+/* How much of `several` a step has. */
+static double several_of(const quire_cost_step *step)
+{
+    const double n_rows = (double)step->prefill_rows + step->decode_rows;
+
+    return n_rows > 1.0 ? 1.0 - 1.0 / n_rows : 0.0;
+}
+
 static terms terms_of(const quire_cost_step *step)
 {
-    return (terms){ { scales[0], scales[1] * step->prefill_rows, scales[2] * step->decode_rows,
-                      scales[3] * (double)step->depth_rows } };
+    return (terms){ { scales[0], scales[1] * several_of(step), scales[2] * step->prefill_rows,
+                      scales[3] * step->decode_rows, scales[4] * (double)step->depth_rows } };
 }
 
 /* The coefficients in these units, there and back. */
 static terms coefficients(const quire_cost *c)
 {
-    return (terms){ { c->step_us / scales[0], c->prefill_row_us / scales[1],
-                      c->decode_row_us / scales[2], c->depth_row_us / scales[3] } };
+    return (terms){ { c->step_us / scales[0], c->several_us / scales[1],
+                      c->prefill_row_us / scales[2], c->decode_row_us / scales[3],
+                      c->depth_row_us / scales[4] } };
 }
 
 static void coefficients_set(quire_cost *c, const terms *w)
 {
     c->step_us = w->x[0] * scales[0];
-    c->prefill_row_us = w->x[1] * scales[1];
-    c->decode_row_us = w->x[2] * scales[2];
-    c->depth_row_us = w->x[3] * scales[3];
+    c->several_us = w->x[1] * scales[1];
+    c->prefill_row_us = w->x[2] * scales[2];
+    c->decode_row_us = w->x[3] * scales[3];
+    c->depth_row_us = w->x[4] * scales[4];
 }
 
 void quire_cost_init(quire_cost *cost)
@@ -108,7 +118,7 @@ bool quire_cost_is_known(const quire_cost *cost)
 
 double quire_cost_step_us(const quire_cost *c, const quire_cost_step *step)
 {
-    return c->step_us + c->prefill_row_us * step->prefill_rows +
+    return c->step_us + c->several_us * several_of(step) + c->prefill_row_us * step->prefill_rows +
            c->decode_row_us * step->decode_rows + c->depth_row_us * (double)step->depth_rows;
 }
 
@@ -159,5 +169,6 @@ double quire_cost_prefill_us(const quire_cost *cost, uint32_t begin, uint32_t en
         return 0.0;
     }
     quire_cost_add_prefill(&all, begin, n);
-    return quire_cost_step_us(cost, &all) + cost->step_us * ((n - 1) / chunk_tokens);
+    return quire_cost_step_us(cost, &all) +
+           (cost->step_us + cost->several_us) * ((n - 1) / chunk_tokens);
 }

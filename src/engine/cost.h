@@ -1,13 +1,18 @@
 /* cost.h - what a step costs on this machine with this model, learned from the steps themselves.
  *
- *   step_us = step + prefill_row x prefill rows + decode_row x decode rows + depth_row x depth rows
+ *   step_us = step + several x (1 - 1 / rows)
+ *           + prefill_row x prefill rows + decode_row x decode rows + depth_row x depth rows
  *
  * where depth rows are, summed over the rows of the step, the tokens that each of them attends to:
- * attention grows with them, and nothing else does.
+ * attention grows with them, and nothing else does. `several` is why batching pays late on a CPU:
+ * one row only waits for the weights to come from memory, the first few more compute badly, and
+ * only then is a row cheap. Measured (135M parameters, 2 cores, decode): 10, 30, 47, 55, 63, 79 ms
+ * for 1, 2, 4, 8, 16, 32 rows; with step 9, several 42, row 0.9 the formula says 10, 32, 44, 53,
+ * 63, 79.
  *
- * How it learns. Sums of products of the four quantities (the normal equations) fade over some
+ * How it learns. Sums of products of the five quantities (the normal equations) fade over some
  * hundred steps, so that it follows a machine that becomes busier. After each step a few rounds of
- * coordinate descent move the four coefficients towards the solution, none below 0. From where they
+ * coordinate descent move the coefficients towards the solution, none below 0. From where they
  * stand, not from scratch: what no recent step says anything about (prefill, while there is only
  * decode) stays as it was last known, where solving the equations would give anything. Steps count
  * by their relative error, or long prefill steps would decide alone what decode costs; and a step
@@ -24,7 +29,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define QUIRE_COST_TERMS 4u
+#define QUIRE_COST_TERMS 5u
 
 typedef struct quire_cost_step {
     uint32_t prefill_rows;
@@ -35,6 +40,7 @@ typedef struct quire_cost_step {
 typedef struct quire_cost {
     /* What is known; microseconds. Readers want these. */
     double step_us;
+    double several_us;
     double prefill_row_us;
     double decode_row_us;
     double depth_row_us;

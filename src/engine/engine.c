@@ -22,6 +22,7 @@
 #define KEEP_EXTENT_BYTES  ((uint64_t)64 << 20) /* not returned to the OS when idle */
 #define REFS_MIN           4096u
 #define EXPLAIN_MAX        (1u << 20)
+#define US_PER_MS          1000.0
 
 uint64_t quire_engine_now_us(const quire_engine *engine)
 {
@@ -278,6 +279,20 @@ static void locks_fini(quire_engine *engine)
     (void)pthread_cond_destroy(&engine->wake);
 }
 
+static void schedule_init(quire_engine *engine)
+{
+    const quire_classes *classes = &engine->opts.classes;
+
+    quire_schedule_init(&engine->schedule);
+    for (uint32_t i = 0; i < classes->n; i++) {
+        quire_schedule_class *c = &engine->schedule.ranks[classes->items[i].rank];
+
+        c->weight = classes->items[i].weight;
+        c->tpot_us = classes->items[i].tpot_target_ms * US_PER_MS;
+        c->stretch = classes->items[i].stretch;
+    }
+}
+
 static void figures_init(quire_engine *engine)
 {
     const quire_runtime_opts *o = engine->runtime_opts;
@@ -290,6 +305,9 @@ static void figures_init(quire_engine *engine)
     engine->n_releases = 1; /* requests begin with 0: not blocked */
     identity_make(engine);
     quire_engine_stats_init(&engine->stats, engine->opts.classes.n);
+    schedule_init(engine);
+    quire_degrade_init(&engine->qos.degrade, &engine->opts.classes, engine->opts.n_running_max,
+                       engine->created_us);
     engine->shared_stats = engine->stats;
 }
 

@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 
 #include "base/bytes.h"
+#include "engine/degrade.h"
 #include "engine/queue.h"
 #include "engine/schedule.h"
 #include "engine/text_out.h"
@@ -61,6 +62,8 @@ struct quire_request {
     bool ignores_eos;
     bool is_uncached;
     bool has_session;
+    uint32_t class_index;
+    uint8_t rank; /* of the class */
     uint64_t owner;
     uint32_t tenant_bytes;
     unsigned char tenant[QUIRE_PREFIX_SALT_MAX];
@@ -84,6 +87,8 @@ struct quire_request {
     uint32_t held_tokens; /* until it has published so many */
     uint32_t n_wanted; /* tokens that somebody held back waits for in the next step; 0 = nobody */
     int32_t wanted_priority; /* of those */
+    uint8_t wanted_rank;     /* likewise */
+    uint32_t n_left_out;     /* steps since its last row, in decode */
     uint64_t blocked_at;     /* engine->n_releases when pages did not suffice */
     uint32_t stuck_tokens;   /* n_tokens when it could not grow though alone */
     quire_retreat retreat;   /* since then */
@@ -122,6 +127,13 @@ typedef struct quire_explained {
     unsigned char tenant[QUIRE_PREFIX_SALT_MAX];
 } quire_explained;
 
+/* What is known of classes beyond the schedule's memory. By index of the class. */
+typedef struct quire_qos {
+    uint64_t seen_us[QUIRE_CLASSES_MAX];  /* when it last had something running; 0 = never */
+    double typical_us[QUIRE_CLASSES_MAX]; /* what its prompts cost to compute, as a rule */
+    quire_degrade degrade;
+} quire_qos;
+
 struct quire_engine {
     /* Constant after create. */
     quire_engine_opts opts;
@@ -144,7 +156,9 @@ struct quire_engine {
     uint32_t n_running;
     quire_schedule_item *items; /* [n_running_max] */
     quire_slice *slices;        /* [n_running_max] */
-    quire_bytes shown;          /* text of the token at hand */
+    quire_schedule schedule;
+    quire_qos qos;
+    quire_bytes shown; /* text of the token at hand */
     quire_top_logit tops[QUIRE_LOGPROBS_MAX];
     uint64_t n_releases; /* times that pages may have become free */
     uint64_t upkeep_us;  /* when upkeep was last done */
@@ -242,6 +256,17 @@ void quire_engine_relieve(quire_engine *engine, int status);
 void quire_engine_step(quire_engine *engine);
 /* Tell the tree what was computed since the last time. */
 void quire_engine_publish(quire_engine *engine, quire_request *request);
+
+/* ---- qos.c: classes and steps. Thread: the engine's ---- */
+
+/* Before a step: what lower classes may add to it. */
+void quire_engine_qos_prepare(quire_engine *engine);
+/* After it: who got rows; then what it cost, when all of it is done. */
+void quire_engine_qos_rows(quire_engine *engine, uint32_t n_items);
+void quire_engine_qos_step(quire_engine *engine, const quire_cost_step *cost, uint64_t step_us);
+/* A request was admitted for the first time; it has its first token. */
+void quire_engine_qos_admitted(quire_engine *engine, const quire_request *request);
+void quire_engine_qos_first(quire_engine *engine, const quire_request *request);
 
 /* ---- explain.c ---- */
 

@@ -105,6 +105,8 @@ static int request_fill(quire_request *r, const quire_request_params *p, quire_e
     r->is_uncached = p->is_uncached;
     r->has_session = p->session != 0;
     r->owner = p->session != 0 ? quire_sessions_owner(engine->sessions, p->session) : 0;
+    r->class_index = p->class_index;
+    r->rank = engine->opts.classes.items[p->class_index].rank;
     r->link.priority = p->priority;
     r->tenant_bytes = p->tenant_bytes;
     if (p->tenant_bytes > 0) {

@@ -1,4 +1,4 @@
-/* test_schedule.c - the queue's order, and who gets rows of a step. No model.
+/* test_schedule.c - the queue's order, and who gets rows of a step, within a class. No model.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -17,6 +17,15 @@
 #define COUNT(a)  ((uint32_t)(sizeof(a) / sizeof(a)[0]))
 #define CHUNK     256u
 #define ITEMS_MAX 64u
+
+/* Of one class, without memory of earlier steps. */
+static uint32_t rows(quire_schedule_item *items, uint32_t n, const quire_schedule_limits *limits)
+{
+    quire_schedule schedule;
+
+    quire_schedule_init(&schedule);
+    return quire_schedule_rows(&schedule, items, n, limits);
+}
 
 static const quire_schedule_limits roomy = { .chunk_tokens = CHUNK, .rows_max = 512 };
 
@@ -46,7 +55,7 @@ static uint32_t rows_of(const quire_schedule_item *items, uint32_t n, uint64_t a
 static void test_nothing(void **state)
 {
     (void)state;
-    assert_int_equal(quire_schedule_rows(NULL, 0, &roomy), 0);
+    assert_int_equal(rows(NULL, 0, &roomy), 0);
 }
 
 static void test_decode_gets_a_row_each(void **state)
@@ -54,7 +63,7 @@ static void test_decode_gets_a_row_each(void **state)
     quire_schedule_item items[] = { decode(3), decode(1), decode(2) };
 
     (void)state;
-    assert_int_equal(quire_schedule_rows(items, 3, &roomy), 3);
+    assert_int_equal(rows(items, 3, &roomy), 3);
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(items[i].n_rows, 1);
         assert_int_equal(items[i].arrival, i + 1);
@@ -66,7 +75,7 @@ static void test_one_prompt_fills_the_chunk(void **state)
     quire_schedule_item items[] = { decode(1), decode(2), prefill(3, 1000) };
 
     (void)state;
-    assert_int_equal(quire_schedule_rows(items, 3, &roomy), CHUNK);
+    assert_int_equal(rows(items, 3, &roomy), CHUNK);
     assert_int_equal(items[2].n_rows, CHUNK - 2);
 }
 
@@ -75,7 +84,7 @@ static void test_prompt_shorter_than_the_chunk(void **state)
     quire_schedule_item items[] = { prefill(1, 40) };
 
     (void)state;
-    assert_int_equal(quire_schedule_rows(items, 1, &roomy), 40);
+    assert_int_equal(rows(items, 1, &roomy), 40);
 }
 
 /* Short prompts do not wait behind a long one, which goes on all the same. */
@@ -84,7 +93,7 @@ static void test_short_ones_pass_a_long_one(void **state)
     quire_schedule_item items[] = { prefill(1, 8000), prefill(2, 60), prefill(3, 30) };
 
     (void)state;
-    assert_int_equal(quire_schedule_rows(items, 3, &roomy), CHUNK);
+    assert_int_equal(rows(items, 3, &roomy), CHUNK);
     assert_int_equal(rows_of(items, 3, 2), 60);
     assert_int_equal(rows_of(items, 3, 3), 30);
     assert_int_equal(rows_of(items, 3, 1), CHUNK - 90);
@@ -100,7 +109,7 @@ static void test_the_first_keeps_a_quarter(void **state)
     for (uint32_t i = 1; i < COUNT(items); i++) {
         items[i] = prefill(1 + i, 200);
     }
-    assert_int_equal(quire_schedule_rows(items, COUNT(items), &roomy), CHUNK);
+    assert_int_equal(rows(items, COUNT(items), &roomy), CHUNK);
     assert_int_equal(rows_of(items, COUNT(items), 1), CHUNK / 4);
     assert_int_equal(rows_of(items, COUNT(items), 2), CHUNK * 3 / 4);
 }
@@ -111,7 +120,7 @@ static void test_priority_before_size(void **state)
 
     (void)state;
     items[2].priority = 1;
-    assert_int_equal(quire_schedule_rows(items, 3, &roomy), CHUNK);
+    assert_int_equal(rows(items, 3, &roomy), CHUNK);
     assert_int_equal(rows_of(items, 3, 1), CHUNK / 4); /* the first */
     assert_int_equal(rows_of(items, 3, 2), 0);
     assert_int_equal(rows_of(items, 3, 3), CHUNK * 3 / 4);
@@ -124,7 +133,7 @@ static void test_who_is_waited_for(void **state)
 
     (void)state;
     items[2].n_until = 64;
-    assert_int_equal(quire_schedule_rows(items, 3, &roomy), CHUNK);
+    assert_int_equal(rows(items, 3, &roomy), CHUNK);
     assert_int_equal(rows_of(items, 3, 1), CHUNK / 4); /* the first */
     assert_int_equal(rows_of(items, 3, 2), 0);
     assert_int_equal(rows_of(items, 3, 3), CHUNK * 3 / 4);
@@ -141,7 +150,7 @@ static void test_much_decode(void **state)
         items[i] = decode(i + 1);
     }
     items[30] = prefill(40, 100);
-    assert_int_equal(quire_schedule_rows(items, 31, &narrow), 32);
+    assert_int_equal(rows(items, 31, &narrow), 32);
     assert_int_equal(rows_of(items, 31, 40), 2);
 }
 
@@ -169,7 +178,7 @@ static void test_invariants(void **state)
             items[i].priority = (int32_t)quire_rng_below(&rng, 3);
             items[i].n_rows = 77;
         }
-        total = quire_schedule_rows(items, n, &limits);
+        total = rows(items, n, &limits);
         assert_true(total > 0 && total <= limits.rows_max);
         for (uint32_t i = 0; i < n; i++) {
             assert_true(items[i].n_rows <= items[i].n_left);
@@ -219,7 +228,7 @@ static uint32_t steps_of_a_long_one(uint32_t often, uint32_t n_decode, uint32_t 
         if ((step + 1) * often / 100 > step * often / 100 && n < ITEMS_MAX) {
             items[n++] = prefill(100 + step, SHORT_TOKENS);
         }
-        (void)quire_schedule_rows(items, n, &roomy);
+        (void)rows(items, n, &roomy);
         for (uint32_t i = 0; i < n; i++) {
             quire_schedule_item item = items[i];
 

@@ -1,0 +1,624 @@
+/* test_schedule_classes.c - who gets rows of a step, between classes; what steps cost; fewer of the
+ * low ones under pressure; tables of classes. No model.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine/classes.h"
+#include "engine/degrade.h"
+#include "engine/schedule.h"
+#include "seed.h"
+
+#include <math.h>
+#include <string.h>
+
+#define COUNT(a)  ((uint32_t)(sizeof(a) / sizeof(a)[0]))
+#define CHUNK     256u
+#define EIGHTH    (CHUNK / 8)
+#define ITEMS_MAX 64u
+#define BATCH     0u
+#define STANDARD  1u
+#define REALTIME  2u
+#define WEIGHTS   21.0
+
+/* About what a model of 135M parameters takes on two cores. */
+static quire_cost cost_known(void)
+{
+    return (quire_cost){ .step_us = 9000.0,
+                         .several_us = 40000.0,
+                         .prefill_row_us = 900.0,
+                         .decode_row_us = 900.0,
+                         .depth_row_us = 0.2,
+                         .n_steps = 1000 };
+}
+
+static quire_schedule schedule_default(void)
+{
+    quire_schedule s;
+    quire_classes classes;
+
+    quire_schedule_init(&s);
+    quire_classes_default(&classes);
+    for (uint32_t i = 0; i < classes.n; i++) {
+        s.ranks[classes.items[i].rank].weight = classes.items[i].weight;
+        s.ranks[classes.items[i].rank].stretch = classes.items[i].stretch;
+    }
+    return s;
+}
+
+static quire_schedule_item decode(uint64_t arrival, uint8_t rank)
+{
+    return (quire_schedule_item){
+        .arrival = arrival, .n_left = 1, .depth = 100, .is_decode = true, .rank = rank
+    };
+}
+
+static quire_schedule_item prefill(uint64_t arrival, uint8_t rank, uint32_t n_left)
+{
+    return (quire_schedule_item){
+        .arrival = arrival, .n_left = n_left, .n_until = n_left, .rank = rank
+    };
+}
+
+/* Rows of a class in a step. */
+static uint32_t rows_of(const quire_schedule_item *items, uint32_t n, uint8_t rank)
+{
+    uint32_t n_rows = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        n_rows += items[i].rank == rank ? items[i].n_rows : 0;
+    }
+    return n_rows;
+}
+
+static double step_us(const quire_cost *cost, const quire_schedule_item *items, uint32_t n)
+{
+    quire_cost_step step = { 0 };
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (!items[i].is_decode) {
+            quire_cost_add_prefill(&step, items[i].depth, items[i].n_rows);
+        } else if (items[i].n_rows > 0) {
+            quire_cost_add_decode(&step, items[i].depth);
+        }
+    }
+    return quire_cost_step_us(cost, &step);
+}
+
+/* ---- one step ---- */
+
+/* Prefill of a high class: the step is its own, however little it fills. */
+static void test_prefill_of_a_high_class_is_alone(void **state)
+{
+    const quire_cost cost = cost_known();
+    const quire_schedule_limits limits = { CHUNK, 512, &cost };
+
+    (void)state;
+    for (uint32_t n_left = 1; n_left < 1000; n_left += 99) {
+        quire_schedule s = schedule_default();
+        quire_schedule_item items[] = { prefill(1, BATCH, 900), decode(2, BATCH),
+                                        decode(3, STANDARD), prefill(4, REALTIME, n_left),
+                                        decode(5, REALTIME) };
+        const uint32_t n_rows = quire_schedule_rows(&s, items, COUNT(items), &limits);
+
+        assert_int_equal(n_rows, rows_of(items, COUNT(items), REALTIME));
+        assert_int_equal(n_rows, n_left < CHUNK ? n_left + 1 : CHUNK);
+    }
+}
+
+/* Before anything is known lower classes get their decode and a little prefill. */
+static void test_nothing_known(void **state)
+{
+    const quire_schedule_limits limits = { CHUNK, 512, NULL };
+    quire_schedule s = schedule_default();
+    quire_schedule_item items[] = { decode(1, REALTIME), decode(2, BATCH), decode(3, BATCH),
+                                    prefill(4, BATCH, 900) };
+
+    (void)state;
+    assert_int_equal(quire_schedule_rows(&s, items, COUNT(items), &limits), 3 + EIGHTH);
+}
+
+/* Whom a high one waits for has the high one's rank: the caller says so by the item's. A lower one
+ * whose rows are left out comes first the next time. */
+static void test_left_out_come_first(void **state)
+{
+    const quire_cost cost = cost_known();
+    const quire_schedule_limits limits = { CHUNK, 512, &cost };
+    quire_schedule s = schedule_default();
+    quire_schedule_item items[40];
+    uint32_t n_rows;
+
+    (void)state;
+    for (uint32_t i = 0; i < COUNT(items); i++) {
+        items[i] = decode(1 + i, BATCH);
+        items[i].n_left_out = i / 20;
+    }
+    s.ranks[BATCH].wait_us = 75000.0; /* somebody may come */
+    n_rows = quire_schedule_rows(&s, items, COUNT(items), &limits);
+    assert_in_range(n_rows, 21, 39);
+    for (uint32_t i = 0; i < COUNT(items); i++) {
+        assert_int_equal(items[i].n_rows, i < n_rows);
+        assert_int_equal(items[i].n_left_out, i < 20);
+    }
+    assert_true(step_us(&cost, items, COUNT(items)) <= 75000.0);
+}
+
+/* Prefill is cut by what a step may take, at a step of a round size, but not below an eighth. */
+static void test_prefill_is_cut(void **state)
+{
+    const quire_cost cost = cost_known();
+    const quire_schedule_limits limits = { CHUNK, 512, &cost };
+    uint32_t last = 0;
+
+    (void)state;
+    for (double wait_us = 10000.0; wait_us < 400000.0; wait_us += 1000.0) {
+        quire_schedule s = schedule_default();
+        quire_schedule_item items[] = { decode(1, BATCH), decode(2, BATCH), decode(3, BATCH),
+                                        prefill(4, BATCH, 900), prefill(5, BATCH, 900) };
+        uint32_t n_rows;
+
+        s.ranks[BATCH].wait_us = wait_us;
+        n_rows = quire_schedule_rows(&s, items, COUNT(items), &limits);
+        assert_true(n_rows >= EIGHTH + 1 && n_rows <= CHUNK && n_rows + 2 >= last);
+        if (n_rows > EIGHTH + 3) {
+            assert_int_equal(n_rows % 16, 0);
+            assert_true(step_us(&cost, items, COUNT(items)) <= wait_us);
+        }
+        last = n_rows;
+    }
+    assert_int_equal(last, CHUNK);
+}
+
+/* ---- many steps ---- */
+
+typedef struct run {
+    double us;         /* of computing */
+    uint32_t n_steps;  /* with rows of realtime */
+    double us_high;    /* of these */
+    uint64_t rows[3];  /* by rank */
+    double idle_us[3]; /* longest time without a row, while there was work */
+    double since_us[3];
+    uint32_t n_gap; /* largest number of steps that a request in decode was left out */
+} run;
+
+/* Steps with the same requests over and over, costing what is predicted times noise. */
+static run steps(quire_schedule *s, quire_schedule_item *items, uint32_t n, uint32_t n_steps,
+                 quire_rng *rng)
+{
+    const quire_cost cost = cost_known();
+    const quire_schedule_limits limits = { CHUNK, 512, &cost };
+    run r = { 0 };
+
+    for (uint32_t step = 0; step < n_steps; step++) {
+        double us;
+
+        (void)quire_schedule_rows(s, items, n, &limits);
+        us = step_us(&cost, items, n) * (rng != NULL ? 0.7 + 0.6 * quire_rng_unit(rng) : 1.0);
+        quire_schedule_done(s, us);
+        r.us += us;
+        for (uint8_t rank = 0; rank < 3; rank++) {
+            const uint32_t n_rows = rows_of(items, n, rank);
+
+            r.rows[rank] += n_rows;
+            r.since_us[rank] = n_rows > 0 ? 0.0 : r.since_us[rank] + us;
+            r.idle_us[rank] = fmax(r.idle_us[rank], r.since_us[rank]);
+        }
+        if (rows_of(items, n, REALTIME) > 0) {
+            r.n_steps++;
+            r.us_high += us;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            items[i].n_left_out = items[i].n_rows > 0 ? 0 : items[i].n_left_out + 1;
+            r.n_gap =
+                items[i].is_decode && items[i].n_left_out > r.n_gap ? items[i].n_left_out : r.n_gap;
+        }
+    }
+    return r;
+}
+
+/* The mean time between tokens of a high class is what it is promised, and the time it leaves goes
+ * to the others. */
+static void test_stretch(void **state)
+{
+    const quire_cost cost = cost_known();
+    quire_rng rng = test_rng(61);
+
+    (void)state;
+    for (uint32_t n_high = 1; n_high <= 4; n_high++) {
+        for (double stretch = 1.1; stretch < 3.0; stretch += 0.3) {
+            quire_schedule s = schedule_default();
+            quire_schedule_item items[12];
+            double alone;
+            run r;
+
+            for (uint32_t i = 0; i < n_high; i++) {
+                items[i] = decode(i + 1, REALTIME);
+            }
+            (void)quire_schedule_rows(&s, items, n_high,
+                                      &(quire_schedule_limits){ CHUNK, 512, &cost });
+            alone = step_us(&cost, items, n_high);
+            for (uint32_t i = n_high; i < COUNT(items); i++) {
+                items[i] = i < 9 ? decode(100 + i, BATCH) : prefill(100 + i, BATCH, 5000);
+            }
+            s = schedule_default();
+            s.ranks[REALTIME].stretch = stretch;
+            s.ranks[BATCH].weight = 1;
+            s.ranks[REALTIME].weight = 1000; /* no turns */
+            r = steps(&s, items, COUNT(items), 20000, &rng);
+            assert_int_equal(r.n_steps, 20000);
+            assert_true(r.us_high / r.n_steps <= alone * stretch * 1.03);
+            assert_true(r.us_high / r.n_steps >= alone * stretch * 0.93);
+            assert_true(r.rows[BATCH] > 0);
+        }
+    }
+}
+
+/* Likewise with a target, which need not leave anything: then only turns come. */
+static void test_target(void **state)
+{
+    quire_rng rng = test_rng(62);
+
+    (void)state;
+    for (double target_us = 5000.0; target_us < 100000.0; target_us += 5000.0) {
+        quire_schedule s = schedule_default();
+        quire_schedule_item items[10];
+        run r;
+
+        items[0] = decode(1, REALTIME);
+        for (uint32_t i = 1; i < COUNT(items); i++) {
+            items[i] = decode(100 + i, BATCH);
+        }
+        s.ranks[REALTIME].tpot_us = target_us;
+        s.ranks[REALTIME].weight = 1000;
+        r = steps(&s, items, COUNT(items), 12000, &rng);
+        if (target_us > 12000.0) {
+            assert_true(r.us_high / r.n_steps <= target_us);
+            assert_true(r.rows[BATCH] > 100);
+        } else {
+            assert_true(r.rows[BATCH] < 100 && r.rows[BATCH] > 0);
+        }
+    }
+}
+
+/* However much the higher ones have to do, each class gets rows within its time, and each of its
+ * requests in decode within as many turns as it has requests. */
+static void test_nobody_starves(void **state)
+{
+    const double weights[3] = { 1.0, 4.0, 16.0 };
+    const double longest_us = 9000.0 + 40000.0 + 900.0 * (CHUNK + 24) + 0.2 * 300000.0;
+    quire_rng rng = test_rng(63);
+
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        quire_schedule s = schedule_default();
+        quire_schedule_item items[24];
+        bool has_prefill[3] = { false }, has_decode[3] = { false };
+        uint32_t n = 3 + quire_rng_below(&rng, COUNT(items) - 3);
+        run r;
+
+        for (uint32_t i = 0; i < n; i++) {
+            const uint8_t rank = (uint8_t)(i < 3 ? i : quire_rng_below(&rng, 3));
+            const bool is_decode = quire_rng_below(&rng, 2) == 0;
+
+            items[i] = is_decode ? decode(i + 1, rank) : prefill(i + 1, rank, 1000000);
+            has_prefill[rank] |= !is_decode;
+            has_decode[rank] |= is_decode;
+        }
+        s.ranks[BATCH].wait_us = s.ranks[STANDARD].wait_us =
+            quire_rng_below(&rng, 2) * (20000.0 + quire_rng_unit(&rng) * 200000.0);
+        r = steps(&s, items, n, 3000, &rng);
+        for (uint8_t rank = 0; rank < 3; rank++) {
+            assert_true(r.rows[rank] > 0);
+            assert_true(r.idle_us[rank] <=
+                        QUIRE_TURN_US * WEIGHTS / weights[rank] + 2.0 * 1.3 * longest_us);
+        }
+        assert_true(r.n_gap < 3000);
+    }
+}
+
+/* Random mixes: the highest class gets what it would without the others, but for the places of
+ * those who have a turn; no step is too large, and none is empty. */
+static void test_invariants(void **state)
+{
+    const quire_cost cost = cost_known();
+    quire_rng rng = test_rng(64);
+
+    (void)state;
+    for (int round = 0; round < 20000; round++) {
+        const uint32_t n = 1 + quire_rng_below(&rng, ITEMS_MAX);
+        const quire_schedule_limits limits = {
+            .chunk_tokens = 1 + quire_rng_below(&rng, 300),
+            .rows_max = n + quire_rng_below(&rng, 600),
+            .cost = quire_rng_below(&rng, 4) > 0 ? &cost : NULL,
+        };
+        quire_schedule_item items[ITEMS_MAX], alone[ITEMS_MAX];
+        quire_schedule s = schedule_default(), one;
+        uint32_t n_top = 0, total, sum = 0;
+        uint8_t top = 0;
+        bool has_turns = false;
+
+        quire_schedule_init(&one);
+        for (uint32_t i = 0; i < n; i++) {
+            const uint8_t rank = (uint8_t)quire_rng_below(&rng, 3);
+
+            items[i] = quire_rng_below(&rng, 2) == 0
+                           ? decode(i + 1, rank)
+                           : prefill(i + 1, rank, 1 + quire_rng_below(&rng, 400));
+            items[i].n_rows = 77;
+            top = rank > top ? rank : top;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            alone[n_top] = items[i];
+            n_top += items[i].rank == top;
+        }
+        for (uint8_t rank = 0; rank < top; rank++) {
+            s.ranks[rank].idle_us = quire_rng_below(&rng, 2) * 1e9;
+            s.ranks[rank].wait_us = quire_rng_below(&rng, 2) * 1e5 * quire_rng_unit(&rng);
+            has_turns |= s.ranks[rank].idle_us > 0.0;
+        }
+        total = quire_schedule_rows(&s, items, n, &limits);
+        (void)quire_schedule_rows(&one, alone, n_top, &limits);
+        assert_true(total > 0 && total <= limits.rows_max);
+        for (uint32_t i = 0; i < n; i++) {
+            assert_true(items[i].n_rows <= items[i].n_left);
+            sum += items[i].n_rows;
+            assert_true(i == 0 || items[i - 1].is_decode >= items[i].is_decode);
+        }
+        assert_int_equal(sum, total);
+        if (!has_turns) {
+            assert_int_equal(rows_of(items, n, top), rows_of(alone, n_top, top));
+        }
+        for (uint8_t rank = 0; rank < top; rank++) {
+            if (s.ranks[rank].has_turn) {
+                assert_true(rows_of(items, n, rank) > 0);
+            }
+        }
+    }
+}
+
+/* ---- costs ---- */
+
+/* From steps of all kinds with noise, and some that took ten times as long, to the coefficients. */
+static void test_costs_are_learned(void **state)
+{
+    const quire_cost truth = cost_known();
+    quire_rng rng = test_rng(65);
+    quire_cost cost;
+
+    (void)state;
+    quire_cost_init(&cost);
+    assert_false(quire_cost_is_known(&cost));
+    for (int i = 0; i < 4000; i++) {
+        quire_cost_step step = { 0 };
+        const uint32_t n_decode = quire_rng_below(&rng, 32);
+        double us;
+
+        for (uint32_t j = 0; j < n_decode; j++) {
+            quire_cost_add_decode(&step, quire_rng_below(&rng, 4000));
+        }
+        if (n_decode == 0 || quire_rng_below(&rng, 2) == 0) {
+            quire_cost_add_prefill(&step, quire_rng_below(&rng, 4000),
+                                   1 + quire_rng_below(&rng, 256));
+        }
+        us = quire_cost_step_us(&truth, &step) * (0.95 + 0.1 * quire_rng_unit(&rng));
+        quire_cost_learn(&cost, &step, quire_rng_below(&rng, 50) == 0 ? us * 10.0 : us);
+    }
+    assert_true(quire_cost_is_known(&cost));
+    for (int i = 0; i < 1000; i++) {
+        quire_cost_step step = { 0 };
+        double ratio;
+
+        for (uint32_t j = quire_rng_below(&rng, 32); j > 0; j--) {
+            quire_cost_add_decode(&step, quire_rng_below(&rng, 4000));
+        }
+        quire_cost_add_prefill(&step, quire_rng_below(&rng, 4000), 1 + quire_rng_below(&rng, 256));
+        ratio = quire_cost_step_us(&cost, &step) / quire_cost_step_us(&truth, &step);
+        assert_true(ratio > 0.9 && ratio < 1.1);
+    }
+    assert_true(cost.error < 0.2);
+}
+
+/* What steps say nothing about stays known; a machine that becomes slower is noticed. */
+static void test_costs_stay_and_follow(void **state)
+{
+    quire_cost truth = cost_known(), cost;
+    quire_rng rng = test_rng(66);
+    double prefill_row_us;
+
+    (void)state;
+    quire_cost_init(&cost);
+    for (int i = 0; i < 600; i++) {
+        quire_cost_step step = { 0 };
+
+        quire_cost_add_prefill(&step, 0, 1 + quire_rng_below(&rng, 256));
+        quire_cost_learn(&cost, &step, quire_cost_step_us(&truth, &step));
+    }
+    prefill_row_us = cost.prefill_row_us;
+    assert_true(fabs(prefill_row_us / truth.prefill_row_us - 1.0) < 0.2);
+    for (int i = 0; i < 20000; i++) {
+        quire_cost_step step = { 0 };
+
+        for (uint32_t j = 1 + quire_rng_below(&rng, 8); j > 0; j--) {
+            quire_cost_add_decode(&step, 100);
+        }
+        quire_cost_learn(&cost, &step, quire_cost_step_us(&truth, &step));
+    }
+    assert_true(fabs(cost.prefill_row_us / prefill_row_us - 1.0) < 0.1);
+
+    truth.step_us *= 3.0;
+    truth.several_us *= 3.0;
+    truth.decode_row_us *= 3.0;
+    for (int i = 0; i < 1000; i++) {
+        quire_cost_step step = { 0 };
+
+        for (uint32_t j = 1 + quire_rng_below(&rng, 8); j > 0; j--) {
+            quire_cost_add_decode(&step, 100);
+        }
+        quire_cost_learn(&cost, &step, quire_cost_step_us(&truth, &step));
+        if (i > 900) {
+            const double ratio =
+                quire_cost_step_us(&cost, &step) / quire_cost_step_us(&truth, &step);
+
+            assert_true(ratio > 0.9 && ratio < 1.1);
+        }
+    }
+}
+
+static void test_costs_of_nothing(void **state)
+{
+    const quire_cost known = cost_known();
+    quire_cost cost;
+    quire_cost_step step = { 0 };
+
+    (void)state;
+    quire_cost_init(&cost);
+    quire_cost_learn(&cost, &step, 0.0); /* a clock that stands still */
+    quire_cost_learn(&cost, &step, NAN);
+    assert_int_equal(cost.n_steps, 0);
+    assert_int_equal(quire_cost_prefill_fit(&cost, &step, 0, 7, 1.0), 7);
+    assert_true(quire_cost_prefill_us(&cost, 0, 100, 10) == 0.0);
+    assert_int_equal(quire_cost_prefill_fit(&known, &step, 0, 256, 1.0), 0);
+    assert_int_equal(quire_cost_prefill_fit(&known, &step, 0, 256, 1e9), 256);
+    assert_true(quire_cost_prefill_us(&known, 9, 9, 10) == 0.0);
+    assert_true(quire_cost_prefill_us(&known, 1000, 1512, 256) >
+                quire_cost_prefill_us(&known, 0, 512, 256));
+}
+
+/* ---- degradation ---- */
+
+/* A high class that misses halves the lowest, again and again, then the next; then they grow. */
+static void test_degrade(void **state)
+{
+    const uint32_t most[3] = { 8, 8, 8 }; /* realtime, standard, batch */
+    quire_classes classes;
+    quire_degrade d;
+    uint32_t running[3], cuts[3] = { 0 };
+    uint64_t now_us = 5;
+
+    (void)state;
+    quire_classes_default(&classes);
+    quire_degrade_init(&d, &classes, 8, now_us);
+    memcpy(running, most, sizeof running);
+    for (int window = 0; window < 6; window++) {
+        uint32_t cut;
+
+        for (uint32_t i = 0; i < QUIRE_DEGRADE_STEPS_MIN; i++) {
+            quire_degrade_step(&d, 0, 10.0, 20.0);
+            quire_degrade_step(&d, 1, 0.0, 20.0); /* nothing promised */
+        }
+        assert_int_equal(quire_degrade_tick(&d, now_us, running), QUIRE_CLASSES_MAX); /* too soon */
+        now_us += QUIRE_DEGRADE_WINDOW_US;
+        cut = quire_degrade_tick(&d, now_us, running);
+        assert_true(cut == (window < 3 ? 2u : 1u));
+        cuts[cut]++;
+        running[cut] = d.classes[cut].limit;
+    }
+    assert_int_equal(cuts[2], 3);
+    assert_int_equal(d.classes[2].limit, 1);
+    assert_int_equal(d.classes[1].limit, 1);
+    assert_int_equal(d.classes[0].limit, 8);
+    for (int window = 0; window < 7; window++) {
+        quire_degrade_first(&d, 0, false);
+        now_us += QUIRE_DEGRADE_WINDOW_US;
+        assert_int_equal(quire_degrade_tick(&d, now_us, running), QUIRE_CLASSES_MAX);
+        assert_int_equal(d.classes[2].limit, 2 + window);
+    }
+    quire_degrade_first(&d, 1, true); /* late first tokens of standard */
+    now_us += QUIRE_DEGRADE_WINDOW_US;
+    running[2] = 8;
+    assert_int_equal(quire_degrade_tick(&d, now_us, running), 2);
+    assert_int_equal(d.classes[2].limit, 4);
+    quire_degrade_first(&d, 2, true); /* there is nobody below */
+    now_us += QUIRE_DEGRADE_WINDOW_US;
+    assert_int_equal(quire_degrade_tick(&d, now_us, running), QUIRE_CLASSES_MAX);
+    assert_int_equal(d.classes[2].limit, 4);
+}
+
+/* ---- tables ---- */
+
+static void test_tables(void **state)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_classes classes;
+
+    (void)state;
+    quire_classes_default(&classes);
+    assert_int_equal(quire_classes_resolve(&classes, &err), QUIRE_OK);
+    assert_int_equal(quire_classes_find(&classes, "standard"), QUIRE_CLASS_STANDARD);
+    assert_int_equal(quire_classes_find(&classes, "batch"), 2);
+    assert_int_equal(quire_classes_find(&classes, "other"), QUIRE_NOTFOUND);
+    assert_int_equal(quire_classes_of_rank(&classes, 2), 0);
+    assert_int_equal(quire_classes_of_rank(&classes, 7), QUIRE_CLASSES_MAX);
+    classes.n = 0;
+    assert_int_equal(quire_classes_resolve(&classes, &err), QUIRE_OK);
+    assert_int_equal(classes.n, 1);
+    assert_string_equal(classes.items[0].name, "standard");
+}
+
+static void refused(quire_classes *classes, const char *word)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+
+    assert_int_equal(quire_classes_resolve(classes, &err), QUIRE_INVAL);
+    if (strstr(err.message, word) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", err.message, word);
+    }
+    quire_classes_default(classes);
+}
+
+static void test_tables_that_are_wrong(void **state)
+{
+    quire_classes classes;
+
+    (void)state;
+    quire_classes_default(&classes);
+    classes.n = QUIRE_CLASSES_MAX + 1;
+    refused(&classes, "at most 8");
+    classes.items[1].name[0] = '\0';
+    refused(&classes, "class 2");
+    classes.items[1].name[0] = 'S';
+    refused(&classes, "name");
+    memset(classes.items[1].name, 'a', sizeof classes.items[1].name);
+    refused(&classes, "name");
+    memcpy(classes.items[2].name, "realtime", sizeof "realtime");
+    refused(&classes, "two");
+    classes.items[2].rank = 2;
+    refused(&classes, "rank 2");
+    classes.items[2].rank = QUIRE_RANKS_MAX;
+    refused(&classes, "batch");
+    classes.items[0].weight = 0;
+    refused(&classes, "weight");
+    classes.items[0].ttft_target_ms = -1.0;
+    refused(&classes, "ttft");
+    classes.items[0].tpot_target_ms = NAN;
+    refused(&classes, "tpot");
+    classes.items[0].stretch = 0.5;
+    refused(&classes, "stretch");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_prefill_of_a_high_class_is_alone),
+        cmocka_unit_test(test_nothing_known),
+        cmocka_unit_test(test_left_out_come_first),
+        cmocka_unit_test(test_prefill_is_cut),
+        cmocka_unit_test(test_stretch),
+        cmocka_unit_test(test_target),
+        cmocka_unit_test(test_nobody_starves),
+        cmocka_unit_test(test_invariants),
+        cmocka_unit_test(test_costs_are_learned),
+        cmocka_unit_test(test_costs_stay_and_follow),
+        cmocka_unit_test(test_costs_of_nothing),
+        cmocka_unit_test(test_degrade),
+        cmocka_unit_test(test_tables),
+        cmocka_unit_test(test_tables_that_are_wrong),
+    };
+
+    return cmocka_run_group_tests_name("schedule_classes", tests, NULL, NULL);
+}

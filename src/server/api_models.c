@@ -128,6 +128,7 @@ int quire_api_metrics(quire_http *http)
         .page_tokens = server->opts.page_tokens,
         .n_ctx = quire_engine_n_ctx(http->engine),
         .n_running_max = server->opts.n_running_max,
+        .classes = &server->tiers.classes,
     };
     quire_server_stats stats = { .client_gone_total = atomic_load(&server->client_gone_total),
                                  .connections = atomic_load(&server->n_connections) };

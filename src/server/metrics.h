@@ -1,4 +1,4 @@
-/* metrics.h - the table of metrics: their Prometheus text and docs/metrics.md come from it.
+/* metrics.h - the tables of metrics: their Prometheus text and docs/metrics.md come from them.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_METRICS_H
@@ -24,6 +24,7 @@ typedef struct quire_metrics_config {
     uint32_t page_tokens;
     uint32_t n_ctx;
     uint32_t n_running_max;
+    const quire_classes *classes; /* those of the engine; NULL = none are told apart */
 } quire_metrics_config;
 
 /* Prometheus text format 0.0.4. Errors: QUIRE_NOMEM. */

@@ -188,6 +188,11 @@ static double value(const char *name, const char *labels)
 
 static const double bounds[] = { 0.001, 0.01, 0.1, 1, 10 };
 
+static const quire_classes classes = {
+    .items = { { .name = "high", .rank = 1, .ttft_target_ms = 250.0 }, { .name = "low" } },
+    .n = 2,
+};
+
 static quire_engine_stats engine_stats(void)
 {
     quire_engine_stats stats = { .requests_total = 12,
@@ -218,6 +223,23 @@ static quire_engine_stats engine_stats(void)
     stats.cache.live_bytes = 1024;
     stats.cache.slack_bytes = 11;
     stats.cache.pages_free = 9;
+    stats.memory.pinned_budget_bytes = 2048;
+    stats.memory.pinned_charged_bytes = 512;
+    stats.memory.events_total[QUIRE_EVENT_SPILLED] = 3;
+    stats.memory.shadow.sizes[2].hit_blocks_total = 21;
+    stats.memory.precache.is_on = true;
+    stats.n_classes = 2;
+    for (uint32_t i = 0; i < 2; i++) {
+        quire_class_stats *c = &stats.classes[i];
+
+        c->waiting = 10 + i;
+        c->late_steps_total = 20 + i;
+        quire_histogram_init(&c->queue, bounds, 5);
+        quire_histogram_init(&c->ttft, bounds, 5);
+        quire_histogram_init(&c->tpot, bounds, 5);
+        quire_histogram_add(&c->ttft, 0.05);
+        quire_histogram_add(&c->tpot, 5.0 + i);
+    }
     return stats;
 }
 
@@ -231,7 +253,8 @@ static void write_and_parse(const quire_engine_stats *engine, const char *model)
                                           .version = "1.2.3",
                                           .page_tokens = 64,
                                           .n_ctx = 8192,
-                                          .n_running_max = 16 };
+                                          .n_running_max = 16,
+                                          .classes = &classes };
     quire_bytes out = { 0 };
 
     assert_int_equal(quire_metrics_write(&out, engine, &server, &config), QUIRE_OK);
@@ -255,10 +278,10 @@ static void values_come_through(void **state)
     assert_true(value("quire_cached_tokens_total", "{cache_source=\"session\"}") == 40);
     assert_true(value("quire_cached_tokens_total", "{cache_source=\"prefix\"}") == 60);
     assert_true(value("quire_evicted_tokens_total", "{reason=\"ttl\"}") == 77);
-    assert_true(value("quire_kv_cache_usage_perc", "") == 0.25);
-    assert_true(value("quire_kv_bytes", "{region=\"dynamic\",state=\"live\"}") == 1024);
-    assert_true(value("quire_kv_bytes", "{region=\"dynamic\",state=\"slack\"}") == 11);
-    assert_true(value("quire_kv_pages", "{region=\"dynamic\",state=\"free\"}") == 9);
+    assert_true(value("quire_kv_cache_usage_perc", "") == 0.25); /* 1536 of 6144 */
+    assert_true(value("quire_kv_bytes", "{state=\"live\"}") == 1024);
+    assert_true(value("quire_kv_bytes", "{state=\"slack\"}") == 11);
+    assert_true(value("quire_kv_pages", "{state=\"free\"}") == 9);
     assert_true(value("quire_step_seconds_total", "") == 1.5);
     assert_true(value("quire_uptime_seconds", "") == 2.5);
     assert_true(value("quire_http_requests_total", "{class=\"2xx\"}") == 7);
@@ -271,11 +294,89 @@ static void values_come_through(void **state)
                       "max_batch_size=\"16\"}") == 1);
 }
 
+static void classes_have_labels(void **state)
+{
+    quire_engine_stats stats = engine_stats();
+
+    (void)state;
+    write_and_parse(&stats, "m");
+    assert_true(value("quire_class_requests", "{class=\"high\",state=\"waiting\"}") == 10);
+    assert_true(value("quire_class_requests", "{class=\"low\",state=\"waiting\"}") == 11);
+    assert_true(value("quire_class_late_steps_total", "{class=\"low\"}") == 21);
+    assert_true(value("quire_class_target_seconds", "{class=\"high\",target=\"ttft\"}") == 0.25);
+    assert_true(value("quire_class_target_seconds", "{class=\"low\",target=\"ttft\"}") == 0);
+    assert_true(value("quire_class_time_to_first_token_seconds_bucket",
+                      "{class=\"high\",le=\"0.1\"}") == 1);
+    assert_true(value("quire_class_time_per_output_token_seconds_sum", "{class=\"low\"}") == 6);
+}
+
+static void memory_is_told_by_region(void **state)
+{
+    quire_engine_stats stats = engine_stats();
+
+    (void)state;
+    write_and_parse(&stats, "m");
+    assert_true(value("quire_kv_budget_bytes", "{region=\"dynamic\"}") == 4096);
+    assert_true(value("quire_kv_budget_bytes", "{region=\"pinned\"}") == 2048);
+    assert_true(value("quire_kv_charged_bytes", "{region=\"pinned\"}") == 512);
+    assert_true(value("quire_events_total", "{kind=\"spilled\"}") == 3);
+    assert_true(value("quire_ghost_hit_blocks_total", "{size=\"2\"}") == 21);
+    assert_true(value("quire_precache_active", "") == 1);
+    for (int i = 0; i < (int)QUIRE_EVENT_KIND_COUNT; i++) {
+        char labels[64];
+
+        (void)snprintf(labels, sizeof(labels), "{kind=\"%s\"}",
+                       quire_event_kind_name((quire_event_kind)i));
+        (void)value("quire_events_total", labels);
+    }
+}
+
+/* Each run of buckets rises to +Inf, where its count is. Returns the number of runs. */
+static size_t check_histogram(const char *family)
+{
+    double before = 0.0, le = -1.0;
+    char name[NAME_MAX_ + 16];
+    size_t n = 0;
+
+    (void)snprintf(name, sizeof(name), "%s_bucket", family);
+    for (size_t i = 0; i < all.n; i++) {
+        const char *at = strstr(all.list[i].labels, "le=\"");
+        char labels[512];
+        double bound;
+
+        if (strcmp(all.list[i].name, name) != 0) {
+            continue;
+        }
+        assert_non_null(at);
+        assert_int_equal(sscanf(at, "le=\"%lf\"}", &bound), 1);
+        assert_true(bound > le && all.list[i].value >= before);
+        le = bound;
+        before = all.list[i].value;
+        if (bound > 1e300) { /* +Inf: the same labels without le */
+            (void)snprintf(labels, sizeof(labels), "%.*s", (int)(at - all.list[i].labels),
+                           all.list[i].labels);
+            if (labels[strlen(labels) - 1] == ',') {
+                labels[strlen(labels) - 1] = '}';
+            } else {
+                labels[0] = '\0';
+            }
+            (void)snprintf(name, sizeof(name), "%s_count", family);
+            assert_true(value(name, labels) == before);
+            (void)snprintf(name, sizeof(name), "%s_bucket", family);
+            before = 0.0;
+            le = -1.0;
+            n++;
+        }
+    }
+    return n;
+}
+
 /* Buckets are cumulative, the last is all there is, and the sum and the count agree. */
 static void histograms_are_cumulative(void **state)
 {
     quire_engine_stats stats = engine_stats();
     size_t n_histograms = 0;
+    size_t n_series = 0;
 
     (void)state;
     write_and_parse(&stats, "m");
@@ -285,30 +386,13 @@ static void histograms_are_cumulative(void **state)
     assert_true(value("quire_time_to_first_token_seconds_bucket", "{le=\"+Inf\"}") == 4);
     assert_true(value("quire_time_to_first_token_seconds_sum", "") == 101.005);
     for (size_t f = 0; f < all.n_families; f++) {
-        double before = -1.0, le = -1.0, last = -1.0;
-        char name[NAME_MAX_ + 16];
-
-        if (strcmp(all.types[f], "histogram") != 0) {
-            continue;
+        if (strcmp(all.types[f], "histogram") == 0) {
+            n_histograms++;
+            n_series += check_histogram(all.families[f]);
         }
-        n_histograms++;
-        (void)snprintf(name, sizeof(name), "%s_bucket", all.families[f]);
-        for (size_t i = 0; i < all.n; i++) {
-            double bound;
-
-            if (strcmp(all.list[i].name, name) != 0) {
-                continue;
-            }
-            assert_int_equal(sscanf(all.list[i].labels, "{le=\"%lf\"}", &bound), 1);
-            assert_true(bound > le && all.list[i].value >= before);
-            le = bound;
-            before = last = all.list[i].value;
-        }
-        assert_true(le > 1e300); /* +Inf */
-        (void)snprintf(name, sizeof(name), "%s_count", all.families[f]);
-        assert_true(value(name, "") == last);
     }
-    assert_int_equal(n_histograms, 4);
+    assert_int_equal(n_histograms, 7);
+    assert_int_equal(n_series, 4 + 3 * 2);
 }
 
 /* A server without an engine: no histogram has bounds yet. */
@@ -391,6 +475,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_come_through),
+        cmocka_unit_test(classes_have_labels),
+        cmocka_unit_test(memory_is_told_by_region),
         cmocka_unit_test(histograms_are_cumulative),
         cmocka_unit_test(zeros_are_fine),
         cmocka_unit_test(label_values_are_escaped),

@@ -1,0 +1,100 @@
+/* metrics_internal.h - rows of the tables of metrics, and how they are written down; for
+ * metrics*.c only.
+ *
+ * A row is a family of series: its name, what Prometheus and people want to know of it, and its
+ * samples, each a place in one of the structs that figures come in. A sample of a class stands for
+ * one series per class, with the label class="name".
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_SERVER_METRICS_INTERNAL_H
+#define QUIRE_SERVER_METRICS_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "server/metrics.h"
+
+typedef enum quire_metric_type {
+    VALUE_U64,
+    VALUE_U32,
+    VALUE_US, /* uint64_t microseconds, written as seconds */
+    VALUE_MS, /* double milliseconds, written as seconds */
+    VALUE_F64,
+    VALUE_BOOL,
+    VALUE_DERIVED,
+    VALUE_HISTOGRAM,
+    VALUE_INFO /* always 1; what matters are its labels */
+} quire_metric_type;
+
+/* Where the offset is. */
+typedef enum quire_metric_from {
+    FROM_ENGINE,      /* quire_engine_stats */
+    FROM_SERVER,      /* quire_server_stats */
+    FROM_CLASS,       /* quire_class_stats of each class */
+    FROM_CLASS_CONFIG /* quire_class of each */
+} quire_metric_from;
+
+typedef struct quire_metric_sample {
+    const char *labels; /* "state=\"live\""; NULL = none */
+    quire_metric_type type;
+    quire_metric_from from;
+    size_t offset;
+    double (*derive)(const quire_engine_stats *engine);
+    const char *const *info; /* names of the config's texts; NULL-terminated */
+} quire_metric_sample;
+
+typedef struct quire_metric_family {
+    const char *name;
+    const char *type;   /* of Prometheus */
+    const char *unit;   /* for people */
+    const char *labels; /* for people; NULL = none */
+    const char *help;
+    const quire_metric_sample *samples;
+    size_t n_samples;
+} quire_metric_family;
+
+typedef struct quire_metric_table {
+    const quire_metric_family *families;
+    size_t n;
+} quire_metric_table;
+
+extern const quire_metric_table quire_metrics_main;    /* metrics_table.c */
+extern const quire_metric_table quire_metrics_classes; /* metrics_memory.c */
+extern const quire_metric_table quire_metrics_memory;
+
+#define ENGINE(labels_, type_, field)                                                              \
+    {                                                                                              \
+        .labels = (labels_), .type = (type_), .offset = offsetof(quire_engine_stats, field)        \
+    }
+#define SERVER(labels_, type_, field)                                                              \
+    {                                                                                              \
+        .labels = (labels_), .type = (type_), .from = FROM_SERVER,                                 \
+        .offset = offsetof(quire_server_stats, field)                                              \
+    }
+#define CLASS(labels_, type_, field)                                                               \
+    {                                                                                              \
+        .labels = (labels_), .type = (type_), .from = FROM_CLASS,                                  \
+        .offset = offsetof(quire_class_stats, field)                                               \
+    }
+#define CLASS_CONFIG(labels_, type_, field)                                                        \
+    {                                                                                              \
+        .labels = (labels_), .type = (type_), .from = FROM_CLASS_CONFIG,                           \
+        .offset = offsetof(quire_class, field)                                                     \
+    }
+#define DERIVED(labels_, function)                                                                 \
+    {                                                                                              \
+        .labels = (labels_), .type = VALUE_DERIVED, .derive = (function)                           \
+    }
+#define INFO(names)                                                                                \
+    {                                                                                              \
+        .type = VALUE_INFO, .info = (names)                                                        \
+    }
+#define SAMPLES(...)                                                                               \
+    .samples = (const quire_metric_sample[]){ __VA_ARGS__ },                                       \
+    .n_samples =                                                                                   \
+        sizeof((const quire_metric_sample[]){ __VA_ARGS__ }) / sizeof(quire_metric_sample)
+#define ONE(type_, field) SAMPLES(ENGINE(NULL, (type_), field))
+
+#define REASON(name) "reason=\"" name "\""
+
+#endif /* QUIRE_SERVER_METRICS_INTERNAL_H */

@@ -1,0 +1,159 @@
+/* metrics_memory.c - the tables of metrics: service classes, guaranteed memory, and what adapts
+ * itself.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/metrics_internal.h"
+
+#define EVENT(name)     "event=\"" name "\""
+#define STATE(name)     "state=\"" name "\""
+#define PHASE(name)     "phase=\"" name "\""
+#define DIRECTION(name) "direction=\"" name "\""
+#define RESULT(name)    "result=\"" name "\""
+#define TARGET(name)    "target=\"" name "\""
+#define TABLE(families)                                                                            \
+    {                                                                                              \
+        (families), sizeof(families) / sizeof((families)[0])                                       \
+    }
+#define COUNTER "counter"
+#define GAUGE   "gauge"
+
+/* clang-format off */
+static const quire_metric_family classes[] = {
+    { "quire_class_requests", GAUGE, "requests", "`class`; `state`: `waiting`, `running`, `parked`",
+      "Requests of a class: parked ones have given their place to a higher class and keep their "
+      "pages.",
+      SAMPLES(CLASS(STATE("waiting"), VALUE_U32, waiting),
+              CLASS(STATE("running"), VALUE_U32, running),
+              CLASS(STATE("parked"), VALUE_U32, parked)) },
+    { "quire_class_running_limit", GAUGE, "requests", "`class`",
+      "How many of a class may run now: less than usual under the pressure of higher ones.",
+      SAMPLES(CLASS(NULL, VALUE_U32, running_limit)) },
+    { "quire_class_requests_total", COUNTER, "requests", "`class`", "Requests accepted.",
+      SAMPLES(CLASS(NULL, VALUE_U64, requests_total)) },
+    { "quire_class_requests_finished_total", COUNTER, "requests", "`class`",
+      "Requests that have ended.", SAMPLES(CLASS(NULL, VALUE_U64, finished_total)) },
+    { "quire_class_requests_rejected_total", COUNTER, "requests", "`class`",
+      "Requests refused because the queue of their class was full.",
+      SAMPLES(CLASS(NULL, VALUE_U64, refused_total)) },
+    { "quire_class_events_total", COUNTER, "events",
+      "`class`; `event`: `displaced`, `parked`, `resumed`, `preempted`, `promoted`, `turn`, `cut`",
+      "What happened to requests of a class: displaced, lost their place to a higher class; parked "
+      "and resumed; preempted, gave up their pages; promoted, admitted before a higher class "
+      "because they had waited long; turn, got rows for the same reason; cut, fewer may run.",
+      SAMPLES(CLASS(EVENT("displaced"), VALUE_U64, displaced_total),
+              CLASS(EVENT("parked"), VALUE_U64, parked_total),
+              CLASS(EVENT("resumed"), VALUE_U64, resumed_total),
+              CLASS(EVENT("preempted"), VALUE_U64, preempted_total),
+              CLASS(EVENT("promoted"), VALUE_U64, promoted_total),
+              CLASS(EVENT("turn"), VALUE_U64, turns_total),
+              CLASS(EVENT("cut"), VALUE_U64, cuts_total)) },
+    { "quire_class_steps_total", COUNTER, "steps", "`class`", "Steps in which a class had rows.",
+      SAMPLES(CLASS(NULL, VALUE_U64, steps_total)) },
+    { "quire_class_late_steps_total", COUNTER, "steps", "`class`",
+      "Of these, longer than the class is promised.",
+      SAMPLES(CLASS(NULL, VALUE_U64, late_steps_total)) },
+    { "quire_class_rows_total", COUNTER, "tokens", "`class`; `phase`: `prefill`, `decode`",
+      "Tokens computed for a class.",
+      SAMPLES(CLASS(PHASE("prefill"), VALUE_U64, prefill_rows_total),
+              CLASS(PHASE("decode"), VALUE_U64, decode_rows_total)) },
+    { "quire_class_rows_left_out_total", COUNTER, "tokens", "`class`",
+      "Tokens of a class that had to wait for another step.",
+      SAMPLES(CLASS(NULL, VALUE_U64, left_out_total)) },
+    { "quire_class_target_seconds", GAUGE, "seconds", "`class`; `target`: `ttft`, `tpot`",
+      "What a class is meant to have; 0 = no target.",
+      SAMPLES(CLASS_CONFIG(TARGET("ttft"), VALUE_MS, ttft_target_ms),
+              CLASS_CONFIG(TARGET("tpot"), VALUE_MS, tpot_target_ms)) },
+    { "quire_class_queue_time_seconds", "histogram", "seconds", "`class`",
+      "From the arrival of a request to its admission.",
+      SAMPLES(CLASS(NULL, VALUE_HISTOGRAM, queue)) },
+    { "quire_class_time_to_first_token_seconds", "histogram", "seconds", "`class`",
+      "From the arrival of a request to its first token.",
+      SAMPLES(CLASS(NULL, VALUE_HISTOGRAM, ttft)) },
+    { "quire_class_time_per_output_token_seconds", "histogram", "seconds", "`class`",
+      "Of a request: the mean time between its tokens.",
+      SAMPLES(CLASS(NULL, VALUE_HISTOGRAM, tpot)) },
+};
+
+/* In the order of QUIRE_EVENT_KIND_MAP. */
+#define KIND(symbol, value, name)                                                                  \
+    ENGINE("kind=\"" name "\"", VALUE_U64, memory.events_total[value]),
+
+/* Of each size, which quire_shadow_opts names in this order. */
+#define SHADOW(field)                                                                              \
+    SAMPLES(ENGINE("size=\"0.5\"", VALUE_U64, memory.shadow.sizes[0].field),                       \
+            ENGINE("size=\"1\"", VALUE_U64, memory.shadow.sizes[1].field),                         \
+            ENGINE("size=\"2\"", VALUE_U64, memory.shadow.sizes[2].field))
+#define SIZES "`size`: `0.5`, `1`, `2`"
+_Static_assert(QUIRE_SHADOW_SIZES == 3, "a size without its label");
+
+static const quire_metric_family memory[] = {
+    /* the pinned region */
+    { "quire_pinned_bytes", GAUGE, "bytes", "`state`: `cached`, `pins`",
+      "Of what is charged to the pinned region: what eviction can free, and what pins hold.",
+      SAMPLES(ENGINE(STATE("cached"), VALUE_U64, memory.pinned_cached_bytes),
+              ENGINE(STATE("pins"), VALUE_U64, memory.pinned_pin_bytes)) },
+    { "quire_pinned_need_bytes", GAUGE, "bytes", NULL,
+      "What the pinned classes hold or have used lately.",
+      ONE(VALUE_U64, memory.pinned_need_bytes) },
+    { "quire_pinned_need_p99_bytes", GAUGE, "bytes", NULL,
+      "The 99th percentile of that over the window: what the region's size follows.",
+      ONE(VALUE_U64, memory.pinned_need_p99_bytes) },
+    { "quire_pinned_resizes_total", COUNTER, "changes", "`direction`: `grown`, `shrunk`",
+      "Changes of the pinned region's size.",
+      SAMPLES(ENGINE(DIRECTION("grown"), VALUE_U64, memory.pinned_grown_total),
+              ENGINE(DIRECTION("shrunk"), VALUE_U64, memory.pinned_shrunk_total)) },
+    { "quire_spilled_bytes", GAUGE, "bytes", NULL,
+      "What pinned classes hold in the dynamic region, because theirs was full.",
+      ONE(VALUE_U64, memory.spilled_bytes) },
+    { "quire_spilled_pages_total", COUNTER, "pages", NULL, "Pages that they have taken there.",
+      ONE(VALUE_U64, memory.spilled_pages_total) },
+    /* pins */
+    { "quire_pins", GAUGE, "pins", NULL, "Pins, those being computed included.",
+      ONE(VALUE_U32, memory.pins) },
+    { "quire_pins_computing", GAUGE, "pins", NULL, "Pins being computed.",
+      ONE(VALUE_U32, memory.pins_computing) },
+    { "quire_pin_bytes", GAUGE, "bytes", NULL, "KV memory that pins hold or have set aside.",
+      ONE(VALUE_U64, memory.pin_bytes) },
+    { "quire_pins_total", COUNTER, "pins",
+      "`event`: `created`, `expired`, `dropped`, `refused`",
+      "Pins: accepted, at their end, dropped on request or by invalidation, refused because the "
+      "budget could not honour them.",
+      SAMPLES(ENGINE(EVENT("created"), VALUE_U64, memory.pins_created_total),
+              ENGINE(EVENT("expired"), VALUE_U64, memory.pins_expired_total),
+              ENGINE(EVENT("dropped"), VALUE_U64, memory.pins_dropped_total),
+              ENGINE(EVENT("refused"), VALUE_U64, memory.pins_refused_total)) },
+    { "quire_events_total", COUNTER, "events", "`kind`, as in `GET /v1/cache/events`",
+      "What the server did of its own accord.",
+      SAMPLES(QUIRE_EVENT_KIND_MAP(KIND)) },
+    /* pre-caching */
+    { "quire_precache_active", GAUGE, "1 or 0", NULL,
+      "Whether idle time is used; 0 also while it pauses because it has wasted.",
+      ONE(VALUE_BOOL, memory.precache.is_on) },
+    { "quire_precache_runs_total", COUNTER, "runs", "`result`: `begun`, `aborted`",
+      "Texts computed in idle time, and those of them given up because a request came.",
+      SAMPLES(ENGINE(RESULT("begun"), VALUE_U64, memory.precache.runs_total),
+              ENGINE(RESULT("aborted"), VALUE_U64, memory.precache.aborted_runs_total)) },
+    { "quire_precache_tokens_total", COUNTER, "tokens", "`result`: `computed`, `gain`, `waste`",
+      "Tokens computed in idle time, and of them those that requests found and those that none "
+      "did.",
+      SAMPLES(ENGINE(RESULT("computed"), VALUE_U64, memory.precache.tokens_total),
+              ENGINE(RESULT("gain"), VALUE_U64, memory.precache.gain_tokens_total),
+              ENGINE(RESULT("waste"), VALUE_U64, memory.precache.waste_tokens_total)) },
+    { "quire_precache_pauses_total", COUNTER, "pauses", NULL, "Times that it stopped wasting.",
+      ONE(VALUE_U64, memory.precache.pauses_total) },
+    /* ghost caches */
+    { "quire_ghost_blocks_total", COUNTER, "blocks", SIZES,
+      "Blocks of 64 prompt tokens that a cache of half, the same and twice the size was asked for, "
+      "among the sampled.", SHADOW(blocks_total) },
+    { "quire_ghost_hit_blocks_total", COUNTER, "blocks", SIZES,
+      "Of these, what it would have had; the hit rate is rate(hits) / rate(blocks).",
+      SHADOW(hit_blocks_total) },
+    { "quire_ghost_capacity_blocks", GAUGE, "blocks", SIZES, "The capacity that it stands for.",
+      SHADOW(capacity_blocks) },
+    { "quire_ghost_seconds_total", COUNTER, "seconds", NULL, "Time that the ghosts took.",
+      ONE(VALUE_F64, memory.shadow.seconds_total) },
+};
+/* clang-format on */
+
+const quire_metric_table quire_metrics_classes = TABLE(classes);
+const quire_metric_table quire_metrics_memory = TABLE(memory);

@@ -1,0 +1,203 @@
+/* metrics_table.c - the table of metrics: requests, tokens, prefix cache, memory, latency, server.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/metrics_internal.h"
+
+static double running(const quire_engine_stats *engine)
+{
+    return (double)engine->requests_prefilling + (double)engine->requests_decoding;
+}
+
+/* What could not be had by evicting: a cache full of old prefixes is not a full cache. */
+static double usage(const quire_engine_stats *engine)
+{
+    const uint64_t charged = engine->cache.charged_bytes + engine->memory.pinned_charged_bytes;
+    const uint64_t budget = engine->cache.budget_bytes + engine->memory.pinned_budget_bytes;
+    const uint64_t evictable = engine->prefix.evictable_bytes;
+
+    if (budget == 0 || charged <= evictable) {
+        return 0.0;
+    }
+    return (double)(charged - evictable) / (double)budget;
+}
+
+static const char *const config_names[] = { "model",          "kv", "page_tokens", "max_seq_len",
+                                            "max_batch_size", NULL };
+static const char *const build_names[] = { "version", NULL };
+
+#define STATE(name)    "state=\"" name "\""
+#define FINISHED(name) "finished_reason=\"" name "\""
+#define SOURCE(name)   "cache_source=\"" name "\""
+
+#define REGION(name) "region=\"" name "\""
+#define REGIONS      "`region`: `dynamic`, `pinned`"
+
+/* Reasons as quire_prefix_gone_name() has them. */
+#define GONE(field)                                                                                \
+    SAMPLES(ENGINE(REASON("memory"), VALUE_U64, prefix.field[QUIRE_PREFIX_GONE_MEMORY]),           \
+            ENGINE(REASON("low_traffic"), VALUE_U64, prefix.field[QUIRE_PREFIX_GONE_LOW_TRAFFIC]), \
+            ENGINE(REASON("ttl"), VALUE_U64, prefix.field[QUIRE_PREFIX_GONE_TTL]),                 \
+            ENGINE(REASON("invalidated"), VALUE_U64, prefix.field[QUIRE_PREFIX_GONE_INVALIDATED]), \
+            ENGINE(REASON("closed"), VALUE_U64, prefix.field[QUIRE_PREFIX_GONE_CLOSED]))
+#define GONE_LABELS "`reason`: `memory`, `low_traffic`, `ttl`, `invalidated`, `closed`"
+_Static_assert(QUIRE_PREFIX_GONE_COUNT == 6, "a reason without its label");
+
+/* clang-format off */
+static const quire_metric_family families[] = {
+    /* requests */
+    { "quire_num_requests_running", "gauge", "requests", NULL,
+      "Requests being computed, prefill and decode.", SAMPLES(DERIVED(NULL, running)) },
+    { "quire_num_requests_waiting", "gauge", "requests", NULL,
+      "Requests that wait to be admitted.", ONE(VALUE_U32, requests_waiting) },
+    { "quire_num_requests", "gauge", "requests",
+      "`phase`: `waiting`, `prefill`, `decode`, `parked`", "Requests by phase.",
+      SAMPLES(ENGINE("phase=\"waiting\"", VALUE_U32, requests_waiting),
+              ENGINE("phase=\"prefill\"", VALUE_U32, requests_prefilling),
+              ENGINE("phase=\"decode\"", VALUE_U32, requests_decoding),
+              ENGINE("phase=\"parked\"", VALUE_U32, requests_parked)) },
+    { "quire_requests_total", "counter", "requests", NULL, "Requests accepted.",
+      ONE(VALUE_U64, requests_total) },
+    { "quire_requests_finished_total", "counter", "requests",
+      "`finished_reason`: `stop`, `length`, `cancelled`, `error`", "Requests that have ended.",
+      SAMPLES(ENGINE(FINISHED("stop"), VALUE_U64, finished_stop_total),
+              ENGINE(FINISHED("length"), VALUE_U64, finished_length_total),
+              ENGINE(FINISHED("cancelled"), VALUE_U64, finished_cancelled_total),
+              ENGINE(FINISHED("error"), VALUE_U64, finished_error_total)) },
+    { "quire_requests_rejected_total", "counter", "requests", "`reason`: `queue_full`, `invalid`",
+      "Requests that were not accepted.",
+      SAMPLES(ENGINE(REASON("queue_full"), VALUE_U64, rejected_queue_full_total),
+              ENGINE(REASON("invalid"), VALUE_U64, rejected_invalid_total)) },
+    { "quire_num_preemptions_total", "counter", "preemptions", NULL,
+      "Requests that gave their pages up because others needed them; they go on later.",
+      ONE(VALUE_U64, preemptions_total) },
+    { "quire_prefix_waits_total", "counter", "requests", NULL,
+      "Requests held back while another computed the same prefix.",
+      ONE(VALUE_U64, prefix_waits_total) },
+    /* tokens */
+    { "quire_prompt_tokens_total", "counter", "tokens", NULL,
+      "Prompt tokens of admitted requests, cached ones included.",
+      ONE(VALUE_U64, prompt_tokens_total) },
+    { "quire_generation_tokens_total", "counter", "tokens", NULL, "Tokens generated.",
+      ONE(VALUE_U64, generated_tokens_total) },
+    { "quire_cached_tokens_total", "counter", "tokens", "`cache_source`: `session`, `prefix`",
+      "Prompt tokens that were not computed, by where they were found: the request's own session, "
+      "or what others have left.",
+      SAMPLES(ENGINE(SOURCE("session"), VALUE_U64, cached_tokens_session_total),
+              ENGINE(SOURCE("prefix"), VALUE_U64, cached_tokens_prefix_total)) },
+    { "quire_prompt_tokens_computed_total", "counter", "tokens", NULL,
+      "Prompt tokens computed, those after a preemption included.",
+      ONE(VALUE_U64, computed_prompt_tokens_total) },
+    { "quire_tokens_recomputed_total", "counter", "tokens", NULL,
+      "Tokens computed again because of preemptions.", ONE(VALUE_U64, recomputed_tokens_total) },
+    /* prefix cache */
+    { "quire_prefix_cache_queries_total", "counter", "tokens", NULL,
+      "Tokens looked for in the prefix cache.", ONE(VALUE_U64, prefix.query_tokens_total) },
+    { "quire_prefix_cache_hits_total", "counter", "tokens", NULL,
+      "Tokens found there; the hit rate is rate(hits) / rate(queries).",
+      ONE(VALUE_U64, prefix.hit_tokens_total) },
+    { "quire_prefix_cache_lookups_total", "counter", "lookups", NULL, "Lookups.",
+      ONE(VALUE_U64, prefix.lookups_total) },
+    { "quire_prefix_cache_lookup_hits_total", "counter", "lookups", NULL,
+      "Lookups that found at least one token.", ONE(VALUE_U64, prefix.hits_total) },
+    { "quire_prefix_cache_published_tokens_total", "counter", "tokens", NULL,
+      "Tokens added to the prefix cache.", ONE(VALUE_U64, prefix.published_tokens_total) },
+    { "quire_prefix_cache_regret_tokens_total", "counter", "tokens", NULL,
+      "Tokens that were asked for after they had been evicted.",
+      ONE(VALUE_U64, prefix.regret_tokens_total) },
+    { "quire_evicted_tokens_total", "counter", "tokens", GONE_LABELS,
+      "Tokens that left the prefix cache, by reason.", GONE(gone_tokens_total) },
+    { "quire_evicted_pages_total", "counter", "pages", GONE_LABELS,
+      "Pages' worth of tokens that left the prefix cache, by reason.", GONE(gone_nodes_total) },
+    { "quire_prefix_cache_pages", "gauge", "pages", NULL,
+      "Pages' worth of tokens in the prefix cache, those in use included.",
+      ONE(VALUE_U64, prefix.nodes) },
+    { "quire_prefix_cache_tokens", "gauge", "tokens", NULL, "Tokens in the prefix cache.",
+      ONE(VALUE_U64, prefix.tokens) },
+    { "quire_prefix_cache_evictable_bytes", "gauge", "bytes", NULL,
+      "Charge of pages that nothing but the prefix cache holds.",
+      ONE(VALUE_U64, prefix.evictable_bytes) },
+    /* memory */
+    { "quire_kv_cache_usage_perc", "gauge", "share, 0 to 1", NULL,
+      "Share of the KV budget that running requests hold: what could not be had by evicting.",
+      SAMPLES(DERIVED(NULL, usage)) },
+    { "quire_kv_pages", "gauge", "pages", "`state`: `live`, `cached`, `free`",
+      "KV pages: in use, held by the prefix cache only, and free in memory that is mapped.",
+      SAMPLES(ENGINE(STATE("live"), VALUE_U64, cache.pages_live),
+              ENGINE(STATE("cached"), VALUE_U64, cache.pages_cached),
+              ENGINE(STATE("free"), VALUE_U64, cache.pages_free)) },
+    { "quire_kv_bytes", "gauge", "bytes",
+      "`state`: `live`, `cached`, `free`, `tail`, `slack`",
+      "KV memory: pages in use, pages that only the prefix cache holds, free pages, unusable ends "
+      "of extents; slack is a part of live, its slots without a token.",
+      SAMPLES(ENGINE(STATE("live"), VALUE_U64, cache.live_bytes),
+              ENGINE(STATE("cached"), VALUE_U64, cache.cached_bytes),
+              ENGINE(STATE("free"), VALUE_U64, cache.free_bytes),
+              ENGINE(STATE("tail"), VALUE_U64, cache.tail_bytes),
+              ENGINE(STATE("slack"), VALUE_U64, cache.slack_bytes)) },
+    { "quire_kv_locked_bytes", "gauge", "bytes", NULL, "KV memory that cannot be swapped out.",
+      ONE(VALUE_U64, cache.locked_bytes) },
+    { "quire_kv_budget_bytes", "gauge", "bytes", REGIONS, "What KV pages may take.",
+      SAMPLES(ENGINE(REGION("dynamic"), VALUE_U64, cache.budget_bytes),
+              ENGINE(REGION("pinned"), VALUE_U64, memory.pinned_budget_bytes)) },
+    { "quire_kv_charged_bytes", "gauge", "bytes", REGIONS,
+      "Of the budget, what pages in use or cached are charged.",
+      SAMPLES(ENGINE(REGION("dynamic"), VALUE_U64, cache.charged_bytes),
+              ENGINE(REGION("pinned"), VALUE_U64, memory.pinned_charged_bytes)) },
+    { "quire_kv_charged_peak_bytes", "gauge", "bytes", "`region`: `dynamic`",
+      "The most that was charged.",
+      SAMPLES(ENGINE(REGION("dynamic"), VALUE_U64, cache.charged_peak_bytes)) },
+    { "quire_kv_extent_bytes", "gauge", "bytes", NULL, "KV memory taken from the system.",
+      ONE(VALUE_U64, cache.extent_bytes) },
+    { "quire_kv_page_allocations_total", "counter", "pages", NULL, "Pages taken.",
+      ONE(VALUE_U64, cache.allocs_total) },
+    { "quire_kv_page_allocation_failures_total", "counter", "calls", NULL,
+      "Calls that did not get the pages they needed.",
+      ONE(VALUE_U64, cache.alloc_failures_total) },
+    { "quire_kv_page_copies_total", "counter", "pages", NULL, "Pages copied on write.",
+      ONE(VALUE_U64, cache.page_copies_total) },
+    /* latency */
+    { "quire_time_to_first_token_seconds", "histogram", "seconds", NULL,
+      "From the arrival of a request to its first token.", ONE(VALUE_HISTOGRAM, ttft) },
+    { "quire_inter_token_latency_seconds", "histogram", "seconds", NULL,
+      "Between two tokens of a request.", ONE(VALUE_HISTOGRAM, inter_token) },
+    { "quire_request_queue_time_seconds", "histogram", "seconds", NULL,
+      "From the arrival of a request to its admission.", ONE(VALUE_HISTOGRAM, queue) },
+    { "quire_e2e_request_latency_seconds", "histogram", "seconds", NULL,
+      "From the arrival of a request to its end.", ONE(VALUE_HISTOGRAM, e2e) },
+    /* steps */
+    { "quire_steps_total", "counter", "steps", NULL, "Steps of the model.",
+      ONE(VALUE_U64, steps_total) },
+    { "quire_step_rows_total", "counter", "tokens", NULL, "Tokens computed in them.",
+      ONE(VALUE_U64, step_rows_total) },
+    { "quire_step_seconds_total", "counter", "seconds", NULL, "Time spent in them.",
+      ONE(VALUE_F64, step_seconds_total) },
+    /* sessions */
+    { "quire_sessions", "gauge", "sessions", NULL, "Sessions that are open.",
+      ONE(VALUE_U32, sessions) },
+    { "quire_session_evictions_total", "counter", "sessions", NULL,
+      "Sessions closed because they were idle too long, or because there were too many.",
+      ONE(VALUE_U64, session_evictions_total) },
+    /* server */
+    { "quire_http_requests_total", "counter", "requests",
+      "`class`: `1xx` to `5xx`", "HTTP requests answered, by the class of the status.",
+      SAMPLES(SERVER("class=\"1xx\"", VALUE_U64, http_requests_total[1]),
+              SERVER("class=\"2xx\"", VALUE_U64, http_requests_total[2]),
+              SERVER("class=\"3xx\"", VALUE_U64, http_requests_total[3]),
+              SERVER("class=\"4xx\"", VALUE_U64, http_requests_total[4]),
+              SERVER("class=\"5xx\"", VALUE_U64, http_requests_total[5])) },
+    { "quire_http_client_gone_total", "counter", "requests", NULL,
+      "Requests cancelled because their client had closed the connection.",
+      SAMPLES(SERVER(NULL, VALUE_U64, client_gone_total)) },
+    { "quire_http_connections", "gauge", "connections", NULL, "Connections that are open.",
+      SAMPLES(SERVER(NULL, VALUE_U32, connections)) },
+    { "quire_uptime_seconds", "gauge", "seconds", NULL, "Since the engine was started.",
+      ONE(VALUE_US, uptime_us) },
+    { "quire_cache_config_info", "gauge", "always 1",
+      "`model`, `kv`, `page_tokens`, `max_seq_len`, `max_batch_size`", "How the cache is set up.",
+      SAMPLES(INFO(config_names)) },
+    { "quire_build_info", "gauge", "always 1", "`version`", "What is running.",
+      SAMPLES(INFO(build_names)) },
+};
+/* clang-format on */
+
+const quire_metric_table quire_metrics_main = { families, sizeof(families) / sizeof(families[0]) };

@@ -16,4 +16,13 @@ static inline uint64_t quire_clock_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* Nanoseconds of processor time that the calling thread has used. Thread: any. */
+static inline uint64_t quire_clock_thread_ns(void)
+{
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 #endif /* QUIRE_BASE_CLOCK_H */

@@ -8,6 +8,8 @@
 #include "base/cpu.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -52,4 +54,16 @@ const quire_cpu *quire_cpu_get(void)
 {
     (void)pthread_once(&cpu_once, detect);
     return &cpu;
+}
+
+uint32_t quire_cpus_usable(void)
+{
+    cpu_set_t set;
+    long n;
+
+    if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) {
+        return (uint32_t)CPU_COUNT(&set);
+    }
+    n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (uint32_t)n : 1;
 }

@@ -5,6 +5,7 @@
 #define QUIRE_BASE_CPU_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 typedef struct quire_cpu {
     bool has_avx2;     /* AVX2 + FMA + F16C + BMI2, with OS support */
@@ -19,5 +20,8 @@ typedef struct quire_cpu {
 
 /* Memory: static. Thread: any. */
 const quire_cpu *quire_cpu_get(void);
+
+/* CPUs that this process may use, at least 1. Thread: any. */
+uint32_t quire_cpus_usable(void);
 
 #endif /* QUIRE_BASE_CPU_H */

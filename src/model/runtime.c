@@ -6,26 +6,13 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/cpu.h"
 #include "model/model_internal.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define THREADS_MAX 512u /* ggml's GGML_MAX_N_THREADS */
-
-static uint32_t cpus_usable(void)
-{
-    cpu_set_t set;
-    long n;
-
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) {
-        return (uint32_t)CPU_COUNT(&set);
-    }
-    n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (uint32_t)n : 1;
-}
 
 /* Hadamard rotation before rounding, since keys have outlier dimensions and one scale serves a
  * whole row. q8, mean KL divergence of the logits to f32 KV, without -> with rotation of K:
@@ -75,7 +62,7 @@ void quire_runtime_opts_resolve(const quire_model_desc *desc, quire_runtime_opts
     opts->n_batch = opts->n_batch != 0 ? opts->n_batch : initial.n_batch;
     opts->n_seqs_max = opts->n_seqs_max != 0 ? opts->n_seqs_max : initial.n_seqs_max;
     opts->page_tokens = opts->page_tokens != 0 ? opts->page_tokens : initial.page_tokens;
-    opts->n_threads = opts->n_threads != 0 ? opts->n_threads : cpus_usable();
+    opts->n_threads = opts->n_threads != 0 ? opts->n_threads : quire_cpus_usable();
     if (opts->n_seqs_max == 1 && opts->n_batch > opts->n_ctx) {
         opts->n_batch = opts->n_ctx;
     }

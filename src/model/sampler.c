@@ -10,11 +10,11 @@
 #include "model/model_internal.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Longer tokens are no part of a text under a grammar: libllama recurses once per character. */
 #define PIECE_BYTES_MAX 256
@@ -471,24 +471,16 @@ static uint32_t grammar_candidates(quire_sampler *sampler, const float *logits, 
                : n;
 }
 
-static uint64_t thread_ns(void)
-{
-    struct timespec t = { 0 };
-
-    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void grammar_accept(quire_sampler *sampler, int32_t token)
 {
-    const uint64_t start_ns = thread_ns();
+    const uint64_t start_ns = quire_clock_thread_ns();
     quire_utf8_stream after;
 
     if (!quire_model_is_eog(sampler->model, token) && token_reads(sampler, token, &after)) {
         sampler->utf8 = after;
     }
     llama_sampler_accept(sampler->grammar, token);
-    sampler->is_too_ambiguous = thread_ns() - start_ns > ACCEPT_NS_MAX;
+    sampler->is_too_ambiguous = quire_clock_thread_ns() - start_ns > ACCEPT_NS_MAX;
 }
 
 int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits)

@@ -16,7 +16,8 @@
 #define BLOCK_TOKENS_MAX 65536u
 
 static const quire_reader_format *const formats[] = {
-    &quire_reader_mooncake,
+    &quire_reader_recorded, &quire_reader_mooncake, &quire_reader_aibrix,
+    &quire_reader_sharegpt, &quire_reader_azure,
 };
 #define N_FORMATS (sizeof(formats) / sizeof(formats[0]))
 
@@ -78,7 +79,9 @@ static int detect(quire_reader *r, const quire_reader_format **out)
 static int format_find(quire_reader *r, const quire_reader_format **out)
 {
     *out = format_get(r->opts->format);
-    if (r->opts->format == QUIRE_TRACE_FORMAT_AUTO) {
+    if (r->opts->format == QUIRE_TRACE_FORMAT_AUTO && quire_reader_begins(r, '[')) {
+        *out = &quire_reader_sharegpt; /* the only one that is not made of lines */
+    } else if (r->opts->format == QUIRE_TRACE_FORMAT_AUTO) {
         QUIRE_TRY(detect(r, out));
     }
     if (*out == NULL) {
@@ -97,6 +100,9 @@ static int lines_read(quire_reader *r, const quire_reader_format *format)
 
     if (format->begin != NULL) {
         QUIRE_TRY(format->begin(r));
+    }
+    if (format->element != NULL && quire_reader_begins(r, '[')) {
+        return quire_reader_elements(r, format->element);
     }
     while (r->trace->n_requests < r->opts->requests_max && (rc = quire_reader_next(r)) != 0) {
         QUIRE_TRY(rc);
@@ -152,6 +158,7 @@ int quire_trace_read_stream(FILE *file, const quire_trace_read_opts *opts, quire
     quire_trace_init(out, r.opts->allocator);
     QUIRE_TRY(opts_check(r.opts, err));
     out->block_tokens = r.opts->block_tokens > 0 ? r.opts->block_tokens : BLOCK_DEFAULT;
+    r.rng.state = r.opts->seed;
     quire_id_map_init(&r.sessions, NULL);
     quire_id_map_init(&r.tenants, NULL);
     rc = read_all(&r);

@@ -73,7 +73,7 @@ typedef struct quire_trace_read_opts {
 
 #define QUIRE_TRACE_READ_OPTS_INIT                                                                 \
     {                                                                                              \
-        .seed = 1, .arrivals_per_s = 1.0, .think_s = 30.0, .line_bytes_max = (size_t)64 << 20,     \
+        .seed = 1, .arrivals_per_s = 1.0, .think_s = 30.0, .line_bytes_max = (size_t)16 << 20,     \
         .bad_lines_max = 1000, .requests_max = QUIRE_TRACE_REQUESTS_MAX                            \
     }
 

@@ -237,6 +237,11 @@ int quire_reader_add(quire_reader *r, const quire_trace_request *request)
 
 /* ---- texts ---- */
 
+uint64_t quire_reader_hash(const void *text, size_t text_bytes)
+{
+    return XXH3_64bits(text, text_bytes);
+}
+
 uint32_t quire_reader_text_tokens(const quire_reader *r, size_t text_bytes)
 {
     double n = ceil((double)text_bytes / r->token_bytes);
@@ -257,7 +262,7 @@ int quire_reader_text(quire_reader *r, const char *text, size_t text_bytes,
 
         end = end < text_bytes ? end : text_bytes;
         begin = begin < end ? begin : end;
-        r->keys[i] = XXH3_64bits(text + begin, end - begin);
+        r->keys[i] = quire_reader_hash(text + begin, end - begin);
     }
     request->n_blocks = (uint32_t)n;
     if (request->n_input_tokens == 0) {

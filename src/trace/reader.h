@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "base/rng.h"
 #include "trace/id_map.h"
 #include "trace/read.h"
 
@@ -44,7 +45,9 @@ typedef struct quire_reader {
     bool has_columns;
     uint32_t columns[3]; /* of CSV: where time, input and output are */
     bool has_header;     /* of a recorded trace */
-    bool is_plain;       /* of a recorded trace: token ids instead of hashes */
+    uint64_t recording;  /* which of the file's: the line of its header */
+    quire_rng rng;       /* of times that are made up */
+    double clock_s;      /* when the last conversation came */
 } quire_reader;
 
 typedef struct quire_reader_format {
@@ -56,6 +59,8 @@ typedef struct quire_reader_format {
     int (*line)(quire_reader *reader);
     /* Before the first line; may be NULL. */
     int (*begin)(quire_reader *reader);
+    /* The requests of an element, where the file is one JSON array; NULL: it may be none. */
+    int (*element)(quire_reader *reader, const json_t *element);
 } quire_reader_format;
 
 extern const quire_reader_format quire_reader_mooncake;
@@ -75,6 +80,13 @@ int quire_reader_rewind(quire_reader *reader);
 /* What is wrong with the line at hand. QUIRE_OK: go on; QUIRE_CORRUPT: too many. */
 __attribute__((format(printf, 2, 3))) int quire_reader_bad(quire_reader *reader, const char *format,
                                                            ...);
+
+/* Whether the file begins with this, blanks aside. */
+bool quire_reader_begins(quire_reader *reader, char c);
+/* Go through a file that is one JSON array, an element at a time. What is no JSON ends it, as one
+ * bad line: nobody knows where the next element begins. Errors: as element, quire_reader_next(). */
+int quire_reader_elements(quire_reader *reader,
+                          int (*element)(quire_reader *reader, const json_t *element));
 
 /* The line as a JSON object. *out is NULL when it is none, which has been reported then; the caller
  * lets go of it. Errors: as quire_reader_bad(). */
@@ -106,6 +118,8 @@ int quire_reader_add(quire_reader *reader, const quire_trace_request *request);
  * filled in. Errors: QUIRE_NOMEM. */
 int quire_reader_text(quire_reader *reader, const char *text, size_t text_bytes,
                       quire_trace_request *request);
+/* A number for a text. */
+uint64_t quire_reader_hash(const void *text, size_t text_bytes);
 /* Tokens that so many bytes stand for, at least 1 when there are any. */
 uint32_t quire_reader_text_tokens(const quire_reader *reader, size_t text_bytes);
 

@@ -164,6 +164,7 @@ int quire_sim_run(const quire_trace *trace, const quire_sim_opts *opts, quire_si
                   quire_error *err)
 {
     uint64_t begin_ns = quire_clock_ns();
+    uint64_t begin_cpu_ns = quire_clock_thread_ns();
     int rc;
 
     memset(out, 0, sizeof(*out));
@@ -174,6 +175,7 @@ int quire_sim_run(const quire_trace *trace, const quire_sim_opts *opts, quire_si
     rc = opts->mode == QUIRE_SIM_TIME ? quire_sim_time(trace, opts, out, err)
                                       : quire_sim_hits(trace, opts, out, err);
     out->wall_s = (double)(quire_clock_ns() - begin_ns) * 1e-9;
+    out->cpu_s = (double)(quire_clock_thread_ns() - begin_cpu_ns) * 1e-9;
     if (rc < 0) {
         quire_sim_result_fini(out);
     }

@@ -41,6 +41,14 @@ typedef struct quire_sim_cost {
     uint32_t n_running_max;
 } quire_sim_cost;
 
+/* Round figures of no machine in particular. */
+#define QUIRE_SIM_COST_INIT                                                                        \
+    {                                                                                              \
+        .prefill_token_us = 25.0, .prefill_token_depth_us = 0.0005, .decode_step_us = 8000.0,      \
+        .decode_row_us = 100.0, .decode_row_depth_us = 0.01, .chunk_tokens = 512,                  \
+        .n_running_max = 64                                                                        \
+    }
+
 typedef struct quire_sim_class {
     char name[QUIRE_TRACE_NAME_MAX];
     uint8_t rank;        /* see quire_prefix_acquire_opts */
@@ -86,6 +94,7 @@ typedef struct quire_sim_result {
     double makespan_us;       /* TIME: until the last token */
     uint64_t pages_touched;   /* looked up or published: what speed is counted in */
     double wall_s;
+    double cpu_s;              /* of the thread that ran it */
     quire_sim_point *timeline; /* [n_points]; free with quire_sim_result_fini() */
     uint32_t n_points;
 } quire_sim_result;

@@ -52,6 +52,11 @@ static quire_evict_bin *bin_of(const quire_evict *evict, const quire_prefix_node
     return evict->accounts[node->account][slot_of(node)];
 }
 
+quire_evict_bin *quire_evict_bin_of(const quire_evict *evict, uint32_t node)
+{
+    return bin_of(evict, quire_evict_at(evict, node));
+}
+
 /* The bin of an account above 0, made if need be; NULL when there is no memory for it. */
 static quire_evict_bin *bin_make(quire_evict *evict, uint32_t account, uint32_t slot)
 {
@@ -451,11 +456,10 @@ void quire_evict_remove(quire_evict *evict, uint32_t node)
 
 /* ---- victims ---- */
 
-static double excess_of(const quire_evict *evict, const quire_evict_bin *bin)
+static double load_of(const quire_evict *evict, const quire_evict_bin *bin)
 {
-    quire_region_id region = (quire_region_id)(bin->number % QUIRE_EVICT_SLOTS / QUIRE_RANKS_MAX);
-
-    return evict->excess(evict->excess_ctx, bin->number / QUIRE_EVICT_SLOTS, region);
+    return quire_accounts_load(evict->tenants, (uint16_t)(bin->number / QUIRE_EVICT_SLOTS),
+                               bin->number % QUIRE_EVICT_SLOTS / QUIRE_RANKS_MAX);
 }
 
 /* Of several bins the one whose account is furthest above its share. */
@@ -464,15 +468,15 @@ static quire_evict_bin *bin_choose(const quire_evict *evict, quire_evict_bin *fi
     quire_evict_bin *best = first;
     double most;
 
-    if (first == NULL || first->next == NULL || evict->excess == NULL) {
+    if (first == NULL || first->next == NULL || evict->tenants == NULL) {
         return first;
     }
-    most = excess_of(evict, first);
+    most = load_of(evict, first);
     for (quire_evict_bin *bin = first->next; bin != NULL; bin = bin->next) {
-        double excess = excess_of(evict, bin);
+        double load = load_of(evict, bin);
 
-        if (excess > most) {
-            most = excess;
+        if (load > most) {
+            most = load;
             best = bin;
         }
     }

@@ -31,6 +31,7 @@
 #ifndef QUIRE_CORE_EVICT_H
 #define QUIRE_CORE_EVICT_H
 
+#include "core/account.h"
 #include "core/evict_heap.h"
 #include "core/prefix_ghost.h"
 #include "quire/prefix.h"
@@ -136,10 +137,7 @@ typedef struct quire_evict {
     double low_hits_per_us;
     double token_us; /* what computing a token at depth 0 costs, and more of it per depth */
     double token_depth_us;
-    /* How far an account is above its fair share in a region: the largest goes first. NULL: all
-     * are equal. */
-    double (*excess)(void *ctx, uint32_t account, quire_region_id region);
-    void *excess_ctx;
+    const quire_accounts *tenants; /* borrowed: who is how far above its share; NULL = all equal */
     uint64_t seed;
     uint64_t now_us; /* of the tree */
     uint64_t tick;   /* of the tree: grows with every call that uses or publishes */
@@ -218,6 +216,9 @@ uint32_t quire_evict_capacity(const quire_evict *evict, const quire_evict_bin *b
 /* What computing the node's tokens costs, and what its pages are charged. */
 double quire_evict_cost_us(const quire_evict *evict, uint32_t node);
 uint64_t quire_evict_charge_bytes(const quire_evict *evict, uint32_t node);
+
+/* The bin that a node is in. */
+quire_evict_bin *quire_evict_bin_of(const quire_evict *evict, uint32_t node);
 
 /* A bin by its number; NULL = there is none. */
 quire_evict_bin *quire_evict_bin_at(const quire_evict *evict, uint32_t number);

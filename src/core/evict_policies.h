@@ -7,6 +7,20 @@
 
 #include "core/evict.h"
 
-extern const quire_evict_ops quire_evict_lru; /* evict_recency.c */
+/* evict_recency.c */
+extern const quire_evict_ops quire_evict_lru;
+extern const quire_evict_ops quire_evict_fifo;
+extern const quire_evict_ops quire_evict_slru;
+
+/* evict_frequency.c */
+extern const quire_evict_ops quire_evict_lfu;
+extern const quire_evict_ops quire_evict_gdsf;
+
+/* evict_queues.c */
+extern const quire_evict_ops quire_evict_s3fifo;
+extern const quire_evict_ops quire_evict_sieve;
+
+/* evict_arc.c */
+extern const quire_evict_ops quire_evict_arc;
 
 #endif /* QUIRE_CORE_EVICT_POLICIES_H */

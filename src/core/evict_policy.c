@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "core/evict_policies.h"
 
+#include "base/check.h"
+
 #include <string.h>
 
 static const char *const names[] = {
@@ -12,8 +14,11 @@ static const char *const names[] = {
 };
 
 static const quire_evict_ops *const tables[] = {
-    [QUIRE_EVICT_DEFAULT] = &quire_evict_lru,
-    [QUIRE_EVICT_LRU] = &quire_evict_lru,
+    [QUIRE_EVICT_DEFAULT] = &quire_evict_lru, [QUIRE_EVICT_LRU] = &quire_evict_lru,
+    [QUIRE_EVICT_LFU] = &quire_evict_lfu,     [QUIRE_EVICT_SLRU] = &quire_evict_slru,
+    [QUIRE_EVICT_FIFO] = &quire_evict_fifo,   [QUIRE_EVICT_S3FIFO] = &quire_evict_s3fifo,
+    [QUIRE_EVICT_SIEVE] = &quire_evict_sieve, [QUIRE_EVICT_ARC] = &quire_evict_arc,
+    [QUIRE_EVICT_GDSF] = &quire_evict_gdsf,
 };
 
 const char *quire_evict_policy_name(quire_evict_policy policy)
@@ -34,10 +39,10 @@ int quire_evict_policy_find(const char *name, quire_evict_policy *out)
     return QUIRE_NOTFOUND;
 }
 
+_Static_assert(sizeof(tables) / sizeof(tables[0]) == QUIRE_EVICT_POLICY_COUNT, "a table each");
+
 const quire_evict_ops *quire_evict_ops_of(quire_evict_policy policy)
 {
-    size_t i = (size_t)policy;
-
-    return i < sizeof(tables) / sizeof(tables[0]) && tables[i] != NULL ? tables[i]
-                                                                       : &quire_evict_lru;
+    QUIRE_CHECK((size_t)policy < QUIRE_EVICT_POLICY_COUNT);
+    return tables[policy];
 }

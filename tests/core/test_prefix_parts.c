@@ -313,9 +313,9 @@ static void test_seeds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_siblings),    cmocka_unit_test(test_index),
-         cmocka_unit_test(test_owners),
-        cmocka_unit_test(test_ghost_chain), cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_siblings), cmocka_unit_test(test_index),
+        cmocka_unit_test(test_owners),   cmocka_unit_test(test_ghost_chain),
+        cmocka_unit_test(test_seeds),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

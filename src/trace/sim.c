@@ -12,8 +12,6 @@
 
 #include <string.h>
 
-static const quire_prefix_key key = { .identity = { 1, 1 } };
-
 /* ---- the timeline ---- */
 
 int quire_sim_timeline_begin(quire_sim_timeline *line, const quire_trace *trace,
@@ -72,7 +70,6 @@ void quire_sim_count_tree(quire_sim_result *out, const quire_sim_tree *tree)
     quire_prefix_stats stats;
 
     quire_prefix_stats_get(tree->tree, &stats);
-    out->regret_blocks = stats.regret_tokens_total / QUIRE_PAGE_TOKENS_MIN;
     out->evictions = stats.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] +
                      stats.gone_nodes_total[QUIRE_PREFIX_GONE_LOW_TRAFFIC] +
                      stats.gone_nodes_total[QUIRE_PREFIX_GONE_TTL];
@@ -86,7 +83,7 @@ uint8_t quire_sim_rank(const quire_sim_opts *opts, const quire_trace_request *re
 /* ---- hits ---- */
 
 static int request_run(quire_sim_tree *t, const quire_sim_opts *opts, const quire_trace *trace,
-                       const quire_trace_request *request, uint32_t *hit_blocks)
+                       const quire_trace_request *request, quire_prefix_match *match)
 {
     const uint32_t n_tokens = request->n_blocks * QUIRE_PAGE_TOKENS_MIN;
     const int32_t *tokens =
@@ -95,16 +92,15 @@ static int request_run(quire_sim_tree *t, const quire_sim_opts *opts, const quir
                                           .owner = request->session,
                                           .now_us = request->time_us,
                                           .rank = quire_sim_rank(opts, request) };
-    quire_prefix_match match;
     quire_prefix_ref ref;
     quire_seq_id seq;
     int rc;
 
     QUIRE_TRY(quire_seq_open(t->cache, QUIRE_REGION_DYNAMIC, &seq));
-    rc = quire_prefix_acquire(t->tree, &key, seq, tokens, n_tokens, &acquire, &match, &ref);
+    rc =
+        quire_prefix_acquire(t->tree, &quire_sim_key, seq, tokens, n_tokens, &acquire, match, &ref);
     if (rc == QUIRE_OK) {
-        *hit_blocks = match.n_tokens / QUIRE_PAGE_TOKENS_MIN;
-        rc = quire_seq_append(t->cache, seq, n_tokens - match.n_tokens);
+        rc = quire_seq_append(t->cache, seq, n_tokens - match->n_tokens);
         if (rc == QUIRE_OK) {
             rc = quire_prefix_publish(t->tree, ref, tokens, n_tokens, request->time_us);
         }
@@ -130,13 +126,14 @@ int quire_sim_hits(const quire_trace *trace, const quire_sim_opts *opts, quire_s
     rc = quire_sim_timeline_begin(&line, trace, opts, out);
     for (uint32_t i = 0; i < trace->n_requests && rc == QUIRE_OK; i++) {
         const quire_trace_request *request = &trace->requests[i];
-        uint32_t hit_blocks = 0;
+        quire_prefix_match match = { 0 };
 
         if (request->n_blocks > 0) {
-            rc = request_run(&t, opts, trace, request, &hit_blocks);
+            rc = request_run(&t, opts, trace, request, &match);
             quire_sim_tree_evict(&t, opts->capacity_blocks);
         }
-        quire_sim_count_hits(out, trace, request, hit_blocks);
+        quire_sim_count_hits(out, trace, request, match.n_tokens / QUIRE_PAGE_TOKENS_MIN);
+        out->regret_blocks += match.n_gone_tokens / QUIRE_PAGE_TOKENS_MIN;
         quire_sim_timeline_add(&line, &t, request->time_us);
     }
     quire_sim_count_tree(out, &t);

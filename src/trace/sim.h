@@ -44,8 +44,8 @@ typedef struct quire_sim_cost {
 /* Round figures of no machine in particular. */
 #define QUIRE_SIM_COST_INIT                                                                        \
     {                                                                                              \
-        .prefill_token_us = 25.0, .prefill_token_depth_us = 0.0005, .decode_step_us = 8000.0,      \
-        .decode_row_us = 100.0, .decode_row_depth_us = 0.01, .chunk_tokens = 512,                  \
+        .prefill_token_us = 10.0, .prefill_token_depth_us = 0.0002, .decode_step_us = 2000.0,      \
+        .decode_row_us = 50.0, .decode_row_depth_us = 0.005, .chunk_tokens = 512,                  \
         .n_running_max = 64                                                                        \
     }
 

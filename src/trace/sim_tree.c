@@ -9,6 +9,8 @@
 
 #define PAGE_TOKENS QUIRE_PAGE_TOKENS_MIN
 
+const quire_prefix_key quire_sim_key = { .identity = { 1, 1 } };
+
 static int cache_make(quire_sim_tree *t, const quire_sim_tree_opts *opts)
 {
     quire_cache_opts cache = QUIRE_CACHE_OPTS_INIT;
@@ -68,13 +70,20 @@ void quire_sim_tree_fini(quire_sim_tree *t)
     memset(t, 0, sizeof(*t));
 }
 
-const int32_t *quire_sim_tree_text(quire_sim_tree *t, const uint32_t *ids, uint32_t n)
+int32_t *quire_sim_tree_text(quire_sim_tree *t, const uint32_t *ids, uint32_t n)
 {
     QUIRE_CHECK(n <= t->blocks_max);
     for (uint32_t i = 0; i < n; i++) {
         t->tokens[(size_t)i * PAGE_TOKENS] = (int32_t)ids[i];
     }
     return t->tokens;
+}
+
+quire_region_id quire_sim_tree_region(const quire_sim_tree *t, uint8_t class_index)
+{
+    (void)t;
+    (void)class_index;
+    return QUIRE_REGION_DYNAMIC;
 }
 
 void quire_sim_tree_evict(quire_sim_tree *t, uint64_t blocks)

@@ -13,6 +13,9 @@
 #include "quire/prefix.h"
 #include "trace/sim.h"
 
+/* All requests have one key. */
+extern const quire_prefix_key quire_sim_key;
+
 typedef struct quire_sim_tree {
     quire_allocator allocator;
     quire_cache *cache;
@@ -33,7 +36,10 @@ int quire_sim_tree_init(quire_sim_tree *tree, const quire_sim_tree_opts *opts, q
 void quire_sim_tree_fini(quire_sim_tree *tree);
 
 /* The tokens of a text of n blocks. Memory: the tree's, until the next call. */
-const int32_t *quire_sim_tree_text(quire_sim_tree *tree, const uint32_t *ids, uint32_t n);
+int32_t *quire_sim_tree_text(quire_sim_tree *tree, const uint32_t *ids, uint32_t n);
+
+/* Where sequences of a class of the trace are opened. */
+quire_region_id quire_sim_tree_region(const quire_sim_tree *tree, uint8_t class_index);
 
 /* Evict until at most that many pages are charged, or nothing more may go. */
 void quire_sim_tree_evict(quire_sim_tree *tree, uint64_t blocks);

@@ -6,7 +6,10 @@
 #include "base/check.h"
 #include "cli/commands.h"
 #include "cli/serve.h"
+#include "engine/pins.h"
+#include "trace/recent.h"
 
+#define BYTES_MAX   1e15
 #define SECONDS(us) ((uint32_t)((us) / 1000000))
 
 static const char *const admissions[] = { "grow", "reserve", NULL };
@@ -91,6 +94,31 @@ static const quire_opt options[] = {
       .offset = offsetof(quire_serve_args, default_class),
       .help = "class of requests that ask for none" },
 
+    { .section = "Guaranteed memory",
+      .names = { "--pinned" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0, .max = BYTES_MAX,
+      .initial = "0", .initial_text = "0, none; with a ceiling its floor, or a quarter of it",
+      .offset = offsetof(quire_serve_args, pinned_bytes),
+      .help = "KV memory at first for classes that are pinned and for their pins: others cannot "
+              "take it" },
+    { .names = { "--pinned-ceiling" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = BYTES_MAX, .initial = "0", .initial_text = "0, it stays as it is",
+      .offset = offsetof(quire_serve_args, pinned_ceiling_bytes),
+      .help = "let it follow what those classes need, up to so much" },
+    { .names = { "--pinned-floor" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = BYTES_MAX, .initial = "0", .offset = offsetof(quire_serve_args, pinned_floor_bytes),
+      .help = "and down to so much" },
+    { .names = { "--dynamic-floor" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = BYTES_MAX, .initial = "0", .initial_text = "0, a quarter of the KV budget",
+      .offset = offsetof(quire_serve_args, dynamic_floor_bytes),
+      .help = "what it must leave to the other classes" },
+    { .names = { "--no-spill" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, no_spill),
+      .help = "pinned classes wait when their memory is full, instead of taking more where the "
+              "lowest classes have theirs" },
+    { .names = { "--max-pins" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
+      .max = QUIRE_ENGINE_PINS_MAX, .initial = "256",
+      .offset = offsetof(quire_serve_args, max_pins), .help = "pins at once; 0 is none" },
+
     { .section = "Prefix cache",
       .names = { "--no-prefix-cache" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, no_prefix_cache),
@@ -109,6 +137,43 @@ static const quire_opt options[] = {
     { .names = { "--low-traffic-hits-per-hour" }, .type = QUIRE_OPT_REAL, .unit = "N", .min = 0,
       .max = 1e6, .initial = "1", .offset = offsetof(quire_serve_args, low_traffic_hits_per_hour),
       .help = "what is too seldom" },
+    { .names = { "--no-precache" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, no_precache),
+      .help = "do not use idle time to compute what is likely to be asked for again" },
+
+    { .section = "Recording and tuning",
+      .names = { "--record" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .initial_text = "none",
+      .offset = offsetof(quire_serve_args, record),
+      .help = "append what is asked to a file that quire sim and quire analyze read: times, "
+              "lengths and keyed hashes of blocks, no texts" },
+    { .names = { "--record-plain" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, record_plain),
+      .help = "with --record: token ids in the place of hashes" },
+    { .names = { "--auto-tune" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, auto_tune),
+      .help = "apply what the last hour's requests suggest, within the bounds below" },
+    { .names = { "--tune-interval" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+      .max = 86400, .initial = "10m", .offset = offsetof(quire_serve_args, tune_interval_us),
+      .help = "how often they are looked at; 0 is only when /v1/cache/tuning is asked" },
+    { .names = { "--tune-pinned-min" }, .type = QUIRE_OPT_REAL, .unit = "R", .min = 0, .max = 1,
+      .initial = "0", .offset = offsetof(quire_serve_args, tune_pinned_min),
+      .help = "share of the KV budget that stays pinned" },
+    { .names = { "--tune-pinned-max" }, .type = QUIRE_OPT_REAL, .unit = "R", .min = 0, .max = 1,
+      .initial = "0.8", .offset = offsetof(quire_serve_args, tune_pinned_max),
+      .help = "share of it that may be pinned; --pinned-ceiling leaves this to the region itself" },
+    { .names = { "--tune-ttl-min" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 1,
+      .max = 31536000, .initial = "1m", .offset = offsetof(quire_serve_args, tune_ttl_min_us),
+      .help = "least --cache-ttl, where there is one" },
+    { .names = { "--tune-ttl-max" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 1,
+      .max = 31536000, .initial = "7d", .offset = offsetof(quire_serve_args, tune_ttl_max_us),
+      .help = "most of it" },
+    { .names = { "--recent-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = QUIRE_RECENT_BYTES_MAX, .initial = "4MiB",
+      .offset = offsetof(quire_serve_args, recent_bytes),
+      .help = "memory for hashes of the last hour's requests; 0 is no tuning" },
+    { .names = { "--no-what-if" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, no_what_if),
+      .help = "keep no ghost caches, which say what more or less memory would bring" },
 
     { .section = "Sessions",
       .names = { "--max-sessions" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1 << 20,
@@ -170,6 +235,45 @@ static const quire_opt options[] = {
 };
 /* clang-format on */
 
+static uint64_t pinned_at_first(const quire_serve_args *args)
+{
+    if (args->pinned_bytes > 0) {
+        return args->pinned_bytes;
+    }
+    return args->pinned_floor_bytes > 0 ? args->pinned_floor_bytes : args->pinned_ceiling_bytes / 4;
+}
+
+int quire_serve_memory_check(const quire_serve_args *args, quire_error *err)
+{
+    const uint64_t ceiling = args->pinned_ceiling_bytes;
+
+    if (ceiling == 0 && (args->pinned_floor_bytes > 0 || args->dynamic_floor_bytes > 0)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%s is for a region that changes: give pinned_ceiling too",
+                               args->pinned_floor_bytes > 0 ? "pinned_floor" : "dynamic_floor");
+    }
+    if (ceiling > 0 && pinned_at_first(args) > ceiling) {
+        return quire_error_set(err, QUIRE_INVAL, "%s is more than pinned_ceiling",
+                               args->pinned_bytes > 0 ? "pinned" : "pinned_floor");
+    }
+    if (pinned_at_first(args) < args->pinned_floor_bytes) {
+        return quire_error_set(err, QUIRE_INVAL, "pinned is less than pinned_floor");
+    }
+    if (args->tune_pinned_min > args->tune_pinned_max) {
+        return quire_error_set(err, QUIRE_INVAL, "tune_pinned_min is more than tune_pinned_max");
+    }
+    if (args->tune_ttl_min_us > args->tune_ttl_max_us) {
+        return quire_error_set(err, QUIRE_INVAL, "tune_ttl_min is more than tune_ttl_max");
+    }
+    if (args->record_plain && args->record == NULL) {
+        return quire_error_set(err, QUIRE_INVAL, "record_plain needs record");
+    }
+    if (args->auto_tune && args->recent_bytes == 0) {
+        return quire_error_set(err, QUIRE_INVAL, "auto_tune needs recent_memory");
+    }
+    return QUIRE_OK;
+}
+
 quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args)
 {
     quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
@@ -185,6 +289,15 @@ quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args)
     opts.low_traffic_after_us = args->low_traffic_after_us;
     opts.low_traffic_hits_per_hour =
         args->low_traffic_after_us != 0 ? args->low_traffic_hits_per_hour : 0.0;
+    opts.pinned_bytes = pinned_at_first(args);
+    opts.pinned_stays = args->no_spill;
+    opts.pinned.floor_bytes = args->pinned_floor_bytes;
+    opts.pinned.ceiling_bytes = args->pinned_ceiling_bytes;
+    opts.pinned.dynamic_floor_bytes = args->dynamic_floor_bytes;
+    opts.pins_max = (uint32_t)args->max_pins;
+    opts.precache.is_off = args->no_precache;
+    opts.recent_bytes = (size_t)args->recent_bytes;
+    opts.no_shadow = args->no_what_if;
     opts.sessions.sessions_max = (uint32_t)args->max_sessions;
     opts.sessions.ttl_us = args->session_ttl_us;
     return opts;
@@ -203,6 +316,10 @@ quire_server_opts quire_serve_server_opts(const quire_serve_args *args)
     /* Less than a second is not "no limit". */
     opts.request_time_max_s = SECONDS(args->max_time_us + 999999);
     opts.version = QUIRE_VERSION;
+    opts.tune_bounds.pinned_share_min = args->tune_pinned_min;
+    opts.tune_bounds.pinned_share_max = args->tune_pinned_max;
+    opts.tune_bounds.ttl_min_us = args->tune_ttl_min_us;
+    opts.tune_bounds.ttl_max_us = args->tune_ttl_max_us;
     opts.page_tokens = (uint32_t)args->common.page_tokens;
     opts.n_running_max = (uint32_t)args->max_batch_size;
     opts.chat_template = args->chat_template;

@@ -89,7 +89,7 @@ static const quire_config_field tenant_fields[] = {
         .max = 1e15, .initial = "0", .initial_text = "0, none",
         .offset = offsetof(quire_config_tenant, cache_quota_bytes),
         .help = "KV bytes that it may keep in the cache" }, NUMBER_BYTES },
-    { { .names = { "--weight" }, .type = QUIRE_OPT_REAL, .unit = "W", .min = 0.001, .max = 1000,
+    { { .names = { "--weight" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1000,
         .initial = "1", .offset = offsetof(quire_config_tenant, weight),
         .help = "its fair share of a region, beside the weights of the others" }, NUMBER_BYTES },
 };

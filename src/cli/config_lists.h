@@ -55,7 +55,7 @@ typedef struct quire_config_class {
 typedef struct quire_config_tenant {
     const char *name;
     uint64_t cache_quota_bytes; /* 0 = none */
-    double weight;
+    int64_t weight;
 } quire_config_tenant;
 
 typedef struct quire_config_field {

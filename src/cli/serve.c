@@ -88,6 +88,7 @@ typedef struct serving {
     char model_name[128];
     char kv_name[QUIRE_SESSION_KV_TEXT_MAX];
     uint32_t n_ctx;
+    quire_record *record; /* NULL = none is asked for */
     quire_server *server;
     quire_session session;
     quire_engine *engine;
@@ -144,6 +145,7 @@ static int check(serving *s, quire_error *err)
 {
     const quire_serve_parties parties = { &s->tiers, &s->tenants };
 
+    QUIRE_TRY(quire_serve_memory_check(s->args, err));
     QUIRE_TRY(quire_serve_classes_read(&s->tiers, s->args, err));
     QUIRE_TRY(quire_serve_tenants_read(&s->tenants, s->args, err));
     QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &parties, err));
@@ -234,6 +236,36 @@ static void warn(const serving *s)
     }
 }
 
+static void record_failed(void *ctx, const char *message)
+{
+    quire_serve_log_line(ctx, QUIRE_LOG_ERRORS, "warning: the recording has ended: %s", message);
+}
+
+static int start_record(serving *s, quire_error *err)
+{
+    const quire_classes *classes = &s->tiers.classes;
+    const char *names[QUIRE_CLASSES_MAX];
+    const quire_record_opts opts = {
+        .path = s->args->record,
+        .model = s->opts.model_name,
+        .is_plain = s->args->record_plain,
+        .class_names = names,
+        .n_classes = classes->n,
+        .failed = record_failed,
+        .failed_ctx = &s->log,
+    };
+
+    if (s->args->record == NULL) {
+        return QUIRE_OK;
+    }
+    for (uint32_t i = 0; i < classes->n; i++) {
+        names[i] = classes->items[i].name;
+    }
+    QUIRE_TRY(quire_record_open(&s->record, &opts, err));
+    s->opts.record = s->record;
+    return QUIRE_OK;
+}
+
 static int start(serving *s, quire_error *err)
 {
     quire_session_want want = quire_serve_want(s->args);
@@ -244,6 +276,7 @@ static int start(serving *s, quire_error *err)
         s->opts.log = log_request;
         s->opts.log_ctx = &s->log;
     }
+    QUIRE_TRY(start_record(s, err));
     QUIRE_TRY(quire_server_start(&s->server, &s->opts, err));
     QUIRE_TRY(quire_session_open_model(&s->session, &s->args->common, err));
     QUIRE_TRY(quire_session_open_runtime(&s->session, &s->args->common, &want, err));
@@ -317,6 +350,7 @@ static void release(serving *s)
     if (s->server != NULL) {
         quire_server_stop(s->server);
     }
+    quire_record_close(s->record);
     if (s->engine != NULL) {
         quire_engine_destroy(s->engine);
     }

@@ -37,8 +37,14 @@ typedef struct quire_serve_args {
     int64_t max_tokens; /* 0 = the context */
     int admission;      /* quire_admit */
     int64_t prefetch_steps;
-    /* classes */
+    /* classes, guaranteed memory */
     const char *default_class;
+    uint64_t pinned_bytes;
+    uint64_t pinned_floor_bytes;
+    uint64_t pinned_ceiling_bytes;
+    uint64_t dynamic_floor_bytes;
+    bool no_spill;
+    int64_t max_pins;
     /* cache */
     int cache_policy; /* quire_evict_policy */
     double cache_memory_ratio;
@@ -47,6 +53,18 @@ typedef struct quire_serve_args {
     uint64_t low_traffic_after_us;
     double low_traffic_hits_per_hour;
     bool lock_memory;
+    bool no_precache;
+    /* watching itself */
+    const char *record;
+    bool record_plain;
+    bool no_what_if;
+    uint64_t recent_bytes;
+    uint64_t tune_interval_us;
+    bool auto_tune;
+    double tune_pinned_min;
+    double tune_pinned_max;
+    uint64_t tune_ttl_min_us;
+    uint64_t tune_ttl_max_us;
     /* sessions */
     int64_t max_sessions;
     uint64_t session_ttl_us;
@@ -71,6 +89,9 @@ quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args);
 quire_server_opts quire_serve_server_opts(const quire_serve_args *args);
 /* And of the runtime. */
 quire_session_want quire_serve_want(const quire_serve_args *args);
+
+/* Sizes that do not go together. Errors: QUIRE_INVAL. */
+int quire_serve_memory_check(const quire_serve_args *args, quire_error *err);
 
 /* docs/configuration.md. Errors: QUIRE_NOMEM. */
 int quire_serve_document(quire_bytes *out);

@@ -29,6 +29,7 @@ static void write_requests(quire_json_out *json, const quire_engine_stats *s)
     quire_json_u64(json, "waiting", s->requests_waiting);
     quire_json_u64(json, "prefilling", s->requests_prefilling);
     quire_json_u64(json, "decoding", s->requests_decoding);
+    quire_json_u64(json, "parked", s->requests_parked);
     quire_json_u64(json, "accepted_total", s->requests_total);
     quire_json_u64(json, "stop_total", s->finished_stop_total);
     quire_json_u64(json, "length_total", s->finished_length_total);
@@ -93,6 +94,69 @@ static void write_cache(quire_json_out *json, const quire_cache_stats *s)
     quire_json_object_end(json);
 }
 
+static void write_class(quire_json_out *json, const quire_class *c, const quire_class_stats *s)
+{
+    quire_json_object(json, NULL);
+    quire_json_string(json, "name", c->name);
+    quire_json_u64(json, "rank", c->rank);
+    quire_json_u64(json, "weight", c->weight);
+    quire_json_bool(json, "pinned", c->is_pinned);
+    quire_json_number(json, "ttft_target_s", c->ttft_target_ms / 1000.0);
+    quire_json_number(json, "tpot_target_s", c->tpot_target_ms / 1000.0);
+    quire_json_u64(json, "waiting", s->waiting);
+    quire_json_u64(json, "running", s->running);
+    quire_json_u64(json, "parked", s->parked);
+    quire_json_u64(json, "running_limit", s->running_limit);
+    quire_json_u64(json, "accepted_total", s->requests_total);
+    quire_json_u64(json, "finished_total", s->finished_total);
+    quire_json_u64(json, "refused_total", s->refused_total);
+    quire_json_u64(json, "displaced_total", s->displaced_total);
+    quire_json_u64(json, "parked_total", s->parked_total);
+    quire_json_u64(json, "preempted_total", s->preempted_total);
+    quire_json_u64(json, "promoted_total", s->promoted_total);
+    quire_json_u64(json, "cuts_total", s->cuts_total);
+    quire_json_u64(json, "steps_total", s->steps_total);
+    quire_json_u64(json, "late_steps_total", s->late_steps_total);
+    write_latency(json, "queue", &s->queue);
+    write_latency(json, "ttft", &s->ttft);
+    write_latency(json, "tpot", &s->tpot);
+    quire_json_object_end(json);
+}
+
+static void write_memory(quire_json_out *json, const quire_memory_stats *s)
+{
+    quire_json_object(json, "memory");
+    quire_json_u64(json, "pinned_budget_bytes", s->pinned_budget_bytes);
+    quire_json_u64(json, "pinned_charged_bytes", s->pinned_charged_bytes);
+    quire_json_u64(json, "pinned_cached_bytes", s->pinned_cached_bytes);
+    quire_json_u64(json, "pinned_pin_bytes", s->pinned_pin_bytes);
+    quire_json_u64(json, "pinned_need_bytes", s->pinned_need_bytes);
+    quire_json_u64(json, "pinned_need_p99_bytes", s->pinned_need_p99_bytes);
+    quire_json_u64(json, "spilled_bytes", s->spilled_bytes);
+    quire_json_u64(json, "spilled_pages_total", s->spilled_pages_total);
+    quire_json_u64(json, "pins", s->pins);
+    quire_json_u64(json, "pin_bytes", s->pin_bytes);
+    quire_json_u64(json, "pins_refused_total", s->pins_refused_total);
+    quire_json_object(json, "precache");
+    quire_json_bool(json, "active", s->precache.is_on);
+    quire_json_u64(json, "runs_total", s->precache.runs_total);
+    quire_json_u64(json, "tokens_total", s->precache.tokens_total);
+    quire_json_u64(json, "gain_tokens_total", s->precache.gain_tokens_total);
+    quire_json_u64(json, "waste_tokens_total", s->precache.waste_tokens_total);
+    quire_json_object_end(json);
+    quire_json_object_end(json);
+}
+
+static void write_classes(quire_json_out *json, const quire_classes *classes,
+                          const quire_engine_stats *stats)
+{
+    quire_json_array(json, "classes");
+    for (uint32_t i = 0; i < stats->n_classes && i < classes->n; i++) {
+        write_class(json, &classes->items[i], &stats->classes[i]);
+    }
+    quire_json_array_end(json);
+}
+
 int quire_api_cache_stats(quire_http *http)
 {
     quire_bytes body = { 0 };
@@ -118,6 +182,8 @@ int quire_api_cache_stats(quire_http *http)
     quire_json_object_end(&json);
     write_prefix(&json, &stats.prefix);
     write_cache(&json, &stats.cache);
+    write_memory(&json, &stats.memory);
+    write_classes(&json, &http->server->tiers.classes, &stats);
     quire_json_object(&json, "sessions");
     quire_json_u64(&json, "open", stats.sessions);
     quire_json_u64(&json, "evictions_total", stats.session_evictions_total);

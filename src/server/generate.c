@@ -334,6 +334,7 @@ void quire_generation_finish(quire_generation *gen)
         }
     }
     http->finish = quire_finish_name(gen->choices[0].result->finish);
+    quire_generation_note(gen);
     if (gen->session != 0) {
         session_commit(gen);
         quire_sessions_leave(quire_engine_sessions(http->engine), gen->session, quire_now_us());

@@ -92,6 +92,11 @@ void quire_generation_give_up(quire_generation *gen);
 /* All choices are done: keep the session's new turn and leave it, note figures for the log. Before
  * the client learns of the end, because its next turn may follow at once. */
 void quire_generation_finish(quire_generation *gen);
+/* ---- note.c ---- */
+
+/* Write down what was asked, where the server records: a line for each answer. */
+void quire_generation_note(const quire_generation *gen);
+
 /* ---- generate_fields.c ---- */
 
 /* All fields but the prompt. Errors: http->err. */

@@ -21,7 +21,9 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "engine/tuning.h"
 #include "quire/error.h"
+#include "trace/record.h"
 
 typedef struct quire_server quire_server;
 
@@ -59,7 +61,9 @@ typedef struct quire_server_opts {
     bool truncates_turns;        /* default of the request field context_overflow */
     quire_classes classes;       /* those of the engine; n = 0: one */
     const char *default_class; /* of requests that ask for none; NULL = "standard", or the lowest */
-    quire_sampler_opts sampler;               /* defaults of requests */
+    quire_tune_bounds tune_bounds; /* of what POST /v1/cache/tuning may apply */
+    quire_sampler_opts sampler;    /* defaults of requests */
+    quire_record *record;          /* borrowed: what was asked is written there; NULL = nowhere */
     void (*log)(void *ctx, const char *line); /* one line per request; NULL = none. Thread: any */
     void *log_ctx;
 } quire_server_opts;
@@ -68,7 +72,8 @@ typedef struct quire_server_opts {
     {                                                                                              \
         .host = "127.0.0.1", .port = 8080, .body_bytes_max = (size_t)8 << 20,                      \
         .header_bytes_max = (size_t)32 << 10, .connections_max = 256, .idle_timeout_s = 60,        \
-        .request_time_max_s = 600, .sampler = QUIRE_SAMPLER_OPTS_INIT                              \
+        .request_time_max_s = 600, .tune_bounds = QUIRE_TUNE_BOUNDS_INIT,                          \
+        .sampler = QUIRE_SAMPLER_OPTS_INIT                                                         \
     }
 
 /* What start() refuses before it takes anything: limits, host, keys, classes. Errors: QUIRE_INVAL,

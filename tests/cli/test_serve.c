@@ -256,6 +256,12 @@ static void refused(void **state)
         { 1, PROGRAM("serve", "-m", m, "-c", "1000000", "--memory-limit", "64MiB"), "of KV" },
         { 1, PROGRAM("serve", "-m", m, "--memory-limit", "1M"), "the limit is 1.00 MB" },
         { 1, PROGRAM("serve", "-m", m, "--log-file", "/nowhere/log"), "log_file: cannot open" },
+        { 1, PROGRAM("serve", "-m", m, "--record", "/nowhere/trace"), "/nowhere/trace" },
+        { 2, PROGRAM("serve", "-m", m, "--record-plain"), "record_plain needs record" },
+        { 2, PROGRAM("serve", "-m", m, "--pinned-floor", "1G"), "give pinned_ceiling too" },
+        { 2, PROGRAM("serve", "-m", m, "--auto-tune", "--recent-memory", "0"), "recent_memory" },
+        { 2, PROGRAM("serve", "-m", m, "--tune-ttl-min", "2h", "--tune-ttl-max", "1h"),
+          "tune_ttl_min is more than tune_ttl_max" },
         { 1, PROGRAM("serve", "-m", m, "--check-config", "--log-file", "/nowhere/log"),
           "log_file: cannot open" },
     };
@@ -438,6 +444,66 @@ static void an_idle_server_ends_at_once(void **state)
     assert_int_equal(program_end(&running), 0);
 }
 
+/* Lines of a file that is small, parsed. Returns how many; lines[i] is the caller's. */
+static size_t read_lines(const char *path, json_t **lines, size_t cap)
+{
+    FILE *file = fopen(path, "r");
+    char line[4096];
+    size_t n = 0;
+
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file) != NULL) {
+        assert_true(n < cap);
+        lines[n] = json_loads(line, 0, NULL);
+        assert_non_null(lines[n]);
+        n++;
+    }
+    (void)fclose(file);
+    return n;
+}
+
+/* A line for each request, with its lengths, class and session, and nothing of its text. */
+static void what_is_asked_is_recorded(void **state)
+{
+    const char *path = program_path("record.jsonl");
+    program_running running =
+        program_start(PROGRAM("serve", "-m", program_model(), "-t", "1", "--port", "0", "--record",
+                              path, "--log-level", "errors"));
+    const uint16_t port = ready_port(&running);
+    static const char *const bodies[] = {
+        "{\"prompt\": \"a quire\", \"max_tokens\": 3, \"ignore_eos\": true}",
+        "{\"prompt\": \"a quire\", \"max_tokens\": 3, \"ignore_eos\": true, "
+        "\"service_tier\": \"batch\", \"session_id\": \"s\"}",
+    };
+    json_t *lines[8];
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(ask(port, "POST", "/v1/completions", NULL, bodies[i]), 200);
+    }
+    assert_int_equal(ask(port, "POST", "/v1/completions", NULL, "{}"), 400); /* not recorded */
+    assert_int_equal(kill(running.pid, SIGTERM), 0);
+    assert_int_equal(program_end(&running), 0);
+
+    assert_int_equal(read_lines(path, lines, COUNT(lines)), 3);
+    assert_int_equal(json_integer_value(json_object_get(lines[0], "quire_trace")), 1);
+    assert_int_equal(json_array_size(json_object_get(lines[0], "classes")), 3);
+    for (size_t i = 1; i < 3; i++) {
+        assert_int_equal(json_integer_value(json_object_get(lines[i], "output")), 3);
+        assert_true(json_integer_value(json_object_get(lines[i], "input")) > 1);
+        assert_null(json_object_get(lines[i], "tokens"));
+    }
+    assert_string_equal(json_string_value(json_object_get(lines[1], "blocks")),
+                        json_string_value(json_object_get(lines[2], "blocks")));
+    assert_int_equal(json_integer_value(json_object_get(lines[1], "class")), 1);
+    assert_int_equal(json_integer_value(json_object_get(lines[2], "class")), 2);
+    assert_int_equal(json_integer_value(json_object_get(lines[1], "session")), 0);
+    assert_int_not_equal(json_integer_value(json_object_get(lines[2], "session")), 0);
+    for (size_t i = 0; i < 3; i++) {
+        json_decref(lines[i]);
+    }
+}
+
 static void keys_and_the_log(void **state)
 {
     static const char text[] = "api_keys:\n  - { key_file: KEY, tenant: a }\n"
@@ -501,6 +567,7 @@ int main(void)
         cmocka_unit_test(a_second_signal_stops),
         cmocka_unit_test(an_idle_server_ends_at_once),
         cmocka_unit_test(a_named_template_serves_chat),
+        cmocka_unit_test(what_is_asked_is_recorded),
         cmocka_unit_test(keys_and_the_log),
     };
 

@@ -56,6 +56,13 @@ static void defaults_are_those_of_the_engine(void **state)
     assert_int_equal(opts.admit, expected.admit);
     assert_int_equal(opts.no_prefix_cache, expected.no_prefix_cache);
     assert_int_equal(opts.cache_policy, expected.cache_policy);
+    assert_true(opts.pinned_bytes == expected.pinned_bytes);
+    assert_true(opts.pinned_stays == expected.pinned_stays);
+    assert_true(opts.pinned.ceiling_bytes == expected.pinned.ceiling_bytes);
+    assert_int_equal(opts.pins_max, expected.pins_max);
+    assert_int_equal(opts.precache.is_off, expected.precache.is_off);
+    assert_int_equal(opts.recent_bytes, expected.recent_bytes);
+    assert_int_equal(opts.no_shadow, expected.no_shadow);
     assert_true(opts.cache_ttl_us == expected.cache_ttl_us);
     assert_true(opts.low_traffic_after_us == expected.low_traffic_after_us);
     assert_true(opts.low_traffic_hits_per_hour == expected.low_traffic_hits_per_hour);
@@ -82,6 +89,10 @@ static void defaults_are_those_of_the_server(void **state)
     assert_int_equal(opts.idle_timeout_s, expected.idle_timeout_s);
     assert_int_equal(opts.request_time_max_s, expected.request_time_max_s);
     assert_int_equal(opts.truncates_turns, expected.truncates_turns);
+    assert_true(opts.tune_bounds.pinned_share_min == expected.tune_bounds.pinned_share_min);
+    assert_true(opts.tune_bounds.pinned_share_max == expected.tune_bounds.pinned_share_max);
+    assert_true(opts.tune_bounds.ttl_min_us == expected.tune_bounds.ttl_min_us);
+    assert_true(opts.tune_bounds.ttl_max_us == expected.tune_bounds.ttl_max_us);
     assert_true(opts.sampler.temperature == expected.sampler.temperature);
     assert_int_equal(opts.sampler.top_k, expected.sampler.top_k);
     assert_true(opts.sampler.top_p == expected.sampler.top_p);
@@ -135,6 +146,43 @@ static void a_class_has_the_tables_defaults(void **state)
     assert_int_equal(entry.weight, 1);
     assert_true(entry.stretch == QUIRE_CLASS_STRETCH);
     assert_false(entry.is_pinned);
+}
+
+/* The pinned region begins as it is told, at its floor, or at a quarter of its ceiling. */
+static void the_pinned_region_begins_within_its_bounds(void **state)
+{
+    static const struct {
+        uint64_t pinned, floor, ceiling, dynamic_floor;
+        uint64_t begins;
+        const char *says; /* NULL = fine */
+    } cases[] = {
+        { 0, 0, 0, 0, 0, NULL },
+        { 100, 0, 0, 0, 100, NULL },
+        { 0, 0, 400, 0, 100, NULL },
+        { 0, 300, 400, 0, 300, NULL },
+        { 350, 300, 400, 0, 350, NULL },
+        { 0, 300, 0, 0, 300, "pinned_floor is for a region that changes: give pinned_ceiling too" },
+        { 100, 0, 0, 50, 100, "dynamic_floor is for a region that changes" },
+        { 500, 0, 400, 0, 500, "pinned is more than pinned_ceiling" },
+        { 0, 500, 400, 0, 500, "pinned_floor is more than pinned_ceiling" },
+        { 200, 300, 400, 0, 200, "pinned is less than pinned_floor" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        quire_serve_args *args = default_args();
+        quire_error err = QUIRE_ERROR_INIT;
+
+        args->pinned_bytes = cases[i].pinned;
+        args->pinned_floor_bytes = cases[i].floor;
+        args->pinned_ceiling_bytes = cases[i].ceiling;
+        args->dynamic_floor_bytes = cases[i].dynamic_floor;
+        assert_int_equal(quire_serve_engine_opts(args).pinned_bytes, cases[i].begins);
+        assert_int_equal(quire_serve_memory_check(args, &err),
+                         cases[i].says == NULL ? QUIRE_OK : QUIRE_INVAL);
+        assert_true(cases[i].says == NULL || strstr(err.message, cases[i].says) != NULL);
+        free(args);
+    }
 }
 
 static void times_are_rounded_up(void **state)
@@ -221,6 +269,7 @@ int main(void)
         cmocka_unit_test(defaults_are_those_of_the_server),
         cmocka_unit_test(there_are_three_classes),
         cmocka_unit_test(a_class_has_the_tables_defaults),
+        cmocka_unit_test(the_pinned_region_begins_within_its_bounds),
         cmocka_unit_test(times_are_rounded_up),
         cmocka_unit_test(templates_have_names),
         cmocka_unit_test(the_configuration_is_documented),

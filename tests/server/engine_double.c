@@ -25,6 +25,7 @@ struct quire_engine {
     engine_script script;
     engine_seen seen;
     bool goes_on;
+    engine_memory memory;
 };
 
 struct quire_request {
@@ -101,6 +102,11 @@ void engine_double_wait_submitted(quire_engine *engine, uint32_t n)
         (void)pthread_cond_wait(&engine->changed, &engine->lock);
     }
     (void)pthread_mutex_unlock(&engine->lock);
+}
+
+engine_memory *engine_double_memory(quire_engine *engine)
+{
+    return &engine->memory;
 }
 
 /* ---- engine.h ---- */
@@ -338,7 +344,6 @@ void quire_engine_stats_get(quire_engine *engine, quire_engine_stats *out)
 {
     static const double bounds[] = { 10.0 };
 
-    (void)engine;
     *out = (quire_engine_stats){ .requests_decoding = 2, .requests_waiting = 8, .n_classes = 1 };
     out->classes[0].waiting = 8;
     out->classes[0].running = 2;
@@ -349,5 +354,8 @@ void quire_engine_stats_get(quire_engine *engine, quire_engine_stats *out)
     for (int i = 0; i < 4; i++) {
         quire_histogram_add(&out->e2e, 2.0);
         quire_histogram_add(&out->queue, 0.5);
+    }
+    if (engine->memory.has_stats) {
+        *out = engine->memory.stats;
     }
 }

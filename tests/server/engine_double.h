@@ -8,6 +8,8 @@
 #define QUIRE_TESTS_ENGINE_DOUBLE_H
 
 #include "engine/engine.h"
+#include "engine/pins.h"
+#include "engine/tuning.h"
 
 typedef struct engine_script {
     const char *const *pieces; /* texts of the tokens */
@@ -36,6 +38,30 @@ typedef struct engine_seen {
     uint32_t n_cancelled; /* before they were done */
     uint32_t n_released;
 } engine_seen;
+
+#define DOUBLE_PINS_MAX 8u
+
+/* What engine_double_memory.c has instead of a cache. Set it while nothing is asked. */
+typedef struct engine_memory {
+    quire_engine_pin pins[DOUBLE_PINS_MAX];
+    uint32_t n_pins;
+    quire_engine_pin_params created; /* last; its pointers are gone */
+    int32_t tokens[256];
+    int create_status; /* < 0: refuse */
+    const char *create_message;
+    uint64_t missing_bytes;
+    uint32_t n_looks; /* that a new pin is computed for; UINT32_MAX: until it goes */
+    bool vanishes;    /* at the first look */
+    uint32_t n_dropped;
+    quire_engine_tuning tuning;
+    quire_engine_tune_opts tuned_with;
+    int tune_status;
+    quire_engine_stats stats; /* copied over what the double makes up, if has_stats */
+    bool has_stats;
+} engine_memory;
+
+/* Memory: the engine's. */
+engine_memory *engine_double_memory(quire_engine *engine);
 
 /* Owns its sessions; model is borrowed. */
 quire_engine *engine_double_create(const quire_model *model);

@@ -12,7 +12,7 @@ BEGIN {
     allowed["trace"] = "base core trace"
     allowed["model"] = "base codec attn core model"
     allowed["engine"] = "base core retain store trace model engine"
-    allowed["server"] = "base core model engine server"
+    allowed["server"] = "base core trace model engine server"
     allowed["cli"] = "base codec attn core retain store trace model engine server cli"
     # Public headers belong to a layer too.
     public["status"] = public["error"] = public["alloc"] = public["types"] = "base"

@@ -1,10 +1,15 @@
-/* admit.c - from the queue to running: when there is room, and nobody computes the same prefix.
+/* admit.c - from the queues to running: when there is room, and nobody computes the same prefix.
+ *
+ * Who comes next is the first of a queue: that of the highest class, where waiting counts as rank
+ * (classes.h), then who came first. A request of a high class that finds no place or no room takes
+ * them from lower ones (park.c). Parked requests stand in their queues like those that wait; they
+ * have their pages already and need but a place, and room for what they will still take.
  *
  * Room is counted in bytes of the budget. What running requests will still take (up to the end of
  * their prompts, or of all they may generate: quire_admit) is spoken for, though it is not taken
  * yet: cached pages may use it meanwhile, and are evicted when it is claimed. A request that does
- * not fit holds up those behind it, or large ones would never get their turn; one that waits for
- * another's prefix does not.
+ * not fit holds up those behind it and lower classes, or large ones would never get their turn; one
+ * that waits for another's prefix does not.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/engine_internal.h"
@@ -44,9 +49,9 @@ static uint32_t tokens_target(const quire_engine *engine, const quire_request *r
     return quire_min_u32(r->n_tokens + n_ahead, n_end);
 }
 
-/* Bytes that a request will take beyond the pages of its first n_have tokens, and one page for a
- * tail that has to be copied. */
-static uint64_t bytes_ahead(const quire_engine *engine, const quire_request *r, uint32_t n_have)
+/* With one page for a tail that has to be copied. */
+uint64_t quire_engine_bytes_ahead(const quire_engine *engine, const quire_request *r,
+                                  uint32_t n_have)
 {
     const uint64_t need = quire_engine_need_bytes(engine, tokens_target(engine, r));
     const uint64_t have = quire_engine_need_bytes(engine, n_have);
@@ -63,7 +68,8 @@ static bool has_room(const quire_engine *engine, uint64_t more_bytes)
     quire_prefix_stats tree;
 
     for (uint32_t i = 0; i < engine->n_running; i++) {
-        spoken_for += bytes_ahead(engine, engine->running[i], engine->running[i]->n_computed);
+        spoken_for +=
+            quire_engine_bytes_ahead(engine, engine->running[i], engine->running[i]->n_computed);
     }
     quire_cache_stats_get(engine->cache, &cache);
     quire_prefix_stats_get(engine->tree, &tree);
@@ -73,16 +79,18 @@ static bool has_room(const quire_engine *engine, uint64_t more_bytes)
 
 /* Whether it is worth beginning: a guess that errs by saying yes, since cached pages that it would
  * use count as free, too. Asking the tree in earnest counts as a query each time. */
-static bool may_fit(const quire_engine *engine, const quire_request *r)
+static bool may_fit(const quire_engine *engine, const quire_request *r, uint64_t *need_bytes)
 {
     const quire_prefix_key key = quire_engine_key(engine, r->tenant, r->tenant_bytes);
     const uint32_t page_tokens = engine->runtime_opts->page_tokens;
-    quire_prefix_match match = { 0 };
+    quire_prefix_match match = { .n_tokens = r->n_computed };
 
-    if (!engine->opts.no_prefix_cache) {
+    if (!engine->opts.no_prefix_cache && !r->is_parked) {
         quire_prefix_lookup(engine->tree, &key, r->tokens, r->n_tokens - 1, &match);
     }
-    return has_room(engine, bytes_ahead(engine, r, match.n_tokens - match.n_tokens % page_tokens));
+    *need_bytes =
+        quire_engine_bytes_ahead(engine, r, match.n_tokens - match.n_tokens % page_tokens);
+    return has_room(engine, *need_bytes);
 }
 
 /* ---- another computes the same prefix ---- */
@@ -191,6 +199,7 @@ static int seq_begin(quire_engine *engine, quire_request *r, quire_prefix_match 
         .now_us = quire_engine_now_us(engine),
         .is_private = r->is_uncached || engine->opts.no_prefix_cache,
         .is_miss = retreat == QUIRE_RETREAT_NO_HIT || engine->opts.no_prefix_cache,
+        .rank = r->rank,
     };
 
     QUIRE_TRY(quire_seq_open(engine->cache, QUIRE_REGION_DYNAMIC, &r->seq));
@@ -201,6 +210,7 @@ static int seq_begin(quire_engine *engine, quire_request *r, quire_prefix_match 
     }
     r->n_computed = match->n_tokens;
     r->n_published = match->n_tokens;
+    r->n_found = match->n_tokens;
     return QUIRE_OK;
 }
 
@@ -235,30 +245,74 @@ static void count_return(quire_engine *engine, quire_request *r, const quire_pre
 
 typedef enum admission {
     ADMITTED,
+    NO_PLACE,
     NO_ROOM,
     FAILED
 } admission;
 
-/* It did not fit, and nobody has let go since. Alone it may try: then there is nobody whose end
- * could help. */
-static bool is_blocked(const quire_engine *engine, const quire_request *r)
+/* Nobody else has pages: nobody's end could help, so it may try. */
+static bool is_alone(const quire_engine *engine, const quire_request *r)
 {
-    return engine->n_running > 0 && r->blocked_at == engine->n_releases;
+    return engine->n_running + engine->n_parked == (r->is_parked ? 1u : 0u);
 }
 
-static admission admit_one(quire_engine *engine, quire_request *r)
+/* It did not fit, and nobody has let go since. */
+static bool is_blocked(const quire_engine *engine, const quire_request *r)
 {
-    quire_prefix_match match;
-    int rc;
+    return !is_alone(engine, r) && r->blocked_at == engine->n_releases;
+}
 
-    if (engine->n_running > 0 && !may_fit(engine, r)) {
-        r->blocked_at = engine->n_releases;
+/* A place and, as far as can be told, room; taken from lower classes if need be. */
+static admission make_way(quire_engine *engine, quire_request *r)
+{
+    uint64_t need_bytes;
+
+    while (!is_alone(engine, r) && !may_fit(engine, r, &need_bytes)) {
+        const uint64_t lower_bytes = quire_engine_lower_bytes(engine, r);
+
+        /* Not in vain: if all of them do not suffice, they stay. */
+        if (!has_room(engine, need_bytes > lower_bytes ? need_bytes - lower_bytes : 0) ||
+            !quire_engine_room_make(engine, r)) {
+            return NO_ROOM;
+        }
+    }
+    if (engine->n_running == engine->opts.n_running_max && !quire_engine_place_make(engine, r)) {
+        return NO_PLACE;
+    }
+    return ADMITTED;
+}
+
+/* Without looking further: what is cheap to tell, for each round has to. */
+static admission may_begin(const quire_engine *engine, const quire_request *r)
+{
+    const quire_victim_ask ask = { .rank = r->rank, .is_below = true };
+
+    if (is_blocked(engine, r)) {
         return NO_ROOM;
     }
-    rc = seq_begin(engine, r, &match);
+    if (engine->n_running == engine->opts.n_running_max &&
+        quire_engine_victim(engine, &ask) == NULL) {
+        return NO_PLACE;
+    }
+    return ADMITTED;
+}
+
+/* A parked one goes on. */
+static void resume(quire_engine *engine, quire_request *r, uint8_t rank_now)
+{
+    quire_engine_unpark(engine, r);
+    quire_engine_running_add(engine, r, rank_now);
+    engine->stats.classes[r->class_index].resumed_total++;
+    engine->stats.classes[r->class_index].promoted_total += rank_now > r->rank;
+}
+
+static admission begin(quire_engine *engine, quire_request *r, uint8_t rank_now)
+{
+    quire_prefix_match match;
+    const int rc = seq_begin(engine, r, &match);
+
     if (rc < 0) {
-        if (engine->n_running > 0) { /* somebody else's end will help */
-            r->blocked_at = engine->n_releases;
+        if (!is_alone(engine, r)) { /* somebody else's end will help */
             return NO_ROOM;
         }
         quire_engine_end(
@@ -266,15 +320,17 @@ static admission admit_one(quire_engine *engine, quire_request *r)
             &(quire_ending){ .finish = QUIRE_FINISH_ERROR, .status = rc, .stop_index = -1 });
         return FAILED;
     }
-    engine->running[engine->n_running++] = r;
-    if (engine->n_running > 1 && !has_room(engine, 0)) {
-        engine->n_running--;
+    quire_engine_dequeue(engine, r);
+    quire_engine_running_add(engine, r, rank_now);
+    if (engine->n_running + engine->n_parked > 1 && !has_room(engine, 0)) {
+        quire_engine_running_remove(engine, r);
         quire_engine_seq_end(engine, r);
-        r->blocked_at = engine->n_releases;
+        quire_queue_insert(&engine->queues[r->class_index], &r->link);
+        engine->n_queued++;
         return NO_ROOM;
     }
-    quire_queue_remove(&engine->queue, &r->link);
     r->state = QUIRE_REQUEST_PREFILL;
+    engine->stats.classes[r->class_index].promoted_total += rank_now > r->rank;
     if (r->admitted_us == 0) {
         count_admission(engine, r, &match);
     } else {
@@ -283,16 +339,121 @@ static admission admit_one(quire_engine *engine, quire_request *r)
     return ADMITTED;
 }
 
+static admission admit_one(quire_engine *engine, quire_request *r, uint8_t rank_now)
+{
+    admission result = make_way(engine, r);
+
+    if (result == ADMITTED) {
+        if (r->is_parked) {
+            resume(engine, r, rank_now);
+        } else {
+            result = begin(engine, r, rank_now);
+        }
+    }
+    if (result == NO_ROOM) {
+        r->blocked_at = engine->n_releases;
+    }
+    return result;
+}
+
+/* ---- who comes next ---- */
+
+/* Where each queue has been read to. */
+typedef struct cursors {
+    quire_queue_link *at[QUIRE_CLASSES_MAX]; /* NULL: nobody more of this class */
+    uint64_t now_us;
+} cursors;
+
+/* The rank that a request has by now. */
+static uint8_t rank_of(const quire_engine *engine, const quire_request *r, uint64_t now_us)
+{
+    const uint64_t waited_us = now_us > r->waiting_us ? now_us - r->waiting_us : 0;
+    const uint64_t rank = r->rank + waited_us / engine->opts.aging_us;
+
+    if (engine->n_promoted_of[r->class_index] >= engine->n_promoted_max[r->class_index]) {
+        return r->rank;
+    }
+    return rank < engine->rank_max ? (uint8_t)rank : engine->rank_max;
+}
+
+static quire_request *next_find(const quire_engine *engine, cursors *c, uint8_t *rank_now)
+{
+    quire_request *next = NULL;
+
+    *rank_now = 0;
+    for (uint32_t i = 0; i < engine->opts.classes.n; i++) {
+        quire_request *r = c->at[i] != NULL ? quire_request_of(c->at[i]) : NULL;
+        const uint8_t rank = r != NULL ? rank_of(engine, r, c->now_us) : 0;
+
+        if (r != NULL && (next == NULL || rank > *rank_now ||
+                          (rank == *rank_now && r->link.arrival < next->link.arrival))) {
+            next = r;
+            *rank_now = rank;
+        }
+    }
+    if (next != NULL) {
+        c->at[next->class_index] = next->link.next;
+    }
+    return next;
+}
+
+/* Nobody more of classes up to this rank. */
+static void shut(const quire_engine *engine, cursors *c, uint8_t rank)
+{
+    for (uint32_t i = 0; i < engine->opts.classes.n; i++) {
+        if (engine->opts.classes.items[i].rank <= rank) {
+            c->at[i] = NULL;
+        }
+    }
+}
+
+/* Only parked requests have pages and none of them has room to go on: the most urgent goes on all
+ * the same, and the others give up their pages when they are needed. */
+static void resume_somebody(quire_engine *engine)
+{
+    quire_request *first = engine->parked[0];
+
+    for (uint32_t i = 1; i < engine->n_parked; i++) {
+        quire_request *r = engine->parked[i];
+
+        if (r->rank != first->rank ? r->rank > first->rank
+                                   : r->link.arrival < first->link.arrival) {
+            first = r;
+        }
+    }
+    resume(engine, first, first->rank);
+}
+
 void quire_engine_admit(quire_engine *engine)
 {
-    quire_queue_link *link = engine->queue.first;
+    cursors c = { .now_us = quire_engine_now_us(engine) };
+    quire_request *r;
+    uint8_t rank_now;
 
-    while (link != NULL && engine->n_running < engine->opts.n_running_max) {
-        quire_request *r = quire_request_of(link);
+    for (uint32_t i = 0; i < engine->opts.classes.n; i++) {
+        c.at[i] = engine->queues[i].first;
+    }
+    while ((r = next_find(engine, &c, &rank_now)) != NULL) {
+        const uint32_t i = r->class_index;
+        const bool is_starving = engine->n_running_of[i] == 0;
+        admission result = may_begin(engine, r);
 
-        link = link->next;
-        if (is_blocked(engine, r) || (!is_held(engine, r) && admit_one(engine, r) == NO_ROOM)) {
-            return;
+        if (engine->n_running_of[i] >= engine->qos.degrade.classes[i].limit) {
+            c.at[i] = NULL;
+            continue;
         }
+        if (result == ADMITTED && !r->is_parked && is_held(engine, r)) {
+            continue;
+        }
+        result = result == ADMITTED ? admit_one(engine, r, rank_now) : result;
+        if (result == NO_PLACE) {
+            shut(engine, &c, r->rank);
+        } else if (result == NO_ROOM) {
+            /* Who has waited long and has nothing running holds up higher ones, too. */
+            shut(engine, &c, is_starving ? rank_now : r->rank);
+        }
+    }
+    if (engine->n_running == 0 && engine->n_parked > 0) {
+        resume_somebody(engine);
     }
 }

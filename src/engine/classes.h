@@ -16,6 +16,13 @@
  *     the same on every machine.
  *   - weight is what it keeps when higher classes could use everything: a class that has work gets
  *     a turn at least every (sum of weights / weight) x QUIRE_TURN_US of computing (schedule.h).
+ *   - It also keeps places. A request that waits counts as one rank higher for each aging_us (of
+ * the engine's options) that it has waited, as long as no more of its class run that got in like
+ *     this than n_running_max x weight / sum of weights, at least one. Such a request is not
+ *     displaced again. So under any load each class has a request running no later than the ranks
+ *     above it times aging_us and one request's end from now; in a class who came first comes
+ *     first. Without the bound on places a queue of batch work that is always long would become
+ *     realtime work.
  *   - running_max and queue_max bound how many of its requests are computed and wait. Each class
  *     has a queue of its own: a low class that fills its queue takes no place from a high one.
  *

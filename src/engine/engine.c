@@ -34,7 +34,7 @@ uint64_t quire_engine_now_us(const quire_engine *engine)
 
 static bool has_work(const quire_engine *engine)
 {
-    return engine->n_running > 0 || engine->queue.n > 0 || engine->inbox.n > 0 ||
+    return engine->n_running > 0 || engine->n_queued > 0 || engine->inbox.n > 0 ||
            engine->tasks != NULL || engine->has_cancels || engine->is_stopping;
 }
 
@@ -97,7 +97,7 @@ static void inbox_fetch(quire_engine *engine)
         quire_queue_link *link = engine->inbox.first;
 
         quire_queue_remove(&engine->inbox, link);
-        quire_queue_insert(&engine->queue, link);
+        quire_engine_enqueue(engine, quire_request_of(link));
         /* Cancels of what lay in the inbox may have been looked for already. */
         engine->has_cancels |= atomic_load(&quire_request_of(link)->is_cancelled);
     }
@@ -112,8 +112,10 @@ static void end_all(quire_engine *engine)
     while (engine->n_running > 0) {
         quire_engine_end(engine, engine->running[engine->n_running - 1], &ending);
     }
-    while (engine->queue.first != NULL) {
-        quire_engine_end(engine, quire_request_of(engine->queue.first), &ending);
+    for (uint32_t i = 0; i < engine->opts.classes.n; i++) {
+        while (engine->queues[i].first != NULL) {
+            quire_engine_end(engine, quire_request_of(engine->queues[i].first), &ending);
+        }
     }
     quire_engine_tasks_run(engine, true);
 }
@@ -127,6 +129,7 @@ static void *thread_main(void *arg)
         quire_engine_tasks_run(engine, false);
         inbox_fetch(engine);
         quire_engine_cancels_apply(engine);
+        quire_engine_qos_tick(engine);
         quire_engine_admit(engine);
         quire_engine_step(engine);
         quire_engine_stats_publish(engine);
@@ -184,6 +187,9 @@ static int opts_resolve(quire_engine *engine, quire_error *err)
     QUIRE_TRY(quire_classes_resolve(&o->classes, err));
     o->n_running_max =
         quire_min_u32(o->n_running_max, quire_min_u32(runtime->n_seqs_max, runtime->n_batch));
+    o->n_parked_max = quire_min_u32(o->n_parked_max != 0 ? o->n_parked_max : UINT32_MAX,
+                                    runtime->n_seqs_max - o->n_running_max);
+    o->aging_us = o->aging_us != 0 ? o->aging_us : initial.aging_us;
     o->chunk_tokens = quire_min_u32(o->chunk_tokens, runtime->n_batch);
     return QUIRE_OK;
 }
@@ -215,13 +221,14 @@ static int parts_create(quire_engine *engine, quire_error *err)
     int rc;
 
     engine->running = calloc(n, sizeof(quire_request *));
+    engine->parked = calloc((size_t)engine->opts.n_parked_max + 1, sizeof(quire_request *));
     engine->items = calloc(n, sizeof *engine->items);
     engine->slices = calloc(n, sizeof *engine->slices);
     if (engine->opts.explain_max > 0) {
         engine->explained = calloc(engine->opts.explain_max, sizeof *engine->explained);
     }
-    if (engine->running == NULL || engine->items == NULL || engine->slices == NULL ||
-        (engine->opts.explain_max > 0 && engine->explained == NULL)) {
+    if (engine->running == NULL || engine->parked == NULL || engine->items == NULL ||
+        engine->slices == NULL || (engine->opts.explain_max > 0 && engine->explained == NULL)) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
     }
     rc = quire_sessions_create(&engine->sessions, engine->model, &engine->opts.sessions);
@@ -240,6 +247,7 @@ static void parts_destroy(quire_engine *engine)
     free(engine->explained);
     free(engine->slices);
     free(engine->items);
+    free(engine->parked);
     free(engine->running);
 }
 
@@ -279,14 +287,26 @@ static void locks_fini(quire_engine *engine)
     (void)pthread_cond_destroy(&engine->wake);
 }
 
-static void schedule_init(quire_engine *engine)
+static void classes_init(quire_engine *engine)
 {
     const quire_classes *classes = &engine->opts.classes;
+    uint64_t weights = 0;
 
+    for (uint32_t i = 0; i < classes->n; i++) {
+        weights += classes->items[i].weight;
+    }
+    quire_degrade_init(&engine->qos.degrade, classes, engine->opts.n_running_max,
+                       engine->created_us);
     quire_schedule_init(&engine->schedule);
     for (uint32_t i = 0; i < classes->n; i++) {
         quire_schedule_class *c = &engine->schedule.ranks[classes->items[i].rank];
+        const uint64_t n_places =
+            (uint64_t)engine->opts.n_running_max * classes->items[i].weight / weights;
 
+        engine->rank_max =
+            classes->items[i].rank > engine->rank_max ? classes->items[i].rank : engine->rank_max;
+        engine->n_promoted_max[i] = n_places > 0 ? (uint32_t)n_places : 1;
+        engine->stats.classes[i].running_limit = engine->qos.degrade.classes[i].limit;
         c->weight = classes->items[i].weight;
         c->tpot_us = classes->items[i].tpot_target_ms * US_PER_MS;
         c->stretch = classes->items[i].stretch;
@@ -305,9 +325,7 @@ static void figures_init(quire_engine *engine)
     engine->n_releases = 1; /* requests begin with 0: not blocked */
     identity_make(engine);
     quire_engine_stats_init(&engine->stats, engine->opts.classes.n);
-    schedule_init(engine);
-    quire_degrade_init(&engine->qos.degrade, &engine->opts.classes, engine->opts.n_running_max,
-                       engine->created_us);
+    classes_init(engine);
     engine->shared_stats = engine->stats;
 }
 

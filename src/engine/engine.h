@@ -77,9 +77,10 @@ typedef struct quire_engine_opts {
                                  0 = default, 256 */
     uint32_t tokens_max;      /* cap on max_tokens; 0 = the context */
     quire_classes classes;    /* n = 0: one class; classes.h */
-    uint64_t pinned_bytes;    /* budget of a pinned region at first, taken from the dynamic one; 0 =
-                                 no pinned region */
-    bool pinned_stays;        /* classes that are pinned do not spill into the dynamic region */
+    uint64_t aging_us; /* waiting for so long counts as one rank: classes.h; 0 = default, 20 s */
+    uint64_t pinned_bytes; /* budget of a pinned region at first, taken from the dynamic one; 0 =
+                              no pinned region */
+    bool pinned_stays;     /* classes that are pinned do not spill into the dynamic region */
     quire_admit admit;
     bool no_prefix_cache; /* find nothing, leave nothing behind */
     quire_evict_policy cache_policy;
@@ -102,7 +103,7 @@ typedef struct quire_engine_opts {
 
 #define QUIRE_ENGINE_OPTS_INIT                                                                     \
     {                                                                                              \
-        .n_running_max = 64, .queue_max = 256, .chunk_tokens = 256,                                \
+        .n_running_max = 64, .queue_max = 256, .chunk_tokens = 256, .aging_us = 20000000,          \
         .sessions = QUIRE_SESSIONS_OPTS_INIT, .explain_max = 1024, .pins_max = 256,                \
         .recent_bytes = (size_t)4 << 20                                                            \
     }

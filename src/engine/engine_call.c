@@ -81,7 +81,9 @@ static void queue_forget(const quire_queue *queue, uint64_t owner)
  * not to those that are yet to (or to come back). */
 static void requests_forget(quire_engine *engine, uint64_t owner)
 {
-    queue_forget(&engine->queue, owner);
+    for (uint32_t i = 0; i < engine->opts.classes.n; i++) {
+        queue_forget(&engine->queues[i], owner);
+    }
     (void)pthread_mutex_lock(&engine->lock);
     queue_forget(&engine->inbox, owner);
     (void)pthread_mutex_unlock(&engine->lock);

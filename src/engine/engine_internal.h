@@ -1,7 +1,8 @@
 /* engine_internal.h - what an engine and a request consist of; for src/engine only.
  *
  *   clients' threads                      the engine's thread
- *     submit --> inbox --------------------> queue --> running[] --> done
+ *     submit --> inbox --------------------> queues -> running[] --> done
+ *                                              ^------ parked[]
  *     wait   <-- events, result <----------- (the request's lock)
  *     call   --> calls --------------------> run between two steps
  *     stats  <-- shared_stats <------------- (the engine's lock)
@@ -81,6 +82,7 @@ struct quire_request {
     quire_prefix_ref ref;
     uint32_t n_computed;  /* tokens in the sequence */
     uint32_t n_published; /* tokens others can find, hits included */
+    uint32_t n_found;     /* of n_computed, cached when the sequence began */
     uint32_t n_prefilled; /* rows of prefill, recomputation included */
     uint32_t n_lost;      /* computed once and let go by preemption */
     uint64_t held_by;     /* arrival of the request that computes the same prefix; 0 = nobody */
@@ -89,6 +91,9 @@ struct quire_request {
     int32_t wanted_priority; /* of those */
     uint8_t wanted_rank;     /* likewise */
     uint32_t n_left_out;     /* steps since its last row, in decode */
+    bool is_parked;          /* in its class's queue, with its sequence; state as when it ran */
+    uint8_t rank_now;        /* running: its class's, or that of who it was let in before */
+    uint64_t waiting_us;     /* in a queue: since when */
     uint64_t blocked_at;     /* engine->n_releases when pages did not suffice */
     uint32_t stuck_tokens;   /* n_tokens when it could not grow though alone */
     quire_retreat retreat;   /* since then */
@@ -147,15 +152,23 @@ struct quire_engine {
     uint64_t created_us;
     uint64_t page_bytes; /* charge of a page of all tokens */
     bool is_page_exact;  /* hits end at full pages */
+    uint8_t rank_max;    /* of any class */
+    uint32_t n_promoted_max[QUIRE_CLASSES_MAX];
     pthread_t thread;
 
     /* The engine's thread. */
     quire_prefix *tree;
-    quire_queue queue;
-    quire_request **running; /* [n_running_max], by admission */
+    quire_queue queues[QUIRE_CLASSES_MAX]; /* waiting and parked, by class */
+    uint32_t n_queued;                     /* in all of them */
+    quire_request **running;               /* [n_running_max], by admission */
     uint32_t n_running;
-    quire_schedule_item *items; /* [n_running_max] */
-    quire_slice *slices;        /* [n_running_max] */
+    quire_request **parked; /* [n_parked_max] */
+    uint32_t n_parked;
+    uint32_t n_running_of[QUIRE_CLASSES_MAX];
+    uint32_t n_parked_of[QUIRE_CLASSES_MAX];
+    uint32_t n_promoted_of[QUIRE_CLASSES_MAX]; /* running ones that were let in before others */
+    quire_schedule_item *items;                /* [n_running_max] */
+    quire_slice *slices;                       /* [n_running_max] */
     quire_schedule schedule;
     quire_qos qos;
     quire_bytes shown; /* text of the token at hand */
@@ -165,6 +178,7 @@ struct quire_engine {
     quire_engine_stats stats;
 
     atomic_uint n_unfinished; /* accepted and not done */
+    atomic_uint n_unfinished_of[QUIRE_CLASSES_MAX];
 
     /* Under lock. */
     pthread_mutex_t lock;
@@ -178,6 +192,8 @@ struct quire_engine {
     bool has_cancels;
     uint64_t n_arrivals; /* requests accepted; arrival numbers begin with 1 */
     uint64_t n_queue_full;
+    uint64_t n_arrivals_of[QUIRE_CLASSES_MAX];
+    uint64_t n_queue_full_of[QUIRE_CLASSES_MAX];
     uint64_t n_invalid;
     quire_engine_stats shared_stats;
     quire_explained *explained; /* [explain_max], a ring */
@@ -232,6 +248,37 @@ void quire_request_unref(quire_request *request);
 void quire_engine_admit(quire_engine *engine);
 /* Charge of all pages that n_tokens tokens of one request take at most. Thread: any. */
 uint64_t quire_engine_need_bytes(const quire_engine *engine, uint32_t n_tokens);
+/* Bytes that a request will take beyond the pages of its first n_have tokens. */
+uint64_t quire_engine_bytes_ahead(const quire_engine *engine, const quire_request *request,
+                                  uint32_t n_have);
+
+/* ---- park.c: places and pages for high classes. Thread: the engine's ---- */
+
+void quire_engine_enqueue(quire_engine *engine, quire_request *request);
+void quire_engine_dequeue(quire_engine *engine, quire_request *request);
+void quire_engine_running_add(quire_engine *engine, quire_request *request, uint8_t rank_now);
+void quire_engine_running_remove(quire_engine *engine, quire_request *request);
+/* From running to its queue, with its pages; there must be a place among the parked. */
+void quire_engine_park(quire_engine *engine, quire_request *request);
+/* Out of its queue and of the parked ones, and now nowhere. */
+void quire_engine_unpark(quire_engine *engine, quire_request *request);
+
+typedef struct quire_victim_ask {
+    uint8_t rank;    /* of who wants something */
+    bool is_below;   /* lower ones only */
+    bool has_parked; /* those too */
+    bool by_cost;    /* of computing again, among lower ones */
+} quire_victim_ask;
+/* Who gives way first; NULL = nobody can. */
+quire_request *quire_engine_victim(const quire_engine *engine, const quire_victim_ask *ask);
+
+/* Have a lower one give up its place, or its pages. Returns false when there is none. */
+bool quire_engine_place_make(quire_engine *engine, const quire_request *request);
+bool quire_engine_room_make(quire_engine *engine, const quire_request *request);
+/* What lower ones hold and are going to take. */
+uint64_t quire_engine_lower_bytes(const quire_engine *engine, const quire_request *request);
+/* Park those beyond the class's limit. */
+void quire_engine_limit_apply(quire_engine *engine, uint32_t class_index);
 
 /* ---- leave.c: from running to the queue or the end. Thread: the engine's ---- */
 
@@ -246,6 +293,8 @@ void quire_engine_end(quire_engine *engine, quire_request *request, const quire_
 void quire_engine_seq_end(quire_engine *engine, quire_request *request);
 /* End what was cancelled. */
 void quire_engine_cancels_apply(quire_engine *engine);
+/* Publish what is computed, let go of the pages, and back to the queue. */
+void quire_engine_preempt(quire_engine *engine, quire_request *request);
 /* A step could not be computed: preempt somebody, or end who is alone, so that the next one is
  * smaller. */
 void quire_engine_relieve(quire_engine *engine, int status);
@@ -264,6 +313,8 @@ void quire_engine_qos_prepare(quire_engine *engine);
 /* After it: who got rows; then what it cost, when all of it is done. */
 void quire_engine_qos_rows(quire_engine *engine, uint32_t n_items);
 void quire_engine_qos_step(quire_engine *engine, const quire_cost_step *cost, uint64_t step_us);
+/* Now and then: fewer of low classes at once, or more again. */
+void quire_engine_qos_tick(quire_engine *engine);
 /* A request was admitted for the first time; it has its first token. */
 void quire_engine_qos_admitted(quire_engine *engine, const quire_request *request);
 void quire_engine_qos_first(quire_engine *engine, const quire_request *request);

@@ -36,7 +36,14 @@ void quire_engine_stats_publish(quire_engine *engine)
 {
     quire_engine_stats *s = &engine->stats;
 
-    s->requests_waiting = engine->queue.n;
+    s->requests_waiting = engine->n_queued - engine->n_parked;
+    s->requests_parked = engine->n_parked;
+    for (uint32_t i = 0; i < s->n_classes; i++) {
+        s->classes[i].running = engine->n_running_of[i];
+        s->classes[i].parked = engine->n_parked_of[i];
+        s->classes[i].waiting = engine->queues[i].n - engine->n_parked_of[i];
+        s->classes[i].running_limit = engine->qos.degrade.classes[i].limit;
+    }
     s->requests_prefilling = 0;
     s->requests_decoding = 0;
     for (uint32_t i = 0; i < engine->n_running; i++) {
@@ -57,6 +64,13 @@ void quire_engine_stats_get(quire_engine *engine, quire_engine_stats *out)
     *out = engine->shared_stats;
     out->requests_total = engine->n_arrivals;
     out->rejected_queue_full_total = engine->n_queue_full;
+    for (uint32_t i = 0; i < out->n_classes; i++) {
+        out->classes[i].requests_total = engine->n_arrivals_of[i];
+        out->classes[i].refused_total = engine->n_queue_full_of[i];
+    }
+    for (const quire_queue_link *l = engine->inbox.first; l != NULL; l = l->next) {
+        out->classes[((const quire_request *)(const void *)l)->class_index].waiting++;
+    }
     out->rejected_invalid_total = engine->n_invalid;
     out->requests_waiting += engine->inbox.n;
     (void)pthread_mutex_unlock(&engine->lock);

@@ -9,19 +9,6 @@
 
 /* ---- letting go of pages ---- */
 
-static void running_remove(quire_engine *engine, const quire_request *request)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < engine->n_running; i++) {
-        if (engine->running[i] != request) {
-            engine->running[n++] = engine->running[i];
-        }
-    }
-    QUIRE_ASSERT(n + 1 == engine->n_running);
-    engine->n_running = n;
-}
-
 void quire_engine_seq_end(quire_engine *engine, quire_request *r)
 {
     if (r->ref != QUIRE_PREFIX_REF_NULL) {
@@ -32,14 +19,19 @@ void quire_engine_seq_end(quire_engine *engine, quire_request *r)
     r->seq = QUIRE_SEQ_NULL;
     r->n_computed = 0;
     r->n_published = 0;
+    r->n_found = 0;
 }
 
-/* Publish what is computed, let go of pages, leave the running ones. */
+/* Publish what is computed, let go of pages, leave the running or parked ones. */
 static void let_go(quire_engine *engine, quire_request *r)
 {
     quire_engine_publish(engine, r);
     quire_engine_seq_end(engine, r);
-    running_remove(engine, r);
+    if (r->is_parked) {
+        quire_engine_unpark(engine, r);
+    } else {
+        quire_engine_running_remove(engine, r);
+    }
     engine->n_releases++;
 }
 
@@ -68,6 +60,19 @@ static void count_end(quire_engine *engine, const quire_request_result *result)
     quire_histogram_add(&s->e2e, (double)result->total_us * 1e-6);
 }
 
+/* The mean time between its tokens, as clients see it. */
+static void count_class_end(quire_engine *engine, const quire_request *r)
+{
+    const uint32_t n_generated = r->n_tokens - r->n_prompt;
+    quire_class_stats *c = &engine->stats.classes[r->class_index];
+
+    c->finished_total++;
+    if (n_generated > 1) {
+        quire_histogram_add(&c->tpot,
+                            (double)(r->last_us - r->first_us) * 1e-6 / (n_generated - 1));
+    }
+}
+
 static void result_times(quire_engine *engine, const quire_request *r, quire_request_result *result)
 {
     const uint64_t now_us = quire_engine_now_us(engine);
@@ -83,14 +88,15 @@ static void result_times(quire_engine *engine, const quire_request *r, quire_req
 
 void quire_engine_end(quire_engine *engine, quire_request *r, const quire_ending *ending)
 {
-    quire_request_result result = r->result;
+    quire_request_result result;
 
     if (r->state == QUIRE_REQUEST_WAITING) {
-        quire_queue_remove(&engine->queue, &r->link);
+        quire_engine_dequeue(engine, r);
     } else {
         let_go(engine, r);
     }
     r->state = QUIRE_REQUEST_DONE;
+    result = r->result;
     result.finish = ending->finish;
     result.status = ending->status;
     result.stop_index = ending->stop_index;
@@ -108,11 +114,13 @@ void quire_engine_end(quire_engine *engine, quire_request *r, const quire_ending
     }
     result_times(engine, r, &result);
     count_end(engine, &result);
+    count_class_end(engine, r);
     if (r->first_us == 0 && r->has_explanation) { /* else known since the first token */
         quire_engine_explanation_update(engine, r);
     }
     quire_engine_explanation_keep(engine, r);
     quire_engine_stats_publish(engine);
+    atomic_fetch_sub(&engine->n_unfinished_of[r->class_index], 1);
     atomic_fetch_sub(&engine->n_unfinished, 1);
     quire_request_finish(r, &result);
 }
@@ -136,46 +144,33 @@ void quire_engine_cancels_apply(quire_engine *engine)
             quire_engine_end(engine, engine->running[i - 1], &ending);
         }
     }
-    for (quire_queue_link *link = engine->queue.first; link != NULL;) {
-        quire_request *r = quire_request_of(link);
+    for (uint32_t i = 0; i < engine->opts.classes.n; i++) {
+        for (quire_queue_link *link = engine->queues[i].first; link != NULL;) {
+            quire_request *r = quire_request_of(link);
 
-        link = link->next;
-        if (atomic_load(&r->is_cancelled)) {
-            quire_engine_end(engine, r, &ending);
+            link = link->next;
+            if (atomic_load(&r->is_cancelled)) {
+                quire_engine_end(engine, r, &ending);
+            }
         }
     }
 }
 
 /* ---- preemption ---- */
 
-static void preempt(quire_engine *engine, quire_request *r)
+void quire_engine_preempt(quire_engine *engine, quire_request *r)
 {
     r->n_lost = r->n_computed;
     let_go(engine, r);
     r->result.n_preemptions++;
     engine->stats.preemptions_total++;
+    engine->stats.classes[r->class_index].preempted_total++;
     r->state = QUIRE_REQUEST_WAITING;
     r->held_by = 0;
     /* Back when somebody else lets go: its own pages do not suffice, or it would run. Were it let
      * in again at once, a step that fails for another reason than pages would be tried for ever. */
     r->blocked_at = engine->n_releases;
-    quire_queue_insert(&engine->queue, &r->link);
-}
-
-/* Lowest priority, then the youngest. */
-static quire_request *victim_choose(const quire_engine *engine)
-{
-    quire_request *victim = engine->running[0];
-
-    for (uint32_t i = 1; i < engine->n_running; i++) {
-        quire_request *r = engine->running[i];
-
-        if (r->link.priority < victim->link.priority ||
-            (r->link.priority == victim->link.priority && r->link.arrival > victim->link.arrival)) {
-            victim = r;
-        }
-    }
-    return victim;
+    quire_engine_enqueue(engine, r);
 }
 
 /* It cannot go on though nobody else holds pages: what it has is its answer, if it has one. */
@@ -216,13 +211,21 @@ static bool retreat(quire_request *r)
 
 void quire_engine_relieve(quire_engine *engine, int status)
 {
-    quire_request *victim = victim_choose(engine);
     const bool is_short = status == QUIRE_NOPAGES || status == QUIRE_NOMEM;
+    const uint32_t n_others = engine->n_running - 1 + (is_short ? engine->n_parked : 0);
+    quire_victim_ask ask = { .has_parked = is_short, .by_cost = is_short };
+    quire_request *victim;
 
+    for (uint32_t i = 0; i < engine->n_running; i++) {
+        const quire_request *r = engine->running[i];
+
+        ask.rank = r->rank_now > ask.rank ? r->rank_now : ask.rank;
+    }
+    victim = quire_engine_victim(engine, &ask);
     /* A step does not say whose fault it is. So they leave one by one, and only who fails alone is
      * ended. */
-    if (engine->n_running > 1 || (is_short && retreat(victim))) {
-        preempt(engine, victim);
+    if (n_others > 0 || (is_short && retreat(victim))) {
+        quire_engine_preempt(engine, victim);
     } else {
         end_stuck(engine, victim, status);
     }

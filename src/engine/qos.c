@@ -109,3 +109,16 @@ void quire_engine_qos_first(quire_engine *engine, const quire_request *r)
         quire_degrade_first(&engine->qos.degrade, r->class_index, seconds * 1e3 > target_ms);
     }
 }
+
+/* ---- now and then ---- */
+
+void quire_engine_qos_tick(quire_engine *engine)
+{
+    const uint32_t cut =
+        quire_degrade_tick(&engine->qos.degrade, quire_engine_now_us(engine), engine->n_running_of);
+
+    if (cut != QUIRE_CLASSES_MAX) {
+        engine->stats.classes[cut].cuts_total++;
+        quire_engine_limit_apply(engine, cut);
+    }
+}

@@ -11,12 +11,8 @@
 
 /* ---- what is asked for ---- */
 
-static int check_texts(const quire_engine *engine, const quire_request_params *p, quire_error *err)
+static int check_texts(const quire_request_params *p, quire_error *err)
 {
-    if (p->class_index >= engine->opts.classes.n) {
-        return quire_error_set(err, QUIRE_INVAL, "class: number %u, there are %u", p->class_index,
-                               engine->opts.classes.n);
-    }
     if (p->n_stops > QUIRE_STOPS_MAX) {
         return quire_error_set(err, QUIRE_INVAL, "stop: %u texts, at most %u are possible",
                                p->n_stops, QUIRE_STOPS_MAX);
@@ -199,28 +195,36 @@ static int request_create(quire_engine *engine, const quire_request_params *para
 
 /* ---- submit ---- */
 
-/* Take a place among the requests that are not done. */
-static int place_take(quire_engine *engine, quire_error *err)
+/* Take a place among the requests of its class that are not done. */
+static int place_take(quire_engine *engine, uint32_t class_index, quire_error *err)
 {
-    const uint32_t n_max = engine->opts.n_running_max + engine->opts.queue_max;
+    const quire_class *c = &engine->opts.classes.items[class_index];
+    const uint32_t queue_max = c->queue_max != 0 ? c->queue_max : engine->opts.queue_max;
+    uint32_t n_max;
     int rc = QUIRE_OK;
 
     (void)pthread_mutex_lock(&engine->lock);
+    n_max = engine->shared_stats.classes[class_index].running_limit + queue_max;
     if (engine->is_draining) {
         rc = quire_error_set(err, QUIRE_AGAIN, "the server is shutting down");
-    } else if (atomic_load(&engine->n_unfinished) >= n_max) {
+    } else if (atomic_load(&engine->n_unfinished_of[class_index]) >= n_max) {
         engine->n_queue_full++;
-        rc = quire_error_set(err, QUIRE_LIMIT, "the queue is full: %u requests run or wait", n_max);
+        engine->n_queue_full_of[class_index]++;
+        rc = quire_error_set(err, QUIRE_LIMIT,
+                             "the queue is full: %u requests of class '%s' run or wait", n_max,
+                             c->name);
     } else {
         atomic_fetch_add(&engine->n_unfinished, 1);
+        atomic_fetch_add(&engine->n_unfinished_of[class_index], 1);
     }
     (void)pthread_mutex_unlock(&engine->lock);
     return rc;
 }
 
-static void place_give_back(quire_engine *engine, int status)
+static void place_give_back(quire_engine *engine, uint32_t class_index, int status)
 {
     (void)pthread_mutex_lock(&engine->lock);
+    atomic_fetch_sub(&engine->n_unfinished_of[class_index], 1);
     atomic_fetch_sub(&engine->n_unfinished, 1);
     engine->n_invalid += status != QUIRE_NOMEM;
     (void)pthread_mutex_unlock(&engine->lock);
@@ -233,16 +237,20 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
     int rc;
 
     *out = NULL;
-    QUIRE_TRY(place_take(engine, err));
-    if ((rc = check_prompt(engine, params, err)) < 0 ||
-        (rc = check_texts(engine, params, err)) < 0 ||
+    if (params->class_index >= engine->opts.classes.n) {
+        return quire_error_set(err, QUIRE_INVAL, "class: number %u, there are %u",
+                               params->class_index, engine->opts.classes.n);
+    }
+    QUIRE_TRY(place_take(engine, params->class_index, err));
+    if ((rc = check_prompt(engine, params, err)) < 0 || (rc = check_texts(params, err)) < 0 ||
         (rc = request_create(engine, params, &request, err)) < 0) {
-        place_give_back(engine, rc);
+        place_give_back(engine, params->class_index, rc);
         return rc;
     }
     request->submitted_us = quire_engine_now_us(engine);
     (void)pthread_mutex_lock(&engine->lock);
     request->link.arrival = ++engine->n_arrivals;
+    engine->n_arrivals_of[request->class_index]++;
     quire_queue_insert(&engine->inbox, &request->link);
     (void)pthread_cond_signal(&engine->wake);
     (void)pthread_mutex_unlock(&engine->lock);

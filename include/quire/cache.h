@@ -296,8 +296,9 @@ typedef struct quire_region_stats {
     uint64_t budget_bytes;
     uint64_t charged_bytes;
     uint64_t charged_peak_bytes;
-    uint64_t cached_bytes; /* of charged_bytes: what neither a sequence nor a pin holds */
-    uint64_t pinned_bytes; /* of charged_bytes: what pins hold */
+    uint64_t cached_bytes;   /* of charged_bytes: what neither a sequence nor a pin holds */
+    uint64_t pinned_bytes;   /* of charged_bytes: what pins hold */
+    uint64_t reserved_bytes; /* set aside for pins that hold nothing yet */
     uint64_t
         spilled_bytes; /* live pages taken for its sequences but charged to the dynamic region */
     uint64_t pages;
@@ -331,7 +332,8 @@ int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t
  * MAP    extent taken from the OS (page = extent number)
  * UNMAP  extent returned
  * KEEP   the prefix tree began to rely on the page
- * EVICT  the prefix tree let go of the page; it is freed unless sequences hold it */
+ * EVICT  the prefix tree let go of the page; it is freed unless sequences hold it
+ * CHARGE the page is charged to another region from now on: the event's */
 #define QUIRE_HISTORY_KIND_MAP(X)                                                                  \
     X(ALLOC, 1, "alloc")                                                                           \
     X(REF, 2, "ref")                                                                               \
@@ -342,7 +344,8 @@ int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t
     X(MAP, 7, "map")                                                                               \
     X(UNMAP, 8, "unmap")                                                                           \
     X(KEEP, 9, "keep")                                                                             \
-    X(EVICT, 10, "evict")
+    X(EVICT, 10, "evict")                                                                          \
+    X(CHARGE, 11, "charge")
 
 typedef enum quire_history_kind {
 #define X(sym, val, name) QUIRE_HISTORY_##sym = (val),

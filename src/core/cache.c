@@ -1,8 +1,10 @@
-/* cache.c - the cache as a whole: creation, regions, upkeep, history. Sequences are in cache_seq.c,
- * statistics and validation in cache_stats.c and cache_validate.c.
+/* cache.c - the cache as a whole: creation, upkeep, eviction, history. Sequences are in
+ * cache_seq.c, regions in cache_region.c, statistics and validation in cache_stats.c and
+ * cache_validate.c.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/cache_internal.h"
+#include "core/charge.h"
 
 #include <string.h>
 
@@ -114,6 +116,7 @@ unsigned char *const *quire_cache_page_addrs(const quire_cache *cache)
 
 void quire_cache_maintain(quire_cache *cache)
 {
+    quire_charge_settle(cache);
     quire_pool_maintain(&cache->pool, cache->opts.watermark_pages_max);
     QUIRE_CACHE_CHECKED(cache);
 }
@@ -132,19 +135,6 @@ uint64_t quire_cache_trim(quire_cache *cache, uint64_t keep_bytes)
 
     QUIRE_CACHE_CHECKED(cache);
     return released_bytes;
-}
-
-int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t budget_bytes)
-{
-    quire_region *found = quire_region_find(&cache->regions, region);
-    uint64_t charged_bytes;
-
-    QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
-    charged_bytes = quire_counter_get(&found->charged_bytes);
-    if (budget_bytes < charged_bytes) {
-        (void)quire_cache_evict(cache, region, charged_bytes - budget_bytes);
-    }
-    return quire_region_resize(found, budget_bytes);
 }
 
 void quire_cache_evictor_set(quire_cache *cache, quire_cache_evict_fn evict, void *ctx)

@@ -13,6 +13,8 @@
 #include "core/table.h"
 #include "quire/cache.h"
 
+struct quire_prefix;
+
 struct quire_cache {
     quire_allocator allocator;
     quire_cache_opts opts; /* as given, with defaults filled in */
@@ -23,7 +25,8 @@ struct quire_cache {
     quire_seqs seqs;
     quire_cache_evict_fn evict; /* NULL = none */
     void *evict_ctx;
-    bool is_evicting; /* inside the call */
+    bool is_evicting;          /* inside the call */
+    struct quire_prefix *tree; /* NULL = none */
 };
 
 /* What quire_cache_create() takes from the system and from constants. */

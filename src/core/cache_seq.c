@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "core/cache_internal.h"
+#include "core/charge.h"
 
 static quire_table_ctx table_ctx(quire_cache *cache, const quire_seq *seq, uint32_t group)
 {
@@ -10,6 +11,18 @@ static quire_table_ctx table_ctx(quire_cache *cache, const quire_seq *seq, uint3
                               .group = (quire_group_id)group,
                               .region = seq->region,
                               .seq = seq->id };
+}
+
+/* A sequence may have let go of pages of its region: see quire_region.n_changes. */
+static void region_changed(quire_cache *cache, const quire_seq *seq)
+{
+    cache->regions.items[seq->region].n_changes++;
+}
+
+static quire_seq *seq_begin(quire_cache *cache, quire_region_id region)
+{
+    quire_counter_add(&cache->regions.items[region].n_seqs, 1);
+    return quire_seqs_open(&cache->seqs, region);
 }
 
 /* Recompute how far appends need nothing. */
@@ -31,7 +44,7 @@ int quire_seq_open(quire_cache *cache, quire_region_id region, quire_seq_id *out
     *out = QUIRE_SEQ_NULL;
     QUIRE_FAIL_IF(quire_region_find(&cache->regions, region) == NULL, QUIRE_INVAL);
     QUIRE_TRY(quire_seqs_plan(&cache->seqs));
-    *out = quire_seqs_open(&cache->seqs, region)->id;
+    *out = seq_begin(cache, region)->id;
     QUIRE_CACHE_CHECKED(cache);
     return QUIRE_OK;
 }
@@ -52,7 +65,7 @@ int quire_seq_fork(quire_cache *cache, quire_seq_id seq, quire_seq_id *out)
     }
     QUIRE_TRY(quire_leaf_stock_plan(&cache->stock, n_copies));
 
-    to = quire_seqs_open(&cache->seqs, from->region);
+    to = seq_begin(cache, from->region);
     for (uint32_t g = 0; g < n_groups; g++) {
         rc = quire_table_plan_upper(&to->tables[g], &cache->allocator, from->tables[g].n_leaves);
         if (rc < 0) {
@@ -86,13 +99,29 @@ static int tables_plan(quire_cache *cache, quire_seq *seq, const quire_table_nee
     return quire_leaf_stock_plan(&cache->stock, n_leaves);
 }
 
+/* Free slots and ids are needed, whatever budgets allow; how many of them are missing is not known.
+ * The sequence's own region gives first, then the dynamic one. */
+static bool evict_for_slots(quire_cache *cache, const quire_seq *seq, const uint32_t *n_pages)
+{
+    quire_region_id regions[2] = { seq->region, QUIRE_REGION_DYNAMIC };
+    uint64_t bytes = quire_pool_charge_bytes(&cache->pool, n_pages);
+
+    for (uint32_t i = 0; i < 2; i++) {
+        uint64_t cached_bytes = quire_counter_get(&cache->regions.items[regions[i]].cached_bytes);
+
+        if (quire_cache_evict(cache, regions[i], bytes < cached_bytes ? bytes : cached_bytes) > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Plan the pages, at the cost of cached ones if need be. Pages that eviction lets go of may include
  * the sequence's own tail, which then need not be copied, so the needs are worked out again. */
 static int pages_plan(quire_cache *cache, quire_seq *seq, uint32_t n_tokens,
                       quire_table_needs *needs)
 {
     uint32_t n_pages[QUIRE_GROUPS_MAX];
-    uint64_t need_bytes;
     int rc;
 
     do {
@@ -102,23 +131,18 @@ static int pages_plan(quire_cache *cache, quire_seq *seq, uint32_t n_tokens,
             needs[g] = quire_table_room_needs(&ctx, &seq->tables[g], seq->n_tokens, n_tokens);
             n_pages[g] = needs[g].n_pages;
         }
-        need_bytes = quire_pool_shortage_bytes(&cache->pool, seq->region, n_pages);
-        if (need_bytes > 0 && quire_cache_evict(cache, seq->region, need_bytes) > 0) {
+        if (quire_charge_make_room(cache, seq->region, n_pages)) {
             rc = QUIRE_AGAIN;
             continue;
         }
         rc = quire_pool_plan(&cache->pool, seq->region, n_pages);
-        if (rc == QUIRE_NOMEM || rc == QUIRE_LIMIT) {
-            /* Free slots and ids are needed, whatever the budget allows; how many of them are
-             * missing is not known. */
-            uint64_t cached_bytes =
-                quire_counter_get(&cache->regions.items[seq->region].cached_bytes);
-
-            need_bytes = quire_pool_charge_bytes(&cache->pool, n_pages);
-            need_bytes = need_bytes < cached_bytes ? need_bytes : cached_bytes;
-            rc = quire_cache_evict(cache, seq->region, need_bytes) > 0 ? QUIRE_AGAIN : rc;
+        if ((rc == QUIRE_NOMEM || rc == QUIRE_LIMIT) && evict_for_slots(cache, seq, n_pages)) {
+            rc = QUIRE_AGAIN;
         }
     } while (rc == QUIRE_AGAIN);
+    if (rc == QUIRE_NOPAGES) {
+        quire_counter_add(&cache->regions.items[seq->region].refused, 1);
+    }
     return rc;
 }
 
@@ -196,6 +220,7 @@ int quire_seq_release(quire_cache *cache, quire_seq_id seq, quire_group_id group
         quire_table_ctx ctx = table_ctx(cache, found, group);
 
         n = quire_table_release(&ctx, &found->tables[group], begin, end);
+        region_changed(cache, found);
     }
     if (n_released != NULL) {
         *n_released = n;
@@ -243,6 +268,7 @@ int quire_seq_truncate(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens)
 
         quire_table_truncate(&ctx, &found->tables[g], n_tokens);
     }
+    region_changed(cache, found);
     found->n_tokens = n_tokens;
     found->cut_tokens = n_tokens < found->cut_tokens ? n_tokens : found->cut_tokens;
     ready_update(cache, found);
@@ -296,6 +322,8 @@ int quire_seq_close(quire_cache *cache, quire_seq_id seq)
 
         quire_table_clear(&ctx, &found->tables[g], &cache->allocator);
     }
+    region_changed(cache, found);
+    quire_counter_sub(&cache->regions.items[found->region].n_seqs, 1);
     quire_seqs_close(&cache->seqs, found);
     QUIRE_CACHE_CHECKED(cache);
     return QUIRE_OK;

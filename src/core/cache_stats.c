@@ -68,12 +68,22 @@ int quire_region_stats_get(const quire_cache *cache, quire_region_id region,
 
     QUIRE_FAIL_IF(region >= QUIRE_REGIONS_MAX, QUIRE_NOTFOUND);
     found = &cache->regions.items[region];
-    QUIRE_FAIL_IF(!found->is_open, QUIRE_NOTFOUND);
+    QUIRE_FAIL_IF(quire_counter_get(&found->is_open) == 0, QUIRE_NOTFOUND);
     out->budget_bytes = quire_counter_get(&found->budget_bytes);
     out->charged_bytes = quire_counter_get(&found->charged_bytes);
     out->charged_peak_bytes = quire_counter_get(&found->charged_peak_bytes);
     out->cached_bytes = quire_counter_get(&found->cached_bytes);
+    out->pinned_bytes = quire_counter_get(&found->pinned_bytes);
+    out->reserved_bytes = quire_counter_get(&found->reserved_bytes);
+    out->spilled_bytes = quire_counter_get(&found->spilled_bytes);
     out->pages = quire_counter_get(&found->pages);
+    out->seqs = quire_counter_get(&found->n_seqs);
+    out->spilled_pages_total = quire_counter_get(&found->spilled_pages);
+    out->returned_pages_total = quire_counter_get(&found->returned_pages);
+    out->reclaimed_pages_total = quire_counter_get(&found->reclaimed_pages);
+    out->adopted_pages_total = quire_counter_get(&found->adopted_pages);
+    out->refused_total = quire_counter_get(&found->refused);
+    out->spills_to_dynamic = quire_counter_get(&found->spills) != 0;
     return QUIRE_OK;
 }
 
@@ -88,6 +98,7 @@ int quire_cache_pages_visit(const quire_cache *cache,
                                  .refs = page->refs,
                                  .n_filled = page->n_filled,
                                  .n_kept = page->n_kept,
+                                 .is_pinned = page->is_pinned,
                                  .extent = page->extent,
                                  .slot = page->slot };
         int rc = quire_page_state_of(page) != QUIRE_PAGE_FREE ? visit(ctx, &info) : 0;

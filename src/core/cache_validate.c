@@ -122,6 +122,7 @@ static void ready_validate(const quire_cache *cache, const quire_seq *seq, uint3
 static void seqs_validate(const quire_cache *cache)
 {
     const quire_seqs *seqs = &cache->seqs;
+    uint64_t n_in[QUIRE_REGIONS_MAX] = { 0 };
     uint32_t n_open = 0;
     uint32_t n_closed = 0;
 
@@ -133,7 +134,9 @@ static void seqs_validate(const quire_cache *cache)
         }
         QUIRE_CHECK(quire_seqs_find(seqs, seq->id) == seq);
         QUIRE_CHECK(seq->n_tokens <= cache->opts.seq_tokens_max);
-        QUIRE_CHECK(seq->region < QUIRE_REGIONS_MAX && cache->regions.items[seq->region].is_open);
+        QUIRE_CHECK(seq->region < QUIRE_REGIONS_MAX &&
+                    quire_counter_get(&cache->regions.items[seq->region].is_open) != 0);
+        n_in[seq->region]++;
         for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
             table_validate(cache, seq, g);
             ready_validate(cache, seq, g);
@@ -147,6 +150,9 @@ static void seqs_validate(const quire_cache *cache)
     }
     QUIRE_CHECK(n_open == quire_counter_get(&seqs->n_open) && n_open <= seqs->seqs_max);
     QUIRE_CHECK(n_open + n_closed == seqs->n_items);
+    for (uint32_t r = 0; r < QUIRE_REGIONS_MAX; r++) {
+        QUIRE_CHECK(n_in[r] == quire_counter_get(&cache->regions.items[r].n_seqs));
+    }
 }
 
 void quire_cache_validate(const quire_cache *cache)

@@ -4,8 +4,8 @@
  *   I1  a page is free, live (refs > 0) or cached (refs == 0, kept); addrs[id] is its slot's
  *       address, NULL when it is free or has no payload
  *   I2  ids below id_end are in use or on the free-id list; page 0 is neither
- *   I3  a region's charge is the sum of its pages' charges
- *   I4  the counters of a class are what its extents and pages add up to
+ *   I3  a region's charge is the sum of its pages' charges; likewise what is cached, pinned,
+ * spilled I4  the counters of a class are what its extents and pages add up to
  *
  * SPDX-License-Identifier: MIT */
 #include "core/pool.h"
@@ -111,19 +111,41 @@ void quire_pool_fini(quire_pool *pool)
 
 /* ---- plan ---- */
 
+uint64_t quire_pool_spill_bytes(const quire_pool *pool, quire_region_id region,
+                                const uint32_t *n_pages)
+{
+    uint64_t left_bytes = quire_region_headroom_bytes(&pool->regions->items[region]);
+    uint64_t sum = 0;
+
+    for (uint32_t g = 0; g < pool->n_groups; g++) {
+        uint64_t charge_bytes = pool->groups[g].charge_bytes;
+        uint64_t n_own = left_bytes / charge_bytes;
+        uint64_t bytes;
+
+        n_own = n_own < n_pages[g] ? n_own : n_pages[g];
+        left_bytes -= n_own * charge_bytes;
+        if (__builtin_mul_overflow(n_pages[g] - n_own, charge_bytes, &bytes) ||
+            __builtin_add_overflow(sum, bytes, &sum)) {
+            return UINT64_MAX;
+        }
+    }
+    return sum;
+}
+
 static int plan_budget(const quire_pool *pool, quire_region_id region, const uint32_t *n_pages)
 {
     const quire_region *budget = quire_region_find(pool->regions, region);
-    uint64_t left_bytes;
+    uint64_t over_bytes;
 
     QUIRE_CHECK(budget != NULL);
-    left_bytes = quire_region_headroom_bytes(budget);
-    for (uint32_t g = 0; g < pool->n_groups; g++) {
-        uint64_t charge_bytes = pool->groups[g].charge_bytes;
-
-        QUIRE_FAIL_IF(n_pages[g] > left_bytes / charge_bytes, QUIRE_NOPAGES);
-        left_bytes -= n_pages[g] * charge_bytes;
+    over_bytes = quire_pool_spill_bytes(pool, region, n_pages);
+    if (over_bytes == 0) {
+        return QUIRE_OK;
     }
+    QUIRE_FAIL_IF(quire_counter_get(&budget->spills) == 0, QUIRE_NOPAGES);
+    QUIRE_FAIL_IF(over_bytes >
+                      quire_region_headroom_bytes(&pool->regions->items[QUIRE_REGION_DYNAMIC]),
+                  QUIRE_NOPAGES);
     return QUIRE_OK;
 }
 
@@ -280,10 +302,26 @@ static quire_page_id id_take(quire_pool *pool)
     return id;
 }
 
+/* The region that a page taken for one is charged to: this one, or when it is full and spills the
+ * dynamic one. */
+static quire_region_id take_region(quire_pool *pool, quire_region_id region, uint64_t charge_bytes)
+{
+    quire_region *own = &pool->regions->items[region];
+
+    if (quire_counter_get(&own->spills) == 0 || quire_region_headroom_bytes(own) >= charge_bytes) {
+        return region;
+    }
+    quire_counter_add(&own->spilled_pages, 1);
+    quire_counter_add(&own->spilled_bytes, charge_bytes);
+    return QUIRE_REGION_DYNAMIC;
+}
+
 quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_region_id region,
                               quire_seq_id seq)
 {
     quire_pool_class *class = &pool->classes[pool->groups[group].class_index];
+    uint64_t charge_bytes = pool->groups[group].charge_bytes;
+    quire_region_id charged = take_region(pool, region, charge_bytes);
     quire_page_id id = id_take(pool);
     quire_page *page = &pool->pages[id];
     uint32_t slot;
@@ -293,8 +331,9 @@ quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_regi
     *page = (quire_page){ .refs = 1,
                           .extent = extent->number,
                           .slot = (uint16_t)slot,
-                          .group = (uint8_t)group,
-                          .region = (uint8_t)region };
+                          .group = group & 0xfu,
+                          .region = charged & 0xfu,
+                          .home = (charged != region ? region : 0) & 0xfu };
     pool->addrs[id] = extent->base != NULL ? extent->base + slot * class->page_bytes : NULL;
     class->taken_pages++;
     quire_counter_add(&class->live_pages, 1);
@@ -302,9 +341,19 @@ quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_regi
     quire_counter_add(&pool->pages_now, 1);
     quire_counter_peak(&pool->pages_peak, quire_counter_get(&pool->pages_now));
     quire_counter_add(&pool->allocs_total, 1);
-    quire_region_charge(&pool->regions->items[region], pool->groups[group].charge_bytes);
+    quire_region_charge(&pool->regions->items[charged], charge_bytes);
     quire_pool_history(pool, QUIRE_HISTORY_ALLOC, id, seq);
     return id;
+}
+
+/* A spilled page is one no more. */
+static void page_settle(quire_pool *pool, quire_page *page)
+{
+    if (page->home != 0) {
+        quire_counter_sub(&pool->regions->items[page->home].spilled_bytes,
+                          pool->groups[page->group].charge_bytes);
+        page->home = 0;
+    }
 }
 
 /* A page in use becomes free; the counters of its state are the caller's. */
@@ -312,7 +361,9 @@ static void page_give(quire_pool *pool, quire_page_id id, quire_seq_id seq)
 {
     quire_page *page = &pool->pages[id];
 
+    QUIRE_CHECK(!page->is_pinned);
     quire_pool_history(pool, QUIRE_HISTORY_FREE, id, seq);
+    page_settle(pool, page);
     quire_region_uncharge(&pool->regions->items[page->region],
                           pool->groups[page->group].charge_bytes);
     quire_placement_give(page_class(pool, page), pool->extents[page->extent], page->slot);
@@ -333,8 +384,10 @@ void quire_pool_ref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
         quire_pool_class *class = page_class(pool, page);
 
         quire_counter_sub(&class->cached_pages, 1);
-        quire_counter_sub(&pool->regions->items[page->region].cached_bytes,
-                          pool->groups[page->group].charge_bytes);
+        if (!page->is_pinned) {
+            quire_counter_sub(&pool->regions->items[page->region].cached_bytes,
+                              pool->groups[page->group].charge_bytes);
+        }
         quire_counter_add(&class->live_pages, 1);
         quire_counter_add(&class->slack_slots, pool->page_tokens - page->n_filled);
     }
@@ -355,8 +408,11 @@ void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
     quire_counter_sub(&class->slack_slots, pool->page_tokens - page->n_filled);
     if (page->n_kept > 0) {
         quire_counter_add(&class->cached_pages, 1);
-        quire_counter_add(&pool->regions->items[page->region].cached_bytes,
-                          pool->groups[page->group].charge_bytes);
+        if (!page->is_pinned) {
+            quire_counter_add(&pool->regions->items[page->region].cached_bytes,
+                              pool->groups[page->group].charge_bytes);
+        }
+        page_settle(pool, page);
         quire_pool_history(pool, QUIRE_HISTORY_UNREF, id, seq);
         return;
     }
@@ -380,7 +436,7 @@ uint64_t quire_pool_evict(quire_pool *pool, quire_page_id id)
     quire_page *page = page_in_use(pool, id);
     uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
 
-    QUIRE_CHECK(page->n_kept > 0);
+    QUIRE_CHECK(page->n_kept > 0 && !page->is_pinned);
     quire_pool_history(pool, QUIRE_HISTORY_EVICT, id, QUIRE_SEQ_NULL);
     page->n_kept = 0;
     if (page->refs > 0) {
@@ -390,6 +446,72 @@ uint64_t quire_pool_evict(quire_pool *pool, quire_page_id id)
     quire_counter_sub(&pool->regions->items[page->region].cached_bytes, charge_bytes);
     page_give(pool, id, QUIRE_SEQ_NULL);
     return charge_bytes;
+}
+
+void quire_pool_recharge(quire_pool *pool, quire_page_id id, quire_region_id to)
+{
+    quire_page *page = page_in_use(pool, id);
+    quire_region *old = &pool->regions->items[page->region];
+    quire_region *new = &pool->regions->items[to];
+    uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
+
+    if (old == new) {
+        return;
+    }
+    quire_region_uncharge(old, charge_bytes);
+    quire_region_charge(new, charge_bytes);
+    if (page->is_pinned) {
+        quire_counter_sub(&old->pinned_bytes, charge_bytes);
+        quire_counter_add(&new->pinned_bytes, charge_bytes);
+    } else if (page->refs == 0) {
+        quire_counter_sub(&old->cached_bytes, charge_bytes);
+        quire_counter_add(&new->cached_bytes, charge_bytes);
+    }
+    if (page->home == to) {
+        quire_counter_add(&new->returned_pages, 1);
+    }
+    page_settle(pool, page);
+    page->region = to & 0xfu;
+    quire_pool_history(pool, QUIRE_HISTORY_CHARGE, id, QUIRE_SEQ_NULL);
+}
+
+void quire_pool_home_forget(quire_pool *pool, quire_region_id region)
+{
+    const quire_region *home = &pool->regions->items[region];
+
+    for (uint32_t id = 1; id < pool->id_end && quire_counter_get(&home->spilled_bytes) > 0; id++) {
+        if (pool->pages[id].home == region) {
+            page_settle(pool, &pool->pages[id]);
+        }
+    }
+}
+
+void quire_pool_pin(quire_pool *pool, quire_page_id id)
+{
+    quire_page *page = page_in_use(pool, id);
+    quire_region *region = &pool->regions->items[page->region];
+    uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
+
+    QUIRE_CHECK(page->n_kept > 0 && !page->is_pinned);
+    page->is_pinned = 1;
+    quire_counter_add(&region->pinned_bytes, charge_bytes);
+    if (page->refs == 0) {
+        quire_counter_sub(&region->cached_bytes, charge_bytes);
+    }
+}
+
+void quire_pool_unpin(quire_pool *pool, quire_page_id id)
+{
+    quire_page *page = page_in_use(pool, id);
+    quire_region *region = &pool->regions->items[page->region];
+    uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
+
+    QUIRE_CHECK(page->is_pinned);
+    page->is_pinned = 0;
+    quire_counter_sub(&region->pinned_bytes, charge_bytes);
+    if (page->refs == 0) {
+        quire_counter_add(&region->cached_bytes, charge_bytes);
+    }
 }
 
 void quire_pool_fill_set(quire_pool *pool, quire_page_id id, uint32_t n_filled)

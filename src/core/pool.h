@@ -41,12 +41,15 @@ typedef struct quire_page {
     uint16_t slot;     /* in the extent */
     uint16_t n_filled; /* slots of tokens written, as far as is known; see quire_pool_fill_set() */
     uint16_t n_kept;   /* tokens from slot 0 on that the prefix tree relies on; 0 = not kept */
-    uint8_t group;
-    uint8_t region;
+    uint16_t group : 4;
+    uint16_t region : 4;    /* that it is charged to */
+    uint16_t home : 4;      /* live and spilled: the region of the sequence that took it; else 0 */
+    uint16_t is_pinned : 1; /* a pin holds it: it is kept, and not evicted */
+    uint16_t is_marked : 1; /* scratch of charge.c: false between calls */
 } quire_page;
 
 _Static_assert(sizeof(quire_page) == 16, "quire_page: one per page, keep it small");
-_Static_assert(QUIRE_GROUPS_MAX <= UINT8_MAX && QUIRE_REGIONS_MAX <= UINT8_MAX, "fit quire_page");
+_Static_assert(QUIRE_GROUPS_MAX <= 16 && QUIRE_REGIONS_MAX <= 16, "fit quire_page");
 
 static inline quire_page_state quire_page_state_of(const quire_page *page)
 {
@@ -168,15 +171,21 @@ int quire_pool_init(quire_pool *pool, const quire_pool_opts *opts);
 /* Pages still in use lose their memory. */
 void quire_pool_fini(quire_pool *pool);
 
-/* Make sure that n_pages[group] takes in each group, charged to region, succeed: budget, page ids
- * and slots. A later plan replaces this one. All or nothing: on failure no page, charge or extent
- * has changed, but empty extents may have gone back to the OS.
- * Errors: QUIRE_NOPAGES (budget), QUIRE_LIMIT (pages_max, extents_max), QUIRE_NOMEM. */
+/* Make sure that n_pages[group] takes in each group, charged to region, succeed: budget (also that
+ * of the dynamic region, when this one spills), page ids and slots. A later plan replaces this one.
+ * All or nothing: on failure no page, charge or extent has changed, but empty extents may have gone
+ * back to the OS. Errors: QUIRE_NOPAGES (budget), QUIRE_LIMIT (pages_max, extents_max),
+ * QUIRE_NOMEM. */
 int quire_pool_plan(quire_pool *pool, quire_region_id region, const uint32_t *n_pages);
 
 /* By how many bytes of charge the region's budget falls short of such a plan; saturates. */
 uint64_t quire_pool_shortage_bytes(const quire_pool *pool, quire_region_id region,
                                    const uint32_t *n_pages);
+
+/* What such a plan would charge to the dynamic region if this one spills, taking groups in order
+ * and its own budget while a page fits; saturates. */
+uint64_t quire_pool_spill_bytes(const quire_pool *pool, quire_region_id region,
+                                const uint32_t *n_pages);
 
 /* What such a plan would charge; saturates. */
 uint64_t quire_pool_charge_bytes(const quire_pool *pool, const uint32_t *n_pages);
@@ -184,7 +193,7 @@ uint64_t quire_pool_charge_bytes(const quire_pool *pool, const uint32_t *n_pages
 /* Give up the plan just made: what was mapped for it goes back. Counts as a failed allocation. */
 void quire_pool_cancel(quire_pool *pool);
 
-/* Take a planned page, with one reference. Cost: O(1), nothing is allocated. */
+/* Take a planned page, with one reference; groups in order. Cost: O(1), nothing is allocated. */
 quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_region_id region,
                               quire_seq_id seq);
 
@@ -200,6 +209,17 @@ void quire_pool_keep(quire_pool *pool, quire_page_id id, uint32_t n_tokens);
 /* Undo keep; a cached page becomes free. Returns the charge that went with it, 0 while others hold
  * the page. */
 uint64_t quire_pool_evict(quire_pool *pool, quire_page_id id);
+
+/* Charge a page to another region, which has room for it. A spilled page is one no more. */
+void quire_pool_recharge(quire_pool *pool, quire_page_id id, quire_region_id to);
+
+/* A region that ends was home to spilled pages which others hold now. Cost: O(pages) if there are
+ * any. */
+void quire_pool_home_forget(quire_pool *pool, quire_region_id region);
+
+/* A kept page is pinned, is no longer: see quire_region's cached and pinned bytes. */
+void quire_pool_pin(quire_pool *pool, quire_page_id id);
+void quire_pool_unpin(quire_pool *pool, quire_page_id id);
 
 /* Record how many token slots of a live page are filled. Exact whenever the page's only holder
  * says it; while a page is shared it is the most that any holder filled. */

@@ -85,6 +85,8 @@ static void page_validate(const quire_pool *pool, quire_page_id id)
     }
     QUIRE_CHECK(page->group < pool->n_groups && page->region < QUIRE_REGIONS_MAX);
     QUIRE_CHECK(page->n_filled <= pool->page_tokens && page->n_kept <= page->n_filled);
+    QUIRE_CHECK(!page->is_marked && (!page->is_pinned || page->n_kept > 0));
+    QUIRE_CHECK(page->home == 0 || (page->refs > 0 && page->home != page->region));
     QUIRE_CHECK(page->extent < pool->extents_capacity && pool->extents[page->extent] != NULL);
     extent = pool->extents[page->extent];
     QUIRE_CHECK(extent->class_index == pool->groups[page->group].class_index);
@@ -103,6 +105,8 @@ static void sums_validate(const quire_pool *pool)
     uint64_t slack[QUIRE_GROUPS_MAX] = { 0 };
     uint64_t charged[QUIRE_REGIONS_MAX] = { 0 };
     uint64_t unheld[QUIRE_REGIONS_MAX] = { 0 };
+    uint64_t pinned[QUIRE_REGIONS_MAX] = { 0 };
+    uint64_t spilled[QUIRE_REGIONS_MAX] = { 0 };
     uint64_t pages[QUIRE_REGIONS_MAX] = { 0 };
     uint64_t total = 0;
 
@@ -119,7 +123,10 @@ static void sums_validate(const quire_pool *pool)
             cached[c] += state == QUIRE_PAGE_CACHED;
             slack[c] += state == QUIRE_PAGE_LIVE ? pool->page_tokens - page->n_filled : 0;
             charged[page->region] += charge_bytes;
-            unheld[page->region] += state == QUIRE_PAGE_CACHED ? charge_bytes : 0;
+            unheld[page->region] +=
+                state == QUIRE_PAGE_CACHED && !page->is_pinned ? charge_bytes : 0;
+            pinned[page->region] += page->is_pinned ? charge_bytes : 0;
+            spilled[page->home] += page->home != 0 ? charge_bytes : 0;
             pages[page->region]++;
             total++;
         }
@@ -134,7 +141,12 @@ static void sums_validate(const quire_pool *pool)
 
         QUIRE_CHECK(charged[r] == quire_counter_get(&region->charged_bytes));
         QUIRE_CHECK(unheld[r] == quire_counter_get(&region->cached_bytes));
+        QUIRE_CHECK(pinned[r] == quire_counter_get(&region->pinned_bytes));
+        QUIRE_CHECK(spilled[r] == quire_counter_get(&region->spilled_bytes));
         QUIRE_CHECK(pages[r] == quire_counter_get(&region->pages));
+        QUIRE_CHECK(quire_region_promised_bytes(region) <=
+                    quire_counter_get(&region->budget_bytes));
+        QUIRE_CHECK(pages[r] == 0 || quire_counter_get(&region->is_open) != 0);
         QUIRE_CHECK(charged[r] <= quire_counter_get(&region->budget_bytes));
         QUIRE_CHECK(charged[r] <= quire_counter_get(&region->charged_peak_bytes));
     }

@@ -80,6 +80,7 @@ int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
     quire_prefix_nodes_init(&tree->nodes, allocator, tree->n_groups, tree->page_tokens);
     tree->seed = opts->seed != 0 ? opts->seed : (uint64_t)(uintptr_t)tree * 0x9e3779b97f4a7c15u;
     tree->nodes.seed = (uint32_t)(tree->seed >> 32);
+    quire_accounts_init(&tree->accounts, allocator);
     if (quire_prefix_index_init(&tree->index, allocator) < 0 ||
         quire_prefix_owners_init(&tree->owners, allocator, &tree->nodes) < 0 ||
         quire_ghosts_init(&tree->ghosts, allocator, opts->ghosts_max) < 0 ||
@@ -91,6 +92,8 @@ int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
         return QUIRE_NOMEM;
     }
     quire_cache_evictor_set(tree->cache, evict_for_cache, tree);
+    tree->cache->tree = tree;
+    tree->evict.tenants = &tree->accounts;
     *out = tree;
     QUIRE_PREFIX_CHECKED(tree);
     return QUIRE_OK;
@@ -110,10 +113,12 @@ void quire_prefix_destroy(quire_prefix *tree)
         }
     }
     quire_cache_evictor_set(tree->cache, NULL, NULL);
+    tree->cache->tree = NULL;
     allocator = tree->allocator;
     quire_prefix_nodes_fini(&tree->nodes);
     quire_prefix_index_fini(&tree->index);
     quire_prefix_owners_fini(&tree->owners);
+    quire_accounts_fini(&tree->accounts);
     quire_evict_fini(&tree->evict);
     quire_ghosts_fini(&tree->ghosts);
     allocator.free(allocator.ctx, tree->ties);
@@ -200,15 +205,43 @@ static quire_evict_request request_of(const quire_prefix *tree, const quire_pref
     return request;
 }
 
-/* The nodes that the sequence was filled from are used: the path, and where the ref ends. */
-static uint32_t path_use(quire_prefix *tree, uint32_t root, uint32_t n_tokens, uint64_t owner)
+/* The sequence was filled from the first n nodes of the path: its tie ends at the last of them,
+ * their charge comes with it as far as its region has room, and they are used. */
+static void path_use(quire_prefix *tree, quire_prefix_tie *tie, quire_region_id region, uint32_t n)
 {
-    uint32_t n = n_tokens / tree->page_tokens + (n_tokens % tree->page_tokens != 0);
+    quire_prefix_user user = { .owner = tie->owner, .rank = tie->rank };
 
+    quire_prefix_tie_move(tree, tie, n > 0 ? tree->path[n - 1] : tie->root->node);
+    quire_prefix_path_charge(tree, region, tie->rank, n);
     for (uint32_t i = 0; i < n; i++) {
-        quire_prefix_node_hit(tree, tree->path[i], owner);
+        quire_prefix_node_hit(tree, tree->path[i], user);
     }
-    return n > 0 ? tree->path[n - 1] : root;
+}
+
+/* The tie of a sequence that was filled for a request, to a root or, when it is private and there
+ * is none, to nothing. */
+static quire_prefix_ref tie_start(quire_prefix *tree, quire_seq *seq, uint32_t root,
+                                  const quire_prefix_acquire_opts *opts,
+                                  quire_evict_request request)
+{
+    quire_prefix_tie *tie = quire_prefix_tie_take(tree);
+
+    tie->seq = seq->id;
+    tie->owner = opts->owner;
+    tie->rank = opts->rank;
+    tie->is_private = opts->is_private;
+    tie->n_known = request.n_hit;
+    tie->request = request;
+    tree->evict.request = request;
+    seq->tied_ref = tie->id;
+    seq->cut_tokens = UINT32_MAX;
+    if (root != QUIRE_NODE_NULL) {
+        tie->root = quire_prefix_at(tree, root)->root;
+        quire_prefix_root_use(tree, root);
+        path_use(tree, tie, seq->region,
+                 request.n_hit / tree->page_tokens + (request.n_hit % tree->page_tokens != 0));
+    }
+    return tie->id;
 }
 
 static void acquire_count(quire_prefix *tree, uint32_t n_tokens, const quire_prefix_match *match)
@@ -231,7 +264,6 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
     quire_seq *found = quire_seqs_find(&tree->cache->seqs, seq);
     uint32_t tokens_max = opts->is_miss ? 0 : opts->tokens_max;
     quire_prefix_walk walk;
-    quire_prefix_tie *tie;
     uint32_t root;
     int rc = QUIRE_OK;
 
@@ -240,6 +272,8 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
     QUIRE_FAIL_IF(found == NULL, QUIRE_NOTFOUND);
     QUIRE_FAIL_IF(found->tied_ref != 0 || !quire_seq_is_blank(found, tree->n_groups), QUIRE_INVAL);
     QUIRE_FAIL_IF(key->salt_bytes > QUIRE_PREFIX_SALT_MAX, QUIRE_INVAL);
+    QUIRE_FAIL_IF(opts->rank >= QUIRE_RANKS_MAX || opts->account >= QUIRE_ACCOUNTS_MAX,
+                  QUIRE_INVAL);
     QUIRE_TRY(quire_prefix_tie_plan(tree));
     QUIRE_TRY(path_plan(tree, n_tokens / tree->page_tokens + 1));
 
@@ -248,7 +282,7 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
     quire_prefix_walk_match(tree, &walk, tokens, n_tokens, tokens_max, match);
     root = walk.root;
     if (root == QUIRE_NODE_NULL && !opts->is_private) {
-        rc = quire_prefix_root_make(tree, key, walk.hash, &root);
+        rc = quire_prefix_root_make(tree, key, walk.hash, opts->account, &root);
     }
     if (rc == QUIRE_OK) {
         rc = path_adopt(tree, found, match->n_tokens);
@@ -261,18 +295,8 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
         return rc;
     }
     quire_prefix_tick(tree, opts->now_us);
-    tie = quire_prefix_tie_take(tree);
-    tie->seq = seq;
-    tie->owner = opts->owner;
-    tie->is_private = opts->is_private;
-    tie->n_known = match->n_tokens;
-    tie->request = request_of(tree, &walk, n_tokens, match->n_tokens);
-    tree->evict.request = tie->request;
-    quire_prefix_tie_move(tree, tie, path_use(tree, root, match->n_tokens, opts->owner));
-    found->tied_ref = tie->id;
-    found->cut_tokens = UINT32_MAX;
+    *ref = tie_start(tree, found, root, opts, request_of(tree, &walk, n_tokens, match->n_tokens));
     acquire_count(tree, n_tokens, match);
-    *ref = tie->id;
     QUIRE_PREFIX_CHECKED(tree);
     return QUIRE_OK;
 }
@@ -280,16 +304,18 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
 int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_us)
 {
     quire_prefix_tie *tie = quire_prefix_tie_find(tree, ref);
+    quire_prefix_user user;
     quire_seq *seq;
     uint32_t tip = 0;
 
     QUIRE_FAIL_IF(tie == NULL, QUIRE_NOTFOUND);
+    user = (quire_prefix_user){ tie->owner, tie->rank };
     quire_prefix_tick(tree, now_us);
     for (uint32_t id = tie->node; id != QUIRE_NODE_NULL; id = quire_prefix_at(tree, id)->parent) {
         quire_prefix_node *node = quire_prefix_at(tree, id);
 
         if (node->kind == QUIRE_NODE_PAGE) {
-            quire_prefix_node_touch(tree, id, tie->owner);
+            quire_prefix_node_touch(tree, id, user);
             node->tip = (uint8_t)tip;
             tip += tip < QUIRE_NODE_TIP_MAX;
         }

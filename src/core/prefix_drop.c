@@ -236,6 +236,19 @@ static void ties_ban(dropper *d, uint32_t root, const int32_t *tokens, uint32_t 
     }
 }
 
+int quire_prefix_root_spare(quire_prefix *tree)
+{
+    dropper d = { .tree = tree, .why = QUIRE_PREFIX_GONE_MEMORY };
+
+    for (const quire_prefix_root *root = tree->roots_last; root != NULL; root = root->prev) {
+        if (root->n_ties == 0) {
+            root_drop(&d, root->node);
+            return QUIRE_OK;
+        }
+    }
+    return QUIRE_LIMIT;
+}
+
 static dropper dropper_start(quire_prefix *tree, quire_prefix_gone why, uint64_t now_us)
 {
     quire_prefix_tick(tree, now_us);

@@ -5,7 +5,8 @@
  *   prefix_index     path hash -> node         prefix_publish.c  new nodes
  *   prefix_ghost     what went                 prefix_drop.c     eviction, expiry, invalidation
  *   prefix_owner     who published what        prefix_tree.c     nodes, roots, refs come and go
- *   evict*           what goes next
+ *   evict*           what goes next            prefix_charge.c   whose budget nodes count against
+ *   account          whose bytes
  *
  * Invariants (quire_prefix_validate checks all of them)
  *   P1  a node that has children is full; roots stand for keys and are full with 0 tokens
@@ -18,6 +19,10 @@
  *   P6  candidates for eviction are the nodes without children and refs
  *   P7  a node of one owner has only nodes of that owner below it, and is in that owner's ring
  *   P8  a root has children or refs
+ *   P9  the pages of a node are charged to one region, the node's; the nodes of each pinned region
+ *       stand in its list
+ *   P10 a node's pages are pinned while pins end at it or below it: n_pins of them
+ *   P11 bytes of an account in a region are the charge of its nodes there
  *
  * Thread: owner.
  *
@@ -25,7 +30,9 @@
 #ifndef QUIRE_CORE_PREFIX_INTERNAL_H
 #define QUIRE_CORE_PREFIX_INTERNAL_H
 
+#include "core/account.h"
 #include "core/cache_internal.h"
+#include "core/charge.h"
 #include "core/counter.h"
 #include "core/evict.h"
 #include "core/prefix_ghost.h"
@@ -40,6 +47,7 @@ typedef struct quire_prefix_root {
     struct quire_prefix_root *next;
     uint64_t identity[2];
     uint32_t node;
+    uint32_t n_ties; /* refs that end under it */
     uint32_t salt_bytes;
     unsigned char salt[];
 } quire_prefix_root;
@@ -54,13 +62,16 @@ typedef struct quire_prefix_run {
 typedef struct quire_prefix_tie {
     quire_prefix_ref id; /* 0 = unused */
     uint64_t owner;
+    quire_prefix_root *root; /* that it ends under, or did */
     uint32_t generation;
-    quire_seq_id seq;
+    quire_seq_id seq; /* QUIRE_SEQ_NULL of a pin */
     uint32_t node;    /* where it ends; 0 = dead */
     uint32_t n_known; /* tokens of the sequence that the path to there holds */
     uint32_t next;    /* of the node's refs, by number; of unused ones */
     uint32_t prev;
     bool is_private;
+    bool is_pin;
+    uint8_t rank;
     quire_evict_request request;
     uint32_t ban_tokens; /* a drop named a longer text that this one may begin with; 0 = none */
     uint64_t ban_hash;   /* of that text's tokens */
@@ -78,7 +89,10 @@ struct quire_prefix {
     quire_evict evict;
     quire_ghosts ghosts;
     quire_prefix_owners owners;
-    quire_prefix_root *roots;
+    quire_accounts accounts;
+    uint32_t region_nodes[QUIRE_REGIONS_MAX]; /* lists of the pinned ones' nodes */
+    quire_prefix_root *roots;                 /* latest asked for first */
+    quire_prefix_root *roots_last;
     quire_prefix_tie *ties; /* [ties_capacity], number - 1 */
     uint32_t ties_capacity;
     uint32_t n_ties; /* ever used */
@@ -136,20 +150,33 @@ uint32_t quire_prefix_root_find(const quire_prefix *tree, const quire_prefix_key
 /* A root for a key that has none. Settle it when it turns out not to be needed.
  * Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_prefix_root_make(quire_prefix *tree, const quire_prefix_key *key, uint64_t key_hash,
-                           uint32_t *out);
+                           uint16_t account, uint32_t *out);
+
+/* Who uses a node. */
+typedef struct quire_prefix_user {
+    uint64_t owner;
+    uint8_t rank;
+} quire_prefix_user;
+
+/* Somebody asks under a root: it is the last to make room for another. */
+void quire_prefix_root_use(quire_prefix *tree, uint32_t id);
+/* Drop the root that was not asked for longest, of those that no ref ends under (prefix_drop.c).
+ * Errors: QUIRE_LIMIT (there is none). */
+int quire_prefix_root_spare(quire_prefix *tree);
 
 /* What a node holds beside its tokens. */
 typedef struct quire_prefix_fill {
     quire_page_id pages[QUIRE_GROUPS_MAX];
-    quire_region_id region;
-    uint64_t owner;
+    quire_region_id region; /* that they are charged to */
+    quire_prefix_user user;
 } quire_prefix_fill;
 
 /* A new child of a full node, with 0 < n_tokens <= page_tokens, that is no sibling's prefix nor has
  * one as its own. Its pages become kept. Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *tokens,
                            uint32_t n_tokens, const quire_prefix_fill *fill, uint32_t *out);
-/* A partly filled node gets more tokens, and pages that hold them all. */
+/* A partly filled node gets more tokens, and pages that hold them all. It goes to the region of the
+ * fill; when it is pinned that is its own, and the pages' charge moves there. */
 void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *tokens,
                             uint32_t n_tokens, const quire_prefix_fill *fill);
 /* A node without children and refs ends; its parent is the caller's to settle. Returns the charge
@@ -157,12 +184,12 @@ void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *toke
 uint64_t quire_prefix_node_end_now(quire_prefix *tree, uint32_t id, quire_prefix_gone why);
 /* Bring a node's candidacy in line with its children and refs; end a root that has neither. */
 void quire_prefix_node_settle(quire_prefix *tree, uint32_t id);
-/* It is in use, by owner, at the time of the last tick. */
-void quire_prefix_node_touch(quire_prefix *tree, uint32_t id, uint64_t owner);
+/* It is in use at the time of the last tick. */
+void quire_prefix_node_touch(quire_prefix *tree, uint32_t id, quire_prefix_user user);
 /* The same, and a request begins to use it that had it computed itself. */
-void quire_prefix_node_share(quire_prefix *tree, uint32_t id, uint64_t owner);
+void quire_prefix_node_share(quire_prefix *tree, uint32_t id, quire_prefix_user user);
 /* The same, and a sequence was filled from it. */
-void quire_prefix_node_hit(quire_prefix *tree, uint32_t id, uint64_t owner);
+void quire_prefix_node_hit(quire_prefix *tree, uint32_t id, quire_prefix_user user);
 
 /* The tie behind a ref; NULL = none. */
 quire_prefix_tie *quire_prefix_tie_find(const quire_prefix *tree, quire_prefix_ref ref);
@@ -170,8 +197,32 @@ quire_prefix_tie *quire_prefix_tie_find(const quire_prefix *tree, quire_prefix_r
 int quire_prefix_tie_plan(quire_prefix *tree);
 quire_prefix_tie *quire_prefix_tie_take(quire_prefix *tree);
 void quire_prefix_tie_give(quire_prefix *tree, quire_prefix_tie *tie);
-/* Let a tie end at another node, or at none; both nodes are settled. */
+/* Let a tie end at another node under its root, or at none; both nodes are settled. A pin's holds
+ * the path. */
 void quire_prefix_tie_move(quire_prefix *tree, quire_prefix_tie *tie, uint32_t node);
+
+/* ---- prefix_charge.c ---- */
+
+/* Charge of a node's pages. */
+uint64_t quire_prefix_node_charge_bytes(const quire_prefix *tree, uint32_t id);
+/* A node begins to be charged to its region and account, ends it. Between the two its pages must
+ * not change. */
+void quire_prefix_node_enter(quire_prefix *tree, uint32_t id);
+void quire_prefix_node_leave(quire_prefix *tree, uint32_t id);
+/* One of its pages above group 0 has gone. */
+void quire_prefix_node_shrink(quire_prefix *tree, uint32_t id, uint64_t bytes);
+/* Charge a node to another region, which has room. */
+void quire_prefix_node_recharge(quire_prefix *tree, uint32_t id, quire_region_id to);
+/* A pin begins to hold the path to a node, lets go. */
+void quire_prefix_path_pin(quire_prefix *tree, uint32_t id);
+void quire_prefix_path_unpin(quire_prefix *tree, uint32_t id);
+/* A sequence of a region was filled from the first n nodes of the path: charges move to it. */
+void quire_prefix_path_charge(quire_prefix *tree, quire_region_id region, uint8_t rank, uint32_t n);
+/* See charge.h: the part of it that concerns nodes. */
+void quire_prefix_nodes_leave(quire_prefix *tree, quire_charge_move *move);
+void quire_prefix_nodes_return(quire_prefix *tree, quire_charge_move *move);
+/* Let an account that is above its quota lose candidates of its own. */
+void quire_prefix_quota_apply(quire_prefix *tree, uint16_t account);
 
 /* ---- prefix_walk.c ---- */
 

@@ -46,8 +46,6 @@ static bool fill_get(const publisher *p, uint32_t n, uint32_t replaced, quire_pr
     const quire_prefix *tree = p->tree;
     uint32_t entry = quire_prefix_node_end(quire_prefix_at(tree, p->base)) / tree->page_tokens;
 
-    fill->region = p->seq->region;
-    fill->owner = p->tie->owner;
     for (uint32_t g = 0; g < tree->n_groups; g++) {
         quire_page_id page = quire_table_entry(&p->seq->tables[g], entry)->page;
 
@@ -64,7 +62,69 @@ static bool fill_get(const publisher *p, uint32_t n, uint32_t replaced, quire_pr
             return false;
         }
     }
-    return replaced == QUIRE_NODE_NULL || quire_prefix_at(tree, replaced)->region == p->seq->region;
+    return true;
+}
+
+/* Charge of a fill's pages that is not in a region. */
+static uint64_t elsewhere_bytes(const quire_prefix *tree, const quire_prefix_fill *fill,
+                                quire_region_id region)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        if (fill->pages[g] != QUIRE_PAGE_NULL &&
+            quire_pool_page(&tree->cache->pool, fill->pages[g])->region != region) {
+            sum += tree->cache->opts.charge_bytes[g];
+        }
+    }
+    return sum;
+}
+
+/* Whether a fill may take the place of a pinned node's pages, whose charge stays in its region:
+ * what they leave there must do, unless the sequence is at home in it. */
+static bool fits_pinned(const publisher *p, const quire_prefix_node *node,
+                        const quire_prefix_fill *fill)
+{
+    const quire_cache *cache = p->tree->cache;
+    uint64_t room_bytes = node->region == p->seq->region
+                              ? quire_region_headroom_bytes(&cache->regions.items[node->region])
+                              : 0;
+
+    for (uint32_t g = 0; g < p->tree->n_groups; g++) {
+        quire_page_id page = node->pages[g];
+
+        if (page != QUIRE_PAGE_NULL && page != fill->pages[g] &&
+            quire_pool_state(&cache->pool, page) == QUIRE_PAGE_CACHED) {
+            room_bytes += cache->opts.charge_bytes[g];
+        }
+    }
+    return elsewhere_bytes(p->tree, fill, node->region) <= room_bytes;
+}
+
+/* Choose the region that a node's pages are charged to, all of them: where they are, or when some
+ * spilled and others did not, wherever there is room for the rest. Returns whether there is. */
+static bool fill_charge(const publisher *p, uint32_t replaced, quire_prefix_fill *fill)
+{
+    const quire_prefix *tree = p->tree;
+    const quire_pool *pool = &tree->cache->pool;
+    quire_region_id tries[3] = { quire_pool_page(pool, fill->pages[0])->region, p->seq->region,
+                                 QUIRE_REGION_DYNAMIC };
+
+    if (replaced != QUIRE_NODE_NULL && quire_prefix_at(tree, replaced)->n_pins > 0) {
+        fill->region = quire_prefix_at(tree, replaced)->region;
+        return fits_pinned(p, quire_prefix_at(tree, replaced), fill);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        uint64_t bytes = elsewhere_bytes(tree, fill, tries[i]);
+        bool is_own = tries[i] == p->seq->region || tries[i] == QUIRE_REGION_DYNAMIC;
+
+        fill->region = tries[i];
+        if (bytes == 0 || (is_own && bytes <= quire_region_headroom_bytes(
+                                                  &tree->cache->regions.items[tries[i]]))) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Whether a child with n_same tokens in common is a part of a text, less than it. */
@@ -81,16 +141,17 @@ static int child_put(publisher *p, uint32_t n, uint32_t *out)
     uint32_t first = quire_prefix_node_end(quire_prefix_at(tree, p->base));
     const int32_t *tokens = p->tokens + first;
     quire_prefix_place place = quire_prefix_siblings_find(&tree->nodes, p->base, tokens, n);
-    quire_prefix_fill fill;
+    quire_prefix_user user = { p->tie->owner, p->tie->rank };
+    quire_prefix_fill fill = { .user = user };
     uint32_t part;
 
     *out = QUIRE_NODE_NULL;
     if (place.above != QUIRE_NODE_NULL && place.n_above == n) {
         *out = place.above;
         if (first >= p->tie->n_known) { /* it was not filled from it, nor made it */
-            quire_prefix_node_share(tree, *out, p->tie->owner);
+            quire_prefix_node_share(tree, *out, user);
         } else {
-            quire_prefix_node_touch(tree, *out, p->tie->owner);
+            quire_prefix_node_touch(tree, *out, user);
         }
         if (n == tree->page_tokens) {
             quire_seq_swap(tree->cache, p->seq, first / n, quire_prefix_at(tree, *out)->pages);
@@ -98,7 +159,7 @@ static int child_put(publisher *p, uint32_t n, uint32_t *out)
         return QUIRE_OK;
     }
     part = is_part(tree, place.below, place.n_below) ? place.below : QUIRE_NODE_NULL;
-    if (!fill_get(p, n, part, &fill)) {
+    if (!fill_get(p, n, part, &fill) || !fill_charge(p, part, &fill)) {
         return QUIRE_OK;
     }
     if (part != QUIRE_NODE_NULL) {
@@ -158,10 +219,11 @@ static void holes_follow_in(publisher *p, uint32_t group, quire_prefix_run run)
             return;
         }
         page = node->pages[group];
-        if (entry < run.end && page != QUIRE_PAGE_NULL &&
+        if (entry < run.end && page != QUIRE_PAGE_NULL && node->n_pins == 0 &&
             quire_pool_state(&tree->cache->pool, page) == QUIRE_PAGE_CACHED) {
             (void)quire_pool_evict(&tree->cache->pool, page);
             node->pages[group] = QUIRE_PAGE_NULL;
+            quire_prefix_node_shrink(tree, id, tree->cache->opts.charge_bytes[group]);
         }
         id = node->parent;
     }
@@ -222,6 +284,7 @@ int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t
         rc = publish_from(&p);
     }
     holes_follow(&p);
+    quire_prefix_quota_apply(tree, quire_prefix_at(tree, tie->root->node)->account);
     QUIRE_PREFIX_CHECKED(tree);
     return rc;
 }

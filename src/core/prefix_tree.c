@@ -44,30 +44,67 @@ static int node_plan(quire_prefix *tree)
     return quire_prefix_index_plan(&tree->index, tree->nodes.n_used + 1);
 }
 
+/* Into the list of roots, in front. */
+static void root_link(quire_prefix *tree, quire_prefix_root *root)
+{
+    root->prev = NULL;
+    root->next = tree->roots;
+    if (root->next != NULL) {
+        root->next->prev = root;
+    } else {
+        tree->roots_last = root;
+    }
+    tree->roots = root;
+}
+
+static void root_unlink(quire_prefix *tree, quire_prefix_root *root)
+{
+    if (root->prev != NULL) {
+        root->prev->next = root->next;
+    } else {
+        tree->roots = root->next;
+    }
+    if (root->next != NULL) {
+        root->next->prev = root->prev;
+    } else {
+        tree->roots_last = root->prev;
+    }
+}
+
+void quire_prefix_root_use(quire_prefix *tree, uint32_t id)
+{
+    quire_prefix_root *root = quire_prefix_at(tree, id)->root;
+
+    if (tree->roots != root) {
+        root_unlink(tree, root);
+        root_link(tree, root);
+    }
+}
+
 int quire_prefix_root_make(quire_prefix *tree, const quire_prefix_key *key, uint64_t key_hash,
-                           uint32_t *out)
+                           uint16_t account, uint32_t *out)
 {
     quire_prefix_node *node;
     quire_prefix_root *root;
 
-    QUIRE_FAIL_IF(quire_counter_get(&tree->n_roots) >= tree->opts.roots_max, QUIRE_LIMIT);
+    if (quire_counter_get(&tree->n_roots) >= tree->opts.roots_max) {
+        QUIRE_TRY(quire_prefix_root_spare(tree));
+    }
+    QUIRE_TRY(quire_accounts_plan(&tree->accounts, account));
     QUIRE_TRY(node_plan(tree));
     root = tree->allocator.alloc(tree->allocator.ctx, sizeof(*root) + key->salt_bytes);
     QUIRE_FAIL_IF(root == NULL, QUIRE_NOMEM);
     *out = quire_prefix_nodes_take(&tree->nodes, QUIRE_NODE_ROOT);
-    *root = (quire_prefix_root){ .next = tree->roots,
-                                 .identity = { key->identity[0], key->identity[1] },
+    *root = (quire_prefix_root){ .identity = { key->identity[0], key->identity[1] },
                                  .node = *out,
                                  .salt_bytes = key->salt_bytes };
     if (key->salt_bytes > 0) {
         memcpy(root->salt, key->salt, key->salt_bytes);
     }
-    if (tree->roots != NULL) {
-        tree->roots->prev = root;
-    }
-    tree->roots = root;
+    root_link(tree, root);
     node = quire_prefix_at(tree, *out);
     node->root = root;
+    node->account = account;
     node->path_hash = key_hash;
     quire_prefix_index_add(&tree->index, key_hash, *out);
     quire_counter_add(&tree->n_roots, 1);
@@ -79,14 +116,8 @@ static void root_end(quire_prefix *tree, uint32_t id)
     const quire_prefix_node *node = quire_prefix_at(tree, id);
     quire_prefix_root *root = node->root;
 
-    if (root->prev != NULL) {
-        root->prev->next = root->next;
-    } else {
-        tree->roots = root->next;
-    }
-    if (root->next != NULL) {
-        root->next->prev = root->prev;
-    }
+    QUIRE_CHECK(root->n_ties == 0);
+    root_unlink(tree, root);
     quire_prefix_index_remove(&tree->index, node->path_hash, id);
     quire_prefix_nodes_give(&tree->nodes, id);
     tree->allocator.free(tree->allocator.ctx, root);
@@ -94,6 +125,37 @@ static void root_end(quire_prefix *tree, uint32_t id)
 }
 
 /* ---- nodes ---- */
+
+/* The pages that go do so before others come: where the node is pinned these take over the charge.
+ */
+static void pages_replace(quire_prefix *tree, quire_prefix_node *node, uint32_t n_tokens,
+                          const quire_prefix_fill *fill)
+{
+    quire_pool *pool = &tree->cache->pool;
+
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        quire_page_id page = node->pages[g];
+
+        if (page != fill->pages[g] && page != QUIRE_PAGE_NULL) {
+            if (node->n_pins > 0) {
+                quire_pool_unpin(pool, page);
+            }
+            (void)quire_pool_evict(pool, page);
+        }
+    }
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        bool is_new = node->pages[g] != fill->pages[g];
+
+        node->pages[g] = fill->pages[g];
+        if (node->pages[g] != QUIRE_PAGE_NULL) {
+            quire_pool_recharge(pool, node->pages[g], fill->region);
+            quire_pool_keep(pool, node->pages[g], n_tokens);
+            if (is_new && node->n_pins > 0) {
+                quire_pool_pin(pool, node->pages[g]);
+            }
+        }
+    }
+}
 
 static void node_set(quire_prefix *tree, uint32_t id, const int32_t *tokens, uint32_t n_tokens,
                      const quire_prefix_fill *fill)
@@ -104,15 +166,7 @@ static void node_set(quire_prefix *tree, uint32_t id, const int32_t *tokens, uin
     node->n_tokens = (uint16_t)n_tokens;
     node->path_hash =
         quire_prefix_hash_add(quire_prefix_at(tree, node->parent)->path_hash, tokens, n_tokens);
-    for (uint32_t g = 0; g < tree->n_groups; g++) {
-        if (node->pages[g] != fill->pages[g] && node->pages[g] != QUIRE_PAGE_NULL) {
-            (void)quire_pool_evict(&tree->cache->pool, node->pages[g]);
-        }
-        node->pages[g] = fill->pages[g];
-        if (node->pages[g] != QUIRE_PAGE_NULL) {
-            quire_pool_keep(&tree->cache->pool, node->pages[g], n_tokens);
-        }
-    }
+    pages_replace(tree, node, n_tokens, fill);
     quire_prefix_siblings_add(&tree->nodes, node->parent, id);
     if (n_tokens == tree->page_tokens) {
         quire_prefix_index_add(&tree->index, node->path_hash, id);
@@ -130,7 +184,8 @@ int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *t
     node = quire_prefix_at(tree, *out);
     node->parent = parent;
     node->first_token = quire_prefix_node_end(quire_prefix_at(tree, parent));
-    quire_prefix_owners_add(&tree->owners, *out, fill->owner);
+    node->rank = fill->user.rank;
+    quire_prefix_owners_add(&tree->owners, *out, fill->user.owner);
     node->created_us = tree->now_us;
     node->used_us = tree->now_us;
     node->used_tick = tree->tick;
@@ -139,6 +194,7 @@ int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *t
     node->turn = tree->evict.request.turn;
     node->tip = QUIRE_NODE_TIP_MAX;
     node_set(tree, *out, tokens, n_tokens, fill);
+    quire_prefix_node_enter(tree, *out);
     quire_evict_born(&tree->evict, *out);
     quire_counter_add(&tree->n_page_nodes, 1);
     quire_counter_add(&tree->n_tokens, n_tokens);
@@ -152,11 +208,16 @@ void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *toke
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
 
-    QUIRE_ASSERT(node->n_tokens < n_tokens && node->region == fill->region);
+    QUIRE_ASSERT(node->n_tokens < n_tokens);
     quire_counter_add(&tree->n_tokens, n_tokens - node->n_tokens);
     quire_prefix_siblings_remove(&tree->nodes, node->parent, id);
+    quire_prefix_node_leave(tree, id);
     node_set(tree, id, tokens, n_tokens, fill);
-    quire_prefix_node_touch(tree, id, fill->owner);
+    if (node->region != fill->region) {
+        quire_evict_move(&tree->evict, id, fill->region, node->rank);
+    }
+    quire_prefix_node_enter(tree, id);
+    quire_prefix_node_touch(tree, id, fill->user);
 }
 
 static quire_ghost *ghost_leave(quire_prefix *tree, const quire_prefix_node *node,
@@ -192,6 +253,7 @@ uint64_t quire_prefix_node_end_now(quire_prefix *tree, uint32_t id, quire_prefix
         quire_prefix_index_remove(&tree->index, node->path_hash, id);
     }
     quire_evict_gone(&tree->evict, id, why, ghost_leave(tree, node, why));
+    quire_prefix_node_leave(tree, id);
     for (uint32_t g = 0; g < tree->n_groups; g++) {
         if (node->pages[g] != QUIRE_PAGE_NULL) {
             freed_bytes += quire_pool_evict(&tree->cache->pool, node->pages[g]);
@@ -229,7 +291,7 @@ typedef enum node_use_kind {
     HIT    /* by one more, and its sequence was filled from it */
 } node_use_kind;
 
-static void node_use(quire_prefix *tree, uint32_t id, uint64_t owner, node_use_kind kind)
+static void node_use(quire_prefix *tree, uint32_t id, quire_prefix_user user, node_use_kind kind)
 {
     quire_prefix_node *node = quire_prefix_at(tree, id);
     bool is_candidate = quire_evict_has(&tree->evict, id);
@@ -240,11 +302,14 @@ static void node_use(quire_prefix *tree, uint32_t id, uint64_t owner, node_use_k
     node->used_us = tree->now_us;
     node->used_tick = tree->tick;
     node->hits += kind == HIT && node->hits < UINT32_MAX;
+    if (node->rank < user.rank) {
+        quire_evict_move(&tree->evict, id, node->region, user.rank);
+    }
     if (kind != HOLD) {
         node->turn = tree->evict.request.turn;
         quire_evict_used(&tree->evict, id);
     }
-    if (node->owner != owner) {
+    if (node->owner != user.owner) {
         quire_prefix_owners_remove(&tree->owners, id);
     }
     if (is_candidate) {
@@ -252,19 +317,19 @@ static void node_use(quire_prefix *tree, uint32_t id, uint64_t owner, node_use_k
     }
 }
 
-void quire_prefix_node_touch(quire_prefix *tree, uint32_t id, uint64_t owner)
+void quire_prefix_node_touch(quire_prefix *tree, uint32_t id, quire_prefix_user user)
 {
-    node_use(tree, id, owner, HOLD);
+    node_use(tree, id, user, HOLD);
 }
 
-void quire_prefix_node_share(quire_prefix *tree, uint32_t id, uint64_t owner)
+void quire_prefix_node_share(quire_prefix *tree, uint32_t id, quire_prefix_user user)
 {
-    node_use(tree, id, owner, SHARE);
+    node_use(tree, id, user, SHARE);
 }
 
-void quire_prefix_node_hit(quire_prefix *tree, uint32_t id, uint64_t owner)
+void quire_prefix_node_hit(quire_prefix *tree, uint32_t id, quire_prefix_user user)
 {
-    node_use(tree, id, owner, HIT);
+    node_use(tree, id, user, HIT);
 }
 
 /* ---- refs ---- */
@@ -355,6 +420,8 @@ void quire_prefix_tie_move(quire_prefix *tree, quire_prefix_tie *tie, uint32_t n
     if (from != QUIRE_NODE_NULL) {
         tie_unlink(tree, tie);
     }
+    tie->root->n_ties += from == QUIRE_NODE_NULL;
+    tie->root->n_ties -= node == QUIRE_NODE_NULL;
     tie->node = node;
     tie->prev = 0;
     tie->next = 0;
@@ -367,9 +434,15 @@ void quire_prefix_tie_move(quire_prefix *tree, quire_prefix_tie *tie, uint32_t n
         }
         to->refs_head = (uint32_t)tie->id;
         to->n_refs++;
+        if (tie->is_pin) {
+            quire_prefix_path_pin(tree, node);
+        }
         quire_prefix_node_settle(tree, node);
     }
     if (from != QUIRE_NODE_NULL) { /* last: it may end a root */
+        if (tie->is_pin) {
+            quire_prefix_path_unpin(tree, from);
+        }
         quire_prefix_node_settle(tree, from);
     }
 }

@@ -31,7 +31,9 @@ static void page_node_validate(const quire_prefix *tree, uint32_t id)
         page = quire_pool_page(&tree->cache->pool, node->pages[g]);
         QUIRE_CHECK(page->group == g && page->region == node->region);
         QUIRE_CHECK(page->n_kept == node->n_tokens);
+        QUIRE_CHECK(page->is_pinned == (node->n_pins > 0));
     }
+    QUIRE_CHECK(node->account == parent->account && node->rank < QUIRE_RANKS_MAX);
 }
 
 /* The refs of a node, and P5, P6. Returns their number. */
@@ -45,7 +47,7 @@ static uint32_t node_refs_validate(const quire_prefix *tree, uint32_t id)
         const quire_prefix_tie *tie = &tree->ties[number - 1];
 
         QUIRE_CHECK(number <= tree->n_ties && tie->node == id && tie->prev == prev);
-        QUIRE_CHECK((uint32_t)tie->id == number);
+        QUIRE_CHECK((uint32_t)tie->id == number && (!tie->is_pin || tie->seq == QUIRE_SEQ_NULL));
         QUIRE_CHECK(tie->n_known <= quire_prefix_node_end(node));
         QUIRE_CHECK(node->kind == QUIRE_NODE_ROOT || tie->n_known > node->first_token);
         n++;
@@ -79,6 +81,95 @@ static void refs_validate(const quire_prefix *tree, uint32_t n_ending)
     QUIRE_CHECK(n + n_free == tree->n_ties && tree->n_ties <= tree->ties_capacity);
 }
 
+/* P10, without a walk from every pin: a node is held by its own pins and by those of its children.
+ */
+static void pins_validate(const quire_prefix *tree, uint32_t id)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+    uint32_t n = 0;
+
+    for (uint32_t number = node->refs_head; number != 0; number = tree->ties[number - 1].next) {
+        n += tree->ties[number - 1].is_pin;
+    }
+    for (uint32_t child = quire_prefix_siblings_first(&tree->nodes, id); child != QUIRE_NODE_NULL;
+         child = quire_prefix_siblings_next(&tree->nodes, child)) {
+        n += quire_prefix_at(tree, child)->n_pins;
+    }
+    QUIRE_CHECK(node->kind == QUIRE_NODE_ROOT || n == node->n_pins);
+}
+
+/* P9: the lists of pinned regions hold n_listed nodes, which is all there are. */
+static void lists_validate(const quire_prefix *tree, uint32_t n_listed)
+{
+    uint32_t n = 0;
+
+    for (uint32_t r = 0; r < QUIRE_REGIONS_MAX; r++) {
+        uint32_t prev = QUIRE_NODE_NULL;
+
+        for (uint32_t id = tree->region_nodes[r]; id != QUIRE_NODE_NULL;
+             prev = id, id = quire_prefix_at(tree, id)->region_next) {
+            const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+            QUIRE_CHECK(r != QUIRE_REGION_DYNAMIC && node->region == r);
+            QUIRE_CHECK(node->kind == QUIRE_NODE_PAGE && node->region_prev == prev);
+            QUIRE_CHECK(++n <= n_listed);
+        }
+    }
+    QUIRE_CHECK(n == n_listed);
+}
+
+/* P11. Bytes are taken off the accounts node by node, and must all be gone then; the same walk puts
+ * them back, so that this needs no memory of its own. */
+static void accounts_validate(const quire_prefix *tree)
+{
+    quire_accounts *accounts = (quire_accounts *)(uintptr_t)&tree->accounts;
+
+    quire_accounts_validate(accounts);
+    for (uint32_t id = 1; id < tree->nodes.id_end; id++) {
+        const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+        if (node->kind == QUIRE_NODE_PAGE) {
+            quire_accounts_uncharge(accounts, node->account, node->region,
+                                    quire_prefix_node_charge_bytes(tree, id));
+        }
+    }
+    for (uint32_t a = 0; a < accounts->capacity; a++) {
+        QUIRE_CHECK(accounts->items[a].total_bytes == 0);
+    }
+    for (uint32_t id = 1; id < tree->nodes.id_end; id++) {
+        const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+        if (node->kind == QUIRE_NODE_PAGE) {
+            quire_accounts_charge(accounts, node->account, node->region,
+                                  quire_prefix_node_charge_bytes(tree, id));
+        }
+    }
+}
+
+/* The root counts the refs under it. */
+static void ties_validate(const quire_prefix *tree)
+{
+    uint32_t n = 0;
+
+    for (const quire_prefix_root *root = tree->roots; root != NULL; root = root->next) {
+        n += root->n_ties;
+    }
+    for (uint32_t i = 0; i < tree->n_ties; i++) {
+        const quire_prefix_tie *tie = &tree->ties[i];
+        uint32_t id = tie->node;
+
+        if (tie->id == QUIRE_PREFIX_REF_NULL || id == QUIRE_NODE_NULL) {
+            continue;
+        }
+        while (quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE) {
+            id = quire_prefix_at(tree, id)->parent;
+        }
+        QUIRE_CHECK(quire_prefix_at(tree, id)->root == tie->root && tie->root->n_ties > 0);
+        n--;
+    }
+    QUIRE_CHECK(n == 0);
+}
+
 static void roots_validate(const quire_prefix *tree)
 {
     uint32_t n = 0;
@@ -90,6 +181,7 @@ static void roots_validate(const quire_prefix *tree)
         n++;
     }
     QUIRE_CHECK(n == quire_counter_get(&tree->n_roots) && n <= tree->opts.roots_max);
+    QUIRE_CHECK(n > 0 ? tree->roots_last->next == NULL : tree->roots_last == NULL);
 }
 
 /* Pages that nobody holds and the tree does not know would be lost for good. */
@@ -113,6 +205,7 @@ void quire_prefix_validate(const quire_prefix *tree)
     uint32_t n_roots = 0;
     uint32_t n_full = 0;
     uint32_t n_refs = 0;
+    uint32_t n_listed = 0;
 
     for (uint32_t id = 1; id < tree->nodes.id_end; id++) {
         const quire_prefix_node *node = quire_prefix_at(tree, id);
@@ -125,7 +218,9 @@ void quire_prefix_validate(const quire_prefix *tree)
         n_roots += node->kind == QUIRE_NODE_ROOT;
         if (node->kind == QUIRE_NODE_PAGE) {
             page_node_validate(tree, id);
+            pins_validate(tree, id);
             n_pages++;
+            n_listed += node->region != QUIRE_REGION_DYNAMIC;
             n_owned += node->owner != 0;
             n_full += node->n_tokens == tree->page_tokens;
             n_tokens += node->n_tokens;
@@ -140,6 +235,9 @@ void quire_prefix_validate(const quire_prefix *tree)
     QUIRE_CHECK(n_full + n_roots == tree->index.n);
     roots_validate(tree);
     refs_validate(tree, n_refs);
+    ties_validate(tree);
+    lists_validate(tree, n_listed);
+    accounts_validate(tree);
     pages_validate(tree, n_kept);
     quire_evict_validate(&tree->evict);
     quire_prefix_owners_validate(&tree->owners, n_owned);

@@ -10,13 +10,27 @@
 void quire_regions_init(quire_regions *regions, uint64_t budget_bytes)
 {
     memset(regions, 0, sizeof(*regions));
-    regions->items[QUIRE_REGION_DYNAMIC].is_open = true;
+    quire_counter_set(&regions->items[QUIRE_REGION_DYNAMIC].is_open, 1);
     quire_counter_set(&regions->items[QUIRE_REGION_DYNAMIC].budget_bytes, budget_bytes);
+}
+
+void quire_region_begin(quire_region *region, bool spills)
+{
+    QUIRE_CHECK(quire_counter_get(&region->charged_bytes) == 0);
+    quire_counter_set(&region->spills, spills);
+    quire_counter_set(&region->charged_peak_bytes, 0);
+    quire_counter_set(&region->spilled_pages, 0);
+    quire_counter_set(&region->returned_pages, 0);
+    quire_counter_set(&region->reclaimed_pages, 0);
+    quire_counter_set(&region->adopted_pages, 0);
+    quire_counter_set(&region->refused, 0);
+    region->n_changes++;
+    quire_counter_set(&region->is_open, 1);
 }
 
 quire_region *quire_region_find(quire_regions *regions, quire_region_id id)
 {
-    if (id >= QUIRE_REGIONS_MAX || !regions->items[id].is_open) {
+    if (id >= QUIRE_REGIONS_MAX || quire_counter_get(&regions->items[id].is_open) == 0) {
         return NULL;
     }
     return &regions->items[id];
@@ -32,11 +46,6 @@ uint64_t quire_regions_budget_bytes(const quire_regions *regions)
         sum = budget > UINT64_MAX - sum ? UINT64_MAX : sum + budget;
     }
     return sum;
-}
-
-uint64_t quire_region_headroom_bytes(const quire_region *region)
-{
-    return quire_counter_get(&region->budget_bytes) - quire_counter_get(&region->charged_bytes);
 }
 
 void quire_region_charge(quire_region *region, uint64_t charge_bytes)
@@ -60,6 +69,7 @@ void quire_region_uncharge(quire_region *region, uint64_t charge_bytes)
 int quire_region_resize(quire_region *region, uint64_t budget_bytes)
 {
     QUIRE_FAIL_IF(budget_bytes < quire_counter_get(&region->charged_bytes), QUIRE_INVAL);
+    QUIRE_FAIL_IF(budget_bytes < quire_region_promised_bytes(region), QUIRE_INVAL);
     quire_counter_set(&region->budget_bytes, budget_bytes);
     return QUIRE_OK;
 }

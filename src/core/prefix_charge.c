@@ -1,0 +1,277 @@
+/* prefix_charge.c - which budget a node's pages count against: region, account, pins.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/prefix_internal.h"
+
+/* ---- one node ---- */
+
+uint64_t quire_prefix_node_charge_bytes(const quire_prefix *tree, uint32_t id)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+    uint64_t sum = 0;
+
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        sum += node->pages[g] != QUIRE_PAGE_NULL ? tree->cache->opts.charge_bytes[g] : 0;
+    }
+    return sum;
+}
+
+static void list_add(quire_prefix *tree, quire_prefix_node *node, uint32_t id)
+{
+    uint32_t *head = &tree->region_nodes[node->region];
+
+    node->region_prev = QUIRE_NODE_NULL;
+    node->region_next = *head;
+    if (*head != QUIRE_NODE_NULL) {
+        quire_prefix_at(tree, *head)->region_prev = id;
+    }
+    *head = id;
+}
+
+static void list_remove(quire_prefix *tree, quire_prefix_node *node)
+{
+    if (node->region_prev != QUIRE_NODE_NULL) {
+        quire_prefix_at(tree, node->region_prev)->region_next = node->region_next;
+    } else {
+        tree->region_nodes[node->region] = node->region_next;
+    }
+    if (node->region_next != QUIRE_NODE_NULL) {
+        quire_prefix_at(tree, node->region_next)->region_prev = node->region_prev;
+    }
+}
+
+void quire_prefix_node_enter(quire_prefix *tree, uint32_t id)
+{
+    quire_prefix_node *node = quire_prefix_at(tree, id);
+
+    quire_accounts_charge(&tree->accounts, node->account, node->region,
+                          quire_prefix_node_charge_bytes(tree, id));
+    if (node->region != QUIRE_REGION_DYNAMIC) {
+        list_add(tree, node, id);
+    }
+}
+
+void quire_prefix_node_leave(quire_prefix *tree, uint32_t id)
+{
+    quire_prefix_node *node = quire_prefix_at(tree, id);
+
+    quire_accounts_uncharge(&tree->accounts, node->account, node->region,
+                            quire_prefix_node_charge_bytes(tree, id));
+    if (node->region != QUIRE_REGION_DYNAMIC) {
+        list_remove(tree, node);
+    }
+}
+
+void quire_prefix_node_shrink(quire_prefix *tree, uint32_t id, uint64_t bytes)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+    quire_accounts_uncharge(&tree->accounts, node->account, node->region, bytes);
+}
+
+void quire_prefix_node_recharge(quire_prefix *tree, uint32_t id, quire_region_id to)
+{
+    quire_prefix_node *node = quire_prefix_at(tree, id);
+
+    quire_prefix_node_leave(tree, id);
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        if (node->pages[g] != QUIRE_PAGE_NULL) {
+            quire_pool_recharge(&tree->cache->pool, node->pages[g], to);
+        }
+    }
+    quire_evict_move(&tree->evict, id, to, node->rank);
+    quire_prefix_node_enter(tree, id);
+}
+
+/* ---- pins ---- */
+
+static void pages_pin(quire_prefix *tree, const quire_prefix_node *node, bool is_pinned)
+{
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        if (node->pages[g] == QUIRE_PAGE_NULL) {
+            continue;
+        }
+        if (is_pinned) {
+            quire_pool_pin(&tree->cache->pool, node->pages[g]);
+        } else {
+            quire_pool_unpin(&tree->cache->pool, node->pages[g]);
+        }
+    }
+}
+
+void quire_prefix_path_pin(quire_prefix *tree, uint32_t id)
+{
+    for (; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
+         id = quire_prefix_at(tree, id)->parent) {
+        quire_prefix_node *node = quire_prefix_at(tree, id);
+
+        if (node->n_pins++ == 0) {
+            pages_pin(tree, node, true);
+        }
+    }
+}
+
+void quire_prefix_path_unpin(quire_prefix *tree, uint32_t id)
+{
+    for (; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
+         id = quire_prefix_at(tree, id)->parent) {
+        quire_prefix_node *node = quire_prefix_at(tree, id);
+
+        QUIRE_CHECK(node->n_pins > 0);
+        if (--node->n_pins == 0) {
+            pages_pin(tree, node, false);
+            tree->cache->regions.items[node->region].n_changes++;
+        }
+    }
+}
+
+/* ---- a sequence finds pages ---- */
+
+/* Whether a sequence of a region takes the charge of a node over. Between pinned regions only the
+ * higher rank does, or two that share a text would take it from each other all the time. */
+static bool may_take(const quire_prefix_node *node, quire_region_id region, uint8_t rank)
+{
+    if (region == QUIRE_REGION_DYNAMIC || node->n_pins > 0) {
+        return false;
+    }
+    return node->region == QUIRE_REGION_DYNAMIC || node->rank < rank;
+}
+
+static bool make_headroom(quire_prefix *tree, quire_region_id region, uint64_t bytes)
+{
+    const quire_region *found = &tree->cache->regions.items[region];
+    uint64_t headroom_bytes = quire_region_headroom_bytes(found);
+
+    if (headroom_bytes < bytes) {
+        (void)quire_cache_evict(tree->cache, region, bytes - headroom_bytes);
+    }
+    return quire_region_headroom_bytes(found) >= bytes;
+}
+
+void quire_prefix_path_charge(quire_prefix *tree, quire_region_id region, uint8_t rank, uint32_t n)
+{
+    bool is_full = false;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t id = tree->path[i];
+        const quire_prefix_node *node = quire_prefix_at(tree, id);
+        uint32_t n_pages = 0;
+
+        if (node->region == region) {
+            continue;
+        }
+        if (is_full || !may_take(node, region, rank) ||
+            !make_headroom(tree, region, quire_prefix_node_charge_bytes(tree, id))) {
+            is_full = is_full || may_take(node, region, rank);
+            tree->cache->regions.items[node->region].n_changes++; /* somebody else's reader */
+            continue;
+        }
+        for (uint32_t g = 0; g < tree->n_groups; g++) {
+            n_pages += node->pages[g] != QUIRE_PAGE_NULL;
+        }
+        quire_prefix_node_recharge(tree, id, region);
+        quire_counter_add(&tree->cache->regions.items[region].adopted_pages, n_pages);
+    }
+}
+
+/* ---- under pressure: see charge.h ---- */
+
+static bool is_marked(const quire_prefix *tree, const quire_prefix_node *node)
+{
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        if (node->pages[g] != QUIRE_PAGE_NULL &&
+            quire_pool_page(&tree->cache->pool, node->pages[g])->is_marked) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void node_mark(const quire_prefix *tree, const quire_prefix_node *node, bool is_on)
+{
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        if (node->pages[g] != QUIRE_PAGE_NULL) {
+            tree->cache->pool.pages[node->pages[g]].is_marked = is_on;
+        }
+    }
+}
+
+static void node_move(quire_prefix *tree, quire_charge_move *move, uint32_t id)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+    uint64_t bytes = quire_prefix_node_charge_bytes(tree, id);
+
+    if (!quire_charge_may_move(move, bytes)) {
+        return;
+    }
+    move->moved_bytes += bytes;
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        move->moved_pages += node->pages[g] != QUIRE_PAGE_NULL;
+    }
+    if (!move->is_dry) {
+        quire_prefix_node_recharge(tree, id, move->to);
+    }
+}
+
+void quire_prefix_nodes_leave(quire_prefix *tree, quire_charge_move *move)
+{
+    uint32_t next;
+
+    for (uint32_t id = tree->region_nodes[move->from]; id != QUIRE_NODE_NULL; id = next) {
+        const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+        next = node->region_next;
+        if (node->n_pins == 0 && !is_marked(tree, node) &&
+            (move->takes_candidates || !quire_evict_has(&tree->evict, id))) {
+            node_move(tree, move, id);
+        }
+    }
+}
+
+/* Call for each node that sequences of a region run on and that is charged to another. */
+static void running_visit(quire_prefix *tree, quire_charge_move *move,
+                          void (*visit)(quire_prefix *tree, quire_charge_move *move, uint32_t id))
+{
+    for (uint32_t i = 0; i < tree->n_ties; i++) {
+        const quire_prefix_tie *tie = &tree->ties[i];
+        const quire_seq *seq = quire_seqs_find(&tree->cache->seqs, tie->seq);
+
+        if (tie->id == QUIRE_PREFIX_REF_NULL || tie->node == QUIRE_NODE_NULL || seq == NULL ||
+            seq->tied_ref != tie->id || seq->region != move->to) {
+            continue;
+        }
+        for (uint32_t id = tie->node; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
+             id = quire_prefix_at(tree, id)->parent) {
+            const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+            if (node->region == move->from && node->n_pins == 0) {
+                visit(tree, move, id);
+            }
+        }
+    }
+}
+
+/* In a dry run marks say which nodes were counted. */
+static void node_return(quire_prefix *tree, quire_charge_move *move, uint32_t id)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+    if (!is_marked(tree, node)) {
+        node_move(tree, move, id);
+        node_mark(tree, node, move->is_dry);
+    }
+}
+
+static void node_unmark(quire_prefix *tree, quire_charge_move *move, uint32_t id)
+{
+    (void)move;
+    node_mark(tree, quire_prefix_at(tree, id), false);
+}
+
+void quire_prefix_nodes_return(quire_prefix *tree, quire_charge_move *move)
+{
+    running_visit(tree, move, node_return);
+    if (move->is_dry) {
+        running_visit(tree, move, node_unmark);
+    }
+}

@@ -229,6 +229,7 @@ static void count_admission(quire_engine *engine, quire_request *r, const quire_
     quire_histogram_add(&s->classes[r->class_index].queue,
                         (double)(r->admitted_us - r->submitted_us) * 1e-6);
     quire_engine_qos_admitted(engine, r);
+    quire_adapt_admitted(engine, r, match);
     quire_explanation_begin(&e, r, match, r->admitted_us);
     quire_request_explained(r, &e);
 }

@@ -30,6 +30,13 @@ uint64_t quire_engine_now_us(const quire_engine *engine)
                                          : quire_clock_ns() / 1000u;
 }
 
+uint64_t quire_engine_random(void)
+{
+    uint64_t number = 0;
+
+    return getrandom(&number, sizeof number, GRND_NONBLOCK) == (ssize_t)sizeof number ? number : 0;
+}
+
 /* ---- the thread ---- */
 
 static bool has_work(const quire_engine *engine)
@@ -48,8 +55,8 @@ static bool tidy(quire_engine *engine)
     return false;
 }
 
-/* Sleep until there is something to do, tidying up meanwhile. Returns false when it is time to end.
- */
+/* Sleep until there is something to do, tidying up and computing in advance meanwhile. Returns
+ * false when it is time to end. */
 static bool wait_for_work(quire_engine *engine)
 {
     uint32_t idle_ms = IDLE_FIRST_MS;
@@ -61,7 +68,7 @@ static bool wait_for_work(quire_engine *engine)
 
         if (pthread_cond_timedwait(&engine->wake, &engine->lock, &deadline) == ETIMEDOUT) {
             (void)pthread_mutex_unlock(&engine->lock);
-            idle_ms = tidy(engine) ? 1 : IDLE_MS;
+            idle_ms = tidy(engine) ? 1 : quire_precache_idle(engine, IDLE_MS);
             quire_engine_upkeep(engine);
             quire_engine_stats_publish(engine);
             (void)pthread_mutex_lock(&engine->lock);
@@ -88,6 +95,7 @@ void quire_engine_upkeep(quire_engine *engine)
         (void)quire_prefix_drop_owner(engine->tree, owner, now_us);
         engine->n_releases++;
     }
+    quire_adapt_upkeep(engine);
 }
 
 static void inbox_fetch(quire_engine *engine)
@@ -109,6 +117,7 @@ static void end_all(quire_engine *engine)
     const quire_ending ending = { .finish = QUIRE_FINISH_CANCEL, .stop_index = -1 };
 
     inbox_fetch(engine);
+    quire_precache_yield(engine);
     while (engine->n_running > 0) {
         quire_engine_end(engine, engine->running[engine->n_running - 1], &ending);
     }
@@ -128,6 +137,9 @@ static void *thread_main(void *arg)
         quire_engine_upkeep(engine);
         quire_engine_tasks_run(engine, false);
         inbox_fetch(engine);
+        if (engine->n_running > 0 || engine->queue.n > 0) {
+            quire_precache_yield(engine);
+        }
         quire_engine_cancels_apply(engine);
         quire_engine_qos_tick(engine);
         quire_engine_admit(engine);
@@ -206,9 +218,7 @@ static int tree_create(quire_engine *engine, quire_error *err)
     opts.ttl_us = engine->opts.cache_ttl_us;
     opts.low_traffic_after_us = engine->opts.low_traffic_after_us;
     opts.low_traffic_hits_per_hour = engine->opts.low_traffic_hits_per_hour;
-    if (getrandom(&opts.seed, sizeof opts.seed, GRND_NONBLOCK) != (ssize_t)sizeof opts.seed) {
-        opts.seed = 0; /* the tree finds one */
-    }
+    opts.seed = quire_engine_random();
     rc = quire_prefix_create(&engine->tree, &opts);
     return rc < 0 ? quire_error_set(err, rc, "cannot create the prefix cache: %s",
                                     quire_status_text(rc))
@@ -236,11 +246,13 @@ static int parts_create(quire_engine *engine, quire_error *err)
         return quire_error_set(err, rc, "cannot create the table of sessions: %s",
                                quire_status_text(rc));
     }
-    return tree_create(engine, err);
+    QUIRE_TRY(tree_create(engine, err));
+    return quire_adapt_create(engine, err);
 }
 
 static void parts_destroy(quire_engine *engine)
 {
+    quire_adapt_destroy(engine);
     quire_prefix_destroy(engine->tree);
     quire_sessions_destroy(engine->sessions);
     quire_bytes_fini(&engine->shown);

@@ -94,6 +94,16 @@ static void requests_forget(quire_engine *engine, uint64_t owner)
     }
 }
 
+/* Nothing of it is computed in advance any more. Tenants that are named by how they begin: all. */
+static void adapt_forget(const invalidation *inv)
+{
+    const quire_invalidate *what = inv->what;
+    const bool is_all =
+        what->what == QUIRE_INVALIDATE_ALL || what->what == QUIRE_INVALIDATE_TENANTS;
+
+    quire_adapt_invalidated(inv->engine, is_all ? NULL : what->tenant, what->tenant_bytes);
+}
+
 static void invalidate(void *ctx, quire_cache *cache, quire_prefix *tree)
 {
     invalidation *inv = ctx;
@@ -102,6 +112,7 @@ static void invalidate(void *ctx, quire_cache *cache, quire_prefix *tree)
     const uint64_t now_us = quire_engine_now_us(inv->engine);
 
     (void)cache;
+    adapt_forget(inv);
     switch (what->what) {
     case QUIRE_INVALIDATE_ALL:
         inv->dropped = quire_prefix_drop_all(tree, now_us);

@@ -20,6 +20,7 @@
 #include "engine/engine.h"
 
 #include "base/bytes.h"
+#include "engine/adapt.h"
 #include "engine/degrade.h"
 #include "engine/queue.h"
 #include "engine/schedule.h"
@@ -171,6 +172,7 @@ struct quire_engine {
     quire_slice *slices;                       /* [n_running_max] */
     quire_schedule schedule;
     quire_qos qos;
+    quire_adapt adapt;
     quire_bytes shown; /* text of the token at hand */
     quire_top_logit tops[QUIRE_LOGPROBS_MAX];
     uint64_t n_releases; /* times that pages may have become free */
@@ -223,6 +225,8 @@ static inline quire_request *quire_request_of(quire_queue_link *link)
 }
 
 uint64_t quire_engine_now_us(const quire_engine *engine);
+/* A number that nobody outside can know; 0 when the system has none. Thread: any. */
+uint64_t quire_engine_random(void);
 
 /* Expire what is due, once a second at most. Thread: the engine's. */
 void quire_engine_upkeep(quire_engine *engine);

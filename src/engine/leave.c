@@ -93,6 +93,7 @@ void quire_engine_end(quire_engine *engine, quire_request *r, const quire_ending
     if (r->state == QUIRE_REQUEST_WAITING) {
         quire_engine_dequeue(engine, r);
     } else {
+        quire_adapt_ended(engine, r);
         let_go(engine, r);
     }
     r->state = QUIRE_REQUEST_DONE;

@@ -98,18 +98,18 @@ static void test_it_settles_and_rests(void **state)
     quire_rng rng = test_rng(1);
 
     (void)state;
-    for (uint32_t i = 0; i < 200; i++) {
+    for (uint32_t i = 0; i < 30; i++) {
         const uint64_t begin = 10 * MIB + quire_rng_below(&rng, 390 * MIB);
         const uint64_t need = quire_rng_below(&rng, 500 * MIB);
         model m = model_begin(begin, 10 * MIB, 400 * MIB, 250 * MIB);
         uint32_t n_moves;
 
-        run(&m, need, 2 * 60 * 60 * 2);
+        run(&m, need, 6500);
         n_moves = m.n_grown + m.n_shrunk;
         if (m.n_grown > 0 && m.n_shrunk > 0) {
             fail_msg("it swings: %u up, %u down", m.n_grown, m.n_shrunk);
         }
-        run(&m, need, 3600);
+        run(&m, need, 600);
         assert_int_equal(m.n_grown + m.n_shrunk, n_moves);
         assert_true(m.sample.budget_bytes >= quire_min_u64(need, 400 * MIB));
     }

@@ -137,7 +137,7 @@ static void *thread_main(void *arg)
         quire_engine_upkeep(engine);
         quire_engine_tasks_run(engine, false);
         inbox_fetch(engine);
-        if (engine->n_running > 0 || engine->queue.n > 0) {
+        if (engine->n_running > 0 || engine->n_queued > 0) {
             quire_precache_yield(engine);
         }
         quire_engine_cancels_apply(engine);

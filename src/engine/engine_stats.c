@@ -36,7 +36,7 @@ void quire_engine_stats_publish(quire_engine *engine)
 {
     quire_engine_stats *s = &engine->stats;
 
-<<<<<<< ours
+    quire_precache_count(engine);
     s->requests_waiting = engine->n_queued - engine->n_parked;
     s->requests_parked = engine->n_parked;
     for (uint32_t i = 0; i < s->n_classes; i++) {
@@ -45,10 +45,6 @@ void quire_engine_stats_publish(quire_engine *engine)
         s->classes[i].waiting = engine->queues[i].n - engine->n_parked_of[i];
         s->classes[i].running_limit = engine->qos.degrade.classes[i].limit;
     }
-=======
-    quire_precache_count(engine);
-    s->requests_waiting = engine->queue.n;
->>>>>>> theirs
     s->requests_prefilling = 0;
     s->requests_decoding = 0;
     for (uint32_t i = 0; i < engine->n_running; i++) {

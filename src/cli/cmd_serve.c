@@ -337,8 +337,10 @@ quire_server_opts quire_serve_server_opts(const quire_serve_args *args)
 
 quire_session_want quire_serve_want(const quire_serve_args *args)
 {
+    const uint32_t n_running = (uint32_t)args->max_batch_size;
+
     return (quire_session_want){
-        .n_seqs_max = (uint32_t)args->max_batch_size,
+        .n_seqs_max = n_running + quire_engine_parked_max(n_running),
         .kv_share = args->cache_memory_ratio,
         .lock_memory = args->lock_memory,
     };

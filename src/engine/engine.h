@@ -108,6 +108,14 @@ typedef struct quire_engine_opts {
         .recent_bytes = (size_t)4 << 20                                                            \
     }
 
+/* A good number of sequences beyond n_running_max for the runtime: as many may be parked. Who finds
+ * no place among them is preempted, which costs little while its pages stay cached; each may keep
+ * pages that nobody else can have, so it is a quarter. */
+static inline uint32_t quire_engine_parked_max(uint32_t n_running_max)
+{
+    return n_running_max / 4 + 1;
+}
+
 /* Start the thread. Errors: QUIRE_INVAL, QUIRE_NOMEM. */
 int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire_error *err);
 /* Cancel what runs, end the thread. Requests not released yet stay valid, they are done. NULL is

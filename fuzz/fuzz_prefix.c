@@ -1,7 +1,7 @@
 /* fuzz_prefix.c - bytes become operations on a prefix tree, checked by validate and by stamps.
  *
  * Byte 0: groups - 1, page tokens, page exact, TTL, low traffic, ghosts, 1 bit each. Byte 1: budget
- * in pages. Then operation, argument; operation, argument; ...
+ * in pages, and with it the eviction policy. Then operation, argument; operation, argument; ...
  *
  * Also from the input: allocations that fail. Tokens are 0 and 1, so that prefixes meet. Each slot
  * holds a hash of its key and of all tokens up to it: a hit on a wrong page is seen.
@@ -234,6 +234,7 @@ static bool fuzz_create(fuzz *f, const uint8_t *head)
     }
     prefix_opts.cache = f->cache;
     prefix_opts.allocator = &allocator;
+    prefix_opts.policy = (quire_evict_policy)(head[1] % QUIRE_EVICT_POLICY_COUNT);
     prefix_opts.is_page_exact = (head[0] & 4) != 0;
     prefix_opts.ttl_us = (head[0] & 8) != 0 ? 3000 : 0;
     prefix_opts.low_traffic_after_us = (head[0] & 16) != 0 ? 1000 : 0;

@@ -150,7 +150,7 @@ const char *quire_prefix_end_name(quire_prefix_end end);
 /* Why nodes went.  X(symbol, value, "name") */
 #define QUIRE_PREFIX_GONE_MAP(X)                                                                   \
     X(NONE, 0, "none")                                                                             \
-    X(MEMORY, 1, "memory")           /* least recently used when pages were short */               \
+    X(MEMORY, 1, "memory")           /* chosen by the policy when pages were short */              \
     X(LOW_TRAFFIC, 2, "low_traffic") /* likewise, chosen by the low-traffic rule */                \
     X(TTL, 3, "ttl")                                                                               \
     X(INVALIDATED, 4, "invalidated")                                                               \
@@ -262,7 +262,7 @@ int quire_prefix_cost_set(quire_prefix *tree, double token_us, double token_dept
 /* ---- letting go ---- */
 
 /* Evict cached pages of a region until need_bytes of its charge are gone or nothing is left that
- * may go. Expired ones first, then low traffic, then the least recently used; children before
+ * may go. Expired ones first, then low traffic, then as the policy says; children before
  * parents. Returns the bytes. The cache calls this itself when pages run short. */
 uint64_t quire_prefix_evict(quire_prefix *tree, quire_region_id region, uint64_t need_bytes);
 

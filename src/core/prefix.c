@@ -79,12 +79,13 @@ int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
     tree->n_groups = opts->cache->opts.n_groups;
     quire_prefix_nodes_init(&tree->nodes, allocator, tree->n_groups, tree->page_tokens);
     tree->seed = opts->seed != 0 ? opts->seed : (uint64_t)(uintptr_t)tree * 0x9e3779b97f4a7c15u;
+    tree->opts.seed = tree->seed;
     tree->nodes.seed = (uint32_t)(tree->seed >> 32);
     quire_accounts_init(&tree->accounts, allocator);
     if (quire_prefix_index_init(&tree->index, allocator) < 0 ||
         quire_prefix_owners_init(&tree->owners, allocator, &tree->nodes) < 0 ||
         quire_ghosts_init(&tree->ghosts, allocator, opts->ghosts_max) < 0 ||
-        quire_evict_init(&tree->evict, opts, allocator, &tree->nodes, &tree->ghosts) < 0) {
+        quire_evict_init(&tree->evict, &tree->opts, allocator, &tree->nodes, &tree->ghosts) < 0) {
         quire_ghosts_fini(&tree->ghosts);
         quire_prefix_owners_fini(&tree->owners);
         quire_prefix_index_fini(&tree->index);

@@ -62,6 +62,8 @@ typedef struct config {
     bool has_holes; /* sequences let go of pages of group 1 */
     uint64_t ttl_us;
     uint64_t low_traffic_after_us;
+    quire_evict_policy policy;
+    uint32_t n_runs; /* that share the operations with this one */
 } config;
 
 typedef struct model {
@@ -512,7 +514,8 @@ static void check_end(model *m)
 static void run(const config *c)
 {
     const char *ops_text = getenv("QUIRE_OPS");
-    const uint64_t n_ops = ops_text != NULL ? strtoull(ops_text, NULL, 0) : OPS_DEFAULT;
+    const uint64_t n_ops = (ops_text != NULL ? strtoull(ops_text, NULL, 0) : OPS_DEFAULT) /
+                           (c->n_runs > 0 ? c->n_runs : 1);
     model *m = calloc(1, sizeof *m);
     quire_cache_opts opts = test_opts(c->budget_pages > 0 ? c->budget_pages : 100000);
     quire_prefix_opts prefix_opts = QUIRE_PREFIX_OPTS_INIT;
@@ -530,6 +533,7 @@ static void run(const config *c)
         (uint64_t)opts.page_bytes[0] * (c->budget_pages > 0 ? c->budget_pages : 100000);
     test_cache_create(&m->t, &opts, 0, 0);
     prefix_opts.cache = m->t.cache;
+    prefix_opts.policy = c->policy;
     prefix_opts.is_page_exact = c->is_page_exact;
     prefix_opts.ttl_us = c->ttl_us;
     prefix_opts.low_traffic_after_us = c->low_traffic_after_us;
@@ -591,6 +595,18 @@ static void test_tight_with_rules(void **state)
                    .low_traffic_after_us = 10000 });
 }
 
+static void test_policies(void **state)
+{
+    (void)state;
+    for (uint32_t policy = 1; policy < QUIRE_EVICT_POLICY_COUNT; policy++) {
+        run(&(config){ .name = quire_evict_policy_name((quire_evict_policy)policy),
+                       .budget_pages = 30,
+                       .has_holes = true,
+                       .policy = (quire_evict_policy)policy,
+                       .n_runs = QUIRE_EVICT_POLICY_COUNT - 1 });
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -599,6 +615,7 @@ int main(void)
         cmocka_unit_test(test_holes),
         cmocka_unit_test(test_tight),
         cmocka_unit_test(test_tight_with_rules),
+        cmocka_unit_test(test_policies),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -61,6 +61,7 @@ typedef struct config {
     bool fails; /* allocations do, now and then */
     uint64_t ttl_us;
     uint64_t low_traffic_after_us;
+    quire_evict_policy policy;
 } config;
 
 typedef struct stress {
@@ -422,6 +423,7 @@ static void create(stress *s)
     test_cache_create(&s->t, &cache_opts, 0, 0);
     opts.cache = s->t.cache;
     opts.allocator = &s->t.memory.allocator;
+    opts.policy = c->policy;
     opts.is_page_exact = c->is_page_exact;
     opts.roots_max = KEYS + 1;
     opts.refs_max = RUNS_MAX;
@@ -486,15 +488,21 @@ static void test_tight(void **state)
 static void test_page_exact(void **state)
 {
     (void)state;
-    run_config(&(config){
-        .name = "page exact", .budget_pages = 90, .is_page_exact = true, .ttl_us = 30000 });
+    run_config(&(config){ .name = "page exact",
+                          .budget_pages = 90,
+                          .is_page_exact = true,
+                          .ttl_us = 30000,
+                          .policy = QUIRE_EVICT_S3FIFO });
 }
 
 static void test_failing(void **state)
 {
     (void)state;
-    run_config(&(config){
-        .name = "allocations fail", .budget_pages = 120, .fails = true, .ttl_us = 30000 });
+    run_config(&(config){ .name = "allocations fail",
+                          .budget_pages = 120,
+                          .fails = true,
+                          .ttl_us = 30000,
+                          .policy = QUIRE_EVICT_ARC });
 }
 
 int main(void)

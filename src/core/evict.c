@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#define VICTIMS_SHARE 8u /* a choice among n accounts holds for n / 8 victims more */
+
 /* ---- bins ---- */
 
 static size_t up_to_16(size_t n)
@@ -107,17 +109,10 @@ static void bin_leave(quire_evict *evict, quire_evict_bin *bin, const quire_pref
     evict->regions[node->region].n_nodes--;
 }
 
-/* The first bin with candidates of the same region and rank. */
-static quire_evict_bin **bins_of(quire_evict *evict, const quire_evict_bin *bin)
-{
-    uint32_t slot = bin->number % QUIRE_EVICT_SLOTS;
-
-    return &evict->regions[slot / QUIRE_RANKS_MAX].bins[slot % QUIRE_RANKS_MAX];
-}
-
 static void bin_link(quire_evict *evict, quire_evict_bin *bin)
 {
-    quire_evict_bin **first = bins_of(evict, bin);
+    uint32_t slot = bin->number % QUIRE_EVICT_SLOTS;
+    quire_evict_bin **first = &evict->regions[slot / QUIRE_RANKS_MAX].bins[slot % QUIRE_RANKS_MAX];
 
     bin->prev = NULL;
     bin->next = *first;
@@ -129,13 +124,20 @@ static void bin_link(quire_evict *evict, quire_evict_bin *bin)
 
 static void bin_unlink(quire_evict *evict, quire_evict_bin *bin)
 {
+    uint32_t slot = bin->number % QUIRE_EVICT_SLOTS;
+    quire_evict_region *region = &evict->regions[slot / QUIRE_RANKS_MAX];
+    uint32_t rank = slot % QUIRE_RANKS_MAX;
+
     if (bin->prev != NULL) {
         bin->prev->next = bin->next;
     } else {
-        *bins_of(evict, bin) = bin->next;
+        region->bins[rank] = bin->next;
     }
     if (bin->next != NULL) {
         bin->next->prev = bin->prev;
+    }
+    if (region->chosen[rank] == bin) {
+        region->chosen[rank] = NULL;
     }
 }
 
@@ -348,17 +350,23 @@ static double load_of(const quire_evict *evict, const quire_evict_bin *bin)
                                bin->number % QUIRE_EVICT_SLOTS / QUIRE_RANKS_MAX);
 }
 
-/* Of several bins the one whose account is furthest above its share. */
-static quire_evict_bin *bin_choose(const quire_evict *evict, quire_evict_bin *first)
+/* The bin whose account is furthest above its share; NULL = there is none. */
+static quire_evict_bin *bin_choose(const quire_evict *evict, quire_evict_region *region,
+                                   uint32_t rank)
 {
-    quire_evict_bin *best = first;
+    quire_evict_bin *best = region->bins[rank];
+    uint32_t n = 1;
     double most;
 
-    if (first == NULL || first->next == NULL || evict->tenants == NULL) {
-        return first;
+    if (best == NULL || best->next == NULL || evict->tenants == NULL) {
+        return best;
     }
-    most = load_of(evict, first);
-    for (quire_evict_bin *bin = first->next; bin != NULL; bin = bin->next) {
+    if (region->chosen[rank] != NULL && region->n_chosen[rank] > 0) {
+        region->n_chosen[rank]--;
+        return region->chosen[rank];
+    }
+    most = load_of(evict, best);
+    for (quire_evict_bin *bin = best->next; bin != NULL; bin = bin->next, n++) {
         double load = load_of(evict, bin);
 
         if (load > most) {
@@ -366,16 +374,18 @@ static quire_evict_bin *bin_choose(const quire_evict *evict, quire_evict_bin *fi
             best = bin;
         }
     }
+    region->chosen[rank] = best;
+    region->n_chosen[rank] = n / VICTIMS_SHARE;
     return best;
 }
 
-static quire_evict_bin *bin_ask(const quire_evict *evict, quire_evict_ask ask)
+static quire_evict_bin *bin_ask(quire_evict *evict, quire_evict_ask ask)
 {
     quire_evict_bin *bin = NULL;
 
     for (uint32_t rank = 0; rank < QUIRE_RANKS_MAX && bin == NULL; rank++) {
         if (ask.account == QUIRE_EVICT_ANY) {
-            bin = bin_choose(evict, evict->regions[ask.region].bins[rank]);
+            bin = bin_choose(evict, &evict->regions[ask.region], rank);
             continue;
         }
         bin = quire_evict_bin_at(evict, ask.account * QUIRE_EVICT_SLOTS +

@@ -22,6 +22,10 @@
  * and segments are all heaps here. Nodes that are no candidates keep their place in its mind (a
  * queue number, a segment), and what is a scan past them elsewhere is a heap without them here.
  *
+ * Who is furthest above its share is looked for among all accounts of the rank that have
+ * candidates, so with more than a few of them the answer holds for several victims: one for every
+ * eight.
+ *
  * Cost: O(log candidates) per call and no allocation, but that a bin of an account above 0 is made
  * when it is first needed; where memory is short its nodes go to account 0's.
  *
@@ -118,7 +122,9 @@ typedef struct quire_evict_region {
     uint32_t deadlines; /* heap: key is the earlier of time to live and low traffic */
     uint32_t low;       /* heap of those that have become low traffic: key is the end of their time
                          * to live */
-    quire_evict_bin *bins[QUIRE_RANKS_MAX]; /* that have candidates */
+    quire_evict_bin *bins[QUIRE_RANKS_MAX];   /* that have candidates */
+    quire_evict_bin *chosen[QUIRE_RANKS_MAX]; /* of these, for so many victims more */
+    uint32_t n_chosen[QUIRE_RANKS_MAX];
 } quire_evict_region;
 
 typedef struct quire_evict {

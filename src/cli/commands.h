@@ -14,6 +14,7 @@ extern const quire_command quire_command_info;
 extern const quire_command quire_command_calibrate;
 extern const quire_command quire_command_serve;
 extern const quire_command quire_command_sim;
+extern const quire_command quire_command_analyze;
 
 /* All of them, in the order of --help. */
 extern const quire_command *const quire_commands[];

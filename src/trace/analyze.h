@@ -56,9 +56,9 @@ typedef struct quire_analysis {
     quire_analyze_page pages[QUIRE_ANALYZE_PAGES];
 } quire_analysis;
 
-/* What requests take: see load.h. */
-#define QUIRE_ANALYZE_PREFILL_TOKEN_US 250.0
-#define QUIRE_ANALYZE_DECODE_TOKEN_US  30000.0
+/* What requests take (load.h): round figures of no machine in particular. */
+#define QUIRE_ANALYZE_PREFILL_TOKEN_US 25.0
+#define QUIRE_ANALYZE_DECODE_TOKEN_US  10000.0
 
 /* cost NULL = the two above; allocator NULL = C library. Errors: QUIRE_NOMEM. */
 int quire_analysis_create(quire_analysis **out, const quire_trace *trace,

@@ -1,0 +1,190 @@
+/* test_analyze_program.c - quire analyze: text, JSON, files, refusals; and a server reads what it
+ * recommends.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "cli/commands.h"
+#include "cli/options_internal.h"
+#include "cli/serve_args.h"
+#include "program.h"
+#include "quire/status.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REQUESTS 300
+
+/* Conversations: a shared first block, then turns that go on. */
+static const char *make_trace(const char *name)
+{
+    char *text = calloc(1, 1u << 20);
+    quire_rng rng = { 7 };
+    size_t n = 0;
+
+    assert_non_null(text);
+    for (int i = 0; i < REQUESTS; i++) {
+        const int conversation = (int)quire_rng_below(&rng, 20);
+        const int turns = 1 + i / 40;
+
+        n += (size_t)snprintf(text + n, (1u << 20) - n,
+                              "{\"timestamp\": %d, \"input_length\": %d, \"output_length\": %d, "
+                              "\"hash_ids\": [0",
+                              i * 1000, 512 * (1 + 2 * turns), 10 + i % 50);
+        for (int b = 0; b < 2 * turns; b++) {
+            n += (size_t)snprintf(text + n, (1u << 20) - n, ", %d", 1 + conversation * 100 + b);
+        }
+        n += (size_t)snprintf(text + n, (1u << 20) - n, "]}\n");
+    }
+    name = program_file(name, text, n);
+    free(text);
+    return name;
+}
+
+static void text_and_files(void **state)
+{
+    const char *trace = make_trace("trace.jsonl");
+    const char *html = program_path("page.html");
+    const char *yaml = program_path("made.yaml");
+    program_result result =
+        program_expect(0, PROGRAM("analyze", trace, "--html", html, "--yaml", yaml, "--model",
+                                  "llama-3-8b", "--capacity", "20,50", "-t", "2"));
+
+    (void)state;
+    assert_says(result.out, "300 requests in ");
+    assert_says(result.out, "tokens of a prompt");
+    assert_says(result.out, "sessions, found by what prompts begin with");
+    assert_says(result.out, "belady");
+    assert_says(result.out, "\npage_tokens: ");
+    assert_says(result.out, "\nkv_budget: ");
+    assert_says(result.out, "\ncache_policy: ");
+    assert_says(result.out, "\ncache_ttl: ");
+    program_free(&result);
+    assert_int_equal(remove(html), 0);
+    assert_int_equal(remove(yaml), 0);
+}
+
+/* The file is one that a server takes. */
+static void server_reads_it(void **state)
+{
+    const char *yaml = program_path("read.yaml");
+    char flag[] = "--config";
+    char model_flag[] = "-m";
+    char model[] = "x";
+    char path[4096];
+    char *argv[] = { model_flag, model, flag, path };
+    quire_serve_args *args = malloc(sizeof(*args));
+    quire_error err = QUIRE_ERROR_INIT;
+    program_result result =
+        program_expect(0, PROGRAM("analyze", make_trace("trace.jsonl"), "--yaml", yaml, "--model",
+                                  "8x2x64", "--kv", "f16", "--memory", "40MB"));
+
+    (void)state;
+    program_free(&result);
+    assert_non_null(args);
+    (void)snprintf(path, sizeof(path), "%s", yaml);
+    quire_options_init(&quire_command_serve, args);
+    if (quire_command_serve.parse(4, argv, args, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    assert_int_equal(args->common.page_tokens % 64, 0);
+    assert_in_range(args->common.kv_budget_bytes, 30000000, 41000000);
+    quire_settings_fini(&args->settings);
+    free(args);
+}
+
+static double number(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+
+    assert_true(json_is_number(value));
+    return json_number_value(value);
+}
+
+static void json(void **state)
+{
+    json_t *document = program_json(
+        PROGRAM("analyze", make_trace("trace.jsonl"), "--json", "--capacity", "10,100"));
+    const json_t *policies = json_object_get(document, "policies");
+    const json_t *dists = json_object_get(document, "distributions");
+    const json_t *lru = json_object_get(document, "lru");
+    double blocks = 0.0;
+
+    (void)state;
+    assert_true(number(document, "requests") == REQUESTS);
+    blocks = number(document, "blocks");
+    assert_true(number(document, "different_blocks") + number(document, "repeated_blocks") ==
+                blocks);
+    assert_true(number(json_object_get(dists, "prompt_tokens"), "n") == REQUESTS);
+    assert_true(json_array_size(json_object_get(json_object_get(dists, "reuse_gap_us"), "bars")) >
+                2);
+    assert_true(json_array_size(lru) >= 5);
+    assert_true(fabs(number(json_array_get(lru, json_array_size(lru) - 1), "hit_rate") -
+                     number(document, "repeated_blocks") / blocks) < 1e-9);
+    /* Nine policies and the bound, at two capacities and the recommended one. */
+    assert_int_equal(json_array_size(policies), 10 * 3);
+    assert_true(json_array_size(
+                    json_object_get(json_object_get(document, "recommendation"), "settings")) >= 4);
+    json_decref(document);
+}
+
+static void lengths_alone(void **state)
+{
+    static const char csv[] = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                              "2023-11-16 18:15:46.6805900,374,44\n"
+                              "2023-11-16 18:15:50.9951690,396,109\n";
+    program_result result =
+        program_expect(0, PROGRAM("analyze", program_file("azure.csv", csv, sizeof(csv) - 1),
+                                  "--html", program_path("lengths.html")));
+
+    (void)state;
+    assert_says(result.out, "lengths alone");
+    assert_null(strstr(result.out, "belady"));
+    assert_says(result.out, "cache_policy: default");
+    program_free(&result);
+    assert_int_equal(remove(program_path("lengths.html")), 0);
+}
+
+static void refusals(void **state)
+{
+    const char *trace = make_trace("trace.jsonl");
+    program_result result = program_expect(2, PROGRAM("analyze", trace, "--memory", "8GB"));
+
+    (void)state;
+    assert_says(result.err, "--memory needs --model");
+    program_free(&result);
+    result = program_expect(2, PROGRAM("analyze", trace, "--kv", "auto"));
+    assert_says(result.err, "--kv auto");
+    program_free(&result);
+    result = program_expect(1, PROGRAM("analyze", trace, "--pinned-class", "gold"));
+    assert_says(result.err, "no such class");
+    program_free(&result);
+    result = program_expect(1, PROGRAM("analyze", "no-such-file"));
+    assert_says(result.err, "no-such-file");
+    program_free(&result);
+    result = program_expect(1, PROGRAM("analyze", trace, "--html", "/no-such-folder/x.html"));
+    assert_says(result.err, "no-such-folder");
+    program_free(&result);
+    result = program_expect(2, PROGRAM("analyze"));
+    assert_says(result.err, "--trace");
+    program_free(&result);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_and_files), cmocka_unit_test(server_reads_it), cmocka_unit_test(json),
+        cmocka_unit_test(lengths_alone),  cmocka_unit_test(refusals),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, program_clean);
+}

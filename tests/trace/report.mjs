@@ -1,0 +1,147 @@
+// report.mjs - the page of `quire analyze --html` in a real browser.
+//
+//   node report.mjs --quire PROGRAM --trace FILE --playwright DIR [--page FILE] [--screenshot FILE] [--dark]
+//
+// Asserts that the page loads without an error and nothing from outside, that every plot has drawn its
+// series, that values show under the pointer, that a legend hides its series, and that a name made to
+// end the script element stays a text. --page: a page that is there already, for a screenshot.
+//
+// SPDX-License-Identifier: MIT
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { copyFileSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { pathToFileURL } from "node:url";
+import { parseArgs } from "node:util";
+
+const { values: args } = parseArgs({ options: { quire: { type: "string" }, trace: { type: "string" }, page: { type: "string" },
+    playwright: { type: "string" }, screenshot: { type: "string" }, dark: { type: "boolean" } } });
+const { chromium } = await import(pathToFileURL(join(args.playwright, "index.mjs")));
+const PLOTS = ["policies", "lru", "regions", "hits-over-time", "arrivals", "held", "prompts", "new", "answers", "uses", "gaps",
+    "gap-requests", "turns", "turn-gaps", "session-tokens"];
+const POLICIES = ["default", "lru", "lfu", "slru", "fifo", "s3fifo", "sieve", "arc", "gdsf"];
+const NASTY = "a<!--<script>&\"'.jsonl";
+
+async function openPage(browser, path) {
+    const page = await browser.newPage({ viewport: { width: 1280, height: 960 }, colorScheme: args.dark ? "dark" : "light",
+        deviceScaleFactor: 1 });
+    const problems = [];
+    page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
+    page.on("console", (message) => { if (message.type() === "error") { problems.push(`console: ${message.text()}`); } });
+    page.on("request", (request) => {
+        if (request.url() !== pathToFileURL(path).href && !request.url().startsWith("data:")) {
+            problems.push(`from outside: ${request.url()}`);
+        }
+    });
+    await page.goto(pathToFileURL(path).href);
+    return { page, problems };
+}
+
+// What is drawn: the paths of series and the bars, by plot.
+const drawn = (page) => page.evaluate(() => Object.fromEntries([...document.querySelectorAll("[data-plot]")].map((plot) => [plot.dataset.plot, {
+    series: [...plot.querySelectorAll("path[data-series]")].filter((p) => p.getTotalLength() > 20).map((p) => p.dataset.series),
+    bars: [...plot.querySelectorAll("rect.bar")].filter((r) => r.getBBox().width > 0 && r.getBBox().height > 0).length,
+    ticks: plot.querySelectorAll("svg text").length,
+}])));
+
+async function testPlots(page, report) {
+    const plots = await drawn(page);
+    assert.deepEqual(Object.keys(plots).sort(), [...PLOTS].sort());
+    for (const part of report.parts.filter((p) => p.series)) {
+        const plot = plots[part.id];
+        if (part.bars) {
+            assert.equal(plot.bars, part.bars.filter((b) => b[2] > 0).length, part.id);
+        } else if (part.kind === "lines") {
+            assert.deepEqual(plot.series.sort(), part.series.map((s) => s.name).sort(), part.id);
+        } else {
+            assert.equal(plot.series.length, part.series.length, part.id);
+        }
+        assert.ok(plot.ticks >= 5, `${part.id} has axes`);
+    }
+    assert.deepEqual(plots.policies.series, ["Belady", ...POLICIES].sort());
+}
+
+// Belady's bound is one; LRU grows with the size and is the exact curve where both are.
+function testFigures(report) {
+    const rates = new Map(report.parts.find((p) => p.id === "policies").series.map((s) => [s.name, s.points]));
+    const bound = rates.get("Belady");
+    assert.ok(bound.length >= 3);
+    for (const name of POLICIES) {
+        rates.get(name).forEach(([x, rate], i) => {
+            assert.equal(x, bound[i][0]);
+            assert.ok(rate <= bound[i][1] + 1e-9, `${name} at ${x}: ${rate} > ${bound[i][1]}`);
+        });
+    }
+    const lru = rates.get("lru");
+    assert.ok(lru.every(([, rate], i) => i === 0 || rate >= lru[i - 1][1]));
+    assert.ok(lru[lru.length - 1][1] > 0.05, "the trace repeats itself");
+}
+
+async function testPointer(page) {
+    const box = await page.locator("[data-plot=policies] svg").boundingBox();
+    await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2);
+    assert.ok(await page.isVisible("#tip"));
+    const tip = await page.textContent("#tip");
+    assert.match(tip, /^[\d,]+ blocks/);
+    for (const name of ["Belady", ...POLICIES]) {
+        assert.ok(tip.includes(name), `${name} in ${tip}`);
+    }
+    await page.locator("[data-plot=prompts] svg").hover();
+    assert.match(await page.textContent("#tip"), /tokens.*share.*%.*up to here.*%/);
+    await page.mouse.move(1, 1);
+    assert.equal(await page.isVisible("#tip"), false);
+}
+
+async function testLegend(page) {
+    const key = page.locator("[data-plot=policies] .legend button").filter({ hasText: /^lru$/ });
+    await key.click();
+    assert.equal(await key.getAttribute("aria-pressed"), "false");
+    assert.ok(!(await drawn(page)).policies.series.includes("lru"));
+    await key.click();
+    assert.ok((await drawn(page)).policies.series.includes("lru"));
+}
+
+// A narrow window: nothing sticks out.
+async function testNarrow(page) {
+    await page.setViewportSize({ width: 420, height: 900 });
+    await page.waitForFunction(() => document.documentElement.scrollWidth <= window.innerWidth);
+    await page.waitForFunction(() => document.querySelector("[data-plot=policies] svg").viewBox.baseVal.width < 420);
+}
+
+async function testPage(browser, folder) {
+    const path = join(folder, "page.html"), trace = join(folder, NASTY), yaml = join(folder, "quire.yaml");
+    copyFileSync(args.trace, trace);
+    execFileSync(args.quire, ["analyze", trace, "--html", path, "--yaml", yaml, "--requests", "3000", "--model", "llama-3-8b",
+        "--capacity", "200,1000,4000,16000"], { stdio: ["ignore", "ignore", "inherit"] });
+    const text = readFileSync(path, "utf8");
+    const report = JSON.parse(text.match(/<script id="data" type="application\/json">(.*?)<\/script>/s)[1]);
+    assert.ok(report.about.startsWith(NASTY));
+    const { page, problems } = await openPage(browser, path);
+    assert.ok((await page.textContent("#about")).startsWith(NASTY));
+    await testPlots(page, report);
+    testFigures(report);
+    await testPointer(page);
+    await testLegend(page);
+    assert.match(await page.textContent("[data-text=yaml] pre"), /\npage_tokens: \d+\n/);
+    assert.equal(await page.textContent("[data-text=yaml] pre"), readFileSync(yaml, "utf8"));
+    assert.equal(await page.locator("[data-table=hit-rates] tr").count(), 1 + POLICIES.length + 1);
+    await testNarrow(page);
+    assert.deepEqual(problems, []);
+    console.log(`ok - ${PLOTS.length} plots, pointer, legend, table, settings`);
+}
+
+const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox"] });
+const folder = mkdtempSync(join(tmpdir(), "quire-report-"));
+try {
+    if (args.page) {
+        const { page, problems } = await openPage(browser, args.page);
+        await page.screenshot({ path: args.screenshot, fullPage: true });
+        assert.deepEqual(problems, []);
+    } else {
+        await testPage(browser, folder);
+    }
+} finally {
+    await browser.close();
+    rmSync(folder, { recursive: true });
+}

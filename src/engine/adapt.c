@@ -108,6 +108,21 @@ static uint32_t reused_tokens(const quire_prefix_match *match)
     return match->n_tokens;
 }
 
+/* What requests of pinned classes use is what their region is needed for. */
+static void touch_used(quire_engine *engine, const quire_request *r, uint32_t n_tokens)
+{
+    const quire_working_set_text text = {
+        .salt = r->tenant,
+        .salt_bytes = r->tenant_bytes,
+        .tokens = r->tokens,
+        .n_tokens = n_tokens,
+    };
+
+    if (quire_engine_region(engine, r->class_index) != QUIRE_REGION_DYNAMIC) {
+        quire_pinned_touch(engine, &text);
+    }
+}
+
 void quire_adapt_admitted(quire_engine *engine, const quire_request *r,
                           const quire_prefix_match *match)
 {
@@ -119,6 +134,7 @@ void quire_adapt_admitted(quire_engine *engine, const quire_request *r,
         .n_tokens = r->n_prompt,
     };
 
+    touch_used(engine, r, r->n_prompt);
     if (a->book == NULL) {
         return;
     }
@@ -158,6 +174,7 @@ void quire_adapt_ended(quire_engine *engine, const quire_request *r)
         .now_us = quire_engine_now_us(engine),
     };
 
+    touch_used(engine, r, r->n_computed);
     if (a->recent != NULL && r->first_us != 0) {
         remember(engine, r);
     }
@@ -179,6 +196,7 @@ void quire_adapt_invalidated(quire_engine *engine, const void *tenant, uint32_t 
 void quire_adapt_upkeep(quire_engine *engine)
 {
     quire_precache_judge(engine);
+    quire_pinned_upkeep(engine);
 }
 
 uint64_t quire_engine_uptime_us(const quire_engine *engine)
@@ -194,6 +212,7 @@ uint32_t quire_engine_events(const quire_engine *engine, uint64_t after, quire_e
 
 void quire_adapt_stats(const quire_engine *engine, quire_memory_stats *out)
 {
+    quire_pinned_stats(engine, out);
     quire_events_totals(engine->adapt.events, out->events_total);
     if (engine->adapt.shadow != NULL) {
         quire_shadow_stats_get(engine->adapt.shadow, &out->shadow);

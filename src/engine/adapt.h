@@ -1,9 +1,9 @@
-/* adapt.h - the parts of an engine that watch it and change it: events, ghost caches, the memory of
- * its last hour, pre-caching. For src/engine only.
+/* adapt.h - the parts of an engine that watch it and change it: events, the pinned region, ghost
+ * caches, the memory of its last hour, pre-caching. For src/engine only.
  *
  *   admitted ---> pre-caching: was it foreseen, will it return
  *   ended ------> ghost caches (trace/shadow.h), the last hour (trace/recent.h)
- *   once a second: judge what was computed in advance
+ *   once a second: judge what was computed in advance, size the pinned region
  *   idle -------> compute in advance
  *
  * Each of them may be absent: the engine serves without.
@@ -16,9 +16,11 @@
 
 #include "engine/engine.h"
 #include "engine/precache_book.h"
+#include "engine/sizer.h"
 #include "engine/tuning.h"
 #include "trace/recent.h"
 #include "trace/shadow.h"
+#include "trace/working_set.h"
 
 /* Something computed in advance: one text, step by step. */
 typedef struct quire_precache_run {
@@ -55,6 +57,18 @@ typedef struct quire_adapt {
     double suggested[QUIRE_TUNE_KNOB_COUNT]; /* what was said last */
 } quire_adapt;
 
+/* See pinned.h. */
+typedef struct quire_pinned {
+    quire_region_id region;  /* QUIRE_REGION_DYNAMIC = there is none. Constant after create */
+    uint64_t block_bytes;    /* KV of a block of the working set */
+    quire_working_set *used; /* by high classes; NULL without a region */
+    bool is_adapting;        /* its size is the sizer's */
+    quire_sizer sizer;
+    quire_sizer_reason reason; /* of the last decision */
+    uint64_t n_spilled_said;   /* pages, in the last event */
+    uint64_t spill_said_us;
+} quire_pinned;
+
 int quire_adapt_create(quire_engine *engine, quire_error *err);
 void quire_adapt_destroy(quire_engine *engine);
 
@@ -71,6 +85,30 @@ void quire_adapt_upkeep(quire_engine *engine);
 void quire_adapt_invalidated(quire_engine *engine, const void *tenant, uint32_t tenant_bytes);
 /* Figures of parts that may be asked from any thread. */
 void quire_adapt_stats(const quire_engine *engine, quire_memory_stats *out);
+
+/* ---- pinned.c ---- */
+
+/* Open the region, before the tree is filled; close it when nothing is left in it. */
+int quire_pinned_open(quire_engine *engine, quire_error *err);
+void quire_pinned_close(quire_engine *engine);
+/* The high classes use this text. */
+void quire_pinned_touch(quire_engine *engine, const quire_working_set_text *text);
+void quire_pinned_upkeep(quire_engine *engine);
+/* Another size, at once. Errors: QUIRE_NOTFOUND (there is no region), quire_region_transfer(). */
+int quire_pinned_resize(quire_engine *engine, uint64_t budget_bytes);
+/* Thread: any. */
+void quire_pinned_stats(const quire_engine *engine, quire_memory_stats *out);
+
+/* The region that a class's sequences are opened in. Thread: any. */
+quire_region_id quire_engine_region(const quire_engine *engine, uint32_t class_index);
+/* What requests of a class can have at most. Thread: any. */
+uint64_t quire_engine_budget_bytes(const quire_engine *engine, uint32_t class_index);
+/* Whether sequences in the pinned region and others can have so much more, evicting what is
+ * cached. */
+bool quire_engine_fits(const quire_engine *engine, uint64_t pinned_bytes, uint64_t dynamic_bytes);
+/* Whether asker can use what other lets go of. */
+bool quire_engine_helps(const quire_engine *engine, const quire_request *asker,
+                        const quire_request *other);
 
 /* ---- precache.c ---- */
 

@@ -59,22 +59,21 @@ uint64_t quire_engine_bytes_ahead(const quire_engine *engine, const quire_reques
     return (need > have ? need - have : 0) + engine->page_bytes;
 }
 
-/* Whether what the running requests will take can be had, and more_bytes beyond. */
-static bool has_room(const quire_engine *engine, uint64_t more_bytes)
+/* Whether what the running requests will take can be had, and more_bytes beyond for r. */
+static bool has_room(const quire_engine *engine, const quire_request *r, uint64_t more_bytes)
 {
-    uint64_t spoken_for = more_bytes;
-    uint64_t budget;
-    quire_cache_stats cache;
-    quire_prefix_stats tree;
+    const bool is_pinned = quire_engine_region(engine, r->class_index) != QUIRE_REGION_DYNAMIC;
+    uint64_t dynamic_bytes = is_pinned ? 0 : more_bytes;
+    uint64_t pinned_bytes = is_pinned ? more_bytes : 0;
 
     for (uint32_t i = 0; i < engine->n_running; i++) {
-        spoken_for +=
-            quire_engine_bytes_ahead(engine, engine->running[i], engine->running[i]->n_computed);
+        const quire_request *v = engine->running[i];
+
+        *(quire_engine_region(engine, v->class_index) != QUIRE_REGION_DYNAMIC ? &pinned_bytes
+                                                                              : &dynamic_bytes) +=
+            quire_engine_bytes_ahead(engine, v, v->n_computed);
     }
-    quire_cache_stats_get(engine->cache, &cache);
-    quire_prefix_stats_get(engine->tree, &tree);
-    budget = cache.budget_bytes + tree.evictable_bytes;
-    return budget >= cache.charged_bytes && budget - cache.charged_bytes >= spoken_for;
+    return quire_engine_fits(engine, pinned_bytes, dynamic_bytes);
 }
 
 /* Whether it is worth beginning: a guess that errs by saying yes, since cached pages that it would
@@ -90,7 +89,7 @@ static bool may_fit(const quire_engine *engine, const quire_request *r, uint64_t
     }
     *need_bytes =
         quire_engine_bytes_ahead(engine, r, match.n_tokens - match.n_tokens % page_tokens);
-    return has_room(engine, *need_bytes);
+    return has_room(engine, r, *need_bytes);
 }
 
 /* ---- another computes the same prefix ---- */
@@ -202,7 +201,7 @@ static int seq_begin(quire_engine *engine, quire_request *r, quire_prefix_match 
         .rank = r->rank,
     };
 
-    QUIRE_TRY(quire_seq_open(engine->cache, QUIRE_REGION_DYNAMIC, &r->seq));
+    QUIRE_TRY(quire_seq_open(engine->cache, quire_engine_region(engine, r->class_index), &r->seq));
     if (quire_prefix_acquire(engine->tree, &key, r->seq, r->tokens, r->n_tokens, &opts, match,
                              &r->ref) < 0) {
         r->ref = QUIRE_PREFIX_REF_NULL;
@@ -272,7 +271,7 @@ static admission make_way(quire_engine *engine, quire_request *r)
         const uint64_t lower_bytes = quire_engine_lower_bytes(engine, r);
 
         /* Not in vain: if all of them do not suffice, they stay. */
-        if (!has_room(engine, need_bytes > lower_bytes ? need_bytes - lower_bytes : 0) ||
+        if (!has_room(engine, r, need_bytes > lower_bytes ? need_bytes - lower_bytes : 0) ||
             !quire_engine_room_make(engine, r)) {
             return NO_ROOM;
         }
@@ -323,7 +322,7 @@ static admission begin(quire_engine *engine, quire_request *r, uint8_t rank_now)
     }
     quire_engine_dequeue(engine, r);
     quire_engine_running_add(engine, r, rank_now);
-    if (engine->n_running + engine->n_parked > 1 && !has_room(engine, 0)) {
+    if (engine->n_running + engine->n_parked > 1 && !has_room(engine, r, 0)) {
         quire_engine_running_remove(engine, r);
         quire_engine_seq_end(engine, r);
         quire_queue_insert(&engine->queues[r->class_index], &r->link);

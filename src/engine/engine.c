@@ -247,6 +247,7 @@ static int parts_create(quire_engine *engine, quire_error *err)
                                quire_status_text(rc));
     }
     QUIRE_TRY(tree_create(engine, err));
+    QUIRE_TRY(quire_pinned_open(engine, err));
     return quire_adapt_create(engine, err);
 }
 
@@ -254,6 +255,7 @@ static void parts_destroy(quire_engine *engine)
 {
     quire_adapt_destroy(engine);
     quire_prefix_destroy(engine->tree);
+    quire_pinned_close(engine);
     quire_sessions_destroy(engine->sessions);
     quire_bytes_fini(&engine->shown);
     free(engine->explained);

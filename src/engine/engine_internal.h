@@ -173,6 +173,7 @@ struct quire_engine {
     quire_schedule schedule;
     quire_qos qos;
     quire_adapt adapt;
+    quire_pinned pinned;
     quire_bytes shown; /* text of the token at hand */
     quire_top_logit tops[QUIRE_LOGPROBS_MAX];
     uint64_t n_releases; /* times that pages may have become free */
@@ -268,10 +269,11 @@ void quire_engine_park(quire_engine *engine, quire_request *request);
 void quire_engine_unpark(quire_engine *engine, quire_request *request);
 
 typedef struct quire_victim_ask {
-    uint8_t rank;    /* of who wants something */
-    bool is_below;   /* lower ones only */
-    bool has_parked; /* those too */
-    bool by_cost;    /* of computing again, among lower ones */
+    uint8_t rank;               /* of who wants something */
+    bool is_below;              /* lower ones only */
+    bool has_parked;            /* those too */
+    bool by_cost;               /* of computing again, among lower ones */
+    const quire_request *asker; /* only those whose pages it can use; NULL = all */
 } quire_victim_ask;
 /* Who gives way first; NULL = nobody can. */
 quire_request *quire_engine_victim(const quire_engine *engine, const quire_victim_ask *ask);

@@ -147,6 +147,9 @@ quire_request *quire_engine_victim(const quire_engine *engine, const quire_victi
         if (ask->is_below && (r->rank_now >= ask->rank || is_wanted(r, ask->rank))) {
             continue;
         }
+        if (ask->asker != NULL && !quire_engine_helps(engine, ask->asker, r)) {
+            continue;
+        }
         if (victim == NULL || gives_way(engine, r, victim, ask)) {
             victim = r;
         }
@@ -181,14 +184,15 @@ uint64_t quire_engine_lower_bytes(const quire_engine *engine, const quire_reques
     for (uint32_t i = 0; i < engine->n_running; i++) {
         const quire_request *v = engine->running[i];
 
-        if (v->rank_now < r->rank && !is_wanted(v, r->rank)) {
+        if (v->rank_now < r->rank && !is_wanted(v, r->rank) && quire_engine_helps(engine, r, v)) {
             bytes += own_bytes(engine, v) + quire_engine_bytes_ahead(engine, v, v->n_computed);
         }
     }
     for (uint32_t i = 0; i < engine->n_parked; i++) {
         const quire_request *v = engine->parked[i];
 
-        bytes += v->rank_now < r->rank ? own_bytes(engine, v) : 0;
+        bytes +=
+            v->rank_now < r->rank && quire_engine_helps(engine, r, v) ? own_bytes(engine, v) : 0;
     }
     return bytes;
 }
@@ -196,7 +200,7 @@ uint64_t quire_engine_lower_bytes(const quire_engine *engine, const quire_reques
 bool quire_engine_room_make(quire_engine *engine, const quire_request *r)
 {
     const quire_victim_ask ask = {
-        .rank = r->rank, .is_below = true, .has_parked = true, .by_cost = true
+        .rank = r->rank, .is_below = true, .has_parked = true, .by_cost = true, .asker = r
     };
     quire_request *victim = quire_engine_victim(engine, &ask);
 

@@ -43,7 +43,7 @@ static int check_texts(const quire_request_params *p, quire_error *err)
 static int check_prompt(const quire_engine *engine, const quire_request_params *p, quire_error *err)
 {
     const uint32_t n_ctx = engine->runtime_opts->n_ctx;
-    quire_cache_stats stats;
+    const uint64_t budget_bytes = quire_engine_budget_bytes(engine, p->class_index);
     uint64_t need_bytes;
 
     if (p->n_tokens == 0 || p->tokens == NULL) {
@@ -61,12 +61,11 @@ static int check_prompt(const quire_engine *engine, const quire_request_params *
                                    engine->desc->n_vocab);
         }
     }
-    quire_cache_stats_get(engine->cache, &stats);
     need_bytes = quire_engine_need_bytes(engine, p->n_tokens + 1);
-    if (need_bytes > stats.budget_bytes) {
+    if (need_bytes > budget_bytes) {
         return quire_error_set(
             err, QUIRE_RANGE, "prompt: %u tokens need %llu bytes of KV, the budget is %llu",
-            p->n_tokens, (unsigned long long)need_bytes, (unsigned long long)stats.budget_bytes);
+            p->n_tokens, (unsigned long long)need_bytes, (unsigned long long)budget_bytes);
     }
     return QUIRE_OK;
 }

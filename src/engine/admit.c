@@ -199,6 +199,7 @@ static int seq_begin(quire_engine *engine, quire_request *r, quire_prefix_match 
         .is_private = r->is_uncached || engine->opts.no_prefix_cache,
         .is_miss = retreat == QUIRE_RETREAT_NO_HIT || engine->opts.no_prefix_cache,
         .rank = r->rank,
+        .account = quire_engine_account(engine, r->tenant, r->tenant_bytes),
     };
 
     QUIRE_TRY(quire_seq_open(engine->cache, quire_engine_region(engine, r->class_index), &r->seq));

@@ -196,6 +196,10 @@ static int opts_resolve(quire_engine *engine, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL, "%u explanations: at most %u are possible",
                                o->explain_max, EXPLAIN_MAX);
     }
+    if (o->accounts.n >= QUIRE_ACCOUNTS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "%u accounts: at most %u are possible",
+                               o->accounts.n, QUIRE_ACCOUNTS_MAX - 1);
+    }
     QUIRE_TRY(quire_classes_resolve(&o->classes, err));
     o->n_running_max =
         quire_min_u32(o->n_running_max, quire_min_u32(runtime->n_seqs_max, runtime->n_batch));
@@ -208,6 +212,7 @@ static int opts_resolve(quire_engine *engine, quire_error *err)
 
 static int tree_create(quire_engine *engine, quire_error *err)
 {
+    const quire_engine_accounts *accounts = &engine->opts.accounts;
     quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
     int rc;
 
@@ -220,6 +225,9 @@ static int tree_create(quire_engine *engine, quire_error *err)
     opts.low_traffic_hits_per_hour = engine->opts.low_traffic_hits_per_hour;
     opts.seed = quire_engine_random();
     rc = quire_prefix_create(&engine->tree, &opts);
+    for (uint32_t i = 0; rc == QUIRE_OK && i < accounts->n; i++) {
+        rc = quire_prefix_account_set(engine->tree, (uint16_t)(i + 1), &accounts->items[i]);
+    }
     return rc < 0 ? quire_error_set(err, rc, "cannot create the prefix cache: %s",
                                     quire_status_text(rc))
                   : QUIRE_OK;

@@ -64,6 +64,15 @@ typedef enum quire_admit {
     QUIRE_ADMIT_RESERVE /* begin when prompt + max_tokens fit, and keep that room */
 } quire_admit;
 
+/* Whose share of the cache a tenant's texts count to: quotas and weights of quire/prefix.h. */
+typedef struct quire_engine_accounts {
+    const quire_account_opts *items; /* [n]: account i + 1 is as items[i]; read by create only */
+    uint32_t n;                      /* < QUIRE_ACCOUNTS_MAX */
+    /* The account of a tenant, 0 .. n; NULL = everybody has account 0. Thread: the engine's. */
+    uint16_t (*of)(void *ctx, const void *tenant, uint32_t tenant_bytes);
+    void *ctx;
+} quire_engine_accounts;
+
 typedef struct quire_engine_opts {
     const quire_model *model; /* borrowed */
     quire_runtime *runtime;   /* borrowed; belongs to the engine's thread until destroy */
@@ -87,6 +96,7 @@ typedef struct quire_engine_opts {
     uint64_t cache_ttl_us; /* see quire_prefix_opts */
     uint64_t low_traffic_after_us;
     double low_traffic_hits_per_hour;
+    quire_engine_accounts accounts;
     quire_sessions_opts sessions;
     uint32_t explain_max;            /* requests whose explanation is kept; 0 = none, at most 2^20;
                                         default 1024 */

@@ -61,6 +61,13 @@ quire_prefix_key quire_engine_key(const quire_engine *engine, const void *tenant
     };
 }
 
+uint16_t quire_engine_account(const quire_engine *engine, const void *tenant, uint32_t tenant_bytes)
+{
+    const quire_engine_accounts *accounts = &engine->opts.accounts;
+
+    return accounts->of != NULL ? accounts->of(accounts->ctx, tenant, tenant_bytes) : 0;
+}
+
 typedef struct invalidation {
     quire_engine *engine;
     const quire_invalidate *what;

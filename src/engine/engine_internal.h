@@ -335,6 +335,12 @@ void quire_engine_explanation_update(quire_engine *engine, quire_request *reques
 /* Keep it for quire_engine_explain(). Thread: the engine's. */
 void quire_engine_explanation_keep(quire_engine *engine, quire_request *request);
 
+/* ---- engine_call.c ---- */
+
+/* Whose account a new key of this tenant counts to. */
+uint16_t quire_engine_account(const quire_engine *engine, const void *tenant,
+                              uint32_t tenant_bytes);
+
 /* ---- engine_stats.c ---- */
 
 void quire_engine_stats_init(quire_engine_stats *stats, uint32_t n_classes);

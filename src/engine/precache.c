@@ -156,6 +156,7 @@ static bool run_begin(quire_engine *engine)
         .tokens_max = run->n_tokens,
         .owner = run->owner,
         .now_us = quire_engine_now_us(engine),
+        .account = quire_engine_account(engine, run->tenant, run->tenant_bytes),
     };
     quire_prefix_match match;
 

@@ -7,6 +7,7 @@
 #include "base/parse.h"
 #include "base/text_buffer.h"
 #include "cli/serve_args.h"
+#include "cli/serve_classes.h"
 #include "cli/serve_keys.h"
 #include "cli/serve_log.h"
 #include "cli/talk.h"
@@ -143,14 +144,14 @@ static int check_template(const char *name)
 /* What can be wrong with the settings alone. */
 static int check(serving *s, quire_error *err)
 {
-    const quire_serve_parties parties = { &s->tiers, &s->tenants };
-
     QUIRE_TRY(quire_serve_memory_check(s->args, err));
     QUIRE_TRY(quire_serve_classes_read(&s->tiers, s->args, err));
     QUIRE_TRY(quire_serve_tenants_read(&s->tenants, s->args, err));
-    QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &parties, err));
+    QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &s->tiers, err));
     s->opts = quire_serve_server_opts(s->args);
     s->opts.classes = s->tiers.classes;
+    s->opts.accounts = s->tenants.names;
+    s->opts.n_accounts = s->tenants.n;
     s->opts.keys = s->keys.list;
     s->opts.n_keys = s->keys.n;
     return quire_server_opts_check(&s->opts, err);
@@ -284,6 +285,7 @@ static int start(serving *s, quire_error *err)
     opts.model = s->session.model;
     opts.runtime = s->session.runtime;
     opts.classes = s->tiers.classes;
+    opts.accounts = quire_serve_tenants_accounts(&s->tenants);
     QUIRE_TRY(quire_engine_create(&s->engine, &opts, err));
     QUIRE_TRY(signals_catch(err));
     quire_server_ready(s->server, s->engine);

@@ -4,6 +4,7 @@
 #include "cli/serve_classes.h"
 
 #include "base/check.h"
+#include "server/tenant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,20 +56,33 @@ int quire_serve_classes_read(quire_tiers *out, const quire_serve_args *args, qui
     return quire_tiers_init(out, &classes, args->default_class, err);
 }
 
+/* Number of a tenant's account, 0 for those that have none. */
+static uint16_t account_of(const quire_serve_tenants *tenants, const char *name)
+{
+    for (uint32_t i = 0; i < tenants->n; i++) {
+        if (strcmp(tenants->names[i], name) == 0) {
+            return (uint16_t)(i + 1);
+        }
+    }
+    return 0;
+}
+
 static int add_tenant(quire_serve_tenants *to, const quire_serve_args *args, quire_error *err)
 {
-    quire_config_tenant *tenant = &to->list[to->n];
+    quire_config_tenant entry;
 
     QUIRE_TRY(
-        quire_config_file_entry(args->settings.file, QUIRE_CONFIG_TENANTS, to->n, tenant, err));
-    if (tenant->name == NULL) {
+        quire_config_file_entry(args->settings.file, QUIRE_CONFIG_TENANTS, to->n, &entry, err));
+    if (entry.name == NULL) {
         return quire_error_set(err, QUIRE_INVAL, "%.200s: tenants[%u] needs a name",
                                args->settings.path, to->n + 1);
     }
-    if (quire_serve_tenants_account(to, tenant->name) != 0) {
+    if (account_of(to, entry.name) != 0) {
         return quire_error_set(err, QUIRE_INVAL, "%.200s: tenants[%u]: '%.60s' is given before",
-                               args->settings.path, to->n + 1, tenant->name);
+                               args->settings.path, to->n + 1, entry.name);
     }
+    to->names[to->n] = entry.name;
+    to->items[to->n] = (quire_account_opts){ entry.cache_quota_bytes, (uint32_t)entry.weight };
     to->n++;
     return QUIRE_OK;
 }
@@ -82,8 +96,9 @@ int quire_serve_tenants_read(quire_serve_tenants *out, const quire_serve_args *a
     if (n == 0) {
         return QUIRE_OK;
     }
-    out->list = calloc(n, sizeof(out->list[0]));
-    if (out->list == NULL) {
+    out->names = calloc(n, sizeof(out->names[0]));
+    out->items = calloc(n, sizeof(out->items[0]));
+    if (out->names == NULL || out->items == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     while (out->n < n) {
@@ -94,16 +109,24 @@ int quire_serve_tenants_read(quire_serve_tenants *out, const quire_serve_args *a
 
 void quire_serve_tenants_fini(quire_serve_tenants *tenants)
 {
-    free(tenants->list);
+    free(tenants->names);
+    free(tenants->items);
     *tenants = (quire_serve_tenants){ .n = 0 };
 }
 
-uint16_t quire_serve_tenants_account(const quire_serve_tenants *tenants, const char *name)
+static uint16_t account_of_salt(void *ctx, const void *salt, uint32_t salt_bytes)
 {
-    for (uint32_t i = 0; i < tenants->n; i++) {
-        if (strcmp(tenants->list[i].name, name) == 0) {
-            return (uint16_t)(i + 1);
-        }
-    }
-    return 0;
+    quire_tenant_names names;
+
+    return quire_tenant_salt_names(salt, salt_bytes, &names) ? account_of(ctx, names.tenant) : 0;
+}
+
+quire_engine_accounts quire_serve_tenants_accounts(quire_serve_tenants *tenants)
+{
+    return (quire_engine_accounts){
+        .items = tenants->items,
+        .n = tenants->n,
+        .of = tenants->n > 0 ? account_of_salt : NULL,
+        .ctx = tenants,
+    };
 }

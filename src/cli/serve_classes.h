@@ -11,7 +11,8 @@
 
 /* Tenants with an account of their own: entry i has number i + 1. */
 typedef struct quire_serve_tenants {
-    quire_config_tenant *list; /* [n] */
+    const char **names;        /* [n]; memory: the file's */
+    quire_account_opts *items; /* [n] */
     uint32_t n;
 } quire_serve_tenants;
 
@@ -23,7 +24,7 @@ int quire_serve_classes_read(quire_tiers *out, const quire_serve_args *args, qui
 int quire_serve_tenants_read(quire_serve_tenants *out, const quire_serve_args *args,
                              quire_error *err);
 void quire_serve_tenants_fini(quire_serve_tenants *tenants);
-/* Number of a tenant's account, 0 for those that have none. */
-uint16_t quire_serve_tenants_account(const quire_serve_tenants *tenants, const char *name);
+/* As the engine wants them. Memory: tenants' own. */
+quire_engine_accounts quire_serve_tenants_accounts(quire_serve_tenants *tenants);
 
 #endif /* QUIRE_CLI_SERVE_CLASSES_H */

@@ -66,7 +66,7 @@ static int read_key(quire_serve_keys *keys, const char *where, const char *path,
 }
 
 static int add_entry(quire_serve_keys *keys, const char *where, const quire_config_key *entry,
-                     const quire_serve_parties *parties, quire_error *err)
+                     const quire_tiers *tiers, quire_error *err)
 {
     const int n_given = (entry->key != NULL) + (entry->key_env != NULL) + (entry->key_file != NULL);
     quire_server_key key = { .key = entry->key,
@@ -86,8 +86,7 @@ static int add_entry(quire_serve_keys *keys, const char *where, const quire_conf
                                where);
     }
     key.tenant = entry->tenant != NULL ? entry->tenant : QUIRE_SERVE_TENANT;
-    key.account = quire_serve_tenants_account(parties->tenants, key.tenant);
-    QUIRE_TRY(quire_tiers_limit(parties->tiers, where, &key, &limited, err));
+    QUIRE_TRY(quire_tiers_limit(tiers, where, &key, &limited, err));
     if (entry->key_env != NULL) {
         key.key = getenv(entry->key_env);
         if (key.key == NULL) {
@@ -102,7 +101,7 @@ static int add_entry(quire_serve_keys *keys, const char *where, const quire_conf
 }
 
 int quire_serve_keys_read(quire_serve_keys *out, const quire_serve_args *args,
-                          const quire_serve_parties *parties, quire_error *err)
+                          const quire_tiers *tiers, quire_error *err)
 {
     const uint32_t n = quire_config_file_count(args->settings.file, QUIRE_CONFIG_KEYS);
 
@@ -113,11 +112,7 @@ int quire_serve_keys_read(quire_serve_keys *out, const quire_serve_args *args,
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     if (args->api_key != NULL) {
-        const quire_server_key key = {
-            .key = args->api_key,
-            .tenant = QUIRE_SERVE_TENANT,
-            .account = quire_serve_tenants_account(parties->tenants, QUIRE_SERVE_TENANT),
-        };
+        const quire_server_key key = { .key = args->api_key, .tenant = QUIRE_SERVE_TENANT };
 
         QUIRE_TRY(add(out, "api_key", &key, err));
     }
@@ -134,7 +129,7 @@ int quire_serve_keys_read(quire_serve_keys *out, const quire_serve_args *args,
 
         (void)snprintf(where, sizeof(where), "%.200s: api_keys[%u]", args->settings.path, i + 1);
         QUIRE_TRY(quire_config_file_entry(args->settings.file, QUIRE_CONFIG_KEYS, i, &entry, err));
-        QUIRE_TRY(add_entry(out, where, &entry, parties, err));
+        QUIRE_TRY(add_entry(out, where, &entry, tiers, err));
     }
     return QUIRE_OK;
 }

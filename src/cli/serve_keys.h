@@ -7,7 +7,7 @@
 #define QUIRE_CLI_SERVE_KEYS_H
 
 #include "cli/serve_args.h"
-#include "cli/serve_classes.h"
+#include "server/tier.h"
 
 #define QUIRE_SERVE_TENANT "default" /* of --api-key, and of entries that name none */
 
@@ -17,17 +17,11 @@ typedef struct quire_serve_keys {
     uint32_t n;
 } quire_serve_keys;
 
-/* Whose classes and accounts the keys name. */
-typedef struct quire_serve_parties {
-    const quire_tiers *tiers;
-    const quire_serve_tenants *tenants;
-} quire_serve_parties;
-
 /* Collect --api-key, --admin-key and the file's api_keys, whose key_env and key_file are read now.
  * Keys are borrowed from args where they stand there. Errors: QUIRE_INVAL (err names the entry),
  * QUIRE_IO, QUIRE_NOMEM. Memory: quire_serve_keys_fini(), also after a failure. */
 int quire_serve_keys_read(quire_serve_keys *out, const quire_serve_args *args,
-                          const quire_serve_parties *parties, quire_error *err);
+                          const quire_tiers *tiers, quire_error *err);
 void quire_serve_keys_fini(quire_serve_keys *keys);
 
 #endif /* QUIRE_CLI_SERVE_KEYS_H */

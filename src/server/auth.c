@@ -72,7 +72,6 @@ static int key_add(quire_auth *auth, const quire_server_key *from, const quire_t
         .tenant = key->tenant,
         .is_admin = from->is_admin,
         .is_tenant = !from->is_admin,
-        .account = from->account,
     };
     (void)snprintf(what, sizeof what, "key %u", auth->n_keys + 1);
     QUIRE_TRY(quire_tiers_limit(tiers, what, from, &key->caller, err));

@@ -26,7 +26,6 @@ typedef struct quire_caller {
     bool is_tenant;     /* may use the API; without keys one is both */
     uint32_t class_max; /* indices: what it may ask for, and what it gets when it does not ask */
     uint32_t class_default;
-    uint16_t account;
 } quire_caller;
 
 /* tiers: borrowed. Errors: QUIRE_INVAL (a key or tenant that is empty, too long or no printable

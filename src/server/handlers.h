@@ -37,6 +37,22 @@ int quire_api_cache_stats(quire_http *http);
 int quire_api_explain(quire_http *http);
 int quire_api_explain_last(quire_http *http);
 
+/* api_pins.c */
+int quire_api_pin_create(quire_http *http);
+int quire_api_pins_list(quire_http *http);
+int quire_api_pin_get(quire_http *http);
+int quire_api_pin_renew(quire_http *http);
+int quire_api_pin_delete(quire_http *http);
+
+/* api_memory.c */
+int quire_api_regions(quire_http *http);
+int quire_api_events(quire_http *http);
+int quire_api_what_if(quire_http *http);
+
+/* api_tuning.c */
+int quire_api_tuning_get(quire_http *http);
+int quire_api_tuning_run(quire_http *http);
+
 /* api_pages.c */
 int quire_api_pages(quire_http *http);
 

@@ -38,7 +38,6 @@ typedef struct quire_server_key {
     /* Service classes by name; see tier.h. NULL = any; NULL = the server's default. */
     const char *max_class;
     const char *default_class;
-    uint16_t account; /* of the tenant, see quire_engine_opts.accounts; 0 = the common one */
 } quire_server_key;
 
 typedef struct quire_server_opts {
@@ -59,7 +58,10 @@ typedef struct quire_server_opts {
     uint32_t n_running_max;      /* likewise: /props calls them slots */
     const char *chat_template;   /* NULL = the model's */
     bool truncates_turns;        /* default of the request field context_overflow */
-    quire_classes classes;       /* those of the engine; n = 0: one */
+    const char *const
+        *accounts; /* [n_accounts], borrowed: names of the engine's accounts from 1 on */
+    uint32_t n_accounts;
+    quire_classes classes;     /* those of the engine; n = 0: one */
     const char *default_class; /* of requests that ask for none; NULL = "standard", or the lowest */
     quire_tune_bounds tune_bounds; /* of what POST /v1/cache/tuning may apply */
     quire_sampler_opts sampler;    /* defaults of requests */

@@ -9,29 +9,36 @@
 
 #include "engine_server.h"
 
-void engine_server_start(engine_server *s, uint32_t n_ctx, const quire_server_key *keys,
-                         uint32_t n_keys)
+void engine_server_start_with(engine_server *s, uint32_t n_ctx, const engine_server_opts *opts)
 {
-    const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     const quire_runtime_opts runtime = bench_runtime_opts(n_ctx, 8);
-    quire_server_opts opts = QUIRE_SERVER_OPTS_INIT;
-    quire_engine_opts eight = engine;
+    quire_engine_opts engine = opts->engine;
+    quire_server_opts server = opts->server;
     quire_error err = QUIRE_ERROR_INIT;
 
-    eight.n_running_max = 8;
-    *s = (engine_server){ .bench = bench_tiny(&eight, &runtime) };
-    opts.port = 0;
-    opts.keys = keys;
-    opts.n_keys = n_keys;
-    opts.model_name = "tiny";
-    opts.chat_template = "chatml";
-    opts.page_tokens = 64;
-    opts.n_running_max = 8;
-    if (quire_server_start(&s->server, &opts, &err) != QUIRE_OK) {
+    engine.n_running_max = 8;
+    *s = (engine_server){ .bench = bench_tiny(&engine, &runtime) };
+    server.port = 0;
+    server.model_name = "tiny";
+    server.chat_template = "chatml";
+    server.page_tokens = 64;
+    server.n_running_max = 8;
+    server.classes = engine.classes;
+    if (quire_server_start(&s->server, &server, &err) != QUIRE_OK) {
         fail_msg("%s", err.message);
     }
     quire_server_ready(s->server, s->bench.engine);
     s->port = quire_server_port(s->server);
+}
+
+void engine_server_start(engine_server *s, uint32_t n_ctx, const quire_server_key *keys,
+                         uint32_t n_keys)
+{
+    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+
+    opts.server.keys = keys;
+    opts.server.n_keys = n_keys;
+    engine_server_start_with(s, n_ctx, &opts);
 }
 
 void engine_server_stop(engine_server *s)

@@ -15,6 +15,17 @@ typedef struct engine_server {
     const char *key; /* of the calls below; NULL = none */
 } engine_server;
 
+typedef struct engine_server_opts {
+    quire_engine_opts engine; /* its model and runtime are set */
+    quire_server_opts server; /* its port too */
+} engine_server_opts;
+
+#define ENGINE_SERVER_OPTS_INIT                                                                    \
+    {                                                                                              \
+        .engine = QUIRE_ENGINE_OPTS_INIT, .server = QUIRE_SERVER_OPTS_INIT                         \
+    }
+
+void engine_server_start_with(engine_server *s, uint32_t n_ctx, const engine_server_opts *opts);
 void engine_server_start(engine_server *s, uint32_t n_ctx, const quire_server_key *keys,
                          uint32_t n_keys);
 void engine_server_stop(engine_server *s);

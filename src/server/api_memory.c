@@ -1,0 +1,238 @@
+/* api_memory.c - GET /v1/cache/regions, /v1/cache/events and /v1/cache/what-if: guaranteed memory,
+ * and what the server did about it.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/handlers.h"
+
+#include "base/check.h"
+#include "base/parse.h"
+
+#include <stdlib.h>
+
+#define EVENTS_DEFAULT 100
+#define EVENTS_MAX     1024
+
+/* ---- regions ---- */
+
+typedef struct region_list {
+    quire_account_info *accounts; /* [n_accounts], account i + 1 at i */
+    uint32_t n_accounts;
+    quire_region_stats items[QUIRE_REGIONS_MAX];
+    quire_region_id ids[QUIRE_REGIONS_MAX];
+    uint32_t n;
+} region_list;
+
+/* On the engine's thread. */
+static void collect(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    region_list *list = ctx;
+
+    for (uint32_t i = 0; tree != NULL && i < list->n_accounts; i++) {
+        (void)quire_prefix_account_get(tree, (uint16_t)(i + 1), &list->accounts[i]);
+    }
+    for (quire_region_id id = 0; id < QUIRE_REGIONS_MAX; id++) {
+        if (quire_region_stats_get(cache, id, &list->items[list->n]) == QUIRE_OK) {
+            list->ids[list->n++] = id;
+        }
+    }
+}
+
+static void write_region(quire_json_out *json, uint32_t id, const quire_region_stats *s)
+{
+    quire_json_object(json, NULL);
+    quire_json_u64(json, "id", id);
+    quire_json_string(json, "name", id == 0 ? "dynamic" : "pinned");
+    quire_json_u64(json, "budget_bytes", s->budget_bytes);
+    quire_json_u64(json, "charged_bytes", s->charged_bytes);
+    quire_json_u64(json, "charged_peak_bytes", s->charged_peak_bytes);
+    quire_json_u64(json, "cached_bytes", s->cached_bytes);
+    quire_json_u64(json, "pinned_bytes", s->pinned_bytes);
+    quire_json_u64(json, "spilled_bytes", s->spilled_bytes);
+    quire_json_bool(json, "spills", s->spills_to_dynamic);
+    quire_json_u64(json, "pages", s->pages);
+    quire_json_u64(json, "sequences", s->seqs);
+    quire_json_u64(json, "spilled_pages_total", s->spilled_pages_total);
+    quire_json_u64(json, "returned_pages_total", s->returned_pages_total);
+    quire_json_u64(json, "reclaimed_pages_total", s->reclaimed_pages_total);
+    quire_json_u64(json, "adopted_pages_total", s->adopted_pages_total);
+    quire_json_u64(json, "refused_total", s->refused_total);
+    quire_json_object_end(json);
+}
+
+static void write_accounts(quire_json_out *json, const region_list *list,
+                           const quire_server_opts *opts)
+{
+    quire_json_array(json, "tenants");
+    for (uint32_t i = 0; i < list->n_accounts; i++) {
+        const quire_account_info *a = &list->accounts[i];
+
+        quire_json_object(json, NULL);
+        quire_json_string(json, "name", opts->accounts[i]);
+        quire_json_u64(json, "bytes", a->bytes);
+        if (a->quota_bytes > 0) {
+            quire_json_u64(json, "quota_bytes", a->quota_bytes);
+        } else {
+            quire_json_null(json, "quota_bytes");
+        }
+        quire_json_u64(json, "weight", a->weight);
+        quire_json_u64(json, "quota_evicted_bytes_total", a->quota_evicted_bytes_total);
+        quire_json_object_end(json);
+    }
+    quire_json_array_end(json);
+}
+
+/* Whether what was mapped is locked: nothing of it, all, or as much as the system allowed. */
+static const char *locked_name(const quire_cache_stats *cache)
+{
+    if (cache->locked_bytes == 0) {
+        return "none";
+    }
+    return cache->locked_bytes < cache->extent_bytes ? "part" : "all";
+}
+
+static void write_regions(quire_json_out *json, const region_list *list,
+                          const quire_engine_stats *stats)
+{
+    quire_json_string(json, "object", "list");
+    quire_json_array(json, "data");
+    for (uint32_t i = 0; i < list->n; i++) {
+        write_region(json, list->ids[i], &list->items[i]);
+    }
+    quire_json_array_end(json);
+    quire_json_object(json, "pinned");
+    quire_json_u64(json, "need_bytes", stats->memory.pinned_need_bytes);
+    quire_json_u64(json, "need_p99_bytes", stats->memory.pinned_need_p99_bytes);
+    quire_json_u64(json, "grown_total", stats->memory.pinned_grown_total);
+    quire_json_u64(json, "shrunk_total", stats->memory.pinned_shrunk_total);
+    quire_json_object_end(json);
+    quire_json_u64(json, "extent_bytes", stats->cache.extent_bytes);
+    quire_json_u64(json, "locked_bytes", stats->cache.locked_bytes);
+    quire_json_string(json, "locked", locked_name(&stats->cache));
+}
+
+int quire_api_regions(quire_http *http)
+{
+    const quire_server_opts *opts = &http->server->opts;
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    region_list list = { .n_accounts = opts->n_accounts };
+    quire_engine_stats stats;
+
+    list.accounts = calloc(opts->n_accounts + 1, sizeof list.accounts[0]);
+    if (list.accounts == NULL) {
+        return quire_api_error_nomem(&http->err);
+    }
+    if (quire_engine_call(http->engine, collect, &list) < 0) {
+        free(list.accounts);
+        return quire_api_error_set(&http->err, 503, "stopping", NULL, "the engine has ended");
+    }
+    quire_engine_stats_get(http->engine, &stats);
+    quire_json_object(&json, NULL);
+    write_regions(&json, &list, &stats);
+    write_accounts(&json, &list, opts);
+    quire_json_object_end(&json);
+    free(list.accounts);
+    return quire_http_reply_json(http, 200, &body);
+}
+
+/* ---- events ---- */
+
+static int number_of(quire_http *http, const char *name, int64_t min, int64_t max, int64_t *out)
+{
+    const char *text = quire_http_query(http, name);
+
+    if (text != NULL && quire_parse_i64(text, min, max, out) < 0) {
+        return quire_api_error_set(&http->err, 400, "invalid_value", name,
+                                   "%s: must be a number from %lld to %lld", name, (long long)min,
+                                   (long long)max);
+    }
+    return QUIRE_OK;
+}
+
+int quire_api_events(quire_http *http)
+{
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    quire_engine_stats stats;
+    quire_event *list;
+    int64_t after = 0;
+    int64_t limit = EVENTS_DEFAULT;
+    uint32_t n;
+
+    QUIRE_TRY(number_of(http, "after", 0, INT64_MAX, &after));
+    QUIRE_TRY(number_of(http, "limit", 1, EVENTS_MAX, &limit));
+    list = calloc((size_t)limit, sizeof list[0]);
+    if (list == NULL) {
+        return quire_api_error_nomem(&http->err);
+    }
+    quire_engine_stats_get(http->engine, &stats);
+    n = quire_engine_events(http->engine, (uint64_t)after, list, (uint32_t)limit);
+    quire_json_object(&json, NULL);
+    quire_json_string(&json, "object", "list");
+    quire_json_array(&json, "data");
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t now_us =
+            stats.uptime_us > list[i].time_us ? stats.uptime_us : list[i].time_us;
+
+        quire_json_object(&json, NULL);
+        quire_json_u64(&json, "number", list[i].number);
+        quire_json_string(&json, "kind", quire_event_kind_name(list[i].kind));
+        quire_json_string(&json, "text", list[i].text);
+        quire_json_number(&json, "uptime_s", (double)list[i].time_us / 1e6);
+        quire_json_number(&json, "ago_s", (double)(now_us - list[i].time_us) / 1e6);
+        quire_json_object_end(&json);
+    }
+    quire_json_array_end(&json);
+    quire_json_u64(&json, "last", n > 0 ? list[n - 1].number : (uint64_t)after);
+    quire_json_object_end(&json);
+    free(list);
+    return quire_http_reply_json(http, 200, &body);
+}
+
+/* ---- what if ---- */
+
+static void write_size(quire_json_out *json, const quire_shadow_size_stats *s, double budget_bytes)
+{
+    const double rate =
+        s->blocks_total > 0 ? (double)s->hit_blocks_total / (double)s->blocks_total : 0.0;
+
+    quire_json_object(json, NULL);
+    quire_json_number(json, "factor", s->factor);
+    quire_json_u64(json, "bytes", (uint64_t)(s->factor * budget_bytes));
+    quire_json_u64(json, "tokens", s->capacity_blocks * QUIRE_SHADOW_BLOCK_TOKENS);
+    quire_json_u64(json, "asked_tokens_total", s->blocks_total * QUIRE_SHADOW_BLOCK_TOKENS);
+    quire_json_u64(json, "hit_tokens_total", s->hit_blocks_total * QUIRE_SHADOW_BLOCK_TOKENS);
+    if (s->blocks_total > 0) {
+        quire_json_number(json, "hit_rate", rate);
+    } else {
+        quire_json_null(json, "hit_rate");
+    }
+    quire_json_number(json, "sample_rate", s->sample_rate);
+    quire_json_object_end(json);
+}
+
+int quire_api_what_if(quire_http *http)
+{
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    const quire_shadow_stats *shadow;
+    quire_engine_stats stats;
+    double budget_bytes;
+
+    quire_engine_stats_get(http->engine, &stats);
+    shadow = &stats.memory.shadow;
+    budget_bytes = (double)stats.cache.budget_bytes + (double)stats.memory.pinned_budget_bytes;
+    quire_json_object(&json, NULL);
+    quire_json_bool(&json, "enabled", shadow->sizes[0].capacity_blocks > 0);
+    quire_json_array(&json, "sizes");
+    for (uint32_t i = 0; i < QUIRE_SHADOW_SIZES && shadow->sizes[0].capacity_blocks > 0; i++) {
+        write_size(&json, &shadow->sizes[i], budget_bytes);
+    }
+    quire_json_array_end(&json);
+    quire_json_u64(&json, "requests_total", shadow->requests_total);
+    quire_json_u64(&json, "sampled_requests_total", shadow->sampled_total);
+    quire_json_u64(&json, "errors_total", shadow->errors_total);
+    quire_json_number(&json, "seconds_total", shadow->seconds_total);
+    quire_json_object_end(&json);
+    return quire_http_reply_json(http, 200, &body);
+}

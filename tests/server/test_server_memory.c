@@ -1,0 +1,157 @@
+/* test_server_memory.c - /v1/cache/events, /v1/cache/what-if, and the classes and memory of
+ * /v1/cache/stats.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "server_fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static server_fixture f;
+static engine_memory *memory;
+
+static const quire_server_key keys[] = { { .key = "user", .tenant = "a" },
+                                         { .key = "ops", .is_admin = true } };
+
+static int start(void **state)
+{
+    quire_server_opts opts = server_fixture_opts();
+
+    (void)state;
+    quire_classes_default(&opts.classes);
+    server_fixture_start(&f, &opts);
+    memory = engine_double_memory(f.engine);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    server_fixture_stop(&f);
+    return 0;
+}
+
+static void events_come_in_order(void **state)
+{
+    json_t *root = http_get_json(f.port, "/v1/cache/events", 200);
+
+    (void)state;
+    assert_int_equal(json_array_size(json_at(root, "data")), 5);
+    assert_int_equal(json_int_at(root, "data.0.number"), 1);
+    assert_string_equal(json_string_at(root, "data.0.kind"), "spilled");
+    assert_string_equal(json_string_at(root, "data.4.text"), "event \"5\"");
+    assert_int_equal(json_int_at(root, "last"), 5);
+    json_decref(root);
+    root = http_get_json(f.port, "/v1/cache/events?after=3", 200);
+    assert_int_equal(json_array_size(json_at(root, "data")), 2);
+    json_decref(root);
+    root = http_get_json(f.port, "/v1/cache/events?after=1&limit=2", 200);
+    assert_int_equal(json_int_at(root, "data.0.number"), 2);
+    assert_int_equal(json_int_at(root, "last"), 3);
+    json_decref(root);
+    root = http_get_json(f.port, "/v1/cache/events?after=9", 200);
+    assert_int_equal(json_array_size(json_at(root, "data")), 0);
+    assert_int_equal(json_int_at(root, "last"), 9);
+    json_decref(root);
+    json_decref(http_get_json(f.port, "/v1/cache/events?after=-1", 400));
+    root = http_get_json(f.port, "/v1/cache/events?limit=9999", 400);
+    assert_string_equal(json_string_at(root, "error.param"), "limit");
+    json_decref(root);
+}
+
+static void what_if_gives_rates_by_size(void **state)
+{
+    json_t *root = http_get_json(f.port, "/v1/cache/what-if", 200);
+
+    (void)state;
+    assert_true(json_is_false(json_at(root, "enabled")));
+    assert_int_equal(json_array_size(json_at(root, "sizes")), 0);
+    json_decref(root);
+    memory->has_stats = true;
+    memory->stats.cache.budget_bytes = 3000;
+    memory->stats.memory.pinned_budget_bytes = 1000;
+    memory->stats.memory.shadow.sizes[0] =
+        (quire_shadow_size_stats){ .factor = 0.5, .capacity_blocks = 50 };
+    memory->stats.memory.shadow.sizes[1] = (quire_shadow_size_stats){
+        .factor = 1, .capacity_blocks = 100, .blocks_total = 200, .hit_blocks_total = 50
+    };
+    memory->stats.memory.shadow.sizes[2] =
+        (quire_shadow_size_stats){ .factor = 2, .capacity_blocks = 200, .sample_rate = 0.25 };
+    root = http_get_json(f.port, "/v1/cache/what-if", 200);
+    assert_true(json_is_true(json_at(root, "enabled")));
+    assert_int_equal(json_int_at(root, "sizes.0.bytes"), 2000);
+    assert_true(json_is_null(json_at(root, "sizes.0.hit_rate")));
+    assert_int_equal(json_int_at(root, "sizes.1.tokens"), 6400);
+    assert_int_equal(json_int_at(root, "sizes.1.hit_tokens_total"), 3200);
+    assert_true(json_number_value(json_at(root, "sizes.1.hit_rate")) == 0.25);
+    assert_int_equal(json_int_at(root, "sizes.2.bytes"), 8000);
+    assert_true(json_number_value(json_at(root, "sizes.2.sample_rate")) == 0.25);
+    json_decref(root);
+}
+
+static void stats_have_classes_and_memory(void **state)
+{
+    static const double bounds[] = { 0.1, 1.0 };
+    json_t *root;
+
+    (void)state;
+    memory->has_stats = true;
+    memory->stats.n_classes = 3;
+    for (uint32_t i = 0; i < 3; i++) {
+        quire_histogram_init(&memory->stats.classes[i].ttft, bounds, 2);
+        quire_histogram_init(&memory->stats.classes[i].tpot, bounds, 2);
+        quire_histogram_init(&memory->stats.classes[i].queue, bounds, 2);
+        memory->stats.classes[i].waiting = 7 + i;
+    }
+    quire_histogram_add(&memory->stats.classes[2].ttft, 0.5);
+    memory->stats.memory.pinned_budget_bytes = 4096;
+    memory->stats.memory.precache.gain_tokens_total = 12;
+    memory->stats.requests_parked = 4;
+    root = http_get_json(f.port, "/v1/cache/stats", 200);
+    assert_int_equal(json_array_size(json_at(root, "classes")), 3);
+    assert_string_equal(json_string_at(root, "classes.0.name"), "realtime");
+    assert_int_equal(json_int_at(root, "classes.2.waiting"), 9);
+    assert_int_equal(json_int_at(root, "classes.2.ttft.n"), 1);
+    assert_int_equal(json_int_at(root, "memory.pinned_budget_bytes"), 4096);
+    assert_int_equal(json_int_at(root, "memory.precache.gain_tokens_total"), 12);
+    assert_int_equal(json_int_at(root, "requests.parked"), 4);
+    json_decref(root);
+}
+
+static void administrators_only(void **state)
+{
+    static const char *const paths[] = { "/v1/cache/regions", "/v1/cache/events",
+                                         "/v1/cache/what-if" };
+    quire_server_opts opts = server_fixture_opts();
+
+    (void)state;
+    opts.keys = keys;
+    opts.n_keys = 2;
+    server_fixture_start(&f, &opts);
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        json_decref(http_json(f.port, &(http_call){ .path = paths[i], .key = "user" }, 403));
+        /* The double has no cache to look into. */
+        json_decref(
+            http_json(f.port, &(http_call){ .path = paths[i], .key = "ops" }, i == 0 ? 503 : 200));
+    }
+    server_fixture_stop(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(events_come_in_order, start, stop),
+        cmocka_unit_test_setup_teardown(what_if_gives_rates_by_size, start, stop),
+        cmocka_unit_test_setup_teardown(stats_have_classes_and_memory, start, stop),
+        cmocka_unit_test(administrators_only),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

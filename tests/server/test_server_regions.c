@@ -1,0 +1,132 @@
+/* test_server_regions.c - regions and tenants' quotas with the real engine behind the server.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine_server.h"
+
+#include "server/tenant.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TEXT    "/v1/completions"
+#define QUOTA   (64u << 10)
+#define N_CTX   1024
+#define N_ASKED 24
+
+static const quire_server_key keys[] = {
+    { .key = "key-small", .tenant = "small" },
+    { .key = "key-large", .tenant = "large" },
+    { .key = "ops", .is_admin = true },
+};
+static const char *const names[] = { "small", "large" };
+static const quire_account_opts accounts[] = { { QUOTA, 1 }, { 0, 3 } };
+
+static engine_server s;
+
+static uint16_t account_of(void *ctx, const void *tenant, uint32_t tenant_bytes)
+{
+    quire_tenant_names found;
+
+    (void)ctx;
+    assert_true(quire_tenant_salt_names(tenant, tenant_bytes, &found));
+    for (uint16_t i = 0; i < 2; i++) {
+        if (strcmp(found.tenant, names[i]) == 0) {
+            return (uint16_t)(i + 1);
+        }
+    }
+    return 0;
+}
+
+static int start(void **state)
+{
+    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+
+    (void)state;
+    opts.engine.accounts = (quire_engine_accounts){ accounts, 2, account_of, NULL };
+    opts.server.accounts = names;
+    opts.server.n_accounts = 2;
+    opts.server.keys = keys;
+    opts.server.n_keys = 3;
+    engine_server_start_with(&s, N_CTX, &opts);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    engine_server_stop(&s);
+    return 0;
+}
+
+/* Different prompts of some pages each. */
+static void ask_much(const char *key)
+{
+    s.key = key;
+    for (int i = 0; i < N_ASKED; i++) {
+        char body[1024];
+
+        (void)snprintf(body, sizeof body,
+                       "{\"prompt\":\"%c%c %0300d\",\"max_tokens\":1,\"temperature\":0}", 'a' + i,
+                       'z' - i, i);
+        json_decref(post(&s, 200, TEXT, body));
+    }
+    s.key = "ops";
+}
+
+static void a_tenant_keeps_no_more_than_its_quota(void **state)
+{
+    json_t *root;
+    int64_t small;
+    int64_t large;
+
+    (void)state;
+    ask_much("key-small");
+    ask_much("key-large");
+    root = get(&s, 200, "/v1/cache/regions");
+    assert_string_equal(json_string_at(root, "tenants.0.name"), "small");
+    small = json_int_at(root, "tenants.0.bytes");
+    large = json_int_at(root, "tenants.1.bytes");
+    assert_true(small > 0 && small <= QUOTA);
+    assert_true(large > 2 * small);
+    assert_int_equal(json_int_at(root, "tenants.0.quota_bytes"), QUOTA);
+    assert_true(json_int_at(root, "tenants.0.quota_evicted_bytes_total") > 0);
+    assert_true(json_is_null(json_at(root, "tenants.1.quota_bytes")));
+    assert_int_equal(json_int_at(root, "tenants.1.weight"), 3);
+    assert_int_equal(json_int_at(root, "tenants.1.quota_evicted_bytes_total"), 0);
+    json_decref(root);
+}
+
+static void the_dynamic_region_is_there(void **state)
+{
+    json_t *root;
+
+    (void)state;
+    ask_much("key-large");
+    root = get(&s, 200, "/v1/cache/regions");
+    assert_int_equal(json_array_size(json_at(root, "data")), 1);
+    assert_string_equal(json_string_at(root, "data.0.name"), "dynamic");
+    assert_true(json_int_at(root, "data.0.budget_bytes") > 0);
+    assert_true(json_int_at(root, "data.0.cached_bytes") > 0);
+    assert_true(json_int_at(root, "data.0.charged_bytes") >=
+                json_int_at(root, "data.0.cached_bytes"));
+    assert_int_equal(json_int_at(root, "data.0.pinned_bytes"), 0);
+    assert_string_equal(json_string_at(root, "locked"), "none");
+    json_decref(root);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_tenant_keeps_no_more_than_its_quota, start, stop),
+        cmocka_unit_test_setup_teardown(the_dynamic_region_is_there, start, stop),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

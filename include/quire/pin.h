@@ -124,6 +124,7 @@ typedef struct quire_pin_info {
     quire_prefix_key key;
     const int32_t *tokens; /* [n_tokens] */
     uint32_t n_tokens;
+    uint32_t n_windowed_tokens;
     uint32_t n_held_tokens;
     uint64_t bytes; /* set aside while reserved; held: charge of the pages it holds, those that
                        other pins hold as well included */

@@ -166,6 +166,18 @@ static bool reclaim(quire_cache *cache, quire_region_id region, uint64_t need_by
     return move.moved_bytes > 0;
 }
 
+bool quire_charge_headroom(quire_cache *cache, quire_region_id region, uint64_t bytes)
+{
+    const quire_region *found = region_at(cache, region);
+
+    make_headroom(cache, region, bytes);
+    if (quire_region_headroom_bytes(found) < bytes && region != QUIRE_REGION_DYNAMIC) {
+        (void)reclaim(cache, region, bytes - quire_region_headroom_bytes(found));
+        make_headroom(cache, region, bytes); /* what stood above these may be free to go now */
+    }
+    return quire_region_headroom_bytes(found) >= bytes;
+}
+
 /* What does not fit the region goes to the dynamic one. What the region has cached goes first, but
  * only when that and the dynamic region together will do. */
 static bool spill(quire_cache *cache, quire_region_id region, const uint32_t *n_pages)

@@ -125,6 +125,35 @@ void quire_prefix_path_unpin(quire_prefix *tree, uint32_t id)
     }
 }
 
+quire_prefix_tie *quire_prefix_tie_hold(quire_prefix *tree, uint32_t node, uint32_t n_tokens,
+                                        uint8_t rank)
+{
+    quire_prefix_tie *tie = quire_prefix_tie_take(tree);
+    uint32_t root = node;
+
+    while (quire_prefix_at(tree, root)->kind == QUIRE_NODE_PAGE) {
+        root = quire_prefix_at(tree, root)->parent;
+    }
+    tie->root = quire_prefix_at(tree, root)->root;
+    tie->rank = rank;
+    tie->is_private = true; /* it publishes nothing */
+    tie->n_known = n_tokens;
+    quire_prefix_tie_move(tree, tie, node);
+    return tie;
+}
+
+void quire_prefix_tie_pin(quire_prefix *tree, quire_prefix_tie *tie)
+{
+    quire_prefix_user user = { .owner = 0, .rank = tie->rank };
+
+    for (uint32_t id = tie->node; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
+         id = quire_prefix_at(tree, id)->parent) {
+        quire_prefix_node_touch(tree, id, user);
+    }
+    tie->is_pin = true;
+    quire_prefix_path_pin(tree, tie->node);
+}
+
 /* ---- a sequence finds pages ---- */
 
 /* Whether a sequence of a region takes the charge of a node over. Between pinned regions only the

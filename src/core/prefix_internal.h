@@ -221,6 +221,12 @@ void quire_prefix_path_charge(quire_prefix *tree, quire_region_id region, uint8_
 /* See charge.h: the part of it that concerns nodes. */
 void quire_prefix_nodes_leave(quire_prefix *tree, quire_charge_move *move);
 void quire_prefix_nodes_return(quire_prefix *tree, quire_charge_move *move);
+/* Tie a pin to the path that ends at a node with n_tokens of it. The tie is planned; it becomes a
+ * pin's by quire_prefix_tie_pin(), when the charges are where they should be, and until then only
+ * protects the path. Ended by quire_prefix_release(). */
+quire_prefix_tie *quire_prefix_tie_hold(quire_prefix *tree, uint32_t node, uint32_t n_tokens,
+                                        uint8_t rank);
+void quire_prefix_tie_pin(quire_prefix *tree, quire_prefix_tie *tie);
 /* Let an account that is above its quota lose candidates of its own. */
 void quire_prefix_quota_apply(quire_prefix *tree, uint16_t account);
 

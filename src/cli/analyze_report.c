@@ -5,6 +5,7 @@
 
 #include "base/parse.h"
 #include "cli/report.h"
+#include "cli/sim_report.h"
 #include "trace/duration.h"
 
 #include <inttypes.h>
@@ -64,45 +65,6 @@ static void add_tiles(json_t *report, const quire_analyzed *a)
 
 /* ---- curves ---- */
 
-static const char *policy_note(quire_evict_policy policy)
-{
-    return policy == QUIRE_EVICT_DEFAULT ? "strong" : "";
-}
-
-static void add_policies(json_t *report, const quire_analyzed *a)
-{
-    const quire_report_axis x = { .label = "capacity of the cache in blocks (logarithmic)",
-                                  .format = "count",
-                                  .unit = "blocks",
-                                  .is_log = true };
-    const quire_report_axis y = { .label = "served", .format = "share" };
-    char note[200];
-    json_t *plot;
-
-    (void)snprintf(note, sizeof(note),
-                   "Share of prompt blocks served from the cache as an unbroken prefix, by the "
-                   "simulator. A block is %" PRIu32 " tokens. Belady's bound knows the future.",
-                   a->analysis->block_tokens);
-    plot = quire_report_plot(
-        report, "lines",
-        &(quire_report_head){ "policies", "Hit rate by size and policy", note, "" }, &x, &y);
-    if (a->token_bytes > 0.0) {
-        json_object_set_new(json_object_get(plot, "x"), "bytes_per",
-                            json_real(a->token_bytes * a->analysis->block_tokens));
-    }
-    for (uint32_t row = 0; row <= a->grid.n_policies; row++) {
-        json_t *points = quire_report_series(
-            plot, row < a->grid.n_policies ? quire_sim_grid_row_name(&a->grid, row) : "Belady",
-            row < a->grid.n_policies ? policy_note(a->grid.policies[row]) : "bound");
-
-        for (uint32_t c = 0; c < a->grid.n_columns; c++) {
-            quire_report_point(points, (double)a->grid.columns[c].blocks,
-                               quire_sim_hit_rate(quire_sim_grid_at(&a->grid, row, c)));
-        }
-    }
-    quire_report_mark(plot, "recommended", (double)a->recommendation.sizes.capacity_blocks);
-}
-
 static void add_lru(json_t *report, const quire_analyzed *a)
 {
     const quire_report_axis x = { .label = "capacity of the cache in blocks (linear)",
@@ -122,7 +84,7 @@ static void add_lru(json_t *report, const quire_analyzed *a)
                    "begins to bring less.",
                    stats.samples, 100.0 * stats.rate, 100.0 * a->shards_error);
     plot = quire_report_plot(
-        report, "lines", &(quire_report_head){ "lru", "LRU at every size", note, "half" }, &x, &y);
+        report, "lines", &(quire_report_head){ "lru", "LRU at every size", note, "third" }, &x, &y);
     exact = quire_report_series(plot, "exact", "strong");
     sampled = quire_report_series(plot, "sampled (SHARDS)", "");
     for (uint32_t i = 0; i <= CURVE_POINTS; i++) {
@@ -132,59 +94,6 @@ static void add_lru(json_t *report, const quire_analyzed *a)
         quire_report_point(sampled, (double)c, quire_shards_hit_rate(a->shards, c));
     }
     quire_report_mark(plot, "knee", (double)quire_mrc_knee(&a->mrc));
-}
-
-static void add_timeline(json_t *report, const quire_analyzed *a)
-{
-    const quire_report_axis x = { .label = "time", .format = "seconds" };
-    const quire_report_axis y = { .label = "blocks", .format = "count", .unit = "blocks" };
-    static const char *const names[] = { "in use", "cached", "pinned region" };
-    const quire_sim_result *t = &a->timeline;
-    char note[200];
-    json_t *plot;
-
-    (void)snprintf(note, sizeof(note),
-                   "Blocks of the regions over virtual time, policy default, %" PRIu64
-                   " blocks: what requests hold, what is cached, and what pinned regions are "
-                   "charged for.",
-                   a->recommendation.sizes.capacity_blocks);
-    plot = quire_report_plot(report, "stacked",
-                             &(quire_report_head){ "regions", "Memory over time", note, "half" },
-                             &x, &y);
-    for (uint32_t s = 0; s < sizeof(names) / sizeof(names[0]); s++) {
-        json_t *points = quire_report_series(plot, names[s], "");
-
-        for (uint32_t i = 0; i < t->n_points; i++) {
-            const quire_sim_point *p = &t->timeline[i];
-            const uint64_t all = p->live_blocks + p->cached_blocks;
-            const uint64_t pinned = p->pinned_blocks < all ? p->pinned_blocks : all;
-            const uint64_t dynamic = all - pinned;
-            const uint64_t live = p->live_blocks < dynamic ? p->live_blocks : dynamic;
-
-            quire_report_point(points, (double)p->time_us * 1e-6,
-                               (double)(s == 0   ? live
-                                        : s == 1 ? dynamic - live
-                                                 : pinned));
-        }
-    }
-}
-
-static void add_hits_over_time(json_t *report, const quire_analyzed *a)
-{
-    const quire_report_axis x = { .label = "time", .format = "seconds" };
-    const quire_report_axis y = { .label = "served", .format = "share" };
-    json_t *points = quire_report_series(
-        quire_report_plot(report, "lines",
-                          &(quire_report_head){ "hits-over-time", "Hit rate over time",
-                                                "Of the same run, between two points of it.",
-                                                "third" },
-                          &x, &y),
-        "served", "strong");
-
-    for (uint32_t i = 1; i < a->timeline.n_points; i++) {
-        quire_report_point(points, (double)a->timeline.timeline[i].time_us * 1e-6,
-                           a->timeline.timeline[i].hit_rate);
-    }
 }
 
 /* ---- load ---- */
@@ -262,27 +171,19 @@ static void add_dists(json_t *report, const quire_analysis *n)
     }
 }
 
-/* ---- tables ---- */
+/* ---- all ---- */
 
-static void add_policy_table(json_t *report, const quire_analyzed *a)
+/* What the simulator said. */
+static void add_simulated(json_t *report, const quire_analyzed *a)
 {
-    json_t *rows = quire_report_table(
-        report, &(quire_report_head){ "hit-rates", "The same curves as figures, %", NULL, "" });
-    json_t *row = json_pack("[s]", "blocks");
+    const double capacity = (double)a->recommendation.sizes.capacity_blocks;
+    char what[96];
+    json_t *plot =
+        quire_sim_report_curves(report, &a->grid, a->token_bytes * a->analysis->block_tokens);
 
-    for (uint32_t c = 0; c < a->grid.n_columns; c++) {
-        json_array_append_new(row, json_sprintf("%" PRIu64, a->grid.columns[c].blocks));
-    }
-    json_array_append_new(rows, row);
-    for (uint32_t r = 0; r <= a->grid.n_policies; r++) {
-        row = json_pack("[s]", quire_sim_grid_row_name(&a->grid, r));
-        for (uint32_t c = 0; c < a->grid.n_columns; c++) {
-            json_array_append_new(
-                row, json_sprintf("%.2f",
-                                  100.0 * quire_sim_hit_rate(quire_sim_grid_at(&a->grid, r, c))));
-        }
-        json_array_append_new(rows, row);
-    }
+    quire_report_mark(plot, "recommended", capacity);
+    (void)snprintf(what, sizeof(what), "policy default, %.0f blocks", capacity);
+    quire_sim_report_timeline(report, &a->timeline, what);
 }
 
 json_t *quire_analyzed_report(const quire_analyzed *a, const char *yaml)
@@ -293,10 +194,8 @@ json_t *quire_analyzed_report(const quire_analyzed *a, const char *yaml)
 
     add_tiles(report, a);
     if (a->grid.results != NULL) {
-        add_policies(report, a);
+        add_simulated(report, a);
         add_lru(report, a);
-        add_timeline(report, a);
-        add_hits_over_time(report, a);
     }
     add_load(report, &a->analysis->load);
     add_dists(report, a->analysis);
@@ -305,7 +204,7 @@ json_t *quire_analyzed_report(const quire_analyzed *a, const char *yaml)
                                             "For quire serve --config; each value says why.", "" },
                       yaml);
     if (a->grid.results != NULL) {
-        add_policy_table(report, a);
+        quire_sim_report_table(report, &a->grid);
     }
     return report;
 }

@@ -225,12 +225,18 @@ static int simulate(quire_analyzed *a, const analyze_args *args, uint64_t recomm
 {
     const uint32_t n_threads =
         args->common.n_threads > 0 ? (uint32_t)args->common.n_threads : quire_cpus_usable();
+    int rc;
 
     a->grid.trace = a->trace;
     a->grid.opts = (quire_sim_opts){ .mode = QUIRE_SIM_HITS, .seed = (uint64_t)args->trace.seed };
     choose_columns(a, args, recommended < CAPACITY_MAX ? recommended : CAPACITY_MAX);
-    QUIRE_TRY(quire_sim_grid_run(&a->grid, n_threads, err));
-    return args->html != NULL ? run_timeline(a, a->grid.columns[a->column].blocks, err) : QUIRE_OK;
+    quire_progress("simulating %" PRIu32 " policies and the bound with %" PRIu32 " sizes",
+                   a->grid.n_policies, a->grid.n_columns);
+    rc = quire_sim_grid_run(&a->grid, n_threads, err);
+    quire_progress_end();
+    return rc == QUIRE_OK && args->html != NULL
+               ? run_timeline(a, a->grid.columns[a->column].blocks, err)
+               : rc;
 }
 
 static int recommend(quire_analyzed *a, const analyze_args *args, quire_error *err)

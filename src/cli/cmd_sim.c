@@ -3,9 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/args.h"
 #include "cli/commands.h"
+#include "cli/report.h"
 #include "cli/sim_classes.h"
 #include "cli/sim_cost.h"
 #include "cli/sim_grid.h"
+#include "cli/sim_report.h"
 #include "cli/sim_shape.h"
 #include "cli/talk.h"
 #include "cli/trace_args.h"
@@ -17,6 +19,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define TIMELINE_POINTS 240u
 
 typedef struct sim_args {
     quire_common_args common; /* threads, json */
@@ -31,6 +35,7 @@ typedef struct sim_args {
     const char *cost;
     int64_t chunk_tokens;
     int64_t n_running_max;
+    const char *html;
 } sim_args;
 
 static const char *const modes[] = { "hits", "time", NULL };
@@ -62,6 +67,9 @@ static const quire_opt options[] = {
       .help = "hits: requests one after the other, prompts alone. time: requests come at their "
               "times, wait, hold memory while they run, and leave their answers too" },
     QUIRE_ROWS_SIM_COST(sim_args),
+    { .names = { "--html" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(sim_args, html),
+      .help = "write a page with plots, which needs nothing else" },
     QUIRE_ROW_THREADS,
     QUIRE_ROW_JSON,
 };
@@ -194,10 +202,35 @@ static void say_speed(const quire_sim_grid *grid)
               quire_rate(pages, seconds) * 1e-6);
 }
 
+/* The page; its sizes in bytes too where memory was asked for. */
+static int grid_page(const sim_args *args, const quire_sim_grid *grid,
+                     const quire_trace_report *report, quire_error *err)
+{
+    const quire_sim_column *first = &grid->columns[0];
+    const char *slash = strrchr(args->trace.path, '/');
+    char about[200];
+    json_t *page;
+    int rc;
+
+    (void)snprintf(about, sizeof(about), "%.120s (%s), mode %s",
+                   slash != NULL ? slash + 1 : args->trace.path,
+                   quire_trace_format_name(report->format), modes[args->mode]);
+    page = quire_sim_report(
+        grid, about, first->blocks > 0 ? (double)first->memory_bytes / (double)first->blocks : 0.0);
+    rc = quire_report_write(page, args->html, err);
+    json_decref(page);
+    return rc;
+}
+
 static int grid_show(const sim_args *args, const quire_sim_grid *grid,
                      const quire_trace_report *report)
 {
+    quire_error err = QUIRE_ERROR_INIT;
+
     say_speed(grid);
+    if (args->html != NULL && grid_page(args, grid, report, &err) < 0) {
+        return quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
     if (args->common.is_json) {
         return quire_stdout_json(quire_sim_grid_json(grid));
     }
@@ -213,6 +246,7 @@ static int grid_fill(quire_sim_grid *grid, const sim_args *args, quire_error *er
 
     grid->opts.mode = (quire_sim_mode)args->mode;
     grid->opts.seed = (uint64_t)args->trace.seed;
+    grid->opts.timeline_points = args->html != NULL ? TIMELINE_POINTS : 0;
     QUIRE_TRY(quire_sim_cost_read(args->cost, &grid->opts.cost, err));
     grid->opts.cost.chunk_tokens = (uint32_t)args->chunk_tokens;
     grid->opts.cost.n_running_max = (uint32_t)args->n_running_max;

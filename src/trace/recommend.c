@@ -202,6 +202,9 @@ static void add_pinned(const quire_recommend_ask *ask, quire_recommendation *r)
             "of %.2f of kv_budget.",
             ask->class_name, held_tokens(ask, ask->pinned_class), 100.0 * (PINNED_HEADROOM - 1.0),
             (double)r->sizes.pinned_bytes / (double)r->sizes.memory_bytes);
+    if (strcmp(ask->class_name, "realtime") != 0) {
+        say_why(item, " List it in classes with pinned: true.");
+    }
 }
 
 static double rate_of(const quire_recommend_policies *policies, quire_evict_policy policy)

@@ -1,4 +1,4 @@
-// report.mjs - the page of `quire analyze --html` in a real browser.
+// report.mjs - the pages of `quire analyze --html` and `quire sim --html` in a real browser.
 //
 //   node report.mjs --quire PROGRAM --trace FILE --playwright DIR [--page FILE] [--screenshot FILE] [--dark]
 //
@@ -45,9 +45,9 @@ const drawn = (page) => page.evaluate(() => Object.fromEntries([...document.quer
     ticks: plot.querySelectorAll("svg text").length,
 }])));
 
-async function testPlots(page, report) {
+async function testPlots(page, report, names) {
     const plots = await drawn(page);
-    assert.deepEqual(Object.keys(plots).sort(), [...PLOTS].sort());
+    assert.deepEqual(Object.keys(plots).sort(), [...names].sort());
     for (const part of report.parts.filter((p) => p.series)) {
         const plot = plots[part.id];
         if (part.bars) {
@@ -59,7 +59,7 @@ async function testPlots(page, report) {
         }
         assert.ok(plot.ticks >= 5, `${part.id} has axes`);
     }
-    assert.deepEqual(plots.policies.series, ["Belady", ...POLICIES].sort());
+    return plots;
 }
 
 // Belady's bound is one; LRU grows with the size and is the exact curve where both are.
@@ -109,17 +109,33 @@ async function testNarrow(page) {
     await page.waitForFunction(() => document.querySelector("[data-plot=policies] svg").viewBox.baseVal.width < 420);
 }
 
+const dataOf = (path) => JSON.parse(readFileSync(path, "utf8").match(/<script id="data" type="application\/json">(.*?)<\/script>/s)[1]);
+
+async function testSim(browser, folder) {
+    const path = join(folder, "sim.html");
+    execFileSync(args.quire, ["sim", args.trace, "--html", path, "--requests", "1000", "--mode", "time", "--policy", "lru,default",
+        "--capacity", "3000,500,1000"], { stdio: ["ignore", "ignore", "ignore"] });
+    const report = dataOf(path);
+    const { page, problems } = await openPage(browser, path);
+    const plots = await testPlots(page, report, ["policies", "ttft", "queued", "regions", "hits-over-time"]);
+    assert.deepEqual(plots.policies.series, ["Belady", "default", "lru"]);
+    assert.deepEqual(report.parts[0].series[0].points.map((p) => p[0]), [500, 1000, 3000]);
+    assert.deepEqual(problems, []);
+    await page.close();
+    console.log("ok - quire sim's page");
+}
+
 async function testPage(browser, folder) {
     const path = join(folder, "page.html"), trace = join(folder, NASTY), yaml = join(folder, "quire.yaml");
     copyFileSync(args.trace, trace);
     execFileSync(args.quire, ["analyze", trace, "--html", path, "--yaml", yaml, "--requests", "3000", "--model", "llama-3-8b",
         "--capacity", "200,1000,4000,16000"], { stdio: ["ignore", "ignore", "inherit"] });
-    const text = readFileSync(path, "utf8");
-    const report = JSON.parse(text.match(/<script id="data" type="application\/json">(.*?)<\/script>/s)[1]);
+    const report = dataOf(path);
     assert.ok(report.about.startsWith(NASTY));
     const { page, problems } = await openPage(browser, path);
     assert.ok((await page.textContent("#about")).startsWith(NASTY));
-    await testPlots(page, report);
+    const plots = await testPlots(page, report, PLOTS);
+    assert.deepEqual(plots.policies.series, ["Belady", ...POLICIES].sort());
     testFigures(report);
     await testPointer(page);
     await testLegend(page);
@@ -140,6 +156,7 @@ try {
         assert.deepEqual(problems, []);
     } else {
         await testPage(browser, folder);
+        await testSim(browser, folder);
     }
 } finally {
     await browser.close();

@@ -1,6 +1,6 @@
 #!/bin/sh
-# report.sh QUIRE - the page of `quire analyze --html` in a headless browser (report.mjs). 77 = skipped, with
-# the reason.
+# report.sh QUIRE - the pages of `quire analyze --html` and `quire sim --html` in a headless browser
+# (report.mjs). 77 = skipped, with the reason.
 #
 # SPDX-License-Identifier: MIT
 set -eu

@@ -210,9 +210,27 @@ static int opts_resolve(quire_engine *engine, quire_error *err)
     return QUIRE_OK;
 }
 
-static int tree_create(quire_engine *engine, quire_error *err)
+/* What tenants and classes have of their own. */
+static int tree_share_out(quire_engine *engine)
 {
     const quire_engine_accounts *accounts = &engine->opts.accounts;
+    const quire_classes *classes = &engine->opts.classes;
+
+    for (uint32_t i = 0; i < accounts->n; i++) {
+        QUIRE_TRY(quire_prefix_account_set(engine->tree, (uint16_t)(i + 1), &accounts->items[i]));
+    }
+    for (uint32_t i = 0; i < classes->n; i++) {
+        const quire_class *c = &classes->items[i];
+
+        if (c->cache_ttl_us != 0) {
+            QUIRE_TRY(quire_prefix_ttl_set(engine->tree, c->rank, c->cache_ttl_us));
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int tree_create(quire_engine *engine, quire_error *err)
+{
     quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
     int rc;
 
@@ -225,8 +243,8 @@ static int tree_create(quire_engine *engine, quire_error *err)
     opts.low_traffic_hits_per_hour = engine->opts.low_traffic_hits_per_hour;
     opts.seed = quire_engine_random();
     rc = quire_prefix_create(&engine->tree, &opts);
-    for (uint32_t i = 0; rc == QUIRE_OK && i < accounts->n; i++) {
-        rc = quire_prefix_account_set(engine->tree, (uint16_t)(i + 1), &accounts->items[i]);
+    if (rc == QUIRE_OK) {
+        rc = tree_share_out(engine);
     }
     return rc < 0 ? quire_error_set(err, rc, "cannot create the prefix cache: %s",
                                     quire_status_text(rc))

@@ -121,11 +121,59 @@ static void the_dynamic_region_is_there(void **state)
     json_decref(root);
 }
 
+/* ---- classes ---- */
+
+static _Atomic uint64_t clock_now_us = 1;
+
+static uint64_t clock_us(void *ctx)
+{
+    (void)ctx;
+    return clock_now_us;
+}
+
+/* Under a salt of its own: what a higher class has used stays as long as that one wants. */
+static int64_t cached_of(const char *tier)
+{
+    char body[256];
+    json_t *reply;
+    int64_t n;
+
+    (void)snprintf(body, sizeof body,
+                   "{\"prompt\":\"a text\",\"max_tokens\":1,\"service_tier\":\"%s\","
+                   "\"cache_salt\":\"%s\"}",
+                   tier, tier);
+    reply = post(&s, 200, TEXT, body);
+    n = cached_tokens(reply);
+    json_decref(reply);
+    return n;
+}
+
+static void classes_have_a_time_to_live(void **state)
+{
+    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+
+    (void)state;
+    quire_classes_default(&opts.engine.classes);
+    opts.engine.classes.items[2].cache_ttl_us = 60000000; /* batch */
+    opts.engine.clock_us = clock_us;
+    opts.engine.precache.is_off = true;
+    engine_server_start_with(&s, N_CTX, &opts);
+    assert_int_equal(cached_of("batch"), 0);
+    assert_int_equal(cached_of("standard"), 0);
+    clock_now_us += 30000000;
+    assert_true(cached_of("batch") > 0);
+    clock_now_us += 61000000;
+    assert_true(cached_of("standard") > 0);
+    assert_int_equal(cached_of("batch"), 0);
+    engine_server_stop(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_tenant_keeps_no_more_than_its_quota, start, stop),
         cmocka_unit_test_setup_teardown(the_dynamic_region_is_there, start, stop),
+        cmocka_unit_test(classes_have_a_time_to_live),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

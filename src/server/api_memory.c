@@ -47,6 +47,7 @@ static void write_region(quire_json_out *json, uint32_t id, const quire_region_s
     quire_json_u64(json, "charged_peak_bytes", s->charged_peak_bytes);
     quire_json_u64(json, "cached_bytes", s->cached_bytes);
     quire_json_u64(json, "pinned_bytes", s->pinned_bytes);
+    quire_json_u64(json, "reserved_bytes", s->reserved_bytes);
     quire_json_u64(json, "spilled_bytes", s->spilled_bytes);
     quire_json_bool(json, "spills", s->spills_to_dynamic);
     quire_json_u64(json, "pages", s->pages);

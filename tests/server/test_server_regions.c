@@ -121,6 +121,61 @@ static void the_dynamic_region_is_there(void **state)
     json_decref(root);
 }
 
+/* ---- the pinned region ---- */
+
+static void ask_as(const char *tier, char first)
+{
+    char body[1024];
+
+    (void)snprintf(body, sizeof body,
+                   "{\"prompt\":\"%c %0300d\",\"max_tokens\":1,\"service_tier\":\"%s\"}", first, 7,
+                   tier);
+    json_decref(post(&s, 200, TEXT, body));
+}
+
+/* What is charged to the pinned region, and its budget. */
+static int64_t pinned_charged(int64_t *budget)
+{
+    json_t *root = get(&s, 200, "/v1/cache/regions");
+    int64_t charged;
+
+    assert_int_equal(json_array_size(json_at(root, "data")), 2);
+    assert_string_equal(json_string_at(root, "data.1.name"), "pinned");
+    assert_true(json_is_true(json_at(root, "data.1.spills")));
+    charged = json_int_at(root, "data.1.charged_bytes");
+    *budget = json_int_at(root, "data.1.budget_bytes");
+    json_decref(root);
+    return charged;
+}
+
+static void a_pinned_class_has_memory_of_its_own(void **state)
+{
+    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+    int64_t budget;
+    int64_t charged;
+
+    (void)state;
+    quire_classes_default(&opts.engine.classes);
+    opts.engine.classes.items[0].is_pinned = true; /* realtime */
+    opts.engine.pinned_bytes = 256u << 10;
+    opts.engine.precache.is_off = true;
+    engine_server_start_with(&s, N_CTX, &opts);
+    s.key = NULL;
+    assert_int_equal(pinned_charged(&budget), 0);
+    assert_true(budget > 0);
+    ask_as("batch", 'b');
+    assert_int_equal(pinned_charged(&budget), 0);
+    ask_as("realtime", 'r');
+    charged = pinned_charged(&budget);
+    assert_true(charged > 0 && charged <= budget);
+    /* However much the low class asks for, what the high one has left stays. */
+    for (char c = 'c'; c < 'q'; c++) {
+        ask_as("batch", c);
+    }
+    assert_int_equal(pinned_charged(&budget), charged);
+    engine_server_stop(&s);
+}
+
 /* ---- classes ---- */
 
 static _Atomic uint64_t clock_now_us = 1;
@@ -173,6 +228,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_tenant_keeps_no_more_than_its_quota, start, stop),
         cmocka_unit_test_setup_teardown(the_dynamic_region_is_there, start, stop),
+        cmocka_unit_test(a_pinned_class_has_memory_of_its_own),
         cmocka_unit_test(classes_have_a_time_to_live),
     };
 

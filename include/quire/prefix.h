@@ -185,10 +185,11 @@ typedef struct quire_prefix_acquire_opts {
     uint32_t tokens_max; /* use at most so many (a full hit computes its last token again) */
     uint64_t owner;      /* who publishes: a session's number; 0 = nobody in particular */
     uint64_t now_us;
-    bool is_private;  /* publish nothing (cache_prompt: false); hits are used all the same */
-    bool is_miss;     /* use nothing: for comparisons */
-    uint8_t rank;     /* of who asks: pages keep the highest rank that used them */
-    uint16_t account; /* of the tenant; counts when the key is new (a root belongs to one) */
+    bool is_private;   /* publish nothing (cache_prompt: false); hits are used all the same */
+    bool is_miss;      /* use nothing: for comparisons */
+    uint8_t rank;      /* of who asks: pages keep the highest rank that used them */
+    uint16_t account;  /* of the tenant; counts when the key is new (a root belongs to one) */
+    bool is_uncounted; /* no part of the statistics: the owner itself asks, not a client */
 } quire_prefix_acquire_opts;
 
 /* Tie an open, empty sequence to the tree and fill it with the longest prefix of tokens that is
@@ -254,6 +255,10 @@ int quire_prefix_account_get(const quire_prefix *tree, uint16_t account, quire_a
 /* Nodes of this rank expire when they were not used for ttl_us; 0 = never. The default of every
  * rank is opts.ttl_us. Errors: QUIRE_RANGE (rank). */
 int quire_prefix_ttl_set(quire_prefix *tree, uint8_t rank, uint64_t ttl_us);
+
+/* Another low-traffic rule: see quire_prefix_opts. Cost: O(nodes). Errors: QUIRE_INVAL (negative or
+ * NaN). */
+int quire_prefix_low_traffic_set(quire_prefix *tree, uint64_t after_us, double hits_per_hour);
 
 /* What computing a token at depth d costs: token_us + d * token_depth_us. Policies that weigh cost
  * use it; without, every token costs the same. Errors: QUIRE_INVAL (negative, infinite or NaN). */

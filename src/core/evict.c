@@ -165,7 +165,7 @@ int quire_evict_init(quire_evict *evict, const quire_prefix_opts *opts,
         evict->ttl_us[rank] = opts->ttl_us;
     }
     evict->low_after_us = opts->low_traffic_after_us;
-    evict->low_hits_per_us = opts->low_traffic_hits_per_hour / 3.6e9;
+    evict->low_hits_per_us = opts->low_traffic_hits_per_hour / QUIRE_EVICT_US_PER_HOUR;
     evict->token_us = 1.0;
     evict->seed = opts->seed;
     evict->bin_bytes = up_to_16(sizeof(quire_evict_bin) + evict->ops->n_heaps * sizeof(uint32_t)) +

@@ -40,10 +40,11 @@
 #include "core/prefix_ghost.h"
 #include "quire/prefix.h"
 
-#define QUIRE_EVICT_HEAPS_MAX 64u
-#define QUIRE_EVICT_LISTS     4u
-#define QUIRE_EVICT_SLOTS     (QUIRE_REGIONS_MAX * QUIRE_RANKS_MAX) /* bins of one account */
-#define QUIRE_EVICT_ANY       UINT32_MAX
+#define QUIRE_EVICT_US_PER_HOUR 3.6e9
+#define QUIRE_EVICT_HEAPS_MAX   64u
+#define QUIRE_EVICT_LISTS       4u
+#define QUIRE_EVICT_SLOTS       (QUIRE_REGIONS_MAX * QUIRE_RANKS_MAX) /* bins of one account */
+#define QUIRE_EVICT_ANY         UINT32_MAX
 
 /* quire_prefix_node.heaps */
 #define QUIRE_EVICT_IS_CANDIDATE 1u
@@ -191,6 +192,8 @@ uint32_t quire_evict_expired(quire_evict *evict, quire_region_id region);
 
 /* Time to live of a rank, of candidates too. Cost: O(nodes log nodes). */
 void quire_evict_ttl_set(quire_evict *evict, uint8_t rank, uint64_t ttl_us);
+/* Another low-traffic rule, for candidates too. Cost: O(nodes log nodes). */
+void quire_evict_low_traffic_set(quire_evict *evict, uint64_t after_us, double hits_per_hour);
 
 void quire_evict_validate(const quire_evict *evict);
 

@@ -118,6 +118,18 @@ void quire_evict_ttl_set(quire_evict *evict, uint8_t rank, uint64_t ttl_us)
     }
 }
 
+void quire_evict_low_traffic_set(quire_evict *evict, uint64_t after_us, double hits_per_hour)
+{
+    evict->low_after_us = after_us;
+    evict->low_hits_per_us = hits_per_hour / QUIRE_EVICT_US_PER_HOUR;
+    for (uint32_t id = 1; id < evict->nodes->id_end; id++) {
+        if (quire_evict_at(evict, id)->kind == QUIRE_NODE_PAGE && quire_evict_has(evict, id)) {
+            quire_evict_deadline_remove(evict, id);
+            quire_evict_deadline_add(evict, id);
+        }
+    }
+}
+
 void quire_evict_deadline_validate(const quire_evict *evict, uint32_t id)
 {
     const quire_prefix_node *node = quire_evict_at(evict, id);

@@ -297,7 +297,9 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
     }
     quire_prefix_tick(tree, opts->now_us);
     *ref = tie_start(tree, found, root, opts, request_of(tree, &walk, n_tokens, match->n_tokens));
-    acquire_count(tree, n_tokens, match);
+    if (!opts->is_uncounted) {
+        acquire_count(tree, n_tokens, match);
+    }
     QUIRE_PREFIX_CHECKED(tree);
     return QUIRE_OK;
 }

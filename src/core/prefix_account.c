@@ -65,6 +65,14 @@ int quire_prefix_ttl_set(quire_prefix *tree, uint8_t rank, uint64_t ttl_us)
     return QUIRE_OK;
 }
 
+int quire_prefix_low_traffic_set(quire_prefix *tree, uint64_t after_us, double hits_per_hour)
+{
+    QUIRE_FAIL_IF(!(hits_per_hour >= 0.0), QUIRE_INVAL);
+    quire_evict_low_traffic_set(&tree->evict, after_us, hits_per_hour);
+    QUIRE_PREFIX_CHECKED(tree);
+    return QUIRE_OK;
+}
+
 int quire_prefix_cost_set(quire_prefix *tree, double token_us, double token_depth_us)
 {
     QUIRE_FAIL_IF(!isfinite(token_us) || !isfinite(token_depth_us), QUIRE_INVAL);

@@ -66,6 +66,20 @@ static int book_create(quire_engine *engine)
     return quire_precache_book_create(&engine->adapt.book, &opts);
 }
 
+int quire_adapt_ttl_set(quire_engine *engine, uint64_t ttl_us)
+{
+    const quire_classes *classes = &engine->opts.classes;
+
+    for (uint32_t rank = 0; rank < QUIRE_RANKS_MAX; rank++) {
+        const uint32_t c = quire_classes_of_rank(classes, rank);
+        const uint64_t own_us = c != QUIRE_CLASSES_MAX ? classes->items[c].cache_ttl_us : 0;
+
+        QUIRE_TRY(quire_prefix_ttl_set(engine->tree, (uint8_t)rank, own_us != 0 ? own_us : ttl_us));
+    }
+    engine->adapt.ttl_us = ttl_us;
+    return QUIRE_OK;
+}
+
 int quire_adapt_create(quire_engine *engine, quire_error *err)
 {
     quire_adapt *a = &engine->adapt;
@@ -193,8 +207,22 @@ void quire_adapt_invalidated(quire_engine *engine, const void *tenant, uint32_t 
 
 /* ---- between requests ---- */
 
+/* What tokens cost is what policies weigh that look at costs. A step's own cost is its tokens'. */
+static void cost_tell(quire_engine *engine)
+{
+    const quire_cost *cost = &engine->stats.cost;
+
+    if (quire_cost_is_known(cost)) {
+        (void)quire_prefix_cost_set(engine->tree,
+                                    cost->prefill_row_us + (cost->step_us + cost->several_us) /
+                                                               engine->opts.chunk_tokens,
+                                    cost->depth_row_us);
+    }
+}
+
 void quire_adapt_upkeep(quire_engine *engine)
 {
+    cost_tell(engine);
     quire_precache_judge(engine);
     quire_pinned_upkeep(engine);
 }

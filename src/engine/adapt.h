@@ -54,7 +54,8 @@ typedef struct quire_adapt {
     quire_engine_tuning tuning; /* the last */
     /* Of who is tuning. */
     quire_tune_state tune_state;
-    double suggested[QUIRE_TUNE_KNOB_COUNT]; /* what was said last */
+    double suggested[QUIRE_TUNE_KNOB_COUNT];  /* what was said last */
+    bool is_suggested[QUIRE_TUNE_KNOB_COUNT]; /* and not done */
 } quire_adapt;
 
 /* See pinned.h. */
@@ -71,6 +72,9 @@ typedef struct quire_pinned {
 
 int quire_adapt_create(quire_engine *engine, quire_error *err);
 void quire_adapt_destroy(quire_engine *engine);
+
+/* Time to live of what is cached, but for classes that have their own. */
+int quire_adapt_ttl_set(quire_engine *engine, uint64_t ttl_us);
 
 /* Microseconds since the engine was created: what events are dated with. Thread: any. */
 uint64_t quire_engine_uptime_us(const quire_engine *engine);

@@ -157,6 +157,7 @@ static bool run_begin(quire_engine *engine)
         .owner = run->owner,
         .now_us = quire_engine_now_us(engine),
         .account = quire_engine_account(engine, run->tenant, run->tenant_bytes),
+        .is_uncounted = true,
     };
     quire_prefix_match match;
 

@@ -126,6 +126,43 @@ static void test_ttl_by_rank(void **state)
     }
 }
 
+/* The low-traffic rule can change, for what is cached too; what nobody but the owner asks for is
+ * not counted. */
+static void test_another_low_traffic_rule(void **state)
+{
+    const quire_prefix_acquire_opts uncounted = { .is_uncounted = true };
+    const quire_prefix_key key = test_key();
+    quire_prefix_match match;
+    quire_prefix_stats stats;
+    quire_prefix_ref ref;
+    quire_seq_id seq;
+    test_prefix p;
+
+    (void)state;
+    create(&p, 64, QUIRE_EVICT_LRU);
+    run_text(&p, 0, PT);
+    run_text(&p, 1, PT);
+    run_text(&p, 0, PT); /* used last, and hit once */
+    stats = test_prefix_stats(&p);
+    assert_int_equal(quire_prefix_low_traffic_set(p.tree, 100, -1.0), QUIRE_INVAL);
+    assert_int_equal(quire_prefix_low_traffic_set(p.tree, 100, 1e9), QUIRE_OK);
+    (void)quire_prefix_expire(p.tree, p.now_us + 1000, 0);
+    evict_page(&p);
+    assert_int_equal(test_prefix_stats(&p).gone_nodes_total[QUIRE_PREFIX_GONE_LOW_TRAFFIC], 1);
+    assert_int_equal(quire_prefix_low_traffic_set(p.tree, 0, 1e9), QUIRE_OK);
+    evict_page(&p);
+    assert_int_equal(test_prefix_stats(&p).gone_nodes_total[QUIRE_PREFIX_GONE_LOW_TRAFFIC], 1);
+    assert_int_equal(quire_seq_open(p.cache, QUIRE_REGION_DYNAMIC, &seq), QUIRE_OK);
+    assert_int_equal(quire_prefix_acquire(p.tree, &key, seq, (const int32_t[PT]){ 0 }, PT,
+                                          &uncounted, &match, &ref),
+                     QUIRE_OK);
+    assert_int_equal(test_prefix_stats(&p).lookups_total, stats.lookups_total);
+    assert_int_equal(test_prefix_stats(&p).query_tokens_total, stats.query_tokens_total);
+    assert_int_equal(quire_prefix_release(p.tree, ref, p.now_us), QUIRE_OK);
+    assert_int_equal(quire_seq_close(p.cache, seq), QUIRE_OK);
+    test_prefix_destroy(&p);
+}
+
 /* What is low traffic and then expires, and what expires first: both are found. */
 static void test_low_traffic_and_ttl(void **state)
 {
@@ -422,6 +459,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_ttl_by_rank),
+        cmocka_unit_test(test_another_low_traffic_rule),
         cmocka_unit_test(test_low_traffic_and_ttl),
         cmocka_unit_test(test_account_asked),
         cmocka_unit_test(test_refs),

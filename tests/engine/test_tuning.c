@@ -1,0 +1,161 @@
+/* test_tuning.c - the engine measures its last hour: suggests, applies, says so, and keeps serving.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine/tuning.h"
+#include "engine_fixture.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#define N_CTX    512u
+#define SECOND   1000000u
+#define HOUR_US  ((uint64_t)3600 * SECOND)
+#define N_PROMPT 140u
+
+static _Atomic uint64_t now_us;
+
+static uint64_t clock_read(void *ctx)
+{
+    (void)ctx;
+    return atomic_load(&now_us);
+}
+
+static engine_bench bench_begin(size_t recent_bytes)
+{
+    const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
+    quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
+
+    opts.cache_ttl_us = HOUR_US;
+    opts.recent_bytes = recent_bytes;
+    opts.clock_us = clock_read;
+    atomic_store(&now_us, 1000u * (uint64_t)SECOND);
+    return bench_tiny(&opts, &runtime);
+}
+
+/* n requests a second apart that ask for three texts in turns. */
+static void serve(const engine_bench *b, uint32_t n)
+{
+    int32_t tokens[N_PROMPT];
+
+    for (uint32_t i = 0; i < n; i++) {
+        const quire_request_params params = params_greedy(tokens, N_PROMPT, 1);
+
+        tokens_make(tokens, N_PROMPT, 1 + i % 3);
+        finish_as(submit(b, &params), QUIRE_FINISH_LENGTH);
+        atomic_fetch_add(&now_us, SECOND);
+    }
+}
+
+static uint32_t events_of(const engine_bench *b, quire_event_kind kind, const char *begin)
+{
+    quire_event events[64];
+    const uint32_t n = quire_engine_events(b->engine, 0, events, 64);
+    uint32_t n_of = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (events[i].kind == kind) {
+            n_of += strncmp(events[i].text, begin, strlen(begin)) == 0;
+        }
+    }
+    return n_of;
+}
+
+/* The change of a knob; NULL = none. */
+static const quire_tune_change *change_of(const quire_engine_tuning *tuning, quire_tune_knob knob,
+                                          bool *is_applied)
+{
+    for (uint32_t i = 0; i < tuning->n_changes; i++) {
+        if (tuning->changes[i].knob == knob) {
+            *is_applied = tuning->is_applied[i];
+            return &tuning->changes[i];
+        }
+    }
+    return NULL;
+}
+
+static void test_a_ttl_that_is_too_long_becomes_shorter(void **state)
+{
+    quire_engine_tune_opts opts = { .bounds = QUIRE_TUNE_BOUNDS_INIT, .is_applied = true };
+    engine_bench b = bench_begin((size_t)1 << 20);
+    const quire_tune_change *change;
+    quire_engine_tuning tuning, last;
+    bool is_applied = false;
+
+    (void)state;
+    serve(&b, 150);
+    assert_int_equal(quire_engine_tune(b.engine, &opts, &tuning), QUIRE_OK);
+    assert_int_equal(tuning.facts.requests, 150);
+    assert_int_equal(tuning.settings.ttl_us, HOUR_US);
+    assert_null(change_of(&tuning, QUIRE_TUNE_TTL, &is_applied)); /* patience */
+    assert_int_equal(quire_engine_tune(b.engine, &opts, &tuning), QUIRE_OK);
+    change = change_of(&tuning, QUIRE_TUNE_TTL, &is_applied);
+    assert_non_null(change);
+    assert_true(is_applied);
+    assert_true(change->to < (double)HOUR_US);
+    assert_int_equal(events_of(&b, QUIRE_EVENT_TUNE_APPLIED, "cache_ttl 3600 s -> "), 1);
+    quire_engine_tuning_get(b.engine, &last);
+    assert_int_equal(last.n_changes, tuning.n_changes);
+    assert_int_equal(last.time_us, tuning.time_us);
+    serve(&b, 5);
+    assert_int_equal(quire_engine_tune(b.engine, &opts, &last), QUIRE_OK);
+    assert_int_equal(last.settings.ttl_us, (uint64_t)change->to);
+    validate(b.engine);
+    bench_close(&b);
+}
+
+static void test_a_suggestion_changes_nothing_and_is_said_once(void **state)
+{
+    const quire_engine_tune_opts opts = { .bounds = QUIRE_TUNE_BOUNDS_INIT };
+    engine_bench b = bench_begin((size_t)1 << 20);
+    quire_engine_tuning tuning;
+    bool is_applied = true;
+
+    (void)state;
+    serve(&b, 150);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(quire_engine_tune(b.engine, &opts, &tuning), QUIRE_OK);
+        assert_int_equal(tuning.settings.ttl_us, HOUR_US);
+    }
+    assert_int_equal(events_of(&b, QUIRE_EVENT_TUNE_SUGGESTED, "cache_ttl 3600 s -> "), 1);
+    assert_int_equal(events_of(&b, QUIRE_EVENT_TUNE_APPLIED, ""), 0);
+    assert_true(change_of(&tuning, QUIRE_TUNE_TTL, &is_applied) == NULL || !is_applied);
+    bench_close(&b);
+}
+
+static void test_too_little_is_known(void **state)
+{
+    const quire_engine_tune_opts opts = { .bounds = QUIRE_TUNE_BOUNDS_INIT, .is_applied = true };
+    engine_bench b = bench_begin((size_t)1 << 20);
+    quire_engine_tuning tuning;
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        serve(&b, 2);
+        assert_int_equal(quire_engine_tune(b.engine, &opts, &tuning), QUIRE_OK);
+        assert_int_equal(tuning.n_changes, 0);
+    }
+    bench_close(&b);
+    b = bench_begin(0); /* it remembers nothing */
+    assert_int_equal(quire_engine_tune(b.engine, &opts, NULL), QUIRE_AGAIN);
+    quire_engine_tuning_get(b.engine, &tuning);
+    assert_int_equal(tuning.time_us, 0);
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_ttl_that_is_too_long_becomes_shorter),
+        cmocka_unit_test(test_a_suggestion_changes_nothing_and_is_said_once),
+        cmocka_unit_test(test_too_little_is_known),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -65,7 +65,7 @@ static void run_flat(const flat_case *c, uint32_t capacity, uint64_t seed)
     opts.policy = c->policy;
     test_prefix_create(&p, capacity + (c->evicts_last ? 1 : 0), &opts);
     reference_start(&ref, c->policy, capacity, (double)PAGE_BYTES);
-    for (uint32_t step = 0; step < 2000; step++) {
+    for (uint32_t step = 0; step < 1000; step++) {
         uint32_t x = draw(&rng, n_texts, step);
         uint32_t n = flat_text(c, tokens, x);
         bool is_hit = reference_request(&ref, x, text_tokens(c, x));
@@ -83,7 +83,7 @@ static void run_flat(const flat_case *c, uint32_t capacity, uint64_t seed)
         }
         n_hits += is_hit;
     }
-    assert_true(n_hits > 200); /* that it is about something */
+    assert_true(n_hits > 100); /* that it is about something */
     test_prefix_destroy(&p);
 }
 

@@ -211,7 +211,6 @@ static void run_for_account(test_prefix *p, uint16_t account, uint32_t i)
     text_at(text, PT, i);
     assert_int_equal(quire_prefix_acquire(p->tree, &key, seq, text, PT, &opts, &match, &ref),
                      QUIRE_OK);
-    quire_prefix_at(p->tree, quire_prefix_tie_find(p->tree, ref)->node)->account = account;
     if (match.n_tokens < PT) {
         test_append(p->cache, seq, PT - match.n_tokens);
     }
@@ -252,6 +251,144 @@ static void test_account_asked(void **state)
         assert_int_equal(quire_prefix_evict_ask(p.tree, (quire_evict_ask){ 0, 2 }, 1), 0);
         assert_int_equal(quire_prefix_evict_ask(p.tree, (quire_evict_ask){ 0, 77 }, 1), 0);
         assert_int_equal(nodes_of(&p, 0) + nodes_of(&p, 1), 8);
+        test_prefix_destroy(&p);
+    }
+}
+
+/* The account with the most bytes per weight goes first, one page at a time. */
+static void test_fair_shares(void **state)
+{
+    (void)state;
+    for (uint32_t policy = 0; policy < QUIRE_EVICT_POLICY_COUNT; policy++) {
+        const quire_account_opts heavy = { .weight = 3 };
+        test_prefix p;
+
+        create(&p, 64, policy);
+        assert_int_equal(quire_prefix_account_set(p.tree, 2, &heavy), QUIRE_OK);
+        for (uint32_t i = 0; i < 16; i++) {
+            run_for_account(&p, (uint16_t)(1 + i % 2), i);
+        }
+        for (uint32_t n = 1; n <= 16; n++) {
+            uint32_t n1 = nodes_of(&p, 1);
+            uint32_t n2 = nodes_of(&p, 2);
+
+            evict_page(&p);
+            if (3 * n1 != n2) { /* else either */
+                assert_int_equal(nodes_of(&p, 1), 3 * n1 > n2 ? n1 - 1 : n1);
+            }
+        }
+        assert_int_equal(test_prefix_stats(&p).nodes, 0);
+        test_prefix_destroy(&p);
+    }
+}
+
+/* Among many accounts the choice holds for a few victims, no longer. */
+static void test_many_accounts(void **state)
+{
+    const uint32_t n_accounts = 40;
+    test_prefix p;
+
+    (void)state;
+    create(&p, 500, QUIRE_EVICT_LRU);
+    for (uint32_t i = 0; i < 10 * n_accounts; i++) {
+        run_for_account(&p, (uint16_t)(1 + i % n_accounts), i);
+    }
+    for (uint32_t n = 0; n < 8 * n_accounts; n++) {
+        uint32_t most = 0;
+        uint32_t least = UINT32_MAX;
+
+        evict_page(&p);
+        for (uint32_t account = 1; account <= n_accounts; account++) {
+            uint32_t n_nodes = nodes_of(&p, (uint16_t)account);
+
+            most = n_nodes > most ? n_nodes : most;
+            least = n_nodes < least ? n_nodes : least;
+        }
+        assert_true(most - least <= 1 + n_accounts / 8);
+    }
+    test_prefix_destroy(&p);
+}
+
+/* Where memory for an account's bin is short, its nodes go with everybody's: nothing fails. */
+static void test_no_memory_for_a_bin(void **state)
+{
+    uint32_t n_rest = 0;
+    test_prefix p;
+
+    (void)state;
+    create(&p, 64, QUIRE_EVICT_SIEVE);
+    run_for_account(&p, 3, 0);
+    for (uint32_t fail = 0; fail < 12; fail++) {
+        p.t.memory.fail_at = p.t.memory.n_calls + fail;
+        p.t.memory.has_failed = false;
+        for (uint16_t account = 4; account < 7; account++) {
+            quire_prefix_key key = { .identity = { fail, 2 }, .salt = &account, .salt_bytes = 2 };
+            quire_prefix_acquire_opts opts = { .tokens_max = UINT32_MAX,
+                                               .now_us = p.now_us,
+                                               .account = (uint16_t)(account + 3 * fail) };
+            quire_prefix_match match;
+            quire_prefix_ref ref;
+            quire_seq_id seq;
+            int32_t text[PT];
+
+            text_at(text, PT, account);
+            if (quire_seq_open(p.cache, QUIRE_REGION_DYNAMIC, &seq) < 0) {
+                continue;
+            }
+            if (quire_prefix_acquire(p.tree, &key, seq, text, PT, &opts, &match, &ref) == 0) {
+                if (quire_seq_append(p.cache, seq, PT) == QUIRE_OK) {
+                    (void)quire_prefix_publish(p.tree, ref, text, PT, p.now_us);
+                }
+                assert_int_equal(quire_prefix_release(p.tree, ref, p.now_us), QUIRE_OK);
+            }
+            assert_int_equal(quire_seq_close(p.cache, seq), QUIRE_OK);
+            quire_prefix_validate(p.tree);
+        }
+    }
+    p.t.memory.fail_at = NEVER;
+    for (uint32_t id = 1; id < p.tree->nodes.id_end; id++) {
+        n_rest += (quire_prefix_at(p.tree, id)->heaps & QUIRE_EVICT_IN_REST) != 0;
+    }
+    assert_true(n_rest > 0 && test_prefix_stats(&p).nodes > 20);
+    (void)quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    assert_int_equal(test_prefix_stats(&p).nodes, 0);
+    test_prefix_destroy(&p);
+}
+
+/* A page of a pinned region under one of the dynamic region: nobody takes it for the sake of the
+ * other, but when it has expired both go in one call. */
+static void test_below_another_region(void **state)
+{
+    quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
+    quire_region_opts region_opts = QUIRE_REGION_OPTS_INIT;
+
+    (void)state;
+    opts.ttl_us = 100;
+    region_opts.budget_bytes = 8 * PAGE_BYTES;
+    for (uint32_t is_expire = 0; is_expire < 2; is_expire++) {
+        quire_region_id high;
+        test_prefix p;
+
+        test_prefix_create(&p, 64, &opts);
+        assert_int_equal(quire_region_open(p.cache, &region_opts, &high), QUIRE_OK);
+        run_text(&p, 0, 2 * PT);
+        for (uint32_t id = 1; id < p.tree->nodes.id_end; id++) {
+            const quire_prefix_node *node = quire_prefix_at(p.tree, id);
+
+            if (node->kind == QUIRE_NODE_PAGE && node->first_token == PT) {
+                quire_prefix_node_recharge(p.tree, id, high);
+            }
+        }
+        quire_prefix_validate(p.tree);
+        assert_int_equal(quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, 1), 0);
+        assert_int_equal(found(&p, 0, 2 * PT), 2 * PT);
+        if (is_expire) {
+            assert_int_equal(quire_prefix_expire(p.tree, p.now_us + 100, 100), 2);
+        } else {
+            (void)quire_prefix_expire(p.tree, p.now_us + 100, 0); /* tells the time */
+            assert_int_equal(quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, 1), PAGE_BYTES);
+        }
+        assert_int_equal(test_prefix_stats(&p).nodes, 0);
         test_prefix_destroy(&p);
     }
 }
@@ -462,6 +599,10 @@ int main(void)
         cmocka_unit_test(test_another_low_traffic_rule),
         cmocka_unit_test(test_low_traffic_and_ttl),
         cmocka_unit_test(test_account_asked),
+        cmocka_unit_test(test_fair_shares),
+        cmocka_unit_test(test_many_accounts),
+        cmocka_unit_test(test_no_memory_for_a_bin),
+        cmocka_unit_test(test_below_another_region),
         cmocka_unit_test(test_refs),
         cmocka_unit_test(test_trees),
         cmocka_unit_test(test_pollution),

@@ -88,10 +88,6 @@ void quire_engine_upkeep(quire_engine *engine)
         return;
     }
     engine->upkeep_us = now_us;
-    if (quire_cost_is_known(&engine->stats.cost)) {
-        (void)quire_prefix_cost_set(engine->tree, engine->stats.cost.prefill_row_us,
-                                    engine->stats.cost.depth_row_us);
-    }
     if (quire_prefix_expire(engine->tree, now_us, EXPIRE_NODES_MAX) > 0) {
         engine->n_releases++;
     }

@@ -10,6 +10,7 @@
 #include "cli/serve_classes.h"
 #include "cli/serve_keys.h"
 #include "cli/serve_log.h"
+#include "cli/serve_tune.h"
 #include "cli/talk.h"
 #include "model/chat_templates.h"
 
@@ -93,6 +94,7 @@ typedef struct serving {
     quire_server *server;
     quire_session session;
     quire_engine *engine;
+    quire_serve_tuner *tuner; /* NULL = nobody looks unasked */
 } serving;
 
 static void name_model(serving *s)
@@ -237,6 +239,17 @@ static void warn(const serving *s)
     }
 }
 
+static int start_tuner(serving *s, quire_error *err)
+{
+    const quire_engine_tune_opts opts = { .bounds = s->opts.tune_bounds,
+                                          .is_applied = s->args->auto_tune };
+
+    if (s->args->tune_interval_us == 0 || s->args->recent_bytes == 0) {
+        return QUIRE_OK;
+    }
+    return quire_serve_tuner_start(&s->tuner, s->engine, &opts, s->args->tune_interval_us, err);
+}
+
 static void record_failed(void *ctx, const char *message)
 {
     quire_serve_log_line(ctx, QUIRE_LOG_ERRORS, "warning: the recording has ended: %s", message);
@@ -287,6 +300,7 @@ static int start(serving *s, quire_error *err)
     opts.classes = s->tiers.classes;
     opts.accounts = quire_serve_tenants_accounts(&s->tenants);
     QUIRE_TRY(quire_engine_create(&s->engine, &opts, err));
+    QUIRE_TRY(start_tuner(s, err));
     QUIRE_TRY(signals_catch(err));
     quire_server_ready(s->server, s->engine);
     return QUIRE_OK;
@@ -349,6 +363,7 @@ static int serve(serving *s)
 
 static void release(serving *s)
 {
+    quire_serve_tuner_stop(s->tuner);
     if (s->server != NULL) {
         quire_server_stop(s->server);
     }

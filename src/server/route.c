@@ -34,6 +34,8 @@ static const quire_route routes[] = {
     { "GET", "/v1/cache/regions", QUIRE_ACCESS_ADMIN, QUIRE_SERVICE_LOADED, quire_api_regions },
     { "GET", "/v1/cache/events", QUIRE_ACCESS_ADMIN, QUIRE_SERVICE_LOADED, quire_api_events },
     { "GET", "/v1/cache/what-if", QUIRE_ACCESS_ADMIN, QUIRE_SERVICE_LOADED, quire_api_what_if },
+    { "GET", "/v1/cache/tuning", QUIRE_ACCESS_ADMIN, QUIRE_SERVICE_LOADED, quire_api_tuning_get },
+    { "POST", "/v1/cache/tuning", QUIRE_ACCESS_ADMIN, QUIRE_SERVICE_LOADED, quire_api_tuning_run },
     { "GET", "/v1/cache/pages", QUIRE_ACCESS_ADMIN, QUIRE_SERVICE_LOADED, quire_api_pages },
     { "GET", "/v1/cache/explain", QUIRE_ACCESS_ADMIN, QUIRE_SERVICE_LOADED,
       quire_api_explain_last },

@@ -1,0 +1,21 @@
+/* serve_tune.h - a thread that looks at the last hour's requests every now and then and tunes the
+ * engine, or says what it would do (engine/tuning.h).
+ *
+ * Thread: the main thread only, beside its own.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_SERVE_TUNE_H
+#define QUIRE_CLI_SERVE_TUNE_H
+
+#include "engine/tuning.h"
+
+typedef struct quire_serve_tuner quire_serve_tuner;
+
+/* engine: borrowed until stop. Errors: QUIRE_NOMEM, QUIRE_IO (no thread). */
+int quire_serve_tuner_start(quire_serve_tuner **out, quire_engine *engine,
+                            const quire_engine_tune_opts *opts, uint64_t interval_us,
+                            quire_error *err);
+/* Waits for a measurement that is on its way. NULL is fine. */
+void quire_serve_tuner_stop(quire_serve_tuner *tuner);
+
+#endif /* QUIRE_CLI_SERVE_TUNE_H */

@@ -187,6 +187,37 @@ static json_t *model_json(const serving *s)
     return quire_json_bytes(s->opts.model_name, strlen(s->opts.model_name));
 }
 
+static json_t *classes_json(const serving *s)
+{
+    const quire_classes *classes = &s->tiers.classes;
+    json_t *list = json_array();
+
+    for (uint32_t i = 0; i < classes->n; i++) {
+        const quire_class *c = &classes->items[i];
+
+        (void)json_array_append_new(list,
+                                    json_pack("{s:s, s:i, s:b, s:b}", "name", c->name, "weight",
+                                              (int)c->weight, "pinned", (int)c->is_pinned,
+                                              "is_default", (int)(i == s->tiers.default_index)));
+    }
+    return list;
+}
+
+static void print_classes(const serving *s)
+{
+    const quire_classes *classes = &s->tiers.classes;
+
+    printf("# classes:");
+    for (uint32_t i = 0; i < classes->n; i++) {
+        const quire_class *c = &classes->items[i];
+
+        printf("%s %s (weight %u%s%s)", i > 0 ? "," : "", c->name, c->weight,
+               c->is_pinned ? ", pinned" : "",
+               i == s->tiers.default_index ? ", of requests that name none" : "");
+    }
+    printf("; tenants with an account of their own: %u\n", s->tenants.n);
+}
+
 static int print_checked(const serving *s, const quire_runtime_opts *plan)
 {
     uint32_t n_admins = 0;
@@ -196,18 +227,19 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
         n_admins += s->keys.list[i].is_admin;
     }
     if (s->args->common.is_json) {
-        return quire_stdout_json(json_pack("{s:o, s:{s:o, s:s, s:i, s:I, s:i, s:i}}", "settings",
-                                           quire_settings_json(&s->args->settings), "effective",
-                                           "model_name", model_json(s), "kv", s->kv_name,
-                                           "ctx_size", (int)plan->n_ctx, "kv_budget_bytes",
-                                           (json_int_t)plan->kv_budget_bytes, "keys",
-                                           (int)s->keys.n, "admin_keys", (int)n_admins));
+        return quire_stdout_json(json_pack(
+            "{s:o, s:{s:o, s:s, s:i, s:I, s:i, s:i, s:o, s:i}}", "settings",
+            quire_settings_json(&s->args->settings), "effective", "model_name", model_json(s), "kv",
+            s->kv_name, "ctx_size", (int)plan->n_ctx, "kv_budget_bytes",
+            (json_int_t)plan->kv_budget_bytes, "keys", (int)s->keys.n, "admin_keys", (int)n_admins,
+            "classes", classes_json(s), "tenants", (int)s->tenants.n));
     }
     quire_settings_print(&s->args->settings, stdout);
     printf("# effective: model %s, KV %s, %u tokens of context, %s of KV pages, %u keys, %u of "
            "them for administration\n",
            s->opts.model_name, s->kv_name, plan->n_ctx,
            quire_format_bytes(plan->kv_budget_bytes, budget, sizeof(budget)), s->keys.n, n_admins);
+    print_classes(s);
     if (s->args->prefetch_steps != 0) {
         printf("# prefetch_steps has no effect yet\n");
     }

@@ -277,50 +277,6 @@ static void refused(void **state)
     }
 }
 
-/* Classes, tenants and what keys may ask for: which entry, and what would be accepted. */
-static void lists_are_checked(void **state)
-{
-    static const struct {
-        const char *text;
-        const char *says;
-    } cases[] = {
-        { "classes: [ { weight: 2 } ]\n", "lists.yaml: classes[1] needs a name" },
-        { "classes: [ { name: a }, { name: a } ]\n", "classes: class 'a': there are two of them" },
-        { "classes: [ { name: A } ]\n", "classes: class 1: the name must be" },
-        { "classes: [ { name: a, weight: 0 } ]\n",
-          "classes[1].weight '0' is out of range: it takes a whole number from 1 to 1000" },
-        { "classes: [ { name: a, wieght: 1 } ]\n",
-          "classes[1]: unknown key 'wieght' (did you mean weight?)" },
-        { "classes: [ { name: a, pinned: maybe } ]\n", "classes[1].pinned 'maybe' is invalid" },
-        { "classes: [ { name: a, ttft_target: soon } ]\n", "ttft_target 'soon' is invalid" },
-        { "classes: [ { name: a }, { name: b }, { name: c }, { name: d }, { name: e }, { name: f },"
-          " { name: g }, { name: h }, { name: i } ]\n",
-          "lists.yaml: classes" },
-        { "default_class: fast\n",
-          "default_class 'fast' is no class: there are realtime, standard, batch" },
-        { "tenants: [ { cache_quota: 1G } ]\n", "tenants[1] needs a name" },
-        { "tenants: [ { name: a }, { name: a } ]\n", "tenants[2]: 'a' is given before" },
-        { "tenants: [ { name: a, cache_quota: much } ]\n", "cache_quota 'much' is invalid" },
-        { "api_keys: [ { key: a, max_class: gold } ]\n",
-          "api_keys[1]: max_class 'gold' is no class: there are realtime, standard, batch" },
-        { "api_keys: [ { key: a, max_class: batch, default_class: realtime } ]\n",
-          "api_keys[1]: default_class 'realtime' is higher than max_class 'batch'" },
-        { "api_keys: [ { key: a, admin: maybe } ]\n", "api_keys[1].admin 'maybe' is invalid" },
-        { "cache_policy: mru\n", "cache_policy 'mru' is invalid: it takes one of default, lru" },
-    };
-
-    (void)state;
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        const char *file = program_file("lists.yaml", cases[i].text, strlen(cases[i].text));
-        program_result result =
-            program_expect(2, PROGRAM("serve", "-m", program_model(), "--config", file));
-
-        assert_says(result.err, cases[i].says);
-        assert_string_equal(result.out, "");
-        program_free(&result);
-    }
-}
-
 static void a_port_in_use_is_said(void **state)
 {
     struct sockaddr_in at = { .sin_family = AF_INET };
@@ -504,6 +460,32 @@ static void what_is_asked_is_recorded(void **state)
     }
 }
 
+/* Unasked, every so often. */
+static void the_last_hour_is_looked_at(void **state)
+{
+    program_running running =
+        program_start(PROGRAM("serve", "-m", program_model(), "-t", "1", "--port", "0",
+                              "--tune-interval", "10ms", "--auto-tune", "--log-level", "errors"));
+    const uint16_t port = ready_port(&running);
+    bool has_looked = false;
+
+    (void)state;
+    assert_int_equal(
+        ask(port, "POST", "/v1/completions", NULL, "{\"prompt\": \"a\", \"max_tokens\": 1}"), 200);
+    while (!has_looked) {
+        const int fd = connect_to(port);
+        char *reply;
+
+        send_request(fd, "GET", "/v1/cache/tuning", NULL, "");
+        reply = read_reply(fd);
+        assert_says(reply, "HTTP/1.1 200");
+        has_looked = strstr(reply, "\"requests\":1,") != NULL;
+        free(reply);
+    }
+    assert_int_equal(kill(running.pid, SIGTERM), 0);
+    assert_int_equal(program_end(&running), 0);
+}
+
 static void keys_and_the_log(void **state)
 {
     static const char text[] = "api_keys:\n  - { key_file: KEY, tenant: a }\n"
@@ -561,13 +543,13 @@ int main(void)
         cmocka_unit_test(a_context_that_memory_does_not_hold_is_cut),
         cmocka_unit_test(what_is_printed_can_be_read),
         cmocka_unit_test(refused),
-        cmocka_unit_test(lists_are_checked),
         cmocka_unit_test(a_port_in_use_is_said),
         cmocka_unit_test(a_signal_drains),
         cmocka_unit_test(a_second_signal_stops),
         cmocka_unit_test(an_idle_server_ends_at_once),
         cmocka_unit_test(a_named_template_serves_chat),
         cmocka_unit_test(what_is_asked_is_recorded),
+        cmocka_unit_test(the_last_hour_is_looked_at),
         cmocka_unit_test(keys_and_the_log),
     };
 

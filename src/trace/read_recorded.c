@@ -127,7 +127,7 @@ static void own_get(quire_reader *r, uint32_t n_blocks)
 
 /* ---- requests ---- */
 
-static bool numbers_read(const json_t *json, quire_trace_request *q, uint32_t n_classes)
+static bool numbers_read(const json_t *json, quire_trace_request *q)
 {
     static const struct {
         const char *name[2];
@@ -151,8 +151,7 @@ static bool numbers_read(const json_t *json, quire_trace_request *q, uint32_t n_
     q->tenant = (uint32_t)values[2];
     q->session = (uint32_t)values[3];
     q->class_index = (uint8_t)values[4];
-    return quire_reader_time(json, "t", 1.0, &q->time_us) &&
-           (values[4] == 0 || values[4] < n_classes);
+    return quire_reader_time(json, "t", 1.0, &q->time_us);
 }
 
 static int request_read(quire_reader *r, const json_t *json)
@@ -165,7 +164,7 @@ static int request_read(quire_reader *r, const json_t *json)
     if (!r->has_header) {
         return quire_reader_bad(r, "no header before it");
     }
-    if (!numbers_read(json, &q, r->trace->n_classes)) {
+    if (!numbers_read(json, &q)) {
         return quire_reader_bad(r, "no t, tenant, class, session, input or output");
     }
     q.n_blocks = (q.n_input_tokens + r->trace->block_tokens - 1) / r->trace->block_tokens;
@@ -179,6 +178,9 @@ static int request_read(quire_reader *r, const json_t *json)
     }
     if (why != NULL) {
         return quire_reader_bad(r, "%s", why);
+    }
+    if (q.class_index >= r->trace->n_classes) {
+        r->trace->n_classes = q.class_index + 1u; /* without a name */
     }
     QUIRE_TRY(quire_reader_tenant(r, q.tenant, &q.tenant));
     if (q.session > 0) {

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -295,6 +296,21 @@ static void record_free(quire_record *r)
     free(r);
 }
 
+/* No signal is handled on the recorder's thread: where files may not grow any more the failed write
+ * says so, instead of ending the program. */
+static int thread_start(quire_record *r)
+{
+    sigset_t all;
+    sigset_t before;
+    int rc;
+
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    rc = pthread_create(&r->thread, NULL, work, r);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc == 0 ? QUIRE_OK : QUIRE_NOMEM;
+}
+
 int quire_record_open(quire_record **out, const quire_record_opts *opts, quire_error *err)
 {
     quire_record *r;
@@ -323,7 +339,7 @@ int quire_record_open(quire_record **out, const quire_record_opts *opts, quire_e
     if (rc == QUIRE_OK) {
         rc = header_write(r, opts, err);
     }
-    if (rc == QUIRE_OK && pthread_create(&r->thread, NULL, work, r) != 0) {
+    if (rc == QUIRE_OK && thread_start(r) < 0) {
         rc = quire_error_set(err, QUIRE_NOMEM, "%s: no thread to record with", opts->path);
     }
     if (rc < 0) {

@@ -43,6 +43,7 @@ void quire_sim_timeline_add(quire_sim_timeline *line, const quire_sim_tree *tree
     quire_cache_stats_get(tree->cache, &stats);
     point.live_blocks = stats.pages_live;
     point.cached_blocks = stats.pages_cached;
+    point.pinned_blocks = quire_sim_tree_pinned(tree);
     point.hit_rate =
         blocks > 0 ? (double)(out->hit_blocks - line->hit_blocks) / (double)blocks : 0.0;
     out->timeline[out->n_points++] = point;
@@ -96,7 +97,8 @@ static int request_run(quire_sim_tree *t, const quire_sim_opts *opts, const quir
     quire_seq_id seq;
     int rc;
 
-    QUIRE_TRY(quire_seq_open(t->cache, QUIRE_REGION_DYNAMIC, &seq));
+    quire_sim_tree_tick(t, request->time_us);
+    QUIRE_TRY(quire_seq_open(t->cache, quire_sim_tree_region(t, request->class_index), &seq));
     rc =
         quire_prefix_acquire(t->tree, &quire_sim_key, seq, tokens, n_tokens, &acquire, match, &ref);
     if (rc == QUIRE_OK) {
@@ -117,7 +119,8 @@ int quire_sim_hits(const quire_trace *trace, const quire_sim_opts *opts, quire_s
     const quire_sim_tree_opts tree_opts = { .sim = opts,
                                             .budget_blocks = opts->capacity_blocks + longest,
                                             .blocks_max = longest,
-                                            .seqs_max = 1 };
+                                            .seqs_max = 1,
+                                            .block_tokens = trace->block_tokens };
     quire_sim_timeline line;
     quire_sim_tree t;
     int rc;

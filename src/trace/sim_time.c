@@ -287,6 +287,7 @@ static int clock_run(sim_clock *c)
 {
     for (;;) {
         QUIRE_TRY(arrivals_take(c));
+        quire_sim_tree_tick(&c->tree, (uint64_t)c->now_us);
         QUIRE_TRY(queue_admit(c));
         if (c->n_running > 0) {
             c->now_us += step_plan(c);
@@ -340,7 +341,8 @@ static int clock_init(sim_clock *c, quire_error *err)
     const uint32_t n_running_max = c->opts->cost.n_running_max;
     quire_sim_tree_opts opts = { .sim = c->opts,
                                  .budget_blocks = c->opts->capacity_blocks,
-                                 .seqs_max = n_running_max };
+                                 .seqs_max = n_running_max,
+                                 .block_tokens = trace->block_tokens };
 
     for (uint32_t i = 0; i < trace->n_requests; i++) {
         uint32_t n = quire_sim_job_blocks(trace, &trace->requests[i]);

@@ -33,6 +33,38 @@ static int cache_make(quire_sim_tree *t, const quire_sim_tree_opts *opts)
     return quire_prefix_create(&t->tree, &tree);
 }
 
+static int classes_open(quire_sim_tree *t, const quire_sim_opts *sim)
+{
+    for (uint32_t i = 0; i < sim->n_classes; i++) {
+        const quire_sim_class *class = &sim->classes[i];
+        quire_region_opts region = QUIRE_REGION_OPTS_INIT;
+
+        region.budget_bytes = (uint64_t)(class->pinned_share * (double)sim->capacity_blocks);
+        if (class->ttl_us > 0) {
+            t->has_ttl = true;
+            QUIRE_TRY(quire_prefix_ttl_set(t->tree, class->rank, class->ttl_us));
+        }
+        if (region.budget_bytes > 0) {
+            QUIRE_TRY(quire_region_open(t->cache, &region, &t->regions[i]));
+            t->pinned_budget += region.budget_bytes;
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* What a token costs, where time counts: a page of the trace has block_tokens, one here fewer.
+ * (When hits are counted all are worth the same.) */
+static int cost_set(quire_sim_tree *t, const quire_sim_tree_opts *opts)
+{
+    const quire_sim_cost *cost = &opts->sim->cost;
+    double scale = (double)opts->block_tokens / PAGE_TOKENS;
+
+    return opts->sim->mode == QUIRE_SIM_TIME
+               ? quire_prefix_cost_set(t->tree, cost->prefill_token_us * scale,
+                                       cost->prefill_token_depth_us * scale * scale)
+               : QUIRE_OK;
+}
+
 int quire_sim_tree_init(quire_sim_tree *t, const quire_sim_tree_opts *opts, quire_error *err)
 {
     uint64_t tokens = (uint64_t)opts->blocks_max * PAGE_TOKENS;
@@ -49,6 +81,12 @@ int quire_sim_tree_init(quire_sim_tree *t, const quire_sim_tree_opts *opts, quir
     if (t->tokens != NULL) {
         memset(t->tokens, 0, tokens * sizeof(*t->tokens));
         rc = cache_make(t, opts);
+    }
+    if (rc == QUIRE_OK) {
+        rc = classes_open(t, opts->sim);
+    }
+    if (rc == QUIRE_OK) {
+        rc = cost_set(t, opts);
     }
     if (rc < 0) {
         quire_sim_tree_fini(t);
@@ -81,17 +119,38 @@ int32_t *quire_sim_tree_text(quire_sim_tree *t, const uint32_t *ids, uint32_t n)
 
 quire_region_id quire_sim_tree_region(const quire_sim_tree *t, uint8_t class_index)
 {
-    (void)t;
-    (void)class_index;
-    return QUIRE_REGION_DYNAMIC;
+    return class_index < QUIRE_TRACE_CLASSES_MAX ? t->regions[class_index] : QUIRE_REGION_DYNAMIC;
+}
+
+void quire_sim_tree_tick(quire_sim_tree *t, uint64_t now_us)
+{
+    if (t->has_ttl) {
+        (void)quire_prefix_expire(t->tree, now_us, UINT32_MAX);
+    }
+}
+
+uint64_t quire_sim_tree_pinned(const quire_sim_tree *t)
+{
+    uint64_t pages = 0;
+
+    for (uint32_t i = 0; i < QUIRE_TRACE_CLASSES_MAX; i++) {
+        quire_region_stats stats;
+
+        if (t->regions[i] != QUIRE_REGION_DYNAMIC &&
+            quire_region_stats_get(t->cache, t->regions[i], &stats) == QUIRE_OK) {
+            pages += stats.charged_bytes;
+        }
+    }
+    return pages;
 }
 
 void quire_sim_tree_evict(quire_sim_tree *t, uint64_t blocks)
 {
+    uint64_t dynamic = blocks > t->pinned_budget ? blocks - t->pinned_budget : 0;
     quire_region_stats stats;
 
     if (quire_region_stats_get(t->cache, QUIRE_REGION_DYNAMIC, &stats) == QUIRE_OK &&
-        stats.charged_bytes > blocks) {
-        (void)quire_prefix_evict(t->tree, QUIRE_REGION_DYNAMIC, stats.charged_bytes - blocks);
+        stats.charged_bytes > dynamic) {
+        (void)quire_prefix_evict(t->tree, QUIRE_REGION_DYNAMIC, stats.charged_bytes - dynamic);
     }
 }

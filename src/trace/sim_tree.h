@@ -3,6 +3,9 @@
  * A page has QUIRE_PAGE_TOKENS_MIN tokens. The first of them is the block's id, the others are 0:
  * so pages are equal when ids are, and the tree tells siblings apart by one comparison.
  *
+ * Classes with a share of the capacity have a pinned region of their own, which spills into the
+ * dynamic one.
+ *
  * Thread: owner.
  *
  * SPDX-License-Identifier: MIT */
@@ -22,13 +25,17 @@ typedef struct quire_sim_tree {
     quire_prefix *tree;
     int32_t *tokens; /* [blocks_max] pages, the text at hand */
     uint32_t blocks_max;
+    bool has_ttl;
+    uint64_t pinned_budget;                           /* of all pinned regions, in pages */
+    quire_region_id regions[QUIRE_TRACE_CLASSES_MAX]; /* by class: its own, or the dynamic one */
 } quire_sim_tree;
 
 typedef struct quire_sim_tree_opts {
     const quire_sim_opts *sim;
-    uint64_t budget_blocks;
-    uint32_t blocks_max; /* of the longest sequence */
-    uint32_t seqs_max;   /* at once */
+    uint64_t budget_blocks; /* of all regions together */
+    uint32_t blocks_max;    /* of the longest sequence */
+    uint32_t seqs_max;      /* at once */
+    uint32_t block_tokens;  /* of the trace */
 } quire_sim_tree_opts;
 
 /* Errors: QUIRE_INVAL, QUIRE_LIMIT, QUIRE_NOMEM; err says what. */
@@ -41,7 +48,14 @@ int32_t *quire_sim_tree_text(quire_sim_tree *tree, const uint32_t *ids, uint32_t
 /* Where sequences of a class of the trace are opened. */
 quire_region_id quire_sim_tree_region(const quire_sim_tree *tree, uint8_t class_index);
 
-/* Evict until at most that many pages are charged, or nothing more may go. */
+/* It is that late: what has expired goes. */
+void quire_sim_tree_tick(quire_sim_tree *tree, uint64_t now_us);
+
+/* Pages charged to pinned regions. */
+uint64_t quire_sim_tree_pinned(const quire_sim_tree *tree);
+
+/* Evict from the dynamic region until at most that many pages are charged in all, pinned budgets
+ * counted whole, or nothing more may go. */
 void quire_sim_tree_evict(quire_sim_tree *tree, uint64_t blocks);
 
 #endif /* QUIRE_TRACE_SIM_TREE_H */

@@ -149,7 +149,7 @@ void quire_adapt_admitted(quire_engine *engine, const quire_request *r,
     };
 
     touch_used(engine, r, r->n_prompt);
-    if (a->book == NULL) {
+    if (a->book == NULL || r->pin != 0) {
         return;
     }
     quire_precache_book_hit(a->book, &text, match->n_tokens);
@@ -192,7 +192,7 @@ void quire_adapt_ended(quire_engine *engine, const quire_request *r)
     if (a->recent != NULL && r->first_us != 0) {
         remember(engine, r);
     }
-    if (a->shadow != NULL && r->n_computed > 0 && !r->is_uncached) {
+    if (a->shadow != NULL && r->n_computed > 0 && !r->is_uncached && r->pin == 0) {
         quire_shadow_feed(a->shadow, &text);
     }
 }
@@ -224,6 +224,7 @@ void quire_adapt_upkeep(quire_engine *engine)
 {
     cost_tell(engine);
     quire_precache_judge(engine);
+    quire_engine_pins_upkeep(engine);
     quire_pinned_upkeep(engine);
 }
 

@@ -63,6 +63,7 @@ typedef struct quire_pinned {
     quire_region_id region;  /* QUIRE_REGION_DYNAMIC = there is none. Constant after create */
     uint64_t block_bytes;    /* KV of a block of the working set */
     quire_working_set *used; /* by high classes; NULL without a region */
+    uint64_t touch_us;       /* pins count as used so often */
     bool is_adapting;        /* its size is the sizer's */
     quire_sizer sizer;
     quire_sizer_reason reason; /* of the last decision */
@@ -113,6 +114,23 @@ bool quire_engine_fits(const quire_engine *engine, uint64_t pinned_bytes, uint64
 /* Whether asker can use what other lets go of. */
 bool quire_engine_helps(const quire_engine *engine, const quire_request *asker,
                         const quire_request *other);
+
+/* ---- pins.c: see pins.h ---- */
+
+typedef struct quire_engine_pins quire_engine_pins;
+struct quire_ending;
+
+int quire_engine_pins_open(quire_engine *engine, quire_error *err);
+/* Before the tree is destroyed. */
+void quire_engine_pins_close(quire_engine *engine);
+/* A request that computed a pin ends; its pages are still its own. */
+void quire_engine_pins_ended(quire_engine *engine, quire_request *request,
+                             const struct quire_ending *ending);
+/* Texts were invalidated. */
+void quire_engine_pins_invalidated(quire_engine *engine);
+void quire_engine_pins_upkeep(quire_engine *engine);
+/* Nobody waits for a pin any more. */
+void quire_engine_pins_stop(quire_engine *engine);
 
 /* ---- precache.c ---- */
 

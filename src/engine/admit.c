@@ -56,6 +56,9 @@ uint64_t quire_engine_bytes_ahead(const quire_engine *engine, const quire_reques
     const uint64_t need = quire_engine_need_bytes(engine, tokens_target(engine, r));
     const uint64_t have = quire_engine_need_bytes(engine, n_have);
 
+    if (r->pin != 0) {
+        return engine->page_bytes; /* the rest is set aside for the pin */
+    }
     return (need > have ? need - have : 0) + engine->page_bytes;
 }
 

@@ -189,10 +189,15 @@ static quire_ending no_token_ending(int status)
 
 static void token_choose(quire_engine *engine, quire_request *r, const float *logits)
 {
-    const int32_t token = quire_sampler_pick(r->sampler, logits);
+    const int32_t token = r->pin == 0 ? quire_sampler_pick(r->sampler, logits) : QUIRE_NOTFOUND;
     quire_ending ending = { .stop_index = -1 };
     int rc;
 
+    if (r->pin != 0) { /* its prompt is all it is for */
+        ending.finish = QUIRE_FINISH_LENGTH;
+        quire_engine_end(engine, r, &ending);
+        return;
+    }
     r->state = QUIRE_REQUEST_DECODE;
     if (token >= 0 || token == QUIRE_NOTFOUND) {
         count_token(engine, r);

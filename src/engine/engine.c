@@ -126,6 +126,7 @@ static void end_all(quire_engine *engine)
             quire_engine_end(engine, quire_request_of(engine->queues[i].first), &ending);
         }
     }
+    quire_engine_pins_stop(engine);
     quire_engine_tasks_run(engine, true);
 }
 
@@ -274,11 +275,13 @@ static int parts_create(quire_engine *engine, quire_error *err)
     }
     QUIRE_TRY(tree_create(engine, err));
     QUIRE_TRY(quire_pinned_open(engine, err));
+    QUIRE_TRY(quire_engine_pins_open(engine, err));
     return quire_adapt_create(engine, err);
 }
 
 static void parts_destroy(quire_engine *engine)
 {
+    quire_engine_pins_close(engine);
     quire_adapt_destroy(engine);
     quire_prefix_destroy(engine->tree);
     quire_pinned_close(engine);

@@ -138,6 +138,7 @@ static void invalidate(void *ctx, quire_cache *cache, quire_prefix *tree)
         inv->dropped = quire_prefix_drop_owner(tree, inv->owner, now_us);
         break;
     }
+    quire_engine_pins_invalidated(inv->engine);
 }
 
 int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,

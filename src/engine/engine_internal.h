@@ -66,6 +66,7 @@ struct quire_request {
     bool has_session;
     uint32_t class_index;
     uint8_t rank; /* of the class */
+    uint64_t pin; /* quire_pin_id that it computes the text of, and nothing else; 0 = none */
     uint64_t owner;
     uint32_t tenant_bytes;
     unsigned char tenant[QUIRE_PREFIX_SALT_MAX];
@@ -174,7 +175,8 @@ struct quire_engine {
     quire_qos qos;
     quire_adapt adapt;
     quire_pinned pinned;
-    quire_bytes shown; /* text of the token at hand */
+    quire_engine_pins *pins; /* NULL = none are kept. Constant after create */
+    quire_bytes shown;       /* text of the token at hand */
     quire_top_logit tops[QUIRE_LOGPROBS_MAX];
     uint64_t n_releases; /* times that pages may have become free */
     uint64_t upkeep_us;  /* when upkeep was last done */
@@ -237,6 +239,16 @@ void quire_engine_wake_cancels(quire_engine *engine);
 
 /* Run what calls brought, or end them with QUIRE_AGAIN. Thread: the engine's. */
 void quire_engine_tasks_run(quire_engine *engine, bool is_ending);
+
+/* ---- request.c ---- */
+
+/* A request that computes its prompt for a pin, and then ends. Errors: quire_engine_submit(). */
+int quire_engine_submit_pin(quire_engine *engine, const quire_request_params *params, uint64_t pin,
+                            quire_request **out, quire_error *err);
+/* Whether the model can compute these tokens at all. Thread: any. Errors: QUIRE_INVAL, QUIRE_RANGE.
+ */
+int quire_engine_tokens_check(const quire_engine *engine, const quire_request_params *params,
+                              quire_error *err);
 
 /* ---- request_events.c, the engine's side of a request. Thread: the engine's ---- */
 

@@ -90,6 +90,9 @@ void quire_engine_end(quire_engine *engine, quire_request *r, const quire_ending
 {
     quire_request_result result;
 
+    if (r->pin != 0) {
+        quire_engine_pins_ended(engine, r, ending);
+    }
     if (r->state == QUIRE_REQUEST_WAITING) {
         quire_engine_dequeue(engine, r);
     } else {

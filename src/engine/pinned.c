@@ -132,6 +132,7 @@ int quire_pinned_open(quire_engine *engine, quire_error *err)
         (rc = quire_working_set_create(&engine->pinned.used, &set)) < 0) {
         return quire_error_set(err, rc, "cannot open the pinned region: %s", quire_status_text(rc));
     }
+    engine->pinned.touch_us = set.recent_us / 4;
     engine->pinned.block_bytes =
         quire_engine_need_bytes(engine, n_ctx) / n_ctx * QUIRE_WORKING_SET_BLOCK_TOKENS;
     return engine->opts.pinned.ceiling_bytes > 0 ? sizer_open(engine, total_bytes, err) : QUIRE_OK;

@@ -40,11 +40,10 @@ static int check_texts(const quire_request_params *p, quire_error *err)
     return QUIRE_OK;
 }
 
-static int check_prompt(const quire_engine *engine, const quire_request_params *p, quire_error *err)
+int quire_engine_tokens_check(const quire_engine *engine, const quire_request_params *p,
+                              quire_error *err)
 {
     const uint32_t n_ctx = engine->runtime_opts->n_ctx;
-    const uint64_t budget_bytes = quire_engine_budget_bytes(engine, p->class_index);
-    uint64_t need_bytes;
 
     if (p->n_tokens == 0 || p->tokens == NULL) {
         return quire_error_set(err, QUIRE_INVAL, "prompt: no tokens");
@@ -61,7 +60,16 @@ static int check_prompt(const quire_engine *engine, const quire_request_params *
                                    engine->desc->n_vocab);
         }
     }
-    need_bytes = quire_engine_need_bytes(engine, p->n_tokens + 1);
+    return QUIRE_OK;
+}
+
+/* A pin's request generates nothing. */
+static int check_budget(const quire_engine *engine, const quire_request_params *p, uint64_t pin,
+                        quire_error *err)
+{
+    const uint64_t budget_bytes = quire_engine_budget_bytes(engine, p->class_index);
+    const uint64_t need_bytes = quire_engine_need_bytes(engine, p->n_tokens + (pin == 0));
+
     if (need_bytes > budget_bytes) {
         return quire_error_set(
             err, QUIRE_RANGE, "prompt: %u tokens need %llu bytes of KV, the budget is %llu",
@@ -232,6 +240,12 @@ static void place_give_back(quire_engine *engine, uint32_t class_index, int stat
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err)
 {
+    return quire_engine_submit_pin(engine, params, 0, out, err);
+}
+
+int quire_engine_submit_pin(quire_engine *engine, const quire_request_params *params, uint64_t pin,
+                            quire_request **out, quire_error *err)
+{
     quire_request *request = NULL;
     int rc;
 
@@ -241,11 +255,13 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
                                params->class_index, engine->opts.classes.n);
     }
     QUIRE_TRY(place_take(engine, params->class_index, err));
-    if ((rc = check_prompt(engine, params, err)) < 0 || (rc = check_texts(params, err)) < 0 ||
+    if ((rc = quire_engine_tokens_check(engine, params, err)) < 0 ||
+        (rc = check_budget(engine, params, pin, err)) < 0 || (rc = check_texts(params, err)) < 0 ||
         (rc = request_create(engine, params, &request, err)) < 0) {
         place_give_back(engine, params->class_index, rc);
         return rc;
     }
+    request->pin = pin;
     request->submitted_us = quire_engine_now_us(engine);
     (void)pthread_mutex_lock(&engine->lock);
     request->link.arrival = ++engine->n_arrivals;

@@ -1,0 +1,350 @@
+/* pins_call.c - pins as clients ask for them: checks here, the rest on the engine's thread.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/pins_internal.h"
+
+#include "base/check.h"
+#include "base/num.h"
+
+#include <string.h>
+
+#define US_PER_S 1000000u
+
+const char *quire_engine_pin_state_name(quire_engine_pin_state state)
+{
+    return state == QUIRE_ENGINE_PIN_HELD ? "held" : "computing";
+}
+
+/* ---- what is asked for ---- */
+
+static int check_name(const char *name, quire_error *err)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                  "._-:/";
+    const size_t n = name != NULL ? strlen(name) : 0;
+
+    if (n == 0 || n >= QUIRE_ENGINE_PIN_NAME_MAX || strspn(name, allowed) != n) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "name: must be 1 to %u letters, digits or any of . _ - : /",
+                               QUIRE_ENGINE_PIN_NAME_MAX - 1);
+    }
+    return QUIRE_OK;
+}
+
+static int check_ttl(uint64_t ttl_s, quire_error *err)
+{
+    if (ttl_s > QUIRE_ENGINE_PIN_TTL_MAX_S) {
+        return quire_error_set(err, QUIRE_INVAL, "ttl: %llu s, at most %llu are possible",
+                               (unsigned long long)ttl_s,
+                               (unsigned long long)QUIRE_ENGINE_PIN_TTL_MAX_S);
+    }
+    return QUIRE_OK;
+}
+
+static int check_params(const quire_engine *engine, const quire_engine_pin_params *p,
+                        quire_error *err)
+{
+    const quire_request_params prompt = {
+        .tokens = p->tokens,
+        .n_tokens = p->n_tokens,
+        .class_index = p->class_index,
+    };
+    const uint32_t page_tokens = engine->runtime_opts->page_tokens;
+
+    if (engine->pins == NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP, "this engine keeps no pins");
+    }
+    QUIRE_TRY(check_name(p->name, err));
+    QUIRE_TRY(check_ttl(p->ttl_s, err));
+    if (p->class_index >= engine->opts.classes.n) {
+        return quire_error_set(err, QUIRE_INVAL, "class: number %u, there are %u", p->class_index,
+                               engine->opts.classes.n);
+    }
+    if (p->tenant_bytes > QUIRE_PREFIX_SALT_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "tenant: %u bytes, at most %u are possible",
+                               p->tenant_bytes, QUIRE_PREFIX_SALT_MAX);
+    }
+    QUIRE_TRY(quire_engine_tokens_check(engine, &prompt, err));
+    if (engine->is_page_exact && p->n_tokens < page_tokens) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "tokens: %u, but whole pages of %u are what can be held",
+                               p->n_tokens, page_tokens);
+    }
+    return QUIRE_OK;
+}
+
+/* ---- create ---- */
+
+typedef struct creation {
+    quire_engine *engine;
+    const quire_engine_pin_params *params;
+    quire_pin_waiter *waiter;
+    quire_engine_pin *out;
+    uint64_t missing_bytes;
+    quire_error *err;
+    int status;
+    bool is_waiting; /* the waiter has been handed over */
+} creation;
+
+static quire_pin_spec spec_of(const quire_engine *engine, const quire_engine_pin_params *p)
+{
+    const quire_runtime_opts *runtime = engine->runtime_opts;
+    const quire_pin_spec spec = {
+        .name = p->name,
+        .key = quire_engine_key(engine, p->tenant, p->tenant_bytes),
+        .tokens = p->tokens,
+        .n_tokens = p->n_tokens,
+        /* The second group, where there is one, keeps the first and the last tokens. */
+        .n_windowed_tokens =
+            runtime->kv_sinks + runtime->kv_recent + runtime->n_batch + 2 * runtime->page_tokens,
+        .region = quire_engine_region(engine, p->class_index),
+        .rank = engine->opts.classes.items[p->class_index].rank,
+        .account = quire_engine_account(engine, p->tenant, p->tenant_bytes),
+    };
+
+    return spec;
+}
+
+static int refuse(creation *c, int rc)
+{
+    quire_engine *engine = c->engine;
+
+    if (rc == QUIRE_AGAIN) {
+        return quire_error_set(c->err, rc, "name: there is a pin '%s' already", c->params->name);
+    }
+    if (rc != QUIRE_NOPAGES) {
+        return quire_error_set(c->err, rc, "pin: %s", quire_status_text(rc));
+    }
+    engine->stats.memory.pins_refused_total++;
+    (void)quire_events_add(
+        engine->adapt.events, quire_engine_uptime_us(engine), QUIRE_EVENT_PIN_REFUSED,
+        "pin '%s' of %u tokens, class %s: %llu bytes are missing", c->params->name,
+        c->params->n_tokens, engine->opts.classes.items[c->params->class_index].name,
+        (unsigned long long)c->missing_bytes);
+    return quire_error_set(c->err, rc, "the budget cannot honour this pin: %llu bytes are missing",
+                           (unsigned long long)c->missing_bytes);
+}
+
+static int create(creation *c)
+{
+    quire_engine *engine = c->engine;
+    quire_engine_pins *pins = engine->pins;
+    const quire_engine_pin_params *p = c->params;
+    const quire_pin_spec spec = spec_of(engine, p);
+    quire_pin_entry *entry = &pins->entries[pins->n];
+    quire_prefix_match match;
+    quire_pin_id id;
+    int rc;
+
+    if (pins->n == engine->opts.pins_max) {
+        return quire_error_set(c->err, QUIRE_LIMIT, "there are %u pins, no more are allowed",
+                               pins->n);
+    }
+    rc =
+        quire_pins_reserve(pins->table, &spec, quire_engine_now_us(engine), &id, &c->missing_bytes);
+    if (rc < 0) {
+        return refuse(c, rc);
+    }
+    quire_prefix_lookup(engine->tree, &spec.key, p->tokens, p->n_tokens, &match);
+    *entry = (quire_pin_entry){
+        .id = id,
+        .class_index = p->class_index,
+        .n_cached_tokens = match.n_tokens,
+        .ttl_s = p->ttl_s,
+    };
+    pins->n++;
+    rc = quire_engine_pin_begin(engine, entry, c->err);
+    if (rc < 0) {
+        pins->n--;
+        (void)quire_pins_drop(pins->table, id, quire_engine_now_us(engine));
+        return rc;
+    }
+    quire_engine_pin_describe(engine, entry, c->out);
+    if (c->out->state == QUIRE_ENGINE_PIN_COMPUTING && !p->is_background) {
+        entry->waiter = c->waiter;
+        c->is_waiting = true;
+    }
+    return QUIRE_OK;
+}
+
+static void create_here(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    creation *c = ctx;
+
+    (void)cache;
+    (void)tree;
+    c->status = create(c);
+}
+
+int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params *params,
+                            quire_engine_pin *out, uint64_t *missing_bytes, quire_error *err)
+{
+    quire_pin_waiter waiter = { .status = QUIRE_OK, .error = QUIRE_ERROR_INIT };
+    creation c = { engine, params, &waiter, out, 0, err, QUIRE_OK, false };
+    int rc = check_params(engine, params, err);
+
+    if (missing_bytes != NULL) {
+        *missing_bytes = 0;
+    }
+    QUIRE_TRY(rc);
+    if (quire_engine_call(engine, create_here, &c) < 0) {
+        return quire_error_set(err, QUIRE_AGAIN, "the engine has ended");
+    }
+    if (missing_bytes != NULL) {
+        *missing_bytes = c.missing_bytes;
+    }
+    if (!c.is_waiting) {
+        return c.status;
+    }
+    (void)pthread_mutex_lock(&engine->lock);
+    while (!waiter.is_done) {
+        (void)pthread_cond_wait(&engine->task_done, &engine->lock);
+    }
+    (void)pthread_mutex_unlock(&engine->lock);
+    if (waiter.status < 0) {
+        *err = waiter.error;
+        return waiter.status;
+    }
+    *out = waiter.pin;
+    return QUIRE_OK;
+}
+
+/* ---- those that are there ---- */
+
+typedef enum asked {
+    ASKED_GET,
+    ASKED_RENEW,
+    ASKED_DROP
+} asked;
+
+typedef struct question {
+    quire_engine *engine;
+    const quire_engine_pin_name *name;
+    asked what;
+    uint64_t ttl_s;
+    quire_engine_pin *out;
+    int status;
+} question;
+
+static void renew(quire_engine *engine, quire_pin_entry *entry, uint64_t ttl_s)
+{
+    const uint64_t now_us = quire_engine_now_us(engine);
+    quire_engine_pin pin;
+
+    entry->ttl_s = ttl_s;
+    quire_engine_pin_describe(engine, entry, &pin);
+    if (pin.state == QUIRE_ENGINE_PIN_HELD) { /* else its time begins when it is held */
+        (void)quire_pins_renew(engine->pins->table, entry->id,
+                               ttl_s != 0 ? now_us + ttl_s * US_PER_S : 0);
+    }
+    (void)quire_events_add(engine->adapt.events, quire_engine_uptime_us(engine),
+                           QUIRE_EVENT_PIN_RENEWED, "pin '%s' is held for another %llu s", pin.name,
+                           (unsigned long long)ttl_s);
+}
+
+static void answer_here(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    question *q = ctx;
+    quire_engine_pins *pins = q->engine->pins;
+    quire_pin_entry *entry;
+
+    (void)cache;
+    (void)tree;
+    entry = quire_engine_pins_find(
+        pins, quire_pins_find(pins->table, q->name->tenant, q->name->tenant_bytes, q->name->name));
+    if (entry == NULL) {
+        q->status = QUIRE_NOTFOUND;
+        return;
+    }
+    if (q->what == ASKED_DROP) {
+        quire_engine_pin_drop_entry(q->engine, entry, "was dropped");
+        return;
+    }
+    if (q->what == ASKED_RENEW) {
+        renew(q->engine, entry, q->ttl_s);
+    }
+    quire_engine_pin_describe(q->engine, entry, q->out);
+}
+
+static int ask(question *q)
+{
+    QUIRE_FAIL_IF(q->engine->pins == NULL || q->name->name == NULL ||
+                      q->name->tenant_bytes > QUIRE_PREFIX_SALT_MAX,
+                  QUIRE_NOTFOUND);
+    QUIRE_TRY(quire_engine_call(q->engine, answer_here, q));
+    return q->status;
+}
+
+int quire_engine_pin_get(quire_engine *engine, const quire_engine_pin_name *name,
+                         quire_engine_pin *out)
+{
+    question q = { .engine = engine, .name = name, .what = ASKED_GET, .out = out };
+
+    return ask(&q);
+}
+
+int quire_engine_pin_renew(quire_engine *engine, const quire_engine_pin_name *name, uint64_t ttl_s,
+                           quire_engine_pin *out)
+{
+    question q = {
+        .engine = engine, .name = name, .what = ASKED_RENEW, .ttl_s = ttl_s, .out = out
+    };
+    quire_error err = QUIRE_ERROR_INIT;
+
+    QUIRE_TRY(check_ttl(ttl_s, &err));
+    return ask(&q);
+}
+
+int quire_engine_pin_drop(quire_engine *engine, const quire_engine_pin_name *name)
+{
+    question q = { .engine = engine, .name = name, .what = ASKED_DROP };
+
+    return ask(&q);
+}
+
+typedef struct listing {
+    const quire_engine *engine;
+    const void *tenant; /* NULL = all */
+    uint32_t tenant_bytes;
+    uint32_t skip;
+    quire_engine_pin *out;
+    uint32_t n_max;
+    uint32_t n;
+    uint32_t n_all;
+} listing;
+
+static void list_here(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    listing *l = ctx;
+    const quire_engine_pins *pins = l->engine->pins;
+
+    (void)cache;
+    (void)tree;
+    for (uint32_t i = 0; i < pins->n; i++) {
+        quire_engine_pin pin;
+
+        quire_engine_pin_describe(l->engine, &pins->entries[i], &pin);
+        if (l->tenant != NULL && (pin.tenant_bytes != l->tenant_bytes ||
+                                  memcmp(pin.tenant, l->tenant, pin.tenant_bytes) != 0)) {
+            continue;
+        }
+        if (l->n_all >= l->skip && l->n < l->n_max) {
+            l->out[l->n++] = pin;
+        }
+        l->n_all++;
+    }
+}
+
+int quire_engine_pins_list(quire_engine *engine, const void *tenant, uint32_t tenant_bytes,
+                           uint32_t skip, quire_engine_pin *out, uint32_t n, uint32_t *n_all)
+{
+    listing l = { engine, tenant, tenant_bytes, skip, out, n, 0, 0 };
+
+    if (engine->pins != NULL) {
+        QUIRE_TRY(quire_engine_call(engine, list_here, &l));
+    }
+    if (n_all != NULL) {
+        *n_all = l.n_all;
+    }
+    return (int)l.n;
+}

@@ -220,8 +220,32 @@ static void cost_tell(quire_engine *engine)
     }
 }
 
+/* Fewer of a class may run, or as many as ever again; the way back is not told step by step. */
+static void say_limits(quire_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->opts.classes.n; i++) {
+        const quire_degrade_class *c = &engine->qos.degrade.classes[i];
+        const char *name = engine->opts.classes.items[i].name;
+        uint32_t *said = &engine->adapt.limits_said[i];
+
+        if (c->limit >= c->most && *said != 0) {
+            *said = 0;
+            (void)quire_events_add(engine->adapt.events, quire_engine_uptime_us(engine),
+                                   QUIRE_EVENT_RECOVERED, "class %s: %u may run at once again",
+                                   name, c->most);
+        } else if (c->limit < c->most && (*said == 0 || c->limit < *said)) {
+            *said = c->limit;
+            (void)quire_events_add(
+                engine->adapt.events, quire_engine_uptime_us(engine), QUIRE_EVENT_DEGRADED,
+                "class %s: %u instead of %u may run at once, a higher class is too slow", name,
+                c->limit, c->most);
+        }
+    }
+}
+
 void quire_adapt_upkeep(quire_engine *engine)
 {
+    say_limits(engine);
     cost_tell(engine);
     quire_precache_judge(engine);
     quire_engine_pins_upkeep(engine);

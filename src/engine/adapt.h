@@ -3,7 +3,8 @@
  *
  *   admitted ---> pre-caching: was it foreseen, will it return
  *   ended ------> ghost caches (trace/shadow.h), the last hour (trace/recent.h)
- *   once a second: judge what was computed in advance, size the pinned region
+ *   once a second: judge what was computed in advance, size the pinned region, say what low
+ *                  classes have to do without
  *   idle -------> compute in advance
  *
  * Each of them may be absent: the engine serves without.
@@ -44,6 +45,8 @@ typedef struct quire_adapt {
     quire_precache_book *book; /* NULL = nothing is computed in advance */
     quire_precache_run run;
     uint64_t busy_us; /* when a request last ran or waited */
+
+    uint32_t limits_said[QUIRE_CLASSES_MAX]; /* of running ones, in the last event; 0 = as usual */
 
     /* What tuning has made of the options. */
     uint64_t ttl_us;

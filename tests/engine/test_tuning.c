@@ -1,4 +1,5 @@
 /* test_tuning.c - the engine measures its last hour: suggests, applies, says so, and keeps serving.
+ * It also says when low classes have to do with less.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -8,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/tuning.h"
+#include "engine/engine_internal.h"
 #include "engine_fixture.h"
 
 #include <stdatomic.h>
@@ -149,12 +150,45 @@ static void test_too_little_is_known(void **state)
     bench_close(&b);
 }
 
+typedef struct limit {
+    quire_engine *engine;
+    uint32_t value;
+} limit;
+
+static void limit_set(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    const limit *l = ctx;
+
+    (void)cache;
+    (void)tree;
+    l->engine->qos.degrade.classes[0].limit = l->value;
+}
+
+static void test_degradation_is_said(void **state)
+{
+    static const uint32_t limits[] = { 2, 3, 1, 2, 4 }; /* of 4 */
+    engine_bench b = bench_begin(0);
+
+    (void)state;
+    for (uint32_t i = 0; i < 5; i++) {
+        limit l = { b.engine, limits[i] };
+
+        assert_int_equal(quire_engine_call(b.engine, limit_set, &l), QUIRE_OK);
+        atomic_fetch_add(&now_us, SECOND);
+        (void)stats_now(b.engine);
+    }
+    assert_int_equal(events_of(&b, QUIRE_EVENT_DEGRADED, "class standard: "), 2);
+    assert_int_equal(events_of(&b, QUIRE_EVENT_RECOVERED, "class standard: 4 may run"), 1);
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_ttl_that_is_too_long_becomes_shorter),
         cmocka_unit_test(test_a_suggestion_changes_nothing_and_is_said_once),
         cmocka_unit_test(test_too_little_is_known),
+        cmocka_unit_test(test_degradation_is_said),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,7 @@
 //   node dashboard.mjs --quire PROGRAM --model FILE --playwright DIR [--screenshot FILE] [--keys]
 //
 // Asserts that the page loads without an error and nothing from outside, that its figures are those of
-// /v1/cache/stats, that closing a session works, and that the administrator's key is asked for.
+// /v1/cache/stats, that closing a session and dropping a pin work, and that the administrator's key is asked for.
 //
 // SPDX-License-Identifier: MIT
 import assert from "node:assert/strict";
@@ -17,7 +17,8 @@ import { Server } from "../../scripts/serve/server.mjs";
 const { values: args } = parseArgs({ options: { quire: { type: "string" }, model: { type: "string" },
     playwright: { type: "string" }, screenshot: { type: "string" } } });
 const { chromium } = await import(pathToFileURL(join(args.playwright, "index.mjs")));
-const FLAGS = ["serve", "-m", args.model, "-t", "1", "--chat-template", "chatml"];
+const FLAGS = ["serve", "-m", args.model, "-t", "1", "--chat-template", "chatml", "--kv-budget", "64MiB", "--pinned", "8MiB",
+    "--pinned-ceiling", "16MiB", "--no-precache"];
 const WAIT = { timeout: 30000 };
 
 async function ask(port, body, key) {
@@ -37,6 +38,14 @@ async function traffic(port, names) {
     }
     await ask(port, { prompt: story, max_tokens: 4, temperature: 0 });
     await ask(port, { prompt: `${story.slice(0, 60)}Then it rained.`, max_tokens: 4, temperature: 0 });
+    await Promise.all([["realtime", 12], ["batch", 24]].map(([tier, n]) => ask(port, { prompt: `${story}${tier} asks.`, max_tokens: n,
+        temperature: 0, ignore_eos: true, service_tier: tier })));
+}
+
+async function pin(port, name) {
+    const reply = await fetch(`http://127.0.0.1:${port}/v1/cache/pins`, { method: "POST", headers: { "content-type": "application/json" },
+        body: JSON.stringify({ name, text: "Once upon a time there was a little dog who lived in a small house.", ttl: "1h", class: "realtime" }) });
+    assert.equal(reply.status, 201, await reply.clone().text());
 }
 
 async function openPage(browser, port) {
@@ -61,6 +70,7 @@ async function testFigures(browser) {
     const server = await Server.start(args.quire, FLAGS);
     try {
         await traffic(server.port, ["anna", "ben", "carla"]);
+        await pin(server.port, "stories/beginning");
         const { page, problems } = await openPage(browser, server.port);
         await page.waitForFunction(() => document.querySelectorAll("#explain tr").length > 10, null, WAIT);
         await traffic(server.port, []); // the charts have two readings now
@@ -76,17 +86,28 @@ async function testFigures(browser) {
         assert.equal(await page.locator("#sessions tr").count(), 1 + 3);
         assert.match(await page.textContent("#explain"), /differs at token \d+/);
         assert.match(await page.textContent("#memory-legend"), /cached [0-9.]+ .?B/);
-        const painted = await page.evaluate(() => ["pages", "throughput", "latency"].map((id) => {
+        assert.match(await page.textContent("#classes"), /realtime pinned.*standard.*batch/);
+        assert.equal(await page.locator("#classes tr").count(), 1 + 3);
+        assert.match(await page.textContent("#regions-legend"), /pins [0-9.]+ .?B/);
+        assert.match(await page.textContent("#regions-legend"), /pinned region [0-9.]+ .?B/);
+        assert.match(await page.textContent("#what-if-note"), /^\+[0-9.]+ .?B: hit rate [0-9.]+ % \u2192 [0-9.]+ %/);
+        assert.match(await page.textContent("#pins"), /stories\/beginning.*realtime/);
+        assert.match(await page.textContent("#events"), /pin created/);
+        await page.click("#tune-look");
+        await page.waitForFunction(() => /requests of/.test(document.querySelector("#tuning-note").textContent), null, WAIT);
+        const painted = await page.evaluate(() => ["pages", "throughput", "latency", "regions"].map((id) => {
             const canvas = document.getElementById(id);
             return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((v) => v !== 0);
         }));
-        assert.deepEqual(painted, [true, true, true]);
+        assert.deepEqual(painted, [true, true, true, true]);
         await page.hover("#pages", { position: { x: 5, y: 5 } });
         assert.match(await page.textContent("#tip"), /^page \d+.*tokens/);
         if (args.screenshot) {
             await page.mouse.move(0, 0);
             await page.screenshot({ path: args.screenshot, fullPage: true });
         }
+        await page.locator("#pins button").first().click();
+        await page.waitForFunction(() => /none: POST/.test(document.querySelector("#pins").textContent), null, WAIT);
         await page.locator("#sessions button").first().click();
         await page.waitForFunction(() => document.querySelectorAll("#sessions tr").length === 3, null, WAIT);
         assert.equal((await (await fetch(`http://127.0.0.1:${server.port}/v1/cache/sessions`)).json()).total, 2);
@@ -97,7 +118,7 @@ async function testFigures(browser) {
     } finally {
         await server.stop();
     }
-    console.log("ok - figures, charts, page map, sessions, explanations");
+    console.log("ok - figures, charts, page map, classes, regions, what-if, pins, events, tuning, sessions, explanations");
 }
 
 async function testKey(browser) {

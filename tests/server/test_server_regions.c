@@ -1,4 +1,4 @@
-/* test_server_regions.c - regions and tenants' quotas with the real engine behind the server.
+/* test_server_regions.c - regions, pins and tenants' quotas with the real engine behind the server.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -9,6 +9,7 @@
 
 #include "engine_server.h"
 
+#include "base/bytes.h"
 #include "server/tenant.h"
 
 #include <stdio.h>
@@ -176,6 +177,112 @@ static void a_pinned_class_has_memory_of_its_own(void **state)
     engine_server_stop(&s);
 }
 
+/* ---- pins ---- */
+
+#define PINS  "/v1/cache/pins"
+#define STORY "Once upon a time there was a boat that could not sink, whatever the sea did. "
+
+static void start_pinned(engine_server_opts *opts)
+{
+    quire_classes_default(&opts->engine.classes);
+    opts->engine.classes.items[0].is_pinned = true;
+    opts->engine.pinned_bytes = 256u << 10;
+    opts->engine.precache.is_off = true;
+    engine_server_start_with(&s, N_CTX, opts);
+    s.key = NULL;
+}
+
+static int64_t cached_of_story(void)
+{
+    json_t *reply =
+        post(&s, 200, TEXT, "{\"prompt\":\"" STORY STORY "And then\",\"max_tokens\":1}");
+    const int64_t n = cached_tokens(reply);
+
+    json_decref(reply);
+    return n;
+}
+
+static void a_pin_outlives_what_others_ask_for(void **state)
+{
+    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+    json_t *root;
+    int64_t n;
+
+    (void)state;
+    start_pinned(&opts);
+    root = post(&s, 201, PINS,
+                "{\"name\":\"boat\",\"text\":\"" STORY STORY "\",\"class\":\"realtime\"}");
+    n = json_int_at(root, "held_tokens");
+    assert_string_equal(json_string_at(root, "state"), "held");
+    assert_int_equal(json_int_at(root, "tokens"), n);
+    assert_int_equal(json_int_at(root, "cached_tokens"), 0);
+    assert_true(json_int_at(root, "bytes") > 0);
+    json_decref(root);
+    for (char c = 'a'; c < 'z'; c++) {
+        ask_as(c % 2 == 0 ? "batch" : "realtime", c);
+    }
+    assert_true(cached_of_story() >= n - 1); /* its last token may be cut otherwise */
+    root = get(&s, 200, "/v1/cache/regions");
+    assert_true(json_int_at(root, "data.1.pinned_bytes") > 0);
+    json_decref(root);
+    root = get(&s, 200, PINS);
+    assert_int_equal(json_int_at(root, "total"), 1);
+    json_decref(root);
+    /* What is there already is adopted. */
+    root = post(&s, 201, PINS, "{\"name\":\"half\",\"text\":\"" STORY "\"}");
+    assert_true(json_int_at(root, "cached_tokens") > 0);
+    json_decref(root);
+    json_decref(post(&s, 409, PINS, "{\"name\":\"half\",\"text\":\"" STORY "\"}"));
+    engine_server_stop(&s);
+}
+
+static void a_pin_that_cannot_be_honoured_is_refused(void **state)
+{
+    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+    quire_bytes body = { 0 };
+    json_t *root;
+
+    (void)state;
+    opts.engine.pins_max = 1;
+    start_pinned(&opts);
+    (void)quire_bytes_addf(&body, "{\"class\":\"realtime\",\"tokens\":[5");
+    for (int i = 0; i < N_CTX - 8; i++) {
+        (void)quire_bytes_addf(&body, ",%d", 5 + i % 90);
+    }
+    assert_int_equal(quire_bytes_addf(&body, "]}"), QUIRE_OK);
+    root = post(&s, 507, PINS, body.data);
+    assert_string_equal(json_string_at(root, "error.code"), "pin_budget");
+    assert_true(json_int_at(root, "error.missing_bytes") > 0);
+    json_decref(root);
+    quire_bytes_fini(&body);
+    json_decref(post(&s, 400, PINS, "{\"name\":\"a b\",\"text\":\"" STORY "\"}"));
+    json_decref(post(&s, 400, PINS, "{\"tokens\":[99999999]}"));
+    json_decref(post(&s, 201, PINS, "{\"name\":\"a\",\"text\":\"" STORY "\"}"));
+    root = post(&s, 429, PINS, "{\"name\":\"b\",\"text\":\"another one\"}");
+    assert_string_equal(json_string_at(root, "error.code"), "pin_limit");
+    json_decref(root);
+    engine_server_stop(&s);
+}
+
+static void invalidation_wins_over_pins(void **state)
+{
+    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+    json_t *root;
+
+    (void)state;
+    start_pinned(&opts);
+    json_decref(post(&s, 201, PINS, "{\"name\":\"boat\",\"text\":\"" STORY STORY "\"}"));
+    json_decref(post(&s, 200, "/v1/cache/invalidate", "{\"all\":true}"));
+    json_decref(get(&s, 404, PINS "/boat"));
+    assert_int_equal(cached_of_story(), 0);
+    root = get(&s, 200, "/v1/cache/events");
+    assert_string_equal(json_string_at(root, "data.0.kind"), "pin_created");
+    assert_string_equal(json_string_at(root, "data.1.kind"), "pin_dropped");
+    assert_non_null(strstr(json_string_at(root, "data.1.text"), "boat"));
+    json_decref(root);
+    engine_server_stop(&s);
+}
+
 /* ---- classes ---- */
 
 static _Atomic uint64_t clock_now_us = 1;
@@ -229,6 +336,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_tenant_keeps_no_more_than_its_quota, start, stop),
         cmocka_unit_test_setup_teardown(the_dynamic_region_is_there, start, stop),
         cmocka_unit_test(a_pinned_class_has_memory_of_its_own),
+        cmocka_unit_test(a_pin_outlives_what_others_ask_for),
+        cmocka_unit_test(a_pin_that_cannot_be_honoured_is_refused),
+        cmocka_unit_test(invalidation_wins_over_pins),
         cmocka_unit_test(classes_have_a_time_to_live),
     };
 

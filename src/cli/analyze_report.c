@@ -182,7 +182,8 @@ static void add_simulated(json_t *report, const quire_analyzed *a)
         quire_sim_report_curves(report, &a->grid, a->token_bytes * a->analysis->block_tokens);
 
     quire_report_mark(plot, "recommended", capacity);
-    (void)snprintf(what, sizeof(what), "policy default, %.0f blocks", capacity);
+    (void)snprintf(what, sizeof(what), "policy default, %.0f blocks and what runs at once",
+                   capacity);
     quire_sim_report_timeline(report, &a->timeline, what);
 }
 

@@ -208,18 +208,6 @@ static void choose_columns(quire_analyzed *a, const analyze_args *args, uint64_t
     grid->columns[a->column] = (quire_sim_column){ .blocks = recommended };
 }
 
-static int run_timeline(quire_analyzed *a, uint64_t capacity, quire_error *err)
-{
-    const quire_sim_opts opts = { .mode = QUIRE_SIM_TIME,
-                                  .policy = QUIRE_EVICT_DEFAULT,
-                                  .capacity_blocks = capacity,
-                                  .seed = a->grid.opts.seed,
-                                  .cost = QUIRE_SIM_COST_INIT,
-                                  .timeline_points = TIMELINE_POINTS };
-
-    return quire_sim_run(a->trace, &opts, &a->timeline, err);
-}
-
 static int simulate(quire_analyzed *a, const analyze_args *args, uint64_t recommended,
                     quire_error *err)
 {
@@ -234,9 +222,35 @@ static int simulate(quire_analyzed *a, const analyze_args *args, uint64_t recomm
                    a->grid.n_policies, a->grid.n_columns);
     rc = quire_sim_grid_run(&a->grid, n_threads, err);
     quire_progress_end();
-    return rc == QUIRE_OK && args->html != NULL
-               ? run_timeline(a, a->grid.columns[a->column].blocks, err)
-               : rc;
+    return rc;
+}
+
+/* A server with what is recommended, but for the policy: its regions over time. */
+static int run_timeline(quire_analyzed *a, const quire_recommend_ask *ask, quire_error *err)
+{
+    const quire_recommend_sizes *sizes = &a->recommendation.sizes;
+    const uint64_t live_blocks = sizes->live_tokens / a->trace->block_tokens;
+    const uint64_t capacity = sizes->capacity_blocks + live_blocks;
+    quire_sim_class classes[QUIRE_TRACE_CLASSES_MAX] = { 0 };
+    const quire_sim_opts opts = { .mode = QUIRE_SIM_TIME,
+                                  .policy = QUIRE_EVICT_DEFAULT,
+                                  .capacity_blocks =
+                                      capacity < CAPACITY_MAX ? capacity : CAPACITY_MAX,
+                                  .seed = a->grid.opts.seed,
+                                  .cost = QUIRE_SIM_COST_INIT,
+                                  .classes = classes,
+                                  .n_classes = a->trace->n_classes,
+                                  .timeline_points = TIMELINE_POINTS };
+
+    for (uint32_t c = 0; c < a->trace->n_classes; c++) {
+        (void)snprintf(classes[c].name, sizeof(classes[c].name), "%s", a->trace->class_names[c]);
+    }
+    if (sizes->pinned_bytes > 0) {
+        classes[ask->pinned_class].rank = 1;
+        classes[ask->pinned_class].pinned_share =
+            (double)sizes->pinned_bytes / (double)sizes->memory_bytes;
+    }
+    return quire_sim_run(a->trace, &opts, &a->timeline, err);
 }
 
 static int recommend(quire_analyzed *a, const analyze_args *args, quire_error *err)
@@ -260,7 +274,7 @@ static int recommend(quire_analyzed *a, const analyze_args *args, quire_error *e
         }
     }
     quire_recommend_settings(&ask, &sizes, &policies, &a->recommendation);
-    return QUIRE_OK;
+    return a->trace->has_contents && args->html != NULL ? run_timeline(a, &ask, err) : QUIRE_OK;
 }
 
 /* ---- what comes out ---- */

@@ -136,20 +136,47 @@ static void say_bytes(quire_recommend_item *item, uint64_t bytes)
 static void add_page(const quire_recommend_ask *ask, quire_recommendation *r)
 {
     quire_recommend_item *item = add_item(r, "page_tokens");
-    const quire_analyze_page *pages = ask->analysis->pages;
+    const quire_analyze_page *page = ask->analysis->pages;
 
-    say_value(item, "%u", r->sizes.page_tokens);
-    for (uint32_t p = 0; p < QUIRE_ANALYZE_PAGES; p++) {
-        if (pages[p].page_tokens == r->sizes.page_tokens) {
-            say_why(item,
-                    "Where hits end at full pages (6 bits and less) such pages lose %.1f %% of "
-                    "them; last pages leave %.1f %% of the memory unused.",
-                    100.0 * pages[p].lost_share, 100.0 * pages[p].unused_share);
-            if (p + 1 < QUIRE_ANALYZE_PAGES) {
-                say_why(item, " Pages of %u: %.1f %% and %.1f %%.", pages[p + 1].page_tokens,
-                        100.0 * pages[p + 1].lost_share, 100.0 * pages[p + 1].unused_share);
-            }
-        }
+    while (page->page_tokens != r->sizes.page_tokens) {
+        page++;
+    }
+    say_value(item, "%u", page->page_tokens);
+    if (ask->analysis->repeated_tokens > 0) {
+        say_why(item,
+                "Where hits end at full pages (6 bits and less) such pages lose %.1f %% of them; "
+                "last pages leave %.1f %% of the memory unused.",
+                100.0 * page->lost_share, 100.0 * page->unused_share);
+    } else {
+        say_why(item, "Last pages leave %.1f %% of the memory unused.", 100.0 * page->unused_share);
+    }
+    if (page + 1 < ask->analysis->pages + QUIRE_ANALYZE_PAGES) {
+        say_why(item, " Pages of %u: %.1f %% and %.1f %%.", page[1].page_tokens,
+                100.0 * page[1].lost_share, 100.0 * page[1].unused_share);
+    }
+}
+
+/* Why so many blocks, beside what requests hold that run. */
+static void say_capacity(const quire_recommend_ask *ask, const quire_recommend_sizes *s,
+                         quire_recommend_item *item)
+{
+    char text[16];
+
+    if (s->hit_rate_infinite <= 0.0) {
+        say_why(item, "Nothing in the trace is known to be asked for twice.");
+        return;
+    }
+    say_why(item,
+            "%" PRIu64 " blocks of %u tokens (%.3g million tokens) serve %.1f %% of the prompts' "
+            "blocks under LRU, %.0f %% of what endless memory would",
+            s->capacity_blocks, ask->analysis->block_tokens,
+            (double)s->capacity_blocks * ask->analysis->block_tokens * 1e-6, 100.0 * s->hit_rate,
+            100.0 * s->hit_rate / s->hit_rate_infinite);
+    if (s->capacity_blocks < worth_it(ask->mrc)) {
+        say_why(item, "; more would be worth it until %" PRIu64 " blocks, but there is %s.",
+                worth_it(ask->mrc), quire_format_bytes(ask->memory_bytes, text, sizeof(text)));
+    } else {
+        say_why(item, "; beyond, each block more brings less than the average one.");
     }
 }
 
@@ -157,7 +184,6 @@ static void add_memory(const quire_recommend_ask *ask, quire_recommendation *r)
 {
     const quire_recommend_sizes *s = &r->sizes;
     quire_recommend_item *item = add_item(r, "kv_budget");
-    char text[16];
 
     if (s->memory_bytes > 0) {
         say_bytes(item, s->memory_bytes);
@@ -165,23 +191,8 @@ static void add_memory(const quire_recommend_ask *ask, quire_recommendation *r)
         say_value(item, "BYTES");
         item->is_comment = true;
     }
-    say_why(item, "%" PRIu64 " blocks of %u tokens (%.3g million tokens)", s->capacity_blocks,
-            ask->analysis->block_tokens,
-            (double)s->capacity_blocks * ask->analysis->block_tokens * 1e-6);
-    if (ask->analysis->has_contents) {
-        say_why(item,
-                " serve %.1f %% of the prompts' blocks under LRU, %.0f %% of what endless memory "
-                "would",
-                100.0 * s->hit_rate,
-                s->hit_rate_infinite > 0.0 ? 100.0 * s->hit_rate / s->hit_rate_infinite : 100.0);
-    }
-    if (s->memory_bytes > 0 && ask->memory_bytes > 0 && s->capacity_blocks < worth_it(ask->mrc)) {
-        say_why(item, "; more would be worth it until %" PRIu64 " blocks, but there is %s",
-                worth_it(ask->mrc), quire_format_bytes(ask->memory_bytes, text, sizeof(text)));
-    } else {
-        say_why(item, "; beyond, each block more brings less than the average one");
-    }
-    say_why(item, ". Besides, requests that run at once hold %" PRIu64 " tokens (p99).",
+    say_capacity(ask, s, item);
+    say_why(item, " Requests that run at once hold %" PRIu64 " tokens besides (p99).",
             s->live_tokens);
     if (s->memory_bytes == 0) {
         say_why(item, " How many bytes that is depends on the model: give --model.");

@@ -73,10 +73,33 @@ static void text_and_files(void **state)
     assert_int_equal(remove(yaml), 0);
 }
 
+/* A recorded trace with two classes. */
+static const char *make_recorded(const char *name)
+{
+    char *text = calloc(1, 1u << 20);
+    size_t n = (size_t)snprintf(text, 1u << 20,
+                                "{\"quire_trace\":1,\"block_tokens\":64,\"model\":\"m\","
+                                "\"form\":\"hashed\",\"key\":\"5f\","
+                                "\"classes\":[\"realtime\",\"batch\"]}\n");
+
+    assert_non_null(text);
+    for (int i = 0; i < REQUESTS; i++) {
+        n += (size_t)snprintf(text + n, (1u << 20) - n,
+                              "{\"t\":%lld,\"tenant\":0,\"class\":%d,\"session\":%d,"
+                              "\"input\":192,\"output\":90,\"blocks\":\"%016x%016x%016x\"}\n",
+                              1700000000000000LL + i * 100000LL, i % 2, 1 + i % 30, 1, 2 + i % 30,
+                              100 + i % 90);
+    }
+    name = program_file(name, text, n);
+    free(text);
+    return name;
+}
+
 /* The file is one that a server takes. */
 static void server_reads_it(void **state)
 {
     const char *yaml = program_path("read.yaml");
+    const char *html = program_path("recorded.html");
     char flag[] = "--config";
     char model_flag[] = "-m";
     char model[] = "x";
@@ -84,9 +107,9 @@ static void server_reads_it(void **state)
     char *argv[] = { model_flag, model, flag, path };
     quire_serve_args *args = malloc(sizeof(*args));
     quire_error err = QUIRE_ERROR_INIT;
-    program_result result =
-        program_expect(0, PROGRAM("analyze", make_trace("trace.jsonl"), "--yaml", yaml, "--model",
-                                  "8x2x64", "--kv", "f16", "--memory", "40MB"));
+    program_result result = program_expect(
+        0, PROGRAM("analyze", make_recorded("recorded.jsonl"), "--yaml", yaml, "--model", "8x2x64",
+                   "--kv", "f16", "--memory", "40MB", "--html", html, "--decode-rate", "50"));
 
     (void)state;
     program_free(&result);
@@ -97,7 +120,9 @@ static void server_reads_it(void **state)
         fail_msg("%s", err.message);
     }
     assert_int_equal(args->common.page_tokens % 64, 0);
-    assert_in_range(args->common.kv_budget_bytes, 30000000, 41000000);
+    assert_in_range(args->common.kv_budget_bytes, 20000000, 40000000);
+    assert_in_range(args->pinned_bytes, 1000000, args->common.kv_budget_bytes - 1);
+    assert_int_equal(remove(html), 0);
     quire_settings_fini(&args->settings);
     free(args);
 }

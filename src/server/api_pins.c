@@ -154,7 +154,10 @@ static int pin_of(quire_http *http, quire_tenant_salt *salt, quire_engine_pin_na
 
 /* ---- creating ---- */
 
+/* It is http->work, so that a pin whose client was told nothing goes again. */
 typedef struct new_pin {
+    quire_http *http;
+    bool is_made;
     quire_engine_pin_params params;
     quire_tenant_salt salt;
     char name[QUIRE_ENGINE_PIN_NAME_MAX];
@@ -226,7 +229,6 @@ static int wait_held(quire_http *http, const new_pin *pin, quire_engine_pin *out
         int rc = quire_http_check(http);
 
         if (rc < 0) {
-            (void)quire_engine_pin_drop(http->engine, &name);
             return rc;
         }
         (void)nanosleep(&pause, NULL);
@@ -243,28 +245,51 @@ static int wait_held(quire_http *http, const new_pin *pin, quire_engine_pin *out
     return QUIRE_OK;
 }
 
+static void new_pin_release(void *work)
+{
+    new_pin *pin = work;
+    const quire_engine_pin_name name = { pin->params.tenant, pin->params.tenant_bytes, pin->name };
+
+    if (pin->is_made && (pin->http->status == 0 || pin->http->is_gone)) {
+        (void)quire_engine_pin_drop(pin->http->engine, &name);
+    }
+    free(pin->tokens);
+    free(pin);
+}
+
+static int make(quire_http *http, new_pin *pin, quire_engine_pin *made)
+{
+    quire_error cause = QUIRE_ERROR_INIT;
+    uint64_t missing_bytes = 0;
+
+    cause.status =
+        quire_engine_pin_create(http->engine, &pin->params, made, &missing_bytes, &cause);
+    if (cause.status < 0) {
+        return refused(http, &cause, missing_bytes);
+    }
+    pin->is_made = true;
+    return pin->is_background ? QUIRE_OK : wait_held(http, pin, made);
+}
+
 int quire_api_pin_create(quire_http *http)
 {
     quire_fields fields = { NULL, NULL, &http->err };
-    new_pin pin = { .params = { .is_background = true } };
+    new_pin *pin = calloc(1, sizeof *pin);
     quire_engine_pin made = { 0 };
-    quire_error cause = QUIRE_ERROR_INIT;
-    uint64_t missing_bytes = 0;
     int rc;
 
+    if (pin == NULL) {
+        return quire_api_error_nomem(&http->err);
+    }
+    pin->http = http;
+    pin->params.is_background = true;
+    http->work = pin;
+    http->work_release = new_pin_release;
     QUIRE_TRY(quire_http_json(http, &fields.object));
-    rc = read_new(http, &fields, &pin);
+    rc = read_new(http, &fields, pin);
     quire_http_json_release(http, fields.object);
-    if (rc == QUIRE_OK) {
-        cause.status =
-            quire_engine_pin_create(http->engine, &pin.params, &made, &missing_bytes, &cause);
-        rc = cause.status < 0 ? refused(http, &cause, missing_bytes) : QUIRE_OK;
-    }
-    if (rc == QUIRE_OK && !pin.is_background) {
-        rc = wait_held(http, &pin, &made);
-    }
-    free(pin.tokens);
     QUIRE_TRY(rc);
+    QUIRE_TRY(make(http, pin, &made));
     return reply_pin(http, made.state == QUIRE_ENGINE_PIN_HELD ? 201 : 202, &made);
 }
 

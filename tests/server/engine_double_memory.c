@@ -54,7 +54,9 @@ int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params 
     if (find(m, &name) != NULL) {
         return quire_error_set(err, QUIRE_AGAIN, "name: taken");
     }
-    assert_true(m->n_pins < DOUBLE_PINS_MAX);
+    if (m->n_pins == DOUBLE_PINS_MAX) {
+        forget(m, &m->pins[0]);
+    }
     pin = &m->pins[m->n_pins++];
     *pin = (quire_engine_pin){
         .tenant_bytes = params->tenant_bytes,

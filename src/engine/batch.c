@@ -47,6 +47,9 @@ static void items_fill(quire_engine *engine)
     }
     quire_engine_qos_prepare(engine);
     (void)quire_schedule_rows(&engine->schedule, engine->items, engine->n_running, &limits);
+    engine->step_rank = quire_schedule_interruptible(&engine->schedule);
+    engine->step_us = engine->schedule.ranks[0].own_us; /* of all classes' rows */
+    engine->step_begin_us = quire_engine_now_us(engine);
 }
 
 static uint32_t slices_fill(quire_engine *engine, uint32_t n_items)
@@ -252,6 +255,10 @@ void quire_engine_step(quire_engine *engine)
     items_fill(engine);
     n_slices = slices_fill(engine, n_items);
     rc = quire_runtime_step(engine->runtime, engine->slices, n_slices, &logits);
+    if (rc == QUIRE_CANCELED) {
+        quire_engine_qos_interrupted(engine, n_items, quire_engine_now_us(engine) - begin_us);
+        return;
+    }
     if (rc < 0) {
         quire_engine_relieve(engine, rc);
         return;

@@ -14,8 +14,8 @@
  *     into its steps as far as the predicted step stays within that target. Without one (0),
  *     `stretch` says how much longer than alone its steps may become, which is a promise that means
  *     the same on every machine.
- *   - weight is what it keeps when higher classes could use everything: a class that has work gets
- *     a turn at least every (sum of weights / weight) x QUIRE_TURN_US of computing (schedule.h).
+ *   - weight is what it keeps when higher classes could use everything: its share of the sum of
+ *     weights is its share of computing time, taken in turns (schedule.h).
  *   - It also keeps places. A request that waits counts as one rank higher for each aging_us (of
  * the engine's options) that it has waited, as long as no more of its class run that got in like
  *     this than n_running_max x weight / sum of weights, at least one. Such a request is not

@@ -109,6 +109,7 @@ static void inbox_fetch(quire_engine *engine)
         /* Cancels of what lay in the inbox may have been looked for already. */
         engine->has_cancels |= atomic_load(&quire_request_of(link)->is_cancelled);
     }
+    atomic_store(&engine->urgent_rank, -1);
     (void)pthread_mutex_unlock(&engine->lock);
 }
 
@@ -365,6 +366,7 @@ static void figures_init(quire_engine *engine)
     engine->is_page_exact = quire_kv_is_sealed(engine->desc, o->kv_pairs);
     engine->created_us = quire_engine_now_us(engine);
     engine->upkeep_us = engine->created_us;
+    atomic_store(&engine->urgent_rank, -1);
     engine->n_releases = 1; /* requests begin with 0: not blocked */
     identity_make(engine);
     quire_engine_stats_init(&engine->stats, engine->opts.classes.n);
@@ -395,6 +397,7 @@ int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire
     if ((rc = parts_create(engine, err)) < 0) {
         goto out;
     }
+    (void)quire_runtime_canceler_set(engine->runtime, quire_engine_qos_gives_up, engine);
     if (pthread_create(&engine->thread, NULL, thread_main, engine) != 0) {
         rc = quire_error_set(err, QUIRE_NOMEM, "cannot start the engine's thread");
         goto out;
@@ -402,6 +405,7 @@ int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire
     *out = engine;
     return QUIRE_OK;
 out:
+    (void)quire_runtime_canceler_set(engine->runtime, NULL, NULL);
     parts_destroy(engine);
     locks_fini(engine);
     free(engine);
@@ -419,6 +423,7 @@ void quire_engine_destroy(quire_engine *engine)
     (void)pthread_cond_signal(&engine->wake);
     (void)pthread_mutex_unlock(&engine->lock);
     (void)pthread_join(engine->thread, NULL);
+    (void)quire_runtime_canceler_set(engine->runtime, NULL, NULL);
     parts_destroy(engine);
     locks_fini(engine);
     free(engine);

@@ -173,6 +173,9 @@ struct quire_engine {
     quire_slice *slices;                       /* [n_running_max] */
     quire_schedule schedule;
     quire_qos qos;
+    uint32_t step_rank;     /* of the step at hand: quire_schedule_interruptible() */
+    double step_us;         /* what it is going to take; 0 = unknown */
+    uint64_t step_begin_us; /* when it began */
     quire_adapt adapt;
     quire_pinned pinned;
     quire_engine_pins *pins; /* NULL = none are kept. Constant after create */
@@ -184,6 +187,7 @@ struct quire_engine {
 
     atomic_uint n_unfinished; /* accepted and not done */
     atomic_uint n_unfinished_of[QUIRE_CLASSES_MAX];
+    atomic_int urgent_rank; /* highest in the inbox; -1 = it is empty. Set under lock */
 
     /* Under lock. */
     pthread_mutex_t lock;
@@ -328,6 +332,10 @@ void quire_engine_publish(quire_engine *engine, quire_request *request);
 
 /* Before a step: what lower classes may add to it. */
 void quire_engine_qos_prepare(quire_engine *engine);
+/* While it is computed: whether somebody has come for whom to give it up. ctx: the engine. */
+bool quire_engine_qos_gives_up(void *ctx);
+/* It was given up. */
+void quire_engine_qos_interrupted(quire_engine *engine, uint32_t n_items, uint64_t step_us);
 /* After it: who got rows; then what it cost, when all of it is done. */
 void quire_engine_qos_rows(quire_engine *engine, uint32_t n_items);
 void quire_engine_qos_step(quire_engine *engine, const quire_cost_step *cost, uint64_t step_us);

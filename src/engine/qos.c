@@ -5,28 +5,12 @@
 
 #include "base/check.h"
 
-#define US_PER_MS   1000.0
-#define EXPECT_US   30000000u /* a class that had work so lately may have more any moment */
-#define WAIT_STEPS  5.0       /* times a step's fixed cost: then that is a fifth of the step */
-#define LEAST_STEPS 2.0       /* whatever a target says */
-#define WAIT_SHARE  0.25      /* of the time to the first token */
-#define TYPICAL_N   16.0      /* prompts over which their usual cost is taken */
+#define US_PER_MS     1000.0
+#define EXPECT_US     30000000u /* a class that had work so lately may have more any moment */
+#define GIVE_UP_SHARE 0.8       /* of a step */
+#define TYPICAL_N     16.0      /* prompts over which their usual cost is taken */
 
 /* ---- before a step ---- */
-
-/* What a request of a class that comes now can wait for the end of a step, as a share of the time
- * to its first token; but not so little that steps consist of their fixed cost. */
-static double wait_us(const quire_engine *engine, uint32_t index)
-{
-    const quire_cost *cost = &engine->stats.cost;
-    const double fixed_us = cost->step_us + cost->several_us;
-    const double target_us = engine->opts.classes.items[index].ttft_target_ms * US_PER_MS;
-    const double share_us =
-        WAIT_SHARE * (target_us > 0.0 ? target_us : engine->qos.typical_us[index]);
-    const double least_us = fixed_us * (target_us > 0.0 ? LEAST_STEPS : WAIT_STEPS);
-
-    return share_us > least_us ? share_us : least_us;
-}
 
 void quire_engine_qos_prepare(quire_engine *engine)
 {
@@ -43,7 +27,9 @@ void quire_engine_qos_prepare(quire_engine *engine)
         engine->schedule.ranks[rank].wait_us = least_us;
         if (index != QUIRE_CLASSES_MAX && engine->qos.seen_us[index] != 0 &&
             now_us - engine->qos.seen_us[index] < EXPECT_US) {
-            const double us = wait_us(engine, index);
+            const double us =
+                quire_schedule_wait_us(&engine->stats.cost, engine->qos.typical_us[index],
+                                       classes->items[index].ttft_target_ms * US_PER_MS);
 
             least_us = least_us == 0.0 || us < least_us ? us : least_us;
         }
@@ -57,6 +43,37 @@ void quire_engine_qos_admitted(quire_engine *engine, const quire_request *r)
                                             engine->opts.chunk_tokens);
 
     *typical_us += (us - *typical_us) * (*typical_us == 0.0 ? 1.0 : 1.0 / TYPICAL_N);
+}
+
+/* ---- while it is computed ---- */
+
+/* A step that is nearly done is not given up: what is left of it costs the one who came less than
+ * all of it costs those who are in it. */
+bool quire_engine_qos_gives_up(void *ctx)
+{
+    const quire_engine *engine = ctx;
+
+    if (atomic_load_explicit(&engine->urgent_rank, memory_order_relaxed) <=
+        (int)engine->step_rank) {
+        return false;
+    }
+    return engine->step_us <= 0.0 || (double)(quire_engine_now_us(engine) - engine->step_begin_us) <
+                                         GIVE_UP_SHARE * engine->step_us;
+}
+
+void quire_engine_qos_interrupted(quire_engine *engine, uint32_t n_items, uint64_t step_us)
+{
+    bool is_in[QUIRE_CLASSES_MAX] = { false };
+
+    for (uint32_t i = 0; i < n_items; i++) {
+        const quire_request *r = engine->items[i].request;
+
+        is_in[r->class_index] = is_in[r->class_index] || engine->items[i].n_rows > 0;
+    }
+    for (uint32_t i = 0; i < engine->opts.classes.n; i++) {
+        engine->stats.classes[i].interrupted_total += is_in[i];
+    }
+    quire_schedule_interrupted(&engine->schedule, (double)step_us);
 }
 
 /* ---- after it ---- */

@@ -267,6 +267,9 @@ int quire_engine_submit_pin(quire_engine *engine, const quire_request_params *pa
     request->link.arrival = ++engine->n_arrivals;
     engine->n_arrivals_of[request->class_index]++;
     quire_queue_insert(&engine->inbox, &request->link);
+    if (atomic_load(&engine->urgent_rank) < (int)request->rank) {
+        atomic_store(&engine->urgent_rank, (int)request->rank);
+    }
     (void)pthread_cond_signal(&engine->wake);
     (void)pthread_mutex_unlock(&engine->lock);
     *out = request;

@@ -15,6 +15,9 @@
 #define TARGET_SHARE 0.9  /* of a target is aimed at */
 #define CREDIT_STEPS 20.0 /* that a class saves up at most, unless more is wanted at once */
 #define ROUND_ROWS   16u
+#define WAIT_SHARE   0.25 /* of the time to the first token */
+#define WAIT_STEPS   5.0  /* times a step's fixed cost: then that is a fifth of the step */
+#define LEAST_STEPS  2.0  /* whatever a target says */
 
 /* Items of one rank that are next to each other. */
 typedef struct run {
@@ -171,7 +174,8 @@ static void rank_fill(plan *p, uint32_t rank, bool is_guest)
 {
     const quire_schedule_class *c = &p->schedule->ranks[rank];
     const double base_us = predicted_us(p);
-    const double wait_us = p->is_known && c->wait_us > 0.0 ? c->wait_us : (double)INFINITY;
+    const double wait_us =
+        p->is_known && is_guest && c->wait_us > 0.0 ? c->wait_us : (double)INFINITY;
     const bool has_prefill = p->prefill[rank].n > 0;
 
     decode_fill(p, &p->decode[rank], base_us + wait_us * (has_prefill ? DECODE_SHARE : 1.0));
@@ -238,7 +242,8 @@ static void turns_find(plan *p)
     for (uint32_t rank = 0; rank < QUIRE_RANKS_MAX; rank++) {
         quire_schedule_class *c = &p->schedule->ranks[rank];
 
-        c->has_turn = c->has_items && c->idle_us * weight_of(c) >= QUIRE_TURN_US * weights;
+        c->has_turn =
+            c->has_items && c->idle_us * weight_of(c) >= fmax(QUIRE_TURN_US, c->wait_us) * weights;
         p->n_turns += c->has_turn;
     }
 }
@@ -306,6 +311,38 @@ void quire_schedule_done(quire_schedule *schedule, double step_us)
             c->wanted_us = 0.0;
         }
     }
+}
+
+void quire_schedule_interrupted(quire_schedule *schedule, double step_us)
+{
+    for (uint32_t rank = 0; rank < QUIRE_RANKS_MAX; rank++) {
+        schedule->ranks[rank].has_rows = false;
+        schedule->ranks[rank].has_decode = false;
+    }
+    quire_schedule_done(schedule, step_us);
+}
+
+uint32_t quire_schedule_interruptible(const quire_schedule *schedule)
+{
+    uint32_t top = QUIRE_RANKS_MAX;
+
+    for (uint32_t rank = 0; rank < QUIRE_RANKS_MAX; rank++) {
+        const quire_schedule_class *c = &schedule->ranks[rank];
+
+        if (c->has_rows && (c->has_turn || top != QUIRE_RANKS_MAX)) {
+            return QUIRE_RANKS_MAX;
+        }
+        top = c->has_rows ? rank : top;
+    }
+    return top;
+}
+
+double quire_schedule_wait_us(const quire_cost *cost, double usual_us, double target_us)
+{
+    const double fixed_us = cost->step_us + cost->several_us;
+
+    return target_us > 0.0 ? fmax(WAIT_SHARE * target_us, LEAST_STEPS * fixed_us)
+                           : fmax(WAIT_SHARE * usual_us, WAIT_STEPS * fixed_us);
 }
 
 double quire_schedule_promised_us(const quire_schedule *schedule, uint32_t rank)

@@ -23,17 +23,20 @@
  *            mean time between tokens, which is tpot, is as promised either way. While a higher
  *            class has prefill there is no credit: putting lower rows off costs no throughput then,
  *            since a step of prefill is full anyway.
- *   a turn   A class that has work and has had no row for (sum of weights / its weight) x
- *            QUIRE_TURN_US of computing gets rows in the next step, whatever is promised to
- *            others. That bounds the wait: between two steps with rows of the class lie at most
- *            that time and two steps. Within the class whoever was left out longest comes first, so
- *            each of its requests goes on.
+ *   a turn   A class that has work and has had no row for (sum of weights / its weight) times
+ *            what its rows may add to a step (wait_us below, at least QUIRE_TURN_US) gets rows in
+ *            the next step, whatever is promised to others: so its weight is the share of time
+ *            that it keeps. That bounds the wait: between two steps with rows of the class lie at
+ *            most that time and two steps. Within the class whoever was left out longest comes
+ *            first, so each of its requests goes on.
  *
- * Rows of a class also stay within wait_us, where the caller says so: what they may add to a step
- * because somebody of a higher class may come any moment and would have to wait for its end. Rows
- * of decode that find no room then take turns; a class that is let in gets at least one row of
- * decode and an eighth of a chunk of prefill, if it has any. Prefill that is cut ends at a multiple
- * of 16 rows of the step: shapes repeat.
+ * Rows of a class that is let in also stay within wait_us, where the caller says so: what they may
+ * add to a step because somebody else of a higher class may come any moment and would have to wait
+ * for its end. Rows of decode that find no room then take turns; such a class gets at least one row
+ * of decode and an eighth of a chunk of prefill, if it has any. Prefill that is cut ends at a
+ * multiple of 16 rows of the step: shapes repeat. A step of one class alone needs no such bound: it
+ * is given up when somebody of a higher class comes (quire_schedule_interruptible()). That wastes a
+ * part of a step per arrival, where short steps would waste their fixed cost all the time.
  *
  * While nothing is known about costs lower classes get all of their decode and an eighth of a chunk
  * of prefill beside higher decode: some steps later something is known.
@@ -105,6 +108,17 @@ uint32_t quire_schedule_rows(quire_schedule *schedule, quire_schedule_item *item
 
 /* The step took so long: settle credit and waiting. */
 void quire_schedule_done(quire_schedule *schedule, double step_us);
+/* The step was given up after so long, for somebody of a higher class: nobody got rows. */
+void quire_schedule_interrupted(quire_schedule *schedule, double step_us);
+
+/* Requests of ranks above this one are worth giving the step at hand up for; QUIRE_RANKS_MAX = it
+ * is not given up, because somebody has a turn in it, or lower classes' credit. */
+uint32_t quire_schedule_interruptible(const quire_schedule *schedule);
+
+/* What rows of lower classes may add to a step because a request of a class may come any moment,
+ * which would have to wait for its end: a share of the time to its first token, as it usually is or
+ * as a target says (0 = none); but not so little that steps consist of their fixed cost. */
+double quire_schedule_wait_us(const quire_cost *cost, double usual_us, double target_us);
 
 /* What a step with rows of this rank may take by what is promised, on average; 0 = nothing is
  * promised, or known. Of the step at hand. */

@@ -27,14 +27,15 @@ typedef struct quire_class_stats {
     uint64_t finished_total;
     uint64_t displaced_total; /* lost its place to a higher class: parked or preempted */
     uint64_t parked_total;
-    uint64_t resumed_total;    /* of those */
-    uint64_t preempted_total;  /* for want of pages, whoever wanted them */
-    uint64_t promoted_total;   /* admitted before a higher class because it had waited long */
-    uint64_t turns_total;      /* steps in which it got rows because it had waited long */
-    uint64_t cuts_total;       /* of running_limit */
-    uint64_t steps_total;      /* in which it had rows */
-    uint64_t late_steps_total; /* of these, longer than it is promised */
-    uint64_t left_out_total;   /* rows of decode that had to wait for another step */
+    uint64_t resumed_total;     /* of those */
+    uint64_t preempted_total;   /* for want of pages, whoever wanted them */
+    uint64_t promoted_total;    /* admitted before a higher class because it had waited long */
+    uint64_t turns_total;       /* steps in which it got rows because it had waited long */
+    uint64_t cuts_total;        /* of running_limit */
+    uint64_t steps_total;       /* in which it had rows */
+    uint64_t interrupted_total; /* steps with its rows that were given up for a higher class */
+    uint64_t late_steps_total;  /* of these, longer than it is promised */
+    uint64_t left_out_total;    /* rows of decode that had to wait for another step */
     uint64_t prefill_rows_total;
     uint64_t decode_rows_total;
     uint32_t waiting; /* parked ones not among them */

@@ -118,6 +118,17 @@ int quire_backend_open(quire_backend *backend, uint32_t n_threads)
     return QUIRE_OK;
 }
 
+bool quire_backend_abort_set(const quire_backend *backend, ggml_abort_callback abort, void *ctx)
+{
+    ggml_backend_set_abort_callback_t set;
+
+    proc_get("ggml_backend_set_abort_callback", &set, sizeof set);
+    if (set != NULL) {
+        set(backend->ggml, abort, ctx);
+    }
+    return set != NULL;
+}
+
 void quire_backend_close(quire_backend *backend)
 {
     threadpool_free_fn pool_free;

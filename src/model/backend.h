@@ -12,6 +12,7 @@
 #ifndef QUIRE_MODEL_BACKEND_H
 #define QUIRE_MODEL_BACKEND_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -36,6 +37,10 @@ typedef struct quire_backend {
 } quire_backend;
 int quire_backend_open(quire_backend *backend, uint32_t n_threads);
 void quire_backend_close(quire_backend *backend);
+
+/* Have a graph's computation ask, between its nodes, whether it shall end: it then gives
+ * GGML_STATUS_ABORTED. Returns false when this ggml cannot. */
+bool quire_backend_abort_set(const quire_backend *backend, ggml_abort_callback abort, void *ctx);
 
 /* Copy this thread's last error line of ggml or libllama since quire_backend_log_clear(); "" if
  * there was none. */

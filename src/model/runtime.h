@@ -87,9 +87,15 @@ typedef struct quire_slice {
 /* Compute slices (each sequence at most once, n_batch rows in all). *logits points to rows of
  * n_vocab floats in slice order, valid until the next step; NULL if none were asked for.
  * Errors: QUIRE_NOPAGES, QUIRE_LIMIT, QUIRE_INVAL (token id out of range), QUIRE_NOTFOUND,
- * QUIRE_NOMEM. */
+ * QUIRE_NOMEM, QUIRE_CANCELED (see below). On an error no sequence has changed. */
 int quire_runtime_step(quire_runtime *runtime, const quire_slice *slices, uint32_t n_slices,
                        const float **logits);
+
+/* Have steps ask, some hundred times on their way, whether they shall be given up: when `gives_up`
+ * returns true the step ends with QUIRE_CANCELED. It is called by the thread that called
+ * quire_runtime_step(), while others wait for it: it must be quick. NULL = nobody asks. Returns
+ * false when this ggml cannot. */
+bool quire_runtime_canceler_set(quire_runtime *runtime, bool (*gives_up)(void *ctx), void *ctx);
 
 /* Give a sequence n tokens of random KV without computing them (deep contexts for benchmarks):
  * encodes a pattern once per lane and copies tiles, hot and sealed ones as a step would have left

@@ -171,6 +171,18 @@ static void step_inputs(const quire_runtime *rt, const quire_slice *slices, uint
     }
 }
 
+static int status_of(enum ggml_status status)
+{
+    return status == GGML_STATUS_SUCCESS   ? QUIRE_OK
+           : status == GGML_STATUS_ABORTED ? QUIRE_CANCELED
+                                           : QUIRE_NOMEM;
+}
+
+bool quire_runtime_canceler_set(quire_runtime *rt, bool (*gives_up)(void *ctx), void *ctx)
+{
+    return quire_backend_abort_set(&rt->backend, gives_up, ctx);
+}
+
 int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices,
                        const float **logits)
 {
@@ -187,9 +199,7 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
     rc = step_begin_attention(rt, slices, n_slices, &batch);
     if (rc == QUIRE_OK) {
         step_inputs(rt, slices, n_slices, graph);
-        if (ggml_backend_graph_compute(rt->backend.ggml, graph->cgraph) != GGML_STATUS_SUCCESS) {
-            rc = QUIRE_NOMEM;
-        }
+        rc = status_of(ggml_backend_graph_compute(rt->backend.ggml, graph->cgraph));
     }
     if (rc < 0) {
         step_undo(rt, slices, n_slices);

@@ -29,16 +29,22 @@
 #define TURN_TICK_US 10000u
 #define ROOMY_BYTES  ((uint64_t)64 << 20)
 
-/* A clock that tests move; each look at it takes `tick` more. */
+/* A clock that tests move; each look at it takes `tick` more. Who looks next, once it is armed, has
+ * something else happen before: that is how things happen between two steps' admissions. */
 typedef struct test_clock {
     atomic_ullong us;
     atomic_ullong tick;
+    atomic_bool is_armed;
+    void (*fire)(void);
 } test_clock;
 
 static uint64_t clock_us(void *ctx)
 {
     test_clock *c = ctx;
 
+    if (atomic_exchange(&c->is_armed, false)) {
+        c->fire();
+    }
     return atomic_fetch_add(&c->us, atomic_load(&c->tick));
 }
 
@@ -224,6 +230,56 @@ static void test_displaced_without_a_place_to_park(void **state)
     assert_int_equal(stats.classes[BATCH].preempted_total, 1);
     gate_open(g);
     job_check(&b, &high);
+    job_check(&b, &low[0]);
+    job_check(&b, &low[1]);
+    bench_close(&b);
+}
+
+static engine_bench *late_bench;
+static job late;
+
+static void late_begin(void)
+{
+    job_start(late_bench, &late, REALTIME, 36);
+}
+
+/* One that comes while a step of a lower class is computed, or after admission: the step is given
+ * up, and the next is the high one's. Nothing of it shows in the tokens. */
+static void test_a_step_is_given_up(void **state)
+{
+    const quire_engine_opts opts = opts_default(4);
+    engine_bench b = bench_with(&opts, 6, 0);
+    job low[2];
+    quire_engine_stats before, after;
+    gate *g = gate_close(b.engine);
+
+    (void)state;
+    late_bench = &b;
+    clock_now.fire = late_begin;
+    job_start(&b, &low[0], BATCH, 34);
+    for (int i = 0; i < 4; i++) {
+        gate_step(g);
+    }
+    job_start(&b, &low[1], BATCH, 35);
+    gate_step(g);
+    before = stats_of(&b);
+    assert_int_equal(before.requests_prefilling, 1);
+    assert_int_equal(before.requests_decoding, 1);
+    atomic_store(&clock_now.is_armed, true);
+    gate_step(g);
+    after = stats_of(&b);
+    assert_int_equal(after.steps_total, before.steps_total);
+    assert_int_equal(after.classes[BATCH].interrupted_total, 1);
+    assert_int_equal(after.classes[BATCH].prefill_rows_total,
+                     before.classes[BATCH].prefill_rows_total);
+    gate_step(g);
+    after = stats_of(&b);
+    assert_int_equal(after.classes[REALTIME].prefill_rows_total, CHUNK);
+    assert_int_equal(after.classes[BATCH].prefill_rows_total,
+                     before.classes[BATCH].prefill_rows_total);
+    gate_open(g);
+    validate(b.engine);
+    job_check(&b, &late);
     job_check(&b, &low[0]);
     job_check(&b, &low[1]);
     bench_close(&b);
@@ -649,6 +705,7 @@ int main(void)
         cmocka_unit_test(test_displaced_within_one_step),
         cmocka_unit_test(test_a_low_one_waits),
         cmocka_unit_test(test_displaced_without_a_place_to_park),
+        cmocka_unit_test(test_a_step_is_given_up),
         cmocka_unit_test(test_pages_are_taken),
         cmocka_unit_test(test_not_in_vain),
         cmocka_unit_test(test_growth_takes_from_the_parked),

@@ -3,9 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/args.h"
 #include "cli/bandwidth.h"
+#include "cli/bench_cost.h"
 #include "cli/commands.h"
 #include "cli/measure.h"
 #include "cli/session.h"
+#include "cli/sim_cost.h"
 #include "cli/talk.h"
 
 #include "base/check.h"
@@ -29,6 +31,7 @@ typedef struct bench_args {
     bool no_cascade;
     int fill;
     int cache;
+    bool is_cost;
 } bench_args;
 
 #define BITS_DIM 64u /* any head size: formats are only put in order by it */
@@ -73,6 +76,9 @@ static const quire_opt options[] = {
       .offset = offsetof(bench_args, cache),
       .help = "pages, one buffer of the whole context (-c) per sequence, or no cache: every token "
               "is computed again for each new one" },
+    { .names = { "--cost" }, .type = QUIRE_OPT_FLAG, .offset = offsetof(bench_args, is_cost),
+      .help = "measure what steps cost instead, and print it for quire sim --cost; deep at the "
+              "deepest -d, 2048 without" },
     QUIRE_ROW_JSON,
 };
 /* clang-format on */
@@ -345,6 +351,34 @@ static quire_common_args smallest_args(const bench_args *args)
     return common;
 }
 
+static int run_cost(const bench_args *args, quire_session *session, quire_error *err)
+{
+    quire_common_args common = args->common;
+    quire_sim_cost cost;
+    uint32_t depth = 0;
+
+    for (uint32_t i = 0; i < args->depths.n; i++) {
+        depth = args->depths.items[i] > depth ? (uint32_t)args->depths.items[i] : depth;
+    }
+    common.kv.choice = args->kv.items[0];
+    QUIRE_TRY(quire_bench_cost(session, &common, depth, (uint32_t)args->n_repeats, &cost, err));
+    return quire_stdout_json(quire_sim_cost_json(&cost)) == QUIRE_EXIT_OK ? QUIRE_OK : QUIRE_IO;
+}
+
+static int run_table(table *t, quire_error *err)
+{
+    const bench_args *args = t->args;
+
+    t->rows = calloc((size_t)args->kv.n * args->depths.n * 2, sizeof(*t->rows));
+    if (t->rows == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    for (uint32_t i = 0; i < args->kv.n; i++) {
+        QUIRE_TRY(run_format(t, &args->kv.items[i], err));
+    }
+    return QUIRE_OK;
+}
+
 static int run(void *opaque)
 {
     const bench_args *args = opaque;
@@ -360,11 +394,7 @@ static int run(void *opaque)
     quire_interrupt_catch();
     rc = quire_session_open_model(&t.session, &common, &err);
     if (rc == QUIRE_OK) {
-        t.rows = calloc((size_t)args->kv.n * args->depths.n * 2, sizeof(*t.rows));
-        rc = t.rows != NULL ? QUIRE_OK : quire_error_set(&err, QUIRE_NOMEM, "out of memory");
-    }
-    for (uint32_t i = 0; rc == QUIRE_OK && i < args->kv.n; i++) {
-        rc = run_format(&t, &args->kv.items[i], &err);
+        rc = args->is_cost ? run_cost(args, &t.session, &err) : run_table(&t, &err);
     }
     /* What was measured before a failure is still worth having. The bandwidth comes last, since its
      * buffer would show in the peak of resident memory. */

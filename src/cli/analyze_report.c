@@ -86,7 +86,7 @@ static void add_lru(json_t *report, const quire_analyzed *a)
     plot = quire_report_plot(
         report, "lines", &(quire_report_head){ "lru", "LRU at every size", note, "third" }, &x, &y);
     exact = quire_report_series(plot, "exact", "strong");
-    sampled = quire_report_series(plot, "sampled (SHARDS)", "");
+    sampled = quire_report_series(plot, "sampled (SHARDS)", "bound");
     for (uint32_t i = 0; i <= CURVE_POINTS; i++) {
         const uint64_t c = (uint64_t)a->analysis->n_ids * i / CURVE_POINTS;
 

@@ -100,20 +100,6 @@ double quire_dist_mean(const quire_dist *dist)
     return dist->n > 0 ? dist->sum / (double)dist->n : 0.0;
 }
 
-double quire_dist_share_at_most(const quire_dist *dist, uint64_t value)
-{
-    const uint32_t last = bucket_of(value);
-    uint64_t n = 0;
-
-    if (dist->n == 0) {
-        return 0.0;
-    }
-    for (uint32_t i = 0; i <= last; i++) {
-        n += dist->counts[i];
-    }
-    return (double)n / (double)dist->n;
-}
-
 /* Where the bar that begins with this bucket ends, with so many buckets in a doubling. Below 64 a
  * doubling has as many buckets as values. */
 static uint32_t bar_end(uint32_t bucket, uint32_t per_doubling)

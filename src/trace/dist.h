@@ -27,8 +27,6 @@ void quire_dist_add_n(quire_dist *dist, uint64_t value, uint64_t weight);
 /* The value that a share q (0..1) does not exceed; 0 when empty. */
 uint64_t quire_dist_quantile(const quire_dist *dist, double q);
 double quire_dist_mean(const quire_dist *dist); /* 0 when empty */
-/* The share of values of at most this, to the width of a bucket; 0 when empty. */
-double quire_dist_share_at_most(const quire_dist *dist, uint64_t value);
 
 /* Bars for a plot: [low, high) and what lies in it. */
 typedef struct quire_dist_bar {

@@ -1,113 +1,16 @@
-/* evict.c - bins of candidates, and whose turn it is.
+/* evict.c - candidates, and whose turn it is.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict.h"
 
 #include "base/check.h"
 #include "core/cache_internal.h"
+#include "core/evict_bin.h"
 #include "core/evict_deadline.h"
 
 #include <string.h>
 
 #define VICTIMS_SHARE 8u /* a choice among n accounts holds for n / 8 victims more */
-
-/* ---- bins ---- */
-
-static size_t up_to_16(size_t n)
-{
-    return (n + 15) / 16 * 16;
-}
-
-static void bin_start(const quire_evict *evict, quire_evict_bin *bin, uint32_t number)
-{
-    memset(bin, 0, evict->bin_bytes);
-    bin->number = number;
-    bin->state = (unsigned char *)bin + evict->bin_bytes - up_to_16(evict->ops->bin_bytes);
-}
-
-static quire_evict_bin *rest_at(const quire_evict *evict, uint32_t slot)
-{
-    return (quire_evict_bin *)(void *)(evict->rest + slot * evict->bin_bytes);
-}
-
-quire_evict_bin *quire_evict_bin_at(const quire_evict *evict, uint32_t number)
-{
-    uint32_t account = number / QUIRE_EVICT_SLOTS;
-    uint32_t slot = number % QUIRE_EVICT_SLOTS;
-
-    if (account == 0) {
-        return rest_at(evict, slot);
-    }
-    return evict->accounts[account] != NULL ? evict->accounts[account][slot] : NULL;
-}
-
-static uint32_t slot_of(const quire_prefix_node *node)
-{
-    return (uint32_t)node->region * QUIRE_RANKS_MAX + node->rank;
-}
-
-/* The bin that a node is in. */
-static quire_evict_bin *bin_of(const quire_evict *evict, const quire_prefix_node *node)
-{
-    if (node->account == 0 || (node->heaps & QUIRE_EVICT_IN_REST) != 0) {
-        return rest_at(evict, slot_of(node));
-    }
-    return evict->accounts[node->account][slot_of(node)];
-}
-
-quire_evict_bin *quire_evict_bin_of(const quire_evict *evict, uint32_t node)
-{
-    return bin_of(evict, quire_evict_at(evict, node));
-}
-
-/* The bin of an account above 0, made if need be; NULL when there is no memory for it. */
-static quire_evict_bin *bin_make(quire_evict *evict, uint32_t account, uint32_t slot)
-{
-    quire_evict_bin **bins = evict->accounts[account];
-
-    if (bins == NULL) {
-        bins = evict->allocator.alloc(evict->allocator.ctx, QUIRE_EVICT_SLOTS * sizeof(*bins));
-        if (bins == NULL) {
-            return NULL;
-        }
-        memset(bins, 0, QUIRE_EVICT_SLOTS * sizeof(*bins));
-        evict->accounts[account] = bins;
-    }
-    if (bins[slot] == NULL) {
-        bins[slot] = evict->allocator.alloc(evict->allocator.ctx, evict->bin_bytes);
-        if (bins[slot] != NULL) {
-            bin_start(evict, bins[slot], account * QUIRE_EVICT_SLOTS + slot);
-        }
-    }
-    return bins[slot];
-}
-
-/* A node enters the bin that its region, rank and account name. */
-static quire_evict_bin *bin_enter(quire_evict *evict, quire_prefix_node *node)
-{
-    quire_evict_bin *bin = NULL;
-
-    node->heaps &= (uint8_t)~QUIRE_EVICT_IN_REST;
-    if (node->account != 0) {
-        bin = bin_make(evict, node->account, slot_of(node));
-    }
-    if (bin == NULL) {
-        bin = rest_at(evict, slot_of(node));
-        node->heaps |= node->account != 0 ? QUIRE_EVICT_IN_REST : 0;
-    }
-    bin->n_nodes++;
-    bin->n_listed[node->list]++;
-    evict->regions[node->region].n_nodes++;
-    return bin;
-}
-
-static void bin_leave(quire_evict *evict, quire_evict_bin *bin, const quire_prefix_node *node)
-{
-    QUIRE_CHECK(bin->n_nodes > 0 && bin->n_listed[node->list] > 0);
-    bin->n_nodes--;
-    bin->n_listed[node->list]--;
-    evict->regions[node->region].n_nodes--;
-}
 
 static void bin_link(quire_evict *evict, quire_evict_bin *bin)
 {
@@ -168,17 +71,13 @@ int quire_evict_init(quire_evict *evict, const quire_prefix_opts *opts,
     evict->low_hits_per_us = opts->low_traffic_hits_per_hour / QUIRE_EVICT_US_PER_HOUR;
     evict->token_us = 1.0;
     evict->seed = opts->seed;
-    evict->bin_bytes = up_to_16(sizeof(quire_evict_bin) + evict->ops->n_heaps * sizeof(uint32_t)) +
-                       up_to_16(evict->ops->bin_bytes);
-    evict->rest = allocator->alloc(allocator->ctx, QUIRE_EVICT_SLOTS * evict->bin_bytes);
-    evict->state = allocator->alloc(allocator->ctx, up_to_16(evict->ops->tree_bytes + 1));
-    if (evict->rest == NULL || evict->state == NULL) {
+    evict->state = allocator->alloc(allocator->ctx, evict->ops->tree_bytes + 1);
+    if (evict->state != NULL) {
+        memset(evict->state, 0, evict->ops->tree_bytes);
+    }
+    if (evict->state == NULL || quire_evict_bins_init(evict) < 0) {
         quire_evict_fini(evict);
         return QUIRE_NOMEM;
-    }
-    memset(evict->state, 0, evict->ops->tree_bytes);
-    for (uint32_t slot = 0; slot < QUIRE_EVICT_SLOTS; slot++) {
-        bin_start(evict, rest_at(evict, slot), slot);
     }
     if (evict->ops->forgotten != NULL) {
         ghosts->forgotten = ghost_forgotten;
@@ -192,15 +91,10 @@ int quire_evict_init(quire_evict *evict, const quire_prefix_opts *opts,
 
 void quire_evict_fini(quire_evict *evict)
 {
-    for (uint32_t account = 1; account < QUIRE_ACCOUNTS_MAX; account++) {
-        quire_evict_bin **bins = evict->accounts[account];
-
-        for (uint32_t slot = 0; bins != NULL && slot < QUIRE_EVICT_SLOTS; slot++) {
-            evict->allocator.free(evict->allocator.ctx, bins[slot]);
-        }
-        evict->allocator.free(evict->allocator.ctx, bins);
+    quire_evict_bins_fini(evict);
+    if (evict->ops->stop != NULL && evict->state != NULL) {
+        evict->ops->stop(evict);
     }
-    evict->allocator.free(evict->allocator.ctx, evict->rest);
     evict->allocator.free(evict->allocator.ctx, evict->state);
     memset(evict, 0, sizeof(*evict));
 }
@@ -226,7 +120,7 @@ void quire_evict_born(quire_evict *evict, uint32_t node)
 
     at->heaps = 0;
     at->list = 0;
-    bin = bin_enter(evict, at);
+    bin = quire_evict_bin_enter(evict, at);
     if (evict->ops->born != NULL) {
         evict->ops->born(evict, bin, node, evict->ops->has_ghosts ? ghost_of(evict, at) : NULL);
     }
@@ -236,20 +130,20 @@ void quire_evict_used(quire_evict *evict, uint32_t node)
 {
     QUIRE_ASSERT(!quire_evict_has(evict, node));
     if (evict->ops->used != NULL) {
-        evict->ops->used(evict, bin_of(evict, quire_evict_at(evict, node)), node);
+        evict->ops->used(evict, quire_evict_bin_of(evict, node), node);
     }
 }
 
 void quire_evict_gone(quire_evict *evict, uint32_t node, quire_prefix_gone why, quire_ghost *ghost)
 {
     const quire_prefix_node *at = quire_evict_at(evict, node);
-    quire_evict_bin *bin = bin_of(evict, at);
+    quire_evict_bin *bin = quire_evict_bin_of(evict, node);
 
     QUIRE_ASSERT(!quire_evict_has(evict, node));
     if (evict->ops->gone != NULL) {
         evict->ops->gone(evict, bin, node, why, ghost);
     }
-    bin_leave(evict, bin, at);
+    quire_evict_bin_leave(evict, bin, at);
 }
 
 void quire_evict_move(quire_evict *evict, uint32_t node, quire_region_id region, uint8_t rank)
@@ -263,10 +157,10 @@ void quire_evict_move(quire_evict *evict, uint32_t node, quire_region_id region,
     if (is_candidate) {
         quire_evict_remove(evict, node);
     }
-    bin_leave(evict, bin_of(evict, at), at);
+    quire_evict_bin_leave(evict, quire_evict_bin_of(evict, node), at);
     at->region = (uint8_t)region;
     at->rank = rank;
-    (void)bin_enter(evict, at);
+    (void)quire_evict_bin_enter(evict, at);
     if (is_candidate) {
         quire_evict_add(evict, node);
     }
@@ -314,7 +208,7 @@ void quire_evict_replace(quire_evict *evict, quire_evict_bin *bin, uint32_t node
 void quire_evict_add(quire_evict *evict, uint32_t node)
 {
     quire_prefix_node *at = quire_evict_at(evict, node);
-    quire_evict_bin *bin = bin_of(evict, at);
+    quire_evict_bin *bin = quire_evict_bin_of(evict, node);
 
     QUIRE_ASSERT(!quire_evict_has(evict, node));
     at->heaps |= QUIRE_EVICT_IS_CANDIDATE;
@@ -328,7 +222,7 @@ void quire_evict_add(quire_evict *evict, uint32_t node)
 void quire_evict_remove(quire_evict *evict, uint32_t node)
 {
     quire_prefix_node *at = quire_evict_at(evict, node);
-    quire_evict_bin *bin = bin_of(evict, at);
+    quire_evict_bin *bin = quire_evict_bin_of(evict, node);
 
     QUIRE_CHECK(quire_evict_has(evict, node));
     displace(evict, bin, node);
@@ -468,7 +362,7 @@ static void candidate_validate(const quire_evict *evict, const quire_evict_bin *
 {
     const quire_prefix_node *node = quire_evict_at(evict, id);
 
-    QUIRE_CHECK(quire_evict_has(evict, id) && bin_of(evict, node) == bin);
+    QUIRE_CHECK(quire_evict_has(evict, id) && quire_evict_bin_of(evict, id) == bin);
     QUIRE_CHECK(node->kind == QUIRE_NODE_PAGE && node->n_children == 0 && node->n_refs == 0);
     quire_evict_deadline_validate(evict, id);
 }

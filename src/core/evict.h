@@ -92,8 +92,11 @@ typedef struct quire_evict_ops {
     size_t tree_bytes; /* of evict->state */
     size_t bin_bytes;  /* of bin->state; 128 bins are made with the tree */
     bool has_ghosts;   /* born gets them */
-    /* The tree begins. NULL = nothing to do. */
+    /* The tree begins, ends. When it ends its nodes are gone; each of its bins is ended before it,
+     * for memory that a state holds (evict->allocator). NULL = nothing to do. */
     void (*start)(struct quire_evict *evict);
+    void (*bin_stop)(struct quire_evict *evict, quire_evict_bin *bin);
+    void (*stop)(struct quire_evict *evict);
     /* A node is new in its bin, and no candidate yet. It is on list 0 (quire_evict_list() changes
      * that). ghost: what remained of it when it went last time, if it is remembered; else NULL.
      * NULL = does not matter. */

@@ -588,19 +588,22 @@ static outcome simulate(const load *l)
  * in realtime requests beside as much batch work as it can take. */
 static void test_load(void **state)
 {
-    const double speeds[] = { 0.3, 1.0, 4.0 }; /* of machines */
+    /* Of machines: how slow, and what several rows cost beyond one. */
+    const double machines[][2] = {
+        { 0.3, 1.0 }, { 1.0, 1.0 }, { 4.0, 1.0 }, { 1.0, 0.1 }, { 1.0, 0.0 }
+    };
 
     (void)state;
-    for (uint32_t i = 0; i < COUNT(speeds); i++) {
+    for (uint32_t i = 0; i < COUNT(machines); i++) {
         quire_cost cost = cost_known();
         load l = { .cost = &cost, .n_prompt = 256, .n_answer = 32, .n_high = 1, .has_batch = true };
         outcome one, alone, classes;
 
-        cost.step_us *= speeds[i];
-        cost.several_us *= speeds[i];
-        cost.prefill_row_us *= speeds[i];
-        cost.decode_row_us *= speeds[i];
-        cost.depth_row_us *= speeds[i];
+        cost.step_us *= machines[i][0];
+        cost.several_us *= machines[i][0] * machines[i][1];
+        cost.prefill_row_us *= machines[i][0];
+        cost.decode_row_us *= machines[i][0];
+        cost.depth_row_us *= machines[i][0];
         l.gap_us = 100e6;
         l.n_high = 3;
         one = simulate(&l);

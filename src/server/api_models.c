@@ -90,6 +90,16 @@ static void write_sampling(quire_json_out *json, const quire_sampler_opts *sampl
     quire_json_object_end(json);
 }
 
+static void write_classes(quire_json_out *json, const quire_tiers *tiers)
+{
+    quire_json_array(json, "service_classes");
+    for (uint32_t i = 0; i < tiers->classes.n; i++) {
+        quire_json_string(json, NULL, tiers->classes.items[i].name);
+    }
+    quire_json_array_end(json);
+    quire_json_string(json, "default_class", tiers->classes.items[tiers->default_index].name);
+}
+
 int quire_api_props(quire_http *http)
 {
     const quire_server_opts *opts = &http->server->opts;
@@ -113,6 +123,7 @@ int quire_api_props(quire_http *http)
     quire_json_u64(&json, "page_tokens", opts->page_tokens);
     quire_json_string(&json, "context_overflow",
                       opts->truncates_turns ? "truncate_turns" : "refuse");
+    write_classes(&json, &http->server->tiers);
     quire_json_object_end(&json);
     quire_json_object_end(&json);
     return quire_http_reply_json(http, 200, &body);

@@ -2,8 +2,8 @@
  *
  * Every page in use, or every k-th when there are more than asked for: an array of
  * [page, group, state, filled tokens, owner, ms since used], with state 0 = live (a running
- * sequence's alone), 1 = live and cached, 2 = cached, and -1 ms for a page that the tree does not
- * know.
+ * sequence's alone), 1 = live and cached, 2 = cached, 3 = cached and pinned, and -1 ms for a page
+ * that the tree does not know.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/handlers.h"
@@ -108,7 +108,8 @@ static int add_owner(void *ctx, const quire_session_info *info)
 static void write_cell(quire_json_out *json, const page_cell *cell, uint64_t now_us)
 {
     const uint64_t age_us = now_us > cell->used_us ? now_us - cell->used_us : 0;
-    const unsigned state = cell->info.refs == 0 ? 2 : cell->info.n_kept > 0 ? 1 : 0;
+    const unsigned unused = cell->info.is_pinned ? 3 : 2;
+    const unsigned state = cell->info.refs == 0 ? unused : cell->info.n_kept > 0 ? 1 : 0;
 
     quire_json_array(json, NULL);
     quire_json_u64(json, NULL, cell->info.page);

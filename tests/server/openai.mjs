@@ -75,6 +75,16 @@ const checks = {
         assert.equal(ended.text, free.text.slice(0, free.text.indexOf(stop)));
     },
 
+    async "service_tier chooses a class, and the reply says which"() {
+        for (const tier of ["auto", "default", "flex", "priority"]) {
+            const answer = await client.chat.completions.create({ ...told, max_tokens: 2, service_tier: tier });
+            assert.equal(answer.service_tier, tier === "auto" ? "default" : tier);
+        }
+        const { data, response } = await client.chat.completions.create({ ...told, max_tokens: 2, service_tier: "flex" }).withResponse();
+        assert.equal(data.service_tier, "flex");
+        assert.equal(response.headers.get("x-service-class"), "batch");
+    },
+
     async "logprobs come with their alternatives"() {
         const answer = await client.chat.completions.create({ ...told, max_tokens: 4, logprobs: true, top_logprobs: 3 });
         const { content } = answer.choices[0].logprobs;

@@ -201,6 +201,17 @@ static void headers_log_and_streams_say_it(void **state)
     http_reply_free(&reply);
 }
 
+static void props_list_the_classes(void **state)
+{
+    json_t *root = http_get_json(f.port, "/props", 200);
+
+    (void)state;
+    assert_int_equal(json_array_size(json_at(root, "quire.service_classes")), 3);
+    assert_string_equal(json_string_at(root, "quire.service_classes.0"), "realtime");
+    assert_string_equal(json_string_at(root, "quire.default_class"), "standard");
+    json_decref(root);
+}
+
 static void a_full_queue_names_its_class(void **state)
 {
     engine_script script = hello;
@@ -270,6 +281,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_no_class_is_refused, start, stop),
         cmocka_unit_test_setup_teardown(a_key_caps_the_class, start_with_keys, stop),
         cmocka_unit_test_setup_teardown(headers_log_and_streams_say_it, start, stop),
+        cmocka_unit_test_setup_teardown(props_list_the_classes, start, stop),
         cmocka_unit_test_setup_teardown(a_full_queue_names_its_class, start, stop),
         cmocka_unit_test_setup_teardown(other_tables_work_too, start, stop),
         cmocka_unit_test(refuses_to_start_with_classes_that_are_not_there),

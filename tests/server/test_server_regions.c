@@ -202,6 +202,21 @@ static int64_t cached_of_story(void)
     return n;
 }
 
+static size_t count_pinned_pages(void)
+{
+    json_t *root = get(&s, 200, "/v1/cache/pages");
+    json_t *page;
+    size_t i;
+    size_t n = 0;
+
+    json_array_foreach(json_at(root, "pages"), i, page)
+    {
+        n += json_integer_value(json_array_get(page, 2)) == 3;
+    }
+    json_decref(root);
+    return n;
+}
+
 static void a_pin_outlives_what_others_ask_for(void **state)
 {
     engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
@@ -228,6 +243,7 @@ static void a_pin_outlives_what_others_ask_for(void **state)
     root = get(&s, 200, PINS);
     assert_int_equal(json_int_at(root, "total"), 1);
     json_decref(root);
+    assert_true(count_pinned_pages() > 0);
     /* What is there already is adopted. */
     root = post(&s, 201, PINS, "{\"name\":\"half\",\"text\":\"" STORY "\"}");
     assert_true(json_int_at(root, "cached_tokens") > 0);

@@ -181,8 +181,7 @@ static void suggest_pinned_share(desk *d)
         say(d,
             (quire_tune_change){
                 .knob = QUIRE_TUNE_PINNED_SHARE, .is_applicable = true, .from = from, .to = to },
-            "pinned share %.2f -> %.2f: classes with pinned memory need %s at once (p99) of %s",
-            from, to,
+            "classes with pinned memory need %s at once (p99) of %s",
             quire_format_bytes((uint64_t)d->facts->pinned_need_p99_bytes, need, sizeof(need)),
             quire_format_bytes(d->now->memory_bytes, memory, sizeof(memory)));
     }
@@ -211,7 +210,7 @@ static void suggest_ttl(desk *d)
     const bool is_whole = is_seen_whole(d->facts, d->facts->gap_p99_us);
     double wanted = clamp(TTL_PER_GAP * (double)d->facts->gap_p99_us, least, most);
     double to = from;
-    char texts[3][QUIRE_DURATION_TEXT_MAX];
+    char text[QUIRE_DURATION_TEXT_MAX];
 
     if (least >= most || d->facts->gap_p99_us == 0) {
         return;
@@ -229,10 +228,8 @@ static void suggest_ttl(desk *d)
         say(d,
             (quire_tune_change){
                 .knob = QUIRE_TUNE_TTL, .is_applicable = true, .from = from, .to = to },
-            "cache_ttl %s -> %s: 99 %% of what is used again is used within %s",
-            quire_duration_text(d->now->ttl_us, texts[0]),
-            quire_duration_text((uint64_t)to, texts[1]),
-            quire_duration_text(d->facts->gap_p99_us, texts[2]));
+            "99 %% of what is used again is used within %s",
+            quire_duration_text(d->facts->gap_p99_us, text));
     }
 }
 
@@ -242,7 +239,7 @@ static void suggest_low_traffic(desk *d)
     const double most = (double)d->bounds->low_traffic_max_us;
     const double from = (double)d->now->low_traffic_after_us;
     const uint64_t gap_us = d->facts->gap_p90_us;
-    char texts[3][QUIRE_DURATION_TEXT_MAX];
+    char text[QUIRE_DURATION_TEXT_MAX];
     double wanted;
     double to;
 
@@ -258,11 +255,9 @@ static void suggest_low_traffic(desk *d)
         say(d,
             (quire_tune_change){
                 .knob = QUIRE_TUNE_LOW_TRAFFIC, .is_applicable = true, .from = from, .to = to },
-            "low_traffic_after %s -> %s: 90 %% of what is used again is used within %s; %.0f %% of "
-            "the blocks were asked for once",
-            quire_duration_text(d->now->low_traffic_after_us, texts[0]),
-            quire_duration_text((uint64_t)to, texts[1]), quire_duration_text(gap_us, texts[2]),
-            100.0 * d->facts->one_time_share);
+            "90 %% of what is used again is used within %s; %.0f %% of the blocks were asked for "
+            "once",
+            quire_duration_text(gap_us, text), 100.0 * d->facts->one_time_share);
     }
 }
 
@@ -274,17 +269,14 @@ static void suggest_memory(desk *d)
     const bool is_more = gain >= MEMORY_GAIN_MIN;
     const bool is_less = !is_more && f->hit_rate - f->hit_rate_half <= MEMORY_LOSS_MAX;
     const double to = is_more ? from * MEMORY_STEP : from / MEMORY_STEP;
-    char texts[2][16];
 
     if (!is_news(d, QUIRE_TUNE_MEMORY, is_more - is_less)) {
         return;
     }
     say(d, (quire_tune_change){ .knob = QUIRE_TUNE_MEMORY, .from = from, .to = to },
-        "kv_budget %s -> %s: %s the memory would have served %.1f %% of the prompts, this serves "
-        "%.1f %% (LRU)",
-        quire_format_bytes(d->now->memory_bytes, texts[0], sizeof(texts[0])),
-        quire_format_bytes((uint64_t)to, texts[1], sizeof(texts[1])), is_more ? "twice" : "half",
-        100.0 * (is_more ? f->hit_rate_double : f->hit_rate_half), 100.0 * f->hit_rate);
+        "%s the memory would have served %.1f %% of the prompts, this serves %.1f %% (LRU)",
+        is_more ? "twice" : "half", 100.0 * (is_more ? f->hit_rate_double : f->hit_rate_half),
+        100.0 * f->hit_rate);
 }
 
 static void suggest_policy(desk *d)
@@ -304,9 +296,9 @@ static void suggest_policy(desk *d)
             (quire_tune_change){ .knob = QUIRE_TUNE_POLICY,
                                  .from = (double)d->now->policy,
                                  .to = (double)f->best_policy },
-            "cache_policy %s -> %s: would have served %.1f %% of the prompts, this one %.1f %%",
-            quire_evict_policy_name(d->now->policy), quire_evict_policy_name(f->best_policy),
-            100.0 * f->best_policy_hit_rate, 100.0 * f->current_policy_hit_rate);
+            "%s would have served %.1f %% of the prompts, %s %.1f %%",
+            quire_evict_policy_name(f->best_policy), 100.0 * f->best_policy_hit_rate,
+            quire_evict_policy_name(d->now->policy), 100.0 * f->current_policy_hit_rate);
     }
 }
 

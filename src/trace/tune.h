@@ -107,7 +107,7 @@ typedef struct quire_tune_change {
     quire_tune_knob knob;
     bool is_applicable; /* while running, within the bounds; otherwise a word to the operator */
     double from, to;    /* share, microseconds, bytes, or quire_evict_policy */
-    char reason[QUIRE_TUNE_REASON_MAX]; /* with the figures that it rests on */
+    char reason[QUIRE_TUNE_REASON_MAX]; /* the figures that it rests on */
 } quire_tune_change;
 
 /* Fill changes and return how many. Applies nothing; a caller that applies one gives the new

@@ -132,7 +132,7 @@ static void test_ttl(void **state)
     assert_int_equal(suggest(&b), 1);
     assert_int_equal(b.changes[0].knob, QUIRE_TUNE_TTL);
     assert_true(b.changes[0].to > 13.2e6 * 60 && b.changes[0].to < 13.4e6 * 60);
-    assert_non_null(strstr(b.changes[0].reason, "20m -> 13.3m"));
+    assert_non_null(strstr(b.changes[0].reason, "within 120s"));
     /* Gaps as long as what was watched say nothing about shorter times. */
     b = begin();
     b.settings.ttl_us = 600 * (uint64_t)MINUTE;
@@ -210,7 +210,7 @@ static void test_words_are_said_once(void **state)
     assert_int_equal(suggest(&b), 0);
     assert_int_equal(suggest(&b), 1);
     assert_true(b.changes[0].to == (double)QUIRE_EVICT_ARC);
-    assert_non_null(strstr(b.changes[0].reason, "lru -> arc"));
+    assert_non_null(strstr(b.changes[0].reason, "arc would have served 60.0 %"));
     /* Memory that brings nothing. */
     b = begin();
     b.facts.hit_rate_half = 0.499;

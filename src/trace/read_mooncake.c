@@ -1,7 +1,7 @@
 /* read_mooncake.c - Mooncake's JSON Lines, and those of Qwen-Bailian, which have chats.
  *
- * The lines do not say how many tokens a block has. 512 is Mooncake's, 16 Qwen's; the first line
- * that fits one of the usual sizes decides, and a line that does not fit it then is bad.
+ * The lines do not say how many tokens a block has. 512 is Mooncake's, 16 Qwen's; the usual size
+ * that fits most of the first lines it is, and a line that does not fit it then is bad.
  *
  * SPDX-License-Identifier: MIT */
 #include "trace/reader.h"
@@ -9,6 +9,10 @@
 #include "base/check.h"
 
 #include <stdlib.h>
+
+#define SIZE_LINES 200u /* that the size of blocks is taken from */
+
+static const char *const input[2] = { "input_length", NULL };
 
 static bool detect(const char *line, const json_t *json)
 {
@@ -22,18 +26,6 @@ static bool fits(uint64_t n_tokens, size_t n_blocks, uint32_t block_tokens)
     uint64_t full = n_tokens / block_tokens;
 
     return n_blocks == full || n_blocks == full + (n_tokens % block_tokens != 0);
-}
-
-static uint32_t block_tokens_guess(uint64_t n_tokens, size_t n_blocks)
-{
-    static const uint32_t usual[] = { 512, 16, 64, 32, 128, 256, 1024 };
-
-    for (size_t i = 0; i < sizeof(usual) / sizeof(usual[0]); i++) {
-        if (fits(n_tokens, n_blocks, usual[i])) {
-            return usual[i];
-        }
-    }
-    return 0;
 }
 
 /* The session of a chat: that of the chat it goes on from, else a new one. */
@@ -70,11 +62,7 @@ static const char *ids_get(quire_reader *r, const json_t *ids, uint64_t n_input)
 {
     size_t n = json_array_size(ids);
 
-    if (r->trace->block_tokens == 0) {
-        r->trace->block_tokens = block_tokens_guess(n_input, n);
-    }
-    if (r->trace->block_tokens == 0 || !fits(n_input, n, r->trace->block_tokens)) {
-        r->trace->block_tokens = r->trace->n_requests > 0 ? r->trace->block_tokens : 0;
+    if (!fits(n_input, n, r->trace->block_tokens)) {
         return "as many hash_ids as input_length does not take";
     }
     for (size_t i = 0; i < n; i++) {
@@ -90,7 +78,6 @@ static const char *ids_get(quire_reader *r, const json_t *ids, uint64_t n_input)
 
 static int request_read(quire_reader *r, const json_t *json)
 {
-    static const char *const input[2] = { "input_length", NULL };
     static const char *const output[2] = { "output_length", NULL };
     const json_t *ids = json_object_get(json, "hash_ids");
     bool is_chat = json_object_get(json, "chat_id") != NULL;
@@ -135,10 +122,43 @@ static int line_read(quire_reader *r)
     return rc;
 }
 
+static const uint32_t usual[] = { 512, 16, 64, 32, 128, 256, 1024 };
+#define N_USUAL (sizeof(usual) / sizeof(usual[0]))
+
+/* Count the sizes that a line fits. */
+static void sizes_count(const json_t *json, uint32_t counts[N_USUAL])
+{
+    const json_t *ids = json_object_get(json, "hash_ids");
+    uint64_t n_input;
+
+    if (json_is_array(ids) &&
+        quire_reader_count(json, input, 1, QUIRE_TRACE_TOKENS_MAX, &n_input)) {
+        for (size_t i = 0; i < N_USUAL; i++) {
+            counts[i] += fits(n_input, json_array_size(ids), usual[i]);
+        }
+    }
+}
+
 static int begin(quire_reader *r)
 {
-    r->trace->block_tokens = 0; /* the first line says it */
-    return QUIRE_OK;
+    uint32_t counts[N_USUAL] = { 0 };
+    uint32_t best = 0;
+    int rc = 1;
+
+    r->is_quiet = true;
+    for (uint32_t i = 0; i < SIZE_LINES && (rc = quire_reader_next(r)) > 0; i++) {
+        json_t *json = json_loadb(r->line, r->line_bytes, 0, NULL);
+
+        sizes_count(json, counts);
+        json_decref(json);
+    }
+    r->is_quiet = false;
+    QUIRE_TRY(rc);
+    for (uint32_t i = 1; i < N_USUAL; i++) {
+        best = counts[i] > counts[best] ? i : best;
+    }
+    r->trace->block_tokens = usual[best];
+    return quire_reader_rewind(r);
 }
 
 const quire_reader_format quire_reader_mooncake = {

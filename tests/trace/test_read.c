@@ -129,6 +129,20 @@ static void test_mooncake_chats(void **state)
     quire_trace_fini(&r.trace);
 }
 
+/* A first line that is as short as to fit any size says nothing. */
+static void test_mooncake_block_size(void **state)
+{
+    reading r = read_text(
+        "{\"timestamp\": 0, \"input_length\": 10, \"output_length\": 5, \"hash_ids\": [1]}\n"
+        "{\"timestamp\": 0, \"input_length\": 64, \"output_length\": 5, \"hash_ids\": [1, 2, 3, "
+        "4]}\n");
+
+    (void)state;
+    expect(&r, QUIRE_TRACE_FORMAT_MOONCAKE, 2, 0);
+    assert_int_equal(r.trace.block_tokens, 16);
+    quire_trace_fini(&r.trace);
+}
+
 #define GOOD "{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": [1]}\n"
 
 static void test_mooncake_bad(void **state)
@@ -542,6 +556,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mooncake),
         cmocka_unit_test(test_mooncake_chats),
+        cmocka_unit_test(test_mooncake_block_size),
         cmocka_unit_test(test_mooncake_bad),
         cmocka_unit_test(test_cut_off),
         cmocka_unit_test(test_bad_lines_are_counted),

@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #include "core/cache_internal.h"
 #include "core/charge.h"
+#include "core/prefix_internal.h"
 
 #include <string.h>
 
@@ -145,14 +146,21 @@ void quire_cache_evictor_set(quire_cache *cache, quire_cache_evict_fn evict, voi
 
 uint64_t quire_cache_evict(quire_cache *cache, quire_region_id region, uint64_t need_bytes)
 {
+    const quire_region *found = &cache->regions.items[region];
+    uint64_t charged_bytes = quire_counter_get(&found->charged_bytes);
     uint64_t freed_bytes;
 
     if (cache->evict == NULL || cache->is_evicting ||
-        need_bytes > quire_counter_get(&cache->regions.items[region].cached_bytes)) {
+        need_bytes > quire_counter_get(&found->cached_bytes)) {
         return 0;
     }
     cache->is_evicting = true;
     freed_bytes = cache->evict(cache->evict_ctx, region, need_bytes);
+    while (freed_bytes < need_bytes && region == QUIRE_REGION_DYNAMIC && cache->tree != NULL &&
+           quire_prefix_nodes_trade(cache->tree)) {
+        (void)cache->evict(cache->evict_ctx, region, need_bytes - freed_bytes);
+        freed_bytes = charged_bytes - quire_counter_get(&found->charged_bytes);
+    }
     cache->is_evicting = false;
     return freed_bytes;
 }

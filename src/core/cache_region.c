@@ -9,31 +9,54 @@ static void budget_give(quire_region *region, uint64_t bytes)
     quire_counter_add(&region->budget_bytes, bytes);
 }
 
-/* Shrink a pinned region to left_bytes: what it does not use leaves with the budget. */
+static uint64_t over_bytes_of(const quire_region *region, uint64_t left_bytes)
+{
+    uint64_t charged_bytes = quire_counter_get(&region->charged_bytes);
+
+    return charged_bytes > left_bytes ? charged_bytes - left_bytes : 0;
+}
+
+/* What leaves `from` when its budget goes down to left_bytes and `to` gets so much more. */
+static quire_charge_move leaving(quire_cache *cache, quire_region_id from, quire_region_id to,
+                                 uint64_t left_bytes)
+{
+    return (quire_charge_move){ .cache = cache,
+                                .from = from,
+                                .to = to,
+                                .need_bytes =
+                                    over_bytes_of(&cache->regions.items[from], left_bytes),
+                                .takes_candidates = true };
+}
+
+/* Shrink a pinned region to left_bytes: what it does not use leaves with the budget. Pages are
+ * whole, so more may have to leave than goes: when `to` has no room for that, some goes
+ * another way. */
 static int shrink_pinned(quire_cache *cache, quire_region_id from, quire_region_id to,
                          uint64_t left_bytes)
 {
     quire_region *region = &cache->regions.items[from];
-    uint64_t charged_bytes = quire_counter_get(&region->charged_bytes);
+    quire_region *taker = &cache->regions.items[to];
     uint64_t bytes = quire_counter_get(&region->budget_bytes) - left_bytes;
-    quire_charge_move move = { .cache = cache,
-                               .from = from,
-                               .to = to,
-                               .need_bytes =
-                                   charged_bytes > left_bytes ? charged_bytes - left_bytes : 0,
-                               .takes_candidates = true };
+    quire_charge_move move;
 
-    if (move.need_bytes > 0) {
+    for (uint32_t i = 0; i < 3; i++) {
+        move = leaving(cache, from, to, left_bytes);
         move.is_dry = true;
+        if (move.need_bytes == 0) {
+            break;
+        }
         quire_charge_leave(&move);
         QUIRE_FAIL_IF(move.moved_bytes < move.need_bytes, QUIRE_NOPAGES);
-        move = (quire_charge_move){ .cache = cache,
-                                    .from = from,
-                                    .to = to,
-                                    .need_bytes = move.need_bytes,
-                                    .takes_candidates = true };
+        if (move.moved_bytes <= bytes + quire_region_headroom_bytes(taker)) {
+            break;
+        }
+        QUIRE_FAIL_IF(i == 2, QUIRE_NOPAGES);
+        if (i > 0 || !quire_charge_headroom(cache, to, move.moved_bytes - bytes)) {
+            quire_charge_shed(cache, from, move.need_bytes);
+        }
     }
-    budget_give(&cache->regions.items[to], bytes);
+    budget_give(taker, bytes);
+    move = leaving(cache, from, to, left_bytes);
     if (move.need_bytes > 0) {
         quire_charge_leave(&move);
     }
@@ -47,8 +70,7 @@ static int shrink_dynamic(quire_cache *cache, quire_region_id to, uint64_t left_
 {
     quire_region *region = &cache->regions.items[QUIRE_REGION_DYNAMIC];
     uint64_t bytes = quire_counter_get(&region->budget_bytes) - left_bytes;
-    uint64_t charged_bytes = quire_counter_get(&region->charged_bytes);
-    uint64_t over_bytes = charged_bytes > left_bytes ? charged_bytes - left_bytes : 0;
+    uint64_t over_bytes = over_bytes_of(region, left_bytes);
     quire_charge_move move = { .cache = cache,
                                .from = QUIRE_REGION_DYNAMIC,
                                .to = to,
@@ -63,8 +85,7 @@ static int shrink_dynamic(quire_cache *cache, quire_region_id to, uint64_t left_
     }
     if (over_bytes > home_bytes) {
         (void)quire_cache_evict(cache, QUIRE_REGION_DYNAMIC, over_bytes - home_bytes);
-        charged_bytes = quire_counter_get(&region->charged_bytes);
-        QUIRE_FAIL_IF(charged_bytes > left_bytes + home_bytes, QUIRE_NOPAGES);
+        QUIRE_FAIL_IF(over_bytes_of(region, left_bytes) > home_bytes, QUIRE_NOPAGES);
     }
     budget_give(&cache->regions.items[to], bytes);
     if (home_bytes > 0) {

@@ -163,6 +163,7 @@ static int seq_make_room(quire_cache *cache, quire_seq *seq, uint32_t n_tokens)
 
         quire_table_make_room(&ctx, &seq->tables[g], &needs[g]);
     }
+    region_changed(cache, seq); /* a tail that was copied is others' now */
     ready_update(cache, seq);
     return QUIRE_OK;
 }
@@ -310,6 +311,7 @@ void quire_seq_swap(quire_cache *cache, quire_seq *seq, uint32_t entry, const qu
             quire_table_swap(&ctx, &seq->tables[g], entry, pages[g]);
         }
     }
+    region_changed(cache, seq);
 }
 
 int quire_seq_close(quire_cache *cache, quire_seq_id seq)

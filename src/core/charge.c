@@ -162,18 +162,42 @@ static bool reclaim(quire_cache *cache, quire_region_id region, uint64_t need_by
     move.moved_bytes = 0;
     move.moved_pages = 0;
     move.is_dry = false;
+    move.takes_candidates = true; /* what stood above something evicted just now is one */
     quire_charge_leave(&move);
     return move.moved_bytes > 0;
+}
+
+void quire_charge_shed(quire_cache *cache, quire_region_id region, uint64_t bytes)
+{
+    const quire_region *found = region_at(cache, region);
+    uint64_t end_bytes = quire_counter_get(&found->charged_bytes);
+    uint64_t charged_bytes;
+
+    end_bytes = end_bytes > bytes ? end_bytes - bytes : 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        charged_bytes = quire_counter_get(&found->charged_bytes);
+        if (charged_bytes > end_bytes) {
+            uint64_t cached_bytes = quire_counter_get(&found->cached_bytes);
+
+            bytes = charged_bytes - end_bytes;
+            (void)quire_cache_evict(cache, region, bytes < cached_bytes ? bytes : cached_bytes);
+        }
+        charged_bytes = quire_counter_get(&found->charged_bytes);
+        if (charged_bytes <= end_bytes || region == QUIRE_REGION_DYNAMIC || i > 0) {
+            return;
+        }
+        (void)reclaim(cache, region, charged_bytes - end_bytes);
+        /* What stood above these may be free to go now: once more. */
+    }
 }
 
 bool quire_charge_headroom(quire_cache *cache, quire_region_id region, uint64_t bytes)
 {
     const quire_region *found = region_at(cache, region);
+    uint64_t headroom_bytes = quire_region_headroom_bytes(found);
 
-    make_headroom(cache, region, bytes);
-    if (quire_region_headroom_bytes(found) < bytes && region != QUIRE_REGION_DYNAMIC) {
-        (void)reclaim(cache, region, bytes - quire_region_headroom_bytes(found));
-        make_headroom(cache, region, bytes); /* what stood above these may be free to go now */
+    if (headroom_bytes < bytes) {
+        quire_charge_shed(cache, region, bytes - headroom_bytes);
     }
     return quire_region_headroom_bytes(found) >= bytes;
 }

@@ -44,7 +44,10 @@ void quire_charge_return(quire_charge_move *move);
  * less, and the caller asks again. */
 bool quire_charge_make_room(quire_cache *cache, quire_region_id region, const uint32_t *n_pages);
 
-/* Evict and reclaim until a region has room for bytes. Returns whether it has. */
+/* Evict and reclaim until a region's charge is down by so many bytes, as far as it goes. */
+void quire_charge_shed(quire_cache *cache, quire_region_id region, uint64_t bytes);
+
+/* The same until it has room for bytes. Returns whether it has. */
 bool quire_charge_headroom(quire_cache *cache, quire_region_id region, uint64_t bytes);
 
 /* Let spilled pages go home to regions that have room. */

@@ -138,11 +138,12 @@ static void path_needs(const quire_prefix *tree, const quire_prefix_tie *tie,
     }
 }
 
+/* To the pin's region, but for what other pins hold. */
 static void path_bring(quire_prefix *tree, const quire_prefix_tie *tie, quire_region_id region)
 {
     for (uint32_t id = tie->node; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
          id = quire_prefix_at(tree, id)->parent) {
-        if (quire_prefix_at(tree, id)->n_pins == 0) {
+        if (quire_prefix_at(tree, id)->n_pins == 1) {
             quire_prefix_node_recharge(tree, id, region);
         }
     }
@@ -164,12 +165,12 @@ static int tie_settle(quire_pins *pins, quire_pin *pin, quire_prefix_tie *tie,
         *missing_bytes = new_bytes - (budget_bytes - promised_bytes);
         return QUIRE_NOPAGES;
     }
+    quire_prefix_tie_pin(pins->tree, tie); /* or what makes room might take from the path */
     if (!quire_charge_headroom(pins->tree->cache, region_id, moving_bytes)) {
         *missing_bytes = moving_bytes - quire_region_headroom_bytes(region);
         return QUIRE_NOPAGES;
     }
     path_bring(pins->tree, tie, region_id);
-    quire_prefix_tie_pin(pins->tree, tie);
     quire_pin_reserve(pins, pin, 0);
     return QUIRE_OK;
 }

@@ -7,6 +7,17 @@
 #include <math.h>
 #include <string.h>
 
+void quire_prefix_quotas_apply(quire_prefix *tree)
+{
+    if (!tree->is_over_quota) {
+        return;
+    }
+    tree->is_over_quota = false;
+    for (uint32_t a = 0; a < tree->accounts.capacity; a++) {
+        quire_prefix_quota_apply(tree, (uint16_t)a);
+    }
+}
+
 void quire_prefix_quota_apply(quire_prefix *tree, uint16_t account)
 {
     uint64_t excess_bytes = quire_accounts_excess_bytes(&tree->accounts, account);
@@ -25,6 +36,7 @@ void quire_prefix_quota_apply(quire_prefix *tree, uint16_t account)
         tree->accounts.items[account].evicted_bytes += freed_bytes;
         excess_bytes = quire_accounts_excess_bytes(&tree->accounts, account);
     } while (freed_bytes > 0 && excess_bytes > 0);
+    tree->is_over_quota = tree->is_over_quota || excess_bytes > 0;
 }
 
 int quire_prefix_account_set(quire_prefix *tree, uint16_t account, const quire_account_opts *opts)

@@ -242,6 +242,20 @@ static void node_move(quire_prefix *tree, quire_charge_move *move, uint32_t id)
     }
 }
 
+/* Whether eviction could take a node and free a page by it. */
+static bool is_evictable(const quire_prefix *tree, uint32_t id)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+    for (uint32_t g = 0; g < tree->n_groups && quire_evict_has(&tree->evict, id); g++) {
+        if (node->pages[g] != QUIRE_PAGE_NULL &&
+            quire_pool_state(&tree->cache->pool, node->pages[g]) == QUIRE_PAGE_CACHED) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void quire_prefix_nodes_leave(quire_prefix *tree, quire_charge_move *move)
 {
     uint32_t next;
@@ -251,10 +265,68 @@ void quire_prefix_nodes_leave(quire_prefix *tree, quire_charge_move *move)
 
         next = node->region_next;
         if (node->n_pins == 0 && !is_marked(tree, node) &&
-            (move->takes_candidates || !quire_evict_has(&tree->evict, id))) {
+            (move->takes_candidates || !is_evictable(tree, id))) {
             node_move(tree, move, id);
         }
     }
+}
+
+static bool is_cached(const quire_prefix *tree, const quire_prefix_node *node)
+{
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        if (node->pages[g] != QUIRE_PAGE_NULL &&
+            quire_pool_state(&tree->cache->pool, node->pages[g]) != QUIRE_PAGE_CACHED) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The nearest node above a candidate that is cached for the dynamic region; 0 = none. */
+static uint32_t above_find(const quire_prefix *tree, uint32_t id)
+{
+    uint32_t above = quire_prefix_at(tree, id)->parent;
+
+    for (; quire_prefix_at(tree, above)->kind == QUIRE_NODE_PAGE;
+         above = quire_prefix_at(tree, above)->parent) {
+        const quire_prefix_node *node = quire_prefix_at(tree, above);
+
+        if (node->region == QUIRE_REGION_DYNAMIC && node->n_pins == 0 && is_cached(tree, node)) {
+            return above;
+        }
+    }
+    return QUIRE_NODE_NULL;
+}
+
+static void trade(quire_prefix *tree, uint32_t id, uint32_t above)
+{
+    quire_region_id region = quire_prefix_at(tree, id)->region;
+    uint32_t parent = quire_prefix_at(tree, id)->parent;
+    uint64_t freed_bytes = quire_prefix_node_end_now(tree, id, QUIRE_PREFIX_GONE_MEMORY);
+
+    if (quire_prefix_node_charge_bytes(tree, above) <= freed_bytes) {
+        quire_prefix_node_recharge(tree, above, region);
+    }
+    quire_prefix_node_settle(tree, parent);
+}
+
+bool quire_prefix_nodes_trade(quire_prefix *tree)
+{
+    for (uint32_t r = 1; r < QUIRE_REGIONS_MAX; r++) {
+        for (uint32_t id = tree->region_nodes[r]; id != QUIRE_NODE_NULL;
+             id = quire_prefix_at(tree, id)->region_next) {
+            uint32_t above = QUIRE_NODE_NULL;
+
+            if (quire_evict_has(&tree->evict, id) && is_cached(tree, quire_prefix_at(tree, id))) {
+                above = above_find(tree, id);
+            }
+            if (above != QUIRE_NODE_NULL) {
+                trade(tree, id, above);
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 /* Call for each node that sequences of a region run on and that is charged to another. */

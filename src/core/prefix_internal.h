@@ -90,6 +90,7 @@ struct quire_prefix {
     quire_ghosts ghosts;
     quire_prefix_owners owners;
     quire_accounts accounts;
+    bool is_over_quota; /* an account had pages in use when it was to lose them */
     uint32_t region_nodes[QUIRE_REGIONS_MAX]; /* lists of the pinned ones' nodes */
     quire_prefix_root *roots;                 /* latest asked for first */
     quire_prefix_root *roots_last;
@@ -221,14 +222,22 @@ void quire_prefix_path_charge(quire_prefix *tree, quire_region_id region, uint8_
 /* See charge.h: the part of it that concerns nodes. */
 void quire_prefix_nodes_leave(quire_prefix *tree, quire_charge_move *move);
 void quire_prefix_nodes_return(quire_prefix *tree, quire_charge_move *move);
+/* A cached node of the dynamic region below which a pinned region has cached something cannot go
+ * before that, which is not the dynamic region's to take. So the pinned region gives the node below
+ * and gets the charge of the one above for it, nearer to the root, if that is no more. Returns
+ * whether there were such two; then the dynamic region has fewer bytes charged, or is nearer to it.
+ */
+bool quire_prefix_nodes_trade(quire_prefix *tree);
 /* Tie a pin to the path that ends at a node with n_tokens of it. The tie is planned; it becomes a
- * pin's by quire_prefix_tie_pin(), when the charges are where they should be, and until then only
- * protects the path. Ended by quire_prefix_release(). */
+ * pin's by quire_prefix_tie_pin(), and until then only protects the path from eviction. Ended by
+ * quire_prefix_release(). */
 quire_prefix_tie *quire_prefix_tie_hold(quire_prefix *tree, uint32_t node, uint32_t n_tokens,
                                         uint8_t rank);
 void quire_prefix_tie_pin(quire_prefix *tree, quire_prefix_tie *tie);
-/* Let an account that is above its quota lose candidates of its own. */
+/* Let an account that is above its quota lose candidates of its own; all those of which more were
+ * in use when that was tried last. */
 void quire_prefix_quota_apply(quire_prefix *tree, uint16_t account);
+void quire_prefix_quotas_apply(quire_prefix *tree);
 
 /* ---- prefix_walk.c ---- */
 

@@ -93,6 +93,9 @@ static bool fits_pinned(const publisher *p, const quire_prefix_node *node,
     for (uint32_t g = 0; g < p->tree->n_groups; g++) {
         quire_page_id page = node->pages[g];
 
+        if (page != QUIRE_PAGE_NULL && fill->pages[g] == QUIRE_PAGE_NULL) {
+            return false;
+        }
         if (page != QUIRE_PAGE_NULL && page != fill->pages[g] &&
             quire_pool_state(&cache->pool, page) == QUIRE_PAGE_CACHED) {
             room_bytes += cache->opts.charge_bytes[g];
@@ -153,7 +156,8 @@ static int child_put(publisher *p, uint32_t n, uint32_t *out)
         } else {
             quire_prefix_node_touch(tree, *out, user);
         }
-        if (n == tree->page_tokens) {
+        tree->cache->regions.items[quire_prefix_at(tree, *out)->region].n_changes++;
+        if (n == tree->page_tokens) { /* it may be another region's, which has a reader more now */
             quire_seq_swap(tree->cache, p->seq, first / n, quire_prefix_at(tree, *out)->pages);
         }
         return QUIRE_OK;
@@ -284,6 +288,7 @@ int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t
         rc = publish_from(&p);
     }
     holes_follow(&p);
+    quire_prefix_quotas_apply(tree);
     quire_prefix_quota_apply(tree, quire_prefix_at(tree, tie->root->node)->account);
     QUIRE_PREFIX_CHECKED(tree);
     return rc;

@@ -222,6 +222,15 @@ int quire_pinned_resize(quire_engine *engine, uint64_t budget_bytes)
     return QUIRE_OK;
 }
 
+/* What the dynamic region cannot give: what is in use, and as much again as is pinned in it. */
+static uint64_t dynamic_held(const quire_region_stats *dynamic)
+{
+    const uint64_t pinned = dynamic->pinned_bytes + dynamic->reserved_bytes;
+
+    return quire_max_u64(dynamic->charged_bytes - dynamic->cached_bytes + dynamic->reserved_bytes,
+                         2 * pinned);
+}
+
 static void size(quire_engine *engine, const quire_region_stats *pinned, uint64_t need)
 {
     const quire_region_stats dynamic = stats_of(engine, QUIRE_REGION_DYNAMIC);
@@ -231,7 +240,7 @@ static void size(quire_engine *engine, const quire_region_stats *pinned, uint64_
         .budget_bytes = pinned->budget_bytes,
         .held_bytes = pinned->charged_bytes - pinned->cached_bytes + pinned->reserved_bytes,
         .dynamic_bytes = dynamic.budget_bytes,
-        .dynamic_held_bytes = dynamic.charged_bytes - dynamic.cached_bytes + dynamic.reserved_bytes,
+        .dynamic_held_bytes = dynamic_held(&dynamic),
     };
     quire_sizer_decision d = quire_sizer_decide(&engine->pinned.sizer, &sample);
 

@@ -9,6 +9,9 @@
  * for want of memory; it is charged to the region of its class. The holding itself, and its record,
  * are core's (quire/pin.h): this is the part that computes, names and ends them.
  *
+ * Pins of classes that have no pinned region are charged to the dynamic one, of which they get half
+ * at most: or they could leave nothing to compute with for everybody else.
+ *
  * A name belongs to a tenant. Where hits end at full pages (sealed formats) the pin holds the full
  * pages of its tokens; n_held_tokens says so.
  *

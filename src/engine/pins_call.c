@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define US_PER_S 1000000u
+#define HALF     2u
 
 const char *quire_engine_pin_state_name(quire_engine_pin_state state)
 {
@@ -125,6 +126,22 @@ static int refuse(creation *c, int rc)
                            (unsigned long long)c->missing_bytes);
 }
 
+/* By how much a pin of the dynamic region would leave too little for everybody else: half of it. */
+static uint64_t dynamic_excess(const quire_engine *engine, const quire_pin_spec *spec)
+{
+    quire_region_stats dynamic;
+    uint64_t pinned_bytes;
+
+    if (spec->region != QUIRE_REGION_DYNAMIC ||
+        quire_region_stats_get(engine->cache, QUIRE_REGION_DYNAMIC, &dynamic) < 0) {
+        return 0;
+    }
+    pinned_bytes = dynamic.pinned_bytes + dynamic.reserved_bytes +
+                   quire_engine_need_bytes(engine, spec->n_tokens);
+    return pinned_bytes > dynamic.budget_bytes / HALF ? pinned_bytes - dynamic.budget_bytes / HALF
+                                                      : 0;
+}
+
 static int create(creation *c)
 {
     quire_engine *engine = c->engine;
@@ -139,6 +156,13 @@ static int create(creation *c)
     if (pins->n == engine->opts.pins_max) {
         return quire_error_set(c->err, QUIRE_LIMIT, "there are %u pins, no more are allowed",
                                pins->n);
+    }
+    if (quire_pins_find(pins->table, p->tenant, p->tenant_bytes, p->name) != QUIRE_PIN_NULL) {
+        return refuse(c, QUIRE_AGAIN);
+    }
+    c->missing_bytes = dynamic_excess(engine, &spec);
+    if (c->missing_bytes > 0) {
+        return refuse(c, QUIRE_NOPAGES);
     }
     rc =
         quire_pins_reserve(pins->table, &spec, quire_engine_now_us(engine), &id, &c->missing_bytes);

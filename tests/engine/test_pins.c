@@ -217,6 +217,23 @@ static void test_what_cannot_be_honoured_is_refused_with_the_figure(void **state
     bench_close(&b);
 }
 
+static void test_of_the_dynamic_region_pins_get_half(void **state)
+{
+    engine_bench b = bench_begin(0);
+    quire_engine_pin_params params = pin_params("big", 1, 9 * PAGE);
+    uint64_t missing_bytes;
+
+    (void)state;
+    assert_int_equal(pin_refused(&b, &params, &missing_bytes), QUIRE_NOPAGES);
+    assert_int_equal(missing_bytes, page_bytes());
+    params = pin_params("half", 1, 8 * PAGE);
+    assert_int_equal(pin_make(&b, &params).bytes, 8 * page_bytes());
+    params = pin_params("more", 2, 1);
+    assert_int_equal(pin_refused(&b, &params, &missing_bytes), QUIRE_NOPAGES);
+    assert_true(ask(&b, BATCH, 5, 8 * PAGE - 1) < 8);
+    bench_close(&b);
+}
+
 static void test_names_and_limits(void **state)
 {
     static const char *const wrong[] = { "", "a b", "\xc3\xa4", "x\n", NULL };
@@ -439,6 +456,7 @@ int main(void)
         cmocka_unit_test(test_a_pin_is_computed_and_stays),
         cmocka_unit_test(test_what_is_cached_is_adopted),
         cmocka_unit_test(test_what_cannot_be_honoured_is_refused_with_the_figure),
+        cmocka_unit_test(test_of_the_dynamic_region_pins_get_half),
         cmocka_unit_test(test_names_and_limits),
         cmocka_unit_test(test_time_ends_a_pin_and_renewal_does_not),
         cmocka_unit_test(test_a_dropped_pin_may_be_evicted),

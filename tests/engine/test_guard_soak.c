@@ -1,0 +1,294 @@
+/* test_guard_soak.c - everything that adapts, at once: classes with a pinned region that changes
+ * its size, pins that come and go, invalidation, tuning, idle time, under several clients in a
+ * tight budget. Every answer is the one a request alone would get, and nothing is left behind.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "engine/pins.h"
+#include "engine/tuning.h"
+#include "engine_fixture.h"
+#include "seed.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#define N_CTX      512u
+#define N_PAGES    24u
+#define N_CLIENTS  4u
+#define N_REQUESTS 600u
+#define N_ORDERS   400u /* of the operator */
+#define N_TEXTS    8u
+#define N_NAMES    5u
+#define TOKENS_MAX 30u
+#define IN_FLIGHT  4u
+#define SECOND     1000000u
+#define PAGE_BYTES ((uint64_t)64 * 2 * 2 * 2 * 16 * sizeof(float))
+#define IS_EXPECTED(rc)                                                                            \
+    ((rc) == QUIRE_OK || (rc) == QUIRE_NOTFOUND || (rc) == QUIRE_AGAIN || (rc) == QUIRE_NOPAGES || \
+     (rc) == QUIRE_LIMIT || (rc) == QUIRE_CANCELED || (rc) == QUIRE_RANGE)
+
+typedef struct soak {
+    engine_bench bench;
+    int32_t texts[N_TEXTS][N_CTX];
+    int32_t answers[N_TEXTS][TOKENS_MAX];
+    uint32_t n_text[N_TEXTS];
+    atomic_uint n_failed;
+    atomic_uint n_whole;
+    atomic_bool is_over;
+} soak;
+
+typedef struct client {
+    soak *soak;
+    quire_rng rng;
+    pthread_t thread;
+} client;
+
+typedef struct flight {
+    quire_request *request;
+    uint32_t text;
+    uint32_t n_tokens;
+} flight;
+
+/* Time passes faster than elsewhere, and leaps at times. */
+static _Atomic uint64_t leap_us;
+
+static uint64_t clock_read(void *ctx)
+{
+    (void)ctx;
+    return atomic_load(&leap_us) + quire_clock_ns() / 100u;
+}
+
+static void land(client *c, flight *f)
+{
+    soak *s = c->soak;
+    quire_request_token token;
+    uint32_t n = 0;
+    int rc;
+
+    if (quire_rng_below(&c->rng, 6) == 0) {
+        quire_request_release(f->request); /* gone without a word */
+        return;
+    }
+    while ((rc = quire_request_wait(f->request, n, FIXTURE_WAIT_MS, &token)) == 1) {
+        atomic_fetch_add(&s->n_failed, token.token != s->answers[f->text][n]);
+        n++;
+    }
+    atomic_fetch_add(&s->n_failed, rc != 0 || n != f->n_tokens);
+    atomic_fetch_add(&s->n_whole, 1);
+    quire_request_release(f->request);
+}
+
+static void *client_main(void *arg)
+{
+    client *c = arg;
+    soak *s = c->soak;
+    flight flights[IN_FLIGHT];
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < N_REQUESTS / N_CLIENTS; i++) {
+        const uint32_t text = quire_rng_below(&c->rng, N_TEXTS);
+        quire_request_params params = params_greedy(s->texts[text], s->n_text[text],
+                                                    1 + quire_rng_below(&c->rng, TOKENS_MAX));
+        flight f = { .text = text, .n_tokens = params.max_tokens };
+        quire_error err = QUIRE_ERROR_INIT;
+
+        params.class_index = quire_rng_below(&c->rng, 3);
+        params.is_uncached = quire_rng_below(&c->rng, 10) == 0;
+        params.tenant = quire_rng_below(&c->rng, 4) == 0 ? "a" : "b";
+        params.tenant_bytes = 1;
+        if (quire_engine_submit(s->bench.engine, &params, &f.request, &err) != QUIRE_OK) {
+            atomic_fetch_add(&s->n_failed, 1);
+            continue;
+        }
+        flights[n++] = f;
+        if (n == IN_FLIGHT || quire_rng_below(&c->rng, 3) == 0) {
+            const uint32_t k = quire_rng_below(&c->rng, n);
+
+            land(c, &flights[k]);
+            flights[k] = flights[--n];
+        }
+    }
+    while (n > 0) {
+        land(c, &flights[--n]);
+    }
+    return NULL;
+}
+
+/* ---- the operator ---- */
+
+static int pin_order(client *c, const char *name)
+{
+    soak *s = c->soak;
+    quire_engine *engine = s->bench.engine;
+    const uint32_t text = quire_rng_below(&c->rng, N_TEXTS);
+    const quire_engine_pin_name which = { "b", 1, name };
+    const quire_engine_pin_params params = {
+        .name = name,
+        .tokens = s->texts[text],
+        .n_tokens = s->n_text[text],
+        .ttl_s = quire_rng_below(&c->rng, 40),
+        .class_index = quire_rng_below(&c->rng, 3),
+        .tenant = "b",
+        .tenant_bytes = 1,
+        .is_background = quire_rng_below(&c->rng, 2) == 0,
+    };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_engine_pin pins[N_NAMES];
+
+    switch (quire_rng_below(&c->rng, 5)) {
+    case 0:
+    case 1:
+        return quire_engine_pin_create(engine, &params, &pins[0], NULL, &err);
+    case 2:
+        return quire_engine_pin_renew(engine, &which, params.ttl_s, &pins[0]);
+    case 3:
+        return quire_engine_pin_drop(engine, &which);
+    default:
+        return quire_engine_pins_list(engine, "b", 1, 0, pins, N_NAMES, NULL) >= 0 ? QUIRE_OK
+                                                                                   : QUIRE_INVAL;
+    }
+}
+
+static int other_order(client *c)
+{
+    static const quire_engine_tune_opts tune = { .bounds = QUIRE_TUNE_BOUNDS_INIT,
+                                                 .is_applied = true };
+    soak *s = c->soak;
+    quire_engine *engine = s->bench.engine;
+    const uint32_t text = quire_rng_below(&c->rng, N_TEXTS);
+    const quire_invalidate what = {
+        .what =
+            quire_rng_below(&c->rng, 4) == 0 ? QUIRE_INVALIDATE_TENANT : QUIRE_INVALIDATE_PREFIX,
+        .tenant = "b",
+        .tenant_bytes = 1,
+        .tokens = s->texts[text],
+        .n_tokens = s->n_text[text],
+    };
+    quire_prefix_dropped dropped;
+    quire_engine_stats stats;
+    quire_event events[8];
+
+    switch (quire_rng_below(&c->rng, 6)) {
+    case 0:
+        return quire_engine_invalidate(engine, &what, &dropped);
+    case 1:
+        return quire_engine_tune(engine, &tune, NULL);
+    case 2:
+        (void)quire_engine_events(engine, quire_rng_below(&c->rng, 100), events, 8);
+        return QUIRE_OK;
+    default:
+        atomic_fetch_add(&leap_us, quire_rng_below(&c->rng, 3 * SECOND));
+        quire_engine_stats_get(engine, &stats);
+        return stats.memory.pinned_budget_bytes + stats.memory.dynamic_budget_bytes == 0
+                   ? QUIRE_INVAL
+                   : QUIRE_OK;
+    }
+}
+
+static void *operator_main(void *arg)
+{
+    client *c = arg;
+    char name[8];
+
+    for (uint32_t i = 0; i < N_ORDERS || !atomic_load(&c->soak->is_over); i++) {
+        int rc;
+
+        (void)snprintf(name, sizeof name, "pin%u", quire_rng_below(&c->rng, N_NAMES));
+        rc = quire_rng_below(&c->rng, 2) == 0 ? pin_order(c, name) : other_order(c);
+        atomic_fetch_add(&c->soak->n_failed, !IS_EXPECTED(rc));
+        (void)sched_yield();
+    }
+    return NULL;
+}
+
+/* ---- the test ---- */
+
+static void texts_make(soak *s, quire_rng *rng)
+{
+    for (uint32_t i = 0; i < N_TEXTS; i++) {
+        const uint32_t n_same = i % 3 * 80;
+
+        s->n_text[i] = n_same + 1 + quire_rng_below(rng, 150);
+        tokens_make(s->texts[i], s->n_text[i], quire_rng_below(rng, 1u << 30));
+        tokens_make(s->texts[i], n_same, 7000 + i % 3);
+        reference(&s->bench, s->texts[i], s->n_text[i], s->answers[i], TOKENS_MAX);
+    }
+}
+
+static engine_bench bench_begin(void)
+{
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 12);
+    quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
+
+    runtime.kv_budget_bytes = N_PAGES * PAGE_BYTES;
+    quire_classes_default(&opts.classes);
+    opts.classes.items[0].is_pinned = true;
+    opts.n_running_max = 8;
+    opts.pinned_bytes = 8 * PAGE_BYTES;
+    opts.pinned.floor_bytes = 2 * PAGE_BYTES;
+    opts.pinned.ceiling_bytes = 14 * PAGE_BYTES;
+    opts.pinned.dynamic_floor_bytes = 9 * PAGE_BYTES;
+    opts.pinned.window_us = 20u * SECOND;
+    opts.pinned.recent_us = 5u * SECOND;
+    opts.precache.idle_us = 1;
+    opts.cache_ttl_us = 60u * SECOND;
+    opts.pins_max = N_NAMES;
+    opts.clock_us = clock_read;
+    return bench_tiny(&opts, &runtime);
+}
+
+static void test_all_at_once(void **state)
+{
+    static soak s;
+    quire_rng rng = test_rng(2026);
+    client clients[N_CLIENTS + 1];
+    quire_memory_stats m;
+
+    (void)state;
+    s.bench = bench_begin();
+    texts_make(&s, &rng);
+    for (uint32_t i = 0; i <= N_CLIENTS; i++) {
+        clients[i].soak = &s;
+        clients[i].rng.state = quire_rng_next(&rng);
+        assert_int_equal(pthread_create(&clients[i].thread, NULL,
+                                        i < N_CLIENTS ? client_main : operator_main, &clients[i]),
+                         0);
+    }
+    for (uint32_t i = 0; i <= N_CLIENTS; i++) {
+        assert_int_equal(pthread_join(clients[i].thread, NULL), 0);
+        atomic_store(&s.is_over, i + 1 >= N_CLIENTS);
+    }
+    validate(s.bench.engine);
+    m = stats_now(s.bench.engine).memory;
+    (void)printf(
+        "%u whole, pins %llu, refused %llu, spilled %llu, grown %llu, shrunk %llu, "
+        "precached %llu\n",
+        atomic_load(&s.n_whole), (unsigned long long)m.pins_created_total,
+        (unsigned long long)m.pins_refused_total, (unsigned long long)m.spilled_pages_total,
+        (unsigned long long)m.pinned_grown_total, (unsigned long long)m.pinned_shrunk_total,
+        (unsigned long long)m.precache.tokens_total);
+    assert_int_equal(atomic_load(&s.n_failed), 0);
+    assert_true(atomic_load(&s.n_whole) > N_REQUESTS / 2);
+    assert_true(m.pins_created_total > 0);
+    assert_int_equal(m.pinned_budget_bytes + m.dynamic_budget_bytes, N_PAGES * PAGE_BYTES);
+    bench_close(&s.bench);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_at_once),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -69,14 +69,28 @@ static void print_dists(const quire_analysis *n, FILE *out)
     print_dist(out, "tokens that they hold", &n->load.held_tokens, count_text);
 }
 
+static void print_arrivals(const quire_analysis *n, FILE *out)
+{
+    const double bin_s = (double)n->load.bin_us * 1e-6;
+    uint64_t most = 0;
+
+    for (uint32_t i = 0; i < n->load.n_bins; i++) {
+        most = n->load.bins[i].requests > most ? n->load.bins[i].requests : most;
+    }
+    if (n->span_us > 0) {
+        fprintf(out, "\n  %.3g requests came per second, at most %.3g in %.0f s.\n",
+                n->n_requests / ((double)n->span_us * 1e-6), (double)most / bin_s, bin_s);
+    }
+}
+
 static void print_repetition(const quire_analysis *n, FILE *out)
 {
     if (!n->has_contents) {
-        fprintf(out, "\n  The trace has lengths alone: nothing can be said about repetition.\n");
+        fprintf(out, "  The trace has lengths alone: nothing can be said about repetition.\n");
         return;
     }
     fprintf(out,
-            "\n  %.1f %% of the blocks were asked for before: what a cache that never evicts "
+            "  %.1f %% of the blocks were asked for before: what a cache that never evicts "
             "serves.\n  %.1f %% of the different blocks were asked for once.\n",
             n->n_blocks > 0 ? 100.0 * (double)n->repeated_blocks / (double)n->n_blocks : 0.0,
             n->n_ids > 0 ? 100.0 * (double)n->one_time_ids / n->n_ids : 0.0);
@@ -107,6 +121,7 @@ void quire_analyzed_print_trace(const quire_analyzed *a, FILE *out)
 
     fprintf(out, "%s\n\n", quire_analyzed_title(a, title, sizeof(title)));
     print_dists(a->analysis, out);
+    print_arrivals(a->analysis, out);
     print_repetition(a->analysis, out);
     if (a->analysis->has_contents) {
         print_curve(a, out);

@@ -26,10 +26,12 @@ static void list_add(quire_prefix *tree, quire_prefix_node *node, uint32_t id)
         quire_prefix_at(tree, *head)->region_prev = id;
     }
     *head = id;
+    tree->n_region_nodes++;
 }
 
 static void list_remove(quire_prefix *tree, quire_prefix_node *node)
 {
+    tree->n_region_nodes--;
     if (node->region_prev != QUIRE_NODE_NULL) {
         quire_prefix_at(tree, node->region_prev)->region_next = node->region_next;
     } else {
@@ -181,6 +183,9 @@ void quire_prefix_path_charge(quire_prefix *tree, quire_region_id region, uint8_
 {
     bool is_full = false;
 
+    if (region == QUIRE_REGION_DYNAMIC && tree->n_region_nodes == 0) {
+        return; /* all nodes are its own */
+    }
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = tree->path[i];
         const quire_prefix_node *node = quire_prefix_at(tree, id);

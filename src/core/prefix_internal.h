@@ -92,6 +92,7 @@ struct quire_prefix {
     quire_accounts accounts;
     bool is_over_quota; /* an account had pages in use when it was to lose them */
     uint32_t region_nodes[QUIRE_REGIONS_MAX]; /* lists of the pinned ones' nodes */
+    uint32_t n_region_nodes;                  /* in all of them */
     quire_prefix_root *roots;                 /* latest asked for first */
     quire_prefix_root *roots_last;
     quire_prefix_tie *ties; /* [ties_capacity], number - 1 */
@@ -173,7 +174,8 @@ typedef struct quire_prefix_fill {
 } quire_prefix_fill;
 
 /* A new child of a full node, with 0 < n_tokens <= page_tokens, that is no sibling's prefix nor has
- * one as its own. Its pages become kept. Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
+ * one as its own. Its pages become kept. It is no candidate yet: the caller ties it, or gives it a
+ * child. Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *tokens,
                            uint32_t n_tokens, const quire_prefix_fill *fill, uint32_t *out);
 /* A partly filled node gets more tokens, and pages that hold them all. It goes to the region of the

@@ -199,7 +199,6 @@ int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *t
     quire_counter_add(&tree->n_page_nodes, 1);
     quire_counter_add(&tree->n_tokens, n_tokens);
     quire_prefix_node_settle(tree, parent);
-    quire_prefix_node_settle(tree, *out);
     return QUIRE_OK;
 }
 

@@ -115,7 +115,7 @@ static void lists_validate(const quire_prefix *tree, uint32_t n_listed)
             QUIRE_CHECK(++n <= n_listed);
         }
     }
-    QUIRE_CHECK(n == n_listed);
+    QUIRE_CHECK(n == n_listed && n == tree->n_region_nodes);
 }
 
 /* P11. Bytes are taken off the accounts node by node, and must all be gone then; the same walk puts

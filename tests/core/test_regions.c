@@ -489,6 +489,243 @@ static void test_between_pinned(void **state)
     end(&r);
 }
 
+/* ---- memory ---- */
+
+/* Appending within reserved room takes nothing, spilled or not. */
+static void test_decode_allocates_nothing(void **state)
+{
+    regions r;
+    quire_seq_id seq;
+    uint64_t n_calls;
+    uint64_t n_maps;
+
+    (void)state;
+    begin(&r, 12, 2, true);
+    assert_int_equal(quire_seq_open(r.p.cache, r.high, &seq), QUIRE_OK);
+    assert_int_equal(quire_seq_reserve(r.p.cache, seq, 5 * P), QUIRE_OK);
+    assert_int_equal(stats_of(&r, r.high).spilled_pages_total, 3);
+    n_calls = r.p.t.memory.n_calls;
+    n_maps = r.p.t.extents.n_calls;
+    for (uint32_t i = 0; i < 5 * P; i++) {
+        assert_int_equal(quire_seq_append(r.p.cache, seq, 1), QUIRE_OK);
+    }
+    assert_int_equal(r.p.t.memory.n_calls, n_calls);
+    assert_int_equal(r.p.t.extents.n_calls, n_maps);
+    assert_int_equal(stats_of(&r, r.high).spilled_bytes, 3 * PAGE_BYTES);
+    assert_int_equal(quire_seq_close(r.p.cache, seq), QUIRE_OK);
+    end(&r);
+}
+
+/* What a class does with a full region, with call number fail_at of the allocator failing. Returns
+ * whether it came to that. */
+static bool torture(uint64_t fail_at)
+{
+    regions r;
+    int32_t a[4 * P];
+    int32_t b[4 * P];
+    test_run run;
+    bool has_failed;
+
+    begin(&r, 10, 4, true);
+    test_text(a, 4 * P, 1000);
+    test_text(b, 4 * P, 2000);
+    run = whole(&r, 0, a, 4 * P);
+    test_run_end(&r.p, &run);
+    r.p.t.memory.n_calls = 0;
+    r.p.t.memory.fail_at = fail_at;
+    for (uint32_t i = 0; i < 3; i++) {
+        const int32_t *text = i == 1 ? b : a;
+        quire_prefix_key key = test_key();
+        quire_prefix_acquire_opts opts = { .tokens_max = 2 * P, .rank = 2, .account = 40 };
+        quire_prefix_match match;
+        quire_prefix_ref ref;
+        quire_seq_id seq;
+        int rc;
+
+        key.salt_bytes = 1 + i;
+        if (quire_seq_open(r.p.cache, r.high, &seq) < 0) {
+            continue;
+        }
+        rc = quire_prefix_acquire(r.p.tree, &key, seq, text, 4 * P, &opts, &match, &ref);
+        if (rc == QUIRE_OK) {
+            rc = quire_seq_append(r.p.cache, seq, 4 * P - match.n_tokens);
+            if (rc == QUIRE_OK) {
+                rc = quire_prefix_publish(r.p.tree, ref, text, 4 * P, 5);
+            }
+            assert_int_equal(quire_prefix_release(r.p.tree, ref, 5), QUIRE_OK);
+        }
+        assert_true(rc == QUIRE_OK || rc == QUIRE_NOMEM);
+        quire_cache_validate(r.p.cache);
+        quire_prefix_validate(r.p.tree);
+        assert_int_equal(quire_seq_close(r.p.cache, seq), QUIRE_OK);
+        assert_int_equal(quire_region_transfer(r.p.cache, 0, r.high, PAGE_BYTES), QUIRE_OK);
+        assert_int_equal(quire_region_transfer(r.p.cache, r.high, 0, PAGE_BYTES), QUIRE_OK);
+    }
+    has_failed = r.p.t.memory.has_failed;
+    r.p.t.memory.fail_at = NEVER;
+    end(&r);
+    return has_failed;
+}
+
+static void test_torture(void **state)
+{
+    uint64_t fail_at = 0;
+
+    (void)state;
+    while (torture(fail_at)) {
+        fail_at++;
+    }
+    assert_true(fail_at > 0);
+}
+
+/* ---- accounts, ranks, roots ---- */
+
+static test_run start_for(regions *r, uint16_t account, const int32_t *tokens, uint32_t n)
+{
+    quire_prefix_key key = { .identity = { 1, 2 }, .salt = "abcdef", .salt_bytes = account };
+    quire_prefix_acquire_opts opts = { .tokens_max = UINT32_MAX, .account = account };
+    test_run run;
+
+    assert_int_equal(quire_seq_open(r->p.cache, 0, &run.seq), QUIRE_OK);
+    assert_int_equal(
+        quire_prefix_acquire(r->p.tree, &key, run.seq, tokens, n, &opts, &run.match, &run.ref),
+        QUIRE_OK);
+    test_run_extend(&r->p, &run, tokens, n);
+    return run;
+}
+
+static uint64_t account_pages(const regions *r, uint16_t account)
+{
+    quire_account_info info;
+
+    assert_int_equal(quire_prefix_account_get(r->p.tree, account, &info), QUIRE_OK);
+    assert_int_equal(info.bytes, info.region_bytes[0] + info.region_bytes[1]);
+    return info.bytes / PAGE_BYTES;
+}
+
+static void test_quota(void **state)
+{
+    regions r;
+    int32_t a[4 * P];
+    quire_account_opts opts = { .quota_bytes = 6 * PAGE_BYTES, .weight = 1 };
+    quire_account_info info;
+    test_run run;
+
+    (void)state;
+    begin(&r, 40, 0, true);
+    assert_int_equal(quire_prefix_account_set(r.p.tree, QUIRE_ACCOUNTS_MAX, &opts), QUIRE_RANGE);
+    assert_int_equal(quire_prefix_account_get(r.p.tree, QUIRE_ACCOUNTS_MAX, &info), QUIRE_RANGE);
+    opts.weight = 0;
+    assert_int_equal(quire_prefix_account_set(r.p.tree, 1, &opts), QUIRE_INVAL);
+    opts.weight = 1;
+    assert_int_equal(quire_prefix_account_set(r.p.tree, 1, &opts), QUIRE_OK);
+    for (uint16_t i = 0; i < 4; i++) {
+        test_text(a, 4 * P, 1000 * (i + 1));
+        run = start_for(&r, 1, a, 4 * P);
+        assert_true(account_pages(&r, 1) <= 6);
+        test_run_end(&r.p, &run);
+        run = start_for(&r, 2, a, 4 * P);
+        test_run_end(&r.p, &run);
+    }
+    assert_int_equal(account_pages(&r, 2), 16); /* nobody else's business */
+    assert_int_equal(quire_prefix_account_get(r.p.tree, 1, &info), QUIRE_OK);
+    assert_int_equal(info.quota_evicted_bytes_total, 10 * PAGE_BYTES);
+    opts.quota_bytes = PAGE_BYTES;
+    assert_int_equal(quire_prefix_account_set(r.p.tree, 2, &opts), QUIRE_OK);
+    assert_int_equal(account_pages(&r, 2), 1);
+    assert_int_equal(quire_prefix_account_get(r.p.tree, 900, &info), QUIRE_OK); /* never seen */
+    assert_int_equal(info.bytes, 0);
+    assert_int_equal(info.weight, 1);
+    end(&r);
+}
+
+/* Above its quota with pages in use: they go with the next publication after they were let go of.
+ */
+static void test_quota_in_use(void **state)
+{
+    regions r;
+    int32_t a[4 * P];
+    int32_t b[P];
+    quire_account_opts opts = { .quota_bytes = 2 * PAGE_BYTES, .weight = 1 };
+    test_run run;
+
+    (void)state;
+    begin(&r, 40, 0, true);
+    test_text(a, 4 * P, 1000);
+    test_text(b, P, 9000);
+    assert_int_equal(quire_prefix_account_set(r.p.tree, 1, &opts), QUIRE_OK);
+    run = start_for(&r, 1, a, 4 * P);
+    assert_int_equal(account_pages(&r, 1), 4);
+    test_run_end(&r.p, &run);
+    run = start_for(&r, 2, b, P);
+    assert_int_equal(account_pages(&r, 1), 2);
+    test_run_end(&r.p, &run);
+    end(&r);
+}
+
+static void test_rules_errors(void **state)
+{
+    regions r;
+    quire_prefix_key key = test_key();
+    quire_prefix_acquire_opts opts = { .rank = QUIRE_RANKS_MAX };
+    quire_prefix_match match;
+    quire_prefix_ref ref;
+    quire_seq_id seq;
+    int32_t a[1] = { 1 };
+
+    (void)state;
+    begin(&r, 10, 0, true);
+    assert_int_equal(quire_prefix_ttl_set(r.p.tree, QUIRE_RANKS_MAX, 5), QUIRE_RANGE);
+    assert_int_equal(quire_prefix_cost_set(r.p.tree, -1.0, 0.0), QUIRE_INVAL);
+    assert_int_equal(quire_prefix_cost_set(r.p.tree, 1.0, 1.0 / 0.0), QUIRE_INVAL);
+    assert_int_equal(quire_prefix_cost_set(r.p.tree, 1.0, 0.5), QUIRE_OK);
+    seq = test_open(r.p.cache);
+    assert_int_equal(quire_prefix_acquire(r.p.tree, &key, seq, a, 1, &opts, &match, &ref),
+                     QUIRE_INVAL);
+    opts = (quire_prefix_acquire_opts){ .account = QUIRE_ACCOUNTS_MAX };
+    assert_int_equal(quire_prefix_acquire(r.p.tree, &key, seq, a, 1, &opts, &match, &ref),
+                     QUIRE_INVAL);
+    assert_int_equal(quire_seq_close(r.p.cache, seq), QUIRE_OK);
+    end(&r);
+}
+
+/* Beyond roots_max the key that was not asked for longest makes room, unless somebody runs on it.
+ */
+static void test_roots_make_room(void **state)
+{
+    regions r;
+    quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
+    int32_t a[P];
+    test_run first;
+    test_run run;
+    quire_prefix_key key = { .identity = { 1, 2 }, .salt = "abcdef", .salt_bytes = 2 };
+    quire_prefix_match match;
+
+    (void)state;
+    opts.roots_max = 2;
+    test_prefix_create(&r.p, 20, &opts);
+    test_text(a, P, 1000);
+    first = start_for(&r, 1, a, P); /* oldest, but in use */
+    run = start_for(&r, 2, a, P);
+    test_run_end(&r.p, &run);
+    run = start_for(&r, 3, a, P);
+    quire_prefix_lookup(r.p.tree, &key, a, P, &match);
+    assert_int_equal(match.n_tokens, 0);
+    assert_int_equal(test_prefix_stats(&r.p).roots, 2);
+    {
+        quire_prefix_acquire_opts ask = { .tokens_max = P };
+        quire_prefix_ref ref;
+        quire_seq_id seq = test_open(r.p.cache);
+
+        assert_int_equal(quire_prefix_acquire(r.p.tree, &key, seq, a, P, &ask, &match, &ref),
+                         QUIRE_LIMIT); /* somebody runs on both */
+        assert_int_equal(quire_seq_close(r.p.cache, seq), QUIRE_OK);
+    }
+    test_run_end(&r.p, &run);
+    test_run_end(&r.p, &first);
+    test_prefix_destroy(&r.p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -507,6 +744,12 @@ int main(void)
         cmocka_unit_test(test_low_is_kept_out),
         cmocka_unit_test(test_close_hands_over),
         cmocka_unit_test(test_between_pinned),
+        cmocka_unit_test(test_decode_allocates_nothing),
+        cmocka_unit_test(test_torture),
+        cmocka_unit_test(test_quota),
+        cmocka_unit_test(test_quota_in_use),
+        cmocka_unit_test(test_rules_errors),
+        cmocka_unit_test(test_roots_make_room),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -93,6 +93,9 @@ static const quire_opt options[] = {
       .initial_text = "standard, or the lowest of the file's classes",
       .offset = offsetof(quire_serve_args, default_class),
       .help = "class of requests that ask for none" },
+    { .names = { "--class-aging" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0.001,
+      .max = 86400, .initial = "20s", .offset = offsetof(quire_serve_args, class_aging_us),
+      .help = "a request that has waited for so long counts as one class higher: none starves" },
 
     { .section = "Guaranteed memory",
       .names = { "--pinned" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0, .max = BYTES_MAX,
@@ -289,6 +292,7 @@ quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args)
     opts.low_traffic_after_us = args->low_traffic_after_us;
     opts.low_traffic_hits_per_hour =
         args->low_traffic_after_us != 0 ? args->low_traffic_hits_per_hour : 0.0;
+    opts.aging_us = args->class_aging_us;
     opts.pinned_bytes = pinned_at_first(args);
     opts.pinned_stays = args->no_spill;
     opts.pinned.floor_bytes = args->pinned_floor_bytes;

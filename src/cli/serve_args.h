@@ -39,6 +39,7 @@ typedef struct quire_serve_args {
     int64_t prefetch_steps;
     /* classes, guaranteed memory */
     const char *default_class;
+    uint64_t class_aging_us;
     uint64_t pinned_bytes;
     uint64_t pinned_floor_bytes;
     uint64_t pinned_ceiling_bytes;

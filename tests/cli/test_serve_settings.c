@@ -56,6 +56,7 @@ static void defaults_are_those_of_the_engine(void **state)
     assert_int_equal(opts.admit, expected.admit);
     assert_int_equal(opts.no_prefix_cache, expected.no_prefix_cache);
     assert_int_equal(opts.cache_policy, expected.cache_policy);
+    assert_true(opts.aging_us == expected.aging_us);
     assert_true(opts.pinned_bytes == expected.pinned_bytes);
     assert_true(opts.pinned_stays == expected.pinned_stays);
     assert_true(opts.pinned.ceiling_bytes == expected.pinned.ceiling_bytes);

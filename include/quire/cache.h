@@ -118,6 +118,10 @@ void quire_cache_destroy(quire_cache *cache);
  *   a sequence of the dynamic region          leaves charges as they are
  *   finds one
  *
+ * What a pinned region has cached below a cached page of the dynamic one is in that page's way:
+ * when the dynamic region needs it, the pinned one gives the page below and gets the charge of the
+ * other.
+ *
  * When R has no room for a page that a sequence of it takes:
  *   1. cached pages charged to R are evicted
  *   2. pages charged to R that neither a sequence nor a pin of R uses, but others hold, are charged

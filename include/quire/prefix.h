@@ -228,9 +228,10 @@ int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_
  *
  * A node's rank is the highest of those that used it: eviction in a region goes from the lowest
  * rank up. A node's account is that of its root, which is the account of whoever first asked under
- * that key. An account above its quota loses pages of its own as soon as it publishes more; below
- * quotas, whoever is furthest above his fair share of a region loses first: the region's budget
- * times his weight, divided by the weights of all who have bytes there. */
+ * that key. An account above its quota loses pages of its own as soon as it publishes more; what
+ * was in use then goes with the next publication of anybody after it was let go of. Below quotas,
+ * whoever is furthest above his fair share of a region loses first: the region's budget times his
+ * weight, divided by the weights of all who have bytes there. */
 
 typedef struct quire_account_opts {
     uint64_t quota_bytes; /* charge of all cached and shared pages of the account; 0 = no limit */

@@ -168,13 +168,29 @@ static bool may_take(const quire_prefix_node *node, quire_region_id region, uint
     return node->region == QUIRE_REGION_DYNAMIC || node->rank < rank;
 }
 
-static bool make_headroom(quire_prefix *tree, quire_region_id region, uint64_t bytes)
+/* Whether a region has candidates of this rank or a lower one. */
+static bool has_lower(const quire_prefix *tree, quire_region_id region, uint8_t rank)
+{
+    const quire_evict_region *found = &tree->evict.regions[region];
+
+    for (uint32_t r = 0; r <= rank; r++) {
+        if (found->bins[r] != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What a hit brings may cost a region something it has cached, but nothing of a higher rank: one
+ * node goes at a time. */
+static bool make_headroom(quire_prefix *tree, quire_region_id region, uint8_t rank, uint64_t bytes)
 {
     const quire_region *found = &tree->cache->regions.items[region];
-    uint64_t headroom_bytes = quire_region_headroom_bytes(found);
 
-    if (headroom_bytes < bytes) {
-        (void)quire_cache_evict(tree->cache, region, bytes - headroom_bytes);
+    while (quire_region_headroom_bytes(found) < bytes && has_lower(tree, region, rank)) {
+        if (quire_cache_evict(tree->cache, region, 1) == 0) {
+            break;
+        }
     }
     return quire_region_headroom_bytes(found) >= bytes;
 }
@@ -195,7 +211,7 @@ void quire_prefix_path_charge(quire_prefix *tree, quire_region_id region, uint8_
             continue;
         }
         if (is_full || !may_take(node, region, rank) ||
-            !make_headroom(tree, region, quire_prefix_node_charge_bytes(tree, id))) {
+            !make_headroom(tree, region, rank, quire_prefix_node_charge_bytes(tree, id))) {
             is_full = is_full || may_take(node, region, rank);
             tree->cache->regions.items[node->region].n_changes++; /* somebody else's reader */
             continue;

@@ -578,152 +578,70 @@ static void test_torture(void **state)
     assert_true(fail_at > 0);
 }
 
-/* ---- accounts, ranks, roots ---- */
+/* ---- what stands in the way ---- */
 
-static test_run start_for(regions *r, uint16_t account, const int32_t *tokens, uint32_t n)
-{
-    quire_prefix_key key = { .identity = { 1, 2 }, .salt = "abcdef", .salt_bytes = account };
-    quire_prefix_acquire_opts opts = { .tokens_max = UINT32_MAX, .account = account };
-    test_run run;
-
-    assert_int_equal(quire_seq_open(r->p.cache, 0, &run.seq), QUIRE_OK);
-    assert_int_equal(
-        quire_prefix_acquire(r->p.tree, &key, run.seq, tokens, n, &opts, &run.match, &run.ref),
-        QUIRE_OK);
-    test_run_extend(&r->p, &run, tokens, n);
-    return run;
-}
-
-static uint64_t account_pages(const regions *r, uint16_t account)
-{
-    quire_account_info info;
-
-    assert_int_equal(quire_prefix_account_get(r->p.tree, account, &info), QUIRE_OK);
-    assert_int_equal(info.bytes, info.region_bytes[0] + info.region_bytes[1]);
-    return info.bytes / PAGE_BYTES;
-}
-
-static void test_quota(void **state)
-{
-    regions r;
-    int32_t a[4 * P];
-    quire_account_opts opts = { .quota_bytes = 6 * PAGE_BYTES, .weight = 1 };
-    quire_account_info info;
-    test_run run;
-
-    (void)state;
-    begin(&r, 40, 0, true);
-    assert_int_equal(quire_prefix_account_set(r.p.tree, QUIRE_ACCOUNTS_MAX, &opts), QUIRE_RANGE);
-    assert_int_equal(quire_prefix_account_get(r.p.tree, QUIRE_ACCOUNTS_MAX, &info), QUIRE_RANGE);
-    opts.weight = 0;
-    assert_int_equal(quire_prefix_account_set(r.p.tree, 1, &opts), QUIRE_INVAL);
-    opts.weight = 1;
-    assert_int_equal(quire_prefix_account_set(r.p.tree, 1, &opts), QUIRE_OK);
-    for (uint16_t i = 0; i < 4; i++) {
-        test_text(a, 4 * P, 1000 * (i + 1));
-        run = start_for(&r, 1, a, 4 * P);
-        assert_true(account_pages(&r, 1) <= 6);
-        test_run_end(&r.p, &run);
-        run = start_for(&r, 2, a, 4 * P);
-        test_run_end(&r.p, &run);
-    }
-    assert_int_equal(account_pages(&r, 2), 16); /* nobody else's business */
-    assert_int_equal(quire_prefix_account_get(r.p.tree, 1, &info), QUIRE_OK);
-    assert_int_equal(info.quota_evicted_bytes_total, 10 * PAGE_BYTES);
-    opts.quota_bytes = PAGE_BYTES;
-    assert_int_equal(quire_prefix_account_set(r.p.tree, 2, &opts), QUIRE_OK);
-    assert_int_equal(account_pages(&r, 2), 1);
-    assert_int_equal(quire_prefix_account_get(r.p.tree, 900, &info), QUIRE_OK); /* never seen */
-    assert_int_equal(info.bytes, 0);
-    assert_int_equal(info.weight, 1);
-    end(&r);
-}
-
-/* Above its quota with pages in use: they go with the next publication after they were let go of.
- */
-static void test_quota_in_use(void **state)
-{
-    regions r;
-    int32_t a[4 * P];
-    int32_t b[P];
-    quire_account_opts opts = { .quota_bytes = 2 * PAGE_BYTES, .weight = 1 };
-    test_run run;
-
-    (void)state;
-    begin(&r, 40, 0, true);
-    test_text(a, 4 * P, 1000);
-    test_text(b, P, 9000);
-    assert_int_equal(quire_prefix_account_set(r.p.tree, 1, &opts), QUIRE_OK);
-    run = start_for(&r, 1, a, 4 * P);
-    assert_int_equal(account_pages(&r, 1), 4);
-    test_run_end(&r.p, &run);
-    run = start_for(&r, 2, b, P);
-    assert_int_equal(account_pages(&r, 1), 2);
-    test_run_end(&r.p, &run);
-    end(&r);
-}
-
-static void test_rules_errors(void **state)
+/* A hit does not cost its region what a higher rank has cached there. */
+static void test_hit_spares_higher_ranks(void **state)
 {
     regions r;
     quire_prefix_key key = test_key();
-    quire_prefix_acquire_opts opts = { .rank = QUIRE_RANKS_MAX };
-    quire_prefix_match match;
-    quire_prefix_ref ref;
-    quire_seq_id seq;
-    int32_t a[1] = { 1 };
+    quire_prefix_acquire_opts opts = { .tokens_max = UINT32_MAX, .rank = 1 };
+    int32_t a[2 * P];
+    int32_t b[2 * P];
+    test_run run;
 
     (void)state;
-    begin(&r, 10, 0, true);
-    assert_int_equal(quire_prefix_ttl_set(r.p.tree, QUIRE_RANKS_MAX, 5), QUIRE_RANGE);
-    assert_int_equal(quire_prefix_cost_set(r.p.tree, -1.0, 0.0), QUIRE_INVAL);
-    assert_int_equal(quire_prefix_cost_set(r.p.tree, 1.0, 1.0 / 0.0), QUIRE_INVAL);
-    assert_int_equal(quire_prefix_cost_set(r.p.tree, 1.0, 0.5), QUIRE_OK);
-    seq = test_open(r.p.cache);
-    assert_int_equal(quire_prefix_acquire(r.p.tree, &key, seq, a, 1, &opts, &match, &ref),
-                     QUIRE_INVAL);
-    opts = (quire_prefix_acquire_opts){ .account = QUIRE_ACCOUNTS_MAX };
-    assert_int_equal(quire_prefix_acquire(r.p.tree, &key, seq, a, 1, &opts, &match, &ref),
-                     QUIRE_INVAL);
-    assert_int_equal(quire_seq_close(r.p.cache, seq), QUIRE_OK);
+    begin(&r, 20, 2, true);
+    test_text(a, 2 * P, 1000);
+    test_text(b, 2 * P, 5000);
+    run = whole(&r, 0, b, 2 * P);
+    test_run_end(&r.p, &run);
+    run = whole(&r, r.high, a, 2 * P); /* of rank 2 */
+    test_run_end(&r.p, &run);
+    for (opts.rank = 1; opts.rank <= 2; opts.rank++) {
+        assert_int_equal(quire_seq_open(r.p.cache, r.high, &run.seq), QUIRE_OK);
+        assert_int_equal(
+            quire_prefix_acquire(r.p.tree, &key, run.seq, b, 2 * P, &opts, &run.match, &run.ref),
+            QUIRE_OK);
+        assert_int_equal(run.match.n_tokens, 2 * P);
+        test_run_end(&r.p, &run);
+        assert_int_equal(test_lookup(&r.p, a, 2 * P).n_tokens, opts.rank == 1 ? 2 * P : 0);
+        assert_int_equal(charged(&r, 0), opts.rank == 1 ? 2 : 0);
+    }
     end(&r);
 }
 
-/* Beyond roots_max the key that was not asked for longest makes room, unless somebody runs on it.
- */
-static void test_roots_make_room(void **state)
+/* The dynamic region gets its cached pages back from under what a pinned one has cached below. */
+static void test_dynamic_is_not_stuck(void **state)
 {
     regions r;
-    quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
-    int32_t a[P];
-    test_run first;
+    int32_t a[4 * P];
+    int32_t low[8 * P];
+    int32_t fill[2 * P];
     test_run run;
-    quire_prefix_key key = { .identity = { 1, 2 }, .salt = "abcdef", .salt_bytes = 2 };
-    quire_prefix_match match;
+    test_run other;
 
     (void)state;
-    opts.roots_max = 2;
-    test_prefix_create(&r.p, 20, &opts);
-    test_text(a, P, 1000);
-    first = start_for(&r, 1, a, P); /* oldest, but in use */
-    run = start_for(&r, 2, a, P);
+    begin(&r, 10, 2, true);
+    test_text(a, 4 * P, 1000);
+    test_text(low, 8 * P, 3000);
+    test_text(fill, 2 * P, 7000);
+    run = whole(&r, 0, a, 2 * P);
     test_run_end(&r.p, &run);
-    run = start_for(&r, 3, a, P);
-    quire_prefix_lookup(r.p.tree, &key, a, P, &match);
-    assert_int_equal(match.n_tokens, 0);
-    assert_int_equal(test_prefix_stats(&r.p).roots, 2);
-    {
-        quire_prefix_acquire_opts ask = { .tokens_max = P };
-        quire_prefix_ref ref;
-        quire_seq_id seq = test_open(r.p.cache);
-
-        assert_int_equal(quire_prefix_acquire(r.p.tree, &key, seq, a, P, &ask, &match, &ref),
-                         QUIRE_LIMIT); /* somebody runs on both */
-        assert_int_equal(quire_seq_close(r.p.cache, seq), QUIRE_OK);
-    }
+    other = whole(&r, r.high, fill, 2 * P); /* the pinned region is full: charges stay */
+    run = start(&r, r.high, a, 4 * P);
+    assert_int_equal(charged(&r, 0), 2);
+    test_run_end(&r.p, &other);
+    test_run_extend(&r.p, &run, a, 4 * P); /* below, charged to the pinned region */
     test_run_end(&r.p, &run);
-    test_run_end(&r.p, &first);
-    test_prefix_destroy(&r.p);
+    assert_int_equal(charged(&r, 0), 2);
+    assert_int_equal(charged(&r, r.high), 2);
+    run = whole(&r, 0, low, 8 * P);
+    assert_int_equal(charged(&r, 0), 8);
+    assert_int_equal(charged(&r, r.high), 2);
+    assert_int_equal(test_lookup(&r.p, a, 4 * P).n_tokens, 2 * P);
+    test_run_end(&r.p, &run);
+    end(&r);
 }
 
 int main(void)
@@ -744,12 +662,10 @@ int main(void)
         cmocka_unit_test(test_low_is_kept_out),
         cmocka_unit_test(test_close_hands_over),
         cmocka_unit_test(test_between_pinned),
+        cmocka_unit_test(test_hit_spares_higher_ranks),
+        cmocka_unit_test(test_dynamic_is_not_stuck),
         cmocka_unit_test(test_decode_allocates_nothing),
         cmocka_unit_test(test_torture),
-        cmocka_unit_test(test_quota),
-        cmocka_unit_test(test_quota_in_use),
-        cmocka_unit_test(test_rules_errors),
-        cmocka_unit_test(test_roots_make_room),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -101,6 +101,15 @@ void quire_evict_fini(quire_evict *evict)
 
 /* ---- nodes ---- */
 
+void quire_evict_asked(quire_evict *evict, quire_evict_request request, uint32_t node,
+                       const quire_ghost *ghost)
+{
+    evict->request = request;
+    if (evict->ops->asked != NULL) {
+        evict->ops->asked(evict, &evict->request, node, ghost);
+    }
+}
+
 static quire_ghost *ghost_of(const quire_evict *evict, const quire_prefix_node *node)
 {
     /* A node that is full is found by its own path; see prefix_ghost.h. */
@@ -131,6 +140,14 @@ void quire_evict_used(quire_evict *evict, uint32_t node)
     QUIRE_ASSERT(!quire_evict_has(evict, node));
     if (evict->ops->used != NULL) {
         evict->ops->used(evict, quire_evict_bin_of(evict, node), node);
+    }
+}
+
+void quire_evict_rested(quire_evict *evict, uint32_t node)
+{
+    QUIRE_ASSERT(!quire_evict_has(evict, node));
+    if (evict->ops->rested != NULL) {
+        evict->ops->rested(evict, quire_evict_bin_of(evict, node), node);
     }
 }
 

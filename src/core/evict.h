@@ -40,11 +40,12 @@
 #include "core/prefix_ghost.h"
 #include "quire/prefix.h"
 
-#define QUIRE_EVICT_US_PER_HOUR 3.6e9
-#define QUIRE_EVICT_HEAPS_MAX   64u
-#define QUIRE_EVICT_LISTS       4u
-#define QUIRE_EVICT_SLOTS       (QUIRE_REGIONS_MAX * QUIRE_RANKS_MAX) /* bins of one account */
-#define QUIRE_EVICT_ANY         UINT32_MAX
+#define QUIRE_EVICT_US_PER_HOUR   3.6e9
+#define QUIRE_EVICT_HEAPS_MAX     64u
+#define QUIRE_EVICT_LISTS         4u
+#define QUIRE_EVICT_SLOTS         (QUIRE_REGIONS_MAX * QUIRE_RANKS_MAX) /* bins of one account */
+#define QUIRE_EVICT_ANY           UINT32_MAX
+#define QUIRE_EVICT_REQUEST_WORDS 2u /* of a policy's own */
 
 /* quire_prefix_node.heaps */
 #define QUIRE_EVICT_IS_CANDIDATE 1u
@@ -73,11 +74,13 @@ typedef struct quire_evict_request {
     uint64_t number;    /* of acquires, from 1 */
     uint32_t n_tokens;  /* of the prompt */
     uint32_t n_hit;     /* tokens it was filled with */
+    uint32_t n_known;   /* tokens it has in common with the tree, ghosts included */
     uint8_t turn;       /* how many texts in a row it continues, up to 255: it continues one when
                          * what it has in common with the tree, ghosts included, ends at most a page
                          * before that text ended, and nobody else has gone on there */
     bool is_next;       /* turn > 0 */
     uint64_t before_us; /* is_next: when the text before was used last */
+    uint64_t words[QUIRE_EVICT_REQUEST_WORDS]; /* the policy's: see asked */
 } quire_evict_request;
 
 struct quire_evict;
@@ -97,6 +100,11 @@ typedef struct quire_evict_ops {
     void (*start)(struct quire_evict *evict);
     void (*bin_stop)(struct quire_evict *evict, quire_evict_bin *bin);
     void (*stop)(struct quire_evict *evict);
+    /* A request begins; what the policy notes in its words comes back with it. What it has in
+     * common with the tree ends in the ghost, if there is one, else in the node, which may be null.
+     * NULL = does not matter. */
+    void (*asked)(struct quire_evict *evict, quire_evict_request *request, uint32_t node,
+                  const quire_ghost *ghost);
     /* A node is new in its bin, and no candidate yet. It is on list 0 (quire_evict_list() changes
      * that). ghost: what remained of it when it went last time, if it is remembered; else NULL.
      * NULL = does not matter. */
@@ -105,6 +113,9 @@ typedef struct quire_evict_ops {
     /* A request uses the node: a sequence was filled from it by acquire, or published the same
      * tokens without having been filled. It is no candidate meanwhile. NULL = does not matter. */
     void (*used)(struct quire_evict *evict, quire_evict_bin *bin, uint32_t node);
+    /* The request is done with the node, one of its text's from the last to the first; how far
+     * behind it the text ended is known now. It is no candidate. NULL = does not matter. */
+    void (*rested)(struct quire_evict *evict, quire_evict_bin *bin, uint32_t node);
     /* Where a candidate stands. Also called again for the same candidate, without remove between:
      * quire_evict_replace(). */
     quire_evict_place (*place)(struct quire_evict *evict, quire_evict_bin *bin, uint32_t node);
@@ -160,12 +171,18 @@ int quire_evict_init(quire_evict *evict, const quire_prefix_opts *opts,
                      quire_ghosts *ghosts);
 void quire_evict_fini(quire_evict *evict);
 
-/* ---- nodes come and go ---- */
+/* ---- requests and nodes come and go ---- */
+
+/* A request begins: it is evict->request from now on. node, ghost: as for the policy. */
+void quire_evict_asked(quire_evict *evict, quire_evict_request request, uint32_t node,
+                       const quire_ghost *ghost);
 
 /* A node begins; its fields, region, rank and account among them, are set. */
 void quire_evict_born(quire_evict *evict, uint32_t node);
 /* A node that is no candidate is used by the request. */
 void quire_evict_used(quire_evict *evict, uint32_t node);
+/* The request is done with a node that is no candidate. */
+void quire_evict_rested(quire_evict *evict, uint32_t node);
 /* A node that is no candidate ends. ghost may be NULL. */
 void quire_evict_gone(quire_evict *evict, uint32_t node, quire_prefix_gone why, quire_ghost *ghost);
 /* A node, candidate or not, gets another region or rank (both are set here). */

@@ -7,6 +7,9 @@
 
 #include "core/evict.h"
 
+/* evict_predict.c: the default */
+extern const quire_evict_ops quire_evict_predict;
+
 /* evict_recency.c */
 extern const quire_evict_ops quire_evict_lru;
 extern const quire_evict_ops quire_evict_fifo;

@@ -14,10 +14,10 @@ static const char *const names[] = {
 };
 
 static const quire_evict_ops *const tables[] = {
-    [QUIRE_EVICT_DEFAULT] = &quire_evict_lru, [QUIRE_EVICT_LRU] = &quire_evict_lru,
-    [QUIRE_EVICT_LFU] = &quire_evict_lfu,     [QUIRE_EVICT_SLRU] = &quire_evict_slru,
-    [QUIRE_EVICT_FIFO] = &quire_evict_fifo,   [QUIRE_EVICT_S3FIFO] = &quire_evict_s3fifo,
-    [QUIRE_EVICT_SIEVE] = &quire_evict_sieve, [QUIRE_EVICT_ARC] = &quire_evict_arc,
+    [QUIRE_EVICT_DEFAULT] = &quire_evict_predict, [QUIRE_EVICT_LRU] = &quire_evict_lru,
+    [QUIRE_EVICT_LFU] = &quire_evict_lfu,         [QUIRE_EVICT_SLRU] = &quire_evict_slru,
+    [QUIRE_EVICT_FIFO] = &quire_evict_fifo,       [QUIRE_EVICT_S3FIFO] = &quire_evict_s3fifo,
+    [QUIRE_EVICT_SIEVE] = &quire_evict_sieve,     [QUIRE_EVICT_ARC] = &quire_evict_arc,
     [QUIRE_EVICT_GDSF] = &quire_evict_gdsf,
 };
 

@@ -174,15 +174,25 @@ static int path_adopt(quire_prefix *tree, quire_seq *seq, uint32_t n_tokens)
     return quire_seq_adopt(tree->cache, seq, tree->pages, n_tokens);
 }
 
+/* Where what a walk has in common with the tree ends, ghosts excepted; 0 = at the root. */
+static uint32_t walk_end(const quire_prefix_walk *walk)
+{
+    if (walk->inside != QUIRE_NODE_NULL) {
+        return walk->inside;
+    }
+    return walk->base != walk->root ? walk->base : QUIRE_NODE_NULL;
+}
+
 /* The text that a walk has in common with what is or was there ended where that ends, or at most a
  * page behind it, and what the request asks for goes on: then it continues that text. */
 static quire_evict_request request_of(const quire_prefix *tree, const quire_prefix_walk *walk,
-                                      uint32_t n_tokens, uint32_t n_hit)
+                                      uint32_t n_tokens, const quire_prefix_match *match)
 {
     quire_evict_request request = { .number = quire_counter_get(&tree->lookups) + 1,
                                     .n_tokens = n_tokens,
-                                    .n_hit = n_hit };
-    uint32_t id = walk->inside != QUIRE_NODE_NULL ? walk->inside : walk->base;
+                                    .n_hit = match->n_tokens,
+                                    .n_known = match->n_same_tokens + match->n_gone_tokens };
+    uint32_t id = walk_end(walk);
     const quire_prefix_node *node;
     uint32_t turn = 0;
 
@@ -190,7 +200,7 @@ static quire_evict_request request_of(const quire_prefix *tree, const quire_pref
         request.is_next = walk->gone->tip <= 1;
         turn = walk->gone->turn;
         request.before_us = walk->gone->used_us;
-    } else if (id != QUIRE_NODE_NULL && id != walk->root) {
+    } else if (id != QUIRE_NODE_NULL) {
         node = quire_prefix_at(tree, id);
         request.is_next = n_tokens > quire_prefix_node_end(node) &&
                           ((node->tip == 0 && node->n_children == 0) ||
@@ -222,25 +232,24 @@ static void path_use(quire_prefix *tree, quire_prefix_tie *tie, quire_region_id 
 /* The tie of a sequence that was filled for a request, to a root or, when it is private and there
  * is none, to nothing. */
 static quire_prefix_ref tie_start(quire_prefix *tree, quire_seq *seq, uint32_t root,
-                                  const quire_prefix_acquire_opts *opts,
-                                  quire_evict_request request)
+                                  const quire_prefix_acquire_opts *opts)
 {
+    const quire_evict_request *request = &tree->evict.request;
     quire_prefix_tie *tie = quire_prefix_tie_take(tree);
 
     tie->seq = seq->id;
     tie->owner = opts->owner;
     tie->rank = opts->rank;
     tie->is_private = opts->is_private;
-    tie->n_known = request.n_hit;
-    tie->request = request;
-    tree->evict.request = request;
+    tie->n_known = request->n_hit;
+    tie->request = *request;
     seq->tied_ref = tie->id;
     seq->cut_tokens = UINT32_MAX;
     if (root != QUIRE_NODE_NULL) {
         tie->root = quire_prefix_at(tree, root)->root;
         quire_prefix_root_use(tree, root);
         path_use(tree, tie, seq->region,
-                 request.n_hit / tree->page_tokens + (request.n_hit % tree->page_tokens != 0));
+                 request->n_hit / tree->page_tokens + (request->n_hit % tree->page_tokens != 0));
     }
     return tie->id;
 }
@@ -296,7 +305,9 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
         return rc;
     }
     quire_prefix_tick(tree, opts->now_us);
-    *ref = tie_start(tree, found, root, opts, request_of(tree, &walk, n_tokens, match->n_tokens));
+    quire_evict_asked(&tree->evict, request_of(tree, &walk, n_tokens, match), walk_end(&walk),
+                      walk.gone);
+    *ref = tie_start(tree, found, root, opts);
     if (!opts->is_uncounted) {
         acquire_count(tree, n_tokens, match);
     }
@@ -314,6 +325,7 @@ int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_
     QUIRE_FAIL_IF(tie == NULL, QUIRE_NOTFOUND);
     user = (quire_prefix_user){ tie->owner, tie->rank };
     quire_prefix_tick(tree, now_us);
+    tree->evict.request = tie->request;
     for (uint32_t id = tie->node; id != QUIRE_NODE_NULL; id = quire_prefix_at(tree, id)->parent) {
         quire_prefix_node *node = quire_prefix_at(tree, id);
 
@@ -321,6 +333,7 @@ int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_
             quire_prefix_node_touch(tree, id, user);
             node->tip = (uint8_t)tip;
             tip += tip < QUIRE_NODE_TIP_MAX;
+            quire_evict_rested(&tree->evict, id);
         }
     }
     seq = quire_seqs_find(&tree->cache->seqs, tie->seq);

@@ -34,10 +34,12 @@ static quire_prefix_match whole(test_prefix *p, uint32_t i, uint32_t n_tokens)
 /* The least recently used goes first, the ends of texts before their beginnings. */
 static void test_order(void **state)
 {
+    quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
     test_prefix p;
 
     (void)state;
-    test_prefix_create(&p, 64, NULL);
+    opts.policy = QUIRE_EVICT_LRU;
+    test_prefix_create(&p, 64, &opts);
     for (uint32_t i = 0; i < 4; i++) {
         (void)whole(&p, i, 2 * PT);
     }

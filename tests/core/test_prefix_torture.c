@@ -132,6 +132,7 @@ static void scene_create(scene *s)
     opts.low_traffic_after_us = 1; /* two heaps */
     opts.low_traffic_hits_per_hour = 1.0;
     opts.ghosts_max = 100;
+    opts.policy = QUIRE_EVICT_LRU; /* the default goes on where its own memory is short */
     test_prefix_create_in(&s->p, &cache_opts, &opts);
     test_text(s->text, N_TEXT, 0);
     s->key = test_key();

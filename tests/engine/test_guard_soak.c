@@ -237,7 +237,7 @@ static engine_bench bench_begin(void)
     opts.pinned_bytes = 8 * PAGE_BYTES;
     opts.pinned.floor_bytes = 2 * PAGE_BYTES;
     opts.pinned.ceiling_bytes = 14 * PAGE_BYTES;
-    opts.pinned.dynamic_floor_bytes = 9 * PAGE_BYTES;
+    opts.pinned.dynamic_floor_bytes = 13 * PAGE_BYTES;
     opts.pinned.window_us = 20u * SECOND;
     opts.pinned.recent_us = 5u * SECOND;
     opts.precache.idle_us = 1;

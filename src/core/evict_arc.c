@@ -180,6 +180,7 @@ static uint32_t arc_victim(quire_evict *evict, quire_evict_bin *bin)
 {
     arc *a = bin->state;
     uint32_t n_fresh[2] = { 0, 0 };
+    uint32_t fresh = QUIRE_NODE_NULL;
     uint32_t first[2];
     uint32_t n1;
     bool is_t1;
@@ -197,10 +198,14 @@ static uint32_t arc_victim(quire_evict *evict, quire_evict_bin *bin)
         first[list] = quire_evict_first(bin, list);
         if (first[list] != QUIRE_NODE_NULL && first[list] == a->fresh && bin->n_candidates > 1) {
             first[list] = QUIRE_NODE_NULL; /* nobody is behind it, it is the latest of all */
+            fresh = a->fresh;              /* but for those that came from another bin since */
         }
     }
     a->fresh = QUIRE_NODE_NULL;
     a->is_fresh_of_b2 = false;
+    if (first[T1] == QUIRE_NODE_NULL && first[T2] == QUIRE_NODE_NULL) {
+        return fresh;
+    }
     if (is_t1) {
         return first[T1] != QUIRE_NODE_NULL ? first[T1] : first[T2];
     }

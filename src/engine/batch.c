@@ -47,7 +47,7 @@ static void items_fill(quire_engine *engine)
     }
     quire_engine_qos_prepare(engine);
     (void)quire_schedule_rows(&engine->schedule, engine->items, engine->n_running, &limits);
-    engine->step_rank = quire_schedule_interruptible(&engine->schedule);
+    engine->step_rank = (int)quire_schedule_interruptible(&engine->schedule);
     engine->step_us = engine->schedule.ranks[0].own_us; /* of all classes' rows */
     engine->step_begin_us = quire_engine_now_us(engine);
 }

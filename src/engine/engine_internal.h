@@ -173,8 +173,8 @@ struct quire_engine {
     quire_slice *slices;                       /* [n_running_max] */
     quire_schedule schedule;
     quire_qos qos;
-    uint32_t step_rank;     /* of the step at hand: quire_schedule_interruptible() */
-    double step_us;         /* what it is going to take; 0 = unknown */
+    int step_rank;  /* of the step at hand: quire_schedule_interruptible(); -1 = below all */
+    double step_us; /* what it is going to take; 0 = unknown */
     uint64_t step_begin_us; /* when it began */
     quire_adapt adapt;
     quire_pinned pinned;

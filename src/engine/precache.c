@@ -176,26 +176,42 @@ static bool run_begin(quire_engine *engine)
     return true;
 }
 
-/* One page at most, and no more than fits the time of a step. Returns whether it went well. */
+/* How many rows the next step has: a page at most, and no more than fits the time of a step. */
+static uint32_t step_rows(const quire_engine *engine)
+{
+    const quire_precache_run *run = &engine->adapt.run;
+    const uint32_t n_max =
+        quire_min_u32(engine->runtime_opts->page_tokens, engine->runtime_opts->n_batch);
+    const uint32_t n_left = quire_min_u32(n_max, run->n_tokens - run->n_computed);
+    const quire_cost_step none = { 0 };
+    const uint32_t n_fit =
+        quire_cost_prefill_fit(&engine->stats.cost, &none, run->n_computed, n_left, STEP_US);
+
+    return n_left > 0 && n_fit == 0 ? 1 : n_fit;
+}
+
+/* It is given up when anybody comes (quire_engine_qos_gives_up()). Returns whether it went well. */
 static bool run_step(quire_engine *engine)
 {
     quire_precache_run *run = &engine->adapt.run;
-    const uint32_t n_max = quire_min_u32(
-        quire_min_u32(engine->runtime_opts->page_tokens, engine->runtime_opts->n_batch),
-        run->n_tokens - run->n_computed);
-    const quire_cost_step none = { 0 };
-    const uint32_t n_fit =
-        quire_cost_prefill_fit(&engine->stats.cost, &none, run->n_computed, n_max, STEP_US);
     const quire_slice slice = {
         .seq = run->seq,
         .tokens = run->tokens + run->n_computed,
-        .n_tokens = n_fit > 0 ? n_fit : 1,
+        .n_tokens = step_rows(engine),
         .logits = QUIRE_LOGITS_NONE,
     };
     const float *logits = NULL;
+    int rc = QUIRE_INVAL;
 
-    if (slice.n_tokens > run->n_tokens - run->n_computed ||
-        quire_runtime_step(engine->runtime, &slice, 1, &logits) < 0) {
+    engine->step_rank = -1;
+    engine->step_us = 0.0;
+    if (slice.n_tokens > 0) {
+        rc = quire_runtime_step(engine->runtime, &slice, 1, &logits);
+    }
+    if (rc == QUIRE_CANCELED) {
+        return true; /* the run ends when the engine sees who has come */
+    }
+    if (rc < 0) {
         run_end(engine);
         return false;
     }

@@ -8,8 +8,9 @@
  * What somebody invalidated is left alone: it was called wrong, and nothing here knows better. Nor
  * is anything computed for a session that was closed.
  *
- * It begins when nothing ran for idle_us, goes on in steps of one page, and stops at the step's end
- * when a request comes: what was computed by then stays cached. It takes free memory only, never by
+ * It begins when nothing ran for idle_us, goes on in steps of one page (less, where that would take
+ * longer than 50 ms), and stops when a request comes, at the latest at the step's end: what was
+ * computed by then stays cached. It takes free memory only, never by
  * evicting: what is cached has shown more than a guess has. Its pages have the lowest rank.
  *
  * Gain is what requests found of it, in tokens; waste is what was evicted, expired or lay unused

@@ -53,8 +53,7 @@ bool quire_engine_qos_gives_up(void *ctx)
 {
     const quire_engine *engine = ctx;
 
-    if (atomic_load_explicit(&engine->urgent_rank, memory_order_relaxed) <=
-        (int)engine->step_rank) {
+    if (atomic_load_explicit(&engine->urgent_rank, memory_order_relaxed) <= engine->step_rank) {
         return false;
     }
     return engine->step_us <= 0.0 || (double)(quire_engine_now_us(engine) - engine->step_begin_us) <

@@ -194,8 +194,7 @@ int quire_api_events(quire_http *http)
 
 static void write_size(quire_json_out *json, const quire_shadow_size_stats *s, double budget_bytes)
 {
-    const double rate =
-        s->blocks_total > 0 ? (double)s->hit_blocks_total / (double)s->blocks_total : 0.0;
+    const double rate = quire_shadow_hit_rate(s, NULL);
 
     quire_json_object(json, NULL);
     quire_json_number(json, "factor", s->factor);

@@ -1,7 +1,8 @@
 /* fuzz_prefix.c - bytes become operations on a prefix tree, checked by validate and by stamps.
  *
- * Byte 0: groups - 1, page tokens, page exact, TTL, low traffic, ghosts, 1 bit each. Byte 1: budget
- * in pages, and with it the eviction policy. Then operation, argument; operation, argument; ...
+ * Byte 0: groups - 1, page tokens, page exact, TTL, low traffic, ghosts, a pinned region and
+ * whether it spills, 1 bit each. Byte 1: budget in pages, and with it the eviction policy. Then
+ * operation, argument; operation, argument; ...
  *
  * Also from the input: allocations that fail. Tokens are 0 and 1, so that prefixes meet. Each slot
  * holds a hash of its key and of all tokens up to it: a hit on a wrong page is seen.
@@ -36,6 +37,7 @@ typedef struct fuzz {
     quire_prefix *tree;
     uint32_t n_allocs; /* that succeed before one fails; 0 = none fails */
     uint64_t now_us;
+    quire_region_id pinned; /* 0 = there is none */
     run runs[RUNS_MAX];
     uint32_t n_runs;
 } fuzz;
@@ -100,10 +102,13 @@ static void op_start(fuzz *f, uint8_t op, uint8_t arg)
     quire_prefix_acquire_opts opts = { .owner = op >> 6, .now_us = f->now_us };
     quire_prefix_match match;
     uint32_t n = 1 + arg % 200u;
+    const quire_region_id region = (op >> 5 & 1) != 0 ? f->pinned : QUIRE_REGION_DYNAMIC;
 
-    if (f->n_runs == RUNS_MAX || quire_seq_open(f->cache, QUIRE_REGION_DYNAMIC, &r->seq) < 0) {
+    if (f->n_runs == RUNS_MAX || quire_seq_open(f->cache, region, &r->seq) < 0) {
         return;
     }
+    opts.rank = (uint8_t)(op >> 5 & 3);
+    opts.account = (uint16_t)(op >> 6);
     r->key = op >> 4 & 3;
     if (f->n_runs > 0 && (arg & 1) != 0) { /* like another, up to a place */
         memcpy(r->tokens, f->runs[0].tokens, sizeof r->tokens);
@@ -173,7 +178,7 @@ static void op_tree(fuzz *f, const run *r, uint8_t arg)
         (void)quire_prefix_expire(f->tree, f->now_us, arg & 31);
         break;
     default:
-        (void)quire_prefix_evict(f->tree, QUIRE_REGION_DYNAMIC, (arg & 63u) * 1000);
+        (void)quire_prefix_evict(f->tree, (arg & 1) != 0 ? f->pinned : 0, (arg & 63u) * 1000);
         break;
     }
 }
@@ -190,6 +195,11 @@ static void one_op(fuzz *f, uint8_t op, uint8_t arg)
     case 13:
         (void)quire_cache_coalesce(f->cache, arg);
         (void)quire_cache_trim(f->cache, 0);
+        quire_cache_maintain(f->cache);
+        if (f->pinned != 0) {
+            (void)quire_region_transfer(f->cache, (arg & 1) != 0 ? f->pinned : 0,
+                                        (arg & 1) != 0 ? 0 : f->pinned, arg * 5000u);
+        }
         break;
     case 14:
         f->n_allocs = arg % 16;
@@ -246,6 +256,14 @@ static bool fuzz_create(fuzz *f, const uint8_t *head)
         quire_cache_destroy(f->cache);
         return false;
     }
+    f->pinned = 0;
+    if ((head[0] & 64) != 0) {
+        quire_region_opts region_opts = QUIRE_REGION_OPTS_INIT;
+
+        region_opts.budget_bytes = opts.budget_bytes / 4;
+        region_opts.spills_to_dynamic = (head[0] & 128) != 0;
+        QUIRE_CHECK(quire_region_open(f->cache, &region_opts, &f->pinned) == QUIRE_OK);
+    }
     return true;
 }
 
@@ -274,6 +292,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes)
         op_end(&f, &f.runs[0]);
     }
     quire_prefix_validate(f.tree);
+    QUIRE_CHECK(f.pinned == 0 || quire_region_close(f.cache, f.pinned) == QUIRE_OK);
     quire_prefix_destroy(f.tree);
     quire_cache_validate(f.cache);
     quire_cache_destroy(f.cache);

@@ -138,12 +138,12 @@ export async function figures(server, c, side) {
 }
 
 export const TABLE_HEAD = "| run | server | realtime sent | without a token | unfinished | TTFT p50 s | p99 s | TPOT p50 ms | p99 ms | batch finished/s | " +
-    "batch refused | tokens/s | batch parked | recomputed | cut |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|";
+    "batch refused | tokens/s | batch: parked | preempted | steps given up | limit cut |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|";
 
 export function tableLine(what, name, f) {
     const low = f.classes?.find((one) => one.name === "batch");
     const fixed = (value, digits) => (Number.isFinite(value) ? value.toFixed(digits) : "");
     return `| ${[what, name, f.sent, f.unanswered, f.unfinished, fixed(f.ttftP50, 3), fixed(f.ttftP99, 3), fixed(f.tpotP50, 1), fixed(f.tpotP99, 1),
         fixed(f.batchFinished / f.seconds, 3), f.refused, fixed(f.tokensPerSecond, 0), low?.parked_total ?? "",
-        low?.preempted_total ?? "", low?.cuts_total ?? ""].join(" | ")} |`;
+        low?.preempted_total ?? "", low?.interrupted_total ?? "", low?.cuts_total ?? ""].join(" | ")} |`;
 }

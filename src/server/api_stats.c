@@ -116,6 +116,7 @@ static void write_class(quire_json_out *json, const quire_class *c, const quire_
     quire_json_u64(json, "promoted_total", s->promoted_total);
     quire_json_u64(json, "cuts_total", s->cuts_total);
     quire_json_u64(json, "steps_total", s->steps_total);
+    quire_json_u64(json, "interrupted_total", s->interrupted_total);
     quire_json_u64(json, "late_steps_total", s->late_steps_total);
     write_latency(json, "queue", &s->queue);
     write_latency(json, "ttft", &s->ttft);

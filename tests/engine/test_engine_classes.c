@@ -67,17 +67,24 @@ static quire_engine_opts opts_default(uint32_t n_running)
     return opts;
 }
 
-static engine_bench bench_with(const quire_engine_opts *opts, uint32_t n_seqs,
-                               uint64_t budget_contexts)
+static engine_bench bench_with(const quire_engine_opts *opts, uint32_t n_seqs, bool is_tight)
 {
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, n_seqs);
-    engine_bench b;
 
-    if (budget_contexts != 1) {
-        runtime.kv_budget_bytes = ROOMY_BYTES;
-    }
-    b = bench_tiny(opts, &runtime);
-    return b;
+    runtime.kv_budget_bytes = is_tight ? 0 : ROOMY_BYTES; /* 0: of one context */
+    return bench_tiny(opts, &runtime);
+}
+
+/* Sealed formats, two threads; nothing is found in a cache, or tokens would depend on it. */
+static engine_bench bench_sealed(quire_engine_opts *opts, uint32_t n_seqs)
+{
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, n_seqs);
+
+    opts->no_prefix_cache = true;
+    runtime.kv_budget_bytes = ROOMY_BYTES;
+    runtime.k_format = runtime.v_format = QUIRE_FORMAT_Q4;
+    runtime.n_threads = 2;
+    return bench_tiny(opts, &runtime);
 }
 
 typedef struct job {
@@ -130,7 +137,7 @@ static quire_engine_stats stats_of(const engine_bench *b)
 static void test_displaced_within_one_step(void **state)
 {
     const quire_engine_opts opts = opts_default(2);
-    engine_bench b = bench_with(&opts, 4, 0);
+    engine_bench b = bench_with(&opts, 4, false);
     job low[2], high;
     quire_engine_stats before, after;
     gate *g = gate_close(b.engine);
@@ -182,7 +189,7 @@ static void test_displaced_within_one_step(void **state)
 static void test_a_low_one_waits(void **state)
 {
     const quire_engine_opts opts = opts_default(1);
-    engine_bench b = bench_with(&opts, 3, 0);
+    engine_bench b = bench_with(&opts, 3, false);
     job high, low;
     quire_engine_stats stats;
     gate *g = gate_close(b.engine);
@@ -208,7 +215,7 @@ static void test_a_low_one_waits(void **state)
 static void test_displaced_without_a_place_to_park(void **state)
 {
     const quire_engine_opts opts = opts_default(2);
-    engine_bench b = bench_with(&opts, 2, 0);
+    engine_bench b = bench_with(&opts, 2, false);
     job low[2], high;
     quire_engine_stats stats;
     gate *g = gate_close(b.engine);
@@ -245,15 +252,14 @@ static void late_begin(void)
 
 /* One that comes while a step of a lower class is computed, or after admission: the step is given
  * up, and the next is the high one's. Nothing of it shows in the tokens. */
-static void test_a_step_is_given_up(void **state)
+static void step_is_given_up(bool is_sealed)
 {
-    const quire_engine_opts opts = opts_default(4);
-    engine_bench b = bench_with(&opts, 6, 0);
+    quire_engine_opts opts = opts_default(4);
+    engine_bench b = is_sealed ? bench_sealed(&opts, 6) : bench_with(&opts, 6, false);
     job low[2];
     quire_engine_stats before, after;
     gate *g = gate_close(b.engine);
 
-    (void)state;
     late_bench = &b;
     clock_now.fire = late_begin;
     job_start(&b, &low[0], BATCH, 34);
@@ -285,6 +291,13 @@ static void test_a_step_is_given_up(void **state)
     bench_close(&b);
 }
 
+static void test_a_step_is_given_up(void **state)
+{
+    (void)state;
+    step_is_given_up(false);
+    step_is_given_up(true);
+}
+
 /* ---- pages ---- */
 
 /* The budget holds one context, which a batch request has nearly filled: a realtime one that does
@@ -292,7 +305,7 @@ static void test_a_step_is_given_up(void **state)
 static void test_pages_are_taken(void **state)
 {
     const quire_engine_opts opts = opts_default(2);
-    engine_bench b = bench_with(&opts, 4, 1);
+    engine_bench b = bench_with(&opts, 4, true);
     job low[2], high[2];
     quire_engine_stats stats;
     gate *g = gate_close(b.engine);
@@ -335,7 +348,7 @@ static void test_pages_are_taken(void **state)
 static void test_not_in_vain(void **state)
 {
     const quire_engine_opts opts = opts_default(3);
-    engine_bench b = bench_with(&opts, 4, 1);
+    engine_bench b = bench_with(&opts, 4, true);
     job low, same, large;
     quire_engine_stats stats;
     gate *g = gate_close(b.engine);
@@ -369,7 +382,7 @@ static void test_not_in_vain(void **state)
 static void test_growth_takes_from_the_parked(void **state)
 {
     const quire_engine_opts opts = opts_default(1);
-    engine_bench b = bench_with(&opts, 3, 1);
+    engine_bench b = bench_with(&opts, 3, true);
     job low, high;
     gate *g = gate_close(b.engine);
 
@@ -403,7 +416,7 @@ static void test_parked_ones_go_on(void **state)
 
     (void)state;
     opts.admit = QUIRE_ADMIT_GROW;
-    b = bench_with(&opts, 4, 1);
+    b = bench_with(&opts, 4, true);
     g = gate_close(b.engine);
     for (uint32_t i = 0; i < 2; i++) {
         low[i].n_prompt = 170;
@@ -435,7 +448,7 @@ static void test_parked_ones_go_on(void **state)
 static void test_waiting_counts(void **state)
 {
     const quire_engine_opts opts = opts_default(1);
-    engine_bench b = bench_with(&opts, 3, 0);
+    engine_bench b = bench_with(&opts, 3, false);
     job low, high[12];
     uint32_t n_begun = 0, n_done = 0, n_before = 0;
     quire_engine_stats stats;
@@ -486,7 +499,7 @@ static void test_turns(void **state)
 {
     const uint32_t n_idle_max = (uint32_t)(QUIRE_TURN_US * 21 / TURN_TICK_US) + 2;
     const quire_engine_opts opts = opts_default(4);
-    engine_bench b = bench_with(&opts, 6, 0);
+    engine_bench b = bench_with(&opts, 6, false);
     job low, high;
     quire_engine_stats stats;
     uint64_t rows = 0;
@@ -539,7 +552,7 @@ static void test_degradation(void **state)
 
     (void)state;
     opts.classes.items[REALTIME].tpot_target_ms = 0.001;
-    b = bench_with(&opts, 16, 0);
+    b = bench_with(&opts, 16, false);
     atomic_store(&clock_now.tick, 10000);
     g = gate_close(b.engine);
     for (uint32_t i = 0; i < 4; i++) {
@@ -589,7 +602,7 @@ static void test_refused_by_class(void **state)
     (void)state;
     opts.classes.items[BATCH].running_max = 1;
     opts.classes.items[BATCH].queue_max = 2;
-    b = bench_with(&opts, 8, 0);
+    b = bench_with(&opts, 8, false);
     g = gate_close(b.engine);
     for (uint32_t i = 0; i < 3; i++) {
         job_start(&b, &low[i], BATCH, 120 + i);
@@ -625,7 +638,7 @@ static void test_refused_by_class(void **state)
 static void test_a_leader_of_a_lower_class(void **state)
 {
     const quire_engine_opts opts = opts_default(4);
-    engine_bench b = bench_with(&opts, 8, 0);
+    engine_bench b = bench_with(&opts, 8, false);
     job low, other, high;
     quire_request_params params;
     quire_engine_stats stats;
@@ -666,7 +679,7 @@ static void test_tokens_stay_the_same(void **state)
     quire_rng rng = test_rng(140);
 
     (void)state;
-    for (int round = 0; round < 6; round++) {
+    for (int round = 0; round < 8; round++) {
         quire_engine_opts opts = opts_default(2 + quire_rng_below(&rng, 6));
         engine_bench b;
         job jobs[24];
@@ -674,7 +687,8 @@ static void test_tokens_stay_the_same(void **state)
         opts.clock_us = NULL;
         opts.aging_us = 20000;
         opts.n_parked_max = 1 + quire_rng_below(&rng, 6);
-        b = bench_with(&opts, 12, quire_rng_below(&rng, 2));
+        b = round % 4 == 3 ? bench_sealed(&opts, 12)
+                           : bench_with(&opts, 12, quire_rng_below(&rng, 2) == 0);
         for (uint32_t i = 0; i < 24; i++) {
             jobs[i].n_prompt = 1 + quire_rng_below(&rng, 250);
             jobs[i].n_tokens = 1 + quire_rng_below(&rng, 100);

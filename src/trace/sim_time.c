@@ -84,7 +84,8 @@ static int arrivals_take(sim_clock *c)
         quire_sim_job *job;
 
         if (request->n_blocks == 0 ||
-            quire_sim_job_blocks(c->trace, request) > c->opts->capacity_blocks) {
+            quire_sim_job_blocks(c->trace, request) >
+                quire_sim_tree_reach(&c->tree, c->opts->capacity_blocks, request->class_index)) {
             c->out->refused++;
             continue;
         }
@@ -231,7 +232,7 @@ static bool token_out(sim_clock *c, quire_sim_job *job)
 
 /* running[*i] has computed its rows. Where pages are missing for them the least important lets go,
  * maybe itself: then its rows are lost, as a failed step's are, and *i is the next one's place. One
- * that is alone and still lacks pages (other regions have them) could never end. */
+ * that is alone and still lacks pages ends with what it has, as the engine does it. */
 static int job_advance(sim_clock *c, uint32_t *i, bool *is_there)
 {
     quire_sim_job *job = c->running[*i];
@@ -246,7 +247,6 @@ static int job_advance(sim_clock *c, uint32_t *i, bool *is_there)
         if (c->n_running == 1) {
             quire_sim_job_leave(job, &place);
             running_remove(c, 0);
-            c->out->refused++;
             free(job);
             return QUIRE_OK;
         }

@@ -47,6 +47,7 @@ static int classes_open(quire_sim_tree *t, const quire_sim_opts *sim)
         if (region.budget_bytes > 0) {
             QUIRE_TRY(quire_region_open(t->cache, &region, &t->regions[i]));
             t->pinned_budget += region.budget_bytes;
+            t->budgets[i] = region.budget_bytes;
         }
     }
     return QUIRE_OK;
@@ -120,6 +121,13 @@ int32_t *quire_sim_tree_text(quire_sim_tree *t, const uint32_t *ids, uint32_t n)
 quire_region_id quire_sim_tree_region(const quire_sim_tree *t, uint8_t class_index)
 {
     return class_index < QUIRE_TRACE_CLASSES_MAX ? t->regions[class_index] : QUIRE_REGION_DYNAMIC;
+}
+
+uint64_t quire_sim_tree_reach(const quire_sim_tree *t, uint64_t blocks, uint8_t class_index)
+{
+    uint64_t own = class_index < QUIRE_TRACE_CLASSES_MAX ? t->budgets[class_index] : 0;
+
+    return blocks - t->pinned_budget + own;
 }
 
 void quire_sim_tree_tick(quire_sim_tree *t, uint64_t now_us)

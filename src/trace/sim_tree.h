@@ -27,6 +27,7 @@ typedef struct quire_sim_tree {
     uint32_t blocks_max;
     bool has_ttl;
     uint64_t pinned_budget;                           /* of all pinned regions, in pages */
+    uint64_t budgets[QUIRE_TRACE_CLASSES_MAX];        /* of them, by class */
     quire_region_id regions[QUIRE_TRACE_CLASSES_MAX]; /* by class: its own, or the dynamic one */
 } quire_sim_tree;
 
@@ -47,6 +48,10 @@ int32_t *quire_sim_tree_text(quire_sim_tree *tree, const uint32_t *ids, uint32_t
 
 /* Where sequences of a class of the trace are opened. */
 quire_region_id quire_sim_tree_region(const quire_sim_tree *tree, uint8_t class_index);
+
+/* The most pages that sequences of a class can hold: what the other classes have reserved is not
+ * theirs. */
+uint64_t quire_sim_tree_reach(const quire_sim_tree *tree, uint64_t blocks, uint8_t class_index);
 
 /* It is that late: what has expired goes. */
 void quire_sim_tree_tick(quire_sim_tree *tree, uint64_t now_us);

@@ -433,12 +433,22 @@ static void test_time_random(void **state)
 
     (void)state;
     for (int round = 0; round < ROUNDS; round++) {
+        const quire_sim_class classes[] = {
+            { .rank = (uint8_t)quire_rng_below(&rng, 3),
+              .ttl_us = quire_rng_below(&rng, 2) * 100000u },
+            { .rank = 2, .pinned_share = 0.3 * quire_rng_below(&rng, 3) },
+        };
         quire_sim_opts opts = time_opts(1 + quire_rng_below(&rng, 300));
         quire_sim_result a;
         quire_sim_result b;
         quire_trace trace;
 
         random_trace(&trace, 100, &rng);
+        for (uint32_t i = 0; i < trace.n_requests; i++) {
+            trace.requests[i].class_index = (uint8_t)quire_rng_below(&rng, 2);
+        }
+        opts.classes = classes;
+        opts.n_classes = 2;
         opts.policy = (quire_evict_policy)quire_rng_below(&rng, QUIRE_EVICT_POLICY_COUNT);
         opts.cost.n_running_max = 1 + quire_rng_below(&rng, 12);
         opts.timeline_points = 10;

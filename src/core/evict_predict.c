@@ -140,6 +140,12 @@ static void clock_advance(predictor *p, uint64_t now_us)
     p->now = quire_max_u64(p->now, now_us >> UNIT_BITS);
 }
 
+/* Until the next request, about. */
+static float least_time(const predictor *p)
+{
+    return 1.0f + (float)(p->mean_us / GAP_SHARE) / (float)(1u << UNIT_BITS);
+}
+
 /* Time goes on between requests too. */
 static uint64_t clock_now(const quire_evict *evict)
 {
@@ -194,7 +200,7 @@ static void predict_asked(quire_evict *evict, quire_evict_request *request, uint
 
     clock_advance(p, evict->now_us);
     quire_reuse_advance(&p->sample, &p->model, p->now);
-    quire_reuse_refresh(&p->model, p->now);
+    quire_reuse_refresh(&p->model, p->now, least_time(p));
     if (before_of(evict, node, ghost, &before)) {
         uint32_t gap = (uint32_t)p->now - before.used;
 

@@ -10,7 +10,7 @@
  * any between a quarter and four times these gives the same hit rates within noise
  * (docs/eviction.md). */
 #define PRIOR_HAZARD 0.1f /* in a half octave: the same in each, as LRU has it */
-#define PRIOR_EVENTS 0.5f /* that this counts for, by kind */
+#define PRIOR_EVENTS 0.1f /* that this counts for, by kind */
 #define LEAN_EVENTS  4.0f /* that a parent's hazard counts for in a child */
 #define PRIOR_VARIANCE                                                                             \
     0.25f /* of a weight: a feature's value may well be worth a factor of 1.6                      \
@@ -224,36 +224,58 @@ static float hazard_of(float n_events, float n_exposed, float prior, float prior
     return (n_events + prior_events) / (n_exposed + prior_events / prior);
 }
 
-/* The best ratio of uses to time from the beginning of each bin: the slope of the least concave
- * curve above (time, uses) there. From the last bin to the first, a stretch takes in those behind
- * it while they are steeper. */
+/* A stretch of ages: uses to expect and time to spend in it, of one that began. */
+typedef struct stretch {
+    double uses;
+    double time;
+} stretch;
+
+static bool is_steeper(stretch a, stretch b)
+{
+    return a.uses * b.time > b.uses * a.time;
+}
+
+/* The best ratio from somewhere: stretches, the first of them last, as long as they better it. The
+ * time starts at least_time: what leaves sooner makes room for nobody. */
+static float best_ratio(const stretch *hull, uint32_t n, double least_time)
+{
+    stretch sum = { 0, least_time };
+
+    while (n > 0 && is_steeper(hull[n - 1], sum)) {
+        sum.uses += hull[n - 1].uses;
+        sum.time += hull[n - 1].time;
+        n--;
+    }
+    return (float)(sum.uses / sum.time);
+}
+
+/* The best ratio of uses to time from the beginning of each bin. From the last bin to the first,
+ * the least concave curve above (time, uses) grows by a stretch, which takes in those behind it
+ * while they are steeper. */
 static void indexes_set(const quire_reuse_model *model, const float *hazards, float *indexes)
 {
-    struct stretch {
-        double uses;
-        double time;
-    } stack[QUIRE_REUSE_AGES];
-    double left = 1;
+    stretch bins[QUIRE_REUSE_AGES];
+    stretch hull[QUIRE_REUSE_AGES];
+    double left[QUIRE_REUSE_AGES + 1] = { 1 };
     uint32_t n = 0;
 
     for (uint32_t b = 0; b < QUIRE_REUSE_AGES; b++) {
-        double uses = left * (1.0 - (double)expf(-hazards[b]));
+        double uses = left[b] * (1.0 - (double)expf(-hazards[b]));
+        double width = (double)(model->starts[b + 1] - model->starts[b]);
 
-        stack[QUIRE_REUSE_AGES - 1 - b].uses = uses;
-        stack[QUIRE_REUSE_AGES - 1 - b].time =
-            (left - 0.5 * uses) * (double)(model->starts[b + 1] - model->starts[b]);
-        left = left - uses > LEFT_MIN ? left - uses : LEFT_MIN;
+        bins[b] = (stretch){ uses, (left[b] - 0.5 * uses) * width };
+        left[b + 1] = left[b] - uses > LEFT_MIN ? left[b] - uses : LEFT_MIN;
     }
-    for (uint32_t b = QUIRE_REUSE_AGES; b-- > 0; n++) {
-        struct stretch top = stack[QUIRE_REUSE_AGES - 1 - b];
+    for (uint32_t b = QUIRE_REUSE_AGES; b-- > 0;) {
+        stretch top = bins[b];
 
-        while (n > 0 && stack[n - 1].uses * top.time > top.uses * stack[n - 1].time) {
-            top.uses += stack[n - 1].uses;
-            top.time += stack[n - 1].time;
+        while (n > 0 && is_steeper(hull[n - 1], top)) {
             n--;
+            top.uses += hull[n].uses;
+            top.time += hull[n].time;
         }
-        stack[n] = top;
-        indexes[b] = (float)(top.uses / top.time);
+        hull[n++] = top;
+        indexes[b] = best_ratio(hull, n, left[b] * model->least_time);
     }
 }
 
@@ -317,8 +339,9 @@ static void round_begin(quire_reuse_model *model, uint64_t now)
     }
 }
 
-void quire_reuse_refresh(quire_reuse_model *model, uint64_t now)
+void quire_reuse_refresh(quire_reuse_model *model, uint64_t now, float least_time)
 {
+    model->least_time = least_time;
     if (model->next_class == 0) {
         round_begin(model, now);
     }
@@ -344,6 +367,7 @@ float quire_reuse_index(const quire_reuse_model *model, uint32_t class_id, uint3
 void quire_reuse_model_init(quire_reuse_model *model)
 {
     memset(model, 0, sizeof(*model));
+    model->least_time = 1;
     for (uint32_t b = 1; b <= QUIRE_REUSE_AGES; b++) {
         model->starts[b] = exp2f(0.5f * (float)(b - 1));
     }

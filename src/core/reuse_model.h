@@ -76,7 +76,8 @@ typedef struct quire_reuse_model {
     float kinds[QUIRE_REUSE_KINDS][QUIRE_REUSE_AGES];
     quire_reuse_weight weights[QUIRE_REUSE_FEATURES][QUIRE_REUSE_VALUES];
     float starts[QUIRE_REUSE_AGES + 1]; /* of the bins */
-    uint32_t next_class;                /* to be refreshed */
+    float least_time;
+    uint32_t next_class; /* to be refreshed */
 } quire_reuse_model;
 
 /* A part of a life: so much of a bin of ages, with or without a use at its end. */
@@ -105,8 +106,9 @@ void quire_reuse_wait(quire_reuse_model *model, uint32_t class_id, uint32_t bin,
 void quire_reuse_learn(quire_reuse_model *model, const quire_reuse_class *class,
                        quire_reuse_part part);
 
-/* Once per request: the indexes of the next few classes follow what was learned. */
-void quire_reuse_refresh(quire_reuse_model *model, uint64_t now);
+/* Once per request: the indexes of the next few classes follow what was learned. What goes before
+ * the least time is over (until the next request, say) makes no room sooner. */
+void quire_reuse_refresh(quire_reuse_model *model, uint64_t now, float least_time);
 
 /* Uses per node and unit of time of a node of the class at that age, if it stays. */
 float quire_reuse_index(const quire_reuse_model *model, uint32_t class_id, uint32_t age);

@@ -132,7 +132,8 @@ void quire_reuse_end(quire_reuse_sample *sample, quire_reuse_model *model, uint3
 
 void quire_reuse_advance(quire_reuse_sample *sample, quire_reuse_model *model, uint64_t now)
 {
-    for (uint32_t b = QUIRE_REUSE_AGES - 1; b-- > 0;) {
+    /* Upwards: one may go through several bins. */
+    for (uint32_t b = 0; b + 1 < QUIRE_REUSE_AGES; b++) {
         uint16_t number;
 
         while ((number = sample->queues[b].oldest) != 0 &&

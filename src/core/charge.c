@@ -10,16 +10,10 @@ static quire_region *region_at(quire_cache *cache, quire_region_id region)
     return &cache->regions.items[region];
 }
 
-bool quire_charge_may_move(quire_charge_move *move, uint64_t bytes)
+bool quire_charge_may_move(const quire_charge_move *move, uint64_t bytes)
 {
-    if (move->moved_bytes >= move->need_bytes) {
-        return false;
-    }
-    if (!move->is_dry && quire_region_headroom_bytes(region_at(move->cache, move->to)) < bytes) {
-        move->is_blocked = true;
-        return false;
-    }
-    return true;
+    return move->moved_bytes < move->need_bytes &&
+           (move->is_dry || quire_region_headroom_bytes(region_at(move->cache, move->to)) >= bytes);
 }
 
 /* ---- pages of sequences ---- */

@@ -27,11 +27,10 @@ typedef struct quire_charge_move {
     uint64_t moved_pages;
     bool is_dry;           /* only find out; room in `to` is not looked at */
     bool takes_candidates; /* also what eviction could take from `from` */
-    bool is_blocked;       /* something could not move for want of room in `to` */
 } quire_charge_move;
 
 /* Whether the move goes on with something of these bytes. */
-bool quire_charge_may_move(quire_charge_move *move, uint64_t bytes);
+bool quire_charge_may_move(const quire_charge_move *move, uint64_t bytes);
 
 /* Move the charge of pages that `from` does not use to `to`, until need_bytes have moved. */
 void quire_charge_leave(quire_charge_move *move);

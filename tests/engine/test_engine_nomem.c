@@ -1,8 +1,8 @@
 /* test_engine_nomem.c - each allocation of the engine fails once: a refusal or the end of one
  * request, never of another, and nothing leaks.
  *
- * The link wraps malloc, calloc and realloc. They fail on the thread that asked for it only;
- * libstdc++'s are not wrapped.
+ * The link wraps malloc, calloc, realloc and aligned_alloc. They fail on the thread that asked for
+ * it only; libstdc++'s are not wrapped.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "engine/pins.h"
 #include "engine_fixture.h"
 
 #include <stdlib.h>
@@ -24,9 +25,11 @@
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t size);
 void *__real_realloc(void *at, size_t n);
+void *__real_aligned_alloc(size_t align, size_t n);
 void *__wrap_malloc(size_t n);
 void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *at, size_t n);
+void *__wrap_aligned_alloc(size_t align, size_t n);
 
 static _Thread_local unsigned fail_in; /* the allocation that counts it down to 0 fails; 0 = off */
 static _Thread_local unsigned fail_realloc_in; /* likewise, of realloc alone */
@@ -49,6 +52,11 @@ void *__wrap_calloc(size_t n, size_t size)
 void *__wrap_realloc(void *at, size_t n)
 {
     return fails(&fail_in) || fails(&fail_realloc_in) ? NULL : __real_realloc(at, n);
+}
+
+void *__wrap_aligned_alloc(size_t align, size_t n)
+{
+    return fails(&fail_in) ? NULL : __real_aligned_alloc(align, n);
 }
 
 static engine_bench bench_default(void)
@@ -80,6 +88,7 @@ static void test_create(void **state)
     quire_engine_destroy(b.engine);
     opts.model = b.model;
     opts.runtime = b.runtime;
+    opts.pinned_bytes = (uint64_t)1 << 16;
     do {
         quire_error err = QUIRE_ERROR_INIT;
 
@@ -126,6 +135,63 @@ static void test_submit(void **state)
     assert_true(k > 3);
     finish_as(request, QUIRE_FINISH_LENGTH);
     assert_int_equal(stats_now(b.engine).rejected_invalid_total, 0);
+    bench_close(&b);
+}
+
+static void arm_all(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)cache;
+    (void)tree;
+    fail_in = *(const unsigned *)ctx;
+}
+
+static void look_all(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)cache;
+    (void)tree;
+    *(unsigned *)ctx = fail_in;
+    fail_in = 0;
+}
+
+/* A pin of a cached text is held or there is none, wherever memory runs out. (Nothing is computed:
+ * ggml ends the program when it has no memory.) */
+static void test_pin(void **state)
+{
+    engine_bench b = bench_default();
+    const quire_engine_pin_name name = { "", 0, "x" };
+    int32_t prompt[N_PROMPT];
+    quire_request_params request;
+    unsigned n_failed = 0, left = 0;
+
+    (void)state;
+    tokens_make(prompt, N_PROMPT, 1);
+    request = params_greedy(prompt, N_PROMPT,
+                            2); /* the first of them is computed, and so all of the prompt cached */
+    finish_as(submit(&b, &request), QUIRE_FINISH_LENGTH);
+    for (unsigned k = 1; left == 0 && k < ROUNDS_MAX; k++) {
+        const quire_engine_pin_params params = {
+            .name = "x", .tokens = prompt, .n_tokens = N_PROMPT, .ttl_s = 60
+        };
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_engine_pin pin;
+        int rc;
+
+        assert_int_equal(quire_engine_call(b.engine, arm_all, &k), QUIRE_OK);
+        rc = quire_engine_pin_create(b.engine, &params, &pin, NULL, &err);
+        assert_int_equal(quire_engine_call(b.engine, look_all, &left), QUIRE_OK);
+        if (rc == QUIRE_OK) {
+            assert_int_equal(pin.state, QUIRE_ENGINE_PIN_HELD);
+            assert_int_equal(quire_engine_pin_drop(b.engine, &name), QUIRE_OK);
+        } else {
+            assert_int_equal(rc, QUIRE_NOMEM);
+            assert_int_equal(quire_engine_pin_get(b.engine, &name, &pin), QUIRE_NOTFOUND);
+            n_failed++;
+        }
+        assert_int_equal(stats_now(b.engine).memory.pin_bytes, 0);
+        validate(b.engine);
+    }
+    assert_true(left > 0); /* every one of them has failed */
+    assert_true(n_failed > 0);
     bench_close(&b);
 }
 
@@ -192,6 +258,7 @@ int main(void)
         cmocka_unit_test(test_create),
         cmocka_unit_test(test_submit),
         cmocka_unit_test(test_running),
+        cmocka_unit_test(test_pin),
     };
 
     return cmocka_run_group_tests_name("engine_nomem", tests, NULL, NULL);

@@ -68,10 +68,10 @@ typedef struct quire_engine_pin {
 
 /* Errors, with err naming the field: QUIRE_INVAL (name, tokens, class, ttl), QUIRE_RANGE (tokens
  * beyond the context), QUIRE_LIMIT (opts.pins_max, the tenant's quota), QUIRE_NOPAGES (the budget
- * cannot honour it: err says by how many bytes, and so does *missing_bytes), QUIRE_AGAIN (there is
- * a pin of this name, or the engine drains), QUIRE_CANCELED (dropped or invalidated while it was
- * computed), QUIRE_NOMEM, and whatever ended the computation.
- * out: the pin as it is when this returns QUIRE_OK. missing_bytes may be NULL. */
+ * cannot honour it), both but for pins_max with *missing_bytes, which err says too, QUIRE_AGAIN
+ * (there is a pin of this name, or the engine drains), QUIRE_CANCELED (dropped or invalidated while
+ * it was computed), QUIRE_NOMEM, and whatever ended the computation. out: the pin as it is when
+ * this returns QUIRE_OK. missing_bytes may be NULL. */
 int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params *params,
                             quire_engine_pin *out, uint64_t *missing_bytes, quire_error *err);
 

@@ -106,40 +106,101 @@ static quire_pin_spec spec_of(const quire_engine *engine, const quire_engine_pin
     return spec;
 }
 
-static int refuse(creation *c, int rc)
+/* What kept it from being made, for its client and as an event. */
+static int refuse(creation *c, int rc, const char *whose)
 {
     quire_engine *engine = c->engine;
 
     if (rc == QUIRE_AGAIN) {
         return quire_error_set(c->err, rc, "name: there is a pin '%s' already", c->params->name);
     }
-    if (rc != QUIRE_NOPAGES) {
+    if (c->missing_bytes == 0) {
         return quire_error_set(c->err, rc, "pin: %s", quire_status_text(rc));
     }
     engine->stats.memory.pins_refused_total++;
     (void)quire_events_add(
         engine->adapt.events, quire_engine_uptime_us(engine), QUIRE_EVENT_PIN_REFUSED,
-        "pin '%s' of %u tokens, class %s: %llu bytes are missing", c->params->name,
+        "pin '%s' of %u tokens, class %s: %llu bytes are missing in %s", c->params->name,
         c->params->n_tokens, engine->opts.classes.items[c->params->class_index].name,
-        (unsigned long long)c->missing_bytes);
-    return quire_error_set(c->err, rc, "the budget cannot honour this pin: %llu bytes are missing",
+        (unsigned long long)c->missing_bytes, whose);
+    return quire_error_set(c->err, rc, "%s cannot honour this pin: %llu bytes are missing", whose,
                            (unsigned long long)c->missing_bytes);
 }
 
-/* By how much a pin of the dynamic region would leave too little for everybody else: half of it. */
-static uint64_t dynamic_excess(const quire_engine *engine, const quire_pin_spec *spec)
+static uint64_t excess(uint64_t bytes, uint64_t limit_bytes)
 {
-    quire_region_stats dynamic;
-    uint64_t pinned_bytes;
+    return bytes > limit_bytes ? bytes - limit_bytes : 0;
+}
 
-    if (spec->region != QUIRE_REGION_DYNAMIC ||
-        quire_region_stats_get(engine->cache, QUIRE_REGION_DYNAMIC, &dynamic) < 0) {
-        return 0;
+/* What a tenant's pins hold or have set aside; a page that two of them hold counts twice. */
+static uint64_t account_bytes(const quire_engine *engine, uint16_t account)
+{
+    const quire_engine_pins *pins = engine->pins;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < pins->n; i++) {
+        quire_pin_info info;
+
+        if (quire_pins_get(pins->table, pins->entries[i].id, &info) == QUIRE_OK &&
+            info.account == account) {
+            bytes += info.bytes;
+        }
     }
-    pinned_bytes = dynamic.pinned_bytes + dynamic.reserved_bytes +
-                   quire_engine_need_bytes(engine, spec->n_tokens);
-    return pinned_bytes > dynamic.budget_bytes / HALF ? pinned_bytes - dynamic.budget_bytes / HALF
-                                                      : 0;
+    return bytes;
+}
+
+/* Whether a pin that fits into its region may have so much of it: of the dynamic region pins get
+ * half, so that something is left to compute with, and a tenant's quota holds for its pins too,
+ * which it could not be enforced upon later. */
+static int check_shares(creation *c, const quire_pin_spec *spec, uint64_t bytes)
+{
+    quire_engine *engine = c->engine;
+    quire_region_stats dynamic;
+    quire_account_info account;
+
+    if (spec->region == QUIRE_REGION_DYNAMIC &&
+        quire_region_stats_get(engine->cache, QUIRE_REGION_DYNAMIC, &dynamic) == QUIRE_OK) {
+        c->missing_bytes =
+            excess(dynamic.pinned_bytes + dynamic.reserved_bytes, dynamic.budget_bytes / HALF);
+        if (c->missing_bytes > 0) {
+            return refuse(c, QUIRE_NOPAGES, "the half of the dynamic region that pins may have");
+        }
+    }
+    if (spec->account != 0 &&
+        quire_prefix_account_get(engine->tree, spec->account, &account) == QUIRE_OK &&
+        account.quota_bytes > 0) {
+        c->missing_bytes =
+            excess(account_bytes(engine, spec->account) + bytes, account.quota_bytes);
+        if (c->missing_bytes > 0) {
+            return refuse(c, QUIRE_LIMIT, "the quota of its tenant");
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* Enter it into core's table, if all budgets can honour it. */
+static int reserve(creation *c, const quire_pin_spec *spec, quire_pin_id *id)
+{
+    quire_engine *engine = c->engine;
+    quire_pins *table = engine->pins->table;
+    quire_region_stats region;
+    quire_pin_info info;
+    int rc = quire_pins_reserve(table, spec, quire_engine_now_us(engine), id, &c->missing_bytes);
+
+    if (rc == QUIRE_NOPAGES && spec->region == QUIRE_REGION_DYNAMIC &&
+        quire_region_stats_get(engine->cache, QUIRE_REGION_DYNAMIC, &region) == QUIRE_OK) {
+        c->missing_bytes += region.budget_bytes - region.budget_bytes / HALF;
+        return refuse(c, rc, "the half of the dynamic region that pins may have");
+    }
+    if (rc < 0) {
+        return refuse(c, rc, "the pinned region");
+    }
+    QUIRE_CHECK(quire_pins_get(table, *id, &info) == QUIRE_OK);
+    rc = check_shares(c, spec, info.bytes);
+    if (rc < 0) {
+        (void)quire_pins_drop(table, *id, quire_engine_now_us(engine));
+    }
+    return rc;
 }
 
 static int create(creation *c)
@@ -158,17 +219,9 @@ static int create(creation *c)
                                pins->n);
     }
     if (quire_pins_find(pins->table, p->tenant, p->tenant_bytes, p->name) != QUIRE_PIN_NULL) {
-        return refuse(c, QUIRE_AGAIN);
+        return refuse(c, QUIRE_AGAIN, "");
     }
-    c->missing_bytes = dynamic_excess(engine, &spec);
-    if (c->missing_bytes > 0) {
-        return refuse(c, QUIRE_NOPAGES);
-    }
-    rc =
-        quire_pins_reserve(pins->table, &spec, quire_engine_now_us(engine), &id, &c->missing_bytes);
-    if (rc < 0) {
-        return refuse(c, rc);
-    }
+    QUIRE_TRY(reserve(c, &spec, &id));
     quire_prefix_lookup(engine->tree, &spec.key, p->tokens, p->n_tokens, &match);
     *entry = (quire_pin_entry){
         .id = id,
@@ -260,6 +313,12 @@ static void renew(quire_engine *engine, quire_pin_entry *entry, uint64_t ttl_s)
     if (pin.state == QUIRE_ENGINE_PIN_HELD) { /* else its time begins when it is held */
         (void)quire_pins_renew(engine->pins->table, entry->id,
                                ttl_s != 0 ? now_us + ttl_s * US_PER_S : 0);
+    }
+    if (ttl_s == 0) {
+        (void)quire_events_add(engine->adapt.events, quire_engine_uptime_us(engine),
+                               QUIRE_EVENT_PIN_RENEWED, "pin '%s' is held until it is dropped",
+                               pin.name);
+        return;
     }
     (void)quire_events_add(engine->adapt.events, quire_engine_uptime_us(engine),
                            QUIRE_EVENT_PIN_RENEWED, "pin '%s' is held for another %llu s", pin.name,

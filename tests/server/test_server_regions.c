@@ -104,6 +104,41 @@ static void a_tenant_keeps_no_more_than_its_quota(void **state)
     json_decref(root);
 }
 
+/* Nothing could be evicted of what pins hold, so what is too much is refused, by how much. */
+static void a_tenants_pins_stay_within_its_quota(void **state)
+{
+    int64_t bytes = 0;
+    int64_t missing = 0;
+
+    (void)state;
+    s.key = "key-small";
+    for (int i = 0; missing == 0; i++) {
+        char body[64];
+        http_call call = { .path = "/v1/cache/pins", .body = body, .key = s.key };
+        http_reply reply;
+        json_t *root;
+
+        assert_true(i < N_ASKED);
+        (void)snprintf(body, sizeof body, "{\"text\":\"%c %010d\"}", 'a' + i, i);
+        reply = http_do(s.port, &call);
+        root = json_loads(reply.body, 0, NULL);
+        if (reply.status == 201) {
+            bytes += json_int_at(root, "bytes");
+        } else {
+            assert_int_equal(reply.status, 429);
+            assert_string_equal(json_string_at(root, "error.code"), "pin_limit");
+            missing = json_int_at(root, "error.missing_bytes");
+        }
+        json_decref(root);
+        http_reply_free(&reply);
+    }
+    assert_true(bytes > 0 && bytes <= QUOTA);
+    assert_true(missing > 0 && missing <= QUOTA);
+    s.key = "key-large"; /* is not concerned */
+    json_decref(post(&s, 201, "/v1/cache/pins", "{\"text\":\"something else\"}"));
+    s.key = "ops";
+}
+
 static void the_dynamic_region_is_there(void **state)
 {
     json_t *root;
@@ -350,6 +385,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_tenant_keeps_no_more_than_its_quota, start, stop),
+        cmocka_unit_test_setup_teardown(a_tenants_pins_stay_within_its_quota, start, stop),
         cmocka_unit_test_setup_teardown(the_dynamic_region_is_there, start, stop),
         cmocka_unit_test(a_pinned_class_has_memory_of_its_own),
         cmocka_unit_test(a_pin_outlives_what_others_ask_for),

@@ -143,9 +143,16 @@ int quire_api_metrics(quire_http *http)
     };
     quire_server_stats stats = { .client_gone_total = atomic_load(&server->client_gone_total),
                                  .connections = atomic_load(&server->n_connections) };
+    quire_record_stats record = { .written = 0, .has_failed = true };
     quire_engine_stats engine;
     quire_bytes body = { 0 };
 
+    if (server->opts.record != NULL) {
+        quire_record_stats_get(server->opts.record, &record);
+    }
+    stats.is_recording = !record.has_failed;
+    stats.recorded_total = record.written;
+    stats.record_dropped_total = record.dropped;
     for (unsigned i = 0; i < 6; i++) {
         stats.http_requests_total[i] = atomic_load(&server->replies_total[i]);
     }

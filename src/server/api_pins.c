@@ -45,7 +45,11 @@ static void write_pin(quire_json_out *json, const quire_http *http, const quire_
     quire_json_u64(json, "age_s", pin->age_s);
     if (pin->ttl_s > 0) {
         quire_json_u64(json, "ttl_s", pin->ttl_s);
-        quire_json_u64(json, "expires_in_s", pin->left_s);
+        if (pin->state == QUIRE_ENGINE_PIN_HELD) {
+            quire_json_u64(json, "expires_in_s", pin->left_s);
+        } else { /* its time begins when it is held */
+            quire_json_null(json, "expires_in_s");
+        }
     } else {
         quire_json_null(json, "ttl_s");
         quire_json_null(json, "expires_in_s");
@@ -63,6 +67,18 @@ static int reply_pin(quire_http *http, int status, const quire_engine_pin *pin)
 }
 
 /* ---- in ---- */
+
+/* It is http->work, so that a pin whose client was told nothing goes again. */
+typedef struct new_pin {
+    quire_http *http;
+    bool is_made;
+    quire_engine_pin_params params;
+    quire_tenant_salt salt;
+    char name[QUIRE_ENGINE_PIN_NAME_MAX];
+    int32_t *tokens;
+    quire_prompt_source source; /* the field that they come from */
+    bool is_background;
+} new_pin;
 
 /* Seconds as a number, or a text such as "30m"; 0 = until it is dropped. */
 static uint64_t read_ttl(quire_fields *fields, uint64_t fallback)
@@ -86,8 +102,10 @@ static uint64_t read_ttl(quire_fields *fields, uint64_t fallback)
     return us / 1000000;
 }
 
-static int read_tokens(quire_http *http, quire_fields *fields, int32_t **tokens, uint32_t *n)
+static int read_tokens(quire_http *http, quire_fields *fields, new_pin *to)
 {
+    int32_t **tokens = &to->tokens;
+    uint32_t *n = &to->params.n_tokens;
     json_t *array = quire_field_array(fields, "tokens", SIZE_MAX);
     json_t *messages = quire_field_array(fields, "messages", SIZE_MAX);
     json_t *text = quire_field(fields, "text");
@@ -102,21 +120,17 @@ static int read_tokens(quire_http *http, quire_fields *fields, int32_t **tokens,
         return QUIRE_INVAL;
     }
     if (array != NULL) {
-        rc = quire_prompt_tokens_array(http, &(quire_prompt_source){ "tokens", false }, array,
-                                       tokens, n);
+        to->source = (quire_prompt_source){ "tokens", false };
+        rc = quire_prompt_tokens_array(http, &to->source, array, tokens, n);
     } else if (messages != NULL) {
-        rc = quire_prompt_tokens_messages(http, &(quire_prompt_source){ "messages", false }, fields,
-                                          tokens, n);
+        to->source = (quire_prompt_source){ "messages", false };
+        rc = quire_prompt_tokens_messages(http, &to->source, fields, tokens, n);
     } else {
-        rc = quire_prompt_tokens_text(http, &(quire_prompt_source){ "text", false }, text, tokens,
-                                      n);
+        to->source = (quire_prompt_source){ "text", false };
+        rc = quire_prompt_tokens_text(http, &to->source, text, tokens, n);
     }
     if (rc == QUIRE_OK && *n == 0) {
-        quire_field_error(fields,
-                          array != NULL      ? "tokens"
-                          : messages != NULL ? "messages"
-                                             : "text",
-                          "must not be empty");
+        quire_field_error(fields, to->source.field, "must not be empty");
         rc = QUIRE_INVAL;
     }
     return rc;
@@ -154,17 +168,6 @@ static int pin_of(quire_http *http, quire_tenant_salt *salt, quire_engine_pin_na
 
 /* ---- creating ---- */
 
-/* It is http->work, so that a pin whose client was told nothing goes again. */
-typedef struct new_pin {
-    quire_http *http;
-    bool is_made;
-    quire_engine_pin_params params;
-    quire_tenant_salt salt;
-    char name[QUIRE_ENGINE_PIN_NAME_MAX];
-    int32_t *tokens;
-    bool is_background;
-} new_pin;
-
 static int read_new(quire_http *http, quire_fields *fields, new_pin *to)
 {
     const char *name = quire_field_string(fields, "name", QUIRE_ENGINE_PIN_NAME_MAX - 1);
@@ -190,13 +193,28 @@ static int read_new(quire_http *http, quire_fields *fields, new_pin *to)
     to->params.name = to->name;
     to->params.tenant = to->salt.bytes;
     to->params.tenant_bytes = to->salt.n;
-    QUIRE_TRY(read_tokens(http, fields, &to->tokens, &to->params.n_tokens));
+    QUIRE_TRY(read_tokens(http, fields, to));
     to->params.tokens = to->tokens;
     return QUIRE_OK;
 }
 
-static int refused(quire_http *http, const quire_error *cause, uint64_t missing_bytes)
+/* The engine says "prompt: ..."; the client has said "text". */
+static int wrong_text(const new_pin *pin, const quire_error *cause)
 {
+    static const char prompt[] = "prompt: ";
+    const size_t n = sizeof prompt - 1;
+    quire_error renamed = QUIRE_ERROR_INIT;
+
+    if (strncmp(cause->message, prompt, n) != 0) {
+        return quire_api_error_from(&pin->http->err, cause);
+    }
+    (void)quire_error_set(&renamed, cause->status, "%s: %s", pin->source.field, cause->message + n);
+    return quire_api_error_from(&pin->http->err, &renamed);
+}
+
+static int refused(const new_pin *pin, const quire_error *cause, uint64_t missing_bytes)
+{
+    quire_http *http = pin->http;
     quire_api_error *err = &http->err;
 
     switch (cause->status) {
@@ -211,10 +229,14 @@ static int refused(quire_http *http, const quire_error *cause, uint64_t missing_
         return quire_api_error_set(err, 409, "pin_exists", "name",
                                    "name: there is a pin of this name; renew it with POST to its "
                                    "path, or drop it first");
+    case QUIRE_UNSUPP:
+        return quire_api_error_set(err, 501, "no_pins", NULL,
+                                   "this server keeps no pins (max_pins, no_prefix_cache)");
     case QUIRE_LIMIT:
+        err->missing_bytes = missing_bytes; /* of the tenant's quota */
         return quire_api_error_set(err, 429, "pin_limit", NULL, "%s", cause->message);
     default:
-        return quire_api_error_from(err, cause);
+        return wrong_text(pin, cause);
     }
 }
 
@@ -235,8 +257,8 @@ static int wait_held(quire_http *http, const new_pin *pin, quire_engine_pin *out
         rc = quire_engine_pin_get(http->engine, &name, out);
         if (rc == QUIRE_NOTFOUND) {
             return quire_api_error_set(&http->err, 409, "pin_gone", NULL,
-                                       "the pin went while it was computed: dropped, invalidated, "
-                                       "or as /v1/cache/events says");
+                                       "the pin went while it was computed: it was dropped, its "
+                                       "text was invalidated, or computing it failed");
         }
         if (rc < 0) {
             return quire_api_error_set(&http->err, 503, "stopping", NULL, "the engine has ended");
@@ -265,7 +287,7 @@ static int make(quire_http *http, new_pin *pin, quire_engine_pin *made)
     cause.status =
         quire_engine_pin_create(http->engine, &pin->params, made, &missing_bytes, &cause);
     if (cause.status < 0) {
-        return refused(http, &cause, missing_bytes);
+        return refused(pin, &cause, missing_bytes);
     }
     pin->is_made = true;
     return pin->is_background ? QUIRE_OK : wait_held(http, pin, made);

@@ -67,7 +67,8 @@ struct quire_server {
     atomic_ullong replies_total[6];
     atomic_ullong client_gone_total;
     atomic_ullong n_ids;
-    uint64_t id_base; /* random: ids of two runs differ */
+    uint64_t id_base;     /* random: ids of two runs differ; in every id, so no secret */
+    uint64_t note_key[2]; /* random and told to nobody: see note.c */
     /* Bytes of large bodies that are trees of values now: a tree takes many times its text. */
     pthread_mutex_t parse_lock;
     pthread_cond_t parse_room;

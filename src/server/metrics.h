@@ -4,6 +4,7 @@
 #ifndef QUIRE_SERVER_METRICS_H
 #define QUIRE_SERVER_METRICS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/bytes.h"
@@ -14,6 +15,10 @@ typedef struct quire_server_stats {
     uint64_t http_requests_total[6]; /* by hundreds of the status: 1xx .. 5xx at 1..5 */
     uint64_t client_gone_total;
     uint32_t connections;
+    /* Of --record; all 0 without. */
+    bool is_recording;
+    uint64_t recorded_total;
+    uint64_t record_dropped_total;
 } quire_server_stats;
 
 /* What cannot change while the server runs, for quire_cache_config_info. */

@@ -146,8 +146,11 @@ static const quire_metric_family memory[] = {
       "Blocks of 64 prompt tokens that a cache of half, the same and twice the size was asked for, "
       "among the sampled.", SHADOW(blocks_total) },
     { "quire_ghost_hit_blocks_total", COUNTER, "blocks", SIZES,
-      "Of these, what it would have had; the hit rate is rate(hits) / rate(blocks).",
-      SHADOW(hit_blocks_total) },
+      "Of these, what it would have had.", SHADOW(hit_blocks_total) },
+    { "quire_ghost_expected_blocks_total", COUNTER, "blocks", SIZES,
+      "What the sample should have been. Where it was another, as many hits more or less: the hit "
+      "rate is (rate(hits) + rate(expected) - rate(blocks)) / rate(expected).",
+      SHADOW(share_blocks_total) },
     { "quire_ghost_capacity_blocks", GAUGE, "blocks", SIZES, "The capacity that it stands for.",
       SHADOW(capacity_blocks) },
     { "quire_ghost_seconds_total", COUNTER, "seconds", NULL, "Time that the ghosts took.",

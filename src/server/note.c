@@ -3,23 +3,22 @@
  * SPDX-License-Identifier: MIT */
 #include "server/generate.h"
 
-#include "base/hash.h"
 #include "trace/record.h"
+#include "trace/siphash.h"
 
 #include <string.h>
 
-/* A number for a tenant's bytes or for a session of it; never 0, which is nobody. It begins with a
- * random number of this run, so that names cannot be tried; that two share one is unlikely among
+/* A number for a tenant's bytes or for a session of it; never 0, which is nobody. Keyed with a
+ * secret of this run, so that names cannot be tried; that two share one is unlikely among
  * thousands, and would only make a recording a little wrong. */
 static uint32_t number_of(const quire_generation *gen, const char *session)
 {
-    uint64_t hash = quire_hash_add(QUIRE_HASH_INIT, &gen->http->server->id_base,
-                                   sizeof gen->http->server->id_base);
+    const uint64_t *key = gen->http->server->note_key;
+    const uint64_t parts[2] = { quire_siphash(key, gen->salt.bytes, gen->salt.n),
+                                quire_siphash(key, session, strlen(session)) };
+    const uint32_t number = (uint32_t)quire_siphash(key, parts, sizeof parts);
 
-    hash = quire_hash_add(hash, gen->salt.bytes, gen->salt.n);
-    hash = quire_hash_add(hash, session, strlen(session));
-    hash ^= hash >> 32;
-    return (uint32_t)hash != 0 ? (uint32_t)hash : 1;
+    return number != 0 ? number : 1;
 }
 
 void quire_generation_note(const quire_generation *gen)

@@ -203,6 +203,11 @@ int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_
     if (getrandom(&server->id_base, sizeof server->id_base, GRND_NONBLOCK) < 0) {
         server->id_base = quire_clock_ns();
     }
+    if (opts->record != NULL && getrandom(server->note_key, sizeof server->note_key, 0) !=
+                                    (ssize_t)sizeof server->note_key) {
+        rc = quire_error_set_errno(err, errno, "no random key for the recording");
+        goto out;
+    }
     rc = copy_texts(server);
     if (rc < 0) {
         (void)quire_error_set(err, rc, "out of memory");

@@ -109,14 +109,15 @@ typedef enum tier_word {
     WORD_AUTO,
     WORD_DEFAULT,
     WORD_FLEX,
-    WORD_PRIORITY
+    WORD_PRIORITY,
+    WORD_SCALE /* what OpenAI calls throughput that was bought ahead */
 } tier_word;
 
-static const char *const words[] = { NULL, "auto", "default", "flex", "priority" };
+static const char *const words[] = { NULL, "auto", "default", "flex", "priority", "scale" };
 
 static tier_word word_of(const char *text)
 {
-    for (int i = WORD_AUTO; i <= WORD_PRIORITY; i++) {
+    for (int i = WORD_AUTO; i <= WORD_SCALE; i++) {
         if (strcmp(words[i], text) == 0) {
             return (tier_word)i;
         }
@@ -161,6 +162,7 @@ static void choose(const quire_tiers *tiers, const quire_caller *caller, quire_f
         out->class_index = extreme(tiers, false);
         break;
     case WORD_PRIORITY:
+    case WORD_SCALE:
         out->class_index = extreme(tiers, true);
         break;
     }

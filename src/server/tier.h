@@ -4,7 +4,7 @@
  *   absent, "auto"   the key's default
  *   "default"        the server's default
  *   "flex"           the lowest there is
- *   "priority"       the highest there is
+ *   "priority"       the highest there is; "scale", which clients of OpenAI's may send, is the same
  *   a class's name   that one (also where it is one of the words above)
  *
  * No request gets a higher class than its key may ask for: it gets that one instead, as OpenAI does

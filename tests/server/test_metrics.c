@@ -247,7 +247,10 @@ static void write_and_parse(const quire_engine_stats *engine, const char *model)
 {
     const quire_server_stats server = { .http_requests_total = { 0, 0, 7, 0, 2, 1 },
                                         .client_gone_total = 3,
-                                        .connections = 6 };
+                                        .connections = 6,
+                                        .is_recording = true,
+                                        .recorded_total = 11,
+                                        .record_dropped_total = 2 };
     const quire_metrics_config config = { .model = model,
                                           .kv = "q8:q4",
                                           .version = "1.2.3",
@@ -288,6 +291,9 @@ static void values_come_through(void **state)
     assert_true(value("quire_http_requests_total", "{class=\"5xx\"}") == 1);
     assert_true(value("quire_http_client_gone_total", "") == 3);
     assert_true(value("quire_http_connections", "") == 6);
+    assert_true(value("quire_recording", "") == 1);
+    assert_true(value("quire_recorded_requests_total", "{result=\"written\"}") == 11);
+    assert_true(value("quire_recorded_requests_total", "{result=\"dropped\"}") == 2);
     assert_true(value("quire_build_info", "{version=\"1.2.3\"}") == 1);
     assert_true(value("quire_cache_config_info",
                       "{model=\"m\",kv=\"q8:q4\",page_tokens=\"64\",max_seq_len=\"8192\","

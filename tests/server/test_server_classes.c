@@ -102,6 +102,7 @@ static void fields_name_a_class(void **state)
         { "\"service_tier\":\"default\"", STANDARD, "default" },
         { "\"service_tier\":\"flex\"", BATCH, "flex" },
         { "\"service_tier\":\"priority\"", REALTIME, "priority" },
+        { "\"service_tier\":\"scale\"", REALTIME, "priority" },
         { "\"service_tier\":\"realtime\"", REALTIME, "realtime" },
         { "\"service_tier\":\"standard\"", STANDARD, "standard" },
         { "\"service_tier\":\"batch\"", BATCH, "batch" },

@@ -79,9 +79,11 @@ static void what_if_gives_rates_by_size(void **state)
     memory->stats.memory.pinned_budget_bytes = 1000;
     memory->stats.memory.shadow.sizes[0] =
         (quire_shadow_size_stats){ .factor = 0.5, .capacity_blocks = 50 };
-    memory->stats.memory.shadow.sizes[1] = (quire_shadow_size_stats){
-        .factor = 1, .capacity_blocks = 100, .blocks_total = 200, .hit_blocks_total = 50
-    };
+    memory->stats.memory.shadow.sizes[1] = (quire_shadow_size_stats){ .factor = 1,
+                                                                      .capacity_blocks = 100,
+                                                                      .blocks_total = 200,
+                                                                      .hit_blocks_total = 50,
+                                                                      .share_blocks_total = 200 };
     memory->stats.memory.shadow.sizes[2] =
         (quire_shadow_size_stats){ .factor = 2, .capacity_blocks = 200, .sample_rate = 0.25 };
     root = http_get_json(f.port, "/v1/cache/what-if", 200);

@@ -140,6 +140,12 @@ static void it_waits_until_the_pin_is_held(void **state)
     assert_string_equal(json_string_at(root, "state"), "computing");
     assert_int_equal(json_int_at(root, "held_tokens"), 0);
     json_decref(root);
+    memory->n_looks = UINT32_MAX; /* its time begins when it is held */
+    root = http_post_json(f.port, PINS,
+                          "{\"name\":\"c\",\"tokens\":[1],\"ttl\":60,\"background\":true}", 202);
+    assert_int_equal(json_int_at(root, "ttl_s"), 60);
+    assert_true(json_is_null(json_at(root, "expires_in_s")));
+    json_decref(root);
 }
 
 static void a_client_that_goes_drops_its_pin(void **state)
@@ -208,20 +214,23 @@ static void the_engines_refusals_are_told(void **state)
     } cases[] = {
         { QUIRE_NOPAGES, "the pinned region misses 4096 bytes", 507, "pin_budget", NULL },
         { QUIRE_LIMIT, "256 pins: there are as many as there may be", 429, "pin_limit", NULL },
+        { QUIRE_UNSUPP, "no pins", 501, "no_pins", NULL },
         { QUIRE_AGAIN, "name: taken", 409, "pin_exists", "name" },
         { QUIRE_INVAL, "name: letters, digits", 400, "invalid_value", "name" },
-        { QUIRE_RANGE, "tokens: 300, the context has 256", 400, "context_length_exceeded",
+        { QUIRE_RANGE, "prompt: 300, the context has 256", 400, "context_length_exceeded",
+          "tokens" }, /* as the client calls it */
+        { QUIRE_INVAL, "prompt: token 0 is 99, the vocabulary has 90", 400, "invalid_value",
           "tokens" },
         { QUIRE_NOMEM, "out of memory", 503, "out_of_memory", NULL },
     };
 
     (void)state;
-    memory->missing_bytes = 4096;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         json_t *root;
 
         memory->create_status = cases[i].status;
         memory->create_message = cases[i].message;
+        memory->missing_bytes = cases[i].status == QUIRE_NOPAGES ? 4096 : 0;
         root = http_post_json(f.port, PINS, "{\"tokens\":[1]}", cases[i].http);
         if (cases[i].status == QUIRE_NOPAGES) {
             assert_int_equal(json_int_at(root, "error.missing_bytes"), 4096);

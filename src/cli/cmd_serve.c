@@ -4,6 +4,7 @@
 #include "cli/serve_args.h"
 
 #include "base/check.h"
+#include "base/parse.h"
 #include "cli/commands.h"
 #include "cli/serve.h"
 #include "engine/pins.h"
@@ -268,11 +269,46 @@ int quire_serve_memory_check(const quire_serve_args *args, quire_error *err)
     if (args->tune_ttl_min_us > args->tune_ttl_max_us) {
         return quire_error_set(err, QUIRE_INVAL, "tune_ttl_min is more than tune_ttl_max");
     }
+    return QUIRE_OK;
+}
+
+int quire_serve_watch_check(const quire_serve_args *args, quire_error *err)
+{
     if (args->record_plain && args->record == NULL) {
         return quire_error_set(err, QUIRE_INVAL, "record_plain needs record");
     }
-    if (args->auto_tune && args->recent_bytes == 0) {
-        return quire_error_set(err, QUIRE_INVAL, "auto_tune needs recent_memory");
+    if (args->recent_bytes > 0 && args->recent_bytes < QUIRE_RECENT_BYTES_MIN) {
+        return quire_error_set(err, QUIRE_INVAL, "recent_memory: 0, or at least %u bytes",
+                               QUIRE_RECENT_BYTES_MIN);
+    }
+    if (args->tune_interval_us > 0 && args->tune_interval_us < 1000000) {
+        return quire_error_set(err, QUIRE_INVAL, "tune_interval: 0, or at least 1s");
+    }
+    if (args->auto_tune && (args->recent_bytes == 0 || args->tune_interval_us == 0)) {
+        return quire_error_set(err, QUIRE_INVAL, "auto_tune needs %s",
+                               args->recent_bytes == 0 ? "recent_memory" : "a tune_interval");
+    }
+    return QUIRE_OK;
+}
+
+int quire_serve_budget_check(const quire_serve_args *args, uint64_t budget_bytes, quire_error *err)
+{
+    const uint64_t pinned = pinned_at_first(args);
+    char has[16];
+    char wants[16];
+
+    (void)quire_format_bytes(budget_bytes, has, sizeof(has));
+    if (pinned >= budget_bytes) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "pinned: %s of a KV budget of %s leave nothing to other classes",
+                               quire_format_bytes(pinned, wants, sizeof(wants)), has);
+    }
+    if (args->dynamic_floor_bytes > budget_bytes - pinned) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "dynamic_floor: %s are not what a KV budget of %s has left beside "
+                               "the pinned region",
+                               quire_format_bytes(args->dynamic_floor_bytes, wants, sizeof(wants)),
+                               has);
     }
     return QUIRE_OK;
 }

@@ -64,7 +64,7 @@ void quire_options_accepted(const quire_opt *opt, char *buffer, size_t buffer_by
     case QUIRE_OPT_DURATION:
         quire_text_add(&t, "a time such as 30s, 15m or 2h");
         if (has_bounds(opt)) {
-            quire_text_add(&t, " from %.0f to %.0f seconds", opt->min, opt->max);
+            quire_text_add(&t, " from %.9g to %.9g seconds", opt->min, opt->max);
         }
         break;
     case QUIRE_OPT_CHOICE:

@@ -143,13 +143,34 @@ static int check_template(const char *name)
     return QUIRE_EXIT_USAGE;
 }
 
+/* A quota for a tenant without a key would hold for nobody. */
+static int check_tenants(const serving *s, quire_error *err)
+{
+    for (uint32_t i = 0; i < s->tenants.n; i++) {
+        bool has_key = false;
+
+        for (uint32_t j = 0; j < s->keys.n; j++) {
+            has_key |= !s->keys.list[j].is_admin &&
+                       strcmp(s->keys.list[j].tenant, s->tenants.names[i]) == 0;
+        }
+        if (!has_key) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "%.200s: tenants[%u]: there is no key of a tenant '%.60s'",
+                                   s->args->settings.path, i + 1, s->tenants.names[i]);
+        }
+    }
+    return QUIRE_OK;
+}
+
 /* What can be wrong with the settings alone. */
 static int check(serving *s, quire_error *err)
 {
     QUIRE_TRY(quire_serve_memory_check(s->args, err));
+    QUIRE_TRY(quire_serve_watch_check(s->args, err));
     QUIRE_TRY(quire_serve_classes_read(&s->tiers, s->args, err));
     QUIRE_TRY(quire_serve_tenants_read(&s->tenants, s->args, err));
     QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &s->tiers, err));
+    QUIRE_TRY(check_tenants(s, err));
     s->opts = quire_serve_server_opts(s->args);
     s->opts.classes = s->tiers.classes;
     s->opts.accounts = s->tenants.names;
@@ -178,7 +199,7 @@ static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
     quire_session_close(&described);
     plan->kv_pairs = NULL; /* was the description's */
     s->n_ctx = plan->n_ctx;
-    return rc;
+    return rc < 0 ? rc : quire_serve_budget_check(s->args, plan->kv_budget_bytes, err);
 }
 
 /* A file's name may be any bytes. */
@@ -284,7 +305,7 @@ static int start_tuner(serving *s, quire_error *err)
 
 static void record_failed(void *ctx, const char *message)
 {
-    quire_serve_log_line(ctx, QUIRE_LOG_ERRORS, "warning: the recording has ended: %s", message);
+    quire_serve_log_line(ctx, QUIRE_LOG_ERRORS, "warning: %s", message);
 }
 
 static int start_record(serving *s, quire_error *err)
@@ -426,7 +447,10 @@ static int run(serving *s)
     }
     rc = prepare(s, &plan, &err);
     if (rc == QUIRE_OK && args->check_config) {
-        rc = quire_serve_log_check(args->log_file, &err);
+        rc = quire_serve_log_check("log_file", args->log_file, &err);
+        if (rc == QUIRE_OK) {
+            rc = quire_serve_log_check("record", args->record, &err);
+        }
         return rc == QUIRE_OK ? print_checked(s, &plan) : quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
     if (rc == QUIRE_OK) {

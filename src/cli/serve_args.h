@@ -93,6 +93,10 @@ quire_session_want quire_serve_want(const quire_serve_args *args);
 
 /* Sizes that do not go together. Errors: QUIRE_INVAL. */
 int quire_serve_memory_check(const quire_serve_args *args, quire_error *err);
+/* The same of recording and tuning. */
+int quire_serve_watch_check(const quire_serve_args *args, quire_error *err);
+/* Sizes that a KV budget does not have. Errors: QUIRE_INVAL. */
+int quire_serve_budget_check(const quire_serve_args *args, uint64_t budget_bytes, quire_error *err);
 
 /* docs/configuration.md. Errors: QUIRE_NOMEM. */
 int quire_serve_document(quire_bytes *out);

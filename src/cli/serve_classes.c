@@ -36,6 +36,16 @@ static int add_class(quire_classes *to, const quire_serve_args *args, uint32_t n
     return QUIRE_OK;
 }
 
+static bool is_any_pinned(const quire_classes *classes)
+{
+    bool is_any = false;
+
+    for (uint32_t i = 0; i < classes->n; i++) {
+        is_any |= classes->items[i].is_pinned;
+    }
+    return is_any;
+}
+
 int quire_serve_classes_read(quire_tiers *out, const quire_serve_args *args, quire_error *err)
 {
     const uint32_t n = quire_config_file_count(args->settings.file, QUIRE_CONFIG_CLASSES);
@@ -48,6 +58,12 @@ int quire_serve_classes_read(quire_tiers *out, const quire_serve_args *args, qui
     }
     while (classes.n < n) {
         QUIRE_TRY(add_class(&classes, args, n, err));
+    }
+    if (args->pinned_bytes + args->pinned_ceiling_bytes > 0 && !is_any_pinned(&classes)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%.200s: classes: none is pinned, so that the pinned memory would "
+                               "be nobody's",
+                               args->settings.path);
     }
     if (quire_classes_resolve(&classes, &inner) < 0) {
         return quire_error_set(err, inner.status, "%.200s: classes: %.250s", args->settings.path,

@@ -264,6 +264,19 @@ static void refused(void **state)
           "tune_ttl_min is more than tune_ttl_max" },
         { 1, PROGRAM("serve", "-m", m, "--check-config", "--log-file", "/nowhere/log"),
           "log_file: cannot open" },
+        { 1, PROGRAM("serve", "-m", m, "--check-config", "--record", "/nowhere/trace"),
+          "record: cannot open /nowhere/trace" },
+        { 1, PROGRAM("serve", "-m", m, "--check-config", "--kv-budget", "8MiB", "--pinned", "8MiB"),
+          "pinned: 8.39 MB of a KV budget of 8.39 MB leave nothing to other classes" },
+        { 1,
+          PROGRAM("serve", "-m", m, "--check-config", "--kv-budget", "8MiB", "--pinned-ceiling",
+                  "8MiB", "--dynamic-floor", "7MiB"),
+          "dynamic_floor: 7.34 MB are not what" },
+        { 2, PROGRAM("serve", "-m", m, "--recent-memory", "1"), "0, or at least 4096 bytes" },
+        { 2, PROGRAM("serve", "-m", m, "--tune-interval", "1ms"), "0, or at least 1s" },
+        { 2, PROGRAM("serve", "-m", m, "--auto-tune", "--tune-interval", "0"),
+          "auto_tune needs a tune_interval" },
+        { 2, PROGRAM("serve", "-m", m, "--class-aging", "0"), "from 0.001 to 86400 seconds" },
     };
 
     (void)state;
@@ -465,7 +478,7 @@ static void the_last_hour_is_looked_at(void **state)
 {
     program_running running =
         program_start(PROGRAM("serve", "-m", program_model(), "-t", "1", "--port", "0",
-                              "--tune-interval", "10ms", "--auto-tune", "--log-level", "errors"));
+                              "--tune-interval", "1s", "--auto-tune", "--log-level", "errors"));
     const uint16_t port = ready_port(&running);
     bool has_looked = false;
 

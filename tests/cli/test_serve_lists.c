@@ -44,6 +44,10 @@ static void lists_are_checked(void **state)
         { "api_keys: [ { key: a, max_class: batch, default_class: realtime } ]\n",
           "api_keys[1]: default_class 'realtime' is higher than max_class 'batch'" },
         { "api_keys: [ { key: a, admin: maybe } ]\n", "api_keys[1].admin 'maybe' is invalid" },
+        { "tenants: [ { name: a } ]\napi_keys: [ { key: k, tenant: b }, { key: o, admin: true } "
+          "]\n",
+          "lists.yaml: tenants[1]: there is no key of a tenant 'a'" },
+        { "classes: [ { name: a } ]\npinned: 1M\n", "lists.yaml: classes: none is pinned" },
         { "cache_policy: mru\n", "cache_policy 'mru' is invalid: it takes one of default, lru" },
     };
 
@@ -63,7 +67,7 @@ static void classes_are_shown(void **state)
 {
     static const char text[] =
         "classes: [ { name: gold, weight: 3, pinned: true }, { name: tin } ]\n"
-        "tenants: [ { name: a, cache_quota: 1M } ]\n";
+        "tenants: [ { name: a, cache_quota: 1M } ]\napi_keys: [ { key: k, tenant: a } ]\n";
     const char *file = program_file("classes.yaml", text, sizeof(text) - 1);
     program_result result = program_expect(
         0, PROGRAM("serve", "-m", program_model(), "--config", file, "--check-config"));

@@ -154,14 +154,16 @@ if (quire && unclassed) {
 }
 if (quire && peer) {
     row("realtime TTFT p99 s, quire : llama-server", quire.ttftP99, peer.ttftP99, {}, `${peer.unanswered} of ${peer.sent} had no token`);
-    row("realtime TPOT p99 ms, quire : llama-server", quire.tpotP99, peer.tpotP99, {});
+    if (peer.tpotP99 !== undefined) {
+        row("realtime TPOT p99 ms, quire : llama-server", quire.tpotP99, peer.tpotP99, {});
+    }
 }
 
 const version = run(options.quire, ["--version"]).stdout.match(/ggml ([\d.]+)/)?.[1] ?? "unknown";
 const text = `${report.markdown({ ...machine(), threads: options.threads, ggml: version })}
 Capacity: ${tokensPerSecond.toFixed(0)} tokens/s of batch requests (${options.batch}, prompt:answer in tokens) on quire with one class. Realtime: ${c.requests}
 requests (${options.realtime}) at ${c.realtimePerSecond.toFixed(3)} a second, evenly spaced. Batch: Poisson arrivals at ${c.batchPerSecond.toFixed(2)} a second. A realtime request
-that had no token by the end of the run counts with the time it had waited.
+that was refused or had no token by the end of the run counts as having waited until then.
 
 ${TABLE_HEAD}
 ${table.join("\n")}

@@ -89,8 +89,8 @@ async function pour(server, c, extra, signal, counts) {
     client.close();
 }
 
-// Realtime requests at even distances, none waits for another. Those that have no end when the last one has been given
-// as long as all of them together are cancelled.
+// Realtime requests at even distances, none waits for another. Those that have no end some time after the last one was
+// sent are cancelled. Who has no token by then, or was refused, has waited to the end of the run.
 async function drip(server, c, extra) {
     const client = new Client(server.port);
     const gapMs = 1000 / c.realtimePerSecond;
@@ -99,14 +99,15 @@ async function drip(server, c, extra) {
     const asked = Array.from({ length: c.requests }, async (_, i) => {
         await wait(Math.max(0, i * gapMs - (performance.now() - begin)));
         const sent = performance.now();
-        const reply = await ask(client, c.realtime, c.tokens(c.realtime.prompt), extra, stop.signal);
-        return { ...reply, waitedMs: performance.now() - sent };
+        return { ...await ask(client, c.realtime, c.tokens(c.realtime.prompt), extra, stop.signal), sent };
     });
-    const grace = wait(c.requests * gapMs + Math.max(10 * gapMs, 20000)).then(() => stop.abort());
-    const replies = await Promise.race([Promise.all(asked), grace.then(() => Promise.all(asked))]);
+    const all = Promise.all(asked);
+    await Promise.race([all, wait(c.requests * gapMs + Math.max(10 * gapMs, 20000))]);
     stop.abort();
+    const replies = await all;
+    const end = performance.now();
     client.close();
-    return replies;
+    return replies.map((reply) => ({ ...reply, firstMs: reply.firstMs ?? end - reply.sent, isLate: reply.firstMs === undefined }));
 }
 
 // One run: batch from the beginning, realtime when batch has filled the server. batchPerSecond 0: realtime alone.
@@ -124,12 +125,12 @@ export async function figures(server, c, side) {
     if (counts.failed > 0) {
         throw new Error(`${counts.failed} batch requests failed`);
     }
-    const late = replies.filter((reply) => reply.firstMs === undefined);
+    const late = replies.filter((reply) => reply.isLate);
     const whole = replies.filter((reply) => reply.error === undefined);
-    const ttft = replies.map((reply) => (reply.firstMs ?? reply.waitedMs) / 1000);
+    const ttft = replies.map((reply) => reply.firstMs / 1000);
     const tpot = whole.map((reply) => (reply.lastMs - reply.firstMs) / (c.realtime.answer - 1));
     return {
-        runs: 1, sent: replies.length, unanswered: late.length, unfinished: replies.length - whole.length,
+        runs: 1, sent: replies.length, unanswered: late.length, turnedAway: replies.filter((reply) => reply.status === 429).length, unfinished: replies.length - whole.length,
         ttftP50: percentile(ttft, 0.5), ttftP99: percentile(ttft, 0.99),
         tpotP50: percentile(tpot, 0.5), tpotP99: percentile(tpot, 0.99),
         seconds: (after.at - before.at) / 1000, tokensPerSecond: rate(before, after),
@@ -137,13 +138,13 @@ export async function figures(server, c, side) {
     };
 }
 
-export const TABLE_HEAD = "| run | server | realtime sent | without a token | unfinished | TTFT p50 s | p99 s | TPOT p50 ms | p99 ms | batch finished/s | " +
-    "batch refused | tokens/s | batch: parked | preempted | steps given up | limit cut |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|";
+export const TABLE_HEAD = "| run | server | realtime sent | without a token | of them refused | unfinished | TTFT p50 s | p99 s | TPOT p50 ms | p99 ms | batch finished/s | " +
+    "batch refused | tokens/s | batch: parked | preempted | steps given up | limit cut |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|";
 
 export function tableLine(what, name, f) {
     const low = f.classes?.find((one) => one.name === "batch");
     const fixed = (value, digits) => (Number.isFinite(value) ? value.toFixed(digits) : "");
-    return `| ${[what, name, f.sent, f.unanswered, f.unfinished, fixed(f.ttftP50, 3), fixed(f.ttftP99, 3), fixed(f.tpotP50, 1), fixed(f.tpotP99, 1),
+    return `| ${[what, name, f.sent, f.unanswered, f.turnedAway, f.unfinished, fixed(f.ttftP50, 3), fixed(f.ttftP99, 3), fixed(f.tpotP50, 1), fixed(f.tpotP99, 1),
         fixed(f.batchFinished / f.seconds, 3), f.refused, fixed(f.tokensPerSecond, 0), low?.parked_total ?? "",
         low?.preempted_total ?? "", low?.interrupted_total ?? "", low?.cuts_total ?? ""].join(" | ")} |`;
 }

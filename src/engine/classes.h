@@ -11,9 +11,10 @@
  *     when slots or pages are short, whose cached pages are evicted last. Ranks are distinct, so
  *     rank and class name each other.
  *   - ttft and tpot targets say how fast it is to be. A class with a tpot target lets lower classes
- *     into its steps as far as the predicted step stays within that target. Without one (0),
- *     `stretch` says how much longer than alone its steps may become, which is a promise that means
- *     the same on every machine.
+ *     into its steps as far as the time per token stays within that target on average. Without one
+ *     (0), `stretch` says how much longer than alone its steps may become, which is a promise that
+ *     means the same on every machine. The ttft target bounds what guests may add to a step, and
+ *     tells degradation when it is missed; whoever comes takes the next step anyway.
  *   - weight is what it keeps when higher classes could use everything: its share of the sum of
  *     weights is its share of computing time, taken in turns (schedule.h).
  *   - It also keeps places. A request that waits counts as one rank higher for each aging_us (of

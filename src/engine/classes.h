@@ -17,8 +17,8 @@
  *     tells degradation when it is missed; whoever comes takes the next step anyway.
  *   - weight is what it keeps when higher classes could use everything: its share of the sum of
  *     weights is its share of computing time, taken in turns (schedule.h).
- *   - It also keeps places. A request that waits counts as one rank higher for each aging_us (of
- * the engine's options) that it has waited, as long as no more of its class run that got in like
+ *   - It also keeps places. A request that waits counts as one rank higher for each aging_us that
+ *     it has waited (an option of the engine), as long as no more of its class run that got in like
  *     this than n_running_max x weight / sum of weights, at least one. Such a request is not
  *     displaced again. So under any load each class has a request running no later than the ranks
  *     above it times aging_us and one request's end from now; in a class who came first comes

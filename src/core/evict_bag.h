@@ -23,6 +23,7 @@
 typedef struct quire_bag_item {
     uint32_t node;
     uint32_t used;     /* when, in the units of the policy's clock */
+    float worth;       /* of a use: microseconds saved per byte held */
     uint16_t class_id; /* how soon it is expected */
 } quire_bag_item;
 

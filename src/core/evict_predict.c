@@ -1,8 +1,8 @@
-/* evict_predict.c - Quire's own policy: what brings the fewest hits per page and time goes first.
+/* evict_predict.c - Quire's own policy: what saves least per byte and time goes first.
  *
- *  1 A page earns one hit at its next use and costs memory until then, whichever request that is:
- *  2 so the best use of memory keeps what has the most hits per page and time (a knapsack), and a
- *  3 page's worth is an index of its own, independent of what else is there (reuse_model.h).
+ *  1 A page saves its recomputation at its next use and costs memory until then, whoever uses it:
+ *  2 so the best use of memory keeps what saves most per byte and time (a knapsack), and that is
+ *  3 an index of each page's own, independent of what else is there (reuse_model.h).
  *  4 Conversations return after a pause that LRU outwaits only if memory holds all that arrives
  *  5 meanwhile. Else LRU evicts everything just before it returns. The index does not: it falls
  *  6 while nothing happens, rises towards the usual pause, so some stay until they return while
@@ -35,6 +35,7 @@
 #define PAUSE_US     (60u * 1000000u) /* longer gaps say nothing about how requests come */
 #define LAST_GAP_MAX 20u              /* octaves of 0.1 s */
 #define OCTAVE_UNITS 100u             /* 0.1 s */
+#define TEXTS_MAX    100u
 #define SIZES        63u
 
 /* A node's words. */
@@ -49,6 +50,7 @@ typedef struct note {
     uint8_t fresh;
     uint8_t length;
     uint8_t last_gap;
+    bool is_end; /* of a prompt, or the page before it */
 } note;
 
 /* A ghost's words. */
@@ -57,10 +59,12 @@ typedef struct memory {
     uint32_t used;
     float mean_gap;
     uint8_t turn;
-    uint8_t texts;
+    uint8_t texts; /* with GHOST_IS_END */
     uint8_t uses;
     uint8_t last_gap;
 } memory;
+
+#define GHOST_IS_END 0x80u
 
 /* A request's words. */
 typedef struct asker {
@@ -169,13 +173,18 @@ static float mean_of(float mean, float gap, uint8_t n)
 
 /* ---- requests ---- */
 
-/* What the last text left where this one goes on; false = this one continues nothing. */
+/* What the last text left where this one goes on; false = this one continues nothing. A text is
+ * continued behind its end or behind that of its prompt: clients leave out of an answer what they
+ * do not want to send again. */
 static bool before_of(const quire_evict *evict, uint32_t node, const quire_ghost *ghost,
                       memory *before)
 {
     if (ghost != NULL) {
+        bool is_end;
+
         memcpy(before, ghost->words, sizeof(*before));
-        return ghost->list != 0 && ghost->tip <= 1 && before->texts <= 1;
+        is_end = ghost->tip <= 1 || (before->texts & GHOST_IS_END) != 0;
+        return ghost->list != 0 && is_end && (before->texts & ~GHOST_IS_END) <= 1;
     }
     if (node != QUIRE_NODE_NULL) {
         const quire_prefix_node *at = quire_evict_at(evict, node);
@@ -183,7 +192,7 @@ static bool before_of(const quire_evict *evict, uint32_t node, const quire_ghost
 
         *before =
             (memory){ .used = n.used, .mean_gap = n.mean_gap, .turn = n.turn, .texts = n.texts };
-        return at->tip <= 1 && n.texts <= 1;
+        return (at->tip <= 1 || n.is_end) && n.texts <= 1;
     }
     return false;
 }
@@ -228,7 +237,7 @@ static void use(quire_evict *evict, note *n)
     n->mean_gap = a.is_next && n->texts <= 1
                       ? a.mean_gap
                       : mean_of(n->uses > 1 ? n->mean_gap : 0, (float)gap, n->uses);
-    n->texts = a.is_next ? n->texts : up(n->texts);
+    n->texts = a.is_next || n->texts >= TEXTS_MAX ? n->texts : up(n->texts);
     n->used = (uint32_t)p->now;
 }
 
@@ -252,7 +261,7 @@ static void predict_born(quire_evict *evict, quire_evict_bin *bin, uint32_t node
         n.life = m.life;
         n.used = m.used;
         n.mean_gap = m.mean_gap;
-        n.texts = m.texts;
+        n.texts = m.texts & (uint8_t)~GHOST_IS_END;
         n.uses = m.uses;
         use(evict, &n);
     }
@@ -315,6 +324,8 @@ static void predict_rested(quire_evict *evict, quire_evict_bin *bin, uint32_t no
     n.fresh = a.fresh;
     n.length = a.length;
     n.used = (uint32_t)clock_now(evict);
+    n.is_end = at->first_token < evict->request.n_tokens &&
+               quire_prefix_node_end(at) + at->n_tokens >= evict->request.n_tokens;
     if (is_picked(p, at)) {
         quire_reuse_class class = class_of(evict, at, &n);
 
@@ -328,7 +339,16 @@ static void predict_rested(quire_evict *evict, quire_evict_bin *bin, uint32_t no
 
 static float index_of(const predictor *p, const quire_bag_item *item)
 {
-    return quire_reuse_index(&p->model, item->class_id, (uint32_t)p->now - item->used);
+    return item->worth *
+           quire_reuse_index(&p->model, item->class_id, (uint32_t)p->now - item->used);
+}
+
+/* What a use saves: computing its tokens again, for what it takes up. */
+static float worth_of(const quire_evict *evict, uint32_t node)
+{
+    uint64_t bytes = quire_evict_charge_bytes(evict, node);
+
+    return (float)(quire_evict_cost_us(evict, node) / (double)quire_max_u64(bytes, 1));
 }
 
 static quire_evict_place predict_place(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
@@ -337,7 +357,10 @@ static quire_evict_place predict_place(quire_evict *evict, quire_evict_bin *bin,
     group *g = bin->state;
     quire_prefix_node *at = quire_evict_at(evict, node);
     note n = note_of(at);
-    quire_bag_item item = { .node = node, .used = n.used, .class_id = class_of(evict, at, &n).id };
+    quire_bag_item item = { .node = node,
+                            .used = n.used,
+                            .worth = worth_of(evict, node),
+                            .class_id = class_of(evict, at, &n).id };
     uint32_t slot;
 
     if (quire_bag_add(&g->bag, &evict->allocator, item, &slot) == QUIRE_OK) {
@@ -416,7 +439,7 @@ static void predict_gone(quire_evict *evict, quire_evict_bin *bin, uint32_t node
                  .used = n.used,
                  .mean_gap = n.mean_gap,
                  .turn = n.turn,
-                 .texts = n.texts,
+                 .texts = (uint8_t)(n.texts | (n.is_end ? GHOST_IS_END : 0)),
                  .uses = n.uses,
                  .last_gap = n.last_gap };
 

@@ -181,6 +181,7 @@ static void test_low_traffic(void **state)
     test_prefix p;
 
     (void)state;
+    opts.policy = QUIRE_EVICT_LRU;
     opts.low_traffic_after_us = HOUR_US;
     opts.low_traffic_hits_per_hour = 1.0;
     test_prefix_create(&p, 64, &opts);

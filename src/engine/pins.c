@@ -89,7 +89,7 @@ void quire_engine_pin_describe(const quire_engine *engine, const quire_pin_entry
         .tenant_bytes = info.key.salt_bytes,
         .state = info.state == QUIRE_PIN_HELD ? QUIRE_ENGINE_PIN_HELD : QUIRE_ENGINE_PIN_COMPUTING,
         .class_index = entry->class_index,
-        .n_tokens = info.n_tokens,
+        .n_tokens = entry->n_tokens,
         .n_held_tokens = info.n_held_tokens,
         .n_cached_tokens = entry->n_cached_tokens,
         .bytes = info.bytes,
@@ -132,7 +132,7 @@ static void say(quire_engine *engine, const quire_pin_entry *entry, quire_event_
 
     (void)quire_events_add(engine->adapt.events, quire_engine_uptime_us(engine), kind,
                            "pin '%s' %s: %u tokens, %.1f MiB, class %s", info.name, what,
-                           info.n_tokens, (double)info.bytes / MIB,
+                           entry->n_tokens, (double)info.bytes / MIB,
                            engine->opts.classes.items[entry->class_index].name);
 }
 

@@ -90,11 +90,12 @@ typedef struct creation {
 static quire_pin_spec spec_of(const quire_engine *engine, const quire_engine_pin_params *p)
 {
     const quire_runtime_opts *runtime = engine->runtime_opts;
+    const uint32_t n_open = engine->is_page_exact ? p->n_tokens % runtime->page_tokens : 0;
     const quire_pin_spec spec = {
         .name = p->name,
         .key = quire_engine_key(engine, p->tenant, p->tenant_bytes),
         .tokens = p->tokens,
-        .n_tokens = p->n_tokens,
+        .n_tokens = p->n_tokens - n_open, /* an open page of a sealed format is never found */
         /* The second group, where there is one, keeps the first and the last tokens. */
         .n_windowed_tokens =
             runtime->kv_sinks + runtime->kv_recent + runtime->n_batch + 2 * runtime->page_tokens,
@@ -222,10 +223,11 @@ static int create(creation *c)
         return refuse(c, QUIRE_AGAIN, "");
     }
     QUIRE_TRY(reserve(c, &spec, &id));
-    quire_prefix_lookup(engine->tree, &spec.key, p->tokens, p->n_tokens, &match);
+    quire_prefix_lookup(engine->tree, &spec.key, spec.tokens, spec.n_tokens, &match);
     *entry = (quire_pin_entry){
         .id = id,
         .class_index = p->class_index,
+        .n_tokens = p->n_tokens,
         .n_cached_tokens = match.n_tokens,
         .ttl_s = p->ttl_s,
     };

@@ -21,6 +21,7 @@ typedef struct quire_pin_waiter {
 typedef struct quire_pin_entry {
     quire_pin_id id;
     uint32_t class_index;
+    uint32_t n_tokens;        /* as asked for; core has the full pages of them in sealed formats */
     uint32_t n_cached_tokens; /* when it was asked for */
     uint32_t n_attempts;
     uint64_t ttl_s;

@@ -37,10 +37,12 @@ static uint64_t page_bytes(void)
     return (uint64_t)PAGE * 2 * 2 * 2 * 16 * sizeof(float); /* layers, K and V, heads, d */
 }
 
-static engine_bench bench_begin(uint32_t n_pinned_pages)
+static engine_bench bench_begin_as(uint32_t n_pinned_pages, quire_format format)
 {
-    const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
     quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
+
+    runtime.k_format = runtime.v_format = format;
 
     quire_classes_default(&opts.classes);
     opts.classes.items[REALTIME].is_pinned = true;
@@ -50,6 +52,11 @@ static engine_bench bench_begin(uint32_t n_pinned_pages)
     opts.clock_us = clock_read;
     atomic_store(&now_us, 1000u * (uint64_t)SECOND);
     return bench_tiny(&opts, &runtime);
+}
+
+static engine_bench bench_begin(uint32_t n_pinned_pages)
+{
+    return bench_begin_as(n_pinned_pages, bench_runtime_opts(N_CTX, 4).k_format);
 }
 
 static int32_t text[N_CTX];
@@ -400,6 +407,29 @@ static void test_in_the_background(void **state)
     bench_close(&b); /* in the middle of it */
 }
 
+/* Hits of sealed formats end at full pages, and so does what is held. */
+static void test_sealed_formats_hold_full_pages(void **state)
+{
+    engine_bench b = bench_begin_as(2, QUIRE_FORMAT_Q4);
+    quire_engine_pin_params params = pin_params("sealed", 1, 3 * PAGE + 10);
+    quire_engine_pin pin = pin_make(&b, &params);
+
+    (void)state;
+    assert_int_equal(pin.state, QUIRE_ENGINE_PIN_HELD);
+    assert_int_equal(pin.n_tokens, 3 * PAGE + 10);
+    assert_int_equal(pin.n_held_tokens, 3 * PAGE);
+    flood(&b);
+    assert_int_equal(ask(&b, STANDARD, 1, 3 * PAGE + 10), 3 * PAGE);
+    params.name = "again";
+    pin = pin_make(&b, &params);
+    assert_int_equal(pin.n_cached_tokens, 3 * PAGE);
+    assert_int_equal(pin.n_held_tokens, 3 * PAGE);
+    params.n_tokens = PAGE - 1;
+    assert_int_equal(pin_refused(&b, &params, NULL), QUIRE_INVAL);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 /* While it is computed others run; the pin waits for its room and gets it. */
 static void test_beside_requests(void **state)
 {
@@ -462,6 +492,7 @@ int main(void)
         cmocka_unit_test(test_a_dropped_pin_may_be_evicted),
         cmocka_unit_test(test_invalidation_wins),
         cmocka_unit_test(test_in_the_background),
+        cmocka_unit_test(test_sealed_formats_hold_full_pages),
         cmocka_unit_test(test_beside_requests),
         cmocka_unit_test(test_without_pins),
     };

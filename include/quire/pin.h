@@ -80,8 +80,9 @@ typedef struct quire_pin_spec {
 int quire_pins_check(const quire_pins *pins, const quire_pin_spec *spec, uint64_t *missing_bytes);
 
 /* Enter a pin, copying the spec, and set its bytes aside. Errors: as quire_pins_check(),
- * QUIRE_AGAIN (there is one of this name), QUIRE_LIMIT (pins_max), QUIRE_NOMEM; *out is
- * QUIRE_PIN_NULL then. */
+ * QUIRE_AGAIN (there is one of this name), QUIRE_LIMIT (pins_max, the tree's refs_max),
+ * QUIRE_NOMEM; *out is QUIRE_PIN_NULL then. What other pins hold of the text stays when they go: it
+ * is not set aside once more. */
 int quire_pins_reserve(quire_pins *pins, const quire_pin_spec *spec, uint64_t now_us,
                        quire_pin_id *out, uint64_t *missing_bytes);
 

@@ -70,28 +70,27 @@ static int shrink_dynamic(quire_cache *cache, quire_region_id to, uint64_t left_
 {
     quire_region *region = &cache->regions.items[QUIRE_REGION_DYNAMIC];
     uint64_t bytes = quire_counter_get(&region->budget_bytes) - left_bytes;
-    uint64_t over_bytes = over_bytes_of(region, left_bytes);
-    quire_charge_move move = { .cache = cache,
-                               .from = QUIRE_REGION_DYNAMIC,
-                               .to = to,
-                               .need_bytes = over_bytes < bytes ? over_bytes : bytes,
-                               .is_dry = true };
-    uint64_t home_bytes = 0;
+    quire_charge_move move = { .cache = cache, .from = QUIRE_REGION_DYNAMIC, .to = to };
+    uint64_t home_bytes;
 
-    if (over_bytes > 0) {
+    /* Eviction may move, or end, what was to go home: what does is found out anew after it. */
+    while ((move.need_bytes = over_bytes_of(region, left_bytes)) > 0) {
+        move.is_dry = true;
+        move.moved_bytes = 0;
         quire_charge_return(&move);
         /* A page more than needed may not fit what is handed over. */
         home_bytes = move.moved_bytes <= bytes ? move.moved_bytes : 0;
-    }
-    if (over_bytes > home_bytes) {
-        (void)quire_cache_evict(cache, QUIRE_REGION_DYNAMIC, over_bytes - home_bytes);
-        QUIRE_FAIL_IF(over_bytes_of(region, left_bytes) > home_bytes, QUIRE_NOPAGES);
+        if (home_bytes >= move.need_bytes) {
+            break;
+        }
+        QUIRE_FAIL_IF(
+            quire_cache_evict(cache, QUIRE_REGION_DYNAMIC, move.need_bytes - home_bytes) == 0,
+            QUIRE_NOPAGES);
     }
     budget_give(&cache->regions.items[to], bytes);
-    if (home_bytes > 0) {
-        move = (quire_charge_move){
-            .cache = cache, .from = QUIRE_REGION_DYNAMIC, .to = to, .need_bytes = home_bytes
-        };
+    if (move.need_bytes > 0) {
+        move.is_dry = false;
+        move.moved_bytes = 0;
         quire_charge_return(&move);
     }
     QUIRE_CHECK(quire_counter_get(&region->charged_bytes) <= left_bytes);

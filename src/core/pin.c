@@ -210,12 +210,17 @@ int quire_pins_reserve(quire_pins *pins, const quire_pin_spec *spec, uint64_t no
     quire_pin *pin;
     uint32_t number;
 
+    int rc = quire_pins_check(pins, spec, missing_bytes);
+
     *out = QUIRE_PIN_NULL;
-    QUIRE_TRY(quire_pins_check(pins, spec, missing_bytes));
-    QUIRE_FAIL_IF(quire_pins_find(pins, spec->key.salt, spec->key.salt_bytes, spec->name) !=
-                      QUIRE_PIN_NULL,
-                  QUIRE_AGAIN);
+    if (rc == QUIRE_OK || rc == QUIRE_NOPAGES) { /* the spec is one */
+        QUIRE_FAIL_IF(quire_pins_find(pins, spec->key.salt, spec->key.salt_bytes, spec->name) !=
+                          QUIRE_PIN_NULL,
+                      QUIRE_AGAIN);
+    }
+    QUIRE_TRY(rc);
     QUIRE_FAIL_IF(pins->n == pins->pins_max, QUIRE_LIMIT);
+    QUIRE_TRY(quire_prefix_tie_plan(pins->tree));
     if (pins->free_head == 0 && pins->n_items == pins->capacity) {
         QUIRE_TRY(items_grow(pins));
     }
@@ -238,6 +243,7 @@ int quire_pins_reserve(quire_pins *pins, const quire_pin_spec *spec, uint64_t no
     pins->n++;
     chain_add(pins, number);
     quire_pin_reserve(pins, pin, quire_pin_spec_bytes(pins, spec));
+    quire_pin_base_tie(pins, pin);
     (void)quire_pins_renew(pins, pin->id, spec->expires_us);
     *out = pin->id;
     QUIRE_PINS_CHECKED(pins);
@@ -282,6 +288,7 @@ int quire_pins_drop(quire_pins *pins, quire_pin_id id, uint64_t now_us)
     if (pin->ref != QUIRE_PREFIX_REF_NULL) {
         (void)quire_prefix_release(pins->tree, pin->ref, now_us);
     }
+    quire_pin_base_untie(pins, pin);
     quire_pin_reserve(pins, pin, 0);
     chain_remove(pins, number);
     if (pin->prev != 0) {
@@ -417,7 +424,11 @@ void quire_pins_validate(const quire_pins *pins)
             const quire_prefix_tie *tie = quire_prefix_tie_find(pins->tree, pin->ref);
 
             QUIRE_CHECK(tie != NULL && tie->is_pin && tie->seq == QUIRE_SEQ_NULL);
-            QUIRE_CHECK(pin->n_held <= pin->spec.n_tokens);
+            QUIRE_CHECK(pin->n_held <= pin->spec.n_tokens && pin->base == QUIRE_PREFIX_REF_NULL);
+        } else if (pin->base != QUIRE_PREFIX_REF_NULL) {
+            const quire_prefix_tie *tie = quire_prefix_tie_find(pins->tree, pin->base);
+
+            QUIRE_CHECK(tie != NULL && tie->is_pin && tie->n_known <= pin->spec.n_tokens);
         }
         reserved[pin->spec.region] += pin->reserved_bytes;
     }

@@ -10,19 +10,36 @@ static quire_region *region_of(const quire_pins *pins, quire_region_id region)
     return &pins->tree->cache->regions.items[region];
 }
 
-/* Pages of a text that pins hold already: they count once. */
+/* The last node of a text that pins hold already, *n_tokens of which it has; 0 = none. A page whose
+ * tokens the text goes on behind counts when it is full: others may fill it with other tokens. */
+static uint32_t pinned_end(const quire_pins *pins, const quire_pin_spec *spec, uint32_t *n_tokens)
+{
+    const quire_prefix *tree = pins->tree;
+    quire_prefix_walk walk =
+        quire_prefix_walk_to(tree, &spec->key, spec->tokens, spec->n_tokens, NULL);
+    uint32_t id = walk.base;
+
+    *n_tokens = spec->n_tokens;
+    if (walk.n_full + walk.n_inside == spec->n_tokens && walk.inside != QUIRE_NODE_NULL &&
+        quire_prefix_at(tree, walk.inside)->n_pins > 0) {
+        return walk.inside;
+    }
+    while (id != QUIRE_NODE_NULL && quire_prefix_at(tree, id)->n_pins == 0) {
+        id = quire_prefix_at(tree, id)->parent;
+    }
+    *n_tokens = id != QUIRE_NODE_NULL ? quire_prefix_node_end(quire_prefix_at(tree, id)) : 0;
+    return id;
+}
+
+/* Pages of a text that pins hold already: they count once. What a pin holds has all that is above
+ * pinned as well. */
 static uint32_t pinned_pages(const quire_pins *pins, const quire_pin_spec *spec)
 {
-    quire_prefix_walk walk =
-        quire_prefix_walk_to(pins->tree, &spec->key, spec->tokens, spec->n_tokens, NULL);
-    uint32_t id = walk.inside != QUIRE_NODE_NULL ? walk.inside : walk.base;
-    uint32_t n = 0;
+    uint32_t page_tokens = pins->tree->page_tokens;
+    uint32_t n_tokens;
 
-    while (id != QUIRE_NODE_NULL) {
-        n += quire_prefix_at(pins->tree, id)->n_pins > 0;
-        id = quire_prefix_at(pins->tree, id)->parent;
-    }
-    return n;
+    (void)pinned_end(pins, spec, &n_tokens);
+    return n_tokens / page_tokens + (n_tokens % page_tokens != 0);
 }
 
 uint64_t quire_pin_spec_bytes(const quire_pins *pins, const quire_pin_spec *spec)
@@ -94,6 +111,34 @@ void quire_pin_reserve(quire_pins *pins, quire_pin *pin, uint64_t bytes)
     pin->reserved_bytes = bytes;
 }
 
+/* A tie that held nothing for its pin, or no longer has to: what it was tied to is as before. */
+static void tie_end(quire_prefix *tree, quire_prefix_tie *tie)
+{
+    quire_prefix_tie_move(tree, tie, QUIRE_NODE_NULL);
+    quire_prefix_tie_give(tree, tie);
+}
+
+void quire_pin_base_tie(quire_pins *pins, quire_pin *pin)
+{
+    uint32_t n_tokens;
+    uint32_t node = pinned_end(pins, &pin->spec, &n_tokens);
+    quire_prefix_tie *tie;
+
+    if (node != QUIRE_NODE_NULL) {
+        tie = quire_prefix_tie_hold(pins->tree, node, n_tokens, pin->spec.rank);
+        quire_prefix_tie_pin(pins->tree, tie);
+        pin->base = tie->id;
+    }
+}
+
+void quire_pin_base_untie(quire_pins *pins, quire_pin *pin)
+{
+    if (pin->base != QUIRE_PREFIX_REF_NULL) {
+        tie_end(pins->tree, quire_prefix_tie_find(pins->tree, pin->base));
+        pin->base = QUIRE_PREFIX_REF_NULL;
+    }
+}
+
 /* ---- hold ---- */
 
 uint64_t quire_pin_tie_bytes(const quire_pins *pins, const quire_prefix_tie *tie)
@@ -120,6 +165,19 @@ static uint32_t end_of(const quire_prefix *tree, const quire_prefix_walk *walk, 
         id = quire_prefix_at(tree, id)->parent;
     }
     return id;
+}
+
+/* The node to hold for the first n tokens of a pin's text: when another pin held all of it, that
+ * one's, and not a node beside it that begins with the same. */
+static uint32_t node_of(const quire_pins *pins, const quire_pin *pin, const quire_prefix_walk *walk,
+                        uint32_t n)
+{
+    const quire_prefix_tie *base = quire_prefix_tie_find(pins->tree, pin->base);
+
+    if (base != NULL && base->node != QUIRE_NODE_NULL && base->n_known == n) {
+        return base->node;
+    }
+    return end_of(pins->tree, walk, n);
 }
 
 /* Bytes of a tie's path that no pin holds yet: all of them, and those charged elsewhere. */
@@ -171,7 +229,9 @@ static int tie_settle(quire_pins *pins, quire_pin *pin, quire_prefix_tie *tie,
         return QUIRE_NOPAGES;
     }
     path_bring(pins->tree, tie, region_id);
+    quire_prefix_tie_use(pins->tree, tie);
     quire_pin_reserve(pins, pin, 0);
+    quire_pin_base_untie(pins, pin);
     return QUIRE_OK;
 }
 
@@ -195,14 +255,14 @@ int quire_pins_hold(quire_pins *pins, quire_pin_id id, uint64_t now_us, uint64_t
     quire_prefix_walk_match(tree, &walk, pin->spec.tokens, pin->spec.n_tokens, UINT32_MAX, &match);
     QUIRE_FAIL_IF(match.n_tokens == 0 || match.n_same_tokens < pin->spec.n_tokens, QUIRE_AGAIN);
     quire_prefix_tick(tree, now_us);
-    tie = quire_prefix_tie_hold(tree, end_of(tree, &walk, match.n_tokens), match.n_tokens,
+    tie = quire_prefix_tie_hold(tree, node_of(pins, pin, &walk, match.n_tokens), match.n_tokens,
                                 pin->spec.rank);
     rc = tie_settle(pins, pin, tie, &missing);
     if (rc < 0) {
         if (missing_bytes != NULL) {
             *missing_bytes = missing;
         }
-        (void)quire_prefix_release(tree, tie->id, now_us);
+        tie_end(tree, tie);
         return rc;
     }
     if (pin->ref != QUIRE_PREFIX_REF_NULL) { /* what was left of the lost one */

@@ -7,7 +7,9 @@
  * Invariants (quire_pins_validate checks all of them)
  *   N1  a region's reserved bytes are the sum of those of its reserved pins
  *   N2  a held pin has a tie; when that is dead or shorter than what was held the pin is lost
- *   N3  every pin is in the list by age, and in one chain by salt and name
+ *       until then it has one to what other pins held of its text when it was reserved, so that
+ * this stays, and what was set aside will do, when those go N3  every pin is in the list by age,
+ * and in one chain by salt and name
  *
  * Thread: owner.
  *
@@ -23,10 +25,11 @@ typedef struct quire_pin {
     uint32_t generation;
     uint32_t prev; /* by age, by number; of an unused one: next is the next unused one */
     uint32_t next;
-    uint32_t chain;       /* the next with the same hash, by number */
-    quire_pin_spec spec;  /* pointers into memory */
-    quire_prefix_ref ref; /* 0 = reserved */
-    uint32_t n_held;      /* tokens, when it was held */
+    uint32_t chain;        /* the next with the same hash, by number */
+    quire_pin_spec spec;   /* pointers into memory */
+    quire_prefix_ref ref;  /* 0 = reserved */
+    quire_prefix_ref base; /* of a reserved one, to what was pinned of its text; 0 = none */
+    uint32_t n_held;       /* tokens, when it was held */
     uint64_t reserved_bytes;
     uint64_t created_us;
     void *memory;
@@ -61,6 +64,9 @@ uint64_t quire_pin_spec_bytes(const quire_pins *pins, const quire_pin_spec *spec
 uint64_t quire_pin_tie_bytes(const quire_pins *pins, const quire_prefix_tie *tie);
 /* Set bytes aside, give them back. */
 void quire_pin_reserve(quire_pins *pins, quire_pin *pin, uint64_t bytes);
+/* Tie a reserved pin to what other pins hold of its text, untie it. The tie is planned. */
+void quire_pin_base_tie(quire_pins *pins, quire_pin *pin);
+void quire_pin_base_untie(quire_pins *pins, quire_pin *pin);
 
 #if QUIRE_DEBUG >= 2
 #define QUIRE_PINS_CHECKED(pins) quire_pins_validate(pins)

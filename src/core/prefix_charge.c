@@ -146,14 +146,18 @@ quire_prefix_tie *quire_prefix_tie_hold(quire_prefix *tree, uint32_t node, uint3
 
 void quire_prefix_tie_pin(quire_prefix *tree, quire_prefix_tie *tie)
 {
+    tie->is_pin = true;
+    quire_prefix_path_pin(tree, tie->node);
+}
+
+void quire_prefix_tie_use(quire_prefix *tree, const quire_prefix_tie *tie)
+{
     quire_prefix_user user = { .owner = 0, .rank = tie->rank };
 
     for (uint32_t id = tie->node; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
          id = quire_prefix_at(tree, id)->parent) {
         quire_prefix_node_touch(tree, id, user);
     }
-    tie->is_pin = true;
-    quire_prefix_path_pin(tree, tie->node);
 }
 
 /* ---- a sequence finds pages ---- */

@@ -236,6 +236,8 @@ bool quire_prefix_nodes_trade(quire_prefix *tree);
 quire_prefix_tie *quire_prefix_tie_hold(quire_prefix *tree, uint32_t node, uint32_t n_tokens,
                                         uint8_t rank);
 void quire_prefix_tie_pin(quire_prefix *tree, quire_prefix_tie *tie);
+/* The path of a pin is used by it: its rank, and nobody's in particular from now on. */
+void quire_prefix_tie_use(quire_prefix *tree, const quire_prefix_tie *tie);
 /* Let an account that is above its quota lose candidates of its own; all those of which more were
  * in use when that was tried last. */
 void quire_prefix_quota_apply(quire_prefix *tree, uint16_t account);

@@ -244,6 +244,115 @@ static void test_spec_errors(void **state)
     end(&x);
 }
 
+/* ---- what a reservation promises ---- */
+
+/* Pages that another pin holds are not set aside once more; they stay when that one goes, and what
+ * was set aside still does. */
+static void test_reserved_outlives_other(void **state)
+{
+    pinned x;
+    int32_t a[3 * P];
+    int32_t b[4 * P];
+    int32_t c[2 * P];
+    quire_pin_spec spec;
+    quire_pin_id first;
+    quire_pin_id second;
+    quire_pin_id third;
+    uint64_t missing;
+
+    (void)state;
+    begin(&x, 20, 5);
+    test_text(a, 3 * P, 1000);
+    test_text(b, 4 * P, 1000);
+    test_text(c, 2 * P, 5000);
+    first = pin_text(&x, "a", a, 3 * P);
+    spec = spec_of(&x, "b", b, 4 * P);
+    assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &second, &missing), QUIRE_OK);
+    assert_int_equal(info_of(&x, second).bytes, PAGE_BYTES);
+    assert_int_equal(quire_pins_drop(x.pins, first, 0), QUIRE_OK);
+    assert_int_equal(stats_of(&x, x.high).pinned_bytes, 3 * PAGE_BYTES);
+    spec = spec_of(&x, "c", c, 2 * P);
+    assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &third, &missing), QUIRE_NOPAGES);
+    assert_int_equal(missing, PAGE_BYTES);
+    assert_int_equal(quire_prefix_evict(x.p.tree, x.high, UINT64_MAX), 0);
+    (void)test_run_whole(&x.p, b, 4 * P);
+    assert_int_equal(quire_pins_hold(x.pins, second, 0, &missing), QUIRE_OK);
+    assert_int_equal(stats_of(&x, x.high).pinned_bytes, 4 * PAGE_BYTES);
+    assert_int_equal(quire_pins_drop(x.pins, second, 0), QUIRE_OK);
+    assert_int_equal(test_prefix_stats(&x.p).refs, 0);
+    end(&x);
+}
+
+/* A pinned page of which a text shares a part and then goes on otherwise is not one of its own. */
+static void test_reserved_beside_other(void **state)
+{
+    pinned x;
+    int32_t a[2 * P];
+    int32_t b[2 * P];
+    quire_pin_spec spec;
+    quire_pin_id id;
+
+    (void)state;
+    begin(&x, 20, 5);
+    test_text(a, 2 * P, 1000);
+    test_text(b, 2 * P, 1000);
+    b[P + 3] = 7;
+    (void)pin_text(&x, "a", a, 2 * P);
+    spec = spec_of(&x, "b", b, 2 * P);
+    assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, NULL), QUIRE_OK);
+    assert_int_equal(info_of(&x, id).bytes, PAGE_BYTES);
+    spec = spec_of(&x, "c", b, P + 3); /* it ends before that */
+    assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, NULL), QUIRE_OK);
+    assert_int_equal(info_of(&x, id).bytes, 0);
+    end(&x);
+}
+
+/* What cannot be held is left as it was: whose it is, and its rank. */
+static void test_not_held(void **state)
+{
+    pinned x;
+    int32_t a[3 * P];
+    quire_pin_spec spec;
+    quire_pin_id id;
+    quire_seq_id seq;
+
+    (void)state;
+    begin(&x, 20, 4);
+    test_text(a, 3 * P, 1000);
+    x.p.owner = 9;
+    (void)test_run_whole(&x.p, a, 3 * P);
+    assert_int_equal(quire_seq_open(x.p.cache, x.high, &seq), QUIRE_OK);
+    test_append(x.p.cache, seq, 2 * P);
+    spec = spec_of(&x, "a", a, 3 * P);
+    assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, NULL), QUIRE_OK);
+    assert_int_equal(quire_pins_hold(x.pins, id, 0, NULL), QUIRE_NOPAGES);
+    assert_int_equal(test_prefix_stats(&x.p).refs, 0);
+    assert_int_equal(quire_prefix_drop_owner(x.p.tree, 9, 0).nodes, 3);
+    assert_int_equal(quire_seq_close(x.p.cache, seq), QUIRE_OK);
+    end(&x);
+}
+
+/* A name that is taken is said to be so, also when there is no room for another pin. */
+static void test_name_taken(void **state)
+{
+    pinned x;
+    int32_t a[4 * P];
+    quire_pin_spec spec;
+    quire_pin_id id;
+    uint64_t missing;
+
+    (void)state;
+    begin(&x, 20, 4);
+    test_text(a, 4 * P, 1000);
+    spec = spec_of(&x, "a", a, 4 * P);
+    assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, &missing), QUIRE_OK);
+    assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, &missing), QUIRE_AGAIN);
+    spec.name = "b";
+    assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, &missing), QUIRE_NOPAGES);
+    assert_int_equal(missing, 4 * PAGE_BYTES);
+    end(&x);
+}
+
 /* ---- what a pin survives ---- */
 
 static void test_survives_pressure(void **state)
@@ -550,6 +659,10 @@ int main(void)
         cmocka_unit_test(test_life),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_hold_makes_room),
+        cmocka_unit_test(test_reserved_outlives_other),
+        cmocka_unit_test(test_reserved_beside_other),
+        cmocka_unit_test(test_not_held),
+        cmocka_unit_test(test_name_taken),
         cmocka_unit_test(test_spec_errors),
         cmocka_unit_test(test_survives_pressure),
         cmocka_unit_test(test_tail_is_taken_over),

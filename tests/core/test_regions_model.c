@@ -5,6 +5,7 @@
  *   - budgets add up to what the cache was given; no region is charged beyond its own
  *   - what a sequence of the dynamic region does never makes a pinned region's charge grow
  *   - a held pin is found to its last token and keeps its bytes, whatever happens
+ *   - a reserved pin needs no more than was set aside for it, whatever pins come and go
  *   - a pin is refused by exactly the bytes that it needs more
  *   - a sequence of a pinned region is refused only when what the region itself uses leaves no
  * room, or the dynamic region has none for what others use of it
@@ -14,8 +15,8 @@
  * QUIRE_SEED and QUIRE_OPS choose another run.
  *
  * SPDX-License-Identifier: MIT */
+#include "core/pin_internal.h"
 #include "prefix_support.h"
-#include "quire/pin.h"
 #include "seed.h"
 
 #include <stdio.h>
@@ -137,6 +138,15 @@ static int node_add(void *ctx, const quire_prefix_node_info *node)
     return 0;
 }
 
+/* What other pins held of it stays, and the rest of it needs no more than was set aside. */
+static void check_reserved(const model *m, const quire_pin *p)
+{
+    const quire_prefix_tie *base = quire_prefix_tie_find(m->tree, p->base);
+
+    assert_true((base != NULL && base->n_known == p->spec.n_tokens) ||
+                quire_pin_spec_bytes(m->pins, &p->spec) <= p->reserved_bytes);
+}
+
 static void check_pins(const model *m)
 {
     for (uint32_t i = 0; i < PINS_MAX; i++) {
@@ -145,10 +155,16 @@ static void check_pins(const model *m)
         quire_prefix_match match;
         quire_pin_info info;
 
-        if (p->id == QUIRE_PIN_NULL || !p->is_held) {
+        if (p->id == QUIRE_PIN_NULL) {
             continue;
         }
         assert_int_equal(quire_pins_get(m->pins, p->id, &info), QUIRE_OK);
+        if (!p->is_held) {
+            if (!p->is_lost) {
+                check_reserved(m, quire_pin_find(m->pins, p->id));
+            }
+            continue;
+        }
         if (info.state == QUIRE_PIN_LOST) {
             assert_true(p->is_lost);
             continue;
@@ -200,7 +216,6 @@ static void check_quota(const model *m, uint32_t account, quire_prefix_ref ref)
     if (tie != NULL && (tie->is_private || tie->node == QUIRE_NODE_NULL)) {
         return; /* it published nothing */
     }
-
     assert_int_equal(quire_prefix_visit(m->tree, node_add, &s), 0);
     assert_true(m->quotas[account] == 0 || s.accounts[account] <= m->quotas[account] ||
                 s.evictable[account] == 0);
@@ -433,12 +448,8 @@ static void op_truncate(model *m)
     runner *r;
     uint32_t n;
 
-    if (m->n_runners == 0) {
-        return;
-    }
-    r = &m->runners[below(m, m->n_runners)];
-    if (r->is_private) {
-        return; /* it never says so */
+    if (m->n_runners == 0 || (r = &m->runners[below(m, m->n_runners)])->is_private) {
+        return; /* a private one never says so */
     }
     m->is_low = r->region == 0;
     n = quire_seq_truncatable(m->t.cache, r->seq, below(m, r->n_tokens + 1));
@@ -454,38 +465,34 @@ static void op_truncate(model *m)
 static void op_open_close(model *m)
 {
     uint32_t r = 1 + below(m, PINNED);
+    quire_region_opts opts = QUIRE_REGION_OPTS_INIT;
+    quire_region_stats low = stats_of(m, 0);
     quire_region_id id;
+    int rc;
 
     if (m->is_open[r]) {
         bool is_used = stats_of(m, r).seqs > 0 || stats_of(m, r).pinned_bytes > 0 ||
                        stats_of(m, r).reserved_bytes > 0;
-        int rc = quire_region_close(m->t.cache, (quire_region_id)r);
 
+        rc = quire_region_close(m->t.cache, (quire_region_id)r);
         assert_int_equal(rc, is_used ? QUIRE_AGAIN : QUIRE_OK);
         m->is_open[r] = is_used;
         return;
     }
     for (r = 1; m->is_open[r]; r++) {
     }
-    {
-        quire_region_opts opts = QUIRE_REGION_OPTS_INIT;
-        quire_region_stats low = stats_of(m, 0);
-        int rc;
-
-        opts.budget_bytes = below(m, 20) * charge_of(m);
-        opts.spills_to_dynamic = below(m, 3) != 0;
-        rc = quire_region_open(m->t.cache, &opts, &id);
-        if (rc < 0) {
-            assert_int_equal(rc, QUIRE_NOPAGES);
-            assert_true(low.budget_bytes < opts.budget_bytes + low.charged_bytes -
-                                               low.cached_bytes + tied_bytes(m, 0) +
-                                               low.reserved_bytes);
-            return;
-        }
-        assert_int_equal(id, r);
-        m->is_open[r] = true;
-        m->spills[r] = opts.spills_to_dynamic;
+    opts.budget_bytes = below(m, 20) * charge_of(m);
+    opts.spills_to_dynamic = below(m, 3) != 0;
+    rc = quire_region_open(m->t.cache, &opts, &id);
+    if (rc < 0) {
+        assert_int_equal(rc, QUIRE_NOPAGES);
+        assert_true(low.budget_bytes < opts.budget_bytes + low.charged_bytes - low.cached_bytes +
+                                           tied_bytes(m, 0) + low.reserved_bytes);
+        return;
     }
+    assert_int_equal(id, r);
+    m->is_open[r] = true;
+    m->spills[r] = opts.spills_to_dynamic;
 }
 
 static void op_transfer(model *m)
@@ -497,12 +504,8 @@ static void op_transfer(model *m)
     uint64_t left_bytes;
     int rc = quire_region_transfer(m->t.cache, (quire_region_id)from, (quire_region_id)to, bytes);
 
-    if (from == to) {
-        assert_int_equal(rc, QUIRE_INVAL);
-        return;
-    }
-    if (bytes > giver.budget_bytes) {
-        assert_int_equal(rc, QUIRE_RANGE);
+    if (from == to || bytes > giver.budget_bytes) {
+        assert_int_equal(rc, from == to ? QUIRE_INVAL : QUIRE_RANGE);
         return;
     }
     left_bytes = giver.budget_bytes - bytes;
@@ -696,8 +699,6 @@ static void step(model *m)
         ops[below(m, sizeof ops / sizeof ops[0])](m);
     }
 }
-
-/* ---- runs ---- */
 
 static void begin(model *m, uint32_t n_groups)
 {

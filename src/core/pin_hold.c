@@ -235,6 +235,14 @@ static int tie_settle(quire_pins *pins, quire_pin *pin, quire_prefix_tie *tie,
     return QUIRE_OK;
 }
 
+/* Tokens of a pin's text that can be cached. */
+static uint32_t findable(const quire_prefix *tree, const quire_pin *pin)
+{
+    const uint32_t n = pin->spec.n_tokens;
+
+    return tree->opts.is_page_exact ? n - n % tree->page_tokens : n;
+}
+
 int quire_pins_hold(quire_pins *pins, quire_pin_id id, uint64_t now_us, uint64_t *missing_bytes)
 {
     quire_pin *pin = quire_pin_find(pins, id);
@@ -253,7 +261,7 @@ int quire_pins_hold(quire_pins *pins, quire_pin_id id, uint64_t now_us, uint64_t
     QUIRE_TRY(quire_prefix_tie_plan(tree));
     walk = quire_prefix_walk_to(tree, &pin->spec.key, pin->spec.tokens, pin->spec.n_tokens, NULL);
     quire_prefix_walk_match(tree, &walk, pin->spec.tokens, pin->spec.n_tokens, UINT32_MAX, &match);
-    QUIRE_FAIL_IF(match.n_tokens == 0 || match.n_same_tokens < pin->spec.n_tokens, QUIRE_AGAIN);
+    QUIRE_FAIL_IF(match.n_tokens == 0 || match.n_same_tokens < findable(tree, pin), QUIRE_AGAIN);
     quire_prefix_tick(tree, now_us);
     tie = quire_prefix_tie_hold(tree, node_of(pins, pin, &walk, match.n_tokens), match.n_tokens,
                                 pin->spec.rank);

@@ -16,18 +16,24 @@ typedef struct pinned {
     quire_region_id high;
 } pinned;
 
-static void begin(pinned *x, uint32_t n_pages, uint32_t n_pinned)
+static void begin_as(pinned *x, uint32_t n_pages, uint32_t n_pinned,
+                     const quire_prefix_opts *prefix)
 {
     quire_region_opts opts = QUIRE_REGION_OPTS_INIT;
     quire_pins_opts pins_opts = QUIRE_PINS_OPTS_INIT;
 
-    test_prefix_create(&x->p, n_pages, NULL);
+    test_prefix_create(&x->p, n_pages, prefix);
     opts.budget_bytes = n_pinned * PAGE_BYTES;
     assert_int_equal(quire_region_open(x->p.cache, &opts, &x->high), QUIRE_OK);
     pins_opts.tree = x->p.tree;
     pins_opts.pins_max = 4;
     pins_opts.allocator = &x->p.t.memory.allocator;
     assert_int_equal(quire_pins_create(&x->pins, &pins_opts), QUIRE_OK);
+}
+
+static void begin(pinned *x, uint32_t n_pages, uint32_t n_pinned)
+{
+    begin_as(x, n_pages, n_pinned, NULL);
 }
 
 static void end(pinned *x)
@@ -84,6 +90,27 @@ static quire_pin_id pin_text(pinned *x, const char *name, const int32_t *tokens,
 }
 
 /* ---- reserve and hold ---- */
+
+/* Where open pages are not shared, the full ones are all that there is to hold. */
+static void test_full_pages_are_held(void **state)
+{
+    quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
+    pinned x;
+    int32_t a[2 * P + 3];
+    quire_pin_spec spec;
+    quire_pin_id id;
+
+    (void)state;
+    opts.is_page_exact = true;
+    begin_as(&x, 20, 6, &opts);
+    test_text(a, 2 * P + 3, 1000);
+    id = pin_text(&x, "a", a, 2 * P + 3);
+    assert_int_equal(info_of(&x, id).n_held_tokens, 2 * P);
+    assert_int_equal(info_of(&x, id).bytes, 2 * PAGE_BYTES);
+    spec = spec_of(&x, "b", a, P - 1); /* nothing to hold */
+    assert_int_equal(quire_pins_add(x.pins, &spec, 5, &id, NULL), QUIRE_AGAIN);
+    end(&x);
+}
 
 static void test_life(void **state)
 {
@@ -670,6 +697,7 @@ int main(void)
         cmocka_unit_test(test_expires),
         cmocka_unit_test(test_invalidated),
         cmocka_unit_test(test_visit),
+        cmocka_unit_test(test_full_pages_are_held),
         cmocka_unit_test(test_records),
         cmocka_unit_test(test_record_memory),
         cmocka_unit_test(test_memory_fails),

@@ -246,10 +246,12 @@ void quire_charge_settle(quire_cache *cache)
                                    .need_bytes = quire_region_headroom_bytes(region) };
 
         if (quire_counter_get(&region->spilled_bytes) == 0 || move.need_bytes == 0 ||
-            !quire_region_has_changed(region, region->returned_at)) {
+            (!quire_region_has_changed(region, region->returned_at) &&
+             move.need_bytes <= region->returned_headroom_bytes)) {
             continue;
         }
         quire_charge_return(&move);
         region->returned_at = region->n_changes + 1;
+        region->returned_headroom_bytes = quire_region_headroom_bytes(region);
     }
 }

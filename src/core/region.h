@@ -34,7 +34,8 @@ typedef struct quire_region {
      * What looked for such and found none need not look again before it has moved on. */
     uint64_t n_changes;
     uint64_t reclaimed_at; /* n_changes + 1 when there was nothing to reclaim; 0 = not known */
-    uint64_t returned_at;  /* likewise of spilled pages that could come home */
+    uint64_t returned_at;  /* likewise of spilled pages that could come home ... */
+    uint64_t returned_headroom_bytes; /* ... with so much room left */
 } quire_region;
 
 typedef struct quire_regions {

@@ -394,6 +394,37 @@ static void test_spill(void **state)
     end(&r);
 }
 
+/* They also go home when the room comes from pages that expire. */
+static void test_spill_ends_by_expiry(void **state)
+{
+    regions r;
+    int32_t a[4 * P];
+    int32_t b[2 * P];
+    test_run run;
+    test_run spilled;
+
+    (void)state;
+    begin(&r, 20, 4, true);
+    assert_int_equal(quire_prefix_ttl_set(r.p.tree, 2, 1000), QUIRE_OK);
+    test_text(a, 4 * P, 1000);
+    test_text(b, 2 * P, 5000);
+    run = start(&r, r.high, a, 4 * P);
+    test_run_extend(&r.p, &run, a, 3 * P);
+    assert_int_equal(quire_seq_reserve(r.p.cache, run.seq, P), QUIRE_OK);
+    spilled = whole(&r, r.high, b, 2 * P);
+    assert_int_equal(stats_of(&r, r.high).spilled_bytes, 2 * PAGE_BYTES);
+    test_run_end(&r.p, &run); /* three are cached, one is free */
+    quire_cache_maintain(r.p.cache);
+    assert_int_equal(stats_of(&r, r.high).spilled_bytes, PAGE_BYTES);
+    quire_cache_maintain(r.p.cache);
+    assert_int_equal(quire_prefix_expire(r.p.tree, 5000, UINT32_MAX), 3);
+    quire_cache_maintain(r.p.cache);
+    assert_int_equal(stats_of(&r, r.high).spilled_bytes, 0);
+    assert_int_equal(charged(&r, 0), 0);
+    test_run_end(&r.p, &spilled);
+    end(&r);
+}
+
 static void test_no_spill(void **state)
 {
     regions r;
@@ -658,6 +689,7 @@ int main(void)
         cmocka_unit_test(test_reclaim_cached),
         cmocka_unit_test(test_reclaim_refused),
         cmocka_unit_test(test_spill),
+        cmocka_unit_test(test_spill_ends_by_expiry),
         cmocka_unit_test(test_no_spill),
         cmocka_unit_test(test_low_is_kept_out),
         cmocka_unit_test(test_close_hands_over),

@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "engine/engine_internal.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,14 +159,28 @@ void finish_as(quire_request *request, quire_finish ending)
     quire_request_release(request);
 }
 
-void reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt, int32_t *tokens,
-               uint32_t n)
+/* Between a token and the best other one. */
+static float gap_of(const float *logits, uint32_t n_vocab, int32_t token)
+{
+    float gap = INFINITY;
+
+    for (uint32_t i = 0; i < n_vocab; i++) {
+        if (i != (uint32_t)token) {
+            gap = fminf(gap, logits[token] - logits[i]);
+        }
+    }
+    return gap;
+}
+
+float reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt, int32_t *tokens,
+                uint32_t n)
 {
     const quire_runtime_opts *like = quire_runtime_opts_get(b->runtime);
     quire_runtime_opts opts = *like;
     quire_runtime *runtime;
     quire_seq_id seq;
     const float *logits = NULL;
+    float gap = INFINITY;
 
     opts.n_seqs_max = 1;
     opts.kv_budget_bytes = 0;
@@ -178,11 +193,13 @@ void reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt, 
     }
     for (uint32_t i = 0; i < n; i++) {
         tokens[i] = fixture_argmax(logits, b->n_vocab);
+        gap = fminf(gap, gap_of(logits, b->n_vocab, tokens[i]));
         if (i + 1 < n) {
             logits = fixture_step(runtime, seq, &tokens[i], 1, QUIRE_LOGITS_LAST);
         }
     }
     quire_runtime_destroy(runtime);
+    return gap;
 }
 
 /* ---- the gate ---- */

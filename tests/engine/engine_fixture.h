@@ -42,9 +42,12 @@ const quire_request_result *finish(quire_request *request);
 /* finish() and release, with a check of the ending. */
 void finish_as(quire_request *request, quire_finish ending);
 
-/* What a loop of one sequence on the same runtime options would have generated. */
-void reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt, int32_t *tokens,
-               uint32_t n);
+/* What a loop of one sequence on the same runtime options would have generated. Returns by how much
+ * each token was better than any other at least: where that is next to nothing the shape of a step
+ * decides, and a comparison says nothing (REFERENCE_GAP_MIN). */
+float reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt, int32_t *tokens,
+                uint32_t n);
+#define REFERENCE_GAP_MIN 1e-4f
 
 /* The engine stands still between two steps from gate_close() to gate_open(). gate_step() has it go
  * one round, which is one step if anything runs. */

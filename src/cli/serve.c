@@ -405,7 +405,7 @@ static int serve(serving *s)
                          "%s: requests to finish: %u; new ones are refused, once more stops",
                          number == SIGINT ? "SIGINT" : "SIGTERM",
                          stats.requests_waiting + stats.requests_prefilling +
-                             stats.requests_decoding);
+                             stats.requests_decoding + stats.requests_parked);
     if (!drain(s)) {
         quire_serve_log_line(&s->log, QUIRE_LOG_INFO, "stopped before all requests had finished");
         return QUIRE_EXIT_FAILED;

@@ -11,6 +11,9 @@
 #define MEAN_N    64.0  /* steps over which the mean error is taken */
 #define ERROR_MIN 0.02
 #define KNOWN_N   4u
+#define LEAST     0.1    /* of what was expected: a step that is shorter counts as if that long */
+#define SEEN_MIN  1e-100 /* a sum that has faded so far says nothing; soon it would only be error  \
+                          */
 
 /* Terms in units in which their coefficients are of similar size: one step, rows by the hundred and
  * the ten, depth rows by the ten thousand. */
@@ -65,8 +68,8 @@ static void descend(quire_cost *c)
         for (uint32_t i = 0; i < QUIRE_COST_TERMS; i++) {
             double rest = c->targets[i];
 
-            if (c->products[i][i] <= 0.0) {
-                continue; /* nothing has been seen of it */
+            if (c->products[i][i] < SEEN_MIN) {
+                continue; /* nothing has been seen of it, or not for long */
             }
             for (uint32_t j = 0; j < QUIRE_COST_TERMS; j++) {
                 rest -= c->products[i][j] * w.x[j];
@@ -95,12 +98,14 @@ static double trust(quire_cost *c, double predicted_us, double us)
 void quire_cost_learn(quire_cost *c, const quire_cost_step *step, double us)
 {
     const terms t = terms_of(step);
+    const double predicted_us = quire_cost_step_us(c, step);
+    const double size_us = fmax(us, LEAST * predicted_us);
     double weight;
 
     if (us <= 0.0 || !isfinite(us)) {
         return; /* a clock that stands still teaches nothing */
     }
-    weight = trust(c, quire_cost_step_us(c, step), us) / (us * us);
+    weight = trust(c, predicted_us, us) / (size_us * size_us);
     for (uint32_t i = 0; i < QUIRE_COST_TERMS; i++) {
         for (uint32_t j = 0; j < QUIRE_COST_TERMS; j++) {
             c->products[i][j] = c->products[i][j] * FADE + weight * t.x[i] * t.x[j];

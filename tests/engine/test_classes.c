@@ -116,6 +116,49 @@ static void test_costs_stay_and_follow(void **state)
     }
 }
 
+/* Decode with up to 8 rows, n times. */
+static void learn_decode(quire_cost *cost, const quire_cost *truth, int n)
+{
+    for (int i = 0; i < n; i++) {
+        quire_cost_step step = { 0 };
+
+        for (int j = 0; j <= i % 8; j++) {
+            quire_cost_add_decode(&step, 100);
+        }
+        quire_cost_learn(cost, &step, quire_cost_step_us(truth, &step));
+    }
+}
+
+/* What sums have forgotten down to their last bit is not forgotten, and a clock that leaps once
+ * does not decide what a step costs. */
+static void test_costs_outlast_silence_and_leaps(void **state)
+{
+    static const double leaps_us[] = { 1.0, 1e19 };
+    const quire_cost truth = cost_known();
+    quire_cost_step two = { 0 };
+    quire_cost cost;
+
+    (void)state;
+    quire_cost_init(&cost);
+    for (uint32_t i = 0; i < 600; i++) {
+        quire_cost_step step = { 0 };
+
+        quire_cost_add_prefill(&step, i % 500, 1 + i * 37 % 256);
+        quire_cost_learn(&cost, &step, quire_cost_step_us(&truth, &step));
+    }
+    learn_decode(&cost, &truth, 160000); /* 0.995^160000 is no number any more */
+    assert_true(quire_cost_is_known(&cost));
+    assert_true(fabs(cost.prefill_row_us / truth.prefill_row_us - 1.0) < 0.1);
+    quire_cost_add_decode(&two, 100);
+    quire_cost_add_decode(&two, 100);
+    for (size_t i = 0; i < sizeof leaps_us / sizeof leaps_us[0]; i++) {
+        quire_cost_learn(&cost, &two, leaps_us[i]);
+        learn_decode(&cost, &truth, 300);
+        assert_true(fabs(quire_cost_step_us(&cost, &two) / quire_cost_step_us(&truth, &two) - 1.0) <
+                    0.1);
+    }
+}
+
 static void test_costs_of_nothing(void **state)
 {
     const quire_cost known = cost_known();
@@ -253,6 +296,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_costs_are_learned),
         cmocka_unit_test(test_costs_stay_and_follow),
+        cmocka_unit_test(test_costs_outlast_silence_and_leaps),
         cmocka_unit_test(test_costs_of_nothing),
         cmocka_unit_test(test_degrade),
         cmocka_unit_test(test_tables),

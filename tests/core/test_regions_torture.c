@@ -1,0 +1,485 @@
+/* test_regions_torture.c - regions, ranks, accounts and pins while memory fails: groups of unequal
+ * charge, holes, forks that live on, windows of pins, keys that make room for each other, hits at
+ * full pages only, and any allocation or mapping that fails. Nothing is said about who gets what
+ * (test_regions_model.c does); what must hold is
+ *
+ *   - a call that fails says that memory or room is short, and nothing else; every structure is
+ *     whole after it
+ *   - budgets add up, and no region is charged beyond its own
+ *   - a held pin keeps its bytes and is found, but for what was invalidated
+ *   - when everybody has gone nothing is charged and nothing leaks
+ *
+ * QUIRE_SEED and QUIRE_OPS choose another run.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/pin_internal.h"
+#include "prefix_support.h"
+#include "seed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define P           PAGE_TOKENS
+#define GROUPS      3u
+#define RUNNERS_MAX 12u
+#define PINS_MAX    6u
+#define TEXTS       8u
+#define TOKENS_MAX  (7u * P)
+#define BUDGET      9000u
+#define PINNED      4u /* regions 1 .. 4 */
+#define KEYS        7u
+#if QUIRE_DEBUG >= 2
+#define OPS_DEFAULT 4000u
+#else
+#define OPS_DEFAULT 40000u
+#endif
+
+typedef struct runner {
+    quire_seq_id seq;
+    quire_seq_id fork; /* QUIRE_SEQ_NULL = none */
+    quire_prefix_ref ref;
+    uint32_t n_prompt, n_tokens;
+    int32_t tokens[TOKENS_MAX];
+} runner;
+
+typedef struct torturer {
+    test_cache t;
+    quire_prefix *tree;
+    quire_pins *pins;
+    quire_rng rng;
+    uint64_t now_us;
+    bool is_open[PINNED + 1];
+    runner runners[RUNNERS_MAX];
+    uint32_t n_runners;
+    quire_pin_id pin[PINS_MAX];
+    uint64_t held_bytes[PINS_MAX]; /* 0 = not held, or maybe lost */
+    int32_t texts[TEXTS][TOKENS_MAX];
+    uint64_t n_held, n_failed;
+} torturer;
+
+static uint32_t below(torturer *x, uint32_t n)
+{
+    return quire_rng_below(&x->rng, n);
+}
+
+static quire_prefix_key key_of(uint32_t number)
+{
+    return (quire_prefix_key){ .identity = { 1, 2 }, .salt = "abcdefgh", .salt_bytes = 1 + number };
+}
+
+static quire_region_id some_region(torturer *x)
+{
+    uint32_t r = below(x, PINNED + 2);
+
+    return (quire_region_id)(r <= PINNED && x->is_open[r] ? r : 0);
+}
+
+static void check_short(torturer *x, int rc)
+{
+    assert_true(rc == QUIRE_OK || rc == QUIRE_NOMEM || rc == QUIRE_NOPAGES || rc == QUIRE_LIMIT);
+    x->n_failed += rc < 0;
+}
+
+static void publish(torturer *x, runner *r)
+{
+    int rc = quire_prefix_publish(x->tree, r->ref, r->tokens, r->n_tokens, x->now_us);
+
+    assert_true(rc == QUIRE_OK || rc == QUIRE_NOMEM);
+}
+
+/* ---- sequences ---- */
+
+static void op_start(torturer *x)
+{
+    runner *r = &x->runners[x->n_runners];
+    uint32_t number = below(x, KEYS);
+    quire_prefix_key key = key_of(number);
+    quire_prefix_acquire_opts opts = { .tokens_max =
+                                           below(x, 3) == 0 ? below(x, TOKENS_MAX) : UINT32_MAX,
+                                       .owner = below(x, 3),
+                                       .now_us = x->now_us,
+                                       .is_private = below(x, 12) == 0,
+                                       .is_miss = below(x, 12) == 0,
+                                       .rank = (uint8_t)below(x, QUIRE_RANKS_MAX),
+                                       .account = (uint16_t)(number * below(x, 2)) };
+    quire_prefix_match match;
+    int rc;
+
+    if (x->n_runners == RUNNERS_MAX) {
+        return;
+    }
+    *r = (runner){ .n_prompt = 1 + below(x, TOKENS_MAX) };
+    memcpy(r->tokens, x->texts[below(x, TEXTS)], sizeof r->tokens);
+    r->tokens[below(x, TOKENS_MAX)] ^= below(x, 3) == 0;
+    rc = quire_seq_open(x->t.cache, some_region(x), &r->seq);
+    check_short(x, rc);
+    if (rc < 0) {
+        return;
+    }
+    rc =
+        quire_prefix_acquire(x->tree, &key, r->seq, r->tokens, r->n_prompt, &opts, &match, &r->ref);
+    check_short(x, rc);
+    if (rc < 0) {
+        assert_int_equal(quire_seq_close(x->t.cache, r->seq), QUIRE_OK);
+        return;
+    }
+    r->n_tokens = match.n_tokens;
+    x->n_runners++;
+}
+
+static void runner_end(torturer *x, uint32_t i)
+{
+    runner *r = &x->runners[i];
+
+    if (below(x, 3) != 0) {
+        publish(x, r);
+    }
+    if (below(x, 5) == 0) { /* the wrong way round, but allowed */
+        assert_int_equal(quire_seq_close(x->t.cache, r->seq), QUIRE_OK);
+        assert_int_equal(quire_prefix_release(x->tree, r->ref, x->now_us), QUIRE_OK);
+    } else {
+        assert_int_equal(quire_prefix_release(x->tree, r->ref, x->now_us), QUIRE_OK);
+        assert_int_equal(quire_seq_close(x->t.cache, r->seq), QUIRE_OK);
+    }
+    if (r->fork != QUIRE_SEQ_NULL) {
+        assert_int_equal(quire_seq_close(x->t.cache, r->fork), QUIRE_OK);
+    }
+    x->runners[i] = x->runners[--x->n_runners];
+}
+
+static void op_go_on(torturer *x, runner *r)
+{
+    uint32_t n = 1 + below(x, 2 * P);
+    int rc;
+
+    n = n < TOKENS_MAX - r->n_tokens ? n : TOKENS_MAX - r->n_tokens;
+    rc = below(x, 4) == 0 ? quire_seq_reserve(x->t.cache, r->seq, n) : QUIRE_OK;
+    check_short(x, rc);
+    rc = n > 0 ? quire_seq_append(x->t.cache, r->seq, n) : QUIRE_NOPAGES;
+    check_short(x, rc);
+    if (rc < 0) {
+        runner_end(x, (uint32_t)(r - x->runners));
+        return;
+    }
+    r->n_tokens += n;
+    if (r->n_tokens > 2 * P && below(x, 2) == 0) {
+        assert_int_equal(quire_seq_release(x->t.cache, r->seq,
+                                           (quire_group_id)(1 + below(x, GROUPS - 1)),
+                                           below(x, 2) * P, r->n_tokens - P, NULL),
+                         QUIRE_OK);
+    }
+    if (below(x, 3) != 0) {
+        publish(x, r);
+    }
+}
+
+static void op_other(torturer *x, runner *r)
+{
+    if (below(x, 2) == 0) {
+        uint32_t n = quire_seq_truncatable(x->t.cache, r->seq, below(x, r->n_tokens + 1));
+        int rc = quire_seq_truncate(x->t.cache, r->seq, n);
+
+        check_short(x, rc);
+        r->n_tokens = rc == QUIRE_OK ? n : r->n_tokens;
+    } else if (r->fork == QUIRE_SEQ_NULL) {
+        check_short(x, quire_seq_fork(x->t.cache, r->seq, &r->fork));
+    } else {
+        check_short(x, quire_seq_append(x->t.cache, r->fork, below(x, P)));
+    }
+}
+
+/* ---- pins ---- */
+
+static void pin_hold(torturer *x, uint32_t i)
+{
+    quire_pin_info info;
+    int rc = quire_pins_hold(x->pins, x->pin[i], x->now_us, NULL);
+
+    if (rc == QUIRE_OK) {
+        assert_int_equal(quire_pins_get(x->pins, x->pin[i], &info), QUIRE_OK);
+        assert_int_equal(info.state, QUIRE_PIN_HELD);
+        x->held_bytes[i] = info.bytes;
+        x->n_held++;
+    } else if (rc != QUIRE_AGAIN) {
+        check_short(x, rc);
+    }
+}
+
+static void op_pin(torturer *x)
+{
+    uint32_t i = below(x, PINS_MAX);
+    uint32_t number = below(x, KEYS);
+    quire_pin_spec spec = { .name = (char[]){ (char)('a' + i), 0 },
+                            .key = key_of(number),
+                            .tokens = x->texts[below(x, TEXTS)],
+                            .n_tokens = 1 + below(x, TOKENS_MAX / 2),
+                            .n_windowed_tokens = below(x, 2) * below(x, 2 * P),
+                            .region = some_region(x),
+                            .rank = (uint8_t)below(x, QUIRE_RANKS_MAX),
+                            .account = (uint16_t)number,
+                            .expires_us = x->now_us + below(x, 90000) };
+
+    if (x->pin[i] == QUIRE_PIN_NULL) {
+        check_short(x, quire_pins_reserve(x->pins, &spec, x->now_us, &x->pin[i], NULL));
+        x->held_bytes[i] = 0;
+    } else if (below(x, 4) != 0) {
+        pin_hold(x, i);
+    } else {
+        assert_int_equal(quire_pins_drop(x->pins, x->pin[i], x->now_us), QUIRE_OK);
+        x->pin[i] = QUIRE_PIN_NULL;
+    }
+}
+
+static void pin_gone(void *ctx, const quire_pin_info *info)
+{
+    torturer *x = ctx;
+
+    for (uint32_t i = 0; i < PINS_MAX; i++) {
+        x->pin[i] = x->pin[i] == info->id ? QUIRE_PIN_NULL : x->pin[i];
+    }
+}
+
+/* ---- rules ---- */
+
+static void op_region(torturer *x)
+{
+    quire_region_opts opts = QUIRE_REGION_OPTS_INIT;
+    quire_region_id r = (quire_region_id)below(x, PINNED + 1);
+    quire_region_id id;
+    int rc;
+
+    if (r != 0 && x->is_open[r] && below(x, 3) == 0) {
+        rc = quire_region_close(x->t.cache, r);
+        assert_true(rc == QUIRE_OK || rc == QUIRE_AGAIN);
+        x->is_open[r] = rc != QUIRE_OK;
+    } else if (r != 0 && !x->is_open[r]) {
+        opts.budget_bytes = below(x, 2000);
+        opts.spills_to_dynamic = below(x, 3) != 0;
+        rc = quire_region_open(x->t.cache, &opts, &id);
+        check_short(x, rc);
+        if (rc == QUIRE_OK) {
+            assert_true(id >= 1 && id <= PINNED && !x->is_open[id]);
+            x->is_open[id] = true;
+        }
+    } else {
+        rc = quire_region_transfer(x->t.cache, r, some_region(x), below(x, 500));
+        assert_true(rc == QUIRE_INVAL || rc == QUIRE_RANGE || rc == QUIRE_NOPAGES ||
+                    rc == QUIRE_OK);
+    }
+}
+
+static void op_drop(torturer *x)
+{
+    quire_prefix_key key = key_of(below(x, KEYS));
+
+    switch (below(x, 8)) {
+    case 0:
+        (void)quire_prefix_drop_salts(x->tree, "ab", 1 + below(x, 2), x->now_us);
+        break;
+    case 1:
+    case 2:
+        (void)quire_prefix_drop_prefix(x->tree, &key, x->texts[below(x, TEXTS)],
+                                       1 + below(x, TOKENS_MAX), x->now_us);
+        break;
+    default: /* must not cost any pin anything */
+        (void)quire_prefix_drop_owner(x->tree, below(x, 3), x->now_us);
+        return;
+    }
+    memset(x->held_bytes, 0, sizeof x->held_bytes);
+}
+
+static void op_rules(torturer *x)
+{
+    quire_account_opts opts = { .quota_bytes = below(x, 2) * below(x, 4000),
+                                .weight = 1 + below(x, 9) };
+
+    switch (below(x, 6)) {
+    case 0:
+        check_short(x, quire_prefix_account_set(x->tree, (uint16_t)below(x, 70), &opts));
+        break;
+    case 1:
+        assert_int_equal(
+            quire_prefix_ttl_set(x->tree, (uint8_t)below(x, QUIRE_RANKS_MAX), below(x, 2) * 60000),
+            QUIRE_OK);
+        break;
+    case 2:
+        assert_int_equal(
+            quire_prefix_low_traffic_set(x->tree, below(x, 2) * 30000, below(x, 3) * 1e5),
+            QUIRE_OK);
+        break;
+    case 3:
+        (void)quire_prefix_expire(x->tree, x->now_us, below(x, 10));
+        (void)quire_pins_expire(x->pins, x->now_us, pin_gone, x);
+        break;
+    case 4:
+        (void)quire_prefix_evict(x->tree, (quire_region_id)below(x, PINNED + 1), below(x, 800));
+        break;
+    default:
+        quire_cache_maintain(x->t.cache);
+        (void)quire_cache_coalesce(x->t.cache, 4);
+        (void)quire_cache_trim(x->t.cache, 0);
+        break;
+    }
+}
+
+/* ---- runs ---- */
+
+static void check(torturer *x)
+{
+    uint64_t budget_bytes = 0;
+
+    for (uint32_t r = 0; r <= PINNED; r++) {
+        quire_region_stats stats = { 0 };
+
+        if (r == 0 || x->is_open[r]) {
+            assert_int_equal(quire_region_stats_get(x->t.cache, (quire_region_id)r, &stats),
+                             QUIRE_OK);
+        }
+        budget_bytes += stats.budget_bytes;
+        assert_true(stats.charged_bytes <= stats.budget_bytes);
+        assert_true(stats.pinned_bytes + stats.reserved_bytes <= stats.budget_bytes);
+    }
+    assert_int_equal(budget_bytes, BUDGET);
+    for (uint32_t i = 0; i < PINS_MAX; i++) {
+        quire_pin_info info;
+        quire_prefix_match match;
+
+        if (x->pin[i] == QUIRE_PIN_NULL || x->held_bytes[i] == 0) {
+            continue;
+        }
+        assert_int_equal(quire_pins_get(x->pins, x->pin[i], &info), QUIRE_OK);
+        assert_int_equal(info.state, QUIRE_PIN_HELD);
+        assert_true(info.bytes >= x->held_bytes[i]);
+        quire_prefix_lookup(x->tree, &info.key, info.tokens, info.n_held_tokens, &match);
+        assert_int_equal(match.n_same_tokens, info.n_held_tokens);
+    }
+}
+
+static void step(torturer *x)
+{
+    uint32_t dice = below(x, 100);
+    runner *r = x->n_runners > 0 ? &x->runners[below(x, x->n_runners)] : NULL;
+
+    x->now_us += below(x, 1000);
+    if (below(x, 6) == 0) {
+        x->t.memory.fail_at = x->t.memory.n_calls + below(x, 4);
+        x->t.extents.fail_at = below(x, 3) == 0 ? x->t.extents.n_calls : NEVER;
+    }
+    if (dice < 22 || r == NULL) {
+        op_start(x);
+    } else if (dice < 52) {
+        op_go_on(x, r);
+    } else if (dice < 65) {
+        runner_end(x, (uint32_t)(r - x->runners));
+    } else if (dice < 72) {
+        op_other(x, r);
+    } else if (dice < 86) {
+        op_pin(x);
+    } else if (dice < 94) {
+        op_region(x);
+    } else if (dice < 99) {
+        op_rules(x);
+    } else {
+        op_drop(x);
+    }
+    x->t.memory.fail_at = NEVER;
+    x->t.extents.fail_at = NEVER;
+}
+
+static void begin(torturer *x, bool is_page_exact)
+{
+    static const size_t charges[GROUPS] = { 100, 37, 64 };
+    quire_cache_opts opts = test_opts(1);
+    quire_prefix_opts prefix_opts = QUIRE_PREFIX_OPTS_INIT;
+    quire_pins_opts pins_opts = QUIRE_PINS_OPTS_INIT;
+
+    x->rng = test_rng(20261122);
+    opts.n_groups = GROUPS;
+    for (uint32_t g = 0; g < GROUPS; g++) {
+        opts.page_bytes[g] = 0; /* metadata only */
+        opts.charge_bytes[g] = charges[g];
+    }
+    opts.budget_bytes = BUDGET;
+    test_cache_create(&x->t, &opts, 0, 0);
+    prefix_opts.cache = x->t.cache;
+    prefix_opts.allocator = &x->t.memory.allocator;
+    prefix_opts.ghosts_max = 64;
+    prefix_opts.roots_max = KEYS - 2;
+    prefix_opts.refs_max = RUNNERS_MAX + PINS_MAX / 2;
+    prefix_opts.is_page_exact = is_page_exact;
+    prefix_opts.policy = (quire_evict_policy)below(x, QUIRE_EVICT_POLICY_COUNT);
+    prefix_opts.seed = 7; /* or a run would not be repeated by its own */
+    assert_int_equal(quire_prefix_create(&x->tree, &prefix_opts), QUIRE_OK);
+    pins_opts.tree = x->tree;
+    pins_opts.allocator = &x->t.memory.allocator;
+    assert_int_equal(quire_pins_create(&x->pins, &pins_opts), QUIRE_OK);
+    for (uint32_t i = 0; i < TEXTS; i++) {
+        uint32_t n_same = i == 0 ? 0 : below(x, TOKENS_MAX);
+
+        for (uint32_t j = 0; j < TOKENS_MAX; j++) {
+            x->texts[i][j] = j < n_same ? x->texts[i / 2][j] : (int32_t)below(x, 2);
+        }
+    }
+}
+
+static void end(torturer *x)
+{
+    quire_region_stats stats;
+
+    while (x->n_runners > 0) {
+        runner_end(x, x->n_runners - 1);
+    }
+    quire_pins_destroy(x->pins);
+    for (uint32_t r = 1; r <= PINNED; r++) {
+        if (x->is_open[r]) {
+            assert_int_equal(quire_region_close(x->t.cache, (quire_region_id)r), QUIRE_OK);
+        }
+    }
+    (void)quire_prefix_drop_all(x->tree, x->now_us);
+    assert_int_equal(quire_region_stats_get(x->t.cache, 0, &stats), QUIRE_OK);
+    assert_int_equal(stats.charged_bytes, 0);
+    assert_int_equal(stats.budget_bytes, BUDGET);
+    quire_prefix_destroy(x->tree);
+    test_cache_destroy(&x->t);
+}
+
+static void run(bool is_page_exact)
+{
+    const char *ops_text = getenv("QUIRE_OPS");
+    const uint64_t n_ops = ops_text != NULL ? strtoull(ops_text, NULL, 0) : OPS_DEFAULT;
+    torturer *x = calloc(1, sizeof *x);
+
+    assert_non_null(x);
+    begin(x, is_page_exact);
+    for (uint64_t i = 0; i < n_ops; i++) {
+        step(x);
+        check(x);
+        if (i % 16 == 0) {
+            quire_prefix_validate(x->tree);
+            quire_cache_validate(x->t.cache);
+            quire_pins_validate(x->pins);
+        }
+    }
+    end(x);
+    (void)printf("%llu calls failed, %llu pins held\n", (unsigned long long)x->n_failed,
+                 (unsigned long long)x->n_held);
+    assert_true(n_ops < 4000 || (x->n_failed > 0 && x->n_held > 0));
+    free(x);
+}
+
+static void test_torture(void **state)
+{
+    (void)state;
+    run(false);
+    run(true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_torture),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "trace/array.h"
+#include "trace/id_map.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -261,35 +262,55 @@ static int take_copy(quire_recent *recent, copy *out)
     return QUIRE_OK;
 }
 
+/* Where records go. */
+typedef struct sink {
+    quire_trace *trace;
+    uint64_t *hashes;      /* [blocks_max], of one record */
+    quire_id_map sessions; /* by the numbers that they were given */
+    uint64_t since_us;
+} sink;
+
+/* Sessions get the numbers from 1 on: those of a server that has run for long are large, and who
+ * reads the trace has tables of them. */
+static int session_number(sink *s, uint32_t session, uint32_t *out)
+{
+    *out = 0;
+    if (session != 0) {
+        QUIRE_TRY(quire_id_map_plan(&s->sessions, 1));
+        *out = quire_id_map_put(&s->sessions, session) + 1;
+    }
+    return QUIRE_OK;
+}
+
 /* Add the record at *at, unless it is too old; *at moves behind it. */
-static int add_record(const copy *c, size_t *at, uint64_t since_us, uint64_t *hashes,
-                      quire_trace *out)
+static int add_record(const copy *c, size_t *at, sink *s)
 {
     const record found = record_at(c->ring, c->ring_bytes, at);
-    const quire_trace_request request = { .time_us = found.time_us,
-                                          .n_blocks = found.n_blocks,
-                                          .n_input_tokens = found.n_input_tokens,
-                                          .n_output_tokens = found.n_output_tokens,
-                                          .tenant = found.tenant,
-                                          .session = found.session,
-                                          .class_index = found.class_index };
+    quire_trace *out = s->trace;
+    quire_trace_request request = { .time_us = found.time_us,
+                                    .n_blocks = found.n_blocks,
+                                    .n_input_tokens = found.n_input_tokens,
+                                    .n_output_tokens = found.n_output_tokens,
+                                    .tenant = found.tenant,
+                                    .class_index = found.class_index };
 
-    memcpy(hashes, c->ring + *at + sizeof(found), found.n_blocks * sizeof(*hashes));
+    memcpy(s->hashes, c->ring + *at + sizeof(found), found.n_blocks * sizeof(*s->hashes));
     *at += record_bytes(found.n_blocks);
-    if (found.time_us < since_us) {
+    if (found.time_us < s->since_us) {
         return QUIRE_OK;
     }
-    QUIRE_TRY(quire_trace_add_keys(out, &request, hashes));
+    QUIRE_TRY(session_number(s, found.session, &request.session));
+    QUIRE_TRY(quire_trace_add_keys(out, &request, s->hashes));
     out->n_tenants = found.tenant >= out->n_tenants ? found.tenant + 1 : out->n_tenants;
-    out->n_sessions = found.session > out->n_sessions ? found.session : out->n_sessions;
+    out->n_sessions = s->sessions.n;
     out->n_classes = found.class_index >= out->n_classes ? found.class_index + 1u : out->n_classes;
     return QUIRE_OK;
 }
 
 int quire_recent_trace(quire_recent *recent, uint64_t now_us, quire_trace *out)
 {
-    const uint64_t since_us = now_us > recent->window_us ? now_us - recent->window_us : 0;
-    uint64_t *hashes;
+    sink s = { .trace = out,
+               .since_us = now_us > recent->window_us ? now_us - recent->window_us : 0 };
     copy c;
     int rc = QUIRE_OK;
 
@@ -297,14 +318,16 @@ int quire_recent_trace(quire_recent *recent, uint64_t now_us, quire_trace *out)
     quire_trace_init(out, &recent->allocator);
     out->block_tokens = recent->block_tokens;
     out->has_contents = true;
-    hashes = quire_array_alloc(&recent->allocator, recent->blocks_max, sizeof(*hashes));
-    if (hashes == NULL) {
+    quire_id_map_init(&s.sessions, &recent->allocator);
+    s.hashes = quire_array_alloc(&recent->allocator, recent->blocks_max, sizeof(*s.hashes));
+    if (s.hashes == NULL) {
         rc = QUIRE_NOMEM;
     }
     for (uint32_t i = 0; rc == QUIRE_OK && i < c.n_requests; i++) {
-        rc = add_record(&c, &c.head, since_us, hashes, out);
+        rc = add_record(&c, &c.head, &s);
     }
-    quire_array_free(&recent->allocator, hashes);
+    quire_array_free(&recent->allocator, s.hashes);
+    quire_id_map_fini(&s.sessions);
     quire_array_free(&recent->allocator, c.ring);
     if (rc != QUIRE_OK) {
         quire_trace_fini(out);

@@ -67,7 +67,8 @@ typedef struct quire_recent_stats {
 void quire_recent_stats_get(quire_recent *recent, quire_recent_stats *out);
 
 /* What is remembered and not older than the window at now_us, as a trace: out is initialised by the
- * call; the caller ends it with quire_trace_fini() after QUIRE_OK. Classes are numbered, not named.
+ * call; the caller ends it with quire_trace_fini() after QUIRE_OK. Classes are numbered, not named;
+ * sessions are numbered anew, in the order of the ring.
  * Errors: QUIRE_NOMEM. */
 int quire_recent_trace(quire_recent *recent, uint64_t now_us, quire_trace *out);
 

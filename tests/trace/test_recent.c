@@ -53,7 +53,7 @@ static void test_as_a_trace(void **state)
                                                       .tokens = tokens,
                                                       .n_input_tokens = 64,
                                                       .tenant = 2,
-                                                      .session = 5,
+                                                      .session = UINT32_MAX,
                                                       .class_index = 3 });
     quire_recent_add(recent, &(quire_recent_request){ .time_us = 800, .n_input_tokens = 50 });
     assert_int_equal(quire_recent_trace(recent, 900, &trace), QUIRE_OK);
@@ -74,7 +74,8 @@ static void test_as_a_trace(void **state)
         assert_int_equal(second[i] == third[i], i == 0);
         assert_true(i > 2 || (second[i] == first[i]) == (i < 2)); /* the third has 2 tokens */
     }
-    assert_int_equal(trace.requests[3].session, 5);
+    assert_int_equal(trace.requests[3].session, 1); /* numbered anew */
+    assert_int_equal(trace.n_sessions, 1);
     assert_int_equal(trace.requests[3].class_index, 3);
     assert_int_equal(trace.n_classes, 4);
     assert_int_equal(trace.n_tenants, 3);

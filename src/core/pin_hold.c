@@ -5,9 +5,31 @@
 
 #include "base/num.h"
 
+#include <string.h>
+
 static quire_region *region_of(const quire_pins *pins, quire_region_id region)
 {
     return &pins->tree->cache->regions.items[region];
+}
+
+/* Of the children that begin with the last n tokens of a text, and stand side by side from the
+ * first on, one that a pin holds; 0 = none. */
+static uint32_t pinned_tail(const quire_prefix *tree, uint32_t first, const int32_t *tokens,
+                            uint32_t n)
+{
+    for (uint32_t id = first; id != QUIRE_NODE_NULL;
+         id = quire_prefix_siblings_next(&tree->nodes, id)) {
+        const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+        if (node->n_tokens < n ||
+            memcmp(quire_prefix_tokens_at(tree, id), tokens, n * sizeof(*tokens)) != 0) {
+            break;
+        }
+        if (node->n_pins > 0) {
+            return id;
+        }
+    }
+    return QUIRE_NODE_NULL;
 }
 
 /* The last node of a text that pins hold already, *n_tokens of which it has; 0 = none. A page whose
@@ -17,13 +39,16 @@ static uint32_t pinned_end(const quire_pins *pins, const quire_pin_spec *spec, u
     const quire_prefix *tree = pins->tree;
     quire_prefix_walk walk =
         quire_prefix_walk_to(tree, &spec->key, spec->tokens, spec->n_tokens, NULL);
-    uint32_t id = walk.base;
+    uint32_t id = QUIRE_NODE_NULL;
 
     *n_tokens = spec->n_tokens;
-    if (walk.n_full + walk.n_inside == spec->n_tokens && walk.inside != QUIRE_NODE_NULL &&
-        quire_prefix_at(tree, walk.inside)->n_pins > 0) {
-        return walk.inside;
+    if (walk.n_full + walk.n_inside == spec->n_tokens) {
+        id = pinned_tail(tree, walk.inside, spec->tokens + walk.n_full, walk.n_inside);
     }
+    if (id != QUIRE_NODE_NULL) {
+        return id;
+    }
+    id = walk.base;
     while (id != QUIRE_NODE_NULL && quire_prefix_at(tree, id)->n_pins == 0) {
         id = quire_prefix_at(tree, id)->parent;
     }

@@ -21,7 +21,8 @@ void quire_prefix_quotas_apply(quire_prefix *tree)
 void quire_prefix_quota_apply(quire_prefix *tree, uint16_t account)
 {
     uint64_t excess_bytes = quire_accounts_excess_bytes(&tree->accounts, account);
-    uint64_t freed_bytes;
+    uint64_t before_bytes = tree->accounts.items[account].total_bytes;
+    uint64_t freed_bytes; /* in the regions: others' that have expired may be among them */
 
     /* A node that goes may leave its parent, of another region, as the next. */
     do {
@@ -33,9 +34,10 @@ void quire_prefix_quota_apply(quire_prefix *tree, uint16_t account)
                 freed_bytes += quire_prefix_evict_ask(tree, ask, excess_bytes - freed_bytes);
             }
         }
-        tree->accounts.items[account].evicted_bytes += freed_bytes;
         excess_bytes = quire_accounts_excess_bytes(&tree->accounts, account);
     } while (freed_bytes > 0 && excess_bytes > 0);
+    tree->accounts.items[account].evicted_bytes +=
+        before_bytes - tree->accounts.items[account].total_bytes;
     tree->is_over_quota = tree->is_over_quota || excess_bytes > 0;
 }
 

@@ -89,6 +89,34 @@ static void test_quota_in_use(void **state)
     test_prefix_destroy(&p);
 }
 
+/* What expires meanwhile is not counted as lost for a quota. */
+static void test_quota_and_expiry(void **state)
+{
+    test_prefix p;
+    int32_t a[4 * P];
+    int32_t b[2 * P];
+    quire_account_opts opts = { .quota_bytes = 2 * PAGE_BYTES, .weight = 1 };
+    quire_account_info info;
+    test_run run;
+
+    (void)state;
+    test_prefix_create(&p, 40, NULL);
+    test_text(a, 4 * P, 1000);
+    test_text(b, 2 * P, 9000);
+    run = start_for(&p, 2, b, 2 * P);
+    test_run_end(&p, &run);
+    assert_int_equal(quire_prefix_ttl_set(p.tree, 0, 1000), QUIRE_OK);
+    p.now_us = 5000; /* b has expired */
+    run = start_for(&p, 1, a, 4 * P);
+    assert_int_equal(quire_prefix_account_set(p.tree, 1, &opts), QUIRE_OK);
+    assert_int_equal(account_pages(&p, 1), 4); /* in use */
+    assert_int_equal(account_pages(&p, 2), 0);
+    assert_int_equal(quire_prefix_account_get(p.tree, 1, &info), QUIRE_OK);
+    assert_int_equal(info.quota_evicted_bytes_total, 0);
+    test_run_end(&p, &run);
+    test_prefix_destroy(&p);
+}
+
 static void test_rules_errors(void **state)
 {
     test_prefix p;
@@ -189,8 +217,11 @@ static void test_shares(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_quota),        cmocka_unit_test(test_quota_in_use),
-        cmocka_unit_test(test_rules_errors), cmocka_unit_test(test_roots_make_room),
+        cmocka_unit_test(test_quota),
+        cmocka_unit_test(test_quota_in_use),
+        cmocka_unit_test(test_quota_and_expiry),
+        cmocka_unit_test(test_rules_errors),
+        cmocka_unit_test(test_roots_make_room),
         cmocka_unit_test(test_shares),
     };
 

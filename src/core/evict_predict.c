@@ -35,8 +35,8 @@
 #define PAUSE_US     (60u * 1000000u) /* longer gaps say nothing about how requests come */
 #define LAST_GAP_MAX 20u              /* octaves of 0.1 s */
 #define OCTAVE_UNITS 100u             /* 0.1 s */
-#define TEXTS_MAX    100u
-#define SIZES        63u
+#define TEXTS_MAX    100u             /* counted; below GHOST_IS_END */
+#define SIZES        63u              /* half octaves of tokens */
 
 /* A node's words. */
 typedef struct note {

@@ -212,8 +212,8 @@ void quire_reuse_learn(quire_reuse_model *model, const quire_reuse_class *class,
 static float exposure_of(const quire_reuse_model *model, const quire_reuse_cell *cell, uint32_t bin,
                          uint64_t now)
 {
-    double begin = (double)now - model->starts[bin];
-    double waiting = (cell->n_waiting * begin - cell->waiting_start) /
+    double begin = (double)now - (double)model->starts[bin];
+    double waiting = ((double)cell->n_waiting * begin - cell->waiting_start) /
                      (double)(model->starts[bin + 1] - model->starts[bin]);
 
     return cell->n_exposed + (waiting > 0 ? (float)waiting : 0);
@@ -275,7 +275,7 @@ static void indexes_set(const quire_reuse_model *model, const float *hazards, fl
             top.time += hull[n].time;
         }
         hull[n++] = top;
-        indexes[b] = best_ratio(hull, n, left[b] * model->least_time);
+        indexes[b] = best_ratio(hull, n, left[b] * (double)model->least_time);
     }
 }
 

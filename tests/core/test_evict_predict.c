@@ -473,6 +473,43 @@ static void test_no_memory(void **state)
     test_prefix_destroy(&s.p);
 }
 
+/* The turn of the request that came last, as the policy notes it behind its mean gap. */
+static uint8_t turn_noted(const scene *s)
+{
+    return ((const uint8_t *)s->p.tree->evict.request.words)[sizeof(float)];
+}
+
+/* A conversation goes on behind its last text or, where the answer was left out of it, behind that
+ * text's prompt; also when all of it was evicted. Behind the middle of a prompt another begins. */
+static void test_turns(void **state)
+{
+    int32_t text[8 * PT];
+    test_run run;
+    scene s;
+
+    (void)state;
+    scene_create(&s, 64, QUIRE_EVICT_DEFAULT);
+    test_text(text, 8 * PT, 0);
+    run = test_run_start(&s.p, text, 3 * PT);
+    assert_int_equal(turn_noted(&s), 1);
+    test_run_extend(&s.p, &run, text, 8 * PT);
+    test_run_end(&s.p, &run);
+    test_text(text + 3 * PT, 2 * PT, 50000);
+    s.p.now_us += 1000000;
+    (void)test_run_whole(&s.p, text, 5 * PT);
+    assert_int_equal(turn_noted(&s), 2);
+    assert_int_equal(quire_prefix_evict(s.p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX),
+                     10 * PAGE_BYTES);
+    test_text(text + 5 * PT, PT, 60000);
+    s.p.now_us += 1000000;
+    (void)test_run_whole(&s.p, text, 6 * PT);
+    assert_int_equal(turn_noted(&s), 3);
+    test_text(text + 2 * PT, PT, 70000);
+    (void)test_run_whole(&s.p, text, 3 * PT);
+    assert_int_equal(turn_noted(&s), 1);
+    test_prefix_destroy(&s.p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -489,6 +526,7 @@ int main(void)
         cmocka_unit_test(test_recent),
         cmocka_unit_test(test_deterministic),
         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_turns),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

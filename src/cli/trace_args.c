@@ -38,6 +38,14 @@ int quire_trace_args_read(const quire_trace_args *args, quire_trace *out,
     if (report->n_bad > 0) {
         quire_say("%s: %" PRIu64 " bad lines left out", args->path, report->n_bad);
     }
+    if (report->n_fitted > 0) {
+        quire_say("%s: %" PRIu64 " lines, the first of them %" PRIu64 ", have a length that "
+                  "their blocks of %" PRIu32 " tokens do not make: the blocks count",
+                  args->path, report->n_fitted, report->fitted_first, out->block_tokens);
+    }
+    if (report->has_no_times) {
+        quire_say("%s has no times: they are made up", args->path);
+    }
     if (!out->has_contents) {
         quire_say("%s has times and lengths alone: every block counts as new, so hit rates say "
                   "nothing about it",

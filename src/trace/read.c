@@ -60,13 +60,14 @@ static int detect(quire_reader *r, const quire_reader_format **out)
     r->is_quiet = true;
     for (uint32_t n = 0; n < DETECT_LINES && *out == NULL; n++) {
         int rc = quire_reader_next(r);
+        json_error_t error;
         json_t *json;
 
         if (rc <= 0) {
             QUIRE_TRY(rc);
             break;
         }
-        json = json_loadb(r->line, r->line_bytes, 0, NULL);
+        json = quire_reader_load(r, 0, &error);
         for (size_t i = 0; i < N_FORMATS && *out == NULL; i++) {
             *out = formats[i]->detect(r->line, json) ? formats[i] : NULL;
         }
@@ -83,6 +84,10 @@ static int format_find(quire_reader *r, const quire_reader_format **out)
         *out = &quire_reader_sharegpt; /* the only one that is not made of lines */
     } else if (r->opts->format == QUIRE_TRACE_FORMAT_AUTO) {
         QUIRE_TRY(detect(r, out));
+    }
+    if (*out == NULL && getc(r->file) == EOF) {
+        return quire_error_set(r->err, QUIRE_UNSUPP, "%s: no trace that is known: it is empty",
+                               r->name);
     }
     if (*out == NULL) {
         return quire_error_set(r->err, QUIRE_UNSUPP,

@@ -1,7 +1,8 @@
 /* read.h - traces from files.
  *
  *   mooncake   JSON Lines {timestamp (ms), input_length, output_length, hash_ids}: ids of blocks,
- *              of 512 tokens, or of what the lengths of the lines imply. Lines with a chat_id
+ *              of 512 tokens, or of what the lengths of the lines imply; numbers of any length or
+ *              texts. What all lines lack but hash_ids may be lacking. Lines with a chat_id
  *              (Qwen-Bailian) have seconds for times and name their sessions
  *   azure      CSV with a header line: TIMESTAMP,ContextTokens,GeneratedTokens; arrived_at,
  *              num_prefill_tokens,num_decode_tokens (Splitwise); Timestamp, Request tokens,
@@ -15,8 +16,8 @@
  * or as many as the file's stated prompt lengths say on average: one figure for the whole file, so
  * that equal beginnings are cut at the same places. A block's key is the hash of its bytes.
  *
- * A sharegpt file has no times. Conversations arrive as a Poisson process, and the next turn comes
- * when the answer has been written and thought about; drawn from the seed.
+ * A sharegpt file has no times, nor may a mooncake one. Conversations arrive as a Poisson process,
+ * and the next turn comes when the answer has been written and thought about; drawn from the seed.
  *
  * A line that is no request is left out, counted and, the first few, named by number; too many end
  * the reading. A file that ends in the middle of a line has one bad line.
@@ -28,6 +29,7 @@
 #ifndef QUIRE_TRACE_READ_H
 #define QUIRE_TRACE_READ_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -82,6 +84,9 @@ typedef struct quire_trace_report {
     uint64_t n_bad;
     uint32_t n_named;
     char named[QUIRE_TRACE_NAMED_MAX][QUIRE_TRACE_WHY_MAX]; /* "file:12: why" */
+    uint64_t n_fitted;     /* requests whose length was not that of their blocks: it is now */
+    uint64_t fitted_first; /* the line of the first of them */
+    bool has_no_times;     /* they have been made up */
 } quire_trace_report;
 
 /* Read a file that can be read twice (no pipe). out is initialised by the call; after QUIRE_OK it

@@ -15,7 +15,6 @@
 
 #define TURNS_MAX 1000u /* of a conversation: what each repeats makes its trace grow as n^2 */
 #define ANSWER_S  0.02  /* a token of an answer */
-#define LATEST_S  (QUIRE_TRACE_TIME_MAX * 1e-6)
 
 /* What has been said. */
 typedef struct talk {
@@ -38,18 +37,6 @@ static bool detect(const char *line, const json_t *json)
     (void)line;
     return messages_of(json) != NULL || (json_is_string(json_object_get(json, "input")) &&
                                          json_object_get(json, "output_length") != NULL);
-}
-
-static double exponential(quire_rng *rng, double mean)
-{
-    return -mean * log(1.0 - quire_rng_unit(rng));
-}
-
-/* When the next conversation comes. */
-static double arrival_next(quire_reader *r)
-{
-    r->clock_s = fmin(r->clock_s + exponential(&r->rng, 1.0 / r->opts->arrivals_per_s), LATEST_S);
-    return r->clock_s;
 }
 
 static bool is_answer(const json_t *message)
@@ -77,9 +64,9 @@ static int turn_add(quire_reader *r, talk *t, size_t answer_bytes)
     QUIRE_TRY(quire_reader_text(r, t->text.data, t->text.n, &request));
     QUIRE_TRY(quire_reader_add(r, &request));
     t->n_turns++;
-    t->at_s =
-        fmin(t->at_s + request.n_output_tokens * ANSWER_S + exponential(&r->rng, r->opts->think_s),
-             LATEST_S);
+    t->at_s = fmin(t->at_s + request.n_output_tokens * ANSWER_S +
+                       quire_reader_exponential(r, r->opts->think_s),
+                   QUIRE_TRACE_LATEST_S);
     return QUIRE_OK;
 }
 
@@ -109,7 +96,7 @@ static int messages_read(quire_reader *r, const json_t *messages, talk *t)
 
 static int conversation_read(quire_reader *r, const json_t *messages)
 {
-    talk t = { .at_s = arrival_next(r) };
+    talk t = { .at_s = quire_reader_arrival(r) };
     int rc = quire_reader_session(r, r->sessions.n, &t.session);
 
     if (rc == QUIRE_OK) {
@@ -132,7 +119,7 @@ static int prompt_read(quire_reader *r, const json_t *json)
     if (!quire_reader_count(json, output, 0, QUIRE_TRACE_TOKENS_MAX, &n_output)) {
         return quire_reader_bad(r, "no output_length, a whole number");
     }
-    request.time_us = (uint64_t)llround(arrival_next(r) * 1e6);
+    request.time_us = (uint64_t)llround(quire_reader_arrival(r) * 1e6);
     request.n_output_tokens = (uint32_t)n_output;
     QUIRE_TRY(quire_reader_text(r, json_string_value(input), json_string_length(input), &request));
     return quire_reader_add(r, &request);

@@ -20,7 +20,16 @@
 
 int quire_reader_rewind(quire_reader *r)
 {
+    static const char mark[3] = { '\xef', '\xbb', '\xbf' }; /* some editors begin files with it */
+    char begin[sizeof(mark)];
+    bool is_marked;
+
     if (fseek(r->file, 0, SEEK_SET) != 0) {
+        return quire_error_set_errno(r->err, errno, "%s: cannot go back to its beginning", r->name);
+    }
+    is_marked = fread(begin, 1, sizeof(begin), r->file) == sizeof(begin) &&
+                memcmp(begin, mark, sizeof(mark)) == 0;
+    if (!is_marked && fseek(r->file, 0, SEEK_SET) != 0) {
         return quire_error_set_errno(r->err, errno, "%s: cannot go back to its beginning", r->name);
     }
     clearerr(r->file);
@@ -128,22 +137,6 @@ int quire_reader_bad(quire_reader *r, const char *format, ...)
     return QUIRE_OK;
 }
 
-int quire_reader_json(quire_reader *r, json_t **out)
-{
-    json_error_t error;
-
-    *out = json_loadb(r->line, r->line_bytes, JSON_REJECT_DUPLICATES, &error);
-    if (*out == NULL) {
-        return quire_reader_bad(r, "no JSON: %s at byte %d", error.text, error.position);
-    }
-    if (!json_is_object(*out)) {
-        json_decref(*out);
-        *out = NULL;
-        return quire_reader_bad(r, "no JSON object");
-    }
-    return QUIRE_OK;
-}
-
 /* ---- fields ---- */
 
 bool quire_reader_count(const json_t *object, const char *const names[2], uint64_t min,
@@ -176,6 +169,18 @@ bool quire_reader_time(const json_t *object, const char *name, double unit_us, u
     }
     *out = (uint64_t)llround(us);
     return true;
+}
+
+double quire_reader_exponential(quire_reader *r, double mean)
+{
+    return -mean * log(1.0 - quire_rng_unit(&r->rng));
+}
+
+double quire_reader_arrival(quire_reader *r)
+{
+    r->clock_s = fmin(r->clock_s + quire_reader_exponential(r, 1.0 / r->opts->arrivals_per_s),
+                      QUIRE_TRACE_LATEST_S);
+    return r->clock_s;
 }
 
 int quire_reader_keys(quire_reader *r, uint64_t n)

@@ -17,8 +17,9 @@
 #include "trace/id_map.h"
 #include "trace/read.h"
 
-#define QUIRE_TRACE_TOKENS_MAX (1u << 30) /* of one prompt or answer */
-#define QUIRE_TRACE_TIME_MAX   1e17       /* us; three thousand years */
+#define QUIRE_TRACE_TOKENS_MAX (1u << 30)                    /* of one prompt or answer */
+#define QUIRE_TRACE_TIME_MAX   1e17                          /* us; three thousand years */
+#define QUIRE_TRACE_LATEST_S   (QUIRE_TRACE_TIME_MAX * 1e-6) /* of times that are made up */
 
 typedef struct quire_reader {
     FILE *file;
@@ -48,6 +49,9 @@ typedef struct quire_reader {
     uint64_t recording;  /* which of the file's: the line of its header */
     quire_rng rng;       /* of times that are made up */
     double clock_s;      /* when the last conversation came */
+    double time_unit_us; /* of Mooncake's timestamps; 0: there are none */
+    bool has_input;      /* lines say how long prompts are */
+    bool has_output;     /* and answers */
 } quire_reader;
 
 typedef struct quire_reader_format {
@@ -88,6 +92,9 @@ bool quire_reader_begins(quire_reader *reader, char c);
 int quire_reader_elements(quire_reader *reader,
                           int (*element)(quire_reader *reader, const json_t *element));
 
+/* The line as JSON; numbers of 19 digits and more that jansson has no integers for have become
+ * texts. NULL when it is none: error says why. flags: jansson's. */
+json_t *quire_reader_load(quire_reader *reader, size_t flags, json_error_t *error);
 /* The line as a JSON object. *out is NULL when it is none, which has been reported then; the caller
  * lets go of it. Errors: as quire_reader_bad(). */
 int quire_reader_json(quire_reader *reader, json_t **out);
@@ -100,6 +107,11 @@ bool quire_reader_count(const json_t *object, const char *const names[2], uint64
                         uint64_t max, uint64_t *out);
 /* A time in units of unit_us microseconds. */
 bool quire_reader_time(const json_t *object, const char *name, double unit_us, uint64_t *out);
+
+/* When the next conversation comes, in seconds: a Poisson process. */
+double quire_reader_arrival(quire_reader *reader);
+/* A duration with this mean, as in such a process. */
+double quire_reader_exponential(quire_reader *reader, double mean);
 
 /* Make room for n keys. Errors: QUIRE_NOMEM. */
 int quire_reader_keys(quire_reader *reader, uint64_t n);

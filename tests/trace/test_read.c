@@ -171,9 +171,9 @@ static void test_mooncake_bad(void **state)
         { "{\"timestamp\": 0, \"input_length\": 512, \"output_length\": -1, \"hash_ids\": [1]}",
           "output_length" },
         { "{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1}", "hash_ids" },
-        { "{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": [1, 2]}",
-          "hash_ids" },
-        { "{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": [\"1\"]}",
+        { "{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": [1.5]}",
+          "whole numbers" },
+        { "{\"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, \"hash_ids\": [null]}",
           "whole numbers" },
         { "{\"timestamp\": 0, \"timestamp\": 0, \"input_length\": 512, \"output_length\": 1, "
           "\"hash_ids\": [1]}",

@@ -198,6 +198,9 @@ static void say_speed(const quire_sim_grid *grid)
         seconds += grid->results[i].cpu_s;
         pages += (double)grid->results[i].pages_touched;
     }
+    if (grid->n_policies == 0) {
+        return; /* Belady's bound alone */
+    }
     quire_say("%.2f million pages touched per second of a processor",
               quire_rate(pages, seconds) * 1e-6);
 }

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/num.h"
+#include "engine/pins.h"
 #include "model/kv_formats.h"
 
 #include <errno.h>
@@ -239,6 +240,8 @@ static int tree_create(quire_engine *engine, quire_error *err)
     opts.cache = engine->cache;
     opts.is_page_exact = engine->is_page_exact;
     opts.refs_max = engine->opts.n_running_max > REFS_MIN ? engine->opts.n_running_max : REFS_MIN;
+    /* A pin has one, and another while it is held anew. */
+    opts.refs_max += 2 * quire_min_u32(engine->opts.pins_max, QUIRE_ENGINE_PINS_MAX);
     opts.policy = engine->opts.cache_policy;
     opts.ttl_us = engine->opts.cache_ttl_us;
     opts.low_traffic_after_us = engine->opts.low_traffic_after_us;

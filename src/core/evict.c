@@ -203,16 +203,20 @@ static void place(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
 {
     quire_evict_place place = evict->ops->place(evict, bin, node);
 
-    QUIRE_ASSERT(place.heap < evict->ops->n_heaps);
+    QUIRE_ASSERT(place.heap < evict->ops->n_heaps || place.heap == QUIRE_EVICT_ELSEWHERE);
     quire_evict_at(evict, node)->links[QUIRE_EVICT_BY_POLICY].heap = (uint8_t)place.heap;
-    quire_evict_heap_add(heap_of(evict, bin, place.heap), node, place.key);
+    if (place.heap != QUIRE_EVICT_ELSEWHERE) {
+        quire_evict_heap_add(heap_of(evict, bin, place.heap), node, place.key);
+    }
 }
 
 static void displace(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
 {
     uint32_t heap = quire_evict_at(evict, node)->links[QUIRE_EVICT_BY_POLICY].heap;
 
-    quire_evict_heap_remove(heap_of(evict, bin, heap), node);
+    if (heap != QUIRE_EVICT_ELSEWHERE) {
+        quire_evict_heap_remove(heap_of(evict, bin, heap), node);
+    }
 }
 
 void quire_evict_replace(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
@@ -403,6 +407,7 @@ static void bin_validate(const quire_evict *evict, quire_evict_bin *bin)
         }
         n += quire_evict_heap_validate(heap);
     }
+    n += evict->ops->n_elsewhere != NULL ? evict->ops->n_elsewhere(bin) : 0;
     QUIRE_CHECK(n == bin->n_candidates && n <= bin->n_nodes);
 }
 

@@ -85,8 +85,10 @@ typedef struct quire_evict_request {
 
 struct quire_evict;
 
+#define QUIRE_EVICT_ELSEWHERE UINT8_MAX /* a place in none of the heaps: the policy has its own */
+
 typedef struct quire_evict_place {
-    uint32_t heap; /* < ops->n_heaps */
+    uint32_t heap; /* < ops->n_heaps, or QUIRE_EVICT_ELSEWHERE */
     uint64_t key;
 } quire_evict_place;
 
@@ -119,6 +121,8 @@ typedef struct quire_evict_ops {
     /* Where a candidate stands. Also called again for the same candidate, without remove between:
      * quire_evict_replace(). */
     quire_evict_place (*place)(struct quire_evict *evict, quire_evict_bin *bin, uint32_t node);
+    /* How many of the bin's candidates are elsewhere. NULL = none ever is. */
+    uint32_t (*n_elsewhere)(const quire_evict_bin *bin);
     /* A candidate ceased to be one. NULL = does not matter. */
     void (*taken)(struct quire_evict *evict, quire_evict_bin *bin, uint32_t node);
     /* Name one of the candidates of the bin, which has some. It may go (then gone follows) or not

@@ -367,8 +367,16 @@ static quire_evict_place predict_place(quire_evict *evict, quire_evict_bin *bin,
         n.slot = slot + 1;
         note_set(at, &n);
         quire_bag_remember(&g->bag, item, index_of(p, &item));
+        return (quire_evict_place){ .heap = QUIRE_EVICT_ELSEWHERE };
     }
     return (quire_evict_place){ .heap = 0, .key = at->used_tick };
+}
+
+static uint32_t predict_n_elsewhere(const quire_evict_bin *bin)
+{
+    const group *g = bin->state;
+
+    return g->bag.n;
 }
 
 static void predict_taken(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
@@ -493,6 +501,7 @@ const quire_evict_ops quire_evict_predict = {
     .used = predict_used,
     .rested = predict_rested,
     .place = predict_place,
+    .n_elsewhere = predict_n_elsewhere,
     .taken = predict_taken,
     .victim = predict_victim,
     .gone = predict_gone,

@@ -16,8 +16,8 @@
     0.25f /* of a weight: a feature's value may well be worth a factor of 1.6                      \
            */
 
-#define KEEP            0.98f /* of counts, from round to round: half in 3,000 requests */
-#define CLASSES_A_TIME  4u    /* refreshed per request */
+#define KEEP            0.96f /* of counts, from round to round: half in 3,000 requests */
+#define CLASSES_A_TIME  2u    /* refreshed per request */
 #define LEVELS          8u    /* of scores, octaves */
 #define LEVEL_0         4u    /* the level of score 0 */
 #define GAPS            14u   /* of mean gaps, octaves of a second, of a private class */
@@ -125,6 +125,11 @@ static void features_set(uint16_t *values, const quire_reuse_traits *t, uint32_t
     values[9] = (uint16_t)kind;
 }
 
+static float score_bound(float score)
+{
+    return score < SCORE_MIN ? SCORE_MIN : score > SCORE_MAX ? SCORE_MAX : score;
+}
+
 static float score_of(const quire_reuse_model *model, const uint16_t *values)
 {
     float score = 0;
@@ -132,7 +137,7 @@ static float score_of(const quire_reuse_model *model, const uint16_t *values)
     for (uint32_t f = 0; f < QUIRE_REUSE_FEATURES; f++) {
         score += model->weights[f][values[f]].mean;
     }
-    return score < SCORE_MIN ? SCORE_MIN : score > SCORE_MAX ? SCORE_MAX : score;
+    return score_bound(score);
 }
 
 quire_reuse_class quire_reuse_class_of(const quire_reuse_model *model,
@@ -175,21 +180,29 @@ void quire_reuse_wait(quire_reuse_model *model, uint32_t class_id, uint32_t bin,
 static void weights_learn(quire_reuse_model *model, const quire_reuse_class *class, float hazard,
                           quire_reuse_part part)
 {
-    float expected = hazard * part.fraction * expf(score_of(model, class->values));
-    float surprise = part.weight * ((part.is_use ? 1.0f : 0.0f) - expected);
-    float information = part.weight * expected;
+    quire_reuse_weight *weights[QUIRE_REUSE_FEATURES];
+    float score = 0;
     float variance = 0;
+    float expected;
+    float surprise;
+    float information;
+    float share;
 
     for (uint32_t f = 0; f < QUIRE_REUSE_FEATURES; f++) {
-        variance += model->weights[f][class->values[f]].variance;
+        weights[f] = &model->weights[f][class->values[f]];
+        score += weights[f]->mean;
+        variance += weights[f]->variance;
     }
+    expected = hazard * part.fraction * expf(score_bound(score));
+    surprise = part.weight * ((part.is_use ? 1.0f : 0.0f) - expected);
+    information = part.weight * expected;
     surprise = surprise < SURPRISE_MAX ? surprise : SURPRISE_MAX;
+    share = 1.0f / (1.0f + information * variance);
     for (uint32_t f = 0; f < QUIRE_REUSE_FEATURES; f++) {
-        quire_reuse_weight *weight = &model->weights[f][class->values[f]];
-        float gain = weight->variance / (1.0f + information * variance);
+        float gain = weights[f]->variance * share;
 
-        weight->mean += gain * surprise;
-        weight->variance -= gain * weight->variance * information;
+        weights[f]->mean += gain * surprise;
+        weights[f]->variance -= gain * weights[f]->variance * information;
     }
 }
 

@@ -11,9 +11,10 @@
 #define MEAN_N    64.0  /* steps over which the mean error is taken */
 #define ERROR_MIN 0.02
 #define KNOWN_N   4u
-#define LEAST     0.1    /* of what was expected: a step that is shorter counts as if that long */
-#define SEEN_MIN  1e-100 /* a sum that has faded so far says nothing; soon it would only be error  \
-                          */
+#define LEAST     0.1 /* of what was expected: a step that is shorter counts as if that long */
+#define SEEN_MIN                                                                                   \
+    1e-100 /* a sum that has faded so far says nothing; soon it would only be error                \
+            */
 
 /* Terms in units in which their coefficients are of similar size: one step, rows by the hundred and
  * the ten, depth rows by the ten thousand. */

@@ -96,15 +96,15 @@ static void test_full_pages_are_held(void **state)
 {
     quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
     pinned x;
-    int32_t a[2 * P + 3];
+    int32_t a[2 * P + P / 2];
     quire_pin_spec spec;
     quire_pin_id id;
 
     (void)state;
     opts.is_page_exact = true;
     begin_as(&x, 20, 6, &opts);
-    test_text(a, 2 * P + 3, 1000);
-    id = pin_text(&x, "a", a, 2 * P + 3);
+    test_text(a, 2 * P + P / 2, 1000);
+    id = pin_text(&x, "a", a, 2 * P + P / 2);
     assert_int_equal(info_of(&x, id).n_held_tokens, 2 * P);
     assert_int_equal(info_of(&x, id).bytes, 2 * PAGE_BYTES);
     spec = spec_of(&x, "b", a, P - 1); /* nothing to hold */
@@ -323,12 +323,12 @@ static void test_reserved_beside_other(void **state)
     begin(&x, 20, 5);
     test_text(a, 2 * P, 1000);
     test_text(b, 2 * P, 1000);
-    b[P + 3] = 7;
+    b[P + P / 2] = 7;
     (void)pin_text(&x, "a", a, 2 * P);
     spec = spec_of(&x, "b", b, 2 * P);
     assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, NULL), QUIRE_OK);
     assert_int_equal(info_of(&x, id).bytes, PAGE_BYTES);
-    spec = spec_of(&x, "c", b, P + 3); /* it ends before that */
+    spec = spec_of(&x, "c", b, P + P / 2); /* it ends before that */
     assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, NULL), QUIRE_OK);
     assert_int_equal(info_of(&x, id).bytes, 0);
     end(&x);

@@ -113,16 +113,6 @@ const quire_config_list quire_config_lists[QUIRE_CONFIG_LISTS] = {
 };
 /* clang-format on */
 
-size_t quire_config_list_text_bytes(const quire_config_list *list)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < list->n_fields; i++) {
-        n += list->fields[i].text_bytes;
-    }
-    return n;
-}
-
 void quire_config_lists_document(quire_bytes *out)
 {
     (void)quire_bytes_addf(out, "\n## Lists in the file\n");

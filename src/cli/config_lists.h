@@ -74,8 +74,6 @@ typedef struct quire_config_list {
 
 extern const quire_config_list quire_config_lists[QUIRE_CONFIG_LISTS];
 
-/* Bytes of the texts of one entry. */
-size_t quire_config_list_text_bytes(const quire_config_list *list);
 /* The lists' part of docs/configuration.md. */
 void quire_config_lists_document(quire_bytes *out);
 

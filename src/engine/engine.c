@@ -451,11 +451,6 @@ const quire_model *quire_engine_model(const quire_engine *engine)
     return engine->model;
 }
 
-const quire_classes *quire_engine_classes(const quire_engine *engine)
-{
-    return &engine->opts.classes;
-}
-
 uint32_t quire_engine_n_ctx(const quire_engine *engine)
 {
     return engine->runtime_opts->n_ctx;

@@ -138,8 +138,6 @@ void quire_engine_drain(quire_engine *engine);
 bool quire_engine_is_idle(const quire_engine *engine);
 
 const quire_model *quire_engine_model(const quire_engine *engine);
-/* As resolved: at least one. Memory: borrowed. */
-const quire_classes *quire_engine_classes(const quire_engine *engine);
 uint32_t quire_engine_n_ctx(const quire_engine *engine);
 quire_sessions *quire_engine_sessions(quire_engine *engine);
 

@@ -18,7 +18,7 @@
 #include "quire/prefix.h"
 #include "trace/shadow.h"
 
-/* Of one service class; in the order of quire_engine_classes(). Degradation of a low class under
+/* Of one service class; in the order of quire_engine_opts.classes. Degradation of a low class under
  * pressure goes by these steps, each counted: displaced (parked, or preempted when pages are
  * short), running_limit cut, then its queue fills, then refused. */
 typedef struct quire_class_stats {

@@ -32,17 +32,6 @@ const char *quire_trace_format_name(quire_trace_format format)
     return (unsigned)format < QUIRE_TRACE_FORMAT_COUNT ? names[format] : "unknown";
 }
 
-int quire_trace_format_find(const char *name, quire_trace_format *out)
-{
-    for (int i = 0; i < (int)QUIRE_TRACE_FORMAT_COUNT; i++) {
-        if (strcmp(names[i], name) == 0) {
-            *out = (quire_trace_format)i;
-            return QUIRE_OK;
-        }
-    }
-    return QUIRE_NOTFOUND;
-}
-
 static const quire_reader_format *format_get(quire_trace_format format)
 {
     for (size_t i = 0; i < N_FORMATS; i++) {

@@ -54,8 +54,6 @@ typedef enum quire_trace_format {
 
 /* "mooncake"; "unknown" outside the table. Memory: static. */
 const char *quire_trace_format_name(quire_trace_format format);
-/* Errors: QUIRE_NOTFOUND. */
-int quire_trace_format_find(const char *name, quire_trace_format *out);
 
 #define QUIRE_TRACE_NAMED_MAX 10u /* bad lines that are named */
 #define QUIRE_TRACE_WHY_MAX   300u

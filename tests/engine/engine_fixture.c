@@ -318,6 +318,28 @@ static void do_nothing(void *ctx, quire_cache *cache, quire_prefix *tree)
     (void)tree;
 }
 
+uint64_t hands_of(void *ctx)
+{
+    return atomic_load((_Atomic uint64_t *)ctx);
+}
+
+uint64_t tiny_page_bytes(uint32_t page_tokens)
+{
+    return (uint64_t)page_tokens * 2 * 2 * 2 * 16 * sizeof(float); /* layers, K and V, heads, d */
+}
+
+uint32_t events_of(const engine_bench *b, quire_event_kind kind, const char *begin)
+{
+    quire_event events[256];
+    const uint32_t n = quire_engine_events(b->engine, 0, events, 256);
+    uint32_t n_of = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        n_of += events[i].kind == kind && strncmp(events[i].text, begin, strlen(begin)) == 0;
+    }
+    return n_of;
+}
+
 quire_engine_stats stats_now(quire_engine *engine)
 {
     quire_engine_stats stats;

@@ -56,6 +56,15 @@ gate *gate_close(quire_engine *engine);
 void gate_step(gate *g);
 void gate_open(gate *g);
 
+/* A clock that is turned by hand: quire_engine_opts.clock_us, with an _Atomic uint64_t for ctx. */
+uint64_t hands_of(void *ctx);
+
+/* Charge of a page of so many tokens of the generated model, in f32. */
+uint64_t tiny_page_bytes(uint32_t page_tokens);
+
+/* How many of the last 256 events are of this kind and begin so. */
+uint32_t events_of(const engine_bench *b, quire_event_kind kind, const char *begin);
+
 /* Figures as of between two steps. */
 quire_engine_stats stats_now(quire_engine *engine);
 

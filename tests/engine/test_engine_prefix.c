@@ -446,11 +446,6 @@ static void test_invalidation(void **state)
     bench_close(&b);
 }
 
-static uint64_t hands_of(void *ctx)
-{
-    return atomic_load((_Atomic uint64_t *)ctx);
-}
-
 /* A session's pages go with it: closed, or idle for too long. */
 static void test_sessions(void **state)
 {

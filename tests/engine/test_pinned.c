@@ -23,26 +23,16 @@
 
 static _Atomic uint64_t now_us;
 
-static uint64_t clock_read(void *ctx)
-{
-    (void)ctx;
-    return atomic_load(&now_us);
-}
-
-static uint64_t page_bytes(void)
-{
-    return (uint64_t)PAGE * 2 * 2 * 2 * 16 * sizeof(float); /* layers, K and V, heads, d */
-}
-
 static quire_engine_opts opts_pinned(uint32_t n_pages)
 {
     quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
 
     quire_classes_default(&opts.classes);
     opts.classes.items[REALTIME].is_pinned = true;
-    opts.pinned_bytes = n_pages * page_bytes();
+    opts.pinned_bytes = n_pages * tiny_page_bytes(PAGE);
     opts.precache.is_off = true;
-    opts.clock_us = clock_read;
+    opts.clock_us = hands_of;
+    opts.clock_ctx = &now_us;
     atomic_store(&now_us, 1000u * (uint64_t)SECOND);
     return opts;
 }
@@ -85,18 +75,6 @@ static quire_memory_stats seconds_pass(const engine_bench *b, uint32_t n)
     return stats_now(b->engine).memory;
 }
 
-static uint32_t events_of(const engine_bench *b, quire_event_kind kind)
-{
-    quire_event events[256];
-    const uint32_t n = quire_engine_events(b->engine, 0, events, 256);
-    uint32_t n_of = 0;
-
-    for (uint32_t i = 0; i < n; i++) {
-        n_of += events[i].kind == kind;
-    }
-    return n_of;
-}
-
 static void test_a_flood_of_batch_takes_nothing_of_it(void **state)
 {
     const quire_engine_opts opts = opts_pinned(6);
@@ -109,10 +87,10 @@ static void test_a_flood_of_batch_takes_nothing_of_it(void **state)
         assert_true(ask(&b, BATCH, 100 + i, 7 * PAGE) < 8); /* a few tokens may be the same */
     }
     m = seconds_pass(&b, 1);
-    assert_int_equal(m.pinned_budget_bytes, 6 * page_bytes());
-    assert_int_equal(m.dynamic_budget_bytes, (N_PAGES - 6) * page_bytes());
+    assert_int_equal(m.pinned_budget_bytes, 6 * tiny_page_bytes(PAGE));
+    assert_int_equal(m.dynamic_budget_bytes, (N_PAGES - 6) * tiny_page_bytes(PAGE));
     assert_true(m.dynamic_charged_bytes <= m.dynamic_budget_bytes);
-    assert_int_equal(m.pinned_charged_bytes, 6 * page_bytes());
+    assert_int_equal(m.pinned_charged_bytes, 6 * tiny_page_bytes(PAGE));
     assert_int_equal(m.spilled_pages_total, 0);
     assert_int_equal(ask(&b, REALTIME, 1, 5 * PAGE + 10), 5 * PAGE + 9);
     validate(b.engine);
@@ -136,7 +114,7 @@ static void test_a_burst_spills_and_says_so(void **state)
     }
     m = seconds_pass(&b, 2);
     assert_true(m.spilled_pages_total > 0);
-    assert_int_equal(events_of(&b, QUIRE_EVENT_SPILLED), 1);
+    assert_int_equal(events_of(&b, QUIRE_EVENT_SPILLED, ""), 1);
     assert_int_equal(m.events_total[QUIRE_EVENT_SPILLED], 1);
     validate(b.engine);
     bench_close(&b);
@@ -173,8 +151,8 @@ static void test_it_follows_the_need(void **state)
     engine_bench b;
 
     (void)state;
-    opts.pinned.floor_bytes = 2 * page_bytes();
-    opts.pinned.ceiling_bytes = 8 * page_bytes();
+    opts.pinned.floor_bytes = 2 * tiny_page_bytes(PAGE);
+    opts.pinned.ceiling_bytes = 8 * tiny_page_bytes(PAGE);
     opts.pinned.window_us = 60u * SECOND;
     opts.pinned.recent_us = 20u * SECOND;
     b = bench_begin(&opts);
@@ -182,17 +160,17 @@ static void test_it_follows_the_need(void **state)
         (void)ask(&b, REALTIME, i, 3 * PAGE);
     }
     m = seconds_pass(&b, 10);
-    assert_int_equal(m.pinned_budget_bytes, 8 * page_bytes());
-    assert_int_equal(m.dynamic_budget_bytes, (N_PAGES - 8) * page_bytes());
-    assert_int_equal(m.pinned_need_bytes, 9 * page_bytes());
+    assert_int_equal(m.pinned_budget_bytes, 8 * tiny_page_bytes(PAGE));
+    assert_int_equal(m.dynamic_budget_bytes, (N_PAGES - 8) * tiny_page_bytes(PAGE));
+    assert_int_equal(m.pinned_need_bytes, 9 * tiny_page_bytes(PAGE));
     assert_int_equal(m.pinned_grown_total, 5);
-    assert_int_equal(events_of(&b, QUIRE_EVENT_REGION_GROWN), 5);
-    assert_int_equal(events_of(&b, QUIRE_EVENT_REGION_HELD), 1); /* more is needed */
+    assert_int_equal(events_of(&b, QUIRE_EVENT_REGION_GROWN, ""), 5);
+    assert_int_equal(events_of(&b, QUIRE_EVENT_REGION_HELD, ""), 1); /* more is needed */
     m = seconds_pass(&b, 60 + 6 * 31);
     assert_int_equal(m.pinned_need_p99_bytes, 0);
-    assert_int_equal(m.pinned_budget_bytes, 2 * page_bytes());
+    assert_int_equal(m.pinned_budget_bytes, 2 * tiny_page_bytes(PAGE));
     assert_int_equal(m.pinned_shrunk_total, 6);
-    assert_int_equal(events_of(&b, QUIRE_EVENT_REGION_SHRUNK), 6);
+    assert_int_equal(events_of(&b, QUIRE_EVENT_REGION_SHRUNK, ""), 6);
     m = seconds_pass(&b, 100);
     assert_int_equal(m.pinned_grown_total + m.pinned_shrunk_total, 11);
     validate(b.engine);
@@ -207,16 +185,16 @@ static void test_it_locks_no_more_than_it_may(void **state)
     engine_bench b;
 
     (void)state;
-    opts.pinned.ceiling_bytes = N_PAGES * page_bytes();
-    opts.pinned.dynamic_floor_bytes = 11 * page_bytes();
+    opts.pinned.ceiling_bytes = N_PAGES * tiny_page_bytes(PAGE);
+    opts.pinned.dynamic_floor_bytes = 11 * tiny_page_bytes(PAGE);
     b = bench_begin(&opts);
     for (uint64_t i = 0; i < 4; i++) {
         (void)ask(&b, REALTIME, i, 4 * PAGE);
     }
     m = seconds_pass(&b, 20);
-    assert_int_equal(m.dynamic_budget_bytes, 11 * page_bytes());
-    assert_int_equal(m.pinned_budget_bytes, 5 * page_bytes());
-    assert_int_equal(events_of(&b, QUIRE_EVENT_REGION_HELD), 1);
+    assert_int_equal(m.dynamic_budget_bytes, 11 * tiny_page_bytes(PAGE));
+    assert_int_equal(m.pinned_budget_bytes, 5 * tiny_page_bytes(PAGE));
+    assert_int_equal(events_of(&b, QUIRE_EVENT_REGION_HELD, ""), 1);
     bench_close(&b);
 }
 
@@ -234,11 +212,11 @@ static void test_options(void **state)
     quire_engine_destroy(b.engine);
     opts.model = b.model;
     opts.runtime = b.runtime;
-    opts.pinned_bytes = N_PAGES * page_bytes();
+    opts.pinned_bytes = N_PAGES * tiny_page_bytes(PAGE);
     assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_INVAL);
-    opts.pinned_bytes = page_bytes();
-    opts.pinned.floor_bytes = 3 * page_bytes();
-    opts.pinned.ceiling_bytes = 2 * page_bytes();
+    opts.pinned_bytes = tiny_page_bytes(PAGE);
+    opts.pinned.floor_bytes = 3 * tiny_page_bytes(PAGE);
+    opts.pinned.ceiling_bytes = 2 * tiny_page_bytes(PAGE);
     assert_int_equal(quire_engine_create(&engine, &opts, &err), QUIRE_INVAL);
     opts.pinned.floor_bytes = 0;
     assert_int_equal(quire_engine_create(&b.engine, &opts, &err), QUIRE_OK);

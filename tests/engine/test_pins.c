@@ -26,17 +26,6 @@
 
 static _Atomic uint64_t now_us;
 
-static uint64_t clock_read(void *ctx)
-{
-    (void)ctx;
-    return atomic_load(&now_us);
-}
-
-static uint64_t page_bytes(void)
-{
-    return (uint64_t)PAGE * 2 * 2 * 2 * 16 * sizeof(float); /* layers, K and V, heads, d */
-}
-
 static engine_bench bench_begin_as(uint32_t n_pinned_pages, quire_format format)
 {
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
@@ -46,10 +35,11 @@ static engine_bench bench_begin_as(uint32_t n_pinned_pages, quire_format format)
 
     quire_classes_default(&opts.classes);
     opts.classes.items[REALTIME].is_pinned = true;
-    opts.pinned_bytes = n_pinned_pages * page_bytes();
+    opts.pinned_bytes = n_pinned_pages * tiny_page_bytes(PAGE);
     opts.pins_max = 4;
     opts.precache.is_off = true;
-    opts.clock_us = clock_read;
+    opts.clock_us = hands_of;
+    opts.clock_ctx = &now_us;
     atomic_store(&now_us, 1000u * (uint64_t)SECOND);
     return bench_tiny(&opts, &runtime);
 }
@@ -118,20 +108,6 @@ static void flood(const engine_bench *b)
     }
 }
 
-static uint32_t events_of(const engine_bench *b, quire_event_kind kind, const char *begin)
-{
-    quire_event events[64];
-    const uint32_t n = quire_engine_events(b->engine, 0, events, 64);
-    uint32_t n_of = 0;
-
-    for (uint32_t i = 0; i < n; i++) {
-        if (events[i].kind == kind) {
-            n_of += strncmp(events[i].text, begin, strlen(begin)) == 0;
-        }
-    }
-    return n_of;
-}
-
 static quire_memory_stats after_seconds(const engine_bench *b, uint64_t seconds)
 {
     atomic_fetch_add(&now_us, seconds * SECOND);
@@ -157,7 +133,7 @@ static void test_a_pin_is_computed_and_stays(void **state)
     assert_int_equal(pin.n_tokens, 5 * PAGE + 10);
     assert_int_equal(pin.n_held_tokens, 5 * PAGE + 10);
     assert_int_equal(pin.n_cached_tokens, 0);
-    assert_int_equal(pin.bytes, 6 * page_bytes());
+    assert_int_equal(pin.bytes, 6 * tiny_page_bytes(PAGE));
     assert_int_equal(pin.left_s, 60);
     assert_int_equal(events_of(&b, QUIRE_EVENT_PIN_CREATED, "pin 'manual' is held: 330 tokens"), 1);
     flood(&b);
@@ -165,8 +141,8 @@ static void test_a_pin_is_computed_and_stays(void **state)
     m = after_seconds(&b, 1);
     assert_int_equal(m.pins, 1);
     assert_int_equal(m.pins_computing, 0);
-    assert_int_equal(m.pin_bytes, 6 * page_bytes());
-    assert_int_equal(m.pinned_pin_bytes, 6 * page_bytes());
+    assert_int_equal(m.pin_bytes, 6 * tiny_page_bytes(PAGE));
+    assert_int_equal(m.pinned_pin_bytes, 6 * tiny_page_bytes(PAGE));
     assert_int_equal(m.pins_created_total, 1);
     validate(b.engine);
     bench_close(&b);
@@ -208,7 +184,7 @@ static void test_what_cannot_be_honoured_is_refused_with_the_figure(void **state
     (void)state;
     n_computed = stats_now(b.engine).computed_prompt_tokens_total;
     assert_int_equal(pin_refused(&b, &params, &missing_bytes), QUIRE_NOPAGES);
-    assert_int_equal(missing_bytes, 2 * page_bytes());
+    assert_int_equal(missing_bytes, 2 * tiny_page_bytes(PAGE));
     assert_int_equal(stats_now(b.engine).computed_prompt_tokens_total, n_computed);
     (void)snprintf(message, sizeof message, "pin 'big' of 512 tokens, class realtime: %llu",
                    (unsigned long long)missing_bytes);
@@ -217,7 +193,7 @@ static void test_what_cannot_be_honoured_is_refused_with_the_figure(void **state
     (void)pin_make(&b, &params);
     params = pin_params("second", 3, 3 * PAGE);
     assert_int_equal(pin_refused(&b, &params, &missing_bytes), QUIRE_NOPAGES);
-    assert_int_equal(missing_bytes, page_bytes());
+    assert_int_equal(missing_bytes, tiny_page_bytes(PAGE));
     params = pin_params("second", 3, 2 * PAGE); /* exactly what is left */
     assert_int_equal(pin_make(&b, &params).n_held_tokens, 2 * PAGE);
     assert_int_equal(after_seconds(&b, 1).pins_refused_total, 2);
@@ -232,9 +208,9 @@ static void test_of_the_dynamic_region_pins_get_half(void **state)
 
     (void)state;
     assert_int_equal(pin_refused(&b, &params, &missing_bytes), QUIRE_NOPAGES);
-    assert_int_equal(missing_bytes, page_bytes());
+    assert_int_equal(missing_bytes, tiny_page_bytes(PAGE));
     params = pin_params("half", 1, 8 * PAGE);
-    assert_int_equal(pin_make(&b, &params).bytes, 8 * page_bytes());
+    assert_int_equal(pin_make(&b, &params).bytes, 8 * tiny_page_bytes(PAGE));
     params = pin_params("more", 2, 1);
     assert_int_equal(pin_refused(&b, &params, &missing_bytes), QUIRE_NOPAGES);
     assert_true(ask(&b, BATCH, 5, 8 * PAGE - 1) < 8);
@@ -380,7 +356,7 @@ static void test_in_the_background(void **state)
     pin = pin_make(&b, &params);
     assert_int_equal(pin.state, QUIRE_ENGINE_PIN_COMPUTING);
     assert_int_equal(pin.n_held_tokens, 0);
-    assert_int_equal(pin.bytes, 11 * page_bytes());
+    assert_int_equal(pin.bytes, 11 * tiny_page_bytes(PAGE));
     while (pin.state == QUIRE_ENGINE_PIN_COMPUTING) {
         assert_int_equal(get(&b, "later", &pin), QUIRE_OK);
         (void)sched_yield();
@@ -455,7 +431,7 @@ static void test_beside_requests(void **state)
     while (after_seconds(&b, 1).pins == 0) {
         (void)sched_yield();
     }
-    assert_int_equal(stats_now(b.engine).memory.pin_bytes, 6 * page_bytes());
+    assert_int_equal(stats_now(b.engine).memory.pin_bytes, 6 * tiny_page_bytes(PAGE));
     validate(b.engine);
     bench_close(&b);
 }

@@ -22,12 +22,6 @@
 
 static _Atomic uint64_t now_us;
 
-static uint64_t clock_read(void *ctx)
-{
-    (void)ctx;
-    return atomic_load(&now_us);
-}
-
 static engine_bench bench_begin(size_t recent_bytes)
 {
     const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
@@ -35,7 +29,8 @@ static engine_bench bench_begin(size_t recent_bytes)
 
     opts.cache_ttl_us = HOUR_US;
     opts.recent_bytes = recent_bytes;
-    opts.clock_us = clock_read;
+    opts.clock_us = hands_of;
+    opts.clock_ctx = &now_us;
     atomic_store(&now_us, 1000u * (uint64_t)SECOND);
     return bench_tiny(&opts, &runtime);
 }
@@ -52,20 +47,6 @@ static void serve(const engine_bench *b, uint32_t n)
         finish_as(submit(b, &params), QUIRE_FINISH_LENGTH);
         atomic_fetch_add(&now_us, SECOND);
     }
-}
-
-static uint32_t events_of(const engine_bench *b, quire_event_kind kind, const char *begin)
-{
-    quire_event events[64];
-    const uint32_t n = quire_engine_events(b->engine, 0, events, 64);
-    uint32_t n_of = 0;
-
-    for (uint32_t i = 0; i < n; i++) {
-        if (events[i].kind == kind) {
-            n_of += strncmp(events[i].text, begin, strlen(begin)) == 0;
-        }
-    }
-    return n_of;
 }
 
 /* The change of a knob; NULL = none. */

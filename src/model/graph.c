@@ -17,7 +17,7 @@ typedef struct graph_build {
     const quire_weights *weights;
     quire_graph_op *ops;
     quire_graph *graph;
-    size_t linear_block_bytes;
+    quire_linear *linear;
 } graph_build;
 
 /* ---- the two ops ---- */
@@ -68,8 +68,7 @@ static struct ggml_tensor *norm(const graph_build *b, struct ggml_tensor *x,
 static struct ggml_tensor *linear(const graph_build *b, struct ggml_tensor *weight,
                                   struct ggml_tensor *bias, struct ggml_tensor *x)
 {
-    const quire_linear map = { b->graph->ctx, b->graph->cgraph, b->linear_block_bytes };
-    struct ggml_tensor *y = quire_linear_build(&map, weight, x);
+    struct ggml_tensor *y = quire_linear_build(b->linear, weight, x);
 
     return bias != NULL ? ggml_add(b->graph->ctx, y, bias) : y;
 }
@@ -211,11 +210,12 @@ static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uin
         .mem_size = n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false),
         .no_alloc = true,
     };
+    quire_linear linear = { .block_bytes = graphs->linear_block_bytes };
     const graph_build b = { .desc = graphs->opts.desc,
                             .weights = graphs->opts.weights,
                             .ops = graphs->opts.ops,
                             .graph = graph,
-                            .linear_block_bytes = graphs->linear_block_bytes };
+                            .linear = &linear };
 
     *graph = (quire_graph){ .n_rows = n_rows, .n_logits = n_logits };
     graph->ctx = ggml_init(params);
@@ -223,6 +223,8 @@ static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uin
         return QUIRE_NOMEM;
     }
     graph->cgraph = ggml_new_graph_custom(graph->ctx, n_nodes, false);
+    linear.ctx = graph->ctx;
+    linear.cgraph = graph->cgraph;
     inputs_create(&b);
     layers_create(&b);
     return QUIRE_OK;

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "model/linear.h"
 
+#include "model/weights.h"
+
 #include <stdbool.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,6 +17,7 @@
 /* ggml's float kernels want multiples of 16 rows, or they take a slower road. */
 #define BLOCK_ROWS_ALIGN  64
 #define NODES_PER_BLOCK   3u /* view, product, touch or collect */
+#define NODES_OF_PANELS   2u /* pack, product */
 #define COLLECT_PART_SRC  1
 #define COLLECT_TOUCH_SRC 2
 
@@ -58,6 +61,29 @@ static void op_collect(struct ggml_tensor *dst, int ith, int nth, void *userdata
     if (next != NULL) {
         touch(next, ith, nth);
     }
+}
+
+/* ---- the two ops of panels ---- */
+
+static void op_pack(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const quire_matmul_weight *weight = userdata;
+    const struct ggml_tensor *src = dst->src[0];
+    const quire_matmul_x x = { .rows = src->data,
+                               .stride = src->nb[1] / sizeof(float),
+                               .n_in = weight->n_in,
+                               .n_rows = (uint32_t)src->ne[1] };
+
+    quire_matmul_x_pack(weight->kernels, &x, dst->data, (uint32_t)ith, (uint32_t)nth);
+}
+
+static void op_product(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const quire_matmul_y y = { .rows = dst->data,
+                               .stride = dst->nb[1] / sizeof(float),
+                               .n_rows = (uint32_t)dst->ne[1] };
+
+    quire_matmul_run(userdata, dst->src[0]->data, &y, (uint32_t)ith, (uint32_t)nth);
 }
 
 /* ---- the choice ---- */
@@ -125,6 +151,9 @@ uint32_t quire_linear_blocks(const struct ggml_tensor *weight, uint32_t n_rows, 
 
 uint32_t quire_linear_nodes(const struct ggml_tensor *weight, uint32_t n_rows, size_t block_bytes)
 {
+    if (quire_weights_panels(weight) != NULL) {
+        return NODES_OF_PANELS;
+    }
     return 1 + NODES_PER_BLOCK * quire_linear_blocks(weight, n_rows, block_bytes);
 }
 
@@ -162,10 +191,29 @@ static struct ggml_tensor *build_blocks(const quire_linear *linear, struct ggml_
     return y;
 }
 
-struct ggml_tensor *quire_linear_build(const quire_linear *linear, struct ggml_tensor *weight,
+static struct ggml_tensor *build_panels(quire_linear *linear, quire_matmul_weight *panels,
+                                        struct ggml_tensor *x)
+{
+    const size_t bytes = quire_matmul_x_bytes(panels->n_in, (uint32_t)x->ne[1]);
+
+    if (linear->x != x) {
+        linear->x = x;
+        linear->packed = ggml_custom_4d(linear->ctx, GGML_TYPE_I8, (int64_t)bytes, 1, 1, 1, &x, 1,
+                                        op_pack, GGML_N_TASKS_MAX, panels);
+    }
+    return ggml_custom_4d(linear->ctx, GGML_TYPE_F32, panels->n_out, x->ne[1], 1, 1,
+                          &linear->packed, 1, op_product, GGML_N_TASKS_MAX, panels);
+}
+
+struct ggml_tensor *quire_linear_build(quire_linear *linear, struct ggml_tensor *weight,
                                        struct ggml_tensor *x)
 {
     const uint32_t n_blocks = quire_linear_blocks(weight, (uint32_t)x->ne[1], linear->block_bytes);
+    quire_matmul_weight *panels = quire_weights_panels(weight);
+
+    if (panels != NULL) {
+        return build_panels(linear, panels, x);
+    }
 
     if (n_blocks > 1) {
         return build_blocks(linear, weight, x);

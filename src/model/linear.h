@@ -1,5 +1,9 @@
-/* linear.h - a linear map of a ggml graph: ggml's matrix product, with the weights brought into the
- * caches first where its kernel cannot do that for itself.
+/* linear.h - a linear map of a ggml graph: our own product where the weights are in panels
+ * (matmul.h), else ggml's, with the weights brought into the caches first where its kernel cannot
+ * do that for itself.
+ *
+ * Panels take two ops, pack(x) and product(W, packed); maps of the same x that are built one after
+ * the other share the first.
  *
  * For one row ggml runs straight through the weights and the CPU's prefetchers keep up. For more,
  * its block-quantised kernels take four rows of weights at a time in steps of a few dozen bytes,
@@ -12,7 +16,7 @@
  * -> ...
  *
  * where W[i] are blocks of output rows and collect copies a block's result to its place. Products
- * are ggml's in any case, and of the same rows in the same order, so results do not change.
+ * are ggml's in this case, and of the same rows in the same order, so results do not change.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_LINEAR_H
@@ -34,6 +38,9 @@ typedef struct quire_linear {
     struct ggml_context *ctx;
     struct ggml_cgraph *cgraph;
     size_t block_bytes; /* weights that the threads' L2 caches hold together */
+    /* Written by quire_linear_build(), NULL at first: the x that was packed last. */
+    struct ggml_tensor *x;
+    struct ggml_tensor *packed;
 } quire_linear;
 
 /* What n_threads can keep in their L2 caches beside what else a product needs. */
@@ -47,8 +54,8 @@ uint32_t quire_linear_blocks(const struct ggml_tensor *weight, uint32_t n_rows, 
 uint32_t quire_linear_nodes(const struct ggml_tensor *weight, uint32_t n_rows, size_t block_bytes);
 
 /* weight [in][out] times x [in][n_rows]: [out][n_rows]. Adds what must run in order to the graph,
- * but not the result itself. weight must have its data's buffer. */
-struct ggml_tensor *quire_linear_build(const quire_linear *linear, struct ggml_tensor *weight,
+ * but not the result itself. weight must have its data's buffer, or panels. */
+struct ggml_tensor *quire_linear_build(quire_linear *linear, struct ggml_tensor *weight,
                                        struct ggml_tensor *x);
 
 #endif /* QUIRE_MODEL_LINEAR_H */

@@ -2,8 +2,8 @@
  *
  * Loading goes in three passes over one list of wanted tensors: place (which kind of buffer holds
  * each tensor), allocate (one ggml context and buffer per kind), fill. A kind is the file mapping,
- * a plain CPU buffer (a mapped tensor that is not aligned as ggml wants it), or one extra buffer
- * type.
+ * a plain CPU buffer (a mapped tensor that is not aligned as ggml wants it), panels for our own
+ * products (one mapping, in huge pages where there are any), or one extra buffer type.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/weights.h"
@@ -24,14 +24,16 @@
 
 #define KIND_MAPPED    0u
 #define KIND_PLAIN     1u
-#define KIND_EXTRA     2u
+#define KIND_PANELS    2u
+#define KIND_EXTRA     3u
 #define EXTRA_MAX      8u
 #define KINDS_MAX      (KIND_EXTRA + EXTRA_MAX)
 #define LAYER_TENSORS  18u
 #define GLOBAL_TENSORS 5u
+#define PANELS_ALIGN   64u
 
 typedef struct weight_kind {
-    ggml_backend_buffer_type_t buft; /* NULL for the mapping */
+    ggml_backend_buffer_type_t buft; /* NULL for the mapping and for panels */
     struct ggml_context *ctx;        /* its tensors; NULL while it has none */
     ggml_backend_buffer_t buffer;
 } weight_kind;
@@ -51,6 +53,10 @@ struct quire_weights_store {
     uint32_t n_kinds;
     weight_slot *slots;
     uint32_t n_slots;
+    const quire_matmul_kernels *kernels; /* NULL: no panels */
+    quire_matmul_weight *maps;           /* [n_slots], of those in panels */
+    unsigned char *panels;
+    size_t panels_bytes;
 };
 
 /* What the loaders below share. */
@@ -107,11 +113,41 @@ static bool extra_buft_takes(ggml_backend_buffer_type_t buft, const struct ggml_
     return takes;
 }
 
+static quire_matmul_weight map_of(const struct quire_weights_store *store,
+                                  const struct ggml_tensor *meta)
+{
+    return (quire_matmul_weight){
+        .kernels = store->kernels,
+        .type = meta->type == GGML_TYPE_Q8_0 ? QUIRE_MATMUL_Q8_0 : QUIRE_MATMUL_Q4_0,
+        .n_in = (uint32_t)meta->ne[0],
+        .n_out = (uint32_t)meta->ne[1],
+    };
+}
+
+/* In memory, from one aligned place to the next. */
+static size_t panels_bytes_of(const struct ggml_tensor *meta)
+{
+    const quire_matmul_weight map = map_of(&(struct quire_weights_store){ 0 }, meta);
+    const size_t bytes = quire_matmul_weight_bytes(map.type, map.n_in, map.n_out);
+
+    return (bytes + PANELS_ALIGN - 1) / PANELS_ALIGN * PANELS_ALIGN;
+}
+
+static bool panels_take(const struct quire_weights_store *store, const struct ggml_tensor *meta)
+{
+    return store->kernels != NULL &&
+           (meta->type == GGML_TYPE_Q8_0 || meta->type == GGML_TYPE_Q4_0) &&
+           quire_matmul_takes((uint64_t)meta->ne[0], (uint64_t)meta->ne[1]);
+}
+
 static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *meta,
                             uint64_t offset, weight_use use)
 {
     const struct quire_weights_store *store = load->weights->store;
 
+    if (use == USE_PRODUCT && panels_take(store, meta)) {
+        return KIND_PANELS;
+    }
     if (use == USE_PRODUCT && !load->opts->no_repack) {
         for (uint32_t i = KIND_EXTRA; i < store->n_kinds; i++) {
             if (extra_buft_takes(store->kinds[i].buft, meta)) {
@@ -279,6 +315,43 @@ static int tensors_create(weight_load *load)
     return QUIRE_OK;
 }
 
+/* One mapping for all panels. */
+static int panels_create(weight_load *load)
+{
+    struct quire_weights_store *store = load->weights->store;
+    unsigned char *at;
+
+    for (uint32_t i = 0; i < store->n_slots; i++) {
+        if (store->slots[i].kind == KIND_PANELS) {
+            store->panels_bytes += panels_bytes_of(store->slots[i].meta);
+        }
+    }
+    if (store->panels_bytes == 0) {
+        return QUIRE_OK;
+    }
+    store->maps = calloc(store->n_slots, sizeof *store->maps);
+    QUIRE_FAIL_IF(store->maps == NULL, QUIRE_NOMEM);
+    at =
+        mmap(NULL, store->panels_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) {
+        return quire_error_set_errno(load->err, errno, "%s: cannot map %zu bytes for weights",
+                                     quire_gguf_path(load->file), store->panels_bytes);
+    }
+    store->panels = at;
+    (void)madvise(at, store->panels_bytes, MADV_HUGEPAGE);
+    for (uint32_t i = 0; i < store->n_slots; i++) {
+        weight_slot *slot = &store->slots[i];
+
+        if (slot->kind == KIND_PANELS) {
+            store->maps[i] = map_of(store, slot->meta);
+            store->maps[i].panels = at;
+            (*slot->into)->extra = &store->maps[i];
+            at += panels_bytes_of(slot->meta);
+        }
+    }
+    return QUIRE_OK;
+}
+
 static int buffers_create(weight_load *load)
 {
     struct quire_weights_store *store = load->weights->store;
@@ -292,7 +365,7 @@ static int buffers_create(weight_load *load)
     for (uint32_t i = 0; i < store->n_kinds; i++) {
         weight_kind *kind = &store->kinds[i];
 
-        if (kind->ctx == NULL) {
+        if (kind->ctx == NULL || i == KIND_PANELS) {
             continue;
         }
         kind->buffer =
@@ -306,7 +379,7 @@ static int buffers_create(weight_load *load)
         }
         ggml_backend_buffer_set_usage(kind->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     }
-    return QUIRE_OK;
+    return panels_create(load);
 }
 
 /* ---- pass 3: fill ---- */
@@ -344,6 +417,10 @@ static int tensors_fill(weight_load *load)
                 return QUIRE_NOMEM;
             }
             weights->mapped_bytes += n_bytes;
+        } else if (slot->kind == KIND_PANELS) {
+            quire_matmul_weight_pack(&store->maps[i], source);
+            source_drop(store, slot->offset, n_bytes);
+            weights->repacked_bytes += n_bytes;
         } else {
             ggml_backend_tensor_set(*slot->into, source, 0, n_bytes);
             source_drop(store, slot->offset, n_bytes);
@@ -371,6 +448,7 @@ static int weights_place(weight_load *load)
     weights->n_layer = desc->n_layer;
     weights->layers = calloc(desc->n_layer, sizeof *weights->layers);
     QUIRE_FAIL_IF(weights->layers == NULL || store == NULL, QUIRE_NOMEM);
+    store->kernels = load->opts->no_repack ? NULL : quire_matmul_kernels_find(NULL);
     store->slots = calloc(desc->n_layer * LAYER_TENSORS + GLOBAL_TENSORS, sizeof *store->slots);
     QUIRE_FAIL_IF(store->slots == NULL, QUIRE_NOMEM);
     QUIRE_TRY(kinds_init(store));
@@ -430,7 +508,8 @@ int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
 
             /* A tied output matrix that is used in place is the embedding's own bytes. */
             if (slot->kind != KIND_MAPPED || slot->offset != embd_offset) {
-                *out += ggml_nbytes(slot->meta);
+                *out += slot->kind == KIND_PANELS ? panels_bytes_of(slot->meta)
+                                                  : ggml_nbytes(slot->meta);
             }
             embd_offset = i == 0 && slot->kind == KIND_MAPPED ? slot->offset : embd_offset;
         }
@@ -455,6 +534,10 @@ void quire_weights_destroy(quire_weights *weights)
         if (store->map != NULL) {
             (void)munmap(store->map, store->map_bytes);
         }
+        if (store->panels != NULL) {
+            (void)munmap(store->panels, store->panels_bytes);
+        }
+        free(store->maps);
         free(store->slots);
     }
     free(store);

@@ -1,10 +1,11 @@
 /* weights.h - a model's tensors, ready for ggml graphs.
  *
  * The file is mapped read-only and a tensor is used in place where its bytes are what the CPU
- * backend multiplies with. Matrices for which the CPU backend has an *extra* buffer type are copied
- * into it (repacked), exactly where libllama's loader would: without that, prefill with quantised
- * weights is several times slower. Rows of the token embedding are looked up, so it stays as
- * mapped; a tied output matrix is the same data once more, repacked for the product.
+ * backend multiplies with. Matrices that are only multiplied with are copied: into panels for our
+ * own products where these have the type and the CPU (matmul.h), else into an *extra* buffer type
+ * of the CPU backend where it has one (repacked, exactly where libllama's loader would). Rows of
+ * the token embedding are looked up, so it stays as mapped; a tied output matrix is the same data
+ * once more, for the product.
  *
  * Thread: immutable after load. Building a ggml graph sets a flag in the tensors it visits (always
  * to the same value).
@@ -13,12 +14,14 @@
 #ifndef QUIRE_MODEL_WEIGHTS_H
 #define QUIRE_MODEL_WEIGHTS_H
 
+#include "matmul/matmul.h"
 #include "model/gguf_file.h"
 #include "model/model.h"
 
 #include <ggml.h>
 
-/* Matrices are [in][out] in ggml's order (ne[0] = in). NULL where the model has none. */
+/* Matrices are [in][out] in ggml's order (ne[0] = in). NULL where the model has none. Those in
+ * panels have neither data nor a buffer that ggml knows: quire_weights_panels(). */
 typedef struct quire_layer_weights {
     struct ggml_tensor *attn_norm;
     struct ggml_tensor *wq, *bq;
@@ -41,7 +44,7 @@ struct quire_weights {
     quire_layer_weights *layers;    /* [n_layer] */
     uint32_t n_layer;
     uint64_t mapped_bytes;   /* used in place */
-    uint64_t repacked_bytes; /* copied */
+    uint64_t repacked_bytes; /* copied, in the file's bytes */
     struct quire_weights_store *store;
 };
 
@@ -56,5 +59,11 @@ int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
 int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_model_desc *desc,
                        const quire_model_opts *opts, quire_error *err);
 void quire_weights_destroy(quire_weights *weights);
+
+/* The panels of a matrix that a quire_weights holds; NULL: ggml multiplies with it. */
+static inline quire_matmul_weight *quire_weights_panels(const struct ggml_tensor *tensor)
+{
+    return tensor->buffer == NULL ? tensor->extra : NULL;
+}
 
 #endif /* QUIRE_MODEL_WEIGHTS_H */

@@ -96,7 +96,7 @@ static void compute(fixture *f, int64_t n_rows, size_t block_bytes, result *out)
                                              .no_alloc = true };
     struct ggml_context *ctx = ggml_init(params);
     struct ggml_cgraph *cgraph = ggml_new_graph_custom(ctx, NODES, false);
-    const quire_linear linear = { ctx, cgraph, block_bytes };
+    quire_linear linear = { .ctx = ctx, .cgraph = cgraph, .block_bytes = block_bytes };
     struct ggml_tensor *weights[N_MAPS] = { f->up, f->down, f->up };
     struct ggml_tensor *x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, n_rows);
     struct ggml_tensor *y[N_MAPS];

@@ -79,8 +79,9 @@ static void logits_of(const char *path, bool no_repack, float *out)
     quire_model_close(model);
 }
 
-/* Repacking changes the order of bytes, not the numbers: results agree within the rounding of
- * activations to 8 bits. Tied: the embedding is looked up in place and multiplied repacked. */
+/* Repacking changes the order of bytes, not the numbers; results agree within the rounding of
+ * activations to 8 bits, which our products and ggml's do with scales of f32 and of f16. Tied: the
+ * embedding is looked up in place and multiplied repacked. */
 static void test_repacked_equals_mapped(void **state)
 {
     static const enum ggml_type types[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0 };
@@ -96,8 +97,8 @@ static void test_repacked_equals_mapped(void **state)
         path = fixture_generate(&gen);
         logits_of(path, false, repacked);
         logits_of(path, true, mapped);
-        assert_true(fixture_diff_max(repacked, mapped, 320) < 2e-2);
-        assert_true(fixture_diff_max(repacked, (float[320]){ 0 }, 320) > 0.1);
+        assert_true(fixture_diff_max(repacked, mapped, 320) < 0.1);
+        assert_true(fixture_diff_max(repacked, (float[320]){ 0 }, 320) > 1.0);
         fixture_generated_remove();
     }
 }
@@ -120,7 +121,11 @@ static void test_extra_buffers(void **state)
     assert_true(model->weights->mapped_bytes >= ggml_nbytes(model->weights->tok_embd));
     assert_true(ggml_backend_buffer_is_host(model->weights->tok_embd->buffer));
     assert_true(ggml_backend_buffer_is_host(model->weights->output_norm->buffer));
-    if (quire_backend_extra_bufts() == NULL) {
+    if (quire_matmul_kernels_find(NULL) != NULL) {
+        assert_non_null(quire_weights_panels(model->weights->output));
+        assert_non_null(quire_weights_panels(model->weights->layers[1].down));
+        assert_null(quire_weights_panels(model->weights->tok_embd));
+    } else if (quire_backend_extra_bufts() == NULL) {
         assert_int_equal(model->weights->repacked_bytes, 0);
     }
     quire_model_close(model);

@@ -1,0 +1,105 @@
+/* matmul.h - y = W x for block-quantised weights, by integer products, for one row as for hundreds.
+ *
+ * Why Quire has this. ggml multiplies these types well for one row (bound by memory) and, where it
+ * repacks them, for hundreds; in between it takes 3.4 times as long for 2 rows as for 1, and a step
+ * that decodes for several users has 2 to 64. And its result for a row depends on the rows beside
+ * it, so that a step of another shape may choose another token, which is what a cache of computed
+ * prefixes must not have. Here
+ *
+ *   - a row's result does not depend on which rows are computed with it, on the number of threads
+ *     or on the kernel set: every set gives the same bits;
+ *   - weights are read once for up to QUIRE_MATMUL_TILE_ROWS rows, in order, in whole cache lines.
+ *
+ * Arithmetic. Inputs of a row are cut in blocks of 32; each is rounded to 8 bits with a scale of
+ * its own: x = d n, d = max |x| / 127 (f32), n = x * (127 / max |x|) to nearest even. Weights are
+ * w = s (c - o) with their block's scale s (f16 in the file) and unsigned codes c with an offset o
+ * (128 for Q8_0, 8 for Q4_0). A block adds
+ *
+ *   y = fma((float)(sum(c n) - o sum(n)), s * d, y)
+ *
+ * to the output, blocks in ascending order; the integer sum is exact. A block whose max |x| is
+ * below QUIRE_MATMUL_TINY counts as zero; NaN and Inf in x come out as NaN or Inf.
+ *
+ * Layout of weights: panels of 16 outputs, one after the other. A panel holds its scales, [block]
+ * [output] f16, then at the next multiple of 64 bytes its codes:
+ *   Q8_0: [block][input / 4][output][4] bytes
+ *   Q4_0: [block][input / 4, 0..3][output][4] bytes, the high nibbles being inputs 16 further on
+ * Layout of x: tiles of up to QUIRE_MATMUL_TILE_ROWS rows, as equal as can be. A tile holds for
+ * each block n as [input / 4][row][4] int8, then -128 sum(n) [row] int32 and d [row] f32.
+ *
+ * Thread: weights and packed x are read only; the calls say which part of the work they do.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MATMUL_MATMUL_H
+#define QUIRE_MATMUL_MATMUL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define QUIRE_MATMUL_BLOCK       32u /* inputs that share a scale */
+#define QUIRE_MATMUL_PANEL       16u /* outputs that are computed together */
+#define QUIRE_MATMUL_TILE_ROWS   12u /* rows of x that share a reading of the weights */
+#define QUIRE_MATMUL_BLOCK_BYTES 40u /* of a row's block in packed x */
+#define QUIRE_MATMUL_TINY        1e-30f
+
+/* The types' names and blocks are GGUF's. */
+typedef enum quire_matmul_type {
+    QUIRE_MATMUL_Q8_0, /* 32 int8 and an f16 scale: 34 bytes */
+    QUIRE_MATMUL_Q4_0  /* 32 nibbles and an f16 scale: 18 bytes */
+} quire_matmul_type;
+
+typedef struct quire_matmul_kernels quire_matmul_kernels;
+
+/* A matrix [n_out][n_in]. Memory: panels belong to whoever made them, aligned to 64 bytes. */
+typedef struct quire_matmul_weight {
+    const quire_matmul_kernels *kernels;
+    quire_matmul_type type;
+    uint32_t n_in;
+    uint32_t n_out;
+    unsigned char *panels;
+} quire_matmul_weight;
+
+/* Whether a matrix has whole blocks and panels, which all functions here ask for. */
+bool quire_matmul_takes(uint64_t n_in, uint64_t n_out);
+
+/* Bytes of a matrix in panels; at most 64 by panel more than in GGUF. */
+size_t quire_matmul_weight_bytes(quire_matmul_type type, uint32_t n_in, uint32_t n_out);
+
+/* Fill the panels from GGUF's rows (n_out of them, one after the other, any alignment). */
+void quire_matmul_weight_pack(const quire_matmul_weight *weight, const void *rows);
+
+/* Bytes of n_rows packed rows. */
+size_t quire_matmul_x_bytes(uint32_t n_in, uint32_t n_rows);
+
+/* The set by name ("avx512", "portable"); NULL: the fastest of this CPU. NULL is returned where
+ * there is none of that name, and, asked for the fastest, where only the portable one would be
+ * left: ggml's products are faster than that. */
+const quire_matmul_kernels *quire_matmul_kernels_find(const char *name);
+const char *quire_matmul_isa(const quire_matmul_kernels *kernels);
+
+/* Rows of f32 to be packed. */
+typedef struct quire_matmul_x {
+    const float *rows;
+    size_t stride; /* floats between rows */
+    uint32_t n_in;
+    uint32_t n_rows;
+} quire_matmul_x;
+
+/* Thread `thread`'s part of packing x into `packed`. Every thread's part must be done before any
+ * product. */
+void quire_matmul_x_pack(const quire_matmul_kernels *kernels, const quire_matmul_x *x, void *packed,
+                         uint32_t thread, uint32_t n_threads);
+
+/* Where results go: y[row * stride + output]. */
+typedef struct quire_matmul_y {
+    float *rows;
+    size_t stride; /* floats between rows */
+    uint32_t n_rows;
+} quire_matmul_y;
+
+/* Thread `thread`'s part of y = W x. */
+void quire_matmul_run(const quire_matmul_weight *weight, const void *packed,
+                      const quire_matmul_y *y, uint32_t thread, uint32_t n_threads);
+
+#endif /* QUIRE_MATMUL_MATMUL_H */

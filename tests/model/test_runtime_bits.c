@@ -1,0 +1,169 @@
+/* test_runtime_bits.c - with weights in panels a token's logits are the same bits whatever shape
+ * the steps have: one prompt, pieces of it, single tokens, in company, with any number of threads.
+ *
+ * This is what makes reuse exact for a whole model: a prefix from the cache was computed in other
+ * steps than the ones that would compute it now.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "matmul/matmul.h"
+#include "model_fixture.h"
+#include "seed.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_TOKENS 210u /* ends in the middle of a tile */
+#define N_VOCAB  320u
+#define N_OTHERS 3u
+
+static int32_t tokens[N_TOKENS];
+static int32_t other_tokens[N_OTHERS][N_TOKENS];
+
+typedef struct world {
+    quire_model *model;
+    quire_format k_format, v_format;
+} world;
+
+static quire_runtime *runtime_of(const world *w, uint32_t n_threads)
+{
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+
+    opts.n_ctx = 256;
+    opts.n_seqs_max = 1 + N_OTHERS;
+    opts.kv_budget_bytes = 64u << 20;
+    opts.n_threads = n_threads;
+    opts.k_format = w->k_format;
+    opts.v_format = w->v_format;
+    return fixture_runtime(w->model, &opts);
+}
+
+/* All logits, the tokens coming in steps of n. */
+static float *in_steps_of(const world *w, uint32_t n, uint32_t n_threads)
+{
+    quire_runtime *runtime = runtime_of(w, n_threads);
+    quire_seq_id seq = fixture_seq(runtime);
+    float *out = malloc((size_t)N_TOKENS * N_VOCAB * sizeof *out);
+
+    assert_non_null(out);
+    for (uint32_t at = 0; at < N_TOKENS; at += n) {
+        const uint32_t now = n < N_TOKENS - at ? n : N_TOKENS - at;
+
+        memcpy(out + (size_t)at * N_VOCAB,
+               fixture_step(runtime, seq, tokens + at, now, QUIRE_LOGITS_ALL),
+               (size_t)now * N_VOCAB * sizeof *out);
+    }
+    quire_runtime_destroy(runtime);
+    return out;
+}
+
+/* The same, one token in a step with more tokens of other sequences, of which one wants logits. */
+static float *in_company(const world *w)
+{
+    quire_runtime *runtime = runtime_of(w, 2);
+    quire_slice slices[1 + N_OTHERS] = { { 0 } };
+    float *out = malloc((size_t)N_TOKENS * N_VOCAB * sizeof *out);
+
+    assert_non_null(out);
+    slices[1] = (quire_slice){ fixture_seq(runtime), NULL, 1, QUIRE_LOGITS_LAST };
+    for (uint32_t i = 0; i < N_OTHERS; i++) {
+        const uint32_t at = i == 0 ? 0 : i + 1; /* ours is the second */
+
+        slices[at] = (quire_slice){ fixture_seq(runtime), NULL, 1 + i % 2, QUIRE_LOGITS_NONE };
+    }
+    slices[N_OTHERS].logits = QUIRE_LOGITS_LAST;
+    for (uint32_t t = 0; t < N_TOKENS; t++) {
+        const uint32_t n_slices = t < N_TOKENS / 2 ? 1 + N_OTHERS : 2;
+        const float *logits = NULL;
+
+        slices[0].tokens = other_tokens[0] + t;
+        slices[1].tokens = tokens + t;
+        for (uint32_t i = 1; i < N_OTHERS; i++) {
+            slices[i + 1].tokens = other_tokens[i] + (size_t)t * slices[i + 1].n_tokens % N_TOKENS;
+        }
+        assert_int_equal(quire_runtime_step(runtime, slices, n_slices, &logits), QUIRE_OK);
+        memcpy(out + (size_t)t * N_VOCAB, logits, N_VOCAB * sizeof *out);
+    }
+    quire_runtime_destroy(runtime);
+    return out;
+}
+
+static void assert_same(float *got, const float *want)
+{
+    for (uint32_t t = 0; t < N_TOKENS; t++) {
+        assert_memory_equal(got + (size_t)t * N_VOCAB, want + (size_t)t * N_VOCAB,
+                            N_VOCAB * sizeof *got);
+    }
+    free(got);
+}
+
+static void check(enum ggml_type type, quire_format k_format, quire_format v_format)
+{
+    const gguf_gen_opts gen = { .arch = "llama",
+                                .name = "bits",
+                                .n_layer = 3,
+                                .n_embd = 256,
+                                .n_ff = 512,
+                                .n_head = 4,
+                                .n_kv_head = 2,
+                                .d_head = 64,
+                                .n_vocab = N_VOCAB,
+                                .n_ctx = 256,
+                                .rope_base = 10000.0f,
+                                .is_tied = true,
+                                .vocab = GGUF_GEN_VOCAB_SPM,
+                                .type = type,
+                                .seed = 23 };
+    const world w = { fixture_open(fixture_generate(&gen)), k_format, v_format };
+    float *want = in_steps_of(&w, N_TOKENS, 1);
+
+    assert_same(in_steps_of(&w, N_TOKENS, 3), want);
+    assert_same(in_steps_of(&w, 1, 1), want);
+    assert_same(in_steps_of(&w, 13, 2), want);
+    assert_same(in_steps_of(&w, 64, 2), want);
+    assert_same(in_company(&w), want);
+    free(want);
+    quire_model_close(w.model);
+    fixture_generated_remove();
+}
+
+static void test_bits_do_not_depend_on_steps(void **state)
+{
+    static const enum ggml_type types[] = { GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 };
+    static const quire_format formats[][2] = { { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 },
+                                               { QUIRE_FORMAT_BF16, QUIRE_FORMAT_BF16 },
+                                               { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8 },
+                                               { QUIRE_FORMAT_Q6, QUIRE_FORMAT_Q4 } };
+
+    (void)state;
+    if (quire_matmul_kernels_find(NULL) == NULL) {
+        print_message("skipped: this CPU has no AVX-512 VNNI, or QUIRE_ISA is set\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        for (size_t k = 0; k < sizeof formats / sizeof formats[0]; k++) {
+            check(types[i], formats[k][0], formats[k][1]);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_bits_do_not_depend_on_steps) };
+    quire_rng rng = test_rng(31);
+
+    for (uint32_t t = 0; t < N_TOKENS; t++) {
+        tokens[t] = (int32_t)quire_rng_below(&rng, N_VOCAB);
+        for (uint32_t i = 0; i < N_OTHERS; i++) {
+            other_tokens[i][t] = (int32_t)quire_rng_below(&rng, N_VOCAB);
+        }
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "matmul/matmul.h"
 #include "model/sampler.h"
 #include "model_fixture.h"
 #include "seed.h"
@@ -21,10 +22,13 @@
 #include <ggml-alloc.h>
 #include <ggml-backend.h>
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-#define MODEL "stories260K-f32.gguf"
+#define MODEL        "stories260K-f32.gguf"
+#define MODEL_PANELS "stories15M-q8_0.gguf" /* its weights are copied into panels */
 
 /* Of the calling thread: other threads belong to ggml. */
 static _Thread_local unsigned n_calls;
@@ -77,6 +81,22 @@ WRAP(ggml_backend_buffer_t, ggml_backend_alloc_ctx_tensors_from_buft,
 WRAP(ggml_backend_buffer_t, ggml_backend_dev_buffer_from_host_ptr,
      (ggml_backend_dev_t dev, void *ptr, size_t size, size_t max_tensor_size),
      (dev, ptr, size, max_tensor_size), NULL, 1)
+
+/* Memory of no file, which weights in panels take. */
+static _Thread_local bool is_mapping_refused;
+static _Thread_local unsigned n_refused;
+
+void *__real_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap(void *at, size_t n, int protection, int flags, int fd, off_t offset)
+{
+    if (is_mapping_refused && fd < 0) {
+        n_refused++;
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    return __real_mmap(at, n, protection, flags, fd, offset);
+}
 
 struct ggml_context *__real_ggml_init(struct ggml_init_params params);
 struct ggml_context *__wrap_ggml_init(struct ggml_init_params params);
@@ -217,13 +237,11 @@ static void test_only_growth_allocates(void **state)
     quire_model_close(model);
 }
 
-static void test_open_without_memory(void **state)
+static void open_without_memory(const char *path)
 {
-    const char *path = fixture_model_path(MODEL);
     unsigned n;
     bool is_failing = true;
 
-    (void)state;
     for (n = 1; is_failing && n < 1000; n++) {
         quire_error err = QUIRE_ERROR_INIT;
         quire_model *model = NULL;
@@ -244,6 +262,34 @@ static void test_open_without_memory(void **state)
         quire_model_close(model);
     }
     assert_in_range(n, 10, 999);
+}
+
+static void test_open_without_memory(void **state)
+{
+    (void)state;
+    open_without_memory(fixture_model_path(MODEL));
+    open_without_memory(fixture_model_path(MODEL_PANELS));
+}
+
+static void test_panels_without_memory(void **state)
+{
+    const char *path = fixture_model_path(MODEL_PANELS);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_model *model = NULL;
+    int rc;
+
+    (void)state;
+    if (quire_matmul_kernels_find(NULL) == NULL) {
+        print_message("skipped: no panels without AVX-512 VNNI\n");
+        skip();
+    }
+    is_mapping_refused = true;
+    rc = quire_model_open(&model, path, NULL, &err);
+    is_mapping_refused = false;
+    assert_true(n_refused > 0);
+    assert_int_equal(rc, QUIRE_NOMEM);
+    assert_null(model);
+    assert_non_null(strstr(err.message, "stories15M"));
 }
 
 static void test_create_without_memory(void **state)
@@ -380,6 +426,7 @@ int main(void)
         cmocka_unit_test(test_decode_does_not_allocate),
         cmocka_unit_test(test_only_growth_allocates),
         cmocka_unit_test(test_open_without_memory),
+        cmocka_unit_test(test_panels_without_memory),
         cmocka_unit_test(test_create_without_memory),
         cmocka_unit_test(test_step_without_memory),
         cmocka_unit_test(test_small_calls_without_memory),

@@ -71,15 +71,10 @@ typedef struct quire_evict_bin {
 
 /* Who asks at the moment, for policies: the request that a node is used by or born of. */
 typedef struct quire_evict_request {
-    uint64_t number;    /* of acquires, from 1 */
-    uint32_t n_tokens;  /* of the prompt */
-    uint32_t n_hit;     /* tokens it was filled with */
-    uint32_t n_known;   /* tokens it has in common with the tree, ghosts included */
-    uint8_t turn;       /* how many texts in a row it continues, up to 255: it continues one when
-                         * what it has in common with the tree, ghosts included, ends at most a page
-                         * before that text ended, and nobody else has gone on there */
-    bool is_next;       /* turn > 0 */
-    uint64_t before_us; /* is_next: when the text before was used last */
+    uint64_t number;   /* of acquires, from 1 */
+    uint32_t n_tokens; /* of the prompt */
+    uint32_t n_hit;    /* tokens it was filled with */
+    uint32_t n_known;  /* tokens it has in common with the tree, ghosts included */
     uint64_t words[QUIRE_EVICT_REQUEST_WORDS]; /* the policy's: see asked */
 } quire_evict_request;
 

@@ -16,9 +16,9 @@
  * not depend on their number. Heap 0, least recently used first, has what found no memory in the
  * bag.
  *
- * Turns are counted here, and not as request.turn does, by who went through the place where the
- * text before ended: two requests behind the same full page are one conversation until a third
- * text that continues neither comes through, which also holds for what was evicted.
+ * Turns are counted by who went through the place where the text before ended: two requests behind
+ * the same full page are one conversation until a third text that continues neither comes through,
+ * which also holds for what was evicted.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/num.h"

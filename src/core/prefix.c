@@ -183,37 +183,13 @@ static uint32_t walk_end(const quire_prefix_walk *walk)
     return walk->base != walk->root ? walk->base : QUIRE_NODE_NULL;
 }
 
-/* The text that a walk has in common with what is or was there ended where that ends, or at most a
- * page behind it, and what the request asks for goes on: then it continues that text. */
-static quire_evict_request request_of(const quire_prefix *tree, const quire_prefix_walk *walk,
-                                      uint32_t n_tokens, const quire_prefix_match *match)
+static quire_evict_request request_of(const quire_prefix *tree, uint32_t n_tokens,
+                                      const quire_prefix_match *match)
 {
-    quire_evict_request request = { .number = quire_counter_get(&tree->lookups) + 1,
-                                    .n_tokens = n_tokens,
-                                    .n_hit = match->n_tokens,
-                                    .n_known = match->n_same_tokens + match->n_gone_tokens };
-    uint32_t id = walk_end(walk);
-    const quire_prefix_node *node;
-    uint32_t turn = 0;
-
-    if (walk->gone != NULL) {
-        request.is_next = walk->gone->tip <= 1;
-        turn = walk->gone->turn;
-        request.before_us = walk->gone->used_us;
-    } else if (id != QUIRE_NODE_NULL) {
-        node = quire_prefix_at(tree, id);
-        request.is_next = n_tokens > quire_prefix_node_end(node) &&
-                          ((node->tip == 0 && node->n_children == 0) ||
-                           (node->tip == 1 && node->n_children <= 1 && id == walk->base));
-        turn = node->turn;
-        request.before_us = node->used_us;
-    }
-    if (request.is_next) {
-        request.turn = (uint8_t)(turn < UINT8_MAX ? turn + 1 : turn);
-    } else {
-        request.before_us = 0;
-    }
-    return request;
+    return (quire_evict_request){ .number = quire_counter_get(&tree->lookups) + 1,
+                                  .n_tokens = n_tokens,
+                                  .n_hit = match->n_tokens,
+                                  .n_known = match->n_same_tokens + match->n_gone_tokens };
 }
 
 /* The sequence was filled from the first n nodes of the path: its tie ends at the last of them,
@@ -305,8 +281,7 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
         return rc;
     }
     quire_prefix_tick(tree, opts->now_us);
-    quire_evict_asked(&tree->evict, request_of(tree, &walk, n_tokens, match), walk_end(&walk),
-                      walk.gone);
+    quire_evict_asked(&tree->evict, request_of(tree, n_tokens, match), walk_end(&walk), walk.gone);
     *ref = tie_start(tree, found, root, opts);
     if (!opts->is_uncounted) {
         acquire_count(tree, n_tokens, match);

@@ -21,13 +21,11 @@ typedef struct quire_ghost {
     uint64_t key;  /* what it is found by: quire_ghosts_key_page() or _partial() */
     uint64_t hash; /* path hash of the node */
     uint64_t gone_us;
-    uint64_t used_us; /* when it was used last */
-    uint32_t next;    /* in its chain, by number: the next older one */
+    uint32_t next; /* in its chain, by number: the next older one */
     uint32_t prev;
     uint16_t n_tokens; /* of the node */
     uint8_t why;       /* quire_prefix_gone */
-    uint8_t turn;      /* of the node, as the next two */
-    uint8_t tip;
+    uint8_t tip;       /* of the node */
     uint8_t list;      /* the policy's; 0 in a new record */
     uint64_t words[2]; /* likewise */
 } quire_ghost;

@@ -69,7 +69,6 @@ typedef struct quire_prefix_node {
     uint8_t region;
     uint8_t rank;     /* the highest that used it */
     uint8_t kind;     /* quire_node_kind */
-    uint8_t turn;     /* of the last request that used it (quire_evict_request) */
     uint8_t tip;      /* pages behind it of the last text that ended at or below it, up to
                        * QUIRE_NODE_TIP_MAX, which is also what a node has where none did */
     uint8_t heaps;    /* which it is in, see evict.h */

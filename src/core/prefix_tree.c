@@ -191,7 +191,6 @@ int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *t
     node->used_tick = tree->tick;
     node->region = (uint8_t)fill->region;
     node->account = quire_prefix_at(tree, parent)->account;
-    node->turn = tree->evict.request.turn;
     node->tip = QUIRE_NODE_TIP_MAX;
     node_set(tree, *out, tokens, n_tokens, fill);
     quire_prefix_node_enter(tree, *out);
@@ -228,9 +227,7 @@ static quire_ghost *ghost_leave(quire_prefix *tree, const quire_prefix_node *nod
                                          : quire_ghosts_key_partial(parent_hash),
                           .hash = node->path_hash,
                           .gone_us = tree->now_us,
-                          .used_us = node->used_us,
                           .n_tokens = node->n_tokens,
-                          .turn = node->turn,
                           .tip = node->tip,
                           .why = (uint8_t)why };
 
@@ -305,7 +302,6 @@ static void node_use(quire_prefix *tree, uint32_t id, quire_prefix_user user, no
         quire_evict_move(&tree->evict, id, node->region, user.rank);
     }
     if (kind != HOLD) {
-        node->turn = tree->evict.request.turn;
         quire_evict_used(&tree->evict, id);
     }
     if (node->owner != user.owner) {

@@ -511,8 +511,8 @@ static quire_evict_request request_for(test_prefix *p, const int32_t *text, uint
     return request;
 }
 
-/* A request that goes on where an earlier text ended continues it. */
-static void test_turns(void **state)
+/* A request's place among the others, its length, and what of it was there. */
+static void test_request(void **state)
 {
     quire_evict_request request;
     int32_t text[8 * PT];
@@ -525,68 +525,35 @@ static void test_turns(void **state)
     assert_int_equal(request.number, 1);
     assert_int_equal(request.n_tokens, 2 * PT + 1);
     assert_int_equal(request.n_hit, 0);
-    assert_int_equal(request.turn, 0);
-    assert_false(request.is_next);
+    assert_int_equal(request.n_known, 0);
     request = request_for(&p, text, 3 * PT + 1);
+    assert_int_equal(request.number, 2);
     assert_int_equal(request.n_hit, 2 * PT + 1);
-    assert_int_equal(request.turn, 1);
-    assert_true(request.is_next);
-    assert_int_equal(request.before_us, 1010);
-    request = request_for(&p, text, 4 * PT);
-    assert_int_equal(request.turn, 2);
-    request = request_for(&p, text, 4 * PT); /* the same once more goes on nowhere */
-    assert_false(request.is_next);
-    assert_int_equal(request.before_us, 0);
     text[PT + 1] = -1; /* another text that begins alike */
     request = request_for(&p, text, 4 * PT);
     assert_int_equal(request.n_hit, PT + 1);
-    assert_false(request.is_next);
+    assert_int_equal(request.n_known, PT + 1);
     test_prefix_destroy(&p);
 }
 
-/* A last page that is computed anew each time, as where a chat's last words are wrapped otherwise
- * once they are history: the text is continued all the same, but by one only. */
-static void test_turns_by_page(void **state)
+/* What was evicted is known and not hit. */
+static void test_request_of_ghosts(void **state)
 {
     quire_evict_request request;
     int32_t text[8 * PT];
     test_prefix p;
 
     (void)state;
-    create(&p, 64, 0);
-    text_at(text, 8 * PT, 0);
-    (void)request_for(&p, text, 3 * PT);
-    text[2 * PT] = -1;
-    request = request_for(&p, text, 5 * PT);
-    assert_int_equal(request.n_hit, 2 * PT);
-    assert_int_equal(request.turn, 1);
-    text[2 * PT] = -2;
-    request = request_for(&p, text, 5 * PT);
-    assert_int_equal(request.n_hit, 2 * PT);
-    assert_false(request.is_next);
-    test_prefix_destroy(&p);
-}
-
-/* Also when what it continues was evicted, in part or as a whole. */
-static void test_turns_of_ghosts(void **state)
-{
-    quire_evict_request request;
-    int32_t text[8 * PT];
-    test_prefix p;
-
-    (void)state;
-    for (uint32_t n_pages = 1; n_pages <= 4; n_pages++) {
+    for (uint32_t n_pages = 1; n_pages <= 3; n_pages++) {
         create(&p, 64, 0);
         text_at(text, 8 * PT, 0);
-        (void)request_for(&p, text, 2 * PT);
-        (void)request_for(&p, text, 3 * PT + 1);
+        (void)request_for(&p, text, 3 * PT);
         for (uint32_t i = 0; i < n_pages; i++) {
             evict_page(&p);
         }
         request = request_for(&p, text, 5 * PT);
-        assert_int_equal(request.n_hit, (4 - n_pages) * PT);
-        assert_int_equal(request.turn, 2);
-        assert_int_equal(request.before_us, 1020);
+        assert_int_equal(request.n_hit, (3 - n_pages) * PT);
+        assert_int_equal(request.n_known, 3 * PT);
         test_prefix_destroy(&p);
     }
 }
@@ -606,9 +573,8 @@ int main(void)
         cmocka_unit_test(test_refs),
         cmocka_unit_test(test_trees),
         cmocka_unit_test(test_pollution),
-        cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_turns_by_page),
-        cmocka_unit_test(test_turns_of_ghosts),
+        cmocka_unit_test(test_request),
+        cmocka_unit_test(test_request_of_ghosts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

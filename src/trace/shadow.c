@@ -128,14 +128,6 @@ void quire_shadow_destroy(quire_shadow *s)
     allocator->free(allocator->ctx, s);
 }
 
-void quire_shadow_resize(quire_shadow *s, uint64_t capacity_blocks)
-{
-    for (uint32_t i = 0; i < QUIRE_SHADOW_SIZES; i++) {
-        ghost_size(s, &s->ghosts[i], factors[i], capacity_blocks);
-        quire_sim_tree_evict(&s->ghosts[i].tree, s->ghosts[i].held_max);
-    }
-}
-
 /* ---- which requests ---- */
 
 /* Each hash stands for its block and what is before it. Returns the number of blocks. */

@@ -66,10 +66,6 @@ typedef struct quire_shadow_text {
  * sampled ones an acquire and a publish per ghost. */
 void quire_shadow_feed(quire_shadow *shadow, const quire_shadow_text *text);
 
-/* The real capacity has changed: ghosts follow, with what they hold as far as it fits. Where it
- * changes R they see other requests from now on, and need some time to fill. */
-void quire_shadow_resize(quire_shadow *shadow, uint64_t capacity_blocks);
-
 typedef struct quire_shadow_size_stats {
     double factor;            /* 0.5, 1, 2 */
     uint64_t capacity_blocks; /* that it stands for */

@@ -236,30 +236,6 @@ static void test_longer_texts_are_cut(void **state)
     quire_shadow_destroy(NULL);
 }
 
-static void test_it_follows_the_real_size(void **state)
-{
-    const workload w = { .n_shared = 3, .n_families = 300, .n_requests = 200 * SCALE };
-    const quire_rng rng = test_rng(3);
-    quire_shadow *shadow = shadow_open(1000, 4096);
-    quire_shadow_stats before, after;
-
-    (void)state;
-    feed(shadow, &w, rng);
-    quire_shadow_resize(shadow, 10);
-    before = stats_of(shadow);
-    assert_int_equal(before.sizes[0].capacity_blocks, 5);
-    assert_int_equal(before.sizes[2].capacity_blocks, 20);
-    feed(shadow, &w, rng);
-    after = stats_of(shadow);
-    assert_true(after.sizes[1].hit_blocks_total - before.sizes[1].hit_blocks_total <
-                before.sizes[1].hit_blocks_total);
-    quire_shadow_resize(shadow, 100000); /* now they are sampled */
-    assert_true(stats_of(shadow).sizes[1].sample_rate < 0.05);
-    feed(shadow, &w, rng);
-    assert_int_equal(stats_of(shadow).errors_total, 0);
-    quire_shadow_destroy(shadow);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -267,7 +243,6 @@ int main(void)
         cmocka_unit_test(test_samples_come_near),
         cmocka_unit_test(test_tenants_share_nothing_and_answers_stay),
         cmocka_unit_test(test_longer_texts_are_cut),
-        cmocka_unit_test(test_it_follows_the_real_size),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

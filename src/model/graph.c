@@ -65,12 +65,16 @@ static struct ggml_tensor *norm(const graph_build *b, struct ggml_tensor *x,
     return ggml_mul(b->graph->ctx, ggml_rms_norm(b->graph->ctx, x, b->desc->rms_eps), weight);
 }
 
+static struct ggml_tensor *biased(const graph_build *b, struct ggml_tensor *y,
+                                  struct ggml_tensor *bias)
+{
+    return bias != NULL ? ggml_add(b->graph->ctx, y, bias) : y;
+}
+
 static struct ggml_tensor *linear(const graph_build *b, struct ggml_tensor *weight,
                                   struct ggml_tensor *bias, struct ggml_tensor *x)
 {
-    struct ggml_tensor *y = quire_linear_build(b->linear, weight, x);
-
-    return bias != NULL ? ggml_add(b->graph->ctx, y, bias) : y;
+    return biased(b, quire_linear_build(b->linear, weight, x), bias);
 }
 
 static struct ggml_tensor *rope(const graph_build *b, struct ggml_tensor *x)
@@ -83,11 +87,60 @@ static struct ggml_tensor *rope(const graph_build *b, struct ggml_tensor *x)
         r->freq_base, r->freq_scale, r->ext_factor, r->attn_factor, r->beta_fast, r->beta_slow);
 }
 
-/* One of Q, K, V: [d][n_heads][n_rows]. */
+/* Heads of rows, from place `first` in a row on: [d][n_heads][n_rows]. */
 static struct ggml_tensor *heads(const graph_build *b, struct ggml_tensor *x, uint32_t d,
-                                 uint32_t n_heads)
+                                 size_t first, uint32_t n_heads)
 {
-    return ggml_reshape_3d(b->graph->ctx, x, d, n_heads, b->graph->n_rows);
+    return ggml_view_3d(b->graph->ctx, x, d, n_heads, b->graph->n_rows, d * sizeof(float), x->nb[1],
+                        first * sizeof(float));
+}
+
+/* Some heads of rows of heads. */
+static struct ggml_tensor *some_heads(const graph_build *b, struct ggml_tensor *x, uint32_t first,
+                                      uint32_t n_heads)
+{
+    return ggml_view_3d(b->graph->ctx, x, x->ne[0], n_heads, x->ne[2], x->nb[1], x->nb[2],
+                        first * x->nb[1]);
+}
+
+/* What a layer's rows bring to attention, rope applied: [d][heads][n_rows] each. */
+typedef struct layer_rows {
+    struct ggml_tensor *q; /* NULL when only the append is wanted */
+    struct ggml_tensor *k;
+    struct ggml_tensor *v;
+} layer_rows;
+
+/* By one product and one rope. Q and K have heads of the same size, so they are as one. */
+static layer_rows rows_jointly(const graph_build *b, struct ggml_tensor *x, uint32_t il)
+{
+    const quire_model_desc *desc = b->desc;
+    const uint32_t n_qk = desc->n_head + desc->n_kv_head;
+    struct ggml_tensor *y = quire_linear_build_panels(b->linear, b->weights->layers[il].qkv, x);
+    struct ggml_tensor *qk = rope(b, heads(b, y, desc->d_k, 0, n_qk));
+
+    ggml_build_forward_expand(b->graph->cgraph, qk);
+    return (layer_rows){ .q = some_heads(b, qk, 0, desc->n_head),
+                         .k = some_heads(b, qk, desc->n_head, desc->n_kv_head),
+                         .v = heads(b, y, desc->d_v, (size_t)n_qk * desc->d_k, desc->n_kv_head) };
+}
+
+static layer_rows rows_apart(const graph_build *b, struct ggml_tensor *x, uint32_t il,
+                             bool is_append_only)
+{
+    const quire_model_desc *desc = b->desc;
+    const quire_layer_weights *l = &b->weights->layers[il];
+    struct ggml_tensor *q = NULL, *k, *v;
+
+    if (!is_append_only) {
+        q = heads(b, linear(b, l->wq, l->bq, x), desc->d_k, 0, desc->n_head);
+        q = rope(b, l->q_norm != NULL ? norm(b, q, l->q_norm) : q);
+        ggml_build_forward_expand(b->graph->cgraph, q);
+    }
+    k = heads(b, linear(b, l->wk, l->bk, x), desc->d_k, 0, desc->n_kv_head);
+    k = rope(b, l->k_norm != NULL ? norm(b, k, l->k_norm) : k);
+    ggml_build_forward_expand(b->graph->cgraph, k);
+    v = heads(b, linear(b, l->wv, l->bv, x), desc->d_v, 0, desc->n_kv_head);
+    return (layer_rows){ q, k, v };
 }
 
 /* Attention of one layer, output projection not included; NULL when only the append is wanted. */
@@ -97,27 +150,22 @@ static struct ggml_tensor *attention(const graph_build *b, struct ggml_tensor *x
     const quire_model_desc *desc = b->desc;
     const quire_layer_weights *l = &b->weights->layers[il];
     struct ggml_context *ctx = b->graph->ctx;
-    struct ggml_tensor *q = NULL, *k, *v, *append;
-
-    if (!is_append_only) {
-        q = heads(b, linear(b, l->wq, l->bq, x), desc->d_k, desc->n_head);
-        q = rope(b, l->q_norm != NULL ? norm(b, q, l->q_norm) : q);
-        ggml_build_forward_expand(b->graph->cgraph, q);
-    }
-    k = heads(b, linear(b, l->wk, l->bk, x), desc->d_k, desc->n_kv_head);
-    k = rope(b, l->k_norm != NULL ? norm(b, k, l->k_norm) : k);
-    ggml_build_forward_expand(b->graph->cgraph, k);
-    v = heads(b, linear(b, l->wv, l->bv, x), desc->d_v, desc->n_kv_head);
+    const bool is_joint = l->qkv != NULL && l->bq == NULL && l->bk == NULL && l->bv == NULL &&
+                          l->q_norm == NULL && l->k_norm == NULL && !is_append_only;
+    const layer_rows rows =
+        is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, is_append_only);
+    struct ggml_tensor *append;
 
     /* The append's value is never read: one float, so that ggml has something to order by. */
-    append = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, (struct ggml_tensor *[]){ k, v }, 2,
-                            op_append, GGML_N_TASKS_MAX, &b->ops[il]);
+    append =
+        ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, (struct ggml_tensor *[]){ rows.k, rows.v },
+                       2, op_append, GGML_N_TASKS_MAX, &b->ops[il]);
     ggml_build_forward_expand(b->graph->cgraph, append);
     if (is_append_only) {
         return NULL;
     }
     return ggml_custom_4d(ctx, GGML_TYPE_F32, (int64_t)desc->d_v * desc->n_head, b->graph->n_rows,
-                          1, 1, (struct ggml_tensor *[]){ q, append }, 2, op_attention,
+                          1, 1, (struct ggml_tensor *[]){ rows.q, append }, 2, op_attention,
                           GGML_N_TASKS_MAX, &b->ops[il]);
 }
 
@@ -127,6 +175,10 @@ static struct ggml_tensor *feed_forward(const graph_build *b, struct ggml_tensor
     struct ggml_tensor *up, *gate, *y;
 
     x = norm(b, x, l->ffn_norm);
+    if (l->gate_up != NULL && l->gate_b == NULL && l->up_b == NULL) {
+        y = ggml_swiglu(b->graph->ctx, quire_linear_build_panels(b->linear, l->gate_up, x));
+        return linear(b, l->down, l->down_b, y);
+    }
     up = linear(b, l->up, l->up_b, x);
     ggml_build_forward_expand(b->graph->cgraph, up);
     gate = linear(b, l->gate, l->gate_b, x);

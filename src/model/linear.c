@@ -191,8 +191,8 @@ static struct ggml_tensor *build_blocks(const quire_linear *linear, struct ggml_
     return y;
 }
 
-static struct ggml_tensor *build_panels(quire_linear *linear, quire_matmul_weight *panels,
-                                        struct ggml_tensor *x)
+struct ggml_tensor *quire_linear_build_panels(quire_linear *linear, quire_matmul_weight *panels,
+                                              struct ggml_tensor *x)
 {
     const size_t bytes = quire_matmul_x_bytes(panels->n_in, (uint32_t)x->ne[1]);
 
@@ -212,7 +212,7 @@ struct ggml_tensor *quire_linear_build(quire_linear *linear, struct ggml_tensor 
     quire_matmul_weight *panels = quire_weights_panels(weight);
 
     if (panels != NULL) {
-        return build_panels(linear, panels, x);
+        return quire_linear_build_panels(linear, panels, x);
     }
 
     if (n_blocks > 1) {

@@ -27,6 +27,8 @@
 
 #include <ggml.h>
 
+#include "matmul/matmul.h"
+
 /* Beyond so many rows of x the product takes longer than the weights' way from memory: nothing is
  * touched. A matrix of several blocks, for each of which ggml rounds x again, is touched for fewer.
  */
@@ -57,5 +59,9 @@ uint32_t quire_linear_nodes(const struct ggml_tensor *weight, uint32_t n_rows, s
  * but not the result itself. weight must have its data's buffer, or panels. */
 struct ggml_tensor *quire_linear_build(quire_linear *linear, struct ggml_tensor *weight,
                                        struct ggml_tensor *x);
+
+/* The same of a matrix in panels that is no tensor. */
+struct ggml_tensor *quire_linear_build_panels(quire_linear *linear, quire_matmul_weight *panels,
+                                              struct ggml_tensor *x);
 
 #endif /* QUIRE_MODEL_LINEAR_H */

@@ -55,6 +55,7 @@ struct quire_weights_store {
     uint32_t n_slots;
     const quire_matmul_kernels *kernels; /* NULL: no panels */
     quire_matmul_weight *maps;           /* [n_slots], of those in panels */
+    quire_matmul_weight *joint;          /* [n_layer][2] */
     unsigned char *panels;
     size_t panels_bytes;
 };
@@ -315,6 +316,40 @@ static int tensors_create(weight_load *load)
     return QUIRE_OK;
 }
 
+/* Panels that follow each other are one matrix: *joint of n tensors, or NULL. */
+static quire_matmul_weight *join(quire_matmul_weight *joint, struct ggml_tensor *const *tensors,
+                                 uint32_t n)
+{
+    const quire_matmul_weight *first = quire_weights_panels(tensors[0]);
+
+    if (first == NULL) {
+        return NULL;
+    }
+    *joint = *first;
+    for (uint32_t i = 1; i < n; i++) {
+        const quire_matmul_weight *next = quire_weights_panels(tensors[i]);
+        const size_t bytes = quire_matmul_weight_bytes(joint->type, joint->n_in, joint->n_out);
+
+        if (next == NULL || next->type != joint->type || next->n_in != joint->n_in ||
+            next->panels != joint->panels + bytes) {
+            return NULL;
+        }
+        joint->n_out += next->n_out;
+    }
+    return joint;
+}
+
+static void join_layers(quire_weights *weights)
+{
+    for (uint32_t il = 0; il < weights->n_layer; il++) {
+        quire_layer_weights *l = &weights->layers[il];
+        quire_matmul_weight *joint = weights->store->joint + (size_t)2 * il;
+
+        l->qkv = join(joint, (struct ggml_tensor *[]){ l->wq, l->wk, l->wv }, 3);
+        l->gate_up = join(joint + 1, (struct ggml_tensor *[]){ l->gate, l->up }, 2);
+    }
+}
+
 /* One mapping for all panels. */
 static int panels_create(weight_load *load)
 {
@@ -330,7 +365,8 @@ static int panels_create(weight_load *load)
         return QUIRE_OK;
     }
     store->maps = calloc(store->n_slots, sizeof *store->maps);
-    QUIRE_FAIL_IF(store->maps == NULL, QUIRE_NOMEM);
+    store->joint = calloc(load->weights->n_layer, 2 * sizeof *store->joint);
+    QUIRE_FAIL_IF(store->maps == NULL || store->joint == NULL, QUIRE_NOMEM);
     at =
         mmap(NULL, store->panels_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) {
@@ -349,6 +385,7 @@ static int panels_create(weight_load *load)
             at += panels_bytes_of(slot->meta);
         }
     }
+    join_layers(load->weights);
     return QUIRE_OK;
 }
 
@@ -537,6 +574,7 @@ void quire_weights_destroy(quire_weights *weights)
         if (store->panels != NULL) {
             (void)munmap(store->panels, store->panels_bytes);
         }
+        free(store->joint);
         free(store->maps);
         free(store->slots);
     }

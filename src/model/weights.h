@@ -33,6 +33,10 @@ typedef struct quire_layer_weights {
     struct ggml_tensor *gate, *gate_b;
     struct ggml_tensor *up, *up_b;
     struct ggml_tensor *down, *down_b;
+    /* Wq, Wk and Wv, and gate and up, as one matrix each where their panels lie one behind the
+     * other; else NULL. */
+    quire_matmul_weight *qkv;
+    quire_matmul_weight *gate_up;
 } quire_layer_weights;
 
 typedef struct quire_weights quire_weights;

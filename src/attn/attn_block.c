@@ -204,23 +204,28 @@ static const void *v_of_k(const quire_attn_ctx *c, const quire_attn_block *b,
     return c->decoded;
 }
 
+/* What a run multiplies its weights with. */
+static quire_format v_format(const quire_attn_ctx *c, const tile_run *run)
+{
+    if (c->layer->v_prefix_of_k) {
+        return QUIRE_FORMAT_F32;
+    }
+    return run->hot != NULL && c->shape.v_is_sealed ? QUIRE_FORMAT_HOT : c->layer->v_format;
+}
+
 /* o += P V for the rows of a run. When they end at different slots and V is damaged between those
  * ends, rows go by query, so that a NaN of a later token stays out of earlier rows. */
 static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b, const tile_pair *tiles,
                    const tile_run *run, const quire_attn_state *st)
 {
     const quire_attn_layer *layer = c->layer;
-    bool is_hot = run->hot != NULL && c->shape.v_is_sealed;
     uint32_t end_min = c->slot_end[run->first_row];
     uint32_t end_max = c->slot_end[run->end_row - 1];
-    quire_attn_pv args = { .format = is_hot ? QUIRE_FORMAT_HOT : layer->v_format,
+    quire_attn_pv args = { .format = v_format(c, run),
                            .d = layer->d_v,
                            .o_stride = c->shape.o_stride,
                            .slot_begin = tiles->pos.slot_begin };
 
-    if (layer->v_prefix_of_k) {
-        args.format = QUIRE_FORMAT_F32;
-    }
     for (uint32_t v = 0; v < c->shape.n_v; v++) {
         bool is_safe;
 
@@ -264,12 +269,15 @@ static void run_qk(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair
 static void run_rows(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair *tiles,
                      const tile_run *run, const quire_attn_state *st)
 {
+    const quire_attn_kernels *kernels = c->ws->kernels;
     uint32_t first = run->first_row;
+    bool is_bf16 = kernels->softmax_bf16 != NULL && v_format(c, run) == QUIRE_FORMAT_BF16;
 
     run_qk(c, b, tiles, run);
-    c->ws->kernels->softmax(run->end_row - first, tiles->pos.slot_begin, c->slot_end + first,
-                            c->logits + (size_t)first * QUIRE_TILE_TOKENS, st->m + first,
-                            st->l + first, c->rescale + first);
+    (is_bf16 ? kernels->softmax_bf16
+             : kernels->softmax)(run->end_row - first, tiles->pos.slot_begin, c->slot_end + first,
+                                 c->logits + (size_t)first * QUIRE_TILE_TOKENS, st->m + first,
+                                 st->l + first, c->rescale + first);
     run_pv(c, b, tiles, run, st);
 }
 

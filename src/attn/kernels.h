@@ -23,8 +23,9 @@
  *
  * Accuracy: against exact arithmetic over the same decoded tile, a kernel set stays within the
  * tolerances of tests/attn/tolerance.h. f32, f16 and bf16 tiles are widened to f32 and multiplied
- * with f32 q and P; the set avx512+bf16 rounds q and P to bf16 instead where the tile is bf16, and
- * adds the exact products in f32. q8 stays in integers on both sides, with 15 bits for q and P, so
+ * with f32 q and P; the set avx512+bf16 has q and P in bf16 instead where the tile is bf16, and
+ * adds the exact products in f32; l is the sum of the weights in bf16, so that they still add up to
+ * one. q8 stays in integers on both sides, with 15 bits for q and P, so
  * that their rounding is negligible beside that of the stored codes (7 bits); all sums are exact,
  * so every ISA has the same integers:
  *
@@ -95,6 +96,11 @@ typedef struct quire_attn_pv {
     size_t o_stride;  /* floats: a multiple of 16, >= d rounded up to 16 */
 } quire_attn_pv;
 
+/* Row r sees slots [slot_begin, slot_end[r]); slot_end[r] <= slot_begin means none (then P = 0,
+ * rescale = 1, m and l unchanged). m starts at -INFINITY, l at 0. NaN logits give NaN, not 0. */
+typedef void quire_attn_softmax(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_end,
+                                float *s, float *m, float *l, float *rescale);
+
 typedef struct quire_attn_kernels {
     const char *isa;
 
@@ -106,11 +112,12 @@ typedef struct quire_attn_kernels {
 
     void (*qk)(const quire_attn_qk *args);
 
-    /* Row r sees slots [slot_begin, slot_end[r]); slot_end[r] <= slot_begin means none (then P = 0,
-     * rescale = 1, m and l unchanged). m starts at -INFINITY, l at 0. NaN logits give NaN, not 0.
-     */
-    void (*softmax)(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_end, float *s,
-                    float *m, float *l, float *rescale);
+    quire_attn_softmax *softmax;
+
+    /* For a V in bf16: the same with weights in bf16, which lie in the order of tokens at the
+     * beginning of their row of s; the sums in l are those of the rounded weights. NULL: pv of bf16
+     * wants floats like any other. */
+    quire_attn_softmax *softmax_bf16;
 
     void (*pv)(const quire_attn_pv *args);
 } quire_attn_kernels;

@@ -226,15 +226,15 @@ static void pv_vnni(const quire_attn_pv *args)
 
 const quire_attn_kernels *quire_attn_kernels_avx2_plain(void)
 {
-    static const quire_attn_kernels kernels = { "avx2", q_bytes, q_pack, qk, softmax, pv };
+    static const quire_attn_kernels kernels = { "avx2", q_bytes, q_pack, qk, softmax, NULL, pv };
 
     return &kernels;
 }
 
 const quire_attn_kernels *quire_attn_kernels_avx2(void)
 {
-    static const quire_attn_kernels kernels = { "avx2",  q_bytes, q_pack_vnni,
-                                                qk_vnni, softmax, pv_vnni };
+    static const quire_attn_kernels kernels = { "avx2",  q_bytes, q_pack_vnni, qk_vnni,
+                                                softmax, NULL,    pv_vnni };
 
     return quire_cpu_get()->has_avx_vnni ? &kernels : quire_attn_kernels_avx2_plain();
 }

@@ -43,6 +43,7 @@ void quire_avx512_qk_float(const quire_attn_qk *args);
 void quire_avx512_pv_float(const quire_attn_pv *args);
 
 void quire_avx512_bf16_pack(uint32_t d, float scale, const float *q, void *packed);
+quire_attn_softmax quire_avx512_bf16_softmax;
 void quire_avx512_qk_bf16(const quire_attn_qk *args);
 void quire_avx512_pv_bf16(const quire_attn_pv *args);
 

@@ -10,13 +10,12 @@
  * adds its pairs of tokens upwards in one accumulator, starting from o * rescale.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/kernels_avx512.h"
+#include "attn/kernels_avx512_softmax.h"
 
 #define ROWS 6u
 #define REGS QUIRE_AVX512_REGS
 #define WIDE (2 * REGS) /* registers of V for up to 2 rows */
 
-#define PAIRS       (QUIRE_TILE_TOKENS / 2) /* of tokens */
 #define PAIR_BYTES  4u
 #define EVEN_OF_ALL 0x0000ffff
 #define ODD_OF_ALL  ((int32_t)0xffff0000u)
@@ -35,24 +34,6 @@ QUIRE_AVX512_INLINE __m512 dot_pairs(__m512 acc, __m512i a, __m512i b)
 QUIRE_AVX512_INLINE __m512i broadcast_pair(const void *at)
 {
     return _mm512_set1_epi32(*(const int32_t *)at);
-}
-
-/* A block that prefetches a whole tile asks for lines faster than memory delivers them. The CPU's
- * own prefetchers stop at the end of a page of 4 KB, so a tile of two pages comes from both at once
- * (3 rows of head 64 out of memory: 8.8 -> 7.9 ns by token and kv head). Larger tiles lose by it
- * (4 rows of head 128: 16.7 -> 19.1), and without any prefetch it is 12.1 and 26.0.
- * regs: lines of the own tile that are worked on; half: bytes of half a tile. */
-QUIRE_AVX512_INLINE void prefetch(quire_avx512_ahead *ahead, uint32_t regs, size_t half)
-{
-    if (ahead->n_shares > 1 || regs < 2 || half > 4096) {
-        quire_avx512_prefetch(ahead, 64 * (size_t)regs);
-        return;
-    }
-    for (uint32_t i = 0; i < regs / 2; i++) {
-        _mm_prefetch((const char *)ahead->at, _MM_HINT_T0);
-        _mm_prefetch((const char *)(ahead->at + half), _MM_HINT_T0);
-        ahead->at += 64;
-    }
 }
 
 /* 32 floats, of which the first n_some are there and the others 0, as bf16 in their order. */
@@ -77,188 +58,396 @@ void quire_avx512_bf16_pack(uint32_t d, float scale, const float *q, void *packe
     }
 }
 
-/* ---- q . K ---- */
+/* ---- softmax ---- */
 
-QUIRE_AVX512_INLINE void qk_rows(uint32_t n, const quire_attn_qk *args, uint32_t row,
-                                 quire_avx512_ahead *ahead)
+/* Weights are powers of two in fixed point. With y = 128 log2(e) (s - m) + 128 * 127, nearest
+ * integer, the bits of a bf16 2^(y / 128 - 127) are y less what 1 + f is above 2^f, for the
+ * fraction f in the lowest 7 bits of y: a table of bytes. Both roundings together are off by 0.64 %
+ * at most and by 0.22 % in the root mean square (rounding an exact weight: 0.39 and 0.16). A y
+ * below 0 is packed to 0, which is weight 0. */
+#define Y_OF_ONE 16256.0f
+#define Y_BY_X   0x1.715476p+7f
+
+/* round(f - 128 (2^(f / 128) - 1)) for f = 0 .. 127. */
+static const _Alignas(64) uint8_t above_power[128] = {
+    0,  0,  1,  1,  1,  1,  2,  2,  2,  3,  3,  3,  3,  4,  4,  4,  4,  5,  5,  5,  5,  6,
+    6,  6,  6,  6,  7,  7,  7,  7,  7,  8,  8,  8,  8,  8,  8,  9,  9,  9,  9,  9,  9,  9,
+    10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11,
+    11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 11, 10, 10, 10, 10, 10, 10,
+    10, 10, 10, 9,  9,  9,  9,  9,  9,  9,  8,  8,  8,  8,  8,  7,  7,  7,  7,  7,  6,  6,
+    6,  6,  5,  5,  5,  4,  4,  4,  3,  3,  3,  3,  2,  2,  1,  1,  1,  0,
+};
+
+/* Weights of 32 tokens from what their logits are below the maximum. */
+QUIRE_AVX512_INLINE __m512i weights_32(__m512 low, __m512 high)
 {
-    const size_t q_bytes = quire_avx512_q_bytes(QUIRE_FORMAT_BF16, args->d);
-    const size_t line_bytes = QUIRE_TILE_TOKENS * PAIR_BYTES;
-    const size_t half_bytes = args->d / 4 * line_bytes;
-    const char *q = (const char *)args->packed + row * q_bytes;
-    const char *line = args->k_tile; /* of dimensions 2c, 2c + 1 */
-    float *s = args->s + row * (size_t)QUIRE_TILE_TOKENS;
-    __m512 acc[ROWS][REGS];
+    const __m512 one = _mm512_set1_ps(Y_OF_ONE);
+    const __m512 by_x = _mm512_set1_ps(Y_BY_X);
+    const __m512i order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0); /* packing is by 128 bits */
+    __m512i y = _mm512_packus_epi32(_mm512_cvtps_epi32(_mm512_fmadd_ps(low, by_x, one)),
+                                    _mm512_cvtps_epi32(_mm512_fmadd_ps(high, by_x, one)));
+    __m512i above =
+        _mm512_maskz_permutex2var_epi8(0x5555555555555555u, _mm512_load_si512(above_power), y,
+                                       _mm512_load_si512(above_power + 64));
 
-    UNROLL
-    for (uint32_t k = 0; k < n * REGS; k++) {
-        acc[k / REGS][k % REGS] = _mm512_setzero_ps();
-    }
-    for (uint32_t c = 0; c < args->d / 2; c++, line += line_bytes) {
-        __m512i pair[REGS];
+    return _mm512_permutexvar_epi64(order, _mm512_sub_epi16(y, above));
+}
 
-        prefetch(ahead, REGS, half_bytes);
-        UNROLL
-        for (uint32_t i = 0; i < REGS; i++) {
-            pair[i] = _mm512_load_si512(line + 64 * i);
-        }
-        UNROLL
-        for (uint32_t r = 0; r < n; r++) {
-            __m512i x = broadcast_pair(q + r * q_bytes + PAIR_BYTES * c);
-
-            UNROLL
-            for (uint32_t i = 0; i < REGS; i++) {
-                acc[r][i] = dot_pairs(acc[r][i], pair[i], x);
-            }
-        }
-    }
-    UNROLL
-    for (uint32_t k = 0; k < n * REGS; k++) {
-        __m512 x = acc[k / REGS][k % REGS];
-
-        _mm512_store_ps(s + 16 * k,
-                        args->accumulate ? _mm512_add_ps(_mm512_load_ps(s + 16 * k), x) : x);
+/* NaN, which has no place in fixed point. */
+static __attribute__((noinline)) void damage_row(float *s)
+{
+    for (uint32_t i = 0; i < QUIRE_TILE_TOKENS / 32; i++) {
+        _mm512_store_si512(s + 16 * i, _mm512_set1_epi16(0x7fc0));
     }
 }
 
+/* Logits of n <= 4 rows from `row` on to weights, and their sums into l. */
+QUIRE_AVX512_INLINE void four_weights(uint32_t n, bool is_whole, const quire_avx512_rows *rows,
+                                      uint32_t row)
+{
+    const __m512i ones = _mm512_set1_epi16(0x3f80);
+    float *s = rows->s + row * (size_t)QUIRE_TILE_TOKENS;
+    __m512 sum[4];
+    __m512 check[4]; /* adds up x <= 0: NaN if and only if there is one */
+
+    UNROLL
+    for (uint32_t r = 0; r < n; r++) {
+        uint64_t visible = quire_avx512_visible(is_whole, rows, row + r);
+        __m512 shift = _mm512_set1_ps(rows->shift[row + r]);
+        float *to = s + r * QUIRE_TILE_TOKENS;
+        __m512 x[REGS];
+        __m512i p[REGS / 2];
+
+        UNROLL
+        for (uint32_t i = 0; i < REGS; i++) {
+            x[i] = _mm512_maskz_sub_ps((__mmask16)(visible >> (16 * i)),
+                                       _mm512_load_ps(to + 16 * i), shift);
+        }
+        UNROLL
+        for (uint32_t i = 0; i < REGS / 2; i++) {
+            p[i] = _mm512_maskz_mov_epi16((__mmask32)(visible >> (32 * i)),
+                                          weights_32(x[2 * i], x[2 * i + 1]));
+            _mm512_store_si512(to + 16 * i, p[i]);
+        }
+        check[r] = _mm512_add_ps(_mm512_add_ps(x[0], x[1]), _mm512_add_ps(x[2], x[3]));
+        sum[r] = dot_pairs(dot_pairs(_mm512_setzero_ps(), p[0], ones), p[1], ones);
+    }
+    UNROLL
+    for (uint32_t r = 0; r < n; r++) {
+        if (_mm512_cmp_ps_mask(check[r], check[r], _CMP_UNORD_Q) != 0) {
+            damage_row(s + r * QUIRE_TILE_TOKENS);
+            sum[r] = _mm512_set1_ps(NAN);
+        }
+    }
+    quire_avx512_four_sums(n, rows, row, sum);
+}
+
+QUIRE_AVX512_SOFTMAX(quire_avx512_bf16_softmax, four_weights)
+
+/* ---- products ---- */
+
+/* What q . K and P . V have in common: rows of pairs against the lines of a tile, a line being what
+ * one pair of each row is multiplied with. */
+typedef struct product {
+    const char *x; /* pairs of the first row */
+    size_t x_stride;
+    const char *line;
+    size_t line_stride;
+    uint32_t n_steps;
+    float *out; /* of the first row */
+    size_t out_stride;
+    const float *rescale; /* of P . V: by row */
+    bool accumulate;      /* of q . K */
+    uintptr_t ahead;      /* what to prefetch */
+    size_t ahead_stride;  /* by step */
+    size_t ahead_apart;   /* from two lines of a step to the next two */
+} product;
+
+/* What a body is compiled for. */
+typedef struct product_shape {
+    uint32_t n;     /* rows */
+    uint32_t regs;  /* of a line */
+    uint32_t lines; /* prefetched by step */
+} product_shape;
+
+QUIRE_AVX512_INLINE void product_steps(product_shape shape, const product *at,
+                                       __m512 acc[ROWS][WIDE])
+{
+    const char *x = at->x;
+    const char *x_end = x + (size_t)at->n_steps * PAIR_BYTES;
+    const char *line = at->line;
+    const char *ahead = (const char *)at->ahead;
+    const size_t ahead_stride = at->ahead_stride;
+    const size_t ahead_apart = at->ahead_apart;
+    const size_t x_stride = at->x_stride;
+    const size_t line_stride = at->line_stride;
+
+    for (; x < x_end; x += PAIR_BYTES, line += line_stride) {
+        __m512i pair[WIDE];
+
+        UNROLL
+        for (uint32_t i = 0; i < shape.lines; i++) {
+            _mm_prefetch(ahead + i / 2 * ahead_apart + 64 * (i % 2), _MM_HINT_T0);
+        }
+        ahead += ahead_stride;
+        UNROLL
+        for (uint32_t i = 0; i < shape.regs; i++) {
+            pair[i] = _mm512_loadu_si512(line + 64 * i);
+        }
+        UNROLL
+        for (uint32_t r = 0; r < shape.n; r++) {
+            __m512i same = broadcast_pair(x + r * x_stride);
+
+            UNROLL
+            for (uint32_t i = 0; i < shape.regs; i++) {
+                acc[r][i] = dot_pairs(acc[r][i], pair[i], same);
+            }
+        }
+    }
+}
+
+/* A body as a function: inlined together they would spill what addresses them. */
+#define BODY(body, n, regs, lines)                                                                 \
+    static __attribute__((noinline)) void body##_##n##_##regs##_##lines(const product *at)         \
+    {                                                                                              \
+        body((product_shape){ n, regs, lines }, at);                                               \
+    }
+#define BODIES_OF_ROWS(body, n) BODY(body, n, 4, 1) BODY(body, n, 4, 2) BODY(body, n, 4, 4)
+#define BODIES(body)                                                                               \
+    BODIES_OF_ROWS(body, 1)                                                                        \
+    BODIES_OF_ROWS(body, 2)                                                                        \
+    BODIES_OF_ROWS(body, 3)                                                                        \
+    BODIES_OF_ROWS(body, 4)                                                                        \
+    BODIES_OF_ROWS(body, 6)
+
+typedef void body_fn(const product *at);
+
+#define ROW_OF_BODIES(body, n)                                                                     \
+    {                                                                                              \
+        body##_##n##_4_1, body##_##n##_4_2, body##_##n##_4_4                                       \
+    }
+#define TABLE_OF_BODIES(body)                                                                      \
+    {                                                                                              \
+        [1] = ROW_OF_BODIES(body, 1), [2] = ROW_OF_BODIES(body, 2), [3] = ROW_OF_BODIES(body, 3),  \
+        [4] = ROW_OF_BODIES(body, 4), [6] = ROW_OF_BODIES(body, 6)                                 \
+    }
+
+/* Of the next tile, how many lines this block of rows prefetches by step of 4. */
+QUIRE_AVX512_INLINE uint32_t ahead_lines(const quire_avx512_ahead *ahead)
+{
+    return ahead->n_shares == 1 ? 4 : ahead->n_shares == 2 ? 2 : 1;
+}
+
+/* Where they lie. A block that prefetches a whole tile asks for lines faster than memory delivers
+ * them. The CPU's own prefetchers stop at the end of a page of 4 KB, so a tile of two pages comes
+ * from both at once (3 rows of head 64 out of memory: 9.3 -> 8.2 ns by token and kv head). Larger
+ * tiles lose by it (4 rows of head 128: 16.7 -> 19.1), and without any prefetch it is 14 and 26. */
+QUIRE_AVX512_INLINE void ahead_set(product *at, uint32_t lines, size_t tile_bytes)
+{
+    bool is_halved = lines == 4 && tile_bytes <= 8192;
+
+    at->ahead_apart = is_halved ? tile_bytes / 2 : 128;
+    at->ahead_stride = is_halved ? 128 : (size_t)64 * lines;
+}
+
+/* ---- q . K ---- */
+
+QUIRE_AVX512_INLINE void qk(product_shape shape, const product *at)
+{
+    __m512 acc[ROWS][WIDE];
+    float *s = at->out;
+
+    UNROLL
+    for (uint32_t k = 0; k < shape.n * REGS; k++) {
+        acc[k / REGS][k % REGS] = _mm512_setzero_ps();
+    }
+    product_steps(shape, at, acc);
+    if (at->accumulate) {
+        UNROLL
+        for (uint32_t k = 0; k < shape.n * REGS; k++) {
+            acc[k / REGS][k % REGS] =
+                _mm512_add_ps(_mm512_load_ps(s + 16 * k), acc[k / REGS][k % REGS]);
+        }
+    }
+    UNROLL
+    for (uint32_t k = 0; k < shape.n * REGS; k++) {
+        _mm512_store_ps(s + 16 * k, acc[k / REGS][k % REGS]);
+    }
+}
+
+BODIES(qk)
+
 void quire_avx512_qk_bf16(const quire_attn_qk *args)
 {
+    static body_fn *const bodies[ROWS + 1][3] = TABLE_OF_BODIES(qk);
+    const size_t q_bytes = quire_avx512_q_bytes(QUIRE_FORMAT_BF16, args->d);
     quire_avx512_ahead ahead =
         quire_avx512_ahead_of(args->k_tile, args->next, (args->n_rows + 5) / 6);
 
     for (uint32_t row = 0; row < args->n_rows;) {
         uint32_t n = quire_avx512_next_6(args->n_rows - row);
+        product at = { .x = (const char *)args->packed + row * q_bytes,
+                       .x_stride = q_bytes,
+                       .line = args->k_tile,
+                       .line_stride = QUIRE_TILE_TOKENS * PAIR_BYTES,
+                       .n_steps = args->d / 2,
+                       .out = args->s + row * (size_t)QUIRE_TILE_TOKENS,
+                       .accumulate = args->accumulate,
+                       .ahead = ahead.at };
+        uint32_t lines = ahead_lines(&ahead);
 
-        QUIRE_AVX512_UP_TO_6(n, qk_rows, args, row, &ahead);
+        ahead_set(&at, lines, args->d / 2 * at.line_stride);
+        bodies[n][lines / 2](&at);
         row += n;
+        ahead.at += (size_t)64 * lines * at.n_steps;
         quire_avx512_ahead_advance(&ahead, args->k_tile);
     }
 }
 
 /* ---- P . V ---- */
 
-/* A block of rows, its weights as bf16, and the dimensions it is working on. */
-typedef struct pv_block {
-    const quire_attn_pv *args;
-    uint32_t row;
-    uint32_t dim;
-    quire_avx512_ahead ahead;
-    _Alignas(64) int32_t pairs[ROWS][PAIRS];
-} pv_block;
-
-/* What a body is compiled for. */
-typedef struct pv_shape {
-    uint32_t n;    /* rows */
-    uint32_t regs; /* of 16 dimensions */
-    bool half;     /* regs is 1, and there are 8 dimensions only */
-} pv_shape;
-
-/* One pair of tokens against the rows of a block; of V only the bits in mask count. */
-QUIRE_AVX512_INLINE void pv_pair(pv_shape shape, pv_block *block, uint32_t pair, int32_t mask,
-                                 __m512 acc[ROWS][WIDE])
+QUIRE_AVX512_INLINE void pv(product_shape shape, const product *at)
 {
-    const quire_attn_pv *args = block->args;
-    const char *at =
-        (const char *)args->v_tile + ((size_t)pair * args->d + block->dim) * PAIR_BYTES;
-    __m512i v[WIDE];
-
-    prefetch(&block->ahead, shape.regs, (size_t)args->d * PAIRS / 2 * PAIR_BYTES);
-    UNROLL
-    for (uint32_t i = 0; i < shape.regs; i++) {
-        v[i] = shape.half ? _mm512_maskz_loadu_epi32(0xff, at) : _mm512_loadu_si512(at + 64 * i);
-        v[i] = mask == -1 ? v[i] : _mm512_and_si512(v[i], _mm512_set1_epi32(mask));
-    }
-    UNROLL
-    for (uint32_t r = 0; r < shape.n; r++) {
-        __m512i x = broadcast_pair(&block->pairs[r][pair]);
-
-        UNROLL
-        for (uint32_t i = 0; i < shape.regs; i++) {
-            acc[r][i] = dot_pairs(acc[r][i], v[i], x);
-        }
-    }
-}
-
-QUIRE_AVX512_INLINE void pv_cols(pv_shape shape, pv_block *block)
-{
-    const quire_attn_pv *args = block->args;
-    const size_t o_stride = args->o_stride;
-    const uint32_t end = args->slot_end / 2;
-    float *o = args->o + block->row * o_stride + block->dim;
-    uint32_t pair = args->slot_begin / 2;
+    size_t stride = at->out_stride;
+    float *o = at->out;
     __m512 acc[ROWS][WIDE];
 
     UNROLL
-    for (uint32_t k = 0; k < shape.n * shape.regs; k++) {
-        const uint32_t r = k / shape.regs;
-        const uint32_t i = k % shape.regs;
+    for (uint32_t r = 0; r < shape.n; r++, o += stride) {
+        __m512 rescale = _mm512_set1_ps(at->rescale[r]);
 
-        acc[r][i] = _mm512_mul_ps(_mm512_load_ps(o + r * o_stride + 16 * i),
-                                  _mm512_set1_ps(args->rescale[block->row + r]));
+        UNROLL
+        for (uint32_t i = 0; i < shape.regs; i++) {
+            acc[r][i] = _mm512_mul_ps(_mm512_load_ps(o + 16 * i), rescale);
+        }
     }
-    if ((args->slot_begin & 1) != 0 && args->slot_begin < args->slot_end) {
-        pv_pair(shape, block, pair++, ODD_OF_ALL, acc);
-    }
-    for (; pair < end; pair++) {
-        pv_pair(shape, block, pair, -1, acc);
-    }
-    if ((args->slot_end & 1) != 0 && pair == end) {
-        pv_pair(shape, block, pair, EVEN_OF_ALL, acc);
-    }
+    product_steps(shape, at, acc);
+    o = at->out;
+    stride = at->out_stride;
+    __asm__("" : "+r"(o), "+r"(stride));
     UNROLL
-    for (uint32_t k = 0; k < shape.n * shape.regs; k++) {
-        const uint32_t r = k / shape.regs;
-        const uint32_t i = k % shape.regs;
-
-        _mm512_store_ps(o + r * o_stride + 16 * i, acc[r][i]);
+    for (uint32_t r = 0; r < shape.n; r++, o += stride) {
+        UNROLL
+        for (uint32_t i = 0; i < shape.regs; i++) {
+            _mm512_store_ps(o + 16 * i, acc[r][i]);
+        }
     }
 }
 
-QUIRE_AVX512_INLINE void pv_rows(uint32_t n, pv_block *block)
+BODIES(pv)
+BODY(pv, 1, 8, 8)
+BODY(pv, 2, 8, 8)
+
+/* At most 16 dimensions, of which `lanes` are there; o is padded. */
+QUIRE_AVX512_INLINE void pv_rest(uint32_t n, const product *at, __mmask16 lanes)
 {
-    const float *p = block->args->p + block->row * (size_t)QUIRE_TILE_TOKENS;
-    uint32_t d = block->args->d;
+    __m512 acc[ROWS];
 
     UNROLL
     for (uint32_t r = 0; r < n; r++) {
-        for (uint32_t t = 0; t < QUIRE_TILE_TOKENS; t += 32) {
-            _mm512_store_si512(&block->pairs[r][t / 2],
-                               round_32(p + r * QUIRE_TILE_TOKENS + t, 32, 1.0f));
+        acc[r] = _mm512_mul_ps(_mm512_load_ps(at->out + r * at->out_stride),
+                               _mm512_set1_ps(at->rescale[r]));
+    }
+    for (uint32_t step = 0; step < at->n_steps; step++) {
+        __m512i pair = _mm512_maskz_loadu_epi32(lanes, at->line + step * at->line_stride);
+
+        _mm_prefetch((const char *)at->ahead + (size_t)64 * step, _MM_HINT_T0);
+        UNROLL
+        for (uint32_t r = 0; r < n; r++) {
+            acc[r] = dot_pairs(acc[r], pair,
+                               broadcast_pair(at->x + r * at->x_stride + PAIR_BYTES * step));
         }
     }
-    block->dim = 0;
-    if (n <= 2) {
-        for (; block->dim + 128 <= d; block->dim += 128) {
-            pv_cols((pv_shape){ n, WIDE, false }, block);
+    UNROLL
+    for (uint32_t r = 0; r < n; r++) {
+        _mm512_store_ps(at->out + r * at->out_stride, acc[r]);
+    }
+}
+
+/* A pair of which only one token is seen: what `seen` leaves of V. rescale NULL: it is done. */
+static void pv_half_pair(const quire_attn_pv *args, const float *rescale, uint32_t pair,
+                         int32_t seen)
+{
+    const char *line = (const char *)args->v_tile + (size_t)pair * args->d * PAIR_BYTES;
+
+    for (uint32_t r = 0; r < args->n_rows; r++) {
+        const __m512i same = broadcast_pair(args->p + r * (size_t)QUIRE_TILE_TOKENS + pair);
+
+        for (uint32_t c = 0; c < args->d; c += 16) {
+            const __mmask16 lanes = args->d - c >= 16 ? 0xffff : 0xff;
+            float *o = args->o + r * args->o_stride + c;
+            __m512i v = _mm512_maskz_loadu_epi32(lanes, line + (size_t)c * PAIR_BYTES);
+
+            __m512 acc = _mm512_load_ps(o);
+
+            acc = rescale != NULL ? _mm512_mul_ps(acc, _mm512_set1_ps(rescale[r])) : acc;
+            _mm512_store_ps(o, dot_pairs(acc, _mm512_and_si512(v, _mm512_set1_epi32(seen)), same));
         }
     }
-    for (; block->dim + 64 <= d; block->dim += 64) {
-        pv_cols((pv_shape){ n, 4, false }, block);
-    }
-    if ((d & 32) != 0) {
-        pv_cols((pv_shape){ n, 2, false }, block);
-        block->dim += 32;
-    }
-    if ((d & 16) != 0) {
-        pv_cols((pv_shape){ n, 1, false }, block);
-        block->dim += 16;
-    }
-    if ((d & 8) != 0) {
-        pv_cols((pv_shape){ n, 1, true }, block);
+}
+
+/* All dimensions of a block of n rows; `at` begins with the first of them. By pointer, since a copy
+ * would wait for the fields just stored, and with them for the block before. */
+static void pv_block(const quire_attn_pv *args, uint32_t n, product *at, quire_avx512_ahead *ahead)
+{
+    static body_fn *const bodies[ROWS + 1][3] = TABLE_OF_BODIES(pv);
+    const uint32_t lines = ahead_lines(ahead);
+    const size_t tile_bytes = QUIRE_TILE_TOKENS / 2 * at->line_stride;
+    uint32_t left = args->d;
+    uint32_t dims;
+
+    for (; left > 0; left -= dims, at->line += (size_t)dims * PAIR_BYTES, at->out += dims) {
+        at->ahead = ahead->at;
+        if (left >= 128 && n <= 2 && lines == 4) {
+            dims = 128;
+            ahead_set(at, 8, tile_bytes);
+            (n == 1 ? pv_1_8_8 : pv_2_8_8)(at);
+        } else if (left >= 64) {
+            dims = 64;
+            ahead_set(at, lines, tile_bytes);
+            bodies[n][lines / 2](at);
+        } else {
+            const __mmask16 lanes = left >= 16 ? 0xffff : 0xff;
+
+            dims = left >= 16 ? 16 : 8;
+            at->ahead = lines == 4 ? at->ahead : (uintptr_t)at->line;
+            QUIRE_AVX512_UP_TO_6(n, pv_rest, at, lanes);
+        }
+        ahead->at += (size_t)at->n_steps * dims * lines;
     }
 }
 
 void quire_avx512_pv_bf16(const quire_attn_pv *args)
 {
-    pv_block block;
+    static const float ones[] = { 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f };
+    const bool begins_odd = (args->slot_begin & 1) != 0 && args->slot_begin < args->slot_end;
+    const bool ends_odd = (args->slot_end & 1) != 0 && args->slot_begin < args->slot_end;
+    const uint32_t first = (args->slot_begin + 1) / 2;
+    const uint32_t end = args->slot_end / 2;
+    quire_avx512_ahead ahead =
+        quire_avx512_ahead_of(args->v_tile, args->next, (args->n_rows + 5) / 6);
 
-    block.args = args;
-    block.ahead = quire_avx512_ahead_of(args->v_tile, args->next, (args->n_rows + 5) / 6);
-    for (block.row = 0; block.row < args->n_rows;) {
-        uint32_t n = quire_avx512_next_6(args->n_rows - block.row);
+    if (begins_odd) {
+        pv_half_pair(args, args->rescale, first - 1, ODD_OF_ALL);
+    }
+    for (uint32_t row = 0; row < args->n_rows;) {
+        uint32_t n = quire_avx512_next_6(args->n_rows - row);
+        product at = {
+            .x = (const char *)(args->p + row * (size_t)QUIRE_TILE_TOKENS + first),
+            .x_stride = QUIRE_TILE_TOKENS * sizeof(float),
+            .line = (const char *)args->v_tile + (size_t)first * args->d * PAIR_BYTES,
+            .line_stride = (size_t)args->d * PAIR_BYTES,
+            .n_steps = end > first ? end - first : 0,
+            .out = args->o + row * args->o_stride,
+            .out_stride = args->o_stride,
+            .rescale = begins_odd ? ones : args->rescale + row,
+        };
 
-        QUIRE_AVX512_UP_TO_6(n, pv_rows, &block);
-        block.row += n;
-        quire_avx512_ahead_advance(&block.ahead, args->v_tile);
+        pv_block(args, n, &at, &ahead);
+        row += n;
+        quire_avx512_ahead_advance(&ahead, args->v_tile);
+    }
+    if (ends_odd) {
+        pv_half_pair(args, NULL, end, EVEN_OF_ALL);
     }
 }

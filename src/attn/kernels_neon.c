@@ -166,15 +166,15 @@ static void pv_dotprod(const quire_attn_pv *args)
 
 const quire_attn_kernels *quire_attn_kernels_neon_plain(void)
 {
-    static const quire_attn_kernels kernels = { "neon", q_bytes, q_pack, qk, softmax, pv };
+    static const quire_attn_kernels kernels = { "neon", q_bytes, q_pack, qk, softmax, NULL, pv };
 
     return &kernels;
 }
 
 const quire_attn_kernels *quire_attn_kernels_neon(void)
 {
-    static const quire_attn_kernels kernels = { "neon",     q_bytes, q_pack,
-                                                qk_dotprod, softmax, pv_dotprod };
+    static const quire_attn_kernels kernels = { "neon",  q_bytes, q_pack,    qk_dotprod,
+                                                softmax, NULL,    pv_dotprod };
 
     return quire_cpu_get()->has_neon_dotprod ? &kernels : quire_attn_kernels_neon_plain();
 }

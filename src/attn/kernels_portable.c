@@ -263,7 +263,9 @@ static void pv(const quire_attn_pv *args)
 
 const quire_attn_kernels *quire_attn_kernels_portable(void)
 {
-    static const quire_attn_kernels kernels = { "portable", q_bytes, q_pack, qk, softmax, pv };
+    static const quire_attn_kernels kernels = {
+        "portable", q_bytes, q_pack, qk, softmax, NULL, pv
+    };
 
     return &kernels;
 }

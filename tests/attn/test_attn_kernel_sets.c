@@ -126,6 +126,12 @@ static bool is_variant(const quire_attn_kernels *set, const quire_attn_kernels *
            (strcmp(set->isa, "avx512+bf16") == 0 && format != QUIRE_FORMAT_BF16);
 }
 
+/* Whether P is bf16 where V is. */
+static bool has_bf16_weights(const quire_attn_kernels *set, quire_format format)
+{
+    return format == QUIRE_FORMAT_BF16 && set->softmax_bf16 != NULL;
+}
+
 /* Packed queries of a case. */
 static unsigned char *pack(const quire_attn_kernels *set, const kernel_case *c, const float *q)
 {
@@ -244,11 +250,27 @@ static size_t o_stride(const kernel_case *c)
     return (c->d + 15u) / 16 * 16 + 16;
 }
 
+/* Weights as the set's pv wants them. */
+static float *new_weights(const quire_attn_kernels *set, const kernel_case *c, const float *p)
+{
+    size_t n = (size_t)c->n_rows * TILE;
+    float *weights = take(n * sizeof(float));
+
+    memcpy(weights, p, n * sizeof(float));
+    for (size_t i = 0; has_bf16_weights(set, c->format) && i < n; i++) {
+        uint16_t *row = (uint16_t *)(void *)(weights + i / TILE * TILE);
+
+        row[i % TILE] = quire_f32_to_bf16(p[i]);
+    }
+    return weights;
+}
+
 /* o = o * rescale + P V as a block and row by row. Also with a NaN in every unseen slot of V. */
-static void run_pv(const quire_attn_kernels *set, const kernel_case *c, const float *p,
+static void run_pv(const quire_attn_kernels *set, const kernel_case *c, const float *p_as_floats,
                    const float *rescale, const void *tile, float *o)
 {
     size_t stride = o_stride(c);
+    float *p = new_weights(set, c, p_as_floats);
     float *single = take(c->n_rows * stride * sizeof(float));
     quire_attn_pv args = { .format = c->format,
                            .d = c->d,
@@ -281,6 +303,7 @@ static void run_pv(const quire_attn_kernels *set, const kernel_case *c, const fl
         }
     }
     free(single);
+    free(p);
 }
 
 /* Sums of another set against the first one's. Where o was 0, q8 results have one rounding. */
@@ -512,10 +535,19 @@ typedef struct softmax_state {
     float rescale[ROWS_MAX];
 } softmax_state;
 
-/* P, l and rescale against double precision. */
-static void check_softmax(const quire_attn_kernels *set, uint32_t n_rows, uint32_t begin,
-                          const uint32_t *end)
+/* Weight t of a row that softmax has been through. */
+static double weight_of(bool is_bf16, const float *row, uint32_t t)
 {
+    return is_bf16 ? (double)quire_bf16_to_f32(((const uint16_t *)(const void *)row)[t])
+                   : (double)row[t];
+}
+
+/* P, l and rescale against double precision. Weights of bf16 are rounded twice (kernels.h), and l
+ * is the sum of what came out. */
+static void check_softmax(const quire_attn_kernels *set, bool is_bf16, uint32_t n_rows,
+                          uint32_t begin, const uint32_t *end)
+{
+    const double tolerance = is_bf16 ? 6.5e-3 : 4e-7;
     float *s = take((size_t)n_rows * TILE * sizeof(float));
     float *p = take((size_t)n_rows * TILE * sizeof(float));
     softmax_state before;
@@ -534,7 +566,7 @@ static void check_softmax(const quire_attn_kernels *set, uint32_t n_rows, uint32
         }
     }
     before = st;
-    set->softmax(n_rows, begin, end, p, st.m, st.l, st.rescale);
+    (is_bf16 ? set->softmax_bf16 : set->softmax)(n_rows, begin, end, p, st.m, st.l, st.rescale);
     for (uint32_t r = 0; r < n_rows; r++) { /* the differences are f32 by contract */
         float m = before.m[r];
         double l;
@@ -547,10 +579,11 @@ static void check_softmax(const quire_attn_kernels *set, uint32_t n_rows, uint32
         for (uint32_t t = 0; t < TILE; t++) {
             bool is_seen = t >= begin && t < end[r];
             double expected = is_seen ? exp((double)(s[r * TILE + t] - m)) : 0.0;
+            double weight = weight_of(is_bf16, p + (size_t)r * TILE, t);
 
-            assert_true(fabs((double)p[r * TILE + t] - expected) <= 4e-7 * expected + 2e-38);
-            assert_true(is_seen || p[r * TILE + t] == 0.0f);
-            l += expected;
+            assert_true(fabs(weight - expected) <= tolerance * expected + 2e-38);
+            assert_true(is_seen || weight == 0.0);
+            l += is_bf16 ? weight : expected;
         }
         assert_true(st.m[r] == m);
         assert_true(fabs((double)st.l[r] - l) <= 1e-6 * l);
@@ -575,9 +608,38 @@ static void test_softmax(void **state)
             end[r] = n % 3 == 0 ? TILE : quire_rng_below(&rng, TILE + 1);
         }
         for (uint32_t i = 0; i < n_sets; i++) {
-            check_softmax(sets[i], n_rows, begin, end);
+            check_softmax(sets[i], false, n_rows, begin, end);
+            if (sets[i]->softmax_bf16 != NULL) {
+                check_softmax(sets[i], true, n_rows, begin, end);
+            }
         }
     }
+}
+
+static void check_special_logits(quire_attn_softmax *softmax, bool is_bf16)
+{
+    float *s = take((size_t)4 * TILE * sizeof(float));
+    float m[4] = { -INFINITY, -INFINITY, 2.0f, -INFINITY };
+    float l[4] = { 0.0f, 0.0f, 3.0f, 0.0f };
+    uint32_t end[4] = { 2, 2, 2, 2 };
+    float rescale[4];
+
+    memset(s, 0, (size_t)4 * TILE * sizeof(float));
+    s[0] = -INFINITY; /* row 0: nothing but -Inf */
+    s[1] = -INFINITY;
+    s[TILE] = NAN; /* row 1: NaN and a number */
+    s[TILE + 1] = 1.0f;
+    s[2 * TILE] = -INFINITY; /* row 2: -Inf and a very small weight */
+    s[2 * TILE + 1] = -200.0f;
+    s[3 * TILE] = INFINITY;
+    softmax(4, 0, end, s, m, l, rescale);
+    assert_true(m[0] == -INFINITY && l[0] == 0.0f && weight_of(is_bf16, s, 0) == 0.0);
+    assert_true(isnan(l[1]) && isnan(weight_of(is_bf16, s + TILE, 0)));
+    assert_true(m[2] == 2.0f && l[2] == 3.0f && rescale[2] == 1.0f);
+    assert_true(weight_of(is_bf16, s + (size_t)2 * TILE, 0) == 0.0);
+    assert_true(weight_of(is_bf16, s + (size_t)2 * TILE, 1) == 0.0);
+    assert_true(isnan(l[3]));
+    free(s);
 }
 
 static void test_softmax_of_special_logits(void **state)
@@ -587,27 +649,10 @@ static void test_softmax_of_special_logits(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < n_sets; i++) {
-        float *s = take((size_t)4 * TILE * sizeof(float));
-        float m[4] = { -INFINITY, -INFINITY, 2.0f, -INFINITY };
-        float l[4] = { 0.0f, 0.0f, 3.0f, 0.0f };
-        uint32_t end[4] = { 2, 2, 2, 2 };
-        float rescale[4];
-
-        memset(s, 0, (size_t)4 * TILE * sizeof(float));
-        s[0] = -INFINITY; /* row 0: nothing but -Inf */
-        s[1] = -INFINITY;
-        s[TILE] = NAN; /* row 1: NaN and a number */
-        s[TILE + 1] = 1.0f;
-        s[2 * TILE] = -INFINITY; /* row 2: -Inf and a very small weight */
-        s[2 * TILE + 1] = -200.0f;
-        s[3 * TILE] = INFINITY;
-        sets[i]->softmax(4, 0, end, s, m, l, rescale);
-        assert_true(m[0] == -INFINITY && l[0] == 0.0f && s[0] == 0.0f);
-        assert_true(isnan(l[1]) && isnan(s[TILE]));
-        assert_true(m[2] == 2.0f && l[2] == 3.0f && rescale[2] == 1.0f);
-        assert_true(s[2 * TILE] == 0.0f && s[2 * TILE + 1] == 0.0f);
-        assert_true(isnan(l[3]));
-        free(s);
+        check_special_logits(sets[i]->softmax, false);
+        if (sets[i]->softmax_bf16 != NULL) {
+            check_special_logits(sets[i]->softmax_bf16, true);
+        }
     }
 }
 

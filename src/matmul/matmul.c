@@ -1,108 +1,23 @@
-/* matmul.c - layouts, and who computes what.
+/* matmul.c - who computes what.
  *
  * SPDX-License-Identifier: MIT */
 #include "matmul/matmul_kernels.h"
 
-#include "base/check.h"
 #include "base/num.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define SCALE_BYTES 2u /* of a block, in GGUF as in panels */
-#define ALIGN_BYTES 64u
-
 /* Packed x that is worked on before the next part of it: half of a small L2 cache, where it meets
  * one panel after the other. */
 #define X_PART_BYTES ((size_t)256 << 10)
 
-/* ---- layouts ---- */
-
-static uint32_t n_blocks_of(uint32_t n_in)
-{
-    return n_in / QUIRE_MATMUL_BLOCK;
-}
-
-/* Bytes of a block's codes. */
-static uint32_t code_bytes(quire_matmul_type type)
-{
-    return type == QUIRE_MATMUL_Q8_0 ? QUIRE_MATMUL_BLOCK : QUIRE_MATMUL_BLOCK / 2;
-}
-
-bool quire_matmul_takes(uint64_t n_in, uint64_t n_out)
-{
-    return n_in > 0 && n_in % QUIRE_MATMUL_BLOCK == 0 && n_out > 0 &&
-           n_out % QUIRE_MATMUL_PANEL == 0 && n_in <= UINT32_MAX && n_out <= UINT32_MAX;
-}
-
-size_t quire_matmul_scales_bytes(uint32_t n_in)
-{
-    size_t bytes = (size_t)n_blocks_of(n_in) * QUIRE_MATMUL_PANEL * SCALE_BYTES;
-
-    return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
-}
-
-size_t quire_matmul_codes_bytes(quire_matmul_type type, uint32_t n_in)
-{
-    return (size_t)n_blocks_of(n_in) * QUIRE_MATMUL_PANEL * code_bytes(type);
-}
-
-static size_t panel_bytes(quire_matmul_type type, uint32_t n_in)
-{
-    return quire_matmul_scales_bytes(n_in) + quire_matmul_codes_bytes(type, n_in);
-}
-
-size_t quire_matmul_weight_bytes(quire_matmul_type type, uint32_t n_in, uint32_t n_out)
-{
-    return n_out / QUIRE_MATMUL_PANEL * panel_bytes(type, n_in);
-}
+/* ---- tiles of x ---- */
 
 size_t quire_matmul_x_bytes(uint32_t n_in, uint32_t n_rows)
 {
-    return (size_t)n_rows * n_blocks_of(n_in) * QUIRE_MATMUL_BLOCK_BYTES;
+    return (size_t)n_rows * (n_in / QUIRE_MATMUL_BLOCK) * QUIRE_MATMUL_BLOCK_BYTES;
 }
-
-/* One output's codes of a block, by four. GGUF's Q4_0 pairs inputs i and i + 16 in a byte, as
- * panels do. */
-static void pack_block(quire_matmul_type type, const unsigned char *block, unsigned char *codes)
-{
-    const uint32_t flip = type == QUIRE_MATMUL_Q8_0 ? 0x80808080u : 0;
-
-    for (uint32_t i = 0; i < code_bytes(type); i += 4) {
-        uint32_t four;
-
-        memcpy(&four, block + SCALE_BYTES + i, sizeof four);
-        four ^= flip;
-        memcpy(codes + (size_t)i * QUIRE_MATMUL_PANEL, &four, sizeof four);
-    }
-}
-
-void quire_matmul_weight_pack(const quire_matmul_weight *weight, const void *rows)
-{
-    const quire_matmul_type type = weight->type;
-    const uint32_t n_blocks = n_blocks_of(weight->n_in);
-    const size_t block_bytes = SCALE_BYTES + code_bytes(type);
-    const unsigned char *block = rows;
-
-    QUIRE_CHECK(quire_matmul_takes(weight->n_in, weight->n_out));
-    for (uint32_t out = 0; out < weight->n_out; out++) {
-        const size_t lane = out % QUIRE_MATMUL_PANEL;
-        unsigned char *panel =
-            weight->panels + out / QUIRE_MATMUL_PANEL * panel_bytes(type, weight->n_in);
-        unsigned char *scale = panel + lane * SCALE_BYTES;
-        unsigned char *codes = panel + quire_matmul_scales_bytes(weight->n_in) + lane * 4;
-
-        for (uint32_t b = 0; b < n_blocks; b++) {
-            memcpy(scale, block, SCALE_BYTES);
-            pack_block(type, block, codes);
-            scale += QUIRE_MATMUL_PANEL * SCALE_BYTES;
-            codes += QUIRE_MATMUL_PANEL * code_bytes(type);
-            block += block_bytes;
-        }
-    }
-}
-
-/* ---- tiles of x ---- */
 
 /* The first row of a tile. */
 static uint32_t tile_row(uint32_t n_rows, uint32_t n_tiles, uint32_t tile)
@@ -163,7 +78,7 @@ void quire_matmul_run(const quire_matmul_weight *weight, const void *packed,
     const uint32_t begin = (uint32_t)((uint64_t)n_panels * thread / n_threads);
     const uint32_t end = (uint32_t)((uint64_t)n_panels * (thread + 1) / n_threads);
     const uint32_t n_tiles = n_tiles_of(y->n_rows);
-    const size_t bytes = panel_bytes(weight->type, weight->n_in);
+    const size_t bytes = quire_matmul_panel_bytes(weight->type, weight->n_in);
     const size_t tile_bytes = quire_matmul_x_bytes(weight->n_in, QUIRE_MATMUL_TILE_ROWS);
     const uint32_t step = tile_bytes < X_PART_BYTES ? (uint32_t)(X_PART_BYTES / tile_bytes) : 1;
     quire_matmul_panel p = { .weight = weight, .y_stride = y->stride };

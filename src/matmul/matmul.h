@@ -11,21 +11,36 @@
  *   - weights are read once for up to QUIRE_MATMUL_TILE_ROWS rows, in order, in whole cache lines.
  *
  * Arithmetic. Inputs of a row are cut in blocks of 32; each is rounded to 8 bits with a scale of
- * its own: x = d n, d = max |x| / 127 (f32), n = x * (127 / max |x|) to nearest even. Weights are
- * w = s (c - o) with their block's scale s (f16 in the file) and unsigned codes c with an offset o
- * (128 for Q8_0, 8 for Q4_0). A block adds
+ * its own: x = d n, d = max |x| / 127 (f32), n = x * (127 / max |x|) to nearest even. What a block
+ * adds to the output depends on what its weights are; integer sums are exact, c is unsigned:
  *
- *   y = fma((float)(sum(c n) - o sum(n)), s * d, y)
+ *   w = s (c - o)         y = fma((float)(sum(c n) - o sum(n)), s * d, y)
+ *     Q8_0 (o = 128), Q4_0 (8), Q5_0 (16), IQ4_NL (128, c from a table); s is f16
+ *   w = s c + m           y = fma((float)sum(c n), s * d, y), then y = fma(m, d * sum(n), y)
+ *     Q4_1, Q5_1: s and m are f16. Q4_K, Q5_K: s and -m are products of the f16 of 256 inputs and a
+ *     6-bit integer of the block, exact in f32
+ *   w = s (c - 32)        y = fma(t, d, y), t = fma((float)sum1, s1, (float)sum0 * s0)
+ *     Q6_K: s and sum for each half of the block; s is an f16 of 256 inputs times an int8
  *
- * to the output, blocks in ascending order; the integer sum is exact. A block whose max |x| is
- * below QUIRE_MATMUL_TINY counts as zero; NaN and Inf in x come out as NaN or Inf.
+ * Blocks are added in ascending order. One whose max |x| is below QUIRE_MATMUL_TINY counts as zero;
+ * NaN and Inf in x come out as NaN or Inf.
  *
- * Layout of weights: panels of 16 outputs, one after the other. A panel holds its scales, [block]
- * [output] f16, then at the next multiple of 64 bytes its codes:
- *   Q8_0: [block][input / 4][output][4] bytes
- *   Q4_0: [block][input / 4, 0..3][output][4] bytes, the high nibbles being inputs 16 further on
+ * Layout of weights: panels of 16 outputs, one after the other, of heads and codes.
+ *   Q4_K, Q5_K, Q6_K: for each 256 inputs, the head and after it the codes of 8 blocks
+ *   the others: the heads of all blocks, then at the next multiple of 64 bytes all codes
+ * A head holds, one after the other and [output] each:
+ *   s f16; m f16                                     (m: Q4_1, Q5_1)
+ *   f16 of s; f16 of m; [3] of GGUF's 12 bytes as u32  (Q4_K, Q5_K)
+ *   f16 of s; 32 bytes of nothing; [16] int8         (Q6_K)
+ * and a block's codes are
+ *   Q8_0: [input / 4][output][4] bytes
+ *   the others: [input / 4, 0..3][output][4] bytes, the high nibbles being inputs 16 further on;
+ *     of 5 bits: then [output][4] bytes whose bit k is the fifth of input 4 k + byte
+ *     of 6 bits: then [2][output][4] bytes, bits 2 k and 2 k + 1 of which are the upper two of
+ *       input 4 k + byte, 16 further on in the second
  * Layout of x: tiles of up to QUIRE_MATMUL_TILE_ROWS rows, as equal as can be. A tile holds for
- * each block n as [input / 4][row][4] int8, then -128 sum(n) [row] int32 and d [row] f32.
+ * each block n as [input / 4][row][4] int8, then [row] of -128 sum(n) int32, -32 sum(n) of the
+ * first 16 int32, d f32, d * sum(n) f32.
  *
  * Thread: weights and packed x are read only; the calls say which part of the work they do.
  *
@@ -40,14 +55,22 @@
 #define QUIRE_MATMUL_BLOCK       32u /* inputs that share a scale */
 #define QUIRE_MATMUL_PANEL       16u /* outputs that are computed together */
 #define QUIRE_MATMUL_TILE_ROWS   12u /* rows of x that share a reading of the weights */
-#define QUIRE_MATMUL_BLOCK_BYTES 40u /* of a row's block in packed x */
+#define QUIRE_MATMUL_BLOCK_BYTES 48u /* of a row's block in packed x */
 #define QUIRE_MATMUL_TINY        1e-30f
 
 /* The types' names and blocks are GGUF's. */
 typedef enum quire_matmul_type {
-    QUIRE_MATMUL_Q8_0, /* 32 int8 and an f16 scale: 34 bytes */
-    QUIRE_MATMUL_Q4_0  /* 32 nibbles and an f16 scale: 18 bytes */
+    QUIRE_MATMUL_Q8_0,
+    QUIRE_MATMUL_Q4_0,
+    QUIRE_MATMUL_Q4_1,
+    QUIRE_MATMUL_Q5_0,
+    QUIRE_MATMUL_Q5_1,
+    QUIRE_MATMUL_IQ4_NL,
+    QUIRE_MATMUL_Q4_K,
+    QUIRE_MATMUL_Q5_K,
+    QUIRE_MATMUL_Q6_K
 } quire_matmul_type;
+#define QUIRE_MATMUL_TYPES 9u
 
 typedef struct quire_matmul_kernels quire_matmul_kernels;
 
@@ -60,10 +83,11 @@ typedef struct quire_matmul_weight {
     unsigned char *panels;
 } quire_matmul_weight;
 
-/* Whether a matrix has whole blocks and panels, which all functions here ask for. */
-bool quire_matmul_takes(uint64_t n_in, uint64_t n_out);
+/* Whether a matrix has whole blocks of GGUF's and panels, which all functions here ask for. */
+bool quire_matmul_takes(quire_matmul_type type, uint64_t n_in, uint64_t n_out);
 
-/* Bytes of a matrix in panels; at most 64 by panel more than in GGUF. */
+/* Bytes of a matrix in panels. More than in GGUF by less than 64 for each panel, of Q6_K by a
+ * hundredth. */
 size_t quire_matmul_weight_bytes(quire_matmul_type type, uint32_t n_in, uint32_t n_out);
 
 /* Fill the panels from GGUF's rows (n_out of them, one after the other, any alignment). */

@@ -25,9 +25,44 @@ struct quire_matmul_kernels {
     void (*panel)(const quire_matmul_panel *panel);
 };
 
-/* Bytes of a panel's scales, and of its codes. */
-size_t quire_matmul_scales_bytes(uint32_t n_in);
-size_t quire_matmul_codes_bytes(quire_matmul_type type, uint32_t n_in);
+/* How a type lies in GGUF and in panels. A panel's head and codes of inputs [i * group,
+ * (i + 1) * group) are at these places plus i times these steps. */
+typedef struct quire_matmul_layout {
+    uint32_t group;      /* inputs of a block of GGUF's */
+    uint32_t gguf_bytes; /* of such a block */
+    uint32_t head_bytes; /* of a panel's group */
+    uint32_t code_bytes; /* of a panel's QUIRE_MATMUL_BLOCK inputs */
+} quire_matmul_layout;
+
+static const quire_matmul_layout quire_matmul_layouts[QUIRE_MATMUL_TYPES] = {
+    [QUIRE_MATMUL_Q8_0] = { 32, 34, 32, 512 },    [QUIRE_MATMUL_Q4_0] = { 32, 18, 32, 256 },
+    [QUIRE_MATMUL_Q4_1] = { 32, 20, 64, 256 },    [QUIRE_MATMUL_Q5_0] = { 32, 22, 32, 320 },
+    [QUIRE_MATMUL_Q5_1] = { 32, 24, 64, 320 },    [QUIRE_MATMUL_IQ4_NL] = { 32, 18, 32, 256 },
+    [QUIRE_MATMUL_Q4_K] = { 256, 144, 256, 256 }, [QUIRE_MATMUL_Q5_K] = { 256, 176, 256, 320 },
+    [QUIRE_MATMUL_Q6_K] = { 256, 210, 320, 384 },
+};
+
+typedef struct quire_matmul_places {
+    size_t codes; /* of the first group's codes in a panel; its head is at 0 */
+    size_t head_step;
+    size_t code_step;
+} quire_matmul_places;
+
+quire_matmul_places quire_matmul_places_of(quire_matmul_type type, uint32_t n_in);
+
+/* Bytes of a panel. */
+size_t quire_matmul_panel_bytes(quire_matmul_type type, uint32_t n_in);
+
+/* Fields of a block in packed x behind its QUIRE_MATMUL_BLOCK / 4 quads, [row] of 4 bytes each. */
+enum {
+    QUIRE_MATMUL_X_SUM = QUIRE_MATMUL_BLOCK / 4, /* -128 sum(n) */
+    QUIRE_MATMUL_X_HALF,                         /* -32 sum(n) of the first half */
+    QUIRE_MATMUL_X_D,
+    QUIRE_MATMUL_X_DSUM /* d * sum(n) */
+};
+
+/* IQ4_NL's values by code, plus 128. */
+extern const uint8_t quire_matmul_iq4_nl[16];
 
 const quire_matmul_kernels *quire_matmul_kernels_portable(void);
 /* NULL where the CPU lacks it. */

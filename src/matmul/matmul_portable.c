@@ -8,12 +8,14 @@
 #include <math.h>
 #include <string.h>
 
-#define X_OFFSET 128 /* in the sums that packed x carries */
-
 enum {
     PANEL = QUIRE_MATMUL_PANEL,
-    BLOCK = QUIRE_MATMUL_BLOCK
+    BLOCK = QUIRE_MATMUL_BLOCK,
+    HALF = BLOCK / 2,
+    LINE = 4 * PANEL /* bytes of four inputs' codes */
 };
+
+/* ---- x ---- */
 
 /* The largest |x| of a block as f32 bits, so that NaN and Inf come out on top. */
 static uint32_t max_bits_of(const float *x)
@@ -41,16 +43,24 @@ static void block_pack(const float *x, uint32_t n_rows, char *at)
     const int is_some = max_bits >= quire_f32_bits(QUIRE_MATMUL_TINY);
     const float d = is_some ? max / 127.0f : 0.0f;
     const float inverse = is_some ? 127.0f / max : 0.0f;
-    int32_t start = 0;
+    const size_t step = (size_t)4 * n_rows;
+    int32_t sums[2] = { 0, 0 };
+    int32_t sum, half;
+    float dsum;
 
     for (uint32_t i = 0; i < BLOCK; i++) {
         int8_t n = round_to_int8(x[i] * inverse);
 
-        memcpy(at + (size_t)(i / 4) * 4 * n_rows + i % 4, &n, 1);
-        start -= X_OFFSET * n;
+        memcpy(at + i / 4 * step + i % 4, &n, 1);
+        sums[i / HALF] += n;
     }
-    memcpy(at + (size_t)BLOCK * n_rows, &start, sizeof start);
-    memcpy(at + (size_t)(BLOCK + 4) * n_rows, &d, sizeof d);
+    sum = -128 * (sums[0] + sums[1]);
+    half = -32 * sums[0];
+    dsum = d * (float)(sums[0] + sums[1]);
+    memcpy(at + QUIRE_MATMUL_X_SUM * step, &sum, sizeof sum);
+    memcpy(at + QUIRE_MATMUL_X_HALF * step, &half, sizeof half);
+    memcpy(at + QUIRE_MATMUL_X_D * step, &d, sizeof d);
+    memcpy(at + QUIRE_MATMUL_X_DSUM * step, &dsum, sizeof dsum);
 }
 
 static void row_pack(const float *row, uint32_t n_in, uint32_t n_rows, void *at)
@@ -63,58 +73,167 @@ static void row_pack(const float *row, uint32_t n_in, uint32_t n_rows, void *at)
     }
 }
 
-/* Code of one output's input i in a block. */
-static int32_t code_at(quire_matmul_type type, const unsigned char *codes, uint32_t lane,
-                       uint32_t i)
-{
-    uint32_t nibble = i / (BLOCK / 2);
-    uint32_t at = type == QUIRE_MATMUL_Q8_0 ? i : i % (BLOCK / 2);
-    unsigned char byte = codes[at / 4 * 4 * PANEL + lane * 4 + at % 4];
+/* One row's block out of a tile. */
+typedef struct x_block {
+    int8_t n[BLOCK];
+    int32_t sum, half;
+    float d, dsum;
+} x_block;
 
-    return type == QUIRE_MATMUL_Q8_0 ? byte : byte >> (4 * nibble) & 15;
+static x_block x_read(const char *x, uint32_t n_rows)
+{
+    const size_t step = (size_t)4 * n_rows;
+    x_block b;
+
+    for (uint32_t k = 0; k < BLOCK / 4; k++) {
+        memcpy(b.n + (size_t)4 * k, x + k * step, 4);
+    }
+    memcpy(&b.sum, x + QUIRE_MATMUL_X_SUM * step, sizeof b.sum);
+    memcpy(&b.half, x + QUIRE_MATMUL_X_HALF * step, sizeof b.half);
+    memcpy(&b.d, x + QUIRE_MATMUL_X_D * step, sizeof b.d);
+    memcpy(&b.dsum, x + QUIRE_MATMUL_X_DSUM * step, sizeof b.dsum);
+    return b;
 }
 
-/* sum((c - o) n) of one output and one row over a block. */
-static int32_t block_sum(quire_matmul_type type, const unsigned char *codes, uint32_t lane,
-                         const char *x, uint32_t n_rows)
+/* ---- weights ---- */
+
+/* One output's weights of a block. */
+typedef struct w_block {
+    uint8_t c[BLOCK];
+    float scale[2]; /* of the halves; most types have one */
+    float min;
+} w_block;
+
+static float f16_at(const unsigned char *halves, uint32_t lane)
 {
-    int32_t start;
-    int32_t sum;
+    uint16_t half;
 
-    memcpy(&start, x + (size_t)BLOCK * n_rows, sizeof start);
-    sum = type == QUIRE_MATMUL_Q8_0 ? start : start / (X_OFFSET / 8);
+    memcpy(&half, halves + (size_t)lane * sizeof half, sizeof half);
+    return quire_f16_to_f32(half);
+}
+
+/* Code of input i; codes begin with the output's. */
+static uint8_t code_at(quire_matmul_type type, const unsigned char *codes, uint32_t i)
+{
+    const uint32_t k = i / 4;
+    const unsigned char *quad = codes + i % 4;
+    const unsigned char *high = quad + 4 * LINE;
+    const uint32_t four = (uint32_t)quad[k % 4 * LINE] >> (4 * (k / 4)) & 15;
+
+    switch (type) {
+    case QUIRE_MATMUL_Q8_0:
+        return quad[k * LINE];
+    case QUIRE_MATMUL_IQ4_NL:
+        return quire_matmul_iq4_nl[four];
+    case QUIRE_MATMUL_Q5_0:
+    case QUIRE_MATMUL_Q5_1:
+    case QUIRE_MATMUL_Q5_K:
+        return (uint8_t)(four | ((uint32_t)high[0] >> k & 1) << 4);
+    case QUIRE_MATMUL_Q6_K:
+        return (uint8_t)(four | ((uint32_t)high[k / 4 * LINE] >> (2 * (k % 4)) & 3) << 4);
+    default:
+        return (uint8_t)four;
+    }
+}
+
+/* The 6-bit integers of block b. The first four of each are whole bytes; of the last four the upper
+ * two bits lie above those. */
+static void k_scales_read(const unsigned char *head, uint32_t lane, uint32_t b, w_block *w)
+{
+    const unsigned char *words = head + LINE + (size_t)4 * lane + b % 4;
+    const uint32_t s = words[0], m = words[LINE], both = words[2 * LINE];
+
+    w->scale[0] *= (float)(b < 4 ? s & 63 : (both & 15) | s >> 6 << 4);
+    w->min *= -(float)(b < 4 ? m & 63 : both >> 4 | m >> 6 << 4);
+}
+
+/* Block b of a group. */
+static w_block w_read(quire_matmul_type type, const unsigned char *head, const unsigned char *codes,
+                      uint32_t lane, uint32_t b)
+{
+    w_block w = { .scale = { f16_at(head, lane) } };
+
     for (uint32_t i = 0; i < BLOCK; i++) {
-        int8_t n;
+        w.c[i] = code_at(type, codes + (size_t)4 * lane, i);
+    }
+    if (type == QUIRE_MATMUL_Q6_K) {
+        const int8_t *scales = (const int8_t *)head + LINE + (size_t)2 * b * PANEL + lane;
 
-        memcpy(&n, x + (size_t)(i / 4) * 4 * n_rows + i % 4, 1);
-        sum += code_at(type, codes, lane, i) * n;
+        w.scale[1] = w.scale[0] * (float)scales[PANEL];
+        w.scale[0] *= (float)scales[0];
+    } else if (quire_matmul_layouts[type].head_bytes >= LINE) {
+        w.min = f16_at(head + LINE / 2, lane);
+    }
+    if (type == QUIRE_MATMUL_Q4_K || type == QUIRE_MATMUL_Q5_K) {
+        k_scales_read(head, lane, b, &w);
+    }
+    return w;
+}
+
+/* ---- products ---- */
+
+/* sum(c n) of inputs [begin, end). */
+static int32_t sum_of(const w_block *w, const x_block *x, uint32_t begin, uint32_t end)
+{
+    int32_t sum = 0;
+
+    for (uint32_t i = begin; i < end; i++) {
+        sum += w->c[i] * x->n[i];
     }
     return sum;
 }
 
-static void panel_run(const quire_matmul_panel *p)
+/* y with a block added. */
+static float block_add(quire_matmul_type type, const w_block *w, const x_block *x, float y)
+{
+    const int32_t sum = sum_of(w, x, 0, BLOCK);
+    int32_t first, second;
+
+    switch (type) {
+    case QUIRE_MATMUL_Q8_0:
+    case QUIRE_MATMUL_IQ4_NL:
+        return fmaf((float)(sum + x->sum), w->scale[0] * x->d, y);
+    case QUIRE_MATMUL_Q4_0:
+        return fmaf((float)(sum + x->sum / 16), w->scale[0] * x->d, y);
+    case QUIRE_MATMUL_Q5_0:
+        return fmaf((float)(sum + x->sum / 8), w->scale[0] * x->d, y);
+    case QUIRE_MATMUL_Q6_K:
+        first = sum_of(w, x, 0, HALF) + x->half;
+        second = sum_of(w, x, HALF, BLOCK) + x->sum / 4 - x->half;
+        return fmaf(fmaf((float)second, w->scale[1], (float)first * w->scale[0]), x->d, y);
+    default:
+        return fmaf(w->min, x->dsum, fmaf((float)sum, w->scale[0] * x->d, y));
+    }
+}
+
+/* One output of one row. */
+static float dot(const quire_matmul_panel *p, uint32_t row, uint32_t lane)
 {
     const quire_matmul_type type = p->weight->type;
-    const uint32_t n_blocks = p->weight->n_in / BLOCK;
-    const size_t block_bytes = quire_matmul_codes_bytes(type, BLOCK);
-    const unsigned char *codes = p->at + quire_matmul_scales_bytes(p->weight->n_in);
-    const size_t x_bytes = (size_t)p->n_rows * QUIRE_MATMUL_BLOCK_BYTES;
+    const quire_matmul_places places = quire_matmul_places_of(type, p->weight->n_in);
+    const uint32_t in_group = quire_matmul_layouts[type].group / BLOCK;
+    const char *x = (const char *)p->tile + (size_t)4 * row;
+    float y = 0.0f;
 
+    for (uint32_t i = 0; i < p->weight->n_in / BLOCK; i++) {
+        const unsigned char *head = p->at + i / in_group * places.head_step;
+        const unsigned char *codes = p->at + places.codes + i / in_group * places.code_step;
+        const uint32_t b = i % in_group;
+        const w_block w =
+            w_read(type, head, codes + (size_t)b * quire_matmul_layouts[type].code_bytes, lane, b);
+        const x_block in = x_read(x, p->n_rows);
+
+        y = block_add(type, &w, &in, y);
+        x += (size_t)p->n_rows * QUIRE_MATMUL_BLOCK_BYTES;
+    }
+    return y;
+}
+
+static void panel_run(const quire_matmul_panel *p)
+{
     for (uint32_t row = 0; row < p->n_rows; row++) {
         for (uint32_t lane = 0; lane < PANEL; lane++) {
-            const char *x = (const char *)p->tile + (size_t)4 * row;
-            float y = 0.0f;
-
-            for (uint32_t b = 0; b < n_blocks; b++, x += x_bytes) {
-                int32_t sum = block_sum(type, codes + b * block_bytes, lane, x, p->n_rows);
-                uint16_t scale;
-                float d;
-
-                memcpy(&scale, p->at + ((size_t)b * PANEL + lane) * sizeof scale, sizeof scale);
-                memcpy(&d, x + (size_t)(BLOCK + 4) * p->n_rows, sizeof d);
-                y = fmaf((float)sum, quire_f16_to_f32(scale) * d, y);
-            }
-            p->y[row * p->y_stride + lane] = y;
+            p->y[row * p->y_stride + lane] = dot(p, row, lane);
         }
     }
 }

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "model/backend.h"
+#include "model/panels.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +31,6 @@
 #define KINDS_MAX      (KIND_EXTRA + EXTRA_MAX)
 #define LAYER_TENSORS  18u
 #define GLOBAL_TENSORS 5u
-#define PANELS_ALIGN   64u
 
 typedef struct weight_kind {
     ggml_backend_buffer_type_t buft; /* NULL for the mapping and for panels */
@@ -114,39 +114,12 @@ static bool extra_buft_takes(ggml_backend_buffer_type_t buft, const struct ggml_
     return takes;
 }
 
-static quire_matmul_weight map_of(const struct quire_weights_store *store,
-                                  const struct ggml_tensor *meta)
-{
-    return (quire_matmul_weight){
-        .kernels = store->kernels,
-        .type = meta->type == GGML_TYPE_Q8_0 ? QUIRE_MATMUL_Q8_0 : QUIRE_MATMUL_Q4_0,
-        .n_in = (uint32_t)meta->ne[0],
-        .n_out = (uint32_t)meta->ne[1],
-    };
-}
-
-/* In memory, from one aligned place to the next. */
-static size_t panels_bytes_of(const struct ggml_tensor *meta)
-{
-    const quire_matmul_weight map = map_of(&(struct quire_weights_store){ 0 }, meta);
-    const size_t bytes = quire_matmul_weight_bytes(map.type, map.n_in, map.n_out);
-
-    return (bytes + PANELS_ALIGN - 1) / PANELS_ALIGN * PANELS_ALIGN;
-}
-
-static bool panels_take(const struct quire_weights_store *store, const struct ggml_tensor *meta)
-{
-    return store->kernels != NULL &&
-           (meta->type == GGML_TYPE_Q8_0 || meta->type == GGML_TYPE_Q4_0) &&
-           quire_matmul_takes((uint64_t)meta->ne[0], (uint64_t)meta->ne[1]);
-}
-
 static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *meta,
                             uint64_t offset, weight_use use)
 {
     const struct quire_weights_store *store = load->weights->store;
 
-    if (use == USE_PRODUCT && panels_take(store, meta)) {
+    if (use == USE_PRODUCT && store->kernels != NULL && quire_panels_take(meta)) {
         return KIND_PANELS;
     }
     if (use == USE_PRODUCT && !load->opts->no_repack) {
@@ -358,7 +331,7 @@ static int panels_create(weight_load *load)
 
     for (uint32_t i = 0; i < store->n_slots; i++) {
         if (store->slots[i].kind == KIND_PANELS) {
-            store->panels_bytes += panels_bytes_of(store->slots[i].meta);
+            store->panels_bytes += quire_panels_bytes(store->slots[i].meta);
         }
     }
     if (store->panels_bytes == 0) {
@@ -379,10 +352,10 @@ static int panels_create(weight_load *load)
         weight_slot *slot = &store->slots[i];
 
         if (slot->kind == KIND_PANELS) {
-            store->maps[i] = map_of(store, slot->meta);
+            store->maps[i] = quire_panels_weight(slot->meta, store->kernels);
             store->maps[i].panels = at;
             (*slot->into)->extra = &store->maps[i];
-            at += panels_bytes_of(slot->meta);
+            at += quire_panels_bytes(slot->meta);
         }
     }
     join_layers(load->weights);
@@ -545,7 +518,7 @@ int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
 
             /* A tied output matrix that is used in place is the embedding's own bytes. */
             if (slot->kind != KIND_MAPPED || slot->offset != embd_offset) {
-                *out += slot->kind == KIND_PANELS ? panels_bytes_of(slot->meta)
+                *out += slot->kind == KIND_PANELS ? quire_panels_bytes(slot->meta)
                                                   : ggml_nbytes(slot->meta);
             }
             embd_offset = i == 0 && slot->kind == KIND_MAPPED ? slot->offset : embd_offset;

@@ -9,7 +9,9 @@
 
 #include <cmocka.h>
 
+#include "base/num.h"
 #include "codec/half.h"
+#include "gguf_block.h"
 #include "matmul/matmul.h"
 #include "quire/alloc.h"
 #include "seed.h"
@@ -17,23 +19,19 @@
 #include <math.h>
 #include <string.h>
 
-#define N_IN_MAX   416u /* 13 blocks: the scales of a panel end between two multiples of 64 */
-#define N_OUT_MAX  80u
-#define ROWS_MAX   40u
-#define SETS_MAX   2u
-#define CASES      60u
-#define BLOCK      QUIRE_MATMUL_BLOCK
-#define TYPES      (sizeof types / sizeof types[0])
-#define BLOCK_MAX  34u
-#define SCALE_SIZE 2u
-
-static const quire_matmul_type types[] = { QUIRE_MATMUL_Q8_0, QUIRE_MATMUL_Q4_0 };
+#define N_IN_MAX  1024u
+#define N_OUT_MAX 80u
+#define ROWS_MAX  40u
+#define SETS_MAX  2u
+#define CASES     (20u * QUIRE_MATMUL_TYPES)
+#define BLOCK     QUIRE_MATMUL_BLOCK
+#define ROW_BYTES (N_IN_MAX / BLOCK * 34u) /* of Q8_0, the largest */
 
 static quire_rng rng;
 
 typedef struct matrix {
     quire_matmul_weight weight;
-    unsigned char rows[(size_t)N_OUT_MAX * N_IN_MAX / BLOCK * BLOCK_MAX]; /* as GGUF has them */
+    unsigned char rows[(size_t)N_OUT_MAX * ROW_BYTES]; /* as GGUF has them */
 } matrix;
 
 /* All of a case, too large for the stack. */
@@ -53,26 +51,23 @@ static uint32_t all_sets(const quire_matmul_kernels **sets)
     return n;
 }
 
-static size_t block_bytes(quire_matmul_type type)
-{
-    return SCALE_SIZE + (type == QUIRE_MATMUL_Q8_0 ? BLOCK : BLOCK / 2);
-}
-
 static size_t row_bytes(void)
 {
-    return m.weight.n_in / BLOCK * block_bytes(m.weight.type);
+    const gguf_block *block = gguf_block_of(m.weight.type);
+
+    return (size_t)m.weight.n_in / block->n * block->bytes;
 }
 
 static unsigned char *block_of(uint32_t out, uint32_t block)
 {
-    return m.rows + out * row_bytes() + block * block_bytes(m.weight.type);
+    return m.rows + out * row_bytes() + (size_t)block * gguf_block_of(m.weight.type)->bytes;
 }
 
-static void scale_set(uint32_t out, uint32_t block, float scale)
+static void half_set(unsigned char *at, float value)
 {
-    const uint16_t half = quire_f32_to_f16(scale);
+    const uint16_t half = quire_f32_to_f16(value);
 
-    memcpy(block_of(out, block), &half, sizeof half);
+    memcpy(at, &half, sizeof half);
 }
 
 static void *take(size_t bytes)
@@ -89,16 +84,21 @@ static void give(void *p)
     quire_allocator_default()->free(quire_allocator_default()->ctx, p);
 }
 
-/* Every code, every sign of scale. */
-static void matrix_random(quire_matmul_type type, uint32_t n_in, uint32_t n_out)
+/* Every code, every sign of scale; f16s of the given size. */
+static void matrix_random(quire_matmul_type type, uint32_t n_in, uint32_t n_out, float scale)
 {
+    const gguf_block *what = gguf_block_of(type);
+
     m.weight = (quire_matmul_weight){ .type = type, .n_in = n_in, .n_out = n_out };
     for (size_t i = 0; i < n_out * row_bytes(); i++) {
         m.rows[i] = (unsigned char)quire_rng_next(&rng);
     }
     for (uint32_t out = 0; out < n_out; out++) {
-        for (uint32_t b = 0; b < n_in / BLOCK; b++) {
-            scale_set(out, b, (float)quire_rng_normal(&rng) * 0.01f);
+        for (uint32_t b = 0; b < n_in / what->n; b++) {
+            half_set(block_of(out, b) + what->scale_at, (float)quire_rng_normal(&rng) * scale);
+            if (what->min_at > 0) {
+                half_set(block_of(out, b) + what->min_at, (float)quire_rng_normal(&rng) * scale);
+            }
         }
     }
     m.weight.panels = take(quire_matmul_weight_bytes(type, n_in, n_out));
@@ -130,22 +130,6 @@ static void product(const quire_matmul_kernels *kernels, const float *rows, uint
     give(packed);
 }
 
-static double weight_at(uint32_t out, uint32_t in)
-{
-    const unsigned char *block = block_of(out, in / BLOCK);
-    const uint32_t i = in % BLOCK;
-    uint16_t half;
-    int code;
-
-    memcpy(&half, block, sizeof half);
-    if (m.weight.type == QUIRE_MATMUL_Q8_0) {
-        code = (int8_t)block[SCALE_SIZE + i];
-    } else {
-        code = (block[SCALE_SIZE + i % (BLOCK / 2)] >> (i < BLOCK / 2 ? 0 : 4) & 15) - 8;
-    }
-    return (double)quire_f16_to_f32(half) * code;
-}
-
 /* x[row][in] as 8 bits see it. */
 static double rounded(uint32_t row, uint32_t in)
 {
@@ -165,20 +149,30 @@ static void check_against_double(uint32_t n_rows)
             double want = 0.0, size = 0.0;
 
             for (uint32_t in = 0; in < m.weight.n_in; in++) {
-                const double term = weight_at(out, in) * rounded(row, in);
+                const double term =
+                    gguf_weight_at(m.weight.type, block_of(out, 0), in) * rounded(row, in);
 
                 want += term;
                 size += fabs(term);
             }
-            assert_true(fabs(y[row * m.weight.n_out + out] - want) <= 1e-6 * size);
+            /* Not (a > b), which no NaN is. */
+            if (!(fabs(y[row * m.weight.n_out + out] - want) <= 1e-6 * size)) {
+                fail_msg("%s, row %u, output %u: %g, not %g, of %g",
+                         gguf_block_of(m.weight.type)->name, row, out,
+                         (double)y[row * m.weight.n_out + out], want, size);
+            }
         }
     }
 }
 
+/* Numbers of blocks for which the heads of a panel end between two multiples of 64, too. */
 static void random_case(quire_matmul_type type)
 {
-    matrix_random(type, BLOCK * (1 + quire_rng_below(&rng, N_IN_MAX / BLOCK)),
-                  QUIRE_MATMUL_PANEL * (1 + quire_rng_below(&rng, N_OUT_MAX / QUIRE_MATMUL_PANEL)));
+    const uint32_t n = gguf_block_of(type)->n;
+
+    matrix_random(type, n * (1 + quire_rng_below(&rng, quire_min_u32(13, N_IN_MAX / n))),
+                  QUIRE_MATMUL_PANEL * (1 + quire_rng_below(&rng, N_OUT_MAX / QUIRE_MATMUL_PANEL)),
+                  0.01f);
 }
 
 static void test_value(void **state)
@@ -190,9 +184,9 @@ static void test_value(void **state)
     for (uint32_t i = 0; i < CASES; i++) {
         const uint32_t n_rows = 1 + quire_rng_below(&rng, 14);
 
-        random_case(types[i % TYPES]);
+        random_case((quire_matmul_type)(i % QUIRE_MATMUL_TYPES));
         x_random(n_rows);
-        product(sets[i / 2 % n_sets], x, n_rows, 1, y);
+        product(sets[i / QUIRE_MATMUL_TYPES % n_sets], x, n_rows, 1, y);
         check_against_double(n_rows);
         give(m.weight.panels);
     }
@@ -206,9 +200,9 @@ static void test_bits(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < CASES; i++) {
-        const uint32_t n_rows = 1 + i % ROWS_MAX;
+        const uint32_t n_rows = 1 + quire_rng_below(&rng, ROWS_MAX);
 
-        random_case(types[i % TYPES]);
+        random_case((quire_matmul_type)(i % QUIRE_MATMUL_TYPES));
         x_random(n_rows);
         for (uint32_t row = 0; row < n_rows; row++) {
             product(sets[0], x + (size_t)row * m.weight.n_in, 1, 1,
@@ -223,6 +217,68 @@ static void test_bits(void **state)
     }
 }
 
+/* Each type with each number of rows of a tile, which have kernels of their own; the f16s are
+ * anything, NaN and Inf but for their bits, which no rule fixes. */
+static void test_bits_of_any_bytes(void **state)
+{
+    const quire_matmul_kernels *sets[SETS_MAX] = { NULL };
+    const uint32_t n_sets = all_sets(sets);
+
+    (void)state;
+    for (uint32_t i = 0; i < QUIRE_MATMUL_TYPES * QUIRE_MATMUL_TILE_ROWS; i++) {
+        const uint32_t n_rows = 1 + i / QUIRE_MATMUL_TYPES;
+        const quire_matmul_type type = (quire_matmul_type)(i % QUIRE_MATMUL_TYPES);
+
+        matrix_random(type, 512, 32, 1.0f);
+        for (size_t k = 0; k < 32 * row_bytes(); k++) {
+            m.rows[k] = (unsigned char)quire_rng_next(&rng);
+        }
+        quire_matmul_weight_pack(&m.weight, m.rows);
+        x_random(n_rows);
+        product(sets[0], x, n_rows, 1, z);
+        for (uint32_t s = 1; s < n_sets; s++) {
+            product(sets[s], x, n_rows, 1, y);
+            for (uint32_t k = 0; k < n_rows * m.weight.n_out; k++) {
+                assert_int_equal(isnan(y[k]) != 0, isnan(z[k]) != 0);
+                assert_true(isnan(y[k]) || memcmp(&y[k], &z[k], sizeof y[k]) == 0);
+            }
+        }
+        give(m.weight.panels);
+    }
+}
+
+/* The largest and the least f16s, the largest integers: nothing overflows on the way. */
+static void test_extremes(void **state)
+{
+    static const float sizes[] = { 65504.0f, 6e-8f };
+    static const unsigned char fills[] = { 0x00, 0x7f, 0x80, 0xff };
+    const quire_matmul_kernels *sets[SETS_MAX];
+    const uint32_t n_sets = all_sets(sets);
+
+    (void)state;
+    for (uint32_t i = 0; i < QUIRE_MATMUL_TYPES * 8; i++) {
+        const gguf_block *what = gguf_block_of((quire_matmul_type)(i / 8));
+
+        matrix_random((quire_matmul_type)(i / 8), 256, 16, 1.0f);
+        memset(m.rows, fills[i % 4], 16 * row_bytes());
+        for (uint32_t b = 0; b < 16 * 256 / what->n; b++) {
+            half_set(m.rows + b * what->bytes + what->scale_at, sizes[i / 4 % 2]);
+            if (what->min_at > 0) {
+                half_set(m.rows + b * what->bytes + what->min_at, -sizes[i / 4 % 2]);
+            }
+        }
+        quire_matmul_weight_pack(&m.weight, m.rows);
+        for (uint32_t k = 0; k < 512; k++) {
+            x[k] = k < 256 || k % 2 == 0 ? 1.0f : -1.0f;
+        }
+        for (uint32_t s = 0; s < n_sets; s++) {
+            product(sets[s], x, 2, 1, y);
+            check_against_double(2);
+        }
+        give(m.weight.panels);
+    }
+}
+
 /* More tiles of x than are worked on at a time. */
 static void test_many_rows(void **state)
 {
@@ -231,7 +287,7 @@ static void test_many_rows(void **state)
         ROWS = 301
     };
     static float many[ROWS * N_IN], all[ROWS * QUIRE_MATMUL_PANEL], one[QUIRE_MATMUL_PANEL];
-    static unsigned char rows[QUIRE_MATMUL_PANEL * N_IN / BLOCK * BLOCK_MAX];
+    static unsigned char rows[QUIRE_MATMUL_PANEL * N_IN / BLOCK * 34];
     const quire_matmul_kernels *sets[SETS_MAX];
     const quire_matmul_kernels *kernels = sets[all_sets(sets) - 1];
 
@@ -240,7 +296,7 @@ static void test_many_rows(void **state)
                                       .n_in = N_IN,
                                       .n_out = QUIRE_MATMUL_PANEL };
     for (size_t i = 0; i < sizeof rows; i++) {
-        rows[i] = i % BLOCK_MAX < SCALE_SIZE ? 0x24 : (unsigned char)quire_rng_next(&rng);
+        rows[i] = i % 34 < 2 ? 0x24 : (unsigned char)quire_rng_next(&rng);
     }
     m.weight.panels = take(quire_matmul_weight_bytes(QUIRE_MATMUL_Q8_0, N_IN, QUIRE_MATMUL_PANEL));
     quire_matmul_weight_pack(&m.weight, rows);
@@ -263,10 +319,10 @@ static void test_damage(void **state)
     const uint32_t n_sets = all_sets(sets);
 
     (void)state;
-    for (uint32_t i = 0; i < TYPES * n_sets; i++) {
-        const uint32_t n_in = 96, n_out = 32;
+    for (uint32_t i = 0; i < QUIRE_MATMUL_TYPES * n_sets; i++) {
+        const uint32_t n_in = 256, n_out = 32;
 
-        matrix_random(types[i % TYPES], n_in, n_out);
+        matrix_random((quire_matmul_type)(i % QUIRE_MATMUL_TYPES), n_in, n_out, 0.01f);
         x_random(5);
         x[1 * n_in + 40] = NAN;
         x[2 * n_in + 95] = -INFINITY;
@@ -274,7 +330,7 @@ static void test_damage(void **state)
             x[3 * n_in + in] = 1e-31f;
             x[4 * n_in + in] = in % 2 == 0 ? 3e38f : -3e38f;
         }
-        product(sets[i / TYPES], x, 5, 2, y);
+        product(sets[i / QUIRE_MATMUL_TYPES], x, 5, 2, y);
         for (uint32_t out = 0; out < n_out; out++) {
             assert_true(isfinite(y[out]));
             assert_false(isfinite(y[n_out + out]));
@@ -294,8 +350,8 @@ static void test_damaged_weights(void **state)
 
     (void)state;
     for (uint32_t s = 0; s < n_sets; s++) {
-        matrix_random(QUIRE_MATMUL_Q8_0, 64, 16);
-        memcpy(block_of(7, 1), &(uint16_t){ 0x7e00 }, SCALE_SIZE);
+        matrix_random(QUIRE_MATMUL_Q8_0, 64, 16, 0.01f);
+        memcpy(block_of(7, 1), &(uint16_t){ 0x7e00 }, sizeof(uint16_t));
         quire_matmul_weight_pack(&m.weight, m.rows);
         x_random(3);
         product(sets[s], x, 3, 1, y);
@@ -309,17 +365,25 @@ static void test_damaged_weights(void **state)
 static void test_limits(void **state)
 {
     (void)state;
-    assert_true(quire_matmul_takes(32, 16));
-    assert_true(quire_matmul_takes(4096, 128256));
-    assert_false(quire_matmul_takes(0, 16));
-    assert_false(quire_matmul_takes(32, 0));
-    assert_false(quire_matmul_takes(48, 16));
-    assert_false(quire_matmul_takes(32, 24));
-    assert_false(quire_matmul_takes((uint64_t)1 << 37, 16));
-    assert_int_equal(quire_matmul_weight_bytes(QUIRE_MATMUL_Q8_0, 64, 32), 2 * 16 * 68);
-    assert_int_equal(quire_matmul_weight_bytes(QUIRE_MATMUL_Q4_0, 64, 32), 2 * 16 * 36);
+    assert_true(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 32, 16));
+    assert_true(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 4096, 128256));
+    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 0, 16));
+    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 32, 0));
+    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 48, 16));
+    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 32, 24));
+    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, (uint64_t)1 << 37, 16));
+    assert_true(quire_matmul_takes(QUIRE_MATMUL_Q4_K, 256, 16));
+    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q4_K, 128, 16));
+    /* As many bytes as in GGUF, up to the multiple of 64 that codes begin at and Q6_K's heads. */
+    for (uint32_t t = 0; t < QUIRE_MATMUL_TYPES; t++) {
+        const gguf_block *what = gguf_block_of((quire_matmul_type)t);
+        const size_t more = t == QUIRE_MATMUL_Q6_K ? 2 * 2 * 32 : 0;
+
+        assert_int_equal(quire_matmul_weight_bytes((quire_matmul_type)t, 512, 32),
+                         (size_t)32 * 512 / what->n * what->bytes + more);
+    }
     assert_int_equal(quire_matmul_weight_bytes(QUIRE_MATMUL_Q8_0, 32, 16), 16 * 34 + 32);
-    assert_int_equal(quire_matmul_x_bytes(64, 3), 3 * 80);
+    assert_int_equal(quire_matmul_x_bytes(64, 3), 3 * 96);
     assert_null(quire_matmul_kernels_find("nothing"));
     assert_string_equal(quire_matmul_isa(quire_matmul_kernels_find("portable")), "portable");
 }
@@ -327,9 +391,14 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_value),           cmocka_unit_test(test_bits),
-        cmocka_unit_test(test_many_rows),       cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_damaged_weights), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_value),
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_bits_of_any_bytes),
+        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_many_rows),
+        cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_damaged_weights),
+        cmocka_unit_test(test_limits),
     };
 
     rng = test_rng(20261120);

@@ -1,0 +1,33 @@
+/* matmul_ggml.h - ggml's product of the same weights, for bench_matmul: in the buffer type that it
+ * repacks them into where it has one, else as they are in the file.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_BENCH_MATMUL_GGML_H
+#define QUIRE_BENCH_MATMUL_GGML_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <ggml.h>
+
+typedef struct matmul_ggml matmul_ggml;
+
+typedef struct matmul_ggml_opts {
+    enum ggml_type type;
+    uint32_t n_in;
+    uint32_t n_out;
+    uint32_t n_matrices; /* that a run multiplies, and ... */
+    uint32_t n_sets;     /* ... how many times as many there are */
+    uint32_t n_threads;
+    uint32_t n_rows_max;
+} matmul_ggml_opts;
+
+/* All matrices are copies of `weights`, in GGUF's blocks. NULL: no memory. */
+matmul_ggml *matmul_ggml_new(const matmul_ggml_opts *opts, const void *weights);
+void matmul_ggml_free(matmul_ggml *m);
+bool matmul_ggml_is_repacked(const matmul_ggml *m);
+
+/* y = W x of the matrices of one set, n_rows of x each. */
+void matmul_ggml_run(matmul_ggml *m, const float *x, uint32_t n_rows, uint32_t set, float *y);
+
+#endif /* QUIRE_BENCH_MATMUL_GGML_H */

@@ -1,0 +1,33 @@
+/* matmul_machine_avx512.c - see matmul_machine.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "matmul_machine.h"
+
+#include "base/cpu.h"
+
+#include <immintrin.h>
+
+enum {
+    SUMS = 16,
+    DOT_PRODUCTS = 64
+};
+
+uint32_t matmul_machine_dots(uint64_t n)
+{
+    __m512i sums[SUMS];
+
+    if (!quire_cpu_get()->has_avx512_vnni) {
+        return 0;
+    }
+    for (int i = 0; i < SUMS; i++) {
+        sums[i] = _mm512_set1_epi32(i);
+    }
+    for (uint64_t round = 0; round < n; round++) {
+#pragma GCC unroll 16
+        for (int i = 0; i < SUMS; i++) {
+            /* As assembly, so that nothing of it is optimised away. */
+            __asm__ volatile("vpdpbusd %0, %0, %0" : "+v"(sums[i]));
+        }
+    }
+    return SUMS * DOT_PRODUCTS;
+}

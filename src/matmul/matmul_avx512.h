@@ -1,0 +1,12 @@
+/* matmul_avx512.h - what the two files of the AVX-512 set share.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MATMUL_AVX512_H
+#define QUIRE_MATMUL_AVX512_H
+
+#include "matmul/matmul_kernels.h"
+
+/* One panel times one tile. */
+void quire_matmul_avx512_panel(const quire_matmul_panel *panel);
+
+#endif /* QUIRE_MATMUL_AVX512_H */

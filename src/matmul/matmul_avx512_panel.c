@@ -1,0 +1,332 @@
+/* matmul_avx512_panel.c - a panel times a tile with AVX-512 VNNI.
+ *
+ * A register of codes holds 4 inputs of 16 outputs, and vpdpbusd multiplies it with 4 inputs of one
+ * row, broadcast from packed x, into that row's 16 sums: 64 products an instruction, two of which
+ * issue per cycle on Zen 5. A tile of 12 rows keeps 12 sums of integers in registers and reads each
+ * code once; what it takes to make codes out of nibbles and bits is shared by the rows.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "matmul/matmul_avx512.h"
+
+#include <immintrin.h>
+
+#define INLINE static inline __attribute__((always_inline))
+/* Accumulators stay in registers only where the loops over them are unrolled. */
+#define UNROLL _Pragma("GCC unroll 32")
+
+enum {
+    ROWS = QUIRE_MATMUL_TILE_ROWS,
+    QUADS = QUIRE_MATMUL_BLOCK / 4,
+    LINE = 4 * QUIRE_MATMUL_PANEL, /* bytes of a register */
+    GROUP_BLOCKS = 8,              /* at most */
+    AHEAD_BYTES = 4096             /* the CPU's own prefetchers stop at the end of a page */
+};
+
+/* What a group's head says about its blocks. Of Q6_K: scales of halves of blocks. */
+typedef struct group_scales {
+    __m512 scale[2 * GROUP_BLOCKS];
+    __m512 min[GROUP_BLOCKS];
+} group_scales;
+
+/* ---- heads ---- */
+
+INLINE __m512 halves_at(const unsigned char *at)
+{
+    return _mm512_cvtph_ps(_mm256_load_si256((const void *)at));
+}
+
+/* Byte i of each lane. */
+INLINE __m512 byte_of(__m512i words, uint32_t i)
+{
+    const __m512i byte = _mm512_and_si512(_mm512_srli_epi32(words, 8 * i), _mm512_set1_epi32(63));
+
+    return _mm512_cvtepi32_ps(byte);
+}
+
+/* GGUF's 12 bytes hold 8 scales s and 8 mins m of 6 bits: the first 4 bytes the lower 4 scales,
+ * the next 4 the lower 4 mins, the last 4 the nibbles of the upper ones, whose upper two bits are
+ * those of the bytes before. */
+INLINE void k_head(const unsigned char *head, group_scales *s)
+{
+    const __m512 scale = halves_at(head), min = halves_at(head + LINE / 2);
+    const __m512i scales = _mm512_load_si512(head + LINE);
+    const __m512i mins = _mm512_load_si512(head + 2 * LINE);
+    const __m512i both = _mm512_load_si512(head + 3 * LINE);
+    const __m512i nibble = _mm512_set1_epi8(15), upper = _mm512_set1_epi8(48);
+    const __m512i high_scales = _mm512_or_si512(
+        _mm512_and_si512(both, nibble), _mm512_and_si512(_mm512_srli_epi32(scales, 2), upper));
+    const __m512i high_mins = _mm512_or_si512(_mm512_and_si512(_mm512_srli_epi32(both, 4), nibble),
+                                              _mm512_and_si512(_mm512_srli_epi32(mins, 2), upper));
+
+    UNROLL
+    for (uint32_t b = 0; b < GROUP_BLOCKS; b++) {
+        s->scale[b] = _mm512_mul_ps(scale, byte_of(b < 4 ? scales : high_scales, b % 4));
+        s->min[b] = _mm512_mul_ps(min, byte_of(b < 4 ? mins : high_mins, b % 4));
+    }
+}
+
+INLINE void q6_k_head(const unsigned char *head, group_scales *s)
+{
+    const __m512 scale = halves_at(head);
+
+    UNROLL
+    for (uint32_t i = 0; i < 2 * GROUP_BLOCKS; i++) {
+        const __m128i bytes =
+            _mm_load_si128((const void *)(head + LINE + (size_t)i * QUIRE_MATMUL_PANEL));
+
+        s->scale[i] = _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
+    }
+}
+
+INLINE void head_read(quire_matmul_type type, const unsigned char *head, group_scales *s)
+{
+    if (type == QUIRE_MATMUL_Q6_K) {
+        q6_k_head(head, s);
+    } else if (type == QUIRE_MATMUL_Q4_K || type == QUIRE_MATMUL_Q5_K) {
+        k_head(head, s);
+    } else {
+        s->scale[0] = halves_at(head);
+        if (type == QUIRE_MATMUL_Q4_1 || type == QUIRE_MATMUL_Q5_1) {
+            s->min[0] = halves_at(head + LINE / 2);
+        }
+    }
+}
+
+/* ---- codes ---- */
+
+/* Fields of `bits` above the nibbles; field i lies i times as far up. */
+INLINE __m512i with_high(__m512i nibbles, const unsigned char *at, uint32_t i, uint32_t bits)
+{
+    const __m512i mask = _mm512_set1_epi8((char)(((1u << bits) - 1) << 4));
+    const __m512i high = _mm512_load_si512(at);
+    const __m512i there = i * bits > 4 ? _mm512_srli_epi16(high, i * bits - 4)
+                                       : _mm512_slli_epi16(high, 4 - i * bits);
+
+    return _mm512_ternarylogic_epi32(there, mask, nibbles, 0xea); /* (there & mask) | nibbles */
+}
+
+/* Quad k of a block. */
+INLINE __m512i quad_at(quire_matmul_type type, const unsigned char *codes, uint32_t k)
+{
+    const unsigned char *high = codes + 4 * LINE;
+    __m512i four;
+
+    if (type == QUIRE_MATMUL_Q8_0) {
+        return _mm512_load_si512(codes + (size_t)k * LINE);
+    }
+    four = _mm512_load_si512(codes + (size_t)k % 4 * LINE);
+    four = _mm512_and_si512(k < 4 ? four : _mm512_srli_epi16(four, 4), _mm512_set1_epi8(15));
+    switch (type) {
+    case QUIRE_MATMUL_IQ4_NL:
+        return _mm512_shuffle_epi8(
+            _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)quire_matmul_iq4_nl)), four);
+    case QUIRE_MATMUL_Q5_0:
+    case QUIRE_MATMUL_Q5_1:
+    case QUIRE_MATMUL_Q5_K:
+        return with_high(four, high, k, 1);
+    case QUIRE_MATMUL_Q6_K:
+        return with_high(four, high + (size_t)k / 4 * LINE, k % 4, 2);
+    default:
+        return four;
+    }
+}
+
+/* ---- products ---- */
+
+/* acc plus codes times one row's quad. As assembly because gcc 12 copies and spills accumulators
+ * around the intrinsic. */
+INLINE __m512i dot(__m512i acc, __m512i codes, const char *quad)
+{
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
+            : "+v"(acc)
+            : "v"(codes), "m"(*(const int32_t *)(const void *)quad));
+    return acc;
+}
+
+INLINE __m512i int_at(const char *x, uint32_t i)
+{
+    return _mm512_set1_epi32(*(const int32_t *)(const void *)(x + (size_t)4 * i));
+}
+
+INLINE __m512 float_at(const char *x, uint32_t i)
+{
+    return _mm512_set1_ps(*(const float *)(const void *)(x + (size_t)4 * i));
+}
+
+/* What a row's sum of quads from `quad` begins with: the offset of codes. */
+INLINE __m512i start_of(quire_matmul_type type, const char *x, uint32_t n, uint32_t r,
+                        uint32_t quad)
+{
+    const __m512i half = int_at(x, QUIRE_MATMUL_X_HALF * n + r);
+    const __m512i sum = int_at(x, QUIRE_MATMUL_X_SUM * n + r);
+
+    switch (type) {
+    case QUIRE_MATMUL_Q8_0:
+    case QUIRE_MATMUL_IQ4_NL:
+        return sum;
+    case QUIRE_MATMUL_Q4_0:
+        return _mm512_srai_epi32(sum, 4);
+    case QUIRE_MATMUL_Q5_0:
+        return _mm512_srai_epi32(sum, 3);
+    case QUIRE_MATMUL_Q6_K:
+        return quad == 0 ? half : _mm512_sub_epi32(_mm512_srai_epi32(sum, 2), half);
+    default:
+        return _mm512_setzero_si512();
+    }
+}
+
+/* The sums of n rows over quads [begin, end) of a block. */
+INLINE void sums(quire_matmul_type type, uint32_t n, const unsigned char *codes, const char *x,
+                 uint32_t begin, uint32_t end, __m512i acc[ROWS])
+{
+    UNROLL
+    for (uint32_t r = 0; r < n; r++) {
+        acc[r] = start_of(type, x, n, r, begin);
+    }
+    UNROLL
+    for (uint32_t k = begin; k < end; k++) {
+        const __m512i c = quad_at(type, codes, k);
+
+        UNROLL
+        for (uint32_t r = 0; r < n; r++) {
+            acc[r] = dot(acc[r], c, x + (size_t)4 * (k * n + r));
+        }
+    }
+}
+
+/* Add block b of a group. */
+INLINE void block_add(quire_matmul_type type, uint32_t n, const unsigned char *codes, const char *x,
+                      const group_scales *s, uint32_t b, __m512 y[ROWS])
+{
+    const bool has_min = type == QUIRE_MATMUL_Q4_1 || type == QUIRE_MATMUL_Q5_1;
+    const bool has_less = type == QUIRE_MATMUL_Q4_K || type == QUIRE_MATMUL_Q5_K;
+    __m512i acc[ROWS];
+
+    sums(type, n, codes, x, 0, QUADS, acc);
+    UNROLL
+    for (uint32_t r = 0; r < n; r++) {
+        const __m512 d = float_at(x, QUIRE_MATMUL_X_D * n + r);
+        const __m512 dsum = float_at(x, QUIRE_MATMUL_X_DSUM * n + r);
+
+        y[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r]), _mm512_mul_ps(s->scale[b], d), y[r]);
+        if (has_min) {
+            y[r] = _mm512_fmadd_ps(s->min[b], dsum, y[r]);
+        } else if (has_less) {
+            y[r] = _mm512_fnmadd_ps(s->min[b], dsum, y[r]);
+        }
+    }
+}
+
+/* Add block b of a group of Q6_K. */
+INLINE void q6_k_add(uint32_t n, const unsigned char *codes, const char *x, const group_scales *s,
+                     uint32_t b, __m512 y[ROWS])
+{
+    __m512i acc[ROWS];
+    __m512 first[ROWS];
+
+    sums(QUIRE_MATMUL_Q6_K, n, codes, x, 0, QUADS / 2, acc);
+    UNROLL
+    for (uint32_t r = 0; r < n; r++) {
+        first[r] = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r]), s->scale[2 * b]);
+    }
+    sums(QUIRE_MATMUL_Q6_K, n, codes, x, QUADS / 2, QUADS, acc);
+    UNROLL
+    for (uint32_t r = 0; r < n; r++) {
+        const __m512 both =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc[r]), s->scale[2 * b + 1], first[r]);
+
+        y[r] = _mm512_fmadd_ps(both, float_at(x, QUIRE_MATMUL_X_D * n + r), y[r]);
+    }
+}
+
+INLINE void prefetch(const unsigned char *at, size_t bytes)
+{
+    UNROLL
+    for (size_t i = 0; i < bytes; i += LINE) {
+        _mm_prefetch((const char *)at + i, _MM_HINT_T0);
+    }
+}
+
+INLINE void panel_rows(quire_matmul_type type, uint32_t n, const quire_matmul_panel *p)
+{
+    const quire_matmul_places places = quire_matmul_places_of(type, p->weight->n_in);
+    const quire_matmul_layout *l = &quire_matmul_layouts[type];
+    const uint32_t n_groups = p->weight->n_in / l->group;
+    const unsigned char *head = p->at;
+    const unsigned char *codes = p->at + places.codes;
+    const char *x = p->tile;
+    const bool is_first = p->is_first;
+    __m512 y[ROWS];
+
+    UNROLL
+    for (uint32_t r = 0; r < n; r++) {
+        y[r] = _mm512_setzero_ps();
+    }
+    for (uint32_t g = 0; g < n_groups; g++) {
+        const unsigned char *at = codes + g * places.code_step;
+        group_scales s;
+
+        head_read(type, head + g * places.head_step, &s);
+        for (uint32_t b = 0; b < l->group / QUIRE_MATMUL_BLOCK; b++) {
+            if (is_first) {
+                prefetch(at + AHEAD_BYTES, l->code_bytes);
+            }
+            if (type == QUIRE_MATMUL_Q6_K) {
+                q6_k_add(n, at, x, &s, b, y);
+            } else {
+                block_add(type, n, at, x, &s, b, y);
+            }
+            at += l->code_bytes;
+            x += (size_t)n * QUIRE_MATMUL_BLOCK_BYTES;
+        }
+    }
+    UNROLL
+    for (uint32_t r = 0; r < n; r++) {
+        _mm512_storeu_ps(p->y + r * p->y_stride, y[r]);
+    }
+}
+
+/* One function for each type and number of rows. */
+#define PANEL_FN(type, n)                                                                          \
+    static void panel_##type##_##n(const quire_matmul_panel *p)                                    \
+    {                                                                                              \
+        panel_rows(QUIRE_MATMUL_##type, n, p);                                                     \
+    }
+#define PANEL_FNS(type)                                                                            \
+    PANEL_FN(type, 1)                                                                              \
+    PANEL_FN(type, 2)                                                                              \
+    PANEL_FN(type, 3)                                                                              \
+    PANEL_FN(type, 4)                                                                              \
+    PANEL_FN(type, 5)                                                                              \
+    PANEL_FN(type, 6)                                                                              \
+    PANEL_FN(type, 7)                                                                              \
+    PANEL_FN(type, 8)                                                                              \
+    PANEL_FN(type, 9)                                                                              \
+    PANEL_FN(type, 10)                                                                             \
+    PANEL_FN(type, 11)                                                                             \
+    PANEL_FN(type, 12)
+#define PANEL_LIST(type)                                                                           \
+    [QUIRE_MATMUL_##type] = { panel_##type##_1,  panel_##type##_2,  panel_##type##_3,              \
+                              panel_##type##_4,  panel_##type##_5,  panel_##type##_6,              \
+                              panel_##type##_7,  panel_##type##_8,  panel_##type##_9,              \
+                              panel_##type##_10, panel_##type##_11, panel_##type##_12 }
+
+PANEL_FNS(Q8_0)
+PANEL_FNS(Q4_0)
+PANEL_FNS(Q4_1)
+PANEL_FNS(Q5_0)
+PANEL_FNS(Q5_1)
+PANEL_FNS(IQ4_NL)
+PANEL_FNS(Q4_K)
+PANEL_FNS(Q5_K)
+PANEL_FNS(Q6_K)
+
+void quire_matmul_avx512_panel(const quire_matmul_panel *panel)
+{
+    static void (*const runs[QUIRE_MATMUL_TYPES][ROWS])(const quire_matmul_panel *) = {
+        PANEL_LIST(Q8_0),   PANEL_LIST(Q4_0), PANEL_LIST(Q4_1), PANEL_LIST(Q5_0), PANEL_LIST(Q5_1),
+        PANEL_LIST(IQ4_NL), PANEL_LIST(Q4_K), PANEL_LIST(Q5_K), PANEL_LIST(Q6_K),
+    };
+
+    runs[panel->weight->type][panel->n_rows - 1](panel);
+}

@@ -1,0 +1,258 @@
+/* matmul_layout.c - weights from GGUF's blocks into panels (matmul.h has the layouts).
+ *
+ * A block of 32 is taken apart into its codes, a byte each, four in a word, and put together again
+ * as panels have it.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "matmul/matmul_kernels.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+#define ALIGN_BYTES 64u
+#define HALF_BYTES  2u /* of an f16 */
+#define LOW_FOUR    0x0f0f0f0fu
+#define LOW_TWO     0x03030303u
+#define LOW_ONE     0x01010101u
+
+enum {
+    PANEL = QUIRE_MATMUL_PANEL,
+    WORDS = QUIRE_MATMUL_BLOCK / 4,
+    SUPER = 256 /* inputs of a K-quant's block */
+};
+
+/* Where things are in GGUF's blocks. */
+enum {
+    Q4_1_CODES = 4,
+    Q5_0_HIGH = 2,
+    Q5_1_HIGH = 4,
+    K_SCALES = 4, /* of Q4_K and Q5_K: 3 words */
+    K_SCALE_WORDS = 3,
+    Q4_K_CODES = 16,
+    Q5_K_HIGH = 16,
+    Q5_K_CODES = 48,
+    Q6_K_HIGH = 128,
+    Q6_K_SCALES = 192,
+    Q6_K_D = 208
+};
+
+const uint8_t quire_matmul_iq4_nl[16] = { 1,   24,  45,  63,  79,  93,  106, 118,
+                                          129, 141, 153, 166, 181, 197, 217, 241 };
+
+/* ---- sizes ---- */
+
+bool quire_matmul_takes(quire_matmul_type type, uint64_t n_in, uint64_t n_out)
+{
+    return n_in > 0 && n_in % quire_matmul_layouts[type].group == 0 && n_out > 0 &&
+           n_out % PANEL == 0 && n_in <= UINT32_MAX && n_out <= UINT32_MAX;
+}
+
+quire_matmul_places quire_matmul_places_of(quire_matmul_type type, uint32_t n_in)
+{
+    const quire_matmul_layout *l = &quire_matmul_layouts[type];
+    const size_t code_bytes = (size_t)l->group / QUIRE_MATMUL_BLOCK * l->code_bytes;
+    size_t heads_bytes;
+
+    if (l->group == SUPER) {
+        const size_t step = l->head_bytes + code_bytes;
+
+        return (quire_matmul_places){ l->head_bytes, step, step };
+    }
+    heads_bytes = (size_t)n_in / l->group * l->head_bytes;
+    return (quire_matmul_places){ (heads_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES,
+                                  l->head_bytes, code_bytes };
+}
+
+size_t quire_matmul_panel_bytes(quire_matmul_type type, uint32_t n_in)
+{
+    const quire_matmul_places places = quire_matmul_places_of(type, n_in);
+    const size_t n_groups = n_in / quire_matmul_layouts[type].group;
+
+    return n_groups * places.code_step + (places.head_step == places.code_step ? 0 : places.codes);
+}
+
+size_t quire_matmul_weight_bytes(quire_matmul_type type, uint32_t n_in, uint32_t n_out)
+{
+    return n_out / PANEL * quire_matmul_panel_bytes(type, n_in);
+}
+
+/* ---- out of GGUF's blocks ---- */
+
+static uint32_t word_at(const unsigned char *bytes, uint32_t i)
+{
+    uint32_t word;
+
+    memcpy(&word, bytes + (size_t)4 * i, sizeof word);
+    return word;
+}
+
+static void nibbles_read(const unsigned char *from, uint32_t words[WORDS])
+{
+    for (uint32_t k = 0; k < WORDS / 2; k++) {
+        const uint32_t word = word_at(from, k);
+
+        words[k] = word & LOW_FOUR;
+        words[k + WORDS / 2] = word >> 4 & LOW_FOUR;
+    }
+}
+
+/* Nibbles and, by input, a word of fifth bits before them. */
+static void fives_read(const unsigned char *high, uint32_t words[WORDS])
+{
+    const uint32_t bits = word_at(high, 0);
+
+    nibbles_read(high + sizeof bits, words);
+    for (uint32_t k = 0; k < WORDS; k++) {
+        /* Four bits to the lowest of four bytes. */
+        words[k] |= ((bits >> (4 * k) & 15) * 0x00204081u & LOW_ONE) << 4;
+    }
+}
+
+/* Block b of Q4_K's or Q5_K's nibbles: two blocks share 32 bytes. */
+static void k_nibbles_read(const unsigned char *from, uint32_t b, uint32_t words[WORDS])
+{
+    for (uint32_t k = 0; k < WORDS; k++) {
+        words[k] =
+            word_at(from + (size_t)b / 2 * QUIRE_MATMUL_BLOCK, k) >> (4 * (b % 2)) & LOW_FOUR;
+    }
+}
+
+/* Block b of Q6_K: four blocks share 64 bytes of nibbles and 32 of upper bits. */
+static void q6_k_read(const unsigned char *block, uint32_t b, uint32_t words[WORDS])
+{
+    const unsigned char *low = block + (size_t)b / 4 * 64 + (size_t)b % 2 * 32;
+    const unsigned char *high = block + Q6_K_HIGH + (size_t)b / 4 * 32;
+
+    for (uint32_t k = 0; k < WORDS; k++) {
+        words[k] = (word_at(low, k) >> (4 * (b % 4 / 2)) & LOW_FOUR) |
+                   (word_at(high, k) >> (2 * (b % 4)) & LOW_TWO) << 4;
+    }
+}
+
+/* Codes of the 32 inputs b of a block of GGUF's. */
+static void codes_read(quire_matmul_type type, const unsigned char *block, uint32_t b,
+                       uint32_t words[WORDS])
+{
+    switch (type) {
+    case QUIRE_MATMUL_Q8_0:
+        for (uint32_t k = 0; k < WORDS; k++) {
+            words[k] = word_at(block + HALF_BYTES, k) ^ 0x80808080u;
+        }
+        break;
+    case QUIRE_MATMUL_Q4_0:
+    case QUIRE_MATMUL_IQ4_NL:
+        nibbles_read(block + HALF_BYTES, words);
+        break;
+    case QUIRE_MATMUL_Q4_1:
+        nibbles_read(block + Q4_1_CODES, words);
+        break;
+    case QUIRE_MATMUL_Q5_0:
+        fives_read(block + Q5_0_HIGH, words);
+        break;
+    case QUIRE_MATMUL_Q5_1:
+        fives_read(block + Q5_1_HIGH, words);
+        break;
+    case QUIRE_MATMUL_Q4_K:
+        k_nibbles_read(block + Q4_K_CODES, b, words);
+        break;
+    case QUIRE_MATMUL_Q5_K:
+        k_nibbles_read(block + Q5_K_CODES, b, words);
+        for (uint32_t k = 0; k < WORDS; k++) {
+            words[k] |= (word_at(block + Q5_K_HIGH, k) >> b & LOW_ONE) << 4;
+        }
+        break;
+    case QUIRE_MATMUL_Q6_K:
+    default:
+        q6_k_read(block, b, words);
+        break;
+    }
+}
+
+/* ---- into panels ---- */
+
+static void word_put(unsigned char *lane, uint32_t line, uint32_t word)
+{
+    memcpy(lane + (size_t)line * 4 * PANEL, &word, sizeof word);
+}
+
+static void codes_write(quire_matmul_type type, const uint32_t words[WORDS], unsigned char *lane)
+{
+    const uint32_t n_lines = quire_matmul_layouts[type].code_bytes / (4 * PANEL);
+    uint32_t high[2] = { 0, 0 };
+
+    if (type == QUIRE_MATMUL_Q8_0) {
+        for (uint32_t k = 0; k < WORDS; k++) {
+            word_put(lane, k, words[k]);
+        }
+        return;
+    }
+    for (uint32_t k = 0; k < WORDS / 2; k++) {
+        word_put(lane, k, (words[k] & LOW_FOUR) | (words[k + WORDS / 2] & LOW_FOUR) << 4);
+    }
+    for (uint32_t k = 0; k < WORDS; k++) {
+        if (type == QUIRE_MATMUL_Q6_K) {
+            high[k / 4] |= (words[k] >> 4 & LOW_TWO) << (2 * (k % 4));
+        } else {
+            high[0] |= (words[k] >> 4 & LOW_ONE) << k;
+        }
+    }
+    for (uint32_t line = WORDS / 2; line < n_lines; line++) {
+        word_put(lane, line, high[line - WORDS / 2]);
+    }
+}
+
+static void head_write(quire_matmul_type type, const unsigned char *block, unsigned char *head,
+                       uint32_t lane)
+{
+    const bool has_min = quire_matmul_layouts[type].head_bytes >= 64;
+    unsigned char *half = head + (size_t)lane * HALF_BYTES;
+    unsigned char *rest = head + 64;
+
+    if (type == QUIRE_MATMUL_Q6_K) {
+        memcpy(half, block + Q6_K_D, HALF_BYTES);
+        memset(half + (size_t)PANEL * HALF_BYTES, 0, HALF_BYTES);
+        for (uint32_t i = 0; i < SUPER / 16; i++) {
+            rest[i * PANEL + lane] = block[Q6_K_SCALES + i];
+        }
+        return;
+    }
+    memcpy(half, block, HALF_BYTES);
+    if (has_min) {
+        memcpy(half + (size_t)PANEL * HALF_BYTES, block + HALF_BYTES, HALF_BYTES);
+    }
+    if (quire_matmul_layouts[type].group == SUPER) {
+        for (uint32_t i = 0; i < K_SCALE_WORDS; i++) {
+            word_put(rest + (size_t)lane * 4, i, word_at(block + K_SCALES, i));
+        }
+    }
+}
+
+void quire_matmul_weight_pack(const quire_matmul_weight *weight, const void *rows)
+{
+    const quire_matmul_type type = weight->type;
+    const quire_matmul_layout *l = &quire_matmul_layouts[type];
+    const quire_matmul_places places = quire_matmul_places_of(type, weight->n_in);
+    const size_t panel_bytes = quire_matmul_panel_bytes(type, weight->n_in);
+    const unsigned char *block = rows;
+
+    QUIRE_CHECK(quire_matmul_takes(type, weight->n_in, weight->n_out));
+    for (uint32_t out = 0; out < weight->n_out; out++) {
+        const uint32_t lane = out % PANEL;
+        unsigned char *head = weight->panels + out / PANEL * panel_bytes;
+        unsigned char *codes = head + places.codes + (size_t)lane * 4;
+
+        for (uint32_t g = 0; g < weight->n_in / l->group; g++) {
+            head_write(type, block, head, lane);
+            for (uint32_t b = 0; b < l->group / QUIRE_MATMUL_BLOCK; b++) {
+                uint32_t words[WORDS];
+
+                codes_read(type, block, b, words);
+                codes_write(type, words, codes + (size_t)b * l->code_bytes);
+            }
+            block += l->gguf_bytes;
+            head += places.head_step;
+            codes += places.code_step;
+        }
+    }
+}

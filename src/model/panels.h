@@ -1,0 +1,21 @@
+/* panels.h - which of a file's matrices Quire multiplies itself, and as what (matmul.h).
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_PANELS_H
+#define QUIRE_MODEL_PANELS_H
+
+#include "matmul/matmul.h"
+
+#include <ggml.h>
+
+/* Whether a matrix has the type and the size. */
+bool quire_panels_take(const struct ggml_tensor *matrix);
+
+/* The rest is for those. Without panels. */
+quire_matmul_weight quire_panels_weight(const struct ggml_tensor *matrix,
+                                        const quire_matmul_kernels *kernels);
+
+/* In memory, from one aligned place to the next. */
+size_t quire_panels_bytes(const struct ggml_tensor *matrix);
+
+#endif /* QUIRE_MODEL_PANELS_H */

@@ -1,0 +1,113 @@
+/* gguf_block.c - see gguf_block.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "gguf_block.h"
+
+#include "codec/half.h"
+
+#include <string.h>
+
+static const int iq4_nl[16] = { -127, -104, -83, -65, -49, -35, -22, -10,
+                                1,    13,   25,  38,  53,  69,  89,  113 };
+
+const gguf_block *gguf_block_of(quire_matmul_type type)
+{
+    static const gguf_block blocks[QUIRE_MATMUL_TYPES] = {
+        [QUIRE_MATMUL_Q8_0] = { "q8_0", 32, 34, 0, 0 },
+        [QUIRE_MATMUL_Q4_0] = { "q4_0", 32, 18, 0, 0 },
+        [QUIRE_MATMUL_Q4_1] = { "q4_1", 32, 20, 0, 2 },
+        [QUIRE_MATMUL_Q5_0] = { "q5_0", 32, 22, 0, 0 },
+        [QUIRE_MATMUL_Q5_1] = { "q5_1", 32, 24, 0, 2 },
+        [QUIRE_MATMUL_IQ4_NL] = { "iq4_nl", 32, 18, 0, 0 },
+        [QUIRE_MATMUL_Q4_K] = { "q4_K", 256, 144, 0, 2 },
+        [QUIRE_MATMUL_Q5_K] = { "q5_K", 256, 176, 0, 2 },
+        [QUIRE_MATMUL_Q6_K] = { "q6_K", 256, 210, 208, 0 },
+    };
+
+    return &blocks[type];
+}
+
+static double f16_at(const unsigned char *at)
+{
+    uint16_t half;
+
+    memcpy(&half, at, sizeof half);
+    return (double)quire_f16_to_f32(half);
+}
+
+/* Nibble i of 16 bytes whose high nibbles are the second half. */
+static int nibble_at(const unsigned char *bytes, uint32_t i)
+{
+    return bytes[i % 16] >> (i < 16 ? 0 : 4) & 15;
+}
+
+static int bit_at(const unsigned char *bytes, uint32_t i)
+{
+    return bytes[i / 8] >> i % 8 & 1;
+}
+
+/* Q4_K and Q5_K: eight times scale and min of 6 bits in 12 bytes. */
+static void k_scale(const unsigned char *bytes, uint32_t b, int *scale, int *min)
+{
+    if (b < 4) {
+        *scale = bytes[b] % 64;
+        *min = bytes[b + 4] % 64;
+    } else {
+        *scale = bytes[b + 4] % 16 + 16 * (bytes[b - 4] / 64);
+        *min = bytes[b + 4] / 16 + 16 * (bytes[b] / 64);
+    }
+}
+
+static double k_weight_at(const unsigned char *block, uint32_t i, bool has_high)
+{
+    const unsigned char *high = block + 16;
+    const unsigned char *nibbles = high + (has_high ? 32 : 0) + i / 64 * 32;
+    const uint32_t b = i / 32;
+    int code = nibbles[i % 32] >> 4 * (b % 2) & 15;
+    int scale, min;
+
+    k_scale(block + 4, b, &scale, &min);
+    if (has_high) {
+        code += 16 * (high[i % 32] >> b & 1);
+    }
+    return f16_at(block) * scale * code - f16_at(block + 2) * min;
+}
+
+static double q6_k_weight_at(const unsigned char *block, uint32_t i)
+{
+    const uint32_t half = i / 128, quarter = i % 128 / 32, l = i % 32;
+    const int low = block[half * 64 + quarter % 2 * 32 + l] >> 4 * (quarter / 2) & 15;
+    const int high = block[128 + half * 32 + l] >> 2 * quarter & 3;
+
+    return f16_at(block + 208) * (int8_t)block[192 + i / 16] * (low + 16 * high - 32);
+}
+
+double gguf_weight_at(quire_matmul_type type, const unsigned char *row, uint32_t in)
+{
+    const gguf_block *what = gguf_block_of(type);
+    const unsigned char *block = row + in / what->n * what->bytes;
+    const uint32_t i = in % what->n;
+
+    switch (type) {
+    case QUIRE_MATMUL_Q8_0:
+        return f16_at(block) * (int8_t)block[2 + i];
+    case QUIRE_MATMUL_Q4_0:
+        return f16_at(block) * (nibble_at(block + 2, i) - 8);
+    case QUIRE_MATMUL_Q4_1:
+        return f16_at(block) * nibble_at(block + 4, i) + f16_at(block + 2);
+    case QUIRE_MATMUL_Q5_0:
+        return f16_at(block) * (nibble_at(block + 6, i) + 16 * bit_at(block + 2, i) - 16);
+    case QUIRE_MATMUL_Q5_1:
+        return f16_at(block) * (nibble_at(block + 8, i) + 16 * bit_at(block + 4, i)) +
+               f16_at(block + 2);
+    case QUIRE_MATMUL_IQ4_NL:
+        return f16_at(block) * iq4_nl[nibble_at(block + 2, i)];
+    case QUIRE_MATMUL_Q4_K:
+        return k_weight_at(block, i, false);
+    case QUIRE_MATMUL_Q5_K:
+        return k_weight_at(block, i, true);
+    case QUIRE_MATMUL_Q6_K:
+    default:
+        return q6_k_weight_at(block, i);
+    }
+}

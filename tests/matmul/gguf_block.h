@@ -1,0 +1,25 @@
+/* gguf_block.h - weights out of GGUF's blocks one by one, written from the formats' description and
+ * without regard to speed: what tests of the matrix products compare with.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_GGUF_BLOCK_H
+#define QUIRE_TESTS_GGUF_BLOCK_H
+
+#include "matmul/matmul.h"
+
+#define GGUF_BLOCK_BYTES_MAX 210u
+
+typedef struct gguf_block {
+    const char *name; /* as ggml calls the type */
+    uint32_t n;       /* weights of a block */
+    uint32_t bytes;
+    uint32_t scale_at; /* places of f16s in a block; min_at = 0: there is no second one */
+    uint32_t min_at;
+} gguf_block;
+
+const gguf_block *gguf_block_of(quire_matmul_type type);
+
+/* Weight `in` of a row of blocks. */
+double gguf_weight_at(quire_matmul_type type, const unsigned char *row, uint32_t in);
+
+#endif /* QUIRE_TESTS_GGUF_BLOCK_H */

@@ -136,7 +136,8 @@ static void check(enum ggml_type type, quire_format k_format, quire_format v_for
 
 static void test_bits_do_not_depend_on_steps(void **state)
 {
-    static const enum ggml_type types[] = { GGML_TYPE_Q8_0, GGML_TYPE_Q4_0 };
+    static const enum ggml_type types[] = { GGML_TYPE_Q8_0, GGML_TYPE_Q4_0, GGML_TYPE_Q4_K,
+                                            GGML_TYPE_Q5_1, GGML_TYPE_Q6_K };
     static const quire_format formats[][2] = { { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 },
                                                { QUIRE_FORMAT_BF16, QUIRE_FORMAT_BF16 },
                                                { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8 },

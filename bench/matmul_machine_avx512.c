@@ -14,6 +14,7 @@ enum {
 
 uint32_t matmul_machine_dots(uint64_t n)
 {
+    const __m512i factor = _mm512_set1_epi32(1);
     __m512i sums[SUMS];
 
     if (!quire_cpu_get()->has_avx512_vnni) {
@@ -26,7 +27,7 @@ uint32_t matmul_machine_dots(uint64_t n)
 #pragma GCC unroll 16
         for (int i = 0; i < SUMS; i++) {
             /* As assembly, so that nothing of it is optimised away. */
-            __asm__ volatile("vpdpbusd %0, %0, %0" : "+v"(sums[i]));
+            __asm__ volatile("vpdpbusd %1, %1, %0" : "+v"(sums[i]) : "v"(factor));
         }
     }
     return SUMS * DOT_PRODUCTS;

@@ -25,14 +25,13 @@
  * Blocks are added in ascending order. One whose max |x| is below QUIRE_MATMUL_TINY counts as zero;
  * NaN and Inf in x come out as NaN or Inf.
  *
- * Layout of weights: panels of 16 outputs, one after the other, of heads and codes.
- *   Q4_K, Q5_K, Q6_K: for each 256 inputs, the head and after it the codes of 8 blocks
- *   the others: the heads of all blocks, then at the next multiple of 64 bytes all codes
- * A head holds, one after the other and [output] each:
- *   s f16; m f16                                     (m: Q4_1, Q5_1)
+ * Layout of weights: panels of 32 outputs, one after the other, in as many bytes as in GGUF. For
+ * each of GGUF's blocks a panel has a head and after it the codes of each 32 inputs. A head holds,
+ * one after the other and [output] each:
+ *   s f16; m f16                                       (m: Q4_1, Q5_1)
  *   f16 of s; f16 of m; [3] of GGUF's 12 bytes as u32  (Q4_K, Q5_K)
- *   f16 of s; 32 bytes of nothing; [16] int8         (Q6_K)
- * and a block's codes are
+ *   f16 of s; [16] int8                                (Q6_K)
+ * and codes of 32 inputs are
  *   Q8_0: [input / 4][output][4] bytes
  *   the others: [input / 4, 0..3][output][4] bytes, the high nibbles being inputs 16 further on;
  *     of 5 bits: then [output][4] bytes whose bit k is the fifth of input 4 k + byte
@@ -53,8 +52,8 @@
 #include <stdint.h>
 
 #define QUIRE_MATMUL_BLOCK       32u /* inputs that share a scale */
-#define QUIRE_MATMUL_PANEL       16u /* outputs that are computed together */
-#define QUIRE_MATMUL_TILE_ROWS   12u /* rows of x that share a reading of the weights */
+#define QUIRE_MATMUL_PANEL       32u /* outputs that are computed together */
+#define QUIRE_MATMUL_TILE_ROWS   8u  /* rows of x that share a reading of the weights */
 #define QUIRE_MATMUL_BLOCK_BYTES 48u /* of a row's block in packed x */
 #define QUIRE_MATMUL_TINY        1e-30f
 
@@ -86,8 +85,7 @@ typedef struct quire_matmul_weight {
 /* Whether a matrix has whole blocks of GGUF's and panels, which all functions here ask for. */
 bool quire_matmul_takes(quire_matmul_type type, uint64_t n_in, uint64_t n_out);
 
-/* Bytes of a matrix in panels. More than in GGUF by less than 64 for each panel, of Q6_K by a
- * hundredth. */
+/* Bytes of a matrix in panels: as many as in GGUF, a multiple of 64. */
 size_t quire_matmul_weight_bytes(quire_matmul_type type, uint32_t n_in, uint32_t n_out);
 
 /* Fill the panels from GGUF's rows (n_out of them, one after the other, any alignment). */

@@ -25,30 +25,21 @@ struct quire_matmul_kernels {
     void (*panel)(const quire_matmul_panel *panel);
 };
 
-/* How a type lies in GGUF and in panels. A panel's head and codes of inputs [i * group,
- * (i + 1) * group) are at these places plus i times these steps. */
+/* How a type lies in GGUF and in panels. */
 typedef struct quire_matmul_layout {
     uint32_t group;      /* inputs of a block of GGUF's */
-    uint32_t gguf_bytes; /* of such a block */
+    uint32_t gguf_bytes; /* of such a block; a panel has one of each output together */
     uint32_t head_bytes; /* of a panel's group */
     uint32_t code_bytes; /* of a panel's QUIRE_MATMUL_BLOCK inputs */
 } quire_matmul_layout;
 
 static const quire_matmul_layout quire_matmul_layouts[QUIRE_MATMUL_TYPES] = {
-    [QUIRE_MATMUL_Q8_0] = { 32, 34, 32, 512 },    [QUIRE_MATMUL_Q4_0] = { 32, 18, 32, 256 },
-    [QUIRE_MATMUL_Q4_1] = { 32, 20, 64, 256 },    [QUIRE_MATMUL_Q5_0] = { 32, 22, 32, 320 },
-    [QUIRE_MATMUL_Q5_1] = { 32, 24, 64, 320 },    [QUIRE_MATMUL_IQ4_NL] = { 32, 18, 32, 256 },
-    [QUIRE_MATMUL_Q4_K] = { 256, 144, 256, 256 }, [QUIRE_MATMUL_Q5_K] = { 256, 176, 256, 320 },
-    [QUIRE_MATMUL_Q6_K] = { 256, 210, 320, 384 },
+    [QUIRE_MATMUL_Q8_0] = { 32, 34, 64, 1024 },   [QUIRE_MATMUL_Q4_0] = { 32, 18, 64, 512 },
+    [QUIRE_MATMUL_Q4_1] = { 32, 20, 128, 512 },   [QUIRE_MATMUL_Q5_0] = { 32, 22, 64, 640 },
+    [QUIRE_MATMUL_Q5_1] = { 32, 24, 128, 640 },   [QUIRE_MATMUL_IQ4_NL] = { 32, 18, 64, 512 },
+    [QUIRE_MATMUL_Q4_K] = { 256, 144, 512, 512 }, [QUIRE_MATMUL_Q5_K] = { 256, 176, 512, 640 },
+    [QUIRE_MATMUL_Q6_K] = { 256, 210, 576, 768 },
 };
-
-typedef struct quire_matmul_places {
-    size_t codes; /* of the first group's codes in a panel; its head is at 0 */
-    size_t head_step;
-    size_t code_step;
-} quire_matmul_places;
-
-quire_matmul_places quire_matmul_places_of(quire_matmul_type type, uint32_t n_in);
 
 /* Bytes of a panel. */
 size_t quire_matmul_panel_bytes(quire_matmul_type type, uint32_t n_in);

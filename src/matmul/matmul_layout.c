@@ -10,11 +10,10 @@
 
 #include <string.h>
 
-#define ALIGN_BYTES 64u
-#define HALF_BYTES  2u /* of an f16 */
-#define LOW_FOUR    0x0f0f0f0fu
-#define LOW_TWO     0x03030303u
-#define LOW_ONE     0x01010101u
+#define HALF_BYTES 2u /* of an f16 */
+#define LOW_FOUR   0x0f0f0f0fu
+#define LOW_TWO    0x03030303u
+#define LOW_ONE    0x01010101u
 
 enum {
     PANEL = QUIRE_MATMUL_PANEL,
@@ -48,28 +47,11 @@ bool quire_matmul_takes(quire_matmul_type type, uint64_t n_in, uint64_t n_out)
            n_out % PANEL == 0 && n_in <= UINT32_MAX && n_out <= UINT32_MAX;
 }
 
-quire_matmul_places quire_matmul_places_of(quire_matmul_type type, uint32_t n_in)
-{
-    const quire_matmul_layout *l = &quire_matmul_layouts[type];
-    const size_t code_bytes = (size_t)l->group / QUIRE_MATMUL_BLOCK * l->code_bytes;
-    size_t heads_bytes;
-
-    if (l->group == SUPER) {
-        const size_t step = l->head_bytes + code_bytes;
-
-        return (quire_matmul_places){ l->head_bytes, step, step };
-    }
-    heads_bytes = (size_t)n_in / l->group * l->head_bytes;
-    return (quire_matmul_places){ (heads_bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES,
-                                  l->head_bytes, code_bytes };
-}
-
 size_t quire_matmul_panel_bytes(quire_matmul_type type, uint32_t n_in)
 {
-    const quire_matmul_places places = quire_matmul_places_of(type, n_in);
-    const size_t n_groups = n_in / quire_matmul_layouts[type].group;
+    const quire_matmul_layout *l = &quire_matmul_layouts[type];
 
-    return n_groups * places.code_step + (places.head_step == places.code_step ? 0 : places.codes);
+    return (size_t)n_in / l->group * PANEL * l->gguf_bytes;
 }
 
 size_t quire_matmul_weight_bytes(quire_matmul_type type, uint32_t n_in, uint32_t n_out)
@@ -205,25 +187,23 @@ static void codes_write(quire_matmul_type type, const uint32_t words[WORDS], uns
 static void head_write(quire_matmul_type type, const unsigned char *block, unsigned char *head,
                        uint32_t lane)
 {
-    const bool has_min = quire_matmul_layouts[type].head_bytes >= 64;
-    unsigned char *half = head + (size_t)lane * HALF_BYTES;
-    unsigned char *rest = head + 64;
+    unsigned char *scale = head + (size_t)lane * HALF_BYTES;
+    unsigned char *min = scale + (size_t)PANEL * HALF_BYTES;
 
     if (type == QUIRE_MATMUL_Q6_K) {
-        memcpy(half, block + Q6_K_D, HALF_BYTES);
-        memset(half + (size_t)PANEL * HALF_BYTES, 0, HALF_BYTES);
+        memcpy(scale, block + Q6_K_D, HALF_BYTES);
         for (uint32_t i = 0; i < SUPER / 16; i++) {
-            rest[i * PANEL + lane] = block[Q6_K_SCALES + i];
+            head[PANEL * HALF_BYTES + i * PANEL + lane] = block[Q6_K_SCALES + i];
         }
         return;
     }
-    memcpy(half, block, HALF_BYTES);
-    if (has_min) {
-        memcpy(half + (size_t)PANEL * HALF_BYTES, block + HALF_BYTES, HALF_BYTES);
+    memcpy(scale, block, HALF_BYTES);
+    if (quire_matmul_layouts[type].head_bytes > PANEL * HALF_BYTES) {
+        memcpy(min, block + HALF_BYTES, HALF_BYTES);
     }
     if (quire_matmul_layouts[type].group == SUPER) {
         for (uint32_t i = 0; i < K_SCALE_WORDS; i++) {
-            word_put(rest + (size_t)lane * 4, i, word_at(block + K_SCALES, i));
+            word_put(head + (size_t)lane * 4, i + 1, word_at(block + K_SCALES, i));
         }
     }
 }
@@ -232,7 +212,6 @@ void quire_matmul_weight_pack(const quire_matmul_weight *weight, const void *row
 {
     const quire_matmul_type type = weight->type;
     const quire_matmul_layout *l = &quire_matmul_layouts[type];
-    const quire_matmul_places places = quire_matmul_places_of(type, weight->n_in);
     const size_t panel_bytes = quire_matmul_panel_bytes(type, weight->n_in);
     const unsigned char *block = rows;
 
@@ -240,9 +219,10 @@ void quire_matmul_weight_pack(const quire_matmul_weight *weight, const void *row
     for (uint32_t out = 0; out < weight->n_out; out++) {
         const uint32_t lane = out % PANEL;
         unsigned char *head = weight->panels + out / PANEL * panel_bytes;
-        unsigned char *codes = head + places.codes + (size_t)lane * 4;
 
         for (uint32_t g = 0; g < weight->n_in / l->group; g++) {
+            unsigned char *codes = head + l->head_bytes + (size_t)lane * 4;
+
             head_write(type, block, head, lane);
             for (uint32_t b = 0; b < l->group / QUIRE_MATMUL_BLOCK; b++) {
                 uint32_t words[WORDS];
@@ -251,8 +231,7 @@ void quire_matmul_weight_pack(const quire_matmul_weight *weight, const void *row
                 codes_write(type, words, codes + (size_t)b * l->code_bytes);
             }
             block += l->gguf_bytes;
-            head += places.head_step;
-            codes += places.code_step;
+            head += (size_t)PANEL * l->gguf_bytes;
         }
     }
 }

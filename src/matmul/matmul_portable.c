@@ -157,7 +157,7 @@ static w_block w_read(quire_matmul_type type, const unsigned char *head, const u
         w.c[i] = code_at(type, codes + (size_t)4 * lane, i);
     }
     if (type == QUIRE_MATMUL_Q6_K) {
-        const int8_t *scales = (const int8_t *)head + LINE + (size_t)2 * b * PANEL + lane;
+        const int8_t *scales = (const int8_t *)head + LINE / 2 + (size_t)2 * b * PANEL + lane;
 
         w.scale[1] = w.scale[0] * (float)scales[PANEL];
         w.scale[0] *= (float)scales[0];
@@ -210,17 +210,16 @@ static float block_add(quire_matmul_type type, const w_block *w, const x_block *
 static float dot(const quire_matmul_panel *p, uint32_t row, uint32_t lane)
 {
     const quire_matmul_type type = p->weight->type;
-    const quire_matmul_places places = quire_matmul_places_of(type, p->weight->n_in);
-    const uint32_t in_group = quire_matmul_layouts[type].group / BLOCK;
+    const quire_matmul_layout *l = &quire_matmul_layouts[type];
+    const uint32_t in_group = l->group / BLOCK;
     const char *x = (const char *)p->tile + (size_t)4 * row;
     float y = 0.0f;
 
     for (uint32_t i = 0; i < p->weight->n_in / BLOCK; i++) {
-        const unsigned char *head = p->at + i / in_group * places.head_step;
-        const unsigned char *codes = p->at + places.codes + i / in_group * places.code_step;
+        const unsigned char *head = p->at + (size_t)i / in_group * PANEL * l->gguf_bytes;
+        const unsigned char *codes = head + l->head_bytes;
         const uint32_t b = i % in_group;
-        const w_block w =
-            w_read(type, head, codes + (size_t)b * quire_matmul_layouts[type].code_bytes, lane, b);
+        const w_block w = w_read(type, head, codes + (size_t)b * l->code_bytes, lane, b);
         const x_block in = x_read(x, p->n_rows);
 
         y = block_add(type, &w, &in, y);

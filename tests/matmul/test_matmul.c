@@ -20,7 +20,7 @@
 #include <string.h>
 
 #define N_IN_MAX  1024u
-#define N_OUT_MAX 80u
+#define N_OUT_MAX 96u
 #define ROWS_MAX  40u
 #define SETS_MAX  2u
 #define CASES     (20u * QUIRE_MATMUL_TYPES)
@@ -259,9 +259,9 @@ static void test_extremes(void **state)
     for (uint32_t i = 0; i < QUIRE_MATMUL_TYPES * 8; i++) {
         const gguf_block *what = gguf_block_of((quire_matmul_type)(i / 8));
 
-        matrix_random((quire_matmul_type)(i / 8), 256, 16, 1.0f);
-        memset(m.rows, fills[i % 4], 16 * row_bytes());
-        for (uint32_t b = 0; b < 16 * 256 / what->n; b++) {
+        matrix_random((quire_matmul_type)(i / 8), 256, QUIRE_MATMUL_PANEL, 1.0f);
+        memset(m.rows, fills[i % 4], QUIRE_MATMUL_PANEL * row_bytes());
+        for (uint32_t b = 0; b < QUIRE_MATMUL_PANEL * 256 / what->n; b++) {
             half_set(m.rows + b * what->bytes + what->scale_at, sizes[i / 4 % 2]);
             if (what->min_at > 0) {
                 half_set(m.rows + b * what->bytes + what->min_at, -sizes[i / 4 % 2]);
@@ -350,13 +350,13 @@ static void test_damaged_weights(void **state)
 
     (void)state;
     for (uint32_t s = 0; s < n_sets; s++) {
-        matrix_random(QUIRE_MATMUL_Q8_0, 64, 16, 0.01f);
+        matrix_random(QUIRE_MATMUL_Q8_0, 64, QUIRE_MATMUL_PANEL, 0.01f);
         memcpy(block_of(7, 1), &(uint16_t){ 0x7e00 }, sizeof(uint16_t));
         quire_matmul_weight_pack(&m.weight, m.rows);
         x_random(3);
         product(sets[s], x, 3, 1, y);
-        for (uint32_t i = 0; i < 3 * 16; i++) {
-            assert_int_equal(isnan(y[i]) != 0, i % 16 == 7);
+        for (uint32_t i = 0; i < 3 * QUIRE_MATMUL_PANEL; i++) {
+            assert_int_equal(isnan(y[i]) != 0, i % QUIRE_MATMUL_PANEL == 7);
         }
         give(m.weight.panels);
     }
@@ -365,24 +365,21 @@ static void test_damaged_weights(void **state)
 static void test_limits(void **state)
 {
     (void)state;
-    assert_true(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 32, 16));
+    assert_true(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 32, 32));
     assert_true(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 4096, 128256));
-    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 0, 16));
+    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 0, 32));
     assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 32, 0));
-    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 48, 16));
-    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 32, 24));
-    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, (uint64_t)1 << 37, 16));
-    assert_true(quire_matmul_takes(QUIRE_MATMUL_Q4_K, 256, 16));
-    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q4_K, 128, 16));
-    /* As many bytes as in GGUF, up to the multiple of 64 that codes begin at and Q6_K's heads. */
+    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 48, 32));
+    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, 32, 48));
+    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, (uint64_t)1 << 37, 32));
+    assert_true(quire_matmul_takes(QUIRE_MATMUL_Q4_K, 256, 32));
+    assert_false(quire_matmul_takes(QUIRE_MATMUL_Q4_K, 128, 32));
     for (uint32_t t = 0; t < QUIRE_MATMUL_TYPES; t++) {
         const gguf_block *what = gguf_block_of((quire_matmul_type)t);
-        const size_t more = t == QUIRE_MATMUL_Q6_K ? 2 * 2 * 32 : 0;
 
-        assert_int_equal(quire_matmul_weight_bytes((quire_matmul_type)t, 512, 32),
-                         (size_t)32 * 512 / what->n * what->bytes + more);
+        assert_int_equal(quire_matmul_weight_bytes((quire_matmul_type)t, 768, 64),
+                         (size_t)64 * 768 / what->n * what->bytes);
     }
-    assert_int_equal(quire_matmul_weight_bytes(QUIRE_MATMUL_Q8_0, 32, 16), 16 * 34 + 32);
     assert_int_equal(quire_matmul_x_bytes(64, 3), 3 * 96);
     assert_null(quire_matmul_kernels_find("nothing"));
     assert_string_equal(quire_matmul_isa(quire_matmul_kernels_find("portable")), "portable");

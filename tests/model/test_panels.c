@@ -21,7 +21,7 @@
 #include <ggml.h>
 
 #define N_IN   512u
-#define N_OUT  48u
+#define N_OUT  96u
 #define N_ROWS 5u
 
 static const enum ggml_type ggml_types[QUIRE_MATMUL_TYPES] = {
@@ -78,7 +78,7 @@ static void test_product(void **state)
 {
     static float values[N_OUT * N_IN], weights[N_OUT * N_IN], x[N_ROWS * N_IN], y[N_ROWS * N_OUT];
     static unsigned char rows[N_OUT * N_IN / 32 * 34];
-    _Alignas(64) static unsigned char panels[N_OUT * N_IN / 32 * 36];
+    _Alignas(64) static unsigned char panels[N_OUT * N_IN / 32 * 34];
     _Alignas(64) static char packed[N_ROWS * N_IN / 32 * QUIRE_MATMUL_BLOCK_BYTES];
 
     (void)state;

@@ -20,6 +20,7 @@ uint32_t matmul_machine_dots(uint64_t n)
     if (!quire_cpu_get()->has_avx512_vnni) {
         return 0;
     }
+#pragma GCC unroll 16
     for (int i = 0; i < SUMS; i++) {
         sums[i] = _mm512_set1_epi32(i);
     }

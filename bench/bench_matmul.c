@@ -5,9 +5,9 @@
  *                [--rows 1,2,4,8,12,16,64,512] [--threads 1] [--repeats 5]
  *
  * A shape is inputs x outputs. A run multiplies as many matrices of a shape as make 16 MiB of
- * weights, x packed (ggml: rounded) anew for each; the next run takes other matrices, 256 MiB in
- * all, so that weights come from memory as in a step of a model. Times are the best of the repeats,
- * ours and ggml's measured in turn.
+ * weights (fewer of many rows), x packed (ggml: rounded) anew for each; the next run takes other
+ * matrices, 256 MiB in all, so that weights come from memory as in a step of a model. Times are the
+ * best of the repeats, ours and ggml's measured in turn.
  *
  * Beside the rates: the share of what this machine reads from memory and of the integer dot
  * products that it can issue, both measured in the same run with as many threads. "x" is how many
@@ -34,6 +34,7 @@
 #define SET_BYTES   ((size_t)16 << 20)
 #define TOTAL_BYTES ((size_t)256 << 20)
 #define ROUNDS      2   /* of measuring both */
+#define MACS_MAX    1e9 /* of a run, beyond its first matrix: it should fit a time slice */
 #define SOME_ROWS   32u /* of weights that are made; the others are copies */
 
 typedef struct shape {
@@ -73,8 +74,9 @@ typedef struct matrices {
     const bench *bench;
     size_t type;
     shape shape;
-    uint32_t n, n_sets;
-    size_t bytes; /* of one */
+    uint32_t n, n_sets; /* matrices of a set, sets */
+    uint32_t n_run;     /* matrices of a set that are multiplied */
+    size_t bytes;       /* of one */
     unsigned char *gguf;
     unsigned char *panels;
     matmul_ggml *ggml;
@@ -222,8 +224,7 @@ static bool matrices_init(matrices *m, uint32_t n_rows_max)
                                     .n_out = m->shape.n_out,
                                     .n_matrices = m->n,
                                     .n_sets = m->n_sets,
-                                    .n_threads = (uint32_t)m->bench->n_threads,
-                                    .n_rows_max = n_rows_max };
+                                    .n_threads = (uint32_t)m->bench->n_threads };
     const size_t n_x = (size_t)n_rows_max * m->shape.n_in;
     quire_rng rng = { 1 };
 
@@ -271,11 +272,11 @@ static void ours_run(void *ctx, uint32_t thread, uint32_t n_threads)
     const quire_matmul_x x = { m->x, m->shape.n_in, m->shape.n_in, m->n_rows };
     const quire_matmul_y y = { m->y, m->shape.n_out, m->n_rows };
 
-    for (uint32_t i = 0; i < m->n; i++) {
+    for (uint32_t i = 0; i < m->n_run; i++) {
         quire_matmul_x_pack(m->bench->kernels, &x, m->packed, thread, n_threads);
     }
     (void)pthread_barrier_wait(&m->packed_barrier);
-    for (uint32_t i = 0; i < m->n; i++) {
+    for (uint32_t i = 0; i < m->n_run; i++) {
         const quire_matmul_weight weight = weight_of(m, m->set * m->n + i);
 
         quire_matmul_run(&weight, m->packed, &y, thread, n_threads);
@@ -288,7 +289,7 @@ static void ggml_run(void *ctx, uint32_t thread, uint32_t n_threads)
 
     (void)thread;
     (void)n_threads;
-    matmul_ggml_run(m->ggml, m->x, m->n_rows, m->set, m->y);
+    matmul_ggml_run(m->ggml, &(matmul_ggml_case){ m->x, m->y, m->n_rows, m->set, m->n_run });
 }
 
 static void line_measure(matrices *m, uint32_t n_rows)
@@ -297,15 +298,17 @@ static void line_measure(matrices *m, uint32_t n_rows)
     const uint32_t repeats = (uint32_t)m->bench->repeats;
     const attn_job ours = { set_next, ours_run, m, n_threads, repeats };
     const attn_job ggml = { set_next, ggml_run, m, 1, repeats };
-    const double macs = (double)m->shape.n_in * m->shape.n_out * m->n * n_rows;
-    double ours_s = INFINITY, ggml_s = INFINITY, rate;
+    const double one = (double)m->shape.n_in * m->shape.n_out * n_rows;
+    double macs, ours_s = INFINITY, ggml_s = INFINITY, rate;
 
+    m->n_run = (uint32_t)fmin(fmax(MACS_MAX / one, 1.0), m->n);
+    macs = one * m->n_run;
     m->n_rows = n_rows;
     for (int i = 0; i < ROUNDS; i++) {
         ours_s = fmin(ours_s, attn_job_measure(&ours));
         ggml_s = fmin(ggml_s, attn_job_measure(&ggml));
     }
-    rate = (double)m->bytes * m->n / ours_s;
+    rate = (double)m->bytes * m->n_run / ours_s;
     (void)printf("%5ux%-6u %-6s %5u %9.1f %8.1f %5.0f%% %6.0f%% %10.1f%s %7.2f\n", m->shape.n_in,
                  m->shape.n_out, types[m->type].name, n_rows, macs / ours_s * 1e-9, rate * 1e-9,
                  100.0 * rate / m->bench->read_rate, 100.0 * macs / ours_s / m->bench->dot_rate,

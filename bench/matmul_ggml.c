@@ -22,7 +22,7 @@ struct matmul_ggml {
     /* The graph of the last run, kept while runs are alike. */
     struct ggml_context *graph_ctx;
     struct ggml_cgraph *graph;
-    uint32_t graph_rows, graph_set;
+    matmul_ggml_case graph_case;
 };
 
 static bool buft_takes(ggml_backend_buffer_type_t buft, struct ggml_context *ctx,
@@ -113,35 +113,33 @@ bool matmul_ggml_is_repacked(const matmul_ggml *m)
     return m->is_repacked;
 }
 
-/* Products of one set; memory for x and y is the caller's. */
-static void graph_build(matmul_ggml *m, uint32_t n_rows, uint32_t set)
+/* Memory for x and y is the caller's. */
+static void graph_build(matmul_ggml *m, const matmul_ggml_case *c)
 {
     const struct ggml_init_params params = { .mem_size = CONTEXT_BYTES, .no_alloc = true };
 
     ggml_free(m->graph_ctx);
     m->graph_ctx = ggml_init(params);
     m->graph = ggml_new_graph(m->graph_ctx);
-    for (uint32_t i = 0; i < m->opts.n_matrices; i++) {
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct ggml_tensor *weight = m->weights[c->set * m->opts.n_matrices + i];
         struct ggml_tensor *x =
-            ggml_new_tensor_2d(m->graph_ctx, GGML_TYPE_F32, m->opts.n_in, n_rows);
+            ggml_new_tensor_2d(m->graph_ctx, GGML_TYPE_F32, m->opts.n_in, c->n_rows);
+        struct ggml_tensor *y = ggml_mul_mat(m->graph_ctx, weight, x);
 
-        ggml_build_forward_expand(
-            m->graph, ggml_mul_mat(m->graph_ctx, m->weights[set * m->opts.n_matrices + i], x));
+        x->data = (void *)(uintptr_t)c->x;
+        y->data = c->y;
+        ggml_build_forward_expand(m->graph, y);
     }
-    m->graph_rows = n_rows;
-    m->graph_set = set;
+    m->graph_case = *c;
 }
 
-void matmul_ggml_run(matmul_ggml *m, const float *x, uint32_t n_rows, uint32_t set, float *y)
+void matmul_ggml_run(matmul_ggml *m, const matmul_ggml_case *c)
 {
-    if (m->graph_ctx == NULL || m->graph_rows != n_rows || m->graph_set != set) {
-        graph_build(m, n_rows, set);
-    }
-    for (int i = 0; i < ggml_graph_n_nodes(m->graph); i++) {
-        struct ggml_tensor *product = ggml_graph_node(m->graph, i);
+    const matmul_ggml_case *was = &m->graph_case;
 
-        product->data = y;
-        product->src[1]->data = (void *)(uintptr_t)x;
+    if (m->graph_ctx == NULL || was->n_rows != c->n_rows || was->set != c->set || was->n != c->n) {
+        graph_build(m, c);
     }
     (void)ggml_backend_graph_compute(m->backend.ggml, m->graph);
 }

@@ -16,10 +16,9 @@ typedef struct matmul_ggml_opts {
     enum ggml_type type;
     uint32_t n_in;
     uint32_t n_out;
-    uint32_t n_matrices; /* that a run multiplies, and ... */
-    uint32_t n_sets;     /* ... how many times as many there are */
+    uint32_t n_matrices; /* of a set */
+    uint32_t n_sets;
     uint32_t n_threads;
-    uint32_t n_rows_max;
 } matmul_ggml_opts;
 
 /* All matrices are copies of `weights`, in GGUF's blocks. NULL: no memory. */
@@ -27,7 +26,15 @@ matmul_ggml *matmul_ggml_new(const matmul_ggml_opts *opts, const void *weights);
 void matmul_ggml_free(matmul_ggml *m);
 bool matmul_ggml_is_repacked(const matmul_ggml *m);
 
-/* y = W x of the matrices of one set, n_rows of x each. */
-void matmul_ggml_run(matmul_ggml *m, const float *x, uint32_t n_rows, uint32_t set, float *y);
+typedef struct matmul_ggml_case {
+    const float *x;
+    float *y;
+    uint32_t n_rows;
+    uint32_t set;
+    uint32_t n; /* of its matrices, the first */
+} matmul_ggml_case;
+
+/* y = W x, one matrix after the other. */
+void matmul_ggml_run(matmul_ggml *m, const matmul_ggml_case *c);
 
 #endif /* QUIRE_BENCH_MATMUL_GGML_H */

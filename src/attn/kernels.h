@@ -88,7 +88,7 @@ typedef struct quire_attn_pv {
     uint32_t n_rows;
     uint32_t slot_begin;
     uint32_t slot_end; /* the largest slot_end of the block's rows */
-    const float *p;
+    const float *p;    /* as softmax left it, or softmax_bf16 */
     const float *rescale;
     const void *v_tile;
     const void *next; /* as in quire_attn_qk */

@@ -322,7 +322,7 @@ QUIRE_AVX512_INLINE void pv(product_shape shape, const product *at)
         }
     }
     product_steps(shape, at, acc);
-    o = at->out;
+    o = at->out; /* anew: 24 addresses kept from above would be spilled and come back */
     stride = at->out_stride;
     __asm__("" : "+r"(o), "+r"(stride));
     UNROLL
@@ -377,7 +377,6 @@ static void pv_half_pair(const quire_attn_pv *args, const float *rescale, uint32
             const __mmask16 lanes = args->d - c >= 16 ? 0xffff : 0xff;
             float *o = args->o + r * args->o_stride + c;
             __m512i v = _mm512_maskz_loadu_epi32(lanes, line + (size_t)c * PAIR_BYTES);
-
             __m512 acc = _mm512_load_ps(o);
 
             acc = rescale != NULL ? _mm512_mul_ps(acc, _mm512_set1_ps(rescale[r])) : acc;

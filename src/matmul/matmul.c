@@ -30,23 +30,31 @@ static uint32_t n_tiles_of(uint32_t n_rows)
     return (n_rows + QUIRE_MATMUL_TILE_ROWS - 1) / QUIRE_MATMUL_TILE_ROWS;
 }
 
+/* A thread's part are blocks, counted through all tiles. */
 void quire_matmul_x_pack(const quire_matmul_kernels *kernels, const quire_matmul_x *x, void *packed,
                          uint32_t thread, uint32_t n_threads)
 {
     const uint32_t n_tiles = n_tiles_of(x->n_rows);
-    const uint32_t begin = (uint32_t)((uint64_t)x->n_rows * thread / n_threads);
-    const uint32_t end = (uint32_t)((uint64_t)x->n_rows * (thread + 1) / n_threads);
-    uint32_t tile = 0;
+    const uint32_t n_blocks = x->n_in / QUIRE_MATMUL_BLOCK;
+    const uint64_t all = (uint64_t)n_tiles * n_blocks;
+    const uint64_t end = all * (thread + 1) / n_threads;
 
-    for (uint32_t row = begin; row < end; row++) {
-        while (tile_row(x->n_rows, n_tiles, tile + 1) <= row) {
-            tile++;
-        }
+    for (uint64_t at = all * thread / n_threads; at < end;) {
+        const uint32_t tile = (uint32_t)(at / n_blocks);
         const uint32_t first = tile_row(x->n_rows, n_tiles, tile);
-        const uint32_t n = tile_row(x->n_rows, n_tiles, tile + 1) - first;
-        char *at = (char *)packed + quire_matmul_x_bytes(x->n_in, first);
+        const uint64_t tile_begin = (uint64_t)tile * n_blocks;
+        const uint64_t stop = end < tile_begin + n_blocks ? end : tile_begin + n_blocks;
+        const quire_matmul_tile part = {
+            .rows = x->rows + first * x->stride,
+            .stride = x->stride,
+            .n_rows = tile_row(x->n_rows, n_tiles, tile + 1) - first,
+            .begin = (uint32_t)(at - tile_begin),
+            .end = (uint32_t)(stop - tile_begin),
+            .at = (char *)packed + quire_matmul_x_bytes(x->n_in, first),
+        };
 
-        kernels->row_pack(x->rows + row * x->stride, x->n_in, n, at + 4 * (size_t)(row - first));
+        kernels->tile_pack(&part);
+        at = stop;
     }
 }
 

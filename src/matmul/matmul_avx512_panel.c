@@ -12,9 +12,15 @@
 
 #include <immintrin.h>
 
+/* Accumulators stay in registers only where the loops over them are unrolled. With sanitizers that
+ * takes the compiler minutes. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define INLINE static
+#define UNROLL
+#else
 #define INLINE static inline __attribute__((always_inline))
-/* Accumulators stay in registers only where the loops over them are unrolled. */
 #define UNROLL _Pragma("GCC unroll 32")
+#endif
 
 enum {
     ROWS = QUIRE_MATMUL_TILE_ROWS,

@@ -18,10 +18,18 @@ typedef struct quire_matmul_panel {
     size_t y_stride; /* floats */
 } quire_matmul_panel;
 
+/* Blocks of a tile of x. */
+typedef struct quire_matmul_tile {
+    const float *rows; /* of the tile, from its first input */
+    size_t stride;     /* floats */
+    uint32_t n_rows;
+    uint32_t begin, end; /* blocks */
+    void *at;            /* the tile */
+} quire_matmul_tile;
+
 struct quire_matmul_kernels {
     const char *isa;
-    /* A row of n_in floats into its place in a tile of n_rows rows. */
-    void (*row_pack)(const float *row, uint32_t n_in, uint32_t n_rows, void *at);
+    void (*tile_pack)(const quire_matmul_tile *tile);
     void (*panel)(const quire_matmul_panel *panel);
 };
 

@@ -63,13 +63,15 @@ static void block_pack(const float *x, uint32_t n_rows, char *at)
     memcpy(at + QUIRE_MATMUL_X_DSUM * step, &dsum, sizeof dsum);
 }
 
-static void row_pack(const float *row, uint32_t n_in, uint32_t n_rows, void *at)
+static void tile_pack(const quire_matmul_tile *tile)
 {
-    char *to = at;
+    const size_t block_bytes = (size_t)tile->n_rows * QUIRE_MATMUL_BLOCK_BYTES;
 
-    for (uint32_t i = 0; i < n_in; i += BLOCK) {
-        block_pack(row + i, n_rows, to);
-        to += (size_t)n_rows * QUIRE_MATMUL_BLOCK_BYTES;
+    for (uint32_t b = tile->begin; b < tile->end; b++) {
+        for (uint32_t row = 0; row < tile->n_rows; row++) {
+            block_pack(tile->rows + row * tile->stride + (size_t)b * BLOCK, tile->n_rows,
+                       (char *)tile->at + b * block_bytes + (size_t)4 * row);
+        }
     }
 }
 
@@ -239,7 +241,7 @@ static void panel_run(const quire_matmul_panel *p)
 
 const quire_matmul_kernels *quire_matmul_kernels_portable(void)
 {
-    static const quire_matmul_kernels kernels = { "portable", row_pack, panel_run };
+    static const quire_matmul_kernels kernels = { "portable", tile_pack, panel_run };
 
     return &kernels;
 }

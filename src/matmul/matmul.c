@@ -104,21 +104,60 @@ void quire_matmul_run(const quire_matmul_weight *weight, const void *packed,
 
 static const quire_matmul_kernels *find_avx512(void)
 {
-#if defined(QUIRE_MATMUL_HAS_AVX512)
+#if defined(QUIRE_MATMUL_HAS_X86)
     return quire_matmul_kernels_avx512();
 #else
     return NULL;
 #endif
 }
 
+static const quire_matmul_kernels *find_avxvnni(void)
+{
+#if defined(QUIRE_MATMUL_HAS_X86)
+    return quire_matmul_kernels_avxvnni();
+#else
+    return NULL;
+#endif
+}
+
+static const quire_matmul_kernels *find_avx2(void)
+{
+#if defined(QUIRE_MATMUL_HAS_X86)
+    return quire_matmul_kernels_avx2();
+#else
+    return NULL;
+#endif
+}
+
+/* QUIRE_ISA's names are those of attention's sets, which have products of their own or take
+ * narrower ones. */
+static const quire_matmul_kernels *find_fastest(const char *isa)
+{
+    const bool is_any = isa == NULL || isa[0] == '\0';
+    const bool is_avx512 = is_any || strncmp(isa, "avx512", strlen("avx512")) == 0;
+    const quire_matmul_kernels *kernels = is_avx512 ? find_avx512() : NULL;
+
+    if (kernels == NULL && (is_avx512 || strcmp(isa, "avx2") == 0)) {
+        kernels = find_avxvnni() != NULL ? find_avxvnni() : find_avx2();
+    }
+    return kernels;
+}
+
 const quire_matmul_kernels *quire_matmul_kernels_find(const char *name)
 {
-    const char *asked = name != NULL ? name : getenv("QUIRE_ISA");
-
-    if (asked == NULL || strncmp(asked, "avx512", strlen("avx512")) == 0 || asked[0] == '\0') {
+    if (name == NULL) {
+        return find_fastest(getenv("QUIRE_ISA"));
+    }
+    if (strcmp(name, "portable") == 0) {
+        return quire_matmul_kernels_portable();
+    }
+    if (strcmp(name, "avx512") == 0) {
         return find_avx512();
     }
-    return name != NULL && strcmp(name, "portable") == 0 ? quire_matmul_kernels_portable() : NULL;
+    if (strcmp(name, "avx2+vnni") == 0) {
+        return find_avxvnni();
+    }
+    return strcmp(name, "avx2") == 0 ? find_avx2() : NULL;
 }
 
 const char *quire_matmul_isa(const quire_matmul_kernels *kernels)

@@ -94,9 +94,9 @@ void quire_matmul_weight_pack(const quire_matmul_weight *weight, const void *row
 /* Bytes of n_rows packed rows. */
 size_t quire_matmul_x_bytes(uint32_t n_in, uint32_t n_rows);
 
-/* The set by name ("avx512", "portable"); NULL: the fastest of this CPU. NULL is returned where
- * there is none of that name, and, asked for the fastest, where only the portable one would be
- * left: ggml's products are faster than that. */
+/* The set by name ("avx512", "avx2+vnni", "avx2", "portable"); NULL: the fastest of this CPU that
+ * QUIRE_ISA allows. NULL is returned where the CPU has none of that name, and, asked for the
+ * fastest, where only the portable one would be left: ggml's products are faster than that. */
 const quire_matmul_kernels *quire_matmul_kernels_find(const char *name);
 const char *quire_matmul_isa(const quire_matmul_kernels *kernels);
 

@@ -66,5 +66,7 @@ extern const uint8_t quire_matmul_iq4_nl[16];
 const quire_matmul_kernels *quire_matmul_kernels_portable(void);
 /* NULL where the CPU lacks it. */
 const quire_matmul_kernels *quire_matmul_kernels_avx512(void);
+const quire_matmul_kernels *quire_matmul_kernels_avxvnni(void);
+const quire_matmul_kernels *quire_matmul_kernels_avx2(void);
 
 #endif /* QUIRE_MATMUL_KERNELS_H */

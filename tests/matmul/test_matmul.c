@@ -17,12 +17,14 @@
 #include "seed.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define N_IN_MAX  1024u
 #define N_OUT_MAX 96u
 #define ROWS_MAX  40u
-#define SETS_MAX  2u
+#define SETS_MAX  4u
 #define CASES     (20u * QUIRE_MATMUL_TYPES)
 #define BLOCK     QUIRE_MATMUL_BLOCK
 #define ROW_BYTES (N_IN_MAX / BLOCK * 34u) /* of Q8_0, the largest */
@@ -39,15 +41,17 @@ static matrix m;
 static float x[ROWS_MAX * N_IN_MAX];
 static float y[ROWS_MAX * N_OUT_MAX], z[ROWS_MAX * N_OUT_MAX];
 
+/* The portable set first. */
 static uint32_t all_sets(const quire_matmul_kernels **sets)
 {
+    static const char *const names[SETS_MAX] = { "portable", "avx2", "avx2+vnni", "avx512" };
     uint32_t n = 0;
 
-    sets[n++] = quire_matmul_kernels_find("portable");
-    assert_non_null(sets[0]);
-    if (quire_matmul_kernels_find("avx512") != NULL) {
-        sets[n++] = quire_matmul_kernels_find("avx512");
+    for (uint32_t i = 0; i < SETS_MAX; i++) {
+        sets[n] = quire_matmul_kernels_find(names[i]);
+        n += sets[n] != NULL;
     }
+    assert_ptr_equal(sets[0], quire_matmul_kernels_find("portable"));
     return n;
 }
 
@@ -385,6 +389,43 @@ static void test_limits(void **state)
     assert_string_equal(quire_matmul_isa(quire_matmul_kernels_find("portable")), "portable");
 }
 
+/* QUIRE_ISA's names are attention's; where no set is left that is faster than ggml there is none.
+ */
+static void test_isa(void **state)
+{
+    static const struct {
+        const char *asked;
+        const char *prefixes[2];
+    } cases[] = { { "", { "avx512", "avx2" } },
+                  { "avx512", { "avx512", "avx2" } },
+                  { "avx512+bf16", { "avx512", "avx2" } },
+                  { "avx2", { "avx2", "avx2" } },
+                  { "portable", { "none", "none" } },
+                  { "neon", { "none", "none" } } };
+    const char *before = getenv("QUIRE_ISA");
+    char saved[32] = "";
+
+    (void)state;
+    if (before != NULL) {
+        (void)snprintf(saved, sizeof saved, "%s", before);
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const quire_matmul_kernels *kernels;
+        const char *isa;
+
+        assert_int_equal(setenv("QUIRE_ISA", cases[i].asked, 1), 0);
+        kernels = quire_matmul_kernels_find(NULL);
+        isa = kernels != NULL ? quire_matmul_isa(kernels) : "none";
+        if (quire_matmul_kernels_find("avx2") == NULL) {
+            assert_string_equal(isa, "none");
+        } else {
+            assert_true(strncmp(isa, cases[i].prefixes[0], strlen(cases[i].prefixes[0])) == 0 ||
+                        strncmp(isa, cases[i].prefixes[1], strlen(cases[i].prefixes[1])) == 0);
+        }
+    }
+    assert_int_equal(before != NULL ? setenv("QUIRE_ISA", saved, 1) : unsetenv("QUIRE_ISA"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -396,6 +437,7 @@ int main(void)
         cmocka_unit_test(test_damage),
         cmocka_unit_test(test_damaged_weights),
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_isa),
     };
 
     rng = test_rng(20261120);

@@ -5,8 +5,6 @@
 
 #include "base/check.h"
 
-#define ALIGN_BYTES 64u
-
 /* Each of them is faster here than in ggml for 1, 8 and 512 rows (docs/matmul.md). */
 static bool type_of(enum ggml_type type, quire_matmul_type *out)
 {
@@ -52,7 +50,6 @@ quire_matmul_weight quire_panels_weight(const struct ggml_tensor *matrix,
 size_t quire_panels_bytes(const struct ggml_tensor *matrix)
 {
     const quire_matmul_weight weight = quire_panels_weight(matrix, NULL);
-    const size_t bytes = quire_matmul_weight_bytes(weight.type, weight.n_in, weight.n_out);
 
-    return (bytes + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+    return quire_matmul_weight_bytes(weight.type, weight.n_in, weight.n_out);
 }

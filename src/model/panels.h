@@ -15,7 +15,7 @@ bool quire_panels_take(const struct ggml_tensor *matrix);
 quire_matmul_weight quire_panels_weight(const struct ggml_tensor *matrix,
                                         const quire_matmul_kernels *kernels);
 
-/* In memory, from one aligned place to the next. */
+/* In memory: a multiple of 64. */
 size_t quire_panels_bytes(const struct ggml_tensor *matrix);
 
 #endif /* QUIRE_MODEL_PANELS_H */

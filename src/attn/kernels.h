@@ -5,7 +5,7 @@
  * of a block share a kv head, so one pass over a tile serves all heads of a GQA group and, in
  * prefill, all query tokens of the block: both products are matrix products in registers.
  *
- *   q_pack    query row -> whatever qk wants (f32, or int16 and a scale)
+ *   q_pack    query row -> whatever qk wants (f32, or integers and a scale)
  *   qk        S[r][0..63]  (+)= q_r . K_t         for the 64 slots of a tile
  *   softmax   online update of (m, l) with S masked to each row's slots; S becomes P, and
  *             rescale[r] = exp(m_old - m_new) is what o must be multiplied with
@@ -25,11 +25,12 @@
  * tolerances of tests/attn/tolerance.h. f32, f16 and bf16 tiles are widened to f32 and multiplied
  * with f32 q and P; the set avx512+bf16 has q and P in bf16 instead where the tile is bf16, and
  * adds the exact products in f32; l is the sum of the weights in bf16, so that they still add up to
- * one. q8 stays in integers on both sides, with 15 bits for q and P, so
- * that their rounding is negligible beside that of the stored codes (7 bits); all sums are exact,
- * so every ISA has the same integers:
+ * one. q8 stays in integers on both sides: q in 8 bits, which adds an error to each logit as
+ * large as that of K's stored codes (docs/formats.md has what that costs: next to nothing), P in 15
+ * bits, so that its rounding is negligible beside that of V's; all sums are exact, so every ISA has
+ * the same integers:
  *
- *   q_pack  x = scale * q;  s = max|x| / QUIRE_ATTN_Q8_Q_MAX;  n_i = nearest(x_i / s), an int16
+ *   q_pack  x = scale * q;  s = max|x| / QUIRE_ATTN_Q8_Q_MAX;  n_i = nearest(x_i / s), an int8
  *   qk      S_t = (float)(sum_i n_i * code_ti) * s * k_scale_t             sum exact in int32
  *   pv      w_t = P_t == 0 ? 0 : P_t * v_scale_t  (so garbage scales of unseen slots stay out);
  *           u = max|w| / QUIRE_ATTN_Q8_P_MAX;  n_t = nearest(w_t / u);
@@ -46,9 +47,9 @@
  *   pv      w_t as above;  u = max w / 255;  n_t = nearest(w_t / u), a uint8;
  *           o_i = o_i * rescale + (float)(sum_t n_t * level_ti) * u
  *
- * Why int16 and not two 8-bit planes (q8): a pair of codes against a pair of int16 is one vpdpwssd
- * (or vpmaddwd + vpaddd), the same number of multiplications as two planes through vpdpbusd, with
- * half the accumulators.
+ * Why int16 and not two 8-bit planes (P of q8): a pair of codes against a pair of int16 is one
+ * vpdpwssd (or vpmaddwd + vpaddd), the same number of multiplications as two planes through
+ * vpdpbusd, with half the accumulators.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ATTN_KERNELS_H
@@ -60,8 +61,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* 16256 * 127 * 1024 dimensions < 2^31, and 32767 * 128 * 64 tokens < 2^31. */
-#define QUIRE_ATTN_Q8_Q_MAX 16256.0f
+/* 127 * 127 * 1024 dimensions < 2^31, and 32767 * 128 * 64 tokens < 2^31. */
+#define QUIRE_ATTN_Q8_Q_MAX 127.0f
 #define QUIRE_ATTN_Q8_P_MAX 32767.0f
 #define QUIRE_ATTN_Q8_TINY  0x1p-100f
 

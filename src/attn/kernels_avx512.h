@@ -24,7 +24,8 @@
 /* Bodies rely on being inlined with constant arguments. */
 #define QUIRE_AVX512_INLINE static inline __attribute__((always_inline))
 
-/* Bytes of a packed q8 query row: a header, then for each 4 dimensions the pairs (0, 2), (1, 3). */
+/* A packed q8 query row: a header, then for each 4 dimensions the pairs (0, 2), (1, 3) as int16,
+ * then the same numbers in order as int8. */
 typedef struct quire_avx512_q8_header {
     float scale;
     int32_t start; /* -128 * sum of the row: takes back the offset of the stored K codes */
@@ -66,13 +67,18 @@ QUIRE_AVX512_INLINE size_t quire_avx512_sealed_x_offset(uint32_t d)
     return sizeof(quire_avx512_sealed_header) + ((d + 63u) & ~(size_t)63u);
 }
 
+QUIRE_AVX512_INLINE size_t quire_avx512_q8_bytes_offset(uint32_t d)
+{
+    return sizeof(quire_avx512_q8_header) + ((d + 31u) & ~(size_t)31u) * sizeof(int16_t);
+}
+
 /* Bytes between packed query rows. */
 QUIRE_AVX512_INLINE size_t quire_avx512_q_bytes(quire_format format, uint32_t d)
 {
     size_t bytes = d * sizeof(float);
 
     if (format == QUIRE_FORMAT_Q8) {
-        bytes = sizeof(quire_avx512_q8_header) + d * sizeof(int16_t);
+        bytes = quire_avx512_q8_bytes_offset(d) + d;
     } else if (format > QUIRE_FORMAT_Q8) {
         bytes += quire_avx512_sealed_x_offset(d);
     }

@@ -91,7 +91,8 @@ QUIRE_AVX512_INLINE void load_scales(const void *tile, __m512 scale[REGS])
     }
 }
 
-void Q8_NAME(quire_avx512_qk_q8)(const quire_attn_qk *args)
+/* q . K; the including file makes its entry of it. */
+static void qk_words(const quire_attn_qk *args)
 {
     qk_block block = { .args = args,
                        .ahead = quire_avx512_ahead_of(args->k_tile, args->next,

@@ -5,6 +5,7 @@
 #include "attn/attn_math.h"
 #include "attn/attn_tiles.h"
 #include "base/check.h"
+#include "base/num.h"
 
 #include <string.h>
 
@@ -294,6 +295,27 @@ static const unsigned char *hot_page_of(const quire_attn_ctx *c, const quire_att
                                 : quire_attn_hot_page(&c->ws->batch, query->seq, pos->entry);
 }
 
+/* Whether queries whose first token is `index` all see the whole tile, and none reads it hot. */
+static bool is_behind_all(const quire_attn_ctx *c, uint32_t index, const quire_attn_tile_pos *pos)
+{
+    return index + 1 >= pos->token + pos->n_slots &&
+           (!(c->shape.k_is_sealed || c->shape.v_is_sealed) ||
+            !quire_attn_is_hot(c->layer, index, pos->token));
+}
+
+/* A tile behind all queries, as most are. */
+static void run_whole_tile(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair *tiles,
+                           const quire_attn_state *st)
+{
+    const tile_run run = { .end_row = b->n_rows };
+    const uint32_t end = tiles->pos.slot_begin + tiles->pos.n_slots;
+
+    for (uint32_t r = 0; r < b->n_rows; r++) {
+        c->slot_end[r] = end;
+    }
+    run_rows(c, b, tiles, &run, st);
+}
+
 static void run_tile(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair *tiles,
                      const quire_attn_state *st)
 {
@@ -332,10 +354,14 @@ void quire_attn_block_run(const quire_attn_ctx *ctx, quire_attn_block *block, ui
     uint32_t split_end =
         split + 1 < block->n_splits ? block->split_token[split + 1] : block->token_end;
     const quire_attn_query *last = &block->queries[block->n_queries - 1];
+    uint32_t first_index = last->index;
     quire_attn_tile_walk walk;
     tile_pair tiles;
     bool has_next;
 
+    for (uint32_t i = 0; i < block->n_queries; i++) {
+        first_index = quire_min_u32(first_index, block->queries[i].index);
+    }
     state_reset(ctx, st);
     quire_attn_tile_walk_init(&walk, &ws->batch, block->seq, split * ws->limits.split_entries,
                               block->seq->n_entries);
@@ -350,7 +376,11 @@ void quire_attn_block_run(const quire_attn_ctx *ctx, quire_attn_block *block, ui
             tiles.next.page = NULL;
             tiles.next_hot = NULL;
         }
-        run_tile(ctx, block, &tiles, st);
+        if (is_behind_all(ctx, first_index, &tiles.pos)) {
+            run_whole_tile(ctx, block, &tiles, st);
+        } else {
+            run_tile(ctx, block, &tiles, st);
+        }
     }
 }
 

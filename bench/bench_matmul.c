@@ -319,7 +319,9 @@ static void line_measure(matrices *m, uint32_t n_rows)
 
 static bool type_measure(const bench *b, shape s, size_t type)
 {
-    const size_t bytes = quire_matmul_weight_bytes(types[type].ours, s.n_in, s.n_out);
+    const bool is_taken = quire_matmul_takes(types[type].ours, s.n_in, s.n_out);
+    const size_t bytes =
+        is_taken ? quire_matmul_weight_bytes(types[type].ours, s.n_in, s.n_out) : SET_BYTES;
     const uint32_t n = (uint32_t)((SET_BYTES + bytes - 1) / bytes);
     matrices m = { .bench = b,
                    .type = type,
@@ -330,7 +332,7 @@ static bool type_measure(const bench *b, shape s, size_t type)
     uint32_t n_rows_max = 0;
     bool is_ready;
 
-    if (!quire_matmul_takes(types[type].ours, s.n_in, s.n_out)) {
+    if (!is_taken) {
         return true;
     }
     for (uint32_t i = 0; i < b->n_rows; i++) {

@@ -54,7 +54,8 @@ export const races = {
         rows: [decode("q8", 2.0, 2.5), decode("q4"), decode("f16"), ...roofline("q8"), ...roofline("q4")] }],
 };
 
-const shared = { raced: "smol", sequences: 8, prefix: 32768, gen: 16, repeats: 1, rounds: 3 };
+// Several repeats a run: the first has the first touch of new pages in it.
+const shared = { raced: "smol", sequences: 8, prefix: 32768, gen: 32, repeats: 3, rounds: 3 };
 
 export const cascades = [
     { ...shared, kv: "bf16", floor: 3, aim: 3.5 },

@@ -6,8 +6,7 @@
  * 32 bytes of codes are 8 tokens of 4 dimensions (K) or 8 dimensions of 4 tokens (V). Their even
  * and odd bytes are spread to int16 in place, so the int16 operands come as the pairs (0, 2) and
  * (1, 3) of each group, and nothing saturates as vpmaddubsw would. K codes stay unsigned:
- * accumulators start at -128 * sum(n); partial sums may wrap around, the final sum cannot (see
- * kernels.h).
+ * accumulators start at -128 * sum(n); no sum leaves 32 bits (see kernels.h).
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels_avx2.h"

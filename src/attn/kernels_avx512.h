@@ -1,10 +1,10 @@
 /* kernels_avx512.h - what the AVX-512 kernel files share: their parts, and how rows are blocked.
  *
  * Row blocking. Rows are taken 6, 4, 3, 2 or 1 at a time against 4 registers of the tile, so that
- * at most 24 accumulators and their operands fit the 32 registers; q8, which spreads each register
- * of codes to two, stops at 4. A body is written once and inlined with a constant number of rows
- * for each of these sizes; it adds in the same order in all of them, so a row's bits do not depend
- * on the block it came in.
+ * at most 24 accumulators and their operands fit the 32 registers; q8, where it spreads each
+ * register of codes to two, stops at 4. A body is written once and inlined with a constant number
+ * of rows for each of these sizes; it adds in the same order in all of them, so a row's bits do not
+ * depend on the block it came in.
  *
  * Include only from files compiled for AVX-512 (quire_isa_sources in cmake/flags.cmake).
  *

@@ -1,5 +1,5 @@
-/* kernels_avx512_bf16.c - bf16 tiles on CPUs that multiply bf16: q and P rounded to bf16, pairs of
- * products added to float sums by vdpbf16ps (kernels.h has the scheme).
+/* kernels_avx512_bf16.c - bf16 tiles on CPUs that multiply bf16: q rounded to bf16, P made as bf16,
+ * pairs of products added to float sums by vdpbf16ps (kernels.h has the scheme).
  *
  * That is half the multiplications of widening K and V to f32 (kernels_avx512_float.c), and none of
  * the widening; on Zen 5 both instructions issue twice per cycle.

@@ -5,8 +5,8 @@
  *
  * A register of codes holds groups of 4 (dimensions for K, tokens for V). Its even and its odd
  * bytes are spread to int16 by a mask and a shift, so the int16 operands come as the pairs (0, 2)
- * and (1, 3) of each group. K codes stay unsigned: accumulators start at -128 * sum(n). Partial
- * sums may wrap around, the final sum cannot (kernels.h has the scheme).
+ * and (1, 3) of each group. K codes stay unsigned: accumulators start at -128 * sum(n). No sum
+ * leaves 32 bits (kernels.h has the scheme).
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels_avx512.h"

@@ -1,10 +1,9 @@
 /* kernels_neon.c - the NEON kernel set: dispatch by format, query packing, softmax.
  *
  * Sealed formats use the dot-product extension where the processor has it. q8 does not: sdot
- * multiplies bytes, and q8 has 15 bits of q and P (kernels.h). In two planes of bytes they would
- * take half the multiplications and twice the accumulators; the largest P, 32767, does not even
- * split into two signed bytes. Whether that is faster has to be measured on such a processor first:
- * what qemu runs has no speed of its own.
+ * multiplies bytes, and q8's P has 15 bits (kernels.h); the largest, 32767, does not even split
+ * into two signed bytes. Its q has 8, and q . K by sdot would give the same integers; whether that
+ * is faster has to be measured on such a processor first: what qemu runs has no speed of its own.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels_neon.h"

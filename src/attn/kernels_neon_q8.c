@@ -4,8 +4,7 @@
  * and odd bytes are spread to int16 in place, which is two instructions and no shuffle, so the
  * other operand comes as the pairs (0, 2) and (1, 3) of each group. A pair of accumulators holds
  * two neighbouring lanes per token or dimension, added when all is summed. K codes stay unsigned:
- * accumulators start at -64 * sum(n) in both lanes; partial sums may wrap around, the final sum
- * cannot (see kernels.h).
+ * accumulators start at -64 * sum(n) in both lanes; no sum leaves 32 bits (see kernels.h).
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels_neon.h"

@@ -1,5 +1,5 @@
 /* graph.c - see graph.h. The choice and order of operations follow what ggml's CPU backend fuses
- * and repacks (norm directly followed by its weight, split SwiGLU).
+ * and repacks (norm directly followed by its weight).
  *
  * SPDX-License-Identifier: MIT */
 #include "model/graph.h"

@@ -208,13 +208,13 @@ struct ggml_tensor *quire_linear_build_panels(quire_linear *linear, quire_matmul
 struct ggml_tensor *quire_linear_build(quire_linear *linear, struct ggml_tensor *weight,
                                        struct ggml_tensor *x)
 {
-    const uint32_t n_blocks = quire_linear_blocks(weight, (uint32_t)x->ne[1], linear->block_bytes);
     quire_matmul_weight *panels = quire_weights_panels(weight);
+    uint32_t n_blocks;
 
     if (panels != NULL) {
         return quire_linear_build_panels(linear, panels, x);
     }
-
+    n_blocks = quire_linear_blocks(weight, (uint32_t)x->ne[1], linear->block_bytes);
     if (n_blocks > 1) {
         return build_blocks(linear, weight, x);
     }

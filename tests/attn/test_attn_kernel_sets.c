@@ -367,62 +367,76 @@ static void test_pv(void **state)
     }
 }
 
-/* ---- sealed formats ---- */
+/* ---- integers ---- */
 
-/* q and P of whole numbers that 8 bits hold as they are: then the sums are those over the decoded
- * tile. All scales are 1, so that P stays whole when they are multiplied in. */
-static void check_whole_numbers(const quire_attn_kernels *set, quire_format format, uint32_t d)
+/* A q of whole numbers that 8 bits hold as they are: then the logits are those of the decoded tile.
+ */
+static void check_whole_queries(const quire_attn_kernels *set, quire_format format, uint32_t d)
 {
-    kernel_case c = { .format = format, .d = d, .n_rows = 1, .begin = 0, .end = TILE };
-    const quire_codec *codec = quire_codec_find("ref");
+    const kernel_case c = { .format = format, .d = d, .n_rows = 1, .begin = 0, .end = TILE };
     const quire_tile_rows rows = { .d = d, .n_tokens = TILE, .stride = d };
     float *x = take((size_t)TILE * d * sizeof(float));
-    float *in = take((d > TILE ? d : TILE) * sizeof(float));
-    float *out = take((o_stride(&c) + TILE) * sizeof(float));
-    const float rescale = 0.0f;
+    float *q = take(d * sizeof(float));
+    float *out = take(TILE * sizeof(float));
     void *tile = new_tile(true, format, d, 0, TILE);
 
     for (uint32_t i = 0; i < d; i++) { /* a packed q is 0.3f times this; the largest is 127 */
-        in[i] = (float)(i == 3 ? 127 : (int)quire_rng_below(&rng, 255) - 127) / LOGIT_SCALE;
+        q[i] = (float)(i == 3 ? 127 : (int)quire_rng_below(&rng, 255) - 127) / LOGIT_SCALE;
     }
-    run_qk(set, &c, in, tile, false, out);
-    codec->decode_k(format, &rows, tile, x);
+    run_qk(set, &c, q, tile, false, out);
+    quire_codec_find("ref")->decode_k(format, &rows, tile, x);
     for (uint32_t t = 0; t < TILE; t++) {
         double sum = 0.0;
         double size = 0.0;
 
         for (uint32_t i = 0; i < d; i++) {
-            sum += (double)LOGIT_SCALE * (double)in[i] * (double)x[t * d + i];
-            size += (double)LOGIT_SCALE * fabs((double)in[i] * (double)x[t * d + i]);
+            sum += (double)LOGIT_SCALE * (double)q[i] * (double)x[t * d + i];
+            size += (double)LOGIT_SCALE * fabs((double)q[i] * (double)x[t * d + i]);
         }
         assert_true(fabs((double)out[t] - sum) <= (4 + d / 16) * EPSILON * size);
     }
     free(tile);
-    tile = new_tile(false, format, d, 0, TILE);
+    free(out);
+    free(q);
+    free(x);
+}
+
+/* The same of P with sealed formats. All scales are 1, so that P stays whole when they are
+ * multiplied in. */
+static void check_whole_weights(const quire_attn_kernels *set, quire_format format, uint32_t d)
+{
+    const kernel_case c = { .format = format, .d = d, .n_rows = 1, .begin = 0, .end = TILE };
+    const quire_tile_rows rows = { .d = d, .n_tokens = TILE, .stride = d };
+    float *x = take((size_t)TILE * d * sizeof(float));
+    float *p = take(TILE * sizeof(float));
+    float *out = take(o_stride(&c) * sizeof(float));
+    const float rescale = 0.0f;
+    void *tile = new_tile(false, format, d, 0, TILE);
+
     for (uint32_t t = 0; t < TILE; t++) {
         ((uint16_t *)tile)[t] = quire_f32_to_f16(1.0f);
-        in[t] = (float)(t == 5 ? 255 : quire_rng_below(&rng, 256));
+        p[t] = (float)(t == 5 ? 255 : quire_rng_below(&rng, 256));
     }
     for (uint32_t i = 0; i < o_stride(&c); i++) {
         out[i] = i < o_stride(&c) - 16 ? 0.0f : O_BEFORE_MAX;
     }
-    run_pv(set, &c, in, &rescale, tile, out);
-    codec->decode_v(format, &rows, tile, x);
+    run_pv(set, &c, p, &rescale, tile, out);
+    quire_codec_find("ref")->decode_v(format, &rows, tile, x);
     for (uint32_t i = 0; i < d; i++) {
         float sum = 0.0f;
 
         for (uint32_t t = 0; t < TILE; t++) {
-            sum += in[t] * x[t * d + i];
+            sum += p[t] * x[t * d + i];
         }
         assert_true(out[i] == sum);
     }
     free(tile);
     free(out);
-    free(in);
+    free(p);
     free(x);
 }
 
-static void test_sealed_of_whole_numbers(void **state)
+static void test_whole_numbers(void **state)
 {
     const quire_attn_kernels *sets[SETS_MAX];
     uint32_t n_sets = all_sets(sets);
@@ -430,8 +444,10 @@ static void test_sealed_of_whole_numbers(void **state)
     (void)state;
     for (uint32_t i = 0; i < n_sets; i++) {
         for (uint32_t d = 8; d <= 264; d += 8) {
+            check_whole_queries(sets[i], QUIRE_FORMAT_Q8, d);
             for (uint32_t f = QUIRE_FORMATS_DIRECT; f < QUIRE_FORMAT_COUNT; f++) {
-                check_whole_numbers(sets[i], (quire_format)f, d);
+                check_whole_queries(sets[i], (quire_format)f, d);
+                check_whole_weights(sets[i], (quire_format)f, d);
             }
         }
     }
@@ -542,8 +558,8 @@ static double weight_of(bool is_bf16, const float *row, uint32_t t)
                    : (double)row[t];
 }
 
-/* P, l and rescale against double precision. Weights of bf16 are rounded twice (kernels.h), and l
- * is the sum of what came out. */
+/* P, l and rescale against double precision. Weights of bf16 are rounded twice
+ * (kernels_avx512_bf16.c), and l is the sum of what came out. */
 static void check_softmax(const quire_attn_kernels *set, bool is_bf16, uint32_t n_rows,
                           uint32_t begin, const uint32_t *end)
 {
@@ -661,7 +677,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_qk),
         cmocka_unit_test(test_pv),
-        cmocka_unit_test(test_sealed_of_whole_numbers),
+        cmocka_unit_test(test_whole_numbers),
         cmocka_unit_test(test_damage_of_sealed_tiles),
         cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_softmax_of_special_logits),

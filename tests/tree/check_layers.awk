@@ -81,7 +81,7 @@ FNR == 1 {
     if (path ~ /^(ggml|gguf|llama)/ && layer != "" && layer != "model") {
         found("only model uses ggml and libllama, not " layer)
     }
-    if (path ~ /^jansson/ && layer ~ /^(base|codec|attn|core|retain|store|model)$/) {
+    if (path ~ /^jansson/ && layer ~ /^(base|codec|attn|matmul|core|retain|store|model)$/) {
         found(layer " must not use jansson")
     }
 }

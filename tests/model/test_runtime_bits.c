@@ -64,6 +64,22 @@ static float *in_steps_of(const world *w, uint32_t n, uint32_t n_threads)
     return out;
 }
 
+/* The last token's logits as a server asks for them: pieces for which nobody wants any, and a last
+ * one that ends with them. */
+static void check_last(const world *w, uint32_t n, const float *want)
+{
+    quire_runtime *runtime = runtime_of(w, 2);
+    quire_seq_id seq = fixture_seq(runtime);
+    uint32_t at = 0;
+
+    for (; at + n < N_TOKENS; at += n) {
+        assert_null(fixture_step(runtime, seq, tokens + at, n, QUIRE_LOGITS_NONE));
+    }
+    assert_memory_equal(fixture_step(runtime, seq, tokens + at, N_TOKENS - at, QUIRE_LOGITS_LAST),
+                        want + (size_t)(N_TOKENS - 1) * N_VOCAB, N_VOCAB * sizeof *want);
+    quire_runtime_destroy(runtime);
+}
+
 /* The same, one token in a step with more tokens of other sequences, of which one wants logits. */
 static float *in_company(const world *w)
 {
@@ -104,31 +120,39 @@ static void assert_same(float *got, const float *want)
     free(got);
 }
 
-static void check(enum ggml_type type, quire_format k_format, quire_format v_format)
+static void check(const char *arch, enum ggml_type type, quire_format k_format,
+                  quire_format v_format)
 {
-    const gguf_gen_opts gen = { .arch = "llama",
-                                .name = "bits",
-                                .n_layer = 3,
-                                .n_embd = 256,
-                                .n_ff = 512,
-                                .n_head = 4,
-                                .n_kv_head = 2,
-                                .d_head = 64,
-                                .n_vocab = N_VOCAB,
-                                .n_ctx = 256,
-                                .rope_base = 10000.0f,
-                                .is_tied = true,
-                                .vocab = GGUF_GEN_VOCAB_SPM,
-                                .type = type,
-                                .seed = 23 };
-    const world w = { fixture_open(fixture_generate(&gen)), k_format, v_format };
-    float *want = in_steps_of(&w, N_TOKENS, 1);
+    gguf_gen_opts gen = { .name = "bits",
+                          .n_layer = 3,
+                          .n_embd = 256,
+                          .n_ff = 512,
+                          .n_head = 4,
+                          .n_kv_head = 2,
+                          .d_head = 64,
+                          .n_vocab = N_VOCAB,
+                          .n_ctx = 256,
+                          .rope_base = 10000.0f,
+                          .is_tied = true,
+                          .has_qkv_bias = strcmp(arch, "qwen2") == 0,
+                          .has_qk_norm = strcmp(arch, "qwen3") == 0,
+                          .vocab =
+                              strcmp(arch, "llama") == 0 ? GGUF_GEN_VOCAB_SPM : GGUF_GEN_VOCAB_BPE,
+                          .type = type,
+                          .seed = 23 };
+    world w = { .k_format = k_format, .v_format = v_format };
+    float *want;
 
+    (void)snprintf(gen.arch, sizeof gen.arch, "%s", arch);
+    w.model = fixture_open(fixture_generate(&gen));
+    want = in_steps_of(&w, N_TOKENS, 1);
     assert_same(in_steps_of(&w, N_TOKENS, 3), want);
     assert_same(in_steps_of(&w, 1, 1), want);
     assert_same(in_steps_of(&w, 13, 2), want);
     assert_same(in_steps_of(&w, 64, 2), want);
     assert_same(in_company(&w), want);
+    check_last(&w, 64, want);
+    check_last(&w, 50, want);
     free(want);
     quire_model_close(w.model);
     fixture_generated_remove();
@@ -150,9 +174,12 @@ static void test_bits_do_not_depend_on_steps(void **state)
     }
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         for (size_t k = 0; k < sizeof formats / sizeof formats[0]; k++) {
-            check(types[i], formats[k][0], formats[k][1]);
+            check("llama", types[i], formats[k][0], formats[k][1]);
         }
     }
+    /* Q, K and V apart: biases, norms of heads. */
+    check("qwen2", GGML_TYPE_Q8_0, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
+    check("qwen3", GGML_TYPE_Q4_K, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
 }
 
 int main(void)

@@ -102,31 +102,27 @@ void quire_matmul_run(const quire_matmul_weight *weight, const void *packed,
 
 /* ---- sets ---- */
 
-static const quire_matmul_kernels *find_avx512(void)
+/* By name; a set is NULL where the CPU lacks it. */
+static const quire_matmul_kernels *find_named(const char *name)
 {
+    static const struct {
+        const char *name;
+        const quire_matmul_kernels *(*find)(void);
+    } sets[] = {
 #if defined(QUIRE_MATMUL_HAS_X86)
-    return quire_matmul_kernels_avx512();
-#else
-    return NULL;
+        { "avx512", quire_matmul_kernels_avx512 },
+        { "avx2+vnni", quire_matmul_kernels_avxvnni },
+        { "avx2", quire_matmul_kernels_avx2 },
 #endif
-}
+        { "portable", quire_matmul_kernels_portable },
+    };
 
-static const quire_matmul_kernels *find_avxvnni(void)
-{
-#if defined(QUIRE_MATMUL_HAS_X86)
-    return quire_matmul_kernels_avxvnni();
-#else
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        if (strcmp(name, sets[i].name) == 0) {
+            return sets[i].find();
+        }
+    }
     return NULL;
-#endif
-}
-
-static const quire_matmul_kernels *find_avx2(void)
-{
-#if defined(QUIRE_MATMUL_HAS_X86)
-    return quire_matmul_kernels_avx2();
-#else
-    return NULL;
-#endif
 }
 
 /* QUIRE_ISA's names are those of attention's sets, which have products of their own or take
@@ -135,29 +131,18 @@ static const quire_matmul_kernels *find_fastest(const char *isa)
 {
     const bool is_any = isa == NULL || isa[0] == '\0';
     const bool is_avx512 = is_any || strncmp(isa, "avx512", strlen("avx512")) == 0;
-    const quire_matmul_kernels *kernels = is_avx512 ? find_avx512() : NULL;
+    const bool is_avx2 = is_avx512 || strcmp(isa, "avx2") == 0;
+    const quire_matmul_kernels *kernels = is_avx512 ? find_named("avx512") : NULL;
 
-    if (kernels == NULL && (is_avx512 || strcmp(isa, "avx2") == 0)) {
-        kernels = find_avxvnni() != NULL ? find_avxvnni() : find_avx2();
+    if (kernels == NULL && is_avx2) {
+        kernels = find_named("avx2+vnni");
     }
-    return kernels;
+    return kernels == NULL && is_avx2 ? find_named("avx2") : kernels;
 }
 
 const quire_matmul_kernels *quire_matmul_kernels_find(const char *name)
 {
-    if (name == NULL) {
-        return find_fastest(getenv("QUIRE_ISA"));
-    }
-    if (strcmp(name, "portable") == 0) {
-        return quire_matmul_kernels_portable();
-    }
-    if (strcmp(name, "avx512") == 0) {
-        return find_avx512();
-    }
-    if (strcmp(name, "avx2+vnni") == 0) {
-        return find_avxvnni();
-    }
-    return strcmp(name, "avx2") == 0 ? find_avx2() : NULL;
+    return name != NULL ? find_named(name) : find_fastest(getenv("QUIRE_ISA"));
 }
 
 const char *quire_matmul_isa(const quire_matmul_kernels *kernels)

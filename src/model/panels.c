@@ -46,10 +46,3 @@ quire_matmul_weight quire_panels_weight(const struct ggml_tensor *matrix,
     QUIRE_CHECK(type_of(matrix->type, &weight.type));
     return weight;
 }
-
-size_t quire_panels_bytes(const struct ggml_tensor *matrix)
-{
-    const quire_matmul_weight weight = quire_panels_weight(matrix, NULL);
-
-    return quire_matmul_weight_bytes(weight.type, weight.n_in, weight.n_out);
-}

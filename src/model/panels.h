@@ -11,11 +11,9 @@
 /* Whether a matrix has the type and the size. */
 bool quire_panels_take(const struct ggml_tensor *matrix);
 
-/* The rest is for those. Without panels. */
+/* Such a matrix, without panels: those take as many bytes as it has in the file, a multiple of 64.
+ */
 quire_matmul_weight quire_panels_weight(const struct ggml_tensor *matrix,
                                         const quire_matmul_kernels *kernels);
-
-/* In memory: a multiple of 64. */
-size_t quire_panels_bytes(const struct ggml_tensor *matrix);
 
 #endif /* QUIRE_MODEL_PANELS_H */

@@ -331,7 +331,7 @@ static int panels_create(weight_load *load)
 
     for (uint32_t i = 0; i < store->n_slots; i++) {
         if (store->slots[i].kind == KIND_PANELS) {
-            store->panels_bytes += quire_panels_bytes(store->slots[i].meta);
+            store->panels_bytes += ggml_nbytes(store->slots[i].meta);
         }
     }
     if (store->panels_bytes == 0) {
@@ -355,7 +355,7 @@ static int panels_create(weight_load *load)
             store->maps[i] = quire_panels_weight(slot->meta, store->kernels);
             store->maps[i].panels = at;
             (*slot->into)->extra = &store->maps[i];
-            at += quire_panels_bytes(slot->meta);
+            at += ggml_nbytes(slot->meta);
         }
     }
     join_layers(load->weights);
@@ -427,12 +427,12 @@ static int tensors_fill(weight_load *load)
                 return QUIRE_NOMEM;
             }
             weights->mapped_bytes += n_bytes;
-        } else if (slot->kind == KIND_PANELS) {
-            quire_matmul_weight_pack(&store->maps[i], source);
-            source_drop(store, slot->offset, n_bytes);
-            weights->repacked_bytes += n_bytes;
         } else {
-            ggml_backend_tensor_set(*slot->into, source, 0, n_bytes);
+            if (slot->kind == KIND_PANELS) {
+                quire_matmul_weight_pack(&store->maps[i], source);
+            } else {
+                ggml_backend_tensor_set(*slot->into, source, 0, n_bytes);
+            }
             source_drop(store, slot->offset, n_bytes);
             weights->repacked_bytes += n_bytes;
         }
@@ -518,8 +518,7 @@ int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
 
             /* A tied output matrix that is used in place is the embedding's own bytes. */
             if (slot->kind != KIND_MAPPED || slot->offset != embd_offset) {
-                *out += slot->kind == KIND_PANELS ? quire_panels_bytes(slot->meta)
-                                                  : ggml_nbytes(slot->meta);
+                *out += ggml_nbytes(slot->meta);
             }
             embd_offset = i == 0 && slot->kind == KIND_MAPPED ? slot->offset : embd_offset;
         }

@@ -12,15 +12,8 @@
 #define UNROLL     _Pragma("GCC unroll 24")
 #define BYTES_ROWS 6 /* K's codes need no spreading, so more rows find room */
 
-typedef struct bytes_block {
-    const quire_attn_qk *args;
-    uint32_t row;
-    quire_avx512_ahead ahead;
-    __m512 k_scale[REGS];
-} bytes_block;
-
-QUIRE_AVX512_INLINE void bytes_group(uint32_t n, const bytes_block *block, const char *q,
-                                     uint32_t c, __m512i acc[BYTES_ROWS][REGS])
+QUIRE_AVX512_INLINE void bytes_group(uint32_t n, const qk_block *block, const char *q, uint32_t c,
+                                     __m512i acc[BYTES_ROWS][REGS])
 {
     const size_t q_bytes = quire_avx512_q_bytes(QUIRE_FORMAT_Q8, block->args->d);
     const char *codes =
@@ -43,7 +36,7 @@ QUIRE_AVX512_INLINE void bytes_group(uint32_t n, const bytes_block *block, const
     }
 }
 
-QUIRE_AVX512_INLINE void bytes_rows(uint32_t n, bytes_block *block)
+QUIRE_AVX512_INLINE void bytes_rows(uint32_t n, qk_block *block)
 {
     const quire_attn_qk *args = block->args;
     const size_t q_bytes = quire_avx512_q_bytes(QUIRE_FORMAT_Q8, args->d);
@@ -76,9 +69,9 @@ QUIRE_AVX512_INLINE void bytes_rows(uint32_t n, bytes_block *block)
 
 static void qk_bytes(const quire_attn_qk *args)
 {
-    bytes_block block = { .args = args,
-                          .ahead = quire_avx512_ahead_of(args->k_tile, args->next,
-                                                         (args->n_rows + 5) / 6) };
+    qk_block block = { .args = args,
+                       .ahead = quire_avx512_ahead_of(args->k_tile, args->next,
+                                                      (args->n_rows + 5) / 6) };
 
     load_scales(args->k_tile, block.k_scale);
     quire_avx512_prefetch(&block.ahead, SCALES_BYTES);

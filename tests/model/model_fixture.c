@@ -63,6 +63,29 @@ const char *fixture_vocab_path(const char *name)
 
 static char generated_path[256];
 
+gguf_gen_opts fixture_llama(const char *name, uint32_t n_layer, uint32_t n_vocab, uint32_t n_ctx,
+                            uint64_t seed)
+{
+    gguf_gen_opts gen = {
+        .arch = "llama",
+        .n_layer = n_layer,
+        .n_embd = 128,
+        .n_ff = 256,
+        .n_head = 4,
+        .n_kv_head = 2,
+        .d_head = 32,
+        .n_vocab = n_vocab,
+        .n_ctx = n_ctx,
+        .rope_base = 10000.0f,
+        .vocab = GGUF_GEN_VOCAB_SPM,
+        .type = GGML_TYPE_F32,
+        .seed = seed,
+    };
+
+    (void)snprintf(gen.name, sizeof gen.name, "%s", name);
+    return gen;
+}
+
 const char *fixture_generate(const gguf_gen_opts *opts)
 {
     quire_error err = QUIRE_ERROR_INIT;

@@ -21,6 +21,10 @@ const char *fixture_model_path(const char *name);
  * NULL when absent. Memory: static, until the next call. */
 const char *fixture_vocab_path(const char *name);
 
+/* A llama of 4 heads of 32, 2 of them with keys, in f32. */
+gguf_gen_opts fixture_llama(const char *name, uint32_t n_layer, uint32_t n_vocab, uint32_t n_ctx,
+                            uint64_t seed);
+
 /* Write a generated model to a file of this process. Memory: static, until the next call; the file
  * goes away with fixture_generated_remove(). */
 const char *fixture_generate(const gguf_gen_opts *opts);

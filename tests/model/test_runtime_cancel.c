@@ -131,22 +131,7 @@ static void run(const quire_model *model, const char *formats, quire_rng *rng)
 static void test_given_up_anywhere(void **state)
 {
     static const char *const formats[] = { "*=f32", "*=f16", "*=q8", "*=q4", "*=q3", "*=q6:f16" };
-    const gguf_gen_opts gen = {
-        .arch = "llama",
-        .name = "cancel",
-        .n_layer = N_LAYER,
-        .n_embd = 128,
-        .n_ff = 256,
-        .n_head = 4,
-        .n_kv_head = 2,
-        .d_head = 32,
-        .n_vocab = N_VOCAB,
-        .n_ctx = N_CTX,
-        .rope_base = 10000.0f,
-        .vocab = GGUF_GEN_VOCAB_SPM,
-        .type = GGML_TYPE_F32,
-        .seed = 6,
-    };
+    const gguf_gen_opts gen = fixture_llama("cancel", N_LAYER, N_VOCAB, N_CTX, 6);
     quire_model *model = fixture_open(fixture_generate(&gen));
     quire_rng rng = test_rng(2027);
 

@@ -41,22 +41,7 @@ typedef struct bench {
 
 static bench bench_model(const char *formats)
 {
-    gguf_gen_opts gen = {
-        .arch = "llama",
-        .name = "sealed",
-        .n_layer = N_LAYER,
-        .n_embd = 128,
-        .n_ff = 256,
-        .n_head = 4,
-        .n_kv_head = 2,
-        .d_head = 32,
-        .n_vocab = N_VOCAB,
-        .n_ctx = N_CTX,
-        .rope_base = 10000.0f,
-        .vocab = GGUF_GEN_VOCAB_SPM,
-        .type = GGML_TYPE_F32,
-        .seed = 5,
-    };
+    const gguf_gen_opts gen = fixture_llama("sealed", N_LAYER, N_VOCAB, N_CTX, 5);
     quire_error err = QUIRE_ERROR_INIT;
     bench b = { .opts = QUIRE_RUNTIME_OPTS_INIT };
 

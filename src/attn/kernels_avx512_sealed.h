@@ -261,10 +261,12 @@ QUIRE_AVX512_INLINE void load_scales(const void *tile, __m512 scale[REGS])
 
 void SEALED_NAME(quire_avx512_qk_sealed)(const quire_attn_qk *args)
 {
-    qk_block block = { .args = args,
-                       .q_bytes = quire_avx512_q_bytes(args->format, args->d),
-                       .ahead = quire_avx512_ahead_of(args->k_tile, args->next, 1) };
+    qk_block block; /* field by field: what has no value yet would be cleared, which takes long */
 
+    block.args = args;
+    block.q_bytes = quire_avx512_q_bytes(args->format, args->d);
+    block.row = 0;
+    block.ahead = quire_avx512_ahead_of(args->k_tile, args->next, 1);
     load_scales(args->k_tile, block.k_scale);
     quire_avx512_prefetch(&block.ahead,
                           quire_sealed_low_offset(args->format, QUIRE_SIDE_K, args->d));
@@ -410,10 +412,33 @@ QUIRE_AVX512_INLINE void pv_expanded(uint32_t n, uint32_t regs, const pv_block *
     }
 }
 
-QUIRE_AVX512_INLINE void pv_cols(uint32_t n, quire_format format, uint32_t regs, pv_block *block)
+/* Sums to o. What rows need is read first: for all the compiler knows, a store to o changes it. */
+QUIRE_AVX512_INLINE void pv_store(uint32_t n, uint32_t regs, const pv_block *block,
+                                  __m512i acc[ROWS][REGS])
 {
     const quire_attn_pv *args = block->args;
-    float *o = args->o + block->row * args->o_stride + block->dim;
+    const size_t stride = args->o_stride;
+    float *o = args->o + block->row * stride + block->dim;
+    __m512 unit[ROWS];
+    __m512 rescale[ROWS];
+
+    UNROLL
+    for (uint32_t r = 0; r < n; r++) {
+        unit[r] = _mm512_set1_ps(block->unit[r / 4][r % 4][0]);
+        rescale[r] = _mm512_set1_ps(args->rescale[block->row + r]);
+    }
+    UNROLL
+    for (uint32_t k = 0; k < n * regs; k++) {
+        const uint32_t r = k / regs;
+        float *to = o + r * stride + (size_t)16 * (k % regs);
+        __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][k % regs]), unit[r]);
+
+        _mm512_store_ps(to, _mm512_fmadd_ps(_mm512_load_ps(to), rescale[r], x));
+    }
+}
+
+QUIRE_AVX512_INLINE void pv_cols(uint32_t n, quire_format format, uint32_t regs, pv_block *block)
+{
     __m512i acc[ROWS][REGS];
 
     UNROLL
@@ -425,16 +450,7 @@ QUIRE_AVX512_INLINE void pv_cols(uint32_t n, quire_format format, uint32_t regs,
     } else {
         pv_direct(format, n, block, acc);
     }
-    UNROLL
-    for (uint32_t k = 0; k < n * regs; k++) {
-        const uint32_t r = k / regs;
-        float *to = o + r * args->o_stride + (size_t)16 * (k % regs);
-        __m512 unit = _mm512_set1_ps(block->unit[r / 4][r % 4][0]);
-        __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r][k % regs]), unit);
-
-        x = _mm512_fmadd_ps(_mm512_load_ps(to), _mm512_set1_ps(args->rescale[block->row + r]), x);
-        _mm512_store_ps(to, x);
-    }
+    pv_store(n, regs, block, acc);
     block->dim += 16 * regs;
 }
 

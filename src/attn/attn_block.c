@@ -9,10 +9,11 @@
 
 #include <string.h>
 
-/* Tiles up to this size are prefetched two ahead, because one is worked on in less time than memory
- * takes to answer; larger ones one ahead, so that what waits fits the L1 cache. Measured with
- * bench_attn on Zen 5: 2 to 6.5 KB gain 10-25 % from two, 8 KB and more lose 5-10 %. */
-#define TILE_BYTES_SMALL 7168u
+/* Prefetch goes so far ahead, in whole tiles: memory takes longer to answer than the work on a
+ * small tile, and what waits must fit the L1 cache. Measured with bench_attn on Zen 5, 3 rows of
+ * head 64, 3 kv heads: q4 5 tiles of 2.3 KB ahead take a quarter less time than 2, q8 3 tiles
+ * of 4.2 KB 10 % less, f16 is as fast with 1 tile of 8 KB as with any number. */
+#define AHEAD_BYTES ((size_t)14 << 10)
 
 /* Which of the packed forms of a block's queries. */
 #define PACKED_MAIN 0u
@@ -28,7 +29,7 @@ typedef struct tile_pair {
 /* Consecutive queries of a block that read a tile in the same form. */
 typedef struct tile_run {
     const unsigned char *hot; /* the hot page to read; NULL: the main page */
-    uint32_t first_row;
+    uint32_t first_row;       /* of the first kv head's */
     uint32_t end_row;
 } tile_run;
 
@@ -43,10 +44,11 @@ static unsigned char *take(unsigned char **rest, size_t bytes)
 }
 
 quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_attn_layer *layer,
-                                 uint32_t thread)
+                                 uint32_t thread, quire_attn_packed *held)
 {
     quire_attn_ctx c = { .ws = workspace,
                          .layer = layer,
+                         .held = held,
                          .shape = quire_attn_shape_of(workspace, layer) };
     uint32_t rows = c.shape.block_rows;
     size_t k_bytes = quire_tile_bytes(layer->k_format, QUIRE_SIDE_K, layer->d_k);
@@ -54,7 +56,8 @@ quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_at
     unsigned char *begin = (unsigned char *)quire_attn_scratch_tile(workspace, thread);
     unsigned char *rest = begin;
 
-    c.n_ahead = k_bytes <= TILE_BYTES_SMALL && v_bytes <= TILE_BYTES_SMALL ? 2 : 1;
+    c.n_ahead = (uint32_t)(AHEAD_BYTES / (k_bytes > v_bytes ? k_bytes : v_bytes));
+    c.n_ahead = c.n_ahead > 0 ? c.n_ahead : 1;
     c.decoded = (void *)take(&rest, quire_attn_scratch_tile_floats(workspace) * sizeof(float));
     c.row = (void *)take(&rest, workspace->limits.head_dim_max * sizeof(float));
     for (uint32_t k = 0; k < layer->n_k; k++) {
@@ -118,12 +121,52 @@ void quire_attn_state_merge(const quire_attn_ctx *ctx, const quire_attn_state *d
     }
 }
 
+void quire_attn_state_take(const quire_attn_ctx *ctx, const quire_attn_state *dst,
+                           uint32_t first_row, const quire_attn_state *src)
+{
+    size_t stride = ctx->shape.o_stride;
+
+    memcpy(dst->m, src->m + first_row, dst->n_rows * sizeof(float));
+    memcpy(dst->l, src->l + first_row, dst->n_rows * sizeof(float));
+    for (uint32_t v = 0; v < ctx->shape.n_v; v++) {
+        memcpy(dst->o + (size_t)v * dst->n_rows * stride,
+               src->o + ((size_t)v * src->n_rows + first_row) * stride,
+               dst->n_rows * stride * sizeof(float));
+    }
+}
+
 /* ---- one tile ---- */
+
+static void pack_row(const quire_attn_ctx *c, uint32_t form, const float *q, void *packed)
+{
+    const quire_attn_layer *layer = c->layer;
+    quire_format format = form == PACKED_HOT ? QUIRE_FORMAT_HOT : layer->k_format;
+
+    if (layer->rotate_k != 0) {
+        memcpy(c->row, q, layer->d_k * sizeof(float));
+        quire_hadamard(c->row, layer->d_k, layer->rotate_k);
+        q = c->row;
+    }
+    c->ws->kernels->q_pack(format, layer->d_k, layer->scale, q, packed);
+}
+
+/* Whether the context's packed[form] holds the block's queries. A block's first query and their
+ * number tell it from the others of its call: that of a cascade has more than any other that begins
+ * with the same. */
+static bool is_held(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form)
+{
+    quire_attn_packed *held = c->held;
+
+    if (held->row != b->queries[0].row || held->n_queries != b->n_queries || held->g != b->g ||
+        held->n_heads != b->n_heads) {
+        *held = (quire_attn_packed){ b->queries[0].row, b->n_queries, b->g, b->n_heads, { false } };
+    }
+    return held->is_made[form];
+}
 
 static void pack_queries(const quire_attn_ctx *c, quire_attn_block *b, uint32_t form)
 {
     const quire_attn_layer *layer = c->layer;
-    quire_format format = form == PACKED_HOT ? QUIRE_FORMAT_HOT : layer->k_format;
     size_t q_bytes = form == PACKED_HOT ? c->shape.q_hot_bytes : c->shape.q_bytes;
     uint32_t group = c->shape.group;
 
@@ -131,18 +174,17 @@ static void pack_queries(const quire_attn_ctx *c, quire_attn_block *b, uint32_t 
         return;
     }
     b->is_packed[form] = true;
+    if (is_held(c, b, form)) {
+        return;
+    }
+    c->held->is_made[form] = true;
     for (uint32_t k = 0; k < layer->n_k; k++) {
         for (uint32_t r = 0; r < b->n_rows; r++) {
-            const float *q = layer->q[k] + b->queries[r / group].row * layer->q_stride +
-                             (size_t)(b->g * group + r % group) * layer->d_k;
+            const quire_attn_query *query = &b->queries[r % b->head_rows / group];
+            uint32_t head = (b->g + r / b->head_rows) * group + r % group;
+            const float *q = layer->q[k] + query->row * layer->q_stride;
 
-            if (layer->rotate_k != 0) {
-                memcpy(c->row, q, layer->d_k * sizeof(float));
-                quire_hadamard(c->row, layer->d_k, layer->rotate_k);
-                q = c->row;
-            }
-            c->ws->kernels->q_pack(format, layer->d_k, layer->scale, q,
-                                   c->packed[form][k] + r * q_bytes);
+            pack_row(c, form, q + (size_t)head * layer->d_k, c->packed[form][k] + r * q_bytes);
         }
     }
 }
@@ -172,37 +214,56 @@ static const void *v_tile(const quire_attn_ctx *c, uint32_t g, const quire_attn_
     return quire_attn_tile(&c->layer->v[v], pos->page, g, pos->tile);
 }
 
-/* The stored tile to prefetch while working on tile `source` of a position: K sources count first,
+/* The stored tile to prefetch while working on tile `source` of the block's kv head `head`, both
+ * counted from 0: K sources count first, then V. The order is that of the work: K of all kv heads,
  * then V. NULL: none. */
-static const void *tile_ahead(const quire_attn_ctx *c, uint32_t g, const tile_pair *tiles,
-                              const unsigned char *hot, uint32_t source)
+static const void *tile_ahead(const quire_attn_ctx *c, const quire_attn_block *b,
+                              const tile_pair *tiles, const unsigned char *hot, uint32_t head,
+                              uint32_t source)
 {
     const quire_attn_layer *layer = c->layer;
-    uint32_t n = layer->n_k + (layer->v_prefix_of_k ? 0 : layer->n_v);
-    uint32_t i = source + c->n_ahead;
+    uint32_t n_v = layer->v_prefix_of_k ? 0 : layer->n_v;
+    uint32_t end_k = b->n_heads * layer->n_k;
+    uint32_t n = end_k + b->n_heads * n_v;
+    uint32_t i = source < layer->n_k ? head * layer->n_k + source
+                                     : end_k + head * n_v + (source - layer->n_k);
     const quire_attn_tile_pos *pos = &tiles->pos;
 
+    if (source >= layer->n_k && n_v == 0) {
+        return NULL; /* asked for already */
+    }
+    i += quire_min_u32(c->n_ahead, n); /* the walk knows one position more */
     if (i >= n) {
         pos = &tiles->next;
         hot = tiles->next_hot;
-        i = i < 2 * n ? i - n : n - 1;
+        i -= n;
     }
-    return i < layer->n_k ? k_tile(c, g, pos, hot, i) : v_tile(c, g, pos, hot, i - layer->n_k);
+    if (layer->n_k == 1 && n_v == 1) { /* as most are: divisions take longer than all the rest */
+        return i < end_k ? k_tile(c, b->g + i, pos, hot, 0)
+                         : v_tile(c, b->g + i - end_k, pos, hot, 0);
+    }
+    return i < end_k ? k_tile(c, b->g + i / layer->n_k, pos, hot, i % layer->n_k)
+                     : v_tile(c, b->g + (i - end_k) / n_v, pos, hot, (i - end_k) % n_v);
 }
 
 /* With v_prefix_of_k V is K decoded to f32: K tiles are dimension-major, so the first d_v
  * dimensions of a tile of d_k dimensions are a tile of d_v dimensions. */
-static const void *v_of_k(const quire_attn_ctx *c, const quire_attn_block *b,
-                          const quire_attn_tile_pos *pos)
+static const void *v_of_k(const quire_attn_ctx *c, uint32_t g, const quire_attn_tile_pos *pos)
 {
     quire_tile_rows rows = { .d = c->layer->d_v,
                              .first_slot = pos->slot_begin,
                              .n_tokens = pos->n_slots,
                              .stride = c->layer->d_v };
 
-    c->ws->codec->decode_k(c->layer->k_format, &rows, k_tile(c, b->g, pos, NULL, 0),
+    c->ws->codec->decode_k(c->layer->k_format, &rows, k_tile(c, g, pos, NULL, 0),
                            c->decoded + (size_t)pos->slot_begin * rows.d);
     return c->decoded;
+}
+
+/* Which form of the queries a run is multiplied with. */
+static uint32_t packed_form(const quire_attn_ctx *c, const tile_run *run)
+{
+    return run->hot != NULL && c->shape.k_is_sealed ? PACKED_HOT : PACKED_MAIN;
 }
 
 /* What a run multiplies its weights with. */
@@ -214,14 +275,17 @@ static quire_format v_format(const quire_attn_ctx *c, const tile_run *run)
     return run->hot != NULL && c->shape.v_is_sealed ? QUIRE_FORMAT_HOT : c->layer->v_format;
 }
 
-/* o += P V for the rows of a run. When they end at different slots and V is damaged between those
- * ends, rows go by query, so that a NaN of a later token stays out of earlier rows. */
+/* o += P V for the rows of a run of kv head `head`. When they end at different slots and V is
+ * damaged between those ends, rows go by query, so that a NaN of a later token stays out of earlier
+ * rows. */
 static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b, const tile_pair *tiles,
-                   const tile_run *run, const quire_attn_state *st)
+                   const tile_run *run, uint32_t head, const quire_attn_state *st)
 {
     const quire_attn_layer *layer = c->layer;
-    uint32_t end_min = c->slot_end[run->first_row];
-    uint32_t end_max = c->slot_end[run->end_row - 1];
+    const uint32_t first = head * b->head_rows + run->first_row;
+    const uint32_t end = head * b->head_rows + run->end_row;
+    uint32_t end_min = c->slot_end[first];
+    uint32_t end_max = c->slot_end[end - 1];
     quire_attn_pv args = { .format = v_format(c, run),
                            .d = layer->d_v,
                            .o_stride = c->shape.o_stride,
@@ -230,13 +294,13 @@ static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b, const til
     for (uint32_t v = 0; v < c->shape.n_v; v++) {
         bool is_safe;
 
-        args.v_tile = layer->v_prefix_of_k ? v_of_k(c, b, &tiles->pos)
-                                           : v_tile(c, b->g, &tiles->pos, run->hot, v);
-        args.next = tile_ahead(c, b->g, tiles, run->hot, layer->n_k + v);
+        args.v_tile = layer->v_prefix_of_k ? v_of_k(c, b->g + head, &tiles->pos)
+                                           : v_tile(c, b->g + head, &tiles->pos, run->hot, v);
+        args.next = tile_ahead(c, b, tiles, run->hot, head, layer->n_k + v);
         is_safe = end_min == end_max ||
                   quire_attn_tile_v_is_finite(args.format, args.d, args.v_tile, end_min, end_max);
-        args.n_rows = is_safe ? run->end_row - run->first_row : c->shape.group;
-        for (uint32_t r = run->first_row; r < run->end_row; r += args.n_rows) {
+        args.n_rows = is_safe ? end - first : c->shape.group;
+        for (uint32_t r = first; r < end; r += args.n_rows) {
             args.p = c->logits + (size_t)r * QUIRE_TILE_TOKENS;
             args.rescale = c->rescale + r;
             args.slot_end = c->slot_end[r + args.n_rows - 1];
@@ -246,40 +310,65 @@ static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b, const til
     }
 }
 
-static void run_qk(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair *tiles,
-                   const tile_run *run)
+static void run_qk(const quire_attn_ctx *c, const quire_attn_block *b, const tile_pair *tiles,
+                   const tile_run *run, uint32_t head)
 {
     const quire_attn_layer *layer = c->layer;
-    uint32_t form = run->hot != NULL && c->shape.k_is_sealed ? PACKED_HOT : PACKED_MAIN;
+    const uint32_t first = head * b->head_rows + run->first_row;
+    const uint32_t form = packed_form(c, run);
     size_t q_bytes = form == PACKED_HOT ? c->shape.q_hot_bytes : c->shape.q_bytes;
     quire_attn_qk args = { .format = form == PACKED_HOT ? QUIRE_FORMAT_HOT : layer->k_format,
                            .d = layer->d_k,
                            .n_rows = run->end_row - run->first_row,
-                           .s = c->logits + (size_t)run->first_row * QUIRE_TILE_TOKENS };
+                           .s = c->logits + (size_t)first * QUIRE_TILE_TOKENS };
 
-    pack_queries(c, b, form);
     for (uint32_t k = 0; k < layer->n_k; k++) {
         args.accumulate = k > 0;
-        args.packed = c->packed[form][k] + run->first_row * q_bytes;
-        args.k_tile = k_tile(c, b->g, &tiles->pos, run->hot, k);
-        args.next = tile_ahead(c, b->g, tiles, run->hot, k);
+        args.packed = c->packed[form][k] + first * q_bytes;
+        args.k_tile = k_tile(c, b->g + head, &tiles->pos, run->hot, k);
+        args.next = tile_ahead(c, b, tiles, run->hot, head, k);
         c->ws->kernels->qk(&args);
     }
 }
 
+/* Of rows [first, end). */
+static void run_softmax(const quire_attn_ctx *c, const tile_pair *tiles, const tile_run *run,
+                        uint32_t first, uint32_t end, const quire_attn_state *st)
+{
+    const quire_attn_kernels *kernels = c->ws->kernels;
+    bool is_bf16 = kernels->softmax_bf16 != NULL && v_format(c, run) == QUIRE_FORMAT_BF16;
+
+    (is_bf16 ? kernels->softmax_bf16
+             : kernels->softmax)(end - first, tiles->pos.slot_begin, c->slot_end + first,
+                                 c->logits + (size_t)first * QUIRE_TILE_TOKENS, st->m + first,
+                                 st->l + first, c->rescale + first);
+}
+
+/* slot_end of the first kv head's rows is set. */
 static void run_rows(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair *tiles,
                      const tile_run *run, const quire_attn_state *st)
 {
-    const quire_attn_kernels *kernels = c->ws->kernels;
-    uint32_t first = run->first_row;
-    bool is_bf16 = kernels->softmax_bf16 != NULL && v_format(c, run) == QUIRE_FORMAT_BF16;
+    const uint32_t n = run->end_row - run->first_row;
 
-    run_qk(c, b, tiles, run);
-    (is_bf16 ? kernels->softmax_bf16
-             : kernels->softmax)(run->end_row - first, tiles->pos.slot_begin, c->slot_end + first,
-                                 c->logits + (size_t)first * QUIRE_TILE_TOKENS, st->m + first,
-                                 st->l + first, c->rescale + first);
-    run_pv(c, b, tiles, run, st);
+    pack_queries(c, b, packed_form(c, run));
+    for (uint32_t head = 0; head < b->n_heads; head++) {
+        run_qk(c, b, tiles, run, head);
+    }
+    for (uint32_t head = 1; head < b->n_heads; head++) {
+        memcpy(c->slot_end + head * b->head_rows + run->first_row, c->slot_end + run->first_row,
+               n * sizeof(uint32_t));
+    }
+    if (n == b->head_rows) {
+        run_softmax(c, tiles, run, 0, b->n_rows, st);
+    } else {
+        for (uint32_t head = 0; head < b->n_heads; head++) {
+            run_softmax(c, tiles, run, head * b->head_rows + run->first_row,
+                        head * b->head_rows + run->end_row, st);
+        }
+    }
+    for (uint32_t head = 0; head < b->n_heads; head++) {
+        run_pv(c, b, tiles, run, head, st);
+    }
 }
 
 /* The hot page in which a query reads a tile; NULL: it reads the main page. */
@@ -307,10 +396,10 @@ static bool is_behind_all(const quire_attn_ctx *c, uint32_t index, const quire_a
 static void run_whole_tile(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair *tiles,
                            const quire_attn_state *st)
 {
-    const tile_run run = { .end_row = b->n_rows };
+    const tile_run run = { .end_row = b->head_rows };
     const uint32_t end = tiles->pos.slot_begin + tiles->pos.n_slots;
 
-    for (uint32_t r = 0; r < b->n_rows; r++) {
+    for (uint32_t r = 0; r < b->head_rows; r++) {
         c->slot_end[r] = end;
     }
     run_rows(c, b, tiles, &run, st);
@@ -389,8 +478,9 @@ static void write_row(const quire_attn_ctx *c, const quire_attn_block *b,
 {
     const quire_attn_layer *layer = c->layer;
     uint32_t group = c->shape.group;
-    float *out = layer->out + b->queries[r / group].row * layer->out_stride +
-                 (size_t)(b->g * group + r % group) * layer->d_v;
+    uint32_t g = b->g + r / b->head_rows;
+    float *out = layer->out + b->queries[r % b->head_rows / group].row * layer->out_stride +
+                 (size_t)(g * group + r % group) * layer->d_v;
     float inverse = 1.0f / st->l[r];
 
     memset(out, 0, layer->d_v * sizeof(float));
@@ -405,7 +495,7 @@ static void write_row(const quire_attn_ctx *c, const quire_attn_block *b,
             quire_hadamard(c->row, layer->d_v, layer->rotate_v);
         }
         for (uint32_t i = 0; i < layer->d_v; i++) {
-            out[i] += gate != NULL ? gate[(size_t)b->g * layer->d_v + i] * c->row[i] : c->row[i];
+            out[i] += gate != NULL ? gate[(size_t)g * layer->d_v + i] * c->row[i] : c->row[i];
         }
     }
 }

@@ -1,8 +1,12 @@
 /* attn_block.h - a block of query rows over the tiles of a page table.
  *
- * A block is a list of queries that share a kv head; query i is rows i * group ..
- * (i + 1) * group - 1, one per query head of the group. They are either consecutive tokens of one
- * sequence, or queries of any sequences that all see every token the block is run over.
+ * A block is a list of queries by n_heads kv heads. Of a kv head query i is rows i * group ..
+ * (i + 1) * group - 1, one per query head of the group; the rows of a kv head follow those of the
+ * one before. Queries are either consecutive tokens of one sequence, or of any sequences that all
+ * see every token the block is run over.
+ *
+ * Several kv heads go together where rows are few (decode): each step of a tile, of all kv heads in
+ * turn, does not wait for the one before, and the tiles lie side by side in the page.
  *
  * In a tile, consecutive queries that read it in the same form (hot or sealed, see quire/attn.h)
  * are one run: one call of each kernel. Which form that is depends on the query alone, so a row's
@@ -30,15 +34,26 @@ typedef struct quire_attn_query {
     uint32_t index; /* of its token in the sequence */
 } quire_attn_query;
 
+/* Whose queries lie packed: those of one block after another, which often are the same. */
+typedef struct quire_attn_packed {
+    uint32_t row; /* of the first query */
+    uint32_t n_queries;
+    uint32_t g;
+    uint32_t n_heads;
+    bool is_made[2]; /* for main pages, for hot ones */
+} quire_attn_packed;
+
 /* One thread's view of a call: the layer, and scratch for one block. */
 typedef struct quire_attn_ctx {
     quire_attn_workspace *ws;
     const quire_attn_layer *layer;
     quire_attn_shape shape;
-    uint32_t n_ahead; /* tiles between the one in work and the one prefetched */
-    float *decoded;   /* a V tile as f32, for v_prefix_of_k */
-    float *row;       /* one row before packing or after merging */
+    uint32_t
+        n_ahead;    /* tiles from the one in work to the one prefetched, where there are so many */
+    float *decoded; /* a V tile as f32, for v_prefix_of_k */
+    float *row;     /* one row before packing or after merging */
     unsigned char *packed[2][QUIRE_ATTN_SOURCES_MAX]; /* for main pages, for hot ones */
+    quire_attn_packed *held;                          /* what packed[] holds */
     float *logits;
     float *rescale;
     uint32_t *slot_end;
@@ -51,15 +66,18 @@ typedef struct quire_attn_block {
     const uint32_t *split_token;
     uint32_t n_splits;  /* that are run at most; the last ends at token_end */
     uint32_t token_end; /* of the tokens that the last query sees */
-    uint32_t g;
+    uint32_t g;         /* the first kv head */
+    uint32_t n_heads;   /* kv heads */
     uint32_t n_queries;
-    uint32_t n_rows; /* n_queries * group */
+    uint32_t head_rows; /* n_queries * group */
+    uint32_t n_rows;    /* n_heads * head_rows */
     const quire_attn_query *queries;
-    bool is_packed[2]; /* which of the context's packed[] hold this block's queries */
+    bool is_packed[2]; /* which of the context's packed[] are known to hold this block's queries */
 } quire_attn_block;
 
+/* *held belongs to the context, and is empty before the first block. */
 quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_attn_layer *layer,
-                                 uint32_t thread);
+                                 uint32_t thread, quire_attn_packed *held);
 
 /* The state of n_rows rows in quire_attn_state_floats() floats, a multiple of 64 bytes. */
 quire_attn_state quire_attn_state_at(float *floats, uint32_t n_rows);
@@ -72,6 +90,10 @@ void quire_attn_block_run(const quire_attn_ctx *ctx, quire_attn_block *block, ui
  * nothing in src is left alone. */
 void quire_attn_state_merge(const quire_attn_ctx *ctx, const quire_attn_state *dst,
                             uint32_t first_row, const quire_attn_state *src);
+
+/* *dst = as many rows of src as dst has, from first_row on. */
+void quire_attn_state_take(const quire_attn_ctx *ctx, const quire_attn_state *dst,
+                           uint32_t first_row, const quire_attn_state *src);
 
 /* Finish all rows of the block and write them to the layer's out. */
 void quire_attn_block_write(const quire_attn_ctx *ctx, const quire_attn_block *block,

@@ -7,39 +7,15 @@
  *   task   of a unit: one kv head and one block of rows; a cascade has one block, its lead block
  *   item   of a task: a range of the lead block's splits, or of the splits of a cascade's sequence
  *          that it does not share (its rest)
+ *   wide   of an item: of the tasks of several kv heads at once, where rows are few
  *
  * The item that finishes a task last, or the only one, merges the partials in ascending order and
  * writes the rows out. A merge is a fold from the left, so what lies first may be folded early.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_block.h"
+#include "attn/attn_units.h"
 #include "base/check.h"
-
-/* A task bigger than this share of a thread's work is cut. What a thread waits for at the end is an
- * item at most: of 9 equal ones 2 threads take 5 and 4, and one is idle for a tenth of the layer;
- * of 24 they take 12 each. Smaller ones gain nothing: each begins with a tile that nobody has
- * prefetched. */
-#define ITEMS_PER_THREAD 12u
-
-/* One thread's place in the list of items. Items of a unit are numbered by kv head, then block, the
- * last block (the longest) first, then within the task: parts of the lead block, parts of each
- * rest. */
-typedef struct unit {
-    uint32_t group;
-    uint32_t first; /* in order[] */
-    uint32_t n_seqs;
-    uint32_t n_shared;  /* splits read once for all; 0 for a sequence alone */
-    uint32_t n_queries; /* of all its sequences */
-    uint32_t n_blocks;
-    uint32_t n_parts;      /* items of a lead block */
-    uint32_t n_task_items; /* with those of the rests */
-    uint32_t n_tasks;
-    uint64_t item_cost; /* what an item should cost at most */
-    uint64_t first_item;
-    size_t task_floats;   /* partials of a task that has several items */
-    size_t first_partial; /* floats */
-    uint32_t first_counter;
-} unit;
+#include "base/num.h"
 
 /* Part of a range of splits. */
 typedef struct split_range {
@@ -55,201 +31,6 @@ static split_range part_of(uint32_t begin, uint32_t end, uint32_t part, uint32_t
                           begin + (uint32_t)(n * (part + 1) / n_parts) };
 }
 
-static uint32_t seq_index(const quire_attn_ctx *c, const unit *u, uint32_t i)
-{
-    return c->ws->order[u->first + i];
-}
-
-static const quire_attn_seq *seq_of(const quire_attn_ctx *c, const unit *u, uint32_t i)
-{
-    return &c->ws->batch.seqs[seq_index(c, u, i)];
-}
-
-static const uint32_t *split_token_of(const quire_attn_ctx *c, uint32_t s)
-{
-    return c->ws->split_token + (size_t)s * c->ws->n_splits_max;
-}
-
-/* ---- costs ---- */
-
-/* Tokens in the first n_splits splits of sequence s. */
-static uint32_t tokens_of_splits(const quire_attn_ctx *c, uint32_t s, uint32_t n_splits)
-{
-    const quire_attn_seq *seq = &c->ws->batch.seqs[s];
-
-    return n_splits < quire_attn_n_splits(c->ws, seq) ? split_token_of(c, s)[n_splits]
-                                                      : seq->n_tokens;
-}
-
-/* Cost of n_queries queries over n_tokens tokens for one kv head, in arbitrary units: every tile
- * has a fixed cost by block (its bytes come from memory) and one by row. */
-static uint64_t cost_of(const quire_attn_ctx *c, uint32_t n_tokens, uint32_t n_queries)
-{
-    uint64_t n_blocks = quire_attn_ceil_div(n_queries, c->shape.block_queries);
-
-    return (uint64_t)n_tokens * (8 * n_blocks + (uint64_t)n_queries * c->shape.group);
-}
-
-/* Of what sequence i of a unit does not share. */
-static uint64_t rest_cost(const quire_attn_ctx *c, const unit *u, uint32_t i)
-{
-    uint32_t s = seq_index(c, u, i);
-    const quire_attn_seq *seq = &c->ws->batch.seqs[s];
-
-    return cost_of(c, seq->n_tokens - tokens_of_splits(c, s, u->n_shared), seq->n_rows);
-}
-
-static uint64_t batch_cost(const quire_attn_ctx *c)
-{
-    const quire_attn_workspace *ws = c->ws;
-    uint64_t cost = 0;
-
-    for (uint32_t g = 0; g < ws->n_groups; g++) {
-        const quire_attn_group *group = &ws->groups[g];
-        unit u = { .first = group->first, .n_shared = group->n_splits };
-        uint32_t n_queries = 0;
-
-        for (uint32_t i = 0; i < group->n_seqs; i++) {
-            n_queries += seq_of(c, &u, i)->n_rows;
-            cost += rest_cost(c, &u, i);
-        }
-        cost +=
-            cost_of(c, tokens_of_splits(c, ws->order[group->first], group->n_splits), n_queries);
-    }
-    return cost * c->layer->n_kv_head;
-}
-
-/* Into how many items something of this cost and so many splits is cut. */
-static uint32_t n_parts_of(const unit *u, uint64_t cost, uint32_t n_splits)
-{
-    uint64_t n = cost / u->item_cost + 1;
-
-    return n < n_splits ? (uint32_t)n : n_splits;
-}
-
-static uint32_t n_rest_splits(const quire_attn_ctx *c, const unit *u, uint32_t i)
-{
-    return quire_attn_n_splits(c->ws, seq_of(c, u, i)) - u->n_shared;
-}
-
-/* 0 when there is no rest. */
-static uint32_t n_rest_parts(const quire_attn_ctx *c, const unit *u, uint32_t i)
-{
-    return n_parts_of(u, rest_cost(c, u, i), n_rest_splits(c, u, i));
-}
-
-/* ---- units ---- */
-
-/* Whether the partials and the counters of the unit's tasks find room. */
-static bool unit_fits(const quire_attn_ctx *c, const unit *u)
-{
-    return u->n_tasks <= QUIRE_ATTN_SHARED_TASKS_MAX - u->first_counter &&
-           u->task_floats <= (c->ws->partial_floats - u->first_partial) / u->n_tasks;
-}
-
-static size_t lead_state_floats(const quire_attn_ctx *c, const unit *u)
-{
-    uint32_t n_queries =
-        u->n_queries < c->shape.block_queries ? u->n_queries : c->shape.block_queries;
-
-    return quire_attn_state_floats(&c->shape, n_queries * c->shape.group);
-}
-
-static size_t rest_state_floats(const quire_attn_ctx *c, const unit *u, uint32_t i)
-{
-    return quire_attn_state_floats(&c->shape, seq_of(c, u, i)->n_rows * c->shape.group);
-}
-
-/* One sequence by itself. */
-static void plan_alone(const quire_attn_ctx *c, unit *u)
-{
-    const quire_attn_seq *seq = seq_of(c, u, 0);
-    uint32_t n_splits = quire_attn_n_splits(c->ws, seq);
-
-    u->n_seqs = 1;
-    u->n_shared = 0;
-    u->n_queries = seq->n_rows;
-    u->n_blocks = quire_attn_ceil_div(seq->n_rows, c->shape.block_queries);
-    u->n_tasks = u->n_blocks * c->layer->n_kv_head;
-    u->n_parts = n_parts_of(u, cost_of(c, seq->n_tokens, seq->n_rows) / u->n_blocks, n_splits);
-    u->task_floats = n_splits * lead_state_floats(c, u);
-    if (!unit_fits(c, u)) {
-        u->n_parts = 1;
-    }
-    u->n_task_items = u->n_parts;
-}
-
-/* The sequences from u->first on that fit a block, over the splits that their group shares; false
- * when there is no room for their partials. */
-static bool plan_cascade(const quire_attn_ctx *c, unit *u)
-{
-    uint32_t n_tokens = tokens_of_splits(c, seq_index(c, u, 0), u->n_shared);
-    size_t rest_floats = 0;
-
-    u->n_blocks = 1;
-    u->n_tasks = c->layer->n_kv_head;
-    u->n_parts = n_parts_of(u, cost_of(c, n_tokens, u->n_queries), u->n_shared);
-    u->n_task_items = u->n_parts;
-    for (uint32_t i = 0; i < u->n_seqs; i++) {
-        rest_floats += n_rest_splits(c, u, i) * rest_state_floats(c, u, i);
-        u->n_task_items += n_rest_parts(c, u, i);
-    }
-    u->task_floats = rest_floats + u->n_shared * lead_state_floats(c, u);
-    if (!unit_fits(c, u)) { /* in one piece it is folded as it comes */
-        u->n_task_items -= u->n_parts - 1;
-        u->n_parts = 1;
-        u->task_floats = rest_floats + lead_state_floats(c, u);
-    }
-    return unit_fits(c, u);
-}
-
-static void plan_unit(const quire_attn_ctx *c, unit *u)
-{
-    const quire_attn_group *group = &c->ws->groups[u->group];
-    uint32_t n_left = group->first + group->n_seqs - u->first;
-
-    u->n_seqs = 0;
-    u->n_queries = 0;
-    u->n_shared = group->n_splits;
-    while (u->n_shared > 0 && u->n_seqs < n_left &&
-           u->n_queries + seq_of(c, u, u->n_seqs)->n_rows <= c->shape.block_queries) {
-        u->n_queries += seq_of(c, u, u->n_seqs)->n_rows;
-        u->n_seqs++;
-    }
-    if (u->n_seqs < 2 || !plan_cascade(c, u)) {
-        plan_alone(c, u);
-    }
-}
-
-static unit first_unit(const quire_attn_ctx *c, uint32_t n_threads)
-{
-    unit u = { .item_cost = UINT64_MAX };
-
-    if (n_threads > 1) {
-        u.item_cost = batch_cost(c) / (n_threads * ITEMS_PER_THREAD) + 1;
-    }
-    plan_unit(c, &u);
-    return u;
-}
-
-/* Move to the next unit; false after the last. */
-static bool next_unit(const quire_attn_ctx *c, unit *u)
-{
-    const quire_attn_group *group = &c->ws->groups[u->group];
-
-    u->first_item += (uint64_t)u->n_tasks * u->n_task_items;
-    if (u->n_task_items > 1) {
-        u->first_counter += u->n_tasks;
-        u->first_partial += u->n_tasks * u->task_floats;
-    }
-    u->first += u->n_seqs;
-    if (u->first == group->first + group->n_seqs && ++u->group == c->ws->n_groups) {
-        return false;
-    }
-    plan_unit(c, u);
-    return true;
-}
-
 /* ---- blocks ---- */
 
 /* Add n rows of a sequence, from `first` on, to the block's queries. */
@@ -262,21 +43,23 @@ static void add_queries(const quire_attn_ctx *c, quire_attn_block *b, const quir
         c->queries[b->n_queries++] =
             (quire_attn_query){ seq, seq->first_row + first + i, first_index + i };
     }
-    b->n_rows += n * c->shape.group;
+    b->head_rows += n * c->shape.group;
+    b->n_rows = b->n_heads * b->head_rows;
 }
 
 /* Rows of sequence i of the unit, with their own table; the queries lie in the context. */
-static quire_attn_block own_block(const quire_attn_ctx *c, const unit *u, uint32_t i, uint32_t g,
-                                  uint32_t block)
+static quire_attn_block own_block(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t i,
+                                  uint32_t g, uint32_t block)
 {
-    uint32_t s = seq_index(c, u, i);
+    uint32_t s = quire_attn_unit_seq_index(c, u, i);
     const quire_attn_seq *seq = &c->ws->batch.seqs[s];
     uint32_t first = block * c->shape.block_queries;
     uint32_t rest = seq->n_rows - first;
     quire_attn_block b = { .seq = seq,
-                           .split_token = split_token_of(c, s),
+                           .split_token = quire_attn_split_token(c, s),
                            .n_splits = quire_attn_n_splits(c->ws, seq),
                            .g = g,
+                           .n_heads = 1,
                            .queries = c->queries };
 
     add_queries(c, &b, seq, first, rest < c->shape.block_queries ? rest : c->shape.block_queries);
@@ -289,21 +72,22 @@ static quire_attn_block own_block(const quire_attn_ctx *c, const unit *u, uint32
 
 /* The block of a task: the rows of all sequences of a cascade over what they share, or a block of
  * the unit's one sequence. */
-static quire_attn_block lead_block(const quire_attn_ctx *c, const unit *u, uint32_t task)
+static quire_attn_block lead_block(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t task)
 {
-    uint32_t s = seq_index(c, u, 0);
+    uint32_t s = quire_attn_unit_seq_index(c, u, 0);
     quire_attn_block b = { .seq = &c->ws->batch.seqs[s],
-                           .split_token = split_token_of(c, s),
+                           .split_token = quire_attn_split_token(c, s),
                            .n_splits = u->n_shared,
-                           .token_end = tokens_of_splits(c, s, u->n_shared),
+                           .token_end = quire_attn_tokens_of_splits(c, s, u->n_shared),
                            .g = task / u->n_blocks,
+                           .n_heads = 1,
                            .queries = c->queries };
 
     if (u->n_seqs == 1) {
         return own_block(c, u, 0, b.g, u->n_blocks - 1 - task % u->n_blocks);
     }
     for (uint32_t i = 0; i < u->n_seqs; i++) {
-        const quire_attn_seq *seq = seq_of(c, u, i);
+        const quire_attn_seq *seq = quire_attn_unit_seq(c, u, i);
 
         add_queries(c, &b, seq, 0, seq->n_rows);
     }
@@ -340,26 +124,27 @@ static void run_apart(const quire_attn_ctx *c, quire_attn_block *b, split_range 
 
 /* Partials of a task: the lead block's by split, where that of split 0 holds all splits of the
  * first part (and is the only one when there is one part), then by sequence those of its rest. */
-static float *rest_partials(const quire_attn_ctx *c, const unit *u, float *partials, uint32_t i)
+static float *rest_partials(const quire_attn_ctx *c, const quire_attn_unit *u, float *partials,
+                            uint32_t i)
 {
-    partials += (u->n_parts == 1 ? 1 : u->n_shared) * lead_state_floats(c, u);
+    partials += (u->n_parts == 1 ? 1 : u->n_shared) * quire_attn_unit_lead_floats(c, u);
     for (uint32_t k = 0; k < i; k++) {
-        partials += n_rest_splits(c, u, k) * rest_state_floats(c, u, k);
+        partials += quire_attn_unit_rest_splits(c, u, k) * quire_attn_unit_rest_floats(c, u, k);
     }
     return partials;
 }
 
 /* Item `item` of a cascade's rests, counted from the first sequence's first part. */
-static void run_rest(const quire_attn_ctx *c, const unit *u, uint32_t g, uint32_t item,
+static void run_rest(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t g, uint32_t item,
                      float *partials)
 {
-    uint32_t n_parts = n_rest_parts(c, u, 0);
+    uint32_t n_parts = quire_attn_unit_rest_parts(c, u, 0);
     quire_attn_block b;
     uint32_t i = 0;
 
     while (item >= n_parts) {
         item -= n_parts;
-        n_parts = n_rest_parts(c, u, ++i);
+        n_parts = quire_attn_unit_rest_parts(c, u, ++i);
     }
     b = own_block(c, u, i, g, 0);
     run_apart(c, &b, part_of(u->n_shared, b.n_splits, item, n_parts), u->n_shared,
@@ -367,13 +152,14 @@ static void run_rest(const quire_attn_ctx *c, const unit *u, uint32_t g, uint32_
 }
 
 /* All items of the task are done: merge and write. */
-static void finish_task(const quire_attn_ctx *c, const unit *u, uint32_t task, float *partials)
+static void finish_task(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t task,
+                        float *partials)
 {
     quire_attn_block b = lead_block(c, u, task);
     size_t floats = quire_attn_state_floats(&c->shape, b.n_rows);
     quire_attn_state merged = quire_attn_state_at(partials, b.n_rows);
     uint32_t first_row = 0;
-    uint32_t n_folded = part_of(0, b.n_splits, 0, u->n_parts).end;
+    uint32_t n_folded = u->n_wide > 0 ? 1 : part_of(0, b.n_splits, 0, u->n_parts).end;
 
     n_folded = n_folded > 0 ? n_folded : 1; /* there are blocks with fewer splits than parts */
     for (uint32_t split = n_folded; split < b.n_splits; split++) {
@@ -383,11 +169,11 @@ static void finish_task(const quire_attn_ctx *c, const unit *u, uint32_t task, f
     }
     for (uint32_t i = 0; u->n_seqs > 1 && i < u->n_seqs; i++) {
         float *rest = rest_partials(c, u, partials, i);
-        uint32_t n_rows = seq_of(c, u, i)->n_rows * c->shape.group;
+        uint32_t n_rows = quire_attn_unit_seq(c, u, i)->n_rows * c->shape.group;
 
-        for (uint32_t k = 0; k < n_rest_splits(c, u, i); k++) {
+        for (uint32_t k = 0; k < quire_attn_unit_rest_splits(c, u, i); k++) {
             quire_attn_state st =
-                quire_attn_state_at(rest + k * rest_state_floats(c, u, i), n_rows);
+                quire_attn_state_at(rest + k * quire_attn_unit_rest_floats(c, u, i), n_rows);
 
             quire_attn_state_merge(c, &merged, first_row, &st);
         }
@@ -396,17 +182,33 @@ static void finish_task(const quire_attn_ctx *c, const unit *u, uint32_t task, f
     quire_attn_block_write(c, &b, &merged);
 }
 
-/* One of several items of a task. */
-static void run_part(const quire_attn_ctx *c, const unit *u, uint32_t task, uint32_t item)
+static float *task_partials(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t task)
 {
-    float *partials = c->ws->partials + u->first_partial + task * u->task_floats;
+    return c->ws->partials + u->first_partial + task * u->task_floats;
+}
+
+/* Another item of the task is done. */
+static void end_part(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t task)
+{
     quire_attn_counter *done = &c->ws->done[u->first_counter + task];
+
+    if (atomic_fetch_add_explicit(&done->value, 1, memory_order_acq_rel) + 1 == u->n_task_items) {
+        atomic_store_explicit(&done->value, 0, memory_order_relaxed);
+        finish_task(c, u, task, task_partials(c, u, task));
+    }
+}
+
+/* One of several items of a task. */
+static void run_part(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t task,
+                     uint32_t item)
+{
+    float *partials = task_partials(c, u, task);
 
     if (item < u->n_parts) {
         quire_attn_block b = lead_block(c, u, task);
-        split_range range = part_of(0, b.n_splits, item, u->n_parts);
+        split_range range = part_of(u->n_wide, b.n_splits, item, u->n_parts);
 
-        if (item == 0 && range.end > 0) {
+        if (u->n_wide == 0 && item == 0 && range.end > 0) {
             quire_attn_state st = quire_attn_state_at(partials, b.n_rows);
 
             run_folded(c, &b, range, &st);
@@ -416,24 +218,83 @@ static void run_part(const quire_attn_ctx *c, const unit *u, uint32_t task, uint
     } else {
         run_rest(c, u, task / u->n_blocks, item - u->n_parts, partials);
     }
-    if (atomic_fetch_add_explicit(&done->value, 1, memory_order_acq_rel) + 1 == u->n_task_items) {
-        atomic_store_explicit(&done->value, 0, memory_order_relaxed);
-        finish_task(c, u, task, partials);
+    end_part(c, u, task);
+}
+
+/* Each split of a range by itself, of several kv heads at once. */
+static void run_wide_part(const quire_attn_ctx *c, const quire_attn_unit *u, quire_attn_block *b,
+                          split_range range)
+{
+    size_t floats = quire_attn_unit_lead_floats(c, u);
+    quire_attn_state st = quire_attn_state_at(c->states[0], b->n_rows);
+
+    for (uint32_t split = range.begin; split < range.end; split++) {
+        quire_attn_block_run(c, b, split, &st);
+        for (uint32_t i = 0; i < b->n_heads; i++) {
+            float *to = task_partials(c, u, b->g + i) + split * floats;
+            quire_attn_state own = quire_attn_state_at(to, b->head_rows);
+
+            quire_attn_state_take(c, &own, i * b->head_rows, &st);
+        }
+    }
+    for (uint32_t i = 0; i < b->n_heads; i++) {
+        end_part(c, u, b->g + i);
     }
 }
 
-static void run_item(const quire_attn_ctx *c, const unit *u, uint64_t item)
+/* A block of all tasks from kv head `g` on that a wide item has. */
+static quire_attn_block wide_block(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t g)
 {
-    uint32_t task = (uint32_t)(item / u->n_task_items);
+    quire_attn_block b = own_block(c, u, 0, g, 0);
+
+    b.n_heads = quire_min_u32(u->n_wide_heads, c->layer->n_kv_head - g);
+    b.n_rows = b.n_heads * b.head_rows;
+    return b;
+}
+
+/* A block of one kv head or of several, from the first split to the last. */
+static void run_whole(const quire_attn_ctx *c, quire_attn_block *b)
+{
+    quire_attn_state st = quire_attn_state_at(c->states[0], b->n_rows);
+
+    run_folded(c, b, (split_range){ 0, b->n_splits }, &st);
+    quire_attn_block_write(c, b, &st);
+}
+
+static void run_wide_item(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t item)
+{
+    uint32_t part = item % u->n_wide_parts;
+    quire_attn_block b = wide_block(c, u, item / u->n_wide_parts * u->n_wide_heads);
 
     if (u->n_task_items > 1) {
-        run_part(c, u, task, (uint32_t)(item % u->n_task_items));
+        run_wide_part(c, u, &b, part_of(0, u->n_wide, part, u->n_wide_parts));
+    } else {
+        run_whole(c, &b);
+    }
+}
+
+static void run_narrow_item(const quire_attn_ctx *c, const quire_attn_unit *u, uint64_t item)
+{
+    uint32_t n_task_items = u->n_task_items - u->n_wide_parts;
+    uint32_t task = (uint32_t)(item / n_task_items);
+
+    if (u->n_task_items > 1) {
+        run_part(c, u, task, (uint32_t)(item % n_task_items));
     } else {
         quire_attn_block b = lead_block(c, u, task);
-        quire_attn_state st = quire_attn_state_at(c->states[0], b.n_rows);
 
-        run_folded(c, &b, (split_range){ 0, b.n_splits }, &st);
-        quire_attn_block_write(c, &b, &st);
+        run_whole(c, &b);
+    }
+}
+
+static void run_item(const quire_attn_ctx *c, const quire_attn_unit *u, uint64_t item)
+{
+    uint32_t n_wide = quire_attn_unit_wide_items(c, u);
+
+    if (item < n_wide) {
+        run_wide_item(c, u, (uint32_t)item);
+    } else {
+        run_narrow_item(c, u, item - n_wide);
     }
 }
 
@@ -445,8 +306,9 @@ static uint64_t next_item(quire_attn_workspace *ws, uint32_t call)
 void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *layer, uint32_t call,
                     uint32_t thread, uint32_t n_threads)
 {
+    quire_attn_packed held = { 0 };
     quire_attn_ctx c;
-    unit u;
+    quire_attn_unit u;
 
     QUIRE_CHECK(thread < n_threads && thread < workspace->limits.n_threads_max);
     QUIRE_CHECK(call < workspace->limits.n_layers_max);
@@ -455,11 +317,11 @@ void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *lay
         return;
     }
     QUIRE_CHECK(workspace->has_hot || !quire_attn_has_sealed(layer));
-    c = quire_attn_ctx_of(workspace, layer, thread);
-    u = first_unit(&c, n_threads);
+    c = quire_attn_ctx_of(workspace, layer, thread, &held);
+    u = quire_attn_unit_first(&c, n_threads);
     for (uint64_t item = next_item(workspace, call);; item = next_item(workspace, call)) {
-        while (item - u.first_item >= (uint64_t)u.n_tasks * u.n_task_items) {
-            if (!next_unit(&c, &u)) {
+        while (item - u.first_item >= quire_attn_unit_items(&c, &u)) {
+            if (!quire_attn_unit_next(&c, &u)) {
                 return;
             }
         }

@@ -24,7 +24,7 @@ static fixture_opts random_case(void)
     fixture_opts opts = fixture_defaults();
     uint32_t multiple = 1 + quire_rng_below(&rng, 7);
 
-    opts.n_kv_head = 1 + quire_rng_below(&rng, 3);
+    opts.n_kv_head = 1 + quire_rng_below(&rng, quire_rng_below(&rng, 4) == 0 ? 9 : 3);
     opts.n_head = opts.n_kv_head * multiple;
     opts.d_k = 8 * (1 + quire_rng_below(&rng, 16));
     opts.d_v = 8 * (1 + quire_rng_below(&rng, 16));

@@ -1,0 +1,78 @@
+/* attn_units.h - how the work of a call is cut: units, tasks and items (attn_run.c says which is
+ * what), a pure function of the batch, the layer and the number of threads.
+ *
+ * Thread: a unit is one thread's place in the list of items; everything else is only read.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ATTN_UNITS_H
+#define QUIRE_ATTN_UNITS_H
+
+#include "attn/attn_block.h"
+
+/* One thread's place in the list of items. A unit's wide items come first, numbered by their first
+ * kv head, then by parts of the splits that they cover. The others are numbered by kv head, then
+ * block, the last block (the longest) first, then within the task: parts of the lead block's
+ * splits, parts of each rest. */
+typedef struct quire_attn_unit {
+    uint32_t group;
+    uint32_t first; /* in order[] */
+    uint32_t n_seqs;
+    uint32_t n_shared;  /* splits read once for all; 0 for a sequence alone */
+    uint32_t n_queries; /* of all its sequences */
+    uint32_t n_blocks;
+    uint32_t n_wide;       /* splits that wide items cover: the first */
+    uint32_t n_wide_heads; /* kv heads of a wide item */
+    uint32_t n_wide_parts; /* wide items of a kv head */
+    uint32_t n_parts;      /* items of a lead block, of the splits after n_wide */
+    uint32_t n_task_items; /* with those of the rests, and the wide ones */
+    uint32_t n_tasks;
+    uint32_t n_threads;
+    uint64_t item_cost; /* what an item should cost at most */
+    uint64_t first_item;
+    size_t task_floats;   /* partials of a task that has several items */
+    size_t first_partial; /* floats */
+    uint32_t first_counter;
+} quire_attn_unit;
+
+/* Sequence i of a unit: its index in the batch, and itself. */
+static inline uint32_t quire_attn_unit_seq_index(const quire_attn_ctx *c, const quire_attn_unit *u,
+                                                 uint32_t i)
+{
+    return c->ws->order[u->first + i];
+}
+
+static inline const quire_attn_seq *quire_attn_unit_seq(const quire_attn_ctx *c,
+                                                        const quire_attn_unit *u, uint32_t i)
+{
+    return &c->ws->batch.seqs[quire_attn_unit_seq_index(c, u, i)];
+}
+
+/* Where the splits of sequence s of the batch begin. */
+static inline const uint32_t *quire_attn_split_token(const quire_attn_ctx *c, uint32_t s)
+{
+    return c->ws->split_token + (size_t)s * c->ws->n_splits_max;
+}
+
+/* Tokens in the first n_splits splits of sequence s of the batch. */
+uint32_t quire_attn_tokens_of_splits(const quire_attn_ctx *c, uint32_t s, uint32_t n_splits);
+
+/* Splits of sequence i that its unit does not share, and into how many items they are cut; 0 when
+ * there are none. */
+uint32_t quire_attn_unit_rest_splits(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t i);
+uint32_t quire_attn_unit_rest_parts(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t i);
+
+/* Floats of a state of a lead block's rows, and of those of sequence i's rest. */
+size_t quire_attn_unit_lead_floats(const quire_attn_ctx *c, const quire_attn_unit *u);
+size_t quire_attn_unit_rest_floats(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t i);
+
+/* Items of a unit, and the wide ones among them, which come first. */
+uint64_t quire_attn_unit_items(const quire_attn_ctx *c, const quire_attn_unit *u);
+uint32_t quire_attn_unit_wide_items(const quire_attn_ctx *c, const quire_attn_unit *u);
+
+/* The first unit of the batch, which is not empty. */
+quire_attn_unit quire_attn_unit_first(const quire_attn_ctx *c, uint32_t n_threads);
+
+/* Move to the next unit; false after the last. */
+bool quire_attn_unit_next(const quire_attn_ctx *c, quire_attn_unit *u);
+
+#endif /* QUIRE_ATTN_UNITS_H */

@@ -56,7 +56,8 @@ quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_at
     unsigned char *begin = (unsigned char *)quire_attn_scratch_tile(workspace, thread);
     unsigned char *rest = begin;
 
-    c.n_ahead = (uint32_t)(AHEAD_BYTES / (k_bytes > v_bytes ? k_bytes : v_bytes));
+    c.tile_bytes = k_bytes > v_bytes ? k_bytes : v_bytes;
+    c.n_ahead = (uint32_t)(AHEAD_BYTES / c.tile_bytes);
     c.n_ahead = c.n_ahead > 0 ? c.n_ahead : 1;
     c.decoded = (void *)take(&rest, quire_attn_scratch_tile_floats(workspace) * sizeof(float));
     c.row = (void *)take(&rest, workspace->limits.head_dim_max * sizeof(float));
@@ -214,9 +215,26 @@ static const void *v_tile(const quire_attn_ctx *c, uint32_t g, const quire_attn_
     return quire_attn_tile(&c->layer->v[v], pos->page, g, pos->tile);
 }
 
+/* Tile i of a position in the order of the work: K of all kv heads of the block, then V. NULL when
+ * the position is nowhere. */
+static const void *tile_in_order(const quire_attn_ctx *c, const quire_attn_block *b,
+                                 const quire_attn_tile_pos *pos, const unsigned char *hot,
+                                 uint32_t i)
+{
+    const uint32_t n_k = c->layer->n_k;
+    const uint32_t n_v = c->layer->n_v;
+    const uint32_t end_k = b->n_heads * n_k;
+
+    if (n_k == 1 && n_v == 1) { /* as most are: divisions take longer than all the rest */
+        return i < end_k ? k_tile(c, b->g + i, pos, hot, 0)
+                         : v_tile(c, b->g + i - end_k, pos, hot, 0);
+    }
+    return i < end_k ? k_tile(c, b->g + i / n_k, pos, hot, i % n_k)
+                     : v_tile(c, b->g + (i - end_k) / n_v, pos, hot, (i - end_k) % n_v);
+}
+
 /* The stored tile to prefetch while working on tile `source` of the block's kv head `head`, both
- * counted from 0: K sources count first, then V. The order is that of the work: K of all kv heads,
- * then V. NULL: none. */
+ * counted from 0: K sources count first, then V. NULL: none. */
 static const void *tile_ahead(const quire_attn_ctx *c, const quire_attn_block *b,
                               const tile_pair *tiles, const unsigned char *hot, uint32_t head,
                               uint32_t source)
@@ -238,12 +256,7 @@ static const void *tile_ahead(const quire_attn_ctx *c, const quire_attn_block *b
         hot = tiles->next_hot;
         i -= n;
     }
-    if (layer->n_k == 1 && n_v == 1) { /* as most are: divisions take longer than all the rest */
-        return i < end_k ? k_tile(c, b->g + i, pos, hot, 0)
-                         : v_tile(c, b->g + i - end_k, pos, hot, 0);
-    }
-    return i < end_k ? k_tile(c, b->g + i / layer->n_k, pos, hot, i % layer->n_k)
-                     : v_tile(c, b->g + (i - end_k) / n_v, pos, hot, (i - end_k) % n_v);
+    return tile_in_order(c, b, pos, hot, i);
 }
 
 /* With v_prefix_of_k V is K decoded to f32: K tiles are dimension-major, so the first d_v
@@ -433,6 +446,32 @@ static void run_tile(const quire_attn_ctx *c, quire_attn_block *b, const tile_pa
 }
 
 /* ---- a split, and the end ---- */
+
+void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *block,
+                            uint32_t split)
+{
+    const quire_attn_workspace *ws = ctx->ws;
+    uint32_t n =
+        block->n_heads * (ctx->layer->n_k + (ctx->layer->v_prefix_of_k ? 0 : ctx->layer->n_v));
+    quire_attn_tile_walk walk;
+    quire_attn_tile_pos pos;
+    const unsigned char *hot;
+
+    quire_attn_tile_walk_init(&walk, &ws->batch, block->seq, split * ws->limits.split_entries,
+                              block->seq->n_entries);
+    walk.token = block->split_token[split];
+    if (!quire_attn_tile_walk_next(&walk, block->token_end, &pos)) {
+        return;
+    }
+    hot = hot_page_of(ctx, block, &block->queries[block->n_queries - 1], &pos);
+    for (uint32_t i = 0; i < n && i < ctx->n_ahead; i++) {
+        const char *tile = tile_in_order(ctx, block, &pos, hot, i);
+
+        for (size_t at = 0; at < ctx->tile_bytes; at += 64) {
+            __builtin_prefetch(tile + at);
+        }
+    }
+}
 
 /* The walk looks past the end of the split, so that its last tile prefetches the next split's
  * first. */

@@ -49,9 +49,10 @@ typedef struct quire_attn_ctx {
     const quire_attn_layer *layer;
     quire_attn_shape shape;
     uint32_t
-        n_ahead;    /* tiles from the one in work to the one prefetched, where there are so many */
-    float *decoded; /* a V tile as f32, for v_prefix_of_k */
-    float *row;     /* one row before packing or after merging */
+        n_ahead; /* tiles from the one in work to the one prefetched, where there are so many */
+    size_t tile_bytes;                                /* of K or V, the larger */
+    float *decoded;                                   /* a V tile as f32, for v_prefix_of_k */
+    float *row;                                       /* one row before packing or after merging */
     unsigned char *packed[2][QUIRE_ATTN_SOURCES_MAX]; /* for main pages, for hot ones */
     quire_attn_packed *held;                          /* what packed[] holds */
     float *logits;
@@ -81,6 +82,11 @@ quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_at
 
 /* The state of n_rows rows in quire_attn_state_floats() floats, a multiple of 64 bytes. */
 quire_attn_state quire_attn_state_at(float *floats, uint32_t n_rows);
+
+/* Ask memory for the first tiles of a split, as many as a block asks for ahead: for a thread that
+ * has not come from the split before. */
+void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *block,
+                            uint32_t split);
 
 /* *st = what the block's rows see of one split. */
 void quire_attn_block_run(const quire_attn_ctx *ctx, quire_attn_block *block, uint32_t split,

@@ -102,6 +102,7 @@ static void run_folded(const quire_attn_ctx *c, quire_attn_block *b, split_range
 {
     quire_attn_state part = quire_attn_state_at(c->states[1], b->n_rows);
 
+    quire_attn_block_touch(c, b, range.begin);
     quire_attn_block_run(c, b, range.begin, st);
     for (uint32_t split = range.begin + 1; split < range.end; split++) {
         quire_attn_block_run(c, b, split, &part);
@@ -115,6 +116,7 @@ static void run_apart(const quire_attn_ctx *c, quire_attn_block *b, split_range 
 {
     size_t floats = quire_attn_state_floats(&c->shape, b->n_rows);
 
+    quire_attn_block_touch(c, b, range.begin);
     for (uint32_t split = range.begin; split < range.end; split++) {
         quire_attn_state st = quire_attn_state_at(partials + (split - first) * floats, b->n_rows);
 
@@ -228,6 +230,7 @@ static void run_wide_part(const quire_attn_ctx *c, const quire_attn_unit *u, qui
     size_t floats = quire_attn_unit_lead_floats(c, u);
     quire_attn_state st = quire_attn_state_at(c->states[0], b->n_rows);
 
+    quire_attn_block_touch(c, b, range.begin);
     for (uint32_t split = range.begin; split < range.end; split++) {
         quire_attn_block_run(c, b, split, &st);
         for (uint32_t i = 0; i < b->n_heads; i++) {
@@ -261,13 +264,24 @@ static void run_whole(const quire_attn_ctx *c, quire_attn_block *b)
     quire_attn_block_write(c, b, &st);
 }
 
+static split_range wide_range(const quire_attn_unit *u, uint32_t part)
+{
+    split_range range = { 0, quire_attn_unit_wide_splits(u, 0) };
+
+    for (; part > 0; part--) {
+        range.begin = range.end;
+        range.end += quire_attn_unit_wide_splits(u, range.begin);
+    }
+    return range;
+}
+
 static void run_wide_item(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t item)
 {
     uint32_t part = item % u->n_wide_parts;
     quire_attn_block b = wide_block(c, u, item / u->n_wide_parts * u->n_wide_heads);
 
     if (u->n_task_items > 1) {
-        run_wide_part(c, u, &b, part_of(0, u->n_wide, part, u->n_wide_parts));
+        run_wide_part(c, u, &b, wide_range(u, part));
     } else {
         run_whole(c, &b);
     }

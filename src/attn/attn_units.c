@@ -4,6 +4,10 @@
 #include "attn/attn_units.h"
 #include "base/num.h"
 
+/* The first wide items are that many times as large: items that follow one another in the table
+ * find their first tiles prefetched. */
+#define WIDE_ITEM_MAX 4u
+
 /* A task bigger than this share of a thread's work is cut. What a thread waits for at the end is an
  * item at most: of 9 equal ones 2 threads take 5 and 4, and one is idle for a tenth of the layer;
  * of 24 they take 12 each. Smaller ones gain nothing: each begins with a tile that nobody has
@@ -145,6 +149,13 @@ static void plan_wide(const quire_attn_ctx *c, quire_attn_unit *u, uint32_t n_sp
         u->n_wide = (n_splits - 1 - u->n_threads) / u->n_threads * u->n_threads;
     }
     u->n_wide_parts = n_parts_of(u, cost * u->n_wide / n_splits, u->n_wide);
+    u->wide_max = u->n_wide_parts > 1
+                      ? quire_attn_ceil_div(WIDE_ITEM_MAX * u->n_wide, u->n_wide_parts)
+                      : u->n_wide;
+    u->n_wide_parts = 0;
+    for (uint32_t begin = 0; begin < u->n_wide; u->n_wide_parts++) {
+        begin += quire_attn_unit_wide_splits(u, begin);
+    }
 }
 
 /* One sequence by itself. */

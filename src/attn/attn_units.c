@@ -134,6 +134,7 @@ static uint32_t n_wide_heads(const quire_attn_ctx *c, const quire_attn_unit *u)
 static void plan_wide(const quire_attn_ctx *c, quire_attn_unit *u, uint32_t n_splits)
 {
     const quire_attn_seq *seq = quire_attn_unit_seq(c, u, 0);
+    uint32_t n_parts;
     uint64_t cost;
 
     u->n_wide = 0;
@@ -148,11 +149,9 @@ static void plan_wide(const quire_attn_ctx *c, quire_attn_unit *u, uint32_t n_sp
     } else if (n_splits > u->n_threads) { /* the last split may be next to nothing */
         u->n_wide = (n_splits - 1 - u->n_threads) / u->n_threads * u->n_threads;
     }
-    u->n_wide_parts = n_parts_of(u, cost * u->n_wide / n_splits, u->n_wide);
-    u->wide_max = u->n_wide_parts > 1
-                      ? quire_attn_ceil_div(WIDE_ITEM_MAX * u->n_wide, u->n_wide_parts)
-                      : u->n_wide;
-    u->n_wide_parts = 0;
+    n_parts = n_parts_of(u, cost * u->n_wide / n_splits, u->n_wide);
+    u->wide_share = n_parts > 1 ? 2 * u->n_threads : 1;
+    u->wide_max = n_parts > 1 ? quire_attn_ceil_div(WIDE_ITEM_MAX * u->n_wide, n_parts) : u->n_wide;
     for (uint32_t begin = 0; begin < u->n_wide; u->n_wide_parts++) {
         begin += quire_attn_unit_wide_splits(u, begin);
     }

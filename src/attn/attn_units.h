@@ -23,7 +23,8 @@ typedef struct quire_attn_unit {
     uint32_t n_wide;       /* splits that wide items cover: the first */
     uint32_t n_wide_heads; /* kv heads of a wide item */
     uint32_t n_wide_parts; /* wide items of a kv head */
-    uint32_t wide_max;     /* splits of a wide item at most */
+    uint32_t wide_share;   /* of the splits that are left a wide item takes one in so many, */
+    uint32_t wide_max;     /* but so many at most */
     uint32_t n_parts;      /* items of a lead block, of the splits after n_wide */
     uint32_t n_task_items; /* with those of the rests, and the wide ones */
     uint32_t n_tasks;
@@ -73,7 +74,7 @@ uint32_t quire_attn_unit_wide_items(const quire_attn_ctx *c, const quire_attn_un
 /* Splits of the wide item that begins with split `begin`: the fewer the less is left. */
 static inline uint32_t quire_attn_unit_wide_splits(const quire_attn_unit *u, uint32_t begin)
 {
-    uint32_t n = quire_attn_ceil_div(u->n_wide - begin, 2 * u->n_threads);
+    uint32_t n = quire_attn_ceil_div(u->n_wide - begin, u->wide_share);
 
     return n < u->wide_max ? n : u->wide_max;
 }

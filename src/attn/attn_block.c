@@ -101,23 +101,19 @@ void quire_attn_state_merge(const quire_attn_ctx *ctx, const quire_attn_state *d
 
     for (uint32_t r = 0; r < src->n_rows; r++) {
         uint32_t to = first_row + r;
-        float m = src->m[r] > dst->m[to] ? src->m[r] : dst->m[to];
-        float shift = m == -INFINITY ? 0.0f : m;
-        float a = quire_attn_exp(dst->m[to] - shift);
-        float b = quire_attn_exp(src->m[r] - shift);
+        float above = src->m[r] - dst->m[to]; /* NaN: both are -Inf, and so is what l weighs */
+        float less = above == above ? quire_attn_exp(-fabsf(above)) : 0.0f;
+        float a = above > 0.0f ? less : 1.0f;
+        float b = above > 0.0f ? 1.0f : less;
 
         if (src->m[r] == -INFINITY && src->l[r] == 0.0f) {
             continue;
         }
-        dst->m[to] = m;
+        dst->m[to] = above > 0.0f ? src->m[r] : dst->m[to];
         dst->l[to] = dst->l[to] * a + src->l[r] * b;
         for (uint32_t v = 0; v < ctx->shape.n_v; v++) {
-            float *d = dst->o + ((size_t)v * dst->n_rows + to) * stride;
-            const float *x = src->o + ((size_t)v * src->n_rows + r) * stride;
-
-            for (size_t i = 0; i < stride; i++) {
-                d[i] = d[i] * a + x[i] * b;
-            }
+            ctx->ws->kernels->fold(stride, a, b, dst->o + ((size_t)v * dst->n_rows + to) * stride,
+                                   src->o + ((size_t)v * src->n_rows + r) * stride);
         }
     }
 }

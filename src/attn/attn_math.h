@@ -5,6 +5,7 @@
 #define QUIRE_ATTN_MATH_H
 
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -34,6 +35,15 @@ static inline float quire_attn_exp(float x)
     p *= power;
     p = x < QUIRE_EXP_MIN ? 0.0f : p;
     return x - x == 0.0f || x < 0.0f ? p : NAN;
+}
+
+/* The body of quire_attn_kernels.fold: a loop that every ISA's compiler options vectorise. */
+static inline void quire_attn_fold_floats(size_t n, float a, float b, float *restrict dst,
+                                          const float *restrict src)
+{
+    for (size_t i = 0; i < n; i++) {
+        dst[i] = dst[i] * a + src[i] * b;
+    }
 }
 
 #endif /* QUIRE_ATTN_MATH_H */

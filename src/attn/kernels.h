@@ -121,6 +121,10 @@ typedef struct quire_attn_kernels {
     quire_attn_softmax *softmax_bf16;
 
     void (*pv)(const quire_attn_pv *args);
+
+    /* dst[i] = dst[i] * a + src[i] * b, each operation rounded: the same bits from every set. n is
+     * a multiple of 16. */
+    void (*fold)(size_t n, float a, float b, float *dst, const float *src);
 } quire_attn_kernels;
 
 /* Compiled in by processor; run-time support is checked by quire_attn_kernels_find(). */

@@ -1,6 +1,7 @@
 /* kernels_avx512.c - the AVX-512 kernel set: dispatch by format, query packing, softmax.
  *
  * SPDX-License-Identifier: MIT */
+#include "attn/attn_math.h"
 #include "attn/kernels_avx512_softmax.h"
 #include "base/cpu.h"
 
@@ -46,6 +47,11 @@ static void pack_float(uint32_t d, float scale, const float *q, void *packed)
     }
 }
 
+static void fold(size_t n, float a, float b, float *dst, const float *src)
+{
+    quire_attn_fold_floats(n, a, b, dst, src);
+}
+
 /* q_pack, qk and pv of a set, by format. */
 #define KERNELS_BY_FORMAT(isa, suffix, q8_suffix, sealed_suffix, bf16_pack, bf16_suffix,           \
                           bf16_softmax)                                                            \
@@ -88,7 +94,7 @@ static void pack_float(uint32_t d, float scale, const float *q, void *packed)
     }                                                                                              \
     static const quire_attn_kernels kernels##suffix = { isa,        q_bytes, q_pack##suffix,       \
                                                         qk##suffix, softmax, bf16_softmax,         \
-                                                        pv##suffix };
+                                                        pv##suffix, fold };
 
 KERNELS_BY_FORMAT("avx512", _plain, , , pack_float, _float, NULL)
 KERNELS_BY_FORMAT("avx512", _vnni, _vnni, _vnni, pack_float, _float, NULL)

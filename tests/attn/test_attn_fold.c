@@ -1,0 +1,71 @@
+/* test_attn_fold.c - merging partial results: the same bits from every kernel set, each operation
+ * rounded.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attn/kernels.h"
+#include "seed.h"
+
+#define FLOATS_MAX 1024u
+
+static const char *const isas[] = { "portable", "avx2", "avx512", "avx512+bf16", "neon" };
+
+static void fill(quire_rng *rng, float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        x[i] = (float)quire_rng_below(rng, 1u << 24) * 0x1p-20f - 8.0f;
+    }
+}
+
+static void test_fold(void **state)
+{
+    quire_rng rng = test_rng(7);
+    uint32_t n_sets = 0;
+
+    (void)state;
+    for (size_t n = 16; n <= FLOATS_MAX; n += 16) {
+        _Alignas(64) float dst[FLOATS_MAX];
+        _Alignas(64) float src[FLOATS_MAX];
+        float expected[FLOATS_MAX];
+        float factor[2];
+
+        fill(&rng, dst, FLOATS_MAX);
+        fill(&rng, src, FLOATS_MAX);
+        fill(&rng, factor, 2);
+        for (size_t i = 0; i < n; i++) {
+            volatile float kept = dst[i] * factor[0];
+            volatile float added = src[i] * factor[1];
+
+            expected[i] = kept + added;
+        }
+        memcpy(expected + n, dst + n, (FLOATS_MAX - n) * sizeof(float)); /* the rest stays */
+        for (size_t k = 0; k < sizeof(isas) / sizeof(isas[0]); k++) {
+            const quire_attn_kernels *set = quire_attn_kernels_find(isas[k]);
+            _Alignas(64) float got[FLOATS_MAX];
+
+            if (set == NULL) {
+                continue;
+            }
+            memcpy(got, dst, sizeof(got));
+            set->fold(n, factor[0], factor[1], got, src);
+            assert_memory_equal(got, expected, sizeof(got));
+            n_sets++;
+        }
+    }
+    assert_true(n_sets >= FLOATS_MAX / 16);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_fold) };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

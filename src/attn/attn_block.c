@@ -11,7 +11,7 @@
 
 /* Prefetch goes so far ahead, in whole tiles: memory takes longer to answer than the work on a
  * small tile, and what waits must fit the L1 cache. Measured with bench_attn on Zen 5, 3 rows of
- * head 64, 3 kv heads: q4 5 tiles of 2.3 KB ahead take a quarter less time than 2, q8 3 tiles
+ * head 64, 3 kv heads: q4 5 or 6 tiles of 2.3 KB ahead take a fifth less time than 2, q8 3 tiles
  * of 4.2 KB 10 % less, f16 is as fast with 1 tile of 8 KB as with any number. */
 #define AHEAD_BYTES ((size_t)14 << 10)
 
@@ -52,7 +52,8 @@ quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_at
                          .shape = quire_attn_shape_of(workspace, layer) };
     uint32_t rows = c.shape.block_rows;
     size_t k_bytes = quire_tile_bytes(layer->k_format, QUIRE_SIDE_K, layer->d_k);
-    size_t v_bytes = quire_tile_bytes(layer->v_format, QUIRE_SIDE_V, layer->d_v);
+    size_t v_bytes =
+        layer->v_prefix_of_k ? 0 : quire_tile_bytes(layer->v_format, QUIRE_SIDE_V, layer->d_v);
     unsigned char *begin = (unsigned char *)quire_attn_scratch_tile(workspace, thread);
     unsigned char *rest = begin;
 
@@ -101,7 +102,7 @@ void quire_attn_state_merge(const quire_attn_ctx *ctx, const quire_attn_state *d
 
     for (uint32_t r = 0; r < src->n_rows; r++) {
         uint32_t to = first_row + r;
-        float above = src->m[r] - dst->m[to]; /* NaN: both are -Inf, and so is what l weighs */
+        float above = src->m[r] - dst->m[to]; /* NaN: both -Inf, or damage, which l has */
         float less = above == above ? quire_attn_exp(-fabsf(above)) : 0.0f;
         float a = above > 0.0f ? less : 1.0f;
         float b = above > 0.0f ? 1.0f : less;
@@ -147,10 +148,10 @@ static void pack_row(const quire_attn_ctx *c, uint32_t form, const float *q, voi
     c->ws->kernels->q_pack(format, layer->d_k, layer->scale, q, packed);
 }
 
-/* Whether the context's packed[form] holds the block's queries. A block's first query and their
- * number tell it from the others of its call: that of a cascade has more than any other that begins
- * with the same. */
-static bool is_held(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form)
+/* From now on packed[] is the block's; whether packed[form] holds its queries already. A block's
+ * first query and their number tell it from the others of its call: that of a cascade has more than
+ * any other that begins with the same. */
+static bool hold_queries(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form)
 {
     quire_attn_packed *held = c->held;
 
@@ -171,7 +172,7 @@ static void pack_queries(const quire_attn_ctx *c, quire_attn_block *b, uint32_t 
         return;
     }
     b->is_packed[form] = true;
-    if (is_held(c, b, form)) {
+    if (hold_queries(c, b, form)) {
         return;
     }
     c->held->is_made[form] = true;
@@ -236,7 +237,7 @@ static const void *tile_ahead(const quire_attn_ctx *c, const quire_attn_block *b
                               uint32_t source)
 {
     const quire_attn_layer *layer = c->layer;
-    uint32_t n_v = layer->v_prefix_of_k ? 0 : layer->n_v;
+    uint32_t n_v = layer->n_v;
     uint32_t end_k = b->n_heads * layer->n_k;
     uint32_t n = end_k + b->n_heads * n_v;
     uint32_t i = source < layer->n_k ? head * layer->n_k + source
@@ -447,8 +448,7 @@ void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *b
                             uint32_t split)
 {
     const quire_attn_workspace *ws = ctx->ws;
-    uint32_t n =
-        block->n_heads * (ctx->layer->n_k + (ctx->layer->v_prefix_of_k ? 0 : ctx->layer->n_v));
+    uint32_t n = block->n_heads * (ctx->layer->n_k + ctx->layer->n_v);
     quire_attn_tile_walk walk;
     quire_attn_tile_pos pos;
     const unsigned char *hot;

@@ -6,7 +6,7 @@
  * see every token the block is run over.
  *
  * Several kv heads go together where rows are few (decode): each step of a tile, of all kv heads in
- * turn, does not wait for the one before, and the tiles lie side by side in the page.
+ * turn, does not wait for the one before, and tiles of pages of 64 tokens lie side by side.
  *
  * In a tile, consecutive queries that read it in the same form (hot or sealed, see quire/attn.h)
  * are one run: one call of each kernel. Which form that is depends on the query alone, so a row's

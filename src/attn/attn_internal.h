@@ -3,7 +3,8 @@
  * A task is (sequence, kv head, block of query rows). Its rows are the query heads of the kv head's
  * group for block_queries consecutive queries, query-major, so that one pass over a tile serves
  * them all and a causal bound grows with the row index. A task is one work item, or several over
- * ranges of its splits when there would be too few items to keep the threads busy. A cascade's task
+ * ranges of its splits when there would be too few items to keep the threads busy; where rows are
+ * few, an item may be of several kv heads' tasks at once (attn_units.h). A cascade's task
  * is (some sequences of a group, kv head): the splits that they share for one block of all their
  * rows, and the rest of each.
  *

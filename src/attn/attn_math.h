@@ -1,4 +1,5 @@
-/* attn_math.h - exp for softmax weights, branch-free so that loops over it vectorise.
+/* attn_math.h - exp for softmax weights, branch-free so that loops over it vectorise, and the loop
+ * that merges partial results.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ATTN_MATH_H

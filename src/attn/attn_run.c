@@ -116,7 +116,9 @@ static void run_apart(const quire_attn_ctx *c, quire_attn_block *b, split_range 
 {
     size_t floats = quire_attn_state_floats(&c->shape, b->n_rows);
 
-    quire_attn_block_touch(c, b, range.begin);
+    if (range.begin < range.end) {
+        quire_attn_block_touch(c, b, range.begin);
+    }
     for (uint32_t split = range.begin; split < range.end; split++) {
         quire_attn_state st = quire_attn_state_at(partials + (split - first) * floats, b->n_rows);
 
@@ -125,7 +127,8 @@ static void run_apart(const quire_attn_ctx *c, quire_attn_block *b, split_range 
 }
 
 /* Partials of a task: the lead block's by split, where that of split 0 holds all splits of the
- * first part (and is the only one when there is one part), then by sequence those of its rest. */
+ * first part if that is no wide item (and is the only one when there is one part), then by sequence
+ * those of its rest. */
 static float *rest_partials(const quire_attn_ctx *c, const quire_attn_unit *u, float *partials,
                             uint32_t i)
 {
@@ -289,11 +292,11 @@ static void run_wide_item(const quire_attn_ctx *c, const quire_attn_unit *u, uin
 
 static void run_narrow_item(const quire_attn_ctx *c, const quire_attn_unit *u, uint64_t item)
 {
-    uint32_t n_task_items = u->n_task_items - u->n_wide_parts;
-    uint32_t task = (uint32_t)(item / n_task_items);
+    uint32_t n_narrow = u->n_task_items - u->n_wide_parts;
+    uint32_t task = (uint32_t)(item / n_narrow);
 
     if (u->n_task_items > 1) {
-        run_part(c, u, task, (uint32_t)(item % n_task_items));
+        run_part(c, u, task, (uint32_t)(item % n_narrow));
     } else {
         quire_attn_block b = lead_block(c, u, task);
 

@@ -4,14 +4,14 @@
 #include "attn/attn_units.h"
 #include "base/num.h"
 
-/* The first wide items are that many times as large: items that follow one another in the table
- * find their first tiles prefetched. */
+/* The first wide items are that many times as large as the cost of an item asks for: fewer of them
+ * begin with tiles that the thread was not on its way to. */
 #define WIDE_ITEM_MAX 4u
 
 /* A task bigger than this share of a thread's work is cut. What a thread waits for at the end is an
  * item at most: of 9 equal ones 2 threads take 5 and 4, and one is idle for a tenth of the layer;
- * of 24 they take 12 each. Smaller ones gain nothing: each begins with a tile that nobody has
- * prefetched. */
+ * of 24 they take 12 each. Smaller ones gain nothing: each begins with tiles that memory still has
+ * to deliver. */
 #define ITEMS_PER_THREAD 12u
 
 /* Rows of a wide item at most: as many as the kernels take through softmax together. */
@@ -127,10 +127,19 @@ static uint32_t n_wide_heads(const quire_attn_ctx *c, const quire_attn_unit *u)
     return quire_attn_ceil_div(n, quire_attn_ceil_div(n, rows_max / rows));
 }
 
-/* Which splits of a sequence by itself go to wide items: all, where a split of them is a small part
- * of the batch, but for the last unit's; else so many that each thread can have the same number.
- * One split by thread is left, which goes kv head by kv head, so that threads end at about the same
- * time: without it one of two threads waited for a tenth of a call at 32,768 tokens. */
+/* Whether a wide item may take a sequence from its first split to its last. */
+static bool is_small(const quire_attn_ctx *c, const quire_attn_unit *u)
+{
+    const quire_attn_seq *seq = quire_attn_unit_seq(c, u, 0);
+
+    return cost_of(c, seq->n_tokens, seq->n_rows) * u->n_wide_heads < u->item_cost;
+}
+
+/* Which splits of a sequence by itself go to wide items: all of a small one, and where a split of
+ * them is a small part of the batch, but for the last unit's; else so many that each thread can
+ * have the same number. Of that one up to two splits by thread are left and go kv head by kv head,
+ * so that threads end at about the same time: without them one of two threads waited for a tenth of
+ * a call at 32,768 tokens. A sequence with no more splits has no wide items. */
 static void plan_wide(const quire_attn_ctx *c, quire_attn_unit *u, uint32_t n_splits)
 {
     const quire_attn_seq *seq = quire_attn_unit_seq(c, u, 0);
@@ -144,7 +153,7 @@ static void plan_wide(const quire_attn_ctx *c, quire_attn_unit *u, uint32_t n_sp
         return;
     }
     cost = cost_of(c, seq->n_tokens, seq->n_rows) * u->n_wide_heads;
-    if (cost <= u->item_cost || (!is_last_unit(c, u) && cost / n_splits <= 3 * u->item_cost)) {
+    if (is_small(c, u) || (!is_last_unit(c, u) && cost / n_splits <= 3 * u->item_cost)) {
         u->n_wide = n_splits;
     } else if (n_splits > u->n_threads) { /* the last split may be next to nothing */
         u->n_wide = (n_splits - 1 - u->n_threads) / u->n_threads * u->n_threads;
@@ -174,10 +183,12 @@ static void plan_alone(const quire_attn_ctx *c, quire_attn_unit *u)
              quire_attn_tokens_of_splits(c, quire_attn_unit_seq_index(c, u, 0), u->n_wide);
     u->n_parts = n_parts_of(u, cost_of(c, n_left, seq->n_rows) / u->n_blocks, n_splits - u->n_wide);
     u->task_floats = n_splits * quire_attn_unit_lead_floats(c, u);
-    if (!unit_fits(c, u)) { /* in one piece */
-        u->n_wide = u->n_wide_heads > 1 ? n_splits : 0;
-        u->n_wide_parts = u->n_wide_heads > 1;
-        u->n_parts = u->n_wide_heads == 1;
+    if (!unit_fits(c, u)) { /* in one piece, or one by kv head */
+        const bool is_wide = u->n_wide_heads > 1 && is_small(c, u);
+
+        u->n_wide = is_wide ? n_splits : 0;
+        u->n_wide_parts = is_wide;
+        u->n_parts = !is_wide;
     }
     u->n_task_items = u->n_wide_parts + u->n_parts;
 }

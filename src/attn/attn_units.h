@@ -23,8 +23,8 @@ typedef struct quire_attn_unit {
     uint32_t n_wide;       /* splits that wide items cover: the first */
     uint32_t n_wide_heads; /* kv heads of a wide item */
     uint32_t n_wide_parts; /* wide items of a kv head */
-    uint32_t wide_share;   /* of the splits that are left a wide item takes one in so many, */
-    uint32_t wide_max;     /* but so many at most */
+    uint32_t wide_share;   /* a wide item takes one in so many of the splits that are left, */
+    uint32_t wide_max;     /* rounded up, but no more than this */
     uint32_t n_parts;      /* items of a lead block, of the splits after n_wide */
     uint32_t n_task_items; /* with those of the rests, and the wide ones */
     uint32_t n_tasks;

@@ -1,15 +1,17 @@
 /* kernels.h - the inner loops of attention, one table per ISA.
  *
- * The driver (attn_run.c) walks tiles and owns masks, splits and merges; a kernel set does the
- * arithmetic of one tile for a block of rows. A row is one query head of one query token; the rows
- * of a block share a kv head, so one pass over a tile serves all heads of a GQA group and, in
- * prefill, all query tokens of the block: both products are matrix products in registers.
+ * The driver (attn_block.c, attn_run.c) walks tiles and owns masks, splits and the order of merges;
+ * a kernel set does the arithmetic of one tile for a block of rows. A row is one query head of one
+ * query token. The rows of a call of qk or pv share a kv head, so one pass over a tile serves all
+ * heads of a GQA group and, in prefill, all query tokens of the block: both products are matrix
+ * products in registers.
  *
  *   q_pack    query row -> whatever qk wants (f32, or integers and a scale)
  *   qk        S[r][0..63]  (+)= q_r . K_t         for the 64 slots of a tile
  *   softmax   online update of (m, l) with S masked to each row's slots; S becomes P, and
  *             rescale[r] = exp(m_old - m_new) is what o must be multiplied with
  *   pv        o[r][0..d) = o[r] * rescale[r] + sum_t P[r][t] * V_t
+ *   fold      two partial results of a row to one
  *
  * Every row's result is independent of the other rows of the block and of their number: the order
  * of additions for a row is fixed by the tile alone. Slots outside [slot_begin, slot_end) hold
@@ -123,7 +125,7 @@ typedef struct quire_attn_kernels {
     void (*pv)(const quire_attn_pv *args);
 
     /* dst[i] = dst[i] * a + src[i] * b, each operation rounded: the same bits from every set. n is
-     * a multiple of 16. */
+     * a multiple of 16; dst and src do not overlap. */
     void (*fold)(size_t n, float a, float b, float *dst, const float *src);
 } quire_attn_kernels;
 

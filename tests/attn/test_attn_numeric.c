@@ -214,6 +214,10 @@ static void test_v_prefix_of_k(void **state)
     opts.rotate_v = 8;
     opts.has_gates = true;
     for_formats(opts);
+    opts.n_head = 6; /* several kv heads at once */
+    opts.n_kv_head = 3;
+    opts.n_rows[0] = 1;
+    for_formats(opts);
 }
 
 static void test_rotation(void **state)

@@ -127,14 +127,6 @@ static uint32_t n_wide_heads(const quire_attn_ctx *c, const quire_attn_unit *u)
     return quire_attn_ceil_div(n, quire_attn_ceil_div(n, rows_max / rows));
 }
 
-/* Whether a wide item may take a sequence from its first split to its last. */
-static bool is_small(const quire_attn_ctx *c, const quire_attn_unit *u)
-{
-    const quire_attn_seq *seq = quire_attn_unit_seq(c, u, 0);
-
-    return cost_of(c, seq->n_tokens, seq->n_rows) * u->n_wide_heads < u->item_cost;
-}
-
 /* Which splits of a sequence by itself go to wide items: all of a small one, and where a split of
  * them is a small part of the batch, but for the last unit's; else so many that each thread can
  * have the same number. Of that one up to two splits by thread are left and go kv head by kv head,
@@ -153,7 +145,7 @@ static void plan_wide(const quire_attn_ctx *c, quire_attn_unit *u, uint32_t n_sp
         return;
     }
     cost = cost_of(c, seq->n_tokens, seq->n_rows) * u->n_wide_heads;
-    if (is_small(c, u) || (!is_last_unit(c, u) && cost / n_splits <= 3 * u->item_cost)) {
+    if (cost < u->item_cost || (!is_last_unit(c, u) && cost / n_splits <= 3 * u->item_cost)) {
         u->n_wide = n_splits;
     } else if (n_splits > u->n_threads) { /* the last split may be next to nothing */
         u->n_wide = (n_splits - 1 - u->n_threads) / u->n_threads * u->n_threads;
@@ -183,12 +175,10 @@ static void plan_alone(const quire_attn_ctx *c, quire_attn_unit *u)
              quire_attn_tokens_of_splits(c, quire_attn_unit_seq_index(c, u, 0), u->n_wide);
     u->n_parts = n_parts_of(u, cost_of(c, n_left, seq->n_rows) / u->n_blocks, n_splits - u->n_wide);
     u->task_floats = n_splits * quire_attn_unit_lead_floats(c, u);
-    if (!unit_fits(c, u)) { /* in one piece, or one by kv head */
-        const bool is_wide = u->n_wide_heads > 1 && is_small(c, u);
-
-        u->n_wide = is_wide ? n_splits : 0;
-        u->n_wide_parts = is_wide;
-        u->n_parts = !is_wide;
+    if (u->n_wide_parts + u->n_parts > 1 && !unit_fits(c, u)) { /* then one piece by kv head */
+        u->n_wide = 0;
+        u->n_wide_parts = 0;
+        u->n_parts = 1;
     }
     u->n_task_items = u->n_wide_parts + u->n_parts;
 }

@@ -38,7 +38,7 @@ static inline float quire_attn_exp(float x)
     return x - x == 0.0f || x < 0.0f ? p : NAN;
 }
 
-/* The body of quire_attn_kernels.fold: a loop that every ISA's compiler options vectorise. */
+/* quire_attn_kernels.fold of every set: a loop that the ISA's compiler options vectorise. */
 static inline void quire_attn_fold_floats(size_t n, float a, float b, float *restrict dst,
                                           const float *restrict src)
 {

@@ -224,24 +224,19 @@ static void pv_vnni(const quire_attn_pv *args)
     }
 }
 
-static void fold(size_t n, float a, float b, float *dst, const float *src)
-{
-    quire_attn_fold_floats(n, a, b, dst, src);
-}
-
 const quire_attn_kernels *quire_attn_kernels_avx2_plain(void)
 {
-    static const quire_attn_kernels kernels = {
-        "avx2", q_bytes, q_pack, qk, softmax, NULL, pv, fold
-    };
+    static const quire_attn_kernels kernels = { "avx2",  q_bytes, q_pack, qk,
+                                                softmax, NULL,    pv,     quire_attn_fold_floats };
 
     return &kernels;
 }
 
 const quire_attn_kernels *quire_attn_kernels_avx2(void)
 {
-    static const quire_attn_kernels kernels = { "avx2",  q_bytes, q_pack_vnni, qk_vnni,
-                                                softmax, NULL,    pv_vnni,     fold };
+    static const quire_attn_kernels kernels = {
+        "avx2", q_bytes, q_pack_vnni, qk_vnni, softmax, NULL, pv_vnni, quire_attn_fold_floats
+    };
 
     return quire_cpu_get()->has_avx_vnni ? &kernels : quire_attn_kernels_avx2_plain();
 }

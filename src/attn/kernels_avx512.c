@@ -47,11 +47,6 @@ static void pack_float(uint32_t d, float scale, const float *q, void *packed)
     }
 }
 
-static void fold(size_t n, float a, float b, float *dst, const float *src)
-{
-    quire_attn_fold_floats(n, a, b, dst, src);
-}
-
 /* q_pack, qk and pv of a set, by format. */
 #define KERNELS_BY_FORMAT(isa, suffix, q8_suffix, sealed_suffix, bf16_pack, bf16_suffix,           \
                           bf16_softmax)                                                            \
@@ -92,9 +87,10 @@ static void fold(size_t n, float a, float b, float *dst, const float *src)
             quire_avx512_pv_float(args);                                                           \
         }                                                                                          \
     }                                                                                              \
-    static const quire_attn_kernels kernels##suffix = { isa,        q_bytes, q_pack##suffix,       \
-                                                        qk##suffix, softmax, bf16_softmax,         \
-                                                        pv##suffix, fold };
+    static const quire_attn_kernels kernels##suffix = {                                            \
+        isa,     q_bytes,      q_pack##suffix, qk##suffix,                                         \
+        softmax, bf16_softmax, pv##suffix,     quire_attn_fold_floats                              \
+    };
 
 KERNELS_BY_FORMAT("avx512", _plain, , , pack_float, _float, NULL)
 KERNELS_BY_FORMAT("avx512", _vnni, _vnni, _vnni, pack_float, _float, NULL)

@@ -163,24 +163,19 @@ static void pv_dotprod(const quire_attn_pv *args)
     quire_format_is_sealed(args->format) ? quire_neon_pv_sealed_dotprod(args) : pv(args);
 }
 
-static void fold(size_t n, float a, float b, float *dst, const float *src)
-{
-    quire_attn_fold_floats(n, a, b, dst, src);
-}
-
 const quire_attn_kernels *quire_attn_kernels_neon_plain(void)
 {
-    static const quire_attn_kernels kernels = {
-        "neon", q_bytes, q_pack, qk, softmax, NULL, pv, fold
-    };
+    static const quire_attn_kernels kernels = { "neon",  q_bytes, q_pack, qk,
+                                                softmax, NULL,    pv,     quire_attn_fold_floats };
 
     return &kernels;
 }
 
 const quire_attn_kernels *quire_attn_kernels_neon(void)
 {
-    static const quire_attn_kernels kernels = { "neon",  q_bytes, q_pack,     qk_dotprod,
-                                                softmax, NULL,    pv_dotprod, fold };
+    static const quire_attn_kernels kernels = {
+        "neon", q_bytes, q_pack, qk_dotprod, softmax, NULL, pv_dotprod, quire_attn_fold_floats
+    };
 
     return quire_cpu_get()->has_neon_dotprod ? &kernels : quire_attn_kernels_neon_plain();
 }

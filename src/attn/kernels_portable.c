@@ -261,15 +261,11 @@ static void pv(const quire_attn_pv *args)
     }
 }
 
-static void fold(size_t n, float a, float b, float *dst, const float *src)
-{
-    quire_attn_fold_floats(n, a, b, dst, src);
-}
-
 const quire_attn_kernels *quire_attn_kernels_portable(void)
 {
-    static const quire_attn_kernels kernels = { "portable", q_bytes, q_pack, qk,
-                                                softmax,    NULL,    pv,     fold };
+    static const quire_attn_kernels kernels = {
+        "portable", q_bytes, q_pack, qk, softmax, NULL, pv, quire_attn_fold_floats
+    };
 
     return &kernels;
 }

@@ -162,16 +162,12 @@ static bool hold_queries(const quire_attn_ctx *c, const quire_attn_block *b, uin
     return held->is_made[form];
 }
 
-static void pack_queries(const quire_attn_ctx *c, quire_attn_block *b, uint32_t form)
+static void pack_queries(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form)
 {
     const quire_attn_layer *layer = c->layer;
     size_t q_bytes = form == PACKED_HOT ? c->shape.q_hot_bytes : c->shape.q_bytes;
     uint32_t group = c->shape.group;
 
-    if (b->is_packed[form]) {
-        return;
-    }
-    b->is_packed[form] = true;
     if (hold_queries(c, b, form)) {
         return;
     }
@@ -212,6 +208,12 @@ static const void *v_tile(const quire_attn_ctx *c, uint32_t g, const quire_attn_
     return quire_attn_tile(&c->layer->v[v], pos->page, g, pos->tile);
 }
 
+/* Stored tiles of a position that a block reads. */
+static uint32_t n_tiles(const quire_attn_ctx *c, const quire_attn_block *b)
+{
+    return b->n_heads * (c->layer->n_k + c->layer->n_v);
+}
+
 /* Tile i of a position in the order of the work: K of all kv heads of the block, then V. NULL when
  * the position is nowhere. */
 static const void *tile_in_order(const quire_attn_ctx *c, const quire_attn_block *b,
@@ -238,10 +240,9 @@ static const void *tile_ahead(const quire_attn_ctx *c, const quire_attn_block *b
 {
     const quire_attn_layer *layer = c->layer;
     uint32_t n_v = layer->n_v;
-    uint32_t end_k = b->n_heads * layer->n_k;
-    uint32_t n = end_k + b->n_heads * n_v;
+    uint32_t n = n_tiles(c, b);
     uint32_t i = source < layer->n_k ? head * layer->n_k + source
-                                     : end_k + head * n_v + (source - layer->n_k);
+                                     : b->n_heads * layer->n_k + head * n_v + (source - layer->n_k);
     const quire_attn_tile_pos *pos = &tiles->pos;
 
     if (source >= layer->n_k && n_v == 0) {
@@ -355,7 +356,7 @@ static void run_softmax(const quire_attn_ctx *c, const tile_pair *tiles, const t
 }
 
 /* slot_end of the first kv head's rows is set. */
-static void run_rows(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair *tiles,
+static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b, const tile_pair *tiles,
                      const tile_run *run, const quire_attn_state *st)
 {
     const uint32_t n = run->end_row - run->first_row;
@@ -403,8 +404,8 @@ static bool is_behind_all(const quire_attn_ctx *c, uint32_t index, const quire_a
 }
 
 /* A tile behind all queries, as most are. */
-static void run_whole_tile(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair *tiles,
-                           const quire_attn_state *st)
+static void run_whole_tile(const quire_attn_ctx *c, const quire_attn_block *b,
+                           const tile_pair *tiles, const quire_attn_state *st)
 {
     const tile_run run = { .end_row = b->head_rows };
     const uint32_t end = tiles->pos.slot_begin + tiles->pos.n_slots;
@@ -415,7 +416,7 @@ static void run_whole_tile(const quire_attn_ctx *c, quire_attn_block *b, const t
     run_rows(c, b, tiles, &run, st);
 }
 
-static void run_tile(const quire_attn_ctx *c, quire_attn_block *b, const tile_pair *tiles,
+static void run_tile(const quire_attn_ctx *c, const quire_attn_block *b, const tile_pair *tiles,
                      const quire_attn_state *st)
 {
     const quire_attn_tile_pos *pos = &tiles->pos;
@@ -444,23 +445,30 @@ static void run_tile(const quire_attn_ctx *c, quire_attn_block *b, const tile_pa
 
 /* ---- a split, and the end ---- */
 
+static quire_attn_tile_walk walk_of(const quire_attn_ctx *c, const quire_attn_block *b,
+                                    uint32_t split)
+{
+    quire_attn_tile_walk walk;
+
+    quire_attn_tile_walk_init(&walk, &c->ws->batch, b->seq, split * c->ws->limits.split_entries,
+                              b->seq->n_entries);
+    walk.token = b->split_token[split];
+    return walk;
+}
+
 void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *block,
                             uint32_t split)
 {
-    const quire_attn_workspace *ws = ctx->ws;
-    uint32_t n = block->n_heads * (ctx->layer->n_k + ctx->layer->n_v);
-    quire_attn_tile_walk walk;
+    uint32_t n = quire_min_u32(ctx->n_ahead, n_tiles(ctx, block));
+    quire_attn_tile_walk walk = walk_of(ctx, block, split);
     quire_attn_tile_pos pos;
     const unsigned char *hot;
 
-    quire_attn_tile_walk_init(&walk, &ws->batch, block->seq, split * ws->limits.split_entries,
-                              block->seq->n_entries);
-    walk.token = block->split_token[split];
     if (!quire_attn_tile_walk_next(&walk, block->token_end, &pos)) {
         return;
     }
     hot = hot_page_of(ctx, block, &block->queries[block->n_queries - 1], &pos);
-    for (uint32_t i = 0; i < n && i < ctx->n_ahead; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         const char *tile = tile_in_order(ctx, block, &pos, hot, i);
 
         for (size_t at = 0; at < ctx->tile_bytes; at += 64) {
@@ -471,15 +479,14 @@ void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *b
 
 /* The walk looks past the end of the split, so that its last tile prefetches the next split's
  * first. */
-void quire_attn_block_run(const quire_attn_ctx *ctx, quire_attn_block *block, uint32_t split,
+void quire_attn_block_run(const quire_attn_ctx *ctx, const quire_attn_block *block, uint32_t split,
                           const quire_attn_state *st)
 {
-    const quire_attn_workspace *ws = ctx->ws;
     uint32_t split_end =
         split + 1 < block->n_splits ? block->split_token[split + 1] : block->token_end;
     const quire_attn_query *last = &block->queries[block->n_queries - 1];
     uint32_t first_index = last->index;
-    quire_attn_tile_walk walk;
+    quire_attn_tile_walk walk = walk_of(ctx, block, split);
     tile_pair tiles;
     bool has_next;
 
@@ -487,9 +494,6 @@ void quire_attn_block_run(const quire_attn_ctx *ctx, quire_attn_block *block, ui
         first_index = quire_min_u32(first_index, block->queries[i].index);
     }
     state_reset(ctx, st);
-    quire_attn_tile_walk_init(&walk, &ws->batch, block->seq, split * ws->limits.split_entries,
-                              block->seq->n_entries);
-    walk.token = block->split_token[split];
     has_next = quire_attn_tile_walk_next(&walk, block->token_end, &tiles.next);
     while (has_next && tiles.next.token < split_end) {
         tiles.pos = tiles.next;

@@ -73,7 +73,6 @@ typedef struct quire_attn_block {
     uint32_t head_rows; /* n_queries * group */
     uint32_t n_rows;    /* n_heads * head_rows */
     const quire_attn_query *queries;
-    bool is_packed[2]; /* which of the context's packed[] are known to hold this block's queries */
 } quire_attn_block;
 
 /* *held belongs to the context, and is empty before the first block. */
@@ -89,7 +88,7 @@ void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *b
                             uint32_t split);
 
 /* *st = what the block's rows see of one split. */
-void quire_attn_block_run(const quire_attn_ctx *ctx, quire_attn_block *block, uint32_t split,
+void quire_attn_block_run(const quire_attn_ctx *ctx, const quire_attn_block *block, uint32_t split,
                           const quire_attn_state *st);
 
 /* Rows first_row .. of dst += all rows of src, weighted by exp of their maxima. A row that saw

@@ -97,7 +97,7 @@ static quire_attn_block lead_block(const quire_attn_ctx *c, const quire_attn_uni
 /* ---- items ---- */
 
 /* *st = splits [range.begin, range.end) of the block, merged. */
-static void run_folded(const quire_attn_ctx *c, quire_attn_block *b, split_range range,
+static void run_folded(const quire_attn_ctx *c, const quire_attn_block *b, split_range range,
                        const quire_attn_state *st)
 {
     quire_attn_state part = quire_attn_state_at(c->states[1], b->n_rows);
@@ -111,7 +111,7 @@ static void run_folded(const quire_attn_ctx *c, quire_attn_block *b, split_range
 }
 
 /* Each split of a range by itself; `partials` holds the states of splits from `first` on. */
-static void run_apart(const quire_attn_ctx *c, quire_attn_block *b, split_range range,
+static void run_apart(const quire_attn_ctx *c, const quire_attn_block *b, split_range range,
                       uint32_t first, float *partials)
 {
     size_t floats = quire_attn_state_floats(&c->shape, b->n_rows);
@@ -227,8 +227,8 @@ static void run_part(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t
 }
 
 /* Each split of a range by itself, of several kv heads at once. */
-static void run_wide_part(const quire_attn_ctx *c, const quire_attn_unit *u, quire_attn_block *b,
-                          split_range range)
+static void run_wide_part(const quire_attn_ctx *c, const quire_attn_unit *u,
+                          const quire_attn_block *b, split_range range)
 {
     size_t floats = quire_attn_unit_lead_floats(c, u);
     quire_attn_state st = quire_attn_state_at(c->states[0], b->n_rows);
@@ -259,7 +259,7 @@ static quire_attn_block wide_block(const quire_attn_ctx *c, const quire_attn_uni
 }
 
 /* A block of one kv head or of several, from the first split to the last. */
-static void run_whole(const quire_attn_ctx *c, quire_attn_block *b)
+static void run_whole(const quire_attn_ctx *c, const quire_attn_block *b)
 {
     quire_attn_state st = quire_attn_state_at(c->states[0], b->n_rows);
 

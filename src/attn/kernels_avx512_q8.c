@@ -1,13 +1,17 @@
 /* kernels_avx512_q8.c - q8 for AVX-512 without VNNI, and the packing of queries for both.
  *
  * SPDX-License-Identifier: MIT */
-#define Q8_SUFFIX
 #define Q8_DOT(acc, a, b) _mm512_add_epi32((acc), _mm512_madd_epi16((a), (b)))
 #include "attn/kernels_avx512_q8.h"
 
 void quire_avx512_qk_q8(const quire_attn_qk *args)
 {
     qk_words(args);
+}
+
+void quire_avx512_pv_q8(const quire_attn_pv *args)
+{
+    pv_words(args);
 }
 
 /* Of the 16 values from c on; d is a multiple of 8. */

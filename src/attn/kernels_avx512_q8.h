@@ -1,7 +1,7 @@
 /* kernels_avx512_q8.h - the q8 kernels, once with and once without VNNI.
  *
- * The including file defines Q8_SUFFIX (of the function names) and Q8_DOT(acc, a, b): acc plus the
- * sums of neighbouring int16 products. Both are exact modulo 2^32, so both give the same bits.
+ * The including file defines Q8_DOT(acc, a, b): acc plus the sums of neighbouring int16 products.
+ * Both are exact modulo 2^32, so both give the same bits.
  *
  * A register of codes holds groups of 4 (dimensions for K, tokens for V). Its even and its odd
  * bytes are spread to int16 by a mask and a shift, so the int16 operands come as the pairs (0, 2)
@@ -14,10 +14,6 @@
 #define ROWS 4
 #define REGS QUIRE_AVX512_REGS
 #define WIDE (2 * REGS) /* registers of V for up to 2 rows */
-
-#define Q8_JOIN_(a, b) a##b
-#define Q8_JOIN(a, b)  Q8_JOIN_(a, b)
-#define Q8_NAME(name)  Q8_JOIN(name, Q8_SUFFIX)
 
 enum {
     SCALES_BYTES = QUIRE_TILE_TOKENS * 2,
@@ -298,7 +294,8 @@ QUIRE_AVX512_INLINE void pv_rows(uint32_t n, pv_block *block)
     }
 }
 
-void Q8_NAME(quire_avx512_pv_q8)(const quire_attn_pv *args)
+/* P . V; the including file makes its entry of it. */
+static void pv_words(const quire_attn_pv *args)
 {
     uint64_t visible = quire_avx512_slot_mask(args->slot_begin, args->slot_end);
     __m512 v_scale[REGS];

@@ -340,6 +340,9 @@ static void test_pv(void **state)
         float rescale[ROWS_MAX];
         bool is_fresh = n % 2 == 0;
 
+        if (c.format == QUIRE_FORMAT_Q8 && n % 3 == 0) { /* only damage makes one negative */
+            ((uint16_t *)tile)[c.begin] |= 0x8000u;
+        }
         memset(p, 0, c.n_rows * TILE * sizeof(float));
         for (uint32_t r = 0; r < c.n_rows; r++) {
             rescale[r] = is_fresh ? 0.0f : (float)quire_rng_unit(&rng);

@@ -23,12 +23,16 @@ static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
 
 static void detect(void)
 {
+    long l1d_bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE);
 #if defined(__x86_64__)
     unsigned a = 0;
     unsigned b = 0;
     unsigned c = 0;
     unsigned d = 0;
+#endif
 
+    cpu.l1d_bytes = l1d_bytes > 0 && l1d_bytes <= UINT32_MAX ? (uint32_t)l1d_bytes : 0;
+#if defined(__x86_64__)
     __builtin_cpu_init();
     cpu.has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                    __builtin_cpu_supports("bmi2") && __get_cpuid(1, &a, &b, &c, &d) &&

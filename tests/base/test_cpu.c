@@ -84,6 +84,36 @@ static void wider_implies_narrower(void **state)
     assert_false(cpu->has_neon && cpu->has_avx2);
 }
 
+/* Linux lists a core's first-level data cache first, in KB. Cores of one CPU may differ. */
+static void knows_the_first_level_cache(void **state)
+{
+    const uint32_t l1d_bytes = quire_cpu_get()->l1d_bytes;
+    bool is_listed = l1d_bytes == 0;
+    char path[96];
+    uint32_t n_cores = 0;
+    FILE *file;
+
+    (void)state;
+    for (;; n_cores++) {
+        unsigned kib = 0;
+
+        (void)snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%u/cache/index0/size",
+                       n_cores);
+        file = fopen(path, "r");
+        if (file == NULL) {
+            break;
+        }
+        assert_int_equal(fscanf(file, "%uK", &kib), 1);
+        assert_int_equal(fclose(file), 0);
+        is_listed = is_listed || l1d_bytes == kib << 10;
+    }
+    if (n_cores == 0) {
+        print_message("the kernel says nothing of caches\n");
+        skip();
+    }
+    assert_true(is_listed);
+}
+
 static void *ask(void *out)
 {
     *(const quire_cpu **)out = quire_cpu_get();
@@ -114,6 +144,7 @@ int main(void)
         cmocka_unit_test(threads_get_one_answer), /* first, while nobody has asked yet */
         cmocka_unit_test(agrees_with_the_kernel),
         cmocka_unit_test(wider_implies_narrower),
+        cmocka_unit_test(knows_the_first_level_cache),
     };
 
     return cmocka_run_group_tests_name("cpu", tests, NULL, NULL);

@@ -9,7 +9,9 @@
  *   q_pack    query row -> whatever qk wants (f32, or integers and a scale)
  *   qk        S[r][0..63]  (+)= q_r . K_t         for the 64 slots of a tile
  *   softmax   online update of (m, l) with S masked to each row's slots; S becomes P, and
- *             rescale[r] = exp(m_old - m_new) is what o must be multiplied with
+ *             rescale[r] = exp(m_old - m_new) is what o must be multiplied with. m is the largest
+ *             logit so far, or one that it is at most QUIRE_ATTN_RISE above: a set may leave m as
+ *             it is until then, which most tiles spares the rescaling (as FlashAttention-4 does)
  *   pv        o[r][0..d) = o[r] * rescale[r] + sum_t P[r][t] * V_t
  *   fold      two partial results of a row to one
  *
@@ -71,6 +73,9 @@
 /* Of sealed formats. 127 * 127 * 1024 dimensions and 255 * 127 * 64 tokens < 2^31. */
 #define QUIRE_ATTN_SEALED_Q_MAX 127.0f
 #define QUIRE_ATTN_SEALED_P_MAX 255.0f
+
+/* e^5.5 = 245: weights stay far from any limit of f32 or bf16, and lose no precision. */
+#define QUIRE_ATTN_RISE 5.5f
 
 /* Logits of n_rows packed rows (q_bytes apart) against all slots of a K tile. P and S rows are
  * QUIRE_TILE_TOKENS floats, dense. All buffers are 64-byte aligned. */

@@ -11,19 +11,23 @@
 QUIRE_AVX512_INLINE void four_weights(uint32_t n, bool is_whole, const quire_avx512_rows *rows,
                                       uint32_t row)
 {
+    float *s = rows->s + row * (size_t)QUIRE_TILE_TOKENS;
     __m512 sum[4];
 
     for (uint32_t r = 0; r < n; r++) {
         uint64_t visible = quire_avx512_visible(is_whole, rows, row + r);
         __m512 shift = _mm512_set1_ps(rows->shift[row + r]);
+        float *to = s + r * QUIRE_TILE_TOKENS;
         __m512 p[REGS];
 
         for (uint32_t i = 0; i < REGS; i++) {
-            float *s = rows->s + (row + r) * (size_t)QUIRE_TILE_TOKENS + 16 * i;
-
-            p[i] = quire_avx512_exp_of_nonpositive((__mmask16)(visible >> (16 * i)),
-                                                   _mm512_sub_ps(_mm512_load_ps(s), shift));
-            _mm512_store_ps(s, p[i]);
+            p[i] = _mm512_sub_ps(_mm512_load_ps(to + 16 * i), shift);
+        }
+        for (uint32_t i = 0; i < REGS; i++) {
+            p[i] = quire_avx512_exp((__mmask16)(visible >> (16 * i)), p[i]);
+        }
+        for (uint32_t i = 0; i < REGS; i++) {
+            _mm512_store_ps(to + 16 * i, p[i]);
         }
         sum[r] = _mm512_add_ps(_mm512_add_ps(p[0], p[1]), _mm512_add_ps(p[2], p[3]));
     }

@@ -108,7 +108,7 @@ QUIRE_AVX512_INLINE void four_weights(uint32_t n, bool is_whole, const quire_avx
     const __m512i ones = _mm512_set1_epi16(0x3f80);
     float *s = rows->s + row * (size_t)QUIRE_TILE_TOKENS;
     __m512 sum[4];
-    __m512 check[4]; /* adds up x <= 0: NaN if and only if there is one */
+    __m512 check[4]; /* adds up x < Inf: NaN if and only if there is one */
 
     UNROLL
     for (uint32_t r = 0; r < n; r++) {

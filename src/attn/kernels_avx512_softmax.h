@@ -26,20 +26,21 @@ typedef struct quire_avx512_rows {
     _Alignas(64) float shift[QUIRE_AVX512_SOFTMAX_ROWS]; /* what to subtract from the logits */
 } quire_avx512_rows;
 
-/* e^x for x <= 0 in the chosen lanes, within 2 ulp, 0 in the others. 0 also where the result would
- * be denormal (they are slow on some CPUs and weigh nothing), so for -Inf; NaN stays.
+/* e^x for x <= QUIRE_ATTN_RISE in the chosen lanes, within 2 ulp, 0 in the others. 0 also where the
+ * result would be denormal (they are slow on some CPUs and weigh nothing), so for -Inf; NaN stays.
  *
  * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r (1 + r Q(r)), Q the minimax polynomial of degree
  * 3 for the relative error of e^r (Remez exchange, 1.05e-7). ln 2 in one float is off by 1.9e-9,
  * so a weight of 2^-n by n times that: next to nothing where it counts. Multiplications are few,
  * because they are what the dot products before and after wait for. */
-QUIRE_AVX512_INLINE __m512 quire_avx512_exp_of_nonpositive(__mmask16 lanes, __m512 x)
+QUIRE_AVX512_INLINE __m512 quire_avx512_exp(__mmask16 lanes, __m512 x)
 {
     const __m512 log2_e = _mm512_set1_ps(0x1.715476p+0f);
     const __m512 ln2 = _mm512_set1_ps(0x1.62e43p-1f);
+    const __m512 to_integer =
+        _mm512_set1_ps(0x1.8p+23f); /* added, it leaves no room for a fraction */
     __mmask16 is_normal = _mm512_mask_cmp_ps_mask(lanes, x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, log2_e),
-                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(x, log2_e, to_integer), to_integer);
     __m512 r = _mm512_fnmadd_ps(n, ln2, x);
     __m512 q = _mm512_set1_ps(0x1.10627p-7f);
 
@@ -126,25 +127,31 @@ QUIRE_AVX512_INLINE void quire_avx512_store_some(uint32_t n, float *to, __m512 x
     }
 }
 
-/* From the largest visible logits of n <= 16 rows from `row` on their new maxima, and what follows
- * from them for the row as a whole. A row whose maximum stays keeps its sums, also when it is -Inf:
- * nothing seen so far. There 0 stands in for the maximum, so that -Inf logits give 0 and not NaN.
- */
+/* What weights are made with: m, or 0 where it is -Inf, nothing seen so far, so that logits of -Inf
+ * give 0 and not NaN. */
+QUIRE_AVX512_INLINE void quire_avx512_store_shift(__m512 m, float *shift)
+{
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+
+    _mm512_store_ps(shift, _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(m, none, _CMP_NEQ_UQ), m));
+}
+
+/* From the largest visible logits of n <= 16 rows from `row` on their new m, where that rises, and
+ * what follows from it for the row as a whole. A row whose m stays keeps its sums. */
 QUIRE_AVX512_INLINE void quire_avx512_new_maxima(uint32_t n, __m512 top, quire_avx512_rows *rows,
                                                  uint32_t row)
 {
-    const __m512 none = _mm512_set1_ps(-INFINITY);
     const __mmask16 lanes = (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1);
     __m512 old = _mm512_maskz_loadu_ps(lanes, rows->m + row);
-    __m512 max = _mm512_max_ps(old, top);
-    __m512 factor = quire_avx512_exp_of_nonpositive(0xffff, _mm512_sub_ps(old, max));
+    __mmask16 is_risen =
+        _mm512_cmp_ps_mask(top, _mm512_add_ps(old, _mm512_set1_ps(QUIRE_ATTN_RISE)), _CMP_GT_OQ);
+    __m512 m = _mm512_mask_mov_ps(old, is_risen, top);
+    __m512 factor = quire_avx512_exp(0xffff, _mm512_sub_ps(old, m));
 
-    _mm512_store_ps(rows->shift + row,
-                    _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(max, none, _CMP_NEQ_UQ), max));
-    _mm512_mask_storeu_ps(rows->m + row, lanes, max);
-    quire_avx512_store_some(
-        n, rows->rescale + row,
-        _mm512_mask_mov_ps(factor, _mm512_cmp_ps_mask(old, max, _CMP_EQ_OQ), _mm512_set1_ps(1.0f)));
+    quire_avx512_store_shift(m, rows->shift + row);
+    _mm512_mask_storeu_ps(rows->m + row, lanes, m);
+    quire_avx512_store_some(n, rows->rescale + row,
+                            _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), is_risen, factor));
 }
 
 /* l = l * rescale + the sums of the lanes of each of n <= 4 rows from `row` on. */
@@ -160,12 +167,47 @@ QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, const quire_avx512_r
                                             quire_avx512_sum_4(sum)));
 }
 
-/* The maxima of n <= 16 rows from `row` on. */
+/* Whether a visible logit of n <= 16 rows from `row` on is so far above its row's m that m must
+ * rise. If none is, shift and rescale are set. NaN is above nothing; beside one a larger number may
+ * go unnoticed, but that row is lost anyway. */
+QUIRE_AVX512_INLINE bool quire_avx512_is_any_risen(uint32_t n, bool is_whole,
+                                                   quire_avx512_rows *rows, uint32_t row)
+{
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+    const __mmask16 lanes = (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1);
+    const __m512 m = _mm512_maskz_loadu_ps(lanes, rows->m + row);
+    _Alignas(64) float limit[16];
+    __mmask16 is_above = 0;
+
+    _mm512_store_ps(limit, _mm512_add_ps(m, _mm512_set1_ps(QUIRE_ATTN_RISE)));
+    for (uint32_t r = 0; r < n; r++) {
+        uint64_t visible = quire_avx512_visible(is_whole, rows, row + r);
+        __m512 x[QUIRE_AVX512_REGS];
+
+        for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++) {
+            x[i] = _mm512_mask_load_ps(none, (__mmask16)(visible >> (16 * i)),
+                                       rows->s + (row + r) * (size_t)QUIRE_TILE_TOKENS + 16 * i);
+        }
+        x[0] = _mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3]));
+        is_above |= _mm512_cmp_ps_mask(x[0], _mm512_set1_ps(limit[r]), _CMP_GT_OQ);
+    }
+    quire_avx512_store_shift(m, rows->shift + row);
+    quire_avx512_store_some(n, rows->rescale + row, _mm512_set1_ps(1.0f));
+    return is_above != 0;
+}
+
+/* m, shift and rescale of n <= 16 rows from `row` on. In nearly all tiles but the first m stays, so
+ * that weights need not wait for horizontal maxima: the branch is predicted. */
 static inline void quire_avx512_maxima(uint32_t n, quire_avx512_rows *rows, uint32_t row)
 {
     const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     __m512 top = _mm512_set1_ps(-INFINITY);
+    bool is_risen = rows->is_whole ? quire_avx512_is_any_risen(n, true, rows, row)
+                                   : quire_avx512_is_any_risen(n, false, rows, row);
 
+    if (!is_risen) {
+        return;
+    }
     for (uint32_t k = 0; 4 * k < n; k++) {
         uint32_t n_left = n - 4 * k;
         __m512 four;

@@ -1,6 +1,5 @@
 /* test_attn_kernel_sets.c - kernel sets one by one: a row's bits do not depend on its block, sums
- * of q8 and sealed formats are the same integers everywhere, damage shows, and softmax keeps its
- * contract at the edges.
+ * of q8 and sealed formats are the same integers everywhere, and damage shows.
  *
  * SPDX-License-Identifier: MIT */
 #include <math.h>
@@ -14,12 +13,11 @@
 #include <cmocka.h>
 
 #include "attn/attn_fixture.h"
-#include "attn/kernels.h"
+#include "attn/kernel_sets.h"
 #include "codec/half.h"
 #include "codec/sealed.h"
 
 #define TILE     QUIRE_TILE_TOKENS
-#define SETS_MAX 7u
 #define ROWS_MAX 96u
 #define CASES    400u
 #define EPSILON  0x1p-23
@@ -29,42 +27,6 @@
 #define O_BEFORE_MAX 7.0f
 
 static quire_rng rng;
-
-/* Every set that this CPU runs, with and without the extra instructions of some. */
-static uint32_t all_sets(const quire_attn_kernels **sets)
-{
-    uint32_t n = 0;
-
-    sets[n++] = quire_attn_kernels_portable();
-#if defined(__x86_64__)
-    if (quire_attn_kernels_find("avx2") != NULL) {
-        sets[n++] = quire_attn_kernels_avx2_plain();
-        sets[n++] = quire_attn_kernels_avx2();
-    }
-    if (quire_attn_kernels_find("avx512") != NULL) {
-        sets[n++] = quire_attn_kernels_avx512_plain();
-        sets[n++] = quire_attn_kernels_avx512_vnni();
-        sets[n++] = quire_attn_kernels_avx512();
-    }
-    if (quire_attn_kernels_find("avx512+bf16") != NULL) {
-        sets[n++] = quire_attn_kernels_avx512_bf16();
-    }
-#elif defined(__aarch64__)
-    assert_non_null(quire_attn_kernels_find("neon"));
-    sets[n++] = quire_attn_kernels_neon_plain();
-    sets[n++] = quire_attn_kernels_neon();
-#endif
-    return n;
-}
-
-static void *take(size_t bytes)
-{
-    const quire_allocator *allocator = quire_allocator_default();
-    void *p = allocator->alloc(allocator->ctx, bytes);
-
-    assert_non_null(p);
-    return p;
-}
 
 static void fill(float *x, size_t n)
 {
@@ -81,8 +43,8 @@ static void *new_tile(bool is_k, quire_format format, uint32_t d, uint32_t begin
     bool is_sealed = quire_format_is_sealed(format);
     quire_tile_rows rows = { d, is_sealed ? 0 : begin, is_sealed ? TILE : end - begin, d };
     size_t bytes = quire_tile_bytes(format, is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V, d);
-    float *x = take((size_t)TILE * d * sizeof(float));
-    void *tile = take(bytes);
+    float *x = kernel_sets_take((size_t)TILE * d * sizeof(float));
+    void *tile = kernel_sets_take(bytes);
 
     memset(tile, 0xff, bytes);
     fill(x, (size_t)TILE * d);
@@ -136,7 +98,7 @@ static bool has_bf16_weights(const quire_attn_kernels *set, quire_format format)
 static unsigned char *pack(const quire_attn_kernels *set, const kernel_case *c, const float *q)
 {
     size_t q_bytes = set->q_bytes(c->format, c->d);
-    unsigned char *packed = take(c->n_rows * q_bytes);
+    unsigned char *packed = kernel_sets_take(c->n_rows * q_bytes);
 
     assert_int_equal(q_bytes % 64, 0);
     for (uint32_t r = 0; r < c->n_rows; r++) {
@@ -150,7 +112,7 @@ static void run_qk(const quire_attn_kernels *set, const kernel_case *c, const fl
                    const void *tile, bool accumulate, float *s)
 {
     unsigned char *packed = pack(set, c, q);
-    float *single = take(c->n_rows * TILE * sizeof(float));
+    float *single = kernel_sets_take(c->n_rows * TILE * sizeof(float));
     quire_attn_qk args = { .format = c->format,
                            .d = c->d,
                            .n_rows = c->n_rows,
@@ -210,15 +172,15 @@ static void check_qk(const kernel_case *c, const double *error, const float *s, 
 
 static void test_qk(void **state)
 {
-    const quire_attn_kernels *sets[SETS_MAX];
-    uint32_t n_sets = all_sets(sets);
+    const quire_attn_kernels *sets[KERNEL_SETS_MAX];
+    uint32_t n_sets = kernel_sets_all(sets);
 
     (void)state;
     for (uint32_t n = 0; n < CASES; n++) {
         kernel_case c = random_case();
         size_t s_bytes = c.n_rows * TILE * sizeof(float);
-        float *q = take(c.n_rows * c.d * sizeof(float));
-        float *s = take(SETS_MAX * s_bytes);
+        float *q = kernel_sets_take(c.n_rows * c.d * sizeof(float));
+        float *s = kernel_sets_take(KERNEL_SETS_MAX * s_bytes);
         void *tile = new_tile(true, c.format, c.d, 0, TILE);
         double error[ROWS_MAX];
 
@@ -254,7 +216,7 @@ static size_t o_stride(const kernel_case *c)
 static float *new_weights(const quire_attn_kernels *set, const kernel_case *c, const float *p)
 {
     size_t n = (size_t)c->n_rows * TILE;
-    float *weights = take(n * sizeof(float));
+    float *weights = kernel_sets_take(n * sizeof(float));
 
     memcpy(weights, p, n * sizeof(float));
     for (size_t i = 0; has_bf16_weights(set, c->format) && i < n; i++) {
@@ -271,7 +233,7 @@ static void run_pv(const quire_attn_kernels *set, const kernel_case *c, const fl
 {
     size_t stride = o_stride(c);
     float *p = new_weights(set, c, p_as_floats);
-    float *single = take(c->n_rows * stride * sizeof(float));
+    float *single = kernel_sets_take(c->n_rows * stride * sizeof(float));
     quire_attn_pv args = { .format = c->format,
                            .d = c->d,
                            .n_rows = c->n_rows,
@@ -326,16 +288,16 @@ static void check_pv(const kernel_case *c, bool is_fresh, const float *o, const 
 
 static void test_pv(void **state)
 {
-    const quire_attn_kernels *sets[SETS_MAX];
-    uint32_t n_sets = all_sets(sets);
+    const quire_attn_kernels *sets[KERNEL_SETS_MAX];
+    uint32_t n_sets = kernel_sets_all(sets);
 
     (void)state;
     for (uint32_t n = 0; n < CASES; n++) {
         kernel_case c = random_case();
         size_t stride = o_stride(&c);
         size_t o_floats = c.n_rows * stride;
-        float *p = take(c.n_rows * TILE * sizeof(float));
-        float *o = take(SETS_MAX * o_floats * sizeof(float));
+        float *p = kernel_sets_take(c.n_rows * TILE * sizeof(float));
+        float *o = kernel_sets_take(KERNEL_SETS_MAX * o_floats * sizeof(float));
         void *tile = new_tile(false, c.format, c.d, c.begin, c.end);
         float rescale[ROWS_MAX];
         bool is_fresh = n % 2 == 0;
@@ -378,9 +340,9 @@ static void check_whole_queries(const quire_attn_kernels *set, quire_format form
 {
     const kernel_case c = { .format = format, .d = d, .n_rows = 1, .begin = 0, .end = TILE };
     const quire_tile_rows rows = { .d = d, .n_tokens = TILE, .stride = d };
-    float *x = take((size_t)TILE * d * sizeof(float));
-    float *q = take(d * sizeof(float));
-    float *out = take(TILE * sizeof(float));
+    float *x = kernel_sets_take((size_t)TILE * d * sizeof(float));
+    float *q = kernel_sets_take(d * sizeof(float));
+    float *out = kernel_sets_take(TILE * sizeof(float));
     void *tile = new_tile(true, format, d, 0, TILE);
 
     for (uint32_t i = 0; i < d; i++) { /* a packed q is 0.3f times this; the largest is 127 */
@@ -410,9 +372,9 @@ static void check_whole_weights(const quire_attn_kernels *set, quire_format form
 {
     const kernel_case c = { .format = format, .d = d, .n_rows = 1, .begin = 0, .end = TILE };
     const quire_tile_rows rows = { .d = d, .n_tokens = TILE, .stride = d };
-    float *x = take((size_t)TILE * d * sizeof(float));
-    float *p = take(TILE * sizeof(float));
-    float *out = take(o_stride(&c) * sizeof(float));
+    float *x = kernel_sets_take((size_t)TILE * d * sizeof(float));
+    float *p = kernel_sets_take(TILE * sizeof(float));
+    float *out = kernel_sets_take(o_stride(&c) * sizeof(float));
     const float rescale = 0.0f;
     void *tile = new_tile(false, format, d, 0, TILE);
 
@@ -441,8 +403,8 @@ static void check_whole_weights(const quire_attn_kernels *set, quire_format form
 
 static void test_whole_numbers(void **state)
 {
-    const quire_attn_kernels *sets[SETS_MAX];
-    uint32_t n_sets = all_sets(sets);
+    const quire_attn_kernels *sets[KERNEL_SETS_MAX];
+    uint32_t n_sets = kernel_sets_all(sets);
 
     (void)state;
     for (uint32_t i = 0; i < n_sets; i++) {
@@ -462,9 +424,9 @@ static void check_damaged_qk(const quire_attn_kernels *set, const kernel_case *c
                              void *tile)
 {
     size_t n_floats = (size_t)c->n_rows * TILE;
-    float *whole = take(n_floats * sizeof(float));
-    float *s = take(n_floats * sizeof(float));
-    float *bad = take(c->n_rows * c->d * sizeof(float));
+    float *whole = kernel_sets_take(n_floats * sizeof(float));
+    float *s = kernel_sets_take(n_floats * sizeof(float));
+    float *bad = kernel_sets_take(c->n_rows * c->d * sizeof(float));
     uint32_t bad_row = c->n_rows / 2;
     uint32_t bad_slot = quire_rng_below(&rng, TILE);
     uint16_t *scale = (uint16_t *)tile + bad_slot;
@@ -493,8 +455,8 @@ static void check_damaged_qk(const quire_attn_kernels *set, const kernel_case *c
 static void check_damaged_pv(const quire_attn_kernels *set, const kernel_case *c, void *tile)
 {
     size_t stride = o_stride(c);
-    float *p = take((size_t)3 * TILE * sizeof(float));
-    float *o = take(3 * stride * sizeof(float));
+    float *p = kernel_sets_take((size_t)3 * TILE * sizeof(float));
+    float *o = kernel_sets_take(3 * stride * sizeof(float));
     const float rescale[3] = { 1.0f, 1.0f, 0.5f };
     uint32_t bad_slot = quire_rng_below(&rng, TILE - 1) + 1;
     quire_attn_pv args = { c->format, c->d, 3, 0, TILE, p, rescale, tile, NULL, o, stride };
@@ -522,13 +484,13 @@ static void check_damaged_pv(const quire_attn_kernels *set, const kernel_case *c
 
 static void test_damage_of_sealed_tiles(void **state)
 {
-    const quire_attn_kernels *sets[SETS_MAX];
-    uint32_t n_sets = all_sets(sets);
+    const quire_attn_kernels *sets[KERNEL_SETS_MAX];
+    uint32_t n_sets = kernel_sets_all(sets);
 
     (void)state;
     for (uint32_t n = 0; n < CASES / 4; n++) {
         kernel_case c = random_case();
-        float *q = take(c.n_rows * c.d * sizeof(float));
+        float *q = kernel_sets_take(c.n_rows * c.d * sizeof(float));
         void *k_tile;
         void *v_tile;
 
@@ -546,135 +508,6 @@ static void test_damage_of_sealed_tiles(void **state)
     }
 }
 
-/* ---- softmax ---- */
-
-typedef struct softmax_state {
-    float m[ROWS_MAX];
-    float l[ROWS_MAX];
-    float rescale[ROWS_MAX];
-} softmax_state;
-
-/* Weight t of a row that softmax has been through. */
-static double weight_of(bool is_bf16, const float *row, uint32_t t)
-{
-    return is_bf16 ? (double)quire_bf16_to_f32(((const uint16_t *)(const void *)row)[t])
-                   : (double)row[t];
-}
-
-/* P, l and rescale against double precision. Weights of bf16 are rounded twice
- * (kernels_avx512_bf16.c), and l is the sum of what came out. */
-static void check_softmax(const quire_attn_kernels *set, bool is_bf16, uint32_t n_rows,
-                          uint32_t begin, const uint32_t *end)
-{
-    const double tolerance = is_bf16 ? 6.5e-3 : 4e-7;
-    float *s = take((size_t)n_rows * TILE * sizeof(float));
-    float *p = take((size_t)n_rows * TILE * sizeof(float));
-    softmax_state before;
-    softmax_state st;
-
-    for (uint32_t r = 0; r < n_rows; r++) {
-        bool is_first = quire_rng_below(&rng, 2) == 0;
-
-        st.m[r] = is_first ? -INFINITY : (float)(quire_rng_normal(&rng) * 30.0);
-        st.l[r] = is_first ? 0.0f : (float)quire_rng_unit(&rng) + 1.0f;
-        for (uint32_t t = 0; t < TILE; t++) {
-            bool is_seen = t >= begin && t < end[r];
-
-            s[r * TILE + t] = is_seen ? (float)(quire_rng_normal(&rng) * 30.0) : NAN;
-            p[r * TILE + t] = s[r * TILE + t];
-        }
-    }
-    before = st;
-    (is_bf16 ? set->softmax_bf16 : set->softmax)(n_rows, begin, end, p, st.m, st.l, st.rescale);
-    for (uint32_t r = 0; r < n_rows; r++) { /* the differences are f32 by contract */
-        float m = before.m[r];
-        double l;
-
-        for (uint32_t t = begin; t < end[r]; t++) {
-            m = fmaxf(m, s[r * TILE + t]);
-        }
-        l = end[r] > begin ? (double)before.l[r] * exp((double)(before.m[r] - m))
-                           : (double)before.l[r];
-        for (uint32_t t = 0; t < TILE; t++) {
-            bool is_seen = t >= begin && t < end[r];
-            double expected = is_seen ? exp((double)(s[r * TILE + t] - m)) : 0.0;
-            double weight = weight_of(is_bf16, p + (size_t)r * TILE, t);
-
-            assert_true(fabs(weight - expected) <= tolerance * expected + 2e-38);
-            assert_true(is_seen || weight == 0.0);
-            l += is_bf16 ? weight : expected;
-        }
-        assert_true(st.m[r] == m);
-        assert_true(fabs((double)st.l[r] - l) <= 1e-6 * l);
-        assert_true(end[r] > begin || st.rescale[r] == 1.0f);
-    }
-    free(p);
-    free(s);
-}
-
-static void test_softmax(void **state)
-{
-    const quire_attn_kernels *sets[SETS_MAX];
-    uint32_t n_sets = all_sets(sets);
-
-    (void)state;
-    for (uint32_t n = 0; n < 500; n++) {
-        uint32_t n_rows = 1 + quire_rng_below(&rng, ROWS_MAX);
-        uint32_t begin = n % 2 == 0 ? 0 : quire_rng_below(&rng, TILE);
-        uint32_t end[ROWS_MAX];
-
-        for (uint32_t r = 0; r < n_rows; r++) {
-            end[r] = n % 3 == 0 ? TILE : quire_rng_below(&rng, TILE + 1);
-        }
-        for (uint32_t i = 0; i < n_sets; i++) {
-            check_softmax(sets[i], false, n_rows, begin, end);
-            if (sets[i]->softmax_bf16 != NULL) {
-                check_softmax(sets[i], true, n_rows, begin, end);
-            }
-        }
-    }
-}
-
-static void check_special_logits(quire_attn_softmax *softmax, bool is_bf16)
-{
-    float *s = take((size_t)4 * TILE * sizeof(float));
-    float m[4] = { -INFINITY, -INFINITY, 2.0f, -INFINITY };
-    float l[4] = { 0.0f, 0.0f, 3.0f, 0.0f };
-    uint32_t end[4] = { 2, 2, 2, 2 };
-    float rescale[4];
-
-    memset(s, 0, (size_t)4 * TILE * sizeof(float));
-    s[0] = -INFINITY; /* row 0: nothing but -Inf */
-    s[1] = -INFINITY;
-    s[TILE] = NAN; /* row 1: NaN and a number */
-    s[TILE + 1] = 1.0f;
-    s[2 * TILE] = -INFINITY; /* row 2: -Inf and a very small weight */
-    s[2 * TILE + 1] = -200.0f;
-    s[3 * TILE] = INFINITY;
-    softmax(4, 0, end, s, m, l, rescale);
-    assert_true(m[0] == -INFINITY && l[0] == 0.0f && weight_of(is_bf16, s, 0) == 0.0);
-    assert_true(isnan(l[1]) && isnan(weight_of(is_bf16, s + TILE, 0)));
-    assert_true(m[2] == 2.0f && l[2] == 3.0f && rescale[2] == 1.0f);
-    assert_true(weight_of(is_bf16, s + (size_t)2 * TILE, 0) == 0.0);
-    assert_true(weight_of(is_bf16, s + (size_t)2 * TILE, 1) == 0.0);
-    assert_true(isnan(l[3]));
-    free(s);
-}
-
-static void test_softmax_of_special_logits(void **state)
-{
-    const quire_attn_kernels *sets[SETS_MAX];
-    uint32_t n_sets = all_sets(sets);
-
-    (void)state;
-    for (uint32_t i = 0; i < n_sets; i++) {
-        check_special_logits(sets[i]->softmax, false);
-        if (sets[i]->softmax_bf16 != NULL) {
-            check_special_logits(sets[i]->softmax_bf16, true);
-        }
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -682,8 +515,6 @@ int main(void)
         cmocka_unit_test(test_pv),
         cmocka_unit_test(test_whole_numbers),
         cmocka_unit_test(test_damage_of_sealed_tiles),
-        cmocka_unit_test(test_softmax),
-        cmocka_unit_test(test_softmax_of_special_logits),
     };
 
     rng.state = fixture_seed();

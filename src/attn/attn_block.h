@@ -91,7 +91,7 @@ void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *b
 void quire_attn_block_run(const quire_attn_ctx *ctx, const quire_attn_block *block, uint32_t split,
                           const quire_attn_state *st);
 
-/* Rows first_row .. of dst += all rows of src, weighted by exp of their maxima. A row that saw
+/* Rows first_row .. of dst += all rows of src, weighted by exp of their m. A row that saw
  * nothing in src is left alone. */
 void quire_attn_state_merge(const quire_attn_ctx *ctx, const quire_attn_state *dst,
                             uint32_t first_row, const quire_attn_state *src);

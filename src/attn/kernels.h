@@ -9,9 +9,10 @@
  *   q_pack    query row -> whatever qk wants (f32, or integers and a scale)
  *   qk        S[r][0..63]  (+)= q_r . K_t         for the 64 slots of a tile
  *   softmax   online update of (m, l) with S masked to each row's slots; S becomes P, and
- *             rescale[r] = exp(m_old - m_new) is what o must be multiplied with. m is the largest
- *             logit so far, or one that it is at most QUIRE_ATTN_RISE above: a set may leave m as
- *             it is until then, which most tiles spares the rescaling (as FlashAttention-4 does)
+ *             rescale[r] = exp(m_old - m_new) is what o must be multiplied with. m is a logit seen
+ *             so far that none exceeds by more than QUIRE_ATTN_RISE: a set may leave m as it is
+ *             until then, which spares most tiles the rescaling (as FlashAttention-4 does), or
+ *             take the largest
  *   pv        o[r][0..d) = o[r] * rescale[r] + sum_t P[r][t] * V_t
  *   fold      two partial results of a row to one
  *
@@ -51,9 +52,10 @@
  *   pv      w_t as above;  u = max w / 255;  n_t = nearest(w_t / u), a uint8;
  *           o_i = o_i * rescale + (float)(sum_t n_t * level_ti) * u
  *
- * Why int16 and not two 8-bit planes (P of q8): a pair of codes against a pair of int16 is one
- * vpdpwssd (or vpmaddwd + vpaddd), the same number of multiplications as two planes through
- * vpdpbusd, with half the accumulators.
+ * P of q8 as int16: a pair of codes against a pair of int16 is one vpdpwssd (or vpmaddwd + vpaddd),
+ * the same number of multiplications as two planes of bytes through vpdpbusd, with half the
+ * accumulators; but codes must be spread for every block of rows, so AVX-512 VNNI takes planes
+ * where rows are many. The integers are the same.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ATTN_KERNELS_H
@@ -74,7 +76,7 @@
 #define QUIRE_ATTN_SEALED_Q_MAX 127.0f
 #define QUIRE_ATTN_SEALED_P_MAX 255.0f
 
-/* e^5.5 = 245: weights stay far from any limit of f32 or bf16, and lose no precision. */
+/* Weights are at most 256 (ln 256 = 5.545), far from any limit of f32 and bf16. */
 #define QUIRE_ATTN_RISE 5.5f
 
 /* Logits of n_rows packed rows (q_bytes apart) against all slots of a K tile. P and S rows are

@@ -2,9 +2,9 @@
  *
  * Row blocking. Rows are taken 6, 4, 3, 2 or 1 at a time against 4 registers of the tile, so that
  * at most 24 accumulators and their operands fit the 32 registers; q8, where it spreads each
- * register of codes to two, stops at 4. A body is written once and inlined with a constant number
- * of rows for each of these sizes; it adds in the same order in all of them, so a row's bits do not
- * depend on the block it came in.
+ * register of codes to two, stops at 4, and at 3 where a weight is two bytes. A body is written
+ * once and inlined with a constant number of rows for each of these sizes; it adds in the same
+ * order in all of them, so a row's bits do not depend on the block it came in.
  *
  * Include only from files compiled for AVX-512 (quire_isa_sources in cmake/flags.cmake).
  *

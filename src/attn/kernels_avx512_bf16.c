@@ -78,7 +78,7 @@ static const _Alignas(64) uint8_t above_power[128] = {
     6,  6,  5,  5,  5,  4,  4,  4,  3,  3,  3,  3,  2,  2,  1,  1,  1,  0,
 };
 
-/* Weights of 32 tokens from what their logits are below the maximum. */
+/* Weights of 32 tokens from their logits less m. */
 QUIRE_AVX512_INLINE __m512i weights_32(__m512 low, __m512 high)
 {
     const __m512 one = _mm512_set1_ps(Y_OF_ONE);

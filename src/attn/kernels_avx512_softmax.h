@@ -167,15 +167,14 @@ QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, const quire_avx512_r
                                             quire_avx512_sum_4(sum)));
 }
 
-/* Whether a visible logit of n <= 16 rows from `row` on is so far above its row's m that m must
- * rise. If none is, shift and rescale are set. NaN is above nothing; beside one a larger number may
- * go unnoticed, but that row is lost anyway. */
-QUIRE_AVX512_INLINE bool quire_avx512_is_any_risen(uint32_t n, bool is_whole,
-                                                   quire_avx512_rows *rows, uint32_t row)
+/* Whether no visible logit of n <= 16 rows from `row` on is so far above its row's m that m must
+ * rise. NaN is above nothing; beside one a larger number may go unnoticed, but that row is lost
+ * anyway. */
+QUIRE_AVX512_INLINE bool quire_avx512_all_stay(uint32_t n, bool is_whole,
+                                               const quire_avx512_rows *rows, uint32_t row,
+                                               __m512 m)
 {
     const __m512 none = _mm512_set1_ps(-INFINITY);
-    const __mmask16 lanes = (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1);
-    const __m512 m = _mm512_maskz_loadu_ps(lanes, rows->m + row);
     _Alignas(64) float limit[16];
     __mmask16 is_above = 0;
 
@@ -191,9 +190,7 @@ QUIRE_AVX512_INLINE bool quire_avx512_is_any_risen(uint32_t n, bool is_whole,
         x[0] = _mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3]));
         is_above |= _mm512_cmp_ps_mask(x[0], _mm512_set1_ps(limit[r]), _CMP_GT_OQ);
     }
-    quire_avx512_store_shift(m, rows->shift + row);
-    quire_avx512_store_some(n, rows->rescale + row, _mm512_set1_ps(1.0f));
-    return is_above != 0;
+    return is_above == 0;
 }
 
 /* m, shift and rescale of n <= 16 rows from `row` on. In nearly all tiles but the first m stays, so
@@ -201,11 +198,14 @@ QUIRE_AVX512_INLINE bool quire_avx512_is_any_risen(uint32_t n, bool is_whole,
 static inline void quire_avx512_maxima(uint32_t n, quire_avx512_rows *rows, uint32_t row)
 {
     const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    const __mmask16 lanes = (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1);
+    const __m512 m = _mm512_maskz_loadu_ps(lanes, rows->m + row);
     __m512 top = _mm512_set1_ps(-INFINITY);
-    bool is_risen = rows->is_whole ? quire_avx512_is_any_risen(n, true, rows, row)
-                                   : quire_avx512_is_any_risen(n, false, rows, row);
 
-    if (!is_risen) {
+    if (rows->is_whole ? quire_avx512_all_stay(n, true, rows, row, m)
+                       : quire_avx512_all_stay(n, false, rows, row, m)) {
+        quire_avx512_store_shift(m, rows->shift + row);
+        quire_avx512_store_some(n, rows->rescale + row, _mm512_set1_ps(1.0f));
         return;
     }
     for (uint32_t k = 0; 4 * k < n; k++) {

@@ -101,7 +101,6 @@ void quire_avx512_qk_q8_vnni(const quire_attn_qk *args)
 
 enum {
     PLANES = 2,
-    PLANES_PACKED = 24, /* rows whose weights are packed together */
     LOW_BITS = 8
 };
 
@@ -113,8 +112,8 @@ typedef struct planes_block {
     uint32_t row;
     uint32_t dim;
     quire_avx512_ahead ahead;
-    _Alignas(16) float unit[PLANES_PACKED];
-    _Alignas(64) uint8_t weights[PLANES_PACKED][PLANES][QUIRE_TILE_TOKENS]; /* low, high */
+    _Alignas(16) float unit[ROWS_PACKED];
+    _Alignas(64) uint8_t weights[ROWS_PACKED][PLANES][QUIRE_TILE_TOKENS]; /* low, high */
 } planes_block;
 
 QUIRE_AVX512_INLINE void planes_store(const __m512 w[REGS], __m512 inverse,
@@ -142,7 +141,7 @@ static void planes_pack(planes_block *block, uint32_t end, const __m512 v_scale[
 {
     const uint32_t n_rows = end - block->first;
     const float *p = block->args->p + block->first * (size_t)QUIRE_TILE_TOKENS;
-    _Alignas(16) float inverse[PLANES_PACKED];
+    _Alignas(16) float inverse[ROWS_PACKED];
 
     for (uint32_t r = 0; r < n_rows; r += 4) {
         QUIRE_AVX512_UP_TO_4(n_rows - r, find_units, p + r * (size_t)QUIRE_TILE_TOKENS, v_scale,
@@ -233,8 +232,7 @@ static void pv_planes(const quire_attn_pv *args, const __m512 v_scale[REGS])
                                         (args->n_rows + PLANES_ROWS - 1) / PLANES_ROWS);
     quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
     for (block.first = 0; block.first < args->n_rows; block.first = end) {
-        end =
-            block.first + PLANES_PACKED < args->n_rows ? block.first + PLANES_PACKED : args->n_rows;
+        end = block.first + ROWS_PACKED < args->n_rows ? block.first + ROWS_PACKED : args->n_rows;
         planes_pack(&block, end, v_scale);
         for (block.row = block.first; block.row < end;) {
             const uint32_t n_left = end - block.row;

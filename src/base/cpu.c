@@ -21,18 +21,26 @@
 static quire_cpu cpu;
 static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
 
+/* As far as the C library knows. */
+static uint32_t l1d_bytes(void)
+{
+#if defined(_SC_LEVEL1_DCACHE_SIZE)
+    long bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE);
+
+    return bytes > 0 && bytes <= UINT32_MAX ? (uint32_t)bytes : 0;
+#else
+    return 0;
+#endif
+}
+
 static void detect(void)
 {
-    long l1d_bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE);
 #if defined(__x86_64__)
     unsigned a = 0;
     unsigned b = 0;
     unsigned c = 0;
     unsigned d = 0;
-#endif
 
-    cpu.l1d_bytes = l1d_bytes > 0 && l1d_bytes <= UINT32_MAX ? (uint32_t)l1d_bytes : 0;
-#if defined(__x86_64__)
     __builtin_cpu_init();
     cpu.has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                    __builtin_cpu_supports("bmi2") && __get_cpuid(1, &a, &b, &c, &d) &&
@@ -52,6 +60,7 @@ static void detect(void)
     cpu.has_neon_dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #endif
 #endif
+    cpu.l1d_bytes = l1d_bytes();
 }
 
 const quire_cpu *quire_cpu_get(void)

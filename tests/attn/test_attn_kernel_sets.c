@@ -79,8 +79,9 @@ static kernel_case random_case(void)
     return c;
 }
 
-/* Of a set and the one before it in all_sets(), whether they must give the same bits: with and
- * without the extra instructions of some CPUs. Products of bf16 are an arithmetic of their own. */
+/* Of a set and the one before it in kernel_sets_all(), whether they must give the same bits: with
+ * and without the extra instructions of some CPUs. Products of bf16 are an arithmetic of their own.
+ */
 static bool is_variant(const quire_attn_kernels *set, const quire_attn_kernels *before,
                        quire_format format)
 {

@@ -37,76 +37,117 @@ static double weight_of(bool is_bf16, const float *row, uint32_t t)
 /* m after a tile is the largest logit, or it has stayed, if that is little above it. */
 static float check_m(float before, float after, float max)
 {
-    assert_true(after == max || (after == before && max - before <= QUIRE_ATTN_RISE));
+    assert_true(after == max || (after == before && max <= before + QUIRE_ATTN_RISE));
     return after;
 }
 
-/* Row by row, softmax gives what it gave the rows together, to the bit. */
-static void check_alone(quire_attn_softmax *softmax, uint32_t n_rows, uint32_t begin,
-                        const uint32_t *end, float *s, softmax_state *before, const float *p,
-                        const softmax_state *together)
+/* Rows for a call of softmax, and what it makes of them. */
+typedef struct softmax_call {
+    quire_attn_softmax *softmax;
+    bool is_bf16;
+    uint32_t n_rows;
+    uint32_t begin;
+    const uint32_t *end;
+    const float *s;
+    float *p;
+    softmax_state before;
+    softmax_state after;
+} softmax_call;
+
+/* The largest visible logit of a row, and m. */
+static float largest(const softmax_call *call, uint32_t r, float m)
 {
-    for (uint32_t r = 0; r < n_rows; r++) {
-        float *row = s + (size_t)r * TILE;
+    for (uint32_t t = call->begin; t < call->end[r]; t++) {
+        m = fmaxf(m, call->s[r * TILE + t]);
+    }
+    return m;
+}
+
+/* How far m lies below a row's largest logit: rows that saw nothing yet among others; none that
+ * must rise; some of them. */
+static float random_m(const softmax_call *call, uint32_t r, uint32_t kind)
+{
+    float max = largest(call, r, -INFINITY);
+
+    if (kind == 0 || max == -INFINITY) {
+        return quire_rng_below(&rng, 2) == 0 ? -INFINITY : (float)(quire_rng_normal(&rng) * 30.0);
+    }
+    return max - (float)(quire_rng_unit(&rng) * (kind == 1 ? 13.0 : 8.0) - (kind == 1 ? 8.0 : 0.0));
+}
+
+/* Row by row, softmax gives what it gave the rows together, to the bit. */
+static void check_alone(const softmax_call *call)
+{
+    for (uint32_t r = 0; r < call->n_rows; r++) {
+        _Alignas(64) float row[TILE];
+        float m = call->before.m[r];
+        float l = call->before.l[r];
         float rescale = 0.0f;
 
-        softmax(1, begin, end + r, row, before->m + r, before->l + r, &rescale);
-        assert_memory_equal(row, p + (size_t)r * TILE, TILE * sizeof(float));
-        assert_true(before->m[r] == together->m[r] && before->l[r] == together->l[r] &&
-                    rescale == together->rescale[r]);
+        memcpy(row, call->s + (size_t)r * TILE, sizeof(row));
+        call->softmax(1, call->begin, call->end + r, row, &m, &l, &rescale);
+        assert_memory_equal(row, call->p + (size_t)r * TILE, sizeof(row));
+        assert_true(m == call->after.m[r] && l == call->after.l[r] &&
+                    rescale == call->after.rescale[r]);
     }
 }
 
-/* P, l and rescale against double precision. Weights of bf16 are rounded twice
- * (kernels_avx512_bf16.c), and l is the sum of what came out. */
+/* P, l and rescale of a row against double precision; the differences are f32 by contract. Weights
+ * of bf16 are rounded twice (kernels_avx512_bf16.c), and l is the sum of what came out. */
+static void check_row(const softmax_call *call, uint32_t r)
+{
+    const double tolerance = call->is_bf16 ? 6.5e-3 : 4e-7;
+    const float *s = call->s + (size_t)r * TILE;
+    const bool sees = call->end[r] > call->begin;
+    float before = call->before.m[r];
+    float m = check_m(before, call->after.m[r], largest(call, r, before));
+    double l = (double)call->before.l[r] * (sees ? exp((double)(before - m)) : 1.0);
+
+    for (uint32_t t = 0; t < TILE; t++) {
+        bool is_seen = t >= call->begin && t < call->end[r];
+        double expected = is_seen ? exp((double)(s[t] - m)) : 0.0;
+        double weight = weight_of(call->is_bf16, call->p + (size_t)r * TILE, t);
+
+        assert_true(fabs(weight - expected) <= tolerance * expected + 2e-38);
+        assert_true(is_seen || weight == 0.0);
+        l += call->is_bf16 ? weight : expected;
+    }
+    assert_true(fabs((double)call->after.l[r] - l) <= 1e-6 * l);
+    assert_true(sees || call->after.rescale[r] == 1.0f);
+}
+
 static void check_softmax(const quire_attn_kernels *set, bool is_bf16, uint32_t n_rows,
                           uint32_t begin, const uint32_t *end)
 {
-    const double tolerance = is_bf16 ? 6.5e-3 : 4e-7;
-    quire_attn_softmax *softmax = is_bf16 ? set->softmax_bf16 : set->softmax;
-    float *s = kernel_sets_take((size_t)n_rows * TILE * sizeof(float));
-    float *p = kernel_sets_take((size_t)n_rows * TILE * sizeof(float));
-    softmax_state before;
-    softmax_state st;
+    const size_t n_floats = (size_t)n_rows * TILE;
+    const uint32_t kind = quire_rng_below(&rng, 3);
+    float *s = kernel_sets_take(n_floats * sizeof(float));
+    softmax_call call = { .softmax = is_bf16 ? set->softmax_bf16 : set->softmax,
+                          .is_bf16 = is_bf16,
+                          .n_rows = n_rows,
+                          .begin = begin,
+                          .end = end,
+                          .s = s,
+                          .p = kernel_sets_take(n_floats * sizeof(float)) };
 
     for (uint32_t r = 0; r < n_rows; r++) {
-        bool is_first = quire_rng_below(&rng, 2) == 0;
-
-        st.m[r] = is_first ? -INFINITY : (float)(quire_rng_normal(&rng) * 30.0);
-        st.l[r] = is_first ? 0.0f : (float)quire_rng_unit(&rng) + 1.0f;
         for (uint32_t t = 0; t < TILE; t++) {
             bool is_seen = t >= begin && t < end[r];
 
             s[r * TILE + t] = is_seen ? (float)(quire_rng_normal(&rng) * 30.0) : NAN;
-            p[r * TILE + t] = s[r * TILE + t];
         }
+        call.before.m[r] = random_m(&call, r, kind);
+        call.before.l[r] =
+            call.before.m[r] == -INFINITY ? 0.0f : (float)quire_rng_unit(&rng) + 1.0f;
     }
-    before = st;
-    softmax(n_rows, begin, end, p, st.m, st.l, st.rescale);
-    for (uint32_t r = 0; r < n_rows; r++) { /* the differences are f32 by contract */
-        float m = before.m[r];
-        double l;
-
-        for (uint32_t t = begin; t < end[r]; t++) {
-            m = fmaxf(m, s[r * TILE + t]);
-        }
-        m = check_m(before.m[r], st.m[r], m);
-        l = end[r] > begin ? (double)before.l[r] * exp((double)(before.m[r] - m))
-                           : (double)before.l[r];
-        for (uint32_t t = 0; t < TILE; t++) {
-            bool is_seen = t >= begin && t < end[r];
-            double expected = is_seen ? exp((double)(s[r * TILE + t] - m)) : 0.0;
-            double weight = weight_of(is_bf16, p + (size_t)r * TILE, t);
-
-            assert_true(fabs(weight - expected) <= tolerance * expected + 2e-38);
-            assert_true(is_seen || weight == 0.0);
-            l += is_bf16 ? weight : expected;
-        }
-        assert_true(fabs((double)st.l[r] - l) <= 1e-6 * l);
-        assert_true(end[r] > begin || st.rescale[r] == 1.0f);
+    memcpy(call.p, s, n_floats * sizeof(float));
+    call.after = call.before;
+    call.softmax(n_rows, begin, end, call.p, call.after.m, call.after.l, call.after.rescale);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        check_row(&call, r);
     }
-    check_alone(softmax, n_rows, begin, end, s, &before, p, &st);
-    free(p);
+    check_alone(&call);
+    free(call.p);
     free(s);
 }
 
@@ -133,7 +174,8 @@ static void test_softmax(void **state)
     }
 }
 
-static void check_special_logits(quire_attn_softmax *softmax, bool is_bf16)
+/* n_together rows in a call: 4, or 1. */
+static void check_special_logits(quire_attn_softmax *softmax, bool is_bf16, uint32_t n_together)
 {
     float *s = kernel_sets_take((size_t)4 * TILE * sizeof(float));
     float m[4] = { -INFINITY, -INFINITY, 2.0f, -INFINITY };
@@ -149,7 +191,9 @@ static void check_special_logits(quire_attn_softmax *softmax, bool is_bf16)
     s[2 * TILE] = -INFINITY; /* row 2: -Inf and a very small weight */
     s[2 * TILE + 1] = -200.0f;
     s[3 * TILE] = INFINITY;
-    softmax(4, 0, end, s, m, l, rescale);
+    for (uint32_t r = 0; r < 4; r += n_together) {
+        softmax(n_together, 0, end + r, s + (size_t)r * TILE, m + r, l + r, rescale + r);
+    }
     assert_true(m[0] == -INFINITY && l[0] == 0.0f && weight_of(is_bf16, s, 0) == 0.0);
     assert_true(isnan(l[1]) && isnan(weight_of(is_bf16, s + TILE, 0)));
     assert_true(m[2] == 2.0f && l[2] == 3.0f && rescale[2] == 1.0f);
@@ -166,9 +210,11 @@ static void test_softmax_of_special_logits(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < n_sets; i++) {
-        check_special_logits(sets[i]->softmax, false);
-        if (sets[i]->softmax_bf16 != NULL) {
-            check_special_logits(sets[i]->softmax_bf16, true);
+        for (uint32_t n_together = 1; n_together <= 4; n_together += 3) {
+            check_special_logits(sets[i]->softmax, false, n_together);
+            if (sets[i]->softmax_bf16 != NULL) {
+                check_special_logits(sets[i]->softmax_bf16, true, n_together);
+            }
         }
     }
 }

@@ -88,7 +88,11 @@ static void wider_implies_narrower(void **state)
 static void knows_the_first_level_cache(void **state)
 {
     const uint32_t l1d_bytes = quire_cpu_get()->l1d_bytes;
-    bool is_listed = l1d_bytes == 0;
+#if defined(__x86_64__)
+    bool is_listed = false;
+#else
+    bool is_listed = l1d_bytes == 0; /* the C library does not know everywhere */
+#endif
     char path[96];
     uint32_t n_cores = 0;
     FILE *file;
@@ -97,7 +101,7 @@ static void knows_the_first_level_cache(void **state)
     for (;; n_cores++) {
         unsigned kib = 0;
 
-        (void)snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%u/cache/index0/size",
+        (void)snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%u/cache/index0/size",
                        n_cores);
         file = fopen(path, "r");
         if (file == NULL) {

@@ -191,6 +191,16 @@ QUIRE_AVX512_INLINE void find_units(uint32_t n, const float *p, const __m512 v_s
     _mm_store_ps(inverse, _mm_maskz_div_ps(is_some, most, max));
 }
 
+/* The same for up to ROWS_PACKED rows. */
+QUIRE_AVX512_INLINE void find_units_of_many(uint32_t n_rows, const float *p,
+                                            const __m512 v_scale[REGS], float *unit, float *inverse)
+{
+    for (uint32_t r = 0; r < n_rows; r += 4) {
+        QUIRE_AVX512_UP_TO_4(n_rows - r, find_units, p + r * (size_t)QUIRE_TILE_TOKENS, v_scale,
+                             unit + r, inverse + r);
+    }
+}
+
 /* Rows block->first .. end - 1. Few are done one by one: with nothing to hide it behind, what they
  * would share takes longer. */
 QUIRE_AVX512_INLINE void pack_weights(pv_block *block, uint32_t end, const __m512 v_scale[REGS])
@@ -205,10 +215,7 @@ QUIRE_AVX512_INLINE void pack_weights(pv_block *block, uint32_t end, const __m51
     if (n_rows <= 4) {
         return;
     }
-    for (uint32_t r = 0; r < n_rows; r += 4) {
-        QUIRE_AVX512_UP_TO_4(n_rows - r, find_units, p + r * (size_t)QUIRE_TILE_TOKENS, v_scale,
-                             block->unit + r, inverse + r);
-    }
+    find_units_of_many(n_rows, p, v_scale, block->unit, inverse);
     for (uint32_t r = 0; r < n_rows; r++) {
         __m512 w[REGS];
 

@@ -143,10 +143,7 @@ static void planes_pack(planes_block *block, uint32_t end, const __m512 v_scale[
     const float *p = block->args->p + block->first * (size_t)QUIRE_TILE_TOKENS;
     _Alignas(16) float inverse[ROWS_PACKED];
 
-    for (uint32_t r = 0; r < n_rows; r += 4) {
-        QUIRE_AVX512_UP_TO_4(n_rows - r, find_units, p + r * (size_t)QUIRE_TILE_TOKENS, v_scale,
-                             block->unit + r, inverse + r);
-    }
+    find_units_of_many(n_rows, p, v_scale, block->unit, inverse);
     for (uint32_t r = 0; r < n_rows; r++) {
         __m512 w[REGS];
 

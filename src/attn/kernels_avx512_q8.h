@@ -301,21 +301,28 @@ QUIRE_AVX512_INLINE void pv_rows(uint32_t n, pv_block *block)
     }
 }
 
+/* V scales of the tile's slots, 0 outside them. */
+QUIRE_AVX512_INLINE void load_visible_scales(const quire_attn_pv *args, __m512 v_scale[REGS])
+{
+    uint64_t visible = quire_avx512_slot_mask(args->slot_begin, args->slot_end);
+
+    load_scales(args->v_tile, v_scale);
+    for (uint32_t i = 0; i < REGS; i++) {
+        v_scale[i] = _mm512_maskz_mov_ps((__mmask16)(visible >> (16 * i)), v_scale[i]);
+    }
+}
+
 /* P . V; the including file makes its entry of it. */
 static void pv_words(const quire_attn_pv *args)
 {
-    uint64_t visible = quire_avx512_slot_mask(args->slot_begin, args->slot_end);
     __m512 v_scale[REGS];
     pv_block block;
     uint32_t end;
 
     block.args = args;
     block.ahead = quire_avx512_ahead_of(args->v_tile, args->next, (args->n_rows + 3) / 4);
-    load_scales(args->v_tile, v_scale);
+    load_visible_scales(args, v_scale);
     quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
-    for (uint32_t i = 0; i < REGS; i++) {
-        v_scale[i] = _mm512_maskz_mov_ps((__mmask16)(visible >> (16 * i)), v_scale[i]);
-    }
     for (block.first = 0; block.first < args->n_rows; block.first = end) {
         const uint32_t n_left = args->n_rows - block.first;
 

@@ -136,13 +136,12 @@ QUIRE_AVX512_INLINE void quire_avx512_store_shift(__m512 m, float *shift)
     _mm512_store_ps(shift, _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(m, none, _CMP_NEQ_UQ), m));
 }
 
-/* From the largest visible logits of n <= 16 rows from `row` on their new m, where that rises, and
- * what follows from it for the row as a whole. A row whose m stays keeps its sums. */
-QUIRE_AVX512_INLINE void quire_avx512_new_maxima(uint32_t n, __m512 top, quire_avx512_rows *rows,
-                                                 uint32_t row)
+/* From the old m of the rows from `row` on that are in `lanes`, and their largest visible logits,
+ * their new m, where that rises, and what follows from it for the row as a whole. A row whose m
+ * stays keeps its sums. */
+QUIRE_AVX512_INLINE void quire_avx512_new_maxima(uint32_t n, __mmask16 lanes, __m512 old,
+                                                 __m512 top, quire_avx512_rows *rows, uint32_t row)
 {
-    const __mmask16 lanes = (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1);
-    __m512 old = _mm512_maskz_loadu_ps(lanes, rows->m + row);
     __mmask16 is_risen =
         _mm512_cmp_ps_mask(top, _mm512_add_ps(old, _mm512_set1_ps(QUIRE_ATTN_RISE)), _CMP_GT_OQ);
     __m512 m = _mm512_mask_mov_ps(old, is_risen, top);
@@ -222,7 +221,7 @@ static inline void quire_avx512_maxima(uint32_t n, quire_avx512_rows *rows, uint
 #undef QUIRE_AVX512_FOUR_MAX
         top = _mm512_mask_mov_ps(top, (__mmask16)(0x1111 << k), four);
     }
-    quire_avx512_new_maxima(n, _mm512_permutexvar_ps(order, top), rows, row);
+    quire_avx512_new_maxima(n, lanes, m, _mm512_permutexvar_ps(order, top), rows, row);
 }
 
 /* The function `name`: softmax that makes weights of 4 rows by weights(n, is_whole, rows, row). */

@@ -253,7 +253,6 @@ static void pv_planes(const quire_attn_pv *args, const __m512 v_scale[REGS])
  * weights, which only a damaged scale makes, have no place for their sign in two bytes. */
 void quire_avx512_pv_q8_vnni(const quire_attn_pv *args)
 {
-    uint64_t visible = quire_avx512_slot_mask(args->slot_begin, args->slot_end);
     __m512 v_scale[REGS];
     uint32_t negative = 0;
 
@@ -261,9 +260,8 @@ void quire_avx512_pv_q8_vnni(const quire_attn_pv *args)
         pv_words(args);
         return;
     }
-    load_scales(args->v_tile, v_scale);
+    load_visible_scales(args, v_scale);
     for (uint32_t i = 0; i < REGS; i++) {
-        v_scale[i] = _mm512_maskz_mov_ps((__mmask16)(visible >> (16 * i)), v_scale[i]);
         negative |= _mm512_movepi32_mask(_mm512_castps_si512(v_scale[i]));
     }
     if (negative != 0) {

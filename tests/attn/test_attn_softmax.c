@@ -72,7 +72,8 @@ static float random_m(const softmax_call *call, uint32_t r, uint32_t kind)
     if (kind == 0 || max == -INFINITY) {
         return quire_rng_below(&rng, 2) == 0 ? -INFINITY : (float)(quire_rng_normal(&rng) * 30.0);
     }
-    return max - (float)(quire_rng_unit(&rng) * (kind == 1 ? 13.0 : 8.0) - (kind == 1 ? 8.0 : 0.0));
+    return max +
+           (float)(kind == 1 ? 8.0 - 13.0 * quire_rng_unit(&rng) : -8.0 * quire_rng_unit(&rng));
 }
 
 /* Row by row, softmax gives what it gave the rows together, to the bit. */

@@ -6,6 +6,7 @@
 #include "attn_tools.h"
 #include "base/check.h"
 #include "base/rng.h"
+#include "quire/cache.h"
 #include "quire/status.h"
 
 #include <math.h>
@@ -73,11 +74,13 @@ typedef struct paged_side {
     quire_attn_lane *hot_lane;
 } paged_side;
 
-/* Pages of one group: for each layer the tiles of each K head, then of each V head. */
+/* Pages of one group, in extents as a cache has them; a part is a layer: the tiles of each K head,
+ * then of each V head. */
 typedef struct paged_group {
-    size_t layer_bytes;
+    size_t layer_bytes; /* of a page */
     size_t page_bytes;
     uint32_t n_pages;
+    uint32_t extent_pages;
     unsigned char *store;
     quire_page_entry *entries;
     const quire_page_entry **leaves;
@@ -95,7 +98,7 @@ typedef struct paged {
     uint32_t n_entries;
     paged_group main;
     paged_group hot; /* n_pages == 0: nothing is sealed */
-    unsigned char **page_addr;
+    quire_page_addr *page_addr;
 } paged;
 
 static uint32_t page_tiles(const attn_shape *shape)
@@ -122,6 +125,19 @@ static bool is_hot_page(const paged *p, uint32_t entry)
     return is_hot;
 }
 
+/* Of a layer's part of slot 0, from the start of an extent. */
+static size_t layer_offset(const paged_group *group, uint32_t layer)
+{
+    return (size_t)layer * group->extent_pages * group->layer_bytes;
+}
+
+static quire_page_addr page_addr(const paged_group *group, uint32_t i)
+{
+    const uint32_t slot = i % group->extent_pages;
+
+    return (quire_page_addr){ group->store + (i - slot) * group->page_bytes, slot };
+}
+
 /* The next layer, so that no cache holds what a run reads. */
 static void paged_prepare(void *ctx)
 {
@@ -130,10 +146,10 @@ static void paged_prepare(void *ctx)
     (void)quire_attn_begin(p->ws, &p->batch);
     p->layer_index = (p->layer_index + 1) % p->shape.n_layers;
     p->layer = p->base;
-    p->layer.k[0].page_offset += p->layer_index * p->main.layer_bytes;
-    p->layer.v[0].page_offset += p->layer_index * p->main.layer_bytes;
-    p->layer.k_hot[0].page_offset += p->layer_index * p->hot.layer_bytes;
-    p->layer.v_hot[0].page_offset += p->layer_index * p->hot.layer_bytes;
+    p->layer.k[0].offset += layer_offset(&p->main, p->layer_index);
+    p->layer.v[0].offset += layer_offset(&p->main, p->layer_index);
+    p->layer.k_hot[0].offset += layer_offset(&p->hot, p->layer_index);
+    p->layer.v_hot[0].offset += layer_offset(&p->hot, p->layer_index);
 }
 
 static void paged_run(void *ctx, uint32_t thread, uint32_t n_threads)
@@ -148,11 +164,21 @@ static void lay(const attn_shape *shape, quire_side side, quire_format format, p
 {
     size_t tile_bytes = quire_tile_bytes(format, side, shape->d);
 
-    *lane = (quire_attn_lane){ .page_offset = group->layer_bytes,
+    *lane = (quire_attn_lane){ .offset = group->layer_bytes,
                                .head_stride = page_tiles(shape) * tile_bytes,
                                .tile_stride = tile_bytes };
     group->layer_bytes += shape->n_kv_head * lane->head_stride;
     group->page_bytes = shape->n_layers * group->layer_bytes;
+}
+
+/* How pages lie in extents, once it is known what a page of the group holds. */
+static void place(const attn_shape *shape, paged_group *group, quire_attn_lane *k,
+                  quire_attn_lane *v)
+{
+    group->extent_pages =
+        group->page_bytes > 0 ? quire_cache_extent_pages(group->page_bytes, shape->n_layers) : 0;
+    k->page_stride = group->layer_bytes;
+    v->page_stride = group->layer_bytes;
 }
 
 static void paged_layer(paged *p, const float *q, float *out)
@@ -185,6 +211,8 @@ static void paged_layer(paged *p, const float *q, float *out)
     if (quire_format_is_sealed(p->format.v)) {
         lay(shape, QUIRE_SIDE_V, QUIRE_FORMAT_HOT, &p->hot, &p->base.v_hot[0]);
     }
+    place(shape, &p->main, &p->base.k[0], &p->base.v[0]);
+    place(shape, &p->hot, &p->base.k_hot[0], &p->base.v_hot[0]);
     p->main.n_pages = p->n_entries;
     for (uint32_t i = 0; p->hot.layer_bytes > 0 && i < p->n_entries; i++) {
         p->hot.n_pages += is_hot_page(p, i);
@@ -201,11 +229,11 @@ static int group_fill(paged *p, const paged_group *group, const paged_side *s, b
         random_tiles(shape->d, s->side, format, s->side == QUIRE_SIDE_K ? SEED_K : SEED_V);
 
     for (size_t i = 0; tiles != NULL && i < (size_t)p->n_entries * page_tiles(shape); i++) {
-        unsigned char *page = p->page_addr[group->entries[i / page_tiles(shape)].page];
+        quire_page_addr page = p->page_addr[group->entries[i / page_tiles(shape)].page];
 
-        for (uint32_t l = 0; page != NULL && l < shape->n_layers * shape->n_kv_head; l++) {
-            memcpy(page + l / shape->n_kv_head * group->layer_bytes + lane->page_offset +
-                       l % shape->n_kv_head * lane->head_stride +
+        for (uint32_t l = 0; page.extent != NULL && l < shape->n_layers * shape->n_kv_head; l++) {
+            memcpy(page.extent + layer_offset(group, l / shape->n_kv_head) + lane->offset +
+                       page.slot * lane->page_stride + l % shape->n_kv_head * lane->head_stride +
                        i % page_tiles(shape) * lane->tile_stride,
                    tiles + i % TILES_RANDOM * lane->tile_stride, lane->tile_stride);
         }
@@ -248,11 +276,19 @@ static double paged_bytes(const paged *p)
     return bytes * p->shape.n_kv_head;
 }
 
+/* Of whole extents. */
+static size_t store_bytes(const paged_group *group)
+{
+    const size_t n = group->extent_pages;
+
+    return n > 0 ? (group->n_pages + n - 1) / n * n * group->page_bytes : 0;
+}
+
 static int group_alloc(const paged *p, paged_group *group)
 {
     uint32_t n_leaves = (p->n_entries + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
 
-    group->store = attn_map(group->n_pages * group->page_bytes);
+    group->store = attn_map(store_bytes(group));
     group->entries = calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof(*group->entries));
     group->leaves = calloc(n_leaves, sizeof(*group->leaves));
     QUIRE_FAIL_IF(group->store == NULL || group->entries == NULL || group->leaves == NULL,
@@ -267,7 +303,7 @@ static void group_free(paged_group *group)
 {
     free(group->leaves);
     free(group->entries);
-    attn_unmap(group->store, group->n_pages * group->page_bytes);
+    attn_unmap(group->store, store_bytes(group));
 }
 
 /* Page ids: 1 .. n of the main group, then those of the hot one; its other entries are holes. */
@@ -279,7 +315,7 @@ static void paged_tables(paged *p)
     for (uint32_t i = 0; i < p->n_entries; i++) {
         uint32_t rest = p->shape.n_tokens - i * page_tokens;
 
-        p->page_addr[i + 1] = p->main.store + i * p->main.page_bytes;
+        p->page_addr[i + 1] = page_addr(&p->main, i);
         p->main.entries[i] = (quire_page_entry){
             .page = i + 1,
             .n_tokens = (uint16_t)(rest < page_tokens ? rest : page_tokens),
@@ -290,7 +326,7 @@ static void paged_tables(paged *p)
             p->hot.entries[i].page = QUIRE_PAGE_NULL;
             if (is_hot_page(p, i)) {
                 p->hot.entries[i].page = p->n_entries + 1 + n_hot;
-                p->page_addr[p->n_entries + 1 + n_hot] = p->hot.store + n_hot * p->hot.page_bytes;
+                p->page_addr[p->n_entries + 1 + n_hot] = page_addr(&p->hot, n_hot);
                 n_hot++;
             }
         }

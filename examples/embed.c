@@ -108,9 +108,11 @@ static quire_attn_layer describe_layer(size_t tile_bytes)
     layer.n_k = 1;
     layer.n_v = 1;
     layer.scale = 1.0f / sqrtf((float)HEAD_DIM);
+    layer.k[0].page_stride = 2 * N_KV_HEAD * tile_bytes;
     layer.k[0].head_stride = tile_bytes;
     layer.k[0].tile_stride = tile_bytes;
-    layer.v[0].page_offset = N_KV_HEAD * tile_bytes;
+    layer.v[0].offset = N_KV_HEAD * tile_bytes;
+    layer.v[0].page_stride = layer.k[0].page_stride;
     layer.v[0].head_stride = tile_bytes;
     layer.v[0].tile_stride = tile_bytes;
     layer.q_stride = Q_FLOATS;

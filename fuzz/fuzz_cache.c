@@ -98,13 +98,21 @@ static unsigned char *stamp_at(const fuzz *f, const model_seq *seq, uint32_t tok
 {
     uint32_t page_tokens = f->cache->opts.page_tokens;
     const quire_page_entry *entry = entry_of(f, seq, 0, token / page_tokens);
-    unsigned char *addr = quire_cache_page_addrs(f->cache)[entry->page];
+    const quire_page_addr addr = quire_cache_page_addrs(f->cache)[entry->page];
+    const size_t page_bytes = f->cache->opts.page_bytes[0];
+    size_t at = token % page_tokens * (page_bytes / page_tokens);
 
     QUIRE_CHECK(token % page_tokens < entry->n_tokens);
-    if (addr == NULL) {
+    if (addr.extent == NULL) {
         return NULL;
     }
-    return addr + token % page_tokens * (f->cache->opts.page_bytes[0] / page_tokens);
+    if (f->cache->opts.n_parts[0] == 2) { /* halves */
+        at += at >= page_bytes / 2
+                  ? (quire_cache_extent_pages(page_bytes, 2) - 1) * (page_bytes / 2)
+                  : 0;
+        return addr.extent + addr.slot * (page_bytes / 2) + at;
+    }
+    return addr.extent + addr.slot * page_bytes + at;
 }
 
 static void check_holes(const fuzz *f, const model_seq *seq)
@@ -294,6 +302,7 @@ static bool fuzz_create(fuzz *f, const uint8_t *head)
     quire_extent_source source = { fuzz_map, fuzz_unmap, fuzz_lock, &f->faults };
     quire_cache_env env = { &source, QUIRE_PAGES_MAX, 40 };
     quire_cache_opts opts = QUIRE_CACHE_OPTS_INIT;
+    size_t halves[2];
 
     opts.allocator = &allocator;
     opts.n_groups = 1 + head[0] % 4;
@@ -304,6 +313,12 @@ static bool fuzz_create(fuzz *f, const uint8_t *head)
     opts.page_bytes[0] = sizes[head[1] % 4];
     opts.page_bytes[1] = sizes[head[1] / 4 % 4];
     opts.page_bytes[3] = opts.page_bytes[0];
+    if ((head[1] & 64) != 0) {
+        halves[0] = opts.page_bytes[0] / 2;
+        halves[1] = opts.page_bytes[0] / 2;
+        opts.n_parts[0] = 2;
+        opts.part_bytes[0] = halves;
+    }
     opts.charge_bytes[0] = 16;
     opts.charge_bytes[1] = 5;
     opts.budget_bytes = head[2] * 16u;

@@ -86,7 +86,9 @@ static void stamps(const fuzz *f, const run *r, uint32_t written_from)
                 QUIRE_CHECK(g > 0);
                 continue;
             }
-            at = quire_cache_page_addrs(f->cache)[page] + i % page_tokens * SLOT_BYTES;
+            at = quire_cache_page_addrs(f->cache)[page].extent +
+                 (quire_cache_page_addrs(f->cache)[page].slot * page_tokens + i % page_tokens) *
+                     SLOT_BYTES;
             if (i >= written_from) {
                 memcpy(at, &stamp, sizeof stamp);
             }

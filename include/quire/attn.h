@@ -72,11 +72,12 @@ typedef struct quire_attn_seq {
     const quire_page_entry *const *hot_leaves;
 } quire_attn_seq;
 
-/* Where a stored K or V lies inside a page: tile i (of page_tokens / 64) of kv head g starts at
- * page address + page_offset + g * head_stride + i * tile_stride. All three in bytes, multiples
- * of 64. */
+/* Where a stored K or V lies: tile i (of page_tokens / 64) of kv head g of the page in slot s of an
+ * extent starts at extent + offset + s * page_stride + g * head_stride + i * tile_stride. All four
+ * in bytes, multiples of 64. */
 typedef struct quire_attn_lane {
-    size_t page_offset;
+    size_t offset;
+    size_t page_stride;
     size_t head_stride;
     size_t tile_stride;
 } quire_attn_lane;
@@ -118,8 +119,8 @@ typedef struct quire_attn_layer {
 typedef struct quire_attn_batch {
     const quire_attn_seq *seqs;
     uint32_t n_seqs;
-    uint32_t page_tokens;            /* multiple of 64 */
-    unsigned char *const *page_addr; /* by page id; see quire_cache_page_addrs() */
+    uint32_t page_tokens;             /* multiple of 64 */
+    const quire_page_addr *page_addr; /* by page id; see quire_cache_page_addrs() */
 } quire_attn_batch;
 
 typedef struct quire_attn_workspace quire_attn_workspace;

@@ -26,10 +26,19 @@
  * anything is missing it asks the evictor for cached pages, and if that does not do, it returns
  * QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS) and nothing that is live changed.
  *
+ * Parts. A page may be cut into parts, such as the K and V of each layer; the others have one. Of
+ * an extent of n pages (quire_cache_extent_pages()) part p of the page in slot s lies at
+ *
+ *   extent + n * (bytes of the parts before p) + s * (bytes of part p)
+ *
+ * so that a layer's attention, which reads one part of every page, walks through memory in order
+ * instead of jumping over the other layers' parts: TLB entries and prefetchers serve it as they
+ * serve one plain array by layer (docs/architecture.md has what that is worth).
+ *
  * Memory. Extents come from mmap (huge pages advised, mlock on request), sized to the smallest
- * multiple of 2 MiB whose unusable tail is under 1 % for the page size. maintain() keeps free pages
- * ready ahead of demand; coalesce() empties sparse extents; an empty extent can serve another group
- * or go back to the OS.
+ * multiple of 2 MiB whose unusable tail is under 1 % for the page size, and in which a part of all
+ * pages takes a few hundred KiB. maintain() keeps free pages ready ahead of demand; coalesce()
+ * empties sparse extents; an empty extent can serve another group or go back to the OS.
  *
  * Thread: owner. One thread makes every call on a given cache; only quire_cache_stats_get() may be
  * called from elsewhere.
@@ -63,6 +72,7 @@ typedef struct quire_cache quire_cache;
 #define QUIRE_PAGE_TOKENS_MAX        1024u
 #define QUIRE_PAGE_BYTES_MAX         ((size_t)1 << 36)
 #define QUIRE_GROUPS_MAX             8u
+#define QUIRE_PARTS_MAX              4096u
 #define QUIRE_REGIONS_MAX            16u
 #define QUIRE_REGION_DYNAMIC         0u /* the one region every cache has */
 #define QUIRE_PAGES_MAX              (1u << 28)
@@ -77,6 +87,9 @@ typedef struct quire_cache_opts {
     uint32_t page_tokens; /* QUIRE_PAGE_TOKENS_MIN .. _MAX, a multiple of _MIN; default 64 */
     uint32_t n_groups;    /* 1 .. QUIRE_GROUPS_MAX */
     size_t page_bytes[QUIRE_GROUPS_MAX]; /* payload of a page by group, multiple of 64; 0 = none */
+    uint32_t n_parts[QUIRE_GROUPS_MAX];  /* of a page, up to _MAX; 0 or 1: one */
+    const size_t *part_bytes[QUIRE_GROUPS_MAX]; /* [n_parts], multiples of 64 (or 0) that add up to
+                                                   page_bytes; copied; not read where n_parts < 2 */
     size_t charge_bytes[QUIRE_GROUPS_MAX]; /* charged to the region; 0 = page_bytes (at least 1) */
     uint64_t budget_bytes;                 /* of the dynamic region; pages never exceed it */
     uint32_t seqs_max;                     /* open sequences at once, 1 .. _MAX; default 1024 */
@@ -232,10 +245,13 @@ int quire_seq_table_get(const quire_cache *cache, quire_seq_id seq, quire_group_
 
 /* ---- pages ---- */
 
-/* Payload addresses by page id (entry 0 is NULL; NULL for pages without payload or not in use).
- * Memory: borrowed. The array moves when pages are taken, entries change in coalesce(): fetch it
- * after the last append of a step. */
-unsigned char *const *quire_cache_page_addrs(const quire_cache *cache);
+/* Pages in an extent of pages of so many bytes and parts. Thread: any. */
+uint32_t quire_cache_extent_pages(size_t page_bytes, uint32_t n_parts);
+
+/* Payload addresses by page id (the extent of entry 0 is NULL, as that of pages without payload or
+ * not in use). Memory: borrowed. The array moves when pages are taken, entries change in
+ * coalesce(): fetch it after the last append of a step. */
+const quire_page_addr *quire_cache_page_addrs(const quire_cache *cache);
 
 /* ---- upkeep, between steps ---- */
 

@@ -48,6 +48,14 @@ typedef struct quire_page_entry {
     int32_t rope_shift;  /* positions the keys have moved since they were stored; 0 = none */
 } quire_page_entry;
 
+/* Where a page's payload lies. A page may be cut into parts (a layer's K and V, say), and an extent
+ * keeps part p of all its pages side by side: whoever reads one part of many pages reads memory in
+ * order (quire/cache.h, "Parts"). */
+typedef struct quire_page_addr {
+    unsigned char *extent; /* its first byte; NULL: no payload, or the page is not in use */
+    size_t slot;           /* of the page in the extent */
+} quire_page_addr;
+
 /* The lower level of a page table is made of leaves of this many entries, shared copy-on-write
  * between forks; the upper level is an array of pointers to them. */
 #ifdef QUIRE_TINY /* test build with small constants, so that growth paths run all the time */

@@ -28,13 +28,13 @@
 typedef struct tile_pair {
     quire_attn_tile_pos pos;
     quire_attn_tile_pos next;
-    const unsigned char *next_hot; /* where the last query reads the next one hot; NULL: sealed */
+    const quire_page_addr *next_hot; /* where the last query reads the next one hot; NULL: sealed */
 } tile_pair;
 
 /* Consecutive queries of a block that read a tile in the same form. */
 typedef struct tile_run {
-    const unsigned char *hot; /* the hot page to read; NULL: the main page */
-    uint32_t first_row;       /* of the first kv head's */
+    const quire_page_addr *hot; /* the hot page to read; NULL: the main page */
+    uint32_t first_row;         /* of the first kv head's */
     uint32_t end_row;
 } tile_run;
 
@@ -197,7 +197,7 @@ static void pack_queries(const quire_attn_ctx *c, const quire_attn_block *b, uin
 
 /* Source k of K at a position, in the form of `hot`; NULL when the position is nowhere. */
 static const void *k_tile(const quire_attn_ctx *c, uint32_t g, const quire_attn_tile_pos *pos,
-                          const unsigned char *hot, uint32_t k)
+                          const quire_page_addr *hot, uint32_t k)
 {
     if (pos->page == NULL) {
         return NULL;
@@ -209,7 +209,7 @@ static const void *k_tile(const quire_attn_ctx *c, uint32_t g, const quire_attn_
 }
 
 static const void *v_tile(const quire_attn_ctx *c, uint32_t g, const quire_attn_tile_pos *pos,
-                          const unsigned char *hot, uint32_t v)
+                          const quire_page_addr *hot, uint32_t v)
 {
     if (pos->page == NULL) {
         return NULL;
@@ -229,7 +229,7 @@ static uint32_t n_tiles(const quire_attn_ctx *c, const quire_attn_block *b)
 /* Tile i of a position in the order of the work: K of all kv heads of the block, then V. NULL when
  * the position is nowhere. */
 static const void *tile_in_order(const quire_attn_ctx *c, const quire_attn_block *b,
-                                 const quire_attn_tile_pos *pos, const unsigned char *hot,
+                                 const quire_attn_tile_pos *pos, const quire_page_addr *hot,
                                  uint32_t i)
 {
     const uint32_t n_k = c->layer->n_k;
@@ -247,7 +247,7 @@ static const void *tile_in_order(const quire_attn_ctx *c, const quire_attn_block
 /* The stored tile to prefetch while working on tile `source` of the block's kv head `head`, both
  * counted from 0: K sources count first, then V. NULL: none. */
 static const void *tile_ahead(const quire_attn_ctx *c, const quire_attn_block *b,
-                              const tile_pair *tiles, const unsigned char *hot, uint32_t head,
+                              const tile_pair *tiles, const quire_page_addr *hot, uint32_t head,
                               uint32_t source)
 {
     const quire_attn_layer *layer = c->layer;
@@ -395,9 +395,9 @@ static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b, const t
 }
 
 /* The hot page in which a query reads a tile; NULL: it reads the main page. */
-static const unsigned char *hot_page_of(const quire_attn_ctx *c, const quire_attn_block *b,
-                                        const quire_attn_query *query,
-                                        const quire_attn_tile_pos *pos)
+static const quire_page_addr *hot_page_of(const quire_attn_ctx *c, const quire_attn_block *b,
+                                          const quire_attn_query *query,
+                                          const quire_attn_tile_pos *pos)
 {
     if (!(c->shape.k_is_sealed || c->shape.v_is_sealed) ||
         !quire_attn_is_hot(c->layer, query->index, pos->token)) {
@@ -474,7 +474,7 @@ void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *b
     uint32_t n = quire_min_u32(ctx->n_ahead, n_tiles(ctx, block));
     quire_attn_tile_walk walk = walk_of(ctx, block, split);
     quire_attn_tile_pos pos;
-    const unsigned char *hot;
+    const quire_page_addr *hot;
 
     if (!quire_attn_tile_walk_next(&walk, block->token_end, &pos)) {
         return;

@@ -34,9 +34,9 @@
 
 /* Tokens of a step that go to one tile: what append encodes at once. */
 typedef struct quire_attn_segment {
-    const unsigned char *page;
-    const unsigned char *hot; /* the hot page; NULL when the sequence has no hot table */
-    uint32_t tile;            /* within the page */
+    const quire_page_addr *page;
+    const quire_page_addr *hot; /* the hot page; NULL when the sequence has no hot table */
+    uint32_t tile;              /* within the page */
     uint16_t first_slot;
     uint16_t n_tokens;
     uint32_t first_row;
@@ -138,8 +138,8 @@ static inline bool quire_attn_has_sealed(const quire_attn_layer *layer)
 }
 
 /* Address of entry i's hot page; NULL for a hole or when there is no hot table. */
-static inline const unsigned char *quire_attn_hot_page(const quire_attn_batch *batch,
-                                                       const quire_attn_seq *seq, uint32_t i)
+static inline const quire_page_addr *quire_attn_hot_page(const quire_attn_batch *batch,
+                                                         const quire_attn_seq *seq, uint32_t i)
 {
     quire_page_id page;
 
@@ -147,14 +147,14 @@ static inline const unsigned char *quire_attn_hot_page(const quire_attn_batch *b
         return NULL;
     }
     page = seq->hot_leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
-    return page != QUIRE_PAGE_NULL ? batch->page_addr[page] : NULL;
+    return page != QUIRE_PAGE_NULL ? &batch->page_addr[page] : NULL;
 }
 
 /* Address of tile `tile` of kv head g. */
-static inline unsigned char *quire_attn_tile(const quire_attn_lane *lane, const unsigned char *page,
-                                             uint32_t g, uint32_t tile)
+static inline unsigned char *quire_attn_tile(const quire_attn_lane *lane,
+                                             const quire_page_addr *page, uint32_t g, uint32_t tile)
 {
-    return (unsigned char *)(uintptr_t)page + lane->page_offset + g * lane->head_stride +
+    return page->extent + lane->offset + page->slot * lane->page_stride + g * lane->head_stride +
            tile * lane->tile_stride;
 }
 

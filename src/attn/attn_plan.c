@@ -19,7 +19,7 @@ static void add_segments(quire_attn_workspace *ws, const quire_attn_seq *seq, ui
 
         QUIRE_CHECK(ws->n_segments < ws->limits.n_rows_max);
         ws->segments[ws->n_segments++] = (quire_attn_segment){
-            .page = ws->batch.page_addr[entry->page],
+            .page = &ws->batch.page_addr[entry->page],
             .hot = quire_attn_hot_page(&ws->batch, seq, i),
             .tile = tile,
             .first_slot = (uint16_t)(slot % QUIRE_TILE_TOKENS),
@@ -34,7 +34,7 @@ static void add_segments(quire_attn_workspace *ws, const quire_attn_seq *seq, ui
 static int check_entry(const quire_attn_workspace *ws, const quire_page_entry *entry)
 {
     QUIRE_FAIL_IF(entry->page == QUIRE_PAGE_NULL || entry->n_tokens == 0, QUIRE_INVAL);
-    QUIRE_FAIL_IF(ws->batch.page_addr[entry->page] == NULL, QUIRE_INVAL);
+    QUIRE_FAIL_IF(ws->batch.page_addr[entry->page].extent == NULL, QUIRE_INVAL);
     QUIRE_FAIL_IF((uint32_t)entry->first_slot + entry->n_tokens > ws->batch.page_tokens,
                   QUIRE_INVAL);
     QUIRE_FAIL_IF(entry->rope_shift != 0, QUIRE_UNSUPP);
@@ -54,7 +54,7 @@ static int check_hot_entry(const quire_attn_workspace *ws, const quire_attn_seq 
     if (hot->page == QUIRE_PAGE_NULL) {
         return is_written ? QUIRE_INVAL : QUIRE_OK;
     }
-    QUIRE_FAIL_IF(ws->batch.page_addr[hot->page] == NULL, QUIRE_INVAL);
+    QUIRE_FAIL_IF(ws->batch.page_addr[hot->page].extent == NULL, QUIRE_INVAL);
     QUIRE_FAIL_IF(hot->first_slot != entry->first_slot || hot->n_tokens != entry->n_tokens,
                   QUIRE_INVAL);
     return QUIRE_OK;

@@ -9,11 +9,11 @@
 
 /* Consecutive tokens in one tile. */
 typedef struct quire_attn_tile_pos {
-    const unsigned char *page;
-    const unsigned char *hot; /* NULL: a hole, or no hot table */
-    uint32_t entry;           /* of the table */
-    uint32_t tile;            /* within the page */
-    uint32_t slot_begin;      /* within the tile */
+    const quire_page_addr *page;
+    const quire_page_addr *hot; /* NULL: a hole, or no hot table */
+    uint32_t entry;             /* of the table */
+    uint32_t tile;              /* within the page */
+    uint32_t slot_begin;        /* within the tile */
     uint32_t n_slots;
     uint32_t token; /* index in the sequence of the token in slot_begin */
 } quire_attn_tile_pos;
@@ -52,7 +52,7 @@ static inline bool quire_attn_tile_walk_next(quire_attn_tile_walk *walk, uint32_
     }
     entry = quire_attn_entry(walk->seq, walk->entry);
     end = (uint32_t)entry->first_slot + entry->n_tokens;
-    pos->page = walk->batch->page_addr[entry->page];
+    pos->page = &walk->batch->page_addr[entry->page];
     pos->hot = quire_attn_hot_page(walk->batch, walk->seq, walk->entry);
     pos->entry = walk->entry;
     pos->tile = walk->slot / QUIRE_TILE_TOKENS;

@@ -300,8 +300,8 @@ static bool is_rotation(uint32_t block, uint32_t d)
 
 static int check_lane(const quire_attn_lane *lane)
 {
-    QUIRE_FAIL_IF(lane->page_offset % 64 != 0 || lane->head_stride % 64 != 0, QUIRE_INVAL);
-    QUIRE_FAIL_IF(lane->tile_stride % 64 != 0, QUIRE_INVAL);
+    QUIRE_FAIL_IF(lane->offset % 64 != 0 || lane->page_stride % 64 != 0, QUIRE_INVAL);
+    QUIRE_FAIL_IF(lane->head_stride % 64 != 0 || lane->tile_stride % 64 != 0, QUIRE_INVAL);
     return QUIRE_OK;
 }
 

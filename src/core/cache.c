@@ -14,6 +14,23 @@ static bool is_page_size_ok(size_t page_bytes)
     return page_bytes % 64 == 0 && page_bytes <= QUIRE_PAGE_BYTES_MAX;
 }
 
+/* The parts of a group's pages: few enough, whole cache lines, and nothing between them. */
+static int parts_check(uint32_t n_parts, const size_t *part_bytes, size_t page_bytes)
+{
+    size_t left_bytes = page_bytes;
+
+    if (n_parts < 2) {
+        return QUIRE_OK;
+    }
+    QUIRE_FAIL_IF(n_parts > QUIRE_PARTS_MAX || part_bytes == NULL, QUIRE_INVAL);
+    for (uint32_t p = 0; p < n_parts; p++) {
+        QUIRE_FAIL_IF(part_bytes[p] % 64 != 0 || part_bytes[p] > left_bytes, QUIRE_INVAL);
+        left_bytes -= part_bytes[p];
+    }
+    QUIRE_FAIL_IF(left_bytes != 0, QUIRE_INVAL);
+    return QUIRE_OK;
+}
+
 static int opts_check(const quire_cache_opts *opts)
 {
     QUIRE_FAIL_IF(opts->struct_bytes != sizeof(*opts), QUIRE_INVAL);
@@ -25,6 +42,7 @@ static int opts_check(const quire_cache_opts *opts)
     for (uint32_t g = 0; g < opts->n_groups; g++) {
         QUIRE_FAIL_IF(!is_page_size_ok(opts->page_bytes[g]), QUIRE_INVAL);
         QUIRE_FAIL_IF(opts->charge_bytes[g] > QUIRE_PAGE_BYTES_MAX, QUIRE_INVAL);
+        QUIRE_TRY(parts_check(opts->n_parts[g], opts->part_bytes[g], opts->page_bytes[g]));
     }
     QUIRE_FAIL_IF(opts->seqs_max == 0 || opts->seqs_max > QUIRE_SEQS_MAX, QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->seq_tokens_max == 0 || opts->seq_tokens_max > QUIRE_SEQ_TOKENS_MAX,
@@ -61,6 +79,8 @@ int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
     pool_opts = (quire_pool_opts){ .page_tokens = opts->page_tokens,
                                    .n_groups = opts->n_groups,
                                    .page_bytes = cache->opts.page_bytes,
+                                   .n_parts = cache->opts.n_parts,
+                                   .part_bytes = cache->opts.part_bytes,
                                    .charge_bytes = cache->opts.charge_bytes,
                                    .pages_max = env->pages_max,
                                    .extents_max = env->extents_max,
@@ -76,6 +96,7 @@ int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
         allocator->free(allocator->ctx, cache);
         return QUIRE_NOMEM;
     }
+    memset(cache->opts.part_bytes, 0, sizeof(cache->opts.part_bytes)); /* the caller's too */
     *out = cache;
     QUIRE_CACHE_CHECKED(cache);
     return QUIRE_OK;
@@ -110,7 +131,12 @@ void quire_cache_destroy(quire_cache *cache)
     allocator.free(allocator.ctx, cache);
 }
 
-unsigned char *const *quire_cache_page_addrs(const quire_cache *cache)
+uint32_t quire_cache_extent_pages(size_t page_bytes, uint32_t n_parts)
+{
+    return quire_extent_shape_for(page_bytes, n_parts).n_slots;
+}
+
+const quire_page_addr *quire_cache_page_addrs(const quire_cache *cache)
 {
     return cache->pool.addrs;
 }

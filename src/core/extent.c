@@ -19,7 +19,14 @@ uint32_t quire_extent_slots(size_t size_bytes, size_t page_bytes)
     return (uint32_t)n_slots;
 }
 
-quire_extent_shape quire_extent_shape_for(size_t page_bytes)
+/* Whether extents of so many slots are large enough: pages in one piece do not care. */
+static bool has_runs(uint32_t n_slots, size_t page_bytes, uint32_t n_parts)
+{
+    return n_parts < 2 || n_slots >= QUIRE_EXTENT_SLOTS_ENOUGH ||
+           n_slots * page_bytes >= n_parts * QUIRE_EXTENT_RUN_BYTES;
+}
+
+quire_extent_shape quire_extent_shape_for(size_t page_bytes, uint32_t n_parts)
 {
     quire_extent_shape shape = { 0, QUIRE_EXTENT_META_SLOTS };
 
@@ -30,7 +37,7 @@ quire_extent_shape quire_extent_shape_for(size_t page_bytes)
     shape.size_bytes = (page_bytes + QUIRE_EXTENT_UNIT_BYTES - 1) / QUIRE_EXTENT_UNIT_BYTES *
                        QUIRE_EXTENT_UNIT_BYTES;
     shape.n_slots = quire_extent_slots(shape.size_bytes, page_bytes);
-    while (shape.n_slots == 0) {
+    while (shape.n_slots == 0 || !has_runs(shape.n_slots, page_bytes, n_parts)) {
         shape.size_bytes += QUIRE_EXTENT_UNIT_BYTES;
         shape.n_slots = quire_extent_slots(shape.size_bytes, page_bytes);
     }

@@ -1,11 +1,14 @@
 /* extent.h - memory from the operating system, and how much of it to take at once.
  *
  * An extent is the smallest multiple of QUIRE_EXTENT_UNIT_BYTES whose unusable tail is under 1 %
- * for the page size. The tail of any number of pages, rounded up, is below one unit, so an extent
- * is never larger than 100 units (200 MiB) and a page.
+ * for the page size, and in which each part of all its pages together takes
+ * QUIRE_EXTENT_RUN_BYTES on average (unless it has QUIRE_EXTENT_SLOTS_ENOUGH pages before). The
+ * tail of any number of pages, rounded up, is below one unit, so an extent is never larger than 100
+ * units (200 MiB), or what the runs ask for, and a page.
  *
  *   base (unit-aligned)                                             base + bytes
- *   | slot 0 | slot 1 | ... | slot n_slots - 1 | tail, < 1 % of bytes |
+ *   | slot 0 | slot 1 | ... | slot n_slots - 1 | tail, < 1 % of bytes |     pages of one part
+ *   | part 0 of slot 0, slot 1, ... | part 1 of slot 0, ... | ... | tail |  pages of several
  *
  * A page size of 0 means metadata only: such an extent is a range of slots without memory.
  *
@@ -20,11 +23,16 @@
 #ifdef QUIRE_TINY
 #define QUIRE_EXTENT_UNIT_BYTES ((size_t)4096)
 #define QUIRE_EXTENT_META_SLOTS 4u
+#define QUIRE_EXTENT_RUN_BYTES  ((size_t)1024)
 #else
 #define QUIRE_EXTENT_UNIT_BYTES ((size_t)2 << 20) /* one x86-64 / arm64 huge page */
 #define QUIRE_EXTENT_META_SLOTS 1024u             /* slots of an extent without memory */
+/* Two threads that read 13 KB of every 400 KB have 77 % of the bandwidth of a plain array on a Zen
+ * 5 VM, in runs of 107 KB 93 %, of 430 KB 97 %. */
+#define QUIRE_EXTENT_RUN_BYTES  ((size_t)384 << 10)
 #endif
-#define QUIRE_EXTENT_SLOTS_MAX 65536u /* a slot number fits 16 bits */
+#define QUIRE_EXTENT_SLOTS_MAX    65536u /* a slot number fits 16 bits */
+#define QUIRE_EXTENT_SLOTS_ENOUGH 1024u
 
 /* Where extents come from. Tests put a double here that fails the Nth call. */
 typedef struct quire_extent_source {
@@ -44,8 +52,9 @@ typedef struct quire_extent_shape {
     uint32_t n_slots;
 } quire_extent_shape;
 
-/* The extent for a page size (0, or a multiple of 64 up to QUIRE_PAGE_BYTES_MAX). */
-quire_extent_shape quire_extent_shape_for(size_t page_bytes);
+/* The extent for a page size (0, or a multiple of 64 up to QUIRE_PAGE_BYTES_MAX) in n_parts parts
+ * (0 counts as 1). */
+quire_extent_shape quire_extent_shape_for(size_t page_bytes, uint32_t n_parts);
 
 /* Slots of page_bytes > 0 in memory of a given size; 0 when the 1 % rule does not hold for it. */
 uint32_t quire_extent_slots(size_t size_bytes, size_t page_bytes);

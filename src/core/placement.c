@@ -277,9 +277,18 @@ static bool class_can_spare(const quire_pool_class *class, const quire_extent *e
     return quire_counter_get(&class->free_pages) >= class->plan_pages + extent->n_slots;
 }
 
-/* An empty extent that no plan needs: with page_bytes > 0 one that can be cut into such pages.
- * Its class is set; NULL when there is none. */
-static quire_extent *spare_find(quire_pool *pool, const quire_pool_class *except, size_t page_bytes)
+/* Whether an extent of another class can be cut into pages of this one: where pages have several
+ * parts, their distance is the same in all extents. */
+static bool can_recut(const quire_pool_class *class, const quire_extent *extent)
+{
+    uint32_t n_slots = quire_extent_slots(extent->size_bytes, class->page_bytes);
+
+    return class->n_parts == 1 ? n_slots > 0 : n_slots == class->shape.n_slots;
+}
+
+/* An empty extent that no plan needs, of another class than this one; is_recut: which can be cut
+ * into pages of this class. Its class is set; NULL when there is none. */
+static quire_extent *spare_find(quire_pool *pool, const quire_pool_class *except, bool is_recut)
 {
     for (uint32_t i = 0; i < pool->n_classes; i++) {
         quire_pool_class *class = &pool->classes[i];
@@ -289,8 +298,7 @@ static quire_extent *spare_find(quire_pool *pool, const quire_pool_class *except
         }
         for (quire_extent *extent = class->buckets[QUIRE_EXTENT_BUCKET_EMPTY]; extent != NULL;
              extent = extent->next) {
-            if (class_can_spare(class, extent) &&
-                (page_bytes == 0 || quire_extent_slots(extent->size_bytes, page_bytes) > 0)) {
+            if (class_can_spare(class, extent) && (!is_recut || can_recut(except, extent))) {
                 return extent;
             }
         }
@@ -298,12 +306,32 @@ static quire_extent *spare_find(quire_pool *pool, const quire_pool_class *except
     return NULL;
 }
 
+/* Bytes from the base of an extent on that are known to be backed by memory. */
+static size_t backed_bytes(const quire_pool_class *class, const quire_extent *extent)
+{
+    return class->n_parts == 1 || extent->n_touched == extent->n_slots
+               ? extent->n_touched * class->page_bytes
+               : extent->touched_bytes;
+}
+
+/* So many bytes of an extent that was cut for a class are backed. Parts of a page lie all over the
+ * extent: there it is all slots or none. */
+static void set_backed(const quire_pool_class *class, quire_extent *extent, size_t bytes)
+{
+    const size_t payload_bytes = extent->n_slots * class->page_bytes;
+    const size_t n = bytes < payload_bytes ? bytes : payload_bytes;
+
+    extent->n_touched =
+        class->n_parts == 1 || n == payload_bytes ? (uint32_t)(n / class->page_bytes) : 0;
+    extent->touched_bytes = class->n_parts == 1 ? 0 : n;
+}
+
 /* Cut another class's empty extent into pages of this one. */
 static int extent_recut(quire_pool *pool, quire_pool_class *class, quire_extent *extent)
 {
     quire_pool_class *from = &pool->classes[extent->class_index];
     uint32_t n_slots = quire_extent_slots(extent->size_bytes, class->page_bytes);
-    size_t touched_bytes = extent->n_touched * from->page_bytes;
+    size_t touched_bytes = backed_bytes(from, extent);
 
     if (n_slots > extent->n_slots_max) {
         quire_extent *larger = extent_alloc(pool, n_slots);
@@ -324,14 +352,14 @@ static int extent_recut(quire_pool *pool, quire_pool_class *class, quire_extent 
         extent->n_fresh = 0;
         extent->free_head = QUIRE_SLOT_NONE;
     }
-    extent->n_touched = (uint32_t)(touched_bytes / class->page_bytes);
+    set_backed(class, extent, touched_bytes);
     class_add(pool, class, extent);
     return QUIRE_OK;
 }
 
 static bool spare_unmap(quire_pool *pool, const quire_pool_class *except)
 {
-    quire_extent *extent = spare_find(pool, except, 0);
+    quire_extent *extent = spare_find(pool, except, false);
 
     if (extent == NULL) {
         return false;
@@ -354,7 +382,7 @@ int quire_placement_grow(quire_pool *pool, quire_pool_class *class)
     int rc;
 
     if (class->page_bytes > 0) {
-        quire_extent *spare = spare_find(pool, class, class->page_bytes);
+        quire_extent *spare = spare_find(pool, class, true);
 
         if (spare != NULL) {
             return extent_recut(pool, class, spare);

@@ -1,8 +1,8 @@
 /* pool.c - page ids, references and plans; where pages lie is placement.c.
  *
  * Invariants (quire_pool_validate checks all of them, and those of placement.h)
- *   I1  a page is free, live (refs > 0) or cached (refs == 0, kept); addrs[id] is its slot's
- *       address, NULL when it is free or has no payload
+ *   I1  a page is free, live (refs > 0) or cached (refs == 0, kept); addrs[id] is where it
+ *       lies, nowhere when it is free or has no payload
  *   I2  ids below id_end are in use or on the free-id list; page 0 is neither
  *   I3  a region's charge is the sum of its pages' charges; likewise what is cached, pinned,
  * spilled I4  the counters of a class are what its extents and pages add up to
@@ -11,6 +11,7 @@
 #include "core/pool.h"
 
 #include "base/check.h"
+#include "core/payload.h"
 #include "core/placement.h"
 
 #include <string.h>
@@ -36,7 +37,7 @@ static void pool_free(quire_pool *pool, void *ptr)
 static int ids_resize(quire_pool *pool, uint32_t capacity)
 {
     quire_page *pages = pool_alloc(pool, capacity * sizeof(*pages));
-    unsigned char **addrs = pool_alloc(pool, capacity * sizeof(*addrs));
+    quire_page_addr *addrs = pool_alloc(pool, capacity * sizeof(*addrs));
 
     if (pages == NULL || addrs == NULL) {
         pool_free(pool, addrs);
@@ -57,27 +58,65 @@ static int ids_resize(quire_pool *pool, uint32_t capacity)
     return QUIRE_OK;
 }
 
-static void groups_init(quire_pool *pool, const quire_pool_opts *opts)
+/* Whether pages of a group are pages of the class. */
+static bool class_fits(const quire_pool_class *class, const quire_pool_opts *opts, uint32_t g)
 {
+    uint32_t n_parts = opts->n_parts[g] > 1 ? opts->n_parts[g] : 1;
+
+    return class->page_bytes == opts->page_bytes[g] && class->n_parts == n_parts &&
+           (n_parts == 1 ||
+            memcmp(class->part_bytes, opts->part_bytes[g], n_parts * sizeof(size_t)) == 0);
+}
+
+/* A class for the pages of a group; *rest: room for its parts, if they are several. */
+static void class_init(quire_pool_class *class, const quire_pool_opts *opts, uint32_t g,
+                       size_t **rest)
+{
+    class->page_bytes = opts->page_bytes[g];
+    class->n_parts = 1;
+    class->part_bytes = &class->page_bytes;
+    if (opts->n_parts[g] > 1) {
+        class->n_parts = opts->n_parts[g];
+        class->part_bytes = memcpy(*rest, opts->part_bytes[g], class->n_parts * sizeof(**rest));
+        *rest += class->n_parts;
+    }
+    class->shape = quire_extent_shape_for(class->page_bytes, class->n_parts);
+}
+
+static int groups_init(quire_pool *pool, const quire_pool_opts *opts)
+{
+    size_t n_parts = 0;
+    size_t *rest;
+
+    for (uint32_t g = 0; g < opts->n_groups; g++) {
+        n_parts += opts->n_parts[g];
+    }
+    if (n_parts > 0) {
+        pool->part_bytes = pool_alloc(pool, n_parts * sizeof(*pool->part_bytes));
+        QUIRE_FAIL_IF(pool->part_bytes == NULL, QUIRE_NOMEM);
+    }
+    rest = pool->part_bytes;
     for (uint32_t g = 0; g < opts->n_groups; g++) {
         uint32_t c = 0;
 
-        while (c < pool->n_classes && pool->classes[c].page_bytes != opts->page_bytes[g]) {
+        while (c < pool->n_classes && !class_fits(&pool->classes[c], opts, g)) {
             c++;
         }
         if (c == pool->n_classes) {
-            pool->classes[c].page_bytes = opts->page_bytes[g];
-            pool->classes[c].shape = quire_extent_shape_for(opts->page_bytes[g]);
+            class_init(&pool->classes[c], opts, g, &rest);
             pool->n_classes++;
         }
         pool->groups[g].class_index = c;
         pool->groups[g].charge_bytes = opts->charge_bytes[g];
     }
     pool->n_groups = opts->n_groups;
+    return QUIRE_OK;
 }
 
 int quire_pool_init(quire_pool *pool, const quire_pool_opts *opts)
 {
+    int rc;
+
     memset(pool, 0, sizeof(*pool));
     pool->allocator = *opts->allocator;
     pool->source = *opts->source;
@@ -88,9 +127,13 @@ int quire_pool_init(quire_pool *pool, const quire_pool_opts *opts)
     pool->page_tokens = opts->page_tokens;
     pool->lock_memory = opts->lock_memory;
     pool->id_end = 1; /* 0 is the null page */
-    groups_init(pool, opts);
-    return ids_resize(pool, opts->pages_max < IDS_CAPACITY_FIRST ? opts->pages_max + 1
-                                                                 : IDS_CAPACITY_FIRST);
+    QUIRE_TRY(groups_init(pool, opts));
+    rc = ids_resize(pool, opts->pages_max < IDS_CAPACITY_FIRST ? opts->pages_max + 1
+                                                               : IDS_CAPACITY_FIRST);
+    if (rc < 0) {
+        pool_free(pool, pool->part_bytes);
+    }
+    return rc;
 }
 
 void quire_pool_fini(quire_pool *pool)
@@ -106,6 +149,7 @@ void quire_pool_fini(quire_pool *pool)
     pool_free(pool, pool->extents);
     pool_free(pool, pool->addrs);
     pool_free(pool, pool->pages);
+    pool_free(pool, pool->part_bytes);
     memset(pool, 0, sizeof(*pool));
 }
 
@@ -334,7 +378,7 @@ quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_regi
                           .group = group & 0xfu,
                           .region = charged & 0xfu,
                           .home = (charged != region ? region : 0) & 0xfu };
-    pool->addrs[id] = extent->base != NULL ? extent->base + slot * class->page_bytes : NULL;
+    pool->addrs[id] = quire_payload_addr(extent, slot);
     class->taken_pages++;
     quire_counter_add(&class->live_pages, 1);
     quire_counter_add(&class->slack_slots, pool->page_tokens);
@@ -368,7 +412,7 @@ static void page_give(quire_pool *pool, quire_page_id id, quire_seq_id seq)
                           pool->groups[page->group].charge_bytes);
     quire_placement_give(page_class(pool, page), pool->extents[page->extent], page->slot);
     *page = (quire_page){ .extent = pool->id_free };
-    pool->addrs[id] = NULL;
+    pool->addrs[id] = (quire_page_addr){ NULL, 0 };
     pool->id_free = id;
     pool->n_ids_free++;
     quire_counter_sub(&pool->pages_now, 1);
@@ -530,8 +574,8 @@ void quire_pool_copy(quire_pool *pool, quire_page_id to, quire_page_id from, qui
     const quire_page *target = page_in_use(pool, to);
 
     QUIRE_CHECK(target->group == page_in_use(pool, from)->group);
-    if (pool->addrs[to] != NULL) {
-        memcpy(pool->addrs[to], pool->addrs[from], page_class(pool, target)->page_bytes);
+    if (pool->addrs[to].extent != NULL) {
+        quire_payload_copy(page_class(pool, target), pool->addrs[to], pool->addrs[from]);
     }
     quire_counter_add(&pool->page_copies_total, 1);
     quire_pool_history(pool, QUIRE_HISTORY_COPY, to, seq);

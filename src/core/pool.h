@@ -8,8 +8,9 @@
  *                      cached (refs == 0, kept by the prefix tree) -'
  *
  * A page is an id. Where its payload lies is (extent, slot), which coalescing may change while the
- * id stays. Groups whose pages have equal size share a class; a class owns extents. Slots are
- * handed out from the fullest extent that has one, so that sparse extents run empty by themselves.
+ * id stays. Groups whose pages have equal size and parts share a class; a class owns extents. Slots
+ * are handed out from the fullest extent that has one, so that sparse extents run empty by
+ * themselves.
  *
  * Plan, then apply: quire_pool_plan() makes sure that the next takes succeed, and is the only
  * function of the allocation path that can fail.
@@ -80,6 +81,8 @@ typedef struct quire_extent {
     uint32_t n_used;
     uint32_t n_fresh;   /* slots from n_fresh on were never handed out */
     uint32_t n_touched; /* slots below are backed by memory; >= n_fresh */
+    size_t
+        touched_bytes;  /* of pages of several parts: maintain() has backed so much from base on */
     uint32_t free_head; /* freed slots, newest first */
     uint32_t used_min;  /* n_used below this or at used_end: the extent changes its bucket */
     uint32_t used_end;
@@ -89,9 +92,11 @@ typedef struct quire_extent {
     uint32_t slots[]; /* [n_slots_max], valid up to n_fresh */
 } quire_extent;
 
-/* Pages of one size. */
+/* Pages of one size and the same parts. */
 typedef struct quire_pool_class {
     size_t page_bytes;
+    uint32_t n_parts;         /* >= 1; of several all extents have shape.n_slots */
+    const size_t *part_bytes; /* [n_parts] */
     quire_extent_shape shape;
     uint32_t bucket_mask; /* bit b: bucket b has extents; never the bit of the full ones */
     quire_extent *buckets[QUIRE_EXTENT_BUCKETS];
@@ -116,7 +121,9 @@ typedef struct quire_pool_group {
 typedef struct quire_pool_opts {
     uint32_t page_tokens;
     uint32_t n_groups;
-    const size_t *page_bytes;   /* [n_groups] */
+    const size_t *page_bytes; /* [n_groups] */
+    const uint32_t *n_parts;  /* [n_groups], as quire_cache_opts has them, and the next */
+    const size_t *const *part_bytes;
     const size_t *charge_bytes; /* [n_groups], each > 0 */
     uint32_t pages_max;         /* <= QUIRE_PAGES_MAX */
     uint32_t extents_max;       /* <= QUIRE_EXTENTS_MAX */
@@ -132,8 +139,9 @@ typedef struct quire_pool {
     quire_extent_source source;
     quire_regions *regions;
     quire_history *history;
-    quire_page *pages;     /* [ids_capacity], entry 0 unused */
-    unsigned char **addrs; /* [ids_capacity], by page id */
+    quire_page *pages;      /* [ids_capacity], entry 0 unused */
+    quire_page_addr *addrs; /* [ids_capacity], by page id */
+    size_t *part_bytes;     /* of all classes, one after the other */
     uint32_t ids_capacity;
     uint32_t id_end;  /* ids from here on were never used */
     uint32_t id_free; /* list of freed ids, newest first */

@@ -3,18 +3,17 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
+#include "core/payload.h"
 #include "core/placement.h"
-#include "core/pool.h"
-
-#include <string.h>
 
 /* The watermark rises at once to what was taken between two calls and then falls by 1/128 per
  * call, to a half in 89: a sequence that decodes takes a page only every page_tokens steps, so
  * demand must be remembered for longer than that. */
 #define DEMAND_DECAY 128u
 
-/* Touching is bounded per call, to this much and one page: zeroing memory runs at a few GB/s, and a
- * call sits between two steps. The rest follows in the next calls. */
+/* Touching is bounded per call, to this much and one page: zeroing memory runs at a few GB/s (where
+ * the host of a virtual machine has to find it, at 0.4), and a call sits between two steps. The
+ * rest follows in the next calls. */
 #define TOUCH_BYTES_MAX ((size_t)16 << 20)
 
 #define OS_PAGE_BYTES                                                                              \
@@ -76,16 +75,41 @@ static void targets_fit_budget(const quire_pool *pool, uint64_t *targets)
     }
 }
 
-/* Back the next fresh slot of an extent with memory. */
-static void slot_touch(quire_pool_class *class, quire_extent *extent)
+/* Have the OS back bytes [begin, end) of an extent; what is there stays. */
+static void bytes_touch(const quire_extent *extent, size_t begin, size_t end)
 {
-    unsigned char *base = extent->base + extent->n_touched * class->page_bytes;
+    for (size_t at = begin; at < end; at += OS_PAGE_BYTES) {
+        volatile unsigned char *byte = extent->base + at;
 
-    for (size_t at = 0; at < class->page_bytes; at += OS_PAGE_BYTES) {
-        *(volatile unsigned char *)(base + at) = 0;
+        *byte = *byte;
     }
+}
+
+/* Back the next fresh slot of an extent with memory. */
+static void slot_touch(quire_pool_class *class, quire_extent *extent, size_t *left_bytes)
+{
+    const size_t begin = extent->n_touched * class->page_bytes;
+
+    bytes_touch(extent, begin, begin + class->page_bytes);
+    *left_bytes -= class->page_bytes < *left_bytes ? class->page_bytes : *left_bytes;
     extent->n_touched++;
     class->ready_pages++;
+}
+
+/* The same where a page's parts lie all over the extent: as much as may be, and its slots are ready
+ * once all of it is. */
+static void parts_touch(quire_pool_class *class, quire_extent *extent, size_t *left_bytes)
+{
+    const size_t rest = extent->n_slots * class->page_bytes - extent->touched_bytes;
+    const size_t n = rest < *left_bytes ? rest : *left_bytes;
+
+    bytes_touch(extent, extent->touched_bytes, extent->touched_bytes + n);
+    *left_bytes -= n;
+    extent->touched_bytes += n;
+    if (n == rest) {
+        class->ready_pages += extent->n_slots - extent->n_touched;
+        extent->n_touched = extent->n_slots;
+    }
 }
 
 /* Touch slots of the extents that are used next, until target pages are ready. */
@@ -97,8 +121,11 @@ static void class_touch(quire_pool_class *class, uint64_t target, size_t *left_b
                 if (*left_bytes == 0) {
                     return;
                 }
-                *left_bytes -= class->page_bytes < *left_bytes ? class->page_bytes : *left_bytes;
-                slot_touch(class, extent);
+                if (class->n_parts == 1) {
+                    slot_touch(class, extent, left_bytes);
+                } else {
+                    parts_touch(class, extent, left_bytes);
+                }
             }
         }
     }
@@ -175,9 +202,9 @@ static void page_move(quire_pool *pool, quire_pool_class *class, quire_page_id i
     uint32_t slot = quire_placement_take_in(class, to);
 
     if (to->base != NULL) {
-        unsigned char *addr = to->base + slot * class->page_bytes;
+        quire_page_addr addr = quire_payload_addr(to, slot);
 
-        memcpy(addr, pool->addrs[id], class->page_bytes);
+        quire_payload_copy(class, addr, pool->addrs[id]);
         pool->addrs[id] = addr;
     }
     to->slots[slot] = id;

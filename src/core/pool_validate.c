@@ -17,6 +17,9 @@ static void extent_validate(const quire_pool *pool, const quire_extent *extent)
     QUIRE_CHECK(extent->bucket == quire_placement_bucket(extent));
     QUIRE_CHECK(extent->used_min <= extent->n_used && extent->n_used < extent->used_end);
     QUIRE_CHECK(extent->n_slots * class->page_bytes <= extent->size_bytes);
+    QUIRE_CHECK(class->n_parts == 1 || extent->n_slots == class->shape.n_slots);
+    QUIRE_CHECK(class->n_parts == 1 ? extent->touched_bytes == 0
+                                    : extent->touched_bytes <= extent->n_slots * class->page_bytes);
     QUIRE_CHECK((extent->base == NULL) == (class->page_bytes == 0));
     for (uint32_t s = 0; s < extent->n_fresh; s++) {
         quire_page_id id = extent->slots[s];
@@ -77,10 +80,9 @@ static void page_validate(const quire_pool *pool, quire_page_id id)
 {
     const quire_page *page = &pool->pages[id];
     const quire_extent *extent;
-    const unsigned char *addr = NULL;
 
     if (quire_page_state_of(page) == QUIRE_PAGE_FREE) {
-        QUIRE_CHECK(pool->addrs[id] == NULL);
+        QUIRE_CHECK(pool->addrs[id].extent == NULL);
         return;
     }
     QUIRE_CHECK(page->group < pool->n_groups && page->region < QUIRE_REGIONS_MAX);
@@ -91,10 +93,8 @@ static void page_validate(const quire_pool *pool, quire_page_id id)
     extent = pool->extents[page->extent];
     QUIRE_CHECK(extent->class_index == pool->groups[page->group].class_index);
     QUIRE_CHECK(page->slot < extent->n_fresh && extent->slots[page->slot] == id);
-    if (extent->base != NULL) {
-        addr = extent->base + page->slot * pool->classes[extent->class_index].page_bytes;
-    }
-    QUIRE_CHECK(pool->addrs[id] == addr);
+    QUIRE_CHECK(pool->addrs[id].extent == extent->base);
+    QUIRE_CHECK(extent->base == NULL || pool->addrs[id].slot == page->slot);
 }
 
 /* Sums over pages against the counters of classes and regions. */
@@ -163,7 +163,8 @@ static void ids_validate(const quire_pool *pool)
 
     QUIRE_CHECK(pool->id_end >= 1 && pool->id_end <= pool->ids_capacity);
     QUIRE_CHECK(pool->id_end - 1 <= pool->pages_max);
-    QUIRE_CHECK(pool->pages[QUIRE_PAGE_NULL].refs == 0 && pool->addrs[QUIRE_PAGE_NULL] == NULL);
+    QUIRE_CHECK(pool->pages[QUIRE_PAGE_NULL].refs == 0 &&
+                pool->addrs[QUIRE_PAGE_NULL].extent == NULL);
     for (quire_page_id id = pool->id_free; id != QUIRE_PAGE_NULL; id = pool->pages[id].extent) {
         QUIRE_CHECK(id < pool->id_end && quire_pool_state(pool, id) == QUIRE_PAGE_FREE);
         QUIRE_CHECK(++n <= pool->n_ids_free);

@@ -86,7 +86,8 @@ uint64_t quire_engine_budget_bytes(const quire_engine *engine, uint32_t class_in
 static int sizer_open(quire_engine *engine, uint64_t total_bytes, quire_error *err)
 {
     const quire_pinned_opts *o = &engine->opts.pinned;
-    const uint64_t extent_bytes = quire_extent_shape_for(engine->page_bytes).size_bytes;
+    const uint64_t extent_bytes =
+        quire_extent_shape_for(engine->page_bytes, engine->desc->n_stored).size_bytes;
     quire_sizer_opts opts = QUIRE_SIZER_OPTS_INIT;
 
     opts.floor_bytes = o->floor_bytes;

@@ -6,23 +6,67 @@
 
 #include "base/check.h"
 
-static size_t tile_bytes(const quire_model_desc *desc, quire_format format, quire_side side)
+/* Bytes of one kv head's K or V of a page. */
+static size_t head_bytes(const quire_model_desc *desc, quire_format format, quire_side side,
+                         uint32_t page_tokens)
 {
-    return quire_tile_bytes(format, side, side == QUIRE_SIDE_K ? desc->d_k : desc->d_v);
+    const uint32_t d = side == QUIRE_SIDE_K ? desc->d_k : desc->d_v;
+
+    return page_tokens / QUIRE_TILE_TOKENS * quire_tile_bytes(format, side, d);
 }
 
-/* Lay one side of a stored layer, [kv head][tile], at the end of a page; returns where it lies. */
-static quire_attn_lane lay(const quire_model_desc *desc, quire_format format, quire_side side,
-                           size_t n_tiles, size_t *page_bytes)
+/* What a hot page holds of a side: nothing of one that is not sealed. */
+static size_t hot_head_bytes(const quire_model_desc *desc, quire_format format, quire_side side,
+                             uint32_t page_tokens)
 {
-    const quire_attn_lane lane = {
-        .page_offset = *page_bytes,
-        .head_stride = n_tiles * tile_bytes(desc, format, side),
-        .tile_stride = tile_bytes(desc, format, side),
-    };
+    return quire_format_is_sealed(format) ? head_bytes(desc, QUIRE_FORMAT_HOT, side, page_tokens)
+                                          : 0;
+}
 
-    *page_bytes += desc->n_kv_head * lane.head_stride;
-    return lane;
+/* The K and the V of a stored layer in a group's pages, and how its extents keep them. */
+typedef struct layer_part {
+    size_t k_head_bytes;
+    size_t v_head_bytes;
+    size_t bytes;
+} layer_part;
+
+static layer_part part_of(const quire_model_desc *desc, quire_kv_pair pair, uint32_t page_tokens,
+                          bool is_hot)
+{
+    layer_part part =
+        is_hot ? (layer_part){ hot_head_bytes(desc, pair.k, QUIRE_SIDE_K, page_tokens),
+                               hot_head_bytes(desc, pair.v, QUIRE_SIDE_V, page_tokens), 0 }
+               : (layer_part){ head_bytes(desc, pair.k, QUIRE_SIDE_K, page_tokens),
+                               head_bytes(desc, pair.v, QUIRE_SIDE_V, page_tokens), 0 };
+
+    part.bytes = desc->n_kv_head * (part.k_head_bytes + part.v_head_bytes);
+    return part;
+}
+
+size_t quire_kv_parts(const quire_model_desc *desc, const quire_kv_pair *pairs,
+                      uint32_t page_tokens, bool is_hot, size_t *part_bytes)
+{
+    size_t page_bytes = 0;
+
+    for (uint32_t l = 0; l < desc->n_stored; l++) {
+        const size_t bytes = part_of(desc, pairs[l], page_tokens, is_hot).bytes;
+
+        if (part_bytes != NULL) {
+            part_bytes[l] = bytes;
+        }
+        page_bytes += bytes;
+    }
+    return page_bytes;
+}
+
+/* K or V of a part that begins at `offset` in an extent. */
+static quire_attn_lane lane_of(const layer_part *part, size_t offset, size_t head_bytes,
+                               uint32_t n_tiles)
+{
+    return (quire_attn_lane){ .offset = offset,
+                              .page_stride = part->bytes,
+                              .head_stride = head_bytes,
+                              .tile_stride = head_bytes / n_tiles };
 }
 
 static void set_lanes(const uint16_t *sources, uint32_t n, uint32_t stored, quire_attn_lane lane,
@@ -35,13 +79,34 @@ static void set_lanes(const uint16_t *sources, uint32_t n, uint32_t stored, quir
     }
 }
 
+/* The lanes that a model layer reads in a group's pages; returns the bytes of a page. */
+static size_t lay_group(const quire_model_desc *desc, const quire_kv_pair *pairs,
+                        uint32_t page_tokens, bool is_hot, const quire_kv_map_entry *map,
+                        quire_attn_lane *k, quire_attn_lane *v)
+{
+    const size_t page_bytes = quire_kv_parts(desc, pairs, page_tokens, is_hot, NULL);
+    const size_t n_pages = quire_cache_extent_pages(page_bytes, desc->n_stored);
+    const uint32_t n_tiles = page_tokens / QUIRE_TILE_TOKENS;
+    size_t offset = 0;
+
+    for (uint32_t l = 0; l < desc->n_stored; l++) {
+        const layer_part part = part_of(desc, pairs[l], page_tokens, is_hot);
+        const size_t k_bytes = desc->n_kv_head * part.k_head_bytes;
+
+        set_lanes(map->k_src, map->n_k, l, lane_of(&part, offset, part.k_head_bytes, n_tiles), k);
+        set_lanes(map->v_src, map->n_v, l,
+                  lane_of(&part, offset + k_bytes, part.v_head_bytes, n_tiles), v);
+        offset += n_pages * part.bytes;
+    }
+    return page_bytes;
+}
+
 quire_kv_page_bytes quire_kv_layout(const quire_model_desc *desc, const quire_kv_pair *pairs,
                                     uint32_t page_tokens, uint32_t model_layer,
                                     quire_attn_layer *layer)
 {
     const quire_kv_map_entry *map = &desc->kv_map[model_layer];
-    const size_t n_tiles = page_tokens / QUIRE_TILE_TOKENS;
-    quire_kv_page_bytes bytes = { 0 };
+    quire_kv_page_bytes bytes;
 
     QUIRE_CHECK(model_layer < desc->n_layer);
     *layer = (quire_attn_layer){
@@ -55,22 +120,8 @@ quire_kv_page_bytes quire_kv_layout(const quire_model_desc *desc, const quire_kv
         .n_v = map->n_v,
         .scale = desc->attn_scale,
     };
-    for (uint32_t l = 0; l < desc->n_stored; l++) {
-        const quire_kv_pair pair = pairs[l];
-
-        set_lanes(map->k_src, map->n_k, l, lay(desc, pair.k, QUIRE_SIDE_K, n_tiles, &bytes.main),
-                  layer->k);
-        set_lanes(map->v_src, map->n_v, l, lay(desc, pair.v, QUIRE_SIDE_V, n_tiles, &bytes.main),
-                  layer->v);
-        if (quire_format_is_sealed(pair.k)) {
-            set_lanes(map->k_src, map->n_k, l,
-                      lay(desc, QUIRE_FORMAT_HOT, QUIRE_SIDE_K, n_tiles, &bytes.hot), layer->k_hot);
-        }
-        if (quire_format_is_sealed(pair.v)) {
-            set_lanes(map->v_src, map->n_v, l,
-                      lay(desc, QUIRE_FORMAT_HOT, QUIRE_SIDE_V, n_tiles, &bytes.hot), layer->v_hot);
-        }
-    }
+    bytes.main = lay_group(desc, pairs, page_tokens, false, map, layer->k, layer->v);
+    bytes.hot = lay_group(desc, pairs, page_tokens, true, map, layer->k_hot, layer->v_hot);
     return bytes;
 }
 

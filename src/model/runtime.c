@@ -154,13 +154,33 @@ static uint64_t us_since_created(void *ctx)
     return (quire_clock_ns() - rt->created_ns) / 1000u;
 }
 
+/* Create the cache; opts lack what follows from the layout of pages. */
+static int cache_create(quire_runtime *rt, quire_cache_opts *opts)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    size_t *parts = calloc((size_t)desc->n_stored * 2, sizeof(*parts));
+    int rc = QUIRE_NOMEM;
+
+    opts->n_groups = rt->has_hot ? 2 : 1;
+    for (uint32_t g = 0; parts != NULL && g < opts->n_groups; g++) {
+        size_t *part_bytes = parts + (size_t)g * desc->n_stored;
+
+        opts->page_bytes[g] = quire_kv_parts(desc, rt->pairs, rt->opts.page_tokens,
+                                             g == QUIRE_RUNTIME_HOT, part_bytes);
+        opts->n_parts[g] = desc->n_stored;
+        opts->part_bytes[g] = part_bytes;
+    }
+    if (parts != NULL) {
+        rc = quire_cache_create(&rt->cache, opts);
+    }
+    free(parts);
+    return rc;
+}
+
 static int cache_open(quire_runtime *rt, quire_error *err)
 {
     quire_runtime_opts *o = &rt->opts;
     quire_cache_opts opts = QUIRE_CACHE_OPTS_INIT;
-    quire_attn_layer layer;
-    const quire_kv_page_bytes page_bytes =
-        quire_kv_layout(&rt->model->desc, rt->pairs, o->page_tokens, 0, &layer);
     const uint64_t need_bytes = quire_runtime_kv_bytes(&rt->model->desc, o);
     int rc;
 
@@ -172,11 +192,6 @@ static int cache_open(quire_runtime *rt, quire_error *err)
         return fail_budget(rt, need_bytes, err);
     }
     opts.page_tokens = o->page_tokens;
-    opts.page_bytes[QUIRE_RUNTIME_MAIN] = page_bytes.main;
-    if (rt->has_hot) {
-        opts.page_bytes[QUIRE_RUNTIME_HOT] = page_bytes.hot;
-        opts.n_groups = 2;
-    }
     opts.budget_bytes = o->kv_budget_bytes;
     opts.seqs_max = o->n_seqs_max;
     opts.seq_tokens_max = o->n_ctx;
@@ -184,7 +199,7 @@ static int cache_open(quire_runtime *rt, quire_error *err)
     opts.clock_us = us_since_created;
     opts.clock_ctx = rt;
     rt->created_ns = quire_clock_ns();
-    rc = quire_cache_create(&rt->cache, &opts);
+    rc = cache_create(rt, &opts);
     return rc < 0
                ? quire_error_set(err, rc, "cannot create the KV cache: %s", quire_status_text(rc))
                : QUIRE_OK;

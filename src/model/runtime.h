@@ -125,11 +125,16 @@ typedef struct quire_kv_page_bytes {
 } quire_kv_page_bytes;
 
 /* The page layout of a model: fills the formats and lanes of `layer` for one model layer and
- * returns the bytes of a page in either group. pairs: [n_stored]. Layer-major in both: [stored
- * layer][K: kv head][tile], [V: kv head][tile]; hot pages leave out the sides that are not sealed.
- */
+ * returns the bytes of a page in either group. pairs: [n_stored]. A part of a page (quire/cache.h)
+ * is a stored layer: [K: kv head][tile], [V: kv head][tile]; hot pages leave out the sides that are
+ * not sealed. */
 quire_kv_page_bytes quire_kv_layout(const quire_model_desc *desc, const quire_kv_pair *pairs,
                                     uint32_t page_tokens, uint32_t model_layer,
                                     quire_attn_layer *layer);
+
+/* The parts of a page of main or of hot pages. part_bytes: [n_stored], or NULL. Returns their sum.
+ */
+size_t quire_kv_parts(const quire_model_desc *desc, const quire_kv_pair *pairs,
+                      uint32_t page_tokens, bool is_hot, size_t *part_bytes);
 
 #endif /* QUIRE_MODEL_RUNTIME_H */

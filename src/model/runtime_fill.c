@@ -59,7 +59,9 @@ static void pattern_make(fill_lane *f, quire_rng *rng)
 static unsigned char *tile_at(const quire_runtime *rt, quire_page_id page,
                               const quire_attn_lane *lane, uint32_t g, uint32_t tile)
 {
-    return quire_cache_page_addrs(rt->cache)[page] + lane->page_offset + g * lane->head_stride +
+    const quire_page_addr *addr = &quire_cache_page_addrs(rt->cache)[page];
+
+    return addr->extent + lane->offset + addr->slot * lane->page_stride + g * lane->head_stride +
            tile * lane->tile_stride;
 }
 

@@ -61,14 +61,16 @@ static float *random_floats(quire_rng *rng, size_t n, double scale)
     return x;
 }
 
-/* Lanes of one source: all heads, tile after tile. Returns where the next source starts. */
+/* Lanes of one source, a part of its pages: all heads, tile after tile. Returns where the next
+ * source starts in a page. */
 static size_t lay_out(const fixture_opts *o, quire_side side, quire_format format, uint32_t d,
                       size_t offset, quire_attn_lane *lane)
 {
-    lane->page_offset = offset;
+    lane->offset = offset * FIXTURE_EXTENT_PAGES;
     lane->tile_stride = quire_tile_bytes(format, side, d);
     lane->head_stride = lane->tile_stride * (o->page_tokens / QUIRE_TILE_TOKENS);
-    return offset + lane->head_stride * o->n_kv_head;
+    lane->page_stride = lane->head_stride * o->n_kv_head;
+    return offset + lane->page_stride;
 }
 
 static bool has_sealed(const fixture_opts *o)
@@ -262,24 +264,44 @@ void fixture_free_seq(const quire_attn_seq *seq, const quire_attn_seq *truncated
     free_leaves(truncated->hot_leaves, n_leaves_of(seq));
 }
 
-/* Page ids point into the store in shuffled order, so nothing may rely on neighbours. */
+/* Give page ids first, first + step, ... places in extents from *store on, in shuffled order, so
+ * nothing may rely on neighbours. */
+static void place_pages(fixture *f, uint32_t first, uint32_t step, unsigned char **store,
+                        quire_rng *rng)
+{
+    uint32_t n = 0;
+
+    for (uint32_t id = first; id <= f->n_pages; id += step, n++) {
+        uint32_t other = first + quire_rng_below(rng, n + 1) * step;
+        uint32_t slot = n % FIXTURE_EXTENT_PAGES;
+
+        f->page_addr[id] = f->page_addr[other];
+        f->page_addr[other] = (quire_page_addr){ *store + (n - slot) * f->page_bytes, slot };
+    }
+    *store += (n + FIXTURE_EXTENT_PAGES - 1) / FIXTURE_EXTENT_PAGES * FIXTURE_EXTENT_PAGES *
+              f->page_bytes;
+}
+
+/* Main and hot pages lie in extents of their own: their parts differ. */
 static void init_pages(fixture *f, quire_rng *rng)
 {
-    f->store = take(f->n_pages * f->page_bytes);
-    f->page_addr = take((f->n_pages + 1u) * sizeof(*f->page_addr));
-    f->page_addr[0] = NULL;
-    for (uint32_t i = 0; i < f->n_pages; i++) {
-        uint32_t j = quire_rng_below(rng, i + 1);
+    const uint32_t step = has_sealed(&f->opts) ? 2 : 1; /* see init_table() */
+    unsigned char *end;
 
-        f->page_addr[i + 1] = f->page_addr[j + 1];
-        f->page_addr[j + 1] = f->store + i * f->page_bytes;
+    f->store = take((f->n_pages + 2u * FIXTURE_EXTENT_PAGES) * f->page_bytes);
+    f->page_addr = take((f->n_pages + 1u) * sizeof(*f->page_addr));
+    f->page_addr[0] = (quire_page_addr){ NULL, 0 };
+    end = f->store;
+    for (uint32_t kind = 0; kind < step; kind++) {
+        place_pages(f, 1 + kind, step, &end, rng);
     }
+    f->store_bytes = (size_t)(end - f->store);
     fixture_wipe(f);
 }
 
 void fixture_wipe(fixture *f)
 {
-    memset(f->store, 0xff, f->n_pages * f->page_bytes);
+    memset(f->store, 0xff, f->store_bytes);
     memset(f->n_stored, 0, sizeof(f->n_stored));
 }
 
@@ -349,7 +371,8 @@ static void *tile_of(const fixture *f, const stored_lane *lane, const quire_attn
     const quire_page_entry *entry = fixture_entry(is_hot ? seq->hot_leaves : seq->leaves, at[0]);
 
     assert_int_not_equal(entry->page, QUIRE_PAGE_NULL);
-    return f->page_addr[entry->page] + where->page_offset + lane->g * where->head_stride +
+    return f->page_addr[entry->page].extent + where->offset +
+           f->page_addr[entry->page].slot * where->page_stride + lane->g * where->head_stride +
            at[1] / QUIRE_TILE_TOKENS * where->tile_stride;
 }
 

@@ -9,7 +9,8 @@
 #include "base/rng.h"
 #include "quire/attn.h"
 
-#define FIXTURE_SEQS_MAX 12u
+#define FIXTURE_SEQS_MAX     12u
+#define FIXTURE_EXTENT_PAGES 3u
 
 typedef struct fixture_opts {
     uint32_t n_head;
@@ -54,7 +55,8 @@ typedef struct fixture {
     size_t page_bytes;
     uint32_t n_pages; /* page ids 1 .. n_pages */
     unsigned char *store;
-    unsigned char **page_addr;
+    size_t store_bytes; /* whole extents of FIXTURE_EXTENT_PAGES */
+    quire_page_addr *page_addr;
 } fixture;
 
 /* One K/V shape with a single sequence: heads 8/2, d 64, one source each, pages of 64, one row; of

@@ -177,17 +177,21 @@ static void test_chunk_lengths(void **state)
 static void check_copied_pages(fixture *f, const char *isa, const float *expected)
 {
     fixture_run_opts run = { .isa = isa, .n_threads = 2 };
-    unsigned char **original = f->page_addr;
+    quire_page_addr *original = f->page_addr;
     const quire_allocator *allocator = quire_allocator_default();
-    unsigned char *copy = allocator->alloc(allocator->ctx, f->n_pages * f->page_bytes);
-    unsigned char **addr = calloc(f->n_pages + 1u, sizeof(*addr));
+    const size_t extent_bytes = FIXTURE_EXTENT_PAGES * f->page_bytes;
+    unsigned char *copy = allocator->alloc(allocator->ctx, f->store_bytes);
+    quire_page_addr *addr = calloc(f->n_pages + 1u, sizeof(*addr));
     float *out = new_out(f);
 
     assert_non_null(copy);
     assert_non_null(addr);
     for (uint32_t i = 1; i <= f->n_pages; i++) {
-        addr[i] = copy + (i - 1) * f->page_bytes;
-        memcpy(addr[i], original[i], f->page_bytes);
+        size_t from = (size_t)(original[i].extent - f->store);
+
+        addr[i] = (quire_page_addr){ copy + (f->store_bytes - extent_bytes - from), /* backwards */
+                                     original[i].slot };
+        memcpy(addr[i].extent, original[i].extent, extent_bytes);
     }
     f->page_addr = addr;
     f->batch.page_addr = addr;
@@ -267,10 +271,10 @@ static fixture_opts append_case(bool has_prefix, bool is_rotated)
 
 static unsigned char *copy_store(const fixture *f)
 {
-    unsigned char *copy = malloc(f->n_pages * f->page_bytes);
+    unsigned char *copy = malloc(f->store_bytes);
 
     assert_non_null(copy);
-    memcpy(copy, f->store, f->n_pages * f->page_bytes);
+    memcpy(copy, f->store, f->store_bytes);
     return copy;
 }
 
@@ -298,7 +302,7 @@ static void test_append(void **state)
             fixture_store(&f, s, 0, opts.n_tokens[s] - opts.n_rows[s]);
         }
         fixture_run(&f, NULL, &run, out);
-        assert_memory_equal(f.store, expected, f.n_pages * f.page_bytes);
+        assert_memory_equal(f.store, expected, f.store_bytes);
         free(expected);
         free(out);
         fixture_free(&f);
@@ -340,7 +344,7 @@ static void check_appended_chunks(const fixture_opts *opts, const char *isa)
         fixture_run_opts run = { .isa = isa, .n_threads = 1 + (uint32_t)i % 3, .has_append = true };
 
         append_in_chunks(&f, &run, chunks[i], out);
-        assert_memory_equal(f.store, expected, f.n_pages * f.page_bytes);
+        assert_memory_equal(f.store, expected, f.store_bytes);
         if (i == 0) {
             memcpy(expected_out, out, fixture_out_floats(&f) * sizeof(float));
         }

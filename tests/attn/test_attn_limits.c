@@ -223,7 +223,7 @@ typedef struct step {
     quire_page_entry entries[2][QUIRE_LEAF_ENTRIES > 8 ? QUIRE_LEAF_ENTRIES : 8];
     const quire_page_entry *leaves[2][4];
     quire_attn_seq seqs[3];
-    unsigned char *addr[5];
+    quire_page_addr addr[5];
     quire_attn_batch batch;
 } step;
 
@@ -236,7 +236,7 @@ static void step_init(step *s)
     *s = (step){ 0 };
     assert_int_equal(quire_attn_workspace_create(&s->ws, &opts), QUIRE_OK);
     for (uint32_t i = 1; i < 5; i++) {
-        s->addr[i] = page;
+        s->addr[i] = (quire_page_addr){ page, i };
     }
     s->entries[0][0] = (quire_page_entry){ .page = 1, .n_tokens = 64 };
     s->entries[0][1] = (quire_page_entry){ .page = 2, .n_tokens = 36 };
@@ -306,7 +306,7 @@ static void test_begin_refuses_bad_tables(void **state)
     s.entries[0][0].page = QUIRE_PAGE_NULL;
     expect_begin(&s, QUIRE_INVAL);
     s.entries[0][0].page = 1;
-    s.addr[1] = NULL;
+    s.addr[1].extent = NULL;
     expect_begin(&s, QUIRE_INVAL);
     s.addr[1] = s.addr[2];
     s.entries[0][1].first_slot = 29; /* 29 + 36 > 64 */
@@ -341,7 +341,7 @@ static void test_begin_checks_hot_tables(void **state)
     hot[1].page = QUIRE_PAGE_NULL;
     expect_begin(&s, QUIRE_INVAL); /* rows are stored there */
     hot[1].page = 4;
-    s.addr[4] = NULL;
+    s.addr[4].extent = NULL;
     expect_begin(&s, QUIRE_INVAL);
     s.addr[4] = s.addr[3];
     hot[1].n_tokens = 35;
@@ -454,7 +454,10 @@ static void test_layer_check_sources(void **state)
     layer.n_v = 3;
     expect_layer(&layer, QUIRE_INVAL);
     layer = small_layer();
-    layer.k[0].page_offset = 32;
+    layer.k[0].offset = 32;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer = small_layer();
+    layer.k[0].page_stride = 32;
     expect_layer(&layer, QUIRE_INVAL);
     layer = small_layer();
     layer.v[0].tile_stride = 65;
@@ -492,7 +495,7 @@ static void test_layer_check_sealed(void **state)
     expect_layer(&layer, QUIRE_INVAL);
     layer.k_format = QUIRE_FORMAT_Q8; /* has no hot lane */
     expect_layer(&layer, QUIRE_OK);
-    layer.v_hot[0].page_offset = 1;
+    layer.v_hot[0].offset = 1;
     expect_layer(&layer, QUIRE_INVAL);
     layer.n_v = 0;
     layer.v_prefix_of_k = true;

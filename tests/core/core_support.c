@@ -184,16 +184,34 @@ quire_page_id test_page_of(const quire_cache *cache, quire_seq_id seq, quire_gro
     return entry_of(cache, seq, group, token)->page;
 }
 
+unsigned char *test_payload(const quire_cache *cache, quire_page_id page, size_t at)
+{
+    const quire_page_addr addr = quire_cache_page_addrs(cache)[page];
+    const quire_group_id group = cache->pool.pages[page].group;
+    const quire_pool_class *class = &cache->pool.classes[cache->pool.groups[group].class_index];
+    const size_t n_pages = quire_cache_extent_pages(class->page_bytes, class->n_parts);
+    unsigned char *part = addr.extent;
+    uint32_t p = 0;
+
+    assert_true((addr.extent == NULL) == (class->page_bytes == 0));
+    if (addr.extent == NULL) {
+        return NULL;
+    }
+    for (; at >= class->part_bytes[p]; p++) {
+        at -= class->part_bytes[p];
+        part += n_pages * class->part_bytes[p];
+    }
+    return part + addr.slot * class->part_bytes[p] + at;
+}
+
 unsigned char *test_slot(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
                          uint32_t token)
 {
     quire_page_id page = test_page_of(cache, seq, group, token);
-    unsigned char *addr = quire_cache_page_addrs(cache)[page];
     size_t slot_bytes = cache->opts.page_bytes[group] / cache->opts.page_tokens;
 
     assert_int_not_equal(page, QUIRE_PAGE_NULL);
-    assert_true((addr == NULL) == (slot_bytes == 0));
-    return addr != NULL ? addr + (token % cache->opts.page_tokens) * slot_bytes : NULL;
+    return test_payload(cache, page, (token % cache->opts.page_tokens) * slot_bytes);
 }
 
 static uint64_t pattern(uint32_t stamp, uint32_t group)

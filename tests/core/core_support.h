@@ -80,6 +80,9 @@ quire_cache_stats test_stats(const quire_cache *cache);
 quire_page_id test_page_of(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
                            uint32_t token);
 
+/* Byte `at` of a page's payload, its parts taken end to end; NULL without payload. */
+unsigned char *test_payload(const quire_cache *cache, quire_page_id page, size_t at);
+
 /* The slot of a token, which is not in a hole; NULL for a group without payload. Asserts the
  * table's shape on the way. */
 unsigned char *test_slot(const quire_cache *cache, quire_seq_id seq, quire_group_id group,

@@ -22,6 +22,8 @@ void test_pool_start(test_pool *t)
     quire_pool_opts opts = { .page_tokens = PAGE_TOKENS,
                              .n_groups = t->n_groups,
                              .page_bytes = t->page_bytes,
+                             .n_parts = t->n_parts,
+                             .part_bytes = t->part_bytes,
                              .charge_bytes = t->charge_bytes,
                              .pages_max = t->pages_max,
                              .extents_max = t->extents_max,
@@ -79,4 +81,12 @@ void test_pool_drop(test_pool *t, uint32_t n, const quire_page_id *ids)
         quire_pool_unref(&t->pool, ids[i], 1);
     }
     quire_pool_validate(&t->pool);
+}
+
+unsigned char *test_pool_page(const test_pool *t, quire_page_id id)
+{
+    const quire_page_addr addr = t->pool.addrs[id];
+
+    return addr.extent != NULL ? addr.extent + addr.slot * t->page_bytes[t->pool.pages[id].group]
+                               : NULL;
 }

@@ -14,6 +14,8 @@ typedef struct test_pool {
     quire_pool pool;
     uint32_t n_groups;
     size_t page_bytes[QUIRE_GROUPS_MAX];
+    uint32_t n_parts[QUIRE_GROUPS_MAX];
+    const size_t *part_bytes[QUIRE_GROUPS_MAX];
     size_t charge_bytes[QUIRE_GROUPS_MAX]; /* 0 = page_bytes, or 1 */
     uint64_t budget_bytes;
     uint32_t pages_max;
@@ -34,5 +36,8 @@ int test_pool_plan(test_pool *t, quire_group_id group, uint32_t n);
 /* Plan, which must work, and take n pages into ids. */
 void test_pool_take(test_pool *t, quire_group_id group, uint32_t n, quire_page_id *ids);
 void test_pool_drop(test_pool *t, uint32_t n, const quire_page_id *ids);
+
+/* The first byte of a page in one part; NULL where it has none. */
+unsigned char *test_pool_page(const test_pool *t, quire_page_id id);
 
 #endif /* TESTS_CORE_POOL_SUPPORT_H */

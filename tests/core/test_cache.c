@@ -27,6 +27,44 @@ static void test_defaults(void **state)
     quire_cache_destroy(NULL);
 }
 
+/* Parts are whole cache lines, few enough, and add up to the page. */
+static void test_parts_options(void **state)
+{
+    static size_t many[QUIRE_PARTS_MAX + 1];
+    size_t parts[] = { PAGE_BYTES - 128, 64, 64 };
+    quire_cache_opts opts = test_opts(10);
+    quire_cache *cache;
+
+    (void)state;
+    opts.n_parts[0] = 3;
+    check_refused(&opts); /* not given */
+    opts.part_bytes[0] = parts;
+    assert_int_equal(quire_cache_create(&cache, &opts), QUIRE_OK);
+    quire_cache_destroy(cache);
+    opts.n_parts[0] = 2;
+    check_refused(&opts); /* too little */
+    opts.n_parts[0] = 3;
+    parts[2] = 128;
+    check_refused(&opts); /* too much */
+    parts[1] = 32;
+    parts[2] = 96;
+    check_refused(&opts);
+    parts[1] = (size_t)-64;
+    parts[2] = 192;
+    check_refused(&opts);
+    many[0] = PAGE_BYTES;
+    opts.part_bytes[0] = many;
+    opts.n_parts[0] = QUIRE_PARTS_MAX;
+    assert_int_equal(quire_cache_create(&cache, &opts), QUIRE_OK);
+    quire_cache_destroy(cache);
+    opts.n_parts[0]++;
+    check_refused(&opts);
+    opts.n_parts[0] = 1; /* one: what they are is not looked at */
+    opts.part_bytes[0] = NULL;
+    assert_int_equal(quire_cache_create(&cache, &opts), QUIRE_OK);
+    quire_cache_destroy(cache);
+}
+
 static void test_options(void **state)
 {
     const uint32_t bad_tokens[] = { 0,
@@ -334,7 +372,7 @@ static void test_tail_bytes(void **state)
     (void)state;
     opts.page_bytes[0] = QUIRE_EXTENT_UNIT_BYTES * 2 - 64;
     opts.budget_bytes = opts.page_bytes[0] * 4;
-    shape = quire_extent_shape_for(opts.page_bytes[0]);
+    shape = quire_extent_shape_for(opts.page_bytes[0], 1);
     test_cache_create(&t, &opts, 0, 0);
     test_append(t.cache, test_open(t.cache), 1);
     s = test_stats(t.cache);
@@ -401,6 +439,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_options),
+        cmocka_unit_test(test_parts_options),
         cmocka_unit_test(test_largest_options),
         cmocka_unit_test(test_seqs_max),
         cmocka_unit_test(test_seq_tokens_max),

@@ -445,6 +445,34 @@ static void test_many_groups(void **state)
     run_model(&opts, 2, n_ops() / 4);
 }
 
+/* Pages in parts: groups of equal pages whose parts differ share no class, those with the same do.
+ */
+static void test_parts(void **state)
+{
+    static const size_t halves[] = { PAGE_BYTES / 2, 0, PAGE_BYTES / 2 };
+    static const size_t thirds[] = { 0, PAGE_BYTES / 2, PAGE_BYTES / 2 };
+    static const size_t small[] = { PAGE_BYTES / 8, PAGE_BYTES / 8 };
+    quire_cache_opts opts = test_opts(0);
+
+    (void)state;
+    opts.n_groups = 4;
+    for (uint32_t g = 1; g < opts.n_groups; g++) {
+        opts.page_bytes[g] = PAGE_BYTES;
+    }
+    opts.page_bytes[2] = PAGE_BYTES / 4;
+    opts.n_parts[0] = 3;
+    opts.part_bytes[0] = halves;
+    opts.n_parts[1] = 3;
+    opts.part_bytes[1] = thirds;
+    opts.n_parts[2] = 2;
+    opts.part_bytes[2] = small;
+    opts.n_parts[3] = 3;
+    opts.part_bytes[3] = halves;
+    opts.budget_bytes = (uint64_t)100 * (PAGE_BYTES / 4 * 13);
+    opts.watermark_pages_max = 40;
+    run_model(&opts, 4, n_ops() / 4);
+}
+
 /* Metadata only, as simulators run it. */
 static void test_no_payload(void **state)
 {
@@ -463,6 +491,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_group),
         cmocka_unit_test(test_many_groups),
+        cmocka_unit_test(test_parts),
         cmocka_unit_test(test_no_payload),
     };
 

@@ -132,7 +132,7 @@ static void test_copy_on_write(void **state)
     a = test_open(t.cache);
     test_append_stamped(t.cache, a, PAGE_TOKENS + 1, 100);
     shared = test_page_of(t.cache, a, 0, PAGE_TOKENS);
-    old = quire_cache_page_addrs(t.cache)[shared];
+    old = test_payload(t.cache, shared, 0);
     memset(old + SLOT_BYTES, 0x77, PAGE_BYTES - SLOT_BYTES); /* slots without tokens */
     b = test_fork(t.cache, a);
     test_append(t.cache, b, 1);

@@ -8,27 +8,41 @@
 
 #define UNIT QUIRE_EXTENT_UNIT_BYTES
 
-/* The rule, written out: under 1 % of the extent is unusable, and slots can be numbered. */
-static bool is_good(size_t size_bytes, size_t page_bytes)
+/* The rule, written out: under 1 % of the extent is unusable, slots can be numbered, and of several
+ * parts each takes a run. */
+static bool is_good(size_t size_bytes, size_t page_bytes, uint32_t n_parts)
 {
     size_t n_slots = size_bytes / page_bytes;
 
     return n_slots >= 1 && n_slots <= QUIRE_EXTENT_SLOTS_MAX &&
-           (double)(size_bytes - n_slots * page_bytes) < 0.01 * (double)size_bytes;
+           (double)(size_bytes - n_slots * page_bytes) < 0.01 * (double)size_bytes &&
+           (n_parts < 2 || n_slots >= QUIRE_EXTENT_SLOTS_ENOUGH ||
+            n_slots * page_bytes / n_parts >= QUIRE_EXTENT_RUN_BYTES);
+}
+
+static void check_parts(size_t page_bytes, uint32_t n_parts)
+{
+    quire_extent_shape shape = quire_extent_shape_for(page_bytes, n_parts);
+
+    assert_true(shape.size_bytes > 0 && shape.size_bytes % UNIT == 0);
+    assert_int_equal(shape.n_slots, shape.size_bytes / page_bytes);
+    assert_true(is_good(shape.size_bytes, page_bytes, n_parts));
+    for (size_t smaller = page_bytes / UNIT * UNIT + UNIT; smaller < shape.size_bytes;
+         smaller += UNIT) {
+        assert_false(is_good(smaller, page_bytes, n_parts));
+    }
+    assert_true(shape.size_bytes <=
+                100 * UNIT + page_bytes + (n_parts > 1 ? n_parts * QUIRE_EXTENT_RUN_BYTES : 0));
+    assert_int_equal(shape.n_slots, quire_cache_extent_pages(page_bytes, n_parts));
 }
 
 static void check_shape(size_t page_bytes)
 {
-    quire_extent_shape shape = quire_extent_shape_for(page_bytes);
-
-    assert_true(shape.size_bytes > 0 && shape.size_bytes % UNIT == 0);
-    assert_int_equal(shape.n_slots, shape.size_bytes / page_bytes);
-    assert_true(is_good(shape.size_bytes, page_bytes));
-    for (size_t smaller = page_bytes / UNIT * UNIT + UNIT; smaller < shape.size_bytes;
-         smaller += UNIT) {
-        assert_false(is_good(smaller, page_bytes));
-    }
-    assert_true(shape.size_bytes <= 100 * UNIT + page_bytes);
+    check_parts(page_bytes, 0);
+    check_parts(page_bytes, 1);
+    check_parts(page_bytes, 2);
+    check_parts(page_bytes, 30);
+    check_parts(page_bytes, QUIRE_PARTS_MAX);
 }
 
 static void test_shapes(void **state)
@@ -48,16 +62,22 @@ static void test_shapes(void **state)
     for (int i = 0; i < 2000; i++) {
         check_shape(64 + (size_t)quire_rng_below(&rng, (uint32_t)(UNIT / 64 * 20)) * 64);
     }
-    assert_int_equal(quire_extent_shape_for(UNIT).size_bytes, UNIT);
-    assert_int_equal(quire_extent_shape_for(UNIT / 2 * 3).size_bytes, UNIT * 3);
-    assert_int_equal(quire_extent_shape_for(UNIT / 2 * 3).n_slots, 2);
+    assert_int_equal(quire_extent_shape_for(UNIT, 1).size_bytes, UNIT);
+    assert_int_equal(quire_extent_shape_for(UNIT / 2 * 3, 1).size_bytes, UNIT * 3);
+    assert_int_equal(quire_extent_shape_for(UNIT / 2 * 3, 1).n_slots, 2);
+    /* In parts: so large that the average one takes a run. */
+    assert_int_equal(quire_extent_shape_for(UNIT / 4, 2).size_bytes, UNIT);
+    assert_int_equal(quire_extent_shape_for(UNIT / 8, 30).size_bytes,
+                     (30 * QUIRE_EXTENT_RUN_BYTES + UNIT - 1) / UNIT * UNIT);
+    assert_int_equal(quire_extent_shape_for(64, QUIRE_PARTS_MAX).size_bytes,
+                     (QUIRE_EXTENT_SLOTS_ENOUGH * 64 + UNIT - 1) / UNIT * UNIT);
 }
 
 static void test_metadata_only(void **state)
 {
     (void)state;
-    assert_int_equal(quire_extent_shape_for(0).size_bytes, 0);
-    assert_int_equal(quire_extent_shape_for(0).n_slots, QUIRE_EXTENT_META_SLOTS);
+    assert_int_equal(quire_extent_shape_for(0, 1).size_bytes, 0);
+    assert_int_equal(quire_extent_shape_for(0, 1).n_slots, QUIRE_EXTENT_META_SLOTS);
 }
 
 /* Memory that another class left: usable when the rule holds for it, too. */

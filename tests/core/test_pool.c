@@ -22,17 +22,17 @@ static void test_take_and_free(void **state)
     assert_int_equal(ids[1], 2);
     assert_int_equal(ids[2], 3);
     for (int i = 0; i < 3; i++) {
-        assert_non_null(t.pool.addrs[ids[i]]);
-        memset(t.pool.addrs[ids[i]], i, PAGE_BYTES);
+        assert_non_null(test_pool_page(&t, ids[i]));
+        memset(test_pool_page(&t, ids[i]), i, PAGE_BYTES);
     }
-    assert_int_equal(*t.pool.addrs[ids[0]], 0);
-    assert_int_equal(*t.pool.addrs[ids[1]], 1);
+    assert_int_equal(*test_pool_page(&t, ids[0]), 0);
+    assert_int_equal(*test_pool_page(&t, ids[1]), 1);
     quire_pool_unref(&t.pool, ids[1], 1);
-    assert_null(t.pool.addrs[ids[1]]);
+    assert_null(test_pool_page(&t, ids[1]));
     assert_int_equal(quire_pool_state(&t.pool, ids[1]), QUIRE_PAGE_FREE);
     test_pool_take(&t, 0, 1, &again);
     assert_int_equal(again, ids[1]); /* ids stay dense */
-    assert_null(t.pool.addrs[QUIRE_PAGE_NULL]);
+    assert_null(test_pool_page(&t, QUIRE_PAGE_NULL));
     test_pool_drop(&t, 3, ids);
     assert_int_equal(quire_counter_get(&t.pool.allocs_total), 4);
     assert_int_equal(quire_counter_get(&t.pool.frees_total), 4);
@@ -81,7 +81,7 @@ static void test_cached(void **state)
     assert_int_equal(quire_counter_get(&class->cached_pages), 1);
     assert_int_equal(quire_counter_get(&class->live_pages), 0);
     assert_int_equal(quire_counter_get(&class->slack_slots), 0);
-    assert_non_null(t.pool.addrs[id]); /* the payload stays */
+    assert_non_null(test_pool_page(&t, id)); /* the payload stays */
     assert_int_equal(quire_counter_get(&t.regions.items[0].pages), 1);
 
     quire_pool_ref(&t.pool, id, 2);
@@ -227,7 +227,33 @@ static void test_groups_share_classes(void **state)
     test_pool_take(&t, 1, 2, ids);
     assert_int_equal(t.extents.n_calls, 1);
     assert_int_equal(quire_counter_get(&t.pool.extents_now), 2);
-    assert_null(t.pool.addrs[ids[0]]);
+    assert_null(test_pool_page(&t, ids[0]));
+    test_pool_stop(&t);
+}
+
+/* Pages of one size whose parts differ lie in extents of their own. */
+static void test_parts_make_classes(void **state)
+{
+    static const size_t halves[] = { PAGE_BYTES / 2, PAGE_BYTES / 2 };
+    static const size_t same[] = { PAGE_BYTES / 2, PAGE_BYTES / 2 };
+    static const size_t others[] = { PAGE_BYTES / 4, PAGE_BYTES / 4 * 3 };
+    test_pool t;
+
+    (void)state;
+    test_pool_init(&t, 10);
+    t.n_groups = 5;
+    for (uint32_t g = 0; g < t.n_groups; g++) {
+        t.page_bytes[g] = PAGE_BYTES;
+        t.n_parts[g] = g < 2 ? g : 2; /* 0 is 1 */
+    }
+    t.part_bytes[2] = halves;
+    t.part_bytes[3] = others;
+    t.part_bytes[4] = same;
+    test_pool_start(&t);
+    assert_int_equal(t.pool.n_classes, 3);
+    assert_int_equal(t.pool.groups[1].class_index, t.pool.groups[0].class_index);
+    assert_int_equal(t.pool.groups[4].class_index, t.pool.groups[2].class_index);
+    assert_int_not_equal(t.pool.groups[3].class_index, t.pool.groups[2].class_index);
     test_pool_stop(&t);
 }
 
@@ -275,13 +301,45 @@ static void test_recut(void **state)
     test_pool_drop(&t, EXTENT, ids);
     test_pool_take(&t, 1, EXTENT * 2, ids); /* smaller pages: the slot array grows */
     assert_int_equal(t.extents.n_calls, 1);
-    memset(t.pool.addrs[ids[EXTENT * 2 - 1]], 1, PAGE_BYTES / 2);
+    memset(test_pool_page(&t, ids[EXTENT * 2 - 1]), 1, PAGE_BYTES / 2);
     test_pool_drop(&t, EXTENT * 2, ids);
     test_pool_take(&t, 0, EXTENT, ids); /* larger pages: it stays */
     assert_int_equal(t.extents.n_calls, 1);
-    memset(t.pool.addrs[ids[EXTENT - 1]], 1, PAGE_BYTES);
+    memset(test_pool_page(&t, ids[EXTENT - 1]), 1, PAGE_BYTES);
     test_pool_drop(&t, EXTENT, ids);
     assert_int_equal(quire_counter_get(&t.pool.extents_now), 1);
+    test_pool_stop(&t);
+}
+
+/* Slots of several parts are backed by memory when all of their extent is. */
+static void test_recut_parts(void **state)
+{
+    static const size_t halves[] = { PAGE_BYTES / 2, PAGE_BYTES / 2 };
+    test_pool t;
+    quire_page_id ids[EXTENT_PAGES];
+
+    (void)state;
+    test_pool_init(&t, EXTENT * 4);
+    t.n_groups = 2;
+    t.page_bytes[1] = PAGE_BYTES;
+    t.n_parts[1] = 2;
+    t.part_bytes[1] = halves;
+    test_pool_start(&t);
+    test_pool_take(&t, 0, EXTENT - 1, ids);
+    test_pool_drop(&t, EXTENT - 1, ids);
+    test_pool_take(&t, 1, 1, ids);
+    assert_int_equal(t.extents.n_calls, 1);
+    assert_int_equal(t.pool.classes[1].ready_pages, 0);
+    test_pool_drop(&t, 1, ids);
+    test_pool_take(&t, 0, 1, ids); /* and back */
+    assert_int_equal(t.extents.n_calls, 1);
+    assert_int_equal(t.pool.classes[0].ready_pages, EXTENT - 2);
+    test_pool_drop(&t, 1, ids);
+    test_pool_take(&t, 0, EXTENT, ids);
+    test_pool_drop(&t, EXTENT, ids);
+    test_pool_take(&t, 1, 1, ids); /* all of it was */
+    assert_int_equal(t.extents.n_calls, 1);
+    assert_int_equal(t.pool.classes[1].ready_pages, EXTENT - 1);
     test_pool_stop(&t);
 }
 
@@ -384,12 +442,17 @@ static void test_lock(void **state)
 static void test_init_without_memory(void **state)
 {
     (void)state;
-    for (uint64_t n = 0; n < 2; n++) {
-        test_pool t;
+    for (uint64_t n = 0; n < 3; n++) {
+        const size_t halves[] = { PAGE_BYTES / 2, PAGE_BYTES / 2 };
+        const size_t *part_bytes = halves;
+        uint32_t n_parts = 2;
         size_t page_bytes = PAGE_BYTES;
+        test_pool t;
         quire_pool_opts opts = { .page_tokens = PAGE_TOKENS,
                                  .n_groups = 1,
                                  .page_bytes = &page_bytes,
+                                 .n_parts = &n_parts,
+                                 .part_bytes = &part_bytes,
                                  .charge_bytes = &page_bytes,
                                  .pages_max = 10,
                                  .extents_max = 10,
@@ -417,8 +480,10 @@ int main(void)
         cmocka_unit_test(test_extents_max),
         cmocka_unit_test(test_extent_numbers_are_reused),
         cmocka_unit_test(test_groups_share_classes),
+        cmocka_unit_test(test_parts_make_classes),
         cmocka_unit_test(test_fullest_first),
         cmocka_unit_test(test_recut),
+        cmocka_unit_test(test_recut_parts),
         cmocka_unit_test(test_recut_without_memory),
         cmocka_unit_test(test_recut_spares_the_plan),
         cmocka_unit_test(test_unfit_extents_go),

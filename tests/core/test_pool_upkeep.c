@@ -125,6 +125,57 @@ static void test_watermark_without_memory(void **state)
     test_pool_stop(&t);
 }
 
+/* The same of pages in parts, which lie all over their extents: slots are ready when all of one is
+ * touched, and what is there stays. */
+static void test_touching_parts_is_bounded(void **state)
+{
+    const size_t page_bytes = (size_t)3 << 20;
+    const size_t parts[] = { 64, page_bytes - 64 };
+    test_pool t;
+    quire_page_id ids[20];
+    const quire_pool_class *class = &t.pool.classes[0];
+    uint32_t n_calls = 0;
+
+    (void)state;
+    test_pool_init(&t, 1);
+    t.page_bytes[0] = page_bytes;
+    t.charge_bytes[0] = page_bytes;
+    t.n_parts[0] = 2;
+    t.part_bytes[0] = parts;
+    t.budget_bytes = (uint64_t)1000 * page_bytes;
+    test_pool_start(&t);
+    test_pool_take(&t, 0, 20, ids);
+    for (uint32_t i = 0; i < 20; i++) {
+        const quire_page_addr at = t.pool.addrs[ids[i]];
+
+        memset(at.extent + at.slot * parts[0], (int)i, parts[0]);
+        memset(at.extent + class->shape.n_slots * parts[0] + at.slot * parts[1], (int)i, parts[1]);
+    }
+    while (class->ready_pages < 20) {
+        uint64_t before = class->ready_pages;
+        size_t touched_bytes = 0;
+
+        maintain(&t, 100);
+        for (uint32_t i = 0; i < t.pool.extents_capacity; i++) {
+            touched_bytes += t.pool.extents[i] != NULL ? t.pool.extents[i]->touched_bytes : 0;
+        }
+        n_calls++;
+        assert_true(touched_bytes <= n_calls * ((size_t)16 << 20));
+        assert_true(class->ready_pages >= before && n_calls < 100);
+    }
+    for (uint32_t i = 0; i < 20; i++) {
+        const quire_page_addr at = t.pool.addrs[ids[i]];
+        const unsigned char *last =
+            at.extent + class->shape.n_slots * parts[0] + (at.slot + 1) * parts[1] - 1;
+
+        assert_int_equal(at.extent[at.slot * parts[0]], i);
+        assert_int_equal(*last, i);
+        assert_memory_equal(last - (parts[1] - 1), last - (parts[1] - 2), parts[1] - 1);
+    }
+    assert_true(n_calls > 1);
+    test_pool_stop(&t);
+}
+
 /* Zeroing memory takes time, so one call touches 16 MiB and leaves the rest to the next. */
 static void test_touching_is_bounded(void **state)
 {
@@ -155,13 +206,13 @@ static void fill(test_pool *t, uint32_t n, quire_page_id *ids)
         test_pool_take(t, 0, EXTENT, ids + i * EXTENT);
     }
     for (uint32_t i = 0; i < n * EXTENT; i++) {
-        memset(t->pool.addrs[ids[i]], (int)(ids[i] & 0xff), PAGE_BYTES);
+        memset(test_pool_page(t, ids[i]), (int)(ids[i] & 0xff), PAGE_BYTES);
     }
 }
 
 static void check_content(const test_pool *t, quire_page_id id)
 {
-    const unsigned char *addr = t->pool.addrs[id];
+    const unsigned char *addr = test_pool_page(t, id);
 
     assert_non_null(addr);
     assert_int_equal(addr[0], id & 0xff);
@@ -265,7 +316,7 @@ static void break_slot(quire_pool *pool)
 
 static void break_addr(quire_pool *pool)
 {
-    pool->addrs[1] += 64;
+    pool->addrs[1].slot++;
 }
 
 static void break_free_count(quire_pool *pool)
@@ -364,6 +415,7 @@ int main(void)
         cmocka_unit_test(test_watermark_of_classes),
         cmocka_unit_test(test_watermark_without_memory),
         cmocka_unit_test(test_touching_is_bounded),
+        cmocka_unit_test(test_touching_parts_is_bounded),
         cmocka_unit_test(test_coalesce),
         cmocka_unit_test(test_coalesce_in_steps),
         cmocka_unit_test(test_trim_keeps),

@@ -110,8 +110,7 @@ static uint64_t *slot_of(model *m, const runner *r, quire_group_id group, uint32
     if (page == QUIRE_PAGE_NULL) {
         return NULL;
     }
-    return (uint64_t *)(void *)(quire_cache_page_addrs(m->t.cache)[page] +
-                                (token % PAGE_TOKENS) * SLOT);
+    return (uint64_t *)(void *)test_payload(m->t.cache, page, (token % PAGE_TOKENS) * SLOT);
 }
 
 static void write_stamps(model *m, const runner *r, uint32_t begin)

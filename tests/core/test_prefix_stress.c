@@ -119,7 +119,7 @@ static void stamps(const stress *s, const run *r, uint32_t written_from)
                 assert_true(g > 0);
                 continue;
             }
-            slot = quire_cache_page_addrs(s->t.cache)[page] + i % PT * SLOT;
+            slot = test_payload(s->t.cache, page, i % PT * SLOT);
             if (i >= written_from) {
                 memcpy(slot, &want, SLOT);
             }

@@ -230,7 +230,9 @@ static void test_default_budget_suffices(void **state)
 static const unsigned char *tile_at(const bench *b, quire_page_id page, const quire_attn_lane *lane,
                                     uint32_t g)
 {
-    return quire_cache_page_addrs(b->cache)[page] + lane->page_offset + g * lane->head_stride;
+    const quire_page_addr *addr = &quire_cache_page_addrs(b->cache)[page];
+
+    return addr->extent + lane->offset + addr->slot * lane->page_stride + g * lane->head_stride;
 }
 
 /* Every full tile whose hot form is there is that form sealed, in all layers, sides and heads. */

@@ -24,11 +24,22 @@
 #define PACKED_MAIN 0u
 #define PACKED_HOT  1u
 
-/* A tile and the one after it (page NULL: none), which kernels prefetch. */
+/* Stored tiles of a position that a block reads, at most: of the rows of a block of several kv
+ * heads at least one is of each. */
+#define TILES_MAX (2u * QUIRE_ATTN_SOURCES_MAX * QUIRE_ATTN_WIDE_ROWS_MAX)
+
+/* A position and the one after it (page NULL: none), whose tiles kernels prefetch. at[] has the n
+ * tiles of the one, then those of the other, each in the order of the work: K of all kv heads of
+ * the block, then V. They are worked out once, in the form that the last query reads, which is most
+ * often that of all. */
 typedef struct tile_pair {
     quire_attn_tile_pos pos;
     quire_attn_tile_pos next;
-    const quire_page_addr *next_hot; /* where the last query reads the next one hot; NULL: sealed */
+    const quire_page_addr *hot; /* the hot page that at[] has tiles of; NULL: the main page */
+    const quire_page_addr *next_hot;
+    uint32_t n;
+    uint32_t ahead; /* from the tile in work to the one prefetched, <= n */
+    const void *at[2 * TILES_MAX];
 } tile_pair;
 
 /* Consecutive queries of a block that read a tile in the same form. */
@@ -195,90 +206,59 @@ static void pack_queries(const quire_attn_ctx *c, const quire_attn_block *b, uin
     }
 }
 
-/* Source k of K at a position, in the form of `hot`; NULL when the position is nowhere. */
-static const void *k_tile(const quire_attn_ctx *c, uint32_t g, const quire_attn_tile_pos *pos,
-                          const quire_page_addr *hot, uint32_t k)
-{
-    if (pos->page == NULL) {
-        return NULL;
-    }
-    if (hot != NULL && c->shape.k_is_sealed) {
-        return quire_attn_tile(&c->layer->k_hot[k], hot, g, pos->tile);
-    }
-    return quire_attn_tile(&c->layer->k[k], pos->page, g, pos->tile);
-}
-
-static const void *v_tile(const quire_attn_ctx *c, uint32_t g, const quire_attn_tile_pos *pos,
-                          const quire_page_addr *hot, uint32_t v)
-{
-    if (pos->page == NULL) {
-        return NULL;
-    }
-    if (hot != NULL && c->shape.v_is_sealed) {
-        return quire_attn_tile(&c->layer->v_hot[v], hot, g, pos->tile);
-    }
-    return quire_attn_tile(&c->layer->v[v], pos->page, g, pos->tile);
-}
-
-/* Stored tiles of a position that a block reads. */
+/* Tiles of a position that a block reads. */
 static uint32_t n_tiles(const quire_attn_ctx *c, const quire_attn_block *b)
 {
     return b->n_heads * (c->layer->n_k + c->layer->n_v);
 }
 
-/* Tile i of a position in the order of the work: K of all kv heads of the block, then V. NULL when
- * the position is nowhere. */
-static const void *tile_in_order(const quire_attn_ctx *c, const quire_attn_block *b,
-                                 const quire_attn_tile_pos *pos, const quire_page_addr *hot,
-                                 uint32_t i)
+/* Those of one side, in the form of `hot`: source i of kv head h is at[h * n_lanes + i]. */
+static void list_side(const quire_attn_block *b, const quire_attn_tile_pos *pos,
+                      const quire_page_addr *page, const quire_attn_lane *lanes, uint32_t n_lanes,
+                      const void **at)
 {
-    const uint32_t n_k = c->layer->n_k;
-    const uint32_t n_v = c->layer->n_v;
-    const uint32_t end_k = b->n_heads * n_k;
+    for (uint32_t i = 0; i < n_lanes; i++) {
+        const unsigned char *tile = quire_attn_tile(&lanes[i], page, b->g, pos->tile);
 
-    if (n_k == 1 && n_v == 1) { /* as most are: divisions take longer than all the rest */
-        return i < end_k ? k_tile(c, b->g + i, pos, hot, 0)
-                         : v_tile(c, b->g + i - end_k, pos, hot, 0);
+        for (uint32_t h = 0; h < b->n_heads; h++) {
+            at[h * n_lanes + i] = tile;
+            tile += lanes[i].head_stride;
+        }
     }
-    return i < end_k ? k_tile(c, b->g + i / n_k, pos, hot, i % n_k)
-                     : v_tile(c, b->g + (i - end_k) / n_v, pos, hot, (i - end_k) % n_v);
 }
 
-/* The stored tile to prefetch while working on tile `source` of the block's kv head `head`, both
- * counted from 0: K sources count first, then V. NULL: none. */
-static const void *tile_ahead(const quire_attn_ctx *c, const quire_attn_block *b,
-                              const tile_pair *tiles, const quire_page_addr *hot, uint32_t head,
-                              uint32_t source)
+/* All tiles of a position, in the order of the work and the form of `hot` (NULL: the main page);
+ * NULL when the position is nowhere. */
+static void list_tiles(const quire_attn_ctx *c, const quire_attn_block *b,
+                       const quire_attn_tile_pos *pos, const quire_page_addr *hot, const void **at)
 {
     const quire_attn_layer *layer = c->layer;
-    uint32_t n_v = layer->n_v;
-    uint32_t n = n_tiles(c, b);
-    uint32_t i = source < layer->n_k ? head * layer->n_k + source
-                                     : b->n_heads * layer->n_k + head * n_v + (source - layer->n_k);
-    const quire_attn_tile_pos *pos = &tiles->pos;
+    const bool k_is_hot = hot != NULL && c->shape.k_is_sealed;
+    const bool v_is_hot = hot != NULL && c->shape.v_is_sealed;
 
-    if (source >= layer->n_k && n_v == 0) {
-        return NULL; /* asked for already */
+    if (pos->page == NULL) {
+        for (uint32_t i = 0; i < n_tiles(c, b); i++) {
+            at[i] = NULL;
+        }
+        return;
     }
-    i += quire_min_u32(c->n_ahead, n); /* the walk knows one position more */
-    if (i >= n) {
-        pos = &tiles->next;
-        hot = tiles->next_hot;
-        i -= n;
-    }
-    return tile_in_order(c, b, pos, hot, i);
+    list_side(b, pos, k_is_hot ? hot : pos->page, k_is_hot ? layer->k_hot : layer->k, layer->n_k,
+              at);
+    list_side(b, pos, v_is_hot ? hot : pos->page, v_is_hot ? layer->v_hot : layer->v, layer->n_v,
+              at + b->n_heads * layer->n_k);
 }
 
 /* With v_prefix_of_k V is K decoded to f32: K tiles are dimension-major, so the first d_v
  * dimensions of a tile of d_k dimensions are a tile of d_v dimensions. */
-static const void *v_of_k(const quire_attn_ctx *c, uint32_t g, const quire_attn_tile_pos *pos)
+static const void *v_of_k(const quire_attn_ctx *c, const quire_attn_tile_pos *pos,
+                          const void *k_tile)
 {
     quire_tile_rows rows = { .d = c->layer->d_v,
                              .first_slot = pos->slot_begin,
                              .n_tokens = pos->n_slots,
                              .stride = c->layer->d_v };
 
-    c->ws->codec->decode_k(c->layer->k_format, &rows, k_tile(c, g, pos, NULL, 0),
+    c->ws->codec->decode_k(c->layer->k_format, &rows, k_tile,
                            c->decoded + (size_t)pos->slot_begin * rows.d);
     return c->decoded;
 }
@@ -307,6 +287,7 @@ static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b, const til
     const quire_attn_layer *layer = c->layer;
     const uint32_t first = head * b->head_rows + run->first_row;
     const uint32_t end = head * b->head_rows + run->end_row;
+    const void *const *at = tiles->at + b->n_heads * layer->n_k + head * layer->n_v;
     uint32_t end_min = c->slot_end[first];
     uint32_t end_max = c->slot_end[end - 1];
     quire_attn_pv args = { .format = v_format(c, run),
@@ -317,9 +298,12 @@ static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b, const til
     for (uint32_t v = 0; v < c->shape.n_v; v++) {
         bool is_safe;
 
-        args.v_tile = layer->v_prefix_of_k ? v_of_k(c, b->g + head, &tiles->pos)
-                                           : v_tile(c, b->g + head, &tiles->pos, run->hot, v);
-        args.next = tile_ahead(c, b, tiles, run->hot, head, layer->n_k + v);
+        if (layer->v_prefix_of_k) {
+            args.v_tile = v_of_k(c, &tiles->pos, tiles->at[head]);
+        } else {
+            args.v_tile = at[v];
+            args.next = at[v + tiles->ahead];
+        }
         is_safe = end_min == end_max ||
                   quire_attn_tile_v_is_finite(args.format, args.d, args.v_tile, end_min, end_max);
         args.n_rows = is_safe ? end - first : c->shape.group;
@@ -348,8 +332,8 @@ static void run_qk(const quire_attn_ctx *c, const quire_attn_block *b, const til
     for (uint32_t k = 0; k < layer->n_k; k++) {
         args.accumulate = k > 0;
         args.packed = c->packed[form][k] + first * q_bytes;
-        args.k_tile = k_tile(c, b->g + head, &tiles->pos, run->hot, k);
-        args.next = tile_ahead(c, b, tiles, run->hot, head, k);
+        args.k_tile = tiles->at[head * layer->n_k + k];
+        args.next = tiles->at[head * layer->n_k + k + tiles->ahead];
         c->ws->kernels->qk(&args);
     }
 }
@@ -367,19 +351,19 @@ static void run_softmax(const quire_attn_ctx *c, const tile_pair *tiles, const t
                                  st->l + first, c->rescale + first);
 }
 
-/* slot_end of the first kv head's rows is set. */
-static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b, const tile_pair *tiles,
+/* slot_end of the rows is set. */
+static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b, tile_pair *tiles,
                      const tile_run *run, const quire_attn_state *st)
 {
     const uint32_t n = run->end_row - run->first_row;
 
+    if (run->hot != tiles->hot) {
+        list_tiles(c, b, &tiles->pos, run->hot, tiles->at);
+        tiles->hot = run->hot;
+    }
     pack_queries(c, b, packed_form(c, run));
     for (uint32_t head = 0; head < b->n_heads; head++) {
         run_qk(c, b, tiles, run, head);
-    }
-    for (uint32_t head = 1; head < b->n_heads; head++) {
-        memcpy(c->slot_end + head * b->head_rows + run->first_row, c->slot_end + run->first_row,
-               n * sizeof(uint32_t));
     }
     if (n == b->head_rows) {
         run_softmax(c, tiles, run, 0, b->n_rows, st);
@@ -416,19 +400,19 @@ static bool is_behind_all(const quire_attn_ctx *c, uint32_t index, const quire_a
 }
 
 /* A tile behind all queries, as most are. */
-static void run_whole_tile(const quire_attn_ctx *c, const quire_attn_block *b,
-                           const tile_pair *tiles, const quire_attn_state *st)
+static void run_whole_tile(const quire_attn_ctx *c, const quire_attn_block *b, tile_pair *tiles,
+                           const quire_attn_state *st)
 {
     const tile_run run = { .end_row = b->head_rows };
     const uint32_t end = tiles->pos.slot_begin + tiles->pos.n_slots;
 
-    for (uint32_t r = 0; r < b->head_rows; r++) {
+    for (uint32_t r = 0; r < b->n_rows; r++) {
         c->slot_end[r] = end;
     }
     run_rows(c, b, tiles, &run, st);
 }
 
-static void run_tile(const quire_attn_ctx *c, const quire_attn_block *b, const tile_pair *tiles,
+static void run_tile(const quire_attn_ctx *c, const quire_attn_block *b, tile_pair *tiles,
                      const quire_attn_state *st)
 {
     const quire_attn_tile_pos *pos = &tiles->pos;
@@ -451,6 +435,10 @@ static void run_tile(const quire_attn_ctx *c, const quire_attn_block *b, const t
             i++;
         } while (i < b->n_queries && hot_page_of(c, b, &b->queries[i], pos) == run.hot);
         run.end_row = i * group;
+        for (uint32_t head = 1; head < b->n_heads; head++) {
+            memcpy(c->slot_end + head * b->head_rows + run.first_row, c->slot_end + run.first_row,
+                   (run.end_row - run.first_row) * sizeof(uint32_t));
+        }
         run_rows(c, b, tiles, &run, st);
     }
 }
@@ -474,18 +462,43 @@ void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *b
     uint32_t n = quire_min_u32(ctx->n_ahead, n_tiles(ctx, block));
     quire_attn_tile_walk walk = walk_of(ctx, block, split);
     quire_attn_tile_pos pos;
-    const quire_page_addr *hot;
+    const void *tiles[TILES_MAX];
 
     if (!quire_attn_tile_walk_next(&walk, block->token_end, &pos)) {
         return;
     }
-    hot = hot_page_of(ctx, block, &block->queries[block->n_queries - 1], &pos);
+    list_tiles(ctx, block, &pos,
+               hot_page_of(ctx, block, &block->queries[block->n_queries - 1], &pos), tiles);
     for (uint32_t i = 0; i < n; i++) {
-        const char *tile = tile_in_order(ctx, block, &pos, hot, i);
-
         for (size_t at = 0; at < ctx->tile_bytes; at += 64) {
-            __builtin_prefetch(tile + at);
+            __builtin_prefetch((const char *)tiles[i] + at);
         }
+    }
+}
+
+/* The position that the walk comes to next; false when there is none before token_end. */
+static bool next_position(const quire_attn_ctx *c, const quire_attn_block *b,
+                          quire_attn_tile_walk *walk, tile_pair *tiles)
+{
+    const bool is_one = quire_attn_tile_walk_next(walk, b->token_end, &tiles->next);
+
+    tiles->next_hot = NULL;
+    if (is_one) {
+        tiles->next_hot = hot_page_of(c, b, &b->queries[b->n_queries - 1], &tiles->next);
+    } else {
+        tiles->next.page = NULL;
+    }
+    list_tiles(c, b, &tiles->next, tiles->next_hot, tiles->at + tiles->n);
+    return is_one;
+}
+
+/* What was next is in work now. */
+static void take_position(tile_pair *tiles)
+{
+    tiles->pos = tiles->next;
+    tiles->hot = tiles->next_hot;
+    for (uint32_t i = 0; i < tiles->n; i++) {
+        tiles->at[i] = tiles->at[tiles->n + i];
     }
 }
 
@@ -496,26 +509,22 @@ void quire_attn_block_run(const quire_attn_ctx *ctx, const quire_attn_block *blo
 {
     uint32_t split_end =
         split + 1 < block->n_splits ? block->split_token[split + 1] : block->token_end;
-    const quire_attn_query *last = &block->queries[block->n_queries - 1];
-    uint32_t first_index = last->index;
+    uint32_t first_index = block->queries[0].index;
     quire_attn_tile_walk walk = walk_of(ctx, block, split);
-    tile_pair tiles;
+    tile_pair tiles; /* at[] is large: what is not set is not read */
     bool has_next;
 
-    for (uint32_t i = 0; i < block->n_queries; i++) {
+    tiles.n = n_tiles(ctx, block);
+    tiles.ahead = quire_min_u32(ctx->n_ahead, tiles.n); /* the walk knows one position more */
+    QUIRE_ASSERT(tiles.n <= TILES_MAX);
+    for (uint32_t i = 1; i < block->n_queries; i++) {
         first_index = quire_min_u32(first_index, block->queries[i].index);
     }
     state_reset(ctx, st);
-    has_next = quire_attn_tile_walk_next(&walk, block->token_end, &tiles.next);
+    has_next = next_position(ctx, block, &walk, &tiles);
     while (has_next && tiles.next.token < split_end) {
-        tiles.pos = tiles.next;
-        has_next = quire_attn_tile_walk_next(&walk, block->token_end, &tiles.next);
-        if (has_next) {
-            tiles.next_hot = hot_page_of(ctx, block, last, &tiles.next);
-        } else {
-            tiles.next.page = NULL;
-            tiles.next_hot = NULL;
-        }
+        take_position(&tiles);
+        has_next = next_position(ctx, block, &walk, &tiles);
         if (is_behind_all(ctx, first_index, &tiles.pos)) {
             run_whole_tile(ctx, block, &tiles, st);
         } else {

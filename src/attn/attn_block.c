@@ -2,12 +2,12 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/attn_block.h"
-#include "attn/attn_math.h"
 #include "attn/attn_tiles.h"
 #include "base/check.h"
 #include "base/cpu.h"
 #include "base/num.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Prefetch goes so far ahead, in whole tiles: memory takes longer to answer than the work on a
@@ -90,6 +90,7 @@ quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_at
         c.packed[PACKED_HOT][k] = take(&rest, rows * c.shape.q_hot_bytes);
     }
     c.logits = (void *)take(&rest, (size_t)rows * QUIRE_TILE_TOKENS * sizeof(float));
+    c.weights = (void *)take(&rest, rows * c.shape.weights_bytes);
     c.rescale = (void *)take(&rest, rows * sizeof(float));
     c.slot_end = (void *)take(&rest, rows * sizeof(uint32_t));
     c.queries = (void *)take(&rest, c.shape.block_queries * sizeof(quire_attn_query));
@@ -102,13 +103,6 @@ quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_at
 
 /* ---- states ---- */
 
-quire_attn_state quire_attn_state_at(float *floats, uint32_t n_rows)
-{
-    size_t padded = quire_attn_round_up(n_rows, 16);
-
-    return (quire_attn_state){ n_rows, floats, floats + padded, floats + 2 * padded };
-}
-
 static void state_reset(const quire_attn_ctx *c, const quire_attn_state *st)
 {
     for (uint32_t r = 0; r < st->n_rows; r++) {
@@ -116,44 +110,6 @@ static void state_reset(const quire_attn_ctx *c, const quire_attn_state *st)
         st->l[r] = 0.0f;
     }
     memset(st->o, 0, (size_t)c->shape.n_v * st->n_rows * c->shape.o_stride * sizeof(float));
-}
-
-void quire_attn_state_merge(const quire_attn_ctx *ctx, const quire_attn_state *dst,
-                            uint32_t first_row, const quire_attn_state *src)
-{
-    size_t stride = ctx->shape.o_stride;
-
-    for (uint32_t r = 0; r < src->n_rows; r++) {
-        uint32_t to = first_row + r;
-        float above = src->m[r] - dst->m[to]; /* NaN: both -Inf, or damage, which l has */
-        float less = above == above ? quire_attn_exp(-fabsf(above)) : 0.0f;
-        float a = above > 0.0f ? less : 1.0f;
-        float b = above > 0.0f ? 1.0f : less;
-
-        if (src->m[r] == -INFINITY && src->l[r] == 0.0f) {
-            continue;
-        }
-        dst->m[to] = above > 0.0f ? src->m[r] : dst->m[to];
-        dst->l[to] = dst->l[to] * a + src->l[r] * b;
-        for (uint32_t v = 0; v < ctx->shape.n_v; v++) {
-            ctx->ws->kernels->fold(stride, a, b, dst->o + ((size_t)v * dst->n_rows + to) * stride,
-                                   src->o + ((size_t)v * src->n_rows + r) * stride);
-        }
-    }
-}
-
-void quire_attn_state_take(const quire_attn_ctx *ctx, const quire_attn_state *dst,
-                           uint32_t first_row, const quire_attn_state *src)
-{
-    size_t stride = ctx->shape.o_stride;
-
-    memcpy(dst->m, src->m + first_row, dst->n_rows * sizeof(float));
-    memcpy(dst->l, src->l + first_row, dst->n_rows * sizeof(float));
-    for (uint32_t v = 0; v < ctx->shape.n_v; v++) {
-        memcpy(dst->o + (size_t)v * dst->n_rows * stride,
-               src->o + ((size_t)v * src->n_rows + first_row) * stride,
-               dst->n_rows * stride * sizeof(float));
-    }
 }
 
 /* ---- one tile ---- */
@@ -278,16 +234,43 @@ static quire_format v_format(const quire_attn_ctx *c, const tile_run *run)
     return run->hot != NULL && c->shape.v_is_sealed ? QUIRE_FORMAT_HOT : c->layer->v_format;
 }
 
-/* o += P V for the rows of a run of kv head `head`. When they end at different slots and V is
- * damaged between those ends, rows go by query, so that a NaN of a later token stays out of earlier
- * rows. */
+/* V source v of a run's kv head `head`. */
+static const void *v_tile(const quire_attn_ctx *c, const quire_attn_block *b,
+                          const tile_pair *tiles, uint32_t head, uint32_t v)
+{
+    return tiles->at[b->n_heads * c->layer->n_k + head * c->layer->n_v + v];
+}
+
+/* Whether weights are made before pv, of all kv heads. */
+static bool is_weighed(const quire_attn_ctx *c, const tile_run *run)
+{
+    return c->shape.weights_bytes > 0 && run->hot == NULL;
+}
+
+static void run_weigh(const quire_attn_ctx *c, const quire_attn_block *b, const tile_pair *tiles,
+                      const tile_run *run, uint32_t head, uint32_t v)
+{
+    const uint32_t first = head * b->head_rows + run->first_row;
+    const uint32_t end = head * b->head_rows + run->end_row;
+    const quire_attn_weigh args = { .n_rows = end - first,
+                                    .slot_begin = tiles->pos.slot_begin,
+                                    .slot_end = c->slot_end[end - 1],
+                                    .p = c->logits + (size_t)first * QUIRE_TILE_TOKENS,
+                                    .v_tile = v_tile(c, b, tiles, head, v),
+                                    .weights = c->weights + first };
+
+    c->ws->kernels->weigh(&args);
+}
+
+/* o += P V of source v for the rows of a run of kv head `head`. When they end at different slots
+ * and V is damaged between those ends, rows go by query, so that a NaN of a later token stays out
+ * of earlier rows. */
 static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b, const tile_pair *tiles,
-                   const tile_run *run, uint32_t head, const quire_attn_state *st)
+                   const tile_run *run, uint32_t head, uint32_t v, const quire_attn_state *st)
 {
     const quire_attn_layer *layer = c->layer;
     const uint32_t first = head * b->head_rows + run->first_row;
     const uint32_t end = head * b->head_rows + run->end_row;
-    const void *const *at = tiles->at + b->n_heads * layer->n_k + head * layer->n_v;
     uint32_t end_min = c->slot_end[first];
     uint32_t end_max = c->slot_end[end - 1];
     quire_attn_pv args = { .format = v_format(c, run),
@@ -295,25 +278,24 @@ static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b, const til
                            .o_stride = c->shape.o_stride,
                            .slot_begin = tiles->pos.slot_begin };
 
-    for (uint32_t v = 0; v < c->shape.n_v; v++) {
-        bool is_safe;
+    bool is_safe;
 
-        if (layer->v_prefix_of_k) {
-            args.v_tile = v_of_k(c, &tiles->pos, tiles->at[head]);
-        } else {
-            args.v_tile = at[v];
-            args.next = at[v + tiles->ahead];
-        }
-        is_safe = end_min == end_max ||
-                  quire_attn_tile_v_is_finite(args.format, args.d, args.v_tile, end_min, end_max);
-        args.n_rows = is_safe ? end - first : c->shape.group;
-        for (uint32_t r = first; r < end; r += args.n_rows) {
-            args.p = c->logits + (size_t)r * QUIRE_TILE_TOKENS;
-            args.rescale = c->rescale + r;
-            args.slot_end = c->slot_end[r + args.n_rows - 1];
-            args.o = st->o + ((size_t)v * b->n_rows + r) * c->shape.o_stride;
-            c->ws->kernels->pv(&args);
-        }
+    if (layer->v_prefix_of_k) {
+        args.v_tile = v_of_k(c, &tiles->pos, tiles->at[head]);
+    } else {
+        args.v_tile = v_tile(c, b, tiles, head, v);
+        args.next = v_tile(c, b, tiles, head, v + tiles->ahead);
+    }
+    is_safe = end_min == end_max ||
+              quire_attn_tile_v_is_finite(args.format, args.d, args.v_tile, end_min, end_max);
+    args.n_rows = is_safe ? end - first : c->shape.group;
+    for (uint32_t r = first; r < end; r += args.n_rows) {
+        args.p = c->logits + (size_t)r * QUIRE_TILE_TOKENS;
+        args.weights = c->weights + r;
+        args.rescale = c->rescale + r;
+        args.slot_end = c->slot_end[r + args.n_rows - 1];
+        args.o = st->o + ((size_t)v * b->n_rows + r) * c->shape.o_stride;
+        c->ws->kernels->pv(&args);
     }
 }
 
@@ -373,8 +355,13 @@ static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b, tile_pa
                         head * b->head_rows + run->end_row, st);
         }
     }
-    for (uint32_t head = 0; head < b->n_heads; head++) {
-        run_pv(c, b, tiles, run, head, st);
+    for (uint32_t v = 0; v < c->shape.n_v; v++) {
+        for (uint32_t head = 0; is_weighed(c, run) && head < b->n_heads; head++) {
+            run_weigh(c, b, tiles, run, head, v);
+        }
+        for (uint32_t head = 0; head < b->n_heads; head++) {
+            run_pv(c, b, tiles, run, head, v, st);
+        }
     }
 }
 

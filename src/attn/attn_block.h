@@ -56,6 +56,7 @@ typedef struct quire_attn_ctx {
     unsigned char *packed[2][QUIRE_ATTN_SOURCES_MAX]; /* for main pages, for hot ones */
     quire_attn_packed *held;                          /* what packed[] holds */
     float *logits;
+    quire_attn_weights *weights; /* against one V source; where shape.weights_bytes > 0 */
     float *rescale;
     uint32_t *slot_end;
     quire_attn_query *queries;

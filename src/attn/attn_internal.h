@@ -94,8 +94,9 @@ typedef struct quire_attn_shape {
     uint32_t block_rows; /* block_queries * group */
     bool k_is_sealed;
     bool v_is_sealed;
-    size_t q_bytes;     /* of a row packed for the K in main pages */
-    size_t q_hot_bytes; /* and for hot K; 0 when K is not sealed */
+    size_t q_bytes;       /* of a row packed for the K in main pages */
+    size_t q_hot_bytes;   /* and for hot K; 0 when K is not sealed */
+    size_t weights_bytes; /* of a row; 0: pv makes weights itself */
     size_t o_stride;
 } quire_attn_shape;
 

@@ -41,11 +41,12 @@ static int check_opts(const quire_attn_workspace_opts *opts)
     return QUIRE_OK;
 }
 
-/* Bytes that one row of a block takes: packed q (for hot K too, where there is), logits, bound and
- * rescale, the query, and two states. */
-static size_t block_row_bytes(size_t q_bytes, uint32_t n_k, uint32_t n_v, size_t o_stride)
+/* Bytes that one row of a block takes: packed q (for hot K too, where there is), logits, weights
+ * (where there are), bound and rescale, the query, and two states. */
+static size_t block_row_bytes(size_t q_bytes, size_t weights_bytes, uint32_t n_k, uint32_t n_v,
+                              size_t o_stride)
 {
-    return n_k * q_bytes + QUIRE_TILE_TOKENS * sizeof(float) + 2 * sizeof(float) +
+    return n_k * q_bytes + QUIRE_TILE_TOKENS * sizeof(float) + weights_bytes + 2 * sizeof(float) +
            sizeof(quire_attn_query) + 2 * (2 + n_v * o_stride) * sizeof(float);
 }
 
@@ -59,7 +60,8 @@ static size_t block_row_bytes_max(const quire_attn_workspace *ws)
         q_bytes = bytes > q_bytes ? bytes : q_bytes;
     }
     q_bytes += ws->kernels->q_bytes(QUIRE_FORMAT_HOT, ws->limits.head_dim_max);
-    return block_row_bytes(q_bytes, QUIRE_ATTN_SOURCES_MAX, QUIRE_ATTN_SOURCES_MAX,
+    return block_row_bytes(q_bytes, sizeof(quire_attn_weights), QUIRE_ATTN_SOURCES_MAX,
+                           QUIRE_ATTN_SOURCES_MAX,
                            quire_attn_round_up(ws->limits.head_dim_max, 16));
 }
 
@@ -79,8 +81,10 @@ quire_attn_shape quire_attn_shape_of(const quire_attn_workspace *workspace,
     if (shape.k_is_sealed) {
         shape.q_hot_bytes = kernels->q_bytes(QUIRE_FORMAT_HOT, layer->d_k);
     }
-    row_bytes =
-        block_row_bytes(shape.q_bytes + shape.q_hot_bytes, layer->n_k, shape.n_v, shape.o_stride);
+    shape.weights_bytes =
+        shape.v_is_sealed && kernels->weigh != NULL ? sizeof(quire_attn_weights) : 0;
+    row_bytes = block_row_bytes(shape.q_bytes + shape.q_hot_bytes, shape.weights_bytes, layer->n_k,
+                                shape.n_v, shape.o_stride);
     rows = QUIRE_ATTN_BLOCK_BYTES_MAX / row_bytes;
     rows = rows < QUIRE_ATTN_BLOCK_ROWS_MAX ? rows : QUIRE_ATTN_BLOCK_ROWS_MAX;
     shape.block_queries = rows > shape.group ? (uint32_t)rows / shape.group : 1;

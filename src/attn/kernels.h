@@ -13,6 +13,7 @@
  *             so far that none exceeds by more than QUIRE_ATTN_RISE: a set may leave m as it is
  *             until then, which spares most tiles the rescaling (as FlashAttention-4 does), or
  *             take the largest
+ *   weigh     the weights of a sealed V as integers, in sets that have pv take them
  *   pv        o[r][0..d) = o[r] * rescale[r] + sum_t P[r][t] * V_t
  *   fold      two partial results of a row to one
  *
@@ -92,18 +93,36 @@ typedef struct quire_attn_qk {
     float *s;
 } quire_attn_qk;
 
+/* Weights of one row against one V tile of a sealed format, as a set that has `weigh` keeps them.
+ */
+typedef struct quire_attn_weights {
+    _Alignas(64) uint8_t n[QUIRE_TILE_TOKENS];
+    float unit;
+} quire_attn_weights;
+
+/* Slots as in quire_attn_pv. */
+typedef struct quire_attn_weigh {
+    uint32_t n_rows;
+    uint32_t slot_begin;
+    uint32_t slot_end;
+    const float *p; /* as softmax left it */
+    const void *v_tile;
+    quire_attn_weights *weights; /* [n_rows] */
+} quire_attn_weigh;
+
 typedef struct quire_attn_pv {
     quire_format format;
     uint32_t d;
     uint32_t n_rows;
     uint32_t slot_begin;
     uint32_t slot_end; /* the largest slot_end of the block's rows */
-    const float *p;    /* as softmax left it, or softmax_bf16 */
+    const float *p;    /* as softmax left it, or softmax_bf16; not read where weights are given */
     const float *rescale;
     const void *v_tile;
     const void *next; /* as in quire_attn_qk */
     float *o;         /* n_rows rows; padding between d and the next multiple of 16 is scratch */
     size_t o_stride;  /* floats: a multiple of 16, >= d rounded up to 16 */
+    const quire_attn_weights *weights; /* [n_rows], of a set that has weigh and a sealed V */
 } quire_attn_pv;
 
 /* Row r sees slots [slot_begin, slot_end[r]); slot_end[r] <= slot_begin means none (then P = 0,
@@ -128,6 +147,10 @@ typedef struct quire_attn_kernels {
      * beginning of their row of s; the sums in l are those of the rounded weights. NULL: pv of bf16
      * wants floats like any other. */
     quire_attn_softmax *softmax_bf16;
+
+    /* Make P the integers that pv multiplies, for a sealed V; NULL: pv does that itself. It is a
+     * step of its own because it waits for itself, and several kv heads' wait side by side. */
+    void (*weigh)(const quire_attn_weigh *args);
 
     void (*pv)(const quire_attn_pv *args);
 

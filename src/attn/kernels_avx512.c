@@ -53,7 +53,7 @@ static void pack_float(uint32_t d, float scale, const float *q, void *packed)
 
 /* q_pack, qk and pv of a set, by format. */
 #define KERNELS_BY_FORMAT(isa, suffix, q8_suffix, sealed_suffix, bf16_pack, bf16_suffix,           \
-                          bf16_softmax)                                                            \
+                          bf16_softmax, weigh)                                                     \
     static void q_pack##suffix(quire_format format, uint32_t d, float scale, const float *q,       \
                                void *packed)                                                       \
     {                                                                                              \
@@ -92,15 +92,15 @@ static void pack_float(uint32_t d, float scale, const float *q, void *packed)
         }                                                                                          \
     }                                                                                              \
     static const quire_attn_kernels kernels##suffix = {                                            \
-        isa,     q_bytes,      q_pack##suffix, qk##suffix,                                         \
-        softmax, bf16_softmax, pv##suffix,     quire_attn_fold_floats                              \
+        isa,   q_bytes,    q_pack##suffix,        qk##suffix, softmax, bf16_softmax,               \
+        weigh, pv##suffix, quire_attn_fold_floats                                                  \
     };
 
-KERNELS_BY_FORMAT("avx512", _plain, , , pack_float, _float, NULL)
-KERNELS_BY_FORMAT("avx512", _vnni, _vnni, _vnni, pack_float, _float, NULL)
-KERNELS_BY_FORMAT("avx512", _vbmi, _vnni, _vbmi, pack_float, _float, NULL)
+KERNELS_BY_FORMAT("avx512", _plain, , , pack_float, _float, NULL, NULL)
+KERNELS_BY_FORMAT("avx512", _vnni, _vnni, _vnni, pack_float, _float, NULL, NULL)
+KERNELS_BY_FORMAT("avx512", _vbmi, _vnni, _vbmi, pack_float, _float, NULL, quire_avx512_weigh)
 KERNELS_BY_FORMAT("avx512+bf16", _bf16, _vnni, _vbmi, quire_avx512_bf16_pack, _bf16,
-                  quire_avx512_bf16_softmax)
+                  quire_avx512_bf16_softmax, quire_avx512_weigh)
 
 const quire_attn_kernels *quire_attn_kernels_avx512_plain(void)
 {

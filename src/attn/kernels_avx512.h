@@ -61,6 +61,7 @@ void quire_avx512_qk_sealed_vnni(const quire_attn_qk *args);
 void quire_avx512_pv_sealed_vnni(const quire_attn_pv *args);
 void quire_avx512_qk_sealed_vbmi(const quire_attn_qk *args);
 void quire_avx512_pv_sealed_vbmi(const quire_attn_pv *args);
+void quire_avx512_weigh(const quire_attn_weigh *args);
 
 QUIRE_AVX512_INLINE size_t quire_avx512_sealed_x_offset(uint32_t d)
 {

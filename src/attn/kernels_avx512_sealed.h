@@ -6,6 +6,7 @@
  *   SEALED_DOT(acc, a, b)                         acc plus the sums of 4 products u8 * s8, exact
  *   SEALED_LOOK_UP(format, quad, table, index)    see kernels_avx512_levels.h
  *   SEALED_DIRECT_ROWS                            up to so many rows expand as they go
+ *   SEALED_WEIGHS                                 1: the set has weigh, pv is given weights
  *
  * A block of few rows (decode) expands codes to levels in registers on the way to the dot products.
  * With more rows (prefill) a tile is expanded once, into a buffer in q8's code layout that stays in
@@ -15,6 +16,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels_avx512_levels.h"
+#include "attn/kernels_avx512_weights.h"
 
 #define ROWS        6u /* of a block at most */
 #define REGS        QUIRE_AVX512_REGS
@@ -252,13 +254,6 @@ static __attribute__((noinline)) void qk_many(const qk_block *fresh)
     }
 }
 
-QUIRE_AVX512_INLINE void load_scales(const void *tile, __m512 scale[REGS])
-{
-    for (uint32_t i = 0; i < REGS; i++) {
-        scale[i] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)tile + i));
-    }
-}
-
 void SEALED_NAME(quire_avx512_qk_sealed)(const quire_attn_qk *args)
 {
     qk_block block; /* field by field: what has no value yet would be cleared, which takes long */
@@ -267,7 +262,7 @@ void SEALED_NAME(quire_avx512_qk_sealed)(const quire_attn_qk *args)
     block.q_bytes = quire_avx512_q_bytes(args->format, args->d);
     block.row = 0;
     block.ahead = quire_avx512_ahead_of(args->k_tile, args->next, 1);
-    load_scales(args->k_tile, block.k_scale);
+    quire_avx512_load_scales(args->k_tile, block.k_scale);
     quire_avx512_prefetch(&block.ahead,
                           quire_sealed_low_offset(args->format, QUIRE_SIDE_K, args->d));
     if (args->n_rows > SEALED_DIRECT_ROWS) {
@@ -288,70 +283,19 @@ typedef struct pv_block {
     uint32_t dim;
     quire_avx512_ahead ahead;
     level_tables tables;
+    const quire_attn_weights *weights; /* of the block's rows */
+#if !SEALED_WEIGHS
     __m512 v_scale[REGS];
-    _Alignas(64) float unit[(ROWS + 3) / 4][4][4]; /* 4 times the same */
-    _Alignas(64) uint8_t weights[ROWS][QUIRE_TILE_TOKENS];
+    quire_attn_weights own[ROWS];
+#endif
 } pv_block;
-
-/* Weight times V scale of each token as integers, for n <= 4 rows; unit gets a row's unit 4 times.
- * Scales outside the tile's slots are zero here. Weights are not negative: the sign of a damaged
- * scale makes them look larger than infinity, like NaN. */
-QUIRE_AVX512_INLINE void pack_weights(uint32_t n, const float *p, const __m512 v_scale[REGS],
-                                      uint8_t (*weights)[QUIRE_TILE_TOKENS], float *unit)
-{
-    const __m512i quads = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-    const __m512 most = _mm512_set1_ps(QUIRE_ATTN_SEALED_P_MAX);
-    __m512i top[4];
-    __m512 max;
-    __m512 inverse;
-    __m512 u;
-    __mmask16 is_some;
-
-    UNROLL
-    for (uint32_t r = 0; r < n; r++) {
-        top[r] = _mm512_setzero_si512();
-        UNROLL
-        for (uint32_t i = 0; i < REGS; i++) {
-            const float *from = p + r * (size_t)QUIRE_TILE_TOKENS + 16 * i;
-            __m512 w = _mm512_mul_ps(_mm512_load_ps(from), v_scale[i]);
-
-            top[r] = _mm512_max_epu32(top[r], _mm512_castps_si512(w));
-        }
-    }
-    for (uint32_t r = n; r < 4; r++) {
-        top[r] = top[0];
-    }
-    top[0] = quire_avx512_max_4(top);
-    max = _mm512_castsi512_ps(top[0]);
-    is_some = _mm512_cmp_ps_mask(max, _mm512_set1_ps(QUIRE_ATTN_Q8_TINY), _CMP_NLT_UQ);
-    inverse = _mm512_maskz_div_ps(is_some, most, max);
-    u = _mm512_maskz_div_ps(is_some, max, most);
-    u = _mm512_mask_mov_ps(u, _mm512_cmpge_epu32_mask(top[0], _mm512_set1_epi32(0x7f800000)),
-                           _mm512_set1_ps(NAN));
-    _mm512_store_ps(unit, u);
-    UNROLL
-    for (uint32_t r = 0; r < n; r++) {
-        const float *from = p + r * (size_t)QUIRE_TILE_TOKENS;
-        __m512 factor = quire_avx512_row_of_4(inverse, r);
-        __m512i w[REGS];
-
-        UNROLL
-        for (uint32_t i = 0; i < REGS; i++) {
-            __m512 x = _mm512_mul_ps(_mm512_load_ps(from + 16 * i), v_scale[i]);
-
-            w[i] = _mm512_cvtps_epi32(_mm512_mul_ps(x, factor));
-        }
-        w[0] = _mm512_packus_epi16(_mm512_packs_epi32(w[0], w[1]), _mm512_packs_epi32(w[2], w[3]));
-        _mm512_store_si512(weights[r], _mm512_permutexvar_epi32(quads, w[0]));
-    }
-}
 
 QUIRE_AVX512_INLINE void pv_quad(uint32_t n, uint32_t regs, const pv_block *block, uint32_t slot,
                                  const __m512i level[REGS], __m512i acc[ROWS][REGS])
 {
     UNROLL
     for (uint32_t r = 0; r < n; r++) {
-        const void *from = block->weights[r] + slot;
+        const void *from = block->weights[r].n + slot;
         __m512i x = _mm512_set1_epi32(*(const int32_t *)from);
 
         UNROLL
@@ -424,7 +368,7 @@ QUIRE_AVX512_INLINE void pv_store(uint32_t n, uint32_t regs, const pv_block *blo
 
     UNROLL
     for (uint32_t r = 0; r < n; r++) {
-        unit[r] = _mm512_set1_ps(block->unit[r / 4][r % 4][0]);
+        unit[r] = _mm512_set1_ps(block->weights[r].unit);
         rescale[r] = _mm512_set1_ps(args->rescale[block->row + r]);
     }
     UNROLL
@@ -458,13 +402,14 @@ QUIRE_AVX512_INLINE void pv_rows(uint32_t n, quire_format format, pv_block *bloc
 {
     const quire_attn_pv *args = block->args;
     const uint32_t d = format == EXPANDED ? block->levels_dims : args->d;
-    const float *p = args->p + block->row * (size_t)QUIRE_TILE_TOKENS;
 
-    pack_weights(n < 4 ? n : 4, p, block->v_scale, block->weights, block->unit[0][0]);
-    if (n > 4) {
-        pack_weights(n - 4, p + (size_t)4 * QUIRE_TILE_TOKENS, block->v_scale, block->weights + 4,
-                     block->unit[1][0]);
-    }
+#if SEALED_WEIGHS
+    block->weights = args->weights + block->row;
+#else
+    block->weights = block->own;
+    quire_avx512_weights(n, args->p + block->row * (size_t)QUIRE_TILE_TOKENS, block->v_scale,
+                         block->own);
+#endif
     block->dim = 0;
     while (d - block->dim >= 64) {
         pv_cols(n, format, 4, block);
@@ -541,15 +486,19 @@ static void pv_all(pv_block *block)
     BY_FORMAT(args->format, pv_few, block);
 }
 
-/* NaN, infinite or negative scales among the visible ones: then 0 * scale is not 0. */
-static bool is_damaged(const void *v_tile, uint64_t visible)
-{
-    const __m512i worst = _mm512_set1_epi16(0x7c00);
-    uint64_t low = _mm512_cmpge_epu16_mask(_mm512_load_si512(v_tile), worst);
-    uint64_t high = _mm512_cmpge_epu16_mask(_mm512_load_si512((const char *)v_tile + 64), worst);
+#if SEALED_WEIGHS
 
-    return ((low | high << 32) & visible) != 0;
+void SEALED_NAME(quire_avx512_pv_sealed)(const quire_attn_pv *args)
+{
+    pv_block block;
+
+    block.args = args;
+    block.ahead = quire_avx512_ahead_of(args->v_tile, args->next, 1);
+    quire_avx512_prefetch(&block.ahead, QUIRE_SEALED_SCALES_BYTES);
+    pv_all(&block);
 }
+
+#else
 
 /* Row by row, each with the scales of the tokens that it gives weight only. */
 static void pv_damaged(const pv_block *block)
@@ -560,12 +509,7 @@ static void pv_damaged(const pv_block *block)
     args.n_rows = 1;
     single.args = &args;
     for (uint32_t r = 0; r < block->args->n_rows; r++) {
-        for (uint32_t i = 0; i < REGS; i++) {
-            __m512i p = _mm512_load_si512(args.p + 16 * i);
-
-            single.v_scale[i] =
-                _mm512_maskz_mov_ps(_mm512_test_epi32_mask(p, p), block->v_scale[i]);
-        }
+        quire_avx512_scales_of_row(args.p, block->v_scale, single.v_scale);
         pv_all(&single);
         args.p += QUIRE_TILE_TOKENS;
         args.rescale++;
@@ -580,10 +524,9 @@ void SEALED_NAME(quire_avx512_pv_sealed)(const quire_attn_pv *args)
 
     block.args = args;
     block.ahead = quire_avx512_ahead_of(args->v_tile, args->next, 1);
-    load_scales(args->v_tile, block.v_scale);
+    quire_avx512_load_visible(args->v_tile, visible, block.v_scale);
     quire_avx512_prefetch(&block.ahead, QUIRE_SEALED_SCALES_BYTES);
-    for (uint32_t i = 0; i < REGS; i++) {
-        block.v_scale[i] = _mm512_maskz_mov_ps((__mmask16)(visible >> (16 * i)), block.v_scale[i]);
-    }
-    is_damaged(args->v_tile, visible) ? pv_damaged(&block) : pv_all(&block);
+    quire_avx512_is_damaged(args->v_tile, visible) ? pv_damaged(&block) : pv_all(&block);
 }
+
+#endif

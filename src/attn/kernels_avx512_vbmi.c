@@ -8,4 +8,5 @@
 #define SEALED_DOT(acc, a, b)                      quire_avx512_dot_bytes((acc), (a), (b))
 #define SEALED_LOOK_UP(format, quad, table, index) _mm512_permutexvar_epi8((index), (table))
 #define SEALED_DIRECT_ROWS                         16
+#define SEALED_WEIGHS                              1
 #include "attn/kernels_avx512_sealed.h"

@@ -228,6 +228,29 @@ static float *new_weights(const quire_attn_kernels *set, const kernel_case *c, c
     return weights;
 }
 
+/* P V as the driver has it done: in two steps, if the set takes a sealed V so. */
+static void set_pv(const quire_attn_kernels *set, const quire_attn_pv *args)
+{
+    quire_attn_pv with_weights = *args;
+    quire_attn_weights *weights;
+
+    if (set->weigh == NULL || !quire_format_is_sealed(args->format)) {
+        set->pv(args);
+        return;
+    }
+    weights = kernel_sets_take(args->n_rows * sizeof(*weights));
+    set->weigh(&(quire_attn_weigh){ .n_rows = args->n_rows,
+                                    .slot_begin = args->slot_begin,
+                                    .slot_end = args->slot_end,
+                                    .p = args->p,
+                                    .v_tile = args->v_tile,
+                                    .weights = weights });
+    with_weights.p = NULL;
+    with_weights.weights = weights;
+    set->pv(&with_weights);
+    free(weights);
+}
+
 /* o = o * rescale + P V as a block and row by row. Also with a NaN in every unseen slot of V. */
 static void run_pv(const quire_attn_kernels *set, const kernel_case *c, const float *p_as_floats,
                    const float *rescale, const void *tile, float *o)
@@ -247,14 +270,14 @@ static void run_pv(const quire_attn_kernels *set, const kernel_case *c, const fl
                            .o_stride = stride };
 
     memcpy(single, o, c->n_rows * stride * sizeof(float));
-    set->pv(&args);
+    set_pv(set, &args);
     args.n_rows = 1;
     args.next = tile;
     for (uint32_t r = 0; r < c->n_rows; r++) {
         args.p = p + (size_t)r * TILE;
         args.rescale = rescale + r;
         args.o = single + r * stride;
-        set->pv(&args);
+        set_pv(set, &args);
     }
     for (uint32_t r = 0; r < c->n_rows; r++) {
         assert_memory_equal(o + r * stride, single + r * stride, c->d * sizeof(float));
@@ -460,7 +483,7 @@ static void check_damaged_pv(const quire_attn_kernels *set, const kernel_case *c
     float *o = kernel_sets_take(3 * stride * sizeof(float));
     const float rescale[3] = { 1.0f, 1.0f, 0.5f };
     uint32_t bad_slot = quire_rng_below(&rng, TILE - 1) + 1;
-    quire_attn_pv args = { c->format, c->d, 3, 0, TILE, p, rescale, tile, NULL, o, stride };
+    quire_attn_pv args = { c->format, c->d, 3, 0, TILE, p, rescale, tile, NULL, o, stride, NULL };
     uint16_t *scale = (uint16_t *)tile + bad_slot;
     uint16_t before = *scale;
 
@@ -472,7 +495,7 @@ static void check_damaged_pv(const quire_attn_kernels *set, const kernel_case *c
     p[0] = 1.0f;
     p[TILE] = quire_rng_below(&rng, 2) == 0 ? NAN : 1.0f;
     *scale = QUIRE_F16_NAN_BITS;
-    set->pv(&args);
+    set_pv(set, &args);
     *scale = before;
     for (uint32_t i = 0; i < c->d; i++) {
         assert_true(isnan(o[i]));

@@ -26,7 +26,7 @@
  * anything is missing it asks the evictor for cached pages, and if that does not do, it returns
  * QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS) and nothing that is live changed.
  *
- * Parts. A page may be cut into parts, such as the K and V of each layer; the others have one. Of
+ * Parts. A page may be cut into parts, such as the K and V of each layer (else it is one). Of
  * an extent of n pages (quire_cache_extent_pages()) part p of the page in slot s lies at
  *
  *   extent + n * (bytes of the parts before p) + s * (bytes of part p)
@@ -37,8 +37,9 @@
  *
  * Memory. Extents come from mmap (huge pages advised, mlock on request), sized to the smallest
  * multiple of 2 MiB whose unusable tail is under 1 % for the page size, and in which a part of all
- * pages takes a few hundred KiB. maintain() keeps free pages ready ahead of demand; coalesce()
- * empties sparse extents; an empty extent can serve another group or go back to the OS.
+ * pages takes 384 KiB on average (or which has 1,024 pages). maintain() keeps free pages ready
+ * ahead of demand; coalesce() empties sparse extents; an empty extent can serve another group or go
+ * back to the OS.
  *
  * Thread: owner. One thread makes every call on a given cache; only quire_cache_stats_get() may be
  * called from elsewhere.
@@ -256,7 +257,9 @@ const quire_page_addr *quire_cache_page_addrs(const quire_cache *cache);
 /* ---- upkeep, between steps ---- */
 
 /* Look at recent demand and keep that many free pages mapped and touched, within the budget and
- * watermark_pages_max. Failing to get memory here is not an error: it is counted. */
+ * watermark_pages_max. Pages in parts lie all over their extent: while some are missing a call
+ * touches as many bytes of it, until all of it is touched. Failing to get memory here is not an
+ * error: it is counted. */
 void quire_cache_maintain(quire_cache *cache);
 
 /* Move up to moves_max pages out of the sparsest extents so that whole extents become empty.

@@ -168,18 +168,16 @@ static uint32_t n_tiles(const quire_attn_ctx *c, const quire_attn_block *b)
     return b->n_heads * (c->layer->n_k + c->layer->n_v);
 }
 
-/* Those of one side, in the form of `hot`: source i of kv head h is at[h * n_lanes + i]. */
-static void list_side(const quire_attn_block *b, const quire_attn_tile_pos *pos,
-                      const quire_page_addr *page, const quire_attn_lane *lanes, uint32_t n_lanes,
-                      const void **at)
+/* Tiles of one lane of the block's kv heads, `step` entries apart. */
+static void list_lane(const quire_attn_block *b, const quire_attn_tile_pos *pos,
+                      const quire_page_addr *page, const quire_attn_lane *lane, const void **at,
+                      uint32_t step)
 {
-    for (uint32_t i = 0; i < n_lanes; i++) {
-        const unsigned char *tile = quire_attn_tile(&lanes[i], page, b->g, pos->tile);
+    const unsigned char *tile = quire_attn_tile(lane, page, b->g, pos->tile);
 
-        for (uint32_t h = 0; h < b->n_heads; h++) {
-            at[h * n_lanes + i] = tile;
-            tile += lanes[i].head_stride;
-        }
+    for (uint32_t h = 0; h < b->n_heads; h++) {
+        at[h * step] = tile;
+        tile += lane->head_stride;
     }
 }
 
@@ -191,6 +189,7 @@ static void list_tiles(const quire_attn_ctx *c, const quire_attn_block *b,
     const quire_attn_layer *layer = c->layer;
     const bool k_is_hot = hot != NULL && c->shape.k_is_sealed;
     const bool v_is_hot = hot != NULL && c->shape.v_is_sealed;
+    const void **v_at = at + b->n_heads * layer->n_k;
 
     if (pos->page == NULL) {
         for (uint32_t i = 0; i < n_tiles(c, b); i++) {
@@ -198,10 +197,14 @@ static void list_tiles(const quire_attn_ctx *c, const quire_attn_block *b,
         }
         return;
     }
-    list_side(b, pos, k_is_hot ? hot : pos->page, k_is_hot ? layer->k_hot : layer->k, layer->n_k,
-              at);
-    list_side(b, pos, v_is_hot ? hot : pos->page, v_is_hot ? layer->v_hot : layer->v, layer->n_v,
-              at + b->n_heads * layer->n_k);
+    for (uint32_t k = 0; k < layer->n_k; k++) {
+        list_lane(b, pos, k_is_hot ? hot : pos->page, k_is_hot ? &layer->k_hot[k] : &layer->k[k],
+                  at + k, layer->n_k);
+    }
+    for (uint32_t v = 0; v < layer->n_v; v++) {
+        list_lane(b, pos, v_is_hot ? hot : pos->page, v_is_hot ? &layer->v_hot[v] : &layer->v[v],
+                  v_at + v * b->n_heads, 1);
+    }
 }
 
 /* With v_prefix_of_k V is K decoded to f32: K tiles are dimension-major, so the first d_v
@@ -234,11 +237,11 @@ static quire_format v_format(const quire_attn_ctx *c, const tile_run *run)
     return run->hot != NULL && c->shape.v_is_sealed ? QUIRE_FORMAT_HOT : c->layer->v_format;
 }
 
-/* V source v of a run's kv head `head`. */
-static const void *v_tile(const quire_attn_ctx *c, const quire_attn_block *b,
-                          const tile_pair *tiles, uint32_t head, uint32_t v)
+/* Where at[] has source v of V of the block's kv head `head`. */
+static uint32_t v_place(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t head,
+                        uint32_t v)
 {
-    return tiles->at[b->n_heads * c->layer->n_k + head * c->layer->n_v + v];
+    return b->n_heads * (c->layer->n_k + v) + head;
 }
 
 /* Whether weights are made before pv, of all kv heads. */
@@ -256,7 +259,7 @@ static void run_weigh(const quire_attn_ctx *c, const quire_attn_block *b, const 
                                     .slot_begin = tiles->pos.slot_begin,
                                     .slot_end = c->slot_end[end - 1],
                                     .p = c->logits + (size_t)first * QUIRE_TILE_TOKENS,
-                                    .v_tile = v_tile(c, b, tiles, head, v),
+                                    .v_tile = tiles->at[v_place(c, b, head, v)],
                                     .weights = c->weights + first };
 
     c->ws->kernels->weigh(&args);
@@ -277,14 +280,13 @@ static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b, const til
                            .d = layer->d_v,
                            .o_stride = c->shape.o_stride,
                            .slot_begin = tiles->pos.slot_begin };
-
     bool is_safe;
 
     if (layer->v_prefix_of_k) {
         args.v_tile = v_of_k(c, &tiles->pos, tiles->at[head]);
     } else {
-        args.v_tile = v_tile(c, b, tiles, head, v);
-        args.next = v_tile(c, b, tiles, head, v + tiles->ahead);
+        args.v_tile = tiles->at[v_place(c, b, head, v)];
+        args.next = tiles->at[v_place(c, b, head, v) + tiles->ahead];
     }
     is_safe = end_min == end_max ||
               quire_attn_tile_v_is_finite(args.format, args.d, args.v_tile, end_min, end_max);
@@ -451,6 +453,7 @@ void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *b
     quire_attn_tile_pos pos;
     const void *tiles[TILES_MAX];
 
+    QUIRE_CHECK(n_tiles(ctx, block) <= TILES_MAX);
     if (!quire_attn_tile_walk_next(&walk, block->token_end, &pos)) {
         return;
     }
@@ -503,7 +506,7 @@ void quire_attn_block_run(const quire_attn_ctx *ctx, const quire_attn_block *blo
 
     tiles.n = n_tiles(ctx, block);
     tiles.ahead = quire_min_u32(ctx->n_ahead, tiles.n); /* the walk knows one position more */
-    QUIRE_ASSERT(tiles.n <= TILES_MAX);
+    QUIRE_CHECK(tiles.n <= TILES_MAX);
     for (uint32_t i = 1; i < block->n_queries; i++) {
         first_index = quire_min_u32(first_index, block->queries[i].index);
     }

@@ -100,7 +100,7 @@ typedef struct quire_attn_weights {
     float unit;
 } quire_attn_weights;
 
-/* Slots as in quire_attn_pv. */
+/* Slots as in quire_attn_pv. All rows see the same ones: an open tile is read hot. */
 typedef struct quire_attn_weigh {
     uint32_t n_rows;
     uint32_t slot_begin;

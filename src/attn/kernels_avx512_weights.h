@@ -9,6 +9,9 @@
 
 #include <math.h>
 
+/* Rows and registers stay in registers. */
+#define UNROLL_ALL _Pragma("GCC unroll 32")
+
 QUIRE_AVX512_INLINE void quire_avx512_load_scales(const void *tile, __m512 scale[QUIRE_AVX512_REGS])
 {
     for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++) {
@@ -48,9 +51,9 @@ QUIRE_AVX512_INLINE void quire_avx512_scales_of_row(const float *p,
     }
 }
 
-/* Weight times V scale of each token as integers, for n <= 4 rows.
- * Scales outside the tile's slots are zero here. Weights are not negative: the sign of a damaged
- * scale makes them look larger than infinity, like NaN. */
+/* Weight times V scale of each token as integers, for n <= 4 rows. Scales outside the tile's slots
+ * are zero here. Weights are not negative: the sign of a damaged scale makes them look larger than
+ * infinity, like NaN. */
 QUIRE_AVX512_INLINE void quire_avx512_weights_of_4(uint32_t n, const float *p,
                                                    const __m512 v_scale[QUIRE_AVX512_REGS],
                                                    quire_attn_weights *weights)
@@ -63,11 +66,11 @@ QUIRE_AVX512_INLINE void quire_avx512_weights_of_4(uint32_t n, const float *p,
     __m512 u;
     __mmask16 is_some;
 
-    _Pragma("GCC unroll 32") for (uint32_t r = 0; r < n; r++)
-    {
+    UNROLL_ALL
+    for (uint32_t r = 0; r < n; r++) {
         top[r] = _mm512_setzero_si512();
-        _Pragma("GCC unroll 32") for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++)
-        {
+        UNROLL_ALL
+        for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++) {
             const float *from = p + r * (size_t)QUIRE_TILE_TOKENS + 16 * i;
             __m512 w = _mm512_mul_ps(_mm512_load_ps(from), v_scale[i]);
 
@@ -84,14 +87,14 @@ QUIRE_AVX512_INLINE void quire_avx512_weights_of_4(uint32_t n, const float *p,
     u = _mm512_maskz_div_ps(is_some, max, most);
     u = _mm512_mask_mov_ps(u, _mm512_cmpge_epu32_mask(top[0], _mm512_set1_epi32(0x7f800000)),
                            _mm512_set1_ps(NAN));
-    _Pragma("GCC unroll 32") for (uint32_t r = 0; r < n; r++)
-    {
+    UNROLL_ALL
+    for (uint32_t r = 0; r < n; r++) {
         const float *from = p + r * (size_t)QUIRE_TILE_TOKENS;
         __m512 factor = quire_avx512_row_of_4(inverse, r);
         __m512i w[QUIRE_AVX512_REGS];
 
-        _Pragma("GCC unroll 32") for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++)
-        {
+        UNROLL_ALL
+        for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++) {
             __m512 x = _mm512_mul_ps(_mm512_load_ps(from + 16 * i), v_scale[i]);
 
             w[i] = _mm512_cvtps_epi32(_mm512_mul_ps(x, factor));

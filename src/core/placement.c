@@ -314,12 +314,12 @@ static size_t backed_bytes(const quire_pool_class *class, const quire_extent *ex
                : extent->touched_bytes;
 }
 
-/* So many bytes of an extent that was cut for a class are backed. Parts of a page lie all over the
- * extent: there it is all slots or none. */
+/* So many bytes of an extent that was cut for a class are backed, all if it is locked. Parts of a
+ * page lie all over the extent: there it is all slots or none. */
 static void set_backed(const quire_pool_class *class, quire_extent *extent, size_t bytes)
 {
     const size_t payload_bytes = extent->n_slots * class->page_bytes;
-    const size_t n = bytes < payload_bytes ? bytes : payload_bytes;
+    const size_t n = bytes < payload_bytes && !extent->is_locked ? bytes : payload_bytes;
 
     extent->n_touched =
         class->n_parts == 1 || n == payload_bytes ? (uint32_t)(n / class->page_bytes) : 0;

@@ -96,9 +96,9 @@ static void slot_touch(quire_pool_class *class, quire_extent *extent, size_t *le
     class->ready_pages++;
 }
 
-/* The same where a page's parts lie all over the extent: as much as may be, and its slots are ready
- * once all of it is. */
-static void parts_touch(quire_pool_class *class, quire_extent *extent, size_t *left_bytes)
+/* The same where a page's parts lie all over the extent: at most *left_bytes of it, and its slots
+ * are ready once all of it is touched. Returns how much it was. */
+static size_t parts_touch(quire_pool_class *class, quire_extent *extent, size_t *left_bytes)
 {
     const size_t rest = extent->n_slots * class->page_bytes - extent->touched_bytes;
     const size_t n = rest < *left_bytes ? rest : *left_bytes;
@@ -110,21 +110,27 @@ static void parts_touch(quire_pool_class *class, quire_extent *extent, size_t *l
         class->ready_pages += extent->n_slots - extent->n_touched;
         extent->n_touched = extent->n_slots;
     }
+    return n;
 }
 
-/* Touch slots of the extents that are used next, until target pages are ready. */
+/* Touch slots of the extents that are used next, until target pages are ready. Of pages in parts a
+ * call touches as many bytes as the missing pages have, so that an extent is ready when about as
+ * many pages were taken as it holds, at the pace of pages in one piece. */
 static void class_touch(quire_pool_class *class, uint64_t target, size_t *left_bytes)
 {
+    const uint64_t missing_bytes = (target - class->ready_pages) * class->page_bytes;
+    size_t parts_bytes = missing_bytes < *left_bytes ? (size_t)missing_bytes : *left_bytes;
+
     for (uint32_t b = QUIRE_EXTENT_BUCKET_FULL; b-- > 0;) {
         for (quire_extent *extent = class->buckets[b]; extent != NULL; extent = extent->next) {
             while (class->ready_pages < target && extent->n_touched < extent->n_slots) {
-                if (*left_bytes == 0) {
+                if (*left_bytes == 0 || parts_bytes == 0) {
                     return;
                 }
                 if (class->n_parts == 1) {
                     slot_touch(class, extent, left_bytes);
                 } else {
-                    parts_touch(class, extent, left_bytes);
+                    *left_bytes -= parts_touch(class, extent, &parts_bytes);
                 }
             }
         }

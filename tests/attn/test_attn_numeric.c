@@ -127,6 +127,30 @@ static void test_groups(void **state)
     }
 }
 
+/* As much scratch as a row can take, and as many tiles as a position can have. */
+static void test_most_sources(void **state)
+{
+    fixture_opts opts = fixture_defaults();
+
+    (void)state;
+    opts.n_k = 2;
+    opts.n_v = 2;
+    opts.d_k = 256;
+    opts.d_v = 256;
+    opts.n_head = 64;
+    opts.n_kv_head = 1;
+    opts.n_tokens[0] = 400;
+    opts.n_rows[0] = 2;
+    for_formats(opts);
+    opts.d_k = 64;
+    opts.d_v = 64;
+    opts.n_head = 32;
+    opts.n_kv_head = 32;
+    opts.n_tokens[0] = 700;
+    opts.n_rows[0] = 1;
+    for_formats(opts);
+}
+
 static void test_lengths(void **state)
 {
     static const uint32_t lengths[] = { 1, 2, 63, 64, 65, 127, 128, 129, 1000, 1025, 2500 };
@@ -338,17 +362,12 @@ static int print_worst(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_head_dims),
-        cmocka_unit_test(test_largest_head),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_page_sizes_and_splits),
-        cmocka_unit_test(test_whole_prompt),
-        cmocka_unit_test(test_two_sources_and_gates),
-        cmocka_unit_test(test_v_prefix_of_k),
-        cmocka_unit_test(test_rotation),
-        cmocka_unit_test(test_magnitudes),
-        cmocka_unit_test(test_hot_and_sealed),
+        cmocka_unit_test(test_head_dims),      cmocka_unit_test(test_largest_head),
+        cmocka_unit_test(test_groups),         cmocka_unit_test(test_most_sources),
+        cmocka_unit_test(test_lengths),        cmocka_unit_test(test_page_sizes_and_splits),
+        cmocka_unit_test(test_whole_prompt),   cmocka_unit_test(test_two_sources_and_gates),
+        cmocka_unit_test(test_v_prefix_of_k),  cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_magnitudes),     cmocka_unit_test(test_hot_and_sealed),
         cmocka_unit_test(test_random_batches),
     };
 

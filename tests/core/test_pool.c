@@ -439,6 +439,70 @@ static void test_lock(void **state)
     test_pool_stop(&t);
 }
 
+/* Extents of pages of one size hold different numbers of them where parts differ, and do not take
+ * each other's place; pages without payload may have parts, too. */
+static void test_unlike_parts(void **state)
+{
+    static const size_t halves[] = { PAGE_BYTES / 2, PAGE_BYTES / 2 };
+    static const size_t none[2] = { 0 };
+    size_t many[64] = { PAGE_BYTES };
+    test_pool t;
+    quire_page_id ids[8];
+
+    (void)state;
+    test_pool_init(&t, 4096);
+    t.n_groups = 3;
+    t.page_bytes[1] = PAGE_BYTES;
+    t.page_bytes[2] = 0;
+    t.n_parts[0] = 2;
+    t.part_bytes[0] = halves;
+    t.n_parts[1] = 64;
+    t.part_bytes[1] = many;
+    t.n_parts[2] = 2;
+    t.part_bytes[2] = none;
+    test_pool_start(&t);
+    assert_true(t.pool.classes[0].shape.n_slots < t.pool.classes[1].shape.n_slots);
+    for (uint32_t i = 0; i < 4; i++) {
+        test_pool_take(&t, i % 2, 8, ids);
+        quire_pool_maintain(&t.pool, 20);
+        quire_pool_validate(&t.pool);
+        test_pool_drop(&t, 8, ids);
+    }
+    test_pool_take(&t, 2, 4, ids);
+    quire_pool_copy(&t.pool, ids[1], ids[0], 1);
+    quire_pool_maintain(&t.pool, 20);
+    (void)quire_pool_coalesce(&t.pool, 100);
+    quire_pool_validate(&t.pool);
+    test_pool_drop(&t, 4, ids);
+    test_pool_stop(&t);
+}
+
+/* A locked extent is backed by memory as a whole, also where it is cut into a few bytes more. */
+static void test_recut_locked(void **state)
+{
+    static const size_t halves[] = { PAGE_BYTES / 2, PAGE_BYTES / 2 };
+    test_pool t;
+    quire_page_id id;
+
+    (void)state;
+    test_pool_init(&t, 4096);
+    t.lock_memory = true;
+    t.n_groups = 2;
+    t.page_bytes[0] = (QUIRE_EXTENT_UNIT_BYTES - 64) / 64 / (EXTENT - 1) * 64;
+    t.page_bytes[1] = PAGE_BYTES;
+    t.n_parts[1] = 2;
+    t.part_bytes[1] = halves;
+    test_pool_start(&t);
+    t.extents.n_locks_ok = 1;
+    test_pool_take(&t, 0, 1, &id);
+    test_pool_drop(&t, 1, &id);
+    test_pool_take(&t, 1, 1, &id);
+    assert_int_equal(t.extents.n_calls, 1);
+    assert_int_equal(t.pool.classes[1].ready_pages, EXTENT - 1);
+    test_pool_drop(&t, 1, &id);
+    test_pool_stop(&t);
+}
+
 static void test_init_without_memory(void **state)
 {
     (void)state;
@@ -489,6 +553,8 @@ int main(void)
         cmocka_unit_test(test_unfit_extents_go),
         cmocka_unit_test(test_unfit_extents_make_room),
         cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_unlike_parts),
+        cmocka_unit_test(test_recut_locked),
         cmocka_unit_test(test_init_without_memory),
     };
 

@@ -125,6 +125,36 @@ static void test_watermark_without_memory(void **state)
     test_pool_stop(&t);
 }
 
+/* What is missing of pages in parts is as many bytes of an extent at a time, not all of it. */
+static void test_touching_parts_keeps_pace(void **state)
+{
+    size_t parts[28];
+    test_pool t;
+    quire_page_id id;
+    uint32_t n_calls = 0;
+
+    (void)state;
+    for (uint32_t i = 0; i < 28; i++) {
+        parts[i] = PAGE_BYTES / 2 + 64;
+    }
+    test_pool_init(&t, 1);
+    t.page_bytes[0] = 28 * parts[0];
+    t.charge_bytes[0] = t.page_bytes[0];
+    t.n_parts[0] = 28;
+    t.part_bytes[0] = parts;
+    t.budget_bytes = 2 * t.page_bytes[0];
+    test_pool_start(&t);
+    test_pool_take(&t, 0, 1, &id);
+    while (ready_pages(&t) == 0) {
+        maintain(&t, 100);
+        n_calls++;
+        assert_true(t.pool.extents[0]->touched_bytes <= n_calls * t.page_bytes[0]);
+        assert_true(n_calls <= t.pool.extents[0]->n_slots);
+    }
+    assert_int_equal(n_calls, t.pool.extents[0]->n_slots);
+    test_pool_stop(&t);
+}
+
 /* The same of pages in parts, which lie all over their extents: slots are ready when all of one is
  * touched, and what is there stays. */
 static void test_touching_parts_is_bounded(void **state)
@@ -415,6 +445,7 @@ int main(void)
         cmocka_unit_test(test_watermark_of_classes),
         cmocka_unit_test(test_watermark_without_memory),
         cmocka_unit_test(test_touching_is_bounded),
+        cmocka_unit_test(test_touching_parts_keeps_pace),
         cmocka_unit_test(test_touching_parts_is_bounded),
         cmocka_unit_test(test_coalesce),
         cmocka_unit_test(test_coalesce_in_steps),

@@ -485,6 +485,9 @@ static void test_recut_locked(void **state)
     quire_page_id id;
 
     (void)state;
+    if (QUIRE_EXTENT_UNIT_BYTES <= 64 * 100) {
+        skip(); /* 64 bytes are more than the tail of a tiny extent may be */
+    }
     test_pool_init(&t, 4096);
     t.lock_memory = true;
     t.n_groups = 2;

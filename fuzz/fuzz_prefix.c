@@ -76,6 +76,7 @@ static void stamps(const fuzz *f, const run *r, uint32_t written_from)
         stamp = quire_hash_add(stamp, &r->tokens[i], sizeof r->tokens[i]);
         for (uint32_t g = 0; g < f->cache->opts.n_groups; g++) {
             const uint32_t entry = i / page_tokens;
+            quire_page_addr addr;
             quire_page_id page;
             unsigned char *at;
 
@@ -86,9 +87,8 @@ static void stamps(const fuzz *f, const run *r, uint32_t written_from)
                 QUIRE_CHECK(g > 0);
                 continue;
             }
-            at = quire_cache_page_addrs(f->cache)[page].extent +
-                 (quire_cache_page_addrs(f->cache)[page].slot * page_tokens + i % page_tokens) *
-                     SLOT_BYTES;
+            addr = quire_cache_page_addrs(f->cache)[page];
+            at = addr.extent + (addr.slot * page_tokens + i % page_tokens) * SLOT_BYTES;
             if (i >= written_from) {
                 memcpy(at, &stamp, sizeof stamp);
             }

@@ -147,9 +147,8 @@ static void plan_wide(const quire_attn_ctx *c, quire_attn_unit *u, uint32_t n_sp
         return;
     }
     cost = cost_of(c, seq->n_tokens, seq->n_rows) * u->n_wide_heads;
-    if (cost < u->item_cost || (!is_last_unit(c, u) && cost / n_splits <= 3 * u->item_cost)) {
-        u->n_wide = n_splits;
-    } else if (n_splits >= WIDE_SPLITS_PER_THREAD * u->n_threads) {
+    if (cost < u->item_cost || n_splits >= WIDE_SPLITS_PER_THREAD * u->n_threads ||
+        (!is_last_unit(c, u) && cost / n_splits <= 3 * u->item_cost)) {
         u->n_wide = n_splits;
     } else if (n_splits > u->n_threads) { /* the last split may be next to nothing */
         u->n_wide = (n_splits - 1 - u->n_threads) / u->n_threads * u->n_threads;

@@ -265,4 +265,22 @@ QUIRE_AVX512_INLINE __m512i quire_avx512_pairs(__m512i low, __m512i high)
     return _mm512_permutexvar_epi16(order, _mm512_packs_epi32(low, high));
 }
 
+/* The scales of all tokens of a tile of q8 or a sealed format. */
+QUIRE_AVX512_INLINE void quire_avx512_load_scales(const void *tile, __m512 scale[QUIRE_AVX512_REGS])
+{
+    for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++) {
+        scale[i] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)tile + i));
+    }
+}
+
+/* Those of the slots in `visible`; 0 outside them. */
+QUIRE_AVX512_INLINE void quire_avx512_load_visible(const void *v_tile, uint64_t visible,
+                                                   __m512 scale[QUIRE_AVX512_REGS])
+{
+    quire_avx512_load_scales(v_tile, scale);
+    for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++) {
+        scale[i] = _mm512_maskz_mov_ps((__mmask16)(visible >> (16 * i)), scale[i]);
+    }
+}
+
 #endif /* QUIRE_ATTN_KERNELS_AVX512_H */

@@ -80,13 +80,6 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, qk_block *block)
     }
 }
 
-QUIRE_AVX512_INLINE void load_scales(const void *tile, __m512 scale[REGS])
-{
-    for (uint32_t i = 0; i < REGS; i++) {
-        scale[i] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)tile + i));
-    }
-}
-
 /* q . K; the including file makes its entry of it. */
 static void qk_words(const quire_attn_qk *args)
 {
@@ -94,7 +87,7 @@ static void qk_words(const quire_attn_qk *args)
                        .ahead = quire_avx512_ahead_of(args->k_tile, args->next,
                                                       (args->n_rows + 3) / 4) };
 
-    load_scales(args->k_tile, block.k_scale);
+    quire_avx512_load_scales(args->k_tile, block.k_scale);
     quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
     while (block.row < args->n_rows) {
         uint32_t n = quire_avx512_next_4(args->n_rows - block.row);
@@ -301,27 +294,17 @@ QUIRE_AVX512_INLINE void pv_rows(uint32_t n, pv_block *block)
     }
 }
 
-/* V scales of the tile's slots, 0 outside them. */
-QUIRE_AVX512_INLINE void load_visible_scales(const quire_attn_pv *args, __m512 v_scale[REGS])
-{
-    uint64_t visible = quire_avx512_slot_mask(args->slot_begin, args->slot_end);
-
-    load_scales(args->v_tile, v_scale);
-    for (uint32_t i = 0; i < REGS; i++) {
-        v_scale[i] = _mm512_maskz_mov_ps((__mmask16)(visible >> (16 * i)), v_scale[i]);
-    }
-}
-
 /* P . V; the including file makes its entry of it. */
 static void pv_words(const quire_attn_pv *args)
 {
+    const uint64_t visible = quire_avx512_slot_mask(args->slot_begin, args->slot_end);
     __m512 v_scale[REGS];
     pv_block block;
     uint32_t end;
 
     block.args = args;
     block.ahead = quire_avx512_ahead_of(args->v_tile, args->next, (args->n_rows + 3) / 4);
-    load_visible_scales(args, v_scale);
+    quire_avx512_load_visible(args->v_tile, visible, v_scale);
     quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
     for (block.first = 0; block.first < args->n_rows; block.first = end) {
         const uint32_t n_left = args->n_rows - block.first;

@@ -73,7 +73,7 @@ static void qk_bytes(const quire_attn_qk *args)
                        .ahead = quire_avx512_ahead_of(args->k_tile, args->next,
                                                       (args->n_rows + 5) / 6) };
 
-    load_scales(args->k_tile, block.k_scale);
+    quire_avx512_load_scales(args->k_tile, block.k_scale);
     quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
     while (block.row < args->n_rows) {
         uint32_t n = quire_avx512_next_6(args->n_rows - block.row);
@@ -253,6 +253,7 @@ static void pv_planes(const quire_attn_pv *args, const __m512 v_scale[REGS])
  * weights, which only a damaged scale makes, have no place for their sign in two bytes. */
 void quire_avx512_pv_q8_vnni(const quire_attn_pv *args)
 {
+    const uint64_t visible = quire_avx512_slot_mask(args->slot_begin, args->slot_end);
     __m512 v_scale[REGS];
     uint32_t negative = 0;
 
@@ -260,7 +261,7 @@ void quire_avx512_pv_q8_vnni(const quire_attn_pv *args)
         pv_words(args);
         return;
     }
-    load_visible_scales(args, v_scale);
+    quire_avx512_load_visible(args->v_tile, visible, v_scale);
     for (uint32_t i = 0; i < REGS; i++) {
         negative |= _mm512_movepi32_mask(_mm512_castps_si512(v_scale[i]));
     }

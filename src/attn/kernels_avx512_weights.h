@@ -12,23 +12,6 @@
 /* Rows and registers stay in registers. */
 #define UNROLL_ALL _Pragma("GCC unroll 32")
 
-QUIRE_AVX512_INLINE void quire_avx512_load_scales(const void *tile, __m512 scale[QUIRE_AVX512_REGS])
-{
-    for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++) {
-        scale[i] = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)tile + i));
-    }
-}
-
-/* Scales outside the tile's slots are zero here. */
-QUIRE_AVX512_INLINE void quire_avx512_load_visible(const void *v_tile, uint64_t visible,
-                                                   __m512 scale[QUIRE_AVX512_REGS])
-{
-    quire_avx512_load_scales(v_tile, scale);
-    for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++) {
-        scale[i] = _mm512_maskz_mov_ps((__mmask16)(visible >> (16 * i)), scale[i]);
-    }
-}
-
 /* NaN, infinite or negative scales among the visible ones: then 0 * scale is not 0. */
 QUIRE_AVX512_INLINE bool quire_avx512_is_damaged(const void *v_tile, uint64_t visible)
 {

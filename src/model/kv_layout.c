@@ -6,21 +6,17 @@
 
 #include "base/check.h"
 
-/* Bytes of one kv head's K or V of a page. */
+/* Bytes of one kv head's K or V of a page. A hot page has nothing of a side that is not sealed. */
 static size_t head_bytes(const quire_model_desc *desc, quire_format format, quire_side side,
-                         uint32_t page_tokens)
+                         uint32_t page_tokens, bool is_hot)
 {
     const uint32_t d = side == QUIRE_SIDE_K ? desc->d_k : desc->d_v;
 
-    return page_tokens / QUIRE_TILE_TOKENS * quire_tile_bytes(format, side, d);
-}
-
-/* What a hot page holds of a side: nothing of one that is not sealed. */
-static size_t hot_head_bytes(const quire_model_desc *desc, quire_format format, quire_side side,
-                             uint32_t page_tokens)
-{
-    return quire_format_is_sealed(format) ? head_bytes(desc, QUIRE_FORMAT_HOT, side, page_tokens)
-                                          : 0;
+    if (is_hot && !quire_format_is_sealed(format)) {
+        return 0;
+    }
+    return page_tokens / QUIRE_TILE_TOKENS *
+           quire_tile_bytes(is_hot ? QUIRE_FORMAT_HOT : format, side, d);
 }
 
 /* The K and the V of a stored layer in a group's pages, and how its extents keep them. */
@@ -33,11 +29,10 @@ typedef struct layer_part {
 static layer_part part_of(const quire_model_desc *desc, quire_kv_pair pair, uint32_t page_tokens,
                           bool is_hot)
 {
-    layer_part part =
-        is_hot ? (layer_part){ hot_head_bytes(desc, pair.k, QUIRE_SIDE_K, page_tokens),
-                               hot_head_bytes(desc, pair.v, QUIRE_SIDE_V, page_tokens), 0 }
-               : (layer_part){ head_bytes(desc, pair.k, QUIRE_SIDE_K, page_tokens),
-                               head_bytes(desc, pair.v, QUIRE_SIDE_V, page_tokens), 0 };
+    layer_part part = {
+        .k_head_bytes = head_bytes(desc, pair.k, QUIRE_SIDE_K, page_tokens, is_hot),
+        .v_head_bytes = head_bytes(desc, pair.v, QUIRE_SIDE_V, page_tokens, is_hot),
+    };
 
     part.bytes = desc->n_kv_head * (part.k_head_bytes + part.v_head_bytes);
     return part;

@@ -88,7 +88,7 @@ static void qk_words(const quire_attn_qk *args)
                                                       (args->n_rows + 3) / 4) };
 
     quire_avx512_load_scales(args->k_tile, block.k_scale);
-    quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
+    quire_avx512_prefetch_lines(&block.ahead, SCALES_BYTES / 64);
     while (block.row < args->n_rows) {
         uint32_t n = quire_avx512_next_4(args->n_rows - block.row);
 
@@ -305,7 +305,7 @@ static void pv_words(const quire_attn_pv *args)
     block.args = args;
     block.ahead = quire_avx512_ahead_of(args->v_tile, args->next, (args->n_rows + 3) / 4);
     quire_avx512_load_visible(args->v_tile, visible, v_scale);
-    quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
+    quire_avx512_prefetch_lines(&block.ahead, SCALES_BYTES / 64);
     for (block.first = 0; block.first < args->n_rows; block.first = end) {
         const uint32_t n_left = args->n_rows - block.first;
 

@@ -74,7 +74,7 @@ static void qk_bytes(const quire_attn_qk *args)
                                                       (args->n_rows + 5) / 6) };
 
     quire_avx512_load_scales(args->k_tile, block.k_scale);
-    quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
+    quire_avx512_prefetch_lines(&block.ahead, SCALES_BYTES / 64);
     while (block.row < args->n_rows) {
         uint32_t n = quire_avx512_next_6(args->n_rows - block.row);
 
@@ -227,7 +227,7 @@ static void pv_planes(const quire_attn_pv *args, const __m512 v_scale[REGS])
     block.args = args;
     block.ahead = quire_avx512_ahead_of(args->v_tile, args->next,
                                         (args->n_rows + PLANES_ROWS - 1) / PLANES_ROWS);
-    quire_avx512_prefetch(&block.ahead, SCALES_BYTES);
+    quire_avx512_prefetch_lines(&block.ahead, SCALES_BYTES / 64);
     for (block.first = 0; block.first < args->n_rows; block.first = end) {
         end = block.first + ROWS_PACKED < args->n_rows ? block.first + ROWS_PACKED : args->n_rows;
         planes_pack(&block, end, v_scale);

@@ -5,33 +5,45 @@
 #include "attn/kernels_avx512_softmax.h"
 #include "base/cpu.h"
 
-#define REGS QUIRE_AVX512_REGS
+#define REGS   QUIRE_AVX512_REGS
+#define UNROLL _Pragma("GCC unroll 16")
 
-/* Logits of n <= 4 rows from `row` on to weights, and their sums into l. */
-QUIRE_AVX512_INLINE void four_weights(uint32_t n, bool is_whole, const quire_avx512_rows *rows,
-                                      uint32_t row)
+/* The largest is looked for among all 4 rows: which one must rise shows later. */
+QUIRE_AVX512_INLINE bool four_weights(uint32_t n, bool is_whole, bool is_sure,
+                                      const quire_avx512_rows *rows, uint32_t row,
+                                      const float *shift)
 {
     float *s = rows->s + row * (size_t)QUIRE_TILE_TOKENS;
+    __m512 top = _mm512_set1_ps(-INFINITY);
+    __m512 p[4][REGS];
     __m512 sum[4];
 
-    for (uint32_t r = 0; r < n; r++) {
-        uint64_t visible = quire_avx512_visible(is_whole, rows, row + r);
-        __m512 shift = _mm512_set1_ps(rows->shift[row + r]);
-        float *to = s + r * QUIRE_TILE_TOKENS;
-        __m512 p[REGS];
+    UNROLL
+    for (uint32_t k = 0; k < n * REGS; k++) {
+        const uint64_t visible = quire_avx512_visible(is_whole, rows, row + k / REGS);
 
-        for (uint32_t i = 0; i < REGS; i++) {
-            p[i] = _mm512_sub_ps(_mm512_load_ps(to + 16 * i), shift);
-        }
-        for (uint32_t i = 0; i < REGS; i++) {
-            p[i] = quire_avx512_exp((__mmask16)(visible >> (16 * i)), p[i]);
-        }
-        for (uint32_t i = 0; i < REGS; i++) {
-            _mm512_store_ps(to + 16 * i, p[i]);
-        }
-        sum[r] = _mm512_add_ps(_mm512_add_ps(p[0], p[1]), _mm512_add_ps(p[2], p[3]));
+        p[k / REGS][k % REGS] =
+            _mm512_sub_ps(_mm512_load_ps(s + 16 * k), _mm512_set1_ps(shift[k / REGS]));
+        top = _mm512_mask_max_ps(top, (__mmask16)(visible >> (16 * (k % REGS))),
+                                 p[k / REGS][k % REGS], top);
+    }
+    if (!is_sure && _mm512_cmp_ps_mask(top, _mm512_set1_ps(QUIRE_ATTN_RISE), _CMP_GT_OQ) != 0) {
+        return false;
+    }
+    UNROLL
+    for (uint32_t k = 0; k < n * REGS; k++) {
+        const uint64_t visible = quire_avx512_visible(is_whole, rows, row + k / REGS);
+
+        p[k / REGS][k % REGS] =
+            quire_avx512_exp((__mmask16)(visible >> (16 * (k % REGS))), p[k / REGS][k % REGS]);
+        _mm512_store_ps(s + 16 * k, p[k / REGS][k % REGS]);
+    }
+    UNROLL
+    for (uint32_t r = 0; r < n; r++) {
+        sum[r] = _mm512_add_ps(_mm512_add_ps(p[r][0], p[r][1]), _mm512_add_ps(p[r][2], p[r][3]));
     }
     quire_avx512_four_sums(n, rows, row, sum);
+    return true;
 }
 
 static quire_attn_softmax softmax;

@@ -101,45 +101,50 @@ static __attribute__((noinline)) void damage_row(float *s)
     }
 }
 
-/* Logits of n <= 4 rows from `row` on to weights, and their sums into l. */
-QUIRE_AVX512_INLINE void four_weights(uint32_t n, bool is_whole, const quire_avx512_rows *rows,
-                                      uint32_t row)
+/* Rows with a NaN go the way of those whose m must rise. */
+QUIRE_AVX512_INLINE bool four_weights(uint32_t n, bool is_whole, bool is_sure,
+                                      const quire_avx512_rows *rows, uint32_t row,
+                                      const float *shift)
 {
     const __m512i ones = _mm512_set1_epi16(0x3f80);
+    const __m512 most = _mm512_set1_ps(QUIRE_ATTN_RISE);
     float *s = rows->s + row * (size_t)QUIRE_TILE_TOKENS;
+    __mmask16 is_below[4] = { 0xffff, 0xffff, 0xffff, 0xffff };
+    __m512 x[4][REGS];
     __m512 sum[4];
-    __m512 check[4]; /* adds up x < Inf: NaN if and only if there is one */
 
     UNROLL
-    for (uint32_t r = 0; r < n; r++) {
-        uint64_t visible = quire_avx512_visible(is_whole, rows, row + r);
-        __m512 shift = _mm512_set1_ps(rows->shift[row + r]);
-        float *to = s + r * QUIRE_TILE_TOKENS;
-        __m512 x[REGS];
-        __m512i p[REGS / 2];
+    for (uint32_t k = 0; k < n * REGS; k++) {
+        const uint64_t visible = quire_avx512_visible(is_whole, rows, row + k / REGS);
 
-        UNROLL
-        for (uint32_t i = 0; i < REGS; i++) {
-            x[i] = _mm512_maskz_sub_ps((__mmask16)(visible >> (16 * i)),
-                                       _mm512_load_ps(to + 16 * i), shift);
-        }
-        UNROLL
-        for (uint32_t i = 0; i < REGS / 2; i++) {
-            p[i] = _mm512_maskz_mov_epi16((__mmask32)(visible >> (32 * i)),
-                                          weights_32(x[2 * i], x[2 * i + 1]));
-            _mm512_store_si512(to + 16 * i, p[i]);
-        }
-        check[r] = _mm512_add_ps(_mm512_add_ps(x[0], x[1]), _mm512_add_ps(x[2], x[3]));
-        sum[r] = dot_pairs(dot_pairs(_mm512_setzero_ps(), p[0], ones), p[1], ones);
+        x[k / REGS][k % REGS] =
+            _mm512_maskz_sub_ps((__mmask16)(visible >> (16 * (k % REGS))),
+                                _mm512_load_ps(s + 16 * k), _mm512_set1_ps(shift[k / REGS]));
+        is_below[k / REGS] =
+            _mm512_mask_cmp_ps_mask(is_below[k / REGS], x[k / REGS][k % REGS], most, _CMP_LE_OQ);
+    }
+    if (!is_sure && (is_below[0] & is_below[1] & is_below[2] & is_below[3]) != 0xffff) {
+        return false;
     }
     UNROLL
     for (uint32_t r = 0; r < n; r++) {
-        if (_mm512_cmp_ps_mask(check[r], check[r], _CMP_UNORD_Q) != 0) {
+        const uint64_t visible = quire_avx512_visible(is_whole, rows, row + r);
+        __m512i p[REGS / 2];
+
+        UNROLL
+        for (uint32_t i = 0; i < REGS / 2; i++) {
+            p[i] = _mm512_maskz_mov_epi16((__mmask32)(visible >> (32 * i)),
+                                          weights_32(x[r][2 * i], x[r][2 * i + 1]));
+            _mm512_store_si512(s + r * QUIRE_TILE_TOKENS + 16 * i, p[i]);
+        }
+        sum[r] = dot_pairs(dot_pairs(_mm512_setzero_ps(), p[0], ones), p[1], ones);
+        if (is_sure && is_below[r] != 0xffff) {
             damage_row(s + r * QUIRE_TILE_TOKENS);
             sum[r] = _mm512_set1_ps(NAN);
         }
     }
     quire_avx512_four_sums(n, rows, row, sum);
+    return true;
 }
 
 QUIRE_AVX512_SOFTMAX(quire_avx512_bf16_softmax, four_weights)

@@ -1,9 +1,10 @@
 /* kernels_avx512_softmax.h - what the two softmaxes of AVX-512 have in common: everything but the
  * weights themselves, which are floats (kernels_avx512.c) or bf16 (kernels_avx512_bf16.c).
  *
- * Up to 32 rows go through each step together, so that one does not wait for the maximum of its
- * own. Within a step they are taken 4 at a time, which share registers for what concerns a row as a
- * whole: row r has lanes 4r .. 4r + 3; what follows from a maximum is worked out for 16.
+ * Rows are taken 4 at a time, which share registers for what concerns a row as a whole: row r has
+ * lanes 4r .. 4r + 3. In nearly all tiles but the first no m rises: weights are made with m as it
+ * is, and the look at whether it must rise is part of making them. Where one of 4 must, these 4
+ * begin anew.
  *
  * Include only from files compiled for AVX-512.
  *
@@ -13,43 +14,49 @@
 
 #include "attn/kernels_avx512.h"
 
-#define QUIRE_AVX512_SOFTMAX_ROWS 32u /* that go through each step together */
-
 typedef struct quire_avx512_rows {
-    bool is_whole; /* all slots of all rows are visible */
     uint32_t slot_begin;
     const uint32_t *slot_end; /* by row, as the others */
     float *s;
     float *m;
     float *l;
     float *rescale;
-    _Alignas(64) float shift[QUIRE_AVX512_SOFTMAX_ROWS]; /* what to subtract from the logits */
 } quire_avx512_rows;
+
+/* 2^(j / 32) as bits, less what adding j << 18 brings. */
+static const _Alignas(64) uint32_t quire_avx512_powers[32] = {
+    0x3f800000, 0x3f7ecd87, 0x3f7daac3, 0x3f7c980f, 0x3f7b95c2, 0x3f7aa43a, 0x3f79c3d3, 0x3f78f4f0,
+    0x3f7837f0, 0x3f778d3a, 0x3f76f532, 0x3f767043, 0x3f75fed7, 0x3f75a15b, 0x3f75583f, 0x3f7523f6,
+    0x3f7504f3, 0x3f74fbaf, 0x3f7508a4, 0x3f752c4d, 0x3f75672a, 0x3f75b9be, 0x3f76248c, 0x3f76a81e,
+    0x3f7744fd, 0x3f77fbb8, 0x3f78ccdf, 0x3f79b907, 0x3f7ac0c7, 0x3f7be4ba, 0x3f7d257d, 0x3f7e83b3,
+};
 
 /* e^x for x <= QUIRE_ATTN_RISE in the chosen lanes, within 2 ulp, 0 in the others. 0 also where the
  * result would be denormal (they are slow on some CPUs and weigh nothing), so for -Inf; NaN stays.
  *
- * x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r (1 + r Q(r)), Q the minimax polynomial of degree
- * 3 for the relative error of e^r (Remez exchange, 1.05e-7). ln 2 in one float is off by 1.9e-9,
- * so a weight of 2^-n by n times that: next to nothing where it counts. Multiplications are few,
- * because they are what the dot products before and after wait for. */
+ * x = n ln 2 / 32 + r with |r| <= ln 2 / 64: e^x is a power of 2^(1 / 32), the fraction of its
+ * exponent looked up and the rest added, times e^r = 1 + r Q(r), Q of degree 1 for the least error
+ * (5.3e-8). ln 2 / 32 in one float is off by 2.7e-9 of itself, so a weight of 2^-k by k times
+ * 1.9e-9: next to nothing where it counts. Multiplications are few, because they are what the dot
+ * products before and after wait for. */
 QUIRE_AVX512_INLINE __m512 quire_avx512_exp(__mmask16 lanes, __m512 x)
 {
-    const __m512 log2_e = _mm512_set1_ps(0x1.715476p+0f);
-    const __m512 ln2 = _mm512_set1_ps(0x1.62e43p-1f);
+    const __m512 by_x = _mm512_set1_ps(0x1.715476p+5f); /* 32 / ln 2 */
+    const __m512 step = _mm512_set1_ps(0x1.62e43p-6f);
     const __m512 to_integer =
         _mm512_set1_ps(0x1.8p+23f); /* added, it leaves no room for a fraction */
-    __mmask16 is_normal = _mm512_mask_cmp_ps_mask(lanes, x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
-    __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(x, log2_e, to_integer), to_integer);
-    __m512 r = _mm512_fnmadd_ps(n, ln2, x);
-    __m512 q = _mm512_set1_ps(0x1.10627p-7f);
+    const __mmask16 is_normal =
+        _mm512_mask_cmp_ps_mask(lanes, x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+    const __m512 sum = _mm512_fmadd_ps(x, by_x, to_integer); /* n in its lowest bits */
+    const __m512 r = _mm512_fnmadd_ps(_mm512_sub_ps(sum, to_integer), step, x);
+    const __m512i n = _mm512_castps_si512(sum);
+    const __m512i power = _mm512_permutex2var_epi32(_mm512_load_si512(quire_avx512_powers), n,
+                                                    _mm512_load_si512(quire_avx512_powers + 16));
+    __m512 q = _mm512_fmadd_ps(r, _mm512_set1_ps(0.5f), _mm512_set1_ps(0x1.0000f6p+0f));
 
-    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.572a1ep-5f));
-    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.5557aep-3f));
-    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(0x1.fffdfcp-2f));
     q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(1.0f));
-    q = _mm512_fmadd_ps(q, r, _mm512_set1_ps(1.0f));
-    return _mm512_maskz_scalef_ps(is_normal, q, n);
+    return _mm512_maskz_mul_ps(
+        is_normal, q, _mm512_castsi512_ps(_mm512_add_epi32(power, _mm512_slli_epi32(n, 18))));
 }
 
 /* The first n of 4 numbers, each in 4 lanes. */
@@ -74,7 +81,7 @@ QUIRE_AVX512_INLINE void quire_avx512_store_rows(uint32_t n, float *to, __m512 x
     }
 }
 
-/* The slots that a row sees, as bits. */
+/* The slots that a row sees, as bits; is_whole: all. */
 QUIRE_AVX512_INLINE uint64_t quire_avx512_visible(bool is_whole, const quire_avx512_rows *rows,
                                                   uint32_t row)
 {
@@ -107,50 +114,35 @@ QUIRE_AVX512_INLINE __m512 quire_avx512_four_max(uint32_t n, bool is_whole,
     return quire_avx512_max_4_ps(top);
 }
 
-/* The first n of 16 numbers; in pieces of 16 bytes, from which loads soon after are served without
- * waiting: not so from a wider store with a mask. */
-QUIRE_AVX512_INLINE void quire_avx512_store_some(uint32_t n, float *to, __m512 x)
-{
-    const __m128 pieces[4] = { _mm512_castps512_ps128(x), _mm512_extractf32x4_ps(x, 1),
-                               _mm512_extractf32x4_ps(x, 2), _mm512_extractf32x4_ps(x, 3) };
-
-    if (n >= 16) {
-        _mm512_storeu_ps(to, x);
-        return;
-    }
-    for (uint32_t k = 0; 4 * k < n; k++) {
-        if (n - 4 * k >= 4) {
-            _mm_storeu_ps(to + 4 * k, pieces[k]);
-        } else {
-            _mm_mask_storeu_ps(to + 4 * k, (__mmask8)((1u << (n - 4 * k)) - 1), pieces[k]);
-        }
-    }
-}
-
-/* What weights are made with: m, or 0 where it is -Inf, nothing seen so far, so that logits of -Inf
- * give 0 and not NaN. */
-QUIRE_AVX512_INLINE void quire_avx512_store_shift(__m512 m, float *shift)
+/* The m of n <= 4 rows from `row` on rises where it must; what follows from it for the row as a
+ * whole; and what to subtract from logits: m, or 0 where it is -Inf, nothing seen so far, so that
+ * logits of -Inf give 0 and not NaN. A row whose m stays keeps its sums. */
+QUIRE_AVX512_INLINE void quire_avx512_raise(uint32_t n, const quire_avx512_rows *rows, uint32_t row,
+                                            float shift[4])
 {
     const __m512 none = _mm512_set1_ps(-INFINITY);
+    const __m512 old = quire_avx512_spread(n, rows->m + row);
+    const __m512 top = quire_avx512_four_max(n, false, rows, row);
+    const __mmask16 is_risen =
+        _mm512_cmp_ps_mask(_mm512_sub_ps(top, old), _mm512_set1_ps(QUIRE_ATTN_RISE), _CMP_GT_OQ);
+    const __m512 m = _mm512_mask_mov_ps(old, is_risen, top);
+    const __m512 factor = quire_avx512_exp(0xffff, _mm512_sub_ps(old, m));
 
-    _mm512_store_ps(shift, _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(m, none, _CMP_NEQ_UQ), m));
+    quire_avx512_store_rows(4, shift,
+                            _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(m, none, _CMP_NEQ_UQ), m));
+    quire_avx512_store_rows(n, rows->m + row, m);
+    quire_avx512_store_rows(n, rows->rescale + row,
+                            _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), is_risen, factor));
 }
 
-/* From the old m of the rows from `row` on that are in `lanes`, and their largest visible logits,
- * their new m, where that rises, and what follows from it for the row as a whole. A row whose m
- * stays keeps its sums. */
-QUIRE_AVX512_INLINE void quire_avx512_new_maxima(uint32_t n, __mmask16 lanes, __m512 old,
-                                                 __m512 top, quire_avx512_rows *rows, uint32_t row)
+/* Whether each of n <= 4 rows from `row` on has seen something. */
+QUIRE_AVX512_INLINE bool quire_avx512_all_begun(uint32_t n, const quire_avx512_rows *rows,
+                                                uint32_t row)
 {
-    __mmask16 is_risen =
-        _mm512_cmp_ps_mask(top, _mm512_add_ps(old, _mm512_set1_ps(QUIRE_ATTN_RISE)), _CMP_GT_OQ);
-    __m512 m = _mm512_mask_mov_ps(old, is_risen, top);
-    __m512 factor = quire_avx512_exp(0xffff, _mm512_sub_ps(old, m));
+    const __mmask8 lanes = (__mmask8)((1u << n) - 1);
+    const __m128 m = _mm_maskz_loadu_ps(lanes, rows->m + row);
 
-    quire_avx512_store_shift(m, rows->shift + row);
-    _mm512_mask_storeu_ps(rows->m + row, lanes, m);
-    quire_avx512_store_some(n, rows->rescale + row,
-                            _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), is_risen, factor));
+    return _mm_mask_cmp_ps_mask(lanes, m, _mm_set1_ps(-INFINITY), _CMP_EQ_OQ) == 0;
 }
 
 /* l = l * rescale + the sums of the lanes of each of n <= 4 rows from `row` on. */
@@ -166,97 +158,51 @@ QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, const quire_avx512_r
                                             quire_avx512_sum_4(sum)));
 }
 
-/* Whether no visible logit of n <= 16 rows from `row` on is so far above its row's m that m must
- * rise. NaN is above nothing; beside one a larger number may go unnoticed, but that row is lost
- * anyway. */
-QUIRE_AVX512_INLINE bool quire_avx512_all_stay(uint32_t n, bool is_whole,
-                                               const quire_avx512_rows *rows, uint32_t row,
-                                               __m512 m)
-{
-    const __m512 none = _mm512_set1_ps(-INFINITY);
-    _Alignas(64) float limit[16];
-    __mmask16 is_above = 0;
-
-    _mm512_store_ps(limit, _mm512_add_ps(m, _mm512_set1_ps(QUIRE_ATTN_RISE)));
-    for (uint32_t r = 0; r < n; r++) {
-        uint64_t visible = quire_avx512_visible(is_whole, rows, row + r);
-        __m512 x[QUIRE_AVX512_REGS];
-
-        for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++) {
-            x[i] = _mm512_mask_load_ps(none, (__mmask16)(visible >> (16 * i)),
-                                       rows->s + (row + r) * (size_t)QUIRE_TILE_TOKENS + 16 * i);
-        }
-        x[0] = _mm512_max_ps(_mm512_max_ps(x[0], x[1]), _mm512_max_ps(x[2], x[3]));
-        is_above |= _mm512_cmp_ps_mask(x[0], _mm512_set1_ps(limit[r]), _CMP_GT_OQ);
-    }
-    return is_above == 0;
-}
-
-/* m, shift and rescale of n <= 16 rows from `row` on. In nearly all tiles but the first m stays, so
- * that weights need not wait for horizontal maxima: the branch is predicted. */
-static inline void quire_avx512_maxima(uint32_t n, quire_avx512_rows *rows, uint32_t row)
-{
-    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-    const __mmask16 lanes = (__mmask16)(n >= 16 ? 0xffff : (1u << n) - 1);
-    const __m512 m = _mm512_maskz_loadu_ps(lanes, rows->m + row);
-    __m512 top = _mm512_set1_ps(-INFINITY);
-
-    if (rows->is_whole ? quire_avx512_all_stay(n, true, rows, row, m)
-                       : quire_avx512_all_stay(n, false, rows, row, m)) {
-        quire_avx512_store_shift(m, rows->shift + row);
-        quire_avx512_store_some(n, rows->rescale + row, _mm512_set1_ps(1.0f));
-        return;
-    }
-    for (uint32_t k = 0; 4 * k < n; k++) {
-        uint32_t n_left = n - 4 * k;
-        __m512 four;
-
-#define QUIRE_AVX512_FOUR_MAX(n_rows, is_whole)                                                    \
-    four = quire_avx512_four_max(n_rows, is_whole, rows, row + 4 * k)
-        if (rows->is_whole) {
-            QUIRE_AVX512_UP_TO_4(n_left, QUIRE_AVX512_FOUR_MAX, true);
-        } else {
-            QUIRE_AVX512_UP_TO_4(n_left, QUIRE_AVX512_FOUR_MAX, false);
-        }
-#undef QUIRE_AVX512_FOUR_MAX
-        top = _mm512_mask_mov_ps(top, (__mmask16)(0x1111 << k), four);
-    }
-    quire_avx512_new_maxima(n, lanes, m, _mm512_permutexvar_ps(order, top), rows, row);
-}
-
-/* The function `name`: softmax that makes weights of 4 rows by weights(n, is_whole, rows, row). */
+/* The function `name`: softmax that makes weights of n <= 4 rows by weights(n, is_whole, is_sure,
+ * rows, row, shift). That returns false, and leaves the rows alone, where it is not sure that no m
+ * must rise and finds one that must: by the same difference, rounded to a float, that raise looks
+ * at, since a row's bits must not depend on its neighbours'. */
 #define QUIRE_AVX512_SOFTMAX(name, weights)                                                        \
-    static void name##_of_some(uint32_t n, quire_avx512_rows *rows)                                \
+    QUIRE_AVX512_INLINE bool name##_by_rows(uint32_t n, bool is_whole, bool is_sure,               \
+                                            const quire_avx512_rows *rows, uint32_t row,           \
+                                            const float *shift)                                    \
     {                                                                                              \
-        for (uint32_t row = 0; row < n; row += 16) {                                               \
-            quire_avx512_maxima(n - row < 16 ? n - row : 16, rows, row);                           \
+        switch (n) {                                                                               \
+        case 1:                                                                                    \
+            return weights(1, is_whole, is_sure, rows, row, shift);                                \
+        case 2:                                                                                    \
+            return weights(2, is_whole, is_sure, rows, row, shift);                                \
+        case 3:                                                                                    \
+            return weights(3, is_whole, is_sure, rows, row, shift);                                \
+        default:                                                                                   \
+            return weights(4, is_whole, is_sure, rows, row, shift);                                \
         }                                                                                          \
-        for (uint32_t row = 0; row < n; row += 4) {                                                \
-            if (rows->is_whole) {                                                                  \
-                QUIRE_AVX512_UP_TO_4(n - row, weights, true, rows, row);                           \
-            } else {                                                                               \
-                QUIRE_AVX512_UP_TO_4(n - row, weights, false, rows, row);                          \
-            }                                                                                      \
-        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static __attribute__((noinline)) void name##_rises(uint32_t n, const quire_avx512_rows *rows,  \
+                                                       uint32_t row)                               \
+    {                                                                                              \
+        float shift[4];                                                                            \
+                                                                                                   \
+        QUIRE_AVX512_UP_TO_4(n, quire_avx512_raise, rows, row, shift);                             \
+        (void)name##_by_rows(n, false, true, rows, row, shift);                                    \
     }                                                                                              \
                                                                                                    \
     void name(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_end, float *s, float *m,  \
               float *l, float *rescale)                                                            \
     {                                                                                              \
-        quire_avx512_rows rows;                                                                    \
-        uint32_t n;                                                                                \
+        const bool is_whole = slot_begin == 0 && quire_avx512_all_end(n_rows, slot_end);           \
+        const quire_avx512_rows rows = { slot_begin, slot_end, s, m, l, rescale };                 \
                                                                                                    \
-        for (uint32_t row = 0; row < n_rows; row += n) {                                           \
-            n = n_rows - row;                                                                      \
-            n = n < QUIRE_AVX512_SOFTMAX_ROWS ? n : QUIRE_AVX512_SOFTMAX_ROWS;                     \
-            rows.is_whole = slot_begin == 0 && quire_avx512_all_end(n, slot_end + row);            \
-            rows.slot_begin = slot_begin;                                                          \
-            rows.slot_end = slot_end + row;                                                        \
-            rows.s = s + row * (size_t)QUIRE_TILE_TOKENS;                                          \
-            rows.m = m + row;                                                                      \
-            rows.l = l + row;                                                                      \
-            rows.rescale = rescale + row;                                                          \
-            name##_of_some(n, &rows);                                                              \
+        for (uint32_t row = 0; row < n_rows; row += 4) {                                           \
+            const uint32_t n = n_rows - row < 4 ? n_rows - row : 4;                                \
+                                                                                                   \
+            _mm_mask_storeu_ps(rescale + row, (__mmask8)((1u << n) - 1), _mm_set1_ps(1.0f));       \
+            if (!quire_avx512_all_begun(n, &rows, row) ||                                          \
+                !(is_whole ? name##_by_rows(n, true, false, &rows, row, m + row)                   \
+                           : name##_by_rows(n, false, false, &rows, row, m + row))) {              \
+                name##_rises(n, &rows, row);                                                       \
+            }                                                                                      \
         }                                                                                          \
     }
 

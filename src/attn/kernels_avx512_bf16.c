@@ -288,22 +288,24 @@ void quire_avx512_qk_bf16(const quire_attn_qk *args)
     const size_t q_bytes = quire_avx512_q_bytes(QUIRE_FORMAT_BF16, args->d);
     quire_avx512_ahead ahead =
         quire_avx512_ahead_of(args->k_tile, args->next, (args->n_rows + 5) / 6);
+    product at = { .x = args->packed,
+                   .x_stride = q_bytes,
+                   .line = args->k_tile,
+                   .line_stride = QUIRE_TILE_TOKENS * PAIR_BYTES,
+                   .n_steps = args->d / 2,
+                   .out = args->s,
+                   .accumulate = args->accumulate };
+    uint32_t n;
 
-    for (uint32_t row = 0; row < args->n_rows;) {
-        uint32_t n = quire_avx512_next_6(args->n_rows - row);
-        product at = { .x = (const char *)args->packed + row * q_bytes,
-                       .x_stride = q_bytes,
-                       .line = args->k_tile,
-                       .line_stride = QUIRE_TILE_TOKENS * PAIR_BYTES,
-                       .n_steps = args->d / 2,
-                       .out = args->s + row * (size_t)QUIRE_TILE_TOKENS,
-                       .accumulate = args->accumulate,
-                       .ahead = ahead.at };
-        uint32_t lines = ahead_lines(&ahead);
+    for (uint32_t n_left = args->n_rows; n_left > 0; n_left -= n) {
+        const uint32_t lines = ahead_lines(&ahead);
 
+        n = quire_avx512_next_6(n_left);
+        at.ahead = ahead.at;
         ahead_set(&at, lines, args->d / 2 * at.line_stride);
         bodies[n][lines / 2](&at);
-        row += n;
+        at.x += n * q_bytes;
+        at.out += n * (size_t)QUIRE_TILE_TOKENS;
         ahead.at += (size_t)64 * lines * at.n_steps;
         quire_avx512_ahead_advance(&ahead, args->k_tile);
     }
@@ -390,9 +392,11 @@ static void pv_half_pair(const quire_attn_pv *args, const float *rescale, uint32
     }
 }
 
-/* All dimensions of a block of n rows; `at` begins with the first of them. By pointer, since a copy
- * would wait for the fields just stored, and with them for the block before. */
-static void pv_block(const quire_attn_pv *args, uint32_t n, product *at, quire_avx512_ahead *ahead)
+/* All dimensions of a block of n rows; `at` begins with the first of them, and ends past the last.
+ * By pointer, since a copy would wait for the fields just stored, and with them for the block
+ * before. */
+QUIRE_AVX512_INLINE void pv_block(const quire_attn_pv *args, uint32_t n, product *at,
+                                  quire_avx512_ahead *ahead)
 {
     static body_fn *const bodies[ROWS + 1][3] = TABLE_OF_BODIES(pv);
     const uint32_t lines = ahead_lines(ahead);
@@ -430,25 +434,27 @@ void quire_avx512_pv_bf16(const quire_attn_pv *args)
     const uint32_t end = args->slot_end / 2;
     quire_avx512_ahead ahead =
         quire_avx512_ahead_of(args->v_tile, args->next, (args->n_rows + 5) / 6);
+    product at = {
+        .x = (const char *)(args->p + first),
+        .x_stride = QUIRE_TILE_TOKENS * sizeof(float),
+        .line = (const char *)args->v_tile + (size_t)first * args->d * PAIR_BYTES,
+        .line_stride = (size_t)args->d * PAIR_BYTES,
+        .n_steps = end > first ? end - first : 0,
+        .out = args->o,
+        .out_stride = args->o_stride,
+    };
+    uint32_t n;
 
     if (begins_odd) {
         pv_half_pair(args, args->rescale, first - 1, ODD_OF_ALL);
     }
-    for (uint32_t row = 0; row < args->n_rows;) {
-        uint32_t n = quire_avx512_next_6(args->n_rows - row);
-        product at = {
-            .x = (const char *)(args->p + row * (size_t)QUIRE_TILE_TOKENS + first),
-            .x_stride = QUIRE_TILE_TOKENS * sizeof(float),
-            .line = (const char *)args->v_tile + (size_t)first * args->d * PAIR_BYTES,
-            .line_stride = (size_t)args->d * PAIR_BYTES,
-            .n_steps = end > first ? end - first : 0,
-            .out = args->o + row * args->o_stride,
-            .out_stride = args->o_stride,
-            .rescale = begins_odd ? ones : args->rescale + row,
-        };
-
+    for (uint32_t n_left = args->n_rows; n_left > 0; n_left -= n) {
+        n = quire_avx512_next_6(n_left);
+        at.rescale = begins_odd ? ones : args->rescale + (args->n_rows - n_left);
         pv_block(args, n, &at, &ahead);
-        row += n;
+        at.x += n * at.x_stride;
+        at.line -= at.line_stride;
+        at.out += n * args->o_stride - args->d;
         quire_avx512_ahead_advance(&ahead, args->v_tile);
     }
     if (ends_odd) {

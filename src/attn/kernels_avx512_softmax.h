@@ -31,8 +31,9 @@ static const _Alignas(64) uint32_t quire_avx512_powers[32] = {
     0x3f7744fd, 0x3f77fbb8, 0x3f78ccdf, 0x3f79b907, 0x3f7ac0c7, 0x3f7be4ba, 0x3f7d257d, 0x3f7e83b3,
 };
 
-/* e^x for x <= QUIRE_ATTN_RISE in the chosen lanes, within 2 ulp, 0 in the others. 0 also where the
- * result would be denormal (they are slow on some CPUs and weigh nothing), so for -Inf; NaN stays.
+/* e^x for x <= QUIRE_ATTN_RISE in the chosen lanes, within 3 ulp down to -8 and 7 at -87, 0 in the
+ * others. 0 also where the result would be denormal (they are slow on some CPUs and weigh nothing),
+ * so for -Inf; NaN stays.
  *
  * x = n ln 2 / 32 + r with |r| <= ln 2 / 64: e^x is a power of 2^(1 / 32), the fraction of its
  * exponent looked up and the rest added, times e^r = 1 + r Q(r), Q of degree 1 for the least error

@@ -290,17 +290,21 @@ static void run_wide_item(const quire_attn_ctx *c, const quire_attn_unit *u, uin
     }
 }
 
+/* The rests of all tasks come last: they are small, so threads end at about the same time. */
 static void run_narrow_item(const quire_attn_ctx *c, const quire_attn_unit *u, uint64_t item)
 {
-    uint32_t n_narrow = u->n_task_items - u->n_wide_parts;
-    uint32_t task = (uint32_t)(item / n_narrow);
+    const uint64_t n_lead = (uint64_t)u->n_tasks * u->n_parts;
+    const uint32_t n_rest = u->n_task_items - u->n_wide_parts - u->n_parts;
 
-    if (u->n_task_items > 1) {
-        run_part(c, u, task, (uint32_t)(item % n_narrow));
-    } else {
-        quire_attn_block b = lead_block(c, u, task);
+    if (u->n_task_items == 1) {
+        quire_attn_block b = lead_block(c, u, (uint32_t)item);
 
         run_whole(c, &b);
+    } else if (item < n_lead) {
+        run_part(c, u, (uint32_t)(item / u->n_parts), (uint32_t)(item % u->n_parts));
+    } else {
+        item -= n_lead;
+        run_part(c, u, (uint32_t)(item / n_rest), u->n_parts + (uint32_t)(item % n_rest));
     }
 }
 

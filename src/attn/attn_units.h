@@ -10,9 +10,9 @@
 #include "attn/attn_block.h"
 
 /* One thread's place in the list of items. A unit's wide items come first, numbered by their first
- * kv head, then by parts of the splits that they cover. The others are numbered by kv head, then
- * block, the last block (the longest) first, then within the task: parts of the lead block's
- * splits, parts of each rest. */
+ * kv head, then by parts of the splits that they cover. Then come parts of the lead blocks' splits,
+ * by kv head, then block, the last block (the longest) first; then parts of each rest, by kv head.
+ */
 typedef struct quire_attn_unit {
     uint32_t group;
     uint32_t first; /* in order[] */

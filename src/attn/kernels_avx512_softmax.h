@@ -14,6 +14,8 @@
 
 #include "attn/kernels_avx512.h"
 
+#define QUIRE_AVX512_SOFTMAX_ROWS 32u /* whose m rise together; a multiple of 4 */
+
 typedef struct quire_avx512_rows {
     uint32_t slot_begin;
     const uint32_t *slot_end; /* by row, as the others */
@@ -118,12 +120,13 @@ QUIRE_AVX512_INLINE __m512 quire_avx512_four_max(uint32_t n, bool is_whole,
 /* The m of n <= 4 rows from `row` on rises where it must; what follows from it for the row as a
  * whole; and what to subtract from logits: m, or 0 where it is -Inf, nothing seen so far, so that
  * logits of -Inf give 0 and not NaN. A row whose m stays keeps its sums. */
-QUIRE_AVX512_INLINE void quire_avx512_raise(uint32_t n, const quire_avx512_rows *rows, uint32_t row,
+QUIRE_AVX512_INLINE void quire_avx512_raise(uint32_t n, bool is_whole,
+                                            const quire_avx512_rows *rows, uint32_t row,
                                             float shift[4])
 {
     const __m512 none = _mm512_set1_ps(-INFINITY);
     const __m512 old = quire_avx512_spread(n, rows->m + row);
-    const __m512 top = quire_avx512_four_max(n, false, rows, row);
+    const __m512 top = quire_avx512_four_max(n, is_whole, rows, row);
     const __mmask16 is_risen =
         _mm512_cmp_ps_mask(_mm512_sub_ps(top, old), _mm512_set1_ps(QUIRE_ATTN_RISE), _CMP_GT_OQ);
     const __m512 m = _mm512_mask_mov_ps(old, is_risen, top);
@@ -136,14 +139,33 @@ QUIRE_AVX512_INLINE void quire_avx512_raise(uint32_t n, const quire_avx512_rows 
                             _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), is_risen, factor));
 }
 
-/* Whether each of n <= 4 rows from `row` on has seen something. */
+/* The same for n <= QUIRE_AVX512_SOFTMAX_ROWS rows, of which none waits for another's maximum. */
+static void quire_avx512_raise_all(uint32_t n, bool is_whole, const quire_avx512_rows *rows,
+                                   uint32_t row, float *shift)
+{
+    for (uint32_t r = 0; r < n; r += 4) {
+        if (is_whole) {
+            QUIRE_AVX512_UP_TO_4(n - r, quire_avx512_raise, true, rows, row + r, shift + r);
+        } else {
+            QUIRE_AVX512_UP_TO_4(n - r, quire_avx512_raise, false, rows, row + r, shift + r);
+        }
+    }
+}
+
+/* Whether each of n rows from `row` on has seen something. */
 QUIRE_AVX512_INLINE bool quire_avx512_all_begun(uint32_t n, const quire_avx512_rows *rows,
                                                 uint32_t row)
 {
-    const __mmask8 lanes = (__mmask8)((1u << n) - 1);
-    const __m128 m = _mm_maskz_loadu_ps(lanes, rows->m + row);
+    const __m512 none = _mm512_set1_ps(-INFINITY);
+    __mmask16 is_none = 0;
 
-    return _mm_mask_cmp_ps_mask(lanes, m, _mm_set1_ps(-INFINITY), _CMP_EQ_OQ) == 0;
+    for (uint32_t r = 0; r < n; r += 16) {
+        const __mmask16 lanes = (__mmask16)(n - r >= 16 ? 0xffff : (1u << (n - r)) - 1);
+
+        is_none |= _mm512_mask_cmp_ps_mask(lanes, _mm512_maskz_loadu_ps(lanes, rows->m + row + r),
+                                           none, _CMP_EQ_OQ);
+    }
+    return is_none == 0;
 }
 
 /* l = l * rescale + the sums of the lanes of each of n <= 4 rows from `row` on. */
@@ -180,13 +202,41 @@ QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, const quire_avx512_r
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
-    static __attribute__((noinline)) void name##_rises(uint32_t n, const quire_avx512_rows *rows,  \
-                                                       uint32_t row)                               \
+    /* m rises first. */                                                                           \
+    static __attribute__((noinline)) void name##_rises(                                            \
+        uint32_t n, bool is_whole, const quire_avx512_rows *rows, uint32_t row)                    \
     {                                                                                              \
-        float shift[4];                                                                            \
+        float shift[QUIRE_AVX512_SOFTMAX_ROWS];                                                    \
                                                                                                    \
-        QUIRE_AVX512_UP_TO_4(n, quire_avx512_raise, rows, row, shift);                             \
-        (void)name##_by_rows(n, false, true, rows, row, shift);                                    \
+        quire_avx512_raise_all(n, is_whole, rows, row, shift);                                     \
+        for (uint32_t r = 0; r < n; r += 4) {                                                      \
+            if (is_whole) {                                                                        \
+                (void)name##_by_rows(n - r, true, true, rows, row + r, shift + r);                 \
+            } else {                                                                               \
+                (void)name##_by_rows(n - r, false, true, rows, row + r, shift + r);                \
+            }                                                                                      \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    /* Of a block's first tile all m rise, of the others few. */                                   \
+    static void name##_of_some(uint32_t n, bool is_whole, const quire_avx512_rows *rows,           \
+                               uint32_t row)                                                       \
+    {                                                                                              \
+        if (!quire_avx512_all_begun(n, rows, row)) {                                               \
+            name##_rises(n, is_whole, rows, row);                                                  \
+            return;                                                                                \
+        }                                                                                          \
+        for (uint32_t r = row; r < row + n; r += 4) {                                              \
+            const uint32_t n_left = row + n - r;                                                   \
+            const uint32_t n_four = n_left < 4 ? n_left : 4;                                       \
+                                                                                                   \
+            _mm_mask_storeu_ps(rows->rescale + r, (__mmask8)((1u << n_four) - 1),                  \
+                               _mm_set1_ps(1.0f));                                                 \
+            if (!(is_whole ? name##_by_rows(n_four, true, false, rows, r, rows->m + r)             \
+                           : name##_by_rows(n_four, false, false, rows, r, rows->m + r))) {        \
+                name##_rises(n_four, is_whole, rows, r);                                           \
+            }                                                                                      \
+        }                                                                                          \
     }                                                                                              \
                                                                                                    \
     void name(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_end, float *s, float *m,  \
@@ -194,16 +244,12 @@ QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, const quire_avx512_r
     {                                                                                              \
         const bool is_whole = slot_begin == 0 && quire_avx512_all_end(n_rows, slot_end);           \
         const quire_avx512_rows rows = { slot_begin, slot_end, s, m, l, rescale };                 \
+        uint32_t n;                                                                                \
                                                                                                    \
-        for (uint32_t row = 0; row < n_rows; row += 4) {                                           \
-            const uint32_t n = n_rows - row < 4 ? n_rows - row : 4;                                \
-                                                                                                   \
-            _mm_mask_storeu_ps(rescale + row, (__mmask8)((1u << n) - 1), _mm_set1_ps(1.0f));       \
-            if (!quire_avx512_all_begun(n, &rows, row) ||                                          \
-                !(is_whole ? name##_by_rows(n, true, false, &rows, row, m + row)                   \
-                           : name##_by_rows(n, false, false, &rows, row, m + row))) {              \
-                name##_rises(n, &rows, row);                                                       \
-            }                                                                                      \
+        for (uint32_t row = 0; row < n_rows; row += n) {                                           \
+            n = n_rows - row;                                                                      \
+            n = n < QUIRE_AVX512_SOFTMAX_ROWS ? n : QUIRE_AVX512_SOFTMAX_ROWS;                     \
+            name##_of_some(n, is_whole, &rows, row);                                               \
         }                                                                                          \
     }
 

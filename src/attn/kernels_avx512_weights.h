@@ -43,6 +43,7 @@ QUIRE_AVX512_INLINE void quire_avx512_weights_of_4(uint32_t n, const float *p,
 {
     const __m512i quads = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
     const __m512 most = _mm512_set1_ps(QUIRE_ATTN_SEALED_P_MAX);
+    __m512 w[4][QUIRE_AVX512_REGS];
     __m512i top[4];
     __m512 max;
     __m512 inverse;
@@ -55,9 +56,9 @@ QUIRE_AVX512_INLINE void quire_avx512_weights_of_4(uint32_t n, const float *p,
         UNROLL_ALL
         for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++) {
             const float *from = p + r * (size_t)QUIRE_TILE_TOKENS + 16 * i;
-            __m512 w = _mm512_mul_ps(_mm512_load_ps(from), v_scale[i]);
 
-            top[r] = _mm512_max_epu32(top[r], _mm512_castps_si512(w));
+            w[r][i] = _mm512_mul_ps(_mm512_load_ps(from), v_scale[i]);
+            top[r] = _mm512_max_epu32(top[r], _mm512_castps_si512(w[r][i]));
         }
     }
     for (uint32_t r = n; r < 4; r++) {
@@ -72,18 +73,15 @@ QUIRE_AVX512_INLINE void quire_avx512_weights_of_4(uint32_t n, const float *p,
                            _mm512_set1_ps(NAN));
     UNROLL_ALL
     for (uint32_t r = 0; r < n; r++) {
-        const float *from = p + r * (size_t)QUIRE_TILE_TOKENS;
         __m512 factor = quire_avx512_row_of_4(inverse, r);
-        __m512i w[QUIRE_AVX512_REGS];
+        __m512i x[QUIRE_AVX512_REGS];
 
         UNROLL_ALL
         for (uint32_t i = 0; i < QUIRE_AVX512_REGS; i++) {
-            __m512 x = _mm512_mul_ps(_mm512_load_ps(from + 16 * i), v_scale[i]);
-
-            w[i] = _mm512_cvtps_epi32(_mm512_mul_ps(x, factor));
+            x[i] = _mm512_cvtps_epi32(_mm512_mul_ps(w[r][i], factor));
         }
-        w[0] = _mm512_packus_epi16(_mm512_packs_epi32(w[0], w[1]), _mm512_packs_epi32(w[2], w[3]));
-        _mm512_store_si512(weights[r].n, _mm512_permutexvar_epi32(quads, w[0]));
+        x[0] = _mm512_packus_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3]));
+        _mm512_store_si512(weights[r].n, _mm512_permutexvar_epi32(quads, x[0]));
         weights[r].unit = _mm512_cvtss_f32(quire_avx512_row_of_4(u, r));
     }
 }

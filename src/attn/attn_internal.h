@@ -28,7 +28,7 @@
 #define QUIRE_ATTN_BLOCK_BYTES_MAX  (192u << 10) /* packed q, logits and o of a block stay in L2 */
 #define QUIRE_ATTN_SHARED_TASKS_MAX 1024u        /* tasks that several items share, in one call */
 
-/* Rows of a wide item at most: as many as the kernels take through softmax together. */
+/* Rows of a wide item at most: as many as the kernels take through a step together. */
 #define QUIRE_ATTN_WIDE_ROWS_MAX 32u
 
 #define QUIRE_ATTN_CASCADE_ROWS_MAX  8u          /* query rows of a sequence in a cascade */

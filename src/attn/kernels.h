@@ -10,9 +10,9 @@
  *   qk        S[r][0..63]  (+)= q_r . K_t         for the 64 slots of a tile
  *   softmax   online update of (m, l) with S masked to each row's slots; S becomes P, and
  *             rescale[r] = exp(m_old - m_new) is what o must be multiplied with. m is a logit seen
- *             so far that none exceeds by more than QUIRE_ATTN_RISE: a set may leave m as it is
- *             until then, which spares most tiles the rescaling (as FlashAttention-4 does), or
- *             take the largest
+ *             so far that none exceeds by more than QUIRE_ATTN_RISE (the difference as a float): a
+ *             set may leave m as it is until then, which spares most tiles the rescaling (as
+ *             FlashAttention-4 does), or take the largest
  *   weigh     the weights of a sealed V as integers, in sets that have pv take them
  *   pv        o[r][0..d) = o[r] * rescale[r] + sum_t P[r][t] * V_t
  *   fold      two partial results of a row to one

@@ -42,7 +42,7 @@ QUIRE_AVX512_INLINE bool four_weights(uint32_t n, bool is_whole, bool is_sure,
     for (uint32_t r = 0; r < n; r++) {
         sum[r] = _mm512_add_ps(_mm512_add_ps(p[r][0], p[r][1]), _mm512_add_ps(p[r][2], p[r][3]));
     }
-    quire_avx512_four_sums(n, rows, row, sum);
+    quire_avx512_four_sums(n, is_sure, rows, row, sum);
     return true;
 }
 

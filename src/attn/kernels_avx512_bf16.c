@@ -143,7 +143,7 @@ QUIRE_AVX512_INLINE bool four_weights(uint32_t n, bool is_whole, bool is_sure,
             sum[r] = _mm512_set1_ps(NAN);
         }
     }
-    quire_avx512_four_sums(n, rows, row, sum);
+    quire_avx512_four_sums(n, is_sure, rows, row, sum);
     return true;
 }
 

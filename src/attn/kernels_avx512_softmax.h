@@ -4,7 +4,7 @@
  * Rows are taken 4 at a time, which share registers for what concerns a row as a whole: row r has
  * lanes 4r .. 4r + 3. In nearly all tiles but the first no m rises: weights are made with m as it
  * is, and the look at whether it must rise is part of making them. Where one of 4 must, these 4
- * begin anew.
+ * begin anew; where one has no m yet, up to 32 rows have theirs raised side by side before.
  *
  * Include only from files compiled for AVX-512.
  *
@@ -168,17 +168,22 @@ QUIRE_AVX512_INLINE bool quire_avx512_all_begun(uint32_t n, const quire_avx512_r
     return is_none == 0;
 }
 
-/* l = l * rescale + the sums of the lanes of each of n <= 4 rows from `row` on. */
-QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, const quire_avx512_rows *rows,
-                                                uint32_t row, __m512 sum[4])
+/* l = l * rescale + the sums of the lanes of each of n <= 4 rows from `row` on; rescale is 1 unless
+ * has_risen. */
+QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, bool has_risen,
+                                                const quire_avx512_rows *rows, uint32_t row,
+                                                __m512 sum[4])
 {
+    __m512 l = quire_avx512_spread(n, rows->l + row);
+    __m512 more;
+
     for (uint32_t r = n; r < 4; r++) {
         sum[r] = sum[0];
     }
-    quire_avx512_store_rows(n, rows->l + row,
-                            _mm512_fmadd_ps(quire_avx512_spread(n, rows->l + row),
-                                            quire_avx512_spread(n, rows->rescale + row),
-                                            quire_avx512_sum_4(sum)));
+    more = quire_avx512_sum_4(sum);
+    l = has_risen ? _mm512_fmadd_ps(l, quire_avx512_spread(n, rows->rescale + row), more)
+                  : _mm512_add_ps(l, more);
+    quire_avx512_store_rows(n, rows->l + row, l);
 }
 
 /* The function `name`: softmax that makes weights of n <= 4 rows by weights(n, is_whole, is_sure,
@@ -230,8 +235,12 @@ QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, const quire_avx512_r
             const uint32_t n_left = row + n - r;                                                   \
             const uint32_t n_four = n_left < 4 ? n_left : 4;                                       \
                                                                                                    \
-            _mm_mask_storeu_ps(rows->rescale + r, (__mmask8)((1u << n_four) - 1),                  \
-                               _mm_set1_ps(1.0f));                                                 \
+            if (n_four == 4) { /* what stores with a mask is slow to come back */                  \
+                _mm_storeu_ps(rows->rescale + r, _mm_set1_ps(1.0f));                               \
+            } else {                                                                               \
+                _mm_mask_storeu_ps(rows->rescale + r, (__mmask8)((1u << n_four) - 1),              \
+                                   _mm_set1_ps(1.0f));                                             \
+            }                                                                                      \
             if (!(is_whole ? name##_by_rows(n_four, true, false, rows, r, rows->m + r)             \
                            : name##_by_rows(n_four, false, false, rows, r, rows->m + r))) {        \
                 name##_rises(n_four, is_whole, rows, r);                                           \

@@ -20,6 +20,9 @@
 
 static quire_rng rng;
 
+/* Each split of one tile, so that no row has an m before its tile; or of several. */
+static uint32_t split_entries;
+
 /* One sequence whose rows cover several tiles, with splits. */
 static fixture_opts damage_case(quire_format format)
 {
@@ -28,7 +31,7 @@ static fixture_opts damage_case(quire_format format)
     opts.k_format = format;
     opts.v_format = format;
     opts.d_v = 48;
-    opts.split_entries = 1;
+    opts.split_entries = split_entries;
     opts.n_tokens[0] = 200;
     opts.n_rows[0] = 150;
     return opts;
@@ -289,6 +292,20 @@ static void test_zeros(void **state)
     }
 }
 
+static int splits_of_one_tile(void **state)
+{
+    (void)state;
+    split_entries = 1;
+    return 0;
+}
+
+static int splits_of_three_tiles(void **state)
+{
+    (void)state;
+    split_entries = 3;
+    return 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -297,7 +314,10 @@ int main(void)
         cmocka_unit_test(test_infinity_in_v), cmocka_unit_test(test_logit_of_minus_infinity),
         cmocka_unit_test(test_zeros),
     };
+    int n_failed;
 
     rng.state = fixture_seed();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    n_failed = cmocka_run_group_tests_name("splits of one tile", tests, splits_of_one_tile, NULL);
+    return n_failed +
+           cmocka_run_group_tests_name("splits of three tiles", tests, splits_of_three_tiles, NULL);
 }

@@ -207,6 +207,14 @@ QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, bool has_risen,
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
+    QUIRE_AVX512_INLINE bool name##_weights(uint32_t n, bool is_whole, bool is_sure,               \
+                                            const quire_avx512_rows *rows, uint32_t row,           \
+                                            const float *shift)                                    \
+    {                                                                                              \
+        return is_whole ? name##_by_rows(n, true, is_sure, rows, row, shift)                       \
+                        : name##_by_rows(n, false, is_sure, rows, row, shift);                     \
+    }                                                                                              \
+                                                                                                   \
     /* m rises first. */                                                                           \
     static __attribute__((noinline)) void name##_rises(                                            \
         uint32_t n, bool is_whole, const quire_avx512_rows *rows, uint32_t row)                    \
@@ -215,11 +223,7 @@ QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, bool has_risen,
                                                                                                    \
         quire_avx512_raise_all(n, is_whole, rows, row, shift);                                     \
         for (uint32_t r = 0; r < n; r += 4) {                                                      \
-            if (is_whole) {                                                                        \
-                (void)name##_by_rows(n - r, true, true, rows, row + r, shift + r);                 \
-            } else {                                                                               \
-                (void)name##_by_rows(n - r, false, true, rows, row + r, shift + r);                \
-            }                                                                                      \
+            (void)name##_weights(n - r, is_whole, true, rows, row + r, shift + r);                 \
         }                                                                                          \
     }                                                                                              \
                                                                                                    \
@@ -241,8 +245,7 @@ QUIRE_AVX512_INLINE void quire_avx512_four_sums(uint32_t n, bool has_risen,
                 _mm_mask_storeu_ps(rows->rescale + r, (__mmask8)((1u << n_four) - 1),              \
                                    _mm_set1_ps(1.0f));                                             \
             }                                                                                      \
-            if (!(is_whole ? name##_by_rows(n_four, true, false, rows, r, rows->m + r)             \
-                           : name##_by_rows(n_four, false, false, rows, r, rows->m + r))) {        \
+            if (!name##_weights(n_four, is_whole, false, rows, r, rows->m + r)) {                  \
                 name##_rises(n_four, is_whole, rows, r);                                           \
             }                                                                                      \
         }                                                                                          \

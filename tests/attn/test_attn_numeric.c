@@ -130,25 +130,28 @@ static void test_groups(void **state)
 /* As much scratch as a row can take, and as many tiles as a position can have. */
 static void test_most_sources(void **state)
 {
-    fixture_opts opts = fixture_defaults();
+    static const struct {
+        uint32_t d;
+        uint32_t n_head;
+        uint32_t n_kv_head;
+        uint32_t n_tokens;
+        uint32_t n_rows;
+    } shapes[] = { { 256, 64, 1, 400, 2 }, { 64, 32, 32, 700, 1 } };
 
     (void)state;
-    opts.n_k = 2;
-    opts.n_v = 2;
-    opts.d_k = 256;
-    opts.d_v = 256;
-    opts.n_head = 64;
-    opts.n_kv_head = 1;
-    opts.n_tokens[0] = 400;
-    opts.n_rows[0] = 2;
-    for_formats(opts);
-    opts.d_k = 64;
-    opts.d_v = 64;
-    opts.n_head = 32;
-    opts.n_kv_head = 32;
-    opts.n_tokens[0] = 700;
-    opts.n_rows[0] = 1;
-    for_formats(opts);
+    for (uint32_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        fixture_opts opts = fixture_defaults();
+
+        opts.n_k = 2;
+        opts.n_v = 2;
+        opts.d_k = shapes[i].d;
+        opts.d_v = shapes[i].d;
+        opts.n_head = shapes[i].n_head;
+        opts.n_kv_head = shapes[i].n_kv_head;
+        opts.n_tokens[0] = shapes[i].n_tokens;
+        opts.n_rows[0] = shapes[i].n_rows;
+        for_formats(opts);
+    }
 }
 
 static void test_lengths(void **state)

@@ -48,8 +48,9 @@ typedef struct quire_attn_ctx {
     quire_attn_workspace *ws;
     const quire_attn_layer *layer;
     quire_attn_shape shape;
-    uint32_t
-        n_ahead; /* tiles from the one in work to the one prefetched, where there are so many */
+    /* Tiles from the one in work to the one prefetched, where there are so many. */
+    uint32_t n_ahead;
+    bool ahead_to_l2;
     size_t tile_bytes;                                /* of K or V, the larger */
     float *decoded;                                   /* a V tile as f32, for v_prefix_of_k */
     float *row;                                       /* one row before packing or after merging */

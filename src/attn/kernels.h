@@ -90,6 +90,7 @@ typedef struct quire_attn_qk {
     const void *packed;
     const void *k_tile;
     const void *next; /* hint, may be NULL: a tile the caller reads soon, to prefetch */
+    bool next_to_l2;  /* hint: into the second cache only, because it is far ahead */
     float *s;
 } quire_attn_qk;
 
@@ -120,8 +121,9 @@ typedef struct quire_attn_pv {
     const float *rescale;
     const void *v_tile;
     const void *next; /* as in quire_attn_qk */
-    float *o;         /* n_rows rows; padding between d and the next multiple of 16 is scratch */
-    size_t o_stride;  /* floats: a multiple of 16, >= d rounded up to 16 */
+    bool next_to_l2;
+    float *o;        /* n_rows rows; padding between d and the next multiple of 16 is scratch */
+    size_t o_stride; /* floats: a multiple of 16, >= d rounded up to 16 */
     const quire_attn_weights *weights; /* [n_rows], of a set that has weigh and a sealed V */
 } quire_attn_pv;
 

@@ -135,30 +135,51 @@ typedef struct quire_avx512_ahead {
     uintptr_t at;
     uint32_t n_shares; /* blocks that share the next tile: 1, 2 or 4 */
     uint32_t n_left;   /* of them, with the one in work */
+    bool to_l2;
 } quire_avx512_ahead;
 
 QUIRE_AVX512_INLINE quire_avx512_ahead quire_avx512_ahead_of(const void *tile, const void *next,
-                                                             uint32_t n_blocks)
+                                                             bool to_l2, uint32_t n_blocks)
 {
     uint32_t n = n_blocks >= 4 || next == NULL ? 4 : n_blocks >= 2 ? 2 : 1;
 
-    return (quire_avx512_ahead){ (uintptr_t)(next != NULL ? next : tile), n, n };
+    return (quire_avx512_ahead){ (uintptr_t)(next != NULL ? next : tile), n, n, to_l2 };
+}
+
+QUIRE_AVX512_INLINE quire_avx512_ahead quire_avx512_ahead_of_qk(const quire_attn_qk *args,
+                                                                uint32_t n_blocks)
+{
+    return quire_avx512_ahead_of(args->k_tile, args->next, args->next_to_l2, n_blocks);
+}
+
+QUIRE_AVX512_INLINE quire_avx512_ahead quire_avx512_ahead_of_pv(const quire_attn_pv *args,
+                                                                uint32_t n_blocks)
+{
+    return quire_avx512_ahead_of(args->v_tile, args->next, args->next_to_l2, n_blocks);
 }
 
 /* After a block of rows of a tile. */
 QUIRE_AVX512_INLINE void quire_avx512_ahead_advance(quire_avx512_ahead *ahead, const void *tile)
 {
     if (--ahead->n_left == 0) {
-        *ahead = quire_avx512_ahead_of(tile, NULL, 1);
+        *ahead = quire_avx512_ahead_of(tile, NULL, ahead->to_l2, 1);
     }
 }
 
 QUIRE_AVX512_INLINE void quire_avx512_prefetch_lines(quire_avx512_ahead *ahead, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        _mm_prefetch((const char *)ahead->at, _MM_HINT_T0);
-        ahead->at += 64;
+    const char *at = (const char *)ahead->at;
+
+    if (ahead->to_l2) {
+        for (size_t i = 0; i < n; i++) {
+            _mm_prefetch(at + 64 * i, _MM_HINT_T1);
+        }
+    } else {
+        for (size_t i = 0; i < n; i++) {
+            _mm_prefetch(at + 64 * i, _MM_HINT_T0);
+        }
     }
+    ahead->at += 64 * n;
 }
 
 /* This block's share of what `bytes` of its own tile correspond to; a constant. */

@@ -17,6 +17,7 @@
 #define WIDE (2 * REGS) /* registers of V for up to 2 rows */
 
 #define PAIR_BYTES  4u
+#define PASS_BYTES  8192u /* of a tile of up to 64 dimensions */
 #define EVEN_OF_ALL 0x0000ffff
 #define ODD_OF_ALL  ((int32_t)0xffff0000u)
 
@@ -151,6 +152,13 @@ QUIRE_AVX512_SOFTMAX(quire_avx512_bf16_softmax, four_weights)
 
 /* ---- products ---- */
 
+/* Where prefetches go. */
+typedef enum ahead_to {
+    AHEAD_TO_L1,
+    AHEAD_TO_L2,
+    AHEAD_TO_NONE
+} ahead_to;
+
 /* What q . K and P . V have in common: rows of pairs against the lines of a tile, a line being what
  * one pair of each row is multiplied with. */
 typedef struct product {
@@ -166,6 +174,7 @@ typedef struct product {
     uintptr_t ahead;      /* what to prefetch */
     size_t ahead_stride;  /* by step */
     size_t ahead_apart;   /* from two lines of a step to the next two */
+    ahead_to to;
 } product;
 
 /* What a body is compiled for. */
@@ -184,15 +193,23 @@ QUIRE_AVX512_INLINE void product_steps(product_shape shape, const product *at,
     const char *ahead = (const char *)at->ahead;
     const size_t ahead_stride = at->ahead_stride;
     const size_t ahead_apart = at->ahead_apart;
+    const ahead_to to = at->to;
     const size_t x_stride = at->x_stride;
     const size_t line_stride = at->line_stride;
 
     for (; x < x_end; x += PAIR_BYTES, line += line_stride) {
         __m512i pair[WIDE];
 
-        UNROLL
-        for (uint32_t i = 0; i < shape.lines; i++) {
-            _mm_prefetch(ahead + i / 2 * ahead_apart + 64 * (i % 2), _MM_HINT_T0);
+        if (to == AHEAD_TO_L2) {
+            UNROLL
+            for (uint32_t i = 0; i < shape.lines; i++) {
+                _mm_prefetch(ahead + 64 * i, _MM_HINT_T1);
+            }
+        } else if (to == AHEAD_TO_L1) {
+            UNROLL
+            for (uint32_t i = 0; i < shape.lines; i++) {
+                _mm_prefetch(ahead + i / 2 * ahead_apart + 64 * (i % 2), _MM_HINT_T0);
+            }
         }
         ahead += ahead_stride;
         UNROLL
@@ -246,11 +263,15 @@ QUIRE_AVX512_INLINE uint32_t ahead_lines(const quire_avx512_ahead *ahead)
 /* Where they lie. A block that prefetches a whole tile asks for lines faster than memory delivers
  * them. The CPU's own prefetchers stop at the end of a page of 4 KB, so a tile of two pages comes
  * from both at once (3 rows of head 64 out of memory: 9.3 -> 8.2 ns by token and kv head). Larger
- * tiles lose by it (4 rows of head 128: 16.7 -> 19.1), and without any prefetch it is 14 and 26. */
-QUIRE_AVX512_INLINE void ahead_set(product *at, uint32_t lines, size_t tile_bytes)
+ * tiles lose by it (4 rows of head 128: 16.7 -> 19.1), and without any prefetch it is 14 and 26.
+ * That is Zen 5. On Zen 4, which prefetches to L2, tiles that are read in one pass come faster
+ * alone: 12.7 -> 10.7; not those of two passes (25.9 -> 26.6). */
+QUIRE_AVX512_INLINE void ahead_set(product *at, bool to_l2, uint32_t lines, size_t tile_bytes)
 {
-    bool is_halved = lines == 4 && tile_bytes <= 8192;
+    const bool is_whole = lines == 4 && tile_bytes <= PASS_BYTES;
+    const bool is_halved = is_whole && !to_l2;
 
+    at->to = !to_l2 ? AHEAD_TO_L1 : is_whole ? AHEAD_TO_NONE : AHEAD_TO_L2;
     at->ahead_apart = is_halved ? tile_bytes / 2 : 128;
     at->ahead_stride = is_halved ? 128 : (size_t)64 * lines;
 }
@@ -286,8 +307,7 @@ void quire_avx512_qk_bf16(const quire_attn_qk *args)
 {
     static body_fn *const bodies[ROWS + 1][3] = TABLE_OF_BODIES(qk);
     const size_t q_bytes = quire_avx512_q_bytes(QUIRE_FORMAT_BF16, args->d);
-    quire_avx512_ahead ahead =
-        quire_avx512_ahead_of(args->k_tile, args->next, (args->n_rows + 5) / 6);
+    quire_avx512_ahead ahead = quire_avx512_ahead_of_qk(args, (args->n_rows + 5) / 6);
     product at = { .x = args->packed,
                    .x_stride = q_bytes,
                    .line = args->k_tile,
@@ -302,7 +322,7 @@ void quire_avx512_qk_bf16(const quire_attn_qk *args)
 
         n = quire_avx512_next_6(n_left);
         at.ahead = ahead.at;
-        ahead_set(&at, lines, args->d / 2 * at.line_stride);
+        ahead_set(&at, args->next_to_l2, lines, args->d / 2 * at.line_stride);
         bodies[n][lines / 2](&at);
         at.x += n * q_bytes;
         at.out += n * (size_t)QUIRE_TILE_TOKENS;
@@ -408,11 +428,11 @@ QUIRE_AVX512_INLINE void pv_block(const quire_attn_pv *args, uint32_t n, product
         at->ahead = ahead->at;
         if (left >= 128 && n <= 2 && lines == 4) {
             dims = 128;
-            ahead_set(at, 8, tile_bytes);
+            ahead_set(at, args->next_to_l2, 8, tile_bytes);
             (n == 1 ? pv_1_8_8 : pv_2_8_8)(at);
         } else if (left >= 64) {
             dims = 64;
-            ahead_set(at, lines, tile_bytes);
+            ahead_set(at, args->next_to_l2, lines, tile_bytes);
             bodies[n][lines / 2](at);
         } else {
             const __mmask16 lanes = left >= 16 ? 0xffff : 0xff;
@@ -432,8 +452,7 @@ void quire_avx512_pv_bf16(const quire_attn_pv *args)
     const bool ends_odd = (args->slot_end & 1) != 0 && args->slot_begin < args->slot_end;
     const uint32_t first = (args->slot_begin + 1) / 2;
     const uint32_t end = args->slot_end / 2;
-    quire_avx512_ahead ahead =
-        quire_avx512_ahead_of(args->v_tile, args->next, (args->n_rows + 5) / 6);
+    quire_avx512_ahead ahead = quire_avx512_ahead_of_pv(args, (args->n_rows + 5) / 6);
     product at = {
         .x = (const char *)(args->p + first),
         .x_stride = QUIRE_TILE_TOKENS * sizeof(float),

@@ -91,8 +91,7 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, quire_format format, const quire_at
 
 QUIRE_AVX512_INLINE void qk_format(quire_format format, const quire_attn_qk *args)
 {
-    quire_avx512_ahead ahead =
-        quire_avx512_ahead_of(args->k_tile, args->next, (args->n_rows + 5) / 6);
+    quire_avx512_ahead ahead = quire_avx512_ahead_of_qk(args, (args->n_rows + 5) / 6);
 
     for (uint32_t row = 0; row < args->n_rows;) {
         uint32_t n = quire_avx512_next_6(args->n_rows - row);
@@ -224,8 +223,7 @@ QUIRE_AVX512_INLINE void pv_rows(uint32_t n, quire_format format, pv_block *bloc
 QUIRE_AVX512_INLINE void pv_format(quire_format format, const quire_attn_pv *args)
 {
     pv_block block = { .args = args,
-                       .ahead = quire_avx512_ahead_of(args->v_tile, args->next,
-                                                      (args->n_rows + 5) / 6) };
+                       .ahead = quire_avx512_ahead_of_pv(args, (args->n_rows + 5) / 6) };
 
     while (block.row < args->n_rows) {
         uint32_t n = quire_avx512_next_6(args->n_rows - block.row);

@@ -84,8 +84,7 @@ QUIRE_AVX512_INLINE void qk_rows(uint32_t n, qk_block *block)
 static void qk_words(const quire_attn_qk *args)
 {
     qk_block block = { .args = args,
-                       .ahead = quire_avx512_ahead_of(args->k_tile, args->next,
-                                                      (args->n_rows + 3) / 4) };
+                       .ahead = quire_avx512_ahead_of_qk(args, (args->n_rows + 3) / 4) };
 
     quire_avx512_load_scales(args->k_tile, block.k_scale);
     quire_avx512_prefetch_lines(&block.ahead, SCALES_BYTES / 64);
@@ -303,7 +302,7 @@ static void pv_words(const quire_attn_pv *args)
     uint32_t end;
 
     block.args = args;
-    block.ahead = quire_avx512_ahead_of(args->v_tile, args->next, (args->n_rows + 3) / 4);
+    block.ahead = quire_avx512_ahead_of_pv(args, (args->n_rows + 3) / 4);
     quire_avx512_load_visible(args->v_tile, visible, v_scale);
     quire_avx512_prefetch_lines(&block.ahead, SCALES_BYTES / 64);
     for (block.first = 0; block.first < args->n_rows; block.first = end) {

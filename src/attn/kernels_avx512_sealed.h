@@ -261,7 +261,7 @@ void SEALED_NAME(quire_avx512_qk_sealed)(const quire_attn_qk *args)
     block.args = args;
     block.q_bytes = quire_avx512_q_bytes(args->format, args->d);
     block.row = 0;
-    block.ahead = quire_avx512_ahead_of(args->k_tile, args->next, 1);
+    block.ahead = quire_avx512_ahead_of_qk(args, 1);
     quire_avx512_load_scales(args->k_tile, block.k_scale);
     quire_avx512_prefetch(&block.ahead,
                           quire_sealed_low_offset(args->format, QUIRE_SIDE_K, args->d));
@@ -493,7 +493,7 @@ void SEALED_NAME(quire_avx512_pv_sealed)(const quire_attn_pv *args)
     pv_block block;
 
     block.args = args;
-    block.ahead = quire_avx512_ahead_of(args->v_tile, args->next, 1);
+    block.ahead = quire_avx512_ahead_of_pv(args, 1);
     quire_avx512_prefetch(&block.ahead, QUIRE_SEALED_SCALES_BYTES);
     pv_all(&block);
 }
@@ -523,7 +523,7 @@ void SEALED_NAME(quire_avx512_pv_sealed)(const quire_attn_pv *args)
     pv_block block;
 
     block.args = args;
-    block.ahead = quire_avx512_ahead_of(args->v_tile, args->next, 1);
+    block.ahead = quire_avx512_ahead_of_pv(args, 1);
     quire_avx512_load_visible(args->v_tile, visible, block.v_scale);
     quire_avx512_prefetch(&block.ahead, QUIRE_SEALED_SCALES_BYTES);
     quire_avx512_is_damaged(args->v_tile, visible) ? pv_damaged(&block) : pv_all(&block);

@@ -70,8 +70,7 @@ QUIRE_AVX512_INLINE void bytes_rows(uint32_t n, qk_block *block)
 static void qk_bytes(const quire_attn_qk *args)
 {
     qk_block block = { .args = args,
-                       .ahead = quire_avx512_ahead_of(args->k_tile, args->next,
-                                                      (args->n_rows + 5) / 6) };
+                       .ahead = quire_avx512_ahead_of_qk(args, (args->n_rows + 5) / 6) };
 
     quire_avx512_load_scales(args->k_tile, block.k_scale);
     quire_avx512_prefetch_lines(&block.ahead, SCALES_BYTES / 64);
@@ -225,8 +224,7 @@ static void pv_planes(const quire_attn_pv *args, const __m512 v_scale[REGS])
     uint32_t end;
 
     block.args = args;
-    block.ahead = quire_avx512_ahead_of(args->v_tile, args->next,
-                                        (args->n_rows + PLANES_ROWS - 1) / PLANES_ROWS);
+    block.ahead = quire_avx512_ahead_of_pv(args, (args->n_rows + PLANES_ROWS - 1) / PLANES_ROWS);
     quire_avx512_prefetch_lines(&block.ahead, SCALES_BYTES / 64);
     for (block.first = 0; block.first < args->n_rows; block.first = end) {
         end = block.first + ROWS_PACKED < args->n_rows ? block.first + ROWS_PACKED : args->n_rows;

@@ -33,6 +33,26 @@ static uint32_t l1d_bytes(void)
 #endif
 }
 
+#if defined(__x86_64__)
+
+#define AMD_FAMILY_ZEN3_ZEN4 0x19u
+
+/* Of an AMD processor; 0: another maker's. Families from 15 on are the sum of two fields. */
+static uint32_t amd_family(void)
+{
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+
+    if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &a, &b, &c, &d)) {
+        return 0;
+    }
+    return (a >> 8 & 15) + (a >> 20 & 255);
+}
+
+#endif
+
 static void detect(void)
 {
 #if defined(__x86_64__)
@@ -54,6 +74,8 @@ static void detect(void)
     cpu.has_avx512_vnni = cpu.has_avx512 && __builtin_cpu_supports("avx512vnni");
     cpu.has_avx512_vbmi = cpu.has_avx512_vnni && __builtin_cpu_supports("avx512vbmi");
     cpu.has_avx512_bf16 = cpu.has_avx512_vbmi && __builtin_cpu_supports("avx512bf16");
+    /* Zen 3, of the same family, has no AVX-512. */
+    cpu.prefetch_to_l2 = cpu.has_avx512 && amd_family() == AMD_FAMILY_ZEN3_ZEN4;
 #elif defined(__aarch64__)
     cpu.has_neon = true;
 #if defined(__linux__)

@@ -16,6 +16,7 @@ typedef struct quire_cpu {
     bool has_avx512_bf16;  /* and VBMI */
     bool has_neon;         /* AArch64 baseline */
     bool has_neon_dotprod; /* sdot and udot */
+    bool prefetch_to_l2;   /* software prefetches pay into the second cache only (AMD Zen 4) */
     uint32_t l1d_bytes;    /* first-level data cache of a core; 0: unknown */
 } quire_cpu;
 

@@ -120,12 +120,14 @@ static void run_qk(const quire_attn_kernels *set, const kernel_case *c, const fl
                            .accumulate = accumulate,
                            .packed = packed,
                            .k_tile = tile,
+                           .next = tile,
+                           .next_to_l2 = true,
                            .s = s };
 
     memcpy(single, s, c->n_rows * TILE * sizeof(float));
     set->qk(&args);
     args.n_rows = 1;
-    args.next = tile;
+    args.next_to_l2 = false;
     for (uint32_t r = 0; r < c->n_rows; r++) {
         args.packed = packed + r * set->q_bytes(c->format, c->d);
         args.s = single + (size_t)r * TILE;
@@ -266,13 +268,15 @@ static void run_pv(const quire_attn_kernels *set, const kernel_case *c, const fl
                            .p = p,
                            .rescale = rescale,
                            .v_tile = tile,
+                           .next = tile,
+                           .next_to_l2 = true,
                            .o = o,
                            .o_stride = stride };
 
     memcpy(single, o, c->n_rows * stride * sizeof(float));
     set_pv(set, &args);
     args.n_rows = 1;
-    args.next = tile;
+    args.next_to_l2 = false;
     for (uint32_t r = 0; r < c->n_rows; r++) {
         args.p = p + (size_t)r * TILE;
         args.rescale = rescale + r;
@@ -483,7 +487,15 @@ static void check_damaged_pv(const quire_attn_kernels *set, const kernel_case *c
     float *o = kernel_sets_take(3 * stride * sizeof(float));
     const float rescale[3] = { 1.0f, 1.0f, 0.5f };
     uint32_t bad_slot = quire_rng_below(&rng, TILE - 1) + 1;
-    quire_attn_pv args = { c->format, c->d, 3, 0, TILE, p, rescale, tile, NULL, o, stride, NULL };
+    quire_attn_pv args = { .format = c->format,
+                           .d = c->d,
+                           .n_rows = 3,
+                           .slot_end = TILE,
+                           .p = p,
+                           .rescale = rescale,
+                           .v_tile = tile,
+                           .o = o,
+                           .o_stride = stride };
     uint16_t *scale = (uint16_t *)tile + bad_slot;
     uint16_t before = *scale;
 

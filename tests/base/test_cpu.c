@@ -19,9 +19,9 @@
 #define FLAGS_LINE "flags"
 #endif
 
-/* The flags line of the first processor, with a blank at either end; false when there is none (an
- * emulator may show the file of the machine below it). */
-static bool read_flags(char *line, int line_bytes)
+/* The first line of /proc/cpuinfo that begins with `name`, with a blank at the end; false when
+ * there is none (an emulator may show the file of the machine below it). */
+static bool read_line(const char *name, char *line, int line_bytes)
 {
     FILE *file = fopen("/proc/cpuinfo", "r");
     bool found = false;
@@ -30,7 +30,7 @@ static bool read_flags(char *line, int line_bytes)
         return false;
     }
     while (!found && fgets(line, line_bytes, file) != NULL) {
-        found = strncmp(line, FLAGS_LINE, strlen(FLAGS_LINE)) == 0;
+        found = strncmp(line, name, strlen(name)) == 0;
     }
     (void)fclose(file);
     if (found) {
@@ -53,7 +53,7 @@ static void agrees_with_the_kernel(void **state)
     char line[8192];
 
     (void)state;
-    if (!read_flags(line, (int)sizeof(line))) {
+    if (!read_line(FLAGS_LINE, line, (int)sizeof(line))) {
         print_message("/proc/cpuinfo lists no CPU flags\n");
         skip();
     }
@@ -71,6 +71,26 @@ static void agrees_with_the_kernel(void **state)
 #elif defined(__aarch64__)
     assert_int_equal(cpu->has_neon, has_flag(line, "asimd"));
 #endif
+}
+
+/* Zen 4 is what of AMD's family 25 has AVX-512. */
+static void knows_where_prefetches_go(void **state)
+{
+    char vendor[256];
+    char family[256];
+    unsigned number = 0;
+
+    (void)state;
+    if (!read_line("vendor_id", vendor, (int)sizeof(vendor)) ||
+        !read_line("cpu family", family, (int)sizeof(family))) {
+        print_message("/proc/cpuinfo names no family\n");
+        assert_false(quire_cpu_get()->prefetch_to_l2 && !quire_cpu_get()->has_avx512);
+        skip();
+    }
+    assert_int_equal(sscanf(family, "cpu family : %u", &number), 1);
+    assert_int_equal(quire_cpu_get()->prefetch_to_l2, quire_cpu_get()->has_avx512 &&
+                                                          has_flag(vendor, "AuthenticAMD") &&
+                                                          number == 25);
 }
 
 static void wider_implies_narrower(void **state)
@@ -146,9 +166,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_get_one_answer), /* first, while nobody has asked yet */
-        cmocka_unit_test(agrees_with_the_kernel),
-        cmocka_unit_test(wider_implies_narrower),
-        cmocka_unit_test(knows_the_first_level_cache),
+        cmocka_unit_test(agrees_with_the_kernel), cmocka_unit_test(knows_where_prefetches_go),
+        cmocka_unit_test(wider_implies_narrower), cmocka_unit_test(knows_the_first_level_cache),
     };
 
     return cmocka_run_group_tests_name("cpu", tests, NULL, NULL);

@@ -151,70 +151,112 @@ static void planes_pack(planes_block *block, uint32_t end, const __m512 v_scale[
     }
 }
 
-QUIRE_AVX512_INLINE void planes_cols(uint32_t n, uint32_t regs, bool half, planes_block *block)
+/* The rows' weights against regs registers of dimensions. */
+QUIRE_AVX512_INLINE void planes_sums(uint32_t n, uint32_t regs, bool half, planes_block *block,
+                                     __m512i acc[PLANES_ROWS * PLANES][REGS])
 {
     const quire_attn_pv *args = block->args;
-    const char *codes = (const char *)args->v_tile + SCALES_BYTES + (size_t)GROUP * block->dim;
-    uint8_t(*weights)[PLANES][QUIRE_TILE_TOKENS] = block->weights + (block->row - block->first);
-    const float *unit = block->unit + (block->row - block->first);
-    const uint32_t end = args->slot_end;
-    __m512i acc[PLANES_ROWS][PLANES][REGS];
+    const uint32_t first = args->slot_begin / GROUP * GROUP;
+    const size_t stride = (size_t)GROUP * args->d;
+    const char *at = (const char *)args->v_tile + SCALES_BYTES + (size_t)GROUP * block->dim +
+                     (size_t)first * args->d;
+    /* One pointer for all rows: the others' weights lie at constant distances. */
+    const uint8_t *x = block->weights[block->row - block->first][0] + first;
+    const uint8_t *x_end = x - first + args->slot_end;
+    quire_avx512_ahead ahead = block->ahead; /* in registers */
 
     UNROLL
     for (uint32_t k = 0; k < n * PLANES * regs; k++) {
-        acc[k / (PLANES * regs)][k / regs % PLANES][k % regs] = _mm512_setzero_si512();
+        acc[k / regs][k % regs] = _mm512_setzero_si512();
     }
-    for (uint32_t t = args->slot_begin / GROUP * GROUP; t < end; t += GROUP) {
-        const char *at = codes + (size_t)t * args->d;
+    for (; x < x_end; x += GROUP, at += stride) {
         __m512i v[REGS];
 
-        quire_avx512_prefetch(&block->ahead, (size_t)64 * regs);
+        quire_avx512_prefetch(&ahead, (size_t)64 * regs);
         UNROLL
         for (uint32_t i = 0; i < regs; i++) {
             v[i] = half ? _mm512_maskz_loadu_epi32(0xff, at) : _mm512_loadu_si512(at + 64 * i);
         }
         UNROLL
         for (uint32_t k = 0; k < n * PLANES; k++) {
-            const void *from = weights[k / PLANES][k % PLANES] + t;
-            __m512i x = _mm512_set1_epi32(*(const int32_t *)from);
+            const void *from = x + (size_t)k * QUIRE_TILE_TOKENS;
+            __m512i same = _mm512_set1_epi32(*(const int32_t *)from);
 
             UNROLL
             for (uint32_t i = 0; i < regs; i++) {
-                acc[k / PLANES][k % PLANES][i] =
-                    quire_avx512_dot_bytes(acc[k / PLANES][k % PLANES][i], x, v[i]);
+                acc[k][i] = quire_avx512_dot_bytes(acc[k][i], same, v[i]);
             }
         }
     }
-    UNROLL
-    for (uint32_t k = 0; k < n * regs; k++) {
-        const uint32_t r = k / regs;
-        float *to = args->o + (block->row + r) * args->o_stride + block->dim + 16 * (k % regs);
-        __m512i sum =
-            _mm512_add_epi32(_mm512_slli_epi32(acc[r][1][k % regs], LOW_BITS), acc[r][0][k % regs]);
-        __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(unit[r]));
+    block->ahead.at = ahead.at;
+}
 
-        _mm512_store_ps(to, _mm512_fmadd_ps(_mm512_load_ps(to),
-                                            _mm512_set1_ps(args->rescale[block->row + r]), x));
+QUIRE_AVX512_INLINE void planes_cols(uint32_t n, uint32_t regs, bool half, planes_block *block)
+{
+    const quire_attn_pv *args = block->args;
+    const float *unit = block->unit + (block->row - block->first);
+    const float *rescale = args->rescale + block->row;
+    float *o = args->o + block->row * args->o_stride + block->dim;
+    __m512i acc[PLANES_ROWS * PLANES][REGS];
+
+    planes_sums(n, regs, half, block, acc);
+    UNROLL
+    for (uint32_t r = 0; r < n; r++, o += args->o_stride) {
+        const __m512 factor = _mm512_set1_ps(unit[r]);
+        const __m512 old = _mm512_set1_ps(rescale[r]);
+
+        UNROLL
+        for (uint32_t i = 0; i < regs; i++) {
+            __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(acc[PLANES * r + 1][i], LOW_BITS),
+                                           acc[PLANES * r][i]);
+            __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor);
+
+            _mm512_store_ps(o + 16 * i, _mm512_fmadd_ps(_mm512_load_ps(o + 16 * i), old, x));
+        }
     }
     block->dim += 16 * regs;
 }
 
-QUIRE_AVX512_INLINE void planes_rows(uint32_t n, planes_block *block)
+/* A body as a function: inlined together they would spill what addresses them. */
+#define PLANES_64(n)                                                                               \
+    static __attribute__((noinline)) void planes_64_##n(planes_block *block)                       \
+    {                                                                                              \
+        planes_cols(n, 4, false, block);                                                           \
+    }
+#define PLANES_REST(n)                                                                             \
+    static __attribute__((noinline)) void planes_rest_##n(planes_block *block)                     \
+    {                                                                                              \
+        const uint32_t d = block->args->d;                                                         \
+                                                                                                   \
+        if ((d & 32) != 0) {                                                                       \
+            planes_cols(n, 2, false, block);                                                       \
+        }                                                                                          \
+        if ((d & 16) != 0) {                                                                       \
+            planes_cols(n, 1, false, block);                                                       \
+        }                                                                                          \
+        if ((d & 8) != 0) {                                                                        \
+            planes_cols(n, 1, true, block);                                                        \
+        }                                                                                          \
+    }
+PLANES_64(1)
+PLANES_64(2)
+PLANES_64(3)
+PLANES_REST(1)
+PLANES_REST(2)
+PLANES_REST(3)
+
+static void planes_rows(uint32_t n, planes_block *block)
 {
-    const uint32_t d = block->args->d;
+    static void (*const of_64[])(planes_block *) = { planes_64_1, planes_64_2, planes_64_3 };
+    static void (*const of_rest[])(planes_block *) = { planes_rest_1, planes_rest_2,
+                                                       planes_rest_3 };
 
     block->dim = 0;
-    while (d - block->dim >= 64) {
-        planes_cols(n, 4, false, block);
+    while (block->args->d - block->dim >= 64) {
+        of_64[n - 1](block);
     }
-    if ((d & 32) != 0) {
-        planes_cols(n, 2, false, block);
-    }
-    if ((d & 16) != 0) {
-        planes_cols(n, 1, false, block);
-    }
-    if ((d & 8) != 0) {
-        planes_cols(n, 1, true, block);
+    if (block->args->d % 64 != 0) {
+        of_rest[n - 1](block);
     }
 }
 
@@ -233,13 +275,7 @@ static void pv_planes(const quire_attn_pv *args, const __m512 v_scale[REGS])
             const uint32_t n_left = end - block.row;
             const uint32_t n = n_left == 4 ? 2 : n_left < PLANES_ROWS ? n_left : PLANES_ROWS;
 
-            if (n == 3) {
-                planes_rows(3, &block);
-            } else if (n == 2) {
-                planes_rows(2, &block);
-            } else {
-                planes_rows(1, &block);
-            }
+            planes_rows(n, &block);
             block.row += n;
             quire_avx512_ahead_advance(&block.ahead, args->v_tile);
         }

@@ -378,7 +378,11 @@ QUIRE_AVX512_INLINE void pv_rest(uint32_t n, const product *at, __mmask16 lanes)
     for (uint32_t step = 0; step < at->n_steps; step++) {
         __m512i pair = _mm512_maskz_loadu_epi32(lanes, at->line + step * at->line_stride);
 
-        _mm_prefetch((const char *)at->ahead + (size_t)64 * step, _MM_HINT_T0);
+        if (at->to == AHEAD_TO_L2) {
+            _mm_prefetch((const char *)at->ahead + (size_t)64 * step, _MM_HINT_T1);
+        } else {
+            _mm_prefetch((const char *)at->ahead + (size_t)64 * step, _MM_HINT_T0);
+        }
         UNROLL
         for (uint32_t r = 0; r < n; r++) {
             acc[r] = dot_pairs(acc[r], pair,
@@ -439,6 +443,7 @@ QUIRE_AVX512_INLINE void pv_block(const quire_attn_pv *args, uint32_t n, product
 
             dims = left >= 16 ? 16 : 8;
             at->ahead = lines == 4 ? at->ahead : (uintptr_t)at->line;
+            at->to = args->next_to_l2 ? AHEAD_TO_L2 : AHEAD_TO_L1;
             QUIRE_AVX512_UP_TO_6(n, pv_rest, at, lanes);
         }
         ahead->at += (size_t)at->n_steps * dims * lines;

@@ -12,6 +12,16 @@
 
 LLAMA_SRC=$CACHE_DIR/llama-$LLAMA_TAG-src
 
+# Where it has, ggml multiplies with AMX, which needs cmake/llama_amx.h.
+has_amx() {
+    grep -q -m 1 -w amx_tile /proc/cpuinfo
+}
+
+# llama_cxx_flags: what to compile llama.cpp's C++ with.
+llama_cxx_flags() {
+    ! has_amx || printf -- '-include "%s/cmake/llama_amx.h"' "$PWD"
+}
+
 # llama_key: source, options, compilers, and the CPU's features (GGML_NATIVE=ON uses them all).
 llama_key() {
     {
@@ -19,6 +29,7 @@ llama_key() {
         "${CC:-cc}" --version | head -n 1
         "${CXX:-c++}" --version | head -n 1
         grep -m 1 -E '^(flags|Features)' /proc/cpuinfo || uname -m
+        ! has_amx || cat cmake/llama_amx.h
     } | sha256sum | cut -c 1-12
 }
 
@@ -111,7 +122,8 @@ build_llama() {
     # LLAMA_OPTIONS is a list of words.
     # shellcheck disable=SC2086
     logged "$build/configure.log" "configuring llama.cpp" cmake -S "$LLAMA_SRC" -B "$build" \
-        $LLAMA_OPTIONS -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF -DCMAKE_INSTALL_PREFIX="$prefix"
+        $LLAMA_OPTIONS -DCMAKE_CXX_FLAGS="$(llama_cxx_flags)" \
+        -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF -DCMAKE_INSTALL_PREFIX="$prefix"
     logged "$build/build.log" "building llama.cpp" cmake --build "$build" --parallel "$JOBS"
     logged "$build/install.log" "installing llama.cpp" \
         cmake --install "$build" --prefix "$CACHE_DIR/tmp.prefix"
@@ -132,7 +144,8 @@ build_peers() {
     say "building llama-bench, llama-perplexity and llama-server, once (minutes; log: $build/peers.log)"
     # shellcheck disable=SC2086
     logged "$build/configure.log" "configuring llama.cpp" cmake -S "$LLAMA_SRC" -B "$build" \
-        $LLAMA_OPTIONS -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON \
+        $LLAMA_OPTIONS -DCMAKE_CXX_FLAGS="$(llama_cxx_flags)" \
+        -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON \
         -DCMAKE_INSTALL_PREFIX="$prefix"
     logged "$build/peers.log" "building the peers" cmake --build "$build" --parallel "$JOBS" \
         --target llama-bench llama-perplexity llama-server

@@ -1,8 +1,8 @@
 /* llama_amx.h - included first in llama.cpp's C++ files on CPUs with AMX (scripts/llama.sh).
  *
- * gcc 12's _tile_loadconfig() tells the compiler that the instruction reads 8 bytes. It reads 64, so
- * a configuration that is made on the stack right before, as ggml's is, goes without the rest: the
- * instruction faults, and llama.cpp ends with SIGSEGV at its first product.
+ * gcc 12's _tile_loadconfig() tells the compiler that the instruction reads 8 bytes. It reads 64,
+ * so a configuration that is made on the stack right before, as ggml's is, goes without the rest:
+ * the instruction faults, and llama.cpp ends with SIGSEGV at its first product.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_LLAMA_AMX_H

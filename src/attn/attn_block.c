@@ -108,7 +108,7 @@ quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_at
     for (uint32_t i = 0; i < 2; i++) {
         c.states[i] = (void *)take(&rest, quire_attn_state_floats(&c.shape, rows) * sizeof(float));
     }
-    QUIRE_CHECK((size_t)(rest - begin) <= workspace->scratch_bytes);
+    QUIRE_CHECK((size_t)(rest - begin) <= workspace->scratch_bytes); /* less what is read behind */
     return c;
 }
 

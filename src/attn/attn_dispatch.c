@@ -39,6 +39,15 @@ static const quire_attn_kernels *find_avx512_bf16(void)
 #endif
 }
 
+static const quire_attn_kernels *find_amx(void)
+{
+#if defined(QUIRE_ATTN_HAS_AVX512)
+    return quire_attn_kernels_amx();
+#else
+    return NULL;
+#endif
+}
+
 static const quire_attn_kernels *find_neon(void)
 {
 #if defined(QUIRE_ATTN_HAS_NEON)
@@ -51,8 +60,9 @@ static const quire_attn_kernels *find_neon(void)
 
 static const quire_attn_kernels *find_fastest(void)
 {
-    const quire_attn_kernels *kernels = find_avx512_bf16();
+    const quire_attn_kernels *kernels = find_amx();
 
+    kernels = kernels != NULL ? kernels : find_avx512_bf16();
     kernels = kernels != NULL ? kernels : find_avx512();
     kernels = kernels != NULL ? kernels : find_avx2();
     kernels = kernels != NULL ? kernels : find_neon();
@@ -78,6 +88,9 @@ const quire_attn_kernels *quire_attn_kernels_find(const char *name)
     }
     if (strcmp(name, "avx512+bf16") == 0) {
         return find_avx512_bf16();
+    }
+    if (strcmp(name, "avx512+amx") == 0) {
+        return find_amx();
     }
     return strcmp(name, "neon") == 0 ? find_neon() : NULL;
 }

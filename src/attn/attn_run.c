@@ -324,12 +324,27 @@ static uint64_t next_item(quire_attn_workspace *ws, uint32_t call)
     return atomic_fetch_add_explicit(&ws->next_item[call].value, 1, memory_order_relaxed);
 }
 
+/* Items of the call, until there is none. */
+static void run_items(const quire_attn_ctx *c, uint32_t call, uint32_t n_threads)
+{
+    quire_attn_unit u = quire_attn_unit_first(c, n_threads);
+
+    for (uint64_t item = next_item(c->ws, call);; item = next_item(c->ws, call)) {
+        while (item - u.first_item >= quire_attn_unit_items(c, &u)) {
+            if (!quire_attn_unit_next(c, &u)) {
+                return;
+            }
+        }
+        run_item(c, &u, item - u.first_item);
+    }
+}
+
 void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *layer, uint32_t call,
                     uint32_t thread, uint32_t n_threads)
 {
     quire_attn_packed held = { 0 };
+    quire_attn_cpu_state before;
     quire_attn_ctx c;
-    quire_attn_unit u;
 
     QUIRE_CHECK(thread < n_threads && thread < workspace->limits.n_threads_max);
     QUIRE_CHECK(call < workspace->limits.n_layers_max);
@@ -339,13 +354,7 @@ void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *lay
     }
     QUIRE_CHECK(workspace->has_hot || !quire_attn_has_sealed(layer));
     c = quire_attn_ctx_of(workspace, layer, thread, &held);
-    u = quire_attn_unit_first(&c, n_threads);
-    for (uint64_t item = next_item(workspace, call);; item = next_item(workspace, call)) {
-        while (item - u.first_item >= quire_attn_unit_items(&c, &u)) {
-            if (!quire_attn_unit_next(&c, &u)) {
-                return;
-            }
-        }
-        run_item(&c, &u, item - u.first_item);
-    }
+    quire_attn_kernels_enter(workspace->kernels, &before);
+    run_items(&c, call, n_threads);
+    quire_attn_kernels_leave(workspace->kernels, &before);
 }

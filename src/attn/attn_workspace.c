@@ -50,7 +50,7 @@ static size_t block_row_bytes(size_t q_bytes, size_t weights_bytes, uint32_t n_k
            sizeof(quire_attn_query) + 2 * (2 + n_v * o_stride) * sizeof(float);
 }
 
-static size_t block_row_bytes_max(const quire_attn_workspace *ws)
+static size_t q_bytes_max(const quire_attn_workspace *ws)
 {
     size_t q_bytes = 0;
 
@@ -59,9 +59,15 @@ static size_t block_row_bytes_max(const quire_attn_workspace *ws)
 
         q_bytes = bytes > q_bytes ? bytes : q_bytes;
     }
-    q_bytes += ws->kernels->q_bytes(QUIRE_FORMAT_HOT, ws->limits.head_dim_max);
-    return block_row_bytes(q_bytes, sizeof(quire_attn_weights), QUIRE_ATTN_SOURCES_MAX,
-                           QUIRE_ATTN_SOURCES_MAX,
+    return q_bytes;
+}
+
+static size_t block_row_bytes_max(const quire_attn_workspace *ws)
+{
+    size_t q_hot_bytes = ws->kernels->q_bytes(QUIRE_FORMAT_HOT, ws->limits.head_dim_max);
+
+    return block_row_bytes(q_bytes_max(ws) + q_hot_bytes, sizeof(quire_attn_weights),
+                           QUIRE_ATTN_SOURCES_MAX, QUIRE_ATTN_SOURCES_MAX,
                            quire_attn_round_up(ws->limits.head_dim_max, 16));
 }
 
@@ -92,10 +98,12 @@ quire_attn_shape quire_attn_shape_of(const quire_attn_workspace *workspace,
     return shape;
 }
 
-/* Scratch of one thread: the f32 tile, one row, and the arrays of a block, each padded to 64 bytes.
- */
+/* Scratch of one thread: the f32 tile, one row, and the arrays of a block, each padded to 64 bytes;
+ * then what kernels may read behind the rows of one. */
 static size_t thread_scratch_bytes(const quire_attn_workspace *ws)
 {
+    const size_t q_bytes = q_bytes_max(ws);
+    const size_t p_bytes = QUIRE_TILE_TOKENS * sizeof(float);
     size_t block = ws->limits.n_head_max * block_row_bytes_max(ws);
 
     if (block < QUIRE_ATTN_BLOCK_BYTES_MAX) {
@@ -105,7 +113,7 @@ static size_t thread_scratch_bytes(const quire_attn_workspace *ws)
                                        sizeof(float) +
                                    block,
                                64) +
-           16 * 64;
+           16 * 64 + QUIRE_ATTN_ROWS_BEHIND * (q_bytes > p_bytes ? q_bytes : p_bytes);
 }
 
 /* Room for the partials of all heads of two of the longest sequences: sequences are only cut when

@@ -29,8 +29,9 @@
  *
  * Accuracy: against exact arithmetic over the same decoded tile, a kernel set stays within the
  * tolerances of tests/attn/tolerance.h. f32, f16 and bf16 tiles are widened to f32 and multiplied
- * with f32 q and P; the set avx512+bf16 has q and P in bf16 instead where the tile is bf16, and
- * adds the exact products in f32; l is the sum of the weights in bf16, so that they still add up to
+ * with f32 q and P; the sets avx512+bf16 and avx512+amx have q and P in bf16 instead where the tile
+ * is bf16, and add the exact products in f32, each in an order of its own; l is the sum of the
+ * weights in bf16, so that they still add up to
  * one. q8 stays in integers on both sides: q in 8 bits, which adds an error to each logit as
  * large as that of K's stored codes (docs/formats.md has what that costs: next to nothing), P in 15
  * bits, so that its rounding is negligible beside that of V's; all sums are exact, so every ISA has
@@ -79,6 +80,10 @@
 
 /* Weights are at most 256 (ln 256 = 5.545), far from any limit of f32 and bf16. */
 #define QUIRE_ATTN_RISE 5.5f
+
+/* A set may read so many rows behind the last of packed, of p and of weights: they are memory of
+ * the caller's with anything in it. (A register of AMX has 16 rows.) */
+#define QUIRE_ATTN_ROWS_BEHIND 15u
 
 /* Logits of n_rows packed rows (q_bytes apart) against all slots of a K tile. P and S rows are
  * QUIRE_TILE_TOKENS floats, dense. All buffers are 64-byte aligned. */
@@ -132,8 +137,19 @@ typedef struct quire_attn_pv {
 typedef void quire_attn_softmax(uint32_t n_rows, uint32_t slot_begin, const uint32_t *slot_end,
                                 float *s, float *m, float *l, float *rescale);
 
+/* What of a CPU's state a set changes and gives back. */
+typedef struct quire_attn_cpu_state {
+    _Alignas(64) uint8_t bytes[64];
+} quire_attn_cpu_state;
+
 typedef struct quire_attn_kernels {
     const char *isa;
+
+    /* Before a thread's first call of a function below, and after its last; *before is the
+     * thread's. NULL: nothing to do. (AMX has a configuration, which takes longer to load than a
+     * tile to multiply, and ggml keeps one of its own in it.) */
+    void (*enter)(quire_attn_cpu_state *before);
+    void (*leave)(const quire_attn_cpu_state *before);
 
     /* Bytes of one packed query row, a multiple of 64. */
     size_t (*q_bytes)(quire_format format, uint32_t d);
@@ -161,6 +177,22 @@ typedef struct quire_attn_kernels {
     void (*fold)(size_t n, float a, float b, float *dst, const float *src);
 } quire_attn_kernels;
 
+static inline void quire_attn_kernels_enter(const quire_attn_kernels *kernels,
+                                            quire_attn_cpu_state *before)
+{
+    if (kernels->enter != NULL) {
+        kernels->enter(before);
+    }
+}
+
+static inline void quire_attn_kernels_leave(const quire_attn_kernels *kernels,
+                                            const quire_attn_cpu_state *before)
+{
+    if (kernels->leave != NULL) {
+        kernels->leave(before);
+    }
+}
+
 /* Compiled in by processor; run-time support is checked by quire_attn_kernels_find(). */
 const quire_attn_kernels *quire_attn_kernels_portable(void);
 #if defined(__x86_64__)
@@ -172,14 +204,16 @@ const quire_attn_kernels *quire_attn_kernels_avx512_plain(void);
 const quire_attn_kernels *quire_attn_kernels_avx512_vnni(void); /* VNNI if present, never VBMI */
 /* With products of bf16, which are other bits for bf16 tiles only; NULL: the CPU has none. */
 const quire_attn_kernels *quire_attn_kernels_avx512_bf16(void);
+/* With AMX: again other bits for bf16 tiles only; NULL: the CPU or the system has none. */
+const quire_attn_kernels *quire_attn_kernels_amx(void);
 #elif defined(__aarch64__)
 const quire_attn_kernels *quire_attn_kernels_neon(void);       /* sdot if present */
 const quire_attn_kernels *quire_attn_kernels_neon_plain(void); /* without it; the same bits */
 #endif
 
-/* The set of a named ISA ("portable", "avx2", "avx512", "avx512+bf16", "neon"); NULL when this
- * build or CPU lacks it. With name NULL: what QUIRE_ISA names, else the fastest. An unknown
- * QUIRE_ISA gives NULL too. */
+/* The set of a named ISA ("portable", "avx2", "avx512", "avx512+bf16", "avx512+amx", "neon"); NULL
+ * when this build, CPU or system lacks it. With name NULL: what QUIRE_ISA names, else the fastest.
+ * An unknown QUIRE_ISA gives NULL too. */
 const quire_attn_kernels *quire_attn_kernels_find(const char *name);
 
 #endif /* QUIRE_ATTN_KERNELS_H */

@@ -226,18 +226,26 @@ static void pv_vnni(const quire_attn_pv *args)
 
 const quire_attn_kernels *quire_attn_kernels_avx2_plain(void)
 {
-    static const quire_attn_kernels kernels = { "avx2", q_bytes, q_pack,
-                                                qk,     softmax, NULL,
-                                                NULL,   pv,      quire_attn_fold_floats };
+    static const quire_attn_kernels kernels = { .isa = "avx2",
+                                                .q_bytes = q_bytes,
+                                                .q_pack = q_pack,
+                                                .qk = qk,
+                                                .softmax = softmax,
+                                                .pv = pv,
+                                                .fold = quire_attn_fold_floats };
 
     return &kernels;
 }
 
 const quire_attn_kernels *quire_attn_kernels_avx2(void)
 {
-    static const quire_attn_kernels kernels = { "avx2",  q_bytes, q_pack_vnni,
-                                                qk_vnni, softmax, NULL,
-                                                NULL,    pv_vnni, quire_attn_fold_floats };
+    static const quire_attn_kernels kernels = { .isa = "avx2",
+                                                .q_bytes = q_bytes,
+                                                .q_pack = q_pack_vnni,
+                                                .qk = qk_vnni,
+                                                .softmax = softmax,
+                                                .pv = pv_vnni,
+                                                .fold = quire_attn_fold_floats };
 
     return quire_cpu_get()->has_avx_vnni ? &kernels : quire_attn_kernels_avx2_plain();
 }

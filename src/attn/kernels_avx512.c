@@ -63,9 +63,9 @@ static void pack_float(uint32_t d, float scale, const float *q, void *packed)
     }
 }
 
-/* q_pack, qk and pv of a set, by format. */
-#define KERNELS_BY_FORMAT(isa, suffix, q8_suffix, sealed_suffix, bf16_pack, bf16_suffix,           \
-                          bf16_softmax, weigh)                                                     \
+/* q_pack, qk and pv of a set, by format, and its table; what follows sealed_suffix is the rest of
+ * it. */
+#define KERNELS_BY_FORMAT(name, suffix, bf16_pack, bf16_suffix, q8_suffix, sealed_suffix, ...)     \
     static void q_pack##suffix(quire_format format, uint32_t d, float scale, const float *q,       \
                                void *packed)                                                       \
     {                                                                                              \
@@ -103,16 +103,23 @@ static void pack_float(uint32_t d, float scale, const float *q, void *packed)
             quire_avx512_pv_float(args);                                                           \
         }                                                                                          \
     }                                                                                              \
-    static const quire_attn_kernels kernels##suffix = {                                            \
-        isa,   q_bytes,    q_pack##suffix,        qk##suffix, softmax, bf16_softmax,               \
-        weigh, pv##suffix, quire_attn_fold_floats                                                  \
-    };
+    static const quire_attn_kernels kernels##suffix = { .isa = (name),                             \
+                                                        .q_bytes = q_bytes,                        \
+                                                        .q_pack = q_pack##suffix,                  \
+                                                        .qk = qk##suffix,                          \
+                                                        .softmax = softmax,                        \
+                                                        .pv = pv##suffix,                          \
+                                                        .fold = quire_attn_fold_floats,            \
+                                                        __VA_ARGS__ };
 
-KERNELS_BY_FORMAT("avx512", _plain, , , pack_float, _float, NULL, NULL)
-KERNELS_BY_FORMAT("avx512", _vnni, _vnni, _vnni, pack_float, _float, NULL, NULL)
-KERNELS_BY_FORMAT("avx512", _vbmi, _vnni, _vbmi, pack_float, _float, NULL, quire_avx512_weigh)
-KERNELS_BY_FORMAT("avx512+bf16", _bf16, _vnni, _vbmi, quire_avx512_bf16_pack, _bf16,
-                  quire_avx512_bf16_softmax, quire_avx512_weigh)
+#define BF16_AND_WEIGH .softmax_bf16 = quire_avx512_bf16_softmax, .weigh = quire_avx512_weigh
+
+KERNELS_BY_FORMAT("avx512", _plain, pack_float, _float, , , .weigh = NULL)
+KERNELS_BY_FORMAT("avx512", _vnni, pack_float, _float, _vnni, _vnni, .weigh = NULL)
+KERNELS_BY_FORMAT("avx512", _vbmi, pack_float, _float, _vnni, _vbmi, .weigh = quire_avx512_weigh)
+KERNELS_BY_FORMAT("avx512+bf16", _bf16, quire_avx512_bf16_pack, _bf16, _vnni, _vbmi, BF16_AND_WEIGH)
+KERNELS_BY_FORMAT("avx512+amx", _amx, quire_avx512_bf16_pack, _bf16_amx, _amx, _amx, BF16_AND_WEIGH,
+                  .enter = quire_amx_enter, .leave = quire_amx_leave)
 
 const quire_attn_kernels *quire_attn_kernels_avx512_plain(void)
 {
@@ -132,4 +139,9 @@ const quire_attn_kernels *quire_attn_kernels_avx512(void)
 const quire_attn_kernels *quire_attn_kernels_avx512_bf16(void)
 {
     return quire_cpu_get()->has_avx512_bf16 ? &kernels_bf16 : NULL;
+}
+
+const quire_attn_kernels *quire_attn_kernels_amx(void)
+{
+    return quire_cpu_amx_allow() ? &kernels_amx : NULL;
 }

@@ -48,11 +48,19 @@ quire_attn_softmax quire_avx512_bf16_softmax;
 void quire_avx512_qk_bf16(const quire_attn_qk *args);
 void quire_avx512_pv_bf16(const quire_attn_pv *args);
 
+void quire_amx_enter(quire_attn_cpu_state *before);
+void quire_amx_leave(const quire_attn_cpu_state *before);
+void quire_avx512_qk_bf16_amx(const quire_attn_qk *args);
+void quire_avx512_pv_bf16_amx(const quire_attn_pv *args);
+
 void quire_avx512_q8_pack(uint32_t d, float scale, const float *q, void *packed);
 void quire_avx512_qk_q8(const quire_attn_qk *args);
 void quire_avx512_pv_q8(const quire_attn_pv *args);
 void quire_avx512_qk_q8_vnni(const quire_attn_qk *args);
 void quire_avx512_pv_q8_vnni(const quire_attn_pv *args);
+
+void quire_avx512_qk_q8_amx(const quire_attn_qk *args);
+void quire_avx512_pv_q8_amx(const quire_attn_pv *args);
 
 void quire_avx512_sealed_pack(uint32_t d, float scale, const float *q, void *packed);
 void quire_avx512_qk_sealed(const quire_attn_qk *args);
@@ -61,6 +69,8 @@ void quire_avx512_qk_sealed_vnni(const quire_attn_qk *args);
 void quire_avx512_pv_sealed_vnni(const quire_attn_pv *args);
 void quire_avx512_qk_sealed_vbmi(const quire_attn_qk *args);
 void quire_avx512_pv_sealed_vbmi(const quire_attn_pv *args);
+void quire_avx512_qk_sealed_amx(const quire_attn_qk *args);
+void quire_avx512_pv_sealed_amx(const quire_attn_pv *args);
 void quire_avx512_weigh(const quire_attn_weigh *args);
 
 QUIRE_AVX512_INLINE size_t quire_avx512_sealed_x_offset(uint32_t d)

@@ -9,17 +9,13 @@
  * leaves 32 bits (kernels.h has the scheme).
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/kernels_avx512.h"
+#include "attn/kernels_avx512_q8_weights.h"
 
 #define ROWS 4
-#define REGS QUIRE_AVX512_REGS
 #define WIDE (2 * REGS) /* registers of V for up to 2 rows */
 
 enum {
-    SCALES_BYTES = QUIRE_TILE_TOKENS * 2,
-    GROUP = 4,                       /* values that share 32 bits of codes */
-    P_PAIRS = QUIRE_TILE_TOKENS / 2, /* int16 pairs of one row's weights */
-    ROWS_PACKED = 24                 /* rows whose weights are packed together */
+    P_PAIRS = QUIRE_TILE_TOKENS / 2 /* int16 pairs of one row's weights */
 };
 
 /* ---- q . K ---- */
@@ -110,25 +106,6 @@ typedef struct pv_block {
     _Alignas(64) int32_t pairs[ROWS_PACKED][P_PAIRS];
 } pv_block;
 
-/* Weight times V scale of each token. Scales outside the tile's slots are zero here. */
-QUIRE_AVX512_INLINE void weigh(const float *p, const __m512 v_scale[REGS], __m512 w[REGS])
-{
-    for (uint32_t i = 0; i < REGS; i++) {
-        w[i] = _mm512_mul_ps(_mm512_load_ps(p + 16 * i), v_scale[i]);
-    }
-}
-
-/* The largest magnitude in each lane, as bits: NaN and Inf come out on top. */
-QUIRE_AVX512_INLINE __m512i top_of(const __m512 w[REGS])
-{
-    __m512i top = _mm512_castps_si512(_mm512_abs_ps(w[0]));
-
-    for (uint32_t i = 1; i < REGS; i++) {
-        top = _mm512_max_epu32(top, _mm512_castps_si512(_mm512_abs_ps(w[i])));
-    }
-    return top;
-}
-
 /* Integers in the order that the codes want. */
 QUIRE_AVX512_INLINE void store_pairs(const __m512 w[REGS], __m512 inverse, int32_t *pairs)
 {
@@ -151,46 +128,6 @@ QUIRE_AVX512_INLINE float pack_row(const float *p, const __m512 v_scale[REGS], i
     store_pairs(w, _mm512_set1_ps(max < QUIRE_ATTN_Q8_TINY ? 0.0f : QUIRE_ATTN_Q8_P_MAX / max),
                 pairs);
     return max < QUIRE_ATTN_Q8_TINY ? 0.0f : max / QUIRE_ATTN_Q8_P_MAX;
-}
-
-/* The same for the units of n <= 4 rows, which share the horizontal maxima and the divisions; also
- * what to multiply weights with. */
-QUIRE_AVX512_INLINE void find_units(uint32_t n, const float *p, const __m512 v_scale[REGS],
-                                    float *unit, float *inverse)
-{
-    const __m512i rows = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
-    const __m128 most = _mm_set1_ps(QUIRE_ATTN_Q8_P_MAX);
-    __m512i top[4];
-    __m128i bits;
-    __m128 max;
-    __mmask8 is_some;
-
-    for (uint32_t r = 0; r < 4; r++) {
-        __m512 w[REGS];
-
-        if (r < n) {
-            weigh(p + r * QUIRE_TILE_TOKENS, v_scale, w);
-            top[r] = top_of(w);
-        } else {
-            top[r] = top[0];
-        }
-    }
-    bits = _mm512_castsi512_si128(_mm512_permutexvar_epi32(rows, quire_avx512_max_4(top)));
-    max = _mm_mask_mov_ps(_mm_castsi128_ps(bits),
-                          _mm_cmpge_epu32_mask(bits, _mm_set1_epi32(0x7f800000)), _mm_set1_ps(NAN));
-    is_some = _mm_cmp_ps_mask(max, _mm_set1_ps(QUIRE_ATTN_Q8_TINY), _CMP_NLT_UQ);
-    _mm_store_ps(unit, _mm_maskz_div_ps(is_some, max, most));
-    _mm_store_ps(inverse, _mm_maskz_div_ps(is_some, most, max));
-}
-
-/* The same for up to ROWS_PACKED rows. */
-QUIRE_AVX512_INLINE void find_units_of_many(uint32_t n_rows, const float *p,
-                                            const __m512 v_scale[REGS], float *unit, float *inverse)
-{
-    for (uint32_t r = 0; r < n_rows; r += 4) {
-        QUIRE_AVX512_UP_TO_4(n_rows - r, find_units, p + r * (size_t)QUIRE_TILE_TOKENS, v_scale,
-                             unit + r, inverse + r);
-    }
 }
 
 /* Rows block->first .. end - 1. Few are done one by one: with nothing to hide it behind, what they

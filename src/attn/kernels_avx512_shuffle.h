@@ -41,5 +41,6 @@ QUIRE_AVX512_INLINE __m512i look_up(quire_format format, uint32_t quad, __m512i 
 #define SEALED_LOOK_UP(format, quad, table, index) look_up((format), (quad), (table), (index))
 #define SEALED_DIRECT_ROWS                         4
 #define SEALED_WEIGHS                              0
+#define SEALED_AMX                                 0
 
 #endif /* QUIRE_ATTN_KERNELS_AVX512_SHUFFLE_H */

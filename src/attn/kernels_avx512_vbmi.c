@@ -9,4 +9,5 @@
 #define SEALED_LOOK_UP(format, quad, table, index) _mm512_permutexvar_epi8((index), (table))
 #define SEALED_DIRECT_ROWS                         16
 #define SEALED_WEIGHS                              1
+#define SEALED_AMX                                 0
 #include "attn/kernels_avx512_sealed.h"

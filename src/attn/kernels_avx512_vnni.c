@@ -9,7 +9,6 @@
 
 /* ---- q . K of many rows ---- */
 
-#define UNROLL     _Pragma("GCC unroll 24")
 #define BYTES_ROWS 6 /* K's codes need no spreading, so more rows find room */
 
 QUIRE_AVX512_INLINE void bytes_group(uint32_t n, const qk_block *block, const char *q, uint32_t c,
@@ -98,11 +97,6 @@ void quire_avx512_qk_q8_vnni(const quire_attn_qk *args)
 
 #define PLANES_ROWS 3 /* each has two accumulators by register of V */
 
-enum {
-    PLANES = 2,
-    LOW_BITS = 8
-};
-
 /* A weight of 15 bits as two bytes: codes are multiplied as they lie, where words would have to be
  * spread for every block of rows. The sums are the same integers. */
 typedef struct planes_block {
@@ -114,42 +108,6 @@ typedef struct planes_block {
     _Alignas(16) float unit[ROWS_PACKED];
     _Alignas(64) uint8_t weights[ROWS_PACKED][PLANES][QUIRE_TILE_TOKENS]; /* low, high */
 } planes_block;
-
-QUIRE_AVX512_INLINE void planes_store(const __m512 w[REGS], __m512 inverse,
-                                      uint8_t to[PLANES][QUIRE_TILE_TOKENS])
-{
-    const __m512i quads = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-    const __m512i is_low = _mm512_set1_epi16(255);
-    __m512i n[REGS];
-
-    UNROLL
-    for (uint32_t i = 0; i < REGS; i++) {
-        n[i] = _mm512_cvtps_epi32(_mm512_mul_ps(w[i], inverse));
-    }
-    n[0] = _mm512_packs_epi32(n[0], n[1]);
-    n[1] = _mm512_packs_epi32(n[2], n[3]);
-    n[2] = _mm512_packus_epi16(_mm512_and_si512(n[0], is_low), _mm512_and_si512(n[1], is_low));
-    n[3] =
-        _mm512_packus_epi16(_mm512_srli_epi16(n[0], LOW_BITS), _mm512_srli_epi16(n[1], LOW_BITS));
-    _mm512_store_si512(to[0], _mm512_permutexvar_epi32(quads, n[2]));
-    _mm512_store_si512(to[1], _mm512_permutexvar_epi32(quads, n[3]));
-}
-
-/* Rows block->first .. end - 1. */
-static void planes_pack(planes_block *block, uint32_t end, const __m512 v_scale[REGS])
-{
-    const uint32_t n_rows = end - block->first;
-    const float *p = block->args->p + block->first * (size_t)QUIRE_TILE_TOKENS;
-    _Alignas(16) float inverse[ROWS_PACKED];
-
-    find_units_of_many(n_rows, p, v_scale, block->unit, inverse);
-    for (uint32_t r = 0; r < n_rows; r++) {
-        __m512 w[REGS];
-
-        weigh(p + r * (size_t)QUIRE_TILE_TOKENS, v_scale, w);
-        planes_store(w, _mm512_set1_ps(inverse[r]), block->weights[r]);
-    }
-}
 
 /* The rows' weights against regs registers of dimensions. */
 QUIRE_AVX512_INLINE void planes_sums(uint32_t n, uint32_t regs, bool half, planes_block *block,
@@ -270,7 +228,8 @@ static void pv_planes(const quire_attn_pv *args, const __m512 v_scale[REGS])
     quire_avx512_prefetch_lines(&block.ahead, SCALES_BYTES / 64);
     for (block.first = 0; block.first < args->n_rows; block.first = end) {
         end = block.first + ROWS_PACKED < args->n_rows ? block.first + ROWS_PACKED : args->n_rows;
-        planes_pack(&block, end, v_scale);
+        quire_avx512_q8_planes(end - block.first, args->p + block.first * (size_t)QUIRE_TILE_TOKENS,
+                               v_scale, block.unit, block.weights);
         for (block.row = block.first; block.row < end;) {
             const uint32_t n_left = end - block.row;
             const uint32_t n = n_left == 4 ? 2 : n_left < PLANES_ROWS ? n_left : PLANES_ROWS;
@@ -283,23 +242,18 @@ static void pv_planes(const quire_attn_pv *args, const __m512 v_scale[REGS])
 }
 
 /* Both give the same bits. Up to 4 rows are one block by words, whose codes are spread once; 24
- * rows of head 64 take 1.29 us by planes and 1.53 by words (Cascade Lake, 2.4 GHz). Negative
- * weights, which only a damaged scale makes, have no place for their sign in two bytes. */
+ * rows of head 64 take 1.29 us by planes and 1.53 by words (Cascade Lake, 2.4 GHz). */
 void quire_avx512_pv_q8_vnni(const quire_attn_pv *args)
 {
     const uint64_t visible = quire_avx512_slot_mask(args->slot_begin, args->slot_end);
     __m512 v_scale[REGS];
-    uint32_t negative = 0;
 
     if (args->n_rows <= 4) {
         pv_words(args);
         return;
     }
     quire_avx512_load_visible(args->v_tile, visible, v_scale);
-    for (uint32_t i = 0; i < REGS; i++) {
-        negative |= _mm512_movepi32_mask(_mm512_castps_si512(v_scale[i]));
-    }
-    if (negative != 0) {
+    if (quire_avx512_q8_has_sign(v_scale)) {
         pv_words(args);
     } else {
         pv_planes(args, v_scale);

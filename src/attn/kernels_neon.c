@@ -165,18 +165,26 @@ static void pv_dotprod(const quire_attn_pv *args)
 
 const quire_attn_kernels *quire_attn_kernels_neon_plain(void)
 {
-    static const quire_attn_kernels kernels = { "neon", q_bytes, q_pack,
-                                                qk,     softmax, NULL,
-                                                NULL,   pv,      quire_attn_fold_floats };
+    static const quire_attn_kernels kernels = { .isa = "neon",
+                                                .q_bytes = q_bytes,
+                                                .q_pack = q_pack,
+                                                .qk = qk,
+                                                .softmax = softmax,
+                                                .pv = pv,
+                                                .fold = quire_attn_fold_floats };
 
     return &kernels;
 }
 
 const quire_attn_kernels *quire_attn_kernels_neon(void)
 {
-    static const quire_attn_kernels kernels = { "neon",     q_bytes,    q_pack,
-                                                qk_dotprod, softmax,    NULL,
-                                                NULL,       pv_dotprod, quire_attn_fold_floats };
+    static const quire_attn_kernels kernels = { .isa = "neon",
+                                                .q_bytes = q_bytes,
+                                                .q_pack = q_pack,
+                                                .qk = qk_dotprod,
+                                                .softmax = softmax,
+                                                .pv = pv_dotprod,
+                                                .fold = quire_attn_fold_floats };
 
     return quire_cpu_get()->has_neon_dotprod ? &kernels : quire_attn_kernels_neon_plain();
 }

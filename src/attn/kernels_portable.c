@@ -263,9 +263,13 @@ static void pv(const quire_attn_pv *args)
 
 const quire_attn_kernels *quire_attn_kernels_portable(void)
 {
-    static const quire_attn_kernels kernels = { "portable", q_bytes, q_pack,
-                                                qk,         softmax, NULL,
-                                                NULL,       pv,      quire_attn_fold_floats };
+    static const quire_attn_kernels kernels = { .isa = "portable",
+                                                .q_bytes = q_bytes,
+                                                .q_pack = q_pack,
+                                                .qk = qk,
+                                                .softmax = softmax,
+                                                .pv = pv,
+                                                .fold = quire_attn_fold_floats };
 
     return &kernels;
 }

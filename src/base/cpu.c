@@ -13,12 +13,15 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
 
 static quire_cpu cpu;
+static bool is_amx_allowed;
+static pthread_once_t amx_once = PTHREAD_ONCE_INIT;
 static pthread_once_t cpu_once = PTHREAD_ONCE_INIT;
 
 /* As far as the C library knows. */
@@ -51,6 +54,22 @@ static uint32_t amd_family(void)
     return (a >> 8 & 15) + (a >> 20 & 255);
 }
 
+/* Bits of CPUID leaf 7.0, EDX. */
+#define AMX_BF16 (1u << 22)
+#define AMX_TILE (1u << 24)
+#define AMX_INT8 (1u << 25)
+
+static bool has_amx(void)
+{
+    const unsigned all = AMX_BF16 | AMX_TILE | AMX_INT8;
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & all) == all;
+}
+
 #endif
 
 static void detect(void)
@@ -74,6 +93,7 @@ static void detect(void)
     cpu.has_avx512_vnni = cpu.has_avx512 && __builtin_cpu_supports("avx512vnni");
     cpu.has_avx512_vbmi = cpu.has_avx512_vnni && __builtin_cpu_supports("avx512vbmi");
     cpu.has_avx512_bf16 = cpu.has_avx512_vbmi && __builtin_cpu_supports("avx512bf16");
+    cpu.has_amx = cpu.has_avx512_bf16 && has_amx();
     /* Zen 3, of the same family, has no AVX-512. */
     cpu.prefetch_to_l2 = cpu.has_avx512 && amd_family() == AMD_FAMILY_ZEN3_ZEN4;
 #elif defined(__aarch64__)
@@ -89,6 +109,23 @@ const quire_cpu *quire_cpu_get(void)
 {
     (void)pthread_once(&cpu_once, detect);
     return &cpu;
+}
+
+/* A system that does not know AMX does not know the call. */
+static void amx_ask(void)
+{
+#if defined(__x86_64__) && defined(__linux__) && defined(SYS_arch_prctl)
+    const long ask = 0x1023; /* ARCH_REQ_XCOMP_PERM, which older headers do not name */
+    const long tile_data = 18;
+
+    is_amx_allowed = quire_cpu_get()->has_amx && syscall(SYS_arch_prctl, ask, tile_data) == 0;
+#endif
+}
+
+bool quire_cpu_amx_allow(void)
+{
+    (void)pthread_once(&amx_once, amx_ask);
+    return is_amx_allowed;
 }
 
 uint32_t quire_cpus_usable(void)

@@ -26,7 +26,8 @@ const quire_codec *quire_codec_find(const char *isa)
     if (strcmp(isa, "ref") == 0 || strcmp(isa, "portable") == 0) {
         return quire_codec_ref();
     }
-    if (strcmp(isa, "avx2") == 0 || strcmp(isa, "avx512") == 0 || strcmp(isa, "avx512+bf16") == 0) {
+    if (strcmp(isa, "avx2") == 0 || strcmp(isa, "avx512") == 0 || strcmp(isa, "avx512+bf16") == 0 ||
+        strcmp(isa, "avx512+amx") == 0) {
         const quire_codec *codec = widest_codec();
 
         return codec != quire_codec_ref() ? codec : NULL;

@@ -646,7 +646,8 @@ fixture_error fixture_error_of(const fixture *f, const float *out, const double 
 
 uint32_t fixture_isas(const char **isas, uint32_t max)
 {
-    static const char *const names[] = { "portable", "avx2", "avx512", "avx512+bf16", "neon" };
+    static const char *const names[] = { "portable",    "avx2",       "avx512",
+                                         "avx512+bf16", "avx512+amx", "neon" };
     uint32_t n = 0;
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && n < max; i++) {

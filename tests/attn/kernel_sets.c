@@ -5,11 +5,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
 #include "attn/kernel_sets.h"
 #include "quire/alloc.h"
+
+#define ROW_BYTES_MAX 4096u /* packed, of the heads that tests have */
 
 uint32_t kernel_sets_all(const quire_attn_kernels **sets)
 {
@@ -29,6 +32,9 @@ uint32_t kernel_sets_all(const quire_attn_kernels **sets)
     if (quire_attn_kernels_find("avx512+bf16") != NULL) {
         sets[n++] = quire_attn_kernels_avx512_bf16();
     }
+    if (quire_attn_kernels_find("avx512+amx") != NULL) {
+        sets[n++] = quire_attn_kernels_amx();
+    }
 #elif defined(__aarch64__)
     assert_non_null(quire_attn_kernels_find("neon"));
     sets[n++] = quire_attn_kernels_neon_plain();
@@ -40,8 +46,10 @@ uint32_t kernel_sets_all(const quire_attn_kernels **sets)
 void *kernel_sets_take(size_t bytes)
 {
     const quire_allocator *allocator = quire_allocator_default();
-    void *p = allocator->alloc(allocator->ctx, bytes);
+    const size_t behind = (size_t)QUIRE_ATTN_ROWS_BEHIND * ROW_BYTES_MAX;
+    char *p = allocator->alloc(allocator->ctx, bytes + behind);
 
     assert_non_null(p);
+    memset(p + bytes, 0xff, behind);
     return p;
 }

@@ -13,7 +13,7 @@
 
 #include "attn/attn_fixture.h"
 
-#define ISAS_MAX 5u
+#define ISAS_MAX 6u
 #define N_CASES  16u
 
 static quire_rng rng;

@@ -14,7 +14,7 @@
 #include "attn/attn_fixture.h"
 #include "attn/attn_internal.h"
 
-#define ISAS_MAX 5u
+#define ISAS_MAX 6u
 #define N_CASES  60u
 
 static quire_rng rng;

@@ -16,7 +16,7 @@
 #include "seed.h"
 
 #define FLOATS_MAX 1024u
-#define ISAS_MAX   5u
+#define ISAS_MAX   6u
 
 static void fill(quire_rng *rng, float *x, size_t n)
 {

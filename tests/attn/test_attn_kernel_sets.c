@@ -86,7 +86,7 @@ static bool is_variant(const quire_attn_kernels *set, const quire_attn_kernels *
                        quire_format format)
 {
     return strcmp(set->isa, before->isa) == 0 ||
-           (strcmp(set->isa, "avx512+bf16") == 0 && format != QUIRE_FORMAT_BF16);
+           (strncmp(set->isa, "avx512+", strlen("avx512+")) == 0 && format != QUIRE_FORMAT_BF16);
 }
 
 /* Whether P is bf16 where V is. */
@@ -108,6 +108,15 @@ static unsigned char *pack(const quire_attn_kernels *set, const kernel_case *c, 
     return packed;
 }
 
+static void set_qk(const quire_attn_kernels *set, const quire_attn_qk *args)
+{
+    quire_attn_cpu_state before;
+
+    quire_attn_kernels_enter(set, &before);
+    set->qk(args);
+    quire_attn_kernels_leave(set, &before);
+}
+
 /* s = q . K, once as a block; then row by row, which must give the same bits. */
 static void run_qk(const quire_attn_kernels *set, const kernel_case *c, const float *q,
                    const void *tile, bool accumulate, float *s)
@@ -125,13 +134,13 @@ static void run_qk(const quire_attn_kernels *set, const kernel_case *c, const fl
                            .s = s };
 
     memcpy(single, s, c->n_rows * TILE * sizeof(float));
-    set->qk(&args);
+    set_qk(set, &args);
     args.n_rows = 1;
     args.next_to_l2 = false;
     for (uint32_t r = 0; r < c->n_rows; r++) {
         args.packed = packed + r * set->q_bytes(c->format, c->d);
         args.s = single + (size_t)r * TILE;
-        set->qk(&args);
+        set_qk(set, &args);
     }
     assert_memory_equal(s, single, c->n_rows * TILE * sizeof(float));
     free(single);
@@ -234,13 +243,17 @@ static float *new_weights(const quire_attn_kernels *set, const kernel_case *c, c
 static void set_pv(const quire_attn_kernels *set, const quire_attn_pv *args)
 {
     quire_attn_pv with_weights = *args;
+    quire_attn_cpu_state before;
     quire_attn_weights *weights;
 
     if (set->weigh == NULL || !quire_format_is_sealed(args->format)) {
+        quire_attn_kernels_enter(set, &before);
         set->pv(args);
+        quire_attn_kernels_leave(set, &before);
         return;
     }
     weights = kernel_sets_take(args->n_rows * sizeof(*weights));
+    quire_attn_kernels_enter(set, &before);
     set->weigh(&(quire_attn_weigh){ .n_rows = args->n_rows,
                                     .slot_begin = args->slot_begin,
                                     .slot_end = args->slot_end,
@@ -250,6 +263,7 @@ static void set_pv(const quire_attn_kernels *set, const quire_attn_pv *args)
     with_weights.p = NULL;
     with_weights.weights = weights;
     set->pv(&with_weights);
+    quire_attn_kernels_leave(set, &before);
     free(weights);
 }
 
@@ -544,6 +558,36 @@ static void test_damage_of_sealed_tiles(void **state)
     }
 }
 
+static bool is_same(const quire_attn_cpu_state *a, const quire_attn_cpu_state *b)
+{
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* Who leaves gives back what he found: nothing, or what another had made of it. */
+static void test_enter_and_leave(void **state)
+{
+    const quire_attn_kernels *sets[KERNEL_SETS_MAX];
+    uint32_t n_sets = kernel_sets_all(sets);
+
+    (void)state;
+    for (uint32_t i = 0; i < n_sets; i++) {
+        quire_attn_cpu_state before[4];
+
+        memset(before, 0, sizeof(before));
+        quire_attn_kernels_enter(sets[i], &before[0]);
+        quire_attn_kernels_enter(sets[i], &before[1]);
+        quire_attn_kernels_leave(sets[i], &before[1]);
+        quire_attn_kernels_enter(sets[i], &before[2]);
+        quire_attn_kernels_leave(sets[i], &before[2]);
+        quire_attn_kernels_leave(sets[i], &before[0]);
+        quire_attn_kernels_enter(sets[i], &before[3]);
+        quire_attn_kernels_leave(sets[i], &before[3]);
+        assert_true(is_same(&before[1], &before[2]));
+        assert_true(is_same(&before[0], &before[3]));
+        assert_true(sets[i]->enter == NULL || !is_same(&before[0], &before[1]));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -551,6 +595,7 @@ int main(void)
         cmocka_unit_test(test_pv),
         cmocka_unit_test(test_whole_numbers),
         cmocka_unit_test(test_damage_of_sealed_tiles),
+        cmocka_unit_test(test_enter_and_leave),
     };
 
     rng.state = fixture_seed();

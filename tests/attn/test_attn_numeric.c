@@ -15,7 +15,7 @@
 #include "attn/attn_fixture.h"
 #include "attn/tolerance.h"
 
-#define ISAS_MAX 5u
+#define ISAS_MAX 6u
 
 static quire_rng rng;
 static fixture_error worst[QUIRE_FORMAT_COUNT][QUIRE_FORMAT_COUNT];

@@ -3,8 +3,8 @@
  * Relative to the norm of the output: of a whole call, and of its worst row (which may be small by
  * cancellation). For logits within about +-20: an error of a logit acts in the exponent, so it
  * grows with the logits. f32, f16 and bf16 tiles are multiplied in f32, but bf16 in bf16 by
- * avx512+bf16; q8 rounds P to 15 bits (src/attn/kernels.h), about 1 % of what q8 storage itself
- * rounds, and q to 8; sealed formats round q and P to 8 bits.
+ * avx512+bf16 and avx512+amx; q8 rounds P to 15 bits (src/attn/kernels.h), about 1 % of what q8
+ * storage itself rounds, and q to 8; sealed formats round q and P to 8 bits.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_ATTN_TOLERANCE_H
@@ -44,7 +44,8 @@ static const attn_tolerance attn_tolerance_q8_queries = { 3e-2, 1e-1 };
 
 static inline bool attn_multiplies_bf16(const char *isa, quire_format format)
 {
-    return format == QUIRE_FORMAT_BF16 && strcmp(isa, "avx512+bf16") == 0;
+    return format == QUIRE_FORMAT_BF16 &&
+           (strcmp(isa, "avx512+bf16") == 0 || strcmp(isa, "avx512+amx") == 0);
 }
 
 static inline attn_tolerance attn_tolerance_of_format(const char *isa, quire_format format)

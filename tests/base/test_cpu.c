@@ -66,6 +66,11 @@ static void agrees_with_the_kernel(void **state)
                                           has_flag(line, "avx512vl") && has_flag(line, "avx512dq"));
     assert_int_equal(cpu->has_avx512_vnni, cpu->has_avx512 && has_flag(line, "avx512_vnni"));
     assert_int_equal(cpu->has_avx512_bf16, cpu->has_avx512_vbmi && has_flag(line, "avx512_bf16"));
+    /* Kernels that do not know AMX print nothing of it, and refuse it. */
+    assert_true(cpu->has_amx || !has_flag(line, "amx_tile") || !has_flag(line, "amx_bf16") ||
+                !has_flag(line, "amx_int8") || !cpu->has_avx512_bf16);
+    assert_true(has_flag(line, "amx_tile") || !quire_cpu_amx_allow());
+    assert_true(cpu->has_amx || !quire_cpu_amx_allow());
     /* Older kernels do not print avx_vnni: it may be there without being listed. */
     assert_true(cpu->has_avx_vnni || !has_flag(line, "avx_vnni"));
 #elif defined(__aarch64__)

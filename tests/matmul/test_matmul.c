@@ -399,6 +399,7 @@ static void test_isa(void **state)
     } cases[] = { { "", { "avx512", "avx2" } },
                   { "avx512", { "avx512", "avx2" } },
                   { "avx512+bf16", { "avx512", "avx2" } },
+                  { "avx512+amx", { "avx512", "avx2" } },
                   { "avx2", { "avx2", "avx2" } },
                   { "portable", { "none", "none" } },
                   { "neon", { "none", "none" } } };

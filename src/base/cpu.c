@@ -94,8 +94,9 @@ static void detect(void)
     cpu.has_avx512_vbmi = cpu.has_avx512_vnni && __builtin_cpu_supports("avx512vbmi");
     cpu.has_avx512_bf16 = cpu.has_avx512_vbmi && __builtin_cpu_supports("avx512bf16");
     cpu.has_amx = cpu.has_avx512_bf16 && has_amx();
-    /* Zen 3, of the same family, has no AVX-512. */
-    cpu.prefetch_to_l2 = cpu.has_avx512 && amd_family() == AMD_FAMILY_ZEN3_ZEN4;
+    /* Zen 3, of Zen 4's family, has no AVX-512. */
+    cpu.reads_ahead = cpu.has_avx512 && amd_family() == AMD_FAMILY_ZEN3_ZEN4;
+    cpu.prefetch_to_l2 = cpu.reads_ahead || cpu.has_amx;
 #elif defined(__aarch64__)
     cpu.has_neon = true;
 #if defined(__linux__)

@@ -109,6 +109,13 @@ QUIRE_AVX512_INLINE uintptr_t quire_amx_prefetch(uintptr_t ahead, bool to_l2, ui
     return ahead + (size_t)QUIRE_AMX_BYTES * n;
 }
 
+/* Lines that each of n_rows asks for, where prefetches are spread over what rows do one by one:
+ * there they come less fast than beside products. */
+QUIRE_AVX512_INLINE uint32_t quire_amx_lines_by_row(uint32_t n_lines, uint32_t n_rows)
+{
+    return (n_lines + n_rows - 1) / n_rows;
+}
+
 /* The lines of a K tile's last chunk, of n_lines; zeros after them, in `to`, where there are less
  * than a register has. */
 static inline const char *quire_amx_last_lines(const char *lines, uint32_t n_lines,

@@ -98,6 +98,8 @@ typedef struct pv_block {
     const quire_attn_pv *args;
     uint32_t row;
     uint32_t n;
+    uintptr_t ahead;   /* what to prefetch next; 0: nothing */
+    uint32_t n_by_row; /* lines */
     _Alignas(16) float unit[QUIRE_AMX_ROWS];
     _Alignas(64) uint8_t weights[QUIRE_AMX_ROWS][PLANES][QUIRE_TILE_TOKENS];
     _Alignas(64) char copy[QUIRE_AMX_ROWS * QUIRE_AMX_SUMS_BYTES];
@@ -105,7 +107,7 @@ typedef struct pv_block {
 } pv_block;
 
 /* o = o * rescale + the sums of both bytes, of a product's dimensions. */
-static void add_sums(const pv_block *block, uint32_t dim, uint32_t n_cols)
+static void add_sums(pv_block *block, uint32_t dim, uint32_t n_cols)
 {
     const quire_attn_pv *args = block->args;
     const int32_t *low = block->sums[0][0]; /* the second register's rows follow */
@@ -116,6 +118,7 @@ static void add_sums(const pv_block *block, uint32_t dim, uint32_t n_cols)
         const __m512 rescale = _mm512_set1_ps(args->rescale[block->row + r]);
         const __m512 factor = _mm512_set1_ps(block->unit[r]);
 
+        block->ahead = quire_amx_prefetch(block->ahead, args->next_to_l2, block->n_by_row);
         for (uint32_t i = 0; i < n_cols; i++) {
             const __m512i sum =
                 _mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(high + 16 * i), LOW_BITS),
@@ -149,7 +152,6 @@ static void pv_rows(pv_block *block, quire_amx_product *p)
             p->last = block->copy;
         }
         quire_amx_multiply(QUIRE_AMX_U8_S8, p);
-        p->ahead += p->ahead != 0 ? QUIRE_AMX_ROWS * QUIRE_AMX_BYTES * p->n_cols : 0;
         add_sums(block, dim, p->n_cols);
     }
 }
@@ -161,18 +163,17 @@ static void pv_many(const quire_attn_pv *args, const __m512 v_scale[REGS])
     quire_avx512_ahead ahead = quire_avx512_ahead_of_pv(args, 1);
     quire_amx_product p = { .rows_stride = QUIRE_TILE_TOKENS,
                             .n_chunks = 1,
-                            .sums = { (char *)block.sums[0], (char *)block.sums[1] },
-                            .ahead_to_l2 = args->next_to_l2 };
+                            .sums = { (char *)block.sums[0], (char *)block.sums[1] } };
 
     quire_avx512_prefetch_lines(&ahead, SCALES_BYTES / 64);
-    p.ahead = args->next != NULL ? ahead.at : 0;
     block.args = args;
+    block.ahead = args->next != NULL ? ahead.at : 0;
+    block.n_by_row = quire_amx_lines_by_row(64, args->n_rows);
     for (block.row = 0; block.row < args->n_rows; block.row += QUIRE_AMX_ROWS) {
         block.n = quire_amx_n_rows(args->n_rows, block.row);
         quire_avx512_q8_planes(block.n, args->p + block.row * (size_t)QUIRE_TILE_TOKENS, v_scale,
                                block.unit, block.weights);
         pv_rows(&block, &p);
-        p.ahead = 0;
     }
 }
 

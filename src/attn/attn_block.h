@@ -93,6 +93,9 @@ void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *b
 void quire_attn_block_run(const quire_attn_ctx *ctx, const quire_attn_block *block, uint32_t split,
                           const quire_attn_state *st);
 
+/* *st = that of rows that have seen nothing. */
+void quire_attn_state_reset(const quire_attn_ctx *ctx, const quire_attn_state *st);
+
 /* Rows first_row .. of dst += all rows of src, weighted by exp of their m. A row that saw
  * nothing in src is left alone. */
 void quire_attn_state_merge(const quire_attn_ctx *ctx, const quire_attn_state *dst,

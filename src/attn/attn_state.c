@@ -1,4 +1,4 @@
-/* attn_state.c - running states of rows: where they lie, and two made one.
+/* attn_state.c - running states of rows: where they lie, two made one, and what is written of them.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/attn_block.h"
@@ -12,6 +12,15 @@ quire_attn_state quire_attn_state_at(float *floats, uint32_t n_rows)
     size_t padded = quire_attn_round_up(n_rows, 16);
 
     return (quire_attn_state){ n_rows, floats, floats + padded, floats + 2 * padded };
+}
+
+void quire_attn_state_reset(const quire_attn_ctx *ctx, const quire_attn_state *st)
+{
+    for (uint32_t r = 0; r < st->n_rows; r++) {
+        st->m[r] = -INFINITY;
+        st->l[r] = 0.0f;
+    }
+    memset(st->o, 0, (size_t)ctx->shape.n_v * st->n_rows * ctx->shape.o_stride * sizeof(float));
 }
 
 #define MERGED_TOGETHER 16u /* rows whose factors are worked out side by side */
@@ -84,5 +93,40 @@ void quire_attn_state_take(const quire_attn_ctx *ctx, const quire_attn_state *ds
         memcpy(dst->o + (size_t)v * dst->n_rows * stride,
                src->o + ((size_t)v * src->n_rows + first_row) * stride,
                dst->n_rows * stride * sizeof(float));
+    }
+}
+
+static void write_row(const quire_attn_ctx *c, const quire_attn_block *b,
+                      const quire_attn_state *st, uint32_t r)
+{
+    const quire_attn_layer *layer = c->layer;
+    uint32_t group = c->shape.group;
+    uint32_t g = b->g + r / b->head_rows;
+    float *out = layer->out + b->queries[r % b->head_rows / group].row * layer->out_stride +
+                 (size_t)(g * group + r % group) * layer->d_v;
+    float inverse = 1.0f / st->l[r];
+
+    memset(out, 0, layer->d_v * sizeof(float));
+    for (uint32_t v = 0; v < c->shape.n_v; v++) {
+        const float *o = st->o + ((size_t)v * b->n_rows + r) * c->shape.o_stride;
+        const float *gate = layer->v_gate[v];
+
+        for (uint32_t i = 0; i < layer->d_v; i++) {
+            c->row[i] = o[i] * inverse;
+        }
+        if (layer->rotate_v != 0) {
+            quire_hadamard(c->row, layer->d_v, layer->rotate_v);
+        }
+        for (uint32_t i = 0; i < layer->d_v; i++) {
+            out[i] += gate != NULL ? gate[(size_t)g * layer->d_v + i] * c->row[i] : c->row[i];
+        }
+    }
+}
+
+void quire_attn_block_write(const quire_attn_ctx *ctx, const quire_attn_block *block,
+                            const quire_attn_state *st)
+{
+    for (uint32_t r = 0; r < block->n_rows; r++) {
+        write_row(ctx, block, st, r);
     }
 }

@@ -94,8 +94,9 @@ typedef struct quire_attn_qk {
     bool accumulate; /* add to s instead of overwriting it (second K source) */
     const void *packed;
     const void *k_tile;
-    const void *next; /* hint, may be NULL: a tile the caller reads soon, to prefetch */
-    bool next_to_l2;  /* hint: into the second cache only, because it is far ahead */
+    const void *next;  /* hint, may be NULL: a tile the caller reads soon, to prefetch */
+    bool next_to_l2;   /* hint: into the second cache only, because it is far ahead */
+    bool next_in_part; /* hint: not the last quarter, which the caller prefetches */
     float *s;
 } quire_attn_qk;
 
@@ -127,6 +128,7 @@ typedef struct quire_attn_pv {
     const void *v_tile;
     const void *next; /* as in quire_attn_qk */
     bool next_to_l2;
+    bool next_in_part;
     float *o;        /* n_rows rows; padding between d and the next multiple of 16 is scratch */
     size_t o_stride; /* floats: a multiple of 16, >= d rounded up to 16 */
     const quire_attn_weights *weights; /* [n_rows], of a set that has weigh and a sealed V */
@@ -160,6 +162,11 @@ typedef struct quire_attn_kernels {
     void (*qk)(const quire_attn_qk *args);
 
     quire_attn_softmax *softmax;
+
+    /* bf16 tiles for many rows: the work on a tile is so short that memory would idle during
+     * softmax. The driver calls that for a few rows at a time, and prefetches a quarter of the next
+     * tiles between those calls. */
+    bool shares_ahead;
 
     /* For a V in bf16: the same with weights in bf16, which lie in the order of tokens at the
      * beginning of their row of s; the sums in l are those of the rounded weights. NULL: pv of bf16

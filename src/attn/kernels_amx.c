@@ -48,6 +48,11 @@ void quire_amx_leave(const quire_attn_cpu_state *before)
     __asm__ volatile("ldtilecfg %0" : : "m"(*before));
 }
 
+static uint32_t eighths_of(bool is_in_part)
+{
+    return is_in_part ? 6 : 8;
+}
+
 /* ---- q . K ---- */
 
 static float *logits_of(const quire_attn_qk *args, uint32_t row)
@@ -78,7 +83,8 @@ void quire_avx512_qk_bf16_amx(const quire_attn_qk *args)
                             .n_chunks = (args->d + CHUNK - 1) / CHUNK,
                             .n_cols = QUIRE_AMX_COLS,
                             .ahead = (uintptr_t)args->next,
-                            .ahead_to_l2 = args->next_to_l2 };
+                            .ahead_to_l2 = args->next_to_l2,
+                            .eighths = eighths_of(args->next_in_part) };
 
     for (uint32_t row = 0; row < args->n_rows; row += QUIRE_AMX_ROWS_MAX) {
         uint32_t n[2];
@@ -168,11 +174,13 @@ void quire_avx512_pv_bf16_amx(const quire_attn_pv *args)
 {
     const bool is_whole = args->slot_begin == 0 && args->slot_end == QUIRE_TILE_TOKENS;
     const size_t line_bytes = (size_t)args->d * PAIR_BYTES;
-    const size_t pass_bytes = (size_t)PAIRS * QUIRE_AMX_SUMS_BYTES;
+    const uint32_t eighths = eighths_of(args->next_in_part);
+    const size_t ahead_bytes = PAIRS * QUIRE_AMX_SUMS_BYTES * eighths / 8;
     _Alignas(64) char copy[PAIRS * QUIRE_AMX_COLS * QUIRE_AMX_BYTES];
     quire_amx_product p = { .rows_stride = QUIRE_TILE_TOKENS * sizeof(float),
                             .n_chunks = CHUNKS_OF_TOKENS,
-                            .ahead_to_l2 = args->next_to_l2 };
+                            .ahead_to_l2 = args->next_to_l2,
+                            .eighths = eighths };
 
     for (uint32_t dim = 0; dim < args->d; dim += COLS_DIMS) {
         const uint32_t n_dims = args->d - dim < COLS_DIMS ? args->d - dim : COLS_DIMS;
@@ -186,7 +194,7 @@ void quire_avx512_pv_bf16_amx(const quire_attn_pv *args)
             p.lines_stride = QUIRE_AMX_SUMS_BYTES;
         }
         p.last = p.lines + QUIRE_AMX_ROWS * p.lines_stride;
-        p.ahead = args->next != NULL ? (uintptr_t)args->next + dim / COLS_DIMS * pass_bytes : 0;
+        p.ahead = args->next != NULL ? (uintptr_t)args->next + dim / COLS_DIMS * ahead_bytes : 0;
         pv_cols(args, dim, &p);
     }
 }

@@ -51,7 +51,8 @@ static void qk_many(const quire_attn_qk *args)
                             .n_chunks = (n_lines + QUIRE_AMX_ROWS - 1) / QUIRE_AMX_ROWS,
                             .n_cols = QUIRE_AMX_COLS,
                             .sums = { (char *)sums[0], (char *)sums[1] },
-                            .ahead_to_l2 = args->next_to_l2 };
+                            .ahead_to_l2 = args->next_to_l2,
+                            .eighths = 8 };
     __m512 k_scale[REGS];
 
     quire_avx512_load_scales(args->k_tile, k_scale);

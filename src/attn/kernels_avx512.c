@@ -119,7 +119,7 @@ KERNELS_BY_FORMAT("avx512", _vnni, pack_float, _float, _vnni, _vnni, .weigh = NU
 KERNELS_BY_FORMAT("avx512", _vbmi, pack_float, _float, _vnni, _vbmi, .weigh = quire_avx512_weigh)
 KERNELS_BY_FORMAT("avx512+bf16", _bf16, quire_avx512_bf16_pack, _bf16, _vnni, _vbmi, BF16_AND_WEIGH)
 KERNELS_BY_FORMAT("avx512+amx", _amx, quire_avx512_bf16_pack, _bf16_amx, _amx, _amx, BF16_AND_WEIGH,
-                  .enter = quire_amx_enter, .leave = quire_amx_leave)
+                  .shares_ahead = true, .enter = quire_amx_enter, .leave = quire_amx_leave)
 
 const quire_attn_kernels *quire_attn_kernels_avx512_plain(void)
 {

@@ -12,14 +12,35 @@
 
 LLAMA_SRC=$CACHE_DIR/llama-$LLAMA_TAG-src
 
-# Where it has, ggml multiplies with AMX, which needs cmake/llama_amx.h.
-has_amx() {
-    grep -q -m 1 -w amx_tile /proc/cpuinfo
+# has_flag FLAG: whether this CPU has it.
+has_flag() {
+    grep -m 1 -E '^(flags|Features)' /proc/cpuinfo | grep -q -w "$1"
 }
 
-# llama_cxx_flags: what to compile llama.cpp's C++ with.
+# llama_c_flags, llama_cxx_flags: what is compiled otherwise than by default. With AVX-512 FP16 ggml
+# adds products of f16 in f16, 128 at a time, and what is left (a head of 64, whole) one by one in
+# scalars: attention takes four times as long. With AMX, cmake/llama_amx.h is needed.
+llama_c_flags() {
+    ! has_flag avx512_fp16 || printf -- '-mno-avx512fp16 '
+}
+
 llama_cxx_flags() {
-    ! has_amx || printf -- '-include "%s/cmake/llama_amx.h"' "$PWD"
+    llama_c_flags
+    ! has_flag amx_tile || printf -- '-include "%s/llama_amx.h" ' "$1"
+}
+
+# configure_llama BUILD OPTION...: what CMake is told. The header lies in the build folder, which does
+# not depend on where this checkout is.
+configure_llama() {
+    build=$1
+    shift
+    mkdir -p "$build"
+    cp cmake/llama_amx.h "$build/"
+    # LLAMA_OPTIONS is a list of words.
+    # shellcheck disable=SC2086
+    logged "$build/configure.log" "configuring llama.cpp" cmake -S "$LLAMA_SRC" -B "$build" \
+        $LLAMA_OPTIONS -DCMAKE_C_FLAGS="${CFLAGS:-} $(llama_c_flags)" \
+        -DCMAKE_CXX_FLAGS="${CXXFLAGS:-} $(llama_cxx_flags "$build")" "$@"
 }
 
 # llama_key: source, options, compilers, and the CPU's features (GGML_NATIVE=ON uses them all).
@@ -29,7 +50,8 @@ llama_key() {
         "${CC:-cc}" --version | head -n 1
         "${CXX:-c++}" --version | head -n 1
         grep -m 1 -E '^(flags|Features)' /proc/cpuinfo || uname -m
-        ! has_amx || cat cmake/llama_amx.h
+        llama_cxx_flags build
+        ! has_flag amx_tile || cat cmake/llama_amx.h
     } | sha256sum | cut -c 1-12
 }
 
@@ -117,13 +139,9 @@ build_llama() {
     clean_up_at_exit
     fetch_source
     build=$prefix.build
-    mkdir -p "$build"
     say "building ggml and libllama, once (minutes; log: $build/build.log)"
-    # LLAMA_OPTIONS is a list of words.
-    # shellcheck disable=SC2086
-    logged "$build/configure.log" "configuring llama.cpp" cmake -S "$LLAMA_SRC" -B "$build" \
-        $LLAMA_OPTIONS -DCMAKE_CXX_FLAGS="$(llama_cxx_flags)" \
-        -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF -DCMAKE_INSTALL_PREFIX="$prefix"
+    configure_llama "$build" -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TOOLS=OFF \
+        -DCMAKE_INSTALL_PREFIX="$prefix"
     logged "$build/build.log" "building llama.cpp" cmake --build "$build" --parallel "$JOBS"
     logged "$build/install.log" "installing llama.cpp" \
         cmake --install "$build" --prefix "$CACHE_DIR/tmp.prefix"
@@ -142,11 +160,8 @@ build_peers() {
     fetch_source
     build=$prefix.build
     say "building llama-bench, llama-perplexity and llama-server, once (minutes; log: $build/peers.log)"
-    # shellcheck disable=SC2086
-    logged "$build/configure.log" "configuring llama.cpp" cmake -S "$LLAMA_SRC" -B "$build" \
-        $LLAMA_OPTIONS -DCMAKE_CXX_FLAGS="$(llama_cxx_flags)" \
-        -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON \
-        -DCMAKE_INSTALL_PREFIX="$prefix"
+    configure_llama "$build" -DLLAMA_BUILD_COMMON=ON -DLLAMA_BUILD_TOOLS=ON \
+        -DLLAMA_BUILD_SERVER=ON -DCMAKE_INSTALL_PREFIX="$prefix"
     logged "$build/peers.log" "building the peers" cmake --build "$build" --parallel "$JOBS" \
         --target llama-bench llama-perplexity llama-server
     mkdir -p "$CACHE_DIR/tmp.peers"

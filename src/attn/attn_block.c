@@ -116,7 +116,8 @@ quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_at
     for (uint32_t i = 0; i < 2; i++) {
         c.states[i] = (void *)take(&rest, quire_attn_state_floats(&c.shape, rows) * sizeof(float));
     }
-    QUIRE_CHECK((size_t)(rest - begin) <= workspace->scratch_bytes); /* less what is read behind */
+    QUIRE_CHECK((size_t)(rest - begin) + quire_attn_behind_bytes(workspace) <=
+                workspace->scratch_bytes);
     return c;
 }
 
@@ -283,14 +284,15 @@ static void run_weigh(const quire_attn_ctx *c, const quire_attn_block *b, const 
 }
 
 /* Whether a quarter of the next tiles is prefetched while softmax runs (kernels.h). */
-static bool is_ahead_shared(const quire_attn_ctx *c, const quire_attn_block *b)
+static bool is_ahead_shared(const quire_attn_ctx *c, const quire_attn_block *b, const tile_run *run)
 {
     const quire_attn_layer *layer = c->layer;
 
-    return c->ws->kernels->shares_ahead && b->n_heads == 1 && b->n_rows >= SHARED_AHEAD_ROWS_MIN &&
+    return c->ws->kernels->shares_ahead && b->n_heads == 1 && run->first_row == 0 &&
+           run->end_row == b->n_rows && b->n_rows >= SHARED_AHEAD_ROWS_MIN &&
            b->n_rows <= SHARED_AHEAD_ROWS_MAX && layer->k_format == QUIRE_FORMAT_BF16 &&
-           layer->v_format == QUIRE_FORMAT_BF16 && layer->n_k == 1 && layer->n_v == 1 &&
-           !layer->v_prefix_of_k;
+           layer->v_format == QUIRE_FORMAT_BF16 && layer->d_k == layer->d_v && layer->n_k == 1 &&
+           layer->n_v == 1 && !layer->v_prefix_of_k;
 }
 
 /* o += P V of source v for the rows of a run of kv head `head`. When they end at different slots
@@ -308,7 +310,7 @@ static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b, const til
                            .d = layer->d_v,
                            .o_stride = c->shape.o_stride,
                            .next_to_l2 = c->ahead_to_l2,
-                           .next_in_part = is_ahead_shared(c, b),
+                           .next_in_part = is_ahead_shared(c, b, run),
                            .slot_begin = tiles->pos.slot_begin };
     bool is_safe;
 
@@ -342,7 +344,7 @@ static void run_qk(const quire_attn_ctx *c, const quire_attn_block *b, const til
                            .d = layer->d_k,
                            .n_rows = run->end_row - run->first_row,
                            .next_to_l2 = c->ahead_to_l2,
-                           .next_in_part = is_ahead_shared(c, b),
+                           .next_in_part = is_ahead_shared(c, b, run),
                            .s = c->logits + (size_t)first * QUIRE_TILE_TOKENS };
 
     for (uint32_t k = 0; k < layer->n_k; k++) {
@@ -367,36 +369,35 @@ static void run_softmax(const quire_attn_ctx *c, const tile_pair *tiles, const t
                                  st->l + first, c->rescale + first);
 }
 
-/* One of n_steps parts of the last quarter of a tile; NULL: there is none. */
+/* One of n_steps parts of the last quarter of a tile. */
 static void prefetch_part(const quire_attn_ctx *c, const void *tile, size_t tile_bytes,
                           uint32_t step, uint32_t n_steps)
 {
     const uint32_t n_lines = (uint32_t)(tile_bytes / 4 / 64);
-    const char *lines = (const char *)tile + tile_bytes - 64 * (size_t)n_lines;
+    const char *lines;
 
-    for (uint32_t i = n_lines * step / n_steps; tile != NULL && i < n_lines * (step + 1) / n_steps;
-         i++) {
+    if (tile == NULL) {
+        return;
+    }
+    lines = (const char *)tile + tile_bytes - 64 * (size_t)n_lines;
+    for (uint32_t i = n_lines * step / n_steps; i < n_lines * (step + 1) / n_steps; i++) {
         prefetch_line(c, lines + 64 * (size_t)i);
     }
 }
 
-/* The same of a block that shares the next tiles' prefetches: lines of them before every few rows.
- */
-static void run_softmax_ahead(const quire_attn_ctx *c, const quire_attn_block *b,
-                              const tile_pair *tiles, const tile_run *run,
+/* The same of a run that shares the next tiles' prefetches: lines of them before every few rows. */
+static void run_softmax_ahead(const quire_attn_ctx *c, const tile_pair *tiles, const tile_run *run,
                               const quire_attn_state *st)
 {
-    const quire_attn_layer *layer = c->layer;
-    const size_t k_bytes = quire_tile_bytes(layer->k_format, QUIRE_SIDE_K, layer->d_k);
-    const size_t v_bytes = quire_tile_bytes(layer->v_format, QUIRE_SIDE_V, layer->d_v);
-    const uint32_t n_steps = quire_attn_ceil_div(b->n_rows, SHARED_AHEAD_STEP);
+    const uint32_t n_steps = quire_attn_ceil_div(run->end_row, SHARED_AHEAD_STEP);
 
     for (uint32_t step = 0; step < n_steps; step++) {
         const uint32_t first = step * SHARED_AHEAD_STEP;
 
-        prefetch_part(c, tiles->at[tiles->ahead], k_bytes, step, n_steps);
-        prefetch_part(c, tiles->at[1 + tiles->ahead], v_bytes, step, n_steps);
-        run_softmax(c, tiles, run, first, quire_min_u32(first + SHARED_AHEAD_STEP, b->n_rows), st);
+        prefetch_part(c, tiles->at[tiles->ahead], c->tile_bytes, step, n_steps);
+        prefetch_part(c, tiles->at[1 + tiles->ahead], c->tile_bytes, step, n_steps);
+        run_softmax(c, tiles, run, first, quire_min_u32(first + SHARED_AHEAD_STEP, run->end_row),
+                    st);
     }
 }
 
@@ -414,8 +415,8 @@ static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b, tile_pa
     for (uint32_t head = 0; head < b->n_heads; head++) {
         run_qk(c, b, tiles, run, head);
     }
-    if (n == b->head_rows && is_ahead_shared(c, b)) {
-        run_softmax_ahead(c, b, tiles, run, st);
+    if (is_ahead_shared(c, b, run)) {
+        run_softmax_ahead(c, tiles, run, st);
     } else if (n == b->head_rows) {
         run_softmax(c, tiles, run, 0, b->n_rows, st);
     } else {

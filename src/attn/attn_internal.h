@@ -162,6 +162,9 @@ static inline unsigned char *quire_attn_tile(const quire_attn_lane *lane,
            tile * lane->tile_stride;
 }
 
+/* What kernels may read behind the rows of a block's arrays (QUIRE_ATTN_ROWS_BEHIND). */
+size_t quire_attn_behind_bytes(const quire_attn_workspace *workspace);
+
 /* The scratch of one thread: a tile as f32 and one row before and after rotation, then the block.
  */
 static inline float *quire_attn_scratch_tile(const quire_attn_workspace *workspace, uint32_t thread)

@@ -98,12 +98,18 @@ quire_attn_shape quire_attn_shape_of(const quire_attn_workspace *workspace,
     return shape;
 }
 
+size_t quire_attn_behind_bytes(const quire_attn_workspace *workspace)
+{
+    const size_t q_bytes = q_bytes_max(workspace);
+    const size_t p_bytes = QUIRE_TILE_TOKENS * sizeof(float); /* weights are smaller */
+
+    return QUIRE_ATTN_ROWS_BEHIND * (q_bytes > p_bytes ? q_bytes : p_bytes);
+}
+
 /* Scratch of one thread: the f32 tile, one row, and the arrays of a block, each padded to 64 bytes;
  * then what kernels may read behind the rows of one. */
 static size_t thread_scratch_bytes(const quire_attn_workspace *ws)
 {
-    const size_t q_bytes = q_bytes_max(ws);
-    const size_t p_bytes = QUIRE_TILE_TOKENS * sizeof(float);
     size_t block = ws->limits.n_head_max * block_row_bytes_max(ws);
 
     if (block < QUIRE_ATTN_BLOCK_BYTES_MAX) {
@@ -113,7 +119,7 @@ static size_t thread_scratch_bytes(const quire_attn_workspace *ws)
                                        sizeof(float) +
                                    block,
                                64) +
-           16 * 64 + QUIRE_ATTN_ROWS_BEHIND * (q_bytes > p_bytes ? q_bytes : p_bytes);
+           16 * 64 + quire_attn_behind_bytes(ws);
 }
 
 /* Room for the partials of all heads of two of the longest sequences: sequences are only cut when

@@ -56,8 +56,8 @@
  *
  * P of q8 as int16: a pair of codes against a pair of int16 is one vpdpwssd (or vpmaddwd + vpaddd),
  * the same number of multiplications as two planes of bytes through vpdpbusd, with half the
- * accumulators; but codes must be spread for every block of rows, so AVX-512 VNNI takes planes
- * where rows are many. The integers are the same.
+ * accumulators; but codes must be spread for every block of rows, so AVX-512 VNNI and AMX take
+ * planes where rows are many. The integers are the same.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ATTN_KERNELS_H
@@ -147,7 +147,7 @@ typedef struct quire_attn_cpu_state {
 typedef struct quire_attn_kernels {
     const char *isa;
 
-    /* Before a thread's first call of a function below, and after its last; *before is the
+    /* Before a thread's first call of qk or pv, and after its last; *before is the
      * thread's. NULL: nothing to do. (AMX has a configuration, which takes longer to load than a
      * tile to multiply, and ggml keeps one of its own in it.) */
     void (*enter)(quire_attn_cpu_state *before);

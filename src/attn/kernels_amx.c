@@ -1,6 +1,6 @@
 /* kernels_amx.c - bf16 tiles with AMX: q and P in bf16, as kernels_avx512_bf16.c has them, sums as
- * kernels_amx.h says. 16 rows take no longer than one; 24 rows of a cascade a tenth of what pairs
- * in vector registers take.
+ * kernels_amx.h says. 16 rows take no longer than one; products of 24 rows take a tenth of what
+ * they take in vector registers.
  *
  * Order of additions: a logit adds its chunks of 32 dimensions upwards. An output adds the two
  * halves of a tile's tokens, and what is there times rescale to that.
@@ -95,9 +95,9 @@ void quire_avx512_qk_bf16_amx(const quire_attn_qk *args)
 
             n[i] = quire_amx_n_rows(args->n_rows, first);
             is_direct[i] = n[i] == QUIRE_AMX_ROWS && !args->accumulate;
-            p.rows[i] = n[i] > 0 ? (const char *)args->packed + first * q_bytes : NULL;
             p.sums[i] = (char *)(is_direct[i] ? logits_of(args, first) : sums[i]);
         }
+        quire_amx_take_rows(&p, args->packed, args->n_rows, row);
         quire_amx_multiply(QUIRE_AMX_BF16, &p);
         for (uint32_t i = 0; i < 2; i++) {
             if (!is_direct[i]) {
@@ -159,13 +159,11 @@ static void pv_cols(const quire_attn_pv *args, uint32_t dim, quire_amx_product *
     p->sums[1] = (char *)sums[1];
     for (uint32_t row = 0; row < args->n_rows; row += QUIRE_AMX_ROWS_MAX) {
         const uint32_t second = row + QUIRE_AMX_ROWS;
-        const uint32_t n_second = quire_amx_n_rows(args->n_rows, second);
 
-        p->rows[0] = (const char *)args->p + row * p->rows_stride;
-        p->rows[1] = n_second > 0 ? (const char *)args->p + second * p->rows_stride : NULL;
+        quire_amx_take_rows(p, args->p, args->n_rows, row);
         quire_amx_multiply(QUIRE_AMX_BF16, p);
         add_sums(args, row, quire_amx_n_rows(args->n_rows, row), dim, p->n_cols, sums[0]);
-        add_sums(args, second, n_second, dim, p->n_cols, sums[1]);
+        add_sums(args, second, quire_amx_n_rows(args->n_rows, second), dim, p->n_cols, sums[1]);
         p->ahead = 0;
     }
 }

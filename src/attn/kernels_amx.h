@@ -12,7 +12,7 @@
  * settings), then both to what was there: Intel's Software Developer's Manual, TDPBF16PS. No sum
  * depends on another, so a row's bits do not depend on its neighbours.
  *
- * All is assembly: gcc 12's intrinsics name neither the memory that they read nor what they write.
+ * All is assembly: gcc 12's intrinsics do not name the memory that they read.
  * A thread enters and leaves (quire_amx_enter) around calls of these kernels.
  *
  * Include only from files compiled for AVX-512.
@@ -81,6 +81,16 @@ typedef struct quire_amx_product {
     bool ahead_to_l2;
     uint32_t eighths; /* of the lines' bytes, that are prefetched */
 } quire_amx_product;
+
+/* Rows from `row` on that a product of both registers takes, of n_rows that begin with `at`. */
+QUIRE_AVX512_INLINE void quire_amx_take_rows(quire_amx_product *p, const void *at, uint32_t n_rows,
+                                             uint32_t row)
+{
+    const char *first = (const char *)at + row * p->rows_stride;
+
+    p->rows[0] = first;
+    p->rows[1] = n_rows - row > QUIRE_AMX_ROWS ? first + QUIRE_AMX_ROWS * p->rows_stride : NULL;
+}
 
 /* Of n_rows rows, those that a register has that begins with row `first`. */
 QUIRE_AVX512_INLINE uint32_t quire_amx_n_rows(uint32_t n_rows, uint32_t first)

@@ -1,6 +1,6 @@
 /* kernels_amx_q8.c - q8 tiles with AMX, for many rows: the integers, and so the bits, of
- * kernels_avx512_vnni.c. Weights of 15 bits are two bytes, whose rows are the two registers of a
- * product.
+ * kernels_avx512_vnni.c. A weight of 15 bits is two bytes: a row of P is two rows of a product,
+ * which are added up after it.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels_amx.h"
@@ -60,13 +60,11 @@ static void qk_many(const quire_attn_qk *args)
     p.ahead = args->next != NULL ? ahead.at : 0;
     for (uint32_t row = 0; row < args->n_rows; row += QUIRE_AMX_ROWS_MAX) {
         const uint32_t second = row + QUIRE_AMX_ROWS;
-        const uint32_t n_second = quire_amx_n_rows(args->n_rows, second);
 
-        p.rows[0] = q + row * q_bytes;
-        p.rows[1] = n_second > 0 ? q + second * q_bytes : NULL;
+        quire_amx_take_rows(&p, q, args->n_rows, row);
         quire_amx_multiply(QUIRE_AMX_S8_U8, &p);
         store_logits(args, row, quire_amx_n_rows(args->n_rows, row), k_scale, sums[0]);
-        store_logits(args, second, n_second, k_scale, sums[1]);
+        store_logits(args, second, quire_amx_n_rows(args->n_rows, second), k_scale, sums[1]);
         p.ahead = 0;
     }
 }
@@ -99,7 +97,8 @@ typedef struct pv_block {
     const quire_attn_pv *args;
     uint32_t row;
     uint32_t n;
-    uintptr_t ahead;   /* what to prefetch next; 0: nothing */
+    uintptr_t ahead; /* what to prefetch next; 0: nothing more */
+    uintptr_t ahead_end;
     uint32_t n_by_row; /* lines */
     _Alignas(16) float unit[QUIRE_AMX_ROWS];
     _Alignas(64) uint8_t weights[QUIRE_AMX_ROWS][PLANES][QUIRE_TILE_TOKENS];
@@ -111,7 +110,7 @@ typedef struct pv_block {
 static void add_sums(pv_block *block, uint32_t dim, uint32_t n_cols)
 {
     const quire_attn_pv *args = block->args;
-    const int32_t *low = block->sums[0][0]; /* the second register's rows follow */
+    const int32_t *low = (const void *)block->sums; /* of both registers, row after row */
     float *o = args->o + block->row * args->o_stride + dim;
 
     for (uint32_t r = 0; r < block->n; r++, o += args->o_stride) {
@@ -120,6 +119,7 @@ static void add_sums(pv_block *block, uint32_t dim, uint32_t n_cols)
         const __m512 factor = _mm512_set1_ps(block->unit[r]);
 
         block->ahead = quire_amx_prefetch(block->ahead, args->next_to_l2, block->n_by_row);
+        block->ahead = block->ahead < block->ahead_end ? block->ahead : 0;
         for (uint32_t i = 0; i < n_cols; i++) {
             const __m512i sum =
                 _mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(high + 16 * i), LOW_BITS),
@@ -132,26 +132,25 @@ static void add_sums(pv_block *block, uint32_t dim, uint32_t n_cols)
     }
 }
 
-/* The block's rows against all dimensions. */
+/* The block's rows against all dimensions. Prefetches are spread over what rows do one by one:
+ * beside the products lines would be asked for faster than memory brings them. */
 static void pv_rows(pv_block *block, quire_amx_product *p)
 {
     const quire_attn_pv *args = block->args;
 
-    p->rows[0] = (const char *)block->weights[0];
-    p->rows[1] = PLANES * block->n > QUIRE_AMX_ROWS
-                     ? (const char *)block->weights[QUIRE_AMX_ROWS / PLANES]
-                     : NULL;
+    quire_amx_take_rows(p, block->weights, PLANES * block->n, 0);
     for (uint32_t dim = 0; dim < args->d; dim += 16 * p->n_cols) {
         const uint32_t n_dims = args->d - dim < 64 ? args->d - dim : 64;
 
         p->n_cols = (n_dims + 15) / 16;
         p->lines_stride = (size_t)GROUP * args->d;
-        p->last = (const char *)args->v_tile + SCALES_BYTES + (size_t)GROUP * dim;
+        p->lines = (const char *)args->v_tile + SCALES_BYTES + (size_t)GROUP * dim;
         if (n_dims % 16 != 0) {
             copy_codes(args, dim, block->copy);
             p->lines_stride = QUIRE_AMX_SUMS_BYTES;
-            p->last = block->copy;
+            p->lines = block->copy;
         }
+        p->last = p->lines;
         quire_amx_multiply(QUIRE_AMX_U8_S8, p);
         add_sums(block, dim, p->n_cols);
     }
@@ -169,7 +168,8 @@ static void pv_many(const quire_attn_pv *args, const __m512 v_scale[REGS])
     quire_avx512_prefetch_lines(&ahead, SCALES_BYTES / 64);
     block.args = args;
     block.ahead = args->next != NULL ? ahead.at : 0;
-    block.n_by_row = quire_amx_lines_by_row(64, args->n_rows);
+    block.ahead_end = ahead.at + (size_t)QUIRE_TILE_TOKENS * args->d;
+    block.n_by_row = (64 + args->n_rows - 1) / args->n_rows; /* where 64 dimensions are a pass */
     for (block.row = 0; block.row < args->n_rows; block.row += QUIRE_AMX_ROWS) {
         block.n = quire_amx_n_rows(args->n_rows, block.row);
         quire_avx512_q8_planes(block.n, args->p + block.row * (size_t)QUIRE_TILE_TOKENS, v_scale,

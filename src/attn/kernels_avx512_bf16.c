@@ -11,6 +11,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/kernels_avx512_softmax.h"
+#include "base/cpu.h"
 
 #define ROWS 6u
 #define REGS QUIRE_AVX512_REGS
@@ -264,14 +265,15 @@ QUIRE_AVX512_INLINE uint32_t ahead_lines(const quire_avx512_ahead *ahead)
  * them. The CPU's own prefetchers stop at the end of a page of 4 KB, so a tile of two pages comes
  * from both at once (3 rows of head 64 out of memory: 9.3 -> 8.2 ns by token and kv head). Larger
  * tiles lose by it (4 rows of head 128: 16.7 -> 19.1), and without any prefetch it is 14 and 26.
- * That is Zen 5. On Zen 4, which prefetches to L2, tiles that are read in one pass come faster
+ * That is Zen 5. On Zen 4, which reads ahead by itself, tiles that are read in one pass come faster
  * alone: 12.7 -> 10.7; not those of two passes (25.9 -> 26.6). */
 QUIRE_AVX512_INLINE void ahead_set(product *at, bool to_l2, uint32_t lines, size_t tile_bytes)
 {
     const bool is_whole = lines == 4 && tile_bytes <= PASS_BYTES;
     const bool is_halved = is_whole && !to_l2;
+    const bool is_alone = is_whole && to_l2 && quire_cpu_get()->reads_ahead;
 
-    at->to = !to_l2 ? AHEAD_TO_L1 : is_whole ? AHEAD_TO_NONE : AHEAD_TO_L2;
+    at->to = is_alone ? AHEAD_TO_NONE : to_l2 ? AHEAD_TO_L2 : AHEAD_TO_L1;
     at->ahead_apart = is_halved ? tile_bytes / 2 : 128;
     at->ahead_stride = is_halved ? 128 : (size_t)64 * lines;
 }

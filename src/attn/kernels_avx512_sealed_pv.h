@@ -219,8 +219,7 @@ static void pv_rows_of_cols(pv_block *block, quire_amx_product *p)
         const uint32_t second = block->row + QUIRE_AMX_ROWS;
         uint32_t n = quire_amx_n_rows(args->n_rows, block->row);
 
-        p->rows[0] = (const char *)args->weights[block->row].n;
-        p->rows[1] = second < args->n_rows ? (const char *)args->weights[second].n : NULL;
+        quire_amx_take_rows(p, args->weights, args->n_rows, block->row);
         quire_amx_multiply(QUIRE_AMX_U8_S8, p);
         n += quire_amx_n_rows(args->n_rows, second);
         for (uint32_t r = 0; r < n; r += 4) {
@@ -239,7 +238,8 @@ static void pv_rows_of_levels(pv_block *block)
         const uint32_t n_cols = (block->levels_dims - block->dim) / 16;
 
         p.n_cols = n_cols < QUIRE_AMX_COLS ? n_cols : QUIRE_AMX_COLS;
-        p.last = (const char *)block->levels + (size_t)QUAD * block->dim;
+        p.lines = (const char *)block->levels + (size_t)QUAD * block->dim;
+        p.last = p.lines;
         pv_rows_of_cols(block, &p);
     }
 }

@@ -223,8 +223,7 @@ static void qk_rows_of_levels(qk_block *block, uint8_t *levels)
         const uint32_t second = block->row + QUIRE_AMX_ROWS;
         uint32_t n = quire_amx_n_rows(args->n_rows, block->row);
 
-        p.rows[0] = q + block->row * block->q_bytes;
-        p.rows[1] = second < args->n_rows ? q + second * block->q_bytes : NULL;
+        quire_amx_take_rows(&p, q, args->n_rows, block->row);
         quire_amx_multiply(QUIRE_AMX_S8_U8, &p);
         n += quire_amx_n_rows(args->n_rows, second);
         for (uint32_t r = 0; r < n; r += 4) {

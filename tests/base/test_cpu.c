@@ -96,6 +96,7 @@ static void knows_where_prefetches_go(void **state)
     }
     assert_int_equal(sscanf(family, "cpu family : %u", &number), 1);
     is_zen4 = cpu->has_avx512 && has_flag(vendor, "AuthenticAMD") && number == 25;
+    assert_int_equal(cpu->reads_ahead, is_zen4);
     assert_int_equal(cpu->prefetch_to_l2, is_zen4 || cpu->has_amx);
 }
 

@@ -24,9 +24,10 @@
 #define STACK_BYTES_BASE ((size_t)1 << 20)
 /* Unmapped below the stack; a whole number of pages wherever pages have at most 64 KiB. */
 #define STACK_GUARD_BYTES ((size_t)1 << 16)
-/* Texts up to here need about 100 KiB, which every thread's stack has: musl's default, the
- * smallest in use, is 128 KiB. */
-#define PLAIN_BYTES_MAX 256
+/* Texts up to here need about 40 KiB, which every thread's stack has: musl's default, the smallest
+ * in use, is 128 KiB, and of a stack of that size glibc takes 66 KiB for ggml's thread-local
+ * variables where it is compiled for AMX. */
+#define PLAIN_BYTES_MAX 64
 
 typedef struct tokenize_call {
     const struct llama_vocab *vocab;

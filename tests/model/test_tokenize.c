@@ -319,11 +319,11 @@ static void test_short_texts(void **state)
     quire_model model = generated_open("deepseek-llm");
 
     (void)state;
-    for (size_t count = 1; count <= 600; count += count < 250 || count > 260 ? 7 : 1) {
+    for (size_t count = 1; count <= 600; count += count < 60 || count > 70 ? 7 : 1) {
         watch_reset();
         run_check(&model, "1", count);
         assert_int_equal(n_threads, n_stacks);
-        assert_int_equal(n_threads, count > 256 ? 1 : 0);
+        assert_int_equal(n_threads, count > 64 ? 1 : 0);
     }
     llama_model_free(model.llama);
 }

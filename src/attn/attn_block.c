@@ -26,7 +26,7 @@
  * f16 13.2 / 12.7 / 10.6, bf16 17.4 / 11.3 / 12.6, q8 7.3 / 6.4 / 5.5, q4 5.2 / 5.7 / 3.9.
  * Granite Rapids (48 KB; 2 MB of L2), 2 threads, 14 KB into L1 / a position into L2: f16 11.0
  * / 10.9, bf16 10.2 / 9.4, q8 5.6 / 4.9, q6 4.4 / 3.7, q4 2.8 / 2.5; head 128, 4 rows, 1 thread:
- * f16 47.6 / 41.0, q8 20.7 / 17.5, q6 13.4 / 11.4, q4 7.1. */
+ * f16 47.6 / 41.0, q8 20.7 / 17.5, q6 13.4 / 11.4, q4 7.1 / 7.1. */
 #define AHEAD_BYTES_L2 ((size_t)64 << 10)
 
 /* Blocks that share the prefetches of bf16 tiles, and rows between them. More rows take longer than
@@ -62,6 +62,8 @@ typedef struct tile_run {
     const quire_page_addr *hot; /* the hot page to read; NULL: the main page */
     uint32_t first_row;         /* of the first kv head's */
     uint32_t end_row;
+    bool
+        shares_ahead; /* a quarter of the next tiles is prefetched while softmax runs (kernels.h) */
 } tile_run;
 
 /* ---- context ---- */
@@ -116,8 +118,7 @@ quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_at
     for (uint32_t i = 0; i < 2; i++) {
         c.states[i] = (void *)take(&rest, quire_attn_state_floats(&c.shape, rows) * sizeof(float));
     }
-    QUIRE_CHECK((size_t)(rest - begin) + quire_attn_behind_bytes(workspace) <=
-                workspace->scratch_bytes);
+    QUIRE_CHECK((size_t)(rest - begin) + workspace->behind_bytes <= workspace->scratch_bytes);
     return c;
 }
 
@@ -283,7 +284,7 @@ static void run_weigh(const quire_attn_ctx *c, const quire_attn_block *b, const 
     c->ws->kernels->weigh(&args);
 }
 
-/* Whether a quarter of the next tiles is prefetched while softmax runs (kernels.h). */
+/* Of a run whose rows are set. */
 static bool is_ahead_shared(const quire_attn_ctx *c, const quire_attn_block *b, const tile_run *run)
 {
     const quire_attn_layer *layer = c->layer;
@@ -310,7 +311,7 @@ static void run_pv(const quire_attn_ctx *c, const quire_attn_block *b, const til
                            .d = layer->d_v,
                            .o_stride = c->shape.o_stride,
                            .next_to_l2 = c->ahead_to_l2,
-                           .next_in_part = is_ahead_shared(c, b, run),
+                           .next_in_part = run->shares_ahead,
                            .slot_begin = tiles->pos.slot_begin };
     bool is_safe;
 
@@ -344,7 +345,7 @@ static void run_qk(const quire_attn_ctx *c, const quire_attn_block *b, const til
                            .d = layer->d_k,
                            .n_rows = run->end_row - run->first_row,
                            .next_to_l2 = c->ahead_to_l2,
-                           .next_in_part = is_ahead_shared(c, b, run),
+                           .next_in_part = run->shares_ahead,
                            .s = c->logits + (size_t)first * QUIRE_TILE_TOKENS };
 
     for (uint32_t k = 0; k < layer->n_k; k++) {
@@ -403,7 +404,7 @@ static void run_softmax_ahead(const quire_attn_ctx *c, const tile_pair *tiles, c
 
 /* slot_end of the rows is set. */
 static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b, tile_pair *tiles,
-                     const tile_run *run, const quire_attn_state *st)
+                     tile_run *run, const quire_attn_state *st)
 {
     const uint32_t n = run->end_row - run->first_row;
 
@@ -411,11 +412,12 @@ static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b, tile_pa
         list_tiles(c, b, &tiles->pos, run->hot, tiles->at);
         tiles->hot = run->hot;
     }
+    run->shares_ahead = is_ahead_shared(c, b, run);
     pack_queries(c, b, packed_form(c, run));
     for (uint32_t head = 0; head < b->n_heads; head++) {
         run_qk(c, b, tiles, run, head);
     }
-    if (is_ahead_shared(c, b, run)) {
+    if (run->shares_ahead) {
         run_softmax_ahead(c, tiles, run, st);
     } else if (n == b->head_rows) {
         run_softmax(c, tiles, run, 0, b->n_rows, st);
@@ -460,7 +462,7 @@ static bool is_behind_all(const quire_attn_ctx *c, uint32_t index, const quire_a
 static void run_whole_tile(const quire_attn_ctx *c, const quire_attn_block *b, tile_pair *tiles,
                            const quire_attn_state *st)
 {
-    const tile_run run = { .end_row = b->head_rows };
+    tile_run run = { .end_row = b->head_rows };
     const uint32_t end = tiles->pos.slot_begin + tiles->pos.n_slots;
 
     for (uint32_t r = 0; r < b->n_rows; r++) {

@@ -84,6 +84,7 @@ struct quire_attn_workspace {
     size_t partial_floats;
     unsigned char *scratch; /* [n_threads_max] */
     size_t scratch_bytes;   /* of one thread */
+    size_t behind_bytes;    /* of them, what kernels may read behind a block's rows */
 };
 
 /* What follows from a layer's constants. Sizes of float arrays in floats. */
@@ -161,9 +162,6 @@ static inline unsigned char *quire_attn_tile(const quire_attn_lane *lane,
     return page->extent + lane->offset + page->slot * lane->page_stride + g * lane->head_stride +
            tile * lane->tile_stride;
 }
-
-/* What kernels may read behind the rows of a block's arrays (QUIRE_ATTN_ROWS_BEHIND). */
-size_t quire_attn_behind_bytes(const quire_attn_workspace *workspace);
 
 /* The scratch of one thread: a tile as f32 and one row before and after rotation, then the block.
  */

@@ -98,9 +98,10 @@ quire_attn_shape quire_attn_shape_of(const quire_attn_workspace *workspace,
     return shape;
 }
 
-size_t quire_attn_behind_bytes(const quire_attn_workspace *workspace)
+/* QUIRE_ATTN_ROWS_BEHIND rows of what is largest. */
+static size_t behind_bytes(const quire_attn_workspace *ws)
 {
-    const size_t q_bytes = q_bytes_max(workspace);
+    const size_t q_bytes = q_bytes_max(ws);
     const size_t p_bytes = QUIRE_TILE_TOKENS * sizeof(float); /* weights are smaller */
 
     return QUIRE_ATTN_ROWS_BEHIND * (q_bytes > p_bytes ? q_bytes : p_bytes);
@@ -119,7 +120,7 @@ static size_t thread_scratch_bytes(const quire_attn_workspace *ws)
                                        sizeof(float) +
                                    block,
                                64) +
-           16 * 64 + quire_attn_behind_bytes(ws);
+           16 * 64 + ws->behind_bytes;
 }
 
 /* Room for the partials of all heads of two of the longest sequences: sequences are only cut when
@@ -245,6 +246,7 @@ static int workspace_init(quire_attn_workspace *ws, const quire_attn_workspace_o
     }
     ws->n_splits_max = quire_attn_ceil_div(opts->n_entries_max, ws->limits.split_entries);
     ws->partial_floats = partial_floats(ws);
+    ws->behind_bytes = behind_bytes(ws);
     ws->scratch_bytes = thread_scratch_bytes(ws);
     return QUIRE_OK;
 }

@@ -100,31 +100,15 @@ QUIRE_AVX512_INLINE uint32_t quire_amx_n_rows(uint32_t n_rows, uint32_t first)
     return n < QUIRE_AMX_ROWS ? n : QUIRE_AMX_ROWS;
 }
 
-/* n lines; returns what follows them. */
-QUIRE_AVX512_INLINE uintptr_t quire_amx_prefetch(uintptr_t ahead, bool to_l2, uint32_t n)
+/* n lines; returns what follows them. 0: nothing to prefetch. */
+QUIRE_AVX512_INLINE uintptr_t quire_amx_prefetch(uintptr_t at, bool to_l2, uint32_t n)
 {
-    const char *at = (const char *)ahead;
+    quire_avx512_ahead ahead = { .at = at, .to_l2 = to_l2 };
 
-    if (ahead == 0) {
-        return 0;
+    if (at != 0) {
+        quire_avx512_prefetch_lines(&ahead, n);
     }
-    if (to_l2) {
-        for (uint32_t i = 0; i < n; i++) {
-            _mm_prefetch(at + (size_t)QUIRE_AMX_BYTES * i, _MM_HINT_T1);
-        }
-    } else {
-        for (uint32_t i = 0; i < n; i++) {
-            _mm_prefetch(at + (size_t)QUIRE_AMX_BYTES * i, _MM_HINT_T0);
-        }
-    }
-    return ahead + (size_t)QUIRE_AMX_BYTES * n;
-}
-
-/* Lines that each of n_rows asks for, where prefetches are spread over what rows do one by one:
- * there they come less fast than beside products. */
-QUIRE_AVX512_INLINE uint32_t quire_amx_lines_by_row(uint32_t n_lines, uint32_t n_rows)
-{
-    return (n_lines + n_rows - 1) / n_rows;
+    return ahead.at;
 }
 
 /* The lines of a K tile's last chunk, of n_lines; zeros after them, in `to`, where there are less

@@ -183,8 +183,12 @@ void quire_avx512_pv_q8_amx(const quire_attn_pv *args)
     const uint64_t visible = quire_avx512_slot_mask(args->slot_begin, args->slot_end);
     __m512 v_scale[REGS];
 
+    if (args->n_rows <= FEW_ROWS) {
+        quire_avx512_pv_q8_vnni(args);
+        return;
+    }
     quire_avx512_load_visible(args->v_tile, visible, v_scale);
-    if (args->n_rows <= FEW_ROWS || quire_avx512_q8_has_sign(v_scale)) {
+    if (quire_avx512_q8_has_sign(v_scale)) {
         quire_avx512_pv_q8_vnni(args);
     } else {
         pv_many(args, v_scale);

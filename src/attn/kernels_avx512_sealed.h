@@ -20,6 +20,7 @@
 #include "attn/kernels_avx512_weights.h"
 #if SEALED_AMX
 #include "attn/kernels_amx.h"
+#include "base/num.h"
 #endif
 
 #define ROWS        6u /* of a block at most */

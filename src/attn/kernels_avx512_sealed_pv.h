@@ -216,12 +216,10 @@ static void pv_rows_of_cols(pv_block *block, quire_amx_product *p)
     p->sums[1] = (char *)sums[1];
     block->row = 0;
     while (block->row < args->n_rows) {
-        const uint32_t second = block->row + QUIRE_AMX_ROWS;
-        uint32_t n = quire_amx_n_rows(args->n_rows, block->row);
+        const uint32_t n = quire_min_u32(args->n_rows - block->row, QUIRE_AMX_ROWS_MAX);
 
         quire_amx_take_rows(p, args->weights, args->n_rows, block->row);
         quire_amx_multiply(QUIRE_AMX_U8_S8, p);
-        n += quire_amx_n_rows(args->n_rows, second);
         for (uint32_t r = 0; r < n; r += 4) {
             QUIRE_AVX512_UP_TO_4(n - r, pv_of_sums, p->n_cols, block, sums[0] + r);
         }

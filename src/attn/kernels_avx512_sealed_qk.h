@@ -220,12 +220,10 @@ static void qk_rows_of_levels(qk_block *block, uint8_t *levels)
 
     memset(levels + args->d / QUAD * QUAD_BYTES, 0, (n_chunks * 16 - args->d / QUAD) * QUAD_BYTES);
     while (block->row < args->n_rows) {
-        const uint32_t second = block->row + QUIRE_AMX_ROWS;
-        uint32_t n = quire_amx_n_rows(args->n_rows, block->row);
+        const uint32_t n = quire_min_u32(args->n_rows - block->row, QUIRE_AMX_ROWS_MAX);
 
         quire_amx_take_rows(&p, q, args->n_rows, block->row);
         quire_amx_multiply(QUIRE_AMX_S8_U8, &p);
-        n += quire_amx_n_rows(args->n_rows, second);
         for (uint32_t r = 0; r < n; r += 4) {
             QUIRE_AVX512_UP_TO_4(n - r, qk_of_sums, block, sums[0] + r);
         }

@@ -200,6 +200,8 @@ static void paged_layer(paged *p, const float *q, float *out)
         .sink_tiles = SINK_TILES,
         .q[0] = q,
         .q_stride = (size_t)n_head * shape->d,
+        .k_new = q, /* what queries are rounded with in view: any numbers take as long */
+        .k_new_stride = (size_t)n_head * shape->d,
         .out = out,
         .out_stride = (size_t)n_head * shape->d,
     };

@@ -103,13 +103,15 @@ typedef struct quire_attn_layer {
     uint32_t recent_tiles; /* the distance rule, for sealed sides */
     uint32_t sink_tiles;
 
-    const float *q[QUIRE_ATTN_SOURCES_MAX]; /* [n_rows][n_head][d_k], one per K source */
+    /* [n_rows][n_head][d_k], one per K source. append() reads q[0] as well. */
+    const float *q[QUIRE_ATTN_SOURCES_MAX];
     size_t q_stride;
     const float *v_gate[QUIRE_ATTN_SOURCES_MAX]; /* [n_kv_head][d_v], or NULL for ones */
     float *out;                                  /* [n_rows][n_head][d_v] */
     size_t out_stride;
 
-    const float *k_new; /* append only: [n_rows][n_kv_head][d_k], goes to lane k[0]; NULL = none */
+    /* [n_rows][n_kv_head][d_k]: append() stores it in lane k[0], run() reads it; NULL = none */
+    const float *k_new;
     const float *v_new; /* append only: [n_rows][n_kv_head][d_v], goes to lane v[0]; NULL = none */
     size_t k_new_stride;
     size_t v_new_stride;
@@ -172,11 +174,21 @@ const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace);
  * step is empty: append() and run() have nothing to do. */
 int quire_attn_begin(quire_attn_workspace *workspace, const quire_attn_batch *batch);
 
-/* Store k_new and v_new of the batch's rows into their slots; thread `thread` of `n_threads` does
+/* Store k_new and v_new of the batch's rows into their slots, where quire_attn_pairs_qk() with
+ * q[0] in view, which must be the rows' queries or NULL; thread `thread` of `n_threads` does
  * its share. The layer must satisfy quire_attn_layer_check(); a layer with a sealed side needs a
  * hot table in every sequence, here and in run(). */
 void quire_attn_append(quire_attn_workspace *workspace, const quire_attn_layer *layer,
                        uint32_t thread, uint32_t n_threads);
+
+/* Whether the layer's K is in 8 bit somewhere (hot counts). There K and queries are rounded with
+ * each other in view, if they can be: append() rounds k_new so that its errors hide from queries
+ * like the token's own, q[0], and run() rounds q[0] so that its errors hide from K like the token's
+ * own, k_new; together that takes 30 to 45 % off the divergence of attention's weights
+ * that 8 bits cause (docs/formats.md). A NULL there means to nearest. What is stored and what comes
+ * out depend on it, so whoever wants the same bits for the same tokens gives both to both always,
+ * or never, whether a row's output is wanted or not. */
+bool quire_attn_pairs_qk(const quire_attn_layer *layer);
 
 /* Attention of all rows over their tables, the rows just appended included. `call` counts the
  * layers of the step from 0: each call of a step needs its own. */

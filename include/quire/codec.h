@@ -22,7 +22,9 @@
  * q8: code = round(x / scale), scale = max|x| / 127 as f16 (rounded up so that no code exceeds
  * 127), one per token and lane: 8 + 16/d bits per value. A row of zeros has scale 0. A row that
  * holds NaN or Inf has scale NaN, so that damage shows instead of hiding. Finite values beyond the
- * range of f16 saturate to its largest finite value, in f16 and in q8's scale.
+ * range of f16 saturate to its largest finite value, in f16 and in q8's scale. Codes of K may be
+ * given the token's queries to mind (quire_tile_rows.queries): a few of them are then the other
+ * neighbour of x / scale, not the nearest.
  *
  * Sealed formats: q6, q5, q4, q3. A tile is encoded once, whole, when its 64 tokens are there, and
  * is immutable from then on. x[t][i] ~ scale[t] * level[code[t][i]] + mean[i], where level is a
@@ -117,6 +119,13 @@ typedef struct quire_tile_rows {
     uint32_t first_slot; /* 0 .. 63 */
     uint32_t n_tokens;   /* first_slot + n_tokens <= 64 */
     size_t stride;       /* floats between rows, >= d */
+    /* encode_k in q8 only, without effect elsewhere: of each row what its token's queries of this
+     * kv head add up to, d floats, transformed as the row is; queries_stride floats apart. Codes
+     * are then rounded so that their errors hide from such queries. Where the sum has NaN or Inf,
+     * or a mean square below 2^-100 or above 2^100, and for all rows where this is NULL: to
+     * nearest. */
+    const float *queries;
+    size_t queries_stride;
 } quire_tile_rows;
 
 /* One implementation of all formats. Instances differ in speed only: encode gives the same bytes
@@ -128,6 +137,12 @@ typedef struct quire_codec {
     void (*encode_v)(quire_format format, const quire_tile_rows *rows, const float *x, void *tile);
     void (*decode_k)(quire_format format, const quire_tile_rows *rows, const void *tile, float *x);
     void (*decode_v)(quire_format format, const quire_tile_rows *rows, const void *tile, float *x);
+    /* Round n queries, [n][d], to what q8 kernels multiply with: whole multiples of max|q| / 127,
+     * such that their errors hide from K like `key`, [d], the K of the queries' own token,
+     * transformed as they are; not overlapping. d as above. The same floats on every ISA. Left as
+     * they are: queries with NaN or Inf, or whose largest magnitude is below 2^-60 or above 2^60,
+     * and all of them where key has NaN or Inf or a mean square below 2^-100 or above 2^100. */
+    void (*round_queries)(uint32_t d, uint32_t n, const float *key, float *q);
 } quire_codec;
 
 /* The fastest codec for this CPU, or the one that QUIRE_ISA names (see quire/attn.h).

@@ -35,10 +35,6 @@
 #define SHARED_AHEAD_ROWS_MAX 48u
 #define SHARED_AHEAD_STEP     4u
 
-/* Which of the packed forms of a block's queries. */
-#define PACKED_MAIN 0u
-#define PACKED_HOT  1u
-
 /* Stored tiles of a position that a block reads, at most: of the rows of a block of several kv
  * heads at least one is of each. */
 #define TILES_MAX (2u * QUIRE_ATTN_SOURCES_MAX * QUIRE_ATTN_WIDE_ROWS_MAX)
@@ -107,8 +103,8 @@ quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_at
     c.decoded = (void *)take(&rest, quire_attn_scratch_tile_floats(workspace) * sizeof(float));
     c.row = (void *)take(&rest, workspace->limits.head_dim_max * sizeof(float));
     for (uint32_t k = 0; k < layer->n_k; k++) {
-        c.packed[PACKED_MAIN][k] = take(&rest, rows * c.shape.q_bytes);
-        c.packed[PACKED_HOT][k] = take(&rest, rows * c.shape.q_hot_bytes);
+        c.packed[QUIRE_ATTN_PACKED_MAIN][k] = take(&rest, rows * c.shape.q_bytes);
+        c.packed[QUIRE_ATTN_PACKED_HOT][k] = take(&rest, rows * c.shape.q_hot_bytes);
     }
     c.logits = (void *)take(&rest, (size_t)rows * QUIRE_TILE_TOKENS * sizeof(float));
     c.weights = (void *)take(&rest, rows * c.shape.weights_bytes);
@@ -123,54 +119,6 @@ quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_at
 }
 
 /* ---- one tile ---- */
-
-static void pack_row(const quire_attn_ctx *c, uint32_t form, const float *q, void *packed)
-{
-    const quire_attn_layer *layer = c->layer;
-    quire_format format = form == PACKED_HOT ? QUIRE_FORMAT_HOT : layer->k_format;
-
-    if (layer->rotate_k != 0) {
-        memcpy(c->row, q, layer->d_k * sizeof(float));
-        quire_hadamard(c->row, layer->d_k, layer->rotate_k);
-        q = c->row;
-    }
-    c->ws->kernels->q_pack(format, layer->d_k, layer->scale, q, packed);
-}
-
-/* From now on packed[] is the block's; whether packed[form] holds its queries already. A block's
- * first query and their number tell it from the others of its call: that of a cascade has more than
- * any other that begins with the same. */
-static bool hold_queries(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form)
-{
-    quire_attn_packed *held = c->held;
-
-    if (held->row != b->queries[0].row || held->n_queries != b->n_queries || held->g != b->g ||
-        held->n_heads != b->n_heads) {
-        *held = (quire_attn_packed){ b->queries[0].row, b->n_queries, b->g, b->n_heads, { false } };
-    }
-    return held->is_made[form];
-}
-
-static void pack_queries(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form)
-{
-    const quire_attn_layer *layer = c->layer;
-    size_t q_bytes = form == PACKED_HOT ? c->shape.q_hot_bytes : c->shape.q_bytes;
-    uint32_t group = c->shape.group;
-
-    if (hold_queries(c, b, form)) {
-        return;
-    }
-    c->held->is_made[form] = true;
-    for (uint32_t k = 0; k < layer->n_k; k++) {
-        for (uint32_t r = 0; r < b->n_rows; r++) {
-            const quire_attn_query *query = &b->queries[r % b->head_rows / group];
-            uint32_t head = (b->g + r / b->head_rows) * group + r % group;
-            const float *q = layer->q[k] + query->row * layer->q_stride;
-
-            pack_row(c, form, q + (size_t)head * layer->d_k, c->packed[form][k] + r * q_bytes);
-        }
-    }
-}
 
 /* Tiles of a position that a block reads. */
 static uint32_t n_tiles(const quire_attn_ctx *c, const quire_attn_block *b)
@@ -244,7 +192,8 @@ static void prefetch_line(const quire_attn_ctx *c, const char *line)
 /* Which form of the queries a run is multiplied with. */
 static uint32_t packed_form(const quire_attn_ctx *c, const tile_run *run)
 {
-    return run->hot != NULL && c->shape.k_is_sealed ? PACKED_HOT : PACKED_MAIN;
+    return run->hot != NULL && c->shape.k_is_sealed ? QUIRE_ATTN_PACKED_HOT
+                                                    : QUIRE_ATTN_PACKED_MAIN;
 }
 
 /* What a run multiplies its weights with. */
@@ -340,8 +289,9 @@ static void run_qk(const quire_attn_ctx *c, const quire_attn_block *b, const til
     const quire_attn_layer *layer = c->layer;
     const uint32_t first = head * b->head_rows + run->first_row;
     const uint32_t form = packed_form(c, run);
-    size_t q_bytes = form == PACKED_HOT ? c->shape.q_hot_bytes : c->shape.q_bytes;
-    quire_attn_qk args = { .format = form == PACKED_HOT ? QUIRE_FORMAT_HOT : layer->k_format,
+    size_t q_bytes = form == QUIRE_ATTN_PACKED_HOT ? c->shape.q_hot_bytes : c->shape.q_bytes;
+    quire_attn_qk args = { .format =
+                               form == QUIRE_ATTN_PACKED_HOT ? QUIRE_FORMAT_HOT : layer->k_format,
                            .d = layer->d_k,
                            .n_rows = run->end_row - run->first_row,
                            .next_to_l2 = c->ahead_to_l2,
@@ -413,7 +363,7 @@ static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b, tile_pa
         tiles->hot = run->hot;
     }
     run->shares_ahead = is_ahead_shared(c, b, run);
-    pack_queries(c, b, packed_form(c, run));
+    quire_attn_pack_queries(c, b, packed_form(c, run));
     for (uint32_t head = 0; head < b->n_heads; head++) {
         run_qk(c, b, tiles, run, head);
     }

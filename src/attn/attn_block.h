@@ -34,13 +34,18 @@ typedef struct quire_attn_query {
     uint32_t index; /* of its token in the sequence */
 } quire_attn_query;
 
+/* Which of the packed forms of a block's queries: what tiles of main or of hot pages are multiplied
+ * with. */
+#define QUIRE_ATTN_PACKED_MAIN 0u
+#define QUIRE_ATTN_PACKED_HOT  1u
+
 /* Whose queries lie packed: those of one block after another, which often are the same. */
 typedef struct quire_attn_packed {
     uint32_t row; /* of the first query */
     uint32_t n_queries;
     uint32_t g;
     uint32_t n_heads;
-    bool is_made[2]; /* for main pages, for hot ones */
+    bool is_made[2]; /* by form */
 } quire_attn_packed;
 
 /* One thread's view of a call: the layer, and scratch for one block. */
@@ -51,10 +56,12 @@ typedef struct quire_attn_ctx {
     /* Tiles from the one in work to the one prefetched, where there are so many. */
     uint32_t n_ahead;
     bool ahead_to_l2;
-    size_t tile_bytes;                                /* of K or V, the larger */
-    float *decoded;                                   /* a V tile as f32, for v_prefix_of_k */
-    float *row;                                       /* one row before packing or after merging */
-    unsigned char *packed[2][QUIRE_ATTN_SOURCES_MAX]; /* for main pages, for hot ones */
+    size_t tile_bytes; /* of K or V, the larger */
+    /* [QUIRE_TILE_TOKENS][head_dim_max]: queries before packing; a V tile as f32, for
+     * v_prefix_of_k. */
+    float *decoded;
+    float *row;                                       /* a K row; one row after merging */
+    unsigned char *packed[2][QUIRE_ATTN_SOURCES_MAX]; /* by form */
     quire_attn_packed *held;                          /* what packed[] holds */
     float *logits;
     quire_attn_weights *weights; /* against one V source; where shape.weights_bytes > 0 */
@@ -80,6 +87,9 @@ typedef struct quire_attn_block {
 /* *held belongs to the context, and is empty before the first block. */
 quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_attn_layer *layer,
                                  uint32_t thread, quire_attn_packed *held);
+
+/* From now on packed[form] is the block's. Overwrites decoded and row. */
+void quire_attn_pack_queries(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form);
 
 /* The state of n_rows rows in quire_attn_state_floats() floats, a multiple of 64 bytes. */
 quire_attn_state quire_attn_state_at(float *floats, uint32_t n_rows);

@@ -163,8 +163,8 @@ static inline unsigned char *quire_attn_tile(const quire_attn_lane *lane,
            tile * lane->tile_stride;
 }
 
-/* The scratch of one thread: a tile as f32 and one row before and after rotation, then the block.
- */
+/* The scratch of one thread: a tile as f32 and one row before and after rotation, then the block
+ * or, in append(), a tile of queries. */
 static inline float *quire_attn_scratch_tile(const quire_attn_workspace *workspace, uint32_t thread)
 {
     return (float *)(void *)(workspace->scratch + thread * workspace->scratch_bytes);
@@ -173,6 +173,13 @@ static inline float *quire_attn_scratch_tile(const quire_attn_workspace *workspa
 static inline size_t quire_attn_scratch_tile_floats(const quire_attn_workspace *workspace)
 {
     return (size_t)QUIRE_TILE_TOKENS * workspace->limits.head_dim_max;
+}
+
+static inline float *quire_attn_scratch_queries(const quire_attn_workspace *workspace,
+                                                uint32_t thread)
+{
+    return quire_attn_scratch_tile(workspace, thread) + quire_attn_scratch_tile_floats(workspace) +
+           workspace->limits.head_dim_max;
 }
 
 #endif /* QUIRE_ATTN_INTERNAL_H */

@@ -103,7 +103,9 @@ static void decode_source(const side_desc *desc, const quire_attn_tile_pos *pos,
                           const quire_attn_lane *lane, const quire_attn_lane *hot_lane,
                           const stored_source *source)
 {
-    const quire_tile_rows rows = { desc->d, pos->slot_begin, pos->n_slots, desc->d };
+    const quire_tile_rows rows = {
+        .d = desc->d, .first_slot = pos->slot_begin, .n_tokens = pos->n_slots, .stride = desc->d
+    };
     size_t at = (size_t)pos->token * desc->d;
 
     if (source->hot == NULL || pos->n_slots == QUIRE_TILE_TOKENS) {

@@ -107,19 +107,16 @@ static size_t behind_bytes(const quire_attn_workspace *ws)
     return QUIRE_ATTN_ROWS_BEHIND * (q_bytes > p_bytes ? q_bytes : p_bytes);
 }
 
-/* Scratch of one thread: the f32 tile, one row, and the arrays of a block, each padded to 64 bytes;
- * then what kernels may read behind the rows of one. */
+/* Scratch of one thread: the f32 tile, one row, and either the arrays of a block, each padded to 64
+ * bytes, or another tile; then what kernels may read behind the rows of one. */
 static size_t thread_scratch_bytes(const quire_attn_workspace *ws)
 {
+    const size_t tile = quire_attn_scratch_tile_floats(ws) * sizeof(float);
     size_t block = ws->limits.n_head_max * block_row_bytes_max(ws);
 
-    if (block < QUIRE_ATTN_BLOCK_BYTES_MAX) {
-        block = QUIRE_ATTN_BLOCK_BYTES_MAX;
-    }
-    return quire_attn_round_up((quire_attn_scratch_tile_floats(ws) + ws->limits.head_dim_max) *
-                                       sizeof(float) +
-                                   block,
-                               64) +
+    block = block > QUIRE_ATTN_BLOCK_BYTES_MAX ? block : QUIRE_ATTN_BLOCK_BYTES_MAX;
+    block = block > tile ? block : tile;
+    return quire_attn_round_up(tile + ws->limits.head_dim_max * sizeof(float) + block, 64) +
            16 * 64 + ws->behind_bytes;
 }
 

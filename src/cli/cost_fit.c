@@ -32,6 +32,7 @@ static double error_of(const float *x, const float *y, size_t n)
 
 int quire_format_error(quire_format format, quire_side side, uint32_t d, double *out)
 {
+    /* K without queries: the errors of all formats are taken from rows that nothing is known of. */
     const quire_tile_rows rows = { .d = d, .n_tokens = QUIRE_TILE_TOKENS, .stride = d };
     const size_t n = (size_t)QUIRE_TILE_TOKENS * d;
     const quire_codec *codec = quire_codec_get();

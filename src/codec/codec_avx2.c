@@ -15,6 +15,10 @@
 #include <immintrin.h>
 #include <string.h>
 
+#define Q8_AT_ONCE   8u
+#define Q8_MIN(a, b) ((q8_floats)_mm256_min_ps((__m256)(a), (__m256)(b)))
+#include "codec/q8_rounding.h"
+
 #define TILE  QUIRE_TILE_TOKENS
 #define BLOCK 8u /* tokens that are converted and transposed at once */
 
@@ -81,15 +85,14 @@ static uint32_t max_bits_of(const float *x, uint32_t d)
     return (uint32_t)_mm_cvtsi128_si32(m);
 }
 
-/* Codes of one row, xored with flip (0x80: stored + 128); returns the scale's bits. */
-static uint16_t convert_q8(const float *x, uint32_t d, int flip, uint8_t *y)
+/* Codes of one row; returns its scale. */
+static quire_q8_scale convert_q8(const float *x, uint32_t d, int8_t *y)
 {
     quire_q8_scale scale = quire_q8_scale_of(max_bits_of(x, d));
-    __m128i flips = _mm_set1_epi8((char)flip);
 
     if (scale.inverse == 0.0f) {
-        memset(y, flip, d);
-        return scale.bits;
+        memset(y, 0, d);
+        return scale;
     }
     for (uint32_t i = 0; i < d; i += 8) {
         __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(scale.inverse));
@@ -99,8 +102,21 @@ static uint16_t convert_q8(const float *x, uint32_t d, int flip, uint8_t *y)
         v = _mm256_max_ps(_mm256_min_ps(v, _mm256_set1_ps(127.0f)), _mm256_set1_ps(-127.0f));
         n = _mm256_cvtps_epi32(v);
         words = _mm_packs_epi32(_mm256_castsi256_si128(n), _mm256_extracti128_si256(n, 1));
-        words = _mm_xor_si128(_mm_packs_epi16(words, words), flips);
-        _mm_storel_epi64((__m128i *)(void *)(y + i), words);
+        _mm_storel_epi64((__m128i *)(void *)(y + i), _mm_packs_epi16(words, words));
+    }
+    return scale;
+}
+
+/* Codes of one row of K as they are stored, + 128; returns its scale's bits. */
+static uint16_t convert_k_q8(const float *x, const float *queries, uint32_t d, int8_t *y)
+{
+    quire_q8_scale scale = convert_q8(x, d, y);
+
+    if (queries != NULL) {
+        q8_k_row_round(d, x, scale.inverse, queries, y);
+    }
+    for (uint32_t i = 0; i < d; i++) {
+        y[i] ^= INT8_MIN;
     }
     return scale.bits;
 }
@@ -202,12 +218,13 @@ static void scatter_16(const uint16_t *rows, uint32_t n_rows, uint32_t n, uint16
     }
 }
 
-/* Up to 8 rows of K from slot s on. */
-static void encode_k_block(quire_format format, const quire_tile_rows *rows, uint32_t n_rows,
-                           const float *x, void *tile, uint32_t s)
+/* Up to 8 rows of K from row `first` on. */
+static void encode_k_block(quire_format format, const quire_tile_rows *rows, uint32_t first,
+                           uint32_t n_rows, const float *x, void *tile)
 {
     rows_buffer buffer;
     uint32_t d = rows->d;
+    uint32_t s = rows->first_slot + first;
     uint16_t *halves = (uint16_t *)(void *)buffer.bytes;
 
     switch (format) {
@@ -228,8 +245,11 @@ static void encode_k_block(quire_format format, const quire_tile_rows *rows, uin
         break;
     case QUIRE_FORMAT_Q8:
         for (uint32_t r = 0; r < n_rows; r++) {
-            ((uint16_t *)tile)[s + r] =
-                convert_q8(x + r * rows->stride, d, 0x80, buffer.bytes + (size_t)r * d);
+            const float *queries =
+                rows->queries != NULL ? rows->queries + (first + r) * rows->queries_stride : NULL;
+
+            ((uint16_t *)tile)[s + r] = convert_k_q8(x + r * rows->stride, queries, d,
+                                                     (int8_t *)buffer.bytes + (size_t)r * d);
         }
         scatter_32(buffer.bytes, d, n_rows, d / 4,
                    (uint32_t *)(void *)((char *)tile + QUIRE_Q8_CODES_OFFSET) + s);
@@ -315,7 +335,8 @@ static void encode_v_q8(const quire_tile_rows *rows, const float *x, void *tile)
         n = s % 4 == 0 && rows->n_tokens - r >= 4 ? 4 : 1;
         for (uint32_t k = 0; k < n; k++) {
             ((uint16_t *)tile)[s + k] =
-                convert_q8(x + (r + k) * rows->stride, d, 0, buffer.bytes + (size_t)k * d);
+                convert_q8(x + (r + k) * rows->stride, d, (int8_t *)buffer.bytes + (size_t)k * d)
+                    .bits;
         }
         if (n == 4) {
             interleave_4(buffer.bytes, d, codes + quire_v_index(4, d, 0, s));
@@ -389,7 +410,7 @@ static void encode_k(quire_format format, const quire_tile_rows *rows, const flo
     }
     for (uint32_t r = 0; r < rows->n_tokens; r += n) {
         n = rows->n_tokens - r < BLOCK ? rows->n_tokens - r : BLOCK;
-        encode_k_block(format, rows, n, x + r * rows->stride, tile, rows->first_slot + r);
+        encode_k_block(format, rows, r, n, x + r * rows->stride, tile);
     }
 }
 
@@ -447,9 +468,16 @@ static void decode_v(quire_format format, const quire_tile_rows *rows, const voi
     }
 }
 
+static void round_queries(uint32_t d, uint32_t n, const float *key, float *q)
+{
+    q8_queries_round(d, n, key, q);
+}
+
 const quire_codec *quire_codec_avx2(void)
 {
-    static const quire_codec codec = { "avx2", encode_k, encode_v, decode_k, decode_v };
+    static const quire_codec codec = {
+        "avx2", encode_k, encode_v, decode_k, decode_v, round_queries
+    };
 
     return &codec;
 }

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "codec/codec_internal.h"
 #include "codec/half.h"
+#include "codec/q8_rounding.h"
 #include "codec/sealed.h"
 
 #include <math.h>
@@ -38,7 +39,47 @@ static int q8_code(float x, float inverse)
     return (int)lrintf(scaled);
 }
 
-static void encode_k_row(quire_format format, uint32_t d, const float *x, void *tile, uint32_t s)
+/* Codes of one row, of K with an eye on the token's queries if there are any; returns the scale's
+ * bits. */
+static uint16_t q8_row_encode(uint32_t d, const float *x, const float *queries, int8_t *codes)
+{
+    quire_q8_scale scale = quire_q8_scale_of(row_max_bits(x, d));
+
+    for (uint32_t i = 0; i < d; i++) {
+        codes[i] = (int8_t)q8_code(x[i], scale.inverse);
+    }
+    if (queries != NULL) {
+        q8_k_row_round(d, x, scale.inverse, queries, codes);
+    }
+    return scale.bits;
+}
+
+static void encode_k_q8_row(uint32_t d, const float *x, const float *queries, void *tile,
+                            uint32_t s)
+{
+    uint8_t *to = (uint8_t *)tile + QUIRE_Q8_CODES_OFFSET;
+    int8_t codes[QUIRE_HEAD_DIM_MAX];
+
+    ((uint16_t *)tile)[s] = q8_row_encode(d, x, queries, codes);
+    for (uint32_t i = 0; i < d; i++) {
+        to[quire_k_index(4, i, s)] = (uint8_t)(codes[i] + 128);
+    }
+}
+
+static void encode_v_q8_row(uint32_t d, const float *x, void *tile, uint32_t s)
+{
+    int8_t *to = (int8_t *)tile + QUIRE_Q8_CODES_OFFSET;
+    int8_t codes[QUIRE_HEAD_DIM_MAX];
+
+    ((uint16_t *)tile)[s] = q8_row_encode(d, x, NULL, codes);
+    for (uint32_t i = 0; i < d; i++) {
+        to[quire_v_index(4, d, i, s)] = codes[i];
+    }
+}
+
+/* queries: NULL for none; of the token, as in quire_tile_rows. */
+static void encode_k_row(quire_format format, uint32_t d, const float *x, const float *queries,
+                         void *tile, uint32_t s)
 {
     switch (format) {
     case QUIRE_FORMAT_F32:
@@ -56,16 +97,9 @@ static void encode_k_row(quire_format format, uint32_t d, const float *x, void *
             ((uint16_t *)tile)[quire_k_index(2, i, s)] = quire_f32_to_bf16(x[i]);
         }
         break;
-    case QUIRE_FORMAT_Q8: {
-        quire_q8_scale scale = quire_q8_scale_of(row_max_bits(x, d));
-        uint8_t *codes = (uint8_t *)tile + QUIRE_Q8_CODES_OFFSET;
-
-        ((uint16_t *)tile)[s] = scale.bits;
-        for (uint32_t i = 0; i < d; i++) {
-            codes[quire_k_index(4, i, s)] = (uint8_t)(q8_code(x[i], scale.inverse) + 128);
-        }
+    case QUIRE_FORMAT_Q8:
+        encode_k_q8_row(d, x, queries, tile, s);
         break;
-    }
     default: /* sealed formats go by tiles */
         break;
     }
@@ -89,16 +123,9 @@ static void encode_v_row(quire_format format, uint32_t d, const float *x, void *
             ((uint16_t *)tile)[quire_v_index(2, d, i, s)] = quire_f32_to_bf16(x[i]);
         }
         break;
-    case QUIRE_FORMAT_Q8: {
-        quire_q8_scale scale = quire_q8_scale_of(row_max_bits(x, d));
-        int8_t *codes = (int8_t *)tile + QUIRE_Q8_CODES_OFFSET;
-
-        ((uint16_t *)tile)[s] = scale.bits;
-        for (uint32_t i = 0; i < d; i++) {
-            codes[quire_v_index(4, d, i, s)] = (int8_t)q8_code(x[i], scale.inverse);
-        }
+    case QUIRE_FORMAT_Q8:
+        encode_v_q8_row(d, x, tile, s);
         break;
-    }
     default: /* sealed formats go by tiles */
         break;
     }
@@ -177,7 +204,10 @@ static void encode_k(quire_format format, const quire_tile_rows *rows, const flo
         return;
     }
     for (uint32_t r = 0; r < rows->n_tokens; r++) {
-        encode_k_row(format, rows->d, x + r * rows->stride, tile, rows->first_slot + r);
+        const float *queries =
+            rows->queries != NULL ? rows->queries + r * rows->queries_stride : NULL;
+
+        encode_k_row(format, rows->d, x + r * rows->stride, queries, tile, rows->first_slot + r);
     }
 }
 
@@ -220,10 +250,16 @@ void quire_codec_ref_decode_v(quire_format format, const quire_tile_rows *rows, 
     }
 }
 
+static void round_queries(uint32_t d, uint32_t n, const float *key, float *q)
+{
+    q8_queries_round(d, n, key, q);
+}
+
 const quire_codec *quire_codec_ref(void)
 {
-    static const quire_codec codec = { "ref", encode_k, encode_v, quire_codec_ref_decode_k,
-                                       quire_codec_ref_decode_v };
+    static const quire_codec codec = {
+        "ref", encode_k, encode_v, quire_codec_ref_decode_k, quire_codec_ref_decode_v, round_queries
+    };
 
     return &codec;
 }

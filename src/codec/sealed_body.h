@@ -19,13 +19,13 @@
 #define QUIRE_CODEC_SEALED_BODY_H
 
 #include "codec/half.h"
+#include "codec/lanes.h"
 #include "codec/sealed.h"
 
 #include <math.h>
 #include <string.h>
 
 #define TILE       QUIRE_TILE_TOKENS
-#define LANES      16u
 #define CELLS      256u /* of half a level unit */
 #define WORD_CODES 4u   /* neighbouring dimensions (K) or tokens (V) that stay together */
 #define WORDS_MAX  (QUIRE_HEAD_DIM_MAX / WORD_CODES)
@@ -84,30 +84,6 @@ static inline float clamp(float x, float most)
 {
     x = x < most ? x : most;
     return x > -most ? x : -most;
-}
-
-/* Lane l adds the products of dimensions l, l + LANES, l + 2 * LANES .. in order; then the upper
- * half of the lanes is added to the lower until one is left. */
-static inline float dot(const float *a, const float *b, uint32_t d)
-{
-    typedef float half_lanes __attribute__((vector_size(LANES / 2 * sizeof(float))));
-    half_lanes low = { 0 };
-    half_lanes high = { 0 };
-    half_lanes x;
-    half_lanes y;
-
-    for (uint32_t i = 0; i < d; i += LANES) {
-        memcpy(&x, a + i, sizeof(x));
-        memcpy(&y, b + i, sizeof(y));
-        low += x * y;
-        if (i + LANES / 2 < d) {
-            memcpy(&x, a + i + LANES / 2, sizeof(x));
-            memcpy(&y, b + i + LANES / 2, sizeof(y));
-            high += x * y;
-        }
-    }
-    low += high;
-    return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
 }
 
 /* A row at work: y as above, and what is nearest to y * factor. */

@@ -27,13 +27,17 @@ static void op_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     quire_graph_op *op = userdata;
     quire_attn_layer layer = op->layer;
-    const struct ggml_tensor *k = dst->src[0], *v = dst->src[1];
+    const struct ggml_tensor *k = dst->src[0], *v = dst->src[1], *q = dst->src[2];
     uint64_t begin_ns = ith == 0 ? quire_clock_ns() : 0;
 
     layer.k_new = k->data;
     layer.k_new_stride = k->nb[2] / sizeof(float);
     layer.v_new = v->data;
     layer.v_new_stride = v->nb[2] / sizeof(float);
+    if (q != NULL) {
+        layer.q[0] = q->data;
+        layer.q_stride = q->nb[2] / sizeof(float);
+    }
     quire_attn_append(op->workspace, &layer, (uint32_t)ith, (uint32_t)nth);
     if (ith == 0) {
         op->append_ns += quire_clock_ns() - begin_ns;
@@ -44,11 +48,15 @@ static void op_attention(struct ggml_tensor *dst, int ith, int nth, void *userda
 {
     quire_graph_op *op = userdata;
     quire_attn_layer layer = op->layer;
-    const struct ggml_tensor *q = dst->src[0];
+    const struct ggml_tensor *q = dst->src[0], *k = dst->src[2];
     uint64_t begin_ns = ith == 0 ? quire_clock_ns() : 0;
 
     layer.q[0] = q->data;
     layer.q_stride = q->nb[2] / sizeof(float);
+    if (k != NULL) {
+        layer.k_new = k->data;
+        layer.k_new_stride = k->nb[2] / sizeof(float);
+    }
     layer.out = dst->data;
     layer.out_stride = dst->nb[1] / sizeof(float);
     quire_attn_run(op->workspace, &layer, op->call, (uint32_t)ith, (uint32_t)nth);
@@ -105,7 +113,7 @@ static struct ggml_tensor *some_heads(const graph_build *b, struct ggml_tensor *
 
 /* What a layer's rows bring to attention, rope applied: [d][heads][n_rows] each. */
 typedef struct layer_rows {
-    struct ggml_tensor *q; /* NULL when only the append is wanted */
+    struct ggml_tensor *q; /* NULL when nobody reads it */
     struct ggml_tensor *k;
     struct ggml_tensor *v;
 } layer_rows;
@@ -124,14 +132,13 @@ static layer_rows rows_jointly(const graph_build *b, struct ggml_tensor *x, uint
                          .v = heads(b, y, desc->d_v, (size_t)n_qk * desc->d_k, desc->n_kv_head) };
 }
 
-static layer_rows rows_apart(const graph_build *b, struct ggml_tensor *x, uint32_t il,
-                             bool is_append_only)
+static layer_rows rows_apart(const graph_build *b, struct ggml_tensor *x, uint32_t il, bool has_q)
 {
     const quire_model_desc *desc = b->desc;
     const quire_layer_weights *l = &b->weights->layers[il];
     struct ggml_tensor *q = NULL, *k, *v;
 
-    if (!is_append_only) {
+    if (has_q) {
         q = heads(b, linear(b, l->wq, l->bq, x), desc->d_k, 0, desc->n_head);
         q = rope(b, l->q_norm != NULL ? norm(b, q, l->q_norm) : q);
         ggml_build_forward_expand(b->graph->cgraph, q);
@@ -143,30 +150,32 @@ static layer_rows rows_apart(const graph_build *b, struct ggml_tensor *x, uint32
     return (layer_rows){ q, k, v };
 }
 
-/* Attention of one layer, output projection not included; NULL when only the append is wanted. */
+/* Attention of one layer, output projection not included; NULL when only the append is wanted,
+ * which may read queries too. */
 static struct ggml_tensor *attention(const graph_build *b, struct ggml_tensor *x, uint32_t il,
                                      bool is_append_only)
 {
     const quire_model_desc *desc = b->desc;
     const quire_layer_weights *l = &b->weights->layers[il];
     struct ggml_context *ctx = b->graph->ctx;
+    const bool pairs_qk = quire_attn_pairs_qk(&b->ops[il].layer);
+    const bool has_q = pairs_qk || !is_append_only;
     const bool is_joint = l->qkv != NULL && l->bq == NULL && l->bk == NULL && l->bv == NULL &&
-                          l->q_norm == NULL && l->k_norm == NULL && !is_append_only;
-    const layer_rows rows =
-        is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, is_append_only);
+                          l->q_norm == NULL && l->k_norm == NULL && has_q;
+    const layer_rows rows = is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, has_q);
     struct ggml_tensor *append;
 
     /* The append's value is never read: one float, so that ggml has something to order by. */
-    append =
-        ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, (struct ggml_tensor *[]){ rows.k, rows.v },
-                       2, op_append, GGML_N_TASKS_MAX, &b->ops[il]);
+    append = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1,
+                            (struct ggml_tensor *[]){ rows.k, rows.v, rows.q }, pairs_qk ? 3 : 2,
+                            op_append, GGML_N_TASKS_MAX, &b->ops[il]);
     ggml_build_forward_expand(b->graph->cgraph, append);
     if (is_append_only) {
         return NULL;
     }
     return ggml_custom_4d(ctx, GGML_TYPE_F32, (int64_t)desc->d_v * desc->n_head, b->graph->n_rows,
-                          1, 1, (struct ggml_tensor *[]){ rows.q, append }, 2, op_attention,
-                          GGML_N_TASKS_MAX, &b->ops[il]);
+                          1, 1, (struct ggml_tensor *[]){ rows.q, append, rows.k },
+                          pairs_qk ? 3 : 2, op_attention, GGML_N_TASKS_MAX, &b->ops[il]);
 }
 
 static struct ggml_tensor *feed_forward(const graph_build *b, struct ggml_tensor *x, uint32_t il)

@@ -37,7 +37,9 @@ typedef struct fill_span {
 static void encode(const fill_lane *f, uint32_t first_slot, uint32_t n_tokens, void *tile)
 {
     const uint32_t d = f->tiles.d;
-    const quire_tile_rows rows = { d, first_slot, n_tokens, d };
+    const quire_tile_rows rows = {
+        .d = d, .first_slot = first_slot, .n_tokens = n_tokens, .stride = d
+    };
 
     quire_tile_encode(&f->tiles, quire_tile_open_format(&f->tiles), &rows,
                       f->rows + (size_t)first_slot * d, tile);

@@ -27,6 +27,7 @@ fixture_opts fixture_defaults(void)
                            .v_format = QUIRE_FORMAT_F32,
                            .n_k = 1,
                            .n_v = 1,
+                           .has_keys = true,
                            .recent_tiles = 1,
                            .page_tokens = 64,
                            .n_seqs = 1,
@@ -140,6 +141,11 @@ static void init_data(fixture *f, quire_rng *rng)
         f->q[i] = random_floats(rng, f->n_rows * layer->q_stride, 1.0);
         f->k[i] = random_floats(rng, (size_t)f->n_tokens * o->n_kv_head * o->d_k, k_scale);
         layer->q[i] = f->q[i];
+    }
+    if (o->has_keys) {
+        layer->k_new_stride = (size_t)o->n_kv_head * o->d_k + STRIDE_PAD;
+        f->keys = random_floats(rng, f->n_rows * layer->k_new_stride, k_scale);
+        layer->k_new = f->keys;
     }
     for (uint32_t i = 0; i < o->n_v; i++) {
         f->v[i] = random_floats(rng, (size_t)f->n_tokens * o->n_kv_head * o->d_v, v_scale);
@@ -335,6 +341,7 @@ void fixture_free(fixture *f)
         free(f->v[i]);
         free(f->gate[i]);
     }
+    free(f->keys);
     free(f->page_addr);
     free(f->store);
 }
@@ -347,6 +354,7 @@ typedef struct stored_lane {
     uint32_t rotate;
     uint32_t g;
     const float *x; /* of a token t: x + t * n_kv_head * d */
+    bool pairs_q;
     const quire_attn_lane *lane;
     const quire_attn_lane *hot_lane;
 } stored_lane;
@@ -376,15 +384,45 @@ static void *tile_of(const fixture *f, const stored_lane *lane, const quire_attn
            at[1] / QUIRE_TILE_TOKENS * where->tile_stride;
 }
 
+/* What the queries of the lane's head add up to, rotated; false: the token is no query row, or the
+ * layer has no queries. */
+static bool sum_queries(const fixture *f, const stored_lane *lane, uint32_t s, uint32_t token,
+                        float *sum)
+{
+    const quire_attn_seq *seq = &f->seqs[s];
+    const uint32_t group = f->opts.n_head / f->opts.n_kv_head;
+    const uint32_t first = seq->n_tokens - seq->n_rows;
+    const float *q;
+
+    if (!lane->pairs_q || f->layer.q[0] == NULL || token < first) {
+        return false;
+    }
+    q = f->q[0] + (seq->first_row + token - first) * f->layer.q_stride;
+    for (uint32_t i = 0; i < lane->d; i++) {
+        sum[i] = q[lane->g * group * lane->d + i];
+        for (uint32_t h = 1; h < group; h++) {
+            sum[i] += q[(lane->g * group + h) * lane->d + i];
+        }
+    }
+    if (lane->rotate != 0) {
+        quire_hadamard(sum, lane->d, lane->rotate);
+    }
+    return true;
+}
+
 /* Store token `token` of a sequence; at: its entry, and its slot in the page. */
 static void store_row(const fixture *f, const stored_lane *lane, uint32_t s, uint32_t token,
                       const uint32_t at[2])
 {
     bool is_hot = quire_format_is_sealed(lane->format);
     size_t row = (size_t)(f->first_token[s] + token) * f->opts.n_kv_head;
-    quire_tile_rows rows = { lane->d, at[1] % QUIRE_TILE_TOKENS, 1, lane->d };
+    quire_tile_rows rows = {
+        .d = lane->d, .first_slot = at[1] % QUIRE_TILE_TOKENS, .n_tokens = 1, .stride = lane->d
+    };
     float rotated[QUIRE_HEAD_DIM_MAX];
+    float queries[QUIRE_HEAD_DIM_MAX];
 
+    rows.queries = sum_queries(f, lane, s, token, queries) ? queries : NULL;
     memcpy(rotated, lane->x + row * lane->d, lane->d * sizeof(float));
     if (lane->rotate != 0) {
         quire_hadamard(rotated, lane->d, lane->rotate);
@@ -396,7 +434,7 @@ static void store_row(const fixture *f, const stored_lane *lane, uint32_t s, uin
 static void seal(const fixture *f, const stored_lane *lane, uint32_t s, const uint32_t at[2])
 {
     const quire_codec *codec = quire_codec_find("ref");
-    quire_tile_rows rows = { lane->d, 0, QUIRE_TILE_TOKENS, lane->d };
+    quire_tile_rows rows = { .d = lane->d, .n_tokens = QUIRE_TILE_TOKENS, .stride = lane->d };
     float *x = take((size_t)QUIRE_TILE_TOKENS * lane->d * sizeof(float));
     const void *hot = tile_of(f, lane, &f->seqs[s], at, true);
 
@@ -450,6 +488,7 @@ void fixture_store(fixture *f, uint32_t seq, uint32_t begin, uint32_t end)
                                        layer->rotate_k,
                                        g,
                                        f->k[i] + (size_t)g * layer->d_k,
+                                       i == 0,
                                        &layer->k[i],
                                        &layer->k_hot[i] };
 
@@ -462,6 +501,7 @@ void fixture_store(fixture *f, uint32_t seq, uint32_t begin, uint32_t end)
                                        layer->rotate_v,
                                        g,
                                        f->v[i] + (size_t)g * layer->d_v,
+                                       false,
                                        &layer->v[i],
                                        &layer->v_hot[i] };
 

@@ -24,6 +24,7 @@ typedef struct fixture_opts {
     uint32_t n_k;
     uint32_t n_v; /* 0: v_prefix_of_k */
     bool has_gates;
+    bool has_keys;  /* run() gets K of the rows' own tokens, to round queries with: any numbers */
     bool is_ragged; /* entries use random parts of their pages; whole tiles of sealed formats */
     uint32_t recent_tiles;
     uint32_t sink_tiles;
@@ -52,6 +53,7 @@ typedef struct fixture {
     float *k[QUIRE_ATTN_SOURCES_MAX]; /* [n_tokens][n_kv_head][d_k], not rotated */
     float *v[QUIRE_ATTN_SOURCES_MAX];
     float *gate[QUIRE_ATTN_SOURCES_MAX];
+    float *keys; /* [n_rows][n_kv_head][d_k] */
     size_t page_bytes;
     uint32_t n_pages; /* page ids 1 .. n_pages */
     unsigned char *store;
@@ -60,7 +62,7 @@ typedef struct fixture {
 } fixture;
 
 /* One K/V shape with a single sequence: heads 8/2, d 64, one source each, pages of 64, one row; of
- * sealed formats one recent tile is hot. */
+ * sealed formats one recent tile is hot; rows have keys. */
 fixture_opts fixture_defaults(void);
 
 /* Build everything and store all tokens. Fails the running test when memory is short. */
@@ -68,7 +70,7 @@ void fixture_init(fixture *f, const fixture_opts *opts, quire_rng *rng);
 void fixture_free(fixture *f);
 
 /* Encode K and V of tokens [begin, end) of a sequence from f->k and f->v again. Not in a
- * hole. */
+ * hole. K in 8 bit minds the queries of tokens that are query rows, if f->layer has q. */
 void fixture_store(fixture *f, uint32_t seq, uint32_t begin, uint32_t end);
 
 /* Entry i of a table, to be changed. */

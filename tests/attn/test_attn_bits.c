@@ -32,6 +32,7 @@ static fixture_opts random_case(void)
     opts.v_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
     opts.n_k = 1 + quire_rng_below(&rng, 2);
     opts.n_v = 1 + quire_rng_below(&rng, 2);
+    opts.has_keys = quire_rng_below(&rng, 2) != 0;
     opts.page_tokens = 64u << quire_rng_below(&rng, 3);
     opts.split_entries = 1 + quire_rng_below(&rng, 3);
     opts.is_ragged = quire_rng_below(&rng, 2) != 0;
@@ -309,6 +310,129 @@ static void test_append(void **state)
     }
 }
 
+/* Whoever stores K without queries gets the nearest codes. */
+static void test_append_without_queries(void **state)
+{
+    static const quire_format formats[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(formats) / sizeof(formats[0]); i++) {
+        const fixture_run_opts run = { .n_threads = 1 };
+        fixture_opts opts = fixture_defaults();
+        quire_attn_workspace *workspace;
+        quire_attn_layer layer;
+        unsigned char *minding;
+        unsigned char *nearest;
+        fixture f;
+
+        opts.k_format = formats[i];
+        opts.n_tokens[0] = 150;
+        opts.n_rows[0] = 150;
+        fixture_init(&f, &opts, &rng);
+        minding = copy_store(&f);
+        f.layer.q[0] = NULL;
+        fixture_wipe(&f);
+        fixture_store(&f, 0, 0, 150);
+        nearest = copy_store(&f);
+        assert_int_equal(memcmp(minding, nearest, f.store_bytes) == 0,
+                         !quire_attn_pairs_qk(&f.layer));
+        fixture_wipe(&f);
+        workspace = fixture_workspace(&f, &run);
+        layer = f.layer;
+        layer.k_new = f.k[0];
+        layer.v_new = f.v[0];
+        layer.k_new_stride = (size_t)opts.n_kv_head * opts.d_k;
+        layer.v_new_stride = (size_t)opts.n_kv_head * opts.d_v;
+        assert_int_equal(quire_attn_begin(workspace, &f.batch), QUIRE_OK);
+        quire_attn_append(workspace, &layer, 0, 1);
+        assert_memory_equal(f.store, nearest, f.store_bytes);
+        quire_attn_workspace_destroy(workspace);
+        free(minding);
+        free(nearest);
+        fixture_free(&f);
+    }
+}
+
+/* The queries of all rows as run() is to round them: rotated, then by the reference codec with the
+ * rotated key of their own row and kv head in view. Memory: release with free(). */
+static float *rounded_queries(const fixture *f)
+{
+    const fixture_opts *o = &f->opts;
+    const uint32_t group = o->n_head / o->n_kv_head;
+    float *q = malloc(f->n_rows * f->layer.q_stride * sizeof(float));
+    float key[QUIRE_HEAD_DIM_MAX];
+
+    assert_non_null(q);
+    memcpy(q, f->q[0], f->n_rows * f->layer.q_stride * sizeof(float));
+    for (uint32_t r = 0; r < f->n_rows; r++) {
+        for (uint32_t h = 0; h < o->n_head; h++) {
+            float *x = q + r * f->layer.q_stride + (size_t)h * o->d_k;
+
+            memcpy(key, f->keys + r * f->layer.k_new_stride + (size_t)(h / group) * o->d_k,
+                   o->d_k * sizeof(float));
+            if (o->rotate_k != 0) {
+                quire_hadamard(x, o->d_k, o->rotate_k);
+                quire_hadamard(key, o->d_k, o->rotate_k);
+            }
+            quire_codec_find("ref")->round_queries(o->d_k, 1, key, x);
+        }
+    }
+    return q;
+}
+
+/* Where K is read in 8 bit run() gives what it gives without keys for queries that are rounded
+ * already. */
+static void check_rounded_queries(fixture_opts opts, const char *isa)
+{
+    const fixture_run_opts run = { .isa = isa, .n_threads = 2 };
+    float *with_keys;
+    float *rounded_before;
+    float *without;
+    float *q;
+    fixture f;
+
+    fixture_init(&f, &opts, &rng);
+    with_keys = new_out(&f);
+    rounded_before = new_out(&f);
+    without = new_out(&f);
+    fixture_run(&f, NULL, &run, with_keys);
+    f.layer.k_new = NULL;
+    fixture_run(&f, NULL, &run, without);
+    q = rounded_queries(&f);
+    f.layer.q[0] = q;
+    f.layer.rotate_k = 0;
+    fixture_run(&f, NULL, &run, rounded_before);
+    assert_memory_equal(with_keys, rounded_before, fixture_out_floats(&f) * sizeof(float));
+    assert_memory_not_equal(with_keys, without, fixture_out_floats(&f) * sizeof(float));
+    free(q);
+    free(without);
+    free(rounded_before);
+    free(with_keys);
+    fixture_free(&f);
+}
+
+static void test_queries_are_rounded_with_keys(void **state)
+{
+    static const uint32_t heads[][2] = { { 12, 3 }, { 71, 1 }, { 2, 2 } };
+    const char *isas[ISAS_MAX];
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
+
+    (void)state;
+    for (uint32_t i = 0; i < 12 * n_isas; i++) {
+        fixture_opts opts = fixture_defaults();
+
+        opts.n_head = heads[i % 3][0];
+        opts.n_kv_head = heads[i % 3][1];
+        opts.d_k = i % 4 < 2 ? 64 : 72;
+        opts.rotate_k = i % 2 == 0 ? quire_hadamard_block(opts.d_k) : 0;
+        opts.k_format = i / 6 % 2 == 0 ? QUIRE_FORMAT_Q8 : QUIRE_FORMAT_Q4;
+        opts.recent_tiles = 100; /* all tiles are read hot */
+        opts.n_tokens[0] = 300;
+        opts.n_rows[0] = i % 5 == 0 ? 1 : 9;
+        check_rounded_queries(opts, isas[i / 12]);
+    }
+}
+
 /* All tokens of the first sequence in chunks of n: append, then attention of the chunk's rows. */
 static void append_in_chunks(fixture *f, const fixture_run_opts *run, uint32_t n, float *out)
 {
@@ -388,9 +512,14 @@ static void test_appended_chunks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),         cmocka_unit_test(test_alone_or_in_a_batch),
-        cmocka_unit_test(test_chunk_lengths),   cmocka_unit_test(test_copied_pages),
-        cmocka_unit_test(test_shared_prefix),   cmocka_unit_test(test_append),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_alone_or_in_a_batch),
+        cmocka_unit_test(test_chunk_lengths),
+        cmocka_unit_test(test_copied_pages),
+        cmocka_unit_test(test_shared_prefix),
+        cmocka_unit_test(test_append),
+        cmocka_unit_test(test_queries_are_rounded_with_keys),
+        cmocka_unit_test(test_append_without_queries),
         cmocka_unit_test(test_appended_chunks),
     };
 

@@ -84,6 +84,7 @@ static fixture_opts random_case(void)
     opts.v_format = (quire_format)quire_rng_below(&rng, QUIRE_FORMAT_COUNT);
     opts.n_k = 1 + quire_rng_below(&rng, 2);
     opts.n_v = 1 + quire_rng_below(&rng, 2);
+    opts.has_keys = quire_rng_below(&rng, 2) != 0;
     opts.page_tokens = 64u << quire_rng_below(&rng, 2);
     opts.split_entries = 1 + quire_rng_below(&rng, 3);
     opts.recent_tiles = quire_rng_below(&rng, 6);

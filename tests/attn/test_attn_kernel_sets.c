@@ -41,7 +41,10 @@ static void *new_tile(bool is_k, quire_format format, uint32_t d, uint32_t begin
 {
     const quire_codec *codec = quire_codec_find("ref");
     bool is_sealed = quire_format_is_sealed(format);
-    quire_tile_rows rows = { d, is_sealed ? 0 : begin, is_sealed ? TILE : end - begin, d };
+    quire_tile_rows rows = { .d = d,
+                             .first_slot = is_sealed ? 0 : begin,
+                             .n_tokens = is_sealed ? TILE : end - begin,
+                             .stride = d };
     size_t bytes = quire_tile_bytes(format, is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V, d);
     float *x = kernel_sets_take((size_t)TILE * d * sizeof(float));
     void *tile = kernel_sets_take(bytes);

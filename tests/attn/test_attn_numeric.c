@@ -204,6 +204,19 @@ static void test_whole_prompt(void **state)
     for_formats(opts);
 }
 
+/* More query heads of a kv head than are packed at once. */
+static void test_many_heads_of_one(void **state)
+{
+    fixture_opts opts = fixture_defaults();
+
+    (void)state;
+    opts.n_head = 71;
+    opts.n_kv_head = 1;
+    opts.rotate_k = 64;
+    opts.n_rows[0] = 3;
+    for_formats(opts);
+}
+
 static void test_two_sources_and_gates(void **state)
 {
     fixture_opts opts = fixture_defaults();
@@ -365,12 +378,19 @@ static int print_worst(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_head_dims),      cmocka_unit_test(test_largest_head),
-        cmocka_unit_test(test_groups),         cmocka_unit_test(test_most_sources),
-        cmocka_unit_test(test_lengths),        cmocka_unit_test(test_page_sizes_and_splits),
-        cmocka_unit_test(test_whole_prompt),   cmocka_unit_test(test_two_sources_and_gates),
-        cmocka_unit_test(test_v_prefix_of_k),  cmocka_unit_test(test_rotation),
-        cmocka_unit_test(test_magnitudes),     cmocka_unit_test(test_hot_and_sealed),
+        cmocka_unit_test(test_head_dims),
+        cmocka_unit_test(test_largest_head),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_most_sources),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_page_sizes_and_splits),
+        cmocka_unit_test(test_whole_prompt),
+        cmocka_unit_test(test_many_heads_of_one),
+        cmocka_unit_test(test_two_sources_and_gates),
+        cmocka_unit_test(test_v_prefix_of_k),
+        cmocka_unit_test(test_rotation),
+        cmocka_unit_test(test_magnitudes),
+        cmocka_unit_test(test_hot_and_sealed),
         cmocka_unit_test(test_random_batches),
     };
 

@@ -189,7 +189,7 @@ static void test_golden_bytes(void **state)
     static const uint8_t q8_k_last[8] = { 207, 33, 239, 1, 128, 128, 128, 255 };
     static const int8_t q8_v[8] = { 16, 0, 0, 0, -32, 0, 0, 0 };
     const quire_codec *codec = quire_codec_find("ref");
-    quire_tile_rows at = { 8, 0, 2, 8 };
+    quire_tile_rows at = { .d = 8, .n_tokens = 2, .stride = 8 };
     unsigned char *tile = codec_take(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, 8));
 
     (void)state;
@@ -223,7 +223,7 @@ static void test_golden_tiles(void **state)
     };
     const quire_codec *codec = quire_codec_get();
     const uint32_t d = 48;
-    quire_tile_rows at = { d, 0, TILE, d };
+    quire_tile_rows at = { .d = d, .n_tokens = TILE, .stride = d };
     float *x = codec_take((size_t)TILE * d * sizeof(float));
     bool is_same = true;
 
@@ -288,7 +288,7 @@ static void test_round_trip(void **state)
         quire_format format = (quire_format)(n % QUIRE_FORMATS_DIRECT);
         uint32_t d = dims[quire_rng_below(&rng, 5)];
         uint32_t kind = quire_rng_below(&rng, 3);
-        quire_tile_rows at = { d, 0, TILE, d + 3 };
+        quire_tile_rows at = { .d = d, .n_tokens = TILE, .stride = d + 3 };
         unsigned char *tile = codec_take(quire_tile_bytes(format, QUIRE_SIDE_K, d));
         float *x = codec_take(TILE * at.stride * sizeof(float));
         float *y = codec_take(TILE * at.stride * sizeof(float));
@@ -317,7 +317,7 @@ static void test_second_trip_is_exact(void **state)
 {
     const quire_codec *codec = quire_codec_find("ref");
     const uint32_t d = 64;
-    quire_tile_rows at = { d, 0, TILE, d };
+    quire_tile_rows at = { .d = d, .n_tokens = TILE, .stride = d };
     unsigned char *first = codec_take(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, d));
     unsigned char *second = codec_take(quire_tile_bytes(QUIRE_FORMAT_F32, QUIRE_SIDE_K, d));
     float *x = codec_take((size_t)TILE * d * sizeof(float));
@@ -343,7 +343,7 @@ static void test_second_trip_is_exact(void **state)
 static void test_q8_rows(void **state)
 {
     const quire_codec *codec = quire_codec_find("ref");
-    quire_tile_rows at = { 8, 5, 1, 8 };
+    quire_tile_rows at = { .d = 8, .first_slot = 5, .n_tokens = 1, .stride = 8 };
     float x[8] = { 0 };
     float y[8];
     unsigned char *tile = codec_take(quire_tile_bytes(QUIRE_FORMAT_Q8, QUIRE_SIDE_K, 8));
@@ -424,7 +424,10 @@ static void test_same_bytes_on_every_isa(void **state)
         quire_format format = (quire_format)quire_rng_below(&rng, QUIRE_FORMATS_DIRECT);
         uint32_t first = n % 3 == 0 ? 0 : quire_rng_below(&rng, TILE);
         uint32_t most = TILE - first;
-        quire_tile_rows at = { d, first, n % 3 == 1 ? 1 : most, d + quire_rng_below(&rng, 20) };
+        quire_tile_rows at = { .d = d,
+                               .first_slot = first,
+                               .n_tokens = n % 3 == 1 ? 1 : most,
+                               .stride = d + quire_rng_below(&rng, 20) };
         uint32_t kind = quire_rng_below(&rng, 4);
         float *x;
 

@@ -239,7 +239,7 @@ static const unsigned char *tile_at(const bench *b, quire_page_id page, const qu
 static void check_sealed_from_hot(const bench *b, quire_seq_id seq)
 {
     const quire_codec *codec = quire_codec_get();
-    const quire_tile_rows rows = { 32, 0, QUIRE_TILE_TOKENS, 32 };
+    const quire_tile_rows rows = { .d = 32, .n_tokens = QUIRE_TILE_TOKENS, .stride = 32 };
     static _Alignas(64) unsigned char sealed[64 * 32 * 4];
     static _Alignas(64) float x[64 * 32];
     quire_seq_table table;
@@ -291,6 +291,56 @@ static void test_tiles_are_sealed_from_hot(void **state)
         check_hot_pages(&b, filled);
         bench_close(&b);
     }
+}
+
+/* ---- what attention is given ---- */
+
+/* Of every layer that pairs them, append gets the queries and attention the new K, in steps with
+ * logits and without; of the others neither. Returns the number of layers that attend. */
+static uint32_t check_sources(const bench *b, struct ggml_cgraph *cgraph)
+{
+    uint32_t n_attend = 0;
+
+    for (int i = 0; i < ggml_graph_n_nodes(cgraph); i++) {
+        const struct ggml_tensor *attention = ggml_graph_node(cgraph, i);
+        const struct ggml_tensor *append = attention->src[1];
+
+        if (attention->op != GGML_OP_CUSTOM || append == NULL || append->op != GGML_OP_CUSTOM ||
+            ggml_nelements(append) != 1) {
+            continue;
+        }
+        if (quire_attn_pairs_qk(&b->runtime->ops[n_attend++].layer)) {
+            assert_non_null(append->src[2]);
+            assert_ptr_equal(append->src[2], attention->src[0]);
+            assert_ptr_equal(attention->src[2], append->src[0]);
+        } else {
+            assert_null(append->src[2]);
+            assert_null(attention->src[2]);
+        }
+    }
+    return n_attend;
+}
+
+static void test_attention_gets_its_sources(void **state)
+{
+    bench b = bench_open("0=q8;1=f16;2=q4:f16");
+    quire_seq_id seq = fixture_seq(b.runtime);
+    uint32_t n_graphs = 0;
+
+    (void)state;
+    (void)fixture_step(b.runtime, seq, tokens_of(1), 70, QUIRE_LOGITS_NONE);
+    (void)fixture_step(b.runtime, seq, tokens_of(1) + 70, 3, QUIRE_LOGITS_LAST);
+    for (uint32_t i = 0; i < QUIRE_GRAPHS_MAX; i++) {
+        const quire_graph *graph = &b.runtime->graphs.entries[i];
+
+        if (graph->ctx != NULL) {
+            assert_int_equal(check_sources(&b, graph->cgraph),
+                             graph->n_logits > 0 ? N_LAYER : N_LAYER - 1);
+            n_graphs++;
+        }
+    }
+    assert_int_equal(n_graphs, 2);
+    bench_close(&b);
 }
 
 /* ---- results ---- */
@@ -624,6 +674,7 @@ int main(void)
         cmocka_unit_test(test_hot_pages_kept),
         cmocka_unit_test(test_default_budget_suffices),
         cmocka_unit_test(test_tiles_are_sealed_from_hot),
+        cmocka_unit_test(test_attention_gets_its_sources),
         cmocka_unit_test(test_chunks_do_not_matter),
         cmocka_unit_test(test_fork_then_diverge),
         cmocka_unit_test(test_cut_and_go_on),

@@ -245,11 +245,9 @@ static void encode_k_block(quire_format format, const quire_tile_rows *rows, uin
         break;
     case QUIRE_FORMAT_Q8:
         for (uint32_t r = 0; r < n_rows; r++) {
-            const float *queries =
-                rows->queries != NULL ? rows->queries + (first + r) * rows->queries_stride : NULL;
-
-            ((uint16_t *)tile)[s + r] = convert_k_q8(x + r * rows->stride, queries, d,
-                                                     (int8_t *)buffer.bytes + (size_t)r * d);
+            ((uint16_t *)tile)[s + r] =
+                convert_k_q8(x + r * rows->stride, q8_queries_of(rows, first + r), d,
+                             (int8_t *)buffer.bytes + (size_t)r * d);
         }
         scatter_32(buffer.bytes, d, n_rows, d / 4,
                    (uint32_t *)(void *)((char *)tile + QUIRE_Q8_CODES_OFFSET) + s);
@@ -468,16 +466,10 @@ static void decode_v(quire_format format, const quire_tile_rows *rows, const voi
     }
 }
 
-static void round_queries(uint32_t d, uint32_t n, const float *key, float *q)
-{
-    q8_queries_round(d, n, key, q);
-}
-
 const quire_codec *quire_codec_avx2(void)
 {
-    static const quire_codec codec = {
-        "avx2", encode_k, encode_v, decode_k, decode_v, round_queries
-    };
+    static const quire_codec codec = { "avx2",   encode_k, encode_v,
+                                       decode_k, decode_v, q8_queries_round };
 
     return &codec;
 }

@@ -17,18 +17,6 @@ static void check_rows(const quire_tile_rows *rows)
                  rows->stride >= rows->d);
 }
 
-static uint32_t row_max_bits(const float *x, uint32_t d)
-{
-    uint32_t max_bits = 0;
-
-    for (uint32_t i = 0; i < d; i++) {
-        uint32_t magnitude = quire_f32_bits(x[i]) & 0x7fffffffu;
-
-        max_bits = magnitude > max_bits ? magnitude : max_bits;
-    }
-    return max_bits;
-}
-
 /* A row whose inverse is 0 (zeros, NaN or Inf in it) gets zero codes. */
 static int q8_code(float x, float inverse)
 {
@@ -43,7 +31,7 @@ static int q8_code(float x, float inverse)
  * bits. */
 static uint16_t q8_row_encode(uint32_t d, const float *x, const float *queries, int8_t *codes)
 {
-    quire_q8_scale scale = quire_q8_scale_of(row_max_bits(x, d));
+    quire_q8_scale scale = quire_q8_scale_of(max_bits(x, d));
 
     for (uint32_t i = 0; i < d; i++) {
         codes[i] = (int8_t)q8_code(x[i], scale.inverse);
@@ -204,10 +192,8 @@ static void encode_k(quire_format format, const quire_tile_rows *rows, const flo
         return;
     }
     for (uint32_t r = 0; r < rows->n_tokens; r++) {
-        const float *queries =
-            rows->queries != NULL ? rows->queries + r * rows->queries_stride : NULL;
-
-        encode_k_row(format, rows->d, x + r * rows->stride, queries, tile, rows->first_slot + r);
+        encode_k_row(format, rows->d, x + r * rows->stride, q8_queries_of(rows, r), tile,
+                     rows->first_slot + r);
     }
 }
 
@@ -250,15 +236,11 @@ void quire_codec_ref_decode_v(quire_format format, const quire_tile_rows *rows, 
     }
 }
 
-static void round_queries(uint32_t d, uint32_t n, const float *key, float *q)
-{
-    q8_queries_round(d, n, key, q);
-}
-
 const quire_codec *quire_codec_ref(void)
 {
     static const quire_codec codec = {
-        "ref", encode_k, encode_v, quire_codec_ref_decode_k, quire_codec_ref_decode_v, round_queries
+        "ref",           encode_k, encode_v, quire_codec_ref_decode_k, quire_codec_ref_decode_v,
+        q8_queries_round
     };
 
     return &codec;

@@ -1,5 +1,5 @@
-/* lanes.h - sums over a row of floats that come out the same on every ISA: written for the
- * vectoriser, added in one order, products not fused (-ffp-contract=off).
+/* lanes.h - what a row of floats comes to, the same on every ISA: written for the vectoriser, sums
+ * added in one order, products not fused (-ffp-contract=off).
  *
  * Thread: any.
  *
@@ -7,10 +7,25 @@
 #ifndef QUIRE_CODEC_LANES_H
 #define QUIRE_CODEC_LANES_H
 
+#include "codec/half.h"
+
 #include <stdint.h>
 #include <string.h>
 
 #define LANES 16u
+
+/* The largest magnitude as f32 bits, so that NaN and Inf sort on top. */
+static inline uint32_t max_bits(const float *x, uint32_t d)
+{
+    uint32_t max = 0;
+
+    for (uint32_t i = 0; i < d; i++) {
+        uint32_t magnitude = quire_f32_bits(x[i]) & 0x7fffffffu;
+
+        max = magnitude > max ? magnitude : max;
+    }
+    return max;
+}
 
 /* Lane l adds the products of dimensions l, l + LANES, l + 2 * LANES .. in order; then the upper
  * half of the lanes is added to the lower until one is left. d: a multiple of 8. */

@@ -208,6 +208,12 @@ static inline bool q8_other_set(q8_row *row, const float *other)
     return true;
 }
 
+/* The queries of row r; NULL for none. */
+static inline const float *q8_queries_of(const quire_tile_rows *rows, uint32_t r)
+{
+    return rows->queries != NULL ? rows->queries + r * rows->queries_stride : NULL;
+}
+
 /* A row of K: codes[i] = round(x[i] * inverse) within +-127, of finite x; moved by 1 at most, and
  * not beyond +-127. queries: [d], the sum. */
 static inline void q8_k_row_round(uint32_t d, const float *x, float inverse, const float *queries,
@@ -226,29 +232,11 @@ static inline void q8_k_row_round(uint32_t d, const float *x, float inverse, con
     }
 }
 
-/* NaN or Inf if there is any. */
-static inline float q8_largest(const float *x, uint32_t d)
-{
-    q8_ints most = { 0 };
-    int32_t largest = 0;
-
-    for (uint32_t i = 0; i < d; i += Q8_AT_ONCE) {
-        q8_ints bits = (q8_ints)q8_magnitude(q8_load(x + i));
-        q8_ints is_more = bits > most;
-
-        most = (bits & is_more) | (most & ~is_more);
-    }
-    for (uint32_t l = 0; l < Q8_AT_ONCE; l++) {
-        largest = most[l] > largest ? most[l] : largest;
-    }
-    return quire_f32_from_bits((uint32_t)largest);
-}
-
 /* One query; row->u is set. Codes of +-127, the largest magnitude's among them, stay: whoever
  * divides by that and rounds to nearest comes to the same codes. */
 static inline void q8_query_round(q8_row *row, float *q)
 {
-    const float largest = q8_largest(q, row->d);
+    const float largest = quire_f32_from_bits(max_bits(q, row->d));
     const float unit = largest / 127.0f;
     uint32_t i;
 

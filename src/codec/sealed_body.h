@@ -62,19 +62,6 @@ static inline void row_coder_init(row_coder *coder, quire_format format, quire_s
     }
 }
 
-/* As f32 bits, so that NaN and Inf sort on top. */
-static inline uint32_t max_bits(const float *x, uint32_t d)
-{
-    uint32_t max = 0;
-
-    for (uint32_t i = 0; i < d; i++) {
-        uint32_t magnitude = quire_f32_bits(x[i]) & 0x7fffffffu;
-
-        max = magnitude > max ? magnitude : max;
-    }
-    return max;
-}
-
 static inline bool row_is_finite(const float *x, uint32_t d)
 {
     return max_bits(x, d) < QUIRE_F32_INF_BITS;

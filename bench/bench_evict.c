@@ -15,7 +15,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "base/rng.h"
-#include "core/prefix_internal.h"
+#include "core/prefix/prefix_internal.h"
 #include "quire/cache.h"
 #include "quire/prefix.h"
 

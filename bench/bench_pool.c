@@ -12,7 +12,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "base/rng.h"
-#include "core/cache_internal.h"
+#include "core/cache/cache_internal.h"
 #include "quire/cache.h"
 
 #include <stdio.h>

@@ -10,7 +10,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
-#include "core/cache_internal.h"
+#include "core/cache/cache_internal.h"
 #include "quire/cache.h"
 
 #include <stdbool.h>

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
-#include "trace/read.h"
-#include "trace/sim.h"
+#include "trace/read/read.h"
+#include "trace/sim/sim.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -6,7 +6,7 @@
  * A sealed side is stored hot. The segment that fills a hot tile seals it.
  *
  * K in 8 bit is rounded with its token's queries in view, where the layer has them
- * (codec/q8_rounding.h).
+ * (codec/q8_rounding_body.h).
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/attn_internal.h"

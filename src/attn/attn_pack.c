@@ -1,8 +1,8 @@
 /* attn_pack.c - the queries of a block, as kernels want them.
  *
  * Where they meet K in 8 bit, and the layer has the K of the queries' own tokens, queries are
- * rounded with that in view (codec/q8_rounding.h) before the kernels pack them: to numbers that all
- * kernel sets turn into the same integers.
+ * rounded with that in view (codec/q8_rounding_body.h) before the kernels pack them: to numbers
+ * that all kernel sets turn into the same integers.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/attn_block.h"

@@ -17,7 +17,7 @@
 
 #define Q8_AT_ONCE   8u
 #define Q8_MIN(a, b) ((q8_floats)_mm256_min_ps((__m256)(a), (__m256)(b)))
-#include "codec/q8_rounding.h"
+#include "codec/q8_rounding_body.h"
 
 #define TILE  QUIRE_TILE_TOKENS
 #define BLOCK 8u /* tokens that are converted and transposed at once */

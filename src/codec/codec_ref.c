@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "codec/codec_internal.h"
 #include "codec/half.h"
-#include "codec/q8_rounding.h"
+#include "codec/q8_rounding_body.h"
 #include "codec/sealed.h"
 
 #include <math.h>

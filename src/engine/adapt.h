@@ -2,7 +2,7 @@
  * caches, the memory of its last hour, pre-caching. For src/engine only.
  *
  *   admitted ---> pre-caching: was it foreseen, will it return
- *   ended ------> ghost caches (trace/shadow.h), the last hour (trace/recent.h)
+ *   ended ------> ghost caches (trace/online/shadow.h), the last hour (trace/online/recent.h)
  *   once a second: judge what was computed in advance, size the pinned region, say what low
  *                  classes have to do without
  *   idle -------> compute in advance
@@ -19,9 +19,9 @@
 #include "engine/precache_book.h"
 #include "engine/sizer.h"
 #include "engine/tuning.h"
-#include "trace/recent.h"
-#include "trace/shadow.h"
-#include "trace/working_set.h"
+#include "trace/online/recent.h"
+#include "trace/online/shadow.h"
+#include "trace/online/working_set.h"
 
 /* Something computed in advance: one text, step by step. */
 typedef struct quire_precache_run {

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/engine_internal.h"
+#include "model/text.h"
 
 #include "base/check.h"
 

@@ -106,7 +106,7 @@ typedef struct quire_engine_opts {
     quire_precache_opts precache;    /* idle time */
     size_t recent_bytes;             /* for the last hour's requests (tuning.h); 0 = none; default
                                         4 MiB */
-    bool no_shadow;                  /* no ghost caches of other sizes (trace/shadow.h) */
+    bool no_shadow;                  /* no ghost caches of other sizes (trace/online/shadow.h) */
     uint64_t (*clock_us)(void *ctx); /* for tests; NULL = the monotonic clock */
     void *clock_ctx;
 } quire_engine_opts;

@@ -5,6 +5,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/kept_tokens.h"
+#include "model/text.h"
 
 #include "base/check.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/num.h"
-#include "core/extent.h"
+#include "core/pool/extent.h"
 
 #define SHARE_STEPS   16u /* a step is at most so small a share of the budget */
 #define SHARE_DYNAMIC 4u  /* the dynamic region's floor, when none was given */

@@ -6,6 +6,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/sessions.h"
+#include "model/text.h"
 
 #include "base/check.h"
 #include "base/hash.h"

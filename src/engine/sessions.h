@@ -29,6 +29,7 @@
 #include <stdint.h>
 
 #include "model/model.h"
+#include "model/text.h"
 #include "quire/error.h"
 
 typedef struct quire_sessions quire_sessions;

@@ -16,7 +16,7 @@
 #include "engine/precache.h"
 #include "quire/cache.h"
 #include "quire/prefix.h"
-#include "trace/shadow.h"
+#include "trace/online/shadow.h"
 
 /* Of one service class; in the order of quire_engine_opts.classes. Degradation of a low class under
  * pressure goes by these steps, each counted: displaced (parked, or preempted when pages are

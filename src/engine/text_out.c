@@ -5,6 +5,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/text_out.h"
+#include "model/text.h"
 
 #include "base/check.h"
 

@@ -1,9 +1,9 @@
 /* tuning.h - the engine looks at its own last hour, and says or does what follows from it.
  *
- * Requests that end are remembered as hashes (trace/recent.h). quire_engine_tune() measures them
- * (trace/tune.h) on its caller's thread, for seconds perhaps, while the engine goes on; then the
- * changes that follow are applied between two steps, if that was asked for, or else just said. Each
- * is an event, whichever way. What is only said is said once, not again each time.
+ * Requests that end are remembered as hashes (trace/online/recent.h). quire_engine_tune() measures
+ * them (trace/online/tune.h) on its caller's thread, for seconds perhaps, while the engine goes on;
+ * then the changes that follow are applied between two steps, if that was asked for, or else just
+ * said. Each is an event, whichever way. What is only said is said once, not again each time.
  *
  * The pinned share is left to the controller of the pinned region (pinned.h) where that has a
  * ceiling.
@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
-#include "trace/tune.h"
+#include "trace/online/tune.h"
 
 typedef struct quire_engine_tune_opts {
     quire_tune_bounds bounds;

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "model/chat_templates.h"
+#include "model/text.h"
 
 #include <llama.h>
 

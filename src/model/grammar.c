@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "model/model.h"
+#include "model/text.h"
 
 #include <inttypes.h>
 #include <stdbool.h>

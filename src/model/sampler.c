@@ -5,6 +5,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "model/sampler.h"
+#include "model/text.h"
 
 #include "model/backend.h"
 #include "model/model_internal.h"

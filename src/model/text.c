@@ -1,6 +1,7 @@
 /* text.c - tokens to text, and chat templates, through libllama's C API; Zephyr's template is ours.
  *
  * SPDX-License-Identifier: MIT */
+#include "model/text.h"
 #include "model/model_internal.h"
 
 #include "base/check.h"

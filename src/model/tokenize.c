@@ -7,6 +7,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "model/model_internal.h"
+#include "model/text.h"
 
 #include "base/check.h"
 

@@ -7,6 +7,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "model/model.h"
+#include "model/text.h"
 
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* api_completions.c - POST /v1/completions.
  *
  * SPDX-License-Identifier: MIT */
+#include "model/text.h"
 #include "server/handlers.h"
 
 #include "server/generate.h"

@@ -1,6 +1,7 @@
 /* api_models.c - what the server is: models, health, properties, metrics, the dashboard.
  *
  * SPDX-License-Identifier: MIT */
+#include "model/text.h"
 #include "server/handlers.h"
 
 #include "server/dashboard.h"

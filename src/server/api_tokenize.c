@@ -1,6 +1,7 @@
 /* api_tokenize.c - POST /tokenize and /detokenize, in the shapes of llama.cpp's server.
  *
  * SPDX-License-Identifier: MIT */
+#include "model/text.h"
 #include "server/handlers.h"
 
 #include "base/check.h"

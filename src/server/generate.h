@@ -10,6 +10,7 @@
 #ifndef QUIRE_SERVER_GENERATE_H
 #define QUIRE_SERVER_GENERATE_H
 
+#include "model/text.h"
 #include "server/http.h"
 #include "server/messages.h"
 

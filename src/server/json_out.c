@@ -4,6 +4,7 @@
 #include "server/json_out.h"
 
 #include "model/model.h"
+#include "model/text.h"
 
 #include <inttypes.h>
 #include <math.h>

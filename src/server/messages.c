@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "server/messages.h"
+#include "model/text.h"
 
 #include "base/check.h"
 #include "engine/sessions.h"

@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "model/model.h"
+#include "model/text.h"
 #include "server/fields.h"
 
 typedef struct quire_messages {

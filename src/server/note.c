@@ -3,8 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "server/generate.h"
 
-#include "trace/record.h"
-#include "trace/siphash.h"
+#include "trace/online/record.h"
+#include "trace/online/siphash.h"
 
 #include <string.h>
 

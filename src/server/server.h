@@ -23,7 +23,7 @@
 #include "engine/engine.h"
 #include "engine/tuning.h"
 #include "quire/error.h"
-#include "trace/record.h"
+#include "trace/online/record.h"
 
 typedef struct quire_server quire_server;
 

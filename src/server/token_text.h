@@ -5,6 +5,7 @@
 #define QUIRE_SERVER_TOKEN_TEXT_H
 
 #include "model/model.h"
+#include "model/text.h"
 
 #define QUIRE_TOKEN_TEXT_MAX 512u
 

@@ -11,9 +11,9 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "cli/commands.h"
-#include "cli/options_internal.h"
-#include "cli/serve_args.h"
+#include "cli/commands/commands.h"
+#include "cli/serving/serve_args.h"
+#include "cli/settings/options_internal.h"
 #include "program.h"
 #include "quire/status.h"
 

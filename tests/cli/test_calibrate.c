@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "cli/calibrate.h"
-#include "cli/talk.h"
+#include "cli/commands/talk.h"
+#include "cli/measuring/calibrate.h"
 #include "model/memory.h"
 #include "program.h"
 
@@ -559,7 +559,7 @@ static void no_home_is_told(void **state)
 /* Kept logits count against the limit. */
 static void counts_logits(const quire_meter_opts *opts)
 {
-    quire_session session = *opts->session;
+    quire_opened session = *opts->session;
     quire_meter_opts limited = *opts;
     quire_meter meter;
     quire_error err = QUIRE_ERROR_INIT;
@@ -597,7 +597,7 @@ static void counts_logits(const quire_meter_opts *opts)
 static void meter_bounds_and_interrupt(void **state)
 {
     quire_common_args common = { .model = program_model(), .page_tokens = 64, .n_batch = 512 };
-    quire_session session;
+    quire_opened session;
     quire_meter meter;
     quire_error err = QUIRE_ERROR_INIT;
     int32_t *tokens = calloc(128, sizeof(*tokens));
@@ -616,7 +616,7 @@ static void meter_bounds_and_interrupt(void **state)
     for (int32_t i = 0; i < 128; i++) {
         tokens[i] = 3 + i;
     }
-    assert_int_equal(quire_session_open_model(&session, &common, &err), QUIRE_OK);
+    assert_int_equal(quire_opened_open_model(&session, &common, &err), QUIRE_OK);
 
     /* The same formats again move nothing. */
     assert_int_equal(quire_meter_open(&meter, &opts, &err), QUIRE_OK);
@@ -653,7 +653,7 @@ static void meter_bounds_and_interrupt(void **state)
     assert_int_equal(quire_meter_open(&meter, &opts, &err), QUIRE_LIMIT);
     assert_non_null(strstr(err.message, "1.07 GB"));
     quire_meter_close(&meter);
-    quire_session_close(&session);
+    quire_opened_close(&session);
     free(tokens);
 }
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "cli/cost_fit.h"
+#include "cli/measuring/cost_fit.h"
 
 #include "seed.h"
 

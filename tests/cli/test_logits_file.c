@@ -2,7 +2,7 @@
  * past the checks.
  *
  * SPDX-License-Identifier: MIT */
-#include "cli/logits_file.h"
+#include "cli/measuring/logits_file.h"
 
 #include "quire/status.h"
 #include "seed.h"

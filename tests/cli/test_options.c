@@ -1,10 +1,10 @@
 /* test_options.c - option tables: what they accept, what they store, what they say.
  *
  * SPDX-License-Identifier: MIT */
-#include "cli/options.h"
+#include "cli/settings/options.h"
 
-#include "cli/args.h"
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
+#include "cli/settings/args.h"
 #include "quire/status.h"
 
 #include <setjmp.h>

@@ -2,7 +2,7 @@
  * double precision or by hand.
  *
  * SPDX-License-Identifier: MIT */
-#include "cli/score.h"
+#include "cli/measuring/score.h"
 
 #include "seed.h"
 

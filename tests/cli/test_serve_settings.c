@@ -13,10 +13,10 @@
 
 #include <cmocka.h>
 
-#include "cli/commands.h"
-#include "cli/options_internal.h"
-#include "cli/serve_args.h"
-#include "cli/serve_classes.h"
+#include "cli/commands/commands.h"
+#include "cli/serving/serve_args.h"
+#include "cli/serving/serve_classes.h"
+#include "cli/settings/options_internal.h"
 #include "model/chat_templates.h"
 #include "quire/status.h"
 #include "server/metrics.h"
@@ -46,7 +46,7 @@ static void defaults_are_those_of_the_engine(void **state)
     const quire_engine_opts expected = QUIRE_ENGINE_OPTS_INIT;
     quire_serve_args *args = default_args();
     const quire_engine_opts opts = quire_serve_engine_opts(args);
-    const quire_session_want want = quire_serve_want(args);
+    const quire_opened_want want = quire_serve_want(args);
 
     (void)state;
     assert_int_equal(opts.n_running_max, expected.n_running_max);

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "cli/settings.h"
+#include "cli/settings/settings.h"
 #include "program.h"
 #include "quire/status.h"
 

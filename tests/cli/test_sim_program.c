@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "cli/bench_cost.h"
-#include "cli/sim_classes.h"
-#include "cli/sim_shape.h"
+#include "cli/measuring/bench_cost.h"
+#include "cli/traces/sim_classes.h"
+#include "cli/traces/sim_shape.h"
 #include "program.h"
 
 #include <stdio.h>

@@ -2,9 +2,9 @@
  * can still be written on.
  *
  * SPDX-License-Identifier: MIT */
-#include "cli/writer.h"
+#include "cli/commands/writer.h"
 
-#include "cli/commands.h"
+#include "cli/commands/commands.h"
 #include "gguf_gen.h"
 
 #include <setjmp.h>
@@ -39,7 +39,7 @@ static bool collect(void *ctx, const char *text, size_t text_bytes)
 }
 
 /* window: tokens of --kv-recent and of --kv-sinks. */
-static quire_writer *writer_on(quire_session *session, const char *path, const char *kv,
+static quire_writer *writer_on(quire_opened *session, const char *path, const char *kv,
                                const char *const window[2], quire_common_args *args)
 {
     const char *const words[] = { "-m",          path,      "-p",         "x",       "--kv", kv,
@@ -57,7 +57,7 @@ static quire_writer *writer_on(quire_session *session, const char *path, const c
     quire_options_init(&quire_command_run, args);
     assert_int_equal(quire_options_parse(&quire_command_run, 12, argv, args, &err), QUIRE_OK);
     sampling.ignores_eos = true;
-    assert_int_equal(quire_session_open(session, args, &err), QUIRE_OK);
+    assert_int_equal(quire_opened_open(session, args, &err), QUIRE_OK);
     assert_int_equal(quire_writer_create(&writer, session, &sampling, &err), QUIRE_OK);
     return writer;
 }
@@ -112,7 +112,7 @@ static void prompt_goes_back(void **state)
         second[i] = i < N_SHARED ? first[i] : (int32_t)(4 + i * 11 % 200);
     }
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        quire_session session;
+        quire_opened session;
         quire_writer *writer = writer_on(&session, path, cases[i].kv, cases[i].window, args);
         written kept, fresh;
 
@@ -126,7 +126,7 @@ static void prompt_goes_back(void **state)
             assert_memory_equal(kept.text, fresh.text, fresh.n);
         }
         quire_writer_destroy(writer);
-        quire_session_close(&session);
+        quire_opened_close(&session);
     }
     (void)unlink(path);
     free(args);

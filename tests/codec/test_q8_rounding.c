@@ -16,7 +16,7 @@
 #include "seed.h"
 
 #define TILE      QUIRE_TILE_TOKENS
-#define MOVES_MAX 4u /* what q8_rounding.h promises */
+#define MOVES_MAX 4u /* what q8_rounding_body.h promises */
 
 static quire_rng rng;
 

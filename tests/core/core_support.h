@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "core/cache_internal.h"
+#include "core/cache/cache_internal.h"
 #include "quire/cache.h"
 
 #define NEVER UINT64_MAX

@@ -7,7 +7,7 @@
 #ifndef TESTS_PREFIX_SUPPORT_H
 #define TESTS_PREFIX_SUPPORT_H
 
-#include "core/prefix_internal.h"
+#include "core/prefix/prefix_internal.h"
 #include "core_support.h"
 #include "quire/prefix.h"
 

@@ -4,7 +4,7 @@
 #include "core_support.h"
 #include "seed.h"
 
-#include "core/evict_heap.h"
+#include "core/evict/evict_heap.h"
 
 #include <stdlib.h>
 

@@ -2,8 +2,8 @@
  * and what it is for, in trees that are too small for what comes.
  *
  * SPDX-License-Identifier: MIT */
-#include "core/evict_bag.h"
-#include "core/reuse_sample.h"
+#include "core/evict/evict_bag.h"
+#include "core/evict/reuse_sample.h"
 #include "prefix_support.h"
 #include "seed.h"
 

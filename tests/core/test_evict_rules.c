@@ -2,7 +2,7 @@
  * what policies are told about requests.
  *
  * SPDX-License-Identifier: MIT */
-#include "core/prefix_internal.h"
+#include "core/prefix/prefix_internal.h"
 #include "prefix_support.h"
 #include "seed.h"
 

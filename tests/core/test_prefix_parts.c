@@ -5,7 +5,7 @@
 #include "core_support.h"
 #include "seed.h"
 
-#include "core/prefix_internal.h"
+#include "core/prefix/prefix_internal.h"
 
 #include <string.h>
 

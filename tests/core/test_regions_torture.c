@@ -12,7 +12,7 @@
  * QUIRE_SEED and QUIRE_OPS choose another run.
  *
  * SPDX-License-Identifier: MIT */
-#include "core/pin_internal.h"
+#include "core/pin/pin_internal.h"
 #include "prefix_support.h"
 #include "seed.h"
 

@@ -10,6 +10,7 @@
 
 #include "engine/engine_internal.h"
 #include "engine_fixture.h"
+#include "model/text.h"
 #include "seed.h"
 
 #include <stdio.h>

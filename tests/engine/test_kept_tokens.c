@@ -12,6 +12,7 @@
 #include "engine/kept_tokens.h"
 #include "model/backend.h"
 #include "model/model_internal.h"
+#include "model/text.h"
 #include "model_fixture.h"
 #include "seed.h"
 

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "engine_fixture.h"
+#include "model/text.h"
 
 #include <pthread.h>
 #include <sched.h>

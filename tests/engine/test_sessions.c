@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "engine/sessions.h"
+#include "model/text.h"
 #include "model_fixture.h"
 #include "seed.h"
 

@@ -16,6 +16,7 @@
 
 #include "matmul/matmul.h"
 #include "model/sampler.h"
+#include "model/text.h"
 #include "model_fixture.h"
 #include "seed.h"
 

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "model/runtime_internal.h"
+#include "model/text.h"
 #include "model_fixture.h"
 #include "seed.h"
 

@@ -11,6 +11,7 @@
 #include "model/backend.h"
 #include "model/model_internal.h"
 #include "model/sampler.h"
+#include "model/text.h"
 #include "model_fixture.h"
 #include "seed.h"
 

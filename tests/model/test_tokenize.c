@@ -14,6 +14,7 @@
 
 #include "model/backend.h"
 #include "model/model_internal.h"
+#include "model/text.h"
 #include "model_fixture.h"
 
 #include <errno.h>

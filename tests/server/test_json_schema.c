@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "model/sampler.h"
+#include "model/text.h"
 #include "model_fixture.h"
 #include "seed.h"
 #include "server/json_schema.h"

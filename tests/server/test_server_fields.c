@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "model/text.h"
 #include "server_fixture.h"
 
 #include "base/bytes.h"

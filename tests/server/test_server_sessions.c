@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "engine_server.h"
+#include "model/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>

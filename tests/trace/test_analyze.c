@@ -1,10 +1,10 @@
 /* test_analyze.c - distributions, sessions and load of traces whose answers are known.
  *
  * SPDX-License-Identifier: MIT */
-#include "trace/analyze.h"
+#include "trace/offline/analyze.h"
 
 #include "quire/status.h"
-#include "trace/turns.h"
+#include "trace/offline/turns.h"
 #include "trace/workload.h"
 
 #include <setjmp.h>

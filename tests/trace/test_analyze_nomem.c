@@ -4,11 +4,11 @@
 #include "core/core_support.h"
 #include "quire/status.h"
 #include "seed.h"
-#include "trace/analyze.h"
-#include "trace/mrc.h"
-#include "trace/recent.h"
-#include "trace/shards.h"
-#include "trace/tune.h"
+#include "trace/offline/analyze.h"
+#include "trace/offline/mrc.h"
+#include "trace/offline/shards.h"
+#include "trace/online/recent.h"
+#include "trace/online/tune.h"
 #include "trace/workload.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* test_html.c - data in a page: where they belong, and unable to leave it.
  *
  * SPDX-License-Identifier: MIT */
-#include "trace/html.h"
+#include "trace/offline/html.h"
 
 #include "quire/status.h"
 

@@ -2,8 +2,8 @@
  * the curve.
  *
  * SPDX-License-Identifier: MIT */
-#include "trace/mrc.h"
-#include "trace/shards.h"
+#include "trace/offline/mrc.h"
+#include "trace/offline/shards.h"
 
 #include "quire/status.h"
 #include "seed.h"

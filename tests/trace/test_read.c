@@ -1,7 +1,7 @@
 /* test_read.c - every format, every kind of bad line, and files that are none.
  *
  * SPDX-License-Identifier: MIT */
-#include "trace/read.h"
+#include "trace/read/read.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

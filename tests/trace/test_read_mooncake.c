@@ -1,7 +1,7 @@
 /* test_read_mooncake.c - Mooncake's format as others write it: other sizes, ids, units, fields.
  *
  * SPDX-License-Identifier: MIT */
-#include "trace/read.h"
+#include "trace/read/read.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* test_recent.c - the ring keeps the latest requests, within its bytes and its window.
  *
  * SPDX-License-Identifier: MIT */
-#include "trace/recent.h"
+#include "trace/online/recent.h"
 
 #include "quire/status.h"
 #include "seed.h"

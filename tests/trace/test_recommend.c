@@ -1,7 +1,7 @@
 /* test_recommend.c - settings that fit the workload, and their file.
  *
  * SPDX-License-Identifier: MIT */
-#include "trace/recommend.h"
+#include "trace/offline/recommend.h"
 
 #include "quire/status.h"
 #include "seed.h"

@@ -1,11 +1,11 @@
 /* test_record.c - what is recorded comes back, texts do not, and a disk that fails disturbs nobody.
  *
  * SPDX-License-Identifier: MIT */
-#include "trace/record.h"
+#include "trace/online/record.h"
 
 #include "base/clock.h"
-#include "trace/read.h"
-#include "trace/siphash.h"
+#include "trace/online/siphash.h"
+#include "trace/read/read.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include "seed.h"
-#include "trace/shadow.h"
-#include "trace/sim.h"
+#include "trace/online/shadow.h"
+#include "trace/sim/sim.h"
 
 #include <math.h>
 #include <stdlib.h>

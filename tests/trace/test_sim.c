@@ -2,8 +2,8 @@
  * virtual time against figures reckoned by hand.
  *
  * SPDX-License-Identifier: MIT */
-#include "trace/read.h"
-#include "trace/sim.h"
+#include "trace/read/read.h"
+#include "trace/sim/sim.h"
 
 #include "base/check.h"
 #include "seed.h"

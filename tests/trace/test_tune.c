@@ -1,7 +1,7 @@
 /* test_tune.c - settings move by a step, within bounds, and only when that is wanted for a while.
  *
  * SPDX-License-Identifier: MIT */
-#include "trace/tune.h"
+#include "trace/online/tune.h"
 
 #include "quire/status.h"
 #include "seed.h"

@@ -11,7 +11,7 @@
 
 #include "quire/status.h"
 #include "seed.h"
-#include "trace/working_set.h"
+#include "trace/online/working_set.h"
 
 #include <math.h>
 

@@ -24,10 +24,10 @@ try() {
 
 try 0 src/core/x.c '#include "base/check.h"'
 try 0 src/core/x.c '#include "quire/codec.h"'
-try 0 src/cli/x.c '#include "core/pool.h"'
+try 0 src/cli/x.c '#include "core/pool/pool.h"'
 try 0 include/quire/types.h '#include <stdint.h>'
 try 0 examples/x.c '#include "quire/attn.h"'
-try 1 src/base/x.c '#include "core/pool.h"'
+try 1 src/base/x.c '#include "core/pool/pool.h"'
 try 1 src/core/x.c '#include "attn/kernels.h"'
 try 1 src/core/x.c '#  include "quire/attn.h"'
 try 1 src/codec/x.c '#include <ggml.h>'

@@ -1,6 +1,0 @@
-/* kernels_avx2_sealed_vnni.c - sealed formats for CPUs with AVX2 and AVX-VNNI.
- *
- * SPDX-License-Identifier: MIT */
-#define SEALED_SUFFIX _vnni
-#define SEALED_VNNI   1
-#include "attn/kernels_avx2_sealed.h"

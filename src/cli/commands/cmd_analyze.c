@@ -1,0 +1,390 @@
+/* cmd_analyze.c - quire analyze: what a workload is like, and what to set for it.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/commands.h"
+#include "cli/commands/new_file.h"
+#include "cli/commands/talk.h"
+#include "cli/settings/args.h"
+#include "cli/traces/analyze_out.h"
+#include "cli/traces/report.h"
+#include "cli/traces/sim_shape.h"
+#include "cli/traces/trace_args.h"
+
+#include "base/check.h"
+#include "base/cpu.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CAPACITIES      12u
+#define SAMPLES         8192u
+#define TIMELINE_POINTS 240u
+#define CAPACITY_MAX    (QUIRE_PAGES_MAX / 2)
+
+typedef struct analyze_args {
+    quire_common_args common; /* threads, json */
+    quire_trace_args trace;
+    quire_count_list capacities;
+    const char *shape;
+    quire_kv_choice kv;
+    uint64_t memory_bytes;
+    const char *pinned_class;
+    double prefill_rate;
+    double decode_rate;
+    const char *html;
+    const char *yaml;
+} analyze_args;
+
+/* clang-format off */
+static const quire_opt options[] = {
+    QUIRE_ROWS_TRACE(analyze_args),
+    { .names = { "--html" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(analyze_args, html),
+      .help = "write a page with all plots, which needs nothing else" },
+    { .names = { "--yaml" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(analyze_args, yaml),
+      .help = "write the recommended settings, for quire serve --config" },
+    { .names = { "--capacity" }, .type = QUIRE_OPT_COUNT_LIST, .unit = "N,...", .min = 1,
+      .max = CAPACITY_MAX, .initial_text = "the recommended one; with --html a dozen",
+      .offset = offsetof(analyze_args, capacities),
+      .help = "sizes of the cache, in blocks, to simulate all policies with" },
+    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "SHAPE",
+      .offset = offsetof(analyze_args, shape),
+      .help = "whose KV: a GGUF file, LAYERSxKVHEADSxHEADSIZE, or a name such as llama-7b" },
+    { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]", .initial = "q8",
+      .offset = offsetof(analyze_args, kv), .help = "its number format" },
+    { .names = { "--memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
+      .initial_text = "as much as is worth it", .offset = offsetof(analyze_args, memory_bytes),
+      .help = "what there is for KV pages" },
+    { .names = { "--pinned-class" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
+      .initial_text = "realtime, where the trace has it",
+      .offset = offsetof(analyze_args, pinned_class),
+      .help = "class of the trace to keep memory for" },
+    { .names = { "--prefill-rate" }, .type = QUIRE_OPT_REAL, .unit = "N", .min = 0.1, .max = 1e9,
+      .initial = "40000", .offset = offsetof(analyze_args, prefill_rate),
+      .help = "prompt tokens that a request computes per second: how long it holds memory" },
+    { .names = { "--decode-rate" }, .type = QUIRE_OPT_REAL, .unit = "N", .min = 0.01, .max = 1e6,
+      .initial = "100", .offset = offsetof(analyze_args, decode_rate),
+      .help = "tokens of its answer per second" },
+    QUIRE_ROW_THREADS,
+    QUIRE_ROW_JSON,
+};
+/* clang-format on */
+
+static int check(const void *opaque, quire_error *err)
+{
+    const analyze_args *args = opaque;
+
+    if (args->memory_bytes > 0 && args->shape == NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--memory needs --model: how large a token's KV is");
+    }
+    if (args->kv.is_auto) {
+        return quire_error_set(err, QUIRE_INVAL, "--kv auto: only a loaded model can choose");
+    }
+    return QUIRE_OK;
+}
+
+/* ---- what is there at once ---- */
+
+/* Two digits, upwards. */
+static uint64_t round_capacity(double capacity)
+{
+    const double power = pow(10.0, floor(log10(capacity)) - 1.0);
+
+    return capacity < 10.0 ? (uint64_t)ceil(capacity) : (uint64_t)(ceil(capacity / power) * power);
+}
+
+/* A dozen round capacities, from where a cache of this trace begins to matter to where it needs no
+ * more; fewer for a small trace. */
+static void choose_capacities(quire_analyzed *a)
+{
+    const double most = a->trace->n_ids > 1 ? a->trace->n_ids : 1;
+    const double least = most / 400.0 > 1.0 ? most / 400.0 : 1.0;
+
+    for (uint32_t i = 0; i < CAPACITIES; i++) {
+        const uint64_t capacity =
+            round_capacity(least * pow(most / least, (double)i / (CAPACITIES - 1)));
+
+        if (a->n_capacities == 0 || capacity > a->capacities[a->n_capacities - 1]) {
+            a->capacities[a->n_capacities++] = capacity;
+        }
+    }
+}
+
+static int sample(quire_analyzed *a, uint64_t seed)
+{
+    const quire_shards_opts opts = { .sample_max = SAMPLES, .seed = seed };
+
+    QUIRE_TRY(quire_shards_create(&a->shards, &opts));
+    QUIRE_TRY(quire_shards_add_trace(a->shards, a->trace));
+    for (uint32_t i = 0; i < a->n_capacities; i++) {
+        const uint64_t c = a->capacities[i];
+        const double off =
+            fabs(quire_shards_hit_rate(a->shards, c) - quire_mrc_hit_rate(&a->mrc, c));
+
+        a->shards_error = off > a->shards_error ? off : a->shards_error;
+    }
+    return QUIRE_OK;
+}
+
+static int measure(quire_analyzed *a, const analyze_args *args, quire_error *err)
+{
+    const quire_load_cost cost = { 1e6 / args->prefill_rate, 1e6 / args->decode_rate };
+    uint64_t token_bytes = 0;
+    int rc;
+
+    if (args->shape != NULL) {
+        QUIRE_TRY(quire_sim_shape_bytes(args->shape, args->kv.pair, &token_bytes, err));
+        a->token_bytes = (double)token_bytes;
+    }
+    choose_capacities(a);
+    rc = quire_analysis_create(&a->analysis, a->trace, &cost, NULL);
+    if (rc == QUIRE_OK) {
+        rc = quire_mrc_init(&a->mrc, a->trace, NULL);
+    }
+    if (rc == QUIRE_OK) {
+        rc = sample(a, (uint64_t)args->trace.seed);
+    }
+    return rc < 0 ? quire_error_set(err, rc, "%s: %s", args->trace.path, quire_status_text(rc))
+                  : rc;
+}
+
+/* ---- what to set ---- */
+
+static int pinned_class(const analyze_args *args, const quire_trace *trace,
+                        quire_recommend_ask *ask, quire_error *err)
+{
+    const char *wanted = args->pinned_class != NULL ? args->pinned_class : "realtime";
+
+    ask->pinned_class = QUIRE_RECOMMEND_NO_CLASS;
+    for (uint32_t c = 0; c < trace->n_classes; c++) {
+        if (strcmp(trace->class_names[c], wanted) == 0) {
+            ask->pinned_class = c;
+            ask->class_name = trace->class_names[c];
+            return QUIRE_OK;
+        }
+    }
+    return args->pinned_class == NULL
+               ? QUIRE_OK
+               : quire_error_set(err, QUIRE_INVAL,
+                                 "--pinned-class %.60s: the trace has no such "
+                                 "class",
+                                 args->pinned_class);
+}
+
+/* All policies with the recommended capacity, and with those that were asked for. */
+static void choose_columns(quire_analyzed *a, const analyze_args *args, uint64_t recommended)
+{
+    quire_sim_grid *grid = &a->grid;
+    bool is_placed = false;
+
+    for (int p = 0; p < (int)QUIRE_EVICT_POLICY_COUNT; p++) {
+        grid->policies[grid->n_policies++] = (quire_evict_policy)p;
+    }
+    for (uint32_t i = 0; i < args->capacities.n && i + 1 < QUIRE_SIM_COLUMNS_MAX; i++) {
+        grid->columns[grid->n_columns++].blocks = (uint64_t)args->capacities.items[i];
+    }
+    for (uint32_t i = 0; args->capacities.n == 0 && args->html != NULL && i < a->n_capacities;
+         i++) {
+        grid->columns[grid->n_columns++].blocks = a->capacities[i];
+    }
+    for (uint32_t c = 0; c < grid->n_columns && !is_placed; c++) {
+        if (grid->columns[c].blocks >= recommended) {
+            is_placed = true;
+            a->column = c;
+            if (grid->columns[c].blocks > recommended) {
+                memmove(&grid->columns[c + 1], &grid->columns[c],
+                        (grid->n_columns - c) * sizeof(grid->columns[0]));
+                grid->n_columns++;
+            }
+        }
+    }
+    if (!is_placed) {
+        a->column = grid->n_columns++;
+    }
+    grid->columns[a->column] = (quire_sim_column){ .blocks = recommended };
+}
+
+static int simulate(quire_analyzed *a, const analyze_args *args, uint64_t recommended,
+                    quire_error *err)
+{
+    const uint32_t n_threads =
+        args->common.n_threads > 0 ? (uint32_t)args->common.n_threads : quire_cpus_usable();
+    int rc;
+
+    a->grid.trace = a->trace;
+    a->grid.opts = (quire_sim_opts){ .mode = QUIRE_SIM_HITS, .seed = (uint64_t)args->trace.seed };
+    choose_columns(a, args, recommended < CAPACITY_MAX ? recommended : CAPACITY_MAX);
+    quire_progress("simulating %" PRIu32 " policies and the bound with %" PRIu32 " sizes",
+                   a->grid.n_policies, a->grid.n_columns);
+    rc = quire_sim_grid_run(&a->grid, n_threads, err);
+    quire_progress_end();
+    return rc;
+}
+
+/* A server with what is recommended, but for the policy: its regions over time. */
+static int run_timeline(quire_analyzed *a, const quire_recommend_ask *ask, quire_error *err)
+{
+    const quire_recommend_sizes *sizes = &a->recommendation.sizes;
+    const uint64_t live_blocks = sizes->live_tokens / a->trace->block_tokens;
+    const uint64_t capacity = sizes->capacity_blocks + live_blocks;
+    quire_sim_class classes[QUIRE_TRACE_CLASSES_MAX] = { 0 };
+    const quire_sim_opts opts = { .mode = QUIRE_SIM_TIME,
+                                  .policy = QUIRE_EVICT_DEFAULT,
+                                  .capacity_blocks =
+                                      capacity < CAPACITY_MAX ? capacity : CAPACITY_MAX,
+                                  .seed = a->grid.opts.seed,
+                                  .cost = QUIRE_SIM_COST_INIT,
+                                  .classes = classes,
+                                  .n_classes = a->trace->n_classes,
+                                  .timeline_points = TIMELINE_POINTS };
+
+    for (uint32_t c = 0; c < a->trace->n_classes; c++) {
+        (void)snprintf(classes[c].name, sizeof(classes[c].name), "%s", a->trace->class_names[c]);
+    }
+    if (sizes->pinned_bytes > 0) {
+        classes[ask->pinned_class].rank = 1;
+        classes[ask->pinned_class].pinned_share =
+            (double)sizes->pinned_bytes / (double)sizes->memory_bytes;
+    }
+    return quire_sim_run(a->trace, &opts, &a->timeline, err);
+}
+
+static int recommend(quire_analyzed *a, const analyze_args *args, quire_error *err)
+{
+    quire_recommend_ask ask = { .analysis = a->analysis,
+                                .mrc = &a->mrc,
+                                .token_bytes = a->token_bytes,
+                                .memory_bytes = args->memory_bytes };
+    quire_recommend_policies policies = { .policies = a->grid.policies };
+    double hit_rates[QUIRE_SIM_POLICIES_MAX];
+    quire_recommend_sizes sizes;
+
+    QUIRE_TRY(pinned_class(args, a->trace, &ask, err));
+    quire_recommend_sizes_find(&ask, &sizes);
+    if (a->trace->has_contents) {
+        QUIRE_TRY(simulate(a, args, sizes.capacity_blocks, err));
+        policies.n = a->grid.n_policies;
+        policies.hit_rates = hit_rates;
+        for (uint32_t p = 0; p < policies.n; p++) {
+            hit_rates[p] = quire_sim_hit_rate(quire_sim_grid_at(&a->grid, p, a->column));
+        }
+    }
+    quire_recommend_settings(&ask, &sizes, &policies, &a->recommendation);
+    return a->trace->has_contents && args->html != NULL ? run_timeline(a, &ask, err) : QUIRE_OK;
+}
+
+/* ---- what comes out ---- */
+
+static int write_text(const char *path, const quire_bytes *text, quire_error *err)
+{
+    quire_new_file file;
+    int rc = quire_new_file_open(&file, path, err);
+
+    if (rc == QUIRE_OK && fwrite(text->data, 1, text->n, file.stream) != text->n) {
+        rc = quire_new_file_fail(&file, err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = quire_new_file_finish(&file, err);
+    }
+    quire_new_file_discard(&file);
+    return rc;
+}
+
+static int write_files(const quire_analyzed *a, const analyze_args *args, const quire_bytes *yaml,
+                       quire_error *err)
+{
+    if (args->yaml != NULL) {
+        QUIRE_TRY(write_text(args->yaml, yaml, err));
+    }
+    if (args->html != NULL) {
+        json_t *report = quire_analyzed_report(a, yaml->data);
+        const int rc = quire_report_write(report, args->html, err);
+
+        json_decref(report);
+        return rc;
+    }
+    return QUIRE_OK;
+}
+
+static int show(const quire_analyzed *a, const analyze_args *args)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_bytes yaml = { 0 };
+    char title[256];
+    int exit_status = QUIRE_EXIT_OK;
+
+    if (quire_recommend_yaml(&a->recommendation, quire_analyzed_title(a, title, sizeof(title)),
+                             &yaml) < 0) {
+        quire_bytes_fini(&yaml);
+        return quire_say_nomem();
+    }
+    if (args->common.is_json) {
+        exit_status = quire_stdout_json(quire_analyzed_json(a));
+    } else {
+        quire_analyzed_print_policies(a, stdout);
+        printf("\n%s", yaml.data);
+    }
+    if (exit_status == QUIRE_EXIT_OK && write_files(a, args, &yaml, &err) < 0) {
+        exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
+    quire_bytes_fini(&yaml);
+    return exit_status;
+}
+
+static void analyzed_fini(quire_analyzed *a)
+{
+    quire_sim_result_fini(&a->timeline);
+    quire_sim_grid_fini(&a->grid);
+    quire_shards_destroy(a->shards);
+    if (a->mrc.hits != NULL) {
+        quire_mrc_fini(&a->mrc);
+    }
+    quire_analysis_destroy(a->analysis);
+}
+
+static int run(void *opaque)
+{
+    const analyze_args *args = opaque;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_trace_report report;
+    quire_trace trace;
+    quire_analyzed a = { .path = args->trace.path, .trace = &trace };
+    int exit_status;
+
+    quire_interrupt_catch();
+    if (quire_trace_args_read(&args->trace, &trace, &report, &err) < 0) {
+        return quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
+    a.format = report.format;
+    if (measure(&a, args, &err) < 0) {
+        exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
+    } else {
+        if (!args->common.is_json) {
+            quire_analyzed_print_trace(&a, stdout);
+            (void)fflush(stdout); /* the simulations take a while */
+        }
+        exit_status = recommend(&a, args, &err) < 0 ? quire_say_error(&err, QUIRE_EXIT_FAILED)
+                                                    : show(&a, args);
+    }
+    analyzed_fini(&a);
+    quire_trace_fini(&trace);
+    return exit_status;
+}
+
+const quire_command quire_command_analyze = {
+    .name = "analyze",
+    .usage = "TRACE [--html FILE] [--yaml FILE] [--model SHAPE] [--memory BYTES] [options]",
+    .summary = "Shows what a trace's workload is like and what to set for it.",
+    .notes = "Lengths, repetition, sessions, load, hit rates by size and policy, and settings for "
+             "quire serve\nwith the reason for each. docs/analysis.md explains the figures.\n",
+    .options = options,
+    .n_options = sizeof(options) / sizeof(options[0]),
+    .positional = "--trace",
+    .args_bytes = sizeof(analyze_args),
+    .check = check,
+    .run = run,
+};

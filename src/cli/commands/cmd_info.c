@@ -1,0 +1,303 @@
+/* cmd_info.c - quire info: what a model is, and what its context costs in memory.
+ *
+ * Everything is computed from the file; no weights are loaded.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/commands.h"
+#include "cli/commands/opened.h"
+#include "cli/commands/talk.h"
+#include "cli/measuring/calibration_place.h"
+#include "cli/settings/args.h"
+#include "model/memory.h"
+#include "model/model.h"
+
+#include "base/parse.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct info_args {
+    quire_common_args common;
+} info_args;
+
+/* clang-format off */
+static const quire_opt options[] = {
+    QUIRE_ROW_MODEL,
+    QUIRE_ROW_THREADS,
+    QUIRE_ROW_CTX("what the model was trained on"),
+    QUIRE_ROWS_KV("f16"),
+    { .names = { "--memory", "--memory-limit" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1,
+      .max = 1e18, .initial_text = "what is available",
+      .offset = offsetof(info_args, common.memory_limit_bytes),
+      .help = "memory to fit weights, KV pages and buffers in" },
+    QUIRE_ROWS_STEP,
+    QUIRE_ROW_JSON,
+};
+/* clang-format on */
+
+static const uint32_t standard_ctx[] = { 2048, 8192, 32768, 131072 };
+#define N_STANDARD_CTX (sizeof(standard_ctx) / sizeof(standard_ctx[0]))
+
+/* One format's costs. */
+typedef struct cost {
+    quire_format format;
+    uint64_t page_tokens; /* contexts are counted in whole pages */
+    uint64_t token_bytes;
+    uint64_t longest_tokens; /* 0 when not even the weights fit */
+} cost;
+
+static uint64_t context_bytes(const cost *c, uint64_t n_tokens)
+{
+    return (n_tokens + c->page_tokens - 1) / c->page_tokens * c->page_tokens * c->token_bytes;
+}
+
+/* What the other commands would open a runtime with, but for the formats. */
+static quire_runtime_opts runtime_opts(const info_args *args)
+{
+    const quire_opened_want nothing_special = { 0 };
+
+    return quire_opened_runtime_opts(&args->common, &nothing_special);
+}
+
+static cost cost_of(const info_args *args, const quire_model_desc *desc, quire_format format,
+                    uint64_t memory_bytes)
+{
+    quire_runtime_opts opts = runtime_opts(args);
+
+    opts.k_format = opts.v_format = format;
+    return (cost){
+        .format = format,
+        .page_tokens = opts.page_tokens,
+        .token_bytes = quire_kv_uniform_bytes_per_token(desc, (quire_kv_pair){ format, format }),
+        /* A sequence, and so -c, ends at QUIRE_TOKENS_MAX even if more would fit. */
+        .longest_tokens = quire_memory_tokens_max(desc, &opts, memory_bytes, QUIRE_TOKENS_MAX),
+    };
+}
+
+/* The need of -c and --kv. */
+typedef struct asked_need {
+    quire_memory_need need;
+    char kv[160]; /* the formats in words */
+} asked_need;
+
+static int need_of(const info_args *args, const quire_model_desc *desc, asked_need *out,
+                   quire_error *err)
+{
+    const quire_kv_args *kv = &args->common.kv;
+    quire_kv_args found = *kv; /* with the model's calibration */
+    quire_calibration *calibration = NULL;
+    quire_kv_pair *pairs = calloc(desc->n_stored, sizeof(*pairs));
+    quire_runtime_opts opts = runtime_opts(args);
+    int rc;
+
+    if (pairs == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    if (kv->choice.is_auto && kv->layers == NULL) {
+        calibration = quire_calibration_find(args->common.model, desc);
+        found.calibration = calibration;
+    }
+    rc = quire_kv_args_resolve(&found, desc, pairs, err);
+    if (rc == QUIRE_OK) {
+        opts.kv_pairs = pairs;
+        quire_memory_need_get(desc, &opts, &out->need);
+        (void)quire_kv_args_text(&found, desc, pairs, out->kv, sizeof(out->kv));
+    }
+    quire_calibration_free(calibration);
+    free(pairs);
+    return rc;
+}
+
+/* The sizes to list: the trained context and the standard ones, ascending, each once. */
+static size_t list_ctx(const quire_model_desc *desc, uint32_t *out)
+{
+    size_t n = 0;
+    bool is_listed = false;
+
+    for (size_t i = 0; i < N_STANDARD_CTX; i++) {
+        if (!is_listed && desc->n_ctx_train <= standard_ctx[i]) {
+            out[n++] = desc->n_ctx_train;
+            is_listed = true;
+        }
+        if (desc->n_ctx_train != standard_ctx[i]) {
+            out[n++] = standard_ctx[i];
+        }
+    }
+    if (!is_listed) {
+        out[n++] = desc->n_ctx_train;
+    }
+    return n;
+}
+
+static json_t *kv_json(const info_args *args, const quire_model_desc *desc, uint64_t memory_bytes)
+{
+    uint32_t ctx[N_STANDARD_CTX + 1];
+    size_t n_ctx = list_ctx(desc, ctx);
+    json_t *rows = json_array();
+
+    for (int f = 0; f < (int)QUIRE_FORMAT_COUNT; f++) {
+        cost c = cost_of(args, desc, (quire_format)f, memory_bytes);
+        json_t *contexts = json_array();
+
+        for (size_t i = 0; i < n_ctx; i++) {
+            json_array_append_new(contexts, json_pack("{s:i, s:I}", "tokens", (int)ctx[i], "bytes",
+                                                      (json_int_t)context_bytes(&c, ctx[i])));
+        }
+        json_array_append_new(
+            rows,
+            json_pack("{s:s, s:f, s:I, s:I, s:I, s:o}", "kv", quire_format_name(c.format),
+                      "bits_per_value",
+                      0.5 * (quire_format_bits(c.format, QUIRE_SIDE_K, desc->d_k) +
+                             quire_format_bits(c.format, QUIRE_SIDE_V, desc->d_v)),
+                      "bytes_per_token", (json_int_t)c.token_bytes, "train_context_bytes",
+                      (json_int_t)context_bytes(&c, desc->n_ctx_train), "longest_context_tokens",
+                      (json_int_t)c.longest_tokens, "contexts", contexts));
+    }
+    return rows;
+}
+
+static json_t *need_json(const asked_need *asked, uint64_t memory_bytes)
+{
+    const quire_memory_need need = asked->need;
+    const bool fits = need.total_bytes <= memory_bytes;
+
+    return json_pack("{s:i, s:s, s:I, s:I, s:I, s:I, s:I, s:b, s:I}", "tokens", (int)need.n_ctx,
+                     "kv", asked->kv, "weights_bytes", (json_int_t)need.weights_bytes, "kv_bytes",
+                     (json_int_t)need.kv_bytes, "buffers_bytes", (json_int_t)need.buffers_bytes,
+                     "program_bytes", (json_int_t)need.program_bytes, "total_bytes",
+                     (json_int_t)need.total_bytes, "fits", (int)fits, "missing_bytes",
+                     (json_int_t)(fits ? 0 : need.total_bytes - memory_bytes));
+}
+
+static int print_json(const info_args *args, const quire_model_desc *d, const asked_need *asked,
+                      uint64_t memory_bytes)
+{
+    const char *path = args->common.model;
+
+    return quire_stdout_json(json_pack(
+        "{s:o, s:o, s:o, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, "
+        "s:o, s:o}",
+        "file", quire_json_bytes(path, strlen(path)), "name",
+        quire_json_bytes(d->name, strlen(d->name)), "arch",
+        quire_json_bytes(d->arch_name, strlen(d->arch_name)), "file_type", d->file_type, "n_params",
+        (json_int_t)d->n_params, "weight_bytes", (json_int_t)d->weight_bytes, "n_layer",
+        (int)d->n_layer, "n_stored_layers", (int)d->n_stored, "n_embd", (int)d->n_embd, "n_ff",
+        (int)d->n_ff, "n_head", (int)d->n_head, "n_kv_head", (int)d->n_kv_head, "d_k", (int)d->d_k,
+        "d_v", (int)d->d_v, "n_vocab", (int)d->n_vocab, "n_ctx_train", (int)d->n_ctx_train,
+        "memory_bytes", (json_int_t)memory_bytes, "need", need_json(asked, memory_bytes), "kv",
+        kv_json(args, d, memory_bytes)));
+}
+
+static void print_shape(const char *path, const quire_model_desc *d)
+{
+    char weights[16];
+
+    printf("%s\n", path);
+    printf("  name        %s\n", d->name[0] != '\0' ? d->name : "(none)");
+    printf("  type        %s, %s, %.4g M parameters, weights %s\n", d->arch_name, d->file_type,
+           (double)d->n_params / 1e6,
+           quire_format_bytes(d->weight_bytes, weights, sizeof(weights)));
+    printf("  shape       %u layers (%u store KV), %u wide, feed-forward %u, vocabulary %u\n",
+           d->n_layer, d->n_stored, d->n_embd, d->n_ff, d->n_vocab);
+    printf("  attention   %u heads, %u kv heads, K %u and V %u wide, rope base %g%s%s\n", d->n_head,
+           d->n_kv_head, d->d_k, d->d_v, (double)d->rope.freq_base,
+           d->has_qk_norm ? ", normalised q and k" : "", d->has_qkv_bias ? ", biases" : "");
+    printf("  context     %u tokens in training\n", d->n_ctx_train);
+}
+
+static void print_costs(const info_args *args, const quire_model_desc *d, uint64_t memory_bytes)
+{
+    uint32_t ctx[N_STANDARD_CTX + 1];
+    size_t n_ctx = list_ctx(d, ctx);
+    char text[16];
+
+    printf("\n  KV bytes    per token");
+    for (size_t i = 0; i < n_ctx; i++) {
+        printf(" %9u%c", ctx[i], ctx[i] == d->n_ctx_train ? '*' : ' ');
+    }
+    printf("   longest context in %s\n", quire_format_bytes(memory_bytes, text, sizeof(text)));
+    for (int f = 0; f < (int)QUIRE_FORMAT_COUNT; f++) {
+        cost c = cost_of(args, d, (quire_format)f, memory_bytes);
+
+        printf("  %-11s %9" PRIu64, quire_format_name(c.format), c.token_bytes);
+        for (size_t i = 0; i < n_ctx; i++) {
+            printf(" %9s ", quire_format_bytes(context_bytes(&c, ctx[i]), text, sizeof(text)));
+        }
+        if (c.longest_tokens > 0) {
+            printf("   %" PRIu64 " tokens\n", c.longest_tokens);
+        } else {
+            printf("   %s\n", memory_bytes < d->weight_bytes ? "weights do not fit" : "none fits");
+        }
+    }
+    printf("  * trained context. The longest context leaves room for weights and buffers, is in\n"
+           "  whole pages of %u tokens and at most %u tokens.\n",
+           (unsigned)args->common.page_tokens, (unsigned)QUIRE_TOKENS_MAX);
+}
+
+static void print_need(const asked_need *asked, uint64_t memory_bytes)
+{
+    const quire_memory_need need = asked->need;
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } rows[] = {
+        { "weights", need.weights_bytes }, { "KV pages", need.kv_bytes },
+        { "buffers", need.buffers_bytes }, { "program", need.program_bytes },
+        { "sum", need.total_bytes },       { "limit", memory_bytes },
+    };
+    const bool fits = need.total_bytes <= memory_bytes;
+    char text[24];
+
+    printf("\n  Memory for %u tokens of KV %s\n", need.n_ctx, asked->kv);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        printf("  %-11s %15" PRIu64 "  %9s\n", rows[i].name, rows[i].bytes,
+               quire_format_bytes(rows[i].bytes, text, sizeof(text)));
+    }
+    printf(
+        "  %-11s %s %s\n", fits ? "fits" : "does not fit:",
+        quire_format_bytes(fits ? memory_bytes - need.total_bytes : need.total_bytes - memory_bytes,
+                           text, sizeof(text)),
+        fits ? "to spare" : "too much");
+}
+
+static int run(void *opaque)
+{
+    const info_args *args = opaque;
+    const char *path = args->common.model;
+    uint64_t memory_bytes = args->common.memory_limit_bytes != 0 ? args->common.memory_limit_bytes
+                                                                 : quire_memory_available();
+    quire_model_opts opts = { .describe_only = true };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_model *model = NULL;
+    asked_need asked;
+    int exit_status = QUIRE_EXIT_OK;
+
+    if (quire_model_open(&model, path, &opts, &err) < 0) {
+        return quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
+    if (need_of(args, quire_model_desc_get(model), &asked, &err) < 0) {
+        exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
+    } else if (args->common.is_json) {
+        exit_status = print_json(args, quire_model_desc_get(model), &asked, memory_bytes);
+    } else {
+        print_shape(path, quire_model_desc_get(model));
+        print_costs(args, quire_model_desc_get(model), memory_bytes);
+        print_need(&asked, memory_bytes);
+    }
+    quire_model_close(model);
+    return exit_status;
+}
+
+const quire_command quire_command_info = {
+    .name = "info",
+    .usage = "FILE [-c N] [--kv K[:V]] [--memory BYTES] [options]",
+    .summary = "Shows a model's shape and what its KV cache takes in every format.",
+    .options = options,
+    .n_options = sizeof(options) / sizeof(options[0]),
+    .positional = "--model",
+    .args_bytes = sizeof(info_args),
+    .check = quire_common_check,
+    .run = run,
+};

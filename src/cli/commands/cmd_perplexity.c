@@ -1,0 +1,407 @@
+/* cmd_perplexity.c - quire perplexity: how well a model predicts a text, and how far a setting
+ * moves its predictions.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/commands.h"
+#include "cli/commands/kv_history.h"
+#include "cli/commands/opened.h"
+#include "cli/commands/talk.h"
+#include "cli/measuring/evaluate.h"
+#include "cli/settings/args.h"
+
+#include "base/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CTX_DEFAULT 512u
+#define CTX_MIN     4u /* below, a half has nothing to score */
+
+typedef struct perplexity_args {
+    quire_common_args common;
+    const char *file;
+    const char *save_logits;
+    const char *logits_base;
+    quire_kv_choice against;
+    bool has_against;
+    bool is_kld;
+    int64_t n_chunks; /* 0 = all */
+} perplexity_args;
+
+/* clang-format off */
+static const quire_opt options[] = {
+    QUIRE_ROWS_RUNTIME("512, or that of --logits-base"),
+    { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(perplexity_args, file), .help = "text to predict; - is stdin" },
+    { .names = { "--chunks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = INT32_MAX,
+      .initial_text = "all", .offset = offsetof(perplexity_args, n_chunks),
+      .help = "stop after N chunks of the context's length" },
+    { .names = { "--kld" }, .type = QUIRE_OPT_FLAG, .offset = offsetof(perplexity_args, is_kld),
+      .help = "compare with the f16 cache in the same pass: --kld-against f16" },
+    { .names = { "--kld-against" }, .type = QUIRE_OPT_KV, .unit = "K[:V]",
+      .offset = offsetof(perplexity_args, against),
+      .seen_offset = offsetof(perplexity_args, has_against),
+      .help = "compute every step with this KV format too and compare with it" },
+    { .names = { "--logits-base" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(perplexity_args, logits_base),
+      .help = "compare with log-probabilities in a file (llama-perplexity's "
+              "--kl-divergence-base); the text comes from there when there is no -f" },
+    { .names = { "--save-logits" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(perplexity_args, save_logits),
+      .help = "write such a file: 2 bytes per vocabulary entry and scored token" },
+    QUIRE_ROW_JSON,
+};
+/* clang-format on */
+
+typedef struct perplexity {
+    const perplexity_args *args;
+    bool has_base_kv; /* --kld or --kld-against */
+    quire_kv_choice base_kv;
+    quire_opened session;
+    quire_opened base; /* --kld-against: beside session */
+    quire_logits_file base_file;
+    quire_logits_file save_file;
+    quire_kv_history history;
+    int32_t *from_text; /* tokens of -f */
+    const int32_t *tokens;
+    size_t n_tokens; /* of the whole text */
+    uint32_t n_ctx;
+    uint32_t n_chunks;
+    quire_evaluation result;
+} perplexity;
+
+/* ---- what to compute ---- */
+
+static int open_base_file(perplexity *p, quire_error *err)
+{
+    const perplexity_args *args = p->args;
+
+    QUIRE_TRY(
+        quire_logits_file_open(&p->base_file, args->logits_base, p->session.desc->n_vocab, err));
+    if (args->common.n_ctx != 0 && (uint32_t)args->common.n_ctx != p->base_file.n_ctx) {
+        return quire_error_set(err, QUIRE_INVAL, "%s was made with -c %u, not -c %lld",
+                               args->logits_base, p->base_file.n_ctx,
+                               (long long)args->common.n_ctx);
+    }
+    p->n_ctx = p->base_file.n_ctx;
+    p->n_chunks = p->base_file.n_chunks;
+    p->tokens = p->base_file.tokens;
+    p->n_tokens = (size_t)p->n_chunks * p->n_ctx;
+    return QUIRE_OK;
+}
+
+/* The base's tokens must be the text's: otherwise the two would be scored on different texts. */
+static int check_same_tokens(const perplexity *p, quire_error *err)
+{
+    for (size_t i = 0; i < (size_t)p->n_chunks * p->n_ctx; i++) {
+        if (p->from_text[i] != p->base_file.tokens[i]) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "%s was made from another text than %s (token %zu is %d there, "
+                                   "%d here)",
+                                   p->args->logits_base, p->args->file, i, p->base_file.tokens[i],
+                                   p->from_text[i]);
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int choose_text(perplexity *p, quire_error *err)
+{
+    const perplexity_args *args = p->args;
+    uint32_t n_chunks;
+
+    p->n_ctx = args->common.n_ctx != 0 ? (uint32_t)args->common.n_ctx : CTX_DEFAULT;
+    if (args->logits_base != NULL) {
+        QUIRE_TRY(open_base_file(p, err));
+    }
+    if (args->file != NULL) {
+        QUIRE_TRY(quire_evaluate_text(&p->session, args->file, &p->from_text, &p->n_tokens, err));
+        p->tokens = p->from_text;
+        if (p->n_tokens < 2 * (size_t)p->n_ctx) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "%s has %zu tokens, a context of %u needs at least %u: give "
+                                   "more text or a smaller -c",
+                                   args->file, p->n_tokens, p->n_ctx, 2 * p->n_ctx);
+        }
+        n_chunks = (uint32_t)(p->n_tokens / p->n_ctx);
+        p->n_chunks = args->logits_base == NULL || n_chunks < p->n_chunks ? n_chunks : p->n_chunks;
+    }
+    if (args->n_chunks != 0 && args->n_chunks < p->n_chunks) {
+        p->n_chunks = (uint32_t)args->n_chunks;
+    }
+    return args->file != NULL && args->logits_base != NULL ? check_same_tokens(p, err) : QUIRE_OK;
+}
+
+/* The runtime to compare with. */
+static int open_base(perplexity *p, const quire_opened_want *want, quire_error *err)
+{
+    quire_common_args common = p->args->common;
+    char kv[QUIRE_SESSION_KV_TEXT_MAX];
+    quire_error why = QUIRE_ERROR_INIT;
+    int rc;
+
+    common.kv = quire_kv_args_of(&common.kv, &p->base_kv);
+    if (p->base_kv.is_auto) {
+        quire_opened_look(&p->session, common.model, p->session.desc);
+    }
+    p->base = quire_opened_beside(&p->session);
+    rc = quire_opened_open_runtime(&p->base, &common, want, &why);
+    return rc < 0 ? quire_error_set(err, rc, "beside KV %s, %s",
+                                    quire_opened_kv_text(&p->session, kv, sizeof(kv)), why.message)
+                  : QUIRE_OK;
+}
+
+static int open_runtimes(perplexity *p, quire_error *err)
+{
+    quire_opened_want want = { .n_ctx = p->n_ctx };
+
+    QUIRE_TRY(quire_opened_open_runtime(&p->session, &p->args->common, &want, err));
+    return p->has_base_kv ? open_base(p, &want, err) : QUIRE_OK;
+}
+
+static int evaluate(perplexity *p, quire_error *err)
+{
+    bool is_saved = p->args->save_logits != NULL;
+    quire_evaluate_opts opts = {
+        .session = &p->session,
+        .base_session = p->has_base_kv ? &p->base : NULL,
+        .base_file = p->args->logits_base != NULL ? &p->base_file : NULL,
+        .save_file = is_saved ? &p->save_file : NULL,
+        .tokens = p->tokens,
+        .n_ctx = p->n_ctx,
+        .n_chunks = p->n_chunks,
+    };
+
+    QUIRE_TRY(quire_kv_history_open(&p->history, quire_runtime_cache(p->session.runtime),
+                                    p->args->common.kv_history, err));
+    if (is_saved) {
+        quire_logits_head head = { p->n_ctx, p->session.desc->n_vocab, p->n_chunks, p->tokens };
+
+        QUIRE_TRY(quire_logits_file_create(&p->save_file, p->args->save_logits, &head, err));
+    }
+    QUIRE_TRY(quire_evaluate(&p->result, &opts, err));
+    return is_saved ? quire_logits_file_finish(&p->save_file, err) : QUIRE_OK;
+}
+
+/* ---- what to say ---- */
+
+static double share_stderr(double share, uint64_t n)
+{
+    return n > 1 ? sqrt(share * (1 - share) / (double)(n - 1)) : 0;
+}
+
+static json_t *base_json(const perplexity *p, const char *name)
+{
+    const quire_evaluation *r = &p->result;
+    double difference = quire_mean_value(&r->nll_difference);
+    double same_top = (double)r->n_same_top / (double)r->kld.n;
+    json_t *kld = quire_interval_json(quire_mean_value(&r->kld), quire_mean_stderr(&r->kld));
+
+    if (kld != NULL) {
+        json_object_set_new(kld, "median",
+                            quire_json_real(quire_quantile(r->kld_values, r->kld.n, 0.5)));
+        json_object_set_new(kld, "p99",
+                            quire_json_real(quire_quantile(r->kld_values, r->kld.n, 0.99)));
+        json_object_set_new(kld, "max", quire_json_real(r->kld_max));
+    }
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "kind",
+                     p->has_base_kv ? "kv" : "file", "name", quire_json_bytes(name, strlen(name)),
+                     "ppl", quire_json_real(quire_perplexity(&r->nll_base)), "ppl_stderr",
+                     quire_json_real(quire_perplexity_stderr(&r->nll_base)), "ppl_ratio",
+                     quire_json_real(exp(difference)), "nll_difference",
+                     quire_interval_json(difference, quire_mean_stderr(&r->nll_difference)), "kld",
+                     kld, "top1_agreement", quire_json_real(same_top), "top1_agreement_stderr",
+                     quire_json_real(share_stderr(same_top, r->kld.n)));
+}
+
+/* Share of the scored queries' (query, key) pairs that read sealed sides at 8 bit; 0 without any.
+ */
+static double hot_share(const perplexity *p)
+{
+    const quire_opened *s = &p->session;
+
+    if (!quire_kv_is_sealed(s->desc, s->kv_pairs)) {
+        return 0;
+    }
+    return quire_kv_hot_share(p->n_ctx / 2, p->n_ctx, (uint32_t)s->kv.recent,
+                              (uint32_t)s->kv.sinks);
+}
+
+static json_t *kv_json(const perplexity *p)
+{
+    quire_cache_stats stats;
+    json_t *kv = quire_opened_kv_json(&p->session, p->n_ctx);
+
+    quire_cache_stats_get(quire_runtime_cache(p->session.runtime), &stats);
+    if (kv != NULL) {
+        json_object_set_new(kv, "live_peak_bytes",
+                            json_integer((json_int_t)stats.charged_peak_bytes));
+        json_object_set_new(kv, "extent_peak_bytes",
+                            json_integer((json_int_t)stats.extent_peak_bytes));
+        json_object_set_new(kv, "hot_pair_share", quire_json_real(hot_share(p)));
+    }
+    return kv;
+}
+
+static json_t *chunks_json(const quire_evaluation *r)
+{
+    json_t *chunks = json_array();
+
+    for (uint32_t i = 0; chunks != NULL && i < r->n_chunks; i++) {
+        json_array_append_new(chunks, quire_json_real(r->chunk_ppl[i]));
+    }
+    return chunks;
+}
+
+static int print_json(const perplexity *p, const char *base_name)
+{
+    const quire_evaluation *r = &p->result;
+    json_int_t n_tokens = (json_int_t)p->n_chunks * p->n_ctx;
+    json_t *document =
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:i, s:i, s:I, s:I, s:I, s:o, s:o, s:o}", "model",
+                  quire_json_bytes(p->args->common.model, strlen(p->args->common.model)), "ppl",
+                  quire_json_real(quire_perplexity(&r->nll)), "ppl_stderr",
+                  quire_json_real(quire_perplexity_stderr(&r->nll)), "nll",
+                  quire_json_real(quire_mean_value(&r->nll)), "nll_stderr",
+                  quire_json_real(quire_mean_stderr(&r->nll)), "n_ctx", (int)p->n_ctx, "n_chunks",
+                  (int)p->n_chunks, "n_tokens", n_tokens, "n_scored", (json_int_t)r->nll.n,
+                  "n_text_tokens", (json_int_t)p->n_tokens, "tokens_per_second",
+                  quire_json_real(quire_rate((double)n_tokens, r->compute_s)), "kv", kv_json(p),
+                  "chunks", chunks_json(r));
+
+    if (document != NULL && r->has_base) {
+        json_object_set_new(document, "base", base_json(p, base_name));
+    }
+    return quire_stdout_json(document);
+}
+
+static double half_interval(double stderr_)
+{
+    return QUIRE_INTERVAL_95 * stderr_;
+}
+
+static void print_text(const perplexity *p, const char *base_name)
+{
+    const quire_evaluation *r = &p->result;
+    char kv[QUIRE_SESSION_KV_TEXT_MAX];
+    double difference = quire_mean_value(&r->nll_difference);
+    double same_top;
+    double kld;
+    double half;
+
+    printf("perplexity %.4f +/- %.4f   %u chunks of %u tokens, %llu scored, KV %s\n",
+           quire_perplexity(&r->nll), quire_perplexity_stderr(&r->nll), p->n_chunks, p->n_ctx,
+           (unsigned long long)r->nll.n, quire_opened_kv_text(&p->session, kv, sizeof(kv)));
+    if (hot_share(p) > 0) {
+        printf(
+            "%.1f %% of the scored queries' keys and values were read at 8 bit (recent, sinks)\n",
+            100 * hot_share(p));
+    }
+    if (r->has_base) {
+        same_top = (double)r->n_same_top / (double)r->kld.n;
+        printf("against %s:\n", base_name);
+        printf("  its perplexity       %.4f +/- %.4f\n", quire_perplexity(&r->nll_base),
+               quire_perplexity_stderr(&r->nll_base));
+        printf("  perplexity, ratio    %.5f   95 %% interval %.5f .. %.5f\n", exp(difference),
+               exp(difference - half_interval(quire_mean_stderr(&r->nll_difference))),
+               exp(difference + half_interval(quire_mean_stderr(&r->nll_difference))));
+        kld = quire_mean_value(&r->kld);
+        half = half_interval(quire_mean_stderr(&r->kld));
+        printf("  KL divergence        %.3e   95 %% interval %.3e .. %.3e\n", kld, kld - half,
+               kld + half);
+        printf("                       median %.3e, 99 %% %.3e, largest %.3e\n",
+               quire_quantile(r->kld_values, r->kld.n, 0.5),
+               quire_quantile(r->kld_values, r->kld.n, 0.99), r->kld_max);
+        half = half_interval(share_stderr(same_top, r->kld.n));
+        printf("  same top token       %.3f %%   95 %% interval %.3f .. %.3f %%\n", 100 * same_top,
+               100 * (same_top - half), 100 * (same_top + half));
+    }
+    quire_say("%.1f tokens/s; +/- is one standard error",
+              quire_rate((double)p->n_chunks * p->n_ctx, r->compute_s));
+}
+
+/* ---- the command ---- */
+
+static int check_usage(const perplexity_args *args)
+{
+    if (args->file == NULL && args->logits_base == NULL) {
+        quire_say("no text given: -f FILE names one");
+    } else if (args->has_against && args->is_kld) {
+        quire_say("--kld is --kld-against f16: use one of them");
+    } else if ((args->has_against || args->is_kld) && args->logits_base != NULL) {
+        quire_say("--kld-against and --logits-base both give a base: use one");
+    } else if (args->save_logits != NULL && args->common.kv_history != NULL &&
+               strcmp(args->save_logits, args->common.kv_history) == 0) {
+        quire_say("--save-logits and --kv-history both write %s: name two files",
+                  args->save_logits);
+    } else if (args->common.n_ctx != 0 && args->common.n_ctx < (int64_t)CTX_MIN) {
+        quire_say("-c %lld is too short: perplexity needs a context of at least %u tokens",
+                  (long long)args->common.n_ctx, CTX_MIN);
+    } else {
+        return QUIRE_EXIT_OK;
+    }
+    return QUIRE_EXIT_USAGE;
+}
+
+static int run(void *opaque)
+{
+    const perplexity_args *args = opaque;
+    perplexity p = { .args = args,
+                     .has_base_kv = args->is_kld || args->has_against,
+                     .base_kv = { .pair = { QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 } } };
+    quire_error err = QUIRE_ERROR_INIT;
+    char against[40] = "KV ";
+    const char *base_name = p.has_base_kv ? against : args->logits_base;
+    int exit_status = check_usage(args);
+    int rc;
+
+    if (exit_status != QUIRE_EXIT_OK) {
+        return exit_status;
+    }
+    p.base_kv = args->has_against ? args->against : p.base_kv;
+    (void)quire_kv_choice_name(&p.base_kv, against + 3, sizeof(against) - 3);
+    quire_interrupt_catch();
+    rc = quire_opened_open_model(&p.session, &args->common, &err);
+    if (rc == QUIRE_OK) {
+        rc = choose_text(&p, &err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = open_runtimes(&p, &err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = evaluate(&p, &err);
+    }
+    if (rc < 0) {
+        exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
+    } else if (args->common.is_json) {
+        exit_status = print_json(&p, base_name);
+    } else {
+        print_text(&p, base_name);
+    }
+    exit_status = quire_kv_history_close(&p.history, exit_status);
+    quire_evaluation_fini(&p.result);
+    quire_logits_file_close(&p.save_file);
+    quire_logits_file_close(&p.base_file);
+    free(p.from_text);
+    quire_opened_close_runtime(&p.base);
+    quire_opened_close(&p.session);
+    return exit_status;
+}
+
+const quire_command quire_command_perplexity = {
+    .name = "perplexity",
+    .usage = "-m FILE -f FILE [options]",
+    .summary = "Measures how well a model predicts a text, and how far a KV format moves that.",
+    .notes =
+        "The text is cut into chunks of the context's length; in each, the second half is scored,\n"
+        "as llama-perplexity does: the numbers compare.\n"
+        "--kv-history tells of the cache that --kv sets, not of --kld-against's.\n\n"
+        "example: quire perplexity -m model.gguf -f wiki.test.raw -c 2048 --chunks 4 --kv q8 --kld",
+    .options = options,
+    .n_options = sizeof(options) / sizeof(options[0]),
+    .args_bytes = sizeof(perplexity_args),
+    .check = quire_common_check,
+    .run = run,
+};

@@ -1,0 +1,183 @@
+/* cmd_run.c - quire run: text from a prompt.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/collect.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/kv_history.h"
+#include "cli/commands/opened.h"
+#include "cli/commands/talk.h"
+#include "cli/commands/writer.h"
+#include "cli/settings/args.h"
+
+#include "base/parse.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run_args {
+    quire_common_args common;
+    quire_sampling_args sampling;
+    const char *prompt;
+    const char *file;
+} run_args;
+
+/* clang-format off */
+static const quire_opt options[] = {
+    QUIRE_ROWS_RUNTIME("what the model was trained on"),
+    { .names = { "-p", "--prompt" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
+      .offset = offsetof(run_args, prompt), .help = "text to go on from" },
+    { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(run_args, file), .help = "read the prompt from a file; - is stdin" },
+    QUIRE_ROWS_SAMPLING(run_args),
+    QUIRE_ROW_JSON,
+};
+/* clang-format on */
+
+static int print_json(const run_args *args, const quire_opened *session, const quire_collected *c,
+                      const quire_writer_result *result, uint32_t n_held)
+{
+    return quire_stdout_json(json_pack(
+        "{s:o, s:s, s:i, s:i, s:o, s:o, s:o, s:I, s:i, s:o}", "text", quire_collected_json(c),
+        "stop", quire_stop_word(result->stop), "prompt_tokens", (int)result->n_prompt,
+        "output_tokens", (int)result->n_output, "prompt_tokens_per_second",
+        quire_json_real(quire_rate(result->n_prompt, result->prefill_s)),
+        "decode_tokens_per_second", quire_json_real(quire_rate(result->n_steps, result->decode_s)),
+        "ttft_ms", quire_json_real(1e3 * result->first_s), "seed", (json_int_t)args->sampling.seed,
+        "threads", (int)quire_runtime_n_threads(session->runtime), "kv",
+        quire_opened_kv_json(session, n_held)));
+}
+
+static void print_summary(const run_args *args, const quire_opened *session,
+                          const quire_writer_result *result, uint32_t n_held)
+{
+    quire_cache_stats stats;
+    char kv[QUIRE_SESSION_KV_TEXT_MAX];
+    char live[16];
+    char charged[16];
+
+    quire_cache_stats_get(quire_runtime_cache(session->runtime), &stats);
+    quire_say("prompt %u tokens, %.1f tokens/s, first token after %.3f s", result->n_prompt,
+              quire_rate(result->n_prompt, result->prefill_s), result->first_s);
+    quire_say("output %u tokens, %.1f tokens/s; stopped: %s", result->n_output,
+              quire_rate(result->n_steps, result->decode_s), quire_stop_text(result->stop));
+    quire_say("KV %s: %u tokens in %llu pages, %s live, %s charged",
+              quire_opened_kv_text(session, kv, sizeof(kv)), n_held,
+              (unsigned long long)stats.pages_live,
+              quire_format_bytes(stats.live_bytes, live, sizeof(live)),
+              quire_format_bytes(stats.charged_bytes, charged, sizeof(charged)));
+    if (args->sampling.temperature > 0) {
+        quire_say("seed %lld (--seed repeats it)", (long long)args->sampling.seed);
+    }
+}
+
+/* Read the prompt and turn it into tokens. */
+static int prepare(const run_args *args, const quire_opened *session, int32_t **tokens,
+                   size_t *n_tokens, quire_error *err)
+{
+    char *from_file = NULL;
+    const char *text = args->prompt;
+    size_t text_bytes;
+    int rc = QUIRE_OK;
+
+    if (args->file != NULL) {
+        rc = quire_read_file(args->file, &from_file, &text_bytes, err);
+        text = from_file;
+        /* A text file ends with a newline that is no part of the prompt. */
+        if (rc == QUIRE_OK && text_bytes > 0 && text[text_bytes - 1] == '\n') {
+            text_bytes--;
+        }
+    } else {
+        text_bytes = strlen(text);
+    }
+    if (rc == QUIRE_OK) {
+        rc = quire_opened_tokenize(session, text, text_bytes, true, tokens, n_tokens);
+        if (rc < 0) {
+            quire_error_set(err, rc, "cannot tokenize the prompt: %s", quire_status_text(rc));
+        }
+    }
+    free(from_file);
+    return rc;
+}
+
+static int generate(run_args *args, quire_opened *session, quire_error *err)
+{
+    quire_collected text = { .is_streamed = !args->common.is_json,
+                             .is_kept = args->common.is_json };
+    quire_kv_history history;
+    quire_writer *writer = NULL;
+    quire_writer_result result;
+    int32_t *tokens = NULL;
+    size_t n_tokens = 0;
+    int exit_status = QUIRE_EXIT_FAILED;
+    int rc;
+
+    rc = quire_kv_history_open(&history, quire_runtime_cache(session->runtime),
+                               args->common.kv_history, err);
+    if (rc == QUIRE_OK) {
+        rc = prepare(args, session, &tokens, &n_tokens, err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = quire_writer_create(&writer, session, &args->sampling, err);
+    }
+    if (rc < 0) {
+        goto out;
+    }
+    quire_writer_sink_set(writer, quire_collect, &text);
+    rc = quire_writer_run(writer, tokens, n_tokens, &result, err);
+    if (rc < 0) {
+        goto out;
+    }
+    exit_status = QUIRE_EXIT_OK;
+    if (args->common.is_json) {
+        exit_status = print_json(args, session, &text, &result, quire_writer_tokens(writer));
+    } else {
+        (void)quire_stdout_write("\n", 1);
+        print_summary(args, session, &result, quire_writer_tokens(writer));
+    }
+
+out:
+    if (rc < 0) {
+        exit_status = quire_say_error(err, QUIRE_EXIT_FAILED);
+    }
+    /* While the sequence is open: its pages are what there is to see. */
+    exit_status = quire_kv_history_close(&history, exit_status);
+    quire_writer_destroy(writer);
+    free(tokens);
+    quire_collected_fini(&text);
+    return exit_status;
+}
+
+static int run(void *opaque)
+{
+    run_args *args = opaque;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_opened session;
+    int exit_status;
+
+    if ((args->prompt == NULL) == (args->file == NULL)) {
+        quire_say("%s", args->prompt == NULL ? "no prompt given: -p TEXT or -f FILE"
+                                             : "-p and -f both give a prompt: use one");
+        return QUIRE_EXIT_USAGE;
+    }
+    quire_sampling_seed(&args->sampling);
+    if (quire_opened_open(&session, &args->common, &err) < 0) {
+        return quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
+    quire_interrupt_catch();
+    exit_status = generate(args, &session, &err);
+    quire_opened_close(&session);
+    return exit_status;
+}
+
+const quire_command quire_command_run = {
+    .name = "run",
+    .usage = "-m FILE (-p TEXT | -f FILE) [options]",
+    .summary = "Writes on from a prompt: the text goes to stdout, a summary to stderr.",
+    .notes = "example: quire run -m model.gguf -p 'Once upon a time' -n 100 --kv q8",
+    .options = options,
+    .n_options = sizeof(options) / sizeof(options[0]),
+    .args_bytes = sizeof(run_args),
+    .check = quire_common_check,
+    .run = run,
+};

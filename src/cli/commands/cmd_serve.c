@@ -1,0 +1,414 @@
+/* cmd_serve.c - quire serve: its settings and what they mean to the parts. It runs in serve.c.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/serving/serve_args.h"
+
+#include "base/check.h"
+#include "base/parse.h"
+#include "cli/commands/commands.h"
+#include "cli/serving/serve.h"
+#include "engine/pins.h"
+#include "trace/online/recent.h"
+
+#define BYTES_MAX   1e15
+#define SECONDS(us) ((uint32_t)((us) / 1000000))
+
+static const char *const admissions[] = { "grow", "reserve", NULL };
+static const char *const overflows[] = { "refuse", "truncate_turns", NULL };
+#define NAME(symbol, value, name) name,
+static const char *const policies[] = { QUIRE_EVICT_POLICY_MAP(NAME) NULL };
+#undef NAME
+static const char *const log_levels[] = { "errors", "info", "requests", NULL };
+
+_Static_assert(QUIRE_ADMIT_GROW == 0 && QUIRE_ADMIT_RESERVE == 1, "the order of admissions[]");
+
+/* clang-format off */
+static const quire_opt options[] = {
+    QUIRE_ROW_MODEL, QUIRE_ROW_THREADS,
+    QUIRE_ROW_CTX("what the model was trained on, or what memory allows"),
+    QUIRE_ROWS_KV("q8"),
+    QUIRE_ROWS_BUDGET("what --cache-memory-ratio gives"),
+    { .names = { "--cache-memory-ratio" }, .type = QUIRE_OPT_REAL, .unit = "R", .min = 0.001,
+      .max = 1, .initial = "0.5", .block_key = "cache_memory_ratio",
+      .offset = offsetof(quire_serve_args, cache_memory_ratio),
+      .help = "share of the memory that weights and buffers leave, for KV pages" },
+    QUIRE_ROW_PAGE,
+    { .names = { "--lock-memory" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, lock_memory),
+      .help = "keep KV pages from being swapped out (mlock)" },
+
+    { .section = "Settings",
+      .names = { "--config" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .is_flag_only = true,
+      .offset = offsetof(quire_serve_args, config),
+      .help = "read settings from a YAML file (or QUIRE_CONFIG)" },
+    { .names = { "--check-config" }, .type = QUIRE_OPT_FLAG, .is_flag_only = true,
+      .offset = offsetof(quire_serve_args, check_config),
+      .help = "check all settings without loading weights, print them and where they come from" },
+    { .names = { "--json" }, .type = QUIRE_OPT_FLAG, .is_flag_only = true,
+      .offset = offsetof(quire_serve_args, common.is_json),
+      .help = "print one JSON document on stdout instead of text" },
+
+    { .section = "Address and model",
+      .names = { "--host" }, .type = QUIRE_OPT_TEXT, .unit = "ADDRESS", .initial = "127.0.0.1",
+      .offset = offsetof(quire_serve_args, host),
+      .help = "address to listen on; others than loopback need API keys" },
+    { .names = { "--port" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 65535,
+      .initial = "8080", .offset = offsetof(quire_serve_args, port),
+      .help = "port to listen on; 0 takes a free one" },
+    { .names = { "--model-name" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
+      .initial_text = "the file's name without .gguf",
+      .offset = offsetof(quire_serve_args, model_name),
+      .help = "what clients call the model" },
+    { .names = { "--chat-template" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
+      .initial_text = "the model's own",
+      .offset = offsetof(quire_serve_args, chat_template),
+      .help = "how conversations become a prompt; an unknown name lists all" },
+
+    { .section = "Batching",
+      .names = { "-np", "--parallel", "--max-batch-size" }, .type = QUIRE_OPT_COUNT, .unit = "N",
+      .min = 1, .max = 4096, .initial = "64", .block_key = "max_batch_size",
+      .offset = offsetof(quire_serve_args, max_batch_size),
+      .help = "requests computed at once" },
+    { .names = { "--max-queue" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_ENGINE_QUEUE_MAX, .initial = "256",
+      .offset = offsetof(quire_serve_args, max_queue),
+      .help = "requests that wait beyond those; more get 429" },
+    { .names = { "--chunk-tokens" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 65536,
+      .initial = "256", .offset = offsetof(quire_serve_args, chunk_tokens),
+      .help = "prompt tokens computed in one step: what a token of others waits for at most" },
+    { .names = { "--max-tokens" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
+      .max = QUIRE_TOKENS_MAX, .initial = "0", .initial_text = "0, what the context holds",
+      .offset = offsetof(quire_serve_args, max_tokens),
+      .help = "cap on the tokens that a request may ask for" },
+    { .names = { "--admission" }, .type = QUIRE_OPT_CHOICE, .choices = admissions,
+      .initial = "grow", .offset = offsetof(quire_serve_args, admission),
+      .help = "grow: a request begins when its prompt fits and may be put off later; reserve: when "
+              "prompt and max_tokens fit" },
+    { .names = { "--prefetch-steps" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 64,
+      .initial = "0", .block_key = "prefetch_steps",
+      .offset = offsetof(quire_serve_args, prefetch_steps),
+      .help = "reserved for caches in tiers; has no effect yet" },
+
+    { .section = "Service classes",
+      .names = { "--default-class" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
+      .initial_text = "standard, or the lowest of the file's classes",
+      .offset = offsetof(quire_serve_args, default_class),
+      .help = "class of requests that ask for none" },
+    { .names = { "--class-aging" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0.001,
+      .max = 86400, .initial = "20s", .offset = offsetof(quire_serve_args, class_aging_us),
+      .help = "a request that has waited for so long counts as one class higher: none starves" },
+
+    { .section = "Guaranteed memory",
+      .names = { "--pinned" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0, .max = BYTES_MAX,
+      .initial = "0", .initial_text = "0, none; with a ceiling its floor, or a quarter of it",
+      .offset = offsetof(quire_serve_args, pinned_bytes),
+      .help = "KV memory at first for classes that are pinned and for their pins: others cannot "
+              "take it" },
+    { .names = { "--pinned-ceiling" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = BYTES_MAX, .initial = "0", .initial_text = "0, it stays as it is",
+      .offset = offsetof(quire_serve_args, pinned_ceiling_bytes),
+      .help = "let it follow what those classes need, up to so much" },
+    { .names = { "--pinned-floor" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = BYTES_MAX, .initial = "0", .offset = offsetof(quire_serve_args, pinned_floor_bytes),
+      .help = "and down to so much" },
+    { .names = { "--dynamic-floor" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = BYTES_MAX, .initial = "0", .initial_text = "0, a quarter of the KV budget",
+      .offset = offsetof(quire_serve_args, dynamic_floor_bytes),
+      .help = "what it must leave to the other classes" },
+    { .names = { "--no-spill" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, no_spill),
+      .help = "pinned classes wait when their memory is full, instead of taking more where the "
+              "lowest classes have theirs" },
+    { .names = { "--max-pins" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
+      .max = QUIRE_ENGINE_PINS_MAX, .initial = "256",
+      .offset = offsetof(quire_serve_args, max_pins), .help = "pins at once; 0 is none" },
+
+    { .section = "Prefix cache",
+      .names = { "--no-prefix-cache" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, no_prefix_cache),
+      .help = "compute every prompt anew" },
+    { .names = { "--cache-policy" }, .type = QUIRE_OPT_CHOICE, .choices = policies,
+      .initial = "default", .offset = offsetof(quire_serve_args, cache_policy),
+      .help = "which pages are evicted first among those of equal rank: docs/eviction.md" },
+    { .names = { "--cache-ttl" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+      .max = 31536000, .initial = "0", .initial_text = "0, never",
+      .offset = offsetof(quire_serve_args, cache_ttl_us),
+      .help = "forget what was not used for so long" },
+    { .names = { "--low-traffic-after" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+      .max = 31536000, .initial = "0", .initial_text = "0, no such rule",
+      .offset = offsetof(quire_serve_args, low_traffic_after_us),
+      .help = "prefixes older than this that are hit too seldom are evicted first" },
+    { .names = { "--low-traffic-hits-per-hour" }, .type = QUIRE_OPT_REAL, .unit = "N", .min = 0,
+      .max = 1e6, .initial = "1", .offset = offsetof(quire_serve_args, low_traffic_hits_per_hour),
+      .help = "what is too seldom" },
+    { .names = { "--no-precache" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, no_precache),
+      .help = "do not use idle time to compute what is likely to be asked for again" },
+
+    { .section = "Recording and tuning",
+      .names = { "--record" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .initial_text = "none",
+      .offset = offsetof(quire_serve_args, record),
+      .help = "append what is asked to a file that quire sim and quire analyze read: times, "
+              "lengths and keyed hashes of blocks, no texts" },
+    { .names = { "--record-plain" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, record_plain),
+      .help = "with --record: token ids in the place of hashes" },
+    { .names = { "--auto-tune" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, auto_tune),
+      .help = "apply what the last hour's requests suggest, within the bounds below" },
+    { .names = { "--tune-interval" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+      .max = 86400, .initial = "10m", .offset = offsetof(quire_serve_args, tune_interval_us),
+      .help = "how often they are looked at; 0 is only when /v1/cache/tuning is asked" },
+    { .names = { "--tune-pinned-min" }, .type = QUIRE_OPT_REAL, .unit = "R", .min = 0, .max = 1,
+      .initial = "0", .offset = offsetof(quire_serve_args, tune_pinned_min),
+      .help = "share of the KV budget that stays pinned" },
+    { .names = { "--tune-pinned-max" }, .type = QUIRE_OPT_REAL, .unit = "R", .min = 0, .max = 1,
+      .initial = "0.8", .offset = offsetof(quire_serve_args, tune_pinned_max),
+      .help = "share of it that may be pinned; --pinned-ceiling leaves this to the region itself" },
+    { .names = { "--tune-ttl-min" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 1,
+      .max = 31536000, .initial = "1m", .offset = offsetof(quire_serve_args, tune_ttl_min_us),
+      .help = "least --cache-ttl, where there is one" },
+    { .names = { "--tune-ttl-max" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 1,
+      .max = 31536000, .initial = "7d", .offset = offsetof(quire_serve_args, tune_ttl_max_us),
+      .help = "most of it" },
+    { .names = { "--recent-memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = QUIRE_RECENT_BYTES_MAX, .initial = "4MiB",
+      .offset = offsetof(quire_serve_args, recent_bytes),
+      .help = "memory for hashes of the last hour's requests; 0 is no tuning" },
+    { .names = { "--no-what-if" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, no_what_if),
+      .help = "keep no ghost caches, which say what more or less memory would bring" },
+
+    { .section = "Sessions",
+      .names = { "--max-sessions" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1 << 20,
+      .initial = "1024", .offset = offsetof(quire_serve_args, max_sessions),
+      .help = "sessions kept; the one idle longest goes first" },
+    { .names = { "--session-ttl" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+      .max = 31536000, .initial = "30m", .offset = offsetof(quire_serve_args, session_ttl_us),
+      .help = "close sessions idle for so long; 0 is never" },
+    { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = overflows,
+      .initial = "refuse", .offset = offsetof(quire_serve_args, context_overflow),
+      .help = "when a conversation outgrows the context: refuse it, or drop its oldest turns; "
+              "requests may say otherwise" },
+
+    { .section = "Limits",
+      .names = { "--max-body" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1024,
+      .max = 1 << 30, .initial = "8MiB", .offset = offsetof(quire_serve_args, max_body_bytes),
+      .help = "largest request; more gets 413" },
+    { .names = { "--max-header" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 4096,
+      .max = 1 << 24, .initial = "32KiB", .offset = offsetof(quire_serve_args, max_header_bytes),
+      .help = "memory for the headers of a connection; more gets 431" },
+    { .names = { "--max-connections" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = 16384, .initial = "256", .offset = offsetof(quire_serve_args, max_connections),
+      .help = "connections at once" },
+    { .names = { "--idle-timeout" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 1,
+      .max = 86400, .initial = "60s", .offset = offsetof(quire_serve_args, idle_timeout_us),
+      .help = "close connections that say nothing for so long" },
+    { .names = { "--max-time" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+      .max = 31536000, .initial = "10m", .offset = offsetof(quire_serve_args, max_time_us),
+      .help = "cancel requests that take longer; 0 is never" },
+
+    { .section = "Keys",
+      .names = { "--api-key" }, .type = QUIRE_OPT_TEXT, .unit = "KEY", .is_secret = true,
+      .initial_text = "none: everybody on this machine is one tenant",
+      .offset = offsetof(quire_serve_args, api_key),
+      .help = "key of the tenant \"default\"; others see a command line, so rather set "
+              "QUIRE_API_KEY or the file's api_keys" },
+    { .names = { "--admin-key" }, .type = QUIRE_OPT_TEXT, .unit = "KEY", .is_secret = true,
+      .initial_text = "none", .offset = offsetof(quire_serve_args, admin_key),
+      .help = "key for administration, and for that only" },
+
+    { .section = "Log",
+      .names = { "--log-level" }, .type = QUIRE_OPT_CHOICE, .choices = log_levels,
+      .initial = "info", .offset = offsetof(quire_serve_args, log_level),
+      .help = "errors; also beginning and end; also a line for each request" },
+    { .names = { "--log-file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .initial_text = "stderr",
+      .offset = offsetof(quire_serve_args, log_file), .help = "append the log to a file" },
+
+    { .section = "Sampling where a request does not say otherwise",
+      .names = { "--repeat-penalty" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = 0.01, .max = 10,
+      .initial = "1", .offset = offsetof(quire_serve_args, repeat_penalty),
+      .help = "divide the logits of recent tokens by P; 1 is off" },
+    { .names = { "--frequency-penalty" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = -2, .max = 2,
+      .initial = "0", .offset = offsetof(quire_serve_args, frequency_penalty),
+      .help = "as OpenAI means it" },
+    { .names = { "--presence-penalty" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = -2, .max = 2,
+      .initial = "0", .offset = offsetof(quire_serve_args, presence_penalty),
+      .help = "as OpenAI means it" },
+    QUIRE_ROWS_SAMPLER(quire_serve_args),
+};
+/* clang-format on */
+
+static uint64_t pinned_at_first(const quire_serve_args *args)
+{
+    if (args->pinned_bytes > 0) {
+        return args->pinned_bytes;
+    }
+    return args->pinned_floor_bytes > 0 ? args->pinned_floor_bytes : args->pinned_ceiling_bytes / 4;
+}
+
+int quire_serve_memory_check(const quire_serve_args *args, quire_error *err)
+{
+    const uint64_t ceiling = args->pinned_ceiling_bytes;
+
+    if (ceiling == 0 && (args->pinned_floor_bytes > 0 || args->dynamic_floor_bytes > 0)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%s is for a region that changes: give pinned_ceiling too",
+                               args->pinned_floor_bytes > 0 ? "pinned_floor" : "dynamic_floor");
+    }
+    if (ceiling > 0 && pinned_at_first(args) > ceiling) {
+        return quire_error_set(err, QUIRE_INVAL, "%s is more than pinned_ceiling",
+                               args->pinned_bytes > 0 ? "pinned" : "pinned_floor");
+    }
+    if (pinned_at_first(args) < args->pinned_floor_bytes) {
+        return quire_error_set(err, QUIRE_INVAL, "pinned is less than pinned_floor");
+    }
+    if (args->tune_pinned_min > args->tune_pinned_max) {
+        return quire_error_set(err, QUIRE_INVAL, "tune_pinned_min is more than tune_pinned_max");
+    }
+    if (args->tune_ttl_min_us > args->tune_ttl_max_us) {
+        return quire_error_set(err, QUIRE_INVAL, "tune_ttl_min is more than tune_ttl_max");
+    }
+    return QUIRE_OK;
+}
+
+int quire_serve_watch_check(const quire_serve_args *args, quire_error *err)
+{
+    if (args->record_plain && args->record == NULL) {
+        return quire_error_set(err, QUIRE_INVAL, "record_plain needs record");
+    }
+    if (args->recent_bytes > 0 && args->recent_bytes < QUIRE_RECENT_BYTES_MIN) {
+        return quire_error_set(err, QUIRE_INVAL, "recent_memory: 0, or at least %u bytes",
+                               QUIRE_RECENT_BYTES_MIN);
+    }
+    if (args->tune_interval_us > 0 && args->tune_interval_us < 1000000) {
+        return quire_error_set(err, QUIRE_INVAL, "tune_interval: 0, or at least 1s");
+    }
+    if (args->auto_tune && (args->recent_bytes == 0 || args->tune_interval_us == 0)) {
+        return quire_error_set(err, QUIRE_INVAL, "auto_tune needs %s",
+                               args->recent_bytes == 0 ? "recent_memory" : "a tune_interval");
+    }
+    return QUIRE_OK;
+}
+
+int quire_serve_budget_check(const quire_serve_args *args, uint64_t budget_bytes, quire_error *err)
+{
+    const uint64_t pinned = pinned_at_first(args);
+    char has[16];
+    char wants[16];
+
+    (void)quire_format_bytes(budget_bytes, has, sizeof(has));
+    if (pinned >= budget_bytes) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "pinned: %s of a KV budget of %s leave nothing to other classes",
+                               quire_format_bytes(pinned, wants, sizeof(wants)), has);
+    }
+    if (args->dynamic_floor_bytes > budget_bytes - pinned) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "dynamic_floor: %s are not what a KV budget of %s has left beside "
+                               "the pinned region",
+                               quire_format_bytes(args->dynamic_floor_bytes, wants, sizeof(wants)),
+                               has);
+    }
+    return QUIRE_OK;
+}
+
+quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args)
+{
+    quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
+
+    opts.n_running_max = (uint32_t)args->max_batch_size;
+    opts.queue_max = (uint32_t)args->max_queue;
+    opts.chunk_tokens = (uint32_t)args->chunk_tokens;
+    opts.tokens_max = (uint32_t)args->max_tokens;
+    opts.admit = (quire_admit)args->admission;
+    opts.cache_policy = (quire_evict_policy)args->cache_policy;
+    opts.no_prefix_cache = args->no_prefix_cache;
+    opts.cache_ttl_us = args->cache_ttl_us;
+    opts.low_traffic_after_us = args->low_traffic_after_us;
+    opts.low_traffic_hits_per_hour =
+        args->low_traffic_after_us != 0 ? args->low_traffic_hits_per_hour : 0.0;
+    opts.aging_us = args->class_aging_us;
+    opts.pinned_bytes = pinned_at_first(args);
+    opts.pinned_stays = args->no_spill;
+    opts.pinned.floor_bytes = args->pinned_floor_bytes;
+    opts.pinned.ceiling_bytes = args->pinned_ceiling_bytes;
+    opts.pinned.dynamic_floor_bytes = args->dynamic_floor_bytes;
+    opts.pins_max = (uint32_t)args->max_pins;
+    opts.precache.is_off = args->no_precache;
+    opts.recent_bytes = (size_t)args->recent_bytes;
+    opts.no_shadow = args->no_what_if;
+    opts.sessions.sessions_max = (uint32_t)args->max_sessions;
+    opts.sessions.ttl_us = args->session_ttl_us;
+    return opts;
+}
+
+quire_server_opts quire_serve_server_opts(const quire_serve_args *args)
+{
+    quire_server_opts opts = QUIRE_SERVER_OPTS_INIT;
+
+    opts.host = args->host;
+    opts.port = (uint16_t)args->port;
+    opts.body_bytes_max = (size_t)args->max_body_bytes;
+    opts.header_bytes_max = (size_t)args->max_header_bytes;
+    opts.connections_max = (uint32_t)args->max_connections;
+    opts.idle_timeout_s = SECONDS(args->idle_timeout_us);
+    /* Less than a second is not "no limit". */
+    opts.request_time_max_s = SECONDS(args->max_time_us + 999999);
+    opts.version = QUIRE_VERSION;
+    opts.tune_bounds.pinned_share_min = args->tune_pinned_min;
+    opts.tune_bounds.pinned_share_max = args->tune_pinned_max;
+    opts.tune_bounds.ttl_min_us = args->tune_ttl_min_us;
+    opts.tune_bounds.ttl_max_us = args->tune_ttl_max_us;
+    opts.page_tokens = (uint32_t)args->common.page_tokens;
+    opts.n_running_max = (uint32_t)args->max_batch_size;
+    opts.chat_template = args->chat_template;
+    opts.default_class = args->default_class;
+    opts.truncates_turns = args->context_overflow == 1;
+    opts.sampler.temperature = (float)args->sampling.temperature;
+    opts.sampler.top_k = (int32_t)args->sampling.top_k;
+    opts.sampler.top_p = (float)args->sampling.top_p;
+    opts.sampler.min_p = (float)args->sampling.min_p;
+    opts.sampler.repeat_penalty = (float)args->repeat_penalty;
+    opts.sampler.frequency_penalty = (float)args->frequency_penalty;
+    opts.sampler.presence_penalty = (float)args->presence_penalty;
+    return opts;
+}
+
+quire_opened_want quire_serve_want(const quire_serve_args *args)
+{
+    const uint32_t n_running = (uint32_t)args->max_batch_size;
+
+    return (quire_opened_want){
+        .n_seqs_max = n_running + quire_engine_parked_max(n_running),
+        .kv_share = args->cache_memory_ratio,
+        .lock_memory = args->lock_memory,
+    };
+}
+
+/* What is computed in one step follows from the batch: there is no --batch. */
+static int parse(int argc, char *const *argv, void *opaque, quire_error *err)
+{
+    quire_serve_args *args = opaque;
+    int rc = quire_settings_read(&args->settings, &quire_command_serve, argc, argv, args, err);
+
+    args->common.n_batch = args->chunk_tokens + args->max_batch_size;
+    return rc;
+}
+
+const quire_command quire_command_serve = {
+    .name = "serve",
+    .usage = "-m FILE [options]",
+    .summary = "Serves a model over HTTP: OpenAI's API, metrics, administration.",
+    .notes = "Settings can also stand in the YAML file of --config (--kv-recent as kv_recent) and "
+             "in the environment\n(QUIRE_KV_RECENT); flags win over the environment, that over the "
+             "file. docs/configuration.md has more.\n\n"
+             "example: quire serve -m model.gguf -c 8192 --kv q8",
+    .options = options,
+    .n_options = sizeof(options) / sizeof(options[0]),
+    .args_bytes = sizeof(quire_serve_args),
+    .has_settings = true,
+    .parse = parse,
+    .check = quire_common_check,
+    .run = quire_serve_run,
+};

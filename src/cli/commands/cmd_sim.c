@@ -1,0 +1,303 @@
+/* cmd_sim.c - quire sim: what caches of given sizes would have served of a trace.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/commands.h"
+#include "cli/commands/talk.h"
+#include "cli/settings/args.h"
+#include "cli/traces/report.h"
+#include "cli/traces/sim_classes.h"
+#include "cli/traces/sim_cost.h"
+#include "cli/traces/sim_grid.h"
+#include "cli/traces/sim_report.h"
+#include "cli/traces/sim_shape.h"
+#include "cli/traces/trace_args.h"
+
+#include "base/check.h"
+#include "base/cpu.h"
+#include "base/parse.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TIMELINE_POINTS 240u
+
+typedef struct sim_args {
+    quire_common_args common; /* threads, json */
+    quire_trace_args trace;
+    const char *policies;
+    quire_count_list capacities;
+    quire_count_list memory;
+    const char *shape;
+    quire_kv_choice kv;
+    const char *classes;
+    int mode; /* quire_sim_mode */
+    const char *cost;
+    int64_t chunk_tokens;
+    int64_t n_running_max;
+    const char *html;
+} sim_args;
+
+static const char *const modes[] = { "hits", "time", NULL };
+
+/* clang-format off */
+static const quire_opt options[] = {
+    QUIRE_ROWS_TRACE(sim_args),
+    { .names = { "--policy" }, .type = QUIRE_OPT_TEXT, .unit = "P,...",
+      .initial = "default,lru", .offset = offsetof(sim_args, policies),
+      .help = "eviction policies: default, lru, lfu, slru, fifo, s3fifo, sieve, arc, gdsf, or all; "
+              "Belady's bound is always there" },
+    { .names = { "--capacity" }, .type = QUIRE_OPT_COUNT_LIST, .unit = "N,...", .min = 1,
+      .max = 1u << 27, .initial_text = "1k,3k,10k,30k", .offset = offsetof(sim_args, capacities),
+      .help = "sizes of the cache in blocks of the trace" },
+    { .names = { "--memory" }, .type = QUIRE_OPT_COUNT_LIST, .unit = "BYTES,...", .min = 1,
+      .max = 1e18, .initial_text = "see --capacity", .offset = offsetof(sim_args, memory),
+      .help = "sizes in memory instead, for the KV of --model" },
+    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "SHAPE",
+      .offset = offsetof(sim_args, shape),
+      .help = "whose KV: a GGUF file, LAYERSxKVHEADSxHEADSIZE, or a name such as llama-7b" },
+    { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]", .initial = "f16",
+      .offset = offsetof(sim_args, kv), .help = "its number format" },
+    { .names = { "--classes" }, .type = QUIRE_OPT_TEXT, .unit = "NAME:RANK[:SHARE[:TTL]],...",
+      .offset = offsetof(sim_args, classes),
+      .help = "service classes of the trace: importance from 0, share of the cache that is "
+              "reserved (0 to 1), how long what they leave is kept" },
+    { .names = { "--mode" }, .type = QUIRE_OPT_CHOICE, .choices = modes, .initial = "hits",
+      .offset = offsetof(sim_args, mode),
+      .help = "hits: requests one after the other, prompts alone. time: requests come at their "
+              "times, wait, hold memory while they run, and leave their answers too" },
+    QUIRE_ROWS_SIM_COST(sim_args),
+    { .names = { "--html" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(sim_args, html),
+      .help = "write a page with plots, which needs nothing else" },
+    QUIRE_ROW_THREADS,
+    QUIRE_ROW_JSON,
+};
+/* clang-format on */
+
+/* ---- what is asked for ---- */
+
+static int policy_add(quire_sim_grid *grid, const char *name, quire_error *err)
+{
+    quire_evict_policy policy;
+
+    if (strcmp(name, "belady") == 0) {
+        return QUIRE_OK; /* is there anyway */
+    }
+    if (quire_evict_policy_find(name, &policy) < 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--policy '%.40s': it takes default, lru, lfu, slru, fifo, s3fifo, "
+                               "sieve, arc, gdsf or all, with commas between",
+                               name);
+    }
+    for (uint32_t i = 0; i < grid->n_policies; i++) {
+        if (grid->policies[i] == policy) {
+            return QUIRE_OK;
+        }
+    }
+    grid->policies[grid->n_policies++] = policy;
+    return QUIRE_OK;
+}
+
+static int policies_parse(quire_sim_grid *grid, const char *text, quire_error *err)
+{
+    if (strcmp(text, "all") == 0) {
+        for (int i = 0; i < (int)QUIRE_EVICT_POLICY_COUNT; i++) {
+            grid->policies[grid->n_policies++] = (quire_evict_policy)i;
+        }
+        return QUIRE_OK;
+    }
+    for (;;) {
+        size_t n = strcspn(text, ",");
+        char name[41];
+
+        (void)snprintf(name, sizeof(name), "%.*s", (int)(n < 40 ? n : 40), text);
+        QUIRE_TRY(policy_add(grid, name, err));
+        if (text[n] == '\0') {
+            return QUIRE_OK;
+        }
+        text += n + 1;
+    }
+}
+
+static int memory_columns(quire_sim_grid *grid, const sim_args *args, quire_error *err)
+{
+    uint64_t token_bytes = 0;
+    uint64_t block_bytes;
+
+    QUIRE_TRY(quire_sim_shape_bytes(args->shape, args->kv.pair, &token_bytes, err));
+    block_bytes = token_bytes * grid->trace->block_tokens;
+    for (uint32_t i = 0; i < args->memory.n; i++) {
+        uint64_t bytes = (uint64_t)args->memory.items[i];
+        quire_sim_column column = { .blocks = bytes / block_bytes, .memory_bytes = bytes };
+
+        if (column.blocks == 0 || column.blocks > QUIRE_PAGES_MAX / 2) {
+            return quire_error_set(
+                err, QUIRE_RANGE,
+                "--memory %" PRIu64 " is %" PRIu64 " blocks of %u tokens (%" PRIu64
+                " bytes each): 1 to %u can be simulated",
+                bytes, column.blocks, grid->trace->block_tokens, block_bytes, QUIRE_PAGES_MAX / 2);
+        }
+        grid->columns[grid->n_columns++] = column;
+    }
+    return QUIRE_OK;
+}
+
+static int columns_make(quire_sim_grid *grid, const sim_args *args, quire_error *err)
+{
+    static const quire_count_list usual = { 4, { 1000, 3000, 10000, 30000 } };
+    const quire_count_list *list = args->capacities.n > 0 ? &args->capacities : &usual;
+
+    if (args->memory.n > 0) {
+        return memory_columns(grid, args, err);
+    }
+    for (uint32_t i = 0; i < list->n; i++) {
+        grid->columns[grid->n_columns++].blocks = (uint64_t)list->items[i];
+    }
+    return QUIRE_OK;
+}
+
+static int check(const void *opaque, quire_error *err)
+{
+    const sim_args *args = opaque;
+    quire_sim_grid grid = { 0 };
+    quire_sim_classes classes;
+
+    if (args->memory.n > 0 && args->capacities.n > 0) {
+        return quire_error_set(err, QUIRE_INVAL, "--capacity and --memory say the same: give one");
+    }
+    if (args->memory.n > 0 && args->shape == NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--memory needs --model: how large a token's KV is");
+    }
+    if (args->kv.is_auto) {
+        return quire_error_set(err, QUIRE_INVAL, "--kv auto: only a loaded model can choose");
+    }
+    QUIRE_TRY(policies_parse(&grid, args->policies, err));
+    return quire_sim_classes_parse(&classes, args->classes, err);
+}
+
+/* ---- running ---- */
+
+static void say_trace(const quire_trace *trace, const quire_trace_report *report)
+{
+    double minutes = (double)trace->requests[trace->n_requests - 1].time_us / 60e6;
+
+    printf("%s: %" PRIu32 " requests in %.0f min, %" PRIu64 " blocks of %" PRIu32
+           " tokens, %" PRIu32 " of them different\n\n",
+           quire_trace_format_name(report->format), trace->n_requests, minutes, trace->n_blocks,
+           trace->block_tokens, trace->n_ids);
+}
+
+static void say_speed(const quire_sim_grid *grid)
+{
+    double seconds = 0.0;
+    double pages = 0.0;
+
+    for (uint32_t i = 0; i < grid->n_policies * grid->n_columns; i++) {
+        seconds += grid->results[i].cpu_s;
+        pages += (double)grid->results[i].pages_touched;
+    }
+    if (grid->n_policies == 0) {
+        return; /* Belady's bound alone */
+    }
+    quire_say("%.2f million pages touched per second of a processor",
+              quire_rate(pages, seconds) * 1e-6);
+}
+
+/* The page; its sizes in bytes too where memory was asked for. */
+static int grid_page(const sim_args *args, const quire_sim_grid *grid,
+                     const quire_trace_report *report, quire_error *err)
+{
+    const quire_sim_column *first = &grid->columns[0];
+    const char *slash = strrchr(args->trace.path, '/');
+    char about[200];
+    json_t *page;
+    int rc;
+
+    (void)snprintf(about, sizeof(about), "%.120s (%s), mode %s",
+                   slash != NULL ? slash + 1 : args->trace.path,
+                   quire_trace_format_name(report->format), modes[args->mode]);
+    page = quire_sim_report(
+        grid, about, first->blocks > 0 ? (double)first->memory_bytes / (double)first->blocks : 0.0);
+    rc = quire_report_write(page, args->html, err);
+    json_decref(page);
+    return rc;
+}
+
+static int grid_show(const sim_args *args, const quire_sim_grid *grid,
+                     const quire_trace_report *report)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+
+    say_speed(grid);
+    if (args->html != NULL && grid_page(args, grid, report, &err) < 0) {
+        return quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
+    if (args->common.is_json) {
+        return quire_stdout_json(quire_sim_grid_json(grid));
+    }
+    say_trace(grid->trace, report);
+    quire_sim_grid_print(grid, stdout);
+    return QUIRE_EXIT_OK;
+}
+
+static int grid_fill(quire_sim_grid *grid, const sim_args *args, quire_error *err)
+{
+    uint32_t n_threads =
+        args->common.n_threads > 0 ? (uint32_t)args->common.n_threads : quire_cpus_usable();
+
+    grid->opts.mode = (quire_sim_mode)args->mode;
+    grid->opts.seed = (uint64_t)args->trace.seed;
+    grid->opts.timeline_points = args->html != NULL ? TIMELINE_POINTS : 0;
+    QUIRE_TRY(quire_sim_cost_read(args->cost, &grid->opts.cost, err));
+    grid->opts.cost.chunk_tokens = (uint32_t)args->chunk_tokens;
+    grid->opts.cost.n_running_max = (uint32_t)args->n_running_max;
+    QUIRE_TRY(policies_parse(grid, args->policies, err));
+    QUIRE_TRY(columns_make(grid, args, err));
+    return quire_sim_grid_run(grid, n_threads, err);
+}
+
+static int run(void *opaque)
+{
+    const sim_args *args = opaque;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_trace_report report;
+    quire_trace trace;
+    quire_sim_grid grid = { .trace = &trace };
+    quire_sim_classes classes;
+    int exit_status;
+
+    quire_interrupt_catch();
+    if (quire_trace_args_read(&args->trace, &trace, &report, &err) < 0) {
+        return quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
+    if (quire_sim_classes_parse(&classes, args->classes, &err) < 0 ||
+        quire_sim_classes_match(&classes, &trace, &err) < 0) {
+        exit_status = quire_say_error(&err, QUIRE_EXIT_USAGE);
+    } else {
+        grid.opts.classes = classes.list;
+        grid.opts.n_classes = classes.n;
+        exit_status = grid_fill(&grid, args, &err) < 0 ? quire_say_error(&err, QUIRE_EXIT_FAILED)
+                                                       : grid_show(args, &grid, &report);
+    }
+    quire_sim_grid_fini(&grid);
+    quire_trace_fini(&trace);
+    return exit_status;
+}
+
+const quire_command quire_command_sim = {
+    .name = "sim",
+    .usage = "TRACE [--policy P,...] [--capacity N,... | --memory BYTES,... --model SHAPE] "
+             "[options]",
+    .summary = "Shows what caches of given sizes and policies would have served of a trace.",
+    .notes = "Hits are blocks of prompts that are served as an unbroken prefix. The cache is the "
+             "one that serves,\nwithout payloads. Formats of traces, the cost model and examples: "
+             "docs/simulator.md.\n",
+    .options = options,
+    .n_options = sizeof(options) / sizeof(options[0]),
+    .positional = "--trace",
+    .args_bytes = sizeof(sim_args),
+    .check = check,
+    .run = run,
+};

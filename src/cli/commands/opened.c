@@ -1,0 +1,439 @@
+/* opened.c - opens models and runtimes for the commands.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/opened.h"
+#include "model/text.h"
+
+#include "base/check.h"
+#include "base/parse.h"
+#include "cli/commands/talk.h"
+#include "cli/measuring/calibration_place.h"
+#include "model/memory.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_BYTES_MAX ((size_t)1 << 30)
+
+static void show_loading(void *ctx, float done)
+{
+    (void)ctx;
+    quire_progress("loading %3.0f %%", 100.0 * (double)done);
+}
+
+/* The runtime's options as args and want say them; n_ctx is 0 where neither does. */
+quire_runtime_opts quire_opened_runtime_opts(const quire_common_args *args,
+                                             const quire_opened_want *want)
+{
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+
+    opts.n_ctx = want->n_ctx != 0 ? want->n_ctx : (uint32_t)args->n_ctx;
+    opts.n_batch = (uint32_t)args->n_batch;
+    opts.n_seqs_max = want->n_seqs_max != 0 ? want->n_seqs_max : 1;
+    opts.n_threads = (uint32_t)args->n_threads;
+    opts.page_tokens = (uint32_t)args->page_tokens;
+    opts.kv_recent = (uint32_t)args->kv.recent;
+    opts.kv_sinks = (uint32_t)args->kv.sinks;
+    opts.kv_budget_bytes = args->kv_budget_bytes;
+    opts.no_cascade = want->no_cascade;
+    opts.lock_memory = want->lock_memory;
+    opts.is_contiguous = want->is_contiguous;
+    return opts;
+}
+
+void quire_opened_look(quire_opened *session, const char *model_path, const quire_model_desc *desc)
+{
+    if (!session->has_looked) {
+        session->has_looked = true;
+        session->calibration = quire_calibration_find(model_path, desc);
+    }
+}
+
+/* Memory: free(*pairs), NULL on failure. */
+static int choose_formats(quire_opened *session, const quire_common_args *args,
+                          const quire_model_desc *desc, quire_kv_pair **pairs, quire_error *err)
+{
+    int rc;
+
+    session->kv = args->kv;
+    if (args->kv.choice.is_auto && args->kv.layers == NULL) {
+        quire_opened_look(session, args->model, desc);
+        session->kv.calibration = session->calibration;
+    }
+    *pairs = calloc(desc->n_stored, sizeof(**pairs));
+    if (*pairs == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    rc = quire_kv_args_resolve(&session->kv, desc, *pairs, err);
+    if (rc < 0) {
+        free(*pairs);
+        *pairs = NULL;
+    }
+    return rc;
+}
+
+/* What quire_model_open() asks before it loads weights. */
+typedef struct admission {
+    quire_opened *session;
+    const quire_common_args *args;
+} admission;
+
+static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
+{
+    static const quire_opened_want nothing_special;
+    const admission *a = ctx;
+    quire_runtime_opts opts = quire_opened_runtime_opts(a->args, &nothing_special);
+    quire_kv_pair *pairs;
+    int rc = choose_formats(a->session, a->args, desc, &pairs, err);
+
+    if (rc == QUIRE_OK) {
+        opts.kv_pairs = pairs;
+        opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : opts.page_tokens;
+        rc = quire_memory_check(desc, &opts, a->session->memory_limit_bytes, err);
+    }
+    free(pairs);
+    return rc;
+}
+
+int quire_opened_open_model(quire_opened *session, const quire_common_args *args, quire_error *err)
+{
+    admission a = { session, args };
+    quire_model_opts opts = { .progress = show_loading, .admit = admit, .admit_ctx = &a };
+    int rc;
+
+    memset(session, 0, sizeof(*session));
+    session->memory_limit_bytes =
+        args->memory_limit_bytes != 0 ? args->memory_limit_bytes : quire_memory_available();
+    rc = quire_model_open(&session->model, args->model, &opts, err);
+    quire_progress_end();
+    if (rc == QUIRE_OK) {
+        session->desc = quire_model_desc_get(session->model);
+    } else {
+        quire_opened_close(session);
+    }
+    return rc;
+}
+
+int quire_opened_describe(quire_opened *session, const quire_common_args *args, quire_error *err)
+{
+    const quire_model_opts opts = { .describe_only = true };
+
+    memset(session, 0, sizeof(*session));
+    session->memory_limit_bytes =
+        args->memory_limit_bytes != 0 ? args->memory_limit_bytes : quire_memory_available();
+    QUIRE_TRY(quire_model_open(&session->model, args->model, &opts, err));
+    session->desc = quire_model_desc_get(session->model);
+    return QUIRE_OK;
+}
+
+/* The trained context, or as much of it as memory up to a limit holds. */
+static uint32_t default_ctx(const quire_opened *session, const quire_runtime_opts *opts,
+                            uint64_t limit_bytes)
+{
+    const uint32_t trained = session->desc->n_ctx_train;
+    const uint32_t fits = quire_memory_tokens_max(session->desc, opts, limit_bytes, trained);
+
+    if (fits >= trained / opts->page_tokens * opts->page_tokens || fits == 0) {
+        return trained;
+    }
+    quire_say("the trained context of %u tokens does not fit in memory: this one is %u tokens (-c "
+              "sets it)",
+              trained, fits);
+    return fits;
+}
+
+/* KV of n_tokens, and what every sequence has of its own beside them: its last page, its first and
+ * recent tokens in their hot form. */
+static uint64_t budget_of(const quire_model_desc *desc, const quire_runtime_opts *opts,
+                          uint32_t n_tokens)
+{
+    quire_runtime_opts all = *opts;
+    quire_runtime_opts own = *opts;
+
+    all.n_ctx = n_tokens;
+    own.n_batch = 1;
+    own.n_ctx = 4 * opts->page_tokens + opts->kv_recent + opts->kv_sinks;
+    return quire_runtime_kv_bytes(desc, &all) +
+           opts->n_seqs_max * quire_runtime_kv_bytes(desc, &own);
+}
+
+/* The KV budget as a share of what weights and buffers leave, and a context that it holds. */
+static int share_memory(const quire_opened *session, double share, quire_runtime_opts *opts,
+                        quire_error *err)
+{
+    const uint64_t limit_bytes = session->memory_limit_bytes;
+    quire_runtime_opts one = *opts;
+    quire_memory_need need;
+    uint64_t rest_bytes, left_bytes;
+    char seq[16], budget[16], left[16];
+
+    one.n_ctx = one.n_ctx != 0 ? one.n_ctx : one.page_tokens;
+    quire_memory_need_get(session->desc, &one, &need);
+    rest_bytes = need.total_bytes - need.kv_bytes;
+    if (rest_bytes >= limit_bytes) {
+        return quire_memory_check(session->desc, &one, limit_bytes, err);
+    }
+    left_bytes = limit_bytes - rest_bytes;
+    opts->kv_budget_bytes = (uint64_t)(share * (double)left_bytes);
+    if (need.kv_bytes > opts->kv_budget_bytes) {
+        return quire_error_set(err, QUIRE_NOMEM,
+                               "%u tokens of context take %s of KV, but weights and buffers leave "
+                               "%s of memory, and %g of that are %s: lower -c, choose a smaller "
+                               "--kv format or raise --cache-memory-ratio",
+                               one.n_ctx, quire_format_bytes(need.kv_bytes, seq, sizeof(seq)),
+                               quire_format_bytes(left_bytes, left, sizeof(left)), share,
+                               quire_format_bytes(opts->kv_budget_bytes, budget, sizeof(budget)));
+    }
+    if (opts->n_ctx == 0) {
+        opts->n_ctx = default_ctx(session, opts, rest_bytes + opts->kv_budget_bytes);
+    }
+    return QUIRE_OK;
+}
+
+int quire_opened_plan(quire_opened *session, const quire_common_args *args,
+                      const quire_opened_want *want, quire_runtime_opts *opts, quire_error *err)
+{
+    *opts = quire_opened_runtime_opts(args, want);
+    QUIRE_TRY(choose_formats(session, args, session->desc, &session->kv_pairs, err));
+    if (want->kv_pairs != NULL) {
+        memcpy(session->kv_pairs, want->kv_pairs,
+               session->desc->n_stored * sizeof(*want->kv_pairs));
+    }
+    opts->kv_pairs = session->kv_pairs;
+    if (want->kv_share > 0.0 && opts->kv_budget_bytes == 0) {
+        QUIRE_TRY(share_memory(session, want->kv_share, opts, err));
+    }
+    opts->n_ctx =
+        opts->n_ctx != 0 ? opts->n_ctx : default_ctx(session, opts, session->memory_limit_bytes);
+    if (want->n_tokens != 0 && opts->kv_budget_bytes == 0) {
+        opts->kv_budget_bytes = budget_of(session->desc, opts, want->n_tokens);
+    }
+    return quire_memory_check(session->desc, opts, session->memory_limit_bytes, err);
+}
+
+int quire_opened_open_runtime(quire_opened *session, const quire_common_args *args,
+                              const quire_opened_want *want, quire_error *err)
+{
+    quire_runtime_opts opts;
+    quire_memory_need need;
+
+    QUIRE_TRY(quire_opened_plan(session, args, want, &opts, err));
+    if (opts.n_ctx > session->desc->n_ctx_train && !session->has_warned) {
+        session->has_warned = true;
+        quire_say("warning: a context of %u tokens, but the model was trained on %u", opts.n_ctx,
+                  session->desc->n_ctx_train);
+    }
+    QUIRE_TRY(quire_runtime_create(&session->runtime, session->model, &opts, err));
+    quire_memory_need_get(session->desc, &opts, &need);
+    session->runtime_bytes = need.kv_bytes + need.buffers_bytes;
+    session->n_ctx = opts.n_ctx;
+    session->n_batch = opts.n_batch;
+    return QUIRE_OK;
+}
+
+quire_opened quire_opened_beside(const quire_opened *session)
+{
+    quire_opened other = *session;
+
+    other.memory_limit_bytes -= session->runtime_bytes; /* which fitted in */
+    other.runtime = NULL;
+    other.kv_pairs = NULL;
+    return other;
+}
+
+int quire_opened_open(quire_opened *session, const quire_common_args *args, quire_error *err)
+{
+    static const quire_opened_want nothing_special;
+    int rc = quire_opened_open_model(session, args, err);
+
+    if (rc == QUIRE_OK) {
+        rc = quire_opened_open_runtime(session, args, &nothing_special, err);
+        if (rc < 0) {
+            quire_opened_close(session);
+        }
+    }
+    return rc;
+}
+
+void quire_opened_close_runtime(quire_opened *session)
+{
+    quire_runtime_destroy(session->runtime);
+    session->runtime = NULL;
+    free(session->kv_pairs);
+    session->kv_pairs = NULL;
+}
+
+void quire_opened_close(quire_opened *session)
+{
+    quire_opened_close_runtime(session);
+    quire_calibration_free(session->calibration);
+    session->calibration = NULL;
+    session->has_looked = false;
+    quire_model_close(session->model);
+    session->model = NULL;
+    session->desc = NULL;
+}
+
+int quire_opened_tokenize(const quire_opened *session, const char *text, size_t text_bytes,
+                          bool parse_special, int32_t **tokens, size_t *n_tokens)
+{
+    /* A token stands for at least one byte of text; the rest is for BOS, EOS and a leading blank.
+     */
+    size_t cap = text_bytes + 8;
+
+    *tokens = NULL;
+    for (;;) {
+        int32_t *buffer = malloc(cap * sizeof(*buffer));
+        int64_t n;
+
+        QUIRE_FAIL_IF(buffer == NULL, QUIRE_NOMEM);
+        n = quire_model_tokenize(session->model, text, text_bytes, true, parse_special, buffer,
+                                 cap);
+        if (n >= 0 && (size_t)n <= cap) {
+            *tokens = buffer;
+            *n_tokens = (size_t)n;
+            return QUIRE_OK;
+        }
+        free(buffer);
+        if (n < 0) {
+            return (int)n;
+        }
+        cap = (size_t)n;
+    }
+}
+
+int quire_opened_prefill(quire_opened *session, quire_seq_id seq, const int32_t *tokens,
+                         size_t n_tokens, const char *progress, const float **logits)
+{
+    size_t done = 0;
+    int rc = QUIRE_OK;
+
+    while (done < n_tokens && rc == QUIRE_OK) {
+        size_t n = n_tokens - done < session->n_batch ? n_tokens - done : session->n_batch;
+        bool is_last = done + n == n_tokens;
+        quire_slice slice = { seq, tokens + done, (uint32_t)n,
+                              is_last ? QUIRE_LOGITS_LAST : QUIRE_LOGITS_NONE };
+
+        if (quire_interrupt_seen()) {
+            rc = QUIRE_CANCELED;
+            break;
+        }
+        if (progress != NULL && n_tokens > session->n_batch) {
+            quire_progress("%s %zu of %zu tokens", progress, done, n_tokens);
+        }
+        rc = quire_runtime_step(session->runtime, &slice, 1, logits);
+        done += n;
+    }
+    quire_progress_end();
+    return rc;
+}
+
+int quire_opened_step_error(const quire_opened *session, int status, quire_error *err)
+{
+    quire_cache_stats stats;
+    char used[16];
+    char budget[16];
+
+    switch (status) {
+    case QUIRE_NOPAGES:
+        quire_cache_stats_get(quire_runtime_cache(session->runtime), &stats);
+        return quire_error_set(err, status,
+                               "the KV budget is used up (%s of %s): raise --kv-budget, choose a "
+                               "smaller --kv format or shorten the text",
+                               quire_format_bytes(stats.charged_bytes, used, sizeof(used)),
+                               quire_format_bytes(stats.budget_bytes, budget, sizeof(budget)));
+    case QUIRE_LIMIT:
+        return quire_error_set(err, status, "the context of %u tokens is full (-c sets it)",
+                               session->n_ctx);
+    case QUIRE_NOMEM:
+        return quire_error_set(err, status, "out of memory: choose a smaller -c or --kv format");
+    case QUIRE_CANCELED:
+        return quire_error_set(err, status, "interrupted");
+    default:
+        return quire_error_set(err, status, "a step failed: %s", quire_status_text(status));
+    }
+}
+
+char *quire_opened_kv_text(const quire_opened *session, char *buffer, size_t buffer_bytes)
+{
+    return quire_kv_args_text(&session->kv, session->desc, session->kv_pairs, buffer, buffer_bytes);
+}
+
+json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens)
+{
+    const quire_model_desc *desc = session->desc;
+    const quire_kv_pair *pairs = session->kv_pairs;
+    quire_cache_stats stats;
+    char layers[QUIRE_KV_LAYERS_TEXT_MAX];
+    char summary[QUIRE_SESSION_KV_TEXT_MAX];
+
+    quire_cache_stats_get(quire_runtime_cache(session->runtime), &stats);
+    return json_pack("{s:s, s:s, s:f, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "format",
+                     quire_kv_summary(desc, pairs, summary, sizeof(summary)), "layers",
+                     quire_kv_layers_text(desc, pairs, layers, sizeof(layers)), "bits_per_value",
+                     quire_kv_bits(desc, pairs), "recent_tokens", (int)session->kv.recent,
+                     "sink_tokens", (int)session->kv.sinks, "tokens", (json_int_t)n_tokens,
+                     "computed_bytes",
+                     (json_int_t)(n_tokens * quire_kv_bytes_per_token(desc, pairs)), "live_bytes",
+                     (json_int_t)stats.live_bytes, "charged_bytes", (json_int_t)stats.charged_bytes,
+                     "extent_bytes", (json_int_t)stats.extent_bytes, "budget_bytes",
+                     (json_int_t)stats.budget_bytes, "pages", (json_int_t)stats.pages_live);
+}
+
+static int read_stream(FILE *file, char **text, size_t *text_bytes)
+{
+    size_t cap = 1 << 16;
+    size_t n = 0;
+    char *buffer = malloc(cap);
+
+    QUIRE_FAIL_IF(buffer == NULL, QUIRE_NOMEM);
+    for (;;) {
+        char *larger;
+
+        n += fread(buffer + n, 1, cap - n - 1, file);
+        if (n < cap - 1) {
+            break;
+        }
+        larger = cap < FILE_BYTES_MAX ? realloc(buffer, cap * 2) : NULL;
+        if (larger == NULL) {
+            free(buffer);
+            return cap < FILE_BYTES_MAX ? QUIRE_NOMEM : QUIRE_LIMIT;
+        }
+        buffer = larger;
+        cap *= 2;
+    }
+    if (ferror(file)) {
+        free(buffer);
+        return QUIRE_IO;
+    }
+    buffer[n] = '\0';
+    *text = buffer;
+    *text_bytes = n;
+    return QUIRE_OK;
+}
+
+int quire_read_file(const char *path, char **text, size_t *text_bytes, quire_error *err)
+{
+    bool is_stdin = strcmp(path, "-") == 0;
+    FILE *file = is_stdin ? stdin : fopen(path, "rb");
+    int rc;
+
+    *text = NULL;
+    if (file == NULL) {
+        return quire_error_set_errno(err, errno, "cannot open %s", path);
+    }
+    errno = 0;
+    rc = read_stream(file, text, text_bytes);
+    if (rc == QUIRE_IO) {
+        quire_error_set_errno(err, errno, "cannot read %s", path);
+    } else if (rc < 0) {
+        quire_error_set(err, rc, "cannot read %s: %s", path,
+                        rc == QUIRE_NOMEM ? "out of memory" : "it is longer than 1 GiB");
+    }
+    if (!is_stdin) {
+        fclose(file);
+    }
+    return rc;
+}

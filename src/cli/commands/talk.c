@@ -1,0 +1,189 @@
+/* talk.c - stderr, stdout and Ctrl-C.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/talk.h"
+
+#include "base/clock.h"
+#include "model/model.h"
+#include "model/text.h"
+#include "quire/status.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The program has one terminal and one stdout, so what is known about them is kept here. */
+static bool progress_is_shown;
+static int stdout_errno; /* of the first write that failed */
+static volatile sig_atomic_t interrupt_flag;
+
+void quire_say(const char *format, ...)
+{
+    va_list ap;
+
+    quire_progress_end();
+    fputs("quire: ", stderr);
+    va_start(ap, format);
+    vfprintf(stderr, format, ap);
+    va_end(ap);
+    fputc('\n', stderr);
+}
+
+int quire_say_error(const quire_error *err, int exit_status)
+{
+    quire_say("%s", err->message[0] != '\0' ? err->message : quire_status_text(err->status));
+    return exit_status;
+}
+
+int quire_say_nomem(void)
+{
+    quire_say("out of memory");
+    return QUIRE_EXIT_FAILED;
+}
+
+void quire_progress(const char *format, ...)
+{
+    va_list ap;
+
+    if (!isatty(STDERR_FILENO)) {
+        return;
+    }
+    fputs("\r\033[K", stderr);
+    va_start(ap, format);
+    vfprintf(stderr, format, ap);
+    va_end(ap);
+    fflush(stderr);
+    progress_is_shown = true;
+}
+
+void quire_progress_end(void)
+{
+    if (progress_is_shown) {
+        fputs("\r\033[K", stderr);
+        fflush(stderr);
+        progress_is_shown = false;
+    }
+}
+
+void quire_stdout_open(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static bool keep_stdout_error(bool is_ok)
+{
+    if (!is_ok && stdout_errno == 0) {
+        stdout_errno = errno != 0 ? errno : EIO;
+    }
+    return is_ok;
+}
+
+bool quire_stdout_write(const char *text, size_t text_bytes)
+{
+    if (stdout_errno != 0) {
+        return false;
+    }
+    errno = 0;
+    return keep_stdout_error(fwrite(text, 1, text_bytes, stdout) == text_bytes &&
+                             fflush(stdout) == 0);
+}
+
+bool quire_stdout_is_lost(void)
+{
+    return stdout_errno != 0;
+}
+
+int quire_stdout_json(json_t *document)
+{
+    int rc;
+
+    if (document == NULL) {
+        return quire_say_nomem();
+    }
+    errno = 0;
+    /* 12 digits: more than any figure here means, and 0.1 stays 0.1. */
+    rc = json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    json_decref(document);
+    if (rc != 0 && errno == 0 && !ferror(stdout)) {
+        return quire_say_nomem();
+    }
+    (void)keep_stdout_error(rc == 0);
+    return quire_stdout_write("\n", 1) ? QUIRE_EXIT_OK : QUIRE_EXIT_FAILED;
+}
+
+int quire_stdout_close(int exit_status)
+{
+    errno = 0;
+    (void)keep_stdout_error(!ferror(stdout) && fflush(stdout) == 0);
+    errno = 0;
+    (void)keep_stdout_error(fclose(stdout) == 0);
+    if (stdout_errno != 0) {
+        quire_say("cannot write to standard output: %s", strerror(stdout_errno));
+        return QUIRE_EXIT_FAILED;
+    }
+    return exit_status;
+}
+
+json_t *quire_json_real(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *quire_json_bytes(const char *text, size_t text_bytes)
+{
+    quire_utf8_stream stream = { .n_held = 0 };
+    char *clean = malloc(3 * (text_bytes + 3) + 3);
+    json_t *string = NULL;
+    size_t n;
+
+    if (clean == NULL) {
+        return NULL;
+    }
+    n = quire_utf8_stream_feed(&stream, text, text_bytes, clean);
+    n += quire_utf8_stream_flush(&stream, clean + n);
+    string = json_stringn(clean, n);
+    free(clean);
+    return string;
+}
+
+static void on_interrupt(int signal_number)
+{
+    if (interrupt_flag) {
+        signal(signal_number, SIG_DFL);
+        raise(signal_number);
+    }
+    interrupt_flag = 1;
+}
+
+void quire_interrupt_catch(void)
+{
+    struct sigaction action = { .sa_handler = on_interrupt }; /* no SA_RESTART: reads must return */
+
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+bool quire_interrupt_seen(void)
+{
+    return interrupt_flag != 0;
+}
+
+void quire_interrupt_clear(void)
+{
+    interrupt_flag = 0;
+}
+
+double quire_now_s(void)
+{
+    return 1e-9 * (double)quire_clock_ns();
+}
+
+double quire_rate(double n, double seconds)
+{
+    return seconds > 0 ? n / seconds : 0;
+}

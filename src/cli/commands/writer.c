@@ -1,0 +1,261 @@
+/* writer.c - prompt in, text out, KV kept.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/writer.h"
+#include "model/text.h"
+
+#include "base/check.h"
+#include "cli/commands/talk.h"
+#include "engine/text_out.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+struct quire_writer {
+    quire_opened *session;
+    quire_sampler *sampler;
+    quire_seq_id seq;
+    int64_t n_predict;
+    int32_t *held; /* [n_ctx] tokens of seq, as they stand in KV */
+    uint32_t n_held;
+    quire_text_out *text;
+    quire_bytes shown; /* what it lets the sink have */
+    quire_text_sink *sink;
+    void *sink_ctx;
+};
+
+static const struct {
+    const char *word;
+    const char *text;
+} stops[] = {
+    [QUIRE_STOP_END] = { "end", "end of text" },
+    [QUIRE_STOP_LIMIT] = { "limit", "as many tokens as -n asks for" },
+    [QUIRE_STOP_CONTEXT] = { "context", "the context is full" },
+    [QUIRE_STOP_INTERRUPTED] = { "interrupted", "interrupted" },
+    [QUIRE_STOP_SINK] = { "output", "the output is closed" },
+};
+
+const char *quire_stop_text(quire_stop stop)
+{
+    return stops[stop].text;
+}
+
+const char *quire_stop_word(quire_stop stop)
+{
+    return stops[stop].word;
+}
+
+void quire_sampling_seed(quire_sampling_args *sampling)
+{
+    uint32_t seed = 0;
+
+    if (sampling->seed >= 0) {
+        return;
+    }
+    /* Fails only where the kernel has no such call; any seed will do then. */
+    (void)!getrandom(&seed, sizeof(seed), 0);
+    sampling->seed = seed >> 1; /* below 2^31: short enough to type again */
+}
+
+static int writer_init(quire_writer *writer, const quire_sampling_args *sampling)
+{
+    quire_sampler_opts opts = QUIRE_SAMPLER_OPTS_INIT;
+
+    opts.temperature = (float)sampling->temperature;
+    opts.top_k = (int32_t)sampling->top_k;
+    opts.top_p = (float)sampling->top_p;
+    opts.min_p = (float)sampling->min_p;
+    opts.seed = (uint32_t)sampling->seed;
+    opts.forbids_eog = sampling->ignores_eos;
+    writer->n_predict = sampling->n_predict;
+    writer->held = malloc(writer->session->n_ctx * sizeof(*writer->held));
+    QUIRE_FAIL_IF(writer->held == NULL, QUIRE_NOMEM);
+    QUIRE_TRY(quire_text_out_create(&writer->text, writer->session->model, NULL, 0, false));
+    QUIRE_TRY(quire_sampler_create(&writer->sampler, writer->session->model, &opts, NULL));
+    return quire_seq_open(quire_runtime_cache(writer->session->runtime), QUIRE_REGION_DYNAMIC,
+                          &writer->seq);
+}
+
+int quire_writer_create(quire_writer **out, quire_opened *session,
+                        const quire_sampling_args *sampling, quire_error *err)
+{
+    quire_writer *writer = calloc(1, sizeof(*writer));
+    int rc = QUIRE_NOMEM;
+
+    *out = NULL;
+    if (writer != NULL) {
+        writer->session = session;
+        rc = writer_init(writer, sampling);
+    }
+    if (rc < 0) {
+        quire_writer_destroy(writer);
+        return quire_opened_step_error(session, rc, err);
+    }
+    *out = writer;
+    return QUIRE_OK;
+}
+
+void quire_writer_destroy(quire_writer *writer)
+{
+    if (writer == NULL) {
+        return;
+    }
+    if (writer->seq != QUIRE_SEQ_NULL) {
+        (void)quire_seq_close(quire_runtime_cache(writer->session->runtime), writer->seq);
+    }
+    quire_sampler_destroy(writer->sampler);
+    quire_text_out_destroy(writer->text);
+    quire_bytes_fini(&writer->shown);
+    free(writer->held);
+    free(writer);
+}
+
+void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ctx)
+{
+    writer->sink = sink;
+    writer->sink_ctx = ctx;
+}
+
+uint32_t quire_writer_tokens(const quire_writer *writer)
+{
+    return writer->n_held;
+}
+
+/* Keep the first n tokens, or fewer where the page that n lies in cannot be written on any more
+ * (its hot form is gone). */
+static int keep_first(quire_writer *writer, uint32_t n_tokens)
+{
+    quire_cache *cache = quire_runtime_cache(writer->session->runtime);
+
+    n_tokens = quire_seq_truncatable(cache, writer->seq, n_tokens);
+    QUIRE_TRY(quire_seq_truncate(cache, writer->seq, n_tokens));
+    writer->n_held = n_tokens;
+    return QUIRE_OK;
+}
+
+void quire_writer_reset(quire_writer *writer)
+{
+    int rc = keep_first(writer, 0);
+
+    QUIRE_CHECK(rc == QUIRE_OK); /* nothing is shared with another sequence, so nothing is copied */
+    quire_sampler_reset(writer->sampler);
+}
+
+static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_tokens,
+                       quire_writer_result *result, const float **logits)
+{
+    quire_cache *cache = quire_runtime_cache(writer->session->runtime);
+    double start_s = quire_now_s();
+    uint32_t same = 0;
+    int rc;
+
+    while (same < n_tokens && same < writer->n_held && writer->held[same] == tokens[same]) {
+        same++;
+    }
+    /* The last token is computed again even when it is there: its logits are not. */
+    same = same == n_tokens ? n_tokens - 1 : same;
+    QUIRE_TRY(keep_first(writer, same));
+    same = writer->n_held;
+    rc = quire_opened_prefill(writer->session, writer->seq, tokens + same, n_tokens - same,
+                              "reading", logits);
+    writer->n_held = quire_seq_tokens(cache, writer->seq);
+    memcpy(writer->held + same, tokens + same, (writer->n_held - same) * sizeof(*tokens));
+    result->n_prompt = n_tokens;
+    result->n_reused = same;
+    result->prefill_s = quire_now_s() - start_s;
+    return rc;
+}
+
+/* Returns QUIRE_CANCELED when the sink wants no more. */
+static int show(const quire_writer *writer)
+{
+    return writer->shown.n == 0 ||
+                   writer->sink(writer->sink_ctx, writer->shown.data, writer->shown.n)
+               ? QUIRE_OK
+               : QUIRE_CANCELED;
+}
+
+static int emit(quire_writer *writer, int32_t token)
+{
+    int32_t stop_index; /* there are none */
+
+    quire_bytes_clear(&writer->shown);
+    QUIRE_TRY(quire_text_out_feed(writer->text, token, &writer->shown, &stop_index));
+    return show(writer);
+}
+
+/* Writes until stopped. Returns a failed step's status. */
+static int write_on(quire_writer *writer, const float *logits, quire_writer_result *result)
+{
+    quire_opened *session = writer->session;
+    double start_s = quire_now_s();
+
+    for (;;) {
+        int32_t token = quire_sampler_pick(writer->sampler, logits);
+        quire_slice slice = { writer->seq, &token, 1, QUIRE_LOGITS_LAST };
+        int rc;
+
+        if (result->n_steps == 0) {
+            result->first_s = result->prefill_s + quire_now_s() - start_s;
+        }
+        if (quire_model_is_eog(session->model, token)) {
+            result->stop = QUIRE_STOP_END;
+            return QUIRE_OK;
+        }
+        rc = emit(writer, token);
+        if (rc == QUIRE_CANCELED) {
+            result->stop = QUIRE_STOP_SINK;
+            return QUIRE_OK;
+        }
+        QUIRE_TRY(rc);
+        result->n_output++;
+        if (writer->n_predict >= 0 && result->n_output >= writer->n_predict) {
+            result->stop = QUIRE_STOP_LIMIT;
+            return QUIRE_OK;
+        }
+        if (writer->n_held == session->n_ctx) {
+            result->stop = QUIRE_STOP_CONTEXT;
+            return QUIRE_OK;
+        }
+        if (quire_interrupt_seen()) {
+            result->stop = QUIRE_STOP_INTERRUPTED;
+            return QUIRE_OK;
+        }
+        start_s = quire_now_s();
+        QUIRE_TRY(quire_runtime_step(session->runtime, &slice, 1, &logits));
+        result->decode_s += quire_now_s() - start_s;
+        result->n_steps++;
+        writer->held[writer->n_held++] = token;
+    }
+}
+
+int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_tokens,
+                     quire_writer_result *result, quire_error *err)
+{
+    const quire_opened *session = writer->session;
+    const float *logits = NULL;
+    int rc;
+
+    memset(result, 0, sizeof(*result));
+    if (n_tokens == 0) {
+        return quire_error_set(err, QUIRE_INVAL, "the prompt is empty");
+    }
+    if (n_tokens > session->n_ctx) {
+        return quire_error_set(err, QUIRE_LIMIT,
+                               "the prompt has %zu tokens, the context holds %u: shorten it or "
+                               "raise -c",
+                               n_tokens, session->n_ctx);
+    }
+    rc = read_prompt(writer, tokens, (uint32_t)n_tokens, result, &logits);
+    result->stop = QUIRE_STOP_LIMIT;
+    if (rc == QUIRE_OK && writer->n_predict != 0) {
+        rc = write_on(writer, logits, result);
+        quire_bytes_clear(&writer->shown);
+        if (quire_text_out_finish(writer->text, &writer->shown) == QUIRE_OK &&
+            result->stop != QUIRE_STOP_SINK) {
+            (void)show(writer);
+        }
+    }
+    return rc < 0 ? quire_opened_step_error(session, rc, err) : QUIRE_OK;
+}

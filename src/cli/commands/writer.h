@@ -1,0 +1,71 @@
+/* writer.h - one sequence that reads a prompt and writes on from it.
+ *
+ * It knows which tokens its sequence holds in KV. A new prompt is compared with them and only what
+ * follows the longest common beginning is computed: that is how a chat keeps its KV between turns.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_WRITER_H
+#define QUIRE_CLI_WRITER_H
+
+#include <stdbool.h>
+
+#include "cli/commands/opened.h"
+#include "cli/settings/args.h"
+#include "model/sampler.h"
+
+typedef enum quire_stop {
+    QUIRE_STOP_END,         /* the model ended the text */
+    QUIRE_STOP_LIMIT,       /* -n */
+    QUIRE_STOP_CONTEXT,     /* the context is full */
+    QUIRE_STOP_INTERRUPTED, /* Ctrl-C */
+    QUIRE_STOP_SINK         /* the text could not be written */
+} quire_stop;
+
+/* "end of text" and so on; and the same as one word for JSON. Memory: static. */
+const char *quire_stop_text(quire_stop stop);
+const char *quire_stop_word(quire_stop stop);
+
+typedef struct quire_writer_result {
+    uint32_t n_prompt; /* tokens of the prompt */
+    uint32_t n_reused; /* of those, already in KV */
+    uint32_t n_output; /* tokens written */
+    uint32_t n_steps;  /* of one token each, after the prompt */
+    double prefill_s;  /* computing the prompt's new tokens */
+    double first_s;    /* from the call until the first token is chosen */
+    double decode_s;   /* the steps after the prompt */
+    quire_stop stop;
+} quire_writer_result;
+
+/* Whole UTF-8; returns false to stop. */
+typedef bool quire_text_sink(void *ctx, const char *text, size_t text_bytes);
+
+typedef struct quire_writer quire_writer;
+
+/* sampling->seed must be resolved (quire_sampling_seed()). The session must outlive the writer.
+ * Errors: QUIRE_NOMEM, QUIRE_LIMIT; err tells. Memory: quire_writer_destroy(). */
+int quire_writer_create(quire_writer **out, quire_opened *session,
+                        const quire_sampling_args *sampling, quire_error *err);
+void quire_writer_destroy(quire_writer *writer);
+
+/* Read a prompt and write until something stops it. A prompt longer than the context is refused
+ * and leaves the writer as it was; err names both counts.
+ * Errors: QUIRE_LIMIT, QUIRE_INVAL (empty prompt), QUIRE_CANCELED (interrupted while reading), as
+ * quire_runtime_step(). */
+int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_tokens,
+                     quire_writer_result *result, quire_error *err);
+
+/* Where text goes during quire_writer_run(). */
+void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ctx);
+
+/* Tokens that the sequence holds now. */
+uint32_t quire_writer_tokens(const quire_writer *writer);
+
+/* Forget everything read and written. */
+void quire_writer_reset(quire_writer *writer);
+
+/* Replace seed -1 by a new random one. */
+void quire_sampling_seed(quire_sampling_args *sampling);
+
+#endif /* QUIRE_CLI_WRITER_H */

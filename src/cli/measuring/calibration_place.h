@@ -1,0 +1,46 @@
+/* calibration_place.h - where calibrations lie, and finding a model's.
+ *
+ * Beside the model as MODEL.kv.yaml, for a calibration that goes with the file; else in
+ * ${XDG_CACHE_HOME:-~/.cache}/quire/calibration/FINGERPRINT.yaml, which serves every copy of it.
+ *
+ * Thread: the main thread only.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_CALIBRATION_PLACE_H
+#define QUIRE_CLI_CALIBRATION_PLACE_H
+
+#include "cli/commands/new_file.h"
+#include "model/calibration.h"
+
+#define QUIRE_CALIBRATION_PATH_MAX 4096u
+#define QUIRE_CALIBRATION_BESIDE   ".kv.yaml" /* after the model's path */
+
+/* The path in the cache folder; buffer: QUIRE_CALIBRATION_PATH_MAX bytes. Errors: QUIRE_NOTFOUND
+ * (no home folder is known), QUIRE_LIMIT (too long). */
+int quire_calibration_path(const quire_model_desc *desc, char *buffer, quire_error *err);
+
+/* Begin a file to write to; a path of NULL is that in the cache folder, which is made. Errors: as
+ * quire_calibration_path() and quire_new_file_open(). Memory: quire_new_file_discard() or save().
+ */
+int quire_calibration_create(quire_new_file *out, const char *path, const quire_model_desc *desc,
+                             quire_error *err);
+
+/* Write a calibration to a file begun with create() and give it its name; the file is closed either
+ * way. Errors: QUIRE_IO, QUIRE_NOMEM. */
+int quire_calibration_save(const quire_calibration *calibration, const quire_model_desc *desc,
+                           quire_new_file *file, quire_error *err);
+
+/* The calibration of the model at model_path, NULL when there is none. A file that cannot be used
+ * is named in a warning and counts as none: beside the model, it does not hide that in the cache
+ * folder. Memory: quire_calibration_free(). */
+quire_calibration *quire_calibration_find(const char *model_path, const quire_model_desc *desc);
+
+/* Whether find() takes the file at `path`. taken: QUIRE_CALIBRATION_PATH_MAX bytes, gets the path
+ * of what it takes, "" for nothing. Warns as find() does. */
+bool quire_calibration_is_taken(const char *model_path, const quire_model_desc *desc,
+                                const char *path, char *taken);
+
+/* NULL is fine. */
+void quire_calibration_free(quire_calibration *calibration);
+
+#endif /* QUIRE_CLI_CALIBRATION_PLACE_H */

@@ -1,0 +1,475 @@
+/* serve.c - see serve.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/serving/serve.h"
+#include "model/text.h"
+
+#include "base/check.h"
+#include "base/parse.h"
+#include "base/text_buffer.h"
+#include "cli/commands/talk.h"
+#include "cli/serving/serve_args.h"
+#include "cli/serving/serve_classes.h"
+#include "cli/serving/serve_keys.h"
+#include "cli/serving/serve_log.h"
+#include "cli/serving/serve_tune.h"
+#include "model/chat_templates.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TEMPLATES_BYTES 800u /* names of chat templates */
+#define LOOK_MS         20   /* how often a draining server is asked whether it is done */
+
+/* ---- signals: a handler writes to a pipe, the main thread reads it ---- */
+
+static int signal_pipe[2] = { -1, -1 };
+
+static void on_signal(int number)
+{
+    const int before = errno;
+    const char byte = (char)number;
+    ssize_t n = write(signal_pipe[1], &byte, 1);
+
+    (void)n; /* a full pipe holds signals enough */
+    errno = before;
+}
+
+static int signals_catch(quire_error *err)
+{
+    /* Waits of other threads go on. */
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+
+    if (pipe2(signal_pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
+        return quire_error_set_errno(err, errno, "cannot make a pipe for signals");
+    }
+    sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGTERM, &action, NULL);
+    (void)sigaction(SIGINT, &action, NULL);
+    return QUIRE_OK;
+}
+
+static void signals_release(void)
+{
+    (void)signal(SIGTERM, SIG_DFL);
+    (void)signal(SIGINT, SIG_DFL);
+    for (int i = 0; i < 2; i++) {
+        if (signal_pipe[i] >= 0) {
+            (void)close(signal_pipe[i]);
+        }
+        signal_pipe[i] = -1;
+    }
+}
+
+/* The next signal; 0 when none came within timeout_ms (-1 = wait for one). */
+static int signal_next(int timeout_ms)
+{
+    struct pollfd ready = { .fd = signal_pipe[0], .events = POLLIN };
+    char byte;
+
+    do {
+        if (read(signal_pipe[0], &byte, 1) == 1) {
+            return byte;
+        }
+    } while (poll(&ready, 1, timeout_ms) > 0 || timeout_ms < 0);
+    return 0;
+}
+
+/* ---- what is there before the weights ---- */
+
+typedef struct serving {
+    const quire_serve_args *args;
+    quire_serve_log log;
+    quire_tiers tiers;
+    quire_serve_tenants tenants;
+    quire_serve_keys keys;
+    quire_server_opts opts;
+    char model_name[128];
+    char kv_name[QUIRE_SESSION_KV_TEXT_MAX];
+    uint32_t n_ctx;
+    quire_record *record; /* NULL = none is asked for */
+    quire_server *server;
+    quire_opened session;
+    quire_engine *engine;
+    quire_serve_tuner *tuner; /* NULL = nobody looks unasked */
+} serving;
+
+static void name_model(serving *s)
+{
+    const char *path = s->args->common.model;
+    const char *slash = strrchr(path, '/');
+    const char *name = slash != NULL ? slash + 1 : path;
+    size_t n = strlen(name);
+
+    if (s->args->model_name != NULL) {
+        s->opts.model_name = s->args->model_name;
+        return;
+    }
+    n = n > 5 && strcmp(name + n - 5, ".gguf") == 0 ? n - 5 : n;
+    (void)snprintf(s->model_name, sizeof(s->model_name), "%.*s", (int)n, name);
+    s->opts.model_name = s->model_name;
+}
+
+static char *list_templates(char *buffer, size_t buffer_bytes)
+{
+    const char *names[QUIRE_CHAT_TEMPLATES_MAX];
+    const size_t n = quire_chat_template_names(names);
+    quire_text text = { buffer, buffer_bytes, 0 };
+
+    buffer[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        quire_text_add(&text, "%s%s", i > 0 ? ", " : "", names[i]);
+    }
+    return buffer;
+}
+
+/* The names do not fit into a message of their own, so this says all. Returns an exit status. */
+static int check_template(const char *name)
+{
+    const char *names[QUIRE_CHAT_TEMPLATES_MAX];
+    const size_t n = quire_chat_template_names(names);
+    const char *nearest = quire_nearest_name(name, names, n);
+    char list[TEMPLATES_BYTES];
+
+    if (quire_chat_template_is_name(name)) {
+        return QUIRE_EXIT_OK;
+    }
+    quire_say("chat_template '%.80s' is unknown%s%s%s: it takes one of %s", name,
+              nearest != NULL ? " (did you mean " : "", nearest != NULL ? nearest : "",
+              nearest != NULL ? "?)" : "", list_templates(list, sizeof(list)));
+    return QUIRE_EXIT_USAGE;
+}
+
+/* A quota for a tenant without a key would hold for nobody. */
+static int check_tenants(const serving *s, quire_error *err)
+{
+    for (uint32_t i = 0; i < s->tenants.n; i++) {
+        bool has_key = false;
+
+        for (uint32_t j = 0; j < s->keys.n; j++) {
+            has_key |= !s->keys.list[j].is_admin &&
+                       strcmp(s->keys.list[j].tenant, s->tenants.names[i]) == 0;
+        }
+        if (!has_key) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "%.200s: tenants[%u]: there is no key of a tenant '%.60s'",
+                                   s->args->settings.path, i + 1, s->tenants.names[i]);
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* What can be wrong with the settings alone. */
+static int check(serving *s, quire_error *err)
+{
+    QUIRE_TRY(quire_serve_memory_check(s->args, err));
+    QUIRE_TRY(quire_serve_watch_check(s->args, err));
+    QUIRE_TRY(quire_serve_classes_read(&s->tiers, s->args, err));
+    QUIRE_TRY(quire_serve_tenants_read(&s->tenants, s->args, err));
+    QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &s->tiers, err));
+    QUIRE_TRY(check_tenants(s, err));
+    s->opts = quire_serve_server_opts(s->args);
+    s->opts.classes = s->tiers.classes;
+    s->opts.accounts = s->tenants.names;
+    s->opts.n_accounts = s->tenants.n;
+    s->opts.keys = s->keys.list;
+    s->opts.n_keys = s->keys.n;
+    return quire_server_opts_check(&s->opts, err);
+}
+
+/* What the settings come to for this model. */
+static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
+{
+    const quire_opened_want want = quire_serve_want(s->args);
+    quire_opened described = { .model = NULL };
+    int rc;
+
+    name_model(s);
+    rc = quire_opened_describe(&described, &s->args->common, err);
+    if (rc == QUIRE_OK) {
+        rc = quire_opened_plan(&described, &s->args->common, &want, plan, err);
+    }
+    if (rc == QUIRE_OK) {
+        (void)quire_opened_kv_text(&described, s->kv_name, sizeof(s->kv_name));
+        s->opts.kv_name = s->kv_name;
+    }
+    quire_opened_close(&described);
+    plan->kv_pairs = NULL; /* was the description's */
+    s->n_ctx = plan->n_ctx;
+    return rc < 0 ? rc : quire_serve_budget_check(s->args, plan->kv_budget_bytes, err);
+}
+
+/* A file's name may be any bytes. */
+static json_t *model_json(const serving *s)
+{
+    return quire_json_bytes(s->opts.model_name, strlen(s->opts.model_name));
+}
+
+static json_t *classes_json(const serving *s)
+{
+    const quire_classes *classes = &s->tiers.classes;
+    json_t *list = json_array();
+
+    for (uint32_t i = 0; i < classes->n; i++) {
+        const quire_class *c = &classes->items[i];
+
+        (void)json_array_append_new(list,
+                                    json_pack("{s:s, s:i, s:b, s:b}", "name", c->name, "weight",
+                                              (int)c->weight, "pinned", (int)c->is_pinned,
+                                              "is_default", (int)(i == s->tiers.default_index)));
+    }
+    return list;
+}
+
+static void print_classes(const serving *s)
+{
+    const quire_classes *classes = &s->tiers.classes;
+
+    printf("# classes:");
+    for (uint32_t i = 0; i < classes->n; i++) {
+        const quire_class *c = &classes->items[i];
+
+        printf("%s %s (weight %u%s%s)", i > 0 ? "," : "", c->name, c->weight,
+               c->is_pinned ? ", pinned" : "",
+               i == s->tiers.default_index ? ", of requests that name none" : "");
+    }
+    printf("; tenants with an account of their own: %u\n", s->tenants.n);
+}
+
+static int print_checked(const serving *s, const quire_runtime_opts *plan)
+{
+    uint32_t n_admins = 0;
+    char budget[16];
+
+    for (uint32_t i = 0; i < s->keys.n; i++) {
+        n_admins += s->keys.list[i].is_admin;
+    }
+    if (s->args->common.is_json) {
+        return quire_stdout_json(json_pack(
+            "{s:o, s:{s:o, s:s, s:i, s:I, s:i, s:i, s:o, s:i}}", "settings",
+            quire_settings_json(&s->args->settings), "effective", "model_name", model_json(s), "kv",
+            s->kv_name, "ctx_size", (int)plan->n_ctx, "kv_budget_bytes",
+            (json_int_t)plan->kv_budget_bytes, "keys", (int)s->keys.n, "admin_keys", (int)n_admins,
+            "classes", classes_json(s), "tenants", (int)s->tenants.n));
+    }
+    quire_settings_print(&s->args->settings, stdout);
+    printf("# effective: model %s, KV %s, %u tokens of context, %s of KV pages, %u keys, %u of "
+           "them for administration\n",
+           s->opts.model_name, s->kv_name, plan->n_ctx,
+           quire_format_bytes(plan->kv_budget_bytes, budget, sizeof(budget)), s->keys.n, n_admins);
+    print_classes(s);
+    if (s->args->prefetch_steps != 0) {
+        printf("# prefetch_steps has no effect yet\n");
+    }
+    return QUIRE_EXIT_OK;
+}
+
+/* ---- serving ---- */
+
+static void log_request(void *ctx, const char *line)
+{
+    quire_serve_log_line(ctx, QUIRE_LOG_REQUESTS, "%s", line);
+}
+
+static void warn(const serving *s)
+{
+    const char *own = quire_model_chat_template(s->session.model);
+    char names[TEMPLATES_BYTES];
+
+    if (!quire_chat_template_is_usable(s->session.model, s->args->chat_template)) {
+        quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
+                             "warning: the model's chat template is %s: /v1/chat/completions is "
+                             "refused, /v1/completions works; --chat-template chooses one of %s",
+                             own != NULL ? "not recognised" : "missing",
+                             list_templates(names, sizeof(names)));
+    }
+    if (s->args->prefetch_steps != 0) {
+        quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
+                             "warning: prefetch_steps has no effect yet");
+    }
+}
+
+static int start_tuner(serving *s, quire_error *err)
+{
+    const quire_engine_tune_opts opts = { .bounds = s->opts.tune_bounds,
+                                          .is_applied = s->args->auto_tune };
+
+    if (s->args->tune_interval_us == 0 || s->args->recent_bytes == 0) {
+        return QUIRE_OK;
+    }
+    return quire_serve_tuner_start(&s->tuner, s->engine, &opts, s->args->tune_interval_us, err);
+}
+
+static void record_failed(void *ctx, const char *message)
+{
+    quire_serve_log_line(ctx, QUIRE_LOG_ERRORS, "warning: %s", message);
+}
+
+static int start_record(serving *s, quire_error *err)
+{
+    const quire_classes *classes = &s->tiers.classes;
+    const char *names[QUIRE_CLASSES_MAX];
+    const quire_record_opts opts = {
+        .path = s->args->record,
+        .model = s->opts.model_name,
+        .is_plain = s->args->record_plain,
+        .class_names = names,
+        .n_classes = classes->n,
+        .failed = record_failed,
+        .failed_ctx = &s->log,
+    };
+
+    if (s->args->record == NULL) {
+        return QUIRE_OK;
+    }
+    for (uint32_t i = 0; i < classes->n; i++) {
+        names[i] = classes->items[i].name;
+    }
+    QUIRE_TRY(quire_record_open(&s->record, &opts, err));
+    s->opts.record = s->record;
+    return QUIRE_OK;
+}
+
+static int start(serving *s, quire_error *err)
+{
+    quire_opened_want want = quire_serve_want(s->args);
+    quire_engine_opts opts = quire_serve_engine_opts(s->args);
+
+    want.n_ctx = s->n_ctx; /* as announced, though other programs may have taken memory since */
+    if (s->args->log_level >= QUIRE_LOG_REQUESTS) {
+        s->opts.log = log_request;
+        s->opts.log_ctx = &s->log;
+    }
+    QUIRE_TRY(start_record(s, err));
+    QUIRE_TRY(quire_server_start(&s->server, &s->opts, err));
+    QUIRE_TRY(quire_opened_open_model(&s->session, &s->args->common, err));
+    QUIRE_TRY(quire_opened_open_runtime(&s->session, &s->args->common, &want, err));
+    warn(s);
+    opts.model = s->session.model;
+    opts.runtime = s->session.runtime;
+    opts.classes = s->tiers.classes;
+    opts.accounts = quire_serve_tenants_accounts(&s->tenants);
+    QUIRE_TRY(quire_engine_create(&s->engine, &opts, err));
+    QUIRE_TRY(start_tuner(s, err));
+    QUIRE_TRY(signals_catch(err));
+    quire_server_ready(s->server, s->engine);
+    return QUIRE_OK;
+}
+
+static bool print_ready(const serving *s)
+{
+    const char *host = s->args->host;
+    const bool is_ipv6 = strchr(host, ':') != NULL;
+    const unsigned port = quire_server_port(s->server);
+    char url[160];
+
+    (void)snprintf(url, sizeof(url), "http://%s%.120s%s:%u", is_ipv6 ? "[" : "", host,
+                   is_ipv6 ? "]" : "", port);
+    if (s->args->common.is_json) {
+        return quire_stdout_json(json_pack("{s:s, s:i, s:o}", "url", url, "port", (int)port,
+                                           "model", model_json(s))) == QUIRE_EXIT_OK;
+    }
+    printf("ready: %s\n", url);
+    return quire_stdout_write("", 0);
+}
+
+/* Let what runs finish. False when a signal cut that short. */
+static bool drain(const serving *s)
+{
+    quire_server_drain(s->server);
+    while (!quire_server_is_idle(s->server) || !quire_engine_is_idle(s->engine)) {
+        if (signal_next(LOOK_MS) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int serve(serving *s)
+{
+    quire_engine_stats stats;
+    int number;
+
+    if (!print_ready(s)) {
+        return QUIRE_EXIT_FAILED;
+    }
+    quire_serve_log_line(&s->log, QUIRE_LOG_INFO,
+                         "serving %s, KV %s, %u tokens of context, %u requests at once",
+                         s->opts.model_name, s->kv_name, s->session.n_ctx, s->opts.n_running_max);
+    number = signal_next(-1);
+    quire_engine_stats_get(s->engine, &stats);
+    quire_serve_log_line(&s->log, QUIRE_LOG_INFO,
+                         "%s: requests to finish: %u; new ones are refused, once more stops",
+                         number == SIGINT ? "SIGINT" : "SIGTERM",
+                         stats.requests_waiting + stats.requests_prefilling +
+                             stats.requests_decoding + stats.requests_parked);
+    if (!drain(s)) {
+        quire_serve_log_line(&s->log, QUIRE_LOG_INFO, "stopped before all requests had finished");
+        return QUIRE_EXIT_FAILED;
+    }
+    quire_serve_log_line(&s->log, QUIRE_LOG_INFO, "all requests have finished");
+    return QUIRE_EXIT_OK;
+}
+
+static void release(serving *s)
+{
+    quire_serve_tuner_stop(s->tuner);
+    if (s->server != NULL) {
+        quire_server_stop(s->server);
+    }
+    quire_record_close(s->record);
+    if (s->engine != NULL) {
+        quire_engine_destroy(s->engine);
+    }
+    quire_opened_close(&s->session);
+    signals_release();
+    quire_serve_keys_fini(&s->keys);
+    quire_serve_tenants_fini(&s->tenants);
+    quire_serve_log_close(&s->log);
+}
+
+static int run(serving *s)
+{
+    const quire_serve_args *args = s->args;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_runtime_opts plan = QUIRE_RUNTIME_OPTS_INIT;
+    int rc;
+
+    if (args->chat_template != NULL && check_template(args->chat_template) != QUIRE_EXIT_OK) {
+        return QUIRE_EXIT_USAGE;
+    }
+    rc = check(s, &err);
+    if (rc < 0) {
+        return quire_say_error(&err, rc == QUIRE_NOMEM ? QUIRE_EXIT_FAILED : QUIRE_EXIT_USAGE);
+    }
+    rc = prepare(s, &plan, &err);
+    if (rc == QUIRE_OK && args->check_config) {
+        rc = quire_serve_log_check("log_file", args->log_file, &err);
+        if (rc == QUIRE_OK) {
+            rc = quire_serve_log_check("record", args->record, &err);
+        }
+        return rc == QUIRE_OK ? print_checked(s, &plan) : quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
+    if (rc == QUIRE_OK) {
+        rc = quire_serve_log_open(&s->log, args->log_file, (quire_log_level)args->log_level, &err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = start(s, &err);
+    }
+    return rc == QUIRE_OK ? serve(s) : quire_say_error(&err, QUIRE_EXIT_FAILED);
+}
+
+int quire_serve_run(void *opaque)
+{
+    quire_serve_args *args = opaque;
+    serving s = { .args = args };
+    const int exit_status = run(&s);
+
+    release(&s);
+    quire_settings_fini(&args->settings);
+    return exit_status;
+}

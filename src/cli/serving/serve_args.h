@@ -1,0 +1,104 @@
+/* serve_args.h - the settings of quire serve.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_SERVE_ARGS_H
+#define QUIRE_CLI_SERVE_ARGS_H
+
+#include "cli/commands/opened.h"
+#include "cli/settings/args.h"
+#include "cli/settings/settings.h"
+#include "engine/engine.h"
+#include "server/server.h"
+
+/* --log-level: each says what those before it say, too. */
+typedef enum quire_log_level {
+    QUIRE_LOG_ERRORS,
+    QUIRE_LOG_INFO,
+    QUIRE_LOG_REQUESTS
+} quire_log_level;
+
+typedef struct quire_serve_args {
+    quire_common_args common;
+    quire_sampling_args sampling;
+    double repeat_penalty;
+    double frequency_penalty;
+    double presence_penalty;
+    const char *config;
+    bool check_config;
+    /* address */
+    const char *host;
+    int64_t port;
+    const char *model_name;
+    const char *chat_template;
+    /* batching */
+    int64_t max_batch_size;
+    int64_t max_queue;
+    int64_t chunk_tokens;
+    int64_t max_tokens; /* 0 = the context */
+    int admission;      /* quire_admit */
+    int64_t prefetch_steps;
+    /* classes, guaranteed memory */
+    const char *default_class;
+    uint64_t class_aging_us;
+    uint64_t pinned_bytes;
+    uint64_t pinned_floor_bytes;
+    uint64_t pinned_ceiling_bytes;
+    uint64_t dynamic_floor_bytes;
+    bool no_spill;
+    int64_t max_pins;
+    /* cache */
+    int cache_policy; /* quire_evict_policy */
+    double cache_memory_ratio;
+    bool no_prefix_cache;
+    uint64_t cache_ttl_us;
+    uint64_t low_traffic_after_us;
+    double low_traffic_hits_per_hour;
+    bool lock_memory;
+    bool no_precache;
+    /* watching itself */
+    const char *record;
+    bool record_plain;
+    bool no_what_if;
+    uint64_t recent_bytes;
+    uint64_t tune_interval_us;
+    bool auto_tune;
+    double tune_pinned_min;
+    double tune_pinned_max;
+    uint64_t tune_ttl_min_us;
+    uint64_t tune_ttl_max_us;
+    /* sessions */
+    int64_t max_sessions;
+    uint64_t session_ttl_us;
+    int context_overflow; /* 0 = refuse, 1 = truncate_turns */
+    /* limits */
+    uint64_t max_body_bytes;
+    uint64_t max_header_bytes;
+    int64_t max_connections;
+    uint64_t idle_timeout_us;
+    uint64_t max_time_us;
+    /* keys, log */
+    const char *api_key;
+    const char *admin_key;
+    int log_level; /* quire_log_level */
+    const char *log_file;
+
+    quire_settings settings; /* where all of the above came from */
+} quire_serve_args;
+
+/* What they ask of engine and server; model, runtime, keys and log are the caller's to set. */
+quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args);
+quire_server_opts quire_serve_server_opts(const quire_serve_args *args);
+/* And of the runtime. */
+quire_opened_want quire_serve_want(const quire_serve_args *args);
+
+/* Sizes that do not go together. Errors: QUIRE_INVAL. */
+int quire_serve_memory_check(const quire_serve_args *args, quire_error *err);
+/* The same of recording and tuning. */
+int quire_serve_watch_check(const quire_serve_args *args, quire_error *err);
+/* Sizes that a KV budget does not have. Errors: QUIRE_INVAL. */
+int quire_serve_budget_check(const quire_serve_args *args, uint64_t budget_bytes, quire_error *err);
+
+/* docs/configuration.md. Errors: QUIRE_NOMEM. */
+int quire_serve_document(quire_bytes *out);
+
+#endif /* QUIRE_CLI_SERVE_ARGS_H */

@@ -1,0 +1,98 @@
+/* serve_tune.c - see serve_tune.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/serving/serve_tune.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct quire_serve_tuner {
+    quire_engine *engine;
+    quire_engine_tune_opts opts;
+    uint64_t interval_us;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool is_stopping;
+};
+
+/* False when the tuner is stopped meanwhile. */
+static bool wait_interval(quire_serve_tuner *t)
+{
+    struct timespec until;
+    bool goes_on;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(t->interval_us / 1000000);
+    until.tv_nsec += (long)(t->interval_us % 1000000) * 1000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    (void)pthread_mutex_lock(&t->lock);
+    while (!t->is_stopping && pthread_cond_timedwait(&t->wake, &t->lock, &until) != ETIMEDOUT) {
+    }
+    goes_on = !t->is_stopping;
+    (void)pthread_mutex_unlock(&t->lock);
+    return goes_on;
+}
+
+/* What it does is an event of the engine's. That it could not (somebody asks over HTTP at the same
+ * time, no memory) is no news: it tries again later. */
+static void *run(void *arg)
+{
+    quire_serve_tuner *t = arg;
+
+    while (wait_interval(t)) {
+        (void)quire_engine_tune(t->engine, &t->opts, NULL);
+    }
+    return NULL;
+}
+
+int quire_serve_tuner_start(quire_serve_tuner **out, quire_engine *engine,
+                            const quire_engine_tune_opts *opts, uint64_t interval_us,
+                            quire_error *err)
+{
+    quire_serve_tuner *t = calloc(1, sizeof(*t));
+    pthread_condattr_t monotonic;
+    int failed;
+
+    *out = NULL;
+    if (t == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    t->engine = engine;
+    t->opts = *opts;
+    t->interval_us = interval_us;
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_mutex_init(&t->lock, NULL);
+    (void)pthread_cond_init(&t->wake, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
+    failed = pthread_create(&t->thread, NULL, run, t);
+    if (failed != 0) {
+        (void)pthread_cond_destroy(&t->wake);
+        (void)pthread_mutex_destroy(&t->lock);
+        free(t);
+        return quire_error_set_errno(err, failed, "cannot start a thread");
+    }
+    *out = t;
+    return QUIRE_OK;
+}
+
+void quire_serve_tuner_stop(quire_serve_tuner *t)
+{
+    if (t == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&t->lock);
+    t->is_stopping = true;
+    (void)pthread_cond_signal(&t->wake);
+    (void)pthread_mutex_unlock(&t->lock);
+    (void)pthread_join(t->thread, NULL);
+    (void)pthread_cond_destroy(&t->wake);
+    (void)pthread_mutex_destroy(&t->lock);
+    free(t);
+}

@@ -1,0 +1,170 @@
+/* args.h - options that several commands share: their values and their table rows.
+ *
+ * A command's argument struct begins with quire_common_args; its table begins with the shared rows
+ * and adds its own.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_ARGS_H
+#define QUIRE_CLI_ARGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cli/settings/kv_args.h"
+#include "cli/settings/options.h"
+#include "quire/cache.h"
+
+#define QUIRE_THREADS_MAX 512
+/* Longest context; quire_cache_opts.seq_tokens_max has the same default. */
+#define QUIRE_TOKENS_MAX (1 << 20)
+
+typedef struct quire_common_args {
+    const char *model;
+    int64_t n_threads; /* 0 = all CPUs available */
+    int64_t n_ctx;     /* 0 = the command's default */
+    quire_kv_args kv;
+    uint64_t kv_budget_bytes;    /* 0 = what the context needs */
+    uint64_t memory_limit_bytes; /* 0 = what is available */
+    int64_t page_tokens;
+    int64_t n_batch;
+    const char *kv_history; /* NULL = not asked for */
+    bool is_json;
+} quire_common_args;
+
+typedef struct quire_sampling_args {
+    double temperature;
+    int64_t top_k;
+    double top_p;
+    double min_p;
+    int64_t seed;      /* -1 = a new one each time */
+    int64_t n_predict; /* -1 = no limit */
+    bool ignores_eos;
+} quire_sampling_args;
+
+#define QUIRE_TEXT_OF(macro)  QUIRE_TEXT_OF_(macro)
+#define QUIRE_TEXT_OF_(words) #words
+
+/* clang-format off */
+#define QUIRE_ROW_MODEL                                                                            \
+    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .is_required = true,                   \
+      .unit = "FILE", .offset = offsetof(quire_common_args, model), .help = "GGUF model" }
+
+#define QUIRE_ROW_JSON                                                                             \
+    { .names = { "--json" }, .type = QUIRE_OPT_FLAG,                                               \
+      .offset = offsetof(quire_common_args, is_json),                                              \
+      .help = "print one JSON document on stdout instead of text" }
+
+#define QUIRE_ROW_THREADS                                                                          \
+    { .names = { "-t", "--threads" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,              \
+      .max = QUIRE_THREADS_MAX, .initial_text = "all CPUs available",                              \
+      .offset = offsetof(quire_common_args, n_threads), .help = "CPU threads" }
+
+/* block_key: for commands with settings. */
+#define QUIRE_ROW_CTX(default_text)                                                                \
+    { .names = { "-c", "--ctx", "--ctx-size" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,    \
+      .max = QUIRE_TOKENS_MAX, .initial_text = (default_text),                                     \
+      .offset = offsetof(quire_common_args, n_ctx), .help = "context in tokens",                   \
+      .block_key = "max_seq_len" }
+
+/* What recent and first tokens keep of the formats of 6 bits and less. */
+#define QUIRE_ROWS_KV_WINDOW                                                                       \
+    { .names = { "--kv-recent" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,                  \
+      .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
+      .initial = QUIRE_TEXT_OF(QUIRE_KV_RECENT_DEFAULT),                                           \
+      .offset = offsetof(quire_common_args, kv.recent),                                            \
+      .help = "with q6 to q3: tokens read in 8 bit, back from each one; a multiple of 64" },       \
+    { .names = { "--kv-sinks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,                   \
+      .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
+      .initial = QUIRE_TEXT_OF(QUIRE_KV_SINKS_DEFAULT),                                            \
+      .offset = offsetof(quire_common_args, kv.sinks),                                             \
+      .help = "with q6 to q3: first tokens kept in 8 bit; a multiple of 64" }
+
+/* --kv for both, -ctk and -ctv for one each, as llama.cpp names them. */
+#define QUIRE_ROWS_KV(default_format)                                                              \
+    { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]",                                \
+      .initial = (default_format),                                                                 \
+      .offset = offsetof(quire_common_args, kv.choice),                                            \
+      .seen_offset = offsetof(quire_common_args, kv.has_choice),                                   \
+      .help = "number format of the KV cache" },                                                   \
+    { .names = { "-ctk", "--cache-type-k" }, .type = QUIRE_OPT_FORMAT, .unit = "K",                \
+      .offset = offsetof(quire_common_args, kv.k),                                                 \
+      .seen_offset = offsetof(quire_common_args, kv.has_k), .help = "format of K alone" },         \
+    { .names = { "-ctv", "--cache-type-v" }, .type = QUIRE_OPT_FORMAT, .unit = "V",                \
+      .offset = offsetof(quire_common_args, kv.v),                                                 \
+      .seen_offset = offsetof(quire_common_args, kv.has_v), .help = "format of V alone" },         \
+    { .names = { "--kv-layers" }, .type = QUIRE_OPT_TEXT, .unit = "LIST",                          \
+      .offset = offsetof(quire_common_args, kv.layers),                                            \
+      .help = "formats by layer instead of --kv, the first entry that names a layer counts: "      \
+              "\"0-1,-2--1=q8;*=q5:q4\"" },                                                        \
+    QUIRE_ROWS_KV_WINDOW
+
+#define QUIRE_ROW_PAGE                                                                             \
+    { .names = { "--page-tokens" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64, .max = 1024,  \
+      .multiple = 64, .initial = "64", .offset = offsetof(quire_common_args, page_tokens),         \
+      .help = "tokens in a KV page, a multiple of 64" }
+
+/* What memory depends on beside the context and its formats. */
+#define QUIRE_ROWS_STEP                                                                            \
+    QUIRE_ROW_PAGE,                                                                                \
+    { .names = { "-b", "--batch" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,                \
+      .max = 65536, .initial = "512", .offset = offsetof(quire_common_args, n_batch),              \
+      .help = "prompt tokens computed in one step" }
+
+#define QUIRE_ROWS_BUDGET(default_budget)                                                          \
+    { .names = { "--memory-limit" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1,            \
+      .max = 1e18, .initial_text = "what is available",                                            \
+      .offset = offsetof(quire_common_args, memory_limit_bytes),                                   \
+      .help = "refuse before loading what would take more memory than this" },                     \
+    { .names = { "--kv-budget" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,  \
+      .initial_text = (default_budget),                                                            \
+      .offset = offsetof(quire_common_args, kv_budget_bytes), .help = "memory for KV pages" }
+
+#define QUIRE_ROWS_CACHE QUIRE_ROWS_BUDGET("what the context needs"), QUIRE_ROWS_STEP
+
+#define QUIRE_ROW_KV_HISTORY                                                                       \
+    { .names = { "--kv-history" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",                         \
+      .offset = offsetof(quire_common_args, kv_history),                                           \
+      .help = "at the end, write cache statistics and who took and released which KV page when "   \
+              "(the last " QUIRE_TEXT_OF(QUIRE_HISTORY_EVENTS_DEFAULT) " events; JSON Lines)" }
+
+/* Every command that runs one runtime. */
+#define QUIRE_ROWS_RUNTIME(default_ctx)                                                            \
+    QUIRE_ROW_MODEL, QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx), QUIRE_ROWS_KV("f16"),          \
+        QUIRE_ROWS_CACHE, QUIRE_ROW_KV_HISTORY
+
+/* How a token is chosen. For a struct `args_type` with a member `sampling`. */
+#define QUIRE_ROWS_SAMPLER(args_type)                                                              \
+    { .names = { "--temp" }, .type = QUIRE_OPT_REAL, .unit = "T", .min = 0, .max = 100,            \
+      .initial = "0.8", .offset = offsetof(args_type, sampling.temperature),                       \
+      .help = "temperature; 0 always takes the most likely token" },                               \
+    { .names = { "--top-k" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = INT32_MAX,    \
+      .initial = "40", .offset = offsetof(args_type, sampling.top_k),                              \
+      .help = "sample among the N most likely tokens; 0 is off" },                                 \
+    { .names = { "--top-p" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = 0, .max = 1,             \
+      .initial = "0.95", .offset = offsetof(args_type, sampling.top_p),                            \
+      .help = "sample among the likeliest tokens that sum up to P; 1 is off" },                    \
+    { .names = { "--min-p" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = 0, .max = 1,             \
+      .initial = "0.05", .offset = offsetof(args_type, sampling.min_p),                            \
+      .help = "drop tokens less likely than P times the likeliest; 0 is off" }
+
+#define QUIRE_ROWS_SAMPLING(args_type)                                                             \
+    { .names = { "-n", "--predict" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = -1,             \
+      .max = QUIRE_TOKENS_MAX, .initial = "-1", .initial_text = "-1, no limit",                    \
+      .offset = offsetof(args_type, sampling.n_predict), .help = "tokens to generate at most" },   \
+    QUIRE_ROWS_SAMPLER(args_type),                                                                 \
+    { .names = { "-s", "--seed" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = -1,                \
+      .max = 4294967294.0, .initial = "-1", .initial_text = "-1, another one each time",           \
+      .offset = offsetof(args_type, sampling.seed), .help = "of the random choices" },             \
+    { .names = { "--ignore-eos" }, .type = QUIRE_OPT_FLAG,                                         \
+      .offset = offsetof(args_type, sampling.ignores_eos),                                         \
+      .help = "never choose a token that ends the text" }
+/* clang-format on */
+
+/* For quire_command.check of every command whose arguments begin with quire_common_args. */
+static inline int quire_common_check(const void *args, quire_error *err)
+{
+    return quire_kv_args_check(&((const quire_common_args *)args)->kv, err);
+}
+
+#endif /* QUIRE_CLI_ARGS_H */

@@ -1,0 +1,134 @@
+/* config_lists.c - the table of lists that a file of settings may hold.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/settings/config_lists.h"
+
+#include "cli/settings/config_file.h"
+#include "cli/settings/options_internal.h"
+#include "engine/classes.h"
+#include "server/server.h"
+#include "server/tenant.h"
+
+#define NUMBER_BYTES 64u /* texts of numbers, times and sizes */
+#define DAYS_MAX     31536000
+
+#define TEXT(name_, member_, bytes_, unit_, help_)                                                 \
+    {                                                                                              \
+        { .names = { "--" name_ },                                                                 \
+          .type = QUIRE_OPT_TEXT,                                                                  \
+          .unit = (unit_),                                                                         \
+          .offset = offsetof(ENTRY, member_),                                                      \
+          .help = (help_) },                                                                       \
+            (bytes_)                                                                               \
+    }
+
+/* clang-format off */
+#define ENTRY quire_config_key
+static const quire_config_field key_fields[] = {
+    TEXT("key", key, QUIRE_SERVER_KEY_BYTES_MAX + 1, "KEY", "the key itself"),
+    TEXT("key-env", key_env, QUIRE_CONFIG_VALUE_MAX, "NAME", "the variable that holds it"),
+    TEXT("key-file", key_file, QUIRE_CONFIG_VALUE_MAX, "FILE", "the file whose first line it is"),
+    TEXT("tenant", tenant, QUIRE_TENANT_MAX + 1, "NAME",
+         "whose cache, sessions and pins it opens (default: default)"),
+    { { .names = { "--admin" }, .type = QUIRE_OPT_FLAG,
+        .offset = offsetof(quire_config_key, is_admin),
+        .help = "may administer, and only that" }, NUMBER_BYTES },
+    TEXT("max-class", max_class, QUIRE_CLASS_NAME_MAX, "CLASS",
+         "the highest class that its requests may have (default: any)"),
+    TEXT("default-class", default_class, QUIRE_CLASS_NAME_MAX, "CLASS",
+         "the class of requests that ask for none (default: --default-class, or max_class where "
+         "that is lower)"),
+};
+#undef ENTRY
+
+#define ENTRY quire_config_class
+static const quire_config_field class_fields[] = {
+    TEXT("name", name, QUIRE_CLASS_NAME_MAX, "NAME", "what requests call it: a-z 0-9 _ -"),
+    { { .names = { "--weight" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+        .max = QUIRE_CLASS_WEIGHT_MAX, .initial = "1",
+        .offset = offsetof(quire_config_class, weight),
+        .help = "what it keeps when higher classes could use everything: its share of turns, "
+                "beside the other weights" }, NUMBER_BYTES },
+    { { .names = { "--ttft-target" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+        .max = 3600, .initial = "0", .initial_text = "0, none",
+        .offset = offsetof(quire_config_class, ttft_us),
+        .help = "time to the first token that it is meant to have" }, NUMBER_BYTES },
+    { { .names = { "--tpot-target" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+        .max = 3600, .initial = "0", .initial_text = "0, none",
+        .offset = offsetof(quire_config_class, tpot_us),
+        .help = "time per token behind that: lower classes get into its steps as far as these "
+                "stay within it" }, NUMBER_BYTES },
+    { { .names = { "--stretch" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 1,
+        .max = QUIRE_CLASS_STRETCH_MAX, .initial = "1.15",
+        .offset = offsetof(quire_config_class, stretch),
+        .help = "without tpot_target: how much longer than alone its steps may become" },
+      NUMBER_BYTES },
+    { { .names = { "--max-running" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 4096,
+        .initial = "0", .initial_text = "0, --max-batch-size",
+        .offset = offsetof(quire_config_class, running_max),
+        .help = "requests of it computed at once" }, NUMBER_BYTES },
+    { { .names = { "--max-queue" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
+        .max = QUIRE_ENGINE_QUEUE_MAX, .initial = "0", .initial_text = "0, --max-queue",
+        .offset = offsetof(quire_config_class, queue_max),
+        .help = "requests of it that wait; more get 429" }, NUMBER_BYTES },
+    { { .names = { "--pinned" }, .type = QUIRE_OPT_FLAG,
+        .offset = offsetof(quire_config_class, is_pinned),
+        .help = "its pages are in the pinned region, which other classes cannot take" },
+      NUMBER_BYTES },
+    { { .names = { "--cache-ttl" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
+        .max = DAYS_MAX, .initial = "0", .initial_text = "0, --cache-ttl",
+        .offset = offsetof(quire_config_class, cache_ttl_us),
+        .help = "forget what it has cached when it was not used for so long" }, NUMBER_BYTES },
+};
+#undef ENTRY
+
+#define ENTRY quire_config_tenant
+static const quire_config_field tenant_fields[] = {
+    TEXT("name", name, QUIRE_TENANT_MAX + 1, "NAME", "as api_keys name it"),
+    { { .names = { "--cache-quota" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+        .max = 1e15, .initial = "0", .initial_text = "0, none",
+        .offset = offsetof(quire_config_tenant, cache_quota_bytes),
+        .help = "KV bytes that it may keep in the cache" }, NUMBER_BYTES },
+    { { .names = { "--weight" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1000,
+        .initial = "1", .offset = offsetof(quire_config_tenant, weight),
+        .help = "its fair share of a region, beside the weights of the others" }, NUMBER_BYTES },
+};
+#undef ENTRY
+
+#define FIELDS(fields) (fields), sizeof(fields) / sizeof((fields)[0])
+
+const quire_config_list quire_config_lists[QUIRE_CONFIG_LISTS] = {
+    [QUIRE_CONFIG_KEYS] = {
+        "api_keys", "Who may ask. Each needs one of `key`, `key_env` and `key_file`.",
+        QUIRE_SERVER_KEYS_MAX, sizeof(quire_config_key), FIELDS(key_fields) },
+    [QUIRE_CONFIG_CLASSES] = {
+        "classes",
+        "Service classes, the most important first. Without this list: `realtime` (weight 16, "
+        "pinned), `standard` (weight 4) and `batch` (weight 1).",
+        QUIRE_CLASSES_MAX, sizeof(quire_config_class), FIELDS(class_fields) },
+    [QUIRE_CONFIG_TENANTS] = {
+        "tenants", "Tenants with a quota or a weight of their own; those that are not here share "
+                   "one account of weight 1.",
+        QUIRE_ACCOUNTS_MAX - 1, sizeof(quire_config_tenant), FIELDS(tenant_fields) },
+};
+/* clang-format on */
+
+void quire_config_lists_document(quire_bytes *out)
+{
+    (void)quire_bytes_addf(out, "\n## Lists in the file\n");
+    for (int i = 0; i < QUIRE_CONFIG_LISTS; i++) {
+        const quire_config_list *list = &quire_config_lists[i];
+
+        (void)quire_bytes_addf(out, "\n`%s`: %s\n\n| key | meaning |\n|---|---|\n", list->name,
+                               list->about);
+        for (size_t j = 0; j < list->n_fields; j++) {
+            char key[QUIRE_CONFIG_KEY_MAX];
+            char described[QUIRE_OPTIONS_DESCRIBED_MAX];
+            const quire_opt *opt = &list->fields[j].opt;
+
+            (void)quire_config_key_of(opt->names[0], key, sizeof(key));
+            quire_options_describe(opt, described, sizeof(described));
+            (void)quire_bytes_addf(out, "| `%s` | %s |\n", key, described);
+        }
+    }
+}

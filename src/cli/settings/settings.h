@@ -1,0 +1,62 @@
+/* settings.h - the options of a command from its command line, the environment and a file.
+ *
+ * One table for all: the option --kv-recent is QUIRE_KV_RECENT in the environment and kv_recent in
+ * the YAML file that --config (or QUIRE_CONFIG) names. The command line wins over the environment,
+ * that over the file, that over the default. An empty variable counts as none.
+ *
+ * A variable that begins with QUIRE_ and is neither an option nor known to be for something else is
+ * an error, as an unknown key in the file is: a misspelt setting must not go unnoticed.
+ *
+ * Thread: the main thread only (the environment).
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_SETTINGS_H
+#define QUIRE_CLI_SETTINGS_H
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "base/bytes.h"
+#include "cli/settings/config_file.h"
+#include "cli/settings/options.h"
+
+#define QUIRE_SETTINGS_MAX 96u /* options of a command */
+
+typedef enum quire_setting_source {
+    QUIRE_SETTING_DEFAULT,
+    QUIRE_SETTING_FILE,
+    QUIRE_SETTING_ENVIRONMENT,
+    QUIRE_SETTING_FLAG
+} quire_setting_source;
+
+typedef struct quire_setting {
+    quire_setting_source source;
+    const char *text; /* as it was written; NULL for a default */
+    const char *name; /* as it was called there: a key, NAME=value, a flag */
+} quire_setting;
+
+typedef struct quire_settings {
+    const quire_command *command;
+    const char *path;        /* of the file; NULL = none */
+    quire_config_file *file; /* texts of args point into it */
+    quire_setting list[QUIRE_SETTINGS_MAX];
+} quire_settings;
+
+/* Read all settings into args (initialised before) and check them. The command's table has a row
+ * --config, a TEXT that is_flag_only. Returns QUIRE_OK or QUIRE_OPTIONS_HELP. Errors: as
+ * quire_options_parse() and quire_config_file_load(); err names file or variable, value and what is
+ * accepted.
+ * Memory: after QUIRE_OK, quire_settings_fini(), when args are needed no more. */
+int quire_settings_read(quire_settings *out, const quire_command *command, int argc,
+                        char *const *argv, void *args, quire_error *err);
+void quire_settings_fini(quire_settings *settings);
+
+/* Every setting with its value and where it came from, as YAML that --config reads. */
+void quire_settings_print(const quire_settings *settings, FILE *out);
+/* The same as an object: name -> { value, source, name }. NULL when out of memory. */
+json_t *quire_settings_json(const quire_settings *settings);
+
+/* The tables of docs/configuration.md. Errors: QUIRE_NOMEM. */
+int quire_settings_document(const quire_command *command, quire_bytes *out);
+
+#endif /* QUIRE_CLI_SETTINGS_H */

@@ -1,0 +1,113 @@
+/* sim_grid.c - the runs of a grid, handed out to threads one by one.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/traces/sim_grid.h"
+
+#include "base/check.h"
+#include "cli/commands/talk.h"
+#include "cli/measuring/parallel.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+typedef struct grid_run {
+    quire_sim_grid *grid;
+    uint32_t n_cells;
+    pthread_mutex_t lock; /* of what follows */
+    uint32_t next;
+    int rc; /* the first failure */
+    quire_error *err;
+} grid_run;
+
+const char *quire_sim_grid_row_name(const quire_sim_grid *grid, uint32_t row)
+{
+    return row < grid->n_policies ? quire_evict_policy_name(grid->policies[row]) : "belady";
+}
+
+const quire_sim_result *quire_sim_grid_at(const quire_sim_grid *grid, uint32_t row, uint32_t column)
+{
+    return &grid->results[row * grid->n_columns + column];
+}
+
+double quire_sim_hit_rate(const quire_sim_result *result)
+{
+    return result->blocks > 0 ? (double)result->hit_blocks / (double)result->blocks : 0.0;
+}
+
+static int cell_run(quire_sim_grid *grid, uint32_t cell, quire_error *err)
+{
+    uint32_t row = cell / grid->n_columns;
+    quire_sim_opts opts = grid->opts;
+
+    opts.capacity_blocks = grid->columns[cell % grid->n_columns].blocks;
+    if (row == grid->n_policies) {
+        int rc = quire_belady(grid->trace, opts.capacity_blocks, &grid->results[cell]);
+
+        return rc < 0 ? quire_error_set(err, rc, "Belady's bound: %s", quire_status_text(rc)) : rc;
+    }
+    opts.policy = grid->policies[row];
+    return quire_sim_run(grid->trace, &opts, &grid->results[cell], err);
+}
+
+/* The next cell, n_cells when there is none. */
+static uint32_t cell_take(grid_run *run)
+{
+    uint32_t cell;
+
+    (void)pthread_mutex_lock(&run->lock);
+    if (run->rc == QUIRE_OK && quire_interrupt_seen()) {
+        run->rc = quire_error_set(run->err, QUIRE_CANCELED, "interrupted");
+    }
+    cell = run->rc < 0 ? run->n_cells : run->next;
+    run->next += cell < run->n_cells;
+    (void)pthread_mutex_unlock(&run->lock);
+    return cell;
+}
+
+static void cells_run(void *ctx, uint32_t thread, uint32_t n_threads)
+{
+    grid_run *run = ctx;
+    uint32_t cell;
+
+    (void)thread;
+    (void)n_threads;
+    while ((cell = cell_take(run)) < run->n_cells) {
+        quire_error err = QUIRE_ERROR_INIT;
+        int rc = cell_run(run->grid, cell, &err);
+
+        if (rc < 0) {
+            (void)pthread_mutex_lock(&run->lock);
+            if (run->rc == QUIRE_OK) {
+                run->rc = rc;
+                *run->err = err;
+            }
+            (void)pthread_mutex_unlock(&run->lock);
+        }
+    }
+}
+
+int quire_sim_grid_run(quire_sim_grid *grid, uint32_t n_threads, quire_error *err)
+{
+    grid_run run = { .grid = grid,
+                     .n_cells = (grid->n_policies + 1) * grid->n_columns,
+                     .lock = PTHREAD_MUTEX_INITIALIZER,
+                     .err = err };
+
+    grid->results = calloc(run.n_cells, sizeof(*grid->results));
+    if (grid->results == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    quire_parallel(n_threads < run.n_cells ? n_threads : run.n_cells, cells_run, &run);
+    (void)pthread_mutex_destroy(&run.lock);
+    return run.rc;
+}
+
+void quire_sim_grid_fini(quire_sim_grid *grid)
+{
+    for (uint32_t i = 0; grid->results != NULL && i < (grid->n_policies + 1) * grid->n_columns;
+         i++) {
+        quire_sim_result_fini(&grid->results[i]);
+    }
+    free(grid->results);
+    grid->results = NULL;
+}

@@ -1,0 +1,181 @@
+/* sim_print.c - a grid as a table for people and as JSON.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/traces/sim_grid.h"
+
+#include "base/parse.h"
+#include "cli/commands/talk.h"
+
+#include <inttypes.h>
+
+/* One figure of every cell. */
+typedef struct figure {
+    const char *title;
+    double (*get)(const quire_sim_result *result);
+    int decimals;
+    bool is_of_belady; /* his bound has it too */
+} figure;
+
+static double hit_percent(const quire_sim_result *r)
+{
+    return 100.0 * quire_sim_hit_rate(r);
+}
+
+static double hit_token_percent(const quire_sim_result *r)
+{
+    return r->tokens > 0 ? 100.0 * (double)r->hit_tokens / (double)r->tokens : 0.0;
+}
+
+static double regret_percent(const quire_sim_result *r)
+{
+    return r->blocks > 0 ? 100.0 * (double)r->regret_blocks / (double)r->blocks : 0.0;
+}
+
+static double evictions(const quire_sim_result *r)
+{
+    return (double)r->evictions;
+}
+
+static double ttft_p50(const quire_sim_result *r)
+{
+    return r->ttft.p50_us * 1e-3;
+}
+
+static double ttft_p95(const quire_sim_result *r)
+{
+    return r->ttft.p95_us * 1e-3;
+}
+
+static double queued_p95(const quire_sim_result *r)
+{
+    return r->queued.p95_us * 1e-3;
+}
+
+static double makespan_s(const quire_sim_result *r)
+{
+    return r->makespan_us * 1e-6;
+}
+
+static double preemptions(const quire_sim_result *r)
+{
+    return (double)r->preemptions;
+}
+
+static double refused(const quire_sim_result *r)
+{
+    return (double)r->refused;
+}
+
+static const figure of_hits[] = {
+    { "hits, % of prompt blocks", hit_percent, 1, true },
+    { "hits, % of prompt tokens", hit_token_percent, 1, true },
+    { "asked for again after eviction, % of prompt blocks", regret_percent, 1, false },
+    { "evictions, blocks", evictions, 0, false },
+};
+
+static const figure of_time[] = {
+    { "hits, % of prompt blocks", hit_percent, 1, true },
+    { "time to first token, median, ms", ttft_p50, 0, false },
+    { "time to first token, 95 %, ms", ttft_p95, 0, false },
+    { "waited in the queue, 95 %, ms", queued_p95, 0, false },
+    { "until the last token, s", makespan_s, 0, false },
+    { "preemptions", preemptions, 0, false },
+    { "never fitted", refused, 0, false },
+    { "evictions, blocks", evictions, 0, false },
+};
+
+static void figure_print(const quire_sim_grid *grid, const figure *f, FILE *out)
+{
+    uint32_t n_rows = grid->n_policies + f->is_of_belady;
+
+    fprintf(out, "\n%s\n", f->title);
+    for (uint32_t row = 0; row < n_rows; row++) {
+        fprintf(out, "  %-10s", quire_sim_grid_row_name(grid, row));
+        for (uint32_t column = 0; column < grid->n_columns; column++) {
+            fprintf(out, "%9.*f", f->decimals, f->get(quire_sim_grid_at(grid, row, column)));
+        }
+        fprintf(out, "%s\n", row == grid->n_policies ? "   (the bound)" : "");
+    }
+}
+
+void quire_sim_grid_print(const quire_sim_grid *grid, FILE *out)
+{
+    const bool is_time = grid->opts.mode == QUIRE_SIM_TIME;
+    const figure *figures = is_time ? of_time : of_hits;
+    size_t n_figures =
+        is_time ? sizeof(of_time) / sizeof(of_time[0]) : sizeof(of_hits) / sizeof(of_hits[0]);
+    char text[16];
+
+    fprintf(out, "%-12s", "blocks");
+    for (uint32_t column = 0; column < grid->n_columns; column++) {
+        fprintf(out, "%9" PRIu64, grid->columns[column].blocks);
+    }
+    if (grid->columns[0].memory_bytes > 0) {
+        fprintf(out, "\n%-12s", "memory");
+        for (uint32_t column = 0; column < grid->n_columns; column++) {
+            fprintf(out, "%9s",
+                    quire_format_bytes(grid->columns[column].memory_bytes, text, sizeof(text)));
+        }
+    }
+    fprintf(out, "\n");
+    for (size_t i = 0; i < n_figures; i++) {
+        figure_print(grid, &figures[i], out);
+    }
+}
+
+/* ---- JSON ---- */
+
+static json_t *latency_json(const quire_sim_latency *latency)
+{
+    return json_pack("{s:o, s:o, s:o, s:o}", "mean_us", quire_json_real(latency->mean_us), "p50_us",
+                     quire_json_real(latency->p50_us), "p95_us", quire_json_real(latency->p95_us),
+                     "p99_us", quire_json_real(latency->p99_us));
+}
+
+static void set(json_t *object, const char *name, json_t *value)
+{
+    (void)json_object_set_new(object, name, value);
+}
+
+static json_t *cell_json(const quire_sim_grid *grid, uint32_t row, uint32_t column)
+{
+    const quire_sim_result *r = quire_sim_grid_at(grid, row, column);
+    const quire_sim_column *at = &grid->columns[column];
+    json_t *cell =
+        json_pack("{s:s, s:I, s:o, s:o, s:I, s:I, s:I, s:I}", "policy",
+                  quire_sim_grid_row_name(grid, row), "capacity_blocks", (json_int_t)at->blocks,
+                  "hit_rate", quire_json_real(quire_sim_hit_rate(r)), "token_hit_rate",
+                  quire_json_real(hit_token_percent(r) * 0.01), "requests", (json_int_t)r->requests,
+                  "blocks", (json_int_t)r->blocks, "hit_blocks", (json_int_t)r->hit_blocks,
+                  "evictions", (json_int_t)r->evictions);
+
+    if (at->memory_bytes > 0) {
+        set(cell, "memory_bytes", json_integer((json_int_t)at->memory_bytes));
+    }
+    if (row < grid->n_policies) {
+        set(cell, "regret_blocks", json_integer((json_int_t)r->regret_blocks));
+    }
+    if (row < grid->n_policies && grid->opts.mode == QUIRE_SIM_TIME) {
+        set(cell, "ttft", latency_json(&r->ttft));
+        set(cell, "queued", latency_json(&r->queued));
+        set(cell, "makespan_us", quire_json_real(r->makespan_us));
+        set(cell, "preemptions", json_integer((json_int_t)r->preemptions));
+        set(cell, "refused", json_integer((json_int_t)r->refused));
+    }
+    return cell;
+}
+
+json_t *quire_sim_grid_json(const quire_sim_grid *grid)
+{
+    json_t *cells = json_array();
+
+    for (uint32_t row = 0; row <= grid->n_policies; row++) {
+        for (uint32_t column = 0; column < grid->n_columns; column++) {
+            if (json_array_append_new(cells, cell_json(grid, row, column)) < 0) {
+                json_decref(cells);
+                return NULL;
+            }
+        }
+    }
+    return cells;
+}

@@ -1,0 +1,75 @@
+/* region.c - byte budgets.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/cache/region.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+void quire_regions_init(quire_regions *regions, uint64_t budget_bytes)
+{
+    memset(regions, 0, sizeof(*regions));
+    quire_counter_set(&regions->items[QUIRE_REGION_DYNAMIC].is_open, 1);
+    quire_counter_set(&regions->items[QUIRE_REGION_DYNAMIC].budget_bytes, budget_bytes);
+}
+
+void quire_region_begin(quire_region *region, bool spills)
+{
+    QUIRE_CHECK(quire_counter_get(&region->charged_bytes) == 0);
+    quire_counter_set(&region->spills, spills);
+    quire_counter_set(&region->charged_peak_bytes, 0);
+    quire_counter_set(&region->spilled_pages, 0);
+    quire_counter_set(&region->returned_pages, 0);
+    quire_counter_set(&region->reclaimed_pages, 0);
+    quire_counter_set(&region->adopted_pages, 0);
+    quire_counter_set(&region->refused, 0);
+    region->n_changes++;
+    quire_counter_set(&region->is_open, 1);
+}
+
+quire_region *quire_region_find(quire_regions *regions, quire_region_id id)
+{
+    if (id >= QUIRE_REGIONS_MAX || quire_counter_get(&regions->items[id].is_open) == 0) {
+        return NULL;
+    }
+    return &regions->items[id];
+}
+
+uint64_t quire_regions_budget_bytes(const quire_regions *regions)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < QUIRE_REGIONS_MAX; i++) {
+        uint64_t budget = quire_counter_get(&regions->items[i].budget_bytes);
+
+        sum = budget > UINT64_MAX - sum ? UINT64_MAX : sum + budget;
+    }
+    return sum;
+}
+
+void quire_region_charge(quire_region *region, uint64_t charge_bytes)
+{
+    uint64_t charged = quire_counter_get(&region->charged_bytes) + charge_bytes;
+
+    QUIRE_ASSERT(charge_bytes <= quire_region_headroom_bytes(region));
+    quire_counter_set(&region->charged_bytes, charged);
+    quire_counter_peak(&region->charged_peak_bytes, charged);
+    quire_counter_add(&region->pages, 1);
+}
+
+void quire_region_uncharge(quire_region *region, uint64_t charge_bytes)
+{
+    QUIRE_ASSERT(charge_bytes <= quire_counter_get(&region->charged_bytes));
+    QUIRE_ASSERT(quire_counter_get(&region->pages) > 0);
+    quire_counter_sub(&region->charged_bytes, charge_bytes);
+    quire_counter_sub(&region->pages, 1);
+}
+
+int quire_region_resize(quire_region *region, uint64_t budget_bytes)
+{
+    QUIRE_FAIL_IF(budget_bytes < quire_counter_get(&region->charged_bytes), QUIRE_INVAL);
+    QUIRE_FAIL_IF(budget_bytes < quire_region_promised_bytes(region), QUIRE_INVAL);
+    quire_counter_set(&region->budget_bytes, budget_bytes);
+    return QUIRE_OK;
+}

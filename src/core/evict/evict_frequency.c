@@ -1,0 +1,113 @@
+/* evict_frequency.c - policies that count uses.
+ *
+ * lfu   The least often used since it came into the cache; of several the least recently used.
+ *       (Counts go with the node: what is evicted begins anew.)
+ * gdsf  L. Cherkasova, "Improving WWW proxies performance with Greedy-Dual-Size-Frequency caching
+ *       policy", HP Laboratories report HPL-98-69, 1998, after P. Cao, S. Irani, "Cost-aware WWW
+ *       proxy caching algorithms", USENIX Symposium on Internet Technologies and Systems 1997. The
+ *       smallest L + uses * cost / size goes, and L, by which those used later are ahead, becomes
+ *       its value. Cost is the time to compute the node's tokens at their depth, size the charge of
+ *       its pages.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/evict/evict_policies.h"
+
+#include <string.h>
+
+#define N_USES 0u /* words of a node */
+#define VALUE  1u /* gdsf: a double's bits; of doubles >= 0 they are in the same order */
+
+static void count_born(quire_evict *evict, quire_evict_bin *bin, uint32_t node, quire_ghost *ghost)
+{
+    (void)bin;
+    (void)ghost;
+    quire_evict_at(evict, node)->words[N_USES] = 1;
+}
+
+static void count_used(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
+{
+    (void)bin;
+    quire_evict_at(evict, node)->words[N_USES]++;
+}
+
+/* ---- lfu ---- */
+
+#define TICK_BITS 48u /* of a key: centuries; what is left counts uses, up to 65535 */
+
+static quire_evict_place lfu_place(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
+{
+    const quire_prefix_node *at = quire_evict_at(evict, node);
+    uint64_t n_uses = at->words[N_USES] < UINT16_MAX ? at->words[N_USES] : UINT16_MAX;
+    uint64_t tick = at->used_tick & ((1ull << TICK_BITS) - 1);
+
+    (void)bin;
+    return (quire_evict_place){ 0, n_uses << TICK_BITS | tick };
+}
+
+static uint32_t lfu_victim(quire_evict *evict, quire_evict_bin *bin)
+{
+    (void)evict;
+    return quire_evict_first(bin, 0);
+}
+
+const quire_evict_ops quire_evict_lfu = {
+    .n_heaps = 1,
+    .born = count_born,
+    .used = count_used,
+    .place = lfu_place,
+    .victim = lfu_victim,
+};
+
+/* ---- gdsf ---- */
+
+/* Of a bin. */
+typedef struct gdsf {
+    double inflation; /* L */
+} gdsf;
+
+static void gdsf_value(quire_evict *evict, const quire_evict_bin *bin, uint32_t node)
+{
+    const gdsf *g = bin->state;
+    quire_prefix_node *at = quire_evict_at(evict, node);
+    uint64_t size = quire_evict_charge_bytes(evict, node);
+    double value = g->inflation + (double)at->words[N_USES] * quire_evict_cost_us(evict, node) /
+                                      (double)(size > 0 ? size : 1);
+
+    memcpy(&at->words[VALUE], &value, sizeof(value));
+}
+
+static void gdsf_born(quire_evict *evict, quire_evict_bin *bin, uint32_t node, quire_ghost *ghost)
+{
+    count_born(evict, bin, node, ghost);
+    gdsf_value(evict, bin, node);
+}
+
+static void gdsf_used(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
+{
+    count_used(evict, bin, node);
+    gdsf_value(evict, bin, node);
+}
+
+static quire_evict_place gdsf_place(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
+{
+    (void)bin;
+    return (quire_evict_place){ 0, quire_evict_at(evict, node)->words[VALUE] };
+}
+
+static uint32_t gdsf_victim(quire_evict *evict, quire_evict_bin *bin)
+{
+    gdsf *g = bin->state;
+    uint32_t id = quire_evict_first(bin, 0);
+
+    memcpy(&g->inflation, &quire_evict_at(evict, id)->words[VALUE], sizeof(g->inflation));
+    return id;
+}
+
+const quire_evict_ops quire_evict_gdsf = {
+    .n_heaps = 1,
+    .bin_bytes = sizeof(gdsf),
+    .born = gdsf_born,
+    .used = gdsf_used,
+    .place = gdsf_place,
+    .victim = gdsf_victim,
+};

@@ -1,0 +1,401 @@
+/* placement.c - extents, their buckets and their slots.
+ *
+ * Why buckets: handing out slots of the fullest extent lets the sparse ones drain, which is most of
+ * what keeps memory from fragmenting. Eight eighths are nearly as good as an exact order and cost
+ * a comparison per page: an extent is relinked only when it crosses an eighth.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/pool/placement.h"
+
+#include "base/check.h"
+#include "base/ckd.h"
+
+#include <string.h>
+
+#ifdef QUIRE_TINY
+#define EXTENTS_CAPACITY_FIRST 1u
+#else
+#define EXTENTS_CAPACITY_FIRST 64u
+#endif
+#define EIGHTHS 8u
+
+uint8_t quire_placement_bucket(const quire_extent *extent)
+{
+    if (extent->n_used == 0) {
+        return QUIRE_EXTENT_BUCKET_EMPTY;
+    }
+    if (extent->n_used == extent->n_slots) {
+        return QUIRE_EXTENT_BUCKET_FULL;
+    }
+    return (uint8_t)(1 + extent->n_used * EIGHTHS / extent->n_slots);
+}
+
+/* The range of n_used that stays in the extent's bucket. */
+static void extent_set_bounds(quire_extent *extent)
+{
+    uint32_t n = extent->n_slots;
+    uint32_t eighth = extent->bucket - 1u;
+
+    if (extent->bucket == QUIRE_EXTENT_BUCKET_EMPTY) {
+        extent->used_min = 0;
+        extent->used_end = 1;
+    } else if (extent->bucket == QUIRE_EXTENT_BUCKET_FULL) {
+        extent->used_min = n;
+        extent->used_end = n + 1;
+    } else {
+        uint32_t first = (eighth * n + EIGHTHS - 1) / EIGHTHS;
+        uint32_t end = ((eighth + 1) * n + EIGHTHS - 1) / EIGHTHS;
+
+        extent->used_min = first > 0 ? first : 1;
+        extent->used_end = end < n ? end : n;
+    }
+}
+
+static void extent_link(quire_pool_class *class, quire_extent *extent)
+{
+    quire_extent **head;
+
+    extent->bucket = quire_placement_bucket(extent);
+    extent_set_bounds(extent);
+    head = &class->buckets[extent->bucket];
+    extent->prev = NULL;
+    extent->next = *head;
+    if (*head != NULL) {
+        (*head)->prev = extent;
+    }
+    *head = extent;
+    if (extent->bucket != QUIRE_EXTENT_BUCKET_FULL) {
+        class->bucket_mask |= 1u << extent->bucket;
+    }
+    if (extent->bucket == QUIRE_EXTENT_BUCKET_EMPTY) {
+        quire_counter_add(&class->extents_empty, 1);
+        quire_counter_add(&class->free_empty_pages, extent->n_slots);
+    }
+}
+
+static void extent_unlink(quire_pool_class *class, quire_extent *extent)
+{
+    if (extent->prev != NULL) {
+        extent->prev->next = extent->next;
+    } else {
+        class->buckets[extent->bucket] = extent->next;
+    }
+    if (extent->next != NULL) {
+        extent->next->prev = extent->prev;
+    }
+    if (class->buckets[extent->bucket] == NULL) {
+        class->bucket_mask &= ~(1u << extent->bucket);
+    }
+    if (extent->bucket == QUIRE_EXTENT_BUCKET_EMPTY) {
+        quire_counter_sub(&class->extents_empty, 1);
+        quire_counter_sub(&class->free_empty_pages, extent->n_slots);
+    }
+}
+
+/* ---- slots ---- */
+
+uint32_t quire_placement_take_in(quire_pool_class *class, quire_extent *extent)
+{
+    uint32_t slot;
+
+    QUIRE_CHECK(extent->n_used < extent->n_slots);
+    if (extent->free_head != QUIRE_SLOT_NONE) {
+        slot = extent->free_head;
+        extent->free_head = extent->slots[slot] & ~QUIRE_SLOT_FREE;
+        class->ready_pages--;
+    } else {
+        slot = extent->n_fresh++;
+        if (slot < extent->n_touched) {
+            class->ready_pages--;
+        } else {
+            extent->n_touched = extent->n_fresh;
+        }
+    }
+    if (++extent->n_used == extent->used_end) {
+        extent_unlink(class, extent);
+        extent_link(class, extent);
+    }
+    quire_counter_sub(&class->free_pages, 1);
+    return slot;
+}
+
+quire_extent *quire_placement_take(quire_pool_class *class, uint32_t *slot)
+{
+    quire_extent *extent;
+
+    QUIRE_CHECK(class->bucket_mask != 0);
+    extent = class->buckets[31 - __builtin_clz(class->bucket_mask)];
+    *slot = quire_placement_take_in(class, extent);
+    return extent;
+}
+
+void quire_placement_give(quire_pool_class *class, quire_extent *extent, uint32_t slot)
+{
+    extent->slots[slot] = QUIRE_SLOT_FREE | extent->free_head;
+    extent->free_head = slot;
+    if (extent->n_used-- == extent->used_min) {
+        extent_unlink(class, extent);
+        extent_link(class, extent);
+    }
+    class->ready_pages++;
+    quire_counter_add(&class->free_pages, 1);
+}
+
+/* ---- extents ---- */
+
+/* An extent joins or leaves a class; it is empty. */
+static void class_add(quire_pool *pool, quire_pool_class *class, quire_extent *extent)
+{
+    size_t payload_bytes = extent->n_slots * class->page_bytes;
+
+    extent->class_index = (uint8_t)(class - pool->classes);
+    extent_link(class, extent);
+    class->ready_pages += extent->n_touched;
+    quire_counter_add(&class->free_pages, extent->n_slots);
+    quire_counter_add(&class->tail_bytes, extent->size_bytes - payload_bytes);
+}
+
+static void class_remove(quire_pool_class *class, quire_extent *extent)
+{
+    size_t payload_bytes = extent->n_slots * class->page_bytes;
+
+    extent_unlink(class, extent);
+    class->ready_pages -= extent->n_touched;
+    quire_counter_sub(&class->free_pages, extent->n_slots);
+    quire_counter_sub(&class->tail_bytes, extent->size_bytes - payload_bytes);
+}
+
+static quire_extent *extent_alloc(quire_pool *pool, uint32_t n_slots)
+{
+    quire_extent *extent;
+    size_t size_bytes = sizeof(*extent) + n_slots * sizeof(extent->slots[0]);
+
+    extent = pool->allocator.alloc(pool->allocator.ctx, size_bytes);
+    if (extent != NULL) {
+        memset(extent, 0, sizeof(*extent));
+        extent->n_slots = n_slots;
+        extent->n_slots_max = n_slots;
+        extent->free_head = QUIRE_SLOT_NONE;
+    }
+    return extent;
+}
+
+/* Make sure that the table has an unused number and find it. */
+static int extent_number(quire_pool *pool, uint32_t *number)
+{
+    uint32_t capacity;
+    quire_extent **extents;
+
+    while (pool->extent_hint < pool->extents_capacity && pool->extents[pool->extent_hint] != NULL) {
+        pool->extent_hint++;
+    }
+    if (pool->extent_hint == pool->extents_capacity) {
+        capacity = pool->extents_capacity > 0 ? pool->extents_capacity * 2 : EXTENTS_CAPACITY_FIRST;
+        extents = pool->allocator.alloc(pool->allocator.ctx, capacity * sizeof(*extents));
+        QUIRE_FAIL_IF(extents == NULL, QUIRE_NOMEM);
+        memset(extents, 0, capacity * sizeof(*extents));
+        if (pool->extents != NULL) {
+            memcpy(extents, pool->extents, pool->extents_capacity * sizeof(*extents));
+            pool->allocator.free(pool->allocator.ctx, pool->extents);
+        }
+        pool->extents = extents;
+        pool->extents_capacity = capacity;
+    }
+    *number = pool->extent_hint;
+    return QUIRE_OK;
+}
+
+static void history_extent(quire_pool *pool, quire_history_kind kind, uint32_t number)
+{
+    quire_history_event *event = quire_history_next(pool->history);
+
+    if (event != NULL) {
+        *event = (quire_history_event){ .number = event->number,
+                                        .time_us = event->time_us,
+                                        .kind = kind,
+                                        .page = number,
+                                        .extent = number };
+    }
+}
+
+static int extent_map(quire_pool *pool, quire_pool_class *class)
+{
+    quire_extent *extent;
+    uint32_t number;
+    int rc;
+
+    rc = extent_number(pool, &number);
+    QUIRE_FAIL_IF(rc < 0, rc);
+    extent = extent_alloc(pool, class->shape.n_slots);
+    QUIRE_FAIL_IF(extent == NULL, QUIRE_NOMEM);
+    if (class->shape.size_bytes > 0) {
+        extent->size_bytes = class->shape.size_bytes;
+        extent->base = pool->source.map(pool->source.ctx, extent->size_bytes);
+        if (extent->base == NULL) {
+            pool->allocator.free(pool->allocator.ctx, extent);
+            return QUIRE_NOMEM;
+        }
+        extent->is_locked = pool->lock_memory &&
+                            pool->source.lock(pool->source.ctx, extent->base, extent->size_bytes);
+    }
+    if (extent->base == NULL || extent->is_locked) {
+        extent->n_touched = extent->n_slots; /* nothing left to touch */
+    }
+    extent->number = number;
+    extent->serial = pool->next_serial++;
+    pool->extents[number] = extent;
+    class_add(pool, class, extent);
+    quire_counter_add(&pool->extents_now, 1);
+    quire_counter_add(&pool->extent_bytes, extent->size_bytes);
+    quire_counter_peak(&pool->extent_peak_bytes, quire_counter_get(&pool->extent_bytes));
+    quire_counter_add(&pool->locked_bytes, extent->is_locked ? extent->size_bytes : 0);
+    history_extent(pool, QUIRE_HISTORY_MAP, number);
+    return QUIRE_OK;
+}
+
+void quire_placement_unmap(quire_pool *pool, quire_extent *extent)
+{
+    QUIRE_CHECK(extent->n_used == 0);
+    class_remove(&pool->classes[extent->class_index], extent);
+    quire_counter_sub(&pool->extents_now, 1);
+    quire_counter_sub(&pool->extent_bytes, extent->size_bytes);
+    quire_counter_sub(&pool->locked_bytes, extent->is_locked ? extent->size_bytes : 0);
+    pool->extents[extent->number] = NULL;
+    if (extent->number < pool->extent_hint) {
+        pool->extent_hint = extent->number;
+    }
+    history_extent(pool, QUIRE_HISTORY_UNMAP, extent->number);
+    if (extent->base != NULL) {
+        pool->source.unmap(pool->source.ctx, extent->base, extent->size_bytes);
+    }
+    pool->allocator.free(pool->allocator.ctx, extent);
+}
+
+/* Whether the plan in progress does without one of the class's empty extents. */
+static bool class_can_spare(const quire_pool_class *class, const quire_extent *extent)
+{
+    return quire_counter_get(&class->free_pages) >= class->plan_pages + extent->n_slots;
+}
+
+/* Whether an extent of another class can be cut into pages of this one: where pages have several
+ * parts, their distance is the same in all extents. */
+static bool can_recut(const quire_pool_class *class, const quire_extent *extent)
+{
+    uint32_t n_slots = quire_extent_slots(extent->size_bytes, class->page_bytes);
+
+    return class->n_parts == 1 ? n_slots > 0 : n_slots == class->shape.n_slots;
+}
+
+/* An empty extent that no plan needs, of another class than this one; is_recut: which can be cut
+ * into pages of this class. Its class is set; NULL when there is none. */
+static quire_extent *spare_find(quire_pool *pool, const quire_pool_class *except, bool is_recut)
+{
+    for (uint32_t i = 0; i < pool->n_classes; i++) {
+        quire_pool_class *class = &pool->classes[i];
+
+        if (class == except || class->page_bytes == 0) {
+            continue;
+        }
+        for (quire_extent *extent = class->buckets[QUIRE_EXTENT_BUCKET_EMPTY]; extent != NULL;
+             extent = extent->next) {
+            if (class_can_spare(class, extent) && (!is_recut || can_recut(except, extent))) {
+                return extent;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* Bytes from the base of an extent on that are known to be backed by memory. */
+static size_t backed_bytes(const quire_pool_class *class, const quire_extent *extent)
+{
+    return class->n_parts == 1 || extent->n_touched == extent->n_slots
+               ? extent->n_touched * class->page_bytes
+               : extent->touched_bytes;
+}
+
+/* So many bytes of an extent that was cut for a class are backed, all if it is locked. Parts of a
+ * page lie all over the extent: there it is all slots or none. */
+static void set_backed(const quire_pool_class *class, quire_extent *extent, size_t bytes)
+{
+    const size_t payload_bytes = extent->n_slots * class->page_bytes;
+    const size_t n = bytes < payload_bytes && !extent->is_locked ? bytes : payload_bytes;
+
+    extent->n_touched =
+        class->n_parts == 1 || n == payload_bytes ? (uint32_t)(n / class->page_bytes) : 0;
+    extent->touched_bytes = class->n_parts == 1 ? 0 : n;
+}
+
+/* Cut another class's empty extent into pages of this one. */
+static int extent_recut(quire_pool *pool, quire_pool_class *class, quire_extent *extent)
+{
+    quire_pool_class *from = &pool->classes[extent->class_index];
+    uint32_t n_slots = quire_extent_slots(extent->size_bytes, class->page_bytes);
+    size_t touched_bytes = backed_bytes(from, extent);
+
+    if (n_slots > extent->n_slots_max) {
+        quire_extent *larger = extent_alloc(pool, n_slots);
+
+        QUIRE_FAIL_IF(larger == NULL, QUIRE_NOMEM);
+        class_remove(from, extent);
+        larger->base = extent->base;
+        larger->size_bytes = extent->size_bytes;
+        larger->serial = extent->serial;
+        larger->number = extent->number;
+        larger->is_locked = extent->is_locked;
+        pool->extents[extent->number] = larger;
+        pool->allocator.free(pool->allocator.ctx, extent);
+        extent = larger;
+    } else {
+        class_remove(from, extent);
+        extent->n_slots = n_slots;
+        extent->n_fresh = 0;
+        extent->free_head = QUIRE_SLOT_NONE;
+    }
+    set_backed(class, extent, touched_bytes);
+    class_add(pool, class, extent);
+    return QUIRE_OK;
+}
+
+static bool spare_unmap(quire_pool *pool, const quire_pool_class *except)
+{
+    quire_extent *extent = spare_find(pool, except, false);
+
+    if (extent == NULL) {
+        return false;
+    }
+    quire_placement_unmap(pool, extent);
+    return true;
+}
+
+static bool is_over(const quire_pool *pool, size_t more_bytes)
+{
+    uint64_t budget_bytes = quire_regions_budget_bytes(pool->regions);
+    uint64_t now_bytes = quire_counter_get(&pool->extent_bytes);
+
+    return quire_counter_get(&pool->extents_now) >= pool->extents_max ||
+           more_bytes > budget_bytes || now_bytes > budget_bytes - more_bytes;
+}
+
+int quire_placement_grow(quire_pool *pool, quire_pool_class *class)
+{
+    int rc;
+
+    if (class->page_bytes > 0) {
+        quire_extent *spare = spare_find(pool, class, true);
+
+        if (spare != NULL) {
+            return extent_recut(pool, class, spare);
+        }
+    }
+    while (is_over(pool, class->shape.size_bytes) && spare_unmap(pool, class)) {
+    }
+    QUIRE_FAIL_IF(quire_counter_get(&pool->extents_now) >= pool->extents_max, QUIRE_LIMIT);
+    rc = extent_map(pool, class);
+    if (rc == QUIRE_NOMEM && class->page_bytes > 0) {
+        while (rc == QUIRE_NOMEM && spare_unmap(pool, class)) {
+            rc = extent_map(pool, class);
+        }
+    }
+    return rc;
+}

@@ -1,0 +1,582 @@
+/* pool.c - page ids, references and plans; where pages lie is placement.c.
+ *
+ * Invariants (quire_pool_validate checks all of them, and those of placement.h)
+ *   I1  a page is free, live (refs > 0) or cached (refs == 0, kept); addrs[id] is where it
+ *       lies, nowhere when it is free or has no payload
+ *   I2  ids below id_end are in use or on the free-id list; page 0 is neither
+ *   I3  a region's charge is the sum of its pages' charges; likewise what is cached, pinned,
+ * spilled I4  the counters of a class are what its extents and pages add up to
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/pool/pool.h"
+
+#include "base/check.h"
+#include "core/pool/payload.h"
+#include "core/pool/placement.h"
+
+#include <string.h>
+
+#ifdef QUIRE_TINY
+#define IDS_CAPACITY_FIRST 2u
+#else
+#define IDS_CAPACITY_FIRST 1024u
+#endif
+
+static void *pool_alloc(quire_pool *pool, size_t size_bytes)
+{
+    return pool->allocator.alloc(pool->allocator.ctx, size_bytes);
+}
+
+static void pool_free(quire_pool *pool, void *ptr)
+{
+    if (ptr != NULL) {
+        pool->allocator.free(pool->allocator.ctx, ptr);
+    }
+}
+
+static int ids_resize(quire_pool *pool, uint32_t capacity)
+{
+    quire_page *pages = pool_alloc(pool, capacity * sizeof(*pages));
+    quire_page_addr *addrs = pool_alloc(pool, capacity * sizeof(*addrs));
+
+    if (pages == NULL || addrs == NULL) {
+        pool_free(pool, addrs);
+        pool_free(pool, pages);
+        return QUIRE_NOMEM;
+    }
+    memset(pages, 0, capacity * sizeof(*pages));
+    memset(addrs, 0, capacity * sizeof(*addrs));
+    if (pool->ids_capacity > 0) {
+        memcpy(pages, pool->pages, pool->ids_capacity * sizeof(*pages));
+        memcpy(addrs, pool->addrs, pool->ids_capacity * sizeof(*addrs));
+    }
+    pool_free(pool, pool->addrs);
+    pool_free(pool, pool->pages);
+    pool->pages = pages;
+    pool->addrs = addrs;
+    pool->ids_capacity = capacity;
+    return QUIRE_OK;
+}
+
+/* Whether pages of a group are pages of the class. */
+static bool class_fits(const quire_pool_class *class, const quire_pool_opts *opts, uint32_t g)
+{
+    uint32_t n_parts = opts->n_parts[g] > 1 ? opts->n_parts[g] : 1;
+
+    return class->page_bytes == opts->page_bytes[g] && class->n_parts == n_parts &&
+           (n_parts == 1 ||
+            memcmp(class->part_bytes, opts->part_bytes[g], n_parts * sizeof(size_t)) == 0);
+}
+
+/* A class for the pages of a group; *rest: room for its parts, if they are several. */
+static void class_init(quire_pool_class *class, const quire_pool_opts *opts, uint32_t g,
+                       size_t **rest)
+{
+    class->page_bytes = opts->page_bytes[g];
+    class->n_parts = 1;
+    class->part_bytes = &class->page_bytes;
+    if (opts->n_parts[g] > 1) {
+        class->n_parts = opts->n_parts[g];
+        class->part_bytes = memcpy(*rest, opts->part_bytes[g], class->n_parts * sizeof(**rest));
+        *rest += class->n_parts;
+    }
+    class->shape = quire_extent_shape_for(class->page_bytes, class->n_parts);
+}
+
+static int groups_init(quire_pool *pool, const quire_pool_opts *opts)
+{
+    size_t n_parts = 0;
+    size_t *rest;
+
+    for (uint32_t g = 0; g < opts->n_groups; g++) {
+        n_parts += opts->n_parts[g];
+    }
+    if (n_parts > 0) {
+        pool->part_bytes = pool_alloc(pool, n_parts * sizeof(*pool->part_bytes));
+        QUIRE_FAIL_IF(pool->part_bytes == NULL, QUIRE_NOMEM);
+    }
+    rest = pool->part_bytes;
+    for (uint32_t g = 0; g < opts->n_groups; g++) {
+        uint32_t c = 0;
+
+        while (c < pool->n_classes && !class_fits(&pool->classes[c], opts, g)) {
+            c++;
+        }
+        if (c == pool->n_classes) {
+            class_init(&pool->classes[c], opts, g, &rest);
+            pool->n_classes++;
+        }
+        pool->groups[g].class_index = c;
+        pool->groups[g].charge_bytes = opts->charge_bytes[g];
+    }
+    pool->n_groups = opts->n_groups;
+    return QUIRE_OK;
+}
+
+int quire_pool_init(quire_pool *pool, const quire_pool_opts *opts)
+{
+    int rc;
+
+    memset(pool, 0, sizeof(*pool));
+    pool->allocator = *opts->allocator;
+    pool->source = *opts->source;
+    pool->regions = opts->regions;
+    pool->history = opts->history;
+    pool->pages_max = opts->pages_max;
+    pool->extents_max = opts->extents_max;
+    pool->page_tokens = opts->page_tokens;
+    pool->lock_memory = opts->lock_memory;
+    pool->id_end = 1; /* 0 is the null page */
+    QUIRE_TRY(groups_init(pool, opts));
+    rc = ids_resize(pool, opts->pages_max < IDS_CAPACITY_FIRST ? opts->pages_max + 1
+                                                               : IDS_CAPACITY_FIRST);
+    if (rc < 0) {
+        pool_free(pool, pool->part_bytes);
+    }
+    return rc;
+}
+
+void quire_pool_fini(quire_pool *pool)
+{
+    for (uint32_t i = 0; i < pool->extents_capacity; i++) {
+        quire_extent *extent = pool->extents[i];
+
+        if (extent != NULL && extent->base != NULL) {
+            pool->source.unmap(pool->source.ctx, extent->base, extent->size_bytes);
+        }
+        pool_free(pool, extent);
+    }
+    pool_free(pool, pool->extents);
+    pool_free(pool, pool->addrs);
+    pool_free(pool, pool->pages);
+    pool_free(pool, pool->part_bytes);
+    memset(pool, 0, sizeof(*pool));
+}
+
+/* ---- plan ---- */
+
+uint64_t quire_pool_spill_bytes(const quire_pool *pool, quire_region_id region,
+                                const uint32_t *n_pages)
+{
+    uint64_t left_bytes = quire_region_headroom_bytes(&pool->regions->items[region]);
+    uint64_t sum = 0;
+
+    for (uint32_t g = 0; g < pool->n_groups; g++) {
+        uint64_t charge_bytes = pool->groups[g].charge_bytes;
+        uint64_t n_own = left_bytes / charge_bytes;
+        uint64_t bytes;
+
+        n_own = n_own < n_pages[g] ? n_own : n_pages[g];
+        left_bytes -= n_own * charge_bytes;
+        if (__builtin_mul_overflow(n_pages[g] - n_own, charge_bytes, &bytes) ||
+            __builtin_add_overflow(sum, bytes, &sum)) {
+            return UINT64_MAX;
+        }
+    }
+    return sum;
+}
+
+static int plan_budget(const quire_pool *pool, quire_region_id region, const uint32_t *n_pages)
+{
+    const quire_region *budget = quire_region_find(pool->regions, region);
+    uint64_t over_bytes;
+
+    QUIRE_CHECK(budget != NULL);
+    over_bytes = quire_pool_spill_bytes(pool, region, n_pages);
+    if (over_bytes == 0) {
+        return QUIRE_OK;
+    }
+    QUIRE_FAIL_IF(quire_counter_get(&budget->spills) == 0, QUIRE_NOPAGES);
+    QUIRE_FAIL_IF(over_bytes >
+                      quire_region_headroom_bytes(&pool->regions->items[QUIRE_REGION_DYNAMIC]),
+                  QUIRE_NOPAGES);
+    return QUIRE_OK;
+}
+
+uint64_t quire_pool_charge_bytes(const quire_pool *pool, const uint32_t *n_pages)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t g = 0; g < pool->n_groups; g++) {
+        uint64_t bytes;
+
+        if (__builtin_mul_overflow(n_pages[g], pool->groups[g].charge_bytes, &bytes) ||
+            __builtin_add_overflow(sum, bytes, &sum)) {
+            return UINT64_MAX;
+        }
+    }
+    return sum;
+}
+
+uint64_t quire_pool_shortage_bytes(const quire_pool *pool, quire_region_id region,
+                                   const uint32_t *n_pages)
+{
+    const quire_region *budget = quire_region_find(pool->regions, region);
+    uint64_t wanted_bytes = quire_pool_charge_bytes(pool, n_pages);
+    uint64_t left_bytes;
+
+    QUIRE_CHECK(budget != NULL);
+    left_bytes = quire_region_headroom_bytes(budget);
+    return wanted_bytes > left_bytes ? wanted_bytes - left_bytes : 0;
+}
+
+static int plan_ids(quire_pool *pool, uint64_t n)
+{
+    uint64_t capacity = pool->ids_capacity;
+    uint64_t wanted;
+
+    if (n <= pool->n_ids_free) {
+        return QUIRE_OK;
+    }
+    wanted = pool->id_end + (n - pool->n_ids_free);
+    if (wanted <= capacity) {
+        return QUIRE_OK;
+    }
+    QUIRE_FAIL_IF(wanted - 1 > pool->pages_max, QUIRE_LIMIT);
+    while (capacity < wanted) {
+        capacity *= 2;
+    }
+    /* Not beyond the limit, so that the limit is exact. */
+    if (capacity > (uint64_t)pool->pages_max + 1) {
+        capacity = (uint64_t)pool->pages_max + 1;
+    }
+    return ids_resize(pool, (uint32_t)capacity);
+}
+
+static int plan_slots(quire_pool *pool, const uint32_t *n_pages)
+{
+    int rc = QUIRE_OK;
+
+    for (uint32_t g = 0; g < pool->n_groups; g++) {
+        pool->classes[pool->groups[g].class_index].plan_pages += n_pages[g];
+    }
+    for (uint32_t c = 0; c < pool->n_classes && rc == QUIRE_OK; c++) {
+        quire_pool_class *class = &pool->classes[c];
+
+        while (rc == QUIRE_OK && quire_counter_get(&class->free_pages) < class->plan_pages) {
+            rc = quire_placement_grow(pool, class);
+        }
+    }
+    for (uint32_t c = 0; c < pool->n_classes; c++) {
+        pool->classes[c].plan_pages = 0;
+    }
+    return rc;
+}
+
+int quire_pool_plan(quire_pool *pool, quire_region_id region, const uint32_t *n_pages)
+{
+    uint64_t total = 0;
+    int rc;
+
+    for (uint32_t g = 0; g < pool->n_groups; g++) {
+        total += n_pages[g];
+    }
+    pool->plan_serial = pool->next_serial;
+    rc = plan_budget(pool, region, n_pages);
+    if (rc == QUIRE_OK) {
+        rc = plan_ids(pool, total);
+    }
+    if (rc == QUIRE_OK) {
+        rc = plan_slots(pool, n_pages);
+    }
+    if (rc < 0) {
+        quire_pool_cancel(pool);
+    }
+    return rc;
+}
+
+void quire_pool_cancel(quire_pool *pool)
+{
+    for (uint32_t c = 0; c < pool->n_classes; c++) {
+        quire_extent *extent = pool->classes[c].buckets[QUIRE_EXTENT_BUCKET_EMPTY];
+
+        while (extent != NULL) {
+            quire_extent *next = extent->next;
+
+            if (extent->serial >= pool->plan_serial) {
+                quire_placement_unmap(pool, extent);
+            }
+            extent = next;
+        }
+    }
+    quire_counter_add(&pool->alloc_failures_total, 1);
+}
+
+/* ---- pages ---- */
+
+static quire_pool_class *page_class(quire_pool *pool, const quire_page *page)
+{
+    return &pool->classes[pool->groups[page->group].class_index];
+}
+
+static quire_page *page_in_use(quire_pool *pool, quire_page_id id)
+{
+    QUIRE_CHECK(id != QUIRE_PAGE_NULL && id < pool->id_end);
+    QUIRE_CHECK(quire_page_state_of(&pool->pages[id]) != QUIRE_PAGE_FREE);
+    return &pool->pages[id];
+}
+
+void quire_pool_history(quire_pool *pool, quire_history_kind kind, quire_page_id id,
+                        quire_seq_id seq)
+{
+    const quire_page *page = &pool->pages[id];
+    quire_history_event *event = quire_history_next(pool->history);
+
+    if (event != NULL) {
+        event->kind = kind;
+        event->page = id;
+        event->seq = seq;
+        event->group = page->group;
+        event->region = page->region;
+        event->extent = page->extent;
+    }
+}
+
+static quire_page_id id_take(quire_pool *pool)
+{
+    quire_page_id id = pool->id_free;
+
+    if (id != QUIRE_PAGE_NULL) {
+        pool->id_free = pool->pages[id].extent;
+        pool->n_ids_free--;
+    } else {
+        QUIRE_CHECK(pool->id_end < pool->ids_capacity);
+        id = pool->id_end++;
+    }
+    return id;
+}
+
+/* The region that a page taken for one is charged to: this one, or when it is full and spills the
+ * dynamic one. */
+static quire_region_id take_region(quire_pool *pool, quire_region_id region, uint64_t charge_bytes)
+{
+    quire_region *own = &pool->regions->items[region];
+
+    if (quire_counter_get(&own->spills) == 0 || quire_region_headroom_bytes(own) >= charge_bytes) {
+        return region;
+    }
+    quire_counter_add(&own->spilled_pages, 1);
+    quire_counter_add(&own->spilled_bytes, charge_bytes);
+    return QUIRE_REGION_DYNAMIC;
+}
+
+quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_region_id region,
+                              quire_seq_id seq)
+{
+    quire_pool_class *class = &pool->classes[pool->groups[group].class_index];
+    uint64_t charge_bytes = pool->groups[group].charge_bytes;
+    quire_region_id charged = take_region(pool, region, charge_bytes);
+    quire_page_id id = id_take(pool);
+    quire_page *page = &pool->pages[id];
+    uint32_t slot;
+    quire_extent *extent = quire_placement_take(class, &slot);
+
+    extent->slots[slot] = id;
+    *page = (quire_page){ .refs = 1,
+                          .extent = extent->number,
+                          .slot = (uint16_t)slot,
+                          .group = group & 0xfu,
+                          .region = charged & 0xfu,
+                          .home = (charged != region ? region : 0) & 0xfu };
+    pool->addrs[id] = quire_payload_addr(extent, slot);
+    class->taken_pages++;
+    quire_counter_add(&class->live_pages, 1);
+    quire_counter_add(&class->slack_slots, pool->page_tokens);
+    quire_counter_add(&pool->pages_now, 1);
+    quire_counter_peak(&pool->pages_peak, quire_counter_get(&pool->pages_now));
+    quire_counter_add(&pool->allocs_total, 1);
+    quire_region_charge(&pool->regions->items[charged], charge_bytes);
+    quire_pool_history(pool, QUIRE_HISTORY_ALLOC, id, seq);
+    return id;
+}
+
+/* A spilled page is one no more. */
+static void page_settle(quire_pool *pool, quire_page *page)
+{
+    if (page->home != 0) {
+        quire_counter_sub(&pool->regions->items[page->home].spilled_bytes,
+                          pool->groups[page->group].charge_bytes);
+        page->home = 0;
+    }
+}
+
+/* A page in use becomes free; the counters of its state are the caller's. */
+static void page_give(quire_pool *pool, quire_page_id id, quire_seq_id seq)
+{
+    quire_page *page = &pool->pages[id];
+
+    QUIRE_CHECK(!page->is_pinned);
+    quire_pool_history(pool, QUIRE_HISTORY_FREE, id, seq);
+    page_settle(pool, page);
+    quire_region_uncharge(&pool->regions->items[page->region],
+                          pool->groups[page->group].charge_bytes);
+    quire_placement_give(page_class(pool, page), pool->extents[page->extent], page->slot);
+    *page = (quire_page){ .extent = pool->id_free };
+    pool->addrs[id] = (quire_page_addr){ NULL, 0 };
+    pool->id_free = id;
+    pool->n_ids_free++;
+    quire_counter_sub(&pool->pages_now, 1);
+    quire_counter_add(&pool->frees_total, 1);
+}
+
+void quire_pool_ref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
+{
+    quire_page *page = page_in_use(pool, id);
+
+    QUIRE_CHECK(page->refs < UINT32_MAX);
+    if (page->refs++ == 0) {
+        quire_pool_class *class = page_class(pool, page);
+
+        quire_counter_sub(&class->cached_pages, 1);
+        if (!page->is_pinned) {
+            quire_counter_sub(&pool->regions->items[page->region].cached_bytes,
+                              pool->groups[page->group].charge_bytes);
+        }
+        quire_counter_add(&class->live_pages, 1);
+        quire_counter_add(&class->slack_slots, pool->page_tokens - page->n_filled);
+    }
+    quire_pool_history(pool, QUIRE_HISTORY_REF, id, seq);
+}
+
+void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
+{
+    quire_page *page = page_in_use(pool, id);
+    quire_pool_class *class = page_class(pool, page);
+
+    QUIRE_CHECK(page->refs > 0);
+    if (--page->refs > 0) {
+        quire_pool_history(pool, QUIRE_HISTORY_UNREF, id, seq);
+        return;
+    }
+    quire_counter_sub(&class->live_pages, 1);
+    quire_counter_sub(&class->slack_slots, pool->page_tokens - page->n_filled);
+    if (page->n_kept > 0) {
+        quire_counter_add(&class->cached_pages, 1);
+        if (!page->is_pinned) {
+            quire_counter_add(&pool->regions->items[page->region].cached_bytes,
+                              pool->groups[page->group].charge_bytes);
+        }
+        page_settle(pool, page);
+        quire_pool_history(pool, QUIRE_HISTORY_UNREF, id, seq);
+        return;
+    }
+    page_give(pool, id, seq);
+}
+
+void quire_pool_keep(quire_pool *pool, quire_page_id id, uint32_t n_tokens)
+{
+    quire_page *page = page_in_use(pool, id);
+
+    QUIRE_CHECK(page->refs > 0 && n_tokens > 0);
+    QUIRE_ASSERT(n_tokens >= page->n_kept && n_tokens <= page->n_filled);
+    if (page->n_kept == 0) {
+        quire_pool_history(pool, QUIRE_HISTORY_KEEP, id, QUIRE_SEQ_NULL);
+    }
+    page->n_kept = (uint16_t)n_tokens;
+}
+
+uint64_t quire_pool_evict(quire_pool *pool, quire_page_id id)
+{
+    quire_page *page = page_in_use(pool, id);
+    uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
+
+    QUIRE_CHECK(page->n_kept > 0 && !page->is_pinned);
+    quire_pool_history(pool, QUIRE_HISTORY_EVICT, id, QUIRE_SEQ_NULL);
+    page->n_kept = 0;
+    if (page->refs > 0) {
+        return 0;
+    }
+    quire_counter_sub(&page_class(pool, page)->cached_pages, 1);
+    quire_counter_sub(&pool->regions->items[page->region].cached_bytes, charge_bytes);
+    page_give(pool, id, QUIRE_SEQ_NULL);
+    return charge_bytes;
+}
+
+void quire_pool_recharge(quire_pool *pool, quire_page_id id, quire_region_id to)
+{
+    quire_page *page = page_in_use(pool, id);
+    quire_region *old = &pool->regions->items[page->region];
+    quire_region *new = &pool->regions->items[to];
+    uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
+
+    if (old == new) {
+        return;
+    }
+    quire_region_uncharge(old, charge_bytes);
+    quire_region_charge(new, charge_bytes);
+    if (page->is_pinned) {
+        quire_counter_sub(&old->pinned_bytes, charge_bytes);
+        quire_counter_add(&new->pinned_bytes, charge_bytes);
+    } else if (page->refs == 0) {
+        quire_counter_sub(&old->cached_bytes, charge_bytes);
+        quire_counter_add(&new->cached_bytes, charge_bytes);
+    }
+    if (page->home == to) {
+        quire_counter_add(&new->returned_pages, 1);
+    }
+    page_settle(pool, page);
+    page->region = to & 0xfu;
+    quire_pool_history(pool, QUIRE_HISTORY_CHARGE, id, QUIRE_SEQ_NULL);
+}
+
+void quire_pool_home_forget(quire_pool *pool, quire_region_id region)
+{
+    const quire_region *home = &pool->regions->items[region];
+
+    for (uint32_t id = 1; id < pool->id_end && quire_counter_get(&home->spilled_bytes) > 0; id++) {
+        if (pool->pages[id].home == region) {
+            page_settle(pool, &pool->pages[id]);
+        }
+    }
+}
+
+void quire_pool_pin(quire_pool *pool, quire_page_id id)
+{
+    quire_page *page = page_in_use(pool, id);
+    quire_region *region = &pool->regions->items[page->region];
+    uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
+
+    QUIRE_CHECK(page->n_kept > 0 && !page->is_pinned);
+    page->is_pinned = 1;
+    quire_counter_add(&region->pinned_bytes, charge_bytes);
+    if (page->refs == 0) {
+        quire_counter_sub(&region->cached_bytes, charge_bytes);
+    }
+}
+
+void quire_pool_unpin(quire_pool *pool, quire_page_id id)
+{
+    quire_page *page = page_in_use(pool, id);
+    quire_region *region = &pool->regions->items[page->region];
+    uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
+
+    QUIRE_CHECK(page->is_pinned);
+    page->is_pinned = 0;
+    quire_counter_sub(&region->pinned_bytes, charge_bytes);
+    if (page->refs == 0) {
+        quire_counter_add(&region->cached_bytes, charge_bytes);
+    }
+}
+
+void quire_pool_fill_set(quire_pool *pool, quire_page_id id, uint32_t n_filled)
+{
+    quire_page *page = page_in_use(pool, id);
+    quire_pool_class *class = page_class(pool, page);
+
+    QUIRE_ASSERT(page->refs > 0 && n_filled <= pool->page_tokens);
+    quire_counter_set(&class->slack_slots,
+                      quire_counter_get(&class->slack_slots) + page->n_filled - n_filled);
+    page->n_filled = (uint16_t)n_filled;
+}
+
+void quire_pool_copy(quire_pool *pool, quire_page_id to, quire_page_id from, quire_seq_id seq)
+{
+    const quire_page *target = page_in_use(pool, to);
+
+    QUIRE_CHECK(target->group == page_in_use(pool, from)->group);
+    if (pool->addrs[to].extent != NULL) {
+        quire_payload_copy(page_class(pool, target), pool->addrs[to], pool->addrs[from]);
+    }
+    quire_counter_add(&pool->page_copies_total, 1);
+    quire_pool_history(pool, QUIRE_HISTORY_COPY, to, seq);
+}

@@ -1,0 +1,265 @@
+/* pool.h - reference-counted pages, placed in extents.
+ *
+ *             take                        last unref, not kept
+ *   free ------------> live (refs >= 1) ------------------------> free
+ *                       |  ^                                        ^
+ *   last unref, kept    |  | ref                                    | evict
+ *                       v  |                                        |
+ *                      cached (refs == 0, kept by the prefix tree) -'
+ *
+ * A page is an id. Where its payload lies is (extent, slot), which coalescing may change while the
+ * id stays. Groups whose pages have equal size and parts share a class; a class owns extents. Slots
+ * are handed out from the fullest extent that has one, so that sparse extents run empty by
+ * themselves.
+ *
+ * Plan, then apply: quire_pool_plan() makes sure that the next takes succeed, and is the only
+ * function of the allocation path that can fail.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CORE_POOL_H
+#define QUIRE_CORE_POOL_H
+
+#include "base/check.h"
+#include "core/cache/counter.h"
+#include "core/cache/history.h"
+#include "core/cache/region.h"
+#include "core/pool/extent.h"
+#include "quire/alloc.h"
+#include "quire/cache.h"
+
+typedef enum quire_page_state {
+    QUIRE_PAGE_FREE = 0,
+    QUIRE_PAGE_LIVE = 1,
+    QUIRE_PAGE_CACHED = 2
+} quire_page_state;
+
+/* What is known about a page id. Its state follows: see quire_page_state_of(). */
+typedef struct quire_page {
+    uint32_t refs;     /* table leaves that hold it */
+    uint32_t extent;   /* number; of a free id: the next free id */
+    uint16_t slot;     /* in the extent */
+    uint16_t n_filled; /* slots of tokens written, as far as is known; see quire_pool_fill_set() */
+    uint16_t n_kept;   /* tokens from slot 0 on that the prefix tree relies on; 0 = not kept */
+    uint16_t group : 4;
+    uint16_t region : 4;    /* that it is charged to */
+    uint16_t home : 4;      /* live and spilled: the region of the sequence that took it; else 0 */
+    uint16_t is_pinned : 1; /* a pin holds it: it is kept, and not evicted */
+    uint16_t is_marked : 1; /* scratch of charge.c: false between calls */
+} quire_page;
+
+_Static_assert(sizeof(quire_page) == 16, "quire_page: one per page, keep it small");
+_Static_assert(QUIRE_GROUPS_MAX <= 16 && QUIRE_REGIONS_MAX <= 16, "fit quire_page");
+
+static inline quire_page_state quire_page_state_of(const quire_page *page)
+{
+    if (page->refs > 0) {
+        return QUIRE_PAGE_LIVE;
+    }
+    return page->n_kept > 0 ? QUIRE_PAGE_CACHED : QUIRE_PAGE_FREE;
+}
+
+/* By fill: empty, eight partial eighths, full. */
+#define QUIRE_EXTENT_BUCKET_EMPTY 0u
+#define QUIRE_EXTENT_BUCKET_FULL  9u
+#define QUIRE_EXTENT_BUCKETS      10u
+
+/* An entry of slots[]: a page id, or a link of the extent's list of freed slots. */
+#define QUIRE_SLOT_FREE 0x80000000u
+#define QUIRE_SLOT_NONE 0x7fffffffu /* ends the list */
+
+typedef struct quire_extent {
+    unsigned char *base; /* NULL without payload */
+    size_t size_bytes;
+    struct quire_extent *prev; /* in its bucket */
+    struct quire_extent *next;
+    uint64_t serial; /* counts mappings, to find those of one plan */
+    uint32_t number;
+    uint32_t n_slots;
+    uint32_t n_slots_max; /* room in slots[] */
+    uint32_t n_used;
+    uint32_t n_fresh;   /* slots from n_fresh on were never handed out */
+    uint32_t n_touched; /* slots below are backed by memory; >= n_fresh */
+    size_t
+        touched_bytes;  /* of pages of several parts: maintain() has backed so much from base on */
+    uint32_t free_head; /* freed slots, newest first */
+    uint32_t used_min;  /* n_used below this or at used_end: the extent changes its bucket */
+    uint32_t used_end;
+    uint8_t class_index;
+    uint8_t bucket;
+    bool is_locked;
+    uint32_t slots[]; /* [n_slots_max], valid up to n_fresh */
+} quire_extent;
+
+/* Pages of one size and the same parts. */
+typedef struct quire_pool_class {
+    size_t page_bytes;
+    uint32_t n_parts;         /* >= 1; of several all extents have shape.n_slots */
+    const size_t *part_bytes; /* [n_parts] */
+    quire_extent_shape shape;
+    uint32_t bucket_mask; /* bit b: bucket b has extents; never the bit of the full ones */
+    quire_extent *buckets[QUIRE_EXTENT_BUCKETS];
+    uint64_t plan_pages;  /* free pages that the plan in progress counts on */
+    uint64_t ready_pages; /* free and backed by memory: sum of n_touched - n_used */
+    uint64_t taken_pages; /* since the last maintain */
+    uint64_t demand_q8;   /* decaying peak of taken_pages, in 1/256 */
+    quire_counter live_pages;
+    quire_counter cached_pages;
+    quire_counter free_pages;
+    quire_counter free_empty_pages; /* those in empty extents */
+    quire_counter slack_slots;      /* token slots of live pages that hold none */
+    quire_counter tail_bytes;
+    quire_counter extents_empty;
+} quire_pool_class;
+
+typedef struct quire_pool_group {
+    uint64_t charge_bytes;
+    uint32_t class_index;
+} quire_pool_group;
+
+typedef struct quire_pool_opts {
+    uint32_t page_tokens;
+    uint32_t n_groups;
+    const size_t *page_bytes; /* [n_groups] */
+    const uint32_t *n_parts;  /* [n_groups], as quire_cache_opts has them, and the next */
+    const size_t *const *part_bytes;
+    const size_t *charge_bytes; /* [n_groups], each > 0 */
+    uint32_t pages_max;         /* <= QUIRE_PAGES_MAX */
+    uint32_t extents_max;       /* <= QUIRE_EXTENTS_MAX */
+    bool lock_memory;
+    const quire_allocator *allocator;
+    const quire_extent_source *source;
+    quire_regions *regions; /* borrowed for the life of the pool, as is the next */
+    quire_history *history;
+} quire_pool_opts;
+
+typedef struct quire_pool {
+    quire_allocator allocator;
+    quire_extent_source source;
+    quire_regions *regions;
+    quire_history *history;
+    quire_page *pages;      /* [ids_capacity], entry 0 unused */
+    quire_page_addr *addrs; /* [ids_capacity], by page id */
+    size_t *part_bytes;     /* of all classes, one after the other */
+    uint32_t ids_capacity;
+    uint32_t id_end;  /* ids from here on were never used */
+    uint32_t id_free; /* list of freed ids, newest first */
+    uint32_t n_ids_free;
+    uint32_t pages_max;
+    quire_extent **extents; /* [extents_capacity], by number */
+    uint32_t extents_capacity;
+    uint32_t extent_hint; /* no number below it is unused */
+    uint32_t extents_max;
+    uint32_t page_tokens;
+    uint32_t n_groups;
+    uint32_t n_classes;
+    bool lock_memory;
+    uint64_t next_serial;
+    uint64_t plan_serial; /* extents from here on were mapped by the last plan */
+    quire_pool_group groups[QUIRE_GROUPS_MAX];
+    quire_pool_class classes[QUIRE_GROUPS_MAX];
+    quire_counter extents_now;
+    quire_counter extent_bytes;
+    quire_counter extent_peak_bytes;
+    quire_counter locked_bytes;
+    quire_counter pages_now; /* live and cached */
+    quire_counter pages_peak;
+    quire_counter allocs_total;
+    quire_counter frees_total;
+    quire_counter alloc_failures_total;
+    quire_counter page_copies_total;
+    quire_counter page_moves_total;
+    quire_counter watermark_pages;
+} quire_pool;
+
+/* Errors: QUIRE_NOMEM (the pool then needs no fini). The options are the caller's to check. */
+int quire_pool_init(quire_pool *pool, const quire_pool_opts *opts);
+
+/* Pages still in use lose their memory. */
+void quire_pool_fini(quire_pool *pool);
+
+/* Make sure that n_pages[group] takes in each group, charged to region, succeed: budget (also that
+ * of the dynamic region, when this one spills), page ids and slots. A later plan replaces this one.
+ * All or nothing: on failure no page, charge or extent has changed, but empty extents may have gone
+ * back to the OS. Errors: QUIRE_NOPAGES (budget), QUIRE_LIMIT (pages_max, extents_max),
+ * QUIRE_NOMEM. */
+int quire_pool_plan(quire_pool *pool, quire_region_id region, const uint32_t *n_pages);
+
+/* By how many bytes of charge the region's budget falls short of such a plan; saturates. */
+uint64_t quire_pool_shortage_bytes(const quire_pool *pool, quire_region_id region,
+                                   const uint32_t *n_pages);
+
+/* What such a plan would charge to the dynamic region if this one spills, taking groups in order
+ * and its own budget while a page fits; saturates. */
+uint64_t quire_pool_spill_bytes(const quire_pool *pool, quire_region_id region,
+                                const uint32_t *n_pages);
+
+/* What such a plan would charge; saturates. */
+uint64_t quire_pool_charge_bytes(const quire_pool *pool, const uint32_t *n_pages);
+
+/* Give up the plan just made: what was mapped for it goes back. Counts as a failed allocation. */
+void quire_pool_cancel(quire_pool *pool);
+
+/* Take a planned page, with one reference; groups in order. Cost: O(1), nothing is allocated. */
+quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_region_id region,
+                              quire_seq_id seq);
+
+/* Add, drop a reference. A cached page becomes live by ref. seq is for the history.
+ * Cost: O(1), nothing is allocated. */
+void quire_pool_ref(quire_pool *pool, quire_page_id id, quire_seq_id seq);
+void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq);
+
+/* Rely on the first n_tokens > 0 slots of a live page: they are not written again, and the page
+ * stays when its last reference goes: it is cached then. What follows the slots belongs to the
+ * page's appender (T4 of table.h). May be repeated with more tokens, not with fewer. */
+void quire_pool_keep(quire_pool *pool, quire_page_id id, uint32_t n_tokens);
+/* Undo keep; a cached page becomes free. Returns the charge that went with it, 0 while others hold
+ * the page. */
+uint64_t quire_pool_evict(quire_pool *pool, quire_page_id id);
+
+/* Charge a page to another region, which has room for it. A spilled page is one no more. */
+void quire_pool_recharge(quire_pool *pool, quire_page_id id, quire_region_id to);
+
+/* A region that ends was home to spilled pages which others hold now. Cost: O(pages) if there are
+ * any. */
+void quire_pool_home_forget(quire_pool *pool, quire_region_id region);
+
+/* A kept page is pinned, is no longer: see quire_region's cached and pinned bytes. */
+void quire_pool_pin(quire_pool *pool, quire_page_id id);
+void quire_pool_unpin(quire_pool *pool, quire_page_id id);
+
+/* Record how many token slots of a live page are filled. Exact whenever the page's only holder
+ * says it; while a page is shared it is the most that any holder filled. */
+void quire_pool_fill_set(quire_pool *pool, quire_page_id id, uint32_t n_filled);
+
+/* Copy the payload of one page to another of the same group, for seq. */
+void quire_pool_copy(quire_pool *pool, quire_page_id to, quire_page_id from, quire_seq_id seq);
+
+/* Record an event of a page in use. */
+void quire_pool_history(quire_pool *pool, quire_history_kind kind, quire_page_id id,
+                        quire_seq_id seq);
+
+/* id is not the null page: entries that are holes have nothing in the pool. */
+static inline const quire_page *quire_pool_page(const quire_pool *pool, quire_page_id id)
+{
+    QUIRE_ASSERT(id != QUIRE_PAGE_NULL && id < pool->id_end);
+    return &pool->pages[id];
+}
+
+static inline quire_page_state quire_pool_state(const quire_pool *pool, quire_page_id id)
+{
+    return quire_page_state_of(quire_pool_page(pool, id));
+}
+
+/* ---- upkeep (pool_upkeep.c): see quire_cache_maintain(), _coalesce(), _trim() ---- */
+
+void quire_pool_maintain(quire_pool *pool, uint32_t watermark_pages_max);
+uint32_t quire_pool_coalesce(quire_pool *pool, uint32_t moves_max);
+uint64_t quire_pool_trim(quire_pool *pool, uint64_t keep_bytes);
+
+/* ---- checking (pool_validate.c) ---- */
+
+void quire_pool_validate(const quire_pool *pool);
+
+#endif /* QUIRE_CORE_POOL_H */

@@ -1,0 +1,67 @@
+/* prefix_index.h - from a path's hash to the node that ends it: roots and full pages.
+ *
+ * The hash of a path is made of its key's and those of its pages, so all hashes of a prompt can be
+ * computed before the tree is looked at. Open addressing; an entry holds half of the hash, so that
+ * probing reads no nodes. What is found is compared by the caller's measure: parent and tokens.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CORE_PREFIX_INDEX_H
+#define QUIRE_CORE_PREFIX_INDEX_H
+
+#include "core/prefix/prefix_node.h"
+
+typedef struct quire_prefix_entry {
+    uint32_t tag;  /* of the hash */
+    uint32_t node; /* 0 = empty */
+} quire_prefix_entry;
+
+typedef struct quire_prefix_index {
+    quire_allocator allocator;
+    quire_prefix_entry *entries; /* [mask + 1] */
+    uint32_t mask;
+    uint32_t n;
+} quire_prefix_index;
+
+/* Errors: QUIRE_NOMEM. */
+int quire_prefix_index_init(quire_prefix_index *index, const quire_allocator *allocator);
+void quire_prefix_index_fini(quire_prefix_index *index);
+
+/* Make room for n entries in all. Errors: QUIRE_NOMEM. */
+int quire_prefix_index_plan(quire_prefix_index *index, uint32_t n);
+
+/* There is room. */
+void quire_prefix_index_add(quire_prefix_index *index, uint64_t hash, uint32_t node);
+void quire_prefix_index_remove(quire_prefix_index *index, uint64_t hash, uint32_t node);
+
+static inline uint32_t quire_prefix_index_tag(uint64_t hash)
+{
+    return (uint32_t)(hash >> 32);
+}
+
+/* Candidates for a hash: start with *at = tag; each call returns the next node, 0 at the end. */
+static inline uint32_t quire_prefix_index_next(const quire_prefix_index *index, uint32_t tag,
+                                               uint32_t *at)
+{
+    for (;;) {
+        const quire_prefix_entry *entry = &index->entries[*at & index->mask];
+
+        (*at)++;
+        if (entry->node == QUIRE_NODE_NULL || entry->tag == tag) {
+            return entry->node;
+        }
+    }
+}
+
+static inline void quire_prefix_index_prefetch(const quire_prefix_index *index, uint64_t hash)
+{
+    __builtin_prefetch(&index->entries[quire_prefix_index_tag(hash) & index->mask]);
+}
+
+/* ---- hashes ---- */
+
+uint64_t quire_prefix_hash_key(const uint64_t identity[2], const void *salt, uint32_t salt_bytes);
+
+/* The path's hash with the tokens of one more page, or of a part of one. */
+uint64_t quire_prefix_hash_add(uint64_t path_hash, const int32_t *tokens, uint32_t n_tokens);
+
+#endif /* QUIRE_CORE_PREFIX_INDEX_H */

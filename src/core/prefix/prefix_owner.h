@@ -1,0 +1,39 @@
+/* prefix_owner.h - which nodes an owner published and nobody else has used, so that a session's end
+ * costs what the session left, not what the tree holds.
+ *
+ * The nodes of an owner stand in a ring (owner_next, owner_prev). One of them, the anchor, is found
+ * by the owner's number; the others come and go without the index.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CORE_PREFIX_OWNER_H
+#define QUIRE_CORE_PREFIX_OWNER_H
+
+#include "core/prefix/prefix_index.h"
+#include "core/prefix/prefix_node.h"
+
+typedef struct quire_prefix_owners {
+    quire_prefix_index anchors;
+    const quire_prefix_nodes *nodes;
+} quire_prefix_owners;
+
+/* Errors: QUIRE_NOMEM. */
+int quire_prefix_owners_init(quire_prefix_owners *owners, const quire_allocator *allocator,
+                             const quire_prefix_nodes *nodes);
+void quire_prefix_owners_fini(quire_prefix_owners *owners);
+
+/* Make sure that the next add succeeds. Errors: QUIRE_NOMEM. */
+int quire_prefix_owners_plan(quire_prefix_owners *owners);
+
+/* A node of an owner; 0 = there is none. */
+uint32_t quire_prefix_owners_find(const quire_prefix_owners *owners, uint64_t owner);
+
+/* Give a node that has no owner to one; take it away again. Owner 0 is nobody: nothing happens. */
+void quire_prefix_owners_add(quire_prefix_owners *owners, uint32_t node, uint64_t owner);
+void quire_prefix_owners_remove(quire_prefix_owners *owners, uint32_t node);
+
+/* Check the rings and that they hold n_owned nodes in all. */
+void quire_prefix_owners_validate(const quire_prefix_owners *owners, uint64_t n_owned);
+
+#endif /* QUIRE_CORE_PREFIX_OWNER_H */

@@ -1,0 +1,60 @@
+/* text.h - a model's text: tokens of a text, bytes of a token, chat templates, UTF-8 streams.
+ *
+ * Thread: any; each call is independent.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_TEXT_H
+#define QUIRE_MODEL_TEXT_H
+
+#include "model/model.h"
+
+/* Token ids of text, which may be any bytes: what is no UTF-8 becomes byte tokens (SPM) or U+FFFD
+ * (BPE). Returns the number of tokens, also when it exceeds cap (then what was written is of no
+ * use). Errors: QUIRE_LIMIT (2 GiB), QUIRE_NOMEM (also: no thread, or no address space of 1 KiB per
+ * byte for its stack, which texts for BPE get).
+ * Thread: any with a stack of 128 KiB; blocks until done. */
+int64_t quire_model_tokenize(const quire_model *model, const char *text, size_t text_bytes,
+                             bool add_special, bool parse_special, int32_t *tokens, size_t cap);
+
+/* Bytes of one token, without a terminator; the count as above. is_special renders control
+ * tokens as text. */
+int64_t quire_model_token_text(const quire_model *model, int32_t token, bool is_special,
+                               char *buffer, size_t cap);
+
+bool quire_model_is_eog(const quire_model *model, int32_t token);
+/* Whether the tokenizer takes it from a prompt as a whole before it cuts up the rest. */
+bool quire_model_is_special(const quire_model *model, int32_t token);
+bool quire_model_adds_bos(const quire_model *model);
+int32_t quire_model_bos(const quire_model *model); /* -1 if none */
+
+/* The template in the file (tokenizer.chat_template), NULL if none. */
+const char *quire_model_chat_template(const quire_model *model);
+
+typedef struct quire_chat_message {
+    const char *role;
+    const char *content;
+} quire_chat_message;
+
+/* Render messages with a template name or text (NULL = the model's). Returns the length, also when
+ * it exceeds cap; QUIRE_UNSUPP for a template that is not recognised. */
+int64_t quire_model_chat_render(const quire_model *model, const char *chat_template,
+                                const quire_chat_message *messages, size_t n_messages,
+                                bool add_assistant, char *buffer, size_t cap);
+
+/* Incremental bytes -> text: holds back an incomplete UTF-8 sequence until it is whole or broken.
+ */
+typedef struct quire_utf8_stream {
+    unsigned char held[4];
+    uint32_t n_held;
+} quire_utf8_stream;
+
+/* Feed n bytes; writes at most n + 3 bytes of whole UTF-8 to out (invalid bytes become U+FFFD, so
+ * give it room for 3 * (n + 3)). Returns the number of bytes written. */
+size_t quire_utf8_stream_feed(quire_utf8_stream *stream, const char *bytes, size_t n, char *out);
+/* The same without output; false (and a stream of no more use) when the bytes are not UTF-8 there.
+ */
+bool quire_utf8_stream_skip(quire_utf8_stream *stream, const char *bytes, size_t n);
+/* Flush what is held as U+FFFD. */
+size_t quire_utf8_stream_flush(quire_utf8_stream *stream, char *out);
+
+#endif /* QUIRE_MODEL_TEXT_H */

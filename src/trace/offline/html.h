@@ -1,0 +1,19 @@
+/* html.h - a report as one page that needs nothing else: web/report.html with its data inside.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TRACE_HTML_H
+#define QUIRE_TRACE_HTML_H
+
+#include <stddef.h>
+
+#include "base/bytes.h"
+
+/* web/report.html, put into the program at build time (cmake/embed.cmake). */
+extern const unsigned char quire_report_page[];
+extern const size_t quire_report_page_bytes;
+
+/* Append the page with this JSON document as its data (src/cli/traces/report.h says what it has to
+ * be). No text in it can end the element that it stands in. Errors: QUIRE_NOMEM. */
+int quire_html_write(quire_bytes *out, const char *json, size_t n);
+
+#endif /* QUIRE_TRACE_HTML_H */

@@ -1,0 +1,78 @@
+/* recommend.h - settings of `quire serve` for a workload, each with the reason for its value.
+ *
+ *   page_tokens   the largest page that loses next to nothing to rounding and to last pages
+ *   kv_budget     the knee of LRU's curve (or nine tenths of all hits, where that is more), and
+ * what runs at once besides; or what there is pinned        what the high class holds at once, p99
+ *   cache_policy  the one with the most hits at that size; the default one where it is as good
+ *   cache_ttl     twice the gap within which nearly all reuse happens; none where the trace is too
+ *                 short to say
+ *
+ * Two steps, because which policy is best depends on the size, and finding out is the simulator's
+ * work: quire_recommend_sizes(), then quire_recommend_settings().
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TRACE_RECOMMEND_H
+#define QUIRE_TRACE_RECOMMEND_H
+
+#include "base/bytes.h"
+#include "quire/prefix.h"
+#include "trace/offline/analyze.h"
+#include "trace/offline/mrc.h"
+
+#define QUIRE_RECOMMEND_ITEMS_MAX  8u
+#define QUIRE_RECOMMEND_REASON_MAX 512u
+#define QUIRE_RECOMMEND_NO_CLASS   UINT32_MAX
+
+typedef struct quire_recommend_ask {
+    const quire_analysis *analysis;
+    const quire_mrc *mrc;
+    double token_bytes;     /* KV of a token; 0 = not known: no sizes in bytes */
+    uint64_t memory_bytes;  /* for KV; 0 = as much as is worth it */
+    uint32_t pinned_class;  /* index of the class to keep memory for, or QUIRE_RECOMMEND_NO_CLASS */
+    const char *class_name; /* its name; NULL without */
+} quire_recommend_ask;
+
+typedef struct quire_recommend_sizes {
+    uint32_t page_tokens;
+    uint64_t live_tokens;     /* held by what runs at once, p99 */
+    uint64_t capacity_blocks; /* for the cache besides, >= 1 */
+    double hit_rate;          /* of LRU there */
+    double hit_rate_infinite;
+    uint64_t memory_bytes; /* for both; 0 = not known */
+    uint64_t pinned_bytes; /* 0 = none, or not known */
+} quire_recommend_sizes;
+
+void quire_recommend_sizes_find(const quire_recommend_ask *ask, quire_recommend_sizes *out);
+
+/* What policies would have served with capacity_blocks. */
+typedef struct quire_recommend_policies {
+    const quire_evict_policy *policies; /* [n] */
+    const double *hit_rates;            /* [n] */
+    uint32_t n;                         /* 0 = not simulated: the default one */
+} quire_recommend_policies;
+
+typedef struct quire_recommend_item {
+    const char *key;
+    char value[32];
+    bool is_comment; /* the value cannot be known: to be filled in by the reader */
+    char reason[QUIRE_RECOMMEND_REASON_MAX];
+} quire_recommend_item;
+
+typedef struct quire_recommendation {
+    quire_recommend_sizes sizes;
+    quire_evict_policy policy;
+    double policy_hit_rate; /* 0 where it was not simulated */
+    uint64_t ttl_us;        /* 0 = never */
+    quire_recommend_item items[QUIRE_RECOMMEND_ITEMS_MAX];
+    uint32_t n_items;
+} quire_recommendation;
+
+void quire_recommend_settings(const quire_recommend_ask *ask, const quire_recommend_sizes *sizes,
+                              const quire_recommend_policies *policies, quire_recommendation *out);
+
+/* Append a file for `quire serve --config`, reasons as comments. title: a line of its own at the
+ * top. Errors: QUIRE_NOMEM. */
+int quire_recommend_yaml(const quire_recommendation *recommendation, const char *title,
+                         quire_bytes *out);
+
+#endif /* QUIRE_TRACE_RECOMMEND_H */

@@ -1,0 +1,79 @@
+/* record.h - writes down what a server is asked, so that it can be simulated and analysed later.
+ *
+ * JSON Lines. First a header, then a line for each request that has ended:
+ *
+ *   {"quire_trace":1,"block_tokens":64,"model":"m","form":"hashed","key":"5f...","classes":["a"]}
+ *   {"t":1700000000000000,"tenant":0,"class":0,"session":3,"input":130,"output":9,
+ *    "blocks":"<16 hexadecimal digits for each block>"}
+ *
+ * t is when it came, in microseconds of Unix time. A block is 64 tokens, the last one what is left.
+ * Its digits are SipHash-2-4 of the block before it and its token ids under a key that is drawn
+ * when the recording begins and is kept nowhere: equal prefixes of one tenant show as equal, and no
+ * text can be had from them or guessed. "key" tells keys apart. With form "plain" a line has
+ * "tokens", the ids, instead: for those who may keep the texts.
+ *
+ * A file that is there is appended to, behind a new header.
+ *
+ * Recording never disturbs serving. A request is copied into a queue of bounded size; a thread of
+ * the recorder's own hashes and writes. What finds the queue full is left out and counted. The
+ * first failed write (a full disk) ends the recording, is told once, and what follows is dropped.
+ *
+ * Thread: quire_record_add() and quire_record_stats_get() from anywhere.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TRACE_RECORD_H
+#define QUIRE_TRACE_RECORD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "quire/error.h"
+#include "trace/online/recent.h"
+
+#define QUIRE_RECORD_VERSION      1
+#define QUIRE_RECORD_BLOCK_TOKENS 64u
+#define QUIRE_RECORD_DIGITS       16u /* of a block */
+
+typedef struct quire_record quire_record;
+
+typedef struct quire_record_opts {
+    const char *path;
+    const char *model;              /* its name; NULL = not said */
+    bool is_plain;                  /* token ids instead of hashes */
+    const char *const *class_names; /* [n_classes] */
+    uint32_t n_classes;             /* at most QUIRE_TRACE_CLASSES_MAX */
+    size_t queue_bytes;             /* 0 = 64 MiB */
+    /* Told once, from the recorder's thread, when a write has failed; may be NULL. */
+    void (*failed)(void *ctx, const char *message);
+    void *failed_ctx;
+} quire_record_opts;
+
+/* Open the file, write its header, start the thread. Errors: QUIRE_IO, QUIRE_INVAL, QUIRE_NOMEM;
+ * err says what. Memory: quire_record_close(). */
+int quire_record_open(quire_record **out, const quire_record_opts *opts, quire_error *err);
+
+/* Write what is queued, end the thread, close the file. NULL is fine. */
+void quire_record_close(quire_record *record);
+
+/* Note a request that has ended; its tokens are copied. time_us: when it came, by
+ * quire_clock_ns() / 1000. tokens NULL: lengths alone. Never waits for the disk. */
+void quire_record_add(quire_record *record, const quire_recent_request *request);
+
+typedef struct quire_record_stats {
+    uint64_t written;
+    uint64_t dropped; /* the queue was full, or the recording had ended */
+    uint64_t bytes;
+    bool has_failed;
+} quire_record_stats;
+void quire_record_stats_get(quire_record *record, quire_record_stats *out);
+
+/* ---- parts of it, for tests and readers ---- */
+
+/* The hash of the block before the first one of a tenant's. */
+uint64_t quire_record_chain_begin(const uint64_t key[2], uint32_t tenant);
+/* The hash of n_tokens <= QUIRE_RECORD_BLOCK_TOKENS tokens behind a block. */
+uint64_t quire_record_chain_add(const uint64_t key[2], uint64_t before, const int32_t *tokens,
+                                uint32_t n_tokens);
+
+#endif /* QUIRE_TRACE_RECORD_H */

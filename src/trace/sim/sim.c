@@ -1,0 +1,189 @@
+/* sim.c - HITS mode: requests one after the other, prompt blocks only.
+ *
+ * The cache's budget is the capacity and one longest request; after each request the tree evicts
+ * down to the capacity, and what has just been put in may be what goes.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "trace/sim/sim.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "trace/sim/sim_internal.h"
+
+#include <string.h>
+
+/* ---- the timeline ---- */
+
+int quire_sim_timeline_begin(quire_sim_timeline *line, const quire_trace *trace,
+                             const quire_sim_opts *opts, quire_sim_result *out)
+{
+    uint32_t n =
+        opts->timeline_points < trace->n_requests ? opts->timeline_points : trace->n_requests;
+
+    *line = (quire_sim_timeline){ .result = out, .points_max = n };
+    if (n == 0) {
+        return QUIRE_OK;
+    }
+    line->every = (trace->n_requests + n - 1) / n;
+    out->timeline = quire_allocator_default()->alloc(NULL, n * sizeof(*out->timeline));
+    return out->timeline != NULL ? QUIRE_OK : QUIRE_NOMEM;
+}
+
+void quire_sim_timeline_add(quire_sim_timeline *line, const quire_sim_tree *tree, uint64_t time_us)
+{
+    quire_sim_result *out = line->result;
+    uint64_t blocks = out->blocks - line->blocks;
+    quire_sim_point point = { .time_us = time_us };
+    quire_cache_stats stats;
+
+    if (line->points_max == 0 || ++line->n_requests % line->every != 0 ||
+        out->n_points == line->points_max) {
+        return;
+    }
+    quire_cache_stats_get(tree->cache, &stats);
+    point.live_blocks = stats.pages_live;
+    point.cached_blocks = stats.pages_cached;
+    point.pinned_blocks = quire_sim_tree_pinned(tree);
+    point.hit_rate =
+        blocks > 0 ? (double)(out->hit_blocks - line->hit_blocks) / (double)blocks : 0.0;
+    out->timeline[out->n_points++] = point;
+    line->blocks = out->blocks;
+    line->hit_blocks = out->hit_blocks;
+}
+
+/* ---- counting ---- */
+
+void quire_sim_count_hits(quire_sim_result *out, const quire_trace *trace,
+                          const quire_trace_request *request, uint32_t hit_blocks)
+{
+    uint64_t hit_tokens = (uint64_t)hit_blocks * trace->block_tokens;
+
+    out->requests++;
+    out->blocks += request->n_blocks;
+    out->hit_blocks += hit_blocks;
+    out->tokens += request->n_input_tokens;
+    out->hit_tokens += hit_tokens < request->n_input_tokens ? hit_tokens : request->n_input_tokens;
+    out->pages_touched += request->n_blocks;
+}
+
+void quire_sim_count_tree(quire_sim_result *out, const quire_sim_tree *tree)
+{
+    quire_prefix_stats stats;
+
+    quire_prefix_stats_get(tree->tree, &stats);
+    out->evictions = stats.gone_nodes_total[QUIRE_PREFIX_GONE_MEMORY] +
+                     stats.gone_nodes_total[QUIRE_PREFIX_GONE_LOW_TRAFFIC] +
+                     stats.gone_nodes_total[QUIRE_PREFIX_GONE_TTL];
+}
+
+uint8_t quire_sim_rank(const quire_sim_opts *opts, const quire_trace_request *request)
+{
+    return request->class_index < opts->n_classes ? opts->classes[request->class_index].rank : 0;
+}
+
+/* ---- hits ---- */
+
+static int request_run(quire_sim_tree *t, const quire_sim_opts *opts, const quire_trace *trace,
+                       const quire_trace_request *request, quire_prefix_match *match)
+{
+    const uint32_t n_tokens = request->n_blocks * QUIRE_PAGE_TOKENS_MIN;
+    const int32_t *tokens =
+        quire_sim_tree_text(t, quire_trace_blocks(trace, request), request->n_blocks);
+    quire_prefix_acquire_opts acquire = { .tokens_max = n_tokens,
+                                          .owner = request->session,
+                                          .now_us = request->time_us,
+                                          .rank = quire_sim_rank(opts, request) };
+    quire_prefix_ref ref;
+    quire_seq_id seq;
+    int rc;
+
+    quire_sim_tree_tick(t, request->time_us);
+    QUIRE_TRY(quire_seq_open(t->cache, quire_sim_tree_region(t, request->class_index), &seq));
+    rc =
+        quire_prefix_acquire(t->tree, &quire_sim_key, seq, tokens, n_tokens, &acquire, match, &ref);
+    if (rc == QUIRE_OK) {
+        rc = quire_seq_append(t->cache, seq, n_tokens - match->n_tokens);
+        if (rc == QUIRE_OK) {
+            rc = quire_prefix_publish(t->tree, ref, tokens, n_tokens, request->time_us);
+        }
+        (void)quire_prefix_release(t->tree, ref, request->time_us);
+    }
+    (void)quire_seq_close(t->cache, seq);
+    return rc;
+}
+
+int quire_sim_hits(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
+                   quire_error *err)
+{
+    const uint32_t longest = quire_trace_longest_blocks(trace);
+    const quire_sim_tree_opts tree_opts = { .sim = opts,
+                                            .budget_blocks = opts->capacity_blocks + longest,
+                                            .blocks_max = longest,
+                                            .seqs_max = 1,
+                                            .block_tokens = trace->block_tokens };
+    quire_sim_timeline line;
+    quire_sim_tree t;
+    int rc;
+
+    QUIRE_TRY(quire_sim_tree_init(&t, &tree_opts, err));
+    rc = quire_sim_timeline_begin(&line, trace, opts, out);
+    for (uint32_t i = 0; i < trace->n_requests && rc == QUIRE_OK; i++) {
+        const quire_trace_request *request = &trace->requests[i];
+        quire_prefix_match match = { 0 };
+
+        if (request->n_blocks > 0) {
+            rc = request_run(&t, opts, trace, request, &match);
+            quire_sim_tree_evict(&t, opts->capacity_blocks);
+        }
+        quire_sim_count_hits(out, trace, request, match.n_tokens / QUIRE_PAGE_TOKENS_MIN);
+        out->regret_blocks += match.n_gone_tokens / QUIRE_PAGE_TOKENS_MIN;
+        quire_sim_timeline_add(&line, &t, request->time_us);
+    }
+    quire_sim_count_tree(out, &t);
+    quire_sim_tree_fini(&t);
+    return rc < 0 ? quire_error_set(err, rc, "the simulation failed: %s", quire_status_text(rc))
+                  : QUIRE_OK;
+}
+
+/* ---- both modes ---- */
+
+static int opts_check(const quire_sim_opts *opts, quire_error *err)
+{
+    if (opts->capacity_blocks == 0 || opts->capacity_blocks > QUIRE_PAGES_MAX / 2) {
+        return quire_error_set(err, QUIRE_INVAL, "a capacity of %llu blocks: 1 to %u can be had",
+                               (unsigned long long)opts->capacity_blocks, QUIRE_PAGES_MAX / 2);
+    }
+    if (opts->n_classes > QUIRE_TRACE_CLASSES_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "%u classes: at most %u can be had",
+                               opts->n_classes, QUIRE_TRACE_CLASSES_MAX);
+    }
+    return QUIRE_OK;
+}
+
+int quire_sim_run(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
+                  quire_error *err)
+{
+    uint64_t begin_ns = quire_clock_ns();
+    uint64_t begin_cpu_ns = quire_clock_thread_ns();
+    int rc;
+
+    memset(out, 0, sizeof(*out));
+    QUIRE_TRY(opts_check(opts, err));
+    if (quire_trace_longest_blocks(trace) == 0) {
+        return quire_error_set(err, QUIRE_INVAL, "a trace without blocks");
+    }
+    rc = opts->mode == QUIRE_SIM_TIME ? quire_sim_time(trace, opts, out, err)
+                                      : quire_sim_hits(trace, opts, out, err);
+    out->wall_s = (double)(quire_clock_ns() - begin_ns) * 1e-9;
+    out->cpu_s = (double)(quire_clock_thread_ns() - begin_cpu_ns) * 1e-9;
+    if (rc < 0) {
+        quire_sim_result_fini(out);
+    }
+    return rc;
+}
+
+void quire_sim_result_fini(quire_sim_result *result)
+{
+    quire_allocator_default()->free(NULL, result->timeline);
+    memset(result, 0, sizeof(*result));
+}

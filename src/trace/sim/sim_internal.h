@@ -1,0 +1,38 @@
+/* sim_internal.h - what the modes of the simulator share.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TRACE_SIM_INTERNAL_H
+#define QUIRE_TRACE_SIM_INTERNAL_H
+
+#include "trace/sim/sim.h"
+#include "trace/sim/sim_tree.h"
+
+/* Samples of a run, evenly spread over its requests. */
+typedef struct quire_sim_timeline {
+    quire_sim_result *result;
+    uint32_t points_max;
+    uint32_t every; /* requests */
+    uint32_t n_requests;
+    uint64_t blocks; /* at the last point */
+    uint64_t hit_blocks;
+} quire_sim_timeline;
+
+/* Errors: QUIRE_NOMEM. */
+int quire_sim_timeline_begin(quire_sim_timeline *line, const quire_trace *trace,
+                             const quire_sim_opts *opts, quire_sim_result *out);
+/* A request has been counted. */
+void quire_sim_timeline_add(quire_sim_timeline *line, const quire_sim_tree *tree, uint64_t time_us);
+
+void quire_sim_count_hits(quire_sim_result *out, const quire_trace *trace,
+                          const quire_trace_request *request, uint32_t hit_blocks);
+/* At the end: what the tree has counted. */
+void quire_sim_count_tree(quire_sim_result *out, const quire_sim_tree *tree);
+
+uint8_t quire_sim_rank(const quire_sim_opts *opts, const quire_trace_request *request);
+
+int quire_sim_hits(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
+                   quire_error *err);
+int quire_sim_time(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
+                   quire_error *err);
+
+#endif /* QUIRE_TRACE_SIM_INTERNAL_H */

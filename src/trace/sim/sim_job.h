@@ -1,0 +1,65 @@
+/* sim_job.h - a request in virtual time: its sequence, its pages, how far it is.
+ *
+ * A job computes its prompt, then writes its answer. If it has to let go of its memory in between
+ * it comes back later and computes both again, as far as they are not cached.
+ *
+ * The pages of answers are named by numbers that no prompt has: a trace does not say which later
+ * prompt repeats them, so they take memory and are never hit.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TRACE_SIM_JOB_H
+#define QUIRE_TRACE_SIM_JOB_H
+
+#include <stdbool.h>
+
+#include "trace/sim/sim_tree.h"
+
+typedef struct quire_sim_job {
+    const quire_trace_request *request;
+    uint32_t index;     /* of the request */
+    uint32_t n_written; /* tokens of its answer */
+    uint32_t own_id;    /* name of its first page behind the prompt */
+    uint8_t rank;
+    bool has_begun;    /* its first token is out */
+    bool has_been;     /* admitted before: it was preempted */
+    double arrived_us; /* virtual time */
+    /* While it runs: */
+    quire_seq_id seq;
+    quire_prefix_ref ref;
+    uint32_t n_rows;      /* tokens that it computes in this step */
+    uint32_t n_computed;  /* tokens in the cache */
+    uint32_t n_published; /* blocks */
+    uint32_t hit_blocks;  /* of its prompt, at admission */
+    uint32_t gone_blocks; /* that had been there, at admission */
+} quire_sim_job;
+
+/* Tokens that must be computed before the next one can be written. */
+static inline uint32_t quire_sim_job_wants(const quire_sim_job *job)
+{
+    return job->request->n_input_tokens + job->n_written;
+}
+
+/* Blocks of prompt and answer. */
+uint32_t quire_sim_job_blocks(const quire_trace *trace, const quire_trace_request *request);
+
+/* What a job needs of the simulation. */
+typedef struct quire_sim_place {
+    quire_sim_tree *tree;
+    const quire_trace *trace;
+    uint64_t now_us;
+} quire_sim_place;
+
+/* Open its sequence, find its prefix, make room for what it wants. Errors: QUIRE_NOPAGES (nothing
+ * is held then), others as the core's. */
+int quire_sim_job_admit(quire_sim_job *job, const quire_sim_place *place);
+
+/* It has computed n tokens more: publish what is whole. Errors: QUIRE_NOPAGES (the answer needs a
+ * page; nothing has changed), others as the core's. */
+int quire_sim_job_advance(quire_sim_job *job, const quire_sim_place *place, uint32_t n_tokens);
+
+/* Publish what is there, let go of it. */
+void quire_sim_job_leave(quire_sim_job *job, const quire_sim_place *place);
+
+#endif /* QUIRE_TRACE_SIM_JOB_H */

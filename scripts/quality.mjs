@@ -5,7 +5,7 @@
 //
 // `make quality` builds and calls this. Per model the f32 cache and the f16 cache are evaluated once and kept as
 // logits files; every row is then one pass against the f16 file (the 8-bit row also against the f32 file).
-// --write   replaces the tables in docs/formats.md and bench/results/quality.json with what was measured
+// --write   replaces the tables in docs/benchmarks.md and bench/results/quality.json with what was measured
 // --logits DIR  keep the f32 cache's logits there, by model, and use those that are there: they depend on the model,
 //           the text and the program's f32 path only, so a second run saves their time. Off for a release.
 // --check   the release gate: every figure must be within its error of the committed one, and every floor must hold;
@@ -55,7 +55,7 @@ const SIZES = [
     { size: "4.5", kv: ["q4", "auto:4.5"], floor: 3, aim: 2 },
     { size: "3.8", kv: ["q3", "auto:3.8"] },
 ];
-const TABLES = { file: join(root, "docs", "formats.md"), begin: "<!-- quality:begin -->", end: "<!-- quality:end -->" };
+const TABLES = { file: join(root, "docs", "benchmarks.md"), begin: "<!-- quality:begin -->", end: "<!-- quality:end -->" };
 const RESULTS = join(root, "bench", "results", "quality.json");
 
 // A calibration of this machine's would decide what "auto" means: the general rules are what is measured here.

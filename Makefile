@@ -47,8 +47,9 @@ soak: build ## 20,000 mixed requests with random cancels from 100 clients, KV in
 quality: build ## what each KV size costs on real models: ARGS="--write", ARGS="--check" (the release gate)
 	@scripts/fetch-model.sh >/dev/null && node scripts/quality.mjs --quire build/quire $(ARGS)
 
-docs: ## write docs/configuration.md and docs/metrics.md from their tables
-	@scripts/build.sh debug && QUIRE_WRITE_DOCS=1 build-debug/tests/test_cli_serve_settings
+docs: ## write docs/configuration.md, docs/metrics.md and a list in docs/server.md from their tables
+	@scripts/build.sh debug && QUIRE_WRITE_DOCS=1 build-debug/tests/test_cli_serve_settings && \
+	    QUIRE_WRITE_DOCS=1 build-debug/tests/test_server_unsupported
 
 asan: ## all tests under address and undefined-behaviour sanitizers
 	@scripts/test.sh asan

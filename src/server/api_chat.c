@@ -15,30 +15,8 @@
  * this, or a quarter of the context if that is less. */
 #define ANSWER_TOKENS 256u
 
-static void refuse_fields(quire_fields *fields)
-{
-    static const char *const tools[] = { "tools", "functions", "function_call" };
-    const char *choice;
-
-    for (size_t i = 0; i < sizeof tools / sizeof tools[0]; i++) {
-        quire_field_refuse(fields, tools[i], "tools are not supported");
-    }
-    if (json_is_string(quire_field(fields, "tool_choice"))) {
-        choice = quire_field_string(fields, "tool_choice", 64);
-        if (choice != NULL && strcmp(choice, "none") != 0 && strcmp(choice, "auto") != 0) {
-            quire_field_refuse(fields, "tool_choice", "tools are not supported");
-        }
-    } else {
-        quire_field_refuse(fields, "tool_choice", "tools are not supported");
-    }
-    quire_field_refuse(fields, "audio", "audio is not supported");
-    quire_field_refuse(fields, "web_search_options", "there is no web search");
-    quire_field_refuse(fields, "prediction", "predicted outputs are not supported");
-}
-
 static int read_fields(quire_generation *gen, quire_fields *fields)
 {
-    refuse_fields(fields);
     QUIRE_TRY(quire_generation_fields(gen, fields));
     return quire_messages_read(&gen->messages, fields, "messages");
 }

@@ -145,12 +145,7 @@ static int add_prompts(quire_generation *gen, quire_fields *fields)
 
 static int read_request(quire_generation *gen, quire_fields *fields)
 {
-    quire_field_refuse(fields, "echo", "the prompt is not repeated in the answer");
-    quire_field_refuse(fields, "suffix", "text cannot be inserted before a suffix");
     QUIRE_TRY(quire_generation_fields(gen, fields));
-    (void)quire_field_int(fields, "best_of", gen->n_per_prompt, gen->n_per_prompt,
-                          gen->n_per_prompt);
-    QUIRE_FAIL_IF(fields->err->http != 0, QUIRE_INVAL);
     return add_prompts(gen, fields);
 }
 

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "server/fields.h"
 
+#include "base/bytes.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -171,19 +173,47 @@ json_t *quire_field_object(quire_fields *fields, const char *name)
     return value;
 }
 
-void quire_field_refuse(quire_fields *fields, const char *name, const char *why)
+static bool is_same(json_t *a, json_t *b)
+{
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
+                                                  : json_equal(a, b) != 0;
+}
+
+/* Whether a value is one of a list. Errors: QUIRE_NOMEM. */
+static int is_among(json_t *value, const char *list)
+{
+    quire_bytes text = { 0 };
+    json_t *array = NULL;
+    int rc = QUIRE_NOMEM;
+
+    if (quire_bytes_addf(&text, "[%s]", list) == QUIRE_OK) {
+        array = json_loadb(text.data, text.n, 0, NULL);
+    }
+    if (array != NULL) {
+        rc = 0;
+        for (size_t i = 0; i < json_array_size(array); i++) {
+            rc |= is_same(value, json_array_get(array, i));
+        }
+    }
+    json_decref(array);
+    quire_bytes_fini(&text);
+    return rc;
+}
+
+void quire_field_refuse(quire_fields *fields, const char *name, const char *accepted,
+                        const char *why)
 {
     json_t *value = quire_field(fields, name);
     const bool is_first = fields->err->http == 0;
+    const int is_accepted = value == NULL ? 1 : is_among(value, accepted);
 
-    if (value == NULL || json_is_false(value) ||
-        (json_is_string(value) && json_string_length(value) == 0) ||
-        (json_is_array(value) && json_array_size(value) == 0) ||
-        (json_is_object(value) && json_object_size(value) == 0)) {
-        return;
-    }
-    quire_field_error(fields, name, "%s", why);
-    if (is_first) {
-        fields->err->code = "unsupported_parameter";
+    if (is_accepted < 0) {
+        (void)quire_api_error_nomem(fields->err);
+    } else if (is_accepted == 0) {
+        quire_field_error(fields, name, "not supported: %s (accepted: null%s%s)", why,
+                          accepted[0] != '\0' ? ", " : "", accepted);
+        if (is_first) {
+            fields->err->code = "unsupported_parameter";
+        }
     }
 }

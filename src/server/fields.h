@@ -2,7 +2,8 @@
  *
  * Errors go to one quire_api_error (400, the field in message and param); the first sticks, and
  * after it every call returns its fallback, so that a handler reads all its fields and checks once.
- * null is the same as absent, and fields that nobody reads are ignored, as OpenAI does.
+ * null is the same as absent. Fields that are not known are ignored, as OpenAI does; fields that
+ * are known and not supported are refused (unsupported.h).
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_FIELDS_H
@@ -37,8 +38,13 @@ json_t *quire_field_object(quire_fields *fields, const char *name);
 /* Required ones: absent is an error. */
 json_t *quire_field_required(quire_fields *fields, const char *name);
 
-/* An error if the field is there and says anything but "no" (null, false, "", [], {}). */
-void quire_field_refuse(quire_fields *fields, const char *name, const char *why);
+/* Values that ask for nothing, whatever the field. */
+#define QUIRE_FIELD_NOTHING "false, \"\", [], {}"
+/* Refuse a field that is not supported, unless its value is null or one of `accepted`: JSON values
+ * with commas between. Errors: 400 "unsupported_parameter"; the message names the field, says why,
+ * and lists what is accepted. */
+void quire_field_refuse(quire_fields *fields, const char *name, const char *accepted,
+                        const char *why);
 
 /* "expected a string, got a number" about a field. */
 void quire_field_type_error(quire_fields *fields, const char *name, const char *expected,

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "server/json_schema.h"
+#include "server/unsupported.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -133,11 +134,23 @@ static void read_stops(quire_generation *gen, quire_fields *fields)
     }
 }
 
+/* A limit on the answer's tokens; UINT32_MAX = none but the context: absent, or llama-server's -1.
+ */
+static int64_t read_limit(quire_fields *fields, const char *name)
+{
+    const int64_t n = quire_field_int(fields, name, -1, -1, UINT32_MAX);
+
+    if (n == 0) {
+        quire_field_error(fields, name, "must be at least 1, or -1 for all that the context holds");
+    }
+    return n < 0 ? UINT32_MAX : n;
+}
+
 /* max_completion_tokens is the newer name; the smaller counts where both are given. */
 static void read_max_tokens(quire_generation *gen, quire_fields *fields)
 {
-    const int64_t a = quire_field_int(fields, "max_tokens", UINT32_MAX, 1, UINT32_MAX);
-    const int64_t b = quire_field_int(fields, "max_completion_tokens", UINT32_MAX, 1, UINT32_MAX);
+    const int64_t a = read_limit(fields, "max_tokens");
+    const int64_t b = read_limit(fields, "max_completion_tokens");
     const int64_t least = a < b ? a : b;
 
     gen->params.max_tokens = least == UINT32_MAX ? 0 : (uint32_t)least;
@@ -196,6 +209,7 @@ static void read_response_format(quire_generation *gen, quire_fields *fields)
     if (object == NULL) {
         return;
     }
+    quire_field_refuse(&format, "schema", "", "use the type \"json_schema\"");
     (void)quire_field_required(&format, "type");
     type = quire_field_string(&format, "type", 32);
     if (type == NULL || strcmp(type, "text") == 0) {
@@ -280,11 +294,13 @@ static void read_stream(quire_generation *gen, quire_fields *fields)
         quire_field_error(fields, "stream_options", "needs \"stream\": true");
     }
     gen->has_usage_event = quire_field_bool(&options, "include_usage", false);
+    quire_field_refuse(&options, "continuous_usage_stats", "false", "usage comes once, at the end");
 }
 
 int quire_generation_fields(quire_generation *gen, quire_fields *fields)
 {
     gen->params.sampler = gen->http->server->opts.sampler;
+    quire_unsupported_refuse(fields, gen->is_chat);
     (void)quire_field_string(fields, "model", 1024); /* there is one; whatever it is called */
     read_stream(gen, fields);
     read_sampling(gen, fields);
@@ -298,6 +314,8 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
     /* So that it is never chosen, and a grammar that is at its end still ends the text. */
     gen->params.sampler.forbids_eog = quire_field_bool(fields, "ignore_eos", false);
     gen->n_per_prompt = (uint32_t)quire_field_int(fields, "n", 1, 1, QUIRE_SERVER_CHOICES_MAX);
+    (void)quire_field_int(fields, "best_of", gen->n_per_prompt, gen->n_per_prompt,
+                          gen->n_per_prompt);
     if (gen->session_id[0] != '\0' && gen->n_per_prompt > 1) {
         quire_field_error(fields, "n", "a session takes one answer");
     }

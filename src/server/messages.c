@@ -67,9 +67,10 @@ static void add_message(quire_messages *messages, quire_fields *message)
                           "must be \"system\", \"developer\", \"user\" or \"assistant\"");
         return;
     }
-    quire_field_refuse(message, "tool_calls", "tools are not supported");
-    quire_field_refuse(message, "function_call", "functions are not supported");
-    quire_field_refuse(message, "audio", "audio is not supported");
+    quire_field_refuse(message, "tool_calls", QUIRE_FIELD_NOTHING, "tools are not supported");
+    quire_field_refuse(message, "function_call", QUIRE_FIELD_NOTHING,
+                       "functions are not supported");
+    quire_field_refuse(message, "audio", QUIRE_FIELD_NOTHING, "audio is not supported");
     add_content(messages, message, role);
     messages->list[messages->n++].role = role;
 }

@@ -81,13 +81,17 @@ static const refusal refusals[] = {
     { CHAT, HI ",\"seed\":\"x\"", "seed" },
     { CHAT, HI ",\"max_tokens\":0", "max_tokens" },
     { CHAT, HI ",\"max_tokens\":\"many\"", "max_tokens" },
-    { CHAT, HI ",\"max_completion_tokens\":-1", "max_completion_tokens" },
+    { CHAT, HI ",\"max_tokens\":-2", "max_tokens" },
+    { CHAT, HI ",\"max_completion_tokens\":0", "max_completion_tokens" },
+    { CHAT, HI ",\"max_completion_tokens\":-2", "max_completion_tokens" },
     { CHAT, HI ",\"n\":17", "n" },
     { CHAT, HI ",\"n\":2,\"session_id\":\"s\"", "n" },
     { CHAT, HI ",\"stream\":1", "stream" },
     { CHAT, HI ",\"stream_options\":{}", "stream_options" },
     { CHAT, HI ",\"stream\":true,\"stream_options\":{\"include_usage\":1}",
       "stream_options.include_usage" },
+    { CHAT, HI ",\"stream\":true,\"stream_options\":{\"continuous_usage_stats\":true}",
+      "stream_options.continuous_usage_stats" },
     { CHAT, HI ",\"stop\":5", "stop" },
     { CHAT, HI ",\"stop\":[5]", "stop" },
     { CHAT, HI ",\"stop\":\"\"", "stop" },
@@ -111,6 +115,8 @@ static const refusal refusals[] = {
     { CHAT, HI ",\"response_format\":{\"type\":\"json_schema\"}", "response_format.json_schema" },
     { CHAT, HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}",
       "response_format.json_schema.schema" },
+    { CHAT, HI ",\"response_format\":{\"type\":\"json_object\",\"schema\":{}}",
+      "response_format.schema" },
     { CHAT,
       HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{"
          "\"type\":\"string\",\"pattern\":\"a*\",\"format\":\"no such format\"}}}",
@@ -126,12 +132,6 @@ static const refusal refusals[] = {
     { CHAT, HI ",\"explain_cache\":\"no\"", "explain_cache" },
     { CHAT, HI ",\"ignore_eos\":0", "ignore_eos" },
     { CHAT, HI ",\"context_overflow\":\"shift\"", "context_overflow" },
-    { CHAT, HI ",\"tools\":[{}]", "tools" },
-    { CHAT, HI ",\"tool_choice\":\"required\"", "tool_choice" },
-    { CHAT, HI ",\"tool_choice\":{\"type\":\"function\"}", "tool_choice" },
-    { CHAT, HI ",\"functions\":[{}]", "functions" },
-    { CHAT, HI ",\"audio\":{\"voice\":\"x\"}", "audio" },
-    { CHAT, HI ",\"prediction\":{\"type\":\"content\"}", "prediction" },
     { TEXT, "\"model\":\"m\"", "prompt" },
     { TEXT, "\"prompt\":5", "prompt" },
     { TEXT, "\"prompt\":[]", "prompt" },
@@ -140,9 +140,8 @@ static const refusal refusals[] = {
     { TEXT, "\"prompt\":[512]", "prompt" },
     { TEXT, "\"prompt\":[[-1]]", "prompt" },
     { TEXT, "\"prompt\":[\"a\"],\"session_id\":\"s\"", "prompt" },
-    { TEXT, "\"prompt\":\"a\",\"echo\":true", "echo" },
-    { TEXT, "\"prompt\":\"a\",\"suffix\":\"b\"", "suffix" },
     { TEXT, "\"prompt\":\"a\",\"best_of\":3", "best_of" },
+    { CHAT, HI ",\"n\":2,\"best_of\":3", "best_of" },
     { TEXT, "\"prompt\":\"a\",\"logprobs\":true", "logprobs" },
     { TEXT, "\"prompt\":\"a\",\"logprobs\":21", "logprobs" },
     { TEXT, "\"prompt\":\"a\",\"context_overflow\":\"truncate_turns\"", "context_overflow" },
@@ -297,6 +296,24 @@ static void takes_the_smaller_of_two_limits(void **state)
     assert_int_equal(engine_double_seen(f.engine).params.max_tokens, 5);
     json_decref(http_post_json(f.port, CHAT, "{" HI ",\"max_completion_tokens\":7}", 200));
     assert_int_equal(engine_double_seen(f.engine).params.max_tokens, 7);
+    json_decref(http_post_json(f.port, CHAT,
+                               "{" HI ",\"max_tokens\":-1,\"max_completion_tokens\":6}", 200));
+    assert_int_equal(engine_double_seen(f.engine).params.max_tokens, 6);
+}
+
+/* -1 is llama-server's word for "as many as the context holds". */
+static void minus_one_is_no_limit(void **state)
+{
+    static const char *const names[] = { "max_tokens", "max_completion_tokens" };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        char body[128];
+
+        (void)snprintf(body, sizeof body, "{" HI ",\"%s\":-1}", names[i]);
+        json_decref(http_post_json(f.port, CHAT, body, 200));
+        assert_int_equal(engine_double_seen(f.engine).params.max_tokens, 0);
+    }
 }
 
 static void seeds_differ_unless_given(void **state)
@@ -607,6 +624,7 @@ int main(void)
         cmocka_unit_test(formats_become_grammars),
         cmocka_unit_test(null_is_absent),
         cmocka_unit_test(takes_the_smaller_of_two_limits),
+        cmocka_unit_test(minus_one_is_no_limit),
         cmocka_unit_test(seeds_differ_unless_given),
         cmocka_unit_test(joins_text_parts),
         cmocka_unit_test(takes_prompts_in_every_shape),

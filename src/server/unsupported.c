@@ -1,0 +1,223 @@
+/* unsupported.c - see unsupported.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/unsupported.h"
+
+#include <string.h>
+
+#define IN_CHAT QUIRE_UNSUPPORTED_IN_CHAT
+#define IN_TEXT QUIRE_UNSUPPORTED_IN_TEXT
+#define NOTHING QUIRE_FIELD_NOTHING
+
+#define TOOLS      "functions cannot be called"
+#define CONSTRAINT "use `response_format` or `grammar`"
+#define FROM_START "a grammar holds from the first token to the last"
+#define ENDS       "an answer ends by `max_tokens`, `stop` or the model's own end"
+#define SAMPLING   "tokens are chosen by `temperature`, `top_k`, `top_p`, `min_p` and penalties"
+#define SEARCH     "answers are sampled one token at a time, `n` of them"
+#define TOKEN_SETS "use `logit_bias`, -100 for a token that must not be chosen"
+#define TEMPLATE   "the prompt is made of the messages by the server's chat template"
+#define PROMPT     "a prompt is text or tokens, used as it is"
+#define TRUNCATION "use `context_overflow`"
+#define THOUGHTS   "thoughts are text of the answer, and the model alone decides on them"
+#define MEDIA      "requests and answers are text"
+#define REPLY      "replies do not hold this"
+
+/* clang-format off */
+const quire_unsupported quire_unsupported_list[] = {
+    { "tools", NOTHING, TOOLS, 0 },
+    { "tool_choice", "\"none\", \"auto\"", TOOLS, 0 },
+    { "functions", NOTHING, TOOLS, 0 },
+    { "function_call", "\"none\", \"auto\"", TOOLS, 0 },
+
+    /* {} is a schema too: any JSON value. */
+    { "json_schema", "false, \"\"", CONSTRAINT, 0 },
+    { "guided_json", "false, \"\"", CONSTRAINT, 0 },
+    { "guided_regex", NOTHING, CONSTRAINT, 0 },
+    { "guided_choice", NOTHING, CONSTRAINT, 0 },
+    { "guided_grammar", NOTHING, CONSTRAINT, 0 },
+    { "guided_json_object", NOTHING, CONSTRAINT, 0 },
+    { "guided_decoding_backend", NOTHING, CONSTRAINT, 0 },
+    { "guided_whitespace_pattern", NOTHING, CONSTRAINT, 0 },
+    { "structured_outputs", NOTHING, CONSTRAINT, 0 },
+    { "structural_tag", NOTHING, CONSTRAINT, 0 },
+    { "regex", NOTHING, CONSTRAINT, 0 },
+    { "ebnf", NOTHING, CONSTRAINT, 0 },
+    { "grammar_lazy", "false", FROM_START, 0 },
+    { "grammar_triggers", NOTHING, FROM_START, 0 },
+
+    { "n_predict", "-1", ENDS, 0 },
+    { "min_tokens", "0", ENDS, 0 },
+    { "stop_token_ids", NOTHING, ENDS, 0 },
+    { "include_stop_str_in_output", "false", ENDS, 0 },
+    { "n_indent", "0", ENDS, 0 },
+    { "t_max_prompt_ms", "0, -1", ENDS, 0 },
+    { "t_max_predict_ms", "0, -1", ENDS, 0 },
+
+    { "mirostat", "0", SAMPLING, 0 },
+    { "mirostat_tau", "5", SAMPLING, 0 },
+    { "mirostat_eta", "0.1", SAMPLING, 0 },
+    { "dry_multiplier", "0", SAMPLING, 0 },
+    { "dry_base", "1.75", SAMPLING, 0 },
+    { "dry_allowed_length", "2", SAMPLING, 0 },
+    { "dry_penalty_last_n", "-1, 0", SAMPLING, 0 },
+    { "dry_sequence_breakers", "[], [\"\\n\", \":\", \"\\\"\", \"*\"]", SAMPLING, 0 },
+    { "xtc_probability", "0", SAMPLING, 0 },
+    { "xtc_threshold", "0.1", SAMPLING, 0 },
+    { "typical_p", "1", SAMPLING, 0 },
+    { "typ_p", "1", SAMPLING, 0 },
+    { "tfs_z", "1", SAMPLING, 0 },
+    { "dynatemp_range", "0", SAMPLING, 0 },
+    { "dynatemp_exponent", "1", SAMPLING, 0 },
+    { "top_n_sigma", "-1, 0", SAMPLING, 0 },
+    { "adaptive_target", "-1", SAMPLING, 0 },
+    { "adaptive_decay", "0.9", SAMPLING, 0 },
+    { "samplers", "", SAMPLING, 0 },
+    { "min_keep", "0, 1", SAMPLING, 0 },
+    { "logits_processors", NOTHING, SAMPLING, 0 },
+    { "repeat_last_n", "64", "penalties count the last 64 tokens", 0 },
+    { "repetition_penalty", "1", "use `repeat_penalty`", 0 },
+    { "use_beam_search", "false", SEARCH, 0 },
+    { "length_penalty", "1", SEARCH, 0 },
+    { "early_stopping", "false", SEARCH, 0 },
+    { "allowed_token_ids", NOTHING, TOKEN_SETS, 0 },
+    { "bad_words", NOTHING, TOKEN_SETS, 0 },
+    { "lora", NOTHING, "there are no adapters", 0 },
+
+    { "chat_template", NOTHING, TEMPLATE, 0 },
+    { "chat_template_kwargs", NOTHING, TEMPLATE, 0 },
+    { "documents", NOTHING, TEMPLATE, 0 },
+    { "add_generation_prompt", "true", TEMPLATE, 0 },
+    { "continue_final_message", "false", TEMPLATE, 0 },
+    { "add_special_tokens", "false", TEMPLATE, IN_CHAT },
+    { "add_special_tokens", "true", PROMPT, IN_TEXT },
+    { "prompt_embeds", NOTHING, PROMPT, 0 },
+    { "suffix", NOTHING, PROMPT, 0 },
+    { "echo", "false", "the answer does not repeat the prompt", 0 },
+    { "truncate_prompt_tokens", "", TRUNCATION, 0 },
+    { "n_keep", "0", TRUNCATION, 0 },
+    { "n_discard", "0", TRUNCATION, 0 },
+    { "n_cache_reuse", "0", "the cache is used where a prompt's beginning is the same", 0 },
+    { "kv_transfer_params", NOTHING, "the cache is this server's alone", 0 },
+
+    { "reasoning_effort", "", THOUGHTS, 0 },
+    { "reasoning", NOTHING, THOUGHTS, 0 },
+    { "reasoning_format", "\"none\"", THOUGHTS, 0 },
+    { "reasoning_budget", "-1", THOUGHTS, 0 },
+    { "include_reasoning", "true", THOUGHTS, 0 },
+    { "thinking", NOTHING, THOUGHTS, 0 },
+    { "thinking_budget", "-1", THOUGHTS, 0 },
+    { "thinking_budget_tokens", "-1", THOUGHTS, 0 },
+    { "thinking_token_budget", "-1", THOUGHTS, 0 },
+    { "thinking_forced_open", "false", THOUGHTS, 0 },
+    { "enable_thinking", "", THOUGHTS, 0 },
+    { "verbosity", "\"medium\"", "a system message can say how long an answer shall be", 0 },
+
+    { "modalities", "[], [\"text\"]", MEDIA, 0 },
+    { "audio", NOTHING, MEDIA, 0 },
+    { "image_data", NOTHING, MEDIA, 0 },
+    { "multimodal_data", NOTHING, MEDIA, 0 },
+    { "mm_processor_kwargs", NOTHING, MEDIA, 0 },
+    { "prediction", NOTHING, "an answer is not compared with an expected one", 0 },
+    /* {} switches the search on. */
+    { "web_search_options", "false", "there is no web search", 0 },
+    { "store", "false", "answers are not stored", 0 },
+
+    { "n_probs", "0", "use `logprobs`", 0 },
+    { "post_sampling_probs", "false", "use `logprobs`", 0 },
+    { "prompt_logprobs", "false", REPLY, 0 },
+    { "logprob_token_ids", NOTHING, REPLY, 0 },
+    { "return_tokens", "false", REPLY, 0 },
+    { "return_token_ids", "false", REPLY, 0 },
+    { "return_tokens_as_token_ids", "false", REPLY, 0 },
+    { "return_progress", "false", REPLY, 0 },
+    { "response_fields", NOTHING, REPLY, 0 },
+    { "skip_special_tokens", "true", "special tokens are never text of an answer", 0 },
+    { "spaces_between_special_tokens", "true", "special tokens are never text of an answer", 0 },
+};
+/* clang-format on */
+const size_t quire_unsupported_n = sizeof quire_unsupported_list / sizeof quire_unsupported_list[0];
+
+/* Tools that must not be called leave the answer as it is. */
+static bool forbids_tools(const quire_fields *fields)
+{
+    json_t *choice = quire_field(fields, "tool_choice");
+
+    return json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0;
+}
+
+void quire_unsupported_refuse(quire_fields *fields, bool is_chat)
+{
+    const quire_unsupported_in other =
+        is_chat ? QUIRE_UNSUPPORTED_IN_TEXT : QUIRE_UNSUPPORTED_IN_CHAT;
+
+    for (size_t i = 0; i < quire_unsupported_n; i++) {
+        const quire_unsupported *row = &quire_unsupported_list[i];
+
+        if (row->in == other) {
+            continue;
+        }
+        if (strcmp(row->name, "tools") == 0 && forbids_tools(fields)) {
+            (void)quire_field_array(fields, "tools", SIZE_MAX);
+        } else {
+            quire_field_refuse(fields, row->name, row->accepted, row->why);
+        }
+    }
+}
+
+/* ---- documentation ---- */
+
+#define LINE_COLUMNS 100
+
+/* A field, which kind of completions it is about, and its accepted values. */
+static void document_field(quire_bytes *out, const quire_unsupported *row)
+{
+    static const char *const kinds[] = { "", " in chats", " in text completions" };
+
+    (void)quire_bytes_addf(out, " `%s`%s", row->name, kinds[row->in]);
+    if (strcmp(row->accepted, NOTHING) != 0) {
+        (void)quire_bytes_addf(out, " (`%s`)", row->accepted[0] != '\0' ? row->accepted : "null");
+    }
+}
+
+/* One entry of the list, in lines. */
+static void document_entry(quire_bytes *out, const char *words)
+{
+    size_t column = 0;
+
+    while (*words != '\0') {
+        const size_t n = strcspn(words, " ");
+
+        if (column > 0 && column + 1 + n > LINE_COLUMNS) {
+            (void)quire_bytes_addf(out, "\n ");
+            column = 1;
+        }
+        (void)quire_bytes_addf(out, "%s%.*s", column > 0 ? " " : "", (int)n, words);
+        column += n + (column > 0);
+        words += n;
+        words += strspn(words, " ");
+    }
+    (void)quire_bytes_addf(out, "\n");
+}
+
+int quire_unsupported_document(quire_bytes *out)
+{
+    quire_bytes entry = { 0 };
+
+    for (size_t i = 0; i < quire_unsupported_n; i++) {
+        const quire_unsupported *row = &quire_unsupported_list[i];
+        const bool is_first = i == 0 || strcmp(row[-1].why, row->why) != 0;
+        const bool is_last = i + 1 == quire_unsupported_n || strcmp(row[1].why, row->why) != 0;
+
+        (void)quire_bytes_addf(&entry, "%s", is_first ? "-" : ",");
+        document_field(&entry, row);
+        if (is_last) {
+            (void)quire_bytes_addf(&entry, ": %s.", row->why);
+            document_entry(out, entry.data != NULL ? entry.data : "");
+            quire_bytes_clear(&entry);
+        }
+    }
+    out->status = entry.status < 0 ? entry.status : out->status;
+    quire_bytes_fini(&entry);
+    return out->status;
+}

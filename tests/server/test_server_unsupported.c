@@ -1,0 +1,259 @@
+/* test_server_unsupported.c - fields that are known and not supported: refused by name when they
+ * ask for something, accepted when they do not, and all of them documented.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "server_fixture.h"
+
+#include "server/unsupported.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static server_fixture f;
+
+static const char *const pieces[] = { "Hello" };
+
+static const engine_script hello = { .pieces = pieces, .n_pieces = 1, .finish = QUIRE_FINISH_STOP };
+
+#define CHAT "/v1/chat/completions"
+#define TEXT "/v1/completions"
+
+static int start(void **state)
+{
+    (void)state;
+    server_fixture_start(&f, NULL);
+    engine_double_script(f.engine, &hello);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    server_fixture_stop(&f);
+    return 0;
+}
+
+/* A request with a few fields more. */
+static json_t *post(bool is_chat, const char *fields, int status)
+{
+    quire_bytes body = { 0 };
+    json_t *root;
+
+    (void)quire_bytes_addf(&body, "{%s,%s}",
+                           is_chat ? "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+                                   : "\"prompt\":\"a\"",
+                           fields);
+    assert_int_equal(body.status, QUIRE_OK);
+    root = http_post_json(f.port, is_chat ? CHAT : TEXT, body.data, status);
+    quire_bytes_fini(&body);
+    return root;
+}
+
+static void expect_refusal(bool is_chat, const char *name, const char *value)
+{
+    char fields[256];
+    json_t *root;
+
+    (void)snprintf(fields, sizeof fields, "\"%s\":%s", name, value);
+    root = post(is_chat, fields, 400);
+    assert_string_equal(json_string_at(root, "error.param"), name);
+    assert_string_equal(json_string_at(root, "error.code"), "unsupported_parameter");
+    assert_non_null(strstr(json_string_at(root, "error.message"), name));
+    json_decref(root);
+}
+
+/* What clients send, one by one. */
+static void constraints_are_not_dropped(void **state)
+{
+    static const char *const fields[][2] = {
+        { "json_schema", "{\"type\":\"object\"}" },
+        { "json_schema", "{}" },
+        { "guided_json", "{\"type\":\"object\"}" },
+        { "guided_regex", "\"[a-z]+\"" },
+        { "guided_choice", "[\"a\",\"b\"]" },
+        { "guided_grammar", "\"root ::= [a]\"" },
+        { "guided_decoding_backend", "\"xgrammar\"" },
+        { "guided_whitespace_pattern", "\" \"" },
+        { "structured_outputs", "{\"json\":{}}" },
+        { "min_tokens", "5" },
+        { "stop_token_ids", "[2]" },
+        { "mirostat", "2" },
+        { "mirostat_tau", "3.5" },
+        { "dry_multiplier", "0.8" },
+        { "n_predict", "16" },
+        { "modalities", "[\"text\",\"audio\"]" },
+        { "reasoning_effort", "\"low\"" },
+        { "chat_template_kwargs", "{\"enable_thinking\":false}" },
+        { "repetition_penalty", "1.1" },
+        { "typical_p", "0.9" },
+        { "skip_special_tokens", "false" },
+        { "add_generation_prompt", "false" },
+        { "prompt_logprobs", "0" },
+        { "web_search_options", "{}" },
+        { "store", "true" },
+        { "tools", "[{}]" },
+        { "tool_choice", "\"required\"" },
+        { "tool_choice", "{\"type\":\"function\"}" },
+        { "functions", "[{}]" },
+        { "audio", "{\"voice\":\"x\"}" },
+        { "prediction", "{\"type\":\"content\"}" },
+        { "echo", "true" },
+        { "suffix", "\"b\"" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        expect_refusal(true, fields[i][0], fields[i][1]);
+        expect_refusal(false, fields[i][0], fields[i][1]);
+    }
+    assert_int_equal(engine_double_seen(f.engine).n_submitted, 0);
+}
+
+/* No row accepts this. */
+static const char asks[] = "[\"something\"]";
+
+static void every_row_is_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < quire_unsupported_n; i++) {
+        const quire_unsupported *row = &quire_unsupported_list[i];
+
+        if (row->in != QUIRE_UNSUPPORTED_IN_TEXT) {
+            expect_refusal(true, row->name, asks);
+        }
+        if (row->in != QUIRE_UNSUPPORTED_IN_CHAT) {
+            expect_refusal(false, row->name, asks);
+        }
+    }
+}
+
+/* null and the accepted values of every row, one after the other. */
+static void values_that_ask_for_nothing_are_accepted(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < quire_unsupported_n; i++) {
+        const quire_unsupported *row = &quire_unsupported_list[i];
+        char text[256];
+        json_t *values;
+
+        (void)snprintf(text, sizeof text, "[null%s%s]", row->accepted[0] != '\0' ? "," : "",
+                       row->accepted);
+        values = json_loads(text, 0, NULL);
+        assert_non_null(values);
+        for (size_t v = 0; v < json_array_size(values); v++) {
+            char *value = json_dumps(json_array_get(values, v), JSON_ENCODE_ANY);
+
+            assert_non_null(value);
+            (void)snprintf(text, sizeof text, "\"%s\":%s", row->name, value);
+            json_decref(post(row->in != QUIRE_UNSUPPORTED_IN_TEXT, text, 200));
+            free(value);
+        }
+        json_decref(values);
+    }
+}
+
+static void numbers_are_compared_by_value(void **state)
+{
+    (void)state;
+    json_decref(post(true, "\"mirostat\":0.0,\"typical_p\":1.0,\"mirostat_tau\":5.0", 200));
+}
+
+static void tools_that_must_not_be_called_change_nothing(void **state)
+{
+    json_t *root;
+
+    (void)state;
+    json_decref(post(true, "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"none\"", 200));
+    json_decref(post(true, "\"tools\":[]", 200));
+    json_decref(post(true, "\"tools\":[],\"tool_choice\":\"auto\"", 200));
+    root = post(true, "\"tools\":\"all\",\"tool_choice\":\"none\"", 400);
+    assert_string_equal(json_string_at(root, "error.param"), "tools");
+    json_decref(root);
+    root = post(true, "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"auto\"", 400);
+    assert_string_equal(json_string_at(root, "error.param"), "tools");
+    json_decref(root);
+}
+
+static void unknown_fields_are_ignored(void **state)
+{
+    (void)state;
+    json_decref(post(true, "\"no_such_field\":1,\"user\":\"u\",\"metadata\":{\"a\":\"b\"}", 200));
+}
+
+/* ---- documentation ---- */
+
+static char *file_text(const char *path)
+{
+    quire_bytes text = { 0 };
+    FILE *file = fopen(path, "r");
+    char block[4096];
+    size_t n;
+
+    if (file == NULL) {
+        fail_msg("cannot open %s", path);
+    }
+    while ((n = fread(block, 1, sizeof block, file)) > 0) {
+        (void)quire_bytes_add(&text, block, n);
+    }
+    (void)fclose(file);
+    assert_int_equal(text.status, QUIRE_OK);
+    return text.data;
+}
+
+static void write_between(const char *path, const char *text, const char *from, const char *to,
+                          const char *made)
+{
+    FILE *file = fopen(path, "w");
+
+    assert_non_null(file);
+    fprintf(file, "%.*s%s%s", (int)(from - text), text, made, to);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* docs/server.md holds the list between two marks; `make docs` writes it. */
+static void the_documentation_lists_them(void **state)
+{
+    static const char begin[] = "<!-- refused fields: made by make docs -->\n\n";
+    static const char end[] = "\n<!-- end of refused fields -->";
+    static const char path[] = QUIRE_SOURCE_DIR "/docs/server.md";
+    char *text = file_text(path);
+    quire_bytes made = { 0 };
+    const char *from = strstr(text, begin);
+    const char *to;
+
+    (void)state;
+    assert_non_null(from);
+    from += strlen(begin);
+    to = strstr(from, end);
+    assert_non_null(to);
+    assert_int_equal(quire_unsupported_document(&made), QUIRE_OK);
+    if (getenv("QUIRE_WRITE_DOCS") != NULL) {
+        write_between(path, text, from, to, made.data);
+    } else if ((size_t)(to - from) != made.n || memcmp(from, made.data, made.n) != 0) {
+        fail_msg("docs/server.md does not list what the table says: make docs");
+    }
+    quire_bytes_fini(&made);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(constraints_are_not_dropped),
+        cmocka_unit_test(every_row_is_refused),
+        cmocka_unit_test(values_that_ask_for_nothing_are_accepted),
+        cmocka_unit_test(numbers_are_compared_by_value),
+        cmocka_unit_test(tools_that_must_not_be_called_change_nothing),
+        cmocka_unit_test(unknown_fields_are_ignored),
+        cmocka_unit_test(the_documentation_lists_them),
+    };
+
+    return cmocka_run_group_tests(tests, start, stop);
+}

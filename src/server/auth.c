@@ -124,7 +124,8 @@ bool quire_auth_has_keys(const quire_auth *auth)
     return auth->n_keys > 0;
 }
 
-bool quire_auth_find(const quire_auth *auth, const char *authorization, quire_caller *out)
+quire_auth_result quire_auth_find(const quire_auth *auth, const char *authorization,
+                                  quire_caller *out)
 {
     static const char scheme[] = "Bearer ";
     unsigned char sent[QUIRE_SERVER_KEY_BYTES_MAX] = { 0 };
@@ -134,24 +135,32 @@ bool quire_auth_find(const quire_auth *auth, const char *authorization, quire_ca
 
     if (auth->n_keys == 0) {
         *out = auth->everybody;
-        return true;
+        return QUIRE_AUTH_OK;
+    }
+    /* Blanks at the end of a header do not arrive: "Bearer " without a key is "Bearer". */
+    if (text[0] == '\0' || strcasecmp(text, "Bearer") == 0) {
+        return QUIRE_AUTH_MISSING;
     }
     if (strncasecmp(text, scheme, sizeof scheme - 1) != 0) {
-        return false;
+        return QUIRE_AUTH_SCHEME;
     }
     text += sizeof scheme - 1;
     n = strlen(text);
-    if (n == 0 || n > sizeof sent) {
-        return false;
+    if (n == 0) {
+        return QUIRE_AUTH_MISSING;
+    }
+    if (n > sizeof sent) {
+        return QUIRE_AUTH_WRONG;
     }
     memcpy(sent, text, n);
     for (uint32_t i = 0; i < auth->n_keys; i++) {
         found = key_difference(auth->keys[i].key, sent) == 0 ? &auth->keys[i] : found;
     }
-    if (found != NULL) {
-        *out = found->caller;
+    if (found == NULL) {
+        return QUIRE_AUTH_WRONG;
     }
-    return found != NULL;
+    *out = found->caller;
+    return QUIRE_AUTH_OK;
 }
 
 bool quire_auth_is_loopback(const char *host)

@@ -35,8 +35,16 @@ int quire_auth_create(quire_auth **out, const quire_server_key *keys, uint32_t n
 void quire_auth_destroy(quire_auth *auth);
 bool quire_auth_has_keys(const quire_auth *auth);
 
-/* authorization: the header "Bearer KEY", NULL when absent. False: no such key. */
-bool quire_auth_find(const quire_auth *auth, const char *authorization, quire_caller *out);
+typedef enum quire_auth_result {
+    QUIRE_AUTH_OK,
+    QUIRE_AUTH_MISSING, /* no header, or one without a key */
+    QUIRE_AUTH_SCHEME,  /* not "Bearer" */
+    QUIRE_AUTH_WRONG    /* no such key */
+} quire_auth_result;
+
+/* authorization: the header "Bearer KEY", NULL when absent. Fills *out when it is OK. */
+quire_auth_result quire_auth_find(const quire_auth *auth, const char *authorization,
+                                  quire_caller *out);
 
 /* Whether a Host header or an Origin ("http://localhost:8080") names this machine by a loopback
  * name or address. NULL (absent) does. */

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "server/handlers.h"
 
+#include "base/check.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,25 +114,62 @@ static const char *header(const quire_http *http, const char *name)
     return MHD_lookup_connection_value(http->connection, MHD_HEADER_KIND, name);
 }
 
+static void copy_printable(char *to, size_t size, const char *from)
+{
+    size_t i = 0;
+
+    for (; i + 1 < size && from[i] != '\0'; i++) {
+        to[i] = (char)(from[i] > 0x20 && from[i] < 0x7f ? from[i] : '?');
+    }
+    to[i] = '\0';
+}
+
+/* Without keys a header that names another machine means a page of elsewhere in a browser here. */
+static int check_origin(quire_http *http, const char *name)
+{
+    const char *value = header(http, name);
+    char shown[128];
+
+    if (quire_auth_is_local(value)) {
+        return QUIRE_OK;
+    }
+    copy_printable(shown, sizeof shown, value);
+    return quire_api_error_set(
+        &http->err, 403, "foreign_origin", NULL,
+        "%s is \"%s\": without API keys the server answers only to localhost and to loopback "
+        "addresses such as 127.0.0.1. Use one of these, or start the server with --api-key: then "
+        "every %s is allowed, and requests need the key",
+        name, shown, name);
+}
+
+static int check_key(quire_http *http)
+{
+    static const char *const messages[] = {
+        [QUIRE_AUTH_MISSING] = "no API key was sent: the header Authorization: Bearer KEY is "
+                               "needed",
+        [QUIRE_AUTH_SCHEME] = "the header Authorization must be: Bearer KEY",
+        [QUIRE_AUTH_WRONG] = "the API key that was sent is none of this server's keys",
+    };
+    const quire_auth_result result = quire_auth_find(
+        http->server->auth, header(http, MHD_HTTP_HEADER_AUTHORIZATION), &http->caller);
+
+    return result == QUIRE_AUTH_OK ? QUIRE_OK
+                                   : quire_api_error_set(&http->err, 401, "invalid_api_key", NULL,
+                                                         "%s", messages[result]);
+}
+
 static int check_caller(quire_http *http)
 {
-    const quire_auth *auth = http->server->auth;
     const quire_access access = http->route->access;
 
-    if (!quire_auth_has_keys(auth) &&
-        (!quire_auth_is_local(header(http, MHD_HTTP_HEADER_HOST)) ||
-         !quire_auth_is_local(header(http, MHD_HTTP_HEADER_ORIGIN)))) {
-        return quire_api_error_set(&http->err, 403, "foreign_origin", NULL,
-                                   "without API keys only this machine is served: Host and Origin "
-                                   "must name it");
+    if (!quire_auth_has_keys(http->server->auth)) {
+        QUIRE_TRY(check_origin(http, MHD_HTTP_HEADER_HOST));
+        QUIRE_TRY(check_origin(http, MHD_HTTP_HEADER_ORIGIN));
     }
     if (access == QUIRE_ACCESS_PUBLIC) {
         return QUIRE_OK;
     }
-    if (!quire_auth_find(auth, header(http, MHD_HTTP_HEADER_AUTHORIZATION), &http->caller)) {
-        return quire_api_error_set(&http->err, 401, "invalid_api_key", NULL,
-                                   "an API key is needed: Authorization: Bearer KEY");
-    }
+    QUIRE_TRY(check_key(http));
     if (access == QUIRE_ACCESS_TENANT && !http->caller.is_tenant) {
         return quire_api_error_set(&http->err, 403, "not_a_tenant", NULL,
                                    "an administrator's key is not for this");
@@ -189,16 +228,6 @@ static int enter(quire_http *http)
         leave(http);
     }
     return rc;
-}
-
-static void copy_printable(char *to, size_t size, const char *from)
-{
-    size_t i = 0;
-
-    for (; i + 1 < size && from[i] != '\0'; i++) {
-        to[i] = (char)(from[i] > 0x20 && from[i] < 0x7f ? from[i] : '?');
-    }
-    to[i] = '\0';
 }
 
 /* Errors: the connection is closed. */

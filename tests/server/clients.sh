@@ -101,7 +101,7 @@ try_curl() {
     grep -qi '^Content-Type: text/event-stream' "$dir/out" || fail "a stream is not text/event-stream"
 
     reply 400 '"type": ?"invalid_request_error"' "$chat" -d '{"messages":'
-    reply 400 '"param": ?"max_tokens"' "$chat" -d "${say%8\}}-1}"
+    reply 400 '"param": ?"max_tokens"' "$chat" -d "${say%8\}}0}"
     reply 404 '"error"' "$url/v1/nothing"
     reply 405 '^Allow: ' -X DELETE "$url/v1/models"
     reply 413 '"error"' "$chat" -d "$(printf '%030000d' 0)"

@@ -30,7 +30,6 @@ static int shadow_create(quire_engine *engine)
         return QUIRE_OK;
     }
     quire_cache_stats_get(engine->cache, &cache);
-    opts.policy = engine->opts.cache_policy;
     opts.capacity_blocks = cache.budget_bytes / quire_max_u64(block_bytes, 1);
     opts.capacity_blocks = quire_max_u64(opts.capacity_blocks, 1);
     opts.blocks_max = n_ctx / QUIRE_SHADOW_BLOCK_TOKENS + 1;
@@ -184,8 +183,6 @@ void quire_adapt_ended(quire_engine *engine, const quire_request *r)
         .tokens = r->tokens,
         .n_tokens = r->n_computed,
         .n_prompt = r->n_prompt,
-        .rank = r->rank,
-        .now_us = quire_engine_now_us(engine),
     };
 
     touch_used(engine, r, r->n_computed);

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/parse.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define EVENTS_DEFAULT 100
@@ -192,22 +193,39 @@ int quire_api_events(quire_http *http)
 
 /* ---- what if ---- */
 
-static void write_size(quire_json_out *json, const quire_shadow_size_stats *s, double budget_bytes)
+/* Why there are no rates yet; NULL = there are. Writes into text. */
+static const char *why_unknown(const quire_shadow_stats *shadow, char *text, size_t n)
 {
-    const double rate = quire_shadow_hit_rate(s, NULL);
+    if (shadow->sample_rate <= 0.0) {
+        return "nothing is kept for this: the server runs with --no-what-if or without a prefix "
+               "cache";
+    }
+    if (quire_shadow_is_telling(shadow)) {
+        return NULL;
+    }
+    (void)snprintf(
+        text, n,
+        "rates are shown from %u requests with %u sampled prompt blocks of %u tokens; so "
+        "far there are %llu requests with %llu blocks",
+        QUIRE_SHADOW_REQUESTS_MIN, QUIRE_SHADOW_BLOCKS_MIN, QUIRE_SHADOW_BLOCK_TOKENS,
+        (unsigned long long)shadow->asking_total, (unsigned long long)shadow->blocks_total);
+    return text;
+}
+
+static void write_size(quire_json_out *json, const quire_shadow_stats *shadow, uint32_t i,
+                       double budget_bytes)
+{
+    const quire_shadow_size_stats *s = &shadow->sizes[i];
 
     quire_json_object(json, NULL);
     quire_json_number(json, "factor", s->factor);
     quire_json_u64(json, "bytes", (uint64_t)(s->factor * budget_bytes));
     quire_json_u64(json, "tokens", s->capacity_blocks * QUIRE_SHADOW_BLOCK_TOKENS);
-    quire_json_u64(json, "asked_tokens_total", s->blocks_total * QUIRE_SHADOW_BLOCK_TOKENS);
-    quire_json_u64(json, "hit_tokens_total", s->hit_blocks_total * QUIRE_SHADOW_BLOCK_TOKENS);
-    if (s->blocks_total > 0) {
-        quire_json_number(json, "hit_rate", rate);
+    if (quire_shadow_is_telling(shadow)) {
+        quire_json_number(json, "hit_rate", quire_shadow_hit_rate(shadow, i));
     } else {
         quire_json_null(json, "hit_rate");
     }
-    quire_json_number(json, "sample_rate", s->sample_rate);
     quire_json_object_end(json);
 }
 
@@ -217,21 +235,30 @@ int quire_api_what_if(quire_http *http)
     quire_json_out json = { &body, false };
     const quire_shadow_stats *shadow;
     quire_engine_stats stats;
+    const char *reason;
     double budget_bytes;
+    char text[256];
 
     quire_engine_stats_get(http->engine, &stats);
     shadow = &stats.memory.shadow;
+    reason = why_unknown(shadow, text, sizeof text);
     budget_bytes = (double)stats.cache.budget_bytes + (double)stats.memory.pinned_budget_bytes;
     quire_json_object(&json, NULL);
-    quire_json_bool(&json, "enabled", shadow->sizes[0].capacity_blocks > 0);
+    quire_json_bool(&json, "enabled", shadow->sample_rate > 0.0);
+    if (reason != NULL) {
+        quire_json_string(&json, "reason", reason);
+    } else {
+        quire_json_null(&json, "reason");
+    }
     quire_json_array(&json, "sizes");
-    for (uint32_t i = 0; i < QUIRE_SHADOW_SIZES && shadow->sizes[0].capacity_blocks > 0; i++) {
-        write_size(&json, &shadow->sizes[i], budget_bytes);
+    for (uint32_t i = 0; i < QUIRE_SHADOW_SIZES && shadow->sample_rate > 0.0; i++) {
+        write_size(&json, shadow, i, budget_bytes);
     }
     quire_json_array_end(&json);
     quire_json_u64(&json, "requests_total", shadow->requests_total);
-    quire_json_u64(&json, "sampled_requests_total", shadow->sampled_total);
-    quire_json_u64(&json, "errors_total", shadow->errors_total);
+    quire_json_u64(&json, "sampled_requests_total", shadow->asking_total);
+    quire_json_u64(&json, "sampled_tokens_total", shadow->blocks_total * QUIRE_SHADOW_BLOCK_TOKENS);
+    quire_json_number(&json, "sample_rate", shadow->sample_rate);
     quire_json_number(&json, "seconds_total", shadow->seconds_total);
     quire_json_object_end(&json);
     return quire_http_reply_json(http, 200, &body);

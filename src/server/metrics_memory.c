@@ -142,15 +142,17 @@ static const quire_metric_family memory[] = {
     { "quire_precache_pauses_total", COUNTER, "pauses", NULL, "Times that it stopped wasting.",
       ONE(VALUE_U64, memory.precache.pauses_total) },
     /* ghost caches */
-    { "quire_ghost_blocks_total", COUNTER, "blocks", SIZES,
-      "Blocks of 64 prompt tokens that a cache of half, the same and twice the size was asked for, "
-      "among the sampled.", SHADOW(blocks_total) },
+    { "quire_ghost_blocks_total", COUNTER, "blocks", NULL,
+      "Sampled blocks of 64 prompt tokens that requests asked for: one sample for all sizes.",
+      ONE(VALUE_U64, memory.shadow.blocks_total) },
     { "quire_ghost_hit_blocks_total", COUNTER, "blocks", SIZES,
-      "Of these, what it would have had.", SHADOW(hit_blocks_total) },
-    { "quire_ghost_expected_blocks_total", COUNTER, "blocks", SIZES,
+      "Of these, what an LRU cache of half, the same and twice the size would have had. Few blocks "
+      "say little: `/v1/cache/what-if` gives no rates before there are enough.",
+      SHADOW(hit_blocks_total) },
+    { "quire_ghost_expected_blocks_total", COUNTER, "blocks", NULL,
       "What the sample should have been. Where it was another, as many hits more or less: the hit "
-      "rate is (rate(hits) + rate(expected) - rate(blocks)) / rate(expected).",
-      SHADOW(share_blocks_total) },
+      "rate is (hits + expected - blocks) / expected.",
+      ONE(VALUE_U64, memory.shadow.expected_blocks_total) },
     { "quire_ghost_capacity_blocks", GAUGE, "blocks", SIZES, "The capacity that it stands for.",
       SHADOW(capacity_blocks) },
     { "quire_ghost_seconds_total", COUNTER, "seconds", NULL, "Time that the ghosts took.",

@@ -66,6 +66,21 @@ async function openPage(browser, port) {
     return { page, problems };
 }
 
+// Few requests say nothing about other sizes; then more memory is never worse.
+async function testWhatIf(page, port) {
+    const note = page.locator("#what-if-note");
+    assert.match(await note.textContent(), /^rates are shown from 100 requests with 500 .*so far there are \d+ requests/);
+    assert.equal(await page.locator("#what-if tr").count(), 0);
+    for (let i = 0; i < 100; i++) {
+        await ask(port, { prompt: `Story ${i % 40}. ${"The dog saw a cat in the wood and ran. ".repeat(15)}`, max_tokens: 1, temperature: 0 });
+    }
+    await page.waitForFunction(() => document.querySelectorAll("#what-if tr").length === 4, null, WAIT);
+    assert.match(await note.textContent(), /^\+[0-9.]+ .?B: hit rate [0-9.]+ % \u2192 [0-9.]+ %/);
+    const { sizes, reason } = await (await fetch(`http://127.0.0.1:${port}/v1/cache/what-if`)).json();
+    assert.equal(reason, null);
+    assert.ok(sizes[0].hit_rate > 0 && sizes[1].hit_rate >= sizes[0].hit_rate && sizes[2].hit_rate >= sizes[1].hit_rate, JSON.stringify(sizes));
+}
+
 async function testFigures(browser) {
     const server = await Server.start(args.quire, FLAGS);
     try {
@@ -90,7 +105,7 @@ async function testFigures(browser) {
         assert.equal(await page.locator("#classes tr").count(), 1 + 3);
         assert.match(await page.textContent("#regions-legend"), /pins [0-9.]+ .?B/);
         assert.match(await page.textContent("#regions-legend"), /pinned region [0-9.]+ .?B/);
-        assert.match(await page.textContent("#what-if-note"), /^\+[0-9.]+ .?B: hit rate [0-9.]+ % \u2192 [0-9.]+ %/);
+        await testWhatIf(page, server.port);
         assert.match(await page.textContent("#pins"), /stories\/beginning.*realtime/);
         assert.match(await page.textContent("#events"), /pin created/);
         await page.click("#tune-look");

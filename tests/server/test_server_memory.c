@@ -10,6 +10,7 @@
 
 #include "server_fixture.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,34 +69,62 @@ static void events_come_in_order(void **state)
 
 static void what_if_gives_rates_by_size(void **state)
 {
+    quire_shadow_stats *shadow = &memory->stats.memory.shadow;
     json_t *root = http_get_json(f.port, "/v1/cache/what-if", 200);
 
     (void)state;
     assert_true(json_is_false(json_at(root, "enabled")));
+    assert_non_null(strstr(json_string_at(root, "reason"), "--no-what-if"));
     assert_int_equal(json_array_size(json_at(root, "sizes")), 0);
     json_decref(root);
     memory->has_stats = true;
     memory->stats.cache.budget_bytes = 3000;
     memory->stats.memory.pinned_budget_bytes = 1000;
-    memory->stats.memory.shadow.sizes[0] =
-        (quire_shadow_size_stats){ .factor = 0.5, .capacity_blocks = 50 };
-    memory->stats.memory.shadow.sizes[1] = (quire_shadow_size_stats){ .factor = 1,
-                                                                      .capacity_blocks = 100,
-                                                                      .blocks_total = 200,
-                                                                      .hit_blocks_total = 50,
-                                                                      .share_blocks_total = 200 };
-    memory->stats.memory.shadow.sizes[2] =
-        (quire_shadow_size_stats){ .factor = 2, .capacity_blocks = 200, .sample_rate = 0.25 };
+    *shadow = (quire_shadow_stats){ .sizes = { { 0.5, 50, 100 }, { 1, 100, 150 }, { 2, 200, 300 } },
+                                    .requests_total = 900,
+                                    .asking_total = QUIRE_SHADOW_REQUESTS_MIN,
+                                    .blocks_total = QUIRE_SHADOW_BLOCKS_MIN,
+                                    .expected_blocks_total = 600,
+                                    .sample_rate = 0.25 };
     root = http_get_json(f.port, "/v1/cache/what-if", 200);
     assert_true(json_is_true(json_at(root, "enabled")));
+    assert_true(json_is_null(json_at(root, "reason")));
     assert_int_equal(json_int_at(root, "sizes.0.bytes"), 2000);
-    assert_true(json_is_null(json_at(root, "sizes.0.hit_rate")));
     assert_int_equal(json_int_at(root, "sizes.1.tokens"), 6400);
-    assert_int_equal(json_int_at(root, "sizes.1.hit_tokens_total"), 3200);
-    assert_true(json_number_value(json_at(root, "sizes.1.hit_rate")) == 0.25);
+    assert_true(fabs(json_number_value(json_at(root, "sizes.0.hit_rate")) - 200.0 / 600) < 1e-5);
+    assert_true(fabs(json_number_value(json_at(root, "sizes.1.hit_rate")) - 250.0 / 600) < 1e-5);
     assert_int_equal(json_int_at(root, "sizes.2.bytes"), 8000);
-    assert_true(json_number_value(json_at(root, "sizes.2.sample_rate")) == 0.25);
+    assert_true(json_number_value(json_at(root, "sample_rate")) == 0.25);
     json_decref(root);
+}
+
+/* One request or one block too few: no rates, and the reason. */
+static void what_if_waits_until_it_means_something(void **state)
+{
+    quire_shadow_stats *shadow = &memory->stats.memory.shadow;
+
+    (void)state;
+    memory->has_stats = true;
+    for (uint32_t i = 0; i < 2; i++) {
+        json_t *root;
+
+        *shadow = (quire_shadow_stats){ .sizes = { { 0.5, 50, 1 }, { 1, 100, 1 }, { 2, 200, 2 } },
+                                        .asking_total = QUIRE_SHADOW_REQUESTS_MIN - (i == 0),
+                                        .blocks_total = QUIRE_SHADOW_BLOCKS_MIN - (i == 1),
+                                        .expected_blocks_total = 600,
+                                        .sample_rate = 1 };
+        root = http_get_json(f.port, "/v1/cache/what-if", 200);
+        assert_true(json_is_true(json_at(root, "enabled")));
+        for (size_t k = 0; k < QUIRE_SHADOW_SIZES; k++) {
+            const json_t *size = json_array_get(json_at(root, "sizes"), k);
+
+            assert_true(json_is_null(json_object_get(size, "hit_rate")));
+        }
+        assert_non_null(strstr(json_string_at(root, "reason"),
+                               i == 0 ? "there are 99 requests with 500 blocks"
+                                      : "there are 100 requests with 499 blocks"));
+        json_decref(root);
+    }
 }
 
 static void stats_have_classes_and_memory(void **state)
@@ -151,6 +180,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(events_come_in_order, start, stop),
         cmocka_unit_test_setup_teardown(what_if_gives_rates_by_size, start, stop),
+        cmocka_unit_test_setup_teardown(what_if_waits_until_it_means_something, start, stop),
         cmocka_unit_test_setup_teardown(stats_have_classes_and_memory, start, stop),
         cmocka_unit_test(administrators_only),
     };

@@ -177,7 +177,7 @@ static const quire_opt options[] = {
       .help = "memory for hashes of the last hour's requests; 0 is no tuning" },
     { .names = { "--no-what-if" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, no_what_if),
-      .help = "keep no ghost caches, which say what more or less memory would bring" },
+      .help = "do not estimate the hit rates of more and of less memory" },
 
     { .section = "Sessions",
       .names = { "--max-sessions" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1 << 20,

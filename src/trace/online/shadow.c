@@ -1,4 +1,10 @@
-/* shadow.c - see shadow.h.
+/* shadow.c - see shadow.h. A ring of nodes in order of use, cut into segments by the marks; a table
+ * of chains finds a node by its hash.
+ *
+ * Invariants:
+ * 1. Segment k holds the blocks between mark k - 1 and mark k: at most segment_max[k].
+ * 2. Nodes of a segment stand next to each other, and those of segment k before those of k + 1.
+ * 3. oldest[k] is the last node of segment k; 0 when it is empty.
  *
  * SPDX-License-Identifier: MIT */
 #include "trace/online/shadow.h"
@@ -7,103 +13,119 @@
 #include "base/clock.h"
 #include "base/num.h"
 #include "core/cache/counter.h"
-#include "trace/sim/sim_tree.h"
+#include "quire/alloc.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#define PAGE_TOKENS  QUIRE_PAGE_TOKENS_MIN
-#define HOT_SLOTS    1024u
-#define HOT_SHARE    16u   /* everybody's: more than one request in so many */
-#define HOT_REQUESTS 64u   /* before that many nothing is */
-#define HOT_FADE     4096u /* counts are halved after so many requests */
-#define RATE_ONE     ((uint64_t)1 << 32)
-#define SHARE_ONE    ((uint64_t)1 << 16)
-#define SALT_SEED    0x5eedu
-#define NODES_MIN    64u
-#define BLOCK_BYTES  (QUIRE_SHADOW_BLOCK_TOKENS * sizeof(int32_t))
+#define RATE_ONE    ((uint64_t)1 << 32)
+#define SALT_SEED   0x5eedu
+#define NODES_MIN   64u
+#define NODES_MAX   (1u << 30)
+#define BLOCK_BYTES (QUIRE_SHADOW_BLOCK_TOKENS * sizeof(int32_t))
+#define UNUSED      QUIRE_SHADOW_SIZES /* the segment of what was not found */
 
 static const double factors[QUIRE_SHADOW_SIZES] = { 0.5, 1.0, 2.0 };
 
-typedef struct ghost {
-    quire_sim_tree tree;
-    quire_counter capacity_blocks; /* that it stands for */
-    quire_counter rate;            /* of RATE_ONE */
-    uint64_t held_max;             /* blocks it may hold: rate x capacity */
-    quire_counter blocks_total;
-    quire_counter hit_blocks_total;
-    quire_counter share; /* rate x blocks of all requests, in 1 / SHARE_ONE blocks */
-} ghost;
-
-/* How many of the last requests begin with a text: a slot is its most frequent text's. */
-typedef struct hot_slot {
+/* Node 0 is the ring's head: its older one is the newest block. */
+typedef struct node {
     uint64_t hash;
-    uint32_t count;
-} hot_slot;
+    uint32_t newer;
+    uint32_t older; /* of a free node: the next free one */
+    uint32_t chain; /* the next with the same place in the table; 0 = none */
+    uint32_t segment;
+} node;
 
 struct quire_shadow {
     quire_shadow_opts opts;
-    ghost ghosts[QUIRE_SHADOW_SIZES];
-    hot_slot hot[HOT_SLOTS];
-    uint32_t hot_requests; /* that the counts are of */
-    uint64_t *hashes;      /* [blocks_max], of the text at hand */
+    uint64_t rate; /* of RATE_ONE; constant */
+    uint64_t capacity_blocks[QUIRE_SHADOW_SIZES];
+    uint64_t segment_max[QUIRE_SHADOW_SIZES];
+    uint64_t n_in_segment[QUIRE_SHADOW_SIZES];
+    uint32_t oldest[QUIRE_SHADOW_SIZES];
+    node *nodes;      /* [nodes_max + 2]: the head, and one more while a block comes in */
+    uint32_t *chains; /* [n_chains], a power of two */
+    uint32_t n_chains;
+    uint32_t free;    /* the first free node; 0 = none */
+    uint64_t *hashes; /* [blocks_max], of the text at hand */
+    quire_counter hits[QUIRE_SHADOW_SIZES];
     quire_counter requests_total;
-    quire_counter sampled_total;
-    quire_counter errors_total;
+    quire_counter asking_total;
+    quire_counter blocks_total;
+    quire_counter asked_total; /* blocks, sampled or not */
     quire_counter ns_total;
 };
 
 /* ---- create ---- */
 
-/* Rate and capacity of a ghost for a real capacity. */
-static void ghost_size(const quire_shadow *s, ghost *g, double factor, uint64_t capacity_blocks)
+/* R and the marks: the largest size fills the list. */
+static void marks_set(quire_shadow *s)
 {
-    uint64_t stands_for = (uint64_t)((double)capacity_blocks * factor);
+    uint64_t below = 0;
+    uint64_t largest;
 
-    stands_for = quire_max_u64(stands_for, 1);
-    g->held_max = quire_min_u64(stands_for, s->opts.nodes_max);
-    quire_counter_set(&g->capacity_blocks, stands_for);
-    quire_counter_set(&g->rate,
-                      (uint64_t)((double)g->held_max / (double)stands_for * (double)RATE_ONE));
+    for (uint32_t i = 0; i < QUIRE_SHADOW_SIZES; i++) {
+        const double blocks = (double)s->opts.capacity_blocks * factors[i];
+
+        s->capacity_blocks[i] = quire_max_u64((uint64_t)blocks, 1);
+    }
+    largest = s->capacity_blocks[QUIRE_SHADOW_SIZES - 1];
+    s->rate = RATE_ONE;
+    if (largest > s->opts.nodes_max) {
+        s->rate = (uint64_t)((double)s->opts.nodes_max / (double)largest * (double)RATE_ONE);
+        s->rate = quire_max_u64(s->rate, 1);
+    }
+    for (uint32_t i = 0; i < QUIRE_SHADOW_SIZES; i++) {
+        const double share = (double)s->rate / (double)RATE_ONE;
+        uint64_t mark = (uint64_t)((double)s->capacity_blocks[i] * share + 0.5);
+
+        mark = quire_min_u64(quire_max_u64(mark, 1), s->opts.nodes_max);
+        s->segment_max[i] = mark - below;
+        below = mark;
+    }
 }
 
-static int ghost_init(const quire_shadow *s, ghost *g)
+static int arrays_create(quire_shadow *s)
 {
-    const quire_sim_opts sim = { .policy = s->opts.policy, .seed = s->opts.seed };
-    const quire_sim_tree_opts opts = {
-        .sim = &sim,
-        .budget_blocks = (uint64_t)s->opts.nodes_max + s->opts.blocks_max,
-        .blocks_max = s->opts.blocks_max,
-        .seqs_max = 1,
-    };
-    quire_error err = QUIRE_ERROR_INIT;
+    const quire_allocator *allocator = quire_allocator_default();
+    const uint32_t n_nodes = s->opts.nodes_max + 2;
 
-    return quire_sim_tree_init(&g->tree, &opts, &err);
+    for (s->n_chains = NODES_MIN; s->n_chains < s->opts.nodes_max;) {
+        s->n_chains *= 2;
+    }
+    s->hashes = allocator->alloc(allocator->ctx, s->opts.blocks_max * sizeof *s->hashes);
+    s->nodes = allocator->alloc(allocator->ctx, n_nodes * sizeof *s->nodes);
+    s->chains = allocator->alloc(allocator->ctx, s->n_chains * sizeof *s->chains);
+    if (s->hashes == NULL || s->nodes == NULL || s->chains == NULL) {
+        return QUIRE_NOMEM;
+    }
+    memset(s->nodes, 0, n_nodes * sizeof *s->nodes);
+    memset(s->chains, 0, s->n_chains * sizeof *s->chains);
+    for (uint32_t i = n_nodes - 1; i > 0; i--) {
+        s->nodes[i].older = s->free;
+        s->free = i;
+    }
+    return QUIRE_OK;
 }
 
 int quire_shadow_create(quire_shadow **out, const quire_shadow_opts *opts)
 {
     const quire_allocator *allocator = quire_allocator_default();
     quire_shadow *s;
-    int rc = QUIRE_OK;
+    int rc;
 
     *out = NULL;
     QUIRE_FAIL_IF(opts->capacity_blocks == 0 || opts->nodes_max < NODES_MIN ||
-                      opts->blocks_max == 0,
+                      opts->nodes_max > NODES_MAX || opts->blocks_max == 0,
                   QUIRE_INVAL);
     s = allocator->alloc(allocator->ctx, sizeof *s);
     QUIRE_FAIL_IF(s == NULL, QUIRE_NOMEM);
     memset(s, 0, sizeof *s);
     s->opts = *opts;
-    s->hashes = allocator->alloc(allocator->ctx, opts->blocks_max * sizeof *s->hashes);
-    rc = s->hashes == NULL ? QUIRE_NOMEM : QUIRE_OK;
-    for (uint32_t i = 0; i < QUIRE_SHADOW_SIZES && rc == QUIRE_OK; i++) {
-        rc = ghost_init(s, &s->ghosts[i]);
-        ghost_size(s, &s->ghosts[i], factors[i], opts->capacity_blocks);
-    }
+    marks_set(s);
+    rc = arrays_create(s);
     if (rc < 0) {
         quire_shadow_destroy(s);
         return rc;
@@ -119,16 +141,118 @@ void quire_shadow_destroy(quire_shadow *s)
     if (s == NULL) {
         return;
     }
-    for (uint32_t i = 0; i < QUIRE_SHADOW_SIZES; i++) {
-        if (s->ghosts[i].tree.cache != NULL) {
-            quire_sim_tree_fini(&s->ghosts[i].tree);
-        }
-    }
+    allocator->free(allocator->ctx, s->chains);
+    allocator->free(allocator->ctx, s->nodes);
     allocator->free(allocator->ctx, s->hashes);
     allocator->free(allocator->ctx, s);
 }
 
-/* ---- which requests ---- */
+/* ---- the list ---- */
+
+static uint32_t *chain_of(quire_shadow *s, uint64_t hash)
+{
+    return &s->chains[(uint32_t)hash & (s->n_chains - 1)]; /* the high bits decide the sample */
+}
+
+static uint32_t find(quire_shadow *s, uint64_t hash)
+{
+    uint32_t i = *chain_of(s, hash);
+
+    while (i != 0 && s->nodes[i].hash != hash) {
+        i = s->nodes[i].chain;
+    }
+    return i;
+}
+
+/* The oldest of a segment leaves it, without leaving the list. */
+static void segment_shrink(quire_shadow *s, uint32_t k)
+{
+    const uint32_t newer = s->nodes[s->oldest[k]].newer;
+
+    s->n_in_segment[k]--;
+    s->oldest[k] = s->n_in_segment[k] > 0 ? newer : 0;
+}
+
+static void unlink_node(quire_shadow *s, uint32_t i)
+{
+    const node *n = &s->nodes[i];
+
+    s->nodes[n->newer].older = n->older;
+    s->nodes[n->older].newer = n->newer;
+}
+
+/* A block takes its place as the newest of all. */
+static void push(quire_shadow *s, uint32_t i)
+{
+    node *n = &s->nodes[i];
+
+    n->newer = 0;
+    n->older = s->nodes[0].older;
+    s->nodes[n->older].newer = i;
+    s->nodes[0].older = i;
+    n->segment = 0;
+    s->n_in_segment[0]++;
+    s->oldest[0] = s->oldest[0] != 0 ? s->oldest[0] : i;
+}
+
+/* Forget the block, which stands in no segment any more. */
+static void drop(quire_shadow *s, uint32_t i)
+{
+    uint32_t *at = chain_of(s, s->nodes[i].hash);
+
+    while (*at != i) {
+        at = &s->nodes[*at].chain;
+    }
+    *at = s->nodes[i].chain;
+    unlink_node(s, i);
+    s->nodes[i].older = s->free;
+    s->free = i;
+}
+
+/* What stands beyond its segment's mark moves on to the next segment, and out of the last one. */
+static void spill(quire_shadow *s)
+{
+    for (uint32_t k = 0; k < QUIRE_SHADOW_SIZES && s->n_in_segment[k] > s->segment_max[k]; k++) {
+        const uint32_t i = s->oldest[k];
+
+        segment_shrink(s, k);
+        s->nodes[i].segment = k + 1;
+        if (k + 1 == QUIRE_SHADOW_SIZES) {
+            drop(s, i);
+        } else {
+            s->n_in_segment[k + 1]++;
+            s->oldest[k + 1] = s->oldest[k + 1] != 0 ? s->oldest[k + 1] : i;
+        }
+    }
+}
+
+/* The block is used now. */
+static void use(quire_shadow *s, uint64_t hash)
+{
+    uint32_t i = find(s, hash);
+
+    if (i != 0) {
+        const uint32_t k = s->nodes[i].segment;
+
+        if (s->oldest[k] == i) {
+            segment_shrink(s, k);
+        } else {
+            s->n_in_segment[k]--;
+        }
+        unlink_node(s, i);
+    } else {
+        i = s->free;
+        QUIRE_CHECK(i != 0);
+        s->free = s->nodes[i].older;
+        s->nodes[i].hash = hash;
+        s->nodes[i].chain = *chain_of(s, hash);
+        *chain_of(s, hash) = i;
+    }
+    push(s, i);
+    spill(s);
+}
+
+/* ---- feeding ---- */
 
 /* Each hash stands for its block and what is before it. Returns the number of blocks. */
 static uint32_t hash_blocks(quire_shadow *s, const quire_shadow_text *text)
@@ -145,83 +269,32 @@ static uint32_t hash_blocks(quire_shadow *s, const quire_shadow_text *text)
     return n;
 }
 
-/* Count one more request that begins with this text. Returns whether it is everybody's. */
-static bool is_hot(quire_shadow *s, uint64_t hash)
+static bool is_sampled(const quire_shadow *s, uint64_t hash)
 {
-    hot_slot *slot = &s->hot[hash % HOT_SLOTS];
-
-    if (slot->hash != hash) {
-        if (slot->count > 0) {
-            slot->count--;
-            return false;
-        }
-        slot->hash = hash;
-    }
-    slot->count++;
-    return s->hot_requests >= HOT_REQUESTS && (uint64_t)slot->count * HOT_SHARE > s->hot_requests;
+    return hash >> 32 < s->rate;
 }
 
-/* What decides whether a text is sampled: the hash up to its first block that is its own. */
-static uint64_t sample_key(quire_shadow *s, uint32_t n_blocks)
+/* Count the sampled ones of the first n blocks, and the sizes that have them. */
+static void count_hits(quire_shadow *s, uint32_t n_asked)
 {
-    uint32_t i = 0;
+    uint64_t n_sampled = 0;
 
-    if (++s->hot_requests == HOT_FADE) {
-        s->hot_requests /= 2;
-        for (uint32_t k = 0; k < HOT_SLOTS; k++) {
-            s->hot[k].count /= 2;
+    for (uint32_t i = 0; i < n_asked; i++) {
+        uint32_t found;
+
+        if (!is_sampled(s, s->hashes[i])) {
+            continue;
+        }
+        n_sampled++;
+        found = find(s, s->hashes[i]);
+        for (uint32_t k = found != 0 ? s->nodes[found].segment : UNUSED; k < QUIRE_SHADOW_SIZES;
+             k++) {
+            quire_counter_add(&s->hits[k], 1);
         }
     }
-    while (i + 1 < n_blocks && is_hot(s, s->hashes[i])) {
-        i++;
-    }
-    return s->hashes[i];
-}
-
-/* ---- feeding ---- */
-
-/* The tokens that spell the blocks: a hash in the first two of each page. */
-static const int32_t *spell(const quire_shadow *s, ghost *g, uint32_t n_blocks)
-{
-    for (uint32_t i = 0; i < n_blocks; i++) {
-        int32_t *page = g->tree.tokens + (size_t)i * PAGE_TOKENS;
-
-        page[0] = (int32_t)(uint32_t)s->hashes[i];
-        page[1] = (int32_t)(uint32_t)(s->hashes[i] >> 32);
-    }
-    return g->tree.tokens;
-}
-
-static int ghost_serve(ghost *g, const int32_t *tokens, uint32_t n_asked, uint32_t n_blocks,
-                       const quire_shadow_text *text)
-{
-    const quire_prefix_key key = { .identity = { 1, 1 } };
-    const quire_prefix_acquire_opts opts = {
-        .tokens_max = n_asked * PAGE_TOKENS,
-        .now_us = text->now_us,
-        .rank = text->rank,
-    };
-    quire_prefix_match match;
-    quire_prefix_ref ref;
-    quire_seq_id seq;
-    int rc;
-
-    QUIRE_TRY(quire_seq_open(g->tree.cache, QUIRE_REGION_DYNAMIC, &seq));
-    rc = quire_prefix_acquire(g->tree.tree, &key, seq, tokens, n_asked * PAGE_TOKENS, &opts, &match,
-                              &ref);
-    if (rc == QUIRE_OK) {
-        quire_counter_add(&g->blocks_total, n_asked);
-        quire_counter_add(&g->hit_blocks_total, match.n_tokens / PAGE_TOKENS);
-        rc = quire_seq_append(g->tree.cache, seq, n_blocks * PAGE_TOKENS - match.n_tokens);
-        if (rc == QUIRE_OK) {
-            rc = quire_prefix_publish(g->tree.tree, ref, tokens, n_blocks * PAGE_TOKENS,
-                                      text->now_us);
-        }
-        (void)quire_prefix_release(g->tree.tree, ref, text->now_us);
-    }
-    (void)quire_seq_close(g->tree.cache, seq);
-    quire_sim_tree_evict(&g->tree, g->held_max);
-    return rc;
+    quire_counter_add(&s->blocks_total, n_sampled);
+    quire_counter_add(&s->asking_total, n_sampled > 0);
+    quire_counter_add(&s->asked_total, n_asked);
 }
 
 void quire_shadow_feed(quire_shadow *s, const quire_shadow_text *text)
@@ -232,62 +305,55 @@ void quire_shadow_feed(quire_shadow *s, const quire_shadow_text *text)
         text->n_prompt > 0
             ? quire_min_u32((text->n_prompt - 1) / QUIRE_SHADOW_BLOCK_TOKENS, n_blocks)
             : 0;
-    uint64_t key;
 
     quire_counter_add(&s->requests_total, 1);
-    if (n_blocks > 0) {
-        key = sample_key(s, n_blocks) >> 32;
-        for (uint32_t i = 0; i < QUIRE_SHADOW_SIZES; i++) {
-            ghost *g = &s->ghosts[i];
-
-            quire_counter_add(&g->share, quire_counter_get(&g->rate) / SHARE_ONE * n_asked);
-            if (key >= quire_counter_get(&g->rate)) {
-                continue;
-            }
-            if (ghost_serve(g, spell(s, g, n_blocks), n_asked, n_blocks, text) < 0) {
-                quire_counter_add(&s->errors_total, 1);
-            }
-            if (i + 1 == QUIRE_SHADOW_SIZES) {
-                quire_counter_add(&s->sampled_total, 1);
-            }
+    count_hits(s, n_asked);
+    for (uint32_t i = n_blocks; i > 0; i--) {
+        if (is_sampled(s, s->hashes[i - 1])) {
+            use(s, s->hashes[i - 1]);
         }
     }
     quire_counter_add(&s->ns_total, quire_clock_ns() - begin_ns);
 }
 
+/* ---- figures ---- */
+
 void quire_shadow_stats_get(const quire_shadow *s, quire_shadow_stats *out)
 {
+    const double share = (double)s->rate / (double)RATE_ONE;
+    const double expected = share * (double)quire_counter_get(&s->asked_total);
+
     *out = (quire_shadow_stats){
         .requests_total = quire_counter_get(&s->requests_total),
-        .sampled_total = quire_counter_get(&s->sampled_total),
-        .errors_total = quire_counter_get(&s->errors_total),
+        .asking_total = quire_counter_get(&s->asking_total),
+        .blocks_total = quire_counter_get(&s->blocks_total),
+        .expected_blocks_total = (uint64_t)(expected + 0.5),
+        .sample_rate = share,
         .seconds_total = (double)quire_counter_get(&s->ns_total) * 1e-9,
     };
     for (uint32_t i = 0; i < QUIRE_SHADOW_SIZES; i++) {
-        const ghost *g = &s->ghosts[i];
-
         out->sizes[i] = (quire_shadow_size_stats){
             .factor = factors[i],
-            .capacity_blocks = quire_counter_get(&g->capacity_blocks),
-            .blocks_total = quire_counter_get(&g->blocks_total),
-            .hit_blocks_total = quire_counter_get(&g->hit_blocks_total),
-            .share_blocks_total = quire_counter_get(&g->share) / SHARE_ONE,
-            .sample_rate = (double)quire_counter_get(&g->rate) / (double)RATE_ONE,
+            .capacity_blocks = s->capacity_blocks[i],
+            .hit_blocks_total = quire_counter_get(&s->hits[i]),
         };
     }
 }
 
-double quire_shadow_hit_rate(const quire_shadow_size_stats *now,
-                             const quire_shadow_size_stats *before)
+bool quire_shadow_is_telling(const quire_shadow_stats *stats)
 {
-    const quire_shadow_size_stats none = { 0 };
-    const quire_shadow_size_stats *b = before != NULL ? before : &none;
-    const double share = (double)(now->share_blocks_total - b->share_blocks_total);
-    const double blocks = (double)(now->blocks_total - b->blocks_total);
-    const double hits = (double)(now->hit_blocks_total - b->hit_blocks_total) + share - blocks;
+    return stats->asking_total >= QUIRE_SHADOW_REQUESTS_MIN &&
+           stats->blocks_total >= QUIRE_SHADOW_BLOCKS_MIN;
+}
 
-    if (share < 1.0 || hits <= 0.0) {
+double quire_shadow_hit_rate(const quire_shadow_stats *stats, uint32_t size)
+{
+    const double expected = (double)stats->expected_blocks_total;
+    const double missing = expected - (double)stats->blocks_total;
+    const double hits = (double)stats->sizes[size].hit_blocks_total + missing;
+
+    if (expected < 1.0 || hits <= 0.0) {
         return 0.0;
     }
-    return hits < share ? hits / share : 1.0;
+    return hits < expected ? hits / expected : 1.0;
 }

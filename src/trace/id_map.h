@@ -1,7 +1,7 @@
-/* id_map.h - from any 64-bit number to a small one, numbered in order of appearance.
+/* id_map.h - small dense numbers for 64-bit keys, in order of first appearance.
  *
- * Open addressing; grows by doubling. Numbers that are made to collide slow it down, no more: it is
- * for traces, which users choose.
+ * Open addressing; the table doubles as keys are added. Keys chosen to collide slow the map down,
+ * and do no other harm: users choose their traces.
  *
  * Thread: owner.
  *

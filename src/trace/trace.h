@@ -1,12 +1,11 @@
-/* trace.h - a workload: who asked for how many tokens, when, and which of them are the same.
+/* trace.h - a workload: requests with times, lengths, and the identity of their prompt blocks.
  *
  * All formats become this one: requests in order of time, each with the content ids of the blocks
- * of its prompt. A block stands for block_tokens tokens; two requests whose first k ids are equal
- * have the same first k * block_tokens tokens (the last block may be partly filled: its id then
- * stands for the tokens that are there). Ids are numbered densely from 0 in order of appearance, so
- * that arrays can be indexed by them. They are chained: an id stands for its block and for all
- * blocks before it, so requests that have an id in common have everything up to it in common, and
- * an id is a node of the tree of all prompts.
+ * of its prompt. A block is block_tokens tokens. Two requests with equal first k ids have equal
+ * first k * block_tokens tokens. The last block of a prompt may be shorter. Ids are numbered
+ * densely from 0 in order of appearance, so arrays can be indexed by id. Ids are chained: an id
+ * identifies its block and all earlier blocks. Requests with a common id have equal text up to that
+ * block, and an id is a node of the tree of all prompts.
  *
  *   block_ids  [ a b c | a b d e | ... ]      all requests' ids, one after the other
  *   requests   [ {first_block 0, n_blocks 3}, {3, 4}, ... ]

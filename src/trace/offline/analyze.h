@@ -1,7 +1,8 @@
-/* analyze.h - what a trace says about its workload: lengths, repetition, gaps, sessions, load.
+/* analyze.h - the workload of a trace: lengths, repetition, gaps, sessions, load.
  *
  * Pure: the same trace gives the same figures. Curves of hit rates are mrc.h, shards.h and
- * curves.h. Where the trace has no contents, what depends on them is empty.
+ * curves.h. Figures that depend on contents are empty for a trace without
+ * contents.
  *
  * Memory: some 300 KB, and 16 bytes per id while it is made. Cost: O(blocks). Thread: read-only
  * when made.

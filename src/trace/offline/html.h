@@ -1,4 +1,4 @@
-/* html.h - a report as one page that needs nothing else: web/report.html with its data inside.
+/* html.h - a report as one self-contained page: web/report.html with its data inside.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TRACE_HTML_H

@@ -1,9 +1,9 @@
-/* load.h - when requests come and how many are there at once.
+/* load.h - arrivals of requests, and how many are served at once.
  *
- * How many run at once depends on how long each takes, which a trace does not say. Here each takes
- * the prompt tokens that no earlier request had, times what one costs, and its answer, times what a
- * token costs; nobody waits for anybody. So this is the need of a machine that keeps up, and of its
- * memory.
+ * The number of requests at once depends on the duration of each, which no trace records. The
+ * duration is computed here: prompt tokens that no earlier request had, times the cost of a prompt
+ * token, plus answer tokens times the cost of an answer token, without waiting. The result is the
+ * load of a machine that is fast enough, and the memory that this machine needs.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TRACE_LOAD_H

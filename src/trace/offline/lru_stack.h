@@ -1,7 +1,8 @@
-/* lru_stack.h - how deep an item lies in a stack on which the used one moves to the top.
+/* lru_stack.h - the depth of an item in a stack whose used item moves to the top.
  *
- * Items are numbers below a bound. Each has the slot of its last use; a Fenwick tree over the slots
- * counts those above it. Slots run out and are then numbered anew, which costs O(1) per use.
+ * Items are numbers below a bound. Each item has the slot of its last use. A Fenwick tree over
+ * the slots counts the items above. When no slot is left, all slots are numbered anew, at an
+ * amortised cost of O(1) per use.
  *
  * Sources: Mattson and others, IBM Systems Journal 9(2), 1970 (stack distances); Fenwick, Software:
  * Practice and Experience 24(3), 1994.

@@ -1,10 +1,11 @@
-/* mrc.h - what an LRU cache of any size would have served: the exact miss-ratio curve.
+/* mrc.h - the exact hit rates of LRU caches of all sizes (miss-ratio curve).
  *
- * One pass for all sizes. Requests come one after the other; a block is served when it and all
- * before it are cached as its request arrives; then the request's blocks are used from the last to
- * the first, so that a block is never forgotten before those behind it, which is what evicting
- * leaves first does. With that order "cached in c blocks" means "at most c deep in the LRU stack".
- * The same as quire_sim_run() with QUIRE_SIM_HITS and QUIRE_EVICT_LRU for every capacity at once.
+ * One pass computes all sizes. Requests come one after the other. A block is served when the block
+ * and all earlier blocks of its request are cached at the request's arrival. Then the request's
+ * blocks are used from the last to the first, so a block is never evicted before its descendants,
+ * as in a tree that evicts leaves first. With that order "cached in c blocks" means "at most c deep
+ * in the LRU stack". The same as quire_sim_run() with QUIRE_SIM_HITS and QUIRE_EVICT_LRU for every
+ * capacity at once.
  *
  * Cost: O(blocks x log ids). Thread: read-only when made.
  *

@@ -1,8 +1,9 @@
 /* recommend.h - settings of `quire serve` for a workload, each with the reason for its value.
  *
  *   page_tokens   the largest page that loses next to nothing to rounding and to last pages
- *   kv_budget     the knee of LRU's curve (or nine tenths of all hits, where that is more), and
- * what runs at once besides; or what there is pinned        what the high class holds at once, p99
+ *   kv_budget     the knee of LRU's curve, or nine tenths of all hits where that is more, plus the
+ *                 memory of running requests; at most the memory there is
+ *   pinned        the memory that the high class holds at once, p99
  *   cache_policy  the one with the most hits at that size; the default one where it is as good
  *   cache_ttl     twice the gap within which nearly all reuse happens; none where the trace is too
  *                 short to say

@@ -1,11 +1,11 @@
-/* shards.h - the same curve as mrc.h from a sample of fixed size, as requests go by.
+/* shards.h - the curve of mrc.h from a sample of fixed size, request by request.
  *
- * Of all blocks those are followed whose hash lies under a threshold; a distance among them,
- * divided by their share of all, stands for the distance among all. When more than sample_max would
- * be followed, the one with the greatest hash is dropped and becomes the threshold. Every use of a
- * followed block counts for 1 / share uses; what the counts then lack or exceed of the uses that
- * there really were goes to the shortest distance, because a few very popular blocks are what
- * sampling misses (the paper's SHARDS-adj).
+ * A block is in the sample when its hash lies below a threshold. A stack distance within the
+ * sample, divided by the sample's share of all blocks, estimates the distance among all blocks.
+ * When the sample exceeds sample_max, the block with the greatest hash leaves, and its hash is the
+ * new threshold. Each use of a sampled block counts for 1 / share uses. The difference between
+ * these counts and the true number of uses is added to the shortest distance, because a sample
+ * misses a few very popular blocks (the paper's SHARDS-adj).
  *
  * Memory: about 100 bytes per sample, whatever the trace. Error: of the order of 1 / sqrt(samples);
  * measured in docs/analysis.md.

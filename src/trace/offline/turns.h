@@ -1,11 +1,10 @@
-/* turns.h - which requests of a trace are turns of one conversation.
+/* turns.h - groups requests of a trace into conversations.
  *
- * Where the trace names sessions, these count. Elsewhere a request continues the session of an
- * earlier one when it begins with the whole prompt of that one (its full blocks: what followed it
- * filled the last one up), and when nobody but that session has used the last of those blocks: a
- * short prompt that is no more than what everybody begins with is continued by nobody. Of several
- * that would do the longest counts, and a session is continued from its last turn only: who goes
- * back to an earlier one begins another.
+ * A trace that names its sessions is taken at its word. Otherwise request B continues the session
+ * of an earlier request A under two conditions: B begins with all full blocks of A's prompt, and no
+ * other session has used the last of these blocks. The second condition excludes short prompts that
+ * many sessions begin with. Among several candidates the longest prompt wins. Only the last turn of
+ * a session can be continued; a return to an earlier turn begins a new session.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TRACE_TURNS_H

@@ -1,8 +1,8 @@
 /* recent.c - the ring: records one after the other, the oldest at head.
  *
- * A record is a header and 8 bytes per block; it is never split: where it does not fit before the
- * end of the ring, the rest is left unused (a header with n_bytes = 0 says so, where there is room
- * for one) and it goes to the beginning.
+ * A record is a header and 8 bytes per block, and is never split. A record that does not fit before
+ * the end of the ring goes to the beginning; the rest of the ring stays unused, marked by a header
+ * with n_bytes = 0 if a header fits.
  *
  * SPDX-License-Identifier: MIT */
 #include "trace/online/recent.h"

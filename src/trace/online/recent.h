@@ -1,8 +1,8 @@
-/* recent.h - the last hour's requests, in bounded memory: what a server tunes itself by.
+/* recent.h - the last hour's requests in bounded memory, the input of live tuning.
  *
  * A ring of bytes. Each record is a request and the hashes of the blocks of its prompt; a new one
- * pushes the oldest out when the bytes run short or the window has passed. A hash stands for its
- * block and all blocks before it, so equal hashes mean equal prefixes. Texts
+ * pushes the oldest out when the bytes run short or the window has passed. A hash covers its
+ * block and all earlier blocks, so equal hashes mean equal prefixes. Texts
  * and token ids are never kept.
  *
  * A prompt of more than an eighth of the ring keeps the first blocks only, which is counted.

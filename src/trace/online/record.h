@@ -1,4 +1,4 @@
-/* record.h - writes down what a server is asked, so that it can be simulated and analysed later.
+/* record.h - records a server's requests for the simulator and for analysis.
  *
  * JSON Lines. First a header, then a line for each request that has ended:
  *
@@ -6,11 +6,11 @@
  *   {"t":1700000000000000,"tenant":0,"class":0,"session":3,"input":130,"output":9,
  *    "blocks":"<16 hexadecimal digits for each block>"}
  *
- * t is when it came, in microseconds of Unix time. A block is 64 tokens, the last one what is left.
- * Its digits are SipHash-2-4 of the block before it and its token ids under a key that is drawn
- * when the recording begins and is kept nowhere: equal prefixes of one tenant show as equal, and no
- * text can be had from them or guessed. "key" tells keys apart. With form "plain" a line has
- * "tokens", the ids, instead: for those who may keep the texts.
+ * t is the time of arrival, in microseconds of Unix time. A block is 64 tokens; the last block may
+ * be shorter. Its digits are SipHash-2-4 of the preceding block's hash and the block's token ids,
+ * under a random key that is drawn when the recording begins and never stored. Equal prefixes of
+ * one tenant show as equal; no text can be recovered or guessed. "key" tells keys apart. With form
+ * "plain" a line has "tokens", the ids, instead: for those who may keep the texts.
  *
  * A file that is there is appended to, behind a new header.
  *

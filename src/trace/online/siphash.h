@@ -1,4 +1,5 @@
-/* siphash.h - SipHash-2-4: a hash of short texts that nobody can compute or invert without its key.
+/* siphash.h - SipHash-2-4: a keyed hash of short texts; without the key it cannot be computed or
+ * inverted.
  *
  * Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012.
  *

@@ -1,12 +1,12 @@
-/* tune.h - what a server should change about itself, given the requests of its last hour.
+/* tune.h - suggested changes of a server's settings, from the requests of its last hour.
  *
  * Two halves. quire_tune_measure() looks at a trace and is slow (up to seconds: run it on a thread
- * of its own). quire_tune_suggest() makes changes of what was measured; it is a pure function of
- * facts, settings, bounds and the state that it got back the last time.
+ * of its own). quire_tune_suggest() turns measurements into changes; it is a pure function of
+ * measurements, settings, bounds and its own state from the last call.
  *
- * Against swinging: a value must be off by more than a dead band, in the same direction, in
- * QUIRE_TUNE_PATIENCE measurements in a row; then it moves by one step at most, and never out of
- * its bounds. With too few requests nothing moves.
+ * Against oscillation: a value must be off by more than a dead band, in the same direction, in
+ * QUIRE_TUNE_PATIENCE measurements in a row. Then the value moves by at most one step, within its
+ * bounds. With too few requests nothing moves.
  *
  * Thread: any.
  *

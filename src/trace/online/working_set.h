@@ -1,10 +1,10 @@
-/* working_set.h - how many different blocks of text were used lately (Denning's working set), in
- * bounded memory.
+/* working_set.h - the number of different blocks used lately (Denning's working set), in bounded
+ * memory.
  *
- * A block is 64 tokens and stands for all tokens before it and the tenant's salt, as in a prefix
- * tree; a beginning that many texts share counts once. The table remembers hashes and when they
- * were last used. When it fills up it keeps a sample: those below a threshold, which is halved; the
- * count is then an estimate with an error of about 1 / sqrt(those kept), 1 % at the default size.
+ * A block is 64 tokens; its hash covers all earlier tokens and the tenant's salt, as in a prefix
+ * tree. A common beginning of many texts counts once. The table holds hashes and the times of their
+ * last use. A full table keeps a sample: hashes below a threshold, which is halved each time. The
+ * count is then an estimate with an error of about 1 / sqrt(kept hashes), 1 % at the default size.
  *
  * Thread: one at a time.
  *

@@ -1,9 +1,9 @@
 /* read_mooncake.c - Mooncake's JSON Lines, and those of Qwen-Bailian, which have chats.
  *
- * The lines do not say how many tokens a block has. 512 is Mooncake's, 16 Qwen's; the usual size
- * that fits most of the first lines it is, else the one that fits all of them. Where a line does
- * not fit it, the ids count, for they are what a cache is asked for, and its length is made to fit.
- * What none of the first lines has is not missed in the others.
+ * Lines do not state the block size. Mooncake's is 512 tokens, Qwen's 16. The reader takes the
+ * usual size that fits most of the first lines, or else the one size that fits all of them. In a
+ * line that does not fit, the ids count, because a cache is asked for ids, and the length is
+ * adjusted. A field that all first lines lack may be lacking in the others.
  *
  * SPDX-License-Identifier: MIT */
 #include "trace/read/reader.h"

@@ -1,8 +1,8 @@
 /* read_sharegpt.c - conversations, and single prompts, without times.
  *
- * A conversation of k answers becomes k requests: the prompt of each is everything said before its
- * answer. Nobody says what the next turn waited for, so it comes when the answer has been written,
- * at a usual speed, and thought about for a random time.
+ * A conversation of k answers becomes k requests: the prompt of each is the whole text before
+ * its answer. The file has no times. The next turn arrives after the time of writing the answer at
+ * a usual speed, plus a random time of thought.
  *
  * SPDX-License-Identifier: MIT */
 #include "trace/read/reader.h"

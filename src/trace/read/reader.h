@@ -1,7 +1,7 @@
-/* reader.h - what the formats' readers share: lines, complaints, fields, keys of blocks.
+/* reader.h - common parts of the readers: lines, complaints, fields, keys of blocks.
  *
- * A reader of a format is one function that looks at one line and adds its requests. What is wrong
- * with a line goes to quire_reader_bad(), which counts it and says whether reading goes on.
+ * The reader of a format is one function that parses one line and adds its requests. A fault in a
+ * line goes to quire_reader_bad(), which counts the fault and decides whether reading continues.
  *
  * Thread: owner.
  *

@@ -1,8 +1,8 @@
 /* reader_json.c - a line as JSON.
  *
- * jansson's integers have 63 bits and a sign; a line with a larger one is no JSON to it. Hashes of
- * blocks have 64 bits and more, so where one is too large, the long ones of its line are put in
- * quotes.
+ * jansson's integers have 63 bits and a sign; jansson refuses a line with a larger one.
+ * Hashes of blocks have 64 bits and more. In a line with such a hash all long integers are put in
+ * quotes before jansson sees the line.
  *
  * SPDX-License-Identifier: MIT */
 #include "trace/read/reader.h"

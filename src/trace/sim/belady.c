@@ -1,10 +1,9 @@
-/* belady.c - what a cache could serve at most: eviction by somebody who knows the future.
+/* belady.c - the upper bound of any cache: eviction with knowledge of the future.
  *
- * After each request the blocks go that are asked for again latest, down to the capacity. Of blocks
- * that are asked for by the same request next, the deepest goes first, so what stays is always a
- * set of unbroken prefixes; that order matters: with the shallow ones first the children that stay
- * are useless, and the result is no bound (17.9 instead of 19.1 % on Mooncake's conversations at
- * 1,000 blocks). A block that is never asked for again is not kept at all.
+ * After each request the blocks with the latest next use are evicted, down to the capacity. Among
+ * blocks with the same next request the deepest is evicted first, so the cache always holds
+ * unbroken prefixes. The order matters: with the shallowest first, the remaining children are
+ * useless, and the result is no bound. A block without a further use is not kept at all.
  *
  * Source: Belady, "A study of replacement algorithms for a virtual-storage computer", 1966.
  *

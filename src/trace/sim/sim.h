@@ -1,9 +1,8 @@
-/* sim.h - a trace through the real core: what a cache of a given size, under a given policy, would
- * have served.
+/* sim.h - a trace through the real core: the hits of a cache of a given size and policy.
  *
  * One block of the trace is one page of a cache with page_bytes = 0 and 64 tokens that spell the
- * block's id; so the prefix tree, the pool, the regions and the eviction policies are the ones that
- * serve, and only payloads and the model are missing.
+ * block's id; The prefix tree, the pool, the regions and the eviction policies are those of the
+ * server; only payloads and the model are missing.
  *
  *   hits  requests one after the other, prompt blocks only: acquire, publish, release, then evict
  *         down to the capacity. A hit is a block served as part of an unbroken prefix. Bounded by

@@ -1,4 +1,4 @@
-/* sim_internal.h - what the modes of the simulator share.
+/* sim_internal.h - common parts of the simulator's modes.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TRACE_SIM_INTERNAL_H

@@ -1,10 +1,10 @@
-/* sim_job.h - a request in virtual time: its sequence, its pages, how far it is.
+/* sim_job.h - a request in virtual time: its sequence, pages and progress.
  *
- * A job computes its prompt, then writes its answer. If it has to let go of its memory in between
- * it comes back later and computes both again, as far as they are not cached.
+ * A job computes its prompt, then writes its answer. A preempted job releases its memory, and later
+ * computes the uncached parts of both again.
  *
- * The pages of answers are named by numbers that no prompt has: a trace does not say which later
- * prompt repeats them, so they take memory and are never hit.
+ * Pages of answers get numbers that no prompt has, because a trace does not link answers to later
+ * prompts. Such pages take memory and are never hit.
  *
  * Thread: owner.
  *

@@ -1,12 +1,12 @@
 /* sim_time.c - TIME mode: an engine's steps in virtual time.
  *
- * As the engine does: requests wait in order of rank, then of arrival; the first that does not fit
- * holds up those behind it. A step has a row for each request that writes, and prompt tokens up to
- * chunk_tokens in all, for whoever came first. What is computed is published after the step. When a
- * page is missing for an answer, the running request of the lowest rank that came last lets go and
- * comes back later.
+ * As in the engine, requests wait in order of rank, then of arrival. The first request that does
+ * not fit holds up later ones. A step has a row for each request that writes, and prompt tokens up
+ * to chunk_tokens in all, oldest request first. Computed pages are published after the step. When a
+ * page is missing for an answer, the youngest running request of the lowest rank is preempted and
+ * returns later.
  *
- * Left out: requests that are held back because another computes the same prefix right now.
+ * Not simulated: a request held back while another computes the same prefix.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"

@@ -410,6 +410,12 @@ typedef struct quire_page_info {
  * change the cache. */
 int quire_cache_pages_visit(const quire_cache *cache,
                             int (*visit)(void *ctx, const quire_page_info *page), void *ctx);
+/* The same for n_ids page ids from `first` on, for a picture that is taken in pieces; begin with 1.
+ * Returns the id to go on with, 0 after the last one. Cost: O(n_ids), a few nanoseconds each. */
+quire_page_id quire_cache_pages_visit_some(const quire_cache *cache, quire_page_id first,
+                                           uint32_t n_ids,
+                                           void (*visit)(void *ctx, const quire_page_info *page),
+                                           void *ctx);
 
 /* Check every invariant of every structure; aborts with a message when one is broken. */
 void quire_cache_validate(const quire_cache *cache);

@@ -181,6 +181,25 @@ typedef struct quire_prefix_match {
 void quire_prefix_lookup(const quire_prefix *tree, const quire_prefix_key *key,
                          const int32_t *tokens, uint32_t n_tokens, quire_prefix_match *match);
 
+/* A lookup, and the pages that acquire would take, by the region they are charged to. Pinned pages
+ * are in neither sum: a hit changes nothing about their charge. */
+typedef struct quire_prefix_claim {
+    quire_prefix_match match;
+    uint32_t n_tokens; /* of the match, at most tokens_max: acquire would use so many */
+    uint64_t cached_bytes[QUIRE_REGIONS_MAX]; /* only the tree holds them: in use after acquire */
+    uint64_t live_bytes[QUIRE_REGIONS_MAX];   /* sequences hold them already */
+} quire_prefix_claim;
+
+/* Changes nothing. Cost: quire_prefix_lookup(), and a look at each page of the match. */
+void quire_prefix_claim_get(const quire_prefix *tree, const quire_prefix_key *key,
+                            const int32_t *tokens, uint32_t n_tokens, uint32_t tokens_max,
+                            quire_prefix_claim *claim);
+
+/* A number, never 0, that changes whenever a lookup or a claim may have another answer than before:
+ * when nodes or refs come and go, and when pages get pinned or charged to another region. While it
+ * stays, an answer can be kept. */
+uint64_t quire_prefix_generation(const quire_prefix *tree);
+
 typedef struct quire_prefix_acquire_opts {
     uint32_t tokens_max; /* use at most so many (a full hit computes its last token again) */
     uint64_t owner;      /* who publishes: a session's number; 0 = nobody in particular */
@@ -347,6 +366,19 @@ typedef struct quire_prefix_node_info {
  * visit must not change the tree. */
 int quire_prefix_visit(const quire_prefix *tree,
                        int (*visit)(void *ctx, const quire_prefix_node_info *node), void *ctx);
+
+typedef struct quire_prefix_page_use {
+    const quire_page_id *pages; /* [n_groups], QUIRE_PAGE_NULL = none */
+    uint64_t owner;             /* 0 = nobody in particular, or several */
+    uint64_t used_us;
+} quire_prefix_page_use;
+
+/* Visit the nodes among n_ids ids from `first` on, in no order, for a picture that is taken in
+ * pieces; begin with 1. Returns the id to go on with, 0 after the last one. Nodes that come or go
+ * between two pieces may be missed. Cost: O(n_ids), a cache miss each. */
+uint32_t quire_prefix_visit_some(const quire_prefix *tree, uint32_t first, uint32_t n_ids,
+                                 void (*visit)(void *ctx, const quire_prefix_page_use *use),
+                                 void *ctx);
 
 /* Bytes of a path: charge of the pages that hold `tokens` as far as they are cached; *own_bytes of
  * those that belong to owner alone. Either may be NULL. */

@@ -87,25 +87,54 @@ int quire_region_stats_get(const quire_cache *cache, quire_region_id region,
     return QUIRE_OK;
 }
 
+static quire_page_info info_of(const quire_cache *cache, quire_page_id id)
+{
+    const quire_page *page = &cache->pool.pages[id];
+
+    return (quire_page_info){ .page = id,
+                              .group = page->group,
+                              .region = page->region,
+                              .refs = page->refs,
+                              .n_filled = page->n_filled,
+                              .n_kept = page->n_kept,
+                              .is_pinned = page->is_pinned,
+                              .extent = page->extent,
+                              .slot = page->slot };
+}
+
+static bool is_in_use(const quire_cache *cache, quire_page_id id)
+{
+    return quire_page_state_of(&cache->pool.pages[id]) != QUIRE_PAGE_FREE;
+}
+
 int quire_cache_pages_visit(const quire_cache *cache,
                             int (*visit)(void *ctx, const quire_page_info *page), void *ctx)
 {
     for (quire_page_id id = 1; id < cache->pool.id_end; id++) {
-        const quire_page *page = &cache->pool.pages[id];
-        quire_page_info info = { .page = id,
-                                 .group = page->group,
-                                 .region = page->region,
-                                 .refs = page->refs,
-                                 .n_filled = page->n_filled,
-                                 .n_kept = page->n_kept,
-                                 .is_pinned = page->is_pinned,
-                                 .extent = page->extent,
-                                 .slot = page->slot };
-        int rc = quire_page_state_of(page) != QUIRE_PAGE_FREE ? visit(ctx, &info) : 0;
+        const quire_page_info info = info_of(cache, id);
+        const int rc = is_in_use(cache, id) ? visit(ctx, &info) : 0;
 
         if (rc != 0) {
             return rc;
         }
     }
     return 0;
+}
+
+quire_page_id quire_cache_pages_visit_some(const quire_cache *cache, quire_page_id first,
+                                           uint32_t n_ids,
+                                           void (*visit)(void *ctx, const quire_page_info *page),
+                                           void *ctx)
+{
+    const quire_page_id id_end = cache->pool.id_end;
+    quire_page_id id = first;
+
+    for (; id < id_end && id - first < n_ids; id++) {
+        if (is_in_use(cache, id)) {
+            const quire_page_info info = info_of(cache, id);
+
+            visit(ctx, &info);
+        }
+    }
+    return id < id_end ? id : QUIRE_PAGE_NULL;
 }

@@ -68,6 +68,7 @@ void quire_prefix_node_shrink(quire_prefix *tree, uint32_t id, uint64_t bytes)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
 
+    quire_prefix_changed(tree);
     quire_accounts_uncharge(&tree->accounts, node->account, node->region, bytes);
 }
 
@@ -75,6 +76,7 @@ void quire_prefix_node_recharge(quire_prefix *tree, uint32_t id, quire_region_id
 {
     quire_prefix_node *node = quire_prefix_at(tree, id);
 
+    quire_prefix_changed(tree);
     quire_prefix_node_leave(tree, id);
     for (uint32_t g = 0; g < tree->n_groups; g++) {
         if (node->pages[g] != QUIRE_PAGE_NULL) {
@@ -89,6 +91,7 @@ void quire_prefix_node_recharge(quire_prefix *tree, uint32_t id, quire_region_id
 
 static void pages_pin(quire_prefix *tree, const quire_prefix_node *node, bool is_pinned)
 {
+    quire_prefix_changed(tree);
     for (uint32_t g = 0; g < tree->n_groups; g++) {
         if (node->pages[g] == QUIRE_PAGE_NULL) {
             continue;

@@ -105,6 +105,7 @@ struct quire_prefix {
     uint64_t seed;
     uint64_t now_us;
     uint64_t tick;
+    uint64_t generation; /* quire_prefix_generation() */
     quire_counter query_tokens;
     quire_counter hit_tokens;
     quire_counter lookups;
@@ -133,6 +134,12 @@ static inline quire_prefix_node *quire_prefix_at(const quire_prefix *tree, uint3
 static inline const int32_t *quire_prefix_tokens_at(const quire_prefix *tree, uint32_t node)
 {
     return quire_prefix_node_tokens_const(&tree->nodes, quire_prefix_at(tree, node));
+}
+
+/* Lookups and claims may have another answer from here on. */
+static inline void quire_prefix_changed(quire_prefix *tree)
+{
+    tree->generation++;
 }
 
 /* Time goes on, and recency. */

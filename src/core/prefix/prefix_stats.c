@@ -43,6 +43,29 @@ static uint32_t next_of(const quire_prefix *tree, uint32_t id)
     return next;
 }
 
+uint32_t quire_prefix_visit_some(const quire_prefix *tree, uint32_t first, uint32_t n_ids,
+                                 void (*visit)(void *ctx, const quire_prefix_page_use *use),
+                                 void *ctx)
+{
+    uint32_t id = first;
+
+    for (; id < tree->nodes.id_end && id - first < n_ids; id++) {
+        const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+        if (node->kind == QUIRE_NODE_PAGE) {
+            const quire_prefix_page_use use = { node->pages, node->owner, node->used_us };
+
+            visit(ctx, &use);
+        }
+    }
+    return id < tree->nodes.id_end ? id : QUIRE_NODE_NULL;
+}
+
+uint64_t quire_prefix_generation(const quire_prefix *tree)
+{
+    return tree->generation;
+}
+
 int quire_prefix_visit(const quire_prefix *tree,
                        int (*visit)(void *ctx, const quire_prefix_node_info *node), void *ctx)
 {

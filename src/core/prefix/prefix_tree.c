@@ -197,6 +197,7 @@ int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *t
     quire_evict_born(&tree->evict, *out);
     quire_counter_add(&tree->n_page_nodes, 1);
     quire_counter_add(&tree->n_tokens, n_tokens);
+    quire_prefix_changed(tree);
     quire_prefix_node_settle(tree, parent);
     return QUIRE_OK;
 }
@@ -216,6 +217,7 @@ void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *toke
     }
     quire_prefix_node_enter(tree, id);
     quire_prefix_node_touch(tree, id, fill->user);
+    quire_prefix_changed(tree);
 }
 
 static quire_ghost *ghost_leave(quire_prefix *tree, const quire_prefix_node *node,
@@ -260,6 +262,7 @@ uint64_t quire_prefix_node_end_now(quire_prefix *tree, uint32_t id, quire_prefix
     quire_counter_add(&tree->gone_nodes[why], 1);
     quire_counter_add(&tree->gone_tokens[why], node->n_tokens);
     quire_prefix_nodes_give(&tree->nodes, id);
+    quire_prefix_changed(tree);
     return freed_bytes;
 }
 
@@ -412,6 +415,7 @@ void quire_prefix_tie_move(quire_prefix *tree, quire_prefix_tie *tie, uint32_t n
     if (from == node) {
         return;
     }
+    quire_prefix_changed(tree);
     if (from != QUIRE_NODE_NULL) {
         tie_unlink(tree, tie);
     }

@@ -255,6 +255,46 @@ void quire_prefix_lookup(const quire_prefix *tree, const quire_prefix_key *key,
     quire_prefix_walk_match(tree, &walk, tokens, n_tokens, UINT32_MAX, match);
 }
 
+/* Add a page of the match to a claim. */
+static void claim_page(const quire_prefix *tree, quire_page_id id, quire_prefix_claim *claim)
+{
+    const quire_page *page = &tree->cache->pool.pages[id];
+    const uint64_t bytes = tree->cache->opts.charge_bytes[page->group];
+
+    if (page->is_pinned) {
+        return;
+    }
+    if (quire_page_state_of(page) == QUIRE_PAGE_CACHED) {
+        claim->cached_bytes[page->region] += bytes;
+    } else {
+        claim->live_bytes[page->region] += bytes;
+    }
+}
+
+void quire_prefix_claim_get(const quire_prefix *tree, const quire_prefix_key *key,
+                            const int32_t *tokens, uint32_t n_tokens, uint32_t tokens_max,
+                            quire_prefix_claim *claim)
+{
+    quire_prefix_walk walk = quire_prefix_walk_to(tree, key, tokens, n_tokens, NULL);
+    uint32_t id = walk.inside != QUIRE_NODE_NULL ? walk.inside : walk.base;
+
+    *claim = (quire_prefix_claim){ 0 };
+    quire_prefix_walk_match(tree, &walk, tokens, n_tokens, UINT32_MAX, &claim->match);
+    claim->n_tokens = claim->match.n_tokens;
+    if (tokens_max < claim->n_tokens) {
+        claim->n_tokens = usable(tree, &walk, tokens_max);
+    }
+    for (; id != QUIRE_NODE_NULL; id = quire_prefix_at(tree, id)->parent) {
+        const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+        for (uint32_t g = 0; g < tree->n_groups && node->kind == QUIRE_NODE_PAGE; g++) {
+            if (node->first_token < claim->n_tokens && node->pages[g] != QUIRE_PAGE_NULL) {
+                claim_page(tree, node->pages[g], claim);
+            }
+        }
+    }
+}
+
 void quire_prefix_path_bytes(const quire_prefix *tree, const quire_prefix_key *key,
                              const int32_t *tokens, uint32_t n_tokens, uint64_t owner,
                              uint64_t *bytes, uint64_t *own_bytes)

@@ -1,6 +1,6 @@
 // traces.mjs - made-up traces of many kinds of work, in Mooncake"s format, for `quire sim`.
 //
-//   node scripts/traces.mjs DIR [SEED]
+//   node scripts/traces.mjs DIR [SEED [NAME...]]
 //
 // What a policy of eviction is good for shows on work that it was not made on. Each trace is an hour
 // of requests, at most 10,000 of them, in blocks of 512 tokens; equal seeds give equal files.
@@ -223,13 +223,15 @@ const KINDS = {
     scan: (t) => scan(t, 0, HOUR, { rate: 2, low: 2, high: 40 }),
 };
 
-const [dir, seed = "1"] = process.argv.slice(2);
-if (dir === undefined) {
-    console.error("usage: node scripts/traces.mjs DIR [SEED]");
+const [dir, seed = "1", ...names] = process.argv.slice(2);
+const unknown = names.find((name) => !(name in KINDS));
+if (dir === undefined || unknown !== undefined) {
+    console.error(`usage: node scripts/traces.mjs DIR [SEED [NAME...]], with names of ${Object.keys(KINDS).join(" ")}`);
     process.exit(2);
 }
 mkdirSync(dir, { recursive: true });
 for (const [i, [name, make]] of Object.entries(KINDS).entries()) {
+    if (names.length > 0 && !names.includes(name)) continue;
     const trace = new Trace(Number(seed) * 1000 + i);
     make(trace);
     writeFileSync(join(dir, `${name}.jsonl`), trace.text());

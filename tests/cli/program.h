@@ -78,8 +78,8 @@ const char *program_file(const char *name, const void *bytes, size_t n_bytes);
 /* A text of about n_bytes with words, lines and some UTF-8. */
 const char *program_text(const char *name, size_t n_bytes);
 
-/* Path of a development model or data file under shared/; skips the test by name when absent. */
-const char *program_shared(const char *name);
+/* Path of a file in tests/data. Memory: static, until the second next call. */
+const char *program_data(const char *name);
 
 /* Remove the temporary files. A cmocka group teardown. */
 int program_clean(void **state);

@@ -315,22 +315,18 @@ static void measures_for_a_divergence(void **state)
 /* One format per side implies about what measuring them all does. */
 static void quick_agrees_with_exhaustive(void **state)
 {
-    const char *model = program_shared("models/stories260K-f32.gguf");
-    static char model_path[512];
-    const char *stories;
+    const char *model = program_data("stories260K-f32.gguf");
+    const char *fables = program_data("fables.txt");
     json_t *quick;
     json_t *all;
     double log_ratio[2] = { 0, 0 };
 
     (void)state;
-    (void)snprintf(model_path, sizeof(model_path), "%s", model);
-    stories = program_shared("data/tinystories.txt");
-    quick =
-        program_json(PROGRAM("calibrate", "-m", model_path, "-f", stories, "-c", "256", "--chunks",
-                             "4", "--target", "7", "-o", program_path("quick.yaml"), "--json"));
-    all = program_json(PROGRAM("calibrate", "-m", model_path, "-f", stories, "-c", "256",
-                               "--chunks", "4", "--target", "7", "-o", program_path("all.yaml"),
-                               "--exhaustive", "--json"));
+    quick = program_json(PROGRAM("calibrate", "-m", model, "-f", fables, "-c", "256", "--chunks",
+                                 "4", "--target", "7", "-o", program_path("quick.yaml"), "--json"));
+    all = program_json(PROGRAM("calibrate", "-m", model, "-f", fables, "-c", "256", "--chunks", "4",
+                               "--target", "7", "-o", program_path("all.yaml"), "--exhaustive",
+                               "--json"));
     assert_int_equal(json_array_size(json_object_get(quick, "measured")), 2);
     assert_int_equal(json_array_size(json_object_get(all, "measured")), 5);
     assert_true(real(all, "runs") == 2 + 5 * 2 * 4);

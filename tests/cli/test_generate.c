@@ -233,7 +233,7 @@ static void run_can_be_interrupted(void **state)
 static void run_tells_a_story(void **state)
 {
     static const char *const formats[] = { "f32", "f16", "bf16", "q8" };
-    const char *model = program_shared("models/stories260K-f32.gguf");
+    const char *model = program_data("stories260K-f32.gguf");
 
     (void)state;
     for (size_t i = 0; i < 4; i++) {
@@ -413,13 +413,17 @@ static void chat_can_be_interrupted(void **state)
     program_free(&result);
 }
 
+/* A model that answers in words, and the same in both ways to show it. */
 static void chat_talks(void **state)
 {
-    const char *model = program_shared("models/minimind2-small-q8_0.gguf");
+    static const char says[] = "Tell me a story.\nWhat did she do then?\n";
+    const char *model = program_data("stories260K-f32.gguf");
     program_result result = program_run_with(
-        "Hello.\nWhat is the sun?\n", PROGRAM("chat", "-m", model, "-n", "24", "--temp", "0"));
-    json_t *document = chat("Hello.\nWhat is the sun?\n",
-                            PROGRAM("chat", "-m", model, "-n", "24", "--temp", "0", "--json"), 0);
+        says, PROGRAM("chat", "-m", model, "--chat-template", "chatml", "-n", "24", "--temp", "0"));
+    json_t *document = chat(says,
+                            PROGRAM("chat", "-m", model, "--chat-template", "chatml", "-n", "24",
+                                    "--temp", "0", "--json"),
+                            0);
     const json_t *turns = json_object_get(document, "turns");
 
     (void)state;

@@ -48,7 +48,9 @@ static engine_bench bench_open(const char *path, const quire_engine_opts *engine
     return b;
 }
 
-engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opts *runtime)
+static engine_bench bench_generated(enum ggml_type type, uint32_t d_head,
+                                    const quire_engine_opts *engine,
+                                    const quire_runtime_opts *runtime)
 {
     const gguf_gen_opts gen = {
         .arch = "llama",
@@ -58,12 +60,12 @@ engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opt
         .n_ff = 128,
         .n_head = 4,
         .n_kv_head = 2,
-        .d_head = 16,
+        .d_head = d_head,
         .n_vocab = 320,
         .n_ctx = runtime->n_ctx,
         .rope_base = 1e4f,
         .vocab = GGUF_GEN_VOCAB_SPM,
-        .type = GGML_TYPE_F32,
+        .type = type,
         .seed = 7,
     };
     const engine_bench b = bench_open(fixture_generate(&gen), engine, runtime);
@@ -72,10 +74,15 @@ engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opt
     return b;
 }
 
-engine_bench bench_model(const char *name, const quire_engine_opts *engine,
-                         const quire_runtime_opts *runtime)
+engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opts *runtime)
 {
-    return bench_open(fixture_model_path(name), engine, runtime);
+    return bench_generated(GGML_TYPE_F32, 16, engine, runtime);
+}
+
+engine_bench bench_panels(uint32_t d_head, const quire_engine_opts *engine,
+                          const quire_runtime_opts *runtime)
+{
+    return bench_generated(GGML_TYPE_Q8_0, d_head, engine, runtime);
 }
 
 void bench_close(engine_bench *b)

@@ -19,9 +19,9 @@ typedef struct engine_bench {
 
 /* A generated model of f32 weights: 2 layers, 320 tokens, a context of n_ctx. */
 engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opts *runtime);
-/* A development model; skips the test by name when it is absent. */
-engine_bench bench_model(const char *name, const quire_engine_opts *engine,
-                         const quire_runtime_opts *runtime);
+/* The same with weights in Q8_0, which are copied into panels, and heads of d_head. */
+engine_bench bench_panels(uint32_t d_head, const quire_engine_opts *engine,
+                          const quire_runtime_opts *runtime);
 /* Ends the engine, checks the cache, and that no page is live any more. */
 void bench_close(engine_bench *b);
 

@@ -556,7 +556,7 @@ static void test_expiry(void **state)
 
 /* Prompt cached up to n_cached, a multiple of the chunk: the rest comes in the same steps as in the
  * run that found nothing. Weights whose products depend on the batch size do not matter then. */
-static void hit_equals_miss(const char *model, quire_format format, uint32_t kv_recent)
+static void hit_equals_miss(uint32_t d_head, quire_format format, uint32_t kv_recent)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     quire_runtime_opts runtime = bench_runtime_opts(512, 4);
@@ -569,11 +569,11 @@ static void hit_equals_miss(const char *model, quire_format format, uint32_t kv_
     runtime.k_format = runtime.v_format = format;
     runtime.kv_recent = kv_recent;
     runtime.kv_sinks = kv_recent != 0 ? QUIRE_KV_SINKS_DEFAULT : 0;
-    b = bench_model(model, &engine, &runtime);
+    b = bench_panels(d_head, &engine, &runtime);
     assert_int_equal(run(&b, &params, miss), 0);
     bench_close(&b);
 
-    b = bench_model(model, &engine, &runtime);
+    b = bench_panels(d_head, &engine, &runtime);
     params.n_tokens = 2 * PAGE;
     params.max_tokens = 1;
     (void)run(&b, &params, hit);
@@ -587,19 +587,19 @@ static void hit_equals_miss(const char *model, quire_format format, uint32_t kv_
 static void test_hit_equals_miss_f16(void **state)
 {
     (void)state;
-    hit_equals_miss("stories15M-q8_0.gguf", QUIRE_FORMAT_F16, QUIRE_KV_RECENT_DEFAULT);
+    hit_equals_miss(48, QUIRE_FORMAT_F16, QUIRE_KV_RECENT_DEFAULT);
 }
 
 static void test_hit_equals_miss_q8(void **state)
 {
     (void)state;
-    hit_equals_miss("minimind2-small-q8_0.gguf", QUIRE_FORMAT_Q8, QUIRE_KV_RECENT_DEFAULT);
+    hit_equals_miss(64, QUIRE_FORMAT_Q8, QUIRE_KV_RECENT_DEFAULT);
 }
 
 static void test_hit_equals_miss_q4(void **state)
 {
     (void)state;
-    hit_equals_miss("stories15M-q8_0.gguf", QUIRE_FORMAT_Q4, 0);
+    hit_equals_miss(48, QUIRE_FORMAT_Q4, 0);
 }
 
 /* Sealed formats share full pages only. */

@@ -259,16 +259,23 @@ static void check_model(quire_model *model, uint64_t seed, bool can_split)
     assert_true(n_cut_back > 10);
 }
 
-static void check_generated(gguf_gen_vocab vocab)
+static quire_model *generated(gguf_gen_vocab vocab, uint32_t n_vocab)
 {
     gguf_gen_opts opts;
     quire_model *model;
 
     assert_true(gguf_gen_shape("tiny-llama", &opts));
-    opts.n_vocab = 400;
+    opts.n_vocab = n_vocab;
     opts.vocab = vocab;
     model = fixture_open(fixture_generate(&opts));
     fixture_generated_remove();
+    return model;
+}
+
+static void check_generated(gguf_gen_vocab vocab, uint32_t n_vocab)
+{
+    quire_model *model = generated(vocab, n_vocab);
+
     check_model(model, 31, true);
     quire_model_close(model);
 }
@@ -276,31 +283,29 @@ static void check_generated(gguf_gen_vocab vocab)
 static void test_generated_spm(void **state)
 {
     (void)state;
-    check_generated(GGUF_GEN_VOCAB_SPM);
+    check_generated(GGUF_GEN_VOCAB_SPM, 400);
 }
 
 static void test_generated_bpe(void **state)
 {
     (void)state;
-    check_generated(GGUF_GEN_VOCAB_BPE);
+    check_generated(GGUF_GEN_VOCAB_BPE, 400);
 }
 
 static void test_stories260k(void **state)
 {
-    quire_model *model = fixture_open(fixture_model_path("stories260K-f32.gguf"));
+    quire_model *model = fixture_open(fixture_model_path(FIXTURE_STORIES));
 
     (void)state;
     check_model(model, 32, true);
     quire_model_close(model);
 }
 
-static void test_minimind(void **state)
+/* All pairs of letters are tokens. */
+static void test_generated_bpe_pairs(void **state)
 {
-    quire_model *model = fixture_open(fixture_model_path("minimind2-small-q8_0.gguf"));
-
     (void)state;
-    check_model(model, 33, true);
-    quire_model_close(model);
+    check_generated(GGUF_GEN_VOCAB_BPE, 2000);
 }
 
 /* Vocabularies of libllama's tests, without weights. */
@@ -367,7 +372,7 @@ static void test_turns(void **state)
 {
     static const char turn[] = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nOnce upon a";
     static const char more[] = "<|im_end|>\n<|im_start|>user\nGo on<|im_end|>\n";
-    quire_model *model = fixture_open(fixture_model_path("minimind2-small-q8_0.gguf"));
+    quire_model *model = generated(GGUF_GEN_VOCAB_BPE, 2000);
     quire_joined_tokens joined;
     const uint32_t n_turn = sizeof(turn) - 1;
 
@@ -406,7 +411,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_generated_spm), cmocka_unit_test(test_generated_bpe),
-        cmocka_unit_test(test_stories260k),   cmocka_unit_test(test_minimind),
+        cmocka_unit_test(test_stories260k),   cmocka_unit_test(test_generated_bpe_pairs),
         cmocka_unit_test(test_llama_bpe),     cmocka_unit_test(test_llama_spm),
         cmocka_unit_test(test_turns),         cmocka_unit_test(test_phi3_swallows_white_space),
     };

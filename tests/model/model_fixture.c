@@ -10,7 +10,6 @@
 
 #include "model_fixture.h"
 
-#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,33 +22,52 @@ static char path_buffer[1024];
 
 const char *fixture_model_path(const char *name)
 {
-    const char *dir = getenv("QUIRE_MODELS_DIR");
-
-    (void)snprintf(path_buffer, sizeof path_buffer, "%s/%s",
-                   dir != NULL ? dir : QUIRE_SOURCE_DIR "/../shared/models", name);
-    if (access(path_buffer, R_OK) != 0) {
-        (void)printf("skipped: no %s (set QUIRE_MODELS_DIR)\n", path_buffer);
-        skip();
-    }
+    (void)snprintf(path_buffer, sizeof path_buffer, QUIRE_SOURCE_DIR "/tests/data/%s", name);
     return path_buffer;
+}
+
+/* A pattern of paths in the folder where the scripts keep what they fetch. */
+static void cache_pattern(char *out, size_t cap, const char *below)
+{
+    const char *cache = getenv("XDG_CACHE_HOME");
+    const char *home = getenv("HOME");
+
+    if (cache != NULL && cache[0] != '\0') {
+        (void)snprintf(out, cap, "%s/quire/%s", cache, below);
+    } else {
+        (void)snprintf(out, cap, "%s/.cache/quire/%s", home != NULL ? home : "", below);
+    }
+}
+
+glob_t fixture_models(void)
+{
+    const char *dir = getenv("QUIRE_MODELS_DIR");
+    char pattern[1024];
+    glob_t found;
+
+    assert_int_equal(glob(QUIRE_SOURCE_DIR "/tests/data/*.gguf", 0, NULL, &found), 0);
+    cache_pattern(pattern, sizeof pattern, "models/*.gguf");
+    (void)glob(pattern, GLOB_APPEND, NULL, &found);
+    if (dir != NULL) {
+        (void)snprintf(pattern, sizeof pattern, "%s/{,*/}*.gguf", dir);
+        (void)glob(pattern, GLOB_APPEND | GLOB_BRACE, NULL, &found);
+    }
+    return found;
 }
 
 const char *fixture_vocab_path(const char *name)
 {
     const char *dir = getenv("QUIRE_LLAMA_DIR");
-    const char *cache = getenv("XDG_CACHE_HOME");
-    const char *home = getenv("HOME");
     const char *result = NULL;
     char pattern[1024];
+    char below[256];
     glob_t found;
 
     if (dir != NULL) {
         (void)snprintf(pattern, sizeof pattern, "%s/models/%s", dir, name);
-    } else if (cache != NULL) {
-        (void)snprintf(pattern, sizeof pattern, "%s/quire/llama-*-src/models/%s", cache, name);
     } else {
-        (void)snprintf(pattern, sizeof pattern, "%s/.cache/quire/llama-*-src/models/%s",
-                       home != NULL ? home : "", name);
+        (void)snprintf(below, sizeof below, "llama-*-src/models/%s", name);
+        cache_pattern(pattern, sizeof pattern, below);
     }
     if (glob(pattern, 0, NULL, &found) == 0) {
         (void)snprintf(path_buffer, sizeof path_buffer, "%s", found.gl_pathv[0]);

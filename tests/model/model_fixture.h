@@ -1,10 +1,11 @@
-/* model_fixture.h - what the tests of the model runtime share: where models are, and libllama's own
- * answer to compare with.
+/* model_fixture.h - what the tests of the model runtime share: models, from tests/data or
+ * generated, and libllama's own answer to compare with.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_MODEL_FIXTURE_H
 #define QUIRE_TESTS_MODEL_FIXTURE_H
 
+#include <glob.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,9 +14,15 @@
 
 #include "gguf_gen.h"
 
-/* Path of a development model; skips the test by name when the file is absent. Looks into
- * QUIRE_MODELS_DIR, else beside the source tree. Memory: static, until the next call. */
+/* The trained model that the repository holds. Its bytes are tokens; it has no chat template. */
+#define FIXTURE_STORIES "stories260K-f32.gguf"
+
+/* Path of a model in tests/data. Memory: static, until the next call. */
 const char *fixture_model_path(const char *name);
+
+/* Every model at hand: those of tests/data, the default model where scripts/fetch-model.sh has
+ * fetched it, those of QUIRE_MODELS_DIR and the folders in it. Memory: end with globfree(). */
+glob_t fixture_models(void);
 
 /* Path of libllama's tokenizer fixture of that name in the cached source tree (or QUIRE_LLAMA_DIR);
  * NULL when absent. Memory: static, until the next call. */

@@ -148,7 +148,7 @@ static void generated_bpe(void **state)
 static void stories260k(void **state)
 {
     (void)state;
-    mutate_model(fixture_model_path("stories260K-f32.gguf"));
+    mutate_model(fixture_model_path(FIXTURE_STORIES));
 }
 
 int main(void)

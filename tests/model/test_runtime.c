@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MODEL        "stories260K-f32.gguf"
+#define MODEL        FIXTURE_STORIES
 #define N_CTX        512u
 #define PROMPT       "Once upon a time, there was"
 #define N_GENERATED  40u

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MODEL "stories260K-f32.gguf"
+#define MODEL FIXTURE_STORIES
 /* layers, kv heads, K and V, tokens, dims, f32 */
 #define PAGE_BYTES (5u * 4u * 2u * 64u * 8u * 4u)
 

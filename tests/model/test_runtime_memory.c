@@ -28,8 +28,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define MODEL        "stories260K-f32.gguf"
-#define MODEL_PANELS "stories15M-q8_0.gguf" /* its weights are copied into panels */
+#define MODEL FIXTURE_STORIES
 
 /* Of the calling thread: other threads belong to ggml. */
 static _Thread_local unsigned n_calls;
@@ -265,16 +264,26 @@ static void open_without_memory(const char *path)
     assert_in_range(n, 10, 999);
 }
 
+/* A model whose weights are copied into panels. */
+static const char *path_of_panels(void)
+{
+    gguf_gen_opts opts = fixture_llama("panels", 3, 512, 128, 8);
+
+    opts.type = GGML_TYPE_Q8_0;
+    return fixture_generate(&opts);
+}
+
 static void test_open_without_memory(void **state)
 {
     (void)state;
     open_without_memory(fixture_model_path(MODEL));
-    open_without_memory(fixture_model_path(MODEL_PANELS));
+    open_without_memory(path_of_panels());
+    fixture_generated_remove();
 }
 
 static void test_panels_without_memory(void **state)
 {
-    const char *path = fixture_model_path(MODEL_PANELS);
+    const char *path;
     quire_error err = QUIRE_ERROR_INIT;
     quire_model *model = NULL;
     int rc;
@@ -284,13 +293,15 @@ static void test_panels_without_memory(void **state)
         print_message("skipped: products are left to ggml (an old CPU, or QUIRE_ISA)\n");
         skip();
     }
+    path = path_of_panels();
     is_mapping_refused = true;
     rc = quire_model_open(&model, path, NULL, &err);
     is_mapping_refused = false;
     assert_true(n_refused > 0);
     assert_int_equal(rc, QUIRE_NOMEM);
     assert_null(model);
-    assert_non_null(strstr(err.message, "stories15M"));
+    assert_non_null(strstr(err.message, path));
+    fixture_generated_remove();
 }
 
 static void test_create_without_memory(void **state)

@@ -635,7 +635,7 @@ static void test_text_is_predicted_as_well(void **state)
 {
     static const struct {
         quire_format format;
-        double nll_more_max; /* seen: 0.002 and less for q6, 0.004 for q4, 0.01 for q3 */
+        double nll_more_max; /* seen: 0.002 and less down to q4, 0.03 for q3 */
     } cases[] = { { QUIRE_FORMAT_Q8, 0.01 },
                   { QUIRE_FORMAT_Q6, 0.01 },
                   { QUIRE_FORMAT_Q5, 0.015 },
@@ -650,7 +650,7 @@ static void test_text_is_predicted_as_well(void **state)
         "the ball all day. When the sun went down, Lily went home and told her mom about the ball "
         "and the bird. Her mom smiled and gave her a big hug. Lily went to bed and dreamed of "
         "playing with the bird again. The next day, the bird came back with a friend.";
-    quire_model *model = fixture_open(fixture_model_path("stories15M-q8_0.gguf"));
+    quire_model *model = fixture_open(fixture_model_path(FIXTURE_STORIES));
     int32_t tokens[256];
     const int64_t n =
         quire_model_tokenize(model, text, sizeof text - 1, true, false, tokens, COUNT(tokens));

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "gguf_edit.h"
 #include "model/backend.h"
 #include "model/model_internal.h"
 #include "model/sampler.h"
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define TOKENS_MAX 4096
 
@@ -154,9 +156,20 @@ static void round_trips(const quire_model *model)
     }
 }
 
-static void tokenizer_checks(const char *name)
+static quire_model *generated_bpe(void)
 {
-    quire_model *model = fixture_open(fixture_model_path(name));
+    gguf_gen_opts opts = fixture_llama("bpe", 1, 2000, 64, 6);
+    quire_model *model;
+
+    opts.vocab = GGUF_GEN_VOCAB_BPE;
+    model = fixture_open(fixture_generate(&opts));
+    fixture_generated_remove();
+    return model;
+}
+
+/* Closes the model. */
+static void tokenizer_checks(quire_model *model)
+{
     const quire_model_desc *desc = quire_model_desc_get(model);
     quire_rng rng = test_rng(11);
     int32_t tokens[256];
@@ -194,14 +207,14 @@ static void tokenizer_checks(const char *name)
 /* Four bytes in the form of a character beyond U+10FFFF. */
 static void test_text_beyond_unicode(void **state)
 {
-    static const char *const names[] = { "stories260K-f32.gguf", "minimind2-small-q8_0.gguf" };
     static const char text[] = "one \xf4\x90\x80\x80 two \xf7\xbf\xbf\xbf\xf5\x80\x80\x80";
     static const char broken[] = "one \xff\x90\x80\x80 two \xff\xbf\xbf\xbf\xff\x80\x80\x80";
     int32_t tokens[64], expected[64];
 
     (void)state;
     for (size_t i = 0; i < 2; i++) {
-        quire_model *model = fixture_open(fixture_model_path(names[i]));
+        quire_model *model =
+            i == 0 ? fixture_open(fixture_model_path(FIXTURE_STORIES)) : generated_bpe();
         const int64_t n =
             quire_model_tokenize(model, text, sizeof text - 1, true, true, tokens, 64);
 
@@ -222,13 +235,13 @@ static void test_text_beyond_unicode(void **state)
 static void test_tokenizer_spm(void **state)
 {
     (void)state;
-    tokenizer_checks("stories260K-f32.gguf");
+    tokenizer_checks(fixture_open(fixture_model_path(FIXTURE_STORIES)));
 }
 
 static void test_tokenizer_bpe(void **state)
 {
     (void)state;
-    tokenizer_checks("minimind2-small-q8_0.gguf");
+    tokenizer_checks(generated_bpe());
 }
 
 /* libllama's own fixtures: texts separated by a marker line, and the tokens expected for each. */
@@ -326,7 +339,7 @@ static void test_chat_render(void **state)
                                    "<|im_start|>user\nHello<|im_end|>\n"
                                    "<|im_start|>assistant\nHi.<|im_end|>\n"
                                    "<|im_start|>user\nAgain<|im_end|>\n";
-    quire_model *model = fixture_open(fixture_model_path("stories260K-f32.gguf"));
+    quire_model *model = fixture_open(fixture_model_path(FIXTURE_STORIES));
     char out[512], small[8];
     int64_t n;
 
@@ -352,17 +365,33 @@ static void test_chat_render(void **state)
 
 static void test_chat_template_of_the_file(void **state)
 {
+    static const char template[] =
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+        "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    static const char expected[] = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n";
     static const quire_chat_message message = { "user", "Hello" };
-    quire_model *model = fixture_open(fixture_model_path("minimind2-small-q8_0.gguf"));
+    const gguf_gen_opts opts = fixture_llama("template", 1, 320, 64, 9);
+    const gguf_edit_key change = { .key = "tokenizer.chat_template",
+                                   .op = EDIT_STR,
+                                   .text = template };
+    quire_model *model;
+    gguf_edit edit;
     char out[512];
     int64_t n;
 
     (void)state;
-    assert_non_null(quire_model_chat_template(model));
+    gguf_edit_open(&edit, &opts);
+    gguf_edit_apply(&edit, &change);
+    gguf_edit_save(&edit, gguf_edit_path());
+    gguf_edit_close(&edit);
+    model = fixture_open(gguf_edit_path());
+    assert_string_equal(quire_model_chat_template(model), template);
     n = quire_model_chat_render(model, NULL, &message, 1, true, out, sizeof out);
-    assert_in_range(n, 10, sizeof out);
-    assert_non_null(strstr(out, "user\nHello"));
+    assert_int_equal(n, sizeof expected - 1);
+    assert_memory_equal(out, expected, (size_t)n);
     quire_model_close(model);
+    (void)unlink(gguf_edit_path());
 }
 
 /* A file writes the line break as such or as \\n; both mean the same. */
@@ -383,7 +412,7 @@ static void test_chat_zephyr(void **state)
     static const char expected[] = "<|system|>\nBe brief.</s>\n<|user|>\nHello</s>\n"
                                    "<|assistant|>\nHi.</s>\n<|user|>\nAgain</s>\n<|assistant|>\n";
     const size_t n_end = strlen("<|assistant|>\n");
-    quire_model *model = fixture_open(fixture_model_path("stories260K-f32.gguf"));
+    quire_model *model = fixture_open(fixture_model_path(FIXTURE_STORIES));
 
     (void)state;
     for (size_t i = 0; i < 2; i++) {
@@ -414,7 +443,7 @@ static void logits_random(quire_rng *rng, float *logits, uint32_t n)
 
 static void test_sampler(void **state)
 {
-    quire_model *model = fixture_open(fixture_model_path("stories260K-f32.gguf"));
+    quire_model *model = fixture_open(fixture_model_path(FIXTURE_STORIES));
     const uint32_t n = quire_model_desc_get(model)->n_vocab;
     quire_sampler_opts opts = QUIRE_SAMPLER_OPTS_INIT;
     quire_sampler *greedy, *a, *b, *top1;

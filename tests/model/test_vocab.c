@@ -329,23 +329,24 @@ static void types_and_scores(void **state)
 /* The checks must not be stricter than the models people have. */
 static void real_vocabularies_pass(void **state)
 {
-    static const char *const names[] = { "stories260K-f32.gguf", "stories15M-q8_0.gguf",
-                                         "minimind2-small-q8_0.gguf" };
     static quire_model_desc desc;
+    glob_t models = fixture_models();
 
     (void)state;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const char *path = fixture_model_path(names[i]);
+    for (size_t i = 0; i < models.gl_pathc; i++) {
         quire_error err = QUIRE_ERROR_INIT;
         quire_gguf *file = NULL;
+        int rc = quire_gguf_open(&file, models.gl_pathv[i], &err);
 
-        if (quire_gguf_open(&file, path, &err) != QUIRE_OK ||
-            quire_gguf_describe(file, &desc, &err) != QUIRE_OK ||
-            quire_gguf_check_vocab(file, &desc, &err) != QUIRE_OK) {
+        rc = rc == QUIRE_OK ? quire_gguf_describe(file, &desc, &err) : rc;
+        rc = rc == QUIRE_OK ? quire_gguf_check_vocab(file, &desc, &err) : rc;
+        /* A folder of the user's may hold other architectures; that of the tests does not. */
+        if (rc != QUIRE_OK && (rc != QUIRE_UNSUPP || i == 0)) {
             fail_msg("%s", err.message);
         }
         quire_gguf_close(file);
     }
+    globfree(&models);
 }
 
 /* libllama's own tokenizer fixtures are vocabularies without tensors: the check alone. */

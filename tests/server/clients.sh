@@ -1,19 +1,19 @@
 #!/bin/sh
-# clients.sh WHAT QUIRE MAKE_GGUF - programs that people really use against a running `quire serve`.
+# clients.sh WHAT QUIRE - programs that people really use against a running `quire serve`.
 #
 #   openai  the openai npm package: chat, streams, usage, errors, abort, keys (openai.mjs)
 #   curl    command lines as in the manual: headers, streams, wrong requests
 #   wrk     many connections: /health, and a short completion (completion.lua)
 #   soak    500 mixed requests with random cancels (scripts/serve/soak.mjs; `make soak` runs 20,000)
 #
-# The model is stories260K, or a generated one where that is missing. 77 = skipped, with the reason.
+# 77 = skipped, with the reason.
 #
 # SPDX-License-Identifier: MIT
 set -eu
 
 what=$1
 quire=$2
-make_gguf=$3
+model=tests/data/stories260K-f32.gguf
 dir=$(mktemp -d)
 pid=
 
@@ -37,14 +37,6 @@ trap 'exit 130' INT TERM
 
 need() {
     command -v "$1" >/dev/null 2>&1 || skip "$1 is not installed"
-}
-
-make_model() {
-    model=${QUIRE_MODELS_DIR:-../shared/models}/stories260K-f32.gguf
-    if [ ! -f "$model" ]; then
-        model=$dir/model.gguf
-        "$make_gguf" --shape tiny-llama --type f32 --ctx 512 -o "$model"
-    fi
 }
 
 # serve OPTION...: start a server on a free port; sets pid and url. It says "ready: URL" when it is.
@@ -156,11 +148,10 @@ try_soak() {
         --seed "${QUIRE_SEED:-1}" --stuck-seconds 600
 }
 
-make_model
 case $what in
 openai) try_openai ;;
 curl) try_curl ;;
 wrk) try_wrk ;;
 soak) try_soak ;;
-*) fail "usage: clients.sh openai|curl|wrk|soak QUIRE MAKE_GGUF" ;;
+*) fail "usage: clients.sh openai|curl|wrk|soak QUIRE" ;;
 esac

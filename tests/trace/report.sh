@@ -10,8 +10,11 @@ skip() {
     exit 77
 }
 
-trace=${QUIRE_SHARED:-../shared}/data/traces/mooncake-conversation.jsonl
-[ -r "$trace" ] || skip "no trace: $trace"
 playwright=$(scripts/setup.sh browser 2>&1) || skip "no browser: $(printf '%s' "$playwright" | tail -n 1)"
 playwright=$(printf '%s' "$playwright" | tail -n 1)
-node tests/trace/report.mjs --quire "$1" --trace "$trace" --playwright "$playwright"
+
+# A conversation's turns, documents and requests of one turn: something for every plot.
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+node scripts/traces.mjs "$dir" 1 mix
+node tests/trace/report.mjs --quire "$1" --trace "$dir/mix.jsonl" --playwright "$playwright"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # check_text.sh - no tabs, trailing blanks, carriage returns or missing last newlines; a licence line in
-# each source file; no notes to self.
+# each source file; no notes to self; no path above the repository.
 #
 # SPDX-License-Identifier: MIT
 . tests/tree/files.sh
@@ -34,6 +34,7 @@ cr=$(printf '\r')
     # Written so that this line does not find itself.
     grep -E '\.([ch]|cu|sh|awk|mjs|cmake)$' "$list" | tr '\n' '\0' |
         xargs -0 grep -nE '\<(TO''DO|FIX''ME|XX''X)\>' /dev/null || true
+    tr '\n' '\0' <"$list" | xargs -0 grep -nE 'SOURCE_DIR[}) ]*"?/\.\.|root, "\.\."|\.\./sha''red/' /dev/null || true
 } >"$out"
 cat "$out"
 bad=$(wc -l <"$out")

@@ -76,7 +76,7 @@ if (only.includes("peer") && !options.peer) {
 
 const at = places(root);
 const report = new Report();
-if (!need(report, "service classes under load", ...dataPaths(at.shared))) {
+if (!need(report, "service classes under load", ...dataPaths(at))) {
     process.exit(0);
 }
 const folder = mkdtempSync(join(tmpdir(), "quire-qos-"));
@@ -96,7 +96,7 @@ const sides = {
 };
 const c = {
     realtime, batch, warmMs: (options.quick ? 3 : Number(options.warm)) * 1000, seed: Number(options.seed),
-    requests: options.quick ? 5 : Number(options.requests), book: readData(at.shared).book,
+    requests: options.quick ? 5 : Number(options.requests), book: readData(at).book,
 };
 const table = [];
 

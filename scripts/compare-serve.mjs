@@ -48,11 +48,11 @@ if (!options.peer || unknown !== undefined) {
 
 const at = places(root);
 const report = new Report();
-if (!need(report, "all loads", ...dataPaths(at.shared))) {
+if (!need(report, "all loads", ...dataPaths(at))) {
     process.exit(0);
 }
 const c = {
-    quire: options.quire, peer: options.peer, work: at.work, threads: Number(options.threads), cut, data: readData(at.shared),
+    quire: options.quire, peer: options.peer, work: at.work, threads: Number(options.threads), cut, data: readData(at),
     realModel: join(at.cache, "models", "tinyllama-1.1b-chat-iq2_xxs.gguf"),
     model: shapeModel(options.generator, at.work, "smollm2-135m", "q8_0"), sizes: options.quick ? QUICK_SIZES : SIZES,
 };

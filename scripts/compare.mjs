@@ -20,7 +20,7 @@ import { longContext } from "./compare/memory.mjs";
 import { bandPerplexity, exactPerplexity, q8Divergence } from "./compare/quality.mjs";
 import { cascade, race } from "./compare/speed.mjs";
 import { cascades, quick, races } from "./compare/targets.mjs";
-import { Report, machine, places, run, shapeModel } from "./compare/tools.mjs";
+import { Report, asset, machine, places, run, shapeModel } from "./compare/tools.mjs";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
 const { values: options } = parseArgs({
@@ -51,12 +51,12 @@ for (const part of only) {
         process.exit(2);
     }
 }
-const data = (name) => join(at.shared, "data", name);
-const model = (name) => join(at.shared, "models", name);
+const data = (name) => asset(at, name);
+const model = data;
 
 const stories260K = { headDim: 8, name: "stories260K-f32", model: model("stories260K-f32.gguf"), text: data("tinystories.txt"),
     ctx: 512, chunks: 20 };
-const tinyLlama = { headDim: 64, name: "TinyLlama IQ2_XXS", model: join(at.cache, "models", "tinyllama-1.1b-chat-iq2_xxs.gguf"),
+const tinyLlama = { headDim: 64, name: "TinyLlama IQ2_XXS", model: model("tinyllama-1.1b-chat-iq2_xxs.gguf"),
     text: data("wiki.test.raw"), ctx: 2048, chunks: Number(options.chunks) };
 const stories15M = { headDim: 48, name: "stories15M Q8_0", model: model("stories15M-q8_0.gguf"), text: data("tinystories.txt"),
     ctx: 256, chunks: 100 };

@@ -17,7 +17,7 @@ import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { machine, places, runJson } from "./compare/tools.mjs";
+import { asset, machine, missing, places, runJson } from "./compare/tools.mjs";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
 const { values: options } = parseArgs({
@@ -34,14 +34,14 @@ const { values: options } = parseArgs({
 });
 
 const at = places(root);
-const data = (name) => join(at.shared, "data", name);
+const data = (name) => asset(at, name);
 const MODELS = {
     tinyllama: { name: "TinyLlama-1.1B IQ2_XXS, wiki.test.raw", ctx: 2048, chunks: 8, ratioChunks: 24, text: data("wiki.test.raw"),
-        model: join(at.cache, "models", "tinyllama-1.1b-chat-iq2_xxs.gguf"), isJudged: true },
+        model: data("tinyllama-1.1b-chat-iq2_xxs.gguf"), isJudged: true },
     minimind2: { name: "MiniMind2-Small Q8_0, bench/data/chinese.txt", ctx: 2048, chunks: 8,
-        text: join(root, "bench", "data", "chinese.txt"), model: join(at.shared, "models", "minimind2-small-q8_0.gguf") },
+        text: data("chinese.txt"), model: data("minimind2-small-q8_0.gguf") },
     stories15m: { name: "stories15M Q8_0, tinystories.txt", ctx: 256, chunks: 100, text: data("tinystories.txt"),
-        model: join(at.shared, "models", "stories15M-q8_0.gguf") },
+        model: data("stories15M-q8_0.gguf") },
 };
 
 // Floors and aims are of issue 3, in percent of perplexity above our own f16 cache with the default window; at 8.25
@@ -240,9 +240,9 @@ function main() {
                 say(`quality: --models '${key}' is unknown: it takes ${Object.keys(MODELS).join(", ")}, comma-separated`);
                 process.exit(2);
             }
-            const missing = [m.model, m.text].find((p) => !existsSync(p));
-            if (missing) {
-                say(`skipped: ${m.name}: ${missing} is missing`);
+            const absent = [m.model, m.text].find((p) => !existsSync(p));
+            if (absent) {
+                say(`skipped: ${m.name}: ${missing(absent)}`);
                 continue;
             }
             results[key] = measure(m, sizes, work);

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: MIT
 import { spawn, spawnSync } from "node:child_process";
 import { cpus, totalmem } from "node:os";
-import { existsSync, mkdirSync, readFileSync, renameSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, readdirSync, renameSync } from "node:fs";
 import { join } from "node:path";
 
 // Run a program to its end; throws with the last lines of its stderr when it fails.
@@ -92,7 +92,22 @@ export function places(root) {
     const cache = join(process.env.XDG_CACHE_HOME || join(process.env.HOME || "/tmp", ".cache"), "quire");
     const work = join(cache, "compare");
     mkdirSync(work, { recursive: true });
-    return { root, cache, work, shared: process.env.QUIRE_SHARED ?? join(root, "..", "shared") };
+    return { root, cache, work };
+}
+
+// Path of a model or text by name: from the repository, the cache folder, or QUIRE_MODELS_DIR and the folders in it. A
+// name that is in none of them gives a path that does not exist; need() and its like name it.
+export function asset(at, name) {
+    const added = process.env.QUIRE_MODELS_DIR;
+    const inside = added && existsSync(added)
+        ? readdirSync(added, { withFileTypes: true }).filter((e) => e.isDirectory()).map((e) => join(added, e.name)) : [];
+    const folders = [join(at.root, "tests", "data"), join(at.root, "bench", "data"), join(at.cache, "models"),
+        ...(added ? [added] : []), ...inside];
+    return folders.map((folder) => join(folder, name)).find((path) => existsSync(path)) ?? join(added ?? "$QUIRE_MODELS_DIR", name);
+}
+
+export function missing(path) {
+    return `${path} is missing: QUIRE_MODELS_DIR names a folder of models and texts`;
 }
 
 // The rows of the report. A row meets its floor (or its aim as well) or misses it, is reported without one, is
@@ -146,9 +161,9 @@ function format(row) {
 }
 
 export function need(report, what, ...paths) {
-    const missing = paths.find((p) => !existsSync(p));
-    if (missing) {
-        report.skip(what, `${missing} is missing`);
+    const absent = paths.find((p) => !existsSync(p));
+    if (absent) {
+        report.skip(what, missing(absent));
         return false;
     }
     return true;

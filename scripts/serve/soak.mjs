@@ -14,7 +14,6 @@ import { existsSync } from "node:fs";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { places } from "../compare/tools.mjs";
 import { Client } from "./client.mjs";
 import { Server } from "./server.mjs";
 import { prompts } from "./stories.mjs";
@@ -35,7 +34,7 @@ const { values: options } = parseArgs({
         "stuck-seconds": { type: "string", default: "180" },
     },
 });
-const model = options.model ?? join(places(root).shared, "models", "stories260K-f32.gguf");
+const model = options.model ?? join(root, "tests", "data", "stories260K-f32.gguf");
 const total = Number(options.requests);
 const clients = Number(options.clients);
 const seed = Number(options.seed);

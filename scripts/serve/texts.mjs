@@ -2,7 +2,7 @@
 //
 // SPDX-License-Identifier: MIT
 import { readFileSync } from "node:fs";
-import { join } from "node:path";
+import { asset } from "../compare/tools.mjs";
 
 // A generator of numbers in [0, 1): splitmix32's steps, so that a seed gives the same load everywhere.
 export function randomFrom(seed) {
@@ -64,13 +64,13 @@ export function distinctTokens(prompts) {
 
 const DATA = { book: "moby-dick.txt", turns: "mt-bench-questions.jsonl", prompts: "sharegpt-prompts.json" };
 
-export function dataPaths(shared) {
-    return Object.values(DATA).map((name) => join(shared, "data", name));
+export function dataPaths(at) {
+    return Object.values(DATA).map((name) => asset(at, name));
 }
 
 // The raw material: a book, users' turns, and single prompts with the lengths of their answers.
-export function readData(shared) {
-    const read = (name) => readFileSync(join(shared, "data", name), "utf8");
+export function readData(at) {
+    const read = (name) => readFileSync(asset(at, name), "utf8");
     const book = read(DATA.book);
     return {
         book: book.slice(book.indexOf("CHAPTER 1. Loomings.", book.indexOf("CHAPTER 1. Loomings.") + 1)).replace(/\s+/g, " "),

@@ -194,7 +194,7 @@ async function turn(client, random) {
 }
 
 async function wrong(client, random) {
-    const bodies = [[], { prompt: 7 }, { prompt: "a", max_tokens: -1 }, { prompt: "a", temperature: "hot" },
+    const bodies = [[], { prompt: 7 }, { prompt: "a", max_tokens: 0 }, { prompt: "a", temperature: "hot" },
         { prompt: "a ".repeat(5000) }];
     const { status, body } = await client.json("POST", COMPLETIONS, pick(random, bodies));
     tally("refused");

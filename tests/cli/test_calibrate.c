@@ -371,7 +371,8 @@ static void wrong_usage_is_told(void **state)
         { PROGRAM("calibrate", "-m", model, "-f", "x", "-c", "3"), "at least 4" },
         { PROGRAM("calibrate", "-m", model, "-f", "x", "--chunks", "0"), "--chunks '0'" },
         { PROGRAM("calibrate", "-m", model, "-f", "x", "--kv-recent", "5"), "multiple of 64" },
-        { PROGRAM("calibrate", "-m", model, "-f", "x", "--kv", "q8"), "unknown option --kv" },
+        { PROGRAM("calibrate", "-m", model, "-f", "x", "--kv", "q8"),
+          "--kv is an option of quire run, not of quire calibrate" },
     };
 
     (void)state;

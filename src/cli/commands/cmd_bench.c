@@ -414,7 +414,7 @@ static int run(void *opaque)
 
 const quire_command quire_command_bench = {
     .name = "bench",
-    .usage = "-m FILE [options]",
+    .usage = "[-m] FILE [options]",
     .summary = "Measures prefill and decode speed at several depths of context, and KV memory.",
     .notes =
         "'roofline' is the share of the measured read bandwidth that decode uses for what it must\n"
@@ -424,6 +424,7 @@ const quire_command quire_command_bench = {
         "example: quire bench -m model.gguf -p 512 -n 32 -d 0,8k,32k --kv f16,q8",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
+    .positional = "--model",
     .args_bytes = sizeof(bench_args),
     .run = run,
 };

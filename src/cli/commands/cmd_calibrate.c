@@ -395,7 +395,7 @@ static int run(void *opaque)
 
 const quire_command quire_command_calibrate = {
     .name = "calibrate",
-    .usage = "-m FILE -f FILE [options]",
+    .usage = "[-m] FILE -f FILE [options]",
     .summary = "Measures what KV formats cost a model, layer by layer, for --kv auto.",
     .notes =
         "Each side (K, V) of each layer is stored in a format by itself, everything else in q8,\n"
@@ -406,6 +406,7 @@ const quire_command quire_command_calibrate = {
         "         quire run -m model.gguf --kv auto:4.5 -p \"Once upon a time\"",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
+    .positional = "--model",
     .args_bytes = sizeof(calibrate_args),
     .check = check_args,
     .run = run,

@@ -343,12 +343,13 @@ static int run(void *opaque)
 
 const quire_command quire_command_chat = {
     .name = "chat",
-    .usage = "-m FILE [options]",
+    .usage = "[-m] FILE [options]",
     .summary = "Talks with a chat model, one line at a time; the KV cache stays between turns.",
     .notes = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer.\n"
              "Lines may also be piped in: the answers go to stdout, one after the other.",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
+    .positional = "--model",
     .args_bytes = sizeof(chat_args),
     .check = quire_common_check,
     .run = run,

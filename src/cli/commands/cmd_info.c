@@ -27,7 +27,7 @@ static const quire_opt options[] = {
     QUIRE_ROW_MODEL,
     QUIRE_ROW_THREADS,
     QUIRE_ROW_CTX("what the model was trained on"),
-    QUIRE_ROWS_KV("f16"),
+    QUIRE_ROWS_KV("f16", QUIRE_KV_DEFAULT_HERE),
     { .names = { "--memory", "--memory-limit" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1,
       .max = 1e18, .initial_text = "what is available",
       .offset = offsetof(info_args, common.memory_limit_bytes),
@@ -292,7 +292,7 @@ static int run(void *opaque)
 
 const quire_command quire_command_info = {
     .name = "info",
-    .usage = "FILE [-c N] [--kv K[:V]] [--memory BYTES] [options]",
+    .usage = "[-m] FILE [-c N] [--kv K[:V]] [--memory BYTES] [options]",
     .summary = "Shows a model's shape and what its KV cache takes in every format.",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),

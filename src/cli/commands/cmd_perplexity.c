@@ -392,7 +392,7 @@ static int run(void *opaque)
 
 const quire_command quire_command_perplexity = {
     .name = "perplexity",
-    .usage = "-m FILE -f FILE [options]",
+    .usage = "[-m] FILE -f FILE [options]",
     .summary = "Measures how well a model predicts a text, and how far a KV format moves that.",
     .notes =
         "The text is cut into chunks of the context's length; in each, the second half is scored,\n"
@@ -401,6 +401,7 @@ const quire_command quire_command_perplexity = {
         "example: quire perplexity -m model.gguf -f wiki.test.raw -c 2048 --chunks 4 --kv q8 --kld",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
+    .positional = "--model",
     .args_bytes = sizeof(perplexity_args),
     .check = quire_common_check,
     .run = run,

@@ -172,11 +172,12 @@ static int run(void *opaque)
 
 const quire_command quire_command_run = {
     .name = "run",
-    .usage = "-m FILE (-p TEXT | -f FILE) [options]",
+    .usage = "[-m] FILE (-p TEXT | -f FILE) [options]",
     .summary = "Writes on from a prompt: the text goes to stdout, a summary to stderr.",
     .notes = "example: quire run -m model.gguf -p 'Once upon a time' -n 100 --kv q8",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
+    .positional = "--model",
     .args_bytes = sizeof(run_args),
     .check = quire_common_check,
     .run = run,

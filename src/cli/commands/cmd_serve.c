@@ -26,7 +26,7 @@ _Static_assert(QUIRE_ADMIT_GROW == 0 && QUIRE_ADMIT_RESERVE == 1, "the order of 
 static const quire_opt options[] = {
     QUIRE_ROW_MODEL, QUIRE_ROW_THREADS,
     QUIRE_ROW_CTX("what the model was trained on, or what memory allows"),
-    QUIRE_ROWS_KV("q8"),
+    QUIRE_ROWS_KV("q8", QUIRE_KV_DEFAULT_SERVE),
     QUIRE_ROWS_BUDGET("what --cache-memory-ratio gives"),
     { .names = { "--cache-memory-ratio" }, .type = QUIRE_OPT_REAL, .unit = "R", .min = 0.001,
       .max = 1, .initial = "0.5", .block_key = "cache_memory_ratio",
@@ -398,7 +398,7 @@ static int parse(int argc, char *const *argv, void *opaque, quire_error *err)
 
 const quire_command quire_command_serve = {
     .name = "serve",
-    .usage = "-m FILE [options]",
+    .usage = "[-m] FILE [options]",
     .summary = "Serves a model over HTTP: OpenAI's API, metrics, administration.",
     .notes = "Settings can also stand in the YAML file of --config (--kv-recent as kv_recent) and "
              "in the environment\n(QUIRE_KV_RECENT); flags win over the environment, that over the "
@@ -406,6 +406,7 @@ const quire_command quire_command_serve = {
              "example: quire serve -m model.gguf -c 8192 --kv q8",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
+    .positional = "--model",
     .args_bytes = sizeof(quire_serve_args),
     .has_settings = true,
     .parse = parse,

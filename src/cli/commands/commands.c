@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/parse.h"
 #include "cli/commands/talk.h"
+#include "cli/settings/settings.h"
 #include "model/model.h"
 #include "quire/attn.h"
 
@@ -46,7 +47,9 @@ static void print_help(FILE *out)
     fputs("\n  quire COMMAND --help   its options\n"
           "  quire --version        versions of quire and ggml, instruction set in use\n\n"
           "Results go to stdout, everything else to stderr.\n"
-          "Exit status: 0 done, 1 failed, 2 wrong usage.\n",
+          "Settings of quire serve count for every command that has the option: QUIRE_KV=q8 is "
+          "--kv q8.\n"
+          "Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted (Ctrl-C).\n",
           out);
 }
 
@@ -105,8 +108,9 @@ static int run_command(const quire_command *command, int argc, char **argv)
         return quire_say_nomem();
     }
     quire_options_init(command, args);
-    rc = command->parse != NULL ? command->parse(argc, argv, args, &err)
-                                : quire_options_parse(command, argc, argv, args, &err);
+    rc = command->parse != NULL
+             ? command->parse(argc, argv, args, &err)
+             : quire_settings_parse(command, &quire_command_serve, argc, argv, args, &err);
     if (rc == QUIRE_OPTIONS_HELP) {
         quire_options_help(command, stdout);
         exit_status = QUIRE_EXIT_OK;

@@ -80,10 +80,15 @@ typedef struct quire_sampling_args {
       .offset = offsetof(quire_common_args, kv.sinks),                                             \
       .help = "with q6 to q3: first tokens kept in 8 bit; a multiple of 64" }
 
+/* What --help says of the two defaults of --kv. A server needs room for many conversations; one
+ * text and a measurement should compare with llama.cpp's. */
+#define QUIRE_KV_DEFAULT_HERE  "f16, as llama.cpp; quire serve: q8, about half as large"
+#define QUIRE_KV_DEFAULT_SERVE "q8, about half as large; other commands: f16, as llama.cpp"
+
 /* --kv for both, -ctk and -ctv for one each, as llama.cpp names them. */
-#define QUIRE_ROWS_KV(default_format)                                                              \
+#define QUIRE_ROWS_KV(default_format, default_text)                                                \
     { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]",                                \
-      .initial = (default_format),                                                                 \
+      .initial = (default_format), .initial_text = (default_text),                                 \
       .offset = offsetof(quire_common_args, kv.choice),                                            \
       .seen_offset = offsetof(quire_common_args, kv.has_choice),                                   \
       .help = "number format of the KV cache" },                                                   \
@@ -130,8 +135,8 @@ typedef struct quire_sampling_args {
 
 /* Every command that runs one runtime. */
 #define QUIRE_ROWS_RUNTIME(default_ctx)                                                            \
-    QUIRE_ROW_MODEL, QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx), QUIRE_ROWS_KV("f16"),          \
-        QUIRE_ROWS_CACHE, QUIRE_ROW_KV_HISTORY
+    QUIRE_ROW_MODEL, QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx),                                \
+        QUIRE_ROWS_KV("f16", QUIRE_KV_DEFAULT_HERE), QUIRE_ROWS_CACHE, QUIRE_ROW_KV_HISTORY
 
 /* How a token is chosen. For a struct `args_type` with a member `sampling`. */
 #define QUIRE_ROWS_SAMPLER(args_type)                                                              \

@@ -17,7 +17,9 @@ int quire_kv_args_check(const quire_kv_args *args, quire_error *err)
     const bool has_side = args->has_k || args->has_v;
 
     if (args->layers != NULL && (args->has_choice || has_side)) {
-        return quire_error_set(err, QUIRE_INVAL, "--kv-layers and %s both set the formats: use one",
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--kv-layers and %s both set the formats: use one (QUIRE_KV and "
+                               "the like count as options)",
                                args->has_choice ? "--kv" : "-ctk or -ctv");
     }
     if (args->choice.is_auto && has_side) {

@@ -5,6 +5,8 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "cli/commands/commands.h"
+#include "cli/settings/foreign_options.h"
 #include "cli/settings/options_internal.h"
 
 #include <stdbool.h>
@@ -24,7 +26,9 @@ typedef struct target {
 typedef struct reading {
     const quire_command *command;
     void *args;
-    const char **texts; /* [n_options]; may be NULL */
+    const char **texts;          /* [n_options]; may be NULL */
+    const quire_opt *positional; /* option that a value without a name is for; NULL = none */
+    const char *by_name;         /* value that this option got by its name; NULL = none */
     bool has_positional;
     quire_error *err;
 } reading;
@@ -280,43 +284,92 @@ void quire_options_init(const quire_command *command, void *args)
     }
 }
 
-static int fail_unknown(const quire_command *command, const char *word, size_t n, quire_error *err)
+/* Another command that has an option of this name; NULL = none. */
+static const quire_command *find_elsewhere(const quire_command *command, const char *word, size_t n)
+{
+    for (size_t i = 0; i < quire_n_commands; i++) {
+        if (quire_commands[i] != command && find_option(quire_commands[i], word, n) != NULL) {
+            return quire_commands[i];
+        }
+    }
+    return NULL;
+}
+
+/* The long name that a word was probably meant to be. Between names of one letter a guess is worth
+ * nothing: -fa is not -f. */
+static const char *guess_name(const quire_command *command, const char *word)
 {
     const char *names[QUIRE_OPTIONS_MAX * QUIRE_OPT_NAMES_MAX];
     size_t n_names = 0;
-    char shown[WORD_MAX];
-    const char *nearest;
 
     QUIRE_CHECK(command->n_options <= QUIRE_OPTIONS_MAX);
-    (void)snprintf(shown, sizeof(shown), "%.*s", (int)(n < SHOWN_MAX ? n : SHOWN_MAX), word);
     for (size_t i = 0; i < command->n_options; i++) {
         for (size_t j = 0; j < QUIRE_OPT_NAMES_MAX && command->options[i].names[j] != NULL; j++) {
-            names[n_names++] = command->options[i].names[j];
+            if (strncmp(command->options[i].names[j], "--", 2) == 0) {
+                names[n_names++] = command->options[i].names[j];
+            }
         }
     }
-    nearest = quire_nearest_name(shown, names, n_names);
-    if (nearest != NULL) {
+    return quire_nearest_name(word, names, n_names);
+}
+
+static int fail_unknown(const quire_command *command, const char *word, size_t n, quire_error *err)
+{
+    const char *foreign = quire_foreign_option(word, n);
+    const quire_command *elsewhere = find_elsewhere(command, word, n);
+    char shown[WORD_MAX];
+    const char *guess;
+
+    (void)snprintf(shown, sizeof(shown), "%.*s", (int)(n < SHOWN_MAX ? n : SHOWN_MAX), word);
+    if (foreign != NULL) {
+        return quire_error_set(err, QUIRE_INVAL, "%s is llama.cpp's, not an option of quire %s: %s",
+                               shown, command->name, foreign);
+    }
+    if (elsewhere != NULL) {
+        return quire_error_set(err, QUIRE_INVAL, "%s is an option of quire %s, not of quire %s",
+                               shown, elsewhere->name, command->name);
+    }
+    guess = guess_name(command, shown);
+    if (guess != NULL) {
         return quire_error_set(err, QUIRE_INVAL, "unknown option %s (did you mean %s?)", shown,
-                               nearest);
+                               guess);
     }
     return quire_error_set(err, QUIRE_INVAL, "unknown option %s ('quire %s --help' lists them)",
                            shown, command->name);
 }
 
+/* A value without a name where none is taken, or no more. */
+static int fail_unexpected(const reading *r, const char *word)
+{
+    const quire_opt *prompt = find_option(r->command, "--prompt", strlen("--prompt"));
+    const char *hint =
+        prompt != NULL && prompt->type == QUIRE_OPT_TEXT ? "-p gives the prompt; " : "";
+
+    return quire_error_set(r->err, QUIRE_INVAL,
+                           "unexpected '%.*s' (%sa text with blanks needs quotes around it)",
+                           SHOWN_MAX, word, hint);
+}
+
 static int store_positional(reading *r, const char *word)
 {
-    const char *name = r->command->positional;
-    const quire_opt *opt;
-
-    if (name == NULL || r->has_positional) {
-        return quire_error_set(r->err, QUIRE_INVAL,
-                               "unexpected '%.*s' (a text with blanks needs quotes around it)",
-                               SHOWN_MAX, word);
+    if (r->positional == NULL || r->has_positional || r->by_name != NULL) {
+        return fail_unexpected(r, word);
     }
     r->has_positional = true;
-    opt = find_option(r->command, name, strlen(name));
-    QUIRE_CHECK(opt != NULL);
-    return take(r, opt, name, word);
+    return take(r, r->positional, r->command->positional, word);
+}
+
+/* Take the value of an option that was named. */
+static int take_named(reading *r, const quire_opt *opt, const char *name, const char *text)
+{
+    if (opt == r->positional && r->has_positional) {
+        return quire_error_set(r->err, QUIRE_INVAL,
+                               "%s '%.*s' and a value without a name are both "
+                               "the %s: give one",
+                               name, SHOWN_MAX, text, opt->unit);
+    }
+    r->by_name = opt == r->positional ? text : r->by_name;
+    return take(r, opt, name, text);
 }
 
 static int parse_named(reading *r, int argc, char *const *argv, int *at)
@@ -338,7 +391,7 @@ static int parse_named(reading *r, int argc, char *const *argv, int *at)
         return take(r, opt, name, equals != NULL ? equals + 1 : NULL);
     }
     if (equals != NULL) {
-        return take(r, opt, name, equals + 1);
+        return take_named(r, opt, name, equals + 1);
     }
     if (*at + 1 >= argc || find_option(r->command, argv[*at + 1], strlen(argv[*at + 1])) != NULL) {
         char accepted[QUIRE_OPTIONS_ACCEPTED_MAX];
@@ -348,7 +401,7 @@ static int parse_named(reading *r, int argc, char *const *argv, int *at)
                                accepted);
     }
     ++*at;
-    return take(r, opt, name, argv[*at]);
+    return take_named(r, opt, name, argv[*at]);
 }
 
 static int check_required(const quire_command *command, const void *args, quire_error *err)
@@ -376,6 +429,10 @@ int quire_options_words(const quire_command *command, int argc, char *const *arg
     reading r = { .command = command, .args = args, .texts = texts, .err = err };
     bool has_ended = false;
 
+    if (command->positional != NULL) {
+        r.positional = find_option(command, command->positional, strlen(command->positional));
+        QUIRE_CHECK(r.positional != NULL);
+    }
     for (int i = 0; i < argc; i++) {
         if (!has_ended && strcmp(argv[i], "--") == 0) {
             has_ended = true;

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "cli/commands/talk.h"
 #include "cli/settings/options_internal.h"
 #include "cli/settings/settings_internal.h"
 
@@ -91,31 +92,42 @@ static size_t option_of(const quire_command *command, const char *variable, size
     return command->n_options;
 }
 
-static int fail_variable(const quire_command *command, const char *variable, size_t n,
-                         quire_error *err)
+/* The setting that a variable's name was probably meant to be, by what follows the prefix: all
+ * variables have that in common. Memory: static. */
+static const char *nearest_variable(const quire_command *command, const char *shown)
 {
+    const size_t n_prefix = strlen(QUIRE_SETTINGS_PREFIX);
     static char names[NAMES_MAX][QUIRE_SETTINGS_VARIABLE_MAX];
     const char *list[NAMES_MAX];
-    char shown[SHOWN_MAX + 1];
-    const char *nearest;
     size_t n_names = 0;
+    const char *nearest;
 
-    (void)snprintf(shown, sizeof(shown), "%.*s", (int)(n < SHOWN_MAX ? n : SHOWN_MAX), variable);
     for (size_t i = 0; i < command->n_options; i++) {
         const quire_opt *opt = &command->options[i];
 
         for (size_t j = 0; !opt->is_flag_only && j < QUIRE_OPT_NAMES_MAX; j++) {
             if (opt->names[j] != NULL &&
                 quire_settings_variable(opt->names[j], names[n_names], sizeof(names[0]))) {
-                list[n_names] = names[n_names];
+                list[n_names] = names[n_names] + n_prefix;
                 n_names++;
             }
         }
     }
     for (size_t i = 0; i < N_OTHERS; i++) {
-        list[n_names++] = other_variables[i];
+        list[n_names++] = other_variables[i] + n_prefix;
     }
-    nearest = quire_nearest_name(shown, list, n_names);
+    nearest = quire_nearest_name(shown + n_prefix, list, n_names);
+    return nearest != NULL ? nearest - n_prefix : NULL;
+}
+
+static int fail_variable(const quire_command *command, const char *variable, size_t n,
+                         quire_error *err)
+{
+    char shown[SHOWN_MAX + 1];
+    const char *nearest;
+
+    (void)snprintf(shown, sizeof(shown), "%.*s", (int)(n < SHOWN_MAX ? n : SHOWN_MAX), variable);
+    nearest = nearest_variable(command, shown);
     if (nearest != NULL) {
         return quire_error_set(err, QUIRE_INVAL,
                                "unknown setting %s in the environment (did you mean %s?)", shown,
@@ -127,17 +139,23 @@ static int fail_variable(const quire_command *command, const char *variable, siz
                            shown, command->name);
 }
 
-/* Whether a variable is known for something else, be it that the file has a key in it. */
-static bool is_other(const quire_settings *s, const char *variable, size_t n)
+/* Whether a variable is known, but no setting. */
+static bool is_other(const char *variable, size_t n)
 {
-    const uint32_t n_keys = quire_config_file_count(s->file, QUIRE_CONFIG_KEYS);
-    quire_error ignored = QUIRE_ERROR_INIT; /* what is wrong with a key is said when it is used */
-
     for (size_t i = 0; i < N_OTHERS; i++) {
         if (is_called(variable, n, other_variables[i])) {
             return true;
         }
     }
+    return false;
+}
+
+/* Whether the file has a key in a variable. */
+static bool is_key(const quire_settings *s, const char *variable, size_t n)
+{
+    const uint32_t n_keys = quire_config_file_count(s->file, QUIRE_CONFIG_KEYS);
+    quire_error ignored = QUIRE_ERROR_INIT; /* what is wrong with a key is said when it is used */
+
     for (uint32_t i = 0; i < n_keys; i++) {
         quire_config_key key;
 
@@ -157,7 +175,9 @@ static int take_variable(quire_settings *s, const char *variable, void *args, qu
     char name[QUIRE_SETTINGS_VARIABLE_MAX];
 
     if (i == s->command->n_options) {
-        return is_other(s, variable, n) ? QUIRE_OK : fail_variable(s->command, variable, n, err);
+        return is_other(variable, n) || is_key(s, variable, n)
+                   ? QUIRE_OK
+                   : fail_variable(s->command, variable, n, err);
     }
     if (variable[n] == '\0' || variable[n + 1] == '\0') {
         return QUIRE_OK;
@@ -179,6 +199,53 @@ static int read_environment(quire_settings *s, void *args, quire_error *err)
         }
     }
     return QUIRE_OK;
+}
+
+/* ---- commands other than the one with settings ---- */
+
+/* One variable, "NAME=value". A setting of no meaning here is passed over; what is no setting may
+ * be for another program. */
+static int take_for(const quire_command *command, const quire_command *settings,
+                    const char *variable, void *args, quire_error *err)
+{
+    const size_t n = strcspn(variable, "=");
+    const size_t i = option_of(command, variable, n);
+    char name[QUIRE_SETTINGS_VARIABLE_MAX];
+    const char *nearest;
+
+    if (n >= sizeof(name)) {
+        return QUIRE_OK;
+    }
+    (void)snprintf(name, sizeof(name), "%.*s", (int)n, variable);
+    if (option_of(settings, variable, n) == settings->n_options) {
+        nearest = is_other(variable, n) ? NULL : nearest_variable(settings, name);
+        if (nearest != NULL) {
+            quire_say("%s in the environment is no setting: did you mean %s?", name, nearest);
+        }
+        return QUIRE_OK;
+    }
+    if (i == command->n_options || variable[n] == '\0' || variable[n + 1] == '\0') {
+        return QUIRE_OK;
+    }
+    return quire_options_store(&command->options[i], name, variable + n + 1, args, err);
+}
+
+/* Words first, so that --help and a wrong option are told of whatever the environment holds. */
+int quire_settings_parse(const quire_command *command, const quire_command *settings, int argc,
+                         char *const *argv, void *args, quire_error *err)
+{
+    int rc = quire_options_words(command, argc, argv, args, NULL, err);
+
+    if (rc != QUIRE_OK) {
+        return rc;
+    }
+    quire_options_init(command, args);
+    for (char *const *at = environ; at != NULL && *at != NULL; at++) {
+        if (strncmp(*at, QUIRE_SETTINGS_PREFIX, strlen(QUIRE_SETTINGS_PREFIX)) == 0) {
+            QUIRE_TRY(take_for(command, settings, *at, args, err));
+        }
+    }
+    return quire_options_parse(command, argc, argv, args, err);
 }
 
 /* ---- all of them ---- */

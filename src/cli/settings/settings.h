@@ -4,6 +4,9 @@
  * the YAML file that --config (or QUIRE_CONFIG) names. The command line wins over the environment,
  * that over the file, that over the default. An empty variable counts as none.
  *
+ * quire serve reads all three. The other commands read their command line, and from the environment
+ * those of quire serve's settings that they have as options too: QUIRE_KV counts everywhere.
+ *
  * A variable that begins with QUIRE_ and is neither an option nor known to be for something else is
  * an error, as an unknown key in the file is: a misspelt setting must not go unnoticed.
  *
@@ -50,6 +53,12 @@ typedef struct quire_settings {
 int quire_settings_read(quire_settings *out, const quire_command *command, int argc,
                         char *const *argv, void *args, quire_error *err);
 void quire_settings_fini(quire_settings *settings);
+
+/* For the other commands: the command line, and in the environment the settings of command
+ * `settings` that this command has under the same name. A variable that is almost a setting's name
+ * is spoken of on stderr. Results as quire_options_parse(). */
+int quire_settings_parse(const quire_command *command, const quire_command *settings, int argc,
+                         char *const *argv, void *args, quire_error *err);
 
 /* Every setting with its value and where it came from, as YAML that --config reads. */
 void quire_settings_print(const quire_settings *settings, FILE *out);

@@ -1,0 +1,290 @@
+/* test_command_line.c - what all commands take alike: the model with and without -m, settings in
+ * the environment, help for llama.cpp's options.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* The rest of a command line that each command with a model needs. */
+typedef struct model_command {
+    const char *name;
+    const char *words[10];
+    const char *format; /* path of the KV format in its JSON; NULL: it prints none */
+} model_command;
+
+static const model_command model_commands[] = {
+    { "run", { "-p", "a", "-n", "1" }, "kv.format" },
+    { "chat", { "--chat-template", "chatml", "-n", "1" }, "kv.format" },
+    { "perplexity", { "-f", "TEXT", "-c", "64", "--chunks", "1" }, "kv.format" },
+    { "bench", { "-p", "8", "-n", "0", "-r", "1" }, "0.kv" },
+    { "info", { NULL }, "need.kv" },
+    { "calibrate", { "-f", "TEXT", "-c", "64", "--chunks", "1", "--target", "7" }, NULL },
+    { "serve", { "--check-config" }, "settings.kv.value" },
+};
+
+/* The command's words with the model named in one way or the other. */
+static program_args words_of(const model_command *command, bool is_named, bool is_json)
+{
+    program_args args = { { command->name } };
+    size_t n = 1;
+
+    if (is_named) {
+        args.words[n++] = "-m";
+    }
+    args.words[n++] = program_model();
+    for (size_t i = 0; command->words[i] != NULL; i++) {
+        const bool is_text = strcmp(command->words[i], "TEXT") == 0;
+
+        args.words[n++] = is_text ? program_text("some.txt", 3000) : command->words[i];
+    }
+    if (strcmp(command->name, "calibrate") == 0) {
+        args.words[n++] = "-o";
+        args.words[n++] = program_path("out.yaml");
+    }
+    if (is_json) {
+        args.words[n++] = "--json";
+    }
+    return args;
+}
+
+static void the_model_is_named_with_and_without_m(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT(model_commands); i++) {
+        program_result named = program_expect(0, words_of(&model_commands[i], true, false));
+        program_result alone = program_expect(0, words_of(&model_commands[i], false, false));
+
+        program_free(&named);
+        program_free(&alone);
+    }
+}
+
+static void the_model_is_named_once(void **state)
+{
+    const char *model = program_model();
+    program_result after = program_expect(2, PROGRAM("run", "-m", model, "Once upon a time"));
+    program_result before = program_expect(2, PROGRAM("run", model, "-m", model, "-p", "a"));
+    program_result two = program_expect(2, PROGRAM("bench", model, model));
+
+    (void)state;
+    assert_says(after.err, "unexpected 'Once upon a time' (-p gives the prompt");
+    assert_says(before.err, "give one");
+    assert_says(two.err, "unexpected '");
+    program_free(&after);
+    program_free(&before);
+    program_free(&two);
+}
+
+/* ---- the environment ---- */
+
+static const json_t *at(const json_t *value, const char *path)
+{
+    char words[64];
+    char *rest = words;
+    char *word;
+
+    assert_true(strlen(path) < sizeof(words));
+    memcpy(words, path, strlen(path) + 1);
+    while ((word = strsep(&rest, ".")) != NULL) {
+        value = json_is_array(value) ? json_array_get(value, (size_t)atoi(word))
+                                     : json_object_get(value, word);
+    }
+    assert_true(json_is_string(value));
+    return value;
+}
+
+static void set(const char *name, const char *value)
+{
+    assert_int_equal(value != NULL ? setenv(name, value, 1) : unsetenv(name), 0);
+}
+
+static void kv_of_the_environment_counts_everywhere(void **state)
+{
+    (void)state;
+    set("QUIRE_KV", "q5");
+    for (size_t i = 0; i < COUNT(model_commands); i++) {
+        json_t *document;
+
+        if (model_commands[i].format == NULL) {
+            continue;
+        }
+        document = program_json(words_of(&model_commands[i], false, true));
+        if (strcmp(json_string_value(at(document, model_commands[i].format)), "q5") != 0) {
+            fail_msg("%s: not q5", model_commands[i].name);
+        }
+        json_decref(document);
+    }
+    set("QUIRE_KV", NULL);
+}
+
+static void the_environment_gives_the_model(void **state)
+{
+    program_result result;
+
+    (void)state;
+    set("QUIRE_MODEL", program_model());
+    set("QUIRE_TEMP", "0");
+    result = program_expect(0, PROGRAM("run", "-p", "a", "-n", "1"));
+    assert_null(strstr(result.err, "seed")); /* greedy: no seed to repeat */
+    program_free(&result);
+    set("QUIRE_MODEL", NULL);
+    set("QUIRE_TEMP", NULL);
+}
+
+static void the_command_line_wins_over_the_environment(void **state)
+{
+    json_t *document;
+
+    (void)state;
+    set("QUIRE_KV", "q5");
+    document =
+        program_json(PROGRAM("run", program_model(), "-p", "a", "-n", "1", "--kv", "q8", "--json"));
+    assert_string_equal(json_string_value(at(document, "kv.format")), "q8");
+    json_decref(document);
+    set("QUIRE_KV", NULL);
+}
+
+static void a_wrong_setting_in_the_environment_is_named(void **state)
+{
+    program_result result;
+
+    (void)state;
+    set("QUIRE_KV", "q8_0");
+    result = program_expect(2, PROGRAM("info", program_model()));
+    assert_says(result.err, "QUIRE_KV 'q8_0' is invalid (did you mean q8?)");
+    program_free(&result);
+    /* Help and wrong options come first. */
+    program_result help = program_expect(0, PROGRAM("info", "--help"));
+    program_result wrong = program_expect(2, PROGRAM("info", program_model(), "--kvv", "q8"));
+
+    assert_says(wrong.err, "--kvv");
+    program_free(&help);
+    program_free(&wrong);
+    set("QUIRE_KV", NULL);
+}
+
+/* Settings that only the server has, variables of tests, and those of other programs. */
+static void what_is_no_option_here_is_passed_over(void **state)
+{
+    program_result result;
+
+    (void)state;
+    set("QUIRE_PORT", "nonsense");
+    set("QUIRE_SEED", "1");
+    set("QUIRE_TEAM_KEY", "k");
+    result = program_expect(0, PROGRAM("info", program_model()));
+    assert_string_equal(result.err, "");
+    program_free(&result);
+    set("QUIRE_PAGE_TOKEN", "128");
+    result = program_expect(0, PROGRAM("info", program_model()));
+    assert_says(result.err, "QUIRE_PAGE_TOKEN in the environment is no setting: did you mean "
+                            "QUIRE_PAGE_TOKENS?");
+    program_free(&result);
+    set("QUIRE_PORT", NULL);
+    set("QUIRE_SEED", NULL);
+    set("QUIRE_TEAM_KEY", NULL);
+    set("QUIRE_PAGE_TOKEN", NULL);
+}
+
+/* ---- options of others ---- */
+
+static void options_of_llama_cpp_get_help(void **state)
+{
+    static const char *const cases[][3] = {
+        { "run", "-ngl", "everything on the CPU" },
+        { "run", "--n-gpu-layers=99", "everything on the CPU" },
+        { "run", "-sm", "everything on the CPU" },
+        { "run", "-ts", "everything on the CPU" },
+        { "run", "-fa", "tile by tile" },
+        { "run", "-hf", "downloads no models" },
+        { "run", "-cnv", "'quire chat'" },
+        { "run", "--jinja", "chat templates are those" },
+        { "bench", "-ctk", "--kv K:V" },
+        { "bench", "-ctv", "--kv K:V" },
+        { "run", "--mlock", "--lock-memory" },
+        { "run", "--no-mmap", "weights are mapped" },
+        { "run", "--parallel", "'quire serve' has --parallel" },
+        { "run", "-np", "'quire serve' has --parallel" },
+        { "serve", "-cb", "always batches continuously" },
+        { "serve", "-ub", "--chunk-tokens" },
+        { "serve", "--alias", "--model-name" },
+        { "chat", "--mirostat", "--top-k" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        program_result result = program_expect(2, PROGRAM(cases[i][0], "m.gguf", cases[i][1], "9"));
+
+        assert_says(result.err, cases[i][2]);
+        assert_null(strstr(result.err, "did you mean"));
+        program_free(&result);
+    }
+}
+
+static void options_of_other_commands_are_named(void **state)
+{
+    program_result port = program_expect(2, PROGRAM("run", "m.gguf", "--port", "80"));
+    program_result kld = program_expect(2, PROGRAM("bench", "m.gguf", "--kld"));
+
+    (void)state;
+    assert_says(port.err, "--port is an option of quire serve, not of quire run");
+    assert_says(kld.err, "--kld is an option of quire perplexity, not of quire bench");
+    program_free(&port);
+    program_free(&kld);
+}
+
+/* A guess at an option of one letter is worth nothing. */
+static void short_names_are_not_guessed(void **state)
+{
+    program_result none = program_expect(2, PROGRAM("run", "m.gguf", "-x"));
+    program_result dash = program_expect(2, PROGRAM("run", "m.gguf", "-kv", "q8"));
+
+    (void)state;
+    assert_says(none.err, "unknown option -x ('quire run --help' lists them)");
+    assert_says(dash.err, "(did you mean --kv?)");
+    program_free(&none);
+    program_free(&dash);
+}
+
+static void help_says_why_defaults_differ(void **state)
+{
+    program_result run = program_expect(0, PROGRAM("run", "--help"));
+    program_result serve = program_expect(0, PROGRAM("serve", "--help"));
+
+    (void)state;
+    assert_says(run.out, "quire serve: q8");
+    assert_says(serve.out, "other commands: f16");
+    program_free(&run);
+    program_free(&serve);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_model_is_named_with_and_without_m),
+        cmocka_unit_test(the_model_is_named_once),
+        cmocka_unit_test(kv_of_the_environment_counts_everywhere),
+        cmocka_unit_test(the_environment_gives_the_model),
+        cmocka_unit_test(the_command_line_wins_over_the_environment),
+        cmocka_unit_test(a_wrong_setting_in_the_environment_is_named),
+        cmocka_unit_test(what_is_no_option_here_is_passed_over),
+        cmocka_unit_test(options_of_llama_cpp_get_help),
+        cmocka_unit_test(options_of_other_commands_are_named),
+        cmocka_unit_test(short_names_are_not_guessed),
+        cmocka_unit_test(help_says_why_defaults_differ),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, program_clean);
+}

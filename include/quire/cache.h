@@ -254,6 +254,13 @@ uint32_t quire_cache_extent_pages(size_t page_bytes, uint32_t n_parts);
  * coalesce(): fetch it after the last append of a step. */
 const quire_page_addr *quire_cache_page_addrs(const quire_cache *cache);
 
+/* Changes whenever a call that failed for want of room (QUIRE_NOPAGES, QUIRE_LIMIT, QUIRE_NOMEM)
+ * could succeed without it: a sequence, a pin or the prefix tree let go of something, or a budget
+ * moved. Two equal values mean that trying again is in vain; different ones promise nothing. Stays
+ * the same while sequences take free pages, append to them and publish what they hold. Never 0.
+ * Cost: O(1), nothing is searched. */
+uint64_t quire_cache_generation(const quire_cache *cache);
+
 /* ---- upkeep, between steps ---- */
 
 /* Look at recent demand and keep that many free pages mapped and touched, within the budget and

@@ -195,9 +195,11 @@ void quire_prefix_claim_get(const quire_prefix *tree, const quire_prefix_key *ke
                             const int32_t *tokens, uint32_t n_tokens, uint32_t tokens_max,
                             quire_prefix_claim *claim);
 
-/* A number, never 0, that changes whenever a lookup or a claim may have another answer than before:
- * when nodes or refs come and go, and when pages get pinned or charged to another region. While it
- * stays, an answer can be kept. */
+/* A number, never 0, that changes whenever a lookup may have another answer than before: when nodes
+ * or refs come and go, when a node loses a page, and when pages get pinned or charged to another
+ * region. While it stays, the answer of a lookup holds, but for cached_token where several branches
+ * are next to each other (which of them it names depends on their use), and that of a claim if
+ * quire_cache_generation() stays too. Cost: O(1). */
 uint64_t quire_prefix_generation(const quire_prefix *tree);
 
 typedef struct quire_prefix_acquire_opts {

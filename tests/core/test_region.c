@@ -41,9 +41,9 @@ static void test_resize(void **state)
     (void)state;
     quire_regions_init(&regions, 1000);
     quire_region_charge(region, 400);
-    assert_int_equal(quire_region_resize(region, 399), QUIRE_INVAL);
+    assert_int_equal(quire_region_resize(&regions, QUIRE_REGION_DYNAMIC, 399), QUIRE_INVAL);
     assert_int_equal(quire_region_headroom_bytes(region), 600);
-    assert_int_equal(quire_region_resize(region, 400), QUIRE_OK);
+    assert_int_equal(quire_region_resize(&regions, QUIRE_REGION_DYNAMIC, 400), QUIRE_OK);
     assert_int_equal(quire_region_headroom_bytes(region), 0);
 }
 

@@ -141,6 +141,11 @@ const quire_page_addr *quire_cache_page_addrs(const quire_cache *cache)
     return cache->pool.addrs;
 }
 
+uint64_t quire_cache_generation(const quire_cache *cache)
+{
+    return cache->regions.generation;
+}
+
 void quire_cache_maintain(quire_cache *cache)
 {
     quire_charge_settle(cache);

@@ -4,9 +4,16 @@
 #include "core/cache/cache_internal.h"
 #include "core/cache/charge.h"
 
-static void budget_give(quire_region *region, uint64_t bytes)
+/* Set a budget that is known to cover what is charged and promised. */
+static void budget_set(quire_cache *cache, quire_region_id region, uint64_t bytes)
 {
-    quire_counter_add(&region->budget_bytes, bytes);
+    QUIRE_CHECK(quire_region_resize(&cache->regions, region, bytes) == QUIRE_OK);
+}
+
+static void budget_give(quire_cache *cache, quire_region_id region, uint64_t bytes)
+{
+    budget_set(cache, region,
+               quire_counter_get(&cache->regions.items[region].budget_bytes) + bytes);
 }
 
 static uint64_t over_bytes_of(const quire_region *region, uint64_t left_bytes)
@@ -55,13 +62,12 @@ static int shrink_pinned(quire_cache *cache, quire_region_id from, quire_region_
             quire_charge_shed(cache, from, move.need_bytes);
         }
     }
-    budget_give(taker, bytes);
+    budget_give(cache, to, bytes);
     move = leaving(cache, from, to, left_bytes);
     if (move.need_bytes > 0) {
         quire_charge_leave(&move);
     }
-    QUIRE_CHECK(quire_counter_get(&region->charged_bytes) <= left_bytes);
-    quire_counter_set(&region->budget_bytes, left_bytes);
+    budget_set(cache, from, left_bytes);
     return QUIRE_OK;
 }
 
@@ -87,14 +93,13 @@ static int shrink_dynamic(quire_cache *cache, quire_region_id to, uint64_t left_
             quire_cache_evict(cache, QUIRE_REGION_DYNAMIC, move.need_bytes - home_bytes) == 0,
             QUIRE_NOPAGES);
     }
-    budget_give(&cache->regions.items[to], bytes);
+    budget_give(cache, to, bytes);
     if (move.need_bytes > 0) {
         move.is_dry = false;
         move.moved_bytes = 0;
         quire_charge_return(&move);
     }
-    QUIRE_CHECK(quire_counter_get(&region->charged_bytes) <= left_bytes);
-    quire_counter_set(&region->budget_bytes, left_bytes);
+    budget_set(cache, QUIRE_REGION_DYNAMIC, left_bytes);
     return QUIRE_OK;
 }
 
@@ -112,7 +117,6 @@ int quire_region_transfer(quire_cache *cache, quire_region_id from, quire_region
     QUIRE_FAIL_IF(left_bytes < quire_region_promised_bytes(giver), QUIRE_NOPAGES);
     QUIRE_TRY(from == QUIRE_REGION_DYNAMIC ? shrink_dynamic(cache, to, left_bytes)
                                            : shrink_pinned(cache, from, to, left_bytes));
-    taker->n_changes++; /* it has room */
     QUIRE_CACHE_CHECKED(cache);
     return QUIRE_OK;
 }
@@ -128,7 +132,7 @@ int quire_region_open(quire_cache *cache, const quire_region_opts *opts, quire_r
         id++;
     }
     QUIRE_FAIL_IF(id == QUIRE_REGIONS_MAX, QUIRE_LIMIT);
-    quire_region_begin(&cache->regions.items[id], opts->spills_to_dynamic);
+    quire_region_begin(&cache->regions, (quire_region_id)id, opts->spills_to_dynamic);
     rc =
         quire_region_transfer(cache, QUIRE_REGION_DYNAMIC, (quire_region_id)id, opts->budget_bytes);
     if (rc < 0) {
@@ -166,7 +170,5 @@ int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t
     if (budget_bytes < charged_bytes) {
         (void)quire_cache_evict(cache, region, charged_bytes - budget_bytes);
     }
-    QUIRE_TRY(quire_region_resize(found, budget_bytes));
-    found->n_changes++;
-    return QUIRE_OK;
+    return quire_region_resize(&cache->regions, region, budget_bytes);
 }

@@ -13,12 +13,6 @@ static quire_table_ctx table_ctx(quire_cache *cache, const quire_seq *seq, uint3
                               .seq = seq->id };
 }
 
-/* A sequence may have let go of pages of its region: see quire_region.n_changes. */
-static void region_changed(quire_cache *cache, const quire_seq *seq)
-{
-    cache->regions.items[seq->region].n_changes++;
-}
-
 static quire_seq *seq_begin(quire_cache *cache, quire_region_id region)
 {
     quire_counter_add(&cache->regions.items[region].n_seqs, 1);
@@ -163,7 +157,6 @@ static int seq_make_room(quire_cache *cache, quire_seq *seq, uint32_t n_tokens)
 
         quire_table_make_room(&ctx, &seq->tables[g], &needs[g]);
     }
-    region_changed(cache, seq); /* a tail that was copied is others' now */
     ready_update(cache, seq);
     return QUIRE_OK;
 }
@@ -221,7 +214,6 @@ int quire_seq_release(quire_cache *cache, quire_seq_id seq, quire_group_id group
         quire_table_ctx ctx = table_ctx(cache, found, group);
 
         n = quire_table_release(&ctx, &found->tables[group], begin, end);
-        region_changed(cache, found);
     }
     if (n_released != NULL) {
         *n_released = n;
@@ -269,7 +261,6 @@ int quire_seq_truncate(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens)
 
         quire_table_truncate(&ctx, &found->tables[g], n_tokens);
     }
-    region_changed(cache, found);
     found->n_tokens = n_tokens;
     found->cut_tokens = n_tokens < found->cut_tokens ? n_tokens : found->cut_tokens;
     ready_update(cache, found);
@@ -311,7 +302,6 @@ void quire_seq_swap(quire_cache *cache, quire_seq *seq, uint32_t entry, const qu
             quire_table_swap(&ctx, &seq->tables[g], entry, pages[g]);
         }
     }
-    region_changed(cache, seq);
 }
 
 int quire_seq_close(quire_cache *cache, quire_seq_id seq)
@@ -324,8 +314,8 @@ int quire_seq_close(quire_cache *cache, quire_seq_id seq)
 
         quire_table_clear(&ctx, &found->tables[g], &cache->allocator);
     }
-    region_changed(cache, found);
     quire_counter_sub(&cache->regions.items[found->region].n_seqs, 1);
+    quire_region_changed(&cache->regions, found->region); /* without pages, too: seqs_max */
     quire_seqs_close(&cache->seqs, found);
     QUIRE_CACHE_CHECKED(cache);
     return QUIRE_OK;

@@ -143,15 +143,17 @@ static bool reclaim(quire_cache *cache, quire_region_id region, uint64_t need_by
                                .need_bytes = need_bytes,
                                .is_dry = true };
     quire_region *found = region_at(cache, region);
+    const bool is_known = found->reclaimed_at == found->generation;
 
-    if (!quire_region_has_changed(found, found->reclaimed_at)) {
+    if (is_known && QUIRE_DEBUG < 2) {
         return false;
     }
     quire_charge_leave(&move);
     if (move.moved_bytes == 0) {
-        found->reclaimed_at = found->n_changes + 1;
+        found->reclaimed_at = found->generation;
         return false;
     }
+    QUIRE_ASSERT(!is_known); /* or some change does not count itself */
     make_headroom(cache, QUIRE_REGION_DYNAMIC, move.moved_bytes);
     move.moved_bytes = 0;
     move.moved_pages = 0;
@@ -244,14 +246,16 @@ void quire_charge_settle(quire_cache *cache)
                                    .from = QUIRE_REGION_DYNAMIC,
                                    .to = (quire_region_id)r,
                                    .need_bytes = quire_region_headroom_bytes(region) };
+        const bool is_known = region->returned_at == region->generation &&
+                              move.need_bytes <= region->returned_headroom_bytes;
 
         if (quire_counter_get(&region->spilled_bytes) == 0 || move.need_bytes == 0 ||
-            (!quire_region_has_changed(region, region->returned_at) &&
-             move.need_bytes <= region->returned_headroom_bytes)) {
+            (is_known && QUIRE_DEBUG < 2)) {
             continue;
         }
         quire_charge_return(&move);
-        region->returned_at = region->n_changes + 1;
+        QUIRE_ASSERT(!is_known || move.moved_bytes == 0);
+        region->returned_at = region->generation;
         region->returned_headroom_bytes = quire_region_headroom_bytes(region);
     }
 }

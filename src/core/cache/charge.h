@@ -6,8 +6,8 @@
  * Charges of a node's pages move together (P9 of prefix_internal.h); bytes never move.
  *
  * Finding them means to walk all sequences: O(open sequences x their pages + nodes charged to R).
- * That is done under pressure only, and not again before something has changed
- * (quire_region_has_changed()).
+ * That is done under pressure only, and a search that found nothing is not repeated before
+ * something has changed (quire_region_changed()).
  *
  * Thread: owner. Nothing here allocates.
  *

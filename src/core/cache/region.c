@@ -10,12 +10,21 @@
 void quire_regions_init(quire_regions *regions, uint64_t budget_bytes)
 {
     memset(regions, 0, sizeof(*regions));
+    quire_region_changed(regions, QUIRE_REGION_DYNAMIC); /* no generation is 0 */
     quire_counter_set(&regions->items[QUIRE_REGION_DYNAMIC].is_open, 1);
     quire_counter_set(&regions->items[QUIRE_REGION_DYNAMIC].budget_bytes, budget_bytes);
 }
 
-void quire_region_begin(quire_region *region, bool spills)
+void quire_region_changed(quire_regions *regions, quire_region_id id)
 {
+    regions->items[id].generation++;
+    regions->generation++;
+}
+
+void quire_region_begin(quire_regions *regions, quire_region_id id, bool spills)
+{
+    quire_region *region = &regions->items[id];
+
     QUIRE_CHECK(quire_counter_get(&region->charged_bytes) == 0);
     quire_counter_set(&region->spills, spills);
     quire_counter_set(&region->charged_peak_bytes, 0);
@@ -24,8 +33,8 @@ void quire_region_begin(quire_region *region, bool spills)
     quire_counter_set(&region->reclaimed_pages, 0);
     quire_counter_set(&region->adopted_pages, 0);
     quire_counter_set(&region->refused, 0);
-    region->n_changes++;
     quire_counter_set(&region->is_open, 1);
+    quire_region_changed(regions, id);
 }
 
 quire_region *quire_region_find(quire_regions *regions, quire_region_id id)
@@ -66,10 +75,13 @@ void quire_region_uncharge(quire_region *region, uint64_t charge_bytes)
     quire_counter_sub(&region->pages, 1);
 }
 
-int quire_region_resize(quire_region *region, uint64_t budget_bytes)
+int quire_region_resize(quire_regions *regions, quire_region_id id, uint64_t budget_bytes)
 {
+    quire_region *region = &regions->items[id];
+
     QUIRE_FAIL_IF(budget_bytes < quire_counter_get(&region->charged_bytes), QUIRE_INVAL);
     QUIRE_FAIL_IF(budget_bytes < quire_region_promised_bytes(region), QUIRE_INVAL);
     quire_counter_set(&region->budget_bytes, budget_bytes);
+    quire_region_changed(regions, id);
     return QUIRE_OK;
 }

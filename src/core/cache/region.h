@@ -30,23 +30,22 @@ typedef struct quire_region {
     quire_counter reclaimed_pages;
     quire_counter adopted_pages;
     quire_counter refused;
-    /* Counts what may have left a page of the region without a user of its own, or given it room.
-     * What looked for such and found none need not look again before it has moved on. */
-    uint64_t n_changes;
-    uint64_t reclaimed_at; /* n_changes + 1 when there was nothing to reclaim; 0 = not known */
-    uint64_t returned_at;  /* likewise of spilled pages that could come home ... */
+    uint64_t generation;   /* see quire_region_changed() */
+    uint64_t reclaimed_at; /* the generation in which nothing could be reclaimed; 0 = not known */
+    uint64_t returned_at;  /* that in which no spilled page could come home ... */
     uint64_t returned_headroom_bytes; /* ... with so much room left */
 } quire_region;
 
 typedef struct quire_regions {
     quire_region items[QUIRE_REGIONS_MAX];
+    uint64_t generation; /* of all: see quire_cache_generation() */
 } quire_regions;
 
 /* One open region, QUIRE_REGION_DYNAMIC, with this budget. */
 void quire_regions_init(quire_regions *regions, uint64_t budget_bytes);
 
 /* A region that is not open begins, empty and without a budget. */
-void quire_region_begin(quire_region *region, bool spills);
+void quire_region_begin(quire_regions *regions, quire_region_id id, bool spills);
 
 /* NULL when there is no such region. */
 quire_region *quire_region_find(quire_regions *regions, quire_region_id id);
@@ -66,18 +65,18 @@ static inline uint64_t quire_region_promised_bytes(const quire_region *region)
     return quire_counter_get(&region->pinned_bytes) + quire_counter_get(&region->reserved_bytes);
 }
 
-/* Whether any of the region's pages may have lost their users, or any room come up, since the last
- * search that ended with *searched_at = n_changes + 1. */
-static inline bool quire_region_has_changed(const quire_region *region, uint64_t searched_at)
-{
-    return searched_at != region->n_changes + 1;
-}
+/* A search in this region that found nothing, or a request for room that failed, may end otherwise
+ * from now on: a page of the region has one holder more or less, or another charge; a node of its
+ * pages became a candidate for eviction, or ceased to be one; a pin let go; the budget or a promise
+ * changed. The functions that do these things call this, so that their callers need not. A page
+ * that is taken and a token that is appended are no such change. */
+void quire_region_changed(quire_regions *regions, quire_region_id id);
 
 /* One page more, one page less. Charging beyond the budget is a bug of the planner. */
 void quire_region_charge(quire_region *region, uint64_t charge_bytes);
 void quire_region_uncharge(quire_region *region, uint64_t charge_bytes);
 
 /* Errors: QUIRE_INVAL (below what is charged, or what is pinned and reserved). */
-int quire_region_resize(quire_region *region, uint64_t budget_bytes);
+int quire_region_resize(quire_regions *regions, quire_region_id id, uint64_t budget_bytes);
 
 #endif /* QUIRE_CORE_REGION_H */

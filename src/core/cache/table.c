@@ -99,6 +99,13 @@ static bool is_hole(const quire_page_entry *entry)
     return entry->page == QUIRE_PAGE_NULL;
 }
 
+/* The table's sequence begins to hold a page, which may be charged to another region. */
+static void page_ref(const quire_table_ctx *ctx, quire_page_id page)
+{
+    quire_pool_ref(ctx->pool, page, ctx->seq);
+    quire_region_changed(ctx->pool->regions, ctx->region);
+}
+
 static void entry_unref(const quire_table_ctx *ctx, const quire_page_entry *entry)
 {
     if (!is_hole(entry)) {
@@ -110,7 +117,8 @@ static void entry_unref(const quire_table_ctx *ctx, const quire_page_entry *entr
 static void leaf_drop(const quire_table_ctx *ctx, quire_leaf *leaf)
 {
     QUIRE_CHECK(leaf->refs > 0);
-    if (--leaf->refs > 0) {
+    if (--leaf->refs > 0) { /* a tail in it may be the only other holder's own now */
+        quire_region_changed(ctx->pool->regions, ctx->region);
         return;
     }
     for (uint32_t i = 0; i < leaf->n_entries; i++) {
@@ -131,7 +139,7 @@ static quire_leaf *leaf_copy(const quire_table_ctx *ctx, const quire_leaf *leaf,
     memcpy(copy->entries, leaf->entries, n_entries * sizeof(copy->entries[0]));
     for (uint32_t i = 0; i < n_shared; i++) {
         if (!is_hole(&copy->entries[i])) {
-            quire_pool_ref(ctx->pool, copy->entries[i].page, ctx->seq);
+            page_ref(ctx, copy->entries[i].page);
         }
     }
     return copy;
@@ -449,7 +457,7 @@ void quire_table_swap(const quire_table_ctx *ctx, quire_table *table, uint32_t i
         return;
     }
     QUIRE_ASSERT(quire_pool_page(ctx->pool, page)->n_kept == ctx->pool->page_tokens);
-    quire_pool_ref(ctx->pool, page, ctx->seq);
+    page_ref(ctx, page);
     entry->page = page;
     quire_pool_unref(ctx->pool, own, ctx->seq);
 }
@@ -506,7 +514,7 @@ void quire_table_adopt(const quire_table_ctx *ctx, quire_table *table, const qui
         };
         if (page != QUIRE_PAGE_NULL) {
             QUIRE_ASSERT(quire_pool_page(ctx->pool, page)->group == ctx->group);
-            quire_pool_ref(ctx->pool, page, ctx->seq);
+            page_ref(ctx, page);
         }
         table->n_held++;
     }

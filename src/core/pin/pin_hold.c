@@ -134,6 +134,7 @@ void quire_pin_reserve(quire_pins *pins, quire_pin *pin, uint64_t bytes)
     quire_counter_sub(&region->reserved_bytes, pin->reserved_bytes);
     quire_counter_add(&region->reserved_bytes, bytes);
     pin->reserved_bytes = bytes;
+    quire_region_changed(&pins->tree->cache->regions, pin->spec.region);
 }
 
 /* A tie that held nothing for its pin, or no longer has to: what it was tied to is as before. */

@@ -332,6 +332,15 @@ void quire_pool_history(quire_pool *pool, quire_history_kind kind, quire_page_id
     }
 }
 
+/* A page changes hands: see quire_region_changed(). */
+static void page_changed(quire_pool *pool, const quire_page *page)
+{
+    quire_region_changed(pool->regions, page->region);
+    if (page->home != 0) {
+        quire_region_changed(pool->regions, page->home);
+    }
+}
+
 static quire_page_id id_take(quire_pool *pool)
 {
     quire_page_id id = pool->id_free;
@@ -424,6 +433,7 @@ void quire_pool_ref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
     quire_page *page = page_in_use(pool, id);
 
     QUIRE_CHECK(page->refs < UINT32_MAX);
+    page_changed(pool, page);
     if (page->refs++ == 0) {
         quire_pool_class *class = page_class(pool, page);
 
@@ -444,6 +454,7 @@ void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
     quire_pool_class *class = page_class(pool, page);
 
     QUIRE_CHECK(page->refs > 0);
+    page_changed(pool, page);
     if (--page->refs > 0) {
         quire_pool_history(pool, QUIRE_HISTORY_UNREF, id, seq);
         return;
@@ -481,6 +492,7 @@ uint64_t quire_pool_evict(quire_pool *pool, quire_page_id id)
     uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
 
     QUIRE_CHECK(page->n_kept > 0 && !page->is_pinned);
+    page_changed(pool, page);
     quire_pool_history(pool, QUIRE_HISTORY_EVICT, id, QUIRE_SEQ_NULL);
     page->n_kept = 0;
     if (page->refs > 0) {
@@ -502,6 +514,8 @@ void quire_pool_recharge(quire_pool *pool, quire_page_id id, quire_region_id to)
     if (old == new) {
         return;
     }
+    page_changed(pool, page);
+    quire_region_changed(pool->regions, to);
     quire_region_uncharge(old, charge_bytes);
     quire_region_charge(new, charge_bytes);
     if (page->is_pinned) {
@@ -551,6 +565,7 @@ void quire_pool_unpin(quire_pool *pool, quire_page_id id)
     uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
 
     QUIRE_CHECK(page->is_pinned);
+    page_changed(pool, page);
     page->is_pinned = 0;
     quire_counter_sub(&region->pinned_bytes, charge_bytes);
     if (page->refs == 0) {

@@ -170,6 +170,14 @@ void quire_pool_maintain(quire_pool *pool, uint32_t watermark_pages_max)
 
 /* ---- coalescing ---- */
 
+/* Where the OS, or the number of extents, is the limit, there may be room now. */
+static void memory_changed(quire_pool *pool, bool is_so)
+{
+    if (is_so) {
+        quire_region_changed(pool->regions, QUIRE_REGION_DYNAMIC);
+    }
+}
+
 /* The partly used extent with the fewest pages. */
 static quire_extent *sparsest_find(const quire_pool_class *class)
 {
@@ -260,6 +268,7 @@ uint32_t quire_pool_coalesce(quire_pool *pool, uint32_t moves_max)
             moves += extent_drain(pool, extent, moves_max - moves);
         }
     }
+    memory_changed(pool, moves > 0);
     return moves;
 }
 
@@ -283,5 +292,6 @@ uint64_t quire_pool_trim(quire_pool *pool, uint64_t keep_bytes)
             extent = next;
         }
     }
+    memory_changed(pool, released_bytes > 0);
     return released_bytes;
 }

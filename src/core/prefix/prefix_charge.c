@@ -125,7 +125,6 @@ void quire_prefix_path_unpin(quire_prefix *tree, uint32_t id)
         QUIRE_CHECK(node->n_pins > 0);
         if (--node->n_pins == 0) {
             pages_pin(tree, node, false);
-            tree->cache->regions.items[node->region].n_changes++;
         }
     }
 }
@@ -220,7 +219,6 @@ void quire_prefix_path_charge(quire_prefix *tree, quire_region_id region, uint8_
         if (is_full || !may_take(node, region, rank) ||
             !make_headroom(tree, region, rank, quire_prefix_node_charge_bytes(tree, id))) {
             is_full = is_full || may_take(node, region, rank);
-            tree->cache->regions.items[node->region].n_changes++; /* somebody else's reader */
             continue;
         }
         for (uint32_t g = 0; g < tree->n_groups; g++) {

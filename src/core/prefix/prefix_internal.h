@@ -136,7 +136,8 @@ static inline const int32_t *quire_prefix_tokens_at(const quire_prefix *tree, ui
     return quire_prefix_node_tokens_const(&tree->nodes, quire_prefix_at(tree, node));
 }
 
-/* Lookups and claims may have another answer from here on. */
+/* Lookups may have another answer from here on: see quire_prefix_generation(). The functions that
+ * change nodes, refs and charges call this, so that their callers need not. */
 static inline void quire_prefix_changed(quire_prefix *tree)
 {
     tree->generation++;

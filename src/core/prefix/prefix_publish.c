@@ -156,8 +156,7 @@ static int child_put(publisher *p, uint32_t n, uint32_t *out)
         } else {
             quire_prefix_node_touch(tree, *out, user);
         }
-        tree->cache->regions.items[quire_prefix_at(tree, *out)->region].n_changes++;
-        if (n == tree->page_tokens) { /* it may be another region's, which has a reader more now */
+        if (n == tree->page_tokens) {
             quire_seq_swap(tree->cache, p->seq, first / n, quire_prefix_at(tree, *out)->pages);
         }
         return QUIRE_OK;

@@ -277,11 +277,15 @@ void quire_prefix_node_settle(quire_prefix *tree, uint32_t id)
         }
         return;
     }
-    if (is_free && !quire_evict_has(&tree->evict, id)) {
+    if (is_free == quire_evict_has(&tree->evict, id)) {
+        return;
+    }
+    if (is_free) {
         quire_evict_add(&tree->evict, id);
-    } else if (!is_free && quire_evict_has(&tree->evict, id)) {
+    } else {
         quire_evict_remove(&tree->evict, id);
     }
+    quire_region_changed(&tree->cache->regions, node->region);
 }
 
 typedef enum node_use_kind {

@@ -134,9 +134,12 @@ static void make_headroom(quire_cache *cache, quire_region_id region, uint64_t b
     }
 }
 
-/* Eviction, which may take anything that has expired, comes between finding out and moving. */
+/* Returns whether anything has changed: what eviction took may have been the tail that the asking
+ * sequence would have had to copy, even when no charge moves in the end. Eviction, which may take
+ * anything that has expired, comes between finding out and moving. */
 static bool reclaim(quire_cache *cache, quire_region_id region, uint64_t need_bytes)
 {
+    const uint64_t generation = cache->regions.generation;
     quire_charge_move move = { .cache = cache,
                                .from = region,
                                .to = QUIRE_REGION_DYNAMIC,
@@ -160,7 +163,7 @@ static bool reclaim(quire_cache *cache, quire_region_id region, uint64_t need_by
     move.is_dry = false;
     move.takes_candidates = true; /* what stood above something evicted just now is one */
     quire_charge_leave(&move);
-    return move.moved_bytes > 0;
+    return cache->regions.generation != generation;
 }
 
 void quire_charge_shed(quire_cache *cache, quire_region_id region, uint64_t bytes)

@@ -31,6 +31,10 @@ OPENAI_NPM_SHA256=e48de0f4c5dbecebdeb864233f5ea49be07cd3e0ff3bd3e1e6745dc5e168cc
 PLAYWRIGHT_NPM=playwright-core@1.65.1
 PLAYWRIGHT_NPM_SHA256=6f5a60be62a4fddfbe7d10c448d8fbd54547da3358f2f8a04211440471ee863e
 
+# Rules of accessibility, for tests of pages only (MPL-2.0).
+AXE_NPM=axe-core@4.14.1
+AXE_NPM_SHA256=e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745
+
 say() {
     printf 'quire: %s\n' "$*" >&2
 }

@@ -6,7 +6,8 @@
 #   scripts/setup.sh prefix  the same, then print the CMAKE_PREFIX_PATH to use (empty: the system's)
 #   scripts/setup.sh peers   the same, then llama-bench, llama-perplexity and llama-server; prints
 #                            their folder
-#   scripts/setup.sh browser chromium and the playwright-core npm package; prints the package's folder
+#   scripts/setup.sh browser chromium and the npm packages playwright-core and axe-core; prints the
+#                            packages' folders, one by line
 #   scripts/setup.sh clients curl, wrk and the openai npm package only; prints the package's folder
 #
 # LLAMA_PREFIX=DIR uses an installation of your own instead.
@@ -24,7 +25,7 @@ case $mode in
 '' | prefix | peers) ;;
 browser)
     setup_browser
-    browser_dir
+    browser_dirs
     exit 0
     ;;
 clients)

@@ -1,6 +1,7 @@
 // dashboard.mjs - the dashboard in a real browser, on a server that has something to show.
 //
-//   node dashboard.mjs --quire PROGRAM --model FILE --playwright DIR [--screenshot FILE] [--keys]
+//   node dashboard.mjs --quire PROGRAM --model FILE --playwright DIR --axe DIR [--screenshot FILE]
+//                      [--windows NAME]
 //
 // Asserts that the page loads without an error and nothing from outside, that its figures are those of
 // /v1/cache/stats, that closing a session and dropping a pin work, and that the administrator's key is asked for.
@@ -13,9 +14,11 @@ import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
 import { Server } from "../../scripts/serve/server.mjs";
+import { checkPage } from "../page_checks.mjs";
 
 const { values: args } = parseArgs({ options: { quire: { type: "string" }, model: { type: "string" },
-    playwright: { type: "string" }, screenshot: { type: "string" } } });
+    playwright: { type: "string" },
+    axe: { type: "string" }, screenshot: { type: "string" }, windows: { type: "string" } } });
 const { chromium } = await import(pathToFileURL(join(args.playwright, "index.mjs")));
 const FLAGS = ["serve", "-m", args.model, "-t", "1", "--chat-template", "chatml", "--kv-budget", "64MiB", "--pinned", "8MiB",
     "--pinned-ceiling", "16MiB", "--no-precache"];
@@ -66,13 +69,33 @@ async function openPage(browser, port) {
     return { page, problems };
 }
 
+// Two more readings have been drawn.
+async function redrawn(page) {
+    const seen = await page.evaluate(() => readings.length);
+    await page.waitForFunction((n) => readings.length >= n + 2, seen, WAIT);
+}
+
+// An axis ends with what was, so that small use shows beside a large budget; charts say their figures in words.
+async function testAxes(page, port) {
+    const { cache, memory } = await (await fetch(`http://127.0.0.1:${port}/v1/cache/stats`)).json();
+    const used = cache.charged_bytes + memory.pinned_charged_bytes, budget = cache.budget_bytes + memory.pinned_budget_bytes;
+    assert.ok(used > 0 && used < budget / 4, `${used} of ${budget}`);
+    await redrawn(page);
+    const top = await page.evaluate(() => Number(document.querySelector("#regions").dataset.top));
+    assert.ok(top >= used && top <= 2 * used, `${used} bytes on an axis to ${top}`);
+    for (const [id, figure] of [["throughput", /generated [0-9,]+ \/s/], ["latency", /first token, p95 [0-9.]+ ms/],
+        ["regions", /dynamic, cached [0-9.]+ .?B/], ["memory", /free [0-9.]+ .?B/], ["pages", /\d+ pages in use/]]) {
+        assert.match(await page.getAttribute(`#${id}`, "aria-label"), figure);
+    }
+}
+
 // Few requests say nothing about other sizes; then more memory is never worse.
 async function testWhatIf(page, port) {
     const note = page.locator("#what-if-note");
     assert.match(await note.textContent(), /^rates are shown from 100 requests with 500 .*so far there are \d+ requests/);
     assert.equal(await page.locator("#what-if tr").count(), 0);
     for (let i = 0; i < 100; i++) {
-        await ask(port, { prompt: `Story ${i % 40}. ${"The dog saw a cat in the wood and ran. ".repeat(15)}`, max_tokens: 1, temperature: 0 });
+        await ask(port, { prompt: Array.from({ length: 400 }, (_, k) => 100 + (k ? k % 90 : i % 40)), max_tokens: 1, temperature: 0 });
     }
     await page.waitForFunction(() => document.querySelectorAll("#what-if tr").length === 4, null, WAIT);
     assert.match(await note.textContent(), /^\+[0-9.]+ .?B: hit rate [0-9.]+ % \u2192 [0-9.]+ %/);
@@ -91,11 +114,11 @@ async function testFigures(browser) {
         await traffic(server.port, []); // the charts have two readings now
         const stats = await (await fetch(`http://127.0.0.1:${server.port}/v1/cache/stats`)).json();
         const total = stats.tokens.generated_total.toLocaleString("en");
-        await page.waitForFunction((text) => document.querySelector("#generated-note").textContent === `${text} in all`, total, WAIT);
-        assert.match(await page.textContent("#requests-note"), new RegExp(`^${stats.requests.accepted_total} in all`));
+        await page.waitForFunction((text) => document.querySelector("#generated-note").textContent === `${text} tokens in all`, total, WAIT);
+        assert.match(await page.textContent("#requests-note"), new RegExp(`^${stats.requests.accepted_total} requests in all`));
         const rate = 100 * stats.prefix.hit_tokens_total / stats.prefix.query_tokens_total;
         assert.ok(rate > 30, `the traffic repeats itself: ${rate} %`);
-        assert.ok((await page.textContent("#hits-note")).startsWith(`${rate.toFixed(1)} %`), await page.textContent("#hits-note"));
+        assert.ok((await page.textContent("#hits-note")).startsWith(`since the start ${rate.toFixed(1)} %`), await page.textContent("#hits-note"));
         assert.match(await page.textContent("#ttft"), /^[0-9.]+ m?s p50$/);
         assert.match(await page.textContent("#what"), /KV .*context/);
         assert.equal(await page.locator("#sessions tr").count(), 1 + 3);
@@ -121,6 +144,8 @@ async function testFigures(browser) {
             await page.mouse.move(0, 0);
             await page.screenshot({ path: args.screenshot, fullPage: true });
         }
+        await testAxes(page, server.port);
+        await checkPage(page, { axe: args.axe, settle: () => redrawn(page), screenshot: args.windows });
         await page.locator("#pins button").first().click();
         await page.waitForFunction(() => /none: POST/.test(document.querySelector("#pins").textContent), null, WAIT);
         await page.locator("#sessions button").first().click();

@@ -9,6 +9,7 @@ skip() {
     exit 77
 }
 
-playwright=$(scripts/setup.sh browser 2>&1) || skip "no browser: $(printf '%s' "$playwright" | tail -n 1)"
-playwright=$(printf '%s' "$playwright" | tail -n 1)
-node tests/server/dashboard.mjs --quire "$1" --model tests/data/stories260K-f32.gguf --playwright "$playwright"
+dirs=$(scripts/setup.sh browser 2>&1) || skip "no browser: $(printf '%s' "$dirs" | tail -n 1)"
+playwright=$(printf '%s\n' "$dirs" | tail -n 2 | head -n 1)
+axe=$(printf '%s\n' "$dirs" | tail -n 1)
+node tests/server/dashboard.mjs --quire "$1" --model tests/data/stories260K-f32.gguf --playwright "$playwright" --axe "$axe"

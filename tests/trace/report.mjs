@@ -1,6 +1,7 @@
 // report.mjs - the pages of `quire analyze --html` and `quire sim --html` in a real browser.
 //
-//   node report.mjs --quire PROGRAM --trace FILE --playwright DIR [--page FILE] [--screenshot FILE] [--dark]
+//   node report.mjs --quire PROGRAM --trace FILE --playwright DIR --axe DIR [--windows NAME]
+//                   [--page FILE --screenshot FILE [--dark]]
 //
 // Asserts that the page loads without an error and nothing from outside, that every plot has drawn its
 // series, that values show under the pointer, that a legend hides its series, and that a name made to
@@ -14,9 +15,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
+import { checkPage } from "../page_checks.mjs";
 
 const { values: args } = parseArgs({ options: { quire: { type: "string" }, trace: { type: "string" }, page: { type: "string" },
-    playwright: { type: "string" }, screenshot: { type: "string" }, dark: { type: "boolean" } } });
+    playwright: { type: "string" },
+    axe: { type: "string" }, windows: { type: "string" }, screenshot: { type: "string" }, dark: { type: "boolean" } } });
 const { chromium } = await import(pathToFileURL(join(args.playwright, "index.mjs")));
 const PLOTS = ["policies", "lru", "regions", "hits-over-time", "arrivals", "held", "prompts", "new", "answers", "uses", "gaps",
     "gap-requests", "turns", "turn-gaps", "session-tokens"];
@@ -102,11 +105,21 @@ async function testLegend(page) {
     assert.ok((await drawn(page)).policies.series.includes("lru"));
 }
 
-// A narrow window: nothing sticks out.
-async function testNarrow(page) {
-    await page.setViewportSize({ width: 420, height: 900 });
-    await page.waitForFunction(() => document.documentElement.scrollWidth <= window.innerWidth);
-    await page.waitForFunction(() => document.querySelector("[data-plot=policies] svg").viewBox.baseVal.width < 420);
+// Axes of shares end at 100 % at the latest.
+async function testAxes(page, report) {
+    const shares = report.parts.filter((p) => p.series && p.y.format === "share").map((p) => p.id);
+    assert.ok(shares.length >= 2);
+    for (const id of shares) {
+        const ticks = await page.locator(`[data-plot=${id}] svg text[text-anchor=end]:not(.marked)`).allTextContents();
+        const values = ticks.filter((text) => text.endsWith(" %")).map((text) => parseFloat(text));
+        assert.ok(values.length >= 2 && Math.max(...values) <= 100, `${id}: ${ticks}`);
+    }
+}
+
+// The plots have the width of the window.
+async function redrawn(page) {
+    await page.waitForFunction(() => [...document.querySelectorAll("[data-plot] svg")].every((svg) =>
+        Math.abs(svg.viewBox.baseVal.width - Math.max(300, svg.parentElement.clientWidth)) < 2));
 }
 
 const dataOf = (path) => JSON.parse(readFileSync(path, "utf8").match(/<script id="data" type="application\/json">(.*?)<\/script>/s)[1]);
@@ -142,7 +155,8 @@ async function testPage(browser, folder) {
     assert.match(await page.textContent("[data-text=yaml] pre"), /\npage_tokens: \d+\n/);
     assert.equal(await page.textContent("[data-text=yaml] pre"), readFileSync(yaml, "utf8"));
     assert.equal(await page.locator("[data-table=hit-rates] tr").count(), 1 + POLICIES.length + 1);
-    await testNarrow(page);
+    await testAxes(page, report);
+    await checkPage(page, { axe: args.axe, settle: () => redrawn(page), screenshot: args.windows });
     assert.deepEqual(problems, []);
     console.log(`ok - ${PLOTS.length} plots, pointer, legend, table, settings`);
 }

@@ -32,7 +32,7 @@ static void add_tiles(json_t *report, const quire_analyzed *a)
                    quire_duration_text(n->span_us, span), (double)n->input_tokens * 1e-6);
     quire_report_tile(report, "Requests", w.value, w.note);
     (void)snprintf(w.value, sizeof(w.value), "%" PRIu64, quire_dist_quantile(&n->input, 0.5));
-    (void)snprintf(w.note, sizeof(w.note), "p99 %" PRIu64 "; answers %" PRIu64 ", %" PRIu64,
+    (void)snprintf(w.note, sizeof(w.note), "p99 %" PRIu64 "; answers p50 %" PRIu64 ", p99 %" PRIu64,
                    quire_dist_quantile(&n->input, 0.99), quire_dist_quantile(&n->output, 0.5),
                    quire_dist_quantile(&n->output, 0.99));
     quire_report_tile(report, "Prompt tokens, p50", w.value, w.note);

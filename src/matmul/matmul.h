@@ -1,18 +1,19 @@
 /* matmul.h - y = W x for block-quantised weights, by integer products, for one row as for hundreds.
  *
- * Why Quire has this. ggml multiplies these types well for one row (bound by memory) and, where it
- * repacks them, for hundreds; in between it takes 3.4 times as long for 2 rows as for 1, and a step
- * that decodes for several users has 2 to 64. And its result for a row depends on the rows beside
- * it, so that a step of another shape may choose another token, which is what a cache of computed
- * prefixes must not have. Here
+ * Why Quire has this. ggml multiplies these types well for one row (bound by memory) and, after
+ * repacking, for hundreds of rows. A step that decodes for several users has 2 to 64 rows, for
+ * which ggml is slow. ggml's result for a row also depends on the other rows of the step, so a step
+ * of another shape may choose another token. A cache of computed prefixes must not depend on the
+ * shape of steps. Here
  *
  *   - a row's result does not depend on which rows are computed with it, on the number of threads
  *     or on the kernel set: every set gives the same bits;
  *   - weights are read once for up to QUIRE_MATMUL_TILE_ROWS rows, in order, in whole cache lines.
  *
  * Arithmetic. Inputs of a row are cut in blocks of 32; each is rounded to 8 bits with a scale of
- * its own: x = d n, d = max |x| / 127 (f32), n = x * (127 / max |x|) to nearest even. What a block
- * adds to the output depends on what its weights are; integer sums are exact, c is unsigned:
+ * its own: x = d n, d = max |x| / 127 (f32), n = x * (127 / max |x|) to nearest even. The
+ * contribution of a block to the output depends on the type of the weights. Integer sums are exact,
+ * c is unsigned:
  *
  *   w = s (c - o)         y = fma((float)(sum(c n) - o sum(n)), s * d, y)
  *     Q8_0 (o = 128), Q4_0 (8), Q5_0 (16), IQ4_NL (128, c from a table); s is f16

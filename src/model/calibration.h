@@ -1,9 +1,8 @@
-/* calibration.h - what was measured of a model's KV formats, and the file that keeps it.
+/* calibration.h - measured costs of a model's KV formats, and the file of these costs.
  *
- * `quire calibrate` measures how much further than in q8 throughout the predictions move when one
- * side (K or V) of one layer is stored in a format and everything else in q8, as a mean KL
- * divergence of the logits from those of f16. From these costs, which about add up, formats for any
- * size follow (kv_allocate.h).
+ * The cost of a format in one side (K or V) of one layer is a mean KL divergence of the logits from
+ * those of f16, with all other sides in q8, minus the divergence with q8 everywhere. Costs
+ * approximately add up. Formats for any size follow from the costs (kv_allocate.h).
  *
  * The file is YAML, for people to read:
  *
@@ -19,7 +18,7 @@
  *   - k: {q8: 0, q6: 4117, ...}      cost of each format in billionths of a nat
  *     v: {...}
  *
- * A file is untrusted: parsing checks every value and that it is for this model.
+ * A file is untrusted: parsing checks every value, and that the file belongs to this model.
  *
  * Thread: any; a calibration belongs to one thread.
  *
@@ -61,9 +60,9 @@ double quire_calibration_sum(const quire_calibration *calibration, const quire_k
 bool quire_calibration_uniform(const quire_calibration *calibration, const quire_model_desc *desc,
                                double bits, quire_kv_pair *out);
 
-/* The least costly formats of at most `bits` on average. Where a check showed that costs mislead
- * (uniform_wins), sizes whose best uniform pair is that of calibration->pairs get it. pairs:
- * [n_stored]; may be calibration->pairs. Errors: as quire_kv_allocate(). */
+/* The least costly formats of at most `bits` on average. After a check that contradicted the costs
+ * (uniform_wins), a size whose best uniform pair is the pair of calibration->pairs gets this pair.
+ * pairs: [n_stored]; may be calibration->pairs. Errors: as quire_kv_allocate(). */
 int quire_calibration_choose(const quire_calibration *calibration, const quire_model_desc *desc,
                              double bits, quire_kv_pair *pairs, quire_error *err);
 

@@ -141,7 +141,7 @@ static void name_copy(char *out, const char *name, size_t cap)
 
 /* ---- libcyaml ---- */
 
-/* The first line of its complaint, and the first of what it calls the backtrace, which says where
+/* The first line of libcyaml's message, and the first line of its backtrace, which names the place
  * in the file. */
 typedef struct reason {
     char text[REASON_BYTES];
@@ -191,7 +191,8 @@ static int fail_load(cyaml_err_t status, const reason *r, quire_error *err)
                            r->text[0] != '\0' ? r->text : cyaml_strerror(status));
 }
 
-/* The version first, so that a later one is called that and not damaged. */
+/* The version is read first, so that the message for a later version says so and does not call the
+ * file damaged. */
 static int load_version(const char *text, size_t text_bytes, quire_error *err)
 {
     reason r = { .n_lines = 0 };

@@ -1,11 +1,11 @@
 /* fingerprint.c - tells model files apart without reading their weights.
  *
- * Counts: the architecture and the model's name; layers, heads, widths, vocabulary, the base and
- * the scaling of rope; every tensor's name, type and shape, in file order; the length of the file.
- * Does not count: the path, the bytes of weights and of the tokenizer. So a copy has the
- * fingerprint of the original, another quantisation has one of its own, and so has another
- * fine-tune unless name, shapes and length all agree. What is kept under a fingerprint must do no
- * harm when it came from such a twin.
+ * The fingerprint covers the architecture and the model's name; layers, heads, widths, vocabulary,
+ * the base and the scaling of rope; every tensor's name, type and shape, in file order; the length
+ * of the file. It does not cover the path, nor the bytes of weights and tokenizer. A copy has the
+ * fingerprint of the original. Another quantisation has another fingerprint, and so has another
+ * fine-tune unless name, shapes and length all agree. Data under a fingerprint must therefore do no
+ * harm to such a twin.
  *
  * Numbers are hashed as decimal text, so that the result does not depend on the machine.
  *

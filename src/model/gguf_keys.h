@@ -1,8 +1,8 @@
 /* gguf_keys.h - typed, range-checked reads of a GGUF file's keys.
  *
  * Each getter answers QUIRE_OK, or QUIRE_CORRUPT with a message that names the file, the key, its
- * value and what was expected. A key that is absent leaves *value as it is when it is optional
- * (is_required false), so the caller stores the default there first.
+ * value and what was expected. An absent optional key (is_required false) leaves *value unchanged,
+ * so the caller stores the default in *value first.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_GGUF_KEYS_H

@@ -1,10 +1,11 @@
-/* grammar.h - whether libllama can be given a grammar.
+/* grammar.h - checks a client's grammar before libllama sees the grammar.
  *
  * A grammar is written by a client, and libllama (ggml 0.25.1, llama-grammar.cpp) trusts it: it
  * prints what it cannot parse, recurses once per bracket, walks the beginnings of rules again and
  * again (2^n for "a ::= b | b", "b ::= c | c", ...), never ends at "x{3,2}", at a left recursion
  * behind a rule that is only indirectly empty, and at a long literal repeated 2,000 times it takes
- * gigabytes. So the text is parsed and judged here first, and only what passes reaches it.
+ * gigabytes. So the text is parsed and judged here first. Only a grammar that passes reaches
+ * libllama.
  *
  * The language is GBNF: rules "name ::= alternatives", literals, character sets, ".", groups, and
  * the repetitions * + ? {m} {m,} {m,n}. References to tokens (<name>, <[id]>) are refused, because

@@ -48,7 +48,7 @@ uint64_t quire_memory_available(void);
 /* The same, read below a folder instead of "/"; for tests. */
 uint64_t quire_memory_available_in(const char *root);
 
-/* The most memory that this process had resident so far (VmHWM), mapped files included; 0 when the
+/* The peak of this process's resident memory (VmHWM), mapped files included; 0 when the
  * system does not say. */
 uint64_t quire_memory_resident_peak(void);
 

@@ -1,7 +1,7 @@
 /* memory_available.c - how much memory this process may still take, and has taken; see memory.h.
  *
- * /proc/meminfo gives the machine's figure. A control group may allow less: its limit, less what
- * the group uses, plus the file pages among that, which the kernel drops when it needs room. Every
+ * /proc/meminfo gives the machine's figure. A control group may allow less: its limit, minus the
+ * group's use, plus the group's file pages, because the kernel drops file pages on demand. Every
  * group from this process's own up to the root is asked, since each bounds the ones below.
  *
  * SPDX-License-Identifier: MIT */
@@ -86,7 +86,8 @@ static uint64_t group_available(const cgroup_version *version, const char *folde
     return limit > used ? limit - used : 0;
 }
 
-/* folder: of the process's group, cut back to its parents one by one; root_bytes of it stay. */
+/* folder is the path of the process's group and is shortened to each parent in turn, down to its
+ * first root_bytes bytes. */
 static uint64_t groups_available(const cgroup_version *version, char *folder, size_t root_bytes)
 {
     uint64_t least = UNKNOWN;

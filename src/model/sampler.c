@@ -1,7 +1,8 @@
 /* sampler.c - see sampler.h.
  *
- * libllama's grammar sampler throws when it has to accept what it rejects, and nothing catches that
- * on the way through C. So it accepts nothing but what it let through just before.
+ * libllama's grammar sampler throws on accepting a token that the grammar rejects, and no C frame
+ * can catch the exception. So every token is tested first, and only a token that passed the test is
+ * accepted.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/sampler.h"

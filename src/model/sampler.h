@@ -4,13 +4,12 @@
  * choice by the seed. Temperature 0 takes the likeliest token after penalties and bias, the first
  * of equal ones.
  *
- * Grammar. What was chosen is shown to libllama's grammar sampler; when that rejects it, the choice
- * is made once more among those of the 512 likeliest tokens that it accepts, or of the whole
- * vocabulary if it accepts none of them. So a token costs little where the model keeps to the
- * grammar by itself.
- * Control tokens, which are no part of the text, and bytes that are no UTF-8 are rejected too. At
- * the grammar's end, and where no token of the vocabulary can go on, a token that ends the text is
- * the choice, also when forbids_eog.
+ * Grammar. libllama's grammar sampler sees the chosen token. After a rejection the choice is
+ * repeated among the accepted ones of the 512 likeliest tokens, or of the whole vocabulary if none
+ * of the 512 is accepted. A token costs little while the model keeps to the grammar by itself.
+ * Control tokens, and bytes that are not UTF-8, are rejected too. At
+ * the grammar's end, and where no token of the vocabulary can continue, the sampler chooses an
+ * end-of-generation token, also with forbids_eog.
  *
  * Thread: one at a time per sampler.
  *

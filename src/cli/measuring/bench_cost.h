@@ -1,4 +1,4 @@
-/* bench_cost.h - what computing costs on this machine with a model, for simulations.
+/* bench_cost.h - the costs of computing with a model on this machine, for simulations.
  *
  * Thread: the main thread only.
  *
@@ -22,7 +22,7 @@ typedef struct quire_cost_speeds {
  * stay as they are. */
 void quire_cost_of_speeds(const quire_cost_speeds *speeds, quire_sim_cost *out);
 
-/* Measure them on a model that is open, its runtime not. depth 0 = 2,048. Errors: as
+/* Measure the costs with an open model and no open runtime. depth 0 = 2,048. Errors: as
  * quire_opened_open_runtime(), quire_measure(). */
 int quire_bench_cost(quire_opened *session, const quire_common_args *args, uint32_t depth,
                      uint32_t n_repeats, quire_sim_cost *out, quire_error *err);

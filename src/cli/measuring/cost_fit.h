@@ -1,10 +1,10 @@
-/* cost_fit.h - what every format costs a side of a layer, from measurements of some formats.
+/* cost_fit.h - costs of all formats in a side of a layer, from measurements of some formats.
  *
- * A side's divergence grows with the mean squared error that its format makes, which is known:
- * relative to the variance it is the same for all layers, because rotation makes the values about
- * normal. So a side has one sensitivity, best measured in a coarse format, where it stands out of
- * the noise, and finer formats follow by the ratio of the errors (docs/calibrate.md has the
- * comparison with measuring them all).
+ * A side's divergence grows with the mean squared error of its format. Relative to the variance,
+ * this error is known and equal for all layers, because rotation makes the values nearly normal. So
+ * a side has one sensitivity. A coarse format measures the sensitivity best, because its cost
+ * stands out of the noise. Costs of finer formats follow by the ratio of the errors
+ * (bench/results/calibrate.md compares both ways).
  *
  * Thread: any.
  *
@@ -17,7 +17,7 @@
 
 #include "quire/codec.h"
 
-/* Divergence that one format in one side adds, by measurement. */
+/* The measured divergence that one format in one side adds. */
 typedef struct quire_cost_sample {
     bool is_measured;
     double mean;    /* may be negative: noise */
@@ -36,10 +36,10 @@ int quire_format_error(quire_format format, quire_side side, uint32_t d, double 
  * would otherwise mostly choose noise. Standard errors become those of the results. */
 void quire_cost_shrink(quire_cost_sample *samples, uint32_t n);
 
-/* Costs of q8, q6, q5, q4 and q3; other entries of cost stay as they are. Measurements that do not
- * reach two standard errors are replaced by what coarser ones imply; the coarsest counts for at
- * least one standard error, since less cannot be told from noise. Costs never fall with fewer bits.
- * At least one format must have been measured, and what was is finite. All arrays:
+/* Costs of q8, q6, q5, q4 and q3; other entries of cost stay as they are. A measurement below two
+ * standard errors is replaced by the value that coarser formats imply. The coarsest format counts
+ * for at least one standard error, the limit of the noise. Costs never fall with fewer bits. At
+ * least one format must have been measured, and what was is finite. All arrays:
  * [QUIRE_FORMAT_COUNT]. */
 void quire_cost_fit(const quire_cost_sample *samples, const double *errors, double *cost);
 

@@ -55,7 +55,7 @@ typedef struct quire_logits_head {
     const int32_t *tokens; /* [n_chunks][n_ctx] */
 } quire_logits_head;
 
-/* Begin a file. It appears under its name only when it is finished. Errors: QUIRE_IO, QUIRE_INVAL
+/* Begin a file, which appears under its name when it is finished. Errors: QUIRE_IO, QUIRE_INVAL
  * (the name is that of a directory, device or pipe). */
 int quire_logits_file_create(quire_logits_file *out, const char *path,
                              const quire_logits_head *head, quire_error *err);

@@ -1,4 +1,4 @@
-/* analyze_out.h - what `quire analyze` has found, and its ways to say it.
+/* analyze_out.h - the results of `quire analyze`, and their forms of output.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_ANALYZE_OUT_H
@@ -32,7 +32,7 @@ typedef struct quire_analyzed {
 /* "12,031 requests in 59m, ..." into a buffer; returns it. */
 char *quire_analyzed_title(const quire_analyzed *a, char *text, size_t text_bytes);
 
-/* Text in two halves: what is there at once, and what the simulations said. */
+/* The text in two halves: figures of the trace, then results of the simulations. */
 void quire_analyzed_print_trace(const quire_analyzed *a, FILE *out);
 void quire_analyzed_print_policies(const quire_analyzed *a, FILE *out);
 

@@ -98,7 +98,7 @@ static const json_t *at(const json_t *value, const char *path)
     assert_true(strlen(path) < sizeof(words));
     memcpy(words, path, strlen(path) + 1);
     while ((word = strsep(&rest, ".")) != NULL) {
-        value = json_is_array(value) ? json_array_get(value, (size_t)atoi(word))
+        value = json_is_array(value) ? json_array_get(value, (size_t)strtoul(word, NULL, 10))
                                      : json_object_get(value, word);
     }
     assert_true(json_is_string(value));

@@ -25,13 +25,10 @@
 
 uint64_t quire_engine_need_bytes(const quire_engine *engine, uint32_t n_tokens)
 {
-    quire_runtime_opts opts = *engine->runtime_opts;
-
-    if (n_tokens == 0) {
-        return 0;
+    if (n_tokens > 0 && engine->runtime_opts->is_contiguous) {
+        n_tokens = engine->runtime_opts->n_ctx;
     }
-    opts.n_ctx = opts.is_contiguous ? opts.n_ctx : n_tokens;
-    return quire_runtime_kv_bytes(engine->desc, &opts);
+    return quire_kv_price_bytes(&engine->price, n_tokens);
 }
 
 /* Tokens that a request must have room for when it is admitted. */
@@ -62,37 +59,110 @@ uint64_t quire_engine_bytes_ahead(const quire_engine *engine, const quire_reques
     return (need > have ? need - have : 0) + engine->page_bytes;
 }
 
-/* Whether what the running requests will take can be had, and more_bytes beyond for r. */
-static bool has_room(const quire_engine *engine, const quire_request *r, uint64_t more_bytes)
+/* What somebody is going to take, by the region that pays. */
+typedef struct demand {
+    uint64_t pinned_bytes;
+    uint64_t dynamic_bytes;
+} demand;
+
+static void demand_add(const quire_engine *engine, const quire_request *r, uint64_t bytes,
+                       demand *d)
 {
     const bool is_pinned = quire_engine_region(engine, r->class_index) != QUIRE_REGION_DYNAMIC;
-    uint64_t dynamic_bytes = is_pinned ? 0 : more_bytes;
-    uint64_t pinned_bytes = is_pinned ? more_bytes : 0;
 
+    *(is_pinned ? &d->pinned_bytes : &d->dynamic_bytes) += bytes;
+}
+
+/* Whether the running requests can have what they will take, and this on top of it. */
+static bool has_room(const quire_engine *engine, demand d)
+{
     for (uint32_t i = 0; i < engine->n_running; i++) {
         const quire_request *v = engine->running[i];
 
-        *(quire_engine_region(engine, v->class_index) != QUIRE_REGION_DYNAMIC ? &pinned_bytes
-                                                                              : &dynamic_bytes) +=
-            quire_engine_bytes_ahead(engine, v, v->n_computed);
+        demand_add(engine, v, quire_engine_bytes_ahead(engine, v, v->n_computed), &d);
     }
-    return quire_engine_fits(engine, pinned_bytes, dynamic_bytes);
+    return quire_engine_fits(engine, d.pinned_bytes, d.dynamic_bytes);
+}
+
+static bool has_room_for(const quire_engine *engine, const quire_request *r, uint64_t bytes)
+{
+    demand d = { 0 };
+
+    demand_add(engine, r, bytes, &d);
+    return has_room(engine, d);
+}
+
+/* ---- what the tree has of its prompt ---- */
+
+static quire_retreat retreat_of(const quire_request *r)
+{
+    return r->stuck_tokens == r->n_tokens ? r->retreat : QUIRE_RETREAT_NONE;
+}
+
+/* Tokens that it may use of the cache. */
+static uint32_t tokens_to_use(const quire_engine *engine, const quire_request *r)
+{
+    const uint32_t n_use = r->n_tokens - 1; /* the last one is always computed */
+
+    if (engine->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT) {
+        return 0;
+    }
+    return retreat_of(r) == QUIRE_RETREAT_FULL_PAGES
+               ? n_use - n_use % engine->runtime_opts->page_tokens
+               : n_use;
+}
+
+/* Look it up, unless the answer that the request has is still right. */
+static const quire_request_claim *claim_of(const quire_engine *engine, quire_request *r)
+{
+    const quire_prefix_key key = quire_engine_key(engine, r->tenant, r->tenant_bytes);
+    const uint64_t generation = quire_prefix_generation(engine->tree);
+    const quire_region_id pinned = engine->pinned.region;
+    quire_request_claim *kept = &r->claim;
+    quire_prefix_claim claim;
+
+    if (kept->generation == generation) {
+        return kept;
+    }
+    quire_prefix_claim_get(engine->tree, &key, r->tokens, r->n_tokens - 1, tokens_to_use(engine, r),
+                           &claim);
+    *kept = (quire_request_claim){
+        .generation = generation,
+        .n_cached = engine->opts.no_prefix_cache ? 0 : claim.match.n_tokens,
+        .n_used = claim.n_tokens,
+        .cached_dynamic_bytes = claim.cached_bytes[QUIRE_REGION_DYNAMIC],
+        .live_dynamic_bytes = claim.live_bytes[QUIRE_REGION_DYNAMIC],
+        .cached_pinned_bytes = pinned != QUIRE_REGION_DYNAMIC ? claim.cached_bytes[pinned] : 0,
+    };
+    return kept;
 }
 
 /* Whether it is worth beginning: a guess that errs by saying yes, since cached pages that it would
- * use count as free, too. Asking the tree in earnest counts as a query each time. */
-static bool may_fit(const quire_engine *engine, const quire_request *r, uint64_t *need_bytes)
+ * use count as free, too. */
+static bool may_fit(const quire_engine *engine, quire_request *r, uint64_t *need_bytes)
 {
-    const quire_prefix_key key = quire_engine_key(engine, r->tenant, r->tenant_bytes);
     const uint32_t page_tokens = engine->runtime_opts->page_tokens;
-    quire_prefix_match match = { .n_tokens = r->n_computed };
+    const uint32_t n_have = r->is_parked ? r->n_computed : claim_of(engine, r)->n_cached;
 
-    if (!engine->opts.no_prefix_cache && !r->is_parked) {
-        quire_prefix_lookup(engine->tree, &key, r->tokens, r->n_tokens - 1, &match);
+    *need_bytes = quire_engine_bytes_ahead(engine, r, n_have - n_have % page_tokens);
+    return has_room_for(engine, r, *need_bytes);
+}
+
+/* Whether there is room once the cached pages that it uses are its own, and free for nobody else. A
+ * request of a pinned class takes the charge of its pages over into its region, also of those that
+ * others run on; the dynamic region has so much more room then. */
+static bool fits(const quire_engine *engine, quire_request *r)
+{
+    const quire_request_claim *claim = claim_of(engine, r);
+    demand d = { .pinned_bytes = claim->cached_pinned_bytes };
+
+    if (quire_engine_region(engine, r->class_index) == QUIRE_REGION_DYNAMIC) {
+        d.dynamic_bytes = claim->cached_dynamic_bytes;
+    } else {
+        d.pinned_bytes += claim->cached_dynamic_bytes + claim->live_dynamic_bytes;
     }
-    *need_bytes =
-        quire_engine_bytes_ahead(engine, r, match.n_tokens - match.n_tokens % page_tokens);
-    return has_room(engine, r, *need_bytes);
+    demand_add(engine, r, quire_engine_bytes_ahead(engine, r, claim->n_used), &d);
+    return has_room(engine, d);
 }
 
 /* ---- another computes the same prefix ---- */
@@ -151,9 +221,8 @@ static void lead(quire_request *leader, const quire_request *r)
 /* Whether to wait for a running request that computes what this one could use. */
 static bool is_held(quire_engine *engine, quire_request *r)
 {
+    const uint32_t page_tokens = engine->runtime_opts->page_tokens;
     quire_request *leader = r->held_by != 0 ? leader_find(engine, r->held_by) : NULL;
-    const quire_prefix_key key = quire_engine_key(engine, r->tenant, r->tenant_bytes);
-    quire_prefix_match match;
 
     if (engine->opts.no_prefix_cache) {
         return false;
@@ -170,11 +239,10 @@ static bool is_held(quire_engine *engine, quire_request *r)
             continue;
         }
         n_common = common_tokens(engine, r, leader);
-        if (n_common < engine->runtime_opts->page_tokens || n_common <= leader->n_published) {
+        if (n_common < page_tokens || n_common <= leader->n_published) {
             continue;
         }
-        quire_prefix_lookup(engine->tree, &key, r->tokens, r->n_tokens - 1, &match);
-        if (n_common >= match.n_tokens + engine->runtime_opts->page_tokens) {
+        if (n_common >= claim_of(engine, r)->n_cached + page_tokens) {
             engine->stats.prefix_waits_total += r->held_by == 0;
             r->held_by = leader->link.arrival;
             r->held_tokens = n_common;
@@ -192,15 +260,12 @@ static bool is_held(quire_engine *engine, quire_request *r)
 static int seq_begin(quire_engine *engine, quire_request *r, quire_prefix_match *match)
 {
     const quire_prefix_key key = quire_engine_key(engine, r->tenant, r->tenant_bytes);
-    const uint32_t page_tokens = engine->runtime_opts->page_tokens;
-    const quire_retreat retreat = r->stuck_tokens == r->n_tokens ? r->retreat : QUIRE_RETREAT_NONE;
-    const uint32_t n_use = r->n_tokens - 1;
     const quire_prefix_acquire_opts opts = {
-        .tokens_max = retreat == QUIRE_RETREAT_FULL_PAGES ? n_use - n_use % page_tokens : n_use,
+        .tokens_max = tokens_to_use(engine, r),
         .owner = r->owner,
         .now_us = quire_engine_now_us(engine),
         .is_private = r->is_uncached || engine->opts.no_prefix_cache,
-        .is_miss = retreat == QUIRE_RETREAT_NO_HIT || engine->opts.no_prefix_cache,
+        .is_miss = engine->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT,
         .rank = r->rank,
         .account = quire_engine_account(engine, r->tenant, r->tenant_bytes),
     };
@@ -275,7 +340,7 @@ static admission make_way(quire_engine *engine, quire_request *r)
         const uint64_t lower_bytes = quire_engine_lower_bytes(engine, r);
 
         /* Not in vain: if all of them do not suffice, they stay. */
-        if (!has_room(engine, r, need_bytes > lower_bytes ? need_bytes - lower_bytes : 0) ||
+        if (!has_room_for(engine, r, need_bytes > lower_bytes ? need_bytes - lower_bytes : 0) ||
             !quire_engine_room_make(engine, r)) {
             return NO_ROOM;
         }
@@ -313,8 +378,12 @@ static void resume(quire_engine *engine, quire_request *r, uint8_t rank_now)
 static admission begin(quire_engine *engine, quire_request *r, uint8_t rank_now)
 {
     quire_prefix_match match;
-    const int rc = seq_begin(engine, r, &match);
+    int rc;
 
+    if (!is_alone(engine, r) && !fits(engine, r)) {
+        return NO_ROOM;
+    }
+    rc = seq_begin(engine, r, &match);
     if (rc < 0) {
         if (!is_alone(engine, r)) { /* somebody else's end will help */
             return NO_ROOM;
@@ -326,13 +395,6 @@ static admission begin(quire_engine *engine, quire_request *r, uint8_t rank_now)
     }
     quire_engine_dequeue(engine, r);
     quire_engine_running_add(engine, r, rank_now);
-    if (engine->n_running + engine->n_parked > 1 && !has_room(engine, r, 0)) {
-        quire_engine_running_remove(engine, r);
-        quire_engine_seq_end(engine, r);
-        quire_queue_insert(&engine->queues[r->class_index], &r->link);
-        engine->n_queued++;
-        return NO_ROOM;
-    }
     r->state = QUIRE_REQUEST_PREFILL;
     engine->stats.classes[r->class_index].promoted_total += rank_now > r->rank;
     if (r->admitted_us == 0) {

@@ -366,6 +366,7 @@ static void figures_init(quire_engine *engine)
     quire_attn_layer layer;
 
     engine->page_bytes = quire_kv_layout(engine->desc, o->kv_pairs, o->page_tokens, 0, &layer).main;
+    engine->price = quire_kv_price_make(engine->desc, o);
     engine->is_page_exact = quire_kv_is_sealed(engine->desc, o->kv_pairs);
     engine->created_us = quire_engine_now_us(engine);
     engine->upkeep_us = engine->created_us;

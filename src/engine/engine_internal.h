@@ -44,6 +44,17 @@ typedef enum quire_retreat {
     QUIRE_RETREAT_NO_HIT
 } quire_retreat;
 
+/* What the tree has of a request's tokens: right while the tree's generation stays. */
+typedef struct quire_request_claim {
+    uint64_t generation; /* 0 = not looked up yet */
+    uint32_t n_cached;   /* tokens that are cached */
+    uint32_t n_used;     /* of them, those it would begin with */
+    /* Charge of the pages of those that it would begin with (quire_prefix_claim). */
+    uint64_t cached_dynamic_bytes;
+    uint64_t live_dynamic_bytes;
+    uint64_t cached_pinned_bytes;
+} quire_request_claim;
+
 /* Texts and alternatives of tokens: blocks that never move. */
 typedef struct quire_request_block {
     struct quire_request_block *next;
@@ -82,11 +93,12 @@ struct quire_request {
     uint32_t tokens_capacity;
     quire_seq_id seq; /* QUIRE_SEQ_NULL: holds no pages */
     quire_prefix_ref ref;
-    uint32_t n_computed;  /* tokens in the sequence */
-    uint32_t n_published; /* tokens others can find, hits included */
-    uint32_t n_found;     /* of n_computed, cached when the sequence began */
-    uint32_t n_prefilled; /* rows of prefill, recomputation included */
-    uint32_t n_lost;      /* computed once and let go by preemption */
+    quire_request_claim claim; /* waiting */
+    uint32_t n_computed;       /* tokens in the sequence */
+    uint32_t n_published;      /* tokens others can find, hits included */
+    uint32_t n_found;          /* of n_computed, cached when the sequence began */
+    uint32_t n_prefilled;      /* rows of prefill, recomputation included */
+    uint32_t n_lost;           /* computed once and let go by preemption */
     uint64_t held_by;     /* arrival of the request that computes the same prefix; 0 = nobody */
     uint32_t held_tokens; /* until it has published so many */
     uint32_t n_wanted; /* tokens that somebody held back waits for in the next step; 0 = nobody */
@@ -152,9 +164,10 @@ struct quire_engine {
     quire_sessions *sessions;
     uint64_t identity[2];
     uint64_t created_us;
-    uint64_t page_bytes; /* charge of a page of all tokens */
-    bool is_page_exact;  /* hits end at full pages */
-    uint8_t rank_max;    /* of any class */
+    uint64_t page_bytes;  /* charge of a page of all tokens */
+    quire_kv_price price; /* of a sequence's pages */
+    bool is_page_exact;   /* hits end at full pages */
+    uint8_t rank_max;     /* of any class */
     uint32_t n_promoted_max[QUIRE_CLASSES_MAX];
     pthread_t thread;
 

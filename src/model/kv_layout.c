@@ -128,23 +128,25 @@ static uint64_t div_up(uint64_t a, uint64_t b)
 /* Hot pages of one sequence at most: those of the sinks; those that a step of n_batch tokens can
  * read, which reach back from the first token's tile by kv_recent and may begin and end inside a
  * page; and one to spare. */
-static uint64_t hot_pages_max(const quire_runtime_opts *o, uint64_t n_pages)
+static uint64_t hot_pages_max(const quire_runtime_opts *o)
 {
     const uint64_t span_tokens = (uint64_t)o->kv_recent + (QUIRE_TILE_TOKENS - 1) + o->n_batch;
-    const uint64_t n = div_up(o->kv_sinks, o->page_tokens) +
-                       (span_tokens + o->page_tokens - 2) / o->page_tokens + 1 + 1;
 
-    return n < n_pages ? n : n_pages;
+    return div_up(o->kv_sinks, o->page_tokens) +
+           (span_tokens + o->page_tokens - 2) / o->page_tokens + 1 + 1;
 }
 
-uint64_t quire_runtime_kv_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+static uint64_t mul(uint64_t a, uint64_t b)
 {
-    const uint64_t n_pages = div_up(o->n_ctx, o->page_tokens);
-    uint64_t main_token_bytes = 0;
-    uint64_t hot_token_bytes = 0;
-    uint64_t main_bytes;
-    uint64_t hot_bytes;
-    uint64_t bytes;
+    uint64_t product;
+
+    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+quire_kv_price quire_kv_price_make(const quire_model_desc *desc, const quire_runtime_opts *o)
+{
+    uint64_t main_token_bytes;
+    uint64_t hot_token_bytes;
 
     if (o->kv_pairs != NULL) {
         main_token_bytes = quire_kv_bytes_per_token(desc, o->kv_pairs);
@@ -155,11 +157,30 @@ uint64_t quire_runtime_kv_bytes(const quire_model_desc *desc, const quire_runtim
         main_token_bytes = quire_kv_uniform_bytes_per_token(desc, pair);
         hot_token_bytes = quire_kv_uniform_hot_bytes_per_token(desc, pair);
     }
-    if (__builtin_mul_overflow(n_pages * o->page_tokens, main_token_bytes, &main_bytes) ||
-        __builtin_mul_overflow(hot_pages_max(o, n_pages) * o->page_tokens, hot_token_bytes,
-                               &hot_bytes) ||
-        __builtin_add_overflow(main_bytes, hot_bytes, &bytes)) {
+    return (quire_kv_price){
+        .page_tokens = o->page_tokens,
+        .main_page_bytes = mul(main_token_bytes, o->page_tokens),
+        .hot_page_bytes = mul(hot_token_bytes, o->page_tokens),
+        .hot_pages_max = hot_pages_max(o),
+    };
+}
+
+uint64_t quire_kv_price_bytes(const quire_kv_price *price, uint64_t n_tokens)
+{
+    const uint64_t n_pages = div_up(n_tokens, price->page_tokens);
+    const uint64_t n_hot = n_pages < price->hot_pages_max ? n_pages : price->hot_pages_max;
+    uint64_t bytes;
+
+    if (__builtin_add_overflow(mul(n_pages, price->main_page_bytes),
+                               mul(n_hot, price->hot_page_bytes), &bytes)) {
         return UINT64_MAX;
     }
     return bytes;
+}
+
+uint64_t quire_runtime_kv_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
+{
+    const quire_kv_price price = quire_kv_price_make(desc, o);
+
+    return quire_kv_price_bytes(&price, o->n_ctx);
 }

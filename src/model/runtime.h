@@ -119,6 +119,17 @@ void quire_runtime_stats_get(const quire_runtime *runtime, quire_runtime_stats *
  * be given (not 0). UINT64_MAX when it is more than can be counted. */
 uint64_t quire_runtime_kv_bytes(const quire_model_desc *desc, const quire_runtime_opts *opts);
 
+/* The same for any number of tokens, worked out once: whoever asks often need not go through the
+ * layers each time. */
+typedef struct quire_kv_price {
+    uint32_t page_tokens;
+    uint64_t main_page_bytes; /* UINT64_MAX: more than can be counted */
+    uint64_t hot_page_bytes;
+    uint64_t hot_pages_max; /* of one sequence */
+} quire_kv_price;
+quire_kv_price quire_kv_price_make(const quire_model_desc *desc, const quire_runtime_opts *opts);
+uint64_t quire_kv_price_bytes(const quire_kv_price *price, uint64_t n_tokens);
+
 typedef struct quire_kv_page_bytes {
     size_t main;
     size_t hot; /* 0: no side is sealed */

@@ -280,6 +280,73 @@ static void test_cancel_frees_pages(void **state)
     bench_close(&b);
 }
 
+/* ---- a request that finds its prompt cached, but no room to run ---- */
+
+#define N_CACHED 256u /* tokens: four of the eight pages */
+#define N_ROUNDS 8u
+
+typedef struct hits {
+    uint32_t n_nodes;
+    uint32_t n_hits;
+} hits;
+
+static int hits_add(void *ctx, const quire_prefix_node_info *node)
+{
+    hits *h = ctx;
+
+    h->n_nodes++;
+    h->n_hits += node->hits;
+    return 0;
+}
+
+static void hits_count(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)cache;
+    (void)quire_prefix_visit(tree, hits_add, ctx);
+}
+
+/* Pages that it would hit count as free until it holds them, so it seems to fit each time. It asks
+ * the tree once all the same, when it is admitted, and its pages are hit once. */
+static void test_put_back_counts_once(void **state)
+{
+    engine_bench b = bench_tight(QUIRE_ADMIT_GROW, false);
+    int32_t cached[N_CACHED + 10], other[130];
+    quire_request_params params = params_greedy(cached, N_CACHED, 1);
+    quire_request *running, *waiting;
+    quire_engine_stats stats;
+    hits h = { 0 };
+    gate *g;
+
+    (void)state;
+    tokens_make(cached, N_CACHED + 10, 800);
+    tokens_make(other, 130, 801);
+    finish_as(submit(&b, &params), QUIRE_FINISH_LENGTH);
+    g = gate_close(b.engine);
+    params = params_greedy(other, 130, 40);
+    running = submit(&b, &params);
+    gate_step(g);
+    params = params_greedy(cached, N_CACHED + 10, 1);
+    waiting = submit(&b, &params);
+    for (uint32_t i = 0; i < N_ROUNDS; i++) { /* each of which looks for room again */
+        gate_step(g);
+    }
+    quire_engine_stats_get(b.engine, &stats);
+    gate_open(g);
+    finish_as(running, QUIRE_FINISH_LENGTH);
+    assert_int_equal(finish(waiting)->n_cached_tokens, N_CACHED);
+    finish_as(waiting, QUIRE_FINISH_LENGTH);
+    assert_int_equal(stats.requests_waiting, 1); /* so it had no room in any round */
+    stats = stats_now(b.engine);
+    assert_int_equal(stats.prefix.lookups_total, 3);
+    assert_int_equal(stats.prefix.hits_total, 1);
+    assert_int_equal(stats.prefix.query_tokens_total, N_CACHED + 130 + N_CACHED + 10);
+    assert_int_equal(stats.prefix.hit_tokens_total, N_CACHED);
+    assert_int_equal(quire_engine_call(b.engine, hits_count, &h), QUIRE_OK);
+    assert_true(h.n_nodes >= N_CACHED / 64);
+    assert_int_equal(h.n_hits, N_CACHED / 64); /* what the policy learns from */
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -291,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_alone_and_stuck),
         cmocka_unit_test(test_a_prompt_that_fits_no_more),
         cmocka_unit_test(test_cancel_frees_pages),
+        cmocka_unit_test(test_put_back_counts_once),
     };
 
     return cmocka_run_group_tests_name("engine_memory", tests, NULL, NULL);

@@ -228,6 +228,12 @@ typedef struct quire_request_result {
 /* After quire_request_wait() returned 0. Memory: as above. */
 const quire_request_result *quire_request_result_get(const quire_request *request);
 
+/* The tokens of a request that is done, as far as their KV was computed and can be found: the
+ * prompt and the answer but for its last token. The request has them no longer: once only. Memory:
+ * free().
+ */
+int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens);
+
 /* ---- why did it miss ---- */
 
 typedef struct quire_explanation {

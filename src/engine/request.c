@@ -322,6 +322,19 @@ const quire_request_result *quire_request_result_get(const quire_request *reques
     return &request->result;
 }
 
+int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens)
+{
+    int32_t *tokens;
+
+    (void)pthread_mutex_lock(&request->lock);
+    QUIRE_CHECK(request->is_done); /* until then they are the engine's */
+    tokens = request->tokens;
+    *n_tokens = request->n_tokens - (request->n_tokens > request->n_prompt);
+    request->tokens = NULL;
+    (void)pthread_mutex_unlock(&request->lock);
+    return tokens;
+}
+
 int quire_request_explain(const quire_request *request, quire_explanation *out)
 {
     quire_request *r = (quire_request *)(uintptr_t)request; /* for its lock */

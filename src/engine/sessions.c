@@ -415,30 +415,32 @@ int quire_sessions_tokenize(const quire_sessions *sessions, quire_session_ref re
     return rc;
 }
 
+/* The messages of a turn, copied. Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
+static int turn_copy(const quire_chat_message *messages, size_t n, quire_chat_message **out,
+                     size_t *bytes)
+{
+    *bytes = 0;
+    QUIRE_FAIL_IF(n > QUIRE_SESSION_MESSAGES_MAX, QUIRE_LIMIT);
+    for (size_t i = 0; i < n; i++) {
+        *bytes += strlen(messages[i].role) + strlen(messages[i].content) + 2;
+        QUIRE_FAIL_IF(*bytes > QUIRE_SESSION_BYTES_MAX, QUIRE_LIMIT);
+    }
+    *out = messages_copy(messages, n, *bytes);
+    return *out != NULL ? QUIRE_OK : QUIRE_NOMEM;
+}
+
 int quire_sessions_commit(quire_sessions *sessions, quire_session_ref ref,
-                          const quire_chat_message *messages, size_t n_messages,
-                          const int32_t *tokens, uint32_t n_tokens, uint64_t now_us)
+                          const quire_chat_message *messages, size_t n_messages, int32_t *tokens,
+                          uint32_t n_tokens, uint64_t now_us)
 {
     session *s = session_of(ref);
     quire_chat_message *new_messages;
-    int32_t *new_tokens;
-    size_t bytes = 0;
-    int rc;
+    size_t bytes;
+    int rc = turn_copy(messages, n_messages, &new_messages, &bytes);
 
-    QUIRE_FAIL_IF(n_messages > QUIRE_SESSION_MESSAGES_MAX, QUIRE_LIMIT);
-    for (size_t i = 0; i < n_messages; i++) {
-        bytes += strlen(messages[i].role) + strlen(messages[i].content) + 2;
-        QUIRE_FAIL_IF(bytes > QUIRE_SESSION_BYTES_MAX, QUIRE_LIMIT);
-    }
-    new_messages = messages_copy(messages, n_messages, bytes);
-    new_tokens = malloc(((size_t)n_tokens + 1) * sizeof(*new_tokens));
-    if (new_messages == NULL || new_tokens == NULL) {
-        free(new_messages);
-        free(new_tokens);
-        return QUIRE_NOMEM;
-    }
-    if (n_tokens > 0) {
-        memcpy(new_tokens, tokens, n_tokens * sizeof(*new_tokens));
+    if (rc < 0) {
+        free(tokens);
+        return rc;
     }
     sessions_lock(sessions);
     free(s->messages);
@@ -446,7 +448,7 @@ int quire_sessions_commit(quire_sessions *sessions, quire_session_ref ref,
     s->messages = new_messages;
     s->n_messages = (uint32_t)n_messages;
     s->text_bytes = bytes;
-    s->tokens = new_tokens;
+    s->tokens = tokens;
     s->n_tokens = n_tokens;
     s->n_turns++;
     s->used_us = now_us;

@@ -77,13 +77,14 @@ int quire_sessions_tokenize(const quire_sessions *sessions, quire_session_ref re
                             size_t text_bytes, int32_t **tokens, uint32_t *n_tokens,
                             uint32_t *n_kept);
 
-/* What a turn has become: the whole conversation with the answer, and the tokens whose KV is
- * published (prompt and answer; the last generated token is there only if it was computed). Copied;
- * replaces what was kept. Errors: QUIRE_LIMIT, QUIRE_NOMEM (the session is then as before),
- * QUIRE_NOTFOUND (it was closed meanwhile: nobody will find this turn). */
+/* What a turn has become: the whole conversation with the answer, which is copied, and the tokens
+ * whose KV is published (prompt and answer but for the last token), which are the session's from
+ * here on: quire_request_tokens_take(). Both replace what was kept. Errors: QUIRE_LIMIT,
+ * QUIRE_NOMEM (the session is then as before), QUIRE_NOTFOUND (it was closed meanwhile: nobody will
+ * find this turn). Memory: tokens come from malloc(), and are freed on errors too. */
 int quire_sessions_commit(quire_sessions *sessions, quire_session_ref ref,
-                          const quire_chat_message *messages, size_t n_messages,
-                          const int32_t *tokens, uint32_t n_tokens, uint64_t now_us);
+                          const quire_chat_message *messages, size_t n_messages, int32_t *tokens,
+                          uint32_t n_tokens, uint64_t now_us);
 
 /* Forget a session. The pages are the caller's to drop (quire_prefix_drop_owner()); *owner says
  * whose. A request that uses it goes on; its commit gets QUIRE_NOTFOUND, as this call does where

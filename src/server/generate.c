@@ -264,26 +264,6 @@ int quire_generation_wait(quire_generation *gen, quire_choice *choice, uint32_t 
 
 /* ---- ending ---- */
 
-/* Tokens with KV: the last one chosen was not computed. */
-static int session_tokens(quire_generation *gen, int32_t **out, uint32_t *n_out)
-{
-    const quire_choice *choice = &gen->choices[0];
-    const uint32_t n_answer = choice->n_taken > 0 ? choice->n_taken - 1 : 0;
-    const uint32_t n_prompt = choice->prompt->n_tokens;
-    quire_request_token token;
-    int32_t *tokens = malloc(((size_t)n_prompt + n_answer) * sizeof tokens[0]);
-
-    QUIRE_FAIL_IF(tokens == NULL, QUIRE_NOMEM);
-    memcpy(tokens, choice->prompt->tokens, n_prompt * sizeof tokens[0]);
-    for (uint32_t i = 0; i < n_answer; i++) {
-        (void)quire_request_wait(choice->request, i, 0, &token);
-        tokens[n_prompt + i] = token.token;
-    }
-    *out = tokens;
-    *n_out = n_prompt + n_answer;
-    return QUIRE_OK;
-}
-
 /* A turn that cannot be kept is answered all the same, and the reply says so: the session stays as
  * it was before. */
 static void session_commit(quire_generation *gen)
@@ -291,8 +271,8 @@ static void session_commit(quire_generation *gen)
     quire_sessions *sessions = quire_engine_sessions(gen->http->engine);
     quire_choice *choice = &gen->choices[0];
     quire_chat_message *messages;
-    int32_t *tokens = NULL;
-    uint32_t n_tokens = 0;
+    int32_t *tokens;
+    uint32_t n_tokens;
     size_t n = 0;
 
     /* The texts of a session end at a NUL: what a model says behind one would be lost. */
@@ -300,8 +280,8 @@ static void session_commit(quire_generation *gen)
         return;
     }
     messages = calloc(gen->n_history + 1, sizeof messages[0]);
-    if (messages == NULL || session_tokens(gen, &tokens, &n_tokens) < 0) {
-        goto out;
+    if (messages == NULL) {
+        return;
     }
     if (gen->is_chat) {
         memcpy(messages, gen->history, gen->n_history * sizeof messages[0]);
@@ -313,11 +293,10 @@ static void session_commit(quire_generation *gen)
         messages[n++] = (quire_chat_message){ "text", gen->said.data };
     }
     if (choice->text.status == QUIRE_OK && gen->said.status == QUIRE_OK) {
+        tokens = quire_request_tokens_take(choice->request, &n_tokens);
         gen->is_session_kept = quire_sessions_commit(sessions, gen->session, messages, n, tokens,
                                                      n_tokens, quire_now_us()) == QUIRE_OK;
     }
-out:
-    free(tokens);
     free(messages);
 }
 

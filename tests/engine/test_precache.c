@@ -303,17 +303,25 @@ static void session_talk(const engine_bench *b, const int32_t *tokens, uint32_t 
 
     for (uint32_t turn = 1; turn <= 2; turn++) {
         quire_request_params params = params_greedy(tokens, n * turn / 2, 1);
+        quire_request *request;
         quire_session_ref ref;
+        uint32_t n_kept;
+        int32_t *kept;
 
         assert_int_equal(
             quire_sessions_enter(sessions, "", 0, "chat", clock_read(&the_clock), &ref, &err),
             QUIRE_OK);
         params.session = ref;
         params.tenant = "";
-        finish_as(submit(b, &params), QUIRE_FINISH_LENGTH);
-        assert_int_equal(quire_sessions_commit(sessions, ref, &message, 1, tokens, n * turn / 2,
-                                               clock_read(&the_clock)),
-                         QUIRE_OK);
+        request = submit(b, &params);
+        (void)finish(request);
+        kept = quire_request_tokens_take(request, &n_kept);
+        assert_int_equal(n_kept, n * turn / 2); /* the generated one was not computed */
+        assert_memory_equal(kept, tokens, n_kept * sizeof *kept);
+        assert_int_equal(
+            quire_sessions_commit(sessions, ref, &message, 1, kept, n_kept, clock_read(&the_clock)),
+            QUIRE_OK);
+        finish_as(request, QUIRE_FINISH_LENGTH);
         pass(5 * SECOND);
         quire_sessions_leave(sessions, ref, clock_read(&the_clock));
     }

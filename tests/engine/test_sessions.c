@@ -81,6 +81,16 @@ static uint64_t touch(quire_sessions *t, const char *tenant, const char *id, uin
     return owner;
 }
 
+/* Tokens for a session to keep. */
+static int32_t *owned(const int32_t *tokens, uint32_t n)
+{
+    int32_t *copy = malloc(n * sizeof *copy);
+
+    assert_non_null(copy);
+    memcpy(copy, tokens, n * sizeof *copy);
+    return copy;
+}
+
 static void test_one_request_at_a_time(void **state)
 {
     quire_sessions *t = table(10, 0);
@@ -161,7 +171,7 @@ static void test_history(void **state)
 
     (void)state;
     expect_history(t, ref, hello, 2, hello, 2); /* a new session */
-    assert_int_equal(quire_sessions_commit(t, ref, hello, 3, tokens, 3, 2), QUIRE_OK);
+    assert_int_equal(quire_sessions_commit(t, ref, hello, 3, owned(tokens, 3), 3, 2), QUIRE_OK);
     expect_history(t, ref, &more, 1, full, 4);        /* only what is new */
     expect_history(t, ref, full, 4, full, 4);         /* everything */
     expect_history(t, ref, system_more, 2, full, 4);  /* the system message again */
@@ -175,7 +185,8 @@ static void test_history(void **state)
         size_t n;
 
         assert_int_equal(quire_sessions_history(t, ref, &more, 1, &history, &n), QUIRE_OK);
-        assert_int_equal(quire_sessions_commit(t, ref, history, n, tokens, 2, 3), QUIRE_OK);
+        assert_int_equal(quire_sessions_commit(t, ref, history, n, owned(tokens, 2), 2, 3),
+                         QUIRE_OK);
         free(history);
     }
     expect_history(t, ref, full, 4, full, 4);
@@ -230,7 +241,7 @@ static void test_tokens_are_kept(void **state)
     assert_int_equal(quire_sessions_tokenize(t, 0, text, 11, &whole, &n_whole, &n_kept), QUIRE_OK);
     assert_int_equal(n_kept, 0);
     assert_true(n_whole > 3);
-    assert_int_equal(quire_sessions_commit(t, ref, NULL, 0, whole, 3, 2), QUIRE_OK);
+    assert_int_equal(quire_sessions_commit(t, ref, NULL, 0, owned(whole, 3), 3, 2), QUIRE_OK);
     quire_sessions_leave(t, ref, 2);
     ref = entered(t, "x", "chat", 3);
     assert_int_equal(quire_sessions_tokenize(t, ref, text, 11, &tokens, &n, &n_kept), QUIRE_OK);
@@ -360,7 +371,7 @@ static void test_listing(void **state)
     (void)touch(t, "y", "b", 2);
     (void)touch(t, "x", "c", 3);
     ref = entered(t, "y", "b", 4);
-    assert_int_equal(quire_sessions_commit(t, ref, hello, 3, tokens, 2, 5), QUIRE_OK);
+    assert_int_equal(quire_sessions_commit(t, ref, hello, 3, owned(tokens, 2), 2, 5), QUIRE_OK);
     assert_int_equal(quire_sessions_visit(t, NULL, 0, list_one, &all), 0);
     assert_string_equal(all.ids, "bca");
     assert_false(all.last.is_in_use);

@@ -33,6 +33,7 @@ struct quire_request {
     engine_script script;
     quire_request_params params;
     quire_request_result result;
+    int32_t *tokens;   /* [params.n_tokens] of the prompt */
     uint32_t n_tokens; /* those it will have */
     bool is_cancelled;
     quire_top_logit tops[2];
@@ -163,9 +164,14 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
     int status = QUIRE_OK;
 
     *out = NULL;
-    if (request == NULL) {
+    if (request != NULL) {
+        request->tokens = malloc(params->n_tokens * sizeof request->tokens[0]);
+    }
+    if (request == NULL || request->tokens == NULL) {
+        free(request);
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
+    memcpy(request->tokens, params->tokens, params->n_tokens * sizeof request->tokens[0]);
     (void)pthread_mutex_lock(&engine->lock);
     note_params(&engine->seen, params);
     if (script->submit_status < 0 && engine->seen.n_submitted >= script->submit_refused_from) {
@@ -196,6 +202,7 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
     (void)pthread_cond_broadcast(&engine->changed);
     (void)pthread_mutex_unlock(&engine->lock);
     if (status < 0) {
+        free(request->tokens);
         free(request);
         request = NULL;
     }
@@ -235,6 +242,7 @@ void quire_request_release(quire_request *request)
     engine->seen.n_released++;
     (void)pthread_cond_broadcast(&engine->changed);
     (void)pthread_mutex_unlock(&engine->lock);
+    free(request->tokens);
     free(request);
 }
 
@@ -277,6 +285,19 @@ int quire_request_wait(quire_request *request, uint32_t i, uint32_t timeout_ms,
 const quire_request_result *quire_request_result_get(const quire_request *request)
 {
     return &request->result;
+}
+
+int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens)
+{
+    const uint32_t n_prompt = request->params.n_tokens;
+    int32_t *tokens = malloc((n_prompt + request->n_tokens) * sizeof *tokens);
+
+    assert_non_null(tokens);
+    for (uint32_t i = 0; i < n_prompt + request->n_tokens; i++) {
+        tokens[i] = i < n_prompt ? request->tokens[i] : 100 + (int32_t)(i - n_prompt);
+    }
+    *n_tokens = n_prompt + request->n_tokens - (request->n_tokens > 0);
+    return tokens;
 }
 
 static quire_explanation explanation_of(const char *id)

@@ -417,6 +417,8 @@ typedef struct quire_page_info {
  * change the cache. */
 int quire_cache_pages_visit(const quire_cache *cache,
                             int (*visit)(void *ctx, const quire_page_info *page), void *ctx);
+/* All page ids that were ever used are below this one. */
+uint32_t quire_cache_page_id_end(const quire_cache *cache);
 /* The same for n_ids page ids from `first` on, for a picture that is taken in pieces; begin with 1.
  * Returns the id to go on with, 0 after the last one. Cost: O(n_ids), a few nanoseconds each. */
 quire_page_id quire_cache_pages_visit_some(const quire_cache *cache, quire_page_id first,

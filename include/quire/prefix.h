@@ -371,7 +371,8 @@ int quire_prefix_visit(const quire_prefix *tree,
 
 typedef struct quire_prefix_page_use {
     const quire_page_id *pages; /* [n_groups], QUIRE_PAGE_NULL = none */
-    uint64_t owner;             /* 0 = nobody in particular, or several */
+    uint32_t n_groups;
+    uint64_t owner; /* 0 = nobody in particular, or several */
     uint64_t used_us;
 } quire_prefix_page_use;
 

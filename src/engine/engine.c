@@ -43,7 +43,8 @@ uint64_t quire_engine_random(void)
 static bool has_work(const quire_engine *engine)
 {
     return engine->n_running > 0 || engine->n_queued > 0 || engine->inbox.n > 0 ||
-           engine->tasks != NULL || engine->has_cancels || engine->is_stopping;
+           engine->tasks != NULL || engine->chores != NULL || engine->has_cancels ||
+           engine->is_stopping;
 }
 
 /* Tidy up while nothing runs. Returns whether there may be more to do. */
@@ -130,6 +131,7 @@ static void end_all(quire_engine *engine)
     }
     quire_engine_pins_stop(engine);
     quire_engine_tasks_run(engine, true);
+    quire_engine_chores_end(engine);
 }
 
 static void *thread_main(void *arg)
@@ -137,6 +139,8 @@ static void *thread_main(void *arg)
     quire_engine *engine = arg;
 
     while (wait_for_work(engine)) {
+        uint64_t begin_ns;
+
         quire_engine_upkeep(engine);
         quire_engine_tasks_run(engine, false);
         inbox_fetch(engine);
@@ -146,8 +150,11 @@ static void *thread_main(void *arg)
         quire_engine_cancels_apply(engine);
         quire_engine_qos_tick(engine);
         quire_engine_admit(engine);
+        begin_ns = quire_clock_ns();
         quire_engine_step(engine);
         quire_engine_stats_publish(engine);
+        quire_engine_chores_run(
+            engine, engine->n_running > 0 ? (quire_clock_ns() - begin_ns) / 1000u + 1 : 0);
     }
     end_all(engine);
     return NULL;
@@ -422,7 +429,6 @@ void quire_engine_destroy(quire_engine *engine)
         return;
     }
     (void)pthread_mutex_lock(&engine->lock);
-    engine->is_draining = true;
     engine->is_stopping = true;
     (void)pthread_cond_signal(&engine->wake);
     (void)pthread_mutex_unlock(&engine->lock);
@@ -434,13 +440,6 @@ void quire_engine_destroy(quire_engine *engine)
 }
 
 /* ---- small questions ---- */
-
-void quire_engine_drain(quire_engine *engine)
-{
-    (void)pthread_mutex_lock(&engine->lock);
-    engine->is_draining = true;
-    (void)pthread_mutex_unlock(&engine->lock);
-}
 
 bool quire_engine_is_idle(const quire_engine *engine)
 {

@@ -10,8 +10,8 @@
  *     '---------- preempted: pages were short, its own are cached or evicted, tokens kept
  *
  * The engine owns a thread, which owns the runtime, its cache and the prefix tree. Everything else
- * reaches them through queues: requests (bounded, quire_engine_submit()), and calls that the thread
- * makes between two steps (quire_engine_call()).
+ * reaches them through queues: requests (bounded, quire_engine_submit()), and what the thread does
+ * between two steps: invalidation, pins (pins.h), views of the cache (views.h), tuning (tuning.h).
  *
  * A step's rows are one for each request in decode, then prefill up to chunk_tokens in all, shared
  * out among the requests that prefill (schedule.h), so that nobody waits behind a long prompt and
@@ -132,8 +132,6 @@ int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire
  * fine. No other call may be on its way. */
 void quire_engine_destroy(quire_engine *engine);
 
-/* Take no more requests (submit returns QUIRE_AGAIN); those accepted go on. */
-void quire_engine_drain(quire_engine *engine);
 /* Whether no request is waiting or running. */
 bool quire_engine_is_idle(const quire_engine *engine);
 
@@ -167,7 +165,7 @@ typedef struct quire_request_params {
 /* Queue a request. Errors: QUIRE_LIMIT (its class's queue is full; or a grammar that is too large:
  * then err names the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond what the KV
  * budget can ever hold), QUIRE_INVAL (a token out of range, a grammar that does not parse),
- * QUIRE_AGAIN (draining), QUIRE_NOMEM; err names the field. Memory: end with
+ * QUIRE_AGAIN (the engine ends), QUIRE_NOMEM; err names the field. Memory: end with
  * quire_request_release(). */
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err);
@@ -177,14 +175,30 @@ void quire_request_cancel(quire_request *request);
 /* Cancels when not done. */
 void quire_request_release(quire_request *request);
 
+/*  X(symbol, value, "name") */
+#define QUIRE_FINISH_MAP(X)                                                                        \
+    X(NONE, 0, "none")                                                                             \
+    X(STOP, 1, "stop")     /* end of generation, or a stop text */                                 \
+    X(LENGTH, 2, "length") /* max_tokens or the context */                                         \
+    X(CANCEL, 3, "cancelled")                                                                      \
+    X(ERROR, 4, "error")
+
 typedef enum quire_finish {
-    QUIRE_FINISH_NONE,
-    QUIRE_FINISH_STOP,   /* end of generation, or a stop text */
-    QUIRE_FINISH_LENGTH, /* max_tokens or the context */
-    QUIRE_FINISH_CANCEL,
-    QUIRE_FINISH_ERROR
+#define X(sym, val, name) QUIRE_FINISH_##sym = (val),
+    QUIRE_FINISH_MAP(X)
+#undef X
 } quire_finish;
-const char *quire_finish_name(quire_finish finish); /* "stop", "length", "cancelled", "error" */
+
+static inline const char *quire_finish_name(quire_finish finish)
+{
+    static const char *const names[] = {
+#define X(sym, val, name) [val] = (name),
+        QUIRE_FINISH_MAP(X)
+#undef X
+    };
+
+    return names[finish];
+}
 
 /* One generated token and the text that can be shown since the last one: whole UTF-8, nothing that
  * may still become a stop text. What was held back comes with a later token or with the end. The
@@ -264,16 +278,6 @@ int quire_engine_explain(quire_engine *engine, const char *request_id, const voi
 uint32_t quire_engine_explain_last(quire_engine *engine, quire_explanation *out, uint32_t n);
 
 /* ---- administration ---- */
-
-/* Have fn run on the engine's thread between two steps, and wait for it. fn may use the cache and
- * the tree, must be quick and must not call the engine. Errors: QUIRE_AGAIN (the engine has ended).
- */
-typedef void (*quire_engine_fn)(void *ctx, quire_cache *cache, quire_prefix *tree);
-int quire_engine_call(quire_engine *engine, quire_engine_fn fn, void *ctx);
-
-/* The key of a tenant's texts in the tree. Memory: salt is borrowed. */
-quire_prefix_key quire_engine_key(const quire_engine *engine, const void *tenant,
-                                  uint32_t tenant_bytes);
 
 typedef enum quire_invalidate_what {
     QUIRE_INVALIDATE_ALL,

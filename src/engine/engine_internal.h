@@ -21,7 +21,9 @@
 
 #include "base/bytes.h"
 #include "engine/adapt.h"
+#include "engine/chores.h"
 #include "engine/degrade.h"
+#include "engine/engine_call.h"
 #include "engine/queue.h"
 #include "engine/schedule.h"
 #include "engine/text_out.h"
@@ -194,8 +196,9 @@ struct quire_engine {
     quire_engine_pins *pins; /* NULL = none are kept. Constant after create */
     quire_bytes shown;       /* text of the token at hand */
     quire_top_logit tops[QUIRE_LOGPROBS_MAX];
-    uint64_t n_releases; /* times that pages may have become free */
-    uint64_t upkeep_us;  /* when upkeep was last done */
+    uint64_t n_releases;   /* times that pages may have become free */
+    uint64_t upkeep_us;    /* when upkeep was last done */
+    double chores_debt_ns; /* what chores have taken beyond their share */
     quire_engine_stats stats;
 
     atomic_uint n_unfinished; /* accepted and not done */
@@ -208,7 +211,7 @@ struct quire_engine {
     pthread_cond_t task_done; /* callers */
     quire_queue inbox;
     quire_engine_task *tasks; /* oldest first */
-    bool is_draining;
+    quire_chore *chores;      /* likewise */
     bool is_stopping;
     bool has_ended;
     bool has_cancels;
@@ -369,6 +372,10 @@ void quire_engine_explanation_update(quire_engine *engine, quire_request *reques
 void quire_engine_explanation_keep(quire_engine *engine, quire_request *request);
 
 /* ---- engine_call.c ---- */
+
+/* The key of a tenant's texts in the tree. Memory: salt is borrowed. */
+quire_prefix_key quire_engine_key(const quire_engine *engine, const void *tenant,
+                                  uint32_t tenant_bytes);
 
 /* Whose account a new key of this tenant counts to. */
 uint16_t quire_engine_account(const quire_engine *engine, const void *tenant,

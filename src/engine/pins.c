@@ -37,6 +37,10 @@ int quire_engine_pins_open(quire_engine *engine, quire_error *err)
     if (pins == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the table of pins");
     }
+    if (pthread_mutex_init(&pins->lock, NULL) != 0) {
+        free(pins);
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the table of pins");
+    }
     engine->pins = pins;
     opts.pins_max = engine->opts.pins_max;
     opts.tree = engine->tree;
@@ -50,6 +54,7 @@ void quire_engine_pins_close(quire_engine *engine)
 {
     if (engine->pins != NULL) {
         quire_pins_destroy(engine->pins->table);
+        (void)pthread_mutex_destroy(&engine->pins->lock);
         free(engine->pins);
     }
 }
@@ -79,28 +84,70 @@ static uint64_t seconds(uint64_t us)
     return (us + US_PER_S / 2) / US_PER_S;
 }
 
+static void show(quire_engine_pins *pins, quire_pin_entry *entry, const quire_pin_info *info)
+{
+    quire_engine_pin shown = {
+        .tenant_bytes = info->key.salt_bytes,
+        .state = info->state == QUIRE_PIN_HELD ? QUIRE_ENGINE_PIN_HELD : QUIRE_ENGINE_PIN_COMPUTING,
+        .class_index = entry->class_index,
+        .n_tokens = entry->n_tokens,
+        .n_held_tokens = info->n_held_tokens,
+        .n_cached_tokens = entry->n_cached_tokens,
+        .bytes = info->bytes,
+        .ttl_s = entry->ttl_s,
+    };
+
+    (void)snprintf(shown.name, sizeof shown.name, "%s", info->name);
+    if (info->key.salt_bytes > 0) {
+        memcpy(shown.tenant, info->key.salt, info->key.salt_bytes);
+    }
+    (void)pthread_mutex_lock(&pins->lock);
+    entry->shown = shown;
+    entry->created_us = info->created_us;
+    entry->expires_us = info->expires_us;
+    (void)pthread_mutex_unlock(&pins->lock);
+}
+
+void quire_engine_pin_show(quire_engine *engine, quire_pin_entry *entry)
+{
+    const quire_pin_info info = info_of(engine, entry);
+
+    show(engine->pins, entry, &info);
+}
+
 void quire_engine_pin_describe(const quire_engine *engine, const quire_pin_entry *entry,
                                quire_engine_pin *out)
 {
-    const quire_pin_info info = info_of(engine, entry);
     const uint64_t now_us = quire_engine_now_us(engine);
 
-    *out = (quire_engine_pin){
-        .tenant_bytes = info.key.salt_bytes,
-        .state = info.state == QUIRE_PIN_HELD ? QUIRE_ENGINE_PIN_HELD : QUIRE_ENGINE_PIN_COMPUTING,
-        .class_index = entry->class_index,
-        .n_tokens = entry->n_tokens,
-        .n_held_tokens = info.n_held_tokens,
-        .n_cached_tokens = entry->n_cached_tokens,
-        .bytes = info.bytes,
-        .age_s = (now_us - info.created_us) / US_PER_S,
-        .ttl_s = entry->ttl_s,
-        .left_s = info.expires_us > now_us ? seconds(info.expires_us - now_us) : 0,
-    };
-    (void)snprintf(out->name, sizeof out->name, "%s", info.name);
-    if (info.key.salt_bytes > 0) {
-        memcpy(out->tenant, info.key.salt, info.key.salt_bytes);
-    }
+    *out = entry->shown;
+    out->age_s = now_us > entry->created_us ? (now_us - entry->created_us) / US_PER_S : 0;
+    out->left_s = entry->expires_us > now_us ? seconds(entry->expires_us - now_us) : 0;
+}
+
+quire_pin_entry *quire_engine_pin_add(quire_engine_pins *pins, const quire_pin_entry *entry)
+{
+    (void)pthread_mutex_lock(&pins->lock);
+    pins->entries[pins->n] = *entry;
+    pins->n++;
+    (void)pthread_mutex_unlock(&pins->lock);
+    return &pins->entries[pins->n - 1];
+}
+
+void quire_engine_pin_take_back(quire_engine_pins *pins)
+{
+    (void)pthread_mutex_lock(&pins->lock);
+    pins->n--;
+    (void)pthread_mutex_unlock(&pins->lock);
+}
+
+/* The others' order stays. */
+static void entry_cut(quire_engine_pins *pins, quire_pin_entry *entry)
+{
+    (void)pthread_mutex_lock(&pins->lock);
+    pins->n--;
+    memmove(entry, entry + 1, (pins->n - (size_t)(entry - pins->entries)) * sizeof *entry);
+    (void)pthread_mutex_unlock(&pins->lock);
 }
 
 /* The one who waits for it goes on. */
@@ -114,6 +161,7 @@ static void waiter_end(quire_engine *engine, quire_pin_entry *entry, int status,
     }
     entry->waiter = NULL;
     if (status == QUIRE_OK) {
+        quire_engine_pin_show(engine, entry);
         quire_engine_pin_describe(engine, entry, &waiter->pin);
     } else {
         (void)quire_error_set(&waiter->error, status, "%s", message);
@@ -139,7 +187,7 @@ static void say(quire_engine *engine, const quire_pin_entry *entry, quire_event_
 static void count(quire_engine *engine)
 {
     quire_memory_stats *s = &engine->stats.memory;
-    const quire_engine_pins *pins = engine->pins;
+    quire_engine_pins *pins = engine->pins;
 
     s->pins = 0;
     s->pins_computing = 0;
@@ -150,18 +198,15 @@ static void count(quire_engine *engine)
         s->pins += info.state == QUIRE_PIN_HELD;
         s->pins_computing += info.state != QUIRE_PIN_HELD;
         s->pin_bytes += info.bytes;
+        show(pins, &pins->entries[i], &info);
     }
 }
 
-/* Out of both tables; the order of the others stays. */
+/* Out of both tables. */
 static void entry_remove(quire_engine *engine, quire_pin_entry *entry)
 {
-    quire_engine_pins *pins = engine->pins;
-    const size_t i = (size_t)(entry - pins->entries);
-
-    (void)quire_pins_drop(pins->table, entry->id, quire_engine_now_us(engine));
-    pins->n--;
-    memmove(entry, entry + 1, (pins->n - i) * sizeof *entry);
+    (void)quire_pins_drop(engine->pins->table, entry->id, quire_engine_now_us(engine));
+    entry_cut(engine->pins, entry);
     engine->n_releases++;
     count(engine);
 }
@@ -304,13 +349,11 @@ static void expired(void *ctx, const quire_pin_info *info)
 {
     quire_engine *engine = ctx;
     quire_pin_entry *entry = quire_engine_pins_find(engine->pins, info->id);
-    quire_engine_pins *pins = engine->pins;
 
     QUIRE_ASSERT(entry != NULL);
     say(engine, entry, QUIRE_EVENT_PIN_EXPIRED, "has expired");
     engine->stats.memory.pins_expired_total++;
-    pins->n--; /* core drops its own */
-    memmove(entry, entry + 1, (pins->n - (size_t)(entry - pins->entries)) * sizeof *entry);
+    entry_cut(engine->pins, entry); /* core drops its own */
     engine->n_releases++;
 }
 

@@ -19,7 +19,8 @@
  * must be able to rely on it. The pin is dropped with an event that names it. A lookup under its
  * name gets QUIRE_NOTFOUND from then on.
  *
- * Thread: any; calls wait for the engine between two steps, as quire_engine_invalidate() does.
+ * Thread: any; those that change something wait for the engine between two steps, as
+ * quire_engine_invalidate() does.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_PINS_H
@@ -69,7 +70,7 @@ typedef struct quire_engine_pin {
 /* Errors, with err naming the field: QUIRE_INVAL (name, tokens, class, ttl), QUIRE_RANGE (tokens
  * beyond the context), QUIRE_LIMIT (opts.pins_max, the tenant's quota), QUIRE_NOPAGES (the budget
  * cannot honour it), both but for pins_max with *missing_bytes, which err says too, QUIRE_AGAIN
- * (there is a pin of this name, or the engine drains), QUIRE_CANCELED (dropped or invalidated while
+ * (there is a pin of this name, or the engine ends), QUIRE_CANCELED (dropped or invalidated while
  * it was computed), QUIRE_NOMEM, and whatever ended the computation. out: the pin as it is when
  * this returns QUIRE_OK. missing_bytes may be NULL. */
 int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params *params,
@@ -81,10 +82,12 @@ typedef struct quire_engine_pin_name {
     const char *name;
 } quire_engine_pin_name;
 
-/* Errors: QUIRE_NOTFOUND, QUIRE_AGAIN (the engine has ended). */
+/* As it was after its last change; its bytes within the last second. Never waits for the engine.
+ * Errors: QUIRE_NOTFOUND. */
 int quire_engine_pin_get(quire_engine *engine, const quire_engine_pin_name *name,
                          quire_engine_pin *out);
-/* Its time begins anew with this TTL. Errors: as above, QUIRE_INVAL (ttl). */
+/* Its time begins anew with this TTL. Errors: QUIRE_NOTFOUND, QUIRE_AGAIN (the engine has ended),
+ * QUIRE_INVAL (ttl). */
 int quire_engine_pin_renew(quire_engine *engine, const quire_engine_pin_name *name, uint64_t ttl_s,
                            quire_engine_pin *out);
 /* Let go; what it held stays cached until it is evicted. One that is being computed is cancelled.
@@ -92,7 +95,8 @@ int quire_engine_pin_renew(quire_engine *engine, const quire_engine_pin_name *na
 int quire_engine_pin_drop(quire_engine *engine, const quire_engine_pin_name *name);
 
 /* All pins (tenant NULL) or a tenant's, oldest first: the first n of them behind `skip`. Returns
- * how many were written, or QUIRE_AGAIN. *n_all, if not NULL, gets how many there are. */
+ * how many were written. Never waits for the engine. *n_all, if not NULL, gets how many there are.
+ */
 int quire_engine_pins_list(quire_engine *engine, const void *tenant, uint32_t tenant_bytes,
                            uint32_t skip, quire_engine_pin *out, uint32_t n, uint32_t *n_all);
 

@@ -210,7 +210,7 @@ static int create(creation *c)
     quire_engine_pins *pins = engine->pins;
     const quire_engine_pin_params *p = c->params;
     const quire_pin_spec spec = spec_of(engine, p);
-    quire_pin_entry *entry = &pins->entries[pins->n];
+    quire_pin_entry *entry;
     quire_prefix_match match;
     quire_pin_id id;
     int rc;
@@ -224,20 +224,21 @@ static int create(creation *c)
     }
     QUIRE_TRY(reserve(c, &spec, &id));
     quire_prefix_lookup(engine->tree, &spec.key, spec.tokens, spec.n_tokens, &match);
-    *entry = (quire_pin_entry){
-        .id = id,
-        .class_index = p->class_index,
-        .n_tokens = p->n_tokens,
-        .n_cached_tokens = match.n_tokens,
-        .ttl_s = p->ttl_s,
-    };
-    pins->n++;
+    entry = quire_engine_pin_add(pins, &(quire_pin_entry){
+                                           .id = id,
+                                           .class_index = p->class_index,
+                                           .n_tokens = p->n_tokens,
+                                           .n_cached_tokens = match.n_tokens,
+                                           .ttl_s = p->ttl_s,
+                                       });
+    quire_engine_pin_show(engine, entry);
     rc = quire_engine_pin_begin(engine, entry, c->err);
     if (rc < 0) {
-        pins->n--;
+        quire_engine_pin_take_back(pins);
         (void)quire_pins_drop(pins->table, id, quire_engine_now_us(engine));
         return rc;
     }
+    quire_engine_pin_show(engine, entry);
     quire_engine_pin_describe(engine, entry, c->out);
     if (c->out->state == QUIRE_ENGINE_PIN_COMPUTING && !p->is_background) {
         entry->waiter = c->waiter;
@@ -290,40 +291,33 @@ int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params 
 
 /* ---- those that are there ---- */
 
-typedef enum asked {
-    ASKED_GET,
-    ASKED_RENEW,
-    ASKED_DROP
-} asked;
-
 typedef struct question {
     quire_engine *engine;
     const quire_engine_pin_name *name;
-    asked what;
     uint64_t ttl_s;
-    quire_engine_pin *out;
+    quire_engine_pin *out; /* NULL: the pin is dropped; else renewed */
     int status;
 } question;
 
 static void renew(quire_engine *engine, quire_pin_entry *entry, uint64_t ttl_s)
 {
     const uint64_t now_us = quire_engine_now_us(engine);
-    quire_engine_pin pin;
+    const char *name = entry->shown.name;
 
     entry->ttl_s = ttl_s;
-    quire_engine_pin_describe(engine, entry, &pin);
-    if (pin.state == QUIRE_ENGINE_PIN_HELD) { /* else its time begins when it is held */
+    if (entry->shown.state == QUIRE_ENGINE_PIN_HELD) { /* else its time begins when it is held */
         (void)quire_pins_renew(engine->pins->table, entry->id,
                                ttl_s != 0 ? now_us + ttl_s * US_PER_S : 0);
     }
+    quire_engine_pin_show(engine, entry);
     if (ttl_s == 0) {
         (void)quire_events_add(engine->adapt.events, quire_engine_uptime_us(engine),
                                QUIRE_EVENT_PIN_RENEWED, "pin '%s' is held until it is dropped",
-                               pin.name);
+                               name);
         return;
     }
     (void)quire_events_add(engine->adapt.events, quire_engine_uptime_us(engine),
-                           QUIRE_EVENT_PIN_RENEWED, "pin '%s' is held for another %llu s", pin.name,
+                           QUIRE_EVENT_PIN_RENEWED, "pin '%s' is held for another %llu s", name,
                            (unsigned long long)ttl_s);
 }
 
@@ -339,41 +333,33 @@ static void answer_here(void *ctx, quire_cache *cache, quire_prefix *tree)
         pins, quire_pins_find(pins->table, q->name->tenant, q->name->tenant_bytes, q->name->name));
     if (entry == NULL) {
         q->status = QUIRE_NOTFOUND;
-        return;
-    }
-    if (q->what == ASKED_DROP) {
+    } else if (q->out == NULL) {
         quire_engine_pin_drop_entry(q->engine, entry, "was dropped");
-        return;
-    }
-    if (q->what == ASKED_RENEW) {
+    } else {
         renew(q->engine, entry, q->ttl_s);
+        quire_engine_pin_describe(q->engine, entry, q->out);
     }
-    quire_engine_pin_describe(q->engine, entry, q->out);
+}
+
+static int check_asked(const quire_engine *engine, const quire_engine_pin_name *name)
+{
+    QUIRE_FAIL_IF(engine->pins == NULL || name->name == NULL ||
+                      name->tenant_bytes > QUIRE_PREFIX_SALT_MAX,
+                  QUIRE_NOTFOUND);
+    return QUIRE_OK;
 }
 
 static int ask(question *q)
 {
-    QUIRE_FAIL_IF(q->engine->pins == NULL || q->name->name == NULL ||
-                      q->name->tenant_bytes > QUIRE_PREFIX_SALT_MAX,
-                  QUIRE_NOTFOUND);
+    QUIRE_TRY(check_asked(q->engine, q->name));
     QUIRE_TRY(quire_engine_call(q->engine, answer_here, q));
     return q->status;
-}
-
-int quire_engine_pin_get(quire_engine *engine, const quire_engine_pin_name *name,
-                         quire_engine_pin *out)
-{
-    question q = { .engine = engine, .name = name, .what = ASKED_GET, .out = out };
-
-    return ask(&q);
 }
 
 int quire_engine_pin_renew(quire_engine *engine, const quire_engine_pin_name *name, uint64_t ttl_s,
                            quire_engine_pin *out)
 {
-    question q = {
-        .engine = engine, .name = name, .what = ASKED_RENEW, .ttl_s = ttl_s, .out = out
-    };
+    question q = { .engine = engine, .name = name, .ttl_s = ttl_s, .out = out };
     quire_error err = QUIRE_ERROR_INIT;
 
     QUIRE_TRY(check_ttl(ttl_s, &err));
@@ -382,54 +368,63 @@ int quire_engine_pin_renew(quire_engine *engine, const quire_engine_pin_name *na
 
 int quire_engine_pin_drop(quire_engine *engine, const quire_engine_pin_name *name)
 {
-    question q = { .engine = engine, .name = name, .what = ASKED_DROP };
+    question q = { .engine = engine, .name = name };
 
     return ask(&q);
 }
 
-typedef struct listing {
-    const quire_engine *engine;
-    const void *tenant; /* NULL = all */
-    uint32_t tenant_bytes;
-    uint32_t skip;
-    quire_engine_pin *out;
-    uint32_t n_max;
-    uint32_t n;
-    uint32_t n_all;
-} listing;
+/* ---- looking ---- */
 
-static void list_here(void *ctx, quire_cache *cache, quire_prefix *tree)
+static bool is_tenants(const quire_engine_pin *pin, const void *tenant, uint32_t tenant_bytes)
 {
-    listing *l = ctx;
-    const quire_engine_pins *pins = l->engine->pins;
+    return pin->tenant_bytes == tenant_bytes &&
+           (tenant_bytes == 0 || memcmp(pin->tenant, tenant, tenant_bytes) == 0);
+}
 
-    (void)cache;
-    (void)tree;
-    for (uint32_t i = 0; i < pins->n; i++) {
-        quire_engine_pin pin;
+int quire_engine_pin_get(quire_engine *engine, const quire_engine_pin_name *name,
+                         quire_engine_pin *out)
+{
+    quire_engine_pins *pins = engine->pins;
+    int rc = QUIRE_NOTFOUND;
 
-        quire_engine_pin_describe(l->engine, &pins->entries[i], &pin);
-        if (l->tenant != NULL && (pin.tenant_bytes != l->tenant_bytes ||
-                                  memcmp(pin.tenant, l->tenant, pin.tenant_bytes) != 0)) {
-            continue;
+    QUIRE_TRY(check_asked(engine, name));
+    (void)pthread_mutex_lock(&pins->lock);
+    for (uint32_t i = 0; i < pins->n && rc < 0; i++) {
+        const quire_pin_entry *entry = &pins->entries[i];
+
+        if (is_tenants(&entry->shown, name->tenant, name->tenant_bytes) &&
+            strcmp(entry->shown.name, name->name) == 0) {
+            quire_engine_pin_describe(engine, entry, out);
+            rc = QUIRE_OK;
         }
-        if (l->n_all >= l->skip && l->n < l->n_max) {
-            l->out[l->n++] = pin;
-        }
-        l->n_all++;
     }
+    (void)pthread_mutex_unlock(&pins->lock);
+    return rc;
 }
 
 int quire_engine_pins_list(quire_engine *engine, const void *tenant, uint32_t tenant_bytes,
                            uint32_t skip, quire_engine_pin *out, uint32_t n, uint32_t *n_all)
 {
-    listing l = { engine, tenant, tenant_bytes, skip, out, n, 0, 0 };
+    quire_engine_pins *pins = engine->pins;
+    uint32_t n_found = 0;
+    uint32_t n_out = 0;
 
-    if (engine->pins != NULL) {
-        QUIRE_TRY(quire_engine_call(engine, list_here, &l));
+    if (pins != NULL) {
+        (void)pthread_mutex_lock(&pins->lock);
+        for (uint32_t i = 0; i < pins->n; i++) {
+            const quire_pin_entry *entry = &pins->entries[i];
+
+            if (tenant != NULL && !is_tenants(&entry->shown, tenant, tenant_bytes)) {
+                continue;
+            }
+            if (n_found++ >= skip && n_out < n) {
+                quire_engine_pin_describe(engine, entry, &out[n_out++]);
+            }
+        }
+        (void)pthread_mutex_unlock(&pins->lock);
     }
     if (n_all != NULL) {
-        *n_all = l.n_all;
+        *n_all = n_found;
     }
-    return (int)l.n;
+    return (int)n_out;
 }

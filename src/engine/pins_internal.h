@@ -18,6 +18,8 @@ typedef struct quire_pin_waiter {
     quire_error error;    /* else */
 } quire_pin_waiter;
 
+/* Entries are the engine's thread's, which changes `shown`, the number of entries and their order
+ * under the lock of the pins: so others can read those. */
 typedef struct quire_pin_entry {
     quire_pin_id id;
     uint32_t class_index;
@@ -27,10 +29,14 @@ typedef struct quire_pin_entry {
     uint64_t ttl_s;
     quire_request *request;   /* that computes it; NULL = none */
     quire_pin_waiter *waiter; /* NULL = nobody waits */
+    quire_engine_pin shown;   /* as of the last change, or the last second; without ages */
+    uint64_t created_us;      /* of shown */
+    uint64_t expires_us;      /* likewise; 0 = never */
 } quire_pin_entry;
 
 struct quire_engine_pins {
     quire_pins *table;
+    pthread_mutex_t lock;
     uint64_t touched_us; /* when the working set was last told what is pinned */
     uint32_t n;
     quire_pin_entry entries[]; /* [pins_max], oldest first: n are in use */
@@ -38,8 +44,14 @@ struct quire_engine_pins {
 
 /* NULL = there is none, or no longer. */
 quire_pin_entry *quire_engine_pins_find(quire_engine_pins *pins, quire_pin_id id);
+/* What others see of it is as it is now. */
+void quire_engine_pin_show(quire_engine *engine, quire_pin_entry *entry);
+/* What others see; the lock is held, or the caller is the engine's thread. */
 void quire_engine_pin_describe(const quire_engine *engine, const quire_pin_entry *entry,
                                quire_engine_pin *out);
+/* One more, or the last one again no longer. Returns where it stands. */
+quire_pin_entry *quire_engine_pin_add(quire_engine_pins *pins, const quire_pin_entry *entry);
+void quire_engine_pin_take_back(quire_engine_pins *pins);
 /* A new entry is held at once if its text is cached, else computed. On error it has to be removed
  * by the caller. */
 int quire_engine_pin_begin(quire_engine *engine, quire_pin_entry *entry, quire_error *err);

@@ -212,7 +212,7 @@ static int place_take(quire_engine *engine, uint32_t class_index, quire_error *e
 
     (void)pthread_mutex_lock(&engine->lock);
     n_max = engine->shared_stats.classes[class_index].running_limit + queue_max;
-    if (engine->is_draining) {
+    if (engine->is_stopping) {
         rc = quire_error_set(err, QUIRE_AGAIN, "the server is shutting down");
     } else if (atomic_load(&engine->n_unfinished_of[class_index]) >= n_max) {
         engine->n_queue_full++;

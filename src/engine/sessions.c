@@ -509,6 +509,24 @@ uint64_t quire_sessions_expire(quire_sessions *sessions, uint64_t now_us)
 
 /* ---- looking ---- */
 
+static quire_session_info info_of(const session *s)
+{
+    return (quire_session_info){
+        .id = s->id,
+        .tenant = s->tenant,
+        .tenant_bytes = s->tenant_bytes,
+        .owner = s->owner,
+        .created_us = s->created_us,
+        .used_us = s->used_us,
+        .n_turns = s->n_turns,
+        .n_messages = s->n_messages,
+        .text_bytes = s->text_bytes,
+        .tokens = s->tokens,
+        .n_tokens = s->n_tokens,
+        .is_in_use = s->is_in_use,
+    };
+}
+
 int quire_sessions_visit(const quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
                          int (*visit)(void *ctx, const quire_session_info *info), void *ctx)
 {
@@ -516,20 +534,7 @@ int quire_sessions_visit(const quire_sessions *sessions, const void *tenant, uin
 
     sessions_lock(sessions);
     for (const session *s = sessions->newest; s != NULL && rc == 0; s = s->older) {
-        const quire_session_info info = {
-            .id = s->id,
-            .tenant = s->tenant,
-            .tenant_bytes = s->tenant_bytes,
-            .owner = s->owner,
-            .created_us = s->created_us,
-            .used_us = s->used_us,
-            .n_turns = s->n_turns,
-            .n_messages = s->n_messages,
-            .text_bytes = s->text_bytes,
-            .tokens = s->tokens,
-            .n_tokens = s->n_tokens,
-            .is_in_use = s->is_in_use,
-        };
+        const quire_session_info info = info_of(s);
 
         if (tenant == NULL ||
             (s->tenant_bytes == tenant_bytes && memcmp(s->tenant, tenant, tenant_bytes) == 0)) {
@@ -538,6 +543,23 @@ int quire_sessions_visit(const quire_sessions *sessions, const void *tenant, uin
     }
     sessions_unlock(sessions);
     return rc;
+}
+
+int quire_sessions_look(const quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
+                        const char *id, void (*look)(void *ctx, const quire_session_info *info),
+                        void *ctx)
+{
+    const session *s;
+
+    sessions_lock(sessions);
+    s = *place_of(sessions, tenant, tenant_bytes, id);
+    if (s != NULL) {
+        const quire_session_info info = info_of(s);
+
+        look(ctx, &info);
+    }
+    sessions_unlock(sessions);
+    return s != NULL ? QUIRE_OK : QUIRE_NOTFOUND;
 }
 
 uint32_t quire_sessions_count(const quire_sessions *sessions)

@@ -117,6 +117,11 @@ typedef struct quire_session_info {
 int quire_sessions_visit(const quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
                          int (*visit)(void *ctx, const quire_session_info *info), void *ctx);
 
+/* The same for one. Errors: QUIRE_NOTFOUND. */
+int quire_sessions_look(const quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
+                        const char *id, void (*look)(void *ctx, const quire_session_info *info),
+                        void *ctx);
+
 uint32_t quire_sessions_count(const quire_sessions *sessions);
 /* Those that ended by their TTL or because of sessions_max. */
 uint64_t quire_sessions_evictions_total(const quire_sessions *sessions);

@@ -101,6 +101,7 @@ typedef struct quire_engine_stats {
     uint64_t steps_total;
     uint64_t step_rows_total;
     double step_seconds_total;
+    double views_seconds_total;   /* beside these, between them, for views.h */
     double prefill_token_seconds; /* running mean cost of a prefill token; for explanations */
     quire_cost cost;              /* what a step costs, learned */
     /* classes */

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "engine/views.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,25 +19,9 @@
 typedef struct region_list {
     quire_account_info *accounts; /* [n_accounts], account i + 1 at i */
     uint32_t n_accounts;
-    quire_region_stats items[QUIRE_REGIONS_MAX];
-    quire_region_id ids[QUIRE_REGIONS_MAX];
+    quire_region_view items[QUIRE_REGIONS_MAX];
     uint32_t n;
 } region_list;
-
-/* On the engine's thread. */
-static void collect(void *ctx, quire_cache *cache, quire_prefix *tree)
-{
-    region_list *list = ctx;
-
-    for (uint32_t i = 0; tree != NULL && i < list->n_accounts; i++) {
-        (void)quire_prefix_account_get(tree, (uint16_t)(i + 1), &list->accounts[i]);
-    }
-    for (quire_region_id id = 0; id < QUIRE_REGIONS_MAX; id++) {
-        if (quire_region_stats_get(cache, id, &list->items[list->n]) == QUIRE_OK) {
-            list->ids[list->n++] = id;
-        }
-    }
-}
 
 static void write_region(quire_json_out *json, uint32_t id, const quire_region_stats *s)
 {
@@ -98,7 +83,7 @@ static void write_regions(quire_json_out *json, const region_list *list,
     quire_json_string(json, "object", "list");
     quire_json_array(json, "data");
     for (uint32_t i = 0; i < list->n; i++) {
-        write_region(json, list->ids[i], &list->items[i]);
+        write_region(json, list->items[i].id, &list->items[i].stats);
     }
     quire_json_array_end(json);
     quire_json_object(json, "pinned");
@@ -124,7 +109,8 @@ int quire_api_regions(quire_http *http)
     if (list.accounts == NULL) {
         return quire_api_error_nomem(&http->err);
     }
-    if (quire_engine_call(http->engine, collect, &list) < 0) {
+    list.n = quire_engine_regions(http->engine, list.items);
+    if (quire_engine_accounts_get(http->engine, list.accounts, list.n_accounts) < 0) {
         free(list.accounts);
         return quire_api_error_set(&http->err, 503, "stopping", NULL, "the engine has ended");
     }

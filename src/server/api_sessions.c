@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "engine/views.h"
 #include "server/dropped.h"
 
 #include <stdlib.h>
@@ -15,9 +16,6 @@
 
 #define LIST_DEFAULT 100
 #define LIST_MAX     1024
-/* Tokens that are copied at a time, and whose paths are looked at between two steps of the engine:
- * those of all sessions may be gigabytes. */
-#define CALL_TOKENS_MAX (16u << 10)
 
 typedef struct found_session {
     char id[QUIRE_SESSION_ID_MAX + 1];
@@ -25,7 +23,6 @@ typedef struct found_session {
     uint32_t salt_bytes;
     quire_tenant_names names;
     quire_session_info info; /* its pointers are of no use */
-    int32_t *tokens;         /* while it is measured */
     uint64_t kv_bytes;
     uint64_t own_kv_bytes;
 } found_session;
@@ -34,14 +31,10 @@ typedef struct found_session {
 typedef struct session_list {
     quire_session_choice choice;
     const char *id; /* NULL = any */
-    quire_engine *engine;
     found_session *found;
     uint32_t n;
     uint32_t cap;
     uint32_t n_wanted; /* those beyond cap too */
-    uint32_t next;     /* whose pages are to be looked at: up to end */
-    uint32_t end;
-    bool is_out_of_memory;
 } session_list;
 
 static bool is_wanted(const session_list *list, const quire_session_info *info,
@@ -76,9 +69,6 @@ static int collect(void *ctx, const quire_session_info *info)
 
 static void list_fini(session_list *list)
 {
-    for (uint32_t i = 0; i < list->n; i++) {
-        free(list->found[i].tokens);
-    }
     free(list->found);
 }
 
@@ -92,7 +82,6 @@ static quire_session_choice choice_of(quire_http *http)
 
 static int list_make(session_list *list, quire_http *http, uint32_t cap)
 {
-    list->engine = http->engine;
     list->cap = cap;
     list->found = calloc(cap, sizeof list->found[0]);
     if (list->found == NULL) {
@@ -102,72 +91,29 @@ static int list_make(session_list *list, quire_http *http, uint32_t cap)
     return QUIRE_OK;
 }
 
-static int copy_tokens(void *ctx, const quire_session_info *info)
-{
-    session_list *list = ctx;
-
-    for (uint32_t i = list->next; i < list->end; i++) {
-        found_session *to = &list->found[i];
-
-        if (to->info.owner == info->owner && info->n_tokens > 0) {
-            to->tokens = malloc(info->n_tokens * sizeof to->tokens[0]);
-            if (to->tokens == NULL) {
-                list->is_out_of_memory = true;
-                return 1;
-            }
-            memcpy(to->tokens, info->tokens, info->n_tokens * sizeof to->tokens[0]);
-            to->info.n_tokens = info->n_tokens;
-        }
-    }
-    return 0;
-}
-
-/* On the engine's thread. */
-static void measure(void *ctx, quire_cache *cache, quire_prefix *tree)
-{
-    session_list *list = ctx;
-
-    (void)cache;
-    for (uint32_t i = list->next; i < list->end; i++) {
-        found_session *s = &list->found[i];
-        const quire_prefix_key key = quire_engine_key(list->engine, s->salt, s->salt_bytes);
-
-        if (tree != NULL && s->tokens != NULL) {
-            quire_prefix_path_bytes(tree, &key, s->tokens, s->info.n_tokens, s->info.owner,
-                                    &s->kv_bytes, &s->own_kv_bytes);
-        }
-    }
-}
-
-/* One at least, and as many as have no more tokens than CALL_TOKENS_MAX. */
-static void choose_next(session_list *list)
-{
-    uint64_t n_tokens = 0;
-
-    do {
-        n_tokens += list->found[list->end].info.n_tokens;
-        list->end++;
-    } while (list->end < list->n &&
-             n_tokens + list->found[list->end].info.n_tokens <= CALL_TOKENS_MAX);
-}
-
+/* How much of the cache they have. */
 static int list_measure(session_list *list, quire_http *http)
 {
-    for (; list->next < list->n; list->next = list->end) {
-        choose_next(list);
-        (void)quire_sessions_visit(quire_engine_sessions(http->engine), NULL, 0, copy_tokens, list);
-        if (list->is_out_of_memory) {
-            return quire_api_error_nomem(&http->err);
-        }
-        if (quire_engine_call(http->engine, measure, list) < 0) {
-            return quire_api_error_set(&http->err, 503, "stopping", NULL, "the engine has ended");
-        }
-        for (uint32_t i = list->next; i < list->end; i++) {
-            free(list->found[i].tokens);
-            list->found[i].tokens = NULL;
-        }
+    quire_session_kv *items = calloc((size_t)list->n + 1, sizeof items[0]);
+    int rc;
+
+    if (items == NULL) {
+        return quire_api_error_nomem(&http->err);
     }
-    return QUIRE_OK;
+    for (uint32_t i = 0; i < list->n; i++) {
+        const found_session *s = &list->found[i];
+
+        items[i] =
+            (quire_session_kv){ .tenant = s->salt, .tenant_bytes = s->salt_bytes, .id = s->id };
+    }
+    rc = quire_engine_sessions_kv(http->engine, items, list->n);
+    for (uint32_t i = 0; i < list->n; i++) {
+        list->found[i].kv_bytes = items[i].bytes;
+        list->found[i].own_kv_bytes = items[i].own_bytes;
+    }
+    free(items);
+    return rc < 0 ? quire_api_error_set(&http->err, 503, "stopping", NULL, "the engine has ended")
+                  : QUIRE_OK;
 }
 
 static void write_session(quire_json_out *json, const found_session *s)

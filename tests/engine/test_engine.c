@@ -486,23 +486,6 @@ static void test_full_queue(void **state)
     bench_close(&b);
 }
 
-static void test_drain(void **state)
-{
-    engine_bench b = bench_default();
-    int32_t prompt[N_PROMPT];
-    quire_request_params params = params_greedy(prompt, N_PROMPT, N_TOKENS);
-    quire_request *request;
-
-    (void)state;
-    tokens_make(prompt, N_PROMPT, 10);
-    request = submit(&b, &params);
-    quire_engine_drain(b.engine);
-    refused(&b, &params, QUIRE_AGAIN, "shutting down");
-    finish_as(request, QUIRE_FINISH_LENGTH); /* what was accepted goes on */
-    assert_true(quire_engine_is_idle(b.engine));
-    bench_close(&b);
-}
-
 /* ---- cancel, life ---- */
 
 static void test_waiting_has_an_end(void **state)
@@ -748,7 +731,6 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_bad_options),
         cmocka_unit_test(test_full_queue),
-        cmocka_unit_test(test_drain),
         cmocka_unit_test(test_waiting_has_an_end),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_cancel_in_the_inbox),

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "engine/engine_call.h"
 #include "engine_fixture.h"
 #include "seed.h"
 

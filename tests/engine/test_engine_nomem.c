@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "engine/engine_call.h"
 #include "engine/pins.h"
 #include "engine_fixture.h"
 

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "engine/views.h"
 #include "engine_double.h"
 
 #include <pthread.h>
@@ -111,11 +112,6 @@ engine_memory *engine_double_memory(quire_engine *engine)
 }
 
 /* ---- engine.h ---- */
-
-void quire_engine_drain(quire_engine *engine)
-{
-    (void)engine;
-}
 
 bool quire_engine_is_idle(const quire_engine *engine)
 {
@@ -336,19 +332,39 @@ uint32_t quire_engine_explain_last(quire_engine *engine, quire_explanation *out,
     return n > 0;
 }
 
-int quire_engine_call(quire_engine *engine, quire_engine_fn fn, void *ctx)
+int quire_engine_page_map(quire_engine *engine, quire_page_map *out)
 {
     (void)engine;
-    (void)fn;
-    (void)ctx;
+    *out = (quire_page_map){ 0 };
     return QUIRE_AGAIN;
 }
 
-quire_prefix_key quire_engine_key(const quire_engine *engine, const void *tenant,
-                                  uint32_t tenant_bytes)
+void quire_page_map_fini(quire_page_map *map)
+{
+    (void)map;
+}
+
+int quire_engine_sessions_kv(quire_engine *engine, quire_session_kv *items, uint32_t n)
 {
     (void)engine;
-    return (quire_prefix_key){ { 1, 2 }, tenant, tenant_bytes };
+    (void)items;
+    (void)n;
+    return QUIRE_AGAIN;
+}
+
+uint32_t quire_engine_regions(const quire_engine *engine, quire_region_view out[QUIRE_REGIONS_MAX])
+{
+    (void)engine;
+    (void)out;
+    return 0;
+}
+
+int quire_engine_accounts_get(quire_engine *engine, quire_account_info *out, uint32_t n)
+{
+    (void)engine;
+    (void)out;
+    (void)n;
+    return QUIRE_AGAIN;
 }
 
 int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,

@@ -121,6 +121,11 @@ int quire_cache_pages_visit(const quire_cache *cache,
     return 0;
 }
 
+uint32_t quire_cache_page_id_end(const quire_cache *cache)
+{
+    return cache->pool.id_end;
+}
+
 quire_page_id quire_cache_pages_visit_some(const quire_cache *cache, quire_page_id first,
                                            uint32_t n_ids,
                                            void (*visit)(void *ctx, const quire_page_info *page),

@@ -53,7 +53,8 @@ uint32_t quire_prefix_visit_some(const quire_prefix *tree, uint32_t first, uint3
         const quire_prefix_node *node = quire_prefix_at(tree, id);
 
         if (node->kind == QUIRE_NODE_PAGE) {
-            const quire_prefix_page_use use = { node->pages, node->owner, node->used_us };
+            const quire_prefix_page_use use = { node->pages, tree->n_groups, node->owner,
+                                                node->used_us };
 
             visit(ctx, &use);
         }

@@ -1,0 +1,79 @@
+/* views.h - the cache as people see it: pages, sessions' sizes, regions, tenants' accounts.
+ *
+ * Only the engine's thread walks the cache and the tree. A view is made there in slices of some
+ * microseconds, between two steps, and takes at most QUIRE_VIEW_SHARE of the time that steps take:
+ * whoever looks waits, not whoever decodes. While nothing runs a view is made at once. So a view of
+ * a large cache under load is a picture with an exposure of a second or so: what came or went
+ * meanwhile may be in it or not.
+ *
+ * Thread: any. Calls return QUIRE_AGAIN when the engine has ended.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_VIEWS_H
+#define QUIRE_ENGINE_VIEWS_H
+
+#include <stdint.h>
+
+#include "engine/engine.h"
+#include "quire/cache.h"
+#include "quire/prefix.h"
+
+#define QUIRE_VIEW_SHARE 0.005 /* of the time of a step */
+
+/* ---- pages ---- */
+
+typedef enum quire_page_cell_state {
+    QUIRE_PAGE_CELL_FREE = 0,
+    QUIRE_PAGE_CELL_LIVE,   /* a running sequence's alone */
+    QUIRE_PAGE_CELL_SHARED, /* live and cached */
+    QUIRE_PAGE_CELL_CACHED,
+    QUIRE_PAGE_CELL_PINNED /* cached and pinned */
+} quire_page_cell_state;
+
+typedef struct quire_page_cell {
+    uint64_t owner;    /* session's number; 0 = nobody in particular */
+    uint64_t used_us;  /* by the engine's clock; 0 = the tree does not know it */
+    uint16_t n_filled; /* slots that hold tokens */
+    uint8_t group;
+    uint8_t state; /* quire_page_cell_state */
+} quire_page_cell;
+
+typedef struct quire_page_map {
+    quire_page_cell *cells; /* [n_cells], by page id; cell 0 is no page */
+    uint32_t n_cells;
+    uint32_t n_in_use;
+} quire_page_map;
+
+/* Errors: QUIRE_NOMEM, QUIRE_AGAIN. Memory: end with quire_page_map_fini(), on errors too. Cost: 24
+ * bytes a page while it is held. */
+int quire_engine_page_map(quire_engine *engine, quire_page_map *out);
+void quire_page_map_fini(quire_page_map *map);
+
+/* ---- sessions ---- */
+
+typedef struct quire_session_kv {
+    /* in */
+    const void *tenant;
+    uint32_t tenant_bytes;
+    const char *id;
+    /* out: charge of the cached pages of its tokens; 0 when there is no such session */
+    uint64_t bytes;
+    uint64_t own_bytes; /* of these, pages that nobody else has used */
+} quire_session_kv;
+
+int quire_engine_sessions_kv(quire_engine *engine, quire_session_kv *items, uint32_t n);
+
+/* ---- regions and accounts ---- */
+
+typedef struct quire_region_view {
+    quire_region_id id;
+    quire_region_stats stats;
+} quire_region_view;
+
+/* Those that are open. Returns how many; never waits. */
+uint32_t quire_engine_regions(const quire_engine *engine, quire_region_view out[QUIRE_REGIONS_MAX]);
+
+/* Accounts 1 .. n of quire_engine_opts.accounts, account i + 1 at i. */
+int quire_engine_accounts_get(quire_engine *engine, quire_account_info *out, uint32_t n);
+
+#endif /* QUIRE_ENGINE_VIEWS_H */

@@ -116,18 +116,20 @@ static uint32_t tokens_to_use(const quire_engine *engine, const quire_request *r
 static const quire_request_claim *claim_of(const quire_engine *engine, quire_request *r)
 {
     const quire_prefix_key key = quire_engine_key(engine, r->tenant, r->tenant_bytes);
-    const uint64_t generation = quire_prefix_generation(engine->tree);
+    const uint64_t tree_generation = quire_prefix_generation(engine->tree);
+    const uint64_t cache_generation = quire_cache_generation(engine->cache);
     const quire_region_id pinned = engine->pinned.region;
     quire_request_claim *kept = &r->claim;
     quire_prefix_claim claim;
 
-    if (kept->generation == generation) {
+    if (kept->tree_generation == tree_generation && kept->cache_generation == cache_generation) {
         return kept;
     }
     quire_prefix_claim_get(engine->tree, &key, r->tokens, r->n_tokens - 1, tokens_to_use(engine, r),
                            &claim);
     *kept = (quire_request_claim){
-        .generation = generation,
+        .tree_generation = tree_generation,
+        .cache_generation = cache_generation,
         .n_cached = engine->opts.no_prefix_cache ? 0 : claim.match.n_tokens,
         .n_used = claim.n_tokens,
         .cached_dynamic_bytes = claim.cached_bytes[QUIRE_REGION_DYNAMIC],

@@ -46,11 +46,12 @@ typedef enum quire_retreat {
     QUIRE_RETREAT_NO_HIT
 } quire_retreat;
 
-/* What the tree has of a request's tokens: right while the tree's generation stays. */
+/* What the tree has of a request's tokens: right while both generations stay. */
 typedef struct quire_request_claim {
-    uint64_t generation; /* 0 = not looked up yet */
-    uint32_t n_cached;   /* tokens that are cached */
-    uint32_t n_used;     /* of them, those it would begin with */
+    uint64_t tree_generation; /* 0 = not looked up yet */
+    uint64_t cache_generation;
+    uint32_t n_cached; /* tokens that are cached */
+    uint32_t n_used;   /* of them, those it would begin with */
     /* Charge of the pages of those that it would begin with (quire_prefix_claim). */
     uint64_t cached_dynamic_bytes;
     uint64_t live_dynamic_bytes;

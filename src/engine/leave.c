@@ -171,7 +171,7 @@ void quire_engine_preempt(quire_engine *engine, quire_request *r)
     engine->stats.classes[r->class_index].preempted_total++;
     r->state = QUIRE_REQUEST_WAITING;
     r->held_by = 0;
-    r->claim.generation = 0; /* it has more tokens than when it was looked up */
+    r->claim.tree_generation = 0; /* it has more tokens than when it was looked up */
     /* Back when somebody else lets go: its own pages do not suffice, or it would run. Were it let
      * in again at once, a step that fails for another reason than pages would be tried for ever. */
     r->blocked_at = engine->n_releases;

@@ -185,10 +185,9 @@ program_result program_run_interrupted(const char *input, program_args args)
     return result;
 }
 
-program_running program_start(program_args args)
+static program_running start_with(int in, program_args args)
 {
-    program_running running;
-    int in = temporary();
+    program_running running = { 0 };
     int out[2];
     int err[2];
 
@@ -201,6 +200,41 @@ program_running program_start(program_args args)
     close(err[1]);
     close(in);
     return running;
+}
+
+program_running program_start(program_args args)
+{
+    return start_with(temporary(), args);
+}
+
+/* A new terminal's two ends. */
+static int open_terminal(int *other)
+{
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+
+    assert_true(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+    *other = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    assert_true(*other >= 0);
+    return terminal;
+}
+
+program_running program_start_on_terminal(program_args args)
+{
+    int other;
+    int terminal = open_terminal(&other);
+    program_running running = start_with(other, args);
+
+    running.in = terminal;
+    return running;
+}
+
+void program_await(int fd, char awaited)
+{
+    char byte;
+
+    do {
+        assert_int_equal(read(fd, &byte, 1), 1);
+    } while (byte != awaited);
 }
 
 char *program_line(int fd)
@@ -251,24 +285,26 @@ int program_end(program_running *running)
     status = wait_for(running->pid);
     close(running->out);
     close(running->err);
+    if (running->in > 0) {
+        close(running->in);
+    }
     return status;
 }
 
-program_result program_run_on_terminal(program_args args)
+/* shown NULL: no signal. */
+static program_result run_on_terminal(const char *shown, program_args args)
 {
     program_result result = { 0 };
     int in = temporary();
     int out = temporary();
-    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     size_t cap = 1 << 20;
     size_t n = 0;
     ssize_t got;
     int other;
+    int terminal = open_terminal(&other);
+    bool is_signalled = shown == NULL;
     pid_t pid;
 
-    assert_true(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
-    other = open(ptsname(terminal), O_RDWR | O_NOCTTY);
-    assert_true(other >= 0);
     pid = start(args, in, out, other);
     close(other);
     result.err = malloc(cap);
@@ -276,6 +312,11 @@ program_result program_run_on_terminal(program_args args)
     /* Reading fails once the program has closed its end. */
     while (n < cap - 1 && (got = read(terminal, result.err + n, cap - 1 - n)) > 0) {
         n += (size_t)got;
+        result.err[n] = '\0';
+        if (!is_signalled && strstr(result.err, shown) != NULL) {
+            is_signalled = true;
+            assert_int_equal(kill(pid, SIGINT), 0);
+        }
     }
     result.err[n] = '\0';
     result.exit_status = wait_for(pid);
@@ -284,6 +325,16 @@ program_result program_run_on_terminal(program_args args)
     close(out);
     close(in);
     return result;
+}
+
+program_result program_run_on_terminal(program_args args)
+{
+    return run_on_terminal(NULL, args);
+}
+
+program_result program_interrupt_at(const char *shown, program_args args)
+{
+    return run_on_terminal(shown, args);
 }
 
 void program_free(program_result *result)

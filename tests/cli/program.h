@@ -38,6 +38,9 @@ program_result program_run_interrupted(const char *input, program_args args);
 /* With stderr on a terminal; err is what the terminal would have shown. */
 program_result program_run_on_terminal(program_args args);
 
+/* The same, with SIGINT once the terminal has shown a text. */
+program_result program_interrupt_at(const char *shown, program_args args);
+
 void program_free(program_result *result);
 
 /* A program that goes on while the test does. */
@@ -45,9 +48,14 @@ typedef struct program_running {
     pid_t pid;
     int out; /* ends of pipes */
     int err;
+    int in; /* of a terminal; 0 = none */
 } program_running;
 
 program_running program_start(program_args args);
+/* With a terminal for its stdin: lines are written to running.in. */
+program_running program_start_on_terminal(program_args args);
+/* Read until a character has come. */
+void program_await(int fd, char awaited);
 /* The next line of a stream without its newline; fails the test at the end of the stream.
  * Memory: free(). */
 char *program_line(int fd);

@@ -213,16 +213,11 @@ static int simulate(quire_analyzed *a, const analyze_args *args, uint64_t recomm
 {
     const uint32_t n_threads =
         args->common.n_threads > 0 ? (uint32_t)args->common.n_threads : quire_cpus_usable();
-    int rc;
 
     a->grid.trace = a->trace;
     a->grid.opts = (quire_sim_opts){ .mode = QUIRE_SIM_HITS, .seed = (uint64_t)args->trace.seed };
     choose_columns(a, args, recommended < CAPACITY_MAX ? recommended : CAPACITY_MAX);
-    quire_progress("simulating %" PRIu32 " policies and the bound with %" PRIu32 " sizes",
-                   a->grid.n_policies, a->grid.n_columns);
-    rc = quire_sim_grid_run(&a->grid, n_threads, err);
-    quire_progress_end();
-    return rc;
+    return quire_sim_grid_run(&a->grid, n_threads, err);
 }
 
 /* A server with what is recommended, but for the policy: its regions over time. */
@@ -354,11 +349,12 @@ static int run(void *opaque)
     quire_trace trace;
     quire_analyzed a = { .path = args->trace.path, .trace = &trace };
     int exit_status;
+    int rc;
 
-    quire_interrupt_catch();
     if (quire_trace_args_read(&args->trace, &trace, &report, &err) < 0) {
         return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
+    quire_interrupt_catch();
     a.format = report.format;
     if (measure(&a, args, &err) < 0) {
         exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
@@ -367,8 +363,11 @@ static int run(void *opaque)
             quire_analyzed_print_trace(&a, stdout);
             (void)fflush(stdout); /* the simulations take a while */
         }
-        exit_status = recommend(&a, args, &err) < 0 ? quire_say_error(&err, QUIRE_EXIT_FAILED)
-                                                    : show(&a, args);
+        rc = recommend(&a, args, &err);
+        exit_status = rc < 0 ? quire_say_error(&err, QUIRE_EXIT_FAILED) : show(&a, args);
+        if (rc == QUIRE_CANCELED && !args->common.is_json) {
+            quire_analyzed_print_policies(&a, stdout); /* those that were simulated */
+        }
     }
     analyzed_fini(&a);
     quire_trace_fini(&trace);

@@ -139,6 +139,7 @@ static int run_test(table *t, quire_bench_test test, uint32_t depth)
     const bench_args *args = t->args;
     row *r = &t->rows[t->n_rows];
     int64_t n = test == QUIRE_BENCH_PREFILL ? args->n_prompt : args->n_gen;
+    int rc;
 
     if (n == 0 || (test == QUIRE_BENCH_PREFILL && !has_prefill(args))) {
         return QUIRE_OK;
@@ -153,12 +154,15 @@ static int run_test(table *t, quire_bench_test test, uint32_t depth)
         .n_tokens = (uint32_t)n,
         .n_repeats = (uint32_t)args->n_repeats,
     };
-    QUIRE_TRY(quire_measure(&t->session, &r->opts, &r->m));
+    rc = quire_measure(&t->session, &r->opts, &r->m);
+    if (rc < 0 && !(rc == QUIRE_CANCELED && r->m.n_repeats > 0)) {
+        return rc;
+    }
     (void)quire_kv_choice_name(&t->session.kv.choice, r->kv, sizeof(r->kv));
     (void)quire_opened_kv_text(&t->session, r->kv_text, sizeof(r->kv_text));
     r->kv_bits = quire_kv_bits(t->session.desc, t->session.kv_pairs);
     t->n_rows++;
-    return QUIRE_OK;
+    return rc;
 }
 
 static int run_format(table *t, const quire_kv_choice *kv, quire_error *err)
@@ -391,8 +395,8 @@ static int run(void *opaque)
     if (exit_status != QUIRE_EXIT_OK) {
         return exit_status;
     }
-    quire_interrupt_catch();
     rc = quire_opened_open_model(&t.session, &common, &err);
+    quire_interrupt_catch();
     if (rc == QUIRE_OK) {
         rc = args->is_cost ? run_cost(args, &t.session, &err) : run_table(&t, &err);
     }

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -248,6 +249,26 @@ static void say_winner(const calibrate *c)
     }
 }
 
+/* "-" for what an interruption left unmeasured. */
+static char *cost_text(double cost, char *text, size_t text_bytes)
+{
+    (void)snprintf(text, text_bytes, isfinite(cost) ? "%.3e" : "-", cost);
+    return text;
+}
+
+static void print_costs(const quire_calibration *r)
+{
+    char k[24];
+    char v[24];
+
+    printf("cost of q4 in  K          V\n");
+    for (uint32_t l = 0; l < r->n_stored; l++) {
+        printf("layer %-7u  %-9s  %s\n", l,
+               cost_text(r->costs[l].of[QUIRE_SIDE_K][QUIRE_FORMAT_Q4], k, sizeof(k)),
+               cost_text(r->costs[l].of[QUIRE_SIDE_V][QUIRE_FORMAT_Q4], v, sizeof(v)));
+    }
+}
+
 static void print_text(const calibrate *c)
 {
     const quire_calibration *r = &c->result;
@@ -255,11 +276,7 @@ static void print_text(const calibrate *c)
 
     printf("%u predictions of %u chunks of %u tokens, %u runs in %.0f s\n", r->n_scored,
            r->n_chunks, r->n_ctx, c->meter.n_runs_all, c->measure_s);
-    printf("cost of q4 in  K          V\n");
-    for (uint32_t l = 0; l < r->n_stored; l++) {
-        printf("layer %-7u  %.3e  %.3e\n", l, r->costs[l].of[QUIRE_SIDE_K][QUIRE_FORMAT_Q4],
-               r->costs[l].of[QUIRE_SIDE_V][QUIRE_FORMAT_Q4]);
-    }
+    print_costs(r);
     print_checked(c, r->uniform_wins ? "by table" : "chosen", &c->choice);
     if (c->uniform.pairs != NULL) {
         print_checked(c, r->uniform_wins ? "chosen" : "uniform", &c->uniform);
@@ -294,7 +311,8 @@ static json_t *checked_json(const calibrate *c, const checked *one)
                      quire_interval_json(one->kld.mean, one->kld.std_err));
 }
 
-static int print_json(const calibrate *c)
+/* file NULL: an interruption came before the choice. */
+static int print_json(const calibrate *c, const char *file)
 {
     const quire_calibration *r = &c->result;
     json_t *measured = json_array();
@@ -310,15 +328,34 @@ static int print_json(const calibrate *c)
                               json_pack("{s:o, s:o}", "k", side_json(r->costs[l].of[QUIRE_SIDE_K]),
                                         "v", side_json(r->costs[l].of[QUIRE_SIDE_V])));
     }
-    return quire_stdout_json(
-        json_pack("{s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:b}",
-                  "model", quire_json_bytes(c->common.model, strlen(c->common.model)), "file",
-                  quire_json_bytes(c->file.path, strlen(c->file.path)), "n_ctx", (int)r->n_ctx,
-                  "n_chunks", (int)r->n_chunks, "n_scored", (int)r->n_scored, "kv_recent",
-                  (int)r->kv_recent, "kv_sinks", (int)r->kv_sinks, "runs", (int)c->meter.n_runs_all,
-                  "seconds", quire_json_real(c->measure_s), "target_bits", quire_json_real(c->bits),
-                  "measured", measured, "layers", layers, "choice", checked_json(c, &c->choice),
-                  "uniform", checked_json(c, &c->uniform), "uniform_wins", (int)r->uniform_wins));
+    return quire_stdout_json(json_pack(
+        "{s:o, s:o, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "model",
+        quire_json_bytes(c->common.model, strlen(c->common.model)), "file",
+        file != NULL ? quire_json_bytes(file, strlen(file)) : json_null(), "n_ctx", (int)r->n_ctx,
+        "n_chunks", (int)r->n_chunks, "n_scored", (int)r->n_scored, "kv_recent", (int)r->kv_recent,
+        "kv_sinks", (int)r->kv_sinks, "runs", (int)c->meter.n_runs_all, "seconds",
+        quire_json_real(c->measure_s), "target_bits", quire_json_real(c->bits), "measured",
+        measured, "layers", layers, "choice", checked_json(c, &c->choice), "uniform",
+        checked_json(c, &c->uniform), "uniform_wins", (int)r->uniform_wins));
+}
+
+/* The costs that were measured before Ctrl-C: no choice follows from a part of them. */
+static int print_interrupted(calibrate *c)
+{
+    /* The run that was interrupted is counted too. */
+    quire_say("interrupted after %u runs; no file is written",
+              c->meter.n_runs > 0 ? c->meter.n_runs - 1 : 0);
+    if (c->result.measured == 0) {
+        return QUIRE_EXIT_FAILED;
+    }
+    free(c->choice.pairs);
+    free(c->uniform.pairs);
+    c->choice.pairs = c->uniform.pairs = NULL;
+    if (c->args->common.is_json) {
+        return print_json(c, NULL);
+    }
+    print_costs(&c->result);
+    return QUIRE_EXIT_FAILED;
 }
 
 /* ---- the command ---- */
@@ -349,8 +386,8 @@ static int run(void *opaque)
     int rc;
 
     c.common.kv.choice.pair = (quire_kv_pair){ QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 };
-    quire_interrupt_catch();
     rc = quire_opened_open_model(&c.session, &c.common, &err);
+    quire_interrupt_catch();
     if (rc == QUIRE_OK) {
         rc = read_tokens(&c, &err);
     }
@@ -373,12 +410,14 @@ static int run(void *opaque)
     if (rc == QUIRE_OK) {
         rc = quire_calibration_save(&c.result, c.session.desc, &c.file, &err);
     }
-    if (rc < 0) {
+    if (rc == QUIRE_CANCELED) {
+        exit_status = print_interrupted(&c);
+    } else if (rc < 0) {
         exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
     } else {
         say_winner(&c);
         if (args->common.is_json) {
-            exit_status = print_json(&c);
+            exit_status = print_json(&c, c.file.path);
         } else {
             print_text(&c);
         }

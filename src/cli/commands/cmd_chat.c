@@ -208,7 +208,7 @@ static bool obey(chat *c, const char *line, bool *is_over)
         }
     } else if (strcmp(line, "/help") == 0) {
         quire_say("/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an "
-                  "answer; %u of %u tokens of context in use",
+                  "answer or leaves; %u of %u tokens of context in use",
                   quire_writer_tokens(c->writer), c->session.n_ctx);
     } else {
         nearest = line[0] == '/' ? quire_nearest_name(line, commands, 3) : NULL;
@@ -220,31 +220,27 @@ static bool obey(chat *c, const char *line, bool *is_over)
     return true;
 }
 
-/* One line of stdin without its end; NULL at the end of input. */
+/* One line of stdin without its end; NULL at the end of input and after Ctrl-C. */
 static char *read_line(char **buffer, size_t *buffer_bytes, bool is_terminal)
 {
-    for (;;) {
-        ssize_t n;
+    ssize_t n = -1;
 
-        if (is_terminal) {
-            fputs("> ", stderr);
-        }
-        errno = 0;
-        n = getline(buffer, buffer_bytes, stdin);
-        if (n >= 0) {
-            while (n > 0 && ((*buffer)[n - 1] == '\n' || (*buffer)[n - 1] == '\r')) {
-                (*buffer)[--n] = '\0';
-            }
-            return *buffer;
-        }
-        if (errno != EINTR) {
-            return NULL;
-        }
-        clearerr(stdin);
-        quire_interrupt_clear();
-        fputs("\n", stderr);
-        quire_say("/exit or Ctrl-D leaves");
+    if (is_terminal) {
+        fputs("> ", stderr);
     }
+    if (!is_terminal || quire_interrupt_wait_stdin()) {
+        n = getline(buffer, buffer_bytes, stdin);
+    }
+    if (n < 0) {
+        if (is_terminal) {
+            fputs("\n", stderr);
+        }
+        return NULL;
+    }
+    while (n > 0 && ((*buffer)[n - 1] == '\n' || (*buffer)[n - 1] == '\r')) {
+        (*buffer)[--n] = '\0';
+    }
+    return *buffer;
 }
 
 static void converse(chat *c)
@@ -269,8 +265,11 @@ static void converse(chat *c)
             c->has_failed = c->has_failed || !is_terminal;
             (void)quire_say_error(&err, QUIRE_EXIT_FAILED);
         }
-        quire_interrupt_clear();
-        is_over = is_over || quire_stdout_is_lost();
+        /* Somebody who types may want to ask something else; a script is to end. */
+        if (is_terminal) {
+            quire_interrupt_clear();
+        }
+        is_over = is_over || quire_interrupt_seen() || quire_stdout_is_lost();
     }
     free(buffer);
 }
@@ -345,8 +344,10 @@ const quire_command quire_command_chat = {
     .name = "chat",
     .usage = "[-m] FILE [options]",
     .summary = "Talks with a chat model, one line at a time; the KV cache stays between turns.",
-    .notes = "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an answer.\n"
-             "Lines may also be piped in: the answers go to stdout, one after the other.",
+    .notes =
+        "/reset forgets the conversation, /exit or Ctrl-D leaves. Ctrl-C stops an answer; at the\n"
+        "prompt, and where lines are piped in, it leaves.\n"
+        "Lines may also be piped in: the answers go to stdout, one after the other.",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
     .positional = "--model",

@@ -362,8 +362,8 @@ static int run(void *opaque)
     }
     p.base_kv = args->has_against ? args->against : p.base_kv;
     (void)quire_kv_choice_name(&p.base_kv, against + 3, sizeof(against) - 3);
-    quire_interrupt_catch();
     rc = quire_opened_open_model(&p.session, &args->common, &err);
+    quire_interrupt_catch();
     if (rc == QUIRE_OK) {
         rc = choose_text(&p, &err);
     }
@@ -375,10 +375,14 @@ static int run(void *opaque)
     }
     if (rc < 0) {
         exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
-    } else if (args->common.is_json) {
-        exit_status = print_json(&p, base_name);
-    } else {
-        print_text(&p, base_name);
+    }
+    if (rc == QUIRE_OK || (rc == QUIRE_CANCELED && p.result.n_chunks > 0)) {
+        p.n_chunks = p.result.n_chunks; /* fewer where it was interrupted */
+        if (args->common.is_json) {
+            exit_status = print_json(&p, base_name);
+        } else {
+            print_text(&p, base_name);
+        }
     }
     exit_status = quire_kv_history_close(&p.history, exit_status);
     quire_evaluation_fini(&p.result);

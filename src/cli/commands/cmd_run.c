@@ -125,9 +125,10 @@ static int generate(run_args *args, quire_opened *session, quire_error *err)
     }
     quire_writer_sink_set(writer, quire_collect, &text);
     rc = quire_writer_run(writer, tokens, n_tokens, &result, err);
-    if (rc < 0) {
+    if (rc < 0 && rc != QUIRE_CANCELED) {
         goto out;
     }
+    rc = QUIRE_OK; /* an interrupted reading has figures too */
     exit_status = QUIRE_EXIT_OK;
     if (args->common.is_json) {
         exit_status = print_json(args, session, &text, &result, quire_writer_tokens(writer));

@@ -231,7 +231,9 @@ static int grid_show(const sim_args *args, const quire_sim_grid *grid,
     quire_error err = QUIRE_ERROR_INIT;
 
     say_speed(grid);
-    if (args->html != NULL && grid_page(args, grid, report, &err) < 0) {
+    if (args->html != NULL && quire_interrupt_seen()) {
+        quire_say("%s is not written: it would have holes", args->html);
+    } else if (args->html != NULL && grid_page(args, grid, report, &err) < 0) {
         return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
     if (args->common.is_json) {
@@ -267,19 +269,23 @@ static int run(void *opaque)
     quire_sim_grid grid = { .trace = &trace };
     quire_sim_classes classes;
     int exit_status;
+    int rc;
 
-    quire_interrupt_catch();
     if (quire_trace_args_read(&args->trace, &trace, &report, &err) < 0) {
         return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
+    quire_interrupt_catch();
     if (quire_sim_classes_parse(&classes, args->classes, &err) < 0 ||
         quire_sim_classes_match(&classes, &trace, &err) < 0) {
         exit_status = quire_say_error(&err, QUIRE_EXIT_USAGE);
     } else {
         grid.opts.classes = classes.list;
         grid.opts.n_classes = classes.n;
-        exit_status = grid_fill(&grid, args, &err) < 0 ? quire_say_error(&err, QUIRE_EXIT_FAILED)
-                                                       : grid_show(args, &grid, &report);
+        rc = grid_fill(&grid, args, &err);
+        exit_status = rc < 0 ? quire_say_error(&err, QUIRE_EXIT_FAILED) : QUIRE_EXIT_OK;
+        if (rc == QUIRE_OK || (rc == QUIRE_CANCELED && grid.n_done > 0)) {
+            exit_status = grid_show(args, &grid, &report);
+        }
     }
     quire_sim_grid_fini(&grid);
     quire_trace_fini(&trace);

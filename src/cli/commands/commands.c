@@ -118,6 +118,7 @@ static int run_command(const quire_command *command, int argc, char **argv)
         exit_status = quire_say_error(&err, QUIRE_EXIT_USAGE);
     } else {
         exit_status = command->run(args);
+        exit_status = quire_interrupt_seen() ? QUIRE_EXIT_INTERRUPTED : exit_status;
     }
     free(args);
     return exit_status;

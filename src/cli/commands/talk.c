@@ -9,7 +9,9 @@
 #include "quire/status.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,6 +23,7 @@
 static bool progress_is_shown;
 static int stdout_errno; /* of the first write that failed */
 static volatile sig_atomic_t interrupt_flag;
+static int interrupt_pipe[2] = { -1, -1 }; /* a byte for each signal: poll() cannot miss it */
 
 void quire_say(const char *format, ...)
 {
@@ -153,17 +156,24 @@ json_t *quire_json_bytes(const char *text, size_t text_bytes)
 
 static void on_interrupt(int signal_number)
 {
+    const int kept = errno;
+
     if (interrupt_flag) {
         signal(signal_number, SIG_DFL);
         raise(signal_number);
     }
     interrupt_flag = 1;
+    (void)!write(interrupt_pipe[1], "", 1);
+    errno = kept;
 }
 
 void quire_interrupt_catch(void)
 {
     struct sigaction action = { .sa_handler = on_interrupt }; /* no SA_RESTART: reads must return */
 
+    if (interrupt_pipe[0] < 0 && pipe2(interrupt_pipe, O_CLOEXEC | O_NONBLOCK) < 0) {
+        return; /* no descriptor left: Ctrl-C ends the program at once */
+    }
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
 }
@@ -175,7 +185,21 @@ bool quire_interrupt_seen(void)
 
 void quire_interrupt_clear(void)
 {
+    char bytes[16];
+
     interrupt_flag = 0;
+    while (read(interrupt_pipe[0], bytes, sizeof(bytes)) > 0) {
+    }
+}
+
+bool quire_interrupt_wait_stdin(void)
+{
+    struct pollfd fds[] = { { .fd = STDIN_FILENO, .events = POLLIN },
+                            { .fd = interrupt_pipe[0], .events = POLLIN } };
+
+    while (poll(fds, 2, -1) < 0 && errno == EINTR) {
+    }
+    return !quire_interrupt_seen();
 }
 
 double quire_now_s(void)

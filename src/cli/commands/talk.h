@@ -17,6 +17,9 @@
 #define QUIRE_EXIT_OK     0
 #define QUIRE_EXIT_FAILED 1
 #define QUIRE_EXIT_USAGE  2
+/* As shells say of a program that SIGINT ended. A command that was interrupted returns what its
+ * figures so far deserve; the program's status is this one all the same (commands.c). */
+#define QUIRE_EXIT_INTERRUPTED 130
 
 /* One line on stderr that begins with "quire: "; ends a progress line first. */
 __attribute__((format(printf, 1, 2))) void quire_say(const char *format, ...);
@@ -65,6 +68,9 @@ json_t *quire_json_bytes(const char *text, size_t text_bytes);
 void quire_interrupt_catch(void);
 bool quire_interrupt_seen(void);
 void quire_interrupt_clear(void);
+/* Wait until stdin, a terminal, has a line or has ended. False: Ctrl-C came, also before the call.
+ */
+bool quire_interrupt_wait_stdin(void);
 
 /* Seconds of a clock that only moves forward. */
 double quire_now_s(void);

@@ -161,7 +161,7 @@ static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_t
                               "reading", logits);
     writer->n_held = quire_seq_tokens(cache, writer->seq);
     memcpy(writer->held + same, tokens + same, (writer->n_held - same) * sizeof(*tokens));
-    result->n_prompt = n_tokens;
+    result->n_prompt = rc == QUIRE_CANCELED ? writer->n_held : n_tokens;
     result->n_reused = same;
     result->prefill_s = quire_now_s() - start_s;
     return rc;
@@ -248,7 +248,7 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
                                n_tokens, session->n_ctx);
     }
     rc = read_prompt(writer, tokens, (uint32_t)n_tokens, result, &logits);
-    result->stop = QUIRE_STOP_LIMIT;
+    result->stop = rc == QUIRE_CANCELED ? QUIRE_STOP_INTERRUPTED : QUIRE_STOP_LIMIT;
     if (rc == QUIRE_OK && writer->n_predict != 0) {
         rc = write_on(writer, logits, result);
         quire_bytes_clear(&writer->shown);

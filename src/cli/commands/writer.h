@@ -28,7 +28,7 @@ const char *quire_stop_text(quire_stop stop);
 const char *quire_stop_word(quire_stop stop);
 
 typedef struct quire_writer_result {
-    uint32_t n_prompt; /* tokens of the prompt */
+    uint32_t n_prompt; /* tokens of the prompt; those read where that was interrupted */
     uint32_t n_reused; /* of those, already in KV */
     uint32_t n_output; /* tokens written */
     uint32_t n_steps;  /* of one token each, after the prompt */
@@ -51,8 +51,8 @@ void quire_writer_destroy(quire_writer *writer);
 
 /* Read a prompt and write until something stops it. A prompt longer than the context is refused
  * and leaves the writer as it was; err names both counts.
- * Errors: QUIRE_LIMIT, QUIRE_INVAL (empty prompt), QUIRE_CANCELED (interrupted while reading), as
- * quire_runtime_step(). */
+ * Errors: QUIRE_LIMIT, QUIRE_INVAL (empty prompt), QUIRE_CANCELED (interrupted while reading;
+ * *result says how far that went), as quire_runtime_step(). */
 int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_tokens,
                      quire_writer_result *result, quire_error *err);
 

@@ -192,7 +192,8 @@ static int measure_side(quire_meter *m, uint32_t layer, quire_side side, quire_f
     return rc;
 }
 
-/* samples: [QUIRE_FORMAT_COUNT][n_stored] of one side. */
+/* samples: [QUIRE_FORMAT_COUNT][n_stored] of one side; those that were measured say so, also after
+ * a failure. */
 static int measure_sides(quire_meter *m, quire_side side, uint32_t formats,
                          const quire_evaluation *floor, quire_cost_sample *samples,
                          quire_error *err)
@@ -204,12 +205,42 @@ static int measure_sides(quire_meter *m, quire_side side, uint32_t formats,
             continue;
         }
         for (uint32_t l = 0; l < n_stored; l++) {
-            QUIRE_TRY(
-                measure_side(m, l, side, (quire_format)f, floor, &samples[f * n_stored + l], err));
+            int rc =
+                measure_side(m, l, side, (quire_format)f, floor, &samples[f * n_stored + l], err);
+
+            if (rc < 0) {
+                quire_cost_shrink(samples + f * n_stored, l);
+                return rc;
+            }
         }
         quire_cost_shrink(samples + f * n_stored, n_stored);
     }
     return QUIRE_OK;
+}
+
+/* The cost of one side of one layer, if anything was measured of it. */
+static void fit_layer(const quire_cost_sample *samples, uint32_t n_stored, uint32_t layer,
+                      const double *errors, double *cost)
+{
+    quire_cost_sample of_layer[QUIRE_FORMAT_COUNT];
+    bool is_measured = false;
+
+    for (uint32_t f = 0; f < QUIRE_FORMAT_COUNT; f++) {
+        of_layer[f] = samples[f * n_stored + layer];
+        is_measured = is_measured || of_layer[f].is_measured;
+    }
+    if (is_measured) {
+        quire_cost_fit(of_layer, errors, cost);
+    }
+}
+
+static void forget_costs(quire_kv_cost *costs, uint32_t n_stored)
+{
+    for (uint32_t l = 0; l < n_stored; l++) {
+        for (uint32_t f = QUIRE_FORMAT_Q8; f < QUIRE_FORMAT_COUNT; f++) {
+            costs[l].of[QUIRE_SIDE_K][f] = costs[l].of[QUIRE_SIDE_V][f] = (double)NAN;
+        }
+    }
 }
 
 static int errors_of(const quire_model_desc *desc, quire_side side, double *errors,
@@ -242,13 +273,8 @@ static int calibrate_side(quire_kv_cost *costs, quire_meter *m, quire_side side,
     if (rc == QUIRE_OK) {
         rc = measure_sides(m, side, formats, floor, samples, err);
     }
-    for (uint32_t l = 0; rc == QUIRE_OK && l < n_stored; l++) {
-        quire_cost_sample of_layer[QUIRE_FORMAT_COUNT];
-
-        for (uint32_t f = 0; f < QUIRE_FORMAT_COUNT; f++) {
-            of_layer[f] = samples[f * n_stored + l];
-        }
-        quire_cost_fit(of_layer, errors, costs[l].of[side]);
+    for (uint32_t l = 0; (rc == QUIRE_OK || rc == QUIRE_CANCELED) && l < n_stored; l++) {
+        fit_layer(samples, n_stored, l, errors, costs[l].of[side]);
     }
     free(samples);
     return rc;
@@ -271,6 +297,7 @@ int quire_calibrate(quire_calibration *calibration, quire_meter *meter, uint32_t
     quire_evaluation floor;
     int rc;
 
+    forget_costs(calibration->costs, n_stored);
     meter->n_runs_all = meter->n_runs + 1 + 2 * n_stored * count_bits(formats);
     quire_kv_uniform(meter->opts.session->desc, both_q8, meter->pairs);
     rc = quire_meter_run(meter, meter->pairs, &floor, err);

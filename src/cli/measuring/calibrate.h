@@ -53,7 +53,8 @@ int quire_meter_run(quire_meter *meter, const quire_kv_pair *pairs, quire_evalua
                     quire_error *err);
 
 /* Fill in calibration->costs from 1 + 2 * n_stored * formats runs; formats are bits (1 << format)
- * among q6 q5 q4 q3, and calibration->measured gets them and q8. Errors: as quire_meter_run(). */
+ * among q6 q5 q4 q3, and calibration->measured gets them and q8. Errors: as quire_meter_run();
+ * after QUIRE_CANCELED the costs of sides that were not measured are NAN. */
 int quire_calibrate(quire_calibration *calibration, quire_meter *meter, uint32_t formats,
                     quire_error *err);
 

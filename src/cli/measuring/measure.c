@@ -203,10 +203,11 @@ static int run_repeats(bench *b, quire_measurement *out)
         QUIRE_TRY(run_once(b, o->n_tokens));
         out->rates[i] = quire_rate((double)o->n_tokens * o->n_seqs, quire_now_s() - start_s);
         out->n_repeats = i + 1;
+        /* After each: an interruption leaves the figures of the repeats so far. */
+        take_times(b, &before, out);
+        take_memory(b, out);
+        summarize(out);
     }
-    take_times(b, &before, out);
-    take_memory(b, out);
-    summarize(out);
     return QUIRE_OK;
 }
 

@@ -138,7 +138,9 @@ void quire_analyzed_print_policies(const quire_analyzed *a, FILE *out)
         fprintf(out, " %9" PRIu64 "%c", a->grid.columns[c].blocks, c == a->column ? '*' : ' ');
     }
     fprintf(out, "\n");
-    for (uint32_t row = 0; row <= a->grid.n_policies; row++) {
+    for (uint32_t row = 0;
+         row <= a->grid.n_policies && quire_sim_grid_has(&a->grid, row, a->grid.n_columns - 1);
+         row++) {
         fprintf(out, "  %-12s", quire_sim_grid_row_name(&a->grid, row));
         for (uint32_t c = 0; c < a->grid.n_columns; c++) {
             fprintf(out, " %9.2f ",

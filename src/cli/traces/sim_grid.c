@@ -29,6 +29,11 @@ const quire_sim_result *quire_sim_grid_at(const quire_sim_grid *grid, uint32_t r
     return &grid->results[row * grid->n_columns + column];
 }
 
+bool quire_sim_grid_has(const quire_sim_grid *grid, uint32_t row, uint32_t column)
+{
+    return row * grid->n_columns + column < grid->n_done;
+}
+
 double quire_sim_hit_rate(const quire_sim_result *result)
 {
     return result->blocks > 0 ? (double)result->hit_blocks / (double)result->blocks : 0.0;
@@ -56,10 +61,15 @@ static uint32_t cell_take(grid_run *run)
 
     (void)pthread_mutex_lock(&run->lock);
     if (run->rc == QUIRE_OK && quire_interrupt_seen()) {
-        run->rc = quire_error_set(run->err, QUIRE_CANCELED, "interrupted");
+        run->rc =
+            quire_error_set(run->err, QUIRE_CANCELED, "interrupted after %u of %u simulations",
+                            run->next, run->n_cells);
     }
     cell = run->rc < 0 ? run->n_cells : run->next;
-    run->next += cell < run->n_cells;
+    if (cell < run->n_cells) {
+        run->next++;
+        quire_progress("simulation %u of %u", run->next, run->n_cells);
+    }
     (void)pthread_mutex_unlock(&run->lock);
     return cell;
 }
@@ -98,7 +108,9 @@ int quire_sim_grid_run(quire_sim_grid *grid, uint32_t n_threads, quire_error *er
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     quire_parallel(n_threads < run.n_cells ? n_threads : run.n_cells, cells_run, &run);
+    quire_progress_end();
     (void)pthread_mutex_destroy(&run.lock);
+    grid->n_done = run.next; /* in order, and each that was taken has ended */
     return run.rc;
 }
 

@@ -34,7 +34,7 @@ struct quire_request {
     engine_script script;
     quire_request_params params;
     quire_request_result result;
-    int32_t *tokens;   /* [params.n_tokens] of the prompt */
+    int32_t *tokens;   /* of the prompt, then those it will have */
     uint32_t n_tokens; /* those it will have */
     bool is_cancelled;
     quire_top_logit tops[2];
@@ -161,13 +161,16 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
 
     *out = NULL;
     if (request != NULL) {
-        request->tokens = malloc(params->n_tokens * sizeof request->tokens[0]);
+        request->tokens = malloc((params->n_tokens + script->n_pieces) * sizeof request->tokens[0]);
     }
     if (request == NULL || request->tokens == NULL) {
         free(request);
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     memcpy(request->tokens, params->tokens, params->n_tokens * sizeof request->tokens[0]);
+    for (uint32_t i = 0; i < script->n_pieces; i++) {
+        request->tokens[params->n_tokens + i] = 100 + (int32_t)i;
+    }
     (void)pthread_mutex_lock(&engine->lock);
     note_params(&engine->seen, params);
     if (script->submit_status < 0 && engine->seen.n_submitted >= script->submit_refused_from) {
@@ -285,14 +288,10 @@ const quire_request_result *quire_request_result_get(const quire_request *reques
 
 int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens)
 {
-    const uint32_t n_prompt = request->params.n_tokens;
-    int32_t *tokens = malloc((n_prompt + request->n_tokens) * sizeof *tokens);
+    int32_t *tokens = request->tokens;
 
-    assert_non_null(tokens);
-    for (uint32_t i = 0; i < n_prompt + request->n_tokens; i++) {
-        tokens[i] = i < n_prompt ? request->tokens[i] : 100 + (int32_t)(i - n_prompt);
-    }
-    *n_tokens = n_prompt + request->n_tokens - (request->n_tokens > 0);
+    *n_tokens = request->params.n_tokens + request->n_tokens - (request->n_tokens > 0);
+    request->tokens = NULL;
     return tokens;
 }
 
@@ -348,8 +347,7 @@ int quire_engine_sessions_kv(quire_engine *engine, quire_session_kv *items, uint
 {
     (void)engine;
     (void)items;
-    (void)n;
-    return QUIRE_AGAIN;
+    return n > 0 ? QUIRE_AGAIN : QUIRE_OK;
 }
 
 uint32_t quire_engine_regions(const quire_engine *engine, quire_region_view out[QUIRE_REGIONS_MAX])

@@ -8,7 +8,8 @@
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
 #include "base/clock.h"
-#include "engine/engine_call.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/loop_call.h"
 #include "engine/views.h"
 #include "gguf_gen.h"
 
@@ -185,7 +186,7 @@ int main(int argc, char **argv)
     if (quire_engine_create(&engine, &opts, &err) < 0) {
         die(err.message);
     }
-    if (quire_engine_call(engine, fill, &n_pages) < 0) {
+    if (quire_loop_call(engine->loop, fill, &n_pages) < 0) {
         die("the engine has ended");
     }
     printf("turn  us/token alone  watched  ratio  maps  pages  views' share of steps\n");

@@ -76,6 +76,12 @@ void quire_classes_default(quire_classes *out);
  * `standard`. Errors: QUIRE_INVAL, with a message that names the class and the field. */
 int quire_classes_resolve(quire_classes *classes, quire_error *err);
 
+/* How many of its requests may run at once, of n_running_max in all. */
+static inline uint32_t quire_class_running_max(const quire_class *c, uint32_t n_running_max)
+{
+    return c->running_max != 0 && c->running_max < n_running_max ? c->running_max : n_running_max;
+}
+
 /* Index of a class by name, QUIRE_NOTFOUND. */
 int quire_classes_find(const quire_classes *classes, const char *name);
 

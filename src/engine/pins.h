@@ -39,7 +39,10 @@ typedef enum quire_engine_pin_state {
     QUIRE_ENGINE_PIN_COMPUTING,
     QUIRE_ENGINE_PIN_HELD
 } quire_engine_pin_state;
-const char *quire_engine_pin_state_name(quire_engine_pin_state state); /* "computing", "held" */
+static inline const char *quire_engine_pin_state_name(quire_engine_pin_state state)
+{
+    return state == QUIRE_ENGINE_PIN_HELD ? "held" : "computing";
+}
 
 typedef struct quire_engine_pin_params {
     const char *name;      /* letters, digits and . _ - : / , at least one; unique per tenant */

@@ -11,8 +11,8 @@
 
 #include "base/histogram.h"
 #include "engine/classes.h"
-#include "engine/cost.h"
 #include "engine/events.h"
+#include "engine/loop/cost.h"
 #include "engine/precache.h"
 #include "quire/cache.h"
 #include "quire/prefix.h"

@@ -11,7 +11,8 @@
 #include "engine_fixture.h"
 
 #include "base/rng.h"
-#include "engine/engine_internal.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/loop_object.h"
 
 #include <math.h>
 #include <sched.h>
@@ -209,6 +210,11 @@ float reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt,
     return gap;
 }
 
+int engine_call(quire_engine *engine, quire_loop_fn fn, void *ctx)
+{
+    return quire_loop_call(engine->loop, fn, ctx);
+}
+
 /* ---- the gate ---- */
 
 /* One hold: a call that does not return before it is let go. */
@@ -245,7 +251,7 @@ static void *hold_main(void *arg)
 {
     hold *h = arg;
 
-    (void)quire_engine_call(h->engine, hold_fn, h);
+    (void)engine_call(h->engine, hold_fn, h);
     return NULL;
 }
 
@@ -300,9 +306,9 @@ void gate_step(gate *g)
     bool is_queued = false;
 
     while (!is_queued) {
-        (void)pthread_mutex_lock(&g->engine->lock);
-        is_queued = g->engine->tasks != NULL;
-        (void)pthread_mutex_unlock(&g->engine->lock);
+        (void)pthread_mutex_lock(&g->engine->loop->inbox.lock);
+        is_queued = g->engine->loop->inbox.tasks != NULL;
+        (void)pthread_mutex_unlock(&g->engine->loop->inbox.lock);
         (void)sched_yield();
     }
     hold_end(g->hold);
@@ -352,8 +358,8 @@ quire_engine_stats stats_now(quire_engine *engine)
     quire_engine_stats stats;
 
     /* Two calls: the figures of the round in which the first ran are shown before the second. */
-    assert_int_equal(quire_engine_call(engine, do_nothing, NULL), QUIRE_OK);
-    assert_int_equal(quire_engine_call(engine, do_nothing, NULL), QUIRE_OK);
+    assert_int_equal(engine_call(engine, do_nothing, NULL), QUIRE_OK);
+    assert_int_equal(engine_call(engine, do_nothing, NULL), QUIRE_OK);
     quire_engine_stats_get(engine, &stats);
     return stats;
 }
@@ -367,5 +373,5 @@ static void validate_here(void *ctx, quire_cache *cache, quire_prefix *tree)
 
 void validate(quire_engine *engine)
 {
-    assert_int_equal(quire_engine_call(engine, validate_here, NULL), QUIRE_OK);
+    assert_int_equal(engine_call(engine, validate_here, NULL), QUIRE_OK);
 }

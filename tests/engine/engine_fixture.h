@@ -6,6 +6,7 @@
 #define QUIRE_TESTS_ENGINE_FIXTURE_H
 
 #include "engine/engine.h"
+#include "engine/loop/loop_call.h"
 #include "model_fixture.h"
 
 #define FIXTURE_WAIT_MS 60000u /* far beyond what any wait here takes */
@@ -48,6 +49,9 @@ void finish_as(quire_request *request, quire_finish ending);
 float reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt, int32_t *tokens,
                 uint32_t n);
 #define REFERENCE_GAP_MIN 1e-4f
+
+/* Have fn run on the engine's thread between two steps, and wait for it: quire_loop_call(). */
+int engine_call(quire_engine *engine, quire_loop_fn fn, void *ctx);
 
 /* The engine stands still between two steps from gate_close() to gate_open(). gate_step() has it go
  * one round, which is one step if anything runs. */

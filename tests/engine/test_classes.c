@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
+#include "engine/adapt/degrade.h"
 #include "engine/classes.h"
-#include "engine/cost.h"
-#include "engine/degrade.h"
+#include "engine/loop/cost.h"
 #include "seed.h"
 
 #include <math.h>

@@ -8,7 +8,8 @@
 
 #include <cmocka.h>
 
-#include "engine/engine_internal.h"
+#include "engine/engine_halves.h"
+#include "engine/loop/loop_object.h"
 #include "engine_fixture.h"
 #include "model/text.h"
 #include "seed.h"
@@ -576,10 +577,10 @@ static void test_cancel_in_the_inbox(void **state)
     tokens_make(prompt, N_PROMPT, 17);
     request = submit(&b, &params);
     quire_request_cancel(request);
-    (void)pthread_mutex_lock(&b.engine->lock);
-    assert_true(b.engine->has_cancels);
-    b.engine->has_cancels = false;
-    (void)pthread_mutex_unlock(&b.engine->lock);
+    (void)pthread_mutex_lock(&b.engine->loop->inbox.lock);
+    assert_true(b.engine->loop->inbox.has_cancels);
+    b.engine->loop->inbox.has_cancels = false;
+    (void)pthread_mutex_unlock(&b.engine->loop->inbox.lock);
     gate_open(g);
     assert_int_equal(finish(request)->n_generated_tokens, 0);
     finish_as(request, QUIRE_FINISH_CANCEL);
@@ -606,9 +607,10 @@ static void test_who_is_not_to_blame_goes_on(void **state)
     for (int i = 0; i < 6; i++) { /* both have tokens by then */
         gate_step(g);
     }
-    assert_int_equal(b.engine->n_running, 2); /* which stands still */
-    assert_int_equal(quire_seq_close(quire_runtime_cache(b.runtime), b.engine->running[0]->seq),
-                     QUIRE_OK);
+    assert_int_equal(b.engine->loop->set.n_running, 2); /* which stands still */
+    assert_int_equal(
+        quire_seq_close(quire_runtime_cache(b.runtime), b.engine->loop->set.running[0]->seq),
+        QUIRE_OK);
     gate_open(g);
     result = finish(requests[0]);
     assert_int_equal(result->status, QUIRE_NOTFOUND);

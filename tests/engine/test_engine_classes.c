@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "engine/degrade.h"
-#include "engine/schedule.h"
+#include "engine/adapt/degrade.h"
+#include "engine/loop/schedule.h"
 #include "engine_fixture.h"
 #include "seed.h"
 

@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 
-#include "engine/engine_call.h"
 #include "engine_fixture.h"
 #include "seed.h"
 
@@ -190,7 +189,7 @@ static void test_alone_and_stuck(void **state)
     tokens_make(prompt, N_CTX, 400);
     two.n_ctx = 2 * two.page_tokens;
     bytes = quire_runtime_kv_bytes(quire_model_desc_get(b.model), &two);
-    assert_int_equal(quire_engine_call(b.engine, budget_set_pages, &bytes), QUIRE_OK);
+    assert_int_equal(engine_call(b.engine, budget_set_pages, &bytes), QUIRE_OK);
     request = submit(&b, &params); /* what fits is its answer */
     result = finish(request);
     assert_int_equal(result->n_generated_tokens, 2 * two.page_tokens - 100 + 1);
@@ -232,7 +231,7 @@ static void test_a_prompt_that_fits_no_more(void **state)
     tokens_make(prompt, N_CTX, 500);
     two.n_ctx = 2 * two.page_tokens;
     s.bytes = quire_runtime_kv_bytes(quire_model_desc_get(b.model), &two);
-    assert_int_equal(quire_engine_call(b.engine, submit_then_shrink, &s), QUIRE_OK);
+    assert_int_equal(engine_call(b.engine, submit_then_shrink, &s), QUIRE_OK);
     assert_int_equal(finish(s.request)->status, QUIRE_NOPAGES);
     assert_non_null(strstr(finish(s.request)->message, "budget"));
     finish_as(s.request, QUIRE_FINISH_ERROR);
@@ -342,7 +341,7 @@ static void test_put_back_counts_once(void **state)
     assert_int_equal(stats.prefix.hits_total, 1);
     assert_int_equal(stats.prefix.query_tokens_total, N_CACHED + 130 + N_CACHED + 10);
     assert_int_equal(stats.prefix.hit_tokens_total, N_CACHED);
-    assert_int_equal(quire_engine_call(b.engine, hits_count, &h), QUIRE_OK);
+    assert_int_equal(engine_call(b.engine, hits_count, &h), QUIRE_OK);
     assert_true(h.n_nodes >= N_CACHED / 64);
     assert_int_equal(h.n_hits, N_CACHED / 64); /* what the policy learns from */
     bench_close(&b);

@@ -12,7 +12,6 @@
 
 #include <cmocka.h>
 
-#include "engine/engine_call.h"
 #include "engine/pins.h"
 #include "engine_fixture.h"
 
@@ -177,9 +176,9 @@ static void test_pin(void **state)
         quire_engine_pin pin;
         int rc;
 
-        assert_int_equal(quire_engine_call(b.engine, arm_all, &k), QUIRE_OK);
+        assert_int_equal(engine_call(b.engine, arm_all, &k), QUIRE_OK);
         rc = quire_engine_pin_create(b.engine, &params, &pin, NULL, &err);
-        assert_int_equal(quire_engine_call(b.engine, look_all, &left), QUIRE_OK);
+        assert_int_equal(engine_call(b.engine, look_all, &left), QUIRE_OK);
         if (rc == QUIRE_OK) {
             assert_int_equal(pin.state, QUIRE_ENGINE_PIN_HELD);
             assert_int_equal(quire_engine_pin_drop(b.engine, &name), QUIRE_OK);
@@ -224,7 +223,7 @@ static void test_running(void **state)
         quire_request *requests[2];
         unsigned n_now = 0;
 
-        assert_int_equal(quire_engine_call(b.engine, arm, &k), QUIRE_OK);
+        assert_int_equal(engine_call(b.engine, arm, &k), QUIRE_OK);
         for (unsigned i = 0; i < 2; i++) {
             const quire_request_params params = params_full(prompts[i]);
 
@@ -245,7 +244,7 @@ static void test_running(void **state)
         }
         assert_true(n_now <= 1);
         n_failed += n_now;
-        assert_int_equal(quire_engine_call(b.engine, look, &left), QUIRE_OK);
+        assert_int_equal(engine_call(b.engine, look, &left), QUIRE_OK);
         validate(b.engine);
     }
     assert_true(left > 0);     /* every one of them has failed */

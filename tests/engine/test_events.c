@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "engine/events.h"
+#include "engine/adapt/event_log.h"
 #include "quire/status.h"
 
 #include <pthread.h>

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/precache_book.h"
+#include "engine/adapt/precache_book.h"
 #include "seed.h"
 
 #include <string.h>

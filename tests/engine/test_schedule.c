@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "engine/queue.h"
-#include "engine/schedule.h"
+#include "engine/loop/queue.h"
+#include "engine/loop/schedule.h"
 #include "seed.h"
 
 #include <string.h>

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/classes.h"
-#include "engine/schedule.h"
+#include "engine/loop/schedule.h"
 #include "seed.h"
 
 #include <math.h>

@@ -11,7 +11,7 @@
 
 #include "base/num.h"
 #include "base/rng.h"
-#include "engine/sizer.h"
+#include "engine/adapt/sizer.h"
 #include "quire/status.h"
 #include "seed.h"
 

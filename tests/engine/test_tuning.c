@@ -9,7 +9,8 @@
 
 #include <cmocka.h>
 
-#include "engine/engine_internal.h"
+#include "engine/adapt/adapt_object.h"
+#include "engine/engine_halves.h"
 #include "engine_fixture.h"
 
 #include <stdatomic.h>
@@ -142,8 +143,8 @@ static void limit_set(void *ctx, quire_cache *cache, quire_prefix *tree)
 
     (void)cache;
     (void)tree;
-    l->engine->qos.degrade.classes[0].limit = l->value;
-    quire_adapt_upkeep(l->engine); /* here and now: left alone, limits grow */
+    l->engine->adapt->degrade.classes[0].limit = l->value;
+    quire_adapt_upkeep(l->engine->adapt); /* here and now: left alone, limits grow */
 }
 
 static void test_degradation_is_said(void **state)
@@ -155,7 +156,7 @@ static void test_degradation_is_said(void **state)
     for (uint32_t i = 0; i < 5; i++) {
         limit l = { b.engine, limits[i] };
 
-        assert_int_equal(quire_engine_call(b.engine, limit_set, &l), QUIRE_OK);
+        assert_int_equal(engine_call(b.engine, limit_set, &l), QUIRE_OK);
     }
     assert_int_equal(events_of(&b, QUIRE_EVENT_DEGRADED, "class standard: "), 2);
     assert_int_equal(events_of(&b, QUIRE_EVENT_RECOVERED, "class standard: 4 may run"), 1);

@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 
-#include "engine/engine_call.h"
 #include "engine/views.h"
 #include "engine_fixture.h"
 

@@ -12,11 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *quire_engine_pin_state_name(quire_engine_pin_state state)
-{
-    return state == QUIRE_ENGINE_PIN_HELD ? "held" : "computing";
-}
-
 static quire_engine_pin *find(engine_memory *m, const quire_engine_pin_name *name)
 {
     for (uint32_t i = 0; i < m->n_pins; i++) {

@@ -33,6 +33,22 @@ function may_use(layer, other)
     return index(" " allowed[layer] " ", " " other " ") > 0
 }
 
+# Inside a layer: the engine has two halves, of which the loop knows nothing of adaptation, also by
+# way of the headers beside them, and which nobody else looks into. The engine and the server use of
+# src/trace what works online.
+function check_parts(path)
+{
+    if (path ~ /^engine\/adapt\// && FILENAME ~ /(^|\/)src\/engine\/(loop\/|[^\/]*\.h$)/) {
+        found("engine/loop and the headers of engine must not include " path)
+    }
+    if (path ~ /^engine\/(adapt|loop)\// && layer != "engine") {
+        found(layer " must not include " path ", which is inside the engine")
+    }
+    if (path ~ /^trace\/[^\/]*\// && path !~ /^trace\/online\// && layer ~ /^(engine|server)$/) {
+        found(layer " includes of src/trace only trace/online and trace/*.h, not " path)
+    }
+}
+
 FNR == 1 {
     n_files++
     layer = ""
@@ -51,6 +67,9 @@ FNR == 1 {
     path = $0
     sub(/^[^"]*"/, "", path)
     sub(/".*/, "", path)
+    if (layer != "") {
+        check_parts(path)
+    }
     other = path
     sub(/\/.*/, "", other)
     name = path

@@ -8,7 +8,7 @@ checker=$PWD/tests/tree/check_layers.awk
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir"
-mkdir -p src/base src/core src/codec src/cli src/extra include/quire examples
+mkdir -p src/engine/loop src/engine/adapt src/server src/base src/core src/codec src/cli src/extra include/quire examples
 
 # try STATUS FILE LINE: the checker must return STATUS for a FILE that holds LINE.
 try() {
@@ -27,6 +27,17 @@ try 0 src/core/x.c '#include "quire/codec.h"'
 try 0 src/cli/x.c '#include "core/pool/pool.h"'
 try 0 include/quire/types.h '#include <stdint.h>'
 try 0 examples/x.c '#include "quire/attn.h"'
+try 0 src/engine/adapt/x.c '#include "engine/loop/loop.h"'
+try 0 src/engine/x.c '#include "engine/adapt/adapt.h"'
+try 0 src/engine/loop/x.c '#include "engine/engine.h"'
+try 0 src/server/x.c '#include "trace/online/record.h"'
+try 0 src/server/x.c '#include "trace/trace.h"'
+try 1 src/engine/loop/x.c '#include "engine/adapt/adapt.h"'
+try 1 src/engine/x.h '#include "engine/adapt/adapt.h"'
+try 1 src/server/x.c '#include "engine/loop/loop.h"'
+try 1 src/cli/x.c '#include "engine/adapt/sizer.h"'
+try 1 src/engine/adapt/x.c '#include "trace/sim/sim.h"'
+try 1 src/server/x.c '#include "trace/offline/load.h"'
 try 1 src/base/x.c '#include "core/pool/pool.h"'
 try 1 src/core/x.c '#include "attn/kernels.h"'
 try 1 src/core/x.c '#  include "quire/attn.h"'

@@ -1,0 +1,64 @@
+/* adapt.h - the half of the engine that watches how it serves, and changes its settings.
+ *
+ *   admitted -----> pre-caching: was it foreseen, will it return
+ *   first token --> limits of classes: did it come too late
+ *   step ---------> limits of classes: are promises kept
+ *   ended --------> ghost caches (trace/online/shadow.h), the last hour (trace/online/recent.h),
+ * pins idle ---------> compute in advance once a second: judge what was computed in advance, look
+ * after pins, size the pinned region
+ *
+ * It gets these events from the loop (loop_events.h), and answers by the loop's setters. What it
+ * does of its own accord it writes into a log of events, with the reason.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_ADAPT_H
+#define QUIRE_ENGINE_ADAPT_H
+
+#include "engine/engine.h"
+#include "engine/loop/loop.h"
+#include "engine/pins.h"
+#include "engine/tuning.h"
+
+typedef struct quire_adapt quire_adapt;
+
+/* For a loop that has not started. Errors: QUIRE_INVAL, QUIRE_NOMEM. */
+int quire_adapt_create(quire_adapt **out, quire_loop *loop, quire_error *err);
+/* When the loop has stopped, before it is destroyed. NULL is fine. */
+void quire_adapt_destroy(quire_adapt *adapt);
+/* What the loop has to tell it. */
+void quire_adapt_events(quire_adapt *adapt, quire_loop_events *out);
+
+/* ---- invalidation. Thread: the engine's ---- */
+
+/* Texts are called wrong: nothing of them is computed in advance any more. */
+void quire_adapt_forget(quire_adapt *adapt, const quire_invalidate *what);
+/* They have gone, and so do pins of them. */
+void quire_adapt_invalidated(quire_adapt *adapt);
+
+/* ---- what clients ask for: see engine.h, pins.h, tuning.h. Thread: any ---- */
+
+void quire_adapt_stats_get(quire_adapt *adapt, quire_memory_stats *out);
+uint32_t quire_adapt_events_list(const quire_adapt *adapt, uint64_t after, quire_event *out,
+                                 uint32_t n);
+
+int quire_adapt_pin_create(quire_adapt *adapt, const quire_engine_pin_params *params,
+                           quire_engine_pin *out, uint64_t *missing_bytes, quire_error *err);
+int quire_adapt_pin_get(quire_adapt *adapt, const quire_engine_pin_name *name,
+                        quire_engine_pin *out);
+int quire_adapt_pin_renew(quire_adapt *adapt, const quire_engine_pin_name *name, uint64_t ttl_s,
+                          quire_engine_pin *out);
+int quire_adapt_pin_drop(quire_adapt *adapt, const quire_engine_pin_name *name);
+
+typedef struct quire_adapt_pins_ask {
+    const void *tenant; /* NULL = all */
+    uint32_t tenant_bytes;
+    uint32_t skip;
+} quire_adapt_pins_ask;
+int quire_adapt_pins_list(quire_adapt *adapt, const quire_adapt_pins_ask *ask,
+                          quire_engine_pin *out, uint32_t n, uint32_t *n_all);
+
+int quire_adapt_tune(quire_adapt *adapt, const quire_engine_tune_opts *opts,
+                     quire_engine_tuning *out);
+void quire_adapt_tuning_get(quire_adapt *adapt, quire_engine_tuning *out);
+
+#endif /* QUIRE_ENGINE_ADAPT_H */

@@ -1,0 +1,124 @@
+/* adapt_object.h - adaptation as an object, for the files of src/engine/adapt only.
+ *
+ * Each of its parts may be absent: the engine serves without.
+ *
+ * Thread: the engine's, unless a function says otherwise.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_ADAPT_OBJECT_H
+#define QUIRE_ENGINE_ADAPT_OBJECT_H
+
+#include <pthread.h>
+
+#include "engine/adapt/adapt.h"
+#include "engine/adapt/degrade.h"
+#include "engine/adapt/event_log.h"
+#include "engine/adapt/precache_book.h"
+#include "engine/adapt/sizer.h"
+#include "trace/online/recent.h"
+#include "trace/online/working_set.h"
+
+/* Something computed in advance: one text, step by step. */
+typedef struct quire_precache_run {
+    quire_seq_id seq; /* QUIRE_SEQ_NULL = there is none */
+    quire_prefix_ref ref;
+    int32_t *tokens; /* [tokens_capacity] */
+    uint32_t tokens_capacity;
+    uint32_t n_tokens;
+    uint32_t n_begin; /* cached before */
+    uint32_t n_computed;
+    uint64_t owner;
+    uint32_t tenant_bytes;
+    unsigned char tenant[QUIRE_PREFIX_SALT_MAX];
+} quire_precache_run;
+
+/* See pinned.h. */
+typedef struct quire_pinned {
+    uint64_t block_bytes;    /* KV of a block of the working set */
+    quire_working_set *used; /* by high classes; NULL without a region */
+    uint64_t touch_us;       /* pins count as used so often */
+    bool is_adapting;        /* its size is the sizer's */
+    quire_sizer sizer;
+    quire_sizer_reason reason; /* of the last decision */
+    uint64_t n_spilled_said;   /* pages, in the last event */
+    uint64_t spill_said_us;
+} quire_pinned;
+
+typedef struct quire_pin_table quire_pin_table;
+
+struct quire_adapt {
+    quire_loop *loop;
+    const quire_loop_parts *parts; /* of it */
+    quire_events *events;          /* any thread */
+    quire_shadow *shadow;          /* NULL = none */
+    quire_recent *recent;          /* NULL = none; any thread */
+    uint64_t upkeep_us;            /* when upkeep was last done */
+    quire_memory_stats figures;    /* what is counted here */
+
+    quire_degrade degrade;                   /* how many of a class may run */
+    uint32_t limits_said[QUIRE_CLASSES_MAX]; /* in the last event; 0 = as usual */
+
+    quire_precache_book *book; /* NULL = nothing is computed in advance */
+    quire_precache_run run;
+    uint64_t precache_idle_us; /* nothing ran for so long */
+    uint64_t busy_us;          /* when a request last ran or waited */
+
+    quire_pinned pinned;
+    quire_pin_table *pins; /* NULL = none are kept. Constant after create */
+
+    /* What tuning has made of the options. */
+    uint64_t ttl_us;
+    uint64_t low_traffic_after_us;
+
+    pthread_mutex_t lock;
+    /* Under it. */
+    quire_memory_stats shared; /* figures, as after the last round */
+    bool is_tuning;
+    quire_engine_tuning tuning; /* the last */
+    /* Of who is tuning. */
+    quire_tune_state tune_state;
+    double suggested[QUIRE_TUNE_KNOB_COUNT];  /* what was said last */
+    bool is_suggested[QUIRE_TUNE_KNOB_COUNT]; /* and not done */
+};
+
+/* What is due once a second. */
+void quire_adapt_upkeep(quire_adapt *adapt);
+
+/* ---- pinned.c ---- */
+
+int quire_pinned_open(quire_adapt *adapt, quire_error *err);
+void quire_pinned_close(quire_adapt *adapt);
+/* The high classes use this text. */
+void quire_pinned_touch(quire_adapt *adapt, const quire_working_set_text *text);
+void quire_pinned_upkeep(quire_adapt *adapt);
+/* Thread: any. */
+void quire_pinned_stats(const quire_adapt *adapt, quire_memory_stats *out);
+
+/* ---- pins.c: see pins.h ---- */
+
+int quire_adapt_pins_open(quire_adapt *adapt, quire_error *err);
+/* Nobody waits for a pin any more; before the tree is destroyed. Thread: the owner's, when the loop
+ * has stopped. */
+void quire_adapt_pins_close(quire_adapt *adapt);
+/* A request that computed a pin ends; its pages are still its own. */
+void quire_adapt_pins_ended(quire_adapt *adapt, const quire_request *request,
+                            const quire_ending *ending);
+/* Texts were invalidated. */
+void quire_adapt_pins_invalidated(quire_adapt *adapt);
+void quire_adapt_pins_upkeep(quire_adapt *adapt);
+
+/* ---- precache.c ---- */
+
+/* Nothing is to do: compute one step in advance, if that seems worth while. Returns after how many
+ * milliseconds to ask again; 0 = at once. */
+uint32_t quire_precache_idle(quire_adapt *adapt, uint32_t idle_ms);
+/* Requests are there: let go. What was computed stays cached. */
+void quire_precache_yield(quire_adapt *adapt);
+/* Let go of a text that was called wrong: it is not entered in the book. */
+void quire_precache_forget(quire_adapt *adapt);
+/* Once a second. */
+void quire_precache_judge(quire_adapt *adapt);
+/* Into the figures. */
+void quire_precache_count(quire_adapt *adapt);
+
+#endif /* QUIRE_ENGINE_ADAPT_OBJECT_H */

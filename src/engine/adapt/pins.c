@@ -1,0 +1,428 @@
+/* pins.c - see pins.h.
+ *
+ * Core's table holds the pins (quire/pin.h); beside each of them there is an entry here with what
+ * the engine adds: who computes it, who waits for it. A pin is computed by a request like any other
+ * of its class, except that it generates nothing, and is held when that request ends, before its
+ * pages are let go of.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/adapt/adapt_object.h"
+#include "engine/adapt/pin_table.h"
+
+#include "base/check.h"
+#include "base/num.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ATTEMPTS_MAX 3u /* at computing one */
+#define US_PER_S     1000000u
+#define MIB          (1024.0 * 1024.0)
+
+/* Both or neither. */
+static int locks_init(quire_pin_table *pins)
+{
+    QUIRE_FAIL_IF(pthread_mutex_init(&pins->lock, NULL) != 0, QUIRE_NOMEM);
+    if (pthread_cond_init(&pins->changed, NULL) != 0) {
+        (void)pthread_mutex_destroy(&pins->lock);
+        return QUIRE_NOMEM;
+    }
+    return QUIRE_OK;
+}
+
+int quire_adapt_pins_open(quire_adapt *adapt, quire_error *err)
+{
+    quire_pin_table *pins;
+    quire_pins_opts opts = QUIRE_PINS_OPTS_INIT;
+    int rc;
+
+    if (adapt->parts->opts->pins_max > QUIRE_ENGINE_PINS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "%u pins: at most %u are possible",
+                               adapt->parts->opts->pins_max, QUIRE_ENGINE_PINS_MAX);
+    }
+    if (adapt->parts->opts->pins_max == 0 || adapt->parts->opts->no_prefix_cache) {
+        return QUIRE_OK;
+    }
+    pins = calloc(1, sizeof *pins + adapt->parts->opts->pins_max * sizeof pins->entries[0]);
+    if (pins == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the table of pins");
+    }
+    if (locks_init(pins) < 0) {
+        free(pins);
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the table of pins");
+    }
+    adapt->pins = pins;
+    opts.pins_max = adapt->parts->opts->pins_max;
+    opts.tree = adapt->parts->tree;
+    rc = quire_pins_create(&pins->table, &opts);
+    return rc < 0 ? quire_error_set(err, rc, "cannot create the table of pins: %s",
+                                    quire_status_text(rc))
+                  : QUIRE_OK;
+}
+
+/* ---- entries ---- */
+
+quire_pin_entry *quire_adapt_pin_find(quire_pin_table *pins, quire_pin_id id)
+{
+    for (uint32_t i = 0; pins != NULL && i < pins->n; i++) {
+        if (pins->entries[i].id == id) {
+            return &pins->entries[i];
+        }
+    }
+    return NULL;
+}
+
+static quire_pin_info info_of(const quire_adapt *adapt, const quire_pin_entry *entry)
+{
+    quire_pin_info info = { 0 };
+
+    QUIRE_CHECK(quire_pins_get(adapt->pins->table, entry->id, &info) == QUIRE_OK);
+    return info;
+}
+
+static uint64_t seconds(uint64_t us)
+{
+    return (us + US_PER_S / 2) / US_PER_S;
+}
+
+static void show(quire_pin_table *pins, quire_pin_entry *entry, const quire_pin_info *info)
+{
+    quire_engine_pin shown = {
+        .tenant_bytes = info->key.salt_bytes,
+        .state = info->state == QUIRE_PIN_HELD ? QUIRE_ENGINE_PIN_HELD : QUIRE_ENGINE_PIN_COMPUTING,
+        .class_index = entry->class_index,
+        .n_tokens = entry->n_tokens,
+        .n_held_tokens = info->n_held_tokens,
+        .n_cached_tokens = entry->n_cached_tokens,
+        .bytes = info->bytes,
+        .ttl_s = entry->ttl_s,
+    };
+
+    (void)snprintf(shown.name, sizeof shown.name, "%s", info->name);
+    if (info->key.salt_bytes > 0) {
+        memcpy(shown.tenant, info->key.salt, info->key.salt_bytes);
+    }
+    (void)pthread_mutex_lock(&pins->lock);
+    entry->shown = shown;
+    entry->created_us = info->created_us;
+    entry->expires_us = info->expires_us;
+    (void)pthread_mutex_unlock(&pins->lock);
+}
+
+void quire_adapt_pin_show(quire_adapt *adapt, quire_pin_entry *entry)
+{
+    const quire_pin_info info = info_of(adapt, entry);
+
+    show(adapt->pins, entry, &info);
+}
+
+void quire_adapt_pin_describe(const quire_adapt *adapt, const quire_pin_entry *entry,
+                              quire_engine_pin *out)
+{
+    const uint64_t now_us = quire_loop_now_us(adapt->loop);
+
+    *out = entry->shown;
+    out->age_s = now_us > entry->created_us ? (now_us - entry->created_us) / US_PER_S : 0;
+    out->left_s = entry->expires_us > now_us ? seconds(entry->expires_us - now_us) : 0;
+}
+
+quire_pin_entry *quire_adapt_pin_add(quire_pin_table *pins, const quire_pin_entry *entry)
+{
+    (void)pthread_mutex_lock(&pins->lock);
+    pins->entries[pins->n] = *entry;
+    pins->n++;
+    (void)pthread_mutex_unlock(&pins->lock);
+    return &pins->entries[pins->n - 1];
+}
+
+void quire_adapt_pin_take_back(quire_pin_table *pins)
+{
+    (void)pthread_mutex_lock(&pins->lock);
+    pins->n--;
+    (void)pthread_mutex_unlock(&pins->lock);
+}
+
+/* The others' order stays. */
+static void entry_cut(quire_pin_table *pins, quire_pin_entry *entry)
+{
+    (void)pthread_mutex_lock(&pins->lock);
+    pins->n--;
+    memmove(entry, entry + 1, (pins->n - (size_t)(entry - pins->entries)) * sizeof *entry);
+    (void)pthread_mutex_unlock(&pins->lock);
+}
+
+/* The one who waits for it goes on. */
+static void waiter_end(quire_adapt *adapt, quire_pin_entry *entry, int status, const char *message)
+{
+    quire_pin_waiter *waiter = entry->waiter;
+
+    if (waiter == NULL) {
+        return;
+    }
+    entry->waiter = NULL;
+    if (status == QUIRE_OK) {
+        quire_adapt_pin_show(adapt, entry);
+        quire_adapt_pin_describe(adapt, entry, &waiter->pin);
+    } else {
+        (void)quire_error_set(&waiter->error, status, "%s", message);
+    }
+    (void)pthread_mutex_lock(&adapt->pins->lock);
+    waiter->status = status;
+    waiter->is_done = true;
+    (void)pthread_cond_broadcast(&adapt->pins->changed);
+    (void)pthread_mutex_unlock(&adapt->pins->lock);
+}
+
+static void say(quire_adapt *adapt, const quire_pin_entry *entry, quire_event_kind kind,
+                const char *what)
+{
+    const quire_pin_info info = info_of(adapt, entry);
+
+    (void)quire_events_add(adapt->events, quire_loop_uptime_us(adapt->loop), kind,
+                           "pin '%s' %s: %u tokens, %.1f MiB, class %s", info.name, what,
+                           entry->n_tokens, (double)info.bytes / MIB,
+                           adapt->parts->opts->classes.items[entry->class_index].name);
+}
+
+static void count(quire_adapt *adapt)
+{
+    quire_memory_stats *s = &adapt->figures;
+    quire_pin_table *pins = adapt->pins;
+
+    s->pins = 0;
+    s->pins_computing = 0;
+    s->pin_bytes = 0;
+    for (uint32_t i = 0; i < pins->n; i++) {
+        const quire_pin_info info = info_of(adapt, &pins->entries[i]);
+
+        s->pins += info.state == QUIRE_PIN_HELD;
+        s->pins_computing += info.state != QUIRE_PIN_HELD;
+        s->pin_bytes += info.bytes;
+        show(pins, &pins->entries[i], &info);
+    }
+}
+
+/* Out of both tables. */
+static void entry_remove(quire_adapt *adapt, quire_pin_entry *entry)
+{
+    (void)quire_pins_drop(adapt->pins->table, entry->id, quire_loop_now_us(adapt->loop));
+    entry_cut(adapt->pins, entry);
+    quire_loop_released(adapt->loop);
+    count(adapt);
+}
+
+static void fail(quire_adapt *adapt, quire_pin_entry *entry, int status, const char *message)
+{
+    char what[QUIRE_ERROR_MESSAGE_MAX];
+
+    (void)snprintf(what, sizeof what, "was given up (%s)", message);
+    say(adapt, entry, QUIRE_EVENT_PIN_DROPPED, what);
+    adapt->figures.pins_dropped_total++;
+    waiter_end(adapt, entry, status, message);
+    entry_remove(adapt, entry);
+}
+
+void quire_adapt_pin_drop_entry(quire_adapt *adapt, quire_pin_entry *entry, const char *why)
+{
+    quire_request *request = entry->request;
+
+    say(adapt, entry, QUIRE_EVENT_PIN_DROPPED, why);
+    adapt->figures.pins_dropped_total++;
+    waiter_end(adapt, entry, QUIRE_CANCELED, "the pin was dropped while it was computed");
+    entry_remove(adapt, entry); /* so its request finds nobody to hold pages for */
+    if (request != NULL) {
+        quire_request_cancel(request);
+    }
+}
+
+/* ---- computing and holding ---- */
+
+static void held(quire_adapt *adapt, quire_pin_entry *entry)
+{
+    const uint64_t now_us = quire_loop_now_us(adapt->loop);
+    const uint64_t expires_us = entry->ttl_s != 0 ? now_us + entry->ttl_s * US_PER_S : 0;
+
+    (void)quire_pins_renew(adapt->pins->table, entry->id, expires_us);
+    adapt->figures.pins_created_total++;
+    say(adapt, entry, QUIRE_EVENT_PIN_CREATED, "is held");
+    waiter_end(adapt, entry, QUIRE_OK, NULL);
+    count(adapt);
+}
+
+/* A request for its text. It ends by itself; nobody waits for it but the entry. */
+static int compute_start(quire_adapt *adapt, quire_pin_entry *entry, quire_error *err)
+{
+    const quire_pin_info info = info_of(adapt, entry);
+    char id[QUIRE_REQUEST_ID_MAX];
+    const quire_request_params params = {
+        .tokens = info.tokens,
+        .n_tokens = info.n_tokens,
+        .max_tokens = 1,
+        .sampler = QUIRE_SAMPLER_OPTS_INIT,
+        .tenant = info.key.salt,
+        .tenant_bytes = info.key.salt_bytes,
+        .class_index = entry->class_index,
+        .id = id,
+    };
+    quire_request *request;
+
+    (void)snprintf(id, sizeof id, "pin:%.*s", (int)sizeof id - 5, info.name);
+    QUIRE_TRY(quire_loop_submit_pin(adapt->loop, &params, entry->id, &request, err));
+    entry->request = request;
+    entry->n_attempts++;
+    quire_request_unref(request); /* the client's share */
+    return QUIRE_OK;
+}
+
+/* Hold what is cached. What is live may be in the way: then it is tried again once a second. */
+static int hold(quire_adapt *adapt, quire_pin_entry *entry)
+{
+    const int rc =
+        quire_pins_hold(adapt->pins->table, entry->id, quire_loop_now_us(adapt->loop), NULL);
+
+    if (rc == QUIRE_OK) {
+        held(adapt, entry);
+    }
+    return rc;
+}
+
+int quire_adapt_pin_begin(quire_adapt *adapt, quire_pin_entry *entry, quire_error *err)
+{
+    const int rc = hold(adapt, entry);
+
+    if (rc == QUIRE_OK || rc == QUIRE_NOPAGES) {
+        return QUIRE_OK;
+    }
+    if (rc != QUIRE_AGAIN) {
+        return quire_error_set(err, rc, "pin: %s", quire_status_text(rc));
+    }
+    return compute_start(adapt, entry, err);
+}
+
+void quire_adapt_pins_ended(quire_adapt *adapt, const quire_request *request,
+                            const quire_ending *ending)
+{
+    quire_pin_entry *entry = quire_adapt_pin_find(adapt->pins, request->pin);
+    int rc;
+
+    if (entry == NULL) {
+        return; /* dropped meanwhile */
+    }
+    entry->request = NULL;
+    if (ending->finish != QUIRE_FINISH_LENGTH) {
+        rc = ending->finish == QUIRE_FINISH_ERROR ? ending->status : QUIRE_CANCELED;
+        fail(adapt, entry, rc, ending->message != NULL ? ending->message : quire_status_text(rc));
+        return;
+    }
+    rc = hold(adapt, entry);
+    if (rc == QUIRE_AGAIN) {
+        fail(adapt, entry, QUIRE_CANCELED, "its text was invalidated while it was computed");
+    } else if (rc < 0 && rc != QUIRE_NOPAGES) {
+        fail(adapt, entry, rc, quire_status_text(rc));
+    }
+}
+
+/* Computed, but what was live in its region kept it from being held. */
+static void retry(quire_adapt *adapt, quire_pin_entry *entry)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    int rc = hold(adapt, entry);
+
+    if (rc == QUIRE_OK || rc == QUIRE_NOPAGES) {
+        return;
+    }
+    if (rc == QUIRE_AGAIN && entry->n_attempts < ATTEMPTS_MAX) {
+        rc = compute_start(adapt, entry, &err);
+        if (rc == QUIRE_OK || rc == QUIRE_LIMIT) { /* a full queue: later */
+            return;
+        }
+        fail(adapt, entry, rc, err.message);
+        return;
+    }
+    fail(adapt, entry, rc == QUIRE_AGAIN ? QUIRE_NOPAGES : rc,
+         "what runs in its region needed the memory each time");
+}
+
+/* ---- once a second ---- */
+
+static void expired(void *ctx, const quire_pin_info *info)
+{
+    quire_adapt *adapt = ctx;
+    quire_pin_entry *entry = quire_adapt_pin_find(adapt->pins, info->id);
+
+    QUIRE_ASSERT(entry != NULL);
+    say(adapt, entry, QUIRE_EVENT_PIN_EXPIRED, "has expired");
+    adapt->figures.pins_expired_total++;
+    entry_cut(adapt->pins, entry); /* core drops its own */
+    quire_loop_released(adapt->loop);
+}
+
+/* What is pinned is needed, whether or not it is asked for. */
+static int touch(void *ctx, const quire_pin_info *info)
+{
+    quire_adapt *adapt = ctx;
+    const quire_working_set_text text = {
+        .salt = info->key.salt,
+        .salt_bytes = info->key.salt_bytes,
+        .tokens = info->tokens,
+        .n_tokens = info->n_held_tokens,
+    };
+
+    if (info->region != QUIRE_REGION_DYNAMIC) {
+        quire_pinned_touch(adapt, &text);
+    }
+    return 0;
+}
+
+void quire_adapt_pins_upkeep(quire_adapt *adapt)
+{
+    quire_pin_table *pins = adapt->pins;
+    const uint64_t now_us = quire_loop_now_us(adapt->loop);
+
+    if (pins == NULL || pins->n == 0) {
+        return;
+    }
+    (void)quire_pins_expire(pins->table, now_us, expired, adapt);
+    for (uint32_t i = pins->n; i > 0; i--) {
+        quire_pin_entry *entry = &pins->entries[i - 1];
+
+        if (entry->request == NULL && info_of(adapt, entry).state == QUIRE_PIN_RESERVED) {
+            retry(adapt, entry);
+        }
+    }
+    if (now_us - pins->touched_us >= adapt->pinned.touch_us) {
+        pins->touched_us = now_us;
+        (void)quire_pins_visit(pins->table, touch, adapt);
+    }
+    count(adapt);
+}
+
+void quire_adapt_pins_invalidated(quire_adapt *adapt)
+{
+    quire_pin_table *pins = adapt->pins;
+
+    for (uint32_t i = pins != NULL ? pins->n : 0; i > 0; i--) {
+        quire_pin_entry *entry = &pins->entries[i - 1];
+
+        if (info_of(adapt, entry).state == QUIRE_PIN_LOST) {
+            quire_adapt_pin_drop_entry(adapt, entry, "was lost: its text was invalidated");
+        }
+    }
+}
+
+void quire_adapt_pins_close(quire_adapt *adapt)
+{
+    quire_pin_table *pins = adapt->pins;
+
+    if (pins == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; i < pins->n; i++) {
+        waiter_end(adapt, &pins->entries[i], QUIRE_AGAIN, "the engine has ended");
+    }
+    quire_pins_destroy(pins->table);
+    (void)pthread_cond_destroy(&pins->changed);
+    (void)pthread_mutex_destroy(&pins->lock);
+    free(pins);
+}

@@ -1,0 +1,326 @@
+/* precache.c - computing in advance, one page at a time: see precache.h.
+ *
+ * The engine's thread does it where it would wait. It has a sequence of its own, ties it to the
+ * tree as a request would, and publishes after each step; so whatever is done when a request comes
+ * is of use.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/adapt/adapt_object.h"
+
+#include "base/check.h"
+#include "base/num.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SESSIONS_MAX 64u     /* looked at: those used last */
+#define STEP_US      50000.0 /* a step takes no longer, as far as costs are known */
+#define US_PER_MS    1000u
+
+/* ---- what to compute ---- */
+
+typedef struct search {
+    quire_adapt *adapt;
+    uint64_t now_us;
+    uint32_t n_sessions;
+    double best; /* expected tokens saved */
+} search;
+
+/* Whether what is missing went for want of memory or time, and not because it was wrong. */
+static bool may_come_back(const quire_prefix_match *match)
+{
+    return match->end == QUIRE_PREFIX_END_EVICTED &&
+           (match->gone == QUIRE_PREFIX_GONE_MEMORY || match->gone == QUIRE_PREFIX_GONE_TTL ||
+            match->gone == QUIRE_PREFIX_GONE_LOW_TRAFFIC);
+}
+
+/* Free memory for tokens [n_cached, n_tokens) of a text, and a page for a tail to be copied. */
+static bool has_free(const quire_adapt *adapt, uint32_t n_cached, uint32_t n_tokens)
+{
+    const uint64_t need =
+        quire_loop_need_bytes(adapt->loop, n_tokens) - quire_loop_need_bytes(adapt->loop, n_cached);
+    quire_region_stats region;
+
+    return quire_region_stats_get(adapt->parts->cache, QUIRE_REGION_DYNAMIC, &region) == QUIRE_OK &&
+           region.charged_bytes + need + adapt->parts->page_bytes <= region.budget_bytes;
+}
+
+static int run_take(quire_precache_run *run, const quire_precache_text *text, uint64_t owner)
+{
+    if (run->tokens_capacity < text->n_tokens) {
+        int32_t *tokens = realloc(run->tokens, text->n_tokens * sizeof *tokens);
+
+        QUIRE_FAIL_IF(tokens == NULL, QUIRE_NOMEM);
+        run->tokens = tokens;
+        run->tokens_capacity = text->n_tokens;
+    }
+    memcpy(run->tokens, text->tokens, text->n_tokens * sizeof *run->tokens);
+    run->n_tokens = text->n_tokens;
+    run->owner = owner;
+    run->tenant_bytes = text->tenant_bytes;
+    if (text->tenant_bytes > 0) {
+        memcpy(run->tenant, text->tenant, text->tenant_bytes);
+    }
+    return QUIRE_OK;
+}
+
+static void consider(search *s, const quire_precache_text *text, double hope, uint64_t owner)
+{
+    const quire_prefix_key key = quire_loop_key(s->adapt->loop, text->tenant, text->tenant_bytes);
+    quire_prefix_match match;
+    double worth;
+
+    quire_prefix_lookup(s->adapt->parts->tree, &key, text->tokens, text->n_tokens, &match);
+    worth = hope * (double)(text->n_tokens - match.n_tokens);
+    if (may_come_back(&match) && worth > s->best &&
+        has_free(s->adapt, match.n_tokens, text->n_tokens) &&
+        run_take(&s->adapt->run, text, owner) == QUIRE_OK) {
+        s->best = worth;
+    }
+}
+
+static int consider_text(void *ctx, const quire_precache_text *text, double hope)
+{
+    consider(ctx, text, hope, 0);
+    return 0;
+}
+
+/* A session is likely to go on while it is not idle for much longer than between its turns. */
+static int consider_session(void *ctx, const quire_session_info *info)
+{
+    search *s = ctx;
+    const uint32_t page_tokens = s->adapt->parts->runtime_opts->page_tokens;
+    const quire_precache_text text = {
+        .tenant = info->tenant,
+        .tenant_bytes = info->tenant_bytes,
+        .tokens = info->tokens,
+        .n_tokens = s->adapt->parts->is_page_exact ? info->n_tokens - info->n_tokens % page_tokens
+                                                   : info->n_tokens,
+    };
+    const uint64_t age_us = s->now_us > info->used_us ? s->now_us - info->used_us : 0;
+
+    if (!info->is_in_use && info->n_turns > 1 && text.n_tokens > 0) {
+        const uint64_t gap_us = (info->used_us - info->created_us) / (info->n_turns - 1);
+        const double hope = quire_precache_hope(gap_us, age_us);
+
+        if (hope > 0.0) {
+            consider(s, &text, hope, info->owner);
+        }
+    }
+    return ++s->n_sessions >= SESSIONS_MAX;
+}
+
+/* ---- one text ---- */
+
+static bool is_running(const quire_adapt *adapt)
+{
+    return adapt->run.seq != QUIRE_SEQ_NULL;
+}
+
+static void run_close(quire_adapt *adapt)
+{
+    quire_precache_run *run = &adapt->run;
+
+    if (run->ref != QUIRE_PREFIX_REF_NULL) {
+        (void)quire_prefix_release(adapt->parts->tree, run->ref, quire_loop_now_us(adapt->loop));
+    }
+    (void)quire_seq_close(adapt->parts->cache, run->seq);
+    run->ref = QUIRE_PREFIX_REF_NULL;
+    run->seq = QUIRE_SEQ_NULL;
+    quire_loop_released(adapt->loop);
+}
+
+static void run_end(quire_adapt *adapt)
+{
+    quire_precache_run *run = &adapt->run;
+    const quire_precache_text text = {
+        .tenant = run->tenant,
+        .tenant_bytes = run->tenant_bytes,
+        .tokens = run->tokens,
+        .n_tokens = run->n_computed,
+    };
+
+    run_close(adapt);
+    if (run->n_computed > run->n_begin) {
+        /* What cannot be entered is neither gain nor waste. */
+        (void)quire_precache_book_enter(adapt->book, &text, run->n_begin,
+                                        quire_loop_now_us(adapt->loop));
+    }
+}
+
+static bool run_begin(quire_adapt *adapt)
+{
+    quire_precache_run *run = &adapt->run;
+    const quire_prefix_key key = quire_loop_key(adapt->loop, run->tenant, run->tenant_bytes);
+    const quire_prefix_acquire_opts opts = {
+        .tokens_max = run->n_tokens,
+        .owner = run->owner,
+        .now_us = quire_loop_now_us(adapt->loop),
+        .account = quire_loop_account(adapt->loop, run->tenant, run->tenant_bytes),
+        .is_uncounted = true,
+    };
+    quire_prefix_match match;
+
+    if (quire_seq_open(adapt->parts->cache, QUIRE_REGION_DYNAMIC, &run->seq) < 0) {
+        return false;
+    }
+    if (quire_prefix_acquire(adapt->parts->tree, &key, run->seq, run->tokens, run->n_tokens, &opts,
+                             &match, &run->ref) < 0) {
+        run->ref = QUIRE_PREFIX_REF_NULL;
+        run_close(adapt);
+        return false;
+    }
+    run->n_begin = match.n_tokens;
+    run->n_computed = match.n_tokens;
+    adapt->figures.precache.runs_total++;
+    return true;
+}
+
+/* How many rows the next step has: a page at most, and no more than fits the time of a step. */
+static uint32_t step_rows(const quire_adapt *adapt)
+{
+    const quire_precache_run *run = &adapt->run;
+    const uint32_t n_max =
+        quire_min_u32(adapt->parts->runtime_opts->page_tokens, adapt->parts->runtime_opts->n_batch);
+    const uint32_t n_left = quire_min_u32(n_max, run->n_tokens - run->n_computed);
+    const quire_cost_step none = { 0 };
+    const uint32_t n_fit =
+        quire_cost_prefill_fit(adapt->parts->cost, &none, run->n_computed, n_left, STEP_US);
+
+    return n_left > 0 && n_fit == 0 ? 1 : n_fit;
+}
+
+/* It is given up when anybody comes (quire_loop_qos_gives_up()). Returns whether it went well. */
+static bool run_step(quire_adapt *adapt)
+{
+    quire_precache_run *run = &adapt->run;
+    const quire_slice slice = {
+        .seq = run->seq,
+        .tokens = run->tokens + run->n_computed,
+        .n_tokens = step_rows(adapt),
+        .logits = QUIRE_LOGITS_NONE,
+    };
+    int rc = QUIRE_INVAL;
+
+    if (slice.n_tokens > 0) {
+        rc = quire_loop_compute(adapt->loop, &slice);
+    }
+    if (rc == QUIRE_CANCELED) {
+        return true; /* the run ends when the engine sees who has come */
+    }
+    if (rc < 0) {
+        run_end(adapt);
+        return false;
+    }
+    run->n_computed += slice.n_tokens;
+    adapt->figures.precache.tokens_total += slice.n_tokens;
+    if (quire_prefix_publish(adapt->parts->tree, run->ref, run->tokens, run->n_computed,
+                             quire_loop_now_us(adapt->loop)) < 0 ||
+        run->n_computed == run->n_tokens) {
+        run_end(adapt);
+    }
+    return true;
+}
+
+/* ---- when ---- */
+
+/* Stop or go on by the accounts, and say so. */
+static bool is_allowed(quire_adapt *adapt, uint64_t now_us)
+{
+    quire_precache_book *book = adapt->book;
+    const quire_precache_verdict verdict = quire_precache_book_verdict(book, now_us);
+    quire_precache_accounts a;
+
+    quire_precache_book_accounts(book, &a);
+    if (verdict == QUIRE_PRECACHE_PAUSE) {
+        (void)quire_events_add(
+            adapt->events, quire_loop_uptime_us(adapt->loop), QUIRE_EVENT_PRECACHE_OFF,
+            "pre-caching pauses for %llu s: %llu tokens computed in advance were of use, %llu not",
+            (unsigned long long)(a.pause_us / 1000000u), (unsigned long long)a.gain_tokens_total,
+            (unsigned long long)a.waste_tokens_total);
+    } else if (verdict == QUIRE_PRECACHE_RESUME) {
+        (void)quire_events_add(adapt->events, quire_loop_uptime_us(adapt->loop),
+                               QUIRE_EVENT_PRECACHE_ON, "pre-caching goes on after %llu s",
+                               (unsigned long long)(a.pause_us / 1000000u));
+    }
+    return !a.is_pausing;
+}
+
+static bool next_begin(quire_adapt *adapt, uint64_t now_us)
+{
+    search s = { .adapt = adapt, .now_us = now_us };
+
+    if (!quire_precache_book_has_room(adapt->book)) {
+        return false;
+    }
+    (void)quire_precache_book_visit(adapt->book, now_us, consider_text, &s);
+    (void)quire_sessions_visit(adapt->parts->sessions, NULL, 0, consider_session, &s);
+    return s.best > 0.0 && run_begin(adapt);
+}
+
+uint32_t quire_precache_idle(quire_adapt *adapt, uint32_t idle_ms)
+{
+    const uint64_t now_us = quire_loop_now_us(adapt->loop);
+    const uint64_t idle_us = now_us - adapt->busy_us;
+
+    if (adapt->book == NULL) {
+        return idle_ms;
+    }
+    if (idle_us < adapt->precache_idle_us) {
+        const uint64_t left_us = adapt->precache_idle_us - idle_us;
+
+        return (uint32_t)quire_min_u64(left_us / US_PER_MS + 1, idle_ms);
+    }
+    if (!is_running(adapt) && (!is_allowed(adapt, now_us) || !next_begin(adapt, now_us))) {
+        return idle_ms;
+    }
+    return run_step(adapt) ? 0 : idle_ms;
+}
+
+void quire_precache_yield(quire_adapt *adapt)
+{
+    adapt->busy_us = quire_loop_now_us(adapt->loop);
+    if (is_running(adapt)) {
+        adapt->figures.precache.aborted_runs_total++;
+        run_end(adapt);
+    }
+}
+
+void quire_precache_forget(quire_adapt *adapt)
+{
+    if (is_running(adapt)) {
+        run_close(adapt);
+    }
+}
+
+static uint32_t n_cached(void *ctx, const quire_precache_text *text)
+{
+    const quire_adapt *adapt = ctx;
+    const quire_prefix_key key = quire_loop_key(adapt->loop, text->tenant, text->tenant_bytes);
+    quire_prefix_match match;
+
+    quire_prefix_lookup(adapt->parts->tree, &key, text->tokens, text->n_tokens, &match);
+    return match.n_tokens;
+}
+
+void quire_precache_judge(quire_adapt *adapt)
+{
+    if (adapt->book != NULL) {
+        quire_precache_book_judge(adapt->book, quire_loop_now_us(adapt->loop), n_cached, adapt);
+    }
+}
+
+void quire_precache_count(quire_adapt *adapt)
+{
+    quire_precache_stats *s = &adapt->figures.precache;
+    quire_precache_accounts a;
+
+    if (adapt->book == NULL) {
+        return;
+    }
+    quire_precache_book_accounts(adapt->book, &a);
+    s->is_on = !a.is_pausing;
+    s->gain_tokens_total = a.gain_tokens_total;
+    s->waste_tokens_total = a.waste_tokens_total;
+    s->pauses_total = a.pauses_total;
+}

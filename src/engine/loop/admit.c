@@ -1,0 +1,487 @@
+/* admit.c - from the queues to running: when there is room, and nobody computes the same prefix.
+ *
+ * Who comes next is the first of a queue: that of the highest class, where waiting counts as rank
+ * (classes.h), then who came first. A request of a high class that finds no place or no room takes
+ * them from lower ones (park.c). Parked requests stand in their queues like those that wait; they
+ * have their pages already and need but a place, and room for what they will still take.
+ *
+ * Room is counted in bytes of the budget. What running requests will still take (up to the end of
+ * their prompts, or of all they may generate: quire_admit) is spoken for, though it is not taken
+ * yet: cached pages may use it meanwhile, and are evicted when it is claimed. A request that does
+ * not fit holds up those behind it and lower classes, or large ones would never get their turn; one
+ * that waits for another's prefix does not.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/loop_object.h"
+
+#include "base/check.h"
+#include "base/num.h"
+
+#include <string.h>
+
+/* ---- room ---- */
+
+/* What somebody is going to take, by the region that pays. */
+typedef struct demand {
+    uint64_t pinned_bytes;
+    uint64_t dynamic_bytes;
+} demand;
+
+static void demand_add(const quire_loop *loop, const quire_request *r, uint64_t bytes, demand *d)
+{
+    const bool is_pinned = quire_loop_region(loop, r->class_index) != QUIRE_REGION_DYNAMIC;
+
+    *(is_pinned ? &d->pinned_bytes : &d->dynamic_bytes) += bytes;
+}
+
+/* Whether the running requests can have what they will take, and this on top of it. */
+static bool has_room(const quire_loop *loop, demand d)
+{
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        const quire_request *v = loop->set.running[i];
+
+        demand_add(loop, v, quire_loop_bytes_ahead(loop, v, v->n_computed), &d);
+    }
+    return quire_loop_fits(loop, d.pinned_bytes, d.dynamic_bytes);
+}
+
+static bool has_room_for(const quire_loop *loop, const quire_request *r, uint64_t bytes)
+{
+    demand d = { 0 };
+
+    demand_add(loop, r, bytes, &d);
+    return has_room(loop, d);
+}
+
+/* ---- what the tree has of its prompt ---- */
+
+static quire_retreat retreat_of(const quire_request *r)
+{
+    return r->stuck_tokens == r->n_tokens ? r->retreat : QUIRE_RETREAT_NONE;
+}
+
+/* Tokens that it may use of the cache. */
+static uint32_t tokens_to_use(const quire_loop *loop, const quire_request *r)
+{
+    const uint32_t n_use = r->n_tokens - 1; /* the last one is always computed */
+
+    if (loop->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT) {
+        return 0;
+    }
+    return retreat_of(r) == QUIRE_RETREAT_FULL_PAGES
+               ? n_use - n_use % loop->runtime_opts->page_tokens
+               : n_use;
+}
+
+/* Look it up, unless the answer that the request has is still right. */
+static const quire_request_claim *claim_of(const quire_loop *loop, quire_request *r)
+{
+    const quire_prefix_key key = quire_loop_key(loop, r->tenant, r->tenant_bytes);
+    const uint64_t tree_generation = quire_prefix_generation(loop->tree);
+    const uint64_t cache_generation = quire_cache_generation(loop->cache);
+    const quire_region_id pinned = loop->room.pinned;
+    quire_request_claim *kept = &r->claim;
+    quire_prefix_claim claim;
+
+    if (kept->tree_generation == tree_generation && kept->cache_generation == cache_generation) {
+        return kept;
+    }
+    quire_prefix_claim_get(loop->tree, &key, r->tokens, r->n_tokens - 1, tokens_to_use(loop, r),
+                           &claim);
+    *kept = (quire_request_claim){
+        .tree_generation = tree_generation,
+        .cache_generation = cache_generation,
+        .n_cached = loop->opts.no_prefix_cache ? 0 : claim.match.n_tokens,
+        .n_used = claim.n_tokens,
+        .cached_dynamic_bytes = claim.cached_bytes[QUIRE_REGION_DYNAMIC],
+        .live_dynamic_bytes = claim.live_bytes[QUIRE_REGION_DYNAMIC],
+        .cached_pinned_bytes = pinned != QUIRE_REGION_DYNAMIC ? claim.cached_bytes[pinned] : 0,
+    };
+    return kept;
+}
+
+/* Whether it is worth beginning: a guess that errs by saying yes, since cached pages that it would
+ * use count as free, too. */
+static bool may_fit(const quire_loop *loop, quire_request *r, uint64_t *need_bytes)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    const uint32_t n_have = r->is_parked ? r->n_computed : claim_of(loop, r)->n_cached;
+
+    *need_bytes = quire_loop_bytes_ahead(loop, r, n_have - n_have % page_tokens);
+    return has_room_for(loop, r, *need_bytes);
+}
+
+/* Whether there is room once the cached pages that it uses are its own, and free for nobody else. A
+ * request of a pinned class takes the charge of its pages over into its region, also of those that
+ * others run on; the dynamic region has so much more room then. */
+static bool fits(const quire_loop *loop, quire_request *r)
+{
+    const quire_request_claim *claim = claim_of(loop, r);
+    demand d = { .pinned_bytes = claim->cached_pinned_bytes };
+
+    if (quire_loop_region(loop, r->class_index) == QUIRE_REGION_DYNAMIC) {
+        d.dynamic_bytes = claim->cached_dynamic_bytes;
+    } else {
+        d.pinned_bytes += claim->cached_dynamic_bytes + claim->live_dynamic_bytes;
+    }
+    demand_add(loop, r, quire_loop_bytes_ahead(loop, r, claim->n_used), &d);
+    return has_room(loop, d);
+}
+
+/* ---- another computes the same prefix ---- */
+
+/* What a leader will publish of it: full pages only where hits end at pages. */
+static uint32_t common_tokens(const quire_loop *loop, const quire_request *r,
+                              const quire_request *leader)
+{
+    const uint32_t n_max = quire_min_u32(r->n_tokens - 1, leader->n_tokens);
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    uint32_t n = 0;
+
+    while (n < n_max && r->tokens[n] == leader->tokens[n]) {
+        n++;
+    }
+    return loop->room.is_page_exact ? n - n % page_tokens : n;
+}
+
+static bool is_leading(const quire_request *r)
+{
+    return r->state == QUIRE_REQUEST_PREFILL && r->ref != QUIRE_PREFIX_REF_NULL && !r->is_uncached;
+}
+
+static bool is_same_tenant(const quire_request *a, const quire_request *b)
+{
+    return a->tenant_bytes == b->tenant_bytes && memcmp(a->tenant, b->tenant, a->tenant_bytes) == 0;
+}
+
+static quire_request *leader_find(const quire_loop *loop, uint64_t arrival)
+{
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        if (loop->set.running[i]->link.arrival == arrival) {
+            return loop->set.running[i];
+        }
+    }
+    return NULL;
+}
+
+/* r waits for the leader: until then its prefill is r's matter, too. Else a request could wait long
+ * for a little of a long prompt, or behind those of a lower priority. */
+static void lead(quire_request *leader, const quire_request *r)
+{
+    const bool is_first = leader->n_wanted == 0;
+
+    if (is_first || r->held_tokens < leader->n_wanted) {
+        leader->n_wanted = r->held_tokens;
+    }
+    if (is_first || r->link.priority > leader->wanted_priority) {
+        leader->wanted_priority = r->link.priority;
+    }
+    if (is_first || r->rank > leader->wanted_rank) {
+        leader->wanted_rank = r->rank;
+    }
+}
+
+/* Whether to wait for a running request that computes what this one could use. */
+static bool is_held(quire_loop *loop, quire_request *r)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    quire_request *leader = r->held_by != 0 ? leader_find(loop, r->held_by) : NULL;
+
+    if (loop->opts.no_prefix_cache) {
+        return false;
+    }
+    if (leader != NULL && is_leading(leader) && leader->n_published < r->held_tokens) {
+        lead(leader, r);
+        return true;
+    }
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        uint32_t n_common;
+
+        leader = loop->set.running[i];
+        if (!is_leading(leader) || !is_same_tenant(r, leader)) {
+            continue;
+        }
+        n_common = common_tokens(loop, r, leader);
+        if (n_common < page_tokens || n_common <= leader->n_published) {
+            continue;
+        }
+        if (n_common >= claim_of(loop, r)->n_cached + page_tokens) {
+            loop->figures.now.prefix_waits_total += r->held_by == 0;
+            r->held_by = leader->link.arrival;
+            r->held_tokens = n_common;
+            lead(leader, r);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- admission ---- */
+
+/* A sequence with as much of the prompt as is cached. Without a place in the tree the request runs
+ * all the same, uncached. */
+static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *match)
+{
+    const quire_prefix_key key = quire_loop_key(loop, r->tenant, r->tenant_bytes);
+    const quire_prefix_acquire_opts opts = {
+        .tokens_max = tokens_to_use(loop, r),
+        .owner = r->owner,
+        .now_us = quire_loop_now_us(loop),
+        .is_private = r->is_uncached || loop->opts.no_prefix_cache,
+        .is_miss = loop->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT,
+        .rank = r->rank,
+        .account = quire_loop_account(loop, r->tenant, r->tenant_bytes),
+    };
+
+    QUIRE_TRY(quire_seq_open(loop->cache, quire_loop_region(loop, r->class_index), &r->seq));
+    if (quire_prefix_acquire(loop->tree, &key, r->seq, r->tokens, r->n_tokens, &opts, match,
+                             &r->ref) < 0) {
+        r->ref = QUIRE_PREFIX_REF_NULL;
+        *match = (quire_prefix_match){ .end = QUIRE_PREFIX_END_NEW, .cached_token = -1 };
+    }
+    r->n_computed = match->n_tokens;
+    r->n_published = match->n_tokens;
+    r->n_found = match->n_tokens;
+    return QUIRE_OK;
+}
+
+/* What the first admission is to the figures. */
+static void count_admission(quire_loop *loop, quire_request *r, const quire_prefix_match *match)
+{
+    quire_engine_stats *s = &loop->figures.now;
+    quire_explanation e;
+
+    r->admitted_us = quire_loop_now_us(loop);
+    r->result.n_cached_tokens = match->n_tokens;
+    s->prompt_tokens_total += r->n_prompt;
+    *(r->has_session ? &s->cached_tokens_session_total : &s->cached_tokens_prefix_total) +=
+        match->n_tokens;
+    quire_histogram_add(&s->queue, (double)(r->admitted_us - r->submitted_us) * 1e-6);
+    quire_histogram_add(&s->classes[r->class_index].queue,
+                        (double)(r->admitted_us - r->submitted_us) * 1e-6);
+    quire_loop_qos_admitted(loop, r);
+    loop->events.admitted(loop->events.ctx, r, match);
+    quire_explanation_begin(&e, r, match, r->admitted_us);
+    quire_request_explained(r, &e);
+}
+
+/* And a later one. */
+static void count_return(quire_loop *loop, quire_request *r, const quire_prefix_match *match)
+{
+    const uint32_t n_again = r->n_lost > match->n_tokens ? r->n_lost - match->n_tokens : 0;
+
+    r->result.n_recomputed_tokens += n_again;
+    loop->figures.now.recomputed_tokens_total += n_again;
+    r->n_lost = 0;
+}
+
+typedef enum admission {
+    ADMITTED,
+    NO_PLACE,
+    NO_ROOM,
+    FAILED
+} admission;
+
+/* Nobody else has pages: nobody's end could help, so it may try. */
+static bool is_alone(const quire_loop *loop, const quire_request *r)
+{
+    return loop->set.n_running + loop->set.n_parked == (r->is_parked ? 1u : 0u);
+}
+
+/* It did not fit, and nobody has let go since. */
+static bool is_blocked(const quire_loop *loop, const quire_request *r)
+{
+    return !is_alone(loop, r) && r->blocked_at == loop->room.n_releases;
+}
+
+/* A place and, as far as can be told, room; taken from lower classes if need be. */
+static admission make_way(quire_loop *loop, quire_request *r)
+{
+    uint64_t need_bytes;
+
+    while (!is_alone(loop, r) && !may_fit(loop, r, &need_bytes)) {
+        const uint64_t lower_bytes = quire_loop_lower_bytes(loop, r);
+
+        /* Not in vain: if all of them do not suffice, they stay. */
+        if (!has_room_for(loop, r, need_bytes > lower_bytes ? need_bytes - lower_bytes : 0) ||
+            !quire_loop_room_make(loop, r)) {
+            return NO_ROOM;
+        }
+    }
+    if (loop->set.n_running == loop->opts.n_running_max && !quire_loop_place_make(loop, r)) {
+        return NO_PLACE;
+    }
+    return ADMITTED;
+}
+
+/* Without looking further: what is cheap to tell, for each round has to. */
+static admission may_begin(const quire_loop *loop, const quire_request *r)
+{
+    const quire_victim_ask ask = { .rank = r->rank, .is_below = true };
+
+    if (is_blocked(loop, r)) {
+        return NO_ROOM;
+    }
+    if (loop->set.n_running == loop->opts.n_running_max && quire_loop_victim(loop, &ask) == NULL) {
+        return NO_PLACE;
+    }
+    return ADMITTED;
+}
+
+/* A parked one goes on. */
+static void resume(quire_loop *loop, quire_request *r, uint8_t rank_now)
+{
+    quire_loop_unpark(loop, r);
+    quire_loop_running_add(loop, r, rank_now);
+    loop->figures.now.classes[r->class_index].resumed_total++;
+    loop->figures.now.classes[r->class_index].promoted_total += rank_now > r->rank;
+}
+
+static admission begin(quire_loop *loop, quire_request *r, uint8_t rank_now)
+{
+    quire_prefix_match match;
+    int rc;
+
+    if (!is_alone(loop, r) && !fits(loop, r)) {
+        return NO_ROOM;
+    }
+    rc = seq_begin(loop, r, &match);
+    if (rc < 0) {
+        if (!is_alone(loop, r)) { /* somebody else's end will help */
+            return NO_ROOM;
+        }
+        quire_loop_end(
+            loop, r,
+            &(quire_ending){ .finish = QUIRE_FINISH_ERROR, .status = rc, .stop_index = -1 });
+        return FAILED;
+    }
+    quire_loop_dequeue(loop, r);
+    quire_loop_running_add(loop, r, rank_now);
+    r->state = QUIRE_REQUEST_PREFILL;
+    loop->figures.now.classes[r->class_index].promoted_total += rank_now > r->rank;
+    if (r->admitted_us == 0) {
+        count_admission(loop, r, &match);
+    } else {
+        count_return(loop, r, &match);
+    }
+    return ADMITTED;
+}
+
+static admission admit_one(quire_loop *loop, quire_request *r, uint8_t rank_now)
+{
+    admission result = make_way(loop, r);
+
+    if (result == ADMITTED) {
+        if (r->is_parked) {
+            resume(loop, r, rank_now);
+        } else {
+            result = begin(loop, r, rank_now);
+        }
+    }
+    if (result == NO_ROOM) {
+        r->blocked_at = loop->room.n_releases;
+    }
+    return result;
+}
+
+/* ---- who comes next ---- */
+
+/* Where each queue has been read to. */
+typedef struct cursors {
+    quire_queue_link *at[QUIRE_CLASSES_MAX]; /* NULL: nobody more of this class */
+    uint64_t now_us;
+} cursors;
+
+/* The rank that a request has by now. */
+static uint8_t rank_of(const quire_loop *loop, const quire_request *r, uint64_t now_us)
+{
+    const uint64_t waited_us = now_us > r->waiting_us ? now_us - r->waiting_us : 0;
+    const uint64_t rank = r->rank + waited_us / loop->opts.aging_us;
+
+    if (loop->set.n_promoted_of[r->class_index] >= loop->set.n_promoted_max[r->class_index]) {
+        return r->rank;
+    }
+    return rank < loop->set.rank_max ? (uint8_t)rank : loop->set.rank_max;
+}
+
+static quire_request *next_find(const quire_loop *loop, cursors *c, uint8_t *rank_now)
+{
+    quire_request *next = NULL;
+
+    *rank_now = 0;
+    for (uint32_t i = 0; i < loop->opts.classes.n; i++) {
+        quire_request *r = c->at[i] != NULL ? quire_request_of(c->at[i]) : NULL;
+        const uint8_t rank = r != NULL ? rank_of(loop, r, c->now_us) : 0;
+
+        if (r != NULL && (next == NULL || rank > *rank_now ||
+                          (rank == *rank_now && r->link.arrival < next->link.arrival))) {
+            next = r;
+            *rank_now = rank;
+        }
+    }
+    if (next != NULL) {
+        c->at[next->class_index] = next->link.next;
+    }
+    return next;
+}
+
+/* Nobody more of classes up to this rank. */
+static void shut(const quire_loop *loop, cursors *c, uint8_t rank)
+{
+    for (uint32_t i = 0; i < loop->opts.classes.n; i++) {
+        if (loop->opts.classes.items[i].rank <= rank) {
+            c->at[i] = NULL;
+        }
+    }
+}
+
+/* Only parked requests have pages and none of them has room to go on: the most urgent goes on all
+ * the same, and the others give up their pages when they are needed. */
+static void resume_somebody(quire_loop *loop)
+{
+    quire_request *first = loop->set.parked[0];
+
+    for (uint32_t i = 1; i < loop->set.n_parked; i++) {
+        quire_request *r = loop->set.parked[i];
+
+        if (r->rank != first->rank ? r->rank > first->rank
+                                   : r->link.arrival < first->link.arrival) {
+            first = r;
+        }
+    }
+    resume(loop, first, first->rank);
+}
+
+void quire_loop_admit(quire_loop *loop)
+{
+    cursors c = { .now_us = quire_loop_now_us(loop) };
+    quire_request *r;
+    uint8_t rank_now;
+
+    for (uint32_t i = 0; i < loop->opts.classes.n; i++) {
+        c.at[i] = loop->set.queues[i].first;
+    }
+    while ((r = next_find(loop, &c, &rank_now)) != NULL) {
+        const uint32_t i = r->class_index;
+        const bool is_starving = loop->set.n_running_of[i] == 0;
+        admission result = may_begin(loop, r);
+
+        if (loop->set.n_running_of[i] >= loop->set.limits[i]) {
+            c.at[i] = NULL;
+            continue;
+        }
+        if (result == ADMITTED && !r->is_parked && is_held(loop, r)) {
+            continue;
+        }
+        result = result == ADMITTED ? admit_one(loop, r, rank_now) : result;
+        if (result == NO_PLACE) {
+            shut(loop, &c, r->rank);
+        } else if (result == NO_ROOM) {
+            /* Who has waited long and has nothing running holds up higher ones, too. */
+            shut(loop, &c, is_starving ? rank_now : r->rank);
+        }
+    }
+    if (loop->set.n_running == 0 && loop->set.n_parked > 0) {
+        resume_somebody(loop);
+    }
+}

@@ -1,0 +1,277 @@
+/* batch.c - one step of everything that runs: slices, computation, tokens.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/loop_object.h"
+#include "model/text.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+
+#define US_PER_S        1e6
+#define MEAN_ROWS       2048.0 /* prefill rows over which the mean cost of one is taken */
+#define TOKENS_CAPACITY 64u
+
+/* ---- what goes into the step ---- */
+
+/* A request as the schedule sees it. Whom others wait for is as urgent as they are. */
+static quire_schedule_item item_of(quire_request *r)
+{
+    const bool is_wanted = r->n_wanted > r->n_computed;
+    const uint32_t n_left = r->n_tokens - r->n_computed;
+
+    return (quire_schedule_item){
+        .request = r,
+        .arrival = r->link.arrival,
+        .priority = is_wanted && r->wanted_priority > r->link.priority ? r->wanted_priority
+                                                                       : r->link.priority,
+        .depth = r->n_computed,
+        .n_left = n_left,
+        .n_until = is_wanted ? r->n_wanted - r->n_computed : n_left,
+        .n_left_out = r->n_left_out,
+        .rank = is_wanted && r->wanted_rank > r->rank ? r->wanted_rank : r->rank,
+        .is_decode = r->state == QUIRE_REQUEST_DECODE,
+    };
+}
+
+static void items_fill(quire_loop *loop)
+{
+    const quire_schedule_limits limits = {
+        .chunk_tokens = loop->opts.chunk_tokens,
+        .rows_max = loop->runtime_opts->n_batch,
+        .cost = &loop->figures.now.cost,
+    };
+
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        loop->step.items[i] = item_of(loop->set.running[i]);
+        loop->set.running[i]->n_wanted = 0; /* admission says so anew before each step */
+    }
+    quire_loop_qos_prepare(loop);
+    (void)quire_schedule_rows(&loop->step.schedule, loop->step.items, loop->set.n_running, &limits);
+    loop->step.rank = (int)quire_schedule_interruptible(&loop->step.schedule);
+    loop->step.us = loop->step.schedule.ranks[0].own_us; /* of all classes' rows */
+    loop->step.begin_us = quire_loop_now_us(loop);
+}
+
+static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < n_items; i++) {
+        const quire_schedule_item *item = &loop->step.items[i];
+        const quire_request *r = item->request;
+
+        if (item->n_rows > 0) {
+            loop->step.slices[n++] = (quire_slice){
+                .seq = r->seq,
+                .tokens = r->tokens + r->n_computed,
+                .n_tokens = item->n_rows,
+                .logits = item->n_rows == item->n_left ? QUIRE_LOGITS_LAST : QUIRE_LOGITS_NONE,
+            };
+        }
+    }
+    return n;
+}
+
+/* ---- what comes out of it ---- */
+
+void quire_loop_publish(quire_loop *loop, quire_request *r)
+{
+    if (r->ref == QUIRE_PREFIX_REF_NULL || r->is_uncached || loop->opts.no_prefix_cache ||
+        r->n_computed <= r->n_published) {
+        return;
+    }
+    /* What cannot be published for want of memory is not cached, which harms nobody. */
+    if (quire_prefix_publish(loop->tree, r->ref, r->tokens, r->n_computed,
+                             quire_loop_now_us(loop)) == QUIRE_OK) {
+        r->n_published = r->n_computed;
+    }
+}
+
+/* What the step consists of, before its items go on. */
+static quire_cost_step cost_of(const quire_loop *loop, uint32_t n_items)
+{
+    quire_cost_step cost = { 0 };
+
+    for (uint32_t i = 0; i < n_items; i++) {
+        const quire_schedule_item *item = &loop->step.items[i];
+
+        if (!item->is_decode) {
+            quire_cost_add_prefill(&cost, item->depth, item->n_rows);
+        } else if (item->n_rows > 0) {
+            quire_cost_add_decode(&cost, item->depth);
+        }
+    }
+    return cost;
+}
+
+static void count_step(quire_loop *loop, const quire_cost_step *cost, uint64_t step_us)
+{
+    quire_engine_stats *s = &loop->figures.now;
+    const double seconds = (double)step_us / US_PER_S;
+    const uint32_t n_rows = cost->prefill_rows + cost->decode_rows;
+
+    s->steps_total++;
+    s->step_rows_total += n_rows;
+    s->step_seconds_total += seconds;
+    s->computed_prompt_tokens_total += cost->prefill_rows;
+    if (cost->prefill_rows * 2 >= n_rows) { /* else the cost is that of decode */
+        const double weight = s->prefill_token_seconds > 0.0 && cost->prefill_rows < MEAN_ROWS
+                                  ? cost->prefill_rows / MEAN_ROWS
+                                  : 1.0;
+
+        s->prefill_token_seconds += (seconds / n_rows - s->prefill_token_seconds) * weight;
+    }
+}
+
+static void count_token(quire_loop *loop, quire_request *r)
+{
+    const uint64_t now_us = quire_loop_now_us(loop);
+
+    if (r->first_us == 0) {
+        r->first_us = now_us;
+        quire_histogram_add(&loop->figures.now.ttft, (double)(now_us - r->submitted_us) / US_PER_S);
+        quire_loop_qos_first(loop, r);
+        quire_loop_explanation_update(loop, r);
+    } else {
+        quire_histogram_add(&loop->figures.now.inter_token,
+                            (double)(now_us - r->last_us) / US_PER_S);
+    }
+    r->last_us = now_us;
+}
+
+static int tokens_add(quire_request *r, int32_t token)
+{
+    if (r->n_tokens == r->tokens_capacity) {
+        const uint32_t capacity = r->tokens_capacity + r->tokens_capacity / 2 + TOKENS_CAPACITY;
+        int32_t *tokens = realloc(r->tokens, capacity * sizeof *tokens);
+
+        QUIRE_FAIL_IF(tokens == NULL, QUIRE_NOMEM);
+        r->tokens = tokens;
+        r->tokens_capacity = capacity;
+    }
+    r->tokens[r->n_tokens++] = token;
+    return QUIRE_OK;
+}
+
+/* Hand a generated token to the client. *stop_index as from text_out. */
+static int token_deliver(quire_loop *loop, quire_request *r, int32_t token, const float *logits,
+                         int32_t *stop_index)
+{
+    quire_request_token event = { .token = token };
+
+    quire_bytes_clear(&loop->step.shown);
+    QUIRE_TRY(tokens_add(r, token));
+    QUIRE_TRY(quire_text_out_feed(r->text, token, &loop->step.shown, stop_index));
+    event.text = loop->step.shown.data;
+    event.text_bytes = (uint32_t)loop->step.shown.n;
+    if (r->has_logprobs) {
+        event.logprob =
+            quire_logits_logprob(logits, loop->desc->n_vocab, token, loop->step.tops, r->n_tops);
+        event.tops = r->n_tops > 0 ? loop->step.tops : NULL;
+        event.n_tops = r->n_tops;
+    }
+    loop->figures.now.generated_tokens_total++;
+    return quire_request_push(r, &event);
+}
+
+/* The sampler gave no token: under a grammar the text is at its end, in a vocabulary that has no
+ * token to say so, or cannot go on. */
+static quire_ending no_token_ending(int status)
+{
+    if (status == QUIRE_NOTFOUND) {
+        return (quire_ending){ .finish = QUIRE_FINISH_STOP, .stop_index = -1 };
+    }
+    return (quire_ending){
+        .finish = QUIRE_FINISH_ERROR,
+        .status = status,
+        .stop_index = -1,
+        .message = status == QUIRE_LIMIT
+                       ? "grammar: the text so far can be read in too many ways to go on"
+                       : NULL,
+    };
+}
+
+static void token_choose(quire_loop *loop, quire_request *r, const float *logits)
+{
+    const int32_t token = r->pin == 0 ? quire_sampler_pick(r->sampler, logits) : QUIRE_NOTFOUND;
+    quire_ending ending = { .stop_index = -1 };
+    int rc;
+
+    if (r->pin != 0) { /* its prompt is all it is for */
+        ending.finish = QUIRE_FINISH_LENGTH;
+        quire_loop_end(loop, r, &ending);
+        return;
+    }
+    r->state = QUIRE_REQUEST_DECODE;
+    if (token >= 0 || token == QUIRE_NOTFOUND) {
+        count_token(loop, r);
+    }
+    if (token < 0) {
+        ending = no_token_ending(token);
+    } else if (!r->ignores_eos && quire_model_is_eog(loop->model, token)) {
+        ending.finish = QUIRE_FINISH_STOP;
+    } else if ((rc = token_deliver(loop, r, token, logits, &ending.stop_index)) < 0) {
+        ending = (quire_ending){ .finish = QUIRE_FINISH_ERROR, .status = rc, .stop_index = -1 };
+    } else if (ending.stop_index >= 0) {
+        ending.finish = QUIRE_FINISH_STOP;
+    } else if (r->n_tokens >= r->n_prompt + r->max_tokens) {
+        ending.finish = QUIRE_FINISH_LENGTH;
+    }
+    if (ending.finish != QUIRE_FINISH_NONE) {
+        quire_loop_end(loop, r, &ending);
+    }
+}
+
+/* Take a slice's result in. Returns whether a row of logits was its. */
+static bool item_advance(quire_loop *loop, const quire_schedule_item *item, const float *logits)
+{
+    quire_request *r = item->request;
+    const bool has_logits = item->n_rows == item->n_left;
+
+    r->n_computed += item->n_rows;
+    if (!item->is_decode) {
+        r->n_prefilled += item->n_rows;
+    }
+    if (!item->is_decode || r->n_computed % loop->runtime_opts->page_tokens == 0) {
+        quire_loop_publish(loop, r);
+    }
+    if (has_logits) {
+        token_choose(loop, r, logits);
+    }
+    return has_logits;
+}
+
+void quire_loop_step_do(quire_loop *loop)
+{
+    const uint32_t n_items = loop->set.n_running;
+    const uint64_t begin_us = quire_loop_now_us(loop);
+    const float *logits = NULL;
+    quire_cost_step cost;
+    uint32_t n_slices;
+    int rc;
+
+    if (n_items == 0) {
+        return;
+    }
+    items_fill(loop);
+    n_slices = slices_fill(loop, n_items);
+    rc = quire_runtime_step(loop->runtime, loop->step.slices, n_slices, &logits);
+    if (rc == QUIRE_CANCELED) {
+        quire_loop_qos_interrupted(loop, n_items, quire_loop_now_us(loop) - begin_us);
+        return;
+    }
+    if (rc < 0) {
+        quire_loop_relieve(loop, rc);
+        return;
+    }
+    cost = cost_of(loop, n_items);
+    count_step(loop, &cost, quire_loop_now_us(loop) - begin_us);
+    quire_loop_qos_rows(loop, n_items);
+    for (uint32_t i = 0; i < n_items; i++) {
+        if (loop->step.items[i].n_rows > 0 && item_advance(loop, &loop->step.items[i], logits)) {
+            logits += loop->desc->n_vocab;
+        }
+    }
+    quire_loop_qos_step(loop, &cost, quire_loop_now_us(loop) - begin_us);
+}

@@ -1,0 +1,42 @@
+/* chores.h - long looks at the cache, a slice at a time, between the engine's steps.
+ *
+ *   caller:  quire_loop_chore_do() ------------------------------> waits ----> has its answer
+ *   engine:  step | slice slice | step | slice | step | slice, done | step ...
+ *
+ * After a step chores may take QUIRE_VIEW_SHARE of the step's time; a slice that takes longer is
+ * paid back after later steps. While nothing runs there is no such bound. Chores are done one after
+ * the other, in the order they came.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_CHORES_H
+#define QUIRE_ENGINE_CHORES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/engine.h"
+
+typedef struct quire_loop quire_loop;
+
+/* A part that takes some microseconds at most. Returns true when nothing is left to do. It changes
+ * neither the cache nor the tree. Thread: the engine's. */
+typedef bool (*quire_chore_slice)(void *ctx, const quire_cache *cache, const quire_prefix *tree);
+
+typedef struct quire_chore {
+    struct quire_chore *next;
+    quire_chore_slice slice;
+    void *ctx;
+    int status; /* QUIRE_OK once it is done */
+    bool is_done;
+} quire_chore;
+
+/* Have a chore done, and wait. Errors: QUIRE_AGAIN (the engine has ended). Thread: any but the
+ * engine's. */
+int quire_loop_chore_do(quire_loop *loop, quire_chore_slice slice, void *ctx);
+
+/* Slices, after a step that took step_us; 0 = nothing runs. Thread: the engine's. */
+void quire_loop_chores_run(quire_loop *loop, uint64_t step_us);
+/* They are not done any more. Thread: the engine's. */
+void quire_loop_chores_end(quire_loop *loop);
+
+#endif /* QUIRE_ENGINE_CHORES_H */

@@ -1,0 +1,98 @@
+/* inbox.c - see inbox.h and loop_call.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/loop_object.h"
+
+#include "base/check.h"
+
+int quire_loop_call(quire_loop *loop, quire_loop_fn fn, void *ctx)
+{
+    quire_loop_task task = { .fn = fn, .ctx = ctx, .status = QUIRE_AGAIN };
+    quire_loop_task **last = &loop->inbox.tasks;
+
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    if (!loop->inbox.has_ended) {
+        while (*last != NULL) {
+            last = &(*last)->next;
+        }
+        *last = &task;
+        (void)pthread_cond_signal(&loop->inbox.wake);
+        while (!task.is_done) {
+            (void)pthread_cond_wait(&loop->inbox.task_done, &loop->inbox.lock);
+        }
+    }
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+    return task.status;
+}
+
+/* What comes while these run waits for the next round, after a step. */
+void quire_loop_tasks_run(quire_loop *loop, bool is_ending)
+{
+    quire_loop_task *task;
+
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    loop->inbox.has_ended = is_ending;
+    task = loop->inbox.tasks;
+    loop->inbox.tasks = NULL;
+    loop->room.n_releases += task != NULL;
+    while (task != NULL) {
+        quire_loop_task *next = task->next; /* the task is its caller's, who goes on when done */
+
+        if (!is_ending) {
+            (void)pthread_mutex_unlock(&loop->inbox.lock);
+            task->fn(task->ctx, loop->cache, loop->tree);
+            (void)pthread_mutex_lock(&loop->inbox.lock);
+            task->status = QUIRE_OK;
+        }
+        task->is_done = true;
+        (void)pthread_cond_broadcast(&loop->inbox.task_done);
+        task = next;
+    }
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+}
+
+/* ---- life ---- */
+
+int quire_inbox_init(quire_inbox *inbox)
+{
+    pthread_condattr_t attr;
+    bool has_wake = false;
+    int rc = QUIRE_NOMEM;
+
+    QUIRE_FAIL_IF(pthread_condattr_init(&attr) != 0, QUIRE_NOMEM);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    atomic_store(&inbox->urgent_rank, -1);
+    if (pthread_cond_init(&inbox->wake, &attr) != 0) {
+        goto out;
+    }
+    has_wake = true;
+    if (pthread_cond_init(&inbox->task_done, NULL) != 0) {
+        goto out;
+    }
+    if (pthread_mutex_init(&inbox->lock, NULL) != 0) {
+        (void)pthread_cond_destroy(&inbox->task_done);
+        goto out;
+    }
+    rc = QUIRE_OK;
+out:
+    if (rc < 0 && has_wake) {
+        (void)pthread_cond_destroy(&inbox->wake);
+    }
+    (void)pthread_condattr_destroy(&attr);
+    return rc;
+}
+
+void quire_inbox_fini(quire_inbox *inbox)
+{
+    (void)pthread_mutex_destroy(&inbox->lock);
+    (void)pthread_cond_destroy(&inbox->task_done);
+    (void)pthread_cond_destroy(&inbox->wake);
+}
+
+void quire_loop_wake_cancels(quire_loop *loop)
+{
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    loop->inbox.has_cancels = true;
+    (void)pthread_cond_signal(&loop->inbox.wake);
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+}

@@ -1,0 +1,71 @@
+/* inbox.h - what other threads bring to the engine's, and see of it: all that is under its lock.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_INBOX_H
+#define QUIRE_ENGINE_INBOX_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "engine/classes.h"
+#include "engine/loop/chores.h"
+#include "engine/loop/loop_call.h"
+#include "engine/loop/queue.h"
+
+typedef struct quire_loop_task {
+    struct quire_loop_task *next;
+    quire_loop_fn fn;
+    void *ctx;
+    int status; /* QUIRE_OK once it ran */
+    bool is_done;
+} quire_loop_task;
+
+typedef struct quire_inbox {
+    atomic_uint n_unfinished; /* requests accepted and not done */
+    atomic_uint n_unfinished_of[QUIRE_CLASSES_MAX];
+    atomic_int urgent_rank; /* highest of `requests`; -1 = there are none. Set under lock */
+
+    pthread_mutex_t lock;
+    /* Under it. */
+    pthread_cond_t wake;      /* the engine's thread: there is something to do */
+    pthread_cond_t task_done; /* callers */
+    quire_queue requests;     /* that have just come */
+    quire_loop_task *tasks;   /* oldest first */
+    quire_chore *chores;      /* likewise */
+    bool is_stopping;
+    bool has_ended;
+    bool has_cancels;
+    uint64_t n_arrivals; /* requests accepted; arrival numbers begin with 1 */
+    uint64_t n_queue_full;
+    uint64_t n_arrivals_of[QUIRE_CLASSES_MAX];
+    uint64_t n_queue_full_of[QUIRE_CLASSES_MAX];
+    uint64_t n_invalid;
+} quire_inbox;
+
+/* All or nothing. Errors: QUIRE_NOMEM. */
+int quire_inbox_init(quire_inbox *inbox);
+void quire_inbox_fini(quire_inbox *inbox);
+
+/* Have the engine's thread look for cancelled requests; the caller holds no lock of the loop. */
+void quire_loop_wake_cancels(quire_loop *loop);
+/* Run what calls brought, or end them with QUIRE_AGAIN. Thread: the engine's. */
+void quire_loop_tasks_run(quire_loop *loop, bool is_ending);
+
+/* For waits: so many milliseconds from now, by the monotonic clock. */
+static inline struct timespec quire_deadline(uint32_t ms)
+{
+    const long ns_per_s = 1000000000L;
+    struct timespec t;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += (time_t)(ms / 1000u);
+    t.tv_nsec += (long)(ms % 1000u) * 1000000L;
+    if (t.tv_nsec >= ns_per_s) {
+        t.tv_sec++;
+        t.tv_nsec -= ns_per_s;
+    }
+    return t;
+}
+
+#endif /* QUIRE_ENGINE_INBOX_H */

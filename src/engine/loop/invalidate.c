@@ -1,0 +1,74 @@
+/* invalidate.c - keys of texts in the tree, and texts that must not be served any more.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/loop_object.h"
+
+quire_prefix_key quire_loop_key(const quire_loop *loop, const void *tenant, uint32_t tenant_bytes)
+{
+    return (quire_prefix_key){
+        .identity = { loop->identity[0], loop->identity[1] },
+        .salt = tenant,
+        .salt_bytes = tenant_bytes,
+    };
+}
+
+uint16_t quire_loop_account(const quire_loop *loop, const void *tenant, uint32_t tenant_bytes)
+{
+    const quire_engine_accounts *accounts = &loop->opts.accounts;
+
+    return accounts->of != NULL ? accounts->of(accounts->ctx, tenant, tenant_bytes) : 0;
+}
+
+static void queue_forget(const quire_queue *queue, uint64_t owner)
+{
+    for (quire_queue_link *link = queue->first; link != NULL; link = link->next) {
+        quire_request *r = quire_request_of(link);
+
+        r->is_uncached = r->is_uncached || r->owner == owner;
+    }
+}
+
+/* Requests of a session that is gone leave nothing behind: the tree sees to those that run, but
+ * not to those that are yet to (or to come back). */
+static void requests_forget(quire_loop *loop, uint64_t owner)
+{
+    for (uint32_t i = 0; i < loop->opts.classes.n; i++) {
+        queue_forget(&loop->set.queues[i], owner);
+    }
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    queue_forget(&loop->inbox.requests, owner);
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        quire_request *r = loop->set.running[i];
+
+        r->is_uncached = r->is_uncached || r->owner == owner;
+    }
+}
+
+quire_prefix_dropped quire_loop_invalidate(quire_loop *loop, const quire_invalidate *what,
+                                           uint64_t owner)
+{
+    const quire_prefix_key key = quire_loop_key(loop, what->tenant, what->tenant_bytes);
+    const uint64_t now_us = quire_loop_now_us(loop);
+    quire_prefix_dropped dropped = { 0 };
+
+    switch (what->what) {
+    case QUIRE_INVALIDATE_ALL:
+        dropped = quire_prefix_drop_all(loop->tree, now_us);
+        break;
+    case QUIRE_INVALIDATE_TENANT:
+        dropped = quire_prefix_drop_salt(loop->tree, what->tenant, what->tenant_bytes, now_us);
+        break;
+    case QUIRE_INVALIDATE_TENANTS:
+        dropped = quire_prefix_drop_salts(loop->tree, what->tenant, what->tenant_bytes, now_us);
+        break;
+    case QUIRE_INVALIDATE_PREFIX:
+        dropped = quire_prefix_drop_prefix(loop->tree, &key, what->tokens, what->n_tokens, now_us);
+        break;
+    case QUIRE_INVALIDATE_SESSION:
+        requests_forget(loop, owner);
+        dropped = quire_prefix_drop_owner(loop->tree, owner, now_us);
+        break;
+    }
+    return dropped;
+}

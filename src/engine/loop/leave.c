@@ -1,0 +1,233 @@
+/* leave.c - from running to the queue (preemption) or to the end (done, cancelled, failed).
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/loop_object.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+
+/* ---- letting go of pages ---- */
+
+static void seq_end(quire_loop *loop, quire_request *r)
+{
+    if (r->ref != QUIRE_PREFIX_REF_NULL) {
+        (void)quire_prefix_release(loop->tree, r->ref, quire_loop_now_us(loop));
+    }
+    (void)quire_seq_close(loop->cache, r->seq);
+    r->ref = QUIRE_PREFIX_REF_NULL;
+    r->seq = QUIRE_SEQ_NULL;
+    r->n_computed = 0;
+    r->n_published = 0;
+    r->n_found = 0;
+}
+
+/* Publish what is computed, let go of pages, leave the running or parked ones. */
+static void let_go(quire_loop *loop, quire_request *r)
+{
+    quire_loop_publish(loop, r);
+    seq_end(loop, r);
+    if (r->is_parked) {
+        quire_loop_unpark(loop, r);
+    } else {
+        quire_loop_running_remove(loop, r);
+    }
+    loop->room.n_releases++;
+}
+
+/* ---- the end ---- */
+
+static void count_end(quire_loop *loop, const quire_request_result *result)
+{
+    quire_engine_stats *s = &loop->figures.now;
+
+    switch (result->finish) {
+    case QUIRE_FINISH_STOP:
+        s->finished_stop_total++;
+        break;
+    case QUIRE_FINISH_LENGTH:
+        s->finished_length_total++;
+        break;
+    case QUIRE_FINISH_CANCEL:
+        s->finished_cancelled_total++;
+        break;
+    case QUIRE_FINISH_ERROR:
+        s->finished_error_total++;
+        break;
+    case QUIRE_FINISH_NONE:
+        break;
+    }
+    quire_histogram_add(&s->e2e, (double)result->total_us * 1e-6);
+}
+
+/* The mean time between its tokens, as clients see it. */
+static void count_class_end(quire_loop *loop, const quire_request *r)
+{
+    const uint32_t n_generated = r->n_tokens - r->n_prompt;
+    quire_class_stats *c = &loop->figures.now.classes[r->class_index];
+
+    c->finished_total++;
+    if (n_generated > 1) {
+        quire_histogram_add(&c->tpot,
+                            (double)(r->last_us - r->first_us) * 1e-6 / (n_generated - 1));
+    }
+}
+
+static void result_times(quire_loop *loop, const quire_request *r, quire_request_result *result)
+{
+    const uint64_t now_us = quire_loop_now_us(loop);
+
+    result->total_us = now_us - r->submitted_us;
+    result->queue_us = (r->admitted_us != 0 ? r->admitted_us : now_us) - r->submitted_us;
+    if (r->first_us != 0) {
+        result->prefill_us = r->first_us - r->admitted_us;
+        result->ttft_us = r->first_us - r->submitted_us;
+        result->decode_us = r->last_us - r->first_us;
+    }
+}
+
+void quire_loop_end(quire_loop *loop, quire_request *r, const quire_ending *ending)
+{
+    quire_request_result result;
+
+    loop->events.ended(loop->events.ctx, r, ending);
+    if (r->state == QUIRE_REQUEST_WAITING) {
+        quire_loop_dequeue(loop, r);
+    } else {
+        let_go(loop, r);
+    }
+    r->state = QUIRE_REQUEST_DONE;
+    result = r->result;
+    result.finish = ending->finish;
+    result.status = ending->status;
+    result.stop_index = ending->stop_index;
+    result.n_prompt_tokens = r->n_prompt;
+    if (ending->finish == QUIRE_FINISH_ERROR) {
+        (void)snprintf(result.message, sizeof result.message, "%s",
+                       ending->message != NULL ? ending->message
+                                               : quire_status_text(ending->status));
+    }
+    quire_bytes_clear(&loop->step.shown);
+    /* After a stop text nothing is held back; without memory what was is lost. */
+    if (ending->stop_index < 0 && quire_text_out_finish(r->text, &loop->step.shown) == QUIRE_OK) {
+        result.tail = loop->step.shown.data;
+        result.tail_bytes = (uint32_t)loop->step.shown.n;
+    }
+    result_times(loop, r, &result);
+    count_end(loop, &result);
+    count_class_end(loop, r);
+    if (r->first_us == 0 && r->has_explanation) { /* else known since the first token */
+        quire_loop_explanation_update(loop, r);
+    }
+    quire_loop_explanation_keep(loop, r);
+    quire_loop_stats_publish(loop);
+    atomic_fetch_sub(&loop->inbox.n_unfinished_of[r->class_index], 1);
+    atomic_fetch_sub(&loop->inbox.n_unfinished, 1);
+    quire_request_finish(r, &result);
+}
+
+/* ---- cancel ---- */
+
+void quire_loop_cancels_apply(quire_loop *loop)
+{
+    const quire_ending ending = { .finish = QUIRE_FINISH_CANCEL, .stop_index = -1 };
+    bool has_cancels;
+
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    has_cancels = loop->inbox.has_cancels;
+    loop->inbox.has_cancels = false;
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+    if (!has_cancels) {
+        return;
+    }
+    for (uint32_t i = loop->set.n_running; i > 0; i--) {
+        if (atomic_load(&loop->set.running[i - 1]->is_cancelled)) {
+            quire_loop_end(loop, loop->set.running[i - 1], &ending);
+        }
+    }
+    for (uint32_t i = 0; i < loop->opts.classes.n; i++) {
+        for (quire_queue_link *link = loop->set.queues[i].first; link != NULL;) {
+            quire_request *r = quire_request_of(link);
+
+            link = link->next;
+            if (atomic_load(&r->is_cancelled)) {
+                quire_loop_end(loop, r, &ending);
+            }
+        }
+    }
+}
+
+/* ---- preemption ---- */
+
+void quire_loop_preempt(quire_loop *loop, quire_request *r)
+{
+    r->n_lost = r->n_computed;
+    let_go(loop, r);
+    r->result.n_preemptions++;
+    loop->figures.now.preemptions_total++;
+    loop->figures.now.classes[r->class_index].preempted_total++;
+    r->state = QUIRE_REQUEST_WAITING;
+    r->held_by = 0;
+    r->claim.tree_generation = 0; /* it has more tokens than when it was looked up */
+    /* Back when somebody else lets go: its own pages do not suffice, or it would run. Were it let
+     * in again at once, a step that fails for another reason than pages would be tried for ever. */
+    r->blocked_at = loop->room.n_releases;
+    quire_loop_enqueue(loop, r);
+}
+
+/* It cannot go on though nobody else holds pages: what it has is its answer, if it has one. */
+static void end_stuck(quire_loop *loop, quire_request *r, int status)
+{
+    char message[QUIRE_ERROR_MESSAGE_MAX];
+    quire_cache_stats cache;
+
+    if (r->n_tokens > r->n_prompt && status == QUIRE_NOPAGES) {
+        quire_loop_end(loop, r, &(quire_ending){ .finish = QUIRE_FINISH_LENGTH, .stop_index = -1 });
+        return;
+    }
+    quire_cache_stats_get(loop->cache, &cache);
+    (void)snprintf(message, sizeof message,
+                   "%u tokens cannot be computed within the KV budget of %llu bytes: %s",
+                   r->n_tokens, (unsigned long long)cache.budget_bytes, quire_status_text(status));
+    quire_loop_end(
+        loop, r,
+        &(quire_ending){
+            .finish = QUIRE_FINISH_ERROR, .status = status, .stop_index = -1, .message = message });
+}
+
+/* Alone and short of pages: what it has found in the cache may be in its way, since a shared page
+ * that is partly filled must be copied. Begin again with full pages only, then with nothing. */
+static bool retreat(quire_request *r)
+{
+    if (r->stuck_tokens != r->n_tokens) {
+        r->stuck_tokens = r->n_tokens;
+        r->retreat = QUIRE_RETREAT_NONE;
+    }
+    if (r->retreat == QUIRE_RETREAT_NO_HIT) {
+        return false;
+    }
+    r->retreat++;
+    return true;
+}
+
+void quire_loop_relieve(quire_loop *loop, int status)
+{
+    const bool is_short = status == QUIRE_NOPAGES || status == QUIRE_NOMEM;
+    const uint32_t n_others = loop->set.n_running - 1 + (is_short ? loop->set.n_parked : 0);
+    quire_victim_ask ask = { .has_parked = is_short, .by_cost = is_short };
+    quire_request *victim;
+
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        const quire_request *r = loop->set.running[i];
+
+        ask.rank = r->rank_now > ask.rank ? r->rank_now : ask.rank;
+    }
+    victim = quire_loop_victim(loop, &ask);
+    /* A step does not say whose fault it is. So they leave one by one, and only who fails alone is
+     * ended. */
+    if (n_others > 0 || (is_short && retreat(victim))) {
+        quire_loop_preempt(loop, victim);
+    } else {
+        end_stuck(loop, victim, status);
+    }
+}

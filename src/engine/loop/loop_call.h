@@ -1,0 +1,17 @@
+/* loop_call.h - work for the engine's thread from others, between two steps; for src/engine only.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_LOOP_CALL_H
+#define QUIRE_ENGINE_LOOP_CALL_H
+
+#include "engine/engine.h"
+
+typedef struct quire_loop quire_loop;
+
+/* Have fn run on the engine's thread between two steps, and wait for it. fn may use the cache and
+ * the tree, must be quick and must not call the loop. Errors: QUIRE_AGAIN (the engine has ended).
+ * Thread: any but the engine's. */
+typedef void (*quire_loop_fn)(void *ctx, quire_cache *cache, quire_prefix *tree);
+int quire_loop_call(quire_loop *loop, quire_loop_fn fn, void *ctx);
+
+#endif /* QUIRE_ENGINE_LOOP_CALL_H */

@@ -1,0 +1,267 @@
+/* loop_create.c - the loop comes and goes: its options, its parts.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/loop_object.h"
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/num.h"
+#include "engine/pins.h"
+#include "model/kv_formats.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define REFS_MIN    4096u
+#define EXPLAIN_MAX (1u << 20)
+#define US_PER_MS   1000.0
+
+/* ---- create ---- */
+
+/* What makes KV bytes valid, hashed twice from different beginnings. */
+static void identity_make(quire_loop *loop)
+{
+    static const char *const begins[2] = { "quire kv 1", "quire kv identity 1" };
+    const quire_runtime_opts *o = loop->runtime_opts;
+    const quire_rope *rope = &loop->desc->rope;
+    const uint32_t words[] = { o->kv_recent,           o->kv_sinks,    o->page_tokens,
+                               rope->n_dims,           rope->ctx_orig, (uint32_t)rope->type,
+                               (uint32_t)rope->scaling };
+    const float factors[] = { rope->freq_base,   rope->freq_scale, rope->ext_factor,
+                              rope->attn_factor, rope->beta_fast,  rope->beta_slow };
+
+    for (int i = 0; i < 2; i++) {
+        uint64_t hash = quire_hash_add(QUIRE_HASH_INIT, begins[i], strlen(begins[i]));
+
+        hash = quire_hash_add(hash, &loop->desc->fingerprint, sizeof loop->desc->fingerprint);
+        hash = quire_hash_add(hash, words, sizeof words);
+        hash = quire_hash_add(hash, factors, sizeof factors);
+        for (uint32_t s = 0; s < loop->desc->n_stored; s++) {
+            const uint32_t pair[2] = { (uint32_t)o->kv_pairs[s].k, (uint32_t)o->kv_pairs[s].v };
+
+            hash = quire_hash_add(hash, pair, sizeof pair);
+        }
+        loop->identity[i] = hash;
+    }
+}
+
+static int opts_resolve(quire_loop *loop, quire_error *err)
+{
+    const quire_engine_opts initial = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts *runtime = loop->runtime_opts;
+    quire_engine_opts *o = &loop->opts;
+
+    o->n_running_max = o->n_running_max != 0 ? o->n_running_max : initial.n_running_max;
+    o->queue_max = o->queue_max != 0 ? o->queue_max : initial.queue_max;
+    o->chunk_tokens = o->chunk_tokens != 0 ? o->chunk_tokens : initial.chunk_tokens;
+    if (o->queue_max > QUIRE_ENGINE_QUEUE_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "queue of %u requests: at most %u are possible",
+                               o->queue_max, QUIRE_ENGINE_QUEUE_MAX);
+    }
+    if (o->explain_max > EXPLAIN_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "%u explanations: at most %u are possible",
+                               o->explain_max, EXPLAIN_MAX);
+    }
+    if (o->accounts.n >= QUIRE_ACCOUNTS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "%u accounts: at most %u are possible",
+                               o->accounts.n, QUIRE_ACCOUNTS_MAX - 1);
+    }
+    QUIRE_TRY(quire_classes_resolve(&o->classes, err));
+    o->n_running_max =
+        quire_min_u32(o->n_running_max, quire_min_u32(runtime->n_seqs_max, runtime->n_batch));
+    o->n_parked_max = quire_min_u32(o->n_parked_max != 0 ? o->n_parked_max : UINT32_MAX,
+                                    runtime->n_seqs_max - o->n_running_max);
+    o->aging_us = o->aging_us != 0 ? o->aging_us : initial.aging_us;
+    o->chunk_tokens = quire_min_u32(o->chunk_tokens, runtime->n_batch);
+    return QUIRE_OK;
+}
+
+/* What tenants and classes have of their own. */
+static int tree_share_out(quire_loop *loop)
+{
+    const quire_engine_accounts *accounts = &loop->opts.accounts;
+    const quire_classes *classes = &loop->opts.classes;
+
+    for (uint32_t i = 0; i < accounts->n; i++) {
+        QUIRE_TRY(quire_prefix_account_set(loop->tree, (uint16_t)(i + 1), &accounts->items[i]));
+    }
+    for (uint32_t i = 0; i < classes->n; i++) {
+        const quire_class *c = &classes->items[i];
+
+        if (c->cache_ttl_us != 0) {
+            QUIRE_TRY(quire_prefix_ttl_set(loop->tree, c->rank, c->cache_ttl_us));
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int tree_create(quire_loop *loop, quire_error *err)
+{
+    quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
+    int rc;
+
+    opts.cache = loop->cache;
+    opts.is_page_exact = loop->room.is_page_exact;
+    opts.refs_max = loop->opts.n_running_max > REFS_MIN ? loop->opts.n_running_max : REFS_MIN;
+    /* A pin has one, and another while it is held anew. */
+    opts.refs_max += 2 * quire_min_u32(loop->opts.pins_max, QUIRE_ENGINE_PINS_MAX);
+    opts.policy = loop->opts.cache_policy;
+    opts.ttl_us = loop->opts.cache_ttl_us;
+    opts.low_traffic_after_us = loop->opts.low_traffic_after_us;
+    opts.low_traffic_hits_per_hour = loop->opts.low_traffic_hits_per_hour;
+    opts.seed = quire_loop_random();
+    rc = quire_prefix_create(&loop->tree, &opts);
+    if (rc == QUIRE_OK) {
+        rc = tree_share_out(loop);
+    }
+    return rc < 0 ? quire_error_set(err, rc, "cannot create the prefix cache: %s",
+                                    quire_status_text(rc))
+                  : QUIRE_OK;
+}
+
+static int memory_take(quire_loop *loop)
+{
+    const uint32_t n = loop->opts.n_running_max;
+
+    loop->set.running = calloc(n, sizeof(quire_request *));
+    loop->set.parked = calloc((size_t)loop->opts.n_parked_max + 1, sizeof(quire_request *));
+    loop->step.items = calloc(n, sizeof *loop->step.items);
+    loop->step.slices = calloc(n, sizeof *loop->step.slices);
+    QUIRE_FAIL_IF(loop->set.running == NULL || loop->set.parked == NULL ||
+                      loop->step.items == NULL || loop->step.slices == NULL,
+                  QUIRE_NOMEM);
+    if (loop->opts.explain_max > 0) {
+        loop->figures.explained = calloc(loop->opts.explain_max, sizeof *loop->figures.explained);
+        QUIRE_FAIL_IF(loop->figures.explained == NULL, QUIRE_NOMEM);
+    }
+    return QUIRE_OK;
+}
+
+static int contents_create(quire_loop *loop, quire_error *err)
+{
+    int rc;
+
+    if (memory_take(loop) < 0) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
+    }
+    rc = quire_sessions_create(&loop->sessions, loop->model, &loop->opts.sessions);
+    if (rc < 0) {
+        return quire_error_set(err, rc, "cannot create the table of sessions: %s",
+                               quire_status_text(rc));
+    }
+    QUIRE_TRY(tree_create(loop, err));
+    return quire_room_open(loop, err);
+}
+
+static void contents_destroy(quire_loop *loop)
+{
+    quire_prefix_destroy(loop->tree);
+    quire_room_close(loop);
+    quire_sessions_destroy(loop->sessions);
+    quire_bytes_fini(&loop->step.shown);
+    free(loop->figures.explained);
+    free(loop->step.slices);
+    free(loop->step.items);
+    free(loop->set.parked);
+    free(loop->set.running);
+}
+
+static void classes_init(quire_loop *loop)
+{
+    const quire_classes *classes = &loop->opts.classes;
+    uint64_t weights = 0;
+
+    for (uint32_t i = 0; i < classes->n; i++) {
+        weights += classes->items[i].weight;
+    }
+    quire_schedule_init(&loop->step.schedule);
+    for (uint32_t i = 0; i < classes->n; i++) {
+        quire_schedule_class *c = &loop->step.schedule.ranks[classes->items[i].rank];
+        const uint64_t n_places =
+            (uint64_t)loop->opts.n_running_max * classes->items[i].weight / weights;
+
+        loop->set.rank_max = classes->items[i].rank > loop->set.rank_max ? classes->items[i].rank
+                                                                         : loop->set.rank_max;
+        loop->set.n_promoted_max[i] = n_places > 0 ? (uint32_t)n_places : 1;
+        loop->set.limits[i] = quire_class_running_max(&classes->items[i], loop->opts.n_running_max);
+        loop->figures.now.classes[i].running_limit = loop->set.limits[i];
+        c->weight = classes->items[i].weight;
+        c->tpot_us = classes->items[i].tpot_target_ms * US_PER_MS;
+        c->stretch = classes->items[i].stretch;
+    }
+}
+
+static void figures_init(quire_loop *loop)
+{
+    const quire_runtime_opts *o = loop->runtime_opts;
+    quire_attn_layer layer;
+
+    loop->room.page_bytes =
+        quire_kv_layout(loop->desc, o->kv_pairs, o->page_tokens, 0, &layer).main;
+    loop->room.price = quire_kv_price_make(loop->desc, o);
+    loop->room.is_page_exact = quire_kv_is_sealed(loop->desc, o->kv_pairs);
+    loop->created_us = quire_loop_now_us(loop);
+    loop->upkeep_us = loop->created_us;
+    atomic_store(&loop->inbox.urgent_rank, -1);
+    identity_make(loop);
+    quire_figures_init(&loop->figures, loop->opts.classes.n);
+    classes_init(loop);
+    loop->figures.shared = loop->figures.now;
+}
+
+static void parts_fill(quire_loop *loop)
+{
+    loop->parts = (quire_loop_parts){
+        .opts = &loop->opts,
+        .model = loop->model,
+        .desc = loop->desc,
+        .runtime_opts = loop->runtime_opts,
+        .sessions = loop->sessions,
+        .cache = loop->cache,
+        .tree = loop->tree,
+        .cost = &loop->figures.now.cost,
+        .page_bytes = loop->room.page_bytes,
+        .is_page_exact = loop->room.is_page_exact,
+        .pinned = loop->room.pinned,
+        .created_us = loop->created_us,
+    };
+}
+
+int quire_loop_create(quire_loop **out, const quire_engine_opts *opts, quire_error *err)
+{
+    quire_loop *loop = calloc(1, sizeof *loop);
+    int rc;
+
+    *out = NULL;
+    if (loop == NULL || quire_inbox_init(&loop->inbox) < 0) {
+        free(loop);
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
+    }
+    loop->opts = *opts;
+    loop->model = opts->model;
+    loop->desc = quire_model_desc_get(opts->model);
+    loop->runtime = opts->runtime;
+    loop->runtime_opts = quire_runtime_opts_get(opts->runtime);
+    loop->cache = quire_runtime_cache(opts->runtime);
+    rc = opts_resolve(loop, err);
+    if (rc == QUIRE_OK) {
+        figures_init(loop);
+        rc = contents_create(loop, err);
+    }
+    if (rc < 0) {
+        quire_loop_destroy(loop);
+        return rc;
+    }
+    parts_fill(loop);
+    *out = loop;
+    return QUIRE_OK;
+}
+
+void quire_loop_destroy(quire_loop *loop)
+{
+    if (loop != NULL) {
+        contents_destroy(loop);
+        quire_inbox_fini(&loop->inbox);
+        free(loop);
+    }
+}

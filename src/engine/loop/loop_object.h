@@ -1,0 +1,58 @@
+/* loop_object.h - the loop as an object, for the files of src/engine/loop only. Each part of it has
+ * a header with its functions: inbox.h, running_set.h, room.h, step.h, figures.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_LOOP_OBJECT_H
+#define QUIRE_ENGINE_LOOP_OBJECT_H
+
+#include "engine/loop/figures.h"
+#include "engine/loop/inbox.h"
+#include "engine/loop/loop.h"
+#include "engine/loop/room.h"
+#include "engine/loop/running_set.h"
+#include "engine/loop/step.h"
+
+struct quire_loop {
+    /* Constant after start. */
+    quire_engine_opts opts;
+    quire_loop_parts parts;
+    quire_loop_events events;
+    const quire_model *model;
+    const quire_model_desc *desc;
+    const quire_runtime_opts *runtime_opts;
+    quire_runtime *runtime;
+    quire_cache *cache;
+    quire_sessions *sessions;
+    uint64_t identity[2];
+    uint64_t created_us;
+    pthread_t thread;
+    bool is_started;
+
+    /* The engine's thread. */
+    quire_prefix *tree;
+    quire_room room;
+    quire_running_set set;
+    quire_step step;
+    uint64_t upkeep_us;    /* when upkeep was last done */
+    double chores_debt_ns; /* what chores have taken beyond their share */
+
+    quire_figures figures;
+    quire_inbox inbox;
+};
+
+/* ---- admit.c: from the queues to running ---- */
+
+void quire_loop_admit(quire_loop *loop);
+
+/* ---- leave.c: from running to the queue or the end ---- */
+
+void quire_loop_end(quire_loop *loop, quire_request *request, const quire_ending *ending);
+/* End what was cancelled. */
+void quire_loop_cancels_apply(quire_loop *loop);
+/* Publish what is computed, let go of the pages, and back to the queue. */
+void quire_loop_preempt(quire_loop *loop, quire_request *request);
+/* A step could not be computed: preempt somebody, or end who is alone, so that the next one is
+ * smaller. */
+void quire_loop_relieve(quire_loop *loop, int status);
+
+#endif /* QUIRE_ENGINE_LOOP_OBJECT_H */

@@ -1,0 +1,177 @@
+/* loop_views.c - see views.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/loop_views.h"
+
+#include "base/check.h"
+#include "engine/loop/chores.h"
+#include "engine/loop/loop_object.h"
+
+#include <stdlib.h>
+
+/* What a slice looks at: some microseconds each. */
+#define SLICE_PAGES    256u
+#define SLICE_NODES    64u
+#define SLICE_ACCOUNTS 16u
+
+/* ---- pages ---- */
+
+typedef struct map_work {
+    quire_page_map *map;
+    uint32_t page; /* to go on with; 0 = all pages are in the map */
+    uint32_t node; /* likewise */
+    int status;
+} map_work;
+
+static quire_page_cell_state state_of(const quire_page_info *info)
+{
+    if (info->refs > 0) {
+        return info->n_kept > 0 ? QUIRE_PAGE_CELL_SHARED : QUIRE_PAGE_CELL_LIVE;
+    }
+    return info->is_pinned ? QUIRE_PAGE_CELL_PINNED : QUIRE_PAGE_CELL_CACHED;
+}
+
+static void page_add(void *ctx, const quire_page_info *info)
+{
+    map_work *work = ctx;
+
+    if (info->page < work->map->n_cells) { /* else it is newer than the map */
+        work->map->cells[info->page] = (quire_page_cell){
+            .n_filled = (uint16_t)info->n_filled,
+            .group = (uint8_t)info->group,
+            .state = (uint8_t)state_of(info),
+        };
+        work->map->n_in_use++;
+    }
+}
+
+static void use_add(void *ctx, const quire_prefix_page_use *use)
+{
+    const map_work *work = ctx;
+
+    for (uint32_t g = 0; g < use->n_groups; g++) {
+        const quire_page_id page = use->pages[g];
+
+        if (page != QUIRE_PAGE_NULL && page < work->map->n_cells &&
+            work->map->cells[page].state != QUIRE_PAGE_CELL_FREE) {
+            work->map->cells[page].owner = use->owner;
+            work->map->cells[page].used_us = use->used_us;
+        }
+    }
+}
+
+static bool map_slice(void *ctx, const quire_cache *cache, const quire_prefix *tree)
+{
+    map_work *work = ctx;
+
+    if (work->map->cells == NULL) {
+        work->map->n_cells = quire_cache_page_id_end(cache);
+        work->map->cells = calloc(work->map->n_cells, sizeof work->map->cells[0]);
+        work->status = work->map->cells != NULL ? QUIRE_OK : QUIRE_NOMEM;
+        return work->status < 0;
+    }
+    if (work->page != QUIRE_PAGE_NULL) {
+        work->page = quire_cache_pages_visit_some(cache, work->page, SLICE_PAGES, page_add, work);
+        return false;
+    }
+    work->node = quire_prefix_visit_some(tree, work->node, SLICE_NODES, use_add, work);
+    return work->node == 0;
+}
+
+int quire_loop_page_map(quire_loop *loop, quire_page_map *out)
+{
+    map_work work = { .map = out, .page = 1, .node = 1 };
+
+    *out = (quire_page_map){ 0 };
+    QUIRE_TRY(quire_loop_chore_do(loop, map_slice, &work));
+    return work.status;
+}
+
+void quire_page_map_fini(quire_page_map *map)
+{
+    free(map->cells);
+    *map = (quire_page_map){ 0 };
+}
+
+/* ---- sessions ---- */
+
+typedef struct kv_work {
+    const quire_loop *loop;
+    quire_session_kv *items;
+    uint32_t n;
+    uint32_t next;
+    const quire_prefix *tree;
+} kv_work;
+
+static void kv_measure(void *ctx, const quire_session_info *info)
+{
+    kv_work *work = ctx;
+    quire_session_kv *item = &work->items[work->next];
+    const quire_prefix_key key = quire_loop_key(work->loop, info->tenant, info->tenant_bytes);
+
+    quire_prefix_path_bytes(work->tree, &key, info->tokens, info->n_tokens, info->owner,
+                            &item->bytes, &item->own_bytes);
+}
+
+/* One session: its tokens are read where they are, under the lock of the table. */
+static bool kv_slice(void *ctx, const quire_cache *cache, const quire_prefix *tree)
+{
+    kv_work *work = ctx;
+    const quire_session_kv *item = &work->items[work->next];
+
+    (void)cache;
+    work->tree = tree;
+    quire_sessions_look(work->loop->sessions, item->tenant, item->tenant_bytes, item->id,
+                        kv_measure, work);
+    return ++work->next == work->n;
+}
+
+int quire_loop_sessions_kv(quire_loop *loop, quire_session_kv *items, uint32_t n)
+{
+    kv_work work = { .loop = loop, .items = items, .n = n };
+
+    for (uint32_t i = 0; i < n; i++) {
+        items[i].bytes = 0;
+        items[i].own_bytes = 0;
+    }
+    return n > 0 ? quire_loop_chore_do(loop, kv_slice, &work) : QUIRE_OK;
+}
+
+/* ---- regions and accounts ---- */
+
+uint32_t quire_loop_regions(const quire_loop *loop, quire_region_view out[QUIRE_REGIONS_MAX])
+{
+    uint32_t n = 0;
+
+    for (quire_region_id id = 0; id < QUIRE_REGIONS_MAX; id++) {
+        if (quire_region_stats_get(loop->cache, id, &out[n].stats) == QUIRE_OK) {
+            out[n++].id = id;
+        }
+    }
+    return n;
+}
+
+typedef struct account_work {
+    quire_account_info *out;
+    uint32_t n;
+    uint32_t next;
+} account_work;
+
+static bool account_slice(void *ctx, const quire_cache *cache, const quire_prefix *tree)
+{
+    account_work *work = ctx;
+
+    (void)cache;
+    for (uint32_t i = 0; i < SLICE_ACCOUNTS && work->next < work->n; i++) {
+        (void)quire_prefix_account_get(tree, (uint16_t)(work->next + 1), &work->out[work->next]);
+        work->next++;
+    }
+    return work->next == work->n;
+}
+
+int quire_loop_accounts_get(quire_loop *loop, quire_account_info *out, uint32_t n)
+{
+    account_work work = { .out = out, .n = n };
+
+    return quire_loop_chore_do(loop, account_slice, &work);
+}

@@ -1,0 +1,349 @@
+/* request.c - the client's side of a request: submit, wait, cancel, release.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/loop_object.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what is asked for ---- */
+
+static int check_texts(const quire_request_params *p, quire_error *err)
+{
+    if (p->n_stops > QUIRE_STOPS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "stop: %u texts, at most %u are possible",
+                               p->n_stops, QUIRE_STOPS_MAX);
+    }
+    for (uint32_t i = 0; i < p->n_stops; i++) {
+        const size_t n = strlen(p->stops[i]);
+
+        if (n == 0 || n > QUIRE_STOP_BYTES_MAX) {
+            return quire_error_set(err, QUIRE_INVAL, "stop: text %u has %zu bytes, must be 1 to %u",
+                                   i, n, QUIRE_STOP_BYTES_MAX);
+        }
+    }
+    if (p->n_top_logprobs > QUIRE_LOGPROBS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "top_logprobs: %u, at most %u are possible",
+                               p->n_top_logprobs, QUIRE_LOGPROBS_MAX);
+    }
+    if (p->id != NULL && strlen(p->id) >= QUIRE_REQUEST_ID_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "id: more than %u bytes",
+                               QUIRE_REQUEST_ID_MAX - 1);
+    }
+    if (p->tenant_bytes > QUIRE_PREFIX_SALT_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "tenant: %u bytes, at most %u are possible",
+                               p->tenant_bytes, QUIRE_PREFIX_SALT_MAX);
+    }
+    return QUIRE_OK;
+}
+
+int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *p, quire_error *err)
+{
+    const uint32_t n_ctx = loop->runtime_opts->n_ctx;
+
+    if (p->n_tokens == 0 || p->tokens == NULL) {
+        return quire_error_set(err, QUIRE_INVAL, "prompt: no tokens");
+    }
+    if (p->n_tokens >= n_ctx) {
+        return quire_error_set(err, QUIRE_RANGE,
+                               "prompt: %u tokens and one to generate do not fit the context of %u",
+                               p->n_tokens, n_ctx);
+    }
+    for (uint32_t i = 0; i < p->n_tokens; i++) {
+        if (p->tokens[i] < 0 || p->tokens[i] >= (int32_t)loop->desc->n_vocab) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "prompt: token %u is %d, the vocabulary has %u", i, p->tokens[i],
+                                   loop->desc->n_vocab);
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* A pin's request generates nothing. */
+static int check_budget(const quire_loop *loop, const quire_request_params *p, uint64_t pin,
+                        quire_error *err)
+{
+    const uint64_t budget_bytes = quire_loop_budget_bytes(loop, p->class_index);
+    const uint64_t need_bytes = quire_loop_need_bytes(loop, p->n_tokens + (pin == 0));
+
+    if (need_bytes > budget_bytes) {
+        return quire_error_set(
+            err, QUIRE_RANGE, "prompt: %u tokens need %llu bytes of KV, the budget is %llu",
+            p->n_tokens, (unsigned long long)need_bytes, (unsigned long long)budget_bytes);
+    }
+    return QUIRE_OK;
+}
+
+/* ---- making one ---- */
+
+static uint32_t tokens_to_generate(const quire_loop *loop, const quire_request_params *p)
+{
+    uint32_t n = loop->runtime_opts->n_ctx - p->n_tokens;
+
+    if (p->max_tokens != 0 && p->max_tokens < n) {
+        n = p->max_tokens;
+    }
+    if (loop->opts.tokens_max != 0 && loop->opts.tokens_max < n) {
+        n = loop->opts.tokens_max;
+    }
+    return n;
+}
+
+static int request_fill(quire_request *r, const quire_request_params *p, quire_error *err)
+{
+    quire_loop *loop = r->loop;
+
+    r->n_prompt = p->n_tokens;
+    r->max_tokens = tokens_to_generate(loop, p);
+    r->n_tops = p->has_logprobs ? p->n_top_logprobs : 0;
+    if (r->n_tops > loop->desc->n_vocab) {
+        r->n_tops = loop->desc->n_vocab;
+    }
+    r->has_logprobs = p->has_logprobs;
+    r->ignores_eos = p->ignores_eos && p->sampler.grammar == NULL;
+    r->is_uncached = p->is_uncached;
+    r->has_session = p->session != 0;
+    r->owner = p->session != 0 ? quire_sessions_owner(loop->sessions, p->session) : 0;
+    r->class_index = p->class_index;
+    r->rank = loop->opts.classes.items[p->class_index].rank;
+    r->link.priority = p->priority;
+    r->tenant_bytes = p->tenant_bytes;
+    if (p->tenant_bytes > 0) {
+        memcpy(r->tenant, p->tenant, p->tenant_bytes);
+    }
+    if (p->id != NULL) {
+        memcpy(r->id, p->id, strlen(p->id) + 1);
+    }
+    r->tokens_capacity = p->n_tokens + 1;
+    r->tokens = malloc(r->tokens_capacity * sizeof *r->tokens);
+    if (r->tokens == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a prompt of %u tokens",
+                               p->n_tokens);
+    }
+    memcpy(r->tokens, p->tokens, p->n_tokens * sizeof *r->tokens);
+    r->n_tokens = p->n_tokens;
+    if (quire_text_out_create(&r->text, loop->model, p->stops, p->n_stops, p->shows_special) < 0) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a request");
+    }
+    return quire_sampler_create(&r->sampler, loop->model, &p->sampler, err);
+}
+
+static int request_init(quire_request *r)
+{
+    pthread_condattr_t attr;
+    int rc;
+
+    atomic_init(&r->is_cancelled, false);
+    atomic_init(&r->n_holders, 2);
+    r->result.stop_index = -1;
+    r->result.tail = "";
+    if (pthread_condattr_init(&attr) != 0) {
+        return QUIRE_NOMEM;
+    }
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    rc = pthread_cond_init(&r->changed, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    if (rc != 0) {
+        return QUIRE_NOMEM;
+    }
+    if (pthread_mutex_init(&r->lock, NULL) != 0) {
+        (void)pthread_cond_destroy(&r->changed);
+        return QUIRE_NOMEM;
+    }
+    return QUIRE_OK;
+}
+
+static void request_destroy(quire_request *r)
+{
+    for (quire_request_block *b = r->blocks, *next; b != NULL; b = next) {
+        next = b->next;
+        free(b);
+    }
+    free(r->events);
+    quire_text_out_destroy(r->text);
+    quire_sampler_destroy(r->sampler);
+    free(r->tokens);
+    (void)pthread_cond_destroy(&r->changed);
+    (void)pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
+void quire_request_unref(quire_request *r)
+{
+    if (atomic_fetch_sub(&r->n_holders, 1) == 1) {
+        request_destroy(r);
+    }
+}
+
+static int request_create(quire_loop *loop, const quire_request_params *params, quire_request **out,
+                          quire_error *err)
+{
+    quire_request *r = calloc(1, sizeof *r);
+    int rc;
+
+    if (r == NULL || request_init(r) < 0) {
+        free(r);
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a request");
+    }
+    r->loop = loop;
+    rc = request_fill(r, params, err);
+    if (rc < 0) {
+        request_destroy(r);
+        return rc;
+    }
+    *out = r;
+    return QUIRE_OK;
+}
+
+/* ---- submit ---- */
+
+/* Take a place among the requests of its class that are not done. */
+static int place_take(quire_loop *loop, uint32_t class_index, quire_error *err)
+{
+    const quire_class *c = &loop->opts.classes.items[class_index];
+    const uint32_t queue_max = c->queue_max != 0 ? c->queue_max : loop->opts.queue_max;
+    uint32_t n_max;
+    int rc = QUIRE_OK;
+
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    n_max = loop->figures.shared.classes[class_index].running_limit + queue_max;
+    if (loop->inbox.is_stopping) {
+        rc = quire_error_set(err, QUIRE_AGAIN, "the server is shutting down");
+    } else if (atomic_load(&loop->inbox.n_unfinished_of[class_index]) >= n_max) {
+        loop->inbox.n_queue_full++;
+        loop->inbox.n_queue_full_of[class_index]++;
+        rc = quire_error_set(err, QUIRE_LIMIT,
+                             "the queue is full: %u requests of class '%s' run or wait", n_max,
+                             c->name);
+    } else {
+        atomic_fetch_add(&loop->inbox.n_unfinished, 1);
+        atomic_fetch_add(&loop->inbox.n_unfinished_of[class_index], 1);
+    }
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+    return rc;
+}
+
+static void place_give_back(quire_loop *loop, uint32_t class_index, int status)
+{
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    atomic_fetch_sub(&loop->inbox.n_unfinished_of[class_index], 1);
+    atomic_fetch_sub(&loop->inbox.n_unfinished, 1);
+    loop->inbox.n_invalid += status != QUIRE_NOMEM;
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+}
+
+int quire_loop_submit(quire_loop *loop, const quire_request_params *params, quire_request **out,
+                      quire_error *err)
+{
+    return quire_loop_submit_pin(loop, params, 0, out, err);
+}
+
+int quire_loop_submit_pin(quire_loop *loop, const quire_request_params *params, uint64_t pin,
+                          quire_request **out, quire_error *err)
+{
+    quire_request *request = NULL;
+    int rc;
+
+    *out = NULL;
+    if (params->class_index >= loop->opts.classes.n) {
+        return quire_error_set(err, QUIRE_INVAL, "class: number %u, there are %u",
+                               params->class_index, loop->opts.classes.n);
+    }
+    QUIRE_TRY(place_take(loop, params->class_index, err));
+    if ((rc = quire_loop_tokens_check(loop, params, err)) < 0 ||
+        (rc = check_budget(loop, params, pin, err)) < 0 || (rc = check_texts(params, err)) < 0 ||
+        (rc = request_create(loop, params, &request, err)) < 0) {
+        place_give_back(loop, params->class_index, rc);
+        return rc;
+    }
+    request->pin = pin;
+    request->submitted_us = quire_loop_now_us(loop);
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    request->link.arrival = ++loop->inbox.n_arrivals;
+    loop->inbox.n_arrivals_of[request->class_index]++;
+    quire_queue_insert(&loop->inbox.requests, &request->link);
+    if (atomic_load(&loop->inbox.urgent_rank) < (int)request->rank) {
+        atomic_store(&loop->inbox.urgent_rank, (int)request->rank);
+    }
+    (void)pthread_cond_signal(&loop->inbox.wake);
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+    *out = request;
+    return QUIRE_OK;
+}
+
+/* ---- while it runs, and after ---- */
+
+void quire_request_cancel(quire_request *request)
+{
+    (void)pthread_mutex_lock(&request->lock);
+    if (!request->is_done && !atomic_exchange(&request->is_cancelled, true)) {
+        quire_loop_wake_cancels(request->loop);
+    }
+    (void)pthread_mutex_unlock(&request->lock);
+}
+
+void quire_request_release(quire_request *request)
+{
+    if (request == NULL) {
+        return;
+    }
+    quire_request_cancel(request);
+    quire_request_unref(request);
+}
+
+int quire_request_wait(quire_request *request, uint32_t i, uint32_t timeout_ms,
+                       quire_request_token *token)
+{
+    const struct timespec deadline = quire_deadline(timeout_ms);
+    int waited = 0;
+    int rc = QUIRE_AGAIN;
+
+    (void)pthread_mutex_lock(&request->lock);
+    while (i >= request->n_events && !request->is_done && waited != ETIMEDOUT) {
+        waited = pthread_cond_timedwait(&request->changed, &request->lock, &deadline);
+    }
+    if (i < request->n_events) {
+        *token = request->events[i];
+        rc = 1;
+    } else if (request->is_done) {
+        rc = 0;
+    }
+    (void)pthread_mutex_unlock(&request->lock);
+    return rc;
+}
+
+const quire_request_result *quire_request_result_get(const quire_request *request)
+{
+    return &request->result;
+}
+
+int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens)
+{
+    int32_t *tokens;
+
+    (void)pthread_mutex_lock(&request->lock);
+    QUIRE_CHECK(request->is_done); /* until then they are the engine's */
+    tokens = request->tokens;
+    *n_tokens = request->n_tokens - (request->n_tokens > request->n_prompt);
+    request->tokens = NULL;
+    (void)pthread_mutex_unlock(&request->lock);
+    return tokens;
+}
+
+int quire_request_explain(const quire_request *request, quire_explanation *out)
+{
+    quire_request *r = (quire_request *)(uintptr_t)request; /* for its lock */
+    int rc = QUIRE_OK;
+
+    (void)pthread_mutex_lock(&r->lock);
+    if (r->has_explanation) {
+        *out = r->explanation;
+    } else {
+        rc = r->is_done ? QUIRE_NOTFOUND : QUIRE_AGAIN;
+    }
+    (void)pthread_mutex_unlock(&r->lock);
+    return rc;
+}

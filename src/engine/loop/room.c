@@ -1,0 +1,175 @@
+/* room.c - see room.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/loop_object.h"
+
+#include "base/check.h"
+#include "base/num.h"
+
+#define RETURN_PAGES 4u /* a preempted request comes back when it can go on for so long */
+
+/* ---- what requests take ---- */
+
+uint64_t quire_loop_need_bytes(const quire_loop *loop, uint32_t n_tokens)
+{
+    if (n_tokens > 0 && loop->runtime_opts->is_contiguous) {
+        n_tokens = loop->runtime_opts->n_ctx;
+    }
+    return quire_kv_price_bytes(&loop->room.price, n_tokens);
+}
+
+/* Tokens that a request must have room for when it is admitted. */
+static uint32_t tokens_target(const quire_loop *loop, const quire_request *r)
+{
+    const uint32_t n_end = r->n_prompt + r->max_tokens;
+    uint32_t n_ahead = 1;
+
+    if (loop->opts.admit == QUIRE_ADMIT_RESERVE) {
+        return n_end;
+    }
+    if (r->result.n_preemptions > 0) {
+        n_ahead = RETURN_PAGES * loop->runtime_opts->page_tokens;
+    }
+    return quire_min_u32(r->n_tokens + n_ahead, n_end);
+}
+
+/* With one page for a tail that has to be copied. */
+uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *r, uint32_t n_have)
+{
+    const uint64_t need = quire_loop_need_bytes(loop, tokens_target(loop, r));
+    const uint64_t have = quire_loop_need_bytes(loop, n_have);
+
+    if (r->pin != 0) {
+        return loop->room.page_bytes; /* the rest is set aside for the pin */
+    }
+    return (need > have ? need - have : 0) + loop->room.page_bytes;
+}
+
+/* ---- what there is ---- */
+
+quire_region_id quire_loop_region(const quire_loop *loop, uint32_t class_index)
+{
+    return loop->opts.classes.items[class_index].is_pinned ? loop->room.pinned
+                                                           : QUIRE_REGION_DYNAMIC;
+}
+
+static quire_region_stats stats_of(const quire_loop *loop, quire_region_id region)
+{
+    quire_region_stats stats = { 0 };
+
+    (void)quire_region_stats_get(loop->cache, region, &stats);
+    return stats;
+}
+
+/* What sequences of a region may take: what is free or can be evicted. */
+static uint64_t room_of(const quire_region_stats *stats)
+{
+    const uint64_t budget = stats->budget_bytes + stats->cached_bytes;
+    const uint64_t taken = stats->charged_bytes + stats->reserved_bytes;
+
+    return budget > taken ? budget - taken : 0;
+}
+
+bool quire_loop_fits(const quire_loop *loop, uint64_t pinned_bytes, uint64_t dynamic_bytes)
+{
+    const quire_region_stats dynamic = stats_of(loop, QUIRE_REGION_DYNAMIC);
+    uint64_t room;
+
+    if (loop->room.pinned == QUIRE_REGION_DYNAMIC) {
+        dynamic_bytes += pinned_bytes;
+    } else {
+        const quire_region_stats pinned = stats_of(loop, loop->room.pinned);
+
+        room = room_of(&pinned);
+        if (pinned_bytes > room) {
+            if (!pinned.spills_to_dynamic) {
+                return false;
+            }
+            dynamic_bytes += pinned_bytes - room;
+        }
+    }
+    room = room_of(&dynamic);
+    return dynamic_bytes <= room;
+}
+
+bool quire_loop_helps(const quire_loop *loop, const quire_request *asker,
+                      const quire_request *other)
+{
+    const quire_region_id region = quire_loop_region(loop, asker->class_index);
+    const quire_region_id others = quire_loop_region(loop, other->class_index);
+
+    return region == others ||
+           (others == QUIRE_REGION_DYNAMIC && stats_of(loop, region).spills_to_dynamic);
+}
+
+uint64_t quire_loop_budget_bytes(const quire_loop *loop, uint32_t class_index)
+{
+    const quire_region_id region = quire_loop_region(loop, class_index);
+    const quire_region_stats own = stats_of(loop, region);
+
+    if (region == QUIRE_REGION_DYNAMIC || !own.spills_to_dynamic) {
+        return own.budget_bytes;
+    }
+    return own.budget_bytes + stats_of(loop, QUIRE_REGION_DYNAMIC).budget_bytes;
+}
+
+/* ---- the pinned region ---- */
+
+int quire_room_open(quire_loop *loop, quire_error *err)
+{
+    const uint64_t total_bytes = stats_of(loop, QUIRE_REGION_DYNAMIC).budget_bytes;
+    quire_region_opts region = QUIRE_REGION_OPTS_INIT;
+    int rc;
+
+    loop->room.pinned = QUIRE_REGION_DYNAMIC;
+    loop->room.n_releases = 1; /* requests begin with 0: not blocked */
+    if (loop->opts.pinned_bytes == 0) {
+        return QUIRE_OK;
+    }
+    region.budget_bytes = loop->opts.pinned_bytes;
+    region.spills_to_dynamic = !loop->opts.pinned_stays;
+    if (region.budget_bytes >= total_bytes) {
+        return quire_error_set(err, QUIRE_INVAL, "pinned region: %llu bytes of a budget of %llu",
+                               (unsigned long long)region.budget_bytes,
+                               (unsigned long long)total_bytes);
+    }
+    rc = quire_region_open(loop->cache, &region, &loop->room.pinned);
+    return rc < 0 ? quire_error_set(err, rc, "cannot open the pinned region: %s",
+                                    quire_status_text(rc))
+                  : QUIRE_OK;
+}
+
+void quire_room_close(quire_loop *loop)
+{
+    if (loop->room.pinned != QUIRE_REGION_DYNAMIC) {
+        (void)quire_region_close(loop->cache, loop->room.pinned);
+    }
+}
+
+static int transfer(quire_loop *loop, uint64_t from_bytes, uint64_t to_bytes)
+{
+    const quire_region_id pinned = loop->room.pinned;
+
+    return to_bytes > from_bytes ? quire_region_transfer(loop->cache, QUIRE_REGION_DYNAMIC, pinned,
+                                                         to_bytes - from_bytes)
+                                 : quire_region_transfer(loop->cache, pinned, QUIRE_REGION_DYNAMIC,
+                                                         from_bytes - to_bytes);
+}
+
+int quire_loop_pinned_resize(quire_loop *loop, uint64_t budget_bytes)
+{
+    const uint64_t now_bytes = stats_of(loop, loop->room.pinned).budget_bytes;
+
+    QUIRE_FAIL_IF(loop->room.pinned == QUIRE_REGION_DYNAMIC, QUIRE_NOTFOUND);
+    if (budget_bytes == now_bytes) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(transfer(loop, now_bytes, budget_bytes));
+    quire_loop_released(loop); /* somebody has more room than before */
+    return QUIRE_OK;
+}
+
+void quire_loop_released(quire_loop *loop)
+{
+    loop->room.n_releases++;
+}

@@ -1,0 +1,36 @@
+/* room.h - how much of the cache requests may have: bytes of their pages, by region.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_ROOM_H
+#define QUIRE_ENGINE_ROOM_H
+
+#include "engine/loop/request.h"
+#include "model/runtime.h"
+
+typedef struct quire_room {
+    /* Constant after create. */
+    uint64_t page_bytes;    /* charge of a page of all tokens */
+    quire_kv_price price;   /* of a sequence's pages */
+    bool is_page_exact;     /* hits end at full pages */
+    quire_region_id pinned; /* QUIRE_REGION_DYNAMIC = there is no pinned region */
+    /* The engine's thread. */
+    uint64_t n_releases; /* times that pages may have become free */
+} quire_room;
+
+/* Open the pinned region, before the tree is filled; close it when nothing is left in it. */
+int quire_room_open(quire_loop *loop, quire_error *err);
+void quire_room_close(quire_loop *loop);
+
+/* What requests of a class can have at most. Thread: any. */
+uint64_t quire_loop_budget_bytes(const quire_loop *loop, uint32_t class_index);
+/* Bytes that a request will take beyond the pages of its first n_have tokens. */
+uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *request,
+                                uint32_t n_have);
+/* Whether sequences in the pinned region and others can have so much more, evicting what is
+ * cached. */
+bool quire_loop_fits(const quire_loop *loop, uint64_t pinned_bytes, uint64_t dynamic_bytes);
+/* Whether asker can use what other lets go of. */
+bool quire_loop_helps(const quire_loop *loop, const quire_request *asker,
+                      const quire_request *other);
+
+#endif /* QUIRE_ENGINE_ROOM_H */

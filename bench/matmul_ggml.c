@@ -141,5 +141,5 @@ void matmul_ggml_run(matmul_ggml *m, const matmul_ggml_case *c)
     if (m->graph_ctx == NULL || was->n_rows != c->n_rows || was->set != c->set || was->n != c->n) {
         graph_build(m, c);
     }
-    (void)ggml_backend_graph_compute(m->backend.ggml, m->graph);
+    (void)quire_backend_compute(&m->backend, m->graph);
 }

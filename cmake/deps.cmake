@@ -59,7 +59,13 @@ if(NOT QUIRE_MODEL STREQUAL "OFF")
     endif()
 endif()
 
+include(${CMAKE_CURRENT_LIST_DIR}/openmp.cmake)
+if(QUIRE_HAS_MODEL)
+    quire_openmp_replace()
+endif()
+
 function(quire_deps_summary)
     message(STATUS "  model runtime  ${QUIRE_HAS_MODEL} (ggml ${ggml_VERSION})")
+    message(STATUS "  own threads    ${QUIRE_OWN_THREADS}")
     message(STATUS "  unit tests     ${QUIRE_HAS_CMOCKA}")
 endfunction()

@@ -4,6 +4,7 @@
 #include "model/backend.h"
 
 #include "model/model.h"
+#include "model/openmp.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -115,7 +116,36 @@ int quire_backend_open(quire_backend *backend, uint32_t n_threads)
         }
         pool_set(backend->ggml, backend->pool);
     }
+    if (QUIRE_OWN_THREADS && quire_team_create(&backend->team, n_threads) < 0) {
+        quire_backend_close(backend);
+        return QUIRE_NOMEM;
+    }
     return QUIRE_OK;
+}
+
+typedef struct graph_call {
+    ggml_backend_t ggml;
+    struct ggml_cgraph *cgraph;
+    enum ggml_status status;
+} graph_call;
+
+static void compute(void *opaque)
+{
+    graph_call *call = opaque;
+
+    call->status = ggml_backend_graph_compute(call->ggml, call->cgraph);
+}
+
+enum ggml_status quire_backend_compute(const quire_backend *backend, struct ggml_cgraph *cgraph)
+{
+    graph_call call = { .ggml = backend->ggml, .cgraph = cgraph };
+
+    if (QUIRE_OWN_THREADS) {
+        quire_openmp_run(backend->team, compute, &call);
+    } else {
+        compute(&call);
+    }
+    return call.status;
 }
 
 bool quire_backend_abort_set(const quire_backend *backend, ggml_abort_callback abort, void *ctx)
@@ -134,6 +164,7 @@ void quire_backend_close(quire_backend *backend)
     threadpool_free_fn pool_free;
 
     ggml_backend_free(backend->ggml);
+    quire_team_destroy(backend->team);
     if (backend->pool != NULL) {
         proc_get("ggml_threadpool_free", &pool_free, sizeof pool_free);
         if (pool_free != NULL) {

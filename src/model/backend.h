@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/team.h"
 #include "quire/error.h"
 
 #include <ggml-backend.h>
@@ -30,13 +31,15 @@ ggml_backend_dev_t quire_backend_cpu(void);
 /* The CPU device's extra (repacking) buffer types, NULL-terminated; NULL if it has none. */
 ggml_backend_buffer_type_t *quire_backend_extra_bufts(void);
 
-/* A CPU backend with its own thread pool. Thread: owner. Errors: QUIRE_NOMEM. */
+/* A CPU backend with threads of its own. Thread: owner. Errors: QUIRE_NOMEM. */
 typedef struct quire_backend {
     ggml_backend_t ggml;
     struct ggml_threadpool *pool; /* NULL when this ggml offers none: then ggml starts threads */
+    quire_team *team; /* NULL when ggml keeps the threads it was built with (cmake/openmp.cmake) */
 } quire_backend;
 int quire_backend_open(quire_backend *backend, uint32_t n_threads);
 void quire_backend_close(quire_backend *backend);
+enum ggml_status quire_backend_compute(const quire_backend *backend, struct ggml_cgraph *cgraph);
 
 /* Have a graph's computation ask, between its nodes, whether it shall end: it then gives
  * GGML_STATUS_ABORTED. Returns false when this ggml cannot. */

@@ -199,7 +199,7 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
     rc = step_begin_attention(rt, slices, n_slices, &batch);
     if (rc == QUIRE_OK) {
         step_inputs(rt, slices, n_slices, graph);
-        rc = status_of(ggml_backend_graph_compute(rt->backend.ggml, graph->cgraph));
+        rc = status_of(quire_backend_compute(&rt->backend, graph->cgraph));
     }
     if (rc < 0) {
         step_undo(rt, slices, n_slices);

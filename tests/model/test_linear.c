@@ -114,7 +114,7 @@ static void compute(fixture *f, int64_t n_rows, size_t block_bytes, result *out)
     ggml_build_forward_expand(cgraph, y[N_MAPS - 1]);
     assert_true(ggml_gallocr_alloc_graph(allocr, cgraph));
     memcpy(x->data, f->x, ggml_nbytes(x));
-    assert_int_equal(ggml_backend_graph_compute(f->backend.ggml, cgraph), GGML_STATUS_SUCCESS);
+    assert_int_equal(quire_backend_compute(&f->backend, cgraph), GGML_STATUS_SUCCESS);
     memcpy(out->first, y[0]->data, ggml_nbytes(y[0]));
     memcpy(out->last, y[N_MAPS - 1]->data, ggml_nbytes(y[N_MAPS - 1]));
     ggml_gallocr_free(allocr);

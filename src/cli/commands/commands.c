@@ -3,8 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
 
-#include "cli/serving/omp_wait.h"
-
 #include "base/check.h"
 #include "base/parse.h"
 #include "cli/commands/talk.h"
@@ -149,9 +147,6 @@ static int dispatch(int argc, char **argv)
 
 int quire_main(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "serve") == 0) {
-        quire_omp_wait_settle(argv);
-    }
     quire_stdout_open();
     return quire_stdout_close(dispatch(argc, argv));
 }

@@ -94,11 +94,6 @@ int quire_pins_reserve(quire_pins *pins, const quire_pin_spec *spec, uint64_t no
  * QUIRE_NOMEM. On error it stays as it was. */
 int quire_pins_hold(quire_pins *pins, quire_pin_id id, uint64_t now_us, uint64_t *missing_bytes);
 
-/* Reserve and hold in one; QUIRE_AGAIN when the text is not wholly cached. On error there is no
- * such pin. */
-int quire_pins_add(quire_pins *pins, const quire_pin_spec *spec, uint64_t now_us, quire_pin_id *out,
-                   uint64_t *missing_bytes);
-
 /* Another time to end at; 0 = never. Errors: QUIRE_NOTFOUND. */
 int quire_pins_renew(quire_pins *pins, quire_pin_id id, uint64_t expires_us);
 
@@ -146,8 +141,7 @@ quire_pin_id quire_pins_find(const quire_pins *pins, const void *salt, uint32_t 
 int quire_pins_visit(const quire_pins *pins, int (*visit)(void *ctx, const quire_pin_info *pin),
                      void *ctx);
 
-/* Pins, and the bytes set aside for those that are not held yet, by region. */
-uint32_t quire_pins_count(const quire_pins *pins);
+/* The bytes set aside in a region for pins that are not held yet. */
 uint64_t quire_pins_reserved_bytes(const quire_pins *pins, quire_region_id region);
 
 /* ---- records ----

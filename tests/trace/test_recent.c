@@ -92,11 +92,17 @@ static void test_as_a_trace(void **state)
     quire_recent_destroy(recent);
 }
 
-/* Random sizes through a small ring: what is there is the end of what was added, whole. */
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Random sizes through a small ring: what is there is the end of what was added. A prompt
+ * takes an eighth of the ring at most. */
 static void test_bounds(void **state)
 {
     quire_rng rng = test_rng(31);
-    int32_t tokens[6000];
+    static int32_t tokens[6000];
     uint32_t sizes[3000];
 
     (void)state;
@@ -105,33 +111,25 @@ static void test_bounds(void **state)
     }
     for (uint32_t round = 0; round < 4; round++) {
         const size_t ring_bytes = QUIRE_RECENT_BYTES_MIN + quire_rng_below(&rng, 4000);
+        const uint32_t blocks_max = ((uint32_t)ring_bytes / 8 - 32) / 8; /* an eighth of it */
         quire_recent *recent = make(ring_bytes, 1u << 30);
-        uint64_t cut = 0;
 
         for (uint32_t i = 0; i < 3000; i++) {
-            const uint64_t blocks_max = (ring_bytes / 8 * 8 / 8 - 32) / 8;
-            quire_recent_stats stats;
             quire_trace trace;
 
             sizes[i] = quire_rng_below(&rng, quire_rng_below(&rng, 10) == 0 ? 6000 : 640);
             add(recent, i, tokens, sizes[i]);
-            cut += (sizes[i] + 63) / 64 > blocks_max;
-            quire_recent_stats_get(recent, &stats);
-            assert_int_equal(stats.requests_total, i + 1);
-            assert_int_equal(stats.cut_total, cut);
-            assert_true(stats.requests * 32 + stats.blocks * 8 <= ring_bytes);
-            /* No more is dropped than must be: half of the ring is always in use. */
-            assert_true(stats.requests == i + 1 ||
-                        stats.requests * 32 + stats.blocks * 8 > ring_bytes / 2);
-            assert_int_equal(stats.span_us, stats.requests - 1);
-            if (i % 100 != 0) {
-                continue;
-            }
             assert_int_equal(quire_recent_trace(recent, i, &trace), QUIRE_OK);
-            assert_int_equal(trace.n_requests, stats.requests);
+            assert_true(trace.n_requests * 32 + trace.n_blocks * 8 <= ring_bytes);
+            /* No more is dropped than must be: half of the ring is always in use. */
+            assert_true(trace.n_requests == i + 1 ||
+                        trace.n_requests * 32 + trace.n_blocks * 8 > ring_bytes / 2);
             for (uint32_t r = 0; r < trace.n_requests; r++) {
-                assert_int_equal(trace.requests[r].n_input_tokens,
-                                 sizes[i + 1 - trace.n_requests + r]);
+                const uint32_t size = sizes[i + 1 - trace.n_requests + r];
+
+                assert_int_equal(trace.requests[r].n_input_tokens, size);
+                assert_int_equal(trace.requests[r].n_blocks, min_u32((size + 63) / 64, blocks_max));
+                assert_int_equal(trace.requests[r].time_us, r);
             }
             quire_trace_fini(&trace);
         }
@@ -143,15 +141,16 @@ static void test_window(void **state)
 {
     quire_recent *recent = make(1u << 16, 100);
     int32_t token = 1;
-    quire_recent_stats stats;
+    quire_trace trace;
 
     (void)state;
     for (uint64_t t = 0; t < 1000; t += 10) {
         add(recent, t, &token, 1);
     }
-    quire_recent_stats_get(recent, &stats);
-    assert_int_equal(stats.requests, 11);
-    assert_int_equal(stats.span_us, 100);
+    assert_int_equal(quire_recent_trace(recent, 990, &trace), QUIRE_OK);
+    assert_int_equal(trace.n_requests, 11);
+    assert_int_equal(trace.requests[10].time_us, 100);
+    quire_trace_fini(&trace);
     quire_recent_destroy(recent);
 }
 
@@ -186,7 +185,7 @@ static void *add_many(void *recent)
 static void test_threads(void **state)
 {
     quire_recent *recent = make(1u << 15, 1u << 30);
-    quire_recent_stats stats;
+    quire_trace all;
     pthread_t thread;
 
     (void)state;
@@ -201,8 +200,11 @@ static void test_threads(void **state)
         quire_trace_fini(&trace);
     }
     assert_int_equal(pthread_join(thread, NULL), 0);
-    quire_recent_stats_get(recent, &stats);
-    assert_int_equal(stats.requests_total, 2000);
+    assert_int_equal(quire_recent_trace(recent, 2000, &all), QUIRE_OK);
+    assert_true(all.n_requests > 0);
+    assert_int_equal(all.requests[all.n_requests - 1].n_input_tokens,
+                     1 + 1999 % 300); /* the last */
+    quire_trace_fini(&all);
     quire_recent_destroy(recent);
 }
 

@@ -250,23 +250,6 @@ int quire_pins_reserve(quire_pins *pins, const quire_pin_spec *spec, uint64_t no
     return QUIRE_OK;
 }
 
-int quire_pins_add(quire_pins *pins, const quire_pin_spec *spec, uint64_t now_us, quire_pin_id *out,
-                   uint64_t *missing_bytes)
-{
-    quire_pin_id id;
-    int rc;
-
-    *out = QUIRE_PIN_NULL;
-    QUIRE_TRY(quire_pins_reserve(pins, spec, now_us, &id, missing_bytes));
-    rc = quire_pins_hold(pins, id, now_us, missing_bytes);
-    if (rc < 0) {
-        (void)quire_pins_drop(pins, id, now_us);
-        return rc;
-    }
-    *out = id;
-    return QUIRE_OK;
-}
-
 int quire_pins_renew(quire_pins *pins, quire_pin_id id, uint64_t expires_us)
 {
     quire_pin *pin = quire_pin_find(pins, id);
@@ -391,11 +374,6 @@ int quire_pins_visit(const quire_pins *pins, int (*visit)(void *ctx, const quire
         }
     }
     return 0;
-}
-
-uint32_t quire_pins_count(const quire_pins *pins)
-{
-    return pins->n;
 }
 
 uint64_t quire_pins_reserved_bytes(const quire_pins *pins, quire_region_id region)

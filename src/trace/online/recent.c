@@ -44,7 +44,7 @@ struct quire_recent {
     size_t head;          /* the oldest record */
     size_t tail;          /* where the next one goes */
     uint64_t newest_us;
-    quire_recent_stats stats;
+    uint32_t n_requests;
 };
 
 static size_t record_bytes(uint32_t n_blocks)
@@ -116,9 +116,8 @@ static void drop_oldest(quire_recent *recent)
     const record oldest = record_at(recent->ring, recent->ring_bytes, &recent->head);
 
     recent->head += record_bytes(oldest.n_blocks);
-    recent->stats.requests--;
-    recent->stats.blocks -= oldest.n_blocks;
-    if (recent->stats.requests == 0) {
+    recent->n_requests--;
+    if (recent->n_requests == 0) {
         recent->head = recent->tail = 0;
     }
 }
@@ -127,7 +126,7 @@ static void drop_oldest(quire_recent *recent)
  * beginning where they fit there only. */
 static bool has_room(quire_recent *recent, size_t need)
 {
-    if (recent->stats.requests == 0) {
+    if (recent->n_requests == 0) {
         recent->head = recent->tail = 0;
         return true;
     }
@@ -201,7 +200,7 @@ void quire_recent_add(quire_recent *recent, const quire_recent_request *request)
     if (request->time_us > recent->newest_us) {
         recent->newest_us = request->time_us;
     }
-    while (recent->stats.requests > 0) {
+    while (recent->n_requests > 0) {
         size_t at = recent->head;
         const record oldest = record_at(recent->ring, recent->ring_bytes, &at);
 
@@ -214,23 +213,7 @@ void quire_recent_add(quire_recent *recent, const quire_recent_request *request)
         drop_oldest(recent);
     }
     write_record(recent, request, n_blocks);
-    recent->stats.requests++;
-    recent->stats.blocks += n_blocks;
-    recent->stats.requests_total++;
-    recent->stats.cut_total += request->tokens != NULL && n_blocks < all ? 1 : 0;
-    (void)pthread_mutex_unlock(&recent->lock);
-}
-
-void quire_recent_stats_get(quire_recent *recent, quire_recent_stats *out)
-{
-    (void)pthread_mutex_lock(&recent->lock);
-    *out = recent->stats;
-    if (out->requests > 0) {
-        size_t at = recent->head;
-        const record oldest = record_at(recent->ring, recent->ring_bytes, &at);
-
-        out->span_us = recent->newest_us > oldest.time_us ? recent->newest_us - oldest.time_us : 0;
-    }
+    recent->n_requests++;
     (void)pthread_mutex_unlock(&recent->lock);
 }
 
@@ -253,11 +236,11 @@ static int take_copy(quire_recent *recent, copy *out)
     /* Pages of a ring that never filled up are not touched. */
     if (recent->tail > recent->head) {
         memcpy(out->ring + recent->head, recent->ring + recent->head, recent->tail - recent->head);
-    } else if (recent->stats.requests > 0) {
+    } else if (recent->n_requests > 0) {
         memcpy(out->ring, recent->ring, recent->ring_bytes);
     }
     out->head = recent->head;
-    out->n_requests = recent->stats.requests;
+    out->n_requests = recent->n_requests;
     (void)pthread_mutex_unlock(&recent->lock);
     return QUIRE_OK;
 }

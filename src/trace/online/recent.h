@@ -56,16 +56,6 @@ typedef struct quire_recent_request {
  * part of the hashes: tenants share nothing. Cost: hashing the prompt, some GB/s; no allocation. */
 void quire_recent_add(quire_recent *recent, const quire_recent_request *request);
 
-typedef struct quire_recent_stats {
-    uint64_t requests_total; /* ever added */
-    uint64_t cut_total;      /* of them: prompts that were too large to keep whole */
-    uint32_t requests;       /* in the ring */
-    uint64_t blocks;         /* in the ring */
-    uint64_t span_us;        /* from the oldest to the newest of them */
-} quire_recent_stats;
-
-void quire_recent_stats_get(quire_recent *recent, quire_recent_stats *out);
-
 /* What is remembered and not older than the window at now_us, as a trace: out is initialised by the
  * call; the caller ends it with quire_trace_fini() after QUIRE_OK. Classes are numbered, not named;
  * sessions are numbered anew, in the order of the ring.

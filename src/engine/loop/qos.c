@@ -47,8 +47,8 @@ void quire_loop_qos_admitted(quire_loop *loop, const quire_request *r)
 
 /* ---- while it is computed ---- */
 
-/* A step that is nearly done is not given up: what is left of it costs the one who came less than
- * all of it costs those who are in it. */
+/* Finish a nearly complete step: redoing it would cost its requests more than the newcomer loses by
+ * waiting. */
 bool quire_loop_qos_gives_up(void *ctx)
 {
     const quire_loop *loop = ctx;

@@ -45,7 +45,11 @@ static void follow(const char *gbnf)
     }
     opts.grammar = gbnf;
     opts.seed = 1;
-    QUIRE_CHECK(quire_sampler_create(&sampler, model, &opts, &err) == QUIRE_OK);
+    if (quire_sampler_create(&sampler, model, &opts, &err) != QUIRE_OK) {
+        /* Endless repetition of what can be empty: libllama finds that most times. */
+        QUIRE_CHECK(err.status == QUIRE_INVAL && strstr(err.message, "left recursion") != NULL);
+        return;
+    }
     for (uint32_t i = 0; i < PICKS; i++) {
         const int32_t token = quire_sampler_pick(sampler, logits);
 

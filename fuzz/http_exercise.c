@@ -17,7 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* How long a server that answers at all takes at most to begin: then its request is incomplete. */
+/* The server has nothing to say for so long: it waits for more. */
 #define WAIT_MS 2
 
 static quire_server *server;
@@ -61,12 +61,11 @@ static void send_all(int fd, const char *data, size_t n)
     }
 }
 
-/* All that comes. The server is told of the connection's end when it has begun to answer or has
- * nothing to say. */
-static size_t take_reply(int fd)
+/* All that comes. */
+static size_t take_reply(int fd, bool is_whole)
 {
     struct pollfd poll_for = { .fd = fd, .events = POLLIN };
-    bool is_ended = false;
+    bool is_ended = is_whole;
     size_t n = 0;
     ssize_t got = 1;
 
@@ -83,7 +82,7 @@ static size_t take_reply(int fd)
     return n;
 }
 
-const char *http_exercise(const void *data, size_t size_bytes, size_t *reply_bytes)
+const char *http_exercise(const void *data, size_t size_bytes, bool is_whole, size_t *reply_bytes)
 {
     const struct sockaddr_in from = { .sin_family = AF_INET };
     int fds[2];
@@ -96,7 +95,7 @@ const char *http_exercise(const void *data, size_t size_bytes, size_t *reply_byt
     QUIRE_CHECK(MHD_add_connection(server->daemon, fds[1], (const struct sockaddr *)&from,
                                    sizeof from) == MHD_YES);
     send_all(fds[0], data, size_bytes);
-    *reply_bytes = take_reply(fds[0]);
+    *reply_bytes = take_reply(fds[0], is_whole);
     (void)close(fds[0]);
     while (atomic_load(&server->n_connections) > 0) {
         (void)sched_yield();

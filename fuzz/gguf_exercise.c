@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "model/backend.h"
 #include "model/gguf_file.h"
+#include "model/model_internal.h"
 #include "model/runtime.h"
 
 #define TOKENS_MAX 4096
@@ -47,15 +48,33 @@ static size_t sample_text(char *text)
     return 256 + sizeof(tail) - 1;
 }
 
-static void use_vocab(const struct llama_model *model)
+/* Ours are the same tokens. */
+static void compare_tokens(const quire_model *model, const char *text, size_t n, int flags,
+                           const int32_t *expected, int32_t n_expected)
+{
+    const quire_tokenize_opts opts = { .add_special = (flags & 1) != 0,
+                                       .parse_special = (flags & 2) != 0 };
+    int32_t *tokens;
+    size_t n_tokens;
+
+    QUIRE_CHECK(quire_model_tokenize_all(model, text, n, &opts, &tokens, &n_tokens, NULL) ==
+                QUIRE_OK);
+    QUIRE_CHECK((size_t)n_expected == n_tokens);
+    QUIRE_CHECK(memcmp(tokens, expected, n_tokens * sizeof(*tokens)) == 0);
+    free(tokens);
+}
+
+static void use_vocab(struct llama_model *model)
 {
     const struct llama_vocab *vocab = llama_model_get_vocab(model);
+    quire_model ours = { .llama = model, .vocab = vocab };
     llama_token *tokens = malloc(TOKENS_MAX * sizeof(*tokens));
     char text[512];
     char piece[64];
     size_t n = sample_text(text);
 
     QUIRE_CHECK(tokens != NULL);
+    QUIRE_CHECK(quire_model_tokenizer_create(&ours, NULL) == QUIRE_OK);
     for (int flags = 0; flags < 4; flags++) {
         int32_t n_tokens = llama_tokenize(vocab, text, (int32_t)n, tokens, TOKENS_MAX,
                                           (flags & 1) != 0, (flags & 2) != 0);
@@ -63,7 +82,9 @@ static void use_vocab(const struct llama_model *model)
         for (int32_t i = 0; i < n_tokens && i < TOKENS_MAX; i++) {
             QUIRE_CHECK(tokens[i] >= 0 && tokens[i] < llama_vocab_n_tokens(vocab));
         }
+        compare_tokens(&ours, text, n, flags, tokens, n_tokens);
     }
+    quire_tokenizer_destroy(ours.tokenizer);
     for (llama_token token = 0; token < llama_vocab_n_tokens(vocab); token++) {
         (void)llama_token_to_piece(vocab, token, piece, sizeof(piece), 0, (token & 1) != 0);
         (void)llama_vocab_is_eog(vocab, token);

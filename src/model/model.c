@@ -28,7 +28,7 @@ static int tokenizer_load(quire_model *model, const char *path, quire_error *err
             err, QUIRE_CORRUPT, "%s: the tokenizer has %d tokens, the embedding %u rows", path,
             (int)llama_vocab_n_tokens(model->vocab), (unsigned)model->desc.n_vocab);
     }
-    return QUIRE_OK;
+    return quire_model_tokenizer_create(model, err);
 }
 
 int quire_model_open(quire_model **out, const char *path, const quire_model_opts *opts,
@@ -80,6 +80,7 @@ void quire_model_close(quire_model *model)
         return;
     }
     quire_weights_destroy(model->weights);
+    quire_tokenizer_destroy(model->tokenizer);
     llama_model_free(model->llama);
     free(model);
 }

@@ -5,6 +5,7 @@
 #define QUIRE_MODEL_MODEL_INTERNAL_H
 
 #include "model/model.h"
+#include "model/tokenizer.h"
 #include "model/weights.h"
 
 #include <llama.h>
@@ -13,7 +14,11 @@ struct quire_model {
     quire_model_desc desc;
     struct llama_model *llama;       /* vocabulary and template only; NULL when describe_only */
     const struct llama_vocab *vocab; /* borrowed from llama */
+    quire_tokenizer *tokenizer;      /* NULL when describe_only */
     quire_weights *weights;          /* NULL when describe_only */
 };
+
+/* model->tokenizer, once libllama has the vocabulary. Errors: QUIRE_NOMEM, QUIRE_LIMIT. */
+int quire_model_tokenizer_create(quire_model *model, quire_error *err);
 
 #endif /* QUIRE_MODEL_MODEL_INTERNAL_H */

@@ -8,11 +8,38 @@
 
 #include "model/model.h"
 
+/* A piece that a BPE tokenizer cannot be stopped in may be so long: it takes two seconds. Ordinary
+ * text has pieces of 64 KiB: see bpe_cut.c. */
+#define QUIRE_TOKENIZE_PIECE_BYTES_MAX ((size_t)2 << 20)
+/* Characters that a piece's pre-tokenizer may look at again, as that of DeepSeek LLM does in runs
+ * of blanks: a run of 8,192 takes a second. */
+#define QUIRE_TOKENIZE_SQUARES_MAX ((uint64_t)1 << 26)
+/* What a server gives the tokens of one text. */
+#define QUIRE_TOKENIZE_TIME_MAX_S 30u
+
+typedef struct quire_tokenize_opts {
+    bool add_special;    /* BOS and EOS, where the vocabulary says so */
+    bool parse_special;  /* control tokens too, not only user-defined ones */
+    size_t tokens_max;   /* 0 = any number */
+    uint32_t time_max_s; /* 0 = any time */
+    /* Asked between pieces of some milliseconds, on a thread of the call; NULL = never. */
+    bool (*is_canceled)(void *ctx);
+    void *ctx;
+} quire_tokenize_opts;
+
 /* Token ids of text, which may be any bytes: what is no UTF-8 becomes byte tokens (SPM) or U+FFFD
- * (BPE). Returns the number of tokens, also when it exceeds cap (then what was written is of no
- * use). Errors: QUIRE_LIMIT (2 GiB), QUIRE_NOMEM (also: no thread, or no address space of 1 KiB per
- * byte for its stack, which texts for BPE get).
+ * (BPE). The ids are those of libllama, in linear time (SPM: n log n in one word).
+ * Memory: free(*tokens); NULL after an error. Errors: QUIRE_RANGE (more than tokens_max, known as
+ * soon as it is certain), QUIRE_CANCELED, QUIRE_LIMIT (2 GiB, time_max_s,
+ * QUIRE_TOKENIZE_PIECE_BYTES_MAX, QUIRE_TOKENIZE_SQUARES_MAX), QUIRE_NOMEM (also: no thread, or no
+ * address space for its stack); err, which may be NULL, says which.
  * Thread: any with a stack of 128 KiB; blocks until done. */
+int quire_model_tokenize_all(const quire_model *model, const char *text, size_t text_bytes,
+                             const quire_tokenize_opts *opts, int32_t **tokens, size_t *n_tokens,
+                             quire_error *err);
+
+/* The same into a buffer, without bounds. Returns the number of tokens, also when it exceeds cap
+ * (then nothing is written), or an error of the above. */
 int64_t quire_model_tokenize(const quire_model *model, const char *text, size_t text_bytes,
                              bool add_special, bool parse_special, int32_t *tokens, size_t cap);
 

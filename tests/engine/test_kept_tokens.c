@@ -15,6 +15,7 @@
 #include "model/text.h"
 #include "model_fixture.h"
 #include "seed.h"
+#include "vocab_fixture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -312,19 +313,12 @@ static void test_generated_bpe_pairs(void **state)
 static void check_vocab(const char *name, bool swallows_white)
 {
     const char *path = fixture_vocab_path(name);
-    struct llama_model_params params = llama_model_default_params();
     quire_model model;
 
     if (path == NULL) {
         skip();
     }
-    memset(&model, 0, sizeof(model));
-    params.vocab_only = true;
-    assert_int_equal(quire_backend_init(NULL), QUIRE_OK);
-    model.llama = llama_model_load_from_file(path, params);
-    assert_non_null(model.llama);
-    model.vocab = llama_model_get_vocab(model.llama);
-    model.desc.n_vocab = (uint32_t)llama_vocab_n_tokens(model.vocab);
+    vocab_open(&model, path, "");
     if (!swallows_white) {
         check_model(&model, 34, false);
     } else {
@@ -345,7 +339,7 @@ static void check_vocab(const char *name, bool swallows_white)
             free(joined.tokens);
         }
     }
-    llama_model_free(model.llama);
+    vocab_close(&model);
 }
 
 static void test_llama_bpe(void **state)

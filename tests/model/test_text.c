@@ -15,6 +15,7 @@
 #include "model/text.h"
 #include "model_fixture.h"
 #include "seed.h"
+#include "vocab_fixture.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -288,15 +289,11 @@ static char *file_text(const char *path)
 static void test_tokenizer_fixtures(void **state)
 {
     static const char *const names[] = { "llama-spm", "llama-bpe", "gpt-2", "qwen2" };
-    struct llama_model_params params = llama_model_default_params();
     bool is_any = false;
 
     (void)state;
-    params.vocab_only = true;
-    assert_int_equal(quire_backend_init(NULL), QUIRE_OK);
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        /* These files hold a vocabulary only, so they cannot go through quire_model_open(). */
-        quire_model model = { 0 };
+        quire_model model;
         char name[64], *inputs, *outputs;
         const char *path;
 
@@ -306,10 +303,7 @@ static void test_tokenizer_fixtures(void **state)
             continue;
         }
         is_any = true;
-        model.llama = llama_model_load_from_file(path, params);
-        assert_non_null(model.llama);
-        model.vocab = llama_model_get_vocab(model.llama);
-        model.desc.n_vocab = (uint32_t)llama_vocab_n_tokens(model.vocab);
+        vocab_open(&model, path, "");
         (void)snprintf(name, sizeof name, "ggml-vocab-%s.gguf.inp", names[i]);
         inputs = file_text(fixture_vocab_path(name));
         (void)snprintf(name, sizeof name, "ggml-vocab-%s.gguf.out", names[i]);
@@ -318,7 +312,7 @@ static void test_tokenizer_fixtures(void **state)
         round_trips(&model);
         free(outputs);
         free(inputs);
-        llama_model_free(model.llama);
+        vocab_close(&model);
     }
     if (!is_any) {
         skip();

@@ -1,0 +1,125 @@
+/* tokenizer.h - the parts that tokenize.c puts together; for src/model and its tests.
+ *
+ *   text -> special_split.c -> special tokens and the texts between them (fragments)
+ *   a fragment of an SPM vocabulary -> spm.c
+ *   a fragment of a BPE vocabulary -> bpe_cut.c cuts it into pieces -> libllama, piece by piece
+ *   a fragment of another vocabulary -> libllama
+ *
+ * libllama's own split takes time by the square of the number of special tokens, and its SPM
+ * tokenizer by the square of the characters that are no tokens; all of this takes linear time (SPM:
+ * n log n in one word) and gives the same tokens.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_TOKENIZER_H
+#define QUIRE_MODEL_TOKENIZER_H
+
+#include "model/text.h"
+
+#include <llama.h>
+
+/* ---- tokenize.c ---- */
+
+typedef struct quire_tokenizer quire_tokenizer;
+
+/* What tokenizing needs to know of a vocabulary beside libllama's. pre: tokenizer.ggml.pre, "" if
+ * absent. vocab must outlive it. Errors: QUIRE_NOMEM, QUIRE_LIMIT (texts above 2 GiB in all). */
+int quire_tokenizer_create(quire_tokenizer **out, const struct llama_vocab *vocab, const char *pre);
+void quire_tokenizer_destroy(quire_tokenizer *tokenizer);
+
+/* When to stop. */
+typedef struct quire_tokenize_watch {
+    const quire_tokenize_opts *opts;
+    uint64_t deadline_ns; /* of quire_clock_ns() */
+} quire_tokenize_watch;
+
+/* QUIRE_OK; QUIRE_CANCELED; QUIRE_LIMIT: the time is over. To be called every
+ * QUIRE_TOKENIZE_STEPS steps of some ten nanoseconds each. */
+int quire_tokenize_watch_check(const quire_tokenize_watch *watch);
+#define QUIRE_TOKENIZE_STEPS 65536u
+
+/* Tokens so far; opts->tokens_max bounds them. */
+typedef struct quire_token_list {
+    int32_t *tokens;
+    size_t n;
+    size_t cap;
+    size_t tokens_max; /* SIZE_MAX = any number */
+} quire_token_list;
+
+/* Errors: QUIRE_NOMEM, QUIRE_RANGE (tokens_max). */
+int quire_token_list_add(quire_token_list *list, int32_t token);
+
+/* ---- special_split.c ---- */
+
+/* Bytes [begin, end) of a text: a special token, or text (token -1). */
+typedef struct quire_fragment {
+    uint32_t begin, end;
+    int32_t token;
+} quire_fragment;
+
+typedef struct quire_specials quire_specials;
+
+int quire_specials_create(quire_specials **out, const struct llama_vocab *vocab);
+void quire_specials_destroy(quire_specials *specials);
+
+/* Split a text of at most INT32_MAX bytes at its special tokens as libllama does: longer ones
+ * first, each from left to right; white space that a token swallows is in no fragment. Without
+ * parse_special only user-defined tokens count. Memory: free(*out). Errors: QUIRE_NOMEM, those of
+ * the watch. Cost: linear; for each length of special tokens in the text, a pass over the places
+ * where one may begin. */
+int quire_specials_split(const quire_specials *specials, const char *text, size_t text_bytes,
+                         const quire_tokenize_watch *watch, quire_fragment **out, size_t *n_out);
+
+/* ---- special_order.c ---- */
+
+typedef struct quire_special {
+    int32_t id;
+    uint32_t n_bytes;
+    const char *text;
+    int32_t shorter; /* the longest special token that this one begins with; -1 = none */
+    uint32_t group;  /* number of those with its length */
+    bool is_control; /* counts with parse_special only */
+    bool strips_left, strips_right;
+} quire_special;
+
+/* Order those of one length, which come by id, as libllama takes them from a text. Its sort leaves
+ * equal lengths in no defined order, so it is asked about those of which one can end where another
+ * begins. *is_ordered says whether there are any such; if not, the order does not matter.
+ * Errors: QUIRE_NOMEM. */
+int quire_specials_order(const struct llama_vocab *vocab, quire_special *specials, uint32_t n,
+                         bool *is_ordered);
+
+/* ---- spm.c ---- */
+
+typedef struct quire_spm quire_spm;
+
+int quire_spm_create(quire_spm **out, const struct llama_vocab *vocab);
+void quire_spm_destroy(quire_spm *spm);
+/* The tokens of a text without special tokens, with a blank before it where the vocabulary says so.
+ * Errors: QUIRE_NOMEM, QUIRE_RANGE, QUIRE_UNSUPP (no token for a byte), those of the watch. */
+int quire_spm_tokenize(const quire_spm *spm, const char *text, size_t text_bytes,
+                       const quire_tokenize_watch *watch, quire_token_list *list);
+
+/* ---- bpe_cut.c ---- */
+
+/* Where the pre-tokenizers of BPE vocabularies can be stopped and begun anew. */
+typedef struct quire_bpe_cut {
+    bool has_newline;   /* behind a newline */
+    bool has_blank;     /* before a blank between words */
+    bool is_byte_level; /* tokens are written in GPT-2's characters for bytes */
+    /* In runs of these the rest of the run is looked at again after so many characters. */
+    bool has_slow_blanks, has_slow_digits;
+    uint32_t chars_per_scan;
+} quire_bpe_cut;
+
+void quire_bpe_cut_init(quire_bpe_cut *cut, const char *pre);
+
+/* The length of the first piece of a text: at least min_bytes if there are so many, up to the first
+ * place behind them where the tokens of both sides together are those of the whole. */
+size_t quire_bpe_cut_next(const quire_bpe_cut *cut, const char *text, size_t text_bytes,
+                          size_t min_bytes);
+
+/* How many characters are looked at again in runs whose time grows with the square of their length;
+ * 0 where there are none. */
+uint64_t quire_bpe_cut_squares(const quire_bpe_cut *cut, const char *text, size_t text_bytes);
+
+#endif /* QUIRE_MODEL_TOKENIZER_H */

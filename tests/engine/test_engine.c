@@ -609,7 +609,7 @@ static void test_who_is_not_to_blame_goes_on(void **state)
     }
     assert_int_equal(b.engine->loop->set.n_running, 2); /* which stands still */
     assert_int_equal(
-        quire_seq_close(quire_runtime_cache(b.runtime), b.engine->loop->set.running[0]->seq),
+        quire_seq_close(quire_runtime_cache(b.runtime), b.engine->loop->set.running[0]->kv.seq),
         QUIRE_OK);
     gate_open(g);
     result = finish(requests[0]);

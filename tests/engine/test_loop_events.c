@@ -71,7 +71,7 @@ static void ended(void *ctx, const quire_request *request, const quire_ending *e
     note(h, 'e');
     h->finish = ending->finish;
     h->state = request->state;
-    h->n_ended_computed = request->n_computed;
+    h->n_ended_computed = request->kv.n_computed;
 }
 
 static uint32_t idle(void *ctx, const quire_loop_idle *now)

@@ -9,8 +9,10 @@
 
 #include <cmocka.h>
 
+#include "engine/loop/chores.h"
 #include "engine/views.h"
 #include "engine_fixture.h"
+#include "seed.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -174,12 +176,46 @@ static void test_sessions_and_accounts(void **state)
     bench_close(&b);
 }
 
+/* Slices of any length, up to many shares: over time they take the share, and a slice at most. */
+static void test_share_of_steps(void **state)
+{
+    const double slice_most_ns = 100000.0;
+    quire_chore_budget budget = { 0 };
+    quire_rng rng = test_rng(61);
+    double steps_ns = 0.0, spent_ns = 0.0;
+
+    (void)state;
+    for (uint32_t i = 0; i < 20000; i++) {
+        const uint64_t step_us = 1 + quire_rng_below(&rng, 5000);
+        const double may_ns = quire_chore_budget_ns(&budget, step_us);
+        double now_ns = 0.0;
+
+        assert_true(may_ns <= (double)step_us * 1e3 * QUIRE_VIEW_SHARE);
+        while (now_ns < may_ns) {
+            now_ns += (double)quire_rng_below(&rng, (uint32_t)slice_most_ns);
+        }
+        quire_chore_budget_spend(&budget, step_us, now_ns);
+        steps_ns += (double)step_us * 1e3;
+        spent_ns += now_ns;
+        assert_true(spent_ns <= steps_ns * QUIRE_VIEW_SHARE + slice_most_ns);
+    }
+    assert_true(spent_ns > steps_ns * QUIRE_VIEW_SHARE * 0.9); /* and it is used */
+    /* What nobody took is not there later; while nothing runs there is time without a step. */
+    budget = (quire_chore_budget){ 0 };
+    quire_chore_budget_spend(&budget, 1000000, 0.0);
+    assert_true(quire_chore_budget_ns(&budget, 1000) <= 1e6 * QUIRE_VIEW_SHARE);
+    budget.debt_ns = 1e9;
+    assert_true(quire_chore_budget_ns(&budget, 1000) < 0.0);
+    assert_true(quire_chore_budget_ns(&budget, 0) > 0.0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pages_at_rest),
         cmocka_unit_test(test_pages_while_it_runs),
         cmocka_unit_test(test_sessions_and_accounts),
+        cmocka_unit_test(test_share_of_steps),
     };
 
     return cmocka_run_group_tests_name("views", tests, NULL, NULL);

@@ -215,15 +215,15 @@ static void text_ended(quire_adapt *adapt, const quire_request *r)
         .salt = r->tenant,
         .salt_bytes = r->tenant_bytes,
         .tokens = r->tokens,
-        .n_tokens = r->n_computed,
+        .n_tokens = r->kv.n_computed,
         .n_prompt = r->n_prompt,
     };
 
-    touch_used(adapt, r, r->n_computed);
+    touch_used(adapt, r, r->kv.n_computed);
     if (adapt->recent != NULL && r->first_us != 0) {
         remember(adapt, r);
     }
-    if (adapt->shadow != NULL && r->n_computed > 0 && !r->is_uncached && r->pin == 0) {
+    if (adapt->shadow != NULL && r->kv.n_computed > 0 && !r->is_uncached && r->pin == 0) {
         quire_shadow_feed(adapt->shadow, &text);
     }
 }

@@ -40,7 +40,7 @@ static bool has_room(const quire_loop *loop, demand d)
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
         const quire_request *v = loop->set.running[i];
 
-        demand_add(loop, v, quire_loop_bytes_ahead(loop, v, v->n_computed), &d);
+        demand_add(loop, v, quire_loop_bytes_ahead(loop, v, v->kv.n_computed), &d);
     }
     return quire_loop_fits(loop, d.pinned_bytes, d.dynamic_bytes);
 }
@@ -57,7 +57,7 @@ static bool has_room_for(const quire_loop *loop, const quire_request *r, uint64_
 
 static quire_retreat retreat_of(const quire_request *r)
 {
-    return r->stuck_tokens == r->n_tokens ? r->retreat : QUIRE_RETREAT_NONE;
+    return r->wait.stuck_tokens == r->n_tokens ? r->wait.retreat : QUIRE_RETREAT_NONE;
 }
 
 /* Tokens that it may use of the cache. */
@@ -80,7 +80,7 @@ static const quire_request_claim *claim_of(const quire_loop *loop, quire_request
     const uint64_t tree_generation = quire_prefix_generation(loop->tree);
     const uint64_t cache_generation = quire_cache_generation(loop->cache);
     const quire_region_id pinned = loop->room.pinned;
-    quire_request_claim *kept = &r->claim;
+    quire_request_claim *kept = &r->wait.claim;
     quire_prefix_claim claim;
 
     if (kept->tree_generation == tree_generation && kept->cache_generation == cache_generation) {
@@ -105,7 +105,7 @@ static const quire_request_claim *claim_of(const quire_loop *loop, quire_request
 static bool may_fit(const quire_loop *loop, quire_request *r, uint64_t *need_bytes)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
-    const uint32_t n_have = r->is_parked ? r->n_computed : claim_of(loop, r)->n_cached;
+    const uint32_t n_have = r->is_parked ? r->kv.n_computed : claim_of(loop, r)->n_cached;
 
     *need_bytes = quire_loop_bytes_ahead(loop, r, n_have - n_have % page_tokens);
     return has_room_for(loop, r, *need_bytes);
@@ -146,7 +146,8 @@ static uint32_t common_tokens(const quire_loop *loop, const quire_request *r,
 
 static bool is_leading(const quire_request *r)
 {
-    return r->state == QUIRE_REQUEST_PREFILL && r->ref != QUIRE_PREFIX_REF_NULL && !r->is_uncached;
+    return r->state == QUIRE_REQUEST_PREFILL && r->kv.ref != QUIRE_PREFIX_REF_NULL &&
+           !r->is_uncached;
 }
 
 static bool is_same_tenant(const quire_request *a, const quire_request *b)
@@ -168,16 +169,16 @@ static quire_request *leader_find(const quire_loop *loop, uint64_t arrival)
  * for a little of a long prompt, or behind those of a lower priority. */
 static void lead(quire_request *leader, const quire_request *r)
 {
-    const bool is_first = leader->n_wanted == 0;
+    const bool is_first = leader->lead.n_tokens == 0;
 
-    if (is_first || r->held_tokens < leader->n_wanted) {
-        leader->n_wanted = r->held_tokens;
+    if (is_first || r->wait.held_tokens < leader->lead.n_tokens) {
+        leader->lead.n_tokens = r->wait.held_tokens;
     }
-    if (is_first || r->link.priority > leader->wanted_priority) {
-        leader->wanted_priority = r->link.priority;
+    if (is_first || r->link.priority > leader->lead.priority) {
+        leader->lead.priority = r->link.priority;
     }
-    if (is_first || r->rank > leader->wanted_rank) {
-        leader->wanted_rank = r->rank;
+    if (is_first || r->rank > leader->lead.rank) {
+        leader->lead.rank = r->rank;
     }
 }
 
@@ -185,12 +186,12 @@ static void lead(quire_request *leader, const quire_request *r)
 static bool is_held(quire_loop *loop, quire_request *r)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
-    quire_request *leader = r->held_by != 0 ? leader_find(loop, r->held_by) : NULL;
+    quire_request *leader = r->wait.held_by != 0 ? leader_find(loop, r->wait.held_by) : NULL;
 
     if (loop->opts.no_prefix_cache) {
         return false;
     }
-    if (leader != NULL && is_leading(leader) && leader->n_published < r->held_tokens) {
+    if (leader != NULL && is_leading(leader) && leader->kv.n_published < r->wait.held_tokens) {
         lead(leader, r);
         return true;
     }
@@ -202,13 +203,13 @@ static bool is_held(quire_loop *loop, quire_request *r)
             continue;
         }
         n_common = common_tokens(loop, r, leader);
-        if (n_common < page_tokens || n_common <= leader->n_published) {
+        if (n_common < page_tokens || n_common <= leader->kv.n_published) {
             continue;
         }
         if (n_common >= claim_of(loop, r)->n_cached + page_tokens) {
-            loop->figures.now.prefix_waits_total += r->held_by == 0;
-            r->held_by = leader->link.arrival;
-            r->held_tokens = n_common;
+            loop->figures.now.prefix_waits_total += r->wait.held_by == 0;
+            r->wait.held_by = leader->link.arrival;
+            r->wait.held_tokens = n_common;
             lead(leader, r);
             return true;
         }
@@ -233,15 +234,15 @@ static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *mat
         .account = quire_loop_account(loop, r->tenant, r->tenant_bytes),
     };
 
-    QUIRE_TRY(quire_seq_open(loop->cache, quire_loop_region(loop, r->class_index), &r->seq));
-    if (quire_prefix_acquire(loop->tree, &key, r->seq, r->tokens, r->n_tokens, &opts, match,
-                             &r->ref) < 0) {
-        r->ref = QUIRE_PREFIX_REF_NULL;
+    QUIRE_TRY(quire_seq_open(loop->cache, quire_loop_region(loop, r->class_index), &r->kv.seq));
+    if (quire_prefix_acquire(loop->tree, &key, r->kv.seq, r->tokens, r->n_tokens, &opts, match,
+                             &r->kv.ref) < 0) {
+        r->kv.ref = QUIRE_PREFIX_REF_NULL;
         *match = (quire_prefix_match){ .end = QUIRE_PREFIX_END_NEW, .cached_token = -1 };
     }
-    r->n_computed = match->n_tokens;
-    r->n_published = match->n_tokens;
-    r->n_found = match->n_tokens;
+    r->kv.n_computed = match->n_tokens;
+    r->kv.n_published = match->n_tokens;
+    r->kv.n_found = match->n_tokens;
     return QUIRE_OK;
 }
 
@@ -268,11 +269,11 @@ static void count_admission(quire_loop *loop, quire_request *r, const quire_pref
 /* And a later one. */
 static void count_return(quire_loop *loop, quire_request *r, const quire_prefix_match *match)
 {
-    const uint32_t n_again = r->n_lost > match->n_tokens ? r->n_lost - match->n_tokens : 0;
+    const uint32_t n_again = r->kv.n_lost > match->n_tokens ? r->kv.n_lost - match->n_tokens : 0;
 
     r->result.n_recomputed_tokens += n_again;
     loop->figures.now.recomputed_tokens_total += n_again;
-    r->n_lost = 0;
+    r->kv.n_lost = 0;
 }
 
 typedef enum admission {
@@ -291,7 +292,7 @@ static bool is_alone(const quire_loop *loop, const quire_request *r)
 /* It did not fit, and nobody has let go since. */
 static bool is_blocked(const quire_loop *loop, const quire_request *r)
 {
-    return !is_alone(loop, r) && r->blocked_at == loop->room.n_releases;
+    return !is_alone(loop, r) && r->wait.blocked_at == loop->room.n_releases;
 }
 
 /* A place and, as far as can be told, room; taken from lower classes if need be. */
@@ -379,7 +380,7 @@ static admission admit_one(quire_loop *loop, quire_request *r, uint8_t rank_now)
         }
     }
     if (result == NO_ROOM) {
-        r->blocked_at = loop->room.n_releases;
+        r->wait.blocked_at = loop->room.n_releases;
     }
     return result;
 }
@@ -395,7 +396,7 @@ typedef struct cursors {
 /* The rank that a request has by now. */
 static uint8_t rank_of(const quire_loop *loop, const quire_request *r, uint64_t now_us)
 {
-    const uint64_t waited_us = now_us > r->waiting_us ? now_us - r->waiting_us : 0;
+    const uint64_t waited_us = now_us > r->wait.since_us ? now_us - r->wait.since_us : 0;
     const uint64_t rank = r->rank + waited_us / loop->opts.aging_us;
 
     if (loop->set.n_promoted_of[r->class_index] >= loop->set.n_promoted_max[r->class_index]) {

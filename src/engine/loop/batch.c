@@ -17,19 +17,19 @@
 /* A request as the schedule sees it. Whom others wait for is as urgent as they are. */
 static quire_schedule_item item_of(quire_request *r)
 {
-    const bool is_wanted = r->n_wanted > r->n_computed;
-    const uint32_t n_left = r->n_tokens - r->n_computed;
+    const bool is_wanted = r->lead.n_tokens > r->kv.n_computed;
+    const uint32_t n_left = r->n_tokens - r->kv.n_computed;
 
     return (quire_schedule_item){
         .request = r,
         .arrival = r->link.arrival,
-        .priority = is_wanted && r->wanted_priority > r->link.priority ? r->wanted_priority
-                                                                       : r->link.priority,
-        .depth = r->n_computed,
+        .priority =
+            is_wanted && r->lead.priority > r->link.priority ? r->lead.priority : r->link.priority,
+        .depth = r->kv.n_computed,
         .n_left = n_left,
-        .n_until = is_wanted ? r->n_wanted - r->n_computed : n_left,
+        .n_until = is_wanted ? r->lead.n_tokens - r->kv.n_computed : n_left,
         .n_left_out = r->n_left_out,
-        .rank = is_wanted && r->wanted_rank > r->rank ? r->wanted_rank : r->rank,
+        .rank = is_wanted && r->lead.rank > r->rank ? r->lead.rank : r->rank,
         .is_decode = r->state == QUIRE_REQUEST_DECODE,
     };
 }
@@ -44,7 +44,7 @@ static void items_fill(quire_loop *loop)
 
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
         loop->step.items[i] = item_of(loop->set.running[i]);
-        loop->set.running[i]->n_wanted = 0; /* admission says so anew before each step */
+        loop->set.running[i]->lead.n_tokens = 0; /* admission says so anew before each step */
     }
     quire_loop_qos_prepare(loop);
     (void)quire_schedule_rows(&loop->step.schedule, loop->step.items, loop->set.n_running, &limits);
@@ -63,8 +63,8 @@ static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
 
         if (item->n_rows > 0) {
             loop->step.slices[n++] = (quire_slice){
-                .seq = r->seq,
-                .tokens = r->tokens + r->n_computed,
+                .seq = r->kv.seq,
+                .tokens = r->tokens + r->kv.n_computed,
                 .n_tokens = item->n_rows,
                 .logits = item->n_rows == item->n_left ? QUIRE_LOGITS_LAST : QUIRE_LOGITS_NONE,
             };
@@ -77,14 +77,14 @@ static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
 
 void quire_loop_publish(quire_loop *loop, quire_request *r)
 {
-    if (r->ref == QUIRE_PREFIX_REF_NULL || r->is_uncached || loop->opts.no_prefix_cache ||
-        r->n_computed <= r->n_published) {
+    if (r->kv.ref == QUIRE_PREFIX_REF_NULL || r->is_uncached || loop->opts.no_prefix_cache ||
+        r->kv.n_computed <= r->kv.n_published) {
         return;
     }
     /* What cannot be published for want of memory is not cached, which harms nobody. */
-    if (quire_prefix_publish(loop->tree, r->ref, r->tokens, r->n_computed,
+    if (quire_prefix_publish(loop->tree, r->kv.ref, r->tokens, r->kv.n_computed,
                              quire_loop_now_us(loop)) == QUIRE_OK) {
-        r->n_published = r->n_computed;
+        r->kv.n_published = r->kv.n_computed;
     }
 }
 
@@ -229,11 +229,11 @@ static bool item_advance(quire_loop *loop, const quire_schedule_item *item, cons
     quire_request *r = item->request;
     const bool has_logits = item->n_rows == item->n_left;
 
-    r->n_computed += item->n_rows;
+    r->kv.n_computed += item->n_rows;
     if (!item->is_decode) {
         r->n_prefilled += item->n_rows;
     }
-    if (!item->is_decode || r->n_computed % loop->runtime_opts->page_tokens == 0) {
+    if (!item->is_decode || r->kv.n_computed % loop->runtime_opts->page_tokens == 0) {
         quire_loop_publish(loop, r);
     }
     if (has_logits) {

@@ -57,10 +57,21 @@ static quire_chore *finish(quire_loop *loop, quire_chore *chore, int status)
     return next;
 }
 
+double quire_chore_budget_ns(const quire_chore_budget *budget, uint64_t step_us)
+{
+    return step_us > 0 ? (double)step_us * NS_PER_US * QUIRE_VIEW_SHARE - budget->debt_ns : REST_NS;
+}
+
+void quire_chore_budget_spend(quire_chore_budget *budget, uint64_t step_us, double spent_ns)
+{
+    const double may_ns = quire_chore_budget_ns(budget, step_us);
+
+    budget->debt_ns = step_us > 0 && spent_ns > may_ns ? spent_ns - may_ns : 0.0;
+}
+
 void quire_loop_chores_run(quire_loop *loop, uint64_t step_us)
 {
-    const double share_ns = step_us > 0 ? (double)step_us * NS_PER_US * QUIRE_VIEW_SHARE : REST_NS;
-    const double may_ns = share_ns - loop->chores_debt_ns;
+    const double may_ns = quire_chore_budget_ns(&loop->chore_budget, step_us);
     quire_chore *chore = first(loop);
     double spent_ns = 0.0;
 
@@ -75,8 +86,7 @@ void quire_loop_chores_run(quire_loop *loop, uint64_t step_us)
     if (step_us > 0) {
         loop->figures.now.views_seconds_total += spent_ns * 1e-9;
     }
-    /* Beyond the share is paid back; what is left of it is not saved up. */
-    loop->chores_debt_ns = step_us > 0 && spent_ns > may_ns ? spent_ns - may_ns : 0.0;
+    quire_chore_budget_spend(&loop->chore_budget, step_us, spent_ns);
 }
 
 void quire_loop_chores_end(quire_loop *loop)

@@ -34,6 +34,15 @@ typedef struct quire_chore {
  * engine's. */
 int quire_loop_chore_do(quire_loop *loop, quire_chore_slice slice, void *ctx);
 
+/* What chores may take, so that they have their share of the time of steps and no more. Pure. */
+typedef struct quire_chore_budget {
+    double debt_ns; /* taken beyond the share, and not paid back yet */
+} quire_chore_budget;
+/* After a step that took step_us (0 = nothing runs); <= 0: nothing, this time. */
+double quire_chore_budget_ns(const quire_chore_budget *budget, uint64_t step_us);
+/* So much was taken after it. What is left of a share is not saved up. */
+void quire_chore_budget_spend(quire_chore_budget *budget, uint64_t step_us, double spent_ns);
+
 /* Slices, after a step that took step_us; 0 = nothing runs. Thread: the engine's. */
 void quire_loop_chores_run(quire_loop *loop, uint64_t step_us);
 /* They are not done any more. Thread: the engine's. */

@@ -19,7 +19,7 @@ void quire_explanation_begin(quire_explanation *e, const quire_request *request,
         .end = match->end,
         .prompt_token = is_at_end ? -1 : request->tokens[match->n_same_tokens],
         .cached_token = match->end == QUIRE_PREFIX_END_DIVERGED ? match->cached_token : -1,
-        .has_waited = request->held_by != 0,
+        .has_waited = request->wait.held_by != 0,
     };
     memcpy(e->request_id, request->id, sizeof e->request_id);
     if (match->end == QUIRE_PREFIX_END_EVICTED) {
@@ -32,7 +32,7 @@ void quire_explanation_begin(quire_explanation *e, const quire_request *request,
 void quire_loop_explanation_update(quire_loop *loop, quire_request *request)
 {
     const double token_ms = loop->figures.now.prefill_token_seconds * MS_PER_S;
-    quire_explanation e = request->explanation; /* written by this thread only */
+    quire_explanation e = request->client.explanation; /* written by this thread only */
 
     e.n_computed_tokens = request->n_prefilled;
     e.computed_ms = token_ms * (double)e.n_computed_tokens;
@@ -44,12 +44,12 @@ void quire_loop_explanation_keep(quire_loop *loop, quire_request *request)
 {
     quire_explained *slot;
 
-    if (!request->has_explanation || loop->opts.explain_max == 0) {
+    if (!request->client.has_explanation || loop->opts.explain_max == 0) {
         return;
     }
     (void)pthread_mutex_lock(&loop->inbox.lock);
     slot = &loop->figures.explained[loop->figures.explained_next];
-    slot->explanation = request->explanation;
+    slot->explanation = request->client.explanation;
     slot->tenant_bytes = request->tenant_bytes;
     memcpy(slot->tenant, request->tenant, request->tenant_bytes);
     loop->figures.explained_next = (loop->figures.explained_next + 1) % loop->opts.explain_max;

@@ -11,15 +11,15 @@
 
 static void seq_end(quire_loop *loop, quire_request *r)
 {
-    if (r->ref != QUIRE_PREFIX_REF_NULL) {
-        (void)quire_prefix_release(loop->tree, r->ref, quire_loop_now_us(loop));
+    if (r->kv.ref != QUIRE_PREFIX_REF_NULL) {
+        (void)quire_prefix_release(loop->tree, r->kv.ref, quire_loop_now_us(loop));
     }
-    (void)quire_seq_close(loop->cache, r->seq);
-    r->ref = QUIRE_PREFIX_REF_NULL;
-    r->seq = QUIRE_SEQ_NULL;
-    r->n_computed = 0;
-    r->n_published = 0;
-    r->n_found = 0;
+    (void)quire_seq_close(loop->cache, r->kv.seq);
+    r->kv.ref = QUIRE_PREFIX_REF_NULL;
+    r->kv.seq = QUIRE_SEQ_NULL;
+    r->kv.n_computed = 0;
+    r->kv.n_published = 0;
+    r->kv.n_found = 0;
 }
 
 /* Publish what is computed, let go of pages, leave the running or parked ones. */
@@ -116,7 +116,7 @@ void quire_loop_end(quire_loop *loop, quire_request *r, const quire_ending *endi
     result_times(loop, r, &result);
     count_end(loop, &result);
     count_class_end(loop, r);
-    if (r->first_us == 0 && r->has_explanation) { /* else known since the first token */
+    if (r->first_us == 0 && r->client.has_explanation) { /* else known since the first token */
         quire_loop_explanation_update(loop, r);
     }
     quire_loop_explanation_keep(loop, r);
@@ -161,17 +161,17 @@ void quire_loop_cancels_apply(quire_loop *loop)
 
 void quire_loop_preempt(quire_loop *loop, quire_request *r)
 {
-    r->n_lost = r->n_computed;
+    r->kv.n_lost = r->kv.n_computed;
     let_go(loop, r);
     r->result.n_preemptions++;
     loop->figures.now.preemptions_total++;
     loop->figures.now.classes[r->class_index].preempted_total++;
     r->state = QUIRE_REQUEST_WAITING;
-    r->held_by = 0;
-    r->claim.tree_generation = 0; /* it has more tokens than when it was looked up */
+    r->wait.held_by = 0;
+    r->wait.claim.tree_generation = 0; /* it has more tokens than when it was looked up */
     /* Back when somebody else lets go: its own pages do not suffice, or it would run. Were it let
      * in again at once, a step that fails for another reason than pages would be tried for ever. */
-    r->blocked_at = loop->room.n_releases;
+    r->wait.blocked_at = loop->room.n_releases;
     quire_loop_enqueue(loop, r);
 }
 
@@ -199,14 +199,14 @@ static void end_stuck(quire_loop *loop, quire_request *r, int status)
  * that is partly filled must be copied. Begin again with full pages only, then with nothing. */
 static bool retreat(quire_request *r)
 {
-    if (r->stuck_tokens != r->n_tokens) {
-        r->stuck_tokens = r->n_tokens;
-        r->retreat = QUIRE_RETREAT_NONE;
+    if (r->wait.stuck_tokens != r->n_tokens) {
+        r->wait.stuck_tokens = r->n_tokens;
+        r->wait.retreat = QUIRE_RETREAT_NONE;
     }
-    if (r->retreat == QUIRE_RETREAT_NO_HIT) {
+    if (r->wait.retreat == QUIRE_RETREAT_NO_HIT) {
         return false;
     }
-    r->retreat++;
+    r->wait.retreat++;
     return true;
 }
 

@@ -33,8 +33,8 @@ struct quire_loop {
     quire_room room;
     quire_running_set set;
     quire_step step;
-    uint64_t upkeep_us;    /* when upkeep was last done */
-    double chores_debt_ns; /* what chores have taken beyond their share */
+    uint64_t upkeep_us; /* when upkeep was last done */
+    quire_chore_budget chore_budget;
 
     quire_figures figures;
     quire_inbox inbox;

@@ -21,7 +21,7 @@
 
 void quire_loop_enqueue(quire_loop *loop, quire_request *r)
 {
-    r->waiting_us = quire_loop_now_us(loop);
+    r->wait.since_us = quire_loop_now_us(loop);
     quire_queue_insert(&loop->set.queues[r->class_index], &r->link);
     loop->set.n_queued++;
 }
@@ -62,7 +62,7 @@ void quire_loop_park(quire_loop *loop, quire_request *r)
     quire_loop_running_remove(loop, r);
     quire_loop_enqueue(loop, r);
     r->is_parked = true;
-    r->blocked_at = 0;
+    r->wait.blocked_at = 0;
     loop->set.parked[loop->set.n_parked++] = r;
     loop->set.n_parked_of[r->class_index]++;
     loop->room.n_releases++; /* what it would still have taken is free for others */
@@ -81,7 +81,7 @@ void quire_loop_unpark(quire_loop *loop, quire_request *r)
     loop->set.parked[i] = loop->set.parked[--loop->set.n_parked];
     loop->set.n_parked_of[r->class_index]--;
     r->is_parked = false;
-    r->result.parked_us += quire_loop_now_us(loop) - r->waiting_us;
+    r->result.parked_us += quire_loop_now_us(loop) - r->wait.since_us;
     quire_loop_dequeue(loop, r);
 }
 
@@ -89,14 +89,15 @@ void quire_loop_unpark(quire_loop *loop, quire_request *r)
 
 static uint64_t own_bytes(const quire_loop *loop, const quire_request *r)
 {
-    return quire_loop_need_bytes(loop, r->n_computed) - quire_loop_need_bytes(loop, r->n_found);
+    return quire_loop_need_bytes(loop, r->kv.n_computed) -
+           quire_loop_need_bytes(loop, r->kv.n_found);
 }
 
 /* Of computing again what is not shared, for each byte that is freed. */
 static double cost_per_byte(const quire_loop *loop, const quire_request *r)
 {
-    const double us = quire_cost_prefill_us(&loop->figures.now.cost, r->n_found, r->n_computed,
-                                            loop->opts.chunk_tokens);
+    const double us = quire_cost_prefill_us(&loop->figures.now.cost, r->kv.n_found,
+                                            r->kv.n_computed, loop->opts.chunk_tokens);
 
     return us / ((double)own_bytes(loop, r) + 1.0);
 }
@@ -131,7 +132,7 @@ static bool gives_way(const quire_loop *loop, const quire_request *a, const quir
 /* Somebody more urgent waits for what it computes. */
 static bool is_wanted(const quire_request *r, uint8_t rank)
 {
-    return r->n_wanted > r->n_computed && r->wanted_rank >= rank;
+    return r->lead.n_tokens > r->kv.n_computed && r->lead.rank >= rank;
 }
 
 quire_request *quire_loop_victim(const quire_loop *loop, const quire_victim_ask *ask)
@@ -184,7 +185,7 @@ uint64_t quire_loop_lower_bytes(const quire_loop *loop, const quire_request *r)
         const quire_request *v = loop->set.running[i];
 
         if (v->rank_now < r->rank && !is_wanted(v, r->rank) && quire_loop_helps(loop, r, v)) {
-            bytes += own_bytes(loop, v) + quire_loop_bytes_ahead(loop, v, v->n_computed);
+            bytes += own_bytes(loop, v) + quire_loop_bytes_ahead(loop, v, v->kv.n_computed);
         }
     }
     for (uint32_t i = 0; i < loop->set.n_parked; i++) {

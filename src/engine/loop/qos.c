@@ -39,7 +39,7 @@ void quire_loop_qos_prepare(quire_loop *loop)
 void quire_loop_qos_admitted(quire_loop *loop, const quire_request *r)
 {
     double *typical_us = &loop->step.typical_us[r->class_index];
-    const double us = quire_cost_prefill_us(&loop->figures.now.cost, r->n_computed, r->n_tokens,
+    const double us = quire_cost_prefill_us(&loop->figures.now.cost, r->kv.n_computed, r->n_tokens,
                                             loop->opts.chunk_tokens);
 
     *typical_us += (us - *typical_us) * (*typical_us == 0.0 ? 1.0 : 1.0 / TYPICAL_N);

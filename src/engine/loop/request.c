@@ -144,13 +144,13 @@ static int request_init(quire_request *r)
         return QUIRE_NOMEM;
     }
     (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    rc = pthread_cond_init(&r->changed, &attr);
+    rc = pthread_cond_init(&r->client.changed, &attr);
     (void)pthread_condattr_destroy(&attr);
     if (rc != 0) {
         return QUIRE_NOMEM;
     }
-    if (pthread_mutex_init(&r->lock, NULL) != 0) {
-        (void)pthread_cond_destroy(&r->changed);
+    if (pthread_mutex_init(&r->client.lock, NULL) != 0) {
+        (void)pthread_cond_destroy(&r->client.changed);
         return QUIRE_NOMEM;
     }
     return QUIRE_OK;
@@ -158,16 +158,16 @@ static int request_init(quire_request *r)
 
 static void request_destroy(quire_request *r)
 {
-    for (quire_request_block *b = r->blocks, *next; b != NULL; b = next) {
+    for (quire_request_block *b = r->client.blocks, *next; b != NULL; b = next) {
         next = b->next;
         free(b);
     }
-    free(r->events);
+    free(r->client.events);
     quire_text_out_destroy(r->text);
     quire_sampler_destroy(r->sampler);
     free(r->tokens);
-    (void)pthread_cond_destroy(&r->changed);
-    (void)pthread_mutex_destroy(&r->lock);
+    (void)pthread_cond_destroy(&r->client.changed);
+    (void)pthread_mutex_destroy(&r->client.lock);
     free(r);
 }
 
@@ -278,11 +278,11 @@ int quire_loop_submit_pin(quire_loop *loop, const quire_request_params *params, 
 
 void quire_request_cancel(quire_request *request)
 {
-    (void)pthread_mutex_lock(&request->lock);
-    if (!request->is_done && !atomic_exchange(&request->is_cancelled, true)) {
+    (void)pthread_mutex_lock(&request->client.lock);
+    if (!request->client.is_done && !atomic_exchange(&request->is_cancelled, true)) {
         quire_loop_wake_cancels(request->loop);
     }
-    (void)pthread_mutex_unlock(&request->lock);
+    (void)pthread_mutex_unlock(&request->client.lock);
 }
 
 void quire_request_release(quire_request *request)
@@ -301,17 +301,17 @@ int quire_request_wait(quire_request *request, uint32_t i, uint32_t timeout_ms,
     int waited = 0;
     int rc = QUIRE_AGAIN;
 
-    (void)pthread_mutex_lock(&request->lock);
-    while (i >= request->n_events && !request->is_done && waited != ETIMEDOUT) {
-        waited = pthread_cond_timedwait(&request->changed, &request->lock, &deadline);
+    (void)pthread_mutex_lock(&request->client.lock);
+    while (i >= request->client.n_events && !request->client.is_done && waited != ETIMEDOUT) {
+        waited = pthread_cond_timedwait(&request->client.changed, &request->client.lock, &deadline);
     }
-    if (i < request->n_events) {
-        *token = request->events[i];
+    if (i < request->client.n_events) {
+        *token = request->client.events[i];
         rc = 1;
-    } else if (request->is_done) {
+    } else if (request->client.is_done) {
         rc = 0;
     }
-    (void)pthread_mutex_unlock(&request->lock);
+    (void)pthread_mutex_unlock(&request->client.lock);
     return rc;
 }
 
@@ -324,12 +324,12 @@ int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens)
 {
     int32_t *tokens;
 
-    (void)pthread_mutex_lock(&request->lock);
-    QUIRE_CHECK(request->is_done); /* until then they are the engine's */
+    (void)pthread_mutex_lock(&request->client.lock);
+    QUIRE_CHECK(request->client.is_done); /* until then they are the engine's */
     tokens = request->tokens;
     *n_tokens = request->n_tokens - (request->n_tokens > request->n_prompt);
     request->tokens = NULL;
-    (void)pthread_mutex_unlock(&request->lock);
+    (void)pthread_mutex_unlock(&request->client.lock);
     return tokens;
 }
 
@@ -338,12 +338,12 @@ int quire_request_explain(const quire_request *request, quire_explanation *out)
     quire_request *r = (quire_request *)(uintptr_t)request; /* for its lock */
     int rc = QUIRE_OK;
 
-    (void)pthread_mutex_lock(&r->lock);
-    if (r->has_explanation) {
-        *out = r->explanation;
+    (void)pthread_mutex_lock(&r->client.lock);
+    if (r->client.has_explanation) {
+        *out = r->client.explanation;
     } else {
-        rc = r->is_done ? QUIRE_NOTFOUND : QUIRE_AGAIN;
+        rc = r->client.is_done ? QUIRE_NOTFOUND : QUIRE_AGAIN;
     }
-    (void)pthread_mutex_unlock(&r->lock);
+    (void)pthread_mutex_unlock(&r->client.lock);
     return rc;
 }

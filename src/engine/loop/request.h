@@ -53,6 +53,47 @@ typedef struct quire_request_block {
     max_align_t data[];
 } quire_request_block;
 
+/* What it has of the cache. */
+typedef struct quire_request_kv {
+    quire_seq_id seq; /* QUIRE_SEQ_NULL: holds no pages */
+    quire_prefix_ref ref;
+    uint32_t n_computed;  /* tokens in the sequence */
+    uint32_t n_published; /* tokens others can find, hits included */
+    uint32_t n_found;     /* of n_computed, cached when the sequence began */
+    uint32_t n_lost;      /* computed once and let go by preemption */
+} quire_request_kv;
+
+/* Why it does not run yet. */
+typedef struct quire_request_waiting {
+    uint64_t since_us; /* in a queue */
+    quire_request_claim claim;
+    uint64_t held_by;      /* arrival of the request that computes the same prefix; 0 = nobody */
+    uint32_t held_tokens;  /* until it has published so many */
+    uint32_t stuck_tokens; /* n_tokens when it could not grow though alone */
+    quire_retreat retreat; /* since then */
+    uint64_t blocked_at;   /* the room's n_releases when pages did not suffice */
+} quire_request_waiting;
+
+/* Those that are held back until it has published something: of the next step. */
+typedef struct quire_request_lead {
+    uint32_t n_tokens; /* they wait for so many; 0 = there are none */
+    int32_t priority;  /* the highest of them */
+    uint8_t rank;      /* likewise */
+} quire_request_lead;
+
+/* What its client gets. Under the lock. */
+typedef struct quire_request_client {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_done;
+    bool has_explanation;
+    quire_request_token *events; /* [n_events] */
+    uint32_t n_events;
+    uint32_t events_capacity;
+    quire_request_block *blocks; /* newest first; texts of events and the tail */
+    quire_explanation explanation;
+} quire_request_client;
+
 struct quire_request {
     quire_queue_link link; /* first: a link is its request. Holds arrival and priority */
 
@@ -63,7 +104,6 @@ struct quire_request {
     uint32_t n_tops;
     bool has_logprobs;
     bool ignores_eos;
-    bool is_uncached;
     bool has_session;
     uint32_t class_index;
     uint8_t rank; /* of the class */
@@ -76,50 +116,28 @@ struct quire_request {
 
     /* The engine's thread. */
     quire_request_state state;
+    bool is_uncached; /* leaves nothing behind */
     quire_sampler *sampler;
     quire_text_out *text;
     int32_t *tokens; /* [tokens_capacity] prompt, then what was generated */
     uint32_t n_tokens;
     uint32_t tokens_capacity;
-    quire_seq_id seq; /* QUIRE_SEQ_NULL: holds no pages */
-    quire_prefix_ref ref;
-    quire_request_claim claim; /* waiting */
-    uint32_t n_computed;       /* tokens in the sequence */
-    uint32_t n_published;      /* tokens others can find, hits included */
-    uint32_t n_found;          /* of n_computed, cached when the sequence began */
-    uint32_t n_prefilled;      /* rows of prefill, recomputation included */
-    uint32_t n_lost;           /* computed once and let go by preemption */
-    uint64_t held_by;     /* arrival of the request that computes the same prefix; 0 = nobody */
-    uint32_t held_tokens; /* until it has published so many */
-    uint32_t n_wanted; /* tokens that somebody held back waits for in the next step; 0 = nobody */
-    int32_t wanted_priority; /* of those */
-    uint8_t wanted_rank;     /* likewise */
-    uint32_t n_left_out;     /* steps since its last row, in decode */
-    bool is_parked;          /* in its class's queue, with its sequence; state as when it ran */
-    uint8_t rank_now;        /* running: its class's, or that of who it was let in before */
-    uint64_t waiting_us;     /* in a queue: since when */
-    uint64_t blocked_at;     /* the room's n_releases when pages did not suffice */
-    uint32_t stuck_tokens;   /* n_tokens when it could not grow though alone */
-    quire_retreat retreat;   /* since then */
+    quire_request_kv kv;
+    quire_request_waiting wait;
+    quire_request_lead lead;
+    uint32_t n_prefilled; /* rows of prefill, recomputation included */
+    uint32_t n_left_out;  /* steps since its last row, in decode */
+    bool is_parked;       /* in its class's queue, with its sequence; state as when it ran */
+    uint8_t rank_now;     /* running: its class's, or that of who it was let in before */
     uint64_t admitted_us;
     uint64_t first_us;
     uint64_t last_us;
+    quire_request_result result; /* its client's when it is done */
 
     /* Anyone. */
     atomic_bool is_cancelled;
     atomic_uint n_holders;
-
-    /* Under lock. */
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool is_done;
-    bool has_explanation;
-    quire_request_token *events; /* [n_events] */
-    uint32_t n_events;
-    uint32_t events_capacity;
-    quire_request_block *blocks; /* newest first; texts of events and the tail */
-    quire_request_result result;
-    quire_explanation explanation;
+    quire_request_client client;
 };
 
 static inline quire_request *quire_request_of(quire_queue_link *link)

@@ -19,7 +19,7 @@
 static void *keep(quire_request *request, const void *data, size_t n)
 {
     const size_t size = ALIGN_UP(n, sizeof(max_align_t));
-    quire_request_block *block = request->blocks;
+    quire_request_block *block = request->client.blocks;
     void *at;
 
     if (block == NULL || size > block->capacity - block->used) {
@@ -29,8 +29,8 @@ static void *keep(quire_request *request, const void *data, size_t n)
         if (block == NULL) {
             return NULL;
         }
-        *block = (quire_request_block){ .next = request->blocks, .capacity = capacity };
-        request->blocks = block;
+        *block = (quire_request_block){ .next = request->client.blocks, .capacity = capacity };
+        request->client.blocks = block;
     }
     at = (unsigned char *)block->data + block->used;
     block->used += size;
@@ -42,16 +42,16 @@ static void *keep(quire_request *request, const void *data, size_t n)
 static int events_reserve(quire_request *request)
 {
     const uint32_t capacity =
-        request->events_capacity > 0 ? request->events_capacity * 2 : EVENTS_FIRST;
+        request->client.events_capacity > 0 ? request->client.events_capacity * 2 : EVENTS_FIRST;
     quire_request_token *events;
 
-    if (request->n_events < request->events_capacity) {
+    if (request->client.n_events < request->client.events_capacity) {
         return QUIRE_OK;
     }
-    events = realloc(request->events, capacity * sizeof *events);
+    events = realloc(request->client.events, capacity * sizeof *events);
     QUIRE_FAIL_IF(events == NULL, QUIRE_NOMEM);
-    request->events = events;
-    request->events_capacity = capacity;
+    request->client.events = events;
+    request->client.events_capacity = capacity;
     return QUIRE_OK;
 }
 
@@ -60,7 +60,7 @@ int quire_request_push(quire_request *request, const quire_request_token *token)
     quire_request_token kept = *token;
     int rc = QUIRE_NOMEM;
 
-    (void)pthread_mutex_lock(&request->lock);
+    (void)pthread_mutex_lock(&request->client.lock);
     if (token->text_bytes > 0) {
         kept.text = keep(request, token->text, token->text_bytes);
         if (kept.text == NULL) {
@@ -77,11 +77,11 @@ int quire_request_push(quire_request *request, const quire_request_token *token)
     }
     rc = events_reserve(request);
     if (rc == QUIRE_OK) {
-        request->events[request->n_events++] = kept;
-        (void)pthread_cond_broadcast(&request->changed);
+        request->client.events[request->client.n_events++] = kept;
+        (void)pthread_cond_broadcast(&request->client.changed);
     }
 out:
-    (void)pthread_mutex_unlock(&request->lock);
+    (void)pthread_mutex_unlock(&request->client.lock);
     return rc;
 }
 
@@ -89,8 +89,8 @@ void quire_request_finish(quire_request *request, const quire_request_result *re
 {
     quire_request_result kept = *result;
 
-    (void)pthread_mutex_lock(&request->lock);
-    QUIRE_ASSERT(!request->is_done);
+    (void)pthread_mutex_lock(&request->client.lock);
+    QUIRE_ASSERT(!request->client.is_done);
     if (result->tail_bytes > 0) {
         kept.tail = keep(request, result->tail, result->tail_bytes);
     }
@@ -98,18 +98,18 @@ void quire_request_finish(quire_request *request, const quire_request_result *re
         kept.tail = "";
         kept.tail_bytes = 0;
     }
-    kept.n_generated_tokens = request->n_events;
+    kept.n_generated_tokens = request->client.n_events;
     request->result = kept;
-    request->is_done = true;
-    (void)pthread_cond_broadcast(&request->changed);
-    (void)pthread_mutex_unlock(&request->lock);
+    request->client.is_done = true;
+    (void)pthread_cond_broadcast(&request->client.changed);
+    (void)pthread_mutex_unlock(&request->client.lock);
     quire_request_unref(request);
 }
 
 void quire_request_explained(quire_request *request, const quire_explanation *explanation)
 {
-    (void)pthread_mutex_lock(&request->lock);
-    request->explanation = *explanation;
-    request->has_explanation = true;
-    (void)pthread_mutex_unlock(&request->lock);
+    (void)pthread_mutex_lock(&request->client.lock);
+    request->client.explanation = *explanation;
+    request->client.has_explanation = true;
+    (void)pthread_mutex_unlock(&request->client.lock);
 }

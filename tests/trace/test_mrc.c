@@ -185,6 +185,7 @@ static void test_sample_errors(void **state)
 static void test_sample_bounds(void **state)
 {
     quire_shards_opts opts = { .sample_max = 15 };
+    quire_shards_stats stats;
     quire_shards *shards;
     uint64_t names[300];
 
@@ -200,7 +201,14 @@ static void test_sample_bounds(void **state)
         }
         assert_int_equal(quire_shards_add(shards, names, 300), QUIRE_OK);
     }
-    assert_in_range((uint64_t)(1e6 * quire_shards_hit_rate(shards, 1u << 20)), 0, 1000000);
+    quire_shards_stats_get(shards, &stats);
+    assert_int_equal(stats.blocks, 50 * 300);
+    assert_int_equal(stats.samples, 16);
+    /* 3,000 blocks, all asked for five times in the same order: with room for all of them four of
+     * five are hits, with room for fewer none is. 16 samples are off by 1 / 4 at most. */
+    assert_float_equal(quire_shards_hit_rate(shards, 1u << 20), 0.8, 0.05);
+    assert_float_equal(quire_shards_hit_rate(shards, 3000), 0.8, 0.05);
+    assert_true(quire_shards_hit_rate(shards, 1500) < 0.25);
     quire_shards_destroy(shards);
     quire_shards_destroy(NULL);
 }

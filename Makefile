@@ -10,7 +10,7 @@ N ?= 64
 PREFIX ?= /usr/local
 export MODEL PROMPT PREFIX
 
-.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos soak quality docs asan tsan tiny arm64 fuzz install clean help
+.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos soak quality docs test-all asan tsan tiny arm64 fuzz install clean help
 
 build: ## build the release program, build/quire (installs and fetches what is missing)
 	@scripts/build.sh release
@@ -20,6 +20,9 @@ run: build ## generate text: MODEL=file.gguf PROMPT="..." N=tokens
 
 test: ## all tests: debug build, without the model runtime, with tiny constants
 	@scripts/test.sh
+
+test-all: ## those and, under sanitizers, everything again, then a search with each fuzz target: what CI runs
+	@scripts/test.sh all
 
 bench: build ## prefill and decode speed: MODEL=file.gguf ARGS="-d 0,8192 --kv f16,q8"
 	@model=$$(scripts/fetch-model.sh) && build/quire bench -m "$$model" $(ARGS)

@@ -16,7 +16,11 @@ esac
 case $preset in
 release | debug | asan) set -- -DQUIRE_MODEL=ON "$@" ;;
 arm64) need_arm64 ;;
+fuzz) setup_packages fuzz ;;
 esac
+# Fuzzing needs neither the program nor the tests.
+targets=
+[ "$preset" != fuzz ] || targets="--target fuzzers"
 
 prefix=$(scripts/setup.sh prefix)
 # Where libllama is found is remembered in the cache file, so another prefix needs a fresh one.
@@ -29,7 +33,9 @@ cmake --preset "$preset" -DCMAKE_PREFIX_PATH="$prefix" "$@" >"$build/configure.l
     cat "$build/configure.log" >&2
     die "configuring the preset '$preset' failed; see above"
 }
-cmake --build "$build" --parallel "$JOBS" >"$build/build.log" 2>&1 || {
+# Two words or none: splitting is what is meant.
+# shellcheck disable=SC2086
+cmake --build "$build" $targets --parallel "$JOBS" >"$build/build.log" 2>&1 || {
     # What failed comes before what was still running beside it.
     grep -E -A 12 '(error|FAILED|undefined reference|\*\*\*)' "$build/build.log" | head -n 80 >&2
     die "building the preset '$preset' failed; the whole output is in $build/build.log"

@@ -7,10 +7,8 @@
 # SPDX-License-Identifier: MIT
 cd "$(dirname "$0")/.."
 . scripts/env.sh
-. scripts/packages.sh
 
-need_program clang clang
-scripts/build.sh fuzz -DBUILD_TESTING=OFF
+scripts/build.sh fuzz
 if [ "$#" -eq 0 ]; then
     for program in build-fuzz/fuzz/fuzz_*; do
         set -- "$@" "${program##*/fuzz_}"
@@ -19,9 +17,6 @@ fi
 for target in "$@"; do
     [ -x "build-fuzz/fuzz/fuzz_$target" ] || die "fuzz: no target '$target' in build-fuzz/fuzz"
     say "fuzzing $target for ${FUZZ_SECONDS:-60} s"
-    mkdir -p "build-fuzz/corpus/$target"
-    "build-fuzz/fuzz/fuzz_$target" -max_total_time="${FUZZ_SECONDS:-60}" -timeout=25 \
-        -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix=build-fuzz/ \
-        "build-fuzz/corpus/$target" "fuzz/corpus/$target" ||
+    sh fuzz/search.sh "build-fuzz/fuzz/fuzz_$target" ||
         die "fuzz: $target found something; its input is the file named above"
 done

@@ -36,7 +36,7 @@ clients)
 *) die "usage: scripts/setup.sh [prefix | peers | clients | browser], not '$mode'" ;;
 esac
 
-setup_packages
+setup_packages build
 prefix=${LLAMA_PREFIX:-}
 if [ -n "$prefix" ]; then
     [ -d "$prefix" ] || die "LLAMA_PREFIX=$prefix: no such folder"

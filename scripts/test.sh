@@ -1,45 +1,93 @@
 #!/bin/sh
 # test.sh - set-up, then build and run the tests of each preset named: scripts/test.sh [PRESET...]
 #
-# The default is what a change must pass: debug (everything), lib (without the model runtime) and
-# tiny (small constants, so that growth paths run). The last line is "N passed, N failed".
+# Without a preset: debug (everything), lib (without the model runtime) and tiny (small constants, so
+# that growth paths run). "all" adds the sanitizers and FUZZ_SECONDS (20) of search with each fuzz
+# target. In these two lists a test is not repeated where a preset changes nothing that the test sees;
+# a preset named by itself runs all of its tests. The last line is "N passed, N failed".
+#
+# A preset is built while the one before it is tested.
 #
 # SPDX-License-Identifier: MIT
 cd "$(dirname "$0")/.."
 . scripts/env.sh
+. scripts/packages.sh
 
 left_out=
-if [ "$#" -eq 0 ]; then
-    set -- debug lib tiny
+is_list=
+case $#-${1:-} in
+0-) set -- debug lib tiny ;;
+1-all) set -- debug lib tiny asan tsan fuzz ;;
+*) is_list=no ;;
+esac
+if [ -z "$is_list" ]; then
     left_out="arm64 (emulated, so slow: \`make arm64\` runs it)"
 fi
 
+# Which tests of a list's preset run, as options of ctest.
+choose() {
+    [ -z "$is_list" ] || return 0
+    case $1 in
+    lib) echo --tests-regex '^tree_package' ;; # its objects are those of debug
+    tiny) echo --label-exclude '^(base|codec|attn|matmul)$' ;;
+    tsan) echo --label-exclude '^(base|codec|matmul)$' ;;
+    esac
+}
+
+# build_each PRESET...: build one after the other; a line "PRESET yes|no" when each is done.
+build_each() {
+    for preset in "$@"; do
+        say "preset $preset: building"
+        if nice -n 5 scripts/build.sh "$preset" >&2; then
+            echo "$preset yes"
+        else
+            echo "$preset no"
+        fi
+    done
+}
+
+# test_each: run the tests of each preset that comes on stdin. $work/results lists the files written,
+# $work/broken the presets that did not build.
+test_each() {
+    while read -r preset is_built; do
+        results=build-$preset/results.xml
+        rm -f "$results"
+        if [ "$is_built" = yes ]; then
+            say "preset $preset: testing"
+            # A failure is counted from the results. Options hold no blanks: splitting is what is meant.
+            # shellcheck disable=SC2046
+            ctest --test-dir "build-$preset" --parallel "$JOBS" --output-on-failure \
+                --no-tests=error --output-junit results.xml --test-output-size-passed 8000000 \
+                --test-output-size-failed 8000000 $(choose "$preset") </dev/null || true
+        fi
+        if [ -f "$results" ]; then
+            echo "$results" >>"$work/results"
+        else
+            echo "$preset" >>"$work/broken"
+        fi
+    done
+}
+
+setup_packages test
+for preset in "$@"; do
+    [ "$preset" != fuzz ] || setup_packages fuzz
+done
 scripts/setup.sh
 # Without the default model its tests skip by name: not being online is no failure.
 scripts/fetch-model.sh >/dev/null || say "going on without the default model"
 scripts/setup.sh clients >/dev/null || say "going on without some clients of the server"
 
-broken=
-results=
-for preset in "$@"; do
-    say "preset $preset: building"
-    if ! scripts/build.sh "$preset"; then
-        broken="$broken $preset"
-        continue
-    fi
-    say "preset $preset: testing"
-    rm -f "build-$preset/results.xml"
-    # A failure is counted below, from the results.
-    ctest --test-dir "build-$preset" --parallel "$JOBS" --output-on-failure --no-tests=error \
-        --output-junit results.xml --test-output-size-passed 8000000 \
-        --test-output-size-failed 8000000 || true
-    if [ -f "build-$preset/results.xml" ]; then
-        results="$results build-$preset/results.xml"
-    else
-        broken="$broken $preset"
-    fi
-done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM HUP
+: >"$work/results"
+: >"$work/broken"
+export FUZZ_SECONDS="${FUZZ_SECONDS:-20}"
+build_each "$@" | test_each
 
-# Preset names hold no blanks: splitting is what is meant.
-# shellcheck disable=SC2086
-exec awk -v broken="$broken" -v left_out="$left_out" -f scripts/count-tests.awk /dev/null $results
+rc=0
+# Paths of results hold no blanks: splitting is what is meant.
+# shellcheck disable=SC2046
+awk -v broken="$(tr '\n' ' ' <"$work/broken")" -v left_out="$left_out" -f scripts/count-tests.awk \
+    /dev/null $(cat "$work/results") || rc=$?
+exit "$rc"

@@ -23,7 +23,7 @@
  * longer need some tokens releases those pages, and its table says so by entries without a page.
  *
  * Plan, then apply. Every call that takes memory first works out all it needs, in every group; if
- * anything is missing it asks the evictor for cached pages, and if that does not do, it returns
+ * anything is missing it asks the prefix tree for cached pages, and if that does not do, it returns
  * QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS) and nothing that is live changed.
  *
  * Parts. A page may be cut into parts, such as the K and V of each layer (else it is one). Of
@@ -275,17 +275,6 @@ uint32_t quire_cache_coalesce(quire_cache *cache, uint32_t moves_max);
 
 /* Return empty extents to the OS, keeping keep_bytes of them. Returns the bytes released. */
 uint64_t quire_cache_trim(quire_cache *cache, uint64_t keep_bytes);
-
-/* ---- eviction ---- */
-
-/* Frees cached pages worth need_bytes of a region's charge, or as much as can be; returns the bytes
- * freed. Called while room is made for a sequence, whose own pages are live and stay. It must not
- * take pages. */
-typedef uint64_t (*quire_cache_evict_fn)(void *ctx, quire_region_id region, uint64_t need_bytes);
-
-/* Whom to ask when pages run short, before QUIRE_NOPAGES, QUIRE_NOMEM or QUIRE_LIMIT is returned;
- * NULL = nobody. A prefix tree sets itself (quire_prefix_create()). */
-void quire_cache_evictor_set(quire_cache *cache, quire_cache_evict_fn evict, void *ctx);
 
 /* ---- observation ---- */
 

@@ -15,7 +15,7 @@
  *
  * A *ref* ties a sequence to the path it was filled from and publishes to. While refs end at or
  * below a node it is not evicted. When a ref is released, what its sequence published stays cached
- * until it is evicted (memory runs short: see quire_cache_evictor_set()), expires (ttl) or is
+ * until it is evicted (memory runs short), expires (ttl) or is
  * invalidated.
  *
  * An open page that its sequence still appends to can be hit: the reader is bounded by the number
@@ -118,8 +118,9 @@ typedef struct quire_prefix_opts {
         .ghosts_max = 65536                                                                        \
     }
 
-/* Create the tree and become the cache's evictor. Errors: QUIRE_INVAL (an option, or the cache has
- * an evictor), QUIRE_NOMEM. */
+/* Create the tree. From now on the cache asks it for pages before QUIRE_NOPAGES, QUIRE_NOMEM or
+ * QUIRE_LIMIT is returned. Errors: QUIRE_INVAL (an option, or the cache has a tree), QUIRE_NOMEM.
+ */
 int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts);
 /* Lets go of every cached page. Refs still held are gone too; their sequences stay. */
 void quire_prefix_destroy(quire_prefix *tree);

@@ -2,17 +2,22 @@
  * short, sequences filled from pages that exist, pages kept while they are appended to.
  *
  * SPDX-License-Identifier: MIT */
+#include "core/cache/charge.h"
 #include "core_support.h"
 
 #include <string.h>
 
-/* An evictor that lets go of a list of pages, last one first. */
+/* A keeper that lets go of a list of pages, last one first. */
 typedef struct evictor {
     quire_cache *cache;
     quire_page_id pages[64];
     uint32_t n_pages;
     uint32_t n_calls;
     uint64_t need_bytes; /* of the last call */
+    uint32_t n_leaves;   /* calls of leave ... */
+    uint32_t n_returns;  /* ... of give_back ... */
+    uint32_t n_trades;   /* ... and of trade, */
+    uint32_t trades_max; /* so many of which find something */
     quire_seq_id greedy; /* appended to from inside, if not 0: must fail without recursion */
 } evictor;
 
@@ -60,11 +65,38 @@ static quire_region_stats region_stats(const quire_cache *cache)
     return stats;
 }
 
+static void leave(void *ctx, quire_charge_move *move)
+{
+    evictor *e = ctx;
+
+    assert_ptr_equal(move->cache, e->cache);
+    e->n_leaves++;
+}
+
+static void give_back(void *ctx, quire_charge_move *move)
+{
+    evictor *e = ctx;
+
+    assert_int_equal(move->from, QUIRE_REGION_DYNAMIC);
+    e->n_returns++;
+}
+
+static bool trade(void *ctx)
+{
+    evictor *e = ctx;
+
+    return ++e->n_trades <= e->trades_max;
+}
+
 static void evictor_init(evictor *e, test_cache *t)
 {
+    const quire_cache_keeper keeper = {
+        .evict = evict, .leave = leave, .give_back = give_back, .trade = trade, .ctx = e
+    };
+
     memset(e, 0, sizeof(*e));
     e->cache = t->cache;
-    quire_cache_evictor_set(t->cache, evict, e);
+    quire_cache_keeper_set(t->cache, &keeper);
 }
 
 /* Cached pages go when, and as far as, they are needed. */
@@ -99,9 +131,108 @@ static void test_budget(void **state)
     assert_int_equal(test_stats(t.cache).pages_cached, 0);
 
     /* Nobody to ask. */
-    quire_cache_evictor_set(t.cache, NULL, NULL);
+    quire_cache_keeper_set(t.cache, NULL);
     test_append(t.cache, seq, 3 * PAGE_TOKENS);
     assert_int_equal(quire_seq_append(t.cache, seq, 1), QUIRE_NOPAGES);
+    test_cache_destroy(&t);
+}
+
+/* What the keeper could not free in the dynamic region may be behind what a pinned one has cached:
+ * it is asked to trade until that finds nothing. */
+static void test_trades(void **state)
+{
+    quire_cache_opts opts = test_opts(8);
+    test_cache t;
+    quire_seq_id seq;
+    evictor e;
+
+    (void)state;
+    test_cache_create(&t, &opts, 0, 0);
+    evictor_init(&e, &t);
+    fill_cached(&e, 4);
+    e.n_pages = 3; /* one is out of reach */
+    e.trades_max = 2;
+    seq = test_open(t.cache);
+    test_append(t.cache, seq, 4 * PAGE_TOKENS);
+    assert_int_equal(e.n_trades, 0);
+    assert_int_equal(quire_seq_append(t.cache, seq, 4 * PAGE_TOKENS), QUIRE_NOPAGES);
+    /* Once, again after each trade, and once more for what was still missing after that. */
+    assert_int_equal(e.n_calls, 1 + 2 + 1);
+    assert_int_equal(e.n_trades, 3 + 1);
+    quire_cache_keeper_set(t.cache, NULL);
+    test_cache_destroy(&t);
+}
+
+/* A pinned region without room asks whether anything kept may leave, once: not again before
+ * something has changed. (At debug level 2 each search is made, to check that.) */
+static void test_leaving_is_not_asked_twice(void **state)
+{
+    quire_cache_opts opts = test_opts(8);
+    quire_region_opts region_opts = QUIRE_REGION_OPTS_INIT;
+    quire_region_id region;
+    quire_seq_id seq;
+    quire_seq_id other;
+    test_cache t;
+    evictor e;
+
+    (void)state;
+    test_cache_create(&t, &opts, 0, 0);
+    evictor_init(&e, &t);
+    region_opts.budget_bytes = 2 * PAGE_BYTES;
+    region_opts.spills_to_dynamic = false;
+    assert_int_equal(quire_region_open(t.cache, &region_opts, &region), QUIRE_OK);
+    assert_int_equal(quire_seq_open(t.cache, region, &seq), QUIRE_OK);
+    assert_int_equal(quire_seq_open(t.cache, region, &other), QUIRE_OK);
+    test_append(t.cache, other, 1);
+    assert_int_equal(quire_seq_append(t.cache, seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
+    assert_int_equal(e.n_leaves, 1);
+    assert_int_equal(quire_seq_append(t.cache, seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
+    test_append(t.cache, seq, 1); /* room is taken: no reason either */
+    assert_int_equal(quire_seq_append(t.cache, seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
+    assert_int_equal(e.n_leaves, QUIRE_DEBUG < 2 ? 1 : 3);
+    e.n_leaves = 0;
+    assert_int_equal(quire_seq_truncate(t.cache, seq, 0), QUIRE_OK);
+    assert_int_equal(quire_seq_append(t.cache, seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
+    assert_int_equal(e.n_leaves, 1);
+    quire_cache_keeper_set(t.cache, NULL);
+    test_cache_destroy(&t);
+}
+
+/* Spilled pages come home in upkeep, kept ones through the keeper; a search that found none waits
+ * for a change as well. */
+static void test_giving_back_is_not_asked_twice(void **state)
+{
+    quire_cache_opts opts = test_opts(8);
+    quire_region_opts region_opts = QUIRE_REGION_OPTS_INIT;
+    quire_region_stats stats;
+    quire_region_id region;
+    quire_seq_id seq;
+    quire_seq_id other;
+    test_cache t;
+    evictor e;
+
+    (void)state;
+    test_cache_create(&t, &opts, 0, 0);
+    evictor_init(&e, &t);
+    region_opts.budget_bytes = 2 * PAGE_BYTES + PAGE_BYTES / 2;
+    assert_int_equal(quire_region_open(t.cache, &region_opts, &region), QUIRE_OK);
+    assert_int_equal(quire_seq_open(t.cache, region, &seq), QUIRE_OK);
+    assert_int_equal(quire_seq_open(t.cache, region, &other), QUIRE_OK);
+    test_append(t.cache, other, PAGE_TOKENS);
+    test_append(t.cache, seq, 2 * PAGE_TOKENS);
+    assert_int_equal(quire_region_stats_get(t.cache, region, &stats), QUIRE_OK);
+    assert_int_equal(stats.spilled_bytes, PAGE_BYTES);
+    for (uint32_t i = 0; i < 3; i++) {
+        quire_cache_maintain(t.cache); /* half a page of room takes none home */
+    }
+    assert_int_equal(e.n_returns, QUIRE_DEBUG < 2 ? 1 : 3);
+    e.n_returns = 0;
+    assert_int_equal(quire_seq_close(t.cache, other), QUIRE_OK);
+    quire_cache_maintain(t.cache);
+    assert_int_equal(e.n_returns, 1);
+    assert_int_equal(quire_region_stats_get(t.cache, region, &stats), QUIRE_OK);
+    assert_int_equal(stats.spilled_bytes, 0);
+    quire_cache_keeper_set(t.cache, NULL);
     test_cache_destroy(&t);
 }
 
@@ -392,6 +523,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_budget),
+        cmocka_unit_test(test_trades),
+        cmocka_unit_test(test_leaving_is_not_asked_twice),
+        cmocka_unit_test(test_giving_back_is_not_asked_twice),
         cmocka_unit_test(test_budget_set),
         cmocka_unit_test(test_other_limits),
         cmocka_unit_test(test_no_recursion),

@@ -54,6 +54,8 @@ FNR == 1 {
     layer = ""
     is_public = FILENAME ~ /(^|\/)include\/quire\//
     is_example = FILENAME ~ /(^|\/)examples\//
+    # The cache knows what keeps pages by one table (cache_internal.h), the pool not at all.
+    is_below_tree = FILENAME ~ /(^|\/)src\/core\/(pool|cache)\//
     if (match(FILENAME, /(^|\/)src\/[a-z]+\//)) {
         layer = substr(FILENAME, RSTART, RLENGTH - 1)
         sub(/.*\//, "", layer)
@@ -75,6 +77,9 @@ FNR == 1 {
     name = path
     sub(/.*\//, "", name)
     sub(/\.h$/, "", name)
+    if (is_below_tree && path ~ /^(core\/(prefix|evict|pin)\/|quire\/(prefix|pin)\.h)/) {
+        found("core/pool and core/cache must not include " path)
+    }
     if (other == "quire") {
         if (!(name in public)) {
             found(path " has no layer in the table")

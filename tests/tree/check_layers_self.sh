@@ -8,7 +8,8 @@ checker=$PWD/tests/tree/check_layers.awk
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 cd "$dir"
-mkdir -p src/engine/loop src/engine/adapt src/server src/base src/core src/codec src/cli src/extra include/quire examples
+mkdir -p src/engine/loop src/engine/adapt src/server src/base src/core/cache src/core/prefix src/codec \
+    src/cli src/extra include/quire examples
 
 # try STATUS FILE LINE: the checker must return STATUS for a FILE that holds LINE.
 try() {
@@ -44,6 +45,9 @@ try 1 src/core/x.c '#  include "quire/attn.h"'
 try 1 src/codec/x.c '#include <ggml.h>'
 try 1 src/cli/x.c '#include <llama.h>'
 try 1 src/core/x.c '#include "pool.h"'
+try 0 src/core/prefix/x.c '#include "core/cache/charge.h"'
+try 1 src/core/cache/x.c '#include "core/prefix/prefix_node.h"'
+try 1 src/core/cache/x.c '#include "quire/prefix.h"'
 try 1 src/extra/x.c '#include <stdio.h>'
 try 1 include/quire/types.h '#include <stdio.h>'
 try 1 include/quire/types.h '#include "base/check.h"'

@@ -5,7 +5,6 @@
  * SPDX-License-Identifier: MIT */
 #include "core/cache/cache_internal.h"
 #include "core/cache/charge.h"
-#include "core/prefix/prefix_internal.h"
 
 #include <string.h>
 
@@ -169,27 +168,31 @@ uint64_t quire_cache_trim(quire_cache *cache, uint64_t keep_bytes)
     return released_bytes;
 }
 
-void quire_cache_evictor_set(quire_cache *cache, quire_cache_evict_fn evict, void *ctx)
+void quire_cache_keeper_set(quire_cache *cache, const quire_cache_keeper *keeper)
 {
-    cache->evict = evict;
-    cache->evict_ctx = ctx;
+    static const quire_cache_keeper none = { 0 };
+
+    QUIRE_CHECK(keeper == NULL || (keeper->evict != NULL && keeper->leave != NULL &&
+                                   keeper->give_back != NULL && keeper->trade != NULL));
+    cache->keeper = keeper != NULL ? *keeper : none;
 }
 
 uint64_t quire_cache_evict(quire_cache *cache, quire_region_id region, uint64_t need_bytes)
 {
     const quire_region *found = &cache->regions.items[region];
+    const quire_cache_keeper *keeper = &cache->keeper;
     uint64_t charged_bytes = quire_counter_get(&found->charged_bytes);
     uint64_t freed_bytes;
 
-    if (cache->evict == NULL || cache->is_evicting ||
+    if (keeper->evict == NULL || cache->is_evicting ||
         need_bytes > quire_counter_get(&found->cached_bytes)) {
         return 0;
     }
     cache->is_evicting = true;
-    freed_bytes = cache->evict(cache->evict_ctx, region, need_bytes);
-    while (freed_bytes < need_bytes && region == QUIRE_REGION_DYNAMIC && cache->tree != NULL &&
-           quire_prefix_nodes_trade(cache->tree)) {
-        (void)cache->evict(cache->evict_ctx, region, need_bytes - freed_bytes);
+    freed_bytes = keeper->evict(keeper->ctx, region, need_bytes);
+    while (freed_bytes < need_bytes && region == QUIRE_REGION_DYNAMIC &&
+           keeper->trade(keeper->ctx)) {
+        (void)keeper->evict(keeper->ctx, region, need_bytes - freed_bytes);
         freed_bytes = charged_bytes - quire_counter_get(&found->charged_bytes);
     }
     cache->is_evicting = false;

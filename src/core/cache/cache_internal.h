@@ -13,7 +13,25 @@
 #include "core/pool/pool.h"
 #include "quire/cache.h"
 
-struct quire_prefix;
+struct quire_charge_move;
+
+/* What keeps pages when their sequences have gone, as the cache knows it: the prefix tree, or a
+ * double in tests. The cache calls these while it makes room or moves budget; they take no pages.
+ * ctx goes to each call. */
+typedef struct quire_cache_keeper {
+    /* Free cached pages worth need_bytes of a region's charge, or as much as can be. Returns the
+     * bytes freed. */
+    uint64_t (*evict)(void *ctx, quire_region_id region, uint64_t need_bytes);
+    /* Charge kept pages that a region's sequences do not use to another region (charge.h). */
+    void (*leave)(void *ctx, struct quire_charge_move *move);
+    /* Charge kept pages that a region's sequences use to this region again (charge.h). */
+    void (*give_back)(void *ctx, struct quire_charge_move *move);
+    /* A cached page of the dynamic region cannot go while a pinned region has cached pages that
+     * depend on it. End one of these and give its region the charge of the other page instead, if
+     * that is no more. Returns whether there was such a pair. */
+    bool (*trade)(void *ctx);
+    void *ctx;
+} quire_cache_keeper;
 
 struct quire_cache {
     quire_allocator allocator;
@@ -23,10 +41,8 @@ struct quire_cache {
     quire_pool pool;
     quire_leaf_stock stock;
     quire_seqs seqs;
-    quire_cache_evict_fn evict; /* NULL = none */
-    void *evict_ctx;
-    bool is_evicting;          /* inside the call */
-    struct quire_prefix *tree; /* NULL = none */
+    quire_cache_keeper keeper; /* all NULL: none */
+    bool is_evicting;          /* inside its evict or trade */
 };
 
 /* What quire_cache_create() takes from the system and from constants. */
@@ -40,9 +56,12 @@ typedef struct quire_cache_env {
 int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
                           const quire_cache_env *env);
 
-/* Ask the evictor for need_bytes of a region's charge. Returns the bytes freed: 0 without an
- * evictor, from inside one, and when not enough is cached, as nothing is gained by losing it then.
- */
+/* Who keeps pages from now on: all functions given, or keeper NULL for nobody. Copied. */
+void quire_cache_keeper_set(quire_cache *cache, const quire_cache_keeper *keeper);
+
+/* Have the keeper free need_bytes of a region's charge. Returns the bytes freed: 0 without a
+ * keeper, from inside its call, and when not enough is cached, as nothing is gained by losing it
+ * then. */
 uint64_t quire_cache_evict(quire_cache *cache, quire_region_id region, uint64_t need_bytes);
 
 /* Fill an open, empty sequence without reserved room with n_tokens > 0 tokens that are in pages

@@ -3,8 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "core/cache/charge.h"
 
-#include "core/prefix/prefix_internal.h"
-
 static quire_region *region_at(quire_cache *cache, quire_region_id region)
 {
     return &cache->regions.items[region];
@@ -91,8 +89,8 @@ void quire_charge_leave(quire_charge_move *move)
     quire_cache *cache = move->cache;
 
     pages_visit(move, move->from, true, page_mark);
-    if (cache->tree != NULL) {
-        quire_prefix_nodes_leave(cache->tree, move);
+    if (cache->keeper.leave != NULL) {
+        cache->keeper.leave(cache->keeper.ctx, move);
     }
     pages_visit(move, move->from, false, page_move);
     pages_visit(move, move->from, true, page_unmark);
@@ -110,8 +108,8 @@ void quire_charge_return(quire_charge_move *move)
     if (quire_counter_get(&region_at(cache, move->to)->spilled_bytes) == 0) {
         return;
     }
-    if (cache->tree != NULL) {
-        quire_prefix_nodes_return(cache->tree, move);
+    if (cache->keeper.give_back != NULL) {
+        cache->keeper.give_back(cache->keeper.ctx, move);
     }
     pages_visit(move, move->to, true, page_return);
     if (move->is_dry) {

@@ -35,8 +35,8 @@
 #ifndef QUIRE_CORE_EVICT_H
 #define QUIRE_CORE_EVICT_H
 
-#include "core/cache/account.h"
 #include "core/evict/evict_heap.h"
+#include "core/prefix/account.h"
 #include "core/prefix/prefix_ghost.h"
 #include "quire/prefix.h"
 

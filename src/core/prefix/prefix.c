@@ -39,12 +39,10 @@ const char *quire_prefix_gone_name(quire_prefix_gone gone)
     return i < sizeof(gone_names) / sizeof(gone_names[0]) ? gone_names[i] : "unknown";
 }
 
-/* ---- creation ---- */
-
 static int opts_check(const quire_prefix_opts *opts)
 {
     QUIRE_FAIL_IF(opts->struct_bytes != sizeof(*opts) || opts->cache == NULL, QUIRE_INVAL);
-    QUIRE_FAIL_IF(opts->cache->evict != NULL, QUIRE_INVAL); /* another tree */
+    QUIRE_FAIL_IF(opts->cache->keeper.evict != NULL, QUIRE_INVAL); /* another tree */
     QUIRE_FAIL_IF(opts->roots_max == 0 || opts->roots_max > QUIRE_PREFIX_NODES_MAX, QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->refs_max == 0 || opts->refs_max > QUIRE_SEQS_MAX, QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->ghosts_max > QUIRE_PREFIX_GHOSTS_MAX, QUIRE_INVAL);
@@ -54,10 +52,40 @@ static int opts_check(const quire_prefix_opts *opts)
     return QUIRE_OK;
 }
 
-static uint64_t evict_for_cache(void *ctx, quire_region_id region, uint64_t need_bytes)
+/* ---- what the cache asks for ---- */
+
+static uint64_t keeper_evict(void *ctx, quire_region_id region, uint64_t need_bytes)
 {
     return quire_prefix_evict(ctx, region, need_bytes);
 }
+
+static void keeper_leave(void *ctx, quire_charge_move *move)
+{
+    quire_prefix_nodes_leave(ctx, move);
+}
+
+static void keeper_give_back(void *ctx, quire_charge_move *move)
+{
+    quire_prefix_nodes_return(ctx, move);
+}
+
+static bool keeper_trade(void *ctx)
+{
+    return quire_prefix_nodes_trade(ctx);
+}
+
+static void keeper_register(quire_prefix *tree)
+{
+    const quire_cache_keeper keeper = { .evict = keeper_evict,
+                                        .leave = keeper_leave,
+                                        .give_back = keeper_give_back,
+                                        .trade = keeper_trade,
+                                        .ctx = tree };
+
+    quire_cache_keeper_set(tree->cache, &keeper);
+}
+
+/* ---- creation ---- */
 
 int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
 {
@@ -93,8 +121,7 @@ int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
         allocator->free(allocator->ctx, tree);
         return QUIRE_NOMEM;
     }
-    quire_cache_evictor_set(tree->cache, evict_for_cache, tree);
-    tree->cache->tree = tree;
+    keeper_register(tree);
     tree->evict.tenants = &tree->accounts;
     *out = tree;
     QUIRE_PREFIX_CHECKED(tree);
@@ -114,8 +141,7 @@ void quire_prefix_destroy(quire_prefix *tree)
             (void)quire_prefix_release(tree, tree->ties[i].id, tree->now_us);
         }
     }
-    quire_cache_evictor_set(tree->cache, NULL, NULL);
-    tree->cache->tree = NULL;
+    quire_cache_keeper_set(tree->cache, NULL);
     allocator = tree->allocator;
     quire_prefix_nodes_fini(&tree->nodes);
     quire_prefix_index_fini(&tree->index);

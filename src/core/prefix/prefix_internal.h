@@ -30,11 +30,11 @@
 #ifndef QUIRE_CORE_PREFIX_INTERNAL_H
 #define QUIRE_CORE_PREFIX_INTERNAL_H
 
-#include "core/cache/account.h"
 #include "core/cache/cache_internal.h"
 #include "core/cache/charge.h"
 #include "core/cache/counter.h"
 #include "core/evict/evict.h"
+#include "core/prefix/account.h"
 #include "core/prefix/prefix_ghost.h"
 #include "core/prefix/prefix_index.h"
 #include "core/prefix/prefix_node.h"

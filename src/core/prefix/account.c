@@ -1,7 +1,7 @@
 /* account.c - see the header.
  *
  * SPDX-License-Identifier: MIT */
-#include "core/cache/account.h"
+#include "core/prefix/account.h"
 
 #include "base/check.h"
 

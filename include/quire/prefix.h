@@ -131,6 +131,36 @@ typedef struct quire_prefix_key {
     uint32_t salt_bytes;
 } quire_prefix_key;
 
+/* ---- keys of texts ----
+ *
+ * A text has a key that is the same in every process and on every machine, made page by page:
+ *
+ *   of a root   H("quire text 1", identity, salt_bytes, salt)
+ *   of a node   H(key of its parent, its tokens)
+ *
+ * H is XXH3-128 without a seed over these bytes one after the other; identity is two numbers of 8
+ * bytes, salt_bytes one of 4, tokens are of 4 bytes each, all least significant byte first. A key
+ * is H's canonical form, most significant byte first. A node that is partly filled has a key of
+ * the tokens that it has.
+ *
+ * Anybody can compute keys, and H is not made to withstand those who look for two texts with the
+ * same one: what is stored under a key must hold the tokens as well, to be compared. The tree
+ * itself looks texts up by hashes of its own, which depend on opts.seed. */
+
+#define QUIRE_PAGE_KEY_BYTES 16u
+
+typedef struct quire_page_key {
+    unsigned char bytes[QUIRE_PAGE_KEY_BYTES];
+} quire_page_key;
+
+/* The key of a root. Thread: any. */
+void quire_prefix_key_root(const quire_prefix_key *key, quire_page_key *out);
+
+/* The key of the text that goes on behind `parent`'s with one page's tokens: n_tokens is from 1 to
+ * page_tokens. out may be parent. Thread: any. */
+void quire_prefix_key_add(const quire_page_key *parent, const int32_t *tokens, uint32_t n_tokens,
+                          quire_page_key *out);
+
 /* Why a lookup ended where it did.  X(symbol, value, "name") */
 #define QUIRE_PREFIX_END_MAP(X)                                                                    \
     X(WHOLE, 0, "whole") /* everything asked for was found */                                      \
@@ -363,6 +393,7 @@ typedef struct quire_prefix_node_info {
     uint64_t used_us;
     const void *salt; /* of the root */
     uint32_t salt_bytes;
+    quire_page_key key; /* of the text up to the end of the node */
 } quire_prefix_node_info;
 
 /* Visit every node, parents before children, until visit returns non-zero; returns that value.

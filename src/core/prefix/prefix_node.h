@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "quire/alloc.h"
+#include "quire/prefix.h"
 #include "quire/types.h"
 
 #include <stdbool.h>
@@ -40,7 +41,8 @@ typedef struct quire_evict_link {
 #define QUIRE_NODE_TIP_MAX 255u
 
 typedef struct quire_prefix_node {
-    uint64_t path_hash; /* of the key and all tokens up to the end of the node */
+    uint64_t path_hash; /* of the key and all tokens up to the end of the node, by the seed */
+    quire_page_key key; /* of the same, in every process */
     union {
         uint64_t owner;
         struct quire_prefix_root *root; /* of a root */

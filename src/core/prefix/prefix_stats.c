@@ -89,7 +89,8 @@ int quire_prefix_visit(const quire_prefix *tree,
                                             .created_us = node->created_us,
                                             .used_us = node->used_us,
                                             .salt = root->salt,
-                                            .salt_bytes = root->salt_bytes };
+                                            .salt_bytes = root->salt_bytes,
+                                            .key = node->key };
             int rc = visit(ctx, &info);
 
             if (rc != 0) {

@@ -106,6 +106,7 @@ int quire_prefix_root_make(quire_prefix *tree, const quire_prefix_key *key, uint
     node->root = root;
     node->account = account;
     node->path_hash = key_hash;
+    quire_prefix_key_root(key, &node->key);
     quire_prefix_index_add(&tree->index, key_hash, *out);
     quire_counter_add(&tree->n_roots, 1);
     return QUIRE_OK;
@@ -162,10 +163,12 @@ static void node_set(quire_prefix *tree, uint32_t id, const int32_t *tokens, uin
 {
     quire_prefix_node *node = quire_prefix_at(tree, id);
 
+    const quire_prefix_node *parent = quire_prefix_at(tree, node->parent);
+
     memcpy(quire_prefix_node_tokens(&tree->nodes, node), tokens, n_tokens * sizeof(*tokens));
     node->n_tokens = (uint16_t)n_tokens;
-    node->path_hash =
-        quire_prefix_hash_add(quire_prefix_at(tree, node->parent)->path_hash, tokens, n_tokens);
+    node->path_hash = quire_prefix_hash_add(parent->path_hash, tokens, n_tokens);
+    quire_prefix_key_add(&parent->key, tokens, n_tokens, &node->key);
     pages_replace(tree, node, n_tokens, fill);
     quire_prefix_siblings_add(&tree->nodes, node->parent, id);
     if (n_tokens == tree->page_tokens) {

@@ -3,6 +3,19 @@
  * SPDX-License-Identifier: MIT */
 #include "core/prefix/prefix_internal.h"
 
+#include <string.h>
+
+/* Whether a node's key is that of its text. */
+static bool is_key_right(const quire_prefix *tree, uint32_t id)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+    quire_page_key key;
+
+    quire_prefix_key_add(&quire_prefix_at(tree, node->parent)->key,
+                         quire_prefix_tokens_at(tree, id), node->n_tokens, &key);
+    return memcmp(&key, &node->key, sizeof(key)) == 0;
+}
+
 /* P1, P3, P4, P7 of one node. */
 static void page_node_validate(const quire_prefix *tree, uint32_t id)
 {
@@ -19,6 +32,7 @@ static void page_node_validate(const quire_prefix *tree, uint32_t id)
     QUIRE_CHECK(node->path_hash == quire_prefix_hash_add(parent->path_hash,
                                                          quire_prefix_tokens_at(tree, id),
                                                          node->n_tokens));
+    QUIRE_CHECK(is_key_right(tree, id));
     QUIRE_CHECK(!is_full || quire_prefix_child_find(tree, node->parent, node->path_hash,
                                                     quire_prefix_tokens_at(tree, id)) == id);
     for (uint32_t g = 0; g < tree->n_groups; g++) {

@@ -1,0 +1,29 @@
+/* hash128.h - names of 128 bits for what is the same in every process and on every machine: XXH3
+ * over bytes that are laid out the same way everywhere. Not made to withstand those who look for
+ * two inputs with the same name.
+ *
+ * Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_BASE_HASH128_H
+#define QUIRE_BASE_HASH128_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define QUIRE_HASH128_BYTES 16u
+
+/* XXH3-128 without a seed, in its canonical form: most significant byte first. out may overlap
+ * bytes. */
+void quire_hash128(const void *bytes, size_t n_bytes, unsigned char out[QUIRE_HASH128_BYTES]);
+
+/* Write the low n_bytes (at most 8) of a number, least significant first. Returns what follows. */
+static inline unsigned char *quire_le_put(unsigned char *at, uint64_t value, uint32_t n_bytes)
+{
+    for (uint32_t i = 0; i < n_bytes; i++) {
+        at[i] = (unsigned char)(value >> (8 * i));
+    }
+    return at + n_bytes;
+}
+
+#endif /* QUIRE_BASE_HASH128_H */

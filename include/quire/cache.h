@@ -254,6 +254,23 @@ uint32_t quire_cache_extent_pages(size_t page_bytes, uint32_t n_parts);
  * coalesce(): fetch it after the last append of a step. */
 const quire_page_addr *quire_cache_page_addrs(const quire_cache *cache);
 
+/* Bytes of a page's payload in one piece: quire_cache_opts.page_bytes of its group; 0 for a group
+ * without payload, and for one that is not there. */
+size_t quire_cache_payload_bytes(const quire_cache *cache, quire_group_id group);
+
+/* Copy a page's payload into one piece: all parts in order, nothing between them, slots that hold
+ * no token as they happen to be. The same bytes whatever extent and slot the page is in, in every
+ * cache with the same parts. buffer_bytes is what quire_cache_payload_bytes() says.
+ * Errors: QUIRE_NOTFOUND (the page is not in use), QUIRE_INVAL (buffer_bytes, or no payload). */
+int quire_cache_page_gather(const quire_cache *cache, quire_page_id page, void *buffer,
+                            size_t buffer_bytes);
+
+/* Copy such a piece into a page that a sequence has taken, and that neither another sequence nor
+ * the prefix tree holds. Errors: as above; QUIRE_AGAIN (somebody does: nothing has changed. A fork
+ * that shares the table leaf is not seen: scatter before forking). */
+int quire_cache_page_scatter(quire_cache *cache, quire_page_id page, const void *buffer,
+                             size_t buffer_bytes);
+
 /* Changes whenever a call that failed for want of room (QUIRE_NOPAGES, QUIRE_LIMIT, QUIRE_NOMEM)
  * could succeed without it: a sequence, a pin or the prefix tree let go of something, or a budget
  * moved. Two equal values mean that trying again is in vain; different ones promise nothing. Stays

@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #include "core/cache/cache_internal.h"
 #include "core/cache/charge.h"
+#include "core/pool/payload.h"
 
 #include <string.h>
 
@@ -138,6 +139,51 @@ uint32_t quire_cache_extent_pages(size_t page_bytes, uint32_t n_parts)
 const quire_page_addr *quire_cache_page_addrs(const quire_cache *cache)
 {
     return cache->pool.addrs;
+}
+
+/* ---- payloads ---- */
+
+size_t quire_cache_payload_bytes(const quire_cache *cache, quire_group_id group)
+{
+    return group < cache->opts.n_groups ? cache->opts.page_bytes[group] : 0;
+}
+
+/* The class of a page in use whose payload has so many bytes. */
+static int payload_find(const quire_cache *cache, quire_page_id id, size_t n_bytes,
+                        const quire_pool_class **out)
+{
+    const quire_pool *pool = &cache->pool;
+    const quire_page *page = &pool->pages[id];
+
+    QUIRE_FAIL_IF(id == QUIRE_PAGE_NULL || id >= pool->id_end ||
+                      quire_page_state_of(page) == QUIRE_PAGE_FREE,
+                  QUIRE_NOTFOUND);
+    *out = &pool->classes[pool->groups[page->group].class_index];
+    QUIRE_FAIL_IF(n_bytes == 0 || n_bytes != (*out)->page_bytes, QUIRE_INVAL);
+    return QUIRE_OK;
+}
+
+int quire_cache_page_gather(const quire_cache *cache, quire_page_id page, void *buffer,
+                            size_t buffer_bytes)
+{
+    const quire_pool_class *class;
+
+    QUIRE_TRY(payload_find(cache, page, buffer_bytes, &class));
+    quire_payload_gather(class, buffer, cache->pool.addrs[page]);
+    return QUIRE_OK;
+}
+
+int quire_cache_page_scatter(quire_cache *cache, quire_page_id page, const void *buffer,
+                             size_t buffer_bytes)
+{
+    const quire_pool_class *class;
+    const quire_page *found;
+
+    QUIRE_TRY(payload_find(cache, page, buffer_bytes, &class));
+    found = quire_pool_page(&cache->pool, page);
+    QUIRE_FAIL_IF(found->refs != 1 || found->n_kept > 0, QUIRE_AGAIN);
+    quire_payload_scatter(class, cache->pool.addrs[page], buffer);
+    return QUIRE_OK;
 }
 
 uint64_t quire_cache_generation(const quire_cache *cache)

@@ -11,15 +11,46 @@ quire_page_addr quire_payload_addr(const quire_extent *extent, uint32_t slot)
                                 : (quire_page_addr){ NULL, 0 };
 }
 
-void quire_payload_copy(const quire_pool_class *class, quire_page_addr to, quire_page_addr from)
+/* Where parts lie: part p of a page at bytes + skip * (parts before p) + slot * (part p), skip
+ * being 1 and slot 0 in a single piece. */
+typedef struct place {
+    size_t slot;
+    size_t skip;
+} place;
+
+static void parts_copy(const quire_pool_class *class, unsigned char *to, place to_place,
+                       const unsigned char *from, place from_place)
 {
-    size_t offset = 0; /* of the part of slot 0 */
+    size_t before = 0;
 
     for (uint32_t p = 0; p < class->n_parts; p++) {
         const size_t bytes = class->part_bytes[p];
 
-        memcpy(to.extent + offset + to.slot * bytes, from.extent + offset + from.slot * bytes,
-               bytes);
-        offset += class->shape.n_slots * bytes;
+        memcpy(to + to_place.skip * before + to_place.slot * bytes,
+               from + from_place.skip * before + from_place.slot * bytes, bytes);
+        before += bytes;
     }
+}
+
+static place in_extent(const quire_pool_class *class, quire_page_addr addr)
+{
+    return (place){ .slot = addr.slot, .skip = class->shape.n_slots };
+}
+
+static const place in_one_piece = { .slot = 0, .skip = 1 };
+
+void quire_payload_copy(const quire_pool_class *class, quire_page_addr to, quire_page_addr from)
+{
+    parts_copy(class, to.extent, in_extent(class, to), from.extent, in_extent(class, from));
+}
+
+void quire_payload_gather(const quire_pool_class *class, unsigned char *to, quire_page_addr from)
+{
+    parts_copy(class, to, in_one_piece, from.extent, in_extent(class, from));
+}
+
+void quire_payload_scatter(const quire_pool_class *class, quire_page_addr to,
+                           const unsigned char *from)
+{
+    parts_copy(class, to.extent, in_extent(class, to), from, in_one_piece);
 }

@@ -111,7 +111,6 @@ typedef enum quire_pin_state {
     QUIRE_PIN_HELD,
     QUIRE_PIN_LOST
 } quire_pin_state;
-const char *quire_pin_state_name(quire_pin_state state); /* "reserved", "held", "lost" */
 
 typedef struct quire_pin_info {
     quire_pin_id id;
@@ -143,34 +142,6 @@ int quire_pins_visit(const quire_pins *pins, int (*visit)(void *ctx, const quire
 
 /* The bytes set aside in a region for pins that are not held yet. */
 uint64_t quire_pins_reserved_bytes(const quire_pins *pins, quire_region_id region);
-
-/* ---- records ----
- *
- * What is needed to make a pin again after a restart: key, tokens, rank, region, account and times,
- * in bytes that say their version and length and end with a hash of themselves. No page goes into
- * it: a lower tier, where there is one, finds pages by the same key and tokens. Little-endian on
- * every machine. */
-
-/* Bytes that a record of the pin takes. */
-size_t quire_pin_record_bytes(const quire_pin_info *pin);
-/* Write it to buffer, which has quire_pin_record_bytes(). */
-void quire_pin_record_write(const quire_pin_info *pin, void *buffer);
-
-/* A record taken apart. spec's pointers are into memory of its own: end with
- * quire_pin_record_fini(). */
-typedef struct quire_pin_record {
-    quire_pin_spec spec;
-    uint64_t created_us;
-    size_t record_bytes; /* how long it was: where the next one begins */
-    quire_allocator allocator;
-    void *memory;
-} quire_pin_record;
-
-/* Read the record that data begins with. Errors: QUIRE_CORRUPT (cut off, changed, or no record),
- * QUIRE_UNSUPP (a later version), QUIRE_NOMEM; *out is empty then. allocator NULL = C library. */
-int quire_pin_record_read(const void *data, size_t data_bytes, const quire_allocator *allocator,
-                          quire_pin_record *out);
-void quire_pin_record_fini(quire_pin_record *record);
 
 /* Check every invariant; aborts with a message when one is broken. */
 void quire_pins_validate(const quire_pins *pins);

@@ -144,8 +144,3 @@ const quire_matmul_kernels *quire_matmul_kernels_find(const char *name)
 {
     return name != NULL ? find_named(name) : find_fastest(getenv("QUIRE_ISA"));
 }
-
-const char *quire_matmul_isa(const quire_matmul_kernels *kernels)
-{
-    return kernels->isa;
-}

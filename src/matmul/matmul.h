@@ -99,7 +99,6 @@ size_t quire_matmul_x_bytes(uint32_t n_in, uint32_t n_rows);
  * QUIRE_ISA allows. NULL is returned where the CPU has none of that name, and, asked for the
  * fastest, where only the portable one would be left: ggml's products are faster than that. */
 const quire_matmul_kernels *quire_matmul_kernels_find(const char *name);
-const char *quire_matmul_isa(const quire_matmul_kernels *kernels);
 
 /* Rows of f32 to be packed. */
 typedef struct quire_matmul_x {

@@ -333,11 +333,6 @@ uint32_t quire_runtime_n_threads(const quire_runtime *rt)
     return rt->opts.n_threads;
 }
 
-const char *quire_runtime_isa(const quire_runtime *rt)
-{
-    return quire_attn_workspace_isa(rt->workspace);
-}
-
 void quire_runtime_stats_get(const quire_runtime *rt, quire_runtime_stats *out)
 {
     uint64_t attn_ns = 0, append_ns = 0;

@@ -69,7 +69,6 @@ quire_cache *quire_runtime_cache(quire_runtime *runtime);
 /* With the defaults filled in, kv_pairs and the budget too. Memory: borrowed. Thread: any. */
 const quire_runtime_opts *quire_runtime_opts_get(const quire_runtime *runtime);
 uint32_t quire_runtime_n_threads(const quire_runtime *runtime);
-const char *quire_runtime_isa(const quire_runtime *runtime);
 
 typedef enum quire_logits {
     QUIRE_LOGITS_NONE,

@@ -146,12 +146,9 @@ static void checked_arithmetic_stops_at_the_edge(void **state)
     out = 77;
     assert_false(quire_ckd_mul(SIZE_MAX / 3 + 1, 3, &out));
     assert_false(quire_ckd_mul(SIZE_MAX, SIZE_MAX, &out));
-    assert_false(quire_ckd_add(SIZE_MAX, 1, &out));
     assert_int_equal(out, 77);
     assert_true(quire_ckd_mul(SIZE_MAX, 0, &out));
     assert_int_equal(out, 0);
-    assert_true(quire_ckd_add(SIZE_MAX - 1, 1, &out));
-    assert_true(out == SIZE_MAX);
 }
 
 int main(void)

@@ -581,104 +581,11 @@ static void test_visit(void **state)
         assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, NULL), QUIRE_OK);
     }
     assert_int_equal(quire_pins_visit(x.pins, stop_at_second, &n), 17);
-    assert_string_equal(quire_pin_state_name(QUIRE_PIN_LOST), "lost");
-    assert_string_equal(quire_pin_state_name((quire_pin_state)3), "unknown");
     end(&x);
 }
 
-/* ---- records ---- */
+/* ---- memory ---- */
 
-static void check_same(const quire_pin_info *pin, const quire_pin_record *record)
-{
-    const quire_pin_spec *spec = &record->spec;
-
-    assert_string_equal(spec->name, pin->name);
-    assert_memory_equal(spec->key.identity, pin->key.identity, 16);
-    assert_int_equal(spec->key.salt_bytes, pin->key.salt_bytes);
-    if (pin->key.salt_bytes > 0) {
-        assert_memory_equal(spec->key.salt, pin->key.salt, pin->key.salt_bytes);
-    }
-    assert_int_equal(spec->n_tokens, pin->n_tokens);
-    assert_memory_equal(spec->tokens, pin->tokens, pin->n_tokens * sizeof *pin->tokens);
-    assert_int_equal(spec->n_windowed_tokens, pin->n_windowed_tokens);
-    assert_int_equal(spec->region, pin->region);
-    assert_int_equal(spec->rank, pin->rank);
-    assert_int_equal(spec->account, pin->account);
-    assert_int_equal(spec->expires_us, pin->expires_us);
-    assert_int_equal(record->created_us, pin->created_us);
-}
-
-static void test_records(void **state)
-{
-    quire_rng rng = test_rng(20261120);
-    int32_t tokens[40];
-    unsigned char salt[QUIRE_PREFIX_SALT_MAX];
-
-    (void)state;
-    for (uint32_t i = 0; i < sizeof salt; i++) {
-        salt[i] = (unsigned char)quire_rng_below(&rng, 256);
-    }
-    for (uint32_t round = 0; round < 60; round++) {
-        uint32_t salt_bytes = round % 3 == 0 ? 0 : quire_rng_below(&rng, sizeof salt) + 1;
-        quire_pin_info pin = { .name = round % 2 == 0 ? "x" : "a longer name",
-                               .key = { { round, ~(uint64_t)round }, salt, salt_bytes },
-                               .tokens = tokens,
-                               .n_tokens = 1 + quire_rng_below(&rng, 40),
-                               .n_windowed_tokens = quire_rng_below(&rng, 9),
-                               .region = round % QUIRE_REGIONS_MAX,
-                               .rank = (uint8_t)(round % QUIRE_RANKS_MAX),
-                               .account = (uint16_t)(round * 17),
-                               .created_us = 1234567890123u,
-                               .expires_us = round % 2 == 0 ? 0 : UINT64_MAX };
-        quire_pin_record record;
-        size_t n_bytes = quire_pin_record_bytes(&pin);
-        unsigned char *data = malloc(n_bytes + 5);
-
-        assert_non_null(data);
-        for (uint32_t i = 0; i < 40; i++) {
-            tokens[i] = (int32_t)quire_rng_next(&rng);
-        }
-        quire_pin_record_write(&pin, data);
-        memset(data + n_bytes, 0xee, 5); /* what follows is not its business */
-        assert_int_equal(quire_pin_record_read(data, n_bytes + 5, NULL, &record), QUIRE_OK);
-        assert_int_equal(record.record_bytes, n_bytes);
-        check_same(&pin, &record);
-        quire_pin_record_fini(&record);
-        for (size_t cut = 0; cut < n_bytes; cut++) {
-            assert_int_equal(quire_pin_record_read(data, cut, NULL, &record), QUIRE_CORRUPT);
-            assert_null(record.memory);
-        }
-        for (size_t bit = 0; bit < n_bytes * 8; bit++) {
-            data[bit / 8] ^= (unsigned char)(1u << bit % 8);
-            assert_int_equal(quire_pin_record_read(data, n_bytes, NULL, &record), QUIRE_CORRUPT);
-            data[bit / 8] ^= (unsigned char)(1u << bit % 8);
-        }
-        free(data);
-    }
-}
-
-static void test_record_memory(void **state)
-{
-    int32_t tokens[1] = { 5 };
-    quire_pin_info pin = { .name = "a", .tokens = tokens, .n_tokens = 1 };
-    quire_pin_record record;
-    unsigned char data[128];
-    test_memory memory;
-
-    (void)state;
-    assert_true(quire_pin_record_bytes(&pin) <= sizeof data);
-    quire_pin_record_write(&pin, data);
-    test_memory_init(&memory);
-    memory.fail_at = 0;
-    assert_int_equal(quire_pin_record_read(data, sizeof data, &memory.allocator, &record),
-                     QUIRE_NOMEM);
-    assert_int_equal(quire_pin_record_read(data, sizeof data, &memory.allocator, &record),
-                     QUIRE_OK);
-    quire_pin_record_fini(&record);
-    assert_int_equal(memory.n_live, 0);
-}
-
-/* Every allocation of a pin's life fails once; nothing is left behind. */
 static void test_memory_fails(void **state)
 {
     (void)state;
@@ -725,8 +632,6 @@ int main(void)
         cmocka_unit_test(test_invalidated),
         cmocka_unit_test(test_visit),
         cmocka_unit_test(test_full_pages_are_held),
-        cmocka_unit_test(test_records),
-        cmocka_unit_test(test_record_memory),
         cmocka_unit_test(test_memory_fails),
     };
 

@@ -12,7 +12,7 @@
 #include "base/num.h"
 #include "codec/half.h"
 #include "gguf_block.h"
-#include "matmul/matmul.h"
+#include "matmul/matmul_kernels.h"
 #include "quire/alloc.h"
 #include "seed.h"
 
@@ -386,7 +386,7 @@ static void test_limits(void **state)
     }
     assert_int_equal(quire_matmul_x_bytes(64, 3), 3 * 96);
     assert_null(quire_matmul_kernels_find("nothing"));
-    assert_string_equal(quire_matmul_isa(quire_matmul_kernels_find("portable")), "portable");
+    assert_string_equal(quire_matmul_kernels_find("portable")->isa, "portable");
 }
 
 /* QUIRE_ISA's names are attention's; where no set is left that is faster than ggml there is none.
@@ -416,7 +416,7 @@ static void test_isa(void **state)
 
         assert_int_equal(setenv("QUIRE_ISA", cases[i].asked, 1), 0);
         kernels = quire_matmul_kernels_find(NULL);
-        isa = kernels != NULL ? quire_matmul_isa(kernels) : "none";
+        isa = kernels != NULL ? kernels->isa : "none";
         if (quire_matmul_kernels_find("avx2") == NULL) {
             assert_string_equal(isa, "none");
         } else {

@@ -73,7 +73,6 @@ typedef struct quire_evict_bin {
 typedef struct quire_evict_request {
     uint64_t number;   /* of acquires, from 1 */
     uint32_t n_tokens; /* of the prompt */
-    uint32_t n_hit;    /* tokens it was filled with */
     uint32_t n_known;  /* tokens it has in common with the tree, ghosts included */
     uint64_t words[QUIRE_EVICT_REQUEST_WORDS]; /* the policy's: see asked */
 } quire_evict_request;

@@ -61,7 +61,6 @@ typedef struct memory {
     uint8_t turn;
     uint8_t texts; /* with GHOST_IS_END */
     uint8_t uses;
-    uint8_t last_gap;
 } memory;
 
 #define GHOST_IS_END 0x80u
@@ -448,8 +447,7 @@ static void predict_gone(quire_evict *evict, quire_evict_bin *bin, uint32_t node
                  .mean_gap = n.mean_gap,
                  .turn = n.turn,
                  .texts = (uint8_t)(n.texts | (n.is_end ? GHOST_IS_END : 0)),
-                 .uses = n.uses,
-                 .last_gap = n.last_gap };
+                 .uses = n.uses };
 
     (void)bin;
     if (ghost == NULL || why == QUIRE_PREFIX_GONE_INVALIDATED || why == QUIRE_PREFIX_GONE_CLOSED) {

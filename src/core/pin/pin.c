@@ -11,14 +11,6 @@
 #define PINS_FIRST 16u
 #endif
 
-const char *quire_pin_state_name(quire_pin_state state)
-{
-    static const char *const names[] = { "reserved", "held", "lost" };
-    size_t i = (size_t)state;
-
-    return i < sizeof(names) / sizeof(names[0]) ? names[i] : "unknown";
-}
-
 int quire_pins_create(quire_pins **out, const quire_pins_opts *opts)
 {
     const quire_allocator *allocator =

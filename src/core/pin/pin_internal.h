@@ -2,7 +2,6 @@
  *
  *   pin.c        the table: names, states, times
  *   pin_hold.c   what a pin takes of its region's budget, and holding it
- *   pin_record.c pins as bytes
  *
  * Invariants (quire_pins_validate checks all of them)
  *   N1  a region's reserved bytes are the sum of those of its reserved pins

@@ -62,12 +62,6 @@ void quire_accounts_set(quire_accounts *accounts, uint16_t account, const quire_
 {
     quire_account *item = item_of(accounts, account);
 
-    for (uint32_t r = 0; r < QUIRE_REGIONS_MAX; r++) {
-        if (item->bytes[r] > 0) {
-            accounts->weights[r] += opts->weight;
-            accounts->weights[r] -= item->weight;
-        }
-    }
     item->weight = opts->weight;
     item->quota_bytes = opts->quota_bytes;
 }
@@ -77,9 +71,6 @@ void quire_accounts_charge(quire_accounts *accounts, uint16_t account, uint32_t 
 {
     quire_account *item = item_of(accounts, account);
 
-    if (item->bytes[region] == 0 && bytes > 0) {
-        accounts->weights[region] += item->weight;
-    }
     item->bytes[region] += bytes;
     item->total_bytes += bytes;
 }
@@ -92,9 +83,6 @@ void quire_accounts_uncharge(quire_accounts *accounts, uint16_t account, uint32_
     QUIRE_ASSERT(bytes <= item->bytes[region]);
     item->bytes[region] -= bytes;
     item->total_bytes -= bytes;
-    if (item->bytes[region] == 0 && bytes > 0) {
-        accounts->weights[region] -= item->weight;
-    }
 }
 
 uint64_t quire_accounts_excess_bytes(const quire_accounts *accounts, uint16_t account)
@@ -106,25 +94,8 @@ uint64_t quire_accounts_excess_bytes(const quire_accounts *accounts, uint16_t ac
                : 0;
 }
 
-uint64_t quire_accounts_share_bytes(const quire_accounts *accounts, uint16_t account,
-                                    uint32_t region, uint64_t budget_bytes)
-{
-    const quire_account *item = item_of(accounts, account);
-    uint64_t weights = accounts->weights[region] + (item->bytes[region] == 0 ? item->weight : 0);
-
-    return (uint64_t)((double)budget_bytes * item->weight / (double)weights);
-}
-
 void quire_accounts_validate(const quire_accounts *accounts)
 {
-    for (uint32_t r = 0; r < QUIRE_REGIONS_MAX; r++) {
-        uint64_t weights = 0;
-
-        for (uint32_t i = 0; i < accounts->capacity; i++) {
-            weights += accounts->items[i].bytes[r] > 0 ? accounts->items[i].weight : 0;
-        }
-        QUIRE_CHECK(weights == accounts->weights[r]);
-    }
     for (uint32_t i = 0; i < accounts->capacity; i++) {
         const quire_account *item = &accounts->items[i];
         uint64_t total = 0;

@@ -29,7 +29,6 @@ typedef struct quire_accounts {
     quire_allocator allocator;
     quire_account *items; /* [capacity]; accounts beyond were never used nor set */
     uint32_t capacity;
-    uint64_t weights[QUIRE_REGIONS_MAX]; /* of the accounts that have bytes in a region */
 } quire_accounts;
 
 void quire_accounts_init(quire_accounts *accounts, const quire_allocator *allocator);
@@ -50,10 +49,6 @@ void quire_accounts_uncharge(quire_accounts *accounts, uint16_t account, uint32_
 /* By how much it is above its quota. */
 uint64_t quire_accounts_excess_bytes(const quire_accounts *accounts, uint16_t account);
 
-/* Its fair share of a region of this budget; all of it while nobody else has bytes there. */
-uint64_t quire_accounts_share_bytes(const quire_accounts *accounts, uint16_t account,
-                                    uint32_t region, uint64_t budget_bytes);
-
 /* What orders accounts in a region: bytes per weight. The most loaded is furthest above its share,
  * as a multiple of it. */
 static inline double quire_accounts_load(const quire_accounts *accounts, uint16_t account,
@@ -68,7 +63,7 @@ static inline double quire_accounts_load(const quire_accounts *accounts, uint16_
     return (double)item->bytes[region] / item->weight;
 }
 
-/* Sums that must agree: total and weights. What bytes must be is the tree's to check. */
+/* Each total is the sum of its regions. The tree checks the bytes themselves. */
 void quire_accounts_validate(const quire_accounts *accounts);
 
 #endif /* QUIRE_CORE_ACCOUNT_H */

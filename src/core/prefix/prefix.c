@@ -215,7 +215,6 @@ static quire_evict_request request_of(const quire_prefix *tree, uint32_t n_token
 {
     return (quire_evict_request){ .number = quire_counter_get(&tree->lookups) + 1,
                                   .n_tokens = n_tokens,
-                                  .n_hit = match->n_tokens,
                                   .n_known = match->n_same_tokens + match->n_gone_tokens };
 }
 
@@ -237,22 +236,22 @@ static void path_use(quire_prefix *tree, quire_prefix_tie *tie, quire_region_id 
 static quire_prefix_ref tie_start(quire_prefix *tree, quire_seq *seq, uint32_t root,
                                   const quire_prefix_acquire_opts *opts)
 {
-    const quire_evict_request *request = &tree->evict.request;
+    const uint32_t n_hit = seq->n_tokens;
     quire_prefix_tie *tie = quire_prefix_tie_take(tree);
 
     tie->seq = seq->id;
     tie->owner = opts->owner;
     tie->rank = opts->rank;
     tie->is_private = opts->is_private;
-    tie->n_known = request->n_hit;
-    tie->request = *request;
+    tie->n_known = n_hit;
+    tie->request = tree->evict.request;
     seq->tied_ref = tie->id;
     seq->cut_tokens = UINT32_MAX;
     if (root != QUIRE_NODE_NULL) {
         tie->root = quire_prefix_at(tree, root)->root;
         quire_prefix_root_use(tree, root);
         path_use(tree, tie, seq->region,
-                 request->n_hit / tree->page_tokens + (request->n_hit % tree->page_tokens != 0));
+                 n_hit / tree->page_tokens + (n_hit % tree->page_tokens != 0));
     }
     return tie->id;
 }

@@ -7,6 +7,7 @@
 #include "model/openmp.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <llama.h>
@@ -87,6 +88,22 @@ ggml_backend_buffer_type_t *quire_backend_extra_bufts(void)
 
     proc_get("ggml_backend_dev_get_extra_bufts", &get, sizeof get);
     return get != NULL ? get(cpu_device) : NULL;
+}
+
+void quire_backend_kernels(char *text, size_t text_bytes)
+{
+    ggml_backend_get_features_t get;
+    const struct ggml_backend_feature *features;
+    size_t n = (size_t)snprintf(text, text_bytes, "%s", ggml_version());
+
+    proc_get("ggml_backend_get_features", &get, sizeof get);
+    features = get != NULL ? get(ggml_backend_dev_backend_reg(cpu_device)) : NULL;
+    for (; features != NULL && features->name != NULL && n < text_bytes; features++) {
+        if (strcmp(features->name, "OPENMP") != 0) { /* who waits for whom changes no bit */
+            n += (size_t)snprintf(text + n, text_bytes - n, " %s=%s", features->name,
+                                  features->value);
+        }
+    }
 }
 
 int quire_backend_open(quire_backend *backend, uint32_t n_threads)

@@ -31,6 +31,12 @@ ggml_backend_dev_t quire_backend_cpu(void);
 /* The CPU device's extra (repacking) buffer types, NULL-terminated; NULL if it has none. */
 ggml_backend_buffer_type_t *quire_backend_extra_bufts(void);
 
+/* What the bits of ggml's own operations depend on: its version, and the features of the CPU that
+ * it was built for or found. Cut where the buffer is full; QUIRE_BACKEND_KERNELS_BYTES are enough.
+ * quire_backend_init() must have succeeded. */
+#define QUIRE_BACKEND_KERNELS_BYTES 768u
+void quire_backend_kernels(char *text, size_t text_bytes);
+
 /* A CPU backend with threads of its own. Thread: owner. Errors: QUIRE_NOMEM. */
 typedef struct quire_backend {
     ggml_backend_t ggml;

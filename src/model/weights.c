@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "model/backend.h"
 #include "model/panels.h"
+#include "model/weights_digest.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -406,6 +407,15 @@ static void source_drop(const struct quire_weights_store *store, uint64_t offset
     }
 }
 
+/* Whose product the tensor is for, by where it lies. */
+static const char *place_of(const struct quire_weights_store *store, uint32_t kind)
+{
+    if (kind == KIND_PANELS) {
+        return "panels";
+    }
+    return kind >= KIND_EXTRA ? ggml_backend_buft_name(store->kinds[kind].buft) : "plain";
+}
+
 static int tensors_fill(weight_load *load)
 {
     quire_weights *weights = load->weights;
@@ -421,6 +431,7 @@ static int tensors_fill(weight_load *load)
         char *source = (char *)store->map + slot->offset;
 
         QUIRE_CHECK(slot->offset <= store->map_bytes && n_bytes <= store->map_bytes - slot->offset);
+        quire_weights_digest_add(weights->digest, slot->meta, place_of(store, slot->kind), source);
         if (slot->kind == KIND_MAPPED) {
             if (ggml_backend_tensor_alloc(store->kinds[KIND_MAPPED].buffer, *slot->into, source) !=
                 GGML_STATUS_SUCCESS) {

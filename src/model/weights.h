@@ -14,6 +14,7 @@
 #ifndef QUIRE_MODEL_WEIGHTS_H
 #define QUIRE_MODEL_WEIGHTS_H
 
+#include "base/hash128.h"
 #include "matmul/matmul.h"
 #include "model/gguf_file.h"
 #include "model/model.h"
@@ -47,8 +48,9 @@ struct quire_weights {
     struct ggml_tensor *rope_freqs; /* [n_dims / 2] divisors of the frequencies (llama3 scaling) */
     quire_layer_weights *layers;    /* [n_layer] */
     uint32_t n_layer;
-    uint64_t mapped_bytes;   /* used in place */
-    uint64_t repacked_bytes; /* copied, in the file's bytes */
+    unsigned char digest[QUIRE_HASH128_BYTES]; /* of all tensors: weights_digest.h */
+    uint64_t mapped_bytes;                     /* used in place */
+    uint64_t repacked_bytes;                   /* copied, in the file's bytes */
     struct quire_weights_store *store;
 };
 

@@ -1,4 +1,4 @@
-/* test_pin.c - pins: what they hold, refuse, survive and lose, and their records.
+/* test_pin.c - pins: what they hold, refuse, survive and lose.
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"

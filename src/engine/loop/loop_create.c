@@ -4,10 +4,10 @@
 #include "engine/loop/loop_object.h"
 
 #include "base/check.h"
-#include "base/hash.h"
 #include "base/num.h"
 #include "engine/pins.h"
 #include "model/kv_formats.h"
+#include "model/kv_identity.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,33 +17,6 @@
 #define US_PER_MS   1000.0
 
 /* ---- create ---- */
-
-/* What makes KV bytes valid, hashed twice from different beginnings. */
-static void identity_make(quire_loop *loop)
-{
-    static const char *const begins[2] = { "quire kv 1", "quire kv identity 1" };
-    const quire_runtime_opts *o = loop->runtime_opts;
-    const quire_rope *rope = &loop->desc->rope;
-    const uint32_t words[] = { o->kv_recent,           o->kv_sinks,    o->page_tokens,
-                               rope->n_dims,           rope->ctx_orig, (uint32_t)rope->type,
-                               (uint32_t)rope->scaling };
-    const float factors[] = { rope->freq_base,   rope->freq_scale, rope->ext_factor,
-                              rope->attn_factor, rope->beta_fast,  rope->beta_slow };
-
-    for (int i = 0; i < 2; i++) {
-        uint64_t hash = quire_hash_add(QUIRE_HASH_INIT, begins[i], strlen(begins[i]));
-
-        hash = quire_hash_add(hash, &loop->desc->fingerprint, sizeof loop->desc->fingerprint);
-        hash = quire_hash_add(hash, words, sizeof words);
-        hash = quire_hash_add(hash, factors, sizeof factors);
-        for (uint32_t s = 0; s < loop->desc->n_stored; s++) {
-            const uint32_t pair[2] = { (uint32_t)o->kv_pairs[s].k, (uint32_t)o->kv_pairs[s].v };
-
-            hash = quire_hash_add(hash, pair, sizeof pair);
-        }
-        loop->identity[i] = hash;
-    }
-}
 
 static int opts_resolve(quire_loop *loop, quire_error *err)
 {
@@ -203,7 +176,7 @@ static void figures_init(quire_loop *loop)
     loop->created_us = quire_loop_now_us(loop);
     loop->upkeep_us = loop->created_us;
     atomic_store(&loop->inbox.urgent_rank, -1);
-    identity_make(loop);
+    quire_kv_identity_get(loop->runtime, loop->identity);
     quire_figures_init(&loop->figures, loop->opts.classes.n);
     classes_init(loop);
     loop->figures.shared = loop->figures.now;

@@ -1,0 +1,148 @@
+/* kv_identity.c - see kv_identity.h.
+ *
+ * Facts are written as lines of text, numbers in decimal and floats in hexadecimal, so that the
+ * result does not depend on the machine; each line is hashed together with the hash before it.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/kv_identity.h"
+
+#include "base/check.h"
+#include "base/hash128.h"
+#include "model/backend.h"
+#include "model/model_internal.h"
+#include "model/runtime_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define LINE_BYTES 1024u
+
+typedef unsigned char digest[QUIRE_HASH128_BYTES];
+
+/* Add a line. A longer one than fits would count in part only: that is a bug. */
+__attribute__((format(printf, 2, 3))) static void add(digest hash, const char *format, ...)
+{
+    unsigned char bytes[QUIRE_HASH128_BYTES + LINE_BYTES];
+    va_list ap;
+    int n;
+
+    memcpy(bytes, hash, QUIRE_HASH128_BYTES);
+    va_start(ap, format);
+    n = vsnprintf((char *)bytes + QUIRE_HASH128_BYTES, LINE_BYTES, format, ap);
+    va_end(ap);
+    QUIRE_CHECK(n >= 0 && (size_t)n < LINE_BYTES);
+    quire_hash128(bytes, QUIRE_HASH128_BYTES + (size_t)n, hash);
+}
+
+static void add_model(digest hash, const quire_kv_identity_facts *facts)
+{
+    const quire_model_desc *desc = facts->desc;
+    const quire_rope *rope = &desc->rope;
+
+    add(hash, "model %016llx\n", (unsigned long long)desc->fingerprint);
+    for (uint32_t i = 0; i < QUIRE_HASH128_BYTES; i++) {
+        add(hash, "%02x", facts->weights[i]);
+    }
+    add(hash, "shape %u %u %u %u %u %u %u %a %a\n", desc->n_layer, desc->n_stored, desc->n_embd,
+        desc->n_head, desc->n_kv_head, desc->d_k, desc->d_v, (double)desc->attn_scale,
+        (double)desc->rms_eps);
+    add(hash, "rope %d %d %u %u %a %a %a %a %a %a\n", (int)rope->type, (int)rope->scaling,
+        rope->n_dims, rope->ctx_orig, (double)rope->freq_base, (double)rope->freq_scale,
+        (double)rope->ext_factor, (double)rope->attn_factor, (double)rope->beta_fast,
+        (double)rope->beta_slow);
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        const quire_kv_map_entry *map = &desc->kv_map[il];
+
+        add(hash, "layer %u stores %d reads %u %u", il, (int)map->stored, map->n_k, map->n_v);
+        for (uint32_t i = 0; i < map->n_k; i++) {
+            add(hash, " K %u", map->k_src[i]);
+        }
+        for (uint32_t i = 0; i < map->n_v; i++) {
+            add(hash, " V %u", map->v_src[i]);
+        }
+    }
+}
+
+/* Returns whether bf16 is stored somewhere. */
+static bool add_form(digest hash, const quire_kv_identity_facts *facts)
+{
+    bool has_bf16 = false;
+    bool is_sealed = false;
+
+    add(hash, "page %u\n", facts->page_tokens);
+    for (uint32_t s = 0; s < facts->desc->n_stored; s++) {
+        const quire_kv_identity_layer *l = &facts->stored[s];
+
+        has_bf16 |= l->k_format == QUIRE_FORMAT_BF16 || l->v_format == QUIRE_FORMAT_BF16;
+        is_sealed |= quire_format_is_sealed(l->k_format) || quire_format_is_sealed(l->v_format);
+        add(hash, "stored %u K %s %u %d V %s %u\n", s, quire_format_name(l->k_format), l->rotate_k,
+            l->pairs_qk, quire_format_name(l->v_format), l->rotate_v);
+    }
+    if (is_sealed) {
+        add(hash, "hot %u %u\n", facts->kv_recent, facts->kv_sinks);
+    }
+    return has_bf16;
+}
+
+const char *quire_kv_kernel_family(const char *isa, bool has_bf16)
+{
+    return strncmp(isa, "avx512+", strlen("avx512+")) == 0 && !has_bf16 ? "avx512" : isa;
+}
+
+static uint64_t number_of(const unsigned char *bytes)
+{
+    uint64_t number = 0;
+
+    for (uint32_t i = 0; i < 8; i++) {
+        number = number << 8 | bytes[i];
+    }
+    return number;
+}
+
+void quire_kv_identity_make(const quire_kv_identity_facts *facts, uint64_t identity[2])
+{
+    digest hash = { 0 };
+    bool has_bf16;
+
+    for (size_t i = 0; i < sizeof facts->versions / sizeof facts->versions[0]; i++) {
+        add(hash, "version %u\n", facts->versions[i]);
+    }
+    add_model(hash, facts);
+    has_bf16 = add_form(hash, facts);
+    add(hash, "attention %s\n", quire_kv_kernel_family(facts->attn_isa, has_bf16));
+    add(hash, "ggml %s\n", facts->ggml);
+    identity[0] = number_of(hash);
+    identity[1] = number_of(hash + 8);
+}
+
+void quire_kv_identity_get(const quire_runtime *rt, uint64_t identity[2])
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    quire_kv_identity_layer stored[QUIRE_LAYERS_MAX] = { 0 };
+    char ggml[QUIRE_BACKEND_KERNELS_BYTES];
+    quire_kv_identity_facts facts = { .desc = desc,
+                                      .weights = rt->model->weights->digest,
+                                      .stored = stored,
+                                      .page_tokens = rt->opts.page_tokens,
+                                      .kv_recent = rt->opts.kv_recent,
+                                      .kv_sinks = rt->opts.kv_sinks,
+                                      .attn_isa = quire_attn_workspace_isa(rt->workspace),
+                                      .ggml = ggml,
+                                      .versions = QUIRE_KV_IDENTITY_VERSIONS };
+
+    quire_backend_kernels(ggml, sizeof ggml);
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        const int32_t s = desc->kv_map[il].stored;
+        const quire_attn_layer *layer = &rt->ops[il].layer;
+
+        if (s >= 0) {
+            stored[s] = (quire_kv_identity_layer){ .k_format = rt->pairs[s].k,
+                                                   .v_format = rt->pairs[s].v,
+                                                   .rotate_k = layer->rotate_k,
+                                                   .rotate_v = layer->rotate_v,
+                                                   .pairs_qk = quire_attn_pairs_qk(layer) };
+        }
+    }
+    quire_kv_identity_make(&facts, identity);
+}

@@ -133,7 +133,8 @@ typedef struct quire_prefix_key {
 
 /* ---- keys of texts ----
  *
- * A text has a key that is the same in every process and on every machine, made page by page:
+ * A text has a key of 128 bits, equal in every process and on every machine. Keys are made page by
+ * page:
  *
  *   of a root   H("quire text 1", identity, salt_bytes, salt)
  *   of a node   H(key of its parent, its tokens)
@@ -143,9 +144,9 @@ typedef struct quire_prefix_key {
  * is H's canonical form, most significant byte first. A node that is partly filled has a key of
  * the tokens that it has.
  *
- * Anybody can compute keys, and H is not made to withstand those who look for two texts with the
- * same one: what is stored under a key must hold the tokens as well, to be compared. The tree
- * itself looks texts up by hashes of its own, which depend on opts.seed. */
+ * H is not cryptographic: two texts with one key can be constructed. A store must keep the tokens
+ * beside the key and compare them. The tree's own look-ups use other hashes, which depend on
+ * opts.seed. */
 
 #define QUIRE_PAGE_KEY_BYTES 16u
 

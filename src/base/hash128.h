@@ -1,6 +1,5 @@
-/* hash128.h - names of 128 bits for what is the same in every process and on every machine: XXH3
- * over bytes that are laid out the same way everywhere. Not made to withstand those who look for
- * two inputs with the same name.
+/* hash128.h - hashes of 128 bits that are equal in every process and on every machine: XXH3 over
+ * bytes in a fixed order. Not cryptographic: two inputs with one hash can be constructed.
  *
  * Thread: any.
  *

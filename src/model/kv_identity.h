@@ -1,19 +1,19 @@
-/* kv_identity.h - what makes KV bytes valid, as 128 bits.
+/* kv_identity.h - a name of 128 bits for all that KV bytes depend on beside the tokens.
  *
  * Runtimes with the same identity compute the same K and V for the same tokens, so pages of one may
  * be read by the other: in another process, after a restart, on another machine of the same kind.
- * It is made of everything that the bytes depend on beside the tokens:
+ * The facts:
  *
  *   the model      fingerprint, samples of the weights, shapes, rope, which layer reads which KV
  *   the form       formats by layer and side, rotation, rounding rule, page size, layout
- *   what is read   the distance rule of sealed formats: deeper layers depend on it
+ *   the reading    the distance rule of sealed formats: the KV of deeper layers depends on it
  *   the kernels    those of attention and of linear maps, as far as their bits differ
  *
  * Not of: threads, batches, budgets, context length. (Linear maps that ggml multiplies depend on
  * the batch; that difference is one between two valid answers, see docs/architecture.md.)
  *
  * The numbers below are versions of rules in the code. A commit that changes a rule raises its
- * number, so that what an older program stored is not taken for this one's.
+ * number, so that an older program's pages are not taken for this program's.
  *
  * Thread: any.
  *

@@ -15,9 +15,9 @@
 
 struct quire_charge_move;
 
-/* What keeps pages when their sequences have gone, as the cache knows it: the prefix tree, or a
- * double in tests. The cache calls these while it makes room or moves budget; they take no pages.
- * ctx goes to each call. */
+/* A keeper keeps pages after their sequences have closed. The prefix tree is one; tests have a
+ * double. The cache calls these functions, with ctx, while it makes room or moves budget. They must
+ * not take pages. */
 typedef struct quire_cache_keeper {
     /* Free cached pages worth need_bytes of a region's charge, or as much as can be. Returns the
      * bytes freed. */
@@ -56,7 +56,7 @@ typedef struct quire_cache_env {
 int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
                           const quire_cache_env *env);
 
-/* Who keeps pages from now on: all functions given, or keeper NULL for nobody. Copied. */
+/* Register a keeper, with all functions, or none (NULL). The table is copied. */
 void quire_cache_keeper_set(quire_cache *cache, const quire_cache_keeper *keeper);
 
 /* Have the keeper free need_bytes of a region's charge. Returns the bytes freed: 0 without a

@@ -132,9 +132,9 @@ static void make_headroom(quire_cache *cache, quire_region_id region, uint64_t b
     }
 }
 
-/* Returns whether anything has changed: what eviction took may have been the tail that the asking
- * sequence would have had to copy, even when no charge moves in the end. Eviction, which may take
- * anything that has expired, comes between finding out and moving. */
+/* Returns whether anything has changed. Eviction may have ended the node of a tail that the
+ * sequence would have had to copy: then the sequence needs less, even if no charge has moved.
+ * Eviction, which may take anything that has expired, comes between the dry run and the move. */
 static bool reclaim(quire_cache *cache, quire_region_id region, uint64_t need_bytes)
 {
     const uint64_t generation = cache->regions.generation;

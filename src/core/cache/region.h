@@ -65,11 +65,11 @@ static inline uint64_t quire_region_promised_bytes(const quire_region *region)
     return quire_counter_get(&region->pinned_bytes) + quire_counter_get(&region->reserved_bytes);
 }
 
-/* A search in this region that found nothing, or a request for room that failed, may end otherwise
- * from now on: a page of the region has one holder more or less, or another charge; a node of its
+/* Report a change after which a search in this region, or a request for room, may succeed where it
+ * failed before: a page of the region has one holder more or less, or another charge; a node of its
  * pages became a candidate for eviction, or ceased to be one; a pin let go; the budget or a promise
- * changed. The functions that do these things call this, so that their callers need not. A page
- * that is taken and a token that is appended are no such change. */
+ * changed. The functions that make these changes report them, so that their callers need not.
+ * Taking a page and appending a token are not reported. */
 void quire_region_changed(quire_regions *regions, quire_region_id id);
 
 /* One page more, one page less. Charging beyond the budget is a bug of the planner. */

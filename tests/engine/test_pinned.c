@@ -97,6 +97,44 @@ static void test_a_flood_of_batch_takes_nothing_of_it(void **state)
     bench_close(&b);
 }
 
+/* A request of a high class runs on pages that a low one runs on, though they are many more than
+ * its region has: they cost it nothing where they are. */
+static void test_pages_of_a_low_one_are_shared(void **state)
+{
+    const quire_engine_opts opts = opts_pinned(3);
+    engine_bench b = bench_begin(&opts);
+    int32_t low[10 * PAGE + 10], high[10 * PAGE + 10];
+    quire_request_params params = params_greedy(low, 10 * PAGE + 10, 40);
+    quire_request *requests[2];
+    quire_engine_stats stats;
+    gate *g = gate_close(b.engine);
+
+    (void)state;
+    tokens_make(low, 10 * PAGE + 10, 1);
+    memcpy(high, low, 10 * PAGE * sizeof *low);
+    tokens_make(high + 10 * PAGE, 10, 2);
+    params.class_index = BATCH;
+    requests[0] = submit(&b, &params);
+    do { /* until all of its prompt is published */
+        gate_step(g);
+        quire_engine_stats_get(b.engine, &stats);
+    } while (stats.requests_decoding == 0);
+    params = params_greedy(high, 10 * PAGE + 10, 1);
+    params.class_index = REALTIME;
+    requests[1] = submit(&b, &params);
+    gate_step(g);
+    gate_step(g);
+    quire_engine_stats_get(b.engine, &stats);
+    assert_int_equal(stats.classes[REALTIME].waiting, 0);
+    assert_int_equal(stats.classes[BATCH].preempted_total, 0);
+    gate_open(g);
+    assert_true(finish(requests[1])->n_cached_tokens >= 10 * PAGE);
+    finish_as(requests[1], QUIRE_FINISH_LENGTH);
+    finish_as(requests[0], QUIRE_FINISH_LENGTH);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 static void test_a_burst_spills_and_says_so(void **state)
 {
     const quire_engine_opts opts = opts_pinned(4);
@@ -227,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_flood_of_batch_takes_nothing_of_it),
+        cmocka_unit_test(test_pages_of_a_low_one_are_shared),
         cmocka_unit_test(test_a_burst_spills_and_says_so),
         cmocka_unit_test(test_without_spilling_a_request_must_fit),
         cmocka_unit_test(test_it_follows_the_need),

@@ -21,13 +21,8 @@
 
 /* ---- room ---- */
 
-/* What somebody is going to take, by the region that pays. */
-typedef struct demand {
-    uint64_t pinned_bytes;
-    uint64_t dynamic_bytes;
-} demand;
-
-static void demand_add(const quire_loop *loop, const quire_request *r, uint64_t bytes, demand *d)
+static void demand_add(const quire_loop *loop, const quire_request *r, uint64_t bytes,
+                       quire_demand *d)
 {
     const bool is_pinned = quire_loop_region(loop, r->class_index) != QUIRE_REGION_DYNAMIC;
 
@@ -35,19 +30,19 @@ static void demand_add(const quire_loop *loop, const quire_request *r, uint64_t 
 }
 
 /* Whether the running requests can have what they will take, and this on top of it. */
-static bool has_room(const quire_loop *loop, demand d)
+static bool has_room(const quire_loop *loop, quire_demand d)
 {
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
         const quire_request *v = loop->set.running[i];
 
         demand_add(loop, v, quire_loop_bytes_ahead(loop, v, v->kv.n_computed), &d);
     }
-    return quire_loop_fits(loop, d.pinned_bytes, d.dynamic_bytes);
+    return quire_loop_fits(loop, &d);
 }
 
 static bool has_room_for(const quire_loop *loop, const quire_request *r, uint64_t bytes)
 {
-    demand d = { 0 };
+    quire_demand d = { 0 };
 
     demand_add(loop, r, bytes, &d);
     return has_room(loop, d);
@@ -117,12 +112,13 @@ static bool may_fit(const quire_loop *loop, quire_request *r, uint64_t *need_byt
 static bool fits(const quire_loop *loop, quire_request *r)
 {
     const quire_request_claim *claim = claim_of(loop, r);
-    demand d = { .pinned_bytes = claim->cached_pinned_bytes };
+    quire_demand d = { .pinned_bytes = claim->cached_pinned_bytes };
 
     if (quire_loop_region(loop, r->class_index) == QUIRE_REGION_DYNAMIC) {
         d.dynamic_bytes = claim->cached_dynamic_bytes;
     } else {
         d.pinned_bytes += claim->cached_dynamic_bytes + claim->live_dynamic_bytes;
+        d.moved_bytes = claim->live_dynamic_bytes;
     }
     demand_add(loop, r, quire_loop_bytes_ahead(loop, r, claim->n_used), &d);
     return has_room(loop, d);

@@ -70,26 +70,26 @@ static uint64_t room_of(const quire_region_stats *stats)
     return budget > taken ? budget - taken : 0;
 }
 
-bool quire_loop_fits(const quire_loop *loop, uint64_t pinned_bytes, uint64_t dynamic_bytes)
+bool quire_loop_fits(const quire_loop *loop, const quire_demand *demand)
 {
     const quire_region_stats dynamic = stats_of(loop, QUIRE_REGION_DYNAMIC);
+    uint64_t dynamic_bytes = demand->dynamic_bytes;
     uint64_t room;
 
     if (loop->room.pinned == QUIRE_REGION_DYNAMIC) {
-        dynamic_bytes += pinned_bytes;
+        dynamic_bytes += demand->pinned_bytes;
     } else {
         const quire_region_stats pinned = stats_of(loop, loop->room.pinned);
 
         room = room_of(&pinned);
-        if (pinned_bytes > room) {
+        if (demand->pinned_bytes > room) {
             if (!pinned.spills_to_dynamic) {
                 return false;
             }
-            dynamic_bytes += pinned_bytes - room;
+            dynamic_bytes += demand->pinned_bytes - room;
         }
     }
-    room = room_of(&dynamic);
-    return dynamic_bytes <= room;
+    return dynamic_bytes <= room_of(&dynamic) + demand->moved_bytes;
 }
 
 bool quire_loop_helps(const quire_loop *loop, const quire_request *asker,

@@ -26,9 +26,15 @@ uint64_t quire_loop_budget_bytes(const quire_loop *loop, uint32_t class_index);
 /* Bytes that a request will take beyond the pages of its first n_have tokens. */
 uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *request,
                                 uint32_t n_have);
-/* Whether sequences in the pinned region and others can have so much more, evicting what is
- * cached. */
-bool quire_loop_fits(const quire_loop *loop, uint64_t pinned_bytes, uint64_t dynamic_bytes);
+/* What is going to be taken, by the region that pays. */
+typedef struct quire_demand {
+    uint64_t pinned_bytes;
+    uint64_t dynamic_bytes;
+    uint64_t moved_bytes; /* of pinned_bytes, the charge of pages that the dynamic region has now,
+                           * and which are in use */
+} quire_demand;
+/* Whether there is so much, evicting what is cached. */
+bool quire_loop_fits(const quire_loop *loop, const quire_demand *demand);
 /* Whether asker can use what other lets go of. */
 bool quire_loop_helps(const quire_loop *loop, const quire_request *asker,
                       const quire_request *other);

@@ -18,6 +18,12 @@
 
 #define N_CTX 256u
 
+static const char *const hello_pieces[] = { "Hello", " there" };
+
+const engine_script engine_script_hello = { .pieces = hello_pieces,
+                                            .n_pieces = 2,
+                                            .finish = QUIRE_FINISH_STOP };
+
 struct quire_engine {
     const quire_model *model;
     quire_sessions *sessions;

@@ -25,6 +25,9 @@ typedef struct engine_script {
     const char *submit_message;
 } engine_script;
 
+/* "Hello" and " there", two tokens, then a stop. */
+extern const engine_script engine_script_hello;
+
 /* What was asked for last. */
 typedef struct engine_seen {
     quire_request_params params; /* tokens, stops, tenant: see below; its pointers are gone */

@@ -41,6 +41,18 @@ void engine_server_start(engine_server *s, uint32_t n_ctx, const quire_server_ke
     engine_server_start_with(s, n_ctx, &opts);
 }
 
+void engine_server_start_with_tenants(engine_server *s, uint32_t n_ctx)
+{
+    static const quire_server_key keys[] = {
+        { .key = KEY_OF_A, .tenant = "a" },
+        { .key = KEY_OF_B, .tenant = "b" },
+        { .key = KEY_OF_ADMIN, .tenant = "root", .is_admin = true },
+    };
+
+    engine_server_start(s, n_ctx, keys, sizeof keys / sizeof keys[0]);
+    s->key = KEY_OF_A;
+}
+
 void engine_server_stop(engine_server *s)
 {
     quire_server_stop(s->server);

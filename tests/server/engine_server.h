@@ -28,6 +28,11 @@ typedef struct engine_server_opts {
 void engine_server_start_with(engine_server *s, uint32_t n_ctx, const engine_server_opts *opts);
 void engine_server_start(engine_server *s, uint32_t n_ctx, const quire_server_key *keys,
                          uint32_t n_keys);
+/* With the keys of two tenants and of an administrator; the calls below have the first one. */
+#define KEY_OF_A     "key-of-a"
+#define KEY_OF_B     "key-of-b"
+#define KEY_OF_ADMIN "key-of-admin"
+void engine_server_start_with_tenants(engine_server *s, uint32_t n_ctx);
 void engine_server_stop(engine_server *s);
 
 /* POST with the key; fails the test unless the status is `status`. Memory: json_decref(). */

@@ -10,6 +10,10 @@
 
 #include <jansson.h>
 
+/* The paths that most tests ask. */
+#define CHAT "/v1/chat/completions"
+#define TEXT "/v1/completions"
+
 typedef struct http_reply {
     int status;    /* 0: the connection ended before a reply */
     char *headers; /* terminated */

@@ -67,6 +67,7 @@ void server_fixture_start(server_fixture *fixture, const quire_server_opts *opts
     assert_true(gguf_gen_shape("tiny-llama", &shape));
     fixture->model = fixture_open(fixture_generate(&shape));
     fixture->engine = engine_double_create(fixture->model);
+    engine_double_script(fixture->engine, &engine_script_hello);
     own.log = note_line;
     own.log_ctx = fixture;
     if (quire_server_start(&fixture->server, &own, &err) != QUIRE_OK) {

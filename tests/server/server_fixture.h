@@ -19,7 +19,8 @@ typedef struct server_fixture {
     char log[4096]; /* lines so far */
 } server_fixture;
 
-/* A generated model, a server on a free port. opts NULL = defaults. */
+/* A generated model, a server on a free port, an engine that answers with engine_script_hello. opts
+ * NULL = defaults. */
 void server_fixture_start(server_fixture *fixture, const quire_server_opts *opts);
 void server_fixture_stop(server_fixture *fixture);
 quire_server_opts server_fixture_opts(void);

@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHAT         "/v1/chat/completions"
-#define TEXT         "/v1/completions"
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 enum {
@@ -25,11 +23,6 @@ enum {
 };
 
 static server_fixture f;
-
-static const char *const two_pieces[] = { "Hello", " there" };
-static const engine_script hello = { .pieces = two_pieces,
-                                     .n_pieces = 2,
-                                     .finish = QUIRE_FINISH_STOP };
 
 static const quire_server_key keys[] = {
     { .key = "any", .tenant = "a" },
@@ -46,7 +39,6 @@ static void start_with(const quire_server_key *list, uint32_t n)
     opts.keys = list;
     opts.n_keys = n;
     server_fixture_start(&f, &opts);
-    engine_double_script(f.engine, &hello);
 }
 
 static int start(void **state)
@@ -215,7 +207,7 @@ static void props_list_the_classes(void **state)
 
 static void a_full_queue_names_its_class(void **state)
 {
-    engine_script script = hello;
+    engine_script script = engine_script_hello;
     json_t *root;
 
     (void)state;
@@ -241,7 +233,6 @@ static void other_tables_work_too(void **state)
         .n = 3,
     };
     server_fixture_start(&f, &opts);
-    engine_double_script(f.engine, &hello);
     assert_int_equal(class_of("", NULL, NULL), 0);
     assert_int_equal(class_of("\"service_tier\":\"flex\"", NULL, "flex"), 1);
     assert_int_equal(class_of("\"service_tier\":\"mid\"", NULL, "mid"), 2);

@@ -17,19 +17,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CHAT   "/v1/chat/completions"
-#define TEXT   "/v1/completions"
 #define N_CTX  1024
 #define GREEDY "\"temperature\":0,\"max_tokens\":8,\"ignore_eos\":true"
 #define STORY                                                                                      \
     "\"messages\":[{\"role\":\"system\",\"content\":\"You tell short stories about the sea.\"},"   \
     "{\"role\":\"user\",\"content\":\"Tell me about a boat that could not sink.\"}]"
-
-static const quire_server_key keys[] = {
-    { .key = "key-of-a", .tenant = "a" },
-    { .key = "key-of-b", .tenant = "b" },
-    { .key = "key-of-admin", .tenant = "root", .is_admin = true }
-};
 
 static engine_server s;
 
@@ -43,8 +35,7 @@ static int start(void **state)
 static int start_with_keys(void **state)
 {
     (void)state;
-    engine_server_start(&s, N_CTX, keys, 3);
-    s.key = keys[0].key;
+    engine_server_start_with_tenants(&s, N_CTX);
     return 0;
 }
 
@@ -274,13 +265,13 @@ static void no_hit_crosses_a_tenant(void **state)
 
     (void)state;
     json_decref(reply);
-    s.key = keys[1].key;
+    s.key = KEY_OF_B;
     for (int i = 0; i < 2; i++) {
         reply = post(&s, 200, CHAT, body);
         assert_int_equal(cached_tokens(reply), i == 0 ? 0 : n - 1);
         json_decref(reply);
     }
-    s.key = keys[0].key;
+    s.key = KEY_OF_A;
     reply = post(&s, 200, CHAT, salted);
     assert_int_equal(cached_tokens(reply), 0);
     json_decref(reply);
@@ -301,10 +292,10 @@ static void explanations_stay_with_their_tenant(void **state)
     reply = get(&s, 200, path);
     assert_string_equal(json_string_at(reply, "end"), "new");
     json_decref(reply);
-    s.key = keys[1].key;
+    s.key = KEY_OF_B;
     json_decref(get(&s, 404, path));
     json_decref(get(&s, 403, "/v1/cache/explain"));
-    s.key = keys[2].key;
+    s.key = KEY_OF_ADMIN;
     json_decref(get(&s, 200, path));
     reply = get(&s, 200, "/v1/cache/explain?n=5");
     assert_int_equal(json_array_size(json_at(reply, "data")), 1);
@@ -324,12 +315,12 @@ static void keys_open_what_is_theirs(void **state)
     json_decref(get(&s, 401, "/v1/models"));
     s.key = "key-of-aa";
     json_decref(get(&s, 401, "/v1/models"));
-    s.key = keys[0].key;
+    s.key = KEY_OF_A;
     json_decref(get(&s, 200, "/v1/models"));
     json_decref(get(&s, 403, "/v1/cache/stats"));
     json_decref(get(&s, 403, "/v1/cache/pages"));
     json_decref(post(&s, 403, "/v1/cache/invalidate", "{\"all\":true}"));
-    s.key = keys[2].key;
+    s.key = KEY_OF_ADMIN;
     json_decref(get(&s, 200, "/v1/models"));
     json_decref(post(&s, 403, CHAT, "{" STORY "}"));
     json_decref(get(&s, 200, "/v1/cache/stats"));

@@ -21,21 +21,12 @@
 
 static server_fixture f;
 
-static const char *const two_pieces[] = { "Hello", " there" };
-
-static const engine_script hello = { .pieces = two_pieces,
-                                     .n_pieces = 2,
-                                     .finish = QUIRE_FINISH_STOP };
-
-#define CHAT "/v1/chat/completions"
-#define TEXT "/v1/completions"
-#define HI   "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define HI "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
 
 static int start(void **state)
 {
     (void)state;
     server_fixture_start(&f, NULL);
-    engine_double_script(f.engine, &hello);
     return 0;
 }
 
@@ -558,7 +549,7 @@ static void tells_the_engines_errors(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
-        engine_script script = hello;
+        engine_script script = engine_script_hello;
         json_t *root;
 
         script.submit_status = errors[i].status;
@@ -575,7 +566,7 @@ static void tells_the_engines_errors(void **state)
 
 static void a_full_queue_says_when(void **state)
 {
-    engine_script script = hello;
+    engine_script script = engine_script_hello;
     http_reply reply;
 
     (void)state;
@@ -595,7 +586,7 @@ static void a_full_queue_says_when(void **state)
 
 static void an_engines_failure_is_a_server_error(void **state)
 {
-    engine_script script = hello;
+    engine_script script = engine_script_hello;
     json_t *root;
 
     (void)state;

@@ -19,20 +19,12 @@
 
 static server_fixture f;
 
-static const char *const two_pieces[] = { "Hello", " there" };
-
-static const engine_script hello = { .pieces = two_pieces,
-                                     .n_pieces = 2,
-                                     .finish = QUIRE_FINISH_STOP };
-
-#define CHAT "/v1/chat/completions"
-#define HI   "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"
+#define HI "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}"
 
 static int start(void **state)
 {
     (void)state;
     server_fixture_start(&f, NULL);
-    engine_double_script(f.engine, &hello);
     return 0;
 }
 
@@ -47,7 +39,6 @@ static void restart(const quire_server_opts *opts)
 {
     server_fixture_stop(&f);
     server_fixture_start(&f, opts);
-    engine_double_script(f.engine, &hello);
 }
 
 static void expect_error(const http_call *call, int status, const char *code, const char *param)

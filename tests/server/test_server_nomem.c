@@ -54,17 +54,12 @@ static void *json_allocate(size_t n)
 
 static server_fixture f;
 
-static const char *const pieces[] = { "Hello", " there" };
-
-static const engine_script hello = { .pieces = pieces, .n_pieces = 2, .finish = QUIRE_FINISH_STOP };
-
 static int start(void **state)
 {
     (void)state;
     is_test = true;
     json_set_alloc_funcs(json_allocate, free);
     server_fixture_start(&f, NULL);
-    engine_double_script(f.engine, &hello);
     return 0;
 }
 
@@ -111,18 +106,18 @@ static unsigned fail_each(const http_call *call)
     return n_refused;
 }
 
-#define CHAT                                                                                       \
+#define A_CHAT                                                                                     \
     "\"messages\":[{\"role\":\"system\",\"content\":\"x\"},{\"role\":\"user\",\"content\":\"y\"}]"
 
 static void a_request_survives(void **state)
 {
     static const http_call calls[] = {
         { .path = "/v1/chat/completions",
-          .body = "{" CHAT ",\"stop\":[\"a\",\"b\"],\"logit_bias\":{\"5\":1},\"logprobs\":true,"
+          .body = "{" A_CHAT ",\"stop\":[\"a\",\"b\"],\"logit_bias\":{\"5\":1},\"logprobs\":true,"
                   "\"top_logprobs\":2,\"explain_cache\":true,\"n\":2,"
                   "\"response_format\":{\"type\":\"json_object\"}}" },
         { .path = "/v1/chat/completions",
-          .body = "{" CHAT ",\"stream\":true,\"session_id\":\"s\",\"logprobs\":true,"
+          .body = "{" A_CHAT ",\"stream\":true,\"session_id\":\"s\",\"logprobs\":true,"
                   "\"context_overflow\":\"truncate_turns\","
                   "\"stream_options\":{\"include_usage\":true}}" },
         { .path = "/v1/completions", .body = "{\"prompt\":[\"a\",\"b\"],\"logprobs\":2}" },
@@ -136,7 +131,7 @@ static void a_request_survives(void **state)
         { .path = "/v1/cache/stats" },
         { .path = "/v1/cache/explain" },
         { .path = "/v1/cache/pins", .body = "{\"tokens\":[5,6,7],\"ttl\":\"1h\"}" },
-        { .path = "/v1/cache/pins", .body = "{" CHAT "}" },
+        { .path = "/v1/cache/pins", .body = "{" A_CHAT "}" },
         { .path = "/v1/cache/pins" },
         { .path = "/v1/cache/events" },
         { .path = "/v1/cache/what-if" },

@@ -21,10 +21,6 @@
 
 static server_fixture f;
 
-static const char *const pieces[] = { "Hello", " there" };
-
-static const engine_script hello = { .pieces = pieces, .n_pieces = 2, .finish = QUIRE_FINISH_STOP };
-
 static const struct {
     const char *path;
     const char *body;
@@ -53,7 +49,6 @@ static int start(void **state)
 {
     (void)state;
     server_fixture_start(&f, NULL);
-    engine_double_script(f.engine, &hello);
     return 0;
 }
 

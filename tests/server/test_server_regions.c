@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TEXT    "/v1/completions"
 #define QUOTA   (64u << 10)
 #define N_CTX   1024
 #define N_ASKED 24

@@ -15,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHAT  "/v1/chat/completions"
-#define TEXT  "/v1/completions"
 #define N_CTX 1024
 /* A model with random weights says bytes that are no text; these are. */
 #define GREEDY                                                                                     \
@@ -25,12 +23,6 @@
 #define USER_1 "{\"role\":\"user\",\"content\":\"Tell me about a boat that could not sink.\"}"
 #define USER_2 "{\"role\":\"user\",\"content\":\"And then what did it do?\"}"
 #define USER_3 "{\"role\":\"user\",\"content\":\"And what came after?\"}"
-
-static const quire_server_key keys[] = {
-    { .key = "key-of-a", .tenant = "a" },
-    { .key = "key-of-b", .tenant = "b" },
-    { .key = "key-of-admin", .tenant = "root", .is_admin = true }
-};
 
 static engine_server s;
 
@@ -44,8 +36,7 @@ static int start(void **state)
 static int start_with_keys(void **state)
 {
     (void)state;
-    engine_server_start(&s, N_CTX, keys, 3);
-    s.key = keys[0].key;
+    engine_server_start_with_tenants(&s, N_CTX);
     return 0;
 }
 
@@ -358,7 +349,7 @@ static void sessions_are_their_tenants(void **state)
 
     (void)state;
     json_decref(turn(SYSTEM "," USER_1));
-    s.key = keys[1].key;
+    s.key = KEY_OF_B;
     reply = get(&s, 200, "/v1/cache/sessions");
     assert_int_equal(json_array_size(json_at(reply, "data")), 0);
     json_decref(reply);
@@ -367,7 +358,7 @@ static void sessions_are_their_tenants(void **state)
     reply = turn(USER_2); /* the same name is another session */
     assert_int_equal(cached_tokens(reply), 0);
     json_decref(reply);
-    s.key = keys[2].key;
+    s.key = KEY_OF_ADMIN;
     reply = get(&s, 200, "/v1/cache/sessions");
     assert_int_equal(json_array_size(json_at(reply, "data")), 2);
     json_decref(reply);
@@ -378,7 +369,7 @@ static void sessions_are_their_tenants(void **state)
     json_decref(reply);
     json_decref(drop(&s, 404, "/v1/cache/sessions/one?tenant=&cache_salt="));
     json_decref(drop(&s, 200, "/v1/cache/sessions/one?tenant=b&cache_salt="));
-    s.key = keys[0].key;
+    s.key = KEY_OF_A;
     reply = get(&s, 200, "/v1/cache/sessions/one");
     assert_string_equal(json_string_at(reply, "tenant"), "a");
     json_decref(reply);
@@ -407,15 +398,15 @@ static void all_sessions_of_a_key_are_closed_at_once(void **state)
     json_decref(turn(SYSTEM "," USER_1));
     json_decref(
         post(&s, 200, TEXT, "{\"session_id\":\"two\",\"prompt\":\"Once upon\"," GREEDY "}"));
-    s.key = keys[1].key;
+    s.key = KEY_OF_B;
     json_decref(turn(USER_1));
-    assert_int_equal(closed_by(keys[0].key, "?tenant=b"), 2); /* its own all the same */
+    assert_int_equal(closed_by(KEY_OF_A, "?tenant=b"), 2); /* its own all the same */
     json_decref(get(&s, 404, "/v1/cache/sessions/one"));
-    assert_int_equal(closed_by(keys[0].key, ""), 0);
-    assert_int_equal(closed_by(keys[2].key, "?tenant=a"), 0);
-    assert_int_equal(closed_by(keys[2].key, "?cache_salt=other"), 0);
-    assert_int_equal(closed_by(keys[2].key, ""), 1);
-    s.key = keys[1].key;
+    assert_int_equal(closed_by(KEY_OF_A, ""), 0);
+    assert_int_equal(closed_by(KEY_OF_ADMIN, "?tenant=a"), 0);
+    assert_int_equal(closed_by(KEY_OF_ADMIN, "?cache_salt=other"), 0);
+    assert_int_equal(closed_by(KEY_OF_ADMIN, ""), 1);
+    s.key = KEY_OF_B;
     json_decref(get(&s, 404, "/v1/cache/sessions/one"));
 }
 
@@ -481,7 +472,7 @@ static void invalidating_a_tenant_takes_all_its_salts(void **state)
     (void)state;
     for (int round = 0; round < 2; round++) {
         for (int key = 0; key < 2; key++) {
-            s.key = keys[key].key;
+            s.key = key == 0 ? KEY_OF_A : KEY_OF_B;
             for (int i = 0; i < 3; i++) {
                 (void)snprintf(body, sizeof body,
                                "{\"messages\":[" SYSTEM "," USER_1 "],\"cache_salt\":\"%s\"," GREEDY
@@ -492,7 +483,7 @@ static void invalidating_a_tenant_takes_all_its_salts(void **state)
                 json_decref(reply);
             }
         }
-        s.key = keys[2].key;
+        s.key = KEY_OF_ADMIN;
         json_decref(post(&s, 400, "/v1/cache/invalidate", "{\"prefix\":\"x\"}"));
         json_decref(post(&s, 200, "/v1/cache/invalidate", "{\"tenant\":\"a\"}"));
     }

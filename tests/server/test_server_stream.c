@@ -26,8 +26,6 @@ static const engine_script counting = {
     .pieces = pieces, .n_pieces = 4, .tail = "!", .finish = QUIRE_FINISH_STOP
 };
 
-#define CHAT   "/v1/chat/completions"
-#define TEXT   "/v1/completions"
 #define STREAM "{\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
 
 static int start(void **state)

@@ -18,18 +18,10 @@
 
 static server_fixture f;
 
-static const char *const pieces[] = { "Hello" };
-
-static const engine_script hello = { .pieces = pieces, .n_pieces = 1, .finish = QUIRE_FINISH_STOP };
-
-#define CHAT "/v1/chat/completions"
-#define TEXT "/v1/completions"
-
 static int start(void **state)
 {
     (void)state;
     server_fixture_start(&f, NULL);
-    engine_double_script(f.engine, &hello);
     return 0;
 }
 

@@ -10,14 +10,13 @@
 
 #include <cmocka.h>
 
-#include "engine_fixture.h"
 #include "seed.h"
+#include "soak_fixture.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
-#define N_CTX      512u
 #define N_CLIENTS  8u
 #define N_REQUESTS 2000u
 #define N_TEXTS    12u
@@ -26,9 +25,7 @@
 
 typedef struct soak {
     const engine_bench *bench;
-    int32_t texts[N_TEXTS][N_CTX];
-    int32_t answers[N_TEXTS][TOKENS_MAX];
-    uint32_t n_text[N_TEXTS];
+    soak_texts texts;
     bool compares_cold_only;
     atomic_uint n_failed;
     atomic_uint n_whole;
@@ -42,12 +39,6 @@ typedef struct client {
     pthread_t thread;
 } client;
 
-typedef struct flight {
-    quire_request *request;
-    uint32_t text;
-    uint32_t n_tokens;
-} flight;
-
 /* Whether the plain loop's answer must be this request's too. Recent tokens of sealed formats are
  * read in 8 bits where they were computed and sealed where they were found, so that with a window
  * of recent tokens only a request that found nothing answers as the loop does. */
@@ -59,13 +50,12 @@ static bool is_compared(const soak *s, const quire_request *request)
 }
 
 /* Ends a request in one of the ways clients do. cmocka's assertions belong to the main thread. */
-static void land(client *c, flight *f)
+static void land(client *c, const soak_flight *f)
 {
     soak *s = c->soak;
     quire_request_token token;
-    uint32_t n = 0;
-    uint32_t n_other = 0;
-    int rc = 1;
+    int n_other;
+    int rc;
 
     switch (quire_rng_below(&c->rng, 8)) {
     case 0: /* gone without a word */
@@ -80,12 +70,9 @@ static void land(client *c, flight *f)
         quire_request_release(f->request);
         break;
     default:
-        while ((rc = quire_request_wait(f->request, n, FIXTURE_WAIT_MS, &token)) == 1) {
-            n_other += token.token != s->answers[f->text][n];
-            n++;
-        }
-        atomic_fetch_add(&s->n_failed, rc != 0 || n != f->n_tokens);
-        if (rc == 0 && is_compared(s, f->request)) {
+        n_other = soak_flight_finish(&s->texts, f);
+        atomic_fetch_add(&s->n_failed, n_other < 0);
+        if (n_other >= 0 && is_compared(s, f->request)) {
             atomic_fetch_add(&s->n_failed, n_other > 0);
             atomic_fetch_add(&s->n_compared, 1);
         }
@@ -99,20 +86,15 @@ static void *client_main(void *arg)
 {
     client *c = arg;
     soak *s = c->soak;
-    flight flights[IN_FLIGHT];
+    soak_flight flights[IN_FLIGHT];
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < N_REQUESTS / N_CLIENTS; i++) {
-        const uint32_t text = quire_rng_below(&c->rng, N_TEXTS);
-        quire_request_params params = params_greedy(s->texts[text], s->n_text[text],
-                                                    1 + quire_rng_below(&c->rng, TOKENS_MAX));
-        flight f = { .text = text, .n_tokens = params.max_tokens };
+        soak_flight f;
+        quire_request_params params = soak_params(&s->texts, &c->rng, &f);
         quire_error err = QUIRE_ERROR_INIT;
 
         params.priority = (int32_t)quire_rng_below(&c->rng, 2);
-        params.is_uncached = quire_rng_below(&c->rng, 10) == 0;
-        params.tenant = quire_rng_below(&c->rng, 4) == 0 ? "a" : "b";
-        params.tenant_bytes = 1;
         if (quire_engine_submit(s->bench->engine, &params, &f.request, &err) != QUIRE_OK) {
             atomic_fetch_add(&s->n_failed, 1);
             continue;
@@ -131,26 +113,11 @@ static void *client_main(void *arg)
     return NULL;
 }
 
-/* Texts that begin alike in groups, and what the plain loop makes of them. */
-static void texts_make(soak *s, quire_rng *rng)
-{
-    for (uint32_t i = 0; i < N_TEXTS; i++) {
-        const uint32_t n_same = i % 3 * 70;
-
-        do {
-            s->n_text[i] = n_same + 1 + quire_rng_below(rng, 150);
-            tokens_make(s->texts[i], s->n_text[i], quire_rng_below(rng, 1u << 30));
-            tokens_make(s->texts[i], n_same, 5000 + i % 3);
-        } while (reference(s->bench, s->texts[i], s->n_text[i], s->answers[i], TOKENS_MAX) <
-                 REFERENCE_GAP_MIN);
-    }
-}
-
 /* kv_window: recent tokens and first ones that sealed formats read in 8 bits. */
 static void soak_run(quire_admit admit, quire_format format, uint32_t kv_window)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 16);
+    quire_runtime_opts runtime = bench_runtime_opts(SOAK_N_CTX, 16);
     quire_rng rng = test_rng(2026);
     client clients[N_CLIENTS];
     engine_bench b;
@@ -165,7 +132,9 @@ static void soak_run(quire_admit admit, quire_format format, uint32_t kv_window)
     memset(&s, 0, sizeof s);
     s.bench = &b;
     s.compares_cold_only = quire_format_is_sealed(format) && kv_window > 0;
-    texts_make(&s, &rng);
+    s.texts.n = N_TEXTS;
+    s.texts.answer_tokens = TOKENS_MAX;
+    soak_texts_make(&s.texts, &b, 70, &rng);
     for (uint32_t i = 0; i < N_CLIENTS; i++) {
         clients[i].soak = &s;
         clients[i].rng = (quire_rng){ quire_rng_below(&rng, 1u << 30) };

@@ -13,8 +13,8 @@
 #include "base/clock.h"
 #include "engine/pins.h"
 #include "engine/tuning.h"
-#include "engine_fixture.h"
 #include "seed.h"
+#include "soak_fixture.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -22,7 +22,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define N_CTX          512u
 #define N_PAGES        24u
 #define N_CLIENTS      4u
 #define N_REQUESTS     600u
@@ -41,9 +40,7 @@
 
 typedef struct soak {
     engine_bench bench;
-    int32_t texts[N_TEXTS][N_CTX];
-    int32_t answers[N_TEXTS][TOKENS_MAX];
-    uint32_t n_text[N_TEXTS];
+    soak_texts texts;
     atomic_uint n_failed;
     atomic_uint n_whole;
     atomic_bool has_adapted; /* the pinned region has grown, shrunk and spilled */
@@ -56,12 +53,6 @@ typedef struct client {
     pthread_t thread;
 } client;
 
-typedef struct flight {
-    quire_request *request;
-    uint32_t text;
-    uint32_t n_tokens;
-} flight;
-
 /* Time passes faster than elsewhere, and leaps at times. */
 static _Atomic uint64_t leap_us;
 
@@ -71,22 +62,15 @@ static uint64_t clock_read(void *ctx)
     return atomic_load(&leap_us) + quire_clock_ns() / 100u;
 }
 
-static void land(client *c, flight *f)
+static void land(client *c, const soak_flight *f)
 {
     soak *s = c->soak;
-    quire_request_token token;
-    uint32_t n = 0;
-    int rc;
 
     if (quire_rng_below(&c->rng, 6) == 0) {
         quire_request_release(f->request); /* gone without a word */
         return;
     }
-    while ((rc = quire_request_wait(f->request, n, FIXTURE_WAIT_MS, &token)) == 1) {
-        atomic_fetch_add(&s->n_failed, token.token != s->answers[f->text][n]);
-        n++;
-    }
-    atomic_fetch_add(&s->n_failed, rc != 0 || n != f->n_tokens);
+    atomic_fetch_add(&s->n_failed, soak_flight_finish(&s->texts, f) != 0);
     atomic_fetch_add(&s->n_whole, 1);
     quire_request_release(f->request);
 }
@@ -102,20 +86,15 @@ static void *client_main(void *arg)
 {
     client *c = arg;
     soak *s = c->soak;
-    flight flights[IN_FLIGHT];
+    soak_flight flights[IN_FLIGHT];
     uint32_t n = 0;
 
     for (uint32_t i = 0; goes_on(s, i); i++) {
-        const uint32_t text = quire_rng_below(&c->rng, N_TEXTS);
-        quire_request_params params = params_greedy(s->texts[text], s->n_text[text],
-                                                    1 + quire_rng_below(&c->rng, TOKENS_MAX));
-        flight f = { .text = text, .n_tokens = params.max_tokens };
+        soak_flight f;
+        quire_request_params params = soak_params(&s->texts, &c->rng, &f);
         quire_error err = QUIRE_ERROR_INIT;
 
         params.class_index = quire_rng_below(&c->rng, 3);
-        params.is_uncached = quire_rng_below(&c->rng, 10) == 0;
-        params.tenant = quire_rng_below(&c->rng, 4) == 0 ? "a" : "b";
-        params.tenant_bytes = 1;
         if (quire_engine_submit(s->bench.engine, &params, &f.request, &err) != QUIRE_OK) {
             atomic_fetch_add(&s->n_failed, 1);
             continue;
@@ -144,8 +123,8 @@ static int pin_order(client *c, const char *name)
     const quire_engine_pin_name which = { "b", 1, name };
     const quire_engine_pin_params params = {
         .name = name,
-        .tokens = s->texts[text],
-        .n_tokens = s->n_text[text],
+        .tokens = s->texts.tokens[text],
+        .n_tokens = s->texts.n_tokens[text],
         .ttl_s = quire_rng_below(&c->rng, 40),
         .class_index = quire_rng_below(&c->rng, 3),
         .tenant = "b",
@@ -180,8 +159,8 @@ static int other_order(client *c)
             quire_rng_below(&c->rng, 4) == 0 ? QUIRE_INVALIDATE_TENANT : QUIRE_INVALIDATE_PREFIX,
         .tenant = "b",
         .tenant_bytes = 1,
-        .tokens = s->texts[text],
-        .n_tokens = s->n_text[text],
+        .tokens = s->texts.tokens[text],
+        .n_tokens = s->texts.n_tokens[text],
     };
     quire_prefix_dropped dropped;
     quire_engine_stats stats;
@@ -234,7 +213,8 @@ static void ask_again(soak *s)
     enum {
         TEXT = 2
     };
-    quire_request_params params = params_greedy(s->texts[TEXT], s->n_text[TEXT], TOKENS_MAX);
+    quire_request_params params =
+        params_greedy(s->texts.tokens[TEXT], s->texts.n_tokens[TEXT], TOKENS_MAX);
     int32_t tokens[TOKENS_MAX];
     quire_request *request;
 
@@ -243,7 +223,7 @@ static void ask_again(soak *s)
     params.tenant_bytes = 1;
     request = submit(&s->bench, &params);
     assert_int_equal(collect(request, tokens, TOKENS_MAX), TOKENS_MAX);
-    assert_memory_equal(tokens, s->answers[TEXT], sizeof tokens);
+    assert_memory_equal(tokens, s->texts.answers[TEXT], sizeof tokens);
     finish_as(request, QUIRE_FINISH_LENGTH);
 }
 
@@ -270,23 +250,9 @@ static void test_idle_time(soak *s)
     ask_again(s);
 }
 
-static void texts_make(soak *s, quire_rng *rng)
-{
-    for (uint32_t i = 0; i < N_TEXTS; i++) {
-        const uint32_t n_same = i % 3 * 80;
-
-        do {
-            s->n_text[i] = n_same + 1 + quire_rng_below(rng, 150);
-            tokens_make(s->texts[i], s->n_text[i], quire_rng_below(rng, 1u << 30));
-            tokens_make(s->texts[i], n_same, 7000 + i % 3);
-        } while (reference(&s->bench, s->texts[i], s->n_text[i], s->answers[i], TOKENS_MAX) <
-                 REFERENCE_GAP_MIN);
-    }
-}
-
 static engine_bench bench_begin(void)
 {
-    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 12);
+    quire_runtime_opts runtime = bench_runtime_opts(SOAK_N_CTX, 12);
     quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
 
     runtime.kv_budget_bytes = N_PAGES * PAGE_BYTES;
@@ -315,7 +281,9 @@ static void test_all_at_once(void **state)
 
     (void)state;
     s.bench = bench_begin();
-    texts_make(&s, &rng);
+    s.texts.n = N_TEXTS;
+    s.texts.answer_tokens = TOKENS_MAX;
+    soak_texts_make(&s.texts, &s.bench, 80, &rng);
     for (uint32_t i = 0; i <= N_CLIENTS; i++) {
         clients[i].soak = &s;
         clients[i].rng.state = quire_rng_next(&rng);

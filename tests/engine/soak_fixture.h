@@ -1,0 +1,43 @@
+/* soak_fixture.h - what the soaks share: texts with the answers of a request alone, and requests in
+ * flight that are compared with them.
+ *
+ * cmocka's assertions belong to the main thread: what clients' threads call returns a verdict.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_SOAK_FIXTURE_H
+#define QUIRE_TESTS_SOAK_FIXTURE_H
+
+#include "base/rng.h"
+#include "engine_fixture.h"
+
+#define SOAK_N_CTX      512u
+#define SOAK_TEXTS_MAX  12u
+#define SOAK_ANSWER_MAX 60u
+
+typedef struct soak_texts {
+    uint32_t n;
+    uint32_t answer_tokens; /* of each answer */
+    int32_t tokens[SOAK_TEXTS_MAX][SOAK_N_CTX];
+    uint32_t n_tokens[SOAK_TEXTS_MAX];
+    int32_t answers[SOAK_TEXTS_MAX][SOAK_ANSWER_MAX];
+} soak_texts;
+
+typedef struct soak_flight {
+    quire_request *request;
+    uint32_t text;
+    uint32_t n_tokens;
+} soak_flight;
+
+/* Texts, and what the plain loop makes of them. Text i begins with i % 3 * n_same tokens that all
+ * such texts begin with. n and answer_tokens are set by the caller. */
+void soak_texts_make(soak_texts *texts, const engine_bench *bench, uint32_t n_same, quire_rng *rng);
+
+/* A request for a random text: one in ten leaves nothing in the cache, one in four is tenant "a"'s,
+ * the others are "b"'s. */
+quire_request_params soak_params(const soak_texts *texts, quire_rng *rng, soak_flight *flight);
+
+/* Wait for all tokens and the end. Returns how many tokens differ from the answer; -1 when the
+ * request did not end as it should. */
+int soak_flight_finish(const soak_texts *texts, const soak_flight *flight);
+
+#endif /* QUIRE_TESTS_SOAK_FIXTURE_H */

@@ -153,6 +153,25 @@ void test_append(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens)
     assert_int_equal(quire_seq_tokens(cache, seq), before + n_tokens);
 }
 
+quire_region_id test_region_open(quire_cache *cache, uint64_t budget_bytes, bool spills)
+{
+    quire_region_opts opts = QUIRE_REGION_OPTS_INIT;
+    quire_region_id region;
+
+    opts.budget_bytes = budget_bytes;
+    opts.spills_to_dynamic = spills;
+    assert_int_equal(quire_region_open(cache, &opts, &region), QUIRE_OK);
+    return region;
+}
+
+quire_region_stats test_region_stats(const quire_cache *cache, quire_region_id region)
+{
+    quire_region_stats stats;
+
+    assert_int_equal(quire_region_stats_get(cache, region, &stats), QUIRE_OK);
+    return stats;
+}
+
 quire_cache_stats test_stats(const quire_cache *cache)
 {
     quire_cache_stats stats;

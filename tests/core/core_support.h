@@ -76,6 +76,10 @@ void test_append(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
 quire_cache_stats test_stats(const quire_cache *cache);
 
+/* A pinned region of the default options but for these; and what a region has. */
+quire_region_id test_region_open(quire_cache *cache, uint64_t budget_bytes, bool spills);
+quire_region_stats test_region_stats(const quire_cache *cache, quire_region_id region);
+
 /* The page that holds a token; QUIRE_PAGE_NULL in a hole. */
 quire_page_id test_page_of(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
                            uint32_t token);

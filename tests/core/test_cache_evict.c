@@ -168,7 +168,6 @@ static void test_trades(void **state)
 static void test_leaving_is_not_asked_twice(void **state)
 {
     quire_cache_opts opts = test_opts(8);
-    quire_region_opts region_opts = QUIRE_REGION_OPTS_INIT;
     quire_region_id region;
     quire_seq_id seq;
     quire_seq_id other;
@@ -178,9 +177,7 @@ static void test_leaving_is_not_asked_twice(void **state)
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     evictor_init(&e, &t);
-    region_opts.budget_bytes = 2 * PAGE_BYTES;
-    region_opts.spills_to_dynamic = false;
-    assert_int_equal(quire_region_open(t.cache, &region_opts, &region), QUIRE_OK);
+    region = test_region_open(t.cache, 2 * PAGE_BYTES, false);
     assert_int_equal(quire_seq_open(t.cache, region, &seq), QUIRE_OK);
     assert_int_equal(quire_seq_open(t.cache, region, &other), QUIRE_OK);
     test_append(t.cache, other, 1);
@@ -203,8 +200,6 @@ static void test_leaving_is_not_asked_twice(void **state)
 static void test_giving_back_is_not_asked_twice(void **state)
 {
     quire_cache_opts opts = test_opts(8);
-    quire_region_opts region_opts = QUIRE_REGION_OPTS_INIT;
-    quire_region_stats stats;
     quire_region_id region;
     quire_seq_id seq;
     quire_seq_id other;
@@ -214,14 +209,12 @@ static void test_giving_back_is_not_asked_twice(void **state)
     (void)state;
     test_cache_create(&t, &opts, 0, 0);
     evictor_init(&e, &t);
-    region_opts.budget_bytes = 2 * PAGE_BYTES + PAGE_BYTES / 2;
-    assert_int_equal(quire_region_open(t.cache, &region_opts, &region), QUIRE_OK);
+    region = test_region_open(t.cache, 2 * PAGE_BYTES + PAGE_BYTES / 2, true);
     assert_int_equal(quire_seq_open(t.cache, region, &seq), QUIRE_OK);
     assert_int_equal(quire_seq_open(t.cache, region, &other), QUIRE_OK);
     test_append(t.cache, other, PAGE_TOKENS);
     test_append(t.cache, seq, 2 * PAGE_TOKENS);
-    assert_int_equal(quire_region_stats_get(t.cache, region, &stats), QUIRE_OK);
-    assert_int_equal(stats.spilled_bytes, PAGE_BYTES);
+    assert_int_equal(test_region_stats(t.cache, region).spilled_bytes, PAGE_BYTES);
     for (uint32_t i = 0; i < 3; i++) {
         quire_cache_maintain(t.cache); /* half a page of room takes none home */
     }
@@ -230,8 +223,7 @@ static void test_giving_back_is_not_asked_twice(void **state)
     assert_int_equal(quire_seq_close(t.cache, other), QUIRE_OK);
     quire_cache_maintain(t.cache);
     assert_int_equal(e.n_returns, 1);
-    assert_int_equal(quire_region_stats_get(t.cache, region, &stats), QUIRE_OK);
-    assert_int_equal(stats.spilled_bytes, 0);
+    assert_int_equal(test_region_stats(t.cache, region).spilled_bytes, 0);
     quire_cache_keeper_set(t.cache, NULL);
     test_cache_destroy(&t);
 }

@@ -360,17 +360,15 @@ static void test_no_memory_for_a_bin(void **state)
 static void test_below_another_region(void **state)
 {
     quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
-    quire_region_opts region_opts = QUIRE_REGION_OPTS_INIT;
 
     (void)state;
     opts.ttl_us = 100;
-    region_opts.budget_bytes = 8 * PAGE_BYTES;
     for (uint32_t is_expire = 0; is_expire < 2; is_expire++) {
         quire_region_id high;
         test_prefix p;
 
         test_prefix_create(&p, 64, &opts);
-        assert_int_equal(quire_region_open(p.cache, &region_opts, &high), QUIRE_OK);
+        high = test_region_open(p.cache, 8 * PAGE_BYTES, true);
         run_text(&p, 0, 2 * PT);
         for (uint32_t id = 1; id < p.tree->nodes.id_end; id++) {
             const quire_prefix_node *node = quire_prefix_at(p.tree, id);

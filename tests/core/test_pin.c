@@ -19,12 +19,10 @@ typedef struct pinned {
 static void begin_as(pinned *x, uint32_t n_pages, uint32_t n_pinned,
                      const quire_prefix_opts *prefix)
 {
-    quire_region_opts opts = QUIRE_REGION_OPTS_INIT;
     quire_pins_opts pins_opts = QUIRE_PINS_OPTS_INIT;
 
     test_prefix_create(&x->p, n_pages, prefix);
-    opts.budget_bytes = n_pinned * PAGE_BYTES;
-    assert_int_equal(quire_region_open(x->p.cache, &opts, &x->high), QUIRE_OK);
+    x->high = test_region_open(x->p.cache, n_pinned * PAGE_BYTES, true);
     pins_opts.tree = x->p.tree;
     pins_opts.pins_max = 4;
     pins_opts.allocator = &x->p.t.memory.allocator;
@@ -42,7 +40,7 @@ static void end(pinned *x)
 
     quire_pins_validate(x->pins);
     quire_pins_destroy(x->pins);
-    assert_int_equal(quire_region_stats_get(x->p.cache, x->high, &stats), QUIRE_OK);
+    stats = test_region_stats(x->p.cache, x->high);
     assert_int_equal(stats.pinned_bytes, 0);
     assert_int_equal(stats.reserved_bytes, 0);
     quire_prefix_validate(x->p.tree);
@@ -63,10 +61,7 @@ static quire_pin_spec spec_of(const pinned *x, const char *name, const int32_t *
 
 static quire_region_stats stats_of(const pinned *x, quire_region_id region)
 {
-    quire_region_stats stats;
-
-    assert_int_equal(quire_region_stats_get(x->p.cache, region, &stats), QUIRE_OK);
-    return stats;
+    return test_region_stats(x->p.cache, region);
 }
 
 static quire_pin_info info_of(const pinned *x, quire_pin_id id)

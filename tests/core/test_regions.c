@@ -13,10 +13,7 @@ typedef struct regions {
 
 static quire_region_stats stats_of(const regions *r, quire_region_id region)
 {
-    quire_region_stats stats;
-
-    assert_int_equal(quire_region_stats_get(r->p.cache, region, &stats), QUIRE_OK);
-    return stats;
+    return test_region_stats(r->p.cache, region);
 }
 
 /* Pages charged to a region. */
@@ -27,12 +24,8 @@ static uint64_t charged(const regions *r, quire_region_id region)
 
 static void begin(regions *r, uint32_t n_pages, uint32_t n_pinned, bool spills)
 {
-    quire_region_opts opts = QUIRE_REGION_OPTS_INIT;
-
     test_prefix_create(&r->p, n_pages, NULL);
-    opts.budget_bytes = n_pinned * PAGE_BYTES;
-    opts.spills_to_dynamic = spills;
-    assert_int_equal(quire_region_open(r->p.cache, &opts, &r->high), QUIRE_OK);
+    r->high = test_region_open(r->p.cache, n_pinned * PAGE_BYTES, spills);
     assert_int_equal(r->high, 1);
 }
 

@@ -2,10 +2,12 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "model/chat_templates.h"
+#include "model/template_audit.h"
 #include "model/text.h"
 
 #include <llama.h>
 
+#include <stdio.h>
 #include <string.h>
 
 size_t quire_chat_template_names(const char **names)
@@ -35,4 +37,65 @@ bool quire_chat_template_is_usable(const quire_model *model, const char *chat_te
 
     return quire_model_chat_render(model, chat_template, &message, 1, true, text, sizeof(text)) >=
            0;
+}
+
+#define SAMPLE_BYTES 4096u
+#define EXTRA_BYTES  64u
+
+/* Conversations that show all that a template's rendering writes around messages: with and without
+ * a system message, and up to an answer or not. False where it cannot be used. */
+static bool sample_render(const quire_model *model, const char *chat_template, char *text)
+{
+    static const quire_chat_message messages[] = {
+        { "system", "1" }, { "user", "2" }, { "assistant", "3" }, { "user", "4" }
+    };
+    const int64_t n =
+        quire_model_chat_render(model, chat_template, messages, 4, true, text, SAMPLE_BYTES / 2);
+    int64_t n_more;
+
+    if (n < 0 || n >= SAMPLE_BYTES / 2) {
+        return false;
+    }
+    text[n] = '\n';
+    n_more = quire_model_chat_render(model, chat_template, messages + 1, 3, false, text + n + 1,
+                                     SAMPLE_BYTES / 2 - 1);
+    if (n_more < 0 || n_more >= SAMPLE_BYTES / 2 - 1) {
+        return false;
+    }
+    text[n + 1 + n_more] = '\0';
+    return true;
+}
+
+/* The built-in template that renders as the model's own is rendered; "none" if only Quire does so.
+ */
+static const char *builtin_find(const quire_model *model, const char *sample)
+{
+    const char *names[QUIRE_CHAT_TEMPLATES_MAX];
+    const size_t n = quire_chat_template_names(names);
+
+    for (size_t i = 0; i < n; i++) {
+        char text[SAMPLE_BYTES];
+
+        if (sample_render(model, names[i], text) && strcmp(text, sample) == 0) {
+            return names[i];
+        }
+    }
+    return "none";
+}
+
+bool quire_chat_template_warning(const quire_model *model, char *warning, size_t warning_bytes)
+{
+    const char *own = quire_model_chat_template(model);
+    char sample[SAMPLE_BYTES];
+    char extra[EXTRA_BYTES];
+
+    if (own == NULL || !sample_render(model, NULL, sample) ||
+        !quire_template_has_extra(own, sample, extra, sizeof(extra))) {
+        return false;
+    }
+    (void)snprintf(warning, warning_bytes,
+                   "the model's chat template is not run: messages are written as the built-in "
+                   "template '%s' does, without text that the model's may write, such as \"%s\"",
+                   builtin_find(model, sample), extra);
+    return true;
 }

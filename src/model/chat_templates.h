@@ -23,4 +23,9 @@ bool quire_chat_template_is_name(const char *name);
 /* Whether a conversation can be rendered with a template (NULL = the model's). */
 bool quire_chat_template_is_usable(const quire_model *model, const char *chat_template);
 
+/* Whether the model's own template can write text that Quire leaves out, such as a system prompt of
+ * its own: see template_audit.h. warning says so, names the text and the built-in template that
+ * messages are rendered by. False where the model's template is not usable. */
+bool quire_chat_template_warning(const quire_model *model, char *warning, size_t warning_bytes);
+
 #endif /* QUIRE_MODEL_CHAT_TEMPLATES_H */

@@ -12,6 +12,7 @@
 #include "cli/commands/talk.h"
 #include "cli/commands/writer.h"
 #include "cli/settings/args.h"
+#include "model/chat_templates.h"
 #include "model/text.h"
 
 #include "base/check.h"
@@ -276,6 +277,8 @@ static void converse(chat *c)
 
 static int check_template(chat *c, quire_error *err)
 {
+    char warning[512];
+
     if (c->args->chat_template == NULL && quire_model_chat_template(c->session.model) == NULL) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "%s has no chat template (tokenizer.chat_template): --chat-template "
@@ -285,6 +288,10 @@ static int check_template(chat *c, quire_error *err)
     QUIRE_TRY(push_message(c, "user", strdup("?")));
     QUIRE_TRY(render(c, err));
     drop_messages(c, 0);
+    if (c->args->chat_template == NULL &&
+        quire_chat_template_warning(c->session.model, warning, sizeof(warning))) {
+        quire_say("warning: %s", warning);
+    }
     return QUIRE_OK;
 }
 

@@ -279,7 +279,12 @@ static void warn(const serving *s)
 {
     const char *own = quire_model_chat_template(s->session.model);
     char names[TEMPLATES_BYTES];
+    char warning[512];
 
+    if (s->args->chat_template == NULL &&
+        quire_chat_template_warning(s->session.model, warning, sizeof(warning))) {
+        quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: %s", warning);
+    }
     if (!quire_chat_template_is_usable(s->session.model, s->args->chat_template)) {
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
                              "warning: the model's chat template is %s: /v1/chat/completions is "

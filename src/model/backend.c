@@ -23,6 +23,7 @@ static ggml_backend_dev_t cpu_device;
 
 /* Per thread, because loads on two threads must not mix their reasons up. */
 static _Thread_local char log_line[LOG_LINE_BYTES];
+static _Thread_local char log_first_line[LOG_LINE_BYTES];
 
 const char *quire_model_ggml_version(void)
 {
@@ -42,6 +43,9 @@ static void log_swallow(enum ggml_log_level level, const char *text, void *user_
     }
     memcpy(log_line, text, n);
     log_line[n] = '\0';
+    if (log_first_line[0] == '\0') {
+        memcpy(log_first_line, log_line, n + 1);
+    }
 }
 
 static void init_process(void)
@@ -194,15 +198,26 @@ void quire_backend_close(quire_backend *backend)
 void quire_backend_log_clear(void)
 {
     log_line[0] = '\0';
+    log_first_line[0] = '\0';
 }
 
-void quire_backend_log_last(char *line, size_t line_bytes)
+static void line_copy(const char *from, char *line, size_t line_bytes)
 {
-    size_t n = strlen(log_line);
+    size_t n = strlen(from);
 
     if (n >= line_bytes) {
         n = line_bytes - 1;
     }
-    memcpy(line, log_line, n);
+    memcpy(line, from, n);
     line[n] = '\0';
+}
+
+void quire_backend_log_first(char *line, size_t line_bytes)
+{
+    line_copy(log_first_line, line, line_bytes);
+}
+
+void quire_backend_log_last(char *line, size_t line_bytes)
+{
+    line_copy(log_line, line, line_bytes);
 }

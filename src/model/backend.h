@@ -54,6 +54,7 @@ bool quire_backend_abort_set(const quire_backend *backend, ggml_abort_callback a
 /* Copy this thread's last error line of ggml or libllama since quire_backend_log_clear(); "" if
  * there was none. */
 void quire_backend_log_clear(void);
+void quire_backend_log_first(char *line, size_t line_bytes);
 void quire_backend_log_last(char *line, size_t line_bytes);
 
 #endif /* QUIRE_MODEL_BACKEND_H */

@@ -7,20 +7,36 @@
 #include "model/gguf_file.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* The vocabulary was checked before, so what libllama still refuses is what this build lacks. */
+static int tokenizer_refused(const char *path, quire_error *err)
+{
+    static const char pre[] = "unknown pre-tokenizer type: ";
+    char reason[256];
+    const char *name;
+
+    quire_backend_log_first(reason, sizeof reason);
+    name = strstr(reason, pre);
+    if (name != NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s: tokenizer.ggml.pre %s is not known to this build's libllama",
+                               path, name + sizeof pre - 1);
+    }
+    return quire_error_set(err, QUIRE_UNSUPP,
+                           "%s: libllama cannot load the tokenizer (tokenizer.ggml.*)%s%s", path,
+                           reason[0] != '\0' ? ": " : "", reason);
+}
+
 static int tokenizer_load(quire_model *model, const char *path, quire_error *err)
 {
     struct llama_model_params params = llama_model_default_params();
-    char reason[256];
 
     params.vocab_only = true;
     quire_backend_log_clear();
     model->llama = llama_model_load_from_file(path, params);
     if (model->llama == NULL) {
-        quire_backend_log_last(reason, sizeof reason);
-        return quire_error_set(err, QUIRE_UNSUPP, "%s: libllama cannot load the tokenizer%s%s",
-                               path, reason[0] != '\0' ? ": " : "", reason);
+        return tokenizer_refused(path, err);
     }
     model->vocab = llama_model_get_vocab(model->llama);
     if (llama_vocab_n_tokens(model->vocab) != (int32_t)model->desc.n_vocab) {
@@ -61,9 +77,11 @@ int quire_model_open(quire_model **out, const char *path, const quire_model_opts
         (opts->admit != NULL && (rc = opts->admit(opts->admit_ctx, &model->desc, err)) < 0)) {
         goto out;
     }
+    if ((rc = tokenizer_load(model, path, err)) < 0) {
+        goto out;
+    }
     if (!opts->describe_only &&
-        ((rc = tokenizer_load(model, path, err)) < 0 ||
-         (rc = quire_weights_load(&model->weights, file, &model->desc, opts, err)) < 0)) {
+        (rc = quire_weights_load(&model->weights, file, &model->desc, opts, err)) < 0) {
         goto out;
     }
     *out = model;

@@ -98,7 +98,7 @@ typedef struct quire_model_desc {
 typedef struct quire_model quire_model;
 
 typedef struct quire_model_opts {
-    bool describe_only; /* steps 1 and 2 only: no weights, no tokenizer (quire info) */
+    bool describe_only; /* no weights; what opening in full would refuse is refused (quire info) */
     bool no_repack;     /* keep weights as mapped, for comparison; default false */
     void (*progress)(void *ctx, float done); /* 0..1 while loading; may be NULL */
     void *progress_ctx;

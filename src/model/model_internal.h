@@ -12,10 +12,10 @@
 
 struct quire_model {
     quire_model_desc desc;
-    struct llama_model *llama;       /* vocabulary and template only; NULL when describe_only */
+    struct llama_model *llama;       /* vocabulary and template only */
     const struct llama_vocab *vocab; /* borrowed from llama */
-    quire_tokenizer *tokenizer;      /* NULL when describe_only */
-    quire_weights *weights;          /* NULL when describe_only */
+    quire_tokenizer *tokenizer;
+    quire_weights *weights; /* NULL when describe_only */
 };
 
 /* model->tokenizer, once libllama has the vocabulary. Errors: QUIRE_NOMEM, QUIRE_LIMIT. */

@@ -12,6 +12,8 @@
  *   V6  texts short enough that rendering them stays small: unknown characters of a BPE token are
  *       rendered as the whole token each, so the space taken grows with the square of the length
  *   V7  no pre-tokenizer that leaves spaces in words (looking up merges asserts)
+ *   V9  a byte-level BPE vocabulary has a token for each printable ASCII character: text without is
+ *       dropped without a word, to the last character
  *   V8  scores are numbers: NaN has no order, and the merge queue is ordered by score
  *
  * Texts are compared as C strings up to the first zero byte, because libllama reads them so.
@@ -28,6 +30,7 @@
 #include "base/check.h"
 #include "model/gguf_keys.h"
 #include "model/gguf_scan.h"
+#include "model/tokenizer.h"
 
 #define TOKEN_BYTES_MAX   4096u
 #define SQUARES_BYTES_MAX (1u << 30)
@@ -47,6 +50,7 @@ typedef struct vocab {
     quire_error *err;
     uint32_t n;
     bool is_spm;
+    const char *pre;    /* tokenizer.ggml.pre */
     int64_t tokens;     /* key index */
     token_text *sorted; /* texts that are not empty, in strcmp order */
     uint32_t n_sorted;
@@ -93,6 +97,7 @@ static int model_check(vocab *v)
     QUIRE_TRY(quire_gguf_get_str(v->file, "tokenizer.ggml.model", true, &model, v->err));
     QUIRE_TRY(quire_gguf_get_str(v->file, "tokenizer.ggml.pre", false, &pre, v->err));
     v->is_spm = strcmp(model, "llama") == 0;
+    v->pre = pre;
     if (!v->is_spm && strcmp(model, "gpt2") != 0) {
         return quire_error_set(v->err, QUIRE_UNSUPP,
                                "%s: tokenizer '%s' is not supported (supported: llama, gpt2)",
@@ -281,6 +286,30 @@ static int merges_check(const vocab *v)
     return QUIRE_OK;
 }
 
+/* Merges; and characters: a byte of the text without a token is left out by libllama, to the last
+ * one: an empty prompt. Only the bytes that every text has are asked for; some vocabularies lack
+ * those that UTF-8 has not. */
+static int bpe_check(const vocab *v)
+{
+    quire_bpe_cut cut;
+
+    QUIRE_TRY(merges_check(v));
+    quire_bpe_cut_init(&cut, v->pre);
+    for (char c = ' '; c <= '~' && cut.is_byte_level; c++) {
+        const char character[2] = { c, '\0' };
+        /* GPT-2 writes a blank as U+0120. */
+        const char *text = c == ' ' ? "\xc4\xa0" : character;
+
+        if (!has_text(v, text)) {
+            return quire_error_set(v->err, QUIRE_CORRUPT,
+                                   "%s: tokenizer.ggml.tokens has no token '%s'; expected one for "
+                                   "each printable ASCII character (damaged file?)",
+                                   quire_gguf_path(v->file), text);
+        }
+    }
+    return QUIRE_OK;
+}
+
 /* A special id within the vocabulary. All ones stands for "none": libllama takes its default
  * then, as it does when the key is absent, and *id stays. */
 static int id_get(const vocab *v, const char *name, uint32_t *id)
@@ -382,7 +411,7 @@ int quire_gguf_check_vocab(const quire_gguf *file, const quire_model_desc *desc,
     }
     if ((rc = texts_check(&v)) == QUIRE_OK && (rc = scores_check(&v)) == QUIRE_OK &&
         (rc = types_check(&v)) == QUIRE_OK &&
-        (rc = v.is_spm ? bytes_check(&v) : merges_check(&v)) == QUIRE_OK &&
+        (rc = v.is_spm ? bytes_check(&v) : bpe_check(&v)) == QUIRE_OK &&
         (rc = ids_check(&v)) == QUIRE_OK) {
         rc = other_keys_check(&v);
     }

@@ -397,6 +397,46 @@ static int remove_file(void **state)
     return 0;
 }
 
+/* Opening without weights, as `quire info` does, refuses what opening in full does, and names the
+ * field. */
+static void opening_refuses(const gguf_edit *edit, const char *needle)
+{
+    const char *path = gguf_edit_path();
+
+    gguf_edit_save(edit, path);
+    for (unsigned k = 0; k < 2; k++) {
+        const quire_model_opts opts = { .describe_only = k == 0 };
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_model *model = NULL;
+        const int rc = quire_model_open(&model, path, &opts, &err);
+
+        if (rc == QUIRE_OK || strstr(err.message, needle) == NULL) {
+            fail_msg("status %d, message '%s'; expected '%s'", rc, err.message, needle);
+        }
+        assert_null(model);
+    }
+}
+
+static void info_refuses_what_run_does(void **state)
+{
+    static const gguf_edit_key unknown = { "tokenizer.ggml.pre", EDIT_STR, 0, "made-up", 0 };
+    gguf_edit edit;
+
+    (void)state;
+    open_small(&edit, "tiny-qwen2");
+    gguf_edit_apply(&edit, &unknown);
+    opening_refuses(&edit, "tokenizer.ggml.pre 'made-up'");
+    gguf_edit_close(&edit);
+    open_small(&edit, "tiny-qwen2");
+    set_token(&edit, 3 + 'A', "lost");
+    opening_refuses(&edit, "tokenizer.ggml.tokens has no token 'A'");
+    gguf_edit_close(&edit);
+    open_small(&edit, "tiny-qwen2");
+    set_token(&edit, 3 + ' ', "lost");
+    opening_refuses(&edit, "tokenizer.ggml.tokens has no token '\xc4\xa0'");
+    gguf_edit_close(&edit);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -409,6 +449,7 @@ int main(void)
         cmocka_unit_test(types_and_scores),
         cmocka_unit_test(real_vocabularies_pass),
         cmocka_unit_test(llama_fixtures_pass),
+        cmocka_unit_test(info_refuses_what_run_does),
     };
 
     return cmocka_run_group_tests(tests, NULL, remove_file);

@@ -143,29 +143,25 @@ static void find_meeting(const stand *kept, const stand *whole, uint32_t n_same,
 }
 
 /* Tokens of the whole text. */
-static int tokenize(const quire_model *model, const char *text, size_t text_bytes,
-                    quire_joined_tokens *out)
+static int tokenize(const quire_model *model, const quire_kept_tokens *kept, const char *text,
+                    size_t text_bytes, const quire_tokenize_opts *opts, quire_joined_tokens *out,
+                    quire_error *err)
 {
-    /* A token stands for at least one byte; the rest is for BOS, EOS and a leading blank. */
-    size_t cap = text_bytes + 8;
+    quire_tokenize_opts all = *opts;
+    size_t n;
 
-    for (;;) {
-        int64_t n;
-
-        out->tokens = malloc(cap * sizeof(*out->tokens));
-        QUIRE_FAIL_IF(out->tokens == NULL, QUIRE_NOMEM);
-        n = quire_model_tokenize(model, text, text_bytes, true, true, out->tokens, cap);
-        if (n >= 0 && (size_t)n <= cap) {
-            out->n = (uint32_t)n;
-            return QUIRE_OK;
-        }
+    all.add_special = true;
+    all.parse_special = true;
+    /* Kept tokens may be fewer than the tokenizer's own. */
+    all.tokens_max += all.tokens_max > 0 ? kept->n : 0;
+    QUIRE_TRY(quire_model_tokenize_all(model, text, text_bytes, &all, &out->tokens, &n, err));
+    if (n > UINT32_MAX) {
         free(out->tokens);
         out->tokens = NULL;
-        if (n < 0) {
-            return (int)n;
-        }
-        cap = (size_t)n;
+        return quire_error_set(err, QUIRE_LIMIT, "the text has %zu tokens", n);
     }
+    out->n = (uint32_t)n;
+    return QUIRE_OK;
 }
 
 /* Whether the tokenizer puts a blank before a text. */
@@ -215,13 +211,14 @@ out:
 }
 
 int quire_kept_tokens_join(const quire_model *model, const quire_kept_tokens *kept,
-                           const char *text, size_t text_bytes, quire_joined_tokens *out)
+                           const char *text, size_t text_bytes, const quire_tokenize_opts *opts,
+                           quire_joined_tokens *out, quire_error *err)
 {
     walk w = { .model = model, .text = text, .text_bytes = text_bytes };
     int rc;
 
     *out = (quire_joined_tokens){ 0 };
-    QUIRE_TRY(tokenize(model, text, text_bytes, out));
+    QUIRE_TRY(tokenize(model, kept, text, text_bytes, opts, out, err));
     while (out->n_kept < kept->n && out->n_kept < out->n &&
            kept->tokens[out->n_kept] == out->tokens[out->n_kept]) {
         out->n_kept++;
@@ -235,6 +232,7 @@ int quire_kept_tokens_join(const quire_model *model, const quire_kept_tokens *ke
     if (rc < 0) {
         free(out->tokens);
         *out = (quire_joined_tokens){ 0 };
+        return quire_error_set(err, rc, "no memory for %u tokens", kept->n);
     }
     return rc;
 }

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "model/model.h"
+#include "model/text.h"
 
 typedef struct quire_kept_tokens {
     const int32_t *tokens; /* [n] */
@@ -33,8 +34,10 @@ typedef struct quire_joined_tokens {
     uint32_t n_kept; /* of them, the kept ones */
 } quire_joined_tokens;
 
-/* Errors: QUIRE_NOMEM, QUIRE_LIMIT. */
+/* opts: as for quire_model_tokenize_all(); special tokens count in any case, and the kept tokens
+ * may come on top of tokens_max. Errors: those of quire_model_tokenize_all(), with its message. */
 int quire_kept_tokens_join(const quire_model *model, const quire_kept_tokens *kept,
-                           const char *text, size_t text_bytes, quire_joined_tokens *out);
+                           const char *text, size_t text_bytes, const quire_tokenize_opts *opts,
+                           quire_joined_tokens *out, quire_error *err);
 
 #endif /* QUIRE_ENGINE_KEPT_TOKENS_H */

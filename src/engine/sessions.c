@@ -401,18 +401,13 @@ int quire_sessions_history(const quire_sessions *sessions, quire_session_ref ref
 }
 
 int quire_sessions_tokenize(const quire_sessions *sessions, quire_session_ref ref, const char *text,
-                            size_t text_bytes, int32_t **tokens, uint32_t *n_tokens,
-                            uint32_t *n_kept)
+                            size_t text_bytes, const quire_tokenize_opts *opts,
+                            quire_joined_tokens *out, quire_error *err)
 {
     const session *s = ref != 0 ? session_of(ref) : NULL;
     const quire_kept_tokens kept = { s != NULL ? s->tokens : NULL, s != NULL ? s->n_tokens : 0 };
-    quire_joined_tokens joined;
-    int rc = quire_kept_tokens_join(sessions->model, &kept, text, text_bytes, &joined);
 
-    *tokens = joined.tokens;
-    *n_tokens = joined.n;
-    *n_kept = joined.n_kept;
-    return rc;
+    return quire_kept_tokens_join(sessions->model, &kept, text, text_bytes, opts, out, err);
 }
 
 /* The messages of a turn, copied. Errors: QUIRE_LIMIT, QUIRE_NOMEM. */

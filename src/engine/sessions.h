@@ -28,6 +28,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/kept_tokens.h"
 #include "model/model.h"
 #include "model/text.h"
 #include "quire/error.h"
@@ -71,11 +72,11 @@ int quire_sessions_history(const quire_sessions *sessions, quire_session_ref ref
                            const quire_chat_message *messages, size_t n_messages,
                            quire_chat_message **out, size_t *n_out);
 
-/* Tokens of a prompt text, kept tokens first (see above). *n_kept tells how many are the session's.
- * ref 0 tokenizes all of it. Memory: free(*tokens). Errors: as quire_model_tokenize(). */
+/* Tokens of a prompt text, the session's first (see above); ref 0 has none. Memory:
+ * free(out->tokens). Bounds and errors: as quire_kept_tokens_join(). */
 int quire_sessions_tokenize(const quire_sessions *sessions, quire_session_ref ref, const char *text,
-                            size_t text_bytes, int32_t **tokens, uint32_t *n_tokens,
-                            uint32_t *n_kept);
+                            size_t text_bytes, const quire_tokenize_opts *opts,
+                            quire_joined_tokens *out, quire_error *err);
 
 /* What a turn has become: the whole conversation with the answer, which is copied, and the tokens
  * whose KV is published (prompt and answer but for the last token), which are the session's from

@@ -5,6 +5,7 @@
 #include "server/handlers.h"
 
 #include "server/generate.h"
+#include "server/prompt_tokens.h"
 
 #include "base/check.h"
 
@@ -46,6 +47,8 @@ static int make_prompt(quire_generation *gen, history *h, size_t first)
 {
     const size_t cut = first > 0 ? h->turns[first] : 0;
     quire_http *http = gen->http;
+    quire_error cause = QUIRE_ERROR_INIT;
+    quire_joined_tokens joined;
 
     h->n_kept = 0;
     for (size_t i = 0; i < h->n_all; i++) {
@@ -58,7 +61,16 @@ static int make_prompt(quire_generation *gen, history *h, size_t first)
     QUIRE_TRY(quire_messages_render(quire_engine_model(http->engine),
                                     http->server->opts.chat_template, h->kept, h->n_kept, true,
                                     &h->text, &http->err));
-    return quire_generation_tokenize(gen, h->text.data, h->text.n, &h->tokens, &h->n_tokens);
+    if (quire_generation_tokenize(gen, h->text.data, h->text.n, &joined, &cause) == QUIRE_OK) {
+        h->tokens = joined.tokens;
+        h->n_tokens = joined.n;
+        return QUIRE_OK;
+    }
+    if (cause.status == QUIRE_RANGE && gen->truncates_turns) {
+        h->n_tokens = UINT32_MAX; /* more than the context: turns go */
+        return QUIRE_OK;
+    }
+    return quire_http_tokenize_error(http, "messages", &cause);
 }
 
 /* Drop as few turns as make the prompt at most tokens_max long: by halves, since a prompt gets
@@ -102,10 +114,12 @@ static int fit(quire_generation *gen, history *h)
         QUIRE_TRY(drop_turns(gen, h, target, &first));
     }
     if (h->n_tokens > tokens_max) {
-        return quire_api_error_set(&gen->http->err, 400, "context_length_exceeded", "messages",
-                                   "messages: the last turn has %u tokens, with %u for the answer "
-                                   "that is more than the context of %u",
-                                   h->n_tokens, answer, n_ctx);
+        return quire_api_error_set(
+            &gen->http->err, 400, "context_length_exceeded", "messages",
+            "messages: the last turn has %s%u tokens, with %u for the answer "
+            "that is more than the context of %u",
+            h->tokens == NULL ? "more than " : "", h->tokens == NULL ? n_ctx : h->n_tokens, answer,
+            n_ctx);
     }
     for (size_t i = 0; first > 0 && i < h->turns[first]; i++) {
         gen->n_dropped_messages += !is_role(&h->all[i], "system");

@@ -5,6 +5,7 @@
 #include "server/handlers.h"
 
 #include "server/generate.h"
+#include "server/prompt_tokens.h"
 
 #include "base/check.h"
 
@@ -48,16 +49,18 @@ static int add_tokens(quire_generation *gen, quire_fields *fields, json_t *array
 
 static int add_text(quire_generation *gen, const char *text, size_t n)
 {
-    int32_t *tokens = NULL;
-    uint32_t n_tokens = 0;
+    quire_error cause = QUIRE_ERROR_INIT;
+    quire_joined_tokens joined;
 
-    QUIRE_TRY(quire_generation_tokenize(gen, text, n, &tokens, &n_tokens));
-    if (n_tokens == 0) {
-        free(tokens);
+    if (quire_generation_tokenize(gen, text, n, &joined, &cause) < 0) {
+        return quire_http_tokenize_error(gen->http, "prompt", &cause);
+    }
+    if (joined.n == 0) {
+        free(joined.tokens);
         return quire_api_error_set(&gen->http->err, 400, "invalid_value", "prompt",
                                    "prompt: must not be empty");
     }
-    return quire_generation_prompt_add(gen, tokens, n_tokens);
+    return quire_generation_prompt_add(gen, joined.tokens, joined.n);
 }
 
 static int add_prompt(quire_generation *gen, quire_fields *fields, json_t *value)

@@ -5,6 +5,7 @@
 #include "server/handlers.h"
 
 #include "base/check.h"
+#include "server/prompt_tokens.h"
 #include "server/token_text.h"
 
 #include <stdlib.h>
@@ -18,23 +19,19 @@ typedef struct tokenize_fields {
     bool has_pieces;
 } tokenize_fields;
 
-static int tokenize(quire_http *http, const tokenize_fields *from, int32_t **tokens, int64_t *n)
+static int tokenize(quire_http *http, const tokenize_fields *from, int32_t **tokens, size_t *n)
 {
-    /* A token takes a byte at least, but for those that the tokenizer adds. */
-    const size_t cap = from->n_content + 8;
     quire_error cause = QUIRE_ERROR_INIT;
+    quire_tokenize_opts opts;
 
-    *tokens = malloc(cap * sizeof **tokens);
-    if (*tokens == NULL) {
-        return quire_api_error_nomem(&http->err);
+    quire_http_tokenize_opts(http, 0, &opts);
+    opts.add_special = from->adds_special;
+    opts.parse_special = from->parses_special;
+    if (quire_model_tokenize_all(quire_engine_model(http->engine), from->content, from->n_content,
+                                 &opts, tokens, n, &cause) < 0) {
+        return quire_http_tokenize_error(http, "content", &cause);
     }
-    *n = quire_model_tokenize(quire_engine_model(http->engine), from->content, from->n_content,
-                              from->adds_special, from->parses_special, *tokens, cap);
-    if (*n >= 0 && *n <= (int64_t)cap) {
-        return QUIRE_OK;
-    }
-    cause.status = *n < 0 ? (int)*n : QUIRE_LIMIT;
-    return quire_api_error_from(&http->err, &cause);
+    return QUIRE_OK;
 }
 
 static bool is_utf8(const quire_token_text *piece)
@@ -67,14 +64,14 @@ static void write_piece(quire_json_out *json, const quire_model *model, int32_t 
 }
 
 static int reply_tokens(quire_http *http, const tokenize_fields *from, const int32_t *tokens,
-                        int64_t n)
+                        size_t n)
 {
     quire_bytes body = { 0 };
     quire_json_out json = { &body, false };
 
     quire_json_object(&json, NULL);
     quire_json_array(&json, "tokens");
-    for (int64_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         if (from->has_pieces) {
             write_piece(&json, quire_engine_model(http->engine), tokens[i]);
         } else {
@@ -91,7 +88,7 @@ int quire_api_tokenize(quire_http *http)
     quire_fields fields = { NULL, NULL, &http->err };
     tokenize_fields from;
     int32_t *tokens = NULL;
-    int64_t n = 0;
+    size_t n = 0;
     int rc = QUIRE_INVAL;
 
     QUIRE_TRY(quire_http_json(http, &fields.object));

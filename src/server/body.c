@@ -3,9 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "server/http.h"
 
+#include "base/check.h"
 #include "base/parse.h"
 
 #include <string.h>
+#include <time.h>
 
 /* A body beyond the limit is read and forgotten up to so many times the limit, because a client
  * that is still sending would lose the answer with the connection. */
@@ -13,6 +15,10 @@
 /* Bodies up to here do not wait for larger ones, whose texts may take seconds to tokenize; a body
  * of this length for every connection is not much. */
 #define BODY_SMALL_BYTES ((size_t)16 << 10)
+/* How long a large body waits for room before it is looked whether its client is still there. */
+#define PARSE_LOOK_MS 100
+/* As long as the slowest of those before it may take: QUIRE_TOKENIZE_TIME_MAX_S. */
+#define PARSE_RETRY_AFTER_S 30u
 
 static void refuse(quire_http *http)
 {
@@ -52,20 +58,54 @@ int quire_http_body_add(quire_http *http, const char *data, size_t n)
     return QUIRE_OK;
 }
 
-static void parse_enter(quire_http *http, size_t n)
+static bool is_parse_room(const quire_server *server, size_t n)
+{
+    return server->parse_bytes == 0 || server->parse_bytes + n <= server->opts.body_bytes_max;
+}
+
+/* A while later, or when room was given back. */
+static void parse_room_wait(quire_server *server)
+{
+    struct timespec until;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += PARSE_LOOK_MS * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    (void)pthread_cond_timedwait(&server->parse_room, &server->parse_lock, &until);
+}
+
+/* Errors: http->err. */
+static int parse_enter(quire_http *http, size_t n)
 {
     quire_server *server = http->server;
+    const uint64_t end_us = quire_now_us() + (uint64_t)server->opts.parse_wait_ms * 1000;
+    bool has_room;
+    int rc = QUIRE_OK;
 
     if (n <= BODY_SMALL_BYTES) {
-        return;
+        return QUIRE_OK;
     }
+    quire_http_wait_begin(http);
     (void)pthread_mutex_lock(&server->parse_lock);
-    while (server->parse_bytes > 0 && server->parse_bytes + n > server->opts.body_bytes_max) {
-        (void)pthread_cond_wait(&server->parse_room, &server->parse_lock);
+    while (!(has_room = is_parse_room(server, n)) && rc == QUIRE_OK && quire_now_us() < end_us) {
+        parse_room_wait(server);
+        rc = quire_http_check(http);
     }
-    server->parse_bytes += n;
+    if (has_room) {
+        server->parse_bytes += n;
+        http->parse_bytes = n;
+        rc = QUIRE_OK;
+    }
     (void)pthread_mutex_unlock(&server->parse_lock);
-    http->parse_bytes = n;
+    quire_http_wait_end(http);
+    if (has_room || rc < 0) {
+        return rc;
+    }
+    http->err.retry_after_s = PARSE_RETRY_AFTER_S;
+    return quire_api_error_set(&http->err, 503, "busy_parsing", NULL,
+                               "other large bodies are being tokenized, try again in %u s",
+                               PARSE_RETRY_AFTER_S);
 }
 
 void quire_http_json_release(quire_http *http, json_t *root)
@@ -90,7 +130,7 @@ int quire_http_json(quire_http *http, json_t **out)
         return quire_api_error_set(&http->err, 400, "invalid_json", NULL,
                                    "the body is empty, a JSON object is expected");
     }
-    parse_enter(http, http->body.n);
+    QUIRE_TRY(parse_enter(http, http->body.n));
     root = json_loadb(http->body.data, http->body.n, JSON_REJECT_DUPLICATES, &error);
     quire_bytes_fini(&http->body);
     http->body = (quire_bytes){ 0 };

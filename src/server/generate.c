@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "server/generate.h"
 #include "model/text.h"
+#include "server/prompt_tokens.h"
 
 #include "base/check.h"
 
@@ -94,15 +95,14 @@ int quire_generation_prompt_add(quire_generation *gen, int32_t *tokens, uint32_t
     return QUIRE_OK;
 }
 
-int quire_generation_tokenize(quire_generation *gen, const char *text, size_t n, int32_t **tokens,
-                              uint32_t *n_tokens)
+int quire_generation_tokenize(quire_generation *gen, const char *text, size_t n,
+                              quire_joined_tokens *out, quire_error *cause)
 {
-    quire_error cause = QUIRE_ERROR_INIT;
-    uint32_t n_kept;
+    quire_tokenize_opts opts;
 
-    cause.status = quire_sessions_tokenize(quire_engine_sessions(gen->http->engine), gen->session,
-                                           text, n, tokens, n_tokens, &n_kept);
-    return cause.status < 0 ? quire_api_error_from(&gen->http->err, &cause) : QUIRE_OK;
+    quire_http_tokenize_opts(gen->http, quire_engine_n_ctx(gen->http->engine), &opts);
+    return quire_sessions_tokenize(quire_engine_sessions(gen->http->engine), gen->session, text, n,
+                                   &opts, out, cause);
 }
 
 int quire_generation_session_enter(quire_generation *gen)

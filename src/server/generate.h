@@ -78,9 +78,10 @@ int quire_generation_answer(quire_http *http, bool is_chat,
                             int (*read)(quire_generation *gen, quire_fields *fields));
 /* Room for a prompt; takes the memory of tokens. Errors: http->err. */
 int quire_generation_prompt_add(quire_generation *gen, int32_t *tokens, uint32_t n_tokens);
-/* Tokens of a text, those of the session first. Memory: free(*tokens). Errors: http->err. */
-int quire_generation_tokenize(quire_generation *gen, const char *text, size_t n, int32_t **tokens,
-                              uint32_t *n_tokens);
+/* The tokens of a prompt's text, the session's first. Errors: QUIRE_RANGE (more than the context),
+ * and others; none is in http->err yet: quire_http_tokenize_error(). */
+int quire_generation_tokenize(quire_generation *gen, const char *text, size_t n,
+                              quire_joined_tokens *out, quire_error *cause);
 /* Begin to use session_id, if there is one. Errors: http->err. */
 int quire_generation_session_enter(quire_generation *gen);
 /* Wait for the next token of a choice, or its end, for timeout_ms at most. Returns 1 with *token,

@@ -125,8 +125,8 @@ void quire_http_completed(void *server, struct MHD_Connection *connection, void 
 int quire_http_body_add(quire_http *http, const char *data, size_t n);
 /* Whether the headers promise a body that is refused. */
 void quire_http_body_announced(quire_http *http);
-/* The body as a JSON object. A large one waits while too many bytes of bodies are trees already;
- * held until its texts are tokens, which takes many times their memory too.
+/* The body as a JSON object. A large one waits while too many bytes of bodies are trees already, up
+ * to opts.parse_wait_ms; held until its texts are tokens, which takes many times their memory too.
  * Memory: end with quire_http_json_release(). Errors: http->err is filled. */
 int quire_http_json(quire_http *http, json_t **out);
 void quire_http_json_release(quire_http *http, json_t *root);

@@ -8,18 +8,50 @@
 
 #include <stdlib.h>
 
+static bool is_over(void *ctx)
+{
+    return quire_http_check(ctx) < 0;
+}
+
+void quire_http_tokenize_opts(quire_http *http, size_t tokens_max, quire_tokenize_opts *opts)
+{
+    *opts = (quire_tokenize_opts){ .tokens_max = tokens_max,
+                                   .time_max_s = QUIRE_TOKENIZE_TIME_MAX_S,
+                                   .is_canceled = is_over,
+                                   .ctx = http };
+}
+
+int quire_http_tokenize_error(quire_http *http, const char *field, const quire_error *cause)
+{
+    switch (cause->status) {
+    case QUIRE_CANCELED:
+        return QUIRE_CANCELED; /* quire_http_check() has said why */
+    case QUIRE_RANGE:
+        return quire_api_error_set(&http->err, 400, "context_length_exceeded", field,
+                                   "%s: %s, the context has room for %u", field, cause->message,
+                                   quire_engine_n_ctx(http->engine));
+    case QUIRE_LIMIT:
+        return quire_api_error_set(&http->err, 400, "tokenize_limit", field, "%s: %s", field,
+                                   cause->message);
+    default:
+        return quire_api_error_from(&http->err, cause);
+    }
+}
+
 static int tokenize(quire_http *http, const quire_prompt_source *source, const char *text, size_t n,
                     int32_t **tokens, uint32_t *n_tokens)
 {
     quire_error cause = QUIRE_ERROR_INIT;
-    uint32_t n_kept;
+    quire_joined_tokens joined;
+    quire_tokenize_opts opts;
 
-    cause.status = quire_sessions_tokenize(quire_engine_sessions(http->engine), 0, text, n, tokens,
-                                           n_tokens, &n_kept);
-    if (cause.status < 0) {
-        return quire_api_error_from(&http->err, &cause);
+    quire_http_tokenize_opts(http, quire_engine_n_ctx(http->engine), &opts);
+    if (quire_sessions_tokenize(quire_engine_sessions(http->engine), 0, text, n, &opts, &joined,
+                                &cause) < 0) {
+        return quire_http_tokenize_error(http, source->field, &cause);
     }
-    *n_tokens -= source->is_open_ended && *n_tokens > 0;
+    *tokens = joined.tokens;
+    *n_tokens = joined.n - (source->is_open_ended && joined.n > 0);
     return QUIRE_OK;
 }
 

@@ -1,11 +1,18 @@
-/* prompt_tokens.h - tokens of a text that a request names otherwise than as its prompt: by a text,
- * by tokens or by messages; for src/server only.
+/* prompt_tokens.h - tokens of the texts in a request, within its time and the context; tokens that
+ * stand otherwise than as a prompt: by a text, by tokens or by messages. For src/server only.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_PROMPT_TOKENS_H
 #define QUIRE_SERVER_PROMPT_TOKENS_H
 
+#include "model/text.h"
 #include "server/http.h"
+
+/* Tokenizing ends when the request does (see quire_http_check()), and after
+ * QUIRE_TOKENIZE_TIME_MAX_S. tokens_max as in the options of quire_model_tokenize_all(). */
+void quire_http_tokenize_opts(quire_http *http, size_t tokens_max, quire_tokenize_opts *opts);
+/* The error of tokenizing a field. */
+int quire_http_tokenize_error(quire_http *http, const char *field, const quire_error *cause);
 
 typedef struct quire_prompt_source {
     const char *field; /* that the value stood in: for messages */

@@ -47,6 +47,7 @@ typedef struct quire_server_opts {
     uint32_t n_keys;
     size_t body_bytes_max;       /* default 8 MiB: 413 */
     size_t header_bytes_max;     /* of a connection's memory pool; default 32 KiB: 431 */
+    uint32_t parse_wait_ms;      /* of a large body for others to be tokenized; default 10 s: 503 */
     uint32_t connections_max;    /* default 256 */
     uint32_t idle_timeout_s;     /* of a connection; default 60 */
     uint32_t request_time_max_s; /* a request that takes longer is cancelled: 408, or the stream
@@ -73,8 +74,8 @@ typedef struct quire_server_opts {
 #define QUIRE_SERVER_OPTS_INIT                                                                     \
     {                                                                                              \
         .host = "127.0.0.1", .port = 8080, .body_bytes_max = (size_t)8 << 20,                      \
-        .header_bytes_max = (size_t)32 << 10, .connections_max = 256, .idle_timeout_s = 60,        \
-        .request_time_max_s = 600, .tune_bounds = QUIRE_TUNE_BOUNDS_INIT,                          \
+        .header_bytes_max = (size_t)32 << 10, .parse_wait_ms = 10000, .connections_max = 256,      \
+        .idle_timeout_s = 60, .request_time_max_s = 600, .tune_bounds = QUIRE_TUNE_BOUNDS_INIT,    \
         .sampler = QUIRE_SAMPLER_OPTS_INIT                                                         \
     }
 

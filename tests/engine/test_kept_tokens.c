@@ -150,9 +150,11 @@ static size_t text_of(const int32_t *tokens, uint32_t n, char *text)
 static quire_joined_tokens join(void)
 {
     const quire_kept_tokens kept = { b.kept, b.n_kept };
+    const quire_tokenize_opts opts = { 0 };
     quire_joined_tokens joined;
 
-    assert_int_equal(quire_kept_tokens_join(b.model, &kept, b.text, b.n_text, &joined), QUIRE_OK);
+    assert_int_equal(quire_kept_tokens_join(b.model, &kept, b.text, b.n_text, &opts, &joined, NULL),
+                     QUIRE_OK);
     assert_true(joined.n_kept <= b.n_kept && joined.n_kept <= joined.n);
     assert_memory_equal(joined.tokens, b.kept, joined.n_kept * sizeof(*b.kept));
     return joined;

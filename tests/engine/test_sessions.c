@@ -234,22 +234,28 @@ static void test_tokens_are_kept(void **state)
     static const char text[] = "hello there";
     quire_sessions *t = table(10, 0);
     quire_session_ref ref = entered(t, "x", "chat", 1);
-    int32_t *whole, *tokens;
-    uint32_t n_whole, n, n_kept;
+    quire_tokenize_opts opts = { 0 };
+    quire_joined_tokens whole, joined;
 
     (void)state;
-    assert_int_equal(quire_sessions_tokenize(t, 0, text, 11, &whole, &n_whole, &n_kept), QUIRE_OK);
-    assert_int_equal(n_kept, 0);
-    assert_true(n_whole > 3);
-    assert_int_equal(quire_sessions_commit(t, ref, NULL, 0, owned(whole, 3), 3, 2), QUIRE_OK);
+    assert_int_equal(quire_sessions_tokenize(t, 0, text, 11, &opts, &whole, NULL), QUIRE_OK);
+    assert_int_equal(whole.n_kept, 0);
+    assert_true(whole.n > 3);
+    assert_int_equal(quire_sessions_commit(t, ref, NULL, 0, owned(whole.tokens, 3), 3, 2),
+                     QUIRE_OK);
     quire_sessions_leave(t, ref, 2);
     ref = entered(t, "x", "chat", 3);
-    assert_int_equal(quire_sessions_tokenize(t, ref, text, 11, &tokens, &n, &n_kept), QUIRE_OK);
-    assert_int_equal(n_kept, 3);
-    assert_int_equal(n, n_whole);
-    assert_memory_equal(tokens, whole, n * sizeof(*tokens));
-    free(tokens);
-    free(whole);
+    assert_int_equal(quire_sessions_tokenize(t, ref, text, 11, &opts, &joined, NULL), QUIRE_OK);
+    assert_int_equal(joined.n_kept, 3);
+    assert_int_equal(joined.n, whole.n);
+    assert_memory_equal(joined.tokens, whole.tokens, whole.n * sizeof(int32_t));
+    free(joined.tokens);
+    /* The kept ones may come on top of what is wanted at most. */
+    opts.tokens_max = whole.n - 3;
+    assert_int_equal(quire_sessions_tokenize(t, ref, text, 11, &opts, &joined, NULL), QUIRE_OK);
+    free(joined.tokens);
+    assert_int_equal(quire_sessions_tokenize(t, 0, text, 11, &opts, &joined, NULL), QUIRE_RANGE);
+    free(whole.tokens);
     quire_sessions_leave(t, ref, 3);
     quire_sessions_destroy(t);
 }

@@ -225,6 +225,29 @@ static void a_prompt_beyond_the_context_is_refused(void **state)
     quire_bytes_fini(&words);
 }
 
+/* Special tokens by the hundred thousand, which libllama takes minutes to split, and hold up
+ * nobody: the answer comes before the test's time is over. */
+static void many_special_tokens_are_refused(void **state)
+{
+    enum {
+        N_SPECIALS = 300000
+    };
+    quire_bytes body = { 0 };
+    json_t *reply;
+
+    (void)state;
+    (void)quire_bytes_addf(&body, "{\"prompt\":\"");
+    for (int i = 0; i < N_SPECIALS; i++) {
+        (void)quire_bytes_add(&body, "<s>", 3);
+    }
+    assert_int_equal(quire_bytes_addf(&body, "\"}"), QUIRE_OK);
+    reply = post(&s, 400, TEXT, body.data);
+    assert_string_equal(json_string_at(reply, "error.code"), "context_length_exceeded");
+    assert_string_equal(json_string_at(reply, "error.param"), "prompt");
+    json_decref(reply);
+    quire_bytes_fini(&body);
+}
+
 static void what_is_uncached_leaves_nothing(void **state)
 {
     (void)state;
@@ -381,6 +404,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(stop_texts_end_answers, start, stop),
         cmocka_unit_test_setup_teardown(logprobs_are_the_models, start, stop),
         cmocka_unit_test_setup_teardown(a_prompt_beyond_the_context_is_refused, start, stop),
+        cmocka_unit_test_setup_teardown(many_special_tokens_are_refused, start, stop),
         cmocka_unit_test_setup_teardown(what_is_uncached_leaves_nothing, start, stop),
         cmocka_unit_test_setup_teardown(a_client_that_goes_frees_its_pages, start, stop),
         cmocka_unit_test_setup_teardown(no_hit_crosses_a_tenant, start_with_keys, stop),

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "server/http.h"
 #include "server_fixture.h"
 
 #include "base/bytes.h"
@@ -268,6 +269,34 @@ static void large_bodies_come_one_after_the_other(void **state)
     free(body);
 }
 
+/* Waiting for others to be tokenized ends with what to do about it; small bodies do not wait. */
+static void large_bodies_wait_for_a_while_only(void **state)
+{
+    quire_server_opts opts = server_fixture_opts();
+    char *body = filled((size_t)100 << 10);
+    http_reply reply;
+
+    (void)state;
+    opts.body_bytes_max = (size_t)128 << 10;
+    opts.parse_wait_ms = 1;
+    restart(&opts);
+    memcpy(body, HI, strlen(HI));
+    (void)pthread_mutex_lock(&f.server->parse_lock);
+    f.server->parse_bytes = opts.body_bytes_max; /* somebody's */
+    (void)pthread_mutex_unlock(&f.server->parse_lock);
+    expect_error(&(http_call){ .path = CHAT, .body = body }, 503, "busy_parsing", NULL);
+    reply = http_do(f.port, &(http_call){ .path = CHAT, .body = body });
+    assert_true(http_has_header(&reply, "Retry-After", "30"));
+    http_reply_free(&reply);
+    json_decref(http_post_json(f.port, CHAT, HI, 200));
+    (void)pthread_mutex_lock(&f.server->parse_lock);
+    assert_int_equal(f.server->parse_bytes, opts.body_bytes_max);
+    f.server->parse_bytes = 0;
+    (void)pthread_mutex_unlock(&f.server->parse_lock);
+    json_decref(http_post_json(f.port, CHAT, body, 200));
+    free(body);
+}
+
 static void bounds_the_headers(void **state)
 {
     char *value = filled(40000);
@@ -508,6 +537,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(refuses_what_is_no_json, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_body, start, stop),
         cmocka_unit_test_setup_teardown(large_bodies_come_one_after_the_other, start, stop),
+        cmocka_unit_test_setup_teardown(large_bodies_wait_for_a_while_only, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_headers, start, stop),
         cmocka_unit_test_setup_teardown(bounds_the_connections, start, stop),
         cmocka_unit_test_setup_teardown(says_that_it_loads_and_drains, start, stop),

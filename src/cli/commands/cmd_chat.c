@@ -147,7 +147,8 @@ static int answer(chat *c, const char *line, quire_error *err)
         rc = render(c, err);
     }
     if (rc >= 0) {
-        rc = quire_opened_tokenize(&c->session, c->rendered, (size_t)rc, true, &tokens, &n_tokens);
+        rc = quire_opened_tokenize(&c->session, c->rendered, (size_t)rc, true, &tokens, &n_tokens,
+                                   err);
     }
     if (rc < 0) {
         goto out;

@@ -77,6 +77,7 @@ static int prepare(const run_args *args, const quire_opened *session, int32_t **
 {
     char *from_file = NULL;
     const char *text = args->prompt;
+    quire_error cause = QUIRE_ERROR_INIT;
     size_t text_bytes;
     int rc = QUIRE_OK;
 
@@ -91,9 +92,9 @@ static int prepare(const run_args *args, const quire_opened *session, int32_t **
         text_bytes = strlen(text);
     }
     if (rc == QUIRE_OK) {
-        rc = quire_opened_tokenize(session, text, text_bytes, true, tokens, n_tokens);
+        rc = quire_opened_tokenize(session, text, text_bytes, true, tokens, n_tokens, &cause);
         if (rc < 0) {
-            quire_error_set(err, rc, "cannot tokenize the prompt: %s", quire_status_text(rc));
+            quire_error_set(err, rc, "cannot tokenize the prompt: %s", cause.message);
         }
     }
     free(from_file);

@@ -276,32 +276,20 @@ void quire_opened_close(quire_opened *session)
     session->desc = NULL;
 }
 
-int quire_opened_tokenize(const quire_opened *session, const char *text, size_t text_bytes,
-                          bool parse_special, int32_t **tokens, size_t *n_tokens)
+static bool is_interrupted(void *ctx)
 {
-    /* A token stands for at least one byte of text; the rest is for BOS, EOS and a leading blank.
-     */
-    size_t cap = text_bytes + 8;
+    (void)ctx;
+    return quire_interrupt_seen();
+}
 
-    *tokens = NULL;
-    for (;;) {
-        int32_t *buffer = malloc(cap * sizeof(*buffer));
-        int64_t n;
+int quire_opened_tokenize(const quire_opened *session, const char *text, size_t text_bytes,
+                          bool parse_special, int32_t **tokens, size_t *n_tokens, quire_error *err)
+{
+    const quire_tokenize_opts opts = { .add_special = true,
+                                       .parse_special = parse_special,
+                                       .is_canceled = is_interrupted };
 
-        QUIRE_FAIL_IF(buffer == NULL, QUIRE_NOMEM);
-        n = quire_model_tokenize(session->model, text, text_bytes, true, parse_special, buffer,
-                                 cap);
-        if (n >= 0 && (size_t)n <= cap) {
-            *tokens = buffer;
-            *n_tokens = (size_t)n;
-            return QUIRE_OK;
-        }
-        free(buffer);
-        if (n < 0) {
-            return (int)n;
-        }
-        cap = (size_t)n;
-    }
+    return quire_model_tokenize_all(session->model, text, text_bytes, &opts, tokens, n_tokens, err);
 }
 
 int quire_opened_prefill(quire_opened *session, quire_seq_id seq, const int32_t *tokens,

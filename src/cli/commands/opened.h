@@ -83,10 +83,10 @@ void quire_opened_close_runtime(quire_opened *session);
 /* Close what is open; a session of zeros is fine. */
 void quire_opened_close(quire_opened *session);
 
-/* Tokens of a text, allocated. Memory: free(*tokens). Errors: QUIRE_NOMEM, and what
- * quire_model_tokenize() returns. */
+/* Tokens of a text, allocated; Ctrl-C ends it. Memory: free(*tokens). Errors: those of
+ * quire_model_tokenize_all(), with its message. */
 int quire_opened_tokenize(const quire_opened *session, const char *text, size_t text_bytes,
-                          bool parse_special, int32_t **tokens, size_t *n_tokens);
+                          bool parse_special, int32_t **tokens, size_t *n_tokens, quire_error *err);
 
 /* Compute tokens of one sequence in steps of at most n_batch; *logits belongs to the last token.
  * progress (NULL for none) is what the progress line calls it.

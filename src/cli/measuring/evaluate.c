@@ -292,6 +292,7 @@ json_t *quire_interval_json(double mean, double std_err)
 int quire_evaluate_text(const quire_opened *session, const char *path, int32_t **tokens,
                         size_t *n_tokens, quire_error *err)
 {
+    quire_error cause = QUIRE_ERROR_INIT;
     char *text = NULL;
     size_t text_bytes = 0;
     int rc;
@@ -302,9 +303,9 @@ int quire_evaluate_text(const quire_opened *session, const char *path, int32_t *
         text_bytes--;
     }
     quire_progress("tokenizing %s", path);
-    rc = quire_opened_tokenize(session, text, text_bytes, false, tokens, n_tokens);
+    rc = quire_opened_tokenize(session, text, text_bytes, false, tokens, n_tokens, &cause);
     quire_progress_end();
     free(text);
-    return rc < 0 ? quire_error_set(err, rc, "cannot tokenize %s: %s", path, quire_status_text(rc))
+    return rc < 0 ? quire_error_set(err, rc, "cannot tokenize %s: %s", path, cause.message)
                   : QUIRE_OK;
 }

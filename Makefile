@@ -57,7 +57,7 @@ docs: ## write docs/configuration.md, docs/metrics.md and a list in docs/server.
 asan: ## all tests under address and undefined-behaviour sanitizers
 	@scripts/test.sh asan
 
-tsan: ## libquire's tests under the thread sanitizer
+tsan: ## all tests under the thread sanitizer
 	@scripts/test.sh tsan
 
 tiny: ## libquire's tests with tiny constants only

@@ -66,12 +66,10 @@ static unsigned char *random_tiles(uint32_t d, quire_side side, quire_format for
 
 /* ---- paged ---- */
 
-/* K or V of a case, and where its tiles lie; hot: only when the format is sealed. */
+/* K or V of a case. */
 typedef struct paged_side {
     quire_side side;
-    quire_format format;
-    quire_attn_lane *lane;
-    quire_attn_lane *hot_lane;
+    const quire_attn_source *source;
 } paged_side;
 
 /* Pages of one group, in extents as a cache has them; a part is a layer: the tiles of each K head,
@@ -135,7 +133,8 @@ static quire_page_addr page_addr(const paged_group *group, uint32_t i)
 {
     const uint32_t slot = i % group->extent_pages;
 
-    return (quire_page_addr){ group->store + (i - slot) * group->page_bytes, slot };
+    return (quire_page_addr){ .extent = group->store + (i - slot) * group->page_bytes,
+                              .slot = slot };
 }
 
 /* The next layer, so that no cache holds what a run reads. */
@@ -146,10 +145,10 @@ static void paged_prepare(void *ctx)
     (void)quire_attn_begin(p->ws, &p->batch);
     p->layer_index = (p->layer_index + 1) % p->shape.n_layers;
     p->layer = p->base;
-    p->layer.k[0].offset += layer_offset(&p->main, p->layer_index);
-    p->layer.v[0].offset += layer_offset(&p->main, p->layer_index);
-    p->layer.k_hot[0].offset += layer_offset(&p->hot, p->layer_index);
-    p->layer.v_hot[0].offset += layer_offset(&p->hot, p->layer_index);
+    p->layer.k[0].lane.offset += layer_offset(&p->main, p->layer_index);
+    p->layer.v[0].lane.offset += layer_offset(&p->main, p->layer_index);
+    p->layer.k[0].hot_lane.offset += layer_offset(&p->hot, p->layer_index);
+    p->layer.v[0].hot_lane.offset += layer_offset(&p->hot, p->layer_index);
 }
 
 static void paged_run(void *ctx, uint32_t thread, uint32_t n_threads)
@@ -191,8 +190,8 @@ static void paged_layer(paged *p, const float *q, float *out)
         .n_kv_head = shape->n_kv_head,
         .d_k = shape->d,
         .d_v = shape->d,
-        .k_format = p->format.k,
-        .v_format = p->format.v,
+        .k[0] = { .format = p->format.k, .hot_group = 1 },
+        .v[0] = { .format = p->format.v, .hot_group = 1 },
         .n_k = 1,
         .n_v = 1,
         .scale = 1.0f / sqrtf((float)shape->d),
@@ -205,16 +204,16 @@ static void paged_layer(paged *p, const float *q, float *out)
         .out = out,
         .out_stride = (size_t)n_head * shape->d,
     };
-    lay(shape, QUIRE_SIDE_K, p->format.k, &p->main, &p->base.k[0]);
-    lay(shape, QUIRE_SIDE_V, p->format.v, &p->main, &p->base.v[0]);
+    lay(shape, QUIRE_SIDE_K, p->format.k, &p->main, &p->base.k[0].lane);
+    lay(shape, QUIRE_SIDE_V, p->format.v, &p->main, &p->base.v[0].lane);
     if (quire_format_is_sealed(p->format.k)) {
-        lay(shape, QUIRE_SIDE_K, QUIRE_FORMAT_HOT, &p->hot, &p->base.k_hot[0]);
+        lay(shape, QUIRE_SIDE_K, QUIRE_FORMAT_HOT, &p->hot, &p->base.k[0].hot_lane);
     }
     if (quire_format_is_sealed(p->format.v)) {
-        lay(shape, QUIRE_SIDE_V, QUIRE_FORMAT_HOT, &p->hot, &p->base.v_hot[0]);
+        lay(shape, QUIRE_SIDE_V, QUIRE_FORMAT_HOT, &p->hot, &p->base.v[0].hot_lane);
     }
-    place(shape, &p->main, &p->base.k[0], &p->base.v[0]);
-    place(shape, &p->hot, &p->base.k_hot[0], &p->base.v_hot[0]);
+    place(shape, &p->main, &p->base.k[0].lane, &p->base.v[0].lane);
+    place(shape, &p->hot, &p->base.k[0].hot_lane, &p->base.v[0].hot_lane);
     p->main.n_pages = p->n_entries;
     for (uint32_t i = 0; p->hot.layer_bytes > 0 && i < p->n_entries; i++) {
         p->hot.n_pages += is_hot_page(p, i);
@@ -225,8 +224,8 @@ static void paged_layer(paged *p, const float *q, float *out)
 static int group_fill(paged *p, const paged_group *group, const paged_side *s, bool is_hot)
 {
     const attn_shape *shape = &p->shape;
-    const quire_attn_lane *lane = is_hot ? s->hot_lane : s->lane;
-    quire_format format = is_hot ? QUIRE_FORMAT_HOT : s->format;
+    const quire_attn_lane *lane = is_hot ? &s->source->hot_lane : &s->source->lane;
+    quire_format format = is_hot ? QUIRE_FORMAT_HOT : s->source->format;
     unsigned char *tiles =
         random_tiles(shape->d, s->side, format, s->side == QUIRE_SIDE_K ? SEED_K : SEED_V);
 
@@ -247,14 +246,14 @@ static int group_fill(paged *p, const paged_group *group, const paged_side *s, b
 static int paged_fill(paged *p)
 {
     const paged_side sides[] = {
-        { QUIRE_SIDE_K, p->format.k, &p->base.k[0], &p->base.k_hot[0] },
-        { QUIRE_SIDE_V, p->format.v, &p->base.v[0], &p->base.v_hot[0] },
+        { QUIRE_SIDE_K, &p->base.k[0] },
+        { QUIRE_SIDE_V, &p->base.v[0] },
     };
     int rc = QUIRE_OK;
 
     for (size_t i = 0; i < 2 && rc == QUIRE_OK; i++) {
         rc = group_fill(p, &p->main, &sides[i], false);
-        if (rc == QUIRE_OK && quire_format_is_sealed(sides[i].format)) {
+        if (rc == QUIRE_OK && quire_format_is_sealed(sides[i].source->format)) {
             rc = group_fill(p, &p->hot, &sides[i], true);
         }
     }
@@ -264,15 +263,14 @@ static int paged_fill(paged *p)
 /* Bytes that one layer's run reads: of the last row, where rows differ. */
 static double paged_bytes(const paged *p)
 {
-    const quire_attn_lane *lanes[] = { &p->base.k[0], &p->base.v[0] };
-    const quire_attn_lane *hot_lanes[] = { &p->base.k_hot[0], &p->base.v_hot[0] };
+    const quire_attn_source *sources[] = { &p->base.k[0], &p->base.v[0] };
     double bytes = 0;
 
     for (uint32_t t = 0; t < p->n_entries * page_tiles(&p->shape); t++) {
         for (size_t i = 0; i < 2; i++) {
-            bool is_hot = hot_lanes[i]->tile_stride > 0 && is_hot_tile(p, t);
+            bool is_hot = sources[i]->hot_lane.tile_stride > 0 && is_hot_tile(p, t);
 
-            bytes += (double)(is_hot ? hot_lanes[i] : lanes[i])->tile_stride;
+            bytes += (double)(is_hot ? sources[i]->hot_lane : sources[i]->lane).tile_stride;
         }
     }
     return bytes * p->shape.n_kv_head;
@@ -333,11 +331,10 @@ static void paged_tables(paged *p)
             }
         }
     }
-    p->seq = (quire_attn_seq){ .leaves = p->main.leaves,
-                               .n_entries = p->n_entries,
+    p->seq = (quire_attn_seq){ .tables = { { p->main.leaves, p->n_entries },
+                                           { p->hot.leaves, p->n_entries } },
                                .n_tokens = p->shape.n_tokens,
-                               .n_rows = p->shape.n_rows,
-                               .hot_leaves = p->hot.leaves };
+                               .n_rows = p->shape.n_rows };
     p->batch = (quire_attn_batch){
         .seqs = &p->seq, .n_seqs = 1, .page_tokens = page_tokens, .page_addr = p->page_addr
     };
@@ -367,6 +364,8 @@ static int paged_workspace(paged *p, const char *isa)
     opts.n_entries_max = p->n_entries;
     opts.page_tokens = p->shape.page_tokens;
     opts.n_layers_max = 1;
+    opts.n_groups = p->hot.n_pages > 0 ? 2 : 1;
+    opts.groups[1] = (quire_attn_group){ .like = 0, .is_hot = true };
     opts.isa = isa;
     return quire_attn_workspace_create(&p->ws, &opts);
 }

@@ -70,8 +70,8 @@ static void step(quire_cache *cache, quire_attn_workspace *workspace, quire_attn
     /* First the table grows, then addresses are asked for, then kernels run. */
     require(quire_seq_append(cache, id, n), "quire_seq_append");
     require(quire_seq_table_get(cache, id, 0, &table), "quire_seq_table_get");
-    seq.leaves = table.leaves;
-    seq.n_entries = table.n_entries;
+    seq.tables[0].leaves = table.leaves;
+    seq.tables[0].n_entries = table.n_entries;
     seq.n_tokens = table.n_tokens;
     seq.n_rows = n;
     batch.seqs = &seq;
@@ -103,18 +103,17 @@ static quire_attn_layer describe_layer(size_t tile_bytes)
     layer.n_kv_head = N_KV_HEAD;
     layer.d_k = HEAD_DIM;
     layer.d_v = HEAD_DIM;
-    layer.k_format = QUIRE_FORMAT_Q8;
-    layer.v_format = QUIRE_FORMAT_Q8;
     layer.n_k = 1;
     layer.n_v = 1;
     layer.scale = 1.0f / sqrtf((float)HEAD_DIM);
-    layer.k[0].page_stride = 2 * N_KV_HEAD * tile_bytes;
-    layer.k[0].head_stride = tile_bytes;
-    layer.k[0].tile_stride = tile_bytes;
-    layer.v[0].offset = N_KV_HEAD * tile_bytes;
-    layer.v[0].page_stride = layer.k[0].page_stride;
-    layer.v[0].head_stride = tile_bytes;
-    layer.v[0].tile_stride = tile_bytes;
+    layer.k_store.format = QUIRE_FORMAT_Q8;
+    layer.k_store.lane.page_stride = 2 * N_KV_HEAD * tile_bytes;
+    layer.k_store.lane.head_stride = tile_bytes;
+    layer.k_store.lane.tile_stride = tile_bytes;
+    layer.v_store = layer.k_store;
+    layer.v_store.lane.offset = N_KV_HEAD * tile_bytes;
+    layer.k[0] = layer.k_store; /* the layer reads what it stores */
+    layer.v[0] = layer.v_store;
     layer.q_stride = Q_FLOATS;
     layer.out_stride = Q_FLOATS;
     layer.k_new_stride = KV_FLOATS;

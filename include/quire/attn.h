@@ -5,34 +5,49 @@
  * same signature on every ISA; quire_attn_ref() defines the answer in double precision.
  *
  *   out[r][h] = sum over V sources s of  gate_s (.) sum_t p[r][h][t] * V_s[t][g]
- *   p[r][h]   = softmax over tokens t <= index(r) of
- *               scale * sum over K sources s of  q_s[r][h] . K_s[t][g]
- *   g         = h / (n_head / n_kv_head)
+ *   p[r][h][t] = exp(y[r][h][t]) / (exp(sink[h]) + sum over visible u of exp(y[r][h][u]))
+ *   y[r][h][t] = cap(scale * sum over K sources s of  q_s[r][h] . K_s[t][g])
+ *   cap(x)     = softcap * tanh(x / softcap), or x where the layer has no softcap
+ *   g          = h / (n_head / n_kv_head)
+ *
+ * A layer without sinks has no exp(sink) (sinks: gpt-oss; softcap: Gemma 2). The token at position
+ * u is visible to the row at position r when u <= r, and, in a layer with a window, u > r - window.
  *
  * One K and one V source is the common case; two serve models that fuse the K or V of two stored
  * layers (FusedKV, arXiv 2512.03870), each K source with its own query (the gate is folded into
  * it). With v_prefix_of_k V is the first d_v dimensions of K (MLA with absorbed projections).
+ * Sources differ in format, rotation and group as they like. append() writes the layer's store,
+ * which may be one of its sources or only other layers'.
+ *
+ * Groups. A sequence brings one page table per group of the cache. Tables are read by position:
+ * each entry says which positions its slots have (quire/types.h). A position that no entry of a
+ * table holds was dropped: no row sees it. A hole is a page that was let go: no row may see one of
+ * its positions, and begin() refuses the batch otherwise. So the tables of a group whose layers all
+ * have windows may have holes behind the widest of them. Tables of groups that one layer reads
+ * together are alike: the same positions in the same slots, in other pages, with other holes.
  *
  * Hot and sealed form. A side (K or V) whose format is sealed (quire/codec.h) has two forms: its
- * new tokens go to a hot tile (QUIRE_FORMAT_HOT) in a page of the sequence's hot table, and
- * append() seals the tile into its place in the main page as soon as its 64 tokens are there. Which
- * form a row reads is a function of distance alone: a row in tile i (token index / 64) reads tile j
- * hot when i - j <= recent_tiles or j < sink_tiles, else sealed; and sealed too where the hot table
- * has a hole (QUIRE_PAGE_NULL), because whoever owns the sequence has released that page. Sides of
- * other formats lie in the main page only. A sequence with a hot table has token t in slot t % 64
- * of a tile, so only its last tile can be open, and every row there reads it hot.
+ * new tokens go to a hot tile (QUIRE_FORMAT_HOT) in a page of the sequence's table of a hot group,
+ * and append() seals the tile into its place in the main page as soon as its 64 tokens are there.
+ * Which form a row reads is a function of distance alone: a row in tile i (position / 64) reads
+ * tile j (first position / 64) hot when i - j <= recent_tiles or j < sink_tiles, else sealed; and
+ * sealed too where the hot table has a hole, because the owner of the sequence has released that
+ * page. Sides of other formats lie in the main page only. A sequence with a hot table has position
+ * p in slot p % 64 of a tile, or, in a page with dropped tokens, whole tiles; so only its last tile
+ * can be open, and every row there reads it hot.
  *
- * What a result depends on: the row's query, the sequence's page tables up to the row's token (the
- * holes of the hot one included), the ISA. Not on: the other rows and sequences of the batch, the
- * number of threads, which thread does what, whether the row comes in a chunk of 1 or of 512,
- * whether pages are shared. Each row visits its tiles in table order; every split_entries table
- * entries the running (m, l, o) of the online softmax is closed as a partial, and partials are
- * merged by log-sum-exp in ascending order. So a prefix hit gives the same bits as a miss, unless
- * the rows would read hot what lies in a hole.
+ * Dependence. A result depends on the row's query, the sequence's page tables up to the row's token
+ * (the holes of the hot ones included), and the ISA. It does not depend on: the other rows and
+ * sequences of the batch, the number of threads, their shares of the work, whether the row comes in
+ * a chunk of 1 or of 512, whether pages are shared. Each row visits its tiles in table order; every
+ * split_entries table entries the running (m, l, o) of the online softmax is closed as a partial,
+ * and partials are merged by log-sum-exp in ascending order. So a prefix hit gives the same bits as
+ * a miss, unless the rows would read hot a tile that lies in a hole. Tiles that no row sees are not
+ * read.
  *
  * Cascade: where short rows of several sequences (decode) share the pages of whole splits, those
  * splits are read once for all of them; by the above that changes no bit (method: FlashInfer's
- * cascade inference, 2024).
+ * cascade inference, 2024). A layer that reads several groups is computed without.
  *
  * Threads: a workspace is planned by one thread (quire_attn_begin), then any number of threads call
  * quire_attn_append and quire_attn_run with their index, all of them finishing the one before the
@@ -59,17 +74,20 @@ extern "C" {
 
 #define QUIRE_ATTN_SOURCES_MAX 2u
 
-/* One sequence of a batch. Its query rows are its last n_rows tokens: row i of the sequence sits at
- * token index n_tokens - n_rows + i and sees every token up to and including itself. */
-typedef struct quire_attn_seq {
+/* A sequence's page table in one group. */
+typedef struct quire_attn_table {
     const quire_page_entry *const *leaves; /* QUIRE_LEAF_ENTRIES entries each; borrowed */
     uint32_t n_entries;
-    uint32_t n_tokens;  /* tokens in those entries, the query rows included */
+} quire_attn_table;
+
+/* One sequence of a batch. Its query rows are its last n_rows positions: row i sits at position
+ * n_tokens - n_rows + i, and sees itself. Every group's table ends with the rows' positions, of
+ * which none was dropped and none lies in a hole. */
+typedef struct quire_attn_seq {
+    quire_attn_table tables[QUIRE_GROUPS_MAX]; /* by group */
+    uint32_t n_tokens;                         /* the position after its last row */
     uint32_t first_row; /* index of its first row in q, k_new, v_new and out */
     uint32_t n_rows;    /* >= 1, <= n_tokens */
-    /* The hot table: entry i holds the same tokens in the same slots as entry i of leaves, or is a
-     * hole. NULL when no layer has a sealed side. No query row's token must be in a hole. */
-    const quire_page_entry *const *hot_leaves;
 } quire_attn_seq;
 
 /* Where a stored K or V lies: tile i (of page_tokens / 64) of kv head g of the page in slot s of an
@@ -82,24 +100,34 @@ typedef struct quire_attn_lane {
     size_t tile_stride;
 } quire_attn_lane;
 
+/* A stored K or V. `rotate` is a Hadamard block, a power of two that divides d, or 0 for none: K
+ * and V are transformed when they are stored, q when K is read, and the output of V back. */
+typedef struct quire_attn_source {
+    quire_format format;
+    uint32_t rotate;
+    uint32_t group;     /* whose pages hold it */
+    uint32_t hot_group; /* whose pages hold its hot form; of sealed formats only */
+    quire_attn_lane lane;
+    quire_attn_lane hot_lane; /* of sealed formats only */
+} quire_attn_source;
+
 /* One layer's attention. Row strides are in floats. Everything is borrowed for the call. */
 typedef struct quire_attn_layer {
     uint32_t n_head; /* query heads; a multiple of n_kv_head */
     uint32_t n_kv_head;
     uint32_t d_k;
     uint32_t d_v;
-    quire_format k_format;
-    quire_format v_format;
-    uint32_t rotate_k; /* Hadamard block applied to K when stored and to q when read: a power of */
-    uint32_t rotate_v; /* two that divides d, or 0 for none. rotate_v is undone on the output */
-    uint32_t n_k;      /* K sources, 1 or 2 */
-    uint32_t n_v;      /* V sources, 1 or 2; 0 with v_prefix_of_k */
+    uint32_t n_k; /* K sources, 1 or 2 */
+    uint32_t n_v; /* V sources, 1 or 2; 0 with v_prefix_of_k */
     bool v_prefix_of_k;
-    float scale;                               /* on the logits, usually 1/sqrt(d_k) */
-    quire_attn_lane k[QUIRE_ATTN_SOURCES_MAX]; /* in main pages */
-    quire_attn_lane v[QUIRE_ATTN_SOURCES_MAX];
-    quire_attn_lane k_hot[QUIRE_ATTN_SOURCES_MAX]; /* in hot pages; of sealed sides only */
-    quire_attn_lane v_hot[QUIRE_ATTN_SOURCES_MAX];
+    float scale;        /* on the logits, usually 1/sqrt(d_k) */
+    float softcap;      /* on the scaled logits; 0 = none */
+    uint32_t window;    /* positions that a row sees, its own included; 0 = all before it */
+    const float *sinks; /* [n_head] logits, neither scaled nor capped; NULL = none */
+    quire_attn_source k[QUIRE_ATTN_SOURCES_MAX]; /* that run() reads */
+    quire_attn_source v[QUIRE_ATTN_SOURCES_MAX];
+    quire_attn_source k_store; /* that append() writes, of rows that it is given */
+    quire_attn_source v_store;
     uint32_t recent_tiles; /* the distance rule, for sealed sides */
     uint32_t sink_tiles;
 
@@ -110,9 +138,9 @@ typedef struct quire_attn_layer {
     float *out;                                  /* [n_rows][n_head][d_v] */
     size_t out_stride;
 
-    /* [n_rows][n_kv_head][d_k]: append() stores it in lane k[0], run() reads it; NULL = none */
+    /* [n_rows][n_kv_head][d_k]: append() stores it in k_store, run() reads it; NULL = none */
     const float *k_new;
-    const float *v_new; /* append only: [n_rows][n_kv_head][d_v], goes to lane v[0]; NULL = none */
+    const float *v_new; /* append only: [n_rows][n_kv_head][d_v], goes to v_store; NULL = none */
     size_t k_new_stride;
     size_t v_new_stride;
 } quire_attn_layer;
@@ -123,7 +151,16 @@ typedef struct quire_attn_batch {
     uint32_t n_seqs;
     uint32_t page_tokens;             /* multiple of 64 */
     const quire_page_addr *page_addr; /* by page id; see quire_cache_page_addrs() */
+    const int32_t
+        *positions; /* of entries with a list: ascending in each; NULL when none has one */
 } quire_attn_batch;
+
+/* What is known of a group's tables before any step. */
+typedef struct quire_attn_group {
+    uint32_t like; /* the group whose tables these are alike, of a smaller number; its own: none */
+    uint32_t window; /* the widest of the layers that read it; 0: some layer sees everything */
+    bool is_hot; /* of hot pages: holes may be anywhere but in the rows' tiles. Needs a `like` */
+} quire_attn_group;
 
 typedef struct quire_attn_workspace quire_attn_workspace;
 
@@ -138,8 +175,10 @@ typedef struct quire_attn_workspace_opts {
     uint32_t split_entries; /* entries per partial; 0 = default (QUIRE_ATTN_SPLIT_TOKENS worth) */
     uint32_t page_tokens;
     uint32_t n_layers_max; /* run() calls between two begin() calls */
-    bool no_cascade;       /* never read pages that sequences share once for all; for comparisons */
-    const char *isa;       /* NULL = fastest, or what the environment variable QUIRE_ISA names */
+    uint32_t n_groups;     /* tables of each sequence; 0 = one, without a window */
+    quire_attn_group groups[QUIRE_GROUPS_MAX];
+    bool no_cascade; /* never read pages that sequences share once for all; for comparisons */
+    const char *isa; /* NULL = fastest, or what the environment variable QUIRE_ISA names */
     const quire_allocator *allocator;
 } quire_attn_workspace_opts;
 
@@ -166,28 +205,27 @@ const char *quire_attn_isa(void);
 const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace);
 
 /* Plan a step: check the batch against the limits, cut it into work items, reset the counters of
- * all layers. The batch (and what it points to) is borrowed until the last run() of the step.
- * Errors: QUIRE_INVAL (hot tables too: see quire_attn_seq), QUIRE_LIMIT; QUIRE_UNSUPP for an entry
- * with rope_shift != 0 (not yet).
- * Cost: O(table entries + rows + 256 * sequences * e), where e is 1 for sequences that differ in
- * their first page and split_entries at most for the others; no allocation. After a failure the
- * step is empty: append() and run() have nothing to do. */
+ * all layers. The batch (and all it points to) is borrowed until the last run() of the step.
+ * Errors: QUIRE_INVAL (tables: see quire_attn_seq, quire_attn_group), QUIRE_LIMIT, QUIRE_UNSUPP (a
+ * page in another memory than the host's). Cost: O(table entries and lists + rows + 256 * sequences
+ * * e), where e is 1 for sequences that differ in their first page and split_entries at most for
+ * the others, for each group that is not hot; no allocation. After a failure the step is empty:
+ * append() and run() have nothing to do. */
 int quire_attn_begin(quire_attn_workspace *workspace, const quire_attn_batch *batch);
 
-/* Store k_new and v_new of the batch's rows into their slots, where quire_attn_pairs_qk() with
- * q[0] in view, which must be the rows' queries or NULL; thread `thread` of `n_threads` does
- * its share. The layer must satisfy quire_attn_layer_check(); a layer with a sealed side needs a
- * hot table in every sequence, here and in run(). */
+/* Store k_new and v_new of the batch's rows into their slots of k_store and v_store, where
+ * quire_attn_pairs_qk() with q[0] in view, which must be the rows' queries or NULL; thread `thread`
+ * of `n_threads` does its share. The layer must satisfy quire_attn_layer_check(). */
 void quire_attn_append(quire_attn_workspace *workspace, const quire_attn_layer *layer,
                        uint32_t thread, uint32_t n_threads);
 
-/* Whether the layer's K is in 8 bit somewhere (hot counts). There K and queries are rounded with
- * each other in view, if they can be: append() rounds k_new so that its errors hide from queries
- * like the token's own, q[0], and run() rounds q[0] so that its errors hide from K like the token's
- * own, k_new; together that takes 30 to 45 % off the divergence of attention's weights
- * that 8 bits cause (docs/formats.md). A NULL there means to nearest. What is stored and what comes
- * out depend on it, so whoever wants the same bits for the same tokens gives both to both always,
- * or never, whether a row's output is wanted or not. */
+/* Whether the layer reads the K that it stores, as its first source, and in 8 bit somewhere (hot
+ * counts). There K and queries are rounded with each other in view, if they can be: append() rounds
+ * k_new so that its errors hide from queries like the token's own, q[0], and run() rounds q[0] so
+ * that its errors hide from K like the token's own, k_new; together that takes 30 to 45 % off the
+ * divergence of attention's weights that 8 bits cause (docs/formats.md). A NULL there means to
+ * nearest. What is stored and what comes out depend on it, so whoever wants the same bits for the
+ * same tokens gives both to both always, or never, whether a row's output is wanted or not. */
 bool quire_attn_pairs_qk(const quire_attn_layer *layer);
 
 /* Attention of all rows over their tables, the rows just appended included. `call` counts the
@@ -196,12 +234,37 @@ void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *lay
                     uint32_t thread, uint32_t n_threads);
 
 /* Check a layer's constants (not its pointers) once, when a model is opened.
- * Errors: QUIRE_INVAL, QUIRE_LIMIT (beyond the workspace's limits), QUIRE_UNSUPP (two K sources or
- * sealed K with v_prefix_of_k). */
+ * Errors: QUIRE_INVAL (groups that are not alike or not hot, and a window wider than its group's,
+ * too), QUIRE_LIMIT (beyond the workspace's limits), QUIRE_UNSUPP (two K sources or sealed K with
+ * v_prefix_of_k). */
 int quire_attn_layer_check(const quire_attn_workspace *workspace, const quire_attn_layer *layer);
 
-/* The definition: double precision, one row after the other, over decoded tiles. out is
- * [n_rows][n_head][d_v] doubles, dense. Errors: QUIRE_NOMEM. */
+/* ---- devices ---- */
+
+/* A place where attention is computed, seen from a step: first plan(), then append() and run() of
+ * each layer, then sync(). All threads of a step call append() and run(), with a barrier between
+ * two calls; a device with a queue of its own lets thread 0 fill it. append() and run() cannot
+ * fail: a device that was lost on the way says so in sync(). `ctx` belongs to the device. */
+typedef struct quire_attn_device {
+    const char *name;    /* "cpu"; static */
+    quire_memory memory; /* in which it reads and writes pages */
+    void *ctx;
+    int (*check)(void *ctx, const quire_attn_layer *layer); /* as quire_attn_layer_check() */
+    int (*plan)(void *ctx, const quire_attn_batch *batch);  /* as quire_attn_begin() */
+    void (*append)(void *ctx, const quire_attn_layer *layer, uint32_t thread, uint32_t n_threads);
+    void (*run)(void *ctx, const quire_attn_layer *layer, uint32_t call, uint32_t thread,
+                uint32_t n_threads);
+    int (*sync)(void *ctx); /* wait until all pages and rows are written */
+} quire_attn_device;
+
+/* This CPU, by way of a workspace, which must outlive the device. */
+quire_attn_device quire_attn_device_cpu(quire_attn_workspace *workspace);
+
+/* ---- the definition ---- */
+
+/* Double precision, one row after the other, over decoded tiles. The batch and the layer must be
+ * such as begin() and quire_attn_layer_check() accept. out is [n_rows][n_head][d_v] doubles, dense.
+ * Errors: QUIRE_NOMEM. */
 int quire_attn_ref(const quire_attn_batch *batch, const quire_attn_layer *layer, double *out);
 
 /* In-place Walsh-Hadamard transform of n floats in blocks of `block` (a power of two dividing n),

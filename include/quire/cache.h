@@ -72,7 +72,6 @@ typedef struct quire_cache quire_cache;
 #endif
 #define QUIRE_PAGE_TOKENS_MAX        1024u
 #define QUIRE_PAGE_BYTES_MAX         ((size_t)1 << 36)
-#define QUIRE_GROUPS_MAX             8u
 #define QUIRE_PARTS_MAX              4096u
 #define QUIRE_REGIONS_MAX            16u
 #define QUIRE_REGION_DYNAMIC         0u /* the one region every cache has */

@@ -34,26 +34,39 @@ typedef uint16_t quire_group_id;
 #define QUIRE_PAGE_NULL 0u
 #define QUIRE_SEQ_NULL  0u
 
-/* One entry of a page table: a run of consecutive tokens in consecutive slots of one page. A
- * sequence may use a part of a page, so sharing is token-exact. Kernels read it as it stands.
+#define QUIRE_GROUPS_MAX 8u /* of a cache, and of a batch of attention */
+
+/* One entry of a page table: tokens in consecutive slots of one page. A sequence may use a part of
+ * a page, so sharing is token-exact. Kernels read it as it stands.
  *
  * An entry whose page is QUIRE_PAGE_NULL is a hole: the sequence still has these tokens, at these
  * positions, but this group has let go of their page (quire_seq_release()). A reader of the group
- * must not need them. Holes are whole pages; the other fields are what they were. */
+ * must not need them. Holes are whole pages; the other fields are what they were.
+ *
+ * Positions ascend along a table. Most entries hold consecutive ones. A page from which tokens were
+ * dropped keeps the rest in consecutive slots, and its entry names a list of their positions. Such
+ * a list lies in an array of the batch's (quire_attn_batch.positions), which an entry indexes. */
 typedef struct quire_page_entry {
     quire_page_id page;  /* QUIRE_PAGE_NULL = hole */
     uint16_t first_slot; /* 0 .. page_tokens - 1 */
     uint16_t n_tokens;   /* valid tokens from first_slot on; first_slot + n_tokens <= page_tokens */
-    int32_t first_pos;   /* position (rope) of the first token; the others follow by one */
-    int32_t rope_shift;  /* positions the keys have moved since they were stored; 0 = none */
+    int32_t first_pos;   /* position (rope) of the first token */
+    uint32_t
+        positions; /* 0: the others follow by one. Else: where the list begins, n_tokens long */
 } quire_page_entry;
+
+/* Which memory an address belongs to. A device reads pages in its own memory only. */
+typedef enum quire_memory {
+    QUIRE_MEMORY_HOST
+} quire_memory;
 
 /* Where a page's payload lies. A page may be cut into parts (a layer's K and V, say), and an extent
  * keeps part p of all its pages side by side: whoever reads one part of many pages reads memory in
  * order (quire/cache.h, "Parts"). */
 typedef struct quire_page_addr {
     unsigned char *extent; /* its first byte; NULL: no payload, or the page is not in use */
-    size_t slot;           /* of the page in the extent */
+    uint32_t slot;         /* of the page in the extent */
+    quire_memory memory;   /* that `extent` belongs to */
 } quire_page_addr;
 
 /* The lower level of a page table is made of leaves of this many entries, shared copy-on-write

@@ -3,14 +3,15 @@
  * A block is a list of queries by n_heads kv heads. Of a kv head query i is rows i * group ..
  * (i + 1) * group - 1, one per query head of the group; the rows of a kv head follow those of the
  * one before. Queries are either consecutive tokens of one sequence, or of any sequences that all
- * see every token the block is run over.
+ * see every token the block is run over, but for those behind their windows.
  *
  * Several kv heads go together where rows are few (decode): each step of a tile, of all kv heads in
  * turn, does not wait for the one before, and tiles of pages of 64 tokens lie side by side.
  *
- * In a tile, consecutive queries that read it in the same form (hot or sealed, see quire/attn.h)
- * are one run: one call of each kernel. Which form that is depends on the query alone, so a row's
- * result does not depend on its neighbours.
+ * In a tile, consecutive queries that see something of it and read it in the same forms (hot or
+ * sealed, see quire/attn.h) are one run: one call of each kernel. The forms depend on the query
+ * alone, so a row's result does not depend on its neighbours. Slots that some rows of a run see and
+ * others no more, at the edge of a window, have logits of -Inf in the latter.
  *
  * Thread: a context belongs to one thread; blocks and states to whoever holds them.
  *
@@ -30,8 +31,8 @@ typedef struct quire_attn_state {
 
 typedef struct quire_attn_query {
     const quire_attn_seq *seq;
-    uint32_t row;   /* in q and out */
-    uint32_t index; /* of its token in the sequence */
+    uint32_t row; /* in q and out */
+    uint32_t pos; /* of its token in the sequence */
 } quire_attn_query;
 
 /* Which of the packed forms of a block's queries: what tiles of main or of hot pages are multiplied
@@ -45,18 +46,19 @@ typedef struct quire_attn_packed {
     uint32_t n_queries;
     uint32_t g;
     uint32_t n_heads;
-    bool is_made[2]; /* by form */
+    bool is_made[2][QUIRE_ATTN_SOURCES_MAX]; /* by form and source */
 } quire_attn_packed;
 
 /* One thread's view of a call: the layer, and scratch for one block. */
 typedef struct quire_attn_ctx {
     quire_attn_workspace *ws;
     const quire_attn_layer *layer;
+    const quire_attn_plan *plan; /* of the layer's tables */
     quire_attn_shape shape;
     /* Tiles from the one in work to the one prefetched, where there are so many. */
     uint32_t n_ahead;
     bool ahead_to_l2;
-    size_t tile_bytes; /* of K or V, the larger */
+    size_t tile_bytes; /* of K or V, the largest */
     /* [QUIRE_TILE_TOKENS][head_dim_max]: queries before packing; a V tile as f32, for
      * v_prefix_of_k. */
     float *decoded;
@@ -73,11 +75,14 @@ typedef struct quire_attn_ctx {
 
 typedef struct quire_attn_block {
     const quire_attn_seq *seq; /* whose table is walked */
-    const uint32_t *split_token;
-    uint32_t n_splits;  /* that are run at most; the last ends at token_end */
-    uint32_t token_end; /* of the tokens that the last query sees */
-    uint32_t g;         /* the first kv head */
-    uint32_t n_heads;   /* kv heads */
+    const uint32_t *split_pos;
+    uint32_t n_splits;       /* that are run at most; the last ends at pos_end */
+    uint32_t pos_end;        /* of the positions that the last query sees */
+    uint32_t first_pos;      /* of the first query */
+    uint32_t seen_begin;     /* before it no query sees anything, */
+    uint32_t all_seen_begin; /* and from here on all see as far as they have got */
+    uint32_t g;              /* the first kv head */
+    uint32_t n_heads;        /* kv heads */
     uint32_t n_queries;
     uint32_t head_rows; /* n_queries * group */
     uint32_t n_rows;    /* n_heads * head_rows */
@@ -88,8 +93,9 @@ typedef struct quire_attn_block {
 quire_attn_ctx quire_attn_ctx_of(quire_attn_workspace *workspace, const quire_attn_layer *layer,
                                  uint32_t thread, quire_attn_packed *held);
 
-/* From now on packed[form] is the block's. Overwrites decoded and row. */
-void quire_attn_pack_queries(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form);
+/* From now on packed[form][source] is the block's. Overwrites decoded and row. */
+void quire_attn_pack_queries(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form,
+                             uint32_t source);
 
 /* The state of n_rows rows in quire_attn_state_floats() floats, a multiple of 64 bytes. */
 quire_attn_state quire_attn_state_at(float *floats, uint32_t n_rows);
@@ -99,7 +105,7 @@ quire_attn_state quire_attn_state_at(float *floats, uint32_t n_rows);
 void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *block,
                             uint32_t split);
 
-/* *st = what the block's rows see of one split. */
+/* *st = what the block's rows see of one split; of a row that sees nothing, the initial state. */
 void quire_attn_block_run(const quire_attn_ctx *ctx, const quire_attn_block *block, uint32_t split,
                           const quire_attn_state *st);
 

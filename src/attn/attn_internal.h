@@ -35,23 +35,34 @@
 #define QUIRE_ATTN_CASCADE_WINDOW    256u        /* sequences among which a group is looked for */
 #define QUIRE_ATTN_CASCADE_BYTES_MAX (16u << 20) /* of the partials of all cascades of a call */
 
-/* Tokens of a step that go to one tile: what append encodes at once. */
+/* Tokens of a step that go to one tile of a group: what append encodes at once. */
 typedef struct quire_attn_segment {
-    const quire_page_addr *page;
-    const quire_page_addr *hot; /* the hot page; NULL when the sequence has no hot table */
-    uint32_t tile;              /* within the page */
+    const quire_attn_seq *seq;
+    uint32_t entry; /* of the sequence's tables */
+    uint32_t tile;  /* within the page */
     uint16_t first_slot;
     uint16_t n_tokens;
     uint32_t first_row;
 } quire_attn_segment;
 
-/* Sequences order[first] .. order[first + n_seqs - 1] share their first n_splits splits, which are
- * read once for all of them (attn_cascade.h). */
-typedef struct quire_attn_group {
+/* Sequences order[first] .. order[first + n_seqs - 1] share their splits before n_splits, as far as
+ * they see them, which are read once for all of them (attn_cascade.h). */
+typedef struct quire_attn_cascade {
     uint32_t first;
     uint32_t n_seqs;
     uint32_t n_splits; /* 0 when there is one sequence */
-} quire_attn_group;
+} quire_attn_cascade;
+
+/* The batch at hand as one group's tables have it. */
+typedef struct quire_attn_plan {
+    uint32_t *split_pos;          /* [n_seqs_max][n_splits_max] first position of each split */
+    quire_attn_segment *segments; /* [n_rows_max] */
+    uint32_t n_segments;
+    uint32_t *order; /* [n_seqs_max] sequences, those of a cascade side by side */
+    uint32_t n_ordered;
+    quire_attn_cascade *cascades; /* [n_seqs_max] */
+    uint32_t n_cascades;
+} quire_attn_plan;
 
 /* Counters that different threads write, each in a cache line of its own. */
 typedef struct quire_attn_counter {
@@ -66,14 +77,7 @@ struct quire_attn_workspace {
 
     uint32_t n_splits_max; /* of one sequence */
     quire_attn_batch batch;
-    bool has_hot;                 /* every sequence of the batch has a hot table */
-    uint32_t *split_token;        /* [n_seqs_max][n_splits_max] index of each split's first token */
-    quire_attn_segment *segments; /* [n_rows_max] */
-    uint32_t n_segments;
-    uint32_t *order; /* [n_seqs_max] sequences, those of a group side by side */
-    uint32_t n_ordered;
-    quire_attn_group *groups; /* [n_seqs_max] */
-    uint32_t n_groups;
+    quire_attn_plan plans[QUIRE_GROUPS_MAX]; /* by group; hot ones have none */
     uint32_t *n_shared; /* scratch of quire_attn_cascade_plan(): [n_seqs_max], */
     uint32_t *n_joined; /* [n_splits_max + 1], 0 between calls */
 
@@ -87,16 +91,29 @@ struct quire_attn_workspace {
     size_t behind_bytes;    /* of them, what kernels may read behind a block's rows */
 };
 
+/* Hot groups of one layer at most: one by source. */
+#define QUIRE_ATTN_HOT_MAX (2u * QUIRE_ATTN_SOURCES_MAX)
+
+/* Of a source, what follows from the layer's constants. */
+typedef struct quire_attn_source_shape {
+    uint32_t hot;   /* place of its hot group among the layer's; QUIRE_ATTN_HOT_MAX: no hot form */
+    size_t q_bytes; /* of K: of a row packed for main pages */
+    size_t q_hot_bytes; /* and for hot ones; 0 when the format is not sealed */
+} quire_attn_source_shape;
+
 /* What follows from a layer's constants. Sizes of float arrays in floats. */
 typedef struct quire_attn_shape {
     uint32_t group; /* query heads of one kv head */
     uint32_t n_v;   /* V sources the kernels see: 1 for v_prefix_of_k */
     uint32_t block_queries;
     uint32_t block_rows; /* block_queries * group */
-    bool k_is_sealed;
-    bool v_is_sealed;
-    size_t q_bytes;       /* of a row packed for the K in main pages */
-    size_t q_hot_bytes;   /* and for hot K; 0 when K is not sealed */
+    uint32_t table;      /* the group whose tables are walked */
+    bool has_tables;     /* the layer reads other groups as well */
+    uint32_t n_hot;      /* hot groups, and which */
+    uint32_t hot_groups[QUIRE_ATTN_HOT_MAX];
+    quire_attn_source_shape k[QUIRE_ATTN_SOURCES_MAX];
+    quire_attn_source_shape v[QUIRE_ATTN_SOURCES_MAX];
+    bool has_mixed_v;     /* of two V, one in bf16 */
     size_t weights_bytes; /* of a row; 0: pv makes weights itself */
     size_t o_stride;
 } quire_attn_shape;
@@ -120,39 +137,51 @@ static inline size_t quire_attn_state_floats(const quire_attn_shape *shape, uint
     return 2 * quire_attn_round_up(n_rows, 16) + (size_t)shape->n_v * n_rows * shape->o_stride;
 }
 
-static inline const quire_page_entry *quire_attn_entry(const quire_attn_seq *seq, uint32_t i)
+static inline const quire_page_entry *quire_attn_entry(const quire_attn_table *table, uint32_t i)
 {
-    return &seq->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+    return &table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
 }
 
 static inline uint32_t quire_attn_n_splits(const quire_attn_workspace *workspace,
-                                           const quire_attn_seq *seq)
+                                           const quire_attn_table *table)
 {
-    return quire_attn_ceil_div(seq->n_entries, workspace->limits.split_entries);
+    return quire_attn_ceil_div(table->n_entries, workspace->limits.split_entries);
 }
 
-/* Whether V has a hot form: with v_prefix_of_k there is no V of its own. */
-static inline bool quire_attn_v_is_sealed(const quire_attn_layer *layer)
+/* Address of the page of entry i in a group's table; NULL for a hole. */
+static inline const quire_page_addr *quire_attn_page(const quire_attn_batch *batch,
+                                                     const quire_attn_seq *seq, uint32_t group,
+                                                     uint32_t i)
 {
-    return !layer->v_prefix_of_k && quire_format_is_sealed(layer->v_format);
-}
+    quire_page_id page = quire_attn_entry(&seq->tables[group], i)->page;
 
-static inline bool quire_attn_has_sealed(const quire_attn_layer *layer)
-{
-    return quire_format_is_sealed(layer->k_format) || quire_attn_v_is_sealed(layer);
-}
-
-/* Address of entry i's hot page; NULL for a hole or when there is no hot table. */
-static inline const quire_page_addr *quire_attn_hot_page(const quire_attn_batch *batch,
-                                                         const quire_attn_seq *seq, uint32_t i)
-{
-    quire_page_id page;
-
-    if (seq->hot_leaves == NULL) {
-        return NULL;
-    }
-    page = seq->hot_leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
     return page != QUIRE_PAGE_NULL ? &batch->page_addr[page] : NULL;
+}
+
+/* The first position that a row at position `index` sees. */
+static inline uint32_t quire_attn_seen_begin(uint32_t window, uint32_t index)
+{
+    return window == 0 || index < window ? 0 : index - window + 1;
+}
+
+/* The last of n splits that begins at a position or before it; 0 when the first begins behind. */
+static inline uint32_t quire_attn_split_of(const uint32_t *split_pos, uint32_t n, uint32_t pos)
+{
+    uint32_t low = 0;
+
+    while (n > 1) { /* it is one of n from `low` on */
+        const uint32_t half = n / 2;
+
+        low += split_pos[low + half] <= pos ? half : 0;
+        n -= half;
+    }
+    return low;
+}
+
+/* Whether a K in this format is multiplied with queries of 8 bits somewhere. */
+static inline bool quire_attn_is_8bit(quire_format format)
+{
+    return format == QUIRE_FORMAT_Q8 || quire_format_is_sealed(format);
 }
 
 /* Address of tile `tile` of kv head g. */

@@ -12,18 +12,21 @@
 
 #define HEADS_AT_ONCE QUIRE_TILE_TOKENS /* rows of ctx.decoded */
 
-/* Whether packed[form] holds the block's queries already. A block's first query and their number
- * tell it from the others of its call: that of a cascade has more than any other that begins with
- * the same. */
-static bool hold_queries(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form)
+/* Whether packed[form][source] holds the block's queries already. A block's first query and their
+ * number tell it from the others of its call: that of a cascade has more than any other that begins
+ * with the same. */
+static bool hold_queries(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form,
+                         uint32_t source)
 {
     quire_attn_packed *held = c->held;
 
     if (held->row != b->queries[0].row || held->n_queries != b->n_queries || held->g != b->g ||
         held->n_heads != b->n_heads) {
-        *held = (quire_attn_packed){ b->queries[0].row, b->n_queries, b->g, b->n_heads, { false } };
+        *held = (quire_attn_packed){
+            .row = b->queries[0].row, .n_queries = b->n_queries, .g = b->g, .n_heads = b->n_heads
+        };
     }
-    return held->is_made[form];
+    return held->is_made[form][source];
 }
 
 /* The K of kv head g of a row's own token, rotated; NULL when queries are rounded without. */
@@ -37,8 +40,8 @@ static const float *own_key(const quire_attn_ctx *c, uint32_t source, quire_form
     }
     memcpy(c->row, layer->k_new + row * layer->k_new_stride + (size_t)g * layer->d_k,
            layer->d_k * sizeof(float));
-    if (layer->rotate_k != 0) {
-        quire_hadamard(c->row, layer->d_k, layer->rotate_k);
+    if (layer->k[0].rotate != 0) {
+        quire_hadamard(c->row, layer->d_k, layer->k[0].rotate);
     }
     return c->row;
 }
@@ -51,8 +54,9 @@ static void pack_group(const quire_attn_ctx *c, uint32_t source, uint32_t form, 
     const uint32_t d = layer->d_k;
     const uint32_t group = c->shape.group;
     const bool is_hot = form == QUIRE_ATTN_PACKED_HOT;
-    const quire_format format = is_hot ? QUIRE_FORMAT_HOT : layer->k_format;
-    const size_t q_bytes = is_hot ? c->shape.q_hot_bytes : c->shape.q_bytes;
+    const quire_format format = is_hot ? QUIRE_FORMAT_HOT : layer->k[source].format;
+    const uint32_t rotate = layer->k[source].rotate;
+    const size_t q_bytes = is_hot ? c->shape.k[source].q_hot_bytes : c->shape.k[source].q_bytes;
     const float *key = own_key(c, source, format, row, g);
     const float *q = layer->q[source] + row * layer->q_stride + (size_t)g * group * d;
 
@@ -61,8 +65,8 @@ static void pack_group(const quire_attn_ctx *c, uint32_t source, uint32_t form, 
         float *x = c->decoded;
 
         memcpy(x, q + (size_t)first * d, (size_t)n * d * sizeof(float));
-        if (layer->rotate_k != 0) {
-            quire_hadamard(x, (size_t)n * d, layer->rotate_k);
+        if (rotate != 0) {
+            quire_hadamard(x, (size_t)n * d, rotate);
         }
         if (key != NULL) {
             c->ws->codec->round_queries(d, n, key, x);
@@ -74,22 +78,21 @@ static void pack_group(const quire_attn_ctx *c, uint32_t source, uint32_t form, 
     }
 }
 
-void quire_attn_pack_queries(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form)
+void quire_attn_pack_queries(const quire_attn_ctx *c, const quire_attn_block *b, uint32_t form,
+                             uint32_t source)
 {
-    const size_t q_bytes = form == QUIRE_ATTN_PACKED_HOT ? c->shape.q_hot_bytes : c->shape.q_bytes;
+    const quire_attn_source_shape *shape = &c->shape.k[source];
+    const size_t q_bytes = form == QUIRE_ATTN_PACKED_HOT ? shape->q_hot_bytes : shape->q_bytes;
+    unsigned char *packed = c->packed[form][source];
 
-    if (hold_queries(c, b, form)) {
+    if (hold_queries(c, b, form, source)) {
         return;
     }
-    c->held->is_made[form] = true;
-    for (uint32_t k = 0; k < c->layer->n_k; k++) {
-        unsigned char *packed = c->packed[form][k];
-
-        for (uint32_t h = 0; h < b->n_heads; h++) {
-            for (uint32_t i = 0; i < b->n_queries; i++) {
-                pack_group(c, k, form, b->queries[i].row, b->g + h, packed);
-                packed += c->shape.group * q_bytes;
-            }
+    c->held->is_made[form][source] = true;
+    for (uint32_t h = 0; h < b->n_heads; h++) {
+        for (uint32_t i = 0; i < b->n_queries; i++) {
+            pack_group(c, source, form, b->queries[i].row, b->g + h, packed);
+            packed += c->shape.group * q_bytes;
         }
     }
 }

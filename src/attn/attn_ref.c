@@ -9,20 +9,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One source of K or V of a (sequence, kv head), decoded, tokens in order: [n_tokens][d] as stored
- * in main pages, and as in hot ones when its side is sealed (else NULL). */
+/* One source of K or V of a (sequence, kv head), decoded, tokens in table order: [n_tokens][d] as
+ * stored in main pages, and as in hot ones when its format is sealed (else NULL). */
 typedef struct stored_source {
     float *main;
     float *hot;
+    bool *has_hot; /* [n_tokens] whether the hot page is there */
 } stored_source;
 
+/* n_tokens: those in the table, holes included. */
 typedef struct stored_head {
+    uint32_t n_tokens;
+    uint32_t *pos;      /* [n_tokens] */
+    uint32_t *tile_pos; /* [n_tokens] the first of the token's tile */
     stored_source k[QUIRE_ATTN_SOURCES_MAX];
     stored_source v[QUIRE_ATTN_SOURCES_MAX];
-    bool *is_released; /* [tiles] whose hot page is a hole */
-    double *p;         /* [n_tokens] */
-    double *q;         /* [n_k][d_k], rotated */
-    double *o;         /* [d_v] */
+    double *p; /* [n_tokens] */
+    double *q; /* [n_k][d_k], rotated */
+    double *o; /* [d_v] */
 } stored_head;
 
 static void *alloc_doubles(const quire_allocator *allocator, size_t n_tokens, size_t d)
@@ -31,15 +35,21 @@ static void *alloc_doubles(const quire_allocator *allocator, size_t n_tokens, si
                                          : NULL;
 }
 
+static void free_source(const quire_allocator *allocator, stored_source *source)
+{
+    allocator->free(allocator->ctx, source->main);
+    allocator->free(allocator->ctx, source->hot);
+    allocator->free(allocator->ctx, source->has_hot);
+}
+
 static void free_head(const quire_allocator *allocator, stored_head *head)
 {
     for (uint32_t i = 0; i < QUIRE_ATTN_SOURCES_MAX; i++) {
-        allocator->free(allocator->ctx, head->k[i].main);
-        allocator->free(allocator->ctx, head->k[i].hot);
-        allocator->free(allocator->ctx, head->v[i].main);
-        allocator->free(allocator->ctx, head->v[i].hot);
+        free_source(allocator, &head->k[i]);
+        free_source(allocator, &head->v[i]);
     }
-    allocator->free(allocator->ctx, head->is_released);
+    allocator->free(allocator->ctx, head->pos);
+    allocator->free(allocator->ctx, head->tile_pos);
     allocator->free(allocator->ctx, head->p);
     allocator->free(allocator->ctx, head->q);
     allocator->free(allocator->ctx, head->o);
@@ -52,32 +62,47 @@ static int alloc_source(const quire_allocator *allocator, uint32_t n_tokens, uin
     QUIRE_FAIL_IF(source->main == NULL, QUIRE_NOMEM);
     if (is_sealed) {
         source->hot = alloc_doubles(allocator, n_tokens, d);
-        QUIRE_FAIL_IF(source->hot == NULL, QUIRE_NOMEM);
+        source->has_hot = alloc_doubles(allocator, n_tokens, 1);
+        QUIRE_FAIL_IF(source->hot == NULL || source->has_hot == NULL, QUIRE_NOMEM);
     }
     return QUIRE_OK;
 }
 
 static int alloc_head(const quire_allocator *allocator, const quire_attn_layer *layer,
-                      uint32_t n_tokens, stored_head *head)
+                      stored_head *head)
 {
-    bool k_is_sealed = quire_format_is_sealed(layer->k_format);
-    bool v_is_sealed = !layer->v_prefix_of_k && quire_format_is_sealed(layer->v_format);
-    uint32_t n_v = layer->v_prefix_of_k ? 1 : layer->n_v;
+    const uint32_t n = head->n_tokens;
 
     for (uint32_t i = 0; i < layer->n_k; i++) {
-        QUIRE_TRY(alloc_source(allocator, n_tokens, layer->d_k, k_is_sealed, &head->k[i]));
+        QUIRE_TRY(alloc_source(allocator, n, layer->d_k, quire_format_is_sealed(layer->k[i].format),
+                               &head->k[i]));
     }
-    for (uint32_t i = 0; i < n_v; i++) {
-        QUIRE_TRY(alloc_source(allocator, n_tokens, layer->d_v, v_is_sealed, &head->v[i]));
+    for (uint32_t i = 0; i < layer->n_v; i++) {
+        QUIRE_TRY(alloc_source(allocator, n, layer->d_v, quire_format_is_sealed(layer->v[i].format),
+                               &head->v[i]));
     }
-    head->is_released = alloc_doubles(allocator, n_tokens, 1);
-    head->p = alloc_doubles(allocator, n_tokens, 1);
+    if (layer->v_prefix_of_k) {
+        QUIRE_TRY(alloc_source(allocator, n, layer->d_v, false, &head->v[0]));
+    }
+    head->pos = alloc_doubles(allocator, n, 1);
+    head->tile_pos = alloc_doubles(allocator, n, 1);
+    head->p = alloc_doubles(allocator, n, 1);
     head->q = alloc_doubles(allocator, QUIRE_ATTN_SOURCES_MAX, layer->d_k);
     head->o = alloc_doubles(allocator, 1, layer->d_v);
-    return head->is_released != NULL && head->p != NULL && head->q != NULL && head->o != NULL
+    return head->pos != NULL && head->tile_pos != NULL && head->p != NULL && head->q != NULL &&
+                   head->o != NULL
                ? QUIRE_OK
                : QUIRE_NOMEM;
 }
+
+/* A tile of a table: where it is, and which of the head's tokens its slots are. */
+typedef struct tile_place {
+    const quire_attn_batch *batch;
+    const quire_attn_seq *seq;
+    quire_attn_tile_pos pos;
+    uint32_t token;
+    uint32_t g;
+} tile_place;
 
 static void decode(quire_side side, quire_format format, const quire_tile_rows *rows,
                    const void *tile, float *x)
@@ -89,79 +114,91 @@ static void decode(quire_side side, quire_format format, const quire_tile_rows *
     }
 }
 
-/* What decode_source() needs of a side. */
-typedef struct side_desc {
-    quire_side side;
-    quire_format format;
-    uint32_t d;
-    uint32_t g;
-} side_desc;
-
-/* A tile of one source, in the forms that are there: a sealed tile is there when it is full, a hot
- * one when its page is. */
-static void decode_source(const side_desc *desc, const quire_attn_tile_pos *pos,
-                          const quire_attn_lane *lane, const quire_attn_lane *hot_lane,
-                          const stored_source *source)
+/* A tile of one source, in the forms that are there: a sealed tile is there when it is full and its
+ * page no hole, a hot one when its page is. */
+static void decode_source(const tile_place *at, quire_side side, uint32_t d,
+                          const quire_attn_source *source, const stored_source *to)
 {
     const quire_tile_rows rows = {
-        .d = desc->d, .first_slot = pos->slot_begin, .n_tokens = pos->n_slots, .stride = desc->d
+        .d = d, .first_slot = at->pos.slot_begin, .n_tokens = at->pos.n_slots, .stride = d
     };
-    size_t at = (size_t)pos->token * desc->d;
+    const quire_page_addr *page = quire_attn_page(at->batch, at->seq, source->group, at->pos.entry);
+    const quire_page_addr *hot = NULL;
 
-    if (source->hot == NULL || pos->n_slots == QUIRE_TILE_TOKENS) {
-        decode(desc->side, desc->format, &rows,
-               quire_attn_tile(lane, pos->page, desc->g, pos->tile), source->main + at);
+    if (page != NULL && (to->hot == NULL || at->pos.n_slots == QUIRE_TILE_TOKENS)) {
+        decode(side, source->format, &rows,
+               quire_attn_tile(&source->lane, page, at->g, at->pos.tile),
+               to->main + (size_t)at->token * d);
     }
-    if (source->hot != NULL && pos->hot != NULL) {
-        decode(desc->side, QUIRE_FORMAT_HOT, &rows,
-               quire_attn_tile(hot_lane, pos->hot, desc->g, pos->tile), source->hot + at);
+    if (to->hot == NULL) {
+        return;
+    }
+    hot = quire_attn_page(at->batch, at->seq, source->hot_group, at->pos.entry);
+    for (uint32_t i = 0; i < at->pos.n_slots; i++) {
+        to->has_hot[at->token + i] = hot != NULL;
+    }
+    if (hot != NULL) {
+        decode(side, QUIRE_FORMAT_HOT, &rows,
+               quire_attn_tile(&source->hot_lane, hot, at->g, at->pos.tile),
+               to->hot + (size_t)at->token * d);
+    }
+}
+
+static void decode_tile(const quire_attn_layer *layer, const tile_place *at,
+                        const stored_head *head)
+{
+    for (uint32_t i = 0; i < at->pos.n_slots; i++) {
+        head->pos[at->token + i] =
+            at->pos.positions != NULL ? (uint32_t)at->pos.positions[i] : at->pos.first + i;
+        head->tile_pos[at->token + i] = at->pos.first;
+    }
+    for (uint32_t i = 0; i < layer->n_k; i++) {
+        decode_source(at, QUIRE_SIDE_K, layer->d_k, &layer->k[i], &head->k[i]);
+    }
+    for (uint32_t i = 0; i < layer->n_v; i++) {
+        decode_source(at, QUIRE_SIDE_V, layer->d_v, &layer->v[i], &head->v[i]);
     }
 }
 
 static void decode_head(const quire_attn_batch *batch, const quire_attn_layer *layer,
                         const quire_attn_seq *seq, uint32_t g, const stored_head *head)
 {
-    const side_desc k = { QUIRE_SIDE_K, layer->k_format, layer->d_k, g };
-    const side_desc v = { QUIRE_SIDE_V, layer->v_format, layer->d_v, g };
+    const quire_attn_table *table = &seq->tables[layer->k[0].group];
+    tile_place at = { .batch = batch, .seq = seq, .g = g };
     quire_attn_tile_walk walk;
-    quire_attn_tile_pos pos;
 
-    /* Entries of direct formats may begin within a tile's worth of tokens: then not every index is
-     * met below, and nobody needs it. */
-    for (uint32_t t = 0; t < seq->n_tokens; t += QUIRE_TILE_TOKENS) {
-        head->is_released[t / QUIRE_TILE_TOKENS] = false;
-    }
-    quire_attn_tile_walk_init(&walk, batch, seq, 0, seq->n_entries);
-    while (quire_attn_tile_walk_next(&walk, seq->n_tokens, &pos)) {
-        head->is_released[pos.token / QUIRE_TILE_TOKENS] = pos.hot == NULL;
-        for (uint32_t i = 0; i < layer->n_k; i++) {
-            decode_source(&k, &pos, &layer->k[i], &layer->k_hot[i], &head->k[i]);
-        }
-        for (uint32_t i = 0; i < layer->n_v; i++) {
-            decode_source(&v, &pos, &layer->v[i], &layer->v_hot[i], &head->v[i]);
-        }
+    quire_attn_tile_walk_init(&walk, batch, table, 0, table->n_entries);
+    while (quire_attn_tile_walk_next(&walk, seq->n_tokens, &at.pos)) {
+        decode_tile(layer, &at, head);
+        at.token += at.pos.n_slots;
     }
     if (layer->v_prefix_of_k) {
-        for (size_t t = 0; t < seq->n_tokens; t++) {
+        for (size_t t = 0; t < head->n_tokens; t++) {
             memcpy(head->v[0].main + t * layer->d_v, head->k[0].main + t * layer->d_k,
                    layer->d_v * sizeof(float));
         }
     }
 }
 
-/* Whether the row of token `index` reads token t hot, of a side that has a hot form. */
-static bool reads_hot(const quire_attn_layer *layer, const stored_head *head, uint32_t index,
-                      uint32_t t)
+/* Token t of a source as the row at position `row` reads it. */
+static const float *stored_row(const quire_attn_layer *layer, const stored_head *head,
+                               const stored_source *source, uint32_t row, uint32_t t, uint32_t d)
 {
-    uint32_t tile = t / QUIRE_TILE_TOKENS;
+    uint32_t tile = head->tile_pos[t] / QUIRE_TILE_TOKENS;
+    bool is_near =
+        row / QUIRE_TILE_TOKENS - tile <= layer->recent_tiles || tile < layer->sink_tiles;
+    bool is_hot = source->hot != NULL && is_near && source->has_hot[t];
 
-    return (index / QUIRE_TILE_TOKENS - tile <= layer->recent_tiles || tile < layer->sink_tiles) &&
-           !head->is_released[tile];
+    return (is_hot ? source->hot : source->main) + (size_t)t * d;
 }
 
-static const float *stored_row(const stored_source *source, bool is_hot, uint32_t t, uint32_t d)
+/* Whether the row at position `row` sees token t. */
+static bool is_seen(const quire_attn_layer *layer, const stored_head *head, uint32_t row,
+                    uint32_t t)
 {
-    return (is_hot && source->hot != NULL ? source->hot : source->main) + (size_t)t * d;
+    uint32_t pos = head->pos[t];
+
+    return pos <= row && (layer->window == 0 || row - pos < layer->window);
 }
 
 /* y = H x in blocks, straight from the definition: H[i][j] = (-1)^popcount(i & j) / sqrt(block). */
@@ -184,64 +221,76 @@ static void rotate(double *x, uint32_t d, uint32_t block)
     memcpy(x, y, d * sizeof(double));
 }
 
-/* head->p = weights of tokens 0 .. n_seen - 1 for one query head. */
-static void weigh(const quire_attn_layer *layer, const stored_head *head, uint32_t n_seen)
+static double logit_of(const quire_attn_layer *layer, const stored_head *head, uint32_t row,
+                       uint32_t t)
 {
-    double max = -INFINITY;
-    double sum = 0.0;
+    double softcap = (double)layer->softcap;
+    double logit = 0.0;
 
-    for (uint32_t t = 0; t < n_seen; t++) {
-        bool is_hot = reads_hot(layer, head, n_seen - 1, t);
-        double logit = 0.0;
+    for (uint32_t s = 0; s < layer->n_k; s++) {
+        const float *k = stored_row(layer, head, &head->k[s], row, t, layer->d_k);
 
-        for (uint32_t s = 0; s < layer->n_k; s++) {
-            const float *k = stored_row(&head->k[s], is_hot, t, layer->d_k);
-
-            for (uint32_t i = 0; i < layer->d_k; i++) {
-                logit += head->q[s * layer->d_k + i] * (double)k[i];
-            }
+        for (uint32_t i = 0; i < layer->d_k; i++) {
+            logit += head->q[s * layer->d_k + i] * (double)k[i];
         }
-        head->p[t] = logit * (double)layer->scale;
-        max = head->p[t] > max ? head->p[t] : max;
     }
-    for (uint32_t t = 0; t < n_seen; t++) {
-        head->p[t] = exp(head->p[t] - max);
+    logit *= (double)layer->scale;
+    return softcap != 0.0 ? softcap * tanh(logit / softcap) : logit;
+}
+
+/* head->p = weights of all tokens for the row at position `row` and query head h; 0 of those that
+ * it does not see. */
+static void weigh(const quire_attn_layer *layer, const stored_head *head, uint32_t h, uint32_t row)
+{
+    double max = layer->sinks != NULL ? (double)layer->sinks[h] : -INFINITY;
+    double sum;
+
+    for (uint32_t t = 0; t < head->n_tokens; t++) {
+        if (is_seen(layer, head, row, t)) {
+            head->p[t] = logit_of(layer, head, row, t);
+            max = head->p[t] > max ? head->p[t] : max;
+        }
+    }
+    sum = layer->sinks != NULL ? exp((double)layer->sinks[h] - max) : 0.0;
+    for (uint32_t t = 0; t < head->n_tokens; t++) {
+        head->p[t] = is_seen(layer, head, row, t) ? exp(head->p[t] - max) : 0.0;
         sum += head->p[t];
     }
-    for (uint32_t t = 0; t < n_seen; t++) {
+    for (uint32_t t = 0; t < head->n_tokens; t++) {
         head->p[t] /= sum;
     }
 }
 
-static void attend_row(const quire_attn_layer *layer, const stored_head *head, uint32_t h,
-                       size_t row, uint32_t n_seen, double *out)
+static void attend_row(const quire_attn_layer *layer, const quire_attn_seq *seq,
+                       const stored_head *head, uint32_t h, uint32_t i_row, double *out)
 {
     uint32_t g = h / (layer->n_head / layer->n_kv_head);
     uint32_t n_v = layer->v_prefix_of_k ? 1 : layer->n_v;
+    uint32_t pos = seq->n_tokens - seq->n_rows + i_row;
 
     for (uint32_t s = 0; s < layer->n_k; s++) {
-        const float *q = layer->q[s] + row * layer->q_stride + (size_t)h * layer->d_k;
+        const float *q =
+            layer->q[s] + (seq->first_row + i_row) * layer->q_stride + (size_t)h * layer->d_k;
 
         for (uint32_t i = 0; i < layer->d_k; i++) {
             head->q[s * layer->d_k + i] = (double)q[i];
         }
-        rotate(head->q + s * layer->d_k, layer->d_k, layer->rotate_k);
+        rotate(head->q + s * layer->d_k, layer->d_k, layer->k[s].rotate);
     }
-    weigh(layer, head, n_seen);
+    weigh(layer, head, h, pos);
     memset(out, 0, layer->d_v * sizeof(double));
     for (uint32_t s = 0; s < n_v; s++) {
         const float *gate = layer->v_gate[s];
 
         memset(head->o, 0, layer->d_v * sizeof(double));
-        for (uint32_t t = 0; t < n_seen; t++) {
-            bool is_hot = reads_hot(layer, head, n_seen - 1, t);
-            const float *v = stored_row(&head->v[s], is_hot, t, layer->d_v);
+        for (uint32_t t = 0; t < head->n_tokens; t++) {
+            const float *v = stored_row(layer, head, &head->v[s], pos, t, layer->d_v);
 
-            for (uint32_t i = 0; i < layer->d_v; i++) {
+            for (uint32_t i = 0; is_seen(layer, head, pos, t) && i < layer->d_v; i++) {
                 head->o[i] += head->p[t] * (double)v[i];
             }
         }
-        rotate(head->o, layer->d_v, layer->rotate_v);
+        rotate(head->o, layer->d_v, layer->v_prefix_of_k ? layer->k[0].rotate : layer->v[s].rotate);
         for (uint32_t i = 0; i < layer->d_v; i++) {
             out[i] += head->o[i] * (gate != NULL ? (double)gate[(size_t)g * layer->d_v + i] : 1.0);
         }
@@ -252,25 +301,25 @@ static int attend_seq(const quire_attn_batch *batch, const quire_attn_layer *lay
                       const quire_attn_seq *seq, double *out)
 {
     const quire_allocator *allocator = quire_allocator_default();
+    const quire_attn_table *table = &seq->tables[layer->k[0].group];
     uint32_t group = layer->n_head / layer->n_kv_head;
     stored_head head = { 0 };
-    int rc = alloc_head(allocator, layer, seq->n_tokens, &head);
+    int rc;
 
-    if (rc < 0) {
-        goto out;
+    for (uint32_t i = 0; i < table->n_entries; i++) {
+        head.n_tokens += quire_attn_entry(table, i)->n_tokens;
     }
-    for (uint32_t g = 0; g < layer->n_kv_head; g++) {
+    rc = alloc_head(allocator, layer, &head);
+    for (uint32_t g = 0; rc == QUIRE_OK && g < layer->n_kv_head; g++) {
         decode_head(batch, layer, seq, g, &head);
         for (uint32_t i = 0; i < seq->n_rows; i++) {
             size_t row = (size_t)seq->first_row + i;
 
             for (uint32_t h = g * group; h < (g + 1) * group; h++) {
-                attend_row(layer, &head, h, row, seq->n_tokens - seq->n_rows + i + 1,
-                           out + (row * layer->n_head + h) * layer->d_v);
+                attend_row(layer, seq, &head, h, i, out + (row * layer->n_head + h) * layer->d_v);
             }
         }
     }
-out:
     free_head(allocator, &head);
     return rc;
 }

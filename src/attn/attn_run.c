@@ -6,7 +6,7 @@
  *   unit   one sequence, or those of a cascade whose rows fit one block together
  *   task   of a unit: one kv head and one block of rows; a cascade has one block, its lead block
  *   item   of a task: a range of the lead block's splits, or of the splits of a cascade's sequence
- *          that it does not share (its rest)
+ *          that it does not share (its rest); splits behind the windows of all rows left out
  *   wide   of an item: of the tasks of several kv heads at once, where rows are few
  *
  * The item that finishes a task last, or the only one, merges the partials in ascending order and
@@ -37,14 +37,28 @@ static split_range part_of(uint32_t begin, uint32_t end, uint32_t part, uint32_t
 static void add_queries(const quire_attn_ctx *c, quire_attn_block *b, const quire_attn_seq *seq,
                         uint32_t first, uint32_t n)
 {
-    uint32_t first_index = seq->n_tokens - seq->n_rows + first;
+    uint32_t first_pos = seq->n_tokens - seq->n_rows + first;
 
     for (uint32_t i = 0; i < n; i++) {
         c->queries[b->n_queries++] =
-            (quire_attn_query){ seq, seq->first_row + first + i, first_index + i };
+            (quire_attn_query){ seq, seq->first_row + first + i, first_pos + i };
     }
     b->head_rows += n * c->shape.group;
     b->n_rows = b->n_heads * b->head_rows;
+}
+
+/* What follows from the positions of the block's queries. */
+static void set_bounds(const quire_attn_ctx *c, quire_attn_block *b)
+{
+    uint32_t last_pos = b->queries[0].pos;
+
+    b->first_pos = last_pos;
+    for (uint32_t i = 1; i < b->n_queries; i++) {
+        b->first_pos = quire_min_u32(b->first_pos, b->queries[i].pos);
+        last_pos = quire_max_u32(last_pos, b->queries[i].pos);
+    }
+    b->seen_begin = quire_attn_seen_begin(c->layer->window, b->first_pos);
+    b->all_seen_begin = quire_attn_seen_begin(c->layer->window, last_pos);
 }
 
 /* Rows of sequence i of the unit, with their own table; the queries lie in the context. */
@@ -56,17 +70,18 @@ static quire_attn_block own_block(const quire_attn_ctx *c, const quire_attn_unit
     uint32_t first = block * c->shape.block_queries;
     uint32_t rest = seq->n_rows - first;
     quire_attn_block b = { .seq = seq,
-                           .split_token = quire_attn_split_token(c, s),
-                           .n_splits = quire_attn_n_splits(c->ws, seq),
+                           .split_pos = quire_attn_split_pos(c, s),
+                           .n_splits = quire_attn_splits_of(c, s),
                            .g = g,
                            .n_heads = 1,
                            .queries = c->queries };
 
     add_queries(c, &b, seq, first, rest < c->shape.block_queries ? rest : c->shape.block_queries);
-    b.token_end = b.queries[b.n_queries - 1].index + 1;
-    while (b.split_token[b.n_splits - 1] >= b.token_end) {
+    b.pos_end = b.queries[b.n_queries - 1].pos + 1;
+    while (b.split_pos[b.n_splits - 1] >= b.pos_end) {
         b.n_splits--;
     }
+    set_bounds(c, &b);
     return b;
 }
 
@@ -76,9 +91,9 @@ static quire_attn_block lead_block(const quire_attn_ctx *c, const quire_attn_uni
 {
     uint32_t s = quire_attn_unit_seq_index(c, u, 0);
     quire_attn_block b = { .seq = &c->ws->batch.seqs[s],
-                           .split_token = quire_attn_split_token(c, s),
-                           .n_splits = u->n_shared,
-                           .token_end = quire_attn_tokens_of_splits(c, s, u->n_shared),
+                           .split_pos = quire_attn_split_pos(c, s),
+                           .n_splits = u->shared_end,
+                           .pos_end = quire_attn_pos_of_split(c, s, u->shared_end),
                            .g = task / u->n_blocks,
                            .n_heads = 1,
                            .queries = c->queries };
@@ -91,6 +106,7 @@ static quire_attn_block lead_block(const quire_attn_ctx *c, const quire_attn_uni
 
         add_queries(c, &b, seq, 0, seq->n_rows);
     }
+    set_bounds(c, &b);
     return b;
 }
 
@@ -126,13 +142,14 @@ static void run_apart(const quire_attn_ctx *c, const quire_attn_block *b, split_
     }
 }
 
-/* Partials of a task: the lead block's by split, where that of split 0 holds all splits of the
- * first part if that is no wide item (and is the only one when there is one part), then by sequence
- * those of its rest. */
+/* Partials of a task: the lead block's by split from the unit's first on, where that of the first
+ * holds all splits of the first part if that is no wide item (and is the only one when there is one
+ * part), then by sequence those of its rest. */
 static float *rest_partials(const quire_attn_ctx *c, const quire_attn_unit *u, float *partials,
                             uint32_t i)
 {
-    partials += (u->n_parts == 1 ? 1 : u->n_shared) * quire_attn_unit_lead_floats(c, u);
+    partials +=
+        (u->n_parts == 1 ? 1 : u->shared_end - u->first_split) * quire_attn_unit_lead_floats(c, u);
     for (uint32_t k = 0; k < i; k++) {
         partials += quire_attn_unit_rest_splits(c, u, k) * quire_attn_unit_rest_floats(c, u, k);
     }
@@ -152,7 +169,7 @@ static void run_rest(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t
         n_parts = quire_attn_unit_rest_parts(c, u, ++i);
     }
     b = own_block(c, u, i, g, 0);
-    run_apart(c, &b, part_of(u->n_shared, b.n_splits, item, n_parts), u->n_shared,
+    run_apart(c, &b, part_of(u->shared_end, b.n_splits, item, n_parts), u->shared_end,
               rest_partials(c, u, partials, i));
 }
 
@@ -164,11 +181,15 @@ static void finish_task(const quire_attn_ctx *c, const quire_attn_unit *u, uint3
     size_t floats = quire_attn_state_floats(&c->shape, b.n_rows);
     quire_attn_state merged = quire_attn_state_at(partials, b.n_rows);
     uint32_t first_row = 0;
-    uint32_t n_folded = u->n_wide > 0 ? 1 : part_of(0, b.n_splits, 0, u->n_parts).end;
+    uint32_t folded_end = u->first_split + 1;
 
-    n_folded = n_folded > 0 ? n_folded : 1; /* there are blocks with fewer splits than parts */
-    for (uint32_t split = n_folded; split < b.n_splits; split++) {
-        quire_attn_state st = quire_attn_state_at(partials + split * floats, b.n_rows);
+    if (u->n_wide == 0) { /* there are blocks with fewer splits than parts */
+        folded_end =
+            quire_max_u32(folded_end, part_of(u->first_split, b.n_splits, 0, u->n_parts).end);
+    }
+    for (uint32_t split = folded_end; split < b.n_splits; split++) {
+        quire_attn_state st =
+            quire_attn_state_at(partials + (split - u->first_split) * floats, b.n_rows);
 
         quire_attn_state_merge(c, &merged, 0, &st);
     }
@@ -211,14 +232,14 @@ static void run_part(const quire_attn_ctx *c, const quire_attn_unit *u, uint32_t
 
     if (item < u->n_parts) {
         quire_attn_block b = lead_block(c, u, task);
-        split_range range = part_of(u->n_wide, b.n_splits, item, u->n_parts);
+        split_range range = part_of(u->first_split + u->n_wide, b.n_splits, item, u->n_parts);
 
-        if (u->n_wide == 0 && item == 0 && range.end > 0) {
+        if (u->n_wide == 0 && item == 0 && range.end > range.begin) {
             quire_attn_state st = quire_attn_state_at(partials, b.n_rows);
 
             run_folded(c, &b, range, &st);
         } else {
-            run_apart(c, &b, range, 0, partials);
+            run_apart(c, &b, range, u->first_split, partials);
         }
     } else {
         run_rest(c, u, task / u->n_blocks, item - u->n_parts, partials);
@@ -237,7 +258,7 @@ static void run_wide_part(const quire_attn_ctx *c, const quire_attn_unit *u,
     for (uint32_t split = range.begin; split < range.end; split++) {
         quire_attn_block_run(c, b, split, &st);
         for (uint32_t i = 0; i < b->n_heads; i++) {
-            float *to = task_partials(c, u, b->g + i) + split * floats;
+            float *to = task_partials(c, u, b->g + i) + (split - u->first_split) * floats;
             quire_attn_state own = quire_attn_state_at(to, b->head_rows);
 
             quire_attn_state_take(c, &own, i * b->head_rows, &st);
@@ -259,11 +280,11 @@ static quire_attn_block wide_block(const quire_attn_ctx *c, const quire_attn_uni
 }
 
 /* A block of one kv head or of several, from the first split to the last. */
-static void run_whole(const quire_attn_ctx *c, const quire_attn_block *b)
+static void run_whole(const quire_attn_ctx *c, const quire_attn_unit *u, const quire_attn_block *b)
 {
     quire_attn_state st = quire_attn_state_at(c->states[0], b->n_rows);
 
-    run_folded(c, b, (split_range){ 0, b->n_splits }, &st);
+    run_folded(c, b, (split_range){ u->first_split, b->n_splits }, &st);
     quire_attn_block_write(c, b, &st);
 }
 
@@ -275,6 +296,8 @@ static split_range wide_range(const quire_attn_unit *u, uint32_t part)
         range.begin = range.end;
         range.end += quire_attn_unit_wide_splits(u, range.begin);
     }
+    range.begin += u->first_split;
+    range.end += u->first_split;
     return range;
 }
 
@@ -286,7 +309,7 @@ static void run_wide_item(const quire_attn_ctx *c, const quire_attn_unit *u, uin
     if (u->n_task_items > 1) {
         run_wide_part(c, u, &b, wide_range(u, part));
     } else {
-        run_whole(c, &b);
+        run_whole(c, u, &b);
     }
 }
 
@@ -299,7 +322,7 @@ static void run_narrow_item(const quire_attn_ctx *c, const quire_attn_unit *u, u
     if (u->n_task_items == 1) {
         quire_attn_block b = lead_block(c, u, (uint32_t)item);
 
-        run_whole(c, &b);
+        run_whole(c, u, &b);
     } else if (item < n_lead) {
         run_part(c, u, (uint32_t)(item / u->n_parts), (uint32_t)(item % u->n_parts));
     } else {
@@ -352,7 +375,6 @@ void quire_attn_run(quire_attn_workspace *workspace, const quire_attn_layer *lay
     if (workspace->batch.n_seqs == 0) {
         return;
     }
-    QUIRE_CHECK(workspace->has_hot || !quire_attn_has_sealed(layer));
     c = quire_attn_ctx_of(workspace, layer, thread, &held);
     quire_attn_kernels_enter(workspace->kernels, &before);
     run_items(&c, call, n_threads);

@@ -96,6 +96,23 @@ void quire_attn_state_take(const quire_attn_ctx *ctx, const quire_attn_state *ds
     }
 }
 
+/* The factor of a row's sums: 1 over the sum of its weights, that of query head h's sink included.
+ */
+static float inverse_of(const quire_attn_layer *layer, uint32_t h, float m, float l)
+{
+    float sink, top;
+
+    if (layer->sinks == NULL) {
+        return 1.0f / l;
+    }
+    sink = layer->sinks[h];
+    if (sink == -INFINITY) {
+        return 1.0f / l;
+    }
+    top = sink > m ? sink : m; /* a NaN in m is in l as well */
+    return quire_attn_exp(m - top) / (l * quire_attn_exp(m - top) + quire_attn_exp(sink - top));
+}
+
 static void write_row(const quire_attn_ctx *c, const quire_attn_block *b,
                       const quire_attn_state *st, uint32_t r)
 {
@@ -104,18 +121,19 @@ static void write_row(const quire_attn_ctx *c, const quire_attn_block *b,
     uint32_t g = b->g + r / b->head_rows;
     float *out = layer->out + b->queries[r % b->head_rows / group].row * layer->out_stride +
                  (size_t)(g * group + r % group) * layer->d_v;
-    float inverse = 1.0f / st->l[r];
+    float inverse = inverse_of(layer, g * group + r % group, st->m[r], st->l[r]);
 
     memset(out, 0, layer->d_v * sizeof(float));
     for (uint32_t v = 0; v < c->shape.n_v; v++) {
         const float *o = st->o + ((size_t)v * b->n_rows + r) * c->shape.o_stride;
         const float *gate = layer->v_gate[v];
+        const uint32_t rotate = layer->v_prefix_of_k ? layer->k[0].rotate : layer->v[v].rotate;
 
         for (uint32_t i = 0; i < layer->d_v; i++) {
             c->row[i] = o[i] * inverse;
         }
-        if (layer->rotate_v != 0) {
-            quire_hadamard(c->row, layer->d_v, layer->rotate_v);
+        if (rotate != 0) {
+            quire_hadamard(c->row, layer->d_v, rotate);
         }
         for (uint32_t i = 0; i < layer->d_v; i++) {
             out[i] += gate != NULL ? gate[(size_t)g * layer->d_v + i] * c->row[i] : c->row[i];

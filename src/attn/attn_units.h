@@ -12,13 +12,14 @@
 /* One thread's place in the list of items. A unit's wide items come first, numbered by their first
  * kv head, then by parts of the splits that they cover. Then come parts of the lead blocks' splits,
  * by kv head, then block, the last block (the longest) first; then parts of each rest, by kv head.
- */
+ * Splits before first_split are seen by no row of the unit, and in no item. */
 typedef struct quire_attn_unit {
-    uint32_t group;
+    uint32_t cascade;
     uint32_t first; /* in order[] */
     uint32_t n_seqs;
-    uint32_t n_shared;  /* splits read once for all; 0 for a sequence alone */
-    uint32_t n_queries; /* of all its sequences */
+    uint32_t first_split; /* that some row sees */
+    uint32_t shared_end;  /* of the splits read once for all; 0 for a sequence alone */
+    uint32_t n_queries;   /* of all its sequences */
     uint32_t n_blocks;
     uint32_t n_wide;       /* splits that wide items cover: the first */
     uint32_t n_wide_heads; /* kv heads of a wide item */
@@ -40,7 +41,7 @@ typedef struct quire_attn_unit {
 static inline uint32_t quire_attn_unit_seq_index(const quire_attn_ctx *c, const quire_attn_unit *u,
                                                  uint32_t i)
 {
-    return c->ws->order[u->first + i];
+    return c->plan->order[u->first + i];
 }
 
 static inline const quire_attn_seq *quire_attn_unit_seq(const quire_attn_ctx *c,
@@ -49,14 +50,20 @@ static inline const quire_attn_seq *quire_attn_unit_seq(const quire_attn_ctx *c,
     return &c->ws->batch.seqs[quire_attn_unit_seq_index(c, u, i)];
 }
 
-/* Where the splits of sequence s of the batch begin. */
-static inline const uint32_t *quire_attn_split_token(const quire_attn_ctx *c, uint32_t s)
+/* Where the splits of sequence s of the batch begin, and how many there are. */
+static inline const uint32_t *quire_attn_split_pos(const quire_attn_ctx *c, uint32_t s)
 {
-    return c->ws->split_token + (size_t)s * c->ws->n_splits_max;
+    return c->plan->split_pos + (size_t)s * c->ws->n_splits_max;
 }
 
-/* Tokens in the first n_splits splits of sequence s of the batch. */
-uint32_t quire_attn_tokens_of_splits(const quire_attn_ctx *c, uint32_t s, uint32_t n_splits);
+static inline uint32_t quire_attn_splits_of(const quire_attn_ctx *c, uint32_t s)
+{
+    return quire_attn_n_splits(c->ws, &c->ws->batch.seqs[s].tables[c->shape.table]);
+}
+
+/* The position at which split `split` of sequence s of the batch begins; that after its last row
+ * behind the last split. */
+uint32_t quire_attn_pos_of_split(const quire_attn_ctx *c, uint32_t s, uint32_t split);
 
 /* Splits of sequence i that its unit does not share, and into how many items they are cut; 0 when
  * there are none. */

@@ -1,11 +1,10 @@
-/* attn_workspace.c - attention workspaces: limits, memory, and what layers they take.
+/* attn_workspace.c - attention workspaces: limits, memory, and how layers are cut into blocks.
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/attn_block.h"
 #include "base/check.h"
 #include "base/ckd.h"
 
-#include <math.h>
 #include <string.h>
 
 #define HEADS_MAX       4096u
@@ -26,6 +25,20 @@ static bool is_within(uint32_t value, uint32_t max)
     return value >= 1 && value <= max;
 }
 
+/* Groups that tables may be alike stand before those that are. */
+static int check_groups(const quire_attn_workspace_opts *opts)
+{
+    QUIRE_FAIL_IF(opts->n_groups > QUIRE_GROUPS_MAX, QUIRE_INVAL);
+    for (uint32_t g = 0; g < opts->n_groups; g++) {
+        const quire_attn_group *group = &opts->groups[g];
+
+        QUIRE_FAIL_IF(group->like > g, QUIRE_INVAL);
+        QUIRE_FAIL_IF(opts->groups[group->like].like != group->like, QUIRE_INVAL);
+        QUIRE_FAIL_IF(opts->groups[group->like].is_hot, QUIRE_INVAL);
+    }
+    return QUIRE_OK;
+}
+
 static int check_opts(const quire_attn_workspace_opts *opts)
 {
     QUIRE_FAIL_IF(opts->struct_bytes != sizeof(*opts), QUIRE_INVAL);
@@ -38,15 +51,14 @@ static int check_opts(const quire_attn_workspace_opts *opts)
     QUIRE_FAIL_IF(!is_within(opts->n_layers_max, LAYERS_MAX), QUIRE_INVAL);
     QUIRE_FAIL_IF(!is_within(opts->page_tokens, PAGE_TOKENS_MAX), QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->page_tokens % QUIRE_TILE_TOKENS != 0, QUIRE_INVAL);
-    return QUIRE_OK;
+    return check_groups(opts);
 }
 
-/* Bytes that one row of a block takes: packed q (for hot K too, where there is), logits, weights
- * (where there are), bound and rescale, the query, and two states. */
-static size_t block_row_bytes(size_t q_bytes, size_t weights_bytes, uint32_t n_k, uint32_t n_v,
-                              size_t o_stride)
+/* Bytes that one row of a block takes: packed q of all sources (for hot K too, where there is),
+ * logits, weights (where there are), bound and rescale, the query, and two states. */
+static size_t block_row_bytes(size_t q_bytes, size_t weights_bytes, uint32_t n_v, size_t o_stride)
 {
-    return n_k * q_bytes + QUIRE_TILE_TOKENS * sizeof(float) + weights_bytes + 2 * sizeof(float) +
+    return q_bytes + QUIRE_TILE_TOKENS * sizeof(float) + weights_bytes + 2 * sizeof(float) +
            sizeof(quire_attn_query) + 2 * (2 + n_v * o_stride) * sizeof(float);
 }
 
@@ -66,32 +78,68 @@ static size_t block_row_bytes_max(const quire_attn_workspace *ws)
 {
     size_t q_hot_bytes = ws->kernels->q_bytes(QUIRE_FORMAT_HOT, ws->limits.head_dim_max);
 
-    return block_row_bytes(q_bytes_max(ws) + q_hot_bytes, sizeof(quire_attn_weights),
-                           QUIRE_ATTN_SOURCES_MAX, QUIRE_ATTN_SOURCES_MAX,
+    return block_row_bytes(QUIRE_ATTN_SOURCES_MAX * (q_bytes_max(ws) + q_hot_bytes),
+                           sizeof(quire_attn_weights), QUIRE_ATTN_SOURCES_MAX,
                            quire_attn_round_up(ws->limits.head_dim_max, 16));
+}
+
+/* The place of a source's hot group among the layer's, which it is added to. */
+static uint32_t hot_place(const quire_attn_source *source, quire_attn_shape *shape)
+{
+    if (!quire_format_is_sealed(source->format)) {
+        return QUIRE_ATTN_HOT_MAX;
+    }
+    for (uint32_t i = 0; i < shape->n_hot; i++) {
+        if (shape->hot_groups[i] == source->hot_group) {
+            return i;
+        }
+    }
+    shape->hot_groups[shape->n_hot] = source->hot_group;
+    return shape->n_hot++;
+}
+
+/* What follows from the sources, one by one; returns the bytes of a row that is packed for all K.
+ */
+static size_t shape_sources(const quire_attn_kernels *kernels, const quire_attn_layer *layer,
+                            quire_attn_shape *shape)
+{
+    uint32_t n_bf16 = 0;
+    size_t q_bytes = 0;
+
+    for (uint32_t i = 0; i < layer->n_k; i++) {
+        quire_attn_source_shape *k = &shape->k[i];
+
+        k->hot = hot_place(&layer->k[i], shape);
+        k->q_bytes = kernels->q_bytes(layer->k[i].format, layer->d_k);
+        k->q_hot_bytes =
+            k->hot < QUIRE_ATTN_HOT_MAX ? kernels->q_bytes(QUIRE_FORMAT_HOT, layer->d_k) : 0;
+        q_bytes += k->q_bytes + k->q_hot_bytes;
+        shape->has_tables = shape->has_tables || layer->k[i].group != shape->table;
+    }
+    for (uint32_t i = 0; i < layer->n_v; i++) {
+        shape->v[i].hot = hot_place(&layer->v[i], shape);
+        n_bf16 += layer->v[i].format == QUIRE_FORMAT_BF16;
+        shape->has_tables = shape->has_tables || layer->v[i].group != shape->table;
+        if (shape->v[i].hot < QUIRE_ATTN_HOT_MAX && kernels->weigh != NULL) {
+            shape->weights_bytes = sizeof(quire_attn_weights);
+        }
+    }
+    shape->has_mixed_v = kernels->softmax_bf16 != NULL && layer->n_v == 2 && n_bf16 == 1;
+    return q_bytes;
 }
 
 quire_attn_shape quire_attn_shape_of(const quire_attn_workspace *workspace,
                                      const quire_attn_layer *layer)
 {
-    const quire_attn_kernels *kernels = workspace->kernels;
     quire_attn_shape shape = { .group = layer->n_head / layer->n_kv_head,
                                .n_v = layer->v_prefix_of_k ? 1 : layer->n_v,
-                               .k_is_sealed = quire_format_is_sealed(layer->k_format),
-                               .v_is_sealed = quire_attn_v_is_sealed(layer),
-                               .q_bytes = kernels->q_bytes(layer->k_format, layer->d_k),
+                               .table = layer->k[0].group,
                                .o_stride = quire_attn_round_up(layer->d_v, 16) };
-    size_t row_bytes;
-    size_t rows;
+    const size_t q_bytes = shape_sources(workspace->kernels, layer, &shape);
+    const size_t row_bytes =
+        block_row_bytes(q_bytes, shape.weights_bytes, shape.n_v, shape.o_stride);
+    size_t rows = QUIRE_ATTN_BLOCK_BYTES_MAX / row_bytes;
 
-    if (shape.k_is_sealed) {
-        shape.q_hot_bytes = kernels->q_bytes(QUIRE_FORMAT_HOT, layer->d_k);
-    }
-    shape.weights_bytes =
-        shape.v_is_sealed && kernels->weigh != NULL ? sizeof(quire_attn_weights) : 0;
-    row_bytes = block_row_bytes(shape.q_bytes + shape.q_hot_bytes, shape.weights_bytes, layer->n_k,
-                                shape.n_v, shape.o_stride);
-    rows = QUIRE_ATTN_BLOCK_BYTES_MAX / row_bytes;
     rows = rows < QUIRE_ATTN_BLOCK_ROWS_MAX ? rows : QUIRE_ATTN_BLOCK_ROWS_MAX;
     shape.block_queries = rows > shape.group ? (uint32_t)rows / shape.group : 1;
     shape.block_rows = shape.block_queries * shape.group;
@@ -144,19 +192,23 @@ static size_t partial_floats(const quire_attn_workspace *ws)
     return floats;
 }
 
-/* The arrays of a workspace. */
+/* The arrays of a workspace, and those of the plan of each group that is not hot. */
 enum {
-    SPLIT_TOKEN,
-    SEGMENTS,
-    ORDER,
     N_SHARED,
     N_JOINED,
-    GROUPS,
     NEXT_ITEM,
     DONE,
     PARTIALS,
     SCRATCH,
     N_ARRAYS
+};
+
+enum {
+    SPLIT_POS,
+    SEGMENTS,
+    ORDER,
+    CASCADES,
+    N_PLAN_ARRAYS
 };
 
 typedef struct array_size {
@@ -168,17 +220,23 @@ static void array_sizes(const quire_attn_workspace *ws, array_size sizes[N_ARRAY
 {
     const quire_attn_workspace_opts *limits = &ws->limits;
 
-    sizes[SPLIT_TOKEN] =
-        (array_size){ (size_t)limits->n_seqs_max * ws->n_splits_max, sizeof(uint32_t) };
-    sizes[SEGMENTS] = (array_size){ limits->n_rows_max, sizeof(quire_attn_segment) };
-    sizes[ORDER] = (array_size){ limits->n_seqs_max, sizeof(uint32_t) };
     sizes[N_SHARED] = (array_size){ limits->n_seqs_max, sizeof(uint32_t) };
     sizes[N_JOINED] = (array_size){ (size_t)ws->n_splits_max + 1, sizeof(uint32_t) };
-    sizes[GROUPS] = (array_size){ limits->n_seqs_max, sizeof(quire_attn_group) };
     sizes[NEXT_ITEM] = (array_size){ limits->n_layers_max, sizeof(quire_attn_counter) };
     sizes[DONE] = (array_size){ QUIRE_ATTN_SHARED_TASKS_MAX, sizeof(quire_attn_counter) };
     sizes[PARTIALS] = (array_size){ ws->partial_floats, sizeof(float) };
     sizes[SCRATCH] = (array_size){ limits->n_threads_max, ws->scratch_bytes };
+}
+
+static void plan_array_sizes(const quire_attn_workspace *ws, array_size sizes[N_PLAN_ARRAYS])
+{
+    const quire_attn_workspace_opts *limits = &ws->limits;
+
+    sizes[SPLIT_POS] =
+        (array_size){ (size_t)limits->n_seqs_max * ws->n_splits_max, sizeof(uint32_t) };
+    sizes[SEGMENTS] = (array_size){ limits->n_rows_max, sizeof(quire_attn_segment) };
+    sizes[ORDER] = (array_size){ limits->n_seqs_max, sizeof(uint32_t) };
+    sizes[CASCADES] = (array_size){ limits->n_seqs_max, sizeof(quire_attn_cascade) };
 }
 
 static int alloc_array(quire_attn_workspace *ws, const array_size *size, void **out)
@@ -193,26 +251,50 @@ static int alloc_array(quire_attn_workspace *ws, const array_size *size, void **
     return *out != NULL ? QUIRE_OK : QUIRE_NOMEM;
 }
 
+/* Errors: QUIRE_NOMEM; then some are there and the others NULL. */
+static int alloc_all(quire_attn_workspace *ws, const array_size *sizes, int n, void **arrays)
+{
+    int rc = QUIRE_OK;
+
+    for (int i = 0; i < n; i++) {
+        arrays[i] = NULL;
+        rc = rc == QUIRE_OK ? alloc_array(ws, &sizes[i], &arrays[i]) : rc;
+    }
+    return rc;
+}
+
+static int alloc_plan(quire_attn_workspace *ws, quire_attn_plan *plan)
+{
+    array_size sizes[N_PLAN_ARRAYS];
+    void *arrays[N_PLAN_ARRAYS];
+    int rc;
+
+    plan_array_sizes(ws, sizes);
+    rc = alloc_all(ws, sizes, N_PLAN_ARRAYS, arrays);
+    plan->split_pos = arrays[SPLIT_POS];
+    plan->segments = arrays[SEGMENTS];
+    plan->order = arrays[ORDER];
+    plan->cascades = arrays[CASCADES];
+    return rc;
+}
+
 static int alloc_arrays(quire_attn_workspace *ws)
 {
     array_size sizes[N_ARRAYS];
-    void *arrays[N_ARRAYS] = { NULL };
-    int rc = QUIRE_OK;
+    void *arrays[N_ARRAYS];
+    int rc;
 
     array_sizes(ws, sizes);
-    for (int i = 0; rc == QUIRE_OK && i < N_ARRAYS; i++) {
-        rc = alloc_array(ws, &sizes[i], &arrays[i]);
-    }
-    ws->split_token = arrays[SPLIT_TOKEN];
-    ws->segments = arrays[SEGMENTS];
-    ws->order = arrays[ORDER];
+    rc = alloc_all(ws, sizes, N_ARRAYS, arrays);
     ws->n_shared = arrays[N_SHARED];
     ws->n_joined = arrays[N_JOINED];
-    ws->groups = arrays[GROUPS];
     ws->next_item = arrays[NEXT_ITEM];
     ws->done = arrays[DONE];
     ws->partials = arrays[PARTIALS];
     ws->scratch = arrays[SCRATCH];
+    for (uint32_t g = 0; rc == QUIRE_OK && g < ws->limits.n_groups; g++) {
+        rc = ws->limits.groups[g].is_hot ? QUIRE_OK : alloc_plan(ws, &ws->plans[g]);
+    }
     QUIRE_TRY(rc);
     memset(ws->n_joined, 0, sizes[N_JOINED].n * sizes[N_JOINED].element_bytes);
     for (uint32_t i = 0; i < ws->limits.n_layers_max; i++) {
@@ -238,6 +320,10 @@ static int workspace_init(quire_attn_workspace *ws, const quire_attn_workspace_o
     ws->kernels = kernels;
     ws->codec = quire_codec_find(kernels->isa);
     QUIRE_CHECK(ws->codec != NULL);
+    if (ws->limits.n_groups == 0) {
+        ws->limits.n_groups = 1;
+        ws->limits.groups[0] = (quire_attn_group){ 0 };
+    }
     if (ws->limits.split_entries == 0) {
         ws->limits.split_entries = quire_attn_ceil_div(QUIRE_ATTN_SPLIT_TOKENS, opts->page_tokens);
     }
@@ -268,18 +354,31 @@ int quire_attn_workspace_create(quire_attn_workspace **out, const quire_attn_wor
     return QUIRE_OK;
 }
 
+static uint64_t sum_bytes(const array_size *sizes, int n)
+{
+    uint64_t bytes = 0;
+
+    for (int i = 0; i < n; i++) {
+        bytes += (uint64_t)sizes[i].n * sizes[i].element_bytes; /* the limits keep it in 64 bits */
+    }
+    return bytes;
+}
+
 uint64_t quire_attn_workspace_bytes(const quire_attn_workspace_opts *opts)
 {
     quire_attn_workspace ws;
     array_size sizes[N_ARRAYS];
-    uint64_t bytes = sizeof(ws);
+    array_size plan_sizes[N_PLAN_ARRAYS];
+    uint64_t bytes;
 
     if (workspace_init(&ws, opts) < 0) {
         return 0;
     }
     array_sizes(&ws, sizes);
-    for (int i = 0; i < N_ARRAYS; i++) {
-        bytes += (uint64_t)sizes[i].n * sizes[i].element_bytes; /* the limits keep it in 64 bits */
+    plan_array_sizes(&ws, plan_sizes);
+    bytes = sizeof(ws) + sum_bytes(sizes, N_ARRAYS);
+    for (uint32_t g = 0; g < ws.limits.n_groups; g++) {
+        bytes += ws.limits.groups[g].is_hot ? 0 : sum_bytes(plan_sizes, N_PLAN_ARRAYS);
     }
     return bytes;
 }
@@ -292,84 +391,22 @@ void quire_attn_workspace_destroy(quire_attn_workspace *workspace)
         return;
     }
     allocator = workspace->allocator;
+    for (uint32_t g = 0; g < QUIRE_GROUPS_MAX; g++) {
+        allocator.free(allocator.ctx, workspace->plans[g].cascades);
+        allocator.free(allocator.ctx, workspace->plans[g].order);
+        allocator.free(allocator.ctx, workspace->plans[g].segments);
+        allocator.free(allocator.ctx, workspace->plans[g].split_pos);
+    }
     allocator.free(allocator.ctx, workspace->scratch);
     allocator.free(allocator.ctx, workspace->partials);
     allocator.free(allocator.ctx, workspace->done);
     allocator.free(allocator.ctx, workspace->next_item);
-    allocator.free(allocator.ctx, workspace->groups);
     allocator.free(allocator.ctx, workspace->n_joined);
     allocator.free(allocator.ctx, workspace->n_shared);
-    allocator.free(allocator.ctx, workspace->order);
-    allocator.free(allocator.ctx, workspace->segments);
-    allocator.free(allocator.ctx, workspace->split_token);
     allocator.free(allocator.ctx, workspace);
 }
 
 const char *quire_attn_workspace_isa(const quire_attn_workspace *workspace)
 {
     return workspace->kernels->isa;
-}
-
-static bool is_rotation(uint32_t block, uint32_t d)
-{
-    return block == 0 || ((block & (block - 1)) == 0 && d % block == 0);
-}
-
-static int check_lane(const quire_attn_lane *lane)
-{
-    QUIRE_FAIL_IF(lane->offset % 64 != 0 || lane->page_stride % 64 != 0, QUIRE_INVAL);
-    QUIRE_FAIL_IF(lane->head_stride % 64 != 0 || lane->tile_stride % 64 != 0, QUIRE_INVAL);
-    return QUIRE_OK;
-}
-
-/* The lanes of all sources of a side, and those of its hot form if it has one. */
-static int check_lanes(const quire_attn_lane *lanes, const quire_attn_lane *hot_lanes, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        QUIRE_TRY(check_lane(&lanes[i]));
-        if (hot_lanes != NULL) {
-            QUIRE_TRY(check_lane(&hot_lanes[i]));
-        }
-    }
-    return QUIRE_OK;
-}
-
-static int check_sources(const quire_attn_layer *layer)
-{
-    bool k_is_sealed = quire_format_is_sealed(layer->k_format);
-    bool v_is_sealed = quire_format_is_sealed(layer->v_format);
-
-    QUIRE_FAIL_IF(layer->n_k < 1 || layer->n_k > QUIRE_ATTN_SOURCES_MAX, QUIRE_INVAL);
-    QUIRE_FAIL_IF(layer->n_v > QUIRE_ATTN_SOURCES_MAX, QUIRE_INVAL);
-    QUIRE_FAIL_IF((layer->n_v == 0) != layer->v_prefix_of_k, QUIRE_INVAL);
-    if (layer->v_prefix_of_k) {
-        QUIRE_FAIL_IF(layer->d_v > layer->d_k, QUIRE_INVAL);
-        QUIRE_FAIL_IF(layer->rotate_v != layer->rotate_k,
-                      QUIRE_INVAL);                   /* one storage, one rotation */
-        QUIRE_FAIL_IF(layer->n_k != 1, QUIRE_UNSUPP); /* a prefix of which of the two? */
-        /* V is decoded to f32 for every block of rows: with codes to be looked up that would cost
-         * more than sealing saves. */
-        QUIRE_FAIL_IF(k_is_sealed, QUIRE_UNSUPP);
-    }
-    QUIRE_TRY(check_lanes(layer->k, k_is_sealed ? layer->k_hot : NULL, layer->n_k));
-    return check_lanes(layer->v, v_is_sealed ? layer->v_hot : NULL, layer->n_v);
-}
-
-int quire_attn_layer_check(const quire_attn_workspace *workspace, const quire_attn_layer *layer)
-{
-    const quire_attn_workspace_opts *limits = &workspace->limits;
-
-    QUIRE_FAIL_IF(layer->n_head == 0 || layer->n_kv_head == 0, QUIRE_INVAL);
-    QUIRE_FAIL_IF(layer->n_head % layer->n_kv_head != 0, QUIRE_INVAL);
-    QUIRE_FAIL_IF((unsigned)layer->k_format >= QUIRE_FORMAT_COUNT, QUIRE_INVAL);
-    QUIRE_FAIL_IF((unsigned)layer->v_format >= QUIRE_FORMAT_COUNT, QUIRE_INVAL);
-    QUIRE_FAIL_IF(!is_head_dim(layer->d_k) || !is_head_dim(layer->d_v), QUIRE_INVAL);
-    QUIRE_FAIL_IF(!is_rotation(layer->rotate_k, layer->d_k), QUIRE_INVAL);
-    QUIRE_FAIL_IF(!is_rotation(layer->rotate_v, layer->d_v), QUIRE_INVAL);
-    QUIRE_FAIL_IF(!isfinite(layer->scale), QUIRE_INVAL);
-    QUIRE_TRY(check_sources(layer));
-    QUIRE_FAIL_IF(layer->n_head > limits->n_head_max, QUIRE_LIMIT);
-    QUIRE_FAIL_IF(layer->d_k > limits->head_dim_max, QUIRE_LIMIT);
-    QUIRE_FAIL_IF(layer->d_v > limits->head_dim_max, QUIRE_LIMIT);
-    return QUIRE_OK;
 }

@@ -8,6 +8,7 @@
  *
  *   q_pack    query row -> whatever qk wants (f32, or integers and a scale)
  *   qk        S[r][0..63]  (+)= q_r . K_t         for the 64 slots of a tile
+ *   cap       S becomes cap * tanh(S / cap), in layers with a softcap
  *   softmax   online update of (m, l) with S masked to each row's slots; S becomes P, and
  *             rescale[r] = exp(m_old - m_new) is what o must be multiplied with. m is a logit seen
  *             so far that none exceeds by more than QUIRE_ATTN_RISE (the difference as a float): a
@@ -21,7 +22,9 @@
  * of additions for a row is fixed by the tile alone. Slots outside [slot_begin, slot_end) hold
  * anything, NaN included: softmax gives them P = 0 and pv must not let them through. slot_end
  * differs between the rows of one pv call only where V is finite (the driver looks), so P = 0 is
- * enough to keep a token that only later rows see out of the earlier ones.
+ * enough to keep a token that only later rows see out of the earlier ones. The same of slots that
+ * only earlier rows see, because the others' windows end before them: there the driver has put
+ * logits of -Inf.
  *
  * Damage shows: NaN in q, in a visible K or V becomes NaN in every output it touches. l carries it:
  * exp(NaN) is NaN and l = NaN stays. A logit of -Inf has weight 0, also when a row has no other yet
@@ -160,6 +163,9 @@ typedef struct quire_attn_kernels {
     void (*q_pack)(quire_format format, uint32_t d, float scale, const float *q, void *packed);
 
     void (*qk)(const quire_attn_qk *args);
+
+    /* s[i] = cap * tanh(s[i] / cap), within 4 ulp of that; NaN stays. n is a multiple of 16. */
+    void (*cap)(size_t n, float cap, float *s);
 
     quire_attn_softmax *softmax;
 

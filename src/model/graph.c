@@ -38,7 +38,7 @@ static void op_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
         layer.q[0] = q->data;
         layer.q_stride = q->nb[2] / sizeof(float);
     }
-    quire_attn_append(op->workspace, &layer, (uint32_t)ith, (uint32_t)nth);
+    op->device->append(op->device->ctx, &layer, (uint32_t)ith, (uint32_t)nth);
     if (ith == 0) {
         op->append_ns += quire_clock_ns() - begin_ns;
     }
@@ -59,7 +59,7 @@ static void op_attention(struct ggml_tensor *dst, int ith, int nth, void *userda
     }
     layer.out = dst->data;
     layer.out_stride = dst->nb[1] / sizeof(float);
-    quire_attn_run(op->workspace, &layer, op->call, (uint32_t)ith, (uint32_t)nth);
+    op->device->run(op->device->ctx, &layer, op->call, (uint32_t)ith, (uint32_t)nth);
     if (ith == 0) {
         op->attn_ns += quire_clock_ns() - begin_ns;
     }

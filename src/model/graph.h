@@ -8,7 +8,7 @@
  *   rows whose logits are wanted -> output matrix
  *
  * The attention op names the append op among its arguments, so ggml computes it later; both read
- * their step data (page tables, pages) from the attention workspace, so a graph holds nothing of a
+ * their step data (page tables, pages) from the attention device, so a graph holds nothing of a
  * step but its shape and can be computed again and again. The last layer goes on only with the
  * rows whose logits are wanted, and stops after the append when there are none.
  *
@@ -33,7 +33,7 @@
 
 /* What a layer's two ops work with; constant after the runtime was created but for the times. */
 typedef struct quire_graph_op {
-    quire_attn_workspace *workspace;
+    const quire_attn_device *device;
     quire_attn_layer layer; /* constants; the ops fill in the row pointers of their call */
     uint32_t call;
     uint64_t append_ns; /* written by thread 0 */

@@ -139,8 +139,8 @@ void quire_kv_identity_get(const quire_runtime *rt, uint64_t identity[2])
         if (s >= 0) {
             stored[s] = (quire_kv_identity_layer){ .k_format = rt->pairs[s].k,
                                                    .v_format = rt->pairs[s].v,
-                                                   .rotate_k = layer->rotate_k,
-                                                   .rotate_v = layer->rotate_v,
+                                                   .rotate_k = layer->k_store.rotate,
+                                                   .rotate_v = layer->v_store.rotate,
                                                    .pairs_qk = quire_attn_pairs_qk(layer) };
         }
     }

@@ -14,20 +14,6 @@
 
 #define THREADS_MAX 512u /* ggml's GGML_MAX_N_THREADS */
 
-/* Hadamard rotation before rounding, since keys have outlier dimensions and one scale serves a
- * whole row. q8, mean KL divergence of the logits to f32 KV, without -> with rotation of K:
- * stories260K-f32 1.6e-3 -> 8.6e-4; TinyLlama IQ2, 1,536 tokens of wiki.test.raw, 4.4e-3 -> 4.1e-3
- * (f16: 3.9e-3). Rotating V as well moves neither beyond its error: values have no outliers to
- * speak of. The levels of sealed formats are those of a Gaussian, which rotation makes of either
- * side. */
-static uint32_t rotation(quire_format format, quire_side side, uint32_t d)
-{
-    const bool is_rotated =
-        quire_format_is_sealed(format) || (format == QUIRE_FORMAT_Q8 && side == QUIRE_SIDE_K);
-
-    return is_rotated ? quire_hadamard_block(d) : 0;
-}
-
 /* Whether a layer reads what it stores and nothing else; append stores to the lanes it reads. */
 static bool has_own_kv(const quire_kv_map_entry *map)
 {
@@ -166,7 +152,7 @@ static int cache_create(quire_runtime *rt, quire_cache_opts *opts)
         size_t *part_bytes = parts + (size_t)g * desc->n_stored;
 
         opts->page_bytes[g] = quire_kv_parts(desc, rt->pairs, rt->opts.page_tokens,
-                                             g == QUIRE_RUNTIME_HOT, part_bytes);
+                                             g == QUIRE_KV_GROUP_HOT, part_bytes);
         opts->n_parts[g] = desc->n_stored;
         opts->part_bytes[g] = part_bytes;
     }
@@ -226,8 +212,12 @@ static int attention_open(quire_runtime *rt, quire_error *err)
 {
     const quire_model_desc *desc = &rt->model->desc;
     const quire_runtime_opts *o = &rt->opts;
-    const quire_attn_workspace_opts opts = quire_runtime_attn_opts(desc, o);
+    quire_attn_workspace_opts opts = quire_runtime_attn_opts(desc, o);
     int rc;
+
+    opts.n_groups = rt->has_hot ? 2 : 1;
+    opts.groups[QUIRE_KV_GROUP_HOT] =
+        (quire_attn_group){ .like = QUIRE_KV_GROUP_MAIN, .is_hot = true };
 
     rc = quire_attn_workspace_create(&rt->workspace, &opts);
     if (rc < 0) {
@@ -235,17 +225,16 @@ static int attention_open(quire_runtime *rt, quire_error *err)
                                rc == QUIRE_UNSUPP ? " (is QUIRE_ISA set?)" : "",
                                quire_status_text(rc));
     }
+    rt->device = quire_attn_device_cpu(rt->workspace);
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         quire_graph_op *op = &rt->ops[il];
 
         (void)quire_kv_layout(desc, rt->pairs, o->page_tokens, il, &op->layer);
-        op->layer.rotate_k = rotation(op->layer.k_format, QUIRE_SIDE_K, desc->d_k);
-        op->layer.rotate_v = rotation(op->layer.v_format, QUIRE_SIDE_V, desc->d_v);
         op->layer.recent_tiles = o->kv_recent / QUIRE_TILE_TOKENS;
         op->layer.sink_tiles = o->kv_sinks / QUIRE_TILE_TOKENS;
-        op->workspace = rt->workspace;
+        op->device = &rt->device;
         op->call = il;
-        rc = quire_attn_layer_check(rt->workspace, &op->layer);
+        rc = rt->device.check(rt->device.ctx, &op->layer);
         if (rc < 0) {
             return quire_error_set(err, rc, "layer %u: attention cannot run it: %s", il,
                                    quire_status_text(rc));

@@ -27,6 +27,10 @@
 #include "model/model.h"
 #include "quire/cache.h"
 
+/* Groups of the cache. */
+#define QUIRE_KV_GROUP_MAIN 0u /* all lanes, in their formats */
+#define QUIRE_KV_GROUP_HOT  1u /* those of sealed sides in QUIRE_FORMAT_HOT, if there are any */
+
 typedef struct quire_runtime quire_runtime;
 
 typedef struct quire_runtime_opts {
@@ -134,10 +138,10 @@ typedef struct quire_kv_page_bytes {
     size_t hot; /* 0: no side is sealed */
 } quire_kv_page_bytes;
 
-/* The page layout of a model: fills the formats and lanes of `layer` for one model layer and
- * returns the bytes of a page in either group. pairs: [n_stored]. A part of a page (quire/cache.h)
- * is a stored layer: [K: kv head][tile], [V: kv head][tile]; hot pages leave out the sides that are
- * not sealed. */
+/* The page layout of a model: fills the sources and stores of `layer` for one model layer, each
+ * with the format and the rotation of its own stored layer, and returns the bytes of a page in
+ * either group. pairs: [n_stored]. A part of a page (quire/cache.h) is a stored layer: [K: kv
+ * head][tile], [V: kv head][tile]; hot pages leave out the sides that are not sealed. */
 quire_kv_page_bytes quire_kv_layout(const quire_model_desc *desc, const quire_kv_pair *pairs,
                                     uint32_t page_tokens, uint32_t model_layer,
                                     quire_attn_layer *layer);

@@ -17,12 +17,11 @@
 /* The pattern of one side of a layer, the same for all kv heads. */
 typedef struct fill_lane {
     quire_tile_side tiles;
-    const quire_attn_lane *lane;
-    const quire_attn_lane *hot_lane; /* NULL: the format is not sealed */
-    float *rows;                     /* [QUIRE_TILE_TOKENS][d] */
-    unsigned char *tile;             /* rows in format */
-    unsigned char *hot_tile;         /* rows in QUIRE_FORMAT_HOT; sealed sides only */
-    float *decoded;                  /* [QUIRE_TILE_TOKENS][d], shared by all lanes: for sealing */
+    const quire_attn_source *store;
+    float *rows;             /* [QUIRE_TILE_TOKENS][d] */
+    unsigned char *tile;     /* rows in format */
+    unsigned char *hot_tile; /* rows in QUIRE_FORMAT_HOT; sealed sides only */
+    float *decoded;          /* [QUIRE_TILE_TOKENS][d], shared by all lanes: for sealing */
 } fill_lane;
 
 /* New tokens of one tile. */
@@ -50,7 +49,7 @@ static void pattern_make(fill_lane *f, quire_rng *rng)
     for (size_t i = 0; i < (size_t)QUIRE_TILE_TOKENS * f->tiles.d; i++) {
         f->rows[i] = (float)quire_rng_normal(rng);
     }
-    if (f->hot_lane != NULL) {
+    if (quire_format_is_sealed(f->tiles.format)) {
         encode(f, 0, QUIRE_TILE_TOKENS, f->hot_tile);
         quire_tile_seal(&f->tiles, f->hot_tile, f->tile, f->decoded);
     } else {
@@ -88,14 +87,14 @@ static void write_slots(const fill_lane *f, const unsigned char *pattern, const 
 static void span_fill(const quire_runtime *rt, const fill_lane *f, uint32_t g,
                       const fill_span *span)
 {
-    unsigned char *tile = tile_at(rt, span->page, f->lane, g, span->tile);
+    unsigned char *tile = tile_at(rt, span->page, &f->store->lane, g, span->tile);
     unsigned char *hot;
 
-    if (f->hot_lane == NULL) {
+    if (!quire_format_is_sealed(f->tiles.format)) {
         write_slots(f, f->tile, span, tile);
         return;
     }
-    hot = tile_at(rt, span->hot_page, f->hot_lane, g, span->tile);
+    hot = tile_at(rt, span->hot_page, &f->store->hot_lane, g, span->tile);
     write_slots(f, f->hot_tile, span, hot);
     if (span->end_slot == QUIRE_TILE_TOKENS) {
         if (span->first_slot == 0) {
@@ -141,9 +140,9 @@ static int tokens_fill(const quire_runtime *rt, quire_seq_id seq, uint32_t begin
 {
     quire_seq_table tables[2] = { { 0 } };
 
-    QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_RUNTIME_MAIN, &tables[0]));
+    QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_KV_GROUP_MAIN, &tables[0]));
     if (rt->has_hot) {
-        QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_RUNTIME_HOT, &tables[1]));
+        QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_KV_GROUP_HOT, &tables[1]));
     }
     for (uint32_t i = 0; i < 2 * rt->model->desc.n_layer; i++) {
         lane_fill(rt, tables, begin, &lanes[i]);
@@ -198,23 +197,21 @@ static void patterns_make(const quire_runtime *rt, uint64_t seed, unsigned char 
 
     for (uint32_t i = 0; i < 2 * desc->n_layer; i++, at += 3 * tile_bytes) {
         const quire_attn_layer *layer = &rt->ops[i / 2].layer;
+        const quire_attn_source *store = i % 2 == 0 ? &layer->k_store : &layer->v_store;
         const bool is_k = i % 2 == 0;
         fill_lane *f = &lanes[i];
 
         *f = (fill_lane){
             .tiles = { .codec = quire_codec_get(),
                        .side = is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V,
-                       .format = is_k ? layer->k_format : layer->v_format,
+                       .format = store->format,
                        .d = is_k ? desc->d_k : desc->d_v },
-            .lane = is_k ? &layer->k[0] : &layer->v[0],
+            .store = store,
             .rows = (float *)(void *)at,
             .tile = at + tile_bytes,
             .hot_tile = at + 2 * tile_bytes,
             .decoded = (float *)(void *)memory,
         };
-        if (quire_format_is_sealed(f->tiles.format)) {
-            f->hot_lane = is_k ? &layer->k_hot[0] : &layer->v_hot[0];
-        }
         pattern_make(f, &rng);
     }
 }

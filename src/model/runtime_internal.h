@@ -8,10 +8,6 @@
 #include "model/graph.h"
 #include "model/runtime.h"
 
-/* Groups of the cache. */
-#define QUIRE_RUNTIME_MAIN 0u /* all lanes, in their formats */
-#define QUIRE_RUNTIME_HOT  1u /* those of sealed sides in QUIRE_FORMAT_HOT, if there are any */
-
 struct quire_runtime {
     const quire_model *model;
     quire_runtime_opts opts; /* with the defaults filled in */
@@ -20,6 +16,7 @@ struct quire_runtime {
     quire_cache *cache;
     uint64_t created_ns; /* the history counts from here */
     quire_attn_workspace *workspace;
+    quire_attn_device device; /* that steps go to: the workspace's */
     quire_backend backend;
     quire_graph_op *ops; /* [n_layer] */
     quire_graphs graphs;

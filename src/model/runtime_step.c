@@ -86,7 +86,8 @@ void quire_runtime_release_hot(quire_runtime *rt, quire_seq_id seq, uint32_t fro
     const uint32_t begin_token = from_token > rt->opts.kv_sinks ? from_token : rt->opts.kv_sinks;
 
     if (rt->has_hot && begin_token < end_token) {
-        int rc = quire_seq_release(rt->cache, seq, QUIRE_RUNTIME_HOT, begin_token, end_token, NULL);
+        int rc =
+            quire_seq_release(rt->cache, seq, QUIRE_KV_GROUP_HOT, begin_token, end_token, NULL);
 
         QUIRE_ASSERT(rc == QUIRE_OK);
         (void)rc;
@@ -123,21 +124,17 @@ static int step_begin_attention(quire_runtime *rt, const quire_slice *slices, ui
     uint32_t first_row = 0;
 
     for (uint32_t i = 0; i < n_slices; i++) {
-        quire_seq_table table;
-        quire_seq_table hot = { 0 };
+        quire_attn_seq *seq = &rt->attn_seqs[i];
 
-        QUIRE_TRY(quire_seq_table_get(rt->cache, slices[i].seq, QUIRE_RUNTIME_MAIN, &table));
-        if (rt->has_hot) {
-            QUIRE_TRY(quire_seq_table_get(rt->cache, slices[i].seq, QUIRE_RUNTIME_HOT, &hot));
+        *seq = (quire_attn_seq){ .n_tokens = quire_seq_tokens(rt->cache, slices[i].seq),
+                                 .first_row = first_row,
+                                 .n_rows = slices[i].n_tokens };
+        for (quire_group_id g = 0; g < (rt->has_hot ? 2 : 1); g++) {
+            quire_seq_table table;
+
+            QUIRE_TRY(quire_seq_table_get(rt->cache, slices[i].seq, g, &table));
+            seq->tables[g] = (quire_attn_table){ table.leaves, table.n_entries };
         }
-        rt->attn_seqs[i] = (quire_attn_seq){
-            .leaves = table.leaves,
-            .n_entries = table.n_entries,
-            .n_tokens = table.n_tokens,
-            .first_row = first_row,
-            .n_rows = slices[i].n_tokens,
-            .hot_leaves = hot.leaves,
-        };
         first_row += slices[i].n_tokens;
     }
     *batch = (quire_attn_batch){
@@ -146,7 +143,7 @@ static int step_begin_attention(quire_runtime *rt, const quire_slice *slices, ui
         .page_tokens = rt->opts.page_tokens,
         .page_addr = quire_cache_page_addrs(rt->cache),
     };
-    return quire_attn_begin(rt->workspace, batch);
+    return rt->device.plan(rt->device.ctx, batch);
 }
 
 static void step_inputs(const quire_runtime *rt, const quire_slice *slices, uint32_t n_slices,
@@ -200,6 +197,7 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
     if (rc == QUIRE_OK) {
         step_inputs(rt, slices, n_slices, graph);
         rc = status_of(quire_backend_compute(&rt->backend, graph->cgraph));
+        rc = rc == QUIRE_OK ? rt->device.sync(rt->device.ctx) : rc;
     }
     if (rc < 0) {
         step_undo(rt, slices, n_slices);

@@ -2,6 +2,9 @@
  * K and V stored through the reference codec, and calls with any ISA and number of threads. Sealed
  * formats get a hot table; a tile is sealed as soon as all of its tokens have been stored.
  *
+ * Groups: 0 has the first sources, 1 their hot pages if a format is sealed. The second sources lie
+ * there too, or in groups 2 and 3.
+ *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_ATTN_FIXTURE_H
 #define QUIRE_TESTS_ATTN_FIXTURE_H
@@ -23,6 +26,18 @@ typedef struct fixture_opts {
     uint32_t rotate_v;
     uint32_t n_k;
     uint32_t n_v; /* 0: v_prefix_of_k */
+    /* Of the second sources, where they are others than the first's. */
+    bool is_mixed;
+    quire_format k_format_2;
+    quire_format v_format_2;
+    uint32_t rotate_k_2;
+    uint32_t rotate_v_2;
+    bool has_two_groups; /* the second sources lie in groups of their own */
+    uint32_t window;
+    float softcap;
+    bool has_sinks;
+    bool has_holes; /* pages that no row sees, because of the window, are holes */
+    bool has_drops; /* some entries have lists of positions */
     bool has_gates;
     bool has_keys;  /* run() gets K of the rows' own tokens, to round queries with: any numbers */
     bool is_ragged; /* entries use random parts of their pages; whole tiles of sealed formats */
@@ -44,8 +59,12 @@ typedef struct fixture {
     fixture_opts opts;
     uint32_t n_rows;
     uint32_t n_tokens;
-    uint32_t first_token[FIXTURE_SEQS_MAX]; /* of each sequence, in k and v */
-    uint32_t n_stored[FIXTURE_SEQS_MAX];    /* tokens of each sequence that pages hold */
+    uint32_t first_token[FIXTURE_SEQS_MAX]; /* of each sequence, in k and v: position 0's */
+    uint32_t n_stored[FIXTURE_SEQS_MAX];    /* positions of each sequence that were stored */
+    uint32_t n_groups;
+    int32_t *positions; /* lists of entries */
+    uint32_t n_positions;
+    float *sinks;
     quire_attn_seq seqs[FIXTURE_SEQS_MAX];
     quire_attn_batch batch;
     quire_attn_layer layer;
@@ -65,24 +84,39 @@ typedef struct fixture {
  * sealed formats one recent tile is hot; rows have keys. */
 fixture_opts fixture_defaults(void);
 
+/* At random, what layers differ in: window, softcap, sinks; if there are two sources, their
+ * formats, rotations and groups. For n_tokens as they are set. */
+void fixture_vary(fixture_opts *opts, quire_rng *rng);
+
 /* Build everything and store all tokens. Fails the running test when memory is short. */
 void fixture_init(fixture *f, const fixture_opts *opts, quire_rng *rng);
 void fixture_free(fixture *f);
 
-/* Encode K and V of tokens [begin, end) of a sequence from f->k and f->v again. Not in a
+/* Encode K and V of positions [begin, end) of a sequence from f->k and f->v again. Not in a
  * hole. K in 8 bit minds the queries of tokens that are query rows, if f->layer has q. */
 void fixture_store(fixture *f, uint32_t seq, uint32_t begin, uint32_t end);
 
 /* Entry i of a table, to be changed. */
-quire_page_entry *fixture_entry(const quire_page_entry *const *leaves, uint32_t i);
+quire_page_entry *fixture_entry(const quire_attn_table *table, uint32_t i);
+
+/* The position of an entry's token i, and the one after its last. */
+uint32_t fixture_position(const fixture *f, const quire_page_entry *entry, uint32_t i);
+uint32_t fixture_entry_end(const fixture *f, const quire_page_entry *entry);
 
 /* A sequence as it was when it had n_tokens tokens, tables included; n_rows and first_row as they
  * are. Memory: release with fixture_free_seq(), while `seq` is what it was. */
-quire_attn_seq fixture_truncated(const quire_attn_seq *seq, uint32_t n_tokens);
+quire_attn_seq fixture_truncated(const fixture *f, const quire_attn_seq *seq, uint32_t n_tokens);
 void fixture_free_seq(const quire_attn_seq *seq, const quire_attn_seq *truncated);
+
+/* Memory of the test's, aligned as tiles are. Release with free(). Fails the running test when it
+ * is short. */
+void *fixture_take(size_t bytes);
 
 /* Fill all pages with bytes that decode to NaN. */
 void fixture_wipe(fixture *f);
+
+/* Make holes of all pages of a sequence that none of its rows sees, because of the window. */
+void fixture_let_go(const fixture *f, uint32_t seq);
 
 /* Floats of the output: [n_rows][n_head][d_v], dense. */
 size_t fixture_out_floats(const fixture *f);
@@ -93,6 +127,9 @@ typedef struct fixture_run_opts {
     bool has_append; /* append the rows' K and V first */
     bool no_cascade;
 } fixture_run_opts;
+
+/* For 2 sequences of 3 entries of 64 tokens, 8 rows, 4 heads of up to 64, 2 threads, 2 layers. */
+quire_attn_workspace_opts fixture_small_opts(void);
 
 /* A workspace for the fixture's batch. */
 quire_attn_workspace *fixture_workspace(const fixture *f, const fixture_run_opts *opts);

@@ -14,7 +14,7 @@
 #include "attn/attn_fixture.h"
 
 #define ISAS_MAX 6u
-#define N_CASES  16u
+#define N_CASES  24u
 
 static quire_rng rng;
 
@@ -38,6 +38,11 @@ static fixture_opts random_case(void)
     opts.is_ragged = quire_rng_below(&rng, 2) != 0;
     opts.recent_tiles = quire_rng_below(&rng, 4);
     opts.sink_tiles = quire_rng_below(&rng, 2);
+    if (quire_rng_below(&rng, 3) != 0) {
+        fixture_vary(&opts, &rng);
+        opts.has_holes = quire_rng_below(&rng, 2) != 0;
+        opts.has_drops = quire_rng_below(&rng, 2) != 0;
+    }
     opts.n_seqs = 1 + quire_rng_below(&rng, 4);
     for (uint32_t s = 0; s < opts.n_seqs; s++) {
         uint32_t longest = s == 0 ? 1500 : 300;
@@ -146,7 +151,7 @@ static void check_chunks_of(fixture *f, const char *isa, const float *expected, 
         quire_attn_seq chunk;
 
         n = is_single ? 1 : 1 + quire_rng_below(&rng, seq->n_rows - done);
-        chunk = fixture_truncated(seq, seq->n_tokens - seq->n_rows + done + n);
+        chunk = fixture_truncated(f, seq, seq->n_tokens - seq->n_rows + done + n);
         chunk.n_rows = n;
         chunk.first_row = seq->first_row + done;
         batch.seqs = &chunk;
@@ -190,8 +195,8 @@ static void check_copied_pages(fixture *f, const char *isa, const float *expecte
     for (uint32_t i = 1; i <= f->n_pages; i++) {
         size_t from = (size_t)(original[i].extent - f->store);
 
-        addr[i] = (quire_page_addr){ copy + (f->store_bytes - extent_bytes - from), /* backwards */
-                                     original[i].slot };
+        addr[i] = (quire_page_addr){ .extent = copy + (f->store_bytes - extent_bytes - from),
+                                     .slot = original[i].slot }; /* extents backwards */
         memcpy(addr[i].extent, original[i].extent, extent_bytes);
     }
     f->page_addr = addr;
@@ -236,7 +241,7 @@ static void test_shared_prefix(void **state)
         together = new_out(&f);
         fixture_run(&f, NULL, &run, alone);
         for (uint32_t s = 0; s < 2; s++) { /* rows 0 .. 14 and 15 .. 29 as two forks */
-            pair[s] = fixture_truncated(&f.seqs[0], 500 - 15 + s * 15);
+            pair[s] = fixture_truncated(&f, &f.seqs[0], 500 - 15 + s * 15);
             pair[s].first_row = s * 15;
             pair[s].n_rows = 15;
         }
@@ -260,6 +265,8 @@ static fixture_opts append_case(bool has_prefix, bool is_rotated)
 
     opts.n_k = 1;
     opts.n_v = 1;
+    opts.has_two_groups = false;
+    opts.has_holes = false; /* pages that are there can be stored to */
     if (has_prefix) {
         opts.n_v = 0;
         opts.d_v = opts.d_k;
@@ -400,7 +407,7 @@ static void check_rounded_queries(fixture_opts opts, const char *isa)
     fixture_run(&f, NULL, &run, without);
     q = rounded_queries(&f);
     f.layer.q[0] = q;
-    f.layer.rotate_k = 0;
+    f.layer.k[0].rotate = 0;
     fixture_run(&f, NULL, &run, rounded_before);
     assert_memory_equal(with_keys, rounded_before, fixture_out_floats(&f) * sizeof(float));
     assert_memory_not_equal(with_keys, without, fixture_out_floats(&f) * sizeof(float));
@@ -441,7 +448,7 @@ static void append_in_chunks(fixture *f, const fixture_run_opts *run, uint32_t n
     fixture_wipe(f);
     for (uint32_t begin = 0; begin < seq->n_tokens; begin += n) {
         uint32_t end = begin + n < seq->n_tokens ? begin + n : seq->n_tokens;
-        quire_attn_seq chunk = fixture_truncated(seq, end);
+        quire_attn_seq chunk = fixture_truncated(f, seq, end);
         quire_attn_batch batch = f->batch;
 
         chunk.first_row = begin;

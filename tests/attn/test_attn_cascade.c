@@ -15,7 +15,7 @@
 #include "attn/attn_internal.h"
 
 #define ISAS_MAX 6u
-#define N_CASES  60u
+#define N_CASES  90u
 
 static quire_rng rng;
 
@@ -23,10 +23,9 @@ static quire_rng rng;
  * when is_own_hot. */
 static void share(fixture *f, uint32_t from, uint32_t to, uint32_t n, bool is_own_hot)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        *fixture_entry(f->seqs[to].leaves, i) = *fixture_entry(f->seqs[from].leaves, i);
-        if (f->seqs[to].hot_leaves != NULL && !is_own_hot) {
-            *fixture_entry(f->seqs[to].hot_leaves, i) = *fixture_entry(f->seqs[from].hot_leaves, i);
+    for (uint32_t g = 0; g < f->n_groups; g++) {
+        for (uint32_t i = 0; i < n && !(is_own_hot && g % 2 == 1); i++) {
+            *fixture_entry(&f->seqs[to].tables[g], i) = *fixture_entry(&f->seqs[from].tables[g], i);
         }
     }
 }
@@ -44,14 +43,16 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Holes at random in a sequence's hot table, as far as they may be. */
+/* Holes at random in a sequence's hot tables, as far as they may be. */
 static void punch(fixture *f, uint32_t s)
 {
     uint32_t n = (f->opts.n_tokens[s] - f->opts.n_rows[s]) / f->opts.page_tokens;
 
-    for (uint32_t i = 0; f->seqs[s].hot_leaves != NULL && i < n; i++) {
-        if (quire_rng_below(&rng, 3) == 0) {
-            fixture_entry(f->seqs[s].hot_leaves, i)->page = QUIRE_PAGE_NULL;
+    for (uint32_t g = 1; g < f->n_groups; g += 2) {
+        for (uint32_t i = 0; i < n; i++) {
+            if (quire_rng_below(&rng, 3) == 0) {
+                fixture_entry(&f->seqs[s].tables[g], i)->page = QUIRE_PAGE_NULL;
+            }
         }
     }
 }
@@ -68,6 +69,9 @@ static void share_at_random(fixture *f)
     }
     for (uint32_t s = 0; s < f->opts.n_seqs; s++) {
         punch(f, s);
+        if (f->opts.window != 0 && quire_rng_below(&rng, 2) != 0) {
+            fixture_let_go(f, s);
+        }
     }
 }
 
@@ -89,6 +93,9 @@ static fixture_opts random_case(void)
     opts.split_entries = 1 + quire_rng_below(&rng, 3);
     opts.recent_tiles = quire_rng_below(&rng, 6);
     opts.sink_tiles = quire_rng_below(&rng, 2);
+    if (quire_rng_below(&rng, 3) != 0) {
+        fixture_vary(&opts, &rng);
+    }
     opts.n_seqs = 2 + quire_rng_below(&rng, FIXTURE_SEQS_MAX - 1);
     for (uint32_t s = 0; s < opts.n_seqs; s++) {
         opts.n_tokens[s] = 256 + quire_rng_below(&rng, 500);
@@ -212,11 +219,11 @@ static void expect_groups(const fixture *f, bool no_cascade, const uint32_t *siz
 
     assert_int_equal(quire_attn_begin(ws, &f->batch), QUIRE_OK);
     for (; sizes[n] != 0; n++) {
-        assert_true(n < ws->n_groups);
-        assert_int_equal(ws->groups[n].n_seqs, sizes[n]);
-        assert_int_equal(ws->groups[n].n_splits, splits[n]);
+        assert_true(n < ws->plans[0].n_cascades);
+        assert_int_equal(ws->plans[0].cascades[n].n_seqs, sizes[n]);
+        assert_int_equal(ws->plans[0].cascades[n].n_splits, splits[n]);
     }
-    assert_int_equal(ws->n_groups, n);
+    assert_int_equal(ws->plans[0].n_cascades, n);
     quire_attn_workspace_destroy(ws);
 }
 
@@ -300,17 +307,17 @@ static void test_not_shared(void **state)
 static bool is_whole(const quire_attn_workspace *ws, uint32_t s, uint32_t k)
 {
     const quire_attn_seq *seq = &ws->batch.seqs[s];
-    const uint32_t n_splits = quire_attn_n_splits(ws, seq);
-    const uint32_t *split_token = ws->split_token + (size_t)s * ws->n_splits_max;
+    const uint32_t n_splits = quire_attn_n_splits(ws, &seq->tables[0]);
+    const uint32_t *split_pos = ws->plans[0].split_pos + (size_t)s * ws->n_splits_max;
 
-    return k < n_splits && (k + 1 < n_splits ? split_token[k + 1] : seq->n_tokens) <=
-                               seq->n_tokens - seq->n_rows + 1;
+    return k < n_splits &&
+           (k + 1 < n_splits ? split_pos[k + 1] : seq->n_tokens) <= seq->n_tokens - seq->n_rows + 1;
 }
 
 static bool is_same_split(const quire_attn_workspace *ws, uint32_t s, uint32_t t, uint32_t k)
 {
-    const quire_attn_seq *a = &ws->batch.seqs[s];
-    const quire_attn_seq *b = &ws->batch.seqs[t];
+    const quire_attn_table *a = &ws->batch.seqs[s].tables[0];
+    const quire_attn_table *b = &ws->batch.seqs[t].tables[0];
     const uint32_t begin = k * ws->limits.split_entries;
     const uint32_t end = begin + ws->limits.split_entries;
 
@@ -344,6 +351,7 @@ static uint32_t n_shared(const quire_attn_workspace *ws, uint32_t s, uint32_t t)
 /* The first that has no group leads one, with what saves most; of equals with more splits. */
 static void check_groups(const quire_attn_workspace *ws)
 {
+    const quire_attn_plan *plan = &ws->plans[0];
     bool is_grouped[FIXTURE_SEQS_MAX] = { false };
     uint32_t g = 0;
 
@@ -364,20 +372,20 @@ static void check_groups(const quire_attn_workspace *ws)
                 best = n;
             }
         }
-        assert_true(g < ws->n_groups);
-        assert_int_equal(ws->groups[g].n_splits, best);
-        assert_int_equal(ws->order[ws->groups[g].first], s);
+        assert_true(g < plan->n_cascades);
+        assert_int_equal(plan->cascades[g].n_splits, best);
+        assert_int_equal(plan->order[plan->cascades[g].first], s);
         for (uint32_t t = s + 1; best > 0 && t < ws->batch.n_seqs; t++) {
             if (!is_grouped[t] && n_shared(ws, s, t) >= best) {
                 is_grouped[t] = true;
-                assert_int_equal(ws->order[ws->groups[g].first + n_in_group], t);
+                assert_int_equal(plan->order[plan->cascades[g].first + n_in_group], t);
                 n_in_group++;
             }
         }
-        assert_int_equal(ws->groups[g].n_seqs, n_in_group);
+        assert_int_equal(plan->cascades[g].n_seqs, n_in_group);
         g++;
     }
-    assert_int_equal(ws->n_groups, g);
+    assert_int_equal(plan->n_cascades, g);
 }
 
 /* Prefixes at random, and groups as the definition has them. */
@@ -433,21 +441,75 @@ static void test_forks(void **state)
     }
     for (uint32_t is_fork = 0; is_fork < 2; is_fork++) {
         const quire_page_entry *leaves[2][4];
-        const quire_page_entry *const *own[2] = { f.seqs[1].leaves, f.seqs[2].leaves };
+        const quire_page_entry *const *own[2] = { f.seqs[1].tables[0].leaves,
+                                                  f.seqs[2].tables[0].leaves };
 
         for (uint32_t s = 1; s < 3; s++) {
-            memcpy(leaves[s - 1], f.seqs[s].leaves, (n_leaves + 1) * sizeof(leaves[0][0]));
+            memcpy(leaves[s - 1], own[s - 1], (n_leaves + 1) * sizeof(leaves[0][0]));
             if (is_fork) {
-                memcpy(leaves[s - 1], f.seqs[0].leaves, n_leaves * sizeof(leaves[0][0]));
+                memcpy(leaves[s - 1], f.seqs[0].tables[0].leaves, n_leaves * sizeof(leaves[0][0]));
             }
-            f.seqs[s].leaves = leaves[s - 1];
+            f.seqs[s].tables[0].leaves = leaves[s - 1];
         }
         expect_groups(&f, false, (const uint32_t[]){ 3, 0 },
                       (const uint32_t[]){ QUIRE_LEAF_ENTRIES * n_leaves });
         check_bits(&f, NULL);
-        f.seqs[1].leaves = own[0];
-        f.seqs[2].leaves = own[1];
+        f.seqs[1].tables[0].leaves = own[0];
+        f.seqs[2].tables[0].leaves = own[1];
     }
+    fixture_free(&f);
+}
+
+/* Of layers with windows: pages that no row sees are holes in one table, or in all. */
+static void test_windows(void **state)
+{
+    fixture_opts opts = decode_case(4);
+    fixture f;
+
+    (void)state;
+    opts.window = 150;
+    for (uint32_t s = 0; s < 4; s++) {
+        opts.n_tokens[s] = 400 + 64 * (s % 2) + s; /* the others see less of what is shared */
+    }
+    fixture_init(&f, &opts, &rng);
+    for (uint32_t s = 1; s < 4; s++) {
+        share(&f, 0, s, 5, false);
+    }
+    expect_groups(&f, false, (const uint32_t[]){ 4, 0 }, (const uint32_t[]){ 5 });
+    for (uint32_t s = 0; s < 4; s += 3) {
+        fixture_let_go(&f, s);
+        expect_groups(&f, false, (const uint32_t[]){ 4, 0 }, (const uint32_t[]){ 5 });
+        check_bits(&f, NULL);
+    }
+    fixture_free(&f);
+
+    opts.n_tokens[0] = 500; /* sees nothing of the first five pages */
+    fixture_init(&f, &opts, &rng);
+    for (uint32_t s = 1; s < 4; s++) {
+        share(&f, 0, s, 5, false);
+    }
+    expect_groups(&f, false, (const uint32_t[]){ 1, 3, 0 }, (const uint32_t[]){ 0, 5 });
+    for (uint32_t s = 0; s < 4; s++) {
+        fixture_let_go(&f, s);
+    }
+    /* The third sees a page that the second has let go of. */
+    expect_groups(&f, false, (const uint32_t[]){ 1, 2, 1, 0 }, (const uint32_t[]){ 0, 5, 0 });
+    check_bits(&f, NULL);
+    fixture_free(&f);
+}
+
+/* Sequences that have holes in common, and nothing else, share nothing. */
+static void test_holes_are_not_shared(void **state)
+{
+    static const uint32_t none[3];
+    fixture_opts opts = decode_case(2);
+    fixture f;
+
+    (void)state;
+    opts.window = 100;
+    opts.has_holes = true;
+    fixture_init(&f, &opts, &rng);
+    expect_groups(&f, false, (const uint32_t[]){ 1, 1, 0 }, none);
     fixture_free(&f);
 }
 
@@ -505,6 +567,7 @@ int main(void)
         cmocka_unit_test(test_two_groups), cmocka_unit_test(test_nested_groups),
         cmocka_unit_test(test_not_shared), cmocka_unit_test(test_groups_by_definition),
         cmocka_unit_test(test_forks),      cmocka_unit_test(test_little_memory),
+        cmocka_unit_test(test_windows),    cmocka_unit_test(test_holes_are_not_shared),
     };
 
     rng.state = fixture_seed();

@@ -1,7 +1,8 @@
-/* test_attn_fold.c - merging partial results: the same bits from every kernel set, each operation
- * rounded.
+/* test_attn_fold.c - loops over floats: merging partial results, the same bits from every kernel
+ * set, each operation rounded; the softcap.
  *
  * SPDX-License-Identifier: MIT */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -60,9 +61,45 @@ static void test_fold(void **state)
     }
 }
 
+/* Within 4 units in the last place of the cap times tanh, from tiny logits to infinite ones. */
+static void test_cap(void **state)
+{
+    quire_rng rng = test_rng(8);
+    const char *isas[ISAS_MAX];
+    uint32_t n_isas = fixture_isas(isas, ISAS_MAX);
+
+    (void)state;
+    for (uint32_t i = 0; i < 400; i++) {
+        const float cap =
+            ldexpf(1.0f + (float)quire_rng_below(&rng, 100) * 0.01f, (int)(i % 20) - 8);
+        _Alignas(64) float s[64];
+
+        for (uint32_t t = 0; t < 64; t++) {
+            s[t] = cap * ldexpf((float)quire_rng_below(&rng, 1u << 24) * 0x1p-23f - 1.0f,
+                                (int)quire_rng_below(&rng, 20) - 14);
+        }
+        s[3] = INFINITY;
+        s[20] = -INFINITY;
+        s[40] = NAN;
+        s[41] = 0.0f;
+        for (uint32_t k = 0; k < n_isas; k++) {
+            _Alignas(64) float got[64];
+
+            memcpy(got, s, sizeof(got));
+            quire_attn_kernels_find(isas[k])->cap(64, cap, got);
+            for (uint32_t t = 0; t < 64; t++) {
+                const double exact = (double)cap * tanh((double)s[t] / (double)cap);
+
+                assert_true(t == 40 ? isnan(got[t])
+                                    : fabs((double)got[t] - exact) <= 4 * 0x1p-23 * fabs(exact));
+            }
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_fold) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_fold), cmocka_unit_test(test_cap) };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,21 +17,6 @@
 
 static quire_rng rng;
 
-static quire_attn_workspace_opts small_opts(void)
-{
-    quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
-
-    opts.n_threads_max = 2;
-    opts.n_seqs_max = 2;
-    opts.n_rows_max = 8;
-    opts.n_head_max = 4;
-    opts.head_dim_max = 64;
-    opts.n_entries_max = 3;
-    opts.page_tokens = 64;
-    opts.n_layers_max = 2;
-    return opts;
-}
-
 static void expect_refused(const quire_attn_workspace_opts *opts, int status)
 {
     quire_attn_workspace *ws = (quire_attn_workspace *)&rng;
@@ -57,28 +42,40 @@ static void test_create_checks_options(void **state)
         static const uint32_t bad[] = { 0, UINT32_MAX };
 
         for (size_t k = 0; k < 2; k++) {
-            opts = small_opts();
+            opts = fixture_small_opts();
             memcpy((char *)&opts + counts[i], &bad[k], sizeof(bad[k]));
             expect_refused(&opts, QUIRE_INVAL);
         }
     }
-    opts = small_opts();
+    opts = fixture_small_opts();
     opts.struct_bytes--;
     expect_refused(&opts, QUIRE_INVAL);
-    opts = small_opts();
+    opts = fixture_small_opts();
     opts.head_dim_max = 60;
     expect_refused(&opts, QUIRE_INVAL);
-    opts = small_opts();
+    opts = fixture_small_opts();
     opts.page_tokens = 96;
     expect_refused(&opts, QUIRE_INVAL);
-    opts = small_opts();
+    opts = fixture_small_opts();
+    opts.n_groups = QUIRE_GROUPS_MAX + 1;
+    expect_refused(&opts, QUIRE_INVAL);
+    opts.n_groups = 3;
+    opts.groups[1].like = 2; /* a later one */
+    expect_refused(&opts, QUIRE_INVAL);
+    opts.groups[1].like = 1;
+    opts.groups[1].is_hot = true; /* of nothing */
+    expect_refused(&opts, QUIRE_INVAL);
+    opts.groups[1].like = 0;
+    opts.groups[2].like = 1; /* that is like another itself */
+    expect_refused(&opts, QUIRE_INVAL);
+    opts = fixture_small_opts();
     opts.isa = "z80";
     expect_refused(&opts, QUIRE_UNSUPP);
 }
 
 static void test_isa_by_name_and_environment(void **state)
 {
-    quire_attn_workspace_opts opts = small_opts();
+    quire_attn_workspace_opts opts = fixture_small_opts();
     quire_attn_workspace *ws;
     const char *before = getenv("QUIRE_ISA");
     char *saved = before != NULL ? strdup(before) : NULL;
@@ -148,7 +145,7 @@ static void test_create_survives_lack_of_memory(void **state)
 {
     failing f = { 0 };
     quire_allocator allocator = { failing_alloc, failing_free, &f };
-    quire_attn_workspace_opts opts = small_opts();
+    quire_attn_workspace_opts opts = fixture_small_opts();
     quire_attn_workspace *ws = NULL;
     uint32_t n_failures = 0;
 
@@ -175,7 +172,7 @@ static void test_create_survives_lack_of_memory(void **state)
 /* What it says beforehand is what it takes: with and without threads, sequences, cascades. */
 static void test_bytes_are_known(void **state)
 {
-    quire_attn_workspace_opts opts = small_opts();
+    quire_attn_workspace_opts opts = fixture_small_opts();
 
     (void)state;
     for (unsigned i = 0; i < 16; i++) {
@@ -183,7 +180,7 @@ static void test_bytes_are_known(void **state)
         quire_allocator allocator = { failing_alloc, failing_free, &f };
         quire_attn_workspace *ws = NULL;
 
-        opts = small_opts();
+        opts = fixture_small_opts();
         opts.allocator = &allocator;
         opts.n_threads_max = i % 2 == 0 ? 1 : 3;
         opts.n_seqs_max = i / 2 % 2 == 0 ? 1 : 64;
@@ -203,7 +200,7 @@ static void test_create_survives_huge_limits(void **state)
 {
     failing f = { .n_allowed = UINT32_MAX };
     quire_allocator allocator = { failing_alloc, failing_free, &f };
-    quire_attn_workspace_opts opts = small_opts();
+    quire_attn_workspace_opts opts = fixture_small_opts();
 
     (void)state;
     opts.allocator = &allocator;
@@ -216,151 +213,7 @@ static void test_create_survives_huge_limits(void **state)
     assert_int_equal(f.n_live, 0);
 }
 
-/* ---- begin ---- */
-
-typedef struct step {
-    quire_attn_workspace *ws;
-    quire_page_entry entries[2][QUIRE_LEAF_ENTRIES > 8 ? QUIRE_LEAF_ENTRIES : 8];
-    const quire_page_entry *leaves[2][4];
-    quire_attn_seq seqs[3];
-    quire_page_addr addr[5];
-    quire_attn_batch batch;
-} step;
-
-/* Two valid sequences of 100 and 64 tokens with 4 rows each. */
-static void step_init(step *s)
-{
-    static unsigned char page[64];
-    quire_attn_workspace_opts opts = small_opts();
-
-    *s = (step){ 0 };
-    assert_int_equal(quire_attn_workspace_create(&s->ws, &opts), QUIRE_OK);
-    for (uint32_t i = 1; i < 5; i++) {
-        s->addr[i] = (quire_page_addr){ page, i };
-    }
-    s->entries[0][0] = (quire_page_entry){ .page = 1, .n_tokens = 64 };
-    s->entries[0][1] = (quire_page_entry){ .page = 2, .n_tokens = 36 };
-    s->entries[1][0] = (quire_page_entry){ .page = 3, .n_tokens = 64 };
-    for (uint32_t i = 0; i < 2; i++) {
-        for (uint32_t k = 0; k < 4; k++) {
-            s->leaves[i][k] = &s->entries[i][k * QUIRE_LEAF_ENTRIES % 8];
-        }
-    }
-    s->seqs[0] = (quire_attn_seq){ s->leaves[0], 2, 100, 0, 4, NULL };
-    s->seqs[1] = (quire_attn_seq){ s->leaves[1], 1, 64, 4, 4, NULL };
-    s->seqs[2] = s->seqs[1];
-    s->batch = (quire_attn_batch){ s->seqs, 2, 64, s->addr };
-}
-
-static void expect_begin(const step *s, int status)
-{
-    assert_int_equal(quire_attn_begin(s->ws, &s->batch), status);
-}
-
-static void test_begin_accepts_and_refuses_batches(void **state)
-{
-    step s;
-
-    (void)state;
-    step_init(&s);
-    expect_begin(&s, QUIRE_OK);
-    s.batch.n_seqs = 0;
-    expect_begin(&s, QUIRE_OK);
-    s.batch.n_seqs = 3;
-    expect_begin(&s, QUIRE_LIMIT); /* n_seqs_max */
-    s.batch.n_seqs = 2;
-    s.batch.page_tokens = 128;
-    expect_begin(&s, QUIRE_INVAL);
-    s.batch.page_tokens = 64;
-    s.seqs[0].n_rows = 5;
-    expect_begin(&s, QUIRE_LIMIT); /* n_rows_max: 5 + 4 */
-    s.seqs[0].n_rows = 4;
-    s.seqs[1].first_row = 5;
-    expect_begin(&s, QUIRE_LIMIT); /* rows 5 .. 8 of 8 */
-    s.seqs[1].first_row = 4;
-    s.seqs[1].n_rows = 0;
-    expect_begin(&s, QUIRE_INVAL);
-    s.seqs[1].n_rows = 4;
-    expect_begin(&s, QUIRE_OK);
-    quire_attn_workspace_destroy(s.ws);
-}
-
-static void test_begin_refuses_bad_tables(void **state)
-{
-    step s;
-
-    (void)state;
-    step_init(&s);
-    s.seqs[0].n_entries = 4;
-    expect_begin(&s, QUIRE_LIMIT); /* n_entries_max */
-    s.seqs[0].n_entries = 0;
-    expect_begin(&s, QUIRE_INVAL);
-    s.seqs[0].n_entries = 2;
-    s.seqs[0].n_tokens = 101; /* the entries hold 100 */
-    expect_begin(&s, QUIRE_INVAL);
-    s.seqs[0].n_tokens = 99;
-    expect_begin(&s, QUIRE_INVAL);
-    s.seqs[0].n_tokens = 3; /* fewer than its rows */
-    expect_begin(&s, QUIRE_INVAL);
-    s.seqs[0].n_tokens = 100;
-    s.entries[0][0].page = QUIRE_PAGE_NULL;
-    expect_begin(&s, QUIRE_INVAL);
-    s.entries[0][0].page = 1;
-    s.addr[1].extent = NULL;
-    expect_begin(&s, QUIRE_INVAL);
-    s.addr[1] = s.addr[2];
-    s.entries[0][1].first_slot = 29; /* 29 + 36 > 64 */
-    expect_begin(&s, QUIRE_INVAL);
-    s.entries[0][1].first_slot = 28;
-    expect_begin(&s, QUIRE_OK);
-    s.entries[0][1].n_tokens = 0;
-    expect_begin(&s, QUIRE_INVAL);
-    s.entries[0][1].n_tokens = 36;
-    s.entries[0][0].rope_shift = -1;
-    expect_begin(&s, QUIRE_UNSUPP);
-    quire_attn_workspace_destroy(s.ws);
-}
-
-/* A hot table may have holes, but not where rows are stored; tiles stand where they stand in the
- * main table, and only the last one may be open. */
-static void test_begin_checks_hot_tables(void **state)
-{
-    quire_page_entry hot[QUIRE_LEAF_ENTRIES > 2 ? QUIRE_LEAF_ENTRIES : 2];
-    const quire_page_entry *leaves[] = { hot };
-    step s;
-
-    (void)state;
-    step_init(&s);
-    s.batch.n_seqs = 1;
-    s.seqs[0].hot_leaves = leaves;
-    hot[0] = (quire_page_entry){ .page = 3, .n_tokens = 64 };
-    hot[1] = (quire_page_entry){ .page = 4, .n_tokens = 36 };
-    expect_begin(&s, QUIRE_OK);
-    hot[0].page = QUIRE_PAGE_NULL;
-    expect_begin(&s, QUIRE_OK);
-    hot[1].page = QUIRE_PAGE_NULL;
-    expect_begin(&s, QUIRE_INVAL); /* rows are stored there */
-    hot[1].page = 4;
-    s.addr[4].extent = NULL;
-    expect_begin(&s, QUIRE_INVAL);
-    s.addr[4] = s.addr[3];
-    hot[1].n_tokens = 35;
-    expect_begin(&s, QUIRE_INVAL);
-    hot[1].n_tokens = 36;
-    hot[1].first_slot = 1;
-    expect_begin(&s, QUIRE_INVAL);
-    s.entries[0][1].first_slot = 1; /* no start of a tile */
-    expect_begin(&s, QUIRE_INVAL);
-    s.entries[0][1].first_slot = 0;
-    hot[1].first_slot = 0;
-    expect_begin(&s, QUIRE_OK);
-    s.entries[0][0].n_tokens = 63; /* no end of a tile */
-    s.seqs[0].n_tokens = 99;
-    expect_begin(&s, QUIRE_INVAL);
-    s.seqs[0].hot_leaves = NULL;
-    expect_begin(&s, QUIRE_OK);
-    quire_attn_workspace_destroy(s.ws);
-}
+/* ---- layers ---- */
 
 static quire_attn_layer small_layer(void)
 {
@@ -368,30 +221,12 @@ static quire_attn_layer small_layer(void)
                                .n_kv_head = 2,
                                .d_k = 64,
                                .d_v = 32,
-                               .k_format = QUIRE_FORMAT_Q8,
-                               .v_format = QUIRE_FORMAT_F16,
+                               .k[0].format = QUIRE_FORMAT_Q8,
+                               .v[0].format = QUIRE_FORMAT_F16,
                                .n_k = 1,
                                .n_v = 1,
                                .scale = 0.125f };
 }
-
-/* After a begin() that failed there is nothing to do, and doing it is safe. */
-static void test_failed_begin_leaves_an_empty_step(void **state)
-{
-    quire_attn_layer layer = small_layer();
-    step s;
-
-    (void)state;
-    step_init(&s);
-    expect_begin(&s, QUIRE_OK);
-    s.entries[1][0].rope_shift = 3;
-    expect_begin(&s, QUIRE_UNSUPP);
-    quire_attn_append(s.ws, &layer, 0, 1);
-    quire_attn_run(s.ws, &layer, 0, 0, 1);
-    quire_attn_workspace_destroy(s.ws);
-}
-
-/* ---- layers ---- */
 
 static quire_attn_workspace *layer_ws;
 
@@ -430,14 +265,21 @@ static void test_layer_check_shapes(void **state)
     layer.d_v = 128;
     expect_layer(&layer, QUIRE_LIMIT);
     layer = small_layer();
-    layer.k_format = QUIRE_FORMAT_COUNT;
+    layer.k[0].format = QUIRE_FORMAT_COUNT;
     expect_layer(&layer, QUIRE_INVAL);
     layer = small_layer();
-    layer.v_format = QUIRE_FORMAT_COUNT;
+    layer.v[0].format = QUIRE_FORMAT_COUNT;
     expect_layer(&layer, QUIRE_INVAL);
     layer = small_layer();
     layer.scale = NAN;
     expect_layer(&layer, QUIRE_INVAL);
+    layer = small_layer();
+    layer.softcap = -1.0f;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer.softcap = INFINITY;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer.softcap = 30.0f;
+    expect_layer(&layer, QUIRE_OK);
 }
 
 static void test_layer_check_sources(void **state)
@@ -445,31 +287,31 @@ static void test_layer_check_sources(void **state)
     quire_attn_layer layer = small_layer();
 
     (void)state;
-    layer.rotate_k = 48;
+    layer.k[0].rotate = 48;
     expect_layer(&layer, QUIRE_INVAL);
     layer = small_layer();
-    layer.rotate_v = 64; /* does not divide 32 */
+    layer.v[0].rotate = 64; /* does not divide 32 */
     expect_layer(&layer, QUIRE_INVAL);
     layer = small_layer();
     layer.n_v = 3;
     expect_layer(&layer, QUIRE_INVAL);
     layer = small_layer();
-    layer.k[0].offset = 32;
+    layer.k[0].lane.offset = 32;
     expect_layer(&layer, QUIRE_INVAL);
     layer = small_layer();
-    layer.k[0].page_stride = 32;
+    layer.k[0].lane.page_stride = 32;
     expect_layer(&layer, QUIRE_INVAL);
     layer = small_layer();
-    layer.v[0].tile_stride = 65;
+    layer.v[0].lane.tile_stride = 65;
     expect_layer(&layer, QUIRE_INVAL);
     layer = small_layer();
     layer.n_v = 0; /* no V, and not taken from K either */
     expect_layer(&layer, QUIRE_INVAL);
     layer.v_prefix_of_k = true;
     expect_layer(&layer, QUIRE_OK);
-    layer.rotate_k = 32;
-    expect_layer(&layer, QUIRE_INVAL); /* V is stored rotated then */
-    layer.rotate_v = 32;
+    layer.k[0].rotate = 64; /* does not divide V's 32 */
+    expect_layer(&layer, QUIRE_INVAL);
+    layer.k[0].rotate = 32;
     expect_layer(&layer, QUIRE_OK);
     layer.n_k = 2;
     expect_layer(&layer, QUIRE_UNSUPP);
@@ -478,8 +320,7 @@ static void test_layer_check_sources(void **state)
     expect_layer(&layer, QUIRE_INVAL);
     layer.n_v = 0;
     layer.d_k = 24;
-    layer.rotate_k = 8;
-    layer.rotate_v = 8;
+    layer.k[0].rotate = 8;
     expect_layer(&layer, QUIRE_INVAL); /* d_v > d_k */
 }
 
@@ -488,28 +329,91 @@ static void test_layer_check_sealed(void **state)
     quire_attn_layer layer = small_layer();
 
     (void)state;
-    layer.k_format = QUIRE_FORMAT_Q4;
-    layer.v_format = QUIRE_FORMAT_Q3;
+    layer.k[0].format = QUIRE_FORMAT_Q4;
+    layer.v[0].format = QUIRE_FORMAT_Q3;
+    layer.k[0].hot_group = layer.v[0].hot_group = 1;
     expect_layer(&layer, QUIRE_OK);
-    layer.k_hot[0].head_stride = 32;
+    layer.k[0].hot_lane.head_stride = 32;
     expect_layer(&layer, QUIRE_INVAL);
-    layer.k_format = QUIRE_FORMAT_Q8; /* has no hot lane */
+    layer.k[0].format = QUIRE_FORMAT_Q8; /* has no hot lane */
     expect_layer(&layer, QUIRE_OK);
-    layer.v_hot[0].offset = 1;
+    layer.v[0].hot_lane.offset = 1;
     expect_layer(&layer, QUIRE_INVAL);
     layer.n_v = 0;
     layer.v_prefix_of_k = true;
-    expect_layer(&layer, QUIRE_OK); /* v_format says nothing then */
-    layer.k_hot[0].head_stride = 0;
-    layer.k_format = QUIRE_FORMAT_Q6;
+    expect_layer(&layer, QUIRE_OK); /* v says nothing then */
+    layer.k[0].hot_lane.head_stride = 0;
+    layer.k[0].format = QUIRE_FORMAT_Q6;
     expect_layer(&layer, QUIRE_UNSUPP);
+}
+
+/* Groups of the workspace: 0 with 1 hot; 2 alike, with windows of up to 100; 3 by itself, hot: 4.
+ */
+static void test_layer_check_groups(void **state)
+{
+    quire_attn_layer layer = small_layer();
+
+    (void)state;
+    layer.n_k = 2;
+    layer.k[1] = layer.k[0];
+    expect_layer(&layer, QUIRE_OK);
+    layer.k[1].group = 3;
+    expect_layer(&layer, QUIRE_INVAL); /* not alike */
+    layer.k[1].group = 1;
+    expect_layer(&layer, QUIRE_INVAL); /* hot */
+    layer.k[1].group = 5;
+    expect_layer(&layer, QUIRE_INVAL); /* not there */
+    layer.k[1].group = 2;
+    expect_layer(&layer, QUIRE_INVAL); /* sees less than the layer */
+    layer.window = 100;
+    expect_layer(&layer, QUIRE_OK);
+    layer.window = 101;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer.window = 1;
+    layer.k[1].format = QUIRE_FORMAT_Q5;
+    expect_layer(&layer, QUIRE_INVAL); /* hot group 0 is not hot */
+    layer.k[1].hot_group = 4;
+    expect_layer(&layer, QUIRE_INVAL); /* not alike */
+    layer.k[1].hot_group = 1;
+    expect_layer(&layer, QUIRE_OK);
+    layer.k[0].group = 5;
+    expect_layer(&layer, QUIRE_INVAL);
+}
+
+/* The store may be of any group and format: nobody reads it together with the sources. */
+static void test_layer_check_stores(void **state)
+{
+    quire_attn_layer layer = small_layer();
+
+    (void)state;
+    layer.k_store = (quire_attn_source){ .format = QUIRE_FORMAT_Q4, .group = 3, .hot_group = 4 };
+    expect_layer(&layer, QUIRE_OK);
+    layer.k_store.hot_group = 1;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer.k_store.format = QUIRE_FORMAT_F16;
+    expect_layer(&layer, QUIRE_OK);
+    layer.k_store.lane.offset = 1;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer.k_store.lane.offset = 64;
+    layer.v_store.group = 1;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer.v_store.group = 5;
+    expect_layer(&layer, QUIRE_INVAL);
+    layer.v_store.group = 0;
+    layer.v_store.rotate = 64; /* of d_v = 32 */
+    expect_layer(&layer, QUIRE_INVAL);
 }
 
 static int open_layer_ws(void **state)
 {
-    quire_attn_workspace_opts opts = small_opts();
+    quire_attn_workspace_opts opts = fixture_small_opts();
 
     (void)state;
+    opts.n_groups = 5;
+    opts.groups[1].is_hot = true;
+    opts.groups[2].window = 100;
+    opts.groups[3].like = 3;
+    opts.groups[4] = (quire_attn_group){ .like = 3, .is_hot = true };
     return quire_attn_workspace_create(&layer_ws, &opts);
 }
 
@@ -618,13 +522,11 @@ int main(void)
         cmocka_unit_test(test_create_survives_lack_of_memory),
         cmocka_unit_test(test_create_survives_huge_limits),
         cmocka_unit_test(test_bytes_are_known),
-        cmocka_unit_test(test_begin_accepts_and_refuses_batches),
-        cmocka_unit_test(test_begin_refuses_bad_tables),
-        cmocka_unit_test(test_begin_checks_hot_tables),
-        cmocka_unit_test(test_failed_begin_leaves_an_empty_step),
         cmocka_unit_test_setup_teardown(test_layer_check_shapes, open_layer_ws, close_layer_ws),
         cmocka_unit_test_setup_teardown(test_layer_check_sources, open_layer_ws, close_layer_ws),
         cmocka_unit_test_setup_teardown(test_layer_check_sealed, open_layer_ws, close_layer_ws),
+        cmocka_unit_test_setup_teardown(test_layer_check_groups, open_layer_ws, close_layer_ws),
+        cmocka_unit_test_setup_teardown(test_layer_check_stores, open_layer_ws, close_layer_ws),
         cmocka_unit_test(test_calls_of_a_step_are_independent),
         cmocka_unit_test(test_hadamard),
     };

@@ -192,7 +192,7 @@ static const quire_page_entry *entry_of(const quire_cache *cache, quire_seq_id s
     entry = &table.leaves[index / QUIRE_LEAF_ENTRIES][index % QUIRE_LEAF_ENTRIES];
     assert_int_equal(entry->first_pos, index * cache->opts.page_tokens);
     assert_int_equal(entry->first_slot, 0);
-    assert_int_equal(entry->rope_shift, 0);
+    assert_int_equal(entry->positions, 0);
     assert_true(token - index * cache->opts.page_tokens < entry->n_tokens);
     return entry;
 }

@@ -66,7 +66,7 @@ static void test_table(void **state)
         assert_int_equal(e->first_slot, 0);
         assert_int_equal(e->n_tokens, i + 1 < table.n_entries ? PAGE_TOKENS : 1);
         assert_int_equal(e->first_pos, i * PAGE_TOKENS);
-        assert_int_equal(e->rope_shift, 0);
+        assert_int_equal(e->positions, 0);
     }
     test_cache_destroy(&t);
 }

@@ -47,7 +47,7 @@ static void side_close(side *s)
 
 static uint32_t n_groups(const side *s)
 {
-    return quire_cache_payload_bytes(s->cache, QUIRE_RUNTIME_HOT) > 0 ? 2 : 1;
+    return quire_cache_payload_bytes(s->cache, QUIRE_KV_GROUP_HOT) > 0 ? 2 : 1;
 }
 
 static quire_page_id page_at(const side *s, quire_group_id group, uint32_t entry)
@@ -70,14 +70,15 @@ static void twin_open(side *to, const side *from, uint32_t page_tokens)
     assert_int_equal(quire_seq_truncate(to->cache, to->seq, 0), QUIRE_OK);
     assert_int_equal(quire_seq_append(to->cache, to->seq, N_PROMPT), QUIRE_OK);
     for (uint32_t e = 0; n_groups(from) > 1 && e * page_tokens < N_PROMPT; e++) {
-        if (page_at(from, QUIRE_RUNTIME_HOT, e) == QUIRE_PAGE_NULL) {
-            assert_int_equal(quire_seq_release(to->cache, to->seq, QUIRE_RUNTIME_HOT,
+        if (page_at(from, QUIRE_KV_GROUP_HOT, e) == QUIRE_PAGE_NULL) {
+            assert_int_equal(quire_seq_release(to->cache, to->seq, QUIRE_KV_GROUP_HOT,
                                                e * page_tokens, (e + 1) * page_tokens, NULL),
                              QUIRE_OK);
-            assert_int_equal(page_at(to, QUIRE_RUNTIME_HOT, e), QUIRE_PAGE_NULL);
+            assert_int_equal(page_at(to, QUIRE_KV_GROUP_HOT, e), QUIRE_PAGE_NULL);
         }
     }
-    assert_int_not_equal(page_at(to, QUIRE_RUNTIME_MAIN, 0), page_at(from, QUIRE_RUNTIME_MAIN, 0));
+    assert_int_not_equal(page_at(to, QUIRE_KV_GROUP_MAIN, 0),
+                         page_at(from, QUIRE_KV_GROUP_MAIN, 0));
 }
 
 /* Returns how many pages were carried. */

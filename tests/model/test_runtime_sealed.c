@@ -127,7 +127,7 @@ static quire_page_id hot_page(const bench *b, quire_seq_id seq, uint32_t entry)
 {
     quire_seq_table table;
 
-    assert_int_equal(quire_seq_table_get(b->cache, seq, QUIRE_RUNTIME_HOT, &table), QUIRE_OK);
+    assert_int_equal(quire_seq_table_get(b->cache, seq, QUIRE_KV_GROUP_HOT, &table), QUIRE_OK);
     assert_true(entry < table.n_entries);
     return table.leaves[entry / QUIRE_LEAF_ENTRIES][entry % QUIRE_LEAF_ENTRIES].page;
 }
@@ -246,26 +246,24 @@ static void check_sealed_from_hot(const bench *b, quire_seq_id seq)
     quire_seq_table table;
     uint32_t n_checked = 0;
 
-    assert_int_equal(quire_seq_table_get(b->cache, seq, QUIRE_RUNTIME_MAIN, &table), QUIRE_OK);
+    assert_int_equal(quire_seq_table_get(b->cache, seq, QUIRE_KV_GROUP_MAIN, &table), QUIRE_OK);
     for (uint32_t e = 0; e < table.n_tokens / QUIRE_TILE_TOKENS; e++) {
         const quire_page_id hot = hot_page(b, seq, e);
 
         for (uint32_t i = 0; hot != QUIRE_PAGE_NULL && i < N_LAYER * 2 * 2; i++) {
             const quire_attn_layer *layer = &b->runtime->ops[i / 4].layer;
             const bool is_k = i / 2 % 2 == 0;
-            const quire_format format = is_k ? layer->k_format : layer->v_format;
+            const quire_attn_source *store = is_k ? &layer->k_store : &layer->v_store;
+            const quire_format format = store->format;
 
             if (!quire_format_is_sealed(format)) {
                 continue;
             }
-            (is_k ? codec->decode_k : codec->decode_v)(
-                QUIRE_FORMAT_HOT, &rows,
-                tile_at(b, hot, is_k ? &layer->k_hot[0] : &layer->v_hot[0], i % 2), x);
+            (is_k ? codec->decode_k : codec->decode_v)(QUIRE_FORMAT_HOT, &rows,
+                                                       tile_at(b, hot, &store->hot_lane, i % 2), x);
             (is_k ? codec->encode_k : codec->encode_v)(format, &rows, x, sealed);
-            assert_memory_equal(
-                sealed,
-                tile_at(b, table.leaves[0][e].page, is_k ? &layer->k[0] : &layer->v[0], i % 2),
-                quire_tile_bytes(format, is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V, 32));
+            assert_memory_equal(sealed, tile_at(b, table.leaves[0][e].page, &store->lane, i % 2),
+                                quire_tile_bytes(format, is_k ? QUIRE_SIDE_K : QUIRE_SIDE_V, 32));
             n_checked++;
         }
     }

@@ -232,7 +232,8 @@ const quire_attn_kernels *quire_attn_kernels_avx2_plain(void)
                                                 .qk = qk,
                                                 .softmax = softmax,
                                                 .pv = pv,
-                                                .fold = quire_attn_fold_floats };
+                                                .fold = quire_attn_fold_floats,
+                                                .cap = quire_attn_cap_floats };
 
     return &kernels;
 }
@@ -245,7 +246,8 @@ const quire_attn_kernels *quire_attn_kernels_avx2(void)
                                                 .qk = qk_vnni,
                                                 .softmax = softmax,
                                                 .pv = pv_vnni,
-                                                .fold = quire_attn_fold_floats };
+                                                .fold = quire_attn_fold_floats,
+                                                .cap = quire_attn_cap_floats };
 
     return quire_cpu_get()->has_avx_vnni ? &kernels : quire_attn_kernels_avx2_plain();
 }

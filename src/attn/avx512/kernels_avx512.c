@@ -110,6 +110,7 @@ static void pack_float(uint32_t d, float scale, const float *q, void *packed)
                                                         .softmax = softmax,                        \
                                                         .pv = pv##suffix,                          \
                                                         .fold = quire_attn_fold_floats,            \
+                                                        .cap = quire_attn_cap_floats,              \
                                                         __VA_ARGS__ };
 
 #define BF16_AND_WEIGH .softmax_bf16 = quire_avx512_bf16_softmax, .weigh = quire_avx512_weigh

@@ -171,7 +171,8 @@ const quire_attn_kernels *quire_attn_kernels_neon_plain(void)
                                                 .qk = qk,
                                                 .softmax = softmax,
                                                 .pv = pv,
-                                                .fold = quire_attn_fold_floats };
+                                                .fold = quire_attn_fold_floats,
+                                                .cap = quire_attn_cap_floats };
 
     return &kernels;
 }
@@ -184,7 +185,8 @@ const quire_attn_kernels *quire_attn_kernels_neon(void)
                                                 .qk = qk_dotprod,
                                                 .softmax = softmax,
                                                 .pv = pv_dotprod,
-                                                .fold = quire_attn_fold_floats };
+                                                .fold = quire_attn_fold_floats,
+                                                .cap = quire_attn_cap_floats };
 
     return quire_cpu_get()->has_neon_dotprod ? &kernels : quire_attn_kernels_neon_plain();
 }

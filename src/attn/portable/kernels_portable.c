@@ -269,7 +269,8 @@ const quire_attn_kernels *quire_attn_kernels_portable(void)
                                                 .qk = qk,
                                                 .softmax = softmax,
                                                 .pv = pv,
-                                                .fold = quire_attn_fold_floats };
+                                                .fold = quire_attn_fold_floats,
+                                                .cap = quire_attn_cap_floats };
 
     return &kernels;
 }

@@ -74,7 +74,7 @@ static void table_validate(const quire_cache *cache, const quire_seq *seq, uint3
         const quire_leaf *leaf = quire_leaf_of(table->leaves[i / QUIRE_LEAF_ENTRIES]);
         uint32_t n = left < page_tokens ? left : page_tokens;
 
-        QUIRE_CHECK(entry->first_slot == 0 && entry->rope_shift == 0);
+        QUIRE_CHECK(entry->first_slot == 0 && entry->positions == 0);
         QUIRE_CHECK(entry->first_pos == (int32_t)(i * page_tokens));
         QUIRE_CHECK(entry->n_tokens == n);
         QUIRE_CHECK(n > 0 || leaf->refs == 1);

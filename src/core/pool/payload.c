@@ -7,8 +7,8 @@
 
 quire_page_addr quire_payload_addr(const quire_extent *extent, uint32_t slot)
 {
-    return extent->base != NULL ? (quire_page_addr){ extent->base, slot }
-                                : (quire_page_addr){ NULL, 0 };
+    return extent->base != NULL ? (quire_page_addr){ .extent = extent->base, .slot = slot }
+                                : (quire_page_addr){ .extent = NULL };
 }
 
 /* Where parts lie: part p of a page at bytes + skip * (parts before p) + slot * (part p), skip

@@ -421,7 +421,7 @@ static void page_give(quire_pool *pool, quire_page_id id, quire_seq_id seq)
                           pool->groups[page->group].charge_bytes);
     quire_placement_give(page_class(pool, page), pool->extents[page->extent], page->slot);
     *page = (quire_page){ .extent = pool->id_free };
-    pool->addrs[id] = (quire_page_addr){ NULL, 0 };
+    pool->addrs[id] = (quire_page_addr){ .extent = NULL };
     pool->id_free = id;
     pool->n_ids_free++;
     quire_counter_sub(&pool->pages_now, 1);

@@ -1,0 +1,216 @@
+/* test_kv_layout.c - layers that read K and V of several stored layers, each in its own format:
+ * where they lie, and that attention reads them as they are.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "model/runtime.h"
+#include "quire/attn.h"
+
+#define HEAD_DIM 32u
+#define N_STORED 3u
+
+/* Three stored layers; layer 3 stores nothing and reads the K of 2 and 0, the V of 1 and 2. */
+static quire_model_desc desc = { .n_layer = 4,
+                                 .n_stored = N_STORED,
+                                 .n_head = 2,
+                                 .n_kv_head = 1,
+                                 .d_k = HEAD_DIM,
+                                 .d_v = HEAD_DIM,
+                                 .attn_scale = 0.2f };
+
+static const quire_kv_pair pairs[N_STORED] = { { QUIRE_FORMAT_F32, QUIRE_FORMAT_F32 },
+                                               { QUIRE_FORMAT_Q8, QUIRE_FORMAT_F16 },
+                                               { QUIRE_FORMAT_BF16, QUIRE_FORMAT_Q4 } };
+
+static int set_up(void **state)
+{
+    (void)state;
+    for (uint16_t l = 0; l < N_STORED; l++) {
+        desc.kv_map[l] = (quire_kv_map_entry){ l, 1, 1, { l }, { l } };
+    }
+    desc.kv_map[3] = (quire_kv_map_entry){ -1, 2, 2, { 2, 0 }, { 1, 2 } };
+    return 0;
+}
+
+static void expect_source(const quire_attn_source *source, quire_side side, quire_format format)
+{
+    assert_int_equal(source->format, format);
+    assert_int_equal(source->lane.tile_stride, quire_tile_bytes(format, side, HEAD_DIM));
+    if (quire_format_is_sealed(format)) {
+        assert_int_equal(source->hot_group, QUIRE_KV_GROUP_HOT);
+        assert_int_equal(source->hot_lane.tile_stride,
+                         quire_tile_bytes(QUIRE_FORMAT_HOT, side, HEAD_DIM));
+    }
+}
+
+/* Every source has the format, the rotation and the place of its own stored layer. */
+static void test_sources(void **state)
+{
+    quire_attn_layer own[N_STORED];
+    quire_attn_layer layer;
+
+    (void)state;
+    for (uint32_t l = 0; l < N_STORED; l++) {
+        (void)quire_kv_layout(&desc, pairs, 64, l, &own[l]);
+        expect_source(&own[l].k[0], QUIRE_SIDE_K, pairs[l].k);
+        expect_source(&own[l].v[0], QUIRE_SIDE_V, pairs[l].v);
+        assert_memory_equal(&own[l].k_store, &own[l].k[0], sizeof(own[l].k_store));
+        assert_memory_equal(&own[l].v_store, &own[l].v[0], sizeof(own[l].v_store));
+    }
+    (void)quire_kv_layout(&desc, pairs, 64, 3, &layer);
+    assert_int_equal(layer.n_k, 2);
+    assert_int_equal(layer.n_v, 2);
+    assert_memory_equal(&layer.k[0], &own[2].k[0], sizeof(layer.k[0]));
+    assert_memory_equal(&layer.k[1], &own[0].k[0], sizeof(layer.k[1]));
+    assert_memory_equal(&layer.v[0], &own[1].v[0], sizeof(layer.v[0]));
+    assert_memory_equal(&layer.v[1], &own[2].v[0], sizeof(layer.v[1]));
+    assert_int_equal(own[1].k[0].rotate, quire_hadamard_block(HEAD_DIM));
+    assert_int_equal(own[0].k[0].rotate, 0);
+    assert_int_equal(own[2].v[0].rotate, quire_hadamard_block(HEAD_DIM));
+}
+
+/* ---- through attention ---- */
+
+typedef struct cache {
+    quire_attn_workspace *workspace;
+    unsigned char *stores[2]; /* of the groups, an extent each */
+    quire_page_entry entries[2];
+    const quire_page_entry *leaves[2];
+    quire_page_addr addr[3];
+    quire_attn_seq seq;
+    quire_attn_batch batch;
+    float k[N_STORED][QUIRE_TILE_TOKENS * HEAD_DIM];
+    float v[N_STORED][QUIRE_TILE_TOKENS * HEAD_DIM];
+    float q[2][QUIRE_TILE_TOKENS * 2 * HEAD_DIM];
+    float out[QUIRE_TILE_TOKENS * 2 * HEAD_DIM];
+} cache;
+
+static void fill(quire_rng *rng, float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        x[i] = (float)quire_rng_normal(rng);
+    }
+}
+
+static void cache_init(cache *c)
+{
+    quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
+    quire_attn_layer layer;
+    const quire_kv_page_bytes bytes = quire_kv_layout(&desc, pairs, 64, 0, &layer);
+    const size_t page_bytes[2] = { bytes.main, bytes.hot };
+    quire_rng rng = { 5 };
+
+    opts.n_threads_max = opts.n_seqs_max = opts.n_entries_max = opts.n_layers_max = 1;
+    opts.n_rows_max = opts.page_tokens = 64;
+    opts.n_head_max = 2;
+    opts.head_dim_max = HEAD_DIM;
+    opts.n_groups = 2;
+    opts.groups[QUIRE_KV_GROUP_HOT].is_hot = true;
+    assert_int_equal(quire_attn_workspace_create(&c->workspace, &opts), QUIRE_OK);
+    c->seq = (quire_attn_seq){ .n_tokens = 60, .n_rows = 60 };
+    for (uint32_t g = 0; g < 2; g++) {
+        const size_t n_pages = quire_cache_extent_pages(page_bytes[g], N_STORED);
+
+        c->stores[g] = quire_allocator_default()->alloc(NULL, n_pages * page_bytes[g]);
+        assert_non_null(c->stores[g]);
+        c->entries[g] = (quire_page_entry){ .page = 1 + g, .n_tokens = 60 };
+        c->leaves[g] = &c->entries[g];
+        c->addr[1 + g] = (quire_page_addr){ .extent = c->stores[g] };
+        c->seq.tables[g] = (quire_attn_table){ &c->leaves[g], 1 };
+    }
+    c->batch =
+        (quire_attn_batch){ .seqs = &c->seq, .n_seqs = 1, .page_tokens = 64, .page_addr = c->addr };
+    for (uint32_t l = 0; l < N_STORED; l++) {
+        fill(&rng, c->k[l], 60 * HEAD_DIM);
+        fill(&rng, c->v[l], 60 * HEAD_DIM);
+    }
+    fill(&rng, c->q[0], 60 * 2 * HEAD_DIM);
+    fill(&rng, c->q[1], 60 * 2 * HEAD_DIM);
+    assert_int_equal(quire_attn_begin(c->workspace, &c->batch), QUIRE_OK);
+}
+
+static void cache_fini(cache *c)
+{
+    quire_attn_workspace_destroy(c->workspace);
+    quire_allocator_default()->free(NULL, c->stores[0]);
+    quire_allocator_default()->free(NULL, c->stores[1]);
+}
+
+/* What layer 3 gives of a row, head and dimension, from K and V before they were rounded. */
+static double by_formula(const cache *c, uint32_t row, uint32_t h, uint32_t dim)
+{
+    const float *const k[2] = { c->k[2], c->k[0] };
+    double sum = 0.0, out = 0.0;
+
+    for (uint32_t t = 0; t <= row; t++) {
+        double logit = 0.0;
+
+        for (uint32_t s = 0; s < 2; s++) {
+            for (uint32_t i = 0; i < HEAD_DIM; i++) {
+                logit +=
+                    (double)c->q[s][(row * 2 + h) * HEAD_DIM + i] * (double)k[s][t * HEAD_DIM + i];
+            }
+        }
+        sum += exp(logit * (double)desc.attn_scale);
+        out += exp(logit * (double)desc.attn_scale) *
+               ((double)c->v[1][t * HEAD_DIM + dim] + (double)c->v[2][t * HEAD_DIM + dim]);
+    }
+    return out / sum;
+}
+
+/* Two K in f32 and bf16, two V in f16 and q4 (8 bit while recent): a source read in the other's
+ * format would be far off. */
+static void test_attention_reads_each_as_it_is(void **state)
+{
+    static cache c;
+    quire_attn_layer layer;
+    double error = 0.0, norm = 0.0;
+
+    (void)state;
+    cache_init(&c);
+    for (uint32_t l = 0; l < N_STORED; l++) {
+        (void)quire_kv_layout(&desc, pairs, 64, l, &layer);
+        assert_int_equal(quire_attn_layer_check(c.workspace, &layer), QUIRE_OK);
+        layer.k_new = c.k[l];
+        layer.v_new = c.v[l];
+        layer.k_new_stride = layer.v_new_stride = HEAD_DIM;
+        quire_attn_append(c.workspace, &layer, 0, 1);
+    }
+    (void)quire_kv_layout(&desc, pairs, 64, 3, &layer);
+    assert_int_equal(quire_attn_layer_check(c.workspace, &layer), QUIRE_OK);
+    layer.q[0] = c.q[0];
+    layer.q[1] = c.q[1];
+    layer.q_stride = layer.out_stride = 2 * HEAD_DIM;
+    layer.out = c.out;
+    quire_attn_run(c.workspace, &layer, 0, 0, 1);
+    for (uint32_t row = 0; row < 60; row++) {
+        for (uint32_t i = 0; i < 2 * HEAD_DIM; i++) {
+            const double expected = by_formula(&c, row, i / HEAD_DIM, i % HEAD_DIM);
+            const double got = (double)c.out[row * 2 * HEAD_DIM + i];
+
+            error += (got - expected) * (got - expected);
+            norm += expected * expected;
+        }
+    }
+    assert_true(norm > 0.0 && error <= 1e-4 * norm);
+    cache_fini(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sources),
+        cmocka_unit_test(test_attention_reads_each_as_it_is),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}

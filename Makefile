@@ -10,7 +10,7 @@ N ?= 64
 PREFIX ?= /usr/local
 export MODEL PROMPT PREFIX
 
-.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos soak quality docs test-all asan tsan tiny arm64 fuzz install clean help
+.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos soak quality docs test-all coverage asan tsan tiny arm64 fuzz install clean help
 
 build: ## build the release program, build/quire (installs and fetches what is missing)
 	@scripts/build.sh release
@@ -23,6 +23,9 @@ test: ## all tests: debug build, without the model runtime, with tiny constants
 
 test-all: ## those and, under sanitizers, everything again, then a search with each fuzz target: what CI runs
 	@scripts/test.sh all
+
+coverage: ## which lines of src/ the tests run, as HTML (needs lcov): COVERAGE_MIN=85
+	@scripts/coverage.sh
 
 bench: build ## prefill and decode speed: MODEL=file.gguf ARGS="-d 0,8192 --kv f16,q8"
 	@model=$$(scripts/fetch-model.sh) && build/quire bench -m "$$model" $(ARGS)
@@ -74,7 +77,7 @@ install: ## install under PREFIX=/usr/local (and DESTDIR)
 	@cmake --install build --prefix "$$PREFIX"
 
 clean: ## remove what was built here (fetched and built llama.cpp and models stay in ~/.cache/quire)
-	rm -rf build build-arm64 build-asan build-debug build-fuzz build-lib build-tiny build-tsan
+	rm -rf build build-arm64 build-asan build-coverage build-debug build-fuzz build-lib build-tiny build-tsan
 
 help: ## this list
 	@awk -F ': .*## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "  make %-14s %s\n", $$1, $$2 }' Makefile

@@ -23,6 +23,12 @@ if(QUIRE_SANITIZE)
     target_compile_options(quire_flags INTERFACE $<$<C_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
     target_link_options(quire_flags INTERFACE -fsanitize=${QUIRE_SANITIZE})
 endif()
+if(QUIRE_COVERAGE)
+    # Threads count the same lines.
+    target_compile_options(quire_flags INTERFACE --coverage -fprofile-update=atomic)
+    target_link_options(quire_flags INTERFACE --coverage)
+endif()
+
 # quire_isa_sources(<target> <isa> <file>...): add files that use one ISA's instructions; skipped on
 # other processors. The files define their tables only; dispatch happens at run time.
 function(quire_isa_sources target isa)
@@ -55,7 +61,7 @@ function(quire_isa_sources target isa)
         if(QUIRE_SANITIZE MATCHES address)
             list(APPEND optimization -fno-sanitize=null,object-size)
         endif()
-    elseif(QUIRE_TINY)
+    elseif(QUIRE_COVERAGE OR QUIRE_TINY)
         set(optimization -O1) # speed is not what these builds are for
     endif()
     target_sources(${target} PRIVATE ${ARGN})

@@ -14,7 +14,7 @@ release) build=build ;;
 esac
 # By hand the model runtime is used if it is there; here set-up has seen to that.
 case $preset in
-release | debug | asan | tsan) set -- -DQUIRE_MODEL=ON "$@" ;;
+release | debug | asan | tsan | coverage) set -- -DQUIRE_MODEL=ON "$@" ;;
 arm64) need_arm64 ;;
 fuzz) setup_packages fuzz ;;
 esac

@@ -97,7 +97,8 @@ static double libllama_ns(const quire_model *model, const char *text, size_t n_b
 /* Negative: refused. */
 static double quire_ns(const quire_model *model, const char *text, size_t n_bytes)
 {
-    const quire_tokenize_opts opts = { .parse_special = true };
+    const quire_tokenize_opts opts = { .parse_special = true,
+                                       .time_max_s = QUIRE_TOKENIZE_TIME_MAX_S };
     const double begin = process_seconds();
     int32_t *tokens;
     size_t n_tokens;

@@ -124,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    quire_tokenize_opts opts = { 0 };
+    quire_tokenize_opts opts = { .time_max_s = QUIRE_TOKENIZE_TIME_MAX_S };
     const quire_model *model;
     char *text;
     size_t n;

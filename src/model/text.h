@@ -8,11 +8,11 @@
 
 #include "model/model.h"
 
-/* A piece that a BPE tokenizer cannot be stopped in may be so long: it takes two seconds. Ordinary
- * text has pieces of 64 KiB: see bpe_cut.c. */
+/* Where time is bounded, a piece that a BPE tokenizer cannot be stopped in may be so long: it takes
+ * two seconds. Ordinary text has pieces of 64 KiB: see bpe_cut.c. */
 #define QUIRE_TOKENIZE_PIECE_BYTES_MAX ((size_t)2 << 20)
-/* Characters that a piece's pre-tokenizer may look at again, as that of DeepSeek LLM does in runs
- * of blanks: a run of 8,192 takes a second. */
+/* Likewise: characters that a piece's pre-tokenizer may look at again, as that of DeepSeek LLM does
+ * in runs of blanks: a run of 8,192 takes a second. */
 #define QUIRE_TOKENIZE_SQUARES_MAX ((uint64_t)1 << 26)
 /* What a server gives the tokens of one text. */
 #define QUIRE_TOKENIZE_TIME_MAX_S 30u
@@ -30,10 +30,10 @@ typedef struct quire_tokenize_opts {
 /* Token ids of text, which may be any bytes: what is no UTF-8 becomes byte tokens (SPM) or U+FFFD
  * (BPE). The ids are those of libllama, in linear time (SPM: n log n in one word).
  * Memory: free(*tokens); NULL after an error. Errors: QUIRE_RANGE (more than tokens_max, known as
- * soon as it is certain), QUIRE_CANCELED, QUIRE_LIMIT (2 GiB, time_max_s,
- * QUIRE_TOKENIZE_PIECE_BYTES_MAX, QUIRE_TOKENIZE_SQUARES_MAX), QUIRE_NOMEM (also: no thread, or no
- * address space for its stack); err, which may be NULL, says which.
- * Thread: any with a stack of 128 KiB; blocks until done. */
+ * soon as it is certain), QUIRE_CANCELED, QUIRE_LIMIT (2 GiB; time_max_s, and with it
+ * QUIRE_TOKENIZE_PIECE_BYTES_MAX and QUIRE_TOKENIZE_SQUARES_MAX), QUIRE_NOMEM (also: no thread, or
+ * no address space for its stack); err, which may be NULL, says which. Thread: any with a stack of
+ * 128 KiB; blocks until done. */
 int quire_model_tokenize_all(const quire_model *model, const char *text, size_t text_bytes,
                              const quire_tokenize_opts *opts, int32_t **tokens, size_t *n_tokens,
                              quire_error *err);

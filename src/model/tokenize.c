@@ -203,7 +203,7 @@ static int piece_check(const tokenizing *z, size_t begin, size_t n, quire_error 
 {
     uint64_t squares;
 
-    if (z->tokenizer->type != LLAMA_VOCAB_TYPE_BPE) {
+    if (z->tokenizer->type != LLAMA_VOCAB_TYPE_BPE || z->watch.opts->time_max_s == 0) {
         return QUIRE_OK;
     }
     if (n > QUIRE_TOKENIZE_PIECE_BYTES_MAX) {

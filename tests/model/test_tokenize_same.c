@@ -491,7 +491,8 @@ static void test_cancel(void **state)
 
 static void test_long_pieces(void **state)
 {
-    const quire_tokenize_opts opts = { 0 };
+    const quire_tokenize_opts opts = { .time_max_s = 600 };
+    const quire_tokenize_opts unbounded = { 0 };
     quire_error err;
     quire_model model;
 
@@ -501,6 +502,8 @@ static void test_long_pieces(void **state)
     assert_int_equal(bounded(&model, "a", QUIRE_TOKENIZE_PIECE_BYTES_MAX + 1, &opts, &err),
                      QUIRE_LIMIT);
     assert_non_null(strstr(err.message, "without a blank or newline"));
+    assert_int_equal(bounded(&model, "a", QUIRE_TOKENIZE_PIECE_BYTES_MAX + 1, &unbounded, &err),
+                     QUIRE_OK);
     vocab_close(&model);
     model_of(&model, VOCAB_GEN_SPM, "");
     assert_int_equal(bounded(&model, "a", QUIRE_TOKENIZE_PIECE_BYTES_MAX + 1, &opts, &err),
@@ -522,7 +525,7 @@ static void test_slow_runs(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const quire_tokenize_opts opts = { 0 };
+        const quire_tokenize_opts opts = { .time_max_s = 600 };
         quire_error err;
         quire_model model;
         quire_bpe_cut cut;

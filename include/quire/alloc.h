@@ -1,8 +1,8 @@
 /* quire/alloc.h - where quire's memory comes from.
  *
- * Every create() takes an allocator in its options; NULL means the C library. All metadata of an
- * object is taken through it when the object is created or grows; an append within reserved room
- * and an attention call take none.
+ * Every create() takes an allocator in its options; NULL means the C library. An object takes all
+ * its metadata from this allocator when it is created or grows. An append within reserved room and
+ * an attention call allocate nothing.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ALLOC_H

@@ -1,45 +1,45 @@
 /* quire/cache.h - the KV cache: pages, page tables, sequences, regions.
  *
- * A cache owns extents of memory, cut into pages. Sequences hold page tables; pages are shared by
- * reference between forks and freed when nobody holds them. Core is metadata: it never reads or
- * writes a payload except to copy a whole page (copy-on-write, coalescing), and with page_bytes = 0
- * a group has no payload at all, so that simulators and tests run the real code.
+ * A cache owns extents of memory, cut into pages. Sequences hold page tables. Forks share pages by
+ * reference; a page without holders is free. Core is metadata: it never reads or writes a payload
+ * except to copy a whole page (copy-on-write, coalescing, gather, scatter). A group with page_bytes
+ * = 0 has no payload, so that simulators and tests run the real code.
  *
  *             reserve/append                  last reference dropped
  *   free ----------------------> live (refs >= 1) --------------------> free
  *                                  ^  \__ kept by the prefix tree: cached __/  evicted
  *                                  '---------- reused by a sequence ----'
  *
- * Sharing. fork() shares every page and every table leaf. Leaves are copied when one side writes
- * them. A full page is not written again while anybody else holds it; its only holder may cut
- * itself back into it and go on. A partly filled tail page has one appender; when a sequence must
- * append into a tail page that others also hold, it first gets a copy of its own, so that token i
- * of a sequence always sits in slot i % page_tokens and attention sums in the same order whether or
- * not a prefix was shared. Pages that the prefix tree knows (quire/prefix.h) are shared in the same
- * way: what it relies on is not written again, and the sequence that fills such a page goes on
- * behind it.
+ * Sharing. fork() shares every page and every table leaf. A leaf is copied when one side writes it.
+ * A full page with two or more holders is never written; a sole holder may truncate into its page
+ * and append again. A partly filled tail page has one appender. A sequence that must append into
+ * another sequence's tail page first copies the page. So token i of a sequence always sits in slot
+ * i % page_tokens, and attention sums in the same order whether or not a prefix was shared. Pages
+ * in the prefix tree (quire/prefix.h) are shared in the same way: slots that the tree relies on are
+ * not written again, and the sequence that fills such a page continues in the slots behind them.
  *
- * Holes. Groups keep the same tokens but need not keep all of their pages: a group whose readers no
- * longer need some tokens releases those pages, and its table says so by entries without a page.
+ * Holes. All groups of a sequence have the same tokens but need not keep all pages. A group whose
+ * readers no longer need some tokens releases their pages; the table entries stay, without a page.
  *
- * Plan, then apply. Every call that takes memory first works out all it needs, in every group; if
- * anything is missing it asks the prefix tree for cached pages, and if that does not do, it returns
- * QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS) and nothing that is live changed.
+ * Plan, then apply. A call that takes memory first computes its needs in every group. When
+ * something is missing, the call asks the prefix tree to evict cached pages. When that is not
+ * enough, the call returns QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS), and nothing live has
+ * changed.
  *
- * Parts. A page may be cut into parts, such as the K and V of each layer (else it is one). Of
- * an extent of n pages (quire_cache_extent_pages()) part p of the page in slot s lies at
+ * Parts. A page may be cut into parts, such as the K and V of each layer; the default is one part.
+ * In an extent of n pages (quire_cache_extent_pages()), part p of the page in slot s lies at
  *
  *   extent + n * (bytes of the parts before p) + s * (bytes of part p)
  *
- * so that a layer's attention, which reads one part of every page, walks through memory in order
- * instead of jumping over the other layers' parts: TLB entries and prefetchers serve it as they
- * serve one plain array by layer (docs/architecture.md has what that is worth).
+ * A layer's attention reads one part of every page. This layout makes it read memory in order, like
+ * one plain array per layer, instead of jumping over the other layers' parts (docs/architecture.md
+ * has measurements).
  *
- * Memory. Extents come from mmap (huge pages advised, mlock on request), sized to the smallest
- * multiple of 2 MiB whose unusable tail is under 1 % for the page size, and in which a part of all
- * pages takes 384 KiB on average (or which has 1,024 pages). maintain() keeps free pages ready
- * ahead of demand; coalesce() empties sparse extents; an empty extent can serve another group or go
- * back to the OS.
+ * Memory. Extents come from mmap (huge pages advised, mlock on request). The size of an extent is
+ * the smallest multiple of 2 MiB for which the unusable tail is under 1 %, and for which one part
+ * of all pages takes 384 KiB on average (or the extent has 1,024 pages). maintain() keeps free
+ * pages ready ahead of demand; coalesce() empties sparse extents. An empty extent can serve another
+ * group or go back to the OS.
  *
  * Thread: owner. One thread makes every call on a given cache; only quire_cache_stats_get() may be
  * called from elsewhere.
@@ -89,14 +89,14 @@ typedef struct quire_cache_opts {
     size_t page_bytes[QUIRE_GROUPS_MAX]; /* payload of a page by group, multiple of 64; 0 = none */
     uint32_t n_parts[QUIRE_GROUPS_MAX];  /* of a page, up to _MAX; 0 or 1: one */
     const size_t *part_bytes[QUIRE_GROUPS_MAX]; /* [n_parts], multiples of 64 (or 0) that add up to
-                                                   page_bytes; copied; not read where n_parts < 2 */
+                                                   page_bytes; copied; not read when n_parts < 2 */
     size_t charge_bytes[QUIRE_GROUPS_MAX]; /* charged to the region; 0 = page_bytes (at least 1) */
     uint64_t budget_bytes;                 /* of the dynamic region; pages never exceed it */
     uint32_t seqs_max;                     /* open sequences at once, 1 .. _MAX; default 1024 */
     uint32_t seq_tokens_max;               /* longest sequence, 1 .. _MAX; default 1 << 20 */
     uint32_t history_events;               /* ring of allocation events; 0 = off; default 4096 */
     uint32_t watermark_pages_max;          /* cap on pages kept ready; default 256, 0 = off */
-    bool lock_memory;                      /* mlock extents; see stats.locked_bytes for what held */
+    bool lock_memory;                      /* mlock extents; stats.locked_bytes: the locked part */
     const quire_allocator *allocator;      /* metadata; NULL = C library */
     uint64_t (*clock_us)(void *ctx);       /* for the history only; NULL = event numbers */
     void *clock_ctx;
@@ -117,37 +117,37 @@ void quire_cache_destroy(quire_cache *cache);
 
 /* ---- regions ----
  *
- * A region is a budget of bytes; every page is charged to one, which says nothing about where it
- * lies. Region 0, the dynamic one, is everybody's. Any other is pinned: its budget is for the
- * sequences that are opened in it, and for the pins (quire/pin.h) made in it. There is one prefix
- * tree, so others may well read pages that are charged to a pinned region; but a sequence of the
- * dynamic region never makes a pinned region's charge grow.
+ * A region is a budget of bytes. Every page is charged to one region; the region does not affect
+ * where the page lies. Region 0, the dynamic region, is open to all. Every other region is pinned:
+ * its budget serves the sequences and the pins (quire/pin.h) opened in the region. All regions
+ * share one prefix tree, so any sequence may read pages charged to a pinned region; but a sequence
+ * of the dynamic region never makes a pinned region's charge grow.
  *
  *   a sequence of region R takes a page       charged to R
- *   ... finds one in the tree                 its charge moves to R while R has room; bytes stay
- *                                             where they are. Not a pinned page's, nor one that a
- *                                             class of the same or a higher rank holds in another
- *                                             pinned region
+ *   ... finds a page in the tree              the charge moves to R while R has room; the payload
+ *                                             stays in place. Exceptions: pinned pages, and pages
+ *                                             of another pinned region used by a class of the same
+ *                                             or a higher rank
  *   a sequence of the dynamic region          leaves charges as they are
- *   finds one
+ *   finds a page in the tree
  *
- * What a pinned region has cached below a cached page of the dynamic one is in that page's way:
- * when the dynamic region needs it, the pinned one gives the page below and gets the charge of the
- * other.
+ * A cached page of the dynamic region cannot be evicted before the cached pages below it in the
+ * tree. When one of these is charged to a pinned region and the dynamic region needs room, the
+ * lower page is evicted, and the upper page is charged to the pinned region in its place.
  *
- * When R has no room for a page that a sequence of it takes:
- *   1. cached pages charged to R are evicted
- *   2. pages charged to R that neither a sequence nor a pin of R uses, but others hold, are charged
- *      to the dynamic region from now on (reclaimed), where cached pages are evicted for them
- *   3. if R spills: the new page is charged to the dynamic region, where cached pages are evicted
- *      for it, those of the lowest rank first; it goes home when R has room again
- *      (quire_cache_maintain())
+ * When R has no room for a page that one of its sequences takes:
+ *   1. cached pages charged to R are evicted.
+ *   2. pages charged to R and held only by other regions' sequences or pins are charged to the
+ *      dynamic region from now on (reclaimed). Cached pages there are evicted to make room.
+ *   3. if R spills: the new page is charged to the dynamic region. Cached pages there are evicted
+ *      to make room, lowest rank first. The page goes home (is charged to R) when R has room again
+ *      (quire_cache_maintain()).
  *   4. QUIRE_NOPAGES
  * Each step is counted in the region's statistics. */
 
 typedef struct quire_region_opts {
     uint32_t struct_bytes;
-    uint64_t budget_bytes;  /* taken from the dynamic region's */
+    uint64_t budget_bytes;  /* taken from the dynamic region's budget */
     bool spills_to_dynamic; /* step 3 above */
 } quire_region_opts;
 
@@ -157,20 +157,21 @@ typedef struct quire_region_opts {
     }
 
 /* Open a pinned region. Errors: QUIRE_LIMIT (QUIRE_REGIONS_MAX), QUIRE_INVAL (an option),
- * QUIRE_NOPAGES (what is live or pinned in the dynamic region needs the bytes); then nothing has
- * changed but for cached pages that were evicted. */
+ * QUIRE_NOPAGES (live or pinned pages of the dynamic region need the bytes). On error nothing has
+ * changed except that cached pages may have been evicted. */
 int quire_region_open(quire_cache *cache, const quire_region_opts *opts, quire_region_id *out);
 
-/* Give its budget, and what is cached in it, back to the dynamic region. Errors: QUIRE_NOTFOUND,
- * QUIRE_INVAL (the dynamic region), QUIRE_AGAIN (sequences are open in it, or pins held: then
- * nothing has changed). */
+/* Close a pinned region; the dynamic region gets its budget and its cached pages. Errors:
+ * QUIRE_NOTFOUND, QUIRE_INVAL (the dynamic region), QUIRE_AGAIN (the region has open sequences or
+ * pins: nothing has changed). */
 int quire_region_close(quire_cache *cache, quire_region_id region);
 
-/* Move budget from one region to another; the sum of all stays. What is cached in a pinned `from`
- * keeps existing and is charged to `to` as far as is needed; in the dynamic region it is evicted.
- * Pages that spilled go home first. Live and pinned pages of `from`'s own never go.
- * Errors: QUIRE_NOTFOUND, QUIRE_INVAL (from = to), QUIRE_RANGE (more than `from` has),
- * QUIRE_NOPAGES (what is live or pinned needs the bytes); then no budget has changed. */
+/* Move budget from one region to another; the sum of all budgets stays. Cached pages of a pinned
+ * `from` stay cached, and are charged to `to` as far as needed. Cached pages of the dynamic region
+ * are evicted instead. Spilled pages go home first. Pages that `from`'s own sequences or pins hold
+ * are never taken.
+ * Errors: QUIRE_NOTFOUND, QUIRE_INVAL (from = to), QUIRE_RANGE (more than the budget of `from`),
+ * QUIRE_NOPAGES (live or pinned pages need the bytes). On error no budget has changed. */
 int quire_region_transfer(quire_cache *cache, quire_region_id from, quire_region_id to,
                           uint64_t bytes);
 
@@ -180,43 +181,44 @@ int quire_region_transfer(quire_cache *cache, quire_region_id from, quire_region
  * region), QUIRE_NOMEM. */
 int quire_seq_open(quire_cache *cache, quire_region_id region, quire_seq_id *out);
 
-/* A second sequence with the same tokens and the same holes (quire_seq_release()). Room that seq
- * has reserved stays with seq; but when its tail page is partly filled, that page is shared from
- * now on and has to be copied before seq is appended to: reserve again. Cost: O(leaves), no page is
- * copied. Errors: QUIRE_NOTFOUND, QUIRE_LIMIT, QUIRE_NOMEM. */
+/* Open a second sequence with the same tokens and the same holes (quire_seq_release()). Reserved
+ * room stays with seq. A partly filled tail page becomes shared, and is copied before seq is
+ * appended to: reserve again. Cost: O(leaves), no page is copied. Errors: QUIRE_NOTFOUND,
+ * QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_seq_fork(quire_cache *cache, quire_seq_id seq, quire_seq_id *out);
 
-/* Make room for n more tokens without adding them: pages are taken, a shared tail page is copied.
- * Later appends of up to n tokens in all cannot fail, until seq is forked. All or nothing.
+/* Make room for n more tokens: take pages, copy a shared tail page. Later appends of up to n tokens
+ * in total cannot fail until seq is forked. All or nothing.
  * Errors: QUIRE_NOTFOUND, QUIRE_NOPAGES, QUIRE_NOMEM, QUIRE_LIMIT (seq_tokens_max, QUIRE_PAGES_MAX,
  * QUIRE_EXTENTS_MAX). */
 int quire_seq_reserve(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
-/* Add n tokens at positions following the last: reserve, then grow the table in every group. Their
- * slots hold whatever was there until the caller writes them. Within room that is there already it
- * cannot fail and allocates nothing. Errors: as quire_seq_reserve(). */
+/* Add n tokens behind the last: reserve, then grow the table in every group. The contents of the
+ * new slots are undefined until the caller writes them. An append within reserved room cannot fail
+ * and allocates nothing. Errors: as quire_seq_reserve(). */
 int quire_seq_append(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
-/* Let go of the pages of one group whose tokens all lie in [begin_token, end_token), because the
- * group's readers need these tokens no longer. Their entries become holes: page QUIRE_PAGE_NULL,
- * all else as it was. The pages lose this sequence's reference. The number of tokens, positions,
- * reserved room and the other groups stay as they are. A range may end beyond the sequence.
+/* Release the pages of one group whose tokens all lie in [begin_token, end_token), because the
+ * group's readers no longer need these tokens. The table entries become holes: page
+ * QUIRE_PAGE_NULL, other fields unchanged. The pages lose this sequence's reference. The number of
+ * tokens, the positions, the reserved room and the other groups do not change. The range may end
+ * beyond the sequence.
  *
- * Two kinds of entries in the range keep their page: a tail that is partly filled, because it is
- * still appended to, and entries in a leaf that another sequence shares, because it would get the
- * hole too. When that sharing has ended (a leaf is copied when one side writes it, forks close), a
- * call with the same range releases what this one left alone.
+ * Two kinds of entries in the range keep their page: a partly filled tail, because appends still go
+ * there, and entries in a leaf shared with another sequence, because the other sequence would get
+ * the hole too. After the sharing has ended (the leaf was copied, or the forks were closed), a call
+ * with the same range releases the remaining pages.
  *
- * Allocates nothing and cannot fail half-way. n_released, if not NULL, gets the number of pages let
- * go of. Cost: O(pages in the range); O(pages newly in it) when the range grows from call to call,
- * as when an owner calls it after every step with a slowly moving end.
+ * Allocates nothing and cannot fail half-way. n_released, if not NULL, gets the number of released
+ * pages. Cost: O(pages in the range); O(new pages in the range) when the range grows from call to
+ * call, as for an owner that calls after every step with a slowly moving end.
  * Errors: QUIRE_NOTFOUND, QUIRE_INVAL (group, begin_token > end_token). */
 int quire_seq_release(quire_cache *cache, quire_seq_id seq, quire_group_id group,
                       uint32_t begin_token, uint32_t end_token, uint32_t *n_released);
 
-/* The largest length up to n_tokens that the sequence can be truncated to; 0 for an unknown id. A
- * cut inside a page leaves a tail that is appended to, which takes that page in every group: where
- * one has a hole, the cut moves down to the start of the hole's entry. */
+/* The largest length up to n_tokens to which the sequence can be truncated; 0 for an unknown id. A
+ * cut inside a page leaves a tail for appends, and so needs the page in every group. When a group
+ * has a hole there, the cut moves down to the start of the hole's entry. */
 uint32_t quire_seq_truncatable(const quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
 /* Keep the first n_tokens tokens, drop the rest and any reserved room. Holes before the cut stay
@@ -226,15 +228,15 @@ uint32_t quire_seq_truncatable(const quire_cache *cache, quire_seq_id seq, uint3
  * changed. */
 int quire_seq_truncate(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
-/* Drop the sequence and its references. Errors: QUIRE_NOTFOUND. */
+/* Close the sequence and drop its references. Errors: QUIRE_NOTFOUND. */
 int quire_seq_close(quire_cache *cache, quire_seq_id seq);
 
 /* Tokens in the sequence; 0 for an unknown id. */
 uint32_t quire_seq_tokens(const quire_cache *cache, quire_seq_id seq);
 
-/* A sequence's table in one group, for kernels. Entries that were released are holes: see
- * quire_page_entry. Memory: borrowed, valid until the next append, reserve, release, truncate or
- * close of this sequence, successful or not. Errors: QUIRE_NOTFOUND, QUIRE_INVAL (group). */
+/* A sequence's table in one group, for kernels. Released entries are holes: see quire_page_entry.
+ * Memory: borrowed, valid until the next append, reserve, release, truncate or close of this
+ * sequence, successful or not. Errors: QUIRE_NOTFOUND, QUIRE_INVAL (group). */
 typedef struct quire_seq_table {
     const quire_page_entry *const *leaves;
     uint32_t n_entries; /* entries that hold tokens (reserved ones are not counted) */
@@ -245,44 +247,44 @@ int quire_seq_table_get(const quire_cache *cache, quire_seq_id seq, quire_group_
 
 /* ---- pages ---- */
 
-/* Pages in an extent of pages of so many bytes and parts. Thread: any. */
+/* The number of pages in an extent, for a page size and a number of parts. Thread: any. */
 uint32_t quire_cache_extent_pages(size_t page_bytes, uint32_t n_parts);
 
-/* Payload addresses by page id (the extent of entry 0 is NULL, as that of pages without payload or
- * not in use). Memory: borrowed. The array moves when pages are taken, entries change in
- * coalesce(): fetch it after the last append of a step. */
+/* Payload addresses by page id. The extent is NULL in entry 0, for pages without payload and for
+ * pages not in use. Memory: borrowed. The array moves when pages are taken, and entries change in
+ * coalesce(): fetch the array after the last append of a step. */
 const quire_page_addr *quire_cache_page_addrs(const quire_cache *cache);
 
-/* Bytes of a page's payload in one piece: quire_cache_opts.page_bytes of its group; 0 for a group
- * without payload, and for one that is not there. */
+/* The payload bytes of a page of this group: quire_cache_opts.page_bytes; 0 for a group without
+ * payload or an unknown group. */
 size_t quire_cache_payload_bytes(const quire_cache *cache, quire_group_id group);
 
-/* Copy a page's payload into one piece: all parts in order, nothing between them, slots that hold
- * no token as they happen to be. The same bytes whatever extent and slot the page is in, in every
- * cache with the same parts. buffer_bytes is what quire_cache_payload_bytes() says.
+/* Copy a page's payload into one contiguous buffer: all parts in order, without gaps; slots without
+ * a token have undefined contents. The layout is independent of the page's extent and slot, and
+ * equal in every cache with the same parts. buffer_bytes must equal quire_cache_payload_bytes().
  * Errors: QUIRE_NOTFOUND (the page is not in use), QUIRE_INVAL (buffer_bytes, or no payload). */
 int quire_cache_page_gather(const quire_cache *cache, quire_page_id page, void *buffer,
                             size_t buffer_bytes);
 
-/* Copy such a piece into a page that a sequence has taken, and that neither another sequence nor
- * the prefix tree holds. Errors: as above; QUIRE_AGAIN (somebody does: nothing has changed. A fork
- * that shares the table leaf is not seen: scatter before forking). */
+/* Copy a gathered buffer into a page held by exactly one sequence and not by the prefix tree.
+ * Errors: as above; QUIRE_AGAIN (the page has another holder: nothing has changed. A fork that
+ * shares the table leaf is not detected: scatter before forking). */
 int quire_cache_page_scatter(quire_cache *cache, quire_page_id page, const void *buffer,
                              size_t buffer_bytes);
 
-/* Changes whenever a call that failed for want of room (QUIRE_NOPAGES, QUIRE_LIMIT, QUIRE_NOMEM)
- * could succeed without it: a sequence, a pin or the prefix tree let go of something, or a budget
- * moved. Two equal values mean that trying again is in vain; different ones promise nothing. Stays
- * the same while sequences take free pages, append to them and publish what they hold. Never 0.
+/* A number, never 0, that changes whenever a call that failed for lack of room (QUIRE_NOPAGES,
+ * QUIRE_LIMIT, QUIRE_NOMEM) might now succeed: a sequence, a pin or the prefix tree released
+ * something, or a budget moved. While the number is unchanged, a retry is useless; a changed number
+ * promises nothing. Taking free pages, appending and publishing do not change the number.
  * Cost: O(1), nothing is searched. */
 uint64_t quire_cache_generation(const quire_cache *cache);
 
 /* ---- upkeep, between steps ---- */
 
-/* Look at recent demand and keep that many free pages mapped and touched, within the budget and
- * watermark_pages_max. Pages in parts lie all over their extent: while some are missing a call
- * touches as many bytes of it, until all of it is touched. Failing to get memory here is not an
- * error: it is counted. */
+/* Keep as many free pages mapped and touched as recent demand suggests, within the budget and
+ * watermark_pages_max. A page in parts is spread over its extent: while such pages are missing,
+ * each call touches as many bytes of the extent as they have, until the whole extent is touched.
+ * Failure to get memory is counted, not reported as an error. */
 void quire_cache_maintain(quire_cache *cache);
 
 /* Move up to moves_max pages out of the sparsest extents so that whole extents become empty.
@@ -301,8 +303,9 @@ typedef struct quire_cache_stats {
     uint64_t cached_bytes;  /* payload of pages only the prefix tree holds */
     uint64_t free_bytes;    /* payload of free pages in mapped extents */
     uint64_t tail_bytes;    /* unusable ends of extents */
-    uint64_t locked_bytes;  /* mlocked: extents hold pages of any region, so it is all or none that
-                               is asked for; less than extent_bytes: the system refused some */
+    uint64_t locked_bytes;  /* mlocked. An extent holds pages of any region, so locking is requested
+                               for all extents or none; less than extent_bytes: the system refused
+                               some */
     uint64_t slack_bytes;   /* internal fragmentation: live pages' slots that hold no token (a slot
                                of a shared page counts as filled once any sharer has filled it) */
     uint64_t charged_bytes; /* of the dynamic region */
@@ -331,17 +334,17 @@ typedef struct quire_region_stats {
     uint64_t budget_bytes;
     uint64_t charged_bytes;
     uint64_t charged_peak_bytes;
-    uint64_t cached_bytes;   /* of charged_bytes: what neither a sequence nor a pin holds */
-    uint64_t pinned_bytes;   /* of charged_bytes: what pins hold */
-    uint64_t reserved_bytes; /* set aside for pins that hold nothing yet */
+    uint64_t cached_bytes;   /* of charged_bytes: held by no sequence and no pin */
+    uint64_t pinned_bytes;   /* of charged_bytes: pages held by pins */
+    uint64_t reserved_bytes; /* set aside for pins that are not held yet */
     uint64_t
         spilled_bytes; /* live pages taken for its sequences but charged to the dynamic region */
     uint64_t pages;
     uint64_t seqs;                  /* open */
     uint64_t spilled_pages_total;   /* step 3: charged to the dynamic region instead */
     uint64_t returned_pages_total;  /* spilled pages that went home */
-    uint64_t reclaimed_pages_total; /* step 2: whose charge left for the dynamic region */
-    uint64_t adopted_pages_total;   /* whose charge came because a sequence of it used them */
+    uint64_t reclaimed_pages_total; /* step 2: charge moved to the dynamic region */
+    uint64_t adopted_pages_total;   /* charged here because its sequences used them */
     uint64_t refused_total;         /* step 4 */
     bool spills_to_dynamic;
 } quire_region_stats;
@@ -350,9 +353,9 @@ typedef struct quire_region_stats {
 int quire_region_stats_get(const quire_cache *cache, quire_region_id region,
                            quire_region_stats *out);
 
-/* Change a region's budget, and with it the sum of all; live and pinned pages are never taken away
- * by this, cached ones are evicted. Errors: QUIRE_NOTFOUND, QUIRE_INVAL (below what live and pinned
- * pages are charged). */
+/* Change a region's budget, and so the sum of all budgets. Cached pages are evicted as needed; live
+ * and pinned pages stay. Errors: QUIRE_NOTFOUND, QUIRE_INVAL (below the charge of live and pinned
+ * pages). */
 int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t budget_bytes);
 
 /*  X(symbol, value, "name")
@@ -410,9 +413,10 @@ typedef struct quire_page_info {
     quire_page_id page;
     quire_group_id group;
     quire_region_id region;
-    uint32_t refs;     /* table leaves that hold it; 0 = cached: only the prefix tree does */
-    uint32_t n_filled; /* slots that hold tokens, as far as is known */
-    uint32_t n_kept;   /* of these, those the prefix tree relies on */
+    uint32_t refs;     /* table leaves that hold the page; 0 = cached: only the prefix tree holds
+                          it */
+    uint32_t n_filled; /* slots known to hold tokens */
+    uint32_t n_kept;   /* of these, slots that the prefix tree relies on */
     bool is_pinned;    /* a pin holds it */
     uint32_t extent;   /* number */
     uint32_t slot;     /* in the extent */
@@ -422,10 +426,11 @@ typedef struct quire_page_info {
  * change the cache. */
 int quire_cache_pages_visit(const quire_cache *cache,
                             int (*visit)(void *ctx, const quire_page_info *page), void *ctx);
-/* All page ids that were ever used are below this one. */
+/* An id above every page id ever used. */
 uint32_t quire_cache_page_id_end(const quire_cache *cache);
-/* The same for n_ids page ids from `first` on, for a picture that is taken in pieces; begin with 1.
- * Returns the id to go on with, 0 after the last one. Cost: O(n_ids), a few nanoseconds each. */
+/* Visit the pages in use among n_ids ids from `first` on, to visit all pages in several calls;
+ * begin with id 1. Returns the id for the next call, 0 after the last one. Cost: O(n_ids), a few
+ * nanoseconds each. */
 quire_page_id quire_cache_pages_visit_some(const quire_cache *cache, quire_page_id first,
                                            uint32_t n_ids,
                                            void (*visit)(void *ctx, const quire_page_info *page),

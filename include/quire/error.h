@@ -1,7 +1,7 @@
-/* quire/error.h - a status with the story behind it.
+/* quire/error.h - a status with its explanation.
  *
- * Cold calls (open, load, parse) take a quire_error and, when they fail, fill it with one line that
- * names the file, the field, the value and what to do. Hot calls return only a status.
+ * Cold calls (open, load, parse) take a quire_error. On failure they fill it with one line that
+ * names the file, the field, the value and the remedy. Hot calls return only a status.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ERROR_H

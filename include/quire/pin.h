@@ -1,23 +1,22 @@
 /* quire/pin.h - pins: cached prefixes that stay, as a contract.
  *
- * A pin holds the pages of a text. While it does they are not evicted, do not expire, and do not
- * leave the budget that was set aside for them, whatever others do and wherever budget is moved. A
- * pin that the budget of its region cannot honour is refused up front, with the bytes by which it
- * misses.
+ * A pin holds the pages of a text. Held pages are not evicted, do not expire, and stay in the
+ * budget that was set aside for them, even when budgets move. A pin that exceeds the budget of its
+ * region is refused up front, with the number of missing bytes.
  *
  *                check: would it fit?
  *   reserve ----------------------------> RESERVED ---- hold ----> HELD ---- drop, expire ---> gone
  *   (room is set aside; nothing is held,     '-- drop --> gone      '-- invalidated --> LOST
  *    so that the text can be computed)
  *
- * What a pin promises is counted in bytes of charge against the budget of its region: the sum of
- * what is pinned and of what is reserved never exceeds it. Pages that several pins hold count once,
- * in the region that they are charged to.
+ * A pin counts in bytes of charge against the budget of its region: pinned plus reserved bytes
+ * never exceed the budget. A page that several pins hold counts once, in the region to which the
+ * page is charged.
  *
- * A pin holds its text to the token; where hits end at full pages (is_page_exact) it holds the full
- * pages. Invalidation (quire_prefix_drop_*()) wins over pins: a pin whose text was invalidated is
- * LOST; it stays in the table and holds nothing (or, when a longer text was named, what comes
- * before it) until it is dropped.
+ * A pin holds its text to the token, or only the text's full pages when hits end at full pages
+ * (is_page_exact). Invalidation (quire_prefix_drop_*()) wins over pins: a pin whose text was
+ * invalidated is LOST. A lost pin stays in the table until it is dropped. It holds only the part of
+ * its text before the invalidated nodes, or nothing.
  *
  * Time is the caller's, as in quire/prefix.h. Thread: owner of the cache.
  *
@@ -39,7 +38,7 @@ extern "C" {
 #endif
 
 typedef struct quire_pins quire_pins;
-typedef uint64_t quire_pin_id; /* 0 names nothing; one that was dropped is not found again */
+typedef uint64_t quire_pin_id; /* 0 = none; a dropped pin's id is not found again */
 
 #define QUIRE_PIN_NULL     0u
 #define QUIRE_PIN_NAME_MAX 255u /* bytes */
@@ -67,41 +66,43 @@ typedef struct quire_pin_spec {
     quire_prefix_key key;
     const int32_t *tokens;
     uint32_t n_tokens;          /* >= 1 */
-    uint32_t n_windowed_tokens; /* tokens whose pages the groups above 0 keep; 0 = all */
-    quire_region_id region;     /* whose budget it counts against */
-    uint8_t rank;               /* its pages have at least this rank when it has gone */
-    uint16_t account;           /* of a key that is new, as in quire_prefix_acquire_opts */
+    uint32_t n_windowed_tokens; /* tokens with pages in groups above 0; 0 = all */
+    quire_region_id region;     /* the pin counts against its budget */
+    uint8_t rank;               /* its pages keep at least this rank after the pin is gone */
+    uint16_t account;           /* of a new key, as in quire_prefix_acquire_opts */
     uint64_t expires_us;        /* 0 = never */
 } quire_pin_spec;
 
-/* Whether the budget could honour such a pin now; *missing_bytes (may be NULL) is by how much it
- * misses, 0 when it fits. Changes nothing.
- * Errors: QUIRE_NOPAGES (it misses), QUIRE_INVAL (the spec), QUIRE_NOTFOUND (region). */
+/* Check whether the budget has room for such a pin now; *missing_bytes (may be NULL) gets the
+ * shortage, 0 when the pin fits. Changes nothing.
+ * Errors: QUIRE_NOPAGES (no room), QUIRE_INVAL (the spec), QUIRE_NOTFOUND (region). */
 int quire_pins_check(const quire_pins *pins, const quire_pin_spec *spec, uint64_t *missing_bytes);
 
-/* Enter a pin, copying the spec, and set its bytes aside. Errors: as quire_pins_check(),
- * QUIRE_AGAIN (there is one of this name), QUIRE_LIMIT (pins_max, the tree's refs_max),
- * QUIRE_NOMEM; *out is QUIRE_PIN_NULL then. What other pins hold of the text stays when they go: it
- * is not set aside once more. */
+/* Create a pin, copying the spec, and set its bytes aside. Pages of the text that other pins hold
+ * are not set aside again; they stay when the other pins go. Errors: as quire_pins_check(),
+ * QUIRE_AGAIN (the name is taken), QUIRE_LIMIT (pins_max, the tree's refs_max), QUIRE_NOMEM. On
+ * error *out is QUIRE_PIN_NULL. */
 int quire_pins_reserve(quire_pins *pins, const quire_pin_spec *spec, uint64_t now_us,
                        quire_pin_id *out, uint64_t *missing_bytes);
 
-/* Hold the text of a reserved or lost pin, all of which must be cached. The charge of its pages
- * moves to its region; what is cached there is evicted for it. n_held_tokens of its info says what
- * it holds. Errors: QUIRE_NOTFOUND (id), QUIRE_AGAIN (it is held already, or not wholly cached:
- * compute it and call again), QUIRE_NOPAGES (what is live in the region needs the bytes: call again
- * when some of it has ended; *missing_bytes, may be NULL), QUIRE_LIMIT (the tree's refs_max),
- * QUIRE_NOMEM. On error it stays as it was. */
+/* Hold the text of a reserved or lost pin; the whole text must be cached. The charge of its pages
+ * moves to the pin's region; cached pages there are evicted to make room.
+ * quire_pin_info.n_held_tokens is the number of held tokens. Errors: QUIRE_NOTFOUND (id),
+ * QUIRE_AGAIN (the pin is held already, or the text is not wholly cached: compute it and call
+ * again), QUIRE_NOPAGES (live pages of the region need the bytes: call again when some have ended;
+ * *missing_bytes, may be NULL), QUIRE_LIMIT (the tree's refs_max), QUIRE_NOMEM. On error the pin is
+ * unchanged. */
 int quire_pins_hold(quire_pins *pins, quire_pin_id id, uint64_t now_us, uint64_t *missing_bytes);
 
-/* Another time to end at; 0 = never. Errors: QUIRE_NOTFOUND. */
+/* Change the time at which the pin expires; 0 = never. Errors: QUIRE_NOTFOUND. */
 int quire_pins_renew(quire_pins *pins, quire_pin_id id, uint64_t expires_us);
 
-/* Let go: what it held is cached as if just used. Errors: QUIRE_NOTFOUND. */
+/* Drop a pin; its pages stay cached as if just used. Errors: QUIRE_NOTFOUND. */
 int quire_pins_drop(quire_pins *pins, quire_pin_id id, uint64_t now_us);
 
-/* Drop those whose time has come; gone, if not NULL, is told each before it goes. Returns how many.
- * Cost: O(1) when none has. */
+/* Drop the expired pins; gone, if not NULL, is called for each pin before the drop. Returns the
+ * number of dropped pins.
+ * Cost: O(1) when no pin has expired. */
 struct quire_pin_info;
 uint32_t quire_pins_expire(quire_pins *pins, uint64_t now_us,
                            void (*gone)(void *ctx, const struct quire_pin_info *pin), void *ctx);
@@ -121,8 +122,8 @@ typedef struct quire_pin_info {
     uint32_t n_tokens;
     uint32_t n_windowed_tokens;
     uint32_t n_held_tokens;
-    uint64_t bytes; /* set aside while reserved; held: charge of the pages it holds, those that
-                       other pins hold as well included */
+    uint64_t bytes; /* reserved: the bytes set aside; held: charge of its pages, including pages
+                       shared with other pins */
     quire_region_id region;
     uint8_t rank;
     uint16_t account;
@@ -132,7 +133,7 @@ typedef struct quire_pin_info {
 
 /* Errors: QUIRE_NOTFOUND. */
 int quire_pins_get(const quire_pins *pins, quire_pin_id id, quire_pin_info *out);
-/* The pin of a name in a tenant's own names; QUIRE_PIN_NULL = none. Cost: O(1). */
+/* The pin with this name among the pins of a tenant (salt); QUIRE_PIN_NULL = none. Cost: O(1). */
 quire_pin_id quire_pins_find(const quire_pins *pins, const void *salt, uint32_t salt_bytes,
                              const char *name);
 /* Visit every pin, oldest first, until visit returns non-zero; returns that value. visit must not

@@ -1,8 +1,8 @@
-/* quire/prefix.h - the prefix tree: which pages hold the KV of which tokens.
+/* quire/prefix.h - the prefix tree: finds the pages with the KV of a token sequence.
  *
- * One tree per cache. A node is one page's worth of tokens and the pages, one per group, that hold
- * them; a path from a root spells a token sequence. Sequences publish what they have computed and
- * new sequences begin with what is there, sharing the pages by reference.
+ * One tree per cache. A node is up to one page of tokens, with one page per group for their KV. A
+ * path from a root spells a token sequence. Sequences publish computed tokens; new sequences begin
+ * with the published prefix of their prompt and share its pages by reference.
  *
  *   root {identity, salt}                  identity: everything that makes KV bytes valid
  *    '- node 64 tokens, page 7             salt: the tenant; no hit crosses either
@@ -11,24 +11,24 @@
  *        '- node 64 tokens, page 31        shares k < 64 tokens with page 9: found too, a hit is
  *                                          token-exact unless page_exact is set
  *
- * Token ids are stored and compared; a hash only finds the candidate.
+ * Nodes store the token ids. A hash only finds a candidate; then the ids are compared.
  *
- * A *ref* ties a sequence to the path it was filled from and publishes to. While refs end at or
- * below a node it is not evicted. When a ref is released, what its sequence published stays cached
- * until it is evicted (memory runs short), expires (ttl) or is
- * invalidated.
+ * A *ref* ties a sequence to its path: the sequence was filled from the path and publishes to it. A
+ * node is not evicted while a ref ends at or below it. After a ref is released, the nodes that its
+ * sequence published stay cached until eviction (memory runs short), expiry (ttl) or invalidation.
  *
- * An open page that its sequence still appends to can be hit: the reader is bounded by the number
- * of tokens that were published; the sequence goes on in place, and a reader that appends gets a
- * page of its own. When the sequence is gone, the last holder of the page goes on in place.
+ * A lookup can hit an open page to which its sequence still appends. The reader uses only the
+ * published tokens. The sequence continues in place; a reader that appends gets a copy of the page.
+ * After the sequence is gone, the last holder of the page continues in place.
  *
- * Groups above 0 may have holes (quire_seq_release()): a node then has no page in that group, and a
- * sequence filled from it has a hole too. A hit does not end inside such a page: it would have to
- * be appended to. As a sequence goes on, publishing lets go of the pages that it released itself
- * and that no other sequence holds, so that hot pages of old tokens do not stay because of the
- * tree. A hole in group 0 ends what is published.
+ * Groups above 0 may have holes (quire_seq_release()): the node has no page in that group, and a
+ * sequence filled from the node has the same hole. A hit does not end inside a node with a hole,
+ * because appends would need the page. When a sequence has released pages, its next publication
+ * removes them from the tree too, unless another sequence holds them. Publication stops at a hole
+ * in group 0.
  *
- * A sequence that was truncated and goes on with other tokens publishes these beside the old ones.
+ * A sequence that was truncated and continues with other tokens publishes the new tokens beside the
+ * old ones.
  *
  * Time is the caller's (microseconds of any clock that does not go back): core has no clock.
  *
@@ -55,18 +55,19 @@ extern "C" {
 #endif
 
 typedef struct quire_prefix quire_prefix;
-typedef uint64_t quire_prefix_ref; /* 0 names nothing; a released one is not found again */
+typedef uint64_t quire_prefix_ref; /* 0 = none; a released ref is not found again */
 
 #define QUIRE_PREFIX_REF_NULL   0u
 #define QUIRE_PREFIX_SALT_MAX   256u /* bytes */
 #define QUIRE_PREFIX_NODES_MAX  QUIRE_PAGES_MAX
 #define QUIRE_PREFIX_GHOSTS_MAX (1u << 24)
 
-/* Which cached page goes next.  X(symbol, value, "name")
+/* The order in which cached pages are evicted. X(symbol, value, "name")
  *
- * Whatever the policy, only leaves go, and constraints come first: what has expired, what the
- * low-traffic rule names, accounts above their quota; then the lowest rank that has candidates, and
- * in it the account furthest above its fair share. Pinned pages are no candidates. */
+ * Every policy evicts leaves only, and in this order: expired nodes; low-traffic nodes; nodes of
+ * accounts above their quota; then nodes of the lowest rank that has candidates, from the account
+ * furthest above its fair share. The policy chooses among the rest. Pinned pages are no
+ * candidates. */
 #define QUIRE_EVICT_POLICY_MAP(X)                                                                  \
     X(DEFAULT, 0, "default") /* predicts: see docs/eviction.md */                                  \
     X(LRU, 1, "lru")                                                                               \
@@ -89,25 +90,25 @@ const char *quire_evict_policy_name(quire_evict_policy policy);
 /* Errors: QUIRE_NOTFOUND. */
 int quire_evict_policy_find(const char *name, quire_evict_policy *out);
 
-#define QUIRE_RANKS_MAX    8u    /* service classes: rank 0 is the first to go */
-#define QUIRE_ACCOUNTS_MAX 1024u /* tenants with a quota or a share of their own; 0 is the rest */
+#define QUIRE_RANKS_MAX    8u    /* service classes: rank 0 is evicted first */
+#define QUIRE_ACCOUNTS_MAX 1024u /* tenants with their own quota or share; 0 is the rest */
 
 typedef struct quire_prefix_opts {
     uint32_t struct_bytes;
     quire_evict_policy policy;
-    quire_cache *cache;  /* borrowed; destroy the tree before it. Payloads are never looked at */
+    quire_cache *cache;  /* borrowed; destroy the tree before it. The tree reads no payloads */
     bool is_page_exact;  /* hits end at full pages: sealed formats */
-    uint32_t roots_max;  /* distinct (identity, salt); default 65536; beyond it the root that was
-                            not asked for longest goes, of those that nobody runs on */
+    uint32_t roots_max;  /* distinct (identity, salt); default 65536; a new root replaces the least
+                            recently used root without refs */
     uint32_t refs_max;   /* default 4096 */
     uint32_t ghosts_max; /* evicted pages remembered, to explain misses; default 65536, 0 = off */
-    uint64_t ttl_us;     /* nodes not used for so long expire; 0 = never */
-    /* A prefix older than this and hit less often than so many times an hour is evicted before all
-     * others. 0 = no such rule. */
+    uint64_t ttl_us;     /* unused nodes expire after this time; 0 = never */
+    /* The low-traffic rule: a prefix older than low_traffic_after_us with fewer hits per hour than
+     * low_traffic_hits_per_hour is evicted before all others. 0 = no rule. */
     uint64_t low_traffic_after_us;
     double low_traffic_hits_per_hour;
-    /* Any number that who makes prompts cannot know: orders and hashes depend on it, so that no
-     * prompts can be made that slow the tree. 0 = taken from addresses. */
+    /* A secret number. Hashes and orders in the tree depend on the seed, so that a client that does
+     * not know it cannot craft prompts that slow the tree. 0 = derived from addresses. */
     uint64_t seed;
     const quire_allocator *allocator; /* NULL = C library */
 } quire_prefix_opts;
@@ -118,11 +119,12 @@ typedef struct quire_prefix_opts {
         .ghosts_max = 65536                                                                        \
     }
 
-/* Create the tree. From now on the cache asks it for pages before QUIRE_NOPAGES, QUIRE_NOMEM or
- * QUIRE_LIMIT is returned. Errors: QUIRE_INVAL (an option, or the cache has a tree), QUIRE_NOMEM.
+/* Create the tree. From now on the cache asks the tree to evict before a call returns
+ * QUIRE_NOPAGES, QUIRE_NOMEM or QUIRE_LIMIT. Errors: QUIRE_INVAL (an option, or the cache has a
+ * tree), QUIRE_NOMEM.
  */
 int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts);
-/* Lets go of every cached page. Refs still held are gone too; their sequences stay. */
+/* Destroy the tree: every cached page is free. Remaining refs end; their sequences stay. */
 void quire_prefix_destroy(quire_prefix *tree);
 
 typedef struct quire_prefix_key {
@@ -139,10 +141,10 @@ typedef struct quire_prefix_key {
  *   of a root   H("quire text 1", identity, salt_bytes, salt)
  *   of a node   H(key of its parent, its tokens)
  *
- * H is XXH3-128 without a seed over these bytes one after the other; identity is two numbers of 8
- * bytes, salt_bytes one of 4, tokens are of 4 bytes each, all least significant byte first. A key
- * is H's canonical form, most significant byte first. A node that is partly filled has a key of
- * the tokens that it has.
+ * H is XXH3-128 without a seed over the concatenated bytes. identity is two 8-byte numbers,
+ * salt_bytes one 4-byte number, each token 4 bytes, all least significant byte first. A key is H's
+ * canonical form, most significant byte first. The key of a partly filled node covers the node's
+ * present tokens.
  *
  * H is not cryptographic: two texts with one key can be constructed. A store must keep the tokens
  * beside the key and compare them. The tree's own look-ups use other hashes, which depend on
@@ -157,12 +159,12 @@ typedef struct quire_page_key {
 /* The key of a root. Thread: any. */
 void quire_prefix_key_root(const quire_prefix_key *key, quire_page_key *out);
 
-/* The key of the text that goes on behind `parent`'s with one page's tokens: n_tokens is from 1 to
- * page_tokens. out may be parent. Thread: any. */
+/* The key of `parent`'s text followed by the tokens of one more node, 1 <= n_tokens <= page_tokens.
+ * out may be parent. Thread: any. */
 void quire_prefix_key_add(const quire_page_key *parent, const int32_t *tokens, uint32_t n_tokens,
                           quire_page_key *out);
 
-/* Why a lookup ended where it did.  X(symbol, value, "name") */
+/* Why a lookup ended. X(symbol, value, "name") */
 #define QUIRE_PREFIX_END_MAP(X)                                                                    \
     X(WHOLE, 0, "whole") /* everything asked for was found */                                      \
     X(NEW, 1, "new")     /* nothing was ever published under this key (or not within memory) */    \
@@ -179,7 +181,7 @@ typedef enum quire_prefix_end {
 } quire_prefix_end;
 const char *quire_prefix_end_name(quire_prefix_end end);
 
-/* Why nodes went.  X(symbol, value, "name") */
+/* Why a node ended. X(symbol, value, "name") */
 #define QUIRE_PREFIX_GONE_MAP(X)                                                                   \
     X(NONE, 0, "none")                                                                             \
     X(MEMORY, 1, "memory")           /* chosen by the policy when pages were short */              \
@@ -197,102 +199,104 @@ typedef enum quire_prefix_gone {
 const char *quire_prefix_gone_name(quire_prefix_gone gone);
 
 typedef struct quire_prefix_match {
-    uint32_t n_tokens;      /* that can be used: shared by the sequence, after acquire */
-    uint32_t n_same_tokens; /* equal to something cached, before rounding to pages or the limit */
-    quire_prefix_end end;   /* why it ended at n_same_tokens */
-    int32_t cached_token;   /* DIVERGED: what another branch has there (of several, one whose tokens
-                               are next to these in order); else -1 */
-    uint32_t n_gone_tokens; /* EVICTED: how many tokens after n_same_tokens were there once, as far
-                               as whole pages and ends of texts show */
+    uint32_t n_tokens;      /* usable tokens; shared by the sequence after acquire */
+    uint32_t n_same_tokens; /* cached tokens found, before rounding to pages or the limit */
+    quire_prefix_end end;   /* why the lookup ended at n_same_tokens */
+    int32_t cached_token;   /* DIVERGED: the next token of another branch (with several branches, of
+                               one next in order to the prompt); else -1 */
+    uint32_t n_gone_tokens; /* EVICTED: tokens after n_same_tokens that were cached before, as known
+                               from whole pages and ends of texts */
     quire_prefix_gone gone; /* EVICTED: why */
     uint64_t gone_us;       /* EVICTED: when */
 } quire_prefix_match;
 
-/* What acquire would find. Changes nothing: no counters, no recency.
- * Cost: a hash and a comparison of page_tokens ids per page. */
+/* Find what acquire would find. Changes nothing: no counters, no recency.
+ * Cost: per page, one hash and one comparison of page_tokens ids. */
 void quire_prefix_lookup(const quire_prefix *tree, const quire_prefix_key *key,
                          const int32_t *tokens, uint32_t n_tokens, quire_prefix_match *match);
 
-/* A lookup, and the pages that acquire would take, by the region they are charged to. Pinned pages
- * are in neither sum: a hit changes nothing about their charge. */
+/* A lookup, and the bytes of the pages that acquire would use, by charged region. Neither sum
+ * includes pinned pages: a hit does not change their charge. */
 typedef struct quire_prefix_claim {
     quire_prefix_match match;
-    uint32_t n_tokens; /* of the match, at most tokens_max: acquire would use so many */
-    uint64_t cached_bytes[QUIRE_REGIONS_MAX]; /* only the tree holds them: in use after acquire */
-    uint64_t live_bytes[QUIRE_REGIONS_MAX];   /* sequences hold them already */
+    uint32_t n_tokens; /* tokens that acquire would use: of the match, at most tokens_max */
+    uint64_t cached_bytes[QUIRE_REGIONS_MAX]; /* pages that only the tree holds now */
+    uint64_t live_bytes[QUIRE_REGIONS_MAX];   /* pages that sequences hold already */
 } quire_prefix_claim;
 
-/* Changes nothing. Cost: quire_prefix_lookup(), and a look at each page of the match. */
+/* Changes nothing. Cost: quire_prefix_lookup(), and one access to each page of the match. */
 void quire_prefix_claim_get(const quire_prefix *tree, const quire_prefix_key *key,
                             const int32_t *tokens, uint32_t n_tokens, uint32_t tokens_max,
                             quire_prefix_claim *claim);
 
-/* A number, never 0, that changes whenever a lookup may have another answer than before: when nodes
- * or refs come and go, when a node loses a page, and when pages get pinned or charged to another
- * region. While it stays, the answer of a lookup holds, but for cached_token where several branches
- * are next to each other (which of them it names depends on their use), and that of a claim if
- * quire_cache_generation() stays too. Cost: O(1). */
+/* A number, never 0, that changes whenever the result of a lookup may change: when nodes or refs
+ * come and go, when a node loses a page, and when pages are pinned or charged to another region.
+ * While the number is unchanged, a lookup's result holds, except for cached_token when several
+ * branches are next in order (their use decides which one is reported). A claim's result holds
+ * while quire_cache_generation() is unchanged too. Cost: O(1). */
 uint64_t quire_prefix_generation(const quire_prefix *tree);
 
 typedef struct quire_prefix_acquire_opts {
-    uint32_t tokens_max; /* use at most so many (a full hit computes its last token again) */
-    uint64_t owner;      /* who publishes: a session's number; 0 = nobody in particular */
+    uint32_t tokens_max; /* use at most this number (a full hit computes its last token again) */
+    uint64_t owner;      /* the publishing session's number; 0 = no owner */
     uint64_t now_us;
-    bool is_private;   /* publish nothing (cache_prompt: false); hits are used all the same */
-    bool is_miss;      /* use nothing: for comparisons */
-    uint8_t rank;      /* of who asks: pages keep the highest rank that used them */
-    uint16_t account;  /* of the tenant; counts when the key is new (a root belongs to one) */
-    bool is_uncounted; /* no part of the statistics: the owner itself asks, not a client */
+    bool is_private;   /* publish nothing (cache_prompt: false); hits are still used */
+    bool is_miss;      /* use no hit: for comparisons */
+    uint8_t rank;      /* of the request: pages keep the highest rank of their users */
+    uint16_t account;  /* of the tenant; read when the key is new (a root has one account) */
+    bool is_uncounted; /* not in the statistics: the request is the owner's, not a client's */
 } quire_prefix_acquire_opts;
 
-/* Tie an open, empty sequence to the tree and fill it with the longest prefix of tokens that is
- * cached. Counts n_tokens queried and match->n_tokens hit; makes the path most recently used.
+/* Tie an open, empty sequence to the tree and fill it with the longest cached prefix of tokens.
+ * Adds n_tokens to the queried and match->n_tokens to the hit tokens, and makes the path most
+ * recently used.
  * Memory: *ref is released with quire_prefix_release(), before the sequence is closed.
- * Errors: QUIRE_NOTFOUND (no such sequence), QUIRE_INVAL (it has tokens, reserved room or a ref; a
- * salt too long, rank or account out of range), QUIRE_LIMIT (refs_max; roots_max when somebody runs
- * on every root), QUIRE_NOMEM; then nothing has changed and the
- * sequence is empty, *ref null and *match empty. */
+ * Errors: QUIRE_NOTFOUND (no such sequence), QUIRE_INVAL (the sequence has tokens, reserved room or
+ * a ref; the salt is too long; rank or account is out of range), QUIRE_LIMIT (refs_max; roots_max
+ * when every root has refs), QUIRE_NOMEM. On error nothing has changed, the sequence is empty, *ref
+ * is null and *match is empty. */
 int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_seq_id seq,
                          const int32_t *tokens, uint32_t n_tokens,
                          const quire_prefix_acquire_opts *opts, quire_prefix_match *match,
                          quire_prefix_ref *ref);
 
-/* Make the sequence's first n_tokens tokens, which are `tokens` and whose KV is computed, known:
- * full pages become nodes and the rest the ref's open page. Where a node with these tokens exists
- * it stays, and where it is a full page the sequence goes on with the node's pages and lets go of
- * its own copies: both were computed from the same tokens, so they differ at most as much as a hit
- * does from a miss. (Not in pages that it shares with a fork.) Call it as tokens are computed:
- * after a chunk of prefill, when a page fills, at the end. Does nothing on a private ref or on one
- * whose path was invalidated; with is_page_exact open pages are not published. Tokens said before
- * are not compared again: they change by truncation only, which the sequence remembers. Errors:
- * QUIRE_NOTFOUND (ref), QUIRE_INVAL (n_tokens beyond the sequence, or it is closed), QUIRE_LIMIT,
- * QUIRE_NOMEM: what was published before stays, the rest is not cached. Cost: O(tokens not
- * published yet + pages released since). */
+/* Publish the sequence's first n_tokens tokens, which are `tokens` and whose KV is computed. Full
+ * pages become nodes; the rest becomes the ref's open page. An existing node with the same tokens
+ * stays. When such a node is a full page, the sequence takes the node's pages in place of its own
+ * copies, except for pages that the sequence shares with a fork. Both copies were computed from the
+ * same tokens, so they differ no more than a hit from a miss. Call publish as tokens are computed:
+ * after a chunk of prefill, when a page fills, at the end. A private ref, or a ref whose path was
+ * invalidated, publishes nothing. With is_page_exact open pages are not published. Tokens published
+ * before are not compared again: only truncation changes them, and the sequence records truncation.
+ * Errors: QUIRE_NOTFOUND (ref), QUIRE_INVAL (n_tokens beyond the sequence, or the sequence is
+ * closed), QUIRE_LIMIT, QUIRE_NOMEM. On error the nodes published so far stay, and the rest is not
+ * cached. Cost: O(tokens not published yet + pages released since). */
 int quire_prefix_publish(quire_prefix *tree, quire_prefix_ref ref, const int32_t *tokens,
                          uint32_t n_tokens, uint64_t now_us);
 
-/* Let go: what was published can be evicted from now on. Before quire_seq_close(). A ref whose path
- * was invalidated is released like any other; one whose sequence was closed first holds what it
- * published, and nothing else, until then.
+/* Release a ref, before quire_seq_close(): its nodes can be evicted from now on. A ref whose path
+ * was invalidated is released like any other. A ref whose sequence was closed first still holds its
+ * published nodes, and nothing else, until it is released.
  * Errors: QUIRE_NOTFOUND. */
 int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_us);
 
 /* ---- ranks and accounts ----
  *
- * A node's rank is the highest of those that used it: eviction in a region goes from the lowest
- * rank up. A node's account is that of its root, which is the account of whoever first asked under
- * that key. An account above its quota loses pages of its own as soon as it publishes more; what
- * was in use then goes with the next publication of anybody after it was let go of. Below quotas,
- * whoever is furthest above his fair share of a region loses first: the region's budget times his
- * weight, divided by the weights of all who have bytes there. */
+ * A node's rank is the highest rank of its users. Eviction in a region starts with the lowest rank.
+ * A node's account is the account of its root: the account of the first request under that key. An
+ * account above its quota loses its own pages as soon as it publishes more. Pages in use at that
+ * time go after their release, with the next publication of any account. Among accounts within
+ * their quotas, the account furthest above its fair share of a region loses first. A fair share is
+ * the region's budget times the account's weight, divided by the sum of the weights of all accounts
+ * with bytes in the region. */
 
 typedef struct quire_account_opts {
     uint64_t quota_bytes; /* charge of all cached and shared pages of the account; 0 = no limit */
     uint32_t weight;      /* >= 1; 1 unless it was set */
 } quire_account_opts;
 
-/* Errors: QUIRE_RANGE (account), QUIRE_INVAL (weight 0), QUIRE_NOMEM. What is above a lower quota
- * goes at once, as far as nobody holds it. */
+/* Errors: QUIRE_RANGE (account), QUIRE_INVAL (weight 0), QUIRE_NOMEM. Pages above a lowered quota
+ * are evicted at once, except for pages in use. */
 int quire_prefix_account_set(quire_prefix *tree, uint16_t account, const quire_account_opts *opts);
 
 typedef struct quire_account_info {
@@ -300,53 +304,55 @@ typedef struct quire_account_info {
     uint32_t weight;
     uint64_t bytes;                           /* charge of the pages in its nodes */
     uint64_t region_bytes[QUIRE_REGIONS_MAX]; /* the same by region */
-    uint64_t quota_evicted_bytes_total;       /* what went because it was above its quota */
+    uint64_t quota_evicted_bytes_total;       /* evicted because the account was above its quota */
 } quire_account_info;
-/* An account that was never used or set is as if set to no limit and weight 1. Errors: QUIRE_RANGE.
+/* An account that was never used or set has no limit and weight 1. Errors: QUIRE_RANGE.
  */
 int quire_prefix_account_get(const quire_prefix *tree, uint16_t account, quire_account_info *out);
 
-/* Nodes of this rank expire when they were not used for ttl_us; 0 = never. The default of every
- * rank is opts.ttl_us. Errors: QUIRE_RANGE (rank). */
+/* Nodes of this rank expire after ttl_us without use; 0 = never. The default of every rank is
+ * opts.ttl_us. Errors: QUIRE_RANGE (rank). */
 int quire_prefix_ttl_set(quire_prefix *tree, uint8_t rank, uint64_t ttl_us);
 
-/* Another low-traffic rule: see quire_prefix_opts. Cost: O(nodes). Errors: QUIRE_INVAL (negative or
- * NaN). */
+/* Change the low-traffic rule: see quire_prefix_opts. Cost: O(nodes). Errors: QUIRE_INVAL (negative
+ * or NaN). */
 int quire_prefix_low_traffic_set(quire_prefix *tree, uint64_t after_us, double hits_per_hour);
 
-/* What computing a token at depth d costs: token_us + d * token_depth_us. Policies that weigh cost
- * use it; without, every token costs the same. Errors: QUIRE_INVAL (negative, infinite or NaN). */
+/* Set the cost of computing a token at depth d: token_us + d * token_depth_us. Policies that weigh
+ * cost use these values; by default every token costs the same. Errors: QUIRE_INVAL (negative,
+ * infinite or NaN). */
 int quire_prefix_cost_set(quire_prefix *tree, double token_us, double token_depth_us);
 
 /* ---- letting go ---- */
 
-/* Evict cached pages of a region until need_bytes of its charge are gone or nothing is left that
- * may go. Expired ones first, then low traffic, then as the policy says; children before
- * parents. Returns the bytes. The cache calls this itself when pages run short. */
+/* Evict cached pages of a region until need_bytes of its charge are free or no candidate is left.
+ * Order: expired, low traffic, then as the policy decides; children before parents. Returns the
+ * freed bytes. The cache calls this function itself when pages run short. */
 uint64_t quire_prefix_evict(quire_prefix *tree, quire_region_id region, uint64_t need_bytes);
 
-/* Drop what has expired, at most nodes_max nodes; also tells the tree what time it is. Returns the
- * number of nodes. */
+/* Drop expired nodes, at most nodes_max, and set the tree's time. Returns the number of dropped
+ * nodes. */
 uint32_t quire_prefix_expire(quire_prefix *tree, uint64_t now_us, uint32_t nodes_max);
 
 typedef struct quire_prefix_dropped {
     uint64_t nodes;
     uint64_t tokens;
-    uint64_t freed_bytes; /* charge of pages that nobody holds any more */
+    uint64_t freed_bytes; /* charge of pages without a holder */
 } quire_prefix_dropped;
 
-/* Invalidation takes effect before these return: no later lookup finds what they name. Sequences
- * that run on the pages keep them; their refs publish nothing any more. It wins over pins: a pin of
- * what is named is lost (quire/pin.h).
+/* Invalidation takes effect before these functions return: no later lookup finds the named nodes.
+ * Sequences that run on the pages keep them, but their refs publish nothing any more. Invalidation
+ * wins over pins: a pin of a named node is lost (quire/pin.h).
  *   all     everything
  *   salt    one tenant: every root with this salt
  *   salts   every root whose salt begins with these bytes
  *   prefix  every cached text that begins with tokens, from the first node that contains the last
- *           of them on; n_tokens 0 is the whole root. A running sequence of which less is known
- *           goes on publishing unless its tokens turn out to be these (or two such texts were
- *           named: then it publishes no more)
- *   owner   what the owner published and nobody else has used since (a closed session), owner 0
- *           excepted; its running refs publish no more. Cost: O(nodes dropped + refs) */
+ *           of them; n_tokens 0 names the whole root. A running sequence with a shorter published
+ *           text continues to publish until its tokens turn out to be the named ones (or until a
+ *           second such drop: then it publishes no more)
+ *   owner   the nodes that the owner published and nobody else has used since (a closed session),
+ *           except for owner 0; the owner's running refs publish no more. Cost: O(nodes dropped +
+ *           refs) */
 quire_prefix_dropped quire_prefix_drop_all(quire_prefix *tree, uint64_t now_us);
 quire_prefix_dropped quire_prefix_drop_salt(quire_prefix *tree, const void *salt,
                                             uint32_t salt_bytes, uint64_t now_us);
@@ -363,11 +369,11 @@ typedef struct quire_prefix_stats {
     uint64_t query_tokens_total;
     uint64_t hit_tokens_total;
     uint64_t lookups_total; /* acquires */
-    uint64_t hits_total;    /* acquires that used something */
+    uint64_t hits_total;    /* acquires with a hit */
     uint64_t published_tokens_total;
     uint64_t gone_nodes_total[QUIRE_PREFIX_GONE_COUNT];
     uint64_t gone_tokens_total[QUIRE_PREFIX_GONE_COUNT];
-    uint64_t regret_tokens_total; /* asked for after they had been evicted or had expired */
+    uint64_t regret_tokens_total; /* queried after their eviction or expiry */
     uint64_t nodes;
     uint64_t tokens;          /* in nodes */
     uint64_t evictable_bytes; /* charge of pages that only the tree holds */
@@ -383,10 +389,10 @@ typedef struct quire_prefix_node_info {
     uint32_t n_tokens;
     uint32_t first_token; /* position of tokens[0] */
     uint32_t n_children;
-    uint32_t n_refs; /* that end here, those of pins included */
-    uint32_t n_pins; /* that hold it: they end here or below */
+    uint32_t n_refs; /* refs that end here, including pins' refs */
+    uint32_t n_pins; /* pins that hold the node: they end here or below */
     uint32_t hits;
-    quire_region_id region; /* that its pages are charged to */
+    quire_region_id region; /* to which its pages are charged */
     uint8_t rank;
     uint16_t account;
     uint64_t owner; /* 0 = nobody in particular, or several */
@@ -394,7 +400,7 @@ typedef struct quire_prefix_node_info {
     uint64_t used_us;
     const void *salt; /* of the root */
     uint32_t salt_bytes;
-    quire_page_key key; /* of the text up to the end of the node */
+    quire_page_key key; /* of the text up to the node's end */
 } quire_prefix_node_info;
 
 /* Visit every node, parents before children, until visit returns non-zero; returns that value.
@@ -409,15 +415,15 @@ typedef struct quire_prefix_page_use {
     uint64_t used_us;
 } quire_prefix_page_use;
 
-/* Visit the nodes among n_ids ids from `first` on, in no order, for a picture that is taken in
- * pieces; begin with 1. Returns the id to go on with, 0 after the last one. Nodes that come or go
- * between two pieces may be missed. Cost: O(n_ids), a cache miss each. */
+/* Visit the nodes among n_ids ids from `first` on, in no order, to visit all nodes in several
+ * calls; begin with id 1. Returns the id for the next call, 0 after the last one. Nodes that come
+ * or go between two calls may be missed. Cost: O(n_ids), one cache miss each. */
 uint32_t quire_prefix_visit_some(const quire_prefix *tree, uint32_t first, uint32_t n_ids,
                                  void (*visit)(void *ctx, const quire_prefix_page_use *use),
                                  void *ctx);
 
-/* Bytes of a path: charge of the pages that hold `tokens` as far as they are cached; *own_bytes of
- * those that belong to owner alone. Either may be NULL. */
+/* *bytes gets the charge of the cached pages of `tokens`, *own_bytes the charge of those that
+ * belong to owner alone. Either may be NULL. */
 void quire_prefix_path_bytes(const quire_prefix *tree, const quire_prefix_key *key,
                              const int32_t *tokens, uint32_t n_tokens, uint64_t owner,
                              uint64_t *bytes, uint64_t *own_bytes);

@@ -14,7 +14,7 @@ static bool is_page_size_ok(size_t page_bytes)
     return page_bytes % 64 == 0 && page_bytes <= QUIRE_PAGE_BYTES_MAX;
 }
 
-/* The parts of a group's pages: few enough, whole cache lines, and nothing between them. */
+/* Check the parts of a group's pages: their number, whole cache lines, no gaps. */
 static int parts_check(uint32_t n_parts, const size_t *part_bytes, size_t page_bytes)
 {
     size_t left_bytes = page_bytes;
@@ -67,7 +67,7 @@ int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
     memset(cache, 0, sizeof(*cache));
     cache->allocator = *allocator;
     cache->opts = *opts;
-    cache->opts.allocator = NULL; /* the caller's struct may be gone tomorrow; the copy stays */
+    cache->opts.allocator = NULL; /* the caller's struct may not outlive this call; the copy does */
     for (uint32_t g = 0; g < opts->n_groups; g++) {
         if (opts->charge_bytes[g] == 0) {
             cache->opts.charge_bytes[g] = opts->page_bytes[g] > 0 ? opts->page_bytes[g] : 1;
@@ -96,7 +96,7 @@ int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
         allocator->free(allocator->ctx, cache);
         return QUIRE_NOMEM;
     }
-    memset(cache->opts.part_bytes, 0, sizeof(cache->opts.part_bytes)); /* the caller's too */
+    memset(cache->opts.part_bytes, 0, sizeof(cache->opts.part_bytes)); /* as above */
     *out = cache;
     QUIRE_CACHE_CHECKED(cache);
     return QUIRE_OK;
@@ -148,7 +148,7 @@ size_t quire_cache_payload_bytes(const quire_cache *cache, quire_group_id group)
     return group < cache->opts.n_groups ? cache->opts.page_bytes[group] : 0;
 }
 
-/* The class of a page in use whose payload has so many bytes. */
+/* Find the class of a page in use, and check its payload bytes. */
 static int payload_find(const quire_cache *cache, quire_page_id id, size_t n_bytes,
                         const quire_pool_class **out)
 {

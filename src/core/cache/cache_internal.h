@@ -15,20 +15,20 @@
 
 struct quire_charge_move;
 
-/* A keeper keeps pages after their sequences have closed. The prefix tree is one; tests have a
- * double. The cache calls these functions, with ctx, while it makes room or moves budget. They must
- * not take pages. */
+/* A keeper keeps pages after their sequences have closed. The prefix tree is a keeper; tests have a
+ * double. The cache calls these functions, with ctx, while it makes room or moves budget. The
+ * functions must not take pages. */
 typedef struct quire_cache_keeper {
-    /* Free cached pages worth need_bytes of a region's charge, or as much as can be. Returns the
-     * bytes freed. */
+    /* Free cached pages until need_bytes of a region's charge are free or no more can be freed.
+     * Returns the freed bytes. */
     uint64_t (*evict)(void *ctx, quire_region_id region, uint64_t need_bytes);
     /* Charge kept pages that a region's sequences do not use to another region (charge.h). */
     void (*leave)(void *ctx, struct quire_charge_move *move);
     /* Charge kept pages that a region's sequences use to this region again (charge.h). */
     void (*give_back)(void *ctx, struct quire_charge_move *move);
-    /* A cached page of the dynamic region cannot go while a pinned region has cached pages that
-     * depend on it. End one of these and give its region the charge of the other page instead, if
-     * that is no more. Returns whether there was such a pair. */
+    /* A cached page of the dynamic region cannot be evicted while cached pages of a pinned region
+     * depend on it. Evict one such dependent page. Charge the dynamic region's page to the pinned
+     * region in its place, if the charge is no larger. Returns whether there was such a pair. */
     bool (*trade)(void *ctx);
     void *ctx;
 } quire_cache_keeper;
@@ -41,8 +41,8 @@ struct quire_cache {
     quire_pool pool;
     quire_leaf_stock stock;
     quire_seqs seqs;
-    quire_cache_keeper keeper; /* all NULL: none */
-    bool is_evicting;          /* inside its evict or trade */
+    quire_cache_keeper keeper; /* all NULL: no keeper */
+    bool is_evicting;          /* inside the keeper's evict or trade */
 };
 
 /* What quire_cache_create() takes from the system and from constants. */
@@ -56,24 +56,25 @@ typedef struct quire_cache_env {
 int quire_cache_create_in(quire_cache **out, const quire_cache_opts *opts,
                           const quire_cache_env *env);
 
-/* Register a keeper, with all functions, or none (NULL). The table is copied. */
+/* Register a keeper with all functions, or remove the keeper (NULL). The table is copied. */
 void quire_cache_keeper_set(quire_cache *cache, const quire_cache_keeper *keeper);
 
-/* Have the keeper free need_bytes of a region's charge. Returns the bytes freed: 0 without a
- * keeper, from inside its call, and when not enough is cached, as nothing is gained by losing it
- * then. */
+/* Have the keeper free need_bytes of a region's charge. Returns the freed bytes. Frees nothing and
+ * returns 0 without a keeper, from inside a keeper's call, and when too little is cached to meet
+ * the need. */
 uint64_t quire_cache_evict(quire_cache *cache, quire_region_id region, uint64_t need_bytes);
 
-/* Fill an open, empty sequence without reserved room with n_tokens > 0 tokens that are in pages
- * already: pages[i * n_groups + group] holds those from i * page_tokens on, at slot 0. Groups above
- * 0 may have holes (QUIRE_PAGE_NULL), but for a last page that is used in part. The sequence takes
- * a reference of each page; slots that it uses are filled, and no holder writes them any more.
- * Errors: QUIRE_NOMEM, QUIRE_LIMIT (seq_tokens_max); then nothing has changed. */
+/* Fill an open, empty sequence without reserved room with n_tokens > 0 tokens of existing pages:
+ * pages[i * n_groups + group] holds the tokens from i * page_tokens on, from slot 0 on. Groups
+ * above 0 may have holes (QUIRE_PAGE_NULL), except in a last page that is used in part. The
+ * sequence takes a reference to each page. The used slots are filled, and no holder writes them any
+ * more.
+ * Errors: QUIRE_NOMEM, QUIRE_LIMIT (seq_tokens_max). On error nothing has changed. */
 int quire_seq_adopt(quire_cache *cache, quire_seq *seq, const quire_page_id *pages,
                     uint32_t n_tokens);
 
-/* Let a full entry of a sequence hold pages[group], which the prefix tree keeps for the same
- * tokens, in place of its own; groups in which either has none are left as they are. */
+/* Replace the pages of a full entry of a sequence by pages[group], which the prefix tree keeps for
+ * the same tokens. A group in which the entry or pages[] has no page is unchanged. */
 void quire_seq_swap(quire_cache *cache, quire_seq *seq, uint32_t entry, const quire_page_id *pages);
 
 /* At debug level 2 every call that changes the cache ends with a full check. */

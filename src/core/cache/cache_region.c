@@ -4,7 +4,7 @@
 #include "core/cache/cache_internal.h"
 #include "core/cache/charge.h"
 
-/* Set a budget that is known to cover what is charged and promised. */
+/* Set a budget that is known to cover the charged and the promised bytes. */
 static void budget_set(quire_cache *cache, quire_region_id region, uint64_t bytes)
 {
     QUIRE_CHECK(quire_region_resize(&cache->regions, region, bytes) == QUIRE_OK);
@@ -23,7 +23,7 @@ static uint64_t over_bytes_of(const quire_region *region, uint64_t left_bytes)
     return charged_bytes > left_bytes ? charged_bytes - left_bytes : 0;
 }
 
-/* What leaves `from` when its budget goes down to left_bytes and `to` gets so much more. */
+/* The move of charges to `to` that lets the budget of `from` shrink to left_bytes. */
 static quire_charge_move leaving(quire_cache *cache, quire_region_id from, quire_region_id to,
                                  uint64_t left_bytes)
 {
@@ -35,9 +35,9 @@ static quire_charge_move leaving(quire_cache *cache, quire_region_id from, quire
                                 .takes_candidates = true };
 }
 
-/* Shrink a pinned region to left_bytes: what it does not use leaves with the budget. Pages are
- * whole, so more may have to leave than goes: when `to` has no room for that, some goes
- * another way. */
+/* Shrink a pinned region to left_bytes: unused pages leave with the budget. Pages are whole, so
+ * more charge than budget may have to leave. When `to` has no room for the excess, evict or reclaim
+ * part of it. */
 static int shrink_pinned(quire_cache *cache, quire_region_id from, quire_region_id to,
                          uint64_t left_bytes)
 {
@@ -79,12 +79,12 @@ static int shrink_dynamic(quire_cache *cache, quire_region_id to, uint64_t left_
     quire_charge_move move = { .cache = cache, .from = QUIRE_REGION_DYNAMIC, .to = to };
     uint64_t home_bytes;
 
-    /* Eviction may move, or end, what was to go home: what does is found out anew after it. */
+    /* Eviction may move or end pages that would go home: count them again after each eviction. */
     while ((move.need_bytes = over_bytes_of(region, left_bytes)) > 0) {
         move.is_dry = true;
         move.moved_bytes = 0;
         quire_charge_return(&move);
-        /* A page more than needed may not fit what is handed over. */
+        /* The bytes that would go home may exceed the transferred budget. */
         home_bytes = move.moved_bytes <= bytes ? move.moved_bytes : 0;
         if (home_bytes >= move.need_bytes) {
             break;
@@ -151,7 +151,7 @@ int quire_region_close(quire_cache *cache, quire_region_id region)
     QUIRE_FAIL_IF(region == QUIRE_REGION_DYNAMIC, QUIRE_INVAL);
     QUIRE_FAIL_IF(quire_counter_get(&found->n_seqs) > 0 || quire_region_promised_bytes(found) > 0,
                   QUIRE_AGAIN);
-    /* Without sequences and pins of its own all of it may leave. */
+    /* A region without sequences and pins uses nothing: every page may leave. */
     QUIRE_TRY(quire_region_transfer(cache, region, QUIRE_REGION_DYNAMIC,
                                     quire_counter_get(&found->budget_bytes)));
     quire_pool_home_forget(&cache->pool, region);

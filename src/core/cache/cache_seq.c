@@ -19,7 +19,7 @@ static quire_seq *seq_begin(quire_cache *cache, quire_region_id region)
     return quire_seqs_open(&cache->seqs, region);
 }
 
-/* Recompute how far appends need nothing. */
+/* Recompute ready_tokens. */
 static void ready_update(quire_cache *cache, quire_seq *seq)
 {
     uint32_t ready = cache->opts.seq_tokens_max;
@@ -80,7 +80,7 @@ int quire_seq_fork(quire_cache *cache, quire_seq_id seq, quire_seq_id *out)
     return QUIRE_OK;
 }
 
-/* Lay by the leaves and the upper levels. */
+/* Plan the leaves and the upper levels. */
 static int tables_plan(quire_cache *cache, quire_seq *seq, const quire_table_needs *needs)
 {
     uint64_t n_leaves = 0;
@@ -93,8 +93,8 @@ static int tables_plan(quire_cache *cache, quire_seq *seq, const quire_table_nee
     return quire_leaf_stock_plan(&cache->stock, n_leaves);
 }
 
-/* Free slots and ids are needed, whatever budgets allow; how many of them are missing is not known.
- * The sequence's own region gives first, then the dynamic one. */
+/* Evict because slots or page ids are missing, not budget; the number of missing ones is unknown.
+ * Evict from the sequence's own region first, then from the dynamic region. */
 static bool evict_for_slots(quire_cache *cache, const quire_seq *seq, const uint32_t *n_pages)
 {
     quire_region_id regions[2] = { seq->region, QUIRE_REGION_DYNAMIC };
@@ -110,8 +110,8 @@ static bool evict_for_slots(quire_cache *cache, const quire_seq *seq, const uint
     return false;
 }
 
-/* Plan the pages, at the cost of cached ones if need be. Pages that eviction lets go of may include
- * the sequence's own tail, which then need not be copied, so the needs are worked out again. */
+/* Plan the pages, evicting cached pages if needed. Eviction may drop the tree's hold on the
+ * sequence's own tail, which then need not be copied: compute the needs again. */
 static int pages_plan(quire_cache *cache, quire_seq *seq, uint32_t n_tokens,
                       quire_table_needs *needs)
 {
@@ -209,7 +209,7 @@ int quire_seq_release(quire_cache *cache, quire_seq_id seq, quire_group_id group
     QUIRE_FAIL_IF(group >= cache->opts.n_groups || begin_token > end_token, QUIRE_INVAL);
     end_token = end_token < found->n_tokens ? end_token : found->n_tokens;
     begin = begin_token / page_tokens + (begin_token % page_tokens != 0);
-    end = end_token / page_tokens; /* entries wholly in the range, and so full */
+    end = end_token / page_tokens; /* entries wholly in the range: full entries */
     if (begin < end) {
         quire_table_ctx ctx = table_ctx(cache, found, group);
 
@@ -315,7 +315,7 @@ int quire_seq_close(quire_cache *cache, quire_seq_id seq)
         quire_table_clear(&ctx, &found->tables[g], &cache->allocator);
     }
     quire_counter_sub(&cache->regions.items[found->region].n_seqs, 1);
-    quire_region_changed(&cache->regions, found->region); /* without pages, too: seqs_max */
+    quire_region_changed(&cache->regions, found->region); /* even without pages: seqs_max */
     quire_seqs_close(&cache->seqs, found);
     QUIRE_CACHE_CHECKED(cache);
     return QUIRE_OK;

@@ -1,4 +1,4 @@
-/* cache_stats.c - figures for people and metrics, put together from the owner's counters.
+/* cache_stats.c - statistics, computed from the owner's counters.
  *
  * quire_cache_stats_get() reads only constants of the cache (opts, classes' page sizes) and
  * counters, because the caller may be on any thread.
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* slots * page_bytes / page_tokens without overflow in between. */
+/* slots * page_bytes / page_tokens without intermediate overflow. */
 static uint64_t slots_to_bytes(uint64_t n_slots, size_t page_bytes, uint32_t page_tokens)
 {
     return n_slots / page_tokens * page_bytes + n_slots % page_tokens * page_bytes / page_tokens;

@@ -1,8 +1,8 @@
-/* cache_validate.c - every invariant of tables and sequences, and those of the modules below.
+/* cache_validate.c - checks the invariants of tables, sequences and the modules below.
  *
- * References are checked without memory of its own, so that it works in the middle of an
- * out-of-memory test: each leaf entry takes one from its page's refs, all must then be 0, and the
- * same walk puts them back. Leaves count how often they are seen in the same way.
+ * Checking references allocates nothing, so that it works in the middle of an out-of-memory test.
+ * Each leaf entry subtracts one from its page's refs; then all refs must be 0; then the same walk
+ * restores them. Leaves are counted in the same way, in n_seen.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/cache/cache_internal.h"
@@ -100,7 +100,7 @@ static void table_validate(const quire_cache *cache, const quire_seq *seq, uint3
     }
 }
 
-/* What ready_tokens promises: see seq.h. */
+/* Check the promise of ready_tokens: see seq.h. */
 static void ready_validate(const quire_cache *cache, const quire_seq *seq, uint32_t group)
 {
     const quire_table *table = &seq->tables[group];

@@ -1,4 +1,4 @@
-/* charge.c - see the header.
+/* charge.c - moves of charges; see the header.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/cache/charge.h"
@@ -18,7 +18,7 @@ bool quire_charge_may_move(const quire_charge_move *move, uint64_t bytes)
 
 typedef void (*page_fn)(quire_charge_move *move, quire_page_id id);
 
-/* Call visit for every page that a sequence holds; a page comes as often as leaves hold it. */
+/* Call visit for every page that a sequence holds, once per leaf entry. */
 static void seq_pages_visit(quire_charge_move *move, const quire_seq *seq, page_fn visit)
 {
     for (uint32_t g = 0; g < move->cache->opts.n_groups; g++) {
@@ -55,7 +55,7 @@ static void page_unmark(quire_charge_move *move, quire_page_id id)
     move->cache->pool.pages[id].is_marked = 0;
 }
 
-/* A page that no node holds moves by itself; in a dry run its mark says that it was counted. */
+/* Move a page that no node holds. In a dry run the page's mark records that it was counted. */
 static void page_move(quire_charge_move *move, quire_page_id id)
 {
     quire_page *page = &move->cache->pool.pages[id];
@@ -74,7 +74,7 @@ static void page_move(quire_charge_move *move, quire_page_id id)
     }
 }
 
-/* The same, if it spilled. */
+/* The same for a spilled page. */
 static void page_return(quire_charge_move *move, quire_page_id id)
 {
     if (move->cache->pool.pages[id].home == move->to) {
@@ -119,7 +119,7 @@ void quire_charge_return(quire_charge_move *move)
 
 /* ---- room for new pages ---- */
 
-/* Evict in a region until it has room for bytes, as far as it goes. */
+/* Evict in a region until it has room for bytes, as far as possible. */
 static void make_headroom(quire_cache *cache, quire_region_id region, uint64_t bytes)
 {
     const quire_region *found = region_at(cache, region);
@@ -132,9 +132,9 @@ static void make_headroom(quire_cache *cache, quire_region_id region, uint64_t b
     }
 }
 
-/* Returns whether anything has changed. Eviction may have ended the node of a tail that the
- * sequence would have had to copy: then the sequence needs less, even if no charge has moved.
- * Eviction, which may take anything that has expired, comes between the dry run and the move. */
+/* Returns whether anything has changed. Eviction may end the node of the sequence's tail, which
+ * then need not be copied: the needs shrink even if no charge moves. Eviction runs between the dry
+ * run and the move, and may take any expired node. */
 static bool reclaim(quire_cache *cache, quire_region_id region, uint64_t need_bytes)
 {
     const uint64_t generation = cache->regions.generation;
@@ -154,12 +154,12 @@ static bool reclaim(quire_cache *cache, quire_region_id region, uint64_t need_by
         found->reclaimed_at = found->generation;
         return false;
     }
-    QUIRE_ASSERT(!is_known); /* or some change does not count itself */
+    QUIRE_ASSERT(!is_known); /* else some change was not reported */
     make_headroom(cache, QUIRE_REGION_DYNAMIC, move.moved_bytes);
     move.moved_bytes = 0;
     move.moved_pages = 0;
     move.is_dry = false;
-    move.takes_candidates = true; /* what stood above something evicted just now is one */
+    move.takes_candidates = true; /* the parent of a node evicted just now is a candidate */
     quire_charge_leave(&move);
     return cache->regions.generation != generation;
 }
@@ -184,7 +184,7 @@ void quire_charge_shed(quire_cache *cache, quire_region_id region, uint64_t byte
             return;
         }
         (void)reclaim(cache, region, charged_bytes - end_bytes);
-        /* What stood above these may be free to go now: once more. */
+        /* The parents of these nodes may be movable now: repeat. */
     }
 }
 
@@ -199,8 +199,8 @@ bool quire_charge_headroom(quire_cache *cache, quire_region_id region, uint64_t 
     return quire_region_headroom_bytes(found) >= bytes;
 }
 
-/* What does not fit the region goes to the dynamic one. What the region has cached goes first, but
- * only when that and the dynamic region together will do. */
+/* Charge pages that do not fit the region to the dynamic region. Evict the region's cached pages
+ * first, but only when they and the dynamic region together suffice. */
 static bool spill(quire_cache *cache, quire_region_id region, const uint32_t *n_pages)
 {
     const quire_region *dynamic = region_at(cache, QUIRE_REGION_DYNAMIC);

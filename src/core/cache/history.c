@@ -1,7 +1,7 @@
 /* history.c - ring of allocation events.
  *
- * Invariant: at == next_number % capacity, kept as a running index because a division per event
- * would cost more than the rest of recording it.
+ * Invariant: at == next_number % capacity, kept as a running index, because a division would cost
+ * more than the rest of recording an event.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/cache/history.h"

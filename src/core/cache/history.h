@@ -1,8 +1,9 @@
-/* history.h - a bounded ring of allocation events: who took and released which pages when.
+/* history.h - a bounded ring of allocation events: which sequence took or released which page, and
+ * when.
  *
- * All memory is taken by init; adding an event never fails and never allocates. When the ring is
- * full the oldest event is overwritten; event numbers keep counting, so a gap at the front shows
- * how many were lost.
+ * All memory is taken by init; adding an event never fails and never allocates. In a full ring a
+ * new event overwrites the oldest. Event numbers keep counting, so the first number shows how many
+ * events were lost.
  *
  * Thread: owner.
  *
@@ -18,7 +19,7 @@ typedef struct quire_history {
     quire_history_event *events; /* [capacity], NULL when off */
     uint32_t capacity;
     uint32_t at;          /* where the next event goes */
-    uint64_t next_number; /* of the next event; also how many were ever added */
+    uint64_t next_number; /* of the next event; also the number of events so far */
     uint64_t (*clock_us)(void *ctx);
     void *clock_ctx;
 } quire_history;
@@ -29,8 +30,8 @@ int quire_history_init(quire_history *history, const quire_allocator *allocator,
                        uint64_t (*clock_us)(void *ctx), void *clock_ctx);
 void quire_history_fini(quire_history *history);
 
-/* Record an event: where to write it, with number and time filled in; NULL when off. The caller
- * assigns all other fields. (Not by copy: on the page path the copy cost more than the event.) */
+/* Record an event: returns its entry with number and time filled in; NULL when off. The caller
+ * assigns all other fields. (Filled in place: on the page path a copy cost more than the event.) */
 static inline quire_history_event *quire_history_next(quire_history *history)
 {
     quire_history_event *event;

@@ -1,8 +1,8 @@
 /* region.h - byte budgets that pages are charged to.
  *
- * Invariants: cached + pinned <= charged <= budget; charged = sum of the charges of the region's
- * pages, cached that of the cached ones that no pin holds, pinned that of those that one holds;
- * spilled = sum over the pages of other regions that are at home here.
+ * Invariants: cached + pinned <= charged <= budget; charged = the sum of the charges of the
+ * region's pages; cached = the sum for cached pages without a pin; pinned = the sum for pages with
+ * a pin; spilled = the sum for pages charged to other regions whose home is this region.
  *
  * Thread: owner, except where a counter is read (core/cache/counter.h).
  *
@@ -21,7 +21,7 @@ typedef struct quire_region {
     quire_counter charged_peak_bytes;
     quire_counter cached_bytes;
     quire_counter pinned_bytes;
-    quire_counter reserved_bytes; /* set aside for pins that hold nothing yet */
+    quire_counter reserved_bytes; /* set aside for pins that are not held yet */
     quire_counter spilled_bytes;
     quire_counter pages;
     quire_counter n_seqs; /* open */
@@ -32,8 +32,8 @@ typedef struct quire_region {
     quire_counter refused;
     uint64_t generation;   /* see quire_region_changed() */
     uint64_t reclaimed_at; /* the generation in which nothing could be reclaimed; 0 = not known */
-    uint64_t returned_at;  /* that in which no spilled page could come home ... */
-    uint64_t returned_headroom_bytes; /* ... with so much room left */
+    uint64_t returned_at;  /* the generation in which no spilled page could come home ... */
+    uint64_t returned_headroom_bytes; /* ... with this much room left */
 } quire_region;
 
 typedef struct quire_regions {
@@ -44,7 +44,7 @@ typedef struct quire_regions {
 /* One open region, QUIRE_REGION_DYNAMIC, with this budget. */
 void quire_regions_init(quire_regions *regions, uint64_t budget_bytes);
 
-/* A region that is not open begins, empty and without a budget. */
+/* Open a region that is not open, empty and without a budget. */
 void quire_region_begin(quire_regions *regions, quire_region_id id, bool spills);
 
 /* NULL when there is no such region. */
@@ -59,20 +59,20 @@ static inline uint64_t quire_region_headroom_bytes(const quire_region *region)
     return quire_counter_get(&region->budget_bytes) - quire_counter_get(&region->charged_bytes);
 }
 
-/* What pins hold and were promised: the budget is never below it. */
+/* Pinned plus reserved bytes. The budget is never below this sum. */
 static inline uint64_t quire_region_promised_bytes(const quire_region *region)
 {
     return quire_counter_get(&region->pinned_bytes) + quire_counter_get(&region->reserved_bytes);
 }
 
-/* Report a change after which a search in this region, or a request for room, may succeed where it
- * failed before: a page of the region has one holder more or less, or another charge; a node of its
- * pages became a candidate for eviction, or ceased to be one; a pin let go; the budget or a promise
- * changed. The functions that make these changes report them, so that their callers need not.
- * Taking a page and appending a token are not reported. */
+/* Report a change after which a failed search in this region, or a failed request for room, may
+ * succeed: a page of the region gained or lost a holder, or its charge moved; a node of the region
+ * became a candidate for eviction, or ceased to be a candidate; a pin was dropped; the budget or
+ * the reserved bytes changed. The functions that make these changes report them; their callers need
+ * not. Taking a page and appending a token are not reported. */
 void quire_region_changed(quire_regions *regions, quire_region_id id);
 
-/* One page more, one page less. Charging beyond the budget is a bug of the planner. */
+/* Add or remove the charge of one page. Charging beyond the budget is a bug of the planner. */
 void quire_region_charge(quire_region *region, uint64_t charge_bytes);
 void quire_region_uncharge(quire_region *region, uint64_t charge_bytes);
 

@@ -3,8 +3,8 @@
  * A sequence id is (generation << 21) | (index + 1): small while sequences are few, never 0, and an
  * id that was closed is not found again until its slot has been reused 2,048 times.
  *
- * Invariant: n_tokens <= ready_tokens. Appends up to ready_tokens find pages, leaves and a tail
- * that nobody else appends to in every group: that is the whole check of the decode path.
+ * Invariant: n_tokens <= ready_tokens. Up to ready_tokens, every group has the pages, the leaves
+ * and an unshared tail for appends. The decode path checks nothing else.
  *
  * Thread: owner.
  *
@@ -25,19 +25,20 @@ _Static_assert(QUIRE_SEQS_MAX <= QUIRE_SEQ_INDEX_MASK, "index + 1 fits its bits"
 typedef struct quire_seq {
     quire_seq_id id; /* QUIRE_SEQ_NULL while closed */
     uint32_t generation;
-    uint32_t next_free; /* index + 1 of the next closed one */
+    uint32_t next_free; /* index + 1 of the next closed sequence */
     uint32_t n_tokens;
     uint32_t ready_tokens;
-    uint32_t cut_tokens; /* shortest length it was truncated to since the prefix tree last asked */
-    uint64_t tied_ref;   /* the quire_prefix_ref that ties it to the prefix tree; 0 = none. One that
-                            outlives its sequence does not act on a later one of the same id */
+    uint32_t cut_tokens; /* shortest length after truncation since the prefix tree last read it */
+    uint64_t tied_ref;   /* the quire_prefix_ref that ties the sequence to the prefix tree; 0 =
+                            none. A ref that outlives its sequence does not act on a later sequence
+                            with the same id */
     quire_region_id region;
     quire_table tables[]; /* [n_groups] */
 } quire_seq;
 
 typedef struct quire_seqs {
     quire_allocator allocator;
-    quire_seq **items; /* [capacity], NULL where never used; a closed one is kept for reuse */
+    quire_seq **items; /* [capacity], NULL where never used; closed sequences are kept for reuse */
     uint32_t capacity;
     uint32_t n_items;
     uint32_t free_head; /* index + 1 */
@@ -58,10 +59,10 @@ int quire_seqs_plan(quire_seqs *seqs);
 /* A planned sequence, empty. */
 quire_seq *quire_seqs_open(quire_seqs *seqs, quire_region_id region);
 
-/* Its tables must be clear. */
+/* Close a sequence. Its tables must be clear. */
 void quire_seqs_close(quire_seqs *seqs, quire_seq *seq);
 
-/* Whether it has neither tokens nor reserved room. */
+/* Whether a sequence has neither tokens nor reserved room. */
 static inline bool quire_seq_is_blank(const quire_seq *seq, uint32_t n_groups)
 {
     for (uint32_t g = 0; g < n_groups; g++) {

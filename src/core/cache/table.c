@@ -99,7 +99,7 @@ static bool is_hole(const quire_page_entry *entry)
     return entry->page == QUIRE_PAGE_NULL;
 }
 
-/* The table's sequence begins to hold a page, which may be charged to another region. */
+/* The table's sequence begins to hold a page; the page may be charged to another region. */
 static void page_ref(const quire_table_ctx *ctx, quire_page_id page)
 {
     quire_pool_ref(ctx->pool, page, ctx->seq);
@@ -113,11 +113,11 @@ static void entry_unref(const quire_table_ctx *ctx, const quire_page_entry *entr
     }
 }
 
-/* A table lets go of a leaf; the last one to do so lets go of its pages. */
+/* Drop a table's reference to a leaf. Dropping the last reference releases the leaf's pages. */
 static void leaf_drop(const quire_table_ctx *ctx, quire_leaf *leaf)
 {
     QUIRE_CHECK(leaf->refs > 0);
-    if (--leaf->refs > 0) { /* a tail in it may be the only other holder's own now */
+    if (--leaf->refs > 0) { /* its tail may now belong to the only other holder */
         quire_region_changed(ctx->pool->regions, ctx->region);
         return;
     }
@@ -128,8 +128,8 @@ static void leaf_drop(const quire_table_ctx *ctx, quire_leaf *leaf)
     quire_leaf_stock_trim(ctx->stock);
 }
 
-/* A private copy of a leaf's first n_entries entries; the pages of the first n_shared are shared
- * with it. The original stays with its other holders. */
+/* A private copy of a leaf's first n_entries entries. The copy shares the pages of the first
+ * n_shared entries. The original stays with its other holders. */
 static quire_leaf *leaf_copy(const quire_table_ctx *ctx, const quire_leaf *leaf, uint32_t n_entries,
                              uint32_t n_shared)
 {
@@ -169,7 +169,7 @@ int quire_table_plan_upper(quire_table *table, const quire_allocator *allocator,
 
 /* ---- room ---- */
 
-/* The tail entry when it can take tokens, else NULL. */
+/* The tail entry if it has free slots, else NULL. */
 static quire_page_entry *open_tail(const quire_table_ctx *ctx, const quire_table *table)
 {
     quire_page_entry *tail;
@@ -186,8 +186,8 @@ static quire_leaf *tail_leaf(const quire_table *table)
     return table_leaf(table, (table->n_entries - 1) / QUIRE_LEAF_ENTRIES);
 }
 
-/* Whether somebody else relies on what would be written: other tables, through the page or through
- * the leaf, or the prefix tree, on slots that this table does not fill. */
+/* Whether an append to the tail would write slots that others rely on: other tables, through the
+ * page or the leaf, or the prefix tree, on slots that this table does not fill. */
 static bool is_tail_shared(const quire_table_ctx *ctx, const quire_table *table,
                            const quire_page_entry *tail)
 {
@@ -223,7 +223,8 @@ quire_table_needs quire_table_room_needs(const quire_table_ctx *ctx, const quire
     }
     if (needs.copies_tail || (needs.n_pages > 0 && table->n_held == table->n_entries &&
                               table->n_held % QUIRE_LEAF_ENTRIES != 0)) {
-        /* The leaf of the tail is written: reserved entries behind it are never in a shared one. */
+        /* The leaf of the tail is written. Reserved entries behind the tail are never in a shared
+         * leaf. */
         needs.copies_leaf = tail_leaf(table)->refs > 1;
     }
     needs.n_pages += needs.copies_tail;
@@ -240,7 +241,7 @@ static void tail_copy(const quire_table_ctx *ctx, quire_page_entry *tail)
     quire_pool_fill_set(ctx->pool, tail->page, tail->n_tokens);
 }
 
-/* The leaf that entry n_held goes to. */
+/* The leaf for entry n_held. */
 static quire_leaf *leaf_for_next(const quire_table_ctx *ctx, quire_table *table)
 {
     quire_leaf *leaf;
@@ -271,7 +272,7 @@ void quire_table_make_room(const quire_table_ctx *ctx, quire_table *table,
     if (needs->copies_leaf) {
         uint32_t index = (table->n_entries - 1) / QUIRE_LEAF_ENTRIES;
         quire_leaf *leaf = table_leaf(table, index);
-        /* The tail page, when it is replaced at once, is never shared with the copy. */
+        /* A tail page that is replaced at once is not shared with the copy. */
         quire_leaf *copy =
             leaf_copy(ctx, leaf, leaf->n_entries, leaf->n_entries - (needs->copies_tail ? 1 : 0));
 
@@ -314,7 +315,8 @@ void quire_table_grow(const quire_table_ctx *ctx, quire_table *table, uint32_t n
 
 /* ---- release ---- */
 
-/* Remember that [begin, end) are holes: one range is kept, the last one unless they touch. */
+/* Record that [begin, end) are holes. One range is recorded: the union when the two touch, else the
+ * new range. */
 static void holes_note(quire_table *table, uint32_t begin, uint32_t end)
 {
     if (begin > table->holes_end || end < table->holes_begin) {
@@ -333,8 +335,8 @@ uint32_t quire_table_release(const quire_table_ctx *ctx, quire_table *table, uin
     uint32_t at = end;
 
     QUIRE_ASSERT(begin <= end && end <= table->n_entries);
-    /* Backwards: by T6 nothing can be done before the first shared leaf met, and when that leaf is
-     * shared no longer, this is where the next call arrives. */
+    /* Walk backwards: by T6 all leaves before the first shared leaf met are shared too. When that
+     * leaf is no longer shared, the next call continues there. */
     while (at > begin) {
         quire_page_entry *entry;
 
@@ -366,7 +368,7 @@ bool quire_table_cuts_hole(const quire_table *table, uint32_t page_tokens, uint3
 
 /* ---- truncate, fork, clear ---- */
 
-/* Where a truncated table ends. */
+/* The end of a truncated table. */
 typedef struct cut {
     uint32_t n_entries;
     uint32_t n_leaves;

@@ -8,21 +8,22 @@
  *              0                                          n_entries - 1           n_held - 1
  *
  * Invariants (quire_cache_validate checks all of them)
- *   T1  a leaf counts the tables that hold it; while that is more than one its content is frozen
- *       and all its entries hold tokens, so that every holder means the same entries
+ *   T1  a leaf counts its holders (tables). With two or more holders its content is frozen, and all
+ *       its entries hold tokens, so that every holder has the same entries
  *   T2  entry i starts at token i * page_tokens and at slot 0; all but the tail are full
- *   T3  a page's refs is the number of leaf entries that name it
- *   T4  a tail page has one appender: the table that held it alone, in a leaf held alone, when room
- *       was made, and that fills all slots which the prefix tree relies on. Readers that adopt the
- *       page later, through the tree, use slots that the appender has filled; they copy it before
- *       they append
- *   T5  a hole (page QUIRE_PAGE_NULL) is a full entry whose page was released; it holds nothing of
- *       the pool and stays a hole until truncation drops the entry
- *   T6  refs of a table's leaves do not grow towards its end: who holds a leaf of ours also holds
- *       those before it, as leaves are shared from the first on and only the last is ever replaced
+ *   T3  a page's refs is the number of leaf entries that name the page
+ *   T4  a tail page has one appender: the table that was the sole holder of the page and of its
+ *       leaf when room was made, and that fills all slots on which the prefix tree relies. Readers
+ *       that adopt the page later, through the tree, use slots that the appender has filled; they
+ *       copy the page before they append
+ *   T5  a hole (page QUIRE_PAGE_NULL) is a full entry whose page was released. A hole refers to
+ *       nothing in the pool, and stays a hole until truncation drops the entry
+ *   T6  refs of a table's leaves do not grow towards the end: a holder of a leaf also holds the
+ *       leaves before it, because sharing starts at the first leaf and only the last leaf is ever
+ *       replaced
  *
- * As everywhere: functions named plan may fail and change nothing that counts, the others cannot
- * fail and take what the plan has laid by.
+ * As everywhere: functions named plan may fail and only prepare memory; the other functions cannot
+ * fail and use the prepared memory.
  *
  * Thread: owner.
  *
@@ -38,8 +39,8 @@
 #include <stddef.h>
 
 typedef struct quire_leaf {
-    uint32_t refs;      /* tables that hold it */
-    uint32_t n_entries; /* used, reserved ones included */
+    uint32_t refs;      /* tables that hold the leaf */
+    uint32_t n_entries; /* in use, including reserved entries */
     union {
         struct quire_leaf *next_spare; /* in the stock */
         uint64_t n_seen;               /* scratch of validate: 0 between calls */
@@ -52,7 +53,7 @@ static inline quire_leaf *quire_leaf_of(quire_page_entry *entries)
     return (quire_leaf *)(void *)((unsigned char *)entries - offsetof(quire_leaf, entries));
 }
 
-/* Leaves laid by, so that applying a plan cannot fail and a busy cache does not allocate. */
+/* Spare leaves, so that applying a plan cannot fail and a busy cache does not allocate. */
 typedef struct quire_leaf_stock {
     quire_allocator allocator;
     quire_leaf *spare;
@@ -62,10 +63,10 @@ typedef struct quire_leaf_stock {
 void quire_leaf_stock_init(quire_leaf_stock *stock, const quire_allocator *allocator);
 void quire_leaf_stock_fini(quire_leaf_stock *stock);
 
-/* Lay by n leaves. Errors: QUIRE_NOMEM. */
+/* Make sure of n spare leaves. Errors: QUIRE_NOMEM. */
 int quire_leaf_stock_plan(quire_leaf_stock *stock, uint64_t n);
 
-/* Free what exceeds a small reserve. */
+/* Free spare leaves beyond a small reserve. */
 void quire_leaf_stock_trim(quire_leaf_stock *stock);
 
 typedef struct quire_table {
@@ -73,14 +74,14 @@ typedef struct quire_table {
     uint32_t leaves_capacity;
     uint32_t n_leaves;
     uint32_t n_entries; /* entries that hold tokens */
-    uint32_t n_held;    /* and reserved ones */
-    /* Entries [holes_begin, holes_end) are known to be holes, so that release need not look at them
-     * again; there may be others. */
+    uint32_t n_held;    /* n_entries plus the reserved entries */
+    /* Entries [holes_begin, holes_end) are known to be holes, so that release can skip them; other
+     * entries may be holes too. */
     uint32_t holes_begin;
     uint32_t holes_end;
 } quire_table;
 
-/* What a table works with, and whom its pages are charged to. */
+/* The pool, the stock and the owner of a table. */
 typedef struct quire_table_ctx {
     quire_pool *pool;
     quire_leaf_stock *stock;
@@ -89,10 +90,10 @@ typedef struct quire_table_ctx {
     quire_seq_id seq;
 } quire_table_ctx;
 
-/* What it takes to make room for more tokens, or to truncate. */
+/* Needs of making room for more tokens, or of truncation. */
 typedef struct quire_table_needs {
-    uint32_t n_pages;  /* the copy of the tail page included */
-    uint32_t n_leaves; /* the copy of the last leaf included */
+    uint32_t n_pages;  /* including the copy of the tail page */
+    uint32_t n_leaves; /* including the copy of the last leaf */
     uint32_t n_held;   /* entries afterwards */
     bool copies_leaf;
     bool copies_tail;
@@ -103,7 +104,7 @@ static inline quire_page_entry *quire_table_entry(const quire_table *table, uint
     return &table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
 }
 
-/* Pages and leaves that n_new > 0 more tokens need when there are n_tokens. */
+/* Pages and leaves for n_new > 0 more tokens behind the present n_tokens. */
 quire_table_needs quire_table_room_needs(const quire_table_ctx *ctx, const quire_table *table,
                                          uint32_t n_tokens, uint32_t n_new);
 
@@ -118,41 +119,42 @@ int quire_table_plan_upper(quire_table *table, const quire_allocator *allocator,
 void quire_table_make_room(const quire_table_ctx *ctx, quire_table *table,
                            const quire_table_needs *needs);
 
-/* Count n_new more tokens; there is room for them. Cost: O(pages touched). */
+/* Add n_new tokens within the present room. Cost: O(pages touched). */
 void quire_table_grow(const quire_table_ctx *ctx, quire_table *table, uint32_t n_new);
 
-/* Turn the entries [begin, end), all of them full, into holes, but for those in leaves that another
- * table holds. Returns the number of pages released. Nothing is allocated.
- * Cost: O(end - begin), less what lies before the last shared leaf and what the calls before left
- * as one run of holes. */
+/* Turn the entries [begin, end), all full, into holes, except for entries in leaves that another
+ * table holds. Returns the number of released pages. Nothing is allocated.
+ * Cost: O(end - begin), without the entries before the last shared leaf and those in the known run
+ * of holes. */
 uint32_t quire_table_release(const quire_table_ctx *ctx, quire_table *table, uint32_t begin,
                              uint32_t end);
 
-/* Whether truncation to n_tokens would cut into a hole, which it must not. */
+/* Whether truncation to n_tokens would cut into a hole, which is not allowed. */
 bool quire_table_cuts_hole(const quire_table *table, uint32_t page_tokens, uint32_t n_tokens);
 
-/* Whether truncation to n_tokens copies a leaf: one from the stock. */
+/* Whether truncation to n_tokens copies a leaf (from the stock). */
 bool quire_table_truncate_copies(const quire_table_ctx *ctx, const quire_table *table,
                                  uint32_t n_tokens);
 
-/* Keep n_tokens tokens, drop all other entries and reserved ones. Must not cut into a hole. */
+/* Keep n_tokens tokens; drop all other entries, reserved entries included. The cut must not be
+ * inside a hole. */
 void quire_table_truncate(const quire_table_ctx *ctx, quire_table *table, uint32_t n_tokens);
 
 /* Whether a fork copies the last leaf, because it also holds reserved pages of its owner. */
 bool quire_table_fork_copies(const quire_table *table);
 
-/* Make to, which is empty and has an upper level for it, hold what from holds, without its
- * reserved pages. ctx is that of the new holder. Cost: O(leaves). */
+/* Share the entries of `from`, without its reserved pages, with `to`, which is empty and has an
+ * upper level of sufficient size. ctx is the new holder's. Cost: O(leaves). */
 void quire_table_fork(const quire_table_ctx *ctx, quire_table *to, const quire_table *from);
 
-/* Make an empty table, with an upper level and leaves laid by for it, hold n_tokens > 0 tokens in
- * pages that exist; see quire_seq_adopt(). Cost: O(pages). */
+/* Fill an empty table with n_tokens > 0 tokens of existing pages; the upper level and the leaves
+ * are planned. See quire_seq_adopt(). Cost: O(pages). */
 void quire_table_adopt(const quire_table_ctx *ctx, quire_table *table, const quire_page_id *pages,
                        uint32_t n_tokens);
 
-/* Hold another page in place of a full entry's own: one that is kept for the same tokens. Not done
- * in a leaf that another table holds, nor for a hole or a page that the prefix tree keeps. Nothing
- * is allocated; the own page is free when nobody else holds it. */
+/* Replace the page of a full entry by another page that is kept for the same tokens. Does nothing
+ * in a leaf that another table holds, for a hole, or for an entry's page that the prefix tree
+ * keeps. Nothing is allocated. The replaced page is free when it has no other holder. */
 void quire_table_swap(const quire_table_ctx *ctx, quire_table *table, uint32_t i,
                       quire_page_id page);
 

@@ -7,26 +7,27 @@
  *     ^  ^                   |   |                           |
  *     |  '-- held back while another request computes        |
  *     |      the same prefix                                 |
- *     '---------- preempted: pages were short, its own are cached or evicted, tokens kept
+ *     '---------- preempted: pages were short; they are cached or evicted, tokens kept
  *
- * The engine owns a thread, which owns the runtime, its cache and the prefix tree. Everything else
- * reaches them through queues: requests (bounded, quire_engine_submit()), and what the thread does
- * between two steps: invalidation, pins (pins.h), views of the cache (views.h), tuning (tuning.h).
+ * The engine owns a thread; the thread owns the runtime, its cache and the prefix tree. Other
+ * threads reach them through queues only. Requests have a bounded queue (quire_engine_submit()).
+ * Invalidation, pins (pins.h), views of the cache (views.h) and tuning (tuning.h) are queued as
+ * tasks that the thread runs between two steps.
  *
- * A step's rows are one for each request in decode, then prefill up to chunk_tokens in all, shared
- * out among the requests that prefill (schedule.h), so that nobody waits behind a long prompt and
- * decode never waits longer than one chunk. With a cache hit, prefill begins behind it; the last
- * prompt token is always computed.
+ * A step has one row for each request in decode, then prefill rows up to chunk_tokens in all,
+ * shared out among the requests in prefill (schedule.h). So no request waits for the end of a long
+ * prompt, and decode never waits longer than one chunk. After a cache hit prefill begins at the
+ * first token without KV; the last prompt token is always computed.
  *
- * Requests belong to service classes (classes.h). A request of a high class takes what it needs of
- * the lower ones within one step: rows of the step, a place among those that run, pages. Who has to
- * give its place is parked: it keeps its pages and its state, gets no rows, and goes on when there
- * is a place again. Where pages are short it is preempted instead, the one that is cheapest to
- * compute again first.
+ * Requests belong to service classes (classes.h). Within one step a request of a high class takes
+ * rows, a running place and pages from lower classes. A request that loses its place is parked: it
+ * keeps its pages and its state, gets no rows, and continues once a place is free. When pages are
+ * short, requests are preempted instead, the cheapest to recompute first.
  *
- * Nothing ends another's request: what does not fit waits (QUIRE_ADMIT_RESERVE) or is preempted
- * (QUIRE_ADMIT_GROW: the youngest request gives its pages up and is computed again later, mostly
- * from the cache, with the same tokens and the same sampler state).
+ * No request ends because of another request. A request that does not fit waits
+ * (QUIRE_ADMIT_RESERVE), or the youngest request is preempted (QUIRE_ADMIT_GROW): it gives up its
+ * pages and is recomputed later, mostly from the cache, with the same tokens and the same sampler
+ * state.
  *
  * Thread: any, unless a function says otherwise.
  *
@@ -64,11 +65,12 @@ typedef enum quire_admit {
     QUIRE_ADMIT_RESERVE /* begin when prompt + max_tokens fit, and keep that room */
 } quire_admit;
 
-/* Whose share of the cache a tenant's texts count to: quotas and weights of quire/prefix.h. */
+/* Accounts of the cache, with the quotas and weights of quire/prefix.h, and the account of each
+ * tenant. */
 typedef struct quire_engine_accounts {
     const quire_account_opts *items; /* [n]: account i + 1 is as items[i]; read by create only */
     uint32_t n;                      /* < QUIRE_ACCOUNTS_MAX */
-    /* The account of a tenant, 0 .. n; NULL = everybody has account 0. Thread: the engine's. */
+    /* The account of a tenant, 0 .. n; NULL = account 0 for all tenants. Thread: the engine's. */
     uint16_t (*of)(void *ctx, const void *tenant, uint32_t tenant_bytes);
     void *ctx;
 } quire_engine_accounts;
@@ -78,35 +80,32 @@ typedef struct quire_engine_opts {
     quire_runtime *runtime;   /* borrowed; belongs to the engine's thread until destroy */
     uint32_t n_running_max;   /* requests computed at once (max_batch_size); the runtime's
                                  n_seqs_max and n_batch cap it; 0 = default, 64 */
-    uint32_t n_parked_max;    /* requests that keep their pages while higher classes have their
-                                 places; the runtime's n_seqs_max less n_running_max caps it;
-                                 0 = all of those */
-    uint32_t queue_max;       /* requests accepted beyond those, of each class; 0 = default, 256 */
-    uint32_t chunk_tokens;    /* rows of a step that has prefill: see schedule.h; n_batch caps it;
-                                 0 = default, 256 */
-    uint32_t tokens_max;      /* cap on max_tokens; 0 = the context */
-    quire_classes classes;    /* n = 0: one class; classes.h */
-    uint64_t aging_us; /* waiting for so long counts as one rank: classes.h; 0 = default, 20 s */
-    uint64_t pinned_bytes; /* budget of a pinned region at first, taken from the dynamic one; 0 =
-                              no pinned region */
-    bool pinned_stays;     /* classes that are pinned do not spill into the dynamic region */
+    uint32_t n_parked_max; /* requests that may be parked; the runtime's n_seqs_max - n_running_max
+                              caps it; 0 = that cap */
+    uint32_t queue_max; /* requests accepted beyond the running ones, per class; 0 = default, 256 */
+    uint32_t chunk_tokens; /* rows of a step with prefill (schedule.h); n_batch caps it; 0 =
+                              default, 256 */
+    uint32_t tokens_max;   /* cap on max_tokens; 0 = the context */
+    quire_classes classes; /* n = 0: one class; classes.h */
+    uint64_t aging_us;     /* wait that counts as one rank (classes.h); 0 = default, 20 s */
+    uint64_t pinned_bytes; /* initial budget of the pinned region, taken from the dynamic region; 0
+                              = no pinned region */
+    bool pinned_stays;     /* pinned classes do not spill into the dynamic region */
     quire_admit admit;
-    bool no_prefix_cache; /* find nothing, leave nothing behind */
+    bool no_prefix_cache; /* neither look up nor publish prefixes */
     quire_evict_policy cache_policy;
     uint64_t cache_ttl_us; /* see quire_prefix_opts */
     uint64_t low_traffic_after_us;
     double low_traffic_hits_per_hour;
     quire_engine_accounts accounts;
     quire_sessions_opts sessions;
-    uint32_t explain_max;            /* requests whose explanation is kept; 0 = none, at most 2^20;
-                                        default 1024 */
-    quire_pinned_opts pinned;        /* how the pinned region adapts */
-    uint32_t pins_max;               /* pins.h; default 256, 0 = none */
-    uint32_t events_max;             /* ring of events; 0 = default, 1024 */
-    quire_precache_opts precache;    /* idle time */
-    size_t recent_bytes;             /* for the last hour's requests (tuning.h); 0 = none; default
-                                        4 MiB */
-    bool no_shadow;                  /* no ghost caches of other sizes (trace/online/shadow.h) */
+    uint32_t explain_max;         /* explanations kept; 0 = none, at most 2^20; default 1024 */
+    quire_pinned_opts pinned;     /* how the pinned region adapts */
+    uint32_t pins_max;            /* pins.h; default 256, 0 = none */
+    uint32_t events_max;          /* ring of events; 0 = default, 1024 */
+    quire_precache_opts precache; /* idle time */
+    size_t recent_bytes;          /* record of the last hour (tuning.h); 0 = none; default 4 MiB */
+    bool no_shadow;               /* no ghost caches of other sizes (trace/online/shadow.h) */
     uint64_t (*clock_us)(void *ctx); /* for tests; NULL = the monotonic clock */
     void *clock_ctx;
 } quire_engine_opts;
@@ -118,9 +117,10 @@ typedef struct quire_engine_opts {
         .recent_bytes = (size_t)4 << 20                                                            \
     }
 
-/* A good number of sequences beyond n_running_max for the runtime: as many may be parked. Who finds
- * no place among them is preempted, which costs little while its pages stay cached; each may keep
- * pages that nobody else can have, so it is a quarter. */
+/* Recommended number of parked requests: sequences that the runtime should have beyond
+ * n_running_max. A displaced request without a parked place is preempted, which costs little while
+ * its pages stay cached. Each parked request withholds pages from the others, hence only a
+ * quarter. */
 static inline uint32_t quire_engine_parked_max(uint32_t n_running_max)
 {
     return n_running_max / 4 + 1;
@@ -128,8 +128,8 @@ static inline uint32_t quire_engine_parked_max(uint32_t n_running_max)
 
 /* Start the thread. Errors: QUIRE_INVAL, QUIRE_NOMEM. */
 int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire_error *err);
-/* Cancel what runs, end the thread. Requests not released yet stay valid, they are done. NULL is
- * fine. No other call may be on its way. */
+/* Cancel all requests and end the thread. Unreleased requests stay valid and are done. NULL is
+ * allowed. No other call may be in progress. */
 void quire_engine_destroy(quire_engine *engine);
 
 /* Whether no request is waiting or running. */
@@ -146,33 +146,33 @@ typedef struct quire_request_params {
     uint32_t n_tokens;     /* >= 1 */
     uint32_t max_tokens;   /* to generate at most; 0 = up to the context */
     quire_sampler_opts sampler;
-    const char *const *stops; /* texts that end generation, not part of it; copied */
+    const char *const *stops; /* texts that end generation and are left out of the answer; copied */
     uint32_t n_stops;
-    bool ignores_eos; /* goes on behind a token that ends a text; under a grammar that is the end
-                         all the same (sampler.forbids_eog puts it off) */
+    bool ignores_eos; /* continue after an end-of-generation token. Under a grammar that token ends
+                         the request all the same (sampler.forbids_eog postpones it) */
     bool has_logprobs;
     uint32_t n_top_logprobs; /* 0 .. QUIRE_LOGPROBS_MAX alternatives per token */
-    bool is_uncached;        /* cache_prompt: false: use hits, leave nothing behind */
-    bool shows_special;      /* text of control tokens too */
+    bool is_uncached;        /* cache_prompt: false: use hits, publish nothing */
+    bool shows_special;      /* include the text of control tokens */
     const void *tenant;      /* salt of the prefix tree: API key's tenant and cache_salt; copied */
     uint32_t tenant_bytes;
     quire_session_ref session; /* 0 = none; the caller leaves it when the request is done */
     uint32_t class_index;      /* into opts.classes */
-    int32_t priority;          /* within the class: higher first among those that wait; default 0 */
-    const char *id;            /* of the reply, copied; for explanations */
+    int32_t priority;          /* order within the queue of the class, highest first; default 0 */
+    const char *id;            /* id of the reply, the key of explanations; copied */
 } quire_request_params;
 
-/* Queue a request. Errors: QUIRE_LIMIT (its class's queue is full; or a grammar that is too large:
- * then err names the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond what the KV
- * budget can ever hold), QUIRE_INVAL (a token out of range, a grammar that does not parse),
- * QUIRE_AGAIN (the engine ends), QUIRE_NOMEM; err names the field. Memory: end with
+/* Queue a request. Errors: QUIRE_LIMIT (the queue of its class is full, or the grammar is too
+ * large: err then names the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond what the
+ * KV budget can ever hold), QUIRE_INVAL (a token out of range, a grammar that does not parse),
+ * QUIRE_AGAIN (the engine is ending), QUIRE_NOMEM; err names the field. Memory: end with
  * quire_request_release(). */
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err);
 
-/* Ask for an early end: pages are freed within one step. Idempotent. */
+/* Request an early end. Pages are freed within one step. Idempotent. */
 void quire_request_cancel(quire_request *request);
-/* Cancels when not done. */
+/* Release a request; cancels it if it is not done. */
 void quire_request_release(quire_request *request);
 
 /*  X(symbol, value, "name") */
@@ -200,9 +200,9 @@ static inline const char *quire_finish_name(quire_finish finish)
     return names[finish];
 }
 
-/* One generated token and the text that can be shown since the last one: whole UTF-8, nothing that
- * may still become a stop text. What was held back comes with a later token or with the end. The
- * token of the vocabulary that ended a generation is none of them. */
+/* One generated token, and the text that became showable with it: whole UTF-8, without any
+ * beginning of a possible stop text. Text held back comes with a later token or in the result's
+ * tail. The end-of-generation token itself is not reported. */
 typedef struct quire_request_token {
     int32_t token;
     const char *text; /* not terminated */
@@ -222,16 +222,16 @@ typedef struct quire_request_result {
     quire_finish finish;
     int status; /* ERROR: why */
     char message[QUIRE_ERROR_MESSAGE_MAX];
-    const char *tail; /* text after the last token's, "" mostly */
+    const char *tail; /* text after the last token's text, usually "" */
     uint32_t tail_bytes;
-    int32_t stop_index; /* stop text that matched; -1 */
+    int32_t stop_index; /* stop text that matched; -1 = none */
     uint32_t n_prompt_tokens;
-    uint32_t n_cached_tokens; /* of the prompt, not computed */
+    uint32_t n_cached_tokens; /* tokens of the prompt that were not computed */
     uint32_t n_generated_tokens;
     uint32_t n_preemptions;
     uint32_t n_recomputed_tokens; /* because of preemptions */
-    uint32_t n_parkings;          /* times that it stood aside for a higher class, with its pages */
-    uint64_t parked_us;           /* for so long */
+    uint32_t n_parkings;          /* times that it was parked for a higher class */
+    uint64_t parked_us;           /* total time parked */
     uint64_t queue_us;            /* submitted .. admitted */
     uint64_t prefill_us;          /* admitted .. first token */
     uint64_t decode_us;           /* first token .. last */
@@ -242,39 +242,37 @@ typedef struct quire_request_result {
 /* After quire_request_wait() returned 0. Memory: as above. */
 const quire_request_result *quire_request_result_get(const quire_request *request);
 
-/* The tokens of a request that is done, as far as their KV was computed and can be found: the
- * prompt and the answer but for its last token. The request has them no longer: once only. Memory:
- * free().
- */
+/* Take the tokens of a finished request whose KV was computed and is published: the prompt and the
+ * answer without its last token. Works once per request. Memory: free(). */
 int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens);
 
-/* ---- why did it miss ---- */
+/* ---- explanations of cache misses ---- */
 
 typedef struct quire_explanation {
     char request_id[QUIRE_REQUEST_ID_MAX];
     uint32_t n_prompt_tokens;
     uint32_t n_cached_tokens;
-    uint32_t n_same_tokens; /* equal to something cached */
-    quire_prefix_end end;   /* why no more */
-    int32_t prompt_token;   /* at n_same_tokens; -1 at the end of the prompt */
-    int32_t cached_token;   /* DIVERGED; else -1 */
-    uint32_t n_gone_tokens; /* EVICTED */
+    uint32_t n_same_tokens; /* leading tokens that equal a cached text */
+    quire_prefix_end end;   /* why the match ended */
+    int32_t prompt_token;   /* the prompt's token at n_same_tokens; -1 = end of the prompt */
+    int32_t cached_token;   /* DIVERGED: the cached token there; else -1 */
+    uint32_t n_gone_tokens; /* EVICTED: number of evicted tokens */
     quire_prefix_gone gone;
     uint64_t gone_ago_us;
     uint32_t n_computed_tokens; /* of the prompt */
-    double computed_ms;         /* what these cost, by the measured time per prefill token */
-    double gone_ms;             /* what those of n_gone_tokens cost */
-    bool has_waited;            /* for another request that computed the same prefix */
+    double computed_ms; /* cost of n_computed_tokens, by the measured time per prefill token */
+    double gone_ms;     /* cost of n_gone_tokens, likewise */
+    bool has_waited;    /* was held back while another request computed the same prefix */
 } quire_explanation;
 
-/* Valid once the request was admitted; costs once it has a token. Errors: QUIRE_AGAIN (not yet),
- * QUIRE_NOTFOUND (it ended before it was admitted). */
+/* Explanation of a request: valid after admission, its costs after the first token. Errors:
+ * QUIRE_AGAIN (not admitted yet), QUIRE_NOTFOUND (ended before admission). */
 int quire_request_explain(const quire_request *request, quire_explanation *out);
-/* Of a request that is done, by the id it was submitted with, and for the tenant that did. Errors:
- * QUIRE_NOTFOUND. tenant NULL = whoever (admin). */
+/* Explanation of a finished request, by its id and its tenant; tenant NULL = any tenant (admin).
+ * Errors: QUIRE_NOTFOUND. */
 int quire_engine_explain(quire_engine *engine, const char *request_id, const void *tenant,
                          uint32_t tenant_bytes, quire_explanation *out);
-/* The last n of them, newest first. Returns how many were written. */
+/* The last n explanations, newest first. Returns the number written. */
 uint32_t quire_engine_explain_last(quire_engine *engine, quire_explanation *out, uint32_t n);
 
 /* ---- administration ---- */
@@ -282,7 +280,7 @@ uint32_t quire_engine_explain_last(quire_engine *engine, quire_explanation *out,
 typedef enum quire_invalidate_what {
     QUIRE_INVALIDATE_ALL,
     QUIRE_INVALIDATE_TENANT,
-    QUIRE_INVALIDATE_TENANTS, /* all whose bytes begin with these */
+    QUIRE_INVALIDATE_TENANTS, /* all tenants whose bytes begin with these */
     QUIRE_INVALIDATE_PREFIX,  /* of a tenant */
     QUIRE_INVALIDATE_SESSION  /* also forgets the session */
 } quire_invalidate_what;
@@ -296,12 +294,13 @@ typedef struct quire_invalidate {
     const char *session_id; /* SESSION */
 } quire_invalidate;
 
-/* Has taken effect when it returns. Errors: QUIRE_NOTFOUND (session), QUIRE_AGAIN. */
+/* Invalidate cached texts; complete on return. Errors: QUIRE_NOTFOUND (session), QUIRE_AGAIN. */
 int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,
                             quire_prefix_dropped *dropped);
 
-/* What it did of its own accord (events.h); time_us counts from quire_engine_create(). The events
- * with a number above `after`, oldest first, at most n. Returns how many. */
+/* Events: changes that the engine made by itself (events.h). Writes at most n events with a number
+ * above `after`, oldest first, and returns the number written. time_us counts from
+ * quire_engine_create(). */
 uint32_t quire_engine_events(const quire_engine *engine, uint64_t after, quire_event *out,
                              uint32_t n);
 

@@ -1,4 +1,4 @@
-/* engine_halves.h - what an engine consists of; for engine.c and tests only.
+/* engine_halves.h - the two parts of an engine; for engine.c and tests only.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_ENGINE_HALVES_H
@@ -11,7 +11,7 @@ typedef struct quire_adapt quire_adapt;
 
 struct quire_engine {
     quire_loop *loop;   /* serves: engine/loop/loop.h */
-    quire_adapt *adapt; /* watches it and changes its settings: engine/adapt/adapt.h */
+    quire_adapt *adapt; /* watches the loop and changes its settings: engine/adapt/adapt.h */
 };
 
 #endif /* QUIRE_ENGINE_ENGINE_HALVES_H */

@@ -1,8 +1,9 @@
-/* events.h - what the engine did of its own accord, for people.
+/* events.h - changes that the engine made by itself, for people.
  *
- * Sizes changed, high classes spilled, pins came and went, thresholds were tuned: each with the
- * reason as a text. Numbers count from 1 without gaps; a reader asks for those behind the last
- * number it has seen, and a gap tells it that older ones have been forgotten meanwhile.
+ * Events report resized regions, spilling of high classes, pins created and removed, and tuned
+ * thresholds, each with the reason as a text. Event numbers count from 1 without gaps. A reader
+ * asks for events after the last number it has seen; a gap means that the ring has dropped events
+ * since then.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_EVENTS_H
@@ -17,10 +18,10 @@
 #define QUIRE_EVENT_KIND_MAP(X)                                                                    \
     X(REGION_GROWN, 0, "region_grown")   /* the pinned region took memory */                       \
     X(REGION_SHRUNK, 1, "region_shrunk") /* and gave some back */                                  \
-    X(REGION_HELD, 2, "region_held")     /* it should have changed and could not */                \
+    X(REGION_HELD, 2, "region_held")     /* it should have been resized but could not */           \
     X(SPILLED, 3, "spilled")             /* a high class took dynamic memory */                    \
-    X(DEGRADED, 4, "degraded")           /* low classes get less than they are used to */          \
-    X(RECOVERED, 5, "recovered")         /* and all of it again */                                 \
+    X(DEGRADED, 4, "degraded")           /* limits of low classes were cut */                      \
+    X(RECOVERED, 5, "recovered")         /* limits are back at their full size */                  \
     X(PIN_CREATED, 6, "pin_created")                                                               \
     X(PIN_RENEWED, 7, "pin_renewed")                                                               \
     X(PIN_EXPIRED, 8, "pin_expired")                                                               \
@@ -42,7 +43,8 @@ const char *quire_event_kind_name(quire_event_kind kind);
 
 typedef struct quire_event {
     uint64_t number;  /* from 1 */
-    uint64_t time_us; /* as added; by the engine: since its creation, as stats.uptime_us */
+    uint64_t time_us; /* as passed to add; the engine passes the time since its creation, like
+                         stats.uptime_us */
     quire_event_kind kind;
     char text[QUIRE_EVENT_TEXT_MAX]; /* one line for people */
 } quire_event;

@@ -1,14 +1,14 @@
-/* pinned.h - the engine's pinned region: memory that only the high classes and pins may take.
+/* pinned.h - the engine's pinned region: memory reserved for the high classes and for pins.
  *
- * One region beside the dynamic one, shared by all classes that are pinned (classes.h); the engine
- * opens it with opts.pinned_bytes, which come out of the dynamic region's budget. Once a second the
- * engine looks at what the high classes need (working_set.h), asks the controller (sizer.h) and
- * moves one extent of budget this way or that; every move is an event with its reason, and so is
- * every time that it should have moved and could not.
+ * The pinned region lies beside the dynamic region and is shared by all pinned classes (classes.h).
+ * The engine opens it with opts.pinned_bytes, taken from the dynamic region's budget. Once a second
+ * the engine measures the need of the high classes (working_set.h), asks the controller (sizer.h),
+ * and moves at most one extent of budget between the two regions. Each move, and each move that was
+ * needed but impossible, is an event with its reason.
  *
- * Bursts beyond it: the high class takes dynamic memory first, where the lowest classes are evicted
- * (spill), then its requests wait, then its queue is full; each is counted (stats.h), and spilling
- * is an event, too.
+ * When the pinned region is full, a high class first takes dynamic memory, evicting the lowest
+ * classes (spill); then its requests wait; then its queue fills up. Each stage is counted
+ * (stats.h); spilling is also an event.
  *
  * Thread: the engine's.
  *
@@ -19,14 +19,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How the region may change by itself. Without a ceiling it stays as it is. */
+/* Bounds for automatic resizing. Without a ceiling the size is constant. */
 typedef struct quire_pinned_opts {
-    uint64_t floor_bytes;   /* never smaller */
-    uint64_t ceiling_bytes; /* never larger; 0 = the region stays as it is */
-    uint64_t
-        dynamic_floor_bytes; /* the dynamic region keeps so much; 0 = a quarter of the budget */
-    uint64_t window_us;      /* over which need is looked at; 0 = default, 10 minutes */
-    uint64_t recent_us;      /* what was used so lately is needed; 0 = default, 5 minutes */
+    uint64_t floor_bytes;         /* never smaller */
+    uint64_t ceiling_bytes;       /* never larger; 0 = constant size */
+    uint64_t dynamic_floor_bytes; /* kept for the dynamic region; 0 = a quarter of the budget */
+    uint64_t window_us;           /* in which need is measured; 0 = default, 10 minutes */
+    uint64_t recent_us; /* memory used within this time counts as needed; 0 = default, 5 minutes */
 } quire_pinned_opts;
 
 #endif /* QUIRE_ENGINE_PINNED_H */

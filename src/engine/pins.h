@@ -1,26 +1,25 @@
-/* pins.h - prefixes that stay: a pin computes its tokens, or adopts what is cached of them, and
- * holds them until its time has come or somebody drops it.
+/* pins.h - pinned prefixes. A pin computes its tokens, or adopts their cached KV, and holds them
+ * until its TTL ends or a client drops it.
  *
  *   create --> room is set aside --> computing --> held --> expired | dropped | invalidated
  *     |                                  '--> failed: gone, with the reason
  *     '--> refused: the budget cannot honour it; the message names the missing bytes
  *
- * The room is set aside before anything is computed, so that a pin that was accepted cannot fail
- * for want of memory; it is charged to the region of its class. The holding itself, and its record,
- * are core's (quire/pin.h): this is the part that computes, names and ends them.
+ * Memory is set aside before the computation begins, so an accepted pin cannot fail for lack of
+ * pages. A pin is charged to the region of its class. The core library holds and records pins
+ * (quire/pin.h); this module computes, names and ends them.
  *
- * Pins of classes that have no pinned region are charged to the dynamic one, of which they get half
- * at most: or they could leave nothing to compute with for everybody else.
+ * Pins of classes without a pinned region are charged to the dynamic region. Together they may hold
+ * at most half of it, so that requests keep memory to compute in.
  *
- * A name belongs to a tenant. Where hits end at full pages (sealed formats) the pin holds the full
- * pages of its tokens; n_held_tokens says so.
+ * Names are unique per tenant. With sealed formats, where hits end at full pages, a pin holds only
+ * the full pages of its tokens; n_held_tokens tells how many tokens those are.
  *
- * Invalidation wins over pins: it says that a text must not be served any more, and whoever says so
- * must be able to rely on it. The pin is dropped with an event that names it. A lookup under its
- * name gets QUIRE_NOTFOUND from then on.
+ * Invalidation overrides pins: an invalidated text must never be served again. The pin is dropped,
+ * with an event that names it; later lookups of its name return QUIRE_NOTFOUND.
  *
- * Thread: any; those that change something wait for the engine between two steps, as
- * quire_engine_invalidate() does.
+ * Thread: any. Calls that change pins run on the engine's thread between two steps, and their
+ * caller waits, as for quire_engine_invalidate().
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_PINS_H
@@ -48,11 +47,11 @@ typedef struct quire_engine_pin_params {
     const char *name;      /* letters, digits and . _ - : / , at least one; unique per tenant */
     const int32_t *tokens; /* copied */
     uint32_t n_tokens;     /* >= 1 */
-    uint64_t ttl_s;        /* 0 = until it is dropped */
+    uint64_t ttl_s;        /* 0 = no expiry */
     uint32_t class_index;  /* into quire_engine_opts.classes */
     const void *tenant;    /* as in quire_request_params */
     uint32_t tenant_bytes;
-    bool is_background; /* return once it is accepted; else when it is held */
+    bool is_background; /* return when the pin is accepted; else when it is held */
 } quire_engine_pin_params;
 
 typedef struct quire_engine_pin {
@@ -63,19 +62,19 @@ typedef struct quire_engine_pin {
     uint32_t class_index;
     uint32_t n_tokens;
     uint32_t n_held_tokens;   /* 0 while computing */
-    uint32_t n_cached_tokens; /* that were there already */
-    uint64_t bytes;           /* charged; while computing: set aside */
+    uint32_t n_cached_tokens; /* of n_tokens, already cached at creation */
+    uint64_t bytes;           /* charged; while computing: bytes set aside */
     uint64_t age_s;
     uint64_t ttl_s;  /* as asked for; 0 = none */
-    uint64_t left_s; /* until it expires; 0 without TTL */
+    uint64_t left_s; /* time until expiry; 0 without TTL */
 } quire_engine_pin;
 
 /* Errors, with err naming the field: QUIRE_INVAL (name, tokens, class, ttl), QUIRE_RANGE (tokens
  * beyond the context), QUIRE_LIMIT (opts.pins_max, the tenant's quota), QUIRE_NOPAGES (the budget
- * cannot honour it), both but for pins_max with *missing_bytes, which err says too, QUIRE_AGAIN
- * (there is a pin of this name, or the engine ends), QUIRE_CANCELED (dropped or invalidated while
- * it was computed), QUIRE_NOMEM, and whatever ended the computation. out: the pin as it is when
- * this returns QUIRE_OK. missing_bytes may be NULL. */
+ * cannot hold it), QUIRE_AGAIN (a pin of this name exists, or the engine is ending), QUIRE_CANCELED
+ * (dropped or invalidated while it was computed), QUIRE_NOMEM, and any error of the computation. A
+ * tenant's quota and QUIRE_NOPAGES also fill in *missing_bytes, a figure that err repeats;
+ * missing_bytes may be NULL. On QUIRE_OK *out is the current state of the pin. */
 int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params *params,
                             quire_engine_pin *out, uint64_t *missing_bytes, quire_error *err);
 
@@ -85,21 +84,21 @@ typedef struct quire_engine_pin_name {
     const char *name;
 } quire_engine_pin_name;
 
-/* As it was after its last change; its bytes within the last second. Never waits for the engine.
- * Errors: QUIRE_NOTFOUND. */
+/* A pin's state after its last change; its bytes are at most a second old. Never waits for the
+ * engine. Errors: QUIRE_NOTFOUND. */
 int quire_engine_pin_get(quire_engine *engine, const quire_engine_pin_name *name,
                          quire_engine_pin *out);
-/* Its time begins anew with this TTL. Errors: QUIRE_NOTFOUND, QUIRE_AGAIN (the engine has ended),
- * QUIRE_INVAL (ttl). */
+/* Restart the lifetime of a pin with this TTL. Errors: QUIRE_NOTFOUND, QUIRE_AGAIN (the engine has
+ * ended), QUIRE_INVAL (ttl). */
 int quire_engine_pin_renew(quire_engine *engine, const quire_engine_pin_name *name, uint64_t ttl_s,
                            quire_engine_pin *out);
-/* Let go; what it held stays cached until it is evicted. One that is being computed is cancelled.
+/* Drop a pin. Its pages stay cached until they are evicted. A pin in computation is cancelled.
  * Errors: as above. */
 int quire_engine_pin_drop(quire_engine *engine, const quire_engine_pin_name *name);
 
-/* All pins (tenant NULL) or a tenant's, oldest first: the first n of them behind `skip`. Returns
- * how many were written. Never waits for the engine. *n_all, if not NULL, gets how many there are.
- */
+/* All pins (tenant NULL) or a tenant's, oldest first: skips `skip` pins, then writes at most n.
+ * Returns the number written. Never waits for the engine. *n_all, if not NULL, receives the total
+ * number. */
 int quire_engine_pins_list(quire_engine *engine, const void *tenant, uint32_t tenant_bytes,
                            uint32_t skip, quire_engine_pin *out, uint32_t n, uint32_t *n_all);
 

@@ -1,21 +1,21 @@
-/* precache.h - idle time computes what is likely to be asked for again.
+/* precache.h - use idle time to recompute texts that are likely to be requested again.
  *
- * Candidates are texts that were cached once and are no longer:
+ * Candidates are texts that were cached before and no longer are:
  *
- *   shared     prefixes that several requests began with, evicted for want of memory or expired
- *   continued  sessions that are likely to go on (their tokens are kept, sessions.h)
+ *   shared     prefixes of several requests, evicted for lack of memory or expired
+ *   continued  sessions that are likely to continue (sessions.h keeps their tokens)
  *
- * What somebody invalidated is left alone: it was called wrong, and nothing here knows better. Nor
- * is anything computed for a session that was closed.
+ * Invalidated texts and closed sessions are never recomputed in advance.
  *
- * It begins when nothing ran for idle_us, goes on in steps of one page (less, where that would take
- * longer than 50 ms), and stops when a request comes, at the latest at the step's end: what was
- * computed by then stays cached. It takes free memory only, never by
- * evicting: what is cached has shown more than a guess has. Its pages have the lowest rank.
+ * Pre-caching begins after idle_us without work and proceeds in steps of one page, or less where a
+ * page would take longer than 50 ms. It stops when a request arrives, at the latest at the end of
+ * the step; KV computed so far stays cached. It uses free memory only and never evicts: cached
+ * texts have proven more useful than a guess. Its pages have the lowest rank.
  *
- * Gain is what requests found of it, in tokens; waste is what was evicted, expired or lay unused
- * for judge_us. When waste exceeds gain by more than slack_tokens it pauses, first for a minute,
- * then twice as long each time, and is no worse off afterwards than before.
+ * Gain counts pre-cached tokens that requests hit. Waste counts pre-cached tokens that were
+ * evicted, expired or unused for judge_us. When waste exceeds gain by more than slack_tokens,
+ * pre-caching pauses: for a minute at first, then twice as long each time. After a pause the full
+ * slack is available again.
  *
  * Thread: the engine's.
  *
@@ -28,16 +28,16 @@
 
 typedef struct quire_precache_opts {
     bool is_off;
-    uint64_t idle_us;      /* nothing ran for so long; 0 = default, 200 ms */
-    uint64_t judge_us;     /* unused for so long is waste; 0 = default, 10 minutes */
-    uint32_t slack_tokens; /* of waste that is put up with; 0 = default, 4096 */
+    uint64_t idle_us;      /* begin after this time without work; 0 = default, 200 ms */
+    uint64_t judge_us;     /* tokens unused for this time are waste; 0 = default, 10 minutes */
+    uint32_t slack_tokens; /* tolerated excess of waste over gain; 0 = default, 4096 */
     uint32_t texts_max;    /* shared prefixes remembered; 0 = default, 256 */
 } quire_precache_opts;
 
 typedef struct quire_precache_stats {
-    bool is_on; /* false: switched off, or pausing because it wasted */
+    bool is_on; /* false: switched off, or pausing because of waste */
     uint64_t runs_total;
-    uint64_t aborted_runs_total; /* because a request came */
+    uint64_t aborted_runs_total; /* stopped by a request */
     uint64_t tokens_total;       /* computed */
     uint64_t gain_tokens_total;
     uint64_t waste_tokens_total;

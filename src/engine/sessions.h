@@ -1,24 +1,23 @@
 /* sessions.h - conversations that outlive a request.
  *
- * A session is a name (tenant, id) and what was said: messages, and the tokens whose KV was
- * computed for them. It holds no pages: those are the prefix tree's, where they are cached under
- * the session's owner number. So a session under memory pressure loses pages, never its words; what
- * is missing is computed again.
+ * A session has a name (tenant, id), its messages, and the tokens whose KV was computed for them. A
+ * session holds no pages: the prefix tree caches them under the session's owner number. Under
+ * memory pressure a session may lose pages but never its messages; missing KV is recomputed.
  *
- * Kept tokens win over re-tokenizing: when the prompt text of a turn begins with the text of the
- * session's tokens, these tokens are used as they are and only the rest is tokenized. A model may
- * have generated a text in other pieces than its tokenizer would cut it into; without this every
- * such answer would break the prefix. kept_tokens.h says how they are joined.
+ * Kept tokens take precedence over re-tokenizing: when the prompt text of a turn begins with the
+ * text of the session's tokens, these tokens are reused and only the rest is tokenized. A model may
+ * generate a text in other pieces than its tokenizer would cut; re-tokenizing such an answer would
+ * break the prefix. kept_tokens.h describes how the two are joined.
  *
- * Turns. A request with a session sends the whole history or only what is new. It is the history
- * when its messages equal the first ones of the session, or when it holds an assistant message (it
- * then replaces the session's from where they differ); else its messages follow those of the
- * session, without the system messages that both begin with.
+ * Turns. A request with a session sends either the whole history or only new messages. It is the
+ * history if its messages equal the first messages of the session, or if it contains an assistant
+ * message (it then replaces the session's messages from the first difference on). Otherwise its
+ * messages are appended to the session's, without the system messages that both begin with.
  *
- * Bounds: sessions_max (the one idle longest goes first), messages and bytes per session, an idle
- * TTL. A session in use by a request is neither expired nor evicted.
+ * Bounds: sessions_max (the session idle longest is evicted), messages and bytes per session, an
+ * idle TTL. A session used by a request neither expires nor is evicted.
  *
- * Thread: any; every call takes the table's lock, which no call holds for long.
+ * Thread: any; each call takes the table's lock briefly.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_SESSIONS_H
@@ -42,7 +41,7 @@ typedef uint64_t quire_session_ref; /* one use of a session; 0 = none */
 
 typedef struct quire_sessions_opts {
     uint32_t sessions_max; /* default 1024 */
-    uint64_t ttl_us;       /* idle for so long: closed; default 30 minutes, 0 = never */
+    uint64_t ttl_us; /* idle time after which a session is closed; default 30 minutes, 0 = never */
 } quire_sessions_opts;
 
 #define QUIRE_SESSIONS_OPTS_INIT                                                                   \
@@ -54,47 +53,45 @@ int quire_sessions_create(quire_sessions **out, const quire_model *model,
                           const quire_sessions_opts *opts);
 void quire_sessions_destroy(quire_sessions *sessions);
 
-/* Use a session, which is created if there is none. While one request uses it others get
- * QUIRE_AGAIN. Errors: QUIRE_LIMIT (sessions_max, all in use), QUIRE_INVAL (id too long or empty),
- * QUIRE_AGAIN, QUIRE_NOMEM; err says which.
- * Memory: end with quire_sessions_leave(). */
+/* Begin to use a session, and create it if it does not exist. Errors: QUIRE_LIMIT (sessions_max
+ * sessions, all in use), QUIRE_INVAL (id too long or empty), QUIRE_AGAIN (another request uses the
+ * session), QUIRE_NOMEM; err explains. Memory: end with quire_sessions_leave(). */
 int quire_sessions_enter(quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
                          const char *id, uint64_t now_us, quire_session_ref *out, quire_error *err);
 void quire_sessions_leave(quire_sessions *sessions, quire_session_ref ref, uint64_t now_us);
 
-/* The number under which its pages are published: see quire_prefix_acquire_opts. */
+/* The owner number under which its pages are published: see quire_prefix_acquire_opts. */
 uint64_t quire_sessions_owner(const quire_sessions *sessions, quire_session_ref ref);
 
-/* The conversation that a request's messages stand for, by the rule above: pointers into the
- * session and into `messages`. Memory: free(*out); its strings are valid until leave or commit.
- * Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
+/* The whole conversation of a request, by the rule of turns above: pointers into the session and
+ * into `messages`. Memory: free(*out); its strings are valid until leave or commit. Errors:
+ * QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_sessions_history(const quire_sessions *sessions, quire_session_ref ref,
                            const quire_chat_message *messages, size_t n_messages,
                            quire_chat_message **out, size_t *n_out);
 
-/* Tokens of a prompt text, the session's first (see above); ref 0 has none. Memory:
- * free(out->tokens). Bounds and errors: as quire_kept_tokens_join(). */
+/* Tokens of a prompt text, reusing the session's tokens (see above); ref 0 has none to reuse.
+ * Memory: free(out->tokens). Bounds and errors: as quire_kept_tokens_join(). */
 int quire_sessions_tokenize(const quire_sessions *sessions, quire_session_ref ref, const char *text,
                             size_t text_bytes, const quire_tokenize_opts *opts,
                             quire_joined_tokens *out, quire_error *err);
 
-/* What a turn has become: the whole conversation with the answer, which is copied, and the tokens
- * whose KV is published (prompt and answer but for the last token), which are the session's from
- * here on: quire_request_tokens_take(). Both replace what was kept. Errors: QUIRE_LIMIT,
- * QUIRE_NOMEM (the session is then as before), QUIRE_NOTFOUND (it was closed meanwhile: nobody will
- * find this turn). Memory: tokens come from malloc(), and are freed on errors too. */
+/* Store a finished turn: the whole conversation including the answer, and the tokens whose KV is
+ * published (prompt and answer without the last token: quire_request_tokens_take()). Both replace
+ * the session's messages and tokens. Errors: QUIRE_LIMIT, QUIRE_NOMEM (the session is unchanged),
+ * QUIRE_NOTFOUND (the session was closed meanwhile and the turn is lost). Memory: messages are
+ * copied; tokens come from malloc() and are taken over, on errors too. */
 int quire_sessions_commit(quire_sessions *sessions, quire_session_ref ref,
                           const quire_chat_message *messages, size_t n_messages, int32_t *tokens,
                           uint32_t n_tokens, uint64_t now_us);
 
-/* Forget a session. The pages are the caller's to drop (quire_prefix_drop_owner()); *owner says
- * whose. A request that uses it goes on; its commit gets QUIRE_NOTFOUND, as this call does where
- * there is no such session. */
+/* Forget a session. The caller drops its pages with quire_prefix_drop_owner(*owner). A request that
+ * uses the session continues; its commit returns QUIRE_NOTFOUND. Errors: QUIRE_NOTFOUND. */
 int quire_sessions_close(quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
                          const char *id, uint64_t *owner);
-/* One owner whose session is idle past its TTL and was closed by this call, or was evicted before
- * it; 0 when there is none. A session that is used again past its TTL, before this call, begins
- * anew. */
+/* Close one session that is idle past its TTL, and return its owner number; also returns the owners
+ * of sessions evicted earlier, one per call. 0 = none left. A session that is used again after its
+ * TTL but before this call starts empty. */
 uint64_t quire_sessions_expire(quire_sessions *sessions, uint64_t now_us);
 
 typedef struct quire_session_info {
@@ -112,19 +109,19 @@ typedef struct quire_session_info {
     bool is_in_use;
 } quire_session_info;
 
-/* Visit all (tenant NULL) or a tenant's, most recently used first, until visit returns non-zero;
- * returns that. The lock is held: visit must not call back, and what info points to is valid during
- * the call only. */
+/* Visit all sessions (tenant NULL) or a tenant's, most recently used first, until visit returns
+ * non-zero; returns that value. The lock is held: visit must not call this module, and pointers in
+ * info are valid only during the call. */
 int quire_sessions_visit(const quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
                          int (*visit)(void *ctx, const quire_session_info *info), void *ctx);
 
-/* The same for one. Errors: QUIRE_NOTFOUND. */
+/* Call look for one session, under the same rules. Errors: QUIRE_NOTFOUND. */
 int quire_sessions_look(const quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
                         const char *id, void (*look)(void *ctx, const quire_session_info *info),
                         void *ctx);
 
 uint32_t quire_sessions_count(const quire_sessions *sessions);
-/* Those that ended by their TTL or because of sessions_max. */
+/* Sessions ended by their TTL or by sessions_max. */
 uint64_t quire_sessions_evictions_total(const quire_sessions *sessions);
 
 #endif /* QUIRE_ENGINE_SESSIONS_H */

@@ -1,7 +1,7 @@
-/* stats.h - what the engine counts.
+/* stats.h - counters, gauges and histograms of the engine.
  *
- * Counters only grow; rates are the reader's business (vLLM's lesson: export hits and queries,
- * never a hit rate). Times in seconds, as Prometheus wants them.
+ * Counters only grow; readers compute rates from them (vLLM's lesson: export hits and queries,
+ * never a hit rate). Times are in seconds, the unit of Prometheus.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_STATS_H
@@ -18,52 +18,52 @@
 #include "quire/prefix.h"
 #include "trace/online/shadow.h"
 
-/* Of one service class; in the order of quire_engine_opts.classes. Degradation of a low class under
- * pressure goes by these steps, each counted: displaced (parked, or preempted when pages are
- * short), running_limit cut, then its queue fills, then refused. */
+/* Figures of one service class, in the order of quire_engine_opts.classes. Under pressure a low
+ * class degrades in stages, each counted: requests are displaced (parked, or preempted when pages
+ * are short); running_limit is cut; the queue fills; requests are refused. */
 typedef struct quire_class_stats {
     uint64_t requests_total; /* accepted */
     uint64_t refused_total;  /* queue full */
     uint64_t finished_total;
-    uint64_t displaced_total; /* lost its place to a higher class: parked or preempted */
+    uint64_t displaced_total; /* lost their place to a higher class: parked or preempted */
     uint64_t parked_total;
-    uint64_t resumed_total;     /* of those */
-    uint64_t preempted_total;   /* for want of pages, whoever wanted them */
-    uint64_t promoted_total;    /* admitted before a higher class because it had waited long */
-    uint64_t turns_total;       /* steps in which it got rows because it had waited long */
+    uint64_t resumed_total;     /* of the parked ones */
+    uint64_t preempted_total;   /* for lack of pages, on behalf of any request */
+    uint64_t promoted_total;    /* admitted before a higher class after a long wait */
+    uint64_t turns_total;       /* steps in which its long wait earned it rows */
     uint64_t cuts_total;        /* of running_limit */
-    uint64_t steps_total;       /* in which it had rows */
+    uint64_t steps_total;       /* steps with its rows */
     uint64_t interrupted_total; /* steps with its rows that were given up for a higher class */
-    uint64_t late_steps_total;  /* of these, longer than it is promised */
-    uint64_t left_out_total;    /* rows of decode that had to wait for another step */
+    uint64_t late_steps_total;  /* of steps_total, longer than promised */
+    uint64_t left_out_total;    /* decode rows postponed to a later step */
     uint64_t prefill_rows_total;
     uint64_t decode_rows_total;
-    uint32_t waiting; /* parked ones not among them */
+    uint32_t waiting; /* without the parked ones */
     uint32_t running;
     uint32_t parked;
-    uint32_t running_limit; /* how many may run now */
+    uint32_t running_limit; /* maximum of running at present */
     /* seconds */
     quire_histogram queue;
     quire_histogram ttft;
-    quire_histogram tpot; /* of a request: mean time between its tokens */
+    quire_histogram tpot; /* per request: mean time between its tokens */
 } quire_class_stats;
 
-/* Guaranteed memory, and what adapts itself. */
+/* Guaranteed memory and automatic adaptation. */
 typedef struct quire_memory_stats {
     /* the pinned region (pinned.h); all 0 without one */
     uint64_t pinned_budget_bytes;
     uint64_t pinned_charged_bytes;
-    uint64_t pinned_cached_bytes; /* of these, what eviction can free */
-    uint64_t pinned_pin_bytes;    /* of these, held by pins */
-    uint64_t pinned_need_bytes;   /* of the high classes: in use, or used lately */
+    uint64_t pinned_cached_bytes; /* of charged: eviction can free them */
+    uint64_t pinned_pin_bytes;    /* of charged: held by pins */
+    uint64_t pinned_need_bytes;   /* of the high classes: in use or recently used */
     uint64_t pinned_need_p99_bytes;
     uint64_t pinned_grown_total; /* steps */
     uint64_t pinned_shrunk_total;
-    uint64_t spilled_bytes; /* of the high classes, in the dynamic region now */
+    uint64_t spilled_bytes; /* of the high classes, currently in the dynamic region */
     uint64_t spilled_pages_total;
     uint64_t dynamic_budget_bytes;
     uint64_t dynamic_charged_bytes;
-    /* pins.h, in whichever region */
+    /* pins.h, in any region */
     uint32_t pins;
     uint32_t pins_computing;
     uint64_t pin_bytes;
@@ -73,7 +73,7 @@ typedef struct quire_memory_stats {
     uint64_t pins_refused_total;
     uint64_t events_total[QUIRE_EVENT_KIND_COUNT];
     quire_precache_stats precache;
-    quire_shadow_stats shadow; /* all 0 when there is none */
+    quire_shadow_stats shadow; /* all 0 without ghost caches */
 } quire_memory_stats;
 
 typedef struct quire_engine_stats {
@@ -86,14 +86,14 @@ typedef struct quire_engine_stats {
     uint64_t rejected_queue_full_total;
     uint64_t rejected_invalid_total;
     uint64_t preemptions_total;
-    uint64_t prefix_waits_total; /* held back for another's prefix */
+    uint64_t prefix_waits_total; /* held back while another request computed the same prefix */
     uint32_t requests_waiting;
     uint32_t requests_prefilling;
     uint32_t requests_decoding;
     /* tokens */
     uint64_t prompt_tokens_total;          /* of admitted requests */
-    uint64_t cached_tokens_session_total;  /* of these, found because of their session */
-    uint64_t cached_tokens_prefix_total;   /* or otherwise */
+    uint64_t cached_tokens_session_total;  /* of prompt tokens: found through their session */
+    uint64_t cached_tokens_prefix_total;   /* of prompt tokens: found otherwise */
     uint64_t computed_prompt_tokens_total; /* prefill rows, recomputation included */
     uint64_t recomputed_tokens_total;      /* after preemption */
     uint64_t generated_tokens_total;
@@ -101,9 +101,9 @@ typedef struct quire_engine_stats {
     uint64_t steps_total;
     uint64_t step_rows_total;
     double step_seconds_total;
-    double views_seconds_total;   /* beside these, between them, for views.h */
+    double views_seconds_total;   /* time for views.h between steps, not part of step_seconds */
     double prefill_token_seconds; /* running mean cost of a prefill token; for explanations */
-    quire_cost cost;              /* what a step costs, learned */
+    quire_cost cost;              /* learned cost of a step */
     /* classes */
     quire_class_stats classes[QUIRE_CLASSES_MAX]; /* [n_classes] */
     uint32_t n_classes;
@@ -113,7 +113,7 @@ typedef struct quire_engine_stats {
     quire_histogram inter_token;
     quire_histogram queue;
     quire_histogram e2e;
-    /* the parts below */
+    /* modules below the engine */
     quire_prefix_stats prefix;
     quire_cache_stats cache;
     uint32_t sessions;

@@ -1,7 +1,7 @@
-/* text_out.h - from generated tokens to text that can be shown.
+/* text_out.h - turn generated tokens into showable text.
  *
- * Tokens are bytes, not characters, and a stop text may lie across tokens: what may still turn out
- * to be part of either is held back.
+ * Tokens are bytes, not characters, and a stop text may span tokens. Bytes of an incomplete
+ * character or of a possible stop text are held back.
  *
  * Thread: one at a time.
  *
@@ -22,15 +22,15 @@ int quire_text_out_create(quire_text_out **out, const quire_model *model, const 
                           uint32_t n_stops, bool shows_special);
 void quire_text_out_destroy(quire_text_out *out);
 
-/* Append to shown what can be shown now that token was generated: whole UTF-8 (bytes that never
- * become UTF-8 as U+FFFD). When a stop text is complete, *stop_index is its index (the one that
- * begins first of those complete, then the longest), the text before it is shown and nothing is
- * held back any more; else -1. Errors: QUIRE_NOMEM, QUIRE_INVAL (no such token). */
+/* Take in a generated token, and append the text that became showable to `shown`: whole UTF-8;
+ * invalid bytes become U+FFFD. When a stop text is complete, *stop_index is its index (of several,
+ * the earliest, then the longest), the text before it is appended, and nothing remains held back.
+ * Otherwise *stop_index is -1. Errors: QUIRE_NOMEM, QUIRE_INVAL (no such token). */
 int quire_text_out_feed(quire_text_out *out, int32_t token, quire_bytes *shown,
                         int32_t *stop_index);
 
-/* The end came otherwise: append what is held back. Another text may begin then. Errors:
- * QUIRE_NOMEM. */
+/* End of generation without a stop text: append the text held back. Another text may begin
+ * afterwards. Errors: QUIRE_NOMEM. */
 int quire_text_out_finish(quire_text_out *out, quire_bytes *shown);
 
 #endif /* QUIRE_ENGINE_TEXT_OUT_H */

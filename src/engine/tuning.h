@@ -1,12 +1,11 @@
-/* tuning.h - the engine looks at its own last hour, and says or does what follows from it.
+/* tuning.h - tune the engine's settings by the requests of its last hour.
  *
- * Requests that end are remembered as hashes (trace/online/recent.h). quire_engine_tune() measures
- * them (trace/online/tune.h) on its caller's thread, for seconds perhaps, while the engine goes on;
- * then the changes that follow are applied between two steps, if that was asked for, or else just
- * said. Each is an event, whichever way. What is only said is said once, not again each time.
+ * Finished requests are recorded as hashes (trace/online/recent.h). quire_engine_tune() analyses
+ * the record (trace/online/tune.h) on the caller's thread, possibly for seconds, while the engine
+ * continues. The resulting changes are applied between two steps if is_applied asks for them, else
+ * only suggested. Each change is an event; a suggestion is reported once, not on each call.
  *
- * The pinned share is left to the controller of the pinned region (pinned.h) where that has a
- * ceiling.
+ * If the pinned region has a ceiling, its controller (pinned.h) sizes it, not tuning.
  *
  * Thread: any.
  *
@@ -22,8 +21,8 @@
 
 typedef struct quire_engine_tune_opts {
     quire_tune_bounds bounds;
-    bool is_applied;        /* what can be; else everything is a suggestion */
-    bool compares_policies; /* simulates all of them: much slower */
+    bool is_applied;        /* apply changes where possible; else suggest all */
+    bool compares_policies; /* simulate all eviction policies: much slower */
 } quire_engine_tune_opts;
 
 typedef struct quire_engine_tuning {
@@ -31,16 +30,16 @@ typedef struct quire_engine_tuning {
     quire_tune_facts facts;
     quire_tune_settings settings; /* before the changes */
     quire_tune_change changes[QUIRE_TUNE_KNOB_COUNT];
-    bool is_applied[QUIRE_TUNE_KNOB_COUNT]; /* of changes[i] */
+    bool is_applied[QUIRE_TUNE_KNOB_COUNT]; /* whether changes[i] was applied */
     uint32_t n_changes;
 } quire_engine_tuning;
 
-/* Measure, decide, apply. out may be NULL. Errors: QUIRE_AGAIN (somebody else does it just now, the
- * engine has ended, or it remembers no requests: opts.recent_bytes), QUIRE_NOMEM. */
+/* Measure, decide, apply. out may be NULL. Errors: QUIRE_AGAIN (another call is in progress, the
+ * engine has ended, or it records no requests: opts.recent_bytes), QUIRE_NOMEM. */
 int quire_engine_tune(quire_engine *engine, const quire_engine_tune_opts *opts,
                       quire_engine_tuning *out);
 
-/* What the last one found. */
+/* The result of the last quire_engine_tune(). */
 void quire_engine_tuning_get(quire_engine *engine, quire_engine_tuning *out);
 
 #endif /* QUIRE_ENGINE_TUNING_H */

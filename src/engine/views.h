@@ -1,10 +1,10 @@
-/* views.h - the cache as people see it: pages, sessions' sizes, regions, tenants' accounts.
+/* views.h - views of the cache for people: pages, sizes of sessions, regions, tenants' accounts.
  *
- * Only the engine's thread walks the cache and the tree. A view is made there in slices of some
- * microseconds, between two steps, and takes at most QUIRE_VIEW_SHARE of the time that steps take:
- * whoever looks waits, not whoever decodes. While nothing runs a view is made at once. So a view of
- * a large cache under load is a picture with an exposure of a second or so: what came or went
- * meanwhile may be in it or not.
+ * Only the engine's thread walks the cache and the tree. It makes a view in slices of some
+ * microseconds between steps, and spends at most QUIRE_VIEW_SHARE of the step time on views. So the
+ * caller of a view waits, not the requests. While nothing runs, a view is made at once. A view of a
+ * large cache under load may take a second or so; pages that come or go meanwhile may be in the
+ * view or not.
  *
  * Thread: any. Calls return QUIRE_AGAIN when the engine has ended.
  *
@@ -24,15 +24,15 @@
 
 typedef enum quire_page_cell_state {
     QUIRE_PAGE_CELL_FREE = 0,
-    QUIRE_PAGE_CELL_LIVE,   /* a running sequence's alone */
+    QUIRE_PAGE_CELL_LIVE,   /* used by running sequences only */
     QUIRE_PAGE_CELL_SHARED, /* live and cached */
     QUIRE_PAGE_CELL_CACHED,
     QUIRE_PAGE_CELL_PINNED /* cached and pinned */
 } quire_page_cell_state;
 
 typedef struct quire_page_cell {
-    uint64_t owner;    /* session's number; 0 = nobody in particular */
-    uint64_t used_us;  /* by the engine's clock; 0 = the tree does not know it */
+    uint64_t owner;    /* owner number of a session; 0 = none */
+    uint64_t used_us;  /* last use, by the engine's clock; 0 = not in the tree */
     uint16_t n_filled; /* slots that hold tokens */
     uint8_t group;
     uint8_t state; /* quire_page_cell_state */
@@ -56,9 +56,9 @@ typedef struct quire_session_kv {
     const void *tenant;
     uint32_t tenant_bytes;
     const char *id;
-    /* out: charge of the cached pages of its tokens; 0 when there is no such session */
+    /* out: charge of the cached pages of its tokens; 0 if the session does not exist */
     uint64_t bytes;
-    uint64_t own_bytes; /* of these, pages that nobody else has used */
+    uint64_t own_bytes; /* of these, pages used by this session only */
 } quire_session_kv;
 
 int quire_engine_sessions_kv(quire_engine *engine, quire_session_kv *items, uint32_t n);
@@ -70,7 +70,7 @@ typedef struct quire_region_view {
     quire_region_stats stats;
 } quire_region_view;
 
-/* Those that are open. Returns how many; never waits. */
+/* The open regions. Returns their number; never waits. */
 uint32_t quire_engine_regions(const quire_engine *engine, quire_region_view out[QUIRE_REGIONS_MAX]);
 
 /* Accounts 1 .. n of quire_engine_opts.accounts, account i + 1 at i. */

@@ -1,14 +1,14 @@
-/* adapt.h - the half of the engine that watches how it serves, and changes its settings.
+/* adapt.h - the half of the engine that observes the loop and adapts its settings.
  *
- *   admitted -----> pre-caching: was it foreseen, will it return
- *   first token --> limits of classes: did it come too late
- *   step ---------> limits of classes: are promises kept
- *   ended --------> ghost caches (trace/online/shadow.h), the last hour (trace/online/recent.h),
- * pins idle ---------> compute in advance once a second: judge what was computed in advance, look
- * after pins, size the pinned region
+ *   admitted     pre-caching: was it foreseen, will it return
+ *   first token  limits of classes: did it come too late
+ *   step         limits of classes: are promises kept
+ *   ended        ghost caches (trace/online/shadow.h), last hour (trace/online/recent.h), pins
+ *   idle         pre-caching: compute in advance
+ *   each second  judge pre-cached texts, upkeep of pins, size of the pinned region
  *
- * It gets these events from the loop (loop_events.h), and answers by the loop's setters. What it
- * does of its own accord it writes into a log of events, with the reason.
+ * Adaptation receives these events from the loop (loop_events.h) and acts through the loop's
+ * setters. It logs each change that it makes as an event with the reason.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_ADAPT_H
@@ -21,21 +21,21 @@
 
 typedef struct quire_adapt quire_adapt;
 
-/* For a loop that has not started. Errors: QUIRE_INVAL, QUIRE_NOMEM. */
+/* Create before the loop is started. Errors: QUIRE_INVAL, QUIRE_NOMEM. */
 int quire_adapt_create(quire_adapt **out, quire_loop *loop, quire_error *err);
-/* When the loop has stopped, before it is destroyed. NULL is fine. */
+/* Destroy after the loop has stopped and before it is destroyed. NULL is allowed. */
 void quire_adapt_destroy(quire_adapt *adapt);
-/* What the loop has to tell it. */
+/* The table of listeners for quire_loop_start(). */
 void quire_adapt_events(quire_adapt *adapt, quire_loop_events *out);
 
 /* ---- invalidation. Thread: the engine's ---- */
 
-/* Texts are called wrong: nothing of them is computed in advance any more. */
+/* Before an invalidation: stop computing these texts in advance. */
 void quire_adapt_forget(quire_adapt *adapt, const quire_invalidate *what);
-/* They have gone, and so do pins of them. */
+/* After an invalidation: drop pins of texts that are gone. */
 void quire_adapt_invalidated(quire_adapt *adapt);
 
-/* ---- what clients ask for: see engine.h, pins.h, tuning.h. Thread: any ---- */
+/* ---- calls of clients: see engine.h, pins.h, tuning.h. Thread: any ---- */
 
 void quire_adapt_stats_get(quire_adapt *adapt, quire_memory_stats *out);
 uint32_t quire_adapt_events_list(const quire_adapt *adapt, uint64_t after, quire_event *out,

@@ -1,6 +1,6 @@
-/* adapt_object.h - adaptation as an object, for the files of src/engine/adapt only.
+/* adapt_object.h - the struct of adaptation, for src/engine/adapt only.
  *
- * Each of its parts may be absent: the engine serves without.
+ * Each part may be absent; the engine serves requests without it.
  *
  * Thread: the engine's, unless a function says otherwise.
  *
@@ -18,14 +18,14 @@
 #include "trace/online/recent.h"
 #include "trace/online/working_set.h"
 
-/* Something computed in advance: one text, step by step. */
+/* One text being computed in advance, step by step. */
 typedef struct quire_precache_run {
-    quire_seq_id seq; /* QUIRE_SEQ_NULL = there is none */
+    quire_seq_id seq; /* QUIRE_SEQ_NULL = no run */
     quire_prefix_ref ref;
     int32_t *tokens; /* [tokens_capacity] */
     uint32_t tokens_capacity;
     uint32_t n_tokens;
-    uint32_t n_begin; /* cached before */
+    uint32_t n_begin; /* tokens cached before the run */
     uint32_t n_computed;
     uint64_t owner;
     uint32_t tenant_bytes;
@@ -35,12 +35,12 @@ typedef struct quire_precache_run {
 /* See pinned.h. */
 typedef struct quire_pinned {
     uint64_t block_bytes;    /* KV of a block of the working set */
-    quire_working_set *used; /* by high classes; NULL without a region */
-    uint64_t touch_us;       /* pins count as used so often */
-    bool is_adapting;        /* its size is the sizer's */
+    quire_working_set *used; /* memory used by high classes; NULL without a region */
+    uint64_t touch_us;       /* interval at which pins count as used */
+    bool is_adapting;        /* the sizer decides its size */
     quire_sizer sizer;
     quire_sizer_reason reason; /* of the last decision */
-    uint64_t n_spilled_said;   /* pages, in the last event */
+    uint64_t n_spilled_said;   /* pages reported in the last event */
     uint64_t spill_said_us;
 } quire_pinned;
 
@@ -53,42 +53,42 @@ struct quire_adapt {
     quire_shadow *shadow;          /* NULL = none */
     quire_recent *recent;          /* NULL = none; any thread */
     uint64_t upkeep_us;            /* when upkeep was last done */
-    quire_memory_stats figures;    /* what is counted here */
+    quire_memory_stats figures;    /* counters of adaptation */
 
-    quire_degrade degrade;                   /* how many of a class may run */
-    uint32_t limits_said[QUIRE_CLASSES_MAX]; /* in the last event; 0 = as usual */
+    quire_degrade degrade;                   /* limits on running requests per class */
+    uint32_t limits_said[QUIRE_CLASSES_MAX]; /* reported in the last event; 0 = no limit */
 
     quire_precache_book *book; /* NULL = nothing is computed in advance */
     quire_precache_run run;
-    uint64_t precache_idle_us; /* nothing ran for so long */
+    uint64_t precache_idle_us; /* idle time before pre-caching begins */
     uint64_t busy_us;          /* when a request last ran or waited */
 
     quire_pinned pinned;
-    quire_pin_table *pins; /* NULL = none are kept. Constant after create */
+    quire_pin_table *pins; /* NULL = no pins. Constant after create */
 
-    /* What tuning has made of the options. */
+    /* Current values of options that tuning changes. */
     uint64_t ttl_us;
     uint64_t low_traffic_after_us;
 
     pthread_mutex_t lock;
-    /* Under it. */
-    quire_memory_stats shared; /* figures, as after the last round */
+    /* Under the lock. */
+    quire_memory_stats shared; /* copy of figures made after the last round */
     bool is_tuning;
-    quire_engine_tuning tuning; /* the last */
-    /* Of who is tuning. */
+    quire_engine_tuning tuning; /* last result */
+    /* For the thread that tunes. */
     quire_tune_state tune_state;
-    double suggested[QUIRE_TUNE_KNOB_COUNT];  /* what was said last */
-    bool is_suggested[QUIRE_TUNE_KNOB_COUNT]; /* and not done */
+    double suggested[QUIRE_TUNE_KNOB_COUNT];  /* last suggested value */
+    bool is_suggested[QUIRE_TUNE_KNOB_COUNT]; /* suggested and not applied */
 };
 
-/* What is due once a second. */
+/* Work that is due once a second. */
 void quire_adapt_upkeep(quire_adapt *adapt);
 
 /* ---- pinned.c ---- */
 
 int quire_pinned_open(quire_adapt *adapt, quire_error *err);
 void quire_pinned_close(quire_adapt *adapt);
-/* The high classes use this text. */
+/* Record that a high class uses this text. */
 void quire_pinned_touch(quire_adapt *adapt, const quire_working_set_text *text);
 void quire_pinned_upkeep(quire_adapt *adapt);
 /* Thread: any. */
@@ -97,10 +97,10 @@ void quire_pinned_stats(const quire_adapt *adapt, quire_memory_stats *out);
 /* ---- pins.c: see pins.h ---- */
 
 int quire_adapt_pins_open(quire_adapt *adapt, quire_error *err);
-/* Nobody waits for a pin any more; before the tree is destroyed. Thread: the owner's, when the loop
- * has stopped. */
+/* Call when no thread waits for a pin any more and before the tree is destroyed. Thread: the
+ * owner's, after the loop has stopped. */
 void quire_adapt_pins_close(quire_adapt *adapt);
-/* A request that computed a pin ends; its pages are still its own. */
+/* A request that computed a pin ends; it still owns its pages. */
 void quire_adapt_pins_ended(quire_adapt *adapt, const quire_request *request,
                             const quire_ending *ending);
 /* Texts were invalidated. */
@@ -109,16 +109,16 @@ void quire_adapt_pins_upkeep(quire_adapt *adapt);
 
 /* ---- precache.c ---- */
 
-/* Nothing is to do: compute one step in advance, if that seems worth while. Returns after how many
- * milliseconds to ask again; 0 = at once. */
+/* The loop is idle: compute one step in advance, if a text is worth it. Returns the milliseconds
+ * until the next call; 0 = at once. */
 uint32_t quire_precache_idle(quire_adapt *adapt, uint32_t idle_ms);
-/* Requests are there: let go. What was computed stays cached. */
+/* Requests have arrived: end the run. Its computed tokens stay cached. */
 void quire_precache_yield(quire_adapt *adapt);
-/* Let go of a text that was called wrong: it is not entered in the book. */
+/* End the run of an invalidated text, without entering it in the book. */
 void quire_precache_forget(quire_adapt *adapt);
-/* Once a second. */
+/* Judge texts computed in advance; once a second. */
 void quire_precache_judge(quire_adapt *adapt);
-/* Into the figures. */
+/* Copy the accounts into the figures. */
 void quire_precache_count(quire_adapt *adapt);
 
 #endif /* QUIRE_ENGINE_ADAPT_OBJECT_H */

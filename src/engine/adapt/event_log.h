@@ -14,18 +14,18 @@ typedef struct quire_events quire_events;
 int quire_events_create(quire_events **out, uint32_t capacity);
 void quire_events_destroy(quire_events *events);
 
-/* A text that is too long is cut. Returns the event's number. */
+/* Append an event; a text that is too long is cut. Returns the event's number. */
 __attribute__((format(printf, 4, 5))) uint64_t quire_events_add(quire_events *events,
                                                                 uint64_t time_us,
                                                                 quire_event_kind kind,
                                                                 const char *format, ...);
 
-/* The events with a number above `after` that are still there, oldest first, at most n. Returns how
- * many. after 0 = from the oldest. */
+/* Copy at most n kept events with a number above `after`, oldest first (after 0 = from the oldest).
+ * Returns the number copied. */
 uint32_t quire_events_list(const quire_events *events, uint64_t after, quire_event *out,
                            uint32_t n);
 
-/* How many of each kind there ever were: totals[QUIRE_EVENT_KIND_COUNT]. */
+/* Number of events of each kind since creation: totals[QUIRE_EVENT_KIND_COUNT]. */
 void quire_events_totals(const quire_events *events, uint64_t *totals);
 
 #endif /* QUIRE_ENGINE_EVENT_LOG_H */

@@ -1,24 +1,24 @@
-/* sizer.h - how large the pinned region should be.
+/* sizer.h - controller for the size of the pinned region.
  *
- * A controller without side effects: samples go in, about one a second, and each gets a decision,
- * grow or shrink by one step or leave it, with the reason. It looks at what the high classes need:
- * bytes that their requests hold or have used lately (working_set.h). The 99th percentile of that
- * over a sliding window is what the region should hold, so that a burst of less than a hundredth of
- * the window does not move it.
+ * The controller has no side effects. For each sample, about one a second, it returns a decision
+ * (grow by one step, shrink by one step, or stay) with the reason. The need of the high classes is
+ * the number of bytes that their requests hold or have recently used (working_set.h). The region
+ * should hold the 99th percentile of the need over a sliding window, so a burst shorter than a
+ * hundredth of the window does not resize it.
  *
  *      floor              need p99                          ceiling
  *        |------------------|===== slack =====|----------------|        budget of the region
  *                      grow <|                 |> shrink
  *
- * Between need and need + slack it rests: growing begins above the budget, shrinking only when the
- * budget is more than a step and slack_share too large, and not before calm_us have passed since
- * the last change. So it cannot swing: after a step either way the other way is out of reach. The
- * last step to a bound may be shorter.
+ * The region grows when the need exceeds the budget. It shrinks only when the budget exceeds the
+ * need by more than slack_share and a step, and calm_us have passed since the last change. Between
+ * these thresholds the size is constant. The controller cannot oscillate: after a step the
+ * threshold for the opposite step is out of reach. The last step to a bound may be shorter.
  *
- * Never, whatever the samples say: below the floor, or below what is held in the region now (live
- * or pinned); above the ceiling; and never so far that the dynamic region falls under its own floor
- * or under what is held there. Over-locking, as when everybody is in a high class, ends at those
- * bounds, with the reason said.
+ * Bounds for all samples: the budget of the region is never below its floor, never below the bytes
+ * held in it (live or pinned), and never above its ceiling. The dynamic region is never pushed
+ * below its own floor or below the bytes held in it. If too many requests belong to high classes,
+ * growth stops at these bounds, with the reason.
  *
  * Thread: one at a time.
  *
@@ -34,11 +34,11 @@
 typedef struct quire_sizer_opts {
     uint64_t floor_bytes;         /* of the pinned region */
     uint64_t ceiling_bytes;       /* >= floor_bytes */
-    uint64_t dynamic_floor_bytes; /* what the dynamic region keeps, whatever the need */
+    uint64_t dynamic_floor_bytes; /* least size of the dynamic region */
     uint64_t step_bytes;          /* one extent, >= 1 */
     uint64_t window_us;           /* default 10 minutes */
-    uint64_t calm_us;             /* no shrinking so soon after a change; default 30 seconds */
-    double slack_share;           /* of the need, kept above it; default 0.1 */
+    uint64_t calm_us;             /* time without shrinking after a change; default 30 seconds */
+    double slack_share;           /* kept above the need, as a share of it; default 0.1 */
 } quire_sizer_opts;
 
 #define QUIRE_SIZER_OPTS_INIT                                                                      \
@@ -51,7 +51,7 @@ typedef struct quire_sizer_sample {
     uint64_t now_us;
     uint64_t need_bytes;    /* of the high classes */
     uint64_t budget_bytes;  /* of the pinned region */
-    uint64_t held_bytes;    /* of it, live or pinned: what eviction cannot free */
+    uint64_t held_bytes;    /* of budget_bytes: live or pinned, not evictable */
     uint64_t dynamic_bytes; /* budget of the dynamic region */
     uint64_t dynamic_held_bytes;
 } quire_sizer_sample;
@@ -80,7 +80,7 @@ typedef enum quire_sizer_reason {
 const char *quire_sizer_reason_text(quire_sizer_reason reason);
 
 typedef struct quire_sizer_decision {
-    uint64_t budget_bytes; /* what the pinned region should have from now on */
+    uint64_t budget_bytes; /* new budget of the pinned region */
     uint64_t need_p99_bytes;
     quire_sizer_reason reason;
 } quire_sizer_decision;
@@ -88,7 +88,7 @@ typedef struct quire_sizer_decision {
 typedef struct quire_sizer {
     quire_sizer_opts opts;
     uint64_t slots[QUIRE_SIZER_SLOTS];        /* largest need in each part of the window */
-    uint64_t slot_numbers[QUIRE_SIZER_SLOTS]; /* which part it is of; 0 = none */
+    uint64_t slot_numbers[QUIRE_SIZER_SLOTS]; /* number of the part in each slot; 0 = none */
     uint64_t changed_us;
     bool has_changed;
     bool is_refused; /* the last change was undone */
@@ -97,11 +97,11 @@ typedef struct quire_sizer {
 /* Errors: QUIRE_INVAL (ceiling below floor, no step, no window, a negative share). */
 int quire_sizer_init(quire_sizer *sizer, const quire_sizer_opts *opts);
 
-/* Take a sample in and decide; time must not go back. The decision counts as carried out: say so if
- * it was not (quire_sizer_undo()). */
+/* Take a sample and decide; time must not go back. The decision counts as carried out unless
+ * quire_sizer_undo() is called. */
 quire_sizer_decision quire_sizer_decide(quire_sizer *sizer, const quire_sizer_sample *sample);
 
-/* The region could not be changed at now_us. Nothing is tried again for calm_us. */
+/* The region could not be resized at now_us. No change is tried for calm_us. */
 void quire_sizer_undo(quire_sizer *sizer, uint64_t now_us);
 
 #endif /* QUIRE_ENGINE_SIZER_H */

@@ -1,4 +1,4 @@
-/* figures.h - what the loop counts, and why the last requests found what they found.
+/* figures.h - the loop's statistics, and explanations of the last requests' cache hits.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_FIGURES_H
@@ -15,7 +15,7 @@ typedef struct quire_explained {
 typedef struct quire_figures {
     quire_engine_stats now; /* the engine's thread's */
     /* Under the inbox's lock. */
-    quire_engine_stats shared;  /* as after the last round */
+    quire_engine_stats shared;  /* copy made after the last round */
     quire_explained *explained; /* [explain_max], a ring */
     uint32_t explained_next;
     uint32_t n_explained;
@@ -27,12 +27,12 @@ void quire_loop_stats_publish(quire_loop *loop);
 
 /* ---- explain.c. Thread: the engine's ---- */
 
-/* From a match at admission; times come at the end. */
+/* Begin an explanation from the match at admission; times are added at the end. */
 void quire_explanation_begin(quire_explanation *explanation, const quire_request *request,
                              const quire_prefix_match *match, uint64_t now_us);
-/* Costs, as far as they are known. */
+/* Fill in the costs known so far. */
 void quire_loop_explanation_update(quire_loop *loop, quire_request *request);
-/* Keep it for quire_engine_explain(). */
+/* Keep the explanation for quire_engine_explain(). */
 void quire_loop_explanation_keep(quire_loop *loop, quire_request *request);
 
 #endif /* QUIRE_ENGINE_FIGURES_H */

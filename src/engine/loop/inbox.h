@@ -1,4 +1,4 @@
-/* inbox.h - what other threads bring to the engine's, and see of it: all that is under its lock.
+/* inbox.h - data exchanged between the engine's thread and other threads, under one lock.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_INBOX_H
@@ -24,13 +24,13 @@ typedef struct quire_loop_task {
 typedef struct quire_inbox {
     atomic_uint n_unfinished; /* requests accepted and not done */
     atomic_uint n_unfinished_of[QUIRE_CLASSES_MAX];
-    atomic_int urgent_rank; /* highest of `requests`; -1 = there are none. Set under lock */
+    atomic_int urgent_rank; /* highest rank in `requests`; -1 = empty. Set under lock */
 
     pthread_mutex_t lock;
-    /* Under it. */
-    pthread_cond_t wake;      /* the engine's thread: there is something to do */
+    /* Under the lock. */
+    pthread_cond_t wake;      /* wakes the engine's thread */
     pthread_cond_t task_done; /* callers */
-    quire_queue requests;     /* that have just come */
+    quire_queue requests;     /* new requests */
     quire_loop_task *tasks;   /* oldest first */
     quire_chore *chores;      /* likewise */
     bool is_stopping;
@@ -47,12 +47,12 @@ typedef struct quire_inbox {
 int quire_inbox_init(quire_inbox *inbox);
 void quire_inbox_fini(quire_inbox *inbox);
 
-/* Have the engine's thread look for cancelled requests; the caller holds no lock of the loop. */
+/* Make the engine's thread look for cancelled requests. The caller holds no lock of the loop. */
 void quire_loop_wake_cancels(quire_loop *loop);
-/* Run what calls brought, or end them with QUIRE_AGAIN. Thread: the engine's. */
+/* Run the queued tasks, or end them with QUIRE_AGAIN when is_ending. Thread: the engine's. */
 void quire_loop_tasks_run(quire_loop *loop, bool is_ending);
 
-/* For waits: so many milliseconds from now, by the monotonic clock. */
+/* Deadline of a wait: ms milliseconds from now, by the monotonic clock. */
 static inline struct timespec quire_deadline(uint32_t ms)
 {
     const long ns_per_s = 1000000000L;

@@ -8,11 +8,11 @@
  *     look   --> chores -------------------> a slice at a time, between two steps
  *     stats  <-- figures.shared <----------- (the inbox's lock)
  *
- * Adaptation (engine/adapt) watches by loop_events.h, asks by the questions below, and answers by
- * the setters. Nothing here includes anything of it.
+ * Adaptation (engine/adapt) observes the loop through loop_events.h and the queries below, and
+ * changes it through the setters. The loop includes no header of engine/adapt.
  *
- * Locks: a request's before the inbox's, where both are held (cancel). The engine's thread never
- * holds both. Nobody holds either while it computes, samples or waits for memory of the cache.
+ * Locks: cancel takes a request's lock before the inbox's lock. The engine's thread never holds
+ * both. No thread holds either lock while it computes, samples or waits for memory of the cache.
  *
  * Thread: the engine's, unless a function says otherwise.
  *
@@ -27,17 +27,17 @@
 
 /* ---- life. Thread: the owner's ---- */
 
-/* With the tree, the pinned region and the sessions, but at rest. Errors: QUIRE_INVAL, QUIRE_NOMEM.
- */
+/* Create the loop, its tree, pinned region and sessions; no thread yet. Errors: QUIRE_INVAL,
+ * QUIRE_NOMEM. */
 int quire_loop_create(quire_loop **out, const quire_engine_opts *opts, quire_error *err);
 /* Start the thread. events is copied. Errors: QUIRE_NOMEM. */
 int quire_loop_start(quire_loop *loop, const quire_loop_events *events, quire_error *err);
-/* Cancel what runs, end the thread; fine where it was not started. */
+/* Cancel all requests and end the thread. Allowed if the thread was not started. */
 void quire_loop_stop(quire_loop *loop);
-/* After it has stopped. NULL is fine. */
+/* Destroy a stopped loop. NULL is allowed. */
 void quire_loop_destroy(quire_loop *loop);
 
-/* ---- what clients ask for: see the functions of engine.h and views.h. Thread: any ---- */
+/* ---- calls of clients: see the functions of engine.h and views.h. Thread: any ---- */
 
 int quire_loop_submit(quire_loop *loop, const quire_request_params *params, quire_request **out,
                       quire_error *err);
@@ -48,14 +48,14 @@ bool quire_loop_is_idle(const quire_loop *loop);
 /* All but `memory`. */
 void quire_loop_stats_get(quire_loop *loop, quire_engine_stats *out);
 
-/* A request that computes its prompt for a pin, and then ends. Errors: quire_engine_submit(). */
+/* Submit a request that only computes its prompt, for a pin. Errors: quire_engine_submit(). */
 int quire_loop_submit_pin(quire_loop *loop, const quire_request_params *params, uint64_t pin,
                           quire_request **out, quire_error *err);
-/* Whether the model can compute these tokens at all. Errors: QUIRE_INVAL, QUIRE_RANGE. */
+/* Check that the model can compute these tokens. Errors: QUIRE_INVAL, QUIRE_RANGE. */
 int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *params,
                             quire_error *err);
 
-/* ---- questions. Thread: any ---- */
+/* ---- queries. Thread: any ---- */
 
 /* Constant after create. */
 typedef struct quire_loop_parts {
@@ -64,54 +64,54 @@ typedef struct quire_loop_parts {
     const quire_model_desc *desc;
     const quire_runtime_opts *runtime_opts;
     quire_sessions *sessions;
-    quire_cache *cache;     /* the engine's thread's, but for its statistics */
+    quire_cache *cache;     /* for the engine's thread only, except its statistics */
     quire_prefix *tree;     /* likewise */
-    const quire_cost *cost; /* the engine's thread's: what steps cost */
+    const quire_cost *cost; /* for the engine's thread only: cost of steps */
     uint64_t page_bytes;    /* charge of a page of all tokens */
     bool is_page_exact;     /* hits end at full pages */
-    quire_region_id pinned; /* QUIRE_REGION_DYNAMIC = there is no pinned region */
+    quire_region_id pinned; /* QUIRE_REGION_DYNAMIC = no pinned region */
     uint64_t created_us;
 } quire_loop_parts;
 const quire_loop_parts *quire_loop_parts_get(const quire_loop *loop);
 
 uint64_t quire_loop_now_us(const quire_loop *loop);
-/* Since the loop was created: what events are dated with. */
+/* Time since the loop was created: the time of events. */
 uint64_t quire_loop_uptime_us(const quire_loop *loop);
-/* A number that nobody outside can know; 0 when the system has none. */
+/* A random number that outsiders cannot predict; 0 if the system provides none. */
 uint64_t quire_loop_random(void);
-/* Charge of all pages that n_tokens tokens of one request take at most. */
+/* Upper bound of the charge of all pages for n_tokens tokens of one request. */
 uint64_t quire_loop_need_bytes(const quire_loop *loop, uint32_t n_tokens);
-/* The region that a class's sequences are opened in. */
+/* The region of the sequences of a class. */
 quire_region_id quire_loop_region(const quire_loop *loop, uint32_t class_index);
 /* The key of a tenant's texts in the tree. Memory: salt is borrowed. */
 quire_prefix_key quire_loop_key(const quire_loop *loop, const void *tenant, uint32_t tenant_bytes);
 
-/* ---- questions of the engine's thread ---- */
+/* ---- queries of the engine's thread ---- */
 
-/* Whose account a new key of this tenant counts to. */
+/* The account that a new key of this tenant is charged to. */
 uint16_t quire_loop_account(const quire_loop *loop, const void *tenant, uint32_t tenant_bytes);
-/* How many requests of each class run: [QUIRE_CLASSES_MAX]. */
+/* Number of running requests per class: [QUIRE_CLASSES_MAX]. */
 const uint32_t *quire_loop_running_of(const quire_loop *loop);
 
 /* ---- setters ---- */
 
-/* Pages, or room for them, may have become free: those that wait for room look again. */
+/* Pages or budget may have become free: requests waiting for room are tried again. */
 void quire_loop_released(quire_loop *loop);
-/* So many requests of a class may run from now on; those beyond are parked. */
+/* Limit the running requests of a class; requests above the limit are parked. */
 void quire_loop_limit_set(quire_loop *loop, uint32_t class_index, uint32_t limit);
-/* Time to live of what is cached, but for classes that have their own. */
+/* Set the time to live of cached pages, except for classes with their own. */
 int quire_loop_ttl_set(quire_loop *loop, uint64_t ttl_us);
-/* Another low-traffic rule: its age, that is. */
+/* Set the age of the low-traffic rule. */
 int quire_loop_low_traffic_set(quire_loop *loop, uint64_t after_us);
-/* What computing a token at a depth costs: quire_prefix_cost_set(). */
+/* Set the cost of computing a token at a depth: quire_prefix_cost_set(). */
 int quire_loop_token_cost_set(quire_loop *loop, double token_us, double token_depth_us);
-/* Another size of the pinned region, at once. Errors: QUIRE_NOTFOUND (there is none),
+/* Resize the pinned region at once. Errors: QUIRE_NOTFOUND (no pinned region),
  * quire_region_transfer(). */
 int quire_loop_pinned_resize(quire_loop *loop, uint64_t budget_bytes);
-/* While nothing runs: compute a slice of somebody's own sequence. It is given up when a request
- * comes. Errors: quire_runtime_step(). */
+/* Compute a slice of the caller's own sequence while no request runs. The step is given up when a
+ * request arrives. Errors: quire_runtime_step(). */
 int quire_loop_compute(quire_loop *loop, const quire_slice *slice);
-/* See quire_engine_invalidate(); owner: of a session. */
+/* See quire_engine_invalidate(). owner: owner number of the session. */
 quire_prefix_dropped quire_loop_invalidate(quire_loop *loop, const quire_invalidate *what,
                                            uint64_t owner);
 

@@ -1,4 +1,4 @@
-/* loop_call.h - work for the engine's thread from others, between two steps; for src/engine only.
+/* loop_call.h - run functions on the engine's thread between two steps; for src/engine only.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_LOOP_CALL_H
@@ -8,7 +8,7 @@
 
 typedef struct quire_loop quire_loop;
 
-/* Have fn run on the engine's thread between two steps, and wait for it. fn may use the cache and
+/* Run fn on the engine's thread between two steps, and wait for its end. fn may use the cache and
  * the tree, must be quick and must not call the loop. Errors: QUIRE_AGAIN (the engine has ended).
  * Thread: any but the engine's. */
 typedef void (*quire_loop_fn)(void *ctx, quire_cache *cache, quire_prefix *tree);

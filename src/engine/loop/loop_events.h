@@ -1,10 +1,10 @@
-/* loop_events.h - what the loop tells whoever watches it: one table of functions.
+/* loop_events.h - events that the loop reports to its listener: one table of functions.
  *
  *   admitted ... first_token ... ended      of each request
- *   step                                    after each round, also one in which nothing ran
- *   idle                                    there is nothing to do, or there is again
+ *   step                                    after each round, even if nothing ran
+ *   idle                                    the loop becomes idle, or is idle no longer
  *
- * The loop knows nothing of who listens. Listeners answer by the setters of loop.h.
+ * The loop does not know its listener. A listener acts through the setters of loop.h.
  *
  * Thread: the engine's.
  *
@@ -19,29 +19,29 @@
 #include "engine/loop/request.h"
 #include "quire/prefix.h"
 
-/* A round. */
+/* One round of the loop. */
 typedef struct quire_loop_step {
-    uint32_t n_rows; /* computed; 0 = nothing ran, or the step was given up or failed */
-    double us;       /* for so long, what came out of it included */
-    double promised_us[QUIRE_CLASSES_MAX]; /* what the step may take by what classes with rows of
-                                            * decode are promised, by index; 0 = nothing */
+    uint32_t n_rows; /* rows computed; 0 = nothing ran, or the step was given up or failed */
+    double us;       /* duration, with sampling and output */
+    double promised_us[QUIRE_CLASSES_MAX]; /* by class index: promised step time for classes with
+                                              decode rows; 0 = no promise */
 } quire_loop_step;
 
 typedef struct quire_loop_idle {
-    bool is_over;      /* requests are there; else there is nothing to do */
-    bool is_busy;      /* the loop still tidies up: nothing that takes long, please */
-    uint32_t again_ms; /* when it will ask again, unless somebody comes */
+    bool is_over;      /* requests have arrived; else the loop has nothing to do */
+    bool is_busy;      /* the loop is still tidying up: do nothing that takes long */
+    uint32_t again_ms; /* time until the next call, unless a request arrives */
 } quire_loop_idle;
 
 typedef struct quire_loop_events {
     void *ctx;
-    /* For the first time; what it found. */
+    /* First admission of a request, with its cache match. */
     void (*admitted)(void *ctx, const quire_request *request, const quire_prefix_match *match);
     void (*first_token)(void *ctx, const quire_request *request);
     void (*step)(void *ctx, const quire_loop_step *step);
-    /* A request ends; if it has been admitted, its pages are still its own. */
+    /* A request ends. If it was admitted, it still owns its pages. */
     void (*ended)(void *ctx, const quire_request *request, const quire_ending *ending);
-    /* Returns after how many milliseconds to ask again; 0 = at once. */
+    /* Returns the milliseconds until the next call; 0 = at once. */
     uint32_t (*idle)(void *ctx, const quire_loop_idle *idle);
 } quire_loop_events;
 

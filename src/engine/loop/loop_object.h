@@ -1,5 +1,5 @@
-/* loop_object.h - the loop as an object, for the files of src/engine/loop only. Each part of it has
- * a header with its functions: inbox.h, running_set.h, room.h, step.h, figures.h.
+/* loop_object.h - the struct of the loop, for src/engine/loop only. Its parts have headers of their
+ * own: inbox.h, running_set.h, room.h, step.h, figures.h.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_LOOP_OBJECT_H
@@ -47,11 +47,11 @@ void quire_loop_admit(quire_loop *loop);
 /* ---- leave.c: from running to the queue or the end ---- */
 
 void quire_loop_end(quire_loop *loop, quire_request *request, const quire_ending *ending);
-/* End what was cancelled. */
+/* End cancelled requests. */
 void quire_loop_cancels_apply(quire_loop *loop);
-/* Publish what is computed, let go of the pages, and back to the queue. */
+/* Publish the computed tokens of a request, release its pages and queue it again. */
 void quire_loop_preempt(quire_loop *loop, quire_request *request);
-/* A step could not be computed: preempt somebody, or end who is alone, so that the next one is
+/* React to a failed step: preempt a request, or end the only running one, to make the next step
  * smaller. */
 void quire_loop_relieve(quire_loop *loop, int status);
 

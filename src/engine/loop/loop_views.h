@@ -1,4 +1,4 @@
-/* loop_views.h - views.h, of the loop.
+/* loop_views.h - the loop's part of views.h.
  *
  * Thread: any but the engine's.
  *

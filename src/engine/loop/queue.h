@@ -1,7 +1,7 @@
-/* queue.h - requests in the order they are to be served: priority, then arrival.
+/* queue.h - requests in the order of service: by priority, then by arrival.
  *
- * A list through the requests themselves; a request is in one queue at a time. A preempted request
- * keeps its arrival number, and so stands before those that came later.
+ * An intrusive list; a request is in at most one queue. A preempted request keeps its arrival
+ * number and so precedes later arrivals.
  *
  * Thread: one at a time.
  *

@@ -1,7 +1,7 @@
 /* request.h - a request, from its submission to its release.
  *
- * It is shared by the client and the loop, each of which lets go once; its `loop` is valid until
- * is_done, which is why cancel wakes the loop while it holds the request's lock.
+ * The client and the loop share a request, and each releases it once. The field `loop` is valid
+ * until is_done; therefore cancel wakes the loop while it holds the request's lock.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_REQUEST_H
@@ -26,26 +26,27 @@ typedef enum quire_request_state {
     QUIRE_REQUEST_DONE
 } quire_request_state;
 
-/* How much of the cache a request may begin with. */
+/* Limit on the cache hit of a request. */
 typedef enum quire_retreat {
     QUIRE_RETREAT_NONE,
     QUIRE_RETREAT_FULL_PAGES,
     QUIRE_RETREAT_NO_HIT
 } quire_retreat;
 
-/* What the tree has of a request's tokens: right while both generations stay. */
+/* Result of a lookup of the request's tokens in the tree: valid while both generations are
+ * unchanged. */
 typedef struct quire_request_claim {
     uint64_t tree_generation; /* 0 = not looked up yet */
     uint64_t cache_generation;
     uint32_t n_cached; /* tokens that are cached */
-    uint32_t n_used;   /* of them, those it would begin with */
-    /* Charge of the pages of those that it would begin with (quire_prefix_claim). */
+    uint32_t n_used;   /* of n_cached, tokens that the request would begin with */
+    /* Charge of the pages of n_used tokens (quire_prefix_claim). */
     uint64_t cached_dynamic_bytes;
     uint64_t live_dynamic_bytes;
     uint64_t cached_pinned_bytes;
 } quire_request_claim;
 
-/* Texts and alternatives of tokens: blocks that never move. */
+/* Memory for texts and alternatives of tokens: blocks that never move. */
 typedef struct quire_request_block {
     struct quire_request_block *next;
     size_t used;
@@ -53,35 +54,35 @@ typedef struct quire_request_block {
     max_align_t data[];
 } quire_request_block;
 
-/* What it has of the cache. */
+/* The request's share of the cache. */
 typedef struct quire_request_kv {
     quire_seq_id seq; /* QUIRE_SEQ_NULL: holds no pages */
     quire_prefix_ref ref;
     uint32_t n_computed;  /* tokens in the sequence */
-    uint32_t n_published; /* tokens others can find, hits included */
+    uint32_t n_published; /* tokens that other requests can find, hits included */
     uint32_t n_found;     /* of n_computed, cached when the sequence began */
-    uint32_t n_lost;      /* computed once and let go by preemption */
+    uint32_t n_lost;      /* computed before, released by preemption */
 } quire_request_kv;
 
-/* Why it does not run yet. */
+/* State of a waiting request. */
 typedef struct quire_request_waiting {
-    uint64_t since_us; /* in a queue */
+    uint64_t since_us; /* time of entry into the queue */
     quire_request_claim claim;
-    uint64_t held_by;      /* arrival of the request that computes the same prefix; 0 = nobody */
-    uint32_t held_tokens;  /* until it has published so many */
-    uint32_t stuck_tokens; /* n_tokens when it could not grow though alone */
-    quire_retreat retreat; /* since then */
-    uint64_t blocked_at;   /* the room's n_releases when pages did not suffice */
+    uint64_t held_by; /* arrival number of the request that computes the same prefix; 0 = none */
+    uint32_t held_tokens;  /* held until that request has published this many tokens */
+    uint32_t stuck_tokens; /* n_tokens when it could not grow although it ran alone */
+    quire_retreat retreat; /* since stuck_tokens was set */
+    uint64_t blocked_at;   /* the room's n_releases when pages last ran short */
 } quire_request_waiting;
 
-/* Those that are held back until it has published something: of the next step. */
+/* Requests held back until this request publishes its prefix; recomputed for each step. */
 typedef struct quire_request_lead {
-    uint32_t n_tokens; /* they wait for so many; 0 = there are none */
-    int32_t priority;  /* the highest of them */
+    uint32_t n_tokens; /* tokens that they wait for; 0 = none wait */
+    int32_t priority;  /* highest of them */
     uint8_t rank;      /* likewise */
 } quire_request_lead;
 
-/* What its client gets. Under the lock. */
+/* Data for the client, under the lock. */
 typedef struct quire_request_client {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -95,7 +96,7 @@ typedef struct quire_request_client {
 } quire_request_client;
 
 struct quire_request {
-    quire_queue_link link; /* first: a link is its request. Holds arrival and priority */
+    quire_queue_link link; /* must be first: quire_request_of(). Holds arrival and priority */
 
     /* Constant after submit. */
     quire_loop *loop;
@@ -107,7 +108,7 @@ struct quire_request {
     bool has_session;
     uint32_t class_index;
     uint8_t rank; /* of the class */
-    uint64_t pin; /* quire_pin_id that it computes the text of, and nothing else; 0 = none */
+    uint64_t pin; /* quire_pin_id: the request only computes the text of this pin; 0 = none */
     uint64_t owner;
     uint32_t tenant_bytes;
     unsigned char tenant[QUIRE_PREFIX_SALT_MAX];
@@ -116,25 +117,25 @@ struct quire_request {
 
     /* The engine's thread. */
     quire_request_state state;
-    bool is_uncached; /* leaves nothing behind */
+    bool is_uncached; /* publishes nothing */
     quire_sampler *sampler;
     quire_text_out *text;
-    int32_t *tokens; /* [tokens_capacity] prompt, then what was generated */
+    int32_t *tokens; /* [tokens_capacity] prompt, then generated tokens */
     uint32_t n_tokens;
     uint32_t tokens_capacity;
     quire_request_kv kv;
     quire_request_waiting wait;
     quire_request_lead lead;
     uint32_t n_prefilled; /* rows of prefill, recomputation included */
-    uint32_t n_left_out;  /* steps since its last row, in decode */
-    bool is_parked;       /* in its class's queue, with its sequence; state as when it ran */
-    uint8_t rank_now;     /* running: its class's, or that of who it was let in before */
+    uint32_t n_left_out;  /* decode: steps since its last row */
+    bool is_parked;       /* in the queue of its class, keeps its sequence and its state */
+    uint8_t rank_now;     /* while running: rank of its class, or of the class it overtook */
     uint64_t admitted_us;
     uint64_t first_us;
     uint64_t last_us;
-    quire_request_result result; /* its client's when it is done */
+    quire_request_result result; /* for the client once is_done */
 
-    /* Anyone. */
+    /* Any thread. */
     atomic_bool is_cancelled;
     atomic_uint n_holders;
     quire_request_client client;
@@ -155,10 +156,10 @@ typedef struct quire_ending {
 
 /* ---- request_events.c. Thread: the engine's ---- */
 
-/* A token, with its text. Errors: QUIRE_NOMEM; nothing was added then. */
+/* Append a token with its text. Errors: QUIRE_NOMEM; nothing is added then. */
 int quire_request_push(quire_request *request, const quire_request_token *token);
-/* The end: result filled in but for counts and times, which come from the request. Wakes waiters
- * and lets go of the engine's share. */
+/* End a request. The request supplies the counts and times of the result. Wakes waiters and
+ * releases the engine's reference. */
 void quire_request_finish(quire_request *request, const quire_request_result *result);
 void quire_request_explained(quire_request *request, const quire_explanation *explanation);
 

@@ -1,4 +1,4 @@
-/* room.h - how much of the cache requests may have: bytes of their pages, by region.
+/* room.h - memory budgets of requests: bytes of pages, by region.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_ENGINE_ROOM_H
@@ -12,30 +12,30 @@ typedef struct quire_room {
     uint64_t page_bytes;    /* charge of a page of all tokens */
     quire_kv_price price;   /* of a sequence's pages */
     bool is_page_exact;     /* hits end at full pages */
-    quire_region_id pinned; /* QUIRE_REGION_DYNAMIC = there is no pinned region */
+    quire_region_id pinned; /* QUIRE_REGION_DYNAMIC = no pinned region */
     /* The engine's thread. */
-    uint64_t n_releases; /* times that pages may have become free */
+    uint64_t n_releases; /* counts events that may have freed pages */
 } quire_room;
 
-/* Open the pinned region, before the tree is filled; close it when nothing is left in it. */
+/* Open the pinned region before the tree is filled; close it when it is empty. */
 int quire_room_open(quire_loop *loop, quire_error *err);
 void quire_room_close(quire_loop *loop);
 
-/* What requests of a class can have at most. Thread: any. */
+/* Upper bound of bytes for requests of a class. Thread: any. */
 uint64_t quire_loop_budget_bytes(const quire_loop *loop, uint32_t class_index);
-/* Bytes that a request will take beyond the pages of its first n_have tokens. */
+/* Bytes that a request will need beyond the pages of its first n_have tokens. */
 uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *request,
                                 uint32_t n_have);
-/* What is going to be taken, by the region that pays. */
+/* Bytes to be taken, by the region charged. */
 typedef struct quire_demand {
     uint64_t pinned_bytes;
     uint64_t dynamic_bytes;
-    uint64_t moved_bytes; /* of pinned_bytes, the charge of pages that the dynamic region has now,
-                           * and which are in use */
+    uint64_t moved_bytes; /* of pinned_bytes: charge of pages in use that the dynamic region pays
+                             for now */
 } quire_demand;
-/* Whether there is so much, evicting what is cached. */
+/* Whether the demand fits, if cached pages are evicted. */
 bool quire_loop_fits(const quire_loop *loop, const quire_demand *demand);
-/* Whether asker can use what other lets go of. */
+/* Whether asker can use the memory that `other` would release. */
 bool quire_loop_helps(const quire_loop *loop, const quire_request *asker,
                       const quire_request *other);
 

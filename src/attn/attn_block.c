@@ -1,7 +1,7 @@
 /* attn_block.c - see attn_block.h.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_rows.h"
+#include "attn/attn_rows_body.h"
 #include "base/check.h"
 #include "base/num.h"
 
@@ -59,26 +59,31 @@ static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b,
                      quire_attn_tile_pair *tiles, quire_attn_tile_run *run,
                      const quire_attn_state *st)
 {
-    if (!quire_attn_is_same_hot(c, &run->hot, &tiles->hot)) {
-        list_tiles(c, b, &tiles->pos, &run->hot, tiles->at);
-        tiles->hot = run->hot;
+    if (!quire_attn_is_same_hot(c, run->hot, tiles->hot)) {
+        list_tiles(c, b, &tiles->pos, run->hot, tiles->at);
+        tiles->room[0] = *run->hot;
+        tiles->hot = &tiles->room[0];
     }
-    quire_attn_rows_run(c, b, tiles, run, st);
+    rows_run(c, b, tiles, run, st);
 }
 
-/* Which hot pages a query reads a tile in. */
-static quire_attn_hot_pages hot_pages_of(const quire_attn_ctx *c, const quire_attn_query *query,
-                                         const quire_attn_tile_pos *pos)
-{
-    quire_attn_hot_pages hot = { { NULL } };
+static const quire_attn_hot_pages no_hot;
 
-    if (c->shape.n_hot > 0 && quire_attn_is_hot(c->layer, query->pos, pos->first)) {
-        for (uint32_t i = 0; i < c->shape.n_hot; i++) {
-            hot.at[i] =
-                quire_attn_page(&c->ws->batch, query->seq, c->shape.hot_groups[i], pos->entry);
-        }
+/* Which hot pages a query reads a tile in; in *room, if there are any. */
+static const quire_attn_hot_pages *hot_pages_of(const quire_attn_ctx *c,
+                                                const quire_attn_query *query,
+                                                const quire_attn_tile_pos *pos,
+                                                quire_attn_hot_pages *room)
+{
+    if (c->shape.n_hot == 0 || !quire_attn_is_hot(c->layer, query->pos, pos->first)) {
+        return &no_hot;
     }
-    return hot;
+    *room = no_hot;
+    for (uint32_t i = 0; i < c->shape.n_hot; i++) {
+        room->at[i] =
+            quire_attn_page(&c->ws->batch, query->seq, c->shape.hot_groups[i], pos->entry);
+    }
+    return room;
 }
 
 /* Whether all queries see the whole tile, and none reads it hot. */
@@ -93,7 +98,8 @@ static bool is_behind_all(const quire_attn_ctx *c, const quire_attn_block *b,
 static void run_whole_tile(const quire_attn_ctx *c, const quire_attn_block *b,
                            quire_attn_tile_pair *tiles, const quire_attn_state *st)
 {
-    quire_attn_tile_run run = { .end_row = b->head_rows,
+    quire_attn_tile_run run = { .hot = &no_hot,
+                                .end_row = b->head_rows,
                                 .slot_begin = tiles->pos.slot_begin,
                                 .slot_begin_max = tiles->pos.slot_begin };
     const uint32_t end = tiles->pos.slot_begin + tiles->pos.n_slots;
@@ -138,7 +144,8 @@ static void run_tile(const quire_attn_ctx *c, const quire_attn_block *b,
 
     for (uint32_t i = 0; i < b->n_queries;) {
         slot_range slots = slots_of(c, pos, &b->queries[i]);
-        quire_attn_hot_pages hot = hot_pages_of(c, &b->queries[i], pos);
+        quire_attn_hot_pages room[2];
+        const quire_attn_hot_pages *hot = hot_pages_of(c, &b->queries[i], pos, &room[0]);
         quire_attn_tile_run run = { .hot = hot,
                                     .first_row = i * group,
                                     .end_row = i * group,
@@ -155,8 +162,8 @@ static void run_tile(const quire_attn_ctx *c, const quire_attn_block *b,
                 break;
             }
             slots = slots_of(c, pos, &b->queries[i]);
-            hot = hot_pages_of(c, &b->queries[i], pos);
-        } while (slots.begin < slots.end && quire_attn_is_same_hot(c, &hot, &run.hot));
+            hot = hot_pages_of(c, &b->queries[i], pos, &room[1]);
+        } while (slots.begin < slots.end && quire_attn_is_same_hot(c, hot, run.hot));
         for (uint32_t head = 1; head < b->n_heads; head++) {
             memcpy(c->slot_end + head * b->head_rows + run.first_row, c->slot_end + run.first_row,
                    (run.end_row - run.first_row) * sizeof(uint32_t));
@@ -188,15 +195,15 @@ void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *b
     uint32_t n = quire_min_u32(ctx->n_ahead, n_tiles(ctx, block));
     quire_attn_tile_walk walk = walk_of(ctx, block, split);
     quire_attn_tile_pos pos;
-    quire_attn_hot_pages hot;
+    quire_attn_hot_pages room;
     const void *tiles[QUIRE_ATTN_TILES_MAX];
 
     QUIRE_CHECK(n_tiles(ctx, block) <= QUIRE_ATTN_TILES_MAX);
     if (!quire_attn_tile_walk_next(&walk, block->pos_end, &pos)) {
         return;
     }
-    hot = hot_pages_of(ctx, &block->queries[block->n_queries - 1], &pos);
-    list_tiles(ctx, block, &pos, &hot, tiles);
+    list_tiles(ctx, block, &pos,
+               hot_pages_of(ctx, &block->queries[block->n_queries - 1], &pos, &room), tiles);
     for (uint32_t i = 0; i < n; i++) {
         for (size_t at = 0; at < ctx->tile_bytes; at += 64) {
             quire_attn_prefetch(ctx, (const char *)tiles[i] + at);
@@ -210,12 +217,14 @@ static bool next_position(const quire_attn_ctx *c, const quire_attn_block *b,
 {
     const bool is_one = quire_attn_tile_walk_next(walk, b->pos_end, &tiles->next);
 
+    tiles->next_room = 3 - tiles->next_room;
     if (is_one) {
-        tiles->next_hot = hot_pages_of(c, &b->queries[b->n_queries - 1], &tiles->next);
+        tiles->next_hot = hot_pages_of(c, &b->queries[b->n_queries - 1], &tiles->next,
+                                       &tiles->room[tiles->next_room]);
     } else {
         tiles->next.page = NULL;
     }
-    list_tiles(c, b, &tiles->next, &tiles->next_hot, tiles->at + tiles->n);
+    list_tiles(c, b, &tiles->next, tiles->next_hot, tiles->at + tiles->n);
     return is_one;
 }
 
@@ -239,6 +248,8 @@ void quire_attn_block_run(const quire_attn_ctx *ctx, const quire_attn_block *blo
     quire_attn_tile_pair tiles; /* at[] is large: what is not set is not read */
     bool has_next;
 
+    tiles.next_hot = &no_hot;
+    tiles.next_room = 1;
     tiles.n = n_tiles(ctx, block);
     tiles.ahead = quire_min_u32(ctx->n_ahead, tiles.n); /* the walk knows one position more */
     QUIRE_CHECK(tiles.n <= QUIRE_ATTN_TILES_MAX);

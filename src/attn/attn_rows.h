@@ -1,4 +1,4 @@
-/* attn_rows.h - one tile for the rows of a block that read it alike: logits, weights, outputs.
+/* attn_rows.h - a tile and the rows of a block that read it alike.
  *
  * Thread: as attn_block.h.
  *
@@ -26,8 +26,10 @@ typedef struct quire_attn_hot_pages {
 typedef struct quire_attn_tile_pair {
     quire_attn_tile_pos pos;
     quire_attn_tile_pos next;
-    quire_attn_hot_pages hot; /* that at[] has tiles of */
-    quire_attn_hot_pages next_hot;
+    const quire_attn_hot_pages *hot; /* that at[] has tiles of */
+    const quire_attn_hot_pages *next_hot;
+    quire_attn_hot_pages room[3]; /* of the listed run's, and in turns of the positions' */
+    uint32_t next_room;           /* 1 or 2 */
     uint32_t n;
     uint32_t ahead; /* from the tile in work to the one prefetched, <= n */
     const void *at[2 * QUIRE_ATTN_TILES_MAX];
@@ -35,7 +37,7 @@ typedef struct quire_attn_tile_pair {
 
 /* Consecutive queries of a block that see something of a tile and read it in the same forms. */
 typedef struct quire_attn_tile_run {
-    quire_attn_hot_pages hot;
+    const quire_attn_hot_pages *hot;
     uint32_t first_row; /* of the first kv head's */
     uint32_t end_row;
     uint32_t slot_begin;     /* of the slots that some row sees, */
@@ -48,7 +50,7 @@ static inline bool quire_attn_is_same_hot(const quire_attn_ctx *c, const quire_a
 {
     bool is_same = true;
 
-    for (uint32_t i = 0; i < c->shape.n_hot; i++) {
+    for (uint32_t i = 0; a != b && i < c->shape.n_hot; i++) {
         is_same = is_same && a->at[i] == b->at[i];
     }
     return is_same;
@@ -71,11 +73,5 @@ static inline void quire_attn_prefetch(const quire_attn_ctx *c, const char *line
         __builtin_prefetch(line);
     }
 }
-
-/* What the run's rows see of the tile goes into *st. slot_end of the rows is set, and tiles->at
- * lists the tile in the forms of run->hot. */
-void quire_attn_rows_run(const quire_attn_ctx *c, const quire_attn_block *b,
-                         const quire_attn_tile_pair *tiles, quire_attn_tile_run *run,
-                         const quire_attn_state *st);
 
 #endif /* QUIRE_ATTN_ROWS_H */

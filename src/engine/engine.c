@@ -1,4 +1,4 @@
-/* engine.c - the engine's face: its two halves, wired together.
+/* engine.c - the public functions of the engine, and its two halves connected.
  *
  *   engine.h views.h --> loop   --- events: admitted, first token, step, ended, idle ---> adapt
  *   pins.h tuning.h  --> adapt  --- questions and setters (loop.h) ---------------------> loop
@@ -177,7 +177,7 @@ typedef struct invalidation {
     quire_prefix_dropped dropped;
 } invalidation;
 
-/* Nothing of it is computed in advance any more; then it goes, and pins of it with it. */
+/* First stop computing the texts in advance, then drop them, then drop their pins. */
 static void invalidate(void *ctx, quire_cache *cache, quire_prefix *tree)
 {
     invalidation *inv = ctx;

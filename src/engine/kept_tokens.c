@@ -1,7 +1,7 @@
 /* kept_tokens.c - see kept_tokens.h.
  *
- * Both lists of tokens are walked along the text. After a special token it cannot always be told at
- * once whether a blank is of the text or was added to it, so a walk stands at up to two places.
+ * Both lists of tokens are walked along the text. After a special token a blank may belong to the
+ * text or may be added by the tokenizer; until later tokens decide, a walk keeps two positions.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/kept_tokens.h"
@@ -15,11 +15,11 @@
 
 #define PLACES 2
 
-/* Where a walk is after some tokens. */
+/* Positions of a walk after some tokens. */
 typedef struct stand {
-    size_t at[PLACES]; /* bytes of text behind it; the likelier first */
-    uint32_t n;        /* 0: these tokens are not the text's */
-    bool is_fresh;     /* nothing or a special token is before: a blank may be added here */
+    size_t at[PLACES]; /* bytes of text passed; the likelier position first */
+    uint32_t n;        /* 0: the tokens do not match the text */
+    bool is_fresh;     /* at the beginning or after a special token: a blank may be added */
 } stand;
 
 typedef struct walk {
@@ -59,7 +59,7 @@ static void place_add(stand *s, size_t at)
     }
 }
 
-/* Go on from `at` by a piece, if it is what the text has there. */
+/* Advance from `at` by a piece, if the text continues with it. */
 static void place_try(const walk *w, stand *s, size_t at, const char *piece, size_t n)
 {
     if (n <= w->text_bytes - at && (n == 0 || memcmp(w->text + at, piece, n) == 0)) {
@@ -76,7 +76,7 @@ static size_t skip_white(const walk *w, size_t at)
     return at;
 }
 
-/* From one stand over a token to the next. */
+/* Advance a stand by one token. */
 static int walk_on(walk *w, const stand *from, int32_t token, stand *to)
 {
     const bool is_special = quire_model_is_special(w->model, token);
@@ -85,7 +85,7 @@ static int walk_on(walk *w, const stand *from, int32_t token, stand *to)
 
     *to = (stand){ .is_fresh = is_special };
     if (got < 0) {
-        return got == QUIRE_NOMEM ? QUIRE_NOMEM : QUIRE_OK; /* no such token: not the text's */
+        return got == QUIRE_NOMEM ? QUIRE_NOMEM : QUIRE_OK; /* unknown token: no match */
     }
     n = (size_t)got;
     n_added = w->adds_blank && from->is_fresh && !is_special && n > 0 && w->piece[0] == ' ';
@@ -101,7 +101,7 @@ static int walk_on(walk *w, const stand *from, int32_t token, stand *to)
     return QUIRE_OK;
 }
 
-/* stands: [n + 1]. Returns after how many tokens the walk still stands in the text. */
+/* stands: [n + 1]. Returns the number of leading tokens that match the text. */
 static int64_t walk_all(walk *w, const int32_t *tokens, uint32_t n, stand *stands)
 {
     uint32_t i = 0;
@@ -119,8 +119,8 @@ static int64_t walk_all(walk *w, const int32_t *tokens, uint32_t n, stand *stand
     return i;
 }
 
-/* The last place where both stand: *n_kept tokens of the one, *n_whole of the other, both beyond
- * the n_same equal tokens at their beginning if there is such a place. */
+/* Find the last common position: after *n_kept kept tokens and *n_whole tokens of the whole text,
+ * behind the n_same equal tokens at the beginning if possible. */
 static void find_meeting(const stand *kept, const stand *whole, uint32_t n_same, uint32_t *n_kept,
                          uint32_t *n_whole)
 {
@@ -130,7 +130,7 @@ static void find_meeting(const stand *kept, const stand *whole, uint32_t n_same,
         while (j > n_same && whole[j].at[0] > kept[i].at[0]) {
             j--;
         }
-        /* Of two places the first: blanks alone do not tell that one was not added. */
+        /* Of two positions take the first: blanks alone cannot rule out an added blank. */
         for (uint32_t k = j; k > n_same && whole[k].at[0] >= kept[i].at[0]; k--) {
             if (whole[k].at[0] == kept[i].at[0] && whole[k].is_fresh == kept[i].is_fresh) {
                 *n_kept = i;
@@ -152,7 +152,7 @@ static int tokenize(const quire_model *model, const quire_kept_tokens *kept, con
 
     all.add_special = true;
     all.parse_special = true;
-    /* Kept tokens may be fewer than the tokenizer's own. */
+    /* The kept tokens may replace more tokens of the tokenizer. */
     all.tokens_max += all.tokens_max > 0 ? kept->n : 0;
     QUIRE_TRY(quire_model_tokenize_all(model, text, text_bytes, &all, &out->tokens, &n, err));
     if (n > UINT32_MAX) {
@@ -164,7 +164,7 @@ static int tokenize(const quire_model *model, const quire_kept_tokens *kept, con
     return QUIRE_OK;
 }
 
-/* Whether the tokenizer puts a blank before a text. */
+/* Whether the tokenizer adds a blank before a text. */
 static bool adds_blank(const quire_model *model)
 {
     int32_t tokens[4];

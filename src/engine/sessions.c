@@ -1,8 +1,8 @@
 /* sessions.c - see sessions.h.
  *
- * Sessions are in a hash table by tenant and id, and in a list by last use. One that is closed
- * while a request uses it leaves both at once and is freed when the request leaves it; so what a
- * request reads of its session needs no lock.
+ * Sessions are in a hash table by tenant and id, and in a list by last use. A session closed while
+ * a request uses it leaves both at once, and is freed when the request leaves it. So a request
+ * reads its session without a lock.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/sessions.h"
@@ -18,7 +18,7 @@
 
 typedef struct session {
     struct session *newer, *older; /* list by last use */
-    struct session *next;          /* of the same bucket, or of those evicted */
+    struct session *next;          /* next of the same bucket, or of the evicted ones */
     uint64_t hash;
     char id[QUIRE_SESSION_ID_MAX + 1];
     void *tenant;
@@ -35,14 +35,14 @@ typedef struct session {
 
 struct quire_sessions {
     pthread_mutex_t mutex;
-    pthread_mutex_t *lock; /* the same, for those that only look */
+    pthread_mutex_t *lock; /* the same lock, for const readers */
     const quire_model *model;
     quire_sessions_opts opts;
     session **buckets; /* [n_buckets], a power of two */
     uint32_t n_buckets;
     session *newest, *oldest;
     uint32_t count;
-    session *evicted; /* whose pages nobody has dropped yet */
+    session *evicted; /* evicted, pages not dropped yet */
     uint64_t owner_last;
     uint64_t evictions_total;
 };
@@ -85,7 +85,7 @@ static void session_free(session *s)
     free(s);
 }
 
-/* Copy s with its end to *at; returns where it stands now. */
+/* Copy text with its end to *at, advance *at; returns the copy. */
 static const char *text_copy(char **at, const char *text)
 {
     const size_t n = strlen(text) + 1;
@@ -121,7 +121,7 @@ static uint64_t name_hash(const void *tenant, uint32_t tenant_bytes, const char 
     return quire_hash_add(quire_hash_add(hash, tenant, tenant_bytes), id, strlen(id));
 }
 
-/* Where the pointer to a session stands in its bucket; *where is NULL if there is none. */
+/* The link to a session in its bucket; the link is NULL if the session does not exist. */
 static session **place_of(const quire_sessions *t, const void *tenant, uint32_t tenant_bytes,
                           const char *id)
 {
@@ -151,7 +151,7 @@ static void list_put_first(quire_sessions *t, session *s)
     t->newest = s;
 }
 
-/* Out of table and list. */
+/* Remove a session from table and list. */
 static void session_unlink(quire_sessions *t, session *s)
 {
     session **at = place_of(t, s->tenant, s->tenant_bytes, s->id);
@@ -226,7 +226,7 @@ static bool is_expired(const quire_sessions *t, const session *s, uint64_t now_u
            now_us - s->used_us >= t->opts.ttl_us;
 }
 
-/* Make room for one more. */
+/* Evict a session to make room for another. */
 static int evict(quire_sessions *t, quire_error *err)
 {
     session *s = t->oldest;
@@ -352,7 +352,7 @@ static bool same_message(const quire_chat_message *a, const quire_chat_message *
     return strcmp(a->role, b->role) == 0 && strcmp(a->content, b->content) == 0;
 }
 
-/* How many of the session's messages come before the request's from *from on. */
+/* Number of the session's messages that precede the request's messages [*from, ...). */
 static size_t messages_before(const session *s, const quire_chat_message *messages, size_t n,
                               size_t *from)
 {
@@ -372,7 +372,7 @@ static size_t messages_before(const session *s, const quire_chat_message *messag
     if (n_same == n) {
         return 0;
     }
-    *from = n_system; /* said already */
+    *from = n_system; /* the session has them already */
     return s->n_messages;
 }
 

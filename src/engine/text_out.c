@@ -1,7 +1,7 @@
 /* text_out.c - see text_out.h.
  *
- * `held` is text that could still be the beginning of a stop: shorter than the longest of them,
- * once a token has been dealt with.
+ * `held` is text that may be the beginning of a stop text. After each token it is shorter than the
+ * longest stop text.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/text_out.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE_BYTES 256 /* room for a token's text at first; grows for longer ones */
+#define PIECE_BYTES 256 /* initial room for a token's text; grows for longer ones */
 
 typedef struct stop {
     char *text;
@@ -99,7 +99,7 @@ void quire_text_out_destroy(quire_text_out *out)
     free(out);
 }
 
-/* A token's text behind what is held. */
+/* Append a token's text to the held text. */
 static int token_add(quire_text_out *out, int32_t token)
 {
     size_t n_clean;
@@ -120,7 +120,7 @@ static int token_add(quire_text_out *out, int32_t token)
     return quire_bytes_add(&out->held, out->clean, n_clean);
 }
 
-/* The stop that is complete in held[at ..), the longest; -1 if there is none. */
+/* The longest stop text that is complete in held[at ..); -1 if none. */
 static int32_t stop_at(const quire_text_out *out, size_t at)
 {
     const size_t n_left = out->held.n - at;
@@ -137,7 +137,7 @@ static int32_t stop_at(const quire_text_out *out, size_t at)
     return found;
 }
 
-/* Whether held[at ..) is the beginning of a stop. */
+/* Whether held[at ..) is the beginning of a stop text. */
 static bool may_become_stop(const quire_text_out *out, size_t at)
 {
     const size_t n_left = out->held.n - at;
@@ -152,7 +152,7 @@ static bool may_become_stop(const quire_text_out *out, size_t at)
     return false;
 }
 
-/* Show the first n bytes of what is held. */
+/* Show the first n bytes of the held text. */
 static int show(quire_text_out *out, size_t n, quire_bytes *shown)
 {
     if (n == 0) {

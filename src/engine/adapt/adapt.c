@@ -123,7 +123,7 @@ void quire_adapt_destroy(quire_adapt *adapt)
     free(adapt);
 }
 
-/* The figures are as others see them from now on. */
+/* Copy the figures for other threads. */
 static void publish(quire_adapt *adapt)
 {
     quire_precache_count(adapt);
@@ -134,8 +134,8 @@ static void publish(quire_adapt *adapt)
 
 /* ---- requests ---- */
 
-/* How much of a prompt others had computed before: what it found, and what it would have found had
- * that not been evicted. */
+/* Number of prompt tokens that earlier requests computed: tokens found, plus tokens evicted
+ * since. */
 static uint32_t reused_tokens(const quire_prefix_match *match)
 {
     if (match->end == QUIRE_PREFIX_END_EVICTED && match->gone != QUIRE_PREFIX_GONE_INVALIDATED &&
@@ -145,7 +145,7 @@ static uint32_t reused_tokens(const quire_prefix_match *match)
     return match->n_tokens;
 }
 
-/* What requests of pinned classes use is what their region is needed for. */
+/* The texts used by requests of pinned classes make up the need of their region. */
 static void touch_used(quire_adapt *adapt, const quire_request *r, uint32_t n_tokens)
 {
     const quire_working_set_text text = {
@@ -175,7 +175,7 @@ static void admitted(void *ctx, const quire_request *r, const quire_prefix_match
         return;
     }
     quire_precache_book_hit(adapt->book, &text, match->n_tokens);
-    if (!r->has_session && !r->is_uncached) { /* sessions keep their tokens themselves */
+    if (!r->has_session && !r->is_uncached) { /* sessions keep their own tokens */
         text.n_tokens = quire_min_u32(reused_tokens(match), r->n_prompt);
         quire_precache_book_note(adapt->book, &text, quire_loop_now_us(adapt->loop));
     }
@@ -208,7 +208,7 @@ static void remember(quire_adapt *adapt, const quire_request *r)
     quire_recent_add(adapt->recent, &request);
 }
 
-/* Its pages are still its own. */
+/* The request still owns its pages. */
 static void text_ended(quire_adapt *adapt, const quire_request *r)
 {
     const quire_shadow_text text = {
@@ -238,12 +238,12 @@ static void ended(void *ctx, const quire_request *r, const quire_ending *ending)
     if (r->state != QUIRE_REQUEST_WAITING) {
         text_ended(adapt, r);
     }
-    publish(adapt); /* whoever waits for it finds figures that count it */
+    publish(adapt); /* the waiting client then reads figures that count this request */
 }
 
 void quire_adapt_forget(quire_adapt *adapt, const quire_invalidate *what)
 {
-    /* Tenants that are named by how they begin: all. */
+    /* Tenants named by a prefix count as all tenants. */
     const bool is_all =
         what->what == QUIRE_INVALIDATE_ALL || what->what == QUIRE_INVALIDATE_TENANTS;
 
@@ -260,7 +260,8 @@ void quire_adapt_invalidated(quire_adapt *adapt)
 
 /* ---- between requests ---- */
 
-/* What tokens cost is what policies weigh that look at costs. A step's own cost is its tokens'. */
+/* Tell cost-aware eviction policies the cost of tokens. The fixed cost of a step is spread over its
+ * tokens. */
 static void cost_tell(quire_adapt *adapt)
 {
     const quire_cost *cost = adapt->parts->cost;
@@ -273,7 +274,7 @@ static void cost_tell(quire_adapt *adapt)
     }
 }
 
-/* Fewer of a class may run, or as many as ever again; the way back is not told step by step. */
+/* Report a cut limit, or a limit back at its full size; growth in between is not reported. */
 static void say_limits(quire_adapt *adapt)
 {
     for (uint32_t i = 0; i < adapt->parts->opts->classes.n; i++) {
@@ -313,7 +314,7 @@ static void upkeep(quire_adapt *adapt)
     }
 }
 
-/* Fewer of low classes at once, or more again. */
+/* Cut or raise the limits of low classes. */
 static void limits_adapt(quire_adapt *adapt, const quire_loop_step *step)
 {
     const uint64_t now_us = quire_loop_now_us(adapt->loop);

@@ -5,8 +5,8 @@
 
 #include "base/num.h"
 
-#define GROWTH     16u /* steps from nothing to the full size */
-#define LATE_SHARE 20u /* one of so many first tokens may be late */
+#define GROWTH     16u /* windows from 0 to the full size */
+#define LATE_SHARE 20u /* one in 20 first tokens may be late */
 
 void quire_degrade_init(quire_degrade *d, const quire_classes *classes, uint32_t n_running_max,
                         uint64_t now_us)
@@ -44,7 +44,7 @@ static bool has_missed(const quire_degrade_class *c)
            c->n_first_late * LATE_SHARE > c->n_first;
 }
 
-/* The lowest class below `rank` that can do with less. */
+/* The lowest class below `rank` whose limit can be cut. */
 static uint32_t victim_find(const quire_degrade *d, uint8_t rank, const uint32_t *n_running)
 {
     uint32_t victim = QUIRE_CLASSES_MAX;
@@ -64,7 +64,7 @@ uint32_t quire_degrade_tick(quire_degrade *d, uint64_t now_us, const uint32_t *n
 {
     uint32_t victim = QUIRE_CLASSES_MAX;
     bool is_missed = false;
-    uint8_t rank = 0; /* highest that missed */
+    uint8_t rank = 0; /* highest rank that missed */
 
     if (now_us - d->window_us < QUIRE_DEGRADE_WINDOW_US) {
         return QUIRE_CLASSES_MAX;

@@ -13,9 +13,9 @@
 
 struct quire_events {
     pthread_mutex_t mutex;
-    pthread_mutex_t *lock; /* the same, for those that only look */
+    pthread_mutex_t *lock; /* the same lock, for const readers */
     uint32_t capacity;
-    uint64_t n_added; /* the last number */
+    uint64_t n_added; /* number of the last event */
     uint64_t totals[QUIRE_EVENT_KIND_COUNT];
     quire_event ring[]; /* [capacity]: number n is at (n - 1) % capacity */
 };

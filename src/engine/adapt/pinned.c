@@ -7,10 +7,10 @@
 #include "base/num.h"
 #include "core/pool/extent.h"
 
-#define SHARE_STEPS   16u /* a step is at most so small a share of the budget */
-#define SHARE_DYNAMIC 4u  /* the dynamic region's floor, when none was given */
+#define SHARE_STEPS   16u /* a step is at most a sixteenth of the budget */
+#define SHARE_DYNAMIC 4u  /* default floor of the dynamic region: a quarter */
 #define RECENT_US     ((uint64_t)300 * 1000000u)
-#define SPILL_SAID_US 10000000u /* spilling is said no more often */
+#define SPILL_SAID_US 10000000u /* least time between events about spilling */
 #define MIB           (1024.0 * 1024.0)
 
 static quire_region_stats stats_of(const quire_adapt *adapt, quire_region_id region)
@@ -87,7 +87,7 @@ void quire_pinned_touch(quire_adapt *adapt, const quire_working_set_text *text)
     }
 }
 
-/* In use now, or used lately. */
+/* Bytes in use or recently used. */
 static uint64_t need_bytes(const quire_adapt *adapt, const quire_region_stats *pinned)
 {
     const uint64_t live = pinned->charged_bytes - pinned->cached_bytes + pinned->spilled_bytes +
@@ -112,7 +112,7 @@ static void say_change(quire_adapt *adapt, const quire_sizer_decision *d, uint64
                            quire_sizer_reason_text(d->reason), (double)d->need_p99_bytes / MIB);
 }
 
-/* What keeps it from changing is said when it becomes so. */
+/* Report the reason that blocks a change, once when the reason appears. */
 static void say_held(quire_adapt *adapt, const quire_sizer_decision *d)
 {
     const bool is_bound = d->reason == QUIRE_SIZER_AT_CEILING ||
@@ -130,7 +130,7 @@ static void say_held(quire_adapt *adapt, const quire_sizer_decision *d)
     adapt->pinned.reason = d->reason;
 }
 
-/* What the dynamic region cannot give: what is in use, and as much again as is pinned in it. */
+/* Bytes that the dynamic region cannot give: those in use, and at least twice the pinned bytes. */
 static uint64_t dynamic_held(const quire_region_stats *dynamic)
 {
     const uint64_t pinned = dynamic->pinned_bytes + dynamic->reserved_bytes;
@@ -168,7 +168,7 @@ static void size(quire_adapt *adapt, const quire_region_stats *pinned, uint64_t 
     }
 }
 
-/* High classes have taken dynamic memory since it was last said. */
+/* Report dynamic memory taken by high classes since the last report. */
 static void say_spills(quire_adapt *adapt, const quire_region_stats *pinned)
 {
     const uint64_t now_us = quire_loop_now_us(adapt->loop);

@@ -1,9 +1,9 @@
 /* pins.c - see pins.h.
  *
- * Core's table holds the pins (quire/pin.h); beside each of them there is an entry here with what
- * the engine adds: who computes it, who waits for it. A pin is computed by a request like any other
- * of its class, except that it generates nothing, and is held when that request ends, before its
- * pages are let go of.
+ * Core's table holds the pins (quire/pin.h). For each pin the engine keeps an entry with the
+ * request that computes it and the client that waits for it. That request is an ordinary request of
+ * its class, but generates nothing. The pin is held when the request ends, before the request
+ * releases its pages.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/adapt/adapt_object.h"
@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ATTEMPTS_MAX 3u /* at computing one */
+#define ATTEMPTS_MAX 3u /* attempts to compute a pin */
 #define US_PER_S     1000000u
 #define MIB          (1024.0 * 1024.0)
 
@@ -143,7 +143,7 @@ void quire_adapt_pin_take_back(quire_pin_table *pins)
     (void)pthread_mutex_unlock(&pins->lock);
 }
 
-/* The others' order stays. */
+/* Remove an entry; the order of the others stays. */
 static void entry_cut(quire_pin_table *pins, quire_pin_entry *entry)
 {
     (void)pthread_mutex_lock(&pins->lock);
@@ -152,7 +152,7 @@ static void entry_cut(quire_pin_table *pins, quire_pin_entry *entry)
     (void)pthread_mutex_unlock(&pins->lock);
 }
 
-/* The one who waits for it goes on. */
+/* Wake the client that waits for the pin. */
 static void waiter_end(quire_adapt *adapt, quire_pin_entry *entry, int status, const char *message)
 {
     quire_pin_waiter *waiter = entry->waiter;
@@ -203,7 +203,7 @@ static void count(quire_adapt *adapt)
     }
 }
 
-/* Out of both tables. */
+/* Remove a pin from both tables. */
 static void entry_remove(quire_adapt *adapt, quire_pin_entry *entry)
 {
     (void)quire_pins_drop(adapt->pins->table, entry->id, quire_loop_now_us(adapt->loop));
@@ -230,7 +230,7 @@ void quire_adapt_pin_drop_entry(quire_adapt *adapt, quire_pin_entry *entry, cons
     say(adapt, entry, QUIRE_EVENT_PIN_DROPPED, why);
     adapt->figures.pins_dropped_total++;
     waiter_end(adapt, entry, QUIRE_CANCELED, "the pin was dropped while it was computed");
-    entry_remove(adapt, entry); /* so its request finds nobody to hold pages for */
+    entry_remove(adapt, entry); /* so the request, when it ends, finds no pin */
     if (request != NULL) {
         quire_request_cancel(request);
     }
@@ -250,7 +250,7 @@ static void held(quire_adapt *adapt, quire_pin_entry *entry)
     count(adapt);
 }
 
-/* A request for its text. It ends by itself; nobody waits for it but the entry. */
+/* Submit the request that computes the pin's text. It ends by itself; no client waits for it. */
 static int compute_start(quire_adapt *adapt, quire_pin_entry *entry, quire_error *err)
 {
     const quire_pin_info info = info_of(adapt, entry);
@@ -271,11 +271,11 @@ static int compute_start(quire_adapt *adapt, quire_pin_entry *entry, quire_error
     QUIRE_TRY(quire_loop_submit_pin(adapt->loop, &params, entry->id, &request, err));
     entry->request = request;
     entry->n_attempts++;
-    quire_request_unref(request); /* the client's share */
+    quire_request_unref(request); /* the client's reference */
     return QUIRE_OK;
 }
 
-/* Hold what is cached. What is live may be in the way: then it is tried again once a second. */
+/* Hold the cached pages. Live pages may prevent it; then it is retried once a second. */
 static int hold(quire_adapt *adapt, quire_pin_entry *entry)
 {
     const int rc =
@@ -323,7 +323,7 @@ void quire_adapt_pins_ended(quire_adapt *adapt, const quire_request *request,
     }
 }
 
-/* Computed, but what was live in its region kept it from being held. */
+/* Retry a pin that is computed but not held because of live pages in its region. */
 static void retry(quire_adapt *adapt, quire_pin_entry *entry)
 {
     quire_error err = QUIRE_ERROR_INIT;
@@ -334,7 +334,7 @@ static void retry(quire_adapt *adapt, quire_pin_entry *entry)
     }
     if (rc == QUIRE_AGAIN && entry->n_attempts < ATTEMPTS_MAX) {
         rc = compute_start(adapt, entry, &err);
-        if (rc == QUIRE_OK || rc == QUIRE_LIMIT) { /* a full queue: later */
+        if (rc == QUIRE_OK || rc == QUIRE_LIMIT) { /* queue full: retry later */
             return;
         }
         fail(adapt, entry, rc, err.message);
@@ -354,11 +354,11 @@ static void expired(void *ctx, const quire_pin_info *info)
     QUIRE_ASSERT(entry != NULL);
     say(adapt, entry, QUIRE_EVENT_PIN_EXPIRED, "has expired");
     adapt->figures.pins_expired_total++;
-    entry_cut(adapt->pins, entry); /* core drops its own */
+    entry_cut(adapt->pins, entry); /* core drops its pin itself */
     quire_loop_released(adapt->loop);
 }
 
-/* What is pinned is needed, whether or not it is asked for. */
+/* Pinned texts count as needed, even when no request uses them. */
 static int touch(void *ctx, const quire_pin_info *info)
 {
     quire_adapt *adapt = ctx;

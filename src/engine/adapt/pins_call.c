@@ -1,4 +1,4 @@
-/* pins_call.c - pins as clients ask for them: checks here, the rest on the engine's thread.
+/* pins_call.c - clients' calls about pins: checks on the caller's thread, changes on the engine's.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/adapt/pin_table.h"
@@ -79,7 +79,7 @@ typedef struct creation {
     uint64_t missing_bytes;
     quire_error *err;
     int status;
-    bool is_waiting; /* the waiter has been handed over */
+    bool is_waiting; /* the engine's thread has the waiter */
 } creation;
 
 static quire_pin_spec spec_of(const quire_adapt *adapt, const quire_engine_pin_params *p)
@@ -90,8 +90,8 @@ static quire_pin_spec spec_of(const quire_adapt *adapt, const quire_engine_pin_p
         .name = p->name,
         .key = quire_loop_key(adapt->loop, p->tenant, p->tenant_bytes),
         .tokens = p->tokens,
-        .n_tokens = p->n_tokens - n_open, /* an open page of a sealed format is never found */
-        /* The second group, where there is one, keeps the first and the last tokens. */
+        .n_tokens = p->n_tokens - n_open, /* open pages of sealed formats are never found */
+        /* The second group, if any, keeps the first and the last tokens. */
         .n_windowed_tokens =
             runtime->kv_sinks + runtime->kv_recent + runtime->n_batch + 2 * runtime->page_tokens,
         .region = quire_loop_region(adapt->loop, p->class_index),
@@ -102,7 +102,7 @@ static quire_pin_spec spec_of(const quire_adapt *adapt, const quire_engine_pin_p
     return spec;
 }
 
-/* What kept it from being made, for its client and as an event. */
+/* Report the reason of a refusal to the client and as an event. */
 static int refuse(creation *c, int rc, const char *whose)
 {
     quire_adapt *adapt = c->adapt;
@@ -128,7 +128,7 @@ static uint64_t excess(uint64_t bytes, uint64_t limit_bytes)
     return bytes > limit_bytes ? bytes - limit_bytes : 0;
 }
 
-/* What a tenant's pins hold or have set aside; a page that two of them hold counts twice. */
+/* Bytes that a tenant's pins hold or have set aside; a page held by two pins counts twice. */
 static uint64_t account_bytes(const quire_adapt *adapt, uint16_t account)
 {
     const quire_pin_table *pins = adapt->pins;
@@ -145,9 +145,9 @@ static uint64_t account_bytes(const quire_adapt *adapt, uint16_t account)
     return bytes;
 }
 
-/* Whether a pin that fits into its region may have so much of it: of the dynamic region pins get
- * half, so that something is left to compute with, and a tenant's quota holds for its pins too,
- * which it could not be enforced upon later. */
+/* Check the limits on a pin's share of its region. In the dynamic region pins get half at most, so
+ * that memory to compute in remains. A tenant's quota is checked now, because it cannot be enforced
+ * on held pins later. */
 static int check_shares(creation *c, const quire_pin_spec *spec, uint64_t bytes)
 {
     quire_adapt *adapt = c->adapt;
@@ -173,7 +173,7 @@ static int check_shares(creation *c, const quire_pin_spec *spec, uint64_t bytes)
     return QUIRE_OK;
 }
 
-/* Enter it into core's table, if all budgets can honour it. */
+/* Enter the pin into core's table, if all budgets allow it. */
 static int reserve(creation *c, const quire_pin_spec *spec, quire_pin_id *id)
 {
     quire_adapt *adapt = c->adapt;

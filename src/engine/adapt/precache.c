@@ -1,8 +1,8 @@
 /* precache.c - computing in advance, one page at a time: see precache.h.
  *
- * The engine's thread does it where it would wait. It has a sequence of its own, ties it to the
- * tree as a request would, and publishes after each step; so whatever is done when a request comes
- * is of use.
+ * The engine's thread does so instead of waiting. A run has its own sequence, acquires a prefix of
+ * the tree like a request, and publishes after each step. So the work done before a request arrives
+ * is kept.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/adapt/adapt_object.h"
@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SESSIONS_MAX 64u     /* looked at: those used last */
-#define STEP_US      50000.0 /* a step takes no longer, as far as costs are known */
+#define SESSIONS_MAX 64u     /* sessions considered: those used last */
+#define STEP_US      50000.0 /* bound on the predicted time of a step */
 #define US_PER_MS    1000u
 
 /* ---- what to compute ---- */
@@ -26,7 +26,7 @@ typedef struct search {
     double best; /* expected tokens saved */
 } search;
 
-/* Whether what is missing went for want of memory or time, and not because it was wrong. */
+/* Whether the missing tokens were evicted or expired, rather than invalidated. */
 static bool may_come_back(const quire_prefix_match *match)
 {
     return match->end == QUIRE_PREFIX_END_EVICTED &&
@@ -34,7 +34,8 @@ static bool may_come_back(const quire_prefix_match *match)
             match->gone == QUIRE_PREFIX_GONE_LOW_TRAFFIC);
 }
 
-/* Free memory for tokens [n_cached, n_tokens) of a text, and a page for a tail to be copied. */
+/* Whether memory is free for tokens [n_cached, n_tokens), and for a page to copy a partly filled
+ * one. */
 static bool has_free(const quire_adapt *adapt, uint32_t n_cached, uint32_t n_tokens)
 {
     const uint64_t need =
@@ -85,7 +86,7 @@ static int consider_text(void *ctx, const quire_precache_text *text, double hope
     return 0;
 }
 
-/* A session is likely to go on while it is not idle for much longer than between its turns. */
+/* A session is likely to continue until it is idle for much longer than between its turns. */
 static int consider_session(void *ctx, const quire_session_info *info)
 {
     search *s = ctx;
@@ -142,7 +143,7 @@ static void run_end(quire_adapt *adapt)
 
     run_close(adapt);
     if (run->n_computed > run->n_begin) {
-        /* What cannot be entered is neither gain nor waste. */
+        /* Tokens that cannot be entered count neither as gain nor as waste. */
         (void)quire_precache_book_enter(adapt->book, &text, run->n_begin,
                                         quire_loop_now_us(adapt->loop));
     }
@@ -176,7 +177,7 @@ static bool run_begin(quire_adapt *adapt)
     return true;
 }
 
-/* How many rows the next step has: a page at most, and no more than fits the time of a step. */
+/* Rows of the next step: at most a page, and no more than fit into STEP_US. */
 static uint32_t step_rows(const quire_adapt *adapt)
 {
     const quire_precache_run *run = &adapt->run;
@@ -190,7 +191,8 @@ static uint32_t step_rows(const quire_adapt *adapt)
     return n_left > 0 && n_fit == 0 ? 1 : n_fit;
 }
 
-/* It is given up when anybody comes (quire_loop_qos_gives_up()). Returns whether it went well. */
+/* Compute one step; an arriving request interrupts it (quire_loop_qos_gives_up()). Returns whether
+ * it succeeded. */
 static bool run_step(quire_adapt *adapt)
 {
     quire_precache_run *run = &adapt->run;
@@ -206,7 +208,7 @@ static bool run_step(quire_adapt *adapt)
         rc = quire_loop_compute(adapt->loop, &slice);
     }
     if (rc == QUIRE_CANCELED) {
-        return true; /* the run ends when the engine sees who has come */
+        return true; /* the run ends when the loop admits the request */
     }
     if (rc < 0) {
         run_end(adapt);
@@ -224,7 +226,7 @@ static bool run_step(quire_adapt *adapt)
 
 /* ---- when ---- */
 
-/* Stop or go on by the accounts, and say so. */
+/* Pause or resume by the accounts, and report it. */
 static bool is_allowed(quire_adapt *adapt, uint64_t now_us)
 {
     quire_precache_book *book = adapt->book;

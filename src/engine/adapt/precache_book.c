@@ -12,11 +12,11 @@
 
 #define GAP_WEIGHT   0.3 /* of the newest gap in the mean */
 #define GAP_US_MIN   1000000u
-#define AGE_GAPS_MAX 4u /* mean gaps after which a text is given up */
+#define AGE_GAPS_MAX 4u /* mean gaps without a use after which a text is dropped */
 #define PAUSE_US     (60u * 1000000u)
-#define PAUSE_SHIFTS 10u /* doublings at most: 17 hours */
+#define PAUSE_SHIFTS 10u /* most doublings of the pause: 17 hours */
 
-/* A text of its own. */
+/* An owned copy of a text. */
 typedef struct text_copy {
     int32_t *tokens; /* the allocation: tokens, then the tenant's bytes */
     const void *tenant;
@@ -45,7 +45,7 @@ struct quire_precache_book {
     computed computed[QUIRE_PRECACHE_COMPUTED_MAX]; /* [n_computed] */
     uint32_t n_computed;
     quire_precache_accounts accounts;
-    uint64_t gain_before; /* as of the beginning of this period: since the last pause */
+    uint64_t gain_before; /* gain at the end of the last pause, the start of this period */
     uint64_t waste_before;
     uint64_t pause_until_us;
     uint32_t n_shifts;
@@ -143,7 +143,7 @@ static void use(reused *r, uint64_t now_us)
     r->used_us = now_us;
 }
 
-/* Room for a text of n tokens: those unused longest go. */
+/* Make room for a text of n tokens: drop the texts unused longest. */
 static void make_room(quire_precache_book *book, uint32_t n_tokens)
 {
     while (book->n_texts > 0 && (book->n_texts == book->opts.texts_max ||

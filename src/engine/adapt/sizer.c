@@ -63,14 +63,14 @@ static uint64_t window_p99(const quire_sizer *s, uint64_t number)
             values[n++] = s->slots[i];
         }
     }
-    QUIRE_ASSERT(n > 0); /* the sample's own */
+    QUIRE_ASSERT(n > 0); /* at least the current sample */
     qsort(values, n, sizeof values[0], compare_u64);
     return values[(n * QUANTILE_PERCENT + 99u) / 100u - 1];
 }
 
 /* ---- bounds ---- */
 
-/* How much the region may grow, and what keeps it from growing more. */
+/* Bytes that the region may grow by, and the reason for the bound. */
 static uint64_t room_above(const quire_sizer *s, const quire_sizer_sample *m,
                            quire_sizer_reason *bound)
 {
@@ -101,10 +101,10 @@ static uint64_t room_below(const quire_sizer *s, const quire_sizer_sample *m,
 typedef struct wish {
     int direction; /* -1, 0, 1 */
     quire_sizer_reason reason;
-    uint64_t most_bytes; /* that it asks for */
+    uint64_t most_bytes; /* bytes to move at most */
 } wish;
 
-/* Bounds first: they may have been violated by whoever configured them. */
+/* Bounds first: the configured size may violate them. */
 static wish wish_of(const quire_sizer *s, const quire_sizer_sample *m, uint64_t need)
 {
     const quire_sizer_opts *o = &s->opts;

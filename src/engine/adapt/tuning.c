@@ -1,7 +1,7 @@
 /* tuning.c - see tuning.h.
  *
- * Three parts on two threads: the settings are read between two steps, the requests are measured on
- * the caller's thread, the changes are made between two steps again.
+ * Tuning has three phases: read the settings (engine's thread, between two steps), analyse the
+ * recorded requests (caller's thread), apply the changes (engine's thread).
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/adapt/adapt_object.h"
@@ -72,7 +72,7 @@ static int change_apply(const tuner *t, const quire_tune_change *change)
     case QUIRE_TUNE_KNOB_COUNT:
         break;
     }
-    return QUIRE_UNSUPP; /* not while it runs */
+    return QUIRE_UNSUPP; /* cannot change while the engine runs */
 }
 
 static void changes_apply(void *ctx, quire_cache *cache, quire_prefix *tree)
@@ -110,7 +110,7 @@ static void value_print(char *out, size_t size, quire_tune_knob knob, double val
     }
 }
 
-/* What is only suggested is said once. */
+/* A suggestion is reported once. */
 static void changes_say(const tuner *t)
 {
     quire_adapt *a = t->adapt;
@@ -157,7 +157,7 @@ static quire_tune_ask ask_make(const tuner *t)
     return ask;
 }
 
-/* The pinned share is changed here only where nobody else does, and there is one. */
+/* Tune the pinned share only if a pinned region exists and its controller does not size it. */
 static quire_tune_bounds bounds_make(const tuner *t)
 {
     quire_tune_bounds bounds = t->opts->bounds;

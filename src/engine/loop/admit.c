@@ -1,15 +1,16 @@
-/* admit.c - from the queues to running: when there is room, and nobody computes the same prefix.
+/* admit.c - admission: start queued requests that have room and whose prefix no other request
+ * computes.
  *
- * Who comes next is the first of a queue: that of the highest class, where waiting counts as rank
- * (classes.h), then who came first. A request of a high class that finds no place or no room takes
- * them from lower ones (park.c). Parked requests stand in their queues like those that wait; they
- * have their pages already and need but a place, and room for what they will still take.
+ * The next request is the first of the queue with the highest rank, where waiting raises the rank
+ * (classes.h), then by arrival. A request of a high class that lacks a place or room takes it from
+ * lower classes (park.c). Parked requests stand in the same queues. They own their pages already,
+ * and need only a place and room for further pages.
  *
- * Room is counted in bytes of the budget. What running requests will still take (up to the end of
- * their prompts, or of all they may generate: quire_admit) is spoken for, though it is not taken
- * yet: cached pages may use it meanwhile, and are evicted when it is claimed. A request that does
- * not fit holds up those behind it and lower classes, or large ones would never get their turn; one
- * that waits for another's prefix does not.
+ * Room is counted in bytes of the budget. The future pages of running requests are reserved (up to
+ * the end of their prompts, or of max_tokens: quire_admit). Until then cached pages may use
+ * reserved memory; they are evicted when it is claimed. A request that does not fit blocks later
+ * requests and lower classes, so that large requests get their turn. A request that waits for the
+ * prefix of another request blocks nothing.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
@@ -29,7 +30,7 @@ static void demand_add(const quire_loop *loop, const quire_request *r, uint64_t 
     *(is_pinned ? &d->pinned_bytes : &d->dynamic_bytes) += bytes;
 }
 
-/* Whether the running requests can have what they will take, and this on top of it. */
+/* Whether the reserved memory of the running requests and this demand fit together. */
 static bool has_room(const quire_loop *loop, quire_demand d)
 {
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
@@ -55,10 +56,10 @@ static quire_retreat retreat_of(const quire_request *r)
     return r->wait.stuck_tokens == r->n_tokens ? r->wait.retreat : QUIRE_RETREAT_NONE;
 }
 
-/* Tokens that it may use of the cache. */
+/* Number of cached tokens that the request may use. */
 static uint32_t tokens_to_use(const quire_loop *loop, const quire_request *r)
 {
-    const uint32_t n_use = r->n_tokens - 1; /* the last one is always computed */
+    const uint32_t n_use = r->n_tokens - 1; /* the last token is always computed */
 
     if (loop->opts.no_prefix_cache || retreat_of(r) == QUIRE_RETREAT_NO_HIT) {
         return 0;
@@ -68,7 +69,7 @@ static uint32_t tokens_to_use(const quire_loop *loop, const quire_request *r)
                : n_use;
 }
 
-/* Look it up, unless the answer that the request has is still right. */
+/* Look the request up in the tree, unless its last result is still valid. */
 static const quire_request_claim *claim_of(const quire_loop *loop, quire_request *r)
 {
     const quire_prefix_key key = quire_loop_key(loop, r->tenant, r->tenant_bytes);
@@ -95,8 +96,8 @@ static const quire_request_claim *claim_of(const quire_loop *loop, quire_request
     return kept;
 }
 
-/* Whether it is worth beginning: a guess that errs by saying yes, since cached pages that it would
- * use count as free, too. */
+/* Whether admission is worth trying. May be wrong by answering yes, because cached pages that the
+ * request would use also count as free. */
 static bool may_fit(const quire_loop *loop, quire_request *r, uint64_t *need_bytes)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
@@ -106,9 +107,9 @@ static bool may_fit(const quire_loop *loop, quire_request *r, uint64_t *need_byt
     return has_room_for(loop, r, *need_bytes);
 }
 
-/* Whether there is room once the cached pages that it uses are its own, and free for nobody else. A
- * request of a pinned class takes the charge of its pages over into its region, also of those that
- * others run on; the dynamic region has so much more room then. */
+/* Whether the request has room after it has acquired its cached pages, which are then no longer
+ * evictable. A request of a pinned class moves the charge of its pages into its region, even of
+ * pages in use by others; the dynamic region gains as much room. */
 static bool fits(const quire_loop *loop, quire_request *r)
 {
     const quire_request_claim *claim = claim_of(loop, r);
@@ -126,7 +127,7 @@ static bool fits(const quire_loop *loop, quire_request *r)
 
 /* ---- another computes the same prefix ---- */
 
-/* What a leader will publish of it: full pages only where hits end at pages. */
+/* Tokens of the request that a leader will publish: full pages only, where hits end at pages. */
 static uint32_t common_tokens(const quire_loop *loop, const quire_request *r,
                               const quire_request *leader)
 {
@@ -161,8 +162,9 @@ static quire_request *leader_find(const quire_loop *loop, uint64_t arrival)
     return NULL;
 }
 
-/* r waits for the leader: until then its prefill is r's matter, too. Else a request could wait long
- * for a little of a long prompt, or behind those of a lower priority. */
+/* r waits for the leader, so the leader's prefill inherits r's urgency up to the common prefix.
+ * Otherwise r could wait long for the beginning of a long prompt, or behind requests of lower
+ * priority. */
 static void lead(quire_request *leader, const quire_request *r)
 {
     const bool is_first = leader->lead.n_tokens == 0;
@@ -178,7 +180,7 @@ static void lead(quire_request *leader, const quire_request *r)
     }
 }
 
-/* Whether to wait for a running request that computes what this one could use. */
+/* Whether to wait for a running request that computes a prefix of this one. */
 static bool is_held(quire_loop *loop, quire_request *r)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
@@ -215,8 +217,8 @@ static bool is_held(quire_loop *loop, quire_request *r)
 
 /* ---- admission ---- */
 
-/* A sequence with as much of the prompt as is cached. Without a place in the tree the request runs
- * all the same, uncached. */
+/* Open a sequence with the cached part of the prompt. If the tree has no reference left, the
+ * request runs uncached. */
 static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *match)
 {
     const quire_prefix_key key = quire_loop_key(loop, r->tenant, r->tenant_bytes);
@@ -242,7 +244,7 @@ static int seq_begin(quire_loop *loop, quire_request *r, quire_prefix_match *mat
     return QUIRE_OK;
 }
 
-/* What the first admission is to the figures. */
+/* Count a first admission. */
 static void count_admission(quire_loop *loop, quire_request *r, const quire_prefix_match *match)
 {
     quire_engine_stats *s = &loop->figures.now;
@@ -262,7 +264,7 @@ static void count_admission(quire_loop *loop, quire_request *r, const quire_pref
     quire_request_explained(r, &e);
 }
 
-/* And a later one. */
+/* Count a later admission. */
 static void count_return(quire_loop *loop, quire_request *r, const quire_prefix_match *match)
 {
     const uint32_t n_again = r->kv.n_lost > match->n_tokens ? r->kv.n_lost - match->n_tokens : 0;
@@ -279,19 +281,19 @@ typedef enum admission {
     FAILED
 } admission;
 
-/* Nobody else has pages: nobody's end could help, so it may try. */
+/* Whether no other request has pages. Then waiting cannot help, and the request may try. */
 static bool is_alone(const quire_loop *loop, const quire_request *r)
 {
     return loop->set.n_running + loop->set.n_parked == (r->is_parked ? 1u : 0u);
 }
 
-/* It did not fit, and nobody has let go since. */
+/* Whether the request did not fit, and no pages were released since. */
 static bool is_blocked(const quire_loop *loop, const quire_request *r)
 {
     return !is_alone(loop, r) && r->wait.blocked_at == loop->room.n_releases;
 }
 
-/* A place and, as far as can be told, room; taken from lower classes if need be. */
+/* Find a place and, by estimate, room; take them from lower classes if necessary. */
 static admission make_way(quire_loop *loop, quire_request *r)
 {
     uint64_t need_bytes;
@@ -299,7 +301,7 @@ static admission make_way(quire_loop *loop, quire_request *r)
     while (!is_alone(loop, r) && !may_fit(loop, r, &need_bytes)) {
         const uint64_t lower_bytes = quire_loop_lower_bytes(loop, r);
 
-        /* Not in vain: if all of them do not suffice, they stay. */
+        /* Displace none if displacing all of them would not suffice. */
         if (!has_room_for(loop, r, need_bytes > lower_bytes ? need_bytes - lower_bytes : 0) ||
             !quire_loop_room_make(loop, r)) {
             return NO_ROOM;
@@ -311,7 +313,7 @@ static admission make_way(quire_loop *loop, quire_request *r)
     return ADMITTED;
 }
 
-/* Without looking further: what is cheap to tell, for each round has to. */
+/* The cheap part of the decision, since each round makes it. */
 static admission may_begin(const quire_loop *loop, const quire_request *r)
 {
     const quire_victim_ask ask = { .rank = r->rank, .is_below = true };
@@ -325,7 +327,7 @@ static admission may_begin(const quire_loop *loop, const quire_request *r)
     return ADMITTED;
 }
 
-/* A parked one goes on. */
+/* Resume a parked request. */
 static void resume(quire_loop *loop, quire_request *r, uint8_t rank_now)
 {
     quire_loop_unpark(loop, r);
@@ -344,7 +346,7 @@ static admission begin(quire_loop *loop, quire_request *r, uint8_t rank_now)
     }
     rc = seq_begin(loop, r, &match);
     if (rc < 0) {
-        if (!is_alone(loop, r)) { /* somebody else's end will help */
+        if (!is_alone(loop, r)) { /* the end of another request will help */
             return NO_ROOM;
         }
         quire_loop_end(
@@ -383,13 +385,13 @@ static admission admit_one(quire_loop *loop, quire_request *r, uint8_t rank_now)
 
 /* ---- who comes next ---- */
 
-/* Where each queue has been read to. */
+/* The next request of each queue. */
 typedef struct cursors {
-    quire_queue_link *at[QUIRE_CLASSES_MAX]; /* NULL: nobody more of this class */
+    quire_queue_link *at[QUIRE_CLASSES_MAX]; /* NULL: end of the queue, or shut */
     uint64_t now_us;
 } cursors;
 
-/* The rank that a request has by now. */
+/* The rank of a request, raised by its wait. */
 static uint8_t rank_of(const quire_loop *loop, const quire_request *r, uint64_t now_us)
 {
     const uint64_t waited_us = now_us > r->wait.since_us ? now_us - r->wait.since_us : 0;
@@ -422,7 +424,7 @@ static quire_request *next_find(const quire_loop *loop, cursors *c, uint8_t *ran
     return next;
 }
 
-/* Nobody more of classes up to this rank. */
+/* Admit no more requests of classes up to this rank. */
 static void shut(const quire_loop *loop, cursors *c, uint8_t rank)
 {
     for (uint32_t i = 0; i < loop->opts.classes.n; i++) {
@@ -432,8 +434,8 @@ static void shut(const quire_loop *loop, cursors *c, uint8_t rank)
     }
 }
 
-/* Only parked requests have pages and none of them has room to go on: the most urgent goes on all
- * the same, and the others give up their pages when they are needed. */
+/* Only parked requests have pages, and none has room to continue. Resume the most urgent one; the
+ * others give up their pages when it needs them. */
 static void resume_somebody(quire_loop *loop)
 {
     quire_request *first = loop->set.parked[0];
@@ -474,7 +476,7 @@ void quire_loop_admit(quire_loop *loop)
         if (result == NO_PLACE) {
             shut(loop, &c, r->rank);
         } else if (result == NO_ROOM) {
-            /* Who has waited long and has nothing running holds up higher ones, too. */
+            /* A class that has waited long without a running request blocks higher classes, too. */
             shut(loop, &c, is_starving ? rank_now : r->rank);
         }
     }

@@ -1,4 +1,4 @@
-/* batch.c - one step of everything that runs: slices, computation, tokens.
+/* batch.c - one step of the running requests: slices, computation, tokens.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
@@ -9,12 +9,12 @@
 #include <stdlib.h>
 
 #define US_PER_S        1e6
-#define MEAN_ROWS       2048.0 /* prefill rows over which the mean cost of one is taken */
+#define MEAN_ROWS       2048.0 /* prefill rows in the running mean of their cost */
 #define TOKENS_CAPACITY 64u
 
 /* ---- what goes into the step ---- */
 
-/* A request as the schedule sees it. Whom others wait for is as urgent as they are. */
+/* The schedule's item of a request. A request inherits the urgency of requests that wait for it. */
 static quire_schedule_item item_of(quire_request *r)
 {
     const bool is_wanted = r->lead.n_tokens > r->kv.n_computed;
@@ -44,12 +44,12 @@ static void items_fill(quire_loop *loop)
 
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
         loop->step.items[i] = item_of(loop->set.running[i]);
-        loop->set.running[i]->lead.n_tokens = 0; /* admission says so anew before each step */
+        loop->set.running[i]->lead.n_tokens = 0; /* admission sets it again before each step */
     }
     quire_loop_qos_prepare(loop);
     (void)quire_schedule_rows(&loop->step.schedule, loop->step.items, loop->set.n_running, &limits);
     loop->step.rank = (int)quire_schedule_interruptible(&loop->step.schedule);
-    loop->step.us = loop->step.schedule.ranks[0].own_us; /* of all classes' rows */
+    loop->step.us = loop->step.schedule.ranks[0].own_us; /* predicted time of all rows */
     loop->step.begin_us = quire_loop_now_us(loop);
 }
 
@@ -81,14 +81,14 @@ void quire_loop_publish(quire_loop *loop, quire_request *r)
         r->kv.n_computed <= r->kv.n_published) {
         return;
     }
-    /* What cannot be published for want of memory is not cached, which harms nobody. */
+    /* Without memory to publish, the tokens stay uncached; no request fails. */
     if (quire_prefix_publish(loop->tree, r->kv.ref, r->tokens, r->kv.n_computed,
                              quire_loop_now_us(loop)) == QUIRE_OK) {
         r->kv.n_published = r->kv.n_computed;
     }
 }
 
-/* What the step consists of, before its items go on. */
+/* The cost terms of the step, before its items advance. */
 static quire_cost_step cost_of(const quire_loop *loop, uint32_t n_items)
 {
     quire_cost_step cost = { 0 };
@@ -115,7 +115,7 @@ static void count_step(quire_loop *loop, const quire_cost_step *cost, uint64_t s
     s->step_rows_total += n_rows;
     s->step_seconds_total += seconds;
     s->computed_prompt_tokens_total += cost->prefill_rows;
-    if (cost->prefill_rows * 2 >= n_rows) { /* else the cost is that of decode */
+    if (cost->prefill_rows * 2 >= n_rows) { /* else decode dominates the cost */
         const double weight = s->prefill_token_seconds > 0.0 && cost->prefill_rows < MEAN_ROWS
                                   ? cost->prefill_rows / MEAN_ROWS
                                   : 1.0;
@@ -175,8 +175,8 @@ static int token_deliver(quire_loop *loop, quire_request *r, int32_t token, cons
     return quire_request_push(r, &event);
 }
 
-/* The sampler gave no token: under a grammar the text is at its end, in a vocabulary that has no
- * token to say so, or cannot go on. */
+/* The sampler gave no token. Under a grammar either the text is complete, and the vocabulary has no
+ * end-of-generation token, or no token can continue it. */
 static quire_ending no_token_ending(int status)
 {
     if (status == QUIRE_NOTFOUND) {
@@ -198,7 +198,7 @@ static void token_choose(quire_loop *loop, quire_request *r, const float *logits
     quire_ending ending = { .stop_index = -1 };
     int rc;
 
-    if (r->pin != 0) { /* its prompt is all it is for */
+    if (r->pin != 0) { /* a pin's request only computes its prompt */
         ending.finish = QUIRE_FINISH_LENGTH;
         quire_loop_end(loop, r, &ending);
         return;
@@ -223,7 +223,7 @@ static void token_choose(quire_loop *loop, quire_request *r, const float *logits
     }
 }
 
-/* Take a slice's result in. Returns whether a row of logits was its. */
+/* Take in the result of a slice. Returns whether the slice had a row of logits. */
 static bool item_advance(quire_loop *loop, const quire_schedule_item *item, const float *logits)
 {
     quire_request *r = item->request;

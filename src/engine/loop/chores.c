@@ -9,7 +9,7 @@
 #include "engine/views.h"
 
 #define NS_PER_US 1000.0
-#define REST_NS   1000000.0 /* while nothing runs, until somebody may have come */
+#define REST_NS   1000000.0 /* while nothing runs: time before the inbox is checked again */
 
 int quire_loop_chore_do(quire_loop *loop, quire_chore_slice slice, void *ctx)
 {
@@ -31,7 +31,7 @@ int quire_loop_chore_do(quire_loop *loop, quire_chore_slice slice, void *ctx)
     return chore.status;
 }
 
-/* The first; NULL = there is none. */
+/* The first chore; NULL = none. */
 static quire_chore *first(quire_loop *loop)
 {
     quire_chore *chore;
@@ -42,7 +42,7 @@ static quire_chore *first(quire_loop *loop)
     return chore;
 }
 
-/* Its caller goes on, and the chore, which is the caller's, is gone. Returns the next. */
+/* Wake the caller, who owns the chore: it must not be used afterwards. Returns the next chore. */
 static quire_chore *finish(quire_loop *loop, quire_chore *chore, int status)
 {
     quire_chore *next;

@@ -5,26 +5,24 @@
 
 #include <math.h>
 
-#define FADE      0.995 /* of the sums, by step */
-#define ROUNDS    8     /* of coordinate descent after a step: it goes on after the next */
-#define HUBER     3.0   /* times the mean error: what is further off counts less */
-#define MEAN_N    64.0  /* steps over which the mean error is taken */
+#define FADE      0.995 /* factor on the sums, per step */
+#define ROUNDS    8     /* rounds of coordinate descent per step; the next step continues */
+#define HUBER     3.0   /* times the mean error: larger errors weigh less */
+#define MEAN_N    64.0  /* steps in the running mean of the error */
 #define ERROR_MIN 0.02
 #define KNOWN_N   4u
-#define LEAST     0.1 /* of what was expected: a step that is shorter counts as if that long */
-#define SEEN_MIN                                                                                   \
-    1e-100 /* a sum that has faded so far says nothing; soon it would only be error                \
-            */
+#define LEAST     0.1    /* of the prediction: a shorter step counts as this long */
+#define SEEN_MIN  1e-100 /* smaller sums have faded and hold only rounding error */
 
-/* Terms in units in which their coefficients are of similar size: one step, rows by the hundred and
- * the ten, depth rows by the ten thousand. */
+/* Scales that make the coefficients similar in size: one step, hundreds of prefill rows, tens of
+ * decode rows, ten thousands of depth rows. */
 static const double scales[QUIRE_COST_TERMS] = { 1.0, 1.0, 1e-2, 1e-1, 1e-4 };
 
 typedef struct terms {
     double x[QUIRE_COST_TERMS];
 } terms;
 
-/* How much of `several` a step has. */
+/* The factor of `several` in a step. */
 static double several_of(const quire_cost_step *step)
 {
     const double n_rows = (double)step->prefill_rows + step->decode_rows;
@@ -38,7 +36,7 @@ static terms terms_of(const quire_cost_step *step)
                       scales[3] * step->decode_rows, scales[4] * (double)step->depth_rows } };
 }
 
-/* The coefficients in these units, there and back. */
+/* The coefficients in scaled units, and back. */
 static terms coefficients(const quire_cost *c)
 {
     return (terms){ { c->step_us / scales[0], c->several_us / scales[1],
@@ -60,7 +58,7 @@ void quire_cost_init(quire_cost *cost)
     *cost = (quire_cost){ 0 };
 }
 
-/* Each coefficient in turn becomes the best for what the others are, but not below 0. */
+/* Set each coefficient in turn to its optimum given the others, but not below 0. */
 static void descend(quire_cost *c)
 {
     terms w = coefficients(c);
@@ -70,7 +68,7 @@ static void descend(quire_cost *c)
             double rest = c->targets[i];
 
             if (c->products[i][i] < SEEN_MIN) {
-                continue; /* nothing has been seen of it, or not for long */
+                continue; /* no recent step has this term */
             }
             for (uint32_t j = 0; j < QUIRE_COST_TERMS; j++) {
                 rest -= c->products[i][j] * w.x[j];
@@ -81,7 +79,7 @@ static void descend(quire_cost *c)
     coefficients_set(c, &w);
 }
 
-/* How much a step counts that is off by so much; takes its error into the mean. */
+/* Weight of a step by its prediction error; also updates the mean error. */
 static double trust(quire_cost *c, double predicted_us, double us)
 {
     const double error = fabs(us - predicted_us) / fmax(predicted_us, 1.0);
@@ -90,8 +88,8 @@ static double trust(quire_cost *c, double predicted_us, double us)
     if (c->n_steps < KNOWN_N) {
         return 1.0;
     }
-    /* Its share in the mean is bounded too, but grows when most steps are off: then it is the
-     * machine that has changed. */
+    /* An outlier's part in the mean error is bounded, too. The mean still grows when most steps are
+     * off, because then the machine has changed. */
     c->error += (fmin(error, 2.0 * usual) - c->error) / fmin((double)c->n_steps, MEAN_N);
     return error > usual ? usual / error : 1.0;
 }
@@ -104,7 +102,7 @@ void quire_cost_learn(quire_cost *c, const quire_cost_step *step, double us)
     double weight;
 
     if (us <= 0.0 || !isfinite(us)) {
-        return; /* a clock that stands still teaches nothing */
+        return; /* no information if the clock stands still */
     }
     weight = trust(c, predicted_us, us) / (size_us * size_us);
     for (uint32_t i = 0; i < QUIRE_COST_TERMS; i++) {
@@ -128,7 +126,7 @@ double quire_cost_step_us(const quire_cost *c, const quire_cost_step *step)
            c->decode_row_us * step->decode_rows + c->depth_row_us * (double)step->depth_rows;
 }
 
-/* The first row attends to itself and what is before it, the next to one more, ... */
+/* The first row attends to depth + 1 tokens, the next to depth + 2, ... */
 void quire_cost_add_prefill(quire_cost_step *step, uint32_t depth, uint32_t n_rows)
 {
     const uint64_t n = n_rows;

@@ -1,4 +1,4 @@
-/* explain.c - why a request found what it found in the prefix tree: a ring of the last ones.
+/* explain.c - explanations of requests' matches in the prefix tree: a ring of the last ones.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
@@ -57,7 +57,7 @@ void quire_loop_explanation_keep(quire_loop *loop, quire_request *request)
     (void)pthread_mutex_unlock(&loop->inbox.lock);
 }
 
-/* Number i from the newest. */
+/* Explanation i, counted from the newest. */
 static const quire_explained *explained_at(const quire_loop *loop, uint32_t i)
 {
     const uint32_t n = loop->opts.explain_max;

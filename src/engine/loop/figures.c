@@ -1,11 +1,11 @@
-/* figures.c - see figures.h: the engine's thread counts in a struct of its own and shows copies.
+/* figures.c - see figures.h: the engine's thread counts in its own struct and publishes copies.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
 
 #define COUNT(a) ((uint32_t)(sizeof(a) / sizeof(a)[0]))
 
-/* Seconds. Those of vLLM's metrics in outline: clients of one are often clients of the other. */
+/* Bounds in seconds, similar to vLLM's metrics: users often monitor both. */
 static const double ttft_bounds[] = { 0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25, 0.5,
                                       0.75,  1.0,   2.5,  5.0,  7.5,  10.0, 20.0, 40.0, 80.0 };
 static const double token_bounds[] = { 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1,

@@ -25,7 +25,7 @@ int quire_loop_call(quire_loop *loop, quire_loop_fn fn, void *ctx)
     return task.status;
 }
 
-/* What comes while these run waits for the next round, after a step. */
+/* Tasks that arrive meanwhile wait for the next round, after a step. */
 void quire_loop_tasks_run(quire_loop *loop, bool is_ending)
 {
     quire_loop_task *task;
@@ -36,7 +36,7 @@ void quire_loop_tasks_run(quire_loop *loop, bool is_ending)
     loop->inbox.tasks = NULL;
     loop->room.n_releases += task != NULL;
     while (task != NULL) {
-        quire_loop_task *next = task->next; /* the task is its caller's, who goes on when done */
+        quire_loop_task *next = task->next; /* the caller owns task, until it is done */
 
         if (!is_ending) {
             (void)pthread_mutex_unlock(&loop->inbox.lock);

@@ -1,4 +1,4 @@
-/* invalidate.c - keys of texts in the tree, and texts that must not be served any more.
+/* invalidate.c - keys of texts in the tree, and invalidation of texts.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
@@ -28,8 +28,8 @@ static void queue_forget(const quire_queue *queue, uint64_t owner)
     }
 }
 
-/* Requests of a session that is gone leave nothing behind: the tree sees to those that run, but
- * not to those that are yet to (or to come back). */
+/* Requests of a closed session publish nothing. The tree stops the running ones; this function
+ * stops the waiting ones, and running ones that return after preemption. */
 static void requests_forget(quire_loop *loop, uint64_t owner)
 {
     for (uint32_t i = 0; i < loop->opts.classes.n; i++) {

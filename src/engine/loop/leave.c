@@ -22,7 +22,7 @@ static void seq_end(quire_loop *loop, quire_request *r)
     r->kv.n_found = 0;
 }
 
-/* Publish what is computed, let go of pages, leave the running or parked ones. */
+/* Publish the computed tokens, release the pages, and leave the running or parked list. */
 static void let_go(quire_loop *loop, quire_request *r)
 {
     quire_loop_publish(loop, r);
@@ -60,7 +60,7 @@ static void count_end(quire_loop *loop, const quire_request_result *result)
     quire_histogram_add(&s->e2e, (double)result->total_us * 1e-6);
 }
 
-/* The mean time between its tokens, as clients see it. */
+/* Count a finished request: the mean time between its tokens, as its client sees it. */
 static void count_class_end(quire_loop *loop, const quire_request *r)
 {
     const uint32_t n_generated = r->n_tokens - r->n_prompt;
@@ -108,7 +108,7 @@ void quire_loop_end(quire_loop *loop, quire_request *r, const quire_ending *endi
                                                : quire_status_text(ending->status));
     }
     quire_bytes_clear(&loop->step.shown);
-    /* After a stop text nothing is held back; without memory what was is lost. */
+    /* After a stop text no text is held back; without memory the text held back is lost. */
     if (ending->stop_index < 0 && quire_text_out_finish(r->text, &loop->step.shown) == QUIRE_OK) {
         result.tail = loop->step.shown.data;
         result.tail_bytes = (uint32_t)loop->step.shown.n;
@@ -116,7 +116,7 @@ void quire_loop_end(quire_loop *loop, quire_request *r, const quire_ending *endi
     result_times(loop, r, &result);
     count_end(loop, &result);
     count_class_end(loop, r);
-    if (r->first_us == 0 && r->client.has_explanation) { /* else known since the first token */
+    if (r->first_us == 0 && r->client.has_explanation) { /* else filled in at the first token */
         quire_loop_explanation_update(loop, r);
     }
     quire_loop_explanation_keep(loop, r);
@@ -168,14 +168,15 @@ void quire_loop_preempt(quire_loop *loop, quire_request *r)
     loop->figures.now.classes[r->class_index].preempted_total++;
     r->state = QUIRE_REQUEST_WAITING;
     r->wait.held_by = 0;
-    r->wait.claim.tree_generation = 0; /* it has more tokens than when it was looked up */
-    /* Back when somebody else lets go: its own pages do not suffice, or it would run. Were it let
-     * in again at once, a step that fails for another reason than pages would be tried for ever. */
+    r->wait.claim.tree_generation = 0; /* it has more tokens than at the lookup */
+    /* Admit it again only after another request releases pages: its own pages do not suffice.
+     * Immediate admission would retry a step for ever that fails for another reason. */
     r->wait.blocked_at = loop->room.n_releases;
     quire_loop_enqueue(loop, r);
 }
 
-/* It cannot go on though nobody else holds pages: what it has is its answer, if it has one. */
+/* The request cannot continue although no other request holds pages. End it with the tokens
+ * generated so far, or with an error if there are none. */
 static void end_stuck(quire_loop *loop, quire_request *r, int status)
 {
     char message[QUIRE_ERROR_MESSAGE_MAX];
@@ -195,8 +196,8 @@ static void end_stuck(quire_loop *loop, quire_request *r, int status)
             .finish = QUIRE_FINISH_ERROR, .status = status, .stop_index = -1, .message = message });
 }
 
-/* Alone and short of pages: what it has found in the cache may be in its way, since a shared page
- * that is partly filled must be copied. Begin again with full pages only, then with nothing. */
+/* The request is alone and short of pages. Its cache hit may be the reason, since a shared page
+ * that is partly filled must be copied. Retry with a hit of full pages only, then without a hit. */
 static bool retreat(quire_request *r)
 {
     if (r->wait.stuck_tokens != r->n_tokens) {
@@ -223,8 +224,8 @@ void quire_loop_relieve(quire_loop *loop, int status)
         ask.rank = r->rank_now > ask.rank ? r->rank_now : ask.rank;
     }
     victim = quire_loop_victim(loop, &ask);
-    /* A step does not say whose fault it is. So they leave one by one, and only who fails alone is
-     * ended. */
+    /* A failed step does not identify the request at fault. So requests leave one by one, and only
+     * a request that fails alone is ended. */
     if (n_others > 0 || (is_short && retreat(victim))) {
         quire_loop_preempt(loop, victim);
     } else {

@@ -1,4 +1,4 @@
-/* loop.c - the life of the loop, and what its thread does over and over.
+/* loop.c - life cycle of the loop, and the rounds of its thread.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
@@ -9,8 +9,8 @@
 #include <errno.h>
 #include <sys/random.h>
 
-#define IDLE_FIRST_MS      100u  /* after the last request: nothing else to do, so tidy up */
-#define IDLE_MS            1000u /* expiry, while there is nothing to do */
+#define IDLE_FIRST_MS      100u  /* idle time before the thread tidies up */
+#define IDLE_MS            1000u /* interval of expiry while idle */
 #define UPKEEP_US          1000000u
 #define EXPIRE_NODES_MAX   1024u
 #define COALESCE_MOVES_MAX 64u
@@ -48,7 +48,7 @@ static bool tidy(quire_loop *loop)
     return false;
 }
 
-/* Once a second at most: let go of what has expired. */
+/* Expire sessions and cached pages; at most once a second. */
 static void upkeep(quire_loop *loop)
 {
     const uint64_t now_us = quire_loop_now_us(loop);
@@ -67,8 +67,7 @@ static void upkeep(quire_loop *loop)
     }
 }
 
-/* Nothing is to do: whoever listens may use the time. Returns after how many milliseconds to ask
- * again. */
+/* The loop is idle: the listener may use the time. Returns the milliseconds until the next call. */
 static uint32_t be_idle(quire_loop *loop)
 {
     const bool is_busy = tidy(loop);
@@ -81,7 +80,7 @@ static uint32_t be_idle(quire_loop *loop)
     return again_ms;
 }
 
-/* Requests are there. */
+/* Tell the listener that requests have arrived. */
 static void idle_over(quire_loop *loop)
 {
     const quire_loop_idle idle = { .is_over = true };
@@ -89,7 +88,7 @@ static void idle_over(quire_loop *loop)
     (void)loop->events.idle(loop->events.ctx, &idle);
 }
 
-/* Sleep until there is something to do. Returns false when it is time to end. */
+/* Sleep until there is work. Returns false when the loop is to end. */
 static bool wait_for_work(quire_loop *loop)
 {
     uint32_t idle_ms = IDLE_FIRST_MS;
@@ -118,7 +117,8 @@ static void inbox_fetch(quire_loop *loop)
 
         quire_queue_remove(&loop->inbox.requests, link);
         quire_loop_enqueue(loop, quire_request_of(link));
-        /* Cancels of what lay in the inbox may have been looked for already. */
+        /* The cancel of a request in the inbox may have been handled before the request was
+         * seen. */
         loop->inbox.has_cancels |= atomic_load(&quire_request_of(link)->is_cancelled);
     }
     atomic_store(&loop->inbox.urgent_rank, -1);
@@ -143,7 +143,7 @@ static void end_all(quire_loop *loop)
     quire_loop_chores_end(loop);
 }
 
-/* Admission, a step, and what follows from it. */
+/* One round: admission, a step, and publication of the figures. */
 static void go_round(quire_loop *loop)
 {
     const uint64_t begin_ns = quire_clock_ns();

@@ -1,4 +1,4 @@
-/* loop_create.c - the loop comes and goes: its options, its parts.
+/* loop_create.c - creation and destruction of the loop: options, parts.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
@@ -49,7 +49,7 @@ static int opts_resolve(quire_loop *loop, quire_error *err)
     return QUIRE_OK;
 }
 
-/* What tenants and classes have of their own. */
+/* Set the accounts of tenants and the TTLs of classes in the tree. */
 static int tree_share_out(quire_loop *loop)
 {
     const quire_engine_accounts *accounts = &loop->opts.accounts;
@@ -76,7 +76,7 @@ static int tree_create(quire_loop *loop, quire_error *err)
     opts.cache = loop->cache;
     opts.is_page_exact = loop->room.is_page_exact;
     opts.refs_max = loop->opts.n_running_max > REFS_MIN ? loop->opts.n_running_max : REFS_MIN;
-    /* A pin has one, and another while it is held anew. */
+    /* A pin has one reference, and a second one while it is held anew. */
     opts.refs_max += 2 * quire_min_u32(loop->opts.pins_max, QUIRE_ENGINE_PINS_MAX);
     opts.policy = loop->opts.cache_policy;
     opts.ttl_us = loop->opts.cache_ttl_us;

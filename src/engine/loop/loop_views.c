@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-/* What a slice looks at: some microseconds each. */
+/* Sizes of slices: some microseconds each. */
 #define SLICE_PAGES    256u
 #define SLICE_NODES    64u
 #define SLICE_ACCOUNTS 16u
@@ -18,8 +18,8 @@
 
 typedef struct map_work {
     quire_page_map *map;
-    uint32_t page; /* to go on with; 0 = all pages are in the map */
-    uint32_t node; /* likewise */
+    uint32_t page; /* next page; 0 = all pages are in the map */
+    uint32_t node; /* next node, likewise */
     int status;
 } map_work;
 
@@ -35,7 +35,7 @@ static void page_add(void *ctx, const quire_page_info *info)
 {
     map_work *work = ctx;
 
-    if (info->page < work->map->n_cells) { /* else it is newer than the map */
+    if (info->page < work->map->n_cells) { /* else the page is newer than the map */
         work->map->cells[info->page] = (quire_page_cell){
             .n_filled = (uint16_t)info->n_filled,
             .group = (uint8_t)info->group,
@@ -113,7 +113,7 @@ static void kv_measure(void *ctx, const quire_session_info *info)
                             &item->bytes, &item->own_bytes);
 }
 
-/* One session: its tokens are read where they are, under the lock of the table. */
+/* One session per slice: its tokens are read in place, under the table's lock. */
 static bool kv_slice(void *ctx, const quire_cache *cache, const quire_prefix *tree)
 {
     kv_work *work = ctx;

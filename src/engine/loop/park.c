@@ -1,16 +1,16 @@
-/* park.c - places and pages for a high class, from lower ones.
+/* park.c - displacement: take places and pages from lower classes for a higher one.
  *
- * A place (one of n_running_max) is had by parking somebody: it keeps its pages and its state, and
- * costs nothing but memory. So that is what happens while there is memory and a free place among
- * the parked. Pages are had by preempting: what was computed stays cached for as long as others
- * leave it there, the rest is computed again. Who is preempted is a matter of measured costs: of
- * the lowest class the one whose tokens cost least to compute again for each byte that it frees,
- * those that are parked first, for they have to wait anyway.
+ * A place (one of n_running_max) is freed by parking a request, which keeps its pages and its state
+ * and costs only memory. Parking is preferred while memory suffices and a parked place is free.
+ * Pages are freed by preemption: computed tokens stay cached until they are evicted, and are
+ * recomputed if missing. Measured costs select the victim: in the lowest class the request whose
+ * tokens cost least to recompute per freed byte. Parked requests come first, since they wait
+ * anyway.
  *
- * Within a class costs do not decide: there the youngest gives way, so that the oldest always goes
- * on and two cannot displace each other in turns. A request that was let in because it had waited
- * long counts as of the class that it was let in before (rank_now), or it would be displaced again
- * at once.
+ * Among requests of the asking class the youngest is displaced, regardless of cost. So the oldest
+ * always progresses, and two requests cannot displace each other in turns. A promoted request
+ * counts as a request of the class that it overtook (rank_now); otherwise it would be displaced
+ * again at once.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
@@ -65,7 +65,7 @@ void quire_loop_park(quire_loop *loop, quire_request *r)
     r->wait.blocked_at = 0;
     loop->set.parked[loop->set.n_parked++] = r;
     loop->set.n_parked_of[r->class_index]++;
-    loop->room.n_releases++; /* what it would still have taken is free for others */
+    loop->room.n_releases++; /* its reserved memory is free for other requests */
     r->result.n_parkings++;
     loop->figures.now.classes[r->class_index].parked_total++;
 }
@@ -93,7 +93,7 @@ static uint64_t own_bytes(const quire_loop *loop, const quire_request *r)
            quire_loop_need_bytes(loop, r->kv.n_found);
 }
 
-/* Of computing again what is not shared, for each byte that is freed. */
+/* Cost of recomputing the unshared tokens, per byte freed. */
 static double cost_per_byte(const quire_loop *loop, const quire_request *r)
 {
     const double us = quire_cost_prefill_us(&loop->figures.now.cost, r->kv.n_found,
@@ -108,7 +108,7 @@ static bool is_younger(const quire_request *a, const quire_request *b)
                                                 : a->link.arrival > b->link.arrival;
 }
 
-/* Whether a gives way before b. */
+/* Whether a is displaced before b. */
 static bool gives_way(const quire_loop *loop, const quire_request *a, const quire_request *b,
                       const quire_victim_ask *ask)
 {
@@ -129,7 +129,7 @@ static bool gives_way(const quire_loop *loop, const quire_request *a, const quir
     return is_younger(a, b);
 }
 
-/* Somebody more urgent waits for what it computes. */
+/* Whether a more urgent request waits for the prefix that r computes. */
 static bool is_wanted(const quire_request *r, uint8_t rank)
 {
     return r->lead.n_tokens > r->kv.n_computed && r->lead.rank >= rank;

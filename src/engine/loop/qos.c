@@ -1,4 +1,4 @@
-/* qos.c - what classes mean to a step: what lower ones may add to it, figures, limits.
+/* qos.c - effects of classes on a step: time for lower classes, interruption, figures.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
@@ -6,9 +6,9 @@
 #include "base/check.h"
 
 #define US_PER_MS     1000.0
-#define EXPECT_US     30000000u /* a class that had work so lately may have more any moment */
-#define GIVE_UP_SHARE 0.8       /* of a step */
-#define TYPICAL_N     16.0      /* prompts over which their usual cost is taken */
+#define EXPECT_US     30000000u /* a class with work in this time may get more at any moment */
+#define GIVE_UP_SHARE 0.8       /* of the predicted step time */
+#define TYPICAL_N     16.0      /* prompts in the running mean of their cost */
 
 /* ---- before a step ---- */
 

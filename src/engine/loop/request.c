@@ -62,7 +62,7 @@ int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *
     return QUIRE_OK;
 }
 
-/* A pin's request generates nothing. */
+/* A pin's request generates no tokens. */
 static int check_budget(const quire_loop *loop, const quire_request_params *p, uint64_t pin,
                         quire_error *err)
 {
@@ -200,7 +200,7 @@ static int request_create(quire_loop *loop, const quire_request_params *params, 
 
 /* ---- submit ---- */
 
-/* Take a place among the requests of its class that are not done. */
+/* Count a request as unfinished, if its class may accept another. */
 static int place_take(quire_loop *loop, uint32_t class_index, quire_error *err)
 {
     const quire_class *c = &loop->opts.classes.items[class_index];
@@ -325,7 +325,7 @@ int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens)
     int32_t *tokens;
 
     (void)pthread_mutex_lock(&request->client.lock);
-    QUIRE_CHECK(request->client.is_done); /* until then they are the engine's */
+    QUIRE_CHECK(request->client.is_done); /* until then the tokens belong to the engine */
     tokens = request->tokens;
     *n_tokens = request->n_tokens - (request->n_tokens > request->n_prompt);
     request->tokens = NULL;
@@ -335,7 +335,7 @@ int32_t *quire_request_tokens_take(quire_request *request, uint32_t *n_tokens)
 
 int quire_request_explain(const quire_request *request, quire_explanation *out)
 {
-    quire_request *r = (quire_request *)(uintptr_t)request; /* for its lock */
+    quire_request *r = (quire_request *)(uintptr_t)request; /* to lock it */
     int rc = QUIRE_OK;
 
     (void)pthread_mutex_lock(&r->client.lock);

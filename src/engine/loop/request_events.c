@@ -1,7 +1,7 @@
 /* request_events.c - the engine's side of a request: tokens, the end.
  *
- * Texts and alternatives lie in blocks that never move, so that what a client got stays valid until
- * it releases the request. The list of events may move: clients get copies of its entries.
+ * Texts and alternatives lie in blocks that never move, so a client's pointers stay valid until it
+ * releases the request. The list of events may move: clients get copies of its entries.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
@@ -15,7 +15,7 @@
 #define EVENTS_FIRST    64u
 #define ALIGN_UP(n, to) (((n) + (to)-1) / (to) * (to))
 
-/* n bytes that stay where they are; NULL when there is no memory. */
+/* Copy n bytes into a block that never moves; NULL without memory. */
 static void *keep(quire_request *request, const void *data, size_t n)
 {
     const size_t size = ALIGN_UP(n, sizeof(max_align_t));
@@ -38,7 +38,7 @@ static void *keep(quire_request *request, const void *data, size_t n)
     return at;
 }
 
-/* Room for one event more. */
+/* Make room for another event. */
 static int events_reserve(quire_request *request)
 {
     const uint32_t capacity =

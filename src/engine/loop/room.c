@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/num.h"
 
-#define RETURN_PAGES 4u /* a preempted request comes back when it can go on for so long */
+#define RETURN_PAGES 4u /* a preempted request returns when it can grow by this many pages */
 
 /* ---- what requests take ---- */
 
@@ -18,7 +18,7 @@ uint64_t quire_loop_need_bytes(const quire_loop *loop, uint32_t n_tokens)
     return quire_kv_price_bytes(&loop->room.price, n_tokens);
 }
 
-/* Tokens that a request must have room for when it is admitted. */
+/* Tokens that a request must have room for at admission. */
 static uint32_t tokens_target(const quire_loop *loop, const quire_request *r)
 {
     const uint32_t n_end = r->n_prompt + r->max_tokens;
@@ -33,14 +33,14 @@ static uint32_t tokens_target(const quire_loop *loop, const quire_request *r)
     return quire_min_u32(r->n_tokens + n_ahead, n_end);
 }
 
-/* With one page for a tail that has to be copied. */
+/* Includes one page, for the copy of a partly filled page. */
 uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *r, uint32_t n_have)
 {
     const uint64_t need = quire_loop_need_bytes(loop, tokens_target(loop, r));
     const uint64_t have = quire_loop_need_bytes(loop, n_have);
 
     if (r->pin != 0) {
-        return loop->room.page_bytes; /* the rest is set aside for the pin */
+        return loop->room.page_bytes; /* the pin has set the rest aside */
     }
     return (need > have ? need - have : 0) + loop->room.page_bytes;
 }
@@ -61,7 +61,7 @@ static quire_region_stats stats_of(const quire_loop *loop, quire_region_id regio
     return stats;
 }
 
-/* What sequences of a region may take: what is free or can be evicted. */
+/* Bytes that sequences of a region may take: free or evictable. */
 static uint64_t room_of(const quire_region_stats *stats)
 {
     const uint64_t budget = stats->budget_bytes + stats->cached_bytes;
@@ -122,7 +122,7 @@ int quire_room_open(quire_loop *loop, quire_error *err)
     int rc;
 
     loop->room.pinned = QUIRE_REGION_DYNAMIC;
-    loop->room.n_releases = 1; /* requests begin with 0: not blocked */
+    loop->room.n_releases = 1; /* a request's blocked_at = 0 means not blocked */
     if (loop->opts.pinned_bytes == 0) {
         return QUIRE_OK;
     }
@@ -165,7 +165,7 @@ int quire_loop_pinned_resize(quire_loop *loop, uint64_t budget_bytes)
         return QUIRE_OK;
     }
     QUIRE_TRY(transfer(loop, now_bytes, budget_bytes));
-    quire_loop_released(loop); /* somebody has more room than before */
+    quire_loop_released(loop); /* one of the regions has more room */
     return QUIRE_OK;
 }
 

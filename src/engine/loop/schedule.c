@@ -10,16 +10,16 @@
 #include <stdlib.h>
 
 #define SHARE        4u   /* a quarter */
-#define LEAST_SHARE  8u   /* of a chunk: prefill of a class that is let in */
-#define DECODE_SHARE 0.75 /* of what a class may add to a step, while it has prefill too */
-#define TARGET_SHARE 0.9  /* of a target is aimed at */
-#define CREDIT_STEPS 20.0 /* that a class saves up at most, unless more is wanted at once */
+#define LEAST_SHARE  8u   /* an eighth of a chunk: least prefill of a class that joins */
+#define DECODE_SHARE 0.75 /* decode's share of the time a class may add, if it also has prefill */
+#define TARGET_SHARE 0.9  /* share of a target that is aimed at */
+#define CREDIT_STEPS 20.0 /* credit saved up at most, in steps, unless one step wants more */
 #define ROUND_ROWS   16u
-#define WAIT_SHARE   0.25 /* of the time to the first token */
-#define WAIT_STEPS   5.0  /* times a step's fixed cost: then that is a fifth of the step */
-#define LEAST_STEPS  2.0  /* whatever a target says */
+#define WAIT_SHARE   0.25 /* share of the time to the first token */
+#define WAIT_STEPS   5.0  /* times the fixed cost of a step, which is then a fifth of the step */
+#define LEAST_STEPS  2.0  /* times the fixed cost, the least bound with a target */
 
-/* Items of one rank that are next to each other. */
+/* Adjacent items of one rank. */
 typedef struct run {
     quire_schedule_item *items;
     uint32_t n;
@@ -30,10 +30,10 @@ typedef struct plan {
     const quire_schedule_limits *limits;
     run decode[QUIRE_RANKS_MAX];
     run prefill[QUIRE_RANKS_MAX];
-    quire_cost_step step; /* of the rows given so far */
+    quire_cost_step step; /* rows given so far */
     uint32_t n_rows;
-    uint32_t n_turns; /* classes that must get rows and have none yet */
-    bool is_known;    /* what steps cost */
+    uint32_t n_turns; /* classes with a turn that have no rows yet */
+    bool is_known;    /* the cost of steps is known */
 } plan;
 
 void quire_schedule_init(quire_schedule *schedule)
@@ -51,7 +51,7 @@ static int compare_u64(uint64_t a, uint64_t b)
     return (a > b) - (a < b);
 }
 
-/* The order of slices, which is also the order in which a class is served. */
+/* The order of slices, which is also the order of service within a class. */
 static int compare_items(const void *pa, const void *pb)
 {
     const quire_schedule_item *a = pa, *b = pb;
@@ -93,7 +93,7 @@ static double predicted_us(const plan *p)
     return p->is_known && p->n_rows > 0 ? quire_cost_step_us(p->limits->cost, &p->step) : 0.0;
 }
 
-/* Rows that are left when those who have a turn get `each`, at least 1. */
+/* Rows left, at least 1, when each class with a turn gets `each`. */
 static uint32_t rows_left(const plan *p, uint32_t each)
 {
     const uint32_t left = p->limits->rows_max - p->n_rows;
@@ -119,7 +119,7 @@ static void decode_fill(plan *p, const run *r, double limit_us)
     }
 }
 
-/* Who came first gets its quarter, the rest goes in order. */
+/* The oldest request gets its quarter; the rest goes in order. */
 static void prefill_share(plan *p, const run *r, uint32_t n_rows)
 {
     quire_schedule_item *first = &r->items[0];
@@ -143,7 +143,7 @@ static void prefill_share(plan *p, const run *r, uint32_t n_rows)
     p->n_rows += n_rows - left;
 }
 
-/* Rows of prefill beside those given so far: what fills the chunk, within limit_us. */
+/* Add prefill rows that fill the chunk, within limit_us. */
 static void prefill_fill(plan *p, const run *r, double limit_us, bool is_guest)
 {
     const uint32_t chunk = p->limits->chunk_tokens;
@@ -184,14 +184,14 @@ static void rank_fill(plan *p, uint32_t rank, bool is_guest)
 
 /* ---- who is let in ---- */
 
-/* What a step of its own leaves a class that decodes, of what it is promised. */
+/* Promised time of a decoding class minus the predicted time of its own step. */
 static double allowance_us(const quire_schedule_class *c)
 {
     return c->tpot_us > 0.0 ? fmax(0.0, c->tpot_us * TARGET_SHARE - c->own_us)
                             : (c->stretch - 1.0) * c->own_us;
 }
 
-/* Whether the classes above can pay for a step that is so much longer. */
+/* Whether the credit of the higher classes covers extra_us. */
 static bool is_paid(const plan *p, uint32_t rank, double extra_us)
 {
     for (uint32_t q = rank + 1; q < QUIRE_RANKS_MAX; q++) {
@@ -205,7 +205,8 @@ static bool is_paid(const plan *p, uint32_t rank, double extra_us)
     return true;
 }
 
-/* Rows for a class below others, if they can pay for them. Returns whether they did. */
+/* Give rows to a lower class if the credit of the higher classes covers them. Returns whether it
+ * did. */
 static bool rank_invite(plan *p, uint32_t rank)
 {
     const plan before = *p;
@@ -248,7 +249,7 @@ static void turns_find(plan *p)
     }
 }
 
-/* What is to be known of a class's rows before lower ones are added. */
+/* Record a class's rows and their predicted time before lower classes join. */
 static void rank_note(const plan *p, uint32_t rank, uint32_t n_rows_before, bool has_prefill)
 {
     quire_schedule_class *c = &p->schedule->ranks[rank];
@@ -264,8 +265,8 @@ uint32_t quire_schedule_rows(quire_schedule *schedule, quire_schedule_item *item
                              const quire_schedule_limits *limits)
 {
     plan p = { .schedule = schedule, .limits = limits };
-    bool is_shut = false;     /* only turns from here on */
-    bool has_prefill = false; /* a class so far */
+    bool is_shut = false;     /* from here on rows only by turn */
+    bool has_prefill = false; /* of the classes so far */
 
     QUIRE_ASSERT(limits->chunk_tokens > 0 && n <= limits->rows_max);
     if (n > 0) {

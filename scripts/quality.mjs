@@ -44,7 +44,7 @@ const MODELS = {
         model: data("stories15M-q8_0.gguf") },
 };
 
-// Floors and aims are of issue 3, in percent of perplexity above our own f16 cache with the default window; at 8.25
+// Floors and aims, in percent of perplexity above our own f16 cache with the default window; at 8.25
 // bits they bound the KL divergence to f32 as a multiple of that of f16. Uniform pairs may exceed the size of their
 // row on head sizes below 64: the bits beside them are what counts. A ratio of two divergences that are each known to 3 %
 // over 8 chunks cannot be held against a bound 2 % away: where a model has ratioChunks, that row is over so many.

@@ -44,7 +44,7 @@
  * Values saturate: to +-65504 where they enter the mean, to +-2^22 where a row is coded.
  *
  * d is a multiple of QUIRE_HEAD_DIM_MULTIPLE up to QUIRE_HEAD_DIM_MAX. All buffers are 64-byte
- * aligned. Source of the layout: design note compression.md E.4 (measured there against row-major).
+ * aligned. Measured against row-major f16: bench/results.
  *
  * Thread: any; functions touch only what they are given.
  *

@@ -7,7 +7,7 @@
  * alone it moves the logits (KL divergence beyond q8's) 3.0 and 2.8 times as far as V on TinyLlama,
  * where 8 query heads share a kv head, and 1.4 and 1.7 times on stories15M, where none share. At
  * 4.4 bits q4:q4 and q5:q3 come out even on the former and 2.9e-3 against 4.0e-3 on the latter.
- * Published figures of other models are steeper (design note compression.md, B.2). Layers at the
+ * Published figures of other models are steeper (KIVI, KVQuant). Layers at the
  * ends cost TinyLlama no more than others (q3 in the first two 1.2e-3, the last two 0.7e-3, in
  * pairs between 0 to 1.2e-3), other models more. What is measured of the model at hand is better
  * than any of this: see kv_allocate.h.

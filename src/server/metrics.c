@@ -187,16 +187,8 @@ int quire_metrics_write(quire_bytes *out, const quire_engine_stats *engine,
 
 /* ---- documentation ---- */
 
-static const char heading[] =
-    "# Metrics\n\n"
-    "`GET /metrics` answers in Prometheus' text format. Made from the tables in "
-    "src/server/metrics_*.c by `make docs`.\n\n"
-    "Hits and queries are counters of tokens, so that a hit rate can be had over any window: "
-    "`rate(quire_prefix_cache_hits_total[5m]) / rate(quire_prefix_cache_queries_total[5m])`. "
-    "Counters begin at 0\nwhen the server is started. Histograms have the series `_bucket`, "
-    "`_sum` and `_count`.\n\n"
-    "| name | type | unit | labels | meaning |\n"
-    "|---|---|---|---|---|\n";
+static const char heading[] = "| name | type | unit | labels | meaning |\n"
+                              "|---|---|---|---|---|\n";
 
 int quire_metrics_document(quire_bytes *out)
 {

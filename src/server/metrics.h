@@ -36,7 +36,7 @@ typedef struct quire_metrics_config {
 int quire_metrics_write(quire_bytes *out, const quire_engine_stats *engine,
                         const quire_server_stats *server, const quire_metrics_config *config);
 
-/* docs/metrics.md. Errors: QUIRE_NOMEM. */
+/* The table of docs/metrics.md. Errors: QUIRE_NOMEM. */
 int quire_metrics_document(quire_bytes *out);
 
 #endif /* QUIRE_SERVER_METRICS_H */

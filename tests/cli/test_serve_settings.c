@@ -1,8 +1,8 @@
 /* test_serve_settings.c - the table of quire serve against what it feeds, and the documents made of
  * tables.
  *
- * With QUIRE_WRITE_DOCS in the environment the documents are written instead of compared (make
- * docs).
+ * With QUIRE_WRITE_DOCS in the environment the made parts of documents are written instead of
+ * compared (make docs).
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -17,6 +17,7 @@
 #include "cli/serving/serve_args.h"
 #include "cli/serving/serve_classes.h"
 #include "cli/settings/options_internal.h"
+#include "document.h"
 #include "model/chat_templates.h"
 #include "quire/status.h"
 #include "server/metrics.h"
@@ -213,45 +214,18 @@ static void templates_have_names(void **state)
 
 /* ---- documents ---- */
 
-static char *path_of(const char *name)
-{
-    static char path[512];
-
-    (void)snprintf(path, sizeof(path), "%s/docs/%s", QUIRE_SOURCE_DIR, name);
-    return path;
-}
-
-static void is_the_file(const char *name, const quire_bytes *made)
-{
-    FILE *file = fopen(path_of(name), getenv("QUIRE_WRITE_DOCS") != NULL ? "w" : "r");
-    char *text;
-
-    if (file == NULL) {
-        fail_msg("cannot open %s", path_of(name));
-    }
-    if (getenv("QUIRE_WRITE_DOCS") != NULL) {
-        assert_int_equal(fwrite(made->data, 1, made->n, file), made->n);
-        assert_int_equal(fclose(file), 0);
-        return;
-    }
-    text = calloc(made->n + 2, 1);
-    assert_non_null(text);
-    /* One byte more than there should be. */
-    if (fread(text, 1, made->n + 1, file) != made->n || memcmp(text, made->data, made->n) != 0) {
-        fail_msg("docs/%s is not what the table says: make docs", name);
-    }
-    free(text);
-    (void)fclose(file);
-}
-
 static void the_configuration_is_documented(void **state)
 {
-    quire_bytes made = { 0 };
+    quire_bytes settings = { 0 };
+    quire_bytes templates = { 0 };
 
     (void)state;
-    assert_int_equal(quire_serve_document(&made), QUIRE_OK);
-    is_the_file("configuration.md", &made);
-    quire_bytes_fini(&made);
+    assert_int_equal(quire_serve_settings_document(&settings), QUIRE_OK);
+    document_part("configuration.md", "settings", &settings);
+    assert_int_equal(quire_serve_templates_document(&templates), QUIRE_OK);
+    document_part("configuration.md", "chat templates", &templates);
+    quire_bytes_fini(&settings);
+    quire_bytes_fini(&templates);
 }
 
 static void the_metrics_are_documented(void **state)
@@ -260,7 +234,7 @@ static void the_metrics_are_documented(void **state)
 
     (void)state;
     assert_int_equal(quire_metrics_document(&made), QUIRE_OK);
-    is_the_file("metrics.md", &made);
+    document_part("metrics.md", "metrics", &made);
     quire_bytes_fini(&made);
 }
 

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "document.h"
 #include "server_fixture.h"
 
 #include "server/unsupported.h"
@@ -181,58 +182,14 @@ static void unknown_fields_are_ignored(void **state)
 
 /* ---- documentation ---- */
 
-static char *file_text(const char *path)
-{
-    quire_bytes text = { 0 };
-    FILE *file = fopen(path, "r");
-    char block[4096];
-    size_t n;
-
-    if (file == NULL) {
-        fail_msg("cannot open %s", path);
-    }
-    while ((n = fread(block, 1, sizeof block, file)) > 0) {
-        (void)quire_bytes_add(&text, block, n);
-    }
-    (void)fclose(file);
-    assert_int_equal(text.status, QUIRE_OK);
-    return text.data;
-}
-
-static void write_between(const char *path, const char *text, const char *from, const char *to,
-                          const char *made)
-{
-    FILE *file = fopen(path, "w");
-
-    assert_non_null(file);
-    fprintf(file, "%.*s%s%s", (int)(from - text), text, made, to);
-    assert_int_equal(fclose(file), 0);
-}
-
-/* docs/server.md holds the list between two marks; `make docs` writes it. */
 static void the_documentation_lists_them(void **state)
 {
-    static const char begin[] = "<!-- refused fields: made by make docs -->\n\n";
-    static const char end[] = "\n<!-- end of refused fields -->";
-    static const char path[] = QUIRE_SOURCE_DIR "/docs/server.md";
-    char *text = file_text(path);
     quire_bytes made = { 0 };
-    const char *from = strstr(text, begin);
-    const char *to;
 
     (void)state;
-    assert_non_null(from);
-    from += strlen(begin);
-    to = strstr(from, end);
-    assert_non_null(to);
     assert_int_equal(quire_unsupported_document(&made), QUIRE_OK);
-    if (getenv("QUIRE_WRITE_DOCS") != NULL) {
-        write_between(path, text, from, to, made.data);
-    } else if ((size_t)(to - from) != made.n || memcmp(from, made.data, made.n) != 0) {
-        fail_msg("docs/server.md does not list what the table says: make docs");
-    }
+    document_part("server.md", "refused fields", &made);
     quire_bytes_fini(&made);
-    free(text);
 }
 
 int main(void)

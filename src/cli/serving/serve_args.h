@@ -98,7 +98,9 @@ int quire_serve_watch_check(const quire_serve_args *args, quire_error *err);
 /* Sizes that a KV budget does not have. Errors: QUIRE_INVAL. */
 int quire_serve_budget_check(const quire_serve_args *args, uint64_t budget_bytes, quire_error *err);
 
-/* docs/configuration.md. Errors: QUIRE_NOMEM. */
-int quire_serve_document(quire_bytes *out);
+/* The parts of docs/configuration.md made from tables: all settings, and the names of chat
+ * templates. Errors: QUIRE_NOMEM. */
+int quire_serve_settings_document(quire_bytes *out);
+int quire_serve_templates_document(quire_bytes *out);
 
 #endif /* QUIRE_CLI_SERVE_ARGS_H */

@@ -103,11 +103,11 @@ const quire_config_list quire_config_lists[QUIRE_CONFIG_LISTS] = {
         QUIRE_SERVER_KEYS_MAX, sizeof(quire_config_key), FIELDS(key_fields) },
     [QUIRE_CONFIG_CLASSES] = {
         "classes",
-        "Service classes, the most important first. Without this list: `realtime` (weight 16, "
+        "Service classes, the most important first.\nWithout this list: `realtime` (weight 16, "
         "pinned), `standard` (weight 4) and `batch` (weight 1).",
         QUIRE_CLASSES_MAX, sizeof(quire_config_class), FIELDS(class_fields) },
     [QUIRE_CONFIG_TENANTS] = {
-        "tenants", "Tenants with a quota or a weight of their own; those that are not here share "
+        "tenants", "Tenants with a quota or a weight of their own.\nOther tenants share "
                    "one account of weight 1.",
         QUIRE_ACCOUNTS_MAX - 1, sizeof(quire_config_tenant), FIELDS(tenant_fields) },
 };

@@ -152,7 +152,7 @@ static int items_grow(quire_pins *pins)
     return QUIRE_OK;
 }
 
-/* A copy of what a spec points to, in one block. */
+/* Copy the objects that a spec points to into one block. */
 static int spec_copy(quire_pins *pins, const quire_pin_spec *spec, quire_pin *pin)
 {
     size_t tokens_bytes = spec->n_tokens * sizeof(*spec->tokens);
@@ -174,7 +174,7 @@ static int spec_copy(quire_pins *pins, const quire_pin_spec *spec, quire_pin *pi
     return QUIRE_OK;
 }
 
-/* An unused entry, not in the table yet: its number. */
+/* The number of an unused entry, not in the table yet. */
 static uint32_t item_take(quire_pins *pins)
 {
     uint32_t number = pins->free_head;
@@ -205,7 +205,7 @@ int quire_pins_reserve(quire_pins *pins, const quire_pin_spec *spec, uint64_t no
     int rc = quire_pins_check(pins, spec, missing_bytes);
 
     *out = QUIRE_PIN_NULL;
-    if (rc == QUIRE_OK || rc == QUIRE_NOPAGES) { /* the spec is one */
+    if (rc == QUIRE_OK || rc == QUIRE_NOPAGES) { /* the spec is valid */
         QUIRE_FAIL_IF(quire_pins_find(pins, spec->key.salt, spec->key.salt_bytes, spec->name) !=
                           QUIRE_PIN_NULL,
                       QUIRE_AGAIN);

@@ -1,4 +1,4 @@
-/* pin_hold.c - what a pin takes of its region's budget, and holding it.
+/* pin_hold.c - a pin's share of its region's budget, and holding a text.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/pin/pin_internal.h"
@@ -12,8 +12,8 @@ static quire_region *region_of(const quire_pins *pins, quire_region_id region)
     return &pins->tree->cache->regions.items[region];
 }
 
-/* Of the children that begin with the last n tokens of a text, and stand side by side from the
- * first on, one that a pin holds; 0 = none. */
+/* A pinned child that begins with the last n tokens of a text; 0 = none. These children are
+ * adjacent, from `first` on. */
 static uint32_t pinned_tail(const quire_prefix *tree, uint32_t first, const int32_t *tokens,
                             uint32_t n)
 {
@@ -32,8 +32,9 @@ static uint32_t pinned_tail(const quire_prefix *tree, uint32_t first, const int3
     return QUIRE_NODE_NULL;
 }
 
-/* The last node of a text that pins hold already, *n_tokens of which it has; 0 = none. A page whose
- * tokens the text goes on behind counts when it is full: others may fill it with other tokens. */
+/* The last node of a text that a pin already holds; 0 = none. *n_tokens gets the number of the
+ * text's tokens up to the end of the node. Before the text's end only full nodes count: others may
+ * fill a partly filled page with other tokens. */
 static uint32_t pinned_end(const quire_pins *pins, const quire_pin_spec *spec, uint32_t *n_tokens)
 {
     const quire_prefix *tree = pins->tree;
@@ -56,8 +57,8 @@ static uint32_t pinned_end(const quire_pins *pins, const quire_pin_spec *spec, u
     return id;
 }
 
-/* Pages of a text that pins hold already: they count once. What a pin holds has all that is above
- * pinned as well. */
+/* The number of a text's pages that pins already hold: such pages count once. All nodes above a
+ * pinned node are pinned too. */
 static uint32_t pinned_pages(const quire_pins *pins, const quire_pin_spec *spec)
 {
     uint32_t page_tokens = pins->tree->page_tokens;
@@ -76,7 +77,7 @@ uint64_t quire_pin_spec_bytes(const quire_pins *pins, const quire_pin_spec *spec
     uint32_t n_window = n_pages;
     uint64_t sum = n_pages * (uint64_t)opts->charge_bytes[0];
 
-    if (spec->n_windowed_tokens > 0) { /* a window begins and ends inside pages */
+    if (spec->n_windowed_tokens > 0) { /* a window may begin and end inside pages */
         n_window = quire_min_u32(n_pages, spec->n_windowed_tokens / page_tokens + 2);
     }
     for (uint32_t g = 1; g < opts->n_groups; g++) {
@@ -137,7 +138,7 @@ void quire_pin_reserve(quire_pins *pins, quire_pin *pin, uint64_t bytes)
     quire_region_changed(&pins->tree->cache->regions, pin->spec.region);
 }
 
-/* A tie that held nothing for its pin, or no longer has to: what it was tied to is as before. */
+/* End a tie that its pin does not need. The nodes of its path keep their recency. */
 static void tie_end(quire_prefix *tree, quire_prefix_tie *tie)
 {
     quire_prefix_tie_move(tree, tie, QUIRE_NODE_NULL);
@@ -179,7 +180,7 @@ uint64_t quire_pin_tie_bytes(const quire_pins *pins, const quire_prefix_tie *tie
     return sum;
 }
 
-/* The node in which the first n tokens of a walk end. */
+/* The node that contains the last of a walk's first n tokens. */
 static uint32_t end_of(const quire_prefix *tree, const quire_prefix_walk *walk, uint32_t n)
 {
     uint32_t id = walk->base;
@@ -193,8 +194,8 @@ static uint32_t end_of(const quire_prefix *tree, const quire_prefix_walk *walk, 
     return id;
 }
 
-/* The node to hold for the first n tokens of a pin's text: when another pin held all of it, that
- * one's, and not a node beside it that begins with the same. */
+/* The node to hold for the first n tokens of a pin's text. When another pin already holds the whole
+ * text, use that pin's node, not a sibling that begins with the same tokens. */
 static uint32_t node_of(const quire_pins *pins, const quire_pin *pin, const quire_prefix_walk *walk,
                         uint32_t n)
 {
@@ -206,7 +207,7 @@ static uint32_t node_of(const quire_pins *pins, const quire_pin *pin, const quir
     return end_of(pins->tree, walk, n);
 }
 
-/* Bytes of a tie's path that no pin holds yet: all of them, and those charged elsewhere. */
+/* Bytes of a tie's path that no pin holds yet: in total, and charged to other regions. */
 static void path_needs(const quire_prefix *tree, const quire_prefix_tie *tie,
                        quire_region_id region, uint64_t *new_bytes, uint64_t *moving_bytes)
 {
@@ -222,7 +223,7 @@ static void path_needs(const quire_prefix *tree, const quire_prefix_tie *tie,
     }
 }
 
-/* To the pin's region, but for what other pins hold. */
+/* Charge the path to the pin's region, except for nodes that other pins hold. */
 static void path_bring(quire_prefix *tree, const quire_prefix_tie *tie, quire_region_id region)
 {
     for (uint32_t id = tie->node; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
@@ -249,7 +250,7 @@ static int tie_settle(quire_pins *pins, quire_pin *pin, quire_prefix_tie *tie,
         *missing_bytes = new_bytes - (budget_bytes - promised_bytes);
         return QUIRE_NOPAGES;
     }
-    quire_prefix_tie_pin(pins->tree, tie); /* or what makes room might take from the path */
+    quire_prefix_tie_pin(pins->tree, tie); /* before making room, which might evict from the path */
     if (!quire_charge_headroom(pins->tree->cache, region_id, moving_bytes)) {
         *missing_bytes = moving_bytes - quire_region_headroom_bytes(region);
         return QUIRE_NOPAGES;
@@ -299,7 +300,7 @@ int quire_pins_hold(quire_pins *pins, quire_pin_id id, uint64_t now_us, uint64_t
         tie_end(tree, tie);
         return rc;
     }
-    if (pin->ref != QUIRE_PREFIX_REF_NULL) { /* what was left of the lost one */
+    if (pin->ref != QUIRE_PREFIX_REF_NULL) { /* the rest of the lost text */
         (void)quire_prefix_release(tree, pin->ref, now_us);
     }
     pin->ref = tie->id;

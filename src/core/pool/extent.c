@@ -19,7 +19,8 @@ uint32_t quire_extent_slots(size_t size_bytes, size_t page_bytes)
     return (uint32_t)n_slots;
 }
 
-/* Whether extents of so many slots are large enough: pages in one piece do not care. */
+/* Whether an extent of n_slots slots is large enough for the runs; pages in one piece have no
+ * minimum. */
 static bool has_runs(uint32_t n_slots, size_t page_bytes, uint32_t n_parts)
 {
     return n_parts < 2 || n_slots >= QUIRE_EXTENT_SLOTS_ENOUGH ||
@@ -33,7 +34,7 @@ quire_extent_shape quire_extent_shape_for(size_t page_bytes, uint32_t n_parts)
     if (page_bytes == 0) {
         return shape;
     }
-    /* About a hundred rounds at most, and more where runs ask for larger extents: see the header.
+    /* At most about a hundred rounds, and more for long runs: see the header.
      */
     shape.size_bytes = (page_bytes + QUIRE_EXTENT_UNIT_BYTES - 1) / QUIRE_EXTENT_UNIT_BYTES *
                        QUIRE_EXTENT_UNIT_BYTES;
@@ -45,7 +46,7 @@ quire_extent_shape quire_extent_shape_for(size_t page_bytes, uint32_t n_parts)
     return shape;
 }
 
-/* mmap aligns to small pages only; taking one unit more leaves an aligned part to keep. */
+/* mmap aligns to small pages only: map one more unit, and keep an aligned part. */
 static void *os_map(void *ctx, size_t size_bytes)
 {
     const size_t unit = QUIRE_EXTENT_UNIT_BYTES;
@@ -65,7 +66,7 @@ static void *os_map(void *ctx, size_t size_bytes)
         (void)munmap(base, head_bytes);
     }
     (void)munmap(aligned + size_bytes, unit - head_bytes);
-    /* Advice: without huge pages everything works, only slower. */
+    /* Failure is harmless: without huge pages everything works, only slower. */
     (void)madvise(aligned, size_bytes, MADV_HUGEPAGE);
     return aligned;
 }
@@ -74,8 +75,8 @@ static void os_unmap(void *ctx, void *base, size_t size_bytes)
 {
     (void)ctx;
     if (munmap(base, size_bytes) != 0) {
-        /* Neighbouring mappings had merged and splitting them hit the system's limit on mappings:
-         * give the memory back and keep the addresses. */
+        /* The mapping had merged with a neighbour, and the split hit the system's limit on
+         * mappings: give the memory back and keep the addresses. */
         (void)madvise(base, size_bytes, MADV_DONTNEED);
     }
 }

@@ -1,16 +1,16 @@
-/* extent.h - memory from the operating system, and how much of it to take at once.
+/* extent.h - memory from the operating system, and the sizes of extents.
  *
  * An extent is the smallest multiple of QUIRE_EXTENT_UNIT_BYTES whose unusable tail is under 1 %
- * for the page size, and in which each part of all its pages together takes
- * QUIRE_EXTENT_RUN_BYTES on average (unless it has QUIRE_EXTENT_SLOTS_ENOUGH pages before). The
- * tail of any number of pages, rounded up, is below one unit, so an extent is never larger than 100
- * units (200 MiB), or what the runs ask for, and a page.
+ * for the page size, and in which one part of all pages takes QUIRE_EXTENT_RUN_BYTES on average (or
+ * which has QUIRE_EXTENT_SLOTS_ENOUGH pages). The tail behind any number of pages is below one
+ * unit. So an extent is never larger than one page plus 100 units (200 MiB), or plus the size for
+ * the runs.
  *
  *   base (unit-aligned)                                             base + bytes
  *   | slot 0 | slot 1 | ... | slot n_slots - 1 | tail, < 1 % of bytes |     pages of one part
  *   | part 0 of slot 0, slot 1, ... | part 1 of slot 0, ... | ... | tail |  pages of several
  *
- * A page size of 0 means metadata only: such an extent is a range of slots without memory.
+ * A page size of 0 means metadata only: the extent is a range of slots without memory.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CORE_EXTENT_H
@@ -34,12 +34,12 @@
 #define QUIRE_EXTENT_SLOTS_MAX    65536u /* a slot number fits 16 bits */
 #define QUIRE_EXTENT_SLOTS_ENOUGH 1024u
 
-/* Where extents come from. Tests put a double here that fails the Nth call. */
+/* The source of extents. Tests use a double that fails the Nth call. */
 typedef struct quire_extent_source {
     /* size_bytes is a multiple of the unit; the result is unit-aligned and zeroed, or NULL. */
     void *(*map)(void *ctx, size_t size_bytes);
     void (*unmap)(void *ctx, void *base, size_t size_bytes);
-    /* Keep the memory in RAM; false when the system does not allow it. Unmapping unlocks. */
+    /* Lock the memory in RAM; false when the system refuses. Unmapping unlocks. */
     bool (*lock)(void *ctx, void *base, size_t size_bytes);
     void *ctx;
 } quire_extent_source;
@@ -56,7 +56,7 @@ typedef struct quire_extent_shape {
  * (0 counts as 1). */
 quire_extent_shape quire_extent_shape_for(size_t page_bytes, uint32_t n_parts);
 
-/* Slots of page_bytes > 0 in memory of a given size; 0 when the 1 % rule does not hold for it. */
+/* Slots of page_bytes > 0 in memory of a given size; 0 when the tail is 1 % or more. */
 uint32_t quire_extent_slots(size_t size_bytes, size_t page_bytes);
 
 #endif /* QUIRE_CORE_EXTENT_H */

@@ -11,8 +11,8 @@ quire_page_addr quire_payload_addr(const quire_extent *extent, uint32_t slot)
                                 : (quire_page_addr){ .extent = NULL };
 }
 
-/* Where parts lie: part p of a page at bytes + skip * (parts before p) + slot * (part p), skip
- * being 1 and slot 0 in a single piece. */
+/* The place of a page's parts: part p lies at bytes + skip * (bytes of the parts before p) + slot *
+ * (bytes of part p). A contiguous buffer has skip 1 and slot 0. */
 typedef struct place {
     size_t slot;
     size_t skip;

@@ -1,4 +1,4 @@
-/* payload.h - what lies in a page's slot: the parts of its payload (quire/cache.h, "Parts").
+/* payload.h - the parts of a page's payload in its slot (quire/cache.h, "Parts").
  *
  * Thread: owner.
  *
@@ -8,15 +8,15 @@
 
 #include "core/pool/pool.h"
 
-/* Where the payload of the page in a slot of the extent is; its extent is NULL where the class has
- * none. */
+/* The address of the payload in a slot of the extent; the address's extent is NULL for a class
+ * without payload. */
 quire_page_addr quire_payload_addr(const quire_extent *extent, uint32_t slot);
 
-/* Copy the payload of one page of a class to another. */
+/* Copy a payload between two pages of a class. */
 void quire_payload_copy(const quire_pool_class *class, quire_page_addr to, quire_page_addr from);
 
-/* The same with one side in a single piece of class->page_bytes: all parts in order, nothing
- * between them. */
+/* Copy a payload to or from a contiguous buffer of class->page_bytes: all parts in order, without
+ * gaps. */
 void quire_payload_gather(const quire_pool_class *class, unsigned char *to, quire_page_addr from);
 void quire_payload_scatter(const quire_pool_class *class, quire_page_addr to,
                            const unsigned char *from);

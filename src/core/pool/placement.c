@@ -1,8 +1,8 @@
 /* placement.c - extents, their buckets and their slots.
  *
- * Why buckets: handing out slots of the fullest extent lets the sparse ones drain, which is most of
- * what keeps memory from fragmenting. Eight eighths are nearly as good as an exact order and cost
- * a comparison per page: an extent is relinked only when it crosses an eighth.
+ * Why buckets: slots are taken from the fullest extent, so that sparse extents drain; this prevents
+ * most fragmentation. Eighths are nearly as good as an exact order and cost one comparison per
+ * page: an extent is relinked only when its fill crosses an eighth.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/pool/placement.h"
@@ -143,7 +143,7 @@ void quire_placement_give(quire_pool_class *class, quire_extent *extent, uint32_
 
 /* ---- extents ---- */
 
-/* An extent joins or leaves a class; it is empty. */
+/* Add an empty extent to a class, or remove it. */
 static void class_add(quire_pool *pool, quire_pool_class *class, quire_extent *extent)
 {
     size_t payload_bytes = extent->n_slots * class->page_bytes;
@@ -180,7 +180,7 @@ static quire_extent *extent_alloc(quire_pool *pool, uint32_t n_slots)
     return extent;
 }
 
-/* Make sure that the table has an unused number and find it. */
+/* Find an unused extent number; grow the table if needed. */
 static int extent_number(quire_pool *pool, uint32_t *number)
 {
     uint32_t capacity;
@@ -271,14 +271,14 @@ void quire_placement_unmap(quire_pool *pool, quire_extent *extent)
     pool->allocator.free(pool->allocator.ctx, extent);
 }
 
-/* Whether the plan in progress does without one of the class's empty extents. */
+/* Whether the plan in progress does not need this empty extent of the class. */
 static bool class_can_spare(const quire_pool_class *class, const quire_extent *extent)
 {
     return quire_counter_get(&class->free_pages) >= class->plan_pages + extent->n_slots;
 }
 
-/* Whether an extent of another class can be cut into pages of this one: where pages have several
- * parts, their distance is the same in all extents. */
+/* Whether an extent of another class can be cut into pages of this class. With several parts, the
+ * distance between parts must be equal in all extents of a class. */
 static bool can_recut(const quire_pool_class *class, const quire_extent *extent)
 {
     uint32_t n_slots = quire_extent_slots(extent->size_bytes, class->page_bytes);
@@ -286,8 +286,8 @@ static bool can_recut(const quire_pool_class *class, const quire_extent *extent)
     return class->n_parts == 1 ? n_slots > 0 : n_slots == class->shape.n_slots;
 }
 
-/* An empty extent that no plan needs, of another class than this one; is_recut: which can be cut
- * into pages of this class. Its class is set; NULL when there is none. */
+/* An empty extent of any class but `except` that no plan needs; NULL = none. is_recut: the extent
+ * must also be fit to be cut into pages of `except`. */
 static quire_extent *spare_find(quire_pool *pool, const quire_pool_class *except, bool is_recut)
 {
     for (uint32_t i = 0; i < pool->n_classes; i++) {
@@ -306,7 +306,7 @@ static quire_extent *spare_find(quire_pool *pool, const quire_pool_class *except
     return NULL;
 }
 
-/* Bytes from the base of an extent on that are known to be backed by memory. */
+/* Bytes from an extent's base on that are known to be backed by memory. */
 static size_t backed_bytes(const quire_pool_class *class, const quire_extent *extent)
 {
     return class->n_parts == 1 || extent->n_touched == extent->n_slots
@@ -314,8 +314,8 @@ static size_t backed_bytes(const quire_pool_class *class, const quire_extent *ex
                : extent->touched_bytes;
 }
 
-/* So many bytes of an extent that was cut for a class are backed, all if it is locked. Parts of a
- * page lie all over the extent: there it is all slots or none. */
+/* Set n_touched of an extent newly cut for a class: the first `bytes` are backed, or all bytes of a
+ * locked extent. A page in parts is spread over the extent, so all slots are backed or none. */
 static void set_backed(const quire_pool_class *class, quire_extent *extent, size_t bytes)
 {
     const size_t payload_bytes = extent->n_slots * class->page_bytes;
@@ -326,7 +326,7 @@ static void set_backed(const quire_pool_class *class, quire_extent *extent, size
     extent->touched_bytes = class->n_parts == 1 ? 0 : n;
 }
 
-/* Cut another class's empty extent into pages of this one. */
+/* Cut another class's empty extent into pages of this class. */
 static int extent_recut(quire_pool *pool, quire_pool_class *class, quire_extent *extent)
 {
     quire_pool_class *from = &pool->classes[extent->class_index];

@@ -1,11 +1,12 @@
-/* pool.c - page ids, references and plans; where pages lie is placement.c.
+/* pool.c - page ids, references and plans; placement.c places pages in extents.
  *
  * Invariants (quire_pool_validate checks all of them, and those of placement.h)
- *   I1  a page is free, live (refs > 0) or cached (refs == 0, kept); addrs[id] is where it
- *       lies, nowhere when it is free or has no payload
+ *   I1  a page is free, live (refs > 0) or cached (refs == 0, kept); addrs[id] is the address of
+ *       its payload, or null when the page is free or has no payload
  *   I2  ids below id_end are in use or on the free-id list; page 0 is neither
- *   I3  a region's charge is the sum of its pages' charges; likewise what is cached, pinned,
- * spilled I4  the counters of a class are what its extents and pages add up to
+ *   I3  a region's charge is the sum of its pages' charges; likewise its cached, pinned and
+ *       spilled bytes
+ *   I4  the counters of a class are the sums over its extents and pages
  *
  * SPDX-License-Identifier: MIT */
 #include "core/pool/pool.h"
@@ -58,7 +59,7 @@ static int ids_resize(quire_pool *pool, uint32_t capacity)
     return QUIRE_OK;
 }
 
-/* Whether pages of a group are pages of the class. */
+/* Whether a group's pages fit the class. */
 static bool class_fits(const quire_pool_class *class, const quire_pool_opts *opts, uint32_t g)
 {
     uint32_t n_parts = opts->n_parts[g] > 1 ? opts->n_parts[g] : 1;
@@ -68,7 +69,7 @@ static bool class_fits(const quire_pool_class *class, const quire_pool_opts *opt
             memcmp(class->part_bytes, opts->part_bytes[g], n_parts * sizeof(size_t)) == 0);
 }
 
-/* A class for the pages of a group; *rest: room for its parts, if they are several. */
+/* Set up a class for the pages of a group; *rest: room for the sizes of several parts. */
 static void class_init(quire_pool_class *class, const quire_pool_opts *opts, uint32_t g,
                        size_t **rest)
 {
@@ -236,7 +237,7 @@ static int plan_ids(quire_pool *pool, uint64_t n)
     while (capacity < wanted) {
         capacity *= 2;
     }
-    /* Not beyond the limit, so that the limit is exact. */
+    /* Never beyond the limit, so that the limit is exact. */
     if (capacity > (uint64_t)pool->pages_max + 1) {
         capacity = (uint64_t)pool->pages_max + 1;
     }
@@ -332,7 +333,7 @@ void quire_pool_history(quire_pool *pool, quire_history_kind kind, quire_page_id
     }
 }
 
-/* A page changes hands: see quire_region_changed(). */
+/* A page gained or lost a holder: see quire_region_changed(). */
 static void page_changed(quire_pool *pool, const quire_page *page)
 {
     quire_region_changed(pool->regions, page->region);
@@ -355,8 +356,8 @@ static quire_page_id id_take(quire_pool *pool)
     return id;
 }
 
-/* The region that a page taken for one is charged to: this one, or when it is full and spills the
- * dynamic one. */
+/* The region to charge for a page taken for `region`: the region itself, or the dynamic region when
+ * the region is full and spills. */
 static quire_region_id take_region(quire_pool *pool, quire_region_id region, uint64_t charge_bytes)
 {
     quire_region *own = &pool->regions->items[region];
@@ -399,7 +400,7 @@ quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_regi
     return id;
 }
 
-/* A spilled page is one no more. */
+/* A page is no longer spilled. */
 static void page_settle(quire_pool *pool, quire_page *page)
 {
     if (page->home != 0) {
@@ -409,7 +410,7 @@ static void page_settle(quire_pool *pool, quire_page *page)
     }
 }
 
-/* A page in use becomes free; the counters of its state are the caller's. */
+/* Free a page in use. The caller updates the counters of the page's state. */
 static void page_give(quire_pool *pool, quire_page_id id, quire_seq_id seq)
 {
     quire_page *page = &pool->pages[id];

@@ -7,10 +7,9 @@
  *                       v  |                                        |
  *                      cached (refs == 0, kept by the prefix tree) -'
  *
- * A page is an id. Where its payload lies is (extent, slot), which coalescing may change while the
- * id stays. Groups whose pages have equal size and parts share a class; a class owns extents. Slots
- * are handed out from the fullest extent that has one, so that sparse extents run empty by
- * themselves.
+ * A page is an id. Its payload lies at (extent, slot); coalescing may change the place, but not the
+ * id. Groups whose pages have equal size and parts share a class; a class owns extents. Slots are
+ * taken from the fullest extent with a free slot, so that sparse extents run empty by themselves.
  *
  * Plan, then apply: quire_pool_plan() makes sure that the next takes succeed, and is the only
  * function of the allocation path that can fail.
@@ -35,17 +34,17 @@ typedef enum quire_page_state {
     QUIRE_PAGE_CACHED = 2
 } quire_page_state;
 
-/* What is known about a page id. Its state follows: see quire_page_state_of(). */
+/* The record of a page id. quire_page_state_of() derives the state. */
 typedef struct quire_page {
-    uint32_t refs;     /* table leaves that hold it */
+    uint32_t refs;     /* table leaves that hold the page */
     uint32_t extent;   /* number; of a free id: the next free id */
     uint16_t slot;     /* in the extent */
-    uint16_t n_filled; /* slots of tokens written, as far as is known; see quire_pool_fill_set() */
-    uint16_t n_kept;   /* tokens from slot 0 on that the prefix tree relies on; 0 = not kept */
+    uint16_t n_filled; /* slots known to be written; see quire_pool_fill_set() */
+    uint16_t n_kept;   /* slots from 0 on that the prefix tree relies on; 0 = not kept */
     uint16_t group : 4;
-    uint16_t region : 4;    /* that it is charged to */
+    uint16_t region : 4;    /* to which the page is charged */
     uint16_t home : 4;      /* live and spilled: the region of the sequence that took it; else 0 */
-    uint16_t is_pinned : 1; /* a pin holds it: it is kept, and not evicted */
+    uint16_t is_pinned : 1; /* a pin holds the page: kept and not evicted */
     uint16_t is_marked : 1; /* scratch of charge.c: false between calls */
 } quire_page;
 
@@ -74,15 +73,15 @@ typedef struct quire_extent {
     size_t size_bytes;
     struct quire_extent *prev; /* in its bucket */
     struct quire_extent *next;
-    uint64_t serial; /* counts mappings, to find those of one plan */
+    uint64_t serial; /* counts mappings, to find the mappings of one plan */
     uint32_t number;
     uint32_t n_slots;
     uint32_t n_slots_max; /* room in slots[] */
     uint32_t n_used;
     uint32_t n_fresh;   /* slots from n_fresh on were never handed out */
-    uint32_t n_touched; /* slots below are backed by memory; >= n_fresh */
+    uint32_t n_touched; /* slots below are memory-backed; >= n_fresh */
     size_t
-        touched_bytes;  /* of pages of several parts: maintain() has backed so much from base on */
+        touched_bytes;  /* of pages in several parts: maintain() has backed this number of bytes */
     uint32_t free_head; /* freed slots, newest first */
     uint32_t used_min;  /* n_used below this or at used_end: the extent changes its bucket */
     uint32_t used_end;
@@ -95,20 +94,20 @@ typedef struct quire_extent {
 /* Pages of one size and the same parts. */
 typedef struct quire_pool_class {
     size_t page_bytes;
-    uint32_t n_parts;         /* >= 1; of several all extents have shape.n_slots */
+    uint32_t n_parts;         /* >= 1; with several parts all extents have shape.n_slots */
     const size_t *part_bytes; /* [n_parts] */
     quire_extent_shape shape;
-    uint32_t bucket_mask; /* bit b: bucket b has extents; never the bit of the full ones */
+    uint32_t bucket_mask; /* bit b: bucket b has extents; never the full bucket's bit */
     quire_extent *buckets[QUIRE_EXTENT_BUCKETS];
     uint64_t plan_pages;  /* free pages that the plan in progress counts on */
     uint64_t ready_pages; /* free and backed by memory: sum of n_touched - n_used */
-    uint64_t taken_pages; /* since the last maintain */
+    uint64_t taken_pages; /* since the last maintain() */
     uint64_t demand_q8;   /* decaying peak of taken_pages, in 1/256 */
     quire_counter live_pages;
     quire_counter cached_pages;
     quire_counter free_pages;
-    quire_counter free_empty_pages; /* those in empty extents */
-    quire_counter slack_slots;      /* token slots of live pages that hold none */
+    quire_counter free_empty_pages; /* of these, pages in empty extents */
+    quire_counter slack_slots;      /* slots of live pages without a token */
     quire_counter tail_bytes;
     quire_counter extents_empty;
 } quire_pool_class;
@@ -122,7 +121,7 @@ typedef struct quire_pool_opts {
     uint32_t page_tokens;
     uint32_t n_groups;
     const size_t *page_bytes; /* [n_groups] */
-    const uint32_t *n_parts;  /* [n_groups], as quire_cache_opts has them, and the next */
+    const uint32_t *n_parts;  /* [n_groups], as in quire_cache_opts; so is part_bytes */
     const size_t *const *part_bytes;
     const size_t *charge_bytes; /* [n_groups], each > 0 */
     uint32_t pages_max;         /* <= QUIRE_PAGES_MAX */
@@ -130,7 +129,7 @@ typedef struct quire_pool_opts {
     bool lock_memory;
     const quire_allocator *allocator;
     const quire_extent_source *source;
-    quire_regions *regions; /* borrowed for the life of the pool, as is the next */
+    quire_regions *regions; /* borrowed for the life of the pool, as is history */
     quire_history *history;
 } quire_pool_opts;
 
@@ -149,7 +148,7 @@ typedef struct quire_pool {
     uint32_t pages_max;
     quire_extent **extents; /* [extents_capacity], by number */
     uint32_t extents_capacity;
-    uint32_t extent_hint; /* no number below it is unused */
+    uint32_t extent_hint; /* all numbers below are in use */
     uint32_t extents_max;
     uint32_t page_tokens;
     uint32_t n_groups;
@@ -173,64 +172,65 @@ typedef struct quire_pool {
     quire_counter watermark_pages;
 } quire_pool;
 
-/* Errors: QUIRE_NOMEM (the pool then needs no fini). The options are the caller's to check. */
+/* Errors: QUIRE_NOMEM (the pool then needs no fini). The caller checks the options. */
 int quire_pool_init(quire_pool *pool, const quire_pool_opts *opts);
 
 /* Pages still in use lose their memory. */
 void quire_pool_fini(quire_pool *pool);
 
-/* Make sure that n_pages[group] takes in each group, charged to region, succeed: budget (also that
- * of the dynamic region, when this one spills), page ids and slots. A later plan replaces this one.
- * All or nothing: on failure no page, charge or extent has changed, but empty extents may have gone
- * back to the OS. Errors: QUIRE_NOPAGES (budget), QUIRE_LIMIT (pages_max, extents_max),
- * QUIRE_NOMEM. */
+/* Make sure that n_pages[group] takes in each group, charged to region, succeed: budget (with the
+ * dynamic region's budget when the region spills), page ids and slots. A later plan replaces this
+ * plan. All or nothing: on failure no page, charge or extent has changed, except that empty extents
+ * may have gone back to the OS. Errors: QUIRE_NOPAGES (budget), QUIRE_LIMIT (pages_max,
+ * extents_max), QUIRE_NOMEM. */
 int quire_pool_plan(quire_pool *pool, quire_region_id region, const uint32_t *n_pages);
 
-/* By how many bytes of charge the region's budget falls short of such a plan; saturates. */
+/* The bytes of charge that the region's budget lacks for such a plan; saturates. */
 uint64_t quire_pool_shortage_bytes(const quire_pool *pool, quire_region_id region,
                                    const uint32_t *n_pages);
 
-/* What such a plan would charge to the dynamic region if this one spills, taking groups in order
- * and its own budget while a page fits; saturates. */
+/* The bytes that such a plan of a spilling region would charge to the dynamic region; saturates.
+ * Groups take pages in order, from the region's own budget while a page fits. */
 uint64_t quire_pool_spill_bytes(const quire_pool *pool, quire_region_id region,
                                 const uint32_t *n_pages);
 
-/* What such a plan would charge; saturates. */
+/* The bytes that such a plan would charge; saturates. */
 uint64_t quire_pool_charge_bytes(const quire_pool *pool, const uint32_t *n_pages);
 
-/* Give up the plan just made: what was mapped for it goes back. Counts as a failed allocation. */
+/* Cancel the last plan: extents mapped for the plan go back. Counts as a failed allocation. */
 void quire_pool_cancel(quire_pool *pool);
 
-/* Take a planned page, with one reference; groups in order. Cost: O(1), nothing is allocated. */
+/* Take a planned page with one reference; take the groups in order. Cost: O(1), nothing is
+ * allocated. */
 quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_region_id region,
                               quire_seq_id seq);
 
-/* Add, drop a reference. A cached page becomes live by ref. seq is for the history.
+/* Add, drop a reference. ref makes a cached page live. seq is for the history.
  * Cost: O(1), nothing is allocated. */
 void quire_pool_ref(quire_pool *pool, quire_page_id id, quire_seq_id seq);
 void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq);
 
-/* Rely on the first n_tokens > 0 slots of a live page: they are not written again, and the page
- * stays when its last reference goes: it is cached then. What follows the slots belongs to the
+/* Keep the first n_tokens > 0 slots of a live page for the prefix tree: these slots are not written
+ * again, and the page becomes cached when its last reference goes. The slots behind belong to the
  * page's appender (T4 of table.h). May be repeated with more tokens, not with fewer. */
 void quire_pool_keep(quire_pool *pool, quire_page_id id, uint32_t n_tokens);
-/* Undo keep; a cached page becomes free. Returns the charge that went with it, 0 while others hold
- * the page. */
+/* Undo keep; a cached page becomes free. Returns the freed charge, 0 while sequences hold the
+ * page. */
 uint64_t quire_pool_evict(quire_pool *pool, quire_page_id id);
 
-/* Charge a page to another region, which has room for it. A spilled page is one no more. */
+/* Charge a page to another region, which has room. A spilled page is no longer spilled. */
 void quire_pool_recharge(quire_pool *pool, quire_page_id id, quire_region_id to);
 
-/* A region that ends was home to spilled pages which others hold now. Cost: O(pages) if there are
- * any. */
+/* Forget an ending region as the home of spilled pages, which other regions' sequences hold now.
+ * Cost: O(pages) if there are any. */
 void quire_pool_home_forget(quire_pool *pool, quire_region_id region);
 
-/* A kept page is pinned, is no longer: see quire_region's cached and pinned bytes. */
+/* Pin or unpin a kept page: see quire_region's cached and pinned bytes. */
 void quire_pool_pin(quire_pool *pool, quire_page_id id);
 void quire_pool_unpin(quire_pool *pool, quire_page_id id);
 
-/* Record how many token slots of a live page are filled. Exact whenever the page's only holder
- * says it; while a page is shared it is the most that any holder filled. */
+/* Record how many token slots of a live page are filled. Exact when the page's only holder calls;
+ * for a shared page the largest number of any holder. */
 void quire_pool_fill_set(quire_pool *pool, quire_page_id id, uint32_t n_filled);
 
 /* Copy the payload of one page to another of the same group, for seq. */
@@ -240,7 +240,7 @@ void quire_pool_copy(quire_pool *pool, quire_page_id to, quire_page_id from, qui
 void quire_pool_history(quire_pool *pool, quire_history_kind kind, quire_page_id id,
                         quire_seq_id seq);
 
-/* id is not the null page: entries that are holes have nothing in the pool. */
+/* id is not the null page: holes have no page in the pool. */
 static inline const quire_page *quire_pool_page(const quire_pool *pool, quire_page_id id)
 {
     QUIRE_ASSERT(id != QUIRE_PAGE_NULL && id < pool->id_end);

@@ -1,23 +1,24 @@
-/* pool_upkeep.c - what the pool does between steps: pages ready ahead of demand, extents emptied
- * and returned.
+/* pool_upkeep.c - the pool's work between steps: keeps pages ready ahead of demand, empties extents
+ * and returns them.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
 #include "core/pool/payload.h"
 #include "core/pool/placement.h"
 
-/* The watermark rises at once to what was taken between two calls and then falls by 1/128 per
- * call, to a half in 89: a sequence that decodes takes a page only every page_tokens steps, so
- * demand must be remembered for longer than that. */
+/* The watermark rises at once to the number of pages taken between two calls, then falls by 1/128
+ * per call (to a half in 89 calls). A decoding sequence takes a page only every page_tokens steps,
+ * so demand must be remembered for longer. */
 #define DEMAND_DECAY 128u
 
-/* Touching is bounded per call, to this much and one page: zeroing memory runs at a few GB/s (where
- * the host of a virtual machine has to find it, at 0.4), and a call sits between two steps. The
- * rest follows in the next calls. */
+/* A call touches at most this number of bytes and one page; the next calls continue. A call runs
+ * between two steps, and zeroing memory runs at a few GB/s (0.4 GB/s when a virtual machine's host
+ * must find the memory). */
 #define TOUCH_BYTES_MAX ((size_t)16 << 20)
 
 #define OS_PAGE_BYTES                                                                              \
-    4096u /* the smallest that Linux has; larger ones are touched more than once */
+    4096u /* the smallest page size of Linux; larger pages are touched more than                   \
+             once */
 
 /* ---- watermark ---- */
 
@@ -33,7 +34,7 @@ static uint64_t class_target(quire_pool_class *class)
     return (class->demand_q8 + 255) >> 8;
 }
 
-/* Targets by class, together at most max pages. */
+/* Target by class; the sum is at most max pages. */
 static void targets_get(quire_pool *pool, uint32_t max, uint64_t *targets)
 {
     uint64_t wanted = 0;
@@ -49,8 +50,8 @@ static void targets_get(quire_pool *pool, uint32_t max, uint64_t *targets)
     }
 }
 
-/* A page that the budget does not allow anyone to take need not be ready. Charges may differ
- * between the groups of a class; the smallest decides. */
+/* Limit the targets to the pages that the budget allows. Charges may differ between the groups of a
+ * class; the smallest charge decides. */
 static void targets_fit_budget(const quire_pool *pool, uint64_t *targets)
 {
     uint64_t left_bytes = 0;
@@ -75,7 +76,7 @@ static void targets_fit_budget(const quire_pool *pool, uint64_t *targets)
     }
 }
 
-/* Have the OS back bytes [begin, end) of an extent; what is there stays. */
+/* Have the OS back bytes [begin, end) of an extent; their contents stay. */
 static void bytes_touch(const quire_extent *extent, size_t begin, size_t end)
 {
     for (size_t at = begin; at < end; at += OS_PAGE_BYTES) {
@@ -96,8 +97,8 @@ static void slot_touch(quire_pool_class *class, quire_extent *extent, size_t *le
     class->ready_pages++;
 }
 
-/* The same where a page's parts lie all over the extent: at most *left_bytes of it, and its slots
- * are ready once all of it is touched. Returns how much it was. */
+/* Back at most *left_bytes of an extent of pages in parts. Its slots are ready once the whole
+ * extent is touched. Returns the number of touched bytes. */
 static size_t parts_touch(quire_pool_class *class, quire_extent *extent, size_t *left_bytes)
 {
     const size_t rest = extent->n_slots * class->page_bytes - extent->touched_bytes;
@@ -113,9 +114,9 @@ static size_t parts_touch(quire_pool_class *class, quire_extent *extent, size_t 
     return n;
 }
 
-/* Touch slots of the extents that are used next, until target pages are ready. Of pages in parts a
- * call touches as many bytes as the missing pages have, so that an extent is ready when about as
- * many pages were taken as it holds, at the pace of pages in one piece. */
+/* Touch slots of the extents that are used next, until target pages are ready. For pages in parts a
+ * call touches as many bytes as the missing pages have, at the pace of pages in one piece: an
+ * extent is ready after about as many pages were taken as it holds. */
 static void class_touch(quire_pool_class *class, uint64_t target, size_t *left_bytes)
 {
     const uint64_t missing_bytes = (target - class->ready_pages) * class->page_bytes;
@@ -146,7 +147,7 @@ void quire_pool_maintain(quire_pool *pool, uint32_t watermark_pages_max)
     targets_get(pool, watermark_pages_max, targets);
     targets_fit_budget(pool, targets);
     for (uint32_t c = 0; c < pool->n_classes; c++) {
-        pool->classes[c].plan_pages = targets[c]; /* not to be taken by another class below */
+        pool->classes[c].plan_pages = targets[c]; /* no other class may take these below */
         sum += targets[c];
     }
     quire_counter_set(&pool->watermark_pages, sum);
@@ -170,7 +171,7 @@ void quire_pool_maintain(quire_pool *pool, uint32_t watermark_pages_max)
 
 /* ---- coalescing ---- */
 
-/* Where the OS, or the number of extents, is the limit, there may be room now. */
+/* Report possible room: a request that failed at the OS or at extents_max may succeed now. */
 static void memory_changed(quire_pool *pool, bool is_so)
 {
     if (is_so) {
@@ -193,7 +194,7 @@ static quire_extent *sparsest_find(const quire_pool_class *class)
     return best;
 }
 
-/* The fullest extent with a free slot, other than the given one; there must be one in use. */
+/* The fullest extent with a free slot except the given extent; an extent in use must exist. */
 static quire_extent *fullest_find(const quire_pool_class *class, const quire_extent *except)
 {
     quire_extent *extent = NULL;
@@ -258,8 +259,8 @@ uint32_t quire_pool_coalesce(quire_pool *pool, uint32_t moves_max)
             if (extent == NULL) {
                 break;
             }
-            /* Free slots of the other partly used extents: when they cannot take all pages of the
-             * sparsest, no extent can be emptied. */
+            /* Free slots of the other partly used extents. When these cannot take all pages of the
+             * sparsest extent, no extent can be emptied. */
             room = quire_counter_get(&class->free_pages) -
                    quire_counter_get(&class->free_empty_pages) - (extent->n_slots - extent->n_used);
             if (extent->n_used > room) {

@@ -1,4 +1,4 @@
-/* pool_validate.c - every invariant of the pool, recomputed.
+/* pool_validate.c - checks every invariant of the pool.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
@@ -40,7 +40,7 @@ static void extent_validate(const quire_pool *pool, const quire_extent *extent)
     QUIRE_CHECK(n_listed == extent->n_fresh - extent->n_used);
 }
 
-/* The lists and counters of a class against its extents. Returns how many extents it has. */
+/* Check the lists and counters of a class against its extents. Returns the number of extents. */
 static uint32_t class_validate(const quire_pool *pool, const quire_pool_class *class)
 {
     uint64_t free_pages = 0;
@@ -97,7 +97,7 @@ static void page_validate(const quire_pool *pool, quire_page_id id)
     QUIRE_CHECK(extent->base == NULL || pool->addrs[id].slot == page->slot);
 }
 
-/* Sums over pages against the counters of classes and regions. */
+/* Check sums over pages against the counters of classes and regions. */
 static void sums_validate(const quire_pool *pool)
 {
     uint64_t live[QUIRE_GROUPS_MAX] = { 0 };

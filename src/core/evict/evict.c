@@ -1,4 +1,4 @@
-/* evict.c - candidates, and whose turn it is.
+/* evict.c - candidates, and the choice of victims.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict/evict.h"
@@ -112,7 +112,7 @@ void quire_evict_asked(quire_evict *evict, quire_evict_request request, uint32_t
 
 static quire_ghost *ghost_of(const quire_evict *evict, const quire_prefix_node *node)
 {
-    /* A node that is full is found by its own path; see prefix_ghost.h. */
+    /* The ghost of a full node is found by the node's own path; see prefix_ghost.h. */
     bool is_full = evict->cache != NULL && node->n_tokens == evict->cache->opts.page_tokens;
     uint64_t parent_hash = quire_evict_at(evict, node->parent)->path_hash;
 
@@ -265,7 +265,7 @@ static double load_of(const quire_evict *evict, const quire_evict_bin *bin)
                                bin->number % QUIRE_EVICT_SLOTS / QUIRE_RANKS_MAX);
 }
 
-/* The bin whose account is furthest above its share; NULL = there is none. */
+/* The bin of the account furthest above its share; NULL = none. */
 static quire_evict_bin *bin_choose(const quire_evict *evict, quire_evict_region *region,
                                    uint32_t rank)
 {

@@ -1,33 +1,32 @@
-/* evict.h - which node goes next.
+/* evict.h - chooses the next node to evict.
  *
- * The candidates are the nodes that nothing depends on: no children, no refs. This module is told
- * when a node becomes one and when it ceases to be; between the two nothing that it is ordered by
- * changes.
+ * A candidate is a node without children and refs. The tree reports when a node becomes a candidate
+ * and when it ceases to be one. The keys of a candidate do not change in between.
  *
- *   quire_evict    who may go at all, and whose turn it is: deadlines, ranks, accounts
+ *   quire_evict    deadlines, ranks, accounts: the bin of the next victim
  *     bin          the nodes of one (region, rank, account), ordered by a policy
- *       heap       candidates in the order of a key; a policy has up to QUIRE_EVICT_HEAPS_MAX
+ *       heap       candidates in the order of a key; up to QUIRE_EVICT_HEAPS_MAX per policy
  *
- * A victim is chosen so: what has expired; what the low-traffic rule names; else of the lowest rank
- * that has candidates the account furthest above its fair share, and there whom the policy names.
- * So every policy obeys ranks, time to live, quotas and pins (a pinned node is no candidate).
+ * The choice of a victim: an expired candidate; else a low-traffic candidate; else the policy's
+ * choice, from the lowest rank that has candidates, and within that rank from the account furthest
+ * above its fair share. So every policy obeys ranks, time to live, quotas and pins (a pinned node
+ * is no candidate).
  *
- * Low traffic: a node whose age has reached the rule's and whose hits are fewer than its age times
- * the rule's rate; with its hits as they are that is true from some moment on. That moment and the
- * end of its time to live make one deadline per candidate, the earlier of them.
+ * Low traffic: a node is low traffic when its age has reached the rule's age and its hits are fewer
+ * than its age times the rule's rate. For a constant number of hits this holds from some moment on.
+ * A candidate's deadline is the earlier of that moment and the end of its time to live.
  *
  * A policy is a table of functions (quire_evict_ops) and three kinds of state, all zero at first:
- * of the tree, of a bin, and QUIRE_NODE_WORDS words of a node. It orders candidates by a key when
- * they become such and may place them anew when it is asked for a victim, so queues, clock hands
- * and segments are all heaps here. Nodes that are no candidates keep their place in its mind (a
- * queue number, a segment), and what is a scan past them elsewhere is a heap without them here.
+ * per tree, per bin, and QUIRE_NODE_WORDS words per node. The policy gives a new candidate a place
+ * in a heap, and may move candidates when it chooses a victim. So queues, clock hands and segments
+ * are all heaps here. A node that is no candidate keeps its place in its words (a queue number, a
+ * segment) but is in no heap, so nothing scans past it.
  *
- * Who is furthest above its share is looked for among all accounts of the rank that have
- * candidates, so with more than a few of them the answer holds for several victims: one for every
- * eight.
+ * The search for the account furthest above its share visits all accounts of the rank that have
+ * candidates. Its result is therefore reused for several victims: one per eight such accounts.
  *
- * Cost: O(log candidates) per call and no allocation, but that a bin of an account above 0 is made
- * when it is first needed; where memory is short its nodes go to account 0's.
+ * Cost: O(log candidates) per call, without allocation, except that the bin of an account above 0
+ * is made when first needed. When memory is short, its nodes go to account 0's bin.
  *
  * Thread: owner.
  *
@@ -45,7 +44,7 @@
 #define QUIRE_EVICT_LISTS         4u
 #define QUIRE_EVICT_SLOTS         (QUIRE_REGIONS_MAX * QUIRE_RANKS_MAX) /* bins of one account */
 #define QUIRE_EVICT_ANY           UINT32_MAX
-#define QUIRE_EVICT_REQUEST_WORDS 2u /* of a policy's own */
+#define QUIRE_EVICT_REQUEST_WORDS 2u /* for the policy */
 
 /* quire_prefix_node.heaps */
 #define QUIRE_EVICT_IS_CANDIDATE 1u
@@ -62,24 +61,24 @@ typedef struct quire_evict_bin {
     uint32_t n_nodes;
     uint32_t n_candidates;
     uint32_t n_listed[QUIRE_EVICT_LISTS]; /* nodes by list; their sum is n_nodes */
-    uint32_t n_when_full;         /* nodes when a victim was last asked for; 0 = never yet */
+    uint32_t n_when_full;                 /* n_nodes at the last victim; 0 = no victim yet */
     struct quire_evict_bin *next; /* of the bins with candidates of the same region and rank */
     struct quire_evict_bin *prev;
     void *state;      /* the policy's, [ops->bin_bytes], behind the heaps */
     uint32_t heaps[]; /* [ops->n_heaps] */
 } quire_evict_bin;
 
-/* Who asks at the moment, for policies: the request that a node is used by or born of. */
+/* The current request, for policies: it uses or creates nodes. */
 typedef struct quire_evict_request {
-    uint64_t number;   /* of acquires, from 1 */
-    uint32_t n_tokens; /* of the prompt */
-    uint32_t n_known;  /* tokens it has in common with the tree, ghosts included */
-    uint64_t words[QUIRE_EVICT_REQUEST_WORDS]; /* the policy's: see asked */
+    uint64_t number;                           /* of acquires, from 1 */
+    uint32_t n_tokens;                         /* of the prompt */
+    uint32_t n_known;                          /* tokens in common with the tree, ghosts included */
+    uint64_t words[QUIRE_EVICT_REQUEST_WORDS]; /* for the policy: see asked */
 } quire_evict_request;
 
 struct quire_evict;
 
-#define QUIRE_EVICT_ELSEWHERE UINT8_MAX /* a place in none of the heaps: the policy has its own */
+#define QUIRE_EVICT_ELSEWHERE UINT8_MAX /* in no heap: the policy stores the candidate */
 
 typedef struct quire_evict_place {
     uint32_t heap; /* < ops->n_heaps, or QUIRE_EVICT_ELSEWHERE */
@@ -90,53 +89,53 @@ typedef struct quire_evict_ops {
     uint32_t n_heaps;  /* 1 .. QUIRE_EVICT_HEAPS_MAX */
     size_t tree_bytes; /* of evict->state */
     size_t bin_bytes;  /* of bin->state; 128 bins are made with the tree */
-    bool has_ghosts;   /* born gets them */
-    /* The tree begins, ends. When it ends its nodes are gone; each of its bins is ended before it,
-     * for memory that a state holds (evict->allocator). NULL = nothing to do. */
+    bool has_ghosts;   /* born gets ghosts */
+    /* start: the tree begins. stop: the tree ends, after its nodes are gone and each bin had a
+     * bin_stop. bin_stop and stop free memory that a state holds (evict->allocator). NULL = nothing
+     * to do. */
     void (*start)(struct quire_evict *evict);
     void (*bin_stop)(struct quire_evict *evict, quire_evict_bin *bin);
     void (*stop)(struct quire_evict *evict);
-    /* A request begins; what the policy notes in its words comes back with it. What it has in
-     * common with the tree ends in the ghost, if there is one, else in the node, which may be null.
-     * NULL = does not matter. */
+    /* A request begins. The policy may write the request's words, which stay with the request. The
+     * tokens in common with the tree end in the ghost, if not NULL, else in the node, which may be
+     * null. NULL = ignored. */
     void (*asked)(struct quire_evict *evict, quire_evict_request *request, uint32_t node,
                   const quire_ghost *ghost);
-    /* A node is new in its bin, and no candidate yet. It is on list 0 (quire_evict_list() changes
-     * that). ghost: what remained of it when it went last time, if it is remembered; else NULL.
-     * NULL = does not matter. */
+    /* A node is new in its bin, on list 0 (see quire_evict_list()), and no candidate yet. ghost:
+     * the remembered record of the node's last end, else NULL. NULL = ignored. */
     void (*born)(struct quire_evict *evict, quire_evict_bin *bin, uint32_t node,
                  quire_ghost *ghost);
-    /* A request uses the node: a sequence was filled from it by acquire, or published the same
-     * tokens without having been filled. It is no candidate meanwhile. NULL = does not matter. */
+    /* A request uses the node: acquire filled a sequence from it, or a sequence that was not filled
+     * from it published the same tokens. The node is no candidate. NULL = ignored. */
     void (*used)(struct quire_evict *evict, quire_evict_bin *bin, uint32_t node);
-    /* The request is done with the node, one of its text's from the last to the first; how far
-     * behind it the text ended is known now. It is no candidate. NULL = does not matter. */
+    /* The request is done with the node. Called for the nodes of its text from last to first; the
+     * node's distance to the end of the text (tip) is known now. The node is no candidate. NULL =
+     * ignored. */
     void (*rested)(struct quire_evict *evict, quire_evict_bin *bin, uint32_t node);
-    /* Where a candidate stands. Also called again for the same candidate, without remove between:
-     * quire_evict_replace(). */
+    /* The place of a candidate. quire_evict_replace() calls this again for the same candidate,
+     * without taken in between. */
     quire_evict_place (*place)(struct quire_evict *evict, quire_evict_bin *bin, uint32_t node);
-    /* How many of the bin's candidates are elsewhere. NULL = none ever is. */
+    /* The number of the bin's candidates at QUIRE_EVICT_ELSEWHERE. NULL = always 0. */
     uint32_t (*n_elsewhere)(const quire_evict_bin *bin);
-    /* A candidate ceased to be one. NULL = does not matter. */
+    /* A node ceased to be a candidate. NULL = ignored. */
     void (*taken)(struct quire_evict *evict, quire_evict_bin *bin, uint32_t node);
-    /* Name one of the candidates of the bin, which has some. It may go (then gone follows) or not
-     * (its pages are in use: it is taken away for a while). */
+    /* Choose a candidate of the bin, which has at least one. The candidate is evicted (gone
+     * follows) or, when its pages are in use, removed for a while (taken follows). */
     uint32_t (*victim)(struct quire_evict *evict, quire_evict_bin *bin);
-    /* The node ends. ghost: what remains of it, with data to fill in; NULL when none does.
-     * NULL = does not matter. */
+    /* The node ends. ghost: the node's record, with words for the policy to fill in; NULL = no
+     * record. NULL = ignored. */
     void (*gone)(struct quire_evict *evict, quire_evict_bin *bin, uint32_t node,
                  quire_prefix_gone why, quire_ghost *ghost);
-    /* A ghost is forgotten. NULL = does not matter. */
+    /* A ghost is forgotten. NULL = ignored. */
     void (*forgotten)(struct quire_evict *evict, quire_ghost *ghost);
 } quire_evict_ops;
 
 typedef struct quire_evict_region {
     uint32_t n_nodes;
     uint32_t deadlines; /* heap: key is the earlier of time to live and low traffic */
-    uint32_t low;       /* heap of those that have become low traffic: key is the end of their time
-                         * to live */
-    quire_evict_bin *bins[QUIRE_RANKS_MAX];   /* that have candidates */
-    quire_evict_bin *chosen[QUIRE_RANKS_MAX]; /* of these, for so many victims more */
+    uint32_t low;       /* heap of low-traffic candidates: key is the end of the time to live */
+    quire_evict_bin *bins[QUIRE_RANKS_MAX];   /* bins with candidates */
+    quire_evict_bin *chosen[QUIRE_RANKS_MAX]; /* of these, for n_chosen more victims */
     uint32_t n_chosen[QUIRE_RANKS_MAX];
 } quire_evict_region;
 
@@ -144,7 +143,7 @@ typedef struct quire_evict {
     quire_allocator allocator;
     quire_prefix_nodes *nodes; /* borrowed */
     quire_ghosts *ghosts;      /* borrowed */
-    const quire_cache *cache;  /* borrowed; NULL = budgets are not known */
+    const quire_cache *cache;  /* borrowed; NULL = budgets are unknown */
     const quire_evict_ops *ops;
     void *state; /* the policy's, of the tree */
     size_t bin_bytes;
@@ -154,12 +153,12 @@ typedef struct quire_evict {
     uint64_t ttl_us[QUIRE_RANKS_MAX]; /* 0 = never */
     uint64_t low_after_us;            /* 0 = no rule */
     double low_hits_per_us;
-    double token_us; /* what computing a token at depth 0 costs, and more of it per depth */
+    double token_us; /* cost of computing a token: token_us + depth * token_depth_us */
     double token_depth_us;
-    const quire_accounts *tenants; /* borrowed: who is how far above its share; NULL = all equal */
+    const quire_accounts *tenants; /* borrowed: loads of the accounts; NULL = all equal */
     uint64_t seed;
     uint64_t now_us; /* of the tree */
-    uint64_t tick;   /* of the tree: grows with every call that uses or publishes */
+    uint64_t tick;   /* of the tree: grows with every using or publishing call */
     quire_evict_request request;
 } quire_evict;
 
@@ -171,22 +170,22 @@ void quire_evict_fini(quire_evict *evict);
 
 /* ---- requests and nodes come and go ---- */
 
-/* A request begins: it is evict->request from now on. node, ghost: as for the policy. */
+/* A request begins, and becomes evict->request. node, ghost: as in quire_evict_ops.asked. */
 void quire_evict_asked(quire_evict *evict, quire_evict_request request, uint32_t node,
                        const quire_ghost *ghost);
 
-/* A node begins; its fields, region, rank and account among them, are set. */
+/* A node begins; its fields are set, including region, rank and account. */
 void quire_evict_born(quire_evict *evict, uint32_t node);
-/* A node that is no candidate is used by the request. */
+/* The request uses a node that is no candidate. */
 void quire_evict_used(quire_evict *evict, uint32_t node);
 /* The request is done with a node that is no candidate. */
 void quire_evict_rested(quire_evict *evict, uint32_t node);
 /* A node that is no candidate ends. ghost may be NULL. */
 void quire_evict_gone(quire_evict *evict, uint32_t node, quire_prefix_gone why, quire_ghost *ghost);
-/* A node, candidate or not, gets another region or rank (both are set here). */
+/* Set the region and rank of a node, candidate or not. */
 void quire_evict_move(quire_evict *evict, uint32_t node, quire_region_id region, uint8_t rank);
 
-/* A node becomes a candidate, ceases to be one. */
+/* A node becomes a candidate, or ceases to be one. */
 void quire_evict_add(quire_evict *evict, uint32_t node);
 void quire_evict_remove(quire_evict *evict, uint32_t node);
 
@@ -199,18 +198,18 @@ static inline bool quire_evict_has(const quire_evict *evict, uint32_t node)
 
 typedef struct quire_evict_ask {
     quire_region_id region;
-    uint32_t account; /* only of this one; QUIRE_EVICT_ANY */
+    uint32_t account; /* candidates of this account only, or QUIRE_EVICT_ANY */
 } quire_evict_ask;
 
-/* The candidate that should go, and why; 0 when there is none. With an account named, deadlines do
- * not count: who has to give way is known. */
+/* The next candidate to evict, and why; 0 = none. When ask names an account, deadlines do not
+ * count. */
 uint32_t quire_evict_victim(quire_evict *evict, quire_evict_ask ask, quire_prefix_gone *why);
-/* One that has expired; 0 = none. */
+/* An expired candidate; 0 = none. */
 uint32_t quire_evict_expired(quire_evict *evict, quire_region_id region);
 
-/* Time to live of a rank, of candidates too. Cost: O(nodes log nodes). */
+/* Set the time to live of a rank, also for present candidates. Cost: O(nodes log nodes). */
 void quire_evict_ttl_set(quire_evict *evict, uint8_t rank, uint64_t ttl_us);
-/* Another low-traffic rule, for candidates too. Cost: O(nodes log nodes). */
+/* Set the low-traffic rule, also for present candidates. Cost: O(nodes log nodes). */
 void quire_evict_low_traffic_set(quire_evict *evict, uint64_t after_us, double hits_per_hour);
 
 void quire_evict_validate(const quire_evict *evict);
@@ -224,30 +223,31 @@ static inline quire_prefix_node *quire_evict_at(const quire_evict *evict, uint32
     return quire_prefix_node_at(evict->nodes, node);
 }
 
-/* The first of one of a bin's heaps; 0 = it is empty. */
+/* The first node of a bin's heap; 0 = empty. */
 static inline uint32_t quire_evict_first(const quire_evict_bin *bin, uint32_t heap)
 {
     return bin->heaps[heap];
 }
 
-/* A candidate is placed anew. */
+/* Place a candidate anew. */
 void quire_evict_replace(quire_evict *evict, quire_evict_bin *bin, uint32_t node);
 
-/* A node goes to one of QUIRE_EVICT_LISTS lists, which the bin counts. */
+/* Move a node to one of QUIRE_EVICT_LISTS lists; the bin counts the nodes of each. */
 void quire_evict_list(quire_evict *evict, quire_evict_bin *bin, uint32_t node, uint8_t list);
 
-/* How many nodes the bin can hold: as many as it held when a victim was last asked for, since then
- * there was no room. Before that what the region's budget leaves to it. At least 1. */
+/* The capacity of a bin in nodes, at least 1: the number of its nodes at the last request for a
+ * victim, because the bin was full then. Before the first victim: an estimate from the region's
+ * budget. */
 uint32_t quire_evict_capacity(const quire_evict *evict, const quire_evict_bin *bin);
 
-/* What computing the node's tokens costs, and what its pages are charged. */
+/* The cost of computing a node's tokens; the charge of its pages. */
 double quire_evict_cost_us(const quire_evict *evict, uint32_t node);
 uint64_t quire_evict_charge_bytes(const quire_evict *evict, uint32_t node);
 
-/* The bin that a node is in. */
+/* The bin of a node. */
 quire_evict_bin *quire_evict_bin_of(const quire_evict *evict, uint32_t node);
 
-/* A bin by its number; NULL = there is none. */
+/* A bin by number; NULL = none. */
 quire_evict_bin *quire_evict_bin_at(const quire_evict *evict, uint32_t number);
 
 #endif /* QUIRE_CORE_EVICT_H */

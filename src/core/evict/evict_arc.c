@@ -1,15 +1,15 @@
 /* evict_arc.c - the adaptive replacement cache.
  *
  * N. Megiddo, D. S. Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003. T1
- * holds what was used once, T2 what was used again, each in order of use; B1 and B2 are ghosts of
- * what left them. p is how many nodes T1 should have: a ghost of B1 that is asked for says that it
- * should have had more, one of B2 fewer. T1 and B1 together have at most as many as the bin (c),
- * all four twice as many.
+ * holds the nodes used once, T2 the nodes used again, each in order of use. B1 and B2 hold the
+ * ghosts of nodes evicted from T1 and T2. p is the target size of T1: a hit on a ghost of B1 raises
+ * p, a hit on a ghost of B2 lowers p. T1 and B1 together have at most the bin's capacity (c), all
+ * four lists at most 2 c.
  *
- * The paper makes room before a page enters, here it may enter first (a request's pages are made
- * known, then something has to go): a node that entered since the last victim is not counted, and
- * is the last to go. Where room is made first, p follows a ghost hit one victim later than in the
- * paper. Ghosts are limited by the tree's ring as well.
+ * The paper makes room before a page enters. Here a page may enter first: a request publishes
+ * pages, then a victim is needed. So a node that entered since the last victim is not counted, and
+ * is evicted last. When room is made first, p follows a ghost hit one victim later than in the
+ * paper. The tree's ring also limits the ghosts.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict/evict_policies.h"
@@ -19,14 +19,14 @@ enum {
     T2
 };
 
-/* Of ghosts: quire_ghost.list is B1 + 1 or B2 + 1. */
+/* For ghosts: quire_ghost.list is B1 + 1 or B2 + 1. */
 enum {
     B1,
     B2
 };
 
 /* Words of a ghost. */
-#define NEIGHBOURS 0u /* number of the older one of its list, and of the newer one << 32 */
+#define NEIGHBOURS 0u /* number of the older ghost of its list, and of the newer << 32 */
 #define BIN        1u
 
 typedef struct ghost_list {
@@ -39,9 +39,9 @@ typedef struct ghost_list {
 typedef struct arc {
     double p;
     uint32_t c;
-    uint32_t fresh;      /* the last node that entered, if no victim was asked for since */
-    bool is_fresh_of_b2; /* it was a ghost of B2 */
-    uint64_t fresh_by;   /* number of the request that it entered for */
+    uint32_t fresh;      /* the last node that entered since the last victim */
+    bool is_fresh_of_b2; /* fresh was a ghost of B2 */
+    uint64_t fresh_by;   /* number of the request that created fresh */
     ghost_list b[2];
 } arc;
 
@@ -104,7 +104,7 @@ static void list_cut(quire_evict *evict, ghost_list *list)
     list_remove(evict, list, quire_ghosts_at(evict->ghosts, list->oldest));
 }
 
-/* The list that a ghost is on, of the bin it left. */
+/* The list of a ghost, in the bin that its node left. */
 static ghost_list *list_of(quire_evict *evict, const quire_ghost *ghost)
 {
     arc *a = quire_evict_bin_at(evict, (uint32_t)ghost->words[BIN])->state;
@@ -124,7 +124,7 @@ static double at_least_one(double x)
     return x > 1.0 ? x : 1.0;
 }
 
-/* A ghost is asked for: let p learn from it. */
+/* A request hits a ghost: adapt p. */
 static void arc_learn(arc *a, uint32_t list)
 {
     double n1 = a->b[B1].n;
@@ -168,7 +168,7 @@ static quire_evict_place arc_place(quire_evict *evict, quire_evict_bin *bin, uin
     return (quire_evict_place){ at->list, at->used_tick };
 }
 
-/* Whether the last node that entered still waits for the victim that makes room for it. */
+/* Whether the last node that entered still needs a victim to make room for it. */
 static bool is_fresh(const quire_evict *evict, const quire_evict_bin *bin, const arc *a)
 {
     return a->fresh != QUIRE_NODE_NULL && a->fresh_by == evict->request.number &&
@@ -197,8 +197,8 @@ static uint32_t arc_victim(quire_evict *evict, quire_evict_bin *bin)
     for (uint32_t list = T1; list <= T2; list++) {
         first[list] = quire_evict_first(bin, list);
         if (first[list] != QUIRE_NODE_NULL && first[list] == a->fresh && bin->n_candidates > 1) {
-            first[list] = QUIRE_NODE_NULL; /* nobody is behind it, it is the latest of all */
-            fresh = a->fresh;              /* but for those that came from another bin since */
+            first[list] = QUIRE_NODE_NULL; /* no node follows: it is the latest of all */
+            fresh = a->fresh;              /* except for later nodes from another bin */
         }
     }
     a->fresh = QUIRE_NODE_NULL;

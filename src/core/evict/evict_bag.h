@@ -1,11 +1,11 @@
-/* evict_bag.h - candidates to draw from at random, and the least of those that were drawn.
+/* evict_bag.h - candidates for random draws, and the least of the drawn candidates.
  *
- * An order by something that changes with age cannot be kept in a heap. A few draws per victim, and
- * a pool of the least that earlier draws saw, find one that is as good: the pool becomes the bottom
- * of the order within some draws, and stays it.
+ * A heap cannot keep an order that changes with age. A few random draws per victim, together with a
+ * pool of the least candidates of earlier draws, find a victim that is as good: after some draws
+ * the pool holds the bottom of the order.
  *
- * Memory: chunks that grow with the number of candidates and are kept. Where there is none a
- * candidate stays outside; who looks for a victim has another way to find it.
+ * Memory: chunks that grow with the number of candidates and are kept. Without memory a candidate
+ * stays outside the bag; the policy keeps such candidates elsewhere.
  *
  * Thread: owner.
  *
@@ -22,9 +22,9 @@
 
 typedef struct quire_bag_item {
     uint32_t node;
-    uint32_t used;     /* when, in the units of the policy's clock */
-    float worth;       /* of a use: microseconds saved per byte held */
-    uint16_t class_id; /* how soon it is expected */
+    uint32_t used;     /* time of the last use, in units of the policy's clock */
+    float worth;       /* microseconds that a use saves, per byte held */
+    uint16_t class_id; /* of the expected time to the next use */
 } quire_bag_item;
 
 typedef struct quire_bag_drawn {
@@ -45,15 +45,16 @@ void quire_bag_fini(quire_bag *bag, const quire_allocator *allocator);
 
 quire_bag_item *quire_bag_at(const quire_bag *bag, uint32_t slot);
 
-/* Put in; *slot is where it is. Errors: QUIRE_NOMEM. */
+/* Add an item; *slot gets its slot. Errors: QUIRE_NOMEM. */
 int quire_bag_add(quire_bag *bag, const quire_allocator *allocator, quire_bag_item item,
                   uint32_t *slot);
 
-/* Take out what is in the slot. Returns the node that is there now, since the last one moves to
- * where it was; 0 = none. */
+/* Remove the item in the slot. The last item moves to the slot. Returns the moved item's node; 0 =
+ * none. */
 uint32_t quire_bag_remove(quire_bag *bag, uint32_t slot);
 
-/* Remember one of the bag's, unless it is there already or all that are remembered are less. */
+/* Put an item into the pool, unless it is in the pool already or the full pool has only lesser
+ * items. */
 void quire_bag_remember(quire_bag *bag, quire_bag_item item, float index);
 
 #endif /* QUIRE_CORE_EVICT_BAG_H */

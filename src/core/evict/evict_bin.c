@@ -1,4 +1,4 @@
-/* evict_bin.c - bins, and which nodes are in them.
+/* evict_bin.c - bins and their nodes.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict/evict_bin.h"
@@ -87,7 +87,7 @@ quire_evict_bin *quire_evict_bin_of(const quire_evict *evict, uint32_t node)
     return evict->accounts[at->account][slot_of(at)];
 }
 
-/* The bin of an account above 0, made if need be; NULL when there is no memory for it. */
+/* The bin of an account above 0, made if needed; NULL when memory is short. */
 static quire_evict_bin *bin_make(quire_evict *evict, uint32_t account, uint32_t slot)
 {
     quire_evict_bin **bins = evict->accounts[account];
@@ -109,7 +109,7 @@ static quire_evict_bin *bin_make(quire_evict *evict, uint32_t account, uint32_t 
     return bins[slot];
 }
 
-/* A node enters the bin that its region, rank and account name. */
+/* Add a node to the bin of its region, rank and account. */
 quire_evict_bin *quire_evict_bin_enter(quire_evict *evict, quire_prefix_node *node)
 {
     quire_evict_bin *bin = NULL;

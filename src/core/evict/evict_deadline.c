@@ -1,4 +1,4 @@
-/* evict_deadline.c - candidates by the time from which they may go before all others.
+/* evict_deadline.c - candidates by deadline.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict/evict_deadline.h"
@@ -15,7 +15,7 @@ static quire_evict_heap low_of(const quire_evict *evict, quire_evict_region *reg
     return (quire_evict_heap){ evict->nodes, QUIRE_EVICT_BY_DEADLINE, &region->low };
 }
 
-/* When a node's time to live ends. */
+/* The end of a node's time to live. */
 static uint64_t end_us(const quire_evict *evict, const quire_prefix_node *node)
 {
     uint64_t ttl_us = evict->ttl_us[node->rank];
@@ -23,11 +23,11 @@ static uint64_t end_us(const quire_evict *evict, const quire_prefix_node *node)
     return ttl_us == 0 || ttl_us > UINT64_MAX - node->used_us ? UINT64_MAX : node->used_us + ttl_us;
 }
 
-/* Since when it is low traffic. */
+/* The moment from which a node is low traffic. */
 static uint64_t low_us(const quire_evict *evict, const quire_prefix_node *node)
 {
     uint64_t age_us = evict->low_after_us;
-    double enough_us; /* the age up to which its hits are enough */
+    double enough_us; /* the age up to which the node has enough hits */
 
     if (age_us == 0 || !(evict->low_hits_per_us > 0.0)) {
         return UINT64_MAX;
@@ -68,7 +68,7 @@ void quire_evict_deadline_remove(quire_evict *evict, uint32_t id)
     node->heaps &= (uint8_t) ~(QUIRE_EVICT_HAS_DEADLINE | QUIRE_EVICT_IS_LOW);
 }
 
-/* Those that have become low traffic, and have not expired, go to their own heap. */
+/* Move candidates that have become low traffic, and have not expired, to the heap `low`. */
 static void low_settle(quire_evict *evict, quire_evict_region *region)
 {
     uint32_t id;

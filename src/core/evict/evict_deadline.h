@@ -1,9 +1,9 @@
-/* evict_deadline.h - candidates by the time from which they may go before all others (evict.h): the
- * end of their time to live, or the moment from which they are low traffic.
+/* evict_deadline.h - candidates by deadline (evict.h): the end of the time to live, or the moment
+ * when a node becomes low traffic. After its deadline a candidate is evicted before all others.
  *
- * A candidate with such a time is in one of its region's two heaps. In `deadlines` the key is the
- * earlier of both. When low traffic comes first and its moment has passed, the node goes over to
- * `low`, whose key is the end of its time to live, so that what has expired is still found first.
+ * A candidate with a deadline is in one of its region's two heaps. In `deadlines` the key is the
+ * earlier of the two times. When low traffic is the earlier and has passed, the node moves to
+ * `low`, where the key is the end of the time to live. So expired nodes are still found first.
  *
  * Thread: owner.
  *
@@ -13,7 +13,7 @@
 
 #include "core/evict/evict.h"
 
-/* A node becomes a candidate, ceases to be one. */
+/* Add a node that becomes a candidate; remove a node that ceases to be a candidate. */
 void quire_evict_deadline_add(quire_evict *evict, uint32_t node);
 void quire_evict_deadline_remove(quire_evict *evict, uint32_t node);
 

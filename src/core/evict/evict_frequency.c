@@ -1,13 +1,13 @@
 /* evict_frequency.c - policies that count uses.
  *
- * lfu   The least often used since it came into the cache; of several the least recently used.
- *       (Counts go with the node: what is evicted begins anew.)
+ * lfu   Evicts the node with the fewest uses since it entered the cache; of several, the least
+ *       recently used. (The count ends with the node: an evicted node begins anew.)
  * gdsf  L. Cherkasova, "Improving WWW proxies performance with Greedy-Dual-Size-Frequency caching
  *       policy", HP Laboratories report HPL-98-69, 1998, after P. Cao, S. Irani, "Cost-aware WWW
- *       proxy caching algorithms", USENIX Symposium on Internet Technologies and Systems 1997. The
- *       smallest L + uses * cost / size goes, and L, by which those used later are ahead, becomes
- *       its value. Cost is the time to compute the node's tokens at their depth, size the charge of
- *       its pages.
+ *       proxy caching algorithms", USENIX Symposium on Internet Technologies and Systems 1997.
+ *       Evicts the node with the smallest L + uses * cost / size, computed at its last use. L then
+ *       becomes this value, so that nodes used later are ahead. cost is the time to compute the
+ *       node's tokens at their depth, size the charge of its pages.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict/evict_policies.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define N_USES 0u /* words of a node */
-#define VALUE  1u /* gdsf: a double's bits; of doubles >= 0 they are in the same order */
+#define VALUE  1u /* gdsf: a double's bits, which order like the doubles >= 0 */
 
 static void count_born(quire_evict *evict, quire_evict_bin *bin, uint32_t node, quire_ghost *ghost)
 {
@@ -32,7 +32,7 @@ static void count_used(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
 
 /* ---- lfu ---- */
 
-#define TICK_BITS 48u /* of a key: centuries; what is left counts uses, up to 65535 */
+#define TICK_BITS 48u /* of a key: centuries; the other bits count uses, up to 65535 */
 
 static quire_evict_place lfu_place(quire_evict *evict, quire_evict_bin *bin, uint32_t node)
 {

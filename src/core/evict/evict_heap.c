@@ -1,4 +1,4 @@
-/* evict_heap.c - leftist heaps: everything is a merge along the right spines.
+/* evict_heap.c - leftist heaps: every operation merges along the right spines.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict/evict_heap.h"
@@ -24,7 +24,7 @@ static bool is_before(quire_evict_heap heap, uint32_t a, uint32_t b)
     return x->used_tick != y->used_tick ? x->used_tick < y->used_tick : a < b;
 }
 
-/* Put a node's children in order and count its path. Returns whether that changed. */
+/* Order a node's children and set n_path. Returns whether n_path changed. */
 static bool settle(quire_evict_heap heap, uint32_t id)
 {
     quire_evict_link *at = link_of(heap, id);
@@ -43,7 +43,7 @@ static bool settle(quire_evict_heap heap, uint32_t id)
     return is_changed;
 }
 
-/* One heap of two; either may be empty. Its root has no parent. */
+/* Merge two heaps, either of which may be empty. The result's root has no parent. */
 static uint32_t merge(quire_evict_heap heap, uint32_t a, uint32_t b)
 {
     uint32_t root = QUIRE_NODE_NULL;
@@ -90,7 +90,8 @@ void quire_evict_heap_add(quire_evict_heap heap, uint32_t node, uint64_t key)
     *heap.root = merge(heap, *heap.root, node);
 }
 
-/* On the way up the paths that change grow by one with each step, so there are at most log2 n. */
+/* On the way up each changed n_path is larger by one than the last, so there are at most log2 n
+ * steps. */
 void quire_evict_heap_remove(quire_evict_heap heap, uint32_t node)
 {
     const quire_evict_link at = *link_of(heap, node);

@@ -1,5 +1,5 @@
-/* evict_policies.h - the tables of the policies (evict.h); each file says where its algorithm comes
- * from and what a tree changes in it.
+/* evict_policies.h - the policies' function tables (evict.h). Each file names the source of its
+ * algorithm and the changes for a tree.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CORE_EVICT_POLICIES_H

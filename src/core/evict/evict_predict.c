@@ -1,24 +1,24 @@
-/* evict_predict.c - Quire's own policy: what saves least per byte and time goes first.
+/* evict_predict.c - Quire's default policy: evicts the node that saves least per byte and time.
  *
- *  1 A page saves its recomputation at its next use and costs memory until then, whoever uses it:
- *  2 so the best use of memory keeps what saves most per byte and time (a knapsack), and that is
- *  3 an index of each page's own, independent of what else is there (reuse_model.h).
- *  4 Conversations return after a pause that LRU outwaits only if memory holds all that arrives
- *  5 meanwhile. Else LRU evicts everything just before it returns. The index does not: it falls
- *  6 while nothing happens, rises towards the usual pause, so some stay until they return while
- *  7 newcomers that are not likelier are let go at once. A loop or a scan meets the same answer.
- *  8 What tells who returns (turn, length, what was new, own pauses, sharers) is learned online
- *  9 from the evicted as from the kept; where nothing is known the prior is LRU's own, older means
- * 10 later, so on workloads that LRU suits this becomes LRU and has little to lose elsewhere.
+ *  1 A page saves its recomputation at its next use, and costs memory until that use.
+ *  2 So the best use of memory keeps the pages that save most per byte and time (a knapsack).
+ *  3 This ratio is an index of each page alone, independent of all other pages (reuse_model.h).
+ *  4 Conversations return after a pause. When memory cannot hold all arrivals during the pause,
+ *  5 LRU evicts every conversation just before its return. The index falls during the pause and
+ *  6 rises towards its usual end. So some conversations stay until they return, and newcomers
+ *  7 with no better chance are evicted at once. Loops and scans are handled in the same way.
+ *  8 The traits that predict a return (turn, length, new tokens, own pauses, sharers) are learned
+ *  9 online, from evicted and kept pages alike. The prior is LRU's assumption: older means later.
+ * 10 So the policy becomes LRU on workloads that suit LRU, and has little to lose elsewhere.
  *
- * A victim is looked for among 8 candidates drawn at random and the least 16 that were drawn or
- * became candidates before: as good as the exact minimum in all traces tried, at a cost that does
- * not depend on their number. Heap 0, least recently used first, has what found no memory in the
- * bag.
+ * A victim is the least of 8 candidates drawn at random and a pool of the least 16 that were drawn
+ * or became candidates before. This is as good as the exact minimum in all traces tried, and its
+ * cost does not depend on the number of candidates. Heap 0, least recently used first, has the
+ * candidates for which the bag found no memory.
  *
- * Turns are counted by who went through the place where the text before ended: two requests behind
- * the same full page are one conversation until a third text that continues neither comes through,
- * which also holds for what was evicted.
+ * The turn of a request is counted from the node where the preceding text ended. Two requests
+ * behind the same full page count as one conversation until a third text comes through that
+ * continues neither. The same holds for evicted nodes.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/num.h"
@@ -30,9 +30,9 @@
 
 #define DRAWS        8u
 #define UNIT_BITS    10u              /* the clock's unit is 1,024 us */
-#define RECENT_GAPS  8.0f             /* that a mean gap is over */
-#define GAP_SHARE    64u              /* how slowly the mean time between requests follows */
-#define PAUSE_US     (60u * 1000000u) /* longer gaps say nothing about how requests come */
+#define RECENT_GAPS  8.0f             /* the number of gaps in a mean gap */
+#define GAP_SHARE    64u              /* inertia of the mean time between requests */
+#define PAUSE_US     (60u * 1000000u) /* longer gaps do not count in the mean */
 #define LAST_GAP_MAX 20u              /* octaves of 0.1 s */
 #define OCTAVE_UNITS 100u             /* 0.1 s */
 #define TEXTS_MAX    100u             /* counted; below GHOST_IS_END */
@@ -40,7 +40,7 @@
 
 /* A node's words. */
 typedef struct note {
-    uint32_t slot; /* in its bin's bag, from 1; 0 = it is not there */
+    uint32_t slot; /* in its bin's bag, from 1; 0 = not in the bag */
     uint32_t life; /* handle */
     uint32_t used; /* clock, low bits */
     float mean_gap;
@@ -50,7 +50,7 @@ typedef struct note {
     uint8_t fresh;
     uint8_t length;
     uint8_t last_gap;
-    bool is_end; /* of a prompt, or the page before it */
+    bool is_end; /* the end of a prompt, or the page before */
 } note;
 
 /* A ghost's words. */
@@ -72,7 +72,7 @@ typedef struct asker {
     uint8_t fresh;
     uint8_t length;
     uint8_t last_gap;
-    bool is_next; /* it continues a text */
+    bool is_next; /* the request continues a text */
 } asker;
 
 _Static_assert(sizeof(note) <= QUIRE_NODE_WORDS * sizeof(uint64_t), "fits a node");
@@ -82,7 +82,7 @@ _Static_assert(sizeof(asker) <= sizeof(((quire_evict_request *)0)->words), "fits
 /* Of a bin. */
 typedef struct group {
     quire_bag bag;
-    uint64_t drawn_at; /* clock of the indexes of those drawn */
+    uint64_t drawn_at; /* clock of the indexes in the pool */
 } group;
 
 /* Of the tree. */
@@ -94,7 +94,8 @@ typedef struct predictor {
     uint64_t last_us; /* of the last request */
     uint64_t mean_us; /* between requests, times GAP_SHARE */
     uint64_t fraction_us;
-    uint32_t picks[2]; /* tokens of the path at hand: the nodes that have them are followed */
+    uint32_t picks[2]; /* token positions in the current path: the nodes that contain them are
+                          followed */
 } predictor;
 
 static note note_of(const quire_prefix_node *node)
@@ -125,8 +126,8 @@ static uint8_t up(uint8_t n)
 
 /* ---- time ---- */
 
-/* The tree's time; where requests come at the same time (a trace of whole seconds, a batch) half
- * the mean time between requests each, so that nothing returns after no time. */
+/* Advance the clock to the tree's time. For requests at the same time (a trace in whole seconds, a
+ * batch) the clock advances by half the mean time between requests each, so that no gap is 0. */
 static void clock_advance(predictor *p, uint64_t now_us)
 {
     uint64_t gap_us = now_us > p->last_us ? now_us - p->last_us : 0;
@@ -143,13 +144,13 @@ static void clock_advance(predictor *p, uint64_t now_us)
     p->now = quire_max_u64(p->now, now_us >> UNIT_BITS);
 }
 
-/* Until the next request, about. */
+/* The estimated time until the next request. */
 static float least_time(const predictor *p)
 {
     return 1.0f + (float)(p->mean_us / GAP_SHARE) / (float)(1u << UNIT_BITS);
 }
 
-/* Time goes on between requests too. */
+/* The clock at the tree's time: time goes on between requests too. */
 static uint64_t clock_now(const quire_evict *evict)
 {
     predictor *p = evict->state;
@@ -172,9 +173,9 @@ static float mean_of(float mean, float gap, uint8_t n)
 
 /* ---- requests ---- */
 
-/* What the last text left where this one goes on; false = this one continues nothing. A text is
- * continued behind its end or behind that of its prompt: clients leave out of an answer what they
- * do not want to send again. */
+/* Find the record of the text that this request continues; false = none. A request continues a text
+ * behind the text's end or behind the end of its prompt: clients may leave parts of an answer
+ * out. */
 static bool before_of(const quire_evict *evict, uint32_t node, const quire_ghost *ghost,
                       memory *before)
 {
@@ -222,7 +223,7 @@ static void predict_asked(quire_evict *evict, quire_evict_request *request, uint
 
 /* ---- nodes ---- */
 
-/* A use ends a life, and is one more gap. */
+/* A use ends a life and adds a gap. */
 static void use(quire_evict *evict, note *n)
 {
     predictor *p = evict->state;
@@ -293,8 +294,8 @@ static quire_reuse_class class_of(const quire_evict *evict, const quire_prefix_n
     return quire_reuse_class_of(&p->model, &traits);
 }
 
-/* Whether the node is one that its text is followed by: its last two pages, as how a text ends
- * decides whether it is continued, and two of the others. */
+/* Whether the sample follows the node. Of each text it follows the last two pages, because the end
+ * of a text decides whether the text is continued, and two other pages. */
 static bool is_picked(predictor *p, const quire_prefix_node *at)
 {
     if (at->tip <= 1) {
@@ -342,7 +343,7 @@ static float index_of(const predictor *p, const quire_bag_item *item)
            quire_reuse_index(&p->model, item->class_id, (uint32_t)p->now - item->used);
 }
 
-/* What a use saves: computing its tokens again, for what it takes up. */
+/* The worth of a use: the cost of computing the node's tokens again, per byte of its charge. */
 static float worth_of(const quire_evict *evict, uint32_t node)
 {
     uint64_t bytes = quire_evict_charge_bytes(evict, node);
@@ -399,7 +400,7 @@ static void predict_taken(quire_evict *evict, quire_evict_bin *bin, uint32_t nod
     note_set(at, &n);
 }
 
-/* Those drawn earlier at their age now. */
+/* Recompute the indexes of the pool for the present time. */
 static void drawn_refresh(const predictor *p, group *g)
 {
     quire_bag_drawn drawn[QUIRE_BAG_POOL];

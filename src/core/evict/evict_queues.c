@@ -1,26 +1,27 @@
-/* evict_queues.c - policies of queues that are not reordered when something is used.
+/* evict_queues.c - policies with queues that a use does not reorder.
  *
  * s3fifo  J. Yang, Y. Zhang, Z. Qiu, Y. Yue, R. Rashmi, "FIFO queues are all you need for cache
- *         eviction", SOSP 2023. New nodes enter a small queue (10 % of the bin); those used more
- *         than once by the time they reach its end go on to the main queue, the others are evicted
- *         and leave a ghost, and what is asked for again while its ghost is among the latest (90 %
- *         of the bin) enters the main queue at once. There a node that was used goes round again,
- *         up to three times for three uses. As in section 4.2 of the paper a ghost's age is counted
- *         in ghosts made since, so one that was asked for still counts.
+ *         eviction", SOSP 2023. New nodes enter a small queue (10 % of the bin). At its end, a node
+ *         used more than once moves to the main queue; any other node is evicted and leaves a
+ *         ghost. A node whose ghost is among the latest (90 % of the bin) enters the main queue at
+ *         once. At the end of the main queue a used node goes round again, up to three times for
+ *         three uses. As in section 4.2 of the paper, a ghost's age is the number of ghosts made
+ *         since, including ghosts that were hit.
  * sieve   Y. Zhang, J. Yang, Y. Yue, Y. Vigfusson, K. V. Rashmi, "SIEVE is simpler than LRU: an
- *         efficient turn-key eviction algorithm for web caches", NSDI 2024. One queue and a hand
- *         that goes from the oldest to the newest and begins again: a node that was used since it
- *         passed last is spared once, one that was not is evicted where it stands. Here the queue
- *         is cut at the hand: two heaps by number, those ahead of it and those it has passed.
+ *         efficient turn-key eviction algorithm for web caches", NSDI 2024. One queue, and a hand
+ *         that moves from the oldest node to the newest and begins again. The hand spares a node
+ *         used since the last pass once, and evicts any other node in place. Here the queue is cut
+ *         at the hand into two heaps by number: the nodes ahead of the hand and the nodes behind
+ *         it.
  *
- * In a tree a queue holds nodes that are no candidates too; they keep their number, so that they
- * stand in their old place when they become candidates, and the hand has passed them by then.
+ * In a tree a queue also contains nodes that are no candidates. Such nodes keep their numbers: when
+ * they become candidates, they have their old places, which the hand may have passed.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict/evict_policies.h"
 
 #define NUMBER 0u /* words of a node: its place in the queue */
-#define USES   1u /* since it was looked at: s3fifo up to 3, sieve up to 1 */
+#define USES   1u /* since the last check: s3fifo up to 3, sieve up to 1 */
 
 static uint64_t number_next(quire_evict *evict)
 {
@@ -43,7 +44,7 @@ typedef struct s3fifo {
     uint64_t n_ghosts; /* made so far */
 } s3fifo;
 
-/* Words of a ghost; list 1 = it came from the small queue. */
+/* Words of a ghost; list 1 = the node left the small queue. */
 #define GHOST_NUMBER 0u
 #define GHOST_BIN    1u
 
@@ -86,7 +87,7 @@ static quire_evict_place s3fifo_place(quire_evict *evict, quire_evict_bin *bin, 
     return (quire_evict_place){ at->list, at->words[NUMBER] };
 }
 
-/* To the end of the main queue. */
+/* Move a node to the end of the main queue. */
 static void s3fifo_again(quire_evict *evict, quire_evict_bin *bin, uint32_t node, uint64_t uses)
 {
     quire_prefix_node *at = quire_evict_at(evict, node);
@@ -151,9 +152,9 @@ const quire_evict_ops quire_evict_s3fifo = {
 
 /* Of a bin. */
 typedef struct sieve {
-    uint64_t hand;   /* nodes with a smaller number have been passed in this lap */
-    uint64_t newest; /* largest number that was ever here */
-    uint32_t ahead;  /* which heap holds what the hand has not passed */
+    uint64_t hand;   /* the hand has passed nodes with smaller numbers in this lap */
+    uint64_t newest; /* largest number so far */
+    uint32_t ahead;  /* the heap of the nodes ahead of the hand */
 } sieve;
 
 static void sieve_born(quire_evict *evict, quire_evict_bin *bin, uint32_t node, quire_ghost *ghost)

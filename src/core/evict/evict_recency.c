@@ -1,14 +1,14 @@
 /* evict_recency.c - policies that order by time alone.
  *
- * lru   The least recently used. A use ends when the sequence lets go, so a node is as recent as
- *       the last call that held it.
- * fifo  The one that came first.
+ * lru   Evicts the least recently used node. A use ends when the sequence releases its ref, so a
+ *       node is as recent as the last call that held it.
+ * fifo  Evicts the oldest node.
  * slru  R. Karedla, J. S. Love, B. G. Wherry, "Caching strategies to improve disk system
  *       performance", IEEE Computer 27(3), 1994. Two segments, each in order of use. A node begins
- *       on probation and is protected from its first use on; the protected segment holds up to 80 %
- *       of the bin, and what it has too much goes back to probation as the most recent there.
- *       Victims come from probation. In a tree only candidates can go back, so the protected
- *       segment may be over its share while its oldest nodes are in use.
+ *       on probation and is protected from its first use on. The protected segment holds up to 80 %
+ *       of the bin; its excess nodes go back to probation as the most recent there. Victims come
+ *       from probation. In a tree only candidates can go back, so the protected segment may exceed
+ *       its share while its oldest nodes are in use.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict/evict_policies.h"
@@ -35,7 +35,7 @@ const quire_evict_ops quire_evict_lru = {
 
 /* ---- fifo ---- */
 
-#define NUMBER 0u /* word of a node: how many came before it */
+#define NUMBER 0u /* word of a node: the number of earlier nodes */
 
 static void fifo_born(quire_evict *evict, quire_evict_bin *bin, uint32_t node, quire_ghost *ghost)
 {
@@ -62,7 +62,7 @@ const quire_evict_ops quire_evict_fifo = {
 
 /* ---- slru ---- */
 
-#define DEMOTED 0u /* word of a node: the tick when it went back to probation */
+#define DEMOTED 0u /* word of a node: the tick of its return to probation */
 
 enum {
     PROBATION,

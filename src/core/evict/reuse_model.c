@@ -6,17 +6,16 @@
 #include <math.h>
 #include <string.h>
 
-/* What the model believes before it has seen anything. All are strengths of belief in events, and
- * any between a quarter and four times these gives the same hit rates within noise
- * (docs/eviction.md). */
-#define PRIOR_HAZARD 0.1f /* in a half octave: the same in each, as LRU has it */
-#define PRIOR_EVENTS 0.1f /* that this counts for, by kind */
-#define LEAN_EVENTS  4.0f /* that a parent's hazard counts for in a child */
+/* Priors of the model. Any values from a quarter to four times these give the same hit rates within
+ * noise (docs/eviction.md). */
+#define PRIOR_HAZARD 0.1f /* per half octave, the same in each: LRU's assumption */
+#define PRIOR_EVENTS 0.1f /* weight of PRIOR_HAZARD, by kind */
+#define LEAN_EVENTS  4.0f /* weight of a parent's hazard in a child */
 #define PRIOR_VARIANCE                                                                             \
-    0.25f /* of a weight: a feature's value may well be worth a factor of 1.6                      \
+    0.25f /* of a weight: one feature value may change the hazard 1.6-fold                         \
            */
 
-#define KEEP            0.96f /* of counts, from round to round: half in 3,000 requests */
+#define KEEP            0.96f /* share of the counts kept per round: half in 3,000 requests */
 #define CLASSES_A_TIME  2u    /* refreshed per request */
 #define LEVELS          8u    /* of scores, octaves */
 #define LEVEL_0         4u    /* the level of score 0 */
@@ -26,11 +25,11 @@
 #define SECOND          1000.0f
 #define SCORE_MIN       (-6.0f)
 #define SCORE_MAX       4.0f
-#define LEFT_MIN        1e-30 /* of those that began; no ratio of nothing */
-#define SURPRISE_MAX    2.0f  /* steps of a weight are bounded */
-#define KIND_TAIL       0u    /* the last page of a text that one conversation has */
+#define LEFT_MIN        1e-30 /* least share of remaining lives; avoids a division by 0 */
+#define SURPRISE_MAX    2.0f  /* bound of a weight's step */
+#define KIND_TAIL       0u    /* the last page of a text of one conversation */
 #define KIND_PRIVATE    1u
-#define KIND_SHARED     2u /* and above: by 2, up to 4, up to 8, more conversations */
+#define KIND_SHARED     2u /* and above: shared by 2, up to 4, up to 8, more conversations */
 #define PRIVATE_CLASSES (KIND_SHARED * LEVELS * GAPS)
 #define PRIVATE_PARENTS (KIND_SHARED * LEVELS)
 
@@ -74,7 +73,7 @@ static uint32_t octaves_of(uint8_t half_octaves, uint32_t max)
     return octaves < max ? octaves : max;
 }
 
-/* Octaves of a gap in such steps; 0 = less than one. */
+/* The logarithm of a gap in units of `step`; 0 = less than one step. */
 static uint32_t gap_octaves(float gap, float step, uint32_t max)
 {
     return octaves_of(quire_reuse_half_octaves((uint64_t)(gap / step), UINT8_MAX), max);
@@ -175,8 +174,8 @@ void quire_reuse_wait(quire_reuse_model *model, uint32_t class_id, uint32_t bin,
     cell->waiting_start += (double)weight * (double)start;
 }
 
-/* One step of the additive model: the hazard of the kind times the score's factor was expected in
- * this part of a life. The surprise is shared out by how uncertain each weight still is. */
+/* One step of the additive model. The expected hazard in this part of a life is the kind's hazard
+ * times the score's factor. The weights share the surprise in proportion to their uncertainty. */
 static void weights_learn(quire_reuse_model *model, const quire_reuse_class *class, float hazard,
                           quire_reuse_part part)
 {
@@ -221,7 +220,7 @@ void quire_reuse_learn(quire_reuse_model *model, const quire_reuse_class *class,
 
 /* ---- hazards and indexes ---- */
 
-/* Exposure in a bin, lives that are in it included, at a time. */
+/* Exposure in a bin at a time, including lives that are in the bin. */
 static float exposure_of(const quire_reuse_model *model, const quire_reuse_cell *cell, uint32_t bin,
                          uint64_t now)
 {
@@ -237,7 +236,7 @@ static float hazard_of(float n_events, float n_exposed, float prior, float prior
     return (n_events + prior_events) / (n_exposed + prior_events / prior);
 }
 
-/* A stretch of ages: uses to expect and time to spend in it, of one that began. */
+/* A stretch of ages: expected uses and expected time in the stretch, per life that began. */
 typedef struct stretch {
     double uses;
     double time;
@@ -248,8 +247,8 @@ static bool is_steeper(stretch a, stretch b)
     return a.uses * b.time > b.uses * a.time;
 }
 
-/* The best ratio from somewhere: stretches, the first of them last, as long as they better it. The
- * time starts at least_time: what leaves sooner makes room for nobody. */
+/* The best ratio of uses to time: adds stretches, the first at the end of hull, while they improve
+ * the ratio. The time starts at least_time, because an earlier eviction makes no room sooner. */
 static float best_ratio(const stretch *hull, uint32_t n, double least_time)
 {
     stretch sum = { 0, least_time };
@@ -262,9 +261,9 @@ static float best_ratio(const stretch *hull, uint32_t n, double least_time)
     return (float)(sum.uses / sum.time);
 }
 
-/* The best ratio of uses to time from the beginning of each bin. From the last bin to the first,
- * the least concave curve above (time, uses) grows by a stretch, which takes in those behind it
- * while they are steeper. */
+/* Compute the best ratio of uses to time from the start of each bin. From the last bin to the
+ * first, the least concave curve above (time, uses) grows by one stretch; the new stretch absorbs
+ * the stretches behind it while these are steeper. */
 static void indexes_set(const quire_reuse_model *model, const float *hazards, float *indexes)
 {
     stretch bins[QUIRE_REUSE_AGES];
@@ -391,7 +390,7 @@ void quire_reuse_model_init(quire_reuse_model *model)
     }
     round_begin(model, 0);
     for (uint32_t b = 0; b < QUIRE_REUSE_AGES; b++) {
-        /* Nobody has a score yet, and all classes are alike. */
+        /* No class has a score yet: all are alike. */
         for (uint32_t p = 0; p < QUIRE_REUSE_PARENTS; p++) {
             model->parents[p][b] = PRIOR_HAZARD;
         }

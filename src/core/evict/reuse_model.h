@@ -1,27 +1,26 @@
-/* reuse_model.h - how soon something like this is used again: learned from the workload itself.
+/* reuse_model.h - predicts the time to a node's next use, learned from the workload.
  *
- * What is known of a node at its last use (traits) gives it a class. For every class the model
- * knows the hazard by age: of those that reached this age, how many are used again before the next
- * bin of ages. Bins are half octaves, so one table holds milliseconds and days.
+ * The traits of a node at its last use give its class. For every class the model has the hazard by
+ * age: of the nodes that reached this age, the share that is used again before the next bin of
+ * ages. Bins are half octaves, so one table covers milliseconds to days.
  *
- *   score   Which traits matter is learned by an additive model of the logarithm of the hazard:
- *           one weight per value of each feature, each a normal distribution that every bin of
- *           every life narrows (assumed-density filtering; Opper 1998, Minka 2001). A feature that
- *           says nothing stays near 0, and nothing has to be tuned.
- *   class   The score in octaves and the mean gap between uses before; of nodes that several
- *           conversations share, how many and how often.
- *   hazard  Events over exposure, as actuaries count them, so that lives still going on and lives
- *           lost sight of bias nothing. A class with few events leans on its parent, that on its
- *           kind, that on the hazard of "the longer it has been, the longer it will take", which is
- *           what LRU assumes.
- *   index   The best of (chance of a use within t) / (expected time in memory until the use, or t),
- *           over all t, at a given age: uses per block and time, if the cache stops waiting at the
- *           right moment (Gittins 1979). What has the least goes first. LHD (Beckmann, Chen, Cidon,
- *           NSDI 2018) ranks by the same ratio with t infinite, which undervalues whatever returns
- *           soon or never.
+ *   score   An additive model of the logarithm of the hazard learns which traits matter. It has one
+ *           weight per value of each feature. Each weight is a normal distribution, which every bin
+ *           of every life narrows (assumed-density filtering; Opper 1998, Minka 2001). The weights
+ *           of a useless feature stay near 0, and nothing has to be tuned.
+ *   class   The score in octaves and the mean gap between earlier uses. For a node that several
+ *           conversations share: their number and the mean gap.
+ *   hazard  Events over exposure, as actuaries count, so that unfinished and lost lives cause no
+ *           bias. A class with few events leans on its parent, the parent on its kind, the kind on
+ *           the hazard that LRU assumes: the longer since the last use, the longer until the next.
+ *   index   The maximum over all t of (chance of a use within t) / (expected time in memory until
+ *           the use, or t), at a given age: uses per block and time, if the cache stops waiting at
+ *           the best moment (Gittins 1979). The node with the least index is evicted first. LHD
+ *           (Beckmann, Chen, Cidon, NSDI 2018) ranks by the same ratio with t infinite, which
+ *           undervalues nodes that return soon or never.
  *
- * Counts are halved every 3,000 requests or so, so that the model follows the workload. All sizes
- * are fixed; one model serves all bins of a tree.
+ * Counts halve about every 3,000 requests, so that the model follows the workload. All sizes are
+ * fixed. One model serves all bins of a tree.
  *
  * Time is in units of 1,024 us, ages in 32 bits of them (50 days).
  *
@@ -43,11 +42,11 @@
 
 typedef struct quire_reuse_traits {
     uint8_t turn;     /* of the conversation, from 1 */
-    uint8_t fresh;    /* tokens that the last request had beyond what was known, half octaves */
+    uint8_t fresh;    /* tokens of the last request beyond the known ones, half octaves */
     uint8_t length;   /* tokens of the last request, half octaves */
     uint8_t tip;      /* pages between the node and the end of the last text */
-    uint8_t texts;    /* conversations that went through it, from 1 */
-    uint8_t uses;     /* since it was made, ghosts included */
+    uint8_t texts;    /* conversations that went through the node, from 1 */
+    uint8_t uses;     /* since the node was made, ghosts included */
     uint8_t last_gap; /* before the last use, octaves of 0.1 s; 0 = none */
     float mean_gap;   /* between uses, units; 0 = none */
 } quire_reuse_traits;
@@ -59,9 +58,9 @@ typedef struct quire_reuse_class {
 
 typedef struct quire_reuse_cell { /* of a class and a bin of ages */
     float n_events;
-    float n_exposed;      /* lives that went through the bin, parts counted as parts */
-    float n_waiting;      /* lives that are in it now */
-    double waiting_start; /* sum of when they began */
+    float n_exposed;      /* lives that went through the bin, in fractions */
+    float n_waiting;      /* lives that are in the bin now */
+    double waiting_start; /* sum of their start times */
 } quire_reuse_cell;
 
 typedef struct quire_reuse_weight {
@@ -71,7 +70,7 @@ typedef struct quire_reuse_weight {
 
 typedef struct quire_reuse_model {
     quire_reuse_cell cells[QUIRE_REUSE_CLASSES][QUIRE_REUSE_AGES];
-    float indexes[QUIRE_REUSE_CLASSES][QUIRE_REUSE_AGES]; /* at the beginning of each bin */
+    float indexes[QUIRE_REUSE_CLASSES][QUIRE_REUSE_AGES]; /* at the start of each bin */
     float parents[QUIRE_REUSE_PARENTS][QUIRE_REUSE_AGES]; /* hazards */
     float kinds[QUIRE_REUSE_KINDS][QUIRE_REUSE_AGES];
     quire_reuse_weight weights[QUIRE_REUSE_FEATURES][QUIRE_REUSE_VALUES];
@@ -80,11 +79,11 @@ typedef struct quire_reuse_model {
     uint32_t next_class; /* to be refreshed */
 } quire_reuse_model;
 
-/* A part of a life: so much of a bin of ages, with or without a use at its end. */
+/* A part of a life: a fraction of a bin of ages, with or without a use at its end. */
 typedef struct quire_reuse_part {
     uint32_t bin;
     float fraction; /* of the bin, 0 .. 1 */
-    float weight;   /* lives that this one stands for */
+    float weight;   /* the number of lives that this life represents */
     bool is_use;
 } quire_reuse_part;
 
@@ -99,18 +98,18 @@ quire_reuse_class quire_reuse_class_of(const quire_reuse_model *model,
 /* The bin of an age. */
 uint32_t quire_reuse_bin_of(uint32_t age);
 
-/* A life, or one that stands for several, enters a bin; leaves it (weight < 0). */
+/* A life with this weight enters a bin (weight > 0) or leaves it (weight < 0). */
 void quire_reuse_wait(quire_reuse_model *model, uint32_t class_id, uint32_t bin, float weight,
                       uint64_t start);
 
 void quire_reuse_learn(quire_reuse_model *model, const quire_reuse_class *class,
                        quire_reuse_part part);
 
-/* Once per request: the indexes of the next few classes follow what was learned. What goes before
- * the least time is over (until the next request, say) makes no room sooner. */
+/* Call once per request: recomputes the indexes of the next few classes. least_time: an earlier
+ * eviction makes no room sooner (such as the time until the next request). */
 void quire_reuse_refresh(quire_reuse_model *model, uint64_t now, float least_time);
 
-/* Uses per node and unit of time of a node of the class at that age, if it stays. */
+/* The index of a node of the class at this age: uses per node and unit of time while it stays. */
 float quire_reuse_index(const quire_reuse_model *model, uint32_t class_id, uint32_t age);
 
 #endif /* QUIRE_CORE_REUSE_MODEL_H */

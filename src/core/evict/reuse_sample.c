@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-#define QUEUE_MAX    (QUIRE_REUSE_LIVES / 24) /* lives reach over some 24 bins, 12 octaves */
-#define HANDLE_BITS  14u                      /* of a handle that number the life */
+#define QUEUE_MAX    (QUIRE_REUSE_LIVES / 24) /* lives spread over about 24 bins, 12 octaves */
+#define HANDLE_BITS  14u                      /* bits of a handle with the life's number */
 #define SERIAL_LIMIT (1u << (32 - HANDLE_BITS))
 
 _Static_assert(QUIRE_REUSE_LIVES < 1u << HANDLE_BITS, "handles name all lives");
@@ -42,7 +42,7 @@ static void queue_add(quire_reuse_sample *sample, quire_reuse_model *model, uint
     quire_reuse_wait(model, life->class.id, bin, life->weight, life->start);
 }
 
-/* A life leaves its queue, and the model learns what it saw of this bin. */
+/* A life leaves its queue; the model learns its part of this bin. */
 static void queue_leave(quire_reuse_sample *sample, quire_reuse_model *model, uint16_t number,
                         uint64_t now, bool is_use)
 {
@@ -132,7 +132,7 @@ void quire_reuse_end(quire_reuse_sample *sample, quire_reuse_model *model, uint3
 
 void quire_reuse_advance(quire_reuse_sample *sample, quire_reuse_model *model, uint64_t now)
 {
-    /* Upwards: one may go through several bins. */
+    /* Upwards: a life may go through several bins. */
     for (uint32_t b = 0; b + 1 < QUIRE_REUSE_AGES; b++) {
         uint16_t number;
 

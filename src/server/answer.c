@@ -135,7 +135,7 @@ static void add_usage(quire_json_out *json, const quire_generation *gen)
         const quire_request_result *result = gen->choices[i].result;
 
         generated += result->n_generated_tokens;
-        if (i % gen->n_per_prompt == 0) { /* a prompt counts once, as it is computed once */
+        if (i % gen->n_per_prompt == 0) { /* each prompt counts once */
             prompt += result->n_prompt_tokens;
             cached += result->n_cached_tokens;
         }
@@ -158,8 +158,8 @@ static void add_rate(quire_json_out *json, const char *const names[4], uint32_t 
     quire_json_number(json, names[3], ms > 0.0 ? n * 1000.0 / ms : 0.0);
 }
 
-/* As llama.cpp's server says it. The first token comes out of the prompt's last step, so it is no
- * part of predicted_ms. */
+/* Timings in the format of llama.cpp's server. The first token belongs to the prompt's last step,
+ * so predicted_ms excludes it. */
 static void add_timings(quire_json_out *json, const quire_request_result *result)
 {
     static const char *const prompt[] = { "prompt_n", "prompt_ms", "prompt_per_token_ms",
@@ -177,7 +177,7 @@ static void add_timings(quire_json_out *json, const quire_request_result *result
     quire_json_object_end(json);
 }
 
-/* What only Quire says, when the request has asked for it. */
+/* Quire's own fields, if the request asks for them. */
 static void add_quire(quire_json_out *json, const quire_generation *gen, quire_choice *choice)
 {
     quire_explanation explanation;

@@ -1,7 +1,7 @@
 /* api_cache.c - POST /v1/cache/invalidate.
  *
- * The body says what by one of four fields: "all": true; "session": id; "prefix": a text, tokens or
- * messages; or "tenant" alone. "tenant" and "cache_salt" say whose sessions and prefixes.
+ * One of four fields selects the target: "all": true; "session": id; "prefix": a text, tokens or
+ * messages; or "tenant" alone. "tenant" and "cache_salt" select the owner of sessions and prefixes.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/handlers.h"
@@ -50,7 +50,7 @@ void quire_dropped_write(quire_json_out *json, const quire_prefix_dropped *dropp
 
 /* ---- a tenant ---- */
 
-/* One cache_salt, or all of them. */
+/* Drop one cache_salt of the tenant, or all. */
 static int drop_tenant(invalidation *inv)
 {
     quire_invalidate what = { .what = QUIRE_INVALIDATE_TENANT };

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens left for the answer when turns are dropped and the request does not say how many it wants:
- * this, or a quarter of the context if that is less. */
+/* Tokens reserved for the answer when turns are dropped and the request sets no limit: this, or a
+ * quarter of the context if that is less. */
 #define ANSWER_TOKENS 256u
 
 static int read_fields(quire_generation *gen, quire_fields *fields)
@@ -24,7 +24,7 @@ static int read_fields(quire_generation *gen, quire_fields *fields)
 
 /* ---- the prompt ---- */
 
-/* A conversation, where its turns begin, and what fits. */
+/* A conversation, the beginnings of its turns, and the messages kept. */
 typedef struct history {
     const quire_chat_message *all;
     size_t n_all;
@@ -42,7 +42,7 @@ static bool is_role(const quire_chat_message *message, const char *role)
     return strcmp(message->role, role) == 0;
 }
 
-/* Keep the system messages and all from turn number first on. */
+/* Keep the system messages and all messages from turn `first` on. */
 static int make_prompt(quire_generation *gen, history *h, size_t first)
 {
     const size_t cut = first > 0 ? h->turns[first] : 0;
@@ -67,14 +67,14 @@ static int make_prompt(quire_generation *gen, history *h, size_t first)
         return QUIRE_OK;
     }
     if (cause.status == QUIRE_RANGE && gen->truncates_turns) {
-        h->n_tokens = UINT32_MAX; /* more than the context: turns go */
+        h->n_tokens = UINT32_MAX; /* longer than the context: turns are dropped */
         return QUIRE_OK;
     }
     return quire_http_tokenize_error(http, "messages", &cause);
 }
 
-/* Drop as few turns as make the prompt at most tokens_max long: by halves, since a prompt gets
- * shorter with every turn that goes. Returns the number of the first turn kept. */
+/* Drop the fewest turns that make the prompt at most tokens_max long, by binary search: each
+ * dropped turn shortens the prompt. Returns the number of the first turn kept. */
 static int drop_turns(quire_generation *gen, history *h, uint32_t tokens_max, size_t *first)
 {
     size_t low = 1;
@@ -100,15 +100,15 @@ static int fit(quire_generation *gen, history *h)
     const uint32_t reserve = n_ctx / 4 < ANSWER_TOKENS ? n_ctx / 4 : ANSWER_TOKENS;
     const uint32_t answer = gen->params.max_tokens > 0 ? gen->params.max_tokens : reserve;
     const uint32_t tokens_max = answer < n_ctx ? n_ctx - answer : 0;
-    /* A session goes on behind what is kept: room for some turns, or each of them would cut and
-     * compute everything again. */
+    /* Leave room for further turns of a session; otherwise each turn would drop turns and recompute
+     * the whole prompt. */
     const uint32_t target =
         gen->session != 0 && tokens_max > n_ctx / 4 ? tokens_max - n_ctx / 4 : tokens_max;
     size_t first = 0;
 
     QUIRE_TRY(make_prompt(gen, h, 0));
     if (!gen->truncates_turns || h->n_tokens <= tokens_max) {
-        return QUIRE_OK; /* too long without truncation: the engine says by how much */
+        return QUIRE_OK; /* too long without truncation: the engine reports by how much */
     }
     if (h->n_turns > 1) {
         QUIRE_TRY(drop_turns(gen, h, target, &first));
@@ -147,7 +147,7 @@ static int history_begin(quire_generation *gen, history *h)
         if (cause.status < 0) {
             return quire_api_error_from(&gen->http->err, &cause);
         }
-        gen->history = all; /* its array is reused for what is kept */
+        gen->history = all; /* its array is reused for the kept messages */
         h->all = all;
     }
     for (size_t i = 0; i < h->n_all; i++) {

@@ -77,7 +77,7 @@ static int add_prompt(quire_generation *gen, quire_fields *fields, json_t *value
 
 /* ---- a session's text ---- */
 
-/* The text so far and this one; a prompt that begins with the text so far stands for all of it. */
+/* Append the prompt to the session's text; a prompt that begins with that text replaces it. */
 static int session_text(quire_generation *gen, const char *prompt)
 {
     quire_chat_message message = { "text", prompt };

@@ -79,7 +79,7 @@ int quire_api_error_from(quire_api_error *err, const quire_error *cause)
     }
     param_of(param, sizeof param, cause->message);
     if (status == QUIRE_LIMIT && param[0] != '\0') {
-        status = QUIRE_INVAL; /* a field asks for too much: to try again does not help */
+        status = QUIRE_INVAL; /* a field exceeds a limit: a retry does not help */
     }
     return quire_api_error_set(err, quire_status_http(status), code_of(status), param, "%s",
                                cause->message[0] != '\0' ? cause->message

@@ -1,5 +1,5 @@
-/* api_memory.c - GET /v1/cache/regions, /v1/cache/events and /v1/cache/what-if: guaranteed memory,
- * and what the server did about it.
+/* api_memory.c - GET /v1/cache/regions, /v1/cache/events and /v1/cache/what-if: guaranteed memory
+ * and its events.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/handlers.h"
@@ -68,7 +68,7 @@ static void write_accounts(quire_json_out *json, const region_list *list,
     quire_json_array_end(json);
 }
 
-/* Whether what was mapped is locked: nothing of it, all, or as much as the system allowed. */
+/* Whether the mapped memory is locked: none, all, or as much as the system allowed. */
 static const char *locked_name(const quire_cache_stats *cache)
 {
     if (cache->locked_bytes == 0) {
@@ -179,7 +179,7 @@ int quire_api_events(quire_http *http)
 
 /* ---- what if ---- */
 
-/* Why there are no rates yet; NULL = there are. Writes into text. */
+/* The reason why no rates exist yet, written into text; NULL = rates exist. */
 static const char *why_unknown(const quire_shadow_stats *shadow, char *text, size_t n)
 {
     if (shadow->sample_rate <= 0.0) {

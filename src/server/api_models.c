@@ -1,4 +1,4 @@
-/* api_models.c - what the server is: models, health, properties, metrics, the dashboard.
+/* api_models.c - about the server: models, health, properties, metrics, the dashboard.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/text.h"

@@ -1,9 +1,9 @@
 /* api_pages.c - GET /v1/cache/pages: a picture of the pool.
  *
- * Every page in use, or every k-th when there are more than asked for: an array of
- * [page, group, state, filled tokens, owner, ms since used], with state 0 = live (a running
- * sequence's alone), 1 = live and cached, 2 = cached, 3 = cached and pinned, and -1 ms for a page
- * that the tree does not know.
+ * The reply lists every page in use, or every k-th if there are more than requested. Each is an
+ * array of [page, group, state, filled tokens, owner, ms since used], with state 0 = live (a
+ * running sequence's alone), 1 = live and cached, 2 = cached, 3 = cached and pinned, and -1 ms for
+ * a page that the tree does not know.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/handlers.h"
@@ -44,7 +44,7 @@ static void write_cell(quire_json_out *json, uint32_t page, const quire_page_cel
     quire_json_array_end(json);
 }
 
-/* Every k-th page in use, so that there are no more than n_max. */
+/* Write every k-th page in use, at most n_max. */
 static void write_cells(quire_json_out *json, const quire_page_map *map, uint32_t stride,
                         uint32_t n_max)
 {

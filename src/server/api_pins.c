@@ -1,8 +1,8 @@
-/* api_pins.c - /v1/cache/pins[/{name}]: prefixes that stay.
+/* api_pins.c - /v1/cache/pins[/{name}]: pinned prefixes.
  *
  * A pin belongs to the key's tenant and a cache_salt; a key sees its own tenant's pins, an
- * administrator all of them (?tenant=NAME chooses, and "tenant" in the body says whose a new one
- * is). Without ?cache_salt= a name is looked for under none.
+ * administrator all of them (?tenant=NAME selects one; "tenant" in the body sets the tenant of a
+ * new pin). Without ?cache_salt= a name is looked up without cache_salt.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/handlers.h"
@@ -21,7 +21,7 @@
 
 #define LIST_DEFAULT 100
 #define LIST_MAX     QUIRE_ENGINE_PINS_MAX
-/* Between two looks at a pin that is computed; each waits for the engine's next step besides. */
+/* Interval between looks at a pin in computation; each also waits for the engine's next step. */
 #define LOOK_NS 10000000L
 
 /* ---- out ---- */
@@ -47,7 +47,7 @@ static void write_pin(quire_json_out *json, const quire_http *http, const quire_
         quire_json_u64(json, "ttl_s", pin->ttl_s);
         if (pin->state == QUIRE_ENGINE_PIN_HELD) {
             quire_json_u64(json, "expires_in_s", pin->left_s);
-        } else { /* its time begins when it is held */
+        } else { /* its lifetime begins when it is held */
             quire_json_null(json, "expires_in_s");
         }
     } else {
@@ -68,7 +68,7 @@ static int reply_pin(quire_http *http, int status, const quire_engine_pin *pin)
 
 /* ---- in ---- */
 
-/* It is http->work, so that a pin whose client was told nothing goes again. */
+/* http->work owns a new pin, so that the pin is dropped if its client gets no reply. */
 typedef struct new_pin {
     quire_http *http;
     bool is_made;
@@ -76,11 +76,11 @@ typedef struct new_pin {
     quire_tenant_salt salt;
     char name[QUIRE_ENGINE_PIN_NAME_MAX];
     int32_t *tokens;
-    quire_prompt_source source; /* the field that they come from */
+    quire_prompt_source source; /* the field with the tokens */
     bool is_background;
 } new_pin;
 
-/* Seconds as a number, or a text such as "30m"; 0 = until it is dropped. */
+/* Seconds as a number, or a text such as "30m"; 0 = no expiry. */
 static uint64_t read_ttl(quire_fields *fields, uint64_t fallback)
 {
     json_t *value = quire_field(fields, "ttl");
@@ -136,7 +136,7 @@ static int read_tokens(quire_http *http, quire_fields *fields, new_pin *to)
     return rc;
 }
 
-/* Whose pin: the key's tenant, or the one that an administrator names. */
+/* The tenant of a pin: the key's tenant, or the tenant that an administrator names. */
 static const char *tenant_of(quire_http *http, const char *named)
 {
     if (http->caller.is_tenant) {
@@ -198,7 +198,7 @@ static int read_new(quire_http *http, quire_fields *fields, new_pin *to)
     return QUIRE_OK;
 }
 
-/* The engine says "prompt: ..."; the client has said "text". */
+/* The engine's message begins with "prompt:"; the client's field is "text". */
 static int wrong_text(const new_pin *pin, const quire_error *cause)
 {
     static const char prompt[] = "prompt: ";
@@ -240,8 +240,8 @@ static int refused(const new_pin *pin, const quire_error *cause, uint64_t missin
     }
 }
 
-/* Until it is held. The engine would wait too, but it does not look after the client: a pin that
- * nobody waits for any more is dropped, as a request is cancelled. */
+/* Wait until the pin is held. The engine could wait, but does not check the client: the pin of a
+ * client that is gone is dropped, as a request would be cancelled. */
 static int wait_held(quire_http *http, const new_pin *pin, quire_engine_pin *out)
 {
     const quire_engine_pin_name name = { pin->params.tenant, pin->params.tenant_bytes, pin->name };
@@ -337,7 +337,7 @@ int quire_api_pin_get(quire_http *http)
     return rc < 0 ? not_there(http, rc) : reply_pin(http, 200, &pin);
 }
 
-/* Its time begins anew; without "ttl" with the one that it has. */
+/* Restart a pin's lifetime; without "ttl" the TTL stays the same. */
 int quire_api_pin_renew(quire_http *http)
 {
     quire_fields fields = { NULL, NULL, &http->err };
@@ -397,7 +397,7 @@ static bool is_wanted(quire_http *http, const quire_engine_pin *pin)
            (cache_salt == NULL || strcmp(cache_salt, names.cache_salt) == 0);
 }
 
-/* All pins of all tenants: one look at the engine, so that none is missed or met twice. */
+/* All pins of all tenants, from one call to the engine, so that none is missing or listed twice. */
 static int all_pins(quire_http *http, quire_engine_pin **out, uint32_t *n)
 {
     quire_engine_pin *pins = calloc(QUIRE_ENGINE_PINS_MAX, sizeof pins[0]);

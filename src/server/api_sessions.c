@@ -1,7 +1,7 @@
 /* api_sessions.c - GET and DELETE /v1/cache/sessions[/{id}].
  *
- * A key sees its own tenant's sessions, an administrator all of them (?tenant=NAME chooses). The
- * same id may be there once per cache_salt; ?cache_salt=TEXT chooses one.
+ * A key sees its own tenant's sessions, an administrator all of them (?tenant=NAME selects one).
+ * The same id may exist once per cache_salt; ?cache_salt=TEXT selects one.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/handlers.h"
@@ -22,19 +22,19 @@ typedef struct found_session {
     unsigned char salt[QUIRE_PREFIX_SALT_MAX];
     uint32_t salt_bytes;
     quire_tenant_names names;
-    quire_session_info info; /* its pointers are of no use */
+    quire_session_info info; /* its pointers are invalid */
     uint64_t kv_bytes;
     uint64_t own_kv_bytes;
 } found_session;
 
-/* Which sessions, and those found. */
+/* The selection of sessions, and the sessions found. */
 typedef struct session_list {
     quire_session_choice choice;
     const char *id; /* NULL = any */
     found_session *found;
     uint32_t n;
     uint32_t cap;
-    uint32_t n_wanted; /* those beyond cap too */
+    uint32_t n_wanted; /* includes those beyond cap */
 } session_list;
 
 static bool is_wanted(const session_list *list, const quire_session_info *info,
@@ -72,7 +72,7 @@ static void list_fini(session_list *list)
     free(list->found);
 }
 
-/* By the query. A key that is no administrator's sees its own tenant's only. */
+/* The selection of the query. A key without administration sees only its own tenant. */
 static quire_session_choice choice_of(quire_http *http)
 {
     return (quire_session_choice){ http->caller.is_admin ? quire_http_query(http, "tenant")
@@ -91,7 +91,7 @@ static int list_make(session_list *list, quire_http *http, uint32_t cap)
     return QUIRE_OK;
 }
 
-/* How much of the cache they have. */
+/* Fill in the cached bytes of the sessions. */
 static int list_measure(session_list *list, quire_http *http)
 {
     quire_session_kv *items = calloc((size_t)list->n + 1, sizeof items[0]);
@@ -209,8 +209,8 @@ int quire_api_session_delete(quire_http *http)
     return quire_http_reply_json(http, 200, &body);
 }
 
-/* Close those of this id (NULL = any) and drop their pages. One that somebody else has closed in
- * the meantime is not counted. */
+/* Close the sessions of this id (NULL = any) and drop their pages. A session closed meanwhile by
+ * another request is not counted. */
 static int drop_sessions(quire_http *http, const char *id, const quire_session_choice *choice,
                          quire_prefix_dropped *dropped, uint32_t *n_closed)
 {

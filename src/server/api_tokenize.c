@@ -43,7 +43,7 @@ static bool is_utf8(const quire_token_text *piece)
     return stream.n_held == 0 && n_whole == piece->n && memcmp(piece->text, whole, n_whole) == 0;
 }
 
-/* {"id", "piece"}: a string, or an array of bytes where they are no UTF-8 on their own. */
+/* {"id", "piece"}: the piece is a string, or an array of bytes if it is incomplete UTF-8. */
 static void write_piece(quire_json_out *json, const quire_model *model, int32_t token)
 {
     quire_token_text piece;

@@ -1,4 +1,4 @@
-/* api_tuning.c - GET and POST /v1/cache/tuning: what the last hour's requests suggest.
+/* api_tuning.c - GET and POST /v1/cache/tuning: settings suggested by the last hour's requests.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/handlers.h"
@@ -129,7 +129,7 @@ int quire_api_tuning_get(quire_http *http)
     return reply_tuning(http, &tuning);
 }
 
-/* Look now; "apply" also changes what may be changed. */
+/* Tune now; "apply" also applies the changes that it may. */
 int quire_api_tuning_run(quire_http *http)
 {
     quire_fields fields = { NULL, NULL, &http->err };

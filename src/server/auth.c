@@ -14,13 +14,13 @@
 #include <strings.h>
 
 typedef struct auth_key {
-    unsigned char key[QUIRE_SERVER_KEY_BYTES_MAX]; /* zeros behind it: all compares are as long */
+    unsigned char key[QUIRE_SERVER_KEY_BYTES_MAX]; /* padded with zeros; compared in full */
     char tenant[QUIRE_TENANT_MAX + 1];
-    quire_caller caller; /* its tenant is the one above */
+    quire_caller caller; /* its tenant points to the field above */
 } auth_key;
 
 struct quire_auth {
-    quire_caller everybody; /* without keys */
+    quire_caller everybody; /* the caller without keys */
     uint32_t n_keys;
     auth_key keys[];
 };
@@ -137,7 +137,7 @@ quire_auth_result quire_auth_find(const quire_auth *auth, const char *authorizat
         *out = auth->everybody;
         return QUIRE_AUTH_OK;
     }
-    /* Blanks at the end of a header do not arrive: "Bearer " without a key is "Bearer". */
+    /* Trailing blanks of a header are removed: "Bearer " without a key arrives as "Bearer". */
     if (text[0] == '\0' || strcasecmp(text, "Bearer") == 0) {
         return QUIRE_AUTH_MISSING;
     }

@@ -1,9 +1,9 @@
-/* auth.h - who asks: API keys and their tenants.
+/* auth.h - authentication: API keys and their tenants.
  *
- * Every key is compared with what was sent, over its whole length, whatever the outcome: the time
- * taken says nothing about keys. Without keys everybody is the tenant "" and may administer; the
- * server then listens on loopback only, and requests that a web page of elsewhere makes a browser
- * send (Host or Origin name another machine) are refused.
+ * Each key is compared with the sent key over its whole length, regardless of the result, so the
+ * time reveals nothing about keys. Without keys every client is the tenant "" and an administrator.
+ * The server then listens on loopback only, and refuses requests whose Host or Origin names another
+ * machine: a browser sends those for foreign web pages.
  *
  * Thread: any, after creation.
  *
@@ -23,13 +23,13 @@ struct quire_tiers;
 typedef struct quire_caller {
     const char *tenant; /* owned by quire_auth */
     bool is_admin;
-    bool is_tenant;     /* may use the API; without keys one is both */
-    uint32_t class_max; /* indices: what it may ask for, and what it gets when it does not ask */
+    bool is_tenant;     /* may use the API; without keys, callers are both */
+    uint32_t class_max; /* class indices: highest allowed, and default */
     uint32_t class_default;
 } quire_caller;
 
-/* tiers: borrowed. Errors: QUIRE_INVAL (a key or tenant that is empty, too long or no printable
- * ASCII, two keys the same, a class that there is not), QUIRE_LIMIT, QUIRE_NOMEM. */
+/* tiers: borrowed. Errors: QUIRE_INVAL (a key or tenant that is empty, too long or not printable
+ * ASCII, equal keys, an unknown class), QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_auth_create(quire_auth **out, const quire_server_key *keys, uint32_t n_keys,
                       const struct quire_tiers *tiers, quire_error *err);
 void quire_auth_destroy(quire_auth *auth);
@@ -49,7 +49,7 @@ quire_auth_result quire_auth_find(const quire_auth *auth, const char *authorizat
 /* Whether a Host header or an Origin ("http://localhost:8080") names this machine by a loopback
  * name or address. NULL (absent) does. */
 bool quire_auth_is_local(const char *host_or_origin);
-/* The same for the address a server listens on: without name and port. */
+/* The same for the address that a server listens on, without name and port. */
 bool quire_auth_is_loopback(const char *host);
 
 #endif /* QUIRE_SERVER_AUTH_H */

@@ -9,15 +9,15 @@
 #include <string.h>
 #include <time.h>
 
-/* A body beyond the limit is read and forgotten up to so many times the limit, because a client
+/* A body above the limit is read and discarded up to this multiple of the limit, because a client
  * that is still sending would lose the answer with the connection. */
 #define BODY_IGNORED_FACTOR 4u
-/* Bodies up to here do not wait for larger ones, whose texts may take seconds to tokenize; a body
- * of this length for every connection is not much. */
+/* Bodies up to this size do not wait for larger ones, whose texts may take seconds to tokenize. One
+ * body of this size per connection takes little memory. */
 #define BODY_SMALL_BYTES ((size_t)16 << 10)
-/* How long a large body waits for room before it is looked whether its client is still there. */
+/* Interval at which a large body that waits for room checks its client. */
 #define PARSE_LOOK_MS 100
-/* As long as the slowest of those before it may take: QUIRE_TOKENIZE_TIME_MAX_S. */
+/* The longest time of a body ahead: QUIRE_TOKENIZE_TIME_MAX_S. */
 #define PARSE_RETRY_AFTER_S 30u
 
 static void refuse(quire_http *http)
@@ -63,7 +63,7 @@ static bool is_parse_room(const quire_server *server, size_t n)
     return server->parse_bytes == 0 || server->parse_bytes + n <= server->opts.body_bytes_max;
 }
 
-/* A while later, or when room was given back. */
+/* Wait until room is released, at most PARSE_LOOK_MS. */
 static void parse_room_wait(quire_server *server)
 {
     struct timespec until;
@@ -136,7 +136,7 @@ int quire_http_json(quire_http *http, json_t **out)
     http->body = (quire_bytes){ 0 };
     if (root == NULL) {
         quire_http_json_release(http, NULL);
-        /* jansson has nothing to say when it has no memory. */
+        /* jansson gives no message when it has no memory. */
         if (error.text[0] == '\0' || json_error_code(&error) == json_error_out_of_memory) {
             return quire_api_error_nomem(&http->err);
         }

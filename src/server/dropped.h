@@ -1,4 +1,4 @@
-/* dropped.h - letting go of cached pages by request; for src/server only.
+/* dropped.h - dropping cached pages on request; for src/server only.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_DROPPED_H
@@ -6,8 +6,8 @@
 
 #include "server/http.h"
 
-/* Have the engine invalidate; adds to *dropped. QUIRE_NOTFOUND leaves http->err alone; other
- * errors fill it. */
+/* Invalidate in the engine, and add the result to *dropped. QUIRE_NOTFOUND leaves http->err alone;
+ * other errors fill it. */
 int quire_http_invalidate(quire_http *http, const quire_invalidate *what,
                           quire_prefix_dropped *dropped);
 

@@ -1,4 +1,4 @@
-/* explain_out.c - why a prompt was not found in the cache, as JSON.
+/* explain_out.c - explanations of cache misses as JSON.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/generate.h"

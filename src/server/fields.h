@@ -1,9 +1,9 @@
 /* fields.h - reading fields of a JSON body: the one place where types and ranges are checked.
  *
- * Errors go to one quire_api_error (400, the field in message and param); the first sticks, and
- * after it every call returns its fallback, so that a handler reads all its fields and checks once.
- * null is the same as absent. Fields that are not known are ignored, as OpenAI does; fields that
- * are known and not supported are refused (unsupported.h).
+ * Errors go to one quire_api_error (400, with the field in message and param). The first error is
+ * kept; after it each call returns its fallback, so a handler reads all its fields and checks once.
+ * null counts as absent. Unknown fields are ignored, as in OpenAI's API; known but unsupported
+ * fields are refused (unsupported.h).
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_FIELDS_H
@@ -38,7 +38,7 @@ json_t *quire_field_object(quire_fields *fields, const char *name);
 /* Required ones: absent is an error. */
 json_t *quire_field_required(quire_fields *fields, const char *name);
 
-/* Values that ask for nothing, whatever the field. */
+/* Values without effect for any field. */
 #define QUIRE_FIELD_NOTHING "false, \"\", [], {}"
 /* Refuse a field that is not supported, unless its value is null or one of `accepted`: JSON values
  * with commas between. Errors: 400 "unsupported_parameter"; the message names the field, says why,

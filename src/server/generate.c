@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-/* How long a wait goes on before the client's socket is looked at. */
+/* Interval of checks of the client's socket while waiting. */
 #define WAIT_MS 100u
 
 void quire_generation_give_up(quire_generation *gen)
@@ -67,7 +67,7 @@ static void generation_release(void *work)
     free(gen);
 }
 
-/* Errors: http->err. The generation is http->work from here on. */
+/* Errors: http->err. http->work owns the generation afterwards. */
 static int generation_create(quire_http *http, bool is_chat, quire_generation **out)
 {
     quire_server *server = http->server;
@@ -128,8 +128,8 @@ int quire_generation_session_enter(quire_generation *gen)
 
 /* ---- submitting ---- */
 
-/* When a quarter of the queue of its class will have gone on, by Little's law: what runs, over the
- * time that a request has taken so far, is how many end per second. */
+/* Time until a quarter of the queue of the class is served, by Little's law: running requests
+ * divided by the mean time of a request is the number that end per second. */
 static uint32_t retry_after_s(const quire_generation *gen)
 {
     enum {
@@ -264,8 +264,8 @@ int quire_generation_wait(quire_generation *gen, quire_choice *choice, uint32_t 
 
 /* ---- ending ---- */
 
-/* A turn that cannot be kept is answered all the same, and the reply says so: the session stays as
- * it was before. */
+/* A turn that cannot be stored is answered anyway, and the reply says so; the session is
+ * unchanged. */
 static void session_commit(quire_generation *gen)
 {
     quire_sessions *sessions = quire_engine_sessions(gen->http->engine);
@@ -275,7 +275,7 @@ static void session_commit(quire_generation *gen)
     uint32_t n_tokens;
     size_t n = 0;
 
-    /* The texts of a session end at a NUL: what a model says behind one would be lost. */
+    /* The texts of a session end at a NUL: text behind a NUL would be lost. */
     if (choice->text.n > 0 && memchr(choice->text.data, '\0', choice->text.n) != NULL) {
         return;
     }

@@ -1,4 +1,4 @@
-/* generate_fields.c - the fields that chat and text completions share.
+/* generate_fields.c - fields common to chat and text completions.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/generate.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* As OpenAI and llama.cpp bound them. */
+/* Bounds of OpenAI and llama.cpp. */
 #define TEMPERATURE_MAX    2.0
 #define PENALTY_MAX        2.0
 #define REPEAT_PENALTY_MAX 10.0
@@ -134,8 +134,7 @@ static void read_stops(quire_generation *gen, quire_fields *fields)
     }
 }
 
-/* A limit on the answer's tokens; UINT32_MAX = none but the context: absent, or llama-server's -1.
- */
+/* A limit on the answer's tokens; UINT32_MAX = only the context (absent, or llama-server's -1). */
 static int64_t read_limit(quire_fields *fields, const char *name)
 {
     const int64_t n = quire_field_int(fields, name, -1, -1, UINT32_MAX);
@@ -146,7 +145,7 @@ static int64_t read_limit(quire_fields *fields, const char *name)
     return n < 0 ? UINT32_MAX : n;
 }
 
-/* max_completion_tokens is the newer name; the smaller counts where both are given. */
+/* max_completion_tokens is the newer name; if both are given, the smaller one counts. */
 static void read_max_tokens(quire_generation *gen, quire_fields *fields)
 {
     const int64_t a = read_limit(fields, "max_tokens");
@@ -262,7 +261,7 @@ static void read_reuse(quire_generation *gen, quire_fields *fields)
     if (overflow != NULL && gen->truncates_turns && !gen->is_chat) {
         quire_field_error(fields, "context_overflow", "a text has no turns to drop");
     }
-    /* A hint about which requests share a prefix: found by the tokens anyway. */
+    /* A hint about requests with a common prefix; the tokens show this anyway. */
     (void)quire_field_string(fields, "prompt_cache_key", 1024);
     gen->params.is_uncached = !quire_field_bool(fields, "cache_prompt", true);
     gen->has_explanation = quire_field_bool(fields, "explain_cache", false);
@@ -301,7 +300,7 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
 {
     gen->params.sampler = gen->http->server->opts.sampler;
     quire_unsupported_refuse(fields, gen->is_chat);
-    (void)quire_field_string(fields, "model", 1024); /* there is one; whatever it is called */
+    (void)quire_field_string(fields, "model", 1024); /* any name selects the only model */
     read_stream(gen, fields);
     read_sampling(gen, fields);
     read_bias(gen, fields);
@@ -311,7 +310,7 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
     read_grammar(gen, fields);
     read_reuse(gen, fields);
     read_class(gen, fields);
-    /* So that it is never chosen, and a grammar that is at its end still ends the text. */
+    /* The end token is never chosen; a complete grammar still ends the text. */
     gen->params.sampler.forbids_eog = quire_field_bool(fields, "ignore_eos", false);
     gen->n_per_prompt = (uint32_t)quire_field_int(fields, "n", 1, 1, QUIRE_SERVER_CHOICES_MAX);
     (void)quire_field_int(fields, "best_of", gen->n_per_prompt, gen->n_per_prompt,

@@ -1,7 +1,7 @@
-/* handlers.h - what stands behind the paths; for src/server only.
+/* handlers.h - handlers of the paths; for src/server only.
  *
- * Each queues a reply on http and returns QUIRE_OK, or fills http->err and returns an error. The
- * engine is there unless the route says otherwise.
+ * Each handler queues a reply on http and returns QUIRE_OK, or fills http->err and returns an
+ * error. http->engine is set unless the route says otherwise.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_HANDLERS_H

@@ -1,8 +1,8 @@
 /* http.h - one HTTP request on its way through the server; for src/server only.
  *
- * The thread of its connection makes every call about a request. What its headers already decide
- * (no such path, wrong key, loading) is noted when they arrive and told when the body has gone by,
- * so that a client that is still sending can read the answer.
+ * All calls about a request come from the thread of its connection. Errors known from the headers
+ * (no such path, wrong key, loading) are noted when the headers arrive, but sent after the body, so
+ * that a client that is still sending can read the answer.
  *
  *   headers -> route, key, state of the server   body -> kept within body_bytes_max
  *   end of body -> handler: queues a reply, or fills err and returns an error
@@ -37,16 +37,17 @@ typedef enum quire_access {
     QUIRE_ACCESS_ADMIN
 } quire_access;
 
-/* In which states of the server a path is there. */
+/* The states of the server in which a path is served. */
 typedef enum quire_service {
     QUIRE_SERVICE_ALWAYS,
-    QUIRE_SERVICE_LOADED, /* also while draining: who operates the server watches that */
-    QUIRE_SERVICE_OPEN    /* neither while loading nor while draining; a drain waits for these */
+    QUIRE_SERVICE_LOADED, /* loaded, also while draining: for operators who watch a drain */
+    QUIRE_SERVICE_OPEN /* neither while loading nor while draining; a drain waits for these requests
+                        */
 } quire_service;
 
 typedef struct quire_route {
     const char *method; /* "GET" serves HEAD too */
-    const char *path;   /* a last '*' stands for what the handler finds in http->item */
+    const char *path;   /* a final '*' matches the text that the handler gets as http->item */
     quire_access access;
     quire_service service;
     int (*handler)(quire_http *http);
@@ -62,14 +63,15 @@ struct quire_server {
     _Atomic(quire_engine *) engine; /* NULL until ready */
     atomic_bool is_draining;
     atomic_bool is_stopping;
-    atomic_uint n_active;      /* between headers and the end of their reply: see is_active */
-    atomic_uint n_connections; /* those beyond connections_max too */
+    atomic_uint n_active;      /* active requests: see is_active */
+    atomic_uint n_connections; /* includes those beyond connections_max */
     atomic_ullong replies_total[6];
     atomic_ullong client_gone_total;
     atomic_ullong n_ids;
-    uint64_t id_base;     /* random: ids of two runs differ; in every id, so no secret */
-    uint64_t note_key[2]; /* random and told to nobody: see note.c */
-    /* Bytes of large bodies that are trees of values now: a tree takes many times its text. */
+    uint64_t id_base;     /* random: ids of two runs differ. Part of every id, so not secret */
+    uint64_t note_key[2]; /* random and secret: see note.c */
+    /* Bytes of large bodies that are parsed at present. The parsed form takes many times its
+     * text. */
     pthread_mutex_t parse_lock;
     pthread_cond_t parse_room;
     size_t parse_bytes;
@@ -78,16 +80,16 @@ struct quire_server {
 struct quire_http {
     quire_server *server;
     struct MHD_Connection *connection;
-    const quire_route *route; /* NULL: none fits, see err */
+    const quire_route *route; /* NULL: no route matches, see err */
     quire_engine *engine;     /* NULL while loading */
     quire_caller caller;
-    const char *item; /* of the path behind the route's; "" */
+    const char *item; /* rest of the path after the route's; "" */
     quire_bytes body;
     uint64_t body_seen_bytes;
-    size_t parse_bytes; /* what of server->parse_bytes is this request's */
+    size_t parse_bytes; /* this request's part of server->parse_bytes */
     uint64_t begun_us;
     quire_api_error err;
-    int status; /* of the reply; 0 = none queued */
+    int status; /* status of the reply; 0 = none queued */
     bool is_gone;
     bool is_active; /* accepted, of QUIRE_SERVICE_OPEN */
     /* for the log */
@@ -99,7 +101,7 @@ struct quire_http {
     uint32_t n_cached_tokens;
     uint32_t n_generated_tokens;
     const char *finish; /* static */
-    /* What outlives the handler, as a stream does. */
+    /* State that outlives the handler, such as a stream. */
     void *work;
     void (*work_release)(void *work);
 };
@@ -120,39 +122,40 @@ void quire_http_completed(void *server, struct MHD_Connection *connection, void 
 
 /* ---- body.c ---- */
 
-/* Keep a piece of the body, or only count it when it is not wanted any more.
- * Errors: QUIRE_LIMIT: close the connection. */
+/* Keep a piece of the body, or only count it once the body is refused. Errors: QUIRE_LIMIT: close
+ * the connection. */
 int quire_http_body_add(quire_http *http, const char *data, size_t n);
-/* Whether the headers promise a body that is refused. */
+/* Refuse a body by its announced length. */
 void quire_http_body_announced(quire_http *http);
-/* The body as a JSON object. A large one waits while too many bytes of bodies are trees already, up
- * to opts.parse_wait_ms; held until its texts are tokens, which takes many times their memory too.
- * Memory: end with quire_http_json_release(). Errors: http->err is filled. */
+/* The body as a JSON object. A large body waits, at most opts.parse_wait_ms, while too many bytes
+ * of other bodies are parsed. It counts until its texts are tokenized, because tokenizing also
+ * takes many times their memory. Memory: end with quire_http_json_release(). Errors: http->err is
+ * filled. */
 int quire_http_json(quire_http *http, json_t **out);
 void quire_http_json_release(quire_http *http, json_t *root);
 
 /* ---- reply.c ---- */
 
-/* Queue a reply with this body, whose memory is taken. Errors: http->err. */
+/* Queue a reply with this body, and take over its memory. Errors: http->err. */
 int quire_http_reply(quire_http *http, int status, const char *type, quire_bytes *body);
 int quire_http_reply_json(quire_http *http, int status, quire_bytes *body);
 int quire_http_reply_static(quire_http *http, const char *type, const void *data, size_t n);
 /* A reply of unknown length, made by reader on this connection's thread. */
 int quire_http_reply_stream(quire_http *http, const char *type, MHD_ContentReaderCallback reader,
                             void *ctx);
-/* The reply for http->err. False when not even that could be queued. */
+/* Queue the reply for http->err. False if this failed, too. */
 bool quire_http_reply_error(quire_http *http);
 
-/* Whether the client is still there and the request may go on: QUIRE_OK; QUIRE_CANCELED (gone),
- * QUIRE_LIMIT (request_time_max_s), QUIRE_AGAIN (the server stops), with http->err filled. */
+/* Whether the request may continue: QUIRE_OK. Errors, with http->err filled: QUIRE_CANCELED (the
+ * client is gone), QUIRE_LIMIT (request_time_max_s), QUIRE_AGAIN (the server stops). */
 int quire_http_check(quire_http *http);
-/* Around anything that waits: MHD's idle timeout is about the client, not about us. */
+/* Call around anything that waits: MHD's idle timeout is meant for clients, not for the server. */
 void quire_http_wait_begin(quire_http *http);
 void quire_http_wait_end(quire_http *http);
 
 /* A query argument; NULL when absent. */
 const char *quire_http_query(quire_http *http, const char *name);
-/* The engine's clock is the monotonic one. Salt of the caller's tenant and a cache_salt. */
+/* The salt of the caller's tenant and a cache_salt. */
 void quire_http_salt(const quire_http *http, const char *cache_salt, quire_tenant_salt *out);
 
 #endif /* QUIRE_SERVER_HTTP_H */

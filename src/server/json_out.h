@@ -1,8 +1,8 @@
 /* json_out.h - writing JSON, value by value, into bytes that grow.
  *
- * Commas are set by the writer; errors stick to the bytes (base/bytes.h), so that a document is
- * checked once, when it is complete. Texts may be any bytes: what is no UTF-8 becomes U+FFFD, since
- * names in a model file can be anything.
+ * The writer sets commas. The bytes keep errors (base/bytes.h), so a document is checked once, when
+ * it is complete. Texts may be any bytes, since names in a model file can be; invalid UTF-8 becomes
+ * U+FFFD.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_JSON_OUT_H
@@ -28,7 +28,7 @@ void quire_json_text(quire_json_out *json, const char *key, const char *text, si
 void quire_json_string(quire_json_out *json, const char *key, const char *text); /* NULL = null */
 void quire_json_u64(quire_json_out *json, const char *key, uint64_t value);
 void quire_json_i64(quire_json_out *json, const char *key, int64_t value);
-/* Not a number and infinities become null, which is all JSON has for them. */
+/* NaN and infinities become null, because JSON cannot express them. */
 void quire_json_number(quire_json_out *json, const char *key, double value);
 void quire_json_bool(quire_json_out *json, const char *key, bool value);
 void quire_json_null(quire_json_out *json, const char *key);

@@ -1,7 +1,7 @@
 /* json_schema.c - see json_schema.h.
  *
- * Each schema becomes a rule s-N, each target of a $ref a rule def-N that names its s-M; so schemas
- * may refer to themselves, as trees do.
+ * Each schema becomes a rule s-N. Each target of a $ref becomes a rule def-N that refers to its
+ * s-M, so recursive schemas are possible.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/json_schema_internal.h"
@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* White space is bounded: models that are not sure go on with blanks for ever. Digits are, so that
- * every reader can hold the numbers. Escapes stand for one character each; not for a half of one,
- * and not for U+0000. */
+/* White space is bounded, because uncertain models continue with blanks for ever. Digits are
+ * bounded, so that every reader can represent the numbers. An escape stands for one whole
+ * character, never for a surrogate or U+0000. */
 #define COMMON                                                                                     \
     "ws ::= \" \"? (\"\\n\" [ \\t]{0,32})?\n"                                                      \
     "value ::= object | array | string | number | boolean | null\n"                                \
@@ -39,7 +39,7 @@ const char *quire_json_object_grammar(void)
     return "root ::= object\n" COMMON;
 }
 
-/* How many bytes of a text to show: at most max, and whole characters. */
+/* Number of bytes of a text to show: at most max, whole characters only. */
 static int shown(const char *text, size_t max)
 {
     size_t n = strnlen(text, max);
@@ -81,15 +81,15 @@ int quire_schema_refuse(const schema_maker *m, int status, const schema_place *p
 /* ---- keywords ---- */
 
 typedef enum keyword_kind {
-    KEYWORD_NOTE,  /* says nothing about values */
-    KEYWORD_TYPED, /* about values of one type */
-    KEYWORD_WHOLE  /* says it all */
+    KEYWORD_NOTE,  /* no constraint on values */
+    KEYWORD_TYPED, /* constrains values of one type */
+    KEYWORD_WHOLE  /* defines the schema alone */
 } keyword_kind;
 
 static const struct {
     const char *name;
     keyword_kind kind;
-    const char *type; /* that it implies */
+    const char *type; /* implied type */
 } keywords[] = {
     { "$schema", KEYWORD_NOTE, NULL },        { "$id", KEYWORD_NOTE, NULL },
     { "$comment", KEYWORD_NOTE, NULL },       { "$defs", KEYWORD_NOTE, NULL },
@@ -106,7 +106,7 @@ static const struct {
     { "anyOf", KEYWORD_WHOLE, NULL },         { "oneOf", KEYWORD_WHOLE, NULL },
 };
 
-/* What a schema says: the keyword that says it all, or the type that others imply. */
+/* Summary of a schema: the keyword that defines it alone, or the type implied by its keywords. */
 typedef struct summary {
     const char *whole;
     const char *implied;
@@ -403,7 +403,7 @@ static int schema_make(schema_maker *m)
 
     QUIRE_TRY(quire_schema_node_make(m, m->root, &top, &rule));
     (void)quire_bytes_addf(m->out, "root ::= s-%" PRIu32 "\n", rule);
-    for (uint32_t i = 0; i < m->n_refs; i++) { /* grows on the way */
+    for (uint32_t i = 0; i < m->n_refs; i++) { /* n_refs grows in the loop */
         const schema_place p = { &top, m->ref_names[i], SIZE_MAX, 0 };
 
         QUIRE_TRY(quire_schema_node_make(m, m->refs[i], m->refs[i] == m->root ? &top : &p, &rule));

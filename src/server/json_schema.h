@@ -1,9 +1,9 @@
 /* json_schema.h - JSON Schemas as grammars.
  *
- * A subset, given in docs/server.md; what is outside it is refused with its name and place, because
- * a client that asks for a constraint must not get a text without it. What the grammar makes is
- * valid under the schema, but not everything that is: properties come in the order of the schema,
- * none come that it does not name, white space and the digits of numbers are bounded.
+ * docs/server.md describes the supported subset. Other keywords are refused with their name and
+ * place, because a client that asks for a constraint must not get a text without it. Each text of
+ * the grammar is valid under the schema, but not conversely: properties come in the order of the
+ * schema, unnamed properties never come, white space and the digits of numbers are bounded.
  *
  * Thread: any.
  *
@@ -20,11 +20,11 @@
 #define QUIRE_SCHEMA_PROPERTIES_MAX 100u  /* of one object */
 #define QUIRE_SCHEMA_VALUES_MAX     1000u /* of enum, anyOf, oneOf */
 #define QUIRE_SCHEMA_COUNT_MAX      2000u /* minItems, maxItems, minLength, maxLength */
-#define QUIRE_SCHEMA_REFS_MAX       256u  /* different ones */
+#define QUIRE_SCHEMA_REFS_MAX       256u  /* distinct targets */
 
-/* Append the grammar of a schema, which is one that quire_sampler_create() takes. Errors:
- * QUIRE_INVAL (err says what and where, "#/properties/name: ..."), QUIRE_LIMIT (one of the above,
- * or of model/grammar.h), QUIRE_NOMEM. */
+/* Append the grammar of a schema, in the syntax of quire_sampler_create(). Errors: QUIRE_INVAL (err
+ * gives the place, "#/properties/name: ..."), QUIRE_LIMIT (a limit above, or of model/grammar.h),
+ * QUIRE_NOMEM. */
 int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_error *err);
 
 /* The grammar of any JSON object. Memory: static. */

@@ -1,4 +1,4 @@
-/* json_schema_internal.h - what makes a grammar out of a schema; for json_schema*.c only.
+/* json_schema_internal.h - construction of a grammar from a schema; for json_schema*.c only.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_JSON_SCHEMA_INTERNAL_H
@@ -8,11 +8,11 @@
 
 #include <stdint.h>
 
-/* Where a schema is: the steps from the root. */
+/* The place of a schema: the steps from the root. */
 typedef struct schema_place {
     const struct schema_place *above;
     const char *step; /* NULL at the root */
-    size_t index;     /* in a list; SIZE_MAX if it is none */
+    size_t index;     /* index in a list; SIZE_MAX outside lists */
     uint32_t depth;
 } schema_place;
 
@@ -39,7 +39,7 @@ int quire_schema_node_make(schema_maker *m, const json_t *schema, const schema_p
 /* Append rule name-number of this text to the grammar; frees text. */
 int quire_schema_rule_end(schema_maker *m, quire_bytes *text, const char *name, uint32_t number);
 
-/* Append what values of a type look like under a schema. Errors as
+/* Append the grammar of values of one type under a schema. Errors as
  * quire_json_schema_grammar(). */
 int quire_schema_string_add(schema_maker *m, const json_t *schema, const schema_place *p,
                             quire_bytes *text);

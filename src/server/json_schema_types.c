@@ -44,7 +44,7 @@ static int bounds_get(const schema_maker *m, const json_t *schema, const schema_
     return QUIRE_OK;
 }
 
-/* What comes min to max times; max 0 is the caller's. */
+/* Repeat from min to max times; the caller handles max 0. */
 static void times_add(quire_bytes *text, uint32_t min, uint32_t max)
 {
     if (max == UINT32_MAX) {
@@ -148,8 +148,8 @@ static int object_check(const schema_maker *m, const json_t *schema, const schem
     return QUIRE_OK;
 }
 
-/* Rules first .. first + n - 1: what may follow once something is there, from property k on. Name
- * and value of property k is rule pair + k. */
+/* Rules first .. first + n - 1: the members that may follow a first member, from property k on.
+ * Rule pair + k is the name and value of property k. */
 static int members_make(schema_maker *m, const json_t *schema, uint32_t pair, uint32_t first)
 {
     const json_t *required = json_object_get(schema, "required");
@@ -229,7 +229,7 @@ int quire_schema_object_add(schema_maker *m, const json_t *schema, const schema_
     m->n_rules += 2 * n;
     QUIRE_TRY(pairs_make(m, schema, p, pair));
     QUIRE_TRY(members_make(m, schema, pair, first));
-    /* Which property is the first: one of the optional ones, or the first that is required. */
+    /* The first property is an optional one, or the first required one. */
     (void)quire_bytes_addf(text, "\"{\" ws (");
     json_object_foreach(properties, name, value)
     {

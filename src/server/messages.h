@@ -1,4 +1,4 @@
-/* messages.h - the messages of a chat request, and the prompt they make.
+/* messages.h - the messages of a chat request, and their rendering as a prompt.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_MESSAGES_H
@@ -17,13 +17,13 @@ typedef struct quire_messages {
     quire_bytes texts;
 } quire_messages;
 
-/* From a field that is an array of {role, content}: content a string or an array of text parts.
- * Roles: system, developer (a system message), user, assistant.
- * Memory: quire_messages_fini(). Errors: fields->err. */
+/* Read a field: an array of {role, content}, where content is a string or an array of text parts.
+ * Roles: system, developer (a system message), user, assistant. Memory: quire_messages_fini().
+ * Errors: fields->err. */
 int quire_messages_read(quire_messages *messages, quire_fields *fields, const char *name);
 void quire_messages_fini(quire_messages *messages);
 
-/* Render into bytes. Errors: err. */
+/* Render messages into bytes. Errors: err. */
 int quire_messages_render(const quire_model *model, const char *chat_template,
                           const quire_chat_message *messages, size_t n, bool add_assistant,
                           quire_bytes *out, quire_api_error *err);

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What values are read from. */
+/* Structs from which values are read. */
 typedef struct sources {
     const quire_engine_stats *engine;
     const quire_server_stats *server;
@@ -41,7 +41,7 @@ static void add_info(quire_bytes *out, const char *name, const quire_metrics_con
     const struct {
         const char *name;
         const char *text;
-        uint32_t number; /* where text is NULL */
+        uint32_t number; /* if text is NULL */
     } values[] = {
         { "model", config->model, 0 },          { "kv", config->kv, 0 },
         { "version", config->version, 0 },      { "page_tokens", NULL, config->page_tokens },

@@ -1,4 +1,4 @@
-/* metrics.h - the tables of metrics: their Prometheus text and docs/metrics.md come from them.
+/* metrics.h - the tables of metrics, the source of the Prometheus text and of docs/metrics.md.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_METRICS_H
@@ -10,7 +10,7 @@
 #include "base/bytes.h"
 #include "engine/stats.h"
 
-/* What the server adds to the engine's figures. */
+/* Figures that the server adds to the engine's. */
 typedef struct quire_server_stats {
     uint64_t http_requests_total[6]; /* by hundreds of the status: 1xx .. 5xx at 1..5 */
     uint64_t client_gone_total;
@@ -21,7 +21,7 @@ typedef struct quire_server_stats {
     uint64_t record_dropped_total;
 } quire_server_stats;
 
-/* What cannot change while the server runs, for quire_cache_config_info. */
+/* Constants of a running server, for quire_cache_config_info. */
 typedef struct quire_metrics_config {
     const char *model;
     const char *kv; /* formats */
@@ -29,7 +29,7 @@ typedef struct quire_metrics_config {
     uint32_t page_tokens;
     uint32_t n_ctx;
     uint32_t n_running_max;
-    const quire_classes *classes; /* those of the engine; NULL = none are told apart */
+    const quire_classes *classes; /* classes of the engine; NULL = no series by class */
 } quire_metrics_config;
 
 /* Prometheus text format 0.0.4. Errors: QUIRE_NOMEM. */

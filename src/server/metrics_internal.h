@@ -1,9 +1,8 @@
-/* metrics_internal.h - rows of the tables of metrics, and how they are written down; for
- * metrics*.c only.
+/* metrics_internal.h - types for the rows of the tables of metrics; for metrics*.c only.
  *
- * A row is a family of series: its name, what Prometheus and people want to know of it, and its
- * samples, each a place in one of the structs that figures come in. A sample of a class stands for
- * one series per class, with the label class="name".
+ * A row is a family of series: its name, its description for Prometheus and for people, and its
+ * samples. A sample is an offset in one of the structs of figures. A sample of quire_class_stats
+ * yields one series per class, with the label class="name".
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_METRICS_INTERNAL_H
@@ -23,10 +22,10 @@ typedef enum quire_metric_type {
     VALUE_BOOL,
     VALUE_DERIVED,
     VALUE_HISTOGRAM,
-    VALUE_INFO /* always 1; what matters are its labels */
+    VALUE_INFO /* always 1; the labels hold the information */
 } quire_metric_type;
 
-/* Where the offset is. */
+/* The struct that the offset refers to. */
 typedef enum quire_metric_from {
     FROM_ENGINE,      /* quire_engine_stats */
     FROM_SERVER,      /* quire_server_stats */

@@ -1,5 +1,4 @@
-/* metrics_memory.c - the tables of metrics: service classes, guaranteed memory, and what adapts
- * itself.
+/* metrics_memory.c - the tables of metrics: service classes, guaranteed memory, adaptation.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/metrics_internal.h"
@@ -78,7 +77,7 @@ static const quire_metric_family classes[] = {
 #define KIND(symbol, value, name)                                                                  \
     ENGINE("kind=\"" name "\"", VALUE_U64, memory.events_total[value]),
 
-/* Of each size, which quire_shadow_opts names in this order. */
+/* One sample per size, in the order of quire_shadow_opts. */
 #define SHADOW(field)                                                                              \
     SAMPLES(ENGINE("size=\"0.5\"", VALUE_U64, memory.shadow.sizes[0].field),                       \
             ENGINE("size=\"1\"", VALUE_U64, memory.shadow.sizes[1].field),                         \

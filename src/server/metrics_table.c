@@ -8,7 +8,7 @@ static double running(const quire_engine_stats *engine)
     return (double)engine->requests_prefilling + (double)engine->requests_decoding;
 }
 
-/* What could not be had by evicting: a cache full of old prefixes is not a full cache. */
+/* The share that eviction cannot free: a cache full of old prefixes is not full. */
 static double usage(const quire_engine_stats *engine)
 {
     const uint64_t charged = engine->cache.charged_bytes + engine->memory.pinned_charged_bytes;
@@ -32,7 +32,7 @@ static const char *const build_names[] = { "version", NULL };
 #define REGION(name) "region=\"" name "\""
 #define REGIONS      "`region`: `dynamic`, `pinned`"
 
-/* Reasons as quire_prefix_gone_name() has them. */
+/* Reasons named as by quire_prefix_gone_name(). */
 #define GONE(field)                                                                                \
     SAMPLES(ENGINE(REASON("memory"), VALUE_U64, prefix.field[QUIRE_PREFIX_GONE_MEMORY]),           \
             ENGINE(REASON("low_traffic"), VALUE_U64, prefix.field[QUIRE_PREFIX_GONE_LOW_TRAFFIC]), \

@@ -1,4 +1,4 @@
-/* note.c - requests as the recorder wants them: numbers in the place of names.
+/* note.c - record requests, with numbers instead of names.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/generate.h"
@@ -8,9 +8,9 @@
 
 #include <string.h>
 
-/* A number for a tenant's bytes or for a session of it; never 0, which is nobody. Keyed with a
- * secret of this run, so that names cannot be tried; that two share one is unlikely among
- * thousands, and would only make a recording a little wrong. */
+/* The number of a tenant or of one of its sessions; never 0, which means none. The hash is keyed
+ * with a secret of this run, so that names cannot be guessed and tested. A collision is unlikely
+ * among thousands, and only makes a recording slightly inaccurate. */
 static uint32_t number_of(const quire_generation *gen, const char *session)
 {
     const uint64_t *key = gen->http->server->note_key;

@@ -25,7 +25,7 @@ int quire_http_tokenize_error(quire_http *http, const char *field, const quire_e
 {
     switch (cause->status) {
     case QUIRE_CANCELED:
-        return QUIRE_CANCELED; /* quire_http_check() has said why */
+        return QUIRE_CANCELED; /* quire_http_check() has filled the error */
     case QUIRE_RANGE:
         return quire_api_error_set(&http->err, 400, "context_length_exceeded", field,
                                    "%s: %s, the context has room for %u", field, cause->message,

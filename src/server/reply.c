@@ -1,4 +1,4 @@
-/* reply.c - queueing replies, and whether anybody still waits for one.
+/* reply.c - queueing replies, and checking that the client still waits.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/http.h"
@@ -56,7 +56,7 @@ int quire_http_reply_json(quire_http *http, int status, quire_bytes *body)
 
 int quire_http_reply_static(quire_http *http, const char *type, const void *data, size_t n)
 {
-    /* MHD does not write to what it is given as persistent; its signature is older than const. */
+    /* MHD does not write to persistent buffers; its signature predates const. */
     union {
         const void *from;
         void *to;
@@ -116,7 +116,7 @@ bool quire_http_reply_error(quire_http *http)
     return queue(http, http->err.http, "application/json; charset=utf-8", response) == QUIRE_OK;
 }
 
-/* A client that shuts down its sending side counts as gone, as it does for other servers. */
+/* A client that shuts down its sending side counts as gone, as in other servers. */
 static bool is_client_gone(quire_http *http)
 {
     const union MHD_ConnectionInfo *info =
@@ -156,7 +156,7 @@ void quire_http_wait_begin(quire_http *http)
     (void)MHD_set_connection_option(http->connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
 }
 
-/* Setting a timeout where there was none begins it now. */
+/* A timeout set on a connection without one starts now. */
 void quire_http_wait_end(quire_http *http)
 {
     (void)MHD_set_connection_option(http->connection, MHD_CONNECTION_OPTION_TIMEOUT,

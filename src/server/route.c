@@ -1,4 +1,4 @@
-/* route.c - from a method and a path to its handler; what MHD calls.
+/* route.c - from method and path to the handler; the callbacks of MHD.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/handlers.h"
@@ -52,7 +52,7 @@ enum {
     N_ROUTES = sizeof routes / sizeof routes[0]
 };
 
-/* What the path has behind the route's; NULL when it is another path. */
+/* The rest of the path after the route's; NULL when the path does not match. */
 static const char *path_item(const quire_route *route, const char *path)
 {
     const size_t n = strlen(route->path);
@@ -63,7 +63,7 @@ static const char *path_item(const quire_route *route, const char *path)
     return strncmp(route->path, path, n - 1) == 0 && path[n - 1] != '\0' ? path + n - 1 : NULL;
 }
 
-/* The methods of a path, for 405: a text that lives as long as the program. */
+/* The methods of a path, for 405. Memory: static. */
 static const char *allowed(const char *path)
 {
     static const char *const methods[] = { "GET", "DELETE", "POST" };
@@ -124,7 +124,7 @@ static void copy_printable(char *to, size_t size, const char *from)
     to[i] = '\0';
 }
 
-/* Without keys a header that names another machine means a page of elsewhere in a browser here. */
+/* Without keys, a header that names another machine means a foreign web page in a local browser. */
 static int check_origin(quire_http *http, const char *name)
 {
     const char *value = header(http, name);
@@ -213,8 +213,8 @@ static void leave(quire_http *http)
     }
 }
 
-/* Counted before it is asked whether the server drains: a drain that finds nobody has refused
- * everybody who comes later. */
+/* Count the request before checking for a drain: once a drain sees no active request, all later
+ * ones are refused. */
 static int enter(quire_http *http)
 {
     int rc;
@@ -261,7 +261,8 @@ static void release_work(quire_http *http)
     }
 }
 
-/* Answered while its client still sends: MHD closes the connection behind the reply. */
+/* Whether the client awaits "100 Continue" before its body. Then an error is sent at once, and MHD
+ * closes the connection after the reply. */
 static bool waits_for_consent(const quire_http *http)
 {
     return header(http, MHD_HTTP_HEADER_EXPECT) != NULL;
@@ -283,7 +284,7 @@ static enum MHD_Result http_end(quire_http *http)
     if (http->err.http == 0) {
         (void)quire_api_error_nomem(&http->err);
     }
-    release_work(http); /* who reads the error finds its session free */
+    release_work(http); /* when the client reads the error, its session is free */
     return quire_http_reply_error(http) ? MHD_YES : MHD_NO;
 }
 
@@ -348,9 +349,9 @@ void quire_http_completed(void *server, struct MHD_Connection *connection, void 
 
     (void)connection;
     if (http == NULL) {
-        return; /* its headers were refused by MHD */
+        return; /* MHD refused the headers */
     }
-    /* Errors of the socket, and a client that does not read, look the same from here. */
+    /* Socket errors and a client that does not read cannot be told apart here. */
     http->is_gone |= http->status == 0 || (how != MHD_REQUEST_TERMINATED_COMPLETED_OK &&
                                            how != MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN);
     if (http->is_gone) {

@@ -1,4 +1,4 @@
-/* server.c - the life of the server: socket, MHD, stop.
+/* server.c - life cycle of the server: socket, MHD, stop.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/http.h"
@@ -17,9 +17,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Connections beyond connections_max that are still told so; more are closed without a word. */
+/* Connections beyond connections_max that still get an error reply; further ones are closed. */
 #define CONNECTIONS_SURPLUS 16u
-/* Of a connection's thread. Tokenizing takes 128 KiB; a nested JSON body some more. */
+/* Stack of a connection's thread. Tokenizing takes 128 KiB; a nested JSON body some more. */
 #define STACK_BYTES ((size_t)1 << 20)
 #define BACKLOG     511
 
@@ -88,7 +88,7 @@ static int listen_on(const quire_server_opts *opts, int *out, uint16_t *port, qu
         return quire_error_set_errno(err, errno, "socket");
     }
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    /* Taken over by accepted sockets: a token's event is sent when it is written. */
+    /* Inherited by accepted sockets: each event is sent at once. */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (bind(fd, &to.any, n) != 0 || listen(fd, BACKLOG) != 0 ||
         getsockname(fd, &to.any, &n) != 0) {
@@ -156,8 +156,8 @@ int quire_server_opts_check(const quire_server_opts *opts, quire_error *err)
     return QUIRE_OK;
 }
 
-/* %XX of paths and queries. Texts end at a NUL everywhere behind this, so that what follows one
- * would be ignored: %00 becomes a byte that is in no name. */
+/* %XX of paths and queries. Later code ends texts at a NUL and would ignore the rest, so %00
+ * becomes a byte that no name contains. */
 static size_t unescape(void *cls, struct MHD_Connection *connection, char *text)
 {
     const size_t n = MHD_http_unescape(text);
@@ -198,7 +198,7 @@ int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     server->opts = *opts;
-    server->opts.keys = NULL; /* theirs to free; ours are in auth */
+    server->opts.keys = NULL; /* the caller owns the keys; auth has copies */
     (void)pthread_mutex_init(&server->parse_lock, NULL);
     (void)pthread_condattr_init(&monotonic);
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

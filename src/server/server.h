@@ -1,16 +1,16 @@
 /* server.h - HTTP in front of one engine: OpenAI's API, administration, metrics, the dashboard.
  *
- * libmicrohttpd, one thread per connection (bounded by connections_max); replies that stream block
- * their own thread only. Requests go to the engine; a client that has gone is noticed while waiting
- * and its request cancelled.
+ * The server uses libmicrohttpd with one thread per connection (at most connections_max); a
+ * streaming reply blocks only its own thread. Requests go to the engine. While waiting, the server
+ * notices that a client is gone and cancels its request.
  *
- * Life: start() listens at once and answers 503 to all but /health (503 too) and / until ready()
- * gives it an engine; drain() refuses new generations (503) while those accepted go on, and all
- * else is still answered; stop() ends.
+ * Life: start() listens at once; until ready() provides an engine, all paths but / answer 503.
+ * drain() refuses new generations (503); accepted ones continue and other paths are served. stop()
+ * ends the server.
  *
  * Tenants: an API key names its tenant. The salt of the prefix tree is the tenant and the request's
- * cache_salt, both with their lengths, so that no two pairs make the same bytes. Without keys
- * everybody is one tenant, and the server binds to loopback addresses only.
+ * cache_salt, both with their lengths, so that different pairs give different bytes. Without keys
+ * all clients are one tenant, and the server binds to loopback addresses only.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_SERVER_H
@@ -34,7 +34,7 @@ typedef struct quire_server quire_server;
 typedef struct quire_server_key {
     const char *key;
     const char *tenant;
-    bool is_admin; /* may administer, and only that */
+    bool is_admin; /* administration only, no generations */
     /* Service classes by name; see tier.h. NULL = any; NULL = the server's default. */
     const char *max_class;
     const char *default_class;
@@ -45,14 +45,15 @@ typedef struct quire_server_opts {
     uint16_t port;                /* 0 = a free one: quire_server_port() */
     const quire_server_key *keys; /* [n_keys], copied */
     uint32_t n_keys;
-    size_t body_bytes_max;       /* default 8 MiB: 413 */
-    size_t header_bytes_max;     /* of a connection's memory pool; default 32 KiB: 431 */
-    uint32_t parse_wait_ms;      /* of a large body for others to be tokenized; default 10 s: 503 */
-    uint32_t connections_max;    /* default 256 */
-    uint32_t idle_timeout_s;     /* of a connection; default 60 */
+    size_t body_bytes_max;    /* default 8 MiB: 413 */
+    size_t header_bytes_max;  /* of a connection's memory pool; default 32 KiB: 431 */
+    uint32_t parse_wait_ms;   /* longest wait of a large body for others to be tokenized; default 10
+                                 s: 503 */
+    uint32_t connections_max; /* default 256 */
+    uint32_t idle_timeout_s;  /* of a connection; default 60 */
     uint32_t request_time_max_s; /* a request that takes longer is cancelled: 408, or the stream
                                     ends with an error; default 600, 0 = none */
-    const char *model_name;      /* as /v1/models says it */
+    const char *model_name;      /* as shown by /v1/models */
     const char *kv_name;         /* formats, for /props and metrics; NULL = "" */
     const char *version;         /* of the program; NULL = "" */
     uint32_t page_tokens;        /* likewise */
@@ -63,10 +64,10 @@ typedef struct quire_server_opts {
         *accounts; /* [n_accounts], borrowed: names of the engine's accounts from 1 on */
     uint32_t n_accounts;
     quire_classes classes;     /* those of the engine; n = 0: one */
-    const char *default_class; /* of requests that ask for none; NULL = "standard", or the lowest */
-    quire_tune_bounds tune_bounds; /* of what POST /v1/cache/tuning may apply */
+    const char *default_class; /* of requests that name none; NULL = "standard", or the lowest */
+    quire_tune_bounds tune_bounds; /* bounds for POST /v1/cache/tuning */
     quire_sampler_opts sampler;    /* defaults of requests */
-    quire_record *record;          /* borrowed: what was asked is written there; NULL = nowhere */
+    quire_record *record;          /* borrowed: requests are recorded there; NULL = not recorded */
     void (*log)(void *ctx, const char *line); /* one line per request; NULL = none. Thread: any */
     void *log_ctx;
 } quire_server_opts;
@@ -79,8 +80,8 @@ typedef struct quire_server_opts {
         .sampler = QUIRE_SAMPLER_OPTS_INIT                                                         \
     }
 
-/* What start() refuses before it takes anything: limits, host, keys, classes. Errors: QUIRE_INVAL,
- * QUIRE_LIMIT, QUIRE_NOMEM. */
+/* Check limits, host, keys and classes, as start() does first. Errors: QUIRE_INVAL, QUIRE_LIMIT,
+ * QUIRE_NOMEM. */
 int quire_server_opts_check(const quire_server_opts *opts, quire_error *err);
 /* Errors: QUIRE_INVAL (a host that is not loopback without keys, keys), QUIRE_IO (address in use:
  * err says which), QUIRE_NOMEM. */
@@ -90,9 +91,9 @@ uint16_t quire_server_port(const quire_server *server);
 void quire_server_ready(quire_server *server, quire_engine *engine);
 /* New generations get 503; returns at once. */
 void quire_server_drain(quire_server *server);
-/* Whether no generation is being answered. What else is asked does not hold up a drain. */
+/* Whether no generation is being answered. Other requests do not delay a drain. */
 bool quire_server_is_idle(const quire_server *server);
-/* Cancel what still runs, close every connection. */
+/* Cancel all requests and close all connections. */
 void quire_server_stop(quire_server *server);
 
 #endif /* QUIRE_SERVER_SERVER_H */

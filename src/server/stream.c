@@ -1,16 +1,16 @@
 /* stream.c - an answer as server-sent events.
  *
- * MHD asks for bytes on the connection's thread; the reader waits for tokens there. Tokens that are
- * ready already go out together, so that a client that is slow gets fewer, larger pieces.
+ * MHD calls the reader on the connection's thread, where the reader waits for tokens. Tokens that
+ * are ready are sent together, so a slow client gets fewer, larger pieces.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/generate.h"
 
 #include <string.h>
 
-/* Events are collected up to here before MHD gets them. */
+/* Bytes of events collected before MHD gets them. */
 #define PENDING_BYTES (8u << 10)
-/* A turn at one of several answers. */
+/* Longest wait for one of several answers before the next one's turn. */
 #define TURN_MS 10u
 
 static void event_begin(quire_bytes *out)
@@ -41,8 +41,8 @@ static void add_text(quire_generation *gen, quire_choice *choice, const char *te
     }
 }
 
-/* The status line is long gone: the error is an event, and the stream ends without [DONE]'s
- * promise that the answer is whole. */
+/* The status line is already sent, so the error is an event. The stream ends without [DONE], which
+ * would declare the answer complete. */
 static void add_error(quire_generation *gen)
 {
     quire_generation_give_up(gen);
@@ -76,7 +76,8 @@ static bool are_all_ended(const quire_generation *gen)
     return true;
 }
 
-/* One step of one answer. Returns 1 when there was something, 0 when not, or an error. */
+/* Advance one answer by one token or its end. Returns 1 on progress, 0 if nothing is ready, or an
+ * error. */
 static int advance(quire_generation *gen, quire_choice *choice, uint32_t timeout_ms)
 {
     quire_request_token token;
@@ -112,7 +113,7 @@ static quire_choice *choose(quire_generation *gen)
     return NULL;
 }
 
-/* Fill pending with at least one event, waiting for it, and with what else is there. */
+/* Fill pending: wait for one event, then add the events that are ready. */
 static int produce(quire_generation *gen)
 {
     uint32_t n_idle = 0;

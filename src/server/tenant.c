@@ -30,7 +30,7 @@ void quire_tenant_salts_begin(quire_tenant_salt *out, const char *tenant)
     salt_add(out, tenant, QUIRE_TENANT_MAX);
 }
 
-/* Returns what follows; NULL when it is no text with its length before it. */
+/* Read a text with its length before it. Returns the bytes behind it; NULL when malformed. */
 static const unsigned char *name_get(const unsigned char *from, const unsigned char *end, char *out,
                                      size_t text_max)
 {

@@ -16,11 +16,11 @@ typedef struct quire_tenant_salt {
     uint32_t n;
 } quire_tenant_salt;
 
-/* Tenant and cache_salt (either may be "") with their lengths before them, so that no two different
- * pairs give the same bytes. Both are within their limits. */
+/* Tenant and cache_salt (either may be ""), each preceded by its length, so that different pairs
+ * give different bytes. Both must be within their limits. */
 void quire_tenant_salt_make(quire_tenant_salt *out, const char *tenant, const char *cache_salt);
 
-/* What the bytes of a tenant begin with, whatever the cache_salt, and those of no other. */
+/* The common prefix of a tenant's salts for all values of cache_salt; no other tenant has it. */
 void quire_tenant_salts_begin(quire_tenant_salt *out, const char *tenant);
 
 typedef struct quire_tenant_names {
@@ -28,7 +28,8 @@ typedef struct quire_tenant_names {
     char cache_salt[QUIRE_CACHE_SALT_MAX + 1];
 } quire_tenant_names;
 
-/* The other way round. False for bytes that were not made here. */
+/* Recover tenant and cache_salt from a salt. False for bytes not made by
+ * quire_tenant_salt_make(). */
 bool quire_tenant_salt_names(const void *bytes, uint32_t n, quire_tenant_names *out);
 
 #endif /* QUIRE_SERVER_TENANT_H */

@@ -110,7 +110,7 @@ typedef enum tier_word {
     WORD_DEFAULT,
     WORD_FLEX,
     WORD_PRIORITY,
-    WORD_SCALE /* what OpenAI calls throughput that was bought ahead */
+    WORD_SCALE /* OpenAI's word for throughput bought in advance */
 } tier_word;
 
 static const char *const words[] = { NULL, "auto", "default", "flex", "priority", "scale" };
@@ -125,7 +125,7 @@ static tier_word word_of(const char *text)
     return WORD_NONE;
 }
 
-/* Of OpenAI's words, the one that says best which class it was. */
+/* The word of OpenAI's that fits the class best. */
 static const char *reply_word(const quire_tiers *tiers, uint32_t class_index)
 {
     if (class_index == tiers->default_index) {

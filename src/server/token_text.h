@@ -10,12 +10,12 @@
 #define QUIRE_TOKEN_TEXT_MAX 512u
 
 typedef struct quire_token_text {
-    char text[QUIRE_TOKEN_TEXT_MAX]; /* not terminated, maybe no UTF-8 on its own */
+    char text[QUIRE_TOKEN_TEXT_MAX]; /* not terminated, possibly incomplete UTF-8 */
     size_t n;
 } quire_token_text;
 
-/* Control tokens have their names. Empty for a token that is longer, which the model does not
- * write at all, and for one that is none. */
+/* The text of a token; the name of a control token. Empty for texts that are too long and for
+ * unknown tokens. */
 static inline void quire_token_text_get(const quire_model *model, int32_t token,
                                         quire_token_text *out)
 {

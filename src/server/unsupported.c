@@ -138,7 +138,7 @@ const quire_unsupported quire_unsupported_list[] = {
 /* clang-format on */
 const size_t quire_unsupported_n = sizeof quire_unsupported_list / sizeof quire_unsupported_list[0];
 
-/* Tools that must not be called leave the answer as it is. */
+/* Tools that must not be called do not affect the answer. */
 static bool forbids_tools(const quire_fields *fields)
 {
     json_t *choice = quire_field(fields, "tool_choice");
@@ -169,7 +169,7 @@ void quire_unsupported_refuse(quire_fields *fields, bool is_chat)
 
 #define LINE_COLUMNS 100
 
-/* A field, which kind of completions it is about, and its accepted values. */
+/* Document a field: its kind of completions and its accepted values. */
 static void document_field(quire_bytes *out, const quire_unsupported *row)
 {
     static const char *const kinds[] = { "", " in chats", " in text completions" };

@@ -1,10 +1,8 @@
-/* unsupported.h - fields of OpenAI's, vLLM's and llama-server's requests that Quire knows and does
- * not support.
+/* unsupported.h - known but unsupported fields of OpenAI's, vLLM's and llama-server's requests.
  *
- * An answer that leaves such a field out of account would be another answer than the client asked
- * for, and nobody would notice. So a request with one of them is refused by the field's name,
- * unless the field's value asks for nothing: null, or one of the accepted values. docs/server.md
- * holds the same table; a test compares the two.
+ * Ignoring such a field would silently give the client another answer than requested. So a request
+ * with one of them is refused, with the field's name, unless the value has no effect: null, or one
+ * of the accepted values. docs/server.md contains the same table; a test compares the two.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_UNSUPPORTED_H
@@ -13,7 +11,7 @@
 #include "base/bytes.h"
 #include "server/fields.h"
 
-/* Which kinds of completions a row is about. */
+/* The kinds of completions that a row applies to. */
 typedef enum quire_unsupported_in {
     QUIRE_UNSUPPORTED_ALWAYS,
     QUIRE_UNSUPPORTED_IN_CHAT,
@@ -30,7 +28,7 @@ typedef struct quire_unsupported {
 extern const quire_unsupported quire_unsupported_list[];
 extern const size_t quire_unsupported_n;
 
-/* Refuse the first field that asks for something. Errors: fields->err. */
+/* Refuse the first unsupported field whose value has an effect. Errors: fields->err. */
 void quire_unsupported_refuse(quire_fields *fields, bool is_chat);
 
 /* The table of docs/server.md. Errors: QUIRE_NOMEM. */

@@ -121,8 +121,7 @@ typedef struct quire_prefix_opts {
 
 /* Create the tree. From now on the cache asks the tree to evict before a call returns
  * QUIRE_NOPAGES, QUIRE_NOMEM or QUIRE_LIMIT. Errors: QUIRE_INVAL (an option, or the cache has a
- * tree), QUIRE_NOMEM.
- */
+ * tree), QUIRE_NOMEM. */
 int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts);
 /* Destroy the tree: every cached page is free. Remaining refs end; their sequences stay. */
 void quire_prefix_destroy(quire_prefix *tree);
@@ -306,8 +305,7 @@ typedef struct quire_account_info {
     uint64_t region_bytes[QUIRE_REGIONS_MAX]; /* the same by region */
     uint64_t quota_evicted_bytes_total;       /* evicted because the account was above its quota */
 } quire_account_info;
-/* An account that was never used or set has no limit and weight 1. Errors: QUIRE_RANGE.
- */
+/* An account that was never used or set has no limit and weight 1. Errors: QUIRE_RANGE. */
 int quire_prefix_account_get(const quire_prefix *tree, uint16_t account, quire_account_info *out);
 
 /* Nodes of this rank expire after ttl_us without use; 0 = never. The default of every rank is

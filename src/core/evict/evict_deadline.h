@@ -1,5 +1,5 @@
 /* evict_deadline.h - candidates by deadline (evict.h): the end of the time to live, or the moment
- * when a node becomes low traffic. After its deadline a candidate is evicted before all others.
+ * when a node becomes low traffic. A candidate past its deadline is evicted before all others.
  *
  * A candidate with a deadline is in one of its region's two heaps. In `deadlines` the key is the
  * earlier of the two times. When low traffic is the earlier and has passed, the node moves to

@@ -34,8 +34,7 @@ quire_extent_shape quire_extent_shape_for(size_t page_bytes, uint32_t n_parts)
     if (page_bytes == 0) {
         return shape;
     }
-    /* At most about a hundred rounds, and more for long runs: see the header.
-     */
+    /* At most about a hundred rounds, and more for long runs: see the header. */
     shape.size_bytes = (page_bytes + QUIRE_EXTENT_UNIT_BYTES - 1) / QUIRE_EXTENT_UNIT_BYTES *
                        QUIRE_EXTENT_UNIT_BYTES;
     shape.n_slots = quire_extent_slots(shape.size_bytes, page_bytes);

@@ -1,4 +1,4 @@
-/* prefix.c - the prefix tree as a whole: creation, and sequences that begin with what is there.
+/* prefix.c - the prefix tree as a whole: creation, and sequences that begin with a cached prefix.
  *
  * SPDX-License-Identifier: MIT */
 #include "quire/prefix.h"
@@ -42,7 +42,7 @@ const char *quire_prefix_gone_name(quire_prefix_gone gone)
 static int opts_check(const quire_prefix_opts *opts)
 {
     QUIRE_FAIL_IF(opts->struct_bytes != sizeof(*opts) || opts->cache == NULL, QUIRE_INVAL);
-    QUIRE_FAIL_IF(opts->cache->keeper.evict != NULL, QUIRE_INVAL); /* another tree */
+    QUIRE_FAIL_IF(opts->cache->keeper.evict != NULL, QUIRE_INVAL); /* the cache has another tree */
     QUIRE_FAIL_IF(opts->roots_max == 0 || opts->roots_max > QUIRE_PREFIX_NODES_MAX, QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->refs_max == 0 || opts->refs_max > QUIRE_SEQS_MAX, QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->ghosts_max > QUIRE_PREFIX_GHOSTS_MAX, QUIRE_INVAL);
@@ -52,7 +52,7 @@ static int opts_check(const quire_prefix_opts *opts)
     return QUIRE_OK;
 }
 
-/* ---- what the cache asks for ---- */
+/* ---- calls from the cache ---- */
 
 static uint64_t keeper_evict(void *ctx, quire_region_id region, uint64_t need_bytes)
 {
@@ -101,7 +101,7 @@ int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
     memset(tree, 0, sizeof(*tree));
     tree->allocator = *allocator;
     tree->opts = *opts;
-    tree->opts.allocator = NULL; /* the caller's struct may be gone tomorrow; the copy stays */
+    tree->opts.allocator = NULL; /* the caller's struct may not outlive this call; the copy does */
     tree->cache = opts->cache;
     tree->generation = 1;
     tree->page_tokens = opts->cache->opts.page_tokens;
@@ -201,7 +201,7 @@ static int path_adopt(quire_prefix *tree, quire_seq *seq, uint32_t n_tokens)
     return quire_seq_adopt(tree->cache, seq, tree->pages, n_tokens);
 }
 
-/* Where what a walk has in common with the tree ends, ghosts excepted; 0 = at the root. */
+/* The node in which a walk's cached prefix ends; 0 = at the root. Ghosts do not count. */
 static uint32_t walk_end(const quire_prefix_walk *walk)
 {
     if (walk->inside != QUIRE_NODE_NULL) {
@@ -218,8 +218,9 @@ static quire_evict_request request_of(const quire_prefix *tree, uint32_t n_token
                                   .n_known = match->n_same_tokens + match->n_gone_tokens };
 }
 
-/* The sequence was filled from the first n nodes of the path: its tie ends at the last of them,
- * their charge comes with it as far as its region has room, and they are used. */
+/* Record that a sequence was filled from the first n nodes of the path. The sequence's tie ends at
+ * the last of these nodes. Their charge moves to the sequence's region as far as there is room, and
+ * they count as used. */
 static void path_use(quire_prefix *tree, quire_prefix_tie *tie, quire_region_id region, uint32_t n)
 {
     quire_prefix_user user = { .owner = tie->owner, .rank = tie->rank };
@@ -231,8 +232,8 @@ static void path_use(quire_prefix *tree, quire_prefix_tie *tie, quire_region_id 
     }
 }
 
-/* The tie of a sequence that was filled for a request, to a root or, when it is private and there
- * is none, to nothing. */
+/* Tie a filled sequence to a root, or to nothing when the sequence is private and there is no
+ * root. */
 static quire_prefix_ref tie_start(quire_prefix *tree, quire_seq *seq, uint32_t root,
                                   const quire_prefix_acquire_opts *opts)
 {

@@ -1,5 +1,5 @@
-/* prefix_account.c - what tenants and ranks are given: quotas, weights, times to live; and what
- * computing a token costs.
+/* prefix_account.c - settings: quotas and weights of tenants, times to live of ranks, the
+ * low-traffic rule, the cost of a token.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/prefix/prefix_internal.h"
@@ -22,9 +22,9 @@ void quire_prefix_quota_apply(quire_prefix *tree, uint16_t account)
 {
     uint64_t excess_bytes = quire_accounts_excess_bytes(&tree->accounts, account);
     uint64_t before_bytes = tree->accounts.items[account].total_bytes;
-    uint64_t freed_bytes; /* in the regions: others' that have expired may be among them */
+    uint64_t freed_bytes; /* in the regions, including other accounts' expired nodes */
 
-    /* A node that goes may leave its parent, of another region, as the next. */
+    /* An evicted node may make its parent, of another region, a candidate. */
     do {
         freed_bytes = 0;
         for (uint32_t r = 0; r < QUIRE_REGIONS_MAX && freed_bytes < excess_bytes; r++) {

@@ -1,4 +1,4 @@
-/* prefix_charge.c - which budget a node's pages count against: region, account, pins.
+/* prefix_charge.c - the charge of a node's pages: region, account, pins.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/prefix/prefix_internal.h"
@@ -140,7 +140,7 @@ quire_prefix_tie *quire_prefix_tie_hold(quire_prefix *tree, uint32_t node, uint3
     }
     tie->root = quire_prefix_at(tree, root)->root;
     tie->rank = rank;
-    tie->is_private = true; /* it publishes nothing */
+    tie->is_private = true; /* a pin publishes nothing */
     tie->n_known = n_tokens;
     quire_prefix_tie_move(tree, tie, node);
     return tie;
@@ -164,8 +164,9 @@ void quire_prefix_tie_use(quire_prefix *tree, const quire_prefix_tie *tie)
 
 /* ---- a sequence finds pages ---- */
 
-/* Whether a sequence of a region takes the charge of a node over. Between pinned regions only the
- * higher rank does, or two that share a text would take it from each other all the time. */
+/* Whether a sequence of a region takes over the charge of a node. Between pinned regions only the
+ * higher rank takes over; otherwise two regions that share a text would take it from each other all
+ * the time. */
 static bool may_take(const quire_prefix_node *node, quire_region_id region, uint8_t rank)
 {
     if (region == QUIRE_REGION_DYNAMIC || node->n_pins > 0) {
@@ -187,8 +188,8 @@ static bool has_lower(const quire_prefix *tree, quire_region_id region, uint8_t 
     return false;
 }
 
-/* What a hit brings may cost a region something it has cached, but nothing of a higher rank: one
- * node goes at a time. */
+/* Make room for the charge of a hit. Evicts one cached node at a time, and none above the rank of
+ * the hit. */
 static bool make_headroom(quire_prefix *tree, quire_region_id region, uint8_t rank, uint64_t bytes)
 {
     const quire_region *found = &tree->cache->regions.items[region];
@@ -206,7 +207,7 @@ void quire_prefix_path_charge(quire_prefix *tree, quire_region_id region, uint8_
     bool is_full = false;
 
     if (region == QUIRE_REGION_DYNAMIC && tree->n_region_nodes == 0) {
-        return; /* all nodes are its own */
+        return; /* all nodes belong to the dynamic region */
     }
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = tree->path[i];
@@ -268,7 +269,7 @@ static void node_move(quire_prefix *tree, quire_charge_move *move, uint32_t id)
     }
 }
 
-/* Whether eviction could take a node and free a page by it. */
+/* Whether eviction could end a node and free a page. */
 static bool is_evictable(const quire_prefix *tree, uint32_t id)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
@@ -355,7 +356,8 @@ bool quire_prefix_nodes_trade(quire_prefix *tree)
     return false;
 }
 
-/* Call for each node that sequences of a region run on and that is charged to another. */
+/* Call visit for each unpinned node that sequences of move->to run on and that is charged to
+ * move->from. */
 static void running_visit(quire_prefix *tree, quire_charge_move *move,
                           void (*visit)(quire_prefix *tree, quire_charge_move *move, uint32_t id))
 {
@@ -378,7 +380,7 @@ static void running_visit(quire_prefix *tree, quire_charge_move *move,
     }
 }
 
-/* In a dry run marks say which nodes were counted. */
+/* In a dry run the marks record the counted nodes. */
 static void node_return(quire_prefix *tree, quire_charge_move *move, uint32_t id)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);

@@ -1,4 +1,4 @@
-/* prefix_drop.c - nodes that go: for memory, by age, by command.
+/* prefix_drop.c - ends of nodes: by eviction, expiry and invalidation.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/prefix/prefix_internal.h"
@@ -7,7 +7,7 @@
 
 /* ---- eviction ---- */
 
-/* Whether ending a node would free a page: not while sequences without a ref hold them all. */
+/* Whether ending a node would free a page: not when sequences without a ref hold all its pages. */
 static bool frees_pages(const quire_prefix *tree, uint32_t id)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
@@ -34,8 +34,8 @@ static uint64_t charged_bytes(const quire_prefix *tree, quire_region_id region)
     return quire_counter_get(&tree->cache->regions.items[region].charged_bytes);
 }
 
-/* Nodes of any region that have expired go, at most n_max. One below a node of another region may
- * make that one the next, so the regions take turns until nothing is left. */
+/* Drop at most n_max expired nodes of all regions. An ended node may make its parent, of another
+ * region, a candidate, so the regions take turns until no expired node is left. */
 static uint32_t expire(quire_prefix *tree, uint32_t n_max)
 {
     uint32_t n = 0;
@@ -56,9 +56,8 @@ static uint32_t expire(quire_prefix *tree, uint32_t n_max)
     return n;
 }
 
-/* Evict until the region's charge is down to end_bytes or no candidate is left. Candidates whose
- * pages are live are set aside in a list through their links: they are in use, and losing them
- * gains nothing. */
+/* Evict until the region's charge is down to end_bytes or no candidate is left. Candidates with
+ * only live pages are set aside in a list through their links: evicting them frees nothing. */
 static void evict_down_to(quire_prefix *tree, quire_evict_ask ask, uint64_t end_bytes,
                           uint32_t *aside)
 {
@@ -83,7 +82,7 @@ uint64_t quire_prefix_evict_ask(quire_prefix *tree, quire_evict_ask ask, uint64_
     uint64_t end_bytes = start_bytes > need_bytes ? start_bytes - need_bytes : 0;
     uint32_t aside = QUIRE_NODE_NULL;
 
-    /* What has expired in another region may stand below what is looked for. */
+    /* An expired node of another region may be below a node of this region. */
     do {
         evict_down_to(tree, ask, end_bytes, &aside);
     } while (charged_bytes(tree, ask.region) > end_bytes && expire(tree, UINT32_MAX) > 0);
@@ -120,12 +119,12 @@ uint32_t quire_prefix_expire(quire_prefix *tree, uint64_t now_us, uint32_t nodes
 typedef struct dropper {
     quire_prefix *tree;
     quire_prefix_gone why;
-    uint32_t n_tokens; /* what goes begins with so many tokens that were named */
+    uint32_t n_tokens; /* number of named tokens with which the dropped texts begin */
     quire_prefix_dropped sum;
 } dropper;
 
-/* Refs that end at a node which goes. One that shares less than what was named, because it ended
- * inside the node, goes on from the parent; the others publish no more. */
+/* Detach the refs from a node that ends. A ref that shares fewer tokens than named, because it
+ * ended inside the node, continues from the parent. The other refs publish no more. */
 static void ties_let_go(dropper *d, uint32_t id)
 {
     quire_prefix *tree = d->tree;
@@ -142,7 +141,7 @@ static void ties_let_go(dropper *d, uint32_t id)
     }
 }
 
-/* Drop what is below a node, which stays. */
+/* Drop all nodes below a node, which stays. */
 static void children_drop(dropper *d, uint32_t top)
 {
     quire_prefix *tree = d->tree;
@@ -167,7 +166,7 @@ static void children_drop(dropper *d, uint32_t top)
     }
 }
 
-/* Drop a node and what is below; its parent is the caller's to settle. */
+/* Drop a node and all nodes below. The caller settles the parent. */
 static void node_drop(dropper *d, uint32_t id)
 {
     children_drop(d, id);
@@ -181,13 +180,14 @@ static void root_drop(dropper *d, uint32_t root)
 {
     children_drop(d, root);
     if (quire_prefix_at(d->tree, root)->n_refs > 0) {
-        ties_let_go(d, root); /* the last one ends the root */
+        ties_let_go(d, root); /* the last ref ends the root */
     } else {
         quire_prefix_node_settle(d->tree, root);
     }
 }
 
-/* Whether a ref is under a root and its first n tokens, known to the tree, are these. */
+/* Whether a ref is under a root and its first n tokens, which are in the tree, equal these
+ * tokens. */
 static bool tie_begins(const quire_prefix *tree, const quire_prefix_tie *tie, uint32_t root,
                        const int32_t *tokens, uint32_t n)
 {
@@ -207,8 +207,9 @@ static bool tie_begins(const quire_prefix *tree, const quire_prefix_tie *tie, ui
     return id == root;
 }
 
-/* Sequences that run may begin with what was named although the tree does not know it (yet, or any
- * more): publish finds out. There is room for one such text; a ref that gets two dies. */
+/* A running sequence may begin with the named text although the tree does not contain that text
+ * (yet, or any more). Store the text in the sequence's tie; publish checks it. A tie stores one
+ * text; with a second, different text the ref dies. */
 static void ties_ban(dropper *d, uint32_t root, const int32_t *tokens, uint32_t n_tokens)
 {
     quire_prefix *tree = d->tree;
@@ -266,7 +267,7 @@ quire_prefix_dropped quire_prefix_drop_all(quire_prefix *tree, uint64_t now_us)
     return d.sum;
 }
 
-/* Salts of n_min to n_max bytes that begin with these n_min. */
+/* Drop the roots whose salts have n_min to n_max bytes and begin with these n_min bytes. */
 static quire_prefix_dropped drop_salts(quire_prefix *tree, const void *begin, uint32_t n_min,
                                        uint32_t n_max, uint64_t now_us)
 {
@@ -308,7 +309,7 @@ quire_prefix_dropped quire_prefix_drop_prefix(quire_prefix *tree, const quire_pr
     if (walk.root == QUIRE_NODE_NULL) {
         return d.sum;
     }
-    if (walk.n_full < n_above) { /* nothing of it is cached */
+    if (walk.n_full < n_above) { /* no part of the named text is cached */
         ties_ban(&d, walk.root, tokens, n_tokens);
         QUIRE_PREFIX_CHECKED(tree);
         return d.sum;
@@ -329,7 +330,7 @@ quire_prefix_dropped quire_prefix_drop_prefix(quire_prefix *tree, const quire_pr
         node_drop(&d, place.above);
     }
     quire_prefix_node_settle(tree, walk.base);
-    ties_ban(&d, walk.root, tokens, n_tokens); /* last: it may end the root */
+    ties_ban(&d, walk.root, tokens, n_tokens); /* last, because it may end the root */
     QUIRE_PREFIX_CHECKED(tree);
     return d.sum;
 }
@@ -357,7 +358,7 @@ quire_prefix_dropped quire_prefix_drop_owner(quire_prefix *tree, uint64_t owner,
             id = parent;
             parent = quire_prefix_at(tree, id)->parent;
         }
-        node_drop(&d, id); /* below is the owner's too (P7) */
+        node_drop(&d, id); /* nodes below have the same owner (P7) */
         quire_prefix_node_settle(tree, parent);
     }
     for (uint32_t i = 0; i < tree->n_ties; i++) {

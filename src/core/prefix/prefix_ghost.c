@@ -1,4 +1,4 @@
-/* prefix_ghost.c - the ring of what went.
+/* prefix_ghost.c - the ring of records of ended nodes.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/prefix/prefix_ghost.h"
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#define TRIES 32u /* so that a chain of many does not slow lookups */
+#define TRIES 32u /* so that long chains do not slow lookups */
 
 int quire_ghosts_init(quire_ghosts *ghosts, const quire_allocator *allocator, uint32_t capacity)
 {
@@ -92,7 +92,7 @@ quire_ghost *quire_ghosts_add(quire_ghosts *ghosts, const quire_ghost *ghost)
     return &ghosts->ring[number - 1];
 }
 
-/* Along the chain of a key: at most TRIES ghosts, since anybody can make chains long. */
+/* A walk along the chain of a key: at most TRIES ghosts, because clients can make chains long. */
 typedef struct ghost_walk {
     const quire_ghosts *ghosts;
     uint64_t key;

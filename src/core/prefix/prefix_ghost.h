@@ -1,12 +1,12 @@
-/* prefix_ghost.h - a bounded memory of what went: which text, when and why.
+/* prefix_ghost.h - a bounded memory of ended nodes: text, time and reason.
  *
- * A ring of records with a hash table over it; the oldest is forgotten first. Full pages are found
- * by the hash of their path. A node that was partly filled is found by its parent's path: a prompt
- * goes on behind it, and no hash of the prompt's pages ends where it ended.
+ * A ring of records with a hash table; the oldest record is forgotten first. A full page's record
+ * is found by the hash of its path. A partly filled node's record is found by the hash of its
+ * parent's path, because no page of a longer prompt ends where the node ended.
  *
- * An eviction policy may note something of its own in a record, and is told when it is forgotten.
+ * An eviction policy may store words in a record, and is told when the record is forgotten.
  *
- * Texts are not kept: hashes of 64 bits are taken for equality here, as no page depends on it.
+ * Texts are not kept: equal 64-bit hashes count as equal texts, because no page depends on them.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CORE_PREFIX_GHOST_H
@@ -18,15 +18,15 @@
 #include <stdint.h>
 
 typedef struct quire_ghost {
-    uint64_t key;  /* what it is found by: quire_ghosts_key_page() or _partial() */
+    uint64_t key;  /* the look-up key: quire_ghosts_key_page() or _partial() */
     uint64_t hash; /* path hash of the node */
     uint64_t gone_us;
-    uint32_t next; /* in its chain, by number: the next older one */
+    uint32_t next; /* in its chain, by number: the next older record */
     uint32_t prev;
     uint16_t n_tokens; /* of the node */
     uint8_t why;       /* quire_prefix_gone */
     uint8_t tip;       /* of the node */
-    uint8_t list;      /* the policy's; 0 in a new record */
+    uint8_t list;      /* for the policy; 0 in a new record */
     uint64_t words[2]; /* likewise */
 } quire_ghost;
 
@@ -47,8 +47,9 @@ typedef struct quire_ghosts {
     uint32_t capacity;
     uint32_t mask;
     uint32_t n;
-    uint32_t at;                                      /* where the next goes */
-    void (*forgotten)(void *ctx, quire_ghost *ghost); /* before its place is taken; may be NULL */
+    uint32_t at;                                      /* index of the next record */
+    void (*forgotten)(void *ctx, quire_ghost *ghost); /* called before a record is overwritten; may
+                                                         be NULL */
     void *forgotten_ctx;
 } quire_ghosts;
 
@@ -56,17 +57,17 @@ typedef struct quire_ghosts {
 int quire_ghosts_init(quire_ghosts *ghosts, const quire_allocator *allocator, uint32_t capacity);
 void quire_ghosts_fini(quire_ghosts *ghosts);
 
-/* Remember; next and prev are filled in. Returns the record, which stays where it is until it is
- * forgotten; NULL when ghosts are off. Cost: O(1), nothing is allocated. */
+/* Add a record; next and prev are filled in. Returns the record, whose address is valid until the
+ * record is forgotten; NULL when ghosts are off. Cost: O(1), nothing is allocated. */
 quire_ghost *quire_ghosts_add(quire_ghosts *ghosts, const quire_ghost *ghost);
 
-/* The latest full page with this path; NULL if there is none in memory. */
+/* The latest record of a full page with this path; NULL = none. */
 const quire_ghost *quire_ghosts_find(const quire_ghosts *ghosts, uint64_t path_hash);
 
-/* The latest node, full or not, with this key and hash; NULL if there is none in memory. */
+/* The latest record of a node, full or not, with this key and hash; NULL = none. */
 quire_ghost *quire_ghosts_find_node(const quire_ghosts *ghosts, uint64_t key, uint64_t hash);
 
-/* Records by number, from 1, which is what a policy can link them by. */
+/* Records by number, from 1; a policy can link records by number. */
 static inline quire_ghost *quire_ghosts_at(const quire_ghosts *ghosts, uint32_t number)
 {
     return &ghosts->ring[number - 1];
@@ -77,7 +78,8 @@ static inline uint32_t quire_ghosts_number(const quire_ghosts *ghosts, const qui
     return (uint32_t)(ghost - ghosts->ring) + 1;
 }
 
-/* The longest partial node below a path that these tokens begin with, of the latest few. */
+/* Of the latest few records of partly filled nodes below a path, the longest whose tokens are a
+ * prefix of these tokens; NULL = none. */
 const quire_ghost *quire_ghosts_find_partial(const quire_ghosts *ghosts, uint64_t path_hash,
                                              const int32_t *tokens, uint32_t n_tokens);
 

@@ -14,7 +14,7 @@
 #define ENTRIES_FIRST 1024u
 #endif
 
-/* At most half full: runs stay short. */
+/* At most half full, so that runs stay short. */
 static uint64_t entries_for(uint64_t n)
 {
     uint64_t n_entries = ENTRIES_FIRST;
@@ -96,7 +96,7 @@ void quire_prefix_index_remove(quire_prefix_index *index, uint64_t hash, uint32_
         QUIRE_CHECK(index->entries[at].node != QUIRE_NODE_NULL);
         at = (at + 1) & index->mask;
     }
-    /* Close the gap: an entry behind it moves up unless that is before its home. */
+    /* Close the gap: move up each entry behind it, unless the gap lies before the entry's home. */
     for (next = (at + 1) & index->mask; index->entries[next].node != QUIRE_NODE_NULL;
          next = (next + 1) & index->mask) {
         uint32_t home = index->entries[next].tag & index->mask;
@@ -123,7 +123,7 @@ uint64_t quire_prefix_hash_add(uint64_t path_hash, const int32_t *tokens, uint32
 {
     uint64_t hash = path_hash ^ XXH3_64bits(tokens, n_tokens * sizeof(tokens[0]));
 
-    /* The product makes the order of pages count; its high half is where the tag comes from. */
+    /* The product makes the order of pages count; the tag is its high half. */
     hash *= 0x9e3779b97f4a7c15u;
     return hash ^ hash >> 29;
 }

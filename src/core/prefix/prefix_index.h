@@ -1,8 +1,8 @@
-/* prefix_index.h - from a path's hash to the node that ends it: roots and full pages.
+/* prefix_index.h - maps the hash of a path to its last node, a root or a full page.
  *
- * The hash of a path is made of its key's and those of its pages, so all hashes of a prompt can be
- * computed before the tree is looked at. Open addressing; an entry holds half of the hash, so that
- * probing reads no nodes. What is found is compared by the caller's measure: parent and tokens.
+ * The hash of a path combines the hashes of its key and its pages, so all hashes of a prompt can be
+ * computed without the tree. Open addressing; an entry holds half of the hash, so that probing
+ * reads no nodes. The caller compares parent and tokens of a found node.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CORE_PREFIX_INDEX_H
@@ -29,7 +29,7 @@ void quire_prefix_index_fini(quire_prefix_index *index);
 /* Make room for n entries in all. Errors: QUIRE_NOMEM. */
 int quire_prefix_index_plan(quire_prefix_index *index, uint32_t n);
 
-/* There is room. */
+/* Requires room for the entry (add), or the entry (remove). */
 void quire_prefix_index_add(quire_prefix_index *index, uint64_t hash, uint32_t node);
 void quire_prefix_index_remove(quire_prefix_index *index, uint64_t hash, uint32_t node);
 
@@ -61,7 +61,7 @@ static inline void quire_prefix_index_prefetch(const quire_prefix_index *index, 
 
 uint64_t quire_prefix_hash_key(const uint64_t identity[2], const void *salt, uint32_t salt_bytes);
 
-/* The path's hash with the tokens of one more page, or of a part of one. */
+/* The hash of a path extended by the tokens of one more page, or part of a page. */
 uint64_t quire_prefix_hash_add(uint64_t path_hash, const int32_t *tokens, uint32_t n_tokens);
 
 #endif /* QUIRE_CORE_PREFIX_INDEX_H */

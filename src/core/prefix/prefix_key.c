@@ -1,6 +1,7 @@
-/* prefix_key.c - the keys of texts: names that are the same in every process; see quire/prefix.h.
+/* prefix_key.c - the keys of texts, equal in every process; see quire/prefix.h.
  *
- * What is hashed is laid out byte by byte first, so that the machine's byte order does not matter.
+ * The input of the hash is first written byte by byte, so that the machine's byte order does not
+ * matter.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
@@ -9,7 +10,7 @@
 
 #include <string.h>
 
-#define ROOT_TAG       "quire text 1" /* begins the bytes of a root; another rule, another tag */
+#define ROOT_TAG       "quire text 1" /* begins a root's bytes; change the tag with the rule */
 #define ROOT_TAG_BYTES (sizeof(ROOT_TAG) - 1)
 #define ROOT_BYTES     (ROOT_TAG_BYTES + 2 * 8 + 4 + QUIRE_PREFIX_SALT_MAX)
 #define PAGE_BYTES_MAX (QUIRE_PAGE_KEY_BYTES + (size_t)QUIRE_PAGE_TOKENS_MAX * 4)

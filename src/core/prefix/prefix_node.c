@@ -28,7 +28,7 @@ void quire_prefix_nodes_init(quire_prefix_nodes *nodes, const quire_allocator *a
     while ((nodes->node_bytes << (nodes->chunk_bits + 1)) <= CHUNK_BYTES) {
         nodes->chunk_bits++;
     }
-    nodes->id_end = 1; /* 0 names nothing */
+    nodes->id_end = 1; /* 0 = none */
     nodes->nodes_max = QUIRE_PREFIX_NODES_MAX;
 }
 

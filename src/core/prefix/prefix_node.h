@@ -1,7 +1,7 @@
 /* prefix_node.h - storage of the prefix tree's nodes: ids, not pointers, in chunks that never move.
  *
- * A node's pages and tokens lie in it, so that a lookup that has found a node reads on in the same
- * cache lines. Siblings stand in a treap ordered by their tokens (prefix_siblings.h).
+ * A node contains its pages and tokens, so that a lookup reads adjacent cache lines. Siblings form
+ * a treap ordered by their tokens (prefix_siblings.h).
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CORE_PREFIX_NODE_H
@@ -32,26 +32,26 @@ typedef struct quire_evict_link {
     uint32_t left;
     uint32_t right;
     uint8_t n_path;
-    uint8_t heap; /* which of the bin's heaps it is in */
+    uint8_t heap; /* number of the heap in the bin */
 } quire_evict_link;
 
 #define QUIRE_NODE_LINKS 2u /* by policy, by deadline */
-#define QUIRE_NODE_WORDS 3u /* of a policy's own */
+#define QUIRE_NODE_WORDS 3u /* for the policy */
 
 #define QUIRE_NODE_TIP_MAX 255u
 
 typedef struct quire_prefix_node {
-    uint64_t path_hash; /* of the key and all tokens up to the end of the node, by the seed */
-    quire_page_key key; /* of the same, in every process */
+    uint64_t path_hash; /* seeded hash of the key and all tokens up to the node's end */
+    quire_page_key key; /* of the same, equal in every process */
     union {
         uint64_t owner;
         struct quire_prefix_root *root; /* of a root */
     };
     uint64_t created_us;
     uint64_t used_us;
-    uint64_t used_tick; /* orders uses that have the same time */
+    uint64_t used_tick; /* orders uses at the same time */
     uint32_t parent;
-    uint32_t left; /* treap of the siblings; of a free node: the next free one */
+    uint32_t left; /* treap of the siblings; in a free node: the next free node */
     uint32_t right;
     uint32_t children; /* root of their treap */
     uint32_t n_children;
@@ -61,7 +61,7 @@ typedef struct quire_prefix_node {
     uint32_t n_refs;
     uint32_t first_token; /* position of tokens[0] */
     uint32_t hits;
-    uint32_t n_pins;      /* that end here or below */
+    uint32_t n_pins;      /* pins that end here or below */
     uint32_t region_next; /* nodes charged to the same pinned region; 0 = end (charge.h) */
     uint32_t region_prev;
     quire_evict_link links[QUIRE_NODE_LINKS];
@@ -69,12 +69,12 @@ typedef struct quire_prefix_node {
     uint16_t n_tokens;
     uint16_t account; /* of its root */
     uint8_t region;
-    uint8_t rank;     /* the highest that used it */
+    uint8_t rank;     /* the highest rank of its users */
     uint8_t kind;     /* quire_node_kind */
-    uint8_t tip;      /* pages behind it of the last text that ended at or below it, up to
-                       * QUIRE_NODE_TIP_MAX, which is also what a node has where none did */
-    uint8_t heaps;    /* which it is in, see evict.h */
-    uint8_t list;     /* which of the policy's lists it is on */
+    uint8_t tip;      /* pages from the node to the end of the last text that ended at or below it,
+                         at most QUIRE_NODE_TIP_MAX; QUIRE_NODE_TIP_MAX when no text did */
+    uint8_t heaps;    /* flags of evict.h */
+    uint8_t list;     /* number of the policy's list */
     uint32_t pages[]; /* [n_groups], then int32_t tokens[page_tokens] */
 } quire_prefix_node;
 
@@ -90,7 +90,7 @@ typedef struct quire_prefix_nodes {
     uint32_t id_end; /* ids from here on were never used */
     uint32_t n_used;
     uint32_t nodes_max;
-    uint32_t seed; /* of the siblings' order of priority: who makes prompts must not know it */
+    uint32_t seed; /* seed of the siblings' priorities; must be unknown to clients */
 } quire_prefix_nodes;
 
 void quire_prefix_nodes_init(quire_prefix_nodes *nodes, const quire_allocator *allocator,
@@ -100,7 +100,7 @@ void quire_prefix_nodes_fini(quire_prefix_nodes *nodes);
 /* Make sure that the next take succeeds. Errors: QUIRE_LIMIT, QUIRE_NOMEM. */
 int quire_prefix_nodes_plan(quire_prefix_nodes *nodes);
 
-/* A planned node, zero but for its kind. */
+/* Take a planned node; all fields but the kind are zero. */
 uint32_t quire_prefix_nodes_take(quire_prefix_nodes *nodes, quire_node_kind kind);
 void quire_prefix_nodes_give(quire_prefix_nodes *nodes, uint32_t id);
 

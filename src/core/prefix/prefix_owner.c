@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-/* Owners are counted up; the index looks at the upper half. */
+/* Owners are consecutive numbers; the index uses the upper half of a hash. */
 static uint64_t hash_of(uint64_t owner)
 {
     return owner * 0x9e3779b97f4a7c15u;

@@ -1,8 +1,8 @@
-/* prefix_owner.h - which nodes an owner published and nobody else has used, so that a session's end
- * costs what the session left, not what the tree holds.
+/* prefix_owner.h - the nodes that one owner published and nobody else has used. So the cost of a
+ * session's end depends on the session's nodes, not on the size of the tree.
  *
- * The nodes of an owner stand in a ring (owner_next, owner_prev). One of them, the anchor, is found
- * by the owner's number; the others come and go without the index.
+ * The nodes of an owner form a ring (owner_next, owner_prev). The index maps the owner's number to
+ * one node, the anchor; other nodes enter and leave the ring without the index.
  *
  * Thread: owner.
  *
@@ -26,10 +26,10 @@ void quire_prefix_owners_fini(quire_prefix_owners *owners);
 /* Make sure that the next add succeeds. Errors: QUIRE_NOMEM. */
 int quire_prefix_owners_plan(quire_prefix_owners *owners);
 
-/* A node of an owner; 0 = there is none. */
+/* A node of an owner; 0 = none. */
 uint32_t quire_prefix_owners_find(const quire_prefix_owners *owners, uint64_t owner);
 
-/* Give a node that has no owner to one; take it away again. Owner 0 is nobody: nothing happens. */
+/* Set the owner of a node without an owner; remove the owner again. Nothing happens for owner 0. */
 void quire_prefix_owners_add(quire_prefix_owners *owners, uint32_t node, uint64_t owner);
 void quire_prefix_owners_remove(quire_prefix_owners *owners, uint32_t node);
 

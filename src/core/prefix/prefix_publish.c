@@ -1,10 +1,10 @@
-/* prefix_publish.c - new nodes, from what a sequence has computed.
+/* prefix_publish.c - new nodes from a sequence's computed tokens.
  *
- * At each place of the path there are three cases. A child holds all the tokens already: it stays,
- * and the sequence takes its pages for its own copies, if they are full. A partly filled child
- * holds the first of them: it gets the sequence's pages and tokens; readers of the pages it had
- * hold these themselves. Or the tokens are new: a new node. So of two siblings none ever begins
- * with the other (P2).
+ * At each node of the path there are three cases. If a child already holds all the tokens, the
+ * child stays, and the sequence takes the child's full pages in place of its own copies. If a
+ * partly filled child holds a prefix of the tokens, the child gets the sequence's pages and tokens;
+ * readers of its old pages hold these pages themselves. If the tokens are new, a new node is made.
+ * So no node is a prefix of a sibling (P2).
  *
  * SPDX-License-Identifier: MIT */
 #include "core/prefix/prefix_internal.h"
@@ -19,14 +19,15 @@ typedef struct publisher {
     uint32_t base; /* last full node of the path */
 } publisher;
 
-/* The full node that a tie's path begins with; the tie may end inside a child of it. */
+/* The last full node of a tie's path. The tie may end inside one of its children. */
 static uint32_t base_of(const quire_prefix *tree, const quire_prefix_tie *tie)
 {
     return tie->n_known % tree->page_tokens == 0 ? tie->node
                                                  : quire_prefix_at(tree, tie->node)->parent;
 }
 
-/* Go back to where the sequence was cut: what follows there are other tokens. */
+/* Move the tie back to the last node that ends within the first n_tokens, the length to which the
+ * sequence was truncated: other tokens may follow there. */
 static void rewind_to(publisher *p, uint32_t n_tokens)
 {
     uint32_t base = p->base;
@@ -39,8 +40,8 @@ static void rewind_to(publisher *p, uint32_t n_tokens)
     quire_prefix_tie_move(p->tree, p->tie, base);
 }
 
-/* The sequence's pages behind base, for a node of n tokens that replaces another or none. Returns
- * whether it can be made. */
+/* Collect the sequence's pages behind base, for a node of n tokens that replaces the node
+ * `replaced` (0 = none). Returns whether the node can be made. */
 static bool fill_get(const publisher *p, uint32_t n, uint32_t replaced, quire_prefix_fill *fill)
 {
     const quire_prefix *tree = p->tree;
@@ -56,7 +57,7 @@ static bool fill_get(const publisher *p, uint32_t n, uint32_t replaced, quire_pr
             }
             continue;
         }
-        /* A page that another node keeps: the caller said other tokens of it before. */
+        /* Another node keeps the page: the caller published other tokens for the page before. */
         if (quire_pool_page(&tree->cache->pool, page)->n_kept > 0 &&
             (replaced == QUIRE_NODE_NULL || quire_prefix_at(tree, replaced)->pages[g] != page)) {
             return false;
@@ -65,7 +66,7 @@ static bool fill_get(const publisher *p, uint32_t n, uint32_t replaced, quire_pr
     return true;
 }
 
-/* Charge of a fill's pages that is not in a region. */
+/* Charge of a fill's pages outside a region. */
 static uint64_t elsewhere_bytes(const quire_prefix *tree, const quire_prefix_fill *fill,
                                 quire_region_id region)
 {
@@ -80,8 +81,9 @@ static uint64_t elsewhere_bytes(const quire_prefix *tree, const quire_prefix_fil
     return sum;
 }
 
-/* Whether a fill may take the place of a pinned node's pages, whose charge stays in its region:
- * what they leave there must do, unless the sequence is at home in it. */
+/* Whether a fill may replace the pages of a pinned node. The charge stays in the node's region: the
+ * new pages must fit the bytes that the old pages free, plus the region's free room when the
+ * sequence belongs to the region. */
 static bool fits_pinned(const publisher *p, const quire_prefix_node *node,
                         const quire_prefix_fill *fill)
 {
@@ -104,8 +106,8 @@ static bool fits_pinned(const publisher *p, const quire_prefix_node *node,
     return elsewhere_bytes(p->tree, fill, node->region) <= room_bytes;
 }
 
-/* Choose the region that a node's pages are charged to, all of them: where they are, or when some
- * spilled and others did not, wherever there is room for the rest. Returns whether there is. */
+/* Choose one region for the charge of all pages of a node: the pages' present region, or, when only
+ * some pages spilled, a region with room for the rest. Returns whether there is such a region. */
 static bool fill_charge(const publisher *p, uint32_t replaced, quire_prefix_fill *fill)
 {
     const quire_prefix *tree = p->tree;
@@ -130,14 +132,14 @@ static bool fill_charge(const publisher *p, uint32_t replaced, quire_prefix_fill
     return false;
 }
 
-/* Whether a child with n_same tokens in common is a part of a text, less than it. */
+/* Whether a child that shares n_same tokens with a text is a proper prefix of the text. */
 static bool is_part(const quire_prefix *tree, uint32_t id, uint32_t n_same)
 {
     return id != QUIRE_NODE_NULL && quire_prefix_at(tree, id)->n_tokens == n_same;
 }
 
-/* Make n tokens behind base known, at most a page. *out is the child that holds them, 0 when there
- * is nothing to make it of. */
+/* Publish n tokens, at most a page, behind base. *out gets the child that holds them, 0 when the
+ * child cannot be made. */
 static int child_put(publisher *p, uint32_t n, uint32_t *out)
 {
     quire_prefix *tree = p->tree;
@@ -151,7 +153,8 @@ static int child_put(publisher *p, uint32_t n, uint32_t *out)
     *out = QUIRE_NODE_NULL;
     if (place.above != QUIRE_NODE_NULL && place.n_above == n) {
         *out = place.above;
-        if (first >= p->tie->n_known) { /* it was not filled from it, nor made it */
+        if (first >= p->tie->n_known) { /* the sequence neither was filled from the node nor made
+                                           it */
             quire_prefix_node_share(tree, *out, user);
         } else {
             quire_prefix_node_touch(tree, *out, user);
@@ -176,7 +179,7 @@ static int child_put(publisher *p, uint32_t n, uint32_t *out)
     return QUIRE_OK;
 }
 
-/* Publish from base on; the tie ends where that ended. */
+/* Publish from base on, and move the tie to the last published node. */
 static int publish_from(publisher *p)
 {
     uint32_t page_tokens = p->tree->page_tokens;
@@ -189,7 +192,7 @@ static int publish_from(publisher *p)
         uint32_t child;
 
         if (n < page_tokens && p->tree->opts.is_page_exact) {
-            break; /* nobody could use it */
+            break; /* no lookup could use an open page */
         }
         rc = child_put(p, n, &child);
         if (rc < 0 || child == QUIRE_NODE_NULL) {
@@ -199,7 +202,7 @@ static int publish_from(publisher *p)
         end = child;
         p->base = n == page_tokens ? child : p->base;
     }
-    /* When nothing was added it still ends where it did, maybe inside a child of base. */
+    /* Without new tokens the tie stays, maybe inside a child of base. */
     if (known > p->tie->n_known) {
         quire_prefix_tie_move(p->tree, p->tie, end);
         p->tie->n_known = known;
@@ -207,7 +210,7 @@ static int publish_from(publisher *p)
     return rc;
 }
 
-/* Let go of one group's pages where the sequence has holes, from the base upwards. */
+/* Release one group's pages where the sequence has holes, from base upwards. */
 static void holes_follow_in(publisher *p, uint32_t group, quire_prefix_run run)
 {
     quire_prefix *tree = p->tree;
@@ -232,7 +235,7 @@ static void holes_follow_in(publisher *p, uint32_t group, quire_prefix_run run)
     }
 }
 
-/* What the sequence has released, nobody else holding it, is not held by the tree either. */
+/* Release from the tree the pages that the sequence has released and no other sequence holds. */
 static void holes_follow(publisher *p)
 {
     for (uint32_t g = 1; g < p->tree->n_groups; g++) {

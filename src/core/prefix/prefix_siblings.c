@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* The finalizer of MurmurHash3 (Appleby): one to one, so priorities differ. */
+/* The finalizer of MurmurHash3 (Appleby): one to one, so all priorities differ. */
 static uint32_t priority(const quire_prefix_nodes *nodes, uint32_t id)
 {
     id ^= nodes->seed;
@@ -28,7 +28,7 @@ static uint32_t common_tokens(const int32_t *a, const int32_t *b, uint32_t n)
     return i;
 }
 
-/* Order of a text against a node's: < 0, 0, > 0; *n_same tokens are shared. */
+/* Compare a text with a node's tokens: < 0, 0, > 0; *n_same gets the number of shared tokens. */
 static int compare(const quire_prefix_nodes *nodes, uint32_t id, const int32_t *tokens,
                    uint32_t n_tokens, uint32_t *n_same)
 {
@@ -67,7 +67,7 @@ quire_prefix_place quire_prefix_siblings_find(const quire_prefix_nodes *nodes, u
     return place;
 }
 
-/* Cut the treap at `at` into what is below and above a child. */
+/* Split the treap at `at` into the nodes below and above a child. */
 static void split(const quire_prefix_nodes *nodes, uint32_t at, quire_prefix_node *child)
 {
     const int32_t *tokens = quire_prefix_node_tokens(nodes, child);

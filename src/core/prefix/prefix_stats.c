@@ -1,4 +1,4 @@
-/* prefix_stats.c - figures and views of the prefix tree.
+/* prefix_stats.c - statistics and views of the prefix tree.
  *
  * quire_prefix_stats_get() reads only counters and constants, because the caller may be on any
  * thread.
@@ -30,8 +30,8 @@ void quire_prefix_stats_get(const quire_prefix *tree, quire_prefix_stats *out)
     out->refs = quire_counter_get(&tree->n_refs);
 }
 
-/* The node after one in an order that has parents before children; 0 = none. The tree has no room
- * for a stack, so the way up finds the next sibling by tokens. */
+/* The next node in an order with parents before children; 0 = none. There is no memory for a stack,
+ * so the way up finds the next sibling by tokens. */
 static uint32_t next_of(const quire_prefix *tree, uint32_t id)
 {
     uint32_t next = quire_prefix_siblings_first(&tree->nodes, id);

@@ -1,4 +1,4 @@
-/* prefix_tree.c - how nodes, roots and refs of the prefix tree come and go.
+/* prefix_tree.c - creation and end of the tree's nodes, roots and refs.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/prefix/prefix_internal.h"
@@ -37,14 +37,14 @@ uint32_t quire_prefix_root_find(const quire_prefix *tree, const quire_prefix_key
     return QUIRE_NODE_NULL;
 }
 
-/* Room for one node more, of any kind. */
+/* Plan one more node of any kind. */
 static int node_plan(quire_prefix *tree)
 {
     QUIRE_TRY(quire_prefix_nodes_plan(&tree->nodes));
     return quire_prefix_index_plan(&tree->index, tree->nodes.n_used + 1);
 }
 
-/* Into the list of roots, in front. */
+/* Add a root at the front of the list. */
 static void root_link(quire_prefix *tree, quire_prefix_root *root)
 {
     root->prev = NULL;
@@ -127,8 +127,8 @@ static void root_end(quire_prefix *tree, uint32_t id)
 
 /* ---- nodes ---- */
 
-/* The pages that go do so before others come: where the node is pinned these take over the charge.
- */
+/* Replace a node's pages. Old pages go first: in a pinned node the new pages take over their
+ * charge. */
 static void pages_replace(quire_prefix *tree, quire_prefix_node *node, uint32_t n_tokens,
                           const quire_prefix_fill *fill)
 {
@@ -292,9 +292,9 @@ void quire_prefix_node_settle(quire_prefix *tree, uint32_t id)
 }
 
 typedef enum node_use_kind {
-    HOLD,  /* by a request that has it already */
-    SHARE, /* by one more */
-    HIT    /* by one more, and its sequence was filled from it */
+    HOLD,  /* by a request that uses the node already */
+    SHARE, /* by one more request */
+    HIT    /* by one more request, whose sequence was filled from the node */
 } node_use_kind;
 
 static void node_use(quire_prefix *tree, uint32_t id, quire_prefix_user user, node_use_kind kind)
@@ -302,7 +302,7 @@ static void node_use(quire_prefix *tree, uint32_t id, quire_prefix_user user, no
     quire_prefix_node *node = quire_prefix_at(tree, id);
     bool is_candidate = quire_evict_has(&tree->evict, id);
 
-    if (is_candidate) { /* its keys must not change while it is one */
+    if (is_candidate) { /* a candidate's keys must not change */
         quire_evict_remove(&tree->evict, id);
     }
     node->used_us = tree->now_us;
@@ -445,7 +445,7 @@ void quire_prefix_tie_move(quire_prefix *tree, quire_prefix_tie *tie, uint32_t n
         }
         quire_prefix_node_settle(tree, node);
     }
-    if (from != QUIRE_NODE_NULL) { /* last: it may end a root */
+    if (from != QUIRE_NODE_NULL) { /* last, because it may end a root */
         if (tie->is_pin) {
             quire_prefix_path_unpin(tree, from);
         }

@@ -1,11 +1,11 @@
-/* prefix_validate.c - every invariant of the prefix tree, recomputed.
+/* prefix_validate.c - checks every invariant of the prefix tree.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/prefix/prefix_internal.h"
 
 #include <string.h>
 
-/* Whether a node's key is that of its text. */
+/* Whether a node's key is the key of its text. */
 static bool is_key_right(const quire_prefix *tree, uint32_t id)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
@@ -16,7 +16,7 @@ static bool is_key_right(const quire_prefix *tree, uint32_t id)
     return memcmp(&key, &node->key, sizeof(key)) == 0;
 }
 
-/* P1, P3, P4, P7 of one node. */
+/* Check P1, P3, P4 and P7 of one node. */
 static void page_node_validate(const quire_prefix *tree, uint32_t id)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
@@ -50,7 +50,7 @@ static void page_node_validate(const quire_prefix *tree, uint32_t id)
     QUIRE_CHECK(node->account == parent->account && node->rank < QUIRE_RANKS_MAX);
 }
 
-/* The refs of a node, and P5, P6. Returns their number. */
+/* Check the refs of a node, P5 and P6. Returns the number of refs. */
 static uint32_t node_refs_validate(const quire_prefix *tree, uint32_t id)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
@@ -95,8 +95,8 @@ static void refs_validate(const quire_prefix *tree, uint32_t n_ending)
     QUIRE_CHECK(n + n_free == tree->n_ties && tree->n_ties <= tree->ties_capacity);
 }
 
-/* P10, without a walk from every pin: a node is held by its own pins and by those of its children.
- */
+/* Check P10 without a walk from every pin: n_pins of a node is the number of pins that end at the
+ * node plus n_pins of its children. */
 static void pins_validate(const quire_prefix *tree, uint32_t id)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
@@ -112,7 +112,7 @@ static void pins_validate(const quire_prefix *tree, uint32_t id)
     QUIRE_CHECK(node->kind == QUIRE_NODE_ROOT || n == node->n_pins);
 }
 
-/* P9: the lists of pinned regions hold n_listed nodes, which is all there are. */
+/* Check P9: the lists of pinned regions hold exactly the n_listed nodes. */
 static void lists_validate(const quire_prefix *tree, uint32_t n_listed)
 {
     uint32_t n = 0;
@@ -132,8 +132,8 @@ static void lists_validate(const quire_prefix *tree, uint32_t n_listed)
     QUIRE_CHECK(n == n_listed && n == tree->n_region_nodes);
 }
 
-/* P11. Bytes are taken off the accounts node by node, and must all be gone then; the same walk puts
- * them back, so that this needs no memory of its own. */
+/* Check P11. The walk subtracts the bytes of each node from its account; then all accounts must be
+ * 0; then the same walk restores the bytes. So the check allocates nothing. */
 static void accounts_validate(const quire_prefix *tree)
 {
     quire_accounts *accounts = (quire_accounts *)(uintptr_t)&tree->accounts;
@@ -160,7 +160,7 @@ static void accounts_validate(const quire_prefix *tree)
     }
 }
 
-/* The root counts the refs under it. */
+/* Check that each root counts the refs under it. */
 static void ties_validate(const quire_prefix *tree)
 {
     uint32_t n = 0;
@@ -198,7 +198,8 @@ static void roots_validate(const quire_prefix *tree)
     QUIRE_CHECK(n > 0 ? tree->roots_last->next == NULL : tree->roots_last == NULL);
 }
 
-/* Pages that nobody holds and the tree does not know would be lost for good. */
+/* Check that the tree knows every kept page. A kept page unknown to the tree would never be
+ * freed. */
 static void pages_validate(const quire_prefix *tree, uint64_t n_kept)
 {
     const quire_pool *pool = &tree->cache->pool;

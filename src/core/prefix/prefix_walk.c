@@ -1,16 +1,16 @@
-/* prefix_walk.c - finding the longest prefix of a text, and saying why it is not longer.
+/* prefix_walk.c - finds the longest cached prefix of a text, and the reason why it is not longer.
  *
- * A tree of a million pages does not fit a processor's caches, so the walk would wait for memory at
- * each page: for the index, then for the node. The hashes of the pages to come need nothing from
- * the tree, so both are asked for some pages ahead.
+ * A tree of a million pages does not fit a processor's caches, so the walk would wait for memory
+ * twice per page: for the index, then for the node. The hashes of the following pages do not depend
+ * on the tree, so both accesses are prefetched some pages ahead.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/prefix/prefix_internal.h"
 
 #include <string.h>
 
-#define HASHES_AHEAD 16u /* pages whose place in the index is fetched */
-#define NODES_AHEAD  8u  /* pages whose node is fetched */
+#define HASHES_AHEAD 16u /* pages with a prefetched index entry */
+#define NODES_AHEAD  8u  /* pages with a prefetched node */
 
 uint32_t quire_prefix_child_find(const quire_prefix *tree, uint32_t parent, uint64_t path_hash,
                                  const int32_t *tokens)
@@ -45,7 +45,7 @@ static void node_prefetch(const quire_prefix *tree, uint64_t path_hash)
     }
 }
 
-/* Follow full pages from the root that walk->base is. */
+/* Follow full pages from the root in walk->base. */
 static void walk_pages(const quire_prefix *tree, const int32_t *tokens, uint32_t n_pages,
                        uint32_t *path, quire_prefix_walk *walk)
 {
@@ -80,7 +80,7 @@ static void walk_pages(const quire_prefix *tree, const int32_t *tokens, uint32_t
     }
 }
 
-/* Whether a node goes on behind the n tokens that it shares. */
+/* Whether a node has more than the n shared tokens. */
 static bool goes_on(const quire_prefix *tree, uint32_t id, uint32_t n)
 {
     return id != QUIRE_NODE_NULL && quire_prefix_at(tree, id)->n_tokens > n;
@@ -166,8 +166,8 @@ static uint32_t usable(const quire_prefix *tree, const quire_prefix_walk *walk, 
 
 /* ---- why ---- */
 
-/* How far what went goes on behind the walk's full pages; *first and *last are the first and the
- * last thing that is missing, NULL = none. */
+/* The position up to which ghosts continue the text behind the walk's full pages; *first and *last
+ * get the first and the last ghost, NULL = none. */
 static uint32_t gone_until(const quire_prefix *tree, const quire_prefix_walk *walk,
                            const int32_t *tokens, uint32_t n_tokens, const quire_ghost **first,
                            const quire_ghost **last)

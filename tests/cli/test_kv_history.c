@@ -200,7 +200,7 @@ static void written_after_failure(void **state)
     result =
         program_run_interrupted(NULL, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "3000",
                                               "-c", "3500", "--ignore-eos", "--kv-history", path));
-    assert_int_equal(result.exit_status, 0);
+    assert_int_equal(result.exit_status, 130);
     h = history_read(path);
     assert_true(h.n_alloc > 0);
     json_decref(h.stats);

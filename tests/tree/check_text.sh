@@ -36,6 +36,18 @@ cr=$(printf '\r')
         xargs -0 grep -nE '\<(TO''DO|FIX''ME|XX''X)\>' /dev/null || true
     tr '\n' '\0' <"$list" | xargs -0 grep -nE 'SOURCE_DIR[}) ]*"?/\.\.|root, "\.\."|\.\./sha''red/' /dev/null || true
 } >"$out"
+# Prose at most 100 columns wide: tables, code in fences, pictures and headings may be wider.
+grep -E '(^|/)(docs/[^/]*|README|CONTRIBUTING|SECURITY|CHANGELOG)\.md$' "$list" | while IFS= read -r file; do
+    LC_ALL=C awk '
+        /^ *```/ { in_code = !in_code }
+        {
+            text = $0
+            gsub(/[\200-\277]/, "", text)
+        }
+        !in_code && length(text) > 100 && !/^ *[|!#<]/ && !/^ *\[[^]]*\]\([^)]*\)$/ {
+            printf "%s:%d: %d columns, at most 100\n", FILENAME, FNR, length(text)
+        }' "$file"
+done >>"$out"
 cat "$out"
 bad=$(wc -l <"$out")
 finish "$bad" "findings"

@@ -27,7 +27,7 @@
 #define PAGE_BYTES   (PAGE_TOKENS * SLOT_BYTES)
 #define EXTENT_PAGES ((uint32_t)(QUIRE_EXTENT_UNIT_BYTES / PAGE_BYTES))
 
-/* An allocator that counts, and fails call number fail_at (counted from 0) and only that one. */
+/* An allocator that counts its calls. Only call number fail_at (from 0) fails. */
 typedef struct test_memory {
     quire_allocator allocator;
     uint64_t n_calls;
@@ -38,21 +38,21 @@ typedef struct test_memory {
 
 void test_memory_init(test_memory *memory);
 
-/* The same for extents; the memory below is real. */
+/* The same for extents, over real memory. */
 typedef struct test_extents {
     quire_extent_source source;
     uint64_t n_calls;
     uint64_t n_live;
     uint64_t live_bytes;
-    uint64_t fail_at;    /* NEVER, or the one call that fails */
+    uint64_t fail_at;    /* NEVER, or the number of the failing call */
     uint64_t fail_from;  /* this call and all later ones fail */
-    uint64_t n_locks_ok; /* locks that are granted before they are refused */
+    uint64_t n_locks_ok; /* locks granted before the first refusal */
     bool has_failed;
 } test_extents;
 
 void test_extents_init(test_extents *extents);
 
-/* A cache on doubles. */
+/* A cache on test doubles. */
 typedef struct test_cache {
     test_memory memory;
     test_extents extents;
@@ -62,21 +62,21 @@ typedef struct test_cache {
 /* One group of PAGE_BYTES, budget for n_pages pages; the caller may change it before creating. */
 quire_cache_opts test_opts(uint32_t n_pages);
 
-/* Creates, with the doubles; pages_max and extents_max 0 = the usual limits. */
+/* Creates a cache on the doubles; pages_max and extents_max 0 = the default limits. */
 void test_cache_create(test_cache *t, const quire_cache_opts *opts, uint32_t pages_max,
                        uint32_t extents_max);
 
 /* Validates, destroys, and asserts that nothing leaked. */
 void test_cache_destroy(test_cache *t);
 
-/* Asserts that it works. */
+/* Opens a sequence and asserts success. */
 quire_seq_id test_open(quire_cache *cache);
 quire_seq_id test_fork(quire_cache *cache, quire_seq_id seq);
 void test_append(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
 quire_cache_stats test_stats(const quire_cache *cache);
 
-/* A pinned region of the default options but for these; and what a region has. */
+/* Opens a pinned region with these options and else the defaults; gets a region's statistics. */
 quire_region_id test_region_open(quire_cache *cache, uint64_t budget_bytes, bool spills);
 quire_region_stats test_region_stats(const quire_cache *cache, quire_region_id region);
 
@@ -87,12 +87,12 @@ quire_page_id test_page_of(const quire_cache *cache, quire_seq_id seq, quire_gro
 /* Byte `at` of a page's payload, its parts taken end to end; NULL without payload. */
 unsigned char *test_payload(const quire_cache *cache, quire_page_id page, size_t at);
 
-/* The slot of a token, which is not in a hole; NULL for a group without payload. Asserts the
- * table's shape on the way. */
+/* The slot of a token outside holes; NULL for a group without payload. Also asserts the table's
+ * shape. */
 unsigned char *test_slot(const quire_cache *cache, quire_seq_id seq, quire_group_id group,
                          uint32_t token);
 
-/* Fill a token's slot in every group with a pattern made of stamp; check it. */
+/* Fill a token's slot in every group with a pattern derived from stamp; check the pattern. */
 void test_slot_write(const quire_cache *cache, quire_seq_id seq, uint32_t token, uint32_t stamp);
 void test_slot_check(const quire_cache *cache, quire_seq_id seq, uint32_t token, uint32_t stamp);
 

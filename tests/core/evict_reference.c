@@ -73,7 +73,7 @@ static bool lru(reference *r, uint32_t x)
     return fifo(r, x);
 }
 
-/* The one with the smallest value, of several the least recently used. */
+/* The text with the smallest value; of several, the least recently used. */
 static uint32_t least(const reference *r, const double *value)
 {
     uint32_t best = 0;
@@ -125,7 +125,7 @@ static bool gdsf(reference *r, uint32_t x, uint32_t n_tokens)
     return is_hit;
 }
 
-/* NSDI 2024, algorithm 1: the hand stands still until somebody has to go. */
+/* NSDI 2024, algorithm 1: the hand moves only when a victim is needed. */
 static bool sieve(reference *r, uint32_t x)
 {
     reference_list *q = &r->lists[0];
@@ -142,7 +142,7 @@ static bool sieve(reference *r, uint32_t x)
         }
         cut(q, r->hand);
         if (r->hand == q->n) {
-            r->hand = 0; /* it was the newest: from the oldest again */
+            r->hand = 0; /* past the newest: continue at the oldest */
         }
     }
     put(q, x);
@@ -321,6 +321,6 @@ bool reference_request(reference *ref, uint32_t text, uint32_t n_tokens)
 
 bool reference_has(const reference *ref, uint32_t text)
 {
-    /* What else a policy keeps is in lists of ghosts. */
+    /* Other lists contain ghosts only. */
     return has(&ref->lists[0], text) || has(&ref->lists[1], text);
 }

@@ -1,8 +1,8 @@
-/* evict_reference.h - the classical policies as their papers have them, on lists that are searched
- * from end to end: small, slow, and sharing nothing with src/core.
+/* evict_reference.h - the classical policies exactly as in their papers, on lists with linear
+ * search: small, slow, and without code of src/core.
  *
- * Texts are numbers below REFERENCE_TEXTS_MAX; a request for one that is not there makes room, if
- * need be, and puts it in.
+ * Texts are numbers below REFERENCE_TEXTS_MAX. A request for an absent text makes room if needed,
+ * and adds the text.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_EVICT_REFERENCE_H
@@ -26,7 +26,7 @@ typedef struct reference {
     uint32_t capacity;
     double page_bytes;
     uint64_t now;            /* requests so far */
-    reference_list lists[4]; /* what each is depends on the policy */
+    reference_list lists[4]; /* their meaning depends on the policy */
     uint32_t uses[REFERENCE_TEXTS_MAX];
     uint64_t used[REFERENCE_TEXTS_MAX]; /* when */
     double value[REFERENCE_TEXTS_MAX];
@@ -39,7 +39,7 @@ typedef struct reference {
 
 void reference_start(reference *ref, quire_evict_policy policy, uint32_t capacity,
                      double page_bytes);
-/* Whether it was a hit. */
+/* Request a text. Returns whether the request was a hit. */
 bool reference_request(reference *ref, uint32_t text, uint32_t n_tokens);
 bool reference_has(const reference *ref, uint32_t text);
 

@@ -37,7 +37,7 @@ int test_pool_plan(test_pool *t, quire_group_id group, uint32_t n);
 void test_pool_take(test_pool *t, quire_group_id group, uint32_t n, quire_page_id *ids);
 void test_pool_drop(test_pool *t, uint32_t n, const quire_page_id *ids);
 
-/* The first byte of a page in one part; NULL where it has none. */
+/* The first payload byte of a page in one part; NULL without payload. */
 unsigned char *test_pool_page(const test_pool *t, quire_page_id id);
 
 #endif /* TESTS_CORE_POOL_SUPPORT_H */

@@ -1,7 +1,7 @@
-/* prefix_support.h - a cache with a prefix tree on doubles, and runs of a request as one call.
+/* prefix_support.h - a cache with a prefix tree on test doubles, and whole requests as one call.
  *
- * Slots are stamped with a hash of the text up to their token, so that a page that holds another
- * text's tokens is seen.
+ * Each slot is stamped with a hash of the text up to its token, so that a page with another text's
+ * tokens is detected.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_PREFIX_SUPPORT_H
@@ -21,15 +21,15 @@ typedef struct test_prefix {
     bool is_miss;
 } test_prefix;
 
-/* A request on its way. */
+/* A running request. */
 typedef struct test_run {
     quire_seq_id seq;
     quire_prefix_ref ref;
     quire_prefix_match match;
 } test_run;
 
-/* A tree in a cache of n_pages pages of one group. opts may be NULL; its cache and allocator are
- * filled in. */
+/* A tree in a cache of n_pages pages of one group. opts may be NULL; the cache and the allocator
+ * are filled in. */
 void test_prefix_create(test_prefix *p, uint32_t n_pages, const quire_prefix_opts *opts);
 /* The same in a cache made with these options. */
 void test_prefix_create_in(test_prefix *p, const quire_cache_opts *cache_opts,
@@ -42,12 +42,12 @@ quire_prefix_key test_key(void);
 /* tokens[i] = base + i for i < n: texts of different bases share nothing. */
 void test_text(int32_t *tokens, uint32_t n, int32_t base);
 
-/* Acquire for a text, checking the stamps of what was found; append and stamp the rest and publish
- * it all; end. */
+/* start: acquire for a text and check the stamps of the hit. extend: append and stamp the rest, and
+ * publish the whole text. end: release and close. */
 test_run test_run_start(test_prefix *p, const int32_t *tokens, uint32_t n_tokens);
 void test_run_extend(test_prefix *p, const test_run *run, const int32_t *tokens, uint32_t n_tokens);
 void test_run_end(test_prefix *p, const test_run *run);
-/* All of it; returns what was matched at the start. */
+/* A whole request; returns the match at its start. */
 quire_prefix_match test_run_whole(test_prefix *p, const int32_t *tokens, uint32_t n_tokens);
 
 quire_prefix_match test_lookup(const test_prefix *p, const int32_t *tokens, uint32_t n_tokens);

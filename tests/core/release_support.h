@@ -1,6 +1,6 @@
 /* release_support.h - shortcuts for the tests of holes.
  *
- * They use two groups, of which group HOT releases and group 0 keeps everything.
+ * The tests use two groups: group HOT releases pages, group 0 keeps all pages.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef TESTS_RELEASE_SUPPORT_H
@@ -22,8 +22,8 @@ bool test_is_hole(const quire_cache *cache, quire_seq_id seq, uint32_t entry);
 /* Asserts that exactly the entries [begin, end) of group HOT are holes. */
 void test_check_holes(const quire_cache *cache, quire_seq_id seq, uint32_t begin, uint32_t end);
 
-/* Asserts that tokens [0, n) are stamped first, first + 1, ...: in group 0 all, in HOT those that
- * are not in a hole. */
+/* Asserts that tokens [0, n) are stamped first, first + 1, ...: in group 0 all tokens, in HOT the
+ * tokens outside holes. */
 void test_check_stamps(const quire_cache *cache, quire_seq_id seq, uint32_t n, uint32_t first);
 
 #endif /* TESTS_RELEASE_SUPPORT_H */

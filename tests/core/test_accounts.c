@@ -1,5 +1,5 @@
-/* test_accounts.c - what tenants and ranks are given: quotas, weights, times to live; room for
- * keys.
+/* test_accounts.c - settings of tenants and ranks: quotas, weights, times to live; replacement of
+ * roots.
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"
@@ -53,7 +53,7 @@ static void test_quota(void **state)
         run = start_for(&p, 2, a, 4 * P);
         test_run_end(&p, &run);
     }
-    assert_int_equal(account_pages(&p, 2), 16); /* nobody else's business */
+    assert_int_equal(account_pages(&p, 2), 16); /* other accounts are unaffected */
     assert_int_equal(quire_prefix_account_get(p.tree, 1, &info), QUIRE_OK);
     assert_int_equal(info.quota_evicted_bytes_total, 10 * PAGE_BYTES);
     opts.quota_bytes = PAGE_BYTES;
@@ -65,7 +65,8 @@ static void test_quota(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Above its quota with pages in use: they go with the next publication after they were let go of.
+/* An account above its quota with pages in use loses these pages with the next publication after
+ * their release.
  */
 static void test_quota_in_use(void **state)
 {
@@ -89,7 +90,7 @@ static void test_quota_in_use(void **state)
     test_prefix_destroy(&p);
 }
 
-/* What expires meanwhile is not counted as lost for a quota. */
+/* Nodes that expire meanwhile do not count as evicted for a quota. */
 static void test_quota_and_expiry(void **state)
 {
     test_prefix p;
@@ -143,7 +144,7 @@ static void test_rules_errors(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Beyond roots_max the key that was not asked for longest makes room, unless somebody runs on it.
+/* Beyond roots_max a new key replaces the least recently used root without refs.
  */
 static void test_roots_make_room(void **state)
 {
@@ -172,7 +173,7 @@ static void test_roots_make_room(void **state)
         quire_seq_id seq = test_open(p.cache);
 
         assert_int_equal(quire_prefix_acquire(p.tree, &key, seq, a, P, &ask, &match, &ref),
-                         QUIRE_LIMIT); /* somebody runs on both */
+                         QUIRE_LIMIT); /* both have refs */
         assert_int_equal(quire_seq_close(p.cache, seq), QUIRE_OK);
     }
     test_run_end(&p, &run);
@@ -180,7 +181,7 @@ static void test_roots_make_room(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Bytes per weight order accounts; what is above a quota is an excess. */
+/* Accounts are ordered by bytes per weight; the bytes above a quota are the excess. */
 static void test_loads(void **state)
 {
     test_memory memory;

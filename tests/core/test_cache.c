@@ -59,7 +59,7 @@ static void test_parts_options(void **state)
     quire_cache_destroy(cache);
     opts.n_parts[0]++;
     check_refused(&opts);
-    opts.n_parts[0] = 1; /* one: what they are is not looked at */
+    opts.n_parts[0] = 1; /* one part: part_bytes is not read */
     opts.part_bytes[0] = NULL;
     assert_int_equal(quire_cache_create(&cache, &opts), QUIRE_OK);
     quire_cache_destroy(cache);
@@ -133,7 +133,7 @@ static void test_largest_options(void **state)
     test_append(t.cache, seq, QUIRE_PAGE_TOKENS_MAX);
     assert_int_equal(test_stats(t.cache).pages_live, QUIRE_GROUPS_MAX);
     assert_int_equal(test_stats(t.cache).live_bytes, 64 * (1 + 2 + 3 + 4 + 5 + 6 + 7 + 8));
-    /* More pages than the budget, the machine or a number can hold. */
+    /* More pages than the budget, the machine or a page number allows. */
     assert_int_not_equal(quire_seq_append(t.cache, seq, QUIRE_SEQ_TOKENS_MAX / 2), QUIRE_OK);
     assert_int_equal(quire_seq_append(t.cache, seq, UINT32_MAX), QUIRE_LIMIT);
     assert_int_equal(quire_seq_tokens(t.cache, seq), QUIRE_PAGE_TOKENS_MAX);
@@ -231,7 +231,7 @@ static void test_unknown_names(void **state)
     test_cache_destroy(&t);
 }
 
-/* An id names one sequence for good, although its place is used again. */
+/* The id of a closed sequence stays invalid, although its slot is reused. */
 static void test_stale_ids(void **state)
 {
     quire_cache_opts opts = test_opts(10);
@@ -265,7 +265,7 @@ static void test_region(void **state)
     (void)state;
     opts.n_groups = 2;
     opts.page_bytes[1] = PAGE_BYTES;
-    opts.charge_bytes[1] = 100; /* charged by another measure than its size */
+    opts.charge_bytes[1] = 100; /* the charge differs from the size */
     test_cache_create(&t, &opts, 0, 0);
     seq = test_open(t.cache);
     test_append(t.cache, seq, PAGE_TOKENS * 2 + 1);
@@ -286,7 +286,7 @@ static void test_region(void **state)
     test_cache_destroy(&t);
 }
 
-/* Figures against a layout worked out by hand: two extents of EXTENT_PAGES pages.
+/* Statistics of a layout computed by hand: two extents of EXTENT_PAGES pages.
  *   a: EXTENT_PAGES pages, the last holds one token; b: 1 page, full. */
 static void test_figures(void **state)
 {
@@ -319,9 +319,9 @@ static void test_figures(void **state)
     assert_int_equal(s.live_bytes, (EXTENT_PAGES + 1) * PAGE_BYTES);
     assert_int_equal(s.free_bytes, (EXTENT_PAGES - 1) * PAGE_BYTES);
     assert_int_equal(s.slack_bytes, (PAGE_TOKENS - 1) * SLOT_BYTES);
-    assert_true(s.external_fragmentation == 1.0); /* all that is free lies beside b */
+    assert_true(s.external_fragmentation == 1.0); /* all free pages are in b's extent */
 
-    /* a's extent becomes empty: free are one empty extent and EXTENT_PAGES - 1 pages beside b. */
+    /* a's extent becomes empty. Free: one empty extent and EXTENT_PAGES - 1 pages in b's extent. */
     assert_int_equal(quire_seq_close(t.cache, a), QUIRE_OK);
     s = test_stats(t.cache);
     assert_int_equal(s.extents_empty, 1);
@@ -353,9 +353,9 @@ static void test_slack_of_shared_pages(void **state)
     b = test_fork(t.cache, a);
     assert_int_equal(test_stats(t.cache).slack_bytes, 0);
     assert_int_equal(quire_seq_truncate(t.cache, b, 1), QUIRE_OK);
-    assert_int_equal(test_stats(t.cache).slack_bytes, 0); /* a has them all */
+    assert_int_equal(test_stats(t.cache).slack_bytes, 0); /* a has filled all slots */
     assert_int_equal(quire_seq_close(t.cache, a), QUIRE_OK);
-    assert_int_equal(test_stats(t.cache).slack_bytes, 0); /* b has not said so yet */
+    assert_int_equal(test_stats(t.cache).slack_bytes, 0); /* b has not updated the number yet */
     assert_int_equal(quire_seq_truncate(t.cache, b, 1), QUIRE_OK);
     assert_int_equal(test_stats(t.cache).slack_bytes, (PAGE_TOKENS - 1) * SLOT_BYTES);
     test_cache_destroy(&t);
@@ -402,7 +402,7 @@ static int count(void *ctx, const quire_history_event *event)
     return 0;
 }
 
-/* The history says who did what; see the kinds in quire/cache.h. */
+/* The history records the events of each sequence; see the kinds in quire/cache.h. */
 static void test_history_of_a_fork(void **state)
 {
     quire_cache_opts opts = test_opts(100);

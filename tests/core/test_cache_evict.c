@@ -1,5 +1,5 @@
-/* test_cache_evict.c - what the cache does for the prefix tree: asking an evictor when pages run
- * short, sequences filled from pages that exist, pages kept while they are appended to.
+/* test_cache_evict.c - the cache's side of the prefix tree: calls of the keeper when pages run
+ * short, sequences filled from existing pages, appends to kept pages.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/cache/charge.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* A keeper that lets go of a list of pages, last one first. */
+/* A keeper that evicts a list of pages, the last first. */
 typedef struct evictor {
     quire_cache *cache;
     quire_page_id pages[64];
@@ -17,8 +17,8 @@ typedef struct evictor {
     uint32_t n_leaves;   /* calls of leave ... */
     uint32_t n_returns;  /* ... of give_back ... */
     uint32_t n_trades;   /* ... and of trade, */
-    uint32_t trades_max; /* so many of which find something */
-    quire_seq_id greedy; /* appended to from inside, if not 0: must fail without recursion */
+    uint32_t trades_max; /* the number of calls of trade that succeed */
+    quire_seq_id greedy; /* if not 0, evict appends to it: must fail without recursion */
 } evictor;
 
 static uint64_t evict(void *ctx, quire_region_id region, uint64_t need_bytes)
@@ -99,7 +99,7 @@ static void evictor_init(evictor *e, test_cache *t)
     quire_cache_keeper_set(t->cache, &keeper);
 }
 
-/* Cached pages go when, and as far as, they are needed. */
+/* Cached pages are evicted only when needed, and only as many as needed. */
 static void test_budget(void **state)
 {
     quire_cache_opts opts = test_opts(8);
@@ -123,22 +123,22 @@ static void test_budget(void **state)
     assert_int_equal(test_stats(t.cache).pages_cached, 3);
     assert_int_equal(test_stats(t.cache).alloc_failures_total, 0);
 
-    /* More than there is: refused, and what is cached stays. */
+    /* More pages than exist: refused, and cached pages stay. */
     assert_int_equal(quire_seq_append(t.cache, seq, 4 * PAGE_TOKENS), QUIRE_NOPAGES);
     assert_int_equal(e.n_calls, 1);
     assert_int_equal(test_stats(t.cache).pages_cached, 3);
     assert_int_equal(quire_seq_reserve(t.cache, seq, 3 * PAGE_TOKENS), QUIRE_OK);
     assert_int_equal(test_stats(t.cache).pages_cached, 0);
 
-    /* Nobody to ask. */
+    /* Without a keeper. */
     quire_cache_keeper_set(t.cache, NULL);
     test_append(t.cache, seq, 3 * PAGE_TOKENS);
     assert_int_equal(quire_seq_append(t.cache, seq, 1), QUIRE_NOPAGES);
     test_cache_destroy(&t);
 }
 
-/* What the keeper could not free in the dynamic region may be behind what a pinned one has cached:
- * it is asked to trade until that finds nothing. */
+/* When the keeper cannot free enough in the dynamic region, cached pages of a pinned region may be
+ * in the way: the cache calls trade until it finds no pair. */
 static void test_trades(void **state)
 {
     quire_cache_opts opts = test_opts(8);
@@ -150,21 +150,21 @@ static void test_trades(void **state)
     test_cache_create(&t, &opts, 0, 0);
     evictor_init(&e, &t);
     fill_cached(&e, 4);
-    e.n_pages = 3; /* one is out of reach */
+    e.n_pages = 3; /* one page is out of reach */
     e.trades_max = 2;
     seq = test_open(t.cache);
     test_append(t.cache, seq, 4 * PAGE_TOKENS);
     assert_int_equal(e.n_trades, 0);
     assert_int_equal(quire_seq_append(t.cache, seq, 4 * PAGE_TOKENS), QUIRE_NOPAGES);
-    /* Once, again after each trade, and once more for what was still missing after that. */
+    /* One call, one after each trade, and one for the pages still missing then. */
     assert_int_equal(e.n_calls, 1 + 2 + 1);
     assert_int_equal(e.n_trades, 3 + 1);
     quire_cache_keeper_set(t.cache, NULL);
     test_cache_destroy(&t);
 }
 
-/* A pinned region without room asks whether anything kept may leave, once: not again before
- * something has changed. (At debug level 2 each search is made, to check that.) */
+/* A pinned region without room calls leave once, and not again before something has changed. (At
+ * debug level 2 every search runs, to check this.) */
 static void test_leaving_is_not_asked_twice(void **state)
 {
     quire_cache_opts opts = test_opts(8);
@@ -184,7 +184,7 @@ static void test_leaving_is_not_asked_twice(void **state)
     assert_int_equal(quire_seq_append(t.cache, seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
     assert_int_equal(e.n_leaves, 1);
     assert_int_equal(quire_seq_append(t.cache, seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
-    test_append(t.cache, seq, 1); /* room is taken: no reason either */
+    test_append(t.cache, seq, 1); /* taking room does not count as a change */
     assert_int_equal(quire_seq_append(t.cache, seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
     assert_int_equal(e.n_leaves, QUIRE_DEBUG < 2 ? 1 : 3);
     e.n_leaves = 0;
@@ -195,8 +195,8 @@ static void test_leaving_is_not_asked_twice(void **state)
     test_cache_destroy(&t);
 }
 
-/* Spilled pages come home in upkeep, kept ones through the keeper; a search that found none waits
- * for a change as well. */
+/* Spilled pages go home in maintain(), kept pages through the keeper. A failed search is not
+ * repeated before a change either. */
 static void test_giving_back_is_not_asked_twice(void **state)
 {
     quire_cache_opts opts = test_opts(8);
@@ -247,7 +247,8 @@ static void test_budget_set(void **state)
     test_cache_destroy(&t);
 }
 
-/* When the OS has no more memory, or ids end, cached pages serve although the budget has room. */
+/* When the OS has no more memory, or ids run out, cached pages are evicted although the budget has
+ * room. */
 static void test_other_limits(void **state)
 {
     quire_cache_opts opts = test_opts(4 * EXTENT_PAGES);
@@ -295,8 +296,8 @@ static void test_no_recursion(void **state)
     test_cache_destroy(&t);
 }
 
-/* A sequence goes on behind what is kept of its tail page, in place; once cut back into it, it
- * gets a copy. */
+/* A sequence appends in place behind the kept slots of its tail page. After a truncation into the
+ * kept slots it gets a copy. */
 static void test_append_behind_kept(void **state)
 {
     quire_cache_opts opts = test_opts(8);
@@ -336,8 +337,8 @@ static quire_seq_id adopt(test_cache *t, const quire_page_id *pages, uint32_t n_
     return id;
 }
 
-/* Readers of a running sequence's open page: the sequence stays in place, whoever of them appends
- * gets a page of its own, and nobody sees the others' tokens. */
+/* Readers of a running sequence's open page: the sequence appends in place, an appending reader
+ * gets a copy, and no sequence sees another's tokens. */
 static void test_adopt_open_page(void **state)
 {
     quire_cache_opts opts = test_opts(64);
@@ -365,7 +366,7 @@ static void test_adopt_open_page(void **state)
     test_append_stamped(t.cache, readers[0], 1, 2000);
     assert_int_not_equal(test_page_of(t.cache, readers[0], 0, PAGE_TOKENS), pages[1]);
 
-    /* The writer gone, the last reader takes the page over. */
+    /* After the writer is closed, the last reader appends in place. */
     assert_int_equal(quire_seq_close(t.cache, writer), QUIRE_OK);
     test_append_stamped(t.cache, readers[1], PAGE_TOKENS, 3000);
     assert_int_equal(test_page_of(t.cache, readers[1], 0, PAGE_TOKENS), pages[1]);

@@ -1,13 +1,13 @@
 /* test_cache_model.c - random operations on the real cache against a naive one.
  *
  * The model keeps, for each sequence, an array with one stamp per token: no pages, no sharing. The
- * test fills the slot of each appended token with a pattern made of its stamp; whatever is then
- * shared, copied, moved or returned to the OS, the slot of every token of every sequence must hold
- * its own pattern, byte for byte. What may fail is known from the budget: an operation whose most
+ * test fills the slot of each appended token with a pattern made of its stamp; after any sharing,
+ * copying, moving or unmapping, the slot of every token of every sequence must hold its own
+ * pattern, byte for byte. The budget decides which operations may fail: an operation whose most
  * expensive case fits must not fail.
  *
- * For pages that a group has released the model keeps one flag per page and group; which leaves are
- * shared, and so not released from, it sees from the tables: two of them then name the same leaf.
+ * For released pages the model keeps one flag per page and group. Release skips shared leaves; the
+ * model detects a shared leaf by its address in two tables.
  *
  * QUIRE_SEED and QUIRE_OPS choose another run.
  *
@@ -394,7 +394,7 @@ static void run_model(const quire_cache_opts *opts, uint64_t seed, uint64_t n_op
         }
     }
     check_all(m);
-    assert_true(m->n_failed > 0); /* else the budget was not met and the run says little */
+    assert_true(m->n_failed > 0); /* else no operation met the budget */
     assert_true(m->n_released > 0 && m->n_left > 0 && m->n_refused > 0);
     assert_true(test_stats(m->t.cache).page_copies_total > 0);
     if (m->opts.page_bytes[0] > 0 || EXTENT_META_IS_SMALL) {
@@ -445,7 +445,7 @@ static void test_many_groups(void **state)
     run_model(&opts, 2, n_ops() / 4);
 }
 
-/* Pages in parts: groups of equal pages whose parts differ share no class, those with the same do.
+/* Pages in parts: groups of equal page size share a class only when their parts are equal.
  */
 static void test_parts(void **state)
 {

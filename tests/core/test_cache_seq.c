@@ -109,7 +109,7 @@ static void test_fork_copies_nothing(void **state)
     for (uint32_t i = 0; i < LEAF_TOKENS * 3; i += PAGE_TOKENS) {
         assert_int_equal(test_page_of(t.cache, a, 0, i), test_page_of(t.cache, b, 0, i));
     }
-    /* Either may go first. */
+    /* Either sequence may be closed first. */
     assert_int_equal(quire_seq_close(t.cache, a), QUIRE_OK);
     assert_int_equal(test_stats(t.cache).pages_live, before.pages_live);
     assert_int_equal(quire_seq_close(t.cache, b), QUIRE_OK);
@@ -117,7 +117,8 @@ static void test_fork_copies_nothing(void **state)
     test_cache_destroy(&t);
 }
 
-/* The first of two that appends gets a copy of the tail page, whole; the other keeps the page. */
+/* The first of two appending sequences gets a copy of the whole tail page; the other keeps the
+ * page. */
 static void test_copy_on_write(void **state)
 {
     quire_cache_opts opts = test_opts(10);
@@ -145,7 +146,7 @@ static void test_copy_on_write(void **state)
     test_slot_write(t.cache, b, PAGE_TOKENS + 1, 200);
 
     test_append_stamped(t.cache, a, 1, 300);
-    assert_int_equal(test_stats(t.cache).page_copies_total, 1); /* a is alone with it by now */
+    assert_int_equal(test_stats(t.cache).page_copies_total, 1); /* a is the only holder by now */
     assert_int_equal(test_page_of(t.cache, a, 0, PAGE_TOKENS), shared);
     check_stamps(t.cache, a, 0, PAGE_TOKENS + 1, 100);
     check_stamps(t.cache, b, 0, PAGE_TOKENS + 1, 100);
@@ -154,7 +155,7 @@ static void test_copy_on_write(void **state)
     test_cache_destroy(&t);
 }
 
-/* A full tail is shared for good: nobody copies. */
+/* A full tail page is never copied. */
 static void test_full_tail_is_not_copied(void **state)
 {
     quire_cache_opts opts = test_opts(10);
@@ -177,7 +178,7 @@ static void test_full_tail_is_not_copied(void **state)
     test_cache_destroy(&t);
 }
 
-/* Once the others are gone, the tail is one's own again. */
+/* After the other holders are closed, the last holder appends in place. */
 static void test_last_holder_appends_in_place(void **state)
 {
     quire_cache_opts opts = test_opts(10);
@@ -220,8 +221,8 @@ static void test_copy_in_a_private_leaf(void **state)
     test_cache_destroy(&t);
 }
 
-/* A page that the prefix tree keeps is not written again, also when a sequence is its only holder
- * and was cut back into it. */
+/* Slots that the prefix tree keeps are not written again, even by the only holder after a
+ * truncation into the page. */
 static void test_kept_page_is_copied(void **state)
 {
     quire_cache_opts opts = test_opts(10);
@@ -278,7 +279,7 @@ static void test_reserve(void **state)
     assert_int_equal(quire_seq_append(t.cache, b, 1), QUIRE_NOPAGES);
     assert_int_equal(quire_seq_reserve(t.cache, b, 1), QUIRE_NOPAGES);
 
-    /* Neither memory nor extents nor budget: it cannot fail. */
+    /* The append cannot fail without memory, extents and budget. */
     t.memory.fail_at = t.memory.n_calls;
     t.extents.fail_from = 0;
     for (uint32_t i = 0; i < PAGE_TOKENS * 3; i++) {
@@ -315,7 +316,7 @@ static void test_reserve_copies_the_tail(void **state)
     test_cache_destroy(&t);
 }
 
-/* Reserved room stays with the sequence that reserved it, whatever the leaf looks like. */
+/* Reserved room stays with the sequence that reserved it, for every shape of the leaf. */
 static void test_fork_with_reserved_room(void **state)
 {
     const uint32_t counts[] = { 1,
@@ -467,8 +468,8 @@ static void test_groups_grow_together(void **state)
     test_cache_destroy(&t);
 }
 
-/* Appending within a page takes nothing from the allocator, and neither does a page that is free
- * once tables are large enough. */
+/* Appending within a page allocates nothing. Taking a free page allocates nothing once the tables
+ * are large enough. */
 static void test_decode_path_does_not_allocate(void **state)
 {
     quire_cache_opts opts = test_opts(400);

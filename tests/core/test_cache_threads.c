@@ -1,5 +1,5 @@
-/* test_cache_threads.c - figures are read on other threads while the owner works. The thread
- * sanitizer is the judge; without it the test still checks that the figures make sense.
+/* test_cache_threads.c - other threads read statistics while the owner works. The thread sanitizer
+ * finds races; without it the test still checks that the figures are plausible.
  *
  * SPDX-License-Identifier: MIT */
 #include "core_support.h"

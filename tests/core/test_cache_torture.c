@@ -1,9 +1,9 @@
 /* test_cache_torture.c - every allocation and every extent of every operation fails once.
  *
  * A scenario builds a state and names one operation. For N = 0, 1, 2, ... the Nth allocation within
- * the operation fails, until it succeeds without meeting the failure; likewise the Nth extent map.
- * A failed operation returns QUIRE_NOMEM, leaves every token, page and charge as it was, and works
- * when it is tried again. At the end nothing has leaked.
+ * the operation fails, until the operation succeeds without reaching the failure; likewise the Nth
+ * extent map. A failed operation returns QUIRE_NOMEM, changes no token, page or charge, and
+ * succeeds when repeated. At the end nothing has leaked.
  *
  * SPDX-License-Identifier: MIT */
 #include "core_support.h"
@@ -207,7 +207,7 @@ static int run_truncate_fork_to_hole(scene *s)
     return quire_seq_truncate(s->t.cache, s->seqs[1], PAGE_TOKENS * 2);
 }
 
-/* Nothing in it can fail: succeeds without meeting a failure. */
+/* Cannot fail: succeeds without reaching a failure. */
 static int run_release(scene *s)
 {
     return quire_seq_release(s->t.cache, s->seqs[0], 0, PAGE_TOKENS, UINT32_MAX, NULL);
@@ -251,7 +251,7 @@ static quire_cache_opts scene_opts(void)
     return opts;
 }
 
-/* Returns whether the failure was met. */
+/* Returns whether the failure was reached. */
 static bool fail_once(const scenario *sc, uint64_t n, bool is_extent)
 {
     quire_cache_opts opts = scene_opts();
@@ -348,7 +348,7 @@ static void test_create(void **state)
     assert_int_equal(memory.n_live, 0);
 }
 
-/* Everything fails for a while: upkeep goes on, nothing is lost. */
+/* Every allocation fails for a while: upkeep continues, nothing is lost. */
 static void test_upkeep_without_memory(void **state)
 {
     quire_cache_opts opts = scene_opts();

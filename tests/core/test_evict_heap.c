@@ -73,8 +73,8 @@ static uint32_t first_of(const heap_case *c, uint32_t which)
     return first == UINT32_MAX ? QUIRE_NODE_NULL : c->ids[first];
 }
 
-/* Nodes come and go at random, in either set of links, with keys that are often equal: the first is
- * always the smallest, and the heap is in order. */
+/* Random adds and removes in either set of links, often with equal keys: the first node is always
+ * the smallest, and the heap is in order. */
 static void test_random(void **state)
 {
     quire_rng rng = test_rng(11);
@@ -137,9 +137,9 @@ static uint32_t log2_of(uint32_t n)
     return bits;
 }
 
-/* The way right down is what every call walks: it stays short whatever the order of keys is, though
- * the way left down may be as long as the heap. Removing everything from the bottom of that way
- * upwards, from the top downwards and at random works all the same. */
+/* Every call walks the rightmost path, which stays short for any order of keys; the leftmost path
+ * may be as long as the heap. Removing all nodes from the bottom of the leftmost path upwards, from
+ * the top downwards and at random works too. */
 static void test_worst_orders(void **state)
 {
     const uint32_t n = 4096;

@@ -1,7 +1,7 @@
-/* test_evict_policies.c - each policy against the algorithm of its paper, written down plainly.
+/* test_evict_policies.c - each policy against a plain implementation of its paper.
  *
- * In a tree of one level every node is a leaf, so that a policy must do exactly what the paper
- * says: the same hits, and after every request the same texts in the cache.
+ * In a tree of one level every node is a leaf, so a policy must match the paper exactly: the same
+ * hits, and the same cached texts after every request.
  *
  * SPDX-License-Identifier: MIT */
 #include "evict_reference.h"
@@ -38,7 +38,7 @@ static uint32_t flat_text(const flat_case *c, int32_t *tokens, uint32_t i)
     return n;
 }
 
-/* Popular texts, and now and then a new one: the mixture that policies differ by. */
+/* Popular texts, and sometimes a new text: a mixture that policies handle differently. */
 static uint32_t draw(quire_rng *rng, uint32_t n_texts, uint32_t step)
 {
     uint32_t kind = quire_rng_below(rng, 10);
@@ -83,7 +83,7 @@ static void run_flat(const flat_case *c, uint32_t capacity, uint64_t seed)
         }
         n_hits += is_hit;
     }
-    assert_true(n_hits > 100); /* that it is about something */
+    assert_true(n_hits > 100); /* the run has hits */
     test_prefix_destroy(&p);
 }
 

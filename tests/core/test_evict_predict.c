@@ -1,5 +1,5 @@
-/* test_evict_predict.c - the default policy and what it is made of: the model, the sample, the bag;
- * and what it is for, in trees that are too small for what comes.
+/* test_evict_predict.c - the default policy and its parts: the model, the sample, the bag; and the
+ * policy's hits in trees that are too small for the workload.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/evict/evict_bag.h"
@@ -48,7 +48,7 @@ static quire_reuse_model *model_make(void)
     return model;
 }
 
-/* Before anything is known the older goes first, as LRU has it, whatever its class. */
+/* An untrained model evicts the older node first, like LRU, for every class. */
 static void test_model_knows_nothing(void **state)
 {
     quire_reuse_model *model = model_make();
@@ -83,8 +83,8 @@ static void test_half_octaves(void **state)
     assert_int_equal(quire_reuse_bin_of(UINT32_MAX), QUIRE_REUSE_AGES - 1);
 }
 
-/* Half of them return after 100 seconds, the others never: the index rises until then, and is small
- * when the time has passed. */
+/* Half of the lives return after 100 seconds, the others never: the index rises until then, and is
+ * small afterwards. */
 static void test_model_learns_a_pause(void **state)
 {
     quire_reuse_model *model = model_make();
@@ -107,8 +107,8 @@ static void test_model_learns_a_pause(void **state)
     test_free(model);
 }
 
-/* What returns more often has a class that is worth more, and a feature that says nothing changes
- * no score. */
+/* Nodes that return more often get a class with a larger index. A useless feature changes no
+ * score. */
 static void test_model_learns_who_returns(void **state)
 {
     quire_reuse_model *model = model_make();
@@ -140,7 +140,7 @@ static void test_model_learns_who_returns(void **state)
     test_free(model);
 }
 
-/* Other times: what was learned is forgotten in the end. */
+/* After the workload changes, the model forgets the old one. */
 static void test_model_forgets(void **state)
 {
     quire_reuse_model *model = model_make();
@@ -203,7 +203,7 @@ static void test_sample_handles(void **state)
     quire_reuse_end(sample, model, first, 20, true); /* ended */
     assert_true(events_in(model, class.id, &exposed) == 1.0);
     assert_int_not_equal(quire_reuse_follow(sample, model, &class, 20), first);
-    quire_reuse_end(sample, model, first, 30, true); /* another lives there */
+    quire_reuse_end(sample, model, first, 30, true); /* another life has this slot */
     assert_true(events_in(model, class.id, &exposed) == 1.0);
     quire_reuse_end(sample, model, second, 30, false);
     assert_true(events_in(model, class.id, &exposed) == 1.0);
@@ -211,9 +211,9 @@ static void test_sample_handles(void **state)
     test_free(model);
 }
 
-/* More lives than there is room for, each used again with the same chance in every half octave of
- * its age from the second to the 26th: what the sample makes of them has that ratio of uses to
- * exposure, also where it had to drop most of them. */
+/* More lives than the sample can hold. Each is used again with the same chance in every half octave
+ * of its age, from the second to the 26th. The sample's ratio of uses to exposure must equal that
+ * chance, even in bins where most lives were dropped. */
 static void test_sample_is_unbiased(void **state)
 {
     enum {
@@ -227,7 +227,8 @@ static void test_sample_is_unbiased(void **state)
     quire_reuse_class class = quire_reuse_class_of(model, &traits);
     uint32_t *handles = test_malloc((LIVES + 1) * sizeof(*handles));
     uint32_t *next = test_malloc((LIVES + 1) * sizeof(*next));
-    uint32_t *days = test_malloc(DAYS * sizeof(*days)); /* who is used again then, from 1 */
+    uint32_t *days = test_malloc(DAYS * sizeof(*days)); /* the lives used again on each day, from
+                                                           1 */
 
     (void)state;
     memset(days, 0, DAYS * sizeof(*days));
@@ -348,7 +349,8 @@ static double hit_rate(const scene *s)
     return (double)s->hit_tokens / (double)s->query_tokens;
 }
 
-/* A loop over half as much again as fits: LRU never hits, keeping some of it hits two in three. */
+/* A loop over 1.5 times the capacity: LRU never hits; keeping a part of the loop hits two in
+ * three. */
 static double run_loop(quire_evict_policy policy)
 {
     scene s;
@@ -369,7 +371,7 @@ static void test_loop(void **state)
     assert_true(run_loop(QUIRE_EVICT_DEFAULT) > 0.4);
 }
 
-/* Popular texts among such that come once: these do not push those out. */
+/* Popular texts among one-time texts: one-time texts do not evict the popular ones. */
 static double run_pollution(quire_evict_policy policy)
 {
     quire_rng rng = test_rng(4);
@@ -397,7 +399,7 @@ static void test_pollution(void **state)
     assert_true(own > 0.18); /* of the quarter that can hit */
 }
 
-/* Conversations whose turns come soon: what LRU is best at. */
+/* Conversations whose next turns come soon: the best case of LRU. */
 static double run_recent(quire_evict_policy policy)
 {
     quire_rng rng = test_rng(5);
@@ -419,7 +421,7 @@ static void test_recent(void **state)
     assert_true(run_recent(QUIRE_EVICT_DEFAULT) > 0.98 * run_recent(QUIRE_EVICT_LRU));
 }
 
-/* The same seed and requests, the same hits; also where all come at one time. */
+/* The same seed and requests give the same hits, also when all requests come at the same time. */
 static void test_deterministic(void **state)
 {
     (void)state;
@@ -442,7 +444,7 @@ static void test_deterministic(void **state)
     }
 }
 
-/* A candidate that found no memory in the bag goes like the others. */
+/* A candidate without memory in the bag is evicted like the others. */
 static void test_no_memory(void **state)
 {
     quire_prefix_acquire_opts opts = { .tokens_max = 2 * PT };
@@ -473,14 +475,15 @@ static void test_no_memory(void **state)
     test_prefix_destroy(&s.p);
 }
 
-/* The turn of the request that came last, as the policy notes it behind its mean gap. */
+/* The turn of the last request, which the policy stores behind the mean gap. */
 static uint8_t turn_noted(const scene *s)
 {
     return ((const uint8_t *)s->p.tree->evict.request.words)[sizeof(float)];
 }
 
-/* A conversation goes on behind its last text or, where the answer was left out of it, behind that
- * text's prompt; also when all of it was evicted. Behind the middle of a prompt another begins. */
+/* A conversation continues behind its last text or, when the answer is left out, behind that text's
+ * prompt; also when the whole text was evicted. A text behind the middle of a prompt begins another
+ * conversation. */
 static void test_turns(void **state)
 {
     int32_t text[8 * PT];

@@ -1,5 +1,5 @@
-/* test_evict_rules.c - what holds whatever the policy: time to live, ranks, accounts, refs; and
- * what policies are told about requests.
+/* test_evict_rules.c - rules of every policy: time to live, ranks, accounts, refs; and the requests
+ * reported to policies.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/prefix/prefix_internal.h"
@@ -65,7 +65,8 @@ static void evict_page(test_prefix *p)
     quire_prefix_validate(p->tree);
 }
 
-/* As long as there is a page of a lower rank, none of a higher one goes, however it was used. */
+/* While a page of a lower rank is cached, no page of a higher rank is evicted, regardless of
+ * uses. */
 static void test_ranks(void **state)
 {
     (void)state;
@@ -94,8 +95,8 @@ static void test_ranks(void **state)
     }
 }
 
-/* Each rank has its time to live; a change counts for what is cached. What has expired goes before
- * what has a lower rank. */
+/* Each rank has its time to live; a change applies to cached nodes too. Expired nodes are evicted
+ * before nodes of a lower rank. */
 static void test_ttl_by_rank(void **state)
 {
     (void)state;
@@ -126,8 +127,8 @@ static void test_ttl_by_rank(void **state)
     }
 }
 
-/* The low-traffic rule can change, for what is cached too; what nobody but the owner asks for is
- * not counted. */
+/* A change of the low-traffic rule applies to cached nodes too. Uncounted requests of the owner are
+ * no hits. */
 static void test_another_low_traffic_rule(void **state)
 {
     const quire_prefix_acquire_opts uncounted = { .is_uncounted = true };
@@ -163,7 +164,7 @@ static void test_another_low_traffic_rule(void **state)
     test_prefix_destroy(&p);
 }
 
-/* What is low traffic and then expires, and what expires first: both are found. */
+/* A node that is low traffic and then expires, and a node that expires first: both are found. */
 static void test_low_traffic_and_ttl(void **state)
 {
     quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
@@ -232,7 +233,7 @@ static uint32_t nodes_of(const test_prefix *p, uint16_t account)
     return n;
 }
 
-/* An account that is asked for gives its own pages and no others. */
+/* A request for an account's pages evicts only pages of this account. */
 static void test_account_asked(void **state)
 {
     (void)state;
@@ -282,7 +283,7 @@ static void test_fair_shares(void **state)
     }
 }
 
-/* Among many accounts the choice holds for a few victims, no longer. */
+/* With many accounts the chosen account is reused for a few victims only. */
 static void test_many_accounts(void **state)
 {
     const uint32_t n_accounts = 40;
@@ -309,7 +310,7 @@ static void test_many_accounts(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Where memory for an account's bin is short, its nodes go with everybody's: nothing fails. */
+/* When memory for an account's bin is short, its nodes are in account 0's bin: nothing fails. */
 static void test_no_memory_for_a_bin(void **state)
 {
     uint32_t n_rest = 0;
@@ -355,8 +356,8 @@ static void test_no_memory_for_a_bin(void **state)
     test_prefix_destroy(&p);
 }
 
-/* A page of a pinned region under one of the dynamic region: nobody takes it for the sake of the
- * other, but when it has expired both go in one call. */
+/* A page of a pinned region below a page of the dynamic region: eviction in the dynamic region does
+ * not take it, but after its expiry one call evicts both. */
 static void test_below_another_region(void **state)
 {
     quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
@@ -391,7 +392,7 @@ static void test_below_another_region(void **state)
     }
 }
 
-/* Refs are pins to every policy; what they hold is there until the end. */
+/* Every policy leaves nodes with refs in the tree. */
 static void test_refs(void **state)
 {
     int32_t text[3 * PT];
@@ -418,8 +419,8 @@ static void test_refs(void **state)
     }
 }
 
-/* Texts that share beginnings of different length come and go at random under every policy, with
- * ranks, time and tight memory; every call leaves all invariants intact, and all can be evicted. */
+/* Random texts that share prefixes of different length, under every policy, with ranks, time and
+ * tight memory: every call keeps all invariants, and all nodes can be evicted. */
 static void test_trees(void **state)
 {
     (void)state;
@@ -462,8 +463,8 @@ static void test_trees(void **state)
     }
 }
 
-/* Texts that are used again and again survive any number of texts that are used once, where the
- * policy promises it. lru is the control: it loses them. */
+/* Texts in repeated use survive any number of one-time texts under policies that promise this. The
+ * control is lru, which loses them. */
 static void test_pollution(void **state)
 {
     static const struct {
@@ -511,7 +512,7 @@ static quire_evict_request request_for(test_prefix *p, const int32_t *text, uint
     return request;
 }
 
-/* A request's place among the others, its length, and what of it was there. */
+/* A request's number, its length, and its known tokens. */
 static void test_request(void **state)
 {
     quire_evict_request request;
@@ -537,7 +538,7 @@ static void test_request(void **state)
     test_prefix_destroy(&p);
 }
 
-/* What was evicted is known and not hit. */
+/* Evicted tokens count as known, but not as a hit. */
 static void test_request_of_ghosts(void **state)
 {
     quire_evict_request request;

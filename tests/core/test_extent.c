@@ -8,8 +8,8 @@
 
 #define UNIT QUIRE_EXTENT_UNIT_BYTES
 
-/* The rule, written out: under 1 % of the extent is unusable, slots can be numbered, and of several
- * parts each takes a run. */
+/* The rule: under 1 % of the extent is unusable, slot numbers fit, and with several parts each part
+ * takes a run on average. */
 static bool is_good(size_t size_bytes, size_t page_bytes, uint32_t n_parts)
 {
     size_t n_slots = size_bytes / page_bytes;
@@ -65,7 +65,7 @@ static void test_shapes(void **state)
     assert_int_equal(quire_extent_shape_for(UNIT, 1).size_bytes, UNIT);
     assert_int_equal(quire_extent_shape_for(UNIT / 2 * 3, 1).size_bytes, UNIT * 3);
     assert_int_equal(quire_extent_shape_for(UNIT / 2 * 3, 1).n_slots, 2);
-    /* In parts: so large that the average one takes a run. */
+    /* In parts: so large that the average part takes a run. */
     assert_int_equal(quire_extent_shape_for(UNIT / 4, 2).size_bytes, UNIT);
     assert_int_equal(quire_extent_shape_for(UNIT / 8, 30).size_bytes,
                      (30 * QUIRE_EXTENT_RUN_BYTES + UNIT - 1) / UNIT * UNIT);
@@ -80,7 +80,7 @@ static void test_metadata_only(void **state)
     assert_int_equal(quire_extent_shape_for(0, 1).n_slots, QUIRE_EXTENT_META_SLOTS);
 }
 
-/* Memory that another class left: usable when the rule holds for it, too. */
+/* Memory of another class is usable when the rule holds for the new page size. */
 static void test_slots_of_given_memory(void **state)
 {
     (void)state;

@@ -1,9 +1,9 @@
-/* test_generation.c - generations: the cache's changes whenever a request for room that failed
- * could succeed, the tree's whenever a lookup could answer otherwise.
+/* test_generation.c - generations: the cache's number changes whenever a failed request for room
+ * could succeed, the tree's number whenever the result of a lookup could change.
  *
- * First each operation by itself. Then random ones, with two rules that must hold after each: a
- * request that was refused is refused again while the cache's generation is the same, and a lookup
- * gives the same answer while the tree's is. QUIRE_SEED and QUIRE_OPS choose another run.
+ * First each operation by itself. Then random operations; two rules must hold after each. While the
+ * cache's generation is unchanged, a refused request is refused again. While the tree's generation
+ * is unchanged, a lookup gives the same result. QUIRE_SEED and QUIRE_OPS choose another run.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/pin/pin_internal.h"
@@ -66,7 +66,7 @@ static uint64_t texts_of(const fixture *f)
     return quire_prefix_generation(f->p.tree);
 }
 
-/* Taking, appending and publishing give nobody room; new text is found. */
+/* Taking, appending and publishing make no room; the new text is found. */
 static void test_growth_makes_no_room(void **state)
 {
     fixture f;
@@ -99,7 +99,7 @@ static void test_growth_makes_no_room(void **state)
     fixture_fini(&f);
 }
 
-/* Each call of a sequence that lets go of something. */
+/* Each call that releases something of a sequence. */
 static void test_sequences_let_go(void **state)
 {
     fixture f;
@@ -183,7 +183,7 @@ static void op_budget(fixture *f)
                      QUIRE_OK);
 }
 
-/* Each way by which what is cached goes. */
+/* Each way in which cached nodes end. */
 static void test_the_tree_lets_go(void **state)
 {
     static const tree_op ops[] = { op_evict,       op_expire,     op_drop_all, op_drop_salt,
@@ -208,7 +208,8 @@ static void test_the_tree_lets_go(void **state)
     }
 }
 
-/* A page of the tree that a sequence had released: found text is the same, usable text may not be.
+/* The tree drops a page that a sequence had released: the found text is the same, the usable text
+ * may be shorter.
  */
 static void test_holes_change_lookups(void **state)
 {
@@ -267,7 +268,7 @@ static void test_regions_and_pins(void **state)
     fixture_fini(&f);
 }
 
-/* Where the number of extents is the limit, emptying one helps. */
+/* When the number of extents is the limit, emptying an extent makes room. */
 static void test_emptied_extents(void **state)
 {
     quire_cache_opts opts = test_opts(8 * EXTENT_PAGES);
@@ -482,8 +483,8 @@ static void step(model *m)
     }
 }
 
-/* What was refused is refused again in the same generation. What is tried again may evict, and so
- * begin another; it is tried after each operation. */
+/* A refused request is refused again in the same generation. The retry may evict and so change the
+ * generation; it runs after each operation. */
 static void check_refusals(model *m)
 {
     for (uint32_t a = 0; a < ASKS; a++) {

@@ -1,5 +1,5 @@
-/* test_payload.c - payloads in one piece: gathered from any extent and slot they are the same
- * bytes, and scattered they are what they were.
+/* test_payload.c - contiguous payloads: gathering gives the same bytes from any extent and slot,
+ * and scattering restores the payload.
  *
  * SPDX-License-Identifier: MIT */
 #include "core_support.h"
@@ -43,8 +43,8 @@ static void pages_write(const quire_cache *cache, quire_seq_id seq)
     }
 }
 
-/* All pages of a sequence, gathered, are in order what was written; then into the same pages of
- * another sequence, and what these hold. */
+/* Gather all pages of a sequence and check the written bytes; scatter them into the same pages of
+ * another sequence and check these. */
 static void pages_carry(const quire_cache *from, quire_seq_id from_seq, quire_cache *to,
                         quire_seq_id to_seq)
 {
@@ -71,7 +71,7 @@ static void pages_carry(const quire_cache *from, quire_seq_id from_seq, quire_ca
     }
 }
 
-/* To other slots of the same cache and to another one, where other sequences' pages lie around. */
+/* To other slots of the same cache and to another cache, among pages of other sequences. */
 static void test_round_trip(void **state)
 {
     quire_seq_id first;
@@ -95,12 +95,12 @@ static void test_round_trip(void **state)
     test_append(b.cache, other, N_TOKENS);
     test_append(b.cache, test_open(b.cache), P);
     pages_carry(a.cache, second, b.cache, other);
-    pages_carry(b.cache, other, a.cache, first); /* neighbours are as they were */
+    pages_carry(b.cache, other, a.cache, first); /* neighbours are unchanged */
     test_cache_destroy(&b);
     test_cache_destroy(&a);
 }
 
-/* Where pages are moved to does not matter. */
+/* Gathering is independent of coalescing. */
 static void test_after_coalescing(void **state)
 {
     quire_seq_id seqs[4];

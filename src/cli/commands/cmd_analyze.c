@@ -1,4 +1,4 @@
-/* cmd_analyze.c - quire analyze: what a workload is like, and what to set for it.
+/* cmd_analyze.c - quire analyze: figures of a workload, and recommended settings.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
@@ -97,8 +97,8 @@ static uint64_t round_capacity(double capacity)
     return capacity < 10.0 ? (uint64_t)ceil(capacity) : (uint64_t)(ceil(capacity / power) * power);
 }
 
-/* A dozen round capacities, from where a cache of this trace begins to matter to where it needs no
- * more; fewer for a small trace. */
+/* A dozen round capacities, from the smallest useful cache to one that needs no more memory; fewer
+ * for a small trace. */
 static void choose_capacities(quire_analyzed *a)
 {
     const double most = a->trace->n_ids > 1 ? a->trace->n_ids : 1;
@@ -175,7 +175,7 @@ static int pinned_class(const analyze_args *args, const quire_trace *trace,
                                  args->pinned_class);
 }
 
-/* All policies with the recommended capacity, and with those that were asked for. */
+/* All policies, with the recommended capacity and the requested ones. */
 static void choose_columns(quire_analyzed *a, const analyze_args *args, uint64_t recommended)
 {
     quire_sim_grid *grid = &a->grid;
@@ -220,7 +220,7 @@ static int simulate(quire_analyzed *a, const analyze_args *args, uint64_t recomm
     return quire_sim_grid_run(&a->grid, n_threads, err);
 }
 
-/* A server with what is recommended, but for the policy: its regions over time. */
+/* Regions over time of a server with the recommended settings, except for the policy. */
 static int run_timeline(quire_analyzed *a, const quire_recommend_ask *ask, quire_error *err)
 {
     const quire_recommend_sizes *sizes = &a->recommendation.sizes;

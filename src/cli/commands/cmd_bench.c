@@ -1,4 +1,4 @@
-/* cmd_bench.c - quire bench: prefill and decode speed at given depths, and what they take.
+/* cmd_bench.c - quire bench: speed and memory of prefill and decode at given depths.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
@@ -122,8 +122,8 @@ static double step_weight_bytes(const quire_model_desc *desc)
     return (double)(desc->weight_bytes - (desc->has_tied_output ? 0 : desc->embd_bytes));
 }
 
-/* The time in which the machine reads what a step must read, to the time it took; 0 where that
- * says nothing. Of the attention ops alone: KV only. */
+/* Ratio of the time to read a step's bytes at full bandwidth to the measured time; 0 where
+ * meaningless. For the attention ops alone, only KV counts. */
 static double roofline_share(const table *t, const row *r, bool is_attention)
 {
     double bytes = r->m.step_read_bytes + (is_attention ? 0 : step_weight_bytes(t->session.desc));
@@ -209,7 +209,7 @@ static json_t *share_json(double share)
     return share > 0 ? quire_json_real(share) : json_null();
 }
 
-/* What was measured. */
+/* The measured figures. */
 static json_t *row_json(const table *t, const row *r)
 {
     const quire_measurement *m = &r->m;
@@ -234,7 +234,7 @@ static json_t *row_json(const table *t, const row *r)
         share_json(roofline_share(t, r, false)));
 }
 
-/* What it was measured on and with. */
+/* The machine and the settings of the measurement. */
 static json_t *setting_json(const table *t)
 {
     const bench_args *args = t->args;
@@ -333,7 +333,7 @@ static int check_usage(const bench_args *args)
     return wrong == NULL ? QUIRE_EXIT_OK : QUIRE_EXIT_USAGE;
 }
 
-/* The options that the model is opened with: of the formats the smallest one has to fit. */
+/* The options for opening the model: only the smallest format has to fit. */
 static quire_common_args smallest_args(const bench_args *args)
 {
     quire_common_args common = args->common;
@@ -400,8 +400,8 @@ static int run(void *opaque)
     if (rc == QUIRE_OK) {
         rc = args->is_cost ? run_cost(args, &t.session, &err) : run_table(&t, &err);
     }
-    /* What was measured before a failure is still worth having. The bandwidth comes last, since its
-     * buffer would show in the peak of resident memory. */
+    /* Print the rows measured before a failure. The bandwidth is measured last, since its buffer
+     * would count in the peak of resident memory. */
     if (t.n_rows > 0) {
         quire_progress("measuring memory bandwidth");
         t.bandwidth = quire_read_bandwidth(t.n_threads);

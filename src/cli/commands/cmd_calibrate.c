@@ -1,4 +1,5 @@
-/* cmd_calibrate.c - quire calibrate: what KV formats cost this model, and the best ones for a size.
+/* cmd_calibrate.c - quire calibrate: measure the cost of KV formats for a model, and choose the
+ * best formats of a size.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
@@ -18,7 +19,8 @@
 #define CTX_DEFAULT 512u
 #define CTX_MIN     4u /* below, a half has nothing to score */
 
-/* One format says how delicate a side is, best the one that shows most above the noise. */
+/* One format measures the sensitivity of a side; the coarsest one stands out most from the
+ * noise. */
 #define FORMATS_QUICK (1u << QUIRE_FORMAT_Q3)
 #define FORMATS_ALL                                                                                \
     (1u << QUIRE_FORMAT_Q6 | 1u << QUIRE_FORMAT_Q5 | 1u << QUIRE_FORMAT_Q4 | 1u << QUIRE_FORMAT_Q3)
@@ -60,8 +62,8 @@ static const quire_opt options[] = {
       .help = "YAML file to write; --kv auto also finds MODEL.kv.yaml beside the model" },
     QUIRE_ROW_THREADS,
     QUIRE_ROW_CTX("512"),
-    /* Not what other commands have: a window in 8 bit would hide the formats from most queries of
-     * a short text, while at long context it covers few. */
+    /* Default differs from other commands: an 8 bit window would hide the formats from most queries
+     * of a short text, but from few at long context. */
     { .names = { "--kv-recent" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_KV_TOKENS_MAX, .multiple = 64, .initial = "0",
       .offset = offsetof(quire_common_args, kv.recent),
@@ -93,7 +95,7 @@ typedef struct calibrate {
     quire_new_file file;
     double bits; /* the size to choose for */
     double measure_s;
-    checked choice;  /* by the table; the result keeps the uniform pair where that wins */
+    checked choice;  /* chosen by the table; the result is the uniform pair if that is better */
     checked uniform; /* the best pair for all layers, of at most that size */
 } calibrate;
 
@@ -119,8 +121,7 @@ static int read_tokens(calibrate *c, quire_error *err)
     return QUIRE_OK;
 }
 
-/* A size that no formats reach is told before anything is measured; the rules choose among the same
- * formats. */
+/* Report a size that no formats reach before measuring; the rules choose among the same formats. */
 static int check_target(calibrate *c, quire_error *err)
 {
     const quire_model_desc *desc = c->session.desc;
@@ -187,7 +188,7 @@ static int check_one(calibrate *c, checked *one, quire_error *err)
     return rc;
 }
 
-/* The whole choice at once, beside what it has to beat. */
+/* Measure the whole choice, and the uniform pair that it has to beat. */
 static int check(calibrate *c, quire_error *err)
 {
     const quire_model_desc *desc = c->session.desc;
@@ -249,7 +250,7 @@ static void say_winner(const calibrate *c)
     }
 }
 
-/* "-" for what an interruption left unmeasured. */
+/* "-" for a cost left unmeasured by an interruption. */
 static char *cost_text(double cost, char *text, size_t text_bytes)
 {
     (void)snprintf(text, text_bytes, isfinite(cost) ? "%.3e" : "-", cost);
@@ -339,10 +340,10 @@ static int print_json(const calibrate *c, const char *file)
         checked_json(c, &c->uniform), "uniform_wins", (int)r->uniform_wins));
 }
 
-/* The costs that were measured before Ctrl-C: no choice follows from a part of them. */
+/* Print the costs measured before Ctrl-C; partial costs give no choice. */
 static int print_interrupted(calibrate *c)
 {
-    /* The run that was interrupted is counted too. */
+    /* Includes the interrupted run. */
     quire_say("interrupted after %u runs; no file is written",
               c->meter.n_runs > 0 ? c->meter.n_runs - 1 : 0);
     if (c->result.measured == 0) {
@@ -394,7 +395,7 @@ static int run(void *opaque)
     if (rc == QUIRE_OK) {
         rc = check_target(&c, &err);
     }
-    /* Where the result goes is made sure of before minutes are spent on it. */
+    /* Open the result file before spending minutes on measuring. */
     if (rc == QUIRE_OK) {
         rc = quire_calibration_create(&c.file, args->out, c.session.desc, &err);
     }

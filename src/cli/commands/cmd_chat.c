@@ -1,8 +1,8 @@
 /* cmd_chat.c - quire chat: a conversation, one line at a time.
  *
- * Each turn renders the whole conversation with the model's template and turns it into tokens; the
- * writer computes only what its sequence does not hold yet. A turn that does not fit the context is
- * refused before anything changes, so the conversation so far stays as it was.
+ * Each turn renders the whole conversation with the model's template and tokenizes it; the writer
+ * computes only tokens that its sequence does not hold yet. A turn that does not fit into the
+ * context is refused and leaves the conversation unchanged.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/collect.h"
@@ -133,7 +133,7 @@ static int record_turn(chat *c, const char *user, const quire_collected *answer,
                : QUIRE_NOMEM;
 }
 
-/* Answer what was said. On failure the conversation is as it was before. */
+/* Answer a line. On failure the conversation is unchanged. */
 static int answer(chat *c, const char *line, quire_error *err)
 {
     quire_collected text = { .is_streamed = c->turns == NULL, .is_kept = true };
@@ -192,7 +192,7 @@ static int begin(chat *c)
     return c->args->system != NULL ? push_message(c, "system", strdup(c->args->system)) : QUIRE_OK;
 }
 
-/* Returns false when the line is no command. */
+/* Execute a command. Returns false if the line is not a command. */
 static bool obey(chat *c, const char *line, bool *is_over)
 {
     static const char *const commands[] = { "/reset", "/exit", "/help" };
@@ -263,11 +263,11 @@ static void converse(chat *c)
             continue;
         }
         if (answer(c, line, &err) < 0) {
-            /* At a terminal the next line can do better; a script must learn that one failed. */
+            /* A user at a terminal can retry; a script must learn of the failure. */
             c->has_failed = c->has_failed || !is_terminal;
             (void)quire_say_error(&err, QUIRE_EXIT_FAILED);
         }
-        /* Somebody who types may want to ask something else; a script is to end. */
+        /* After Ctrl-C a user may ask something else; a script ends. */
         if (is_terminal) {
             quire_interrupt_clear();
         }
@@ -337,7 +337,7 @@ static int run(void *opaque)
     } else {
         exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
-    /* While the sequence is open: its pages are what there is to see. */
+    /* Before the sequence is closed, because the file shows its pages. */
     exit_status = quire_kv_history_close(&history, exit_status);
     json_decref(c.turns);
     drop_messages(&c, 0);

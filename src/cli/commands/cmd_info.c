@@ -1,4 +1,4 @@
-/* cmd_info.c - quire info: what a model is, and what its context costs in memory.
+/* cmd_info.c - quire info: description of a model, and memory of its context.
  *
  * Everything is computed from the file; no weights are loaded.
  *
@@ -53,7 +53,7 @@ static uint64_t context_bytes(const cost *c, uint64_t n_tokens)
     return (n_tokens + c->page_tokens - 1) / c->page_tokens * c->page_tokens * c->token_bytes;
 }
 
-/* What the other commands would open a runtime with, but for the formats. */
+/* The runtime's options of other commands, without the formats. */
 static quire_runtime_opts runtime_opts(const info_args *args)
 {
     const quire_opened_want nothing_special = { 0 };

@@ -129,7 +129,7 @@ static int generate(run_args *args, quire_opened *session, quire_error *err)
     if (rc < 0 && rc != QUIRE_CANCELED) {
         goto out;
     }
-    rc = QUIRE_OK; /* an interrupted reading has figures too */
+    rc = QUIRE_OK; /* an interrupted prompt also has figures */
     exit_status = QUIRE_EXIT_OK;
     if (args->common.is_json) {
         exit_status = print_json(args, session, &text, &result, quire_writer_tokens(writer));
@@ -142,7 +142,7 @@ out:
     if (rc < 0) {
         exit_status = quire_say_error(err, QUIRE_EXIT_FAILED);
     }
-    /* While the sequence is open: its pages are what there is to see. */
+    /* Before the sequence is closed, because the file shows its pages. */
     exit_status = quire_kv_history_close(&history, exit_status);
     quire_writer_destroy(writer);
     free(tokens);

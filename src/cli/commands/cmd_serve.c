@@ -1,4 +1,5 @@
-/* cmd_serve.c - quire serve: its settings and what they mean to the parts. It runs in serve.c.
+/* cmd_serve.c - quire serve: its settings and their translation for engine and server. serve.c runs
+ * it.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/serving/serve_args.h"
@@ -386,7 +387,7 @@ quire_opened_want quire_serve_want(const quire_serve_args *args)
     };
 }
 
-/* What is computed in one step follows from the batch: there is no --batch. */
+/* The size of a step follows from max_batch_size: there is no --batch. */
 static int parse(int argc, char *const *argv, void *opaque, quire_error *err)
 {
     quire_serve_args *args = opaque;

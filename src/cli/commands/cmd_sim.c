@@ -1,4 +1,4 @@
-/* cmd_sim.c - quire sim: what caches of given sizes would have served of a trace.
+/* cmd_sim.c - quire sim: simulated hit rates of caches of given sizes for a trace.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
@@ -205,7 +205,7 @@ static void say_speed(const quire_sim_grid *grid)
               quire_rate(pages, seconds) * 1e-6);
 }
 
-/* The page; its sizes in bytes too where memory was asked for. */
+/* Write the page; with sizes in bytes if memory was given. */
 static int grid_page(const sim_args *args, const quire_sim_grid *grid,
                      const quire_trace_report *report, quire_error *err)
 {

@@ -1,4 +1,4 @@
-/* commands.h - what `quire` can do; one file per command.
+/* commands.h - the commands of `quire`; one file per command.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_COMMANDS_H
@@ -16,7 +16,7 @@ extern const quire_command quire_command_serve;
 extern const quire_command quire_command_sim;
 extern const quire_command quire_command_analyze;
 
-/* All of them, in the order of --help. */
+/* All commands, in the order of --help. */
 extern const quire_command *const quire_commands[];
 extern const size_t quire_n_commands;
 

@@ -1,9 +1,10 @@
-/* kv_history.h - --kv-history: what the KV cache did, as JSON Lines, to find what fragments memory.
+/* kv_history.h - --kv-history: events of the KV cache as JSON Lines, to find causes of
+ * fragmentation.
  *
  * First a line {"type": "stats", ...} with the members of quire_cache_stats at that moment, then
  * one line {"type": "event", "number", "time_us", "kind", "page", "seq", "group", "region",
  * "extent"} for each event that the cache's ring still holds, oldest first. The first number tells
- * how many older events the ring has dropped. Members mean what quire/cache.h says.
+ * how many older events the ring has dropped. quire/cache.h defines the members.
  *
  * Thread: the main thread only.
  *
@@ -15,18 +16,18 @@
 #include "quire/cache.h"
 
 typedef struct quire_kv_history {
-    const quire_cache *cache; /* NULL when no file was asked for */
+    const quire_cache *cache; /* NULL when no file was requested */
     quire_new_file file;
 } quire_kv_history;
 
-/* Begin the file, so that a name that cannot be written is told before the work and not after it.
- * path NULL: nothing is asked for, and close() does nothing. cache must live until close().
- * Errors: as quire_new_file_open(), QUIRE_INVAL ("-"). */
+/* Begin the file, so that an unwritable name is reported before the work. path NULL: no file is
+ * requested, and close() does nothing. cache must live until close(). Errors: as
+ * quire_new_file_open(), QUIRE_INVAL ("-"). */
 int quire_kv_history_open(quire_kv_history *out, const quire_cache *cache, const char *path,
                           quire_error *err);
 
-/* Write and finish the file, whatever became of the run; zeros are fine. A failure is said.
- * Returns an exit status: QUIRE_EXIT_FAILED after a failure, else the one given. */
+/* Write and finish the file, even after a failed run; a zeroed struct is allowed. Reports a failure
+ * on stderr. Returns QUIRE_EXIT_FAILED after a failure, else the given exit status. */
 int quire_kv_history_close(quire_kv_history *history, int exit_status);
 
 #endif /* QUIRE_CLI_KV_HISTORY_H */

@@ -1,4 +1,4 @@
-/* new_file.c - a file that appears under its name only when it is whole.
+/* new_file.c - see new_file.h.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/new_file.h"

@@ -1,7 +1,8 @@
-/* new_file.h - a file that appears under its name only when it is whole.
+/* new_file.h - a file that appears under its name only when it is complete.
  *
- * Written as path.partial and renamed by finish(), so a failed run leaves what was there before.
- * The name must not be that of a directory, device or pipe: the rename would remove a device.
+ * The file is written as path.partial and renamed by finish(), so a failed run leaves an existing
+ * file unchanged. The name must not belong to a directory, device or pipe: the rename would remove
+ * a device.
  *
  * Thread: owner.
  *
@@ -19,17 +20,17 @@ typedef struct quire_new_file {
     char work_path[4104]; /* path.partial */
 } quire_new_file;
 
-/* Begin. Errors: QUIRE_IO, QUIRE_INVAL (path too long, or of what is not a regular file); then
- * out->stream is NULL. */
+/* Begin. Errors: QUIRE_IO, QUIRE_INVAL (path too long, or not a regular file); then out->stream is
+ * NULL. */
 int quire_new_file_open(quire_new_file *out, const char *path, quire_error *err);
 
 /* Fill err from errno after a failed write to the stream, naming the path; returns its status. */
 int quire_new_file_fail(const quire_new_file *file, quire_error *err);
 
-/* Write out what is buffered and give the file its name; closed either way. Errors: QUIRE_IO. */
+/* Flush the file and rename it to its path; closed either way. Errors: QUIRE_IO. */
 int quire_new_file_finish(quire_new_file *file, quire_error *err);
 
-/* Close and remove an unfinished file; zeros and finished ones are fine. */
+/* Close and remove an unfinished file; zeroed and finished structs are allowed. */
 void quire_new_file_discard(quire_new_file *file);
 
 #endif /* QUIRE_CLI_NEW_FILE_H */

@@ -23,7 +23,7 @@ static void show_loading(void *ctx, float done)
     quire_progress("loading %3.0f %%", 100.0 * (double)done);
 }
 
-/* The runtime's options as args and want say them; n_ctx is 0 where neither does. */
+/* The runtime's options from args and want; n_ctx is 0 if neither gives it. */
 quire_runtime_opts quire_opened_runtime_opts(const quire_common_args *args,
                                              const quire_opened_want *want)
 {
@@ -74,7 +74,7 @@ static int choose_formats(quire_opened *session, const quire_common_args *args,
     return rc;
 }
 
-/* What quire_model_open() asks before it loads weights. */
+/* Context of the callback that quire_model_open() calls before it loads weights. */
 typedef struct admission {
     quire_opened *session;
     const quire_common_args *args;
@@ -144,8 +144,8 @@ static uint32_t default_ctx(const quire_opened *session, const quire_runtime_opt
     return fits;
 }
 
-/* KV of n_tokens, and what every sequence has of its own beside them: its last page, its first and
- * recent tokens in their hot form. */
+/* KV of n_tokens, plus each sequence's own memory: its last page, and its first and recent tokens
+ * in their hot form. */
 static uint64_t budget_of(const quire_model_desc *desc, const quire_runtime_opts *opts,
                           uint32_t n_tokens)
 {
@@ -159,7 +159,8 @@ static uint64_t budget_of(const quire_model_desc *desc, const quire_runtime_opts
            opts->n_seqs_max * quire_runtime_kv_bytes(desc, &own);
 }
 
-/* The KV budget as a share of what weights and buffers leave, and a context that it holds. */
+/* Set the KV budget to a share of the memory that weights and buffers leave, and a context that
+ * fits. */
 static int share_memory(const quire_opened *session, double share, quire_runtime_opts *opts,
                         quire_error *err)
 {

@@ -17,70 +17,71 @@ typedef struct quire_opened {
     quire_model *model;
     const quire_model_desc *desc;
     quire_runtime *runtime;
-    quire_kv_args kv;        /* what the runtime's formats come from */
-    quire_kv_pair *kv_pairs; /* [n_stored], the runtime's; goes with it */
+    quire_kv_args kv;        /* source of the runtime's formats */
+    quire_kv_pair *kv_pairs; /* [n_stored], valid as long as the runtime */
     uint32_t n_ctx;
     uint32_t n_batch;
-    uint64_t memory_limit_bytes;    /* as it was before the weights were loaded */
-    uint64_t runtime_bytes;         /* KV and buffers of the runtime, as reckoned */
-    quire_calibration *calibration; /* of the model; NULL = none, or nobody asked yet */
+    uint64_t memory_limit_bytes;    /* limit before the weights were loaded */
+    uint64_t runtime_bytes;         /* computed size of the runtime's KV and buffers */
+    quire_calibration *calibration; /* of the model; NULL = none, or not looked for yet */
     bool has_looked;                /* for a calibration */
-    bool has_warned;                /* of a context beyond the trained one: once is enough */
+    bool has_warned;                /* about a context beyond the trained one; once per session */
 } quire_opened;
 
-/* Open the model that args name, with progress on a terminal. Weights that leave no room for args'
- * context (one page of it where -c was not given) are refused before they are loaded.
- * Errors: as quire_model_open(), QUIRE_NOMEM. */
+/* Open the model that args name, with progress on a terminal. The call fails before loading the
+ * weights if they leave no room for args' context (for one page if -c is absent). Errors: as
+ * quire_model_open(), QUIRE_NOMEM. */
 int quire_opened_open_model(quire_opened *session, const quire_common_args *args, quire_error *err);
 
-/* Look for the model's calibration once, as --kv auto does. A second session on the same model that
- * is a copy of this one shares what was found: have it found before. */
+/* Look for the model's calibration once, as --kv auto does. Call before copying the session, so
+ * that the copy shares the calibration. */
 void quire_opened_look(quire_opened *session, const char *model_path, const quire_model_desc *desc);
 
-/* What a command asks of its runtime beyond the shared options; zero = nothing special. */
+/* A command's requirements on its runtime beyond the shared options; zero = none. */
 typedef struct quire_opened_want {
     uint32_t n_ctx;      /* instead of args->n_ctx */
     uint32_t n_seqs_max; /* 0 = 1 */
     bool no_cascade;     /* see quire_attn_workspace_opts */
-    uint32_t n_tokens;   /* of all sequences together, what they share once: the KV budget is for
-                            these where args give none; 0 = n_ctx */
+    uint32_t n_tokens;   /* of all sequences, shared ones once: size of the KV budget if args give
+                            none; 0 = n_ctx */
     const quire_kv_pair *kv_pairs; /* [n_stored] formats instead of args'; NULL = args' */
-    double kv_share; /* 0..1: where args give no KV budget it is this much of the memory that
-                        weights and buffers leave; 0 = no such rule */
+    double kv_share; /* 0..1: KV budget, if args give none, as a share of the memory that weights
+                        and buffers leave; 0 = unused */
     bool lock_memory;
     bool is_contiguous;
 } quire_opened_want;
 
-/* What the shared options ask of a runtime; the formats are the caller's to set. */
+/* The runtime's options from the shared options; the caller sets the formats. */
 quire_runtime_opts quire_opened_runtime_opts(const quire_common_args *args,
                                              const quire_opened_want *want);
 
-/* Open the model's file without its weights, for quire_opened_plan() alone. Errors: as
+/* Open the model's file without its weights, only for quire_opened_plan(). Errors: as
  * quire_model_open(). */
 int quire_opened_describe(quire_opened *session, const quire_common_args *args, quire_error *err);
 
-/* The options that a runtime would be created with, refused when they need more memory than there
- * is. opts->kv_pairs is session->kv_pairs, which stay the session's. Nothing is taken for it.
- * Errors: QUIRE_NOMEM, as quire_kv_args_resolve(). */
+/* The options that a runtime would be created with. Allocates no memory for the runtime.
+ * opts->kv_pairs points to session->kv_pairs, owned by the session. Errors: QUIRE_NOMEM (more than
+ * the available memory), as quire_kv_args_resolve(). */
 int quire_opened_plan(quire_opened *session, const quire_common_args *args,
                       const quire_opened_want *want, quire_runtime_opts *opts, quire_error *err);
 
-/* Create the runtime. Where neither args nor want name a context it is the trained one, or the
- * longest that fits in memory, which is said on stderr; as is a context longer than the model was
- * trained for. Errors: as quire_runtime_create(), QUIRE_NOMEM (it would not fit, nothing was
- * taken); the model stays open. */
+/* Create the runtime. If neither args nor want give a context, it is the trained context, or the
+ * longest that fits in memory, reported on stderr. A context longer than the trained one is also
+ * reported. Errors: as quire_runtime_create(), QUIRE_NOMEM (it would not fit; nothing is
+ * allocated). The model stays open. */
 int quire_opened_open_runtime(quire_opened *session, const quire_common_args *args,
                               const quire_opened_want *want, quire_error *err);
 
-/* A copy of a session with a runtime, for a second one beside it on the same model: the limit of
- * this one is what the first leaves. Close its runtime only, before the session. */
+/* A copy of a session with a runtime, for a second runtime on the same model. The copy's memory
+ * limit is the memory that the first runtime leaves. Close only the copy's runtime, before the
+ * session. */
 quire_opened quire_opened_beside(const quire_opened *session);
 
-/* Both of the above with args as they are. */
+/* Open the model and the runtime with unchanged args. */
 int quire_opened_open(quire_opened *session, const quire_common_args *args, quire_error *err);
 
 void quire_opened_close_runtime(quire_opened *session);
-/* Close what is open; a session of zeros is fine. */
+/* Close the open parts; a zeroed session is allowed. */
 void quire_opened_close(quire_opened *session);
 
 /* Tokens of a text, allocated; Ctrl-C ends it. Memory: free(*tokens). Errors: those of
@@ -89,12 +90,12 @@ int quire_opened_tokenize(const quire_opened *session, const char *text, size_t 
                           bool parse_special, int32_t **tokens, size_t *n_tokens, quire_error *err);
 
 /* Compute tokens of one sequence in steps of at most n_batch; *logits belongs to the last token.
- * progress (NULL for none) is what the progress line calls it.
- * Errors: as quire_runtime_step(), QUIRE_CANCELED after Ctrl-C (the steps done so far stay). */
+ * progress is the name in the progress line (NULL: no line). Errors: as quire_runtime_step(),
+ * QUIRE_CANCELED after Ctrl-C (the steps done so far stay). */
 int quire_opened_prefill(quire_opened *session, quire_seq_id seq, const int32_t *tokens,
                          size_t n_tokens, const char *progress, const float **logits);
 
-/* Fill err for a failed step: budget, limit and memory are told apart. Returns status. */
+/* Fill err for a failed step, distinguishing budget, limit and memory. Returns status. */
 int quire_opened_step_error(const quire_opened *session, int status, quire_error *err);
 
 /* The runtime's KV formats, for people: quire_kv_args_text(). Returns buffer. */
@@ -102,8 +103,8 @@ int quire_opened_step_error(const quire_opened *session, int status, quire_error
 char *quire_opened_kv_text(const quire_opened *session, char *buffer, size_t buffer_bytes);
 
 /* Formats and memory of the KV cache as JSON: the formats as text, as a list by layers and in bits
- * per value; bytes live, charged and taken from the OS, pages, and what the tokens alone need. NULL
- * when out of memory. */
+ * per value; bytes live, charged and taken from the OS, pages, and the bytes of the tokens alone.
+ * NULL when out of memory. */
 json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens);
 
 /* A whole file ("-" = stdin), with a zero byte after it that does not count.

@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The program has one terminal and one stdout, so what is known about them is kept here. */
+/* State of the program's only terminal and stdout. */
 static bool progress_is_shown;
 static int stdout_errno; /* of the first write that failed */
 static volatile sig_atomic_t interrupt_flag;
@@ -109,7 +109,7 @@ int quire_stdout_json(json_t *document)
         return quire_say_nomem();
     }
     errno = 0;
-    /* 12 digits: more than any figure here means, and 0.1 stays 0.1. */
+    /* 12 digits: more than the precision of any figure here, and 0.1 stays 0.1. */
     rc = json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
     json_decref(document);
     if (rc != 0 && errno == 0 && !ferror(stdout)) {

@@ -1,4 +1,4 @@
-/* talk.h - what the program says: stdout is data, stderr is talk.
+/* talk.h - the program's output: data on stdout, messages on stderr.
  *
  * Thread: the main thread only.
  *
@@ -17,45 +17,45 @@
 #define QUIRE_EXIT_OK     0
 #define QUIRE_EXIT_FAILED 1
 #define QUIRE_EXIT_USAGE  2
-/* As shells say of a program that SIGINT ended. A command that was interrupted returns what its
- * figures so far deserve; the program's status is this one all the same (commands.c). */
+/* The status that shells report for a program ended by SIGINT. An interrupted command returns the
+ * status of its partial result; the program still ends with this one (commands.c). */
 #define QUIRE_EXIT_INTERRUPTED 130
 
 /* One line on stderr that begins with "quire: "; ends a progress line first. */
 __attribute__((format(printf, 1, 2))) void quire_say(const char *format, ...);
 
-/* quire_say() of the message (or of the status's text where there is none), and the exit status. */
+/* quire_say() the message, or else the status's text. Returns exit_status. */
 int quire_say_error(const quire_error *err, int exit_status);
 
 /* "quire: out of memory"; returns QUIRE_EXIT_FAILED. */
 int quire_say_nomem(void);
 
-/* A line of progress that is overwritten in place. Says nothing unless stderr is a terminal. */
+/* A line of progress that is overwritten in place. Does nothing unless stderr is a terminal. */
 __attribute__((format(printf, 1, 2))) void quire_progress(const char *format, ...);
 /* Remove it. */
 void quire_progress_end(void);
 
 /* ---- stdout ---- */
 
-/* To be called once at the start: a reader that leaves shows as a failed write instead of ending
- * the program. */
+/* Call once at the start. Afterwards a closed pipe causes a failed write instead of ending the
+ * program. */
 void quire_stdout_open(void);
 
 /* Text to stdout, flushed. Returns false when that failed; the reason is kept for
  * quire_stdout_close(). */
 bool quire_stdout_write(const char *text, size_t text_bytes);
 
-/* Whether a write has failed: what follows would be lost too. */
+/* Whether a write has failed; later output would be lost, too. */
 bool quire_stdout_is_lost(void);
 
 /* Print a document (takes the reference) and a newline. Returns an exit status. */
 int quire_stdout_json(json_t *document);
 
-/* To be called once at the end: flush and close stdout. When anything written to it was lost (disk
- * full, reader gone) that is said and the result is QUIRE_EXIT_FAILED; else exit_status. */
+/* Call once at the end: flush and close stdout. If output was lost (disk full, reader gone),
+ * reports it and returns QUIRE_EXIT_FAILED; else returns exit_status. */
 int quire_stdout_close(int exit_status);
 
-/* A number; null where JSON has none for it (infinite, not a number). */
+/* A number; null for infinities and NaN. */
 json_t *quire_json_real(double value);
 
 /* A string; bytes that are not UTF-8 become U+FFFD. */
@@ -63,13 +63,13 @@ json_t *quire_json_bytes(const char *text, size_t text_bytes);
 
 /* ---- interrupt ---- */
 
-/* From here on Ctrl-C sets a flag instead of ending the program; a second one before the flag is
- * cleared ends it. */
+/* Make Ctrl-C set a flag instead of ending the program. A second Ctrl-C before the flag is cleared
+ * ends the program. */
 void quire_interrupt_catch(void);
 bool quire_interrupt_seen(void);
 void quire_interrupt_clear(void);
-/* Wait until stdin, a terminal, has a line or has ended. False: Ctrl-C came, also before the call.
- */
+/* Wait until stdin, a terminal, has a line or has ended. False after Ctrl-C, even before the
+ * call. */
 bool quire_interrupt_wait_stdin(void);
 
 /* Seconds of a clock that only moves forward. */

@@ -20,7 +20,7 @@ struct quire_writer {
     int32_t *held; /* [n_ctx] tokens of seq, as they stand in KV */
     uint32_t n_held;
     quire_text_out *text;
-    quire_bytes shown; /* what it lets the sink have */
+    quire_bytes shown; /* text for the sink */
     quire_text_sink *sink;
     void *sink_ctx;
 };
@@ -53,7 +53,7 @@ void quire_sampling_seed(quire_sampling_args *sampling)
     if (sampling->seed >= 0) {
         return;
     }
-    /* Fails only where the kernel has no such call; any seed will do then. */
+    /* Fails only if the kernel lacks the call; then any seed is fine. */
     (void)!getrandom(&seed, sizeof(seed), 0);
     sampling->seed = seed >> 1; /* below 2^31: short enough to type again */
 }
@@ -122,8 +122,8 @@ uint32_t quire_writer_tokens(const quire_writer *writer)
     return writer->n_held;
 }
 
-/* Keep the first n tokens, or fewer where the page that n lies in cannot be written on any more
- * (its hot form is gone). */
+/* Keep the first n tokens, or fewer if the page of token n has lost its hot form and cannot be
+ * appended to. */
 static int keep_first(quire_writer *writer, uint32_t n_tokens)
 {
     quire_cache *cache = quire_runtime_cache(writer->session->runtime);
@@ -153,7 +153,7 @@ static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_t
     while (same < n_tokens && same < writer->n_held && writer->held[same] == tokens[same]) {
         same++;
     }
-    /* The last token is computed again even when it is there: its logits are not. */
+    /* Always recompute the last token: its KV may be there, but its logits are not. */
     same = same == n_tokens ? n_tokens - 1 : same;
     QUIRE_TRY(keep_first(writer, same));
     same = writer->n_held;

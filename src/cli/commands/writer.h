@@ -1,7 +1,7 @@
-/* writer.h - one sequence that reads a prompt and writes on from it.
+/* writer.h - one sequence that reads a prompt and generates text after it.
  *
- * It knows which tokens its sequence holds in KV. A new prompt is compared with them and only what
- * follows the longest common beginning is computed: that is how a chat keeps its KV between turns.
+ * The writer knows the tokens that its sequence holds in KV. It compares a new prompt with them and
+ * computes only the tokens after the longest common prefix. So a chat keeps its KV between turns.
  *
  * Thread: owner.
  *
@@ -28,12 +28,12 @@ const char *quire_stop_text(quire_stop stop);
 const char *quire_stop_word(quire_stop stop);
 
 typedef struct quire_writer_result {
-    uint32_t n_prompt; /* tokens of the prompt; those read where that was interrupted */
-    uint32_t n_reused; /* of those, already in KV */
+    uint32_t n_prompt; /* tokens of the prompt; if interrupted, those read */
+    uint32_t n_reused; /* of n_prompt, already in KV */
     uint32_t n_output; /* tokens written */
     uint32_t n_steps;  /* of one token each, after the prompt */
     double prefill_s;  /* computing the prompt's new tokens */
-    double first_s;    /* from the call until the first token is chosen */
+    double first_s;    /* from the call until the first token is sampled */
     double decode_s;   /* the steps after the prompt */
     quire_stop stop;
 } quire_writer_result;
@@ -49,14 +49,14 @@ int quire_writer_create(quire_writer **out, quire_opened *session,
                         const quire_sampling_args *sampling, quire_error *err);
 void quire_writer_destroy(quire_writer *writer);
 
-/* Read a prompt and write until something stops it. A prompt longer than the context is refused
- * and leaves the writer as it was; err names both counts.
- * Errors: QUIRE_LIMIT, QUIRE_INVAL (empty prompt), QUIRE_CANCELED (interrupted while reading;
- * *result says how far that went), as quire_runtime_step(). */
+/* Read a prompt and write until something stops it. A prompt longer than the context is refused and
+ * leaves the writer as it was; err names both counts. Errors: QUIRE_LIMIT, QUIRE_INVAL (empty
+ * prompt), QUIRE_CANCELED (interrupted while reading; *result has the progress), as
+ * quire_runtime_step(). */
 int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_tokens,
                      quire_writer_result *result, quire_error *err);
 
-/* Where text goes during quire_writer_run(). */
+/* Set the sink of text for quire_writer_run(). */
 void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ctx);
 
 /* Tokens that the sequence holds now. */

@@ -1,9 +1,9 @@
 /* bandwidth.c - reads a large buffer over and over.
  *
- * In rounds of a few milliseconds, of which the median counts, as it does for the tokens per second
- * that are held against it: what neighbours of a shared machine take is missing from both.
- * A round's time is from the first thread's start to the last one's end, so that threads that did
- * not run at the same time do not add up.
+ * Rounds take a few milliseconds, and the median counts, as for the tokens per second compared with
+ * it: both exclude bandwidth taken by other users of a shared machine. A round's time is from the
+ * first thread's start to the last one's end, so that threads that did not run at the same time do
+ * not add up.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/measuring/bandwidth.h"
@@ -49,8 +49,8 @@ static void read_part(void *ctx, uint32_t thread, uint32_t n_threads)
 
     (void)n_threads;
     r->begin_s[thread] = quire_now_s();
-    /* One word of every cache line: the line comes all the same, and no instruction set is too
-     * narrow to ask for the next ones early enough. */
+    /* Read one word of each cache line: the whole line is loaded, and every instruction set can
+     * request lines fast enough. */
     for (size_t i = 0; i < r->part_bytes / sizeof(*words); i += 4 * LINE_WORDS) {
         for (size_t j = 0; j < 4; j++) {
             sums[j] += words[i + j * LINE_WORDS];
@@ -102,7 +102,8 @@ double quire_read_bandwidth(uint32_t n_threads)
     bytes = r->part_bytes * PARTS * n_threads;
     r->buffer = bytes > 0 ? aligned_alloc(HUGE_BYTES, bytes) : NULL;
     if (r->buffer != NULL) {
-        /* As the KV cache does: with small pages the translation of addresses is measured too. */
+        /* As for the KV cache: with small pages the measurement would include address
+         * translation. */
         (void)madvise(r->buffer, bytes, MADV_HUGEPAGE);
         quire_parallel(n_threads, touch, r);
         for (int round = 0; round < ROUNDS; round++) {

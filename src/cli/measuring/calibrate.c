@@ -19,7 +19,7 @@ static const quire_kv_pair both_q8 = { QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8 };
 
 /* ---- the meter ---- */
 
-/* A runtime found no room. */
+/* Report that a runtime does not fit beside the kept logits. */
 static int fail_beside_logits(const quire_meter *m, quire_error *err)
 {
     const quire_error why = *err;
@@ -31,7 +31,7 @@ static int fail_beside_logits(const quire_meter *m, quire_error *err)
                            quire_format_bytes(m->base_bytes, logits, sizeof(logits)), why.message);
 }
 
-/* Means of no number count as nothing, or as what costs nothing. */
+/* A mean that is NaN would count as no cost; refuse it. */
 static int check_finite(const quire_meter *m, const quire_kv_pair *pairs,
                         const quire_evaluation *run, quire_error *err)
 {
@@ -68,7 +68,7 @@ static int evaluate(quire_meter *m, const quire_kv_pair *pairs, const char *prog
     memset(out, 0, sizeof(*out));
     session.runtime = NULL;
     session.kv_pairs = NULL;
-    session.has_warned = true;                   /* of a long context: once is enough */
+    session.has_warned = true;                   /* about a long context; once is enough */
     session.memory_limit_bytes -= m->base_bytes; /* open() made sure that there are as many */
     rc = quire_opened_open_runtime(&session, m->opts.common, &want, err);
     if (rc == QUIRE_NOMEM) {
@@ -84,7 +84,7 @@ static int evaluate(quire_meter *m, const quire_kv_pair *pairs, const char *prog
     return rc;
 }
 
-/* The logits alone are too much. */
+/* Report that the logits alone exceed the limit. */
 static int fail_limit(const quire_meter *m, quire_error *err)
 {
     char logits[16];
@@ -157,7 +157,7 @@ int quire_meter_run(quire_meter *meter, const quire_kv_pair *pairs, quire_evalua
 
 /* ---- one side at a time ---- */
 
-/* Mean and standard error of what a run diverges more than the floor does, row by row. */
+/* Mean and standard error of the divergence of a run minus that of the floor, row by row. */
 static quire_cost_sample above_floor(const quire_evaluation *run, const quire_evaluation *floor)
 {
     quire_mean difference = { 0 };
@@ -192,8 +192,8 @@ static int measure_side(quire_meter *m, uint32_t layer, quire_side side, quire_f
     return rc;
 }
 
-/* samples: [QUIRE_FORMAT_COUNT][n_stored] of one side; those that were measured say so, also after
- * a failure. */
+/* samples: [QUIRE_FORMAT_COUNT][n_stored] of one side. Measured samples are marked, also after a
+ * failure. */
 static int measure_sides(quire_meter *m, quire_side side, uint32_t formats,
                          const quire_evaluation *floor, quire_cost_sample *samples,
                          quire_error *err)
@@ -218,7 +218,7 @@ static int measure_sides(quire_meter *m, quire_side side, uint32_t formats,
     return QUIRE_OK;
 }
 
-/* The cost of one side of one layer, if anything was measured of it. */
+/* The cost of one side of one layer, if at least one format was measured. */
 static void fit_layer(const quire_cost_sample *samples, uint32_t n_stored, uint32_t layer,
                       const double *errors, double *cost)
 {

@@ -1,13 +1,13 @@
-/* calibrate.h - measures what formats cost: one side of one layer at a time.
+/* calibrate.h - measure the cost of formats: one side of one layer at a time.
  *
- * A meter keeps the logits of a text with everything in f16 and gives the KL divergence of any
- * other choice of formats from them, over the same tokens.
+ * A meter keeps the logits of a text computed with f16 formats. It measures the KL divergence of
+ * any other choice of formats from them, over the same tokens.
  *
- * Weights in few bits have their inputs rounded too, and such a model answers any change, even f32
- * for f16, by an amount that hardly depends on the change (minimind2, Q8_0: 4.6e-3 for f32, 6.5e-3
- * for q8, 1.4e-2 for q4). That amount occurs once, not once per side. So a side is measured with
- * everything else in q8, where it has occurred already, and what q8 alone diverges is taken off,
- * row by row.
+ * Models with weights in few bits also round the inputs of their products. Such a model reacts to
+ * any change, even f32 for f16, with a divergence that hardly depends on the change (minimind2,
+ * Q8_0: 4.6e-3 for f32, 6.5e-3 for q8, 1.4e-2 for q4). This base divergence occurs once, not once
+ * per side. So a side is measured with all other sides in q8, and the divergence of pure q8 is
+ * subtracted row by row.
  *
  * Thread: owner.
  *
@@ -30,16 +30,16 @@ typedef struct quire_meter_opts {
 
 typedef struct quire_meter {
     quire_meter_opts opts;
-    quire_kv_pair *pairs; /* [n_stored] of the run at hand */
+    quire_kv_pair *pairs; /* [n_stored] of the current run */
     float *base_logits;
-    uint64_t base_bytes; /* of them; they count against the session's memory limit */
+    uint64_t base_bytes; /* bytes of the kept logits; counted against the session's memory limit */
     uint32_t n_runs;     /* done */
     uint32_t n_runs_all; /* announced; for the progress line */
     double start_s;
 } quire_meter;
 
-/* Keep the logits of f16. opts is copied, what it points to borrowed. Errors: QUIRE_LIMIT (more
- * than QUIRE_METER_BYTES_MAX), QUIRE_RANGE (logits that are not finite), as
+/* Compute and keep the logits of f16. opts is copied; its pointers are borrowed. Errors:
+ * QUIRE_LIMIT (more than QUIRE_METER_BYTES_MAX), QUIRE_RANGE (logits that are not finite), as
  * quire_opened_open_runtime() and quire_evaluate(). Memory: quire_meter_close(), also after a
  * failure. */
 int quire_meter_open(quire_meter *meter, const quire_meter_opts *opts, quire_error *err);
@@ -52,9 +52,9 @@ void quire_meter_close(quire_meter *meter);
 int quire_meter_run(quire_meter *meter, const quire_kv_pair *pairs, quire_evaluation *out,
                     quire_error *err);
 
-/* Fill in calibration->costs from 1 + 2 * n_stored * formats runs; formats are bits (1 << format)
- * among q6 q5 q4 q3, and calibration->measured gets them and q8. Errors: as quire_meter_run();
- * after QUIRE_CANCELED the costs of sides that were not measured are NAN. */
+/* Fill in calibration->costs from 1 + 2 * n_stored * formats runs; formats: a set of bits (1 <<
+ * format) among q6 q5 q4 q3. calibration->measured is set to these and q8. Errors: as
+ * quire_meter_run(); after QUIRE_CANCELED the costs of sides that were not measured are NAN. */
 int quire_calibrate(quire_calibration *calibration, quire_meter *meter, uint32_t formats,
                     quire_error *err);
 

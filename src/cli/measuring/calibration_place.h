@@ -1,7 +1,8 @@
-/* calibration_place.h - where calibrations lie, and finding a model's.
+/* calibration_place.h - locations of calibration files, and lookup by model.
  *
- * Beside the model as MODEL.kv.yaml, for a calibration that goes with the file; else in
- * ${XDG_CACHE_HOME:-~/.cache}/quire/calibration/FINGERPRINT.yaml, which serves every copy of it.
+ * MODEL.kv.yaml beside the model, for a calibration that travels with the file; else
+ * ${XDG_CACHE_HOME:-~/.cache}/quire/calibration/FINGERPRINT.yaml, which serves every copy of the
+ * model.
  *
  * Thread: the main thread only.
  *
@@ -19,9 +20,9 @@
  * (no home folder is known), QUIRE_LIMIT (too long). */
 int quire_calibration_path(const quire_model_desc *desc, char *buffer, quire_error *err);
 
-/* Begin a file to write to; a path of NULL is that in the cache folder, which is made. Errors: as
- * quire_calibration_path() and quire_new_file_open(). Memory: quire_new_file_discard() or save().
- */
+/* Begin a file; path NULL = the path in the cache folder, which is created. Errors: as
+ * quire_calibration_path() and quire_new_file_open(). Memory: quire_new_file_discard() or
+ * save(). */
 int quire_calibration_create(quire_new_file *out, const char *path, const quire_model_desc *desc,
                              quire_error *err);
 
@@ -30,13 +31,13 @@ int quire_calibration_create(quire_new_file *out, const char *path, const quire_
 int quire_calibration_save(const quire_calibration *calibration, const quire_model_desc *desc,
                            quire_new_file *file, quire_error *err);
 
-/* The calibration of the model at model_path, NULL when there is none. A file that cannot be used
- * is named in a warning and counts as none: beside the model, it does not hide that in the cache
- * folder. Memory: quire_calibration_free(). */
+/* The calibration of the model at model_path, NULL when there is none. An unusable file causes a
+ * warning and is ignored: beside the model, it does not hide the file in the cache folder. Memory:
+ * quire_calibration_free(). */
 quire_calibration *quire_calibration_find(const char *model_path, const quire_model_desc *desc);
 
-/* Whether find() takes the file at `path`. taken: QUIRE_CALIBRATION_PATH_MAX bytes, gets the path
- * of what it takes, "" for nothing. Warns as find() does. */
+/* Whether find() uses the file at `path`. taken: QUIRE_CALIBRATION_PATH_MAX bytes, gets the path of
+ * the file that find() uses, "" for none. Warns as find() does. */
 bool quire_calibration_is_taken(const char *model_path, const quire_model_desc *desc,
                                 const char *path, char *taken);
 

@@ -39,7 +39,7 @@ void quire_cost_shrink(quire_cost_sample *samples, uint32_t n);
 /* Costs of q8, q6, q5, q4 and q3; other entries of cost stay as they are. A measurement below two
  * standard errors is replaced by the value that coarser formats imply. The coarsest format counts
  * for at least one standard error, the limit of the noise. Costs never fall with fewer bits. At
- * least one format must have been measured, and what was is finite. All arrays:
+ * least one format must be measured, and measurements must be finite. All arrays:
  * [QUIRE_FORMAT_COUNT]. */
 void quire_cost_fit(const quire_cost_sample *samples, const double *errors, double *cost);
 

@@ -1,8 +1,8 @@
 /* evaluate.h - perplexity of a text, and its distance from a base.
  *
- * The text's tokens are cut into chunks of n_ctx; each chunk is computed from an empty context with
- * BOS in place of its first token where the model wants one, and the predictions of its second half
- * are scored (the first half is context). That is what llama-perplexity does.
+ * The text's tokens are cut into chunks of n_ctx; each chunk is computed from an empty context,
+ * with BOS in place of its first token if the model uses BOS. The predictions of its second half
+ * are scored (the first half is context), as in llama-perplexity.
  *
  * The base is a second runtime that computes the same steps (exact), a file of log-probabilities
  * (16 bit), or logits that an earlier evaluation kept (exact).

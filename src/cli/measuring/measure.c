@@ -57,7 +57,7 @@ static int fill(bench *b, quire_seq_id seq, uint32_t first, uint32_t n)
     return quire_opened_prefill(b->session, seq, b->tokens + first, n, "filling", &logits);
 }
 
-/* The prefix once, its forks, and what each has of its own. */
+/* Fill the prefix once, fork it, and fill each sequence's own depth. */
 static int fill_all(bench *b)
 {
     const quire_measure_opts *o = b->opts;
@@ -164,7 +164,7 @@ static void take_memory(bench *b, quire_measurement *out)
     }
 }
 
-/* What the steps of all repeats took. */
+/* Add up the times of the steps of all repeats. */
 static void take_times(const bench *b, const quire_runtime_stats *before, quire_measurement *out)
 {
     const double n_steps = (double)b->opts->n_tokens * out->n_repeats;
@@ -203,7 +203,7 @@ static int run_repeats(bench *b, quire_measurement *out)
         QUIRE_TRY(run_once(b, o->n_tokens));
         out->rates[i] = quire_rate((double)o->n_tokens * o->n_seqs, quire_now_s() - start_s);
         out->n_repeats = i + 1;
-        /* After each: an interruption leaves the figures of the repeats so far. */
+        /* After each repeat, so that an interruption keeps the figures so far. */
         take_times(b, &before, out);
         take_memory(b, out);
         summarize(out);
@@ -226,7 +226,7 @@ static int measure(bench *b, quire_measurement *out)
         b->tokens[i] = (int32_t)quire_rng_below(&rng, b->session->desc->n_vocab);
     }
     QUIRE_TRY(fill_all(b));
-    /* The first steps of a shape build its graph and touch its pages: not what is asked for. */
+    /* Warm up: the first steps of a shape build its graph and touch its pages. */
     n_warm = n_warm < b->session->n_batch ? n_warm : b->session->n_batch;
     QUIRE_TRY(run_once(b, n_warm));
     return run_repeats(b, out);

@@ -43,11 +43,11 @@ typedef struct quire_measurement {
     double attn_share; /* of the steps' time, 0..1 */
     double append_share;
     uint64_t kv_bytes;          /* pages kept from one token to the next, at the end */
-    uint64_t kv_computed_bytes; /* what those tokens need without pages */
-    uint64_t kv_peak_bytes;   /* pages held at most: at the end, or while all was computed again */
-    uint64_t kv_extent_bytes; /* taken from the OS */
+    uint64_t kv_computed_bytes; /* bytes of those tokens without pages */
+    uint64_t kv_peak_bytes;     /* most pages held: at the end, or during recomputation */
+    uint64_t kv_extent_bytes;   /* taken from the OS */
     /* Of an average decode step; 0 for prefill. */
-    double step_read_bytes; /* KV that must be read, what is shared once */
+    double step_read_bytes; /* KV that must be read, shared KV once */
     double step_s;
     double step_attn_s;           /* of it in the attention op */
     uint64_t resident_peak_bytes; /* of the process until now */

@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* One row read once: what every figure above needs. */
+/* The values of one row needed by every figure above. */
 typedef struct quire_row {
     double log_sum; /* log(sum exp(x)) */
     double nll;
@@ -28,8 +28,8 @@ typedef struct quire_row {
 /* logits: [n_vocab], finite; 0 <= token < n_vocab. */
 void quire_row_read(const float *logits, uint32_t n_vocab, int32_t token, quire_row *out);
 
-/* row.nll - base.nll. A coded base ends at nll_max: there both count as that, or a rare token would
- * count as a difference that is the file's alone. */
+/* row.nll - base.nll. A coded base is limited to nll_max. Beyond this limit both count as nll_max,
+ * so that the file's coding does not create a difference for rare tokens. */
 double quire_row_nll_difference(const quire_row *row, const quire_row *base);
 
 /* KL divergence of base from row, both with n_vocab logits. */
@@ -49,7 +49,7 @@ uint64_t quire_coded_row_bytes(uint32_t n_vocab);
 
 void quire_row_encode(const float *logits, uint32_t n_vocab, quire_coded_row *out);
 
-/* Decoding stops being useful below exp(-16): those tokens count as absent, as they do there. */
+/* Tokens below exp(-16) count as absent, as in llama-perplexity. */
 double quire_coded_row_kld(const quire_coded_row *base, const float *logits, const quire_row *row,
                            uint32_t n_vocab);
 /* nll and top of a coded row; log_sum is 0, since its values are normalised. */

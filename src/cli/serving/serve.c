@@ -35,7 +35,7 @@ static void on_signal(int number)
     const char byte = (char)number;
     ssize_t n = write(signal_pipe[1], &byte, 1);
 
-    (void)n; /* a full pipe holds signals enough */
+    (void)n; /* a full pipe already holds signals */
     errno = before;
 }
 
@@ -65,7 +65,7 @@ static void signals_release(void)
     }
 }
 
-/* The next signal; 0 when none came within timeout_ms (-1 = wait for one). */
+/* The next signal; 0 after timeout_ms without one (-1 = wait for ever). */
 static int signal_next(int timeout_ms)
 {
     struct pollfd ready = { .fd = signal_pipe[0], .events = POLLIN };
@@ -91,11 +91,11 @@ typedef struct serving {
     char model_name[128];
     char kv_name[QUIRE_SESSION_KV_TEXT_MAX];
     uint32_t n_ctx;
-    quire_record *record; /* NULL = none is asked for */
+    quire_record *record; /* NULL = no recording */
     quire_server *server;
     quire_opened session;
     quire_engine *engine;
-    quire_serve_tuner *tuner; /* NULL = nobody looks unasked */
+    quire_serve_tuner *tuner; /* NULL = no automatic tuning */
 } serving;
 
 static void name_model(serving *s)
@@ -144,7 +144,7 @@ static int check_template(const char *name)
     return QUIRE_EXIT_USAGE;
 }
 
-/* A quota for a tenant without a key would hold for nobody. */
+/* A quota for a tenant without a key would have no effect. */
 static int check_tenants(const serving *s, quire_error *err)
 {
     for (uint32_t i = 0; i < s->tenants.n; i++) {
@@ -163,7 +163,7 @@ static int check_tenants(const serving *s, quire_error *err)
     return QUIRE_OK;
 }
 
-/* What can be wrong with the settings alone. */
+/* Check the settings alone, without the model. */
 static int check(serving *s, quire_error *err)
 {
     QUIRE_TRY(quire_serve_memory_check(s->args, err));
@@ -181,7 +181,7 @@ static int check(serving *s, quire_error *err)
     return quire_server_opts_check(&s->opts, err);
 }
 
-/* What the settings come to for this model. */
+/* Apply the settings to this model. */
 static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
 {
     const quire_opened_want want = quire_serve_want(s->args);
@@ -382,7 +382,7 @@ static bool print_ready(const serving *s)
     return quire_stdout_write("", 0);
 }
 
-/* Let what runs finish. False when a signal cut that short. */
+/* Wait for the running generations. False if a signal interrupts the wait. */
 static bool drain(const serving *s)
 {
     quire_server_drain(s->server);

@@ -1,9 +1,9 @@
-/* serve.h - from settings to a server that runs, and to its end.
+/* serve.h - start, run and end a server from its settings.
  *
  *   check settings, describe model -> listen (503) -> weights, runtime -> engine -> ready
  *   SIGTERM, SIGINT: drain -> end; a second one: end
  *
- * Before it is ready a signal ends the program as signals do: nobody loses anything.
+ * Before the server is ready a signal ends the program directly: no work is lost.
  *
  * Thread: the main thread only.
  *

@@ -10,7 +10,7 @@
 #include "engine/engine.h"
 #include "server/server.h"
 
-/* --log-level: each says what those before it say, too. */
+/* --log-level: each level includes the levels before it. */
 typedef enum quire_log_level {
     QUIRE_LOG_ERRORS,
     QUIRE_LOG_INFO,
@@ -82,20 +82,20 @@ typedef struct quire_serve_args {
     int log_level; /* quire_log_level */
     const char *log_file;
 
-    quire_settings settings; /* where all of the above came from */
+    quire_settings settings; /* sources of all values above */
 } quire_serve_args;
 
-/* What they ask of engine and server; model, runtime, keys and log are the caller's to set. */
+/* Options of engine and server; the caller sets model, runtime, keys and log. */
 quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args);
 quire_server_opts quire_serve_server_opts(const quire_serve_args *args);
-/* And of the runtime. */
+/* Requirements on the runtime. */
 quire_opened_want quire_serve_want(const quire_serve_args *args);
 
-/* Sizes that do not go together. Errors: QUIRE_INVAL. */
+/* Check that the memory sizes agree. Errors: QUIRE_INVAL. */
 int quire_serve_memory_check(const quire_serve_args *args, quire_error *err);
-/* The same of recording and tuning. */
+/* Check the settings of recording and tuning. */
 int quire_serve_watch_check(const quire_serve_args *args, quire_error *err);
-/* Sizes that a KV budget does not have. Errors: QUIRE_INVAL. */
+/* Check that the KV budget holds the configured sizes. Errors: QUIRE_INVAL. */
 int quire_serve_budget_check(const quire_serve_args *args, uint64_t budget_bytes, quire_error *err);
 
 /* The parts of docs/configuration.md made from tables: all settings, and the names of chat

@@ -16,8 +16,8 @@ typedef struct quire_serve_tenants {
     uint32_t n;
 } quire_serve_tenants;
 
-/* The classes that the file lists, the first the highest, or those of its default; and which of
- * them is whose. Errors: QUIRE_INVAL, QUIRE_RANGE; err names file, entry and field. */
+/* Read the classes of the file, highest first, or the default classes; and the classes of keys.
+ * Errors: QUIRE_INVAL, QUIRE_RANGE; err names file, entry and field. */
 int quire_serve_classes_read(quire_tiers *out, const quire_serve_args *args, quire_error *err);
 
 /* Errors: as above, QUIRE_NOMEM. Memory: quire_serve_tenants_fini(), also after a failure. */

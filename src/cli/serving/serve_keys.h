@@ -1,4 +1,4 @@
-/* serve_keys.h - the API keys of quire serve, from all the places they may stand in.
+/* serve_keys.h - the API keys of quire serve, from all their sources.
  *
  * Thread: the main thread only (the environment).
  *

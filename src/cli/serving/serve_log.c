@@ -66,7 +66,7 @@ void quire_serve_log_line(const quire_serve_log *log, quire_log_level level, con
     va_start(ap, format);
     (void)vsnprintf(line, sizeof(line), format, ap);
     va_end(ap);
-    /* Paths are the clients': none may begin a line or talk to a terminal. */
+    /* Clients choose paths: a path must not begin a line or control a terminal. */
     for (char *at = line; *at != '\0'; at++) {
         *at = (unsigned char)*at < ' ' || *at == 0x7f ? '?' : *at;
     }

@@ -39,8 +39,8 @@ static bool wait_interval(quire_serve_tuner *t)
     return goes_on;
 }
 
-/* What it does is an event of the engine's. That it could not (somebody asks over HTTP at the same
- * time, no memory) is no news: it tries again later. */
+/* Changes are events of the engine. Failures (a concurrent call over HTTP, no memory) are not
+ * reported: the thread tries again later. */
 static void *run(void *arg)
 {
     quire_serve_tuner *t = arg;

@@ -1,5 +1,5 @@
-/* serve_tune.h - a thread that looks at the last hour's requests every now and then and tunes the
- * engine, or says what it would do (engine/tuning.h).
+/* serve_tune.h - a thread that periodically tunes the engine by the last hour's requests, or only
+ * suggests changes (engine/tuning.h).
  *
  * Thread: the main thread only, beside its own.
  *
@@ -15,7 +15,7 @@ typedef struct quire_serve_tuner quire_serve_tuner;
 int quire_serve_tuner_start(quire_serve_tuner **out, quire_engine *engine,
                             const quire_engine_tune_opts *opts, uint64_t interval_us,
                             quire_error *err);
-/* Waits for a measurement that is on its way. NULL is fine. */
+/* Waits for a measurement in progress. NULL is allowed. */
 void quire_serve_tuner_stop(quire_serve_tuner *tuner);
 
 #endif /* QUIRE_CLI_SERVE_TUNE_H */

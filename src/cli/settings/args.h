@@ -67,7 +67,7 @@ typedef struct quire_sampling_args {
       .offset = offsetof(quire_common_args, n_ctx), .help = "context in tokens",                   \
       .block_key = "max_seq_len" }
 
-/* What recent and first tokens keep of the formats of 6 bits and less. */
+/* Recent and first tokens that stay in 8 bits, with formats of 6 bits and less. */
 #define QUIRE_ROWS_KV_WINDOW                                                                       \
     { .names = { "--kv-recent" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,                  \
       .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
@@ -80,8 +80,8 @@ typedef struct quire_sampling_args {
       .offset = offsetof(quire_common_args, kv.sinks),                                             \
       .help = "with q6 to q3: first tokens kept in 8 bit; a multiple of 64" }
 
-/* What --help says of the two defaults of --kv. A server needs room for many conversations; one
- * text and a measurement should compare with llama.cpp's. */
+/* Text of --help on the two defaults of --kv. A server needs room for many conversations; other
+ * commands should be comparable with llama.cpp. */
 #define QUIRE_KV_DEFAULT_HERE  "f16, as llama.cpp; quire serve: q8, about half as large"
 #define QUIRE_KV_DEFAULT_SERVE "q8, about half as large; other commands: f16, as llama.cpp"
 
@@ -109,7 +109,7 @@ typedef struct quire_sampling_args {
       .multiple = 64, .initial = "64", .offset = offsetof(quire_common_args, page_tokens),         \
       .help = "tokens in a KV page, a multiple of 64" }
 
-/* What memory depends on beside the context and its formats. */
+/* Options that memory depends on, besides the context and its formats. */
 #define QUIRE_ROWS_STEP                                                                            \
     QUIRE_ROW_PAGE,                                                                                \
     { .names = { "-b", "--batch" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,                \
@@ -133,12 +133,12 @@ typedef struct quire_sampling_args {
       .help = "at the end, write cache statistics and who took and released which KV page when "   \
               "(the last " QUIRE_TEXT_OF(QUIRE_HISTORY_EVENTS_DEFAULT) " events; JSON Lines)" }
 
-/* Every command that runs one runtime. */
+/* Options of each command with one runtime. */
 #define QUIRE_ROWS_RUNTIME(default_ctx)                                                            \
     QUIRE_ROW_MODEL, QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx),                                \
         QUIRE_ROWS_KV("f16", QUIRE_KV_DEFAULT_HERE), QUIRE_ROWS_CACHE, QUIRE_ROW_KV_HISTORY
 
-/* How a token is chosen. For a struct `args_type` with a member `sampling`. */
+/* Sampling options. For a struct `args_type` with a member `sampling`. */
 #define QUIRE_ROWS_SAMPLER(args_type)                                                              \
     { .names = { "--temp" }, .type = QUIRE_OPT_REAL, .unit = "T", .min = 0, .max = 100,            \
       .initial = "0.8", .offset = offsetof(args_type, sampling.temperature),                       \

@@ -105,7 +105,7 @@ __attribute__((format(printf, 3, 0))) static void hear(cyaml_log_t level, void *
     }
 }
 
-/* What may stand where an unknown key stands. Returns the number of names. */
+/* The keys allowed in the place of an unknown key. Returns their number. */
 static size_t list_names(const quire_config_file *file, const char *field, const char **names)
 {
     const bool is_block = strcmp(field, QUIRE_CONFIG_BLOCK) == 0;
@@ -186,7 +186,7 @@ static bool fail_kind(const quire_config_file *file, const complaint *c, quire_e
     return true;
 }
 
-/* What is no YAML. The place is where libyaml had come to, which may be before what is wrong. */
+/* Report a YAML syntax error. The place is libyaml's position, which may be before the error. */
 static int fail_syntax(const quire_config_file *file, const complaint *c, quire_error *err)
 {
     static const char by[] = "libyaml: ";
@@ -245,8 +245,8 @@ static cyaml_config_t configuration(complaint *c)
     };
 }
 
-/* Texts of one line, as they go into messages and to the terminal; and not YAML's nothing, which
- * would be a key that everybody can guess, or a file of that name. */
+/* A value must be one line, because messages and the terminal show it. It must not be YAML's null,
+ * which would become a guessable key or a file name. */
 static int check_value(const quire_config_file *file, const char *name, const char *text,
                        quire_error *err)
 {
@@ -308,7 +308,7 @@ static bool begins_document(const char *line)
     return strncmp(line, "---", 3) == 0 && (line[3] == '\0' || strchr(" \t\r\n", line[3]) != NULL);
 }
 
-/* libcyaml reads the first document only, and the rest must not go unnoticed. (Behind "..." libyaml
+/* libcyaml reads only the first document, so further documents are refused. (Behind "..." libyaml
  * itself takes nothing but "---".) */
 static bool has_second_document(const char *text)
 {

@@ -1,13 +1,13 @@
 /* config_file.h - a command's settings as a YAML file.
  *
  * The schema comes from the command's option table: every long name of an option is a key, "--kv-
- * recent" as kv_recent, with one value; the values are texts here, read later by the rules of the
- * options. Some keys are more than one value:
+ * recent" as kv_recent, with one value. Values are kept as texts and parsed later by the rules of
+ * the options. Some keys have more than one value:
  *
  *   inference_params: { max_batch_size: 8, max_seq_len: 4096 }    options by their block_key
  *   api_keys: [ { key: abc, tenant: a } ]                         lists: config_lists.h
  *
- * Anything else is refused, an unknown key with the nearest one.
+ * All other keys are refused; the error suggests the nearest key.
  *
  * Thread: owner.
  *
@@ -30,7 +30,7 @@ int quire_config_file_load(quire_config_file **out, const quire_command *command
                            quire_error *err);
 void quire_config_file_free(quire_config_file *file);
 
-/* The value of option i; *text is NULL where the file does not give it. *key is the key that does.
+/* The value of option i; *text is NULL if the file does not have it. *key is its key in the file.
  * Memory: the file's. Errors: QUIRE_INVAL (given under two keys). */
 int quire_config_file_value(const quire_config_file *file, size_t i, const char **text,
                             const char **key, quire_error *err);

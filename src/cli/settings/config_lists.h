@@ -1,4 +1,4 @@
-/* config_lists.h - what a file of settings holds beside single values: lists of entries.
+/* config_lists.h - lists of entries in a file of settings.
  *
  *   api_keys: [ { key: abc, tenant: a }, { key_env: NAME, admin: true } ]
  *   classes:  [ { name: realtime, weight: 16, pinned: true }, { name: batch } ]

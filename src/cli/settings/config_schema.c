@@ -45,7 +45,8 @@ static quire_config_entry *add_entry(quire_config_file *file, size_t option)
     return e;
 }
 
-/* Top-level keys first, then those of the block, whose fields count from its first. */
+/* List the top-level keys first, then the keys of the block; fields of the block are numbered from
+ * its first. */
 static void list_entries(quire_config_file *file, const quire_command *command)
 {
     for (size_t i = 0; i < command->n_options; i++) {

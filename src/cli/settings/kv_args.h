@@ -1,4 +1,4 @@
-/* kv_args.h - what a command line says about the formats of the KV cache.
+/* kv_args.h - options of a command line for the formats of the KV cache.
  *
  *   --kv K[:V] | auto | auto:BITS    one pair for all layers, or a size: by what was measured of
  * the model where it was calibrated, else by quire_kv_auto()
@@ -32,7 +32,7 @@ typedef struct quire_kv_args {
 /* The same window with the formats of a choice and nothing else. */
 quire_kv_args quire_kv_args_of(const quire_kv_args *args, const quire_kv_choice *choice);
 
-/* Refuse options that say different things. Errors: QUIRE_INVAL. */
+/* Refuse contradictory options. Errors: QUIRE_INVAL. */
 int quire_kv_args_check(const quire_kv_args *args, quire_error *err);
 
 /* The formats of a model's layers. pairs: [desc->n_stored].

@@ -1,14 +1,14 @@
 /* options.h - the options of one command, as one table.
  *
- * A row says how an option is written, what it takes, its range and default, where the value goes
- * and what it is for. Parsing, range checks, messages and the text of --help all come from that
- * row, so that they cannot disagree.
+ * A row has the names of an option, its type, range and default, the place of its value and its
+ * description. Parsing, range checks, messages and the text of --help all use this row, so they
+ * cannot disagree.
  *
- * Forms: --name value, --name=value, -n value. A value is taken as it stands unless it is itself
- * the name of an option (then it was forgotten; write --name=-x if it was meant). "--" ends the
- * options. The last of repeated options counts. -h and --help are known everywhere. Where a command
- * has settings (settings.h) an option may stand in a file and in the environment too, and a flag
- * may be written --name=false.
+ * Forms: --name value, --name=value, -n value. A value that is itself the name of an option is an
+ * error, because the value was probably forgotten (write --name=-x to pass it). "--" ends the
+ * options. The last of repeated options counts. -h and --help are known everywhere. For a command
+ * with settings (settings.h), options may also come from a file and the environment, and a flag may
+ * be written --name=false.
  *
  * Memory: text values are borrowed from argv. Thread: any.
  *
@@ -38,7 +38,7 @@ typedef struct quire_count_list {
     int64_t items[QUIRE_OPT_LIST_MAX];
 } quire_count_list;
 
-/* What an option takes, and the type its offset points to. */
+/* The kind of value of an option, and the type at its offset. */
 typedef enum quire_opt_type {
     QUIRE_OPT_FLAG,       /* nothing; bool. In a file or the environment: true, false, yes, no */
     QUIRE_OPT_TEXT,       /* anything; const char * */
@@ -62,13 +62,12 @@ typedef struct quire_opt {
     double min;       /* COUNT, REAL, SIZE, DURATION (in seconds) and each value of a COUNT_LIST;
                          min == max: no bounds */
     double max;
-    uint32_t multiple;   /* COUNT only: the value is a multiple of this; 0 = any */
-    const char *initial; /* default, as it would be written; NULL = all bits zero */
-    const char
-        *initial_text; /* says the default in --help where initial is NULL or says too little */
+    uint32_t multiple;          /* COUNT only: the value is a multiple of this; 0 = any */
+    const char *initial;        /* default, as it would be written; NULL = all bits zero */
+    const char *initial_text;   /* text of the default in --help, if initial is NULL or too short */
     const char *const *choices; /* CHOICE only, NULL-terminated */
     size_t offset;              /* of the value in the command's arguments */
-    size_t seen_offset; /* of a bool that tells whether the option was given; 0 = nobody asks */
+    size_t seen_offset;         /* of a bool that tells whether the option was given; 0 = none */
     const char *help;
     const char *section;   /* heading of this row and those that follow; NULL = as the one before */
     const char *block_key; /* its key in the file's block inference_params too; NULL = none */
@@ -83,13 +82,14 @@ typedef struct quire_command {
     const char *notes;   /* printed after the options; NULL for none */
     const quire_opt *options;
     size_t n_options;
-    const char *positional; /* option that a value without a name is for; NULL = none taken */
+    const char *positional; /* option set by a value without a name; NULL = none */
     size_t args_bytes;
     bool has_settings; /* see settings.h */
-    /* Instead of quire_options_parse(), with the same results; what it takes run() gives back. May
-     * be NULL. */
+    /* Replaces quire_options_parse(), with the same results; run() releases its resources. May be
+     * NULL. */
     int (*parse)(int argc, char *const *argv, void *args, quire_error *err);
-    /* Options that do not go together: a negative status, with err filled in. May be NULL. */
+    /* Check options against each other: returns a negative status, with err filled in. May be
+     * NULL. */
     int (*check)(const void *args, quire_error *err);
     int (*run)(void *args); /* returns an exit status */
 } quire_command;
@@ -97,7 +97,7 @@ typedef struct quire_command {
 /* Give every option of the command its default. args: args_bytes, zeroed by the call. */
 void quire_options_init(const quire_command *command, void *args);
 
-/* parse() met -h or --help; nothing after it was looked at. */
+/* parse() met -h or --help; later words were not parsed. */
 #define QUIRE_OPTIONS_HELP 1
 
 /* Read the words that follow a command's name into args (initialised before), and check them.

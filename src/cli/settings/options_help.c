@@ -1,4 +1,4 @@
-/* options_help.c - the words for what an option takes, and the text of --help.
+/* options_help.c - descriptions of options' values, and the text of --help.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/settings/options_internal.h"
@@ -136,7 +136,7 @@ void quire_options_describe(const quire_opt *opt, char *buffer, size_t buffer_by
 {
     quire_text t = { buffer, buffer_bytes, 0 };
     const char *initial = opt->initial_text != NULL ? opt->initial_text : opt->initial;
-    /* An upper bound of 2^31 and the like only guards arithmetic and tells nobody anything. */
+    /* An upper bound such as 2^31 only guards arithmetic; --help omits it. */
     bool has_range =
         (opt->type == QUIRE_OPT_REAL || opt->type == QUIRE_OPT_COUNT) && opt->max < 1e6;
 

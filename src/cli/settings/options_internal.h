@@ -1,4 +1,4 @@
-/* options_internal.h - what the parser, the help text and settings.c share.
+/* options_internal.h - functions common to the parser, the help text and settings.c.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_OPTIONS_INTERNAL_H
@@ -9,10 +9,10 @@
 #define QUIRE_OPTIONS_MAX          96u /* rows of one table */
 #define QUIRE_OPTIONS_ACCEPTED_MAX 160u
 
-/* What an option takes, for a message: "a whole number from 1 to 512", "f32, f16, bf16, q8, or two
- * of them as K:V". */
+/* The accepted values of an option, for a message: "a whole number from 1 to 512", "f32, f16, bf16,
+ * q8, or two of them as K:V". */
 void quire_options_accepted(const quire_opt *opt, char *buffer, size_t buffer_bytes);
-/* What an option is for, its range and its default, for --help and the documentation. */
+/* Purpose, range and default of an option, for --help and the documentation. */
 void quire_options_describe(const quire_opt *opt, char *buffer, size_t buffer_bytes);
 #define QUIRE_OPTIONS_DESCRIBED_MAX 512u
 

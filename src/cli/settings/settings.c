@@ -1,5 +1,4 @@
-/* settings.c - reads settings from all their places. What is printed of them is in
- * settings_print.c.
+/* settings.c - reads settings from all their sources. settings_print.c prints them.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/settings/settings.h"
@@ -203,8 +202,8 @@ static int read_environment(quire_settings *s, void *args, quire_error *err)
 
 /* ---- commands other than the one with settings ---- */
 
-/* One variable, "NAME=value". A setting of no meaning here is passed over; what is no setting may
- * be for another program. */
+/* One variable, "NAME=value". A setting that this command lacks is ignored; an unknown variable may
+ * belong to another program. */
 static int take_for(const quire_command *command, const quire_command *settings,
                     const char *variable, void *args, quire_error *err)
 {
@@ -230,7 +229,7 @@ static int take_for(const quire_command *command, const quire_command *settings,
     return quire_options_store(&command->options[i], name, variable + n + 1, args, err);
 }
 
-/* Words first, so that --help and a wrong option are told of whatever the environment holds. */
+/* Parse the words first, so that --help and errors in options do not depend on the environment. */
 int quire_settings_parse(const quire_command *command, const quire_command *settings, int argc,
                          char *const *argv, void *args, quire_error *err)
 {
@@ -250,7 +249,7 @@ int quire_settings_parse(const quire_command *command, const quire_command *sett
 
 /* ---- all of them ---- */
 
-/* "" is what a script makes of a variable that is not set. */
+/* Refuse "": a script produces it from an unset variable. */
 static int check_words(const quire_settings *s, const char *const *texts, quire_error *err)
 {
     for (size_t i = 0; i < s->command->n_options; i++) {
@@ -264,8 +263,8 @@ static int check_words(const quire_settings *s, const char *const *texts, quire_
     return QUIRE_OK;
 }
 
-/* What the command line says of the file, which is to be read before the command line counts; the
- * words are checked on the way. */
+/* Find the file's path on the command line, because the file is read before the command line is
+ * applied. Also checks the words. */
 static int find_path(quire_settings *s, int argc, char *const *argv, quire_error *err)
 {
     const char *path = getenv(QUIRE_SETTINGS_PREFIX "CONFIG");

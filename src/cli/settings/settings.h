@@ -1,8 +1,8 @@
 /* settings.h - the options of a command from its command line, the environment and a file.
  *
  * One table for all: the option --kv-recent is QUIRE_KV_RECENT in the environment and kv_recent in
- * the YAML file that --config (or QUIRE_CONFIG) names. The command line wins over the environment,
- * that over the file, that over the default. An empty variable counts as none.
+ * the YAML file that --config (or QUIRE_CONFIG) names. Precedence: command line, environment, file,
+ * default. An empty variable counts as none.
  *
  * quire serve reads all three. The other commands read their command line, and from the environment
  * those of quire serve's settings that they have as options too: QUIRE_KV counts everywhere.
@@ -35,7 +35,7 @@ typedef enum quire_setting_source {
 typedef struct quire_setting {
     quire_setting_source source;
     const char *text; /* as it was written; NULL for a default */
-    const char *name; /* as it was called there: a key, NAME=value, a flag */
+    const char *name; /* its name in the source: a key, NAME=value, a flag */
 } quire_setting;
 
 typedef struct quire_settings {
@@ -55,12 +55,12 @@ int quire_settings_read(quire_settings *out, const quire_command *command, int a
 void quire_settings_fini(quire_settings *settings);
 
 /* For the other commands: the command line, and in the environment the settings of command
- * `settings` that this command has under the same name. A variable that is almost a setting's name
- * is spoken of on stderr. Results as quire_options_parse(). */
+ * `settings` that this command has under the same name. A variable that is nearly a setting's name
+ * causes a warning on stderr. Results as quire_options_parse(). */
 int quire_settings_parse(const quire_command *command, const quire_command *settings, int argc,
                          char *const *argv, void *args, quire_error *err);
 
-/* Every setting with its value and where it came from, as YAML that --config reads. */
+/* Print every setting with its value and source, as YAML that --config reads. */
 void quire_settings_print(const quire_settings *settings, FILE *out);
 /* The same as an object: name -> { value, source, name }. NULL when out of memory. */
 json_t *quire_settings_json(const quire_settings *settings);

@@ -1,4 +1,4 @@
-/* settings_internal.h - what reading and printing settings share.
+/* settings_internal.h - common to reading and printing settings.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_SETTINGS_INTERNAL_H

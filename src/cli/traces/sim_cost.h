@@ -1,4 +1,4 @@
-/* sim_cost.h - what computing costs in a simulation, as `quire bench --cost` writes it.
+/* sim_cost.h - costs of computation in a simulation, as written by `quire bench --cost`.
  *
  * A JSON object with a number, in microseconds, for each field of quire_sim_cost that ends in _us.
  *
@@ -27,8 +27,8 @@
       .help = "time: requests that run at once" }
 /* clang-format on */
 
-/* The defaults, and over them what the file says; path NULL: the defaults. Errors: QUIRE_IO,
- * QUIRE_INVAL; err says what. */
+/* The defaults, overridden by the file; path NULL: the defaults. Errors: QUIRE_IO, QUIRE_INVAL; err
+ * says what. */
 int quire_sim_cost_read(const char *path, quire_sim_cost *out, quire_error *err);
 
 /* NULL when there is no memory. */

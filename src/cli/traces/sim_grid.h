@@ -1,4 +1,4 @@
-/* sim_grid.h - policies x capacities, simulated on several threads, and what came of it.
+/* sim_grid.h - simulations of policies x capacities on several threads, and their results.
  *
  * Rows are policies in the order asked for, then Belady's bound; columns are capacities.
  *
@@ -30,7 +30,7 @@ typedef struct quire_sim_grid {
     quire_sim_column columns[QUIRE_SIM_COLUMNS_MAX];
     uint32_t n_columns;
     quire_sim_result *results; /* [n_policies + 1][n_columns] */
-    uint32_t n_done; /* the first so many of them are there: all, but for an interruption */
+    uint32_t n_done; /* number of results present, from the first; all unless interrupted */
 } quire_sim_grid;
 
 /* Row n_policies is Belady's. */
@@ -41,9 +41,8 @@ bool quire_sim_grid_has(const quire_sim_grid *grid, uint32_t row, uint32_t colum
 /* Share of prompt blocks, 0..1; 0 for none. */
 double quire_sim_hit_rate(const quire_sim_result *result);
 
-/* Fill in the results. Errors: as quire_sim_run(), QUIRE_CANCELED after Ctrl-C (what was begun
- * is finished, and n_done says how much there is). Memory:
- * quire_sim_grid_fini(), also after a failure. */
+/* Fill in the results. Errors: as quire_sim_run(), QUIRE_CANCELED after Ctrl-C (begun simulations
+ * are finished; n_done is their number). Memory: quire_sim_grid_fini(), also after a failure. */
 int quire_sim_grid_run(quire_sim_grid *grid, uint32_t n_threads, quire_error *err);
 void quire_sim_grid_fini(quire_sim_grid *grid);
 

@@ -1,4 +1,4 @@
-/* sim_shape.h - what a token of context takes in memory, for a model that need not be here.
+/* sim_shape.h - memory per token of context, for a model that need not be present.
  *
  * Thread: any.
  *
@@ -12,8 +12,8 @@
 #include "quire/error.h"
 
 /* shape: a GGUF file; LAYERSxKVHEADSxHEADSIZE, as 32x8x128; or the name of a well-known model, as
- * llama-7b (an unknown one is refused with the names). *token_bytes: what a token takes in the
- * formats, K and V of all layers together. Errors: QUIRE_INVAL, as quire_model_open(). */
+ * llama-7b (an unknown one is refused with the names). *token_bytes: bytes of a token in the given
+ * formats, K and V of all layers. Errors: QUIRE_INVAL, as quire_model_open(). */
 int quire_sim_shape_bytes(const char *shape, quire_kv_pair pair, uint64_t *token_bytes,
                           quire_error *err);
 

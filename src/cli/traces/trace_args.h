@@ -52,7 +52,7 @@ extern const char *const quire_trace_format_choices[];
       .help = "mean time between an answer and the next turn, where the trace has none" }
 /* clang-format on */
 
-/* Read it; bad lines, and a trace whose blocks cannot be told apart, are spoken of on stderr.
+/* Read the trace. Reports bad lines, and a trace whose blocks cannot be told apart, on stderr.
  * report may be NULL. Errors: as quire_trace_read(). Memory: quire_trace_fini() after QUIRE_OK. */
 int quire_trace_args_read(const quire_trace_args *args, quire_trace *out,
                           quire_trace_report *report, quire_error *err);

@@ -1,4 +1,4 @@
-/* test_pin.c - pins: what they hold, refuse, survive and lose.
+/* test_pin.c - pins: holding, refusal, survival and loss.
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"
@@ -72,7 +72,7 @@ static quire_pin_info info_of(const pinned *x, quire_pin_id id)
     return info;
 }
 
-/* Reserve and hold in one; on error there is no such pin. */
+/* Reserve and hold in one call; on error the pin does not exist. */
 static int pin_add(quire_pins *pins, const quire_pin_spec *spec, uint64_t now_us, quire_pin_id *id,
                    uint64_t *missing)
 {
@@ -99,7 +99,7 @@ static uint32_t pin_count(const quire_pins *pins)
     return n;
 }
 
-/* A pin of a text that is computed first, in the dynamic region. */
+/* A pin of a text that a sequence of the dynamic region computes first. */
 static quire_pin_id pin_text(pinned *x, const char *name, const int32_t *tokens, uint32_t n)
 {
     quire_pin_spec spec = spec_of(x, name, tokens, n);
@@ -113,7 +113,7 @@ static quire_pin_id pin_text(pinned *x, const char *name, const int32_t *tokens,
 
 /* ---- reserve and hold ---- */
 
-/* Where open pages are not shared, the full ones are all that there is to hold. */
+/* When open pages are not shared, a pin holds full pages only. */
 static void test_full_pages_are_held(void **state)
 {
     quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
@@ -162,7 +162,7 @@ static void test_life(void **state)
     (void)test_run_whole(&x.p, a, 2 * P + 1);
     assert_int_equal(stats_of(&x, x.high).charged_bytes, 0);
     assert_int_equal(quire_pins_hold(x.pins, id, 6, &missing), QUIRE_OK);
-    assert_int_equal(quire_pins_hold(x.pins, id, 6, &missing), QUIRE_AGAIN); /* it does */
+    assert_int_equal(quire_pins_hold(x.pins, id, 6, &missing), QUIRE_AGAIN); /* held already */
     info = info_of(&x, id);
     assert_int_equal(info.state, QUIRE_PIN_HELD);
     assert_int_equal(info.n_held_tokens, 2 * P + 1);
@@ -178,7 +178,7 @@ static void test_life(void **state)
     end(&x);
 }
 
-/* What is missing is said to the byte, before anything is computed. */
+/* A refusal reports the missing bytes exactly, before anything is computed. */
 static void test_refused(void **state)
 {
     pinned x;
@@ -196,15 +196,15 @@ static void test_refused(void **state)
     assert_int_equal(missing, 4 * PAGE_BYTES);
     first = pin_text(&x, "three", a, 3 * P);
     assert_int_equal(quire_pins_check(x.pins, &spec, &missing), QUIRE_NOPAGES);
-    assert_int_equal(missing, 4 * PAGE_BYTES); /* the three count once */
-    a[0]++;                                    /* another text shares none of them */
+    assert_int_equal(missing, 4 * PAGE_BYTES); /* the three shared pages count once */
+    a[0]++;                                    /* another text shares no page */
     spec.n_tokens = 3 * P;
     assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, &missing), QUIRE_NOPAGES);
     assert_int_equal(missing, PAGE_BYTES);
     assert_int_equal(id, QUIRE_PIN_NULL);
     spec.n_tokens = 2 * P;
     assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, &missing), QUIRE_OK);
-    /* Promised room is not given away. */
+    /* Reserved room is not given away. */
     assert_int_equal(quire_region_transfer(x.p.cache, x.high, 0, 1), QUIRE_NOPAGES);
     assert_int_equal(quire_region_budget_set(x.p.cache, x.high, 4 * PAGE_BYTES), QUIRE_INVAL);
     assert_int_equal(quire_region_close(x.p.cache, x.high), QUIRE_AGAIN);
@@ -213,7 +213,7 @@ static void test_refused(void **state)
     end(&x);
 }
 
-/* Live pages of the region's own sequences hold a pin up; cached ones go for it. */
+/* Live pages of the region's own sequences delay a pin; cached pages are evicted for it. */
 static void test_hold_makes_room(void **state)
 {
     pinned x;
@@ -295,8 +295,8 @@ static void test_spec_errors(void **state)
 
 /* ---- what a reservation promises ---- */
 
-/* Pages that another pin holds are not set aside once more; they stay when that one goes, and what
- * was set aside still does. */
+/* Pages that another pin holds are not set aside again. They stay when the other pin goes, and the
+ * reserved bytes still suffice. */
 static void test_reserved_outlives_other(void **state)
 {
     pinned x;
@@ -332,7 +332,7 @@ static void test_reserved_outlives_other(void **state)
     end(&x);
 }
 
-/* A pinned page of which a text shares a part and then goes on otherwise is not one of its own. */
+/* A pinned page whose tokens match a text only in part does not count for the text. */
 static void test_reserved_beside_other(void **state)
 {
     pinned x;
@@ -356,7 +356,7 @@ static void test_reserved_beside_other(void **state)
     end(&x);
 }
 
-/* What cannot be held is left as it was: whose it is, and its rank. */
+/* A failed hold leaves owner and rank of the nodes unchanged. */
 static void test_not_held(void **state)
 {
     pinned x;
@@ -381,7 +381,7 @@ static void test_not_held(void **state)
     end(&x);
 }
 
-/* A name that is taken is said to be so, also when there is no room for another pin. */
+/* A taken name is reported as such, also when there is no room for another pin. */
 static void test_name_taken(void **state)
 {
     pinned x;
@@ -430,8 +430,8 @@ static void test_survives_pressure(void **state)
     end(&x);
 }
 
-/* A low sequence goes on behind a pinned text that ends inside a page: its longer page takes the
- * place of the pinned one, which must not make the region grow nor the pin shrink. */
+/* A sequence of the dynamic region continues a pinned text that ends inside a page. Its longer page
+ * replaces the pinned page; the region must not grow and the pin must not shrink. */
 static void test_tail_is_taken_over(void **state)
 {
     pinned x;
@@ -456,7 +456,7 @@ static void test_tail_is_taken_over(void **state)
     end(&x);
 }
 
-/* Two pins share their beginning: it stays until both have gone. */
+/* Two pins share a prefix: the prefix stays until both are dropped. */
 static void test_shared(void **state)
 {
     pinned x;
@@ -533,13 +533,13 @@ static void test_invalidated(void **state)
     test_text(a, 3 * P, 1000);
     id = pin_text(&x, "a", a, 2 * P + 1);
     assert_int_equal(quire_prefix_drop_owner(x.p.tree, 7, 0).nodes, 0);
-    /* A longer text that it may be part of: its last page goes, what is before stays. */
+    /* Invalidation of a longer text: the pin's last page goes, the pages before stay. */
     (void)test_run_whole(&x.p, a, 3 * P);
     assert_int_equal(quire_prefix_drop_prefix(x.p.tree, &key, a, 3 * P, 0).nodes, 1);
     assert_int_equal(info_of(&x, id).state, QUIRE_PIN_LOST);
     assert_int_equal(info_of(&x, id).n_held_tokens, 2 * P);
     assert_int_equal(stats_of(&x, x.high).pinned_bytes, 2 * PAGE_BYTES);
-    /* It can be held again when it is computed again. */
+    /* The pin can be held again after the text is computed again. */
     assert_int_equal(quire_pins_hold(x.pins, id, 0, NULL), QUIRE_AGAIN);
     (void)test_run_whole(&x.p, a, 2 * P + 1);
     assert_int_equal(quire_pins_hold(x.pins, id, 0, NULL), QUIRE_OK);

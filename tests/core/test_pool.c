@@ -1,4 +1,4 @@
-/* test_pool.c - pages: states, references, plans, limits, and where they lie.
+/* test_pool.c - pages: states, references, plans, limits and placement.
  *
  * SPDX-License-Identifier: MIT */
 #include "pool_support.h"
@@ -60,7 +60,7 @@ static void test_refs(void **state)
     test_pool_stop(&t);
 }
 
-/* live -> cached -> live -> cached -> free, and kept pages that are let go while live. */
+/* live -> cached -> live -> cached -> free, and kept pages that are evicted while live. */
 static void test_cached(void **state)
 {
     test_pool t;
@@ -132,7 +132,7 @@ static void test_plan_is_all_or_nothing(void **state)
     test_pool_stop(&t);
 }
 
-/* A plan whose second extent cannot be had gives the first one back. */
+/* A plan that fails to map its second extent unmaps the first. */
 static void test_plan_unmaps(void **state)
 {
     test_pool t;
@@ -231,7 +231,7 @@ static void test_groups_share_classes(void **state)
     test_pool_stop(&t);
 }
 
-/* Pages of one size whose parts differ lie in extents of their own. */
+/* Pages of equal size with different parts lie in different extents. */
 static void test_parts_make_classes(void **state)
 {
     static const size_t halves[] = { PAGE_BYTES / 2, PAGE_BYTES / 2 };
@@ -257,7 +257,7 @@ static void test_parts_make_classes(void **state)
     test_pool_stop(&t);
 }
 
-/* Slots come from the fullest extent, so that sparse ones drain. */
+/* Slots are taken from the fullest extent, so that sparse extents drain. */
 static void test_fullest_first(void **state)
 {
     test_pool t;
@@ -311,7 +311,7 @@ static void test_recut(void **state)
     test_pool_stop(&t);
 }
 
-/* Slots of several parts are backed by memory when all of their extent is. */
+/* Slots of pages in parts are memory-backed when their whole extent is. */
 static void test_recut_parts(void **state)
 {
     static const size_t halves[] = { PAGE_BYTES / 2, PAGE_BYTES / 2 };
@@ -337,7 +337,7 @@ static void test_recut_parts(void **state)
     test_pool_drop(&t, 1, ids);
     test_pool_take(&t, 0, EXTENT, ids);
     test_pool_drop(&t, EXTENT, ids);
-    test_pool_take(&t, 1, 1, ids); /* all of it was */
+    test_pool_take(&t, 1, 1, ids); /* the whole extent was backed */
     assert_int_equal(t.extents.n_calls, 1);
     assert_int_equal(t.pool.classes[1].ready_pages, EXTENT - 1);
     test_pool_stop(&t);
@@ -359,7 +359,7 @@ static void test_recut_without_memory(void **state)
     test_pool_stop(&t);
 }
 
-/* An extent that the plan itself counts on is not taken from its class. */
+/* A class keeps an extent that the plan itself needs. */
 static void test_recut_spares_the_plan(void **state)
 {
     test_pool t;
@@ -377,8 +377,8 @@ static void test_recut_spares_the_plan(void **state)
     test_pool_stop(&t);
 }
 
-/* Pages of a size that the empty extent cannot be cut into: it goes back to the OS when otherwise
- * more memory than the budget would be held. */
+/* An empty extent that cannot be cut to the page size goes back to the OS when the mapped memory
+ * would exceed the budget. */
 static void test_unfit_extents_go(void **state)
 {
     test_pool t;
@@ -439,8 +439,8 @@ static void test_lock(void **state)
     test_pool_stop(&t);
 }
 
-/* Extents of pages of one size hold different numbers of them where parts differ, and do not take
- * each other's place; pages without payload may have parts, too. */
+/* Extents of equal page size but different parts have different numbers of pages, and do not
+ * replace each other. Pages without payload may have parts too. */
 static void test_unlike_parts(void **state)
 {
     static const size_t halves[] = { PAGE_BYTES / 2, PAGE_BYTES / 2 };
@@ -477,7 +477,7 @@ static void test_unlike_parts(void **state)
     test_pool_stop(&t);
 }
 
-/* A locked extent is backed by memory as a whole, also where it is cut into a few bytes more. */
+/* A locked extent is memory-backed as a whole, also when it is cut to use a few bytes more. */
 static void test_recut_locked(void **state)
 {
     static const size_t halves[] = { PAGE_BYTES / 2, PAGE_BYTES / 2 };

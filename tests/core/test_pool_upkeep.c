@@ -1,4 +1,4 @@
-/* test_pool_upkeep.c - watermark, coalescing, trimming, and that validate sees damage.
+/* test_pool_upkeep.c - watermark, coalescing, trimming, and detection of damage by validate.
  *
  * SPDX-License-Identifier: MIT */
 #include "pool_support.h"
@@ -49,12 +49,13 @@ static void test_watermark_follows_demand(void **state)
     assert_true(ready_pages(&t) >= EXTENT);
     assert_int_equal(t.extents.n_calls, 2);
 
-    /* The next as many pages are there already. */
+    /* The same number of pages is ready for the next sequences. */
     test_pool_drop(&t, EXTENT, ids);
     test_pool_take(&t, 0, EXTENT, ids);
     assert_int_equal(t.extents.n_calls, 2);
 
-    /* Without demand it decays: not within a page's worth of steps, but to nothing in the end. */
+    /* Without demand the watermark decays: not within a page's worth of steps, but to 0 in the
+     * end. */
     maintain(&t, 100);
     last = watermark(&t);
     for (int i = 0; i < 64; i++) {
@@ -80,12 +81,12 @@ static void test_watermark_limits(void **state)
     test_pool_start(&t);
     test_pool_take(&t, 0, EXTENT * 2, ids);
     maintain(&t, 1);
-    assert_int_equal(watermark(&t), 1); /* its own maximum */
+    assert_int_equal(watermark(&t), 1); /* the configured maximum */
     assert_true(ready_pages(&t) >= 1);
     maintain(&t, 0);
     assert_int_equal(watermark(&t), 0);
     maintain(&t, 100);
-    assert_int_equal(watermark(&t), 2); /* what the budget leaves */
+    assert_int_equal(watermark(&t), 2); /* the limit of the budget */
     test_pool_stop(&t);
 }
 
@@ -125,7 +126,8 @@ static void test_watermark_without_memory(void **state)
     test_pool_stop(&t);
 }
 
-/* What is missing of pages in parts is as many bytes of an extent at a time, not all of it. */
+/* For missing pages in parts a call touches as many bytes of an extent as they have, not the whole
+ * extent. */
 static void test_touching_parts_keeps_pace(void **state)
 {
     size_t parts[28];
@@ -155,8 +157,8 @@ static void test_touching_parts_keeps_pace(void **state)
     test_pool_stop(&t);
 }
 
-/* The same of pages in parts, which lie all over their extents: slots are ready when all of one is
- * touched, and what is there stays. */
+/* The same for pages in parts, which are spread over their extents: slots are ready when the whole
+ * extent is touched, and contents stay. */
 static void test_touching_parts_is_bounded(void **state)
 {
     const size_t page_bytes = (size_t)3 << 20;
@@ -249,7 +251,8 @@ static void check_content(const test_pool *t, quire_page_id id)
     assert_memory_equal(addr, addr + 1, PAGE_BYTES - 1);
 }
 
-/* Three extents keep 1, 2 and EXTENT - 1 pages: one page fits the last, so the first is emptied. */
+/* Three extents keep 1, 2 and EXTENT - 1 pages. The last has one free slot, so the first is
+ * emptied. */
 static void test_coalesce(void **state)
 {
     test_pool t;
@@ -281,7 +284,7 @@ static void test_coalesce(void **state)
     test_pool_stop(&t);
 }
 
-/* Bounded calls come to the same end. */
+/* Several bounded calls give the same result. */
 static void test_coalesce_in_steps(void **state)
 {
     test_pool t;

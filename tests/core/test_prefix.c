@@ -1,4 +1,4 @@
-/* test_prefix.c - the prefix tree: what is found, how pages are shared, who may use what.
+/* test_prefix.c - the prefix tree: lookups, shared pages, keys.
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"
@@ -7,7 +7,7 @@
 
 #define PT PAGE_TOKENS
 
-/* What one request has computed, the next one with the same text finds, to the token. */
+/* A request finds all tokens of the same text that an earlier request has computed. */
 static void test_hit(void **state)
 {
     int32_t text[4 * PT];
@@ -28,7 +28,7 @@ static void test_hit(void **state)
     assert_int_equal(match.end, QUIRE_PREFIX_END_WHOLE);
     assert_int_equal(test_stats(p.cache).pages_cached, 3);
 
-    /* A turn later: the partly filled page grows, in place. */
+    /* The next turn: the partly filled page grows in place. */
     match = test_run_whole(&p, text, 4 * PT);
     assert_int_equal(match.n_tokens, 2 * PT + 1);
     assert_int_equal(match.end, QUIRE_PREFIX_END_ENDED);
@@ -36,14 +36,14 @@ static void test_hit(void **state)
     assert_int_equal(test_prefix_stats(&p).nodes, 4);
     assert_int_equal(test_prefix_stats(&p).tokens, 4 * PT);
 
-    /* A shorter one ends inside a page. */
+    /* A shorter text ends inside a page. */
     match = test_run_whole(&p, text, PT + 1);
     assert_int_equal(match.n_tokens, PT + 1);
     assert_int_equal(match.end, QUIRE_PREFIX_END_WHOLE);
     test_prefix_destroy(&p);
 }
 
-/* Two texts that part inside a page, and at a page's end. */
+/* Two texts that diverge inside a page, and at a page's end. */
 static void test_diverged(void **state)
 {
     int32_t text[3 * PT];
@@ -74,7 +74,7 @@ static void test_diverged(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Nothing is found under another identity or salt, whatever the tokens. */
+/* The same tokens are not found under another identity or salt. */
 static void test_keys(void **state)
 {
     static const unsigned char salts[3][7] = { "tenant", "tenanu", "" };
@@ -102,13 +102,13 @@ static void test_keys(void **state)
         assert_int_equal(match.end, QUIRE_PREFIX_END_NEW);
     }
     key = test_key();
-    key.salt_bytes--; /* a salt that begins like it */
+    key.salt_bytes--; /* a prefix of the salt */
     quire_prefix_lookup(p.tree, &key, text, 2 * PT, &match);
     assert_int_equal(match.n_tokens, 0);
     test_prefix_destroy(&p);
 }
 
-/* A running sequence is read while it goes on; nobody disturbs anybody. */
+/* Readers use the pages of a running sequence; no sequence disturbs another. */
 static void test_running(void **state)
 {
     int32_t a[3 * PT];
@@ -143,8 +143,8 @@ static void test_running(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Two that compute the same text at once: one copy is known, each keeps its own, and what is not
- * known goes when its sequence does. */
+/* Two sequences compute the same text at the same time. The tree keeps one copy; each sequence
+ * keeps its own pages; the other copy is freed with its sequence. */
 static void test_same_at_once(void **state)
 {
     int32_t text[3 * PT];
@@ -242,7 +242,7 @@ static void test_page_exact(void **state)
     test_prefix_create(&p, 64, &opts);
     test_text(text, 3 * PT, 0);
     (void)test_run_whole(&p, text, 2 * PT + 1);
-    assert_int_equal(test_prefix_stats(&p).tokens, 2 * PT); /* an open page is of no use */
+    assert_int_equal(test_prefix_stats(&p).tokens, 2 * PT); /* open pages are not published */
     match = test_lookup(&p, text, 2 * PT - 1);
     assert_int_equal(match.n_tokens, PT);
     assert_int_equal(match.n_same_tokens, 2 * PT - 1);
@@ -306,7 +306,7 @@ static void test_acquire_errors(void **state)
     assert_int_equal(quire_prefix_publish(p.tree, refs[0], text, 1, 0), QUIRE_NOTFOUND);
     assert_int_equal(quire_prefix_publish(p.tree, QUIRE_PREFIX_REF_NULL, text, 1, 0),
                      QUIRE_NOTFOUND);
-    assert_int_equal(ACQUIRE(seqs[2]), QUIRE_OK); /* in the place of the first ref, and not it */
+    assert_int_equal(ACQUIRE(seqs[2]), QUIRE_OK); /* uses the first ref's entry, with another id */
     assert_int_equal(quire_prefix_release(p.tree, refs[0], 0), QUIRE_NOTFOUND);
 #undef ACQUIRE
     test_prefix_destroy(&p);
@@ -349,7 +349,7 @@ static void test_create_errors(void **state)
 
 /* ---- what sequences do ---- */
 
-/* Cut back and gone on with other tokens: both texts are there. */
+/* Truncated and continued with other tokens: both texts are cached. */
 static void test_truncated(void **state)
 {
     static const uint32_t cuts[] = { 0, 1, PT, PT + 1, 2 * PT };
@@ -401,7 +401,7 @@ static void test_publish_again(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Forks are not tied; what they hold is theirs, whoever appends. */
+/* Forks have no ref; their tokens stay intact when any sequence appends. */
 static void test_forks(void **state)
 {
     int32_t a[2 * PT];
@@ -448,7 +448,7 @@ static void test_rules_broken(void **state)
     test_text(a, 2 * PT, 0);
     test_text(b, 2 * PT, 9000);
 
-    /* Closed before its ref was released; the slot is used again. */
+    /* The sequence is closed before its ref is released; its slot is reused. */
     run = test_run_start(&p, a, PT + 1);
     test_run_extend(&p, &run, a, PT + 1);
     assert_int_equal(quire_seq_close(p.cache, run.seq), QUIRE_OK);
@@ -458,7 +458,7 @@ static void test_rules_broken(void **state)
     assert_int_equal(quire_prefix_release(p.tree, run.ref, 0), QUIRE_OK);
     test_run_extend(&p, &other, b, 2 * PT);
 
-    /* The same, until ids come round: what is left of the first does not touch the second. */
+    /* The same until an id recurs: the old ref does not act on the new sequence. */
     run = test_run_start(&p, a, PT + 1);
     for (quire_seq_id id = QUIRE_SEQ_NULL; id != run.seq; id = test_open(p.cache)) {
         assert_int_equal(quire_seq_close(p.cache, id != QUIRE_SEQ_NULL ? id : run.seq), QUIRE_OK);
@@ -474,7 +474,7 @@ static void test_rules_broken(void **state)
     assert_int_equal(quire_prefix_publish(p.tree, again.ref, b, PT, 0), QUIRE_OK);
     test_run_end(&p, &again);
 
-    /* Other tokens of the same pages: not believed. */
+    /* Other tokens for the same pages: ignored. */
     a[0] = -1;
     assert_int_equal(quire_seq_truncate(p.cache, other.seq, 0), QUIRE_OK);
     test_append(p.cache, other.seq, PT);
@@ -502,8 +502,8 @@ static quire_cache_opts two_groups(uint32_t n_pages)
     return opts;
 }
 
-/* Pages that a sequence releases as it goes on are not held by the tree; who begins there finds
- * holes, and no hit ends inside one. */
+/* The tree drops pages that a running sequence releases. A sequence that begins there finds holes,
+ * and no hit ends inside a hole. */
 static void test_holes(void **state)
 {
     enum {

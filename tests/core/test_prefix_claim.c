@@ -1,5 +1,5 @@
-/* test_prefix_claim.c - a claim says beforehand which pages acquire takes; answers can be kept
- * while the generation stays; pages and nodes are visited in pieces.
+/* test_prefix_claim.c - a claim predicts the pages that acquire uses; results hold while the
+ * generation is unchanged; pages and nodes are visited in pieces.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -99,7 +99,7 @@ static void test_claim_counts_nothing(void **state)
     test_prefix_destroy(&p);
 }
 
-/* The generation as it was, and as it is from now on. */
+/* Whether the generation differs from *generation, which is updated. */
 static bool has_changed(const test_prefix *p, uint64_t *generation)
 {
     const uint64_t before = *generation;

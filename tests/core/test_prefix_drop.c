@@ -1,4 +1,5 @@
-/* test_prefix_drop.c - invalidation: at once for everybody who looks, not at all for who runs.
+/* test_prefix_drop.c - invalidation: takes effect at once for lookups, and leaves running sequences
+ * their pages.
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"
@@ -14,7 +15,7 @@ static quire_prefix_key key_of(uint32_t identity, const char *salt)
                                .salt_bytes = (uint32_t)strlen(salt) };
 }
 
-/* Publish a text under a key and let it be. */
+/* Publish a text under a key and release it. */
 static void put(test_prefix *p, const quire_prefix_key *key, const int32_t *text, uint32_t n)
 {
     quire_prefix_acquire_opts opts = { .tokens_max = n };
@@ -82,7 +83,7 @@ static void test_salt_and_all(void **state)
     test_prefix_destroy(&p);
 }
 
-/* From the node that contains the last token named, all branches that agree up to there. */
+/* From the node that contains the last named token, all branches that agree up to this token go. */
 static void test_prefix_of_texts(void **state)
 {
     quire_prefix_key key = test_key();
@@ -116,7 +117,7 @@ static void test_prefix_of_texts(void **state)
     }
 }
 
-/* What is not there: nothing goes. */
+/* A text that is not cached: nothing goes. */
 static void test_prefix_not_there(void **state)
 {
     quire_prefix_key key = test_key();
@@ -137,7 +138,7 @@ static void test_prefix_not_there(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Who runs keeps its pages, and publishes nothing from then on. */
+/* A running sequence keeps its pages, and publishes nothing from then on. */
 static void test_running(void **state)
 {
     quire_prefix_key key = test_key();
@@ -168,7 +169,7 @@ static void test_running(void **state)
     }
 }
 
-/* A sequence that shares less than what was named goes on publishing. */
+/* A sequence that shares fewer tokens than named continues to publish. */
 static void test_running_beside(void **state)
 {
     quire_prefix_key key = test_key();
@@ -194,7 +195,7 @@ static void test_running_beside(void **state)
     test_prefix_destroy(&p);
 }
 
-/* A ref of a whole root that is dropped before anything was published is dead too. */
+/* A ref under a dropped root is dead too, even if it has published nothing. */
 static void test_running_at_the_root(void **state)
 {
     int32_t text[PT];
@@ -214,7 +215,7 @@ static void test_running_at_the_root(void **state)
     test_prefix_destroy(&p);
 }
 
-/* What others have used stays when a session closes. */
+/* Nodes that others have used stay when a session closes. */
 static void test_owner(void **state)
 {
     int32_t a[3 * PT];
@@ -246,8 +247,8 @@ static void test_owner(void **state)
     test_prefix_destroy(&p);
 }
 
-/* What a sequence has computed but not published when its beginning is dropped does not come
- * back by it; what it goes on to compute without that beginning would. */
+/* A sequence whose prefix is dropped does not publish the tokens that it had computed before the
+ * drop; it would publish tokens that it computes later without the prefix. */
 static void test_dropped_before_published(void **state)
 {
     quire_prefix_key key = test_key();
@@ -275,7 +276,7 @@ static void test_dropped_before_published(void **state)
             test_prefix_destroy(&p);
         }
     }
-    /* Another text was named than what this one turns out to be. */
+    /* The sequence's text turns out to differ from the named text. */
     test_prefix_create(&p, 64, NULL);
     run = test_run_start(&p, text, 4 * PT);
     (void)quire_prefix_drop_prefix(p.tree, &key, other, 2, 0);
@@ -285,8 +286,8 @@ static void test_dropped_before_published(void **state)
     test_prefix_destroy(&p);
 }
 
-/* A ref that the first drop moved up, because less of it was known than was named, is found by a
- * second one that names just what it holds. */
+/* The first drop moves a ref up, because fewer tokens were published than named. A second drop of
+ * exactly the ref's tokens still finds the ref. */
 static void test_dropped_twice(void **state)
 {
     quire_prefix_key key = test_key();
@@ -307,8 +308,8 @@ static void test_dropped_twice(void **state)
     test_prefix_destroy(&p);
 }
 
-/* A closed session leaves nothing behind, whatever its requests were filled from and have not
- * published yet. */
+/* A closed session leaves no nodes behind, regardless of the hits and unpublished tokens of its
+ * requests. */
 static void test_owner_runs_on(void **state)
 {
     int32_t text[4 * PT];

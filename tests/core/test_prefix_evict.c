@@ -1,4 +1,4 @@
-/* test_prefix_evict.c - what goes when pages run short or time passes, and how it is explained.
+/* test_prefix_evict.c - eviction and expiry, and the explanation of misses.
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"
@@ -7,7 +7,7 @@
 
 #define HOUR_US 3600000000u
 
-/* Text number i, with nothing in common with the others. */
+/* Text number i, without common tokens with other texts. */
 static void text_at(int32_t *tokens, uint32_t n, uint32_t i)
 {
     test_text(tokens, n, (int32_t)(i * 10000));
@@ -31,7 +31,7 @@ static quire_prefix_match whole(test_prefix *p, uint32_t i, uint32_t n_tokens)
     return test_run_whole(p, text, n_tokens);
 }
 
-/* The least recently used goes first, the ends of texts before their beginnings. */
+/* The least recently used node goes first, the ends of texts before their beginnings. */
 static void test_order(void **state)
 {
     quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
@@ -93,7 +93,7 @@ static void test_refs_protect(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Nothing is lost for an append that cannot succeed. */
+/* An append that cannot succeed evicts nothing. */
 static void test_hopeless(void **state)
 {
     test_prefix p;
@@ -110,7 +110,7 @@ static void test_hopeless(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Nodes whose pages a sequence without a ref holds free nothing, and are passed over. */
+/* Nodes whose pages a sequence without a ref holds free nothing, and are skipped. */
 static void test_held_without_ref(void **state)
 {
     int32_t text[2 * PT];
@@ -196,7 +196,7 @@ static void test_low_traffic(void **state)
     (void)whole(&p, 1, PT);                        /* one hit, the latest used */
     (void)quire_prefix_expire(p.tree, HOUR_US, 0); /* tells the time */
     assert_int_equal(quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, 1), PAGE_BYTES);
-    assert_int_equal(found(&p, 0, PT), 0); /* nobody is low yet: the oldest */
+    assert_int_equal(found(&p, 0, PT), 0); /* no node is low traffic yet: the oldest goes */
     (void)whole(&p, 0, PT);
     (void)quire_prefix_expire(p.tree, HOUR_US + 1, 0);
     assert_int_equal(quire_prefix_evict(p.tree, QUIRE_REGION_DYNAMIC, 1), PAGE_BYTES);
@@ -276,7 +276,7 @@ static void test_forgotten(void **state)
 
 /* ---- the same text, computed twice ---- */
 
-/* Who publishes second goes on with the pages of the first; the tail stays its own. */
+/* The second publisher takes over the pages of the first, but keeps its own tail. */
 static void test_copies_are_given_up(void **state)
 {
     quire_cache_opts cache_opts = test_opts(64);
@@ -294,7 +294,7 @@ static void test_copies_are_given_up(void **state)
     test_run_extend(&p, &x, text, 3 * PT + 1);
     test_append(p.cache, y.seq, 3 * PT + 1);
     test_stamp_text(&p, y.seq, text, 0);
-    /* A page that one of them has let go of is not taken from, nor given to, the other. */
+    /* A page that one sequence has released is neither taken from nor given to the other. */
     assert_int_equal(quire_seq_release(p.cache, y.seq, 1, 0, PT, NULL), QUIRE_OK);
     assert_int_equal(test_stats(p.cache).pages_live, 2 * 4 + 2 * 4 - 1);
     test_run_extend(&p, &y, text, 3 * PT + 1);
@@ -308,7 +308,7 @@ static void test_copies_are_given_up(void **state)
             assert_int_equal(mine == test_page_of(p.cache, x.seq, g, i * PT), i < 3 && !is_hole);
         }
     }
-    /* Shared pages are not written: each goes on alone, and back. */
+    /* Shared pages are not written: each sequence continues alone after truncation. */
     assert_int_equal(quire_seq_truncate(p.cache, y.seq, 2 * PT + 1), QUIRE_OK);
     text[2 * PT + 1] = -5;
     test_run_extend(&p, &y, text, 4 * PT);
@@ -348,8 +348,8 @@ static void test_copies_in_a_fork_stay(void **state)
     test_prefix_destroy(&p);
 }
 
-/* What is cached under a running ref does not make eviction believe that there is enough: before,
- * all that others had cached went, and there was still no room. */
+/* Cached pages under a running ref do not count as evictable. Otherwise all other cached pages
+ * would be evicted without making enough room. */
 static void test_nothing_goes_in_vain(void **state)
 {
     int32_t a[4 * PT];

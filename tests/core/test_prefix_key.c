@@ -1,5 +1,5 @@
-/* test_prefix_key.c - keys of texts: fixed values for any machine, a chain from the root on, and
- * what the nodes of a tree say.
+/* test_prefix_key.c - keys of texts: fixed values on every machine, chains from the root, and the
+ * keys of a tree's nodes.
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"
@@ -24,8 +24,8 @@ static bool is_same(const quire_page_key *a, const quire_page_key *b)
     return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
 }
 
-/* The roots and three pages behind each: 64 tokens, as many others, 5 tokens. Whatever is stored
- * under keys depends on these values, which are xxhsum's (-H2) of bytes that were laid out by hand.
+/* The roots and three pages behind each: 64 tokens, 64 other tokens, 5 tokens. Stored data depends
+ * on these values. They are the output of xxhsum -H2 for hand-made inputs.
  */
 static void test_golden(void **state)
 {
@@ -62,7 +62,7 @@ static void test_golden(void **state)
     }
 }
 
-/* Each ingredient counts, and where it ends. */
+/* The key depends on every input and on the boundaries between inputs. */
 static void test_ingredients(void **state)
 {
     const quire_prefix_key keys[] = {
@@ -96,7 +96,7 @@ static void test_ingredients(void **state)
     }
 }
 
-/* What a visit is to find: the keys of the first text's pages. */
+/* The keys of the first text's pages, which the visit must find. */
 typedef struct found {
     const quire_page_key *keys; /* [n] */
     uint32_t n;
@@ -121,7 +121,7 @@ static uint32_t count_found(const test_prefix *p, const quire_page_key *keys, ui
     return f.n_found;
 }
 
-/* Nodes have the keys of their texts, whatever the tree's seed; one that grows gets another. */
+/* Nodes have the keys of their texts under every seed; a growing node gets a new key. */
 static void test_nodes(void **state)
 {
     int32_t tokens[3 * P];

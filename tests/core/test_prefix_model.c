@@ -1,10 +1,10 @@
 /* test_prefix_model.c - random operations on the real prefix tree against a naive one.
  *
- * The model keeps the token strings that were published, one array each: no pages, no tree. What a
- * lookup may find is the longest prefix that any of them shares with the prompt; what it must find
- * is the same over those that nothing can have taken away (held by a ref, or no eviction in this
- * run). Every token's slot holds a stamp made of its key and of all tokens up to it, so that a page
- * that is wrong in one token, one tenant or one slot is seen.
+ * The model keeps each published text as one array: no pages, no tree. A lookup may find at most
+ * the longest prefix that any published text shares with the prompt. A lookup must find at least
+ * the longest prefix shared with a text that cannot have been evicted (held by a ref, or no
+ * eviction in this run). Every token's slot holds a stamp of its key and of all tokens up to it, so
+ * that a page with one wrong token, tenant or slot is detected.
  *
  * QUIRE_SEED and QUIRE_OPS choose another run.
  *
@@ -35,7 +35,7 @@
 typedef struct text {
     uint32_t key;
     uint32_t n_tokens;
-    bool must; /* nothing can have taken it away */
+    bool must; /* cannot have been evicted or dropped */
     uint64_t owner;
     int32_t tokens[TOKENS_MAX];
 } text;
@@ -48,7 +48,7 @@ typedef struct runner {
     uint64_t owner;
     bool is_private;
     bool is_dead;      /* its path was invalidated: publishes nothing */
-    bool is_uncertain; /* or it may have been, or the tree has lost sight of its beginning */
+    bool is_uncertain; /* may be dead, or the tree has lost its beginning */
     uint32_t published;
     uint32_t n_prompt;
     uint32_t n_tokens; /* in the sequence */
@@ -59,7 +59,7 @@ typedef struct config {
     const char *name;
     uint32_t budget_pages; /* of both groups */
     bool is_page_exact;
-    bool has_holes; /* sequences let go of pages of group 1 */
+    bool has_holes; /* sequences release pages of group 1 */
     uint64_t ttl_us;
     uint64_t low_traffic_after_us;
     quire_evict_policy policy;
@@ -166,7 +166,8 @@ static uint32_t expect(const model *m, const runner *r, uint32_t tokens_max, boo
         }
     }
     best = best < tokens_max ? best : tokens_max;
-    /* A hit cannot end inside a page that group 1 has let go of: what follows would go there. */
+    /* A hit cannot end inside a page that group 1 has released: the following tokens would need the
+     * page. */
     return m->config->is_page_exact || (must && m->config->has_holes) ? best - best % PAGE_TOKENS
                                                                       : best;
 }
@@ -212,7 +213,7 @@ static void text_add(model *m, const runner *r)
 
 /* ---- operations ---- */
 
-/* A prompt that begins like something known, and goes on at random. */
+/* A prompt that begins like a published text and continues at random. */
 static void make_prompt(model *m, runner *r)
 {
     r->n_prompt = 0;
@@ -288,7 +289,7 @@ static void publish(model *m, runner *r, uint32_t n_tokens)
 {
     assert_int_equal(quire_prefix_publish(m->tree, r->ref, r->tokens, n_tokens, m->now_us),
                      QUIRE_OK);
-    /* As text it counts from now on; the one of the publication before is a prefix of it. */
+    /* Record the text. The text of the publication before is its prefix. */
     if (n_tokens > r->published) {
         r->published = n_tokens;
         text_add(m, r);
@@ -321,7 +322,7 @@ static void runner_end(model *m, uint32_t i)
     assert_int_equal(quire_prefix_release(m->tree, r->ref, m->now_us), QUIRE_NOTFOUND);
     assert_int_equal(quire_seq_close(m->t.cache, r->seq), QUIRE_OK);
     m->runners[i] = m->runners[--m->n_runners];
-    if (m->config->budget_pages > 0) { /* what it held can go from now on */
+    if (m->config->budget_pages > 0) { /* its nodes can be evicted from now on */
         for (uint32_t j = 0; j < m->n_texts; j++) {
             m->texts[j].must = m->texts[j].must && is_held(m, &m->texts[j]);
         }
@@ -361,7 +362,7 @@ static void op_append(model *m)
     r->n_prompt = r->n_tokens > r->n_prompt ? r->n_tokens : r->n_prompt;
     write_stamps(m, r, before);
     if (m->config->has_holes && before > PAGE_TOKENS &&
-        below(m, 2) == 0) { /* like hot pages: all but the first and the last pages go */
+        below(m, 2) == 0) { /* as for hot pages: release all but the first and last pages */
         assert_int_equal(quire_seq_release(m->t.cache, r->seq, 1, PAGE_TOKENS, before, NULL),
                          QUIRE_OK);
     }
@@ -401,7 +402,7 @@ static void drop_texts_from(model *m, uint32_t key, const int32_t *tokens, uint3
         if (r->key == key && same_tokens(r->tokens, r->n_tokens, tokens, n) == n) {
             r->is_dead |= !r->is_uncertain && in_nodes(m, r) >= n && in_nodes(m, r) > 0;
         }
-        /* It may have been filled from a page that is gone. */
+        /* The sequence may have been filled from a page that is gone. */
         r->is_uncertain |= r->key == key;
     }
 }
@@ -500,7 +501,7 @@ static void check_end(model *m)
     assert_int_equal(stats.hit_tokens_total, m->hit_tokens);
     assert_int_equal(stats.refs, 0);
     assert_int_equal(test_stats(m->t.cache).pages_live, 0);
-    /* Nobody holds anything: all of it can go. */
+    /* Nothing is held: all nodes can be evicted. */
     (void)quire_prefix_evict(m->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
     quire_prefix_stats_get(m->tree, &stats);
     assert_int_equal(stats.nodes, 0);
@@ -549,7 +550,7 @@ static void run(const config *c)
         }
     }
     check_end(m);
-    /* The run was about something. */
+    /* Check that the run covered the cases. */
     (void)printf("%s: %llu hits, %llu inside a page, %llu times full\n", c->name,
                  (unsigned long long)m->n_hits, (unsigned long long)m->n_partial_hits,
                  (unsigned long long)m->n_full);

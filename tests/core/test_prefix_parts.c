@@ -1,5 +1,5 @@
-/* test_prefix_parts.c - the parts of the prefix tree against naive ones: siblings, index,
- * candidates, owners, what went, and seeds.
+/* test_prefix_parts.c - the parts of the prefix tree against naive ones: siblings, index, owners,
+ * ghosts and seeds.
  *
  * SPDX-License-Identifier: MIT */
 #include "core_support.h"
@@ -29,7 +29,7 @@ static int order(const int32_t *a, uint32_t n_a, const int32_t *b, uint32_t n_b,
     return n_a == n_b ? 0 : n_a < n_b ? -1 : 1;
 }
 
-/* What a linear search over the children says. */
+/* The result of a linear search over the children. */
 static quire_prefix_place place_of(const quire_prefix_nodes *nodes, const uint32_t *children,
                                    uint32_t n, const int32_t *text, uint32_t n_text)
 {
@@ -62,7 +62,7 @@ static void random_text(quire_rng *rng, int32_t *text, uint32_t *n)
     }
 }
 
-/* A new child, unless it begins with another or another with it. */
+/* Add a child, unless its tokens or a sibling's are a prefix of the other. */
 static void child_add(quire_prefix_nodes *nodes, uint32_t parent, quire_rng *rng,
                       uint32_t *children, uint32_t *n)
 {
@@ -132,7 +132,7 @@ static void test_siblings(void **state)
 
 #define N_HASHES 64u
 
-/* Hashes of which many share their tag or their place, added and removed at random. */
+/* Hashes, many with equal tags or places, added and removed at random. */
 static void test_index(void **state)
 {
     quire_rng rng = test_rng(5);
@@ -181,7 +181,7 @@ static void test_index(void **state)
 
 /* ---- owners ---- */
 
-/* Nodes get and lose owners at random; the one found is always the owner's. */
+/* Nodes get and lose owners at random; find always returns a node of the owner. */
 static void test_owners(void **state)
 {
     quire_rng rng = test_rng(7);
@@ -229,7 +229,7 @@ static void test_owners(void **state)
 
 /* ---- what went ---- */
 
-/* A chain that somebody made long is not followed to its end. */
+/* A long chain is not followed to its end. */
 static void test_ghost_chain(void **state)
 {
     quire_ghosts ghosts;
@@ -281,7 +281,7 @@ static uint64_t shape_of(uint32_t seed)
     return sum;
 }
 
-/* Neither the order of siblings nor the place of a path follows from the tokens alone. */
+/* The shape of siblings and the place of a path depend on the seed, not on the tokens alone. */
 static void test_seeds(void **state)
 {
     (void)state;

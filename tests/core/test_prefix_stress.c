@@ -1,11 +1,10 @@
 /* test_prefix_stress.c - random operations on sequences and the prefix tree together: truncation,
  * forks, reserved room, holes, budgets that shrink and allocations that fail.
  *
- * Two promises are checked beside the invariants. Each token's slot holds a stamp made of its key
- * and of all tokens up to it: no sequence ever reads another text's page. And what was dropped does
- * not come back: a text named to quire_prefix_drop_prefix() is found again only when a sequence
- * that computed its last token afterwards has published it, and nodes of an owner that was dropped
- * never.
+ * The test checks two promises beside the invariants. No sequence reads another text's page: each
+ * token's slot holds a stamp of its key and of all tokens up to it. Dropped texts do not come back:
+ * a text named to quire_prefix_drop_prefix() is found again only after a sequence that computed its
+ * last token after the drop has published it; nodes of a dropped owner are never found again.
  *
  * QUIRE_SEED and QUIRE_OPS choose another run.
  *
@@ -70,7 +69,7 @@ typedef struct stress {
     quire_prefix *tree;
     quire_rng rng;
     uint64_t now_us;
-    uint64_t clock; /* counts what computes and what drops */
+    uint64_t clock; /* counts computations and drops */
     run runs[RUNS_MAX];
     uint32_t n_runs;
     drop drops[DROPS_MAX];
@@ -103,7 +102,7 @@ static quire_prefix_key key_of(uint32_t key)
 
 /* ---- what is checked ---- */
 
-/* Stamp the tokens from written_from on, check all others; holes are left out. */
+/* Stamp the tokens from written_from on, and check all others, except in holes. */
 static void stamps(const stress *s, const run *r, uint32_t written_from)
 {
     uint64_t stamp = quire_hash_add(QUIRE_HASH_INIT, &r->key, sizeof r->key);
@@ -169,7 +168,7 @@ static void check_all(stress *s)
 
 /* ---- operations ---- */
 
-/* Dropped texts may be found again if this sequence computed their last token since. */
+/* Dropped texts may be found again if this sequence computed their last token after the drop. */
 static void publish(stress *s, const run *r, uint32_t n)
 {
     for (uint32_t i = 0; i < DROPS_MAX; i++) {
@@ -198,7 +197,7 @@ static void run_end(stress *s, run *r)
     *r = s->runs[--s->n_runs];
 }
 
-/* A prompt that begins like a running or a past one, and goes on with tokens 0 and 1. */
+/* A prompt that begins like a running or past prompt, and continues with tokens 0 and 1. */
 static uint32_t prompt_make(stress *s, run *r)
 {
     const run *like = s->n_runs > 0 && below(s, 2) == 0 ? any_run(s) : &s->last;
@@ -463,7 +462,7 @@ static void run_config(const config *c)
     (void)quire_prefix_evict(s->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
     assert_int_equal(test_stats(s->t.cache).pages_live, 0);
     assert_int_equal(test_stats(s->t.cache).pages_cached, 0);
-    /* The run was about something. */
+    /* Check that the run covered the cases. */
     (void)printf("%s: %llu hits, %llu forks, %llu times full, %u texts dropped\n", c->name,
                  (unsigned long long)s->n_hits, (unsigned long long)s->n_forks,
                  (unsigned long long)s->n_full, s->n_drops);

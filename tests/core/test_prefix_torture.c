@@ -1,9 +1,9 @@
 /* test_prefix_torture.c - every allocation of every operation of the prefix tree fails once.
  *
  * A scenario builds a tree and names one operation. For N = 0, 1, 2, ... the Nth allocation within
- * it fails, until the operation succeeds without meeting the failure. A failed one returns
- * QUIRE_NOMEM, leaves the tree whole and what was cached before in it, and works when it is tried
- * again. At the end nothing has leaked.
+ * the operation fails, until the operation succeeds without reaching the failure. A failed
+ * operation returns QUIRE_NOMEM, leaves the tree intact with all nodes cached before, and succeeds
+ * when repeated. At the end nothing has leaked.
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"
@@ -40,7 +40,7 @@ static void build_cached(scene *s)
     build_open(s);
 }
 
-/* Other texts, so that the next node is the first of a chunk, a table, a heap. */
+/* Add other texts, so that the next node begins a new chunk, table or heap. */
 static void build_crowd(scene *s)
 {
     int32_t text[3 * PT];
@@ -100,7 +100,7 @@ static int run_publish(scene *s)
     return quire_prefix_publish(s->p.tree, s->run.ref, s->text, N_TEXT, 2000);
 }
 
-/* Cannot fail: succeeds without meeting a failure. */
+/* Cannot fail: succeeds without reaching a failure. */
 static int run_evict(scene *s)
 {
     (void)quire_prefix_evict(s->p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
@@ -155,7 +155,7 @@ static void check_after_failure(scene *s, const scenario *sc, const quire_prefix
     }
 }
 
-/* Returns whether the failure was met. */
+/* Returns whether the failure was reached. */
 static bool fail_once(const scenario *sc, uint64_t n)
 {
     scene *s = test_malloc(sizeof(*s));

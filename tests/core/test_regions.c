@@ -1,5 +1,5 @@
-/* test_regions.c - several budgets over one pool and one tree: whose pages count against which,
- * what happens when one runs short, and what a transfer moves.
+/* test_regions.c - several budgets over one pool and one tree: charges of pages, regions that run
+ * short, transfers.
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"
@@ -29,7 +29,7 @@ static void begin(regions *r, uint32_t n_pages, uint32_t n_pinned, bool spills)
     assert_int_equal(r->high, 1);
 }
 
-/* When everybody has gone nothing is charged any more. */
+/* After the last sequence and node are gone, nothing is charged. */
 static void end(regions *r)
 {
     quire_prefix_validate(r->p.tree);
@@ -127,7 +127,8 @@ static void test_transfer_errors(void **state)
     end(&r);
 }
 
-/* Cached pages of a pinned region leave with the budget instead of going; live ones stay. */
+/* Cached pages of a pinned region leave with the budget instead of being evicted; live pages
+ * stay. */
 static void test_transfer_keeps_cached(void **state)
 {
     regions r;
@@ -178,7 +179,7 @@ static void test_transfer_evicts_dynamic(void **state)
 
 /* ---- hits ---- */
 
-/* A hit by the pinned region's sequence moves charges; bytes and ids stay. */
+/* A hit of the pinned region's sequence moves charges; payloads and ids stay. */
 static void test_hit_moves_charge(void **state)
 {
     regions r;
@@ -203,7 +204,7 @@ static void test_hit_moves_charge(void **state)
     for (uint32_t i = 0; i < 3; i++) {
         assert_int_equal(test_page_of(r.p.cache, high.seq, 0, i * P), pages[i]);
     }
-    /* Back to a low one: charges stay. */
+    /* A hit of the dynamic region's sequence: charges stay. */
     run = start(&r, 0, a, 3 * P);
     assert_int_equal(charged(&r, r.high), 3);
     test_run_end(&r.p, &high);
@@ -212,7 +213,7 @@ static void test_hit_moves_charge(void **state)
     end(&r);
 }
 
-/* Room for two of four pages: the first two, as they are shared most. */
+/* Room for two of four pages: the first two move, as they are shared most. */
 static void test_hit_moves_what_fits(void **state)
 {
     regions r;
@@ -240,8 +241,8 @@ static void test_hit_moves_what_fits(void **state)
 
 /* ---- short of room ---- */
 
-/* Low sequences read pages of the pinned region and extend them; when it needs its room back it
- * gets it, whatever they do. */
+/* Sequences of the dynamic region read and extend pages of the pinned region. When the pinned
+ * region needs its room, it gets the room in every case. */
 static void test_reclaim_live(void **state)
 {
     regions r;
@@ -274,7 +275,7 @@ static void test_reclaim_live(void **state)
     end(&r);
 }
 
-/* A fork of a reader has no ref; its pages are found by its table. */
+/* A fork of a reader has no ref; its pages are found in its table. */
 static void test_reclaim_fork(void **state)
 {
     regions r;
@@ -302,8 +303,8 @@ static void test_reclaim_fork(void **state)
     end(&r);
 }
 
-/* Cached pages of the pinned region below which low ones have cached theirs cannot be evicted, but
- * they can be charged elsewhere. */
+/* Cached pages of the pinned region cannot be evicted while cached pages of the dynamic region are
+ * below them, but they can be charged elsewhere. */
 static void test_reclaim_cached(void **state)
 {
     regions r;
@@ -435,7 +436,7 @@ static void test_no_spill(void **state)
     end(&r);
 }
 
-/* Low sequences cannot take what is pinned, however much they want. */
+/* Sequences of the dynamic region cannot take a pinned region's budget, for any number of pages. */
 static void test_low_is_kept_out(void **state)
 {
     regions r;
@@ -452,7 +453,7 @@ static void test_low_is_kept_out(void **state)
     end(&r);
 }
 
-/* A region that ends hands its pages over. */
+/* A closing region hands its pages over. */
 static void test_close_hands_over(void **state)
 {
     regions r;
@@ -540,8 +541,8 @@ static void test_decode_allocates_nothing(void **state)
     end(&r);
 }
 
-/* What a class does with a full region, with call number fail_at of the allocator failing. Returns
- * whether it came to that. */
+/* Operations on a full region while call number fail_at of the allocator fails. Returns whether the
+ * failure was reached. */
 static bool torture(uint64_t fail_at)
 {
     regions r;
@@ -604,7 +605,7 @@ static void test_torture(void **state)
 
 /* ---- what stands in the way ---- */
 
-/* A hit does not cost its region what a higher rank has cached there. */
+/* A hit does not evict nodes of a higher rank from its region. */
 static void test_hit_spares_higher_ranks(void **state)
 {
     regions r;
@@ -635,7 +636,8 @@ static void test_hit_spares_higher_ranks(void **state)
     end(&r);
 }
 
-/* The dynamic region gets its cached pages back from under what a pinned one has cached below. */
+/* The dynamic region can use its cached pages although a pinned region has cached pages below
+ * them. */
 static void test_dynamic_is_not_stuck(void **state)
 {
     regions r;

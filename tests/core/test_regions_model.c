@@ -1,16 +1,16 @@
 /* test_regions_model.c - random operations of several classes on one cache: regions that open,
- * close, grow and shrink, sequences of each, ranks, accounts with quotas, pins. What must hold is
- * recomputed after every operation from what can be seen from outside:
+ * close, grow and shrink, sequences of each, ranks, accounts with quotas, pins. After every
+ * operation the test recomputes these rules from public state:
  *
  *   - budgets add up to what the cache was given; no region is charged beyond its own
- *   - what a sequence of the dynamic region does never makes a pinned region's charge grow
- *   - a held pin is found to its last token and keeps its bytes, whatever happens
- *   - a reserved pin needs no more than was set aside for it, whatever pins come and go
- *   - a pin is refused by exactly the bytes that it needs more
- *   - a sequence of a pinned region is refused only when what the region itself uses leaves no
- * room, or the dynamic region has none for what others use of it
- *   - an account above its quota has nothing left that could go
- *   - when everybody has gone, nothing is charged
+ *   - a sequence of the dynamic region never makes a pinned region's charge grow
+ *   - a held pin's text is found to its last token and keeps its bytes
+ *   - a reserved pin needs no more than its reserved bytes, even when other pins come and go
+ *   - a refused pin reports exactly the missing bytes
+ *   - a sequence of a pinned region is refused only when the region's own use leaves no room, or
+ *     the dynamic region has no room for the region's pages that others use
+ *   - an account above its quota has no candidates left
+ *   - after the last sequence, pin and node are gone, nothing is charged
  *
  * QUIRE_SEED and QUIRE_OPS choose another run.
  *
@@ -71,7 +71,7 @@ typedef struct model {
     pin pin[PINS_MAX];
     int32_t texts[TEXTS][TOKENS_MAX];
     uint64_t before[PINNED + 1]; /* charges before the operation */
-    bool is_low;                 /* the operation is one of a sequence of the dynamic region */
+    bool is_low;                 /* the operation is of a sequence of the dynamic region */
     uint64_t n_refused, n_held, n_missed;
     bool has_spilled, has_returned, has_reclaimed, has_adopted;
 } model;
@@ -104,7 +104,7 @@ static quire_region_stats stats_of(const model *m, uint32_t region)
 
 /* ---- what must hold ---- */
 
-/* What the tree's nodes say, from outside. */
+/* Sums over the tree's nodes, from public calls. */
 typedef struct sums {
     const model *m;
     uint64_t pinned[QUIRE_REGIONS_MAX];
@@ -134,7 +134,7 @@ static int node_add(void *ctx, const quire_prefix_node_info *node)
     return 0;
 }
 
-/* What other pins held of it stays, and the rest of it needs no more than was set aside. */
+/* The part that other pins held stays, and the rest needs no more than the reserved bytes. */
 static void check_reserved(const model *m, const quire_pin *p)
 {
     const quire_prefix_tie *base = quire_prefix_tie_find(m->tree, p->base);
@@ -203,7 +203,7 @@ static void check(model *m)
     check_pins(m);
 }
 
-/* After a publication; what sequences let go of later may exceed the quota until the next. */
+/* Valid after a publication; pages released later may exceed the quota until the next one. */
 static void check_quota(const model *m, uint32_t account, quire_prefix_ref ref)
 {
     const quire_prefix_tie *tie = quire_prefix_tie_find(m->tree, ref);
@@ -217,8 +217,7 @@ static void check_quota(const model *m, uint32_t account, quire_prefix_ref ref)
                 s.evictable[account] == 0);
 }
 
-/* Charge of a region's cached pages that refs hold: a sequence may run on a copy of its own of a
- * page that is known. */
+/* Charge of a region's cached pages under refs: a sequence may run on its own copy of a page. */
 static uint64_t tied_bytes(const model *m, quire_region_id region)
 {
     const quire_pool *pool = &m->t.cache->pool;
@@ -246,7 +245,7 @@ static uint64_t tied_bytes(const model *m, quire_region_id region)
     return sum;
 }
 
-/* The pages of a node are charged together: who uses one uses all. */
+/* The pages of a node are charged together: a user of one page uses all. */
 static void own_spread(const model *m, bool *is_own)
 {
     for (uint32_t id = 1; id < m->tree->nodes.id_end; id++) {
@@ -260,7 +259,7 @@ static void own_spread(const model *m, bool *is_own)
     }
 }
 
-/* What may be charged to a region when all goes that can. */
+/* The largest possible free room of a region, after evicting every candidate. */
 static uint64_t room_bytes(const model *m, uint32_t region)
 {
     quire_region_stats stats = stats_of(m, region);
@@ -269,8 +268,7 @@ static uint64_t room_bytes(const model *m, uint32_t region)
            tied_bytes(m, (quire_region_id)region);
 }
 
-/* Bytes charged to a region that it uses itself, or that nobody but others uses: by the tables of
- * its sequences and by pins. */
+/* Bytes charged to a region: used by its own sequences and pins, and used only by others. */
 static void used_get(const model *m, quire_region_id region, uint64_t *own, uint64_t *others)
 {
     const quire_pool *pool = &m->t.cache->pool;
@@ -305,7 +303,7 @@ static void used_get(const model *m, quire_region_id region, uint64_t *own, uint
     free(is_own);
 }
 
-/* A sequence was refused need_bytes: was there really no way? */
+/* A sequence was refused need_bytes: check that there was no room. */
 static void check_refusal(const model *m, quire_region_id region, uint64_t need_bytes)
 {
     quire_region_stats own = stats_of(m, region);
@@ -325,8 +323,8 @@ static void check_refusal(const model *m, quire_region_id region, uint64_t need_
     if (over_bytes > 0 && !m->spills[region]) {
         return;
     }
-    /* What others hold must go to the dynamic region, as far as it is in the way, and what spills;
-     * pages are whole, so a page of each group may be left over on either side. */
+    /* Pages that others hold move to the dynamic region as needed, as do spilled pages. Pages are
+     * whole: a page of each group may be left over on either side. */
     other_bytes = own_bytes + other_bytes + need_bytes > own.budget_bytes
                       ? own_bytes + other_bytes + need_bytes - own.budget_bytes
                       : 0;
@@ -459,7 +457,7 @@ static void op_truncate(model *m)
     assert_int_equal(quire_seq_truncate(m->t.cache, r->seq, n), QUIRE_OK);
     r->n_tokens = n;
     r->n_prompt = n;
-    /* Until it publishes the tree takes it to run on all that it had. */
+    /* Publish, because until then the tree assumes that the sequence uses its whole former text. */
     assert_int_equal(quire_prefix_publish(m->tree, r->ref, r->tokens, n, m->now_us), QUIRE_OK);
 }
 
@@ -523,7 +521,7 @@ static void op_transfer(model *m)
         uint64_t other_bytes;
 
         used_get(m, (quire_region_id)from, &own_bytes, &other_bytes);
-        /* Nodes are whole; what one has too much may not fit the other. */
+        /* Nodes are whole; the excess of one node may not fit the other region. */
         assert_true(left_bytes < own_bytes + giver.reserved_bytes + m->n_groups * charge_of(m) ||
                     room_bytes(m, to) < m->n_groups * charge_of(m));
     }
@@ -531,7 +529,8 @@ static void op_transfer(model *m)
 
 /* ---- pins ---- */
 
-/* A refusal is exact: with so much more budget it would be accepted, and not with a byte less. */
+/* A refusal is exact: with missing_bytes more budget the pin is accepted, with one byte less it is
+ * not. */
 static void check_missing(model *m, const quire_pin_spec *spec, uint64_t missing_bytes)
 {
     uint64_t again;
@@ -727,7 +726,7 @@ static void begin(model *m, uint32_t n_groups)
     pins_opts.allocator = &m->t.memory.allocator;
     assert_int_equal(quire_pins_create(&m->pins, &pins_opts), QUIRE_OK);
     for (uint32_t i = 0; i < TEXTS; i++) {
-        uint32_t n_same = i == 0 ? 0 : below(m, TOKENS_MAX); /* with one of those before */
+        uint32_t n_same = i == 0 ? 0 : below(m, TOKENS_MAX); /* shared with an earlier prompt */
 
         for (uint32_t j = 0; j < TOKENS_MAX; j++) {
             m->texts[i][j] = j < n_same ? m->texts[below(m, 1) * i / 2][j] : (int32_t)below(m, 2);
@@ -776,7 +775,7 @@ static void run(uint32_t n_groups)
     (void)printf("%u groups: %llu refused, %llu pins held, %llu refusals checked\n", n_groups,
                  (unsigned long long)m->n_refused, (unsigned long long)m->n_held,
                  (unsigned long long)m->n_missed);
-    /* The run was about something. */
+    /* Check that the run covered the cases. */
     assert_true(n_ops < 50000 ||
                 (m->n_refused > 0 && m->n_held > 0 && m->n_missed > 0 && m->has_spilled &&
                  m->has_returned && m->has_reclaimed && m->has_adopted));

@@ -1,13 +1,13 @@
 /* test_regions_torture.c - regions, ranks, accounts and pins while memory fails: groups of unequal
- * charge, holes, forks that live on, windows of pins, keys that make room for each other, hits at
- * full pages only, and any allocation or mapping that fails. Nothing is said about who gets what
- * (test_regions_model.c does); what must hold is
+ * charge, holes, forks that live on, windows of pins, keys that replace each other, hits at full
+ * pages only, and failures of any allocation or mapping. test_regions_model.c checks the
+ * distribution of room; this test checks these rules:
  *
- *   - a call that fails says that memory or room is short, and nothing else; every structure is
- *     whole after it
+ *   - a failing call reports a lack of memory or room, and no other error; afterwards every
+ *     structure is intact
  *   - budgets add up, and no region is charged beyond its own
- *   - a held pin keeps its bytes and is found, but for what was invalidated
- *   - when everybody has gone nothing is charged and nothing leaks
+ *   - a held pin keeps its bytes and its text is found, unless it was invalidated
+ *   - after the last sequence, pin and node are gone, nothing is charged and nothing leaks
  *
  * QUIRE_SEED and QUIRE_OPS choose another run.
  *

@@ -49,7 +49,7 @@ static void test_holes(void **state)
     test_cache_destroy(&t);
 }
 
-/* An entry goes when all of its tokens lie in the range; ranges may end anywhere. */
+/* An entry's page goes when all its tokens lie in the range; ranges may end anywhere. */
 static void test_ranges(void **state)
 {
     const struct {
@@ -202,7 +202,7 @@ static void test_allocates_nothing(void **state)
     test_cache_destroy(&t);
 }
 
-/* What one group lets go of, another sequence can have. */
+/* Another sequence can take the pages that one group releases. */
 static void test_budget(void **state)
 {
     quire_cache_opts opts = test_two_groups(8);
@@ -224,7 +224,7 @@ static void test_budget(void **state)
     test_cache_destroy(&t);
 }
 
-/* A page that the prefix tree keeps outlives its release as a cached one. */
+/* A page that the prefix tree keeps stays cached after its release. */
 static void test_kept_page(void **state)
 {
     quire_cache_opts opts = test_two_groups(100);
@@ -274,7 +274,8 @@ static void test_truncatable(void **state)
     test_check_holes(t.cache, seq, 1, 4);
     test_check_stamps(t.cache, seq, n, 0);
 
-    /* At the start of its entry it is not, and what is appended there has pages in every group. */
+    /* A cut at the start of the hole's entry is allowed, and tokens appended there have pages in
+     * every group. */
     assert_int_equal(quire_seq_truncate(t.cache, seq, PAGE_TOKENS * 2), QUIRE_OK);
     quire_cache_validate(t.cache);
     test_append_stamped(t.cache, seq, PAGE_TOKENS + 1, PAGE_TOKENS * 2);
@@ -294,9 +295,9 @@ static void test_truncatable(void **state)
 
 /* ---- the owner's loop ---- */
 
-/* A window that moves: after each step all but the first page and the last WINDOW tokens go. The
- * group stays as small as that, and each call finds what the one before left as one run of holes.
- * Forks come and go meanwhile. */
+/* A moving window: after each step all pages go but the first and those of the last WINDOW tokens.
+ * The group keeps this size, and each call finds the holes of the calls before as one run. Forks
+ * come and go meanwhile. */
 static void test_moving_window(void **state)
 {
     const uint32_t window = PAGE_TOKENS * 2;
@@ -337,7 +338,7 @@ static void test_moving_window(void **state)
     test_cache_destroy(&t);
 }
 
-/* Extents that holes have made sparse are emptied and returned like any others. */
+/* Extents that became sparse through holes are emptied and returned like any others. */
 static void test_upkeep(void **state)
 {
     enum {

@@ -1,4 +1,5 @@
-/* test_release_shared.c - holes in tables that sequences share: forks, copies, who releases when.
+/* test_release_shared.c - holes in tables that sequences share: forks, copies, the order of
+ * releases.
  *
  * SPDX-License-Identifier: MIT */
 #include "release_support.h"
@@ -27,7 +28,8 @@ static tally history(const quire_cache *cache)
     return counts;
 }
 
-/* A shared leaf is left alone; when the other sequence has gone, the same call goes on in it. */
+/* Release skips a shared leaf; after the other sequence is closed, the same call releases its
+ * pages. */
 static void test_shared_leaves(void **state)
 {
     quire_cache_opts opts = test_two_groups(QUIRE_LEAF_ENTRIES * 12);
@@ -66,8 +68,8 @@ static void test_shared_leaves(void **state)
     test_cache_destroy(&t);
 }
 
-/* Copy-on-write of the tail's leaf makes it private: its pages can be released then, and stay with
- * the other holder. */
+/* Copy-on-write makes the tail's leaf private: its pages can be released then, and stay with the
+ * other holder. */
 static void test_leaf_copied_by_append(void **state)
 {
     quire_cache_opts opts = test_two_groups(100);
@@ -138,7 +140,7 @@ static void test_fork_with_holes(void **state)
         quire_cache_validate(t.cache);
         assert_int_equal(test_stats(t.cache).pages_live, live);
         test_check_holes(t.cache, b, 0, n_holes);
-        /* What is known about holes is inherited: the fork's releases need not look at them. */
+        /* The fork inherits the known run of holes: its releases need not search it. */
         assert_int_equal(quire_seqs_find(&t.cache->seqs, b)->tables[HOT].holes_begin, 0);
         assert_int_equal(quire_seqs_find(&t.cache->seqs, b)->tables[HOT].holes_end, n_holes);
         test_append_stamped(t.cache, b, PAGE_TOKENS, n);
@@ -159,7 +161,8 @@ static void test_fork_with_holes(void **state)
     }
 }
 
-/* Every length of a fork of a table with holes, and on from there: leaves with holes are copied. */
+/* Truncate a fork of a table with holes to every length, and append there: leaves with holes are
+ * copied. */
 static void test_truncate_a_fork(void **state)
 {
     quire_cache_opts opts = test_two_groups(QUIRE_LEAF_ENTRIES * 12);

@@ -137,7 +137,7 @@ static quire_page_addr page_addr(const paged_group *group, uint32_t i)
                               .slot = slot };
 }
 
-/* The next layer, so that no cache holds what a run reads. */
+/* Take the next layer, so that no CPU cache holds the data of a run. */
 static void paged_prepare(void *ctx)
 {
     paged *p = ctx;
@@ -439,8 +439,7 @@ static void row_major_run(void *ctx, uint32_t thread, uint32_t n_threads)
     }
 }
 
-/* Every lane gets the same values; a V tile of f16 is row-major as it is, so K is encoded as one.
- */
+/* Every lane gets the same values. K is encoded as a V tile, because f16 V tiles are row-major. */
 static int row_major_fill(const attn_shape *shape, uint16_t *kv)
 {
     size_t lane = (size_t)shape->n_tokens * shape->d;

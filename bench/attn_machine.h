@@ -33,7 +33,7 @@ typedef struct attn_machine {
     uint32_t (*fma)(uint64_t n);
 } attn_machine;
 
-/* The widest of this CPU, NULL when there is none for it. */
+/* The widest version that this CPU supports; NULL = none. */
 const attn_machine *attn_machine_get(void);
 
 const attn_machine *attn_machine_avx2(void);

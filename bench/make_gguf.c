@@ -151,7 +151,7 @@ int main(int argc, char **argv)
     int option;
 
     options_fill(options);
-    /* The shape first: the other options change it, in whatever order they were given. */
+    /* Apply the shape first: the other options modify it, regardless of their order. */
     while ((option = getopt_long(argc, argv, "o:", options, NULL)) != -1) {
         if (option == OPT_HELP) {
             return usage(stdout);

@@ -1,5 +1,5 @@
-/* matmul_ggml.h - ggml's product of the same weights, for bench_matmul: in the buffer type that it
- * repacks them into where it has one, else as they are in the file.
+/* matmul_ggml.h - ggml's product of the same weights, for bench_matmul. The weights are in ggml's
+ * repacking buffer type if it has one, else as in the file.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_BENCH_MATMUL_GGML_H

@@ -27,7 +27,7 @@ uint32_t matmul_machine_dots(uint64_t n)
     for (uint64_t round = 0; round < n; round++) {
 #pragma GCC unroll 16
         for (int i = 0; i < SUMS; i++) {
-            /* As assembly, so that nothing of it is optimised away. */
+            /* Assembly, so that the compiler cannot remove the products. */
             __asm__ volatile("vpdpbusd %1, %1, %0" : "+v"(sums[i]) : "v"(factor));
         }
     }

@@ -1,14 +1,14 @@
 /* team.c - see team.h.
  *
- * Two words hold all that members wait for; bit 0 of each says that somebody sleeps on it, so that
- * who changes it wakes nobody in vain:
+ * Members wait for changes of two words. Bit 0 of a word is set when a member sleeps on it, so that
+ * a change wakes members only if one sleeps:
  *
  *   start    { count of runs, members of the newest run, asleep }: workers wait for its change
  *   meeting  { count of meetings, asleep }: members wait for its change; the last one changes it
  *
- * What a run needs (fn, ctx) is written before `start` changes and stays until all have met at its
- * end. A worker that is not in a run may see its word late or never, which does not matter: a word
- * with a member in it stays until that member has met the others.
+ * The arguments of a run (fn, ctx) are written before `start` changes and stay until all members
+ * have met at its end. A worker that is not in a run may see the run's word late or never, without
+ * harm: a word that includes a member stays until this member has met the others.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/team.h"
@@ -25,14 +25,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LINE_BYTES 64 /* what one member writes often, others do not read in passing */
+#define LINE_BYTES 64 /* keeps frequent writes of one member away from data of others */
 
 #define ASLEEP        1u
 #define MEETING_STEP  2u
 #define MEMBERS_SHIFT 1
 #define MEMBERS_MASK  0x7ffu
 #define RUN_STEP      0x1000u
-#define RUN_OF_NOBODY 0u /* the last word: workers end */
+#define RUN_OF_NOBODY 0u /* the final word: workers end */
 
 _Static_assert(QUIRE_TEAM_THREADS_MAX <= MEMBERS_MASK, "members fit the start word");
 

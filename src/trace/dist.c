@@ -100,7 +100,7 @@ double quire_dist_mean(const quire_dist *dist)
     return dist->n > 0 ? dist->sum / (double)dist->n : 0.0;
 }
 
-/* Where the bar that begins with this bucket ends, with so many buckets in a doubling. Below 64 a
+/* End of the bar that begins with this bucket, with per_doubling bars in a doubling. Below 64 a
  * doubling has as many buckets as values. */
 static uint32_t bar_end(uint32_t bucket, uint32_t per_doubling)
 {

@@ -1,7 +1,7 @@
 /* dist.h - a distribution of whole numbers of any size, in constant memory.
  *
- * Buckets as in a floating-point number: below 64 each value has its own, above there are 32 for
- * each doubling, so that a quantile is off by at most 1.6 %. Least, most, sum and count are exact.
+ * Buckets are spaced as in a floating-point number: one per value below 64, and 32 per doubling
+ * above, so a quantile is off by at most 1.6 %. Least, most, sum and count are exact.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TRACE_DIST_H
@@ -34,8 +34,8 @@ typedef struct quire_dist_bar {
     uint64_t n;
 } quire_dist_bar;
 
-/* At most max bars that cover least to most: of one value each where that suffices, else several
- * for each doubling. Returns how many. */
+/* At most max bars that cover least to most: one value per bar if possible, else several bars per
+ * doubling. Returns the number of bars. */
 uint32_t quire_dist_bars(const quire_dist *dist, quire_dist_bar *bars, uint32_t max);
 
 #endif /* QUIRE_TRACE_DIST_H */

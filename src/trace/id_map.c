@@ -44,7 +44,7 @@ uint64_t quire_id_pair(uint64_t a, uint64_t b)
     return mix(mix(a + 0x9e3779b97f4a7c15u) ^ b);
 }
 
-/* The slot of a key, or the empty one where it belongs. */
+/* The slot of a key, or the empty slot for it. */
 static uint32_t slot_of(const quire_id_map *map, uint64_t key)
 {
     uint32_t at = (uint32_t)mix(key) & map->mask;

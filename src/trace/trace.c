@@ -158,8 +158,8 @@ int quire_trace_add(quire_trace *trace, const quire_trace_request *request,
 
 /* ---- the whole ---- */
 
-/* Requests with equal times stay in the order in which they were added, which that of their blocks
- * tells (without blocks they are alike). */
+/* Requests with equal times stay in the order of addition, known from the order of their blocks
+ * (requests without blocks are interchangeable). */
 static int by_time(const void *left, const void *right)
 {
     const quire_trace_request *a = left;

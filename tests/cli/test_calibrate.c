@@ -36,7 +36,7 @@ static int set_cache(void **state)
     return setenv("XDG_CACHE_HOME", cache, 1);
 }
 
-/* Folders that the program made, innermost first, and the one file in there. */
+/* Remove the file, then the folders that the program made, innermost first. */
 static int clean(void **state)
 {
     static const char *const folders[] = { "quire/calibration", "quire", "." };
@@ -201,7 +201,7 @@ static void cache_folder_is_the_default(void **state)
     program_free(&written);
 }
 
-/* What --kv auto makes of a file depends on where it lies and what lies elsewhere. */
+/* Whether --kv auto uses a file depends on its folder and on files in other folders. */
 static void where_it_lies_is_told(void **state)
 {
     const char *beside = program_path("random.gguf.kv.yaml");
@@ -312,7 +312,7 @@ static void measures_for_a_divergence(void **state)
     json_decref(loose);
 }
 
-/* One format per side implies about what measuring them all does. */
+/* Measuring one format per side gives about the same costs as measuring all formats. */
 static void quick_agrees_with_exhaustive(void **state)
 {
     const char *model = program_data("stories260K-f32.gguf");

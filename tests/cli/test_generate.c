@@ -299,8 +299,8 @@ static void chat_keeps_its_kv(void **state)
     json_decref(document);
 }
 
-/* Past the page whose hot form is released first; a turn that goes back into it computes it again.
- */
+/* Long enough to release the hot form of the first page; a turn that returns into this page
+ * recomputes it. */
 static void chat_with_sealed_kv(void **state)
 {
     static const char input[] =

@@ -136,7 +136,7 @@ static void perplexity_prints_the_chunks_so_far(void **state)
     program_free(&result);
 }
 
-/* A file of logits that does not hold all chunks would be read as one that does. */
+/* An incomplete file of logits would be read as a complete one. */
 static void perplexity_leaves_no_half_file(void **state)
 {
     const char *path = program_path("logits.bin");

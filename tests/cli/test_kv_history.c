@@ -1,4 +1,4 @@
-/* test_kv_history.c - --kv-history end to end: what the file says, and where it refuses to be.
+/* test_kv_history.c - --kv-history end to end: content of the file, and refused paths.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -207,7 +207,7 @@ static void written_after_failure(void **state)
     program_free(&result);
 }
 
-/* Refused before any text is written, and what has the name stays what it is. */
+/* Refused before any text is written; the existing device or folder is unchanged. */
 static void only_files_are_written(void **state)
 {
     char folder[4096];

@@ -424,7 +424,7 @@ static void help_lists_everything(void **state)
     }
 }
 
-/* Every table of the program: defaults that parse, names that are unique, rows that are whole. */
+/* Check all option tables: defaults parse, names are unique, rows are complete. */
 static void tables_are_sound(void **state)
 {
     (void)state;

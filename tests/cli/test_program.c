@@ -124,7 +124,7 @@ static void no_arguments(void **state)
     program_free(&result);
 }
 
-/* The commands that read a model all refuse a bad one with one line that names it. */
+/* All commands that read a model refuse a bad file with one line that names it. */
 static void expect_refused(const char *path, const char *says)
 {
     const program_args commands[] = {
@@ -244,7 +244,8 @@ static void info_counts_bytes(void **state)
         assert_string_equal(json_string_value(json_object_get(row, "kv")), formats[i].kv);
         assert_int_equal(integer(row, "bytes_per_token"), formats[i].token_bytes);
         assert_int_equal(integer(row, "train_context_bytes"), 512 * formats[i].token_bytes);
-        /* Buffers grow a little with the context, so it is a little less than what is left. */
+        /* Buffers grow a little with the context, so the longest context is slightly below the
+         * quotient. */
         assert_true(integer(row, "longest_context_tokens") <= left / formats[i].token_bytes);
         assert_true(integer(row, "longest_context_tokens") > left / formats[i].token_bytes / 2);
         assert_int_equal(integer(json_array_get(contexts, 0), "tokens"), 512);

@@ -348,7 +348,7 @@ static void a_signal_drains(void **state)
     assert_int_equal(kill(running.pid, SIGTERM), 0);
     line = program_line_with(running.err, "SIGTERM: requests to finish: 1;");
     free(line);
-    /* New ones are refused while it is there at all. */
+    /* New generations are refused while the server still listens. */
     fd = connect_to(port);
     if (fd >= 0) {
         send_request(fd, "POST", "/v1/completions", NULL, "{\"prompt\": \"a\"}");

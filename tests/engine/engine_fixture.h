@@ -1,5 +1,5 @@
-/* engine_fixture.h - what the tests of the engine share: an engine on a model, requests, the plain
- * loop that its answers are compared with, and a gate that makes it stand still.
+/* engine_fixture.h - common parts of the engine's tests: an engine on a model, requests, a plain
+ * loop for reference answers, and a gate that stops the engine.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_ENGINE_FIXTURE_H
@@ -53,8 +53,8 @@ float reference(const engine_bench *b, const int32_t *prompt, uint32_t n_prompt,
 /* Have fn run on the engine's thread between two steps, and wait for it: quire_loop_call(). */
 int engine_call(quire_engine *engine, quire_loop_fn fn, void *ctx);
 
-/* The engine stands still between two steps from gate_close() to gate_open(). gate_step() has it go
- * one round, which is one step if anything runs. */
+/* The engine stops between two steps from gate_close() to gate_open(). gate_step() lets it run one
+ * round, which is one step if a request runs. */
 typedef struct gate gate;
 gate *gate_close(quire_engine *engine);
 void gate_step(gate *g);

@@ -204,9 +204,8 @@ static void test_the_end_of_generation(void **state)
     bench_close(&b);
 }
 
-/* Biases for every token whose text is one letter, so that a text of it is likely. Returns how
- * many.
- */
+/* Biases for all tokens whose text is this letter, so that a text of it is likely. Returns their
+ * number. */
 static uint32_t biases_of(const engine_bench *b, char letter, quire_logit_bias *biases, uint32_t n)
 {
     uint32_t n_found = 0;
@@ -622,7 +621,7 @@ static void test_who_is_not_to_blame_goes_on(void **state)
     bench_close(&b);
 }
 
-/* Each step brings a token to who decodes, whatever prompt is computed beside it. */
+/* Each step gives a decoding request a token, even while a long prompt is computed. */
 static void test_decode_goes_on_beside_a_long_prompt(void **state)
 {
     engine_bench b = bench_default();

@@ -300,8 +300,8 @@ static void test_a_step_is_given_up(void **state)
 
 /* ---- pages ---- */
 
-/* The budget holds one context, which a batch request has nearly filled: a realtime one that does
- * not fit beside it takes its pages at once, those of a parked one first. */
+/* The budget holds one context, and a batch request has nearly filled it. A realtime request that
+ * does not fit beside it takes its pages at once, those of a parked request first. */
 static void test_pages_are_taken(void **state)
 {
     const quire_engine_opts opts = opts_default(2);
@@ -344,7 +344,7 @@ static void test_pages_are_taken(void **state)
     bench_close(&b);
 }
 
-/* When all that lower ones have would not do, they keep it. */
+/* Lower requests keep their pages if all of these pages together would not suffice. */
 static void test_not_in_vain(void **state)
 {
     const quire_engine_opts opts = opts_default(3);
@@ -378,7 +378,7 @@ static void test_not_in_vain(void **state)
     bench_close(&b);
 }
 
-/* A step that finds no pages: a parked one gives up its own before one that runs. */
+/* A step finds no pages: a parked request gives up its pages before a running one. */
 static void test_growth_takes_from_the_parked(void **state)
 {
     const quire_engine_opts opts = opts_default(1);
@@ -443,8 +443,8 @@ static void test_parked_ones_go_on(void **state)
 
 /* ---- nobody starves ---- */
 
-/* One place, and always two realtime requests for it. A batch request gets it when the one ends
- * that runs after it has waited for its two ranks, and keeps it to its end. */
+/* One place, and always two realtime requests for it. A batch request that has waited for two ranks
+ * gets the place when the running request ends, and keeps it to its end. */
 static void test_waiting_counts(void **state)
 {
     const quire_engine_opts opts = opts_default(1);
@@ -587,7 +587,7 @@ static void test_degradation(void **state)
     bench_close(&b);
 }
 
-/* Each class has a queue of its own, and says so when it is full. */
+/* Each class has its own queue, and refuses requests when it is full. */
 static void test_refused_by_class(void **state)
 {
     quire_engine_opts opts = opts_default(4);
@@ -634,7 +634,8 @@ static void test_refused_by_class(void **state)
 
 /* ---- a prefix that two classes share ---- */
 
-/* A realtime request waits for a batch one that computes its prefix, which is then as urgent. */
+/* A realtime request waits for a batch request that computes its prefix; the batch request becomes
+ * as urgent. */
 static void test_a_leader_of_a_lower_class(void **state)
 {
     const quire_engine_opts opts = opts_default(4);

@@ -19,7 +19,7 @@
 #define N_PROMPT 120u
 #define N_TOKENS 200u
 
-/* Room for one context, which is five pages for three of these requests at their end. */
+/* Room for one context: five pages for three of these requests at their end. */
 static engine_bench bench_tight(quire_admit admit, bool no_prefix_cache)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
@@ -129,7 +129,7 @@ static void test_the_low_one_gives_way(void **state)
     bench_close(&b);
 }
 
-/* A large one that has to wait for room is not passed by small ones that would fit. */
+/* A large request that waits for room is not overtaken by small ones that would fit. */
 static void test_a_large_one_gets_its_turn(void **state)
 {
     engine_bench b = bench_tight(QUIRE_ADMIT_GROW, true);
@@ -242,7 +242,7 @@ static void test_a_prompt_that_fits_no_more(void **state)
 
 /* ---- cancel ---- */
 
-/* Pages that a cancelled request shares with nobody are there for the next within one step. */
+/* Unshared pages of a cancelled request are free for the next request within one step. */
 static void test_cancel_frees_pages(void **state)
 {
     engine_bench b = bench_tight(QUIRE_ADMIT_RESERVE, true);
@@ -305,8 +305,8 @@ static void hits_count(void *ctx, quire_cache *cache, quire_prefix *tree)
     (void)quire_prefix_visit(tree, hits_add, ctx);
 }
 
-/* Pages that it would hit count as free until it holds them, so it seems to fit each time. It asks
- * the tree once all the same, when it is admitted, and its pages are hit once. */
+/* Pages that the request would hit count as free until it holds them, so it seems to fit each time.
+ * Still it looks up the tree only once, at admission, and its pages are hit once. */
 static void test_put_back_counts_once(void **state)
 {
     engine_bench b = bench_tight(QUIRE_ADMIT_GROW, false);

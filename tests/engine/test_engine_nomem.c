@@ -1,8 +1,8 @@
-/* test_engine_nomem.c - each allocation of the engine fails once: a refusal or the end of one
- * request, never of another, and nothing leaks.
+/* test_engine_nomem.c - each allocation of the engine fails once. The request is refused or ends,
+ * other requests are unaffected, and nothing leaks.
  *
- * The link wraps malloc, calloc, realloc and aligned_alloc. They fail on the thread that asked for
- * it only; libstdc++'s are not wrapped.
+ * The link wraps malloc, calloc, realloc and aligned_alloc. Allocations fail only on the thread
+ * that requested it; those of libstdc++ are not wrapped.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -244,8 +244,8 @@ static void test_leader_cancelled(void **state)
     bench_close(&b);
 }
 
-/* Who waits for a little of a long prompt does not wait for all that comes before that prompt, and
- * lends it its priority. */
+/* A request that waits for the beginning of a long prompt lends it its priority, and does not wait
+ * for all requests ahead of that prompt. */
 static void test_leader_comes_first(void **state)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;

@@ -39,9 +39,9 @@ typedef struct client {
     pthread_t thread;
 } client;
 
-/* Whether the plain loop's answer must be this request's too. Recent tokens of sealed formats are
- * read in 8 bits where they were computed and sealed where they were found, so that with a window
- * of recent tokens only a request that found nothing answers as the loop does. */
+/* Whether the plain loop's answer must be this request's too. With sealed formats, recent tokens
+ * are read in 8 bits if computed, but sealed if found in the cache. So with a window of recent
+ * tokens only a request without a hit gives the loop's answer. */
 static bool is_compared(const soak *s, const quire_request *request)
 {
     const quire_request_result *result = quire_request_result_get(request);

@@ -1,5 +1,5 @@
-/* test_pinned.c - the engine's pinned region: low classes never have it, it follows the need of the
- * high ones, and what is beyond it spills.
+/* test_pinned.c - the engine's pinned region: low classes never use it, it follows the need of the
+ * high classes, and excess need spills.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

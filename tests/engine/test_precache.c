@@ -1,4 +1,4 @@
-/* test_precache.c - computing in advance: what it brings, when it stops, and that it makes way.
+/* test_precache.c - computing in advance: its gain, its end, and its yielding to requests.
  *
  * The engine's clock is the test's: it moves only when told to, and can hold the engine's thread.
  *
@@ -103,7 +103,7 @@ static uint32_t ask_shared(const engine_bench *b, uint64_t seed)
     return ask(b, tokens, N_PROMPT, "");
 }
 
-/* Fill the memory, so that all that was cached goes; then make it free again. */
+/* Fill the memory, so that all cached pages are evicted; then free it again. */
 static void evict_all(const engine_bench *b)
 {
     static int32_t tokens[N_CTX - 1];

@@ -1,5 +1,5 @@
-/* test_precache_book.c - what may return, and what became of what was computed: each token counted
- * once, pauses that grow, bounds.
+/* test_precache_book.c - candidates and accounts of pre-caching: each token counts once, pauses
+ * grow, bounds hold.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -351,8 +351,8 @@ static void test_nobody_starves(void **state)
     }
 }
 
-/* Random mixes: the highest class gets what it would without the others, but for the places of
- * those who have a turn; no step is too large, and none is empty. */
+/* Random mixes: the highest class gets the same rows as without the others, except for rows of
+ * classes with a turn. No step is too large or empty. */
 static void test_invariants(void **state)
 {
     const quire_cost cost = cost_known();
@@ -473,7 +473,7 @@ typedef struct simulation {
     uint64_t rows;
 } simulation;
 
-/* Realtime requests whose time has come take places of batch ones, batch takes what is free. */
+/* Due realtime requests take places of batch requests; batch requests take free places. */
 static void sim_arrive(simulation *sim)
 {
     const load *l = sim->l;

@@ -1,5 +1,5 @@
-/* test_sizer.c - the controller of the pinned region: bounds under random demand, where it settles,
- * and that it rests there.
+/* test_sizer.c - the controller of the pinned region: bounds under random demand, convergence, and
+ * a stable size afterwards.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

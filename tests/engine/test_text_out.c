@@ -213,7 +213,8 @@ static void test_random(void **state)
         for (uint32_t i = 0; i < 40; i++) {
             text[i] = (char)('a' + quire_rng_below(&rng, 40) / 19);
         }
-        /* Byte by byte the first that ends wins, then the one that began first. */
+        /* Byte by byte, the stop text that ends first wins; of several, the one that began
+         * first. */
         for (uint32_t i = 0; i < n_stops; i++) {
             const char *at = strstr(text, stops[i]);
             const size_t stop_end = at != NULL ? (size_t)(at - text) + strlen(stops[i]) : SIZE_MAX;

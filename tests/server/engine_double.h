@@ -1,7 +1,7 @@
-/* engine_double.h - engine.h without a model that thinks: answers come from a script.
+/* engine_double.h - a test double of engine.h: answers come from a script.
  *
- * It stands in for the engine when it is linked before it, so that the server's errors can be had
- * one by one, and what it asks of the engine be seen.
+ * Linked before the engine, it replaces the engine. Tests can then provoke each error of the
+ * server, and inspect the server's calls.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TESTS_ENGINE_DOUBLE_H

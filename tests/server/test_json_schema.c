@@ -140,7 +140,8 @@ static bool is_valid_typed(json_t *root, json_t *schema, json_t *value)
     return !json_is_object(value) || is_valid_object(root, schema, value);
 }
 
-/* Whether some member of a list is it (enum), or has it (anyOf), or is its type. */
+/* Whether the value equals a member of a list (enum), matches one (anyOf), or has one as its
+ * type. */
 static bool is_one(json_t *root, json_t *list, json_t *value, char how)
 {
     json_t *item;

@@ -147,7 +147,7 @@ static void what_is_no_class_is_refused(void **state)
     assert_int_equal(engine_double_seen(f.engine).n_submitted, 0);
 }
 
-/* A request for more than its key allows gets what that allows, and is told. */
+/* A request above its key's class gets the key's class, and the reply says so. */
 static void a_key_caps_the_class(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_server_pins.c - /v1/cache/pins: what reaches the engine, what is told, what is refused, and
- * whose pins are seen.
+/* test_server_pins.c - /v1/cache/pins: calls to the engine, replies, refusals, and visibility by
+ * tenant.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

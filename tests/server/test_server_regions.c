@@ -343,7 +343,7 @@ static uint64_t clock_us(void *ctx)
     return clock_now_us;
 }
 
-/* Under a salt of its own: what a higher class has used stays as long as that one wants. */
+/* Uses its own salt: pages used by a higher class keep the TTL of that class. */
 static int64_t cached_of(const char *tier)
 {
     char body[256];

@@ -239,7 +239,7 @@ static void old_turns_are_dropped_when_asked(void **state)
         json_decref(reply);
     }
     assert_true(n_dropped > 0);
-    /* One turn that is too long on its own has nothing to drop. */
+    /* A single turn that is too long: no other turn can be dropped. */
     reply = long_turn(400, 8, N_CTX);
     assert_string_equal(json_string_at(reply, "error.code"), "context_length_exceeded");
     assert_string_equal(json_string_at(reply, "error.param"), "messages");

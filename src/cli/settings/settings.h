@@ -5,10 +5,10 @@
  * default. An empty variable counts as none.
  *
  * quire serve reads all three. The other commands read their command line, and from the environment
- * those of quire serve's settings that they have as options too: QUIRE_KV counts everywhere.
+ * those settings of quire serve that are also options of theirs: QUIRE_KV works everywhere.
  *
- * A variable that begins with QUIRE_ and is neither an option nor known to be for something else is
- * an error, as an unknown key in the file is: a misspelt setting must not go unnoticed.
+ * An unknown variable that begins with QUIRE_ is an error, like an unknown key in the file, so that
+ * a misspelt setting is noticed.
  *
  * Thread: the main thread only (the environment).
  *

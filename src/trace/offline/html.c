@@ -9,8 +9,8 @@
 
 #define PLACE "@DATA@"
 
-/* "<" is what could begin "</script>" or "<!--"; in JSON it stands in strings only, where it may be
- * written as an escape. The separators U+2028 and U+2029 are fine: this is JSON, no script. */
+/* "<" could begin "</script>" or "<!--". In JSON it occurs only in strings, where an escape may
+ * replace it. The separators U+2028 and U+2029 need no escape: this is JSON, not a script. */
 static void add_escaped(quire_bytes *out, const char *json, size_t n)
 {
     const char *end = json + n;

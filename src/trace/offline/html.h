@@ -12,8 +12,8 @@
 extern const unsigned char quire_report_page[];
 extern const size_t quire_report_page_bytes;
 
-/* Append the page with this JSON document as its data (src/cli/traces/report.h says what it has to
- * be). No text in it can end the element that it stands in. Errors: QUIRE_NOMEM. */
+/* Append the page with this JSON document as its data (format: src/cli/traces/report.h). No text of
+ * the document can end its HTML element. Errors: QUIRE_NOMEM. */
 int quire_html_write(quire_bytes *out, const char *json, size_t n);
 
 #endif /* QUIRE_TRACE_HTML_H */

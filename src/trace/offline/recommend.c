@@ -16,12 +16,13 @@
 #define MOST_HITS        0.9  /* of those of endless memory */
 #define PINNED_HEADROOM  1.1
 #define PINNED_SHARE_MAX 0.8
-#define POLICY_TIE       0.98 /* the default one is taken when it has so much of the best */
-#define TTL_PER_GAP      2u
-#define GAPS_PER_SPAN    4u /* longer gaps than a span over this are seen too seldom to judge */
-#define LINE_COLUMNS     96u
-#define MEGABYTE         1000000u
-#define GIGABYTE         1000000000ull
+#define POLICY_TIE       0.98 /* the default policy is chosen if its hits reach this share of the best \
+                               */
+#define TTL_PER_GAP   2u
+#define GAPS_PER_SPAN 4u /* longer gaps than a span over this are seen too seldom to judge */
+#define LINE_COLUMNS  96u
+#define MEGABYTE      1000000u
+#define GIGABYTE      1000000000ull
 
 /* ---- sizes ---- */
 
@@ -37,7 +38,7 @@ static uint32_t choose_page(const quire_analysis *a)
     return a->pages[best].page_tokens;
 }
 
-/* The knee, or what it takes for most of the hits where the curve bends late. */
+/* The knee, or the capacity for most of the hits if the curve bends late. */
 static uint64_t worth_it(const quire_mrc *mrc)
 {
     const uint64_t knee = quire_mrc_knee(mrc);
@@ -156,7 +157,7 @@ static void add_page(const quire_recommend_ask *ask, quire_recommendation *r)
     }
 }
 
-/* Why so many blocks, beside what requests hold that run. */
+/* Explain the number of blocks, besides those held by running requests. */
 static void say_capacity(const quire_recommend_ask *ask, const quire_recommend_sizes *s,
                          quire_recommend_item *item)
 {

@@ -8,8 +8,8 @@
  *   cache_ttl     twice the gap within which nearly all reuse happens; none where the trace is too
  *                 short to say
  *
- * Two steps, because which policy is best depends on the size, and finding out is the simulator's
- * work: quire_recommend_sizes(), then quire_recommend_settings().
+ * Two steps, because the best policy depends on the size and is found by simulation:
+ * quire_recommend_sizes(), then quire_recommend_settings().
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TRACE_RECOMMEND_H

@@ -1,7 +1,7 @@
 /* turns.h - groups requests of a trace into conversations.
  *
- * A trace that names its sessions is taken at its word. Otherwise request B continues the session
- * of an earlier request A under two conditions: B begins with all full blocks of A's prompt, and no
+ * The session names of a trace are used if it has any. Otherwise request B continues the session of
+ * an earlier request A under two conditions: B begins with all full blocks of A's prompt, and no
  * other session has used the last of these blocks. The second condition excludes short prompts that
  * many sessions begin with. Among several candidates the longest prompt wins. Only the last turn of
  * a session can be continued; a return to an earlier turn begins a new session.

@@ -122,8 +122,8 @@ static void drop_oldest(quire_recent *recent)
     }
 }
 
-/* Whether need bytes can be written at the tail without touching a record; the tail moves to the
- * beginning where they fit there only. */
+/* Whether `need` bytes can be written at the tail without touching a record. If they fit only at
+ * the beginning of the ring, the tail moves there. */
 static bool has_room(quire_recent *recent, size_t need)
 {
     if (recent->n_requests == 0) {
@@ -146,7 +146,7 @@ static bool has_room(quire_recent *recent, size_t need)
     return true;
 }
 
-/* The hash of a block and, through that of the block before it, of all before it. */
+/* The hash of a block and, through the preceding hash, of all blocks before it. */
 static uint64_t hash_block(uint64_t before, const int32_t *tokens, uint32_t n_tokens, uint64_t seed)
 {
     return XXH3_64bits_withSeed(tokens, n_tokens * sizeof(tokens[0]),
@@ -253,8 +253,8 @@ typedef struct sink {
     uint64_t since_us;
 } sink;
 
-/* Sessions get the numbers from 1 on: those of a server that has run for long are large, and who
- * reads the trace has tables of them. */
+/* Renumber sessions from 1: the numbers of a long-running server are large, and readers of the
+ * trace index tables by them. */
 static int session_number(sink *s, uint32_t session, uint32_t *out)
 {
     *out = 0;

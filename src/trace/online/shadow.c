@@ -254,7 +254,7 @@ static void use(quire_shadow *s, uint64_t hash)
 
 /* ---- feeding ---- */
 
-/* Each hash stands for its block and what is before it. Returns the number of blocks. */
+/* Each hash covers its block and all earlier blocks. Returns the number of blocks. */
 static uint32_t hash_blocks(quire_shadow *s, const quire_shadow_text *text)
 {
     const uint32_t n =
@@ -274,7 +274,7 @@ static bool is_sampled(const quire_shadow *s, uint64_t hash)
     return hash >> 32 < s->rate;
 }
 
-/* Count the sampled ones of the first n blocks, and the sizes that have them. */
+/* Count the sampled blocks among the first n_asked, and for each size the cached ones. */
 static void count_hits(quire_shadow *s, uint32_t n_asked)
 {
     uint64_t n_sampled = 0;

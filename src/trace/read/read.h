@@ -1,9 +1,9 @@
 /* read.h - traces from files.
  *
  *   mooncake   JSON Lines {timestamp (ms), input_length, output_length, hash_ids}: ids of blocks,
- *              of 512 tokens, or of what the lengths of the lines imply; numbers of any length or
- *              texts. What all lines lack but hash_ids may be lacking. Lines with a chat_id
- *              (Qwen-Bailian) have seconds for times and name their sessions
+ *              of 512 tokens or of the size implied by the lengths; numbers of any length or texts.
+ *              A field other than hash_ids may be missing if all lines lack it. Lines with a
+ *              chat_id (Qwen-Bailian) have seconds for times and name their sessions
  *   azure      CSV with a header line: TIMESTAMP,ContextTokens,GeneratedTokens; arrived_at,
  *              num_prefill_tokens,num_decode_tokens (Splitwise); Timestamp, Request tokens,
  *              Response tokens (BurstGPT). Times and lengths alone: has_contents is false
@@ -13,17 +13,16 @@
  *   recorded   `quire serve --record FILE` (record.h)
  *
  * Texts have no token ids. They are cut into pieces of bytes that stand for tokens, 4 bytes each,
- * or as many as the file's stated prompt lengths say on average: one figure for the whole file, so
+ * or as many as the file's stated prompt lengths say on average: one number for the whole file, so
  * that equal beginnings are cut at the same places. A block's key is the hash of its bytes.
  *
  * A sharegpt file has no times, nor may a mooncake one. Conversations arrive as a Poisson process,
- * and the next turn comes when the answer has been written and thought about; drawn from the seed.
+ * and the next turn comes after times for writing the answer and for thinking; drawn from the seed.
  *
- * A line that is no request is left out, counted and, the first few, named by number; too many end
- * the reading. A file that ends in the middle of a line has one bad line.
+ * A line that is not a request is skipped and counted, and the first few are reported by number;
+ * too many end the reading. A file that ends in the middle of a line has one bad line.
  *
- * Memory: besides the trace, one line (at most line_bytes_max) and what its JSON takes.
- * Thread: any.
+ * Memory: besides the trace, one line (at most line_bytes_max) and its parsed JSON. Thread: any.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_TRACE_READ_H

@@ -35,7 +35,7 @@ static bool fits(uint64_t n_tokens, size_t n_blocks, uint32_t block_tokens)
     return n_blocks == full || n_blocks == full + (n_tokens % block_tokens != 0);
 }
 
-/* The session of a chat: that of the chat it goes on from, else a new one. */
+/* The session of a chat: the session of the chat that it continues, else a new one. */
 static int chat_session(quire_reader *r, const json_t *json, uint32_t *session)
 {
     const json_t *chat = json_object_get(json, "chat_id");
@@ -93,7 +93,7 @@ static bool ids_get(quire_reader *r, const json_t *ids)
     return true;
 }
 
-/* The length of a prompt that has so many blocks, next to what its line says. */
+/* The prompt length closest to the line's that has this number of blocks. */
 static uint32_t length_fit(quire_reader *r, uint64_t n_tokens, size_t n_blocks)
 {
     const uint64_t block = r->trace->block_tokens;
@@ -243,8 +243,8 @@ static void line_look(quire_reader *r, const json_t *json, first_lines *first)
     }
 }
 
-/* The size of blocks: the usual one that fits most lines, when that is half of them; else the
- * roundest one that fits all of them. */
+/* The block size: the usual size that fits most lines, if it fits half of them; else the roundest
+ * size that fits all lines. */
 static uint32_t size_choose(const first_lines *first)
 {
     uint32_t best = 0;

@@ -87,8 +87,9 @@ __attribute__((format(printf, 2, 3))) int quire_reader_bad(quire_reader *reader,
 
 /* Whether the file begins with this, blanks aside. */
 bool quire_reader_begins(quire_reader *reader, char c);
-/* Go through a file that is one JSON array, an element at a time. What is no JSON ends it, as one
- * bad line: nobody knows where the next element begins. Errors: as element, quire_reader_next(). */
+/* Go through a file that is one JSON array, an element at a time. Invalid JSON ends the reading, as
+ * one bad line, because the next element's beginning is unknown. Errors: as element,
+ * quire_reader_next(). */
 int quire_reader_elements(quire_reader *reader,
                           int (*element)(quire_reader *reader, const json_t *element));
 
@@ -132,7 +133,7 @@ int quire_reader_text(quire_reader *reader, const char *text, size_t text_bytes,
                       quire_trace_request *request);
 /* A number for a text. */
 uint64_t quire_reader_hash(const void *text, size_t text_bytes);
-/* Tokens that so many bytes stand for, at least 1 when there are any. */
+/* Number of tokens for text_bytes bytes, at least 1 unless text_bytes is 0. */
 uint32_t quire_reader_text_tokens(const quire_reader *reader, size_t text_bytes);
 
 #endif /* QUIRE_TRACE_READER_H */

@@ -51,8 +51,8 @@ typedef struct quire_sim_place {
     uint64_t now_us;
 } quire_sim_place;
 
-/* Open its sequence, find its prefix, make room for what it wants. Errors: QUIRE_NOPAGES (nothing
- * is held then), others as the core's. */
+/* Open the job's sequence, find its prefix and make room for it. Errors: QUIRE_NOPAGES (the job
+ * then holds nothing), others as the core's. */
 int quire_sim_job_admit(quire_sim_job *job, const quire_sim_place *place);
 
 /* It has computed n tokens more: publish what is whole. Errors: QUIRE_NOPAGES (the answer needs a

@@ -180,7 +180,7 @@ static void preempt(sim_clock *c, uint32_t i)
     queue_push(c, job);
 }
 
-/* Tokens that a job computes in this step, given what is left of the chunk. */
+/* Tokens that a job computes in this step, given the rest of the chunk. */
 static uint32_t rows_of(const quire_sim_job *job, uint32_t *n_chunk)
 {
     uint32_t n = quire_sim_job_wants(job) - job->n_computed;
@@ -230,9 +230,10 @@ static bool token_out(sim_clock *c, quire_sim_job *job)
     return job->n_written >= job->request->n_output_tokens;
 }
 
-/* running[*i] has computed its rows. Where pages are missing for them the least important lets go,
- * maybe itself: then its rows are lost, as a failed step's are, and *i is the next one's place. One
- * that is alone and still lacks pages ends with what it has, as the engine does it. */
+/* running[*i] has computed its rows. If pages for them are missing, the least important job
+ * releases its pages. That may be this job: its rows are then lost, as in a failed step, and *i is
+ * the place of the next job. A job that is alone and still lacks pages ends with its output so far,
+ * as in the engine. */
 static int job_advance(sim_clock *c, uint32_t *i, bool *is_there)
 {
     quire_sim_job *job = c->running[*i];

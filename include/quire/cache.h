@@ -111,7 +111,7 @@ typedef struct quire_cache_opts {
 
 /* Create a cache. No extent is mapped before it is needed (or maintain() asks for one).
  * On failure *out is NULL. Errors: QUIRE_INVAL, QUIRE_NOMEM.
- * Memory: release with quire_cache_destroy(), which closes what is still open. */
+ * Memory: release with quire_cache_destroy(), which closes all open sequences and regions. */
 int quire_cache_create(quire_cache **out, const quire_cache_opts *opts);
 void quire_cache_destroy(quire_cache *cache);
 

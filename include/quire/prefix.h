@@ -167,7 +167,7 @@ void quire_prefix_key_add(const quire_page_key *parent, const int32_t *tokens, u
 #define QUIRE_PREFIX_END_MAP(X)                                                                    \
     X(WHOLE, 0, "whole") /* everything asked for was found */                                      \
     X(NEW, 1, "new")     /* nothing was ever published under this key (or not within memory) */    \
-    X(ENDED, 2, "ended") /* the cached text is a prefix of what was asked for */                   \
+    X(ENDED, 2, "ended") /* the cached text is a prefix of the prompt */                           \
     X(DIVERGED, 3, "diverged") /* other tokens are cached at this place */                         \
     X(EVICTED, 4, "evicted")   /* it was there and was evicted, expired or invalidated */          \
     X(ROUNDED, 5, "rounded")   /* all was found, but the hit has to end at a full page:            \
@@ -263,10 +263,12 @@ int quire_prefix_acquire(quire_prefix *tree, const quire_prefix_key *key, quire_
  * pages become nodes; the rest becomes the ref's open page. An existing node with the same tokens
  * stays. When such a node is a full page, the sequence takes the node's pages in place of its own
  * copies, except for pages that the sequence shares with a fork. Both copies were computed from the
- * same tokens, so they differ no more than a hit from a miss. Call publish as tokens are computed:
- * after a chunk of prefill, when a page fills, at the end. A private ref, or a ref whose path was
- * invalidated, publishes nothing. With is_page_exact open pages are not published. Tokens published
- * before are not compared again: only truncation changes them, and the sequence records truncation.
+ * same tokens, so they differ no more than a hit from a miss.
+ *
+ * Call publish as tokens are computed: after a chunk of prefill, when a page fills, at the end. A
+ * private ref, or a ref whose path was invalidated, publishes nothing. With is_page_exact open
+ * pages are not published. Tokens published before are not compared again: only truncation changes
+ * them, and the sequence records truncation.
  * Errors: QUIRE_NOTFOUND (ref), QUIRE_INVAL (n_tokens beyond the sequence, or the sequence is
  * closed), QUIRE_LIMIT, QUIRE_NOMEM. On error the nodes published so far stay, and the rest is not
  * cached. Cost: O(tokens not published yet + pages released since). */
@@ -393,7 +395,7 @@ typedef struct quire_prefix_node_info {
     quire_region_id region; /* to which its pages are charged */
     uint8_t rank;
     uint16_t account;
-    uint64_t owner; /* 0 = nobody in particular, or several */
+    uint64_t owner; /* 0 = no owner, or several */
     uint64_t created_us;
     uint64_t used_us;
     const void *salt; /* of the root */
@@ -409,7 +411,7 @@ int quire_prefix_visit(const quire_prefix *tree,
 typedef struct quire_prefix_page_use {
     const quire_page_id *pages; /* [n_groups], QUIRE_PAGE_NULL = none */
     uint32_t n_groups;
-    uint64_t owner; /* 0 = nobody in particular, or several */
+    uint64_t owner; /* 0 = no owner, or several */
     uint64_t used_us;
 } quire_prefix_page_use;
 

@@ -19,7 +19,7 @@ typedef struct scene {
     uint32_t n_seqs;
 } scene;
 
-/* What an operation must not change when it fails. */
+/* State that a failing operation must not change. */
 typedef struct snapshot {
     uint32_t tokens[SEQS_MAX];
     quire_page_id first_page[SEQS_MAX];

@@ -198,7 +198,7 @@ static void test_sample_handles(void **state)
 
     (void)state;
     assert_int_not_equal(first, second);
-    quire_reuse_end(sample, model, 0, 20, true); /* nobody */
+    quire_reuse_end(sample, model, 0, 20, true); /* handle 0 names nothing */
     quire_reuse_end(sample, model, first, 20, true);
     quire_reuse_end(sample, model, first, 20, true); /* ended */
     assert_true(events_in(model, class.id, &exposed) == 1.0);
@@ -332,7 +332,7 @@ static void scene_create(scene *s, uint32_t n_pages, quire_evict_policy policy)
     test_prefix_create(&s->p, n_pages, &opts);
 }
 
-/* Text number i of n pages, after so many us. */
+/* Request text number i, of n pages, after_us later. */
 static void ask(scene *s, uint32_t i, uint32_t n_pages, uint64_t after_us)
 {
     int32_t text[8 * PT];

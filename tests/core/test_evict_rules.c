@@ -497,7 +497,7 @@ static void test_pollution(void **state)
     }
 }
 
-/* ---- what policies are told ---- */
+/* ---- requests reported to policies ---- */
 
 static quire_evict_request request_for(test_prefix *p, const int32_t *text, uint32_t n,
                                        uint32_t *n_hit)

@@ -255,12 +255,12 @@ static void test_regions_and_pins(void **state)
     spec.region = region;
     assert_int_equal(quire_pins_reserve(f.pins, &spec, 1, &id, NULL), QUIRE_OK);
     room = room_of(&f);
-    assert_int_equal(quire_pins_drop(f.pins, id, 1), QUIRE_OK); /* what was set aside */
+    assert_int_equal(quire_pins_drop(f.pins, id, 1), QUIRE_OK); /* the bytes set aside */
     assert_int_not_equal(room_of(&f), room);
     assert_int_equal(quire_pins_reserve(f.pins, &spec, 1, &id, NULL), QUIRE_OK);
     assert_int_equal(quire_pins_hold(f.pins, id, 1, NULL), QUIRE_OK);
     room = room_of(&f);
-    assert_int_equal(quire_pins_drop(f.pins, id, 1), QUIRE_OK); /* what was held */
+    assert_int_equal(quire_pins_drop(f.pins, id, 1), QUIRE_OK); /* the held pages */
     assert_int_not_equal(room_of(&f), room);
     room = room_of(&f);
     assert_int_equal(quire_region_close(f.p.cache, region), QUIRE_OK);

@@ -293,7 +293,7 @@ static void test_spec_errors(void **state)
     end(&x);
 }
 
-/* ---- what a reservation promises ---- */
+/* ---- promises of a reservation ---- */
 
 /* Pages that another pin holds are not set aside again. They stay when the other pin goes, and the
  * reserved bytes still suffice. */
@@ -402,7 +402,7 @@ static void test_name_taken(void **state)
     end(&x);
 }
 
-/* ---- what a pin survives ---- */
+/* ---- survival ---- */
 
 static void test_survives_pressure(void **state)
 {
@@ -482,7 +482,7 @@ static void test_shared(void **state)
     end(&x);
 }
 
-/* ---- what ends it ---- */
+/* ---- ends of pins ---- */
 
 static void count_gone(void *ctx, const quire_pin_info *pin)
 {

@@ -171,7 +171,7 @@ static void test_same_at_once(void **state)
     test_prefix_destroy(&p);
 }
 
-/* ---- what acquire is told ---- */
+/* ---- options of acquire ---- */
 
 static void test_tokens_max(void **state)
 {
@@ -347,7 +347,7 @@ static void test_create_errors(void **state)
     test_prefix_destroy(&p);
 }
 
-/* ---- what sequences do ---- */
+/* ---- changes of sequences ---- */
 
 /* Truncated and continued with other tokens: both texts are cached. */
 static void test_truncated(void **state)

@@ -140,7 +140,7 @@ static void check_stamps(model *m, const runner *r)
     }
 }
 
-/* ---- what the model expects ---- */
+/* ---- expectations ---- */
 
 static uint32_t same_tokens(const int32_t *a, uint32_t n_a, const int32_t *b, uint32_t n_b)
 {
@@ -452,7 +452,7 @@ static void op_drop(model *m)
 static void op_evict(model *m)
 {
     if (m->config->budget_pages == 0) {
-        return; /* what must be found would not be known */
+        return; /* the expected result would be unknown */
     }
     if (below(m, 2) == 0) {
         (void)quire_prefix_evict(m->tree, QUIRE_REGION_DYNAMIC, below(m, 20) * PAGE_TOKENS * SLOT);

@@ -227,7 +227,7 @@ static void test_owners(void **state)
     assert_int_equal(memory.n_live, 0);
 }
 
-/* ---- what went ---- */
+/* ---- ended nodes ---- */
 
 /* A long chain is not followed to its end. */
 static void test_ghost_chain(void **state)

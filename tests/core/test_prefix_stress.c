@@ -76,7 +76,7 @@ typedef struct stress {
     uint32_t n_drops;
     uint64_t owners[OWNERS]; /* numbers are used once */
     uint64_t owner_last;
-    run last; /* what was published last: later prompts begin like it */
+    run last; /* the last publication: later prompts begin like it */
     uint64_t n_hits;
     uint64_t n_full;
     uint64_t n_forks;
@@ -100,7 +100,7 @@ static quire_prefix_key key_of(uint32_t key)
                                .salt_bytes = 1 + (key >> 1) };
 }
 
-/* ---- what is checked ---- */
+/* ---- checks ---- */
 
 /* Stamp the tokens from written_from on, and check all others, except in holes. */
 static void stamps(const stress *s, const run *r, uint32_t written_from)

@@ -603,7 +603,7 @@ static void test_torture(void **state)
     assert_true(fail_at > 0);
 }
 
-/* ---- what stands in the way ---- */
+/* ---- pages in the way ---- */
 
 /* A hit does not evict nodes of a higher rank from its region. */
 static void test_hit_spares_higher_ranks(void **state)

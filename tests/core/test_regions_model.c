@@ -102,7 +102,7 @@ static quire_region_stats stats_of(const model *m, uint32_t region)
     return stats;
 }
 
-/* ---- what must hold ---- */
+/* ---- rules ---- */
 
 /* Sums over the tree's nodes, from public calls. */
 typedef struct sums {

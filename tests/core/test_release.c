@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "release_support.h"
 
-/* ---- what is released ---- */
+/* ---- released pages ---- */
 
 /* Pages, charges and payload go; entries, tokens and the other group stay. */
 static void test_holes(void **state)

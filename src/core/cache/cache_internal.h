@@ -45,7 +45,7 @@ struct quire_cache {
     bool is_evicting;          /* inside the keeper's evict or trade */
 };
 
-/* What quire_cache_create() takes from the system and from constants. */
+/* The system and the limits of a cache; quire_cache_create() uses the OS and the constants. */
 typedef struct quire_cache_env {
     const quire_extent_source *source;
     uint32_t pages_max;   /* 1 .. QUIRE_PAGES_MAX */

@@ -71,7 +71,8 @@ static int shrink_pinned(quire_cache *cache, quire_region_id from, quire_region_
     return QUIRE_OK;
 }
 
-/* Shrink the dynamic region in favour of a pinned one, whose spilled pages go home. */
+/* Shrink the dynamic region in favour of a pinned region. The pinned region's spilled pages go
+ * home. */
 static int shrink_dynamic(quire_cache *cache, quire_region_id to, uint64_t left_bytes)
 {
     quire_region *region = &cache->regions.items[QUIRE_REGION_DYNAMIC];

@@ -76,7 +76,8 @@ void quire_region_changed(quire_regions *regions, quire_region_id id);
 void quire_region_charge(quire_region *region, uint64_t charge_bytes);
 void quire_region_uncharge(quire_region *region, uint64_t charge_bytes);
 
-/* Errors: QUIRE_INVAL (below what is charged, or what is pinned and reserved). */
+/* Set a budget. Errors: QUIRE_INVAL (below the charged bytes, or below the pinned plus reserved
+ * bytes). */
 int quire_region_resize(quire_regions *regions, quire_region_id id, uint64_t budget_bytes);
 
 #endif /* QUIRE_CORE_REGION_H */

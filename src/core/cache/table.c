@@ -16,7 +16,7 @@
 #define UPPER_CAPACITY_FIRST 8u
 #endif
 
-#define ADOPT_AHEAD 8u /* pages whose record is fetched ahead */
+#define ADOPT_AHEAD 8u /* pages with a prefetched record */
 
 static uint32_t div_up(uint32_t a, uint32_t b)
 {

@@ -153,8 +153,8 @@ void quire_table_adopt(const quire_table_ctx *ctx, quire_table *table, const qui
                        uint32_t n_tokens);
 
 /* Replace the page of a full entry by another page that is kept for the same tokens. Does nothing
- * in a leaf that another table holds, for a hole, or for an entry's page that the prefix tree
- * keeps. Nothing is allocated. The replaced page is free when it has no other holder. */
+ * in a leaf that another table holds, for a hole, or when the prefix tree keeps the entry's present
+ * page. Nothing is allocated. The replaced page is free when it has no other holder. */
 void quire_table_swap(const quire_table_ctx *ctx, quire_table *table, uint32_t i,
                       quire_page_id page);
 

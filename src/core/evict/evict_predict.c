@@ -436,7 +436,7 @@ static uint32_t predict_victim(quire_evict *evict, quire_evict_bin *bin)
     return g->bag.drawn[0].item.node;
 }
 
-/* ---- what went ---- */
+/* ---- ended nodes ---- */
 
 static void predict_gone(quire_evict *evict, quire_evict_bin *bin, uint32_t node,
                          quire_prefix_gone why, quire_ghost *ghost)

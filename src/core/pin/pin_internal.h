@@ -61,7 +61,7 @@ bool quire_pin_is_lost(const quire_pins *pins, const quire_pin *pin);
 uint64_t quire_pin_spec_bytes(const quire_pins *pins, const quire_pin_spec *spec);
 /* Charge of a tie's pages. */
 uint64_t quire_pin_tie_bytes(const quire_pins *pins, const quire_prefix_tie *tie);
-/* Set bytes aside for a pin; 0 gives the bytes back. */
+/* Set bytes aside for a pin in place of its former ones; 0 gives them back. */
 void quire_pin_reserve(quire_pins *pins, quire_pin *pin, uint64_t bytes);
 /* Tie a reserved pin to the part of its text that other pins hold, or untie it. The tie is
  * planned. */

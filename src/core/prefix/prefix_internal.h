@@ -3,10 +3,10 @@
  *   prefix_node      storage of nodes          prefix.c          create, acquire, release
  *   prefix_siblings  order of the children     prefix_walk.c     lookup and why it ended
  *   prefix_index     path hash -> node         prefix_publish.c  new nodes
- *   prefix_ghost     what went                 prefix_drop.c     eviction, expiry, invalidation
- *   prefix_owner     who published what        prefix_tree.c     nodes, roots, refs come and go
- *   evict*           what goes next            prefix_charge.c   whose budget nodes count against
- *   account          whose bytes
+ *   prefix_ghost     ended nodes               prefix_drop.c     eviction, expiry, invalidation
+ *   prefix_owner     nodes by owner            prefix_tree.c     nodes, roots, refs come and go
+ *   evict*           choice of victims         prefix_charge.c   charges of nodes
+ *   account          bytes by tenant
  *
  * Invariants (quire_prefix_validate checks all of them)
  *   P1  a node with children is full; a root stands for a key and is full with 0 tokens

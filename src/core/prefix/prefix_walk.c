@@ -131,7 +131,7 @@ quire_prefix_walk quire_prefix_walk_to(const quire_prefix *tree, const quire_pre
     return walk;
 }
 
-/* ---- what can be used ---- */
+/* ---- usable tokens ---- */
 
 static bool has_all_pages(const quire_prefix *tree, uint32_t id)
 {

@@ -50,8 +50,8 @@ bool gguf_gen_shape(const char *name, gguf_gen_opts *out);
 const char *gguf_gen_shape_name(unsigned i);
 
 /* Write the model to path; memory use is a few MiB whatever the model's size. A failed attempt
- * leaves no file behind, and one that the disk has no room for does not begin.
- * Errors: QUIRE_INVAL (options that make no model), QUIRE_IO (a full disk, too), QUIRE_NOMEM. */
+ * leaves no file behind, and a model too large for the disk is not begun. Errors: QUIRE_INVAL
+ * (invalid options), QUIRE_IO (a full disk, too), QUIRE_NOMEM. */
 int gguf_gen_write(const gguf_gen_opts *opts, const char *path, quire_error *err);
 
 #endif /* QUIRE_BENCH_GGUF_GEN_H */

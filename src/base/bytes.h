@@ -1,6 +1,6 @@
 /* bytes.h - bytes that grow: text of unknown length, replies, documents.
  *
- * Start with { 0 }. What failed to grow stays as it was; the error is also remembered, so that a
+ * Start with { 0 }. A failed append leaves the bytes unchanged. The error is also stored, so that a
  * series of appends can be checked once at its end.
  *
  * Memory: quire_bytes_fini(), or take `data` and free() it.

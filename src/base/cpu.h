@@ -17,11 +17,11 @@ typedef struct quire_cpu {
     bool has_amx;          /* tiles of bf16 and int8, and AVX-512 BF16; see quire_cpu_amx_allow() */
     bool has_neon;         /* AArch64 baseline */
     bool has_neon_dotprod; /* sdot and udot */
-    bool reads_ahead;      /* what is read once and in order comes fastest without software
-                            * prefetches (AMD Zen 4) */
-    bool prefetch_to_l2;   /* software prefetches pay most into the second cache: AMD Zen 4, and
-                            * Intel with AMX, whose second cache has 2 MB */
-    uint32_t l1d_bytes;    /* first-level data cache of a core; 0: unknown */
+    bool reads_ahead; /* sequential data read once arrives fastest without software prefetches (AMD
+                         Zen 4) */
+    bool prefetch_to_l2; /* software prefetches pay most into the second cache: AMD Zen 4, and
+                          * Intel with AMX, whose second cache has 2 MB */
+    uint32_t l1d_bytes;  /* first-level data cache of a core; 0: unknown */
 } quire_cpu;
 
 /* Memory: static. Thread: any. */

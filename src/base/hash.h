@@ -1,4 +1,4 @@
-/* hash.h - FNV-1a in 64 bits, for tables and fingerprints of what is not made to collide.
+/* hash.h - FNV-1a in 64 bits, for tables and fingerprints of data not constructed to collide.
  *
  * Source: Fowler, Noll, Vo, draft-eastlake-fnv.
  *
@@ -13,7 +13,7 @@
 
 #define QUIRE_HASH_INIT 0xcbf29ce484222325u
 
-/* The hash of what hash stands for and of n bytes after it; begin with QUIRE_HASH_INIT. */
+/* Extend a hash by n bytes; begin with QUIRE_HASH_INIT. */
 static inline uint64_t quire_hash_add(uint64_t hash, const void *bytes, size_t n)
 {
     const unsigned char *at = bytes;

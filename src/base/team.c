@@ -142,7 +142,7 @@ static void wait_change(member *m, _Atomic uint32_t *word, uint32_t seen, uint64
 static void meet(member *m, uint32_t n_members)
 {
     quire_team *team = m->team;
-    /* Nobody changes it before this member has arrived. */
+    /* The word cannot change before this member has arrived. */
     const uint32_t seen = atomic_load_explicit(&team->meeting, memory_order_relaxed) & ~ASLEEP;
 
     if (atomic_fetch_add(&team->n_arrived, 1) + 1 == n_members) {

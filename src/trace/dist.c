@@ -60,7 +60,7 @@ void quire_dist_add(quire_dist *dist, uint64_t value)
     quire_dist_add_n(dist, value, 1);
 }
 
-/* What stands for the values of a bucket: its middle, within what was seen. */
+/* The representative value of a bucket: its middle, limited to [least, most]. */
 static uint64_t bucket_value(const quire_dist *dist, uint32_t bucket)
 {
     const uint64_t low = bucket_low(bucket);

@@ -77,8 +77,8 @@ int quire_trace_add_keys(quire_trace *trace, const quire_trace_request *request,
 int quire_trace_add(quire_trace *trace, const quire_trace_request *request,
                     const uint32_t *block_ids);
 
-/* When all have been added: put them in order of time, let the times begin at 0, and let go of what
- * only adding needs: no request is added after it. */
+/* Finish a trace: sort requests by time, let the times begin at 0, and free memory needed only for
+ * adding. No request may be added afterwards. */
 void quire_trace_finish(quire_trace *trace);
 
 /* Of the longest prompt; 0 in an empty trace. */

@@ -29,7 +29,7 @@ program_result program_run(program_args args);
 /* With stdout going to a file; out stays empty. */
 program_result program_run_to(const char *path, program_args args);
 
-/* With stdout going to a pipe that nobody reads. */
+/* Run with stdout connected to a pipe without a reader. */
 program_result program_run_unread(program_args args);
 
 /* Send SIGINT once the first byte has come out of its stdout, then wait for it. */
@@ -43,7 +43,7 @@ program_result program_interrupt_at(const char *shown, program_args args);
 
 void program_free(program_result *result);
 
-/* A program that goes on while the test does. */
+/* A program that runs beside the test. */
 typedef struct program_running {
     pid_t pid;
     int out; /* ends of pipes */

@@ -1,4 +1,4 @@
-/* test_serve.c - quire serve, end to end: settings, what is refused, ready, drain, stop.
+/* test_serve.c - quire serve, end to end: settings, refusals, ready, drain, stop.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -111,7 +111,7 @@ static void test_many_equal_the_plain_loop(void **state)
     bench_close(&b);
 }
 
-/* The same seed draws the same text, another one another; whoever runs beside does not matter. */
+/* The same seed gives the same text, another seed another text, whatever requests run beside. */
 static void test_seeds(void **state)
 {
     engine_bench b = bench_default();
@@ -245,7 +245,7 @@ static void test_a_grammar_ends(void **state)
     bench_close(&b);
 }
 
-/* A sampler that gives up ends its request with an error, and nobody else's. */
+/* A sampler that gives up ends its own request with an error, and no other request. */
 static void test_a_grammar_too_ambiguous(void **state)
 {
     engine_bench b = bench_default();
@@ -562,8 +562,8 @@ static void test_cancel(void **state)
     bench_close(&b);
 }
 
-/* A cancel of what lies in the inbox, just when the engine has fetched the inbox and looks for
- * those to cancel: it finds nobody, and the next fetch must not forget. */
+/* A request in the inbox is cancelled after the engine fetched the inbox and before it looks for
+ * cancelled requests. The engine finds none, and the next fetch must still see the cancel. */
 static void test_cancel_in_the_inbox(void **state)
 {
     engine_bench b = bench_default();

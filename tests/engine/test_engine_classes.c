@@ -1,5 +1,5 @@
-/* test_engine_classes.c - service classes in the engine: who takes whose rows, places and pages;
- * nobody starves; tokens stay the same whatever happens to a request meanwhile.
+/* test_engine_classes.c - service classes in the engine: which class takes rows, places and pages
+ * from which; no class starves; displacement does not change a request's tokens.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -29,8 +29,8 @@
 #define TURN_TICK_US 10000u
 #define ROOMY_BYTES  ((uint64_t)64 << 20)
 
-/* A clock that tests move; each look at it takes `tick` more. Who looks next, once it is armed, has
- * something else happen before: that is how things happen between two steps' admissions. */
+/* A clock that tests move; each read adds `tick`. An armed clock calls a function of the test at
+ * its next read, so tests can act between the admissions of two steps. */
 typedef struct test_clock {
     atomic_ullong us;
     atomic_ullong tick;
@@ -250,8 +250,8 @@ static void late_begin(void)
     job_start(late_bench, &late, REALTIME, 36);
 }
 
-/* One that comes while a step of a lower class is computed, or after admission: the step is given
- * up, and the next is the high one's. Nothing of it shows in the tokens. */
+/* A high request arrives during a step of a lower class, or after admission: the step is given up,
+ * and the next step is the high request's. The tokens do not change. */
 static void step_is_given_up(bool is_sealed)
 {
     quire_engine_opts opts = opts_default(4);

@@ -89,7 +89,7 @@ static void test_preemption_without_cache(void **state)
     preemption_changes_no_token(true);
 }
 
-/* With room for the whole answer set aside nobody is preempted. */
+/* With memory reserved for whole answers, no request is preempted. */
 static void test_reservation(void **state)
 {
     engine_bench b = bench_tight(QUIRE_ADMIT_RESERVE, false);
@@ -99,7 +99,7 @@ static void test_reservation(void **state)
     assert_int_equal(many_equal_the_plain_loop(&b, 200), 0);
     stats = stats_now(b.engine);
     assert_int_equal(stats.preemptions_total, 0);
-    /* Those that waited for room asked the tree once all the same. */
+    /* Requests that waited for room still looked up the tree only once. */
     assert_int_equal(stats.prefix.query_tokens_total, N_MANY * N_PROMPT);
     bench_close(&b);
 }

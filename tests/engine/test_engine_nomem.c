@@ -210,7 +210,8 @@ static void look(void *ctx, quire_cache *cache, quire_prefix *tree)
     *(unsigned *)ctx = fail_realloc_in;
 }
 
-/* On the engine's thread, among two requests: who needs the memory ends, the other does not. */
+/* On the engine's thread, with two requests: the request that needs the memory ends, the other
+ * continues. */
 static void test_running(void **state)
 {
     engine_bench b = bench_default();

@@ -45,7 +45,7 @@ static uint32_t run(const engine_bench *b, const quire_request_params *params, i
 
 /* ---- hits ---- */
 
-/* The same prompt again, then with the answer and a new turn: only what is new is computed. */
+/* The same prompt again, then with the answer and a new turn: only new tokens are computed. */
 static void test_turns(void **state)
 {
     engine_bench b = bench_default();
@@ -96,7 +96,8 @@ static void test_tenants_share_nothing(void **state)
     bench_close(&b);
 }
 
-/* cache_prompt: false uses what is there and leaves nothing; without the cache neither. */
+/* cache_prompt: false uses hits and publishes nothing; without the cache there are no hits
+ * either. */
 static void test_uncached(void **state)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;

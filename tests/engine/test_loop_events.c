@@ -1,5 +1,5 @@
-/* test_loop_events.c - the loop serves without adaptation, tells whoever listens of its requests
- * and rounds, and takes settings between them.
+/* test_loop_events.c - the loop serves without adaptation, reports requests and rounds to its
+ * listener, and takes settings between rounds.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -383,7 +383,7 @@ static void test_in_the_background(void **state)
     bench_close(&b); /* in the middle of it */
 }
 
-/* Hits of sealed formats end at full pages, and so does what is held. */
+/* Hits of sealed formats end at full pages, and so do pins. */
 static void test_sealed_formats_hold_full_pages(void **state)
 {
     engine_bench b = bench_begin_as(2, QUIRE_FORMAT_Q4);

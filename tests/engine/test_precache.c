@@ -179,7 +179,7 @@ static void test_one_time_texts_and_wrong_ones_do_not(void **state)
     (void)state;
     assert_int_equal(ask_shared(&b, 10), 0);
     evict_all(&b);
-    wait_nothing(&b); /* nobody has asked for it twice */
+    wait_nothing(&b); /* no text was requested twice */
     assert_int_equal(ask_shared(&b, 10), 0);
     assert_int_equal(ask_shared(&b, 11), N_SHARED);
     assert_int_equal(ask_shared(&b, 12), N_SHARED);
@@ -229,7 +229,7 @@ static void test_it_stops_when_it_wastes(void **state)
     assert_int_equal(ask_shared(&b, 12), N_SHARED);
     evict_all(&b);
     wait_computed(&b, N_SHARED);
-    evict_all(&b); /* before anybody has asked for it */
+    evict_all(&b); /* before any request for it */
     /* Enough time has passed; any more might be part of the pause already. */
     while (precache_stats(&b).pauses_total == 0) {
         (void)sched_yield();
@@ -288,7 +288,7 @@ static void test_a_request_waits_for_one_step_at_most(void **state)
     assert_int_equal(precache_stats(&b).aborted_runs_total, 1);
     assert_true(precache_stats(&b).tokens_total <= n_before + PAGE);
     n_before = precache_stats(&b).tokens_total;
-    assert_int_equal(ask_shared(&b, 13), n_before); /* what was done is of use */
+    assert_int_equal(ask_shared(&b, 13), n_before); /* the computed tokens are hit */
     assert_int_equal(stats_now(b.engine).memory.precache.gain_tokens_total, n_before);
     validate(b.engine);
     bench_close(&b);

@@ -1,4 +1,4 @@
-/* test_schedule.c - the queue's order, and who gets rows of a step, within a class. No model.
+/* test_schedule.c - the queue's order, and the rows of a step within a class. No model.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -154,8 +154,8 @@ static void test_much_decode(void **state)
     assert_int_equal(rows_of(items, 31, 40), 2);
 }
 
-/* Random mixes: everybody in decode has a row, chunk and step are not exceeded, no row is wasted,
- * the first of those that prefill goes on. */
+/* Random mixes: each request in decode has a row, chunk and step are not exceeded, no row is
+ * wasted, and the first request in prefill progresses. */
 static void test_invariants(void **state)
 {
     quire_rng rng = test_rng(41);

@@ -1,5 +1,4 @@
-/* test_schedule_classes.c - who gets rows of a step, between classes, and what a load makes of it.
- * No model.
+/* test_schedule_classes.c - rows of a step between classes, and simulated loads. No model.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -122,8 +121,8 @@ static void test_nothing_known(void **state)
     assert_int_equal(quire_schedule_rows(&s, items, COUNT(items), &limits), 3 + EIGHTH);
 }
 
-/* Lower decode beside a realtime request that has credit: as many rows as may be added, and who was
- * left out comes first. */
+/* Lower decode beside a realtime request with credit: as many rows as may be added, requests left
+ * out before come first. */
 static void test_left_out_come_first(void **state)
 {
     const quire_cost cost = cost_known();
@@ -139,7 +138,7 @@ static void test_left_out_come_first(void **state)
     }
     items[40] = decode(100, REALTIME);
     s.ranks[REALTIME].credit_us = 1e9;
-    s.ranks[BATCH].wait_us = 65000.0; /* somebody else may come */
+    s.ranks[BATCH].wait_us = 65000.0; /* another request may come */
     n_rows = quire_schedule_rows(&s, items, COUNT(items), &limits);
     assert_in_range(n_rows, 22, 40);
     for (uint32_t i = 0; i < COUNT(items); i++) {

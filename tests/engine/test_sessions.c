@@ -250,7 +250,7 @@ static void test_tokens_are_kept(void **state)
     assert_int_equal(joined.n, whole.n);
     assert_memory_equal(joined.tokens, whole.tokens, whole.n * sizeof(int32_t));
     free(joined.tokens);
-    /* The kept ones may come on top of what is wanted at most. */
+    /* The kept tokens do not count towards tokens_max. */
     opts.tokens_max = whole.n - 3;
     assert_int_equal(quire_sessions_tokenize(t, ref, text, 11, &opts, &joined, NULL), QUIRE_OK);
     free(joined.tokens);
@@ -312,7 +312,7 @@ static void test_expiry(void **state)
     expect_history(t, ref, &hello[1], 1,
                    (const quire_chat_message[]){ hello[0], hello[1], hello[2], hello[1] }, 4);
     quire_sessions_leave(t, ref, 1349);
-    ref = entered(t, "x", "c", 1449); /* too late, though nobody has looked */
+    ref = entered(t, "x", "c", 1449); /* expired, although expire() was not called */
     expect_history(t, ref, &hello[1], 1, &hello[1], 1);
     quire_sessions_leave(t, ref, 1449);
     assert_int_equal(quire_sessions_evictions_total(t), 3);

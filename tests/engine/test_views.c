@@ -1,5 +1,5 @@
-/* test_views.c - what people see of the cache is what is there, also while steps are computed, and
- * looking changes nothing.
+/* test_views.c - views show the true state of the cache, also while steps are computed, and do not
+ * change it.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -90,7 +90,7 @@ static void test_pages_at_rest(void **state)
     bench_close(&b);
 }
 
-/* A running request has no more and no other tokens because somebody looks all the time. */
+/* Constant viewing does not change a running request's tokens. */
 static void test_pages_while_it_runs(void **state)
 {
     const quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
@@ -200,7 +200,7 @@ static void test_share_of_steps(void **state)
         assert_true(spent_ns <= steps_ns * QUIRE_VIEW_SHARE + slice_most_ns);
     }
     assert_true(spent_ns > steps_ns * QUIRE_VIEW_SHARE * 0.9); /* and it is used */
-    /* What nobody took is not there later; while nothing runs there is time without a step. */
+    /* Unused budget is not saved up; while nothing runs there is a budget without a step. */
     budget = (quire_chore_budget){ 0 };
     quire_chore_budget_spend(&budget, 1000000, 0.0);
     assert_true(quire_chore_budget_ns(&budget, 1000) <= 1e6 * QUIRE_VIEW_SHARE);

@@ -28,7 +28,7 @@ typedef struct engine_script {
 /* "Hello" and " there", two tokens, then a stop. */
 extern const engine_script engine_script_hello;
 
-/* What was asked for last. */
+/* The last calls of the server. */
 typedef struct engine_seen {
     quire_request_params params; /* tokens, stops, tenant: see below; its pointers are gone */
     int32_t tokens[256];

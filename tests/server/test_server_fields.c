@@ -1,4 +1,4 @@
-/* test_server_fields.c - every field of a request: what reaches the engine, and what is refused by
+/* test_server_fields.c - every field of a request: values passed to the engine, and refusals by
  * name.
  *
  * SPDX-License-Identifier: MIT */

@@ -207,7 +207,7 @@ static void bounds_the_body(void **state)
     restart(&opts);
     body = filled(4097);
     expect_error(&(http_call){ .path = CHAT, .body = body }, 413, "body_too_large", NULL);
-    /* One that waits to be asked is not asked. */
+    /* A client that sends Expect: 100-continue gets 413 instead of 100. */
     fd = http_connect(f.port);
     http_send(fd,
               "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n"
@@ -230,7 +230,7 @@ static void bounds_the_body(void **state)
     assert_int_equal(reply.status, 413);
     http_reply_free(&reply);
     (void)close(fd);
-    /* One that never ends is not listened to forever. */
+    /* A body without end is not read for ever. */
     fd = http_connect(f.port);
     http_send(
         fd, "POST " CHAT " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",

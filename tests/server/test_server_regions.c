@@ -103,7 +103,7 @@ static void a_tenant_keeps_no_more_than_its_quota(void **state)
     json_decref(root);
 }
 
-/* Nothing could be evicted of what pins hold, so what is too much is refused, by how much. */
+/* Pinned pages cannot be evicted, so a pin above the quota is refused, with the missing bytes. */
 static void a_tenants_pins_stay_within_its_quota(void **state)
 {
     int64_t bytes = 0;

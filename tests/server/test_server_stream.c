@@ -372,7 +372,7 @@ static void stopping_ends_what_runs(void **state)
     server_fixture_start(&f, NULL); /* for the teardown */
 }
 
-/* A client that reads nothing holds up nobody. */
+/* A client that does not read delays no other client. */
 static void slow_clients_block_only_themselves(void **state)
 {
     enum {

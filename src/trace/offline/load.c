@@ -54,7 +54,7 @@ static void heap_take(sweep *s)
     s->heap[at] = moved;
 }
 
-/* Time goes on with what runs now. */
+/* Advance the time with the current running requests. */
 static void advance(sweep *s, uint64_t to_us)
 {
     const uint64_t us = to_us - s->now_us;

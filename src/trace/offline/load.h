@@ -36,7 +36,7 @@ typedef struct quire_load {
     quire_dist held_class_tokens[QUIRE_TRACE_CLASSES_MAX];
 } quire_load;
 
-/* new_tokens: [n_requests], of each prompt those that no earlier request had. Errors:
+/* new_tokens: [n_requests], tokens of each prompt that no earlier request had. Errors:
  * QUIRE_NOMEM. */
 int quire_load_measure(quire_load *load, const quire_trace *trace, const uint32_t *new_tokens,
                        const quire_load_cost *cost, const quire_allocator *allocator);

@@ -16,14 +16,12 @@
 #define MOST_HITS        0.9  /* of those of endless memory */
 #define PINNED_HEADROOM  1.1
 #define PINNED_SHARE_MAX 0.8
-#define POLICY_TIE                                                                                 \
-    0.98 /* the default policy is chosen if its hits reach this share of the best                  \
-          */
-#define TTL_PER_GAP   2u
-#define GAPS_PER_SPAN 4u /* longer gaps than a span over this are seen too seldom to judge */
-#define LINE_COLUMNS  96u
-#define MEGABYTE      1000000u
-#define GIGABYTE      1000000000ull
+#define POLICY_TIE       0.98 /* share of the best hits with which the default policy wins */
+#define TTL_PER_GAP      2u
+#define GAPS_PER_SPAN    4u /* longer gaps than a span over this are seen too seldom to judge */
+#define LINE_COLUMNS     96u
+#define MEGABYTE         1000000u
+#define GIGABYTE         1000000000ull
 
 /* ---- sizes ---- */
 

@@ -10,7 +10,7 @@
 
 #define SHARED UINT32_MAX
 
-/* What is known of a block while the requests go by. */
+/* State of a block during the pass over the requests. */
 typedef struct block {
     uint32_t owner;    /* the session that has used it; 0 = none yet, SHARED = several */
     uint32_t ended_by; /* the session whose last prompt has its last full block here; 0 = none */

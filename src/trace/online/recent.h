@@ -25,10 +25,10 @@
 typedef struct quire_recent quire_recent;
 
 typedef struct quire_recent_opts {
-    uint64_t window_us;    /* forget what is older; > 0 */
+    uint64_t window_us;    /* age at which requests are forgotten; > 0 */
     size_t ring_bytes;     /* QUIRE_RECENT_BYTES_MIN .. QUIRE_RECENT_BYTES_MAX */
     uint32_t block_tokens; /* > 0 */
-    uint64_t seed;         /* of the hashes: secret, so that nobody can make equal ones */
+    uint64_t seed;         /* of the hashes: secret, so that collisions cannot be constructed */
     const quire_allocator *allocator; /* NULL = C library */
 } quire_recent_opts;
 
@@ -52,14 +52,13 @@ typedef struct quire_recent_request {
     uint8_t class_index; /* < QUIRE_TRACE_CLASSES_MAX */
 } quire_recent_request;
 
-/* Remember a request that has ended; those that arrived before it may come later. The tenant is
- * part of the hashes: tenants share nothing. Cost: hashing the prompt, some GB/s; no allocation. */
+/* Record a finished request; requests need not come in order of arrival. The tenant is part of the
+ * hashes, so tenants share no blocks. Cost: hashing the prompt, some GB/s; no allocation. */
 void quire_recent_add(quire_recent *recent, const quire_recent_request *request);
 
-/* What is remembered and not older than the window at now_us, as a trace: out is initialised by the
- * call; the caller ends it with quire_trace_fini() after QUIRE_OK. Classes are numbered, not named;
- * sessions are numbered anew, in the order of the ring.
- * Errors: QUIRE_NOMEM. */
+/* The recorded requests that are in the window at now_us, as a trace. The call initialises out; the
+ * caller ends it with quire_trace_fini() after QUIRE_OK. Classes are numbered, not named; sessions
+ * are numbered anew, in the order of the ring. Errors: QUIRE_NOMEM. */
 int quire_recent_trace(quire_recent *recent, uint64_t now_us, quire_trace *out);
 
 #endif /* QUIRE_TRACE_RECENT_H */

@@ -12,11 +12,12 @@
  * one tenant show as equal; no text can be recovered or guessed. "key" tells keys apart. With form
  * "plain" a line has "tokens", the ids, instead: for those who may keep the texts.
  *
- * A file that is there is appended to, behind a new header.
+ * An existing file is appended to, with a new header.
  *
  * Recording never disturbs serving. A request is copied into a queue of bounded size; a thread of
- * the recorder's own hashes and writes. What finds the queue full is left out and counted. The
- * first failed write (a full disk) ends the recording, is told once, and what follows is dropped.
+ * the recorder's own hashes and writes. Requests that find the queue full are dropped and counted.
+ * The first failed write (a full disk) ends the recording and is reported once; later requests are
+ * dropped.
  *
  * Thread: quire_record_add() and quire_record_stats_get() from anywhere.
  *
@@ -44,7 +45,7 @@ typedef struct quire_record_opts {
     const char *const *class_names; /* [n_classes] */
     uint32_t n_classes;             /* at most QUIRE_TRACE_CLASSES_MAX */
     size_t queue_bytes;             /* 0 = 64 MiB */
-    /* Told once, from the recorder's thread, when a write has failed; may be NULL. */
+    /* Called once, on the recorder's thread, when a write has failed; may be NULL. */
     void (*failed)(void *ctx, const char *message);
     void *failed_ctx;
 } quire_record_opts;
@@ -53,7 +54,7 @@ typedef struct quire_record_opts {
  * err says what. Memory: quire_record_close(). */
 int quire_record_open(quire_record **out, const quire_record_opts *opts, quire_error *err);
 
-/* Write what is queued, end the thread, close the file. NULL is fine. */
+/* Write the queued requests, end the thread, close the file. NULL is allowed. */
 void quire_record_close(quire_record *record);
 
 /* Note a request that has ended; its tokens are copied. time_us: when it came, by

@@ -25,7 +25,7 @@
 #define NODES_MIN   64u
 #define NODES_MAX   (1u << 30)
 #define BLOCK_BYTES (QUIRE_SHADOW_BLOCK_TOKENS * sizeof(int32_t))
-#define UNUSED      QUIRE_SHADOW_SIZES /* the segment of what was not found */
+#define UNUSED      QUIRE_SHADOW_SIZES /* the segment of blocks not found */
 
 static const double factors[QUIRE_SHADOW_SIZES] = { 0.5, 1.0, 2.0 };
 

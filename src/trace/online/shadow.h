@@ -53,7 +53,7 @@ typedef struct quire_shadow quire_shadow;
 typedef struct quire_shadow_opts {
     uint64_t capacity_blocks; /* of the real cache, >= 1 */
     uint32_t nodes_max;       /* blocks that the list may hold, of 28 bytes; default 65536 */
-    uint32_t blocks_max;      /* of a text; what is behind them is left out; default 4096 */
+    uint32_t blocks_max;      /* of a text; later blocks are left out; default 4096 */
     uint64_t seed;
 } quire_shadow_opts;
 

@@ -1,4 +1,4 @@
-/* tune.c - what was measured becomes at most one step per setting.
+/* tune.c - turns measurements into at most one step per setting.
  *
  * SPDX-License-Identifier: MIT */
 #include "trace/online/tune.h"
@@ -134,7 +134,7 @@ static bool is_news(desk *d, quire_tune_knob knob, int direction)
     return ++s->times[knob] == QUIRE_TUNE_PATIENCE;
 }
 
-/* The same of what is applied: the next step has to be wanted anew. */
+/* The same for an applied step: the next step needs new evidence. */
 static bool is_time(desk *d, quire_tune_knob knob, int direction)
 {
     if (!is_news(d, knob, direction)) {

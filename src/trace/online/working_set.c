@@ -89,7 +89,7 @@ static bool is_recent(const quire_working_set *set, const slot *s, uint64_t now_
     return s->hash != 0 && now_us - s->used_us <= set->opts.recent_us;
 }
 
-/* Keep what is recent and below the threshold. */
+/* Keep entries that are recent and below the threshold. */
 static void rebuild(quire_working_set *set, uint64_t now_us)
 {
     slot *old = set->slots;
@@ -110,7 +110,7 @@ static void make_room(quire_working_set *set, uint64_t now_us)
 {
     rebuild(set, now_us);
     if (set->n_used < FILL_LOW(set->opts.n_slots) / 4 && set->n_halved > 0) {
-        set->n_halved--; /* what was left out before comes back as it is used */
+        set->n_halved--; /* blocks left out before return with their next use */
     }
     while (set->n_used > FILL_LOW(set->opts.n_slots)) {
         set->n_halved++;

@@ -33,7 +33,7 @@ typedef struct quire_working_set_text {
     const void *salt;
     uint32_t salt_bytes;
     const int32_t *tokens;
-    uint32_t n_tokens; /* what is behind the last whole block does not count */
+    uint32_t n_tokens; /* tokens after the last whole block do not count */
 } quire_working_set_text;
 
 /* The whole blocks of a text are used now; now_us must not go back. Cost: a hash over the tokens.

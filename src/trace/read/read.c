@@ -12,7 +12,7 @@
 
 #define DETECT_LINES     50u /* looked at before a file is given up */
 #define BLOCK_DEFAULT    64u
-#define TOKEN_BYTES      4.0 /* of texts whose length in tokens nobody says */
+#define TOKEN_BYTES      4.0 /* per token, for texts without a stated length in tokens */
 #define BLOCK_TOKENS_MAX 65536u
 
 static const quire_reader_format *const formats[] = {

@@ -186,7 +186,7 @@ static int row_read(quire_reader *r)
         ((uint64_t)request.n_input_tokens + r->trace->block_tokens - 1) / r->trace->block_tokens;
     QUIRE_TRY(quire_reader_keys(r, n_blocks));
     for (uint64_t i = 0; i < n_blocks; i++) {
-        r->keys[i] = r->trace->n_requests; /* nobody else's, by its first block */
+        r->keys[i] = r->trace->n_requests; /* a unique key, by its first block */
     }
     request.n_blocks = (uint32_t)n_blocks;
     return quire_reader_add(r, &request);

@@ -117,7 +117,7 @@ static const char *tokens_get(quire_reader *r, const json_t *list, const quire_t
     return NULL;
 }
 
-/* A request of which only lengths are known: its blocks are nobody else's. */
+/* A request with known lengths only: its blocks are unique. */
 static void own_get(quire_reader *r, uint32_t n_blocks)
 {
     for (uint32_t i = 0; i < n_blocks; i++) {

@@ -59,7 +59,7 @@ typedef struct quire_reader_format {
     bool has_contents;
     /* Whether a line is of this format. json: its document, NULL when it is none. */
     bool (*detect)(const char *line, const json_t *json);
-    /* Add the requests of the line at hand. Errors: those that end the reading. */
+    /* Add the requests of the current line. Errors: only those that end the reading. */
     int (*line)(quire_reader *reader);
     /* Before the first line; may be NULL. */
     int (*begin)(quire_reader *reader);
@@ -81,7 +81,7 @@ int quire_reader_next(quire_reader *reader);
 /* From the beginning again. Errors: QUIRE_IO. */
 int quire_reader_rewind(quire_reader *reader);
 
-/* What is wrong with the line at hand. QUIRE_OK: go on; QUIRE_CORRUPT: too many. */
+/* Report a fault of the current line. QUIRE_OK: continue; QUIRE_CORRUPT: too many faults. */
 __attribute__((format(printf, 2, 3))) int quire_reader_bad(quire_reader *reader, const char *format,
                                                            ...);
 

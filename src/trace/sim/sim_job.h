@@ -55,11 +55,11 @@ typedef struct quire_sim_place {
  * then holds nothing), others as the core's. */
 int quire_sim_job_admit(quire_sim_job *job, const quire_sim_place *place);
 
-/* It has computed n tokens more: publish what is whole. Errors: QUIRE_NOPAGES (the answer needs a
- * page; nothing has changed), others as the core's. */
+/* The job has computed n more tokens: publish its whole blocks. Errors: QUIRE_NOPAGES (the answer
+ * needs a page; nothing has changed), others as the core's. */
 int quire_sim_job_advance(quire_sim_job *job, const quire_sim_place *place, uint32_t n_tokens);
 
-/* Publish what is there, let go of it. */
+/* Publish the job's blocks and release them. */
 void quire_sim_job_leave(quire_sim_job *job, const quire_sim_place *place);
 
 #endif /* QUIRE_TRACE_SIM_JOB_H */

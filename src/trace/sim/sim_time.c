@@ -74,7 +74,7 @@ static void queue_pop(sim_clock *c)
     c->waiting[at] = last;
 }
 
-/* Requests that have come by now. One that could never fit is refused. */
+/* Queue the requests that have arrived. A request that could never fit is refused. */
 static int arrivals_take(sim_clock *c)
 {
     while (c->n_arrived < c->trace->n_requests &&
@@ -156,7 +156,7 @@ static void running_remove(sim_clock *c, uint32_t i)
     c->may_admit = true;
 }
 
-/* The one who lets go: of the lowest rank, the last. */
+/* The job that releases its pages: the last one of the lowest rank. */
 static uint32_t victim_of(const sim_clock *c)
 {
     uint32_t victim = c->n_running - 1;

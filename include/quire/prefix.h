@@ -349,7 +349,7 @@ typedef struct quire_prefix_dropped {
  *   prefix  every cached text that begins with tokens, from the first node that contains the last
  *           of them; n_tokens 0 names the whole root. A running sequence with a shorter published
  *           text continues to publish until its tokens turn out to be the named ones (or until a
- *           second such drop: then it publishes no more)
+ *           second, different text is dropped: then it publishes no more)
  *   owner   the nodes that the owner published and nobody else has used since (a closed session),
  *           except for owner 0; the owner's running refs publish no more. Cost: O(nodes dropped +
  *           refs) */

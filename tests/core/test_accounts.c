@@ -66,8 +66,7 @@ static void test_quota(void **state)
 }
 
 /* An account above its quota with pages in use loses these pages with the next publication after
- * their release.
- */
+ * their release. */
 static void test_quota_in_use(void **state)
 {
     test_prefix p;
@@ -144,8 +143,7 @@ static void test_rules_errors(void **state)
     test_prefix_destroy(&p);
 }
 
-/* Beyond roots_max a new key replaces the least recently used root without refs.
- */
+/* Beyond roots_max a new root replaces the least recently used one without refs. */
 static void test_roots_make_room(void **state)
 {
     test_prefix p;

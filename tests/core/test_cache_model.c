@@ -445,8 +445,7 @@ static void test_many_groups(void **state)
     run_model(&opts, 2, n_ops() / 4);
 }
 
-/* Pages in parts: groups of equal page size share a class only when their parts are equal.
- */
+/* Pages in parts: groups of equal page size share a class only when their parts are equal. */
 static void test_parts(void **state)
 {
     static const size_t halves[] = { PAGE_BYTES / 2, 0, PAGE_BYTES / 2 };

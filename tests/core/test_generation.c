@@ -209,8 +209,7 @@ static void test_the_tree_lets_go(void **state)
 }
 
 /* The tree drops a page that a sequence had released: the found text is the same, the usable text
- * may be shorter.
- */
+ * may be shorter. */
 static void test_holes_change_lookups(void **state)
 {
     fixture f;

@@ -247,8 +247,8 @@ static void test_owner(void **state)
     test_prefix_destroy(&p);
 }
 
-/* A sequence whose prefix is dropped does not publish the tokens that it had computed before the
- * drop; it would publish tokens that it computes later without the prefix. */
+/* A sequence whose prefix is dropped does not publish tokens computed before the drop. Tokens
+ * computed later, without the prefix, could be published. */
 static void test_dropped_before_published(void **state)
 {
     quire_prefix_key key = test_key();

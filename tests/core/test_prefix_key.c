@@ -25,8 +25,7 @@ static bool is_same(const quire_page_key *a, const quire_page_key *b)
 }
 
 /* The roots and three pages behind each: 64 tokens, 64 other tokens, 5 tokens. Stored data depends
- * on these values. They are the output of xxhsum -H2 for hand-made inputs.
- */
+ * on these values. They are the output of xxhsum -H2 for hand-made inputs. */
 static void test_golden(void **state)
 {
     static const struct {

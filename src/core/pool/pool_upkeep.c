@@ -17,8 +17,7 @@
 #define TOUCH_BYTES_MAX ((size_t)16 << 20)
 
 #define OS_PAGE_BYTES                                                                              \
-    4096u /* the smallest page size of Linux; larger pages are touched more than                   \
-             once */
+    4096u /* the smallest page size of Linux; larger ones are touched repeatedly */
 
 /* ---- watermark ---- */
 

@@ -102,7 +102,7 @@ static uint32_t draw(bench *b)
     return quire_rng_below(&b->rng, below);
 }
 
-/* Nanoseconds per page of CALLS uses. What was evicted in between is computed again. */
+/* Nanoseconds per page of CALLS uses. Pages evicted in between are recomputed. */
 static double use(bench *b)
 {
     const uint64_t start = cpu_ns();

@@ -1,4 +1,4 @@
-/* bench_cost.c - five measurements, and the coefficients that explain them.
+/* bench_cost.c - five measurements, and the coefficients computed from them.
  *
  *   decode of 1 and of several rows   step + row, step + n row
  *   decode of 1, deep                 what depth adds to a row

@@ -39,7 +39,7 @@ int quire_calibration_path(const quire_model_desc *desc, char *buffer, quire_err
     return QUIRE_OK;
 }
 
-/* Make the folders above a path, which is left as it was. */
+/* Create the parent folders of a path; path is unchanged on return. */
 static int make_folders(char *path, quire_error *err)
 {
     for (char *at = strchr(path + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {

@@ -72,7 +72,7 @@ int quire_serve_classes_read(quire_tiers *out, const quire_serve_args *args, qui
     return quire_tiers_init(out, &classes, args->default_class, err);
 }
 
-/* Number of a tenant's account, 0 for those that have none. */
+/* Number of a tenant's account; 0 for tenants without one. */
 static uint16_t account_of(const quire_serve_tenants *tenants, const char *name)
 {
     for (uint32_t i = 0; i < tenants->n; i++) {

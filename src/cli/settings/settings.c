@@ -153,7 +153,7 @@ static bool is_other(const char *variable, size_t n)
 static bool is_key(const quire_settings *s, const char *variable, size_t n)
 {
     const uint32_t n_keys = quire_config_file_count(s->file, QUIRE_CONFIG_KEYS);
-    quire_error ignored = QUIRE_ERROR_INIT; /* what is wrong with a key is said when it is used */
+    quire_error ignored = QUIRE_ERROR_INIT; /* errors of a key are reported at its use */
 
     for (uint32_t i = 0; i < n_keys; i++) {
         quire_config_key key;

@@ -11,7 +11,7 @@
 
 #define HIDDEN "(not shown)"
 
-/* The key in the file; false for what is no setting. */
+/* The key in the file; false if the option is not a setting. */
 static bool key_of(const quire_opt *opt, char *buffer, size_t buffer_bytes)
 {
     return !opt->is_flag_only &&

@@ -219,7 +219,7 @@ void quire_recent_add(quire_recent *recent, const quire_recent_request *request)
 
 /* ---- as a trace ---- */
 
-/* The ring as it was at one moment. */
+/* A snapshot of the ring. */
 typedef struct copy {
     unsigned char *ring;
     size_t ring_bytes;

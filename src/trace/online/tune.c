@@ -19,7 +19,7 @@
 #define SHARE_STEP      0.05
 #define TIME_DEAD_BAND  1.5 /* factors */
 #define TIME_STEP       1.5
-#define TTL_PER_GAP     2.0  /* a TTL of so many p99 gaps: what returns later hardly returns */
+#define TTL_PER_GAP     2.0  /* a TTL of this many p99 gaps: later returns are rare */
 #define MEMORY_GAIN_MIN 0.03 /* of all blocks, for twice the memory */
 #define MEMORY_LOSS_MAX 0.005
 #define MEMORY_STEP     1.25

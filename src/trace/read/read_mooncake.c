@@ -27,7 +27,7 @@ static bool detect(const char *line, const json_t *json)
     return json_is_array(json_object_get(json, "hash_ids"));
 }
 
-/* Whether n blocks of a size hold so many tokens, the last one partly filled or left out. */
+/* Whether n_tokens tokens fill n blocks of a size, the last one partly filled or left out. */
 static bool fits(uint64_t n_tokens, size_t n_blocks, uint32_t block_tokens)
 {
     uint64_t full = n_tokens / block_tokens;
@@ -112,7 +112,7 @@ static uint32_t length_fit(quire_reader *r, uint64_t n_tokens, size_t n_blocks)
     return (uint32_t)(n_tokens < least ? least : most);
 }
 
-/* What is wrong with a line's fields; NULL: nothing. */
+/* Read a line's fields. Returns the fault, or NULL. */
 static const char *fields_get(quire_reader *r, const json_t *json, quire_trace_request *request)
 {
     const json_t *ids = json_object_get(json, "hash_ids");

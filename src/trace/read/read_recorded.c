@@ -70,7 +70,7 @@ static bool digits_parse(const char *text, uint64_t *out)
     return true;
 }
 
-/* NULL, or what is wrong. */
+/* Returns NULL, or the fault. */
 static const char *hashes_get(quire_reader *r, const json_t *blocks, uint32_t n_blocks)
 {
     const char *digits = json_string_value(blocks);

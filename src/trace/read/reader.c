@@ -52,8 +52,8 @@ static int line_grow(quire_reader *r)
     return QUIRE_OK;
 }
 
-/* Read up to the end of the line; what is beyond the limit is passed over. 1 when there was
- * anything. */
+/* Read up to the end of the line, skipping bytes beyond the limit. Returns 1 if any byte was
+ * read. */
 static int line_read(quire_reader *r, bool *is_long)
 {
     int c = getc(r->file);

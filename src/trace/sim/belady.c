@@ -27,7 +27,7 @@ typedef struct entry {
 typedef struct belady {
     const quire_allocator *allocator;
     uint32_t *next; /* [n_blocks]: by place in the trace, the request that asks for it next */
-    uint32_t *kept; /* [n_ids]: next use of what is in the cache, 0 = is not */
+    uint32_t *kept; /* [n_ids]: next use of a cached block, 0 = not cached */
     entry *heap;    /* [capacity] */
     uint64_t n_heap;
     uint64_t n_kept;

@@ -20,8 +20,8 @@ uint32_t quire_sim_job_blocks(const quire_trace *trace, const quire_trace_reques
     return n > request->n_blocks ? n : request->n_blocks;
 }
 
-/* Blocks that hold so many tokens of it. The trace may give a prompt more or fewer blocks than its
- * length takes (text is cut by bytes): what it says of blocks counts. */
+/* Blocks that hold n_tokens of the job. The trace may give a prompt more or fewer blocks than its
+ * length needs (text is cut by bytes); the trace's blocks count. */
 static uint32_t job_blocks(const quire_sim_job *job, const quire_trace *trace, uint32_t n_tokens)
 {
     const quire_trace_request *request = job->request;

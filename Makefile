@@ -21,7 +21,7 @@ run: build ## generate text: MODEL=file.gguf PROMPT="..." N=tokens
 test: ## all tests: debug build, without the model runtime, with tiny constants
 	@scripts/test.sh
 
-test-all: ## those and, under sanitizers, everything again, then a search with each fuzz target: what CI runs
+test-all: ## those and, under sanitizers, everything again, then a search with each fuzz target
 	@scripts/test.sh all
 
 coverage: ## which lines of src/ the tests run, as HTML (needs lcov): COVERAGE_MIN=85

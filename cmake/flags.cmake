@@ -53,7 +53,7 @@ function(quire_isa_sources target isa)
     if(QUIRE_FUZZ)
         set(optimization -O1 -fno-sanitize=all)
     elseif(QUIRE_SANITIZE STREQUAL "thread")
-        # Each load of a vector costs a look at 64 bytes' histories: two thirds of all tests' time. The
+        # Each load of a vector costs a look at 64 bytes' histories: about half of the tests' time. The
         # portable kernels read and write the same tiles from the same threads, and are watched.
         set(optimization -O2 -fno-sanitize=thread)
     elseif(QUIRE_SANITIZE)

@@ -14,9 +14,9 @@ static uint32_t n_tiles(const quire_attn_ctx *c, const quire_attn_block *b)
 }
 
 /* Tiles of one source of the block's kv heads, `step` entries apart. */
-QUIRE_ATTN_BY_TILE void list_source(const quire_attn_ctx *c, const quire_attn_block *b,
-                                    const quire_attn_tile_pos *pos, const quire_attn_source *source,
-                                    const quire_page_addr *hot, const void **at, uint32_t step)
+static void list_source(const quire_attn_ctx *c, const quire_attn_block *b,
+                        const quire_attn_tile_pos *pos, const quire_attn_source *source,
+                        const quire_page_addr *hot, const void **at, uint32_t step)
 {
     const quire_attn_lane *lane = hot != NULL ? &source->hot_lane : &source->lane;
     const quire_page_addr *page = hot != NULL ? hot : pos->page;
@@ -34,9 +34,9 @@ QUIRE_ATTN_BY_TILE void list_source(const quire_attn_ctx *c, const quire_attn_bl
 
 /* All tiles of a position, in the order of the work and the forms of `hot`; NULL when the position
  * is nowhere. */
-QUIRE_ATTN_BY_TILE void list_tiles(const quire_attn_ctx *c, const quire_attn_block *b,
-                                   const quire_attn_tile_pos *pos, const quire_attn_hot_pages *hot,
-                                   const void **at)
+static void list_tiles(const quire_attn_ctx *c, const quire_attn_block *b,
+                       const quire_attn_tile_pos *pos, const quire_attn_hot_pages *hot,
+                       const void **at)
 {
     const quire_attn_layer *layer = c->layer;
     const void **v_at = at + b->n_heads * layer->n_k;
@@ -70,10 +70,10 @@ static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b,
 static const quire_attn_hot_pages no_hot;
 
 /* Which hot pages a query reads a tile in; in *room, if there are any. */
-QUIRE_ATTN_BY_TILE const quire_attn_hot_pages *hot_pages_of(const quire_attn_ctx *c,
-                                                            const quire_attn_query *query,
-                                                            const quire_attn_tile_pos *pos,
-                                                            quire_attn_hot_pages *room)
+static const quire_attn_hot_pages *hot_pages_of(const quire_attn_ctx *c,
+                                                const quire_attn_query *query,
+                                                const quire_attn_tile_pos *pos,
+                                                quire_attn_hot_pages *room)
 {
     if (c->shape.n_hot == 0 || !quire_attn_is_hot(c->layer, query->pos, pos->first)) {
         return &no_hot;
@@ -87,16 +87,16 @@ QUIRE_ATTN_BY_TILE const quire_attn_hot_pages *hot_pages_of(const quire_attn_ctx
 }
 
 /* Whether all queries see the whole tile, and none reads it hot. */
-QUIRE_ATTN_BY_TILE bool is_behind_all(const quire_attn_ctx *c, const quire_attn_block *b,
-                                      const quire_attn_tile_pos *pos)
+static bool is_behind_all(const quire_attn_ctx *c, const quire_attn_block *b,
+                          const quire_attn_tile_pos *pos)
 {
     return b->first_pos + 1 >= pos->end && pos->first >= b->all_seen_begin &&
            (c->shape.n_hot == 0 || !quire_attn_is_hot(c->layer, b->first_pos, pos->first));
 }
 
 /* A tile behind all queries, as most are. */
-QUIRE_ATTN_BY_TILE void run_whole_tile(const quire_attn_ctx *c, const quire_attn_block *b,
-                                       quire_attn_tile_pair *tiles, const quire_attn_state *st)
+static void run_whole_tile(const quire_attn_ctx *c, const quire_attn_block *b,
+                           quire_attn_tile_pair *tiles, const quire_attn_state *st)
 {
     quire_attn_tile_run run = { .hot = &no_hot,
                                 .end_row = b->head_rows,
@@ -212,8 +212,8 @@ void quire_attn_block_touch(const quire_attn_ctx *ctx, const quire_attn_block *b
 }
 
 /* The position that the walk comes to next; false when there is none before pos_end. */
-QUIRE_ATTN_BY_TILE bool next_position(const quire_attn_ctx *c, const quire_attn_block *b,
-                                      quire_attn_tile_walk *walk, quire_attn_tile_pair *tiles)
+static bool next_position(const quire_attn_ctx *c, const quire_attn_block *b,
+                          quire_attn_tile_walk *walk, quire_attn_tile_pair *tiles)
 {
     const bool is_one = quire_attn_tile_walk_next(walk, b->pos_end, &tiles->next);
 
@@ -229,7 +229,7 @@ QUIRE_ATTN_BY_TILE bool next_position(const quire_attn_ctx *c, const quire_attn_
 }
 
 /* What was next is in work now. */
-QUIRE_ATTN_BY_TILE void take_position(quire_attn_tile_pair *tiles)
+static void take_position(quire_attn_tile_pair *tiles)
 {
     tiles->pos = tiles->next;
     tiles->hot = tiles->next_hot;

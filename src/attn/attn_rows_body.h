@@ -19,9 +19,6 @@
 #define SHARED_AHEAD_ROWS_MAX 48u
 #define SHARED_AHEAD_STEP     4u
 
-/* Functions that run once for each tile: a call costs as much as their work. */
-#define QUIRE_ATTN_BY_TILE static inline __attribute__((always_inline))
-
 /* With v_prefix_of_k V is K decoded to f32: K tiles are dimension-major, so the first d_v
  * dimensions of a tile of d_k dimensions are a tile of d_v dimensions. */
 static const void *v_of_k(const quire_attn_ctx *c, const quire_attn_tile_pos *pos,
@@ -268,9 +265,9 @@ static void round_weights(const quire_attn_ctx *c, const quire_attn_block *b,
 }
 
 /* The weights times one source of V. */
-QUIRE_ATTN_BY_TILE void run_v(const quire_attn_ctx *c, const quire_attn_block *b,
-                              const quire_attn_tile_pair *tiles, const quire_attn_tile_run *run,
-                              uint32_t v, const quire_attn_state *st)
+static void run_v(const quire_attn_ctx *c, const quire_attn_block *b,
+                  const quire_attn_tile_pair *tiles, const quire_attn_tile_run *run, uint32_t v,
+                  const quire_attn_state *st)
 {
     for (uint32_t head = 0; is_weighed(c, run, v) && head < b->n_heads; head++) {
         run_weigh(c, b, tiles, run, head, v);
@@ -281,9 +278,9 @@ QUIRE_ATTN_BY_TILE void run_v(const quire_attn_ctx *c, const quire_attn_block *b
 }
 
 /* Two sources of V, one of them in bf16, which comes last: it wants the weights in another form. */
-__attribute__((noinline)) static void
-run_mixed_v(const quire_attn_ctx *c, const quire_attn_block *b, const quire_attn_tile_pair *tiles,
-            const quire_attn_tile_run *run, const quire_attn_state *st)
+static void run_mixed_v(const quire_attn_ctx *c, const quire_attn_block *b,
+                        const quire_attn_tile_pair *tiles, const quire_attn_tile_run *run,
+                        const quire_attn_state *st)
 {
     const uint32_t last = v_format(c, run, 0) == QUIRE_FORMAT_BF16 ? 0 : 1;
 
@@ -294,9 +291,9 @@ run_mixed_v(const quire_attn_ctx *c, const quire_attn_block *b, const quire_attn
 
 /* What the run's rows see of the tile goes into *st. slot_end of the rows is set, and tiles->at
  * lists the tile in the forms of run->hot. */
-QUIRE_ATTN_BY_TILE void rows_run(const quire_attn_ctx *c, const quire_attn_block *b,
-                                 const quire_attn_tile_pair *tiles, quire_attn_tile_run *run,
-                                 const quire_attn_state *st)
+static void rows_run(const quire_attn_ctx *c, const quire_attn_block *b,
+                     const quire_attn_tile_pair *tiles, quire_attn_tile_run *run,
+                     const quire_attn_state *st)
 {
     const uint32_t n = run->end_row - run->first_row;
 

@@ -95,7 +95,7 @@ static int alloc_head(const quire_allocator *allocator, const quire_attn_layer *
                : QUIRE_NOMEM;
 }
 
-/* A tile of a table: where it is, and which of the head's tokens its slots are. */
+/* A tile of a table: its place, and the tokens of the head in its slots. */
 typedef struct tile_place {
     const quire_attn_batch *batch;
     const quire_attn_seq *seq;

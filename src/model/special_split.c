@@ -314,7 +314,8 @@ static void take(split *sp, candidate *c)
     c->special |= CANDIDATE_TAKEN;
 }
 
-/* Take it, make it a shorter one, or tell that it goes. */
+/* Take the candidate's occurrence, or replace the candidate by a shorter special token. Returns
+ * false when the candidate is dropped. */
 static bool candidate_settle(split *sp, candidate *c)
 {
     const quire_special *all = sp->specials->all;

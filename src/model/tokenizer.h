@@ -81,10 +81,10 @@ typedef struct quire_special {
     bool strips_left, strips_right;
 } quire_special;
 
-/* Order those of one length, which come by id, as libllama takes them from a text. Its sort leaves
- * equal lengths in no defined order, so it is asked about those of which one can end where another
- * begins. *is_ordered says whether there are any such; if not, the order does not matter.
- * Errors: QUIRE_NOMEM. */
+/* Order those of one length, which come by id, as libllama takes them from a text. libllama's sort
+ * leaves specials of equal length in no defined order. So libllama is asked about pairs of specials
+ * in which one can end where the other begins. *is_ordered says whether such pairs exist; without
+ * any, the order does not matter. Errors: QUIRE_NOMEM. */
 int quire_specials_order(const struct llama_vocab *vocab, quire_special *specials, uint32_t n,
                          bool *is_ordered);
 

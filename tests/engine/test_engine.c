@@ -204,8 +204,8 @@ static void test_the_end_of_generation(void **state)
     bench_close(&b);
 }
 
-/* Biases for all tokens whose text is this letter, so that a text of it is likely. Returns their
- * number. */
+/* Biases for all tokens with this letter as their text, which make a text of this letter likely.
+ * Returns their number. */
 static uint32_t biases_of(const engine_bench *b, char letter, quire_logit_bias *biases, uint32_t n)
 {
     uint32_t n_found = 0;

@@ -35,7 +35,8 @@ static bool is_same(identity a, identity b)
 
 /* ---- the facts ---- */
 
-/* All that a quire_kv_identity_facts points to, so that one of it can be changed. */
+/* The data behind the pointers of a quire_kv_identity_facts, so that a test can change a single
+ * fact. */
 typedef struct facts {
     quire_model_desc desc;
     unsigned char weights[16];
@@ -309,7 +310,7 @@ static const char *generate(uint64_t seed)
     return fixture_generate(&gen);
 }
 
-/* What this program says when it is started again to say it. */
+/* The identity that a second process of this program prints. */
 static identity identity_elsewhere(const char *path)
 {
     char self[1024] = "";

@@ -5,13 +5,14 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "base/parse.h"
 #include "core/pool/extent.h"
 
 #define SHARE_STEPS   16u /* a step is at most a sixteenth of the budget */
 #define SHARE_DYNAMIC 4u  /* default floor of the dynamic region: a quarter */
 #define RECENT_US     ((uint64_t)300 * 1000000u)
 #define SPILL_SAID_US 10000000u /* least time between events about spilling */
-#define MIB           (1024.0 * 1024.0)
+#define BYTES_TEXT    16u       /* quire_format_bytes() */
 
 static quire_region_stats stats_of(const quire_adapt *adapt, quire_region_id region)
 {
@@ -104,12 +105,15 @@ static uint64_t need_bytes(const quire_adapt *adapt, const quire_region_stats *p
 static void say_change(quire_adapt *adapt, const quire_sizer_decision *d, uint64_t from_bytes)
 {
     const bool is_grown = d->budget_bytes > from_bytes;
+    char from[BYTES_TEXT], to[BYTES_TEXT], need[BYTES_TEXT];
 
     (void)quire_events_add(adapt->events, quire_loop_uptime_us(adapt->loop),
                            is_grown ? QUIRE_EVENT_REGION_GROWN : QUIRE_EVENT_REGION_SHRUNK,
-                           "pinned region %.1f -> %.1f MiB: %s (p99 of the need %.1f MiB)",
-                           (double)from_bytes / MIB, (double)d->budget_bytes / MIB,
-                           quire_sizer_reason_text(d->reason), (double)d->need_p99_bytes / MIB);
+                           "pinned region %s -> %s: %s (p99 of the need %s)",
+                           quire_format_bytes(from_bytes, from, sizeof from),
+                           quire_format_bytes(d->budget_bytes, to, sizeof to),
+                           quire_sizer_reason_text(d->reason),
+                           quire_format_bytes(d->need_p99_bytes, need, sizeof need));
 }
 
 /* Report the reason that blocks a change, once when the reason appears. */
@@ -119,13 +123,15 @@ static void say_held(quire_adapt *adapt, const quire_sizer_decision *d)
                           d->reason == QUIRE_SIZER_DYNAMIC_FLOOR ||
                           d->reason == QUIRE_SIZER_DYNAMIC_HELD || d->reason == QUIRE_SIZER_HELD ||
                           d->reason == QUIRE_SIZER_REFUSED;
+    char budget[BYTES_TEXT], need[BYTES_TEXT];
 
     if (is_bound && d->reason != adapt->pinned.reason) {
         (void)quire_events_add(adapt->events, quire_loop_uptime_us(adapt->loop),
                                QUIRE_EVENT_REGION_HELD,
-                               "pinned region stays at %.1f MiB: %s (p99 of the need %.1f MiB)",
-                               (double)d->budget_bytes / MIB, quire_sizer_reason_text(d->reason),
-                               (double)d->need_p99_bytes / MIB);
+                               "pinned region stays at %s: %s (p99 of the need %s)",
+                               quire_format_bytes(d->budget_bytes, budget, sizeof budget),
+                               quire_sizer_reason_text(d->reason),
+                               quire_format_bytes(d->need_p99_bytes, need, sizeof need));
     }
     adapt->pinned.reason = d->reason;
 }
@@ -173,6 +179,7 @@ static void say_spills(quire_adapt *adapt, const quire_region_stats *pinned)
 {
     const uint64_t now_us = quire_loop_now_us(adapt->loop);
     const uint64_t n_pages = pinned->spilled_pages_total - adapt->pinned.n_spilled_said;
+    char budget[BYTES_TEXT], out[BYTES_TEXT];
 
     if (n_pages == 0 || now_us - adapt->pinned.spill_said_us < SPILL_SAID_US) {
         return;
@@ -181,9 +188,10 @@ static void say_spills(quire_adapt *adapt, const quire_region_stats *pinned)
     adapt->pinned.spill_said_us = now_us;
     (void)quire_events_add(
         adapt->events, quire_loop_uptime_us(adapt->loop), QUIRE_EVENT_SPILLED,
-        "high classes took %llu pages beyond the pinned region's %.1f MiB; %.1f MiB are out now",
-        (unsigned long long)n_pages, (double)pinned->budget_bytes / MIB,
-        (double)pinned->spilled_bytes / MIB);
+        "high classes took %llu pages beyond the pinned region's %s; %s are out now",
+        (unsigned long long)n_pages,
+        quire_format_bytes(pinned->budget_bytes, budget, sizeof budget),
+        quire_format_bytes(pinned->spilled_bytes, out, sizeof out));
 }
 
 void quire_pinned_upkeep(quire_adapt *adapt)

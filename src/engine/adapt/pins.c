@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "base/parse.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,6 @@
 
 #define ATTEMPTS_MAX 3u /* attempts to compute a pin */
 #define US_PER_S     1000000u
-#define MIB          (1024.0 * 1024.0)
 
 /* Both or neither. */
 static int locks_init(quire_pin_table *pins)
@@ -178,10 +178,11 @@ static void say(quire_adapt *adapt, const quire_pin_entry *entry, quire_event_ki
                 const char *what)
 {
     const quire_pin_info info = info_of(adapt, entry);
+    char bytes[16];
 
     (void)quire_events_add(adapt->events, quire_loop_uptime_us(adapt->loop), kind,
-                           "pin '%s' %s: %u tokens, %.1f MiB, class %s", info.name, what,
-                           entry->n_tokens, (double)info.bytes / MIB,
+                           "pin '%s' %s: %u tokens, %s, class %s", info.name, what, entry->n_tokens,
+                           quire_format_bytes(info.bytes, bytes, sizeof bytes),
                            adapt->parts->opts->classes.items[entry->class_index].name);
 }
 

@@ -8,12 +8,12 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "base/parse.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define US_PER_S 1e6
-#define MIB      (1024.0 * 1024.0)
 
 typedef struct tuner {
     quire_adapt *adapt;
@@ -102,7 +102,7 @@ static void value_print(char *out, size_t size, quire_tune_knob knob, double val
         (void)snprintf(out, size, "%.0f s", value / US_PER_S);
         break;
     case QUIRE_TUNE_MEMORY:
-        (void)snprintf(out, size, "%.0f MiB", value / MIB);
+        (void)quire_format_bytes((uint64_t)value, out, size);
         break;
     case QUIRE_TUNE_POLICY:
         (void)snprintf(out, size, "%s", quire_evict_policy_name((quire_evict_policy)value));

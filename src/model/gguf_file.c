@@ -139,11 +139,6 @@ uint64_t quire_gguf_file_bytes(const quire_gguf *file)
     return file->file_bytes;
 }
 
-uint64_t quire_gguf_data_offset(const quire_gguf *file)
-{
-    return gguf_get_data_offset(file->gguf);
-}
-
 uint64_t quire_gguf_tensor_offset(const quire_gguf *file, const char *name)
 {
     int64_t index = gguf_find_tensor(file->gguf, name);

@@ -25,7 +25,6 @@ struct gguf_context *quire_gguf_context(const quire_gguf *file);
 struct ggml_context *quire_gguf_meta(const quire_gguf *file); /* no_alloc tensors by name */
 const char *quire_gguf_path(const quire_gguf *file);
 uint64_t quire_gguf_file_bytes(const quire_gguf *file);
-uint64_t quire_gguf_data_offset(const quire_gguf *file);
 /* Byte offset of a tensor's data from the start of the file; the tensor must exist. */
 uint64_t quire_gguf_tensor_offset(const quire_gguf *file, const char *name);
 

@@ -143,19 +143,6 @@ int quire_trace_add_keys(quire_trace *trace, const quire_trace_request *request,
     return QUIRE_OK;
 }
 
-int quire_trace_add(quire_trace *trace, const quire_trace_request *request,
-                    const uint32_t *block_ids)
-{
-    uint32_t before = QUIRE_ID_NONE;
-
-    QUIRE_TRY(request_plan(trace, request->n_blocks));
-    request_begin(trace, request);
-    for (uint32_t i = 0; i < request->n_blocks; i++) {
-        before = block_add(trace, before, block_ids[i]);
-    }
-    return QUIRE_OK;
-}
-
 /* ---- the whole ---- */
 
 /* Requests with equal times stay in the order of addition, known from the order of their blocks

@@ -73,9 +73,6 @@ void quire_trace_fini(quire_trace *trace);
  * added then. */
 int quire_trace_add_keys(quire_trace *trace, const quire_trace_request *request,
                          const uint64_t *keys);
-/* The same with smaller numbers. */
-int quire_trace_add(quire_trace *trace, const quire_trace_request *request,
-                    const uint32_t *block_ids);
 
 /* Finish a trace: sort requests by time, let the times begin at 0, and free memory needed only for
  * adding. No request may be added afterwards. */

@@ -91,15 +91,15 @@ static quire_sim_result simulate(const workload *w, quire_rng rng, uint64_t capa
     trace.has_contents = true;
     trace.n_ids = BLOCKS_MAX * (w->n_families + 1);
     for (uint32_t i = 0; i < w->n_requests; i++) {
-        uint32_t ids[BLOCKS_MAX];
+        uint64_t keys[BLOCKS_MAX];
         quire_trace_request request = { .time_us = i };
         const uint32_t family = next_request(w, &rng, &request.n_blocks);
 
         for (uint32_t k = 0; k < request.n_blocks; k++) {
-            ids[k] = block_id(w, family, k);
+            keys[k] = block_id(w, family, k);
         }
         request.n_input_tokens = request.n_blocks * BLOCK;
-        assert_int_equal(quire_trace_add(&trace, &request, ids), QUIRE_OK);
+        assert_int_equal(quire_trace_add_keys(&trace, &request, keys), QUIRE_OK);
     }
     if (quire_sim_run(&trace, &opts, &result, &err) < 0) {
         fail_msg("%s", err.message);

@@ -74,22 +74,6 @@ static void test_chains(void **state)
     quire_trace_fini(&trace);
 }
 
-static void test_dense_ids_stay(void **state)
-{
-    static const uint32_t first[] = { 0, 1, 2 };
-    static const uint32_t second[] = { 0, 1, 3 };
-    const quire_trace_request request = { .n_blocks = 3 };
-    quire_trace trace;
-
-    (void)state;
-    quire_trace_init(&trace, NULL);
-    assert_int_equal(quire_trace_add(&trace, &request, first), QUIRE_OK);
-    assert_int_equal(quire_trace_add(&trace, &request, second), QUIRE_OK);
-    assert_memory_equal(trace.block_ids, first, sizeof(first));
-    assert_memory_equal(trace.block_ids + 3, second, sizeof(second));
-    quire_trace_fini(&trace);
-}
-
 /* Whichever allocation fails, nothing was added and the trace goes on. */
 static void test_no_memory(void **state)
 {
@@ -152,7 +136,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chains),
-        cmocka_unit_test(test_dense_ids_stay),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_id_map),
     };

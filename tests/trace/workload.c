@@ -25,17 +25,17 @@ void workload_begin(quire_trace *trace, uint32_t block_tokens)
 
 void workload_add_as(quire_trace *trace, quire_trace_request request, const char *blocks)
 {
-    uint32_t ids[64];
+    uint64_t keys[64];
 
     request.n_blocks = (uint32_t)strlen(blocks);
-    assert_true(request.n_blocks <= sizeof(ids) / sizeof(ids[0]));
+    assert_true(request.n_blocks <= sizeof(keys) / sizeof(keys[0]));
     if (request.n_input_tokens == 0) {
         request.n_input_tokens = request.n_blocks * trace->block_tokens;
     }
     for (uint32_t i = 0; i < request.n_blocks; i++) {
-        ids[i] = (uint32_t)(unsigned char)blocks[i];
+        keys[i] = (unsigned char)blocks[i];
     }
-    assert_int_equal(quire_trace_add(trace, &request, ids), QUIRE_OK);
+    assert_int_equal(quire_trace_add_keys(trace, &request, keys), QUIRE_OK);
 }
 
 void workload_add(quire_trace *trace, uint64_t time_us, const char *blocks)
@@ -45,13 +45,13 @@ void workload_add(quire_trace *trace, uint64_t time_us, const char *blocks)
 
 typedef struct conversation {
     uint32_t n;
-    uint32_t ids[CONVERSATION_BLOCKS_MAX];
+    uint64_t keys[CONVERSATION_BLOCKS_MAX];
 } conversation;
 
 void workload_conversations(quire_trace *trace, const workload_opts *opts, quire_rng *rng)
 {
     conversation *open = test_calloc(opts->n_conversations, sizeof(*open));
-    uint32_t next_id = opts->shared_blocks;
+    uint64_t next_key = opts->shared_blocks;
     uint64_t time_us = 0;
 
     for (uint32_t r = 0; r < opts->n_requests; r++) {
@@ -62,17 +62,17 @@ void workload_conversations(quire_trace *trace, const workload_opts *opts, quire
         if (c->n == 0 || c->n + more > CONVERSATION_BLOCKS_MAX) {
             c->n = opts->shared_blocks;
             for (uint32_t i = 0; i < c->n; i++) {
-                c->ids[i] = i;
+                c->keys[i] = i;
             }
         }
         for (uint32_t i = 0; i < more; i++) {
-            c->ids[c->n++] = next_id++;
+            c->keys[c->n++] = next_key++;
         }
         time_us += quire_rng_below(rng, 2000000);
         request.time_us = time_us;
         request.n_blocks = c->n;
         request.n_input_tokens = c->n * trace->block_tokens;
-        assert_int_equal(quire_trace_add(trace, &request, c->ids), QUIRE_OK);
+        assert_int_equal(quire_trace_add_keys(trace, &request, c->keys), QUIRE_OK);
         if (quire_rng_unit(rng) < opts->p_end) {
             c->n = 0;
         }

@@ -85,7 +85,9 @@ static bool add_form(digest hash, const quire_kv_identity_facts *facts)
     return has_bf16;
 }
 
-const char *quire_kv_kernel_family(const char *isa, bool has_bf16)
+/* Attention kernels of one family give the same bits: the sets of CPUs with AVX-512 do, unless
+ * bf16 is stored, which each of them multiplies in its own way. Memory: static, or isa itself. */
+static const char *kernel_family(const char *isa, bool has_bf16)
 {
     return strncmp(isa, "avx512+", strlen("avx512+")) == 0 && !has_bf16 ? "avx512" : isa;
 }
@@ -110,7 +112,7 @@ void quire_kv_identity_make(const quire_kv_identity_facts *facts, uint64_t ident
     }
     add_model(hash, facts);
     has_bf16 = add_form(hash, facts);
-    add(hash, "attention %s\n", quire_kv_kernel_family(facts->attn_isa, has_bf16));
+    add(hash, "attention %s\n", kernel_family(facts->attn_isa, has_bf16));
     add(hash, "ggml %s\n", facts->ggml);
     identity[0] = number_of(hash);
     identity[1] = number_of(hash + 8);

@@ -66,8 +66,4 @@ void quire_kv_identity_make(const quire_kv_identity_facts *facts, uint64_t ident
 /* That of a runtime. */
 void quire_kv_identity_get(const quire_runtime *runtime, uint64_t identity[2]);
 
-/* Attention kernels of one family give the same bits: the sets of CPUs with AVX-512 do, unless
- * bf16 is stored, which each of them multiplies in its own way. Memory: static, or isa itself. */
-const char *quire_kv_kernel_family(const char *isa, bool has_bf16);
-
 #endif /* QUIRE_MODEL_KV_IDENTITY_H */

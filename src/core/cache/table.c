@@ -68,7 +68,8 @@ void quire_leaf_stock_fini(quire_leaf_stock *stock)
     stock_shrink(stock, 0);
 }
 
-void quire_leaf_stock_trim(quire_leaf_stock *stock)
+/* Free spare leaves beyond a small reserve. */
+static void stock_trim(quire_leaf_stock *stock)
 {
     stock_shrink(stock, SPARE_LEAVES_MAX);
 }
@@ -79,7 +80,7 @@ int quire_leaf_stock_plan(quire_leaf_stock *stock, uint64_t n)
         quire_leaf *leaf = stock->allocator.alloc(stock->allocator.ctx, sizeof(*leaf));
 
         if (leaf == NULL) {
-            quire_leaf_stock_trim(stock);
+            stock_trim(stock);
             return QUIRE_NOMEM;
         }
         stock_put(stock, leaf);
@@ -125,7 +126,7 @@ static void leaf_drop(const quire_table_ctx *ctx, quire_leaf *leaf)
         entry_unref(ctx, &leaf->entries[i]);
     }
     stock_put(ctx->stock, leaf);
-    quire_leaf_stock_trim(ctx->stock);
+    stock_trim(ctx->stock);
 }
 
 /* A private copy of a leaf's first n_entries entries. The copy shares the pages of the first

@@ -66,9 +66,6 @@ void quire_leaf_stock_fini(quire_leaf_stock *stock);
 /* Make sure of n spare leaves. Errors: QUIRE_NOMEM. */
 int quire_leaf_stock_plan(quire_leaf_stock *stock, uint64_t n);
 
-/* Free spare leaves beyond a small reserve. */
-void quire_leaf_stock_trim(quire_leaf_stock *stock);
-
 typedef struct quire_table {
     quire_page_entry **leaves; /* [leaves_capacity] -> entries of a leaf */
     uint32_t leaves_capacity;

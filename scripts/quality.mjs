@@ -8,7 +8,7 @@
 // --write   replaces the tables in docs/benchmarks.md and bench/results/quality.json with what was measured
 // --logits DIR  keep the f32 cache's logits there, by model, and use those that are there: they depend on the model,
 //           the text and the program's f32 path only, so a second run saves their time. Off for a release.
-// --check   the release gate: every figure must be within its error of the committed one, and every floor must hold;
+// --check   the release gate: every figure must be within its error of the committed one, and every limit must hold;
 //           exits 1 otherwise
 //
 // SPDX-License-Identifier: MIT
@@ -44,15 +44,15 @@ const MODELS = {
         model: data("stories15M-q8_0.gguf") },
 };
 
-// Floors and aims, in percent of perplexity above our own f16 cache with the default window; at 8.25
+// Limits and goals, in percent of perplexity above our own f16 cache with the default window; at 8.25
 // bits they bound the KL divergence to f32 as a multiple of that of f16. Uniform pairs may exceed the size of their
 // row on head sizes below 64: the bits beside them are what counts. A ratio of two divergences that are each known to 3 %
 // over 8 chunks cannot be held against a bound 2 % away: where a model has ratioChunks, that row is over so many.
 const SIZES = [
-    { size: "8.25", kv: ["q8"], floor: 1.15, aim: 1.05, isRatio: true },
-    { size: "6.25", kv: ["q6:q5", "auto:6.25"], floor: 0.6, aim: 0.4 },
-    { size: "5.4", kv: ["q5", "auto:5.4"], floor: 1.2, aim: 0.8 },
-    { size: "4.5", kv: ["q4", "auto:4.5"], floor: 3, aim: 2 },
+    { size: "8.25", kv: ["q8"], limit: 1.15, goal: 1.05, isRatio: true },
+    { size: "6.25", kv: ["q6:q5", "auto:6.25"], limit: 0.6, goal: 0.4 },
+    { size: "5.4", kv: ["q5", "auto:5.4"], limit: 1.2, goal: 0.8 },
+    { size: "4.5", kv: ["q4", "auto:4.5"], limit: 3, goal: 2 },
     { size: "3.8", kv: ["q3", "auto:3.8"] },
 ];
 const TABLES = { file: join(root, "docs", "benchmarks.md"), begin: "<!-- quality:begin -->", end: "<!-- quality:end -->" };
@@ -136,11 +136,11 @@ function best(result, s) {
 
 function verdict(result, s) {
     const r = best(result, s);
-    if (s.floor === undefined || r === undefined) {
+    if (s.limit === undefined || r === undefined) {
         return { row: r, text: r === undefined ? "no row keeps this size" : "reported" };
     }
     const value = s.isRatio ? r.kld_ratio : r.delta_percent;
-    return { row: r, value, text: value <= s.aim ? "aim met" : value <= s.floor ? "floor met" : "missed" };
+    return { row: r, value, text: value <= s.goal ? "goal met" : value <= s.limit ? "limit met" : "missed" };
 }
 
 function markdown(result, sizes, isJudged) {
@@ -158,13 +158,13 @@ function markdown(result, sizes, isJudged) {
             `${r.delta_percent_95.toFixed(2)} | ${r.kld.toExponential(2)} | ${r.top1_percent.toFixed(2)} % |`);
     }
     if (isJudged) {
-        lines.push("", "| at most | floor | aim | measured | by | verdict |", "|---|---:|---:|---:|---|---|");
-        for (const s of sizes.filter((x) => x.floor !== undefined)) {
+        lines.push("", "| at most | limit | goal | measured | by | verdict |", "|---|---:|---:|---:|---|---|");
+        for (const s of sizes.filter((x) => x.limit !== undefined)) {
             const v = verdict(result, s);
             const show = (x) => (s.isRatio ? `${x.toFixed(2)}x KLD of f16` : `+${x.toFixed(1)} %`);
             const value = v.value === undefined ? "" : s.isRatio ? `${v.value.toFixed(3)}x +/- ${v.row.kld_ratio_95.toFixed(3)}`
                 : `${v.value.toFixed(2)} %`;
-            lines.push(`| ${s.size} bits | ${show(s.floor)} | ${show(s.aim)} | ${value} | ${v.row?.kv ?? ""} | ${v.text} |`);
+            lines.push(`| ${s.size} bits | ${show(s.limit)} | ${show(s.goal)} | ${value} | ${v.row?.kv ?? ""} | ${v.text} |`);
         }
     }
     return lines.join("\n");
@@ -213,10 +213,10 @@ function gate(results, sizes) {
             }
         }
         bad.push(...behindUniform(result));
-        for (const s of MODELS[key].isJudged ? sizes.filter((x) => x.floor !== undefined) : []) {
+        for (const s of MODELS[key].isJudged ? sizes.filter((x) => x.limit !== undefined) : []) {
             const v = verdict(result, s);
-            if (v.text !== "aim met" && v.text !== "floor met") {
-                bad.push(`${result.name}: ${s.size} bits: ${v.text} (${v.row?.kv} ${v.value?.toFixed(3)}, floor ${s.floor})`);
+            if (v.text !== "goal met" && v.text !== "limit met") {
+                bad.push(`${result.name}: ${s.size} bits: ${v.text} (${v.row?.kv} ${v.value?.toFixed(3)}, limit ${s.limit})`);
             }
         }
     }

@@ -56,29 +56,30 @@ static const quire_opt options[] = {
       .help = "tokens of the decode test; 0 leaves it out" },
     { .names = { "-d", "--depth" }, .type = QUIRE_OPT_COUNT_LIST, .unit = "N,...", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "0", .offset = offsetof(bench_args, depths),
-      .help = "tokens already in the context" },
+      .help = "tokens that are in the context before a test" },
     { .names = { "--sequences" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1024,
       .initial = "1", .offset = offsetof(bench_args, n_seqs),
-      .help = "decode N sequences in each step, tokens/s of all together (no prefill test)" },
+      .help = "decode N sequences in each step, without the prefill test; tokens/s are those of "
+              "all together" },
     { .names = { "--shared-prefix" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "0", .offset = offsetof(bench_args, shared_prefix),
-      .help = "tokens that all sequences share, before the depth of each" },
+      .help = "tokens that all sequences have in common, in front of the depth of each" },
     { .names = { "--no-cascade" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(bench_args, no_cascade),
-      .help = "read what sequences share once for each of them, for comparison" },
+      .help = "read shared pages once per sequence instead of once for all, for comparison" },
     { .names = { "-r", "--repeats" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
       .max = QUIRE_REPEATS_MAX, .initial = "3", .offset = offsetof(bench_args, n_repeats),
-      .help = "repeats of each test; the median counts" },
+      .help = "repeats of each test; the result is the median" },
     { .names = { "--fill" }, .type = QUIRE_OPT_CHOICE, .choices = fills, .initial = "fast",
       .offset = offsetof(bench_args, fill),
-      .help = "where a depth's KV comes from: synthetic pages, or computed like a prompt" },
+      .help = "KV of the depth: synthetic pages (fast), or computed as for a prompt (compute)" },
     { .names = { "--cache" }, .type = QUIRE_OPT_CHOICE, .choices = caches, .initial = "paged",
       .offset = offsetof(bench_args, cache),
-      .help = "pages, one buffer of the whole context (-c) per sequence, or no cache: every token "
-              "is computed again for each new one" },
+      .help = "KV in pages, in one buffer of the whole context (-c) per sequence, or nowhere: then "
+              "each new token computes all tokens before it again" },
     { .names = { "--cost" }, .type = QUIRE_OPT_FLAG, .offset = offsetof(bench_args, is_cost),
-      .help = "measure what steps cost instead, and print it for quire sim --cost; deep at the "
-              "deepest -d, 2048 without" },
+      .help = "measure the cost of steps instead, and print it for quire sim --cost; one depth is "
+              "the largest of -d, or 2048 without -d" },
     QUIRE_ROW_JSON,
 };
 /* clang-format on */
@@ -421,10 +422,10 @@ const quire_command quire_command_bench = {
     .usage = "[-m] FILE [options]",
     .summary = "Measures prefill and decode speed at several depths of context, and KV memory.",
     .notes =
-        "'roofline' is the share of the measured read bandwidth that decode uses for what it must\n"
-        "read: KV in the attention ops (attn), weights and KV in whole steps (all); over 100 %\n"
-        "means that they fit in the CPU's caches. 'resident' is the peak of the program's memory\n"
-        "so far. Tests are like llama-bench's: -p and -n each start at every depth.\n\n"
+        "'roofline' is the share of the measured read bandwidth that decode uses to read KV in\n"
+        "the attention operations (attn), and to read weights and KV in whole steps (all). Over\n"
+        "100 % these bytes fit in the CPU's caches. 'resident' is the peak of the program's\n"
+        "memory so far. As in llama-bench, the tests -p and -n both run at each depth.\n\n"
         "example: quire bench -m model.gguf -p 512 -n 32 -d 0,8k,32k --kv f16,q8",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),

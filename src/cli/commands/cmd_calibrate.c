@@ -41,25 +41,29 @@ typedef struct calibrate_args {
 static const quire_opt options[] = {
     QUIRE_ROW_MODEL,
     { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .is_required = true, .unit = "FILE",
-      .offset = offsetof(calibrate_args, file), .help = "text to predict; - is stdin" },
+      .offset = offsetof(calibrate_args, file), .help = "text whose tokens the model predicts; -: "
+                                                        "stdin" },
     { .names = { "--target" }, .type = QUIRE_OPT_REAL, .unit = "BITS", .min = QUIRE_KV_BITS_MIN,
       .max = QUIRE_KV_BITS_MAX, .initial = "4.5", .offset = offsetof(calibrate_args, target_bits),
       .seen_offset = offsetof(calibrate_args, has_target),
-      .help = "size to choose formats for, in bits per value; --kv auto:BITS takes any later" },
+      .help = "average size for which formats are chosen now, in bits per value; later --kv "
+              "auto:BITS can ask for any size" },
     { .names = { "--max-kld" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 100,
       .initial_text = "none", .offset = offsetof(calibrate_args, kld_max),
       .seen_offset = offsetof(calibrate_args, has_kld_max),
-      .help = "instead of a size: the smallest whose measured divergences sum up to at most X" },
+      .help = "instead of --target: choose the smallest size whose costs add up to at most X (KL "
+              "divergence in nats)" },
     { .names = { "--chunks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 65536,
       .initial = "2", .offset = offsetof(calibrate_args, n_chunks),
-      .help = "chunks of the context's length to measure on" },
+      .help = "chunks of the text that are measured, each as long as the context" },
     { .names = { "--exhaustive" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(calibrate_args, is_exhaustive),
-      .help = "measure q6, q5, q4 and q3 of every side, not q3 alone; three times the time" },
+      .help = "measure q6, q5, q4 and q3 for every side instead of q3 alone; takes up to four "
+              "times as long" },
     { .names = { "-o", "--output" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .initial_text = "a file in ~/.cache/quire/calibration",
       .offset = offsetof(calibrate_args, out),
-      .help = "YAML file to write; --kv auto also finds MODEL.kv.yaml beside the model" },
+      .help = "YAML file of the result; --kv auto also finds MODEL.kv.yaml beside the model" },
     QUIRE_ROW_THREADS,
     QUIRE_ROW_CTX("512"),
     /* Default differs from other commands: an 8 bit window would hide the formats from most queries
@@ -67,11 +71,11 @@ static const quire_opt options[] = {
     { .names = { "--kv-recent" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_KV_TOKENS_MAX, .multiple = 64, .initial = "0",
       .offset = offsetof(quire_common_args, kv.recent),
-      .help = "recent tokens read in 8 bit while measuring; a multiple of 64" },
+      .help = "how many tokens before it a token reads in 8 bit meanwhile; a multiple of 64" },
     { .names = { "--kv-sinks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_KV_TOKENS_MAX, .multiple = 64, .initial = QUIRE_TEXT_OF(QUIRE_KV_SINKS_DEFAULT),
       .offset = offsetof(quire_common_args, kv.sinks),
-      .help = "first tokens read in 8 bit while measuring; a multiple of 64" },
+      .help = "first tokens of a chunk that are read in 8 bit meanwhile; a multiple of 64" },
     QUIRE_ROWS_CACHE,
     QUIRE_ROW_JSON,
 };
@@ -436,12 +440,12 @@ static int run(void *opaque)
 const quire_command quire_command_calibrate = {
     .name = "calibrate",
     .usage = "[-m] FILE -f FILE [options]",
-    .summary = "Measures what KV formats cost a model, layer by layer, for --kv auto.",
+    .summary = "Measures the cost of KV formats for a model, layer by layer, for --kv auto.",
     .notes =
-        "Each side (K, V) of each layer is stored in a format by itself, everything else in q8,\n"
-        "and the KL divergence of the predictions is measured; formats follow from that by the\n"
-        "least sum for a size. The text should be like what the model will read: some thousand\n"
-        "tokens do.\n\n"
+        "A run stores one side (K or V) of one layer in a smaller format, and all other sides in\n"
+        "q8. The KL divergence of its predictions gives the cost of this side. The program then\n"
+        "chooses the formats with the least sum of costs for a size. The text should resemble the\n"
+        "texts that the model will read and write; some thousand tokens are enough.\n\n"
         "example: quire calibrate -m model.gguf -f wiki.test.raw --target 4.5\n"
         "         quire run -m model.gguf --kv auto:4.5 -p \"Once upon a time\"",
     .options = options,

@@ -33,9 +33,10 @@ typedef struct chat_args {
 
 /* clang-format off */
 static const quire_opt options[] = {
-    QUIRE_ROWS_RUNTIME("what the model was trained on"),
+    QUIRE_ROWS_RUNTIME("the context of the training, or less if memory allows only less"),
     { .names = { "--system" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
-      .offset = offsetof(chat_args, system), .help = "system message, first in the conversation" },
+      .offset = offsetof(chat_args, system), .help = "system message at the start of the "
+                                                     "conversation" },
     { .names = { "--chat-template" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
       .initial_text = "the model's own", .offset = offsetof(chat_args, chat_template),
       .help = "name or text of a template that libllama knows, such as chatml" },
@@ -352,10 +353,9 @@ const quire_command quire_command_chat = {
     .name = "chat",
     .usage = "[-m] FILE [options]",
     .summary = "Talks with a chat model, one line at a time; the KV cache stays between turns.",
-    .notes =
-        "/reset forgets the conversation, /exit or Ctrl-D leaves. Ctrl-C stops an answer; at the\n"
-        "prompt, and where lines are piped in, it leaves.\n"
-        "Lines may also be piped in: the answers go to stdout, one after the other.",
+    .notes = "/reset forgets the conversation; /exit or Ctrl-D ends the program. Ctrl-C stops an\n"
+             "answer; at the prompt, or when lines are piped in, Ctrl-C ends the program.\n"
+             "Lines may also be piped in: the answers go to stdout, one after the other.",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
     .positional = "--model",

@@ -26,12 +26,12 @@ typedef struct info_args {
 static const quire_opt options[] = {
     QUIRE_ROW_MODEL,
     QUIRE_ROW_THREADS,
-    QUIRE_ROW_CTX("what the model was trained on"),
+    QUIRE_ROW_CTX("the context of the training"),
     QUIRE_ROWS_KV("f16", QUIRE_KV_DEFAULT_HERE),
     { .names = { "--memory", "--memory-limit" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1,
-      .max = 1e18, .initial_text = "what is available",
+      .max = 1e18, .initial_text = "the available memory",
       .offset = offsetof(info_args, common.memory_limit_bytes),
-      .help = "memory to fit weights, KV pages and buffers in" },
+      .help = "memory into which weights, KV pages and buffers must fit" },
     QUIRE_ROWS_STEP,
     QUIRE_ROW_JSON,
 };
@@ -293,7 +293,7 @@ static int run(void *opaque)
 const quire_command quire_command_info = {
     .name = "info",
     .usage = "[-m] FILE [-c N] [--kv K[:V]] [--memory BYTES] [options]",
-    .summary = "Shows a model's shape and what its KV cache takes in every format.",
+    .summary = "Shows a model's shape and the memory of its KV cache in every format.",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
     .positional = "--model",

@@ -34,23 +34,26 @@ typedef struct perplexity_args {
 static const quire_opt options[] = {
     QUIRE_ROWS_RUNTIME("512, or that of --logits-base"),
     { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
-      .offset = offsetof(perplexity_args, file), .help = "text to predict; - is stdin" },
+      .offset = offsetof(perplexity_args, file), .help = "text whose tokens the model predicts; -: "
+                                                         "stdin" },
     { .names = { "--chunks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = INT32_MAX,
       .initial_text = "all", .offset = offsetof(perplexity_args, n_chunks),
-      .help = "stop after N chunks of the context's length" },
+      .help = "stop after N chunks, each as long as the context" },
     { .names = { "--kld" }, .type = QUIRE_OPT_FLAG, .offset = offsetof(perplexity_args, is_kld),
-      .help = "compare with the f16 cache in the same pass: --kld-against f16" },
+      .help = "the same as --kld-against f16" },
     { .names = { "--kld-against" }, .type = QUIRE_OPT_KV, .unit = "K[:V]",
       .offset = offsetof(perplexity_args, against),
       .seen_offset = offsetof(perplexity_args, has_against),
-      .help = "compute every step with this KV format too and compare with it" },
+      .help = "compute every step with this KV format too, and print the KL divergence from its "
+              "predictions" },
     { .names = { "--logits-base" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(perplexity_args, logits_base),
-      .help = "compare with log-probabilities in a file (llama-perplexity's "
-              "--kl-divergence-base); the text comes from there when there is no -f" },
+      .help = "print the KL divergence from the log-probabilities in this file (llama-perplexity's "
+              "--kl-divergence-base); without -f the text comes from the file" },
     { .names = { "--save-logits" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(perplexity_args, save_logits),
-      .help = "write such a file: 2 bytes per vocabulary entry and scored token" },
+      .help = "write log-probabilities to such a file: 2 bytes per vocabulary entry and scored "
+              "token" },
     QUIRE_ROW_JSON,
 };
 /* clang-format on */
@@ -397,11 +400,12 @@ static int run(void *opaque)
 const quire_command quire_command_perplexity = {
     .name = "perplexity",
     .usage = "[-m] FILE -f FILE [options]",
-    .summary = "Measures how well a model predicts a text, and how far a KV format moves that.",
+    .summary = "Measures how well a model predicts a text, and how much a KV format changes the "
+               "predictions.",
     .notes =
-        "The text is cut into chunks of the context's length; in each, the second half is scored,\n"
-        "as llama-perplexity does: the numbers compare.\n"
-        "--kv-history tells of the cache that --kv sets, not of --kld-against's.\n\n"
+        "The text is cut into chunks as long as the context, and the second half of each chunk is\n"
+        "scored. llama-perplexity does the same, so its figures can be compared with these.\n"
+        "--kv-history describes the cache of --kv, not that of --kld-against.\n\n"
         "example: quire perplexity -m model.gguf -f wiki.test.raw -c 2048 --chunks 4 --kv q8 --kld",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),

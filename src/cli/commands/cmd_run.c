@@ -24,11 +24,11 @@ typedef struct run_args {
 
 /* clang-format off */
 static const quire_opt options[] = {
-    QUIRE_ROWS_RUNTIME("what the model was trained on"),
+    QUIRE_ROWS_RUNTIME("the context of the training, or less if memory allows only less"),
     { .names = { "-p", "--prompt" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
-      .offset = offsetof(run_args, prompt), .help = "text to go on from" },
+      .offset = offsetof(run_args, prompt), .help = "prompt: the text that the model continues" },
     { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
-      .offset = offsetof(run_args, file), .help = "read the prompt from a file; - is stdin" },
+      .offset = offsetof(run_args, file), .help = "read the prompt from a file; -: stdin" },
     QUIRE_ROWS_SAMPLING(run_args),
     QUIRE_ROW_JSON,
 };
@@ -175,7 +175,7 @@ static int run(void *opaque)
 const quire_command quire_command_run = {
     .name = "run",
     .usage = "[-m] FILE (-p TEXT | -f FILE) [options]",
-    .summary = "Writes on from a prompt: the text goes to stdout, a summary to stderr.",
+    .summary = "Continues a prompt: the text goes to stdout, a summary to stderr.",
     .notes = "example: quire run -m model.gguf -p 'Once upon a time' -n 100 --kv q8",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),

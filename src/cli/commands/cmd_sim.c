@@ -46,30 +46,32 @@ static const quire_opt options[] = {
     { .names = { "--policy" }, .type = QUIRE_OPT_TEXT, .unit = "P,...",
       .initial = "default,lru", .offset = offsetof(sim_args, policies),
       .help = "eviction policies: default, lru, lfu, slru, fifo, s3fifo, sieve, arc, gdsf, or all; "
-              "Belady's bound is always there" },
+              "Belady's bound is always shown" },
     { .names = { "--capacity" }, .type = QUIRE_OPT_COUNT_LIST, .unit = "N,...", .min = 1,
       .max = 1u << 27, .initial_text = "1k,3k,10k,30k", .offset = offsetof(sim_args, capacities),
-      .help = "sizes of the cache in blocks of the trace" },
+      .help = "sizes of the cache, in blocks of the trace" },
     { .names = { "--memory" }, .type = QUIRE_OPT_COUNT_LIST, .unit = "BYTES,...", .min = 1,
-      .max = 1e18, .initial_text = "see --capacity", .offset = offsetof(sim_args, memory),
-      .help = "sizes in memory instead, for the KV of --model" },
+      .max = 1e18, .initial_text = "none", .offset = offsetof(sim_args, memory),
+      .help = "sizes of the cache in memory, instead of --capacity; needs --model" },
     { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "SHAPE",
       .offset = offsetof(sim_args, shape),
-      .help = "whose KV: a GGUF file, LAYERSxKVHEADSxHEADSIZE, or a name such as llama-7b" },
+      .help = "shape of the model whose KV is cached: a GGUF file, LAYERSxKVHEADSxHEADSIZE, or a "
+              "name such as llama-7b" },
     { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]", .initial = "f16",
-      .offset = offsetof(sim_args, kv), .help = "its number format" },
+      .offset = offsetof(sim_args, kv), .help = "number format of this KV" },
     { .names = { "--classes" }, .type = QUIRE_OPT_TEXT, .unit = "NAME:RANK[:SHARE[:TTL]],...",
       .offset = offsetof(sim_args, classes),
-      .help = "service classes of the trace: importance from 0, share of the cache that is "
-              "reserved (0 to 1), how long what they leave is kept" },
+      .help = "service classes of the trace: importance (0 is the lowest), reserved share of the "
+              "cache (0 to 1), time to live of cached pages" },
     { .names = { "--mode" }, .type = QUIRE_OPT_CHOICE, .choices = modes, .initial = "hits",
       .offset = offsetof(sim_args, mode),
-      .help = "hits: requests one after the other, prompts alone. time: requests come at their "
-              "times, wait, hold memory while they run, and leave their answers too" },
+      .help = "hits: requests run one after the other, and only prompts are cached. time: requests "
+              "come at their times, wait, hold memory while they run, and their answers are cached "
+              "too" },
     QUIRE_ROWS_SIM_COST(sim_args),
     { .names = { "--html" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(sim_args, html),
-      .help = "write a page with plots, which needs nothing else" },
+      .help = "write all plots to a page, which loads no other file" },
     QUIRE_ROW_THREADS,
     QUIRE_ROW_JSON,
 };
@@ -296,10 +298,11 @@ const quire_command quire_command_sim = {
     .name = "sim",
     .usage = "TRACE [--policy P,...] [--capacity N,... | --memory BYTES,... --model SHAPE] "
              "[options]",
-    .summary = "Shows what caches of given sizes and policies would have served of a trace.",
-    .notes = "Hits are blocks of prompts that are served as an unbroken prefix. The cache is the "
-             "one that serves,\nwithout payloads. Formats of traces, the cost model and examples: "
-             "docs/simulator.md.\n",
+    .summary = "Shows which share of a trace caches of given sizes and policies would have "
+               "served.",
+    .notes = "Hits are blocks of prompts that are served as an unbroken prefix. The simulator runs "
+             "the cache\ncode of quire serve, without payloads. docs/simulator.md has the formats "
+             "of traces, the cost of\nsteps and examples.\n",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
     .positional = "--trace",

@@ -48,7 +48,7 @@ typedef struct quire_sampling_args {
 /* clang-format off */
 #define QUIRE_ROW_MODEL                                                                            \
     { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .is_required = true,                   \
-      .unit = "FILE", .offset = offsetof(quire_common_args, model), .help = "GGUF model" }
+      .unit = "FILE", .offset = offsetof(quire_common_args, model), .help = "model file (GGUF)" }
 
 #define QUIRE_ROW_JSON                                                                             \
     { .names = { "--json" }, .type = QUIRE_OPT_FLAG,                                               \
@@ -73,12 +73,13 @@ typedef struct quire_sampling_args {
       .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
       .initial = QUIRE_TEXT_OF(QUIRE_KV_RECENT_DEFAULT),                                           \
       .offset = offsetof(quire_common_args, kv.recent),                                            \
-      .help = "with q6 to q3: tokens read in 8 bit, back from each one; a multiple of 64" },       \
+      .help = "with q6 to q3: how many tokens before it a token reads in 8 bit; a multiple "       \
+              "of 64" },                                                                           \
     { .names = { "--kv-sinks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,                   \
       .max = QUIRE_KV_TOKENS_MAX, .multiple = 64,                                                  \
       .initial = QUIRE_TEXT_OF(QUIRE_KV_SINKS_DEFAULT),                                            \
       .offset = offsetof(quire_common_args, kv.sinks),                                             \
-      .help = "with q6 to q3: first tokens kept in 8 bit; a multiple of 64" }
+      .help = "with q6 to q3: first tokens of a text that are read in 8 bit; a multiple of 64" }
 
 /* Text of --help on the two defaults of --kv. A server needs room for many conversations; other
  * commands should be comparable with llama.cpp. */
@@ -87,21 +88,23 @@ typedef struct quire_sampling_args {
 
 /* --kv for both, -ctk and -ctv for one each, as llama.cpp names them. */
 #define QUIRE_ROWS_KV(default_format, default_text)                                                \
-    { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]",                                \
+    { .names = { "--kv" }, .type = QUIRE_OPT_KV, .unit = "K[:V]",                                  \
       .initial = (default_format), .initial_text = (default_text),                                 \
       .offset = offsetof(quire_common_args, kv.choice),                                            \
       .seen_offset = offsetof(quire_common_args, kv.has_choice),                                   \
       .help = "number format of the KV cache" },                                                   \
     { .names = { "-ctk", "--cache-type-k" }, .type = QUIRE_OPT_FORMAT, .unit = "K",                \
       .offset = offsetof(quire_common_args, kv.k),                                                 \
-      .seen_offset = offsetof(quire_common_args, kv.has_k), .help = "format of K alone" },         \
+      .seen_offset = offsetof(quire_common_args, kv.has_k),                                        \
+      .help = "number format of K, instead of --kv's" },                                           \
     { .names = { "-ctv", "--cache-type-v" }, .type = QUIRE_OPT_FORMAT, .unit = "V",                \
       .offset = offsetof(quire_common_args, kv.v),                                                 \
-      .seen_offset = offsetof(quire_common_args, kv.has_v), .help = "format of V alone" },         \
+      .seen_offset = offsetof(quire_common_args, kv.has_v),                                        \
+      .help = "number format of V, instead of --kv's" },                                           \
     { .names = { "--kv-layers" }, .type = QUIRE_OPT_TEXT, .unit = "LIST",                          \
       .offset = offsetof(quire_common_args, kv.layers),                                            \
-      .help = "formats by layer instead of --kv, the first entry that names a layer counts: "      \
-              "\"0-1,-2--1=q8;*=q5:q4\"" },                                                        \
+      .help = "number formats by layer, instead of --kv: LAYERS=K[:V];... The first entry that "   \
+              "names a layer counts; -1 is the last layer: \"0-1,-2--1=q8;*=q5:q4\"" },            \
     QUIRE_ROWS_KV_WINDOW
 
 #define QUIRE_ROW_PAGE                                                                             \
@@ -118,20 +121,21 @@ typedef struct quire_sampling_args {
 
 #define QUIRE_ROWS_BUDGET(default_budget)                                                          \
     { .names = { "--memory-limit" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1,            \
-      .max = 1e18, .initial_text = "what is available",                                            \
+      .max = 1e18, .initial_text = "the available memory",                                         \
       .offset = offsetof(quire_common_args, memory_limit_bytes),                                   \
-      .help = "refuse before loading what would take more memory than this" },                     \
+      .help = "refuse a model, before loading it, if all memory needed is more than this" },       \
     { .names = { "--kv-budget" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,  \
       .initial_text = (default_budget),                                                            \
       .offset = offsetof(quire_common_args, kv_budget_bytes), .help = "memory for KV pages" }
 
-#define QUIRE_ROWS_CACHE QUIRE_ROWS_BUDGET("what the context needs"), QUIRE_ROWS_STEP
+#define QUIRE_ROWS_CACHE QUIRE_ROWS_BUDGET("as much as the context needs"), QUIRE_ROWS_STEP
 
 #define QUIRE_ROW_KV_HISTORY                                                                       \
     { .names = { "--kv-history" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",                         \
       .offset = offsetof(quire_common_args, kv_history),                                           \
-      .help = "at the end, write cache statistics and who took and released which KV page when "   \
-              "(the last " QUIRE_TEXT_OF(QUIRE_HISTORY_EVENTS_DEFAULT) " events; JSON Lines)" }
+      .help = "at the end, write cache statistics and the last "                                   \
+              QUIRE_TEXT_OF(QUIRE_HISTORY_EVENTS_DEFAULT)                                          \
+              " events of KV pages (taken, shared, released, moved) as JSON Lines" }
 
 /* Options of each command with one runtime. */
 #define QUIRE_ROWS_RUNTIME(default_ctx)                                                            \
@@ -142,25 +146,25 @@ typedef struct quire_sampling_args {
 #define QUIRE_ROWS_SAMPLER(args_type)                                                              \
     { .names = { "--temp" }, .type = QUIRE_OPT_REAL, .unit = "T", .min = 0, .max = 100,            \
       .initial = "0.8", .offset = offsetof(args_type, sampling.temperature),                       \
-      .help = "temperature; 0 always takes the most likely token" },                               \
+      .help = "temperature of sampling; 0 always takes the most likely token" },                   \
     { .names = { "--top-k" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = INT32_MAX,    \
       .initial = "40", .offset = offsetof(args_type, sampling.top_k),                              \
-      .help = "sample among the N most likely tokens; 0 is off" },                                 \
+      .help = "sample among the N most likely tokens; 0: off" },                                   \
     { .names = { "--top-p" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = 0, .max = 1,             \
       .initial = "0.95", .offset = offsetof(args_type, sampling.top_p),                            \
-      .help = "sample among the likeliest tokens that sum up to P; 1 is off" },                    \
+      .help = "sample among the likeliest tokens whose chances add up to P; 1: off" },             \
     { .names = { "--min-p" }, .type = QUIRE_OPT_REAL, .unit = "P", .min = 0, .max = 1,             \
       .initial = "0.05", .offset = offsetof(args_type, sampling.min_p),                            \
-      .help = "drop tokens less likely than P times the likeliest; 0 is off" }
+      .help = "drop tokens less likely than P times the likeliest token; 0: off" }
 
 #define QUIRE_ROWS_SAMPLING(args_type)                                                             \
     { .names = { "-n", "--predict" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = -1,             \
       .max = QUIRE_TOKENS_MAX, .initial = "-1", .initial_text = "-1, no limit",                    \
-      .offset = offsetof(args_type, sampling.n_predict), .help = "tokens to generate at most" },   \
+      .offset = offsetof(args_type, sampling.n_predict), .help = "most tokens to generate" },      \
     QUIRE_ROWS_SAMPLER(args_type),                                                                 \
     { .names = { "-s", "--seed" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = -1,                \
       .max = 4294967294.0, .initial = "-1", .initial_text = "-1, another one each time",           \
-      .offset = offsetof(args_type, sampling.seed), .help = "of the random choices" },             \
+      .offset = offsetof(args_type, sampling.seed), .help = "seed of the random choices" },        \
     { .names = { "--ignore-eos" }, .type = QUIRE_OPT_FLAG,                                         \
       .offset = offsetof(args_type, sampling.ignores_eos),                                         \
       .help = "never choose a token that ends the text" }

@@ -25,73 +25,78 @@
 /* clang-format off */
 #define ENTRY quire_config_key
 static const quire_config_field key_fields[] = {
-    TEXT("key", key, QUIRE_SERVER_KEY_BYTES_MAX + 1, "KEY", "the key itself"),
-    TEXT("key-env", key_env, QUIRE_CONFIG_VALUE_MAX, "NAME", "the variable that holds it"),
-    TEXT("key-file", key_file, QUIRE_CONFIG_VALUE_MAX, "FILE", "the file whose first line it is"),
+    TEXT("key", key, QUIRE_SERVER_KEY_BYTES_MAX + 1, "KEY", "the API key as text"),
+    TEXT("key-env", key_env, QUIRE_CONFIG_VALUE_MAX, "NAME", "name of the environment variable "
+                                                             "that holds the API key"),
+    TEXT("key-file", key_file, QUIRE_CONFIG_VALUE_MAX, "FILE", "file whose first line is the API "
+                                                               "key"),
     TEXT("tenant", tenant, QUIRE_TENANT_MAX + 1, "NAME",
-         "whose cache, sessions and pins it opens (default: default)"),
+         "tenant to whose cache, sessions and pins the key gives access (default: default)"),
     { { .names = { "--admin" }, .type = QUIRE_OPT_FLAG,
         .offset = offsetof(quire_config_key, is_admin),
-        .help = "may administer, and only that" }, NUMBER_BYTES },
+        .help = "the key is for administration only" }, NUMBER_BYTES },
     TEXT("max-class", max_class, QUIRE_CLASS_NAME_MAX, "CLASS",
-         "the highest class that its requests may have (default: any)"),
+         "highest class that requests with this key may have (default: any)"),
     TEXT("default-class", default_class, QUIRE_CLASS_NAME_MAX, "CLASS",
-         "the class of requests that ask for none (default: --default-class, or max_class where "
-         "that is lower)"),
+         "class of requests with this key that name no class (default: --default-class, or "
+         "max_class if that is lower)"),
 };
 #undef ENTRY
 
 #define ENTRY quire_config_class
 static const quire_config_field class_fields[] = {
-    TEXT("name", name, QUIRE_CLASS_NAME_MAX, "NAME", "what requests call it: a-z 0-9 _ -"),
+    TEXT("name", name, QUIRE_CLASS_NAME_MAX, "NAME", "name of the class in requests: a-z 0-9 _ -"),
     { { .names = { "--weight" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
         .max = QUIRE_CLASS_WEIGHT_MAX, .initial = "1",
         .offset = offsetof(quire_config_class, weight),
-        .help = "what it keeps when higher classes could use everything: its share of turns, "
-                "beside the other weights" }, NUMBER_BYTES },
+        .help = "this weight, divided by the sum of the weights of all classes, is the share of "
+                "computing time that the class gets even when higher classes could use all of it" },
+      NUMBER_BYTES },
     { { .names = { "--ttft-target" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
         .max = 3600, .initial = "0", .initial_text = "0, none",
         .offset = offsetof(quire_config_class, ttft_us),
-        .help = "time to the first token that it is meant to have" }, NUMBER_BYTES },
+        .help = "target for the time to the first token of a request" }, NUMBER_BYTES },
     { { .names = { "--tpot-target" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
         .max = 3600, .initial = "0", .initial_text = "0, none",
         .offset = offsetof(quire_config_class, tpot_us),
-        .help = "time per token behind that: lower classes get into its steps as far as these "
-                "stay within it" }, NUMBER_BYTES },
+        .help = "target for the mean time per further token; lower classes may lengthen the steps "
+                "of this class up to this time" }, NUMBER_BYTES },
     { { .names = { "--stretch" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 1,
         .max = QUIRE_CLASS_STRETCH_MAX, .initial = "1.15",
         .offset = offsetof(quire_config_class, stretch),
-        .help = "without tpot_target: how much longer than alone its steps may become" },
+        .help = "without tpot_target: factor by which lower classes may lengthen the steps of this "
+                "class" },
       NUMBER_BYTES },
     { { .names = { "--max-running" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 4096,
         .initial = "0", .initial_text = "0, --max-batch-size",
         .offset = offsetof(quire_config_class, running_max),
-        .help = "requests of it computed at once" }, NUMBER_BYTES },
+        .help = "most requests of the class that run at once" }, NUMBER_BYTES },
     { { .names = { "--max-queue" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
         .max = QUIRE_ENGINE_QUEUE_MAX, .initial = "0", .initial_text = "0, --max-queue",
         .offset = offsetof(quire_config_class, queue_max),
-        .help = "requests of it that wait; more get 429" }, NUMBER_BYTES },
+        .help = "most requests of the class that wait; further requests get 429" }, NUMBER_BYTES },
     { { .names = { "--pinned" }, .type = QUIRE_OPT_FLAG,
         .offset = offsetof(quire_config_class, is_pinned),
-        .help = "its pages are in the pinned region, which other classes cannot take" },
+        .help = "the class uses the pinned memory (--pinned), which other classes cannot take" },
       NUMBER_BYTES },
     { { .names = { "--cache-ttl" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0,
         .max = DAYS_MAX, .initial = "0", .initial_text = "0, --cache-ttl",
         .offset = offsetof(quire_config_class, cache_ttl_us),
-        .help = "forget what it has cached when it was not used for so long" }, NUMBER_BYTES },
+        .help = "drop cached text of the class that was not used for this time" }, NUMBER_BYTES },
 };
 #undef ENTRY
 
 #define ENTRY quire_config_tenant
 static const quire_config_field tenant_fields[] = {
-    TEXT("name", name, QUIRE_TENANT_MAX + 1, "NAME", "as api_keys name it"),
+    TEXT("name", name, QUIRE_TENANT_MAX + 1, "NAME", "name of the tenant in api_keys"),
     { { .names = { "--cache-quota" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
         .max = 1e15, .initial = "0", .initial_text = "0, none",
         .offset = offsetof(quire_config_tenant, cache_quota_bytes),
-        .help = "KV bytes that it may keep in the cache" }, NUMBER_BYTES },
+        .help = "most KV memory of the tenant's cached text" }, NUMBER_BYTES },
     { { .names = { "--weight" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1000,
         .initial = "1", .offset = offsetof(quire_config_tenant, weight),
-        .help = "its fair share of a region, beside the weights of the others" }, NUMBER_BYTES },
+        .help = "this weight, divided by the sum of the weights of all tenants with cached text, "
+                "is the tenant's fair share of a region" }, NUMBER_BYTES },
 };
 #undef ENTRY
 
@@ -99,7 +104,7 @@ static const quire_config_field tenant_fields[] = {
 
 const quire_config_list quire_config_lists[QUIRE_CONFIG_LISTS] = {
     [QUIRE_CONFIG_KEYS] = {
-        "api_keys", "Who may ask. Each needs one of `key`, `key_env` and `key_file`.",
+        "api_keys", "API keys. Each needs one of `key`, `key_env` and `key_file`.",
         QUIRE_SERVER_KEYS_MAX, sizeof(quire_config_key), FIELDS(key_fields) },
     [QUIRE_CONFIG_CLASSES] = {
         "classes",

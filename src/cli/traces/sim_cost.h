@@ -17,14 +17,15 @@
 /* For a struct `args_type` with members cost, chunk_tokens and n_running_max. */
 #define QUIRE_ROWS_SIM_COST(args_type)                                                             \
     { .names = { "--cost" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",                               \
-      .initial_text = "round figures of no machine", .offset = offsetof(args_type, cost),          \
-      .help = "time: what computing costs, as quire bench --cost prints it" },                     \
+      .initial_text = "round figures of no particular machine",                                    \
+      .offset = offsetof(args_type, cost),                                                         \
+      .help = "with --mode time: file with the cost of steps, from quire bench --cost" },          \
     { .names = { "-b", "--batch" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 65536,  \
       .initial = "512", .offset = offsetof(args_type, chunk_tokens),                               \
-      .help = "time: prompt tokens computed in one step" },                                        \
+      .help = "with --mode time: prompt tokens computed in one step" },                            \
     { .names = { "-np", "--parallel" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,            \
       .max = 65536, .initial = "64", .offset = offsetof(args_type, n_running_max),                 \
-      .help = "time: requests that run at once" }
+      .help = "with --mode time: requests that run at once" }
 /* clang-format on */
 
 /* The defaults, overridden by the file; path NULL: the defaults. Errors: QUIRE_IO, QUIRE_INVAL; err

@@ -128,9 +128,14 @@ void test_cache_destroy(test_cache *t)
 
 quire_seq_id test_open(quire_cache *cache)
 {
+    return test_open_in(cache, QUIRE_REGION_DYNAMIC);
+}
+
+quire_seq_id test_open_in(quire_cache *cache, quire_region_id region)
+{
     quire_seq_id seq;
 
-    assert_int_equal(quire_seq_open(cache, QUIRE_REGION_DYNAMIC, &seq), QUIRE_OK);
+    assert_int_equal(quire_seq_open(cache, region, &seq), QUIRE_OK);
     assert_int_not_equal(seq, QUIRE_SEQ_NULL);
     return seq;
 }

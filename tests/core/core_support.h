@@ -69,8 +69,9 @@ void test_cache_create(test_cache *t, const quire_cache_opts *opts, uint32_t pag
 /* Validates, destroys, and asserts that nothing leaked. */
 void test_cache_destroy(test_cache *t);
 
-/* Opens a sequence and asserts success. */
+/* Opens a sequence, in the dynamic region or another, and asserts success. */
 quire_seq_id test_open(quire_cache *cache);
+quire_seq_id test_open_in(quire_cache *cache, quire_region_id region);
 quire_seq_id test_fork(quire_cache *cache, quire_seq_id seq);
 void test_append(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 

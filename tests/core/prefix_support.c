@@ -40,9 +40,30 @@ void test_prefix_destroy(test_prefix *p)
     test_cache_destroy(&p->t);
 }
 
+quire_pins *test_pins_create(const test_prefix *p, uint32_t pins_max)
+{
+    quire_pins_opts opts = QUIRE_PINS_OPTS_INIT;
+    quire_pins *pins;
+
+    opts.tree = p->tree;
+    opts.allocator = &p->t.memory.allocator;
+    if (pins_max > 0) {
+        opts.pins_max = pins_max;
+    }
+    assert_int_equal(quire_pins_create(&pins, &opts), QUIRE_OK);
+    return pins;
+}
+
 quire_prefix_key test_key(void)
 {
     return (quire_prefix_key){ .identity = { 1, 2 }, .salt = "tenant", .salt_bytes = 6 };
+}
+
+quire_prefix_key test_key_of(uint32_t number)
+{
+    return (quire_prefix_key){ .identity = { 1 + (number & 1), 7 },
+                               .salt = "ab",
+                               .salt_bytes = 1 + (number >> 1) };
 }
 
 void test_text(int32_t *tokens, uint32_t n, int32_t base)
@@ -52,14 +73,32 @@ void test_text(int32_t *tokens, uint32_t n, int32_t base)
     }
 }
 
+void test_texts(quire_rng *rng, int32_t *tokens, uint32_t n_texts, uint32_t n)
+{
+    for (uint32_t i = 0; i < n_texts; i++) {
+        const uint32_t n_same = i == 0 ? 0 : quire_rng_below(rng, n);
+
+        for (uint32_t j = 0; j < n; j++) {
+            tokens[i * n + j] =
+                j < n_same ? tokens[i / 2 * n + j] : (int32_t)quire_rng_below(rng, 2);
+        }
+    }
+}
+
+static uint64_t stamp_begin(uint32_t key)
+{
+    return quire_hash_add(QUIRE_HASH_INIT, &key, sizeof key);
+}
+
 static uint32_t stamp_of(uint64_t hash)
 {
     return (uint32_t)(hash ^ hash >> 32);
 }
 
-void test_stamp_text(const test_prefix *p, quire_seq_id seq, const int32_t *tokens, uint32_t begin)
+void test_stamp_text_of(const test_prefix *p, uint32_t key, quire_seq_id seq, const int32_t *tokens,
+                        uint32_t begin)
 {
-    uint64_t hash = QUIRE_HASH_INIT;
+    uint64_t hash = stamp_begin(key);
 
     for (uint32_t i = 0; i < quire_seq_tokens(p->cache, seq); i++) {
         hash = quire_hash_add(hash, &tokens[i], sizeof(tokens[i]));
@@ -69,18 +108,30 @@ void test_stamp_text(const test_prefix *p, quire_seq_id seq, const int32_t *toke
     }
 }
 
-void test_check_text(const test_prefix *p, quire_seq_id seq, const int32_t *tokens)
+void test_check_text_of(const test_prefix *p, uint32_t key, quire_seq_id seq, const int32_t *tokens)
 {
-    uint64_t hash = QUIRE_HASH_INIT;
+    uint64_t hash = stamp_begin(key);
 
     for (uint32_t i = 0; i < quire_seq_tokens(p->cache, seq); i++) {
         hash = quire_hash_add(hash, &tokens[i], sizeof(tokens[i]));
         for (uint32_t g = 0; g < p->cache->opts.n_groups; g++) {
             if (test_page_of(p->cache, seq, (quire_group_id)g, i) != QUIRE_PAGE_NULL) {
                 test_slot_check_in(p->cache, seq, (quire_group_id)g, i, stamp_of(hash));
+            } else {
+                assert_int_not_equal(g, 0);
             }
         }
     }
+}
+
+void test_stamp_text(const test_prefix *p, quire_seq_id seq, const int32_t *tokens, uint32_t begin)
+{
+    test_stamp_text_of(p, 0, seq, tokens, begin);
+}
+
+void test_check_text(const test_prefix *p, quire_seq_id seq, const int32_t *tokens)
+{
+    test_check_text_of(p, 0, seq, tokens);
 }
 
 test_run test_run_start(test_prefix *p, const int32_t *tokens, uint32_t n_tokens)

@@ -7,8 +7,10 @@
 #ifndef TESTS_PREFIX_SUPPORT_H
 #define TESTS_PREFIX_SUPPORT_H
 
+#include "base/rng.h"
 #include "core/prefix/prefix_internal.h"
 #include "core_support.h"
+#include "quire/pin.h"
 #include "quire/prefix.h"
 
 typedef struct test_prefix {
@@ -36,11 +38,19 @@ void test_prefix_create_in(test_prefix *p, const quire_cache_opts *cache_opts,
                            const quire_prefix_opts *opts);
 void test_prefix_destroy(test_prefix *p);
 
-/* The one key that the calls below use. */
+/* Pins on the tree. pins_max 0 = the default. Memory: quire_pins_destroy(). */
+quire_pins *test_pins_create(const test_prefix *p, uint32_t pins_max);
+
+/* The key that the calls below use where they name none. */
 quire_prefix_key test_key(void);
+/* Keys 0 to 3: two identities and two salts, one of which is a prefix of the other. */
+quire_prefix_key test_key_of(uint32_t number);
 
 /* tokens[i] = base + i for i < n: texts of different bases share nothing. */
 void test_text(int32_t *tokens, uint32_t n, int32_t base);
+/* n_texts texts of n tokens, one behind the other, in random tokens 0 and 1. A text begins like an
+ * earlier one. */
+void test_texts(quire_rng *rng, int32_t *tokens, uint32_t n_texts, uint32_t n);
 
 /* start: acquire for a text and check the stamps of the hit. extend: append and stamp the rest, and
  * publish the whole text. end: release and close. */
@@ -53,8 +63,13 @@ quire_prefix_match test_run_whole(test_prefix *p, const int32_t *tokens, uint32_
 quire_prefix_match test_lookup(const test_prefix *p, const int32_t *tokens, uint32_t n_tokens);
 quire_prefix_stats test_prefix_stats(const test_prefix *p);
 
-/* Stamp the tokens from begin on, check the stamps of all, holes left out. */
+/* Stamp the tokens from begin on, check the stamps of all, holes left out. Group 0 has no holes. */
 void test_stamp_text(const test_prefix *p, quire_seq_id seq, const int32_t *tokens, uint32_t begin);
 void test_check_text(const test_prefix *p, quire_seq_id seq, const int32_t *tokens);
+/* The same for a text of test_key_of(key): equal texts of two keys have different stamps. */
+void test_stamp_text_of(const test_prefix *p, uint32_t key, quire_seq_id seq, const int32_t *tokens,
+                        uint32_t begin);
+void test_check_text_of(const test_prefix *p, uint32_t key, quire_seq_id seq,
+                        const int32_t *tokens);
 
 #endif /* TESTS_PREFIX_SUPPORT_H */

@@ -12,7 +12,7 @@ static test_run start_for(test_prefix *p, uint16_t account, const int32_t *token
     quire_prefix_acquire_opts opts = { .tokens_max = UINT32_MAX, .account = account };
     test_run run;
 
-    assert_int_equal(quire_seq_open(p->cache, 0, &run.seq), QUIRE_OK);
+    run.seq = test_open(p->cache);
     assert_int_equal(
         quire_prefix_acquire(p->tree, &key, run.seq, tokens, n, &opts, &run.match, &run.ref),
         QUIRE_OK);

@@ -57,14 +57,6 @@ static void fill_cached(evictor *e, uint32_t n)
     }
 }
 
-static quire_region_stats region_stats(const quire_cache *cache)
-{
-    quire_region_stats stats;
-
-    assert_int_equal(quire_region_stats_get(cache, QUIRE_REGION_DYNAMIC, &stats), QUIRE_OK);
-    return stats;
-}
-
 static void leave(void *ctx, quire_charge_move *move)
 {
     evictor *e = ctx;
@@ -99,6 +91,32 @@ static void evictor_init(evictor *e, test_cache *t)
     quire_cache_keeper_set(t->cache, &keeper);
 }
 
+/* A pinned region with two sequences, in a cache with the keeper above. */
+typedef struct crowded {
+    test_cache t;
+    evictor e;
+    quire_region_id region;
+    quire_seq_id seq;
+    quire_seq_id other;
+} crowded;
+
+static void crowded_init(crowded *c, uint64_t budget_bytes, bool spills)
+{
+    const quire_cache_opts opts = test_opts(8);
+
+    test_cache_create(&c->t, &opts, 0, 0);
+    evictor_init(&c->e, &c->t);
+    c->region = test_region_open(c->t.cache, budget_bytes, spills);
+    c->seq = test_open_in(c->t.cache, c->region);
+    c->other = test_open_in(c->t.cache, c->region);
+}
+
+static void crowded_fini(crowded *c)
+{
+    quire_cache_keeper_set(c->t.cache, NULL);
+    test_cache_destroy(&c->t);
+}
+
 /* Cached pages are evicted only when needed, and only as many as needed. */
 static void test_budget(void **state)
 {
@@ -113,7 +131,7 @@ static void test_budget(void **state)
     fill_cached(&e, 6);
     assert_int_equal(test_stats(t.cache).pages_cached, 6);
     assert_int_equal(test_stats(t.cache).cached_bytes, 6 * PAGE_BYTES);
-    assert_int_equal(region_stats(t.cache).cached_bytes, 6 * PAGE_BYTES);
+    assert_int_equal(test_region_stats(t.cache, QUIRE_REGION_DYNAMIC).cached_bytes, 6 * PAGE_BYTES);
     seq = test_open(t.cache);
     test_append(t.cache, seq, 2 * PAGE_TOKENS);
     assert_int_equal(e.n_calls, 0);
@@ -167,65 +185,45 @@ static void test_trades(void **state)
  * debug level 2 every search runs, to check this.) */
 static void test_leaving_is_not_asked_twice(void **state)
 {
-    quire_cache_opts opts = test_opts(8);
-    quire_region_id region;
-    quire_seq_id seq;
-    quire_seq_id other;
-    test_cache t;
-    evictor e;
+    crowded c;
 
     (void)state;
-    test_cache_create(&t, &opts, 0, 0);
-    evictor_init(&e, &t);
-    region = test_region_open(t.cache, 2 * PAGE_BYTES, false);
-    assert_int_equal(quire_seq_open(t.cache, region, &seq), QUIRE_OK);
-    assert_int_equal(quire_seq_open(t.cache, region, &other), QUIRE_OK);
-    test_append(t.cache, other, 1);
-    assert_int_equal(quire_seq_append(t.cache, seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
-    assert_int_equal(e.n_leaves, 1);
-    assert_int_equal(quire_seq_append(t.cache, seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
-    test_append(t.cache, seq, 1); /* taking room does not count as a change */
-    assert_int_equal(quire_seq_append(t.cache, seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
-    assert_int_equal(e.n_leaves, QUIRE_DEBUG < 2 ? 1 : 3);
-    e.n_leaves = 0;
-    assert_int_equal(quire_seq_truncate(t.cache, seq, 0), QUIRE_OK);
-    assert_int_equal(quire_seq_append(t.cache, seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
-    assert_int_equal(e.n_leaves, 1);
-    quire_cache_keeper_set(t.cache, NULL);
-    test_cache_destroy(&t);
+    crowded_init(&c, 2 * PAGE_BYTES, false);
+    test_append(c.t.cache, c.other, 1);
+    assert_int_equal(quire_seq_append(c.t.cache, c.seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
+    assert_int_equal(c.e.n_leaves, 1);
+    assert_int_equal(quire_seq_append(c.t.cache, c.seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
+    test_append(c.t.cache, c.seq, 1); /* taking room does not count as a change */
+    assert_int_equal(quire_seq_append(c.t.cache, c.seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
+    assert_int_equal(c.e.n_leaves, QUIRE_DEBUG < 2 ? 1 : 3);
+    c.e.n_leaves = 0;
+    assert_int_equal(quire_seq_truncate(c.t.cache, c.seq, 0), QUIRE_OK);
+    assert_int_equal(quire_seq_append(c.t.cache, c.seq, 2 * PAGE_TOKENS), QUIRE_NOPAGES);
+    assert_int_equal(c.e.n_leaves, 1);
+    crowded_fini(&c);
 }
 
 /* Spilled pages go home in maintain(), kept pages through the keeper. A failed search is not
  * repeated before a change either. */
 static void test_giving_back_is_not_asked_twice(void **state)
 {
-    quire_cache_opts opts = test_opts(8);
-    quire_region_id region;
-    quire_seq_id seq;
-    quire_seq_id other;
-    test_cache t;
-    evictor e;
+    crowded c;
 
     (void)state;
-    test_cache_create(&t, &opts, 0, 0);
-    evictor_init(&e, &t);
-    region = test_region_open(t.cache, 2 * PAGE_BYTES + PAGE_BYTES / 2, true);
-    assert_int_equal(quire_seq_open(t.cache, region, &seq), QUIRE_OK);
-    assert_int_equal(quire_seq_open(t.cache, region, &other), QUIRE_OK);
-    test_append(t.cache, other, PAGE_TOKENS);
-    test_append(t.cache, seq, 2 * PAGE_TOKENS);
-    assert_int_equal(test_region_stats(t.cache, region).spilled_bytes, PAGE_BYTES);
+    crowded_init(&c, 2 * PAGE_BYTES + PAGE_BYTES / 2, true);
+    test_append(c.t.cache, c.other, PAGE_TOKENS);
+    test_append(c.t.cache, c.seq, 2 * PAGE_TOKENS);
+    assert_int_equal(test_region_stats(c.t.cache, c.region).spilled_bytes, PAGE_BYTES);
     for (uint32_t i = 0; i < 3; i++) {
-        quire_cache_maintain(t.cache); /* half a page of room takes none home */
+        quire_cache_maintain(c.t.cache); /* half a page of room takes none home */
     }
-    assert_int_equal(e.n_returns, QUIRE_DEBUG < 2 ? 1 : 3);
-    e.n_returns = 0;
-    assert_int_equal(quire_seq_close(t.cache, other), QUIRE_OK);
-    quire_cache_maintain(t.cache);
-    assert_int_equal(e.n_returns, 1);
-    assert_int_equal(test_region_stats(t.cache, region).spilled_bytes, 0);
-    quire_cache_keeper_set(t.cache, NULL);
-    test_cache_destroy(&t);
+    assert_int_equal(c.e.n_returns, QUIRE_DEBUG < 2 ? 1 : 3);
+    c.e.n_returns = 0;
+    assert_int_equal(quire_seq_close(c.t.cache, c.other), QUIRE_OK);
+    quire_cache_maintain(c.t.cache);
+    assert_int_equal(c.e.n_returns, 1);
+    assert_int_equal(test_region_stats(c.t.cache, c.region).spilled_bytes, 0);
+    crowded_fini(&c);
 }
 
 static void test_budget_set(void **state)

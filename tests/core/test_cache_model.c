@@ -412,13 +412,6 @@ static void run_model(const quire_cache_opts *opts, uint64_t seed, uint64_t n_op
     free(m);
 }
 
-static uint64_t n_ops(void)
-{
-    const char *text = getenv("QUIRE_OPS");
-
-    return text != NULL ? strtoull(text, NULL, 0) : OPS_DEFAULT;
-}
-
 static void test_one_group(void **state)
 {
     quire_cache_opts opts = test_opts(150);
@@ -426,7 +419,7 @@ static void test_one_group(void **state)
     (void)state;
     opts.history_events = 100;
     opts.watermark_pages_max = 20;
-    run_model(&opts, 1, n_ops() / 2);
+    run_model(&opts, 1, test_ops(OPS_DEFAULT) / 2);
 }
 
 /* Three page sizes and one group without payload; two groups share a class. */
@@ -442,7 +435,7 @@ static void test_many_groups(void **state)
     opts.charge_bytes[2] = 64;
     opts.budget_bytes = (uint64_t)100 * (PAGE_BYTES / 2 * 3 + 64);
     opts.watermark_pages_max = 40;
-    run_model(&opts, 2, n_ops() / 4);
+    run_model(&opts, 2, test_ops(OPS_DEFAULT) / 4);
 }
 
 /* Pages in parts: groups of equal page size share a class only when their parts are equal. */
@@ -469,7 +462,7 @@ static void test_parts(void **state)
     opts.part_bytes[3] = halves;
     opts.budget_bytes = (uint64_t)100 * (PAGE_BYTES / 4 * 13);
     opts.watermark_pages_max = 40;
-    run_model(&opts, 4, n_ops() / 4);
+    run_model(&opts, 4, test_ops(OPS_DEFAULT) / 4);
 }
 
 /* Metadata only, as simulators run it. */
@@ -482,7 +475,7 @@ static void test_no_payload(void **state)
     opts.page_bytes[0] = 0;
     opts.page_bytes[1] = 0;
     opts.budget_bytes = 200;
-    run_model(&opts, 3, n_ops() / 4);
+    run_model(&opts, 3, test_ops(OPS_DEFAULT) / 4);
 }
 
 int main(void)

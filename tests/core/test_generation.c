@@ -38,15 +38,12 @@ typedef struct fixture {
 static void fixture_init(fixture *f)
 {
     quire_cache_opts opts = test_opts(2 * BUDGET);
-    quire_pins_opts pins_opts = QUIRE_PINS_OPTS_INIT;
 
     opts.n_groups = 2;
     opts.page_bytes[1] = PAGE_BYTES;
     opts.seqs_max = 8;
     test_prefix_create_in(&f->p, &opts, NULL);
-    pins_opts.tree = f->p.tree;
-    pins_opts.allocator = &f->p.t.memory.allocator;
-    assert_int_equal(quire_pins_create(&f->pins, &pins_opts), QUIRE_OK);
+    f->pins = test_pins_create(&f->p, 0);
     test_text(f->text, TOKENS_MAX, 1);
 }
 
@@ -360,7 +357,7 @@ static void start(model *m)
     opts.owner = below(m, 3);
     opts.rank = (uint8_t)below(m, 2);
     r->n_tokens = make_prompt(m, r->tokens);
-    assert_int_equal(quire_seq_open(m->p.cache, some_region(m), &r->seq), QUIRE_OK);
+    r->seq = test_open_in(m->p.cache, some_region(m));
     assert_int_equal(quire_prefix_acquire(m->p.tree, &key, r->seq, r->tokens, r->n_tokens, &opts,
                                           &match, &r->ref),
                      QUIRE_OK);
@@ -542,19 +539,12 @@ static void model_init(model *m, uint64_t seed)
     region.budget_bytes = (uint64_t)BUDGET / 2 * CHARGE;
     region.spills_to_dynamic = below(m, 2) == 0;
     assert_int_equal(quire_region_open(m->p.cache, &region, &m->region), QUIRE_OK);
-    for (uint32_t i = 0; i < TEXTS; i++) {
-        const uint32_t n_same = i == 0 ? 0 : below(m, TOKENS_MAX);
-
-        for (uint32_t j = 0; j < TOKENS_MAX; j++) {
-            m->texts[i][j] = j < n_same ? m->texts[i / 2][j] : (int32_t)below(m, 2);
-        }
-    }
+    test_texts(&m->rng, m->texts[0], TEXTS, TOKENS_MAX);
 }
 
 static void run(uint64_t seed)
 {
-    const char *ops_text = getenv("QUIRE_OPS");
-    const uint64_t n_ops = ops_text != NULL ? strtoull(ops_text, NULL, 0) : OPS_DEFAULT;
+    const uint64_t n_ops = test_ops(OPS_DEFAULT);
     model *m = calloc(1, sizeof *m);
 
     assert_non_null(m);

@@ -19,14 +19,9 @@ typedef struct pinned {
 static void begin_as(pinned *x, uint32_t n_pages, uint32_t n_pinned,
                      const quire_prefix_opts *prefix)
 {
-    quire_pins_opts pins_opts = QUIRE_PINS_OPTS_INIT;
-
     test_prefix_create(&x->p, n_pages, prefix);
     x->high = test_region_open(x->p.cache, n_pinned * PAGE_BYTES, true);
-    pins_opts.tree = x->p.tree;
-    pins_opts.pins_max = 4;
-    pins_opts.allocator = &x->p.t.memory.allocator;
-    assert_int_equal(quire_pins_create(&x->pins, &pins_opts), QUIRE_OK);
+    x->pins = test_pins_create(&x->p, 4);
 }
 
 static void begin(pinned *x, uint32_t n_pages, uint32_t n_pinned)
@@ -229,7 +224,7 @@ static void test_hold_makes_room(void **state)
     test_text(a, 3 * P, 1000);
     test_text(b, 3 * P, 2000);
     (void)test_run_whole(&x.p, a, 3 * P);
-    assert_int_equal(quire_seq_open(x.p.cache, x.high, &seq), QUIRE_OK);
+    seq = test_open_in(x.p.cache, x.high);
     test_append(x.p.cache, seq, 2 * P);
     spec = spec_of(&x, "a", a, 3 * P);
     assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, &missing), QUIRE_OK);
@@ -370,7 +365,7 @@ static void test_not_held(void **state)
     test_text(a, 3 * P, 1000);
     x.p.owner = 9;
     (void)test_run_whole(&x.p, a, 3 * P);
-    assert_int_equal(quire_seq_open(x.p.cache, x.high, &seq), QUIRE_OK);
+    seq = test_open_in(x.p.cache, x.high);
     test_append(x.p.cache, seq, 2 * P);
     spec = spec_of(&x, "a", a, 3 * P);
     assert_int_equal(quire_pins_reserve(x.pins, &spec, 0, &id, NULL), QUIRE_OK);

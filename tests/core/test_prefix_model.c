@@ -9,11 +9,8 @@
  * QUIRE_SEED and QUIRE_OPS choose another run.
  *
  * SPDX-License-Identifier: MIT */
-#include "core_support.h"
-#include "quire/prefix.h"
+#include "prefix_support.h"
 #include "seed.h"
-
-#include "base/hash.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,8 +65,7 @@ typedef struct config {
 
 typedef struct model {
     const config *config;
-    test_cache t;
-    quire_prefix *tree;
+    test_prefix p;
     quire_rng rng;
     uint64_t now_us;
     runner runners[REFS_MAX];
@@ -86,58 +82,6 @@ typedef struct model {
 static uint32_t below(model *m, uint32_t n)
 {
     return quire_rng_below(&m->rng, n);
-}
-
-/* Two identities and two salts, one of which is a prefix of the other. */
-static quire_prefix_key key_of(uint32_t key)
-{
-    return (quire_prefix_key){ .identity = { 1 + (key & 1), 7 },
-                               .salt = "ab",
-                               .salt_bytes = 1 + (key >> 1) };
-}
-
-static uint64_t stamp_start(uint32_t key)
-{
-    return quire_hash_add(QUIRE_HASH_INIT, &key, sizeof key);
-}
-
-/* ---- payloads ---- */
-
-static uint64_t *slot_of(model *m, const runner *r, quire_group_id group, uint32_t token)
-{
-    const quire_page_id page = test_page_of(m->t.cache, r->seq, group, token);
-
-    if (page == QUIRE_PAGE_NULL) {
-        return NULL;
-    }
-    return (uint64_t *)(void *)test_payload(m->t.cache, page, (token % PAGE_TOKENS) * SLOT);
-}
-
-static void write_stamps(model *m, const runner *r, uint32_t begin)
-{
-    uint64_t stamp = stamp_start(r->key);
-
-    for (uint32_t i = 0; i < r->n_tokens; i++) {
-        stamp = quire_hash_add(stamp, &r->tokens[i], sizeof r->tokens[i]);
-        for (uint32_t g = 0; i >= begin && g < GROUPS; g++) {
-            *slot_of(m, r, (quire_group_id)g, i) = stamp + g;
-        }
-    }
-}
-
-static void check_stamps(model *m, const runner *r)
-{
-    uint64_t stamp = stamp_start(r->key);
-
-    for (uint32_t i = 0; i < r->n_tokens; i++) {
-        stamp = quire_hash_add(stamp, &r->tokens[i], sizeof r->tokens[i]);
-        for (uint32_t g = 0; g < GROUPS; g++) {
-            const uint64_t *slot = slot_of(m, r, (quire_group_id)g, i);
-
-            assert_true(slot != NULL || g > 0);
-            assert_true(slot == NULL || *slot == stamp + g);
-        }
-    }
 }
 
 /* ---- expectations ---- */
@@ -185,7 +129,7 @@ static void texts_remove(model *m, uint32_t i)
 
 static void invalidate_everything(model *m)
 {
-    (void)quire_prefix_drop_all(m->tree, m->now_us);
+    (void)quire_prefix_drop_all(m->p.tree, m->now_us);
     m->n_texts = 0;
     for (uint32_t i = 0; i < m->n_runners; i++) {
         m->runners[i].is_dead |= !m->runners[i].is_uncertain && in_nodes(m, &m->runners[i]) > 0;
@@ -258,19 +202,19 @@ static void op_start(model *m)
     }
     *r = (runner){ .key = below(m, KEYS), .owner = below(m, 4), .is_private = below(m, 8) == 0 };
     make_prompt(m, r);
-    key = key_of(r->key);
+    key = test_key_of(r->key);
     opts = (quire_prefix_acquire_opts){ .tokens_max = r->n_prompt - below(m, 2),
                                         .owner = r->owner,
                                         .now_us = m->now_us,
                                         .is_private = r->is_private,
                                         .is_miss = below(m, 16) == 0 };
-    quire_prefix_lookup(m->tree, &key, r->tokens, r->n_prompt, &seen);
+    quire_prefix_lookup(m->p.tree, &key, r->tokens, r->n_prompt, &seen);
     check_match(m, r, r->n_prompt, &seen);
-    r->seq = test_open(m->t.cache);
-    assert_int_equal(
-        quire_prefix_acquire(m->tree, &key, r->seq, r->tokens, r->n_prompt, &opts, &match, &r->ref),
-        QUIRE_OK);
-    assert_int_equal(quire_seq_tokens(m->t.cache, r->seq), match.n_tokens);
+    r->seq = test_open(m->p.cache);
+    assert_int_equal(quire_prefix_acquire(m->p.tree, &key, r->seq, r->tokens, r->n_prompt, &opts,
+                                          &match, &r->ref),
+                     QUIRE_OK);
+    assert_int_equal(quire_seq_tokens(m->p.cache, r->seq), match.n_tokens);
     if (opts.is_miss) {
         assert_int_equal(match.n_tokens, 0);
     } else {
@@ -281,13 +225,13 @@ static void op_start(model *m)
     m->n_hits += match.n_tokens > 0;
     m->n_partial_hits += match.n_tokens % PAGE_TOKENS != 0;
     r->n_tokens = match.n_tokens;
-    check_stamps(m, r);
+    test_check_text_of(&m->p, r->key, r->seq, r->tokens);
     m->n_runners++;
 }
 
 static void publish(model *m, runner *r, uint32_t n_tokens)
 {
-    assert_int_equal(quire_prefix_publish(m->tree, r->ref, r->tokens, n_tokens, m->now_us),
+    assert_int_equal(quire_prefix_publish(m->p.tree, r->ref, r->tokens, n_tokens, m->now_us),
                      QUIRE_OK);
     /* Record the text. The text of the publication before is its prefix. */
     if (n_tokens > r->published) {
@@ -314,13 +258,13 @@ static void runner_end(model *m, uint32_t i)
 {
     runner *r = &m->runners[i];
 
-    check_stamps(m, r);
+    test_check_text_of(&m->p, r->key, r->seq, r->tokens);
     if (below(m, 4) != 0) {
         publish(m, r, r->n_tokens);
     }
-    assert_int_equal(quire_prefix_release(m->tree, r->ref, m->now_us), QUIRE_OK);
-    assert_int_equal(quire_prefix_release(m->tree, r->ref, m->now_us), QUIRE_NOTFOUND);
-    assert_int_equal(quire_seq_close(m->t.cache, r->seq), QUIRE_OK);
+    assert_int_equal(quire_prefix_release(m->p.tree, r->ref, m->now_us), QUIRE_OK);
+    assert_int_equal(quire_prefix_release(m->p.tree, r->ref, m->now_us), QUIRE_NOTFOUND);
+    assert_int_equal(quire_seq_close(m->p.cache, r->seq), QUIRE_OK);
     m->runners[i] = m->runners[--m->n_runners];
     if (m->config->budget_pages > 0) { /* its nodes can be evicted from now on */
         for (uint32_t j = 0; j < m->n_texts; j++) {
@@ -347,7 +291,7 @@ static void op_append(model *m)
         runner_end(m, (uint32_t)(r - m->runners));
         return;
     }
-    rc = quire_seq_append(m->t.cache, r->seq, n);
+    rc = quire_seq_append(m->p.cache, r->seq, n);
     if (rc == QUIRE_NOPAGES) {
         assert_true(m->config->budget_pages > 0);
         m->n_full++;
@@ -360,10 +304,10 @@ static void op_append(model *m)
     }
     r->n_tokens = before + n;
     r->n_prompt = r->n_tokens > r->n_prompt ? r->n_tokens : r->n_prompt;
-    write_stamps(m, r, before);
+    test_stamp_text_of(&m->p, r->key, r->seq, r->tokens, before);
     if (m->config->has_holes && before > PAGE_TOKENS &&
         below(m, 2) == 0) { /* as for hot pages: release all but the first and last pages */
-        assert_int_equal(quire_seq_release(m->t.cache, r->seq, 1, PAGE_TOKENS, before, NULL),
+        assert_int_equal(quire_seq_release(m->p.cache, r->seq, 1, PAGE_TOKENS, before, NULL),
                          QUIRE_OK);
     }
     if (below(m, 4) != 0) {
@@ -410,16 +354,16 @@ static void drop_texts_from(model *m, uint32_t key, const int32_t *tokens, uint3
 static void op_drop(model *m)
 {
     const uint32_t key = below(m, KEYS);
-    const quire_prefix_key k = key_of(key);
+    const quire_prefix_key k = test_key_of(key);
 
     switch (below(m, 8)) {
     case 0:
         invalidate_everything(m);
         break;
     case 1:
-        (void)quire_prefix_drop_salt(m->tree, k.salt, k.salt_bytes, m->now_us);
+        (void)quire_prefix_drop_salt(m->p.tree, k.salt, k.salt_bytes, m->now_us);
         for (uint32_t other = 0; other < KEYS; other++) {
-            if (key_of(other).salt_bytes == k.salt_bytes) {
+            if (test_key_of(other).salt_bytes == k.salt_bytes) {
                 drop_texts_from(m, other, NULL, 0);
             }
         }
@@ -427,7 +371,7 @@ static void op_drop(model *m)
     case 2: {
         const uint64_t owner = 1 + below(m, 3);
 
-        (void)quire_prefix_drop_owner(m->tree, owner, m->now_us);
+        (void)quire_prefix_drop_owner(m->p.tree, owner, m->now_us);
         for (uint32_t i = 0; i < m->n_texts; i++) {
             m->texts[i].must &= m->texts[i].owner != owner;
         }
@@ -439,10 +383,10 @@ static void op_drop(model *m)
     default:
         if (m->n_texts > 0) {
             const text t = m->texts[below(m, m->n_texts)];
-            const quire_prefix_key of = key_of(t.key);
+            const quire_prefix_key of = test_key_of(t.key);
             const uint32_t n = 1 + below(m, t.n_tokens);
 
-            (void)quire_prefix_drop_prefix(m->tree, &of, t.tokens, n, m->now_us);
+            (void)quire_prefix_drop_prefix(m->p.tree, &of, t.tokens, n, m->now_us);
             drop_texts_from(m, t.key, t.tokens, n);
         }
         break;
@@ -455,17 +399,18 @@ static void op_evict(model *m)
         return; /* the expected result would be unknown */
     }
     if (below(m, 2) == 0) {
-        (void)quire_prefix_evict(m->tree, QUIRE_REGION_DYNAMIC, below(m, 20) * PAGE_TOKENS * SLOT);
+        (void)quire_prefix_evict(m->p.tree, QUIRE_REGION_DYNAMIC,
+                                 below(m, 20) * PAGE_TOKENS * SLOT);
     } else {
-        (void)quire_prefix_expire(m->tree, m->now_us, below(m, 10));
+        (void)quire_prefix_expire(m->p.tree, m->now_us, below(m, 10));
     }
 }
 
 static void op_upkeep(model *m)
 {
-    quire_cache_maintain(m->t.cache);
-    (void)quire_cache_coalesce(m->t.cache, below(m, 8));
-    (void)quire_cache_trim(m->t.cache, 0);
+    quire_cache_maintain(m->p.cache);
+    (void)quire_cache_coalesce(m->p.cache, below(m, 8));
+    (void)quire_cache_trim(m->p.cache, 0);
 }
 
 static void step(model *m)
@@ -495,27 +440,25 @@ static void check_end(model *m)
     while (m->n_runners > 0) {
         runner_end(m, m->n_runners - 1);
     }
-    quire_prefix_validate(m->tree);
-    quire_prefix_stats_get(m->tree, &stats);
+    quire_prefix_validate(m->p.tree);
+    quire_prefix_stats_get(m->p.tree, &stats);
     assert_int_equal(stats.query_tokens_total, m->query_tokens);
     assert_int_equal(stats.hit_tokens_total, m->hit_tokens);
     assert_int_equal(stats.refs, 0);
-    assert_int_equal(test_stats(m->t.cache).pages_live, 0);
+    assert_int_equal(test_stats(m->p.cache).pages_live, 0);
     /* Nothing is held: all nodes can be evicted. */
-    (void)quire_prefix_evict(m->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
-    quire_prefix_stats_get(m->tree, &stats);
+    (void)quire_prefix_evict(m->p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    quire_prefix_stats_get(m->p.tree, &stats);
     assert_int_equal(stats.nodes, 0);
     assert_int_equal(stats.tokens, 0);
     assert_int_equal(stats.evictable_bytes, 0);
-    assert_int_equal(test_stats(m->t.cache).cached_bytes, 0);
-    assert_int_equal(test_stats(m->t.cache).charged_bytes, 0);
+    assert_int_equal(test_stats(m->p.cache).cached_bytes, 0);
+    assert_int_equal(test_stats(m->p.cache).charged_bytes, 0);
 }
 
 static void run(const config *c)
 {
-    const char *ops_text = getenv("QUIRE_OPS");
-    const uint64_t n_ops = (ops_text != NULL ? strtoull(ops_text, NULL, 0) : OPS_DEFAULT) /
-                           (c->n_runs > 0 ? c->n_runs : 1);
+    const uint64_t n_ops = test_ops(OPS_DEFAULT) / (c->n_runs > 0 ? c->n_runs : 1);
     model *m = calloc(1, sizeof *m);
     quire_cache_opts opts = test_opts(c->budget_pages > 0 ? c->budget_pages : 100000);
     quire_prefix_opts prefix_opts = QUIRE_PREFIX_OPTS_INIT;
@@ -531,22 +474,19 @@ static void run(const config *c)
     }
     opts.budget_bytes =
         (uint64_t)opts.page_bytes[0] * (c->budget_pages > 0 ? c->budget_pages : 100000);
-    test_cache_create(&m->t, &opts, 0, 0);
-    prefix_opts.cache = m->t.cache;
     prefix_opts.policy = c->policy;
     prefix_opts.is_page_exact = c->is_page_exact;
     prefix_opts.ttl_us = c->ttl_us;
     prefix_opts.low_traffic_after_us = c->low_traffic_after_us;
     prefix_opts.low_traffic_hits_per_hour = c->low_traffic_after_us > 0 ? 1e6 : 0.0;
     prefix_opts.ghosts_max = 64;
-    prefix_opts.allocator = &m->t.memory.allocator;
-    assert_int_equal(quire_prefix_create(&m->tree, &prefix_opts), QUIRE_OK);
+    test_prefix_create_in(&m->p, &opts, &prefix_opts);
 
     for (uint64_t i = 0; i < n_ops; i++) {
         step(m);
         if (i % 512 == 0) {
-            quire_prefix_validate(m->tree);
-            quire_cache_validate(m->t.cache);
+            quire_prefix_validate(m->p.tree);
+            quire_cache_validate(m->p.cache);
         }
     }
     check_end(m);
@@ -556,8 +496,7 @@ static void run(const config *c)
                  (unsigned long long)m->n_full);
     assert_true(m->n_hits > n_ops / 100);
     assert_true(c->is_page_exact ? m->n_partial_hits == 0 : m->n_partial_hits > n_ops / 200);
-    quire_prefix_destroy(m->tree);
-    test_cache_destroy(&m->t);
+    test_prefix_destroy(&m->p);
     free(m->texts);
     free(m);
 }

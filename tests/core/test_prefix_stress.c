@@ -9,11 +9,8 @@
  * QUIRE_SEED and QUIRE_OPS choose another run.
  *
  * SPDX-License-Identifier: MIT */
-#include "core_support.h"
-#include "quire/prefix.h"
+#include "prefix_support.h"
 #include "seed.h"
-
-#include "base/hash.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +25,6 @@
 #define OWNERS      3u
 #define SLOT        sizeof(uint64_t)
 #define STRESS_PAGE (PT * SLOT < 64 ? 64 : PT * SLOT) /* bytes; the least that caches take */
-#define NONE        UINT32_MAX
 #if QUIRE_DEBUG >= 2
 #define OPS_DEFAULT 40000u /* every call validates cache and tree */
 #else
@@ -65,8 +61,7 @@ typedef struct config {
 
 typedef struct stress {
     const config *config;
-    test_cache t;
-    quire_prefix *tree;
+    test_prefix p;
     quire_rng rng;
     uint64_t now_us;
     uint64_t clock; /* counts computations and drops */
@@ -92,39 +87,12 @@ static run *any_run(stress *s)
     return &s->runs[below(s, s->n_runs)];
 }
 
-/* Two identities and two salts, one of which is a prefix of the other. */
-static quire_prefix_key key_of(uint32_t key)
-{
-    return (quire_prefix_key){ .identity = { 1 + (key & 1), 7 },
-                               .salt = "ab",
-                               .salt_bytes = 1 + (key >> 1) };
-}
-
 /* ---- checks ---- */
 
-/* Stamp the tokens from written_from on, and check all others, except in holes. */
-static void stamps(const stress *s, const run *r, uint32_t written_from)
+static void check(const stress *s, const run *r)
 {
-    uint64_t stamp = quire_hash_add(QUIRE_HASH_INIT, &r->key, sizeof r->key);
-
-    for (uint32_t i = 0; i < r->n_tokens; i++) {
-        stamp = quire_hash_add(stamp, &r->tokens[i], sizeof r->tokens[i]);
-        for (uint32_t g = 0; g < GROUPS; g++) {
-            const quire_page_id page = test_page_of(s->t.cache, r->seq, (quire_group_id)g, i);
-            const uint64_t want = stamp + g;
-            unsigned char *slot;
-
-            if (page == QUIRE_PAGE_NULL) {
-                assert_true(g > 0);
-                continue;
-            }
-            slot = test_payload(s->t.cache, page, i % PT * SLOT);
-            if (i >= written_from) {
-                memcpy(slot, &want, SLOT);
-            }
-            assert_memory_equal(slot, &want, SLOT);
-        }
-    }
+    assert_int_equal(quire_seq_tokens(s->p.cache, r->seq), r->n_tokens);
+    test_check_text_of(&s->p, r->key, r->seq, r->tokens);
 }
 
 static int owner_is_known(void *ctx, const quire_prefix_node_info *node)
@@ -143,27 +111,27 @@ static void check_dropped(stress *s)
 {
     for (uint32_t i = 0; i < DROPS_MAX; i++) {
         const drop *d = &s->drops[i];
-        const quire_prefix_key key = key_of(d->key);
+        const quire_prefix_key key = test_key_of(d->key);
         quire_prefix_match match;
 
         if (d->n_tokens > 0) {
-            quire_prefix_lookup(s->tree, &key, d->tokens, d->n_tokens, &match);
+            quire_prefix_lookup(s->p.tree, &key, d->tokens, d->n_tokens, &match);
             assert_true(match.n_same_tokens < d->n_tokens);
         }
     }
-    assert_int_equal(quire_prefix_visit(s->tree, owner_is_known, s), 0);
+    assert_int_equal(quire_prefix_visit(s->p.tree, owner_is_known, s), 0);
 }
 
 static void check_all(stress *s)
 {
-    const uint64_t fail_at = s->t.memory.fail_at;
+    const uint64_t fail_at = s->p.t.memory.fail_at;
 
-    quire_prefix_validate(s->tree);
-    quire_cache_validate(s->t.cache);
+    quire_prefix_validate(s->p.tree);
+    quire_cache_validate(s->p.cache);
     for (uint32_t i = 0; i < s->n_runs; i++) {
-        stamps(s, &s->runs[i], NONE);
+        check(s, &s->runs[i]);
     }
-    s->t.memory.fail_at = fail_at;
+    s->p.t.memory.fail_at = fail_at;
 }
 
 /* ---- operations ---- */
@@ -180,20 +148,20 @@ static void publish(stress *s, const run *r, uint32_t n)
             d->n_tokens = 0;
         }
     }
-    (void)quire_prefix_publish(s->tree, r->ref, r->tokens, n, s->now_us);
+    (void)quire_prefix_publish(s->p.tree, r->ref, r->tokens, n, s->now_us);
     s->last = *r;
 }
 
 static void run_end(stress *s, run *r)
 {
-    stamps(s, r, NONE);
+    check(s, r);
     if (r->ref != QUIRE_PREFIX_REF_NULL) {
         if (below(s, 2) == 0) {
             publish(s, r, r->n_tokens);
         }
-        assert_int_equal(quire_prefix_release(s->tree, r->ref, s->now_us), QUIRE_OK);
+        assert_int_equal(quire_prefix_release(s->p.tree, r->ref, s->now_us), QUIRE_OK);
     }
-    assert_int_equal(quire_seq_close(s->t.cache, r->seq), QUIRE_OK);
+    assert_int_equal(quire_seq_close(s->p.cache, r->seq), QUIRE_OK);
     *r = s->runs[--s->n_runs];
 }
 
@@ -216,7 +184,7 @@ static void op_start(stress *s)
 {
     run r;
     const uint32_t n = prompt_make(s, &r);
-    const quire_prefix_key key = key_of(r.key);
+    const quire_prefix_key key = test_key_of(r.key);
     const quire_prefix_acquire_opts opts = { .tokens_max = n - below(s, 2),
                                              .owner =
                                                  below(s, 4) > 0 ? s->owners[below(s, OWNERS)] : 0,
@@ -226,13 +194,13 @@ static void op_start(stress *s)
     quire_prefix_match match;
 
     if (s->n_runs == RUNS_MAX ||
-        quire_seq_open(s->t.cache, QUIRE_REGION_DYNAMIC, &r.seq) != QUIRE_OK) {
+        quire_seq_open(s->p.cache, QUIRE_REGION_DYNAMIC, &r.seq) != QUIRE_OK) {
         return;
     }
-    if (quire_prefix_acquire(s->tree, &key, r.seq, r.tokens, n, &opts, &match, &r.ref) < 0) {
+    if (quire_prefix_acquire(s->p.tree, &key, r.seq, r.tokens, n, &opts, &match, &r.ref) < 0) {
         assert_int_equal(match.n_tokens, 0);
-        assert_int_equal(quire_seq_tokens(s->t.cache, r.seq), 0);
-        assert_int_equal(quire_seq_close(s->t.cache, r.seq), QUIRE_OK);
+        assert_int_equal(quire_seq_tokens(s->p.cache, r.seq), 0);
+        assert_int_equal(quire_seq_close(s->p.cache, r.seq), QUIRE_OK);
         return;
     }
     r.n_tokens = match.n_tokens;
@@ -241,7 +209,7 @@ static void op_start(stress *s)
     for (uint32_t i = 0; i < r.n_tokens; i++) {
         r.made_at[i] = s->clock;
     }
-    stamps(s, &r, NONE);
+    check(s, &r);
     s->runs[s->n_runs++] = r;
 }
 
@@ -256,9 +224,9 @@ static void op_append(stress *s)
         return;
     }
     if (below(s, 3) == 0) {
-        (void)quire_seq_reserve(s->t.cache, r->seq, 1 + below(s, 3 * PT));
+        (void)quire_seq_reserve(s->p.cache, r->seq, 1 + below(s, 3 * PT));
     }
-    if (quire_seq_append(s->t.cache, r->seq, n) != QUIRE_OK) {
+    if (quire_seq_append(s->p.cache, r->seq, n) != QUIRE_OK) {
         s->n_full++;
         if (below(s, 3) == 0) {
             run_end(s, r);
@@ -271,15 +239,16 @@ static void op_append(stress *s)
         r->made_at[i] = s->clock;
     }
     r->n_tokens += n;
-    stamps(s, r, begin);
+    test_stamp_text_of(&s->p, r->key, r->seq, r->tokens, begin);
+    check(s, r);
 }
 
 static void op_truncate(stress *s)
 {
     run *r = any_run(s);
-    const uint32_t n = quire_seq_truncatable(s->t.cache, r->seq, below(s, r->n_tokens + 1));
+    const uint32_t n = quire_seq_truncatable(s->p.cache, r->seq, below(s, r->n_tokens + 1));
 
-    if (quire_seq_truncate(s->t.cache, r->seq, n) == QUIRE_OK) {
+    if (quire_seq_truncate(s->p.cache, r->seq, n) == QUIRE_OK) {
         r->n_tokens = n;
     }
 }
@@ -290,7 +259,7 @@ static void op_fork(stress *s)
     run *to = &s->runs[s->n_runs];
     quire_seq_id seq;
 
-    if (s->n_runs < RUNS_MAX && quire_seq_fork(s->t.cache, r->seq, &seq) == QUIRE_OK) {
+    if (s->n_runs < RUNS_MAX && quire_seq_fork(s->p.cache, r->seq, &seq) == QUIRE_OK) {
         *to = *r;
         to->seq = seq;
         to->ref = QUIRE_PREFIX_REF_NULL;
@@ -302,11 +271,11 @@ static void op_fork(stress *s)
 static void op_drop_prefix(stress *s)
 {
     const run *r = any_run(s);
-    const quire_prefix_key key = key_of(r->key);
+    const quire_prefix_key key = test_key_of(r->key);
     const uint32_t n =
         r->n_tokens - below(s, below(s, 3) > 0 ? r->n_tokens / 2 + 1 : r->n_tokens + 1);
 
-    (void)quire_prefix_drop_prefix(s->tree, &key, r->tokens, n, s->now_us);
+    (void)quire_prefix_drop_prefix(s->p.tree, &key, r->tokens, n, s->now_us);
     if (n > 0) {
         drop *d = &s->drops[s->n_drops++ % DROPS_MAX];
 
@@ -317,19 +286,19 @@ static void op_drop_prefix(stress *s)
 
 static void op_drop(stress *s)
 {
-    const quire_prefix_key key = key_of(below(s, KEYS));
+    const quire_prefix_key key = test_key_of(below(s, KEYS));
     uint64_t *owner = &s->owners[below(s, OWNERS)];
 
     switch (below(s, 30)) {
     case 0:
-        (void)quire_prefix_drop_all(s->tree, s->now_us);
+        (void)quire_prefix_drop_all(s->p.tree, s->now_us);
         break;
     case 1:
-        (void)quire_prefix_drop_salt(s->tree, key.salt, key.salt_bytes, s->now_us);
+        (void)quire_prefix_drop_salt(s->p.tree, key.salt, key.salt_bytes, s->now_us);
         break;
     case 2:
     case 3:
-        (void)quire_prefix_drop_owner(s->tree, *owner, s->now_us);
+        (void)quire_prefix_drop_owner(s->p.tree, *owner, s->now_us);
         *owner = ++s->owner_last;
         break;
     default:
@@ -339,16 +308,16 @@ static void op_drop(stress *s)
 
 static void op_memory(stress *s)
 {
-    quire_cache *cache = s->t.cache;
+    quire_cache *cache = s->p.cache;
     const uint32_t n = s->config->budget_pages;
     const size_t page_bytes = STRESS_PAGE;
 
     switch (below(s, 4)) {
     case 0:
-        (void)quire_prefix_evict(s->tree, QUIRE_REGION_DYNAMIC, below(s, 20) * page_bytes);
+        (void)quire_prefix_evict(s->p.tree, QUIRE_REGION_DYNAMIC, below(s, 20) * page_bytes);
         break;
     case 1:
-        (void)quire_prefix_expire(s->tree, s->now_us, below(s, 10));
+        (void)quire_prefix_expire(s->p.tree, s->now_us, below(s, 10));
         break;
     case 2:
         (void)quire_region_budget_set(cache, QUIRE_REGION_DYNAMIC,
@@ -365,7 +334,7 @@ static void op_release(stress *s)
 {
     run *r = any_run(s);
 
-    (void)quire_seq_release(s->t.cache, r->seq, 1, below(s, r->n_tokens + 1), r->n_tokens, NULL);
+    (void)quire_seq_release(s->p.cache, r->seq, 1, below(s, r->n_tokens + 1), r->n_tokens, NULL);
 }
 
 static void op_publish(stress *s)
@@ -383,7 +352,7 @@ static void step(stress *s)
 
     s->now_us += below(s, 1000);
     if (s->config->fails && below(s, 20) == 0) {
-        s->t.memory.fail_at = s->t.memory.n_calls + below(s, 6);
+        s->p.t.memory.fail_at = s->p.t.memory.n_calls + below(s, 6);
     }
     if (dice < 22 || s->n_runs == 0) {
         op_start(s);
@@ -419,9 +388,6 @@ static void create(stress *s)
         cache_opts.page_bytes[g] = STRESS_PAGE;
     }
     cache_opts.budget_bytes = c->budget_pages * cache_opts.page_bytes[0];
-    test_cache_create(&s->t, &cache_opts, 0, 0);
-    opts.cache = s->t.cache;
-    opts.allocator = &s->t.memory.allocator;
     opts.policy = c->policy;
     opts.is_page_exact = c->is_page_exact;
     opts.roots_max = KEYS + 1;
@@ -431,14 +397,13 @@ static void create(stress *s)
     opts.low_traffic_after_us = c->low_traffic_after_us;
     opts.low_traffic_hits_per_hour = 1e6;
     opts.seed = 1; /* the same run each time */
-    assert_int_equal(quire_prefix_create(&s->tree, &opts), QUIRE_OK);
+    test_prefix_create_in(&s->p, &cache_opts, &opts);
 }
 
 static void run_config(const config *c)
 {
     stress *s = calloc(1, sizeof *s);
-    const char *text = getenv("QUIRE_OPS");
-    const uint64_t n_ops = text != NULL ? strtoull(text, NULL, 0) : OPS_DEFAULT;
+    const uint64_t n_ops = test_ops(OPS_DEFAULT);
 
     assert_non_null(s);
     s->config = c;
@@ -454,21 +419,20 @@ static void run_config(const config *c)
             check_all(s);
         }
     }
-    s->t.memory.fail_at = UINT64_MAX;
+    s->p.t.memory.fail_at = UINT64_MAX;
     while (s->n_runs > 0) {
         run_end(s, &s->runs[0]);
     }
     check_all(s);
-    (void)quire_prefix_evict(s->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
-    assert_int_equal(test_stats(s->t.cache).pages_live, 0);
-    assert_int_equal(test_stats(s->t.cache).pages_cached, 0);
+    (void)quire_prefix_evict(s->p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    assert_int_equal(test_stats(s->p.cache).pages_live, 0);
+    assert_int_equal(test_stats(s->p.cache).pages_cached, 0);
     /* Check that the run covered the cases. */
     (void)printf("%s: %llu hits, %llu forks, %llu times full, %u texts dropped\n", c->name,
                  (unsigned long long)s->n_hits, (unsigned long long)s->n_forks,
                  (unsigned long long)s->n_full, s->n_drops);
     assert_true(s->n_hits > n_ops / (c->is_page_exact ? 1000 : 100) && s->n_drops > n_ops / 100);
-    quire_prefix_destroy(s->tree);
-    test_cache_destroy(&s->t);
+    test_prefix_destroy(&s->p);
     free(s);
 }
 

@@ -57,7 +57,7 @@ static test_run start(regions *r, quire_region_id region, const int32_t *tokens,
                                        .rank = region != 0 ? 2 : 0 };
     test_run run;
 
-    assert_int_equal(quire_seq_open(r->p.cache, region, &run.seq), QUIRE_OK);
+    run.seq = test_open_in(r->p.cache, region);
     assert_int_equal(
         quire_prefix_acquire(r->p.tree, &key, run.seq, tokens, n, &opts, &run.match, &run.ref),
         QUIRE_OK);
@@ -103,7 +103,7 @@ static void test_open_close(void **state)
         assert_int_equal(quire_seq_open(r.p.cache, ids[i], &seq), QUIRE_INVAL);
     }
     assert_int_equal(quire_region_close(r.p.cache, QUIRE_REGION_DYNAMIC), QUIRE_INVAL);
-    assert_int_equal(quire_seq_open(r.p.cache, 1, &seq), QUIRE_OK);
+    seq = test_open_in(r.p.cache, 1);
     assert_int_equal(stats_of(&r, 1).seqs, 1);
     assert_int_equal(quire_region_close(r.p.cache, 1), QUIRE_AGAIN);
     assert_int_equal(quire_seq_close(r.p.cache, seq), QUIRE_OK);
@@ -503,7 +503,7 @@ static void test_between_pinned(void **state)
     test_run_end(&r.p, &run);
     for (uint8_t rank = 2; rank <= 3; rank++) { /* only a higher rank takes the charge over */
         ask.rank = rank;
-        assert_int_equal(quire_seq_open(r.p.cache, other, &run.seq), QUIRE_OK);
+        run.seq = test_open_in(r.p.cache, other);
         assert_int_equal(
             quire_prefix_acquire(r.p.tree, &key, run.seq, a, 3 * P, &ask, &run.match, &run.ref),
             QUIRE_OK);
@@ -526,7 +526,7 @@ static void test_decode_allocates_nothing(void **state)
 
     (void)state;
     begin(&r, 12, 2, true);
-    assert_int_equal(quire_seq_open(r.p.cache, r.high, &seq), QUIRE_OK);
+    seq = test_open_in(r.p.cache, r.high);
     assert_int_equal(quire_seq_reserve(r.p.cache, seq, 5 * P), QUIRE_OK);
     assert_int_equal(stats_of(&r, r.high).spilled_pages_total, 3);
     n_calls = r.p.t.memory.n_calls;
@@ -624,7 +624,7 @@ static void test_hit_spares_higher_ranks(void **state)
     run = whole(&r, r.high, a, 2 * P); /* of rank 2 */
     test_run_end(&r.p, &run);
     for (opts.rank = 1; opts.rank <= 2; opts.rank++) {
-        assert_int_equal(quire_seq_open(r.p.cache, r.high, &run.seq), QUIRE_OK);
+        run.seq = test_open_in(r.p.cache, r.high);
         assert_int_equal(
             quire_prefix_acquire(r.p.tree, &key, run.seq, b, 2 * P, &opts, &run.match, &run.ref),
             QUIRE_OK);

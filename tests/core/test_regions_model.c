@@ -58,8 +58,7 @@ typedef struct pin {
 } pin;
 
 typedef struct model {
-    test_cache t;
-    quire_prefix *tree;
+    test_prefix p;
     quire_pins *pins;
     quire_rng rng;
     uint32_t n_groups, n_runners;
@@ -88,7 +87,7 @@ static quire_prefix_key key_of(uint32_t account)
 
 static uint64_t charge_of(const model *m)
 {
-    return m->t.cache->opts.charge_bytes[0]; /* as in every group */
+    return m->p.cache->opts.charge_bytes[0]; /* as in every group */
 }
 
 static quire_region_stats stats_of(const model *m, uint32_t region)
@@ -96,7 +95,7 @@ static quire_region_stats stats_of(const model *m, uint32_t region)
     quire_region_stats stats = { 0 };
 
     if (region == 0 || m->is_open[region]) {
-        assert_int_equal(quire_region_stats_get(m->t.cache, (quire_region_id)region, &stats),
+        assert_int_equal(quire_region_stats_get(m->p.cache, (quire_region_id)region, &stats),
                          QUIRE_OK);
     }
     return stats;
@@ -115,7 +114,7 @@ typedef struct sums {
 static int node_add(void *ctx, const quire_prefix_node_info *node)
 {
     sums *s = ctx;
-    const quire_cache *cache = s->m->t.cache;
+    const quire_cache *cache = s->m->p.cache;
     uint64_t bytes = 0;
     bool is_free = false;
 
@@ -137,7 +136,7 @@ static int node_add(void *ctx, const quire_prefix_node_info *node)
 /* The part that other pins held stays, and the rest needs no more than the reserved bytes. */
 static void check_reserved(const model *m, const quire_pin *p)
 {
-    const quire_prefix_tie *base = quire_prefix_tie_find(m->tree, p->base);
+    const quire_prefix_tie *base = quire_prefix_tie_find(m->p.tree, p->base);
 
     assert_true((base != NULL && base->n_known == p->spec.n_tokens) ||
                 quire_pin_spec_bytes(m->pins, &p->spec) <= p->reserved_bytes);
@@ -167,7 +166,7 @@ static void check_pins(const model *m)
         }
         assert_int_equal(info.n_held_tokens, p->n_tokens);
         assert_true(info.bytes >= p->bytes);
-        quire_prefix_lookup(m->tree, &key, p->tokens, p->n_tokens, &match);
+        quire_prefix_lookup(m->p.tree, &key, p->tokens, p->n_tokens, &match);
         assert_int_equal(match.n_same_tokens, p->n_tokens);
     }
 }
@@ -177,7 +176,7 @@ static void check(model *m)
     sums s = { .m = m };
     uint64_t budget_bytes = 0;
 
-    assert_int_equal(quire_prefix_visit(m->tree, node_add, &s), 0);
+    assert_int_equal(quire_prefix_visit(m->p.tree, node_add, &s), 0);
     for (uint32_t r = 0; r <= PINNED; r++) {
         quire_region_stats stats = stats_of(m, r);
 
@@ -197,7 +196,7 @@ static void check(model *m)
     for (uint32_t a = 0; a < ACCOUNTS; a++) {
         quire_account_info info;
 
-        assert_int_equal(quire_prefix_account_get(m->tree, (uint16_t)a, &info), QUIRE_OK);
+        assert_int_equal(quire_prefix_account_get(m->p.tree, (uint16_t)a, &info), QUIRE_OK);
         assert_int_equal(info.bytes, s.accounts[a]);
     }
     check_pins(m);
@@ -206,13 +205,13 @@ static void check(model *m)
 /* Valid after a publication; pages released later may exceed the quota until the next one. */
 static void check_quota(const model *m, uint32_t account, quire_prefix_ref ref)
 {
-    const quire_prefix_tie *tie = quire_prefix_tie_find(m->tree, ref);
+    const quire_prefix_tie *tie = quire_prefix_tie_find(m->p.tree, ref);
     sums s = { .m = m };
 
     if (tie != NULL && (tie->is_private || tie->node == QUIRE_NODE_NULL)) {
         return; /* it published nothing */
     }
-    assert_int_equal(quire_prefix_visit(m->tree, node_add, &s), 0);
+    assert_int_equal(quire_prefix_visit(m->p.tree, node_add, &s), 0);
     assert_true(m->quotas[account] == 0 || s.accounts[account] <= m->quotas[account] ||
                 s.evictable[account] == 0);
 }
@@ -220,17 +219,17 @@ static void check_quota(const model *m, uint32_t account, quire_prefix_ref ref)
 /* Charge of a region's cached pages under refs: a sequence may run on its own copy of a page. */
 static uint64_t tied_bytes(const model *m, quire_region_id region)
 {
-    const quire_pool *pool = &m->t.cache->pool;
+    const quire_pool *pool = &m->p.cache->pool;
     bool *is_seen = calloc(pool->id_end, sizeof *is_seen);
     uint64_t sum = 0;
 
     assert_non_null(is_seen);
-    for (uint32_t i = 0; i < m->tree->n_ties; i++) {
-        uint32_t id = m->tree->ties[i].id != QUIRE_PREFIX_REF_NULL ? m->tree->ties[i].node : 0;
+    for (uint32_t i = 0; i < m->p.tree->n_ties; i++) {
+        uint32_t id = m->p.tree->ties[i].id != QUIRE_PREFIX_REF_NULL ? m->p.tree->ties[i].node : 0;
 
-        while (id != QUIRE_NODE_NULL && quire_prefix_at(m->tree, id)->kind == QUIRE_NODE_PAGE) {
+        while (id != QUIRE_NODE_NULL && quire_prefix_at(m->p.tree, id)->kind == QUIRE_NODE_PAGE) {
             for (uint32_t g = 0; g < m->n_groups; g++) {
-                quire_page_id page = quire_prefix_at(m->tree, id)->pages[g];
+                quire_page_id page = quire_prefix_at(m->p.tree, id)->pages[g];
 
                 if (page != QUIRE_PAGE_NULL && !is_seen[page] && pool->pages[page].refs == 0 &&
                     !pool->pages[page].is_pinned && pool->pages[page].region == region) {
@@ -238,7 +237,7 @@ static uint64_t tied_bytes(const model *m, quire_region_id region)
                     sum += charge_of(m);
                 }
             }
-            id = quire_prefix_at(m->tree, id)->parent;
+            id = quire_prefix_at(m->p.tree, id)->parent;
         }
     }
     free(is_seen);
@@ -248,8 +247,8 @@ static uint64_t tied_bytes(const model *m, quire_region_id region)
 /* The pages of a node are charged together: a user of one page uses all. */
 static void own_spread(const model *m, bool *is_own)
 {
-    for (uint32_t id = 1; id < m->tree->nodes.id_end; id++) {
-        const quire_prefix_node *node = quire_prefix_at(m->tree, id);
+    for (uint32_t id = 1; id < m->p.tree->nodes.id_end; id++) {
+        const quire_prefix_node *node = quire_prefix_at(m->p.tree, id);
 
         if (node->kind == QUIRE_NODE_PAGE && m->n_groups == 2 &&
             node->pages[1] != QUIRE_PAGE_NULL) {
@@ -271,12 +270,12 @@ static uint64_t room_bytes(const model *m, uint32_t region)
 /* Bytes charged to a region: used by its own sequences and pins, and used only by others. */
 static void used_get(const model *m, quire_region_id region, uint64_t *own, uint64_t *others)
 {
-    const quire_pool *pool = &m->t.cache->pool;
+    const quire_pool *pool = &m->p.cache->pool;
     bool *is_own = calloc(pool->id_end, sizeof *is_own);
 
     assert_non_null(is_own);
     for (uint32_t i = 0; i < m->n_runners; i++) {
-        const quire_seq *seq = quire_seqs_find(&m->t.cache->seqs, m->runners[i].seq);
+        const quire_seq *seq = quire_seqs_find(&m->p.cache->seqs, m->runners[i].seq);
 
         for (uint32_t g = 0; seq->region == region && g < m->n_groups; g++) {
             for (uint32_t e = 0; e < seq->tables[g].n_held; e++) {
@@ -289,7 +288,7 @@ static void used_get(const model *m, quire_region_id region, uint64_t *own, uint
     *others = 0;
     for (quire_page_id id = 1; id < pool->id_end; id++) {
         const quire_page *page = &pool->pages[id];
-        uint64_t bytes = m->t.cache->opts.charge_bytes[page->group];
+        uint64_t bytes = m->p.cache->opts.charge_bytes[page->group];
 
         if (quire_page_state_of(page) == QUIRE_PAGE_FREE || page->region != region) {
             continue;
@@ -371,10 +370,10 @@ static void op_start(model *m)
     opts.account = (uint16_t)r->account;
     opts.is_private = r->is_private = below(m, 12) == 0;
     m->is_low = r->region == 0;
-    assert_int_equal(quire_seq_open(m->t.cache, r->region, &r->seq), QUIRE_OK);
-    assert_int_equal(
-        quire_prefix_acquire(m->tree, &key, r->seq, r->tokens, r->n_prompt, &opts, &match, &r->ref),
-        QUIRE_OK);
+    r->seq = test_open_in(m->p.cache, r->region);
+    assert_int_equal(quire_prefix_acquire(m->p.tree, &key, r->seq, r->tokens, r->n_prompt, &opts,
+                                          &match, &r->ref),
+                     QUIRE_OK);
     r->n_tokens = match.n_tokens;
     m->n_runners++;
 }
@@ -385,17 +384,17 @@ static void runner_end(model *m, uint32_t i)
 
     m->is_low = r->region == 0;
     if (below(m, 4) != 0) {
-        assert_int_equal(quire_prefix_publish(m->tree, r->ref, r->tokens, r->n_tokens, m->now_us),
+        assert_int_equal(quire_prefix_publish(m->p.tree, r->ref, r->tokens, r->n_tokens, m->now_us),
                          QUIRE_OK);
         check_quota(m, r->account, r->ref);
     }
     if (below(m, 8) == 0) { /* a fork outlives it for a moment */
-        quire_seq_id fork = test_fork(m->t.cache, r->seq);
+        quire_seq_id fork = test_fork(m->p.cache, r->seq);
 
-        assert_int_equal(quire_seq_close(m->t.cache, fork), QUIRE_OK);
+        assert_int_equal(quire_seq_close(m->p.cache, fork), QUIRE_OK);
     }
-    assert_int_equal(quire_prefix_release(m->tree, r->ref, m->now_us), QUIRE_OK);
-    assert_int_equal(quire_seq_close(m->t.cache, r->seq), QUIRE_OK);
+    assert_int_equal(quire_prefix_release(m->p.tree, r->ref, m->now_us), QUIRE_OK);
+    assert_int_equal(quire_seq_close(m->p.cache, r->seq), QUIRE_OK);
     m->runners[i] = m->runners[--m->n_runners];
 }
 
@@ -418,7 +417,7 @@ static void op_append(model *m)
         return;
     }
     m->is_low = r->region == 0;
-    rc = quire_seq_append(m->t.cache, r->seq, n);
+    rc = quire_seq_append(m->p.cache, r->seq, n);
     if (rc == QUIRE_NOPAGES) {
         /* New pages, and at most a copy of the tail. */
         uint64_t n_pages = (before + n + P - 1) / P - (before + P - 1) / P + (before % P != 0);
@@ -435,10 +434,10 @@ static void op_append(model *m)
     r->n_tokens = before + n;
     r->n_prompt = r->n_tokens > r->n_prompt ? r->n_tokens : r->n_prompt;
     if (m->n_groups > 1 && before > P && below(m, 2) == 0) {
-        assert_int_equal(quire_seq_release(m->t.cache, r->seq, 1, P, before, NULL), QUIRE_OK);
+        assert_int_equal(quire_seq_release(m->p.cache, r->seq, 1, P, before, NULL), QUIRE_OK);
     }
     if (below(m, 3) != 0) {
-        assert_int_equal(quire_prefix_publish(m->tree, r->ref, r->tokens, r->n_tokens, m->now_us),
+        assert_int_equal(quire_prefix_publish(m->p.tree, r->ref, r->tokens, r->n_tokens, m->now_us),
                          QUIRE_OK);
         check_quota(m, r->account, r->ref);
     }
@@ -453,12 +452,12 @@ static void op_truncate(model *m)
         return; /* a private one never says so */
     }
     m->is_low = r->region == 0;
-    n = quire_seq_truncatable(m->t.cache, r->seq, below(m, r->n_tokens + 1));
-    assert_int_equal(quire_seq_truncate(m->t.cache, r->seq, n), QUIRE_OK);
+    n = quire_seq_truncatable(m->p.cache, r->seq, below(m, r->n_tokens + 1));
+    assert_int_equal(quire_seq_truncate(m->p.cache, r->seq, n), QUIRE_OK);
     r->n_tokens = n;
     r->n_prompt = n;
     /* Publish, because until then the tree assumes that the sequence uses its whole former text. */
-    assert_int_equal(quire_prefix_publish(m->tree, r->ref, r->tokens, n, m->now_us), QUIRE_OK);
+    assert_int_equal(quire_prefix_publish(m->p.tree, r->ref, r->tokens, n, m->now_us), QUIRE_OK);
 }
 
 /* ---- regions ---- */
@@ -474,7 +473,7 @@ static void op_open_close(model *m)
         quire_region_stats now = stats_of(m, r);
         bool is_used = now.seqs > 0 || now.pinned_bytes > 0 || now.reserved_bytes > 0;
 
-        rc = quire_region_close(m->t.cache, (quire_region_id)r);
+        rc = quire_region_close(m->p.cache, (quire_region_id)r);
         assert_int_equal(rc, is_used ? QUIRE_AGAIN : QUIRE_OK);
         m->is_open[r] = is_used;
         return;
@@ -483,7 +482,7 @@ static void op_open_close(model *m)
     }
     opts.budget_bytes = below(m, 20) * charge_of(m);
     opts.spills_to_dynamic = below(m, 3) != 0;
-    rc = quire_region_open(m->t.cache, &opts, &id);
+    rc = quire_region_open(m->p.cache, &opts, &id);
     if (rc < 0) {
         assert_int_equal(rc, QUIRE_NOPAGES);
         assert_true(room_bytes(m, 0) < opts.budget_bytes + stats_of(m, 0).reserved_bytes);
@@ -501,7 +500,7 @@ static void op_transfer(model *m)
     quire_region_stats giver = stats_of(m, from);
     uint64_t bytes = below(m, 6) * charge_of(m) + below(m, 2) * 7;
     uint64_t left_bytes;
-    int rc = quire_region_transfer(m->t.cache, (quire_region_id)from, (quire_region_id)to, bytes);
+    int rc = quire_region_transfer(m->p.cache, (quire_region_id)from, (quire_region_id)to, bytes);
 
     if (from == to || bytes > giver.budget_bytes) {
         assert_int_equal(rc, from == to ? QUIRE_INVAL : QUIRE_RANGE);
@@ -536,12 +535,12 @@ static void check_missing(model *m, const quire_pin_spec *spec, uint64_t missing
     uint64_t again;
 
     if (spec->region == 0 ||
-        quire_region_transfer(m->t.cache, 0, spec->region, missing_bytes - 1) < 0) {
+        quire_region_transfer(m->p.cache, 0, spec->region, missing_bytes - 1) < 0) {
         return;
     }
     assert_int_equal(quire_pins_check(m->pins, spec, &again), QUIRE_NOPAGES);
     assert_int_equal(again, 1);
-    if (quire_region_transfer(m->t.cache, 0, spec->region, 1) == QUIRE_OK) {
+    if (quire_region_transfer(m->p.cache, 0, spec->region, 1) == QUIRE_OK) {
         assert_int_equal(quire_pins_check(m->pins, spec, &again), QUIRE_OK);
     }
     m->n_missed++;
@@ -627,17 +626,17 @@ static void op_drop(model *m)
 
     switch (below(m, 8)) {
     case 0:
-        (void)quire_prefix_drop_all(m->tree, m->now_us);
+        (void)quire_prefix_drop_all(m->p.tree, m->now_us);
         break;
     case 1:
-        (void)quire_prefix_drop_salt(m->tree, key.salt, key.salt_bytes, m->now_us);
+        (void)quire_prefix_drop_salt(m->p.tree, key.salt, key.salt_bytes, m->now_us);
         break;
     case 2:
-        (void)quire_prefix_drop_prefix(m->tree, &key, m->texts[below(m, TEXTS)],
+        (void)quire_prefix_drop_prefix(m->p.tree, &key, m->texts[below(m, TEXTS)],
                                        1 + below(m, TOKENS_MAX), m->now_us);
         break;
     default: /* must not cost any pin anything */
-        (void)quire_prefix_drop_owner(m->tree, 1 + below(m, 2), m->now_us);
+        (void)quire_prefix_drop_owner(m->p.tree, 1 + below(m, 2), m->now_us);
         return;
     }
     for (uint32_t i = 0; i < PINS_MAX; i++) {
@@ -653,20 +652,20 @@ static void op_rules(model *m)
     switch (below(m, 4)) {
     case 0:
         opts.quota_bytes = below(m, 3) == 0 ? 0 : below(m, 40) * charge_of(m);
-        assert_int_equal(quire_prefix_account_set(m->tree, (uint16_t)account, &opts), QUIRE_OK);
+        assert_int_equal(quire_prefix_account_set(m->p.tree, (uint16_t)account, &opts), QUIRE_OK);
         m->quotas[account] = opts.quota_bytes;
         check_quota(m, account, QUIRE_PREFIX_REF_NULL);
         break;
     case 1:
-        assert_int_equal(
-            quire_prefix_ttl_set(m->tree, (uint8_t)below(m, QUIRE_RANKS_MAX), below(m, 2) * 50000),
-            QUIRE_OK);
+        assert_int_equal(quire_prefix_ttl_set(m->p.tree, (uint8_t)below(m, QUIRE_RANKS_MAX),
+                                              below(m, 2) * 50000),
+                         QUIRE_OK);
         break;
     case 2:
-        (void)quire_prefix_expire(m->tree, m->now_us, below(m, 10));
+        (void)quire_prefix_expire(m->p.tree, m->now_us, below(m, 10));
         break;
     default:
-        (void)quire_prefix_evict(m->tree, (quire_region_id)below(m, PINNED + 1),
+        (void)quire_prefix_evict(m->p.tree, (quire_region_id)below(m, PINNED + 1),
                                  below(m, 4) * charge_of(m));
         break;
     }
@@ -689,8 +688,8 @@ static void step(model *m)
             runner_end(m, below(m, m->n_runners));
         }
     } else if (dice < 80) {
-        quire_cache_maintain(m->t.cache);
-        (void)quire_cache_coalesce(m->t.cache, 4);
+        quire_cache_maintain(m->p.cache);
+        (void)quire_cache_coalesce(m->p.cache, 4);
     } else if (dice < 81) {
         if (below(m, 4) == 0) {
             op_drop(m);
@@ -704,7 +703,6 @@ static void begin(model *m, uint32_t n_groups)
 {
     quire_cache_opts opts = test_opts(1);
     quire_prefix_opts prefix_opts = QUIRE_PREFIX_OPTS_INIT;
-    quire_pins_opts pins_opts = QUIRE_PINS_OPTS_INIT;
 
     m->rng = test_rng(20261121);
     m->n_groups = n_groups;
@@ -715,23 +713,12 @@ static void begin(model *m, uint32_t n_groups)
     }
     m->budget_bytes = (uint64_t)BUDGET * n_groups * 100 + 33;
     opts.budget_bytes = m->budget_bytes;
-    test_cache_create(&m->t, &opts, 0, 0);
-    prefix_opts.cache = m->t.cache;
-    prefix_opts.allocator = &m->t.memory.allocator;
     prefix_opts.ghosts_max = 64;
     prefix_opts.policy = (quire_evict_policy)below(m, QUIRE_EVICT_POLICY_COUNT);
     prefix_opts.seed = 7; /* or a run would not be repeated by its own */
-    assert_int_equal(quire_prefix_create(&m->tree, &prefix_opts), QUIRE_OK);
-    pins_opts.tree = m->tree;
-    pins_opts.allocator = &m->t.memory.allocator;
-    assert_int_equal(quire_pins_create(&m->pins, &pins_opts), QUIRE_OK);
-    for (uint32_t i = 0; i < TEXTS; i++) {
-        uint32_t n_same = i == 0 ? 0 : below(m, TOKENS_MAX); /* shared with an earlier prompt */
-
-        for (uint32_t j = 0; j < TOKENS_MAX; j++) {
-            m->texts[i][j] = j < n_same ? m->texts[below(m, 1) * i / 2][j] : (int32_t)below(m, 2);
-        }
-    }
+    test_prefix_create_in(&m->p, &opts, &prefix_opts);
+    m->pins = test_pins_create(&m->p, 0);
+    test_texts(&m->rng, m->texts[0], TEXTS, TOKENS_MAX);
 }
 
 static void end(model *m)
@@ -742,22 +729,19 @@ static void end(model *m)
     quire_pins_destroy(m->pins);
     for (uint32_t r = 1; r <= PINNED; r++) {
         if (m->is_open[r]) {
-            assert_int_equal(quire_region_close(m->t.cache, (quire_region_id)r), QUIRE_OK);
+            assert_int_equal(quire_region_close(m->p.cache, (quire_region_id)r), QUIRE_OK);
             m->is_open[r] = false;
         }
     }
-    (void)quire_prefix_evict(m->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    (void)quire_prefix_evict(m->p.tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
     assert_int_equal(stats_of(m, 0).budget_bytes, m->budget_bytes);
     assert_int_equal(stats_of(m, 0).charged_bytes, 0);
-    quire_prefix_validate(m->tree);
-    quire_prefix_destroy(m->tree);
-    test_cache_destroy(&m->t);
+    test_prefix_destroy(&m->p);
 }
 
 static void run(uint32_t n_groups)
 {
-    const char *ops_text = getenv("QUIRE_OPS");
-    const uint64_t n_ops = ops_text != NULL ? strtoull(ops_text, NULL, 0) : OPS_DEFAULT;
+    const uint64_t n_ops = test_ops(OPS_DEFAULT);
     model *m = calloc(1, sizeof *m);
 
     assert_non_null(m);
@@ -766,8 +750,8 @@ static void run(uint32_t n_groups)
         step(m);
         check(m);
         if (i % 64 == 0) {
-            quire_prefix_validate(m->tree);
-            quire_cache_validate(m->t.cache);
+            quire_prefix_validate(m->p.tree);
+            quire_cache_validate(m->p.cache);
             quire_pins_validate(m->pins);
         }
     }

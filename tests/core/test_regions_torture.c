@@ -44,8 +44,7 @@ typedef struct runner {
 } runner;
 
 typedef struct torturer {
-    test_cache t;
-    quire_prefix *tree;
+    test_prefix p;
     quire_pins *pins;
     quire_rng rng;
     uint64_t now_us;
@@ -83,7 +82,7 @@ static void check_short(torturer *x, int rc)
 
 static void publish(torturer *x, runner *r)
 {
-    int rc = quire_prefix_publish(x->tree, r->ref, r->tokens, r->n_tokens, x->now_us);
+    int rc = quire_prefix_publish(x->p.tree, r->ref, r->tokens, r->n_tokens, x->now_us);
 
     assert_true(rc == QUIRE_OK || rc == QUIRE_NOMEM);
 }
@@ -112,16 +111,16 @@ static void op_start(torturer *x)
     *r = (runner){ .n_prompt = 1 + below(x, TOKENS_MAX) };
     memcpy(r->tokens, x->texts[below(x, TEXTS)], sizeof r->tokens);
     r->tokens[below(x, TOKENS_MAX)] ^= below(x, 3) == 0;
-    rc = quire_seq_open(x->t.cache, some_region(x), &r->seq);
+    rc = quire_seq_open(x->p.cache, some_region(x), &r->seq);
     check_short(x, rc);
     if (rc < 0) {
         return;
     }
-    rc =
-        quire_prefix_acquire(x->tree, &key, r->seq, r->tokens, r->n_prompt, &opts, &match, &r->ref);
+    rc = quire_prefix_acquire(x->p.tree, &key, r->seq, r->tokens, r->n_prompt, &opts, &match,
+                              &r->ref);
     check_short(x, rc);
     if (rc < 0) {
-        assert_int_equal(quire_seq_close(x->t.cache, r->seq), QUIRE_OK);
+        assert_int_equal(quire_seq_close(x->p.cache, r->seq), QUIRE_OK);
         return;
     }
     r->n_tokens = match.n_tokens;
@@ -136,14 +135,14 @@ static void runner_end(torturer *x, uint32_t i)
         publish(x, r);
     }
     if (below(x, 5) == 0) { /* the wrong way round, but allowed */
-        assert_int_equal(quire_seq_close(x->t.cache, r->seq), QUIRE_OK);
-        assert_int_equal(quire_prefix_release(x->tree, r->ref, x->now_us), QUIRE_OK);
+        assert_int_equal(quire_seq_close(x->p.cache, r->seq), QUIRE_OK);
+        assert_int_equal(quire_prefix_release(x->p.tree, r->ref, x->now_us), QUIRE_OK);
     } else {
-        assert_int_equal(quire_prefix_release(x->tree, r->ref, x->now_us), QUIRE_OK);
-        assert_int_equal(quire_seq_close(x->t.cache, r->seq), QUIRE_OK);
+        assert_int_equal(quire_prefix_release(x->p.tree, r->ref, x->now_us), QUIRE_OK);
+        assert_int_equal(quire_seq_close(x->p.cache, r->seq), QUIRE_OK);
     }
     if (r->fork != QUIRE_SEQ_NULL) {
-        assert_int_equal(quire_seq_close(x->t.cache, r->fork), QUIRE_OK);
+        assert_int_equal(quire_seq_close(x->p.cache, r->fork), QUIRE_OK);
     }
     x->runners[i] = x->runners[--x->n_runners];
 }
@@ -154,9 +153,9 @@ static void op_go_on(torturer *x, runner *r)
     int rc;
 
     n = n < TOKENS_MAX - r->n_tokens ? n : TOKENS_MAX - r->n_tokens;
-    rc = below(x, 4) == 0 ? quire_seq_reserve(x->t.cache, r->seq, n) : QUIRE_OK;
+    rc = below(x, 4) == 0 ? quire_seq_reserve(x->p.cache, r->seq, n) : QUIRE_OK;
     check_short(x, rc);
-    rc = n > 0 ? quire_seq_append(x->t.cache, r->seq, n) : QUIRE_NOPAGES;
+    rc = n > 0 ? quire_seq_append(x->p.cache, r->seq, n) : QUIRE_NOPAGES;
     check_short(x, rc);
     if (rc < 0) {
         runner_end(x, (uint32_t)(r - x->runners));
@@ -164,7 +163,7 @@ static void op_go_on(torturer *x, runner *r)
     }
     r->n_tokens += n;
     if (r->n_tokens > 2 * P && below(x, 2) == 0) {
-        assert_int_equal(quire_seq_release(x->t.cache, r->seq,
+        assert_int_equal(quire_seq_release(x->p.cache, r->seq,
                                            (quire_group_id)(1 + below(x, GROUPS - 1)),
                                            below(x, 2) * P, r->n_tokens - P, NULL),
                          QUIRE_OK);
@@ -177,15 +176,15 @@ static void op_go_on(torturer *x, runner *r)
 static void op_other(torturer *x, runner *r)
 {
     if (below(x, 2) == 0) {
-        uint32_t n = quire_seq_truncatable(x->t.cache, r->seq, below(x, r->n_tokens + 1));
-        int rc = quire_seq_truncate(x->t.cache, r->seq, n);
+        uint32_t n = quire_seq_truncatable(x->p.cache, r->seq, below(x, r->n_tokens + 1));
+        int rc = quire_seq_truncate(x->p.cache, r->seq, n);
 
         check_short(x, rc);
         r->n_tokens = rc == QUIRE_OK ? n : r->n_tokens;
     } else if (r->fork == QUIRE_SEQ_NULL) {
-        check_short(x, quire_seq_fork(x->t.cache, r->seq, &r->fork));
+        check_short(x, quire_seq_fork(x->p.cache, r->seq, &r->fork));
     } else {
-        check_short(x, quire_seq_append(x->t.cache, r->fork, below(x, P)));
+        check_short(x, quire_seq_append(x->p.cache, r->fork, below(x, P)));
     }
 }
 
@@ -250,20 +249,20 @@ static void op_region(torturer *x)
     int rc;
 
     if (r != 0 && x->is_open[r] && below(x, 3) == 0) {
-        rc = quire_region_close(x->t.cache, r);
+        rc = quire_region_close(x->p.cache, r);
         assert_true(rc == QUIRE_OK || rc == QUIRE_AGAIN);
         x->is_open[r] = rc != QUIRE_OK;
     } else if (r != 0 && !x->is_open[r]) {
         opts.budget_bytes = below(x, 2000);
         opts.spills_to_dynamic = below(x, 3) != 0;
-        rc = quire_region_open(x->t.cache, &opts, &id);
+        rc = quire_region_open(x->p.cache, &opts, &id);
         check_short(x, rc);
         if (rc == QUIRE_OK) {
             assert_true(id >= 1 && id <= PINNED && !x->is_open[id]);
             x->is_open[id] = true;
         }
     } else {
-        rc = quire_region_transfer(x->t.cache, r, some_region(x), below(x, 500));
+        rc = quire_region_transfer(x->p.cache, r, some_region(x), below(x, 500));
         assert_true(rc == QUIRE_INVAL || rc == QUIRE_RANGE || rc == QUIRE_NOPAGES ||
                     rc == QUIRE_OK);
     }
@@ -275,15 +274,15 @@ static void op_drop(torturer *x)
 
     switch (below(x, 8)) {
     case 0:
-        (void)quire_prefix_drop_salts(x->tree, "ab", 1 + below(x, 2), x->now_us);
+        (void)quire_prefix_drop_salts(x->p.tree, "ab", 1 + below(x, 2), x->now_us);
         break;
     case 1:
     case 2:
-        (void)quire_prefix_drop_prefix(x->tree, &key, x->texts[below(x, TEXTS)],
+        (void)quire_prefix_drop_prefix(x->p.tree, &key, x->texts[below(x, TEXTS)],
                                        1 + below(x, TOKENS_MAX), x->now_us);
         break;
     default: /* must not cost any pin anything */
-        (void)quire_prefix_drop_owner(x->tree, below(x, 3), x->now_us);
+        (void)quire_prefix_drop_owner(x->p.tree, below(x, 3), x->now_us);
         return;
     }
     memset(x->held_bytes, 0, sizeof x->held_bytes);
@@ -296,29 +295,29 @@ static void op_rules(torturer *x)
 
     switch (below(x, 6)) {
     case 0:
-        check_short(x, quire_prefix_account_set(x->tree, (uint16_t)below(x, 70), &opts));
+        check_short(x, quire_prefix_account_set(x->p.tree, (uint16_t)below(x, 70), &opts));
         break;
     case 1:
-        assert_int_equal(
-            quire_prefix_ttl_set(x->tree, (uint8_t)below(x, QUIRE_RANKS_MAX), below(x, 2) * 60000),
-            QUIRE_OK);
+        assert_int_equal(quire_prefix_ttl_set(x->p.tree, (uint8_t)below(x, QUIRE_RANKS_MAX),
+                                              below(x, 2) * 60000),
+                         QUIRE_OK);
         break;
     case 2:
         assert_int_equal(
-            quire_prefix_low_traffic_set(x->tree, below(x, 2) * 30000, below(x, 3) * 1e5),
+            quire_prefix_low_traffic_set(x->p.tree, below(x, 2) * 30000, below(x, 3) * 1e5),
             QUIRE_OK);
         break;
     case 3:
-        (void)quire_prefix_expire(x->tree, x->now_us, below(x, 10));
+        (void)quire_prefix_expire(x->p.tree, x->now_us, below(x, 10));
         (void)quire_pins_expire(x->pins, x->now_us, pin_gone, x);
         break;
     case 4:
-        (void)quire_prefix_evict(x->tree, (quire_region_id)below(x, PINNED + 1), below(x, 800));
+        (void)quire_prefix_evict(x->p.tree, (quire_region_id)below(x, PINNED + 1), below(x, 800));
         break;
     default:
-        quire_cache_maintain(x->t.cache);
-        (void)quire_cache_coalesce(x->t.cache, 4);
-        (void)quire_cache_trim(x->t.cache, 0);
+        quire_cache_maintain(x->p.cache);
+        (void)quire_cache_coalesce(x->p.cache, 4);
+        (void)quire_cache_trim(x->p.cache, 0);
         break;
     }
 }
@@ -333,7 +332,7 @@ static void check(torturer *x)
         quire_region_stats stats = { 0 };
 
         if (r == 0 || x->is_open[r]) {
-            assert_int_equal(quire_region_stats_get(x->t.cache, (quire_region_id)r, &stats),
+            assert_int_equal(quire_region_stats_get(x->p.cache, (quire_region_id)r, &stats),
                              QUIRE_OK);
         }
         budget_bytes += stats.budget_bytes;
@@ -351,7 +350,7 @@ static void check(torturer *x)
         assert_int_equal(quire_pins_get(x->pins, x->pin[i], &info), QUIRE_OK);
         assert_int_equal(info.state, QUIRE_PIN_HELD);
         assert_true(info.bytes >= x->held_bytes[i]);
-        quire_prefix_lookup(x->tree, &info.key, info.tokens, info.n_held_tokens, &match);
+        quire_prefix_lookup(x->p.tree, &info.key, info.tokens, info.n_held_tokens, &match);
         assert_int_equal(match.n_same_tokens, info.n_held_tokens);
     }
 }
@@ -363,8 +362,8 @@ static void step(torturer *x)
 
     x->now_us += below(x, 1000);
     if (below(x, 6) == 0) {
-        x->t.memory.fail_at = x->t.memory.n_calls + below(x, 4);
-        x->t.extents.fail_at = below(x, 3) == 0 ? x->t.extents.n_calls : NEVER;
+        x->p.t.memory.fail_at = x->p.t.memory.n_calls + below(x, 4);
+        x->p.t.extents.fail_at = below(x, 3) == 0 ? x->p.t.extents.n_calls : NEVER;
     }
     if (dice < 22 || r == NULL) {
         op_start(x);
@@ -383,8 +382,8 @@ static void step(torturer *x)
     } else {
         op_drop(x);
     }
-    x->t.memory.fail_at = NEVER;
-    x->t.extents.fail_at = NEVER;
+    x->p.t.memory.fail_at = NEVER;
+    x->p.t.extents.fail_at = NEVER;
 }
 
 static void begin(torturer *x, bool is_page_exact)
@@ -392,7 +391,6 @@ static void begin(torturer *x, bool is_page_exact)
     static const size_t charges[GROUPS] = { 100, 37, 64 };
     quire_cache_opts opts = test_opts(1);
     quire_prefix_opts prefix_opts = QUIRE_PREFIX_OPTS_INIT;
-    quire_pins_opts pins_opts = QUIRE_PINS_OPTS_INIT;
 
     x->rng = test_rng(20261122);
     opts.n_groups = GROUPS;
@@ -401,26 +399,15 @@ static void begin(torturer *x, bool is_page_exact)
         opts.charge_bytes[g] = charges[g];
     }
     opts.budget_bytes = BUDGET;
-    test_cache_create(&x->t, &opts, 0, 0);
-    prefix_opts.cache = x->t.cache;
-    prefix_opts.allocator = &x->t.memory.allocator;
     prefix_opts.ghosts_max = 64;
     prefix_opts.roots_max = KEYS - 2;
     prefix_opts.refs_max = RUNNERS_MAX + PINS_MAX / 2;
     prefix_opts.is_page_exact = is_page_exact;
     prefix_opts.policy = (quire_evict_policy)below(x, QUIRE_EVICT_POLICY_COUNT);
     prefix_opts.seed = 7; /* or a run would not be repeated by its own */
-    assert_int_equal(quire_prefix_create(&x->tree, &prefix_opts), QUIRE_OK);
-    pins_opts.tree = x->tree;
-    pins_opts.allocator = &x->t.memory.allocator;
-    assert_int_equal(quire_pins_create(&x->pins, &pins_opts), QUIRE_OK);
-    for (uint32_t i = 0; i < TEXTS; i++) {
-        uint32_t n_same = i == 0 ? 0 : below(x, TOKENS_MAX);
-
-        for (uint32_t j = 0; j < TOKENS_MAX; j++) {
-            x->texts[i][j] = j < n_same ? x->texts[i / 2][j] : (int32_t)below(x, 2);
-        }
-    }
+    test_prefix_create_in(&x->p, &opts, &prefix_opts);
+    x->pins = test_pins_create(&x->p, 0);
+    test_texts(&x->rng, x->texts[0], TEXTS, TOKENS_MAX);
 }
 
 static void end(torturer *x)
@@ -433,21 +420,19 @@ static void end(torturer *x)
     quire_pins_destroy(x->pins);
     for (uint32_t r = 1; r <= PINNED; r++) {
         if (x->is_open[r]) {
-            assert_int_equal(quire_region_close(x->t.cache, (quire_region_id)r), QUIRE_OK);
+            assert_int_equal(quire_region_close(x->p.cache, (quire_region_id)r), QUIRE_OK);
         }
     }
-    (void)quire_prefix_drop_all(x->tree, x->now_us);
-    assert_int_equal(quire_region_stats_get(x->t.cache, 0, &stats), QUIRE_OK);
+    (void)quire_prefix_drop_all(x->p.tree, x->now_us);
+    assert_int_equal(quire_region_stats_get(x->p.cache, 0, &stats), QUIRE_OK);
     assert_int_equal(stats.charged_bytes, 0);
     assert_int_equal(stats.budget_bytes, BUDGET);
-    quire_prefix_destroy(x->tree);
-    test_cache_destroy(&x->t);
+    test_prefix_destroy(&x->p);
 }
 
 static void run(bool is_page_exact)
 {
-    const char *ops_text = getenv("QUIRE_OPS");
-    const uint64_t n_ops = ops_text != NULL ? strtoull(ops_text, NULL, 0) : OPS_DEFAULT;
+    const uint64_t n_ops = test_ops(OPS_DEFAULT);
     torturer *x = calloc(1, sizeof *x);
 
     assert_non_null(x);
@@ -456,8 +441,8 @@ static void run(bool is_page_exact)
         step(x);
         check(x);
         if (i % 16 == 0) {
-            quire_prefix_validate(x->tree);
-            quire_cache_validate(x->t.cache);
+            quire_prefix_validate(x->p.tree);
+            quire_cache_validate(x->p.cache);
             quire_pins_validate(x->pins);
         }
     }

@@ -1,10 +1,10 @@
 /* codec_avx2.c - tile formats with AVX2 and F16C; the same bytes and floats as codec_ref.c.
  *
- * Rows are first converted where they lie (token-major), then moved to the tile's layout. K moves
- * by transposing blocks of 8 tokens: the unit is what a tile keeps together of one token, 32 bits
+ * Rows are first converted in token order, then moved to the tile's layout. K is transposed in
+ * blocks of 8 tokens. The moved unit is the bits that a tile keeps together for one token: 32 bits
  * in f32 (one dimension), bf16 (two) and q8 (four), 16 bits in f16. V interleaves 2 or 4 whole
- * tokens. What does not fill a block, single tokens of decode above all, is stored unit by unit.
- * Nothing is read back from a tile: neighbouring slots may be anybody's.
+ * tokens. Rows that do not fill a block, such as single tokens of decode, are stored unit by unit.
+ * No code reads a tile back, because other sequences may write neighbouring slots.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"

@@ -23,7 +23,7 @@ static inline size_t quire_v_index(uint32_t group, uint32_t d, uint32_t i, uint3
 
 const quire_codec *quire_codec_ref(void);
 
-/* For codecs that decode a format no faster: kernels read tiles as they are. */
+/* Decoding in plain C, for codecs without a faster one: kernels read tiles as they are. */
 void quire_codec_ref_decode_k(quire_format format, const quire_tile_rows *rows, const void *tile,
                               float *x);
 void quire_codec_ref_decode_v(quire_format format, const quire_tile_rows *rows, const void *tile,

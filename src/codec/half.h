@@ -4,8 +4,8 @@
  * upper bits of its payload, and a finite value never becomes infinite: it saturates to the largest
  * finite value, because one overflowed element would otherwise poison every later logit.
  *
- * These are what F16C and shift instructions compute (apart from saturation), so SIMD codecs give
- * the same bytes.
+ * F16C and shift instructions compute the same (apart from saturation), so SIMD codecs give the
+ * same bytes.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CODEC_HALF_H

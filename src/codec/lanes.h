@@ -1,5 +1,5 @@
-/* lanes.h - what a row of floats comes to, the same on every ISA: written for the vectoriser, sums
- * added in one order, products not fused (-ffp-contract=off).
+/* lanes.h - sums and maxima of a row of floats, with the same bits on every ISA: the loops suit the
+ * vectoriser, sums are added in one order, products are not fused (-ffp-contract=off).
  *
  * Thread: any.
  *

@@ -1,21 +1,22 @@
 /* q8_rounding_body.h - codes of K rows and of queries in 8 bit, each rounded with the other in
- * view; compiled once per ISA (codec_ref.c: the definition; codec_avx2.c). As in sealed_body.h
- * nothing depends on what the compiler makes of it. Whoever includes it may say how many elements a
- * register of the ISA has (Q8_AT_ONCE: 4 or 8; gcc takes comparisons of more apart, element by
- * element) and how it finds the lesser of two numbers (Q8_MIN); what comes out is the same.
+ * view; compiled once per ISA (codec_ref.c: the definition; codec_avx2.c). As in sealed_body.h, no
+ * compiler option changes the result. An including file may set the number of elements in a
+ * register of the ISA (Q8_AT_ONCE: 4 or 8; gcc splits comparisons of more elements into single
+ * ones), and the way to take the lesser of two numbers (Q8_MIN). The result is the same.
  *
- * A code is off by e = code - x / scale, and what the row is multiplied with, w, sees
- * scale * (e . w). Rounding each element by itself makes |e| smallest, but w does not lie anywhere:
- * the queries of later tokens resemble the token's own, and earlier tokens' K the token's own, and
- * what e has in their direction goes into logits, what is across does not. So a row is rounded to
- * nearest, and then, up to Q8_MOVES_MAX times, the code moves to its other neighbour that lowers
+ * Each code has the error e = code - x / scale. A row w that the coded row is multiplied with gets
+ * the error scale * (e . w). Rounding each element by itself makes |e| smallest, but w is not
+ * arbitrary: the queries of later tokens resemble the token's own queries, and the K of earlier
+ * tokens resembles the token's own K. Only the part of e in the direction of w changes logits. So a
+ * row is rounded to nearest. Then, up to Q8_MOVES_MAX times, one code moves to the other
+ * neighbouring integer of its value: the code whose move lowers
  *
  *     |e|^2 + (e . u)^2
  *
- * most, if any does. u, scaled to a mean square of 1, is for K the sum of the token's queries of
- * that kv head, for a query the token's K. docs/formats.md has what it brings; |e|^2 grows by 4 %.
- * Rounding that minds where an error goes is known from weights (AdaRound, Nagel et al. 2020,
- * arXiv 2004.10568; GPTQ, Frantar et al. 2022, arXiv 2210.17323).
+ * most, as long as a move lowers it. For a row of K, u is the sum of the token's queries of that kv
+ * head; for a query, u is the token's K. u is scaled to a mean square of 1. docs/format-study.md
+ * has the effect on divergence. Weights are rounded in a similar way by AdaRound (Nagel et al.
+ * 2020, arXiv 2004.10568) and GPTQ (Frantar et al. 2022, arXiv 2210.17323).
  *
  * Thread: any.
  *
@@ -31,7 +32,7 @@
 
 #define Q8_MOVES_MAX 4u
 
-/* Queries whose largest magnitude is outside are left as they are. */
+/* Queries whose largest magnitude is outside of these bounds are left unchanged. */
 #define Q8_QUERY_MIN 0x1p-60f
 #define Q8_QUERY_MAX 0x1p60f
 
@@ -43,12 +44,12 @@ typedef int32_t q8_ints __attribute__((vector_size(Q8_AT_ONCE * sizeof(int32_t))
 
 #define Q8_SIGN INT32_MIN
 
-/* What a move at i changes the sum by is own[i] + 2 * e_u * along[i]. The lowest bits give way to
- * i: the least of them says where, and which of two that are as good. */
+/* A move at i changes the sum by own[i] + 2 * e_u * along[i]. The lowest bits of this number are
+ * replaced by i, so the least number names its place, and equal changes have an order. */
 _Static_assert((QUIRE_HEAD_DIM_MAX & (QUIRE_HEAD_DIM_MAX - 1)) == 0, "places are some low bits");
 #define Q8_AT_MASK  ((int32_t)QUIRE_HEAD_DIM_MAX - 1)
-#define Q8_GAIN_MIN (-0x1p-20f) /* what is above is no gain */
-#define Q8_STAYS    0x1p60f     /* own[] of what may not move */
+#define Q8_GAIN_MIN (-0x1p-20f) /* a smaller gain is no gain */
+#define Q8_STAYS    0x1p60f     /* own[] of codes that may not move */
 
 /* A row at work. */
 typedef struct q8_row {
@@ -57,7 +58,7 @@ typedef struct q8_row {
     _Alignas(32) float u[QUIRE_HEAD_DIM_MAX];
     _Alignas(32) float n[QUIRE_HEAD_DIM_MAX]; /* codes */
     _Alignas(32) float e[QUIRE_HEAD_DIM_MAX];
-    _Alignas(32) float own[QUIRE_HEAD_DIM_MAX];   /* what a move adds to |e|^2, + u^2 */
+    _Alignas(32) float own[QUIRE_HEAD_DIM_MAX];   /* change of |e|^2 by a move, + u^2 */
     _Alignas(32) float along[QUIRE_HEAD_DIM_MAX]; /* u . move */
 } q8_row;
 
@@ -101,9 +102,10 @@ static inline q8_floats q8_nearest(q8_floats y)
     return (y + 0x1.8p23f) - 0x1.8p23f;
 }
 
-/* Nearest codes of x * inverse, within +-127, and what moves do: e goes towards 0 and past it, so
- * that only its sign says where to. What is exact stays: its neighbours are as far on both sides,
- * and one of them may be -128. So do codes of +-127 with keeps_largest. */
+/* Nearest codes of x * inverse, within +-127, and the effects of their moves. A move takes e
+ * towards 0 and past it, so the sign of e gives the direction. Exact codes do not move: both their
+ * neighbours are equally far, and one of them may be -128. With keeps_largest, codes of +-127 do
+ * not move either. */
 static inline void q8_row_start(q8_row *row, const float *x, float inverse, bool keeps_largest)
 {
     const q8_ints sign = (q8_ints){ 0 } + Q8_SIGN;
@@ -170,7 +172,7 @@ static inline float q8_move_find(const q8_row *row)
     return q8_least(q8_min(even, odd));
 }
 
-/* The best move, made: of *i; false: there is none. */
+/* Make the best move and set *i to its place; false when no move lowers the sum. */
 static inline bool q8_move(q8_row *row, uint32_t *i)
 {
     float gain = q8_move_find(row);
@@ -191,8 +193,8 @@ static inline bool q8_move(q8_row *row, uint32_t *i)
     return true;
 }
 
-/* row->u of a row that others resemble; false: it points nowhere, being NaN, Inf, next to nothing
- * or too large to square. */
+/* Set row->u from a row that later or earlier rows resemble; false when that row gives no
+ * direction: it has NaN or Inf, is next to zero, or is too large to square. */
 static inline bool q8_other_set(q8_row *row, const float *other)
 {
     float mean_square = dot(other, other, row->d) / (float)row->d;
@@ -232,8 +234,8 @@ static inline void q8_k_row_round(uint32_t d, const float *x, float inverse, con
     }
 }
 
-/* One query; row->u is set. Codes of +-127, the largest magnitude's among them, stay: whoever
- * divides by that and rounds to nearest comes to the same codes. */
+/* Round one query; row->u is set. Codes of +-127, including that of the largest magnitude, stay:
+ * dividing the result by its largest magnitude and rounding to nearest gives the same codes. */
 static inline void q8_query_round(q8_row *row, float *q)
 {
     const float largest = quire_f32_from_bits(max_bits(q, row->d));

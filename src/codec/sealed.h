@@ -1,4 +1,5 @@
-/* sealed.h - the inside of a tile of a sealed format: where its parts lie, and what codes mean.
+/* sealed.h - the inside of a tile of a sealed format: the places of its parts, and the meaning of
+ * codes.
  *
  *   offset 0     f16 scale[64]
  *   if centred   f16 mean[d], padded to 64 bytes (quire_sealed_is_centred)
@@ -34,7 +35,7 @@ static inline uint32_t quire_sealed_n_levels(quire_format format)
     return 1u << (quire_sealed_low_bits(format) + quire_sealed_high_bits(format));
 }
 
-/* Whether a tile has a mean, which is taken from every row before it is coded. */
+/* Whether a tile has a mean, which is subtracted from every row before the row is coded. */
 static inline bool quire_sealed_is_centred(quire_format format, quire_side side)
 {
     (void)format;
@@ -75,11 +76,11 @@ static inline size_t quire_sealed_tile_bytes(quire_format format, quire_side sid
  * Memory: static. */
 const int8_t *quire_sealed_levels(quire_format format, quire_side side);
 
-/* Where the fit of a row's scale starts: by how much its largest value is to overshoot the largest
- * level. Memory: static. */
+/* The starts of the fit of a row's scale: factors by which the row's largest value overshoots the
+ * largest level. Memory: static. */
 const float *quire_sealed_starts(quire_format format, uint32_t *n);
 
-/* Encode a whole tile, rows->n_tokens = QUIRE_TILE_TOKENS: the definition (sealed.c). */
+/* Encode a whole tile, rows->n_tokens = QUIRE_TILE_TOKENS. sealed.c is the definition. */
 void quire_sealed_encode(quire_format format, quire_side side, const quire_tile_rows *rows,
                          const float *x, void *tile);
 

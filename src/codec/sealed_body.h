@@ -1,7 +1,7 @@
 /* sealed_body.h - encoding and decoding of sealed tiles, compiled once per ISA (sealed.c, plain C:
- * the definition; sealed_avx2.c). Written for the vectoriser; nothing here depends on what it makes
- * of it: sums run in LANES interleaved parts that are added in one order, products are not fused
- * (-ffp-contract=off), all else is element by element.
+ * the definition; sealed_avx2.c). The loops suit the vectoriser, and its choices do not change
+ * results: sums run in LANES interleaved parts that are added in one order, products are not fused
+ * (-ffp-contract=off), all other work is element by element.
  *
  * A row x (centred, clamped to what a scale can reach) is coded like this:
  *   1. y = x * (127 / max|x|)
@@ -38,8 +38,9 @@
 
 /* ---- one row ---- */
 
-/* What rows are encoded with. Levels are symmetric, so a table of magnitudes does: the n-th cell
- * holds the upper half's code nearest to n / 2 level units, and above it the level. */
+/* The tables for encoding rows. Levels are symmetric, so a table of magnitudes is enough: the n-th
+ * cell holds the code (of the upper half) nearest to n / 2 level units, and its level in the upper
+ * bits. */
 typedef struct row_coder {
     const float *starts;
     uint32_t n_starts;
@@ -73,7 +74,7 @@ static inline float clamp(float x, float most)
     return x > -most ? x : -most;
 }
 
-/* A row at work: y as above, and what is nearest to y * factor. */
+/* A row being coded: y as above, and the levels nearest to y * factor. */
 typedef struct row_work {
     uint32_t d;
     float y[QUIRE_HEAD_DIM_MAX];
@@ -97,7 +98,7 @@ static inline void levels_find(const row_coder *coder, row_work *row, float fact
     }
 }
 
-/* The codes found; those of negative numbers mirror the others. */
+/* Write the codes of the row; codes of negative numbers mirror those of positive ones. */
 static inline void codes_take(const row_coder *coder, row_work *row, uint8_t *codes)
 {
     uint32_t mirror = coder->n_levels - 1;
@@ -172,8 +173,8 @@ static inline uint16_t row_encode(const row_coder *coder, uint32_t d, const floa
 
 /* ---- a tile ---- */
 
-/* The average of the finite rows, as stored (padded with zeros) and as the rows are centred with
- * it. Values enter it clamped to what it can hold. */
+/* The average of the finite rows: as it is stored (padded with zeros), and as floats for centring
+ * the rows. Values are clamped to the range of f16 first. */
 static inline void mean_encode(const quire_tile_rows *rows, const float *x, void *tile, float *mean)
 {
     uint16_t *stored = (uint16_t *)(void *)((char *)tile + QUIRE_SEALED_SCALES_BYTES);
@@ -227,7 +228,7 @@ static inline uint32_t planes_of(quire_format format, quire_side side, uint32_t 
     return 2;
 }
 
-/* What the rows of a tile are encoded with. */
+/* The inputs for encoding the rows of a tile. */
 typedef struct sealed_tile {
     uint32_t d;
     row_coder coder;
@@ -236,7 +237,7 @@ typedef struct sealed_tile {
     uint32_t n_planes;
 } sealed_tile;
 
-/* Slot t of a K plane out of the row's words of 4 dimensions, which are zero behind d. */
+/* Write slot t of a K plane from the row's words of 4 dimensions; words behind d are zero. */
 static inline void k_plane_store(const sealed_plane *plane, uint32_t d, uint32_t t,
                                  const uint32_t *words, void *tile)
 {
@@ -252,7 +253,7 @@ static inline void k_plane_store(const sealed_plane *plane, uint32_t d, uint32_t
     }
 }
 
-/* Adds what a K plane holds of slot t to the row's words. */
+/* Add the bits of slot t of a K plane to the row's words. */
 static inline void k_plane_load(const sealed_plane *plane, uint32_t d, uint32_t t, const void *tile,
                                 uint32_t *words)
 {
@@ -265,7 +266,7 @@ static inline void k_plane_load(const sealed_plane *plane, uint32_t d, uint32_t 
     }
 }
 
-/* Slots t .. t + 3 of a V plane out of the words of the d dimensions. */
+/* Write slots t .. t + 3 of a V plane from the words of the d dimensions. */
 static inline void v_plane_store(const sealed_plane *plane, uint32_t d, uint32_t t,
                                  const uint32_t *words, void *tile)
 {
@@ -280,7 +281,7 @@ static inline void v_plane_store(const sealed_plane *plane, uint32_t d, uint32_t
     }
 }
 
-/* Adds what a V plane holds of slot t to the row's codes. */
+/* Add the bits of slot t of a V plane to the row's codes. */
 static inline void v_plane_load(const sealed_plane *plane, uint32_t d, uint32_t t, const void *tile,
                                 uint8_t *codes)
 {

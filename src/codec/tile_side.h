@@ -1,5 +1,5 @@
-/* tile_side.h - storing to tiles of one side: tokens to the form that takes them one by one, and
- * from there to the sealed one.
+/* tile_side.h - storing to the tiles of one side: tokens go to the form that takes them one by one,
+ * and from there to the sealed form.
  *
  * Thread: any.
  *
@@ -29,8 +29,8 @@ static inline quire_format quire_tile_open_format(const quire_tile_side *s)
     return quire_format_is_sealed(s->format) ? QUIRE_FORMAT_HOT : s->format;
 }
 
-/* Encode a full hot tile in the side's sealed format: from what the hot tile holds and nothing
- * else, so the bytes do not depend on how its tokens came in. scratch: [QUIRE_TILE_TOKENS][d]. */
+/* Encode a full hot tile in the side's sealed format. Only the hot tile is read, so the bytes do
+ * not depend on how its tokens came in. scratch: [QUIRE_TILE_TOKENS][d]. */
 static inline void quire_tile_seal(const quire_tile_side *s, const void *hot, void *tile,
                                    float *scratch)
 {

@@ -54,8 +54,8 @@ static void init_process(void)
     llama_backend_init();
     cpu_device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     if (cpu_device == NULL) {
-        /* Searches for shared objects, the working directory included: only where the backends are
-         * shared objects is that what the user installed. */
+        /* The call searches for shared objects, also in the working directory. It is made only
+         * where the backends are shared objects, which the user installed. */
         ggml_backend_load_all();
         cpu_device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     }

@@ -1,10 +1,10 @@
 /* backend.h - the process-wide side of ggml and libllama: start-up, the CPU device, their logs.
  *
- * Nothing of ggml-cpu.h is named: in a dynamic-backend build (distributions) it cannot be linked,
- * so what is needed from it comes through the registry's proc addresses.
+ * No function of ggml-cpu.h is called by name: in a build with dynamic backends (distributions)
+ * these functions cannot be linked. They are found through the registry's proc addresses.
  *
- * Both libraries log through one process-wide callback. We swallow what they say and keep the last
- * error line, because it is the only reason libllama gives when it refuses a file.
+ * Both libraries log through one process-wide callback. Quire drops their messages but keeps the
+ * last error line, because this line is the only reason that libllama gives when it refuses a file.
  *
  * Thread: any, except where noted.
  *
@@ -31,9 +31,9 @@ ggml_backend_dev_t quire_backend_cpu(void);
 /* The CPU device's extra (repacking) buffer types, NULL-terminated; NULL if it has none. */
 ggml_backend_buffer_type_t *quire_backend_extra_bufts(void);
 
-/* What the bits of ggml's own operations depend on: its version, and the features of the CPU that
- * it was built for or found. Cut where the buffer is full; QUIRE_BACKEND_KERNELS_BYTES are enough.
- * quire_backend_init() must have succeeded. */
+/* Write the facts on which the bits of ggml's own operations depend: ggml's version, and the CPU
+ * features that ggml was built for or found. The text is cut where the buffer is full;
+ * QUIRE_BACKEND_KERNELS_BYTES are enough. quire_backend_init() must have succeeded. */
 #define QUIRE_BACKEND_KERNELS_BYTES 768u
 void quire_backend_kernels(char *text, size_t text_bytes);
 
@@ -47,8 +47,8 @@ int quire_backend_open(quire_backend *backend, uint32_t n_threads);
 void quire_backend_close(quire_backend *backend);
 enum ggml_status quire_backend_compute(const quire_backend *backend, struct ggml_cgraph *cgraph);
 
-/* Have a graph's computation ask, between its nodes, whether it shall end: it then gives
- * GGML_STATUS_ABORTED. Returns false when this ggml cannot. */
+/* Set a function that ggml calls between the nodes of a graph; when the function returns true, the
+ * computation ends with GGML_STATUS_ABORTED. Returns false when this ggml cannot do so. */
 bool quire_backend_abort_set(const quire_backend *backend, ggml_abort_callback abort, void *ctx);
 
 /* Copy this thread's last error line of ggml or libllama since quire_backend_log_clear(); "" if

@@ -2,19 +2,22 @@
  *
  * A pre-tokenizer cuts a text into words by regular expressions, and merging stays within words.
  * The expressions of all pre-tokenizers of libllama (llama-vocab.cpp at ggml 0.25.1) were read for
- * places where a word ends whatever stands before and behind, and where what is left of the place
- * and what is right of it are cut as they are in the whole:
+ * places with two properties: a word ends there in any text, and the sides left and right of the
+ * place are cut into the same words alone as in the whole text:
  *
- *   newline   x \n | y     One newline behind what is no white space. No word goes on behind it
- *                          unless y is white space, '/' (tekken, gpt-4o: "[\r\n/]*") or what BLOOM
- *                          takes for no word at all: "(|.,!?" and their like in other scripts.
- *   blank     x | ' ' y    One blank. Words begin with the blank ("\s?\p{L}+") or stand on both
- *                          sides of it; a blank is no end of a run of white space that another
- *                          character would change. One is no punctuation, so that not both are what
- *                          DeepSeek Coder and BLOOM take for no word; behind punctuation y is a
- *                          letter, since DeepSeek Coder takes digits last.
+ *   newline   x \n | y    One newline behind a character that is no white space. A word continues
+ *                          behind the newline only if y is white space, '/' (tekken, gpt-4o:
+ *                          "[\r\n/]*"), or a character that BLOOM leaves outside of words:
+ *                          "(|.,!?" and their like in other scripts. So y is none of these.
+ *   blank     x | ' ' y    One blank between characters that are no white space. The blank is a run
+ *                          of white space by itself, so no other character changes where the run
+ *                          ends. Words begin with the blank ("\s?\p{L}+"), or stand on both sides
+ *                          of it. One of x and y is no punctuation, because DeepSeek Coder and
+ *                          BLOOM leave punctuation outside of words. If x is punctuation, y is a
+ *                          letter, because DeepSeek Coder splits off digits last.
  *
- * SuperBPE joins words across both, EXAONE-MoE, Gemma 4 and Sarvam across blanks.
+ * SuperBPE joins words across newlines and blanks. EXAONE-MoE, Gemma 4, Granite's embedding model
+ * of 311M and Sarvam join words across blanks.
  *
  * Three expressions try the rest of a run from each of its characters: "\s+$" of DeepSeek LLM and
  * "\s*[\r\n]+" before "\s{512}" of Jais 2 in runs of white space, "(?=(\d{3})+(?!\d))" of SuperBPE
@@ -145,8 +148,8 @@ static size_t slow_bytes(const quire_bpe_cut *cut, const char *text, size_t n_by
     return blank_bytes(text, n_bytes);
 }
 
-/* Whether the expression fails at the end of a run, where `next` stands, and tries its rest: "\s+$"
- * is at an end before letters, punctuation and newlines, which are cut off first. */
+/* Whether the expression fails at the end of a run, before `next`, and then tries the rest of the
+ * run again. "\s+$" fails before letters, punctuation and newlines, which are cut off first. */
 static bool is_slow_end(const quire_bpe_cut *cut, const char *next, size_t n_bytes)
 {
     if (!cut->has_slow_blanks) {

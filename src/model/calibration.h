@@ -47,8 +47,9 @@ typedef struct quire_calibration {
     quire_kv_pair *pairs; /* [n_stored] the choice */
 } quire_calibration;
 
-/* An empty one for a model: f32 and f16 cost nothing, q8 to q3 are INFINITY until they are set, all
- * pairs f16. Errors: QUIRE_NOMEM. Memory: quire_calibration_fini(). */
+/* Make an empty calibration for a model: the costs of f32 and f16 are 0, those of q8 to q3 are
+ * INFINITY until they are set, and all pairs are f16. Errors: QUIRE_NOMEM. Memory:
+ * quire_calibration_fini(). */
 int quire_calibration_init(quire_calibration *out, const quire_model_desc *desc, quire_error *err);
 /* Zeros are fine. */
 void quire_calibration_fini(quire_calibration *calibration);
@@ -66,8 +67,8 @@ bool quire_calibration_uniform(const quire_calibration *calibration, const quire
 int quire_calibration_choose(const quire_calibration *calibration, const quire_model_desc *desc,
                              double bits, quire_kv_pair *pairs, quire_error *err);
 
-/* The smallest size, in steps of 1/64 bit, whose choice costs at most kld_max; all sides at f16 if
- * need be. Errors: QUIRE_NOMEM. */
+/* Find the smallest size, in steps of 1/64 bit, for which the chosen formats cost at most kld_max;
+ * with all sides at f16 if no smaller size does. Errors: QUIRE_NOMEM. */
 int quire_calibration_bits_for(const quire_calibration *calibration, const quire_model_desc *desc,
                                double kld_max, double *bits, quire_error *err);
 
@@ -76,9 +77,9 @@ int quire_calibration_bits_for(const quire_calibration *calibration, const quire
 int quire_calibration_format(const quire_calibration *calibration, const quire_model_desc *desc,
                              char **text, size_t *text_bytes, quire_error *err);
 
-/* Read a file's text. On failure *out holds nothing. Messages do not name the file.
- * Errors: QUIRE_CORRUPT (no such YAML, values out of range), QUIRE_UNSUPP (another version),
- * QUIRE_INVAL (made for another model), QUIRE_NOMEM. Memory: quire_calibration_fini(). */
+/* Read a file's text. On failure *out is empty. Messages do not name the file. Errors:
+ * QUIRE_CORRUPT (no such YAML, values out of range), QUIRE_UNSUPP (another version), QUIRE_INVAL
+ * (made for another model), QUIRE_NOMEM. Memory: quire_calibration_fini(). */
 int quire_calibration_parse(quire_calibration *out, const char *text, size_t text_bytes,
                             const quire_model_desc *desc, quire_error *err);
 

@@ -26,7 +26,7 @@ static const char heading[] = "# What quire calibrate measured; --kv auto reads 
 
 /* ---- the schema ---- */
 
-/* Costs in billionths: whole numbers of few digits, where libcyaml would write 17 of a double. */
+/* Costs in billionths: whole numbers of few digits. libcyaml would write 17 digits of a double. */
 typedef struct file_side {
     uint64_t q8;
     uint64_t q6;
@@ -129,7 +129,7 @@ static void make_printable(char *text)
     }
 }
 
-/* A name as one line of printable ASCII, which YAML needs no care for. */
+/* A name as one line of printable ASCII, which YAML takes without quotes or escapes. */
 static void name_copy(char *out, const char *name, size_t cap)
 {
     size_t n = strnlen(name, cap - 1);
@@ -191,8 +191,8 @@ static int fail_load(cyaml_err_t status, const reason *r, quire_error *err)
                            r->text[0] != '\0' ? r->text : cyaml_strerror(status));
 }
 
-/* The version is read first, so that the message for a later version says so and does not call the
- * file damaged. */
+/* The version is read first. So the message about a file of a later version names the version and
+ * does not call the file damaged. */
 static int load_version(const char *text, size_t text_bytes, quire_error *err)
 {
     reason r = { .n_lines = 0 };
@@ -363,7 +363,8 @@ int quire_calibration_parse(quire_calibration *out, const char *text, size_t tex
     return rc;
 }
 
-/* What was measured may be anything: costs that no file may hold are told, not written. */
+/* Measurements may have any value: a cost outside the bounds of the file is reported and not
+ * written. */
 static int check_costs(const quire_calibration *c, quire_error *err)
 {
     for (uint32_t l = 0; l < c->n_stored; l++) {

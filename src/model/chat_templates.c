@@ -42,8 +42,9 @@ bool quire_chat_template_is_usable(const quire_model *model, const char *chat_te
 #define SAMPLE_BYTES 4096u
 #define EXTRA_BYTES  64u
 
-/* Conversations that show all that a template's rendering writes around messages: with and without
- * a system message, and up to an answer or not. False where it cannot be used. */
+/* Render conversations that show all text that a template writes around messages: with and without
+ * a system message, with and without the beginning of an answer. False when the template cannot be
+ * used. */
 static bool sample_render(const quire_model *model, const char *chat_template, char *text)
 {
     static const quire_chat_message messages[] = {
@@ -66,7 +67,8 @@ static bool sample_render(const quire_model *model, const char *chat_template, c
     return true;
 }
 
-/* The built-in template that renders as the model's own is rendered; "none" if only Quire does so.
+/* The name of the built-in template that gives the same sample; "none" when Quire renders the
+ * model's template by code of its own.
  */
 static const char *builtin_find(const quire_model *model, const char *sample)
 {

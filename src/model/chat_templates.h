@@ -1,7 +1,7 @@
-/* chat_templates.h - which chat templates there are.
+/* chat_templates.h - the list of chat templates.
  *
- * libllama does not run the template of a model file: it recognises the common ones and renders
- * them by code of its own, each of which has a name.
+ * libllama does not run the template of a model file. It recognises common templates, and renders
+ * messages by built-in templates, each of which has a name.
  *
  * Thread: any.
  *

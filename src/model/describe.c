@@ -13,7 +13,8 @@
 #include "model/gguf_keys.h"
 #include "model/gguf_scan.h"
 
-/* Far above today's models, low enough that products of two fit 64 bits and one fits a tensor. */
+/* Far above today's models, low enough that the product of two sizes fits 64 bits and one size fits
+ * a tensor. */
 #define EMBD_MAX  (1u << 17)
 #define FF_MAX    (1u << 20)
 #define HEADS_MAX 1024u
@@ -65,7 +66,7 @@ static int arch_get(const quire_gguf *file, quire_model_desc *desc, quire_error 
         quire_gguf_path(file), quire_gguf_printable(text, sizeof(text), raw, strlen(raw)));
 }
 
-/* A file may hold something else than one whole model. */
+/* Refuse a file that is not one whole model. */
 static int kind_check(const quire_gguf *file, quire_error *err)
 {
     uint32_t n_split = 1;
@@ -87,7 +88,7 @@ static int kind_check(const quire_gguf *file, quire_error *err)
     return QUIRE_OK;
 }
 
-/* Features of these architectures that change the result and that we do not have. */
+/* Refuse features of these architectures that change the result and that Quire does not have. */
 static int features_check(const quire_gguf *file, const quire_model_desc *desc, quire_error *err)
 {
     static const char *const counts[] = { "expert_count", "nextn_predict_layers" };

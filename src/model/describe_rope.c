@@ -15,7 +15,8 @@
 #define BETA_FAST 32.0f
 #define BETA_SLOW 1.0f
 
-/* The key's text to a kind; an absent key means linear, whose factor is 1 by default. */
+/* Turn the key's text into a kind of scaling; an absent key means linear, whose factor is 1 by
+ * default. */
 static int scaling_get(const quire_gguf *file, const char *key, quire_rope_scaling *out,
                        quire_error *err)
 {
@@ -59,8 +60,9 @@ static int dims_get(const quire_gguf *file, quire_model_desc *desc, quire_error 
     return QUIRE_OK;
 }
 
-/* YaRN's magnitude: ggml's rope multiplies by 1 + 0.1 ln(factor) itself, which libllama divides out
- * after it has set the factor it wants. Source: arXiv 2309.00071 and llama.cpp PR 17945. */
+/* YaRN's magnitude: ggml's rope multiplies by 1 + 0.1 ln(factor) itself. libllama sets the
+ * magnitude that it wants and divides by this number. Source: arXiv 2309.00071 and llama.cpp PR
+ * 17945. */
 static float yarn_attn_factor(float factor)
 {
     float scale = factor <= 1.0f ? 1.0f : 0.1f * 1.0f * logf(factor) + 1.0f;

@@ -1,10 +1,10 @@
 /* describe_tensors.c - every tensor of the file has a place in the model, and every place its
  * tensor.
  *
- * One pass over the file's tensors looks each name up in the architecture's table and checks shape
- * and type; what was found is counted per table row. Then every row must have been found once per
- * layer. A tensor without a row is an error, as it is in libllama: a model computed without one of
- * its tensors gives wrong text, not an error.
+ * One pass over the file's tensors looks each name up in the architecture's table, checks shape and
+ * type, and counts the tensors found for each row of the table. Then every row must have been found
+ * once per layer. A tensor without a row is an error, as it is in libllama: a model computed
+ * without one of its tensors gives wrong text, not an error.
  *
  * SPDX-License-Identifier: MIT */
 #include <ctype.h>
@@ -22,7 +22,7 @@
 #define QWEN2     (1u << QUIRE_ARCH_QWEN2)
 #define QWEN3     (1u << QUIRE_ARCH_QWEN3)
 
-/* Sizes a shape is made of. */
+/* The sizes of which shapes consist. */
 typedef enum dim {
     DIM_ONE,
     DIM_EMBD,
@@ -143,8 +143,8 @@ static size_t row_find(const quire_model_desc *desc, const char *name)
     return N_ROWS;
 }
 
-/* Types ggml's CPU backend takes as the left side of a product and as rows to look up: both lists
- * are all block types except two that hold intermediate results. */
+/* Types that ggml's CPU backend accepts for the left side of a product and for rows to look up.
+ * Both lists have all block types except two that hold intermediate results. */
 static bool is_matrix_type(enum ggml_type type)
 {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 ||

@@ -4,8 +4,8 @@
  * the base and the scaling of rope; every tensor's name, type and shape, in file order; the length
  * of the file. It does not cover the path, nor the bytes of weights and tokenizer. A copy has the
  * fingerprint of the original. Another quantisation has another fingerprint, and so has another
- * fine-tune unless name, shapes and length all agree. Data under a fingerprint must therefore do no
- * harm to such a twin.
+ * fine-tune unless name, shapes and length all agree. Data stored under a fingerprint must
+ * therefore do no harm when they are used for such a twin.
  *
  * Numbers are hashed as decimal text, so that the result does not depend on the machine.
  *
@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Lines are shorter than the buffer: names of a GGUF file that reached this have at most 63 bytes.
+/* Lines are shorter than the buffer: at this point names of a GGUF file have at most 63 bytes.
  */
 __attribute__((format(printf, 2, 3))) static void add(uint64_t *hash, const char *format, ...)
 {

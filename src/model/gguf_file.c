@@ -49,8 +49,8 @@ out:
     return rc;
 }
 
-/* Every tensor inside the file; the tensors are in file order, so the last one tells how many bytes
- * there should be. */
+/* Check that every tensor lies inside the file. The tensors are in file order, so the end of the
+ * last one is the least length of the file. */
 static int extent_check(const quire_gguf *file, quire_error *err)
 {
     uint64_t data = gguf_get_data_offset(file->gguf);

@@ -1,7 +1,7 @@
 /* gguf_keys.h - typed, range-checked reads of a GGUF file's keys.
  *
- * Each getter answers QUIRE_OK, or QUIRE_CORRUPT with a message that names the file, the key, its
- * value and what was expected. An absent optional key (is_required false) leaves *value unchanged,
+ * Each getter returns QUIRE_OK, or QUIRE_CORRUPT with a message that names the file, the key, its
+ * value and the expected value. An absent optional key (is_required false) leaves *value unchanged,
  * so the caller stores the default in *value first.
  *
  * SPDX-License-Identifier: MIT */
@@ -15,7 +15,7 @@
 
 #define QUIRE_GGUF_KEY_NAME_MAX 96u
 
-/* What a number must be. */
+/* The bounds of a number. */
 typedef struct quire_gguf_range {
     uint32_t min;
     uint32_t max;

@@ -1,7 +1,7 @@
-/* grammar.c - reads GBNF as libllama does, but says no; see grammar.h.
+/* grammar.c - reads GBNF as libllama does, and refuses grammars that harm libllama; see grammar.h.
  *
- * Groups are rules without a name. A repetition is not unrolled: its item says how often, and what
- * unrolling would cost libllama is added up.
+ * Groups are rules without a name. A repetition is not unrolled: its item has the number of
+ * repetitions, and the cost of unrolling in libllama is added up.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/grammar.h"
@@ -65,7 +65,7 @@ typedef struct grammar {
     uint32_t depth;
 } grammar;
 
-/* What a repetition repeats: the last thing in a sequence. */
+/* The part that a repetition repeats: the last one of a sequence. */
 typedef struct repeated {
     uint32_t item;       /* NONE: nothing there to be repeated */
     uint64_t n_elements; /* of one copy */
@@ -360,7 +360,7 @@ static int take_repetition(grammar *g, bool is_group, repeated *what)
     return QUIRE_OK;
 }
 
-/* One thing that is no repetition. */
+/* Parse one part that is no repetition. */
 static int take_item(grammar *g, uint32_t owner, repeated *what)
 {
     uint32_t target = NONE;
@@ -473,8 +473,9 @@ static int grammar_parse(grammar *g)
 
 /* ---- what rules begin with ---- */
 
-/* Sets is_nullable and steps of a rule and of all that it can begin with. Finding it again on the
- * way is left recursion: every rule before it on the way can be empty there. */
+/* Set is_nullable and steps of a rule and of all rules that it can begin with. A rule that is met
+ * again on the way is left-recursive, because every rule before it on the way can be empty
+ * there. */
 static int rule_visit(grammar *g, uint32_t index, uint32_t depth)
 {
     rule *r = &g->rules[index];
@@ -515,7 +516,7 @@ static int rule_visit(grammar *g, uint32_t index, uint32_t depth)
     return QUIRE_OK;
 }
 
-/* libllama begins at each rule it has not met, the unrolled ones of repetitions too. */
+/* libllama begins at each rule that it has not met, including the unrolled rules of repetitions. */
 static int grammar_judge(grammar *g)
 {
     uint64_t steps = 0;

@@ -22,7 +22,7 @@ typedef struct graph_build {
 
 /* ---- the two ops ---- */
 
-/* Every thread works on a copy of the layer, since the row pointers belong to the graph at hand. */
+/* Every thread works on a copy of the layer, since the row pointers belong to the current graph. */
 static void op_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     quire_graph_op *op = userdata;
@@ -111,14 +111,14 @@ static struct ggml_tensor *some_heads(const graph_build *b, struct ggml_tensor *
                         first * x->nb[1]);
 }
 
-/* What a layer's rows bring to attention, rope applied: [d][heads][n_rows] each. */
+/* Q, K and V of a layer's rows, rope applied: [d][heads][n_rows] each. */
 typedef struct layer_rows {
     struct ggml_tensor *q; /* NULL when nobody reads it */
     struct ggml_tensor *k;
     struct ggml_tensor *v;
 } layer_rows;
 
-/* By one product and one rope. Q and K have heads of the same size, so they are as one. */
+/* Compute them by one product and one rope: Q and K have heads of the same size. */
 static layer_rows rows_jointly(const graph_build *b, struct ggml_tensor *x, uint32_t il)
 {
     const quire_model_desc *desc = b->desc;
@@ -165,7 +165,8 @@ static struct ggml_tensor *attention(const graph_build *b, struct ggml_tensor *x
     const layer_rows rows = is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, has_q);
     struct ggml_tensor *append;
 
-    /* The append's value is never read: one float, so that ggml has something to order by. */
+    /* The value of the append is never read. It is one float, so that ggml can order other
+     * operations behind it. */
     append = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1,
                             (struct ggml_tensor *[]){ rows.k, rows.v, rows.q }, pairs_qk ? 3 : 2,
                             op_append, GGML_N_TASKS_MAX, &b->ops[il]);
@@ -243,7 +244,7 @@ static void graph_clear(quire_graph *graph)
     *graph = (quire_graph){ 0 };
 }
 
-/* Tensors of a graph at most; what the linear maps add depends on the number of rows. */
+/* The most tensors of a graph; the number that linear maps add depends on the number of rows. */
 static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t n_logits)
 {
     const quire_graphs_opts *o = &graphs->opts;
@@ -323,7 +324,7 @@ int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts)
     if (graphs->buffer == NULL) {
         return QUIRE_NOMEM;
     }
-    /* The largest step, and the largest whose maps also keep a block's result. */
+    /* The largest step, and the largest step whose linear maps also keep a block's result. */
     if (opts->n_rows_max > QUIRE_LINEAR_CUT_ROWS_MAX) {
         rc = buffer_reserve(graphs, QUIRE_LINEAR_CUT_ROWS_MAX);
     }

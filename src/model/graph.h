@@ -7,10 +7,10 @@
  *               output projection, FFN
  *   rows whose logits are wanted -> output matrix
  *
- * The attention op names the append op among its arguments, so ggml computes it later; both read
- * their step data (page tables, pages) from the attention device, so a graph holds nothing of a
- * step but its shape and can be computed again and again. The last layer goes on only with the
- * rows whose logits are wanted, and stops after the append when there are none.
+ * The attention op names the append op among its arguments, so ggml computes the attention later.
+ * Both ops read page tables and pages from the attention device. A graph therefore holds only the
+ * shape of a step, and can be computed again and again. Behind its append the last layer computes
+ * only the rows whose logits are wanted; without such rows it ends there.
  *
  * All graphs share one compute buffer, reserved for the largest shape: only one can be computed at
  * a time, and a result lives until the next computation.
@@ -31,7 +31,7 @@
 
 #define QUIRE_GRAPHS_MAX 12u
 
-/* What a layer's two ops work with; constant after the runtime was created but for the times. */
+/* The data of a layer's two ops; constant after the runtime was created, except for the times. */
 typedef struct quire_graph_op {
     const quire_attn_device *device;
     quire_attn_layer layer; /* constants; the ops fill in the row pointers of their call */

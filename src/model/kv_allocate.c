@@ -1,9 +1,9 @@
 /* kv_allocate.c - see kv_allocate.h.
  *
  * A multiple-choice knapsack: each side takes one format, sizes are whole bytes per token and kv
- * head, so a table over (side, bytes left) gives the exact optimum. A greedy descent would be
- * within one step of it, but where it overshoots is arbitrary, and two neighbouring sizes could
- * come out in the wrong order.
+ * head, so a table over (side, bytes left) gives the exact optimum. A greedy descent would end
+ * within one step of the optimum. But the step by which it overshoots is arbitrary, so a larger
+ * size could get a worse choice than a smaller one.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/kv_allocate.h"
@@ -109,8 +109,8 @@ static void problem_state(problem *p, const quire_kv_cost *costs)
     }
 }
 
-/* best[c]: least cost of the items so far with at most c units beyond the least. chosen[i][c]: what
- * item i takes there. */
+/* best[c]: least cost of the items so far with at most c units beyond the least size. chosen[i][c]:
+ * the format of item i in this solution. */
 static void solve(const problem *p, size_t n_units, double *best, unsigned char *chosen)
 {
     for (size_t c = 0; c <= n_units; c++) {
@@ -120,7 +120,7 @@ static void solve(const problem *p, size_t n_units, double *best, unsigned char 
         const item *it = &p->items[i];
         unsigned char *choice = chosen + i * (n_units + 1);
 
-        /* Downwards, so that smaller counts still speak of the items before. */
+        /* c goes down, so that best[] of smaller counts is still that of the items before. */
         for (size_t c = n_units + 1; c-- > 0;) {
             double least = best[c] + it->cost[0];
 

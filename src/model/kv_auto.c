@@ -1,16 +1,12 @@
 /* kv_auto.c - formats for a size, by rules that hold for models in general.
  *
- * What a format costs is its rounding error relative to the variance (docs/formats.md, normal rows
- * of 64 values) times how much the place matters. No side gets less than it has in the best pair
- * for all layers of the same size: rules may be wrong about a model, and only then is their choice
- * never behind that pair. K needs more than V: cut to 4 and to 3 bits
- * alone it moves the logits (KL divergence beyond q8's) 3.0 and 2.8 times as far as V on TinyLlama,
- * where 8 query heads share a kv head, and 1.4 and 1.7 times on stories15M, where none share. At
- * 4.4 bits q4:q4 and q5:q3 come out even on the former and 2.9e-3 against 4.0e-3 on the latter.
- * Published figures of other models are steeper (KIVI, KVQuant). Layers at the
- * ends cost TinyLlama no more than others (q3 in the first two 1.2e-3, the last two 0.7e-3, in
- * pairs between 0 to 1.2e-3), other models more. What is measured of the model at hand is better
- * than any of this: see kv_allocate.h.
+ * The cost of a format in a place is its rounding error (docs/formats.md, normal rows of 64 values)
+ * times the weight of the place. K has more weight than V, and the first and last layers have more
+ * weight than the others. bench/results/calibrate.md has the measurements behind the weights.
+ *
+ * The rules may be wrong about a model. So no side gets a less exact format than in the best pair
+ * of formats for all layers of the same size: then the choice is never behind that pair. Measured
+ * costs of the model itself are better than these rules (kv_allocate.h).
  *
  * SPDX-License-Identifier: MIT */
 #include "model/kv_allocate.h"
@@ -28,8 +24,8 @@
 #define SMALL_PARAMS 1.5e9
 #define WIDE_SHARING 6u /* query heads per kv head */
 
-/* Mean squared rounding error of a unit Gaussian; q8 with its one scale for the largest of a row.
- * bf16 is as large as f16 and less exact. */
+/* Mean squared rounding error of a unit Gaussian; for q8 with one scale per row, from its largest
+ * element. bf16 is never chosen: it is as large as f16 and less exact. */
 static double rounding_error(quire_format format)
 {
     switch (format) {
@@ -104,7 +100,7 @@ static bool best_uniform(const quire_model_desc *desc, double bits, const quire_
     return isfinite(least);
 }
 
-/* Forbid on each side what is less exact than the pair. */
+/* Forbid on each side the formats that are less exact than the pair's. */
 static void forbid_below(const quire_model_desc *desc, quire_kv_pair pair, quire_kv_cost *costs)
 {
     for (uint32_t l = 0; l < desc->n_stored; l++) {

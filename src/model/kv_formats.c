@@ -1,4 +1,4 @@
-/* kv_formats.c - pairs and lists of formats as text, and what they take.
+/* kv_formats.c - pairs and lists of formats as text, and their sizes.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/kv_formats.h"

@@ -1,8 +1,8 @@
-/* kv_formats.h - which number format each stored layer's K and V take.
+/* kv_formats.h - the number formats of K and V of each stored layer.
  *
  * A choice is a pair of formats per stored layer. It comes from one pair for all layers (--kv
  * q8:q4), from a list by layers (--kv-layers "0-1,-2--1=q8;*=q4:q4"), or is made for a size (--kv
- * auto): by rules that hold for models in general, or by what was measured of this one.
+ * auto), by general rules or by a calibration of the model.
  *
  * Layer numbers count the layers that store KV, from 0; negative ones count from the end (-1 is the
  * last). Bits are average bits per stored value in the long-context limit: codes, scales and means
@@ -20,7 +20,7 @@
 
 #define QUIRE_KV_RECENT_DEFAULT 128 /* tokens that stay in the hot format, from a query back */
 #define QUIRE_KV_SINKS_DEFAULT  64  /* tokens at the start that stay hot */
-#define QUIRE_KV_AUTO_BITS      4.5 /* what --kv auto aims at when it is given no size */
+#define QUIRE_KV_AUTO_BITS      4.5 /* size of --kv auto without a number */
 #define QUIRE_KV_BITS_MIN       3.0
 #define QUIRE_KV_BITS_MAX       32.0
 
@@ -29,7 +29,7 @@ typedef struct quire_kv_pair {
     quire_format v;
 } quire_kv_pair;
 
-/* What a user asked for, before a model is known. */
+/* The choice of a user, before a model is known. */
 typedef struct quire_kv_choice {
     bool is_auto;       /* a size instead of formats */
     double bits;        /* of auto */
@@ -39,8 +39,8 @@ typedef struct quire_kv_choice {
 /* Parse "f16" or "q8:f16". Errors: QUIRE_INVAL (then *out is unchanged). */
 int quire_kv_pair_parse(const char *text, quire_kv_pair *out);
 
-/* What a text that is no pair was likely meant to be: "q8_0:q4_0", llama.cpp's names, gives q8:q4.
- * Returns false when nothing is near. */
+/* Guess the pair that a wrong text was likely meant to be: "q8_0:q4_0", llama.cpp's names, gives
+ * q8:q4. Returns false when no name is near. */
 bool quire_kv_pair_suggest(const char *text, quire_kv_pair *out);
 
 /* "f16" when both are the same, else "q8:f16". Returns buffer, of at least 24 bytes. */
@@ -76,10 +76,10 @@ char *quire_kv_summary(const quire_model_desc *desc, const quire_kv_pair *pairs,
                        size_t buffer_bytes);
 
 /* The general rules: pairs of at most `bits` on average (kv_auto.c has the figures behind them). No
- * side gets less than in the best pair for all layers of that size. What is left goes first to the
- * first and the last two stored layers, which are at 8 bit where the size allows, and to K before
- * V, the more so on small models (< 1.5e9 parameters), where six or more query heads share a kv
- * head, or where K has a bias. Errors: QUIRE_RANGE (less than any formats can reach; err gives the
+ * side gets less than in the best pair for all layers of that size. The remaining bits go first to
+ * the first two and the last two stored layers (8 bit if the size allows), and to K before V. K has
+ * still more weight in small models (< 1.5e9 parameters), if six or more query heads share a kv
+ * head, or if K has a bias. Errors: QUIRE_RANGE (less than any formats can reach; err gives the
  * least), QUIRE_NOMEM. */
 int quire_kv_auto(const quire_model_desc *desc, double bits, quire_kv_pair *pairs,
                   quire_error *err);

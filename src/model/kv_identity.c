@@ -20,7 +20,7 @@
 
 typedef unsigned char digest[QUIRE_HASH128_BYTES];
 
-/* Add a line. A longer one than fits would count in part only: that is a bug. */
+/* Add a line. A line that does not fit the buffer is a bug: only a part of it would count. */
 __attribute__((format(printf, 2, 3))) static void add(digest hash, const char *format, ...)
 {
     unsigned char bytes[QUIRE_HASH128_BYTES + LINE_BYTES];

@@ -9,8 +9,8 @@
  *   the reading    the distance rule of sealed formats: the KV of deeper layers depends on it
  *   the kernels    those of attention and of linear maps, as far as their bits differ
  *
- * Not of: threads, batches, budgets, context length. (Linear maps that ggml multiplies depend on
- * the batch; that difference is one between two valid answers, see docs/architecture.md.)
+ * Threads, batches, budgets and context length are not among the facts. (Linear maps of ggml depend
+ * on the batch; both results are valid answers, see docs/architecture.md.)
  *
  * The numbers below are versions of rules in the code. A commit that changes a rule raises its
  * number, so that an older program's pages are not taken for this program's.
@@ -41,7 +41,7 @@ typedef struct quire_kv_identity_layer {
     bool pairs_qk; /* K and queries are rounded with each other in view */
 } quire_kv_identity_layer;
 
-/* All that counts. Pointers are borrowed. */
+/* All facts. Pointers are borrowed. */
 typedef struct quire_kv_identity_facts {
     const quire_model_desc *desc;
     const unsigned char *weights;          /* [16], quire_weights.digest */
@@ -63,7 +63,7 @@ typedef struct quire_kv_identity_facts {
 /* The identity of these facts, for quire_prefix_key. The same numbers on every machine. */
 void quire_kv_identity_make(const quire_kv_identity_facts *facts, uint64_t identity[2]);
 
-/* That of a runtime. */
+/* The identity of a runtime. */
 void quire_kv_identity_get(const quire_runtime *runtime, uint64_t identity[2]);
 
 #endif /* QUIRE_MODEL_KV_IDENTITY_H */

@@ -6,7 +6,8 @@
 
 #include "base/check.h"
 
-/* Bytes of one kv head's K or V of a page. A hot page has nothing of a side that is not sealed. */
+/* Bytes of one kv head's K or V in a page. A hot page has no bytes for a side that is not
+ * sealed. */
 static size_t head_bytes(const quire_model_desc *desc, quire_format format, quire_side side,
                          uint32_t page_tokens, bool is_hot)
 {
@@ -64,12 +65,13 @@ static quire_attn_lane lane_of(const layer_part *part, size_t offset, size_t hea
                               .tile_stride = head_bytes / n_tiles };
 }
 
-/* Hadamard rotation before rounding, since keys have outlier dimensions and one scale serves a
- * whole row. q8, mean KL divergence of the logits to f32 KV, without -> with rotation of K:
- * stories260K-f32 1.6e-3 -> 8.6e-4; TinyLlama IQ2, 1,536 tokens of wiki.test.raw, 4.4e-3 -> 4.1e-3
- * (f16: 3.9e-3). Rotating V as well moves neither beyond its error: values have no outliers to
- * speak of. The levels of sealed formats are those of a Gaussian, which rotation makes of either
- * side. */
+/* The block of the Hadamard rotation of a side before rounding; 0 = no rotation. K of q8 is rotated
+ * because keys have outlier dimensions and one scale serves a whole row. V of q8 is not, because
+ * values have no such outliers. Sealed formats rotate both sides: their levels are those of a
+ * Gaussian, and rotated rows are nearly Gaussian. Mean KL divergence of the logits from f32 KV,
+ * with K in q8, without -> with rotation of K: stories260K-f32 1.6e-3 -> 8.6e-4; TinyLlama IQ2,
+ * 1,536 tokens of wiki.test.raw, 4.4e-3 -> 4.1e-3 (f16: 3.9e-3). Rotating V of q8 as well changes
+ * neither figure beyond its error. */
 static uint32_t rotation(quire_format format, quire_side side, uint32_t d)
 {
     const bool is_rotated =
@@ -78,7 +80,8 @@ static uint32_t rotation(quire_format format, quire_side side, uint32_t d)
     return is_rotated ? quire_hadamard_block(d) : 0;
 }
 
-/* What a model stores, and how; the lanes of a stored layer are worked out from it. */
+/* The stored layers of a model with their formats, from which the lanes of a stored layer
+ * follow. */
 typedef struct kv_store {
     const quire_model_desc *desc;
     const quire_kv_pair *pairs;
@@ -162,9 +165,9 @@ static uint64_t div_up(uint64_t a, uint64_t b)
     return (a + b - 1) / b;
 }
 
-/* Hot pages of one sequence at most: those of the sinks; those that a step of n_batch tokens can
- * read, which reach back from the first token's tile by kv_recent and may begin and end inside a
- * page; and one to spare. */
+/* The most hot pages of one sequence: the pages of the sinks; the pages that a step of n_batch
+ * tokens can read, which reach back from the first token's tile by kv_recent and may begin and end
+ * inside a page; and one spare page. */
 static uint64_t hot_pages_max(const quire_runtime_opts *o)
 {
     const uint64_t span_tokens = (uint64_t)o->kv_recent + (QUIRE_TILE_TOKENS - 1) + o->n_batch;

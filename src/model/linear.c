@@ -14,7 +14,7 @@
 #define LINE_BYTES       64u
 #define PAGE_BYTES       4096u
 #define L2_BYTES_DEFAULT ((size_t)512 << 10)
-/* ggml's float kernels want multiples of 16 rows, or they take a slower road. */
+/* ggml's float kernels take a slower path unless the number of rows is a multiple of 16. */
 #define BLOCK_ROWS_ALIGN  64
 #define NODES_PER_BLOCK   3u /* view, product, touch or collect */
 #define NODES_OF_PANELS   2u /* pack, product */
@@ -23,8 +23,9 @@
 
 /* ---- the two ops ---- */
 
-/* Read this thread's part of a matrix, of which ggml's static schedule gives it the same. A load
- * per line, because with software prefetches (of any level) 2 rows took 1.5 times as long. */
+/* Read this thread's part of a matrix: the part that ggml's static schedule also gives to this
+ * thread. Each cache line is loaded, because with software prefetches (of any level) 2 rows took
+ * 1.5 times as long. */
 static void touch(const struct ggml_tensor *weight, int ith, int nth)
 {
     const volatile uint8_t *bytes = weight->data;
@@ -94,10 +95,11 @@ static void op_product(struct ggml_tensor *dst, int ith, int nth, void *userdata
  *   Q8_0     3.6     9.7 / 4.0  14.0 / 5.5  16.6 / 8.4  20.3 / 14.6  59.5 / 50.8
  *   F16      6.4     8.9 / 7.4  10.4 / 8.0  15.0 / 10.6 17.4 / 15.0  47.1 / 43.5
  *
- * On larger matrices, cut into blocks, 2, 8 and 16 rows gain 40, 16 and 9 % where a row has 2,048
- * weights, 27, 5 and 0 % where it has 4,096, and more rows nothing. Kernels of float weights read
- * whole lines of each row, so that rows longer than a page stream by themselves; touched, they lost
- * a tenth. One row, K-quants and repacked weights run in order through memory: nothing to gain. */
+ * On larger matrices, cut into blocks, steps of 2, 8 and 16 rows gain 40, 16 and 9 % if a row of
+ * weights has 2,048 elements, and 27, 5 and 0 % if it has 4,096. Steps of more rows gain nothing.
+ * Kernels of float weights read whole lines of each row, so rows longer than a page are prefetched
+ * by the CPU; touching them first cost a tenth. Steps of one row, K-quants and repacked weights are
+ * read in order and gain nothing. */
 static bool is_touched(const struct ggml_tensor *weight, uint32_t n_rows)
 {
     if (n_rows < 2 || n_rows > QUIRE_LINEAR_ROWS_MAX || weight->buffer == NULL ||
@@ -132,7 +134,7 @@ size_t quire_linear_block_bytes(uint32_t n_threads)
 {
     long l2_bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
 
-    /* Half of it: x, the result and the next layer's rows need room as well. */
+    /* Half of the L2 caches: x, the result and the next layer's rows need room as well. */
     return n_threads * (l2_bytes > 0 ? (size_t)l2_bytes : L2_BYTES_DEFAULT) / 2;
 }
 
@@ -168,8 +170,8 @@ static struct ggml_tensor *block_view(const quire_linear *linear, struct ggml_te
                         (size_t)first * weight->nb[1]);
 }
 
-/* The result is the first op's tensor, which each collect names as its own first argument: so ggml
- * keeps the order and knows when the memory is free again. */
+/* The result is the tensor of the first op. Each collect names this tensor as its first argument,
+ * so ggml keeps the order and knows when the memory is free again. */
 static struct ggml_tensor *build_blocks(const quire_linear *linear, struct ggml_tensor *weight,
                                         struct ggml_tensor *x)
 {

@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Code and libraries, thread stacks, what malloc keeps: 11 MB with a model of 1 MB. */
+/* Allowance for code and libraries, thread stacks and memory that malloc keeps: 11 MB were measured
+ * with a model of 1 MB. */
 #define PROGRAM_BYTES ((uint64_t)24 << 20)
 /* A token's text, score, type and its places in libllama's tables: about 220 bytes with a
  * vocabulary of 49,152; texts can be longer. */
@@ -37,8 +38,9 @@ static uint64_t kv_bytes(const quire_model_desc *desc, const quire_runtime_opts 
 }
 
 /* The compute buffer of a full batch is largest in the attention of a layer, in its feed-forward,
- * or at the logits; ggml takes beside it a copy of a product's input, rounded to what the weights
- * are multiplied with, and small batches keep a block's result, half a matrix's at most. */
+ * or at the logits. ggml also takes a copy of a product's input, rounded to the type that the
+ * weights are multiplied with. Small batches also keep the result of a block, at most half of a
+ * matrix's result. */
 static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_opts *o)
 {
     const uint64_t n_embd = desc->n_embd, n_ff = desc->n_ff;

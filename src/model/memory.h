@@ -1,13 +1,13 @@
-/* memory.h - does a model with its KV cache fit in memory? Worked out before anything is loaded.
+/* memory.h - the memory need of a model with its KV cache, computed before anything is loaded.
  *
  *   need = weights, as they will be resident (repacked copies included)
  *        + KV pages of the whole context
  *        + buffers of a step (activations, logits, attention's workspace)
  *        + the program itself
  *
- * Weights, KV and attention's workspace are exact; the other buffers are an upper estimate of what
- * graph.c reserves, the program an allowance for code, vocabulary and tables. Tests hold the
- * estimate against what a runtime takes.
+ * Weights, KV and attention's workspace are exact. The figure of the other buffers is an upper
+ * estimate of the bytes that graph.c reserves. The figure of the program is an allowance for code,
+ * vocabulary and tables. Tests compare the need with the memory of a runtime.
  *
  * Thread: any.
  *
@@ -26,7 +26,7 @@ typedef struct quire_memory_need {
     uint64_t total_bytes;
 } quire_memory_need;
 
-/* What a runtime with these options takes; zeros in opts stand for the runtime's defaults. */
+/* The need of a runtime with these options; zeros in opts stand for the runtime's defaults. */
 void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opts *opts,
                            quire_memory_need *out);
 
@@ -36,13 +36,13 @@ void quire_memory_need_get(const quire_model_desc *desc, const quire_runtime_opt
 uint32_t quire_memory_tokens_max(const quire_model_desc *desc, const quire_runtime_opts *opts,
                                  uint64_t limit_bytes, uint32_t tokens_max);
 
-/* Refuse what does not fit: the message names need, limit, the difference and what to change.
- * Errors: QUIRE_NOMEM. */
+/* Refuse a need above the limit: the message names the need, the limit, the difference and options
+ * to change. Errors: QUIRE_NOMEM. */
 int quire_memory_check(const quire_model_desc *desc, const quire_runtime_opts *opts,
                        uint64_t limit_bytes, quire_error *err);
 
-/* Bytes this process may still take without swapping: what the system calls available, or less
- * where a control group (version 1 or 2) allows less. UINT64_MAX when the system does not say. */
+/* Bytes that this process may still take without swapping: the available memory of the system, or
+ * less if a control group (version 1 or 2) allows less. UINT64_MAX when the system does not say. */
 uint64_t quire_memory_available(void);
 
 /* The same, read below a folder instead of "/"; for tests. */

@@ -1,4 +1,4 @@
-/* memory_available.c - how much memory this process may still take, and has taken; see memory.h.
+/* memory_available.c - the memory that this process may still take, and has taken; see memory.h.
  *
  * /proc/meminfo gives the machine's figure. A control group may allow less: its limit, minus the
  * group's use, plus the group's file pages, because the kernel drops file pages on demand. Every
@@ -16,7 +16,7 @@
 #define UNKNOWN    UINT64_MAX
 #define LINE_BYTES 512
 
-/* Where version 1 and version 2 keep the same things. */
+/* The files of version 1 and version 2 with the same figures. */
 typedef struct cgroup_version {
     const char *controller; /* in /proc/self/cgroup */
     const char *mount;
@@ -68,7 +68,7 @@ static uint64_t group_number(const char *folder, const char *name, const char *k
     return n > 0 && (size_t)n < sizeof path ? number_read(path, key) : UNKNOWN;
 }
 
-/* What one group leaves; UNKNOWN when it sets no limit. */
+/* The bytes that one group leaves; UNKNOWN when the group sets no limit. */
 static uint64_t group_available(const cgroup_version *version, const char *folder)
 {
     const uint64_t limit = group_number(folder, version->limit, "");

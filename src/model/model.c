@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The vocabulary was checked before, so what libllama still refuses is what this build lacks. */
+/* The vocabulary was checked before, so libllama refuses only vocabularies that this build does not
+ * support. */
 static int tokenizer_refused(const char *path, quire_error *err)
 {
     static const char pre[] = "unknown pre-tokenizer type: ";

@@ -55,8 +55,7 @@ typedef struct quire_rope {
     uint32_t ctx_orig;
 } quire_rope;
 
-/* Which stored layers give a layer's K and V; entries beyond n are unused. Gates come with the
- * models that have them (issue on cross-layer sharing). */
+/* The stored layers that give a layer's K and V; entries beyond n are unused. */
 typedef struct quire_kv_map_entry {
     int32_t stored; /* stored layer this layer writes, -1 if it writes none */
     uint8_t n_k;
@@ -91,7 +90,7 @@ typedef struct quire_model_desc {
     uint64_t resident_bytes; /* in memory once loaded: repacked tied embeddings are there twice */
     uint64_t
         embd_bytes; /* of the token embedding: of it a decode step reads one row, unless tied */
-    uint64_t fingerprint; /* what the file holds, not where it lies: see fingerprint.c */
+    uint64_t fingerprint; /* of the file's contents, not its place: fingerprint.c */
     quire_kv_map_entry kv_map[QUIRE_LAYERS_MAX];
 } quire_model_desc;
 
@@ -102,15 +101,15 @@ typedef struct quire_model_opts {
     bool no_repack;     /* keep weights as mapped, for comparison; default false */
     void (*progress)(void *ctx, float done); /* 0..1 while loading; may be NULL */
     void *progress_ctx;
-    /* Called before weights are loaded, when what the model is and needs is known (memory.h):
-     * a negative status, with err filled in, ends the opening. May be NULL. */
+    /* Called before weights are loaded, when the description and the memory need of the model are
+     * known (memory.h). A negative status, with err filled in, ends the opening. May be NULL. */
     int (*admit)(void *ctx, const quire_model_desc *desc, quire_error *err);
     void *admit_ctx;
 } quire_model_opts;
 
 /* Errors: QUIRE_IO, QUIRE_CORRUPT (damaged or inconsistent file), QUIRE_UNSUPP (architecture,
- * tensor type, rope or vocabulary this build lacks), QUIRE_NOMEM, what admit returns; err tells.
- * Memory: close with quire_model_close(). */
+ * tensor type, rope or vocabulary that this build lacks), QUIRE_NOMEM, the status of admit; err
+ * gives the reason. Memory: close with quire_model_close(). */
 int quire_model_open(quire_model **out, const char *path, const quire_model_opts *opts,
                      quire_error *err);
 void quire_model_close(quire_model *model);

@@ -1,4 +1,4 @@
-/* model_internal.h - what a model consists of; for src/model only.
+/* model_internal.h - the parts of a model; for src/model only.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_MODEL_INTERNAL_H

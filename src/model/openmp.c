@@ -1,13 +1,13 @@
 /* openmp.c - the OpenMP entry points that ggml calls, on a team of ours.
  *
- * ggml built by GCC calls libgomp for its threads. In a static build these functions take libgomp's
- * place, so that ggml's operators and ours run on one team, whose waiting suits busy machines and
- * which ThreadSanitizer can follow. cmake/openmp.cmake checks that ggml's archives ask for nothing
- * else; where they do, or where ggml is a shared library, this file is not built and OpenMP is
- * linked.
+ * ggml built by GCC calls libgomp for its threads. In a static build these functions replace
+ * libgomp's, so that ggml's operators and Quire's own run on one team of threads. The team's way of
+ * waiting suits busy machines, and ThreadSanitizer can follow it. cmake/openmp.cmake checks that
+ * ggml's archives call no other function of OpenMP. If they do, or if ggml is a shared library,
+ * this file is not built and OpenMP is linked.
  *
- * A parallel region runs on the team that quire_openmp_run() lends to the calling thread; without
- * one it starts a team of its own.
+ * A parallel region runs on the team that quire_openmp_run() lends to the calling thread. Without
+ * such a team the region starts one.
  *
  * Sources: the interface of libgomp (GCC's manual, "The libgomp ABI"), OpenMP 5.2 on its meaning.
  *
@@ -45,7 +45,8 @@ void quire_openmp_run(quire_team *team, quire_team_fn *fn, void *ctx)
     lent = outer;
 }
 
-/* A conversion of weights, say: long enough to start threads for it. */
+/* Work without a lent team, such as a conversion of weights, takes long enough to start threads for
+ * it. */
 static void run_once(void (*fn)(void *), void *data, uint32_t n_threads)
 {
     quire_team *team = NULL;
@@ -73,7 +74,7 @@ void GOMP_barrier(void)
     quire_team_meet();
 }
 
-/* Any member may be the one. */
+/* OpenMP allows any member to execute the block. */
 bool GOMP_single_start(void)
 {
     return quire_team_index() == 0;

@@ -1,4 +1,5 @@
-/* openmp.h - lends a team to ggml, whose threads it takes the place of (openmp.c).
+/* openmp.h - lends a team of threads to ggml, which uses it instead of threads of its own
+ * (openmp.c).
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_OPENMP_H

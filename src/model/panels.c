@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 
-/* Each of them is faster here than in ggml for 1, 8 and 512 rows (docs/matmul.md). */
+/* The types whose products are faster here than in ggml for 1, 8 and 512 rows (docs/matmul.md). */
 static bool type_of(enum ggml_type type, quire_matmul_type *out)
 {
     static const struct {

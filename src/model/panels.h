@@ -1,4 +1,4 @@
-/* panels.h - which of a file's matrices Quire multiplies itself, and as what (matmul.h).
+/* panels.h - chooses the matrices of a file that Quire multiplies itself (matmul.h).
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_PANELS_H
@@ -11,7 +11,8 @@
 /* Whether a matrix has the type and the size. */
 bool quire_panels_take(const struct ggml_tensor *matrix);
 
-/* Such a matrix, without panels: those take as many bytes as it has in the file, a multiple of 64.
+/* The description of such a matrix, without its panels. The panels take as many bytes as the matrix
+ * has in the file, a multiple of 64.
  */
 quire_matmul_weight quire_panels_weight(const struct ggml_tensor *matrix,
                                         const quire_matmul_kernels *kernels);

@@ -14,14 +14,15 @@
 
 #define THREADS_MAX 512u /* ggml's GGML_MAX_N_THREADS */
 
-/* Whether a layer reads what it stores and nothing else; append stores to the lanes it reads. */
+/* Whether a layer reads exactly the K and V that it stores, so that append can store to the lanes
+ * that the layer reads. */
 static bool has_own_kv(const quire_kv_map_entry *map)
 {
     return map->n_k == 1 && map->n_v == 1 && map->k_src[0] == map->stored &&
            map->v_src[0] == map->stored;
 }
 
-/* What this build cannot run at all. */
+/* Refuse models that this build cannot run at all. */
 static int model_check(const quire_runtime *rt, quire_error *err)
 {
     const quire_model_desc *desc = &rt->model->desc;
@@ -54,7 +55,7 @@ void quire_runtime_opts_resolve(const quire_model_desc *desc, quire_runtime_opts
     }
 }
 
-/* Refuse what cannot work. */
+/* Refuse options that cannot work. */
 static int opts_check(const quire_runtime_opts *o, quire_error *err)
 {
     if (o->n_threads > THREADS_MAX) {
@@ -140,7 +141,7 @@ static uint64_t us_since_created(void *ctx)
     return (quire_clock_ns() - rt->created_ns) / 1000u;
 }
 
-/* Create the cache; opts lack what follows from the layout of pages. */
+/* Create the cache. This function fills in the options that follow from the layout of pages. */
 static int cache_create(quire_runtime *rt, quire_cache_opts *opts)
 {
     const quire_model_desc *desc = &rt->model->desc;

@@ -1,21 +1,21 @@
 /* runtime.h - runs a model's steps on the paged cache.
  *
  * A runtime binds one model to one cache, one ggml CPU backend and one set of limits. A step takes
- * a batch of slices (sequence, new tokens): the cache grows by them, one ggml graph computes the
- * layers with two custom ops (append, paged attention), and logits of the rows asked for come back.
- * Graphs are kept by shape and reused. A step whose shape is kept allocates nothing of ours but
- * what the cache grows by: a table leaf every QUIRE_LEAF_ENTRIES pages, extents, and room for page
- * ids.
+ * a batch of slices (sequence, new tokens): the cache grows by the new tokens, one ggml graph
+ * computes the layers with two custom ops (append, paged attention), and the step returns the
+ * logits of the wanted rows. Graphs are kept by shape and reused. A step of a known shape allocates
+ * only for the growth of the cache: a table leaf every QUIRE_LEAF_ENTRIES pages, extents, and room
+ * for page ids.
  *
- * A step that fails leaves every sequence's tokens as they were, and room reserved beyond them is
- * given back. One thing may stay: a fork that shared its partly filled tail page may have got its
- * own copy before the step failed (say, with QUIRE_NOPAGES at a later slice). It keeps the copy,
- * one page more that is charged.
+ * A step that fails leaves every sequence's tokens unchanged, and gives back the room that it
+ * reserved. One change may stay: a fork that shared its partly filled tail page may have got its
+ * own copy before the step failed (say, with QUIRE_NOPAGES at a later slice). The fork keeps the
+ * copy, which is charged as one more page.
  *
- * Formats of 6 bits and less are sealed (quire/codec.h): such sides have pages in a second group of
- * the cache as well, which hold their tokens in 8 bits. Those that no later token can read by the
- * distance rule of quire/attn.h are released after each step. A sequence cut back to where they are
- * gone (quire_seq_truncatable()) reads sealed tiles in their place.
+ * Formats of 6 bits and less are sealed (quire/codec.h). Sealed sides also have hot pages, in a
+ * second group of the cache, which hold their tokens in 8 bits. After each step the hot pages that
+ * no later token can read by the distance rule of quire/attn.h are released. A sequence that is cut
+ * back to a place whose hot pages are gone (quire_seq_truncatable()) reads sealed tiles there.
  *
  * Thread: owner.
  *
@@ -57,8 +57,8 @@ typedef struct quire_runtime_opts {
         .kv_sinks = QUIRE_KV_SINKS_DEFAULT                                                         \
     }
 
-/* Write the defaults in the place of zeros: of n_ctx, n_batch (at most n_ctx where there is one
- * sequence), n_seqs_max, n_threads, page_tokens. */
+/* Replace zeros by defaults in n_ctx, n_batch (at most n_ctx with one sequence), n_seqs_max,
+ * n_threads and page_tokens. */
 void quire_runtime_opts_resolve(const quire_model_desc *desc, quire_runtime_opts *opts);
 
 /* Errors: QUIRE_INVAL, QUIRE_NOMEM, QUIRE_NOPAGES (n_ctx does not fit the budget; err gives both
@@ -94,16 +94,16 @@ typedef struct quire_slice {
 int quire_runtime_step(quire_runtime *runtime, const quire_slice *slices, uint32_t n_slices,
                        const float **logits);
 
-/* Have steps ask, some hundred times on their way, whether they shall be given up: when `gives_up`
- * returns true the step ends with QUIRE_CANCELED. It is called by the thread that called
- * quire_runtime_step(), while others wait for it: it must be quick. NULL = nobody asks. Returns
- * false when this ggml cannot. */
+/* Set a function that decides whether to give up a step. A step calls `gives_up` some hundred
+ * times, and ends with QUIRE_CANCELED when it returns true. The thread of quire_runtime_step()
+ * makes the calls while the other threads wait, so the function must be quick. NULL = steps are
+ * never given up. Returns false when this ggml cannot give up a step. */
 bool quire_runtime_canceler_set(quire_runtime *runtime, bool (*gives_up)(void *ctx), void *ctx);
 
 /* Give a sequence n tokens of random KV without computing them (deep contexts for benchmarks):
  * encodes a pattern once per lane and copies tiles, hot and sealed ones as a step would have left
- * them. While it works it holds kv_recent hot tokens more than a step does if the sequence was not
- * empty. Errors: as quire_runtime_step(); then the sequence is as it was. */
+ * them. If the sequence was not empty, the function meanwhile holds kv_recent more hot tokens than
+ * a step does. Errors: as quire_runtime_step(); then the sequence is unchanged. */
 int quire_runtime_fill(quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens, uint64_t seed);
 
 typedef struct quire_runtime_stats {
@@ -117,13 +117,13 @@ typedef struct quire_runtime_stats {
 } quire_runtime_stats;
 void quire_runtime_stats_get(const quire_runtime *runtime, quire_runtime_stats *out);
 
-/* Bytes of KV pages that one sequence of opts->n_ctx tokens takes at most: main pages of all of
- * them, hot pages of the sinks, the recent window and a step. n_ctx, n_batch and page_tokens must
- * be given (not 0). UINT64_MAX when it is more than can be counted. */
+/* The most bytes of KV pages that one sequence of opts->n_ctx tokens takes: main pages for all
+ * tokens, hot pages for the sinks, the recent window and a step. n_ctx, n_batch and page_tokens
+ * must not be 0. UINT64_MAX when the number does not fit. */
 uint64_t quire_runtime_kv_bytes(const quire_model_desc *desc, const quire_runtime_opts *opts);
 
-/* The same for any number of tokens, worked out once: whoever asks often need not go through the
- * layers each time. */
+/* The same for any number of tokens. The sums over the layers are computed once, for callers that
+ * ask often. */
 typedef struct quire_kv_price {
     uint32_t page_tokens;
     uint64_t main_page_bytes; /* UINT64_MAX: more than can be counted */

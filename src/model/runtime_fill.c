@@ -1,8 +1,8 @@
 /* runtime_fill.c - synthetic KV, so that benchmarks reach deep contexts in seconds.
  *
- * One tile of normally distributed K and V is encoded per stored lane, and every tile the new
- * tokens touch becomes a copy of it; of a sealed side both forms. Speed does not depend on the
- * values; tokens that were there before stay as they are.
+ * One tile of normally distributed K and V is encoded per stored lane, and copied to every tile
+ * with new tokens; for a sealed side both forms are copied. Speed does not depend on the values.
+ * Older tokens stay unchanged.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/runtime_internal.h"
@@ -72,8 +72,8 @@ static void copy_tile(const fill_lane *f, quire_format format, const unsigned ch
     memcpy(tile, pattern, quire_tile_bytes(format, f->tiles.side, f->tiles.d));
 }
 
-/* Slots of a tile that tokens are written to one by one get the pattern. A tile without older
- * tokens is copied whole: what lies beyond the valid tokens may be anything. */
+/* Copy the pattern into the slots of a tile whose tokens are written one by one. A tile without
+ * older tokens is copied whole, because slots beyond the valid tokens may have any contents. */
 static void write_slots(const fill_lane *f, const unsigned char *pattern, const fill_span *span,
                         unsigned char *tile)
 {
@@ -134,7 +134,7 @@ static void lane_fill(const quire_runtime *rt, const quire_seq_table tables[2], 
     }
 }
 
-/* Every lane of the tokens from `begin` on. */
+/* Fill every lane from token `begin` on. */
 static int tokens_fill(const quire_runtime *rt, quire_seq_id seq, uint32_t begin,
                        const fill_lane *lanes)
 {
@@ -150,8 +150,8 @@ static int tokens_fill(const quire_runtime *rt, quire_seq_id seq, uint32_t begin
     return QUIRE_OK;
 }
 
-/* In pieces, so that hot pages do not pile up. Those of older tokens are let go of only when all is
- * done: a failure cuts back to them. */
+/* Fill in pieces, so that hot pages do not pile up. The hot pages of older tokens are released only
+ * at the end, because a failure cuts back to them. */
 static int fill_pieces(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens,
                        const fill_lane *lanes)
 {

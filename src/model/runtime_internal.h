@@ -1,4 +1,4 @@
-/* runtime_internal.h - what a runtime consists of; for src/model/runtime*.c only.
+/* runtime_internal.h - the parts of a runtime; for src/model/runtime*.c only.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_RUNTIME_INTERNAL_H
@@ -26,14 +26,15 @@ struct quire_runtime {
     uint64_t step_ns;
 };
 
-/* What attention is asked for by runtime options without zeros. */
+/* The options of attention that follow from runtime options without zeros. */
 quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,
                                                   const quire_runtime_opts *opts);
 
-/* Make room for n more tokens of a sequence, or for n_ctx when every sequence takes it all. */
+/* Make room for n more tokens of a sequence, or for n_ctx tokens when every sequence takes the
+ * whole context. */
 int quire_runtime_reserve(quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens);
 
-/* Let go of the sequence's hot pages from `from` on that no later token can read. */
+/* Release the sequence's hot pages from token `from` on that no later token can read. */
 void quire_runtime_release_hot(quire_runtime *runtime, quire_seq_id seq, uint32_t from_token);
 
 #endif /* QUIRE_MODEL_RUNTIME_INTERNAL_H */

@@ -1,8 +1,8 @@
 /* runtime_step.c - one step: check, take room in the cache, compute, hand out logits.
  *
- * Everything that can fail for want of memory comes first and changes no sequence: the graph, then
- * room for all slices. Appending then cannot fail. Should the computation itself fail, the
- * sequences are cut back to what they were.
+ * All work that can fail for lack of memory comes first and changes no sequence: the graph, then
+ * room for all slices. Appending then cannot fail. If the computation itself fails, the sequences
+ * are cut back to their former lengths.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/runtime_internal.h"
@@ -55,8 +55,9 @@ static int step_check(const quire_runtime *rt, const quire_slice *slices, uint32
     return QUIRE_OK;
 }
 
-/* Back to the lengths before the step; also gives back room that was only reserved. Cutting what
- * was just appended needs no memory, since its leaves are the sequence's own by then. */
+/* Cut the sequences back to the lengths before the step; also give back room that was only
+ * reserved. Cutting new tokens needs no memory, since their leaves belong to the sequence alone by
+ * then. */
 static void step_undo(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices)
 {
     for (uint32_t i = 0; i < n_slices; i++) {

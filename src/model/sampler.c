@@ -18,17 +18,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Longer tokens are no part of a text under a grammar: libllama recurses once per character. */
+/* Longer tokens are never chosen under a grammar: libllama recurses once per character of a
+ * token. */
 #define PIECE_BYTES_MAX 256
-/* Of so many likeliest tokens one nearly always fits the grammar, in 1 ms. The whole vocabulary
- * takes libllama 8 ms and more (49K tokens). */
+/* One of this number of likeliest tokens nearly always fits the grammar, and testing them takes 1
+ * ms. Testing the whole vocabulary takes libllama 8 ms and more (49K tokens). */
 #define LIKELY_MAX 512
-/* Processor time of accepting a token, which takes 10 us: beyond it the ways to read the text so
- * far are thousands and double with each token, memory too. */
+/* Bound of the processor time of accepting a token, which usually takes 10 us. Beyond the bound
+ * there are thousands of ways to read the text so far; their number and the memory may double with
+ * each token. */
 #define ACCEPT_NS_MAX 50000000u
 
-/* Below it the likeliest token is chosen: what logits are divided by must leave them finite, and
- * already here one that is 0.001 ahead of the next is a thousand e-foldings likelier. */
+/* Below this temperature the likeliest token is chosen. Logits divided by the temperature must stay
+ * finite; and already at this temperature a logit that is 0.001 larger than the next one makes its
+ * token e^1000 times as likely. */
 #define TEMPERATURE_LEAST 1e-6f
 
 typedef struct penalties {
@@ -305,7 +308,8 @@ static const float *adjust(quire_sampler *sampler, const float *logits)
     return adjusted;
 }
 
-/* The first of the largest; NaN never is. 16 lanes, which the compiler keeps in registers. */
+/* The index of the largest number, of equal ones the first; NaN is never the largest. The compiler
+ * keeps the 16 lanes in registers. */
 static int32_t argmax(const float *logits, uint32_t n)
 {
     float lanes[16];
@@ -405,7 +409,7 @@ static bool grammar_allows(quire_sampler *sampler, int32_t token, float logit)
     return one.logit > -INFINITY;
 }
 
-/* Let heap[i] sink: the last one in likelihood is on top. */
+/* Let heap[i] sink. The least likely candidate is on top of the heap. */
 static void heap_sink(llama_token_data *heap, uint32_t n, uint32_t i)
 {
     for (uint32_t child = 2 * i + 1; child < n; child = 2 * i + 1) {
@@ -421,7 +425,8 @@ static void heap_sink(llama_token_data *heap, uint32_t n, uint32_t i)
     }
 }
 
-/* The n_max likeliest tokens become the candidates, without those that cannot be. Returns how many.
+/* Make the n_max likeliest tokens the candidates, without tokens that can never be chosen. Returns
+ * their number.
  */
 static uint32_t likeliest(quire_sampler *sampler, const float *logits, uint32_t n_max)
 {
@@ -447,9 +452,9 @@ static uint32_t likeliest(quire_sampler *sampler, const float *logits, uint32_t 
     return n;
 }
 
-/* The tokens that the grammar lets follow become the candidates; those of the likeliest n_max if
- * there are any. Returns how many. What does not fit is sorted out first: libllama recurses into
- * all it is given. */
+/* Make the tokens that the grammar accepts next the candidates: those among the likeliest n_max if
+ * there are any, else those of the whole vocabulary. Returns their number. Tokens that cannot
+ * continue the text are removed first, because libllama recurses into each token that it gets. */
 static uint32_t grammar_candidates(quire_sampler *sampler, const float *logits, uint32_t n_max)
 {
     llama_token_data *data = sampler->candidates;

@@ -56,17 +56,16 @@ typedef struct quire_sampler_opts {
         .penalty_tokens = 64                                                                       \
     }
 
-/* Errors: QUIRE_INVAL (err says where the grammar is wrong, or which bias or penalty), QUIRE_LIMIT,
+/* Errors: QUIRE_INVAL (err names the place in the grammar, the bias or the penalty), QUIRE_LIMIT,
  * QUIRE_NOMEM. */
 int quire_sampler_create(quire_sampler **out, const quire_model *model,
                          const quire_sampler_opts *opts, quire_error *err);
 void quire_sampler_destroy(quire_sampler *sampler);
 
-/* Choose from n_vocab logits and remember the choice. Nothing of ours is allocated; libllama sorts
- * in memory of its own when top_k is off or above 128, and its grammar sampler allocates. Always a
- * token, but for QUIRE_NOTFOUND (a grammar has ended and the vocabulary has no end token) and
- * QUIRE_LIMIT (a grammar can read the text so far in so many ways that going on would take all time
- * and memory); then the text has ended. */
+/* Choose from n_vocab logits and remember the choice. Quire allocates nothing here; libllama
+ * allocates to sort when top_k is off or above 128, and in its grammar sampler. Returns a token, or
+ * an error that ends the text: QUIRE_NOTFOUND (a grammar has ended and the vocabulary has no end
+ * token), QUIRE_LIMIT (a grammar can read the text so far in too many ways for time and memory). */
 int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits);
 void quire_sampler_reset(quire_sampler *sampler);
 

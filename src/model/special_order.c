@@ -1,10 +1,11 @@
-/* special_order.c - which of two special tokens of one length libllama takes first.
+/* special_order.c - the order in which libllama takes special tokens of one length.
  *
- * Only those matter of which one can end where another begins ("<a<" and "<b" do so), or of which
- * one swallows white space that another begins or ends with. For each such pair libllama splits the
- * shortest text that holds both. Where they share bytes, the token that it finds comes before all
- * others of that length in the text; where one swallows of the other, it comes second if both are
- * found. Control tokens hide others from libllama, so user-defined ones are tried without them too.
+ * The order matters for two kinds of pairs: one token can end where the other begins ("<a<" and
+ * "<b"), or one token swallows white space with which the other begins or ends. For each such pair
+ * libllama splits the shortest text that holds both tokens. If the tokens share bytes, the token
+ * that libllama finds comes before all others of its length in the text. If one token swallows
+ * white space of the other, the swallowing token comes second when libllama finds both. Control
+ * tokens hide other tokens from libllama, so user-defined tokens are also tried without them.
  *
  * Real vocabularies have no such pairs: their special tokens begin and end with different
  * characters, or are runs of one character.
@@ -17,9 +18,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Longer ones are taken by id: what is left of a text is tokenized on the caller's stack. */
+/* Longer special tokens are ordered by id, because the remaining text is tokenized on the caller's
+ * stack. */
 #define PROBE_BYTES_MAX 64u
-/* A vocabulary that was made for it has pairs by the square of its tokens: the rest goes by id. */
+/* The most pairs that are tried. A hostile vocabulary can have as many pairs as the square of its
+ * tokens; the other pairs are ordered by id. */
 #define PROBES_MAX 16384u
 
 typedef struct probing {
@@ -103,7 +106,7 @@ static uint32_t found_mark(const probing *p, const char *text, uint32_t n_bytes,
     for (uint32_t i = 0; i < p->n; i++) {
         p->is_found[i] = false;
         for (int32_t k = 0; k < n && !p->is_found[i]; k++) {
-            /* "Unknown" can also stand for what is left. */
+            /* The token "unknown" can also stand for the remaining text. */
             p->is_found[i] = p->specials[i].id == tokens[k] && has_special(p, i, text, n_bytes);
         }
         n_found += p->is_found[i];
@@ -111,7 +114,8 @@ static uint32_t found_mark(const probing *p, const char *text, uint32_t n_bytes,
     return n_found;
 }
 
-/* Put the one that was found before all others that stand in the text and count. */
+/* Put the found token before all other special tokens in the text (control tokens only with
+ * parse_special). */
 static int winner_add(probing *p, const char *text, uint32_t n_bytes, bool parse_special)
 {
     uint32_t winner = 0;
@@ -130,7 +134,7 @@ static int winner_add(probing *p, const char *text, uint32_t n_bytes, bool parse
     return QUIRE_OK;
 }
 
-/* y begins with the last `shared` bytes of x; 0: white space stands between them, which no special
+/* y begins with the last `shared` bytes of x; 0: between x and y stands white space that no special
  * token has. */
 static int probe(probing *p, uint32_t x, uint32_t y, uint32_t shared)
 {
@@ -151,7 +155,7 @@ static int probe(probing *p, uint32_t x, uint32_t y, uint32_t shared)
         }
         p->n_probes++;
         n_found = found_mark(p, text, n_bytes, parse_special != 0);
-        /* None: a longer one is in every such text. */
+        /* No token is found: every such text holds a longer special token. */
         if (shared > 0 && n_found == 1) {
             QUIRE_TRY(winner_add(p, text, n_bytes, parse_special != 0));
         } else if (shared == 0 && p->is_found[x] && p->is_found[y]) {
@@ -202,7 +206,7 @@ static int probe_all(probing *p)
     return QUIRE_OK;
 }
 
-/* Put the one with the lowest id first of which nothing is known to come before it. */
+/* Append the token with the lowest id among those before which no remaining token must come. */
 static int sort_by_probes(probing *p, quire_special *specials)
 {
     quire_special *sorted = malloc(p->n * sizeof(*sorted));

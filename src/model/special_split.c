@@ -1,14 +1,14 @@
 /* special_split.c - splitting a text at its special tokens in linear time.
  *
- * libllama takes the special tokens from the longest to the shortest and cuts each, from left to
- * right, out of the texts that are left (llama-vocab.cpp, tokenizer_st_partition() at ggml 0.25.1);
- * it counts the pieces again for every piece. Here:
+ * libllama takes the special tokens from the longest to the shortest, and cuts each, from left to
+ * right, out of the remaining texts (llama-vocab.cpp, tokenizer_st_partition() at ggml 0.25.1). For
+ * every piece it counts all pieces again. This file does the following:
  *
  *   1. A walk down a trie from each byte finds the longest special token that begins there: a
  *      candidate.
- *   2. By length, from the longest: a candidate whose bytes are all free is taken; any other goes
- *      on as the next shorter token that begins there, or is dropped.
- *   3. What is free in the end is text.
+ *   2. By length, from the longest: a candidate whose bytes are all free is taken. Any other
+ *      candidate becomes the next shorter token that begins there, or is dropped.
+ *   3. Bytes that are free in the end are text.
  *
  * Bytes that are taken belong to tokens at least as long as the candidate, or to white space that
  * such a token swallowed beside it, so they are free if the first and the last one are.
@@ -240,7 +240,8 @@ static int split_step(split *sp, uint32_t n)
     return quire_tokenize_watch_check(sp->watch);
 }
 
-/* The first that counts, of a special token and the shorter ones that it begins with; -1 = none. */
+/* The first token that counts, among a special token and the shorter special tokens with which it
+ * begins; -1 = none. */
 static int32_t usable(const split *sp, int32_t special)
 {
     while (special >= 0 && sp->specials->all[special].is_control &&
@@ -339,7 +340,7 @@ static bool candidate_settle(split *sp, candidate *c)
     return true;
 }
 
-/* Those of the special tokens [begin, end), which are of one length. */
+/* Take the occurrences of the special tokens [begin, end), which have one length. */
 static int candidates_settle(split *sp, uint32_t begin, uint32_t end)
 {
     size_t n = 0;
@@ -375,7 +376,7 @@ static int groups_settle(split *sp)
     return QUIRE_OK;
 }
 
-/* The text between two tokens, without what they swallowed. */
+/* The text between two tokens, without the white space that they swallowed. */
 static void text_add(const split *sp, size_t begin, size_t end, quire_fragment *out, size_t *n)
 {
     while (begin < end && sp->is_taken[begin]) {

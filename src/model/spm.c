@@ -1,10 +1,10 @@
 /* spm.c - SPM tokens of a text: pairs of characters are merged, the best token first.
  *
- * The same tokens as libllama's (llama-vocab.cpp, llm_tokenizer_spm_session at ggml 0.25.1), whose
- * time grows with the square of the characters that are no tokens: it makes room for their bytes
- * one character at a time. Between two characters that no token has side by side nothing merges, so
- * a text is cut there, which is at most blanks, and each part is merged on its own. A part of n
- * characters takes n log n.
+ * The tokens are the same as libllama's (llama-vocab.cpp, llm_tokenizer_spm_session at ggml
+ * 0.25.1). libllama's time grows with the square of the number of characters that are no tokens,
+ * because it makes room for their bytes one character at a time. Two characters that no token has
+ * side by side never merge. So a text is cut between such characters, usually at blanks, and each
+ * part is merged on its own. A part of n characters takes n log n.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/tokenizer.h"
@@ -19,7 +19,8 @@
 #define BLANK       "\xe2\x96\x81" /* U+2581 stands for a blank */
 #define BLANK_BYTES 3u
 #define NONE        UINT32_MAX
-/* Bits of the filter of pairs, by token: of 7 pairs in a token most are in others too. */
+/* Bits of the filter of pairs, per token. A token has about 7 pairs, most of which occur in other
+ * tokens too. */
 #define PAIR_BITS_PER_TOKEN 64u
 
 typedef struct token_slot {
@@ -166,7 +167,7 @@ static int tokens_add(quire_spm *spm)
     return QUIRE_OK;
 }
 
-/* Whether libllama puts a blank before a text: its interface does not say so. */
+/* Whether libllama puts a blank before a text. Its interface does not tell, so a text is tried. */
 static int adds_blank_find(quire_spm *spm)
 {
     const quire_tokenize_opts opts = { 0 };
@@ -238,7 +239,7 @@ static int merging_step(merging *m)
     return quire_tokenize_watch_check(m->watch);
 }
 
-/* The highest score first, of equal ones the leftmost. */
+/* The order of merges: the highest score first; of equal scores the leftmost pair. */
 static bool is_above(const bigram *a, const bigram *b)
 {
     return a->score > b->score || (a->score == b->score && a->left < b->left);
@@ -317,7 +318,7 @@ static int symbols_merge(merging *m)
         symbol *right;
 
         QUIRE_TRY(merging_step(m));
-        /* Symbols only grow, so of what has changed the length has, too. */
+        /* Symbols only grow, so a symbol that has changed has another length. */
         if (left->n_bytes == 0 || left->next == NONE) {
             continue;
         }

@@ -8,7 +8,7 @@
 
 #define BLOCKS_MAX 64u
 #define TEXT_MAX   1024u
-/* A string that is only set is taken for text that is written if it reads like a sentence. */
+/* A string in {% set %} counts as text that the template writes if it looks like a sentence. */
 #define SENTENCE_BYTES_MIN 16u
 
 typedef enum truth {
@@ -59,7 +59,7 @@ static span trimmed(span s)
 
 /* ---- texts ---- */
 
-/* Look for a text in what is rendered. */
+/* Look for a text in the rendering. */
 static void text_look(audit *a, span text)
 {
     char wanted[TEXT_MAX];
@@ -83,7 +83,7 @@ static void text_look(audit *a, span text)
     }
 }
 
-/* The string that begins at the quote, without its escapes; returns what stands behind it. */
+/* Read the string that begins at the quote, without its escapes; returns the place behind it. */
 static const char *string_read(span in, char *out, size_t out_bytes, size_t *n_out)
 {
     const char quote = *in.begin++;
@@ -104,7 +104,7 @@ static const char *string_read(span in, char *out, size_t out_bytes, size_t *n_o
     return in.begin < in.end ? in.begin + 1 : in.end;
 }
 
-/* Whether a string is compared with something, by what stands before and behind it. */
+/* Whether a string is part of a comparison, judged by the characters before and behind it. */
 static bool is_compared(span in, const char *begin, const char *behind)
 {
     static const char *const operators[] = { "==", "!=", "in", "<", ">" };
@@ -123,7 +123,7 @@ static bool is_compared(span in, const char *begin, const char *behind)
     return false;
 }
 
-/* What stands behind the bracket that closes the one at begin. */
+/* The place behind the bracket that closes the bracket at begin. */
 static const char *bracket_skip(span in)
 {
     size_t depth = 0;
@@ -147,7 +147,8 @@ static const char *bracket_skip(span in)
     return in.begin;
 }
 
-/* The strings that an expression writes: not those in calls, indices and comparisons. */
+/* Look at the strings that an expression writes; strings in calls, indices and comparisons are left
+ * out. */
 static void expression_look(audit *a, span in, bool is_set)
 {
     const char *at = in.begin;
@@ -179,7 +180,7 @@ static void expression_look(audit *a, span in, bool is_set)
 
 /* ---- conditions ---- */
 
-/* Names that stand for what no request here has. */
+/* Names of inputs that no request of Quire has. */
 static bool is_absent_name(const char *word, size_t n)
 {
     static const char *const names[] = {
@@ -237,8 +238,8 @@ static bool begins_with(span s, const char *text)
     return (size_t)(s.end - s.begin) >= n && memcmp(s.begin, text, n) == 0;
 }
 
-/* Whether a condition holds for lack of the name at word: "not tools", "tools is none",
- * "role != 'tool'". */
+/* Whether a condition is true because the input named at word is missing: "not tools", "tools is
+ * none", "role != 'tool'". */
 static bool is_denied(span in, const char *word, size_t n)
 {
     span before = { in.begin, word };
@@ -351,7 +352,7 @@ static void statement_read(audit *a, span in)
     }
 }
 
-/* What stands in a tag that begins at begin, with the end of it. */
+/* The content of the tag at begin, and its end. */
 static const char *tag_read(audit *a, const char *begin, const char *end)
 {
     const char kind = begin[1];

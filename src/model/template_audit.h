@@ -1,14 +1,14 @@
 /* template_audit.h - text that a chat template can write and a rendering of it lacks.
  *
- * libllama does not run templates: it recognises the common ones by marks and writes messages by
- * code of its own. A template that has the marks may write more: a system prompt where the
- * conversation has none, the beginning of an answer. This reads the texts out of a template,
- * without running it, and looks for them in what libllama writes.
+ * libllama does not run templates: it recognises common templates by typical strings in them, and
+ * writes messages by code of its own. A template with these strings may write more text, such as a
+ * system prompt for conversations without one, or the beginning of an answer. This module reads the
+ * texts in a template, without running it, and looks for them in the messages that libllama writes.
  *
- * Seen are texts outside of tags and strings in {{ }} and {% set %}, but none that need what
- * requests here do not have (tools, documents, pictures, switches such as enable_thinking). Not
- * seen is what a template does to messages (trimming them, taking thoughts out of answers), and
- * text of libllama's that the template does not write.
+ * The module finds texts outside of tags, and strings in {{ }} and {% set %}. It ignores texts that
+ * depend on inputs that no request of Quire has (tools, documents, pictures, switches such as
+ * enable_thinking). It does not find changes that a template makes to messages (trimming them,
+ * removing thoughts from answers), nor text that libllama writes and the template does not.
  *
  * Thread: any.
  *

@@ -15,7 +15,7 @@ static bool is_token(const quire_model *model, int32_t token)
     return token >= 0 && token < (int32_t)model->desc.n_vocab;
 }
 
-/* libllama answers with minus the needed length when the buffer is too small. */
+/* libllama returns minus the needed length when the buffer is too small. */
 static int64_t length_of(int32_t n)
 {
     return n >= 0 ? n : -(int64_t)n;
@@ -64,7 +64,8 @@ const char *quire_model_chat_template(const quire_model *model)
 }
 
 /* Zephyr's template, which TinyLlama uses too: every message ends with the EOS token. libllama
- * takes it for GLM-Edge's, where nothing ends a message, so it is written out here. */
+ * takes this template for GLM-Edge's, where nothing ends a message, so this function writes the
+ * messages itself. */
 static bool is_zephyr(const char *chat_template)
 {
     return strstr(chat_template, "<|user|>\n' + message['content'] + eos_token") != NULL ||

@@ -8,13 +8,14 @@
 
 #include "model/model.h"
 
-/* Where time is bounded, a piece that a BPE tokenizer cannot be stopped in may be so long: it takes
- * two seconds. Ordinary text has pieces of 64 KiB: see bpe_cut.c. */
+/* With a bound on time, the longest piece of text that goes to a BPE tokenizer at once: a tokenizer
+ * cannot be stopped inside a piece, and this length takes two seconds. Ordinary text has pieces of
+ * 64 KiB: see bpe_cut.c. */
 #define QUIRE_TOKENIZE_PIECE_BYTES_MAX ((size_t)2 << 20)
-/* Likewise: characters that a piece's pre-tokenizer may look at again, as that of DeepSeek LLM does
- * in runs of blanks: a run of 8,192 takes a second. */
+/* With a bound on time, the most characters that the pre-tokenizer may look at again in a piece.
+ * DeepSeek LLM's does so in runs of blanks: a run of 8,192 takes a second. */
 #define QUIRE_TOKENIZE_SQUARES_MAX ((uint64_t)1 << 26)
-/* What a server gives the tokens of one text. */
+/* The time that a server allows for tokenizing one text. */
 #define QUIRE_TOKENIZE_TIME_MAX_S 30u
 
 typedef struct quire_tokenize_opts {
@@ -27,10 +28,10 @@ typedef struct quire_tokenize_opts {
     void *ctx;
 } quire_tokenize_opts;
 
-/* Token ids of text, which may be any bytes: what is no UTF-8 becomes byte tokens (SPM) or U+FFFD
- * (BPE). The ids are those of libllama, in linear time (SPM: n log n in one word).
- * Memory: free(*tokens); NULL after an error. Errors: QUIRE_RANGE (more than tokens_max, known as
- * soon as it is certain), QUIRE_CANCELED, QUIRE_LIMIT (2 GiB; time_max_s, and with it
+/* Token ids of text, which may be any bytes. Bytes that are no UTF-8 become byte tokens (SPM) or
+ * U+FFFD (BPE). The ids are those of libllama, in linear time (SPM: n log n in one word). Memory:
+ * free(*tokens); NULL after an error. Errors: QUIRE_RANGE (more than tokens_max, known as soon as
+ * it is certain), QUIRE_CANCELED, QUIRE_LIMIT (2 GiB; time_max_s, and with it
  * QUIRE_TOKENIZE_PIECE_BYTES_MAX and QUIRE_TOKENIZE_SQUARES_MAX), QUIRE_NOMEM (also: no thread, or
  * no address space for its stack); err, which may be NULL, says which. Thread: any with a stack of
  * 128 KiB; blocks until done. */
@@ -49,7 +50,8 @@ int64_t quire_model_token_text(const quire_model *model, int32_t token, bool is_
                                char *buffer, size_t cap);
 
 bool quire_model_is_eog(const quire_model *model, int32_t token);
-/* Whether the tokenizer takes it from a prompt as a whole before it cuts up the rest. */
+/* Whether the tokenizer takes this token out of a prompt as a whole before it splits the remaining
+ * text. */
 bool quire_model_is_special(const quire_model *model, int32_t token);
 bool quire_model_adds_bos(const quire_model *model);
 int32_t quire_model_bos(const quire_model *model); /* -1 if none */
@@ -78,10 +80,11 @@ typedef struct quire_utf8_stream {
 /* Feed n bytes; writes at most n + 3 bytes of whole UTF-8 to out (invalid bytes become U+FFFD, so
  * give it room for 3 * (n + 3)). Returns the number of bytes written. */
 size_t quire_utf8_stream_feed(quire_utf8_stream *stream, const char *bytes, size_t n, char *out);
-/* The same without output; false (and a stream of no more use) when the bytes are not UTF-8 there.
+/* The same without output; false when the bytes do not continue the text as UTF-8 (the stream is
+ * then of no more use).
  */
 bool quire_utf8_stream_skip(quire_utf8_stream *stream, const char *bytes, size_t n);
-/* Flush what is held as U+FFFD. */
+/* Flush the held bytes as U+FFFD. */
 size_t quire_utf8_stream_flush(quire_utf8_stream *stream, char *out);
 
 #endif /* QUIRE_MODEL_TEXT_H */

@@ -2,8 +2,8 @@
  *
  * For most BPE vocabularies libllama splits text with std::regex (unicode.cpp at ggml 0.25.1),
  * which recurses once per character of a match: 30,000 letters in a row overflow a stack of 8 MiB.
- * So all but short pieces go to a thread of their own, with a stack as large as the longest can
- * need. Only what is used of it becomes memory: 12 KiB for ordinary text.
+ * So all but short pieces go to a thread of their own, with a stack as large as the longest piece
+ * can need. Only the used part of the stack takes memory: 12 KiB for ordinary text.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/model_internal.h"
@@ -24,19 +24,20 @@
  * marks under the patterns of 27 pre-tokenizers: 320 bytes at -O2 and -O3, at most 416 at -O0 and
  * -O1; clang 14 takes 192. A character has at least one byte. */
 #define STACK_BYTES_PER_BYTE 1024
-/* For everything else: 12 KiB measured. */
+/* Stack for all other needs: 12 KiB were measured. */
 #define STACK_BYTES_BASE ((size_t)1 << 20)
 /* Unmapped below the stack; a whole number of pages wherever pages have at most 64 KiB. */
 #define STACK_GUARD_BYTES ((size_t)1 << 16)
-/* Pieces up to here need about 40 KiB, which every thread's stack has: musl's default, the smallest
- * in use, is 128 KiB, and of a stack of that size glibc takes 66 KiB for ggml's thread-local
- * variables where it is compiled for AMX. */
+/* Pieces up to this length need about 40 KiB, which every thread's stack has. The smallest default
+ * in use, musl's, is 128 KiB. Of such a stack glibc takes 66 KiB for ggml's thread-local variables
+ * if ggml is compiled for AMX. */
 #define PLAIN_BYTES_MAX 64
 
-/* Texts are cut so that a cancelled request ends within milliseconds, and pieces are long enough to
- * hide what a call costs (up to 1 ms, where regular expressions are compiled). */
+/* The length of pieces: short enough that a cancelled request ends within milliseconds, long enough
+ * to hide the cost of a call (up to 1 ms if regular expressions are compiled). */
 #define PIECE_BYTES ((size_t)1 << 16)
-/* Tokens of a byte: U+FFFD for what is no UTF-8, and U+2581 for a blank, are three bytes. */
+/* The most tokens of a byte of text: U+FFFD for a byte that is no UTF-8, and U+2581 for a blank,
+ * are three bytes long. */
 #define TOKENS_PER_BYTE_MAX 3u
 
 struct quire_tokenizer {
@@ -61,7 +62,7 @@ typedef struct tokenizing {
     int rc;
 } tokenizing;
 
-/* ---- what is known of the vocabulary ---- */
+/* ---- facts about the vocabulary ---- */
 
 /* The code of a text of one character below U+0800, as GPT-2 writes bytes; -1 for others. */
 static int byte_character(const char *text)
@@ -77,8 +78,8 @@ static int byte_character(const char *text)
     return -1;
 }
 
-/* Byte-level texts have a character for each byte. Where a byte has no token nothing stands for it,
- * so the number of tokens has no lower bound. */
+/* Byte-level texts have a character for each byte. If a byte has no token, no token stands for the
+ * byte, so the number of tokens has no lower bound. */
 static size_t bpe_token_bytes_max(const struct llama_vocab *vocab)
 {
     const int32_t n_vocab = llama_vocab_n_tokens(vocab);
@@ -224,8 +225,7 @@ static int piece_check(const tokenizing *z, size_t begin, size_t n, quire_error 
     return QUIRE_OK;
 }
 
-/* Look at the pieces before any is tokenized: how long they are, and that there are not more tokens
- * than are wanted. */
+/* Check the pieces before any is tokenized: their lengths, and the least number of their tokens. */
 static int pieces_check(tokenizing *z, quire_error *err)
 {
     size_t tokens_min = 0;
@@ -319,8 +319,8 @@ static int run_on_thread(tokenizing *z, char *stack, size_t stack_bytes)
     return z->rc;
 }
 
-/* The stack is mapped here, not by the thread library, whose stacks count as memory in full: Linux
- * refuses one beyond the machine's memory.
+/* This function maps the stack itself. Stacks of the thread library count as memory in full, and
+ * Linux refuses a stack larger than the machine's memory.
  */
 static int run_on_large_stack(tokenizing *z)
 {
@@ -354,7 +354,8 @@ static bool is_beyond_unicode(const char *p, size_t n)
 
 /* libllama's byte-level tokenizers decode such bytes to a character that they throw on when they
  * encode it (unicode.cpp at ggml 0.25.1); any other bytes that are no UTF-8 count as U+FFFD each.
- * FF begins nothing, so in its place they do too. *copy is NULL when the text may stay. */
+ * The byte FF begins no character, so FF in place of these bytes gives U+FFFD each, too. *copy is
+ * NULL when the text needs no change. */
 static int text_mend(const char *text, size_t text_bytes, char **copy)
 {
     *copy = NULL;

@@ -5,9 +5,9 @@
  *   a fragment of a BPE vocabulary -> bpe_cut.c cuts it into pieces -> libllama, piece by piece
  *   a fragment of another vocabulary -> libllama
  *
- * libllama's own split takes time by the square of the number of special tokens, and its SPM
- * tokenizer by the square of the characters that are no tokens; all of this takes linear time (SPM:
- * n log n in one word) and gives the same tokens.
+ * libllama's own split takes time quadratic in the number of special tokens. Its SPM tokenizer
+ * takes time quadratic in the number of characters that are no tokens. The parts below give the
+ * same tokens in linear time (SPM: n log n in one word).
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_TOKENIZER_H
@@ -21,12 +21,12 @@
 
 typedef struct quire_tokenizer quire_tokenizer;
 
-/* What tokenizing needs to know of a vocabulary beside libllama's. pre: tokenizer.ggml.pre, "" if
+/* Facts about a vocabulary that tokenizing needs beside libllama's. pre: tokenizer.ggml.pre, "" if
  * absent. vocab must outlive it. Errors: QUIRE_NOMEM, QUIRE_LIMIT (texts above 2 GiB in all). */
 int quire_tokenizer_create(quire_tokenizer **out, const struct llama_vocab *vocab, const char *pre);
 void quire_tokenizer_destroy(quire_tokenizer *tokenizer);
 
-/* When to stop. */
+/* The conditions for stopping early. */
 typedef struct quire_tokenize_watch {
     const quire_tokenize_opts *opts;
     uint64_t deadline_ns; /* of quire_clock_ns() */
@@ -81,10 +81,10 @@ typedef struct quire_special {
     bool strips_left, strips_right;
 } quire_special;
 
-/* Order those of one length, which come by id, as libllama takes them from a text. libllama's sort
- * leaves specials of equal length in no defined order. So libllama is asked about pairs of specials
- * in which one can end where the other begins. *is_ordered says whether such pairs exist; without
- * any, the order does not matter. Errors: QUIRE_NOMEM. */
+/* Order special tokens of one length, which are sorted by id, as libllama takes them from a text.
+ * libllama's sort leaves specials of equal length in no defined order. So libllama is asked about
+ * pairs of specials in which one can end where the other begins. *is_ordered says whether such
+ * pairs exist; without any, the order does not matter. Errors: QUIRE_NOMEM. */
 int quire_specials_order(const struct llama_vocab *vocab, quire_special *specials, uint32_t n,
                          bool *is_ordered);
 
@@ -101,25 +101,27 @@ int quire_spm_tokenize(const quire_spm *spm, const char *text, size_t text_bytes
 
 /* ---- bpe_cut.c ---- */
 
-/* Where the pre-tokenizers of BPE vocabularies can be stopped and begun anew. */
+/* The places at which the pre-tokenizer of a BPE vocabulary can be stopped and started again. */
 typedef struct quire_bpe_cut {
     bool has_newline;   /* behind a newline */
     bool has_blank;     /* before a blank between words */
     bool is_byte_level; /* tokens are written in GPT-2's characters for bytes */
-    /* In runs of these the rest of the run is looked at again after so many characters. */
+    /* Kinds of characters: after every chars_per_scan of them, the pre-tokenizer looks at the rest
+     * of their run again. */
     bool has_slow_blanks, has_slow_digits;
     uint32_t chars_per_scan;
 } quire_bpe_cut;
 
 void quire_bpe_cut_init(quire_bpe_cut *cut, const char *pre);
 
-/* The length of the first piece of a text: at least min_bytes if there are so many, up to the first
- * place behind them where the tokens of both sides together are those of the whole. */
+/* The length of the first piece of a text. The piece has at least min_bytes (if the text has as
+ * many), and ends at the first place behind them at which the tokens of both sides together are the
+ * tokens of the whole text. */
 size_t quire_bpe_cut_next(const quire_bpe_cut *cut, const char *text, size_t text_bytes,
                           size_t min_bytes);
 
-/* How many characters are looked at again in runs whose time grows with the square of their length;
- * 0 where there are none. */
+/* The number of characters that the pre-tokenizer looks at again, in runs whose time grows with the
+ * square of their length; 0 without such runs. */
 uint64_t quire_bpe_cut_squares(const quire_bpe_cut *cut, const char *text, size_t text_bytes);
 
 #endif /* QUIRE_MODEL_TOKENIZER_H */

@@ -11,8 +11,8 @@
 
 #include <string.h>
 
-/* Whether byte may come at place `i` (1..3) of a character that starts with `lead`; table 3-7 of
- * the standard, which excludes overlong forms, surrogates and values beyond U+10FFFF. */
+/* Whether `byte` may be at place `i` (1..3) of a character that starts with `lead`. Table 3-7 of
+ * the standard excludes overlong forms, surrogates and values beyond U+10FFFF. */
 static bool continues(unsigned char lead, uint32_t i, unsigned char byte)
 {
     unsigned char low = 0x80, high = 0xbf;

@@ -1,8 +1,8 @@
-/* vocab_check.c - everything that libllama's tokenizer takes for granted.
+/* vocab_check.c - checks every property of a vocabulary that libllama's tokenizer relies on.
  *
- * libllama's vocab-only load throws on some damage (its C interface catches that and returns NULL)
- * and asserts on other; and some damage shows only later, when a text is tokenized, where nothing
- * catches a throw. Checked here, after reading llama-vocab.cpp at ggml 0.25.1:
+ * libllama's vocab-only load throws on some damage (its C interface catches the exception and
+ * returns NULL) and asserts on other damage. Further damage shows only when a text is tokenized,
+ * where nothing catches an exception. The checks follow llama-vocab.cpp at ggml 0.25.1:
  *
  *   V1  the types of all keys it reads, and array lengths of at least the number of tokens
  *   V2  token texts are unique (it asserts), where an empty one counts as "[EMPTY_index]"
@@ -37,8 +37,8 @@
 #define TYPE_BYTE         6 /* in tokenizer.ggml.token_type */
 #define ID_NONE           UINT32_MAX
 
-/* A token's text with its first 8 bytes as a big-endian number: most comparisons of a sort end
- * there, without a look at strings that are scattered over the heap. */
+/* A token's text with its first 8 bytes as a big-endian number. Most comparisons of a sort end with
+ * this number, without a look at strings that are scattered over the heap. */
 typedef struct token_text {
     uint64_t head;
     const char *text;
@@ -242,7 +242,7 @@ static int types_check(const vocab *v)
     for (uint32_t i = 0; i < v->n; i++) {
         const char *text = gguf_get_arr_str(v->gguf, v->tokens, i);
 
-        /* Empty ones become "[EMPTY_i]". */
+        /* An empty text becomes "[EMPTY_i]", which is long enough. */
         if (types[i] == TYPE_BYTE && text[0] != '\0' && strlen(text) < strlen("<0x")) {
             return quire_error_set(v->err, QUIRE_CORRUPT,
                                    "%s: token %" PRIu32
@@ -254,8 +254,8 @@ static int types_check(const vocab *v)
     return QUIRE_OK;
 }
 
-/* A byte of the text that no piece covers becomes <0xNN>, or else the token of that one character:
- * one of them has to exist. */
+/* A byte of text that no longer token covers becomes <0xNN>, or else the token of this one
+ * character. One of the two has to exist. */
 static int bytes_check(const vocab *v)
 {
     for (unsigned byte = 0; byte < 256; byte++) {
@@ -286,9 +286,9 @@ static int merges_check(const vocab *v)
     return QUIRE_OK;
 }
 
-/* Merges; and characters: a byte of the text without a token is left out by libllama, to the last
- * one: an empty prompt. Only the bytes that every text has are asked for; some vocabularies lack
- * those that UTF-8 has not. */
+/* Check merges and characters. libllama drops a byte of text that has no token, so a prompt can
+ * become empty. Only the bytes that every text has must have tokens: some vocabularies lack bytes
+ * that UTF-8 never uses. */
 static int bpe_check(const vocab *v)
 {
     quire_bpe_cut cut;
@@ -310,8 +310,8 @@ static int bpe_check(const vocab *v)
     return QUIRE_OK;
 }
 
-/* A special id within the vocabulary. All ones stands for "none": libllama takes its default
- * then, as it does when the key is absent, and *id stays. */
+/* Read a special id, which must lie within the vocabulary. A number of all ones means "none":
+ * libllama then takes its default, as for an absent key, and *id stays. */
 static int id_get(const vocab *v, const char *name, uint32_t *id)
 {
     int64_t index = gguf_find_key(v->gguf, name);
@@ -342,7 +342,7 @@ static int ids_check(const vocab *v)
         "fim_mid_token_id", "fim_pad_token_id", "fim_rep_token_id", "fim_sep_token_id",
         "prefix_token_id",  "suffix_token_id",  "middle_token_id",
     };
-    /* libllama's defaults; one beyond the vocabulary counts as none. */
+    /* libllama's default ids; an id beyond the vocabulary counts as none. */
     uint32_t bos = v->is_spm ? 1 : 11;
     uint32_t eos = v->is_spm ? 2 : 11;
     bool adds_bos = true; /* some pre-tokenizers say so by themselves */

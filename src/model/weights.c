@@ -135,7 +135,7 @@ static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *m
                : KIND_PLAIN;
 }
 
-/* The description was checked against the file's tensors, so what is needed is there and has the
+/* The description was checked against the file's tensors, so every needed tensor exists and has the
  * right shape. */
 static void want(weight_load *load, const weight_want *w)
 {
@@ -407,7 +407,7 @@ static void source_drop(const struct quire_weights_store *store, uint64_t offset
     }
 }
 
-/* Whose product the tensor is for, by where it lies. */
+/* The name of the memory from which the tensor is multiplied. */
 static const char *place_of(const struct quire_weights_store *store, uint32_t kind)
 {
     if (kind == KIND_PANELS) {

@@ -1,11 +1,11 @@
 /* weights.h - a model's tensors, ready for ggml graphs.
  *
- * The file is mapped read-only and a tensor is used in place where its bytes are what the CPU
- * backend multiplies with. Matrices that are only multiplied with are copied: into panels for our
- * own products where these have the type and the CPU (matmul.h), else into an *extra* buffer type
- * of the CPU backend where it has one (repacked, exactly where libllama's loader would). Rows of
- * the token embedding are looked up, so it stays as mapped; a tied output matrix is the same data
- * once more, for the product.
+ * The file is mapped read-only. A tensor is used in place if the CPU backend multiplies with the
+ * bytes of the file. Matrices that are only factors of products are copied: into panels if Quire's
+ * own products have the type and the CPU (matmul.h), else into an *extra* buffer type of the CPU
+ * backend if the backend has one (repacked, exactly where libllama's loader would do so). The token
+ * embedding stays as mapped, because its rows are looked up. A tied output matrix is a second copy
+ * of the embedding, for the product.
  *
  * Thread: immutable after load. Building a ggml graph sets a flag in the tensors it visits (always
  * to the same value).
@@ -54,19 +54,19 @@ struct quire_weights {
     struct quire_weights_store *store;
 };
 
-/* What loading them will take, mapped pages included, without loading anything. Errors:
+/* Compute the memory of loaded weights, mapped pages included, without loading anything. Errors:
  * QUIRE_UNSUPP, QUIRE_NOMEM. */
 int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
                                  const quire_model_desc *desc, const quire_model_opts *opts,
                                  quire_error *err);
 
-/* Load what desc (of the same file) names; the file may be closed afterwards. Errors: QUIRE_IO,
- * QUIRE_UNSUPP, QUIRE_NOMEM. Memory: free with quire_weights_destroy(). */
+/* Load the weights that desc (of the same file) names; the file may be closed afterwards. Errors:
+ * QUIRE_IO, QUIRE_UNSUPP, QUIRE_NOMEM. Memory: free with quire_weights_destroy(). */
 int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_model_desc *desc,
                        const quire_model_opts *opts, quire_error *err);
 void quire_weights_destroy(quire_weights *weights);
 
-/* The panels of a matrix that a quire_weights holds; NULL: ggml multiplies with it. */
+/* The panels of a matrix of quire_weights; NULL: ggml multiplies with the matrix. */
 static inline quire_matmul_weight *quire_weights_panels(const struct ggml_tensor *tensor)
 {
     return tensor->buffer == NULL ? tensor->extra : NULL;

@@ -1,7 +1,7 @@
 /* attn_block.c - see attn_block.h.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_rows_body.h"
+#include "attn/attn_plain_body.h"
 #include "base/check.h"
 #include "base/num.h"
 
@@ -55,6 +55,24 @@ static void list_tiles(const quire_attn_ctx *c, const quire_attn_block *b,
     }
 }
 
+/* The same of a layer with one K and one V in the pages of the table that is walked, none read hot.
+ */
+static void list_plain(const quire_attn_ctx *c, const quire_attn_block *b,
+                       const quire_attn_tile_pos *pos, const void **at)
+{
+    const quire_attn_lane *k_lane = &c->layer->k[0].lane;
+    const quire_attn_lane *v_lane = &c->layer->v[0].lane;
+    const unsigned char *k_tile = quire_attn_tile(k_lane, pos->page, b->g, pos->tile);
+    const unsigned char *v_tile = quire_attn_tile(v_lane, pos->page, b->g, pos->tile);
+
+    for (uint32_t h = 0; h < b->n_heads; h++) {
+        at[h] = k_tile;
+        at[b->n_heads + h] = v_tile;
+        k_tile += k_lane->head_stride;
+        v_tile += v_lane->head_stride;
+    }
+}
+
 static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b,
                      quire_attn_tile_pair *tiles, quire_attn_tile_run *run,
                      const quire_attn_state *st)
@@ -66,8 +84,6 @@ static void run_rows(const quire_attn_ctx *c, const quire_attn_block *b,
     }
     rows_run(c, b, tiles, run, st);
 }
-
-static const quire_attn_hot_pages no_hot;
 
 /* Which hot pages a query reads a tile in; in *room, if there are any. */
 static const quire_attn_hot_pages *hot_pages_of(const quire_attn_ctx *c,
@@ -224,7 +240,11 @@ static bool next_position(const quire_attn_ctx *c, const quire_attn_block *b,
     } else {
         tiles->next.page = NULL;
     }
-    list_tiles(c, b, &tiles->next, tiles->next_hot, tiles->at + tiles->n);
+    if (is_one && tiles->is_plain && tiles->next_hot == &no_hot) {
+        list_plain(c, b, &tiles->next, tiles->at + tiles->n);
+    } else {
+        list_tiles(c, b, &tiles->next, tiles->next_hot, tiles->at + tiles->n);
+    }
     return is_one;
 }
 
@@ -246,8 +266,11 @@ void quire_attn_block_run(const quire_attn_ctx *ctx, const quire_attn_block *blo
     uint32_t split_end = split + 1 < block->n_splits ? block->split_pos[split + 1] : block->pos_end;
     quire_attn_tile_walk walk = walk_of(ctx, block, split);
     quire_attn_tile_pair tiles; /* at[] is large: what is not set is not read */
+    plain_calls calls;
     bool has_next;
 
+    calls.is_made = false;
+    tiles.is_plain = is_plain(ctx, block);
     tiles.next_hot = &no_hot;
     tiles.next_room = 1;
     tiles.n = n_tiles(ctx, block);
@@ -258,10 +281,13 @@ void quire_attn_block_run(const quire_attn_ctx *ctx, const quire_attn_block *blo
     while (has_next && tiles.next.first < split_end) {
         take_position(&tiles);
         has_next = next_position(ctx, block, &walk, &tiles);
-        if (is_behind_all(ctx, block, &tiles.pos)) {
-            run_whole_tile(ctx, block, &tiles, st);
-        } else {
+        if (!is_behind_all(ctx, block, &tiles.pos)) {
             run_tile(ctx, block, &tiles, st);
+            calls.slot_end = 0;
+        } else if (tiles.is_plain && tiles.hot == &no_hot) {
+            run_plain_tile(ctx, block, &tiles, &calls, st);
+        } else {
+            run_whole_tile(ctx, block, &tiles, st);
         }
     }
 }

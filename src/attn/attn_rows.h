@@ -32,6 +32,7 @@ typedef struct quire_attn_tile_pair {
     uint32_t next_room;           /* 1 or 2 */
     uint32_t n;
     uint32_t ahead; /* from the tile in work to the one prefetched, <= n */
+    bool is_plain;  /* the block reads main pages the short way (attn_plain_body.h) */
     const void *at[2 * QUIRE_ATTN_TILES_MAX];
 } quire_attn_tile_pair;
 

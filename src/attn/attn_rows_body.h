@@ -19,6 +19,8 @@
 #define SHARED_AHEAD_ROWS_MAX 48u
 #define SHARED_AHEAD_STEP     4u
 
+static const quire_attn_hot_pages no_hot;
+
 /* With v_prefix_of_k V is K decoded to f32: K tiles are dimension-major, so the first d_v
  * dimensions of a tile of d_k dimensions are a tile of d_v dimensions. */
 static const void *v_of_k(const quire_attn_ctx *c, const quire_attn_tile_pos *pos,
@@ -168,18 +170,23 @@ static void run_qk(const quire_attn_ctx *c, const quire_attn_block *b,
     }
 }
 
-/* Of rows [first, end). */
-static void run_softmax(const quire_attn_ctx *c, const quire_attn_tile_run *run, uint32_t first,
-                        uint32_t end, const quire_attn_state *st)
+/* In which form V wants its weights. */
+static quire_attn_softmax *softmax_of(const quire_attn_ctx *c, const quire_attn_tile_run *run)
 {
     const quire_attn_kernels *kernels = c->ws->kernels;
     bool is_bf16 = kernels->softmax_bf16 != NULL && !c->shape.has_mixed_v &&
                    v_format(c, run, 0) == QUIRE_FORMAT_BF16;
 
-    (is_bf16 ? kernels->softmax_bf16
-             : kernels->softmax)(end - first, run->slot_begin, c->slot_end + first,
-                                 c->logits + (size_t)first * QUIRE_TILE_TOKENS, st->m + first,
-                                 st->l + first, c->rescale + first);
+    return is_bf16 ? kernels->softmax_bf16 : kernels->softmax;
+}
+
+/* Of rows [first, end). */
+static void run_softmax(const quire_attn_ctx *c, const quire_attn_tile_run *run, uint32_t first,
+                        uint32_t end, const quire_attn_state *st)
+{
+    softmax_of(c, run)(end - first, run->slot_begin, c->slot_end + first,
+                       c->logits + (size_t)first * QUIRE_TILE_TOKENS, st->m + first, st->l + first,
+                       c->rescale + first);
 }
 
 /* One of n_steps parts of the last quarter of a tile. */

@@ -9,6 +9,10 @@
 
 #include "engine_server.h"
 
+#include "server/tenant.h"
+
+#include <string.h>
+
 void engine_server_start_with(engine_server *s, uint32_t n_ctx, const engine_server_opts *opts)
 {
     const quire_runtime_opts runtime = bench_runtime_opts(n_ctx, 8);
@@ -41,16 +45,59 @@ void engine_server_start(engine_server *s, uint32_t n_ctx, const quire_server_ke
     engine_server_start_with(s, n_ctx, &opts);
 }
 
+static const quire_server_key keys_of_tenants[] = {
+    { .key = KEY_OF_A, .tenant = "a" },
+    { .key = KEY_OF_B, .tenant = "b" },
+    { .key = KEY_OF_ADMIN, .tenant = "root", .is_admin = true },
+};
+#define N_KEYS (sizeof keys_of_tenants / sizeof keys_of_tenants[0])
+
 void engine_server_start_with_tenants(engine_server *s, uint32_t n_ctx)
 {
-    static const quire_server_key keys[] = {
-        { .key = KEY_OF_A, .tenant = "a" },
-        { .key = KEY_OF_B, .tenant = "b" },
-        { .key = KEY_OF_ADMIN, .tenant = "root", .is_admin = true },
-    };
-
-    engine_server_start(s, n_ctx, keys, sizeof keys / sizeof keys[0]);
+    engine_server_start(s, n_ctx, keys_of_tenants, N_KEYS);
     s->key = KEY_OF_A;
+}
+
+/* Tenants with an account, in the order of the accounts. */
+static const char *const names[] = { "a", "b" };
+#define N_NAMES (sizeof names / sizeof names[0])
+
+static uint16_t account_of(void *ctx, const void *tenant, uint32_t tenant_bytes)
+{
+    quire_tenant_names found;
+
+    (void)ctx;
+    assert_true(quire_tenant_salt_names(tenant, tenant_bytes, &found));
+    for (uint16_t i = 0; i < N_NAMES; i++) {
+        if (strcmp(found.tenant, names[i]) == 0) {
+            return (uint16_t)(i + 1);
+        }
+    }
+    return 0;
+}
+
+void engine_server_start_with_quota(engine_server *s, uint32_t n_ctx, uint64_t quota_bytes)
+{
+    const quire_account_opts accounts[N_NAMES] = { { quota_bytes, 1 }, { 0, 3 } };
+    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+
+    opts.engine.accounts = (quire_engine_accounts){ accounts, N_NAMES, account_of, NULL };
+    opts.server.accounts = names;
+    opts.server.n_accounts = N_NAMES;
+    opts.server.keys = keys_of_tenants;
+    opts.server.n_keys = N_KEYS;
+    engine_server_start_with(s, n_ctx, &opts);
+    s->key = KEY_OF_ADMIN;
+}
+
+void engine_server_start_pinned(engine_server *s, uint32_t n_ctx, uint64_t pinned_bytes,
+                                engine_server_opts *opts)
+{
+    quire_classes_default(&opts->engine.classes);
+    opts->engine.classes.items[0].is_pinned = true;
+    opts->engine.pinned_bytes = pinned_bytes;
+    opts->engine.precache.is_off = true;
+    engine_server_start_with(s, n_ctx, opts);
 }
 
 void engine_server_stop(engine_server *s)

@@ -33,6 +33,13 @@ void engine_server_start(engine_server *s, uint32_t n_ctx, const quire_server_ke
 #define KEY_OF_B     "key-of-b"
 #define KEY_OF_ADMIN "key-of-admin"
 void engine_server_start_with_tenants(engine_server *s, uint32_t n_ctx);
+/* With keys KEY_OF_A, KEY_OF_B and KEY_OF_ADMIN as well. Tenant a may keep quota_bytes and has
+ * weight 1; tenant b has no quota and weight 3. The calls below have the administrator's key. */
+void engine_server_start_with_quota(engine_server *s, uint32_t n_ctx, uint64_t quota_bytes);
+/* Without keys. Class 0 (realtime) has a pinned region of so many bytes, and nothing is computed
+ * while the engine is idle; other options are the caller's. */
+void engine_server_start_pinned(engine_server *s, uint32_t n_ctx, uint64_t pinned_bytes,
+                                engine_server_opts *opts);
 void engine_server_stop(engine_server *s);
 
 /* POST with the key; fails the test unless the status is `status`. Memory: json_decref(). */

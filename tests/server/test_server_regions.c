@@ -10,7 +10,6 @@
 #include "engine_server.h"
 
 #include "base/bytes.h"
-#include "server/tenant.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,42 +18,14 @@
 #define QUOTA   (64u << 10)
 #define N_CTX   1024
 #define N_ASKED 24
-
-static const quire_server_key keys[] = {
-    { .key = "key-small", .tenant = "small" },
-    { .key = "key-large", .tenant = "large" },
-    { .key = "ops", .is_admin = true },
-};
-static const char *const names[] = { "small", "large" };
-static const quire_account_opts accounts[] = { { QUOTA, 1 }, { 0, 3 } };
+#define PINNED  (256u << 10)
 
 static engine_server s;
 
-static uint16_t account_of(void *ctx, const void *tenant, uint32_t tenant_bytes)
-{
-    quire_tenant_names found;
-
-    (void)ctx;
-    assert_true(quire_tenant_salt_names(tenant, tenant_bytes, &found));
-    for (uint16_t i = 0; i < 2; i++) {
-        if (strcmp(found.tenant, names[i]) == 0) {
-            return (uint16_t)(i + 1);
-        }
-    }
-    return 0;
-}
-
 static int start(void **state)
 {
-    engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
-
     (void)state;
-    opts.engine.accounts = (quire_engine_accounts){ accounts, 2, account_of, NULL };
-    opts.server.accounts = names;
-    opts.server.n_accounts = 2;
-    opts.server.keys = keys;
-    opts.server.n_keys = 3;
-    engine_server_start_with(&s, N_CTX, &opts);
+    engine_server_start_with_quota(&s, N_CTX, QUOTA);
     return 0;
 }
 
@@ -65,42 +36,70 @@ static int stop(void **state)
     return 0;
 }
 
-/* Different prompts of some pages each. */
+/* Prompts of some pages each; those of different i begin differently. */
+static json_t *ask(int i)
+{
+    char body[1024];
+
+    (void)snprintf(body, sizeof body,
+                   "{\"prompt\":\"%c%c %0300d\",\"max_tokens\":1,\"temperature\":0}", 'a' + i,
+                   'z' - i, i);
+    return post(&s, 200, TEXT, body);
+}
+
 static void ask_much(const char *key)
 {
     s.key = key;
     for (int i = 0; i < N_ASKED; i++) {
-        char body[1024];
-
-        (void)snprintf(body, sizeof body,
-                       "{\"prompt\":\"%c%c %0300d\",\"max_tokens\":1,\"temperature\":0}", 'a' + i,
-                       'z' - i, i);
-        json_decref(post(&s, 200, TEXT, body));
+        json_decref(ask(i));
     }
-    s.key = "ops";
+    s.key = KEY_OF_ADMIN;
 }
 
 static void a_tenant_keeps_no_more_than_its_quota(void **state)
 {
     json_t *root;
-    int64_t small;
-    int64_t large;
+    int64_t of_a;
+    int64_t of_b;
 
     (void)state;
-    ask_much("key-small");
-    ask_much("key-large");
+    ask_much(KEY_OF_A);
+    ask_much(KEY_OF_B);
     root = get(&s, 200, "/v1/cache/regions");
-    assert_string_equal(json_string_at(root, "tenants.0.name"), "small");
-    small = json_int_at(root, "tenants.0.bytes");
-    large = json_int_at(root, "tenants.1.bytes");
-    assert_true(small > 0 && small <= QUOTA);
-    assert_true(large > 2 * small);
+    assert_string_equal(json_string_at(root, "tenants.0.name"), "a");
+    of_a = json_int_at(root, "tenants.0.bytes");
+    of_b = json_int_at(root, "tenants.1.bytes");
+    assert_true(of_a > 0 && of_a <= QUOTA);
+    assert_true(of_b > 2 * of_a);
     assert_int_equal(json_int_at(root, "tenants.0.quota_bytes"), QUOTA);
     assert_true(json_int_at(root, "tenants.0.quota_evicted_bytes_total") > 0);
     assert_true(json_is_null(json_at(root, "tenants.1.quota_bytes")));
     assert_int_equal(json_int_at(root, "tenants.1.weight"), 3);
     assert_int_equal(json_int_at(root, "tenants.1.quota_evicted_bytes_total"), 0);
     json_decref(root);
+}
+
+static void an_evicted_prompt_is_explained(void **state)
+{
+    char path[128];
+    json_t *reply;
+    json_t *root;
+
+    (void)state;
+    ask_much(KEY_OF_A);
+    s.key = KEY_OF_A;
+    reply = ask(0);
+    assert_int_equal(cached_tokens(reply), 1); /* all texts begin with the same token */
+    (void)snprintf(path, sizeof path, "/v1/cache/explain/%s", json_string_at(reply, "id"));
+    root = get(&s, 200, path);
+    assert_string_equal(json_string_at(root, "end"), "evicted");
+    assert_string_equal(json_string_at(root, "gone.reason"), "memory");
+    assert_true(json_int_at(root, "gone.tokens") > 0);
+    assert_true(json_int_at(root, "gone.tokens") < prompt_tokens(reply));
+    assert_true(json_number_value(json_at(root, "gone.ago_ms")) > 0.0);
+    assert_true(json_number_value(json_at(root, "gone.cost_ms")) > 0.0);
+    json_decref(root);
+    json_decref(reply);
 }
 
 /* Pinned pages cannot be evicted, so a pin above the quota is refused, with the missing bytes. */
@@ -110,7 +109,7 @@ static void a_tenants_pins_stay_within_its_quota(void **state)
     int64_t missing = 0;
 
     (void)state;
-    s.key = "key-small";
+    s.key = KEY_OF_A;
     for (int i = 0; missing == 0; i++) {
         char body[64];
         http_call call = { .path = "/v1/cache/pins", .body = body, .key = s.key };
@@ -133,9 +132,9 @@ static void a_tenants_pins_stay_within_its_quota(void **state)
     }
     assert_true(bytes > 0 && bytes <= QUOTA);
     assert_true(missing > 0 && missing <= QUOTA);
-    s.key = "key-large"; /* is not concerned */
+    s.key = KEY_OF_B; /* is not concerned */
     json_decref(post(&s, 201, "/v1/cache/pins", "{\"text\":\"something else\"}"));
-    s.key = "ops";
+    s.key = KEY_OF_ADMIN;
 }
 
 static void the_dynamic_region_is_there(void **state)
@@ -143,7 +142,7 @@ static void the_dynamic_region_is_there(void **state)
     json_t *root;
 
     (void)state;
-    ask_much("key-large");
+    ask_much(KEY_OF_B);
     root = get(&s, 200, "/v1/cache/regions");
     assert_int_equal(json_array_size(json_at(root, "data")), 1);
     assert_string_equal(json_string_at(root, "data.0.name"), "dynamic");
@@ -190,12 +189,7 @@ static void a_pinned_class_has_memory_of_its_own(void **state)
     int64_t charged;
 
     (void)state;
-    quire_classes_default(&opts.engine.classes);
-    opts.engine.classes.items[0].is_pinned = true; /* realtime */
-    opts.engine.pinned_bytes = 256u << 10;
-    opts.engine.precache.is_off = true;
-    engine_server_start_with(&s, N_CTX, &opts);
-    s.key = NULL;
+    engine_server_start_pinned(&s, N_CTX, PINNED, &opts);
     assert_int_equal(pinned_charged(&budget), 0);
     assert_true(budget > 0);
     ask_as("batch", 'b');
@@ -215,16 +209,6 @@ static void a_pinned_class_has_memory_of_its_own(void **state)
 
 #define PINS  "/v1/cache/pins"
 #define STORY "Once upon a time there was a boat that could not sink, whatever the sea did. "
-
-static void start_pinned(engine_server_opts *opts)
-{
-    quire_classes_default(&opts->engine.classes);
-    opts->engine.classes.items[0].is_pinned = true;
-    opts->engine.pinned_bytes = 256u << 10;
-    opts->engine.precache.is_off = true;
-    engine_server_start_with(&s, N_CTX, opts);
-    s.key = NULL;
-}
 
 static int64_t cached_of_story(void)
 {
@@ -258,7 +242,7 @@ static void a_pin_outlives_what_others_ask_for(void **state)
     int64_t n;
 
     (void)state;
-    start_pinned(&opts);
+    engine_server_start_pinned(&s, N_CTX, PINNED, &opts);
     root = post(&s, 201, PINS,
                 "{\"name\":\"boat\",\"text\":\"" STORY STORY "\",\"class\":\"realtime\"}");
     n = json_int_at(root, "held_tokens");
@@ -294,7 +278,7 @@ static void a_pin_that_cannot_be_honoured_is_refused(void **state)
 
     (void)state;
     opts.engine.pins_max = 1;
-    start_pinned(&opts);
+    engine_server_start_pinned(&s, N_CTX, PINNED, &opts);
     (void)quire_bytes_addf(&body, "{\"class\":\"realtime\",\"tokens\":[5");
     for (int i = 0; i < N_CTX - 8; i++) {
         (void)quire_bytes_addf(&body, ",%d", 5 + i % 90);
@@ -320,7 +304,7 @@ static void invalidation_wins_over_pins(void **state)
     json_t *root;
 
     (void)state;
-    start_pinned(&opts);
+    engine_server_start_pinned(&s, N_CTX, PINNED, &opts);
     json_decref(post(&s, 201, PINS, "{\"name\":\"boat\",\"text\":\"" STORY STORY "\"}"));
     json_decref(post(&s, 200, "/v1/cache/invalidate", "{\"all\":true}"));
     json_decref(get(&s, 404, PINS "/boat"));
@@ -334,14 +318,6 @@ static void invalidation_wins_over_pins(void **state)
 }
 
 /* ---- classes ---- */
-
-static _Atomic uint64_t clock_now_us = 1;
-
-static uint64_t clock_us(void *ctx)
-{
-    (void)ctx;
-    return clock_now_us;
-}
 
 /* Uses its own salt: pages used by a higher class keep the TTL of that class. */
 static int64_t cached_of(const char *tier)
@@ -363,18 +339,20 @@ static int64_t cached_of(const char *tier)
 static void classes_have_a_time_to_live(void **state)
 {
     engine_server_opts opts = ENGINE_SERVER_OPTS_INIT;
+    _Atomic uint64_t now_us = 1;
 
     (void)state;
     quire_classes_default(&opts.engine.classes);
     opts.engine.classes.items[2].cache_ttl_us = 60000000; /* batch */
-    opts.engine.clock_us = clock_us;
+    opts.engine.clock_us = hands_of;
+    opts.engine.clock_ctx = &now_us;
     opts.engine.precache.is_off = true;
     engine_server_start_with(&s, N_CTX, &opts);
     assert_int_equal(cached_of("batch"), 0);
     assert_int_equal(cached_of("standard"), 0);
-    clock_now_us += 30000000;
+    now_us += 30000000;
     assert_true(cached_of("batch") > 0);
-    clock_now_us += 61000000;
+    now_us += 61000000;
     assert_true(cached_of("standard") > 0);
     assert_int_equal(cached_of("batch"), 0);
     engine_server_stop(&s);
@@ -384,6 +362,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_tenant_keeps_no_more_than_its_quota, start, stop),
+        cmocka_unit_test_setup_teardown(an_evicted_prompt_is_explained, start, stop),
         cmocka_unit_test_setup_teardown(a_tenants_pins_stay_within_its_quota, start, stop),
         cmocka_unit_test_setup_teardown(the_dynamic_region_is_there, start, stop),
         cmocka_unit_test(a_pinned_class_has_memory_of_its_own),

@@ -9,6 +9,11 @@ cd "$(dirname "$0")/.."
 . scripts/packages.sh
 
 need_program lcov lcov
+setup_packages test
+scripts/setup.sh
+# As in test.sh: tests skip what cannot be fetched, and their lines count as not run.
+scripts/fetch-model.sh >/dev/null || say "going on without the default model"
+scripts/setup.sh clients >/dev/null || say "going on without some clients of the server"
 # Counters lie beside the objects: an object of another folder would write into that one.
 export CCACHE_DISABLE=1
 scripts/build.sh coverage

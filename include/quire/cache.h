@@ -31,9 +31,9 @@
  *
  *   extent + n * (bytes of the parts before p) + s * (bytes of part p)
  *
- * A layer's attention reads one part of every page. This layout makes it read memory in order, like
- * one plain array per layer, instead of jumping over the other layers' parts (docs/architecture.md
- * has measurements).
+ * A layer's attention reads one part of every page. With this layout attention reads memory in
+ * order, like one plain array per layer, instead of jumping over the other layers' parts
+ * (docs/benchmarks.md has measurements).
  *
  * Memory. Extents come from mmap (huge pages advised, mlock on request). The size of an extent is
  * the smallest multiple of 2 MiB for which the unusable tail is under 1 %, and for which one part

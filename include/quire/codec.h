@@ -14,39 +14,39 @@
  *                                f16 mean[d] (padded),      code planes
  *                                code planes
  *
- * K is transposed inside the tile so that one vector register holds one dimension (or a group of
- * 2 or 4) of 16 tokens: the logits of 64 tokens come out side by side without a horizontal sum.
- * V groups 2 or 4 *tokens* because there the sum runs over tokens. K codes of q8 are stored +128
- * (unsigned), V codes signed: exactly what u8 x s8 dot products want on both sides.
+ * K is transposed inside the tile so that one vector register holds one dimension (or a group of 2
+ * or 4) of 16 tokens. The logits of 64 tokens then come out side by side, without a horizontal sum.
+ * V groups 2 or 4 *tokens* because its sum runs over tokens. K codes of q8 are stored +128
+ * (unsigned) and V codes signed, as u8 x s8 dot products need them.
  *
  * q8: code = round(x / scale), scale = max|x| / 127 as f16 (rounded up so that no code exceeds
  * 127), one per token and lane: 8 + 16/d bits per value. A row of zeros has scale 0. A row that
- * holds NaN or Inf has scale NaN, so that damage shows instead of hiding. Finite values beyond the
- * range of f16 saturate to its largest finite value, in f16 and in q8's scale. Codes of K may be
- * given the token's queries to mind (quire_tile_rows.queries): a few of them are then the other
- * neighbour of x / scale, not the nearest.
+ * holds NaN or Inf has scale NaN, so that damage is visible. Finite values beyond the range of f16
+ * saturate to the largest finite f16, in f16 and in q8's scale. K may be encoded with the token's
+ * queries in view (quire_tile_rows.queries): a few codes are then the other integer beside x /
+ * scale, not the nearest.
  *
- * Sealed formats: q6, q5, q4, q3. A tile is encoded once, whole, when its 64 tokens are there, and
- * is immutable from then on. x[t][i] ~ scale[t] * level[code[t][i]] + mean[i], where level is a
- * table of int8 per format (src/codec/sealed.h) and mean, which only K has, the tile's average: the
- * logit it takes away is added back exactly (q . mean). Codes are those of the nearest levels under
- * a least-squares fit; the scale is such that the decoded row is as long as the row.
- * Codes lie in planes of 4, 2 or 1 bits (q6 = 4 + 2, q5 = 4 + 1, q4 = 4, q3 = 2 + 1), low bits
- * first. In a plane of b bits one byte holds 8/b dimensions (K) or tokens (V) that are 4 apart:
+ * Sealed formats: q6, q5, q4, q3. A tile is encoded once, as a whole, when it has 64 tokens, and is
+ * immutable from then on. x[t][i] ~ scale[t] * level[code[t][i]] + mean[i]. `level` is a table of
+ * int8 per format (src/codec/sealed.h). `mean`, which only K has, is the tile's average; its logit
+ * (q . mean) is added exactly. Codes are those of the nearest levels under a least-squares fit. The
+ * scale makes the decoded row as long as the row. Codes lie in planes of 4, 2 or 1 bits (q6 = 4 +
+ * 2, q5 = 4 + 1, q4 = 4, q3 = 2 + 1), low bits first. In a plane of b bits one byte holds 8/b
+ * dimensions (K) or tokens (V) that are 4 apart:
  *
  *   K plane  u8 [ceil(d*b/32)][64][4]   byte [g][t][j], bits b*m .. b*m+b-1: dimension 32/b*g+4m+j
  *   V plane  u8 [2*b][d][4]             byte [g][i][j], bits b*m .. b*m+b-1: token     32/b*g+4m+j
  *
- * so that a register of 4-bit codes becomes, by a mask, a shift and a table look-up, two registers
- * in q8's layout. Bits of a K plane behind dimension d are zero.
+ * A mask, a shift and a table look-up turn a register of 4-bit codes into two registers in q8's
+ * layout. Bits of a K plane behind dimension d are zero.
  *
  * A row with NaN or Inf gets scale NaN and stays out of the mean. A row of zeros has scale 0.
- * Values saturate: to +-65504 where they enter the mean, to +-2^22 where a row is coded.
+ * Values saturate: at +-65504 in the mean, at +-2^22 in a coded row.
  *
  * d is a multiple of QUIRE_HEAD_DIM_MULTIPLE up to QUIRE_HEAD_DIM_MAX. All buffers are 64-byte
  * aligned. Measured against row-major f16: bench/results.
  *
- * Thread: any; functions touch only what they are given.
+ * Thread: any; functions touch only their arguments.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CODEC_H
@@ -93,7 +93,7 @@ const char *quire_format_name(quire_format format);
 /* Find a format by its name. Errors: QUIRE_INVAL when there is none (then *out is unchanged). */
 int quire_format_parse(const char *name, quire_format *out);
 
-/* What a tile holds: the formats lay K and V out differently. */
+/* The contents of a tile, K or V, which the formats lay out differently. */
 typedef enum quire_side {
     QUIRE_SIDE_K,
     QUIRE_SIDE_V
@@ -112,18 +112,18 @@ size_t quire_tile_bytes(quire_format format, quire_side side, uint32_t d);
 /* Average bits per stored value, scales and means included: 8 + 16/d for q8. */
 double quire_format_bits(quire_format format, quire_side side, uint32_t d);
 
-/* What an encode or decode works on: n_tokens rows of d floats, row i at x + i * stride, in or
- * from slots first_slot .. first_slot + n_tokens - 1 of the tile. */
+/* The rows of an encode or decode: n_tokens rows of d floats, row i at x + i * stride, to or from
+ * slots first_slot .. first_slot + n_tokens - 1 of the tile. */
 typedef struct quire_tile_rows {
     uint32_t d;          /* head dimension */
     uint32_t first_slot; /* 0 .. 63 */
     uint32_t n_tokens;   /* first_slot + n_tokens <= 64 */
     size_t stride;       /* floats between rows, >= d */
-    /* encode_k in q8 only, without effect elsewhere: of each row what its token's queries of this
-     * kv head add up to, d floats, transformed as the row is; queries_stride floats apart. Codes
-     * are then rounded so that their errors hide from such queries. Where the sum has NaN or Inf,
-     * or a mean square below 2^-100 or above 2^100, and for all rows where this is NULL: to
-     * nearest. */
+    /* Used by encode_k in q8 only: for each row the sum of its token's queries of this kv head, d
+     * floats, transformed as the row is; queries_stride floats apart. Codes are then rounded so
+     * that their errors change the products with such queries little. Codes are rounded to nearest
+     * if this is NULL, and in rows whose sum has NaN or Inf, or a mean square below 2^-100 or above
+     * 2^100. */
     const float *queries;
     size_t queries_stride;
 } quire_tile_rows;
@@ -137,11 +137,12 @@ typedef struct quire_codec {
     void (*encode_v)(quire_format format, const quire_tile_rows *rows, const float *x, void *tile);
     void (*decode_k)(quire_format format, const quire_tile_rows *rows, const void *tile, float *x);
     void (*decode_v)(quire_format format, const quire_tile_rows *rows, const void *tile, float *x);
-    /* Round n queries, [n][d], to what q8 kernels multiply with: whole multiples of max|q| / 127,
-     * such that their errors hide from K like `key`, [d], the K of the queries' own token,
-     * transformed as they are; not overlapping. d as above. The same floats on every ISA. Left as
-     * they are: queries with NaN or Inf, or whose largest magnitude is below 2^-60 or above 2^60,
-     * and all of them where key has NaN or Inf or a mean square below 2^-100 or above 2^100. */
+    /* Round n queries, [n][d], to the numbers that q8 kernels multiply with: whole multiples of
+     * max|q| / 127. The rounding errors change the products with K like `key` little. key, [d], is
+     * the K of the queries' own token, transformed as they are, and does not overlap them. d as
+     * above. The same floats on every ISA. Queries with NaN or Inf, or whose largest magnitude is
+     * below 2^-60 or above 2^60, stay unchanged. All queries do if key has NaN or Inf, or a mean
+     * square below 2^-100 or above 2^100. */
     void (*round_queries)(uint32_t d, uint32_t n, const float *key, float *q);
 } quire_codec;
 

@@ -64,10 +64,10 @@ typedef uint64_t quire_prefix_ref; /* 0 = none; a released ref is not found agai
 
 /* The order in which cached pages are evicted. X(symbol, value, "name")
  *
- * Every policy evicts leaves only, and in this order: expired nodes; low-traffic nodes; nodes of
- * accounts above their quota; then nodes of the lowest rank that has candidates, from the account
- * furthest above its fair share. The policy chooses among the rest. Pinned pages are no
- * candidates. */
+ * Every policy evicts leaves only, and in this order: expired nodes; low-traffic nodes; then nodes
+ * of the lowest rank that has candidates, from the account furthest above its fair share. The
+ * policy chooses among these nodes. Pinned pages are no candidates. Accounts above their quota lose
+ * nodes when something is published: see accounts below. */
 #define QUIRE_EVICT_POLICY_MAP(X)                                                                  \
     X(DEFAULT, 0, "default") /* predicts: see docs/eviction.md */                                  \
     X(LRU, 1, "lru")                                                                               \

@@ -37,11 +37,11 @@ typedef uint16_t quire_group_id;
 #define QUIRE_GROUPS_MAX 8u /* of a cache, and of a batch of attention */
 
 /* One entry of a page table: tokens in consecutive slots of one page. A sequence may use a part of
- * a page, so sharing is token-exact. Kernels read it as it stands.
+ * a page, so sharing is token-exact. Kernels read an entry as it stands.
  *
  * An entry whose page is QUIRE_PAGE_NULL is a hole: the sequence still has these tokens, at these
- * positions, but this group has let go of their page (quire_seq_release()). A reader of the group
- * must not need them. Holes are whole pages; the other fields are what they were.
+ * positions, but this group has released their page (quire_seq_release()). A reader of the group
+ * must not need these tokens. Holes are whole pages; the other fields of the entry are unchanged.
  *
  * Positions ascend along a table. Most entries hold consecutive ones. A page from which tokens were
  * dropped keeps the rest in consecutive slots, and its entry names a list of their positions. Such
@@ -61,8 +61,8 @@ typedef enum quire_memory {
 } quire_memory;
 
 /* Where a page's payload lies. A page may be cut into parts (a layer's K and V, say), and an extent
- * keeps part p of all its pages side by side: whoever reads one part of many pages reads memory in
- * order (quire/cache.h, "Parts"). */
+ * keeps part p of all its pages side by side. A reader of one part of many pages therefore reads
+ * memory in order (quire/cache.h, "Parts"). */
 typedef struct quire_page_addr {
     unsigned char *extent; /* its first byte; NULL: no payload, or the page is not in use */
     uint32_t slot;         /* of the page in the extent */

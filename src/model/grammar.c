@@ -471,7 +471,7 @@ static int grammar_parse(grammar *g)
     return QUIRE_OK;
 }
 
-/* ---- what rules begin with ---- */
+/* ---- beginnings of rules ---- */
 
 /* Set is_nullable and steps of a rule and of all rules that it can begin with. A rule that is met
  * again on the way is left-recursive, because every rule before it on the way can be empty

@@ -177,7 +177,7 @@ int quire_api_events(quire_http *http)
     return quire_http_reply_json(http, 200, &body);
 }
 
-/* ---- what if ---- */
+/* ---- estimates for other sizes ---- */
 
 /* The reason why no rates exist yet, written into text; NULL = rates exist. */
 static const char *why_unknown(const quire_shadow_stats *shadow, char *text, size_t n)

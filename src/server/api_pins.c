@@ -315,7 +315,7 @@ int quire_api_pin_create(quire_http *http)
     return reply_pin(http, made.state == QUIRE_ENGINE_PIN_HELD ? 201 : 202, &made);
 }
 
-/* ---- those that are there ---- */
+/* ---- existing pins ---- */
 
 static int not_there(quire_http *http, int rc)
 {

@@ -89,7 +89,7 @@ static int check(const void *opaque, quire_error *err)
     return QUIRE_OK;
 }
 
-/* ---- what is there at once ---- */
+/* ---- the first report ---- */
 
 /* Two digits, upwards. */
 static uint64_t round_capacity(double capacity)
@@ -154,7 +154,7 @@ static int measure(quire_analyzed *a, const analyze_args *args, quire_error *err
                   : rc;
 }
 
-/* ---- what to set ---- */
+/* ---- recommendation ---- */
 
 static int pinned_class(const analyze_args *args, const quire_trace *trace,
                         quire_recommend_ask *ask, quire_error *err)
@@ -274,7 +274,7 @@ static int recommend(quire_analyzed *a, const analyze_args *args, quire_error *e
     return a->trace->has_contents && args->html != NULL ? run_timeline(a, &ask, err) : QUIRE_OK;
 }
 
-/* ---- what comes out ---- */
+/* ---- output ---- */
 
 static int write_text(const char *path, const quire_bytes *text, quire_error *err)
 {

@@ -215,7 +215,7 @@ static int check(calibrate *c, quire_error *err)
     return QUIRE_OK;
 }
 
-/* ---- what to say ---- */
+/* ---- output ---- */
 
 static void print_checked(const calibrate *c, const char *what, const checked *one)
 {

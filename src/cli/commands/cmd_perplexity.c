@@ -75,7 +75,7 @@ typedef struct perplexity {
     quire_evaluation result;
 } perplexity;
 
-/* ---- what to compute ---- */
+/* ---- input ---- */
 
 static int open_base_file(perplexity *p, quire_error *err)
 {
@@ -188,7 +188,7 @@ static int evaluate(perplexity *p, quire_error *err)
     return is_saved ? quire_logits_file_finish(&p->save_file, err) : QUIRE_OK;
 }
 
-/* ---- what to say ---- */
+/* ---- output ---- */
 
 static double share_stderr(double share, uint64_t n)
 {

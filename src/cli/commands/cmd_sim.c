@@ -77,7 +77,7 @@ static const quire_opt options[] = {
 };
 /* clang-format on */
 
-/* ---- what is asked for ---- */
+/* ---- arguments ---- */
 
 static int policy_add(quire_sim_grid *grid, const char *name, quire_error *err)
 {

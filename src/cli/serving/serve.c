@@ -79,7 +79,7 @@ static int signal_next(int timeout_ms)
     return 0;
 }
 
-/* ---- what is there before the weights ---- */
+/* ---- before the weights ---- */
 
 typedef struct serving {
     const quire_serve_args *args;

@@ -19,7 +19,7 @@
 #define FIELDS_BYTES 200u
 #define SHOWN_MAX    80
 
-/* ---- what libcyaml has against a file ---- */
+/* ---- libcyaml's errors ---- */
 
 typedef struct complaint {
     char reason[REASON_BYTES];

@@ -11,7 +11,7 @@
 #define US_PER_S 1000000u
 #define HALF     2u
 
-/* ---- what is asked for ---- */
+/* ---- checking a call ---- */
 
 static int check_name(const char *name, quire_error *err)
 {
@@ -283,7 +283,7 @@ int quire_adapt_pin_create(quire_adapt *adapt, const quire_engine_pin_params *pa
     return QUIRE_OK;
 }
 
-/* ---- those that are there ---- */
+/* ---- existing pins ---- */
 
 typedef struct question {
     quire_adapt *adapt;

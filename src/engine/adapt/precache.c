@@ -17,7 +17,7 @@
 #define STEP_US      50000.0 /* bound on the predicted time of a step */
 #define US_PER_MS    1000u
 
-/* ---- what to compute ---- */
+/* ---- choosing a text ---- */
 
 typedef struct search {
     quire_adapt *adapt;

@@ -224,7 +224,7 @@ int quire_precache_book_visit(const quire_precache_book *book, uint64_t now_us,
     return rc;
 }
 
-/* ---- what was computed ---- */
+/* ---- computed texts ---- */
 
 bool quire_precache_book_has_room(const quire_precache_book *book)
 {

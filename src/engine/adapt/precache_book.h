@@ -2,11 +2,12 @@
  *
  * Two lists of texts, each bounded:
  *
- *   reused prefixes shared by at least two requests; the later one found the prefix cached, or
- *   would have without eviction. Each text has a mean gap between uses, and is likely to return
- *   until the time since its last use clearly exceeds the gap. computed tokens [begin, end) of
- *   texts computed in advance and not judged yet. Tokens that a request hits are gain. Tokens that
- *   are no longer cached, or unused for too long, are waste. Each token counts once.
+ *   reused    Prefixes shared by at least two requests; the later request found the prefix cached,
+ *             or would have found it without eviction. Each text has a mean gap between uses, and
+ *             is likely to return until the time since its last use clearly exceeds the gap.
+ *   computed  Tokens [begin, end) of texts computed in advance and not judged yet. Tokens that a
+ *             request hits are gain. Tokens that are no longer cached, or unused for too long, are
+ *             waste. Each token counts once.
  *
  * Waste may exceed gain by a slack. Beyond the slack the book orders a pause: a minute at first,
  * then twice as long each time, until a period ends with more gain than waste. After a pause the

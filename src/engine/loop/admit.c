@@ -49,7 +49,7 @@ static bool has_room_for(const quire_loop *loop, const quire_request *r, uint64_
     return has_room(loop, d);
 }
 
-/* ---- what the tree has of its prompt ---- */
+/* ---- cached part of the prompt ---- */
 
 static quire_retreat retreat_of(const quire_request *r)
 {
@@ -383,7 +383,7 @@ static admission admit_one(quire_loop *loop, quire_request *r, uint8_t rank_now)
     return result;
 }
 
-/* ---- who comes next ---- */
+/* ---- the next request ---- */
 
 /* The next request of each queue. */
 typedef struct cursors {

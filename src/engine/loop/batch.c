@@ -12,7 +12,7 @@
 #define MEAN_ROWS       2048.0 /* prefill rows in the running mean of their cost */
 #define TOKENS_CAPACITY 64u
 
-/* ---- what goes into the step ---- */
+/* ---- input of the step ---- */
 
 /* The schedule's item of a request. A request inherits the urgency of requests that wait for it. */
 static quire_schedule_item item_of(quire_request *r)
@@ -73,7 +73,7 @@ static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
     return n;
 }
 
-/* ---- what comes out of it ---- */
+/* ---- results of the step ---- */
 
 void quire_loop_publish(quire_loop *loop, quire_request *r)
 {

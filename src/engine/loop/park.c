@@ -85,7 +85,7 @@ void quire_loop_unpark(quire_loop *loop, quire_request *r)
     quire_loop_dequeue(loop, r);
 }
 
-/* ---- who gives way ---- */
+/* ---- choosing a victim ---- */
 
 static uint64_t own_bytes(const quire_loop *loop, const quire_request *r)
 {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what is asked for ---- */
+/* ---- parameters ---- */
 
 static int check_texts(const quire_request_params *p, quire_error *err)
 {

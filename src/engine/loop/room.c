@@ -8,7 +8,7 @@
 
 #define RETURN_PAGES 4u /* a preempted request returns when it can grow by this many pages */
 
-/* ---- what requests take ---- */
+/* ---- needs of requests ---- */
 
 uint64_t quire_loop_need_bytes(const quire_loop *loop, uint32_t n_tokens)
 {
@@ -45,7 +45,7 @@ uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *r, 
     return (need > have ? need - have : 0) + loop->room.page_bytes;
 }
 
-/* ---- what there is ---- */
+/* ---- available room ---- */
 
 quire_region_id quire_loop_region(const quire_loop *loop, uint32_t class_index)
 {

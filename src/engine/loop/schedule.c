@@ -182,7 +182,7 @@ static void rank_fill(plan *p, uint32_t rank, bool is_guest)
     prefill_fill(p, &p->prefill[rank], base_us + wait_us, is_guest);
 }
 
-/* ---- who is let in ---- */
+/* ---- classes that join ---- */
 
 /* Promised time of a decoding class minus the predicted time of its own step. */
 static double allowance_us(const quire_schedule_class *c)

@@ -16,17 +16,19 @@
  * one of two rules:
  *
  *   credit   A class in decode is promised a tpot: a target, or `stretch` times the duration of its
- *   steps alone. The class earns credit when its steps are shorter than promised; lower classes
- *   spend this credit when they lengthen a step. Lower classes save up credit and then join with
- *   many rows at once, because a few extra rows are expensive on a CPU (cost.h: several): 32
- *   foreign rows in one step of twenty cost the high class as much as two rows in each of ten
- *   steps, and do more work. The tpot, a mean, is as promised either way. There is no credit while
- *   a higher class has prefill: a step with prefill is full, so postponing lower rows costs no
- *   throughput. a turn   A class with work gets rows in the next step, regardless of promises, when
- *   it had none for (sum of weights / its weight) x (the time that its rows may add to a step:
- *   wait_us below, at least QUIRE_TURN_US). So its weight is its guaranteed share of the time, and
- *   between two steps with its rows lie at most that time and two steps. Within the class the
- *   request left out longest comes first, so each of its requests progresses.
+ *            steps alone. The class earns credit when its steps are shorter than promised; lower
+ *            classes spend this credit when they lengthen a step. Lower classes save up credit and
+ *            then join with many rows at once, because a few extra rows are expensive on a CPU
+ *            (cost.h: several): 32 foreign rows in one step of twenty cost the high class as much
+ *            as two rows in each of ten steps, and do more work. The tpot, a mean, is as promised
+ *            either way. There is no credit while a higher class has prefill: a step with prefill
+ *            is full, so postponing lower rows costs no throughput.
+ *   a turn   A class with work gets rows in the next step, regardless of promises, when it had none
+ *            for (sum of weights / its weight) x (the time that its rows may add to a step: wait_us
+ *            below, at least QUIRE_TURN_US). So the weight of a class is its guaranteed share of
+ *            the time, and between two steps with its rows lie at most that time and two steps.
+ *            Within the class the request left out longest comes first, so each of its requests
+ *            progresses.
  *
  * The rows of a lower class that joins are also bounded by wait_us, if the caller sets it: the time
  * that they may add to a step, since a request of a higher class that arrives meanwhile waits for

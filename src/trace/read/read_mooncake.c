@@ -175,7 +175,7 @@ static int line_read(quire_reader *r)
     return rc;
 }
 
-/* ---- what the first lines say of the others ---- */
+/* ---- the form of the file, from its first lines ---- */
 
 static const uint32_t usual[] = { 512, 16, 64, 32, 128, 256, 1024 };
 #define N_USUAL (sizeof(usual) / sizeof(usual[0]))

@@ -13,28 +13,29 @@
  * A layer without sinks has no exp(sink) (sinks: gpt-oss; softcap: Gemma 2). The token at position
  * u is visible to the row at position r when u <= r, and, in a layer with a window, u > r - window.
  *
- * One K and one V source is the common case; two serve models that fuse the K or V of two stored
- * layers (FusedKV, arXiv 2512.03870), each K source with its own query (the gate is folded into
- * it). With v_prefix_of_k V is the first d_v dimensions of K (MLA with absorbed projections).
- * Sources differ in format, rotation and group as they like. append() writes the layer's store,
- * which may be one of its sources or only other layers'.
+ * One K and one V source is the common case. Two sources serve models that fuse the K or V of two
+ * stored layers (FusedKV, arXiv 2512.03870); each K source has its own query, which includes the
+ * gate. With v_prefix_of_k V is the first d_v dimensions of K (MLA with absorbed projections).
+ * Sources may differ in format, rotation and group. append() writes the layer's store, which may be
+ * a source of this layer or of other layers only.
  *
  * Groups. A sequence brings one page table per group of the cache. Tables are read by position:
  * each entry says which positions its slots have (quire/types.h). A position that no entry of a
- * table holds was dropped: no row sees it. A hole is a page that was let go: no row may see one of
- * its positions, and begin() refuses the batch otherwise. So the tables of a group whose layers all
- * have windows may have holes behind the widest of them. Tables of groups that one layer reads
- * together are alike: the same positions in the same slots, in other pages, with other holes.
+ * table holds was dropped: no row sees this position. A hole is a released page: no row may see one
+ * of its positions, and begin() refuses a batch with such a row. So the tables of a group whose
+ * layers all have windows may have holes behind the widest window. Tables of groups that one layer
+ * reads together are alike: they have the same positions in the same slots, in other pages, with
+ * other holes.
  *
  * Hot and sealed form. A side (K or V) whose format is sealed (quire/codec.h) has two forms: its
  * new tokens go to a hot tile (QUIRE_FORMAT_HOT) in a page of the sequence's table of a hot group,
  * and append() seals the tile into its place in the main page as soon as its 64 tokens are there.
- * Which form a row reads is a function of distance alone: a row in tile i (position / 64) reads
- * tile j (first position / 64) hot when i - j <= recent_tiles or j < sink_tiles, else sealed; and
- * sealed too where the hot table has a hole, because the owner of the sequence has released that
- * page. Sides of other formats lie in the main page only. A sequence with a hot table has position
- * p in slot p % 64 of a tile, or, in a page with dropped tokens, whole tiles; so only its last tile
- * can be open, and every row there reads it hot.
+ * Distance alone decides which form a row reads: a row in tile i (position / 64) reads tile j
+ * (first position / 64) hot when i - j <= recent_tiles or j < sink_tiles, else sealed. If the hot
+ * table has a hole there, because the owner of the sequence released the page, the row reads the
+ * tile sealed. Sides of other formats lie in the main page only. A sequence with a hot table has
+ * position p in slot p % 64 of a tile, or, in a page with dropped tokens, whole tiles; so only its
+ * last tile can be open, and every row there reads it hot.
  *
  * Dependence. A result depends on the row's query, the sequence's page tables up to the row's token
  * (the holes of the hot ones included), and the ISA. It does not depend on: the other rows and
@@ -42,12 +43,12 @@
  * a chunk of 1 or of 512, whether pages are shared. Each row visits its tiles in table order; every
  * split_entries table entries the running (m, l, o) of the online softmax is closed as a partial,
  * and partials are merged by log-sum-exp in ascending order. So a prefix hit gives the same bits as
- * a miss, unless the rows would read hot a tile that lies in a hole. Tiles that no row sees are not
- * read.
+ * a miss, unless the hot form of a tile that the rows would read lies in a hole. Tiles that no row
+ * sees are not read.
  *
- * Cascade: where short rows of several sequences (decode) share the pages of whole splits, those
- * splits are read once for all of them; by the above that changes no bit (method: FlashInfer's
- * cascade inference, 2024). A layer that reads several groups is computed without.
+ * Cascade: if several sequences with few rows (decode) share the pages of whole splits, these
+ * splits are read once for all of the sequences. This changes no bit (method: FlashInfer's cascade
+ * inference, 2024). A layer that reads several groups is computed without cascades.
  *
  * Threads: a workspace is planned by one thread (quire_attn_begin), then any number of threads call
  * quire_attn_append and quire_attn_run with their index, all of them finishing the one before the
@@ -80,9 +81,9 @@ typedef struct quire_attn_table {
     uint32_t n_entries;
 } quire_attn_table;
 
-/* One sequence of a batch. Its query rows are its last n_rows positions: row i sits at position
- * n_tokens - n_rows + i, and sees itself. Every group's table ends with the rows' positions, of
- * which none was dropped and none lies in a hole. */
+/* One sequence of a batch. The query rows are the sequence's last n_rows positions: row i is at
+ * position n_tokens - n_rows + i, and sees itself. The table of every group ends with the rows'
+ * positions; none of these was dropped or lies in a hole. */
 typedef struct quire_attn_seq {
     quire_attn_table tables[QUIRE_GROUPS_MAX]; /* by group */
     uint32_t n_tokens;                         /* the position after its last row */
@@ -155,7 +156,7 @@ typedef struct quire_attn_batch {
         *positions; /* of entries with a list: ascending in each; NULL when none has one */
 } quire_attn_batch;
 
-/* What is known of a group's tables before any step. */
+/* The properties of a group's tables that hold in all steps. */
 typedef struct quire_attn_group {
     uint32_t like; /* the group whose tables these are alike, of a smaller number; its own: none */
     uint32_t window; /* the widest of the layers that read it; 0: some layer sees everything */
@@ -188,17 +189,17 @@ typedef struct quire_attn_workspace_opts {
         .struct_bytes = (uint32_t)sizeof(quire_attn_workspace_opts)                                \
     }
 
-/* Allocate everything that any later call needs. Errors: QUIRE_INVAL (limits), QUIRE_UNSUPP (isa
- * not in this build or CPU), QUIRE_NOMEM. Memory: release with quire_attn_workspace_destroy(). */
+/* Allocate all memory that later calls need. Errors: QUIRE_INVAL (limits), QUIRE_UNSUPP (isa not in
+ * this build or CPU), QUIRE_NOMEM. Memory: release with quire_attn_workspace_destroy(). */
 int quire_attn_workspace_create(quire_attn_workspace **out, const quire_attn_workspace_opts *opts);
 void quire_attn_workspace_destroy(quire_attn_workspace *workspace);
 
-/* Bytes that quire_attn_workspace_create() allocates with these options, what the allocator adds
- * left out; 0 where it would refuse them. Thread: any. */
+/* Bytes that quire_attn_workspace_create() allocates with these options, without the overhead of
+ * the allocator; 0 for options that it would refuse. Thread: any. */
 uint64_t quire_attn_workspace_bytes(const quire_attn_workspace_opts *opts);
 
-/* The kernels a workspace gets when its options name none: the fastest, or what QUIRE_ISA names;
- * "none" when this build or CPU lacks that. Memory: static. Thread: any. */
+/* The kernels of a workspace whose options name none: the fastest, or those that QUIRE_ISA names;
+ * "none" when this build or CPU lacks the named kernels. Memory: static. Thread: any. */
 const char *quire_attn_isa(void);
 
 /* "avx512" and so on: the kernels this workspace uses. Memory: static. */
@@ -219,13 +220,14 @@ int quire_attn_begin(quire_attn_workspace *workspace, const quire_attn_batch *ba
 void quire_attn_append(quire_attn_workspace *workspace, const quire_attn_layer *layer,
                        uint32_t thread, uint32_t n_threads);
 
-/* Whether the layer reads the K that it stores, as its first source, and in 8 bit somewhere (hot
- * counts). There K and queries are rounded with each other in view, if they can be: append() rounds
- * k_new so that its errors hide from queries like the token's own, q[0], and run() rounds q[0] so
- * that its errors hide from K like the token's own, k_new; together that takes 30 to 45 % off the
- * divergence of attention's weights that 8 bits cause (docs/formats.md). A NULL there means to
- * nearest. What is stored and what comes out depend on it, so whoever wants the same bits for the
- * same tokens gives both to both always, or never, whether a row's output is wanted or not. */
+/* Whether the layer reads the K that it stores, as its first source, and in 8 bit for some tiles
+ * (hot tiles count). Then K and queries are rounded with each other in view: append() rounds k_new
+ * so that its errors change the products with queries like the token's own, q[0], little; run()
+ * rounds q[0] so that its errors change the products with K like the token's own, k_new, little
+ * (docs/formats.md). With a NULL in place of q[0] or k_new, the other is rounded to nearest. Stored
+ * bytes and results depend on these arguments. A caller that wants the same bits for the same
+ * tokens gives both to append() and run() in every step, or in none, even for rows whose output is
+ * not wanted. */
 bool quire_attn_pairs_qk(const quire_attn_layer *layer);
 
 /* Attention of all rows over their tables, the rows just appended included. `call` counts the
@@ -243,8 +245,8 @@ int quire_attn_layer_check(const quire_attn_workspace *workspace, const quire_at
 
 /* A place where attention is computed, seen from a step: first plan(), then append() and run() of
  * each layer, then sync(). All threads of a step call append() and run(), with a barrier between
- * two calls; a device with a queue of its own lets thread 0 fill it. append() and run() cannot
- * fail: a device that was lost on the way says so in sync(). `ctx` belongs to the device. */
+ * two calls. A device with a queue of its own lets thread 0 fill the queue. append() and run()
+ * cannot fail; sync() reports a device that was lost meanwhile. `ctx` belongs to the device. */
 typedef struct quire_attn_device {
     const char *name;    /* "cpu"; static */
     quire_memory memory; /* in which it reads and writes pages */

@@ -14,7 +14,12 @@ typedef struct quire_room {
     bool is_page_exact;     /* hits end at full pages */
     quire_region_id pinned; /* QUIRE_REGION_DYNAMIC = no pinned region */
     /* The engine's thread. */
-    uint64_t n_releases; /* counts events that may have freed pages */
+    /* Counts events after which a request that found no room is tried again. The cache's generation
+     * is no substitute: parking a request frees memory that only the loop had promised, and does
+     * not change the generation; a hit, a copy and each page released behind a window change it
+     * without making the room that a blocked request needs, and each try costs a lookup of the
+     * prompt. */
+    uint64_t n_releases;
 } quire_room;
 
 /* Open the pinned region before the tree is filled; close it when it is empty. */

@@ -77,6 +77,17 @@ void server_fixture_start(server_fixture *fixture, const quire_server_opts *opts
     quire_server_ready(fixture->server, fixture->engine);
 }
 
+void server_fixture_start_with(server_fixture *fixture, const quire_server_key *keys,
+                               uint32_t n_keys)
+{
+    quire_server_opts opts = server_fixture_opts();
+
+    quire_classes_default(&opts.classes);
+    opts.keys = keys;
+    opts.n_keys = n_keys;
+    server_fixture_start(fixture, &opts);
+}
+
 void server_fixture_stop(server_fixture *fixture)
 {
     quire_server_stop(fixture->server);

@@ -17,11 +17,8 @@ static server_fixture f;
 static void start(uint32_t n_keys)
 {
     static const quire_server_key keys[] = { { .key = "k1", .tenant = "a" } };
-    quire_server_opts opts = server_fixture_opts();
 
-    opts.keys = keys;
-    opts.n_keys = n_keys;
-    server_fixture_start(&f, &opts);
+    server_fixture_start_with(&f, keys, n_keys);
 }
 
 static int start_with_a_key(void **state)

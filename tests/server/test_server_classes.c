@@ -31,27 +31,17 @@ static const quire_server_key keys[] = {
     { .key = "begins-high", .tenant = "c", .default_class = "realtime" },
 };
 
-static void start_with(const quire_server_key *list, uint32_t n)
-{
-    quire_server_opts opts = server_fixture_opts();
-
-    quire_classes_default(&opts.classes);
-    opts.keys = list;
-    opts.n_keys = n;
-    server_fixture_start(&f, &opts);
-}
-
 static int start(void **state)
 {
     (void)state;
-    start_with(NULL, 0);
+    server_fixture_start_with(&f, NULL, 0);
     return 0;
 }
 
 static int start_with_keys(void **state)
 {
     (void)state;
-    start_with(keys, COUNT(keys));
+    server_fixture_start_with(&f, keys, COUNT(keys));
     return 0;
 }
 

@@ -23,11 +23,8 @@ static const quire_server_key keys[] = { { .key = "user", .tenant = "a" },
 
 static int start(void **state)
 {
-    quire_server_opts opts = server_fixture_opts();
-
     (void)state;
-    quire_classes_default(&opts.classes);
-    server_fixture_start(&f, &opts);
+    server_fixture_start_with(&f, NULL, 0);
     memory = engine_double_memory(f.engine);
     return 0;
 }
@@ -160,12 +157,9 @@ static void administrators_only(void **state)
 {
     static const char *const paths[] = { "/v1/cache/regions", "/v1/cache/events",
                                          "/v1/cache/what-if" };
-    quire_server_opts opts = server_fixture_opts();
 
     (void)state;
-    opts.keys = keys;
-    opts.n_keys = 2;
-    server_fixture_start(&f, &opts);
+    server_fixture_start_with(&f, keys, 2);
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
         json_decref(http_json(f.port, &(http_call){ .path = paths[i], .key = "user" }, 403));
         /* The double has no cache to look into. */

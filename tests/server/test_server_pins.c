@@ -30,12 +30,7 @@ static const quire_server_key keys[] = {
 
 static void start_with(const quire_server_key *list, uint32_t n)
 {
-    quire_server_opts opts = server_fixture_opts();
-
-    quire_classes_default(&opts.classes);
-    opts.keys = list;
-    opts.n_keys = n;
-    server_fixture_start(&f, &opts);
+    server_fixture_start_with(&f, list, n);
     memory = engine_double_memory(f.engine);
 }
 

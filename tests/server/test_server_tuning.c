@@ -103,13 +103,10 @@ static void tuning_may_be_refused(void **state)
 
 static void administrators_only(void **state)
 {
-    quire_server_opts opts = server_fixture_opts();
     http_call call = { .path = "/v1/cache/tuning", .key = "user" };
 
     (void)state;
-    opts.keys = keys;
-    opts.n_keys = 2;
-    server_fixture_start(&f, &opts);
+    server_fixture_start_with(&f, keys, 2);
     json_decref(http_json(f.port, &call, 403));
     call.body = "{}";
     json_decref(http_json(f.port, &call, 403));

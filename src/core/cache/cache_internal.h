@@ -5,6 +5,7 @@
 #define QUIRE_CORE_CACHE_INTERNAL_H
 
 #include "base/check.h"
+#include "core/cache/checked.h"
 #include "core/cache/history.h"
 #include "core/cache/region.h"
 #include "core/cache/seq.h"
@@ -78,10 +79,6 @@ int quire_seq_adopt(quire_cache *cache, quire_seq *seq, const quire_page_id *pag
 void quire_seq_swap(quire_cache *cache, quire_seq *seq, uint32_t entry, const quire_page_id *pages);
 
 /* At debug level 2 every call that changes the cache ends with a full check. */
-#if QUIRE_DEBUG >= 2
-#define QUIRE_CACHE_CHECKED(cache) quire_cache_validate(cache)
-#else
-#define QUIRE_CACHE_CHECKED(cache) ((void)(cache))
-#endif
+#define QUIRE_CACHE_CHECKED(cache) QUIRE_CHECKED(quire_cache_validate, cache)
 
 #endif /* QUIRE_CORE_CACHE_INTERNAL_H */

@@ -68,10 +68,6 @@ void quire_pin_reserve(quire_pins *pins, quire_pin *pin, uint64_t bytes);
 void quire_pin_base_tie(quire_pins *pins, quire_pin *pin);
 void quire_pin_base_untie(quire_pins *pins, quire_pin *pin);
 
-#if QUIRE_DEBUG >= 2
-#define QUIRE_PINS_CHECKED(pins) quire_pins_validate(pins)
-#else
-#define QUIRE_PINS_CHECKED(pins) ((void)(pins))
-#endif
+#define QUIRE_PINS_CHECKED(pins) QUIRE_CHECKED(quire_pins_validate, pins)
 
 #endif /* QUIRE_CORE_PIN_INTERNAL_H */

@@ -120,11 +120,7 @@ struct quire_prefix {
     quire_counter n_refs;
 };
 
-#if QUIRE_DEBUG >= 2
-#define QUIRE_PREFIX_CHECKED(tree) quire_prefix_validate(tree)
-#else
-#define QUIRE_PREFIX_CHECKED(tree) ((void)(tree))
-#endif
+#define QUIRE_PREFIX_CHECKED(tree) QUIRE_CHECKED(quire_prefix_validate, tree)
 
 static inline quire_prefix_node *quire_prefix_at(const quire_prefix *tree, uint32_t node)
 {

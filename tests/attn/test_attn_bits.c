@@ -12,9 +12,10 @@
 #include <cmocka.h>
 
 #include "attn/attn_fixture.h"
+#include "rounds.h"
 
 #define ISAS_MAX 6u
-#define N_CASES  24u
+#define N_CASES  TEST_ROUNDS(24u, 6u)
 
 static quire_rng rng;
 

@@ -13,9 +13,10 @@
 
 #include "attn/attn_fixture.h"
 #include "attn/attn_internal.h"
+#include "rounds.h"
 
 #define ISAS_MAX 6u
-#define N_CASES  90u
+#define N_CASES  TEST_ROUNDS(90u, 18u)
 
 static quire_rng rng;
 

@@ -13,21 +13,18 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "core_support.h"
+#include "rounds.h"
 #include "seed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SEQS_MAX   12u
-#define PAGES_MAX  40u
-#define TOKENS_MAX (PAGE_TOKENS * PAGES_MAX)
-#define GROUPS_MAX 4u
-#if QUIRE_DEBUG >= 2
-#define OPS_DEFAULT 40000u /* every call validates */
-#else
-#define OPS_DEFAULT 400000u
-#endif
+#define SEQS_MAX    12u
+#define PAGES_MAX   40u
+#define TOKENS_MAX  (PAGE_TOKENS * PAGES_MAX)
+#define GROUPS_MAX  4u
+#define OPS_DEFAULT TEST_ROUNDS(400000u, 40000u)
 
 /* All pages of the run without payload fit one extent, unless those are tiny. */
 #define EXTENT_META_IS_SMALL (QUIRE_EXTENT_META_SLOTS < 200u)

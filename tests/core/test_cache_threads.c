@@ -3,17 +3,14 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "core_support.h"
+#include "rounds.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 #define READERS 2
-#if QUIRE_DEBUG >= 2
-#define ROUNDS 600u /* every call validates */
-#else
-#define ROUNDS 3000u
-#endif
-#define PAGES 100u
+#define ROUNDS  TEST_ROUNDS(3000u, 600u)
+#define PAGES   100u
 
 typedef struct shared {
     const quire_cache *cache;

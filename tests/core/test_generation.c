@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include "core/pin/pin_internal.h"
 #include "prefix_support.h"
+#include "rounds.h"
 #include "seed.h"
 
 #include <stdio.h>
@@ -21,11 +22,7 @@
 #define BUDGET      24u /* pages of each group */
 #define CHARGE      100u
 #define ASKS        4u
-#if QUIRE_DEBUG >= 2
-#define OPS_DEFAULT 5000u
-#else
-#define OPS_DEFAULT 60000u
-#endif
+#define OPS_DEFAULT TEST_ROUNDS(60000u, 5000u)
 
 /* ---- one operation at a time ---- */
 

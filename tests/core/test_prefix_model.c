@@ -10,6 +10,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"
+#include "rounds.h"
 #include "seed.h"
 
 #include <stdio.h>
@@ -22,11 +23,7 @@
 #define KEYS        4u
 #define SLOT        sizeof(uint64_t)
 #define GROUPS      2u
-#if QUIRE_DEBUG >= 2
-#define OPS_DEFAULT 10000u /* every call validates the cache */
-#else
-#define OPS_DEFAULT 1000000u
-#endif
+#define OPS_DEFAULT TEST_ROUNDS(1000000u, 10000u)
 
 /* A published text. */
 typedef struct text {

@@ -10,6 +10,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "prefix_support.h"
+#include "rounds.h"
 #include "seed.h"
 
 #include <stdio.h>
@@ -25,11 +26,7 @@
 #define OWNERS      3u
 #define SLOT        sizeof(uint64_t)
 #define STRESS_PAGE (PT * SLOT < 64 ? 64 : PT * SLOT) /* bytes; the least that caches take */
-#if QUIRE_DEBUG >= 2
-#define OPS_DEFAULT 40000u /* every call validates cache and tree */
-#else
-#define OPS_DEFAULT 400000u
-#endif
+#define OPS_DEFAULT TEST_ROUNDS(400000u, 40000u)
 
 /* A sequence. */
 typedef struct run {

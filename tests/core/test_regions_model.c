@@ -17,6 +17,7 @@
  * SPDX-License-Identifier: MIT */
 #include "core/pin/pin_internal.h"
 #include "prefix_support.h"
+#include "rounds.h"
 #include "seed.h"
 
 #include <stdio.h>
@@ -31,11 +32,7 @@
 #define BUDGET      60u /* pages of group 0 */
 #define PINNED      3u  /* regions 1 .. 3 */
 #define ACCOUNTS    3u
-#if QUIRE_DEBUG >= 2
-#define OPS_DEFAULT 20000u
-#else
-#define OPS_DEFAULT 60000u
-#endif
+#define OPS_DEFAULT TEST_ROUNDS(60000u, 20000u)
 
 typedef struct runner {
     quire_seq_id seq;

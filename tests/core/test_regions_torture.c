@@ -14,6 +14,7 @@
  * SPDX-License-Identifier: MIT */
 #include "core/pin/pin_internal.h"
 #include "prefix_support.h"
+#include "rounds.h"
 #include "seed.h"
 
 #include <stdio.h>
@@ -29,11 +30,7 @@
 #define BUDGET      9000u
 #define PINNED      4u /* regions 1 .. 4 */
 #define KEYS        7u
-#if QUIRE_DEBUG >= 2
-#define OPS_DEFAULT 4000u
-#else
-#define OPS_DEFAULT 40000u
-#endif
+#define OPS_DEFAULT TEST_ROUNDS(40000u, 4000u)
 
 typedef struct runner {
     quire_seq_id seq;

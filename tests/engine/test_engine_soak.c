@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "rounds.h"
 #include "seed.h"
 #include "soak_fixture.h"
 
@@ -18,7 +19,7 @@
 #include <string.h>
 
 #define N_CLIENTS  8u
-#define N_REQUESTS 2000u
+#define N_REQUESTS TEST_ROUNDS(2000u, 400u)
 #define N_TEXTS    12u
 #define TOKENS_MAX 60u
 #define IN_FLIGHT  6u

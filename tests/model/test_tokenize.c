@@ -16,6 +16,7 @@
 #include "model/model_internal.h"
 #include "model/text.h"
 #include "model_fixture.h"
+#include "rounds.h"
 #include "vocab_fixture.h"
 
 #include <errno.h>
@@ -27,7 +28,7 @@
 #include <unistd.h>
 
 #define RUN_SHORT      30000
-#define RUN_LONG       300000
+#define RUN_LONG       TEST_ROUNDS(300000, 60000)
 #define UNIT_BYTES_MAX 8
 #define LARGE_STACK    ((size_t)1 << 30) /* 300,000 characters take 92 MiB of it */
 #define SMALL_STACK    ((size_t)128 << 10)

@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "model_fixture.h"
+#include "rounds.h"
 #include "seed.h"
 #include "vocab_fixture.h"
 
@@ -24,8 +25,8 @@
 #define TEXT_BYTES_MAX 400
 #define N_TOKENS_MAX   (6 * TEXT_BYTES_MAX)
 #define N_TEXTS        100
-#define N_SEEDS        8
-#define LONG_BYTES     ((size_t)4 << 20)
+#define N_SEEDS        TEST_ROUNDS(8, 2)
+#define LONG_BYTES     TEST_ROUNDS((size_t)4 << 20, (size_t)1 << 20)
 
 static uint64_t clock_ahead_s;
 

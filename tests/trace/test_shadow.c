@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "rounds.h"
 #include "seed.h"
 #include "trace/online/shadow.h"
 #include "trace/sim/sim.h"
@@ -19,13 +20,9 @@
 
 #define BLOCK      QUIRE_SHADOW_BLOCK_TOKENS
 #define BLOCKS_MAX 64u
-#if QUIRE_DEBUG > 1 /* all invariants are checked after each call: a tenth of it, and less near */
-#define SCALE    1u
-#define DISTANCE 0.15
-#else
-#define SCALE    10u
-#define DISTANCE 0.06
-#endif
+/* A tenth of the requests is less near. */
+#define SCALE    TEST_ROUNDS(10u, 1u)
+#define DISTANCE TEST_ROUNDS(0.06, 0.15)
 
 /* A workload of conversations that take turns: a beginning that all share, then their own. */
 typedef struct workload {

@@ -6,6 +6,7 @@
 #include "trace/sim/sim.h"
 
 #include "base/check.h"
+#include "rounds.h"
 #include "seed.h"
 #include "trace/workload.h"
 
@@ -17,11 +18,7 @@
 
 #include <cmocka.h>
 
-#if QUIRE_DEBUG >= 2
-#define ROUNDS 4 /* every call validates cache and tree */
-#else
-#define ROUNDS 30
-#endif
+#define ROUNDS TEST_ROUNDS(30, 4)
 
 static quire_sim_result simulate(const quire_trace *trace, const quire_sim_opts *opts)
 {
@@ -535,7 +532,7 @@ static void test_class_ttl(void **state)
 static void test_mooncake(void **state)
 {
     static const uint32_t capacities[] = { 300, 1000, 3000, 8000 };
-    const size_t n = QUIRE_DEBUG >= 2 ? 1 : sizeof(capacities) / sizeof(capacities[0]);
+    const size_t n = TEST_ROUNDS(sizeof(capacities) / sizeof(capacities[0]), 1);
     quire_error err = QUIRE_ERROR_INIT;
     quire_trace trace;
     uint64_t before = 0;

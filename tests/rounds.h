@@ -1,0 +1,41 @@
+/* rounds.h - how much of a long test runs in a slow build: one with a sanitizer, or one that checks
+ * all invariants after each call (QUIRE_DEBUG 2).
+ *
+ * Here is all that such a build leaves out of a test: rounds (TEST_ROUNDS), values of a loop over
+ * all values (TEST_STRIDE), and cases of a list (test_takes_case). The debug build leaves out
+ * nothing. The library's own full checks are in core/cache/checked.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_ROUNDS_H
+#define QUIRE_TESTS_ROUNDS_H
+
+#include "base/check.h"
+#include "base/sanitized.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Rounds of a random test. */
+#if QUIRE_DEBUG >= 2 || QUIRE_SANITIZED
+#define TEST_ROUNDS(all, slow) (slow)
+#else
+#define TEST_ROUNDS(all, slow) (all)
+#endif
+
+/* The step of a loop that otherwise visits every value. */
+#if QUIRE_SANITIZED
+#define TEST_STRIDE(slow) (slow)
+#else
+#define TEST_STRIDE(slow) 1u
+#endif
+
+/* Whether the next case of a list runs: each, or under a sanitizer one in eleven. No innermost list
+ * of formats or shapes has a multiple of eleven cases, so each of its cases occurs. */
+static inline bool test_takes_case(void)
+{
+    static uint32_t n_cases;
+
+    return n_cases++ % TEST_STRIDE(11u) == 0;
+}
+
+#endif /* QUIRE_TESTS_ROUNDS_H */

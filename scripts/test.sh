@@ -30,7 +30,7 @@ choose() {
     case $1 in
     lib) echo --tests-regex '^tree_package' ;; # its objects are those of debug
     tiny) echo --label-exclude '^(base|codec|attn|matmul)$' ;;
-    tsan) echo --label-exclude '^(codec|matmul)$' ;;
+    tsan) echo --label-exclude '^(base|core|codec|matmul|trace|fuzz)$' ;; # one thread
     esac
 }
 

@@ -16,6 +16,21 @@
  * bytes. */
 void quire_hash128(const void *bytes, size_t n_bytes, unsigned char out[QUIRE_HASH128_BYTES]);
 
+/* The hash of two pieces of memory, one after the other. */
+void quire_hash128_parts(const void *a, size_t a_bytes, const void *b, size_t b_bytes,
+                         unsigned char out[QUIRE_HASH128_BYTES]);
+
+/* Read n_bytes (at most 8) of a number, least significant first. */
+static inline uint64_t quire_le_get(const unsigned char *at, uint32_t n_bytes)
+{
+    uint64_t value = 0;
+
+    for (uint32_t i = n_bytes; i > 0; i--) {
+        value = value << 8 | at[i - 1];
+    }
+    return value;
+}
+
 /* Write the low n_bytes (at most 8) of a number, least significant first. Returns what follows. */
 static inline unsigned char *quire_le_put(unsigned char *at, uint64_t value, uint32_t n_bytes)
 {

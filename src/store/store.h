@@ -1,0 +1,134 @@
+/* store.h - where pages go below memory: one interface, several stores.
+ *
+ *            engine's thread                         the store's threads
+ *   get  --> transfers ------------------> read, verify --.
+ *   put  --> transfers ------------------> write, sync  --+--> done, then wake()
+ *   poll <-- transfers <----------------------------------'
+ *   drop --> at once for later gets -----> made durable
+ *
+ * A store keeps records (record.h) by key. Every call returns without waiting for a disk or a
+ * network. A *transfer* carries one record: the caller allocates it, the store owns it from get or
+ * put until poll returns it.
+ *
+ * A store may lose records at any time and refuse work at any time; it never returns a record whose
+ * checksum, root, position or tokens are not those asked for. So a caller that finds nothing
+ * computes, and nothing else differs.
+ *
+ * Stores: file/file_store.h; memory_store.h, which tests make slow, small and faulty.
+ *
+ * Thread: get, put, drop and poll: one thread, the caller's. stats: any. wake() is called from the
+ * store's threads, also while get, put or drop run, never with a lock that these calls need.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_STORE_STORE_H
+#define QUIRE_STORE_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "store/record.h"
+
+typedef struct quire_store quire_store;
+
+/* One record under way. */
+typedef struct quire_transfer {
+    struct quire_transfer *next; /* the store's while it owns the transfer */
+    quire_page_text text;        /* get: the page wanted; the pointers stay valid until poll.
+                                    put: not read, the record says it */
+    uint8_t urgency;             /* get: higher first; equal ones in order of arrival */
+    bool is_query;               /* get: only ask whether there is a record, and count it as used;
+                                    no record is read, `record` may be NULL */
+    bool is_put;                 /* set by the store */
+    quire_store_result result;   /* set by the store before poll returns the transfer */
+    unsigned char *record;       /* [capacity], aligned to QUIRE_RECORD_ALIGN.
+                                    put: begun (quire_record_begin()); the store seals it */
+    size_t capacity;             /* multiple of QUIRE_RECORD_ALIGN */
+    quire_record found;          /* get, result OK, no query: the verified record */
+    void *owner;                 /* the caller's */
+} quire_transfer;
+
+/* Which records end. */
+typedef enum quire_store_drop_what {
+    QUIRE_STORE_DROP_ALL,
+    QUIRE_STORE_DROP_SALT,  /* of one tenant */
+    QUIRE_STORE_DROP_SALTS, /* of tenants whose salts begin with these bytes */
+    QUIRE_STORE_DROP_TEXT   /* `key` and every text that continues it */
+} quire_store_drop_what;
+
+typedef struct quire_store_drop {
+    quire_store_drop_what what;
+    quire_page_key key; /* TEXT */
+    const void *salt;   /* SALT, SALTS */
+    uint32_t salt_bytes;
+} quire_store_drop;
+
+typedef enum quire_store_state {
+    QUIRE_STORE_READY,
+    QUIRE_STORE_READONLY,
+    QUIRE_STORE_DEGRADED /* the medium fails: writes are refused, retried from time to time */
+} quire_store_state;
+
+typedef struct quire_store_stats {
+    quire_store_state state;
+    char trouble[128]; /* DEGRADED: why; else empty */
+    uint64_t records;
+    uint64_t record_bytes;   /* of these records */
+    uint64_t stored_bytes;   /* taken from the medium, garbage included */
+    uint64_t capacity_bytes; /* bound of stored_bytes */
+    uint64_t reads_total;    /* records read, whatever the result */
+    uint64_t read_bytes_total;
+    uint64_t read_us_total; /* time during which at least one read was under way */
+    uint64_t results_total[QUIRE_STORE_RESULT_COUNT]; /* of gets, queries not counted */
+    uint64_t puts_total;                              /* records that became durable */
+    uint64_t put_bytes_total;                         /* of these */
+    uint64_t written_bytes_total; /* all that was written: heads, footers, copies too */
+    uint64_t refused_total;       /* puts that did not become durable */
+    uint64_t evicted_total;       /* records that went for want of room */
+    uint64_t copied_total;        /* records carried forward from old segments */
+    uint64_t dropped_total;       /* records ended by drop */
+    uint64_t evictions;           /* changes whenever records went that the caller did not drop */
+    uint32_t gets_now;            /* under way */
+    uint32_t puts_now;
+} quire_store_stats;
+
+typedef struct quire_store_ops {
+    /* Take n transfers. A transfer that cannot be taken (FULL, CLOSED) is returned by poll as
+     * well, with that result. */
+    void (*get)(quire_store *store, quire_transfer *const *transfers, uint32_t n);
+    void (*put)(quire_store *store, quire_transfer *const *transfers, uint32_t n);
+    /* From the return on no get finds these records, nor those of puts begun before. Errors:
+     * QUIRE_IO, QUIRE_NOMEM: the drop holds in this process, but may not survive a restart. */
+    int (*drop)(quire_store *store, const quire_store_drop *drop);
+    /* Give back finished transfers, at most n. Returns their number. */
+    uint32_t (*poll)(quire_store *store, quire_transfer **out, uint32_t n);
+    void (*stats)(const quire_store *store, quire_store_stats *out);
+    /* Make durable what was put, within a time bound; end the store. The transfers still owned are
+     * handed to give_back(), as poll would. */
+    void (*close)(quire_store *store, void (*give_back)(void *ctx, quire_transfer *transfer),
+                  void *ctx);
+} quire_store_ops;
+
+/* The common head of all stores. */
+struct quire_store {
+    const quire_store_ops *ops;
+    const char *name; /* "file", "memory": for messages and metrics */
+};
+
+/* Called from any thread when poll has something to give. Set once, before the first transfer. */
+typedef struct quire_store_waker {
+    void (*wake)(void *ctx);
+    void *ctx;
+} quire_store_waker;
+
+/* ---- helpers for owners of transfers ---- */
+
+/* Allocate a transfer with room for records of record_bytes (0: none, for queries) and for the
+ * tokens of its text. Memory: quire_transfer_free(). NULL: out of memory. */
+quire_transfer *quire_transfer_new(size_t record_bytes, uint32_t tokens_max);
+void quire_transfer_free(quire_transfer *transfer);
+/* Copy a text into the transfer, tokens included (n_tokens <= tokens_max; the salt stays
+ * borrowed). */
+void quire_transfer_text_set(quire_transfer *transfer, const quire_page_text *text);
+
+#endif /* QUIRE_STORE_STORE_H */

@@ -1,0 +1,55 @@
+/* transfer.c - transfers' memory; see store.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "store/store.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A transfer and the tokens of its text. */
+typedef struct owned {
+    quire_transfer transfer; /* must be first */
+    uint32_t tokens_max;
+    int32_t tokens[];
+} owned;
+
+quire_transfer *quire_transfer_new(size_t record_bytes, uint32_t tokens_max)
+{
+    const size_t align = QUIRE_RECORD_ALIGN;
+    const size_t capacity = (record_bytes + align - 1) / align * align;
+    owned *o = calloc(1, sizeof *o + tokens_max * sizeof o->tokens[0]);
+
+    if (o == NULL) {
+        return NULL;
+    }
+    o->tokens_max = tokens_max;
+    o->transfer.capacity = capacity;
+    if (capacity > 0) {
+        o->transfer.record = aligned_alloc(align, capacity);
+        if (o->transfer.record == NULL) {
+            free(o);
+            return NULL;
+        }
+    }
+    return &o->transfer;
+}
+
+void quire_transfer_free(quire_transfer *transfer)
+{
+    if (transfer != NULL) {
+        free(transfer->record);
+        free(transfer);
+    }
+}
+
+void quire_transfer_text_set(quire_transfer *transfer, const quire_page_text *text)
+{
+    owned *o = (owned *)(void *)transfer;
+
+    QUIRE_CHECK(text->n_tokens <= o->tokens_max);
+    transfer->text = *text;
+    memcpy(o->tokens, text->tokens, text->n_tokens * sizeof o->tokens[0]);
+    transfer->text.tokens = o->tokens;
+}

@@ -422,6 +422,56 @@ uint32_t quire_prefix_visit_some(const quire_prefix *tree, uint32_t first, uint3
                                  void (*visit)(void *ctx, const quire_prefix_page_use *use),
                                  void *ctx);
 
+/* ---- copies below memory ----
+ *
+ * The owner of a tree may keep copies of nodes elsewhere, by their keys. The tree holds one mark
+ * per node for this purpose and never reads the mark. A new node, and a partly filled node that
+ * grew, have the mark NONE. The mark ends with the node. */
+
+typedef enum quire_copy_mark {
+    QUIRE_COPY_NONE,
+    QUIRE_COPY_ASKED, /* a copy is being made or looked for */
+    QUIRE_COPY_KEPT   /* a copy was made */
+} quire_copy_mark;
+
+typedef struct quire_prefix_copy {
+    uint32_t node; /* for quire_prefix_copy_mark_set() */
+    quire_copy_mark mark;
+    quire_copy_mark parent_mark; /* KEPT for the child of a root */
+    uint32_t n_groups;
+    const quire_page_id *pages; /* [n_groups], QUIRE_PAGE_NULL = none */
+    const int32_t *tokens;      /* [n_tokens] of this node */
+    uint32_t n_tokens;
+    uint32_t first_token; /* position of tokens[0] */
+    bool is_full;
+    uint32_t hits;
+    uint32_t n_refs;
+    uint32_t n_pins;
+    uint64_t owner;
+    uint64_t used_us;
+    const quire_page_key *key;
+    const quire_page_key *parent_key;
+} quire_prefix_copy;
+
+/* Visit the nodes among n_ids ids from `first` on, in no order; begin with id 1. Returns the id for
+ * the next call, 0 after the last one. visit must not change the tree, except by
+ * quire_prefix_copy_mark_set(). Cost: O(n_ids), two cache misses each. */
+uint32_t quire_prefix_copies_visit(quire_prefix *tree, uint32_t first, uint32_t n_ids,
+                                   void (*visit)(void *ctx, const quire_prefix_copy *copy),
+                                   void *ctx);
+
+/* The key under which a node's text was published. Memory: salt is borrowed, until the tree
+ * changes. Cost: O(pages before the node). */
+void quire_prefix_copy_root(const quire_prefix *tree, uint32_t node, quire_prefix_key *out);
+
+/* Set the mark of a node, if it still has this key. Errors: QUIRE_NOTFOUND. */
+int quire_prefix_copy_mark_set(quire_prefix *tree, uint32_t node, const quire_page_key *key,
+                               quire_copy_mark mark);
+
+/* Set the mark of the node at which a ref ends. Errors: QUIRE_NOTFOUND (no such ref, or a ref
+ * without a node). */
+int quire_prefix_copy_mark_ref(quire_prefix *tree, quire_prefix_ref ref, quire_copy_mark mark);
+
 /* *bytes gets the charge of the cached pages of `tokens`, *own_bytes the charge of those that
  * belong to owner alone. Either may be NULL. */
 void quire_prefix_path_bytes(const quire_prefix *tree, const quire_prefix_key *key,

@@ -19,13 +19,12 @@ typedef struct quire_memory_store_opts {
     double loss;    /* put: reported OK, not kept */
     double flip;    /* get: one random bit of the record's bytes is wrong before verification */
     double swap;    /* get: the record of another key is read, if there is one */
-    quire_store_waker waker;
 } quire_memory_store_opts;
 
 /* Errors: QUIRE_NOMEM. Memory: end with (*out)->ops->close(). */
 int quire_memory_store_create(quire_store **out, const quire_memory_store_opts *opts);
 
-/* Change faults and delays of a running store; the waker stays. */
+/* Change faults and delays of a running store. */
 void quire_memory_store_set(quire_store *store, const quire_memory_store_opts *opts);
 
 /* Let one unit of time pass: transfers that are due finish. */

@@ -248,7 +248,8 @@ quire_store_result quire_record_check(const quire_record *record, const quire_pa
         return QUIRE_STORE_IDENTITY;
     }
     if (!is_key(&record->text.key, &text->key) || !is_key(&record->text.parent, &text->parent) ||
-        record->text.first_token != text->first_token || record->text.n_tokens != text->n_tokens) {
+        record->text.first_token != text->first_token ||
+        (text->n_tokens > 0 && record->text.n_tokens != text->n_tokens)) {
         return QUIRE_STORE_TOKENS;
     }
     for (uint32_t i = 0; i < text->n_tokens; i++) {
@@ -257,6 +258,14 @@ quire_store_result quire_record_check(const quire_record *record, const quire_pa
         }
     }
     return QUIRE_STORE_OK;
+}
+
+/* No text has a negative token, so no page has this key. */
+void quire_record_slot(const quire_page_key *parent, int32_t token, quire_page_key *out)
+{
+    const int32_t tokens[2] = { -1, token };
+
+    quire_prefix_key_add(parent, tokens, 2, out);
 }
 
 void quire_record_tokens(const quire_record *record, int32_t *out)

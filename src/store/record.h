@@ -105,9 +105,15 @@ size_t quire_record_peek(const unsigned char *record, size_t n_bytes);
 quire_store_result quire_record_open(const unsigned char *record, size_t n_bytes,
                                      quire_record *out);
 
-/* Whether an opened record is the page that `text` names. Returns OK, IDENTITY (root), TOKENS (key,
- * parent, position or a token). */
+/* Whether an opened record is the page that `text` names. Returns OK, IDENTITY (root, salt), TOKENS
+ * (key, parent, position or a token). With text->n_tokens 0 the record may have any tokens, and the
+ * caller compares them: quire_record_slot(). */
 quire_store_result quire_record_check(const quire_record *record, const quire_page_text *text);
+
+/* The key under which an open page is kept: the page behind `parent` that is partly filled and
+ * whose first token is `token`. A later record replaces an earlier one under such a key, because
+ * the page's text grows (quire_transfer.is_replacing). */
+void quire_record_slot(const quire_page_key *parent, int32_t token, quire_page_key *out);
 
 /* Copy the token ids of an opened record: [record->text.n_tokens]. */
 void quire_record_tokens(const quire_record *record, int32_t *out);

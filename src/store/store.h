@@ -40,6 +40,8 @@ typedef struct quire_transfer {
     bool is_query;               /* get: only ask whether there is a record, and count it as used;
                                     no record is read, `record` may be NULL */
     bool is_put;                 /* set by the store */
+    bool is_replacing;           /* put: replaces a record under the same key, if there is one;
+                                    else such a put ends OK and writes nothing */
     quire_store_result result;   /* set by the store before poll returns the transfer */
     unsigned char *record;       /* [capacity], aligned to QUIRE_RECORD_ALIGN.
                                     put: begun (quire_record_begin()); the store seals it */
@@ -109,17 +111,18 @@ typedef struct quire_store_ops {
                   void *ctx);
 } quire_store_ops;
 
-/* The common head of all stores. */
-struct quire_store {
-    const quire_store_ops *ops;
-    const char *name; /* "file", "memory": for messages and metrics */
-};
-
-/* Called from any thread when poll has something to give. Set once, before the first transfer. */
+/* Called from any thread when poll has something to give. May be NULL. */
 typedef struct quire_store_waker {
     void (*wake)(void *ctx);
     void *ctx;
 } quire_store_waker;
+
+/* The common head of all stores. */
+struct quire_store {
+    const quire_store_ops *ops;
+    const char *name;        /* "file", "memory": for messages and metrics */
+    quire_store_waker waker; /* the owner sets it once, before the first transfer */
+};
 
 /* ---- helpers for owners of transfers ---- */
 
@@ -127,8 +130,7 @@ typedef struct quire_store_waker {
  * tokens of its text. Memory: quire_transfer_free(). NULL: out of memory. */
 quire_transfer *quire_transfer_new(size_t record_bytes, uint32_t tokens_max);
 void quire_transfer_free(quire_transfer *transfer);
-/* Copy a text into the transfer, tokens included (n_tokens <= tokens_max; the salt stays
- * borrowed). */
+/* Copy a text into the transfer, tokens and salt included (n_tokens <= tokens_max). */
 void quire_transfer_text_set(quire_transfer *transfer, const quire_page_text *text);
 
 #endif /* QUIRE_STORE_STORE_H */

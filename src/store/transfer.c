@@ -11,6 +11,7 @@
 /* A transfer and the tokens of its text. */
 typedef struct owned {
     quire_transfer transfer; /* must be first */
+    unsigned char salt[QUIRE_PREFIX_SALT_MAX];
     uint32_t tokens_max;
     int32_t tokens[];
 } owned;
@@ -48,8 +49,14 @@ void quire_transfer_text_set(quire_transfer *transfer, const quire_page_text *te
 {
     owned *o = (owned *)(void *)transfer;
 
-    QUIRE_CHECK(text->n_tokens <= o->tokens_max);
+    QUIRE_CHECK(text->n_tokens <= o->tokens_max && text->salt_bytes <= sizeof o->salt);
     transfer->text = *text;
-    memcpy(o->tokens, text->tokens, text->n_tokens * sizeof o->tokens[0]);
+    if (text->n_tokens > 0) {
+        memcpy(o->tokens, text->tokens, text->n_tokens * sizeof o->tokens[0]);
+    }
+    if (text->salt_bytes > 0) {
+        memcpy(o->salt, text->salt, text->salt_bytes);
+    }
+    transfer->text.salt = o->salt;
     transfer->text.tokens = o->tokens;
 }

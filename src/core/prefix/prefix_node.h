@@ -75,6 +75,7 @@ typedef struct quire_prefix_node {
                          at most QUIRE_NODE_TIP_MAX; QUIRE_NODE_TIP_MAX when no text did */
     uint8_t heaps;    /* flags of evict.h */
     uint8_t list;     /* number of the policy's list */
+    uint8_t copy;     /* quire_copy_mark */
     uint32_t pages[]; /* [n_groups], then int32_t tokens[page_tokens] */
 } quire_prefix_node;
 

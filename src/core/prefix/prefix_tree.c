@@ -215,6 +215,7 @@ void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *toke
     quire_prefix_siblings_remove(&tree->nodes, node->parent, id);
     quire_prefix_node_leave(tree, id);
     node_set(tree, id, tokens, n_tokens, fill);
+    quire_prefix_at(tree, id)->copy = QUIRE_COPY_NONE;
     if (node->region != fill->region) {
         quire_evict_move(&tree->evict, id, fill->region, node->rank);
     }

@@ -1,0 +1,86 @@
+/* prefix_copy.c - marks of nodes that have copies below memory; see quire/prefix.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/prefix/prefix_internal.h"
+
+#include <string.h>
+
+static quire_prefix_copy copy_of(const quire_prefix *tree, uint32_t id)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+    const quire_prefix_node *parent = quire_prefix_at(tree, node->parent);
+
+    return (quire_prefix_copy){
+        .node = id,
+        .mark = (quire_copy_mark)node->copy,
+        .parent_mark =
+            parent->kind == QUIRE_NODE_ROOT ? QUIRE_COPY_KEPT : (quire_copy_mark)parent->copy,
+        .n_groups = tree->n_groups,
+        .pages = node->pages,
+        .tokens = quire_prefix_tokens_at(tree, id),
+        .n_tokens = node->n_tokens,
+        .first_token = node->first_token,
+        .is_full = node->n_tokens == tree->page_tokens,
+        .hits = node->hits,
+        .n_refs = node->n_refs,
+        .n_pins = node->n_pins,
+        .owner = node->owner,
+        .used_us = node->used_us,
+        .key = &node->key,
+        .parent_key = &parent->key,
+    };
+}
+
+uint32_t quire_prefix_copies_visit(quire_prefix *tree, uint32_t first, uint32_t n_ids,
+                                   void (*visit)(void *ctx, const quire_prefix_copy *copy),
+                                   void *ctx)
+{
+    uint32_t id = first;
+
+    for (; id < tree->nodes.id_end && id - first < n_ids; id++) {
+        if (quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE) {
+            const quire_prefix_copy copy = copy_of(tree, id);
+
+            visit(ctx, &copy);
+        }
+    }
+    return id < tree->nodes.id_end ? id : QUIRE_NODE_NULL;
+}
+
+void quire_prefix_copy_root(const quire_prefix *tree, uint32_t node, quire_prefix_key *out)
+{
+    const quire_prefix_root *root;
+
+    while (quire_prefix_at(tree, node)->kind == QUIRE_NODE_PAGE) {
+        node = quire_prefix_at(tree, node)->parent;
+    }
+    root = quire_prefix_at(tree, node)->root;
+    *out = (quire_prefix_key){ .identity = { root->identity[0], root->identity[1] },
+                               .salt = root->salt,
+                               .salt_bytes = root->salt_bytes };
+}
+
+int quire_prefix_copy_mark_set(quire_prefix *tree, uint32_t node, const quire_page_key *key,
+                               quire_copy_mark mark)
+{
+    quire_prefix_node *at;
+
+    QUIRE_FAIL_IF(node == QUIRE_NODE_NULL || node >= tree->nodes.id_end, QUIRE_NOTFOUND);
+    at = quire_prefix_at(tree, node);
+    QUIRE_FAIL_IF(at->kind != QUIRE_NODE_PAGE ||
+                      memcmp(at->key.bytes, key->bytes, QUIRE_PAGE_KEY_BYTES) != 0,
+                  QUIRE_NOTFOUND);
+    at->copy = (uint8_t)mark;
+    return QUIRE_OK;
+}
+
+int quire_prefix_copy_mark_ref(quire_prefix *tree, quire_prefix_ref ref, quire_copy_mark mark)
+{
+    const quire_prefix_tie *tie = quire_prefix_tie_find(tree, ref);
+
+    QUIRE_FAIL_IF(tie == NULL || tie->node == QUIRE_NODE_NULL ||
+                      quire_prefix_at(tree, tie->node)->kind != QUIRE_NODE_PAGE,
+                  QUIRE_NOTFOUND);
+    quire_prefix_at(tree, tie->node)->copy = (uint8_t)mark;
+    return QUIRE_OK;
+}

@@ -1,0 +1,92 @@
+/* store_support.c - see store_support.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "store_support.h"
+
+#include "base/rng.h"
+
+#include <string.h>
+
+void test_text_make(test_text *text, uint32_t n_pages, uint32_t seed, const char *salt)
+{
+    const quire_prefix_key key = { .identity = { 7, 8 },
+                                   .salt = salt,
+                                   .salt_bytes = (uint32_t)strlen(salt) };
+    quire_rng rng = { seed };
+    quire_page_key root;
+    quire_page_key parent;
+
+    quire_prefix_key_root(&key, &root);
+    parent = root;
+    text->n_pages = n_pages;
+    for (uint32_t i = 0; i < n_pages * TEST_PAGE_TOKENS; i++) {
+        text->tokens[i] = (int32_t)quire_rng_below(&rng, 32000);
+    }
+    for (uint32_t i = 0; i < n_pages; i++) {
+        quire_page_text *page = &text->pages[i];
+
+        *page = (quire_page_text){ .parent = parent,
+                                   .root = root,
+                                   .first_token = i * TEST_PAGE_TOKENS,
+                                   .n_tokens = TEST_PAGE_TOKENS,
+                                   .tokens = text->tokens + (size_t)i * TEST_PAGE_TOKENS,
+                                   .salt = salt,
+                                   .salt_bytes = key.salt_bytes };
+        quire_prefix_key_add(&parent, page->tokens, TEST_PAGE_TOKENS, &page->key);
+        parent = page->key;
+    }
+}
+
+static quire_rng payload_rng(const quire_page_key *key, uint32_t version)
+{
+    quire_rng rng = { 0 };
+
+    memcpy(&rng.state, key->bytes, sizeof rng.state);
+    rng.state += version;
+    return rng;
+}
+
+quire_transfer *test_put_new(const quire_page_text *page, uint32_t version)
+{
+    const size_t part_bytes[2] = { TEST_PART_BYTES, 0 };
+    const size_t bytes = quire_record_bytes(page->n_tokens, page->salt_bytes, 2, part_bytes);
+    quire_transfer *t = quire_transfer_new(bytes, TEST_PAGE_TOKENS);
+    unsigned char *parts[QUIRE_GROUPS_MAX];
+    quire_rng rng = payload_rng(&page->key, version);
+
+    assert_non_null(t);
+    assert_int_equal(quire_record_begin(t->record, t->capacity, page, 2, part_bytes, parts),
+                     QUIRE_OK);
+    for (uint32_t i = 0; i < TEST_PART_BYTES; i++) {
+        parts[0][i] = (unsigned char)quire_rng_next(&rng);
+    }
+    return t;
+}
+
+quire_transfer *test_get_new(const quire_page_text *page)
+{
+    const size_t part_bytes[2] = { TEST_PART_BYTES, 0 };
+    quire_transfer *t = quire_transfer_new(
+        quire_record_bytes(TEST_PAGE_TOKENS, QUIRE_PREFIX_SALT_MAX, 2, part_bytes),
+        TEST_PAGE_TOKENS);
+
+    assert_non_null(t);
+    quire_transfer_text_set(t, page);
+    return t;
+}
+
+bool test_is_payload(const quire_record *record, uint32_t version)
+{
+    quire_rng rng = payload_rng(&record->text.key, version);
+
+    if (record->n_parts != 2 || record->part_bytes[0] != TEST_PART_BYTES ||
+        record->part_bytes[1] != 0) {
+        return false;
+    }
+    for (uint32_t i = 0; i < TEST_PART_BYTES; i++) {
+        if (record->parts[0][i] != (unsigned char)quire_rng_next(&rng)) {
+            return false;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,37 @@
+/* store_support.h - texts and records for the tests of stores.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef TESTS_STORE_SUPPORT_H
+#define TESTS_STORE_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "store/record.h"
+#include "store/store.h"
+
+#define TEST_PAGE_TOKENS 64u
+#define TEST_PART_BYTES  5000u /* of part 0; no multiple of anything */
+
+/* A text of pages, with the keys of all of them. */
+typedef struct test_text {
+    quire_page_text pages[32];
+    int32_t tokens[32 * TEST_PAGE_TOKENS];
+    uint32_t n_pages;
+} test_text;
+
+/* n_pages pages of tokens made from seed, of the tenant `salt`. */
+void test_text_make(test_text *text, uint32_t n_pages, uint32_t seed, const char *salt);
+
+/* A begun record of a page of text: part 0 is TEST_PART_BYTES long, part 1 is empty. Its payload
+ * follows from the key and `version`. */
+quire_transfer *test_put_new(const quire_page_text *page, uint32_t version);
+quire_transfer *test_get_new(const quire_page_text *page);
+/* Whether a found record has the payload of test_put_new(). */
+bool test_is_payload(const quire_record *record, uint32_t version);
+
+#endif /* TESTS_STORE_SUPPORT_H */

@@ -13,6 +13,7 @@
 #include "engine/loop/loop_views.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire_error *err)
 {
@@ -189,18 +190,58 @@ static void invalidate(void *ctx, quire_cache *cache, quire_prefix *tree)
     quire_adapt_invalidated(inv->engine->adapt);
 }
 
+/* The tokens of a session. */
+typedef struct kept_text {
+    int32_t *tokens;
+    uint32_t n_tokens;
+    bool is_short; /* of memory */
+} kept_text;
+
+static void text_keep(void *ctx, const quire_session_info *info)
+{
+    kept_text *text = ctx;
+
+    if (info->n_tokens > 0) {
+        text->tokens = malloc(info->n_tokens * sizeof *text->tokens);
+        text->is_short = text->tokens == NULL;
+    }
+    if (text->tokens != NULL) {
+        memcpy(text->tokens, info->tokens, info->n_tokens * sizeof *text->tokens);
+        text->n_tokens = info->n_tokens;
+    }
+}
+
+/* Close a session. Its tokens name the copies that are to be forgotten. */
+static int session_close(quire_engine *engine, const quire_invalidate *what, kept_text *text,
+                         uint64_t *owner)
+{
+    quire_sessions *sessions = quire_engine_sessions(engine);
+
+    QUIRE_TRY(quire_sessions_look(sessions, what->tenant, what->tenant_bytes, what->session_id,
+                                  text_keep, text));
+    QUIRE_FAIL_IF(text->is_short, QUIRE_NOMEM);
+    return quire_sessions_close(sessions, what->tenant, what->tenant_bytes, what->session_id,
+                                owner);
+}
+
 int quire_engine_invalidate(quire_engine *engine, const quire_invalidate *what,
                             quire_prefix_dropped *dropped)
 {
-    invalidation inv = { .engine = engine, .what = what };
-    int rc;
+    quire_invalidate whole = *what;
+    invalidation inv = { .engine = engine, .what = &whole };
+    kept_text text = { 0 };
+    int rc = QUIRE_OK;
 
     *dropped = (quire_prefix_dropped){ 0 };
     if (what->what == QUIRE_INVALIDATE_SESSION) {
-        QUIRE_TRY(quire_sessions_close(quire_engine_sessions(engine), what->tenant,
-                                       what->tenant_bytes, what->session_id, &inv.owner));
+        rc = session_close(engine, what, &text, &inv.owner);
+        whole.tokens = text.tokens;
+        whole.n_tokens = text.n_tokens;
     }
-    rc = quire_loop_call(engine->loop, invalidate, &inv);
+    if (rc == QUIRE_OK) {
+        rc = quire_loop_call(engine->loop, invalidate, &inv);
+    }
     *dropped = inv.dropped;
+    free(text.tokens);
     return rc;
 }

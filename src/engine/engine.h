@@ -45,6 +45,7 @@
 #include "engine/precache.h"
 #include "engine/sessions.h"
 #include "engine/stats.h"
+#include "engine/tier.h"
 #include "model/model.h"
 #include "model/runtime.h"
 #include "model/sampler.h"
@@ -105,6 +106,7 @@ typedef struct quire_engine_opts {
     uint32_t events_max;          /* ring of events; 0 = default, 1024 */
     quire_precache_opts precache; /* idle time */
     size_t recent_bytes;          /* record of the last hour (tuning.h); 0 = none; default 4 MiB */
+    quire_tier_opts tier;         /* pages below memory; tier.h */
     bool no_shadow;               /* no ghost caches of other sizes (trace/online/shadow.h) */
     uint64_t (*clock_us)(void *ctx); /* for tests; NULL = the monotonic clock */
     void *clock_ctx;

@@ -13,7 +13,7 @@
 typedef struct kept {
     struct kept *next; /* in order of age, oldest first */
     size_t n_bytes;
-    quire_record record; /* points into bytes */
+    quire_page_record record; /* points into bytes */
     unsigned char bytes[];
 } kept;
 
@@ -105,7 +105,7 @@ static int keep(memory_store *m, const unsigned char *bytes, size_t n_bytes, boo
     memcpy(k->bytes, bytes, n_bytes);
     k->n_bytes = n_bytes;
     k->next = NULL;
-    if (quire_record_open(k->bytes, n_bytes, &k->record) != QUIRE_STORE_OK) {
+    if (quire_page_record_open(k->bytes, n_bytes, &k->record) != QUIRE_STORE_OK) {
         free(k);
         return QUIRE_INVAL;
     }
@@ -138,7 +138,7 @@ static void bound_keep(memory_store *m)
 
 static quire_store_result put_finish(memory_store *m, quire_transfer *t)
 {
-    const size_t n_bytes = quire_record_peek(t->record, t->capacity);
+    const size_t n_bytes = quire_page_record_peek(t->record, t->capacity);
 
     if (n_bytes == 0 || n_bytes > t->capacity) {
         return QUIRE_STORE_FORMAT;
@@ -146,7 +146,7 @@ static quire_store_result put_finish(memory_store *m, quire_transfer *t)
     if (chance(m, m->opts.failure)) {
         return QUIRE_STORE_IO;
     }
-    quire_record_seal(t->record, ++m->sequence);
+    quire_page_record_seal(t->record, ++m->sequence);
     if (!chance(m, m->opts.loss) && keep(m, t->record, n_bytes, t->is_replacing) != QUIRE_OK) {
         return QUIRE_STORE_IO;
     }
@@ -188,8 +188,8 @@ static quire_store_result get_finish(memory_store *m, quire_transfer *t)
     damage(m, t, k->n_bytes);
     m->stats.reads_total++;
     m->stats.read_bytes_total += k->n_bytes;
-    result = quire_record_open(t->record, k->n_bytes, &t->found);
-    return result == QUIRE_STORE_OK ? quire_record_check(&t->found, &t->text) : result;
+    result = quire_page_record_open(t->record, k->n_bytes, &t->found);
+    return result == QUIRE_STORE_OK ? quire_page_record_check(&t->found, &t->text) : result;
 }
 
 static void finish(memory_store *m, quire_transfer *t)
@@ -256,6 +256,8 @@ static bool is_named(const quire_store_drop *drop, const quire_page_text *text)
         return begins;
     case QUIRE_STORE_DROP_TEXT:
         return is_key(&text->key, &drop->key);
+    case QUIRE_STORE_DROP_BEHIND:
+        return false; /* drop_children() */
     }
     return false;
 }
@@ -300,8 +302,8 @@ static int memory_drop(quire_store *store, const quire_store_drop *drop)
     for (quire_transfer *t = m->pending; t != NULL; t = t->next) {
         /* What was put before the drop is dropped too: kept now, it is found below. */
         if (t->is_put) {
-            quire_record_seal(t->record, ++m->sequence);
-            (void)keep(m, t->record, quire_record_peek(t->record, t->capacity), true);
+            quire_page_record_seal(t->record, ++m->sequence);
+            (void)keep(m, t->record, quire_page_record_peek(t->record, t->capacity), true);
         }
     }
     for (quire_transfer **at = &m->pending; *at != NULL;) {
@@ -317,7 +319,7 @@ static int memory_drop(quire_store *store, const quire_store_drop *drop)
         }
     }
     drop_named(m, drop);
-    if (drop->what == QUIRE_STORE_DROP_TEXT) {
+    if (drop->what == QUIRE_STORE_DROP_TEXT || drop->what == QUIRE_STORE_DROP_BEHIND) {
         drop_children(m, &drop->key);
     }
     (void)pthread_mutex_unlock(&m->lock);

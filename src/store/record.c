@@ -67,8 +67,8 @@ static size_t part_room(size_t part_bytes)
     return align_up(part_bytes, HEAD_ALIGN);
 }
 
-size_t quire_record_bytes(uint32_t n_tokens, uint32_t salt_bytes, uint32_t n_parts,
-                          const size_t *part_bytes)
+size_t quire_page_record_bytes(uint32_t n_tokens, uint32_t salt_bytes, uint32_t n_parts,
+                               const size_t *part_bytes)
 {
     size_t bytes;
 
@@ -78,13 +78,13 @@ size_t quire_record_bytes(uint32_t n_tokens, uint32_t salt_bytes, uint32_t n_par
     }
     bytes = head_bytes_of(n_tokens, salt_bytes, n_parts);
     for (uint32_t i = 0; i < n_parts; i++) {
-        if (part_bytes[i] > QUIRE_RECORD_BYTES_MAX) {
+        if (part_bytes[i] > QUIRE_PAGE_RECORD_BYTES_MAX) {
             return 0;
         }
         bytes += part_room(part_bytes[i]);
     }
-    bytes = align_up(bytes, QUIRE_RECORD_ALIGN);
-    return bytes <= QUIRE_RECORD_BYTES_MAX ? bytes : 0;
+    bytes = align_up(bytes, QUIRE_PAGE_RECORD_ALIGN);
+    return bytes <= QUIRE_PAGE_RECORD_BYTES_MAX ? bytes : 0;
 }
 
 /* ---- writing ---- */
@@ -103,7 +103,7 @@ static void head_write(unsigned char *record, size_t record_bytes, const quire_p
 
     memset(record, 0, head_bytes);
     memcpy(record, MAGIC, MAGIC_SIZE);
-    at = quire_le_put(at, QUIRE_RECORD_VERSION, 4);
+    at = quire_le_put(at, QUIRE_PAGE_RECORD_VERSION, 4);
     at = quire_le_put(at, record_bytes, 4);
     (void)quire_le_put(at, head_bytes, 4);
     at = key_put(record + AT_KEY, &text->key);
@@ -125,11 +125,12 @@ static void head_write(unsigned char *record, size_t record_bytes, const quire_p
     }
 }
 
-int quire_record_begin(unsigned char *record, size_t capacity, const quire_page_text *text,
-                       uint32_t n_parts, const size_t *part_bytes,
-                       unsigned char *parts[QUIRE_GROUPS_MAX])
+int quire_page_record_begin(unsigned char *record, size_t capacity, const quire_page_text *text,
+                            uint32_t n_parts, const size_t *part_bytes,
+                            unsigned char *parts[QUIRE_GROUPS_MAX])
 {
-    const size_t bytes = quire_record_bytes(text->n_tokens, text->salt_bytes, n_parts, part_bytes);
+    const size_t bytes =
+        quire_page_record_bytes(text->n_tokens, text->salt_bytes, n_parts, part_bytes);
     unsigned char *at;
 
     QUIRE_FAIL_IF(bytes == 0, QUIRE_INVAL);
@@ -152,7 +153,7 @@ static void checksum_make(const unsigned char *record, size_t record_bytes, unsi
     quire_hash128_parts(record, AT_CHECKSUM, record + AT_KEY, record_bytes - AT_KEY, out);
 }
 
-void quire_record_seal(unsigned char *record, uint64_t sequence)
+void quire_page_record_seal(unsigned char *record, uint64_t sequence)
 {
     (void)quire_le_put(record + AT_SEQUENCE, sequence, 8);
     checksum_make(record, u32_get(record, AT_RECORD_BYTES), record + AT_CHECKSUM);
@@ -160,28 +161,28 @@ void quire_record_seal(unsigned char *record, uint64_t sequence)
 
 /* ---- reading ---- */
 
-size_t quire_record_peek(const unsigned char *record, size_t n_bytes)
+size_t quire_page_record_peek(const unsigned char *record, size_t n_bytes)
 {
     size_t bytes;
 
-    if (n_bytes < QUIRE_RECORD_ALIGN || memcmp(record, MAGIC, MAGIC_SIZE) != 0 ||
-        u32_get(record, AT_VERSION) != QUIRE_RECORD_VERSION) {
+    if (n_bytes < QUIRE_PAGE_RECORD_ALIGN || memcmp(record, MAGIC, MAGIC_SIZE) != 0 ||
+        u32_get(record, AT_VERSION) != QUIRE_PAGE_RECORD_VERSION) {
         return 0;
     }
     bytes = u32_get(record, AT_RECORD_BYTES);
-    return bytes >= QUIRE_RECORD_ALIGN && bytes <= QUIRE_RECORD_BYTES_MAX &&
-                   bytes % QUIRE_RECORD_ALIGN == 0
+    return bytes >= QUIRE_PAGE_RECORD_ALIGN && bytes <= QUIRE_PAGE_RECORD_BYTES_MAX &&
+                   bytes % QUIRE_PAGE_RECORD_ALIGN == 0
                ? bytes
                : 0;
 }
 
 /* Whether the lengths of a record whose checksum is right fit together; fills in *out. */
-static bool fields_read(const unsigned char *record, size_t n_bytes, quire_record *out)
+static bool fields_read(const unsigned char *record, size_t n_bytes, quire_page_record *out)
 {
     size_t part_bytes[QUIRE_GROUPS_MAX];
     const unsigned char *at = record + FIXED_BYTES;
 
-    *out = (quire_record){ .record_bytes = (uint32_t)n_bytes };
+    *out = (quire_page_record){ .record_bytes = (uint32_t)n_bytes };
     memcpy(out->text.key.bytes, record + AT_KEY, QUIRE_PAGE_KEY_BYTES);
     memcpy(out->text.parent.bytes, record + AT_PARENT, QUIRE_PAGE_KEY_BYTES);
     memcpy(out->text.root.bytes, record + AT_ROOT, QUIRE_PAGE_KEY_BYTES);
@@ -197,8 +198,8 @@ static bool fields_read(const unsigned char *record, size_t n_bytes, quire_recor
         out->part_bytes[i] = (uint32_t)quire_le_get(at, 4);
         part_bytes[i] = out->part_bytes[i];
     }
-    if (quire_record_bytes(out->text.n_tokens, out->text.salt_bytes, out->n_parts, part_bytes) !=
-            n_bytes ||
+    if (quire_page_record_bytes(out->text.n_tokens, out->text.salt_bytes, out->n_parts,
+                                part_bytes) != n_bytes ||
         u32_get(record, AT_HEAD_BYTES) !=
             head_bytes_of(out->text.n_tokens, out->text.salt_bytes, out->n_parts)) {
         return false;
@@ -212,11 +213,12 @@ static bool fields_read(const unsigned char *record, size_t n_bytes, quire_recor
     return true;
 }
 
-quire_store_result quire_record_open(const unsigned char *record, size_t n_bytes, quire_record *out)
+quire_store_result quire_page_record_open(const unsigned char *record, size_t n_bytes,
+                                          quire_page_record *out)
 {
     unsigned char checksum[QUIRE_HASH128_BYTES];
 
-    if (quire_record_peek(record, n_bytes) != n_bytes) {
+    if (quire_page_record_peek(record, n_bytes) != n_bytes) {
         return QUIRE_STORE_FORMAT;
     }
     checksum_make(record, n_bytes, checksum);
@@ -226,12 +228,12 @@ quire_store_result quire_record_open(const unsigned char *record, size_t n_bytes
     return fields_read(record, n_bytes, out) ? QUIRE_STORE_OK : QUIRE_STORE_FORMAT;
 }
 
-static const unsigned char *tokens_at(const quire_record *record)
+static const unsigned char *tokens_at(const quire_page_record *record)
 {
     return (const unsigned char *)record->text.salt + record->text.salt_bytes;
 }
 
-static int32_t token_at(const quire_record *record, uint32_t i)
+static int32_t token_at(const quire_page_record *record, uint32_t i)
 {
     return (int32_t)(uint32_t)quire_le_get(tokens_at(record) + (size_t)i * 4, 4);
 }
@@ -241,7 +243,8 @@ static bool is_key(const quire_page_key *a, const quire_page_key *b)
     return memcmp(a->bytes, b->bytes, QUIRE_PAGE_KEY_BYTES) == 0;
 }
 
-quire_store_result quire_record_check(const quire_record *record, const quire_page_text *text)
+quire_store_result quire_page_record_check(const quire_page_record *record,
+                                           const quire_page_text *text)
 {
     if (!is_key(&record->text.root, &text->root) || record->text.salt_bytes != text->salt_bytes ||
         (text->salt_bytes > 0 && memcmp(record->text.salt, text->salt, text->salt_bytes) != 0)) {
@@ -261,14 +264,14 @@ quire_store_result quire_record_check(const quire_record *record, const quire_pa
 }
 
 /* No text has a negative token, so no page has this key. */
-void quire_record_slot(const quire_page_key *parent, int32_t token, quire_page_key *out)
+void quire_page_record_slot(const quire_page_key *parent, int32_t token, quire_page_key *out)
 {
     const int32_t tokens[2] = { -1, token };
 
     quire_prefix_key_add(parent, tokens, 2, out);
 }
 
-void quire_record_tokens(const quire_record *record, int32_t *out)
+void quire_page_record_tokens(const quire_page_record *record, int32_t *out)
 {
     for (uint32_t i = 0; i < record->text.n_tokens; i++) {
         out[i] = token_at(record, i);

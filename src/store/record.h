@@ -8,7 +8,7 @@
  *
  * A part is the gathered page of one group (quire_cache_page_gather()); a group without a page at
  * this place (a hole) has a part of 0 bytes. Numbers are little-endian. A record begins and ends at
- * multiples of QUIRE_RECORD_ALIGN, so that direct I/O reads and writes it in place.
+ * multiples of QUIRE_PAGE_RECORD_ALIGN, so that direct I/O reads and writes it in place.
  *
  * The fixed part, by offset:
  *     0  magic "QKVP"          4  version            8  record_bytes (u32)  12  head_bytes (u32)
@@ -18,7 +18,7 @@
  *
  * The checksum is XXH3-128 over bytes 0 to 15 and 32 to the end. A reader trusts no field before
  * the checksum is right, and uses no page before key, parent, root, position and every token are
- * the expected ones: see quire_record_check().
+ * the expected ones: see quire_page_record_check().
  *
  * Thread: any; a record belongs to its holder.
  *
@@ -33,9 +33,9 @@
 #include "quire/prefix.h"
 #include "quire/types.h"
 
-#define QUIRE_RECORD_VERSION   1u
-#define QUIRE_RECORD_ALIGN     4096u
-#define QUIRE_RECORD_BYTES_MAX ((size_t)256 << 20)
+#define QUIRE_PAGE_RECORD_VERSION   1u
+#define QUIRE_PAGE_RECORD_ALIGN     4096u
+#define QUIRE_PAGE_RECORD_BYTES_MAX ((size_t)256 << 20)
 
 /* The name of a page of text. Pointers are borrowed. */
 typedef struct quire_page_text {
@@ -71,51 +71,53 @@ typedef enum quire_store_result {
 const char *quire_store_result_name(quire_store_result result);
 
 /* The fields of a record. Pointers point into the record. */
-typedef struct quire_record {
-    quire_page_text text; /* .tokens is NULL: quire_record_tokens() */
+typedef struct quire_page_record {
+    quire_page_text text; /* .tokens is NULL: quire_page_record_tokens() */
     uint64_t sequence;    /* grows with each record that a store writes */
     uint32_t record_bytes;
     uint32_t n_parts;
     uint32_t part_bytes[QUIRE_GROUPS_MAX];
     const unsigned char *parts[QUIRE_GROUPS_MAX];
-} quire_record;
+} quire_page_record;
 
-/* Bytes of a record; 0 if the numbers are out of range or above QUIRE_RECORD_BYTES_MAX. */
-size_t quire_record_bytes(uint32_t n_tokens, uint32_t salt_bytes, uint32_t n_parts,
-                          const size_t *part_bytes);
+/* Bytes of a record; 0 if the numbers are out of range or above QUIRE_PAGE_RECORD_BYTES_MAX. */
+size_t quire_page_record_bytes(uint32_t n_tokens, uint32_t salt_bytes, uint32_t n_parts,
+                               const size_t *part_bytes);
 
 /* Write the head for a text and n_parts <= QUIRE_GROUPS_MAX parts, and zero what no part fills.
- * parts[i] gets the place of part i, for the caller to fill in. Then quire_record_seal() completes
- * the record. `record` is [capacity]. Errors: QUIRE_INVAL (numbers out of range), QUIRE_RANGE
- * (capacity too small). */
-int quire_record_begin(unsigned char *record, size_t capacity, const quire_page_text *text,
-                       uint32_t n_parts, const size_t *part_bytes,
-                       unsigned char *parts[QUIRE_GROUPS_MAX]);
+ * parts[i] gets the place of part i, for the caller to fill in. Then quire_page_record_seal()
+ * completes the record. `record` is [capacity]. Errors: QUIRE_INVAL (numbers out of range),
+ * QUIRE_RANGE (capacity too small). */
+int quire_page_record_begin(unsigned char *record, size_t capacity, const quire_page_text *text,
+                            uint32_t n_parts, const size_t *part_bytes,
+                            unsigned char *parts[QUIRE_GROUPS_MAX]);
 
 /* Set the sequence number and compute the checksum of a begun record. Cost: one pass. */
-void quire_record_seal(unsigned char *record, uint64_t sequence);
+void quire_page_record_seal(unsigned char *record, uint64_t sequence);
 
-/* The record's length as its head says: a multiple of QUIRE_RECORD_ALIGN, or 0 if these bytes are
- * no head of a record of this version. n_bytes >= QUIRE_RECORD_ALIGN. Nothing is verified. */
-size_t quire_record_peek(const unsigned char *record, size_t n_bytes);
+/* The record's length as its head says: a multiple of QUIRE_PAGE_RECORD_ALIGN, or 0 if these bytes
+ * are no head of a record of this version. n_bytes >= QUIRE_PAGE_RECORD_ALIGN. Nothing is verified.
+ */
+size_t quire_page_record_peek(const unsigned char *record, size_t n_bytes);
 
 /* Verify a record and read its fields. n_bytes is the length that was read; it must be the
  * record's. Returns OK, CHECKSUM or FORMAT; *out is set when it is OK. Never reads beyond n_bytes,
  * whatever the bytes are. */
-quire_store_result quire_record_open(const unsigned char *record, size_t n_bytes,
-                                     quire_record *out);
+quire_store_result quire_page_record_open(const unsigned char *record, size_t n_bytes,
+                                          quire_page_record *out);
 
 /* Whether an opened record is the page that `text` names. Returns OK, IDENTITY (root, salt), TOKENS
  * (key, parent, position or a token). With text->n_tokens 0 the record may have any tokens, and the
- * caller compares them: quire_record_slot(). */
-quire_store_result quire_record_check(const quire_record *record, const quire_page_text *text);
+ * caller compares them: quire_page_record_slot(). */
+quire_store_result quire_page_record_check(const quire_page_record *record,
+                                           const quire_page_text *text);
 
 /* The key under which an open page is kept: the page behind `parent` that is partly filled and
  * whose first token is `token`. A later record replaces an earlier one under such a key, because
  * the page's text grows (quire_transfer.is_replacing). */
-void quire_record_slot(const quire_page_key *parent, int32_t token, quire_page_key *out);
+void quire_page_record_slot(const quire_page_key *parent, int32_t token, quire_page_key *out);
 
 /* Copy the token ids of an opened record: [record->text.n_tokens]. */
-void quire_record_tokens(const quire_record *record, int32_t *out);
+void quire_page_record_tokens(const quire_page_record *record, int32_t *out);
 
 #endif /* QUIRE_STORE_RECORD_H */

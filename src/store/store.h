@@ -43,10 +43,10 @@ typedef struct quire_transfer {
     bool is_replacing;           /* put: replaces a record under the same key, if there is one;
                                     else such a put ends OK and writes nothing */
     quire_store_result result;   /* set by the store before poll returns the transfer */
-    unsigned char *record;       /* [capacity], aligned to QUIRE_RECORD_ALIGN.
-                                    put: begun (quire_record_begin()); the store seals it */
-    size_t capacity;             /* multiple of QUIRE_RECORD_ALIGN */
-    quire_record found;          /* get, result OK, no query: the verified record */
+    unsigned char *record;       /* [capacity], aligned to QUIRE_PAGE_RECORD_ALIGN.
+                                    put: begun (quire_page_record_begin()); the store seals it */
+    size_t capacity;             /* multiple of QUIRE_PAGE_RECORD_ALIGN */
+    quire_page_record found;     /* get, result OK, no query: the verified record */
     void *owner;                 /* the caller's */
 } quire_transfer;
 
@@ -55,12 +55,13 @@ typedef enum quire_store_drop_what {
     QUIRE_STORE_DROP_ALL,
     QUIRE_STORE_DROP_SALT,  /* of one tenant */
     QUIRE_STORE_DROP_SALTS, /* of tenants whose salts begin with these bytes */
-    QUIRE_STORE_DROP_TEXT   /* `key` and every text that continues it */
+    QUIRE_STORE_DROP_TEXT,  /* `key` and every text that continues it */
+    QUIRE_STORE_DROP_BEHIND /* every text that continues `key`, but not `key` */
 } quire_store_drop_what;
 
 typedef struct quire_store_drop {
     quire_store_drop_what what;
-    quire_page_key key; /* TEXT */
+    quire_page_key key; /* TEXT, BEHIND */
     const void *salt;   /* SALT, SALTS */
     uint32_t salt_bytes;
 } quire_store_drop;

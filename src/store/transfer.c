@@ -18,7 +18,7 @@ typedef struct owned {
 
 quire_transfer *quire_transfer_new(size_t record_bytes, uint32_t tokens_max)
 {
-    const size_t align = QUIRE_RECORD_ALIGN;
+    const size_t align = QUIRE_PAGE_RECORD_ALIGN;
     const size_t capacity = (record_bytes + align - 1) / align * align;
     owned *o = calloc(1, sizeof *o + tokens_max * sizeof o->tokens[0]);
 

@@ -49,13 +49,13 @@ static quire_rng payload_rng(const quire_page_key *key, uint32_t version)
 quire_transfer *test_put_new(const quire_page_text *page, uint32_t version)
 {
     const size_t part_bytes[2] = { TEST_PART_BYTES, 0 };
-    const size_t bytes = quire_record_bytes(page->n_tokens, page->salt_bytes, 2, part_bytes);
+    const size_t bytes = quire_page_record_bytes(page->n_tokens, page->salt_bytes, 2, part_bytes);
     quire_transfer *t = quire_transfer_new(bytes, TEST_PAGE_TOKENS);
     unsigned char *parts[QUIRE_GROUPS_MAX];
     quire_rng rng = payload_rng(&page->key, version);
 
     assert_non_null(t);
-    assert_int_equal(quire_record_begin(t->record, t->capacity, page, 2, part_bytes, parts),
+    assert_int_equal(quire_page_record_begin(t->record, t->capacity, page, 2, part_bytes, parts),
                      QUIRE_OK);
     for (uint32_t i = 0; i < TEST_PART_BYTES; i++) {
         parts[0][i] = (unsigned char)quire_rng_next(&rng);
@@ -67,7 +67,7 @@ quire_transfer *test_get_new(const quire_page_text *page)
 {
     const size_t part_bytes[2] = { TEST_PART_BYTES, 0 };
     quire_transfer *t = quire_transfer_new(
-        quire_record_bytes(TEST_PAGE_TOKENS, QUIRE_PREFIX_SALT_MAX, 2, part_bytes),
+        quire_page_record_bytes(TEST_PAGE_TOKENS, QUIRE_PREFIX_SALT_MAX, 2, part_bytes),
         TEST_PAGE_TOKENS);
 
     assert_non_null(t);
@@ -75,7 +75,7 @@ quire_transfer *test_get_new(const quire_page_text *page)
     return t;
 }
 
-bool test_is_payload(const quire_record *record, uint32_t version)
+bool test_is_payload(const quire_page_record *record, uint32_t version)
 {
     quire_rng rng = payload_rng(&record->text.key, version);
 

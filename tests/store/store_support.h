@@ -32,6 +32,6 @@ void test_text_make(test_text *text, uint32_t n_pages, uint32_t seed, const char
 quire_transfer *test_put_new(const quire_page_text *page, uint32_t version);
 quire_transfer *test_get_new(const quire_page_text *page);
 /* Whether a found record has the payload of test_put_new(). */
-bool test_is_payload(const quire_record *record, uint32_t version);
+bool test_is_payload(const quire_page_record *record, uint32_t version);
 
 #endif /* TESTS_STORE_SUPPORT_H */

@@ -13,7 +13,7 @@ static quire_transfer *sealed_new(const test_text *text, uint32_t page)
 {
     quire_transfer *t = test_put_new(&text->pages[page], 0);
 
-    quire_record_seal(t->record, 42);
+    quire_page_record_seal(t->record, 42);
     return t;
 }
 
@@ -21,26 +21,26 @@ static void test_round_trip(void **state)
 {
     test_text text;
     quire_transfer *t;
-    quire_record record;
+    quire_page_record record;
     int32_t tokens[TEST_PAGE_TOKENS];
 
     (void)state;
     test_text_make(&text, 2, 1, "tenant");
     t = sealed_new(&text, 1);
-    assert_int_equal(quire_record_peek(t->record, t->capacity), t->capacity);
-    assert_int_equal(quire_record_open(t->record, t->capacity, &record), QUIRE_STORE_OK);
+    assert_int_equal(quire_page_record_peek(t->record, t->capacity), t->capacity);
+    assert_int_equal(quire_page_record_open(t->record, t->capacity, &record), QUIRE_STORE_OK);
     assert_int_equal(record.sequence, 42);
     assert_int_equal(record.text.first_token, TEST_PAGE_TOKENS);
     assert_int_equal(record.text.salt_bytes, 6);
     assert_memory_equal(record.text.salt, "tenant", 6);
-    quire_record_tokens(&record, tokens);
+    quire_page_record_tokens(&record, tokens);
     assert_memory_equal(tokens, text.pages[1].tokens, sizeof tokens);
     assert_true(test_is_payload(&record, 0));
-    assert_int_equal(quire_record_check(&record, &text.pages[1]), QUIRE_STORE_OK);
+    assert_int_equal(quire_page_record_check(&record, &text.pages[1]), QUIRE_STORE_OK);
     quire_transfer_free(t);
 }
 
-/* Bytes on a disk outlive programs: a change of this hash is a new QUIRE_RECORD_VERSION. */
+/* Bytes on a disk outlive programs: a change of this hash is a new QUIRE_PAGE_RECORD_VERSION. */
 static void test_golden(void **state)
 {
     static const unsigned char want[QUIRE_HASH128_BYTES] = { 0x59, 0xba, 0x4c, 0xa4, 0xac, 0xee,
@@ -63,17 +63,18 @@ static void test_flips(void **state)
 {
     test_text text;
     quire_transfer *t;
-    quire_record record;
+    quire_page_record record;
 
     (void)state;
     test_text_make(&text, 1, 2, "");
     t = sealed_new(&text, 0);
     for (size_t bit = 0; bit < t->capacity * 8; bit += bit < 8192 ? 1 : 97) {
         t->record[bit / 8] ^= (unsigned char)(1u << bit % 8);
-        assert_int_not_equal(quire_record_open(t->record, t->capacity, &record), QUIRE_STORE_OK);
+        assert_int_not_equal(quire_page_record_open(t->record, t->capacity, &record),
+                             QUIRE_STORE_OK);
         t->record[bit / 8] ^= (unsigned char)(1u << bit % 8);
     }
-    assert_int_equal(quire_record_open(t->record, t->capacity, &record), QUIRE_STORE_OK);
+    assert_int_equal(quire_page_record_open(t->record, t->capacity, &record), QUIRE_STORE_OK);
     quire_transfer_free(t);
 }
 
@@ -84,7 +85,7 @@ static void test_liars(void **state)
     static const uint32_t values[] = { 0, 1, 2, 9, 63, 65, 4096, 1u << 20, 1u << 31, UINT32_MAX };
     test_text text;
     quire_transfer *t;
-    quire_record record;
+    quire_page_record record;
     unsigned char kept[4];
 
     (void)state;
@@ -99,18 +100,19 @@ static void test_liars(void **state)
             }
             quire_hash128_parts(t->record, 16, t->record + 32, t->capacity - 32, t->record + 16);
             /* Another number that fits by chance is another text, or another payload. */
-            if (quire_record_open(t->record, t->capacity, &record) == QUIRE_STORE_OK) {
-                assert_true(quire_record_check(&record, &text.pages[0]) != QUIRE_STORE_OK ||
+            if (quire_page_record_open(t->record, t->capacity, &record) == QUIRE_STORE_OK) {
+                assert_true(quire_page_record_check(&record, &text.pages[0]) != QUIRE_STORE_OK ||
                             !test_is_payload(&record, 0));
             }
         }
         memcpy(t->record + at[i], kept, 4);
     }
-    quire_record_seal(t->record, 42);
-    assert_int_equal(quire_record_open(t->record, t->capacity, &record), QUIRE_STORE_OK);
-    assert_int_equal(quire_record_open(t->record, t->capacity - QUIRE_RECORD_ALIGN, &record),
-                     QUIRE_STORE_FORMAT);
-    assert_int_equal(quire_record_peek(t->record, 100), 0);
+    quire_page_record_seal(t->record, 42);
+    assert_int_equal(quire_page_record_open(t->record, t->capacity, &record), QUIRE_STORE_OK);
+    assert_int_equal(
+        quire_page_record_open(t->record, t->capacity - QUIRE_PAGE_RECORD_ALIGN, &record),
+        QUIRE_STORE_FORMAT);
+    assert_int_equal(quire_page_record_peek(t->record, 100), 0);
     quire_transfer_free(t);
 }
 
@@ -120,17 +122,17 @@ static void test_check(void **state)
     test_text text;
     test_text other;
     quire_transfer *t;
-    quire_record record;
+    quire_page_record record;
     quire_page_text page;
     int32_t tokens[TEST_PAGE_TOKENS];
 
     (void)state;
     test_text_make(&text, 2, 1, "tenant");
     t = sealed_new(&text, 0);
-    assert_int_equal(quire_record_open(t->record, t->capacity, &record), QUIRE_STORE_OK);
+    assert_int_equal(quire_page_record_open(t->record, t->capacity, &record), QUIRE_STORE_OK);
     test_text_make(&other, 2, 1, "others");
-    assert_int_equal(quire_record_check(&record, &other.pages[0]), QUIRE_STORE_IDENTITY);
-    assert_int_equal(quire_record_check(&record, &text.pages[1]), QUIRE_STORE_TOKENS);
+    assert_int_equal(quire_page_record_check(&record, &other.pages[0]), QUIRE_STORE_IDENTITY);
+    assert_int_equal(quire_page_record_check(&record, &text.pages[1]), QUIRE_STORE_TOKENS);
 
     /* Two texts with one key can be constructed: tokens are compared one by one. */
     for (uint32_t i = 0; i < TEST_PAGE_TOKENS; i++) {
@@ -138,46 +140,47 @@ static void test_check(void **state)
         memcpy(tokens, page.tokens, sizeof tokens);
         tokens[i]++;
         page.tokens = tokens;
-        assert_int_equal(quire_record_check(&record, &page), QUIRE_STORE_TOKENS);
+        assert_int_equal(quire_page_record_check(&record, &page), QUIRE_STORE_TOKENS);
     }
     page = text.pages[0];
     page.first_token++;
-    assert_int_equal(quire_record_check(&record, &page), QUIRE_STORE_TOKENS);
+    assert_int_equal(quire_page_record_check(&record, &page), QUIRE_STORE_TOKENS);
     page = text.pages[0];
     page.parent.bytes[3] ^= 1;
-    assert_int_equal(quire_record_check(&record, &page), QUIRE_STORE_TOKENS);
+    assert_int_equal(quire_page_record_check(&record, &page), QUIRE_STORE_TOKENS);
 
     /* An open page is asked for without tokens: the caller compares them. */
     page = text.pages[0];
     page.n_tokens = 0;
     page.tokens = NULL;
-    assert_int_equal(quire_record_check(&record, &page), QUIRE_STORE_OK);
+    assert_int_equal(quire_page_record_check(&record, &page), QUIRE_STORE_OK);
     quire_transfer_free(t);
 }
 
 static void test_limits(void **state)
 {
     const size_t one = 1;
-    const size_t huge[] = { QUIRE_RECORD_BYTES_MAX, 1 };
+    const size_t huge[] = { QUIRE_PAGE_RECORD_BYTES_MAX, 1 };
     test_text text;
     unsigned char *parts[QUIRE_GROUPS_MAX];
-    unsigned char *record = aligned_alloc(QUIRE_RECORD_ALIGN, QUIRE_RECORD_ALIGN);
+    unsigned char *record = aligned_alloc(QUIRE_PAGE_RECORD_ALIGN, QUIRE_PAGE_RECORD_ALIGN);
 
     (void)state;
     assert_non_null(record);
     test_text_make(&text, 1, 1, "");
-    assert_int_equal(quire_record_bytes(0, 0, 1, &one), 0);
-    assert_int_equal(quire_record_bytes(QUIRE_PAGE_TOKENS_MAX + 1, 0, 1, &one), 0);
-    assert_int_equal(quire_record_bytes(1, QUIRE_PREFIX_SALT_MAX + 1, 1, &one), 0);
-    assert_int_equal(quire_record_bytes(1, 0, 0, &one), 0);
-    assert_int_equal(quire_record_bytes(1, 0, QUIRE_GROUPS_MAX + 1, &one), 0);
-    assert_int_equal(quire_record_bytes(1, 0, 2, huge), 0);
-    assert_int_equal(quire_record_bytes(1, 0, 1, &one), QUIRE_RECORD_ALIGN);
+    assert_int_equal(quire_page_record_bytes(0, 0, 1, &one), 0);
+    assert_int_equal(quire_page_record_bytes(QUIRE_PAGE_TOKENS_MAX + 1, 0, 1, &one), 0);
+    assert_int_equal(quire_page_record_bytes(1, QUIRE_PREFIX_SALT_MAX + 1, 1, &one), 0);
+    assert_int_equal(quire_page_record_bytes(1, 0, 0, &one), 0);
+    assert_int_equal(quire_page_record_bytes(1, 0, QUIRE_GROUPS_MAX + 1, &one), 0);
+    assert_int_equal(quire_page_record_bytes(1, 0, 2, huge), 0);
+    assert_int_equal(quire_page_record_bytes(1, 0, 1, &one), QUIRE_PAGE_RECORD_ALIGN);
+    assert_int_equal(quire_page_record_begin(record, QUIRE_PAGE_RECORD_ALIGN - 1, &text.pages[0], 1,
+                                             &one, parts),
+                     QUIRE_RANGE);
     assert_int_equal(
-        quire_record_begin(record, QUIRE_RECORD_ALIGN - 1, &text.pages[0], 1, &one, parts),
-        QUIRE_RANGE);
-    assert_int_equal(quire_record_begin(record, QUIRE_RECORD_ALIGN, &text.pages[0], 0, &one, parts),
-                     QUIRE_INVAL);
+        quire_page_record_begin(record, QUIRE_PAGE_RECORD_ALIGN, &text.pages[0], 0, &one, parts),
+        QUIRE_INVAL);
     free(record);
 }
 

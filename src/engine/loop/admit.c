@@ -14,6 +14,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/tier_object.h"
 
 #include "base/check.h"
 #include "base/num.h"
@@ -215,6 +216,24 @@ static bool is_held(quire_loop *loop, quire_request *r)
     return false;
 }
 
+/* ---- pages below memory ---- */
+
+void quire_loop_tokens_have(const quire_loop *loop, quire_request *r, uint32_t *n_have,
+                            uint32_t *n_want)
+{
+    *n_have = claim_of(loop, r)->n_cached;
+    *n_want = tokens_to_use(loop, r);
+}
+
+/* Whether the request waits for pages from below. They are asked for when there is room. */
+static bool waits_below(quire_loop *loop, quire_request *r)
+{
+    uint64_t need_bytes;
+
+    return loop->tier != NULL && (r->wait.fetch != NULL || may_fit(loop, r, &need_bytes)) &&
+           quire_tier_holds(loop, r);
+}
+
 /* ---- admission ---- */
 
 /* Open a sequence with the cached part of the prompt. If the tree has no reference left, the
@@ -346,7 +365,8 @@ static admission begin(quire_loop *loop, quire_request *r, uint8_t rank_now)
     }
     rc = seq_begin(loop, r, &match);
     if (rc < 0) {
-        if (!is_alone(loop, r)) { /* the end of another request will help */
+        /* The end of another request will help, or that of fetches. */
+        if (!is_alone(loop, r) || quire_tier_yield(loop)) {
             return NO_ROOM;
         }
         quire_loop_end(
@@ -469,7 +489,7 @@ void quire_loop_admit(quire_loop *loop)
             c.at[i] = NULL;
             continue;
         }
-        if (result == ADMITTED && !r->is_parked && is_held(loop, r)) {
+        if (result == ADMITTED && !r->is_parked && (is_held(loop, r) || waits_below(loop, r))) {
             continue;
         }
         result = result == ADMITTED ? admit_one(loop, r, rank_now) : result;

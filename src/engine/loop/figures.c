@@ -22,6 +22,7 @@ void quire_figures_init(quire_figures *figures, uint32_t n_classes)
     quire_histogram_init(&stats->inter_token, token_bounds, COUNT(token_bounds));
     quire_histogram_init(&stats->queue, request_bounds, COUNT(request_bounds));
     quire_histogram_init(&stats->e2e, request_bounds, COUNT(request_bounds));
+    quire_histogram_init(&stats->tier.fetch, request_bounds, COUNT(request_bounds));
     quire_cost_init(&stats->cost);
     stats->n_classes = n_classes;
     for (uint32_t i = 0; i < n_classes; i++) {

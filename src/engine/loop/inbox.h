@@ -36,6 +36,7 @@ typedef struct quire_inbox {
     bool is_stopping;
     bool has_ended;
     bool has_cancels;
+    bool has_transfers;  /* the store below has something to give back */
     uint64_t n_arrivals; /* requests accepted; arrival numbers begin with 1 */
     uint64_t n_queue_full;
     uint64_t n_arrivals_of[QUIRE_CLASSES_MAX];

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/tier_object.h"
 
 quire_prefix_key quire_loop_key(const quire_loop *loop, const void *tenant, uint32_t tenant_bytes)
 {
@@ -70,5 +71,6 @@ quire_prefix_dropped quire_loop_invalidate(quire_loop *loop, const quire_invalid
         dropped = quire_prefix_drop_owner(loop->tree, owner, now_us);
         break;
     }
+    quire_tier_invalidate(loop, what);
     return dropped;
 }

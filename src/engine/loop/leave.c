@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/tier_object.h"
 
 #include "base/check.h"
 
@@ -91,6 +92,7 @@ void quire_loop_end(quire_loop *loop, quire_request *r, const quire_ending *endi
     quire_request_result result;
 
     loop->events.ended(loop->events.ctx, r, ending);
+    quire_tier_leave(loop, r);
     if (r->state == QUIRE_REQUEST_WAITING) {
         quire_loop_dequeue(loop, r);
     } else {
@@ -168,6 +170,7 @@ void quire_loop_preempt(quire_loop *loop, quire_request *r)
     loop->figures.now.classes[r->class_index].preempted_total++;
     r->state = QUIRE_REQUEST_WAITING;
     r->wait.held_by = 0;
+    r->wait.has_fetched = false;
     r->wait.claim.tree_generation = 0; /* it has more tokens than at the lookup */
     /* Admit it again only after another request releases pages: its own pages do not suffice.
      * Immediate admission would retry a step for ever that fails for another reason. */
@@ -226,7 +229,7 @@ void quire_loop_relieve(quire_loop *loop, int status)
     victim = quire_loop_victim(loop, &ask);
     /* A failed step does not identify the request at fault. So requests leave one by one, and only
      * a request that fails alone is ended. */
-    if (n_others > 0 || (is_short && retreat(victim))) {
+    if (n_others > 0 || (is_short && (quire_tier_yield(loop) || retreat(victim)))) {
         quire_loop_preempt(loop, victim);
     } else {
         end_stuck(loop, victim, status);

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/tier_object.h"
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -11,6 +12,7 @@
 
 #define IDLE_FIRST_MS      100u  /* idle time before the thread tidies up */
 #define IDLE_MS            1000u /* interval of expiry while idle */
+#define BELOW_MS           5u    /* while all requests wait for pages from below */
 #define UPKEEP_US          1000000u
 #define EXPIRE_NODES_MAX   1024u
 #define COALESCE_MOVES_MAX 64u
@@ -31,11 +33,17 @@ uint64_t quire_loop_random(void)
 
 /* ---- the thread ---- */
 
+/* Whether all requests wait for pages from below. */
+static bool waits_below(const quire_loop *loop)
+{
+    return loop->set.n_running == 0 && loop->set.n_parked == 0 && quire_tier_is_fetching(loop);
+}
+
 static bool has_work(const quire_loop *loop)
 {
-    return loop->set.n_running > 0 || loop->set.n_queued > 0 || loop->inbox.requests.n > 0 ||
-           loop->inbox.tasks != NULL || loop->inbox.chores != NULL || loop->inbox.has_cancels ||
-           loop->inbox.is_stopping;
+    return loop->set.n_running > 0 || (loop->set.n_queued > 0 && !waits_below(loop)) ||
+           loop->inbox.requests.n > 0 || loop->inbox.has_transfers || loop->inbox.tasks != NULL ||
+           loop->inbox.chores != NULL || loop->inbox.has_cancels || loop->inbox.is_stopping;
 }
 
 /* Tidy up while nothing runs. Returns whether there may be more to do. */
@@ -76,6 +84,8 @@ static uint32_t be_idle(quire_loop *loop)
 
     upkeep(loop);
     again_ms = loop->events.idle(loop->events.ctx, &idle);
+    again_ms = quire_tier_copy(loop, 0) ? 1 : again_ms;
+    quire_tier_stats_fill(loop);
     quire_loop_stats_publish(loop);
     return again_ms;
 }
@@ -91,7 +101,7 @@ static void idle_over(quire_loop *loop)
 /* Sleep until there is work. Returns false when the loop is to end. */
 static bool wait_for_work(quire_loop *loop)
 {
-    uint32_t idle_ms = IDLE_FIRST_MS;
+    uint32_t idle_ms = waits_below(loop) ? BELOW_MS : IDLE_FIRST_MS;
     bool is_going_on;
 
     (void)pthread_mutex_lock(&loop->inbox.lock);
@@ -99,6 +109,9 @@ static bool wait_for_work(quire_loop *loop)
         const struct timespec deadline = quire_deadline(idle_ms);
 
         if (pthread_cond_timedwait(&loop->inbox.wake, &loop->inbox.lock, &deadline) == ETIMEDOUT) {
+            if (waits_below(loop)) {
+                break; /* a round sees whether they have waited too long */
+            }
             (void)pthread_mutex_unlock(&loop->inbox.lock);
             idle_ms = be_idle(loop);
             (void)pthread_mutex_lock(&loop->inbox.lock);
@@ -141,20 +154,26 @@ static void end_all(quire_loop *loop)
     }
     quire_loop_tasks_run(loop, true);
     quire_loop_chores_end(loop);
+    quire_tier_close(loop);
+    quire_loop_stats_publish(loop);
 }
 
 /* One round: admission, a step, and publication of the figures. */
 static void go_round(quire_loop *loop)
 {
     const uint64_t begin_ns = quire_clock_ns();
+    uint64_t step_us;
 
     loop->step.told = (quire_loop_step){ 0 };
+    quire_tier_poll(loop, loop->tier_step_us);
     quire_loop_admit(loop);
     quire_loop_step_do(loop);
     loop->events.step(loop->events.ctx, &loop->step.told);
+    step_us = loop->set.n_running > 0 ? (quire_clock_ns() - begin_ns) / 1000u + 1 : 0;
+    loop->tier_step_us = step_us;
+    (void)quire_tier_copy(loop, step_us);
     quire_loop_stats_publish(loop);
-    quire_loop_chores_run(loop,
-                          loop->set.n_running > 0 ? (quire_clock_ns() - begin_ns) / 1000u + 1 : 0);
+    quire_loop_chores_run(loop, step_us);
 }
 
 static void *thread_main(void *arg)
@@ -190,6 +209,7 @@ int quire_loop_start(quire_loop *loop, const quire_loop_events *events, quire_er
 void quire_loop_stop(quire_loop *loop)
 {
     if (!loop->is_started) {
+        quire_tier_close(loop);
         return;
     }
     (void)pthread_mutex_lock(&loop->inbox.lock);

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/tier_object.h"
 
 #include "base/check.h"
 #include "base/num.h"
@@ -110,6 +111,17 @@ static int memory_take(quire_loop *loop)
     return QUIRE_OK;
 }
 
+static int tier_create(quire_loop *loop, quire_error *err)
+{
+    const int rc = quire_tier_create(loop, &loop->tier);
+
+    return rc < 0 ? quire_error_set(err, rc, "cannot use the %s store: %s",
+                                    loop->opts.tier.store->name,
+                                    rc == QUIRE_RANGE ? "pages of this model are too large"
+                                                      : quire_status_text(rc))
+                  : QUIRE_OK;
+}
+
 static int contents_create(quire_loop *loop, quire_error *err)
 {
     int rc;
@@ -123,7 +135,8 @@ static int contents_create(quire_loop *loop, quire_error *err)
                                quire_status_text(rc));
     }
     QUIRE_TRY(tree_create(loop, err));
-    return quire_room_open(loop, err);
+    QUIRE_TRY(quire_room_open(loop, err));
+    return tier_create(loop, err);
 }
 
 static void contents_destroy(quire_loop *loop)

@@ -31,9 +31,11 @@ struct quire_loop {
     /* The engine's thread. */
     quire_prefix *tree;
     quire_room room;
+    struct quire_tier *tier; /* NULL = nothing below memory */
     quire_running_set set;
     quire_step step;
-    uint64_t upkeep_us; /* when upkeep was last done */
+    uint64_t tier_step_us; /* time of the last round; 0 = nothing ran */
+    uint64_t upkeep_us;    /* when upkeep was last done */
     quire_chore_budget chore_budget;
 
     quire_figures figures;
@@ -43,6 +45,10 @@ struct quire_loop {
 /* ---- admit.c: from the queues to running ---- */
 
 void quire_loop_admit(quire_loop *loop);
+
+/* Tokens of a waiting request that are cached, and tokens that it would use if they were. */
+void quire_loop_tokens_have(const quire_loop *loop, quire_request *request, uint32_t *n_have,
+                            uint32_t *n_want);
 
 /* ---- leave.c: from running to the queue or the end ---- */
 

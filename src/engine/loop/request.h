@@ -66,7 +66,9 @@ typedef struct quire_request_kv {
 
 /* State of a waiting request. */
 typedef struct quire_request_waiting {
-    uint64_t since_us; /* time of entry into the queue */
+    struct quire_fetch *fetch; /* its pages on their way from below; NULL = none */
+    bool has_fetched;          /* the store was asked, or need not be */
+    uint64_t since_us;         /* time of entry into the queue */
     quire_request_claim claim;
     uint64_t held_by; /* arrival number of the request that computes the same prefix; 0 = none */
     uint32_t held_tokens;  /* held until that request has published this many tokens */

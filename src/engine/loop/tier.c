@@ -1,0 +1,261 @@
+/* tier.c - the store below memory: buffers, completions, invalidation, the end. See engine/tier.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/tier_object.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "engine/loop/loop_object.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define BUFFERS_MIN 4u
+#define POLL_MAX    32u
+#define END_WAIT_MS 5u
+
+/* ---- buffers ---- */
+
+quire_transfer *quire_tier_buffer_take(quire_tier *tier)
+{
+    quire_transfer *t = tier->unused;
+
+    if (t != NULL) {
+        tier->unused = t->next;
+        t->next = NULL;
+        return t;
+    }
+    if (tier->n_buffers == tier->n_buffers_max) {
+        return NULL;
+    }
+    t = quire_transfer_new(tier->record_bytes, QUIRE_PAGE_TOKENS_MAX);
+    tier->n_buffers += t != NULL;
+    return t;
+}
+
+void quire_tier_buffer_give(quire_tier *tier, quire_transfer *t)
+{
+    t->owner = NULL;
+    t->is_replacing = false;
+    t->next = tier->unused;
+    tier->unused = t;
+}
+
+/* ---- life ---- */
+
+static void wake(void *ctx)
+{
+    quire_loop *loop = ctx;
+
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    loop->inbox.has_transfers = true;
+    (void)pthread_cond_signal(&loop->inbox.wake);
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+}
+
+static void sizes_set(const quire_loop *loop, quire_tier *tier)
+{
+    size_t n_max;
+
+    while (tier->n_groups < QUIRE_GROUPS_MAX &&
+           quire_cache_payload_bytes(loop->cache, (quire_group_id)tier->n_groups) > 0) {
+        tier->part_bytes[tier->n_groups] =
+            quire_cache_payload_bytes(loop->cache, (quire_group_id)tier->n_groups);
+        tier->n_groups++;
+    }
+    tier->record_bytes = quire_page_record_bytes(
+        loop->runtime_opts->page_tokens, QUIRE_PREFIX_SALT_MAX, tier->n_groups, tier->part_bytes);
+    if (tier->record_bytes > 0) {
+        n_max = tier->opts.buffer_bytes / tier->record_bytes;
+        tier->n_buffers_max = n_max < BUFFERS_MIN ? BUFFERS_MIN : (uint32_t)n_max;
+    }
+}
+
+int quire_tier_create(quire_loop *loop, quire_tier **out)
+{
+    const quire_tier_opts *opts = &loop->opts.tier;
+    quire_tier *tier;
+
+    *out = NULL;
+    if (opts->store == NULL || loop->opts.no_prefix_cache) {
+        return QUIRE_OK;
+    }
+    tier = calloc(1, sizeof *tier);
+    QUIRE_FAIL_IF(tier == NULL, QUIRE_NOMEM);
+    tier->opts = *opts;
+    tier->opts.buffer_bytes = opts->buffer_bytes > 0 ? opts->buffer_bytes : QUIRE_TIER_BUFFER_BYTES;
+    tier->opts.wait_us = opts->wait_us > 0 ? opts->wait_us : QUIRE_TIER_WAIT_US;
+    tier->opts.close_us = opts->close_us > 0 ? opts->close_us : QUIRE_TIER_CLOSE_US;
+    tier->store = opts->store;
+    tier->cursor = 1;
+    sizes_set(loop, tier);
+    if (tier->record_bytes == 0) { /* pages larger than a record may be */
+        free(tier);
+        return QUIRE_RANGE;
+    }
+    tier->store->waker = (quire_store_waker){ wake, loop };
+    *out = tier;
+    return QUIRE_OK;
+}
+
+static void give_back(void *ctx, quire_transfer *t)
+{
+    quire_tier *tier = ctx;
+
+    quire_tier_buffer_give(tier, t);
+}
+
+/* Sleep until the store gives something back, for a moment at most. */
+static void doze(quire_loop *loop)
+{
+    const struct timespec deadline = quire_deadline(END_WAIT_MS);
+
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    if (!loop->inbox.has_transfers) {
+        (void)pthread_cond_timedwait(&loop->inbox.wake, &loop->inbox.lock, &deadline);
+    }
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+}
+
+/* Two laps: pages worth keeping first, then all of them. */
+static void copy_rest(quire_loop *loop)
+{
+    quire_tier *tier = loop->tier;
+    const uint64_t end_ns = quire_clock_ns() + tier->opts.close_us * 1000u;
+
+    for (uint32_t lap = 0; lap < 2; lap++) {
+        tier->opts.copies_all = tier->opts.copies_all || lap == 1;
+        tier->is_closing = true;
+        tier->cursor = 1;
+        tier->n_lap = 0;
+        while (quire_clock_ns() < end_ns && quire_tier_copy(loop, 0)) {
+            doze(loop);
+            quire_tier_poll(loop, 0);
+        }
+    }
+}
+
+void quire_tier_close(quire_loop *loop)
+{
+    quire_tier *tier = loop->tier;
+
+    if (tier == NULL) {
+        return;
+    }
+    copy_rest(loop);
+    quire_tier_stats_fill(loop);
+    quire_fetches_destroy(loop);
+    tier->store->ops->close(tier->store, give_back, tier);
+    while (tier->unused != NULL) {
+        quire_transfer *t = tier->unused;
+
+        tier->unused = t->next;
+        quire_transfer_free(t);
+    }
+    free(tier);
+    loop->tier = NULL;
+}
+
+/* ---- completions ---- */
+
+void quire_tier_poll(quire_loop *loop, uint64_t step_us)
+{
+    quire_transfer *done[POLL_MAX];
+    quire_tier *tier = loop->tier;
+    uint32_t n;
+
+    if (tier == NULL) {
+        return;
+    }
+    (void)pthread_mutex_lock(&loop->inbox.lock);
+    loop->inbox.has_transfers = false;
+    (void)pthread_mutex_unlock(&loop->inbox.lock);
+    do {
+        n = tier->store->ops->poll(tier->store, done, POLL_MAX);
+        for (uint32_t i = 0; i < n; i++) {
+            if (done[i]->is_put) {
+                quire_copy_done(loop, done[i]);
+            } else {
+                quire_fetch_arrived(loop, done[i]);
+            }
+        }
+    } while (n == POLL_MAX);
+    quire_fetches_move(loop, step_us);
+}
+
+/* ---- invalidation ---- */
+
+static void drop(quire_tier *tier, const quire_store_drop *what)
+{
+    (void)tier->store->ops->drop(tier->store, what);
+}
+
+/* Drop the texts that continue the first n_tokens tokens, without the last full page itself if
+ * `what` is BEHIND. Pages are the unit below memory: other texts that part inside the next page are
+ * dropped, too. */
+static void drop_text(quire_loop *loop, const quire_invalidate *of, uint32_t n_tokens,
+                      quire_store_drop_what what)
+{
+    const quire_prefix_key key = quire_loop_key(loop, of->tenant, of->tenant_bytes);
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    const uint32_t n_pages = n_tokens / page_tokens;
+    quire_store_drop one = { .what = what };
+
+    quire_prefix_key_root(&key, &one.key);
+    for (uint32_t i = 0; i < n_pages; i++) {
+        quire_prefix_key_add(&one.key, of->tokens + (size_t)i * page_tokens, page_tokens, &one.key);
+    }
+    drop(loop->tier, &one);
+}
+
+void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what)
+{
+    const quire_prefix_key key = quire_loop_key(loop, what->tenant, what->tenant_bytes);
+    quire_store_drop some = { .salt = what->tenant, .salt_bytes = what->tenant_bytes };
+    quire_prefix_match match;
+
+    if (loop->tier == NULL) {
+        return;
+    }
+    switch (what->what) {
+    case QUIRE_INVALIDATE_ALL:
+        some.what = QUIRE_STORE_DROP_ALL;
+        drop(loop->tier, &some);
+        break;
+    case QUIRE_INVALIDATE_TENANT:
+        some.what = QUIRE_STORE_DROP_SALT;
+        drop(loop->tier, &some);
+        break;
+    case QUIRE_INVALIDATE_TENANTS:
+        some.what = QUIRE_STORE_DROP_SALTS;
+        drop(loop->tier, &some);
+        break;
+    case QUIRE_INVALIDATE_PREFIX:
+        drop_text(loop, what, what->n_tokens,
+                  what->n_tokens > 0 && what->n_tokens % loop->runtime_opts->page_tokens == 0
+                      ? QUIRE_STORE_DROP_TEXT
+                      : QUIRE_STORE_DROP_BEHIND);
+        break;
+    case QUIRE_INVALIDATE_SESSION:
+        if (what->n_tokens > 0) {
+            quire_prefix_lookup(loop->tree, &key, what->tokens, what->n_tokens, &match);
+            drop_text(loop, what, match.n_same_tokens, QUIRE_STORE_DROP_BEHIND);
+        }
+        break;
+    }
+}
+
+/* ---- figures ---- */
+
+void quire_tier_stats_fill(quire_loop *loop)
+{
+    quire_tier_stats *s = &loop->figures.now.tier;
+
+    if (loop->tier == NULL) {
+        return;
+    }
+    s->has_store = true;
+    (void)snprintf(s->name, sizeof s->name, "%s", loop->tier->store->name);
+    s->fetching = loop->tier->n_fetches;
+    loop->tier->store->ops->stats(loop->tier->store, &s->store);
+}

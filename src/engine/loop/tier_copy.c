@@ -1,0 +1,153 @@
+/* tier_copy.c - pages worth keeping, from the tree to the store. See engine/tier.h.
+ *
+ * A cursor goes around the nodes of the tree, some at a time. It passes over nodes whose parent has
+ * no copy: without the parent a copy would never be found.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/tier_object.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "engine/loop/loop_object.h"
+
+#define NODES_STEP 128u /* looked at after a step */
+#define NODES_IDLE 4096u
+#define REST_NS    2e6 /* while nothing runs: time before the inbox is checked again */
+#define NS_PER_US  1000.0
+
+typedef struct walk {
+    quire_loop *loop;
+    uint64_t now_us;
+    uint64_t begin_ns;
+    double may_ns;
+    double spent_ns;
+    bool is_full; /* a page was not copied for want of time or a buffer */
+} walk;
+
+/* Whether a page shall have a copy. */
+static bool is_worth(const walk *w, const quire_prefix_copy *c)
+{
+    const quire_tier *tier = w->loop->tier;
+
+    if (c->mark != QUIRE_COPY_NONE || c->parent_mark == QUIRE_COPY_NONE) {
+        return false;
+    }
+    if (!c->is_full && !tier->is_closing &&
+        (c->n_refs > 0 || w->now_us - c->used_us < QUIRE_TIER_REST_US)) {
+        return false;
+    }
+    return tier->opts.copies_all || c->hits > 0 || c->n_pins > 0 || c->owner != 0;
+}
+
+/* Begin the record of a node and copy its pages into it. */
+static int record_fill(quire_loop *loop, const quire_prefix_copy *c, quire_transfer *t)
+{
+    quire_tier *tier = loop->tier;
+    quire_prefix_key root;
+    quire_page_text text = { .key = *c->key,
+                             .parent = *c->parent_key,
+                             .first_token = c->first_token,
+                             .n_tokens = c->n_tokens,
+                             .tokens = c->tokens };
+    size_t part_bytes[QUIRE_GROUPS_MAX];
+    unsigned char *parts[QUIRE_GROUPS_MAX];
+
+    quire_prefix_copy_root(loop->tree, c->node, &root);
+    quire_prefix_key_root(&root, &text.root);
+    text.salt = root.salt;
+    text.salt_bytes = root.salt_bytes;
+    if (!c->is_full) {
+        quire_page_record_slot(&text.parent, c->tokens[0], &text.key);
+    }
+    for (uint32_t g = 0; g < tier->n_groups; g++) {
+        part_bytes[g] = c->pages[g] != QUIRE_PAGE_NULL ? tier->part_bytes[g] : 0;
+    }
+    QUIRE_TRY(
+        quire_page_record_begin(t->record, t->capacity, &text, tier->n_groups, part_bytes, parts));
+    for (uint32_t g = 0; g < tier->n_groups; g++) {
+        if (part_bytes[g] > 0) {
+            QUIRE_TRY(quire_cache_page_gather(loop->cache, c->pages[g], parts[g], part_bytes[g]));
+        }
+    }
+    /* For quire_copy_done(): the node's own key, which may differ from the record's. */
+    t->text.key = *c->key;
+    t->text.first_token = c->node;
+    t->is_replacing = !c->is_full;
+    return QUIRE_OK;
+}
+
+static void look(void *ctx, const quire_prefix_copy *c)
+{
+    walk *w = ctx;
+    quire_tier *tier = w->loop->tier;
+    quire_transfer *t;
+
+    if (!is_worth(w, c)) {
+        return;
+    }
+    if (w->spent_ns >= w->may_ns || tier->n_puts_away >= (tier->n_buffers_max + 1) / 2 ||
+        (t = quire_tier_buffer_take(tier)) == NULL) {
+        w->is_full = true;
+        return;
+    }
+    if (record_fill(w->loop, c, t) < 0) {
+        quire_tier_buffer_give(tier, t);
+        return;
+    }
+    (void)quire_prefix_copy_mark_set(w->loop->tree, c->node, c->key, QUIRE_COPY_ASKED);
+    tier->n_puts_away++;
+    tier->n_lap++;
+    tier->store->ops->put(tier->store, &t, 1);
+    w->spent_ns = (double)(quire_clock_ns() - w->begin_ns);
+}
+
+void quire_copy_done(quire_loop *loop, quire_transfer *t)
+{
+    const bool is_kept = t->result == QUIRE_STORE_OK;
+    quire_tier *tier = loop->tier;
+
+    (void)quire_prefix_copy_mark_set(loop->tree, t->text.first_token, &t->text.key,
+                                     is_kept ? QUIRE_COPY_KEPT : QUIRE_COPY_NONE);
+    loop->figures.now.tier.copied_pages_total += is_kept;
+    loop->figures.now.tier.refused_pages_total += !is_kept;
+    tier->n_puts_away--;
+    quire_tier_buffer_give(tier, t);
+}
+
+static bool takes_puts(const quire_tier *tier)
+{
+    quire_store_stats s;
+
+    tier->store->ops->stats(tier->store, &s);
+    return s.state == QUIRE_STORE_READY;
+}
+
+bool quire_tier_copy(quire_loop *loop, uint64_t step_us)
+{
+    quire_tier *tier = loop->tier;
+    walk w = { .loop = loop, .begin_ns = quire_clock_ns() };
+    uint32_t next;
+
+    if (tier == NULL || !takes_puts(tier)) {
+        return false;
+    }
+    w.now_us = quire_loop_now_us(loop);
+    w.may_ns =
+        step_us > 0 ? (double)step_us * NS_PER_US * QUIRE_TIER_COPY_SHARE - tier->debt_ns : REST_NS;
+    next = quire_prefix_copies_visit(loop->tree, tier->cursor,
+                                     step_us > 0 ? NODES_STEP : NODES_IDLE, look, &w);
+    if (step_us > 0) {
+        tier->debt_ns = w.spent_ns > w.may_ns ? w.spent_ns - w.may_ns : 0.0;
+    }
+    if (w.is_full) {
+        return true; /* the same nodes again */
+    }
+    tier->cursor = next != 0 ? next : 1;
+    if (next == 0) {
+        const bool has_more = tier->n_lap > 0;
+
+        tier->n_lap = 0;
+        return has_more;
+    }
+    return true;
+}

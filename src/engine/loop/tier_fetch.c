@@ -1,0 +1,508 @@
+/* tier_fetch.c - pages from below into the tree: prefill by reading. See engine/tier.h.
+ *
+ * A fetch has a sequence of its own, tied to the request's key. It begins with the pages that the
+ * tree has, and grows by one page at a time: append, scatter, publish. So a fetched page comes into
+ * the tree in the same way as a computed one, and all rules for pages hold for it.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/tier_object.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/num.h"
+#include "engine/loop/loop_object.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SLOTS_MAX     64u /* pages of one fetch under way at once */
+#define READS_KNOWN   8u  /* records read before the store's speed counts as known */
+#define PAGE_PATIENCE 4.0 /* wait for a page: so many times the mean, if that is longer */
+#define REST_NS       2e6 /* while nothing runs: time before the inbox is checked again */
+#define NS_PER_US     1000.0
+
+/* ---- what it costs ---- */
+
+/* Mean time of reading a record; 0 = not known. */
+static double page_us(const quire_loop *loop)
+{
+    quire_store_stats s;
+
+    loop->tier->store->ops->stats(loop->tier->store, &s);
+    return s.reads_total >= READS_KNOWN ? (double)s.read_us_total / (double)s.reads_total : 0.0;
+}
+
+/* Time of computing the pages that are still wanted; 0 = not known. */
+static double compute_us(const quire_loop *loop, uint32_t begin_page, uint32_t end_page)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+
+    return quire_cost_prefill_us(&loop->figures.now.cost, begin_page * page_tokens,
+                                 end_page * page_tokens, loop->opts.chunk_tokens);
+}
+
+/* ---- begin and end ---- */
+
+static void slots_give(quire_tier *tier, quire_fetch *f)
+{
+    for (uint32_t i = 0; i < f->n_slots; i++) {
+        if (f->arrived[i] != NULL) {
+            quire_tier_buffer_give(tier, f->arrived[i]);
+            f->arrived[i] = NULL;
+        }
+    }
+}
+
+/* Nothing more is asked for or written. What was written is cached from now on, so the request
+ * finds it when it is admitted. The fetch itself ends with its last transfer. */
+static void fetch_stop(quire_loop *loop, quire_fetch *f)
+{
+    if (f->request == NULL) {
+        return;
+    }
+    slots_give(loop->tier, f);
+    quire_histogram_add(&loop->figures.now.tier.fetch,
+                        (double)(quire_loop_now_us(loop) - f->begun_us) * 1e-6);
+    if (f->ref != QUIRE_PREFIX_REF_NULL) {
+        (void)quire_prefix_release(loop->tree, f->ref, quire_loop_now_us(loop));
+    }
+    if (f->seq != QUIRE_SEQ_NULL) {
+        (void)quire_seq_close(loop->cache, f->seq);
+        quire_loop_released(loop);
+    }
+    f->request->wait.fetch = NULL;
+    f->request = NULL;
+    loop->tier->n_fetches--;
+}
+
+static void fetch_free(quire_tier *tier, quire_fetch *f)
+{
+    slots_give(tier, f);
+    free(f->arrived);
+    free(f->keys);
+    free(f);
+}
+
+void quire_fetches_destroy(quire_loop *loop)
+{
+    while (loop->tier->fetches != NULL) {
+        quire_fetch *f = loop->tier->fetches;
+
+        loop->tier->fetches = f->next;
+        fetch_stop(loop, f);
+        fetch_free(loop->tier, f);
+    }
+}
+
+static quire_fetch *fetch_alloc(uint32_t n_pages, uint32_t n_slots)
+{
+    quire_fetch *f = calloc(1, sizeof *f);
+
+    if (f == NULL) {
+        return NULL;
+    }
+    f->keys = calloc((size_t)n_pages + 1, sizeof *f->keys);
+    f->arrived = calloc(n_slots, sizeof(quire_transfer *));
+    if (f->keys == NULL || f->arrived == NULL) {
+        free(f->keys);
+        free(f->arrived);
+        free(f);
+        return NULL;
+    }
+    f->n_pages = n_pages;
+    f->n_slots = n_slots;
+    return f;
+}
+
+static void keys_make(const quire_loop *loop, quire_fetch *f, const quire_request *r)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+
+    f->key = quire_loop_key(loop, r->tenant, r->tenant_bytes);
+    quire_prefix_key_root(&f->key, &f->root);
+    f->keys[0] = f->root;
+    for (uint32_t i = 0; i < f->n_pages; i++) {
+        quire_prefix_key_add(&f->keys[i], r->tokens + (size_t)i * page_tokens, page_tokens,
+                             &f->keys[i + 1]);
+    }
+}
+
+/* Open the sequence with the full pages that the tree has. */
+static int seq_begin(quire_loop *loop, quire_fetch *f, const quire_request *r, uint32_t n_tokens)
+{
+    const quire_prefix_acquire_opts opts = {
+        .tokens_max = n_tokens,
+        .owner = r->owner,
+        .now_us = quire_loop_now_us(loop),
+        .rank = r->rank,
+        .account = quire_loop_account(loop, r->tenant, r->tenant_bytes),
+        .is_uncounted = true,
+    };
+    quire_prefix_match match;
+
+    QUIRE_TRY(quire_seq_open(loop->cache, quire_loop_region(loop, r->class_index), &f->seq));
+    QUIRE_TRY(quire_prefix_acquire(loop->tree, &f->key, f->seq, r->tokens, r->n_tokens, &opts,
+                                   &match, &f->ref));
+    f->next_use = match.n_tokens / loop->runtime_opts->page_tokens;
+    f->next_get = f->next_use;
+    return match.n_tokens % loop->runtime_opts->page_tokens == 0 ? QUIRE_OK : QUIRE_AGAIN;
+}
+
+/* Begin a fetch of the pages behind n_have tokens, up to n_want. */
+static bool fetch_begin(quire_loop *loop, quire_request *r, uint32_t n_have, uint32_t n_want)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    quire_tier *tier = loop->tier;
+    quire_fetch *f =
+        fetch_alloc(n_want / page_tokens, quire_min_u32(SLOTS_MAX, tier->n_buffers_max));
+
+    if (f == NULL) {
+        return false;
+    }
+    f->begun_us = quire_loop_now_us(loop);
+    f->moved_us = f->begun_us;
+    f->n_open = loop->room.is_page_exact ? 0 : n_want % page_tokens;
+    f->request = r;
+    r->wait.fetch = f;
+    tier->n_fetches++;
+    f->next = tier->fetches;
+    tier->fetches = f;
+    keys_make(loop, f, r);
+    loop->figures.now.tier.fetches_total++;
+    if (seq_begin(loop, f, r, n_have - n_have % page_tokens) < 0) {
+        fetch_stop(loop, f);
+        return false;
+    }
+    return true;
+}
+
+/* ---- asking ---- */
+
+static quire_page_text text_of(const quire_loop *loop, const quire_fetch *f, uint32_t page)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    const int32_t *tokens = f->request->tokens + (size_t)page * page_tokens;
+    quire_page_text text = { .parent = f->keys[page],
+                             .root = f->root,
+                             .first_token = page * page_tokens,
+                             .salt = f->key.salt,
+                             .salt_bytes = f->key.salt_bytes };
+
+    if (page < f->n_pages) {
+        text.key = f->keys[page + 1];
+        text.n_tokens = page_tokens;
+        text.tokens = tokens;
+    } else { /* an open page: its tokens are compared when it is there */
+        quire_page_record_slot(&text.parent, tokens[0], &text.key);
+    }
+    return text;
+}
+
+/* Pages that a fetch wants, the open one included. */
+static uint32_t page_end(const quire_fetch *f)
+{
+    return f->n_pages + (f->n_open > 0);
+}
+
+static void ask(quire_loop *loop, quire_fetch *f)
+{
+    quire_transfer *t;
+
+    while (f->request != NULL && f->next_get < page_end(f) &&
+           f->next_get - f->next_use < f->n_slots &&
+           (t = quire_tier_buffer_take(loop->tier)) != NULL) {
+        const quire_page_text text = text_of(loop, f, f->next_get);
+
+        quire_transfer_text_set(t, &text);
+        t->owner = f;
+        t->urgency = f->request->rank;
+        t->is_query = false;
+        f->next_get++;
+        f->n_away++;
+        loop->tier->store->ops->get(loop->tier->store, &t, 1);
+    }
+}
+
+void quire_fetch_arrived(quire_loop *loop, quire_transfer *t)
+{
+    const uint32_t page = t->text.first_token / loop->runtime_opts->page_tokens;
+    quire_fetch *f = t->owner;
+
+    f->n_away--;
+    if (f->request == NULL) {
+        quire_tier_buffer_give(loop->tier, t);
+    } else {
+        f->arrived[page % f->n_slots] = t;
+        f->moved_us = quire_loop_now_us(loop);
+    }
+}
+
+/* ---- writing into the tree ---- */
+
+/* Tokens of an arrived page that the request begins with. */
+static uint32_t same_tokens(const quire_loop *loop, const quire_fetch *f,
+                            const quire_page_record *record, uint32_t page)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    const int32_t *tokens = f->request->tokens + (size_t)page * page_tokens;
+    int32_t found[QUIRE_PAGE_TOKENS_MAX];
+    uint32_t n_max = page_tokens;
+    uint32_t n = 0;
+
+    if (page == f->n_pages) {
+        n_max = quire_min_u32(f->n_open, record->text.n_tokens);
+        quire_page_record_tokens(record, found);
+        while (n < n_max && found[n] == tokens[n]) {
+            n++;
+        }
+        return n;
+    }
+    return n_max; /* compared by the store */
+}
+
+/* Whether the parts are the pages of this cache. A group other than 0 may have a hole. */
+static bool has_parts(const quire_tier *tier, const quire_page_record *record, bool is_full)
+{
+    if (record->n_parts != tier->n_groups) {
+        return false;
+    }
+    for (uint32_t g = 0; g < tier->n_groups; g++) {
+        const bool is_hole = record->part_bytes[g] == 0 && g > 0 && is_full;
+
+        if (record->part_bytes[g] != tier->part_bytes[g] && !is_hole) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static int scatter(quire_loop *loop, const quire_fetch *f, const quire_page_record *record,
+                   uint32_t page)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+
+    for (uint32_t g = 0; g < loop->tier->n_groups; g++) {
+        const quire_group_id group = (quire_group_id)g;
+        quire_seq_table table;
+
+        if (record->part_bytes[g] == 0) {
+            QUIRE_TRY(quire_seq_release(loop->cache, f->seq, group, page * page_tokens,
+                                        (page + 1) * page_tokens, NULL));
+            continue;
+        }
+        QUIRE_TRY(quire_seq_table_get(loop->cache, f->seq, group, &table));
+        QUIRE_TRY(quire_cache_page_scatter(
+            loop->cache, table.leaves[page / QUIRE_LEAF_ENTRIES][page % QUIRE_LEAF_ENTRIES].page,
+            record->parts[g], record->part_bytes[g]));
+    }
+    return QUIRE_OK;
+}
+
+/* Write the next page. Errors: QUIRE_NOTFOUND (the store does not have it, or it is of no use),
+ * QUIRE_NOPAGES and others (no room). */
+static int page_use(quire_loop *loop, quire_fetch *f, const quire_transfer *t)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    const uint32_t page = f->next_use;
+    const uint64_t now_us = quire_loop_now_us(loop);
+    uint32_t n;
+
+    QUIRE_FAIL_IF(t->result != QUIRE_STORE_OK, QUIRE_NOTFOUND);
+    QUIRE_FAIL_IF(!has_parts(loop->tier, &t->found, page < f->n_pages), QUIRE_NOTFOUND);
+    n = same_tokens(loop, f, &t->found, page);
+    QUIRE_FAIL_IF(n == 0, QUIRE_NOTFOUND);
+    QUIRE_TRY(quire_seq_append(loop->cache, f->seq, n));
+    QUIRE_TRY(scatter(loop, f, &t->found, page));
+    QUIRE_TRY(quire_prefix_publish(loop->tree, f->ref, f->request->tokens, page * page_tokens + n,
+                                   now_us));
+    if (page < f->n_pages) { /* NOTFOUND: the text was invalidated meanwhile */
+        QUIRE_TRY(quire_prefix_copy_mark_ref(loop->tree, f->ref, QUIRE_COPY_KEPT));
+    }
+    loop->figures.now.tier.fetched_tokens_total += n;
+    loop->figures.now.tier.fetched_bytes_total += t->found.record_bytes;
+    return QUIRE_OK;
+}
+
+/* Write the arrived pages in order, until one is missing or the time is over. Returns the time
+ * taken. */
+static double pages_use(quire_loop *loop, quire_fetch *f, double may_ns)
+{
+    const uint64_t begin_ns = quire_clock_ns();
+    double spent_ns = 0.0;
+
+    while (f->request != NULL && spent_ns < may_ns) {
+        quire_transfer *t = f->arrived[f->next_use % f->n_slots];
+        int rc;
+
+        if (f->next_use == page_end(f)) {
+            fetch_stop(loop, f);
+            break;
+        }
+        if (t == NULL) {
+            break;
+        }
+        rc = page_use(loop, f, t);
+        if (rc == QUIRE_OK) {
+            f->arrived[f->next_use % f->n_slots] = NULL;
+            quire_tier_buffer_give(loop->tier, t);
+            f->next_use++;
+            loop->tier->pause_us = 0; /* the store works */
+        } else {
+            loop->figures.now.tier.short_total += rc != QUIRE_NOTFOUND;
+            fetch_stop(loop, f);
+        }
+        spent_ns = (double)(quire_clock_ns() - begin_ns);
+    }
+    return spent_ns;
+}
+
+/* ---- patience ---- */
+
+/* Whether pages come too slowly. */
+static bool is_too_slow(const quire_loop *loop, const quire_fetch *f, uint64_t now_us)
+{
+    const double compute = compute_us(loop, f->next_use, f->n_pages);
+    const double page = page_us(loop) * PAGE_PATIENCE;
+    double wait_us = (double)loop->tier->opts.wait_us;
+
+    wait_us = page > wait_us ? page : wait_us;
+    wait_us = compute > 0.0 && compute < wait_us ? compute : wait_us;
+    return f->n_away > 0 && f->arrived[f->next_use % f->n_slots] == NULL &&
+           (double)(now_us - f->moved_us) > wait_us;
+}
+
+static void pause(quire_loop *loop, uint64_t now_us)
+{
+    quire_tier *tier = loop->tier;
+
+    tier->pause_us = tier->pause_us == 0 ? QUIRE_TIER_PAUSE_US : 2 * tier->pause_us;
+    if (tier->pause_us > QUIRE_TIER_PAUSE_MAX_US) {
+        tier->pause_us = QUIRE_TIER_PAUSE_MAX_US;
+    }
+    tier->paused_until_us = now_us + tier->pause_us;
+}
+
+void quire_fetches_move(quire_loop *loop, uint64_t step_us)
+{
+    const uint64_t now_us = quire_loop_now_us(loop);
+    quire_tier *tier = loop->tier;
+    double may_ns =
+        step_us > 0 ? (double)step_us * NS_PER_US * QUIRE_TIER_SHARE - tier->use_debt_ns : REST_NS;
+
+    for (quire_fetch **at = &tier->fetches; *at != NULL;) {
+        quire_fetch *f = *at;
+
+        if (f->request == NULL && f->n_away == 0) {
+            *at = f->next;
+            fetch_free(tier, f);
+            continue;
+        }
+        if (f->request != NULL) {
+            may_ns -= pages_use(loop, f, may_ns);
+            ask(loop, f);
+        }
+        if (f->request != NULL && is_too_slow(loop, f, now_us)) {
+            loop->figures.now.tier.slow_total++;
+            pause(loop, now_us);
+            fetch_stop(loop, f);
+        }
+        at = &f->next;
+    }
+    tier->use_debt_ns = step_us > 0 && may_ns < 0.0 ? -may_ns : 0.0;
+}
+
+/* ---- requests ---- */
+
+/* Another request fetches a prefix that this one needs too: at least a page more than it has. */
+static bool is_led(const quire_loop *loop, const quire_request *r, uint32_t n_have)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+
+    for (const quire_fetch *f = loop->tier->fetches; f != NULL; f = f->next) {
+        const quire_request *o = f->request;
+        uint32_t n_max;
+
+        if (o == NULL || o == r || o->tenant_bytes != r->tenant_bytes ||
+            memcmp(o->tenant, r->tenant, r->tenant_bytes) != 0) {
+            continue;
+        }
+        n_max = quire_min_u32(r->n_tokens - 1, f->n_pages * page_tokens);
+        if (n_max >= n_have + page_tokens && n_have <= f->next_use * page_tokens &&
+            memcmp(r->tokens, o->tokens, (n_have + page_tokens) * sizeof r->tokens[0]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether asking the store is worth it. */
+static bool is_worth(quire_loop *loop, uint32_t n_have, uint32_t n_want)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    const uint32_t begin = n_have / page_tokens;
+    const uint32_t end = n_want / page_tokens;
+    const double compute = compute_us(loop, begin, end);
+    const double fetch = page_us(loop) * (end - begin);
+
+    /* A sequence stays free for a request. */
+    if (loop->set.n_running + loop->set.n_parked + loop->tier->n_fetches + 2 >
+            loop->runtime_opts->n_seqs_max ||
+        quire_loop_now_us(loop) < loop->tier->paused_until_us ||
+        (compute > 0.0 && fetch > compute)) {
+        loop->figures.now.tier.skipped_total++;
+        return false;
+    }
+    return true;
+}
+
+bool quire_tier_holds(quire_loop *loop, quire_request *r)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    uint32_t n_have;
+    uint32_t n_want;
+
+    if (loop->tier == NULL) {
+        return false;
+    }
+    if (r->wait.fetch != NULL || r->wait.has_fetched) {
+        return r->wait.fetch != NULL;
+    }
+    quire_loop_tokens_have(loop, r, &n_have, &n_want);
+    if (is_led(loop, r, n_have) || loop->tier->n_fetches == QUIRE_TIER_FETCHES_MAX) {
+        return true;
+    }
+    r->wait.has_fetched = true;
+    if (n_want / page_tokens <= n_have / page_tokens &&
+        (loop->room.is_page_exact || n_have % page_tokens != 0 || n_want <= n_have)) {
+        return false; /* all of it is in memory, up to the page where texts part */
+    }
+    if (!is_worth(loop, n_have, n_want) || !fetch_begin(loop, r, n_have, n_want)) {
+        return false;
+    }
+    ask(loop, r->wait.fetch);
+    quire_tier_poll(loop, loop->set.n_running > 0); /* what the store knows at once */
+    return r->wait.fetch != NULL;
+}
+
+bool quire_tier_is_fetching(const quire_loop *loop)
+{
+    return loop->tier != NULL && loop->tier->n_fetches > 0;
+}
+
+bool quire_tier_yield(quire_loop *loop)
+{
+    bool has_yielded = false;
+
+    for (quire_fetch *f = loop->tier != NULL ? loop->tier->fetches : NULL; f != NULL; f = f->next) {
+        has_yielded = has_yielded || f->request != NULL;
+        fetch_stop(loop, f);
+    }
+    return has_yielded;
+}
+
+void quire_tier_leave(quire_loop *loop, quire_request *r)
+{
+    if (r->wait.fetch != NULL) {
+        fetch_stop(loop, r->wait.fetch);
+    }
+}

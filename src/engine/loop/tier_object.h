@@ -1,0 +1,101 @@
+/* tier_object.h - the loop's side of a store below memory; for tier*.c and the loop.
+ *
+ * Transfers come from one list of buffers; those of puts are at most half of them.
+ *
+ * Thread: the engine's, except for the waker.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_TIER_OBJECT_H
+#define QUIRE_ENGINE_TIER_OBJECT_H
+
+#include "engine/loop/loop.h"
+#include "engine/tier.h"
+
+/* Pages of one request on their way into the tree. */
+typedef struct quire_fetch {
+    struct quire_fetch *next;
+    quire_request *request; /* NULL: given up; the fetch waits for its transfers */
+    quire_seq_id seq;       /* holds what has arrived */
+    quire_prefix_ref ref;
+    quire_prefix_key key; /* salt: of the request */
+    quire_page_key root;
+    quire_page_key *keys;     /* [n_pages + 1] of the text before page i */
+    uint32_t n_pages;         /* full pages wanted: [next_use, n_pages) are not there yet */
+    uint32_t next_get;        /* next page to ask for */
+    uint32_t next_use;        /* next page to write into the tree */
+    uint32_t n_open;          /* tokens wanted behind the full pages; 0 = none */
+    uint32_t n_away;          /* transfers that the store has */
+    quire_transfer **arrived; /* [n_slots], page i at i % n_slots */
+    uint32_t n_slots;
+    uint64_t begun_us;
+    uint64_t moved_us; /* when a page last arrived */
+} quire_fetch;
+
+typedef struct quire_tier {
+    quire_tier_opts opts;
+    quire_store *store;
+    quire_fetch *fetches;
+    uint32_t n_fetches; /* with a request */
+    /* Buffers. */
+    quire_transfer *unused; /* linked by next */
+    uint32_t n_buffers;     /* made so far */
+    uint32_t n_buffers_max;
+    uint32_t n_puts_away;
+    size_t record_bytes; /* of a buffer */
+    size_t part_bytes[QUIRE_GROUPS_MAX];
+    uint32_t n_groups;
+    /* Copying. */
+    uint32_t cursor;    /* next node to look at */
+    double debt_ns;     /* time taken beyond the share, for copies */
+    double use_debt_ns; /* likewise, for arrived pages */
+    bool is_closing;    /* copy everything */
+    uint32_t n_lap;     /* copies begun since the cursor was at the first node */
+    uint64_t evictions; /* of the store, as last seen */
+    /* The breaker. */
+    uint64_t paused_until_us;
+    uint64_t pause_us;
+} quire_tier;
+
+/* Errors: QUIRE_NOMEM. *out is NULL without a store. The store is owned from success on. */
+int quire_tier_create(quire_loop *loop, quire_tier **out);
+/* Copy what is worth it within the time bound, and close the store. Requests have ended. */
+void quire_tier_close(quire_loop *loop);
+
+/* Take in what the store gives back; write arrived pages. step_us: time of the last step, 0 =
+ * nothing runs. */
+void quire_tier_poll(quire_loop *loop, uint64_t step_us);
+
+/* Whether this request waits for pages from below; begins a fetch if that is worth it. Called when
+ * the request could be admitted. */
+bool quire_tier_holds(quire_loop *loop, quire_request *request);
+/* Whether queued requests wait for pages from below. */
+bool quire_tier_is_fetching(const quire_loop *loop);
+/* Give up all fetches, so that their pages can be evicted. Returns whether there were any. */
+bool quire_tier_yield(quire_loop *loop);
+/* The request ends: so does its fetch. */
+void quire_tier_leave(quire_loop *loop, quire_request *request);
+
+/* Copy pages below, after a step of step_us; 0 = nothing runs. Returns whether there may be more
+ * to do now. */
+bool quire_tier_copy(quire_loop *loop, uint64_t step_us);
+
+/* Forget copies. Called after the tree has forgotten. */
+void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what);
+
+/* Fill in loop->figures. */
+void quire_tier_stats_fill(quire_loop *loop);
+
+/* ---- between tier*.c ---- */
+
+/* A buffer, or NULL: none is free. */
+quire_transfer *quire_tier_buffer_take(quire_tier *tier);
+void quire_tier_buffer_give(quire_tier *tier, quire_transfer *transfer);
+/* A get came back. */
+void quire_fetch_arrived(quire_loop *loop, quire_transfer *transfer);
+/* Write arrived pages of all fetches, ask for more, end what is over. */
+void quire_fetches_move(quire_loop *loop, uint64_t step_us);
+void quire_fetches_destroy(quire_loop *loop);
+/* A put came back. */
+void quire_copy_done(quire_loop *loop, quire_transfer *transfer);
+
+#endif /* QUIRE_ENGINE_TIER_OBJECT_H */

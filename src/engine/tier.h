@@ -1,0 +1,70 @@
+/* tier.h - pages below memory: options and figures of the engine's use of a store (store/store.h).
+ *
+ *   request --> in the tree? --no--> in the store? --no--> computed
+ *                                        | yes
+ *                                        v
+ *                     fetched page by page into the tree, in order; every request may hit them
+ *
+ *   tree -- pages worth keeping, in idle moments and a share of each step --> store
+ *
+ * Fetching. A queued request that has a place and room, and whose next full page is not in the
+ * tree, asks the store for its pages in order, some at once. Arrived pages are written into a
+ * sequence and published, as if they had been computed. The request waits in its queue meanwhile;
+ * it blocks nobody. The wait ends with the last page, with the first page that the store does not
+ * have, or when pages come slower than computing them would take. Then the request is admitted like
+ * any other; it computes what is still missing. After a wait in vain for a page, no request asks
+ * the store for a while (QUIRE_TIER_PAUSE_US, doubled up to QUIRE_TIER_PAUSE_MAX_US while it
+ * repeats).
+ *
+ * Copying. A page is copied below when it is worth it: it was hit at least once, a session or a pin
+ * has it, or copies_all is set. Open pages are copied when they have rested, and at the end. At the
+ * end, all that is not copied yet follows, for at most close_us.
+ *
+ * Thread: see engine.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_TIER_H
+#define QUIRE_ENGINE_TIER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/histogram.h"
+#include "store/store.h"
+
+#define QUIRE_TIER_BUFFER_BYTES 67108864u /* default of buffer_bytes */
+#define QUIRE_TIER_WAIT_US      50000u    /* default of wait_us */
+#define QUIRE_TIER_CLOSE_US     5000000u  /* default of close_us */
+#define QUIRE_TIER_PAUSE_US     1000000u
+#define QUIRE_TIER_PAUSE_MAX_US 60000000u
+#define QUIRE_TIER_SHARE        0.03     /* of a step's time, for writing arrived pages */
+#define QUIRE_TIER_COPY_SHARE   0.01     /* of a step's time, for copying pages below */
+#define QUIRE_TIER_REST_US      1000000u /* an open page rests so long before it is copied */
+#define QUIRE_TIER_FETCHES_MAX  16u      /* requests that fetch at once */
+
+typedef struct quire_tier_opts {
+    quire_store *store;  /* NULL = none. Owned by the engine once it was created: it closes it */
+    bool copies_all;     /* copy every page, not only those worth it */
+    size_t buffer_bytes; /* memory for pages on their way; 0 = default; at least 4 pages */
+    uint64_t wait_us;    /* a fetch is given up after this time without a page; 0 = default */
+    uint64_t close_us;   /* for copying at the end; 0 = default */
+} quire_tier_opts;
+
+typedef struct quire_tier_stats {
+    bool has_store;
+    char name[16];                 /* of the store */
+    uint32_t fetching;             /* requests now */
+    uint64_t fetches_total;        /* begun */
+    uint64_t fetched_tokens_total; /* written into the tree */
+    uint64_t fetched_bytes_total;  /* of records, for these tokens */
+    uint64_t slow_total;           /* fetches given up: pages came too slowly */
+    uint64_t skipped_total; /* fetches not begun: computing costs less, or the store is paused */
+    uint64_t short_total;   /* fetches ended for want of pages in memory */
+    uint64_t copied_pages_total;  /* put, and durable */
+    uint64_t refused_pages_total; /* put, and not kept */
+    quire_histogram fetch;        /* seconds, from the first question to the last page */
+    quire_store_stats store;
+} quire_tier_stats;
+
+#endif /* QUIRE_ENGINE_TIER_H */

@@ -361,6 +361,18 @@ static void memory_close(quire_store *store, void (*give_back)(void *ctx, quire_
     while (m->done != NULL) {
         give_back(ctx, pop(&m->done));
     }
+    m->stats.gets_now = 0;
+    m->stats.puts_now = 0;
+    store->waker = (quire_store_waker){ 0 };
+    if (!m->opts.outlives) {
+        quire_memory_store_destroy(store);
+    }
+}
+
+void quire_memory_store_destroy(quire_store *store)
+{
+    memory_store *m = self_of(store);
+
     while (m->first != NULL) {
         kept_remove(m, &m->first);
     }

@@ -13,6 +13,8 @@ typedef struct quire_memory_store_opts {
     uint64_t capacity_bytes; /* of records; the oldest record makes room; 0 = no bound */
     uint32_t transfers_max;  /* unfinished at once; more are FULL; 0 = no bound */
     uint32_t delay_ticks;    /* a transfer finishes this number of ticks after it was taken */
+    bool outlives; /* close() keeps the records, for a next owner; quire_memory_store_destroy() ends
+                      them */
     uint64_t seed;
     /* Probabilities, 0..1, for each transfer. */
     double failure; /* get or put: IO */
@@ -21,8 +23,12 @@ typedef struct quire_memory_store_opts {
     double swap;    /* get: the record of another key is read, if there is one */
 } quire_memory_store_opts;
 
-/* Errors: QUIRE_NOMEM. Memory: end with (*out)->ops->close(). */
+/* Errors: QUIRE_NOMEM. Memory: end with (*out)->ops->close(), and with quire_memory_store_destroy()
+ * if it outlives its owners. */
 int quire_memory_store_create(quire_store **out, const quire_memory_store_opts *opts);
+
+/* End a store that outlives its owners, after close(). */
+void quire_memory_store_destroy(quire_store *store);
 
 /* Change faults and delays of a running store. */
 void quire_memory_store_set(quire_store *store, const quire_memory_store_opts *opts);

@@ -229,7 +229,7 @@ void quire_fetch_arrived(quire_loop *loop, quire_transfer *t)
     quire_fetch *f = t->owner;
 
     f->n_away--;
-    if (f->request == NULL) {
+    if (f->request == NULL || page > f->n_pages) {
         quire_tier_buffer_give(loop->tier, t);
     } else {
         f->arrived[page % f->n_slots] = t;
@@ -323,6 +323,23 @@ static int page_use(quire_loop *loop, quire_fetch *f, const quire_transfer *t)
     return QUIRE_OK;
 }
 
+/* A full page is not there: its begin may be, as an open page. Returns whether that is asked for.
+ */
+static bool open_turn_to(quire_loop *loop, quire_fetch *f)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+
+    if (loop->room.is_page_exact || f->next_use == f->n_pages) {
+        return false;
+    }
+    slots_give(loop->tier, f); /* later pages; those under way are given back when they arrive */
+    f->n_pages = f->next_use;
+    f->n_open = page_tokens;
+    f->next_get = f->next_use;
+    ask(loop, f);
+    return true;
+}
+
 /* Write the arrived pages in order, until one is missing or the time is over. Returns the time
  * taken. */
 static double pages_use(quire_loop *loop, quire_fetch *f, double may_ns)
@@ -347,7 +364,7 @@ static double pages_use(quire_loop *loop, quire_fetch *f, double may_ns)
             quire_tier_buffer_give(loop->tier, t);
             f->next_use++;
             loop->tier->pause_us = 0; /* the store works */
-        } else {
+        } else if (rc != QUIRE_NOTFOUND || !open_turn_to(loop, f)) {
             loop->figures.now.tier.short_total += rc != QUIRE_NOTFOUND;
             fetch_stop(loop, f);
         }

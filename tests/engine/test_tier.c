@@ -1,0 +1,428 @@
+/* test_tier.c - pages below memory: what was computed once is fetched after a restart, with the
+ * same answers; and nothing that a store does wrong changes an answer or stops a request.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine_fixture.h"
+
+#include "store/memory_store.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define N_CTX    1024u
+#define N_PROMPT 300u
+#define N_TOKENS 12u
+#define PAGE     64u
+#define N_FULL   (N_PROMPT / PAGE * PAGE)
+
+static quire_store *store_new(void)
+{
+    const quire_memory_store_opts opts = { .outlives = true };
+    quire_store *store;
+
+    assert_int_equal(quire_memory_store_create(&store, &opts), QUIRE_OK);
+    return store;
+}
+
+static engine_bench bench_on(quire_store *store, quire_format format, bool copies_all)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+
+    runtime.k_format = runtime.v_format = format;
+    engine.tier = (quire_tier_opts){ .store = store, .copies_all = copies_all };
+    return bench_tiny(&engine, &runtime);
+}
+
+/* ---- requests ---- */
+
+static uint32_t run(const engine_bench *b, const quire_request_params *params, int32_t *got)
+{
+    quire_request *request = submit(b, params);
+    const quire_request_result *result;
+    uint32_t n_cached;
+
+    assert_int_equal(collect(request, got, N_TOKENS), params->max_tokens);
+    result = quire_request_result_get(request);
+    assert_int_equal(result->finish, QUIRE_FINISH_LENGTH);
+    n_cached = result->n_cached_tokens;
+    quire_request_release(request);
+    return n_cached;
+}
+
+static void tree_forget(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)quire_prefix_drop_all(tree, 0);
+}
+
+/* Forget what is in memory, and nothing below. */
+static void forget(const engine_bench *b)
+{
+    assert_int_equal(engine_call(b->engine, tree_forget, NULL), QUIRE_OK);
+}
+
+static void doze(void)
+{
+    const struct timespec ms = { .tv_nsec = 1000000 };
+
+    (void)nanosleep(&ms, NULL);
+}
+
+/* Wait until the store has n records: idle time copies. */
+static void wait_records(const engine_bench *b, uint64_t n)
+{
+    quire_engine_stats stats;
+
+    for (uint32_t i = 0; i < FIXTURE_WAIT_MS; i++) {
+        quire_engine_stats_get(b->engine, &stats);
+        if (stats.tier.store.records >= n) {
+            assert_int_equal(stats.tier.store.records, n);
+            return;
+        }
+        doze();
+    }
+    fail_msg("the store has %u records", (unsigned)stats.tier.store.records);
+}
+
+/* ---- what works ---- */
+
+/* A restart costs nothing but the last token: full pages, the open page, the same answer. */
+static void restart(quire_format format, bool has_open)
+{
+    quire_store *store = store_new();
+    engine_bench b = bench_on(store, format, false);
+    int32_t text[N_CTX], first[N_TOKENS], again[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
+    quire_engine_stats stats;
+
+    tokens_make(text, N_PROMPT, 1);
+    assert_int_equal(run(&b, &params, first), 0);
+    bench_close(&b);
+
+    b = bench_on(store, format, false);
+    assert_int_equal(run(&b, &params, again), has_open ? N_PROMPT - 1 : N_FULL);
+    assert_memory_equal(first, again, sizeof first);
+    stats = stats_now(b.engine);
+    assert_int_equal(stats.tier.fetches_total, 1);
+    assert_int_equal(stats.tier.fetched_tokens_total, has_open ? N_PROMPT - 1 : N_FULL);
+    assert_int_equal(stats.tier.fetching, 0);
+    /* They are in memory now. */
+    assert_int_equal(run(&b, &params, again), has_open ? N_PROMPT - 1 : N_FULL);
+    stats = stats_now(b.engine);
+    assert_int_equal(stats.tier.fetches_total, 1);
+
+    /* Another text with the same begin uses the pages up to the one where it parts. */
+    tokens_make(text + 200, 100, 2);
+    forget(&b);
+    assert_int_equal(run(&b, &params, again), 192);
+    validate(b.engine);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
+static void test_restart(void **state)
+{
+    (void)state;
+    restart(QUIRE_FORMAT_F32, true);
+    restart(QUIRE_FORMAT_Q8, true);
+    restart(QUIRE_FORMAT_Q4, false); /* hits end at full pages */
+}
+
+/* While it serves, a page is copied when it was hit, or all pages when that is asked for. */
+static void test_rule(void **state)
+{
+    quire_store *store = store_new();
+    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, false);
+    int32_t text[N_PROMPT], other[N_PROMPT], got[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, 1);
+    quire_request_params once = params_greedy(other, N_PROMPT, 1);
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    tokens_make(other, N_PROMPT, 2);
+    (void)run(&b, &params, got);
+    (void)run(&b, &once, got);
+    (void)run(&b, &params, got);
+    wait_records(&b, 5); /* 4 full pages of text; its open page after a rest */
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+
+    store = store_new();
+    b = bench_on(store, QUIRE_FORMAT_F32, true);
+    (void)run(&b, &once, got);
+    wait_records(&b, 5);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
+/* The open page's copy follows its growth: the next turn begins where the last one ended. */
+static void test_turns(void **state)
+{
+    quire_store *store = store_new();
+    int32_t text[N_CTX], got[N_TOKENS], expected[N_TOKENS];
+    quire_request_params params = params_greedy(text, 70, N_TOKENS);
+    uint32_t n_had = 0;
+
+    (void)state;
+    tokens_make(text, N_CTX, 5);
+    for (uint32_t turn = 0; turn < 6; turn++) {
+        engine_bench b = bench_on(store, QUIRE_FORMAT_F32, false);
+
+        (void)reference(&b, text, params.n_tokens, expected, N_TOKENS);
+        assert_int_equal(run(&b, &params, got), n_had);
+        assert_memory_equal(got, expected, sizeof got);
+        bench_close(&b);
+        /* The answer's last token has no KV. */
+        n_had = params.n_tokens + N_TOKENS - 1;
+        memcpy(text + params.n_tokens, got, sizeof got);
+        params.n_tokens += N_TOKENS + 9;
+    }
+    quire_memory_store_destroy(store);
+}
+
+/* Requests with one prefix at once: it is fetched once. */
+static void test_together(void **state)
+{
+    quire_memory_store_opts slow = { .delay_ticks = 1 };
+    quire_store *store = store_new();
+    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+    int32_t text[4][N_PROMPT], got[N_TOKENS];
+    quire_request_params params = params_greedy(text[0], N_PROMPT, 1);
+    quire_request *requests[4];
+    quire_engine_stats stats;
+    uint32_t n_open = 4;
+
+    (void)state;
+    tokens_make(text[0], N_PROMPT, 1);
+    (void)run(&b, &params, got);
+    wait_records(&b, 5);
+    forget(&b);
+    slow.outlives = true;
+    quire_memory_store_set(store, &slow);
+    for (uint32_t i = 0; i < 4; i++) {
+        memcpy(text[i], text[0], sizeof text[0]);
+        text[i][280] = (int32_t)(262 + i); /* in the open page */
+        params.tokens = text[i];
+        requests[i] = submit(&b, &params);
+    }
+    while (n_open > 0) {
+        quire_request_token token;
+
+        quire_memory_store_tick(store);
+        doze();
+        n_open -= quire_request_wait(requests[4 - n_open], 0, 0, &token) == 1;
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        const quire_request_result *result = finish(requests[i]);
+
+        assert_true(result->n_cached_tokens >= N_FULL);
+        quire_request_release(requests[i]);
+    }
+    stats = stats_now(b.engine);
+    /* Full pages once; the others ask for their open page at most. */
+    assert_true(stats.tier.fetched_tokens_total < N_FULL + 4 * PAGE);
+    slow.delay_ticks = 0;
+    quire_memory_store_set(store, &slow);
+    quire_memory_store_tick(store);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
+/* ---- what goes wrong ---- */
+
+/* Whatever the store does, answers are those of computing. */
+static void test_faults(void **state)
+{
+    static const quire_memory_store_opts faults[] = {
+        { .flip = 0.3 },       { .swap = 0.3 },
+        { .failure = 1 },      { .failure = 0.2, .flip = 0.2, .swap = 0.2 },
+        { .loss = 0.5 },       { .capacity_bytes = 60000 },
+        { .transfers_max = 1 }
+    };
+    int32_t text[N_PROMPT], got[N_TOKENS], expected[N_TOKENS];
+    quire_request_params params;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    params = params_greedy(text, N_PROMPT, N_TOKENS);
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        quire_store *store = store_new();
+        engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+        quire_memory_store_opts opts = faults[i];
+
+        opts.outlives = true;
+        opts.seed = i;
+        (void)reference(&b, text, N_PROMPT, expected, N_TOKENS);
+        quire_memory_store_set(store, &opts);
+        for (uint32_t k = 0; k < 8; k++) {
+            assert_true(run(&b, &params, got) < N_PROMPT);
+            assert_memory_equal(got, expected, sizeof got);
+            forget(&b);
+        }
+        validate(b.engine);
+        bench_close(&b);
+        quire_memory_store_destroy(store);
+    }
+}
+
+/* A store that answers nothing any more costs a bounded wait, and only once. */
+static void test_hung(void **state)
+{
+    const quire_memory_store_opts hung = { .outlives = true, .delay_ticks = 1u << 30 };
+    quire_store *store = store_new();
+    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+    int32_t text[N_PROMPT], got[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, 1);
+    quire_engine_stats stats;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    (void)run(&b, &params, got);
+    wait_records(&b, 5);
+    quire_memory_store_set(store, &hung);
+    forget(&b);
+    assert_int_equal(run(&b, &params, got), 0);
+    stats = stats_now(b.engine);
+    assert_int_equal(stats.tier.slow_total, 1);
+    forget(&b);
+    assert_int_equal(run(&b, &params, got), 0);
+    stats = stats_now(b.engine);
+    assert_int_equal(stats.tier.slow_total, 1);
+    assert_int_equal(stats.tier.skipped_total, 1);
+    bench_close(&b); /* gives back what hangs */
+    quire_memory_store_destroy(store);
+}
+
+static void test_cancel(void **state)
+{
+    const quire_memory_store_opts hung = { .outlives = true, .delay_ticks = 1u << 30 };
+    quire_store *store = store_new();
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    engine_bench b;
+    int32_t text[N_PROMPT], got[N_TOKENS];
+    quire_request_params params = params_greedy(text, N_PROMPT, 1);
+    quire_engine_stats stats;
+    quire_request *request;
+
+    (void)state;
+    engine.tier = (quire_tier_opts){ .store = store, .copies_all = true, .wait_us = 1u << 30 };
+    b = bench_tiny(&engine, &runtime);
+    tokens_make(text, N_PROMPT, 1);
+    (void)run(&b, &params, got);
+    wait_records(&b, 5);
+    quire_memory_store_set(store, &hung);
+    forget(&b);
+    request = submit(&b, &params);
+    do {
+        doze();
+        stats = stats_now(b.engine);
+    } while (stats.tier.fetches_total == 0);
+    quire_request_cancel(request);
+    finish_as(request, QUIRE_FINISH_CANCEL);
+    validate(b.engine);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
+/* Tenants share nothing below either, and what is forgotten is forgotten below. */
+static void test_tenants_and_invalidation(void **state)
+{
+    static const quire_invalidate whats[] = {
+        { .what = QUIRE_INVALIDATE_ALL },
+        { .what = QUIRE_INVALIDATE_TENANT, .tenant = "anna", .tenant_bytes = 4 },
+        { .what = QUIRE_INVALIDATE_TENANTS, .tenant = "an", .tenant_bytes = 2 },
+        { .what = QUIRE_INVALIDATE_PREFIX, .tenant = "anna", .tenant_bytes = 4, .n_tokens = 128 },
+        { .what = QUIRE_INVALIDATE_PREFIX, .tenant = "anna", .tenant_bytes = 4, .n_tokens = 140 }
+    };
+    static const uint32_t left[] = { 0, 0, 0, 64, 128 };
+    int32_t text[N_PROMPT], got[N_TOKENS];
+    quire_request_params params;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    params = params_greedy(text, N_PROMPT, 1);
+    params.tenant = "anna";
+    params.tenant_bytes = 4;
+    for (size_t i = 0; i < sizeof whats / sizeof whats[0]; i++) {
+        quire_store *store = store_new();
+        engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+        quire_invalidate what = whats[i];
+        quire_prefix_dropped dropped;
+
+        (void)run(&b, &params, got);
+        wait_records(&b, 5);
+        forget(&b);
+        params.tenant = "bert";
+        assert_int_equal(run(&b, &params, got), 0);
+        params.tenant = "anna";
+        assert_int_equal(run(&b, &params, got), N_PROMPT - 1);
+        what.tokens = text;
+        assert_int_equal(quire_engine_invalidate(b.engine, &what, &dropped), QUIRE_OK);
+        forget(&b);
+        assert_int_equal(run(&b, &params, got), left[i]);
+        bench_close(&b);
+        quire_memory_store_destroy(store);
+    }
+}
+
+/* Memory for less than the text that is below: what fits is fetched, the request runs. */
+static void test_short_of_pages(void **state)
+{
+    quire_store *store = store_new();
+    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+    int32_t text[2][N_CTX], got[2][N_TOKENS], expected[2][N_TOKENS];
+    quire_request *requests[2];
+    quire_request_params params = params_greedy(text[0], 600, N_TOKENS);
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        tokens_make(text[i], 600, i);
+        params.tokens = text[i];
+        (void)run(&b, &params, expected[i]);
+    }
+    bench_close(&b);
+
+    runtime.kv_budget_bytes = 17 * tiny_page_bytes(PAGE); /* N_CTX tokens and a page */
+    engine.tier = (quire_tier_opts){ .store = store };
+    b = bench_tiny(&engine, &runtime);
+    for (uint32_t round = 0; round < 3; round++) {
+        for (uint32_t i = 0; i < 2; i++) {
+            params.tokens = text[i];
+            requests[i] = submit(&b, &params);
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            assert_int_equal(collect(requests[i], got[i], N_TOKENS), N_TOKENS);
+            assert_memory_equal(got[i], expected[i], sizeof got[i]);
+            quire_request_release(requests[i]);
+        }
+    }
+    validate(b.engine);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_restart),        cmocka_unit_test(test_rule),
+        cmocka_unit_test(test_turns),          cmocka_unit_test(test_together),
+        cmocka_unit_test(test_faults),         cmocka_unit_test(test_hung),
+        cmocka_unit_test(test_cancel),         cmocka_unit_test(test_tenants_and_invalidation),
+        cmocka_unit_test(test_short_of_pages),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -17,7 +17,7 @@ typedef struct sources {
 } sources;
 
 static const quire_metric_table *const tables[] = { &quire_metrics_main, &quire_metrics_classes,
-                                                    &quire_metrics_memory };
+                                                    &quire_metrics_memory, &quire_metrics_tier };
 #define N_TABLES (sizeof(tables) / sizeof(tables[0]))
 
 /* ---- Prometheus text ---- */

@@ -60,6 +60,7 @@ typedef struct quire_metric_table {
 extern const quire_metric_table quire_metrics_main;    /* metrics_table.c */
 extern const quire_metric_table quire_metrics_classes; /* metrics_memory.c */
 extern const quire_metric_table quire_metrics_memory;
+extern const quire_metric_table quire_metrics_tier; /* metrics_tier.c */
 
 #define ENGINE(labels_, type_, field)                                                              \
     {                                                                                              \

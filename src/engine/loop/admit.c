@@ -503,4 +503,5 @@ void quire_loop_admit(quire_loop *loop)
     if (loop->set.n_running == 0 && loop->set.n_parked > 0) {
         resume_somebody(loop);
     }
+    quire_tier_prefetch(loop);
 }

@@ -28,7 +28,7 @@ quire_transfer *quire_tier_buffer_take(quire_tier *tier)
     if (tier->n_buffers == tier->n_buffers_max) {
         return NULL;
     }
-    t = quire_transfer_new(tier->record_bytes, QUIRE_PAGE_TOKENS_MAX);
+    t = quire_transfer_new(tier->parts.record_bytes, QUIRE_PAGE_TOKENS_MAX);
     tier->n_buffers += t != NULL;
     return t;
 }
@@ -53,28 +53,12 @@ static void wake(void *ctx)
     (void)pthread_mutex_unlock(&loop->inbox.lock);
 }
 
-static void sizes_set(const quire_loop *loop, quire_tier *tier)
-{
-    size_t n_max;
-
-    while (tier->n_groups < QUIRE_GROUPS_MAX &&
-           quire_cache_payload_bytes(loop->cache, (quire_group_id)tier->n_groups) > 0) {
-        tier->part_bytes[tier->n_groups] =
-            quire_cache_payload_bytes(loop->cache, (quire_group_id)tier->n_groups);
-        tier->n_groups++;
-    }
-    tier->record_bytes = quire_page_record_bytes(
-        loop->runtime_opts->page_tokens, QUIRE_PREFIX_SALT_MAX, tier->n_groups, tier->part_bytes);
-    if (tier->record_bytes > 0) {
-        n_max = tier->opts.buffer_bytes / tier->record_bytes;
-        tier->n_buffers_max = n_max < BUFFERS_MIN ? BUFFERS_MIN : (uint32_t)n_max;
-    }
-}
-
 int quire_tier_create(quire_loop *loop, quire_tier **out)
 {
     const quire_tier_opts *opts = &loop->opts.tier;
     quire_tier *tier;
+    size_t n_buffers;
+    int rc;
 
     *out = NULL;
     if (opts->store == NULL || loop->opts.no_prefix_cache) {
@@ -88,11 +72,13 @@ int quire_tier_create(quire_loop *loop, quire_tier **out)
     tier->opts.close_us = opts->close_us > 0 ? opts->close_us : QUIRE_TIER_CLOSE_US;
     tier->store = opts->store;
     tier->cursor = 1;
-    sizes_set(loop, tier);
-    if (tier->record_bytes == 0) { /* pages larger than a record may be */
+    rc = quire_page_parts_get(loop->cache, loop->runtime_opts->page_tokens, &tier->parts);
+    if (rc < 0) {
         free(tier);
-        return QUIRE_RANGE;
+        return rc;
     }
+    n_buffers = tier->opts.buffer_bytes / tier->parts.record_bytes;
+    tier->n_buffers_max = n_buffers < BUFFERS_MIN ? BUFFERS_MIN : (uint32_t)n_buffers;
     tier->store->waker = (quire_store_waker){ wake, loop };
     *out = tier;
     return QUIRE_OK;

@@ -42,15 +42,12 @@ static bool is_worth(const walk *w, const quire_prefix_copy *c)
 /* Begin the record of a node and copy its pages into it. */
 static int record_fill(quire_loop *loop, const quire_prefix_copy *c, quire_transfer *t)
 {
-    quire_tier *tier = loop->tier;
     quire_prefix_key root;
     quire_page_text text = { .key = *c->key,
                              .parent = *c->parent_key,
                              .first_token = c->first_token,
                              .n_tokens = c->n_tokens,
                              .tokens = c->tokens };
-    size_t part_bytes[QUIRE_GROUPS_MAX];
-    unsigned char *parts[QUIRE_GROUPS_MAX];
 
     quire_prefix_copy_root(loop->tree, c->node, &root);
     quire_prefix_key_root(&root, &text.root);
@@ -59,16 +56,7 @@ static int record_fill(quire_loop *loop, const quire_prefix_copy *c, quire_trans
     if (!c->is_full) {
         quire_page_record_slot(&text.parent, c->tokens[0], &text.key);
     }
-    for (uint32_t g = 0; g < tier->n_groups; g++) {
-        part_bytes[g] = c->pages[g] != QUIRE_PAGE_NULL ? tier->part_bytes[g] : 0;
-    }
-    QUIRE_TRY(
-        quire_page_record_begin(t->record, t->capacity, &text, tier->n_groups, part_bytes, parts));
-    for (uint32_t g = 0; g < tier->n_groups; g++) {
-        if (part_bytes[g] > 0) {
-            QUIRE_TRY(quire_cache_page_gather(loop->cache, c->pages[g], parts[g], part_bytes[g]));
-        }
-    }
+    QUIRE_TRY(quire_page_write(loop->cache, &loop->tier->parts, &text, c->pages, t));
     /* For quire_copy_done(): the node's own key, which may differ from the record's. */
     t->text.key = *c->key;
     t->text.first_token = c->node;

@@ -239,65 +239,6 @@ void quire_fetch_arrived(quire_loop *loop, quire_transfer *t)
 
 /* ---- writing into the tree ---- */
 
-/* Tokens of an arrived page that the request begins with. */
-static uint32_t same_tokens(const quire_loop *loop, const quire_fetch *f,
-                            const quire_page_record *record, uint32_t page)
-{
-    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
-    const int32_t *tokens = f->request->tokens + (size_t)page * page_tokens;
-    int32_t found[QUIRE_PAGE_TOKENS_MAX];
-    uint32_t n_max = page_tokens;
-    uint32_t n = 0;
-
-    if (page == f->n_pages) {
-        n_max = quire_min_u32(f->n_open, record->text.n_tokens);
-        quire_page_record_tokens(record, found);
-        while (n < n_max && found[n] == tokens[n]) {
-            n++;
-        }
-        return n;
-    }
-    return n_max; /* compared by the store */
-}
-
-/* Whether the parts are the pages of this cache. A group other than 0 may have a hole. */
-static bool has_parts(const quire_tier *tier, const quire_page_record *record, bool is_full)
-{
-    if (record->n_parts != tier->n_groups) {
-        return false;
-    }
-    for (uint32_t g = 0; g < tier->n_groups; g++) {
-        const bool is_hole = record->part_bytes[g] == 0 && g > 0 && is_full;
-
-        if (record->part_bytes[g] != tier->part_bytes[g] && !is_hole) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static int scatter(quire_loop *loop, const quire_fetch *f, const quire_page_record *record,
-                   uint32_t page)
-{
-    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
-
-    for (uint32_t g = 0; g < loop->tier->n_groups; g++) {
-        const quire_group_id group = (quire_group_id)g;
-        quire_seq_table table;
-
-        if (record->part_bytes[g] == 0) {
-            QUIRE_TRY(quire_seq_release(loop->cache, f->seq, group, page * page_tokens,
-                                        (page + 1) * page_tokens, NULL));
-            continue;
-        }
-        QUIRE_TRY(quire_seq_table_get(loop->cache, f->seq, group, &table));
-        QUIRE_TRY(quire_cache_page_scatter(
-            loop->cache, table.leaves[page / QUIRE_LEAF_ENTRIES][page % QUIRE_LEAF_ENTRIES].page,
-            record->parts[g], record->part_bytes[g]));
-    }
-    return QUIRE_OK;
-}
-
 /* Write the next page. Errors: QUIRE_NOTFOUND (the store does not have it, or it is of no use),
  * QUIRE_NOPAGES and others (no room). */
 static int page_use(quire_loop *loop, quire_fetch *f, const quire_transfer *t)
@@ -306,13 +247,17 @@ static int page_use(quire_loop *loop, quire_fetch *f, const quire_transfer *t)
     const uint32_t page = f->next_use;
     const uint64_t now_us = quire_loop_now_us(loop);
     uint32_t n;
+    int rc;
 
     QUIRE_FAIL_IF(t->result != QUIRE_STORE_OK, QUIRE_NOTFOUND);
-    QUIRE_FAIL_IF(!has_parts(loop->tier, &t->found, page < f->n_pages), QUIRE_NOTFOUND);
-    n = same_tokens(loop, f, &t->found, page);
+    /* The store has compared the tokens of full pages. */
+    n = page < f->n_pages
+            ? page_tokens
+            : quire_page_same(&t->found, f->request->tokens + (size_t)page * page_tokens,
+                              f->n_open);
     QUIRE_FAIL_IF(n == 0, QUIRE_NOTFOUND);
-    QUIRE_TRY(quire_seq_append(loop->cache, f->seq, n));
-    QUIRE_TRY(scatter(loop, f, &t->found, page));
+    rc = quire_page_read(loop->cache, &loop->tier->parts, f->seq, &t->found, n);
+    QUIRE_FAIL_IF(rc < 0, rc == QUIRE_CORRUPT ? QUIRE_NOTFOUND : rc);
     QUIRE_TRY(quire_prefix_publish(loop->tree, f->ref, f->request->tokens, page * page_tokens + n,
                                    now_us));
     if (page < f->n_pages) { /* NOTFOUND: the text was invalidated meanwhile */
@@ -499,6 +444,47 @@ bool quire_tier_holds(quire_loop *loop, quire_request *r)
     ask(loop, r->wait.fetch);
     quire_tier_poll(loop, loop->set.n_running > 0); /* what the store knows at once */
     return r->wait.fetch != NULL;
+}
+
+/* Steps until a running request ends, at most. */
+static uint32_t steps_left(const quire_loop *loop, const quire_request *r)
+{
+    const uint32_t n_end = r->n_prompt + r->max_tokens;
+    const uint32_t n_prefill = r->n_tokens > r->kv.n_computed ? r->n_tokens - r->kv.n_computed : 0;
+
+    return n_end - r->n_tokens + n_prefill / loop->opts.chunk_tokens;
+}
+
+/* Running requests that end within so many steps. */
+static uint32_t ending_within(const quire_loop *loop, uint32_t n_steps)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        n += steps_left(loop, loop->set.running[i]) <= n_steps;
+    }
+    return n;
+}
+
+void quire_tier_prefetch(quire_loop *loop)
+{
+    uint32_t n_next;
+
+    if (loop->tier == NULL || loop->tier->opts.prefetch_steps == 0 || loop->set.n_queued == 0) {
+        return;
+    }
+    n_next = ending_within(loop, loop->tier->opts.prefetch_steps);
+    for (uint32_t c = loop->opts.classes.n; c > 0 && n_next > 0; c--) {
+        for (quire_queue_link *l = loop->set.queues[c - 1].first; l != NULL && n_next > 0;
+             l = l->next) {
+            quire_request *r = quire_request_of(l);
+
+            if (!r->is_parked) {
+                (void)quire_tier_holds(loop, r);
+                n_next--;
+            }
+        }
+    }
 }
 
 bool quire_tier_is_fetching(const quire_loop *loop)

@@ -10,6 +10,7 @@
 
 #include "engine/loop/loop.h"
 #include "engine/tier.h"
+#include "store/page_io.h"
 
 /* Pages of one request on their way into the tree. */
 typedef struct quire_fetch {
@@ -41,9 +42,7 @@ typedef struct quire_tier {
     uint32_t n_buffers;     /* made so far */
     uint32_t n_buffers_max;
     uint32_t n_puts_away;
-    size_t record_bytes; /* of a buffer */
-    size_t part_bytes[QUIRE_GROUPS_MAX];
-    uint32_t n_groups;
+    quire_page_parts parts;
     /* Copying. */
     uint32_t cursor;    /* next node to look at */
     double debt_ns;     /* time taken beyond the share, for copies */
@@ -68,6 +67,8 @@ void quire_tier_poll(quire_loop *loop, uint64_t step_us);
 /* Whether this request waits for pages from below; begins a fetch if that is worth it. Called when
  * the request could be admitted. */
 bool quire_tier_holds(quire_loop *loop, quire_request *request);
+/* Begin fetches for requests that should be admitted within opts.prefetch_steps. */
+void quire_tier_prefetch(quire_loop *loop);
 /* Whether queued requests wait for pages from below. */
 bool quire_tier_is_fetching(const quire_loop *loop);
 /* Give up all fetches, so that their pages can be evicted. Returns whether there were any. */

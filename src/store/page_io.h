@@ -1,0 +1,42 @@
+/* page_io.h - between a cache's pages and records: what a part of a record is.
+ *
+ * Part g of a record is the gathered page of group g. Group 0 always has a part. Another group may
+ * have a hole at a full page: a part of 0 bytes.
+ *
+ * Thread: owner of the cache.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_STORE_PAGE_IO_H
+#define QUIRE_STORE_PAGE_IO_H
+
+#include "quire/cache.h"
+#include "store/store.h"
+
+/* The parts of a cache's pages. */
+typedef struct quire_page_parts {
+    uint32_t page_tokens;
+    uint32_t n_groups;
+    size_t bytes[QUIRE_GROUPS_MAX];
+    size_t record_bytes; /* of the largest record of one page */
+} quire_page_parts;
+
+/* Errors: QUIRE_RANGE (pages are larger than a record may be), QUIRE_INVAL (no payload). */
+int quire_page_parts_get(const quire_cache *cache, uint32_t page_tokens, quire_page_parts *out);
+
+/* Begin a record of a text in transfer->record, and gather its pages ([n_groups], QUIRE_PAGE_NULL =
+ * hole) into it. Errors: quire_page_record_begin(), quire_cache_page_gather(). */
+int quire_page_write(const quire_cache *cache, const quire_page_parts *parts,
+                     const quire_page_text *text, const quire_page_id *pages,
+                     quire_transfer *transfer);
+
+/* Append the first n_tokens tokens of a verified record to a sequence that ends at the record's
+ * first token, and scatter the record's pages into the sequence's. n_tokens is at most the
+ * record's; less than a page only if no part is a hole. Errors: QUIRE_CORRUPT (the parts are not
+ * those of this cache; nothing has changed), quire_seq_append(), quire_cache_page_scatter(). */
+int quire_page_read(quire_cache *cache, const quire_page_parts *parts, quire_seq_id seq,
+                    const quire_page_record *record, uint32_t n_tokens);
+
+/* Leading tokens of a record that equal these n_tokens tokens. */
+uint32_t quire_page_same(const quire_page_record *record, const int32_t *tokens, uint32_t n_tokens);
+
+#endif /* QUIRE_STORE_PAGE_IO_H */

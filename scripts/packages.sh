@@ -6,7 +6,7 @@
 # Programs as command:package, libraries as pkg-config-name:package.
 NEED_PROGRAMS="gcc:gcc g++:g++ make:make cmake:cmake git:git pkg-config:pkg-config"
 NEED_LIBRARIES="cmocka:libcmocka-dev jansson:libjansson-dev libcyaml:libcyaml-dev libmicrohttpd:libmicrohttpd-dev
-libxxhash:libxxhash-dev"
+libxxhash:libxxhash-dev liburing:liburing-dev"
 
 # What makes the tests' builds faster: objects that presets share are compiled once (ccache).
 FASTER_PROGRAMS="ccache:ccache ninja:ninja-build"

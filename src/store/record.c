@@ -228,6 +228,15 @@ quire_store_result quire_page_record_open(const unsigned char *record, size_t n_
     return fields_read(record, n_bytes, out) ? QUIRE_STORE_OK : QUIRE_STORE_FORMAT;
 }
 
+quire_store_result quire_page_record_fields(const unsigned char *record, size_t n_bytes,
+                                            quire_page_record *out)
+{
+    const size_t bytes = quire_page_record_peek(record, n_bytes);
+
+    return bytes > 0 && bytes <= n_bytes && fields_read(record, bytes, out) ? QUIRE_STORE_OK
+                                                                            : QUIRE_STORE_FORMAT;
+}
+
 static const unsigned char *tokens_at(const quire_page_record *record)
 {
     return (const unsigned char *)record->text.salt + record->text.salt_bytes;

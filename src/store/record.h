@@ -106,6 +106,11 @@ size_t quire_page_record_peek(const unsigned char *record, size_t n_bytes);
 quire_store_result quire_page_record_open(const unsigned char *record, size_t n_bytes,
                                           quire_page_record *out);
 
+/* Read the fields of a begun record, which is not sealed yet: lengths are verified, the checksum is
+ * not. n_bytes is the room behind `record`. Returns OK or FORMAT. */
+quire_store_result quire_page_record_fields(const unsigned char *record, size_t n_bytes,
+                                            quire_page_record *out);
+
 /* Whether an opened record is the page that `text` names. Returns OK, IDENTITY (root, salt), TOKENS
  * (key, parent, position or a token). With text->n_tokens 0 the record may have any tokens, and the
  * caller compares them: quire_page_record_slot(). */

@@ -61,7 +61,10 @@ typedef enum quire_store_drop_what {
 
 typedef struct quire_store_drop {
     quire_store_drop_what what;
-    quire_page_key key; /* TEXT, BEHIND */
+    quire_page_key key;  /* TEXT, BEHIND */
+    quire_page_key root; /* TEXT, BEHIND: of the key's text, if it is known; else zeros. It saves
+                            records of other roots whose texts a store cannot follow to their
+                            beginning */
     const void *salt;   /* SALT, SALTS */
     uint32_t salt_bytes;
 } quire_store_drop;
@@ -84,6 +87,7 @@ typedef struct quire_store_stats {
     uint64_t read_us_total; /* time during which at least one read was under way */
     uint64_t results_total[QUIRE_STORE_RESULT_COUNT]; /* of gets, queries not counted */
     uint64_t puts_total;                              /* records that became durable */
+    uint64_t known_total;         /* puts of records that were durable already: nothing written */
     uint64_t put_bytes_total;                         /* of these */
     uint64_t written_bytes_total; /* all that was written: heads, footers, copies too */
     uint64_t refused_total;       /* puts that did not become durable */

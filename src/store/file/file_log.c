@@ -1,0 +1,373 @@
+/* file_log.c - the end of the log: the segment that is written; see file_internal.h.
+ *
+ * The footer's room is kept free while records are appended: each record counts with its entry and,
+ * as if no other record had the same, its root.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "store/file/file_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t file_bytes_max(const file_store *st)
+{
+    return st->opts.segment_bytes - QUIRE_FILE_SEGMENT_OVERHEAD;
+}
+
+static int write_counted(file_store *st, int fd, const void *bytes, size_t n_bytes, uint64_t at)
+{
+    const int rc = quire_file_write_all(st->ops, fd, bytes, n_bytes, at);
+
+    st->rate_tokens -= (int64_t)n_bytes;
+    (void)pthread_mutex_lock(&st->lock);
+    st->stats.written_bytes_total += rc == 0 ? n_bytes : 0;
+    (void)pthread_mutex_unlock(&st->lock);
+    return rc;
+}
+
+static void head_make(file_store *st, const file_segment *segment, quire_segment_head *head)
+{
+    (void)pthread_mutex_lock(&st->lock);
+    head->number = segment->number;
+    head->oldest = st->oldest->number;
+    head->sequence = st->sequence;
+    (void)pthread_mutex_unlock(&st->lock);
+}
+
+static void charge_set(file_store *st, file_segment *segment, uint64_t file_bytes)
+{
+    const uint64_t charge = file_bytes + QUIRE_FILE_SEGMENT_OVERHEAD;
+
+    (void)pthread_mutex_lock(&st->lock);
+    st->stats.stored_bytes += charge - segment->charge_bytes;
+    segment->charge_bytes = charge;
+    (void)pthread_mutex_unlock(&st->lock);
+}
+
+/* ---- begin ---- */
+
+/* Create the file of a segment with its header. Returns an fd or a negative errno. */
+static int file_create(file_store *st, const file_segment *segment)
+{
+    quire_segment_head head;
+    char path[FILE_PATH_MAX];
+    int fd, rc;
+
+    quire_file_path(st, segment->number, path);
+    fd = quire_file_open_direct(st->ops, path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    if (fd < 0) {
+        return fd;
+    }
+    head_make(st, segment, &head);
+    quire_segment_head_write(st->block, &head);
+    rc = st->ops->reserve(st->ops->ctx, fd, file_bytes_max(st));
+    if (rc == 0 || rc == -EOPNOTSUPP) {
+        rc = write_counted(st, fd, st->block, QUIRE_SEGMENT_BLOCK, 0);
+    }
+    if (rc == 0) {
+        rc = st->ops->sync_dir(st->ops->ctx, st->dir);
+    }
+    if (rc < 0) {
+        (void)st->ops->close(st->ops->ctx, fd);
+        return rc;
+    }
+    return fd;
+}
+
+int quire_file_begin(file_store *st)
+{
+    file_segment *segment;
+    char path[FILE_PATH_MAX];
+    int fd, rc = quire_file_room_make(st, false);
+
+    if (rc < 0) {
+        return rc;
+    }
+    if (st->next_number > QUIRE_SEGMENT_NUMBER_MAX) {
+        return -EOVERFLOW;
+    }
+    (void)pthread_mutex_lock(&st->lock);
+    segment = quire_file_segment_add(st, st->next_number, st->opts.segment_bytes);
+    (void)pthread_mutex_unlock(&st->lock);
+    if (segment == NULL) {
+        return -ENOMEM;
+    }
+    st->next_number++;
+    fd = file_create(st, segment);
+    if (fd < 0) {
+        quire_file_path(st, segment->number, path);
+        rc = st->ops->unlink(st->ops->ctx, path);
+        /* What cannot be removed stays charged, and goes when it is the oldest. */
+        if (rc == 0 || rc == -ENOENT) {
+            (void)pthread_mutex_lock(&st->lock);
+            segment = quire_file_segment_remove(st, segment);
+            (void)pthread_mutex_unlock(&st->lock);
+            quire_file_segment_free(st, segment);
+        }
+        return fd;
+    }
+    st->open = (file_open){
+        .segment = segment, .fd = fd, .end_bytes = QUIRE_SEGMENT_BLOCK, .is_dirty = true
+    };
+    return quire_file_room_make(st, true);
+}
+
+/* ---- append, sync ---- */
+
+static bool has_room(const file_store *st, size_t n_bytes, uint64_t footer)
+{
+    return st->open.segment != NULL &&
+           st->open.end_bytes + n_bytes +
+                   quire_segment_footer_room(st->open.footer_bytes + footer) <=
+               file_bytes_max(st);
+}
+
+int quire_file_append(file_store *st, const unsigned char *bytes, size_t n_bytes, uint64_t footer,
+                      bool is_new_allowed, uint32_t *place)
+{
+    int rc;
+
+    if (!has_room(st, n_bytes, footer)) {
+        if (!is_new_allowed) {
+            return -ENOBUFS;
+        }
+        rc = st->open.segment != NULL ? quire_file_seal(st) : 0;
+        rc = rc == 0 ? quire_file_begin(st) : rc;
+        if (rc < 0) {
+            return rc;
+        }
+        if (!has_room(st, n_bytes, footer)) {
+            return -EFBIG;
+        }
+    }
+    rc = write_counted(st, st->open.fd, bytes, n_bytes, st->open.end_bytes);
+    if (rc < 0) {
+        return rc;
+    }
+    *place = (uint32_t)(st->open.end_bytes / QUIRE_SEGMENT_BLOCK);
+    st->open.end_bytes += n_bytes;
+    st->open.footer_bytes += footer;
+    st->open.is_dirty = true;
+    return 0;
+}
+
+/* A put whose record is durable now. With the lock. */
+static void put_end(file_store *st, quire_transfer *t)
+{
+    const uint32_t id = quire_index_find(st->index, &t->found.text.key);
+    quire_index_entry *entry = id != QUIRE_INDEX_NONE ? quire_index_get(st->index, id) : NULL;
+    const bool is_known = t->found.record_bytes == 0;
+
+    if (entry == NULL || (!is_known && entry->sequence != t->found.sequence)) {
+        st->stats.refused_total++;
+        quire_file_done(st, t, QUIRE_STORE_ABSENT);
+        return;
+    }
+    entry->state = QUIRE_INDEX_DURABLE;
+    if (is_known) {
+        st->stats.known_total++;
+    } else {
+        st->stats.puts_total++;
+        st->stats.put_bytes_total += t->found.record_bytes;
+    }
+    quire_file_done(st, t, QUIRE_STORE_OK);
+}
+
+int quire_file_sync(file_store *st)
+{
+    quire_transfer *t;
+    bool is_ended = false;
+
+    if (st->open.segment != NULL && st->open.is_dirty) {
+        const int rc = st->ops->datasync(st->ops->ctx, st->open.fd);
+
+        if (rc < 0) {
+            return rc;
+        }
+        st->open.is_dirty = false;
+    }
+    for (file_drop *d = st->open.drops.first; d != NULL; d = d->next) {
+        d->is_durable = true;
+    }
+    (void)pthread_mutex_lock(&st->lock);
+    while ((t = quire_file_pop(&st->unsynced)) != NULL) {
+        put_end(st, t);
+        is_ended = true;
+    }
+    (void)pthread_mutex_unlock(&st->lock);
+    if (is_ended) {
+        quire_file_wake(st);
+    }
+    return 0;
+}
+
+/* ---- footer ---- */
+
+typedef struct footer_maker {
+    unsigned char *body;
+    unsigned char *roots; /* behind the entries; moved there at the end */
+    uint32_t *local;      /* [root ids] index in the footer */
+    quire_segment_footer footer;
+    size_t room;
+} footer_maker;
+
+/* Body of at most: entries and roots of all items, drops. */
+static size_t body_bytes_max(const file_segment *segment, const file_drops *drops)
+{
+    size_t n = (size_t)segment->n_items *
+               (QUIRE_SEGMENT_ENTRY_BYTES + QUIRE_SEGMENT_ROOT_BYTES + QUIRE_PREFIX_SALT_MAX);
+
+    for (const file_drop *d = drops->first; d != NULL; d = d->next) {
+        n += QUIRE_SEGMENT_DROP_BYTES + QUIRE_PREFIX_SALT_MAX;
+    }
+    return n;
+}
+
+static uint32_t root_list(const file_store *st, footer_maker *m, uint32_t root, unsigned char **at)
+{
+    if (m->local[root] == QUIRE_INDEX_NONE) {
+        const quire_index_root *r = quire_index_root_get(st->index, root);
+
+        *at = quire_segment_root_put(*at, &(quire_segment_root){ r->key, r->salt, r->salt_bytes });
+        m->local[root] = m->footer.n_roots++;
+    }
+    return m->local[root];
+}
+
+/* List what lives in the segment. With the lock. Returns the end of the body. */
+static unsigned char *body_fill(file_store *st, footer_maker *m, const file_segment *segment)
+{
+    unsigned char *at = m->body, *roots = m->roots;
+
+    for (uint32_t i = 0; i < segment->n_items; i++) {
+        const quire_index_entry *e = quire_file_item_entry(st, segment, segment->items[i]);
+
+        if (e != NULL) {
+            at = quire_segment_entry_put(
+                at, &(quire_segment_entry){ .key = e->key,
+                                            .parent = e->parent,
+                                            .sequence = e->sequence,
+                                            .root = root_list(st, m, e->root, &roots),
+                                            .place = e->place,
+                                            .blocks = e->blocks,
+                                            .first_token = e->first_token,
+                                            .n_tokens = e->n_tokens,
+                                            .uses = e->uses });
+            m->footer.n_entries++;
+        }
+    }
+    memmove(at, m->roots, (size_t)(roots - m->roots));
+    return at + (roots - m->roots);
+}
+
+/* Build body and trailer in one piece of memory: *out, [*n_bytes]. */
+static int footer_make(file_store *st, const file_segment *segment, const file_drops *drops,
+                       unsigned char **out, size_t *n_bytes)
+{
+    const size_t body_max = body_bytes_max(segment, drops);
+    footer_maker m = { .room = (size_t)quire_segment_footer_room(body_max) };
+    unsigned char *at;
+
+    m.body = aligned_alloc(QUIRE_SEGMENT_BLOCK, m.room);
+    head_make(st, segment, &m.footer.head);
+    (void)pthread_mutex_lock(&st->lock);
+    m.local = malloc((quire_index_root_ids(st->index) + 1) * sizeof *m.local);
+    if (m.body == NULL || m.local == NULL) {
+        (void)pthread_mutex_unlock(&st->lock);
+        free(m.body);
+        free(m.local);
+        return -ENOMEM;
+    }
+    memset(m.local, 0xff, quire_index_root_ids(st->index) * sizeof *m.local);
+    m.roots = m.body + (size_t)segment->n_items * QUIRE_SEGMENT_ENTRY_BYTES;
+    at = body_fill(st, &m, segment);
+    (void)pthread_mutex_unlock(&st->lock);
+    for (const file_drop *d = drops->first; d != NULL; d = d->next) {
+        at = quire_segment_drop_put(at, &(quire_segment_drop){ d->drop, d->sequence, d->place });
+        m.footer.n_drops++;
+    }
+    m.footer.body_bytes = (uint32_t)(at - m.body);
+    *n_bytes = (size_t)quire_segment_footer_room(m.footer.body_bytes);
+    memset(at, 0, *n_bytes - m.footer.body_bytes);
+    quire_segment_trailer_write(m.body + *n_bytes - QUIRE_SEGMENT_BLOCK, &m.footer, m.body);
+    free(m.local);
+    *out = m.body;
+    return 0;
+}
+
+int quire_file_footer_write(file_store *st, int fd, const file_segment *segment,
+                            const file_drops *drops, uint64_t *end_bytes)
+{
+    unsigned char *footer;
+    size_t n_bytes;
+    int rc = footer_make(st, segment, drops, &footer, &n_bytes);
+
+    if (rc == 0) {
+        rc = write_counted(st, fd, footer, n_bytes, *end_bytes);
+        free(footer);
+        *end_bytes += n_bytes;
+    }
+    return rc;
+}
+
+/* ---- end ---- */
+
+static void open_forget(file_store *st)
+{
+    (void)st->ops->close(st->ops->ctx, st->open.fd);
+    quire_file_drops_free(&st->open.drops);
+    st->open = (file_open){ .fd = -1 };
+}
+
+int quire_file_seal(file_store *st)
+{
+    uint64_t end_bytes = st->open.end_bytes;
+    int rc =
+        quire_file_footer_write(st, st->open.fd, st->open.segment, &st->open.drops, &end_bytes);
+
+    if (rc < 0) {
+        return rc;
+    }
+    st->open.is_dirty = true;
+    /* Gives back what was reserved and not used. */
+    rc = st->ops->truncate(st->ops->ctx, st->open.fd, end_bytes);
+    rc = rc == 0 ? quire_file_sync(st) : rc;
+    if (rc < 0) {
+        return rc;
+    }
+    charge_set(st, st->open.segment, end_bytes);
+    open_forget(st);
+    return 0;
+}
+
+void quire_file_open_abandon(file_store *st)
+{
+    file_drops again = { 0 };
+    file_drop *d;
+
+    if (st->open.segment == NULL) {
+        return;
+    }
+    if (st->ops->truncate(st->ops->ctx, st->open.fd, st->open.end_bytes) == 0) {
+        charge_set(st, st->open.segment, st->open.end_bytes);
+    }
+    while ((d = st->open.drops.first) != NULL) {
+        st->open.drops.first = d->next;
+        if (d->is_durable) {
+            free(d);
+        } else {
+            quire_file_drop_push(&again, d);
+        }
+    }
+    st->open.drops = (file_drops){ 0 };
+    (void)pthread_mutex_lock(&st->lock);
+    while ((d = st->drops.first) != NULL) {
+        st->drops.first = d->next;
+        quire_file_drop_push(&again, d);
+    }
+    st->drops = again;
+    (void)pthread_mutex_unlock(&st->lock);
+    open_forget(st);
+}

@@ -1,0 +1,653 @@
+/* file_store.c - the caller's side of the file store; see file_store.h and file_internal.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "store/file/file_internal.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NS_PER_MS     1000000u
+#define NOTE_MAX      512u
+#define RECORD_EXPECT (256u << 10) /* bytes of a record, for the first size of the index */
+
+/* ---- helpers ---- */
+
+uint64_t quire_file_now(const file_store *st)
+{
+    return st->opts.clock_ns != NULL ? st->opts.clock_ns(st->opts.clock_ctx) : quire_clock_ns();
+}
+
+void quire_file_push(file_transfers *list, quire_transfer *transfer)
+{
+    transfer->next = NULL;
+    if (list->last != NULL) {
+        list->last->next = transfer;
+    } else {
+        list->first = transfer;
+    }
+    list->last = transfer;
+    list->n++;
+}
+
+quire_transfer *quire_file_pop(file_transfers *list)
+{
+    quire_transfer *t = list->first;
+
+    if (t != NULL) {
+        list->first = t->next;
+        list->last = t->next != NULL ? list->last : NULL;
+        list->n--;
+        t->next = NULL;
+    }
+    return t;
+}
+
+void quire_file_drop_push(file_drops *list, file_drop *drop)
+{
+    drop->next = NULL;
+    if (list->last != NULL) {
+        list->last->next = drop;
+    } else {
+        list->first = drop;
+    }
+    list->last = drop;
+    list->n++;
+}
+
+void quire_file_drops_free(file_drops *list)
+{
+    while (list->first != NULL) {
+        file_drop *drop = list->first;
+
+        list->first = drop->next;
+        free(drop);
+    }
+    *list = (file_drops){ 0 };
+}
+
+void quire_file_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(cond, &attr);
+    (void)pthread_condattr_destroy(&attr);
+}
+
+void quire_file_path(const file_store *st, uint32_t number, char *path)
+{
+    /* create() refuses directories with names so long that this does not fit. */
+    (void)snprintf(path, FILE_PATH_MAX, "%.4000s/segment-%016x.quire", st->dir, number);
+}
+
+void quire_file_done(file_store *st, quire_transfer *transfer, quire_store_result result)
+{
+    transfer->result = result;
+    quire_file_push(&st->done, transfer);
+}
+
+void quire_file_wake(file_store *st)
+{
+    (void)pthread_mutex_lock(&st->wake_lock);
+    if (st->store.waker.wake != NULL) {
+        st->store.waker.wake(st->store.waker.ctx);
+    }
+    (void)pthread_mutex_unlock(&st->wake_lock);
+}
+
+void quire_file_log(file_store *st, uint32_t kind, const char *format, ...)
+{
+    char line[FILE_PATH_MAX + NOTE_MAX];
+    va_list args;
+    bool is_first;
+
+    (void)pthread_mutex_lock(&st->lock);
+    is_first = (st->logged & 1u << kind) == 0;
+    st->logged |= 1u << kind;
+    (void)pthread_mutex_unlock(&st->lock);
+    if (is_first) {
+        va_start(args, format);
+        (void)vsnprintf(line, sizeof line, format, args);
+        va_end(args);
+        (void)pthread_mutex_lock(&st->wake_lock);
+        if (st->opts.log != NULL) {
+            st->opts.log(st->opts.log_ctx, line);
+        }
+        (void)pthread_mutex_unlock(&st->wake_lock);
+    }
+}
+
+static void uncount(file_store *st, const quire_index_entry *entry)
+{
+    if (entry->state != QUIRE_INDEX_PENDING) {
+        st->stats.records--;
+        st->stats.record_bytes -= (uint64_t)entry->blocks * QUIRE_SEGMENT_BLOCK;
+    }
+}
+
+void quire_file_forget(file_store *st, uint32_t id, uint64_t *counter)
+{
+    uncount(st, quire_index_get(st->index, id));
+    quire_index_remove(st->index, id);
+    st->stats.evictions++;
+    if (counter != NULL) {
+        ++*counter;
+    }
+}
+
+/* ---- get, put ---- */
+
+static bool is_same_place(const file_store *st, const quire_index_entry *entry,
+                          const quire_page_text *text)
+{
+    return memcmp(&quire_index_root_get(st->index, entry->root)->key, &text->root,
+                  sizeof text->root) == 0 &&
+           memcmp(&entry->parent, &text->parent, sizeof text->parent) == 0 &&
+           entry->first_token == text->first_token && entry->n_tokens == text->n_tokens;
+}
+
+/* With the lock. Returns whether the transfer is done. */
+static bool get_one(file_store *st, quire_transfer *t)
+{
+    const uint32_t id = quire_index_find(st->index, &t->text.key);
+    quire_index_entry *entry = id != QUIRE_INDEX_NONE ? quire_index_get(st->index, id) : NULL;
+
+    t->is_put = false;
+    t->found = (quire_page_record){ 0 };
+    st->stats.gets_now++;
+    if (st->is_closing) {
+        quire_file_done(st, t, QUIRE_STORE_CLOSED);
+    } else if (entry == NULL || entry->state == QUIRE_INDEX_PENDING ||
+               (t->is_query && !is_same_place(st, entry, &t->text))) {
+        quire_file_done(st, t, QUIRE_STORE_ABSENT);
+    } else if (t->is_query) {
+        entry->uses = (uint8_t)(entry->uses + (entry->uses < UINT8_MAX));
+        t->found.sequence = entry->sequence;
+        quire_file_done(st, t, QUIRE_STORE_OK);
+    } else {
+        quire_file_push(&st->gets[t->urgency], t);
+        st->gets_set[t->urgency / 64] |= (uint64_t)1 << (t->urgency % 64);
+        return false;
+    }
+    return true;
+}
+
+static void file_get(quire_store *store, quire_transfer *const *transfers, uint32_t n)
+{
+    file_store *st = (file_store *)(void *)store;
+    bool is_done = false, is_queued = false;
+
+    (void)pthread_mutex_lock(&st->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        const bool done = get_one(st, transfers[i]);
+
+        is_done |= done;
+        is_queued |= !done;
+    }
+    (void)pthread_mutex_unlock(&st->lock);
+    if (is_queued) {
+        quire_reads_kick(st->reads);
+    }
+    if (is_done) {
+        quire_file_wake(st);
+    }
+}
+
+/* Whether a record can ever fit into a segment. */
+static bool fits_segment(const file_store *st, const quire_page_record *record)
+{
+    const uint64_t footer = QUIRE_SEGMENT_ENTRY_BYTES + QUIRE_SEGMENT_ROOT_BYTES +
+                            quire_segment_salt_room(record->text.salt_bytes);
+    /* Of a new segment so much may be carried forward. */
+    const uint64_t carried = (uint64_t)((double)st->opts.segment_bytes * QUIRE_FILE_CARRY);
+
+    return QUIRE_SEGMENT_BLOCK + record->record_bytes + quire_segment_footer_room(footer) +
+               QUIRE_FILE_SEGMENT_OVERHEAD + carried + QUIRE_SEGMENT_BLOCK <=
+           st->opts.segment_bytes;
+}
+
+/* With the lock. Returns how a put ends at once, or OK: it is queued, or done if the record is
+ * known. */
+static quire_store_result put_one(file_store *st, quire_transfer *t)
+{
+    uint32_t id;
+
+    t->is_put = true;
+    st->stats.puts_now++;
+    if (st->opts.is_readonly || st->is_closing || st->stats.state == QUIRE_STORE_DEGRADED) {
+        return QUIRE_STORE_CLOSED;
+    }
+    if (t->capacity < QUIRE_PAGE_RECORD_ALIGN ||
+        quire_page_record_fields(t->record, t->capacity, &t->found) != QUIRE_STORE_OK ||
+        !fits_segment(st, &t->found)) {
+        return QUIRE_STORE_FORMAT;
+    }
+    id = quire_index_find(st->index, &t->found.text.key);
+    if (id != QUIRE_INDEX_NONE && quire_index_get(st->index, id)->state == QUIRE_INDEX_DURABLE) {
+        st->stats.known_total++;
+        quire_file_done(st, t, QUIRE_STORE_OK);
+        return QUIRE_STORE_OK;
+    }
+    if (st->put_bytes + t->capacity > st->opts.queue_bytes && st->puts.first != NULL) {
+        return QUIRE_STORE_FULL;
+    }
+    t->found.sequence = st->sequence++;
+    if (id != QUIRE_INDEX_NONE) {
+        t->found.record_bytes = 0; /* becomes durable with the one before */
+    } else if (quire_index_add(st->index, &t->found.text, t->found.sequence) == QUIRE_INDEX_NONE) {
+        return QUIRE_STORE_FULL;
+    }
+    st->put_bytes += t->capacity;
+    st->put_at_ns = quire_file_now(st);
+    quire_file_push(&st->puts, t);
+    return QUIRE_STORE_OK;
+}
+
+static void file_put(quire_store *store, quire_transfer *const *transfers, uint32_t n)
+{
+    file_store *st = (file_store *)(void *)store;
+    bool is_done;
+
+    (void)pthread_mutex_lock(&st->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        const quire_store_result result = put_one(st, transfers[i]);
+
+        if (result != QUIRE_STORE_OK) {
+            st->stats.refused_total++;
+            quire_file_done(st, transfers[i], result);
+        }
+    }
+    is_done = st->done.first != NULL;
+    (void)pthread_cond_signal(&st->work);
+    (void)pthread_mutex_unlock(&st->lock);
+    if (is_done) {
+        quire_file_wake(st);
+    }
+}
+
+/* ---- drop ---- */
+
+static uint64_t drop_position(void *ctx, const quire_index_entry *entry)
+{
+    (void)ctx;
+    (void)entry;
+    return 0;
+}
+
+static void drop_each(void *ctx, const quire_index_entry *entry)
+{
+    file_store *st = ctx;
+
+    uncount(st, entry);
+    st->stats.dropped_total++;
+}
+
+/* Queue a marker. Too many become one that ends all. With the lock. */
+static int drop_queue(file_store *st, const quire_store_drop *drop)
+{
+    file_drop *d = calloc(1, sizeof *d);
+
+    if (d == NULL) {
+        return QUIRE_NOMEM;
+    }
+    d->drop = *drop;
+    d->sequence = st->sequence++;
+    if (st->drops.n >= QUIRE_FILE_DROPS_MAX) {
+        quire_file_drops_free(&st->drops);
+        d->drop = (quire_store_drop){ .what = QUIRE_STORE_DROP_ALL };
+    }
+    if (d->drop.salt_bytes > 0) {
+        memcpy(d->salt, drop->salt, drop->salt_bytes);
+    }
+    d->drop.salt = d->salt;
+    quire_file_drop_push(&st->drops, d);
+    st->put_at_ns = quire_file_now(st);
+    (void)pthread_cond_signal(&st->work);
+    return st->stats.state == QUIRE_STORE_DEGRADED ? QUIRE_IO : QUIRE_OK;
+}
+
+static int file_drop_records(quire_store *store, const quire_store_drop *wanted)
+{
+    static const quire_page_key zeros;
+    file_store *st = (file_store *)(void *)store;
+    quire_index_drop drop = { .drop = *wanted, .position = 1 };
+    uint32_t id;
+    int rc;
+
+    QUIRE_FAIL_IF(!quire_marker_is_valid(wanted), QUIRE_INVAL);
+    (void)pthread_mutex_lock(&st->lock);
+    id = quire_index_find(st->index, &wanted->key);
+    if (wanted->what == QUIRE_STORE_DROP_TEXT && id != QUIRE_INDEX_NONE &&
+        memcmp(&wanted->root, &zeros, sizeof zeros) == 0) {
+        drop.drop.root = quire_index_root_get(st->index, quire_index_get(st->index, id)->root)->key;
+    }
+    (void)quire_index_drop_apply(st->index, &drop, 1, drop_position, drop_each, st);
+    rc = st->opts.is_readonly ? QUIRE_IO : drop_queue(st, &drop.drop);
+    (void)pthread_mutex_unlock(&st->lock);
+    return rc;
+}
+
+/* ---- poll, stats ---- */
+
+/* What a transfer's result is by now: a record that was found and has gone since is absent. */
+static void result_settle(file_store *st, quire_transfer *t)
+{
+    uint32_t id;
+
+    if (t->is_put) {
+        st->stats.puts_now--;
+        return;
+    }
+    st->stats.gets_now--;
+    if (t->result == QUIRE_STORE_OK) {
+        id = quire_index_find(st->index, &t->text.key);
+        if (id == QUIRE_INDEX_NONE ||
+            quire_index_get(st->index, id)->sequence != t->found.sequence) {
+            t->result = QUIRE_STORE_ABSENT;
+        }
+    }
+    if (!t->is_query) {
+        st->stats.results_total[t->result]++;
+    }
+}
+
+static uint32_t file_poll(quire_store *store, quire_transfer **out, uint32_t n)
+{
+    file_store *st = (file_store *)(void *)store;
+    uint32_t i = 0;
+
+    (void)pthread_mutex_lock(&st->lock);
+    while (i < n && (out[i] = quire_file_pop(&st->done)) != NULL) {
+        result_settle(st, out[i++]);
+    }
+    (void)pthread_mutex_unlock(&st->lock);
+    return i;
+}
+
+static void file_stats(const quire_store *store, quire_store_stats *out)
+{
+    /* The lock changes, the store does not. */
+    file_store *st = (file_store *)(uintptr_t)store;
+
+    (void)pthread_mutex_lock(&st->lock);
+    *out = st->stats;
+    if (st->n_reading > 0) {
+        out->read_us_total += (quire_file_now(st) - st->reading_since_ns) / 1000;
+    }
+    (void)pthread_mutex_unlock(&st->lock);
+}
+
+const char *quire_file_store_reads_name(const quire_store *store)
+{
+    return quire_reads_name(((const file_store *)(const void *)store)->reads);
+}
+
+/* ---- close ---- */
+
+static void store_free(file_store *st)
+{
+    while (st->oldest != NULL) {
+        file_segment *segment = st->oldest;
+
+        st->oldest = segment->next;
+        quire_file_segment_free(st, segment);
+    }
+    if (st->lock_fd >= 0) {
+        (void)st->ops->close(st->ops->ctx, st->lock_fd);
+    }
+    quire_file_drops_free(&st->drops);
+    quire_index_destroy(st->index);
+    free(st->slots);
+    free(st->block);
+    free(st->copy);
+    (void)pthread_cond_destroy(&st->work);
+    (void)pthread_cond_destroy(&st->ended);
+    (void)pthread_mutex_destroy(&st->lock);
+    (void)pthread_mutex_destroy(&st->wake_lock);
+    free(st);
+}
+
+/* Wait for the writer until close_at_ns. Returns whether it ended. */
+static bool writer_end(file_store *st)
+{
+    const struct timespec until = { .tv_sec = (time_t)(st->close_at_ns / 1000000000u),
+                                    .tv_nsec = (long)(st->close_at_ns % 1000000000u) };
+    bool is_ended = !st->has_writer;
+
+    if (is_ended) {
+        return true;
+    }
+    (void)pthread_mutex_lock(&st->lock);
+    while (!st->is_writer_ended &&
+           pthread_cond_timedwait(&st->ended, &st->lock, &until) != ETIMEDOUT) {
+    }
+    is_ended = st->is_writer_ended;
+    (void)pthread_mutex_unlock(&st->lock);
+    if (is_ended) {
+        (void)pthread_join(st->writer, NULL);
+    } else {
+        (void)pthread_detach(st->writer);
+    }
+    return is_ended;
+}
+
+static void file_close(quire_store *store, void (*give_back)(void *ctx, quire_transfer *transfer),
+                       void *ctx)
+{
+    file_store *st = (file_store *)(void *)store;
+    quire_transfer *t;
+    bool is_clean;
+
+    (void)pthread_mutex_lock(&st->lock);
+    st->is_closing = true;
+    st->close_at_ns = quire_clock_ns() + (uint64_t)st->opts.close_ms * NS_PER_MS;
+    for (uint32_t i = 0; i < FILE_URGENCIES; i++) {
+        while ((t = quire_file_pop(&st->gets[i])) != NULL) {
+            quire_file_done(st, t, QUIRE_STORE_CLOSED);
+        }
+    }
+    memset(st->gets_set, 0, sizeof st->gets_set);
+    (void)pthread_cond_signal(&st->work);
+    (void)pthread_mutex_unlock(&st->lock);
+
+    is_clean = writer_end(st);
+    is_clean = (st->reads == NULL || quire_reads_close(st->reads, st->close_at_ns)) && is_clean;
+    if (!is_clean) {
+        quire_file_log(st, FILE_LOG_CLOSE,
+                       "%s: the disk did not answer within %u ms; what it "
+                       "was asked for is left behind",
+                       st->dir, st->opts.close_ms);
+    }
+    (void)pthread_mutex_lock(&st->wake_lock);
+    st->store.waker.wake = NULL;
+    st->opts.log = NULL;
+    (void)pthread_mutex_unlock(&st->wake_lock);
+    for (;;) {
+        (void)pthread_mutex_lock(&st->lock);
+        t = quire_file_pop(&st->done);
+        if (t != NULL) {
+            result_settle(st, t);
+        }
+        (void)pthread_mutex_unlock(&st->lock);
+        if (t == NULL) {
+            break;
+        }
+        give_back(ctx, t);
+    }
+    if (is_clean) {
+        store_free(st);
+    }
+}
+
+/* ---- create ---- */
+
+static const quire_store_ops file_ops_table = { .get = file_get,
+                                                .put = file_put,
+                                                .drop = file_drop_records,
+                                                .poll = file_poll,
+                                                .stats = file_stats,
+                                                .close = file_close };
+
+static int opts_check(const quire_file_store_opts *o, quire_error *err)
+{
+    const uint64_t least =
+        QUIRE_FILE_SEGMENTS_MIN * o->segment_bytes; /* segment_bytes is checked first */
+
+    if (o->dir == NULL || o->dir[0] == '\0' || strlen(o->dir) > FILE_PATH_MAX - 128) {
+        return quire_error_set(err, QUIRE_INVAL, "cache directory: a path of 1 to %u bytes",
+                               FILE_PATH_MAX - 128);
+    }
+    if (o->segment_bytes < QUIRE_FILE_SEGMENT_BYTES_MIN ||
+        o->segment_bytes > QUIRE_FILE_SEGMENT_BYTES_MAX ||
+        o->segment_bytes % QUIRE_SEGMENT_BLOCK != 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "segment_bytes %llu: a multiple of 4096 from %u to %u",
+                               (unsigned long long)o->segment_bytes, QUIRE_FILE_SEGMENT_BYTES_MIN,
+                               QUIRE_FILE_SEGMENT_BYTES_MAX);
+    }
+    if (!o->is_readonly && o->capacity_bytes < least) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "cache capacity of %llu bytes: at least %llu are needed, for %u "
+                               "segments of %llu bytes",
+                               (unsigned long long)o->capacity_bytes, (unsigned long long)least,
+                               QUIRE_FILE_SEGMENTS_MIN, (unsigned long long)o->segment_bytes);
+    }
+    if (o->reads_max == 0 || o->reads_max > QUIRE_READS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL, "reads_max %u: 1 to %u", o->reads_max,
+                               QUIRE_READS_MAX);
+    }
+    return QUIRE_OK;
+}
+
+/* Take the lock, and leave our number in it for those who come second. */
+static int dir_lock(file_store *st, quire_error *err)
+{
+    char path[FILE_PATH_MAX + 8], text[32] = { 0 };
+    int rc;
+
+    (void)snprintf(path, sizeof path, "%s/lock", st->dir);
+    st->lock_fd = st->ops->open(st->ops->ctx, path, O_RDWR | O_CREAT, 0600);
+    if (st->lock_fd < 0) {
+        return quire_error_set_errno(err, -st->lock_fd, "cannot open %s", path);
+    }
+    rc = st->ops->lock(st->ops->ctx, st->lock_fd);
+    if (rc == -EWOULDBLOCK) {
+        (void)st->ops->pread(st->ops->ctx, st->lock_fd, text, sizeof text - 1, 0);
+        return quire_error_set(err, QUIRE_LIMIT,
+                               "%s is in use by process %ld; choose another directory, or read it "
+                               "with --cache-dir-readonly",
+                               st->dir, strtol(text, NULL, 10));
+    }
+    if (rc < 0) {
+        return quire_error_set_errno(err, -rc, "cannot lock %s", path);
+    }
+    (void)snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    (void)st->ops->truncate(st->ops->ctx, st->lock_fd, 0);
+    (void)st->ops->pwrite(st->ops->ctx, st->lock_fd, text, strlen(text), 0);
+    return QUIRE_OK;
+}
+
+static int dir_open(file_store *st, quire_error *err)
+{
+    int rc;
+
+    if (st->opts.is_readonly) {
+        return QUIRE_OK;
+    }
+    rc = st->ops->make_dir(st->ops->ctx, st->dir, 0700);
+    if (rc < 0 && rc != -EEXIST) {
+        return quire_error_set_errno(err, -rc, "cannot make the cache directory %s", st->dir);
+    }
+    return dir_lock(st, err);
+}
+
+static int threads_start(file_store *st, quire_error *err)
+{
+    const quire_reads_client client = { quire_file_read_next, quire_file_read_done, st };
+    const int rc =
+        quire_reads_create(&st->reads, st->opts.reads_kind, st->opts.reads_max, &client, st->ops);
+
+    if (rc < 0) {
+        return quire_error_set(err, rc, "cannot start reading: %s",
+                               rc == QUIRE_UNSUPP ? "this kernel or build has no io_uring"
+                                                  : quire_status_text(rc));
+    }
+    if (!st->opts.is_readonly) {
+        st->has_writer = pthread_create(&st->writer, NULL, quire_file_writer_main, st) == 0;
+        if (!st->has_writer) {
+            return quire_error_set(err, QUIRE_NOMEM, "cannot start the writer of %s", st->dir);
+        }
+    }
+    return QUIRE_OK;
+}
+
+static void give_back_none(void *ctx, quire_transfer *transfer)
+{
+    (void)ctx;
+    (void)transfer;
+}
+
+/* A store without threads; its index and files are what recovery made of the directory. */
+static int store_init(file_store *st, const quire_file_store_opts *opts)
+{
+    const uint64_t expected = opts->capacity_bytes / RECORD_EXPECT;
+    uint64_t seed = quire_clock_ns() ^ (uintptr_t)st;
+
+    st->store = (quire_store){ .ops = &file_ops_table, .name = "file" };
+    st->opts = *opts;
+    st->ops = opts->ops != NULL ? opts->ops : quire_file_ops_default();
+    st->lock_fd = -1;
+    st->open.fd = -1;
+    (void)snprintf(st->dir, sizeof st->dir, "%s", opts->dir);
+    (void)pthread_mutex_init(&st->lock, NULL);
+    (void)pthread_mutex_init(&st->wake_lock, NULL);
+    quire_file_cond_init(&st->work);
+    quire_file_cond_init(&st->ended);
+    st->stats.state = opts->is_readonly ? QUIRE_STORE_READONLY : QUIRE_STORE_READY;
+    st->stats.capacity_bytes = opts->capacity_bytes;
+    st->stats.stored_bytes = QUIRE_FILE_OVERHEAD_BYTES;
+    st->sequence = 1;
+    st->next_number = 1;
+    /* Without random numbers of the system the seed is harder to guess than not at all. */
+    (void)!getrandom(&seed, sizeof seed, GRND_NONBLOCK);
+    st->block = aligned_alloc(QUIRE_SEGMENT_BLOCK, QUIRE_SEGMENT_BLOCK);
+    QUIRE_FAIL_IF(st->block == NULL, QUIRE_NOMEM);
+    return quire_index_create(&st->index, (uint32_t)(expected < 1u << 24 ? expected : 1u << 24),
+                              seed);
+}
+
+int quire_file_store_create(quire_store **out, const quire_file_store_opts *opts, quire_error *err)
+{
+    file_store *st;
+    int rc;
+
+    *out = NULL;
+    QUIRE_TRY(opts_check(opts, err));
+    st = calloc(1, sizeof *st);
+    if (st == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "cannot open %s: out of memory", opts->dir);
+    }
+    rc = store_init(st, opts);
+    if (rc < 0) {
+        rc = quire_error_set(err, rc, "cannot open %s: out of memory", opts->dir);
+    }
+    rc = rc == QUIRE_OK ? dir_open(st, err) : rc;
+    rc = rc == QUIRE_OK ? quire_file_recover(st, err) : rc;
+    rc = rc == QUIRE_OK ? threads_start(st, err) : rc;
+    if (rc < 0) {
+        file_close(&st->store, give_back_none, NULL);
+        return rc;
+    }
+    *out = &st->store;
+    return QUIRE_OK;
+}

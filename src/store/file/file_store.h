@@ -1,0 +1,101 @@
+/* file_store.h - a store in a directory: segments of a log, an index in memory.
+ *
+ *            caller                     reads (reads.h)                 writer (one thread)
+ *   get -->  index -- absent: done
+ *              '----> by urgency ---->  read, verify --> done
+ *   put -->  queue, in order -------------------------------------->  append, sync --> done
+ *   drop ->  index at once; queue --------------------------------->  marker, sync
+ *
+ *   DIR/lock                              held by the process that writes
+ *   DIR/segment-<number in 16 hex>.quire  segment.h
+ *
+ * Invariants:
+ *   1. No call takes longer than work in memory: one lock guards the store, and no thread holds it
+ *      during input or output. drop is linear in the number of records, the others are constant.
+ *   2. A put is OK when the record is durable. A get of a record that is written and not durable
+ *      yet may find it.
+ *   3. A get ends OK only with the bytes of a record whose checksum, text and sequence number are
+ *      those of the index. What does not match leaves the index.
+ *   4. A get that poll gives back after a drop does not find what the drop ended.
+ *   5. The files take at most capacity_bytes. Room for one more segment is always kept, so that the
+ *      used records of the oldest segment can be carried forward before it goes.
+ *   6. Segments are written once, in the order of their numbers, each from front to back.
+ *
+ * The bound: when a segment begins, the oldest one goes if there would not be room for another. Its
+ * records that were used since they were written are carried forward, the most used first, at most
+ * QUIRE_FILE_CARRY of a segment; so at most 1 / (1 - QUIRE_FILE_CARRY) bytes are written per byte
+ * of puts, plus headers and footers.
+ *
+ * Trouble: when a write fails, the state is DEGRADED: what is queued comes back CLOSED, reads go
+ * on. Every retry_ms the store begins a new segment; when that works, it is READY again. Drops that
+ * are not durable yet wait in memory.
+ *
+ * Stuck disks: only the store's threads wait for the disk. close() waits at most close_ms. After
+ * that the memory of transfers whose input or output has not ended still belongs to the kernel:
+ * close() does not give these transfers back, ever, and their memory and the store's stay taken
+ * until the process ends.
+ *
+ * Read-only: no lock is taken and nothing is written. Puts come back CLOSED; drops hold in this
+ * process and return QUIRE_IO. Records of a writer that came after the start are not seen.
+ *
+ * A put whose record was dropped meanwhile comes back ABSENT; one that can never fit into a segment
+ * or whose lengths do not fit, FORMAT.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_STORE_FILE_FILE_STORE_H
+#define QUIRE_STORE_FILE_FILE_STORE_H
+
+#include "quire/error.h"
+#include "store/file/file_ops.h"
+#include "store/file/reads.h"
+#include "store/store.h"
+
+#define QUIRE_FILE_SEGMENTS_MIN      4u /* that capacity_bytes must have room for */
+#define QUIRE_FILE_SEGMENT_BYTES_MIN (64u << 10)
+#define QUIRE_FILE_SEGMENT_BYTES_MAX (1u << 30)
+#define QUIRE_FILE_CARRY             0.3         /* of a segment may be records carried forward */
+#define QUIRE_FILE_OVERHEAD_BYTES    (32u << 10) /* of capacity_bytes: the directory and the lock */
+#define QUIRE_FILE_SEGMENT_OVERHEAD  4096u       /* of each segment: its place in the file system */
+#define QUIRE_FILE_FDS_MAX           128u  /* segments open for reading, beside those in use */
+#define QUIRE_FILE_DROPS_MAX         1024u /* not durable yet; more become one that ends all */
+#define QUIRE_FILE_IDLE_SYNC_MS      20u /* without a put, after which what is written is synced */
+
+typedef struct quire_file_store_opts {
+    const char *dir; /* made with mode 0700 if it is missing; its parent must be there */
+    uint64_t capacity_bytes;
+    uint64_t segment_bytes; /* multiple of 4 KiB */
+    uint64_t write_rate;    /* bytes per second; 0 = no limit. A put may exceed it by one record */
+    uint64_t queue_bytes;   /* of puts that wait; more are FULL */
+    uint32_t reads_max;     /* under way at once, 1 .. QUIRE_READS_MAX */
+    uint32_t sync_ms;       /* the longest time from a write to its sync */
+    uint32_t retry_ms;      /* DEGRADED: between two attempts */
+    uint32_t close_ms;      /* the longest time that close waits */
+    quire_reads_kind reads_kind;
+    bool is_readonly;
+    /* One line about trouble or damage, without newline; once per kind. From any of the store's
+     * threads, without a lock. NULL = nobody listens. */
+    void (*log)(void *ctx, const char *line);
+    void *log_ctx;
+    const quire_file_ops *ops;       /* NULL = the operating system's */
+    uint64_t (*clock_ns)(void *ctx); /* NULL = quire_clock_ns() */
+    void *clock_ctx;
+} quire_file_store_opts;
+
+/* clang-format off */
+#define QUIRE_FILE_STORE_OPTS_INIT                                                                 \
+    {                                                                                              \
+        .segment_bytes = (uint64_t)64 << 20, .write_rate = (uint64_t)64 << 20,                     \
+        .queue_bytes = (uint64_t)256 << 20, .reads_max = 16, .sync_ms = 1000, .retry_ms = 5000,    \
+        .close_ms = 5000                                                                           \
+    }
+/* clang-format on */
+
+/* Open the directory and read its index. Blocks: input and output in the caller's thread.
+ * Errors: QUIRE_INVAL (an option out of range), QUIRE_LIMIT (another process holds the directory),
+ * QUIRE_IO, QUIRE_NOMEM, QUIRE_UNSUPP (reads_kind). Memory: end with (*out)->ops->close(). */
+int quire_file_store_create(quire_store **out, const quire_file_store_opts *opts, quire_error *err);
+
+/* "io_uring" or "threads". Memory: static. */
+const char *quire_file_store_reads_name(const quire_store *store);
+
+#endif /* QUIRE_STORE_FILE_FILE_STORE_H */

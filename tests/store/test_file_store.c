@@ -1,0 +1,176 @@
+/* test_file_store.c - the file store as its caller sees it, with both engines of reads.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "file_kit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static quire_reads_kind kind_of(void **state)
+{
+    return *(const quire_reads_kind *)*state;
+}
+
+static quire_store_stats stats_of(const quire_store *store)
+{
+    quire_store_stats stats;
+
+    store->ops->stats(store, &stats);
+    return stats;
+}
+
+static void test_round_trip(void **state)
+{
+    char dir[256];
+    quire_file_store_opts opts;
+    quire_store *store;
+    quire_store_stats stats;
+
+    kit_dir_make(dir);
+    opts = kit_opts(dir, kind_of(state));
+    store = kit_open(&opts);
+    for (uint32_t i = 0; i < 40; i++) {
+        assert_int_equal(kit_get(store, 1, i), QUIRE_STORE_ABSENT);
+        assert_int_equal(kit_put(store, 1, i), QUIRE_STORE_OK);
+        assert_int_equal(kit_query(store, 1, i), QUIRE_STORE_OK);
+        assert_int_equal(kit_get(store, 1, i), QUIRE_STORE_OK);
+        assert_int_equal(kit_get(store, 2, i), QUIRE_STORE_ABSENT);
+    }
+    assert_int_equal(kit_put(store, 1, 7), QUIRE_STORE_OK);
+    stats = stats_of(store);
+    assert_int_equal(stats.known_total, 1);
+    assert_int_equal(stats.puts_total, 40);
+    assert_int_equal(stats.records, 40);
+    assert_int_equal(stats.record_bytes, 40 * KIT_RECORD);
+    assert_int_equal(stats.results_total[QUIRE_STORE_OK], 40);
+    assert_int_equal(stats.results_total[QUIRE_STORE_ABSENT], 80);
+    assert_int_equal(stats.gets_now, 0);
+    assert_int_equal(stats.puts_now, 0);
+    kit_close(store);
+
+    store = kit_open(&opts);
+    assert_int_equal(stats_of(store).records, 40);
+    for (uint32_t i = 0; i < 40; i++) {
+        assert_int_equal(kit_get(store, 1, i), QUIRE_STORE_OK);
+    }
+    kit_close(store);
+    kit_dir_remove(dir);
+}
+
+static void test_bound(void **state)
+{
+    char dir[256];
+    quire_file_store_opts opts;
+    quire_store *store;
+    quire_store_stats stats;
+    uint32_t n_found = 0;
+
+    kit_dir_make(dir);
+    opts = kit_opts(dir, kind_of(state));
+    store = kit_open(&opts);
+    for (uint32_t i = 0; i < 1500; i++) {
+        assert_int_equal(kit_put(store, 1, i), QUIRE_STORE_OK);
+        assert_true(kit_dir_bytes(dir) <= KIT_CAPACITY);
+        assert_true(stats_of(store).stored_bytes <= KIT_CAPACITY);
+        /* One text that is used all the time stays. */
+        assert_int_equal(kit_get(store, 1, 0), QUIRE_STORE_OK);
+    }
+    stats = stats_of(store);
+    assert_true(stats.evicted_total > 0 && stats.evictions > 0 && stats.copied_total > 0);
+    assert_true(stats.records + stats.evicted_total == stats.puts_total);
+    for (uint32_t i = 0; i < 1500; i++) {
+        n_found += kit_get(store, 1, i) == QUIRE_STORE_OK;
+    }
+    assert_int_equal(n_found, stats.records);
+    kit_close(store);
+    store = kit_open(&opts);
+    assert_int_equal(stats_of(store).records, n_found);
+    assert_true(kit_dir_bytes(dir) <= KIT_CAPACITY);
+    kit_close(store);
+    kit_dir_remove(dir);
+}
+
+static void test_drops(void **state)
+{
+    static const quire_store_drop_what whats[] = { QUIRE_STORE_DROP_ALL, QUIRE_STORE_DROP_SALT,
+                                                   QUIRE_STORE_DROP_SALTS, QUIRE_STORE_DROP_TEXT };
+
+    for (size_t w = 0; w < sizeof whats / sizeof whats[0]; w++) {
+        char dir[256];
+        quire_file_store_opts opts;
+        quire_store *store;
+
+        kit_dir_make(dir);
+        opts = kit_opts(dir, kind_of(state));
+        store = kit_open(&opts);
+        for (uint32_t i = 0; i < 2 * KIT_CHAIN; i++) {
+            assert_int_equal(kit_put(store, 1, i), QUIRE_STORE_OK);
+            assert_int_equal(kit_put(store, 10, i), QUIRE_STORE_OK);
+            assert_int_equal(kit_put(store, 2, i), QUIRE_STORE_OK);
+        }
+        kit_drop(store, whats[w], 1, 3);
+        assert_int_equal(kit_put(store, 1, 5), QUIRE_STORE_OK);
+        for (int round = 0; round < 2; round++) {
+            for (uint32_t i = 0; i < 2 * KIT_CHAIN; i++) {
+                const bool is_all = whats[w] == QUIRE_STORE_DROP_ALL;
+                const bool is_text = whats[w] == QUIRE_STORE_DROP_TEXT;
+                const bool is_gone = i != 5 && (!is_text || (i >= 3 && i < KIT_CHAIN));
+                const bool is_gone_10 = is_all || whats[w] == QUIRE_STORE_DROP_SALTS;
+
+                assert_int_equal(kit_get(store, 1, i),
+                                 is_gone ? QUIRE_STORE_ABSENT : QUIRE_STORE_OK);
+                assert_int_equal(kit_get(store, 10, i),
+                                 is_gone_10 ? QUIRE_STORE_ABSENT : QUIRE_STORE_OK);
+                assert_int_equal(kit_get(store, 2, i),
+                                 is_all ? QUIRE_STORE_ABSENT : QUIRE_STORE_OK);
+            }
+            kit_close(store);
+            store = kit_open(&opts);
+        }
+        kit_close(store);
+        kit_dir_remove(dir);
+    }
+}
+
+static void test_second_process(void **state)
+{
+    char dir[256];
+    quire_file_store_opts opts;
+    quire_store *store, *second;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    kit_dir_make(dir);
+    opts = kit_opts(dir, kind_of(state));
+    store = kit_open(&opts);
+    assert_int_equal(kit_put(store, 1, 1), QUIRE_STORE_OK);
+    assert_int_equal(quire_file_store_create(&second, &opts, &err), QUIRE_LIMIT);
+    assert_null(second);
+    assert_non_null(strstr(err.message, "--cache-dir-readonly"));
+    opts.is_readonly = true;
+    second = kit_open(&opts);
+    assert_int_equal(stats_of(second).state, QUIRE_STORE_READONLY);
+    assert_int_equal(kit_get(second, 1, 1), QUIRE_STORE_OK);
+    assert_int_equal(kit_put(second, 1, 2), QUIRE_STORE_CLOSED);
+    kit_close(second);
+    kit_close(store);
+    kit_dir_remove(dir);
+}
+
+int main(void)
+{
+    static quire_reads_kind kinds[] = { QUIRE_READS_POOL, QUIRE_READS_AUTO };
+    int n_failed = 0;
+
+    for (size_t k = 0; k < 2; k++) {
+        const struct CMUnitTest tests[] = {
+            cmocka_unit_test_prestate(test_round_trip, &kinds[k]),
+            cmocka_unit_test_prestate(test_bound, &kinds[k]),
+            cmocka_unit_test_prestate(test_drops, &kinds[k]),
+            cmocka_unit_test_prestate(test_second_process, &kinds[k]),
+        };
+
+        n_failed += cmocka_run_group_tests_name(k == 0 ? "threads" : "io_uring", tests, NULL, NULL);
+    }
+    return n_failed;
+}

@@ -10,7 +10,7 @@ N ?= 64
 PREFIX ?= /usr/local
 export MODEL PROMPT PREFIX
 
-.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos soak quality docs test-all coverage asan tsan tiny arm64 fuzz install clean help
+.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos bench-tiers soak quality docs test-all coverage asan tsan tiny arm64 fuzz install clean help
 
 build: ## build the release program, build/quire (installs and fetches what is missing)
 	@scripts/build.sh release
@@ -45,6 +45,9 @@ compare-serve: build ## quire serve and llama-server under the same load: ARGS="
 
 bench-qos: build ## a realtime class beside batch work of 4x the capacity, alone, without classes, on llama-server: ARGS="--requests 30"
 	@peer=$$(scripts/setup.sh peers) && node scripts/bench-qos.mjs --quire build/quire --peer "$$peer" $(ARGS)
+
+bench-tiers: build ## pages on disk: first token after a restart, reading rate, cost to others: ARGS="--rounds 3"
+	@node scripts/bench-tiers.mjs --quire build/quire $(ARGS)
 
 soak: build ## 20,000 mixed requests with random cancels from 100 clients, KV in f32 and q8: ARGS="--requests 2000 --seed 1"
 	@node scripts/serve/soak.mjs --quire build/quire --kv f32 $(ARGS)

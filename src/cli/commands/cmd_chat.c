@@ -34,6 +34,7 @@ typedef struct chat_args {
 /* clang-format off */
 static const quire_opt options[] = {
     QUIRE_ROWS_RUNTIME("the context of the training, or less if memory allows only less"),
+    QUIRE_ROWS_CACHE_DIR,
     { .names = { "--system" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
       .offset = offsetof(chat_args, system), .help = "system message at the start of the "
                                                      "conversation" },
@@ -49,6 +50,7 @@ typedef struct chat {
     const chat_args *args;
     quire_opened session;
     quire_writer *writer;
+    quire_kv_disk *disk;          /* NULL = none */
     quire_chat_message *messages; /* [n_messages]; contents are ours */
     size_t n_messages;
     size_t cap_messages;
@@ -318,6 +320,12 @@ static int run(void *opaque)
     if (rc == QUIRE_OK) {
         rc = quire_writer_create(&c.writer, &c.session, &args->sampling, &err);
     }
+    if (rc == QUIRE_OK) {
+        rc = quire_kv_disk_open(&c.disk, &args->common, &c.session, &err);
+    }
+    if (rc == QUIRE_OK) {
+        quire_writer_disk_set(c.writer, c.disk);
+    }
     if (rc == QUIRE_OK && args->common.is_json) {
         c.turns = json_array();
         rc = c.turns == NULL ? quire_error_set(&err, QUIRE_NOMEM, "out of memory") : QUIRE_OK;
@@ -345,6 +353,7 @@ static int run(void *opaque)
     free(c.messages);
     free(c.rendered);
     quire_writer_destroy(c.writer);
+    quire_kv_disk_close(c.disk);
     quire_opened_close(&c.session);
     return exit_status;
 }

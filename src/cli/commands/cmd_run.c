@@ -25,6 +25,7 @@ typedef struct run_args {
 /* clang-format off */
 static const quire_opt options[] = {
     QUIRE_ROWS_RUNTIME("the context of the training, or less if memory allows only less"),
+    QUIRE_ROWS_CACHE_DIR,
     { .names = { "-p", "--prompt" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
       .offset = offsetof(run_args, prompt), .help = "prompt: the text that the model continues" },
     { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
@@ -38,9 +39,10 @@ static int print_json(const run_args *args, const quire_opened *session, const q
                       const quire_writer_result *result, uint32_t n_held)
 {
     return quire_stdout_json(json_pack(
-        "{s:o, s:s, s:i, s:i, s:o, s:o, s:o, s:I, s:i, s:o}", "text", quire_collected_json(c),
+        "{s:o, s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:I, s:i, s:o}", "text", quire_collected_json(c),
         "stop", quire_stop_word(result->stop), "prompt_tokens", (int)result->n_prompt,
-        "output_tokens", (int)result->n_output, "prompt_tokens_per_second",
+        "stored_tokens", (int)result->n_stored, "output_tokens", (int)result->n_output,
+        "prompt_tokens_per_second",
         quire_json_real(quire_rate(result->n_prompt, result->prefill_s)),
         "decode_tokens_per_second", quire_json_real(quire_rate(result->n_steps, result->decode_s)),
         "ttft_ms", quire_json_real(1e3 * result->first_s), "seed", (json_int_t)args->sampling.seed,
@@ -59,6 +61,9 @@ static void print_summary(const run_args *args, const quire_opened *session,
     quire_cache_stats_get(quire_runtime_cache(session->runtime), &stats);
     quire_say("prompt %u tokens, %.1f tokens/s, first token after %.3f s", result->n_prompt,
               quire_rate(result->n_prompt, result->prefill_s), result->first_s);
+    if (args->common.cache_dir != NULL) {
+        quire_say("read %u of these tokens from %s", result->n_stored, args->common.cache_dir);
+    }
     quire_say("output %u tokens, %.1f tokens/s; stopped: %s", result->n_output,
               quire_rate(result->n_steps, result->decode_s), quire_stop_text(result->stop));
     quire_say("KV %s: %u tokens in %llu pages, %s live, %s charged",
@@ -107,6 +112,7 @@ static int generate(run_args *args, quire_opened *session, quire_error *err)
                              .is_kept = args->common.is_json };
     quire_kv_history history;
     quire_writer *writer = NULL;
+    quire_kv_disk *disk = NULL;
     quire_writer_result result;
     int32_t *tokens = NULL;
     size_t n_tokens = 0;
@@ -121,10 +127,14 @@ static int generate(run_args *args, quire_opened *session, quire_error *err)
     if (rc == QUIRE_OK) {
         rc = quire_writer_create(&writer, session, &args->sampling, err);
     }
+    if (rc == QUIRE_OK) {
+        rc = quire_kv_disk_open(&disk, &args->common, session, err);
+    }
     if (rc < 0) {
         goto out;
     }
     quire_writer_sink_set(writer, quire_collect, &text);
+    quire_writer_disk_set(writer, disk);
     rc = quire_writer_run(writer, tokens, n_tokens, &result, err);
     if (rc < 0 && rc != QUIRE_CANCELED) {
         goto out;
@@ -145,6 +155,7 @@ out:
     /* Before the sequence is closed, because the file shows its pages. */
     exit_status = quire_kv_history_close(&history, exit_status);
     quire_writer_destroy(writer);
+    quire_kv_disk_close(disk);
     free(tokens);
     quire_collected_fini(&text);
     return exit_status;

@@ -89,10 +89,6 @@ static const quire_opt options[] = {
       .initial = "grow", .offset = offsetof(quire_serve_args, admission),
       .help = "grow: a request begins when its prompt fits into the KV memory, and may be "
               "interrupted later; reserve: a request begins when prompt and max_tokens fit" },
-    { .names = { "--prefetch-steps" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 64,
-      .initial = "0", .block_key = "prefetch_steps",
-      .offset = offsetof(quire_serve_args, prefetch_steps),
-      .help = "reserved for caches in tiers; has no effect yet" },
 
     { .section = "Service classes",
       .names = { "--default-class" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
@@ -153,6 +149,31 @@ static const quire_opt options[] = {
     { .names = { "--no-precache" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, no_precache),
       .help = "do not use idle time to compute evicted text that is likely to be requested again" },
+
+    { .section = "Pages on disk",
+      .names = { "--cache-dir" }, .type = QUIRE_OPT_TEXT, .unit = "DIR", .initial_text = "none",
+      .offset = offsetof(quire_serve_args, cache_dir),
+      .help = "keep KV pages in this directory, so that they survive eviction and restarts: "
+              "docs/tiers.md" },
+    { .names = { "--cache-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = BYTES_MAX, .initial = "20GiB", .offset = offsetof(quire_serve_args, cache_disk_bytes),
+      .help = "most disk space that the directory takes; the oldest unused pages go first" },
+    { .names = { "--cache-dir-readonly" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, cache_dir_readonly),
+      .help = "read pages from the directory, and write none; several processes may read" },
+    { .names = { "--store-all" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(quire_serve_args, store_all),
+      .help = "write every page at once; without this option, pages are written when they are "
+              "used a second time, belong to a session or a pin, or at the end" },
+    { .names = { "--store-write-rate" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = BYTES_MAX, .initial = "64MiB",
+      .offset = offsetof(quire_serve_args, store_write_rate),
+      .help = "most bytes written in a second, for the life of an SSD; 0 is no limit" },
+    { .names = { "--prefetch-steps" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 65536,
+      .initial = "0", .block_key = "prefetch_steps",
+      .offset = offsetof(quire_serve_args, prefetch_steps),
+      .help = "read the pages of a waiting request from disk when it is expected to begin within "
+              "N steps; 0 reads them when it begins" },
 
     { .section = "Recording and tuning",
       .names = { "--record" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .initial_text = "none",
@@ -351,6 +372,8 @@ quire_engine_opts quire_serve_engine_opts(const quire_serve_args *args)
     opts.precache.is_off = args->no_precache;
     opts.recent_bytes = (size_t)args->recent_bytes;
     opts.no_shadow = args->no_what_if;
+    opts.tier.copies_all = args->store_all;
+    opts.tier.prefetch_steps = (uint32_t)args->prefetch_steps;
     opts.sessions.sessions_max = (uint32_t)args->max_sessions;
     opts.sessions.ttl_us = args->session_ttl_us;
     return opts;
@@ -391,9 +414,10 @@ quire_server_opts quire_serve_server_opts(const quire_serve_args *args)
 quire_opened_want quire_serve_want(const quire_serve_args *args)
 {
     const uint32_t n_running = (uint32_t)args->max_batch_size;
+    const uint32_t n_fetches = args->cache_dir != NULL ? QUIRE_TIER_FETCHES_MAX : 0;
 
     return (quire_opened_want){
-        .n_seqs_max = n_running + quire_engine_parked_max(n_running),
+        .n_seqs_max = n_running + quire_engine_parked_max(n_running) + n_fetches,
         .kv_share = args->cache_memory_ratio,
         .lock_memory = args->lock_memory,
     };

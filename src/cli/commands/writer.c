@@ -23,6 +23,7 @@ struct quire_writer {
     quire_bytes shown; /* text for the sink */
     quire_text_sink *sink;
     void *sink_ctx;
+    quire_kv_disk *disk; /* NULL = none */
 };
 
 static const struct {
@@ -117,6 +118,11 @@ void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ct
     writer->sink_ctx = ctx;
 }
 
+void quire_writer_disk_set(quire_writer *writer, quire_kv_disk *disk)
+{
+    writer->disk = disk;
+}
+
 uint32_t quire_writer_tokens(const quire_writer *writer)
 {
     return writer->n_held;
@@ -156,6 +162,12 @@ static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_t
     /* Always recompute the last token: its KV may be there, but its logits are not. */
     same = same == n_tokens ? n_tokens - 1 : same;
     QUIRE_TRY(keep_first(writer, same));
+    if (writer->disk != NULL) {
+        same = writer->n_held;
+        writer->n_held = quire_kv_disk_read(writer->disk, writer->seq, tokens, n_tokens - 1);
+        memcpy(writer->held + same, tokens + same, (writer->n_held - same) * sizeof(*tokens));
+        result->n_stored = writer->n_held - same;
+    }
     same = writer->n_held;
     rc = quire_opened_prefill(writer->session, writer->seq, tokens + same, n_tokens - same,
                               "reading", logits);
@@ -256,6 +268,9 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
             result->stop != QUIRE_STOP_SINK) {
             (void)show(writer);
         }
+    }
+    if (writer->disk != NULL) {
+        quire_kv_disk_write(writer->disk, writer->seq, writer->held, writer->n_held);
     }
     return rc < 0 ? quire_opened_step_error(session, rc, err) : QUIRE_OK;
 }

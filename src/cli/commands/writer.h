@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 
+#include "cli/commands/kv_disk.h"
 #include "cli/commands/opened.h"
 #include "cli/settings/args.h"
 #include "model/sampler.h"
@@ -30,6 +31,7 @@ const char *quire_stop_word(quire_stop stop);
 typedef struct quire_writer_result {
     uint32_t n_prompt; /* tokens of the prompt; if interrupted, those read */
     uint32_t n_reused; /* of n_prompt, already in KV */
+    uint32_t n_stored; /* of n_reused, read from disk */
     uint32_t n_output; /* tokens written */
     uint32_t n_steps;  /* of one token each, after the prompt */
     double prefill_s;  /* computing the prompt's new tokens */
@@ -58,6 +60,10 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
 
 /* Set the sink of text for quire_writer_run(). */
 void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ctx);
+
+/* Read known beginnings of prompts from disk, and keep what was read and written there. disk is
+ * borrowed; NULL = none. */
+void quire_writer_disk_set(quire_writer *writer, quire_kv_disk *disk);
 
 /* Tokens that the sequence holds now. */
 uint32_t quire_writer_tokens(const quire_writer *writer);

@@ -12,6 +12,7 @@
 #include "cli/serving/serve_classes.h"
 #include "cli/serving/serve_keys.h"
 #include "cli/serving/serve_log.h"
+#include "cli/serving/serve_store.h"
 #include "cli/serving/serve_tune.h"
 #include "model/chat_templates.h"
 
@@ -95,6 +96,7 @@ typedef struct serving {
     quire_server *server;
     quire_opened session;
     quire_engine *engine;
+    quire_store *store;       /* NULL = none, or the engine has it */
     quire_serve_tuner *tuner; /* NULL = no automatic tuning */
 } serving;
 
@@ -168,6 +170,7 @@ static int check(serving *s, quire_error *err)
 {
     QUIRE_TRY(quire_serve_memory_check(s->args, err));
     QUIRE_TRY(quire_serve_watch_check(s->args, err));
+    QUIRE_TRY(quire_serve_store_check(s->args, err));
     QUIRE_TRY(quire_serve_classes_read(&s->tiers, s->args, err));
     QUIRE_TRY(quire_serve_tenants_read(&s->tenants, s->args, err));
     QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &s->tiers, err));
@@ -262,8 +265,8 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
            s->opts.model_name, s->kv_name, plan->n_ctx,
            quire_format_bytes(plan->kv_budget_bytes, budget, sizeof(budget)), s->keys.n, n_admins);
     print_classes(s);
-    if (s->args->prefetch_steps != 0) {
-        printf("# prefetch_steps has no effect yet\n");
+    if (s->args->prefetch_steps != 0 && s->args->cache_dir == NULL) {
+        printf("# prefetch_steps has no effect without cache_dir\n");
     }
     return QUIRE_EXIT_OK;
 }
@@ -292,9 +295,9 @@ static void warn(const serving *s)
                              own != NULL ? "not recognised" : "missing",
                              list_templates(names, sizeof(names)));
     }
-    if (s->args->prefetch_steps != 0) {
+    if (s->args->prefetch_steps != 0 && s->args->cache_dir == NULL) {
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
-                             "warning: prefetch_steps has no effect yet");
+                             "warning: prefetch_steps has no effect without cache_dir");
     }
 }
 
@@ -354,11 +357,14 @@ static int start(serving *s, quire_error *err)
     QUIRE_TRY(quire_opened_open_model(&s->session, &s->args->common, err));
     QUIRE_TRY(quire_opened_open_runtime(&s->session, &s->args->common, &want, err));
     warn(s);
+    QUIRE_TRY(quire_serve_store_open(&s->store, s->args, &s->log, err));
+    opts.tier.store = s->store;
     opts.model = s->session.model;
     opts.runtime = s->session.runtime;
     opts.classes = s->tiers.classes;
     opts.accounts = quire_serve_tenants_accounts(&s->tenants);
     QUIRE_TRY(quire_engine_create(&s->engine, &opts, err));
+    s->store = NULL;
     QUIRE_TRY(start_tuner(s, err));
     QUIRE_TRY(signals_catch(err));
     quire_server_ready(s->server, s->engine);
@@ -430,6 +436,7 @@ static void release(serving *s)
     if (s->engine != NULL) {
         quire_engine_destroy(s->engine);
     }
+    quire_serve_store_close(s->store);
     quire_opened_close(&s->session);
     signals_release();
     quire_serve_keys_fini(&s->keys);

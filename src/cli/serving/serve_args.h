@@ -55,6 +55,12 @@ typedef struct quire_serve_args {
     double low_traffic_hits_per_hour;
     bool lock_memory;
     bool no_precache;
+    /* pages on disk */
+    const char *cache_dir; /* NULL = none */
+    uint64_t cache_disk_bytes;
+    bool cache_dir_readonly;
+    bool store_all;
+    uint64_t store_write_rate;
     /* watching itself */
     const char *record;
     bool record_plain;

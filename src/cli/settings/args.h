@@ -29,6 +29,8 @@ typedef struct quire_common_args {
     int64_t page_tokens;
     int64_t n_batch;
     const char *kv_history; /* NULL = not asked for */
+    const char *cache_dir;  /* of run and chat; NULL = none */
+    uint64_t cache_disk_bytes;
     bool is_json;
 } quire_common_args;
 
@@ -136,6 +138,15 @@ typedef struct quire_sampling_args {
       .help = "at the end, write cache statistics and the last "                                   \
               QUIRE_TEXT_OF(QUIRE_HISTORY_EVENTS_DEFAULT)                                          \
               " events of KV pages (taken, shared, released, moved) as JSON Lines" }
+
+/* Options of commands that keep their KV on disk. */
+#define QUIRE_ROWS_CACHE_DIR                                                                       \
+    { .names = { "--cache-dir" }, .type = QUIRE_OPT_TEXT, .unit = "DIR",                           \
+      .offset = offsetof(quire_common_args, cache_dir),                                            \
+      .help = "keep the KV of the text in this directory, and read known beginnings from there" }, \
+    { .names = { "--cache-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,              \
+      .max = 1e15, .initial = "20GiB", .offset = offsetof(quire_common_args, cache_disk_bytes),    \
+      .help = "most disk space that the directory takes" }
 
 /* Options of each command with one runtime. */
 #define QUIRE_ROWS_RUNTIME(default_ctx)                                                            \

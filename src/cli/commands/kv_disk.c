@@ -1,0 +1,411 @@
+/* kv_disk.c - see kv_disk.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/kv_disk.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "cli/commands/talk.h"
+#include "model/kv_identity.h"
+#include "server/tenant.h"
+#include "store/file/file_store.h"
+#include "store/page_io.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TRANSFERS 16u /* pages under way at once */
+#define WAIT_MS   100u
+#define WRITE_NS  ((uint64_t)60 * 1000000000u) /* the longest time that writing may take */
+#define READ_NS   ((uint64_t)5 * 1000000000u)  /* the longest time without a page */
+#define NS_PER_MS 1000000u
+
+struct quire_kv_disk {
+    const quire_opened *session;
+    quire_store *store;
+    quire_page_parts parts;
+    quire_tenant_salt salt;
+    quire_page_key root;
+    bool is_sealed; /* open pages are not kept */
+    quire_transfer *unused;
+    uint32_t n_away;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool has_done; /* under the lock */
+};
+
+static void wake(void *ctx)
+{
+    quire_kv_disk *d = ctx;
+
+    (void)pthread_mutex_lock(&d->lock);
+    d->has_done = true;
+    (void)pthread_cond_signal(&d->changed);
+    (void)pthread_mutex_unlock(&d->lock);
+}
+
+static void say_trouble(void *ctx, const char *line)
+{
+    (void)ctx;
+    quire_say("cache directory: %s", line);
+}
+
+/* ---- transfers ---- */
+
+static quire_transfer *transfer_take(quire_kv_disk *d)
+{
+    quire_transfer *t = d->unused;
+
+    if (t != NULL) {
+        d->unused = t->next;
+        d->n_away++;
+    }
+    return t;
+}
+
+static void transfer_give(void *ctx, quire_transfer *t)
+{
+    quire_kv_disk *d = ctx;
+
+    t->next = d->unused;
+    d->unused = t;
+    d->n_away--;
+}
+
+/* The next transfer that comes back; NULL when none comes in time, or after Ctrl-C. */
+static quire_transfer *transfer_wait(quire_kv_disk *d, uint64_t within_ns)
+{
+    const uint64_t end_ns = quire_clock_ns() + within_ns;
+    quire_transfer *t = NULL;
+
+    while (d->store->ops->poll(d->store, &t, 1) == 0) {
+        struct timespec until;
+
+        if (quire_clock_ns() >= end_ns || quire_interrupt_seen()) {
+            return NULL;
+        }
+        (void)clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += (long)WAIT_MS * (long)NS_PER_MS;
+        if (until.tv_nsec >= 1000000000L) {
+            until.tv_sec++;
+            until.tv_nsec -= 1000000000L;
+        }
+        (void)pthread_mutex_lock(&d->lock);
+        if (!d->has_done) {
+            (void)pthread_cond_timedwait(&d->changed, &d->lock, &until);
+        }
+        d->has_done = false;
+        (void)pthread_mutex_unlock(&d->lock);
+    }
+    return t;
+}
+
+/* ---- open and close ---- */
+
+static void names_make(quire_kv_disk *d)
+{
+    quire_prefix_key key;
+
+    quire_tenant_salt_make(&d->salt, "", ""); /* as quire serve without keys */
+    key = (quire_prefix_key){ .salt = d->salt.bytes, .salt_bytes = d->salt.n };
+    quire_kv_identity_get(d->session->runtime, key.identity);
+    quire_prefix_key_root(&key, &d->root);
+}
+
+static int parts_open(quire_kv_disk *d)
+{
+    const quire_runtime_opts *o = quire_runtime_opts_get(d->session->runtime);
+
+    QUIRE_TRY(
+        quire_page_parts_get(quire_runtime_cache(d->session->runtime), o->page_tokens, &d->parts));
+    d->is_sealed = d->parts.n_groups > 1;
+    for (uint32_t i = 0; i < TRANSFERS; i++) {
+        quire_transfer *t = quire_transfer_new(d->parts.record_bytes, o->page_tokens);
+
+        QUIRE_FAIL_IF(t == NULL, QUIRE_NOMEM);
+        t->next = d->unused;
+        d->unused = t;
+    }
+    return QUIRE_OK;
+}
+
+static int store_open(quire_kv_disk *d, const quire_common_args *args, quire_error *err)
+{
+    quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
+
+    opts.dir = args->cache_dir;
+    opts.capacity_bytes = args->cache_disk_bytes;
+    opts.write_rate = 0; /* one text: it is written once */
+    opts.log = say_trouble;
+    QUIRE_TRY(quire_file_store_create(&d->store, &opts, err));
+    d->store->waker = (quire_store_waker){ wake, d };
+    return QUIRE_OK;
+}
+
+int quire_kv_disk_open(quire_kv_disk **out, const quire_common_args *args,
+                       const quire_opened *session, quire_error *err)
+{
+    quire_kv_disk *d;
+    int rc;
+
+    *out = NULL;
+    if (args->cache_dir == NULL) {
+        return QUIRE_OK;
+    }
+    d = calloc(1, sizeof *d);
+    if (d == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for pages of the cache directory");
+    }
+    d->session = session;
+    (void)pthread_mutex_init(&d->lock, NULL);
+    (void)pthread_cond_init(&d->changed, NULL);
+    names_make(d);
+    rc = parts_open(d);
+    if (rc < 0) {
+        (void)quire_error_set(err, rc, "cannot keep pages of this model on disk: %s",
+                              quire_status_text(rc));
+    } else {
+        rc = store_open(d, args, err);
+    }
+    if (rc < 0) {
+        quire_kv_disk_close(d);
+        return rc;
+    }
+    *out = d;
+    return QUIRE_OK;
+}
+
+void quire_kv_disk_close(quire_kv_disk *d)
+{
+    if (d == NULL) {
+        return;
+    }
+    if (d->store != NULL) {
+        d->store->ops->close(d->store, transfer_give, d);
+    }
+    while (d->unused != NULL) {
+        quire_transfer *t = d->unused;
+
+        d->unused = t->next;
+        quire_transfer_free(t);
+    }
+    (void)pthread_cond_destroy(&d->changed);
+    (void)pthread_mutex_destroy(&d->lock);
+    free(d);
+}
+
+/* ---- texts ---- */
+
+/* A walk over the pages of a text. */
+typedef struct text_walk {
+    const int32_t *tokens;
+    uint32_t n_tokens;
+    uint32_t page;
+    quire_page_key parent; /* of the text before the page */
+} text_walk;
+
+/* The page at the walk; its key too. */
+static quire_page_text text_of(const quire_kv_disk *d, const text_walk *w)
+{
+    const uint32_t first = w->page * d->parts.page_tokens;
+    const uint32_t n_rest = w->n_tokens - first;
+    quire_page_text text = {
+        .parent = w->parent,
+        .root = d->root,
+        .first_token = first,
+        .n_tokens = n_rest < d->parts.page_tokens ? n_rest : d->parts.page_tokens,
+        .tokens = w->tokens + first,
+        .salt = d->salt.bytes,
+        .salt_bytes = d->salt.n,
+    };
+
+    quire_prefix_key_add(&w->parent, text.tokens, text.n_tokens, &text.key);
+    return text;
+}
+
+/* ---- reading ---- */
+
+/* Ask for the page at the walk and go on. `is_open`: for what is kept of its begin. */
+static bool ask(quire_kv_disk *d, text_walk *w, bool is_open)
+{
+    quire_page_text text = text_of(d, w);
+    quire_transfer *t = transfer_take(d);
+
+    if (t == NULL) {
+        return false;
+    }
+    w->page++;
+    w->parent = text.key;
+    if (is_open) {
+        quire_page_record_slot(&text.parent, text.tokens[0], &text.key);
+        text.n_tokens = 0;
+    }
+    quire_transfer_text_set(t, &text);
+    t->is_query = false;
+    t->is_replacing = false;
+    d->store->ops->get(d->store, &t, 1);
+    return true;
+}
+
+/* Wait for all transfers; their records are of no use. */
+static void drain(quire_kv_disk *d, quire_transfer **arrived)
+{
+    quire_transfer *t;
+
+    for (uint32_t i = 0; i < TRANSFERS; i++) {
+        if (arrived[i] != NULL) {
+            transfer_give(d, arrived[i]);
+            arrived[i] = NULL;
+        }
+    }
+    while (d->n_away > 0 && (t = transfer_wait(d, READ_NS)) != NULL) {
+        transfer_give(d, t);
+    }
+}
+
+/* The transfer of a page; others that come first are put aside. */
+static quire_transfer *arrival_of(quire_kv_disk *d, quire_transfer **arrived, uint32_t page)
+{
+    while (arrived[page % TRANSFERS] == NULL) {
+        quire_transfer *t = transfer_wait(d, READ_NS);
+
+        if (t == NULL) {
+            return NULL;
+        }
+        arrived[t->text.first_token / d->parts.page_tokens % TRANSFERS] = t;
+    }
+    return arrived[page % TRANSFERS];
+}
+
+/* Append full pages to the sequence, in order. */
+static void read_full(quire_kv_disk *d, quire_seq_id seq, text_walk *asked, uint32_t n_pages)
+{
+    quire_transfer *arrived[TRANSFERS] = { NULL };
+    uint32_t page = asked->page;
+
+    while (page < n_pages) {
+        quire_transfer *t;
+
+        while (asked->page < n_pages && asked->page < page + TRANSFERS && ask(d, asked, false)) {
+        }
+        t = arrival_of(d, arrived, page);
+        if (t == NULL || t->result != QUIRE_STORE_OK ||
+            quire_page_read(quire_runtime_cache(d->session->runtime), &d->parts, seq, &t->found,
+                            d->parts.page_tokens) < 0) {
+            break;
+        }
+        arrived[page % TRANSFERS] = NULL;
+        transfer_give(d, t);
+        page++;
+    }
+    drain(d, arrived);
+}
+
+/* Append the begin of the page at the walk, as far as an open page was kept. */
+static void read_open(quire_kv_disk *d, quire_seq_id seq, text_walk *w)
+{
+    const int32_t *tokens = w->tokens + (size_t)w->page * d->parts.page_tokens;
+    const uint32_t n_rest = w->n_tokens - w->page * d->parts.page_tokens;
+    quire_transfer *t;
+
+    if (!ask(d, w, true) || (t = transfer_wait(d, READ_NS)) == NULL) {
+        return;
+    }
+    if (t->result == QUIRE_STORE_OK) {
+        const uint32_t n = quire_page_same(&t->found, tokens, n_rest);
+
+        if (n > 0) {
+            (void)quire_page_read(quire_runtime_cache(d->session->runtime), &d->parts, seq,
+                                  &t->found, n);
+        }
+    }
+    transfer_give(d, t);
+}
+
+/* A walk at the end of the sequence's pages. */
+static text_walk walk_to(const quire_kv_disk *d, const int32_t *tokens, uint32_t n_tokens,
+                         uint32_t n_pages)
+{
+    text_walk w = { .tokens = tokens, .n_tokens = n_tokens, .parent = d->root };
+
+    for (; w.page < n_pages; w.page++) {
+        w.parent = text_of(d, &w).key;
+    }
+    return w;
+}
+
+uint32_t quire_kv_disk_read(quire_kv_disk *d, quire_seq_id seq, const int32_t *tokens,
+                            uint32_t n_tokens)
+{
+    const quire_cache *cache = quire_runtime_cache(d->session->runtime);
+    uint32_t n_have = quire_seq_tokens(cache, seq);
+    text_walk w;
+
+    if (n_have % d->parts.page_tokens != 0) {
+        return n_have;
+    }
+    w = walk_to(d, tokens, n_tokens, n_have / d->parts.page_tokens);
+    read_full(d, seq, &w, n_tokens / d->parts.page_tokens);
+    n_have = quire_seq_tokens(cache, seq);
+    if (!d->is_sealed && n_have < n_tokens && d->n_away == 0) {
+        w = walk_to(d, tokens, n_tokens, n_have / d->parts.page_tokens);
+        read_open(d, seq, &w);
+    }
+    return quire_seq_tokens(cache, seq);
+}
+
+/* ---- writing ---- */
+
+static int put(quire_kv_disk *d, quire_seq_id seq, const text_walk *w, quire_transfer *t)
+{
+    const quire_cache *cache = quire_runtime_cache(d->session->runtime);
+    quire_page_text text = text_of(d, w);
+    quire_page_id pages[QUIRE_GROUPS_MAX];
+
+    for (uint32_t g = 0; g < d->parts.n_groups; g++) {
+        quire_seq_table table;
+
+        QUIRE_TRY(quire_seq_table_get(cache, seq, (quire_group_id)g, &table));
+        pages[g] = table.leaves[w->page / QUIRE_LEAF_ENTRIES][w->page % QUIRE_LEAF_ENTRIES].page;
+    }
+    t->is_replacing = text.n_tokens < d->parts.page_tokens;
+    if (t->is_replacing) {
+        quire_page_record_slot(&text.parent, text.tokens[0], &text.key);
+    }
+    QUIRE_TRY(quire_page_write(cache, &d->parts, &text, pages, t));
+    d->store->ops->put(d->store, &t, 1);
+    return QUIRE_OK;
+}
+
+void quire_kv_disk_write(quire_kv_disk *d, quire_seq_id seq, const int32_t *tokens,
+                         uint32_t n_tokens)
+{
+    const uint64_t end_ns = quire_clock_ns() + WRITE_NS;
+    text_walk w = { .tokens = tokens, .n_tokens = n_tokens, .parent = d->root };
+    quire_transfer *t;
+
+    if (d->is_sealed) {
+        w.n_tokens -= n_tokens % d->parts.page_tokens;
+    }
+    while (w.page * d->parts.page_tokens < w.n_tokens && quire_clock_ns() < end_ns) {
+        t = transfer_take(d);
+        if (t == NULL) {
+            t = transfer_wait(d, WRITE_NS);
+            if (t == NULL) {
+                return;
+            }
+            transfer_give(d, t);
+            continue;
+        }
+        if (put(d, seq, &w, t) < 0) {
+            transfer_give(d, t);
+            return;
+        }
+        w.parent = text_of(d, &w).key;
+        w.page++;
+    }
+    while (d->n_away > 0 && (t = transfer_wait(d, WRITE_NS)) != NULL) {
+        transfer_give(d, t);
+    }
+}

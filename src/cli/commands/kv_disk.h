@@ -1,0 +1,34 @@
+/* kv_disk.h - KV pages of one sequence on disk: what quire run and quire chat have with
+ * --cache-dir.
+ *
+ * The pages are those of quire serve without API keys: each finds what the other has stored.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_KV_DISK_H
+#define QUIRE_CLI_KV_DISK_H
+
+#include "cli/commands/opened.h"
+
+typedef struct quire_kv_disk quire_kv_disk;
+
+/* Open the directory that args name; *out is NULL if they name none. Errors:
+ * quire_file_store_create(), QUIRE_NOMEM. Memory: quire_kv_disk_close(). */
+int quire_kv_disk_open(quire_kv_disk **out, const quire_common_args *args,
+                       const quire_opened *session, quire_error *err);
+/* Waits until the pages are durable, within a bound. NULL is allowed. */
+void quire_kv_disk_close(quire_kv_disk *disk);
+
+/* Append stored pages to a sequence that holds the first tokens of a text, whole pages of it, up to
+ * n_tokens. Returns the tokens that the sequence then holds. What is missing or damaged ends the
+ * reading, not the program; Ctrl-C ends it too. */
+uint32_t quire_kv_disk_read(quire_kv_disk *disk, quire_seq_id seq, const int32_t *tokens,
+                            uint32_t n_tokens);
+
+/* Store the pages of a sequence's tokens, the partly filled one included. What is stored already is
+ * not written again. */
+void quire_kv_disk_write(quire_kv_disk *disk, quire_seq_id seq, const int32_t *tokens,
+                         uint32_t n_tokens);
+
+#endif /* QUIRE_CLI_KV_DISK_H */

@@ -1,0 +1,334 @@
+/* test_cache_dir.c - pages on disk, end to end: run, chat and serve find again what they have
+ * computed, also after a kill; the directory's rules are told by name.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "program.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define REPLY_MAX 65536u
+
+/* ---- directories ---- */
+
+static char dir[512];
+
+/* An empty path for a directory; the program makes it. */
+static const char *new_dir(const char *name)
+{
+    (void)snprintf(dir, sizeof dir, "%s", program_path(name));
+    return dir;
+}
+
+/* Remove the directory's files and the directory. Returns the number of segments. */
+static uint32_t remove_dir(void)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    uint32_t n = 0;
+
+    assert_non_null(d);
+    while ((e = readdir(d)) != NULL) {
+        char path[1024];
+
+        (void)snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        n += strncmp(e->d_name, "segment-", 8) == 0;
+        (void)unlink(path);
+    }
+    (void)closedir(d);
+    assert_int_equal(rmdir(dir), 0);
+    return n;
+}
+
+/* ---- run and chat ---- */
+
+static json_t *run(const char *prompt, const char *kv)
+{
+    return program_json(PROGRAM("run", "-m", program_model(), "-t", "1", "-f", prompt, "-n", "8",
+                                "--temp", "0", "--kv", kv, "--cache-dir", dir, "--json"));
+}
+
+static json_int_t number(const json_t *document, const char *name)
+{
+    const json_t *value = json_object_get(document, name);
+
+    assert_true(json_is_integer(value));
+    return json_integer_value(value);
+}
+
+static void run_reads_what_it_has_written(void **state)
+{
+    static const char *const formats[] = { "f16", "q8", "q4" };
+    const char *prompt = program_text("prompt.txt", 220);
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        const bool is_sealed = strcmp(formats[i], "q4") == 0;
+        json_t *first;
+        json_t *again;
+        struct stat info;
+        json_int_t n_prompt;
+
+        (void)new_dir("run-cache");
+        first = run(prompt, formats[i]);
+        again = run(prompt, formats[i]);
+        n_prompt = number(first, "prompt_tokens");
+        assert_true(n_prompt > 64);
+        assert_int_equal(number(first, "stored_tokens"), 0);
+        /* The last token is always computed; sealed formats keep full pages only. */
+        assert_int_equal(number(again, "stored_tokens"),
+                         is_sealed ? (n_prompt - 1) / 64 * 64 : n_prompt - 1);
+        assert_string_equal(json_string_value(json_object_get(first, "text")),
+                            json_string_value(json_object_get(again, "text")));
+        assert_int_equal(stat(dir, &info), 0);
+        assert_int_equal(info.st_mode & 0777, 0700); /* the texts are the user's */
+        json_decref(first);
+        json_decref(again);
+        assert_true(remove_dir() > 0);
+    }
+}
+
+/* Another format, or another model, finds nothing and disturbs nothing. */
+static void formats_do_not_mix(void **state)
+{
+    const char *prompt = program_text("prompt.txt", 220);
+    json_t *documents[4];
+
+    (void)state;
+    (void)new_dir("mixed-cache");
+    documents[0] = run(prompt, "q8");
+    documents[1] = run(prompt, "f16");
+    documents[2] = run(prompt, "q8");
+    documents[3] = run(prompt, "f16");
+    assert_int_equal(number(documents[1], "stored_tokens"), 0);
+    assert_true(number(documents[2], "stored_tokens") > 64);
+    assert_true(number(documents[3], "stored_tokens") > 64);
+    for (uint32_t i = 0; i < 4; i++) {
+        json_decref(documents[i]);
+    }
+    (void)remove_dir();
+}
+
+static void chat_goes_on_tomorrow(void **state)
+{
+    static const char first[] = "tell me a long story about the river and the tree\n";
+    static const char both[] = "tell me a long story about the river and the tree\nand then\n";
+    program_result a;
+    program_result b;
+
+    (void)state;
+    (void)new_dir("chat-cache");
+    a = program_run_with(first,
+                         PROGRAM("chat", "-m", program_model(), "-t", "1", "-n", "8", "--temp", "0",
+                                 "--chat-template", "chatml", "--cache-dir", dir));
+    assert_int_equal(a.exit_status, 0);
+    b = program_run_with(both,
+                         PROGRAM("chat", "-m", program_model(), "-t", "1", "-n", "8", "--temp", "0",
+                                 "--chat-template", "chatml", "--cache-dir", dir));
+    assert_int_equal(b.exit_status, 0);
+    assert_memory_equal(a.out, b.out, a.out_bytes); /* the first answer is the same */
+    program_free(&a);
+    program_free(&b);
+    (void)remove_dir();
+}
+
+/* ---- serve ---- */
+
+static program_running start(uint16_t *port)
+{
+    program_running running = program_start(PROGRAM(
+        "serve", "-m", program_model(), "-t", "1", "--port", "0", "--kv", "f32", "--cache-dir", dir,
+        "--cache-disk", "512MiB", "--store-all", "--log-level", "errors"));
+    char *line = program_line_with(running.out, "ready: ");
+    const char *colon = strrchr(line, ':');
+
+    assert_non_null(colon);
+    *port = (uint16_t)strtoul(colon + 1, NULL, 10);
+    free(line);
+    return running;
+}
+
+/* One request; the reply's body, in static memory. */
+static const char *ask(uint16_t port, const char *method, const char *path, const char *body)
+{
+    static char reply[REPLY_MAX];
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port) };
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char request[4096];
+    size_t n = 0;
+    ssize_t got;
+    const char *begin;
+
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    (void)snprintf(request, sizeof request,
+                   "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                   "Connection: close\r\nContent-Length: %zu\r\n\r\n%s",
+                   method, path, strlen(body), body);
+    assert_int_equal(write(fd, request, strlen(request)), (ssize_t)strlen(request));
+    while (n + 1 < sizeof reply && (got = read(fd, reply + n, sizeof reply - 1 - n)) > 0) {
+        n += (size_t)got;
+    }
+    reply[n] = '\0';
+    (void)close(fd);
+    begin = strstr(reply, "\r\n\r\n");
+    assert_non_null(begin);
+    return begin + 4;
+}
+
+/* The value of a metric. */
+static double metric(uint16_t port, const char *name)
+{
+    const char *text = ask(port, "GET", "/metrics", "");
+    char line[256];
+    const char *at;
+
+    (void)snprintf(line, sizeof line, "\n%s ", name);
+    at = strstr(text, line);
+    if (at == NULL) {
+        fail_msg("no metric %s", name);
+    }
+    return strtod(at + strlen(line), NULL);
+}
+
+static const char story[] =
+    "{\"max_tokens\": 4, \"temperature\": 0, \"ignore_eos\": true, \"prompt\": \"the river ran to "
+    "the sea and the tree saw it all the long day, and a dog and a cat ran by the old house, and "
+    "nobody knew why they did, and so it was for all of the years\"}";
+
+/* The answer and the cached tokens of a completion. */
+static json_int_t complete(uint16_t port, char *text, size_t text_bytes)
+{
+    json_t *document = json_loads(ask(port, "POST", "/v1/completions", story), 0, NULL);
+    const json_t *usage = json_object_get(document, "usage");
+    const json_t *choice = json_array_get(json_object_get(document, "choices"), 0);
+    json_int_t n;
+
+    assert_non_null(usage);
+    (void)snprintf(text, text_bytes, "%s", json_string_value(json_object_get(choice, "text")));
+    n = json_integer_value(
+        json_object_get(json_object_get(usage, "prompt_tokens_details"), "cached_tokens"));
+    json_decref(document);
+    return n;
+}
+
+static void doze(void)
+{
+    const struct timespec wait = { .tv_nsec = 20000000 };
+
+    (void)nanosleep(&wait, NULL);
+}
+
+/* A server finds its texts again after SIGTERM and after SIGKILL. */
+static void serve_survives(void **state)
+{
+    static const int signals[] = { SIGTERM, SIGKILL };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        char first[256], again[256];
+        program_running running;
+        uint16_t port;
+
+        (void)new_dir("serve-cache");
+        running = start(&port);
+        assert_int_equal(complete(port, first, sizeof first), 0);
+        while (metric(port, "quire_tier_copied_pages_total{result=\"durable\"}") < 2.0) {
+            doze();
+        }
+        assert_int_equal(kill(running.pid, signals[i]), 0);
+        assert_int_equal(program_end(&running), i == 0 ? 0 : 128 + SIGKILL);
+
+        running = start(&port);
+        assert_true(complete(port, again, sizeof again) >= 128);
+        assert_string_equal(first, again);
+        assert_true(metric(port, "quire_tier_fetched_tokens_total") >= 128.0);
+        assert_true(metric(port, "quire_tier_reads_total{result=\"ok\"}") >= 2.0);
+        assert_true(metric(port, "quire_tier_degraded") == 0.0);
+        assert_int_equal(kill(running.pid, SIGTERM), 0);
+        assert_int_equal(program_end(&running), 0);
+        (void)remove_dir();
+    }
+}
+
+/* A directory belongs to one process; others may read. */
+static void one_process_writes(void **state)
+{
+    program_running running;
+    program_result result;
+    char text[256], pid[32];
+    uint16_t port;
+
+    (void)state;
+    (void)new_dir("one-cache");
+    running = start(&port);
+    (void)complete(port, text, sizeof text);
+    result = program_expect(
+        1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--cache-dir", dir));
+    (void)snprintf(pid, sizeof pid, "%d", (int)running.pid);
+    assert_says(result.err, dir);
+    assert_says(result.err, pid);
+    program_free(&result);
+    assert_int_equal(kill(running.pid, SIGTERM), 0);
+    assert_int_equal(program_end(&running), 0);
+    (void)remove_dir();
+}
+
+static void settings_are_checked(void **state)
+{
+    const char *m = program_model();
+    const struct {
+        int exit_status;
+        program_args args;
+        const char *says;
+    } cases[] = {
+        { 2, PROGRAM("serve", "-m", m, "--store-all"), "store_all needs a cache_dir" },
+        { 2, PROGRAM("serve", "-m", m, "--cache-dir-readonly"),
+          "cache_dir_readonly needs a cache_dir" },
+        { 2, PROGRAM("serve", "-m", m, "--cache-dir", "/x", "--no-prefix-cache"),
+          "cache_dir needs the prefix cache" },
+        { 2, PROGRAM("serve", "-m", m, "--cache-dir", "/x", "--cache-disk", "1MiB"),
+          "cache_disk: at least" },
+        { 1, PROGRAM("serve", "-m", m, "--cache-dir", "/nowhere/x"), "/nowhere/x" },
+        { 1, PROGRAM("run", "-m", m, "-p", "a", "--cache-dir", "/nowhere/x"), "/nowhere/x" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        program_result result = program_expect(cases[i].exit_status, cases[i].args);
+
+        assert_says(result.err, cases[i].says);
+        program_free(&result);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(run_reads_what_it_has_written),
+        cmocka_unit_test(formats_do_not_mix),
+        cmocka_unit_test(chat_goes_on_tomorrow),
+        cmocka_unit_test(serve_survives),
+        cmocka_unit_test(one_process_writes),
+        cmocka_unit_test(settings_are_checked),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, program_clean);
+}

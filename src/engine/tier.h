@@ -17,8 +17,8 @@
  * repeats).
  *
  * Ahead of time. With prefetch_steps, a request that lacks a place or room fetches already when it
- * should be able to begin within so many steps: when as many running requests as stand before it are
- * due to end by then. Pages fetched ahead are cached pages; others may evict them again.
+ * should be able to begin within so many steps: when as many running requests as stand before it
+ * are due to end by then. Pages fetched ahead are cached pages; others may evict them again.
  *
  * Copying. A page is copied below when it is worth it: it was hit at least once, a session or a pin
  * has it, or copies_all is set. Open pages are copied when they have rested, and at the end. At the
@@ -48,13 +48,13 @@
 #define QUIRE_TIER_FETCHES_MAX  16u      /* requests that fetch at once */
 
 typedef struct quire_tier_opts {
-    quire_store *store;  /* NULL = none. Owned by the engine once it was created: it closes it */
-    bool copies_all;     /* copy every page, not only those worth it */
+    quire_store *store; /* NULL = none. Owned by the engine once it was created: it closes it */
+    bool copies_all;    /* copy every page, not only those worth it */
     uint32_t prefetch_steps; /* a queued request that should begin within so many steps fetches
                                 already */
-    size_t buffer_bytes; /* memory for pages on their way; 0 = default; at least 4 pages */
-    uint64_t wait_us;    /* a fetch is given up after this time without a page; 0 = default */
-    uint64_t close_us;   /* for copying at the end; 0 = default */
+    size_t buffer_bytes;     /* memory for pages on their way; 0 = default; at least 4 pages */
+    uint64_t wait_us;        /* a fetch is given up after this time without a page; 0 = default */
+    uint64_t close_us;       /* for copying at the end; 0 = default */
 } quire_tier_opts;
 
 typedef struct quire_tier_stats {

@@ -11,7 +11,7 @@
 #include "base/parse.h"
 #include "engine/pins.h"
 #include "server/prompt_tokens.h"
-#include "server/tier.h"
+#include "server/service_tier.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "server/tenant.h"
-#include "server/tier.h"
+#include "server/service_tier.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>

@@ -26,7 +26,7 @@
 #include "server/json_out.h"
 #include "server/server.h"
 #include "server/tenant.h"
-#include "server/tier.h"
+#include "server/service_tier.h"
 
 typedef struct quire_http quire_http;
 

@@ -35,7 +35,7 @@ typedef struct quire_server_key {
     const char *key;
     const char *tenant;
     bool is_admin; /* administration only, no generations */
-    /* Service classes by name; see tier.h. NULL = any; NULL = the server's default. */
+    /* Service classes by name; see service_tier.h. NULL = any; NULL = the server's default. */
     const char *max_class;
     const char *default_class;
 } quire_server_key;

@@ -6,7 +6,7 @@
  *   poll <-- transfers <----------------------------------'
  *   drop --> at once for later gets -----> made durable
  *
- * A store keeps records (record.h) by key. Every call returns without waiting for a disk or a
+ * A store keeps records (page_record.h) by key. Every call returns without waiting for a disk or a
  * network. A *transfer* carries one record: the caller allocates it, the store owns it from get or
  * put until poll returns it.
  *
@@ -27,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "store/record.h"
+#include "store/page_record.h"
 
 typedef struct quire_store quire_store;
 
@@ -65,7 +65,7 @@ typedef struct quire_store_drop {
     quire_page_key root; /* TEXT, BEHIND: of the key's text, if it is known; else zeros. It saves
                             records of other roots whose texts a store cannot follow to their
                             beginning */
-    const void *salt;   /* SALT, SALTS */
+    const void *salt;    /* SALT, SALTS */
     uint32_t salt_bytes;
 } quire_store_drop;
 
@@ -88,7 +88,7 @@ typedef struct quire_store_stats {
     uint64_t results_total[QUIRE_STORE_RESULT_COUNT]; /* of gets, queries not counted */
     uint64_t puts_total;                              /* records that became durable */
     uint64_t known_total;         /* puts of records that were durable already: nothing written */
-    uint64_t put_bytes_total;                         /* of these */
+    uint64_t put_bytes_total;     /* of these */
     uint64_t written_bytes_total; /* all that was written: heads, footers, copies too */
     uint64_t refused_total;       /* puts that did not become durable */
     uint64_t evicted_total;       /* records that went for want of room */

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "store/record.h"
+#include "store/page_record.h"
 #include "store/store.h"
 
 #define TEST_PAGE_TOKENS 64u

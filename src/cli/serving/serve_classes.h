@@ -7,7 +7,7 @@
 #define QUIRE_CLI_SERVE_CLASSES_H
 
 #include "cli/serving/serve_args.h"
-#include "server/tier.h"
+#include "server/service_tier.h"
 
 /* Tenants with an account of their own: entry i has number i + 1. */
 typedef struct quire_serve_tenants {

@@ -7,7 +7,7 @@
 #define QUIRE_CLI_SERVE_KEYS_H
 
 #include "cli/serving/serve_args.h"
-#include "server/tier.h"
+#include "server/service_tier.h"
 
 #define QUIRE_SERVE_TENANT "default" /* of --api-key, and of entries that name none */
 

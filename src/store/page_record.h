@@ -1,4 +1,4 @@
-/* record.h - one page of text as bytes: what a store keeps under the page's key.
+/* page_record.h - one page of text as bytes: what a store keeps under the page's key.
  *
  *   head                                     payload
  *   +--------+-------+------+----------------+----------+----------+- - -
@@ -23,8 +23,8 @@
  * Thread: any; a record belongs to its holder.
  *
  * SPDX-License-Identifier: MIT */
-#ifndef QUIRE_STORE_RECORD_H
-#define QUIRE_STORE_RECORD_H
+#ifndef QUIRE_STORE_PAGE_RECORD_H
+#define QUIRE_STORE_PAGE_RECORD_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -125,4 +125,4 @@ void quire_page_record_slot(const quire_page_key *parent, int32_t token, quire_p
 /* Copy the token ids of an opened record: [record->text.n_tokens]. */
 void quire_page_record_tokens(const quire_page_record *record, int32_t *out);
 
-#endif /* QUIRE_STORE_RECORD_H */
+#endif /* QUIRE_STORE_PAGE_RECORD_H */

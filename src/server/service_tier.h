@@ -1,4 +1,4 @@
-/* tier.h - choice of a request's service class; for src/server only.
+/* service_tier.h - choice of a request's service class; for src/server only.
  *
  *   service_tier     class
  *   absent, "auto"   the key's default
@@ -13,8 +13,8 @@
  * pin is refused in this case, because it is a promise about the budget of one class.
  *
  * SPDX-License-Identifier: MIT */
-#ifndef QUIRE_SERVER_TIER_H
-#define QUIRE_SERVER_TIER_H
+#ifndef QUIRE_SERVER_SERVICE_TIER_H
+#define QUIRE_SERVER_SERVICE_TIER_H
 
 #include "engine/classes.h"
 #include "quire/error.h"
@@ -53,4 +53,4 @@ void quire_tier_read(const quire_tiers *tiers, const quire_caller *caller, quire
 int quire_tier_of_pin(const quire_tiers *tiers, const quire_caller *caller, const char *name,
                       uint32_t *class_index, quire_api_error *err);
 
-#endif /* QUIRE_SERVER_TIER_H */
+#endif /* QUIRE_SERVER_SERVICE_TIER_H */

@@ -1,7 +1,7 @@
-/* record.c - see record.h.
+/* page_record.c - see page_record.h.
  *
  * SPDX-License-Identifier: MIT */
-#include "store/record.h"
+#include "store/page_record.h"
 
 #include "base/check.h"
 #include "base/hash128.h"

@@ -1,7 +1,7 @@
-/* tier.c - see tier.h.
+/* service_tier.c - see service_tier.h.
  *
  * SPDX-License-Identifier: MIT */
-#include "server/tier.h"
+#include "server/service_tier.h"
 
 #include "base/check.h"
 #include "base/text_buffer.h"

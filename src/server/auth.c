@@ -4,8 +4,8 @@
 #include "server/auth.h"
 
 #include "base/check.h"
-#include "server/tenant.h"
 #include "server/service_tier.h"
+#include "server/tenant.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>

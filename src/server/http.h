@@ -25,8 +25,8 @@
 #include "server/fields.h"
 #include "server/json_out.h"
 #include "server/server.h"
-#include "server/tenant.h"
 #include "server/service_tier.h"
+#include "server/tenant.h"
 
 typedef struct quire_http quire_http;
 

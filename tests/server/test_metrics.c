@@ -397,7 +397,7 @@ static void histograms_are_cumulative(void **state)
             n_series += check_histogram(all.families[f]);
         }
     }
-    assert_int_equal(n_histograms, 7);
+    assert_int_equal(n_histograms, 8);
     assert_int_equal(n_series, 4 + 3 * 2);
 }
 

@@ -1,8 +1,8 @@
 /* cpu.c - CPU feature detection.
  *
  * The compiler's __builtin_cpu_supports checks the OS's saved state too (XGETBV). gcc 12 knows no
- * name for AVX-VNNI, so that one bit is read from CPUID leaf 7.1. On AArch64 the kernel says what
- * there is beyond the baseline.
+ * name for AVX-VNNI, so that one bit is read from CPUID leaf 7.1. On AArch64 the kernel reports the
+ * features beyond the baseline.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/cpu.h"

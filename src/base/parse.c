@@ -18,7 +18,8 @@
 
 static bool starts_like_a_number(const char *text)
 {
-    /* strtoll and strtod skip blanks and take "inf", "nan" and hex: none of those is meant here. */
+    /* strtoll and strtod skip blanks and accept "inf", "nan" and hexadecimal numbers; this check
+     * refuses all of these. */
     size_t i = text[0] == '-' || text[0] == '+' ? 1 : 0;
 
     return isdigit((unsigned char)text[i]) ||

@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
-/* Of a processor for each member: what a run of all members needs, and what small runs have when
- * the machine is not busy. */
+/* Shares of one processor for each member: the least share of a run of all members, and the share
+ * that small runs have when the machine is not busy. */
 #define SHARE_ENOUGH 0.5
 #define SHARE_FREE   0.75
 

@@ -1,9 +1,10 @@
 /* team_size.h - how many members of a team take part in the next run.
  *
  * A run of m members that takes the time t and does work w (processor time without polling) has the
- * use of w / t processors. With less than m / 2 the processors are busy with other work: then as
- * many members run as had processors, for a pause. Say one of two members has no processor for 4
- * ms: the run takes 5 ms and its work is 2 ms, which one member alone does in 2.
+ * use of w / t processors. With less than m / 2 processors, the machine is busy with other work.
+ * For a pause, runs then have only as many members as had processors. For example, one of two
+ * members has no processor for 4 ms: the run takes 5 ms for 2 ms of work, which one member alone
+ * does in 2 ms.
  *
  * After the pause all members try again, unless the small runs had less than three quarters of
  * their processors: then the machine is still busy and the pause goes on. A trial that fails costs

@@ -1,4 +1,4 @@
-/* matmul.c - who computes what.
+/* matmul.c - the division of the work among threads, and the choice of kernels.
  *
  * SPDX-License-Identifier: MIT */
 #include "matmul/matmul_kernels.h"
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Packed x that is worked on before the next part of it: half of a small L2 cache, where it meets
- * one panel after the other. */
+/* Bytes of packed x that are multiplied with all panels before the next part of x. This part stays
+ * in half of a small L2 cache while panels pass by. */
 #define X_PART_BYTES ((size_t)256 << 10)
 
 /* ---- tiles of x ---- */
@@ -125,8 +125,8 @@ static const quire_matmul_kernels *find_named(const char *name)
     return NULL;
 }
 
-/* QUIRE_ISA's names are those of attention's sets, which have products of their own or take
- * narrower ones. */
+/* QUIRE_ISA names kernel sets of attention. A set without products of its own takes those of a
+ * narrower set. */
 static const quire_matmul_kernels *find_fastest(const char *isa)
 {
     const bool is_any = isa == NULL || isa[0] == '\0';

@@ -23,8 +23,8 @@
  *   w = s (c - 32)        y = fma(t, d, y), t = fma((float)sum1, s1, (float)sum0 * s0)
  *     Q6_K: s and sum for each half of the block; s is an f16 of 256 inputs times an int8
  *
- * Blocks are added in ascending order. One whose max |x| is below QUIRE_MATMUL_TINY counts as zero;
- * NaN and Inf in x come out as NaN or Inf.
+ * Blocks are added in ascending order. A block whose max |x| is below QUIRE_MATMUL_TINY counts as
+ * zero; NaN and Inf in x give NaN or Inf.
  *
  * Layout of weights: panels of 32 outputs, one after the other, in as many bytes as in GGUF. For
  * each of GGUF's blocks a panel has a head and after it the codes of each 32 inputs. A head holds,
@@ -42,7 +42,7 @@
  * each block n as [input / 4][row][4] int8, then [row] of -128 sum(n) int32, -32 sum(n) of the
  * first 16 int32, d f32, d * sum(n) f32.
  *
- * Thread: weights and packed x are read only; the calls say which part of the work they do.
+ * Thread: any. Weights and packed x are read only; each call names its part of the work.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MATMUL_MATMUL_H
@@ -74,7 +74,8 @@ typedef enum quire_matmul_type {
 
 typedef struct quire_matmul_kernels quire_matmul_kernels;
 
-/* A matrix [n_out][n_in]. Memory: panels belong to whoever made them, aligned to 64 bytes. */
+/* A matrix [n_out][n_in]. Memory: panels belong to the caller that made them, aligned to 64
+ * bytes. */
 typedef struct quire_matmul_weight {
     const quire_matmul_kernels *kernels;
     quire_matmul_type type;
@@ -83,7 +84,7 @@ typedef struct quire_matmul_weight {
     unsigned char *panels;
 } quire_matmul_weight;
 
-/* Whether a matrix has whole blocks of GGUF's and panels, which all functions here ask for. */
+/* Whether a matrix has whole blocks of GGUF and whole panels, as all functions here require. */
 bool quire_matmul_takes(quire_matmul_type type, uint64_t n_in, uint64_t n_out);
 
 /* Bytes of a matrix in panels: as many as in GGUF, a multiple of 64. */
@@ -96,8 +97,9 @@ void quire_matmul_weight_pack(const quire_matmul_weight *weight, const void *row
 size_t quire_matmul_x_bytes(uint32_t n_in, uint32_t n_rows);
 
 /* The set by name ("avx512", "avx2+vnni", "avx2", "portable"); NULL: the fastest of this CPU that
- * QUIRE_ISA allows. NULL is returned where the CPU has none of that name, and, asked for the
- * fastest, where only the portable one would be left: ggml's products are faster than that. */
+ * QUIRE_ISA allows. Returns NULL when the CPU lacks the named set. Also returns NULL, when the
+ * fastest set is wanted, if only the portable set is left: ggml's products are faster than this
+ * set. */
 const quire_matmul_kernels *quire_matmul_kernels_find(const char *name);
 
 /* Rows of f32 to be packed. */

@@ -18,8 +18,8 @@ enum {
     SIDES = PANEL / QUIRE_MATMUL_SIDE,
     WORDS = 4 * PANEL, /* bytes of a word for each output */
     LINE = 64,         /* of a cache */
-    /* The CPU's own prefetchers stop at the end of a page, and one page ahead is too late: three
-     * quarters of the speed. */
+    /* The distance of prefetches. The CPU's own prefetchers stop at the end of a page. Prefetches
+     * one page ahead come too late, and give three quarters of the speed. */
     AHEAD_BYTES = 12288
 };
 
@@ -185,8 +185,8 @@ static void heads_read(const unsigned char *heads, const quire_matmul_layout *l,
 
 /* ---- panels ---- */
 
-/* The tile's rows over a side of a step: as few passes as there can be, as equal as they can be.
- * Only the first prefetches. */
+/* The tile's rows over a side of a step: in as few passes as possible, of sizes as equal as
+ * possible. Only the first pass prefetches. */
 INLINE void side_run(const quire_matmul_passes *passes, const quire_matmul_panel *p,
                      quire_matmul_pass pass)
 {

@@ -1,8 +1,8 @@
-/* matmul_avx2.h - what the files of the two AVX2 sets, with AVX-VNNI and without, share.
+/* matmul_avx2.h - the common part of the two AVX2 sets, with AVX-VNNI and without.
  *
- * A panel is worked on in steps of up to 8 blocks. The f32 scales of a step are made once, then the
- * rows of the tile pass over each side, 16 of the outputs, so many at a time that their sums stay
- * in registers; for the second pass on the codes are in the L1 cache.
+ * A panel is worked on in steps of up to 8 blocks. The f32 scales of a step are computed once. Then
+ * the rows of the tile pass over each side (16 outputs). A pass has as many rows as have their sums
+ * in registers. From the second pass on, the codes are in the L1 cache.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MATMUL_AVX2_H

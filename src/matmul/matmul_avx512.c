@@ -1,8 +1,8 @@
 /* matmul_avx512.c - the set of matrix products with AVX-512 VNNI, and its packing of x.
  *
- * A block of up to 8 rows is packed at once: what is one number for each row (largest input, scale,
- * sum) is a register with a row in each lane, and quads are transposed into the order that they lie
- * in, so that stores are whole.
+ * A block of up to 8 rows is packed at once. A figure of each row (largest input, scale, sum) is a
+ * register with one row per lane. Quads are transposed into their order in memory, so that stores
+ * are whole.
  *
  * SPDX-License-Identifier: MIT */
 #include "matmul/matmul_avx512.h"

@@ -1,4 +1,4 @@
-/* matmul_avx512.h - what the two files of the AVX-512 set share.
+/* matmul_avx512.h - the common part of the two files of the AVX-512 set.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MATMUL_AVX512_H

@@ -3,9 +3,9 @@
  * Two registers of codes hold 4 inputs of 32 outputs, and vpdpbusd multiplies each with 4 inputs of
  * one row into that row's sums: 64 products an instruction, two of which issue per cycle on Zen 5.
  * As many loads do, so a row's inputs are broadcast once for both. A tile of 8 rows keeps 16 sums
- * of integers in registers and reads each code once; what it takes to make codes out of nibbles and
- * bits is shared by the rows. More rows gain nothing: sums of floats would go through memory with
- * each block, and 12 rows were slower by a fifth.
+ * of integers in registers and reads each code once; the rows share the work of making codes out of
+ * nibbles and bits. More rows gain nothing: sums of floats would go through memory with each block,
+ * and 12 rows were slower by a fifth.
  *
  * SPDX-License-Identifier: MIT */
 #include "base/cpu.h"
@@ -30,8 +30,8 @@ enum {
     LINE = 2 * REG,   /* bytes of four inputs' codes */
     SIDES = 2,        /* registers that hold something of all outputs of a panel */
     GROUP_BLOCKS = 8, /* at most */
-    /* What is read from memory is asked for so much earlier; the CPU's own prefetchers stop at the
-     * end of a page. With half of it 8 rows of Q8_0 took a fifth longer. */
+    /* The distance of prefetches from memory; the CPU's own prefetchers stop at the end of a page.
+     * With half of this distance 8 rows of Q8_0 took a fifth longer. */
     AHEAD_BYTES = 8192
 };
 
@@ -42,7 +42,7 @@ typedef enum ahead_to {
     AHEAD_TO_L2
 } ahead_to;
 
-/* What a group's head says about its blocks. Of Q6_K: scales of halves of blocks. */
+/* The scales of a group's blocks, from its head. Of Q6_K: scales of halves of blocks. */
 typedef struct group_scales {
     __m512 scale[2 * GROUP_BLOCKS][SIDES];
     __m512 min[GROUP_BLOCKS][SIDES];
@@ -213,7 +213,7 @@ INLINE void sums(quire_matmul_type type, uint32_t n, const unsigned char *codes,
         __m512i first = quad_at(type, codes, k);
         __m512i second = quad_at(type, codes + REG, k);
 
-        /* Else gcc 12 loads what it could keep, once for each row. */
+        /* Without this, gcc 12 loads values again for each row that it could keep. */
         __asm__("" : "+v"(first), "+v"(second));
         UNROLL
         for (uint32_t r = 0; r < n; r++) {
@@ -284,13 +284,13 @@ INLINE void q6_k_add(uint32_t n, const unsigned char *codes, const char *x, cons
     }
 }
 
-/* Zen 4's own prefetchers are as fast as memory where nothing else comes between them and codes are
- * read in a short time, and prefetches into L1 take their place. 2048x8192, one thread, GB/s with
- * prefetches into L1 / L2 / none: of one row q8_0 21 / 28 / 33, q4_0 28 / 24 / 32, q4_K 25 / 27 /
- * 31, q6_K 16 / 24 / 26 (q5_K 19 / 25 / 23); of 4 rows q8_0 15 / 28 / 31, q4_0 22 / 24 / 23, q4_K
- * 19 / 21 / 18, q5_K 18 / 23 / 18, q6_K 19 / 26 / 21. Granite Rapids, 576x1536, two threads, into
- * L1 / L2: of one row q8_0 30 / 30, q4_0 25 / 28, q5_0 23 / 25, iq4_nl 25 / 28; of 4 rows q8_0 25 /
- * 28, q4_0 22 / 23, q5_1 20 / 22; without any a model of 136 MB decodes a fifth slower. */
+/* Zen 4's own prefetchers are as fast as memory if no software prefetches interfere and codes are
+ * read in a short time. Prefetches into L1 disturb these prefetchers. 2048x8192, one thread, GB/s
+ * with prefetches into L1 / L2 / none: of one row q8_0 21 / 28 / 33, q4_0 28 / 24 / 32, q4_K 25 /
+ * 27 / 31, q6_K 16 / 24 / 26 (q5_K 19 / 25 / 23); of 4 rows q8_0 15 / 28 / 31, q4_0 22 / 24 / 23,
+ * q4_K 19 / 21 / 18, q5_K 18 / 23 / 18, q6_K 19 / 26 / 21. Granite Rapids, 576x1536, two threads,
+ * into L1 / L2: of one row q8_0 30 / 30, q4_0 25 / 28, q5_0 23 / 25, iq4_nl 25 / 28; of 4 rows q8_0
+ * 25 / 28, q4_0 22 / 23, q5_1 20 / 22; without any a model of 136 MB decodes a fifth slower. */
 INLINE ahead_to ahead_of(quire_matmul_type type, uint32_t n, const quire_matmul_panel *p)
 {
     if (!p->is_first) {

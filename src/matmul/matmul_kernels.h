@@ -1,4 +1,4 @@
-/* matmul_kernels.h - what a kernel set of the matrix products consists of (matmul.h has the
+/* matmul_kernels.h - the interface of a kernel set of the matrix products (matmul.h has the
  * layouts).
  *
  * SPDX-License-Identifier: MIT */
@@ -33,7 +33,7 @@ struct quire_matmul_kernels {
     void (*panel)(const quire_matmul_panel *panel);
 };
 
-/* How a type lies in GGUF and in panels. */
+/* The layout of a type in GGUF and in panels. */
 typedef struct quire_matmul_layout {
     uint32_t group;      /* inputs of a block of GGUF's */
     uint32_t gguf_bytes; /* of such a block; a panel has one of each output together */

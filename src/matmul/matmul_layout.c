@@ -1,7 +1,7 @@
 /* matmul_layout.c - weights from GGUF's blocks into panels (matmul.h has the layouts).
  *
- * A block of 32 is taken apart into its codes, a byte each, four in a word, and put together again
- * as panels have it.
+ * A block of 32 is unpacked into its codes (one byte each, four in a word), and packed again in the
+ * layout of panels.
  *
  * SPDX-License-Identifier: MIT */
 #include "matmul/matmul_kernels.h"
@@ -21,7 +21,7 @@ enum {
     SUPER = 256 /* inputs of a K-quant's block */
 };
 
-/* Where things are in GGUF's blocks. */
+/* Offsets in GGUF's blocks. */
 enum {
     Q4_1_CODES = 4,
     Q5_0_HIGH = 2,

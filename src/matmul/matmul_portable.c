@@ -1,4 +1,4 @@
-/* matmul_portable.c - the matrix products in plain C: what the other sets must equal bit for bit.
+/* matmul_portable.c - the matrix products in plain C. The other sets must give the same bits.
  *
  * SPDX-License-Identifier: MIT */
 #include "matmul/matmul_kernels.h"

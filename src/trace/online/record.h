@@ -9,8 +9,9 @@
  * t is the time of arrival, in microseconds of Unix time. A block is 64 tokens; the last block may
  * be shorter. Its digits are SipHash-2-4 of the preceding block's hash and the block's token ids,
  * under a random key that is drawn when the recording begins and never stored. Equal prefixes of
- * one tenant show as equal; no text can be recovered or guessed. "key" tells keys apart. With form
- * "plain" a line has "tokens", the ids, instead: for those who may keep the texts.
+ * one tenant have equal hashes. Nobody can recover or guess a text. "key" tells recordings with
+ * different keys apart. With form "plain" a line has "tokens" (token ids) instead of "blocks", for
+ * operators who may keep the texts.
  *
  * An existing file is appended to, with a new header.
  *
@@ -51,13 +52,13 @@ typedef struct quire_record_opts {
 } quire_record_opts;
 
 /* Open the file, write its header, start the thread. Errors: QUIRE_IO, QUIRE_INVAL, QUIRE_NOMEM;
- * err says what. Memory: quire_record_close(). */
+ * err gives the reason. Memory: quire_record_close(). */
 int quire_record_open(quire_record **out, const quire_record_opts *opts, quire_error *err);
 
 /* Write the queued requests, end the thread, close the file. NULL is allowed. */
 void quire_record_close(quire_record *record);
 
-/* Note a request that has ended; its tokens are copied. time_us: when it came, by
+/* Note a request that has ended; its tokens are copied. time_us: the time of its arrival, by
  * quire_clock_ns() / 1000. tokens NULL: lengths alone. Never waits for the disk. */
 void quire_record_add(quire_record *record, const quire_recent_request *request);
 
@@ -71,7 +72,7 @@ void quire_record_stats_get(quire_record *record, quire_record_stats *out);
 
 /* ---- parts of it, for tests and readers ---- */
 
-/* The hash of the block before the first one of a tenant's. */
+/* The hash that stands for the block before a tenant's first block. */
 uint64_t quire_record_chain_begin(const uint64_t key[2], uint32_t tenant);
 /* The hash of n_tokens <= QUIRE_RECORD_BLOCK_TOKENS tokens behind a block. */
 uint64_t quire_record_chain_add(const uint64_t key[2], uint64_t before, const int32_t *tokens,

@@ -1,4 +1,4 @@
-/* shadow.h - what more or less memory would have brought: hit rates of an LRU cache of half, the
+/* shadow.h - estimates of the effect of more or less memory: hit rates of an LRU cache of half, the
  * same and twice the size, from one sample of the blocks that requests asked for.
  *
  * One list holds the sampled blocks in the order of their last use. A block is 64 tokens and stands
@@ -10,12 +10,11 @@
  *
  * A request asks for the blocks of its prompt: a block that lies left of a size's mark is a hit for
  * that size. Then the request uses its blocks from the last to the first, so a block never lies
- * left of a block before it in the same text: the sizes have what evicting leaves first would
- * leave, and hits are unbroken beginnings.
+ * left of an earlier block of the same text. Each size therefore holds the blocks that would remain
+ * if leaves were evicted first, and hits are unbroken beginnings of texts.
  *
- * Monotone. What lies left of a mark lies left of all marks further right, and all sizes are asked
- * for the same blocks. A larger size therefore never has fewer hits than a smaller one, in any
- * span of time.
+ * Monotone. A block left of a mark is left of all marks further right, and all sizes get the same
+ * queries. A larger size therefore never has fewer hits than a smaller one, in any span of time.
  *
  * Source of the marks: Mattson and others, IBM Systems Journal 9(2), 1970 (stack algorithms).
  *
@@ -42,9 +41,9 @@
 #define QUIRE_SHADOW_BLOCK_TOKENS 64u
 #define QUIRE_SHADOW_SIZES        3u
 
-/* Rates mean something from here on. A hundred requests bound the standard error of a rate at
- * 5 points (0.5 / sqrt(n)): the blocks of one request hit or miss together. Prompts of a block or
- * two each say less: hence also that many blocks. */
+/* The least evidence for a rate. The blocks of one request hit or miss together, so the number of
+ * requests decides: a hundred requests bound the standard error of a rate at 5 points (0.5 /
+ * sqrt(n)). The number of blocks has a bound too, because prompts of one or two blocks say less. */
 #define QUIRE_SHADOW_REQUESTS_MIN 100u
 #define QUIRE_SHADOW_BLOCKS_MIN   500u
 

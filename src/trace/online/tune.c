@@ -118,8 +118,8 @@ typedef struct desk {
     uint32_t n;
 } desk;
 
-/* A setting is wanted smaller (-1), larger (1) or as it is; true when that has been so for long
- * enough, and then once. */
+/* Note that measurements ask for a smaller (-1), larger (1) or unchanged setting. Returns true once
+ * when enough measurements in a row have asked for the same direction. */
 static bool is_news(desk *d, quire_tune_knob knob, int direction)
 {
     quire_tune_state *s = d->state;
@@ -187,8 +187,8 @@ static void suggest_pinned_share(desk *d)
     }
 }
 
-/* A time that is to become another: where it goes in one step; from itself when nothing is to be
- * done. */
+/* The value of a time after one step towards the wanted value; the present value when no step is
+ * due. */
 static double step_time(desk *d, quire_tune_knob knob, double from, double wanted)
 {
     const int direction = (wanted > from * TIME_DEAD_BAND) - (wanted * TIME_DEAD_BAND < from);
@@ -196,7 +196,8 @@ static double step_time(desk *d, quire_tune_knob knob, double from, double wante
     return is_time(d, knob, direction) ? clamp(wanted, from / TIME_STEP, from * TIME_STEP) : from;
 }
 
-/* Gaps that are long beside what was watched are cut off: what is wanted may then only grow. */
+/* Whether the measured time is long enough for gaps of this length. Longer gaps are cut off by its
+ * end, so the wanted time may then only grow. */
 static bool is_seen_whole(const quire_tune_facts *facts, uint64_t gap_us)
 {
     return (double)gap_us * GAPS_PER_SPAN <= (double)facts->span_us;

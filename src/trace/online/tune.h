@@ -48,7 +48,8 @@ typedef struct quire_tune_settings {
     quire_evict_policy policy;
 } quire_tune_settings;
 
-/* What may be applied; a knob whose least and most are the same is left alone. */
+/* The bounds of changes that may be applied. A setting whose least and largest value are equal is
+ * not changed. */
 typedef struct quire_tune_bounds {
     double pinned_share_min, pinned_share_max;
     uint64_t ttl_min_us, ttl_max_us;                 /* a TTL of 0 stays 0, unless is_ttl_free */
@@ -74,7 +75,7 @@ typedef struct quire_tune_ask {
     uint64_t seed;
 } quire_tune_ask;
 
-/* What the trace says. Rates are shares of prompt blocks, 0..1. */
+/* The measurements of a trace. Rates are shares of prompt blocks, 0..1. */
 typedef struct quire_tune_facts {
     uint64_t requests;
     uint64_t span_us;
@@ -93,7 +94,7 @@ typedef struct quire_tune_facts {
     double current_policy_hit_rate;
 } quire_tune_facts;
 
-/* Errors: QUIRE_NOMEM, what quire_sim_run() returns. */
+/* Errors: QUIRE_NOMEM, as quire_sim_run(). */
 int quire_tune_measure(const quire_trace *trace, const quire_tune_ask *ask, quire_tune_facts *out);
 
 /* Begin with { 0 }. */
@@ -110,8 +111,8 @@ typedef struct quire_tune_change {
     char reason[QUIRE_TUNE_REASON_MAX]; /* the figures that it rests on */
 } quire_tune_change;
 
-/* Fill changes and return how many. Applies nothing; a caller that applies one gives the new
- * settings the next time. */
+/* Fill in changes and return their number. Nothing is applied; a caller that applies a change
+ * passes the new settings in its next call. */
 uint32_t quire_tune_suggest(const quire_tune_facts *facts, const quire_tune_settings *settings,
                             const quire_tune_bounds *bounds, quire_tune_state *state,
                             quire_tune_change changes[QUIRE_TUNE_KNOB_COUNT]);

@@ -94,7 +94,8 @@ static void test_bound(void **state)
 static void test_drops(void **state)
 {
     static const quire_store_drop_what whats[] = { QUIRE_STORE_DROP_ALL, QUIRE_STORE_DROP_SALT,
-                                                   QUIRE_STORE_DROP_SALTS, QUIRE_STORE_DROP_TEXT };
+                                                   QUIRE_STORE_DROP_SALTS, QUIRE_STORE_DROP_TEXT,
+                                                   QUIRE_STORE_DROP_BEHIND };
 
     for (size_t w = 0; w < sizeof whats / sizeof whats[0]; w++) {
         char dir[256];
@@ -114,8 +115,9 @@ static void test_drops(void **state)
         for (int round = 0; round < 2; round++) {
             for (uint32_t i = 0; i < 2 * KIT_CHAIN; i++) {
                 const bool is_all = whats[w] == QUIRE_STORE_DROP_ALL;
-                const bool is_text = whats[w] == QUIRE_STORE_DROP_TEXT;
-                const bool is_gone = i != 5 && (!is_text || (i >= 3 && i < KIT_CHAIN));
+                const bool is_text = whats[w] >= QUIRE_STORE_DROP_TEXT;
+                const uint32_t first = whats[w] == QUIRE_STORE_DROP_TEXT ? 3 : 4;
+                const bool is_gone = i != 5 && (!is_text || (i >= first && i < KIT_CHAIN));
                 const bool is_gone_10 = is_all || whats[w] == QUIRE_STORE_DROP_SALTS;
 
                 assert_int_equal(kit_get(store, 1, i),
@@ -157,6 +159,45 @@ static void test_second_process(void **state)
     kit_dir_remove(dir);
 }
 
+/* A put that replaces: later gets see the new record, also after a start. An open page is asked for
+ * without tokens. */
+static void test_replace(void **state)
+{
+    char dir[256];
+    quire_file_store_opts opts;
+    quire_store *store;
+    quire_transfer *t;
+
+    kit_dir_make(dir);
+    opts = kit_opts(dir, kind_of(state));
+    store = kit_open(&opts);
+    assert_int_equal(kit_put(store, 1, 1), QUIRE_STORE_OK);
+    t = kit_put_new(1, 1);
+    t->is_replacing = true;
+    t->record[KIT_RECORD - 1] = 0;
+    store->ops->put(store, &t, 1);
+    t = kit_wait(store);
+    assert_int_equal(t->result, QUIRE_STORE_OK);
+    quire_transfer_free(t);
+    assert_int_equal(stats_of(store).puts_total, 2);
+    assert_int_equal(stats_of(store).records, 1);
+    for (int round = 0; round < 2; round++) {
+        t = kit_get_new(1, 1);
+        t->text.n_tokens = 0;
+        t->is_query = round == 0;
+        store->ops->get(store, &t, 1);
+        t = kit_wait(store);
+        assert_int_equal(t->result, QUIRE_STORE_OK);
+        assert_int_equal(t->found.sequence, 2);
+        quire_transfer_free(t);
+        kit_close(store);
+        store = kit_open(&opts);
+        assert_int_equal(stats_of(store).records, 1);
+    }
+    kit_close(store);
+    kit_dir_remove(dir);
+}
+
 int main(void)
 {
     static quire_reads_kind kinds[] = { QUIRE_READS_POOL, QUIRE_READS_AUTO };
@@ -167,6 +208,7 @@ int main(void)
             cmocka_unit_test_prestate(test_round_trip, &kinds[k]),
             cmocka_unit_test_prestate(test_bound, &kinds[k]),
             cmocka_unit_test_prestate(test_drops, &kinds[k]),
+            cmocka_unit_test_prestate(test_replace, &kinds[k]),
             cmocka_unit_test_prestate(test_second_process, &kinds[k]),
         };
 

@@ -331,8 +331,13 @@ static uint64_t max_of(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* The last drop of exactly this key. */
-static uint64_t text_drop(const search *s, const quire_page_key *key)
+static bool is_of_text(const quire_store_drop *drop)
+{
+    return drop->what == QUIRE_STORE_DROP_TEXT || drop->what == QUIRE_STORE_DROP_BEHIND;
+}
+
+/* The last drop of exactly this key: of what continues it, or of the key's own record. */
+static uint64_t text_drop(const search *s, const quire_page_key *key, bool is_below)
 {
     quire_index_drop wanted = { .drop.key = *key };
     const quire_index_drop *found =
@@ -346,7 +351,9 @@ static uint64_t text_drop(const search *s, const quire_page_key *key)
         found--;
     }
     for (; found < s->texts + s->n_texts && by_key(found, &wanted) == 0; found++) {
-        last = max_of(last, found->position);
+        if (is_below || found->drop.what == QUIRE_STORE_DROP_TEXT) {
+            last = max_of(last, found->position);
+        }
     }
     return last;
 }
@@ -358,7 +365,7 @@ static uint64_t above(const search *s, const quire_index_entry *entry, uint32_t 
 
     *up = QUIRE_INDEX_NONE;
     if (memcmp(&entry->parent, &root->key, sizeof root->key) == 0) {
-        return text_drop(s, &entry->parent);
+        return text_drop(s, &entry->parent, true);
     }
     *up = quire_index_find(s->index, &entry->parent);
     /* Positions fall on the way up, so that no constructed circle holds the search. */
@@ -367,7 +374,8 @@ static uint64_t above(const search *s, const quire_index_entry *entry, uint32_t 
         return 0;
     }
     *up = QUIRE_INDEX_NONE;
-    return max_of(text_drop(s, &entry->parent), max_of(s->orphans, s->root_orphans[entry->root]));
+    return max_of(text_drop(s, &entry->parent, true),
+                  max_of(s->orphans, s->root_orphans[entry->root]));
 }
 
 /* Find the last drop of a text that the entry continues, for it and for all that is above it: up to
@@ -384,14 +392,15 @@ static void text_last_fill(search *s, uint32_t id)
         s->text_last[at] = above(s, quire_index_get(s->index, at), &up);
     }
     if (up != QUIRE_INDEX_NONE) {
-        last = s->text_last[up];
+        last = max_of(s->text_last[up], text_drop(s, &quire_index_get(s->index, up)->key, true));
     }
     while (n > 0) {
         const uint32_t at = s->path[--n];
+        const quire_page_key *key = &quire_index_get(s->index, at)->key;
 
-        last = max_of(last,
-                      max_of(s->text_last[at], text_drop(s, &quire_index_get(s->index, at)->key)));
+        last = max_of(last, max_of(s->text_last[at], text_drop(s, key, false)));
         s->text_last[at] = last;
+        last = max_of(last, text_drop(s, key, true));
     }
 }
 
@@ -414,8 +423,7 @@ static void roots_fill(search *s, const quire_index_drop *drops, uint32_t n_drop
                 (is_salt &&
                  (d->salt_bytes == 0 || memcmp(d->salt, root->salt, d->salt_bytes) == 0))) {
                 s->root_last[r] = max_of(s->root_last[r], drops[i].position);
-            } else if (d->what == QUIRE_STORE_DROP_TEXT &&
-                       memcmp(&d->root, &root->key, sizeof root->key) == 0) {
+            } else if (is_of_text(d) && memcmp(&d->root, &root->key, sizeof root->key) == 0) {
                 s->root_orphans[r] = max_of(s->root_orphans[r], drops[i].position);
             }
         }
@@ -440,7 +448,7 @@ static int search_init(search *s, quire_index *index, const quire_index_drop *dr
     }
     memset(s->text_last, 0xff, n_ids * sizeof(uint64_t));
     for (uint32_t i = 0; i < n_drops; i++) {
-        if (drops[i].drop.what == QUIRE_STORE_DROP_TEXT) {
+        if (is_of_text(&drops[i].drop)) {
             s->texts[s->n_texts++] = drops[i];
             if (memcmp(&drops[i].drop.root, &zeros, sizeof zeros) == 0) {
                 s->orphans = max_of(s->orphans, drops[i].position);

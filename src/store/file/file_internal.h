@@ -1,6 +1,7 @@
 /* file_internal.h - what the files of the file store share.
  *
  *   file_store.c    the caller's side: get, put, drop, poll, stats, close
+ *   file_create.c   options, directory, lock, threads
  *   file_read.c     the client of reads.h: which record next, and what came of it
  *   file_writer.c   the writer thread: queue, rate, sync, trouble
  *   file_log.c      the open segment: append, seal, begin
@@ -88,7 +89,6 @@ typedef struct file_store {
     pthread_t writer;
     bool has_writer, is_writer_ended;
     bool is_closing;
-    bool is_abandoned;         /* close() gave up: threads touch nothing of the caller's */
     uint64_t close_at_ns;      /* of quire_clock_ns() */
     pthread_mutex_t wake_lock; /* held while wake() runs; no other lock is taken under it */
 
@@ -128,6 +128,7 @@ typedef struct file_store {
 } file_store;
 
 /* ---- file_store.c ---- */
+extern const quire_store_ops quire_file_store_ops;
 uint64_t quire_file_now(const file_store *st);
 void quire_file_done(file_store *st, quire_transfer *transfer, quire_store_result result);
 /* Call wake(). Without the lock. */

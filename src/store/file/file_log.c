@@ -160,12 +160,15 @@ static void put_end(file_store *st, quire_transfer *t)
     quire_index_entry *entry = id != QUIRE_INDEX_NONE ? quire_index_get(st->index, id) : NULL;
     const bool is_known = t->found.record_bytes == 0;
 
-    if (entry == NULL || (!is_known && entry->sequence != t->found.sequence)) {
+    /* A later sequence number: the record was durable and is replaced already. */
+    if (entry == NULL || (!is_known && entry->sequence < t->found.sequence)) {
         st->stats.refused_total++;
         quire_file_done(st, t, QUIRE_STORE_ABSENT);
         return;
     }
-    entry->state = QUIRE_INDEX_DURABLE;
+    if (entry->state == QUIRE_INDEX_WRITTEN) {
+        entry->state = QUIRE_INDEX_DURABLE;
+    }
     if (is_known) {
         st->stats.known_total++;
     } else {

@@ -461,10 +461,10 @@ int quire_file_recover(file_store *st, quire_error *err)
 
     rc = rc == 0 ? st->ops->list(st->ops->ctx, st->dir, name_take, &r) : rc;
     rc = rc == 0 && r.is_out_of_memory ? -ENOMEM : rc;
-    if (rc == 0) {
+    if (rc == 0 && r.n_numbers > 0) {
         qsort(r.numbers, r.n_numbers, sizeof *r.numbers, by_number);
-        rc = recover_all(&r);
     }
+    rc = rc == 0 ? recover_all(&r) : rc;
     for (uint32_t i = 0; i < r.n_drops; i++) {
         free((void *)(uintptr_t)r.drops[i].drop.salt);
     }

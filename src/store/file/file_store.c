@@ -6,18 +6,14 @@
 #include "base/clock.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
-#include <unistd.h>
 
-#define NS_PER_MS     1000000u
-#define NOTE_MAX      512u
-#define RECORD_EXPECT (256u << 10) /* bytes of a record, for the first size of the index */
+#define NS_PER_MS 1000000u
+#define NOTE_MAX  512u
 
 /* ---- helpers ---- */
 
@@ -153,7 +149,8 @@ static bool is_same_place(const file_store *st, const quire_index_entry *entry,
     return memcmp(&quire_index_root_get(st->index, entry->root)->key, &text->root,
                   sizeof text->root) == 0 &&
            memcmp(&entry->parent, &text->parent, sizeof text->parent) == 0 &&
-           entry->first_token == text->first_token && entry->n_tokens == text->n_tokens;
+           entry->first_token == text->first_token &&
+           (text->n_tokens == 0 || entry->n_tokens == text->n_tokens);
 }
 
 /* With the lock. Returns whether the transfer is done. */
@@ -233,7 +230,8 @@ static quire_store_result put_one(file_store *st, quire_transfer *t)
         return QUIRE_STORE_FORMAT;
     }
     id = quire_index_find(st->index, &t->found.text.key);
-    if (id != QUIRE_INDEX_NONE && quire_index_get(st->index, id)->state == QUIRE_INDEX_DURABLE) {
+    if (id != QUIRE_INDEX_NONE && !t->is_replacing &&
+        quire_index_get(st->index, id)->state == QUIRE_INDEX_DURABLE) {
         st->stats.known_total++;
         quire_file_done(st, t, QUIRE_STORE_OK);
         return QUIRE_STORE_OK;
@@ -242,9 +240,10 @@ static quire_store_result put_one(file_store *st, quire_transfer *t)
         return QUIRE_STORE_FULL;
     }
     t->found.sequence = st->sequence++;
-    if (id != QUIRE_INDEX_NONE) {
+    if (id != QUIRE_INDEX_NONE && !t->is_replacing) {
         t->found.record_bytes = 0; /* becomes durable with the one before */
-    } else if (quire_index_add(st->index, &t->found.text, t->found.sequence) == QUIRE_INDEX_NONE) {
+    } else if (id == QUIRE_INDEX_NONE &&
+               quire_index_add(st->index, &t->found.text, t->found.sequence) == QUIRE_INDEX_NONE) {
         return QUIRE_STORE_FULL;
     }
     st->put_bytes += t->capacity;
@@ -327,7 +326,7 @@ static int file_drop_records(quire_store *store, const quire_store_drop *wanted)
     QUIRE_FAIL_IF(!quire_marker_is_valid(wanted), QUIRE_INVAL);
     (void)pthread_mutex_lock(&st->lock);
     id = quire_index_find(st->index, &wanted->key);
-    if (wanted->what == QUIRE_STORE_DROP_TEXT && id != QUIRE_INDEX_NONE &&
+    if (wanted->what >= QUIRE_STORE_DROP_TEXT && id != QUIRE_INDEX_NONE &&
         memcmp(&wanted->root, &zeros, sizeof zeros) == 0) {
         drop.drop.root = quire_index_root_get(st->index, quire_index_get(st->index, id)->root)->key;
     }
@@ -489,165 +488,9 @@ static void file_close(quire_store *store, void (*give_back)(void *ctx, quire_tr
     }
 }
 
-/* ---- create ---- */
-
-static const quire_store_ops file_ops_table = { .get = file_get,
-                                                .put = file_put,
-                                                .drop = file_drop_records,
-                                                .poll = file_poll,
-                                                .stats = file_stats,
-                                                .close = file_close };
-
-static int opts_check(const quire_file_store_opts *o, quire_error *err)
-{
-    const uint64_t least =
-        QUIRE_FILE_SEGMENTS_MIN * o->segment_bytes; /* segment_bytes is checked first */
-
-    if (o->dir == NULL || o->dir[0] == '\0' || strlen(o->dir) > FILE_PATH_MAX - 128) {
-        return quire_error_set(err, QUIRE_INVAL, "cache directory: a path of 1 to %u bytes",
-                               FILE_PATH_MAX - 128);
-    }
-    if (o->segment_bytes < QUIRE_FILE_SEGMENT_BYTES_MIN ||
-        o->segment_bytes > QUIRE_FILE_SEGMENT_BYTES_MAX ||
-        o->segment_bytes % QUIRE_SEGMENT_BLOCK != 0) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "segment_bytes %llu: a multiple of 4096 from %u to %u",
-                               (unsigned long long)o->segment_bytes, QUIRE_FILE_SEGMENT_BYTES_MIN,
-                               QUIRE_FILE_SEGMENT_BYTES_MAX);
-    }
-    if (!o->is_readonly && o->capacity_bytes < least) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "cache capacity of %llu bytes: at least %llu are needed, for %u "
-                               "segments of %llu bytes",
-                               (unsigned long long)o->capacity_bytes, (unsigned long long)least,
-                               QUIRE_FILE_SEGMENTS_MIN, (unsigned long long)o->segment_bytes);
-    }
-    if (o->reads_max == 0 || o->reads_max > QUIRE_READS_MAX) {
-        return quire_error_set(err, QUIRE_INVAL, "reads_max %u: 1 to %u", o->reads_max,
-                               QUIRE_READS_MAX);
-    }
-    return QUIRE_OK;
-}
-
-/* Take the lock, and leave our number in it for those who come second. */
-static int dir_lock(file_store *st, quire_error *err)
-{
-    char path[FILE_PATH_MAX + 8], text[32] = { 0 };
-    int rc;
-
-    (void)snprintf(path, sizeof path, "%s/lock", st->dir);
-    st->lock_fd = st->ops->open(st->ops->ctx, path, O_RDWR | O_CREAT, 0600);
-    if (st->lock_fd < 0) {
-        return quire_error_set_errno(err, -st->lock_fd, "cannot open %s", path);
-    }
-    rc = st->ops->lock(st->ops->ctx, st->lock_fd);
-    if (rc == -EWOULDBLOCK) {
-        (void)st->ops->pread(st->ops->ctx, st->lock_fd, text, sizeof text - 1, 0);
-        return quire_error_set(err, QUIRE_LIMIT,
-                               "%s is in use by process %ld; choose another directory, or read it "
-                               "with --cache-dir-readonly",
-                               st->dir, strtol(text, NULL, 10));
-    }
-    if (rc < 0) {
-        return quire_error_set_errno(err, -rc, "cannot lock %s", path);
-    }
-    (void)snprintf(text, sizeof text, "%ld\n", (long)getpid());
-    (void)st->ops->truncate(st->ops->ctx, st->lock_fd, 0);
-    (void)st->ops->pwrite(st->ops->ctx, st->lock_fd, text, strlen(text), 0);
-    return QUIRE_OK;
-}
-
-static int dir_open(file_store *st, quire_error *err)
-{
-    int rc;
-
-    if (st->opts.is_readonly) {
-        return QUIRE_OK;
-    }
-    rc = st->ops->make_dir(st->ops->ctx, st->dir, 0700);
-    if (rc < 0 && rc != -EEXIST) {
-        return quire_error_set_errno(err, -rc, "cannot make the cache directory %s", st->dir);
-    }
-    return dir_lock(st, err);
-}
-
-static int threads_start(file_store *st, quire_error *err)
-{
-    const quire_reads_client client = { quire_file_read_next, quire_file_read_done, st };
-    const int rc =
-        quire_reads_create(&st->reads, st->opts.reads_kind, st->opts.reads_max, &client, st->ops);
-
-    if (rc < 0) {
-        return quire_error_set(err, rc, "cannot start reading: %s",
-                               rc == QUIRE_UNSUPP ? "this kernel or build has no io_uring"
-                                                  : quire_status_text(rc));
-    }
-    if (!st->opts.is_readonly) {
-        st->has_writer = pthread_create(&st->writer, NULL, quire_file_writer_main, st) == 0;
-        if (!st->has_writer) {
-            return quire_error_set(err, QUIRE_NOMEM, "cannot start the writer of %s", st->dir);
-        }
-    }
-    return QUIRE_OK;
-}
-
-static void give_back_none(void *ctx, quire_transfer *transfer)
-{
-    (void)ctx;
-    (void)transfer;
-}
-
-/* A store without threads; its index and files are what recovery made of the directory. */
-static int store_init(file_store *st, const quire_file_store_opts *opts)
-{
-    const uint64_t expected = opts->capacity_bytes / RECORD_EXPECT;
-    uint64_t seed = quire_clock_ns() ^ (uintptr_t)st;
-
-    st->store = (quire_store){ .ops = &file_ops_table, .name = "file" };
-    st->opts = *opts;
-    st->ops = opts->ops != NULL ? opts->ops : quire_file_ops_default();
-    st->lock_fd = -1;
-    st->open.fd = -1;
-    (void)snprintf(st->dir, sizeof st->dir, "%s", opts->dir);
-    (void)pthread_mutex_init(&st->lock, NULL);
-    (void)pthread_mutex_init(&st->wake_lock, NULL);
-    quire_file_cond_init(&st->work);
-    quire_file_cond_init(&st->ended);
-    st->stats.state = opts->is_readonly ? QUIRE_STORE_READONLY : QUIRE_STORE_READY;
-    st->stats.capacity_bytes = opts->capacity_bytes;
-    st->stats.stored_bytes = QUIRE_FILE_OVERHEAD_BYTES;
-    st->sequence = 1;
-    st->next_number = 1;
-    /* Without random numbers of the system the seed is harder to guess than not at all. */
-    (void)!getrandom(&seed, sizeof seed, GRND_NONBLOCK);
-    st->block = aligned_alloc(QUIRE_SEGMENT_BLOCK, QUIRE_SEGMENT_BLOCK);
-    QUIRE_FAIL_IF(st->block == NULL, QUIRE_NOMEM);
-    return quire_index_create(&st->index, (uint32_t)(expected < 1u << 24 ? expected : 1u << 24),
-                              seed);
-}
-
-int quire_file_store_create(quire_store **out, const quire_file_store_opts *opts, quire_error *err)
-{
-    file_store *st;
-    int rc;
-
-    *out = NULL;
-    QUIRE_TRY(opts_check(opts, err));
-    st = calloc(1, sizeof *st);
-    if (st == NULL) {
-        return quire_error_set(err, QUIRE_NOMEM, "cannot open %s: out of memory", opts->dir);
-    }
-    rc = store_init(st, opts);
-    if (rc < 0) {
-        rc = quire_error_set(err, rc, "cannot open %s: out of memory", opts->dir);
-    }
-    rc = rc == QUIRE_OK ? dir_open(st, err) : rc;
-    rc = rc == QUIRE_OK ? quire_file_recover(st, err) : rc;
-    rc = rc == QUIRE_OK ? threads_start(st, err) : rc;
-    if (rc < 0) {
-        file_close(&st->store, give_back_none, NULL);
-        return rc;
-    }
-    *out = &st->store;
-    return QUIRE_OK;
-}
+const quire_store_ops quire_file_store_ops = { .get = file_get,
+                                               .put = file_put,
+                                               .drop = file_drop_records,
+                                               .poll = file_poll,
+                                               .stats = file_stats,
+                                               .close = file_close };

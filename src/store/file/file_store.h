@@ -38,6 +38,9 @@
  * Read-only: no lock is taken and nothing is written. Puts come back CLOSED; drops hold in this
  * process and return QUIRE_IO. Records of a writer that came after the start are not seen.
  *
+ * A put that replaces a record takes its place when it is written. When the old record has gone
+ * meanwhile, the new one goes with it, since a drop may have been meant for both.
+ *
  * A put whose record was dropped meanwhile comes back ABSENT; one that can never fit into a segment
  * or whose lengths do not fit, FORMAT.
  *

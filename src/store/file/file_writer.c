@@ -169,8 +169,34 @@ static put_fate put_fate_of(const file_store *st, const quire_transfer *t)
     if (entry->state == QUIRE_INDEX_PENDING) {
         return entry->sequence == t->found.sequence ? PUT_WRITE : PUT_ABSENT;
     }
+    /* The record to be replaced. Was it dropped, so is what should have replaced it. */
+    if (t->is_replacing && entry->sequence < t->found.sequence) {
+        return PUT_WRITE;
+    }
     /* Written by an earlier put: durable with the next sync. */
     return t->found.record_bytes == 0 ? PUT_KNOWN : PUT_ABSENT;
+}
+
+/* Whether the entry may stand for the transfer's record now; one that is replaced is changed. */
+static bool entry_take(file_store *st, quire_index_entry *entry, const quire_transfer *t)
+{
+    const quire_page_text *text = &t->found.text;
+
+    if (entry->state == QUIRE_INDEX_PENDING) {
+        return entry->sequence == t->found.sequence;
+    }
+    if (!t->is_replacing || entry->sequence >= t->found.sequence ||
+        memcmp(&quire_index_root_get(st->index, entry->root)->key, &text->root,
+               sizeof text->root) != 0) {
+        return false;
+    }
+    st->stats.records--;
+    st->stats.record_bytes -= (uint64_t)entry->blocks * QUIRE_SEGMENT_BLOCK;
+    entry->sequence = t->found.sequence;
+    entry->parent = text->parent;
+    entry->first_token = text->first_token;
+    entry->n_tokens = (uint16_t)text->n_tokens;
+    return true;
 }
 
 /* The record is in the open segment at `place`. With the lock. */
@@ -179,8 +205,8 @@ static void put_written(file_store *st, quire_transfer *t, uint32_t place)
     const uint32_t id = quire_index_find(st->index, &t->found.text.key);
     quire_index_entry *entry = id != QUIRE_INDEX_NONE ? quire_index_get(st->index, id) : NULL;
 
-    if (entry == NULL || entry->sequence != t->found.sequence ||
-        quire_file_item_add(st->open.segment, id, place) < 0) {
+    if (entry == NULL || quire_file_item_add(st->open.segment, id, place) < 0 ||
+        !entry_take(st, entry, t)) {
         put_refuse(st, t, QUIRE_STORE_ABSENT);
         return;
     }

@@ -103,7 +103,7 @@ bool quire_segment_head_read(const unsigned char *block, quire_segment_head *out
 
 bool quire_marker_is_valid(const quire_store_drop *drop)
 {
-    return (unsigned)drop->what <= QUIRE_STORE_DROP_TEXT &&
+    return (unsigned)drop->what <= QUIRE_STORE_DROP_BEHIND &&
            drop->salt_bytes <= QUIRE_PREFIX_SALT_MAX;
 }
 
@@ -310,7 +310,7 @@ bool quire_segment_body_check(const unsigned char *block, const quire_segment_fo
             salted_check(body + at, footer->body_bytes - at,
                          is_root ? QUIRE_SEGMENT_ROOT_BYTES : QUIRE_SEGMENT_DROP_BYTES);
 
-        if (n == 0 || (!is_root && u32_get(body + at + 12) > QUIRE_STORE_DROP_TEXT)) {
+        if (n == 0 || (!is_root && u32_get(body + at + 12) > QUIRE_STORE_DROP_BEHIND)) {
             return false;
         }
         at += n;

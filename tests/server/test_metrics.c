@@ -398,7 +398,7 @@ static void histograms_are_cumulative(void **state)
         }
     }
     assert_int_equal(n_histograms, 8);
-    assert_int_equal(n_series, 4 + 3 * 2);
+    assert_int_equal(n_series, 5 + 3 * 2);
 }
 
 /* A server without an engine: no histogram has bounds yet. */

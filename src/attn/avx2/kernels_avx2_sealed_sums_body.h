@@ -6,6 +6,9 @@
 #define QUIRE_ATTN_KERNELS_AVX2_SEALED_SUMS_H
 
 #include "attn/avx2/kernels_avx2_sealed_planes_body.h"
+#include "attn/vector/kernels_vector_sealed.h"
+
+#include <string.h>
 
 #define STRIP_REGS 2u
 
@@ -13,10 +16,21 @@
 #define PARTS        (SEALED_VNNI ? 1u : 2u)
 #define WEIGHT_BYTES (4u * PARTS)
 
+/* Levels of STRIP_REGS registers of lanes as all rows use them. */
+typedef struct strip {
+    _Alignas(64) char levels[QUIRE_HEAD_DIM_MAX * STRIP_REGS * 8];
+} strip;
+
+/* No levels for the units of a tile of V. */
+static inline void strip_clear(strip *to)
+{
+    memset(to->levels, 0, (size_t)QUIRE_TILE_TOKENS * STRIP_REGS * 8);
+}
+
 /* Levels to multiply: looked up from planes, or from a strip. */
 typedef struct source {
     quire_avx2_planes planes;
-    const char *strip;
+    const strip *strip;
 } source;
 
 /* Weights of the rows of a block, row_bytes apart. */
@@ -24,6 +38,10 @@ typedef struct weights {
     const char *rows;
     size_t row_bytes;
 } weights;
+
+typedef struct block_sums {
+    __m256i row[QUIRE_AVX2_ROWS_MAX][8];
+} block_sums;
 
 QUIRE_AVX2_INLINE __m256i broadcast_weight(const weights *w, uint32_t row, uint32_t group,
                                            uint32_t part)
@@ -54,29 +72,17 @@ QUIRE_AVX2_INLINE __m256i part_of(__m256i levels, uint32_t part)
                      : _mm256_srli_epi16(levels, 8);
 }
 
-/* How a block is multiplied: constants where it is inlined. */
-typedef struct block {
-    quire_format format; /* of no meaning with a strip */
-    quire_side side;
-    uint32_t n; /* rows */
-    uint32_t regs;
-    bool has_strip;
-} block;
-
-#define STRIP_BLOCK(side, n) ((block){ QUIRE_FORMAT_COUNT, (side), (n), STRIP_REGS, true })
-
 QUIRE_AVX2_INLINE __m256i levels_of(block b, const source *x, uint32_t u, uint32_t m, uint32_t half,
                                     uint32_t i)
 {
-    return b.has_strip
-               ? quire_avx2_load_bytes(x->strip + ((size_t)(2 * u + half) * STRIP_REGS + i) * 32)
-               : quire_avx2_look_up(b.format, &x->planes, u, m, half, i);
+    return b.has_strip ? quire_avx2_load_bytes(x->strip->levels +
+                                               ((size_t)(2 * u + half) * STRIP_REGS + i) * 32)
+                       : quire_avx2_look_up(b.format, &x->planes, u, m, half, i);
 }
 
 /* Few rows against many registers: the weights stay, levels are used as they come. */
 QUIRE_AVX2_INLINE void add_group_wide(block b, const source *x, const weights *w, uint32_t u,
-                                      uint32_t m, uint32_t half,
-                                      __m256i acc[QUIRE_AVX2_ROWS_MAX][8])
+                                      uint32_t m, uint32_t half, block_sums *acc)
 {
     __m256i weight[2][2];
 
@@ -92,7 +98,7 @@ QUIRE_AVX2_INLINE void add_group_wide(block b, const source *x, const weights *w
             __m256i factor = part_of(levels, part);
 
             for (uint32_t r = 0; r < b.n; r++) {
-                acc[r][i] = dot(b.side, acc[r][i], factor, weight[r][part]);
+                acc->row[r][i] = dot(b.side, acc->row[r][i], factor, weight[r][part]);
             }
         }
     }
@@ -100,8 +106,7 @@ QUIRE_AVX2_INLINE void add_group_wide(block b, const source *x, const weights *w
 
 /* Many rows against few registers: levels stay, the weights are used as they come. */
 QUIRE_AVX2_INLINE void add_group_tall(block b, const source *x, const weights *w, uint32_t u,
-                                      uint32_t m, uint32_t half,
-                                      __m256i acc[QUIRE_AVX2_ROWS_MAX][8])
+                                      uint32_t m, uint32_t half, block_sums *acc)
 {
     __m256i levels[2];
 
@@ -118,14 +123,14 @@ QUIRE_AVX2_INLINE void add_group_tall(block b, const source *x, const weights *w
             __m256i weight = broadcast_weight(w, r, 2 * u + half, part);
 
             for (uint32_t i = 0; i < b.regs; i++) {
-                acc[r][i] = dot(b.side, acc[r][i], factor[i], weight);
+                acc->row[r][i] = dot(b.side, acc->row[r][i], factor[i], weight);
             }
         }
     }
 }
 
 QUIRE_AVX2_INLINE void add_unit(block b, const source *x, const weights *w, uint32_t u, uint32_t m,
-                                __m256i acc[QUIRE_AVX2_ROWS_MAX][8])
+                                block_sums *acc)
 {
     if (!b.has_strip) {
         quire_avx2_prefetch_unit(b.format, b.regs, &x->planes, u, m);
@@ -139,34 +144,9 @@ QUIRE_AVX2_INLINE void add_unit(block b, const source *x, const weights *w, uint
     }
 }
 
-/* acc += levels times weights over units [begin, end), begin a multiple of 4. */
-QUIRE_AVX2_INLINE void add_units(block b, const source *x, const weights *w, uint32_t begin,
-                                 uint32_t end, __m256i acc[QUIRE_AVX2_ROWS_MAX][8])
-{
-    const uint32_t period = b.has_strip ? 1 : quire_avx2_period(b.format);
-    uint32_t u = begin;
-
-    for (; u + period <= end; u += period) {
-        add_unit(b, x, w, u, 0, acc);
-        if (period > 1) {
-            add_unit(b, x, w, u + 1, 1, acc);
-        }
-        if (period > 2) {
-            add_unit(b, x, w, u + 2, 2, acc);
-            add_unit(b, x, w, u + 3, 3, acc);
-        }
-    }
-    if (period > 1 && b.side == QUIRE_SIDE_K) { /* V has whole periods */
-#pragma GCC unroll 1
-        for (uint32_t m = 0; u < end; u++, m++) {
-            add_unit(b, x, w, u, m, acc);
-        }
-    }
-}
-
 QUIRE_AVX2_INLINE void fill_strip_format(quire_format format, uint32_t regs,
                                          const quire_avx2_planes *x, uint32_t begin, uint32_t end,
-                                         char *strip)
+                                         strip *to)
 {
     for (uint32_t u = begin; u < end; u++) {
         uint32_t m = u % quire_avx2_period(format);
@@ -175,30 +155,11 @@ QUIRE_AVX2_INLINE void fill_strip_format(quire_format format, uint32_t regs,
         for (uint32_t half = 0; half < 2; half++) {
             for (uint32_t i = 0; i < STRIP_REGS && (i == 0 || regs > 1); i++) {
                 _mm256_storeu_si256(
-                    (__m256i *)(void *)(strip + ((size_t)(2 * u + half) * STRIP_REGS + i) * 32),
+                    (__m256i *)(void *)(to->levels +
+                                        ((size_t)(2 * u + half) * STRIP_REGS + i) * 32),
                     quire_avx2_look_up(format, x, u, m, half, i));
             }
         }
-    }
-}
-
-/* Levels of STRIP_REGS registers of lanes, or of the first one only, units [begin, end). */
-static void fill_strip(quire_format format, uint32_t regs, const quire_avx2_planes *x,
-                       uint32_t begin, uint32_t end, char *strip)
-{
-    switch (format) {
-    case QUIRE_FORMAT_Q6:
-        fill_strip_format(QUIRE_FORMAT_Q6, regs, x, begin, end, strip);
-        break;
-    case QUIRE_FORMAT_Q5:
-        fill_strip_format(QUIRE_FORMAT_Q5, regs, x, begin, end, strip);
-        break;
-    case QUIRE_FORMAT_Q4:
-        fill_strip_format(QUIRE_FORMAT_Q4, regs, x, begin, end, strip);
-        break;
-    default:
-        fill_strip_format(QUIRE_FORMAT_Q3, regs, x, begin, end, strip);
-        break;
     }
 }
 

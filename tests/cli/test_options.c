@@ -5,6 +5,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/settings/args.h"
+#include "cli/stored/stored_args.h"
 #include "quire/status.h"
 
 #include <setjmp.h>
@@ -400,11 +401,22 @@ static char *help_text(const quire_command *command)
     return text;
 }
 
+/* All commands, then those below quire cache. */
+static const quire_command *command_at(size_t i)
+{
+    if (i < quire_n_commands) {
+        return quire_commands[i];
+    }
+    i -= quire_n_commands;
+    return i < quire_n_stored_commands ? quire_stored_commands[i] : NULL;
+}
+
 static void help_lists_everything(void **state)
 {
+    const quire_command *command;
+
     (void)state;
-    for (size_t c = 0; c < quire_n_commands; c++) {
-        const quire_command *command = quire_commands[c];
+    for (size_t c = 0; (command = command_at(c)) != NULL; c++) {
         char *text = help_text(command);
 
         assert_non_null(strstr(text, command->usage));
@@ -424,17 +436,33 @@ static void help_lists_everything(void **state)
     }
 }
 
+static void names_are_unique(const quire_command *command, size_t at)
+{
+    const quire_opt *opt = &command->options[at];
+
+    for (size_t other = 0; other < at; other++) {
+        for (size_t j = 0; j < QUIRE_OPT_NAMES_MAX && opt->names[j] != NULL; j++) {
+            for (size_t k = 0; k < QUIRE_OPT_NAMES_MAX; k++) {
+                const char *name = command->options[other].names[k];
+
+                assert_true(name == NULL || strcmp(name, opt->names[j]) != 0);
+            }
+        }
+    }
+}
+
 /* Check all option tables: defaults parse, names are unique, rows are complete. */
 static void tables_are_sound(void **state)
 {
+    const quire_command *command;
+
     (void)state;
-    for (size_t c = 0; c < quire_n_commands; c++) {
-        const quire_command *command = quire_commands[c];
+    for (size_t c = 0; (command = command_at(c)) != NULL; c++) {
         void *args = malloc(command->args_bytes);
-        bool has_json = false;
+        bool has_json = command->n_options == 0; /* the commands below have it */
 
         assert_non_null(args);
-        assert_ptr_equal(quire_command_find(command->name), command);
+        assert_true(quire_command_find(command->name) == (c < quire_n_commands ? command : NULL));
         quire_options_init(command, args); /* aborts on a default that does not parse */
         for (size_t i = 0; i < command->n_options; i++) {
             const quire_opt *opt = &command->options[i];
@@ -446,15 +474,7 @@ static void tables_are_sound(void **state)
                         opt->unit != NULL);
             assert_true((opt->type == QUIRE_OPT_CHOICE) == (opt->choices != NULL));
             has_json = has_json || strcmp(opt->names[0], "--json") == 0;
-            for (size_t other = 0; other < i; other++) {
-                for (size_t j = 0; j < QUIRE_OPT_NAMES_MAX && opt->names[j] != NULL; j++) {
-                    for (size_t k = 0; k < QUIRE_OPT_NAMES_MAX; k++) {
-                        const char *name = command->options[other].names[k];
-
-                        assert_true(name == NULL || strcmp(name, opt->names[j]) != 0);
-                    }
-                }
-            }
+            names_are_unique(command, i);
         }
         assert_true(has_json);
         free(args);

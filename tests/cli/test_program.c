@@ -22,8 +22,10 @@
 
 static void help_and_version(void **state)
 {
-    static const char *const commands[] = { "run",       "chat",  "perplexity", "bench",  "info",
-                                            "calibrate", "serve", "sim",        "analyze" };
+    static const char *const commands[] = {
+        "run",   "chat",      "perplexity", "bench", "info",
+        "cache", "calibrate", "serve",      "sim",   "analyze"
+    };
     program_result all = program_expect(0, PROGRAM("--help"));
     program_result same = program_expect(0, PROGRAM("help"));
     program_result version = program_expect(0, PROGRAM("--version"));

@@ -13,6 +13,7 @@ extern const quire_command quire_command_bench;
 extern const quire_command quire_command_info;
 extern const quire_command quire_command_calibrate;
 extern const quire_command quire_command_serve;
+extern const quire_command quire_command_cache;
 extern const quire_command quire_command_sim;
 extern const quire_command quire_command_analyze;
 

@@ -353,7 +353,8 @@ static int fail_unexpected(const reading *r, const char *word)
 static int store_positional(reading *r, const char *word)
 {
     if (r->positional == NULL || r->has_positional || r->by_name != NULL) {
-        return fail_unexpected(r, word);
+        return r->command->take_word != NULL ? r->command->take_word(r->args, word, r->err)
+                                             : fail_unexpected(r, word);
     }
     r->has_positional = true;
     return take(r, r->positional, r->command->positional, word);

@@ -83,6 +83,9 @@ typedef struct quire_command {
     const quire_opt *options;
     size_t n_options;
     const char *positional; /* option set by a value without a name; NULL = none */
+    /* Takes the values without a name that follow the positional option's. NULL = there are none.
+     * Errors: err is filled in. */
+    int (*take_word)(void *args, const char *word, quire_error *err);
     size_t args_bytes;
     bool has_settings; /* see settings.h */
     /* Replaces quire_options_parse(), with the same results; run() releases its resources. May be

@@ -1,0 +1,34 @@
+/* stored_args.h - the commands below quire cache, and the arguments that they share.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_STORED_ARGS_H
+#define QUIRE_CLI_STORED_ARGS_H
+
+#include "cli/settings/args.h"
+
+#define QUIRE_STORED_WORDS_MAX 256u
+
+/* common.cache_dir is the directory. */
+typedef struct quire_stored_args {
+    quire_common_args common; /* must be first */
+    const quire_command *sub;
+    bool wants_help;                           /* on sub */
+    const char *words[QUIRE_STORED_WORDS_MAX]; /* behind the directory */
+    uint32_t n_words;
+} quire_stored_args;
+
+/* clang-format off */
+#define QUIRE_ROW_STORED_DIR                                                                       \
+    { .names = { "--cache-dir" }, .type = QUIRE_OPT_TEXT, .is_required = true, .unit = "DIR",      \
+      .offset = offsetof(quire_common_args, cache_dir),                                            \
+      .help = "the cache directory; its name alone, as the first word, is the same" }
+/* clang-format on */
+
+/* All of them, in the order of --help; cmd_cache.c has the table. */
+extern const quire_command *const quire_stored_commands[];
+extern const size_t quire_n_stored_commands;
+
+extern const quire_command quire_stored_ls;
+extern const quire_command quire_stored_stats;
+
+#endif /* QUIRE_CLI_STORED_ARGS_H */

@@ -235,13 +235,121 @@ static void ls_says_what_it_cannot_read(void **state)
     remove_dir(dir);
 }
 
+/* ---- verify ---- */
+
+static void verify_finds_damage(void **state)
+{
+    const char *dir = new_dir("verify-cache");
+    const json_int_t n = (store(dir, river, "f16") + 63) / 64;
+    program_result result;
+    json_t *document;
+    const json_t *broken;
+    char text[1100];
+
+    (void)state;
+    document = program_json(PROGRAM("cache", "verify", dir, "--json"));
+    assert_int_equal(number(document, "records"), n);
+    assert_int_equal(number(document, "fine"), n);
+    assert_int_equal(json_array_size(json_object_get(document, "broken")), 0);
+    json_decref(document);
+
+    each_file(dir, damage_segment);
+    result = program_expect(1, PROGRAM("cache", "verify", dir));
+    (void)snprintf(text, sizeof text, "%s: offset %lld: checksum (key ", damage_path,
+                   (long long)damage_offset);
+    assert_says(result.out, text);
+    (void)snprintf(text, sizeof text, "%lld of %lld records are fine, 1 broken", (long long)n - 1,
+                   (long long)n);
+    assert_says(result.out, text);
+    program_free(&result);
+
+    result = program_expect(1, PROGRAM("cache", "verify", dir, "--json"));
+    document = json_loads(result.out, 0, NULL);
+    broken = json_array_get(json_object_get(document, "broken"), 0);
+    assert_int_equal(number(document, "fine"), n - 1);
+    assert_string_equal(string(broken, "file"), damage_path);
+    assert_int_equal(number(broken, "offset"), damage_offset);
+    assert_string_equal(string(broken, "reason"), "checksum");
+    assert_int_equal(strlen(string(broken, "key")), 32);
+    json_decref(document);
+    program_free(&result);
+    remove_dir(dir);
+}
+
+/* A terminal sees how far it is. */
+static void verify_shows_progress(void **state)
+{
+    const char *dir = new_dir("progress-cache");
+    program_result result;
+
+    (void)state;
+    (void)store(dir, river, "f16");
+    result = program_run_on_terminal(PROGRAM("cache", "verify", dir));
+    assert_int_equal(result.exit_status, 0);
+    assert_says(result.err, "records checked");
+    program_free(&result);
+    remove_dir(dir);
+}
+
+/* ---- warm ---- */
+
+/* What quire run finds of a text. */
+static json_int_t found(const char *dir, const char *text, const char *kv)
+{
+    json_t *document =
+        program_json(PROGRAM("run", "-m", program_model(), "-t", "1", "-p", text, "-n", "0",
+                             "--temp", "0", "--kv", kv, "--cache-dir", dir, "--json"));
+    const json_int_t n = number(document, "stored_tokens");
+
+    json_decref(document);
+    return n;
+}
+
+static void warm_stores_texts(void **state)
+{
+    const char *dir = new_dir("warm-cache");
+    const char *files[2] = { program_file("river.txt", river, strlen(river)),
+                             program_file("letter.txt", letter, strlen(letter)) };
+    json_t *document;
+    const json_t *text;
+    program_result result;
+    json_int_t n[2];
+
+    (void)state;
+    document = program_json(PROGRAM("cache", "warm", dir, "-m", program_model(), "-t", "1", "--kv",
+                                    "q8", "--json", files[0], files[1]));
+    for (size_t i = 0; i < 2; i++) {
+        text = json_array_get(json_object_get(document, "texts"), i);
+        assert_string_equal(string(text, "file"), files[i]);
+        assert_int_equal(number(text, "stored_tokens"), 0);
+        n[i] = number(text, "tokens");
+        assert_true(n[i] > 64);
+    }
+    json_decref(document);
+    document = program_json(PROGRAM("cache", "ls", dir, "--json"));
+    assert_int_equal(json_array_size(json_object_get(document, "texts")), 2);
+    json_decref(document);
+    assert_int_equal(found(dir, river, "q8"), n[0] - 1); /* the last token is always computed */
+    assert_int_equal(found(dir, letter, "q8"), n[1] - 1);
+
+    /* What is there is read; a missing file does not keep the others from it. */
+    result = program_expect(1, PROGRAM("cache", "warm", dir, "-m", program_model(), "-t", "1",
+                                       "--kv", "q8", "/nowhere/text", files[0]));
+    assert_says(result.err, "/nowhere/text");
+    assert_says(result.err, "tokens, ");
+    program_free(&result);
+    remove_dir(dir);
+}
+
 /* ---- beside a server, and refusals ---- */
 
 static void a_server_may_run(void **state)
 {
     const char *dir = new_dir("used-cache");
     program_running running;
+    program_result result;
     json_t *document;
+    char pid[64];
 
     (void)state;
     (void)store(dir, river, "f32");
@@ -255,13 +363,30 @@ static void a_server_may_run(void **state)
     document = program_json(PROGRAM("cache", "stats", dir, "--json"));
     assert_int_equal(number(document, "texts"), 1);
     json_decref(document);
+    document = program_json(PROGRAM("cache", "verify", dir, "--json"));
+    assert_int_equal(json_array_size(json_object_get(document, "broken")), 0);
+    json_decref(document);
+    result = program_expect(
+        1, PROGRAM("cache", "warm", dir, "-m", program_model(), program_file("w.txt", "a b", 3)));
+    (void)snprintf(pid, sizeof pid, "is in use by process %d", (int)running.pid);
+    assert_says(result.err, pid);
+    program_free(&result);
     assert_int_equal(kill(running.pid, SIGTERM), 0);
     assert_int_equal(program_end(&running), 0);
     remove_dir(dir);
 }
 
+static void file_make(const char *path)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+    assert_true(fd >= 0);
+    (void)close(fd);
+}
+
 static void bad_uses_are_named(void **state)
 {
+    char other[512];
     const char *file = program_file("plain.txt", "x", 1);
     const char *dir = new_dir("foreign");
     const struct {
@@ -275,6 +400,11 @@ static void bad_uses_are_named(void **state)
         { 2, PROGRAM("cache", "ls"), "--cache-dir DIR is missing" },
         { 2, PROGRAM("cache", "ls", dir, "more"), "unexpected 'more'" },
         { 2, PROGRAM("cache", "stats", dir, "--bogus"), "'quire cache stats --help' lists them" },
+        { 2, PROGRAM("cache", "warm", dir, "-m", "x"), "no text given" },
+        { 2, PROGRAM("cache", "warm", dir, "y"), "-m FILE is missing" },
+        { 1, PROGRAM("cache", "verify", "/nowhere/x"), "no such directory: /nowhere/x" },
+        { 1, PROGRAM("cache", "warm", dir, "-m", program_model(), "y"),
+          "is not a cache directory" },
         { 1, PROGRAM("cache", "ls", "/nowhere/x"), "no such directory: /nowhere/x" },
         { 1, PROGRAM("cache", "stats", file), "is a file, not a cache directory" },
         { 1, PROGRAM("cache", "stats", dir), "is not a cache directory" },
@@ -282,6 +412,8 @@ static void bad_uses_are_named(void **state)
 
     (void)state;
     assert_int_equal(mkdir(dir, 0700), 0);
+    (void)snprintf(other, sizeof other, "%s/something", dir);
+    file_make(other);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         program_result result = program_expect(cases[i].exit_status, cases[i].args);
 
@@ -289,12 +421,12 @@ static void bad_uses_are_named(void **state)
         assert_string_equal(result.out, "");
         program_free(&result);
     }
-    assert_int_equal(rmdir(dir), 0);
+    remove_dir(dir);
 }
 
 static void each_has_help(void **state)
 {
-    static const char *const subs[] = { "ls", "stats" };
+    static const char *const subs[] = { "ls", "stats", "verify", "warm" };
     program_result all = program_expect(0, PROGRAM("cache", "--help"));
 
     (void)state;
@@ -313,10 +445,11 @@ static void each_has_help(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ls_lists_the_texts), cmocka_unit_test(ls_follows_a_text),
-        cmocka_unit_test(stats_sums_up),      cmocka_unit_test(ls_says_what_it_cannot_read),
-        cmocka_unit_test(a_server_may_run),   cmocka_unit_test(bad_uses_are_named),
-        cmocka_unit_test(each_has_help),
+        cmocka_unit_test(ls_lists_the_texts),  cmocka_unit_test(ls_follows_a_text),
+        cmocka_unit_test(stats_sums_up),       cmocka_unit_test(ls_says_what_it_cannot_read),
+        cmocka_unit_test(verify_finds_damage), cmocka_unit_test(verify_shows_progress),
+        cmocka_unit_test(warm_stores_texts),   cmocka_unit_test(a_server_may_run),
+        cmocka_unit_test(bad_uses_are_named),  cmocka_unit_test(each_has_help),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -16,6 +16,8 @@
 const quire_command *const quire_stored_commands[] = {
     &quire_stored_ls,
     &quire_stored_stats,
+    &quire_stored_verify,
+    &quire_stored_warm,
 };
 #define N_SUBS (sizeof(quire_stored_commands) / sizeof(quire_stored_commands[0]))
 
@@ -46,6 +48,18 @@ static int find_sub(const char *name, const quire_command **out, quire_error *er
     }
     return quire_error_set(err, QUIRE_INVAL,
                            "unknown command 'cache %.80s' ('quire cache --help' lists them)", name);
+}
+
+int quire_stored_word_take(void *opaque, const char *word, quire_error *err)
+{
+    quire_stored_args *args = opaque;
+
+    if (args->n_words == QUIRE_STORED_WORDS_MAX) {
+        return quire_error_set(err, QUIRE_LIMIT, "'%.80s': at most %u files at a time", word,
+                               QUIRE_STORED_WORDS_MAX);
+    }
+    args->words[args->n_words++] = word;
+    return QUIRE_OK;
 }
 
 static int parse(int argc, char *const *argv, void *opaque, quire_error *err)
@@ -87,6 +101,8 @@ const quire_command quire_command_cache = {
     .notes = "commands:\n"
              "  ls        lists the texts\n"
              "  stats     sums up: records, bytes, texts\n"
+             "  verify    reads and checks every record\n"
+             "  warm      computes texts and stores their pages\n"
              "\n"
              "'quire cache COMMAND --help' lists the options of each, --json among them.\n\n"
              "example: quire cache ls ~/.quire",

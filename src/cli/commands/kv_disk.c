@@ -103,14 +103,19 @@ static quire_transfer *transfer_wait(quire_kv_disk *d, uint64_t within_ns)
 
 /* ---- open and close ---- */
 
-static void names_make(quire_kv_disk *d)
+void quire_kv_disk_names(const quire_opened *session, quire_tenant_salt *salt, quire_page_key *root)
 {
     quire_prefix_key key;
 
-    quire_tenant_salt_make(&d->salt, "", ""); /* as quire serve without keys */
-    key = (quire_prefix_key){ .salt = d->salt.bytes, .salt_bytes = d->salt.n };
-    quire_kv_identity_get(d->session->runtime, key.identity);
-    quire_prefix_key_root(&key, &d->root);
+    quire_tenant_salt_make(salt, "", ""); /* as quire serve without keys */
+    key = (quire_prefix_key){ .salt = salt->bytes, .salt_bytes = salt->n };
+    quire_kv_identity_get(session->runtime, key.identity);
+    quire_prefix_key_root(&key, root);
+}
+
+void quire_kv_disk_stats(const quire_kv_disk *disk, quire_store_stats *out)
+{
+    disk->store->ops->stats(disk->store, out);
 }
 
 static int parts_open(quire_kv_disk *d)
@@ -160,7 +165,7 @@ int quire_kv_disk_open(quire_kv_disk **out, const quire_common_args *args,
     d->session = session;
     (void)pthread_mutex_init(&d->lock, NULL);
     (void)pthread_cond_init(&d->changed, NULL);
-    names_make(d);
+    quire_kv_disk_names(session, &d->salt, &d->root);
     rc = parts_open(d);
     if (rc < 0) {
         (void)quire_error_set(err, rc, "cannot keep pages of this model on disk: %s",

@@ -10,6 +10,8 @@
 #define QUIRE_CLI_KV_DISK_H
 
 #include "cli/commands/opened.h"
+#include "server/tenant.h"
+#include "store/store.h"
 
 typedef struct quire_kv_disk quire_kv_disk;
 
@@ -30,5 +32,12 @@ uint32_t quire_kv_disk_read(quire_kv_disk *disk, quire_seq_id seq, const int32_t
  * not written again. */
 void quire_kv_disk_write(quire_kv_disk *disk, quire_seq_id seq, const int32_t *tokens,
                          uint32_t n_tokens);
+
+/* The names under which a session's pages are kept: the tenant's salt and the key of the root. */
+void quire_kv_disk_names(const quire_opened *session, quire_tenant_salt *salt,
+                         quire_page_key *root);
+
+/* What the store counted so far. */
+void quire_kv_disk_stats(const quire_kv_disk *disk, quire_store_stats *out);
 
 #endif /* QUIRE_CLI_KV_DISK_H */

@@ -17,7 +17,7 @@
 
 #define WINDOW_MAX   16u                   /* reads under way */
 #define WINDOW_BYTES ((uint64_t)128 << 20) /* memory for them */
-#define ROOM_BYTES   ((uint64_t)1 << 30)   /* beyond what is there and what will be added */
+#define ROOM_BYTES   ((uint64_t)20 << 30)  /* beyond what is there and what will be added */
 
 struct quire_stored_wait {
     pthread_mutex_t lock;
@@ -112,20 +112,29 @@ static int wait_create(quire_stored *s, quire_error *err)
     return QUIRE_OK;
 }
 
+uint64_t quire_stored_room(const quire_stored *stored, const quire_stored_want *want)
+{
+    return want->capacity_bytes != 0 ? want->capacity_bytes
+                                     : stored->file_bytes + 2 * want->added_bytes + ROOM_BYTES;
+}
+
+int quire_stored_look(quire_stored *out, const char *dir, bool is_made, quire_error *err)
+{
+    *out = (quire_stored){ .dir = dir };
+    return dir_look(out, is_made, err);
+}
+
 int quire_stored_open(quire_stored *out, const char *dir, const quire_stored_want *want,
                       quire_error *err)
 {
     quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
     int rc;
 
-    *out = (quire_stored){ .dir = dir };
-    QUIRE_TRY(dir_look(out, want->is_made, err));
+    QUIRE_TRY(quire_stored_look(out, dir, want->is_made, err));
     QUIRE_TRY(wait_create(out, err));
     opts.dir = dir;
     opts.is_readonly = !want->is_writer;
-    opts.capacity_bytes = want->capacity_bytes != 0
-                              ? want->capacity_bytes
-                              : out->file_bytes + 2 * want->added_bytes + ROOM_BYTES;
+    opts.capacity_bytes = quire_stored_room(out, want);
     opts.write_rate = 0; /* nobody else waits for the disk */
     opts.log = want->is_writer ? say_trouble : NULL;
     rc = quire_file_store_create(&out->store, &opts, err);

@@ -63,7 +63,7 @@ typedef struct quire_stored {
 typedef struct quire_stored_want {
     bool is_writer;
     bool is_made;            /* if it is missing */
-    uint64_t capacity_bytes; /* 0 = nothing goes for want of room; is_writer */
+    uint64_t capacity_bytes; /* 0 = so much that nothing goes which is there; is_writer */
     uint64_t added_bytes;    /* that will be written; is_writer */
 } quire_stored_want;
 
@@ -71,6 +71,11 @@ typedef struct quire_stored_want {
  * quire_stored_close(). `dir` is borrowed. */
 int quire_stored_open(quire_stored *out, const char *dir, const quire_stored_want *want,
                       quire_error *err);
+/* Only count segments and their bytes, and refuse what open() refuses as no cache directory.
+ * Nothing is to be closed. */
+int quire_stored_look(quire_stored *out, const char *dir, bool is_made, quire_error *err);
+/* The capacity with which a directory is opened. */
+uint64_t quire_stored_room(const quire_stored *stored, const quire_stored_want *want);
 /* A zeroed struct is allowed. Waits until what was put or dropped is durable, within a bound. */
 void quire_stored_close(quire_stored *stored);
 

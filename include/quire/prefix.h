@@ -460,6 +460,13 @@ uint32_t quire_prefix_copies_visit(quire_prefix *tree, uint32_t first, uint32_t 
                                    void (*visit)(void *ctx, const quire_prefix_copy *copy),
                                    void *ctx);
 
+/* Visit the nodes of a ref's path, from the root to the ref's end. Errors: QUIRE_NOTFOUND,
+ * QUIRE_NOMEM.
+ */
+int quire_prefix_copies_visit_path(quire_prefix *tree, quire_prefix_ref ref,
+                                   void (*visit)(void *ctx, const quire_prefix_copy *copy),
+                                   void *ctx);
+
 /* The key under which a node's text was published. Memory: salt is borrowed, until the tree
  * changes. Cost: O(pages before the node). */
 void quire_prefix_copy_root(const quire_prefix *tree, uint32_t node, quire_prefix_key *out);

@@ -21,8 +21,9 @@
  * are due to end by then. Pages fetched ahead are cached pages; others may evict them again.
  *
  * Copying. A page is copied below when it is worth it: it was hit at least once, a session or a pin
- * has it, or copies_all is set. Open pages are copied when they have rested, and at the end. At the
- * end, all that is not copied yet follows, for at most close_us.
+ * has it, or copies_all is set. A request that is preempted leaves copies of its pages, as far as
+ * buffers are free and reading costs less than computing. Open pages are copied when they have
+ * rested, and at the end. At the end, all that is not copied yet follows, for at most close_us.
  *
  * Thread: see engine.h.
  *

@@ -82,6 +82,33 @@ static void test_visit(void **state)
     test_prefix_destroy(&p);
 }
 
+/* The path of a ref is visited from its begin. */
+static void test_path(void **state)
+{
+    test_prefix p;
+    int32_t tokens[3 * P + 1];
+    test_run run;
+    seen s = { .n = 0 };
+
+    (void)state;
+    test_prefix_create(&p, N_PAGES, NULL);
+    test_text(tokens, 3 * P + 1, 100);
+    run = test_run_start(&p, tokens, 3 * P + 1);
+    assert_int_equal(quire_prefix_copies_visit_path(p.tree, run.ref, see, &s), QUIRE_OK);
+    assert_int_equal(s.n, 0);
+    test_run_extend(&p, &run, tokens, 3 * P + 1);
+    assert_int_equal(quire_prefix_copies_visit_path(p.tree, run.ref, see, &s), QUIRE_OK);
+    assert_int_equal(s.n, 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(s.copies[i].first_token, i * P);
+        assert_memory_equal(s.tokens[i], tokens + (size_t)i * P,
+                            (i < 3 ? P : 1) * sizeof tokens[0]);
+    }
+    test_run_end(&p, &run);
+    assert_int_equal(quire_prefix_copies_visit_path(p.tree, run.ref, see, &s), QUIRE_NOTFOUND);
+    test_prefix_destroy(&p);
+}
+
 /* A mark stays with its node, ends with the node, and is not set on another text in its place. */
 static void test_marks(void **state)
 {
@@ -154,6 +181,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_visit),
+        cmocka_unit_test(test_path),
         cmocka_unit_test(test_marks),
         cmocka_unit_test(test_growth),
     };

@@ -11,6 +11,7 @@
 
 #include "engine_fixture.h"
 
+#include "base/clock.h"
 #include "store/memory_store.h"
 
 #include <stdlib.h>
@@ -385,6 +386,7 @@ static void test_short_of_pages(void **state)
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
     int32_t text[2][N_CTX], got[2][N_TOKENS], expected[2][N_TOKENS];
     quire_request *requests[2];
+    quire_engine_stats stats;
     quire_request_params params = params_greedy(text[0], 600, N_TOKENS);
 
     (void)state;
@@ -409,7 +411,99 @@ static void test_short_of_pages(void **state)
             quire_request_release(requests[i]);
         }
     }
+    stats = stats_now(b.engine);
+    /* Who had to give up pages has read them again. */
+    assert_true(stats.preemptions_total == 0 || stats.tier.fetched_tokens_total > 0);
     validate(b.engine);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
+/* A waiting request fetches ahead of time when it should begin soon, else when it begins. */
+static void test_prefetch(void **state)
+{
+    (void)state;
+    for (uint32_t prefetch_steps = 0; prefetch_steps <= 64; prefetch_steps += 64) {
+        quire_store *store = store_new();
+        quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+        const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
+        int32_t text[2][N_PROMPT], got[N_TOKENS];
+        quire_request *requests[2];
+        quire_request_params params;
+        quire_engine_stats stats;
+        engine_bench b;
+        gate *g;
+
+        engine.n_running_max = 1;
+        engine.tier = (quire_tier_opts){ .store = store,
+                                         .copies_all = true,
+                                         .prefetch_steps = prefetch_steps };
+        b = bench_tiny(&engine, &runtime);
+        tokens_make(text[0], N_PROMPT, 1);
+        tokens_make(text[1], N_PROMPT, 2);
+        params = params_greedy(text[0], N_PROMPT, 1);
+        (void)run(&b, &params, got);
+        wait_records(&b, 5);
+        forget(&b);
+        g = gate_close(b.engine);
+        params = params_greedy(text[1], N_PROMPT, N_TOKENS);
+        requests[0] = submit(&b, &params);
+        gate_step(g);
+        params = params_greedy(text[0], N_PROMPT, 1);
+        requests[1] = submit(&b, &params);
+        for (uint32_t i = 0; i < 4; i++) {
+            gate_step(g);
+        }
+        quire_engine_stats_get(b.engine, &stats);
+        assert_int_equal(stats.requests_waiting, 1);
+        /* Each of the two looks once; only the second is in the store. */
+        assert_int_equal(stats.tier.fetched_tokens_total > 0, prefetch_steps > 0);
+        gate_open(g);
+        finish_as(requests[0], QUIRE_FINISH_LENGTH);
+        assert_int_equal(finish(requests[1])->n_cached_tokens, N_PROMPT - 1);
+        quire_request_release(requests[1]);
+        bench_close(&b);
+        quire_memory_store_destroy(store);
+    }
+}
+
+/* A closed session is forgotten below as well, an expired one is not. */
+static void test_sessions(void **state)
+{
+    quire_store *store = store_new();
+    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, false);
+    const quire_invalidate what = { .what = QUIRE_INVALIDATE_SESSION, .session_id = "s" };
+    const quire_chat_message message = { "user", "a" };
+    quire_sessions *sessions = quire_engine_sessions(b.engine);
+    int32_t text[N_PROMPT], got[N_TOKENS];
+    quire_request_params params;
+    quire_prefix_dropped dropped;
+    quire_error err = QUIRE_ERROR_INIT;
+    const uint64_t now_us = quire_clock_ns() / 1000;
+    quire_request *request;
+    int32_t *tokens;
+    uint32_t n_tokens;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    params = params_greedy(text, N_PROMPT, 1);
+    assert_int_equal(quire_sessions_enter(sessions, NULL, 0, "s", now_us, &params.session, &err),
+                     QUIRE_OK);
+    request = submit(&b, &params);
+    (void)finish(request);
+    tokens = quire_request_tokens_take(request, &n_tokens);
+    assert_int_equal(
+        quire_sessions_commit(sessions, params.session, &message, 1, tokens, n_tokens, now_us),
+        QUIRE_OK);
+    quire_request_release(request);
+    quire_sessions_leave(sessions, params.session, now_us);
+    params.session = 0;
+    wait_records(&b, 5); /* used once, but a session's */
+    forget(&b);
+    assert_int_equal(run(&b, &params, got), N_PROMPT - 1);
+    forget(&b);
+    assert_int_equal(quire_engine_invalidate(b.engine, &what, &dropped), QUIRE_OK);
+    assert_int_equal(run(&b, &params, got), 0);
     bench_close(&b);
     quire_memory_store_destroy(store);
 }
@@ -421,7 +515,8 @@ int main(void)
         cmocka_unit_test(test_turns),          cmocka_unit_test(test_together),
         cmocka_unit_test(test_faults),         cmocka_unit_test(test_hung),
         cmocka_unit_test(test_cancel),         cmocka_unit_test(test_tenants_and_invalidation),
-        cmocka_unit_test(test_short_of_pages),
+        cmocka_unit_test(test_short_of_pages), cmocka_unit_test(test_prefetch),
+        cmocka_unit_test(test_sessions),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,6 +47,38 @@ uint32_t quire_prefix_copies_visit(quire_prefix *tree, uint32_t first, uint32_t 
     return id < tree->nodes.id_end ? id : QUIRE_NODE_NULL;
 }
 
+int quire_prefix_copies_visit_path(quire_prefix *tree, quire_prefix_ref ref,
+                                   void (*visit)(void *ctx, const quire_prefix_copy *copy),
+                                   void *ctx)
+{
+    const quire_prefix_tie *tie = quire_prefix_tie_find(tree, ref);
+    uint32_t n = 0;
+    uint32_t *path;
+    uint32_t at;
+
+    QUIRE_FAIL_IF(tie == NULL || tie->node == QUIRE_NODE_NULL, QUIRE_NOTFOUND);
+    for (uint32_t id = tie->node; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
+         id = quire_prefix_at(tree, id)->parent) {
+        n++;
+    }
+    if (n == 0) {
+        return QUIRE_OK;
+    }
+    path = tree->allocator.alloc(tree->allocator.ctx, n * sizeof *path);
+    QUIRE_FAIL_IF(path == NULL, QUIRE_NOMEM);
+    at = n;
+    for (uint32_t id = tie->node; at > 0; id = quire_prefix_at(tree, id)->parent) {
+        path[--at] = id;
+    }
+    for (; at < n; at++) {
+        const quire_prefix_copy copy = copy_of(tree, path[at]);
+
+        visit(ctx, &copy);
+    }
+    tree->allocator.free(tree->allocator.ctx, path);
+    return QUIRE_OK;
+}
+
 void quire_prefix_copy_root(const quire_prefix *tree, uint32_t node, quire_prefix_key *out)
 {
     const quire_prefix_root *root;

@@ -164,6 +164,8 @@ void quire_loop_cancels_apply(quire_loop *loop)
 void quire_loop_preempt(quire_loop *loop, quire_request *r)
 {
     r->kv.n_lost = r->kv.n_computed;
+    quire_loop_publish(loop, r);
+    quire_tier_copy_request(loop, r);
     let_go(loop, r);
     r->result.n_preemptions++;
     loop->figures.now.preemptions_total++;

@@ -10,6 +10,8 @@
 #include "base/clock.h"
 #include "engine/loop/loop_object.h"
 
+#include <float.h>
+
 #define NODES_STEP 128u /* looked at after a step */
 #define NODES_IDLE 4096u
 #define REST_NS    2e6 /* while nothing runs: time before the inbox is checked again */
@@ -21,7 +23,8 @@ typedef struct walk {
     uint64_t begin_ns;
     double may_ns;
     double spent_ns;
-    bool is_full; /* a page was not copied for want of time or a buffer */
+    bool is_forced; /* copy whatever has no copy */
+    bool is_full;   /* a page was not copied for want of time or a buffer */
 } walk;
 
 /* Whether a page shall have a copy. */
@@ -31,6 +34,9 @@ static bool is_worth(const walk *w, const quire_prefix_copy *c)
 
     if (c->mark != QUIRE_COPY_NONE || c->parent_mark == QUIRE_COPY_NONE) {
         return false;
+    }
+    if (w->is_forced) {
+        return true;
     }
     if (!c->is_full && !tier->is_closing &&
         (c->n_refs > 0 || w->now_us - c->used_us < QUIRE_TIER_REST_US)) {
@@ -138,4 +144,19 @@ bool quire_tier_copy(quire_loop *loop, uint64_t step_us)
         return has_more;
     }
     return true;
+}
+
+void quire_tier_copy_request(quire_loop *loop, const quire_request *r)
+{
+    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
+    const double compute_us = quire_cost_prefill_us(&loop->figures.now.cost, 0, r->kv.n_published,
+                                                    loop->opts.chunk_tokens);
+    walk w = { .loop = loop, .begin_ns = quire_clock_ns(), .may_ns = DBL_MAX, .is_forced = true };
+
+    if (loop->tier == NULL || r->kv.ref == QUIRE_PREFIX_REF_NULL || !takes_puts(loop->tier) ||
+        quire_tier_page_us(loop) * (r->kv.n_published / page_tokens) > compute_us) {
+        return;
+    }
+    w.now_us = quire_loop_now_us(loop);
+    (void)quire_prefix_copies_visit_path(loop->tree, r->kv.ref, look, &w);
 }

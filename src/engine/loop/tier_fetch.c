@@ -23,8 +23,7 @@
 
 /* ---- what it costs ---- */
 
-/* Mean time of reading a record; 0 = not known. */
-static double page_us(const quire_loop *loop)
+double quire_tier_page_us(const quire_loop *loop)
 {
     quire_store_stats s;
 
@@ -324,7 +323,7 @@ static double pages_use(quire_loop *loop, quire_fetch *f, double may_ns)
 static bool is_too_slow(const quire_loop *loop, const quire_fetch *f, uint64_t now_us)
 {
     const double compute = compute_us(loop, f->next_use, f->n_pages);
-    const double page = page_us(loop) * PAGE_PATIENCE;
+    const double page = quire_tier_page_us(loop) * PAGE_PATIENCE;
     double wait_us = (double)loop->tier->opts.wait_us;
 
     wait_us = page > wait_us ? page : wait_us;
@@ -404,7 +403,7 @@ static bool is_worth(quire_loop *loop, uint32_t n_have, uint32_t n_want)
     const uint32_t begin = n_have / page_tokens;
     const uint32_t end = n_want / page_tokens;
     const double compute = compute_us(loop, begin, end);
-    const double fetch = page_us(loop) * (end - begin);
+    const double fetch = quire_tier_page_us(loop) * (end - begin);
 
     /* A sequence stays free for a request. */
     if (loop->set.n_running + loop->set.n_parked + loop->tier->n_fetches + 2 >

@@ -80,6 +80,10 @@ void quire_tier_leave(quire_loop *loop, quire_request *request);
  * to do now. */
 bool quire_tier_copy(quire_loop *loop, uint64_t step_us);
 
+/* Copy the published pages of a request that is about to give up its pages, as far as buffers are
+ * free, if reading them again should cost less than computing them. */
+void quire_tier_copy_request(quire_loop *loop, const quire_request *request);
+
 /* Forget copies. Called after the tree has forgotten. */
 void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what);
 
@@ -96,6 +100,8 @@ void quire_fetch_arrived(quire_loop *loop, quire_transfer *transfer);
 /* Write arrived pages of all fetches, ask for more, end what is over. */
 void quire_fetches_move(quire_loop *loop, uint64_t step_us);
 void quire_fetches_destroy(quire_loop *loop);
+/* Mean time of reading a record in microseconds; 0 = not known. */
+double quire_tier_page_us(const quire_loop *loop);
 /* A put came back. */
 void quire_copy_done(quire_loop *loop, quire_transfer *transfer);
 

@@ -253,7 +253,8 @@ static void put_process(file_store *st, quire_transfer *t)
     if (rc == 0) {
         put_written(st, t, place);
     } else {
-        put_refuse(st, t, QUIRE_STORE_IO);
+        /* Given back IO by trouble(), after the state has changed. */
+        quire_file_push(&st->unsynced, t);
     }
     (void)pthread_mutex_unlock(&st->lock);
     if (rc < 0) {

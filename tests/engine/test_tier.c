@@ -122,6 +122,12 @@ static void restart(quire_format format, bool has_open)
     stats = stats_now(b.engine);
     assert_int_equal(stats.tier.fetches_total, 1);
 
+    /* Of a text of whole pages only the last token is computed. */
+    forget(&b);
+    params.n_tokens = N_FULL;
+    assert_int_equal(run(&b, &params, again), has_open ? N_FULL - 1 : N_FULL - PAGE);
+    params.n_tokens = N_PROMPT;
+
     /* Another text with the same begin uses the pages up to the one where it parts. */
     tokens_make(text + 200, 100, 2);
     forget(&b);

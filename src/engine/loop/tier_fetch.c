@@ -161,6 +161,7 @@ static bool fetch_begin(quire_loop *loop, quire_request *r, uint32_t n_have, uin
     f->begun_us = quire_loop_now_us(loop);
     f->moved_us = f->begun_us;
     f->n_open = loop->room.is_page_exact ? 0 : n_want % page_tokens;
+    f->is_open_full = r->n_tokens - (n_want - n_want % page_tokens) >= page_tokens;
     f->request = r;
     r->wait.fetch = f;
     tier->n_fetches++;
@@ -189,6 +190,10 @@ static quire_page_text text_of(const quire_loop *loop, const quire_fetch *f, uin
 
     if (page < f->n_pages) {
         text.key = f->keys[page + 1];
+        text.n_tokens = page_tokens;
+        text.tokens = tokens;
+    } else if (f->is_open_full) {
+        quire_prefix_key_add(&text.parent, tokens, page_tokens, &text.key);
         text.n_tokens = page_tokens;
         text.tokens = tokens;
     } else { /* an open page: its tokens are compared when it is there */
@@ -271,14 +276,15 @@ static int page_use(quire_loop *loop, quire_fetch *f, const quire_transfer *t)
  */
 static bool open_turn_to(quire_loop *loop, quire_fetch *f)
 {
-    const uint32_t page_tokens = loop->runtime_opts->page_tokens;
-
-    if (loop->room.is_page_exact || f->next_use == f->n_pages) {
+    if (loop->room.is_page_exact || (f->next_use == f->n_pages && !f->is_open_full)) {
         return false;
     }
     slots_give(loop->tier, f); /* later pages; those under way are given back when they arrive */
-    f->n_pages = f->next_use;
-    f->n_open = page_tokens;
+    if (f->next_use < f->n_pages) {
+        f->n_pages = f->next_use;
+        f->n_open = loop->runtime_opts->page_tokens;
+    }
+    f->is_open_full = false;
     f->next_get = f->next_use;
     ask(loop, f);
     return true;

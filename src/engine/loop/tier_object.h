@@ -25,6 +25,7 @@ typedef struct quire_fetch {
     uint32_t next_get;        /* next page to ask for */
     uint32_t next_use;        /* next page to write into the tree */
     uint32_t n_open;          /* tokens wanted behind the full pages; 0 = none */
+    bool is_open_full;        /* they begin a full page of the request: ask for that first */
     uint32_t n_away;          /* transfers that the store has */
     quire_transfer **arrived; /* [n_slots], page i at i % n_slots */
     uint32_t n_slots;

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "trace/sim/sim_disk.h"
 #include "trace/sim/sim_internal.h"
 
 #include <string.h>
@@ -83,21 +84,32 @@ uint8_t quire_sim_rank(const quire_sim_opts *opts, const quire_trace_request *re
 
 /* ---- hits ---- */
 
-static int request_run(quire_sim_tree *t, const quire_sim_opts *opts, const quire_trace *trace,
-                       const quire_trace_request *request, quire_prefix_match *match)
+typedef struct hits_run {
+    const quire_trace *trace;
+    const quire_sim_opts *opts;
+    quire_sim_result *out;
+    quire_sim_tree tree;
+    quire_sim_disk disk;
+    bool has_disk;
+} hits_run;
+
+/* Open a sequence with what the tree has of the text, append the rest of it and publish. */
+static int text_run(hits_run *run, const quire_trace_request *request, uint32_t n_blocks,
+                    bool is_fetch, quire_prefix_match *match)
 {
-    const uint32_t n_tokens = request->n_blocks * QUIRE_PAGE_TOKENS_MIN;
+    quire_sim_tree *t = &run->tree;
+    const uint32_t n_tokens = n_blocks * QUIRE_PAGE_TOKENS_MIN;
     const int32_t *tokens =
-        quire_sim_tree_text(t, quire_trace_blocks(trace, request), request->n_blocks);
+        quire_sim_tree_text(t, quire_trace_blocks(run->trace, request), n_blocks);
     quire_prefix_acquire_opts acquire = { .tokens_max = n_tokens,
                                           .owner = request->session,
                                           .now_us = request->time_us,
-                                          .rank = quire_sim_rank(opts, request) };
+                                          .rank = quire_sim_rank(run->opts, request),
+                                          .is_uncounted = is_fetch };
     quire_prefix_ref ref;
     quire_seq_id seq;
     int rc;
 
-    quire_sim_tree_tick(t, request->time_us);
     QUIRE_TRY(quire_seq_open(t->cache, quire_sim_tree_region(t, request->class_index), &seq));
     rc =
         quire_prefix_acquire(t->tree, &quire_sim_key, seq, tokens, n_tokens, &acquire, match, &ref);
@@ -112,35 +124,98 @@ static int request_run(quire_sim_tree *t, const quire_sim_opts *opts, const quir
     return rc;
 }
 
+/* Bring what the disk has of a request into memory, as the engine does: publish it first, then the
+ * request finds it. */
+static int request_fetch(hits_run *run, const quire_trace_request *request)
+{
+    quire_sim_tree *t = &run->tree;
+    const uint32_t *ids = quire_trace_blocks(run->trace, request);
+    quire_prefix_match match;
+    uint32_t n_memory;
+    uint32_t n_fetched;
+
+    quire_prefix_lookup(t->tree, &quire_sim_key, quire_sim_tree_text(t, ids, request->n_blocks),
+                        request->n_blocks * QUIRE_PAGE_TOKENS_MIN, &match);
+    n_memory = match.n_tokens / QUIRE_PAGE_TOKENS_MIN;
+    n_fetched = quire_sim_disk_run(&run->disk, ids + n_memory, request->n_blocks - n_memory);
+    if (n_fetched > 0) {
+        QUIRE_TRY(text_run(run, request, n_memory + n_fetched, true, &match));
+    }
+    quire_sim_disk_request(&run->disk, ids, request->n_blocks, n_memory, n_fetched,
+                           request->session != 0);
+    run->out->disk_hit_blocks += n_fetched;
+    return QUIRE_OK;
+}
+
+static int request_run(hits_run *run, const quire_trace_request *request, quire_prefix_match *match)
+{
+    quire_sim_tree_tick(&run->tree, request->time_us);
+    if (run->has_disk) {
+        QUIRE_TRY(request_fetch(run, request));
+    }
+    QUIRE_TRY(text_run(run, request, request->n_blocks, false, match));
+    quire_sim_tree_evict(&run->tree, run->opts->capacity_blocks);
+    if (run->has_disk && run->opts->disk.copy == QUIRE_SIM_COPY_EVICTED) {
+        quire_sim_disk_evicted(&run->disk, run->tree.tree);
+    }
+    return QUIRE_OK;
+}
+
+static int hits_begin(hits_run *run, quire_error *err)
+{
+    const uint32_t longest = quire_trace_longest_blocks(run->trace);
+    const quire_sim_tree_opts tree_opts = { .sim = run->opts,
+                                            .budget_blocks = run->opts->capacity_blocks + longest,
+                                            .blocks_max = longest,
+                                            .seqs_max = 1,
+                                            .block_tokens = run->trace->block_tokens };
+    int rc = QUIRE_OK;
+
+    QUIRE_TRY(quire_sim_tree_init(&run->tree, &tree_opts, err));
+    run->has_disk = run->opts->disk.capacity_blocks > 0;
+    if (run->has_disk) {
+        rc = quire_sim_disk_init(&run->disk, &run->opts->disk, run->trace->n_ids);
+    }
+    if (rc < 0) {
+        quire_sim_tree_fini(&run->tree);
+        quire_sim_disk_fini(&run->disk);
+        return quire_error_set(err, rc, "a disk of %llu blocks cannot be simulated: %s",
+                               (unsigned long long)run->opts->disk.capacity_blocks,
+                               quire_status_text(rc));
+    }
+    return QUIRE_OK;
+}
+
+static void hits_end(hits_run *run)
+{
+    quire_sim_count_tree(run->out, &run->tree);
+    run->out->disk_written_blocks = run->disk.written_blocks;
+    run->out->disk_carried_blocks = run->disk.carried_blocks;
+    quire_sim_tree_fini(&run->tree);
+    quire_sim_disk_fini(&run->disk);
+}
+
 int quire_sim_hits(const quire_trace *trace, const quire_sim_opts *opts, quire_sim_result *out,
                    quire_error *err)
 {
-    const uint32_t longest = quire_trace_longest_blocks(trace);
-    const quire_sim_tree_opts tree_opts = { .sim = opts,
-                                            .budget_blocks = opts->capacity_blocks + longest,
-                                            .blocks_max = longest,
-                                            .seqs_max = 1,
-                                            .block_tokens = trace->block_tokens };
+    hits_run run = { .trace = trace, .opts = opts, .out = out };
     quire_sim_timeline line;
-    quire_sim_tree t;
     int rc;
 
-    QUIRE_TRY(quire_sim_tree_init(&t, &tree_opts, err));
+    QUIRE_TRY(hits_begin(&run, err));
     rc = quire_sim_timeline_begin(&line, trace, opts, out);
     for (uint32_t i = 0; i < trace->n_requests && rc == QUIRE_OK; i++) {
         const quire_trace_request *request = &trace->requests[i];
         quire_prefix_match match = { 0 };
 
         if (request->n_blocks > 0) {
-            rc = request_run(&t, opts, trace, request, &match);
-            quire_sim_tree_evict(&t, opts->capacity_blocks);
+            rc = request_run(&run, request, &match);
         }
         quire_sim_count_hits(out, trace, request, match.n_tokens / QUIRE_PAGE_TOKENS_MIN);
         out->regret_blocks += match.n_gone_tokens / QUIRE_PAGE_TOKENS_MIN;
-        quire_sim_timeline_add(&line, &t, request->time_us);
+        quire_sim_timeline_add(&line, &run.tree, request->time_us);
     }
-    quire_sim_count_tree(out, &t);
-    quire_sim_tree_fini(&t);
+    hits_end(&run);
     return rc < 0 ? quire_error_set(err, rc, "the simulation failed: %s", quire_status_text(rc))
                   : QUIRE_OK;
 }
@@ -152,6 +227,9 @@ static int opts_check(const quire_sim_opts *opts, quire_error *err)
     if (opts->capacity_blocks == 0 || opts->capacity_blocks > QUIRE_PAGES_MAX / 2) {
         return quire_error_set(err, QUIRE_INVAL, "a capacity of %llu blocks: 1 to %u can be had",
                                (unsigned long long)opts->capacity_blocks, QUIRE_PAGES_MAX / 2);
+    }
+    if (opts->disk.capacity_blocks > 0 && opts->mode == QUIRE_SIM_TIME) {
+        return quire_error_set(err, QUIRE_UNSUPP, "a disk can only be simulated in mode hits");
     }
     if (opts->n_classes > QUIRE_TRACE_CLASSES_MAX) {
         return quire_error_set(err, QUIRE_INVAL, "%u classes: at most %u can be had",

@@ -7,6 +7,7 @@
  *   hits  requests one after the other, prompt blocks only: acquire, publish, release, then evict
  *         down to the capacity. A hit is a block served as part of an unbroken prefix. Bounded by
  *         Belady (quire_belady()), which knows the future.
+ *         With a disk, blocks that memory lacks and the disk has come into memory first.
  *   time  virtual time: requests arrive at their times, wait, are admitted when their pages fit,
  *         compute by a cost model (prefill us per token and per token of depth, decode us per step
  *         and row), hold pages of prompt and output while they run, and leave them cached. Gives
@@ -55,6 +56,24 @@ typedef struct quire_sim_class {
     uint64_t ttl_us;     /* 0 = never */
 } quire_sim_class;
 
+/* Which blocks of memory get a copy on disk. */
+typedef enum quire_sim_copy {
+    QUIRE_SIM_COPY_WORTH,  /* hit at least once, or of a session: the engine's rule */
+    QUIRE_SIM_COPY_ALL,    /* as soon as they are computed: quire serve --store-all */
+    QUIRE_SIM_COPY_EVICTED /* when memory evicts them: for comparison, no engine does it */
+} quire_sim_copy;
+
+#define QUIRE_SIM_DISK_CARRY 0.3 /* of the file store: QUIRE_FILE_CARRY */
+
+/* A disk below memory: see sim_disk.h. HITS only. */
+typedef struct quire_sim_disk_opts {
+    uint64_t capacity_blocks; /* 0 = no disk; at least three segments */
+    uint32_t segment_blocks;  /* of the log */
+    quire_sim_copy copy;
+    double carry;     /* share of a segment that may be carried forward, 0 <= carry < 1 */
+    bool is_touching; /* a hit in memory counts as a use of the copy; in the engine it does not */
+} quire_sim_disk_opts;
+
 typedef struct quire_sim_opts {
     quire_sim_mode mode;
     quire_evict_policy policy;
@@ -64,6 +83,7 @@ typedef struct quire_sim_opts {
     const quire_sim_class *classes; /* [n_classes], by class_index of the trace; NULL = one */
     uint32_t n_classes;
     uint32_t timeline_points; /* at most so many samples of the timeline; 0 = none */
+    quire_sim_disk_opts disk;
 } quire_sim_opts;
 
 typedef struct quire_sim_point {
@@ -80,18 +100,21 @@ typedef struct quire_sim_latency {
 
 typedef struct quire_sim_result {
     uint64_t requests;
-    uint64_t blocks; /* of all prompts */
-    uint64_t hit_blocks;
-    uint64_t tokens; /* of all prompts */
+    uint64_t blocks;          /* of all prompts */
+    uint64_t hit_blocks;      /* from memory and from disk */
+    uint64_t disk_hit_blocks; /* of them, from disk */
+    uint64_t tokens;          /* of all prompts */
     uint64_t hit_tokens;
     uint64_t evictions;
-    uint64_t regret_blocks;   /* asked for after they had been evicted */
-    uint64_t refused;         /* TIME: could never fit */
-    uint64_t preemptions;     /* TIME */
-    quire_sim_latency ttft;   /* TIME */
-    quire_sim_latency queued; /* TIME */
-    double makespan_us;       /* TIME: until the last token */
-    uint64_t pages_touched;   /* looked up or published: what speed is counted in */
+    uint64_t regret_blocks; /* asked for after they had been evicted */
+    uint64_t disk_written_blocks;
+    uint64_t disk_carried_blocks; /* written again, when their segment went */
+    uint64_t refused;             /* TIME: could never fit */
+    uint64_t preemptions;         /* TIME */
+    quire_sim_latency ttft;       /* TIME */
+    quire_sim_latency queued;     /* TIME */
+    double makespan_us;           /* TIME: until the last token */
+    uint64_t pages_touched;       /* looked up or published: what speed is counted in */
     double wall_s;
     double cpu_s;              /* of the thread that ran it */
     quire_sim_point *timeline; /* [n_points]; free with quire_sim_result_fini() */

@@ -1,0 +1,195 @@
+/* sim_disk.c - the log of a simulated disk.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "trace/sim/sim_disk.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SEGMENTS_MIN 3u /* the open one, one that is full, and room for one more */
+
+int quire_sim_disk_init(quire_sim_disk *disk, const quire_sim_disk_opts *opts, uint32_t n_ids)
+{
+    uint64_t n_segments;
+
+    *disk = (quire_sim_disk){ .opts = *opts, .n_ids = n_ids };
+    QUIRE_FAIL_IF(opts->segment_blocks == 0 || !(opts->carry >= 0.0 && opts->carry < 1.0),
+                  QUIRE_INVAL);
+    n_segments = opts->capacity_blocks / opts->segment_blocks;
+    QUIRE_FAIL_IF(n_segments < SEGMENTS_MIN || n_segments > UINT32_MAX / 2, QUIRE_INVAL);
+    disk->n_slots = (uint32_t)n_segments;
+    disk->oldest = 1;
+    disk->open = 1;
+    disk->entries = calloc(n_ids, sizeof(*disk->entries));
+    disk->items = calloc((size_t)disk->n_slots * opts->segment_blocks, sizeof(*disk->items));
+    disk->n_items = calloc(disk->n_slots, sizeof(*disk->n_items));
+    disk->used = calloc(opts->segment_blocks, sizeof(*disk->used));
+    disk->residents = calloc(n_ids, sizeof(*disk->residents));
+    return disk->residents != NULL && disk->entries != NULL && disk->items != NULL &&
+                   disk->n_items != NULL && disk->used != NULL
+               ? QUIRE_OK
+               : QUIRE_NOMEM;
+}
+
+void quire_sim_disk_fini(quire_sim_disk *disk)
+{
+    free(disk->entries);
+    free(disk->items);
+    free(disk->n_items);
+    free(disk->used);
+    free(disk->residents);
+    memset(disk, 0, sizeof(*disk));
+}
+
+uint32_t quire_sim_disk_run(const quire_sim_disk *disk, const uint32_t *ids, uint32_t n)
+{
+    uint32_t i = 0;
+
+    while (i < n && quire_sim_disk_has(disk, ids[i])) {
+        i++;
+    }
+    return i;
+}
+
+/* ---- the log ---- */
+
+static uint32_t *items_of(const quire_sim_disk *disk, uint32_t segment)
+{
+    return disk->items + (size_t)(segment % disk->n_slots) * disk->opts.segment_blocks;
+}
+
+static uint32_t *n_items_of(const quire_sim_disk *disk, uint32_t segment)
+{
+    return &disk->n_items[segment % disk->n_slots];
+}
+
+static void append(quire_sim_disk *disk, uint32_t id)
+{
+    items_of(disk, disk->open)[(*n_items_of(disk, disk->open))++] = id;
+    disk->entries[id].segment = disk->open;
+    disk->entries[id].uses = 0;
+}
+
+/* The most used of the n blocks goes to the end of the list, the first written of those with equal
+ * use. */
+static void most_used_last(const quire_sim_disk *disk, uint32_t *ids, uint32_t n)
+{
+    uint32_t most = 0;
+    uint32_t id;
+
+    for (uint32_t i = 1; i < n; i++) {
+        if (disk->entries[ids[i]].uses > disk->entries[ids[most]].uses) {
+            most = i;
+        }
+    }
+    id = ids[most];
+    memmove(&ids[most], &ids[most + 1], (n - most - 1) * sizeof(*ids));
+    ids[n - 1] = id;
+}
+
+/* The oldest segment goes; its used blocks are carried forward. */
+static void oldest_remove(quire_sim_disk *disk)
+{
+    const uint32_t carry_max = (uint32_t)(disk->opts.carry * disk->opts.segment_blocks);
+    const uint32_t *items = items_of(disk, disk->oldest);
+    const uint32_t n_items = *n_items_of(disk, disk->oldest);
+    uint32_t n_used = 0;
+
+    for (uint32_t i = 0; i < n_items; i++) {
+        if (disk->entries[items[i]].uses > 0) {
+            disk->used[n_used++] = items[i];
+        }
+    }
+    while (n_used > 0 && *n_items_of(disk, disk->open) < carry_max) {
+        most_used_last(disk, disk->used, n_used);
+        append(disk, disk->used[--n_used]);
+        disk->carried_blocks++;
+    }
+    for (uint32_t i = 0; i < n_items; i++) {
+        if (disk->entries[items[i]].segment == disk->oldest) {
+            disk->entries[items[i]].segment = 0;
+            disk->evicted_blocks++;
+        }
+    }
+    disk->oldest++;
+}
+
+static void segment_begin(quire_sim_disk *disk)
+{
+    disk->open++;
+    *n_items_of(disk, disk->open) = 0;
+    while (disk->open - disk->oldest + 1 >= disk->n_slots) { /* room for one more is kept */
+        oldest_remove(disk);
+    }
+}
+
+/* ---- blocks ---- */
+
+void quire_sim_disk_copy(quire_sim_disk *disk, uint32_t id)
+{
+    quire_sim_disk_entry *entry = &disk->entries[id];
+
+    if (entry->is_marked) {
+        return;
+    }
+    entry->is_marked = true;
+    if (entry->segment != 0) {
+        return; /* a copy of an earlier stay in memory */
+    }
+    if (*n_items_of(disk, disk->open) == disk->opts.segment_blocks) {
+        segment_begin(disk);
+    }
+    append(disk, id);
+    disk->written_blocks++;
+}
+
+void quire_sim_disk_request(quire_sim_disk *disk, const uint32_t *ids, uint32_t n,
+                            uint32_t n_memory, uint32_t n_fetched, bool has_session)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        quire_sim_disk_entry *entry = &disk->entries[ids[i]];
+        const bool is_hit = i < n_memory; /* in memory, where the node's own hits count */
+        const bool is_worth = disk->opts.copy == QUIRE_SIM_COPY_ALL ||
+                              (disk->opts.copy == QUIRE_SIM_COPY_WORTH && (is_hit || has_session));
+
+        if (!is_hit) {
+            entry->is_marked = i < n_memory + n_fetched;
+        }
+        entry->uses += is_hit ? disk->opts.is_touching : entry->is_marked;
+        if (is_worth) {
+            quire_sim_disk_copy(disk, ids[i]);
+        }
+        if (disk->opts.copy == QUIRE_SIM_COPY_EVICTED && !entry->is_resident) {
+            entry->is_resident = true;
+            disk->residents[disk->n_residents++] = ids[i];
+        }
+    }
+}
+
+static void see(void *ctx, const quire_prefix_copy *copy)
+{
+    quire_sim_disk *disk = ctx;
+
+    disk->entries[copy->tokens[0]].round = disk->round;
+}
+
+void quire_sim_disk_evicted(quire_sim_disk *disk, quire_prefix *tree)
+{
+    uint32_t n = 0;
+
+    disk->round++;
+    (void)quire_prefix_copies_visit(tree, 1, UINT32_MAX, see, disk);
+    for (uint32_t i = 0; i < disk->n_residents; i++) {
+        const uint32_t id = disk->residents[i];
+
+        disk->entries[id].is_resident = disk->entries[id].round == disk->round;
+        if (disk->entries[id].is_resident) {
+            disk->residents[n++] = id;
+        } else {
+            quire_sim_disk_copy(disk, id);
+        }
+    }
+    disk->n_residents = n;
+}

@@ -1,0 +1,79 @@
+/* sim_disk.h - a simulated disk below memory: which blocks have a copy there.
+ *
+ *   memory --- copies, by rule ---> open segment -> [full segments, oldest first] -> gone
+ *                                        ^                     |
+ *                                        '--- carried forward -'
+ *
+ * The disk is the log of store/file/file_store.h without bytes. Copies go to the end of the log.
+ * When a segment begins and there would not be room for another, the oldest one goes. Its blocks
+ * that were used since they were written are carried forward, the most used first, at most
+ * opts.carry of a segment.
+ *
+ * Blocks have marks, as nodes of the tree have (quire/prefix.h): a block in memory that has its
+ * mark is not copied again. A block that comes into memory has its mark if it came from the disk.
+ * As in the engine, the mark stays when the disk loses the copy.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TRACE_SIM_DISK_H
+#define QUIRE_TRACE_SIM_DISK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "quire/prefix.h"
+#include "trace/sim/sim.h"
+
+typedef struct quire_sim_disk_entry {
+    uint32_t segment; /* its number; 0 = not on disk */
+    uint32_t uses;    /* since it was written or carried forward */
+    uint32_t round;   /* EVICTED: the last one in which memory had it */
+    bool is_marked;
+    bool is_resident; /* EVICTED: among residents */
+} quire_sim_disk_entry;
+
+typedef struct quire_sim_disk {
+    quire_sim_disk_opts opts;
+    quire_sim_disk_entry *entries; /* [n_ids], by block */
+    uint32_t n_ids;
+    uint32_t *items;   /* [n_slots][segment_blocks]: segment s in slot s % n_slots */
+    uint32_t *n_items; /* [n_slots] */
+    uint32_t n_slots;  /* segments there may be, and one that begins */
+    uint32_t oldest;   /* numbers from 1 on */
+    uint32_t open;
+    uint32_t *used;      /* [segment_blocks], for carrying forward */
+    uint32_t *residents; /* EVICTED: [n_ids], blocks that memory had after the last request */
+    uint32_t n_residents;
+    uint32_t round;
+    uint64_t written_blocks;
+    uint64_t carried_blocks;
+    uint64_t evicted_blocks;
+} quire_sim_disk;
+
+/* opts->capacity_blocks > 0. Errors: QUIRE_INVAL, QUIRE_NOMEM. Memory: quire_sim_disk_fini(), also
+ * after a failure. */
+int quire_sim_disk_init(quire_sim_disk *disk, const quire_sim_disk_opts *opts, uint32_t n_ids);
+void quire_sim_disk_fini(quire_sim_disk *disk);
+
+static inline bool quire_sim_disk_has(const quire_sim_disk *disk, uint32_t id)
+{
+    return disk->entries[id].segment != 0;
+}
+
+/* How many of the blocks are on disk, before the first that is not. */
+uint32_t quire_sim_disk_run(const quire_sim_disk *disk, const uint32_t *ids, uint32_t n);
+
+/* A request has used its first n_memory blocks from memory, has read the next n_fetched ones, and
+ * computes the rest. Blocks get their marks, and those that the rule names are copied. */
+void quire_sim_disk_request(quire_sim_disk *disk, const uint32_t *ids, uint32_t n,
+                            uint32_t n_memory, uint32_t n_fetched, bool has_session);
+
+/* EVICTED: memory has evicted what it had to. Blocks that the tree does not have any more are
+ * copied now. Cost: O(nodes). */
+void quire_sim_disk_evicted(quire_sim_disk *disk, quire_prefix *tree);
+
+/* Copy a block of memory, if it has no mark. */
+void quire_sim_disk_copy(quire_sim_disk *disk, uint32_t id);
+
+#endif /* QUIRE_TRACE_SIM_DISK_H */

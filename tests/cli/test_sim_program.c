@@ -75,6 +75,51 @@ static void sim_json(void **state)
     json_decref(cells);
 }
 
+/* Two blocks of memory and a disk: the first prefix comes back if every block is copied. */
+static void sim_disk(void **state)
+{
+    static const char *const copies[] = { "worth", "all" };
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        json_t *cells =
+            program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--capacity", "2",
+                                 "--disk-blocks", "100", "--disk-copy", copies[i], "--json"));
+        const json_t *lru = cell(cells, "lru", 2);
+
+        assert_int_equal(number(lru, "disk_blocks"), 100);
+        assert_int_equal(number(lru, "hit_blocks"), i == 0 ? 0 : 2);
+        assert_int_equal(number(lru, "disk_hit_blocks"), i == 0 ? 0 : 2);
+        assert_int_equal(number(lru, "disk_written_blocks"), i == 0 ? 0 : 7);
+        assert_int_equal(number(cell(cells, "belady", 2), "hit_blocks"), 2);
+        json_decref(cells);
+    }
+}
+
+static void sim_disk_table(void **state)
+{
+    /* A block of 512 tokens of this shape takes 2 MiB in f16. */
+    program_result result =
+        program_expect(0, PROGRAM("sim", small_trace(), "--policy", "lru", "--capacity", "2",
+                                  "--model", "8x8x16", "--disk", "200MB", "--disk-copy", "all"));
+
+    (void)state;
+    assert_says(result.out, "hits from memory, % of prompt blocks\n  lru             0.0");
+    assert_says(result.out, "hits from disk, % of prompt blocks\n  lru            22.2");
+    assert_says(result.out, "written to disk, blocks\n  lru               7");
+    program_free(&result);
+    result = program_expect(2, PROGRAM("sim", small_trace(), "--disk", "1GB"));
+    assert_says(result.err, "--disk needs --model");
+    program_free(&result);
+    result =
+        program_expect(2, PROGRAM("sim", small_trace(), "--disk-blocks", "99", "--mode", "time"));
+    assert_says(result.err, "only with --mode hits");
+    program_free(&result);
+    result = program_expect(1, PROGRAM("sim", small_trace(), "--disk-blocks", "7"));
+    assert_says(result.err, "7 blocks; at least 8");
+    program_free(&result);
+}
+
 static void sim_default_table(void **state)
 {
     program_result result = program_expect(0, PROGRAM("sim", small_trace()));
@@ -307,6 +352,7 @@ static void bench_cost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sim_disk),      cmocka_unit_test(sim_disk_table),
         cmocka_unit_test(sim_json),      cmocka_unit_test(sim_default_table),
         cmocka_unit_test(sim_memory),    cmocka_unit_test(sim_time),
         cmocka_unit_test(sim_cost_file), cmocka_unit_test(sim_refuses),

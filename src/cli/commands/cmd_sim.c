@@ -20,7 +20,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TIMELINE_POINTS 240u
+#define TIMELINE_POINTS      240u
+#define SEGMENT_BYTES        (64u << 20) /* of the file store */
+#define SEGMENTS_USUAL       256u
+#define SEGMENTS_LEAST       8u
+#define SEGMENT_BLOCKS_LEAST 10u
 
 typedef struct sim_args {
     quire_common_args common; /* threads, json */
@@ -31,6 +35,11 @@ typedef struct sim_args {
     const char *shape;
     quire_kv_choice kv;
     const char *classes;
+    uint64_t disk_bytes;
+    int64_t disk_blocks;
+    int disk_copy; /* quire_sim_copy */
+    double disk_carry;
+    bool disk_touch;
     int mode; /* quire_sim_mode */
     const char *cost;
     int64_t chunk_tokens;
@@ -38,6 +47,7 @@ typedef struct sim_args {
     const char *html;
 } sim_args;
 
+static const char *const copies[] = { "worth", "all", "evicted", NULL };
 static const char *const modes[] = { "hits", "time", NULL };
 
 /* clang-format off */
@@ -63,6 +73,22 @@ static const quire_opt options[] = {
       .offset = offsetof(sim_args, classes),
       .help = "service classes of the trace: importance (0 is the lowest), reserved share of the "
               "cache (0 to 1), time to live of cached pages" },
+    { .names = { "--disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
+      .initial_text = "none", .offset = offsetof(sim_args, disk_bytes),
+      .help = "size of a disk below the cache, as --cache-disk of quire serve; needs --model" },
+    { .names = { "--disk-blocks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_PAGES_MAX, .initial_text = "none", .offset = offsetof(sim_args, disk_blocks),
+      .help = "the same in blocks of the trace" },
+    { .names = { "--disk-copy" }, .type = QUIRE_OPT_CHOICE, .choices = copies, .initial = "worth",
+      .offset = offsetof(sim_args, disk_copy),
+      .help = "what is copied to the disk. worth: what was hit once, and sessions, as quire serve "
+              "does. all: each block, as with --store-all. evicted: what leaves memory" },
+    { .names = { "--disk-carry" }, .type = QUIRE_OPT_REAL, .unit = "SHARE", .min = 0, .max = 0.99,
+      .initial = "0.3", .offset = offsetof(sim_args, disk_carry),
+      .help = "share of a segment of the disk's log that may be used blocks of older segments; "
+              "quire serve has 0.3" },
+    { .names = { "--disk-touch" }, .type = QUIRE_OPT_FLAG, .offset = offsetof(sim_args, disk_touch),
+      .help = "a hit in memory counts as a use of the copy on disk; in quire serve it does not" },
     { .names = { "--mode" }, .type = QUIRE_OPT_CHOICE, .choices = modes, .initial = "hits",
       .offset = offsetof(sim_args, mode),
       .help = "hits: requests run one after the other, and only prompts are cached. time: requests "
@@ -145,6 +171,43 @@ static int memory_columns(quire_sim_grid *grid, const sim_args *args, quire_erro
     return QUIRE_OK;
 }
 
+/* A segment of the log: as in the file store if the size of a block is known. Carrying forward
+ * needs some blocks in a segment, and the log some segments. */
+static uint32_t segment_blocks(uint64_t disk_blocks, uint64_t block_bytes)
+{
+    const uint64_t wanted =
+        block_bytes > 0 ? SEGMENT_BYTES / block_bytes : disk_blocks / SEGMENTS_USUAL;
+    const uint64_t most = disk_blocks / SEGMENTS_LEAST;
+    const uint64_t n = wanted > SEGMENT_BLOCKS_LEAST ? wanted : SEGMENT_BLOCKS_LEAST;
+
+    return (uint32_t)(n < most ? n : most);
+}
+
+static int disk_make(quire_sim_grid *grid, const sim_args *args, quire_error *err)
+{
+    quire_sim_disk_opts *disk = &grid->opts.disk;
+    uint64_t block_bytes = 0;
+
+    if (args->disk_bytes == 0 && args->disk_blocks == 0) {
+        return QUIRE_OK;
+    }
+    if (args->shape != NULL) {
+        QUIRE_TRY(quire_sim_shape_bytes(args->shape, args->kv.pair, &block_bytes, err));
+        block_bytes *= grid->trace->block_tokens;
+    }
+    disk->capacity_blocks =
+        args->disk_bytes > 0 ? args->disk_bytes / block_bytes : (uint64_t)args->disk_blocks;
+    disk->copy = (quire_sim_copy)args->disk_copy;
+    disk->carry = args->disk_carry;
+    disk->is_touching = args->disk_touch;
+    if (disk->capacity_blocks < SEGMENTS_LEAST) {
+        return quire_error_set(err, QUIRE_RANGE, "--disk: %" PRIu64 " blocks; at least %u",
+                               disk->capacity_blocks, SEGMENTS_LEAST);
+    }
+    disk->segment_blocks = segment_blocks(disk->capacity_blocks, block_bytes);
+    return QUIRE_OK;
+}
+
 static int columns_make(quire_sim_grid *grid, const sim_args *args, quire_error *err)
 {
     static const quire_count_list usual = { 4, { 1000, 3000, 10000, 30000 } };
@@ -171,6 +234,15 @@ static int check(const void *opaque, quire_error *err)
     if (args->memory.n > 0 && args->shape == NULL) {
         return quire_error_set(err, QUIRE_INVAL,
                                "--memory needs --model: how large a token's KV is");
+    }
+    if (args->disk_bytes > 0 && args->disk_blocks > 0) {
+        return quire_error_set(err, QUIRE_INVAL, "--disk and --disk-blocks say the same: give one");
+    }
+    if (args->disk_bytes > 0 && args->shape == NULL) {
+        return quire_error_set(err, QUIRE_INVAL, "--disk needs --model: how large a token's KV is");
+    }
+    if ((args->disk_bytes > 0 || args->disk_blocks > 0) && args->mode == QUIRE_SIM_TIME) {
+        return quire_error_set(err, QUIRE_INVAL, "--disk: only with --mode hits");
     }
     if (args->kv.is_auto) {
         return quire_error_set(err, QUIRE_INVAL, "--kv auto: only a loaded model can choose");
@@ -259,6 +331,7 @@ static int grid_fill(quire_sim_grid *grid, const sim_args *args, quire_error *er
     grid->opts.cost.n_running_max = (uint32_t)args->n_running_max;
     QUIRE_TRY(policies_parse(grid, args->policies, err));
     QUIRE_TRY(columns_make(grid, args, err));
+    QUIRE_TRY(disk_make(grid, args, err));
     return quire_sim_grid_run(grid, n_threads, err);
 }
 

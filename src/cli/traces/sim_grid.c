@@ -46,7 +46,9 @@ static int cell_run(quire_sim_grid *grid, uint32_t cell, quire_error *err)
 
     opts.capacity_blocks = grid->columns[cell % grid->n_columns].blocks;
     if (row == grid->n_policies) {
-        int rc = quire_belady(grid->trace, opts.capacity_blocks, &grid->results[cell]);
+        /* Memory and disk together hold no more than one cache of both sizes. */
+        int rc = quire_belady(grid->trace, opts.capacity_blocks + opts.disk.capacity_blocks,
+                              &grid->results[cell]);
 
         return rc < 0 ? quire_error_set(err, rc, "Belady's bound: %s", quire_status_text(rc)) : rc;
     }

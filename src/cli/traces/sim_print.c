@@ -14,11 +14,37 @@ typedef struct figure {
     double (*get)(const quire_sim_result *result);
     int decimals;
     bool is_of_belady; /* his bound has it too */
+    bool is_of_disk;   /* only if there is a disk */
 } figure;
+
+static double percent(uint64_t part, uint64_t whole)
+{
+    return whole > 0 ? 100.0 * (double)part / (double)whole : 0.0;
+}
 
 static double hit_percent(const quire_sim_result *r)
 {
     return 100.0 * quire_sim_hit_rate(r);
+}
+
+static double memory_hit_percent(const quire_sim_result *r)
+{
+    return percent(r->hit_blocks - r->disk_hit_blocks, r->blocks);
+}
+
+static double disk_hit_percent(const quire_sim_result *r)
+{
+    return percent(r->disk_hit_blocks, r->blocks);
+}
+
+static double disk_written(const quire_sim_result *r)
+{
+    return (double)r->disk_written_blocks;
+}
+
+static double disk_carried(const quire_sim_result *r)
+{
+    return (double)r->disk_carried_blocks;
 }
 
 static double hit_token_percent(const quire_sim_result *r)
@@ -67,21 +93,29 @@ static double refused(const quire_sim_result *r)
 }
 
 static const figure of_hits[] = {
-    { "hits, % of prompt blocks", hit_percent, 1, true },
-    { "hits, % of prompt tokens", hit_token_percent, 1, true },
-    { "asked for again after eviction, % of prompt blocks", regret_percent, 1, false },
-    { "evictions, blocks", evictions, 0, false },
+    { "hits, % of prompt blocks", hit_percent, 1, true, false },
+    { "hits from memory, % of prompt blocks", memory_hit_percent, 1, false, true },
+    { "hits from disk, % of prompt blocks", disk_hit_percent, 1, false, true },
+    { "hits, % of prompt tokens", hit_token_percent, 1, true, false },
+    { "asked for again after eviction, % of prompt blocks", regret_percent, 1, false, false },
+    { "evictions, blocks", evictions, 0, false, false },
+    { "written to disk, blocks", disk_written, 0, false, true },
+    { "of the disk's log carried forward, blocks", disk_carried, 0, false, true },
 };
 
 static const figure of_time[] = {
-    { "hits, % of prompt blocks", hit_percent, 1, true },
-    { "time to first token, median, ms", ttft_p50, 0, false },
-    { "time to first token, 95 %, ms", ttft_p95, 0, false },
-    { "waited in the queue, 95 %, ms", queued_p95, 0, false },
-    { "until the last token, s", makespan_s, 0, false },
-    { "preemptions", preemptions, 0, false },
-    { "never fitted", refused, 0, false },
-    { "evictions, blocks", evictions, 0, false },
+    { "hits, % of prompt blocks", hit_percent, 1, true, false },
+    { "hits from memory, % of prompt blocks", memory_hit_percent, 1, false, true },
+    { "hits from disk, % of prompt blocks", disk_hit_percent, 1, false, true },
+    { "time to first token, median, ms", ttft_p50, 0, false, false },
+    { "time to first token, 95 %, ms", ttft_p95, 0, false, false },
+    { "waited in the queue, 95 %, ms", queued_p95, 0, false, false },
+    { "until the last token, s", makespan_s, 0, false, false },
+    { "preemptions", preemptions, 0, false, false },
+    { "never fitted", refused, 0, false, false },
+    { "evictions, blocks", evictions, 0, false, false },
+    { "written to disk, blocks", disk_written, 0, false, true },
+    { "of the disk's log carried forward, blocks", disk_carried, 0, false, true },
 };
 
 static void figure_print(const quire_sim_grid *grid, const figure *f, FILE *out)
@@ -123,7 +157,9 @@ void quire_sim_grid_print(const quire_sim_grid *grid, FILE *out)
     }
     fprintf(out, "\n");
     for (size_t i = 0; i < n_figures; i++) {
-        figure_print(grid, &figures[i], out);
+        if (!figures[i].is_of_disk || grid->opts.disk.capacity_blocks > 0) {
+            figure_print(grid, &figures[i], out);
+        }
     }
 }
 
@@ -155,6 +191,14 @@ static json_t *cell_json(const quire_sim_grid *grid, uint32_t row, uint32_t colu
 
     if (at->memory_bytes > 0) {
         set(cell, "memory_bytes", json_integer((json_int_t)at->memory_bytes));
+    }
+    if (grid->opts.disk.capacity_blocks > 0) {
+        set(cell, "disk_blocks", json_integer((json_int_t)grid->opts.disk.capacity_blocks));
+    }
+    if (grid->opts.disk.capacity_blocks > 0 && row < grid->n_policies) {
+        set(cell, "disk_hit_blocks", json_integer((json_int_t)r->disk_hit_blocks));
+        set(cell, "disk_written_blocks", json_integer((json_int_t)r->disk_written_blocks));
+        set(cell, "disk_carried_blocks", json_integer((json_int_t)r->disk_carried_blocks));
     }
     if (row < grid->n_policies) {
         set(cell, "regret_blocks", json_integer((json_int_t)r->regret_blocks));

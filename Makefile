@@ -10,7 +10,7 @@ N ?= 64
 PREFIX ?= /usr/local
 export MODEL PROMPT PREFIX
 
-.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos bench-tiers soak quality docs test-all coverage asan tsan tiny arm64 fuzz install clean help
+.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos bench-tiers chaos soak quality docs test-all coverage asan tsan tiny arm64 fuzz install clean help
 
 build: ## build the release program, build/quire (installs and fetches what is missing)
 	@scripts/build.sh release
@@ -48,6 +48,9 @@ bench-qos: build ## a realtime class beside batch work of 4x the capacity, alone
 
 bench-tiers: build ## pages on disk: first token after a restart, reading rate, cost to others: ARGS="--rounds 3"
 	@node scripts/bench-tiers.mjs --quire build/quire $(ARGS)
+
+chaos: ## kill -9 of writers of a cache directory: QUIRE_KILL_ROUNDS=1000 per way of reading
+	@scripts/build.sh debug && QUIRE_KILL_ROUNDS=$${QUIRE_KILL_ROUNDS:-1000} build-debug/tests/test_file_faults
 
 soak: build ## 20,000 mixed requests with random cancels from 100 clients, KV in f32 and q8: ARGS="--requests 2000 --seed 1"
 	@node scripts/serve/soak.mjs --quire build/quire --kv f32 $(ARGS)

@@ -118,6 +118,7 @@ quire_file_store_opts kit_opts(const char *dir, quire_reads_kind kind)
     opts.capacity_bytes = KIT_CAPACITY;
     opts.segment_bytes = KIT_SEGMENT;
     opts.write_rate = 0;
+    opts.idle_sync_ms = 0;
     opts.reads_kind = kind;
     opts.reads_max = 4;
     return opts;

@@ -61,7 +61,6 @@
 #define QUIRE_FILE_SEGMENT_OVERHEAD  4096u       /* of each segment: its place in the file system */
 #define QUIRE_FILE_FDS_MAX           128u  /* segments open for reading, beside those in use */
 #define QUIRE_FILE_DROPS_MAX         1024u /* not durable yet; more become one that ends all */
-#define QUIRE_FILE_IDLE_SYNC_MS      20u /* without a put, after which what is written is synced */
 
 typedef struct quire_file_store_opts {
     const char *dir; /* made with mode 0700 if it is missing; its parent must be there */
@@ -71,6 +70,7 @@ typedef struct quire_file_store_opts {
     uint64_t queue_bytes;   /* of puts that wait; more are FULL */
     uint32_t reads_max;     /* under way at once, 1 .. QUIRE_READS_MAX */
     uint32_t sync_ms;       /* the longest time from a write to its sync */
+    uint32_t idle_sync_ms;  /* without a put, after which what is written is synced */
     uint32_t retry_ms;      /* DEGRADED: between two attempts */
     uint32_t close_ms;      /* the longest time that close waits */
     quire_reads_kind reads_kind;
@@ -88,7 +88,7 @@ typedef struct quire_file_store_opts {
 #define QUIRE_FILE_STORE_OPTS_INIT                                                                 \
     {                                                                                              \
         .segment_bytes = (uint64_t)64 << 20, .write_rate = (uint64_t)64 << 20,                     \
-        .queue_bytes = (uint64_t)256 << 20, .reads_max = 16, .sync_ms = 1000, .retry_ms = 5000,    \
+        .queue_bytes = (uint64_t)256 << 20, .reads_max = 16, .sync_ms = 1000, .idle_sync_ms = 20, .retry_ms = 5000,    \
         .close_ms = 5000                                                                           \
     }
 /* clang-format on */

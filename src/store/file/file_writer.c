@@ -323,7 +323,7 @@ static uint64_t sync_wait_ns(const file_store *st)
 {
     const uint64_t now_ns = quire_file_now(st);
     const uint64_t late_ns = st->unsynced_at_ns + (uint64_t)st->opts.sync_ms * NS_PER_MS;
-    const uint64_t idle_ns = st->put_at_ns + (uint64_t)QUIRE_FILE_IDLE_SYNC_MS * NS_PER_MS;
+    const uint64_t idle_ns = st->put_at_ns + (uint64_t)st->opts.idle_sync_ms * NS_PER_MS;
     uint64_t at_ns = late_ns;
 
     if (!is_unsynced(st)) {

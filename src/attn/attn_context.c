@@ -1,7 +1,7 @@
 /* attn_context.c - one thread's view of a call: its scratch, and how far ahead it prefetches.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_block.h"
+#include "attn/step/attn_block.h"
 #include "base/check.h"
 #include "base/cpu.h"
 

@@ -1,7 +1,7 @@
 /* attn_ref.c - the definition of attention: double precision, one row after the other.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_tiles.h"
+#include "attn/step/attn_tiles.h"
 #include "base/check.h"
 #include "codec/codec_internal.h"
 

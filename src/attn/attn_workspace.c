@@ -1,7 +1,7 @@
 /* attn_workspace.c - attention workspaces: limits, memory, and how layers are cut into blocks.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_block.h"
+#include "attn/step/attn_block.h"
 #include "base/check.h"
 #include "base/ckd.h"
 

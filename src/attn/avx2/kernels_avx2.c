@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "attn/avx2/kernels_avx2.h"
 #include "attn/attn_math.h"
-#include "attn/q8_pack.h"
+#include "attn/pack/q8_pack.h"
 #include "base/cpu.h"
 
 #define TILE QUIRE_TILE_TOKENS

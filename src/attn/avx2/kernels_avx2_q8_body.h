@@ -10,7 +10,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/avx2/kernels_avx2.h"
-#include "attn/q8_pack.h"
+#include "attn/pack/q8_pack.h"
 #include "codec/codec_internal.h"
 
 #define TILE    QUIRE_TILE_TOKENS

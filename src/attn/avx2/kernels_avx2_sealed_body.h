@@ -15,7 +15,7 @@
  * SPDX-License-Identifier: MIT */
 #include "attn/avx2/kernels_avx2.h"
 #include "attn/avx2/kernels_avx2_sealed_sums_body.h"
-#include "attn/sealed_pack.h"
+#include "attn/pack/sealed_pack.h"
 #include "attn/vector/kernels_vector_sealed.h"
 
 #define K_LEVELS_BIAS 0x80

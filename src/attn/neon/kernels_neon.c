@@ -8,8 +8,8 @@
  * SPDX-License-Identifier: MIT */
 #include "attn/neon/kernels_neon.h"
 #include "attn/attn_math.h"
-#include "attn/q8_pack.h"
-#include "attn/sealed_pack.h"
+#include "attn/pack/q8_pack.h"
+#include "attn/pack/sealed_pack.h"
 #include "base/cpu.h"
 
 #define TILE QUIRE_TILE_TOKENS

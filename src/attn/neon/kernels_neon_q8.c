@@ -8,7 +8,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/neon/kernels_neon.h"
-#include "attn/q8_pack.h"
+#include "attn/pack/q8_pack.h"
 #include "codec/codec_internal.h"
 
 #define TILE QUIRE_TILE_TOKENS

@@ -14,7 +14,7 @@
  * SPDX-License-Identifier: MIT */
 #include "attn/neon/kernels_neon.h"
 #include "attn/neon/kernels_neon_sealed_planes_body.h"
-#include "attn/sealed_pack.h"
+#include "attn/pack/sealed_pack.h"
 #include "attn/vector/kernels_vector_sealed.h"
 
 #define ROWS     QUIRE_NEON_ROWS_MAX

@@ -6,8 +6,8 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/attn_math.h"
+#include "attn/pack/q8_pack.h"
 #include "attn/portable/kernels_portable_sealed.h"
-#include "attn/q8_pack.h"
 #include "codec/codec_internal.h"
 #include "codec/half.h"
 

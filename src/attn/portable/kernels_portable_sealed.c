@@ -7,7 +7,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "attn/portable/kernels_portable_sealed.h"
-#include "attn/sealed_pack.h"
+#include "attn/pack/sealed_pack.h"
 #include "codec/sealed.h"
 
 #include <math.h>

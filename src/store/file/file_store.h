@@ -88,8 +88,8 @@ typedef struct quire_file_store_opts {
 #define QUIRE_FILE_STORE_OPTS_INIT                                                                 \
     {                                                                                              \
         .segment_bytes = (uint64_t)64 << 20, .write_rate = (uint64_t)64 << 20,                     \
-        .queue_bytes = (uint64_t)256 << 20, .reads_max = 16, .sync_ms = 1000, .idle_sync_ms = 20, .retry_ms = 5000,    \
-        .close_ms = 5000                                                                           \
+        .queue_bytes = (uint64_t)256 << 20, .reads_max = 16, .sync_ms = 1000, .idle_sync_ms = 20,  \
+        .retry_ms = 5000, .close_ms = 5000                                                         \
     }
 /* clang-format on */
 

@@ -1,7 +1,7 @@
 /* attn_block.c - see attn_block.h.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_plain_body.h"
+#include "attn/step/attn_plain_body.h"
 #include "base/check.h"
 #include "base/num.h"
 

@@ -11,7 +11,7 @@
  * looks at one split more. (Splits behind a window count as neither compared nor shared.)
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_cascade.h"
+#include "attn/step/attn_cascade.h"
 
 #include "base/num.h"
 

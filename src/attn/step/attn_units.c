@@ -1,7 +1,7 @@
 /* attn_units.c - see attn_units.h.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_units.h"
+#include "attn/step/attn_units.h"
 #include "base/num.h"
 
 /* The first wide items are that many times as large as the cost of an item asks for: fewer of them

@@ -6,7 +6,7 @@
 #ifndef QUIRE_ATTN_ROWS_BODY_H
 #define QUIRE_ATTN_ROWS_BODY_H
 
-#include "attn/attn_rows.h"
+#include "attn/step/attn_rows.h"
 #include "base/num.h"
 #include "codec/half.h"
 

@@ -6,8 +6,8 @@
 #ifndef QUIRE_ATTN_ROWS_H
 #define QUIRE_ATTN_ROWS_H
 
-#include "attn/attn_block.h"
-#include "attn/attn_tiles.h"
+#include "attn/step/attn_block.h"
+#include "attn/step/attn_tiles.h"
 
 /* Stored tiles of a position that a block reads, at most: of the rows of a block of several kv
  * heads at least one is of each. */

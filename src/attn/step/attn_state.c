@@ -1,8 +1,8 @@
 /* attn_state.c - running states of rows: where they lie, two made one, and what is written of them.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_block.h"
 #include "attn/attn_math.h"
+#include "attn/step/attn_block.h"
 #include "base/num.h"
 
 #include <string.h>

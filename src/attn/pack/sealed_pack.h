@@ -5,7 +5,7 @@
 #ifndef QUIRE_ATTN_SEALED_PACK_H
 #define QUIRE_ATTN_SEALED_PACK_H
 
-#include "attn/int_pack.h"
+#include "attn/pack/int_pack.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * entry.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_cascade.h"
+#include "attn/step/attn_cascade.h"
 #include "base/check.h"
 
 /* Positions of a sequence: entries have them as int32_t. */

@@ -11,7 +11,7 @@
 #ifndef QUIRE_ATTN_PLAIN_BODY_H
 #define QUIRE_ATTN_PLAIN_BODY_H
 
-#include "attn/attn_rows_body.h"
+#include "attn/step/attn_rows_body.h"
 
 /* What kernels are told of a block's plain tiles; addresses are set by tile and kv head. */
 typedef struct plain_calls {

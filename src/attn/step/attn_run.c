@@ -13,7 +13,7 @@
  * writes the rows out. A merge is a fold from the left, so what lies first may be folded early.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_units.h"
+#include "attn/step/attn_units.h"
 #include "base/check.h"
 #include "base/num.h"
 

@@ -7,7 +7,7 @@
 #ifndef QUIRE_ATTN_UNITS_H
 #define QUIRE_ATTN_UNITS_H
 
-#include "attn/attn_block.h"
+#include "attn/step/attn_block.h"
 
 /* One thread's place in the list of items. A unit's wide items come first, numbered by their first
  * kv head, then by parts of the splits that they cover. Then come parts of the lead blocks' splits,

@@ -4,7 +4,7 @@
 #ifndef QUIRE_ATTN_Q8_PACK_H
 #define QUIRE_ATTN_Q8_PACK_H
 
-#include "attn/int_pack.h"
+#include "attn/pack/int_pack.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * that all kernel sets turn into the same integers.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_block.h"
+#include "attn/step/attn_block.h"
 #include "base/num.h"
 
 #include <string.h>

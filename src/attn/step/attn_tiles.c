@@ -1,7 +1,7 @@
 /* attn_tiles.c - what the driver itself reads of a tile.
  *
  * SPDX-License-Identifier: MIT */
-#include "attn/attn_tiles.h"
+#include "attn/step/attn_tiles.h"
 
 static bool is_finite_32(const uint32_t *x, size_t n)
 {

@@ -96,6 +96,41 @@ static void sim_disk(void **state)
     }
 }
 
+/* Whether a file has a text. */
+static bool file_has(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "rb");
+    char *bytes = calloc(1, 1u << 22);
+    bool has;
+
+    assert_non_null(file);
+    assert_non_null(bytes);
+    assert_in_range(fread(bytes, 1, (1u << 22) - 1, file), 1, (1u << 22) - 2);
+    (void)fclose(file);
+    has = strstr(bytes, text) != NULL;
+    free(bytes);
+    return has;
+}
+
+/* The page has a plot of the tiers if there is a disk. */
+static void sim_disk_page(void **state)
+{
+    const char *html = program_path("disk.html");
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        program_result result =
+            i == 0 ? program_expect(0, PROGRAM("sim", small_trace(), "--capacity", "2",
+                                               "--disk-blocks", "100", "--html", html))
+                   : program_expect(
+                         0, PROGRAM("sim", small_trace(), "--capacity", "2", "--html", html));
+
+        assert_int_equal(file_has(html, "Hits from memory and from disk"), i == 0);
+        assert_int_equal(remove(html), 0);
+        program_free(&result);
+    }
+}
+
 static void sim_disk_table(void **state)
 {
     /* A block of 512 tokens of this shape takes 2 MiB in f16. */
@@ -352,12 +387,19 @@ static void bench_cost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sim_disk),      cmocka_unit_test(sim_disk_table),
-        cmocka_unit_test(sim_json),      cmocka_unit_test(sim_default_table),
-        cmocka_unit_test(sim_memory),    cmocka_unit_test(sim_time),
-        cmocka_unit_test(sim_cost_file), cmocka_unit_test(sim_refuses),
-        cmocka_unit_test(sim_bad_lines), cmocka_unit_test(shapes),
-        cmocka_unit_test(classes),       cmocka_unit_test(costs_of_speeds),
+        cmocka_unit_test(sim_disk),
+        cmocka_unit_test(sim_disk_page),
+        cmocka_unit_test(sim_disk_table),
+        cmocka_unit_test(sim_json),
+        cmocka_unit_test(sim_default_table),
+        cmocka_unit_test(sim_memory),
+        cmocka_unit_test(sim_time),
+        cmocka_unit_test(sim_cost_file),
+        cmocka_unit_test(sim_refuses),
+        cmocka_unit_test(sim_bad_lines),
+        cmocka_unit_test(shapes),
+        cmocka_unit_test(classes),
+        cmocka_unit_test(costs_of_speeds),
         cmocka_unit_test(bench_cost),
     };
 

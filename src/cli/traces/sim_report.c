@@ -18,17 +18,10 @@ static quire_report_axis capacity_axis(void)
                                 .is_log = true };
 }
 
-/* A series of one row: a figure for each capacity, in ascending order. */
-static void add_row(json_t *plot, const quire_sim_grid *grid, uint32_t row,
-                    double (*figure)(const quire_sim_result *result))
+/* A figure of one row for each capacity, in ascending order. */
+static void add_figures(json_t *points, const quire_sim_grid *grid, uint32_t row,
+                        double (*figure)(const quire_sim_result *result))
 {
-    const bool is_bound = row == grid->n_policies;
-    const bool is_ours = !is_bound && grid->policies[row] == QUIRE_EVICT_DEFAULT;
-    json_t *points =
-        quire_report_series(plot, is_bound ? "Belady" : quire_sim_grid_row_name(grid, row),
-                            is_bound  ? "bound"
-                            : is_ours ? "strong"
-                                      : "");
     uint64_t done = 0;
 
     for (uint32_t i = 0; i < grid->n_columns; i++) {
@@ -45,6 +38,21 @@ static void add_row(json_t *plot, const quire_sim_grid *grid, uint32_t row,
             quire_report_point(points, (double)done, figure(quire_sim_grid_at(grid, row, next)));
         }
     }
+}
+
+/* A series of one row. */
+static void add_row(json_t *plot, const quire_sim_grid *grid, uint32_t row,
+                    double (*figure)(const quire_sim_result *result))
+{
+    const bool is_bound = row == grid->n_policies;
+    const bool is_ours = !is_bound && grid->policies[row] == QUIRE_EVICT_DEFAULT;
+    json_t *points =
+        quire_report_series(plot, is_bound ? "Belady" : quire_sim_grid_row_name(grid, row),
+                            is_bound  ? "bound"
+                            : is_ours ? "strong"
+                                      : "");
+
+    add_figures(points, grid, row, figure);
 }
 
 json_t *quire_sim_report_curves(json_t *report, const quire_sim_grid *grid, double block_bytes)
@@ -177,6 +185,34 @@ static void add_latency(json_t *report, const quire_sim_grid *grid)
     }
 }
 
+static double memory_rate(const quire_sim_result *r)
+{
+    return r->blocks > 0 ? (double)(r->hit_blocks - r->disk_hit_blocks) / (double)r->blocks : 0.0;
+}
+
+static double disk_rate(const quire_sim_result *r)
+{
+    return r->blocks > 0 ? (double)r->disk_hit_blocks / (double)r->blocks : 0.0;
+}
+
+/* Hits of the first policy by tier. */
+static void add_tiers(json_t *report, const quire_sim_grid *grid)
+{
+    const quire_report_axis x = capacity_axis();
+    char note[200];
+    json_t *plot;
+
+    (void)snprintf(note, sizeof(note),
+                   "Share of prompt blocks served, policy %s, with a disk of %" PRIu64
+                   " blocks. Belady's bound above counts memory and disk as one.",
+                   quire_sim_grid_row_name(grid, 0), grid->opts.disk.capacity_blocks);
+    plot = quire_report_plot(
+        report, "stacked",
+        &(quire_report_head){ "tiers", "Hits from memory and from disk", note, "" }, &x, &served);
+    add_figures(quire_report_series(plot, "from memory", ""), grid, 0, memory_rate);
+    add_figures(quire_report_series(plot, "from disk", ""), grid, 0, disk_rate);
+}
+
 json_t *quire_sim_report(const quire_sim_grid *grid, const char *about, double block_bytes)
 {
     json_t *report = quire_report_new("What caches would have served", about);
@@ -184,6 +220,9 @@ json_t *quire_sim_report(const quire_sim_grid *grid, const char *about, double b
     char what[96];
 
     (void)quire_sim_report_curves(report, grid, block_bytes);
+    if (grid->opts.disk.capacity_blocks > 0 && grid->n_policies > 0) {
+        add_tiers(report, grid);
+    }
     if (grid->opts.mode == QUIRE_SIM_TIME) {
         add_latency(report, grid);
     }

@@ -107,9 +107,10 @@ static void server_reads_it(void **state)
     char *argv[] = { model_flag, model, flag, path };
     quire_serve_args *args = malloc(sizeof(*args));
     quire_error err = QUIRE_ERROR_INIT;
-    program_result result = program_expect(
-        0, PROGRAM("analyze", make_recorded("recorded.jsonl"), "--yaml", yaml, "--model", "8x2x64",
-                   "--kv", "f16", "--memory", "40MB", "--html", html, "--decode-rate", "50"));
+    program_result result =
+        program_expect(0, PROGRAM("analyze", make_recorded("recorded.jsonl"), "--yaml", yaml,
+                                  "--model", "8x2x64", "--kv", "f16", "--memory", "40MB", "--disk",
+                                  "1TB", "--html", html, "--decode-rate", "50"));
 
     (void)state;
     program_free(&result);
@@ -122,6 +123,8 @@ static void server_reads_it(void **state)
     assert_int_equal(args->common.page_tokens % 64, 0);
     assert_in_range(args->common.kv_budget_bytes, 20000000, 40000000);
     assert_in_range(args->pinned_bytes, 1000000, args->common.kv_budget_bytes - 1);
+    assert_in_range(args->cache_disk_bytes, 1000000, 999999999999);
+    assert_int_not_equal(args->cache_disk_bytes, (uint64_t)20 << 30); /* the default */
     assert_int_equal(remove(html), 0);
     quire_settings_fini(&args->settings);
     free(args);
@@ -186,6 +189,9 @@ static void refusals(void **state)
 
     (void)state;
     assert_says(result.err, "--memory needs --model");
+    program_free(&result);
+    result = program_expect(2, PROGRAM("analyze", trace, "--disk", "8GB"));
+    assert_says(result.err, "--disk needs --model");
     program_free(&result);
     result = program_expect(2, PROGRAM("analyze", trace, "--kv", "auto"));
     assert_says(result.err, "--kv auto");

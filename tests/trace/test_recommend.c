@@ -98,12 +98,52 @@ static void test_sizes(void **state)
     study_end(&s);
 }
 
+static void test_disk(void **state)
+{
+    static const quire_evict_policy policies[] = { QUIRE_EVICT_DEFAULT };
+    static const double rates[] = { 0.10 };
+    const quire_recommend_policies given = { .policies = policies,
+                                             .hit_rates = rates,
+                                             .n = 1,
+                                             .disk_hit_rate = 0.15,
+                                             .disk_all_hit_rate = 0.20 };
+    quire_recommend_sizes memory;
+    quire_recommend_sizes sizes;
+    quire_recommendation r;
+    study s;
+
+    (void)state;
+    study_make(&s, 64);
+    quire_recommend_sizes_find(&s.ask, &memory);
+    quire_recommend_settings(&s.ask, &memory, &given, &r);
+    assert_null(item_of(&r, "cache_disk")); /* not asked for */
+    /* As much as memory should have, however little memory there is. */
+    s.ask.memory_bytes = memory.memory_bytes / 2;
+    s.ask.disk_bytes = UINT64_MAX / 2;
+    quire_recommend_sizes_find(&s.ask, &sizes);
+    assert_true(sizes.capacity_blocks < memory.capacity_blocks);
+    assert_int_equal(sizes.disk_blocks, memory.capacity_blocks);
+    assert_int_equal(sizes.disk_bytes, memory.capacity_blocks * 6400000);
+    quire_recommend_settings(&s.ask, &sizes, &given, &r);
+    assert_non_null(strstr(item_of(&r, "cache_disk")->reason, "Memory alone serves 10.0 %"));
+    assert_non_null(strstr(item_of(&r, "cache_disk")->reason, "it is 15.0 %, and 20.0 %"));
+    /* No more than there is. */
+    s.ask.disk_bytes = 10 * 6400000 + 1;
+    quire_recommend_sizes_find(&s.ask, &sizes);
+    assert_int_equal(sizes.disk_blocks, 10);
+    assert_int_equal(sizes.disk_bytes, 64000000);
+    s.ask.token_bytes = 0.0;
+    quire_recommend_sizes_find(&s.ask, &sizes);
+    assert_int_equal(sizes.disk_blocks, 0);
+    study_end(&s);
+}
+
 static void test_policy(void **state)
 {
     static const quire_evict_policy policies[] = { QUIRE_EVICT_DEFAULT, QUIRE_EVICT_LRU,
                                                    QUIRE_EVICT_GDSF };
     double rates[] = { 0.300, 0.250, 0.301 };
-    quire_recommend_policies given = { policies, rates, 3 };
+    quire_recommend_policies given = { .policies = policies, .hit_rates = rates, .n = 3 };
     quire_recommend_sizes sizes;
     quire_recommendation r;
     study s;
@@ -127,7 +167,7 @@ static void test_policy(void **state)
 
 static void test_ttl(void **state)
 {
-    const quire_recommend_policies none = { NULL, NULL, 0 };
+    const quire_recommend_policies none = { .n = 0 };
     quire_recommend_sizes sizes;
     quire_recommendation r;
     study s;
@@ -180,7 +220,7 @@ static void test_pages(void **state)
 
 static void test_pinned(void **state)
 {
-    const quire_recommend_policies none = { NULL, NULL, 0 };
+    const quire_recommend_policies none = { .n = 0 };
     quire_recommend_sizes sizes;
     quire_recommendation r;
     study s;
@@ -204,7 +244,7 @@ static void test_pinned(void **state)
 /* Comments have bounded lines, and no text ends one. */
 static void test_yaml(void **state)
 {
-    const quire_recommend_policies none = { NULL, NULL, 0 };
+    const quire_recommend_policies none = { .n = 0 };
     quire_recommend_sizes sizes;
     quire_recommendation r;
     quire_bytes yaml = { 0 };
@@ -233,8 +273,9 @@ static void test_yaml(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes), cmocka_unit_test(test_policy), cmocka_unit_test(test_ttl),
-        cmocka_unit_test(test_pages), cmocka_unit_test(test_pinned), cmocka_unit_test(test_yaml),
+        cmocka_unit_test(test_sizes), cmocka_unit_test(test_disk),  cmocka_unit_test(test_policy),
+        cmocka_unit_test(test_ttl),   cmocka_unit_test(test_pages), cmocka_unit_test(test_pinned),
+        cmocka_unit_test(test_yaml),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/cpu.h"
+#include "trace/sim/sim_disk.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -30,6 +31,7 @@ typedef struct analyze_args {
     const char *shape;
     quire_kv_choice kv;
     uint64_t memory_bytes;
+    uint64_t disk_bytes;
     const char *pinned_class;
     double prefill_rate;
     double decode_rate;
@@ -59,6 +61,9 @@ static const quire_opt options[] = {
     { .names = { "--memory" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
       .initial_text = "the recommended size", .offset = offsetof(analyze_args, memory_bytes),
       .help = "memory for KV pages" },
+    { .names = { "--disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
+      .initial_text = "none", .offset = offsetof(analyze_args, disk_bytes),
+      .help = "most disk space for pages below memory: recommend how much of it to use" },
     { .names = { "--pinned-class" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
       .initial_text = "realtime, if the trace has this class",
       .offset = offsetof(analyze_args, pinned_class),
@@ -82,6 +87,9 @@ static int check(const void *opaque, quire_error *err)
     if (args->memory_bytes > 0 && args->shape == NULL) {
         return quire_error_set(err, QUIRE_INVAL,
                                "--memory needs --model: how large a token's KV is");
+    }
+    if (args->disk_bytes > 0 && args->shape == NULL) {
+        return quire_error_set(err, QUIRE_INVAL, "--disk needs --model: how large a token's KV is");
     }
     if (args->kv.is_auto) {
         return quire_error_set(err, QUIRE_INVAL, "--kv auto: only a loaded model can choose");
@@ -222,6 +230,35 @@ static int simulate(quire_analyzed *a, const analyze_args *args, uint64_t recomm
     return quire_sim_grid_run(&a->grid, n_threads, err);
 }
 
+/* Hits of memory and the recommended disk together, for two rules of copying. */
+static int simulate_disk(const quire_analyzed *a, const quire_recommend_sizes *sizes,
+                         quire_recommend_policies *policies, quire_error *err)
+{
+    const uint64_t block_bytes = (uint64_t)(a->token_bytes * a->trace->block_tokens);
+    quire_sim_opts opts = a->grid.opts;
+    double rates[2];
+
+    if (sizes->disk_blocks < QUIRE_SIM_DISK_BLOCKS_MIN) {
+        return QUIRE_OK;
+    }
+    opts.policy = QUIRE_EVICT_DEFAULT;
+    opts.capacity_blocks = a->grid.columns[a->column].blocks;
+    opts.disk.capacity_blocks = sizes->disk_blocks;
+    opts.disk.segment_blocks = quire_sim_disk_segment(sizes->disk_blocks, block_bytes);
+    opts.disk.carry = QUIRE_SIM_DISK_CARRY;
+    for (int i = 0; i < 2; i++) {
+        quire_sim_result result;
+
+        opts.disk.copy = i == 0 ? QUIRE_SIM_COPY_WORTH : QUIRE_SIM_COPY_ALL;
+        QUIRE_TRY(quire_sim_run(a->trace, &opts, &result, err));
+        rates[i] = quire_sim_hit_rate(&result);
+        quire_sim_result_fini(&result);
+    }
+    policies->disk_hit_rate = rates[0];
+    policies->disk_all_hit_rate = rates[1];
+    return QUIRE_OK;
+}
+
 /* Regions over time of a server with the recommended settings, except for the policy. */
 static int run_timeline(quire_analyzed *a, const quire_recommend_ask *ask, quire_error *err)
 {
@@ -255,7 +292,8 @@ static int recommend(quire_analyzed *a, const analyze_args *args, quire_error *e
     quire_recommend_ask ask = { .analysis = a->analysis,
                                 .mrc = &a->mrc,
                                 .token_bytes = a->token_bytes,
-                                .memory_bytes = args->memory_bytes };
+                                .memory_bytes = args->memory_bytes,
+                                .disk_bytes = args->disk_bytes };
     quire_recommend_policies policies = { .policies = a->grid.policies };
     double hit_rates[QUIRE_SIM_POLICIES_MAX];
     quire_recommend_sizes sizes;
@@ -264,6 +302,7 @@ static int recommend(quire_analyzed *a, const analyze_args *args, quire_error *e
     quire_recommend_sizes_find(&ask, &sizes);
     if (a->trace->has_contents) {
         QUIRE_TRY(simulate(a, args, sizes.capacity_blocks, err));
+        QUIRE_TRY(simulate_disk(a, &sizes, &policies, err));
         policies.n = a->grid.n_policies;
         policies.hit_rates = hit_rates;
         for (uint32_t p = 0; p < policies.n; p++) {

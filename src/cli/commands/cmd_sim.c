@@ -15,16 +15,13 @@
 #include "base/check.h"
 #include "base/cpu.h"
 #include "base/parse.h"
+#include "trace/sim/sim_disk.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define TIMELINE_POINTS      240u
-#define SEGMENT_BYTES        (64u << 20) /* of the file store */
-#define SEGMENTS_USUAL       256u
-#define SEGMENTS_LEAST       8u
-#define SEGMENT_BLOCKS_LEAST 10u
+#define TIMELINE_POINTS 240u
 
 typedef struct sim_args {
     quire_common_args common; /* threads, json */
@@ -171,18 +168,6 @@ static int memory_columns(quire_sim_grid *grid, const sim_args *args, quire_erro
     return QUIRE_OK;
 }
 
-/* A segment of the log: as in the file store if the size of a block is known. Carrying forward
- * needs some blocks in a segment, and the log some segments. */
-static uint32_t segment_blocks(uint64_t disk_blocks, uint64_t block_bytes)
-{
-    const uint64_t wanted =
-        block_bytes > 0 ? SEGMENT_BYTES / block_bytes : disk_blocks / SEGMENTS_USUAL;
-    const uint64_t most = disk_blocks / SEGMENTS_LEAST;
-    const uint64_t n = wanted > SEGMENT_BLOCKS_LEAST ? wanted : SEGMENT_BLOCKS_LEAST;
-
-    return (uint32_t)(n < most ? n : most);
-}
-
 static int disk_make(quire_sim_grid *grid, const sim_args *args, quire_error *err)
 {
     quire_sim_disk_opts *disk = &grid->opts.disk;
@@ -200,11 +185,11 @@ static int disk_make(quire_sim_grid *grid, const sim_args *args, quire_error *er
     disk->copy = (quire_sim_copy)args->disk_copy;
     disk->carry = args->disk_carry;
     disk->is_touching = args->disk_touch;
-    if (disk->capacity_blocks < SEGMENTS_LEAST) {
+    if (disk->capacity_blocks < QUIRE_SIM_DISK_BLOCKS_MIN) {
         return quire_error_set(err, QUIRE_RANGE, "--disk: %" PRIu64 " blocks; at least %u",
-                               disk->capacity_blocks, SEGMENTS_LEAST);
+                               disk->capacity_blocks, QUIRE_SIM_DISK_BLOCKS_MIN);
     }
-    disk->segment_blocks = segment_blocks(disk->capacity_blocks, block_bytes);
+    disk->segment_blocks = quire_sim_disk_segment(disk->capacity_blocks, block_bytes);
     return QUIRE_OK;
 }
 

@@ -68,6 +68,23 @@ static void choose_memory(const quire_recommend_ask *ask, quire_recommend_sizes 
     }
 }
 
+/* The disk has copies of what memory has, so it takes all that is worth it. */
+static void choose_disk(const quire_recommend_ask *ask, quire_recommend_sizes *out)
+{
+    const double block_bytes = ask->token_bytes * ask->analysis->block_tokens;
+    uint64_t room_blocks;
+
+    if (ask->disk_bytes == 0 || block_bytes <= 0.0) {
+        return;
+    }
+    room_blocks = (uint64_t)((double)ask->disk_bytes / block_bytes);
+    out->disk_blocks = worth_it(ask->mrc);
+    if (out->disk_blocks > room_blocks) {
+        out->disk_blocks = room_blocks;
+    }
+    out->disk_bytes = (uint64_t)((double)out->disk_blocks * block_bytes);
+}
+
 static uint64_t held_tokens(const quire_recommend_ask *ask, uint32_t class_index)
 {
     return quire_dist_quantile(&ask->analysis->load.held_class_tokens[class_index], 0.99);
@@ -81,6 +98,7 @@ void quire_recommend_sizes_find(const quire_recommend_ask *ask, quire_recommend_
         .hit_rate_infinite = quire_mrc_hit_rate(ask->mrc, UINT64_MAX),
     };
     choose_memory(ask, out);
+    choose_disk(ask, out);
     out->hit_rate = quire_mrc_hit_rate(ask->mrc, out->capacity_blocks);
     if (ask->pinned_class != QUIRE_RECOMMEND_NO_CLASS && out->memory_bytes > 0) {
         const double need =
@@ -257,6 +275,28 @@ static void add_policy(const quire_recommend_policies *policies, quire_recommend
     }
 }
 
+static void add_disk(const quire_recommend_policies *policies, quire_recommendation *r)
+{
+    const quire_recommend_sizes *s = &r->sizes;
+    quire_recommend_item *item;
+
+    if (s->disk_blocks == 0) {
+        return;
+    }
+    item = add_item(r, "cache_disk");
+    say_bytes(item, s->disk_bytes);
+    if (policies->disk_all_hit_rate <= 0.0) {
+        say_why(item, "%" PRIu64 " blocks. Not simulated, or nothing repeats.", s->disk_blocks);
+        return;
+    }
+    say_why(item,
+            "Memory alone serves %.1f %% with the default policy. With %" PRIu64
+            " blocks on disk besides it is %.1f %%, and %.1f %% with store_all, if the disk can be "
+            "written as fast as prompts are computed. The disk keeps what it has over a restart.",
+            100.0 * rate_of(policies, QUIRE_EVICT_DEFAULT), s->disk_blocks,
+            100.0 * policies->disk_hit_rate, 100.0 * policies->disk_all_hit_rate);
+}
+
 static void add_ttl(const quire_analysis *a, quire_recommendation *r)
 {
     const uint64_t gap_us = quire_dist_quantile(&a->gap_us, 0.99);
@@ -294,6 +334,7 @@ void quire_recommend_settings(const quire_recommend_ask *ask, const quire_recomm
     add_memory(ask, out);
     add_pinned(ask, out);
     add_policy(policies, out);
+    add_disk(policies, out);
     add_ttl(ask->analysis, out);
 }
 

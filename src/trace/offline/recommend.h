@@ -4,7 +4,8 @@
  *   kv_budget     the knee of LRU's curve, or nine tenths of all hits where that is more, plus the
  *                 memory of running requests; at most the memory there is
  *   pinned        the memory that the high class holds at once, p99
- *   cache_policy  the one with the most hits at that size; the default one where it is as good
+ *   cache_disk    what memory should have been by the curve alone, on disk; at most the disk there
+ * is cache_policy  the one with the most hits at that size; the default one where it is as good
  *   cache_ttl     twice the gap within which nearly all reuse happens; none where the trace is too
  *                 short to say
  *
@@ -29,6 +30,7 @@ typedef struct quire_recommend_ask {
     const quire_mrc *mrc;
     double token_bytes;     /* KV of a token; 0 = not known: no sizes in bytes */
     uint64_t memory_bytes;  /* for KV; 0 = as much as is worth it */
+    uint64_t disk_bytes;    /* for copies of KV at most; 0 = no disk */
     uint32_t pinned_class;  /* index of the class to keep memory for, or QUIRE_RECOMMEND_NO_CLASS */
     const char *class_name; /* its name; NULL without */
 } quire_recommend_ask;
@@ -41,6 +43,8 @@ typedef struct quire_recommend_sizes {
     double hit_rate_infinite;
     uint64_t memory_bytes; /* for both; 0 = not known */
     uint64_t pinned_bytes; /* 0 = none, or not known */
+    uint64_t disk_blocks;  /* 0 = none, or not known */
+    uint64_t disk_bytes;
 } quire_recommend_sizes;
 
 void quire_recommend_sizes_find(const quire_recommend_ask *ask, quire_recommend_sizes *out);
@@ -50,6 +54,9 @@ typedef struct quire_recommend_policies {
     const quire_evict_policy *policies; /* [n] */
     const double *hit_rates;            /* [n] */
     uint32_t n;                         /* 0 = not simulated: the default one */
+    /* With disk_blocks below, the default policy: see quire_sim_copy. 0 = not simulated. */
+    double disk_hit_rate;     /* what was hit is copied */
+    double disk_all_hit_rate; /* all is copied */
 } quire_recommend_policies;
 
 typedef struct quire_recommend_item {

@@ -8,7 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEGMENTS_MIN 3u /* the open one, one that is full, and room for one more */
+#define SEGMENT_BYTES        (64u << 20) /* of the file store */
+#define SEGMENTS_USUAL       256u
+#define SEGMENT_BLOCKS_LEAST 10u
+#define SEGMENTS_MIN         3u /* the open one, one that is full, and room for one more */
+
+uint32_t quire_sim_disk_segment(uint64_t disk_blocks, uint64_t block_bytes)
+{
+    const uint64_t wanted =
+        block_bytes > 0 ? SEGMENT_BYTES / block_bytes : disk_blocks / SEGMENTS_USUAL;
+    const uint64_t most = disk_blocks / QUIRE_SIM_DISK_BLOCKS_MIN;
+    const uint64_t n = wanted > SEGMENT_BLOCKS_LEAST ? wanted : SEGMENT_BLOCKS_LEAST;
+
+    return (uint32_t)(n < most ? n : most);
+}
 
 int quire_sim_disk_init(quire_sim_disk *disk, const quire_sim_disk_opts *opts, uint32_t n_ids)
 {

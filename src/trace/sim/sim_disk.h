@@ -51,6 +51,12 @@ typedef struct quire_sim_disk {
     uint64_t evicted_blocks;
 } quire_sim_disk;
 
+#define QUIRE_SIM_DISK_BLOCKS_MIN 8u /* for quire_sim_disk_segment() */
+
+/* The blocks of a segment: as many as the file store has if the size of a block is known (else 0),
+ * within limits: carrying forward needs some blocks in a segment, and the log some segments. */
+uint32_t quire_sim_disk_segment(uint64_t disk_blocks, uint64_t block_bytes);
+
 /* opts->capacity_blocks > 0. Errors: QUIRE_INVAL, QUIRE_NOMEM. Memory: quire_sim_disk_fini(), also
  * after a failure. */
 int quire_sim_disk_init(quire_sim_disk *disk, const quire_sim_disk_opts *opts, uint32_t n_ids);

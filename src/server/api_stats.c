@@ -124,6 +124,49 @@ static void write_class(quire_json_out *json, const quire_class *c, const quire_
     quire_json_object_end(json);
 }
 
+static const char *state_name(quire_store_state state)
+{
+    switch (state) {
+    case QUIRE_STORE_READY:
+        return "ready";
+    case QUIRE_STORE_READONLY:
+        return "readonly";
+    case QUIRE_STORE_DEGRADED:
+        break;
+    }
+    return "degraded";
+}
+
+/* The store below memory, if there is one. */
+static void write_tier(quire_json_out *json, const quire_tier_stats *s)
+{
+    if (!s->has_store) {
+        return;
+    }
+    quire_json_object(json, "tier");
+    quire_json_string(json, "store", s->name);
+    quire_json_string(json, "state", state_name(s->store.state));
+    quire_json_string(json, "trouble", s->store.trouble);
+    quire_json_u64(json, "records", s->store.records);
+    quire_json_u64(json, "record_bytes", s->store.record_bytes);
+    quire_json_u64(json, "stored_bytes", s->store.stored_bytes);
+    quire_json_u64(json, "capacity_bytes", s->store.capacity_bytes);
+    quire_json_u64(json, "read_bytes_total", s->store.read_bytes_total);
+    quire_json_u64(json, "written_bytes_total", s->store.written_bytes_total);
+    quire_json_u64(json, "fetching", s->fetching);
+    quire_json_u64(json, "fetches_total", s->fetches_total);
+    quire_json_u64(json, "fetched_tokens_total", s->fetched_tokens_total);
+    quire_json_u64(json, "slow_total", s->slow_total);
+    quire_json_u64(json, "copied_pages_total", s->copied_pages_total);
+    quire_json_object(json, "results_total");
+    for (int i = 0; i < QUIRE_STORE_RESULT_COUNT; i++) {
+        quire_json_u64(json, quire_store_result_name((quire_store_result)i),
+                       s->store.results_total[i]);
+    }
+    quire_json_object_end(json);
+    quire_json_object_end(json);
+}
+
 static void write_memory(quire_json_out *json, const quire_memory_stats *s)
 {
     quire_json_object(json, "memory");
@@ -184,6 +227,7 @@ int quire_api_cache_stats(quire_http *http)
     write_prefix(&json, &stats.prefix);
     write_cache(&json, &stats.cache);
     write_memory(&json, &stats.memory);
+    write_tier(&json, &stats.tier);
     write_classes(&json, &http->server->tiers.classes, &stats);
     quire_json_object(&json, "sessions");
     quire_json_u64(&json, "open", stats.sessions);

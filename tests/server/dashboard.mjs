@@ -105,7 +105,8 @@ async function testWhatIf(page, port) {
 }
 
 async function testFigures(browser) {
-    const server = await Server.start(args.quire, FLAGS);
+    const folder = mkdtempSync(join(tmpdir(), "quire-dashboard-"));
+    const server = await Server.start(args.quire, [...FLAGS, "--cache-dir", join(folder, "cache"), "--store-all"]);
     try {
         await traffic(server.port, ["anna", "ben", "carla"]);
         await pin(server.port, "stories/beginning");
@@ -128,7 +129,10 @@ async function testFigures(browser) {
         assert.equal(await page.locator("#classes tr").count(), 1 + 3);
         assert.match(await page.textContent("#regions-legend"), /pins [0-9.]+ .?B/);
         assert.match(await page.textContent("#regions-legend"), /pinned region [0-9.]+ .?B/);
+        await page.waitForFunction(() => /^[1-9][0-9,]* pages, [0-9.]+ .?B of 21.5 GB$/.test(document.querySelector("#tier-disk").textContent), null, WAIT);
+        assert.match(await page.textContent("#tier-note"), /tokens were read instead of computed/);
         await testWhatIf(page, server.port);
+        await page.waitForFunction(() => /^written [1-9][0-9.]* .?B, [1-9][0-9,]* pages/.test(document.querySelector("#tier-down").textContent), null, WAIT);
         assert.match(await page.textContent("#pins"), /stories\/beginning.*realtime/);
         assert.match(await page.textContent("#events"), /pin created/);
         await page.click("#tune-look");
@@ -157,6 +161,7 @@ async function testFigures(browser) {
         await page.waitForSelector("#state.bad", WAIT);
     } finally {
         await server.stop();
+        rmSync(folder, { recursive: true, force: true });
     }
     console.log("ok - figures, charts, page map, classes, regions, what-if, pins, events, tuning, sessions, explanations");
 }
@@ -169,6 +174,7 @@ async function testKey(browser) {
     try {
         await ask(server.port, { prompt: "Once upon a time", max_tokens: 4 }, "user-key-1");
         const { page } = await openPage(browser, server.port);
+        assert.ok(await page.isHidden("#tier"), "there is nothing below memory");
         await page.waitForSelector("#key.asked", WAIT);
         await page.fill("#key-text", "admin-key-1");
         await page.click("#key button");

@@ -37,6 +37,7 @@ typedef struct sim_args {
     int disk_copy; /* quire_sim_copy */
     double disk_carry;
     bool disk_touch;
+    uint64_t disk_rate;
     int mode; /* quire_sim_mode */
     const char *cost;
     int64_t chunk_tokens;
@@ -86,6 +87,10 @@ static const quire_opt options[] = {
               "quire serve has 0.3" },
     { .names = { "--disk-touch" }, .type = QUIRE_OPT_FLAG, .offset = offsetof(sim_args, disk_touch),
       .help = "a hit in memory counts as a use of the copy on disk; in quire serve it does not" },
+    { .names = { "--disk-rate" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
+      .initial = "1GB", .offset = offsetof(sim_args, disk_rate),
+      .help = "bytes per second that the disk reads; with --cost and --model, blocks are read only "
+              "where computing takes longer" },
     { .names = { "--mode" }, .type = QUIRE_OPT_CHOICE, .choices = modes, .initial = "hits",
       .offset = offsetof(sim_args, mode),
       .help = "hits: requests run one after the other, and only prompts are cached. time: requests "
@@ -184,6 +189,9 @@ static int disk_make(quire_sim_grid *grid, const sim_args *args, quire_error *er
         args->disk_bytes > 0 ? args->disk_bytes / block_bytes : (uint64_t)args->disk_blocks;
     disk->copy = (quire_sim_copy)args->disk_copy;
     disk->carry = args->disk_carry;
+    if (args->cost != NULL && block_bytes > 0) {
+        disk->block_us = 1e6 * (double)block_bytes / (double)args->disk_rate;
+    }
     disk->is_touching = args->disk_touch;
     if (disk->capacity_blocks < QUIRE_SIM_DISK_BLOCKS_MIN) {
         return quire_error_set(err, QUIRE_RANGE, "--disk: %" PRIu64 " blocks; at least %u",

@@ -19,7 +19,8 @@
     { .names = { "--cost" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",                               \
       .initial_text = "round figures of no particular machine",                                    \
       .offset = offsetof(args_type, cost),                                                         \
-      .help = "with --mode time: file with the cost of steps, from quire bench --cost" },          \
+      .help = "with --mode time or --disk: file with the cost of steps, from quire bench "         \
+              "--cost" },                                                                          \
     { .names = { "-b", "--batch" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 65536,  \
       .initial = "512", .offset = offsetof(args_type, chunk_tokens),                               \
       .help = "with --mode time: prompt tokens computed in one step" },                            \

@@ -37,6 +37,11 @@ static double disk_hit_percent(const quire_sim_result *r)
     return percent(r->disk_hit_blocks, r->blocks);
 }
 
+static double disk_skipped(const quire_sim_result *r)
+{
+    return (double)r->disk_skipped_blocks;
+}
+
 static double disk_written(const quire_sim_result *r)
 {
     return (double)r->disk_written_blocks;
@@ -99,6 +104,7 @@ static const figure of_hits[] = {
     { "hits, % of prompt tokens", hit_token_percent, 1, true, false },
     { "asked for again after eviction, % of prompt blocks", regret_percent, 1, false, false },
     { "evictions, blocks", evictions, 0, false, false },
+    { "on disk, but faster to compute, blocks", disk_skipped, 0, false, true },
     { "written to disk, blocks", disk_written, 0, false, true },
     { "of the disk's log carried forward, blocks", disk_carried, 0, false, true },
 };
@@ -114,6 +120,7 @@ static const figure of_time[] = {
     { "preemptions", preemptions, 0, false, false },
     { "never fitted", refused, 0, false, false },
     { "evictions, blocks", evictions, 0, false, false },
+    { "on disk, but faster to compute, blocks", disk_skipped, 0, false, true },
     { "written to disk, blocks", disk_written, 0, false, true },
     { "of the disk's log carried forward, blocks", disk_carried, 0, false, true },
 };
@@ -197,6 +204,7 @@ static json_t *cell_json(const quire_sim_grid *grid, uint32_t row, uint32_t colu
     }
     if (grid->opts.disk.capacity_blocks > 0 && row < grid->n_policies) {
         set(cell, "disk_hit_blocks", json_integer((json_int_t)r->disk_hit_blocks));
+        set(cell, "disk_skipped_blocks", json_integer((json_int_t)r->disk_skipped_blocks));
         set(cell, "disk_written_blocks", json_integer((json_int_t)r->disk_written_blocks));
         set(cell, "disk_carried_blocks", json_integer((json_int_t)r->disk_carried_blocks));
     }

@@ -124,6 +124,17 @@ static int text_run(hits_run *run, const quire_trace_request *request, uint32_t 
     return rc;
 }
 
+/* Whether computing n blocks behind others takes less time than reading them. */
+static bool is_computing_faster(const hits_run *run, uint32_t n_before, uint32_t n)
+{
+    const quire_sim_cost *cost = &run->opts->cost;
+    const double n_tokens = (double)n * run->trace->block_tokens;
+    const double depth = (double)n_before * run->trace->block_tokens + 0.5 * (n_tokens - 1.0);
+
+    return n_tokens * (cost->prefill_token_us + depth * cost->prefill_token_depth_us) <
+           n * run->opts->disk.block_us;
+}
+
 /* Bring what the disk has of a request into memory, as the engine does: publish it first, then the
  * request finds it. */
 static int request_fetch(hits_run *run, const quire_trace_request *request)
@@ -138,6 +149,10 @@ static int request_fetch(hits_run *run, const quire_trace_request *request)
                         request->n_blocks * QUIRE_PAGE_TOKENS_MIN, &match);
     n_memory = match.n_tokens / QUIRE_PAGE_TOKENS_MIN;
     n_fetched = quire_sim_disk_run(&run->disk, ids + n_memory, request->n_blocks - n_memory);
+    if (is_computing_faster(run, n_memory, n_fetched)) {
+        run->out->disk_skipped_blocks += n_fetched;
+        n_fetched = 0;
+    }
     if (n_fetched > 0) {
         QUIRE_TRY(text_run(run, request, n_memory + n_fetched, true, &match));
     }

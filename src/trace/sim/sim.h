@@ -71,6 +71,7 @@ typedef struct quire_sim_disk_opts {
     uint32_t segment_blocks;  /* of the log */
     quire_sim_copy copy;
     double carry;     /* share of a segment that may be carried forward, 0 <= carry < 1 */
+    double block_us;  /* to read a block; 0 = always less than to compute it */
     bool is_touching; /* a hit in memory counts as a use of the copy; in the engine it does not */
 } quire_sim_disk_opts;
 
@@ -79,7 +80,7 @@ typedef struct quire_sim_opts {
     quire_evict_policy policy;
     uint64_t capacity_blocks; /* >= 1 */
     uint64_t seed;
-    quire_sim_cost cost;            /* TIME */
+    quire_sim_cost cost;            /* TIME, and disk.block_us */
     const quire_sim_class *classes; /* [n_classes], by class_index of the trace; NULL = one */
     uint32_t n_classes;
     uint32_t timeline_points; /* at most so many samples of the timeline; 0 = none */
@@ -106,7 +107,8 @@ typedef struct quire_sim_result {
     uint64_t tokens;          /* of all prompts */
     uint64_t hit_tokens;
     uint64_t evictions;
-    uint64_t regret_blocks; /* asked for after they had been evicted */
+    uint64_t regret_blocks;       /* asked for after they had been evicted */
+    uint64_t disk_skipped_blocks; /* on disk, but computing took less time */
     uint64_t disk_written_blocks;
     uint64_t disk_carried_blocks; /* written again, when their segment went */
     uint64_t refused;             /* TIME: could never fit */

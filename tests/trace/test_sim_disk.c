@@ -1,0 +1,225 @@
+/* test_sim_disk.c - the simulator's disk: rules of copying, the log, against the bound.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "trace/sim/sim.h"
+
+#include "base/check.h"
+#include "rounds.h"
+#include "seed.h"
+#include "trace/workload.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ROUNDS TEST_ROUNDS(30, 4)
+
+static quire_sim_result simulate(const quire_trace *trace, const quire_sim_opts *opts)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_sim_result result;
+
+    if (quire_sim_run(trace, opts, &result, &err) < 0) {
+        fail_msg("%s", err.message);
+    }
+    return result;
+}
+
+static quire_sim_result run_belady(const quire_trace *trace, uint64_t capacity)
+{
+    quire_sim_result result;
+
+    assert_int_equal(quire_belady(trace, capacity, &result), QUIRE_OK);
+    return result;
+}
+
+static void random_trace(quire_trace *trace, uint32_t n_requests, quire_rng *rng)
+{
+    const workload_opts opts = { .n_requests = n_requests,
+                                 .n_conversations = 1 + quire_rng_below(rng, 30),
+                                 .shared_blocks = quire_rng_below(rng, 4),
+                                 .turn_blocks_max = 1 + quire_rng_below(rng, 4),
+                                 .p_end = 0.1 };
+
+    workload_begin(trace, 16);
+    workload_conversations(trace, &opts, rng);
+    quire_trace_finish(trace);
+}
+
+static quire_sim_opts disk_opts(uint64_t capacity, uint64_t disk_blocks, quire_sim_copy copy)
+{
+    return (quire_sim_opts){ .policy = QUIRE_EVICT_LRU,
+                             .capacity_blocks = capacity,
+                             .seed = 5,
+                             .disk = { .capacity_blocks = disk_blocks,
+                                       .segment_blocks = 1,
+                                       .copy = copy,
+                                       .carry = QUIRE_SIM_DISK_CARRY } };
+}
+
+/* Which blocks the disk has, by rule: "ab" is hit once before "cd" drives it out. */
+static void test_disk_rules(void **state)
+{
+    static const struct {
+        quire_sim_copy copy;
+        uint32_t session;
+        uint64_t disk_hits;
+        uint64_t written;
+    } cases[] = {
+        { QUIRE_SIM_COPY_WORTH, 0, 2, 2 },   /* "ab" once hit, and not "cd" */
+        { QUIRE_SIM_COPY_WORTH, 7, 4, 4 },   /* sessions' at once */
+        { QUIRE_SIM_COPY_ALL, 0, 4, 4 },     /* all */
+        { QUIRE_SIM_COPY_EVICTED, 0, 4, 4 }, /* "ab", then "cd" */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        quire_sim_opts opts = disk_opts(2, 100, cases[i].copy);
+        const quire_trace_request request = { .session = cases[i].session };
+        quire_sim_result result;
+        quire_trace trace;
+
+        workload_begin(&trace, 16);
+        workload_add_as(&trace, request, "ab");
+        workload_add_as(&trace, request, "ab"); /* from memory */
+        workload_add_as(&trace, request, "cd");
+        workload_add_as(&trace, request, "ab"); /* from disk */
+        workload_add_as(&trace, request, "cd"); /* from disk, if it is there */
+        quire_trace_finish(&trace);
+        result = simulate(&trace, &opts);
+        assert_int_equal(result.disk_hit_blocks, cases[i].disk_hits);
+        assert_int_equal(result.hit_blocks, 2 + cases[i].disk_hits);
+        assert_int_equal(result.disk_written_blocks, cases[i].written);
+        assert_int_equal(result.disk_carried_blocks, 0);
+        quire_trace_fini(&trace);
+    }
+}
+
+/* A disk of five segments of ten blocks keeps three full ones at most beside the open one. What was
+ * read is carried forward when its segment goes, 30 % of a segment at most; what was not read goes.
+ */
+static void test_disk_log(void **state)
+{
+    quire_sim_opts opts = disk_opts(1, 50, QUIRE_SIM_COPY_ALL);
+
+    (void)state;
+    opts.disk.segment_blocks = 10;
+    for (int is_read = 0; is_read < 2; is_read++) {
+        quire_sim_result result;
+        quire_trace trace;
+        char text[2] = "A";
+
+        workload_begin(&trace, 16);
+        workload_add(&trace, 0, "abcd");
+        workload_add(&trace, 0, "z");
+        if (is_read) {
+            workload_add(&trace, 0, "abcd"); /* "a" from memory or disk, the rest from disk */
+        }
+        for (uint32_t i = 0; i < 36; i++) { /* 41 different blocks: the fifth segment begins */
+            text[0] = (char)(i < 26 ? 'A' + (int)i : '0' + (int)(i - 26));
+            workload_add(&trace, 0, text);
+        }
+        workload_add(&trace, 0, "abcd");
+        quire_trace_finish(&trace);
+        result = simulate(&trace, &opts);
+        assert_int_equal(result.disk_carried_blocks, is_read ? 3 : 0);
+        assert_int_equal(result.disk_hit_blocks, is_read ? 4 + 3 : 0); /* three of four again */
+        assert_int_equal(result.hit_blocks, result.disk_hit_blocks);
+        quire_trace_fini(&trace);
+    }
+}
+
+/* A disk with room for all: nothing is ever computed twice. No disk beats the bound. */
+static void test_disk_random(void **state)
+{
+    quire_rng rng = test_rng(16);
+
+    (void)state;
+    for (int round = 0; round < ROUNDS; round++) {
+        const uint64_t capacity = 1 + quire_rng_below(&rng, 60);
+        quire_sim_opts opts = disk_opts(capacity, 1u << 20, QUIRE_SIM_COPY_ALL);
+        quire_sim_result whole;
+        quire_sim_result some;
+        quire_sim_result bound;
+        quire_trace trace;
+
+        random_trace(&trace, 200, &rng);
+        whole = simulate(&trace, &opts);
+        assert_int_equal(whole.hit_blocks, trace.n_blocks - trace.n_ids);
+        assert_int_equal(whole.disk_written_blocks, trace.n_ids);
+        opts.disk.capacity_blocks = 30 + quire_rng_below(&rng, 300);
+        opts.disk.segment_blocks = 1 + quire_rng_below(&rng, 10);
+        opts.disk.copy = (quire_sim_copy)quire_rng_below(&rng, 3);
+        opts.disk.is_touching = quire_rng_below(&rng, 2) == 1;
+        opts.policy = (quire_evict_policy)quire_rng_below(&rng, QUIRE_EVICT_POLICY_COUNT);
+        some = simulate(&trace, &opts);
+        bound = run_belady(&trace, capacity + opts.disk.capacity_blocks);
+        assert_true(some.hit_blocks <= bound.hit_blocks);
+        assert_true(some.disk_hit_blocks <= some.hit_blocks);
+        quire_trace_fini(&trace);
+    }
+}
+
+static void test_disk_options(void **state)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_sim_opts opts = disk_opts(5, 2, QUIRE_SIM_COPY_ALL); /* two segments */
+    quire_sim_result result;
+    quire_trace trace;
+
+    (void)state;
+    workload_begin(&trace, 16);
+    workload_add(&trace, 0, "ab");
+    quire_trace_finish(&trace);
+    assert_int_equal(quire_sim_run(&trace, &opts, &result, &err), QUIRE_INVAL);
+    opts.disk.capacity_blocks = 3;
+    opts.disk.carry = 1.0;
+    assert_int_equal(quire_sim_run(&trace, &opts, &result, &err), QUIRE_INVAL);
+    opts.disk.carry = 0.0;
+    assert_int_equal(quire_sim_run(&trace, &opts, &result, &err), QUIRE_OK);
+    opts.mode = QUIRE_SIM_TIME;
+    assert_int_equal(quire_sim_run(&trace, &opts, &result, &err), QUIRE_UNSUPP);
+    quire_trace_fini(&trace);
+}
+
+/* Blocks are read only if that takes less time than computing them. */
+static void test_disk_time(void **state)
+{
+    quire_sim_opts opts = disk_opts(2, 100, QUIRE_SIM_COPY_ALL);
+
+    (void)state;
+    /* Two blocks of 16 tokens: 32 us, and 15.5 us for each token on average. */
+    opts.cost.prefill_token_us = 1.0;
+    opts.cost.prefill_token_depth_us = 1.0;
+    for (int is_slow = 0; is_slow < 2; is_slow++) {
+        quire_sim_result result;
+        quire_trace trace;
+
+        opts.disk.block_us = (32.0 + 32.0 * 15.5) / 2.0 + (is_slow ? 0.01 : -0.01);
+        workload_begin(&trace, 16);
+        workload_add(&trace, 0, "ab");
+        workload_add(&trace, 0, "cd");
+        workload_add(&trace, 0, "ab");
+        quire_trace_finish(&trace);
+        result = simulate(&trace, &opts);
+        assert_int_equal(result.disk_hit_blocks, is_slow ? 0 : 2);
+        assert_int_equal(result.hit_blocks, is_slow ? 0 : 2);
+        assert_int_equal(result.disk_skipped_blocks, is_slow ? 2 : 0);
+        quire_trace_fini(&trace);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_disk_rules),  cmocka_unit_test(test_disk_log),
+        cmocka_unit_test(test_disk_random), cmocka_unit_test(test_disk_options),
+        cmocka_unit_test(test_disk_time),
+    };
+
+    return cmocka_run_group_tests_name("sim_disk", tests, NULL, NULL);
+}

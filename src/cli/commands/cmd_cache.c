@@ -14,10 +14,8 @@
 #define PREFIX "cache " /* of the names of the commands below */
 
 const quire_command *const quire_stored_commands[] = {
-    &quire_stored_ls,
-    &quire_stored_stats,
-    &quire_stored_verify,
-    &quire_stored_warm,
+    &quire_stored_ls,     &quire_stored_stats,  &quire_stored_verify, &quire_stored_warm,
+    &quire_stored_export, &quire_stored_import, &quire_stored_gc,
 };
 #define N_SUBS (sizeof(quire_stored_commands) / sizeof(quire_stored_commands[0]))
 
@@ -103,6 +101,9 @@ const quire_command quire_command_cache = {
              "  stats     sums up: records, bytes, texts\n"
              "  verify    reads and checks every record\n"
              "  warm      computes texts and stores their pages\n"
+             "  export    writes the stored pages of a text to a file\n"
+             "  import    puts the pages of such a file into a directory\n"
+             "  gc        drops the records that no request can reach\n"
              "\n"
              "'quire cache COMMAND --help' lists the options of each, --json among them.\n\n"
              "example: quire cache ls ~/.quire",

@@ -50,5 +50,8 @@ extern const quire_command quire_stored_ls;
 extern const quire_command quire_stored_stats;
 extern const quire_command quire_stored_verify;
 extern const quire_command quire_stored_warm;
+extern const quire_command quire_stored_export;
+extern const quire_command quire_stored_import;
+extern const quire_command quire_stored_gc;
 
 #endif /* QUIRE_CLI_STORED_ARGS_H */

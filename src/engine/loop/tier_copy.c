@@ -12,7 +12,8 @@
 
 #include <float.h>
 
-#define NODES_STEP 128u /* looked at after a step */
+#define NODES_STEP 128u /* looked at after a step, at most */
+#define NODE_US    20u  /* of a step for each of them: a look takes about a hundredth of that */
 #define NODES_IDLE 4096u
 #define REST_NS    2e6 /* while nothing runs: time before the inbox is checked again */
 #define NS_PER_US  1000.0
@@ -116,6 +117,16 @@ static bool takes_puts(const quire_tier *tier)
     return s.state == QUIRE_STORE_READY;
 }
 
+static uint32_t nodes_of(uint64_t step_us)
+{
+    const uint64_t n = step_us / NODE_US + 1;
+
+    if (step_us == 0) {
+        return NODES_IDLE;
+    }
+    return n < NODES_STEP ? (uint32_t)n : NODES_STEP;
+}
+
 bool quire_tier_copy(quire_loop *loop, uint64_t step_us)
 {
     quire_tier *tier = loop->tier;
@@ -128,8 +139,7 @@ bool quire_tier_copy(quire_loop *loop, uint64_t step_us)
     w.now_us = quire_loop_now_us(loop);
     w.may_ns =
         step_us > 0 ? (double)step_us * NS_PER_US * QUIRE_TIER_COPY_SHARE - tier->debt_ns : REST_NS;
-    next = quire_prefix_copies_visit(loop->tree, tier->cursor,
-                                     step_us > 0 ? NODES_STEP : NODES_IDLE, look, &w);
+    next = quire_prefix_copies_visit(loop->tree, tier->cursor, nodes_of(step_us), look, &w);
     if (step_us > 0) {
         tier->debt_ns = w.spent_ns > w.may_ns ? w.spent_ns - w.may_ns : 0.0;
     }

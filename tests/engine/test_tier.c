@@ -197,6 +197,33 @@ static void test_turns(void **state)
     quire_memory_store_destroy(store);
 }
 
+/* A page whose copy has gone is copied again when the page is used. */
+static void test_copies_return(void **state)
+{
+    const quire_store_drop all = { .what = QUIRE_STORE_DROP_ALL };
+    quire_store *store = store_new();
+    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+    int32_t text[N_PROMPT], got[N_TOKENS];
+    quire_request_params params;
+    quire_engine_stats stats;
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    params = params_greedy(text, N_PROMPT, 1);
+    (void)run(&b, &params, got);
+    wait_records(&b, 5);
+    assert_int_equal(store->ops->drop(store, &all), QUIRE_OK);
+    assert_int_equal(run(&b, &params, got), N_PROMPT - 1); /* from memory */
+    do {
+        doze();
+        quire_engine_stats_get(b.engine, &stats);
+    } while (stats.tier.store.records < 4); /* the full pages */
+    forget(&b);
+    assert_int_equal(run(&b, &params, got), N_FULL);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
 /* Requests with one prefix at once: it is fetched once. */
 static void test_together(void **state)
 {
@@ -518,7 +545,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_restart),        cmocka_unit_test(test_rule),
-        cmocka_unit_test(test_turns),          cmocka_unit_test(test_together),
+        cmocka_unit_test(test_turns),          cmocka_unit_test(test_copies_return),
+        cmocka_unit_test(test_together),
         cmocka_unit_test(test_faults),         cmocka_unit_test(test_hung),
         cmocka_unit_test(test_cancel),         cmocka_unit_test(test_tenants_and_invalidation),
         cmocka_unit_test(test_short_of_pages), cmocka_unit_test(test_prefetch),

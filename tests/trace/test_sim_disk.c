@@ -52,13 +52,12 @@ static void random_trace(quire_trace *trace, uint32_t n_requests, quire_rng *rng
 
 static quire_sim_opts disk_opts(uint64_t capacity, uint64_t disk_blocks, quire_sim_copy copy)
 {
-    return (quire_sim_opts){ .policy = QUIRE_EVICT_LRU,
-                             .capacity_blocks = capacity,
-                             .seed = 5,
-                             .disk = { .capacity_blocks = disk_blocks,
-                                       .segment_blocks = 1,
-                                       .copy = copy,
-                                       .carry = QUIRE_SIM_DISK_CARRY } };
+    return (quire_sim_opts){
+        .policy = QUIRE_EVICT_LRU,
+        .capacity_blocks = capacity,
+        .seed = 5,
+        .disk = { .capacity_blocks = disk_blocks, .segment_blocks = 1, .copy = copy, .carry = 0.3 }
+    };
 }
 
 /* Which blocks the disk has, by rule: "ab" is hit once before "cd" drives it out. */

@@ -246,6 +246,7 @@ static int simulate_disk(const quire_analyzed *a, const quire_recommend_sizes *s
     opts.disk.capacity_blocks = sizes->disk_blocks;
     opts.disk.segment_blocks = quire_sim_disk_segment(sizes->disk_blocks, block_bytes);
     opts.disk.carry = QUIRE_SIM_DISK_CARRY;
+    opts.disk.is_touching = true;
     for (int i = 0; i < 2; i++) {
         quire_sim_result result;
 

@@ -36,7 +36,7 @@ typedef struct sim_args {
     int64_t disk_blocks;
     int disk_copy; /* quire_sim_copy */
     double disk_carry;
-    bool disk_touch;
+    bool no_disk_touch;
     uint64_t disk_rate;
     int mode; /* quire_sim_mode */
     const char *cost;
@@ -82,11 +82,12 @@ static const quire_opt options[] = {
       .help = "what is copied to the disk. worth: what was hit once, and sessions, as quire serve "
               "does. all: each block, as with --store-all. evicted: what leaves memory" },
     { .names = { "--disk-carry" }, .type = QUIRE_OPT_REAL, .unit = "SHARE", .min = 0, .max = 0.99,
-      .initial = "0.3", .offset = offsetof(sim_args, disk_carry),
+      .initial = "0.9", .offset = offsetof(sim_args, disk_carry),
       .help = "share of a segment of the disk's log that may be used blocks of older segments; "
-              "quire serve has 0.3" },
-    { .names = { "--disk-touch" }, .type = QUIRE_OPT_FLAG, .offset = offsetof(sim_args, disk_touch),
-      .help = "a hit in memory counts as a use of the copy on disk; in quire serve it does not" },
+              "quire serve has 0.9, and 0.3 in the mean" },
+    { .names = { "--no-disk-touch" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(sim_args, no_disk_touch),
+      .help = "a hit in memory does not count as a use of the copy on disk; in quire serve it does" },
     { .names = { "--disk-rate" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
       .initial = "1GB", .offset = offsetof(sim_args, disk_rate),
       .help = "bytes per second that the disk reads; with --cost and --model, blocks are read only "
@@ -192,7 +193,7 @@ static int disk_make(quire_sim_grid *grid, const sim_args *args, quire_error *er
     if (args->cost != NULL && block_bytes > 0) {
         disk->block_us = 1e6 * (double)block_bytes / (double)args->disk_rate;
     }
-    disk->is_touching = args->disk_touch;
+    disk->is_touching = !args->no_disk_touch;
     if (disk->capacity_blocks < QUIRE_SIM_DISK_BLOCKS_MIN) {
         return quire_error_set(err, QUIRE_RANGE, "--disk: %" PRIu64 " blocks; at least %u",
                                disk->capacity_blocks, QUIRE_SIM_DISK_BLOCKS_MIN);

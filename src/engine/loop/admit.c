@@ -377,6 +377,7 @@ static admission begin(quire_loop *loop, quire_request *r, uint8_t rank_now)
     quire_loop_dequeue(loop, r);
     quire_loop_running_add(loop, r, rank_now);
     r->state = QUIRE_REQUEST_PREFILL;
+    quire_tier_touch(loop, r);
     loop->figures.now.classes[r->class_index].promoted_total += rank_now > r->rank;
     if (r->admitted_us == 0) {
         count_admission(loop, r, &match);

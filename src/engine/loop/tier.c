@@ -88,7 +88,21 @@ static void give_back(void *ctx, quire_transfer *t)
 {
     quire_tier *tier = ctx;
 
-    quire_tier_buffer_give(tier, t);
+    if (t->is_query) {
+        quire_transfer_free(t);
+    } else {
+        quire_tier_buffer_give(tier, t);
+    }
+}
+
+static void list_free(quire_transfer *t)
+{
+    while (t != NULL) {
+        quire_transfer *next = t->next;
+
+        quire_transfer_free(t);
+        t = next;
+    }
 }
 
 /* Sleep until the store gives something back, for a moment at most. */
@@ -132,12 +146,8 @@ void quire_tier_close(quire_loop *loop)
     quire_tier_stats_fill(loop);
     quire_fetches_destroy(loop);
     tier->store->ops->close(tier->store, give_back, tier);
-    while (tier->unused != NULL) {
-        quire_transfer *t = tier->unused;
-
-        tier->unused = t->next;
-        quire_transfer_free(t);
-    }
+    list_free(tier->unused);
+    list_free(tier->unused_queries);
     free(tier);
     loop->tier = NULL;
 }
@@ -159,7 +169,9 @@ void quire_tier_poll(quire_loop *loop, uint64_t step_us)
     do {
         n = tier->store->ops->poll(tier->store, done, POLL_MAX);
         for (uint32_t i = 0; i < n; i++) {
-            if (done[i]->is_put) {
+            if (done[i]->is_query) {
+                quire_touch_done(loop, done[i]);
+            } else if (done[i]->is_put) {
                 quire_copy_done(loop, done[i]);
             } else {
                 quire_fetch_arrived(loop, done[i]);

@@ -156,6 +156,53 @@ bool quire_tier_copy(quire_loop *loop, uint64_t step_us)
     return true;
 }
 
+/* ---- uses ---- */
+
+static void touch(void *ctx, const quire_prefix_copy *c)
+{
+    quire_loop *loop = ctx;
+    quire_tier *tier = loop->tier;
+    quire_transfer *t = tier->unused_queries;
+
+    if (c->mark != QUIRE_COPY_KEPT || !c->is_full) {
+        return;
+    }
+    if (t != NULL) {
+        tier->unused_queries = t->next;
+    } else if ((t = quire_transfer_new(0, 0)) == NULL) {
+        return;
+    }
+    t->next = NULL;
+    t->is_query = true;
+    t->text = (quire_page_text){
+        .key = *c->key, .parent = *c->parent_key, .first_token = c->first_token, .n_tokens = 0
+    };
+    t->text.root = tier->touched_root;
+    t->owner = (void *)(uintptr_t)c->node;
+    tier->store->ops->get(tier->store, &t, 1);
+}
+
+void quire_tier_touch(quire_loop *loop, const quire_request *r)
+{
+    const quire_prefix_key key = quire_loop_key(loop, r->tenant, r->tenant_bytes);
+
+    if (loop->tier == NULL || r->kv.ref == QUIRE_PREFIX_REF_NULL || r->kv.n_found == 0) {
+        return;
+    }
+    quire_prefix_key_root(&key, &loop->tier->touched_root);
+    (void)quire_prefix_copies_visit_path(loop->tree, r->kv.ref, touch, loop);
+}
+
+void quire_touch_done(quire_loop *loop, quire_transfer *t)
+{
+    if (t->result == QUIRE_STORE_ABSENT) { /* the store has let go of it */
+        (void)quire_prefix_copy_mark_set(loop->tree, (uint32_t)(uintptr_t)t->owner, &t->text.key,
+                                         QUIRE_COPY_NONE);
+    }
+    t->next = loop->tier->unused_queries;
+    loop->tier->unused_queries = t;
+}
+
 void quire_tier_copy_request(quire_loop *loop, const quire_request *r)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;

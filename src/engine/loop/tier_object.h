@@ -39,8 +39,10 @@ typedef struct quire_tier {
     quire_fetch *fetches;
     uint32_t n_fetches; /* with a request */
     /* Buffers. */
-    quire_transfer *unused; /* linked by next */
-    uint32_t n_buffers;     /* made so far */
+    quire_transfer *unused;         /* linked by next */
+    quire_transfer *unused_queries; /* without buffers, linked likewise */
+    quire_page_key touched_root;    /* of the request that is touched now */
+    uint32_t n_buffers;             /* made so far */
     uint32_t n_buffers_max;
     uint32_t n_puts_away;
     quire_page_parts parts;
@@ -85,6 +87,10 @@ bool quire_tier_copy(quire_loop *loop, uint64_t step_us);
  * free, if reading them again should cost less than computing them. */
 void quire_tier_copy_request(quire_loop *loop, const quire_request *request);
 
+/* A request began with pages from memory: their copies count as used, and pages whose copies have
+ * gone are copied again. */
+void quire_tier_touch(quire_loop *loop, const quire_request *request);
+
 /* Forget copies. Called after the tree has forgotten. */
 void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what);
 
@@ -103,6 +109,8 @@ void quire_fetches_move(quire_loop *loop, uint64_t step_us);
 void quire_fetches_destroy(quire_loop *loop);
 /* Mean time of reading a record in microseconds; 0 = not known. */
 double quire_tier_page_us(const quire_loop *loop);
+/* A query came back. */
+void quire_touch_done(quire_loop *loop, quire_transfer *transfer);
 /* A put came back. */
 void quire_copy_done(quire_loop *loop, quire_transfer *transfer);
 

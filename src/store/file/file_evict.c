@@ -225,12 +225,25 @@ static int carry(file_store *st, int fd, const file_segment *segment, const carr
     }
     (void)pthread_mutex_unlock(&st->lock);
     st->open.carried_bytes += n_bytes;
+    st->carry_credit_bytes -= n_bytes < st->carry_credit_bytes ? n_bytes : st->carry_credit_bytes;
     return 0;
+}
+
+void quire_file_carry_earn(file_store *st, uint64_t put_bytes)
+{
+    const uint64_t most = QUIRE_FILE_CARRY_SAVED * st->opts.segment_bytes;
+
+    st->carry_credit_bytes +=
+        (uint64_t)((double)put_bytes * QUIRE_FILE_CARRY / (1.0 - QUIRE_FILE_CARRY));
+    if (st->carry_credit_bytes > most) {
+        st->carry_credit_bytes = most;
+    }
 }
 
 static int carry_all(file_store *st, const file_segment *segment)
 {
-    const uint64_t bytes_max = (uint64_t)((double)st->opts.segment_bytes * QUIRE_FILE_CARRY);
+    const uint64_t bytes_max =
+        (uint64_t)((double)st->opts.segment_bytes * QUIRE_FILE_CARRY_SEGMENT);
     char path[FILE_PATH_MAX];
     carried *list;
     const uint32_t n = carried_choose(st, segment, &list);
@@ -243,7 +256,7 @@ static int carry_all(file_store *st, const file_segment *segment)
     for (uint32_t i = 0; i < n && fd >= 0 && rc == 0; i++) {
         const uint64_t n_bytes = (uint64_t)list[i].blocks * QUIRE_SEGMENT_BLOCK;
 
-        if (st->open.carried_bytes + n_bytes <= bytes_max) {
+        if (st->open.carried_bytes + n_bytes <= bytes_max && n_bytes <= st->carry_credit_bytes) {
             rc = carry(st, fd, segment, &list[i]);
         }
     }

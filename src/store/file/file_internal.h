@@ -76,7 +76,8 @@ typedef struct file_open {
 } file_open;
 
 typedef struct file_store {
-    quire_store store; /* must be first */
+    quire_store store;           /* must be first */
+    uint64_t carry_credit_bytes; /* W: that may be carried forward */
     quire_file_store_opts opts;
     char dir[FILE_PATH_MAX];
     const quire_file_ops *ops;
@@ -166,6 +167,8 @@ int quire_file_item_add(file_segment *segment, uint32_t id, uint32_t place);
 /* The entry of an item, or NULL when the record is no longer there. With the lock. */
 quire_index_entry *quire_file_item_entry(const file_store *st, const file_segment *segment,
                                          file_item item);
+/* A put was written: so much more may be carried forward. Thread: the writer. */
+void quire_file_carry_earn(file_store *st, uint64_t put_bytes);
 /* Let the oldest segments go until there is room for one more. With carry, used records are
  * appended to the open segment. Returns 0 or a negative errno. Without the lock. */
 int quire_file_room_make(file_store *st, bool is_carrying);

@@ -22,9 +22,11 @@
  *   6. Segments are written once, in the order of their numbers, each from front to back.
  *
  * The bound: when a segment begins, the oldest one goes if there would not be room for another. Its
- * records that were used since they were written are carried forward, the most used first, at most
- * QUIRE_FILE_CARRY of a segment; so at most 1 / (1 - QUIRE_FILE_CARRY) bytes are written per byte
- * of puts, plus headers and footers.
+ * records that were used since they were written are carried forward, the most used first: at most
+ * QUIRE_FILE_CARRY_SEGMENT of a segment, and in the mean at most QUIRE_FILE_CARRY of what is
+ * written. So at most 1 / (1 - QUIRE_FILE_CARRY) bytes are written per byte of puts, plus headers
+ * and footers. (One bound for each segment alone would lose used records where they stand close
+ * together: bench/results/tiers-sim.md.)
  *
  * Trouble: when a write fails, the state is DEGRADED: what is queued comes back CLOSED, reads go
  * on. Every retry_ms the store begins a new segment; when that works, it is READY again. Drops that
@@ -56,7 +58,9 @@
 #define QUIRE_FILE_SEGMENTS_MIN      4u /* that capacity_bytes must have room for */
 #define QUIRE_FILE_SEGMENT_BYTES_MIN (64u << 10)
 #define QUIRE_FILE_SEGMENT_BYTES_MAX (1u << 30)
-#define QUIRE_FILE_CARRY             0.3         /* of a segment may be records carried forward */
+#define QUIRE_FILE_CARRY             0.3 /* of what is written may be records carried forward */
+#define QUIRE_FILE_CARRY_SEGMENT     0.9 /* of one segment */
+#define QUIRE_FILE_CARRY_SAVED       16u /* segments: what was not carried may be carried later */
 #define QUIRE_FILE_OVERHEAD_BYTES    (32u << 10) /* of capacity_bytes: the directory and the lock */
 #define QUIRE_FILE_SEGMENT_OVERHEAD  4096u       /* of each segment: its place in the file system */
 #define QUIRE_FILE_FDS_MAX           128u  /* segments open for reading, beside those in use */

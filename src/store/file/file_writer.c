@@ -249,6 +249,9 @@ static void put_process(file_store *st, quire_transfer *t)
                            QUIRE_SEGMENT_ENTRY_BYTES + QUIRE_SEGMENT_ROOT_BYTES +
                                quire_segment_salt_room(t->found.text.salt_bytes),
                            true, &place);
+    if (rc == 0) {
+        quire_file_carry_earn(st, t->found.record_bytes);
+    }
     (void)pthread_mutex_lock(&st->lock);
     if (rc == 0) {
         put_written(st, t, place);

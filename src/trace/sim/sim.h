@@ -63,7 +63,7 @@ typedef enum quire_sim_copy {
     QUIRE_SIM_COPY_EVICTED /* when memory evicts them: for comparison, no engine does it */
 } quire_sim_copy;
 
-#define QUIRE_SIM_DISK_CARRY 0.3 /* of the file store: QUIRE_FILE_CARRY */
+#define QUIRE_SIM_DISK_CARRY 0.9 /* of the file store: QUIRE_FILE_CARRY_SEGMENT */
 
 /* A disk below memory: see sim_disk.h. HITS only. */
 typedef struct quire_sim_disk_opts {
@@ -72,7 +72,7 @@ typedef struct quire_sim_disk_opts {
     quire_sim_copy copy;
     double carry;     /* share of a segment that may be carried forward, 0 <= carry < 1 */
     double block_us;  /* to read a block; 0 = always less than to compute it */
-    bool is_touching; /* a hit in memory counts as a use of the copy; in the engine it does not */
+    bool is_touching; /* a hit in memory counts as a use of the copy, as in the engine */
 } quire_sim_disk_opts;
 
 typedef struct quire_sim_opts {

@@ -544,12 +544,17 @@ static void test_sessions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_restart),        cmocka_unit_test(test_rule),
-        cmocka_unit_test(test_turns),          cmocka_unit_test(test_copies_return),
+        cmocka_unit_test(test_restart),
+        cmocka_unit_test(test_rule),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_copies_return),
         cmocka_unit_test(test_together),
-        cmocka_unit_test(test_faults),         cmocka_unit_test(test_hung),
-        cmocka_unit_test(test_cancel),         cmocka_unit_test(test_tenants_and_invalidation),
-        cmocka_unit_test(test_short_of_pages), cmocka_unit_test(test_prefetch),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_hung),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_tenants_and_invalidation),
+        cmocka_unit_test(test_short_of_pages),
+        cmocka_unit_test(test_prefetch),
         cmocka_unit_test(test_sessions),
     };
 

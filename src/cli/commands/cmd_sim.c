@@ -87,7 +87,7 @@ static const quire_opt options[] = {
               "quire serve has 0.9, and 0.3 in the mean" },
     { .names = { "--no-disk-touch" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(sim_args, no_disk_touch),
-      .help = "a hit in memory does not count as a use of the copy on disk; in quire serve it does" },
+      .help = "a hit in memory is no use of the copy on disk; in quire serve it is one" },
     { .names = { "--disk-rate" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 1, .max = 1e18,
       .initial = "1GB", .offset = offsetof(sim_args, disk_rate),
       .help = "bytes per second that the disk reads; with --cost and --model, blocks are read only "

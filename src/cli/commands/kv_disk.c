@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "cli/commands/talk.h"
+#include "cli/stored/stored.h"
 #include "model/kv_identity.h"
 #include "server/tenant.h"
 #include "store/file/file_store.h"
@@ -15,11 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRANSFERS 16u /* pages under way at once */
-#define WAIT_MS   100u
-#define WRITE_NS  ((uint64_t)60 * 1000000000u) /* the longest time that writing may take */
-#define READ_NS   ((uint64_t)5 * 1000000000u)  /* the longest time without a page */
-#define NS_PER_MS 1000000u
+#define TRANSFERS      16u /* pages under way at once */
+#define WAIT_MS        100u
+#define CAPACITY_BYTES ((uint64_t)20 << 30)
+/* What segments take beside the lengths of their files, and some segments to write. */
+#define SPARE_BYTES ((uint64_t)256 << 20)
+#define WRITE_NS    ((uint64_t)60 * 1000000000u) /* the longest time that writing may take */
+#define READ_NS     ((uint64_t)5 * 1000000000u)  /* the longest time without a page */
+#define NS_PER_MS   1000000u
 
 struct quire_kv_disk {
     const quire_opened *session;
@@ -135,12 +139,26 @@ static int parts_open(quire_kv_disk *d)
     return QUIRE_OK;
 }
 
+/* The most that the directory may take: never so little that pages of others would go. */
+static int capacity_get(const quire_common_args *args, uint64_t *out, quire_error *err)
+{
+    quire_stored directory;
+
+    *out = args->cache_disk_bytes;
+    if (*out == 0) {
+        QUIRE_TRY(quire_stored_look(&directory, args->cache_dir, true, err));
+        *out = directory.file_bytes + SPARE_BYTES;
+        *out = *out > CAPACITY_BYTES ? *out : CAPACITY_BYTES;
+    }
+    return QUIRE_OK;
+}
+
 static int store_open(quire_kv_disk *d, const quire_common_args *args, quire_error *err)
 {
     quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
 
     opts.dir = args->cache_dir;
-    opts.capacity_bytes = args->cache_disk_bytes;
+    QUIRE_TRY(capacity_get(args, &opts.capacity_bytes, err));
     opts.write_rate = 0; /* one text: it is written once */
     opts.log = say_trouble;
     QUIRE_TRY(quire_file_store_create(&d->store, &opts, err));

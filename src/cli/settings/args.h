@@ -145,7 +145,8 @@ typedef struct quire_sampling_args {
       .offset = offsetof(quire_common_args, cache_dir),                                            \
       .help = "keep the KV of the text in this directory, and read known beginnings from there" }, \
     { .names = { "--cache-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,              \
-      .max = 1e15, .initial = "20GiB", .offset = offsetof(quire_common_args, cache_disk_bytes),    \
+      .max = 1e15, .initial_text = "20GiB, or more if the directory takes more already",           \
+      .offset = offsetof(quire_common_args, cache_disk_bytes),                                     \
       .help = "most disk space that the directory takes" }
 
 /* Options of each command with one runtime. */

@@ -9,7 +9,8 @@
 //   warm      the same text again after a restart of the server: its pages come from the directory
 //   cold, again, without a directory: what the directory costs a request that finds nothing
 //
-// Then, on one server: the tokens/s of one long answer alone, and beside requests whose pages are fetched and stored.
+// Then, on one server: the tokens/s of one long answer beside requests whose texts are in memory, and beside the same
+// number of requests whose texts are read from disk.
 // With --peer: llama-server saves and restores the slot of the same text by its files (--slot-save-path).
 // The targets are in TARGETS. Prints Markdown; exits 1 if a floor was missed.
 //
@@ -31,7 +32,7 @@ const TARGETS = {
     decode: { floor: 0.93, aim: 0.97 },
     amplification: { floor: 1.6, aim: 1.2, isLess: true },
 };
-const FETCHED_BESIDE = 12; // texts that are fetched and stored while another answer is written
+const BESIDE = 12; // requests while another answer is written
 const ANSWER = 256;
 const SETTLE_MS = 3000; // writing goes on after a request
 
@@ -100,6 +101,7 @@ function diskRate() {
     return bytes / (performance.now() - begin) * 1e3;
 }
 
+let bytesRead = 0;
 const cold = [], warm = [], plain = [], rates = [], cached = [];
 for (let i = 0; i < rounds; i++) {
     const prompt = text(i + 1);
@@ -107,7 +109,8 @@ for (let i = 0; i < rounds; i++) {
     await on(diskArgs, async (server) => {
         warm.push((await ask(server, prompt)).firstMs);
         cached.push(await metric(server, "quire_tier_fetched_tokens_total"));
-        rates.push(await metric(server, "quire_tier_read_bytes_total") / await metric(server, "quire_tier_fetch_seconds_sum"));
+        bytesRead = await metric(server, "quire_tier_read_bytes_total");
+        rates.push(bytesRead / await metric(server, "quire_tier_fetch_seconds_sum"));
     });
     plain.push((await on(quireArgs, (server) => ask(server, prompt))).firstMs);
     process.stderr.write(`round ${i + 1}: cold ${cold.at(-1).toFixed(0)} ms, after a restart ${warm.at(-1).toFixed(1)} ms ` +
@@ -115,29 +118,33 @@ for (let i = 0; i < rounds; i++) {
 }
 const disk = median(Array.from({ length: 3 }, diskRate));
 
-// One long answer, alone and beside texts that are fetched (of the rounds before) and stored (new ones).
-async function answerRate(server, beside) {
+// One long answer beside other requests, whose texts are in memory or have to be read. Of each of them one token is
+// computed, so the difference is the cost of reading and storing. The KV budget holds two texts: what is read drives out
+// what was read before.
+async function answerRate(server, isFetching) {
     const answer = ask(server, text(1000).slice(0, 64), ANSWER);
-    const others = beside ? Promise.all(Array.from({ length: FETCHED_BESIDE }, async (_, i) => {
+    const others = Promise.all(Array.from({ length: BESIDE }, async (_, i) => {
         await sleep(150 * i);
-        // Only the last token is computed: the others' cost is fetching and storing.
-        return ask(server, text(1 + i % rounds), 1);
-    })) : [];
+        return ask(server, text(isFetching ? 1 + i % rounds : 1), 1);
+    }));
     const reply = await answer;
     await others;
     return (reply.pieces - 1) / (reply.lastMs - reply.firstMs) * 1e3;
 }
-const alone = [], beside = [];
+const budget = Math.ceil(2.7 * bytesRead / cached.at(-1) * nTokens);
+const inMemory = [], fetched = [], read = [];
 for (let i = 0; i < rounds; i++) {
-    // A KV budget that holds two texts: each fetch evicts what another one brought.
-    const args = [...diskArgs, "--store-all"];
-    await on(args, async (server) => {
+    await on([...diskArgs, "--store-all", "--kv-budget", `${budget}`], async (server) => {
         await ask(server, text(1000).slice(0, 64), 8);
-        alone.push(await answerRate(server, false));
+        await ask(server, text(1), 1);
+        inMemory.push(await answerRate(server, false));
         await sleep(SETTLE_MS);
-        beside.push(await answerRate(server, true));
+        const before = await metric(server, "quire_tier_read_bytes_total");
+        fetched.push(await answerRate(server, true));
+        read.push((await metric(server, "quire_tier_read_bytes_total") - before) / 1e6);
     });
-    process.stderr.write(`answer ${i + 1}: alone ${alone.at(-1).toFixed(1)} tokens/s, beside fetches ${beside.at(-1).toFixed(1)}\n`);
+    process.stderr.write(`answer ${i + 1}: beside hits in memory ${inMemory.at(-1).toFixed(1)} tokens/s, beside fetches ` +
+        `${fetched.at(-1).toFixed(1)} (${read.at(-1).toFixed(0)} MB read)\n`);
 }
 
 const amplification = await on([...quireArgs, "--cache-dir", join(folder, "small"), "--cache-disk", "512MiB", "--store-write-rate", "0",
@@ -182,7 +189,8 @@ const row = (what, ours, theirs, target, note) => report.add({ what, ours, their
 row(`TTFT ms, ${nTokens} tokens, after a restart : cold`, median(warm), median(cold), TARGETS.restart, `${median(cached)} tokens read`);
 row("TTFT ms, cold with an empty directory : without a directory", median(cold), median(plain), {});
 row("MB/s of records while fetching : dd with O_DIRECT", median(rates) / 1e6, disk / 1e6, TARGETS.rate);
-row("tokens/s of an answer, beside fetches and stores : alone", median(beside), median(alone), TARGETS.decode);
+row("tokens/s of an answer beside requests read from disk : in memory", median(fetched), median(inMemory), TARGETS.decode,
+    `${BESIDE} requests, ${median(read).toFixed(0)} MB read`);
 row("MB written : MB of records", amplification.all / 1e6, amplification.records / 1e6, TARGETS.amplification);
 if (peer.length > 0) {
     row("TTFT ms after a restart, quire : llama-server's slot file", median(warm), median(peer.map((p) => p.warm)), {});

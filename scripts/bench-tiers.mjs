@@ -32,7 +32,7 @@ const TARGETS = {
     decode: { floor: 0.93, aim: 0.97 },
     amplification: { floor: 1.6, aim: 1.2, isLess: true },
 };
-const BESIDE = 12; // requests while another answer is written
+const BESIDE = 12, BESIDE_TEXTS = 8, BESIDE_SEED = 100; // requests while another answer is written, and their texts
 const ANSWER = 256;
 const SETTLE_MS = 3000; // writing goes on after a request
 
@@ -119,24 +119,29 @@ for (let i = 0; i < rounds; i++) {
 const disk = median(Array.from({ length: 3 }, diskRate));
 
 // One long answer beside other requests, whose texts are in memory or have to be read. Of each of them one token is
-// computed, so the difference is the cost of reading and storing. The KV budget holds two texts: what is read drives out
-// what was read before.
+// computed, so the difference is the cost of reading. The KV budget holds half of the texts: what is read drives out what
+// was read before.
 async function answerRate(server, isFetching) {
     const answer = ask(server, text(1000).slice(0, 64), ANSWER);
     const others = Promise.all(Array.from({ length: BESIDE }, async (_, i) => {
         await sleep(150 * i);
-        return ask(server, text(isFetching ? 1 + i % rounds : 1), 1);
+        return ask(server, text(BESIDE_SEED + (isFetching ? i % BESIDE_TEXTS : 0)), 1);
     }));
     const reply = await answer;
     await others;
     return (reply.pieces - 1) / (reply.lastMs - reply.firstMs) * 1e3;
 }
-const budget = Math.ceil(2.7 * bytesRead / cached.at(-1) * nTokens);
+const budget = Math.ceil((BESIDE_TEXTS / 2 + 1) * bytesRead / cached.at(-1) * nTokens);
+await on([...diskArgs, "--store-all"], async (server) => {
+    for (let i = 0; i < BESIDE_TEXTS; i++) {
+        await ask(server, text(BESIDE_SEED + i), 1);
+    }
+});
 const inMemory = [], fetched = [], read = [];
 for (let i = 0; i < rounds; i++) {
     await on([...diskArgs, "--store-all", "--kv-budget", `${budget}`], async (server) => {
         await ask(server, text(1000).slice(0, 64), 8);
-        await ask(server, text(1), 1);
+        await ask(server, text(BESIDE_SEED), 1);
         inMemory.push(await answerRate(server, false));
         await sleep(SETTLE_MS);
         const before = await metric(server, "quire_tier_read_bytes_total");

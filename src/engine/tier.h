@@ -49,8 +49,9 @@
 #define QUIRE_TIER_FETCHES_MAX  16u      /* requests that fetch at once */
 
 typedef struct quire_tier_opts {
-    quire_store *store; /* NULL = none. Owned by the engine once it was created: it closes it */
-    bool copies_all;    /* copy every page, not only those worth it */
+    quire_store
+        *store;      /* NULL = none. The engine closes it, once quire_engine_create() succeeded */
+    bool copies_all; /* copy every page, not only those worth it */
     uint32_t prefetch_steps; /* a queued request that should begin within so many steps fetches
                                 already */
     size_t buffer_bytes;     /* memory for pages on their way; 0 = default; at least 4 pages */

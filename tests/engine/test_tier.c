@@ -12,6 +12,7 @@
 #include "engine_fixture.h"
 
 #include "base/clock.h"
+#include "engine/loop/loop.h"
 #include "store/memory_store.h"
 
 #include <stdlib.h>
@@ -541,6 +542,32 @@ static void test_sessions(void **state)
     quire_memory_store_destroy(store);
 }
 
+/* An engine that cannot be created leaves the store to its owner. */
+static void test_creation_fails(void **state)
+{
+    quire_store *store = store_new();
+    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+    quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_store *second = store_new();
+    quire_loop *loop;
+
+    (void)state;
+    opts.model = b.model;
+    opts.runtime = b.runtime;
+    opts.tier.store = second;
+    quire_engine_destroy(b.engine); /* its tree goes */
+    b.engine = NULL;
+    assert_int_equal(quire_loop_create(&loop, &opts, &err), QUIRE_OK);
+    assert_non_null(second->waker.wake);
+    quire_loop_stop(loop); /* never started */
+    quire_loop_destroy(loop);
+    assert_null(second->waker.wake);
+    quire_memory_store_destroy(second);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -554,6 +581,7 @@ int main(void)
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_tenants_and_invalidation),
         cmocka_unit_test(test_short_of_pages),
+        cmocka_unit_test(test_creation_fails),
         cmocka_unit_test(test_prefetch),
         cmocka_unit_test(test_sessions),
     };

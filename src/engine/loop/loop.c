@@ -208,7 +208,6 @@ int quire_loop_start(quire_loop *loop, const quire_loop_events *events, quire_er
 void quire_loop_stop(quire_loop *loop)
 {
     if (!loop->is_started) {
-        quire_tier_close(loop);
         return;
     }
     (void)pthread_mutex_lock(&loop->inbox.lock);

@@ -141,6 +141,7 @@ static int contents_create(quire_loop *loop, quire_error *err)
 
 static void contents_destroy(quire_loop *loop)
 {
+    quire_tier_release(loop);
     quire_prefix_destroy(loop->tree);
     quire_room_close(loop);
     quire_sessions_destroy(loop->sessions);

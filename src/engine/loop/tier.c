@@ -152,6 +152,19 @@ void quire_tier_close(quire_loop *loop)
     loop->tier = NULL;
 }
 
+void quire_tier_release(quire_loop *loop)
+{
+    quire_tier *tier = loop->tier;
+
+    if (tier != NULL) {
+        tier->store->waker = (quire_store_waker){ 0 };
+        list_free(tier->unused);
+        list_free(tier->unused_queries);
+        free(tier);
+        loop->tier = NULL;
+    }
+}
+
 /* ---- completions ---- */
 
 void quire_tier_poll(quire_loop *loop, uint64_t step_us)

@@ -58,10 +58,14 @@ typedef struct quire_tier {
     uint64_t pause_us;
 } quire_tier;
 
-/* Errors: QUIRE_NOMEM. *out is NULL without a store. The store is owned from success on. */
+/* Errors: QUIRE_NOMEM, QUIRE_RANGE (pages are too large). *out is NULL without a store. The store
+ * is the loop's once the loop's thread runs. */
 int quire_tier_create(quire_loop *loop, quire_tier **out);
 /* Copy what is worth it within the time bound, and close the store. Requests have ended. */
 void quire_tier_close(quire_loop *loop);
+
+/* The loop ends before its thread ran: the store stays its owner's. */
+void quire_tier_release(quire_loop *loop);
 
 /* Take in what the store gives back; write arrived pages. step_us: time of the last step, 0 =
  * nothing runs. */

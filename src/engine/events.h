@@ -30,7 +30,9 @@
     X(TUNE_SUGGESTED, 11, "tune_suggested")                                                        \
     X(TUNE_APPLIED, 12, "tune_applied")                                                            \
     X(PRECACHE_ON, 13, "precache_on")                                                              \
-    X(PRECACHE_OFF, 14, "precache_off")
+    X(PRECACHE_OFF, 14, "precache_off")                                                            \
+    X(STORE_DEGRADED, 15, "store_degraded") /* the store below memory takes no pages */            \
+    X(STORE_READY, 16, "store_ready")       /* and takes pages again */
 
 typedef enum quire_event_kind {
 #define X(sym, val, name) QUIRE_EVENT_##sym = (val),

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,6 +141,9 @@ static quire_store_result put_finish(memory_store *m, quire_transfer *t)
 {
     const size_t n_bytes = quire_page_record_peek(t->record, t->capacity);
 
+    if (m->opts.is_degraded) {
+        return QUIRE_STORE_CLOSED;
+    }
     if (n_bytes == 0 || n_bytes > t->capacity) {
         return QUIRE_STORE_FORMAT;
     }
@@ -345,6 +349,10 @@ static void memory_stats(const quire_store *store, quire_store_stats *out)
 
     (void)pthread_mutex_lock(&m->lock);
     *out = m->stats;
+    if (m->opts.is_degraded) {
+        out->state = QUIRE_STORE_DEGRADED;
+        (void)snprintf(out->trouble, sizeof out->trouble, "a test says so");
+    }
     out->capacity_bytes = m->opts.capacity_bytes;
     out->stored_bytes = m->stats.record_bytes;
     (void)pthread_mutex_unlock(&m->lock);

@@ -15,6 +15,7 @@ typedef struct quire_memory_store_opts {
     uint32_t delay_ticks;    /* a transfer finishes this number of ticks after it was taken */
     bool outlives; /* close() keeps the records, for a next owner; quire_memory_store_destroy() ends
                       them */
+    bool is_degraded; /* the state; puts are CLOSED */
     uint64_t seed;
     /* Probabilities, 0..1, for each transfer. */
     double failure; /* get or put: IO */

@@ -542,6 +542,37 @@ static void test_sessions(void **state)
     quire_memory_store_destroy(store);
 }
 
+/* A store that fails is reported once, and once more when it works again; pages wait for that. */
+static void test_degraded(void **state)
+{
+    quire_memory_store_opts opts = { .outlives = true, .is_degraded = true };
+    quire_store *store = store_new();
+    engine_bench b;
+    int32_t text[N_PROMPT], got[N_TOKENS];
+    quire_request_params params;
+
+    (void)state;
+    quire_memory_store_set(store, &opts);
+    b = bench_on(store, QUIRE_FORMAT_F32, true);
+    tokens_make(text, N_PROMPT, 1);
+    params = params_greedy(text, N_PROMPT, 1);
+    (void)run(&b, &params, got);
+    while (events_of(&b, QUIRE_EVENT_STORE_DEGRADED, "no pages are written now: a test says so") ==
+           0) {
+        doze();
+    }
+    assert_int_equal(stats_now(b.engine).tier.store.records, 0);
+    opts.is_degraded = false;
+    quire_memory_store_set(store, &opts);
+    wait_records(&b, 5);
+    while (events_of(&b, QUIRE_EVENT_STORE_READY, "pages are written again") == 0) {
+        doze();
+    }
+    assert_int_equal(events_of(&b, QUIRE_EVENT_STORE_DEGRADED, ""), 1);
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
 /* An engine that cannot be created leaves the store to its owner. */
 static void test_creation_fails(void **state)
 {
@@ -582,6 +613,7 @@ int main(void)
         cmocka_unit_test(test_tenants_and_invalidation),
         cmocka_unit_test(test_short_of_pages),
         cmocka_unit_test(test_creation_fails),
+        cmocka_unit_test(test_degraded),
         cmocka_unit_test(test_prefetch),
         cmocka_unit_test(test_sessions),
     };

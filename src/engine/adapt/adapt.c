@@ -297,10 +297,28 @@ static void say_limits(quire_adapt *adapt)
     }
 }
 
+/* Report that the store below memory has begun or ceased to fail. */
+static void say_store(quire_adapt *adapt)
+{
+    quire_store_stats store;
+
+    if (!quire_loop_store_stats(adapt->loop, &store) ||
+        (store.state == QUIRE_STORE_DEGRADED) == adapt->has_said_degraded) {
+        return;
+    }
+    adapt->has_said_degraded = store.state == QUIRE_STORE_DEGRADED;
+    (void)quire_events_add(
+        adapt->events, quire_loop_uptime_us(adapt->loop),
+        adapt->has_said_degraded ? QUIRE_EVENT_STORE_DEGRADED : QUIRE_EVENT_STORE_READY, "%s%s",
+        adapt->has_said_degraded ? "no pages are written now: " : "pages are written again",
+        store.trouble);
+}
+
 void quire_adapt_upkeep(quire_adapt *adapt)
 {
     adapt->upkeep_us = quire_loop_now_us(adapt->loop);
     say_limits(adapt);
+    say_store(adapt);
     cost_tell(adapt);
     quire_precache_judge(adapt);
     quire_adapt_pins_upkeep(adapt);

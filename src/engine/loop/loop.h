@@ -93,6 +93,9 @@ uint16_t quire_loop_account(const quire_loop *loop, const void *tenant, uint32_t
 /* Number of running requests per class: [QUIRE_CLASSES_MAX]. */
 const uint32_t *quire_loop_running_of(const quire_loop *loop);
 
+/* The figures of the store below memory. False without one. */
+bool quire_loop_store_stats(const quire_loop *loop, quire_store_stats *out);
+
 /* ---- setters ---- */
 
 /* Pages or budget may have become free: requests waiting for room are tried again. */

@@ -258,6 +258,15 @@ void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what)
 
 /* ---- figures ---- */
 
+bool quire_loop_store_stats(const quire_loop *loop, quire_store_stats *out)
+{
+    if (loop->tier == NULL) {
+        return false;
+    }
+    loop->tier->store->ops->stats(loop->tier->store, out);
+    return true;
+}
+
 void quire_tier_stats_fill(quire_loop *loop)
 {
     quire_tier_stats *s = &loop->figures.now.tier;

@@ -356,10 +356,12 @@ static void test_rate_and_queue(void **state)
 
 /* One read at a time, behind one that is held up: the higher urgency comes first. */
 static atomic_bool is_held;
+static atomic_bool has_come; /* a read has come to the place where it is held */
 
 static int held_open(void *ctx, const char *path, int flags, mode_t mode)
 {
     while (atomic_load(&is_held) && (flags & 3) == 0) {
+        atomic_store(&has_come, true);
         pause_ms(1);
     }
     return OS->open(ctx, path, flags, mode);
@@ -383,17 +385,19 @@ static void test_urgency_and_drop_under_way(void **state)
     for (uint32_t i = 0; i < 6; i++) {
         assert_int_equal(kit_put(store, i == 5 ? 2 : 1, i), QUIRE_STORE_OK);
     }
+    atomic_store(&has_come, false);
     atomic_store(&is_held, true);
     t[0] = kit_get_new(1, 0);
     store->ops->get(store, t, 1);
-    pause_ms(20); /* it is most likely under way; if it is not, its urgency is the highest anyway */
+    while (!atomic_load(&has_come)) {
+        pause_ms(1);
+    }
     for (uint32_t i = 1; i < 6; i++) {
         t[i] = kit_get_new(i == 5 ? 2 : 1, i);
         t[i]->urgency = (uint8_t)(i * 40);
         t[i]->owner = &t[i];
         store->ops->get(store, &t[i], 1);
     }
-    t[0]->urgency = 255;
     kit_drop(store, QUIRE_STORE_DROP_SALT, 2, 5);
     atomic_store(&is_held, false);
     for (uint32_t i = 6; i > 0; i--) {

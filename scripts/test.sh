@@ -30,6 +30,7 @@ choose() {
     case $1 in
     lib) echo --tests-regex '^tree_package' ;; # its objects are those of debug
     tiny) echo --label-exclude '^(base|codec|attn|matmul)$' ;;
+    asan) echo --exclude-regex '^report_page$' ;; # a browser's test; cli_analyze runs the program's part
     tsan) echo --label-exclude '^(base|core|codec|matmul|trace|fuzz)$' ;; # one thread
     esac
 }

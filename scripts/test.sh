@@ -31,7 +31,9 @@ choose() {
     lib) echo --tests-regex '^tree_package' ;; # its objects are those of debug
     tiny) echo --label-exclude '^(base|codec|attn|matmul)$' ;;
     asan) echo --exclude-regex '^report_page$' ;; # a browser's test; cli_analyze runs the program's part
-    tsan) echo --label-exclude '^(base|core|codec|matmul|trace|fuzz)$' ;; # one thread
+    tsan) # what has one thread is left out
+        echo --label-exclude '^(base|core|codec|matmul|trace|fuzz)$' --exclude-regex '^(report_page|attn_(numeric|damage|kernel.*))$'
+        ;;
     esac
 }
 

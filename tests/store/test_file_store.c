@@ -93,6 +93,30 @@ static void test_bound(void **state)
     kit_dir_remove(dir);
 }
 
+/* Records that are large beside a segment: what is carried forward leaves room for the record that
+ * began the segment. */
+static void test_carry_leaves_room(void **state)
+{
+    char dir[256];
+    quire_file_store_opts opts;
+    quire_store *store;
+
+    kit_dir_make(dir);
+    opts = kit_opts(dir, kind_of(state));
+    opts.segment_bytes = QUIRE_FILE_SEGMENT_BYTES_MIN;
+    opts.capacity_bytes = 8 * opts.segment_bytes;
+    store = kit_open(&opts);
+    for (uint32_t i = 0; i < 200; i++) {
+        assert_int_equal(kit_put(store, 1, i), QUIRE_STORE_OK);
+        assert_int_equal(kit_get(store, 1, i), QUIRE_STORE_OK); /* each is used once */
+        assert_int_equal(stats_of(store).state, QUIRE_STORE_READY);
+        assert_true(kit_dir_bytes(dir) <= opts.capacity_bytes);
+    }
+    assert_true(stats_of(store).copied_total > 0);
+    kit_close(store);
+    kit_dir_remove(dir);
+}
+
 static void test_drops(void **state)
 {
     static const quire_store_drop_what whats[] = { QUIRE_STORE_DROP_ALL, QUIRE_STORE_DROP_SALT,
@@ -209,6 +233,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
             cmocka_unit_test_prestate(test_round_trip, &kinds[k]),
             cmocka_unit_test_prestate(test_bound, &kinds[k]),
+            cmocka_unit_test_prestate(test_carry_leaves_room, &kinds[k]),
             cmocka_unit_test_prestate(test_drops, &kinds[k]),
             cmocka_unit_test_prestate(test_replace, &kinds[k]),
             cmocka_unit_test_prestate(test_second_process, &kinds[k]),

@@ -75,8 +75,15 @@ typedef struct file_open {
     uint64_t carried_bytes;
 } file_open;
 
+/* Room that an open segment keeps, while it begins, for the record that made it begin. */
+typedef struct file_kept {
+    uint64_t n_bytes;
+    uint64_t footer_bytes;
+} file_kept;
+
 typedef struct file_store {
     quire_store store;           /* must be first */
+    file_kept kept;              /* W */
     uint64_t carry_credit_bytes; /* W: that may be carried forward */
     quire_file_store_opts opts;
     char dir[FILE_PATH_MAX];

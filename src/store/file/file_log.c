@@ -119,8 +119,9 @@ int quire_file_begin(file_store *st)
 static bool has_room(const file_store *st, size_t n_bytes, uint64_t footer)
 {
     return st->open.segment != NULL &&
-           st->open.end_bytes + n_bytes +
-                   quire_segment_footer_room(st->open.footer_bytes + footer) <=
+           st->open.end_bytes + st->kept.n_bytes + n_bytes +
+                   quire_segment_footer_room(st->open.footer_bytes + st->kept.footer_bytes +
+                                             footer) <=
                file_bytes_max(st);
 }
 
@@ -134,7 +135,9 @@ int quire_file_append(file_store *st, const unsigned char *bytes, size_t n_bytes
             return -ENOBUFS;
         }
         rc = st->open.segment != NULL ? quire_file_seal(st) : 0;
-        rc = rc == 0 ? quire_file_begin(st) : rc;
+        st->kept = (file_kept){ n_bytes, footer };
+        rc = rc == 0 ? quire_file_begin(st) : rc; /* appends what is carried forward */
+        st->kept = (file_kept){ 0 };
         if (rc < 0) {
             return rc;
         }

@@ -200,12 +200,11 @@ static void file_get(quire_store *store, quire_transfer *const *transfers, uint3
     }
 }
 
-/* Whether a record can ever fit into a segment. */
+/* Whether a record fits into a new segment and leaves room there for used records of old ones. */
 static bool fits_segment(const file_store *st, const quire_page_record *record)
 {
     const uint64_t footer = QUIRE_SEGMENT_ENTRY_BYTES + QUIRE_SEGMENT_ROOT_BYTES +
                             quire_segment_salt_room(record->text.salt_bytes);
-    /* Of a new segment so much may be carried forward. */
     const uint64_t carried = (uint64_t)((double)st->opts.segment_bytes * QUIRE_FILE_CARRY);
 
     return QUIRE_SEGMENT_BLOCK + record->record_bytes + quire_segment_footer_room(footer) +

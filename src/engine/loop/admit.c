@@ -19,8 +19,6 @@
 #include "base/check.h"
 #include "base/num.h"
 
-#include <string.h>
-
 /* ---- room ---- */
 
 static void demand_add(const quire_loop *loop, const quire_request *r, uint64_t bytes,
@@ -148,11 +146,6 @@ static bool is_leading(const quire_request *r)
            !r->is_uncached;
 }
 
-static bool is_same_tenant(const quire_request *a, const quire_request *b)
-{
-    return a->tenant_bytes == b->tenant_bytes && memcmp(a->tenant, b->tenant, a->tenant_bytes) == 0;
-}
-
 static quire_request *leader_find(const quire_loop *loop, uint64_t arrival)
 {
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
@@ -198,7 +191,7 @@ static bool is_held(quire_loop *loop, quire_request *r)
         uint32_t n_common;
 
         leader = loop->set.running[i];
-        if (!is_leading(leader) || !is_same_tenant(r, leader)) {
+        if (!is_leading(leader) || !quire_request_is_same_tenant(r, leader)) {
             continue;
         }
         n_common = common_tokens(loop, r, leader);

@@ -2,7 +2,6 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
-#include "engine/loop/tier_object.h"
 
 #define COUNT(a) ((uint32_t)(sizeof(a) / sizeof(a)[0]))
 
@@ -56,7 +55,6 @@ void quire_loop_stats_publish(quire_loop *loop)
             s->requests_prefilling++;
         }
     }
-    quire_tier_stats_fill(loop);
     (void)pthread_mutex_lock(&loop->inbox.lock);
     loop->figures.shared = *s;
     (void)pthread_mutex_unlock(&loop->inbox.lock);

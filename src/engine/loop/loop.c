@@ -84,6 +84,7 @@ static uint32_t be_idle(quire_loop *loop)
 
     upkeep(loop);
     again_ms = loop->events.idle(loop->events.ctx, &idle);
+    quire_tier_stats_fill(loop);
     again_ms = quire_tier_copy(loop, 0) ? 1 : again_ms;
     quire_loop_stats_publish(loop);
     return again_ms;

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "engine/engine.h"
 #include "engine/loop/queue.h"
@@ -146,6 +147,11 @@ struct quire_request {
 static inline quire_request *quire_request_of(quire_queue_link *link)
 {
     return (quire_request *)(void *)link;
+}
+
+static inline bool quire_request_is_same_tenant(const quire_request *a, const quire_request *b)
+{
+    return a->tenant_bytes == b->tenant_bytes && memcmp(a->tenant, b->tenant, a->tenant_bytes) == 0;
 }
 
 /* How a request ends. */

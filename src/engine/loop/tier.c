@@ -80,6 +80,9 @@ int quire_tier_create(quire_loop *loop, quire_tier **out)
     n_buffers = tier->opts.buffer_bytes / tier->parts.record_bytes;
     tier->n_buffers_max = n_buffers < BUFFERS_MIN ? BUFFERS_MIN : (uint32_t)n_buffers;
     tier->store->waker = (quire_store_waker){ wake, loop };
+    loop->figures.now.tier.has_store = true;
+    (void)snprintf(loop->figures.now.tier.name, sizeof loop->figures.now.tier.name, "%s",
+                   tier->store->name);
     *out = tier;
     return QUIRE_OK;
 }
@@ -103,6 +106,15 @@ static void list_free(quire_transfer *t)
         quire_transfer_free(t);
         t = next;
     }
+}
+
+/* Free everything but the store. */
+static void tier_free(quire_loop *loop)
+{
+    list_free(loop->tier->unused);
+    list_free(loop->tier->unused_queries);
+    free(loop->tier);
+    loop->tier = NULL;
 }
 
 /* Sleep until the store gives something back, for a moment at most. */
@@ -143,25 +155,16 @@ void quire_tier_close(quire_loop *loop)
         return;
     }
     copy_rest(loop);
-    quire_tier_stats_fill(loop);
     quire_fetches_destroy(loop);
     tier->store->ops->close(tier->store, give_back, tier);
-    list_free(tier->unused);
-    list_free(tier->unused_queries);
-    free(tier);
-    loop->tier = NULL;
+    tier_free(loop);
 }
 
 void quire_tier_release(quire_loop *loop)
 {
-    quire_tier *tier = loop->tier;
-
-    if (tier != NULL) {
-        tier->store->waker = (quire_store_waker){ 0 };
-        list_free(tier->unused);
-        list_free(tier->unused_queries);
-        free(tier);
-        loop->tier = NULL;
+    if (loop->tier != NULL) {
+        loop->tier->store->waker = (quire_store_waker){ 0 };
+        tier_free(loop);
     }
 }
 
@@ -191,6 +194,7 @@ void quire_tier_poll(quire_loop *loop, uint64_t step_us)
             }
         }
     } while (n == POLL_MAX);
+    quire_tier_stats_fill(loop);
     quire_fetches_move(loop, step_us);
 }
 
@@ -269,13 +273,5 @@ bool quire_loop_store_stats(const quire_loop *loop, quire_store_stats *out)
 
 void quire_tier_stats_fill(quire_loop *loop)
 {
-    quire_tier_stats *s = &loop->figures.now.tier;
-
-    if (loop->tier == NULL) {
-        return;
-    }
-    s->has_store = true;
-    (void)snprintf(s->name, sizeof s->name, "%s", loop->tier->store->name);
-    s->fetching = loop->tier->n_fetches;
-    loop->tier->store->ops->stats(loop->tier->store, &s->store);
+    (void)quire_loop_store_stats(loop, &loop->figures.now.tier.store);
 }

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/num.h"
 #include "engine/loop/loop_object.h"
 
 #include <float.h>
@@ -109,22 +110,14 @@ void quire_copy_done(quire_loop *loop, quire_transfer *t)
     quire_tier_buffer_give(tier, t);
 }
 
-static bool takes_puts(const quire_tier *tier)
+static bool takes_puts(const quire_loop *loop)
 {
-    quire_store_stats s;
-
-    tier->store->ops->stats(tier->store, &s);
-    return s.state == QUIRE_STORE_READY;
+    return loop->tier != NULL && loop->figures.now.tier.store.state == QUIRE_STORE_READY;
 }
 
 static uint32_t nodes_of(uint64_t step_us)
 {
-    const uint64_t n = step_us / NODE_US + 1;
-
-    if (step_us == 0) {
-        return NODES_IDLE;
-    }
-    return n < NODES_STEP ? (uint32_t)n : NODES_STEP;
+    return step_us == 0 ? NODES_IDLE : (uint32_t)quire_min_u64(step_us / NODE_US + 1, NODES_STEP);
 }
 
 bool quire_tier_copy(quire_loop *loop, uint64_t step_us)
@@ -133,7 +126,7 @@ bool quire_tier_copy(quire_loop *loop, uint64_t step_us)
     walk w = { .loop = loop, .begin_ns = quire_clock_ns() };
     uint32_t next;
 
-    if (tier == NULL || !takes_puts(tier)) {
+    if (!takes_puts(loop)) {
         return false;
     }
     w.now_us = quire_loop_now_us(loop);
@@ -206,14 +199,13 @@ void quire_touch_done(quire_loop *loop, quire_transfer *t)
 void quire_tier_copy_request(quire_loop *loop, const quire_request *r)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
-    const double compute_us = quire_cost_prefill_us(&loop->figures.now.cost, 0, r->kv.n_published,
-                                                    loop->opts.chunk_tokens);
     walk w = { .loop = loop, .begin_ns = quire_clock_ns(), .may_ns = DBL_MAX, .is_forced = true };
 
-    if (loop->tier == NULL || r->kv.ref == QUIRE_PREFIX_REF_NULL || !takes_puts(loop->tier) ||
-        quire_tier_page_us(loop) * (r->kv.n_published / page_tokens) > compute_us) {
+    if (!takes_puts(loop) || r->kv.ref == QUIRE_PREFIX_REF_NULL ||
+        quire_tier_page_us(loop) * (r->kv.n_published / page_tokens) >
+            quire_cost_prefill_us(&loop->figures.now.cost, 0, r->kv.n_published,
+                                  loop->opts.chunk_tokens)) {
         return;
     }
-    w.now_us = quire_loop_now_us(loop);
     (void)quire_prefix_copies_visit_path(loop->tree, r->kv.ref, look, &w);
 }

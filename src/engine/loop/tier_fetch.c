@@ -25,10 +25,9 @@
 
 double quire_tier_page_us(const quire_loop *loop)
 {
-    quire_store_stats s;
+    const quire_store_stats *s = &loop->figures.now.tier.store;
 
-    loop->tier->store->ops->stats(loop->tier->store, &s);
-    return s.reads_total >= READS_KNOWN ? (double)s.read_us_total / (double)s.reads_total : 0.0;
+    return s->reads_total >= READS_KNOWN ? (double)s->read_us_total / (double)s->reads_total : 0.0;
 }
 
 /* Time of computing the pages that are still wanted; 0 = not known. */
@@ -71,7 +70,7 @@ static void fetch_stop(quire_loop *loop, quire_fetch *f)
     }
     f->request->wait.fetch = NULL;
     f->request = NULL;
-    loop->tier->n_fetches--;
+    loop->figures.now.tier.fetching--;
 }
 
 static void fetch_free(quire_tier *tier, quire_fetch *f)
@@ -164,7 +163,7 @@ static bool fetch_begin(quire_loop *loop, quire_request *r, uint32_t n_have, uin
     f->is_open_full = r->n_tokens - (n_want - n_want % page_tokens) >= page_tokens;
     f->request = r;
     r->wait.fetch = f;
-    tier->n_fetches++;
+    loop->figures.now.tier.fetching++;
     f->next = tier->fetches;
     tier->fetches = f;
     keys_make(loop, f, r);
@@ -342,10 +341,9 @@ static void pause(quire_loop *loop, uint64_t now_us)
 {
     quire_tier *tier = loop->tier;
 
-    tier->pause_us = tier->pause_us == 0 ? QUIRE_TIER_PAUSE_US : 2 * tier->pause_us;
-    if (tier->pause_us > QUIRE_TIER_PAUSE_MAX_US) {
-        tier->pause_us = QUIRE_TIER_PAUSE_MAX_US;
-    }
+    tier->pause_us = tier->pause_us == 0
+                         ? QUIRE_TIER_PAUSE_US
+                         : quire_min_u64(2 * tier->pause_us, QUIRE_TIER_PAUSE_MAX_US);
     tier->paused_until_us = now_us + tier->pause_us;
 }
 
@@ -389,8 +387,7 @@ static bool is_led(const quire_loop *loop, const quire_request *r, uint32_t n_ha
         const quire_request *o = f->request;
         uint32_t n_max;
 
-        if (o == NULL || o == r || o->tenant_bytes != r->tenant_bytes ||
-            memcmp(o->tenant, r->tenant, r->tenant_bytes) != 0) {
+        if (o == NULL || o == r || !quire_request_is_same_tenant(o, r)) {
             continue;
         }
         n_max = quire_min_u32(r->n_tokens - 1, f->n_pages * page_tokens);
@@ -412,7 +409,7 @@ static bool is_worth(quire_loop *loop, uint32_t n_have, uint32_t n_want)
     const double fetch = quire_tier_page_us(loop) * (end - begin);
 
     /* A sequence stays free for a request. */
-    if (loop->set.n_running + loop->set.n_parked + loop->tier->n_fetches + 2 >
+    if (loop->set.n_running + loop->set.n_parked + loop->figures.now.tier.fetching + 2 >
             loop->runtime_opts->n_seqs_max ||
         quire_loop_now_us(loop) < loop->tier->paused_until_us ||
         (compute > 0.0 && fetch > compute)) {
@@ -435,7 +432,7 @@ bool quire_tier_holds(quire_loop *loop, quire_request *r)
         return r->wait.fetch != NULL;
     }
     quire_loop_tokens_have(loop, r, &n_have, &n_want);
-    if (is_led(loop, r, n_have) || loop->tier->n_fetches == QUIRE_TIER_FETCHES_MAX) {
+    if (is_led(loop, r, n_have) || loop->figures.now.tier.fetching == QUIRE_TIER_FETCHES_MAX) {
         return true;
     }
     r->wait.has_fetched = true;
@@ -494,7 +491,7 @@ void quire_tier_prefetch(quire_loop *loop)
 
 bool quire_tier_is_fetching(const quire_loop *loop)
 {
-    return loop->tier != NULL && loop->tier->n_fetches > 0;
+    return loop->tier != NULL && loop->figures.now.tier.fetching > 0;
 }
 
 bool quire_tier_yield(quire_loop *loop)

@@ -37,7 +37,6 @@ typedef struct quire_tier {
     quire_tier_opts opts;
     quire_store *store;
     quire_fetch *fetches;
-    uint32_t n_fetches; /* with a request */
     /* Buffers. */
     quire_transfer *unused;         /* linked by next */
     quire_transfer *unused_queries; /* without buffers, linked likewise */
@@ -52,7 +51,6 @@ typedef struct quire_tier {
     double use_debt_ns; /* likewise, for arrived pages */
     bool is_closing;    /* copy everything */
     uint32_t n_lap;     /* copies begun since the cursor was at the first node */
-    uint64_t evictions; /* of the store, as last seen */
     /* The breaker. */
     uint64_t paused_until_us;
     uint64_t pause_us;
@@ -98,7 +96,7 @@ void quire_tier_touch(quire_loop *loop, const quire_request *request);
 /* Forget copies. Called after the tree has forgotten. */
 void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what);
 
-/* Fill in loop->figures. */
+/* Take the store's figures into loop->figures: once per round, and while nothing runs. */
 void quire_tier_stats_fill(quire_loop *loop);
 
 /* ---- between tier*.c ---- */

@@ -258,3 +258,24 @@ void kit_drop(quire_store *store, quire_store_drop_what what, uint32_t tenant, u
     drop.salt_bytes = text.text.salt_bytes;
     assert_int_equal(store->ops->drop(store, &drop), QUIRE_OK);
 }
+
+int kit_run(const struct CMUnitTest *tests, size_t n)
+{
+    static quire_reads_kind kinds[] = { QUIRE_READS_POOL, QUIRE_READS_AUTO };
+    struct CMUnitTest *own = malloc(n * sizeof *own);
+    int n_failed = 0;
+
+    if (own == NULL) {
+        return 1;
+    }
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        for (size_t i = 0; i < n; i++) {
+            own[i] = tests[i];
+            own[i].initial_state = &kinds[k];
+        }
+        /* cmocka's own macro wants an array of known size. */
+        n_failed += _cmocka_run_group_tests(k == 0 ? "threads" : "io_uring", own, n, NULL, NULL);
+    }
+    free(own);
+    return n_failed;
+}

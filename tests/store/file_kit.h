@@ -54,4 +54,8 @@ bool kit_is_right(const quire_transfer *t, uint32_t tenant, uint32_t i);
 quire_transfer *kit_wait(quire_store *store);
 void kit_drop(quire_store *store, quire_store_drop_what what, uint32_t tenant, uint32_t i);
 
+/* Run the tests with each way of reading: *state points to its quire_reads_kind. Returns what main
+ * returns. */
+int kit_run(const struct CMUnitTest *tests, size_t n);
+
 #endif /* QUIRE_TESTS_STORE_FILE_KIT_H */

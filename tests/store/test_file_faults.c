@@ -417,19 +417,13 @@ static void test_urgency_and_drop_under_way(void **state)
 
 int main(void)
 {
-    static quire_reads_kind kinds[] = { QUIRE_READS_POOL, QUIRE_READS_AUTO };
-    int n_failed = 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kill),
+        cmocka_unit_test(test_nth_call),
+        cmocka_unit_test(test_degraded),
+        cmocka_unit_test(test_rate_and_queue),
+        cmocka_unit_test(test_urgency_and_drop_under_way),
+    };
 
-    for (size_t k = 0; k < 2; k++) {
-        const struct CMUnitTest tests[] = {
-            cmocka_unit_test_prestate(test_kill, &kinds[k]),
-            cmocka_unit_test_prestate(test_nth_call, &kinds[k]),
-            cmocka_unit_test_prestate(test_degraded, &kinds[k]),
-            cmocka_unit_test_prestate(test_rate_and_queue, &kinds[k]),
-            cmocka_unit_test_prestate(test_urgency_and_drop_under_way, &kinds[k]),
-        };
-
-        n_failed += cmocka_run_group_tests_name(k == 0 ? "threads" : "io_uring", tests, NULL, NULL);
-    }
-    return n_failed;
+    return kit_run(tests, sizeof tests / sizeof tests[0]);
 }

@@ -226,20 +226,11 @@ static void test_replace(void **state)
 
 int main(void)
 {
-    static quire_reads_kind kinds[] = { QUIRE_READS_POOL, QUIRE_READS_AUTO };
-    int n_failed = 0;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_round_trip),        cmocka_unit_test(test_bound),
+        cmocka_unit_test(test_carry_leaves_room), cmocka_unit_test(test_drops),
+        cmocka_unit_test(test_replace),           cmocka_unit_test(test_second_process),
+    };
 
-    for (size_t k = 0; k < 2; k++) {
-        const struct CMUnitTest tests[] = {
-            cmocka_unit_test_prestate(test_round_trip, &kinds[k]),
-            cmocka_unit_test_prestate(test_bound, &kinds[k]),
-            cmocka_unit_test_prestate(test_carry_leaves_room, &kinds[k]),
-            cmocka_unit_test_prestate(test_drops, &kinds[k]),
-            cmocka_unit_test_prestate(test_replace, &kinds[k]),
-            cmocka_unit_test_prestate(test_second_process, &kinds[k]),
-        };
-
-        n_failed += cmocka_run_group_tests_name(k == 0 ? "threads" : "io_uring", tests, NULL, NULL);
-    }
-    return n_failed;
+    return kit_run(tests, sizeof tests / sizeof tests[0]);
 }

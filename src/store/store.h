@@ -14,7 +14,8 @@
  * checksum, root, position or tokens are not those asked for. So a caller that finds nothing
  * computes, and nothing else differs.
  *
- * Stores: file/file_store.h; memory_store.h, which tests make slow, small and faulty.
+ * Stores: file/file_store.h; chain_store.h, a near store over a far one; memory_store.h, which
+ * tests make slow, small and faulty.
  *
  * Thread: get, put, drop and poll: one thread, the caller's. stats: any. wake() is called from the
  * store's threads, also while get, put or drop run, never with a lock that these calls need.
@@ -48,6 +49,11 @@ typedef struct quire_transfer {
     size_t capacity;             /* multiple of QUIRE_PAGE_RECORD_ALIGN */
     quire_page_record found;     /* get, result OK, no query: the verified record */
     void *owner;                 /* the caller's */
+    struct {                     /* of a store above this one (chain_store.h) */
+        uint32_t drops;
+        uint32_t copy;
+        quire_store_result result;
+    } above;
 } quire_transfer;
 
 /* Which records end. */
@@ -77,7 +83,7 @@ typedef enum quire_store_state {
 
 typedef struct quire_store_stats {
     quire_store_state state;
-    char trouble[128]; /* DEGRADED: why; else empty */
+    char trouble[128]; /* why it is, or one of its parts is, DEGRADED; else empty */
     uint64_t records;
     uint64_t record_bytes;   /* of these records */
     uint64_t stored_bytes;   /* taken from the medium, garbage included */
@@ -94,10 +100,21 @@ typedef struct quire_store_stats {
     uint64_t evicted_total;       /* records that went for want of room */
     uint64_t copied_total;        /* records carried forward from old segments */
     uint64_t dropped_total;       /* records ended by drop */
+    uint64_t passed_total;        /* records that came from another part of the store above */
+    uint64_t unpassed_total;      /* such records that were not kept, or not passed on at all */
     uint64_t evictions;           /* changes whenever records went that the caller did not drop */
     uint32_t gets_now;            /* under way */
     uint32_t puts_now;
 } quire_store_stats;
+
+#define QUIRE_STORE_NAME_MAX  16u
+#define QUIRE_STORE_PARTS_MAX 2u
+
+/* The figures of one of the stores that a store consists of. */
+typedef struct quire_store_part {
+    char name[QUIRE_STORE_NAME_MAX];
+    quire_store_stats stats;
+} quire_store_part;
 
 typedef struct quire_store_ops {
     /* Take n transfers. A transfer that cannot be taken (FULL, CLOSED) is returned by poll as
@@ -110,6 +127,9 @@ typedef struct quire_store_ops {
     /* Give back finished transfers, at most n. Returns their number. */
     uint32_t (*poll)(quire_store *store, quire_transfer **out, uint32_t n);
     void (*stats)(const quire_store *store, quire_store_stats *out);
+    /* Of a store over others: fill out[QUIRE_STORE_PARTS_MAX] and return their number. NULL: the
+     * store is its own one part. Called by quire_store_parts(). */
+    uint32_t (*parts)(const quire_store *store, quire_store_part *out);
     /* Make durable what was put, within a time bound; end the store. The transfers still owned are
      * handed to give_back(), as poll would. */
     void (*close)(quire_store *store, void (*give_back)(void *ctx, quire_transfer *transfer),
@@ -125,9 +145,17 @@ typedef struct quire_store_waker {
 /* The common head of all stores. */
 struct quire_store {
     const quire_store_ops *ops;
-    const char *name;        /* "file", "memory": for messages and metrics */
+    const char *name;        /* "file", "memory", "file+valkey": for messages and metrics; shorter
+                                than QUIRE_STORE_NAME_MAX */
     quire_store_waker waker; /* the owner sets it once, before the first transfer */
 };
+
+/* The stores that this one consists of, in the order of asking: out[QUIRE_STORE_PARTS_MAX].
+ * Returns their number, at least 1. */
+uint32_t quire_store_parts(const quire_store *store, quire_store_part *out);
+
+/* A store's own name and figures, of all its parts together. */
+void quire_store_part_fill(const quire_store *store, quire_store_part *out);
 
 /* ---- helpers for owners of transfers ---- */
 

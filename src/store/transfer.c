@@ -1,10 +1,11 @@
-/* transfer.c - transfers' memory; see store.h.
+/* transfer.c - helpers around a store: transfers' memory, parts; see store.h.
  *
  * SPDX-License-Identifier: MIT */
 #include "store/store.h"
 
 #include "base/check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,4 +60,19 @@ void quire_transfer_text_set(quire_transfer *transfer, const quire_page_text *te
     }
     transfer->text.salt = o->salt;
     transfer->text.tokens = o->tokens;
+}
+
+void quire_store_part_fill(const quire_store *store, quire_store_part *out)
+{
+    (void)snprintf(out->name, sizeof out->name, "%s", store->name);
+    store->ops->stats(store, &out->stats);
+}
+
+uint32_t quire_store_parts(const quire_store *store, quire_store_part *out)
+{
+    if (store->ops->parts != NULL) {
+        return store->ops->parts(store, out);
+    }
+    quire_store_part_fill(store, out);
+    return 1;
 }

@@ -90,3 +90,65 @@ bool test_is_payload(const quire_page_record *record, uint32_t version)
     }
     return true;
 }
+
+/* ---- stores whose transfers finish at once ---- */
+
+static void give_back(void *ctx, quire_transfer *transfer)
+{
+    (*(uint32_t *)ctx)++;
+    quire_transfer_free(transfer);
+}
+
+uint32_t test_store_close(quire_store *store)
+{
+    uint32_t n = 0;
+
+    store->ops->close(store, give_back, &n);
+    return n;
+}
+
+quire_store *test_store_new(const quire_memory_store_opts *opts)
+{
+    quire_store *store;
+
+    assert_int_equal(quire_memory_store_create(&store, opts), QUIRE_OK);
+    return store;
+}
+
+quire_store_result test_put(quire_store *store, const quire_page_text *page, uint32_t version,
+                            bool is_replacing)
+{
+    quire_transfer *t = test_put_new(page, version);
+    quire_transfer *done;
+    quire_store_result result;
+
+    t->is_replacing = is_replacing;
+    store->ops->put(store, &t, 1);
+    assert_int_equal(store->ops->poll(store, &done, 1), 1);
+    assert_ptr_equal(done, t);
+    result = t->result;
+    quire_transfer_free(t);
+    return result;
+}
+
+quire_store_result test_get(quire_store *store, const quire_page_text *page, uint32_t version,
+                            bool *is_right)
+{
+    quire_transfer *t = test_get_new(page);
+    quire_transfer *done;
+    quire_store_result result;
+
+    store->ops->get(store, &t, 1);
+    assert_int_equal(store->ops->poll(store, &done, 1), 1);
+    result = t->result;
+    *is_right = result == QUIRE_STORE_OK && test_is_payload(&t->found, version);
+    quire_transfer_free(t);
+    return result;
+}
+
+bool test_has(quire_store *store, const quire_page_text *page)
+{
+    bool is_right;
+
+    return test_get(store, page, 0, &is_right) == QUIRE_STORE_OK && is_right;
+}

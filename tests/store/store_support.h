@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "store/memory_store.h"
 #include "store/page_record.h"
 #include "store/store.h"
 
@@ -33,5 +34,19 @@ quire_transfer *test_put_new(const quire_page_text *page, uint32_t version);
 quire_transfer *test_get_new(const quire_page_text *page);
 /* Whether a found record has the payload of test_put_new(). */
 bool test_is_payload(const quire_page_record *record, uint32_t version);
+
+/* ---- stores whose transfers finish at once ---- */
+
+quire_store *test_store_new(const quire_memory_store_opts *opts);
+/* Close a store and free the transfers that it gives back. Returns their number. */
+uint32_t test_store_close(quire_store *store);
+/* Put a page; the transfer is over when put returns. */
+quire_store_result test_put(quire_store *store, const quire_page_text *page, uint32_t version,
+                            bool is_replacing);
+/* Get a page; *is_right says whether the payload is that version's. */
+quire_store_result test_get(quire_store *store, const quire_page_text *page, uint32_t version,
+                            bool *is_right);
+/* Whether the store has version 0 of a page. */
+bool test_has(quire_store *store, const quire_page_text *page);
 
 #endif /* TESTS_STORE_SUPPORT_H */

@@ -3,88 +3,24 @@
  * SPDX-License-Identifier: MIT */
 #include "store_support.h"
 
-#include "store/memory_store.h"
-
-static void give_back(void *ctx, quire_transfer *transfer)
-{
-    (*(uint32_t *)ctx)++;
-    quire_transfer_free(transfer);
-}
-
-static uint32_t store_close(quire_store *store)
-{
-    uint32_t n = 0;
-
-    store->ops->close(store, give_back, &n);
-    return n;
-}
-
-static quire_store *store_new(const quire_memory_store_opts *opts)
-{
-    quire_store *store;
-
-    assert_int_equal(quire_memory_store_create(&store, opts), QUIRE_OK);
-    return store;
-}
-
-/* Put a page and wait for the end of the put. */
-static quire_store_result put(quire_store *store, const quire_page_text *page, uint32_t version,
-                              bool is_replacing)
-{
-    quire_transfer *t = test_put_new(page, version);
-    quire_transfer *done;
-    quire_store_result result;
-
-    t->is_replacing = is_replacing;
-    store->ops->put(store, &t, 1);
-    assert_int_equal(store->ops->poll(store, &done, 1), 1);
-    assert_ptr_equal(done, t);
-    result = t->result;
-    quire_transfer_free(t);
-    return result;
-}
-
-/* Get a page; *is_right says whether the payload is that version's. */
-static quire_store_result get(quire_store *store, const quire_page_text *page, uint32_t version,
-                              bool *is_right)
-{
-    quire_transfer *t = test_get_new(page);
-    quire_transfer *done;
-    quire_store_result result;
-
-    store->ops->get(store, &t, 1);
-    assert_int_equal(store->ops->poll(store, &done, 1), 1);
-    result = t->result;
-    *is_right = result == QUIRE_STORE_OK && test_is_payload(&t->found, version);
-    quire_transfer_free(t);
-    return result;
-}
-
-static bool has(quire_store *store, const quire_page_text *page)
-{
-    bool is_right;
-
-    return get(store, page, 0, &is_right) == QUIRE_STORE_OK && is_right;
-}
-
 static void test_get_put(void **state)
 {
     const quire_memory_store_opts opts = { 0 };
-    quire_store *store = store_new(&opts);
+    quire_store *store = test_store_new(&opts);
     test_text text;
     bool is_right;
 
     (void)state;
     test_text_make(&text, 3, 1, "a");
-    assert_false(has(store, &text.pages[0]));
-    assert_int_equal(put(store, &text.pages[0], 0, false), QUIRE_STORE_OK);
-    assert_true(has(store, &text.pages[0]));
-    assert_int_equal(put(store, &text.pages[0], 1, false), QUIRE_STORE_OK);
-    assert_true(has(store, &text.pages[0]));
-    assert_int_equal(put(store, &text.pages[0], 1, true), QUIRE_STORE_OK);
-    assert_int_equal(get(store, &text.pages[0], 1, &is_right), QUIRE_STORE_OK);
+    assert_false(test_has(store, &text.pages[0]));
+    assert_int_equal(test_put(store, &text.pages[0], 0, false), QUIRE_STORE_OK);
+    assert_true(test_has(store, &text.pages[0]));
+    assert_int_equal(test_put(store, &text.pages[0], 1, false), QUIRE_STORE_OK);
+    assert_true(test_has(store, &text.pages[0]));
+    assert_int_equal(test_put(store, &text.pages[0], 1, true), QUIRE_STORE_OK);
+    assert_int_equal(test_get(store, &text.pages[0], 1, &is_right), QUIRE_STORE_OK);
     assert_true(is_right);
-    assert_int_equal(store_close(store), 0);
+    assert_int_equal(test_store_close(store), 0);
 }
 
 static void test_drops(void **state)
@@ -95,14 +31,14 @@ static void test_drops(void **state)
 
     (void)state;
     for (uint32_t what = 0; what < 5; what++) {
-        quire_store *store = store_new(&opts);
+        quire_store *store = test_store_new(&opts);
         const bool is_text = what == QUIRE_STORE_DROP_TEXT || what == QUIRE_STORE_DROP_BEHIND;
         test_text texts[3];
 
         for (uint32_t i = 0; i < 3; i++) {
             test_text_make(&texts[i], 3, i, salts[i]);
             for (uint32_t k = 0; k < 3; k++) {
-                assert_int_equal(put(store, &texts[i].pages[k], 0, false), QUIRE_STORE_OK);
+                assert_int_equal(test_put(store, &texts[i].pages[k], 0, false), QUIRE_STORE_OK);
             }
         }
         drop = (quire_store_drop){ .what = (quire_store_drop_what)what,
@@ -110,12 +46,13 @@ static void test_drops(void **state)
                                    .salt = "ab",
                                    .salt_bytes = 2 };
         assert_int_equal(store->ops->drop(store, &drop), QUIRE_OK);
-        assert_int_equal(has(store, &texts[0].pages[0]), is_text);
-        assert_int_equal(has(store, &texts[0].pages[1]), what == QUIRE_STORE_DROP_BEHIND);
-        assert_false(has(store, &texts[0].pages[2]));
-        assert_int_equal(has(store, &texts[1].pages[2]), is_text || what == QUIRE_STORE_DROP_SALT);
-        assert_int_equal(has(store, &texts[2].pages[0]), what != QUIRE_STORE_DROP_ALL);
-        (void)store_close(store);
+        assert_int_equal(test_has(store, &texts[0].pages[0]), is_text);
+        assert_int_equal(test_has(store, &texts[0].pages[1]), what == QUIRE_STORE_DROP_BEHIND);
+        assert_false(test_has(store, &texts[0].pages[2]));
+        assert_int_equal(test_has(store, &texts[1].pages[2]),
+                         is_text || what == QUIRE_STORE_DROP_SALT);
+        assert_int_equal(test_has(store, &texts[2].pages[0]), what != QUIRE_STORE_DROP_ALL);
+        (void)test_store_close(store);
     }
 }
 
@@ -124,7 +61,7 @@ static void test_faults(void **state)
 {
     const quire_memory_store_opts faults = { .seed = 5, .failure = 0.2, .flip = 0.3, .swap = 0.3 };
     const quire_memory_store_opts none = { 0 };
-    quire_store *store = store_new(&none);
+    quire_store *store = test_store_new(&none);
     quire_store_stats stats;
     test_text text;
     uint32_t n_ok = 0;
@@ -132,13 +69,13 @@ static void test_faults(void **state)
     (void)state;
     test_text_make(&text, 8, 1, "a");
     for (uint32_t i = 0; i < 8; i++) {
-        assert_int_equal(put(store, &text.pages[i], 0, false), QUIRE_STORE_OK);
+        assert_int_equal(test_put(store, &text.pages[i], 0, false), QUIRE_STORE_OK);
     }
     quire_memory_store_set(store, &faults);
     for (uint32_t i = 0; i < 400; i++) {
         bool is_right;
 
-        if (get(store, &text.pages[i % 8], 0, &is_right) == QUIRE_STORE_OK) {
+        if (test_get(store, &text.pages[i % 8], 0, &is_right) == QUIRE_STORE_OK) {
             assert_true(is_right);
             n_ok++;
         }
@@ -149,13 +86,13 @@ static void test_faults(void **state)
     assert_true(stats.results_total[QUIRE_STORE_IO] > 0);
     assert_true(stats.results_total[QUIRE_STORE_CHECKSUM] > 0);
     assert_true(stats.results_total[QUIRE_STORE_TOKENS] > 0);
-    (void)store_close(store);
+    (void)test_store_close(store);
 }
 
 static void test_delay_and_room(void **state)
 {
     quire_memory_store_opts opts = { .delay_ticks = 2, .transfers_max = 1 };
-    quire_store *store = store_new(&opts);
+    quire_store *store = test_store_new(&opts);
     quire_transfer *transfers[2];
     quire_transfer *done[2];
     quire_store_stats stats;
@@ -190,19 +127,19 @@ static void test_delay_and_room(void **state)
     /* close gives back what is under way. */
     transfers[0] = test_get_new(&text.pages[0]);
     store->ops->get(store, transfers, 1);
-    assert_int_equal(store_close(store), 1);
+    assert_int_equal(test_store_close(store), 1);
 
     opts = (quire_memory_store_opts){ .capacity_bytes = 20000 };
-    store = store_new(&opts);
+    store = test_store_new(&opts);
     for (uint32_t i = 0; i < 4; i++) {
-        assert_int_equal(put(store, &text.pages[i], 0, false), QUIRE_STORE_OK);
+        assert_int_equal(test_put(store, &text.pages[i], 0, false), QUIRE_STORE_OK);
     }
     store->ops->stats(store, &stats);
     assert_true(stats.record_bytes <= 20000);
     assert_true(stats.evicted_total > 0);
-    assert_false(has(store, &text.pages[0]));
-    assert_true(has(store, &text.pages[3]));
-    (void)store_close(store);
+    assert_false(test_has(store, &text.pages[0]));
+    assert_true(test_has(store, &text.pages[3]));
+    (void)test_store_close(store);
 }
 
 int main(void)

@@ -1,0 +1,576 @@
+/* chain_store.c - see chain_store.h.
+ *
+ * A transfer's way follows from the store that gives it back, so transfers under way are in no list
+ * here. above.copy of a put is the number of its copy plus one; above.drops of a get is the number
+ * of drops when the far store was asked; above.result is the near store's answer.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "store/chain_store.h"
+
+#include "base/check.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POLL_MAX 32u
+
+/* The copy of a record, on its way into one of the stores. */
+typedef struct copy {
+    quire_transfer *transfer; /* its owner is the copy; NULL: no memory yet */
+    quire_transfer *of;       /* to the far store: the put that the near store still has, or that
+                                 waits for this copy's answer; else NULL */
+    bool is_used;
+    bool is_away;     /* a store has the transfer */
+    bool is_answered; /* the far store has answered, the near one has not */
+    bool is_awaited;  /* the near store has refused `of` */
+} copy;
+
+typedef struct list {
+    quire_transfer *first, *last;
+} list;
+
+typedef struct chain_store {
+    quire_store store; /* must be first */
+    char name[QUIRE_STORE_NAME_MAX];
+    quire_store *near;
+    quire_store *far;
+    size_t copy_bytes_max;
+    size_t copy_bytes;
+    copy copies[QUIRE_CHAIN_COPIES_MAX];
+    list done; /* for poll */
+    uint32_t drops;
+    bool is_closing;
+    pthread_mutex_t lock;
+    /* Under the lock. */
+    quire_store_stats own;     /* results, refused puts, transfers now */
+    quire_store_stats to_near; /* copies passed */
+    quire_store_stats to_far;
+} chain_store;
+
+static chain_store *self_of(quire_store *store)
+{
+    return (chain_store *)(void *)store;
+}
+
+static void push(list *l, quire_transfer *t)
+{
+    t->next = NULL;
+    if (l->last != NULL) {
+        l->last->next = t;
+    } else {
+        l->first = t;
+    }
+    l->last = t;
+}
+
+static quire_transfer *pop(list *l)
+{
+    quire_transfer *t = l->first;
+
+    if (t != NULL) {
+        l->first = t->next;
+        l->last = t->next != NULL ? l->last : NULL;
+        t->next = NULL;
+    }
+    return t;
+}
+
+static void wake(void *ctx)
+{
+    const chain_store *c = ctx;
+
+    if (c->store.waker.wake != NULL) {
+        c->store.waker.wake(c->store.waker.ctx);
+    }
+}
+
+/* ---- figures ---- */
+
+static void count_begun(chain_store *c, uint32_t n_gets, uint32_t n_puts)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    c->own.gets_now += n_gets;
+    c->own.puts_now += n_puts;
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
+static void count_passed(chain_store *c, quire_store_stats *to, bool is_kept)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    to->passed_total += is_kept;
+    to->unpassed_total += !is_kept;
+    (void)pthread_mutex_unlock(&c->lock);
+}
+
+/* A transfer of the caller is over. */
+static void finish(chain_store *c, quire_transfer *t)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    if (t->is_put) {
+        c->own.puts_now--;
+        c->own.refused_total += t->result != QUIRE_STORE_OK;
+    } else {
+        c->own.gets_now--;
+        c->own.results_total[t->result] += !t->is_query;
+    }
+    (void)pthread_mutex_unlock(&c->lock);
+    push(&c->done, t);
+}
+
+/* ---- copies ---- */
+
+/* Make room for n_bytes in this copy, within the bound. */
+static bool copy_fits(chain_store *c, copy *one, size_t n_bytes)
+{
+    const size_t had = one->transfer != NULL ? one->transfer->capacity : 0;
+
+    if (had >= n_bytes) {
+        return true;
+    }
+    quire_transfer_free(one->transfer);
+    one->transfer = NULL;
+    c->copy_bytes -= had;
+    if (c->copy_bytes > 0 && c->copy_bytes + n_bytes > c->copy_bytes_max) {
+        return false;
+    }
+    one->transfer = quire_transfer_new(n_bytes, 0);
+    if (one->transfer == NULL) {
+        return false;
+    }
+    c->copy_bytes += one->transfer->capacity;
+    return true;
+}
+
+/* A copy of a transfer's record; NULL: the pool is used up. It has the transfer's capacity, which
+ * is the same for all of an owner's transfers. Copies with memory come first: they are the first
+ * ones that were ever used. */
+static copy *copy_make(chain_store *c, const quire_transfer *t, size_t n_bytes)
+{
+    for (uint32_t i = 0; i < QUIRE_CHAIN_COPIES_MAX; i++) {
+        copy *one = &c->copies[i];
+
+        if (!one->is_used) {
+            if (!copy_fits(c, one, t->capacity)) {
+                return NULL;
+            }
+            memcpy(one->transfer->record, t->record, n_bytes);
+            one->transfer->owner = one;
+            one->is_used = true;
+            return one;
+        }
+    }
+    return NULL;
+}
+
+static void copy_give(copy *one)
+{
+    *one = (copy){ .transfer = one->transfer };
+}
+
+/* The copy that this transfer carries; NULL: it is one of the caller's. */
+static copy *copy_of(chain_store *c, const quire_transfer *t)
+{
+    const uintptr_t at = (uintptr_t)t->owner;
+    const uintptr_t first = (uintptr_t)&c->copies[0];
+
+    return at >= first && at < first + sizeof c->copies ? t->owner : NULL;
+}
+
+static void copy_put(copy *one, quire_store *to, bool is_replacing)
+{
+    one->transfer->is_replacing = is_replacing;
+    one->is_away = true;
+    to->ops->put(to, &one->transfer, 1);
+}
+
+/* ---- puts ---- */
+
+/* Give the far store a copy of a put, which is begun and not sealed. */
+static void put_far(chain_store *c, quire_transfer *t)
+{
+    const size_t n_bytes =
+        t->capacity >= QUIRE_PAGE_RECORD_ALIGN ? quire_page_record_peek(t->record, t->capacity) : 0;
+    copy *one = NULL;
+
+    t->above.copy = 0;
+    if (n_bytes > 0 && n_bytes <= t->capacity) {
+        one = copy_make(c, t, n_bytes);
+    }
+    if (one == NULL) {
+        count_passed(c, &c->to_far, false);
+        return;
+    }
+    t->above.copy = (uint32_t)(one - c->copies) + 1;
+    one->of = t;
+    copy_put(one, c->far, t->is_replacing);
+}
+
+/* The far store has answered a copy. */
+static void put_far_done(chain_store *c, copy *one)
+{
+    const quire_store_result result = one->transfer->result;
+
+    count_passed(c, &c->to_far, result == QUIRE_STORE_OK);
+    if (one->of != NULL && !one->is_awaited) {
+        one->is_answered = true;
+        return;
+    }
+    if (one->of != NULL) {
+        one->of->result = result;
+        finish(c, one->of);
+    }
+    copy_give(one);
+}
+
+/* The near store has answered a put: it is durable, or the far store decides. */
+static void put_near_done(chain_store *c, quire_transfer *t)
+{
+    copy *one = t->above.copy > 0 ? &c->copies[t->above.copy - 1] : NULL;
+
+    if (one != NULL && one->is_answered) {
+        t->result = t->result == QUIRE_STORE_OK ? t->result : one->transfer->result;
+        copy_give(one);
+    } else if (one != NULL && t->result != QUIRE_STORE_OK) {
+        one->is_awaited = true;
+        return;
+    } else if (one != NULL) {
+        one->of = NULL;
+    }
+    finish(c, t);
+}
+
+/* ---- gets ---- */
+
+/* Whether a get ends with the near store's answer. */
+static bool get_near_done(chain_store *c, quire_transfer *t)
+{
+    if (c->is_closing || (t->result == QUIRE_STORE_OK && !t->is_query)) {
+        finish(c, t);
+        return true;
+    }
+    t->above.result = t->result;
+    t->above.drops = c->drops;
+    return false;
+}
+
+/* Put what the far store found into the near one. */
+static void promote(chain_store *c, const quire_transfer *t)
+{
+    copy *one = NULL;
+
+    if (t->above.drops == c->drops && !c->is_closing) {
+        one = copy_make(c, t, t->found.record_bytes);
+    }
+    if (one == NULL) {
+        count_passed(c, &c->to_near, false);
+        return;
+    }
+    copy_put(one, c->near,
+             t->above.result >= QUIRE_STORE_CHECKSUM && t->above.result <= QUIRE_STORE_TOKENS);
+}
+
+static void get_far_done(chain_store *c, quire_transfer *t)
+{
+    if (t->is_query) {
+        /* A store that could not say is no reason to believe that the record has gone. */
+        if (t->above.result == QUIRE_STORE_OK || t->result == QUIRE_STORE_ABSENT) {
+            t->result = t->above.result;
+        }
+    } else if (t->result == QUIRE_STORE_OK) {
+        promote(c, t);
+    }
+    finish(c, t);
+}
+
+/* ---- what the two give back ---- */
+
+/* Returns whether the far store is to be asked. */
+static bool near_back(chain_store *c, quire_transfer *t)
+{
+    copy *one = copy_of(c, t);
+
+    if (one != NULL) {
+        count_passed(c, &c->to_near, t->result == QUIRE_STORE_OK);
+        copy_give(one);
+        return false;
+    }
+    if (t->is_put) {
+        put_near_done(c, t);
+        return false;
+    }
+    return !get_near_done(c, t);
+}
+
+static void far_back(chain_store *c, quire_transfer *t)
+{
+    copy *one = copy_of(c, t);
+
+    if (one != NULL) {
+        one->is_away = false;
+        put_far_done(c, one);
+    } else {
+        get_far_done(c, t);
+    }
+}
+
+static void pump(chain_store *c)
+{
+    quire_transfer *back[POLL_MAX];
+    quire_transfer *missing[POLL_MAX];
+    uint32_t n;
+
+    do {
+        uint32_t n_missing = 0;
+
+        n = c->near->ops->poll(c->near, back, POLL_MAX);
+        for (uint32_t i = 0; i < n; i++) {
+            if (near_back(c, back[i])) {
+                missing[n_missing++] = back[i];
+            }
+        }
+        if (n_missing > 0) {
+            c->far->ops->get(c->far, missing, n_missing);
+        }
+    } while (n == POLL_MAX);
+    do {
+        n = c->far->ops->poll(c->far, back, POLL_MAX);
+        for (uint32_t i = 0; i < n; i++) {
+            far_back(c, back[i]);
+        }
+    } while (n == POLL_MAX);
+}
+
+/* ---- the table ---- */
+
+/* What the near store knows at once is passed on at once, not only when the caller polls. */
+static void pump_and_wake(chain_store *c)
+{
+    pump(c);
+    if (c->done.first != NULL) {
+        wake(c);
+    }
+}
+
+static void chain_get(quire_store *store, quire_transfer *const *transfers, uint32_t n)
+{
+    chain_store *c = self_of(store);
+
+    count_begun(c, n, 0);
+    c->near->ops->get(c->near, transfers, n);
+    pump_and_wake(c);
+}
+
+static void chain_put(quire_store *store, quire_transfer *const *transfers, uint32_t n)
+{
+    chain_store *c = self_of(store);
+
+    count_begun(c, 0, n);
+    for (uint32_t i = 0; i < n; i++) {
+        put_far(c, transfers[i]);
+    }
+    c->near->ops->put(c->near, transfers, n);
+    pump_and_wake(c);
+}
+
+static int chain_drop(quire_store *store, const quire_store_drop *drop)
+{
+    chain_store *c = self_of(store);
+    const int near_rc = c->near->ops->drop(c->near, drop);
+    const int far_rc = c->far->ops->drop(c->far, drop);
+
+    c->drops++;
+    return near_rc < 0 ? near_rc : far_rc;
+}
+
+static uint32_t chain_poll(quire_store *store, quire_transfer **out, uint32_t n)
+{
+    chain_store *c = self_of(store);
+    uint32_t i = 0;
+
+    pump(c);
+    while (i < n && c->done.first != NULL) {
+        out[i++] = pop(&c->done);
+    }
+    return i;
+}
+
+/* ---- figures of both ---- */
+
+static uint32_t chain_parts(const quire_store *store, quire_store_part *out)
+{
+    chain_store *c = self_of((quire_store *)(uintptr_t)store);
+
+    quire_store_part_fill(c->near, &out[0]);
+    quire_store_part_fill(c->far, &out[1]);
+    (void)pthread_mutex_lock(&c->lock);
+    out[0].stats.passed_total = c->to_near.passed_total;
+    out[0].stats.unpassed_total = c->to_near.unpassed_total;
+    out[1].stats.passed_total = c->to_far.passed_total;
+    out[1].stats.unpassed_total = c->to_far.unpassed_total;
+    (void)pthread_mutex_unlock(&c->lock);
+    return 2;
+}
+
+static void add(quire_store_stats *to, const quire_store_stats *from)
+{
+    to->records += from->records;
+    to->record_bytes += from->record_bytes;
+    to->stored_bytes += from->stored_bytes;
+    to->capacity_bytes += from->capacity_bytes;
+    to->reads_total += from->reads_total;
+    to->read_bytes_total += from->read_bytes_total;
+    to->read_us_total += from->read_us_total;
+    to->puts_total += from->puts_total;
+    to->known_total += from->known_total;
+    to->put_bytes_total += from->put_bytes_total;
+    to->written_bytes_total += from->written_bytes_total;
+    to->evicted_total += from->evicted_total;
+    to->copied_total += from->copied_total;
+    to->dropped_total += from->dropped_total;
+    to->passed_total += from->passed_total;
+    to->unpassed_total += from->unpassed_total;
+    to->evictions += from->evictions;
+}
+
+/* READY while one store takes puts; the name of a store that fails begins `trouble`. */
+static void state_of(quire_store_stats *out, const quire_store_part *parts, uint32_t n)
+{
+    bool is_ready = false, is_degraded = false;
+
+    for (uint32_t i = n; i-- > 0;) {
+        const quire_store_stats *s = &parts[i].stats;
+
+        is_ready = is_ready || s->state == QUIRE_STORE_READY;
+        if (s->state == QUIRE_STORE_DEGRADED) {
+            is_degraded = true;
+            (void)snprintf(out->trouble, sizeof out->trouble, "%s: %.100s", parts[i].name,
+                           s->trouble);
+        }
+    }
+    out->state = is_ready      ? QUIRE_STORE_READY
+                 : is_degraded ? QUIRE_STORE_DEGRADED
+                               : QUIRE_STORE_READONLY;
+}
+
+static void chain_stats(const quire_store *store, quire_store_stats *out)
+{
+    chain_store *c = self_of((quire_store *)(uintptr_t)store);
+    quire_store_part parts[QUIRE_STORE_PARTS_MAX];
+    const uint32_t n = chain_parts(store, parts);
+
+    (void)pthread_mutex_lock(&c->lock);
+    *out = c->own;
+    (void)pthread_mutex_unlock(&c->lock);
+    for (uint32_t i = 0; i < n; i++) {
+        add(out, &parts[i].stats);
+    }
+    state_of(out, parts, n);
+}
+
+/* ---- close ---- */
+
+typedef struct closing {
+    quire_store *store;
+    list back;
+} closing;
+
+static void collect(void *ctx, quire_transfer *t)
+{
+    push(ctx, t);
+}
+
+static void *close_main(void *ctx)
+{
+    closing *one = ctx;
+
+    one->store->ops->close(one->store, collect, &one->back);
+    return NULL;
+}
+
+/* Close both at the same time: one bound for both. */
+static void close_both(closing *near, closing *far)
+{
+    pthread_t thread;
+    const bool has_thread = pthread_create(&thread, NULL, close_main, near) == 0;
+
+    if (!has_thread) {
+        (void)close_main(near);
+    }
+    (void)close_main(far);
+    if (has_thread) {
+        (void)pthread_join(thread, NULL);
+    }
+}
+
+/* Copies that a store left behind keep their memory: that store may still write there. */
+static void copies_end(chain_store *c)
+{
+    for (uint32_t i = 0; i < QUIRE_CHAIN_COPIES_MAX; i++) {
+        copy *one = &c->copies[i];
+
+        if (one->is_awaited) {
+            one->of->result = QUIRE_STORE_CLOSED;
+            finish(c, one->of);
+        }
+        if (!one->is_away) {
+            quire_transfer_free(one->transfer);
+        }
+    }
+}
+
+static void chain_close(quire_store *store, void (*give_back)(void *ctx, quire_transfer *transfer),
+                        void *ctx)
+{
+    chain_store *c = self_of(store);
+    closing near = { .store = c->near };
+    closing far = { .store = c->far };
+    quire_transfer *t;
+
+    pump(c);
+    c->is_closing = true;
+    close_both(&near, &far);
+    while ((t = pop(&near.back)) != NULL) {
+        (void)near_back(c, t);
+    }
+    while ((t = pop(&far.back)) != NULL) {
+        far_back(c, t);
+    }
+    copies_end(c);
+    while ((t = pop(&c->done)) != NULL) {
+        give_back(ctx, t);
+    }
+    (void)pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+int quire_chain_store_create(quire_store **out, const quire_chain_store_opts *opts)
+{
+    static const quire_store_ops ops = {
+        .get = chain_get,
+        .put = chain_put,
+        .drop = chain_drop,
+        .poll = chain_poll,
+        .stats = chain_stats,
+        .parts = chain_parts,
+        .close = chain_close,
+    };
+    chain_store *c = calloc(1, sizeof *c);
+
+    *out = NULL;
+    QUIRE_FAIL_IF(c == NULL, QUIRE_NOMEM);
+    if (pthread_mutex_init(&c->lock, NULL) != 0) {
+        free(c);
+        return QUIRE_NOMEM;
+    }
+    (void)snprintf(c->name, sizeof c->name, "%s+%s", opts->near->name, opts->far->name);
+    c->store = (quire_store){ .ops = &ops, .name = c->name };
+    c->near = opts->near;
+    c->far = opts->far;
+    c->copy_bytes_max = opts->copy_bytes > 0 ? opts->copy_bytes : QUIRE_CHAIN_COPY_BYTES;
+    c->near->waker = (quire_store_waker){ wake, c };
+    c->far->waker = (quire_store_waker){ wake, c };
+    *out = &c->store;
+    return QUIRE_OK;
+}

@@ -166,35 +166,44 @@ quire_transfer *kit_put_new(uint32_t tenant, uint32_t i)
     return t;
 }
 
-typedef struct kit_get_owner {
-    char salt[16];
-} kit_get_owner;
+/* What computing gives; kept, since tests compare often. */
+typedef struct kit_right {
+    kit_text text;
+    unsigned char payload[KIT_PAYLOAD];
+} kit_right;
+
+static const kit_right *right_of(uint32_t tenant, uint32_t i)
+{
+    static kit_right *all[KIT_TENANTS_MAX][KIT_TEXTS_MAX];
+    kit_right **at;
+
+    assert_true(tenant < KIT_TENANTS_MAX && i < KIT_TEXTS_MAX);
+    at = &all[tenant][i];
+    if (*at == NULL) {
+        *at = malloc(sizeof **at);
+        assert_non_null(*at);
+        kit_text_make(&(*at)->text, tenant, i);
+        payload_make((*at)->payload, tenant, i);
+    }
+    return *at;
+}
 
 quire_transfer *kit_get_new(uint32_t tenant, uint32_t i)
 {
-    static char salts[64][16];
-    kit_text text;
     quire_transfer *t = quire_transfer_new(KIT_RECORD, KIT_TOKENS);
 
     assert_non_null(t);
-    assert_true(tenant < 64);
-    kit_text_make(&text, tenant, i);
-    quire_transfer_text_set(t, &text.text);
-    memcpy(salts[tenant], text.salt, sizeof text.salt);
-    t->text.salt = salts[tenant];
+    quire_transfer_text_set(t, &right_of(tenant, i)->text.text);
     return t;
 }
 
 bool kit_is_right(const quire_transfer *t, uint32_t tenant, uint32_t i)
 {
-    unsigned char payload[KIT_PAYLOAD];
-    kit_text text;
+    const kit_right *right = right_of(tenant, i);
 
-    kit_text_make(&text, tenant, i);
-    payload_make(payload, tenant, i);
     return t->found.n_parts == 1 && t->found.part_bytes[0] == KIT_PAYLOAD &&
-           memcmp(t->found.parts[0], payload, KIT_PAYLOAD) == 0 &&
-           quire_page_record_check(&t->found, &text.text) == QUIRE_STORE_OK;
+           memcmp(t->found.parts[0], right->payload, KIT_PAYLOAD) == 0 &&
+           quire_page_record_check(&t->found, &right->text.text) == QUIRE_STORE_OK;
 }
 
 quire_transfer *kit_wait(quire_store *store)
@@ -247,6 +256,28 @@ quire_store_result kit_query(quire_store *store, uint32_t tenant, uint32_t i)
     return get_or_query(store, tenant, i, true);
 }
 
+void kit_get_all(quire_store *store, uint32_t tenant, uint32_t n, quire_store_result *results)
+{
+    quire_transfer **list = malloc((n + 1) * sizeof(quire_transfer *));
+
+    assert_non_null(list);
+    for (uint32_t i = 0; i < n; i++) {
+        list[i] = kit_get_new(tenant, i);
+        list[i]->owner = &results[i];
+    }
+    store->ops->get(store, list, n);
+    for (uint32_t i = 0; i < n; i++) {
+        quire_transfer *t = kit_wait(store);
+        quire_store_result *result = t->owner;
+
+        *result = t->result;
+        assert_true(t->result != QUIRE_STORE_OK ||
+                    kit_is_right(t, tenant, (uint32_t)(result - results)));
+        quire_transfer_free(t);
+    }
+    free(list);
+}
+
 void kit_drop(quire_store *store, quire_store_drop_what what, uint32_t tenant, uint32_t i)
 {
     quire_store_drop drop = { .what = what };
@@ -257,6 +288,23 @@ void kit_drop(quire_store *store, quire_store_drop_what what, uint32_t tenant, u
     drop.salt = text.salt;
     drop.salt_bytes = text.text.salt_bytes;
     assert_int_equal(store->ops->drop(store, &drop), QUIRE_OK);
+}
+
+uint64_t kit_count(uint64_t usual, uint64_t chaos)
+{
+    return getenv("QUIRE_CHAOS") != NULL ? chaos : usual;
+}
+
+void kit_tell(const char *format, ...)
+{
+    va_list args;
+
+    (void)printf("chaos: ");
+    va_start(args, format);
+    (void)vprintf(format, args);
+    va_end(args);
+    (void)printf("\n");
+    (void)fflush(stdout);
 }
 
 int kit_run(const struct CMUnitTest *tests, size_t n)

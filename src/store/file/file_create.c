@@ -47,18 +47,33 @@ static int opts_check(const quire_file_store_opts *o, quire_error *err)
     return QUIRE_OK;
 }
 
-/* Take the lock, and leave our number in it for those who come second. */
-static int dir_lock(file_store *st, quire_error *err)
+int quire_file_lock(file_store *st, int *fd, const char **call)
 {
-    char path[FILE_PATH_MAX + 8], text[32] = { 0 };
+    char path[FILE_PATH_MAX + 8], text[32];
     int rc;
 
     (void)snprintf(path, sizeof path, "%s/lock", st->dir);
-    st->lock_fd = st->ops->open(st->ops->ctx, path, O_RDWR | O_CREAT, 0600);
-    if (st->lock_fd < 0) {
-        return quire_error_set_errno(err, -st->lock_fd, "cannot open %s", path);
+    *call = "open";
+    *fd = st->ops->open(st->ops->ctx, path, O_RDWR | O_CREAT, 0600);
+    if (*fd < 0) {
+        return *fd;
     }
-    rc = st->ops->lock(st->ops->ctx, st->lock_fd);
+    *call = "lock";
+    rc = st->ops->lock(st->ops->ctx, *fd);
+    if (rc == 0) {
+        (void)snprintf(text, sizeof text, "%ld\n", (long)getpid());
+        (void)st->ops->truncate(st->ops->ctx, *fd, 0);
+        (void)st->ops->pwrite(st->ops->ctx, *fd, text, strlen(text), 0);
+    }
+    return rc;
+}
+
+static int dir_lock(file_store *st, quire_error *err)
+{
+    char text[32] = { 0 };
+    const char *call;
+    const int rc = quire_file_lock(st, &st->lock_fd, &call);
+
     if (rc == -EWOULDBLOCK) {
         (void)st->ops->pread(st->ops->ctx, st->lock_fd, text, sizeof text - 1, 0);
         return quire_error_set(err, QUIRE_LIMIT,
@@ -66,13 +81,7 @@ static int dir_lock(file_store *st, quire_error *err)
                                "with --cache-dir-readonly",
                                st->dir, strtol(text, NULL, 10));
     }
-    if (rc < 0) {
-        return quire_error_set_errno(err, -rc, "cannot lock %s", path);
-    }
-    (void)snprintf(text, sizeof text, "%ld\n", (long)getpid());
-    (void)st->ops->truncate(st->ops->ctx, st->lock_fd, 0);
-    (void)st->ops->pwrite(st->ops->ctx, st->lock_fd, text, strlen(text), 0);
-    return QUIRE_OK;
+    return rc < 0 ? quire_error_set_errno(err, -rc, "cannot %s %s/lock", call, st->dir) : QUIRE_OK;
 }
 
 static int dir_open(file_store *st, quire_error *err)

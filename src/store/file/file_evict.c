@@ -314,7 +314,7 @@ int quire_file_room_make(file_store *st, bool is_carrying)
         quire_file_path(st, oldest->number, path);
         rc = st->ops->unlink(st->ops->ctx, path);
         if (rc < 0 && rc != -ENOENT) {
-            return rc;
+            return quire_file_failed(st, rc, "unlink", oldest->number);
         }
         entries_remove(st, oldest);
         (void)pthread_mutex_lock(&st->lock);

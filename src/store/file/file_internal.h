@@ -22,9 +22,8 @@
 
 #include <pthread.h>
 
-#define FILE_PATH_MAX     4096u
-#define FILE_URGENCIES    256u
-#define FILE_SEGMENT_NONE UINT32_MAX
+#define FILE_PATH_MAX  4096u
+#define FILE_URGENCIES 256u
 
 /* A record that was written to a segment. It may be gone or moved: the entry says so. */
 typedef struct file_item {
@@ -81,8 +80,18 @@ typedef struct file_kept {
     uint64_t footer_bytes;
 } file_kept;
 
+#define FILE_NUMBER_LOCK 0u
+#define FILE_NUMBER_DIR  UINT32_MAX
+
+/* The call of the writer's that failed. */
+typedef struct file_failure {
+    const char *call; /* NULL: none; static */
+    uint32_t number;  /* of the segment, or one of these */
+} file_failure;
+
 typedef struct file_store {
     quire_store store;           /* must be first */
+    file_failure failure;        /* W */
     file_kept kept;              /* W */
     uint64_t carry_credit_bytes; /* W: that may be carried forward */
     quire_file_store_opts opts;
@@ -149,6 +158,8 @@ __attribute__((format(printf, 3, 4))) void quire_file_log(file_store *st, uint32
                                                           const char *format, ...);
 /* Remove an entry, and count. */
 void quire_file_forget(file_store *st, uint32_t id, uint64_t *counter);
+/* Keep which call failed, for the message, if rc < 0. Returns rc. Thread: the writer. */
+int quire_file_failed(file_store *st, int rc, const char *call, uint32_t number);
 /* "DIR/segment-<number>.quire" into path[FILE_PATH_MAX]. */
 void quire_file_path(const file_store *st, uint32_t number, char *path);
 void quire_file_push(file_transfers *list, quire_transfer *transfer);
@@ -156,6 +167,11 @@ quire_transfer *quire_file_pop(file_transfers *list);
 void quire_file_drop_push(file_drops *list, file_drop *drop);
 void quire_file_drops_free(file_drops *list);
 void quire_file_cond_init(pthread_cond_t *cond);
+
+/* ---- file_create.c ---- */
+/* Open and lock DIR/lock, and leave our number in it for those who come second. *fd: also open
+ * after an error of the lock. Returns 0 or a negative errno; *call names the call. */
+int quire_file_lock(file_store *st, int *fd, const char **call);
 
 /* ---- file_read.c ---- */
 bool quire_file_read_next(void *ctx, quire_read *read);

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,9 +17,18 @@ static uint64_t file_bytes_max(const file_store *st)
     return st->opts.segment_bytes - QUIRE_FILE_SEGMENT_OVERHEAD;
 }
 
-static int write_counted(file_store *st, int fd, const void *bytes, size_t n_bytes, uint64_t at)
+/* A place of a segment's file. */
+typedef struct file_at {
+    int fd;
+    uint32_t number; /* of the segment */
+    uint64_t offset;
+} file_at;
+
+static int write_counted(file_store *st, const file_at *at, const void *bytes, size_t n_bytes)
 {
-    const int rc = quire_file_write_all(st->ops, fd, bytes, n_bytes, at);
+    const int rc =
+        quire_file_failed(st, quire_file_write_all(st->ops, at->fd, bytes, n_bytes, at->offset),
+                          "pwrite", at->number);
 
     st->rate_tokens -= (int64_t)n_bytes;
     (void)pthread_mutex_lock(&st->lock);
@@ -51,23 +61,26 @@ static void charge_set(file_store *st, file_segment *segment, uint64_t file_byte
 /* Create the file of a segment with its header. Returns an fd or a negative errno. */
 static int file_create(file_store *st, const file_segment *segment)
 {
+    const uint32_t n = segment->number;
     quire_segment_head head;
     char path[FILE_PATH_MAX];
     int fd, rc;
 
-    quire_file_path(st, segment->number, path);
+    quire_file_path(st, n, path);
     fd = quire_file_open_direct(st->ops, path, O_WRONLY | O_CREAT | O_EXCL, 0600);
     if (fd < 0) {
-        return fd;
+        return quire_file_failed(st, fd, "open", n);
     }
     head_make(st, segment, &head);
     quire_segment_head_write(st->block, &head);
     rc = st->ops->reserve(st->ops->ctx, fd, file_bytes_max(st));
-    if (rc == 0 || rc == -EOPNOTSUPP) {
-        rc = write_counted(st, fd, st->block, QUIRE_SEGMENT_BLOCK, 0);
+    rc = rc == -EOPNOTSUPP ? 0 : quire_file_failed(st, rc, "fallocate", n);
+    if (rc == 0) {
+        rc = write_counted(st, &(file_at){ fd, n, 0 }, st->block, QUIRE_SEGMENT_BLOCK);
     }
     if (rc == 0) {
-        rc = st->ops->sync_dir(st->ops->ctx, st->dir);
+        rc = quire_file_failed(st, st->ops->sync_dir(st->ops->ctx, st->dir), "fsync",
+                               FILE_NUMBER_DIR);
     }
     if (rc < 0) {
         (void)st->ops->close(st->ops->ctx, fd);
@@ -76,12 +89,24 @@ static int file_create(file_store *st, const file_segment *segment)
     return fd;
 }
 
+/* Whether the directory is still the one that was locked: it may have vanished, and another one may
+ * stand in its place, perhaps with a writer of its own. */
+static int lock_check(file_store *st)
+{
+    char path[FILE_PATH_MAX + 8];
+
+    (void)snprintf(path, sizeof path, "%s/lock", st->dir);
+    return quire_file_failed(st, st->ops->is_at(st->ops->ctx, st->lock_fd, path), "stat",
+                             FILE_NUMBER_LOCK);
+}
+
 int quire_file_begin(file_store *st)
 {
     file_segment *segment;
     char path[FILE_PATH_MAX];
-    int fd, rc = quire_file_room_make(st, false);
+    int fd, rc = lock_check(st);
 
+    rc = rc == 0 ? quire_file_room_make(st, false) : rc;
     if (rc < 0) {
         return rc;
     }
@@ -145,7 +170,8 @@ int quire_file_append(file_store *st, const unsigned char *bytes, size_t n_bytes
             return -EFBIG;
         }
     }
-    rc = write_counted(st, st->open.fd, bytes, n_bytes, st->open.end_bytes);
+    rc = write_counted(st, &(file_at){ st->open.fd, st->open.segment->number, st->open.end_bytes },
+                       bytes, n_bytes);
     if (rc < 0) {
         return rc;
     }
@@ -181,17 +207,24 @@ static void put_end(file_store *st, quire_transfer *t)
     quire_file_done(st, t, QUIRE_STORE_OK);
 }
 
+/* What is written to a file without a name is lost when the file is closed. */
+static int open_sync(file_store *st)
+{
+    const uint32_t n = st->open.segment->number;
+    char path[FILE_PATH_MAX];
+
+    quire_file_path(st, n, path);
+    QUIRE_TRY(quire_file_failed(st, st->ops->datasync(st->ops->ctx, st->open.fd), "fdatasync", n));
+    return quire_file_failed(st, st->ops->is_at(st->ops->ctx, st->open.fd, path), "stat", n);
+}
+
 int quire_file_sync(file_store *st)
 {
     quire_transfer *t;
     bool is_ended = false;
 
     if (st->open.segment != NULL && st->open.is_dirty) {
-        const int rc = st->ops->datasync(st->ops->ctx, st->open.fd);
-
-        if (rc < 0) {
-            return rc;
-        }
+        QUIRE_TRY(open_sync(st));
         st->open.is_dirty = false;
     }
     for (file_drop *d = st->open.drops.first; d != NULL; d = d->next) {
@@ -311,7 +344,7 @@ int quire_file_footer_write(file_store *st, int fd, const file_segment *segment,
     int rc = footer_make(st, segment, drops, &footer, &n_bytes);
 
     if (rc == 0) {
-        rc = write_counted(st, fd, footer, n_bytes, *end_bytes);
+        rc = write_counted(st, &(file_at){ fd, segment->number, *end_bytes }, footer, n_bytes);
         free(footer);
         *end_bytes += n_bytes;
     }
@@ -330,15 +363,19 @@ static void open_forget(file_store *st)
 int quire_file_seal(file_store *st)
 {
     uint64_t end_bytes = st->open.end_bytes;
-    int rc =
-        quire_file_footer_write(st, st->open.fd, st->open.segment, &st->open.drops, &end_bytes);
+    int rc;
 
+    /* First: a footer that a crash spares must not list a record that it does not spare, in the
+     * place of an older one that is durable. */
+    QUIRE_TRY(quire_file_sync(st));
+    rc = quire_file_footer_write(st, st->open.fd, st->open.segment, &st->open.drops, &end_bytes);
     if (rc < 0) {
         return rc;
     }
     st->open.is_dirty = true;
     /* Gives back what was reserved and not used. */
-    rc = st->ops->truncate(st->ops->ctx, st->open.fd, end_bytes);
+    rc = quire_file_failed(st, st->ops->truncate(st->ops->ctx, st->open.fd, end_bytes), "ftruncate",
+                           st->open.segment->number);
     rc = rc == 0 ? quire_file_sync(st) : rc;
     if (rc < 0) {
         return rc;

@@ -84,6 +84,17 @@ static int os_size(void *ctx, int fd, uint64_t *n_bytes)
     return 0;
 }
 
+static int os_is_at(void *ctx, int fd, const char *path)
+{
+    struct stat opened, named;
+
+    (void)ctx;
+    if (fstat(fd, &opened) != 0 || stat(path, &named) != 0) {
+        return -errno;
+    }
+    return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino ? 0 : -ENOENT;
+}
+
 static int os_unlink(void *ctx, const char *path)
 {
     (void)ctx;
@@ -152,6 +163,7 @@ const quire_file_ops *quire_file_ops_default(void)
                                         .truncate = os_truncate,
                                         .reserve = os_reserve,
                                         .size = os_size,
+                                        .is_at = os_is_at,
                                         .unlink = os_unlink,
                                         .make_dir = os_make_dir,
                                         .sync_dir = os_sync_dir,

@@ -29,6 +29,8 @@ typedef struct quire_file_ops {
     /* Reserve blocks without a change of the file's length. -EOPNOTSUPP is no failure. */
     int (*reserve)(void *ctx, int fd, uint64_t n_bytes);
     int (*size)(void *ctx, int fd, uint64_t *n_bytes);
+    /* Whether `path` still names the open file: 0, or -ENOENT when it names none or another. */
+    int (*is_at)(void *ctx, int fd, const char *path);
     int (*unlink)(void *ctx, const char *path);
     int (*make_dir)(void *ctx, const char *path, mode_t mode);
     /* Make names in a directory durable. */

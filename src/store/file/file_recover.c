@@ -472,6 +472,7 @@ int quire_file_recover(file_store *st, quire_error *err)
     free(r.numbers);
     free(r.tail);
     st->stats.evictions = 0;
+    st->failure = (file_failure){ 0 };
     return rc < 0 ? quire_error_set_errno(err, -rc, "cannot read the cache directory %s", st->dir)
                   : QUIRE_OK;
 }

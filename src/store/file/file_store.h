@@ -30,7 +30,15 @@
  *
  * Trouble: when a write fails, the state is DEGRADED: what is queued comes back CLOSED, reads go
  * on. Every retry_ms the store begins a new segment; when that works, it is READY again. Drops that
- * are not durable yet wait in memory.
+ * are not durable yet wait in memory. stats.trouble and the log name call, file and reason.
+ *
+ * A directory that vanished is such trouble: at each sync the open segment must still be at its
+ * path, and before each new segment the lock. A retry makes the directory again, if it is missing,
+ * and locks it; it does not write where another process has the lock.
+ *
+ * Power failures: a footer is written when the records that it lists are durable, so a crash leaves
+ * what was durable, whichever of the other writes it spares. A start after a crash may find room
+ * for one segment less; then the oldest goes without its used records.
  *
  * Stuck disks: only the store's threads wait for the disk. close() waits at most close_ms. After
  * that the memory of transfers whose input or output has not ended still belongs to the kernel:

@@ -51,27 +51,53 @@ static void puts_refuse(file_store *st, file_transfers *list, quire_store_result
     }
 }
 
+/* "pwrite of segment-0000000000000001.quire failed: No space left on device". */
+static void trouble_text(const file_failure *f, int error, char *text, size_t n)
+{
+    const char *reason =
+        error == -EWOULDBLOCK ? "another process has the directory" : strerrordesc_np(-error);
+
+    reason = reason != NULL ? reason : "unknown error";
+    if (f->call == NULL) {
+        (void)snprintf(text, n, "writing failed: %s", reason);
+    } else if (f->number == FILE_NUMBER_LOCK || f->number == FILE_NUMBER_DIR) {
+        (void)snprintf(text, n, "%s of the %s failed: %s", f->call,
+                       f->number == FILE_NUMBER_LOCK ? "lock" : "directory", reason);
+    } else {
+        (void)snprintf(text, n, "%s of segment-%016x.quire failed: %s", f->call, f->number, reason);
+    }
+}
+
+int quire_file_failed(file_store *st, int rc, const char *call, uint32_t number)
+{
+    if (rc < 0) {
+        st->failure = (file_failure){ call, number };
+    }
+    return rc;
+}
+
 /* Writing failed: give everything back, and wait for better times. */
 static void trouble(file_store *st, int error)
 {
-    const char *text = strerrordesc_np(-error);
+    const file_failure failure = st->failure;
+    char text[sizeof st->stats.trouble];
     bool is_new;
 
+    trouble_text(&failure, error, text, sizeof text);
     quire_file_open_abandon(st);
+    st->failure = (file_failure){ 0 };
     (void)pthread_mutex_lock(&st->lock);
     is_new = st->stats.state != QUIRE_STORE_DEGRADED;
     st->stats.state = QUIRE_STORE_DEGRADED;
-    (void)snprintf(st->stats.trouble, sizeof st->stats.trouble, "writing failed: %s",
-                   text != NULL ? text : "unknown error");
+    memcpy(st->stats.trouble, text, sizeof text);
     st->retry_at_ns = quire_file_now(st) + (uint64_t)st->opts.retry_ms * NS_PER_MS;
     puts_refuse(st, &st->unsynced, QUIRE_STORE_IO);
     puts_refuse(st, &st->puts, QUIRE_STORE_CLOSED);
     st->put_bytes = 0;
     (void)pthread_mutex_unlock(&st->lock);
     if (is_new) {
-        quire_file_log(st, FILE_LOG_TROUBLE,
-                       "%s: writing failed: %s; nothing is stored until it works again", st->dir,
-                       text != NULL ? text : "unknown error");
+        quire_file_log(st, FILE_LOG_TROUBLE, "%s: %s; nothing is stored until it works again",
+                       st->dir, text);
     }
     quire_file_wake(st);
 }
@@ -79,16 +105,15 @@ static void trouble(file_store *st, int error)
 /* The directory is not there: make it again and lock it. */
 static int dir_make(file_store *st)
 {
-    char path[FILE_PATH_MAX + 8];
+    const char *call;
     int fd, rc = st->ops->make_dir(st->ops->ctx, st->dir, 0700);
 
     if (rc < 0 && rc != -EEXIST) {
-        return rc;
+        return quire_file_failed(st, rc, "mkdir", FILE_NUMBER_DIR);
     }
-    (void)snprintf(path, sizeof path, "%s/lock", st->dir);
-    fd = st->ops->open(st->ops->ctx, path, O_RDWR | O_CREAT, 0600);
-    rc = fd < 0 ? fd : st->ops->lock(st->ops->ctx, fd);
+    rc = quire_file_lock(st, &fd, &call);
     if (rc < 0) {
+        (void)quire_file_failed(st, rc, call, FILE_NUMBER_LOCK);
         if (fd >= 0) {
             (void)st->ops->close(st->ops->ctx, fd);
         }
@@ -104,8 +129,9 @@ static void retry(file_store *st)
 {
     int rc = quire_file_begin(st);
 
-    if (rc == -ENOENT && st->open.segment == NULL && dir_make(st) == 0) {
-        rc = quire_file_begin(st);
+    if (rc == -ENOENT && st->open.segment == NULL) {
+        rc = dir_make(st);
+        rc = rc == 0 ? quire_file_begin(st) : rc;
     }
     rc = rc == 0 ? quire_file_sync(st) : rc;
     if (rc < 0) {

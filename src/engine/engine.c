@@ -1,7 +1,9 @@
-/* engine.c - the public functions of the engine, and its two halves connected.
+/* engine.c - the public functions of the engine, and its parts connected.
  *
  *   engine.h views.h --> loop   --- events: admitted, first token, step, ended, idle ---> adapt
  *   pins.h tuning.h  --> adapt  --- questions and setters (loop.h) ---------------------> loop
+ *   saver.h          --> saver  --- reads sessions, pins and what was learned ----------> loop,
+ * adapt
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/engine.h"
@@ -11,6 +13,7 @@
 #include "engine/engine_halves.h"
 #include "engine/loop/loop.h"
 #include "engine/loop/loop_views.h"
+#include "engine/saver/saver_life.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +33,9 @@ int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire
         rc = quire_adapt_create(&engine->adapt, engine->loop, err);
     }
     if (rc == QUIRE_OK) {
+        rc = quire_saver_create(&engine->saver, engine->loop, engine->adapt, err);
+    }
+    if (rc == QUIRE_OK) {
         quire_adapt_events(engine->adapt, &events);
         rc = quire_loop_start(engine->loop, &events, err);
     }
@@ -37,6 +43,7 @@ int quire_engine_create(quire_engine **out, const quire_engine_opts *opts, quire
         quire_engine_destroy(engine);
         return rc;
     }
+    quire_saver_start(engine->saver);
     *out = engine;
     return QUIRE_OK;
 }
@@ -46,6 +53,7 @@ void quire_engine_destroy(quire_engine *engine)
     if (engine == NULL) {
         return;
     }
+    quire_saver_destroy(engine->saver);
     if (engine->loop != NULL) {
         quire_loop_stop(engine->loop);
     }
@@ -169,6 +177,7 @@ void quire_engine_stats_get(quire_engine *engine, quire_engine_stats *out)
 {
     quire_loop_stats_get(engine->loop, out);
     quire_adapt_stats_get(engine->adapt, &out->memory);
+    quire_saver_stats_get(engine->saver, &out->saver);
 }
 
 typedef struct invalidation {

@@ -43,6 +43,7 @@
 #include "engine/events.h"
 #include "engine/pinned.h"
 #include "engine/precache.h"
+#include "engine/saver.h"
 #include "engine/sessions.h"
 #include "engine/stats.h"
 #include "engine/tier.h"
@@ -107,6 +108,7 @@ typedef struct quire_engine_opts {
     quire_precache_opts precache; /* idle time */
     size_t recent_bytes;          /* record of the last hour (tuning.h); 0 = none; default 4 MiB */
     quire_tier_opts tier;         /* pages below memory; tier.h */
+    quire_saver_opts saver;       /* what outlives a restart; saver.h */
     bool no_shadow;               /* no ghost caches of other sizes (trace/online/shadow.h) */
     uint64_t (*clock_us)(void *ctx); /* for tests; NULL = the monotonic clock */
     void *clock_ctx;

@@ -5,47 +5,15 @@
  * reads its session without a lock.
  *
  * SPDX-License-Identifier: MIT */
-#include "engine/sessions.h"
+#include "engine/sessions_object.h"
 #include "model/text.h"
 
 #include "base/check.h"
 #include "base/hash.h"
 #include "engine/kept_tokens.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct session {
-    struct session *newer, *older; /* list by last use */
-    struct session *next;          /* next of the same bucket, or of the evicted ones */
-    uint64_t hash;
-    char id[QUIRE_SESSION_ID_MAX + 1];
-    void *tenant;
-    uint32_t tenant_bytes;
-    uint64_t owner, created_us, used_us;
-    uint32_t n_turns;
-    quire_chat_message *messages; /* [n_messages], with their texts in one allocation */
-    uint32_t n_messages;
-    size_t text_bytes;
-    int32_t *tokens;
-    uint32_t n_tokens;
-    bool is_in_use, is_closed;
-} session;
-
-struct quire_sessions {
-    pthread_mutex_t mutex;
-    pthread_mutex_t *lock; /* the same lock, for const readers */
-    const quire_model *model;
-    quire_sessions_opts opts;
-    session **buckets; /* [n_buckets], a power of two */
-    uint32_t n_buckets;
-    session *newest, *oldest;
-    uint32_t count;
-    session *evicted; /* evicted, pages not dropped yet */
-    uint64_t owner_last;
-    uint64_t evictions_total;
-};
 
 /* The conversation of a session, while a request uses it. */
 static session *session_of(quire_session_ref ref)
@@ -54,16 +22,6 @@ static session *session_of(quire_session_ref ref)
 
     QUIRE_CHECK(s != NULL && s->is_in_use);
     return s;
-}
-
-static void sessions_lock(const quire_sessions *sessions)
-{
-    QUIRE_CHECK(pthread_mutex_lock(sessions->lock) == 0);
-}
-
-static void sessions_unlock(const quire_sessions *sessions)
-{
-    QUIRE_CHECK(pthread_mutex_unlock(sessions->lock) == 0);
 }
 
 /* ---- content ---- */
@@ -137,6 +95,12 @@ static session **place_of(const quire_sessions *t, const void *tenant, uint32_t 
     return at;
 }
 
+session *quire_sessions_find(const quire_sessions *sessions, const void *tenant,
+                             uint32_t tenant_bytes, const char *id)
+{
+    return *place_of(sessions, tenant, tenant_bytes, id);
+}
+
 static void list_remove(quire_sessions *t, session *s)
 {
     *(s->newer != NULL ? &s->newer->older : &t->newest) = s->older;
@@ -161,6 +125,12 @@ static void session_unlink(quire_sessions *t, session *s)
     s->next = NULL;
     list_remove(t, s);
     t->count--;
+    t->changes++;
+}
+
+static void changed(quire_sessions *t, session *s)
+{
+    s->changed = ++t->changes;
 }
 
 static void session_link(quire_sessions *t, session *s)
@@ -222,8 +192,8 @@ void quire_sessions_destroy(quire_sessions *t)
 
 static bool is_expired(const quire_sessions *t, const session *s, uint64_t now_us)
 {
-    return t->opts.ttl_us > 0 && !s->is_in_use && now_us >= s->used_us &&
-           now_us - s->used_us >= t->opts.ttl_us;
+    return t->opts.ttl_us > 0 && !s->is_in_use &&
+           quire_session_age_us(s->used_us, now_us) >= t->opts.ttl_us;
 }
 
 /* Evict a session to make room for another. */
@@ -291,6 +261,7 @@ static int enter(quire_sessions *t, session *found, session *fresh, uint64_t now
         content_free(found);
         s->created_us = now_us;
         t->evictions_total++;
+        changed(t, found);
     }
     s->is_in_use = true;
     s->used_us = now_us;
@@ -335,6 +306,7 @@ void quire_sessions_leave(quire_sessions *sessions, quire_session_ref ref, uint6
         s->used_us = now_us;
         list_remove(sessions, s);
         list_put_first(sessions, s);
+        changed(sessions, s);
     }
     sessions_unlock(sessions);
 }
@@ -447,8 +419,72 @@ int quire_sessions_commit(quire_sessions *sessions, quire_session_ref ref,
     s->n_tokens = n_tokens;
     s->n_turns++;
     s->used_us = now_us;
+    changed(sessions, s);
     rc = s->is_closed ? QUIRE_NOTFOUND : QUIRE_OK;
     sessions_unlock(sessions);
+    return rc;
+}
+
+/* ---- after a restart ---- */
+
+static void content_set(session *s, const quire_session_info *saved, quire_chat_message *messages,
+                        int32_t *tokens)
+{
+    s->created_us = saved->created_us;
+    s->used_us = saved->used_us;
+    s->n_turns = saved->n_turns;
+    s->messages = messages;
+    s->n_messages = saved->n_messages;
+    s->text_bytes = saved->text_bytes;
+    s->tokens = tokens;
+    s->n_tokens = saved->n_tokens;
+}
+
+/* Enter a session with its content into the table, which takes them over. */
+static int restore(quire_sessions *t, session *s, uint64_t now_us, uint64_t *change)
+{
+    QUIRE_FAIL_IF(is_expired(t, s, now_us), QUIRE_CANCELED);
+    QUIRE_FAIL_IF(t->count >= t->opts.sessions_max, QUIRE_LIMIT);
+    QUIRE_FAIL_IF(quire_sessions_find(t, s->tenant, s->tenant_bytes, s->id) != NULL, QUIRE_AGAIN);
+    s->owner = ++t->owner_last;
+    session_link(t, s);
+    changed(t, s);
+    *change = s->changed;
+    return QUIRE_OK;
+}
+
+int quire_sessions_restore(quire_sessions *sessions, const quire_session_info *saved,
+                           uint64_t now_us, uint64_t *change)
+{
+    session *s = session_new(saved->tenant, saved->tenant_bytes, saved->id);
+    const size_t n_bytes = saved->n_tokens * sizeof(int32_t);
+    quire_chat_message *messages = NULL;
+    int32_t *tokens = malloc(n_bytes + 1);
+    size_t text_bytes;
+    int rc = turn_copy(saved->messages, saved->n_messages, &messages, &text_bytes);
+
+    if (rc == QUIRE_OK && (s == NULL || tokens == NULL)) {
+        rc = QUIRE_NOMEM;
+    }
+    if (rc < 0) {
+        free(messages);
+        free(tokens);
+        if (s != NULL) {
+            session_free(s);
+        }
+        return rc;
+    }
+    if (n_bytes > 0) {
+        memcpy(tokens, saved->tokens, n_bytes);
+    }
+    content_set(s, saved, messages, tokens);
+    s->text_bytes = text_bytes;
+    sessions_lock(sessions);
+    rc = restore(sessions, s, now_us, change);
+    sessions_unlock(sessions);
+    if (rc < 0) {
+        session_free(s);
+    }
     return rc;
 }
 
@@ -500,79 +536,4 @@ uint64_t quire_sessions_expire(quire_sessions *sessions, uint64_t now_us)
     }
     sessions_unlock(sessions);
     return owner;
-}
-
-/* ---- looking ---- */
-
-static quire_session_info info_of(const session *s)
-{
-    return (quire_session_info){
-        .id = s->id,
-        .tenant = s->tenant,
-        .tenant_bytes = s->tenant_bytes,
-        .owner = s->owner,
-        .created_us = s->created_us,
-        .used_us = s->used_us,
-        .n_turns = s->n_turns,
-        .n_messages = s->n_messages,
-        .text_bytes = s->text_bytes,
-        .tokens = s->tokens,
-        .n_tokens = s->n_tokens,
-        .is_in_use = s->is_in_use,
-    };
-}
-
-int quire_sessions_visit(const quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
-                         int (*visit)(void *ctx, const quire_session_info *info), void *ctx)
-{
-    int rc = 0;
-
-    sessions_lock(sessions);
-    for (const session *s = sessions->newest; s != NULL && rc == 0; s = s->older) {
-        const quire_session_info info = info_of(s);
-
-        if (tenant == NULL ||
-            (s->tenant_bytes == tenant_bytes && memcmp(s->tenant, tenant, tenant_bytes) == 0)) {
-            rc = visit(ctx, &info);
-        }
-    }
-    sessions_unlock(sessions);
-    return rc;
-}
-
-int quire_sessions_look(const quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
-                        const char *id, void (*look)(void *ctx, const quire_session_info *info),
-                        void *ctx)
-{
-    const session *s;
-
-    sessions_lock(sessions);
-    s = *place_of(sessions, tenant, tenant_bytes, id);
-    if (s != NULL) {
-        const quire_session_info info = info_of(s);
-
-        look(ctx, &info);
-    }
-    sessions_unlock(sessions);
-    return s != NULL ? QUIRE_OK : QUIRE_NOTFOUND;
-}
-
-uint32_t quire_sessions_count(const quire_sessions *sessions)
-{
-    uint32_t count;
-
-    sessions_lock(sessions);
-    count = sessions->count;
-    sessions_unlock(sessions);
-    return count;
-}
-
-uint64_t quire_sessions_evictions_total(const quire_sessions *sessions)
-{
-    uint64_t evictions_total;
-
-    sessions_lock(sessions);
-    evictions_total = sessions->evictions_total;
-    sessions_unlock(sessions);
-    return evictions_total;
 }

@@ -94,6 +94,13 @@ int quire_sessions_close(quire_sessions *sessions, const void *tenant, uint32_t 
  * TTL but before this call starts empty. */
 uint64_t quire_sessions_expire(quire_sessions *sessions, uint64_t now_us);
 
+/* Times of sessions are of a clock that may have begun after them (a restart): their differences
+ * count modulo 2^64. A time that is to come has age 0. */
+static inline uint64_t quire_session_age_us(uint64_t then_us, uint64_t now_us)
+{
+    return now_us - then_us <= UINT64_MAX / 2 ? now_us - then_us : 0;
+}
+
 typedef struct quire_session_info {
     const char *id;
     const void *tenant;
@@ -102,10 +109,12 @@ typedef struct quire_session_info {
     uint64_t created_us;
     uint64_t used_us;
     uint32_t n_turns; /* commits */
+    const quire_chat_message *messages;
     uint32_t n_messages;
     size_t text_bytes;
     const int32_t *tokens;
     uint32_t n_tokens;
+    uint64_t changed; /* quire_sessions_changes() after the last change of content or use */
     bool is_in_use;
 } quire_session_info;
 
@@ -119,6 +128,17 @@ int quire_sessions_visit(const quire_sessions *sessions, const void *tenant, uin
 int quire_sessions_look(const quire_sessions *sessions, const void *tenant, uint32_t tenant_bytes,
                         const char *id, void (*look)(void *ctx, const quire_session_info *info),
                         void *ctx);
+
+/* Grows with each change of the content, the last use or the existence of a session. */
+uint64_t quire_sessions_changes(const quire_sessions *sessions);
+
+/* Bring back a session of an earlier process: its names, times, turns, messages and tokens (owner
+ * and changed are not read; the content is copied). It becomes the one used last, so callers begin
+ * with the one used first. *change is its `changed`. Errors: QUIRE_CANCELED (its TTL has ended),
+ * QUIRE_LIMIT (sessions_max, or the bounds of a turn), QUIRE_AGAIN (there is such a session),
+ * QUIRE_NOMEM. */
+int quire_sessions_restore(quire_sessions *sessions, const quire_session_info *saved,
+                           uint64_t now_us, uint64_t *change);
 
 uint32_t quire_sessions_count(const quire_sessions *sessions);
 /* Sessions ended by their TTL or by sessions_max. */

@@ -14,6 +14,7 @@
 #include "engine/events.h"
 #include "engine/loop/cost.h"
 #include "engine/precache.h"
+#include "engine/saver.h"
 #include "engine/tier.h"
 #include "quire/cache.h"
 #include "quire/prefix.h"
@@ -118,6 +119,7 @@ typedef struct quire_engine_stats {
     quire_prefix_stats prefix;
     quire_cache_stats cache;
     quire_tier_stats tier; /* all 0 without a store */
+    quire_saver_stats saver;
     uint32_t sessions;
     uint64_t session_evictions_total; /* idle TTL and sessions_max */
     uint64_t uptime_us;

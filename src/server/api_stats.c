@@ -167,6 +167,32 @@ static void write_tier(quire_json_out *json, const quire_tier_stats *s)
     quire_json_object_end(json);
 }
 
+/* What outlives a restart, if it is kept. */
+static void write_state(quire_json_out *json, const quire_saver_stats *s)
+{
+    if (!s->is_on) {
+        return;
+    }
+    quire_json_object(json, "state");
+    quire_json_u64(json, "items", s->items);
+    quire_json_u64(json, "bytes", s->bytes);
+    quire_json_u64(json, "capacity_bytes", s->bytes_max);
+    quire_json_u64(json, "left_out", s->left_out);
+    quire_json_u64(json, "written_total", s->written_total);
+    quire_json_u64(json, "failures_total", s->failures_total);
+    quire_json_object(json, "restored_total");
+    for (int i = 0; i < QUIRE_STATE_KIND_COUNT; i++) {
+        quire_json_u64(json, quire_state_kind_name((quire_state_kind)i), s->restored_total[i]);
+    }
+    quire_json_object_end(json);
+    quire_json_object(json, "refused_total");
+    for (int i = 1; i < QUIRE_STATE_RESULT_COUNT; i++) {
+        quire_json_u64(json, quire_state_result_name((quire_state_result)i), s->refused_total[i]);
+    }
+    quire_json_object_end(json);
+    quire_json_object_end(json);
+}
+
 static void write_memory(quire_json_out *json, const quire_memory_stats *s)
 {
     quire_json_object(json, "memory");
@@ -228,6 +254,7 @@ int quire_api_cache_stats(quire_http *http)
     write_cache(&json, &stats.cache);
     write_memory(&json, &stats.memory);
     write_tier(&json, &stats.tier);
+    write_state(&json, &stats.saver);
     write_classes(&json, &http->server->tiers.classes, &stats);
     quire_json_object(&json, "sessions");
     quire_json_u64(&json, "open", stats.sessions);

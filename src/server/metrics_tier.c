@@ -1,4 +1,5 @@
-/* metrics_tier.c - the table of metrics of pages below memory.
+/* metrics_tier.c - the table of metrics of pages below memory, and of state that outlives a
+ * restart.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/metrics_internal.h"
@@ -10,6 +11,10 @@ static double degraded(const quire_engine_stats *engine)
 
 #define RESULT(name, symbol)                                                                       \
     ENGINE("result=\"" name "\"", VALUE_U64, tier.store.results_total[QUIRE_STORE_##symbol])
+#define PART(name, kind)                                                                           \
+    ENGINE("part=\"" name "\"", VALUE_U64, saver.restored_total[QUIRE_STATE_##kind])
+#define REFUSED(name, symbol)                                                                      \
+    ENGINE(REASON(name), VALUE_U64, saver.refused_total[QUIRE_STATE_##symbol##_RESULT])
 #define FETCH(name, field) ENGINE("result=\"" name "\"", VALUE_U64, tier.field)
 
 /* clang-format off */
@@ -63,6 +68,36 @@ static const quire_metric_family families[] = {
     { "quire_tier_degraded", "gauge", "1 or 0", NULL,
       "Whether the store takes no pages at present because its disk fails.",
       SAMPLES(DERIVED(NULL, degraded)) },
+    { "quire_state_restored_total", "counter", "items", "`part`: `session`, `pin`, `reuse`",
+      "Sessions, pins and learned models of reuse that came back from the cache directory at the "
+      "start.",
+      SAMPLES(PART("session", SESSION), PART("pin", PIN), PART("reuse", REUSE)) },
+    { "quire_state_refused_total", "counter", "items",
+      "`reason`: `checksum`, `truncated`, `foreign`, `version`, `fields`, `io`, `limit`, `expired`",
+      "Items of state that did not come back at the start: damaged (checksum), cut short "
+      "(truncated), not such a file (foreign), of another version of the layout, with a field out "
+      "of range, not readable (io), more than this server may have (limit), past their time to "
+      "live (expired). The log names the files, except of expired items.",
+      SAMPLES(REFUSED("checksum", CHECKSUM), REFUSED("truncated", TRUNCATED),
+              REFUSED("foreign", FOREIGN), REFUSED("version", VERSION),
+              REFUSED("fields", FIELDS), REFUSED("io", IO), REFUSED("limit", LIMIT),
+              REFUSED("expired", EXPIRED)) },
+    { "quire_state_written_total", "counter", "items", NULL,
+      "Sessions, pins and learned models of reuse that were written to the cache directory.",
+      ONE(VALUE_U64, saver.written_total) },
+    { "quire_state_failures_total", "counter", "failures", NULL,
+      "Writes and removals of such items that failed; they are tried again every 5 s.",
+      ONE(VALUE_U64, saver.failures_total) },
+    { "quire_state_items", "gauge", "items", NULL, "Items of state in the cache directory now.",
+      ONE(VALUE_U64, saver.items) },
+    { "quire_state_bytes", "gauge", "bytes", "`what`: `stored`, `capacity`",
+      "Bytes that these items take from the disk, and the most that they may take.",
+      SAMPLES(ENGINE("what=\"stored\"", VALUE_U64, saver.bytes),
+              ENGINE("what=\"capacity\"", VALUE_U64, saver.bytes_max)) },
+    { "quire_state_left_out", "gauge", "items", NULL,
+      "Sessions and pins that are not in the cache directory because the items there may take no "
+      "more bytes.",
+      ONE(VALUE_U64, saver.left_out) },
 };
 /* clang-format on */
 

@@ -268,6 +268,100 @@ static void serve_survives(void **state)
     }
 }
 
+/* ---- what is kept beside pages ---- */
+
+static const char first_turn[] =
+    "{\"max_tokens\": 4, \"temperature\": 0, \"session_id\": \"s\", \"messages\": [{\"role\": "
+    "\"user\", \"content\": \"the river ran to the sea and the tree saw it all the long day, and a "
+    "dog and a cat ran by the old house\"}]}";
+static const char next_turn[] =
+    "{\"max_tokens\": 4, \"temperature\": 0, \"session_id\": \"s\", \"messages\": [{\"role\": "
+    "\"user\", \"content\": \"and then\"}]}";
+static const char pin[] = "{\"name\": \"p\", \"text\": \"once upon a time there was a dog and a "
+                          "cat and they ran to the sea\", \"background\": false}";
+
+static program_running start_with(uint16_t *port, const char *state)
+{
+    program_running running = program_start(
+        PROGRAM("serve", "-m", program_model(), "-t", "1", "--port", "0", "--kv", "f32",
+                "--cache-dir", dir, "--cache-disk", "512MiB", "--chat-template", "chatml",
+                "--log-level", "errors", "--cache-state", state));
+    char *line = program_line_with(running.out, "ready: ");
+
+    *port = (uint16_t)strtoul(strrchr(line, ':') + 1, NULL, 10);
+    free(line);
+    return running;
+}
+
+/* A number of a session, from GET /v1/cache/sessions/s; -1 = there is none. */
+static json_int_t session_number(uint16_t port, const char *name)
+{
+    json_t *document = json_loads(ask(port, "GET", "/v1/cache/sessions/s", ""), 0, NULL);
+    const json_t *value = json_object_get(document, name);
+    const json_int_t n = json_is_integer(value) ? json_integer_value(value) : -1;
+
+    json_decref(document);
+    return n;
+}
+
+static bool has_pin(uint16_t port)
+{
+    return strstr(ask(port, "GET", "/v1/cache/pins/p", ""), "\"held\"") != NULL;
+}
+
+static void end_by(program_running *running, int number)
+{
+    assert_int_equal(kill(running->pid, number), 0);
+    assert_int_equal(program_end(running), number == SIGTERM ? 0 : 128 + number);
+}
+
+/* A session and a pin are there after SIGTERM and after SIGKILL; a deleted one is not; with
+ * --cache-state none nothing is. */
+static void state_survives(void **state)
+{
+    static const int signals[] = { SIGTERM, SIGKILL };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        program_running running;
+        uint16_t port;
+
+        (void)new_dir("state-cache");
+        running = start_with(&port, "sessions,pins");
+        (void)ask(port, "POST", "/v1/chat/completions", first_turn);
+        (void)ask(port, "POST", "/v1/cache/pins", pin);
+        assert_int_equal(session_number(port, "turns"), 1);
+        assert_true(has_pin(port));
+        while (metric(port, "quire_state_items") < 2.0) {
+            doze();
+        }
+        end_by(&running, signals[i]);
+
+        running = start_with(&port, "sessions,pins,reuse");
+        assert_true(metric(port, "quire_state_restored_total{part=\"session\"}") == 1.0);
+        assert_true(metric(port, "quire_state_restored_total{part=\"pin\"}") == 1.0);
+        assert_int_equal(session_number(port, "turns"), 1);
+        assert_int_equal(session_number(port, "messages"), 2);
+        (void)ask(port, "POST", "/v1/chat/completions", next_turn);
+        assert_int_equal(session_number(port, "turns"), 2);
+        assert_int_equal(session_number(port, "messages"), 4);
+        while (!has_pin(port)) {
+            doze();
+        }
+        (void)ask(port, "DELETE", "/v1/cache/sessions/s", "");
+        end_by(&running, SIGTERM);
+
+        running = start_with(&port, "none");
+        assert_int_equal(session_number(port, "turns"), -1);
+        assert_false(has_pin(port));
+        end_by(&running, SIGTERM);
+        running = start_with(&port, "pins"); /* what was switched off was removed */
+        assert_true(metric(port, "quire_state_restored_total{part=\"pin\"}") == 0.0);
+        end_by(&running, SIGTERM);
+        (void)remove_dir();
+    }
+}
+
 /* A directory belongs to one process; others may read. */
 static void one_process_writes(void **state)
 {
@@ -306,6 +400,10 @@ static void settings_are_checked(void **state)
           "cache_dir needs the prefix cache" },
         { 2, PROGRAM("serve", "-m", m, "--cache-dir", "/x", "--cache-disk", "1MiB"),
           "cache_disk: at least" },
+        { 2, PROGRAM("serve", "-m", m, "--cache-dir", "/x", "--cache-disk", "320MiB"),
+          "cache_disk: at least" }, /* state has a share of it */
+        { 2, PROGRAM("serve", "-m", m, "--cache-dir", "/x", "--cache-state", "pins,session"),
+          "cache_state 'pins,session': it is a list of sessions, pins and reuse, or none" },
         { 1, PROGRAM("serve", "-m", m, "--cache-dir", "/nowhere/x"), "/nowhere/x" },
         { 1, PROGRAM("run", "-m", m, "-p", "a", "--cache-dir", "/nowhere/x"), "/nowhere/x" },
     };
@@ -326,6 +424,7 @@ int main(void)
         cmocka_unit_test(formats_do_not_mix),
         cmocka_unit_test(chat_goes_on_tomorrow),
         cmocka_unit_test(serve_survives),
+        cmocka_unit_test(state_survives),
         cmocka_unit_test(one_process_writes),
         cmocka_unit_test(settings_are_checked),
     };

@@ -165,6 +165,11 @@ static const quire_opt options[] = {
       .offset = offsetof(quire_serve_args, store_all),
       .help = "write every page at once; without this option, pages are written when they are "
               "used a second time, belong to a session or a pin, or at the end" },
+    { .names = { "--cache-state" }, .type = QUIRE_OPT_TEXT, .unit = "LIST",
+      .initial = "sessions,pins,reuse", .offset = offsetof(quire_serve_args, cache_state),
+      .help = "what the directory keeps beside pages, so that it survives a restart: a list of "
+              "sessions, pins and reuse (what the eviction policy has learned), or none. What is "
+              "not in the list is removed from the directory" },
     { .names = { "--store-write-rate" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "64MiB",
       .offset = offsetof(quire_serve_args, store_write_rate),

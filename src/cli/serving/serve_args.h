@@ -60,6 +60,7 @@ typedef struct quire_serve_args {
     uint64_t cache_disk_bytes;
     bool cache_dir_readonly;
     bool store_all;
+    const char *cache_state; /* see quire_serve_state_read() */
     uint64_t store_write_rate;
     /* watching itself */
     const char *record;

@@ -4,27 +4,64 @@
 #include "cli/serving/serve_store.h"
 
 #include "base/check.h"
+#include "base/num.h"
 #include "store/file/file_store.h"
 
-int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
-{
-    const uint64_t disk_min = (uint64_t)(QUIRE_FILE_SEGMENTS_MIN + 1) * ((uint64_t)64 << 20);
-    const char *needs = NULL;
+#include <string.h>
 
-    if (args->cache_dir != NULL) {
-        if (args->no_prefix_cache) {
-            return quire_error_set(err, QUIRE_INVAL, "cache_dir needs the prefix cache");
+#define STATE_SHARE  64u /* of cache_disk: what state may take */
+#define STATE_COPIES 2u  /* of this identity, of other identities */
+
+/* The most bytes of the items of state of one identity. */
+static uint64_t state_bytes(const quire_serve_args *args)
+{
+    return quire_min_u64(QUIRE_SAVER_BYTES, args->cache_disk_bytes / STATE_SHARE);
+}
+
+/* What cache_disk leaves for pages. */
+static uint64_t page_bytes(const quire_serve_args *args)
+{
+    return args->cache_disk_bytes - STATE_COPIES * state_bytes(args);
+}
+
+/* Take the next name off a list. Its length; *list is behind it. */
+static size_t next_name(const char **list, const char **name)
+{
+    const size_t n = strcspn(*list, ",");
+
+    *name = *list;
+    *list += n + ((*list)[n] == ',');
+    return n;
+}
+
+static bool is_name(const char *name, size_t n, const char *of)
+{
+    return strlen(of) == n && strncmp(name, of, n) == 0;
+}
+
+static int state_parts(const char *list, bool keeps[QUIRE_STATE_KIND_COUNT], quire_error *err)
+{
+    static const char *const names[] = { [QUIRE_STATE_SESSION] = "sessions",
+                                         [QUIRE_STATE_PIN] = "pins",
+                                         [QUIRE_STATE_REUSE] = "reuse" };
+    const char *rest = list;
+
+    memset(keeps, 0, QUIRE_STATE_KIND_COUNT * sizeof keeps[0]);
+    while (*rest != '\0' && strcmp(list, "none") != 0) {
+        const char *name;
+        const size_t n = next_name(&rest, &name);
+        uint32_t kind = 0;
+
+        while (kind < QUIRE_STATE_KIND_COUNT && !is_name(name, n, names[kind])) {
+            kind++;
         }
-        if (args->cache_disk_bytes < disk_min) {
-            return quire_error_set(err, QUIRE_INVAL, "cache_disk: at least %llu bytes are needed",
-                                   (unsigned long long)disk_min);
+        if (kind == QUIRE_STATE_KIND_COUNT) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "cache_state '%.60s': it is a list of sessions, pins and "
+                                   "reuse, or none",
+                                   list);
         }
-        return QUIRE_OK;
-    }
-    needs = args->cache_dir_readonly ? "cache_dir_readonly" : needs;
-    needs = args->store_all ? "store_all" : needs;
-    if (needs != NULL) {
-        return quire_error_set(err, QUIRE_INVAL, "%s needs a cache_dir", needs);
+        keeps[kind] = true;
     }
     return QUIRE_OK;
 }
@@ -32,6 +69,42 @@ int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
 static void log_trouble(void *ctx, const char *line)
 {
     quire_serve_log_line(ctx, QUIRE_LOG_ERRORS, "cache_dir: %s", line);
+}
+
+int quire_serve_state_read(quire_saver_opts *out, const quire_serve_args *args,
+                           const quire_serve_log *log, quire_error *err)
+{
+    *out = (quire_saver_opts){ .dir = args->cache_dir,
+                               .is_readonly = args->cache_dir_readonly,
+                               .bytes_max = state_bytes(args),
+                               .log = log_trouble,
+                               .log_ctx = (void *)(uintptr_t)log };
+    return state_parts(args->cache_state, out->keeps, err);
+}
+
+int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
+{
+    const uint64_t disk_min = (uint64_t)(QUIRE_FILE_SEGMENTS_MIN + 1) * ((uint64_t)64 << 20);
+    bool keeps[QUIRE_STATE_KIND_COUNT];
+    const char *needs = NULL;
+
+    if (args->cache_dir != NULL) {
+        if (args->no_prefix_cache) {
+            return quire_error_set(err, QUIRE_INVAL, "cache_dir needs the prefix cache");
+        }
+        if (page_bytes(args) < disk_min) {
+            return quire_error_set(
+                err, QUIRE_INVAL, "cache_disk: at least %llu bytes are needed",
+                (unsigned long long)(disk_min + disk_min / (STATE_SHARE / 2 - 1)));
+        }
+        return state_parts(args->cache_state, keeps, err);
+    }
+    needs = args->cache_dir_readonly ? "cache_dir_readonly" : needs;
+    needs = args->store_all ? "store_all" : needs;
+    if (needs != NULL) {
+        return quire_error_set(err, QUIRE_INVAL, "%s needs a cache_dir", needs);
+    }
+    return state_parts(args->cache_state, keeps, err);
 }
 
 int quire_serve_store_open(quire_store **out, const quire_serve_args *args,
@@ -44,7 +117,7 @@ int quire_serve_store_open(quire_store **out, const quire_serve_args *args,
         return QUIRE_OK;
     }
     opts.dir = args->cache_dir;
-    opts.capacity_bytes = args->cache_disk_bytes;
+    opts.capacity_bytes = page_bytes(args);
     opts.write_rate = args->store_write_rate;
     opts.is_readonly = args->cache_dir_readonly;
     opts.log = log_trouble;

@@ -20,4 +20,10 @@ int quire_serve_store_open(quire_store **out, const quire_serve_args *args,
 /* Close a store that no engine has taken. NULL is allowed. */
 void quire_serve_store_close(quire_store *store);
 
+/* The engine's options for what outlives a restart, by cache_dir and cache_state: a list of
+ * "sessions", "pins" and "reuse" with commas in between, or "none". Memory: borrows from args and
+ * log. Errors: QUIRE_INVAL. */
+int quire_serve_state_read(quire_saver_opts *out, const quire_serve_args *args,
+                           const quire_serve_log *log, quire_error *err);
+
 #endif /* QUIRE_CLI_SERVE_STORE_H */

@@ -128,6 +128,12 @@ typedef struct quire_evict_ops {
                  quire_prefix_gone why, quire_ghost *ghost);
     /* A ghost is forgotten. NULL = ignored. */
     void (*forgotten)(struct quire_evict *evict, quire_ghost *ghost);
+    /* What the policy has learned from the workload, as learned_bytes bytes that another tree of
+     * this policy can begin with. load: false, and nothing changes, when a number is out of range.
+     * learned_bytes 0 = nothing is learned. */
+    size_t learned_bytes;
+    void (*save)(const struct quire_evict *evict, unsigned char *out);
+    bool (*load)(struct quire_evict *evict, const unsigned char *bytes);
 } quire_evict_ops;
 
 typedef struct quire_evict_region {

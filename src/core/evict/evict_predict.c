@@ -488,6 +488,20 @@ static void predict_bin_stop(quire_evict *evict, quire_evict_bin *bin)
     quire_bag_fini(&g->bag, &evict->allocator);
 }
 
+static void predict_save(const quire_evict *evict, unsigned char *out)
+{
+    const predictor *p = evict->state;
+
+    quire_reuse_model_save(&p->model, out);
+}
+
+static bool predict_load(quire_evict *evict, const unsigned char *bytes)
+{
+    predictor *p = evict->state;
+
+    return quire_reuse_model_load(&p->model, bytes, p->now);
+}
+
 const quire_evict_ops quire_evict_predict = {
     .n_heaps = 1,
     .tree_bytes = sizeof(predictor),
@@ -505,4 +519,7 @@ const quire_evict_ops quire_evict_predict = {
     .victim = predict_victim,
     .gone = predict_gone,
     .forgotten = predict_forgotten,
+    .learned_bytes = QUIRE_REUSE_SAVED_BYTES,
+    .save = predict_save,
+    .load = predict_load,
 };

@@ -8,12 +8,10 @@
 
 /* Priors of the model. Any values from a quarter to four times these give the same hit rates within
  * noise (docs/eviction.md). */
-#define PRIOR_HAZARD 0.1f /* per half octave, the same in each: LRU's assumption */
-#define PRIOR_EVENTS 0.1f /* weight of PRIOR_HAZARD, by kind */
-#define LEAN_EVENTS  4.0f /* weight of a parent's hazard in a child */
-#define PRIOR_VARIANCE                                                                             \
-    0.25f /* of a weight: one feature value may change the hazard 1.6-fold                         \
-           */
+#define PRIOR_HAZARD   0.1f /* per half octave, the same in each: LRU's assumption */
+#define PRIOR_EVENTS   0.1f /* weight of PRIOR_HAZARD, by kind */
+#define LEAN_EVENTS    4.0f /* weight of a parent's hazard in a child */
+#define PRIOR_VARIANCE QUIRE_REUSE_PRIOR_VARIANCE
 
 #define KEEP            0.96f /* share of the counts kept per round: half in 3,000 requests */
 #define CLASSES_A_TIME  2u    /* refreshed per request */
@@ -361,6 +359,15 @@ void quire_reuse_refresh(quire_reuse_model *model, uint64_t now, float least_tim
         class_refresh(model, model->next_class, now);
         model->next_class = (model->next_class + 1) % QUIRE_REUSE_CLASSES;
     }
+}
+
+void quire_reuse_refresh_all(quire_reuse_model *model, uint64_t now)
+{
+    round_begin(model, now);
+    for (uint32_t id = 0; id < QUIRE_REUSE_CLASSES; id++) {
+        class_refresh(model, id, now);
+    }
+    model->next_class = 0;
 }
 
 float quire_reuse_index(const quire_reuse_model *model, uint32_t class_id, uint32_t age)

@@ -31,6 +31,7 @@
 #define QUIRE_CORE_REUSE_MODEL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define QUIRE_REUSE_AGES     56u
@@ -89,6 +90,11 @@ typedef struct quire_reuse_part {
 
 void quire_reuse_model_init(quire_reuse_model *model);
 
+/* The variance of a weight before anything is learned; learning only narrows it. */
+#define QUIRE_REUSE_PRIOR_VARIANCE 0.25f /* one feature value may change the hazard 1.6-fold */
+/* Refresh everything that follows from the counts and weights, at once. */
+void quire_reuse_refresh_all(quire_reuse_model *model, uint64_t now);
+
 /* Half octaves of n: 0, 1 for 1, 3 for 2, 4 for 3, 5 for 4 and so on; at most max. */
 uint8_t quire_reuse_half_octaves(uint64_t n, uint8_t max);
 
@@ -111,5 +117,20 @@ void quire_reuse_refresh(quire_reuse_model *model, uint64_t now, float least_tim
 
 /* The index of a node of the class at this age: uses per node and unit of time while it stays. */
 float quire_reuse_index(const quire_reuse_model *model, uint32_t class_id, uint32_t age);
+
+/* ---- what was learned, as bytes ----
+ *
+ * Of each class and bin of ages the events and the exposure, of each weight mean and variance: f32,
+ * little-endian. Lives under way, and what follows from the counts, are not among them. */
+#define QUIRE_REUSE_SAVED_BYTES                                                                    \
+    ((size_t)QUIRE_REUSE_CLASSES * QUIRE_REUSE_AGES * 8u +                                         \
+     (size_t)QUIRE_REUSE_FEATURES * QUIRE_REUSE_VALUES * 8u)
+
+void quire_reuse_model_save(const quire_reuse_model *model,
+                            unsigned char out[QUIRE_REUSE_SAVED_BYTES]);
+/* Replace what the model has learned, and compute all that follows from it. False: a number is out
+ * of range; the model is as before. Cost: some milliseconds. */
+bool quire_reuse_model_load(quire_reuse_model *model,
+                            const unsigned char bytes[QUIRE_REUSE_SAVED_BYTES], uint64_t now);
 
 #endif /* QUIRE_CORE_REUSE_MODEL_H */

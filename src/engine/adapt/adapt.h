@@ -57,6 +57,33 @@ typedef struct quire_adapt_pins_ask {
 int quire_adapt_pins_list(quire_adapt *adapt, const quire_adapt_pins_ask *ask,
                           quire_engine_pin *out, uint32_t n, uint32_t *n_all);
 
+/* ---- what outlives a restart: engine/saver ---- */
+
+typedef struct quire_adapt_pin_view {
+    const char *name;
+    const void *tenant;
+    uint32_t tenant_bytes;
+    const char *class_name;
+    uint64_t ttl_s;
+    uint64_t expires_us; /* 0 = never, or its lifetime begins when it is held */
+    uint64_t created_us;
+    const int32_t *tokens;
+    uint32_t n_tokens;
+    uint64_t changed; /* quire_adapt_pins_changes() after its last change */
+} quire_adapt_pin_view;
+
+/* Grows with each change of a pin's view and each end of a pin. Thread: any. */
+uint64_t quire_adapt_pins_changes(const quire_adapt *adapt);
+/* Visit all pins, oldest first. Thread: the engine's. */
+void quire_adapt_pins_visit(quire_adapt *adapt,
+                            void (*visit)(void *ctx, const quire_adapt_pin_view *pin), void *ctx);
+/* Enter a pin of an earlier process. Its bytes are set aside; its text comes from the store or is
+ * computed once the loop runs, as after a failed attempt of a new pin. until_us: the end of its
+ * lifetime, 0 as in the view. *change is its `changed`. Errors: quire_engine_pin_create(). Thread:
+ * the owner's, before the loop starts. */
+int quire_adapt_pin_restore(quire_adapt *adapt, const quire_engine_pin_params *params,
+                            uint64_t until_us, uint64_t *change, quire_error *err);
+
 int quire_adapt_tune(quire_adapt *adapt, const quire_engine_tune_opts *opts,
                      quire_engine_tuning *out);
 void quire_adapt_tuning_get(quire_adapt *adapt, quire_engine_tuning *out);

@@ -27,6 +27,9 @@ typedef struct quire_pin_entry {
     uint32_t n_cached_tokens; /* when the pin was requested */
     uint32_t n_attempts;
     uint64_t ttl_s;
+    uint64_t until_us; /* of a pin from before a restart: its lifetime ends then; 0 = it begins when
+                          the pin is held */
+    uint64_t changed;  /* number of the last change that quire_adapt_pin_view shows */
     quire_request *request;   /* the request that computes it; NULL = none */
     quire_pin_waiter *waiter; /* NULL = no waiter */
     quire_engine_pin shown;   /* state after the last change or second; without ages */
@@ -37,8 +40,9 @@ typedef struct quire_pin_entry {
 struct quire_pin_table {
     quire_pins *table;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a waiter is done */
-    uint64_t touched_us;    /* last report of pinned texts to the working set */
+    pthread_cond_t changed;   /* a waiter is done */
+    uint64_t touched_us;      /* last report of pinned texts to the working set */
+    _Atomic uint64_t changes; /* the last number given to a change; any thread reads it */
     uint32_t n;
     quire_pin_entry entries[]; /* [pins_max], oldest first: n are in use */
 };
@@ -50,6 +54,8 @@ void quire_adapt_pin_show(quire_adapt *adapt, quire_pin_entry *entry);
 /* Describe an entry for clients. The lock is held, or the caller is the engine's thread. */
 void quire_adapt_pin_describe(const quire_adapt *adapt, const quire_pin_entry *entry,
                               quire_engine_pin *out);
+/* What quire_adapt_pin_view shows of an entry has changed. */
+void quire_adapt_pin_changed(quire_pin_table *pins, quire_pin_entry *entry);
 /* Append a copy of entry and return its place; or remove the last entry. */
 quire_pin_entry *quire_adapt_pin_add(quire_pin_table *pins, const quire_pin_entry *entry);
 void quire_adapt_pin_take_back(quire_pin_table *pins);

@@ -13,6 +13,7 @@
 #include "base/num.h"
 #include "base/parse.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,12 +128,18 @@ void quire_adapt_pin_describe(const quire_adapt *adapt, const quire_pin_entry *e
     out->left_s = entry->expires_us > now_us ? seconds(entry->expires_us - now_us) : 0;
 }
 
+void quire_adapt_pin_changed(quire_pin_table *pins, quire_pin_entry *entry)
+{
+    entry->changed = atomic_fetch_add(&pins->changes, 1) + 1;
+}
+
 quire_pin_entry *quire_adapt_pin_add(quire_pin_table *pins, const quire_pin_entry *entry)
 {
     (void)pthread_mutex_lock(&pins->lock);
     pins->entries[pins->n] = *entry;
     pins->n++;
     (void)pthread_mutex_unlock(&pins->lock);
+    quire_adapt_pin_changed(pins, &pins->entries[pins->n - 1]);
     return &pins->entries[pins->n - 1];
 }
 
@@ -141,6 +148,7 @@ void quire_adapt_pin_take_back(quire_pin_table *pins)
     (void)pthread_mutex_lock(&pins->lock);
     pins->n--;
     (void)pthread_mutex_unlock(&pins->lock);
+    (void)atomic_fetch_add(&pins->changes, 1);
 }
 
 /* Remove an entry; the order of the others stays. */
@@ -150,6 +158,7 @@ static void entry_cut(quire_pin_table *pins, quire_pin_entry *entry)
     pins->n--;
     memmove(entry, entry + 1, (pins->n - (size_t)(entry - pins->entries)) * sizeof *entry);
     (void)pthread_mutex_unlock(&pins->lock);
+    (void)atomic_fetch_add(&pins->changes, 1);
 }
 
 /* Wake the client that waits for the pin. */
@@ -242,9 +251,12 @@ void quire_adapt_pin_drop_entry(quire_adapt *adapt, quire_pin_entry *entry, cons
 static void held(quire_adapt *adapt, quire_pin_entry *entry)
 {
     const uint64_t now_us = quire_loop_now_us(adapt->loop);
-    const uint64_t expires_us = entry->ttl_s != 0 ? now_us + entry->ttl_s * US_PER_S : 0;
+    const uint64_t expires_us = entry->ttl_s == 0      ? 0
+                                : entry->until_us != 0 ? entry->until_us
+                                                       : now_us + entry->ttl_s * US_PER_S;
 
     (void)quire_pins_renew(adapt->pins->table, entry->id, expires_us);
+    quire_adapt_pin_changed(adapt->pins, entry);
     adapt->figures.pins_created_total++;
     say(adapt, entry, QUIRE_EVENT_PIN_CREATED, "is held");
     waiter_end(adapt, entry, QUIRE_OK, NULL);

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/num.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #define US_PER_S 1000000u
@@ -198,16 +199,15 @@ static int reserve(creation *c, const quire_pin_spec *spec, quire_pin_id *id)
     return rc;
 }
 
-static int create(creation *c)
+/* Set the pin's bytes aside and enter it into both tables, not begun. */
+static int enter(creation *c, quire_pin_entry **out)
 {
     quire_adapt *adapt = c->adapt;
     quire_pin_table *pins = adapt->pins;
     const quire_engine_pin_params *p = c->params;
     const quire_pin_spec spec = spec_of(adapt, p);
-    quire_pin_entry *entry;
     quire_prefix_match match;
     quire_pin_id id;
-    int rc;
 
     if (pins->n == adapt->parts->opts->pins_max) {
         return quire_error_set(c->err, QUIRE_LIMIT, "there are %u pins, no more are allowed",
@@ -218,26 +218,52 @@ static int create(creation *c)
     }
     QUIRE_TRY(reserve(c, &spec, &id));
     quire_prefix_lookup(adapt->parts->tree, &spec.key, spec.tokens, spec.n_tokens, &match);
-    entry = quire_adapt_pin_add(pins, &(quire_pin_entry){
-                                          .id = id,
-                                          .class_index = p->class_index,
-                                          .n_tokens = p->n_tokens,
-                                          .n_cached_tokens = match.n_tokens,
-                                          .ttl_s = p->ttl_s,
-                                      });
-    quire_adapt_pin_show(adapt, entry);
+    *out = quire_adapt_pin_add(pins, &(quire_pin_entry){
+                                         .id = id,
+                                         .class_index = p->class_index,
+                                         .n_tokens = p->n_tokens,
+                                         .n_cached_tokens = match.n_tokens,
+                                         .ttl_s = p->ttl_s,
+                                     });
+    quire_adapt_pin_show(adapt, *out);
+    return QUIRE_OK;
+}
+
+static int create(creation *c)
+{
+    quire_adapt *adapt = c->adapt;
+    quire_pin_table *pins = adapt->pins;
+    quire_pin_entry *entry;
+    int rc;
+
+    QUIRE_TRY(enter(c, &entry));
     rc = quire_adapt_pin_begin(adapt, entry, c->err);
     if (rc < 0) {
+        const quire_pin_id id = entry->id;
+
         quire_adapt_pin_take_back(pins);
         (void)quire_pins_drop(pins->table, id, quire_loop_now_us(adapt->loop));
         return rc;
     }
     quire_adapt_pin_show(adapt, entry);
     quire_adapt_pin_describe(adapt, entry, c->out);
-    if (c->out->state == QUIRE_ENGINE_PIN_COMPUTING && !p->is_background) {
+    if (c->out->state == QUIRE_ENGINE_PIN_COMPUTING && !c->params->is_background) {
         entry->waiter = c->waiter;
         c->is_waiting = true;
     }
+    return QUIRE_OK;
+}
+
+int quire_adapt_pin_restore(quire_adapt *adapt, const quire_engine_pin_params *params,
+                            uint64_t until_us, uint64_t *change, quire_error *err)
+{
+    creation c = { .adapt = adapt, .params = params, .err = err };
+    quire_pin_entry *entry;
+
+    QUIRE_TRY(check_params(adapt, params, err));
+    QUIRE_TRY(enter(&c, &entry));
+    entry->until_us = until_us;
+    *change = entry->changed;
     return QUIRE_OK;
 }
 
@@ -299,6 +325,8 @@ static void renew(quire_adapt *adapt, quire_pin_entry *entry, uint64_t ttl_s)
     const char *name = entry->shown.name;
 
     entry->ttl_s = ttl_s;
+    entry->until_us = 0;
+    quire_adapt_pin_changed(adapt->pins, entry);
     if (entry->shown.state == QUIRE_ENGINE_PIN_HELD) { /* else its time begins when it is held */
         (void)quire_pins_renew(adapt->pins->table, entry->id,
                                ttl_s != 0 ? now_us + ttl_s * US_PER_S : 0);
@@ -368,6 +396,36 @@ int quire_adapt_pin_drop(quire_adapt *adapt, const quire_engine_pin_name *name)
 }
 
 /* ---- looking ---- */
+
+uint64_t quire_adapt_pins_changes(const quire_adapt *adapt)
+{
+    return adapt->pins != NULL ? atomic_load(&adapt->pins->changes) : 0;
+}
+
+void quire_adapt_pins_visit(quire_adapt *adapt,
+                            void (*visit)(void *ctx, const quire_adapt_pin_view *pin), void *ctx)
+{
+    const quire_pin_table *pins = adapt->pins;
+
+    for (uint32_t i = 0; pins != NULL && i < pins->n; i++) {
+        const quire_pin_entry *entry = &pins->entries[i];
+        quire_pin_info info;
+
+        QUIRE_CHECK(quire_pins_get(pins->table, entry->id, &info) == QUIRE_OK);
+        visit(ctx, &(quire_adapt_pin_view){
+                       .name = info.name,
+                       .tenant = info.key.salt,
+                       .tenant_bytes = info.key.salt_bytes,
+                       .class_name = adapt->parts->opts->classes.items[entry->class_index].name,
+                       .ttl_s = entry->ttl_s,
+                       .expires_us = info.expires_us != 0 ? info.expires_us : entry->until_us,
+                       .created_us = info.created_us,
+                       .tokens = info.tokens,
+                       .n_tokens = info.n_tokens,
+                       .changed = entry->changed,
+                   });
+    }
+}
 
 static bool is_tenants(const quire_engine_pin *pin, const void *tenant, uint32_t tenant_bytes)
 {

@@ -98,7 +98,7 @@ static int consider_session(void *ctx, const quire_session_info *info)
         .n_tokens = s->adapt->parts->is_page_exact ? info->n_tokens - info->n_tokens % page_tokens
                                                    : info->n_tokens,
     };
-    const uint64_t age_us = s->now_us > info->used_us ? s->now_us - info->used_us : 0;
+    const uint64_t age_us = quire_session_age_us(info->used_us, s->now_us);
 
     if (!info->is_in_use && info->n_turns > 1 && text.n_tokens > 0) {
         const uint64_t gap_us = (info->used_us - info->created_us) / (info->n_turns - 1);

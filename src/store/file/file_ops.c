@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -101,6 +102,12 @@ static int os_unlink(void *ctx, const char *path)
     return result_of(unlink(path));
 }
 
+static int os_rename(void *ctx, const char *from, const char *to)
+{
+    (void)ctx;
+    return result_of(rename(from, to));
+}
+
 static int os_make_dir(void *ctx, const char *path, mode_t mode)
 {
     (void)ctx;
@@ -165,6 +172,7 @@ const quire_file_ops *quire_file_ops_default(void)
                                         .size = os_size,
                                         .is_at = os_is_at,
                                         .unlink = os_unlink,
+                                        .rename = os_rename,
                                         .make_dir = os_make_dir,
                                         .sync_dir = os_sync_dir,
                                         .list = os_list,

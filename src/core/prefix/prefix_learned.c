@@ -1,0 +1,31 @@
+/* prefix_learned.c - see prefix_learned.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "core/prefix/prefix_learned.h"
+
+#include "base/check.h"
+#include "core/evict/reuse_model.h"
+#include "core/prefix/prefix_internal.h"
+
+_Static_assert(QUIRE_REUSE_SAVED_BYTES <= QUIRE_PREFIX_LEARNED_MAX, "what is learned is bounded");
+
+size_t quire_prefix_learned_bytes(const quire_prefix *tree)
+{
+    return tree->evict.ops->learned_bytes;
+}
+
+void quire_prefix_learned_save(const quire_prefix *tree, unsigned char *out)
+{
+    if (tree->evict.ops->learned_bytes > 0) {
+        tree->evict.ops->save(&tree->evict, out);
+    }
+}
+
+int quire_prefix_learned_load(quire_prefix *tree, const unsigned char *bytes, size_t n_bytes)
+{
+    const quire_evict_ops *ops = tree->evict.ops;
+
+    QUIRE_FAIL_IF(ops->learned_bytes == 0 || n_bytes != ops->learned_bytes, QUIRE_INVAL);
+    QUIRE_FAIL_IF(!ops->load(&tree->evict, bytes), QUIRE_INVAL);
+    return QUIRE_OK;
+}

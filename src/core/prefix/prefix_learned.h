@@ -1,0 +1,22 @@
+/* prefix_learned.h - what the eviction policy of a tree has learned from the workload, as bytes, so
+ * that a tree of the next process begins with it.
+ *
+ * Thread: the tree's owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CORE_PREFIX_LEARNED_H
+#define QUIRE_CORE_PREFIX_LEARNED_H
+
+#include "quire/prefix.h"
+
+/* The most bytes that quire_prefix_learned_save() writes. */
+#define QUIRE_PREFIX_LEARNED_MAX ((size_t)256 << 10)
+
+/* Bytes that the tree's policy would write; 0 = it learns nothing. Thread: any. */
+size_t quire_prefix_learned_bytes(const quire_prefix *tree);
+void quire_prefix_learned_save(const quire_prefix *tree, unsigned char *out);
+/* Replace what the policy has learned. Errors: QUIRE_INVAL (of another length, or a number is out
+ * of range: the tree is unchanged). */
+int quire_prefix_learned_load(quire_prefix *tree, const unsigned char *bytes, size_t n_bytes);
+
+#endif /* QUIRE_CORE_PREFIX_LEARNED_H */

@@ -1,0 +1,231 @@
+/* saver_restore.c - what the directory has, brought back; see saver_object.h.
+ *
+ * Items are restored in the order of their times: sessions from the one used first, so that the
+ * table's order is as before. What is refused is named, and its file goes with the next round, as
+ * every file that no source has; except what this program cannot judge: another version, a file
+ * that could not be read.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/saver/saver_object.h"
+
+#include "base/check.h"
+#include "core/prefix/prefix_learned.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct loaded {
+    quire_state_name name;
+    uint64_t time_us;
+    unsigned char *item; /* NULL = refused */
+    size_t n_bytes;
+    quire_state_result result;
+} loaded;
+
+typedef struct restoring {
+    quire_saver *saver;
+    quire_saved_clock clock;
+    loaded *items;
+    uint32_t n, capacity;
+    uint64_t n_bytes; /* of all items in memory */
+    uint64_t n_refused;
+    uint32_t n_sessions; /* that are still to come */
+    bool is_short;       /* of memory */
+} restoring;
+
+/* ---- reading the directory ---- */
+
+static void name_take(void *ctx, const quire_state_name *name)
+{
+    restoring *r = ctx;
+
+    if (r->n == r->capacity) {
+        const uint32_t capacity = r->capacity > 0 ? 2 * r->capacity : 64;
+        loaded *items = realloc(r->items, capacity * sizeof *items);
+
+        if (items == NULL) {
+            r->is_short = true;
+            return;
+        }
+        r->items = items;
+        r->capacity = capacity;
+    }
+    r->items[r->n++] = (loaded){ .name = *name };
+}
+
+static void load(restoring *r, loaded *l)
+{
+    if (!r->saver->opts.keeps[l->name.kind]) {
+        return;
+    }
+    l->result = quire_state_dir_read(r->saver->dir, &l->name, &l->item, &l->n_bytes, &l->time_us);
+    r->n_bytes += l->n_bytes;
+    if (l->item != NULL && r->n_bytes > 2 * r->saver->opts.bytes_max) {
+        free(l->item);
+        l->item = NULL;
+        l->result = QUIRE_STATE_LIMIT_RESULT;
+    }
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const uint64_t ta = ((const loaded *)a)->time_us, tb = ((const loaded *)b)->time_us;
+
+    return ta < tb ? -1 : ta > tb;
+}
+
+/* ---- one item ---- */
+
+static quire_state_result result_of(int rc)
+{
+    switch (rc) {
+    case QUIRE_OK:
+        return QUIRE_STATE_OK_RESULT;
+    case QUIRE_CANCELED:
+        return QUIRE_STATE_EXPIRED_RESULT;
+    case QUIRE_LIMIT:
+    case QUIRE_NOPAGES:
+        return QUIRE_STATE_LIMIT_RESULT;
+    case QUIRE_NOMEM:
+        return QUIRE_STATE_IO_RESULT;
+    default:
+        return QUIRE_STATE_FIELDS_RESULT;
+    }
+}
+
+static int pin_restore(quire_saver *saver, const quire_adapt_pin_view *pin, uint64_t *change,
+                       quire_error *err)
+{
+    const quire_classes *classes = &saver->parts->opts->classes;
+    quire_engine_pin_params params = { .name = pin->name,
+                                       .tokens = pin->tokens,
+                                       .n_tokens = pin->n_tokens,
+                                       .ttl_s = pin->ttl_s,
+                                       .tenant = pin->tenant,
+                                       .tenant_bytes = pin->tenant_bytes,
+                                       .is_background = true };
+
+    while (params.class_index < classes->n &&
+           strcmp(classes->items[params.class_index].name, pin->class_name) != 0) {
+        params.class_index++;
+    }
+    if (params.class_index == classes->n) {
+        return quire_error_set(err, QUIRE_LIMIT, "there is no class '%.40s' any more",
+                               pin->class_name);
+    }
+    return quire_adapt_pin_restore(saver->adapt, &params, pin->expires_us, change, err);
+}
+
+/* Hand what was read to its owner. */
+static quire_state_result give(restoring *r, const quire_saved *saved, quire_state_kind kind,
+                               uint64_t *change, quire_error *err)
+{
+    quire_saver *saver = r->saver;
+
+    switch (kind) {
+    case QUIRE_STATE_SESSION:
+        return result_of(quire_sessions_restore(saver->parts->sessions, &saved->session,
+                                                r->clock.now_us, change));
+    case QUIRE_STATE_PIN:
+        return result_of(pin_restore(saver, &saved->pin, change, err));
+    default:
+        *change = 0; /* the look-ups of another process */
+        return strcmp(saved->policy, saver->policy) != 0
+                   ? QUIRE_STATE_LIMIT_RESULT
+                   : result_of(quire_prefix_learned_load(saver->parts->tree, saved->learned,
+                                                         saved->n_learned));
+    }
+}
+
+static void refuse(restoring *r, const loaded *l, const quire_error *err)
+{
+    char file[QUIRE_STATE_FILE_NAME_MAX];
+
+    r->saver->stats.refused_total[l->result]++;
+    if (l->result != QUIRE_STATE_EXPIRED_RESULT && r->n_refused++ < QUIRE_SAVER_LINES_MAX) {
+        quire_state_file_name(r->saver->identity, &l->name, file);
+        quire_saver_log(r->saver, "state: %s is refused (%s%s%s); the rest is used", file,
+                        quire_state_result_name(l->result), err->message[0] != '\0' ? ": " : "",
+                        err->message);
+    }
+}
+
+/* Whether a session is one of the oldest, beyond what the table may have. */
+static bool is_beyond(restoring *r, const loaded *l)
+{
+    return l->name.kind == QUIRE_STATE_SESSION &&
+           r->n_sessions-- > r->saver->parts->opts->sessions.sessions_max;
+}
+
+static void restore_one(restoring *r, loaded *l)
+{
+    const uint32_t n_vocab = r->saver->parts->desc->n_vocab;
+    quire_saved_item item = { .name = l->name,
+                              .charge_bytes = quire_state_charge(l->n_bytes),
+                              .is_on_disk = true };
+    quire_state_head head = { .name = l->name, .time_us = l->time_us };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_saved saved;
+
+    if (l->item != NULL && is_beyond(r, l)) {
+        l->result = QUIRE_STATE_LIMIT_RESULT;
+    } else if (l->item != NULL) {
+        l->result = quire_saved_read(&saved, l->item, l->n_bytes, &head, n_vocab, &r->clock);
+    }
+    if (l->item != NULL && l->result == QUIRE_STATE_OK_RESULT) {
+        l->result = give(r, &saved, l->name.kind, &item.change, &err);
+        quire_saved_fini(&saved);
+    }
+    if (l->result != QUIRE_STATE_OK_RESULT) {
+        refuse(r, l, &err);
+    } else if (l->item != NULL) {
+        r->saver->stats.restored_total[l->name.kind]++;
+    }
+    if (l->result != QUIRE_STATE_IO_RESULT && l->result != QUIRE_STATE_VERSION_RESULT &&
+        quire_saved_list_add(&r->saver->lists[l->name.kind], &item) < 0) {
+        r->is_short = true;
+    }
+}
+
+/* ---- all ---- */
+
+static void restore_all(restoring *r)
+{
+    for (uint32_t i = 0; i < r->n; i++) {
+        load(r, &r->items[i]);
+        r->n_sessions += r->items[i].item != NULL && r->items[i].name.kind == QUIRE_STATE_SESSION;
+    }
+    if (r->n > 1) {
+        qsort(r->items, r->n, sizeof r->items[0], by_time);
+    }
+    for (uint32_t i = 0; i < r->n; i++) {
+        restore_one(r, &r->items[i]);
+    }
+    if (r->n_refused > QUIRE_SAVER_LINES_MAX) {
+        quire_saver_log(r->saver, "state: %llu more items are refused",
+                        (unsigned long long)(r->n_refused - QUIRE_SAVER_LINES_MAX));
+    }
+}
+
+int quire_saver_restore(quire_saver *saver, quire_error *err)
+{
+    restoring r = { .saver = saver, .clock = quire_saver_clock(saver) };
+    const int rc = quire_state_dir_list(saver->dir, name_take, &r);
+
+    if (rc < 0) {
+        quire_saver_log(saver, "state: cannot list %s: %s; nothing is restored", saver->opts.dir,
+                        strerror(-rc));
+    }
+    restore_all(&r);
+    for (uint32_t k = 0; k < QUIRE_STATE_KIND_COUNT; k++) {
+        quire_saved_list_sort(&saver->lists[k]);
+        saver->is_behind[k] = true; /* what was refused is to go */
+    }
+    quire_saver_figures(saver);
+    for (uint32_t i = 0; i < r.n; i++) {
+        free(r.items[i].item);
+    }
+    free(r.items);
+    return r.is_short ? quire_error_set(err, QUIRE_NOMEM, "no memory to restore the state")
+                      : QUIRE_OK;
+}

@@ -1,0 +1,337 @@
+/* saver_round.c - what there is, compared with what is on disk; see saver_object.h.
+ *
+ * A kind at a time: pins, then what was learned, then sessions, which get the room that is left.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/saver/saver_object.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "core/prefix/prefix_learned.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What a kind's source has, gathered under the source's lock or on the engine's thread. */
+typedef struct gathering {
+    quire_saver *saver;
+    const quire_saved_list *old;
+    quire_saved_list wanted;
+    quire_saved_writing how;
+    uint64_t room_bytes; /* that are left */
+    size_t n_copied;
+    uint64_t n_left_out;
+    bool is_full;   /* the rest of the source is left out */
+    bool is_behind; /* changes were left for the next round */
+    bool is_short;  /* of memory: nothing is settled */
+} gathering;
+
+/* An item as its source has it now. `write` makes its bytes of `what`. */
+typedef struct found {
+    quire_state_name name;
+    uint64_t change;
+    size_t n_bytes;
+    int (*write)(quire_bytes *item, const void *what, const quire_saved_writing *how);
+    const void *what;
+} found;
+
+/* Copy a changed item. Returns false when it waits for the next round, in its old version. */
+static bool copy(gathering *g, const found *f, quire_saved_item *item)
+{
+    quire_bytes bytes = { 0 };
+
+    if (g->n_copied > 0 && g->n_copied + f->n_bytes > QUIRE_SAVER_COPY_BYTES) {
+        g->is_behind = true;
+        return false;
+    }
+    if (f->write(&bytes, f->what, &g->how) < 0) {
+        quire_bytes_fini(&bytes);
+        g->is_behind = true;
+        return false;
+    }
+    g->n_copied += bytes.n;
+    item->bytes = bytes.data;
+    item->n_bytes = bytes.n;
+    item->change = f->change;
+    return true;
+}
+
+static void gather(gathering *g, const found *f)
+{
+    const quire_saved_item *old = quire_saved_list_find(g->old, &f->name);
+    quire_saved_item item = old != NULL ? *old : (quire_saved_item){ .name = f->name };
+    const bool is_same = old != NULL && old->change == f->change;
+
+    item.charge_bytes = quire_state_charge(f->n_bytes);
+    if (g->is_full || item.charge_bytes > g->room_bytes ||
+        f->n_bytes > QUIRE_STATE_ITEM_BYTES_MAX) {
+        g->is_full = true;
+        g->n_left_out++;
+        return;
+    }
+    g->room_bytes -= item.charge_bytes;
+    if (!is_same && !copy(g, f, &item) && !item.is_on_disk) {
+        return;
+    }
+    if (quire_saved_list_add(&g->wanted, &item) < 0) {
+        free(item.bytes);
+        g->is_short = true;
+    }
+}
+
+/* ---- the sources ---- */
+
+static int session_write(quire_bytes *item, const void *what, const quire_saved_writing *how)
+{
+    return quire_saved_session_write(item, what, how);
+}
+
+/* From the one used last. */
+static int session_take(void *ctx, const quire_session_info *info)
+{
+    if (info->n_turns > 0) {
+        gather(ctx, &(found){ quire_saved_session_name(info), info->changed,
+                              quire_saved_session_bytes(info), session_write, info });
+    }
+    return 0;
+}
+
+static int pin_write(quire_bytes *item, const void *what, const quire_saved_writing *how)
+{
+    return quire_saved_pin_write(item, what, how);
+}
+
+static void pin_take(void *ctx, const quire_adapt_pin_view *pin)
+{
+    gather(ctx, &(found){ quire_saved_pin_name(pin), pin->changed, quire_saved_pin_bytes(pin),
+                          pin_write, pin });
+}
+
+static void pins_take_here(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    gathering *g = ctx;
+
+    (void)cache;
+    (void)tree;
+    quire_adapt_pins_visit(g->saver->adapt, pin_take, g);
+}
+
+static void learned_take_here(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    gathering *g = ctx;
+
+    (void)cache;
+    quire_prefix_learned_save(tree, g->saver->learned);
+}
+
+static int reuse_write(quire_bytes *item, const void *what, const quire_saved_writing *how)
+{
+    const quire_saver *saver = what;
+
+    return quire_saved_reuse_write(item, saver->policy, saver->learned,
+                                   quire_prefix_learned_bytes(saver->parts->tree), how);
+}
+
+static int reuse_take(gathering *g, uint64_t change)
+{
+    quire_saver *saver = g->saver;
+    const size_t n = quire_prefix_learned_bytes(saver->parts->tree);
+
+    QUIRE_TRY(quire_loop_call(saver->loop, learned_take_here, g));
+    saver->reuse_ns = quire_clock_ns();
+    gather(g, &(found){ quire_saved_reuse_name(saver->policy), change,
+                        QUIRE_STATE_HEAD_BYTES + n + QUIRE_STATE_FILE_CHARGE, reuse_write, saver });
+    return QUIRE_OK;
+}
+
+/* The number of changes that a kind's source counts. */
+static uint64_t changes_of(const quire_saver *saver, quire_state_kind kind, bool is_last)
+{
+    const uint64_t since_ns = quire_clock_ns() - saver->reuse_ns;
+    quire_prefix_stats tree;
+
+    switch (kind) {
+    case QUIRE_STATE_SESSION:
+        return quire_sessions_changes(saver->parts->sessions);
+    case QUIRE_STATE_PIN:
+        return quire_adapt_pins_changes(saver->adapt);
+    default:
+        if (!is_last && since_ns / 1000u < QUIRE_SAVER_REUSE_US) {
+            return saver->seen[kind];
+        }
+        quire_prefix_stats_get(saver->parts->tree, &tree); /* it learns from look-ups alone */
+        return tree.lookups_total;
+    }
+}
+
+static int source_take(gathering *g, quire_state_kind kind, uint64_t changes)
+{
+    switch (kind) {
+    case QUIRE_STATE_SESSION:
+        return quire_sessions_visit(g->saver->parts->sessions, NULL, 0, session_take, g);
+    case QUIRE_STATE_PIN:
+        return quire_loop_call(g->saver->loop, pins_take_here, g);
+    default:
+        return reuse_take(g, changes);
+    }
+}
+
+/* ---- to disk ---- */
+
+static void count_io(quire_saver *saver, size_t n_bytes, bool is_written)
+{
+    (void)pthread_mutex_lock(&saver->lock);
+    saver->stats.written_total += is_written;
+    saver->stats.written_bytes_total += is_written ? n_bytes : 0;
+    saver->stats.failures_total += !is_written;
+    (void)pthread_mutex_unlock(&saver->lock);
+}
+
+/* An item could not be written or removed. Said once until it works again. */
+static void failed(quire_saver *saver, const quire_saved_item *item, int rc, const char *what)
+{
+    char file[QUIRE_STATE_FILE_NAME_MAX];
+
+    saver->has_failed = true;
+    count_io(saver, 0, false);
+    if (!saver->is_failing) {
+        saver->is_failing = true;
+        quire_state_file_name(saver->identity, &item->name, file);
+        quire_saver_log(saver, "state: cannot %s %s: %s; tried again every %u s", what, file,
+                        strerror(-rc), QUIRE_SAVER_RETRY_US / 1000000u);
+    }
+}
+
+static void write_new(quire_saver *saver, quire_saved_list *wanted)
+{
+    for (uint32_t i = 0; i < wanted->n; i++) {
+        quire_saved_item *item = &wanted->items[i];
+        int rc;
+
+        if (item->bytes == NULL) {
+            continue;
+        }
+        rc = quire_state_dir_write(saver->dir, &item->name, item->bytes, item->n_bytes);
+        free(item->bytes);
+        item->bytes = NULL;
+        if (rc < 0) {
+            item->change = QUIRE_SAVED_STALE; /* so that it differs from its source */
+            failed(saver, item, rc, "write");
+        } else {
+            item->is_on_disk = true;
+            count_io(saver, item->n_bytes, true);
+        }
+    }
+}
+
+/* Remove what no source has any more. What cannot be removed stays in the list. */
+static void remove_old(quire_saver *saver, const quire_saved_list *old, quire_saved_list *wanted)
+{
+    const quire_saved_list sorted = *wanted;
+
+    for (uint32_t i = 0; i < old->n; i++) {
+        quire_saved_item item = old->items[i];
+        int rc;
+
+        if (!item.is_on_disk || quire_saved_list_find(&sorted, &item.name) != NULL) {
+            continue;
+        }
+        rc = quire_state_dir_remove(saver->dir, &item.name);
+        if (rc < 0) {
+            item.change = QUIRE_SAVED_STALE;
+            failed(saver, &item, rc, "remove");
+            (void)quire_saved_list_add(wanted, &item);
+        }
+    }
+}
+
+/* Make the disk as the source is. The list is what was gathered then. */
+static void settle(quire_saver *saver, quire_saved_list *list, quire_saved_list *wanted)
+{
+    quire_saved_list_sort(wanted);
+    remove_old(saver, list, wanted);
+    write_new(saver, wanted);
+    quire_saved_list_sort(wanted);
+    list->n = 0; /* its items have no bytes */
+    quire_saved_list_fini(list);
+    *list = *wanted;
+}
+
+/* Sessions make room for the others, later in the same round. */
+static uint64_t room_for(const quire_saver *saver, quire_state_kind kind)
+{
+    uint64_t n_bytes = 0;
+
+    for (uint32_t k = 0; k < QUIRE_STATE_KIND_COUNT; k++) {
+        n_bytes += k != (uint32_t)kind && k != QUIRE_STATE_SESSION
+                       ? quire_saved_list_bytes(&saver->lists[k])
+                       : 0;
+    }
+    return n_bytes < saver->opts.bytes_max ? saver->opts.bytes_max - n_bytes : 0;
+}
+
+/* Returns whether something was written or removed. */
+static bool kind_round(quire_saver *saver, quire_state_kind kind, bool is_last)
+{
+    const uint64_t changes = changes_of(saver, kind, is_last);
+    gathering g = { .saver = saver,
+                    .old = &saver->lists[kind],
+                    .room_bytes = room_for(saver, kind),
+                    .how.clock = quire_saver_clock(saver) };
+
+    if (changes == saver->seen[kind] && !saver->is_behind[kind]) {
+        return false;
+    }
+    memcpy(g.how.identity, saver->identity, sizeof g.how.identity);
+    saver->has_failed = false;
+    if (source_take(&g, kind, changes) < 0 || g.is_short) {
+        quire_saved_list_fini(&g.wanted);
+        saver->is_behind[kind] = !is_last;
+        saver->has_failed = true;
+        return false;
+    }
+    settle(saver, &saver->lists[kind], &g.wanted);
+    saver->seen[kind] = changes;
+    saver->left_out[kind] = g.n_left_out;
+    saver->is_behind[kind] = g.is_behind || saver->has_failed;
+    saver->is_behind[QUIRE_STATE_SESSION] |= kind != QUIRE_STATE_SESSION; /* their room changed */
+    return true;
+}
+
+void quire_saver_figures(quire_saver *saver)
+{
+    (void)pthread_mutex_lock(&saver->lock);
+    saver->stats.items = saver->stats.bytes = saver->stats.left_out = 0;
+    for (uint32_t k = 0; k < QUIRE_STATE_KIND_COUNT; k++) {
+        saver->stats.items += saver->lists[k].n;
+        saver->stats.bytes += quire_saved_list_bytes(&saver->lists[k]);
+        saver->stats.left_out += saver->left_out[k];
+    }
+    (void)pthread_mutex_unlock(&saver->lock);
+}
+
+bool quire_saver_round(quire_saver *saver, bool is_last)
+{
+    static const quire_state_kind order[] = { QUIRE_STATE_PIN, QUIRE_STATE_REUSE,
+                                              QUIRE_STATE_SESSION };
+    bool has_changed = false, has_failed = false, is_behind = false;
+
+    for (uint32_t i = 0; i < QUIRE_STATE_KIND_COUNT; i++) {
+        if (saver->opts.keeps[order[i]]) {
+            saver->has_failed = false;
+            has_changed |= kind_round(saver, order[i], is_last);
+            has_failed |= saver->has_failed;
+            is_behind |= saver->is_behind[order[i]];
+        }
+    }
+    if (has_changed) {
+        (void)quire_state_dir_sync(saver->dir);
+        quire_saver_figures(saver);
+    }
+    if (!has_failed && has_changed && saver->is_failing) {
+        saver->is_failing = false;
+        quire_saver_log(saver, "state: items are written again");
+    }
+    saver->has_failed = has_failed;
+    return is_behind && !has_failed;
+}

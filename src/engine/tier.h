@@ -61,18 +61,20 @@ typedef struct quire_tier_opts {
 
 typedef struct quire_tier_stats {
     bool has_store;
-    char name[16];                 /* of the store */
-    uint32_t fetching;             /* requests now */
-    uint64_t fetches_total;        /* begun */
-    uint64_t fetched_tokens_total; /* written into the tree */
-    uint64_t fetched_bytes_total;  /* of records, for these tokens */
-    uint64_t slow_total;           /* fetches given up: pages came too slowly */
+    char name[QUIRE_STORE_NAME_MAX]; /* of the store */
+    uint32_t fetching;               /* requests now */
+    uint64_t fetches_total;          /* begun */
+    uint64_t fetched_tokens_total;   /* written into the tree */
+    uint64_t fetched_bytes_total;    /* of records, for these tokens */
+    uint64_t slow_total;             /* fetches given up: pages came too slowly */
     uint64_t skipped_total; /* fetches not begun: computing costs less, or the store is paused */
     uint64_t short_total;   /* fetches ended for want of pages in memory */
     uint64_t copied_pages_total;  /* put, and durable */
     uint64_t refused_pages_total; /* put, and not kept */
     quire_histogram fetch;        /* seconds, from the first question to the last page */
-    quire_store_stats store;
+    quire_store_stats store;      /* of all its parts */
+    uint32_t n_parts;
+    quire_store_part parts[QUIRE_STORE_PARTS_MAX];
 } quire_tier_stats;
 
 #endif /* QUIRE_ENGINE_TIER_H */

@@ -137,7 +137,24 @@ static const char *state_name(quire_store_state state)
     return "degraded";
 }
 
-/* The store below memory, if there is one. */
+static void write_store(quire_json_out *json, const quire_store_stats *s)
+{
+    quire_json_string(json, "state", state_name(s->state));
+    quire_json_string(json, "trouble", s->trouble);
+    quire_json_u64(json, "records", s->records);
+    quire_json_u64(json, "record_bytes", s->record_bytes);
+    quire_json_u64(json, "stored_bytes", s->stored_bytes);
+    quire_json_u64(json, "capacity_bytes", s->capacity_bytes);
+    quire_json_u64(json, "read_bytes_total", s->read_bytes_total);
+    quire_json_u64(json, "written_bytes_total", s->written_bytes_total);
+    quire_json_object(json, "results_total");
+    for (int i = 0; i < QUIRE_STORE_RESULT_COUNT; i++) {
+        quire_json_u64(json, quire_store_result_name((quire_store_result)i), s->results_total[i]);
+    }
+    quire_json_object_end(json);
+}
+
+/* The store below memory, if there is one; `parts` are the stores that it consists of. */
 static void write_tier(quire_json_out *json, const quire_tier_stats *s)
 {
     if (!s->has_store) {
@@ -145,25 +162,22 @@ static void write_tier(quire_json_out *json, const quire_tier_stats *s)
     }
     quire_json_object(json, "tier");
     quire_json_string(json, "store", s->name);
-    quire_json_string(json, "state", state_name(s->store.state));
-    quire_json_string(json, "trouble", s->store.trouble);
-    quire_json_u64(json, "records", s->store.records);
-    quire_json_u64(json, "record_bytes", s->store.record_bytes);
-    quire_json_u64(json, "stored_bytes", s->store.stored_bytes);
-    quire_json_u64(json, "capacity_bytes", s->store.capacity_bytes);
-    quire_json_u64(json, "read_bytes_total", s->store.read_bytes_total);
-    quire_json_u64(json, "written_bytes_total", s->store.written_bytes_total);
+    write_store(json, &s->store);
     quire_json_u64(json, "fetching", s->fetching);
     quire_json_u64(json, "fetches_total", s->fetches_total);
     quire_json_u64(json, "fetched_tokens_total", s->fetched_tokens_total);
     quire_json_u64(json, "slow_total", s->slow_total);
     quire_json_u64(json, "copied_pages_total", s->copied_pages_total);
-    quire_json_object(json, "results_total");
-    for (int i = 0; i < QUIRE_STORE_RESULT_COUNT; i++) {
-        quire_json_u64(json, quire_store_result_name((quire_store_result)i),
-                       s->store.results_total[i]);
+    quire_json_array(json, "parts");
+    for (uint32_t i = 0; i < s->n_parts; i++) {
+        quire_json_object(json, NULL);
+        quire_json_string(json, "store", s->parts[i].name);
+        write_store(json, &s->parts[i].stats);
+        quire_json_u64(json, "passed_total", s->parts[i].stats.passed_total);
+        quire_json_u64(json, "unpassed_total", s->parts[i].stats.unpassed_total);
+        quire_json_object_end(json);
     }
-    quire_json_object_end(json);
+    quire_json_array_end(json);
     quire_json_object_end(json);
 }
 

@@ -111,6 +111,10 @@ static void write_value(quire_bytes *out, const quire_metric_sample *s, const vo
     case VALUE_MS:
         (void)quire_bytes_addf(out, " %.9g\n", 1e-3 * *(const double *)place);
         break;
+    case VALUE_STATE:
+        (void)quire_bytes_addf(out, " %d\n",
+                               *(const quire_store_state *)place == QUIRE_STORE_DEGRADED);
+        break;
     case VALUE_F64:
         (void)quire_bytes_addf(out, " %.9g\n", *(const double *)place);
         break;
@@ -133,7 +137,30 @@ static void write_series(quire_bytes *out, const char *name, const char *labels,
     write_value(out, s, place, engine);
 }
 
-/* A series for each class. Their names need no escapes: a-z 0-9 _ -. */
+/* A series of a thing with a name that needs no escapes: a-z 0-9 _ - +. */
+static void write_named(quire_bytes *out, const char *name, const char *label, const char *of,
+                        const quire_metric_sample *s, const char *base, const sources *from)
+{
+    char labels[QUIRE_CLASS_NAME_MAX + 80];
+
+    (void)snprintf(labels, sizeof labels, "%s=\"%s\"%s%s", label, of, s->labels != NULL ? "," : "",
+                   s->labels != NULL ? s->labels : "");
+    write_series(out, name, labels, s, base + s->offset, from->engine);
+}
+
+/* A series for each store below memory. */
+static void write_parts(quire_bytes *out, const char *name, const quire_metric_sample *s,
+                        const sources *from)
+{
+    const quire_tier_stats *tier = &from->engine->tier;
+
+    for (uint32_t i = 0; i < tier->n_parts; i++) {
+        write_named(out, name, "store", tier->parts[i].name, s, (const char *)&tier->parts[i],
+                    from);
+    }
+}
+
+/* A series for each class. */
 static void write_classes(quire_bytes *out, const char *name, const quire_metric_sample *s,
                           const sources *from)
 {
@@ -142,11 +169,8 @@ static void write_classes(quire_bytes *out, const char *name, const quire_metric
     for (uint32_t i = 0; classes != NULL && i < classes->n && i < from->engine->n_classes; i++) {
         const char *base = s->from == FROM_CLASS ? (const char *)&from->engine->classes[i]
                                                  : (const char *)&classes->items[i];
-        char labels[QUIRE_CLASS_NAME_MAX + 80];
 
-        (void)snprintf(labels, sizeof labels, "class=\"%s\"%s%s", classes->items[i].name,
-                       s->labels != NULL ? "," : "", s->labels != NULL ? s->labels : "");
-        write_series(out, name, labels, s, base + s->offset, from->engine);
+        write_named(out, name, "class", classes->items[i].name, s, base, from);
     }
 }
 
@@ -158,6 +182,8 @@ static void write_sample(quire_bytes *out, const char *name, const quire_metric_
 
     if (s->from == FROM_CLASS || s->from == FROM_CLASS_CONFIG) {
         write_classes(out, name, s, from);
+    } else if (s->from == FROM_PART) {
+        write_parts(out, name, s, from);
     } else if (s->type == VALUE_INFO) {
         write_info(out, name, s, from->config);
     } else {

@@ -2,7 +2,8 @@
  *
  * A row is a family of series: its name, its description for Prometheus and for people, and its
  * samples. A sample is an offset in one of the structs of figures. A sample of quire_class_stats
- * yields one series per class, with the label class="name".
+ * yields one series per class, with the label class="name"; one of quire_store_part yields one
+ * series per store below memory, with the label store="name".
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_METRICS_INTERNAL_H
@@ -21,16 +22,18 @@ typedef enum quire_metric_type {
     VALUE_F64,
     VALUE_BOOL,
     VALUE_DERIVED,
+    VALUE_STATE, /* quire_store_state: 1 when it is DEGRADED */
     VALUE_HISTOGRAM,
     VALUE_INFO /* always 1; the labels hold the information */
 } quire_metric_type;
 
 /* The struct that the offset refers to. */
 typedef enum quire_metric_from {
-    FROM_ENGINE,      /* quire_engine_stats */
-    FROM_SERVER,      /* quire_server_stats */
-    FROM_CLASS,       /* quire_class_stats of each class */
-    FROM_CLASS_CONFIG /* quire_class of each */
+    FROM_ENGINE,       /* quire_engine_stats */
+    FROM_SERVER,       /* quire_server_stats */
+    FROM_CLASS,        /* quire_class_stats of each class */
+    FROM_CLASS_CONFIG, /* quire_class of each */
+    FROM_PART          /* quire_store_part of each store below memory */
 } quire_metric_from;
 
 typedef struct quire_metric_sample {
@@ -80,6 +83,11 @@ extern const quire_metric_table quire_metrics_tier; /* metrics_tier.c */
     {                                                                                              \
         .labels = (labels_), .type = (type_), .from = FROM_CLASS_CONFIG,                           \
         .offset = offsetof(quire_class, field)                                                     \
+    }
+#define STORE(labels_, type_, field)                                                               \
+    {                                                                                              \
+        .labels = (labels_), .type = (type_), .from = FROM_PART,                                   \
+        .offset = offsetof(quire_store_part, stats.field)                                          \
     }
 #define DERIVED(labels_, function)                                                                 \
     {                                                                                              \

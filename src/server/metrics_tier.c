@@ -4,13 +4,8 @@
  * SPDX-License-Identifier: MIT */
 #include "server/metrics_internal.h"
 
-static double degraded(const quire_engine_stats *engine)
-{
-    return engine->tier.store.state == QUIRE_STORE_DEGRADED ? 1.0 : 0.0;
-}
-
 #define RESULT(name, symbol)                                                                       \
-    ENGINE("result=\"" name "\"", VALUE_U64, tier.store.results_total[QUIRE_STORE_##symbol])
+    STORE("result=\"" name "\"", VALUE_U64, results_total[QUIRE_STORE_##symbol])
 #define PART(name, kind)                                                                           \
     ENGINE("part=\"" name "\"", VALUE_U64, saver.restored_total[QUIRE_STATE_##kind])
 #define REFUSED(name, symbol)                                                                      \
@@ -38,36 +33,44 @@ static const quire_metric_family families[] = {
       "Pages that were given to the store: durable on disk, or not kept.",
       SAMPLES(FETCH("durable", copied_pages_total), FETCH("refused", refused_pages_total)) },
     { "quire_tier_reads_total", "counter", "records",
-      "`result`: `ok`, `absent`, `checksum`, `format`, `identity`, `tokens`, `io`",
-      "Records that were asked for, by result. All results but ok count as misses: absent, not "
+      "`store`; `result`: `ok`, `absent`, `checksum`, `format`, `identity`, `tokens`, `io`",
+      "Records that a store below memory was asked for, by result. With two stores, the far one is "
+      "asked for what the near one does not have. All results but ok count as misses: absent, not "
       "stored; checksum, damaged; format, from another version; identity, of another model, KV "
       "format or tenant; tokens, another text; io, the disk failed.",
       SAMPLES(RESULT("ok", OK), RESULT("absent", ABSENT), RESULT("checksum", CHECKSUM),
               RESULT("format", FORMAT), RESULT("identity", IDENTITY), RESULT("tokens", TOKENS),
               RESULT("io", IO)) },
-    { "quire_tier_read_bytes_total", "counter", "bytes", NULL, "Bytes read from the store.",
-      ONE(VALUE_U64, tier.store.read_bytes_total) },
-    { "quire_tier_written_bytes_total", "counter", "bytes", "`what`: `records`, `all`",
+    { "quire_tier_read_bytes_total", "counter", "bytes", "`store`", "Bytes read from the store.",
+      SAMPLES(STORE(NULL, VALUE_U64, read_bytes_total)) },
+    { "quire_tier_written_bytes_total", "counter", "bytes", "`store`; `what`: `records`, `all`",
       "Bytes written to the store: of records that became durable, and all bytes, with records "
       "carried forward and with headers.",
-      SAMPLES(ENGINE("what=\"records\"", VALUE_U64, tier.store.put_bytes_total),
-              ENGINE("what=\"all\"", VALUE_U64, tier.store.written_bytes_total)) },
-    { "quire_tier_records", "gauge", "records", NULL, "Records in the store now.",
-      ONE(VALUE_U64, tier.store.records) },
-    { "quire_tier_bytes", "gauge", "bytes", "`what`: `records`, `stored`, `capacity`",
+      SAMPLES(STORE("what=\"records\"", VALUE_U64, put_bytes_total),
+              STORE("what=\"all\"", VALUE_U64, written_bytes_total)) },
+    { "quire_tier_records", "gauge", "records", "`store`", "Records in the store now.",
+      SAMPLES(STORE(NULL, VALUE_U64, records)) },
+    { "quire_tier_bytes", "gauge", "bytes", "`store`; `what`: `records`, `stored`, `capacity`",
       "Bytes of the records, bytes taken from the disk, and the most that may be taken.",
-      SAMPLES(ENGINE("what=\"records\"", VALUE_U64, tier.store.record_bytes),
-              ENGINE("what=\"stored\"", VALUE_U64, tier.store.stored_bytes),
-              ENGINE("what=\"capacity\"", VALUE_U64, tier.store.capacity_bytes)) },
-    { "quire_tier_evicted_records_total", "counter", "records", NULL,
+      SAMPLES(STORE("what=\"records\"", VALUE_U64, record_bytes),
+              STORE("what=\"stored\"", VALUE_U64, stored_bytes),
+              STORE("what=\"capacity\"", VALUE_U64, capacity_bytes)) },
+    { "quire_tier_evicted_records_total", "counter", "records", "`store`",
       "Records that left the store because its space was full.",
-      ONE(VALUE_U64, tier.store.evicted_total) },
-    { "quire_tier_dropped_records_total", "counter", "records", NULL,
+      SAMPLES(STORE(NULL, VALUE_U64, evicted_total)) },
+    { "quire_tier_dropped_records_total", "counter", "records", "`store`",
       "Records that left the store because their texts were invalidated.",
-      ONE(VALUE_U64, tier.store.dropped_total) },
-    { "quire_tier_degraded", "gauge", "1 or 0", NULL,
-      "Whether the store takes no pages at present because its disk fails.",
-      SAMPLES(DERIVED(NULL, degraded)) },
+      SAMPLES(STORE(NULL, VALUE_U64, dropped_total)) },
+    { "quire_tier_passed_records_total", "counter", "records",
+      "`store`; `result`: `kept`, `lost`",
+      "With two stores: records that were copied into this one because the other one was given "
+      "them or had them (kept); and such records that were not, because the memory for copies was "
+      "used up or because the store refused them (lost).",
+      SAMPLES(STORE("result=\"kept\"", VALUE_U64, passed_total),
+              STORE("result=\"lost\"", VALUE_U64, unpassed_total)) },
+    { "quire_tier_degraded", "gauge", "1 or 0", "`store`",
+      "Whether the store takes no pages at present because its disk or its server fails.",
+      SAMPLES(STORE(NULL, VALUE_STATE, state)) },
     { "quire_state_restored_total", "counter", "items", "`part`: `session`, `pin`, `reuse`",
       "Sessions, pins and learned models of reuse that came back from the cache directory at the "
       "start.",

@@ -260,8 +260,8 @@ static void serve_survives(void **state)
         assert_true(complete(port, again, sizeof again) >= 128);
         assert_string_equal(first, again);
         assert_true(metric(port, "quire_tier_fetched_tokens_total") >= 128.0);
-        assert_true(metric(port, "quire_tier_reads_total{result=\"ok\"}") >= 2.0);
-        assert_true(metric(port, "quire_tier_degraded") == 0.0);
+        assert_true(metric(port, "quire_tier_reads_total{store=\"file\",result=\"ok\"}") >= 2.0);
+        assert_true(metric(port, "quire_tier_degraded{store=\"file\"}") == 0.0);
         assert_int_equal(kill(running.pid, SIGTERM), 0);
         assert_int_equal(program_end(&running), 0);
         (void)remove_dir();

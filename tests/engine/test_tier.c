@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine_fixture.h"
+#include "tier_kit.h"
 
 #include "base/clock.h"
 #include "engine/loop/loop.h"
@@ -19,120 +19,43 @@
 #include <string.h>
 #include <time.h>
 
-#define N_CTX    1024u
-#define N_PROMPT 300u
-#define N_TOKENS 12u
-#define PAGE     64u
-#define N_FULL   (N_PROMPT / PAGE * PAGE)
-
-static quire_store *store_new(void)
-{
-    const quire_memory_store_opts opts = { .outlives = true };
-    quire_store *store;
-
-    assert_int_equal(quire_memory_store_create(&store, &opts), QUIRE_OK);
-    return store;
-}
-
-static engine_bench bench_on(quire_store *store, quire_format format, bool copies_all)
-{
-    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
-    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
-
-    runtime.k_format = runtime.v_format = format;
-    engine.tier = (quire_tier_opts){ .store = store, .copies_all = copies_all };
-    return bench_tiny(&engine, &runtime);
-}
-
-/* ---- requests ---- */
-
-static uint32_t run(const engine_bench *b, const quire_request_params *params, int32_t *got)
-{
-    quire_request *request = submit(b, params);
-    const quire_request_result *result;
-    uint32_t n_cached;
-
-    assert_int_equal(collect(request, got, N_TOKENS), params->max_tokens);
-    result = quire_request_result_get(request);
-    assert_int_equal(result->finish, QUIRE_FINISH_LENGTH);
-    n_cached = result->n_cached_tokens;
-    quire_request_release(request);
-    return n_cached;
-}
-
-static void tree_forget(void *ctx, quire_cache *cache, quire_prefix *tree)
-{
-    (void)ctx;
-    (void)cache;
-    (void)quire_prefix_drop_all(tree, 0);
-}
-
-/* Forget what is in memory, and nothing below. */
-static void forget(const engine_bench *b)
-{
-    assert_int_equal(engine_call(b->engine, tree_forget, NULL), QUIRE_OK);
-}
-
-static void doze(void)
-{
-    const struct timespec ms = { .tv_nsec = 1000000 };
-
-    (void)nanosleep(&ms, NULL);
-}
-
-/* Wait until the store has n records: idle time copies. */
-static void wait_records(const engine_bench *b, uint64_t n)
-{
-    quire_engine_stats stats;
-
-    for (uint32_t i = 0; i < FIXTURE_WAIT_MS; i++) {
-        quire_engine_stats_get(b->engine, &stats);
-        if (stats.tier.store.records >= n) {
-            assert_int_equal(stats.tier.store.records, n);
-            return;
-        }
-        doze();
-    }
-    fail_msg("the store has %u records", (unsigned)stats.tier.store.records);
-}
-
 /* ---- what works ---- */
 
 /* A restart costs nothing but the last token: full pages, the open page, the same answer. */
 static void restart(quire_format format, bool has_open)
 {
-    quire_store *store = store_new();
-    engine_bench b = bench_on(store, format, false);
+    quire_store *store = tier_store_new();
+    engine_bench b = tier_bench(store, format, false);
     int32_t text[N_CTX], first[N_TOKENS], again[N_TOKENS];
     quire_request_params params = params_greedy(text, N_PROMPT, N_TOKENS);
     quire_engine_stats stats;
 
     tokens_make(text, N_PROMPT, 1);
-    assert_int_equal(run(&b, &params, first), 0);
+    assert_int_equal(tier_run(&b, &params, first), 0);
     bench_close(&b);
 
-    b = bench_on(store, format, false);
-    assert_int_equal(run(&b, &params, again), has_open ? N_PROMPT - 1 : N_FULL);
+    b = tier_bench(store, format, false);
+    assert_int_equal(tier_run(&b, &params, again), has_open ? N_PROMPT - 1 : N_FULL);
     assert_memory_equal(first, again, sizeof first);
     stats = stats_now(b.engine);
     assert_int_equal(stats.tier.fetches_total, 1);
     assert_int_equal(stats.tier.fetched_tokens_total, has_open ? N_PROMPT - 1 : N_FULL);
     assert_int_equal(stats.tier.fetching, 0);
     /* They are in memory now. */
-    assert_int_equal(run(&b, &params, again), has_open ? N_PROMPT - 1 : N_FULL);
+    assert_int_equal(tier_run(&b, &params, again), has_open ? N_PROMPT - 1 : N_FULL);
     stats = stats_now(b.engine);
     assert_int_equal(stats.tier.fetches_total, 1);
 
     /* Of a text of whole pages only the last token is computed. */
-    forget(&b);
+    tier_forget(&b);
     params.n_tokens = N_FULL;
-    assert_int_equal(run(&b, &params, again), has_open ? N_FULL - 1 : N_FULL - PAGE);
+    assert_int_equal(tier_run(&b, &params, again), has_open ? N_FULL - 1 : N_FULL - PAGE);
     params.n_tokens = N_PROMPT;
 
     /* Another text with the same begin uses the pages up to the one where it parts. */
     tokens_make(text + 200, 100, 2);
-    forget(&b);
-    assert_int_equal(run(&b, &params, again), 192);
+    tier_forget(&b);
+    assert_int_equal(tier_run(&b, &params, again), 192);
     validate(b.engine);
     bench_close(&b);
     quire_memory_store_destroy(store);
@@ -149,8 +72,8 @@ static void test_restart(void **state)
 /* While it serves, a page is copied when it was hit, or all pages when that is asked for. */
 static void test_rule(void **state)
 {
-    quire_store *store = store_new();
-    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, false);
+    quire_store *store = tier_store_new();
+    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, false);
     int32_t text[N_PROMPT], other[N_PROMPT], got[N_TOKENS];
     quire_request_params params = params_greedy(text, N_PROMPT, 1);
     quire_request_params once = params_greedy(other, N_PROMPT, 1);
@@ -158,17 +81,17 @@ static void test_rule(void **state)
     (void)state;
     tokens_make(text, N_PROMPT, 1);
     tokens_make(other, N_PROMPT, 2);
-    (void)run(&b, &params, got);
-    (void)run(&b, &once, got);
-    (void)run(&b, &params, got);
-    wait_records(&b, 5); /* 4 full pages of text; its open page after a rest */
+    (void)tier_run(&b, &params, got);
+    (void)tier_run(&b, &once, got);
+    (void)tier_run(&b, &params, got);
+    tier_wait_records(&b, 5); /* 4 full pages of text; its open page after a rest */
     bench_close(&b);
     quire_memory_store_destroy(store);
 
-    store = store_new();
-    b = bench_on(store, QUIRE_FORMAT_F32, true);
-    (void)run(&b, &once, got);
-    wait_records(&b, 5);
+    store = tier_store_new();
+    b = tier_bench(store, QUIRE_FORMAT_F32, true);
+    (void)tier_run(&b, &once, got);
+    tier_wait_records(&b, 5);
     bench_close(&b);
     quire_memory_store_destroy(store);
 }
@@ -176,7 +99,7 @@ static void test_rule(void **state)
 /* The open page's copy follows its growth: the next turn begins where the last one ended. */
 static void test_turns(void **state)
 {
-    quire_store *store = store_new();
+    quire_store *store = tier_store_new();
     int32_t text[N_CTX], got[N_TOKENS], expected[N_TOKENS];
     quire_request_params params = params_greedy(text, 70, N_TOKENS);
     uint32_t n_had = 0;
@@ -184,10 +107,10 @@ static void test_turns(void **state)
     (void)state;
     tokens_make(text, N_CTX, 5);
     for (uint32_t turn = 0; turn < 6; turn++) {
-        engine_bench b = bench_on(store, QUIRE_FORMAT_F32, false);
+        engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, false);
 
         (void)reference(&b, text, params.n_tokens, expected, N_TOKENS);
-        assert_int_equal(run(&b, &params, got), n_had);
+        assert_int_equal(tier_run(&b, &params, got), n_had);
         assert_memory_equal(got, expected, sizeof got);
         bench_close(&b);
         /* The answer's last token has no KV. */
@@ -202,8 +125,8 @@ static void test_turns(void **state)
 static void test_copies_return(void **state)
 {
     const quire_store_drop all = { .what = QUIRE_STORE_DROP_ALL };
-    quire_store *store = store_new();
-    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+    quire_store *store = tier_store_new();
+    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, true);
     int32_t text[N_PROMPT], got[N_TOKENS];
     quire_request_params params;
     quire_engine_stats stats;
@@ -211,16 +134,16 @@ static void test_copies_return(void **state)
     (void)state;
     tokens_make(text, N_PROMPT, 1);
     params = params_greedy(text, N_PROMPT, 1);
-    (void)run(&b, &params, got);
-    wait_records(&b, 5);
+    (void)tier_run(&b, &params, got);
+    tier_wait_records(&b, 5);
     assert_int_equal(store->ops->drop(store, &all), QUIRE_OK);
-    assert_int_equal(run(&b, &params, got), N_PROMPT - 1); /* from memory */
+    assert_int_equal(tier_run(&b, &params, got), N_PROMPT - 1); /* from memory */
     do {
-        doze();
+        tier_doze();
         quire_engine_stats_get(b.engine, &stats);
     } while (stats.tier.store.records < 4); /* the full pages */
-    forget(&b);
-    assert_int_equal(run(&b, &params, got), N_FULL);
+    tier_forget(&b);
+    assert_int_equal(tier_run(&b, &params, got), N_FULL);
     bench_close(&b);
     quire_memory_store_destroy(store);
 }
@@ -229,8 +152,8 @@ static void test_copies_return(void **state)
 static void test_together(void **state)
 {
     quire_memory_store_opts slow = { .delay_ticks = 1 };
-    quire_store *store = store_new();
-    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+    quire_store *store = tier_store_new();
+    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, true);
     int32_t text[4][N_PROMPT], got[N_TOKENS];
     quire_request_params params = params_greedy(text[0], N_PROMPT, 1);
     quire_request *requests[4];
@@ -239,9 +162,9 @@ static void test_together(void **state)
 
     (void)state;
     tokens_make(text[0], N_PROMPT, 1);
-    (void)run(&b, &params, got);
-    wait_records(&b, 5);
-    forget(&b);
+    (void)tier_run(&b, &params, got);
+    tier_wait_records(&b, 5);
+    tier_forget(&b);
     slow.outlives = true;
     quire_memory_store_set(store, &slow);
     for (uint32_t i = 0; i < 4; i++) {
@@ -254,7 +177,7 @@ static void test_together(void **state)
         quire_request_token token;
 
         quire_memory_store_tick(store);
-        doze();
+        tier_doze();
         n_open -= quire_request_wait(requests[4 - n_open], 0, 0, &token) == 1;
     }
     for (uint32_t i = 0; i < 4; i++) {
@@ -291,8 +214,8 @@ static void test_faults(void **state)
     tokens_make(text, N_PROMPT, 1);
     params = params_greedy(text, N_PROMPT, N_TOKENS);
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
-        quire_store *store = store_new();
-        engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+        quire_store *store = tier_store_new();
+        engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, true);
         quire_memory_store_opts opts = faults[i];
 
         opts.outlives = true;
@@ -300,9 +223,9 @@ static void test_faults(void **state)
         (void)reference(&b, text, N_PROMPT, expected, N_TOKENS);
         quire_memory_store_set(store, &opts);
         for (uint32_t k = 0; k < 8; k++) {
-            assert_true(run(&b, &params, got) < N_PROMPT);
+            assert_true(tier_run(&b, &params, got) < N_PROMPT);
             assert_memory_equal(got, expected, sizeof got);
-            forget(&b);
+            tier_forget(&b);
         }
         validate(b.engine);
         bench_close(&b);
@@ -314,23 +237,23 @@ static void test_faults(void **state)
 static void test_hung(void **state)
 {
     const quire_memory_store_opts hung = { .outlives = true, .delay_ticks = 1u << 30 };
-    quire_store *store = store_new();
-    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+    quire_store *store = tier_store_new();
+    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, true);
     int32_t text[N_PROMPT], got[N_TOKENS];
     quire_request_params params = params_greedy(text, N_PROMPT, 1);
     quire_engine_stats stats;
 
     (void)state;
     tokens_make(text, N_PROMPT, 1);
-    (void)run(&b, &params, got);
-    wait_records(&b, 5);
+    (void)tier_run(&b, &params, got);
+    tier_wait_records(&b, 5);
     quire_memory_store_set(store, &hung);
-    forget(&b);
-    assert_int_equal(run(&b, &params, got), 0);
+    tier_forget(&b);
+    assert_int_equal(tier_run(&b, &params, got), 0);
     stats = stats_now(b.engine);
     assert_int_equal(stats.tier.slow_total, 1);
-    forget(&b);
-    assert_int_equal(run(&b, &params, got), 0);
+    tier_forget(&b);
+    assert_int_equal(tier_run(&b, &params, got), 0);
     stats = stats_now(b.engine);
     assert_int_equal(stats.tier.slow_total, 1);
     assert_int_equal(stats.tier.skipped_total, 1);
@@ -341,7 +264,7 @@ static void test_hung(void **state)
 static void test_cancel(void **state)
 {
     const quire_memory_store_opts hung = { .outlives = true, .delay_ticks = 1u << 30 };
-    quire_store *store = store_new();
+    quire_store *store = tier_store_new();
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
     engine_bench b;
@@ -354,13 +277,13 @@ static void test_cancel(void **state)
     engine.tier = (quire_tier_opts){ .store = store, .copies_all = true, .wait_us = 1u << 30 };
     b = bench_tiny(&engine, &runtime);
     tokens_make(text, N_PROMPT, 1);
-    (void)run(&b, &params, got);
-    wait_records(&b, 5);
+    (void)tier_run(&b, &params, got);
+    tier_wait_records(&b, 5);
     quire_memory_store_set(store, &hung);
-    forget(&b);
+    tier_forget(&b);
     request = submit(&b, &params);
     do {
-        doze();
+        tier_doze();
         stats = stats_now(b.engine);
     } while (stats.tier.fetches_total == 0);
     quire_request_cancel(request);
@@ -390,22 +313,22 @@ static void test_tenants_and_invalidation(void **state)
     params.tenant = "anna";
     params.tenant_bytes = 4;
     for (size_t i = 0; i < sizeof whats / sizeof whats[0]; i++) {
-        quire_store *store = store_new();
-        engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+        quire_store *store = tier_store_new();
+        engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, true);
         quire_invalidate what = whats[i];
         quire_prefix_dropped dropped;
 
-        (void)run(&b, &params, got);
-        wait_records(&b, 5);
-        forget(&b);
+        (void)tier_run(&b, &params, got);
+        tier_wait_records(&b, 5);
+        tier_forget(&b);
         params.tenant = "bert";
-        assert_int_equal(run(&b, &params, got), 0);
+        assert_int_equal(tier_run(&b, &params, got), 0);
         params.tenant = "anna";
-        assert_int_equal(run(&b, &params, got), N_PROMPT - 1);
+        assert_int_equal(tier_run(&b, &params, got), N_PROMPT - 1);
         what.tokens = text;
         assert_int_equal(quire_engine_invalidate(b.engine, &what, &dropped), QUIRE_OK);
-        forget(&b);
-        assert_int_equal(run(&b, &params, got), left[i]);
+        tier_forget(&b);
+        assert_int_equal(tier_run(&b, &params, got), left[i]);
         bench_close(&b);
         quire_memory_store_destroy(store);
     }
@@ -414,8 +337,8 @@ static void test_tenants_and_invalidation(void **state)
 /* Memory for less than the text that is below: what fits is fetched, the request runs. */
 static void test_short_of_pages(void **state)
 {
-    quire_store *store = store_new();
-    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+    quire_store *store = tier_store_new();
+    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, true);
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
     int32_t text[2][N_CTX], got[2][N_TOKENS], expected[2][N_TOKENS];
@@ -427,7 +350,7 @@ static void test_short_of_pages(void **state)
     for (uint32_t i = 0; i < 2; i++) {
         tokens_make(text[i], 600, i);
         params.tokens = text[i];
-        (void)run(&b, &params, expected[i]);
+        (void)tier_run(&b, &params, expected[i]);
     }
     bench_close(&b);
 
@@ -458,7 +381,7 @@ static void test_prefetch(void **state)
 {
     (void)state;
     for (uint32_t prefetch_steps = 0; prefetch_steps <= 64; prefetch_steps += 64) {
-        quire_store *store = store_new();
+        quire_store *store = tier_store_new();
         quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
         const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 8);
         int32_t text[2][N_PROMPT], got[N_TOKENS];
@@ -476,9 +399,9 @@ static void test_prefetch(void **state)
         tokens_make(text[0], N_PROMPT, 1);
         tokens_make(text[1], N_PROMPT, 2);
         params = params_greedy(text[0], N_PROMPT, 1);
-        (void)run(&b, &params, got);
-        wait_records(&b, 5);
-        forget(&b);
+        (void)tier_run(&b, &params, got);
+        tier_wait_records(&b, 5);
+        tier_forget(&b);
         g = gate_close(b.engine);
         params = params_greedy(text[1], N_PROMPT, N_TOKENS);
         requests[0] = submit(&b, &params);
@@ -504,8 +427,8 @@ static void test_prefetch(void **state)
 /* A closed session is forgotten below as well, an expired one is not. */
 static void test_sessions(void **state)
 {
-    quire_store *store = store_new();
-    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, false);
+    quire_store *store = tier_store_new();
+    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, false);
     const quire_invalidate what = { .what = QUIRE_INVALIDATE_SESSION, .session_id = "s" };
     const quire_chat_message message = { "user", "a" };
     quire_sessions *sessions = quire_engine_sessions(b.engine);
@@ -532,12 +455,12 @@ static void test_sessions(void **state)
     quire_request_release(request);
     quire_sessions_leave(sessions, params.session, now_us);
     params.session = 0;
-    wait_records(&b, 5); /* used once, but a session's */
-    forget(&b);
-    assert_int_equal(run(&b, &params, got), N_PROMPT - 1);
-    forget(&b);
+    tier_wait_records(&b, 5); /* used once, but a session's */
+    tier_forget(&b);
+    assert_int_equal(tier_run(&b, &params, got), N_PROMPT - 1);
+    tier_forget(&b);
     assert_int_equal(quire_engine_invalidate(b.engine, &what, &dropped), QUIRE_OK);
-    assert_int_equal(run(&b, &params, got), 0);
+    assert_int_equal(tier_run(&b, &params, got), 0);
     bench_close(&b);
     quire_memory_store_destroy(store);
 }
@@ -546,27 +469,27 @@ static void test_sessions(void **state)
 static void test_degraded(void **state)
 {
     quire_memory_store_opts opts = { .outlives = true, .is_degraded = true };
-    quire_store *store = store_new();
+    quire_store *store = tier_store_new();
     engine_bench b;
     int32_t text[N_PROMPT], got[N_TOKENS];
     quire_request_params params;
 
     (void)state;
     quire_memory_store_set(store, &opts);
-    b = bench_on(store, QUIRE_FORMAT_F32, true);
+    b = tier_bench(store, QUIRE_FORMAT_F32, true);
     tokens_make(text, N_PROMPT, 1);
     params = params_greedy(text, N_PROMPT, 1);
-    (void)run(&b, &params, got);
-    while (events_of(&b, QUIRE_EVENT_STORE_DEGRADED, "no pages are written now: a test says so") ==
-           0) {
-        doze();
+    (void)tier_run(&b, &params, got);
+    while (events_of(&b, QUIRE_EVENT_STORE_DEGRADED,
+                     "memory store: no pages are written now: a test says so") == 0) {
+        tier_doze();
     }
     assert_int_equal(stats_now(b.engine).tier.store.records, 0);
     opts.is_degraded = false;
     quire_memory_store_set(store, &opts);
-    wait_records(&b, 5);
-    while (events_of(&b, QUIRE_EVENT_STORE_READY, "pages are written again") == 0) {
-        doze();
+    tier_wait_records(&b, 5);
+    while (events_of(&b, QUIRE_EVENT_STORE_READY, "memory store: pages are written again") == 0) {
+        tier_doze();
     }
     assert_int_equal(events_of(&b, QUIRE_EVENT_STORE_DEGRADED, ""), 1);
     bench_close(&b);
@@ -576,11 +499,11 @@ static void test_degraded(void **state)
 /* An engine that cannot be created leaves the store to its owner. */
 static void test_creation_fails(void **state)
 {
-    quire_store *store = store_new();
-    engine_bench b = bench_on(store, QUIRE_FORMAT_F32, true);
+    quire_store *store = tier_store_new();
+    engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, true);
     quire_engine_opts opts = QUIRE_ENGINE_OPTS_INIT;
     quire_error err = QUIRE_ERROR_INIT;
-    quire_store *second = store_new();
+    quire_store *second = tier_store_new();
     quire_loop *loop;
 
     (void)state;

@@ -228,6 +228,12 @@ static quire_engine_stats engine_stats(void)
     stats.memory.events_total[QUIRE_EVENT_SPILLED] = 3;
     stats.memory.shadow.sizes[2].hit_blocks_total = 21;
     stats.memory.precache.is_on = true;
+    stats.tier.n_parts = 2;
+    stats.tier.parts[0] = (quire_store_part){ .name = "file" };
+    stats.tier.parts[1] = (quire_store_part){ .name = "far" };
+    stats.tier.parts[0].stats.records = 31;
+    stats.tier.parts[1].stats.state = QUIRE_STORE_DEGRADED;
+    stats.tier.parts[1].stats.results_total[QUIRE_STORE_IO] = 32;
     stats.n_classes = 2;
     for (uint32_t i = 0; i < 2; i++) {
         quire_class_stats *c = &stats.classes[i];
@@ -285,6 +291,11 @@ static void values_come_through(void **state)
     assert_true(value("quire_kv_bytes", "{state=\"live\"}") == 1024);
     assert_true(value("quire_kv_bytes", "{state=\"slack\"}") == 11);
     assert_true(value("quire_kv_pages", "{state=\"free\"}") == 9);
+    assert_true(value("quire_tier_records", "{store=\"file\"}") == 31);
+    assert_true(value("quire_tier_records", "{store=\"far\"}") == 0);
+    assert_true(value("quire_tier_reads_total", "{store=\"far\",result=\"io\"}") == 32);
+    assert_true(value("quire_tier_degraded", "{store=\"file\"}") == 0);
+    assert_true(value("quire_tier_degraded", "{store=\"far\"}") == 1);
     assert_true(value("quire_step_seconds_total", "") == 1.5);
     assert_true(value("quire_uptime_seconds", "") == 2.5);
     assert_true(value("quire_http_requests_total", "{class=\"2xx\"}") == 7);

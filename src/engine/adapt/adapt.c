@@ -297,28 +297,32 @@ static void say_limits(quire_adapt *adapt)
     }
 }
 
-/* Report that the store below memory has begun or ceased to fail. */
-static void say_store(quire_adapt *adapt)
+/* Report that one of the stores below memory has begun or ceased to fail. */
+static void say_stores(quire_adapt *adapt)
 {
-    quire_store_stats store;
+    quire_store_part parts[QUIRE_STORE_PARTS_MAX];
+    const uint32_t n = quire_loop_store_parts(adapt->loop, parts);
 
-    if (!quire_loop_store_stats(adapt->loop, &store) ||
-        (store.state == QUIRE_STORE_DEGRADED) == adapt->has_said_degraded) {
-        return;
+    for (uint32_t i = 0; i < n; i++) {
+        const bool is_degraded = parts[i].stats.state == QUIRE_STORE_DEGRADED;
+
+        if (is_degraded == adapt->has_said_degraded[i]) {
+            continue;
+        }
+        adapt->has_said_degraded[i] = is_degraded;
+        (void)quire_events_add(
+            adapt->events, quire_loop_uptime_us(adapt->loop),
+            is_degraded ? QUIRE_EVENT_STORE_DEGRADED : QUIRE_EVENT_STORE_READY, "%s store: %s%s",
+            parts[i].name, is_degraded ? "no pages are written now: " : "pages are written again",
+            is_degraded ? parts[i].stats.trouble : "");
     }
-    adapt->has_said_degraded = store.state == QUIRE_STORE_DEGRADED;
-    (void)quire_events_add(
-        adapt->events, quire_loop_uptime_us(adapt->loop),
-        adapt->has_said_degraded ? QUIRE_EVENT_STORE_DEGRADED : QUIRE_EVENT_STORE_READY, "%s%s",
-        adapt->has_said_degraded ? "no pages are written now: " : "pages are written again",
-        store.trouble);
 }
 
 void quire_adapt_upkeep(quire_adapt *adapt)
 {
     adapt->upkeep_us = quire_loop_now_us(adapt->loop);
     say_limits(adapt);
-    say_store(adapt);
+    say_stores(adapt);
     cost_tell(adapt);
     quire_precache_judge(adapt);
     quire_adapt_pins_upkeep(adapt);

@@ -55,9 +55,10 @@ struct quire_adapt {
     uint64_t upkeep_us;            /* when upkeep was last done */
     quire_memory_stats figures;    /* counters of adaptation */
 
-    quire_degrade degrade;  /* limits on running requests per class */
-    bool has_said_degraded; /* of the store below memory, in the last event about it */
-    uint32_t limits_said[QUIRE_CLASSES_MAX]; /* reported in the last event; 0 = no limit */
+    quire_degrade degrade;                         /* limits on running requests per class */
+    bool has_said_degraded[QUIRE_STORE_PARTS_MAX]; /* of the stores below memory, in the last event
+                                                      about each */
+    uint32_t limits_said[QUIRE_CLASSES_MAX];       /* reported in the last event; 0 = no limit */
 
     quire_precache_book *book; /* NULL = nothing is computed in advance */
     quire_precache_run run;

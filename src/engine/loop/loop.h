@@ -93,8 +93,8 @@ uint16_t quire_loop_account(const quire_loop *loop, const void *tenant, uint32_t
 /* Number of running requests per class: [QUIRE_CLASSES_MAX]. */
 const uint32_t *quire_loop_running_of(const quire_loop *loop);
 
-/* The figures of the store below memory. False without one. */
-bool quire_loop_store_stats(const quire_loop *loop, quire_store_stats *out);
+/* The figures of the stores below memory, as quire_store_parts(). 0: there is none. */
+uint32_t quire_loop_store_parts(const quire_loop *loop, quire_store_part *out);
 
 /* ---- setters ---- */
 

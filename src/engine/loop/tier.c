@@ -262,16 +262,17 @@ void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what)
 
 /* ---- figures ---- */
 
-bool quire_loop_store_stats(const quire_loop *loop, quire_store_stats *out)
+uint32_t quire_loop_store_parts(const quire_loop *loop, quire_store_part *out)
 {
-    if (loop->tier == NULL) {
-        return false;
-    }
-    loop->tier->store->ops->stats(loop->tier->store, out);
-    return true;
+    return loop->tier != NULL ? quire_store_parts(loop->tier->store, out) : 0;
 }
 
 void quire_tier_stats_fill(quire_loop *loop)
 {
-    (void)quire_loop_store_stats(loop, &loop->figures.now.tier.store);
+    quire_tier_stats *now = &loop->figures.now.tier;
+
+    if (loop->tier != NULL) {
+        loop->tier->store->ops->stats(loop->tier->store, &now->store);
+        now->n_parts = quire_store_parts(loop->tier->store, now->parts);
+    }
 }

@@ -49,8 +49,8 @@ bench-qos: build ## a realtime class beside batch work of 4x the capacity, alone
 bench-tiers: build ## pages on disk: first token after a restart, reading rate, cost to others: ARGS="--rounds 3"
 	@node scripts/bench-tiers.mjs --quire build/quire $(ARGS)
 
-chaos: ## kill -9 of writers of a cache directory: QUIRE_KILL_ROUNDS=1000 per way of reading
-	@scripts/build.sh debug && QUIRE_KILL_ROUNDS=$${QUIRE_KILL_ROUNDS:-1000} build-debug/tests/test_file_faults
+chaos: ## faults of a cache directory, the long form: crashes at every call, 1,000 kill -9 for each way of reading
+	@scripts/chaos.sh
 
 soak: build ## 20,000 mixed requests with random cancels from 100 clients, KV in f32 and q8: ARGS="--requests 2000 --seed 1"
 	@node scripts/serve/soak.mjs --quire build/quire --kv f32 $(ARGS)

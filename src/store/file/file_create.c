@@ -74,7 +74,7 @@ static int dir_lock(file_store *st, quire_error *err)
     const char *call;
     const int rc = quire_file_lock(st, &st->lock_fd, &call);
 
-    if (rc == -EWOULDBLOCK) {
+    if (rc == -EWOULDBLOCK && st->lock_fd >= 0) {
         (void)st->ops->pread(st->ops->ctx, st->lock_fd, text, sizeof text - 1, 0);
         return quire_error_set(err, QUIRE_LIMIT,
                                "%s is in use by process %ld; choose another directory, or read it "

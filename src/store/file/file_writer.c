@@ -54,8 +54,8 @@ static void puts_refuse(file_store *st, file_transfers *list, quire_store_result
 /* "pwrite of segment-0000000000000001.quire failed: No space left on device". */
 static void trouble_text(const file_failure *f, int error, char *text, size_t n)
 {
-    const char *reason =
-        error == -EWOULDBLOCK ? "another process has the directory" : strerrordesc_np(-error);
+    const bool is_locked = error == -EWOULDBLOCK && f->call != NULL && strcmp(f->call, "lock") == 0;
+    const char *reason = is_locked ? "another process has the directory" : strerrordesc_np(-error);
 
     reason = reason != NULL ? reason : "unknown error";
     if (f->call == NULL) {

@@ -218,7 +218,7 @@ int quire_seq_release(quire_cache *cache, quire_seq_id seq, quire_group_id group
 
 /* The largest length up to n_tokens to which the sequence can be truncated; 0 for an unknown id. A
  * cut inside a page leaves a tail for appends, and so needs the page in every group. When a group
- * has a hole there, the cut moves down to the start of the hole's entry. */
+ * has a hole or an offloaded page there, the cut moves down to the start of the entry. */
 uint32_t quire_seq_truncatable(const quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
 /* Keep the first n_tokens tokens, drop the rest and any reserved room. Holes before the cut stay
@@ -250,6 +250,9 @@ int quire_seq_table_get(const quire_cache *cache, quire_seq_id seq, quire_group_
 /* The number of pages in an extent, for a page size and a number of parts. Thread: any. */
 uint32_t quire_cache_extent_pages(size_t page_bytes, uint32_t n_parts);
 
+/* quire_cache_opts.page_tokens. */
+uint32_t quire_cache_page_tokens(const quire_cache *cache);
+
 /* Payload addresses by page id. The extent is NULL in entry 0, for pages without payload and for
  * pages not in use. Memory: borrowed. The array moves when pages are taken, and entries change in
  * coalesce(): fetch the array after the last append of a step. */
@@ -262,7 +265,9 @@ size_t quire_cache_payload_bytes(const quire_cache *cache, quire_group_id group)
 /* Copy a page's payload into one contiguous buffer: all parts in order, without gaps; slots without
  * a token have undefined contents. The layout is independent of the page's extent and slot, and
  * equal in every cache with the same parts. buffer_bytes must equal quire_cache_payload_bytes().
- * Errors: QUIRE_NOTFOUND (the page is not in use), QUIRE_INVAL (buffer_bytes, or no payload). */
+ * An offloaded page is read from its slot, which may wait for the medium.
+ * Errors: QUIRE_NOTFOUND (the page is not in use), QUIRE_INVAL (buffer_bytes, or no payload), those
+ * of quire_offload_ops.read(). */
 int quire_cache_page_gather(const quire_cache *cache, quire_page_id page, void *buffer,
                             size_t buffer_bytes);
 
@@ -271,6 +276,45 @@ int quire_cache_page_gather(const quire_cache *cache, quire_page_id page, void *
  * shares the table leaf is not detected: scatter before forking). */
 int quire_cache_page_scatter(quire_cache *cache, quire_page_id page, const void *buffer,
                              size_t buffer_bytes);
+
+/* ---- offloaded pages ----
+ *
+ * The payload of a full page may lie outside of the cache, in a *slot* that the owner manages: in a
+ * file, say. Such a page is offloaded. It keeps its id, its references, its charge, and its place
+ * in tables and in the prefix tree. It takes no memory: the budget of the page's region is larger
+ * by the page's charge while the page is offloaded. So `budget - offloaded` bounds the memory, and
+ * `charged - offloaded` is the memory in use. Evicting an offloaded page frees a slot and no
+ * memory.
+ *
+ * Attention on an offloaded page needs the payload in memory, under another address
+ * (quire_attn_batch.page_addr). A sequence cannot be cut inside an offloaded page, and no sequence
+ * begins with a part of one. */
+
+typedef struct quire_offload_ops {
+    /* The payload in a slot: bytes = quire_cache_payload_bytes() of the page's group, as
+     * quire_cache_page_gather() gives it. Errors: QUIRE_IO, QUIRE_CORRUPT. */
+    int (*read)(void *ctx, uint32_t slot, void *buffer, size_t bytes);
+    void (*release)(void *ctx, uint32_t slot); /* the page ended, or was onloaded */
+    void *ctx;
+} quire_offload_ops;
+
+/* The owner of the slots; before the first page is offloaded. The table is copied. */
+void quire_cache_offload_set(quire_cache *cache, const quire_offload_ops *ops);
+
+/* The page's payload, as gathered, lies in the slot: give up its memory. If a sequence holds the
+ * page, the sequence uses all of its slots. Errors: QUIRE_NOTFOUND (not in use), QUIRE_INVAL (not
+ * full, without payload, offloaded already, or no quire_offload_ops), QUIRE_AGAIN (a pin holds the
+ * page, or more than one sequence, of which one may use a part and append behind it). */
+int quire_cache_page_offload(quire_cache *cache, quire_page_id page, uint32_t slot);
+
+/* Pages that are offloaded now. Cost: O(1). */
+uint32_t quire_cache_pages_offloaded(const quire_cache *cache);
+
+/* Take memory for an offloaded page again, and scatter a gathered buffer into it; releases the
+ * slot. Nothing is evicted. Errors: QUIRE_NOTFOUND (not offloaded), QUIRE_INVAL (bytes),
+ * QUIRE_NOPAGES (the budget has no room for the page), QUIRE_NOMEM, QUIRE_LIMIT. */
+int quire_cache_page_onload(quire_cache *cache, quire_page_id page, const void *buffer,
+                            size_t buffer_bytes);
 
 /* A number, never 0, that changes whenever a call that failed for lack of room (QUIRE_NOPAGES,
  * QUIRE_LIMIT, QUIRE_NOMEM) might now succeed: a sequence, a pin or the prefix tree released
@@ -298,29 +342,33 @@ uint64_t quire_cache_trim(quire_cache *cache, uint64_t keep_bytes);
 
 typedef struct quire_cache_stats {
     uint64_t budget_bytes;
-    uint64_t extent_bytes;  /* taken from the OS */
-    uint64_t live_bytes;    /* payload of live pages */
-    uint64_t cached_bytes;  /* payload of pages only the prefix tree holds */
-    uint64_t free_bytes;    /* payload of free pages in mapped extents */
-    uint64_t tail_bytes;    /* unusable ends of extents */
-    uint64_t locked_bytes;  /* mlocked. An extent holds pages of any region, so locking is requested
-                               for all extents or none; less than extent_bytes: the system refused
-                               some */
-    uint64_t slack_bytes;   /* internal fragmentation: live pages' slots that hold no token (a slot
-                               of a shared page counts as filled once any sharer has filled it) */
-    uint64_t charged_bytes; /* of the dynamic region */
+    uint64_t extent_bytes; /* taken from the OS */
+    uint64_t live_bytes;   /* payload of live pages */
+    uint64_t cached_bytes; /* payload of pages only the prefix tree holds */
+    uint64_t free_bytes;   /* payload of free pages in mapped extents */
+    uint64_t tail_bytes;   /* unusable ends of extents */
+    uint64_t locked_bytes; /* mlocked. An extent holds pages of any region, so locking is requested
+                              for all extents or none; less than extent_bytes: the system refused
+                              some */
+    uint64_t slack_bytes;  /* internal fragmentation: live pages' slots that hold no token (a slot
+                              of a shared page counts as filled once any sharer has filled it) */
+    uint64_t offloaded_bytes; /* payload outside of the cache; budget_bytes includes their charge */
+    uint64_t charged_bytes;   /* of the dynamic region */
     uint64_t charged_peak_bytes;
     uint64_t extent_peak_bytes;
     uint64_t pages_live;
     uint64_t pages_cached;
     uint64_t pages_free;
-    uint64_t pages_peak; /* live and cached */
+    uint64_t pages_offloaded; /* neither live nor cached above */
+    uint64_t pages_peak;      /* of all three */
     uint64_t allocs_total;
     uint64_t frees_total;
     uint64_t alloc_failures_total;
     uint64_t page_copies_total; /* copy-on-write */
     uint64_t page_moves_total;  /* coalescing */
-    uint64_t watermark_pages;   /* current target of pages kept ready */
+    uint64_t offloads_total;
+    uint64_t onloads_total;
+    uint64_t watermark_pages; /* current target of pages kept ready */
     uint32_t seqs_open;
     uint32_t extents;
     uint32_t extents_empty;
@@ -339,6 +387,7 @@ typedef struct quire_region_stats {
     uint64_t reserved_bytes; /* set aside for pins that are not held yet */
     uint64_t
         spilled_bytes; /* live pages taken for its sequences but charged to the dynamic region */
+    uint64_t offloaded_bytes; /* of charged_bytes and of budget_bytes: they take no memory */
     uint64_t pages;
     uint64_t seqs;                  /* open */
     uint64_t spilled_pages_total;   /* step 3: charged to the dynamic region instead */
@@ -371,7 +420,9 @@ int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t
  * UNMAP  extent returned
  * KEEP   the prefix tree began to rely on the page
  * EVICT  the prefix tree let go of the page; it is freed unless sequences hold it
- * CHARGE the page is charged to another region from now on: the event's */
+ * CHARGE the page is charged to another region from now on: the event's
+ * OFFLOAD the page gave up its memory
+ * ONLOAD  the page took memory again */
 #define QUIRE_HISTORY_KIND_MAP(X)                                                                  \
     X(ALLOC, 1, "alloc")                                                                           \
     X(REF, 2, "ref")                                                                               \
@@ -383,7 +434,9 @@ int quire_region_budget_set(quire_cache *cache, quire_region_id region, uint64_t
     X(UNMAP, 8, "unmap")                                                                           \
     X(KEEP, 9, "keep")                                                                             \
     X(EVICT, 10, "evict")                                                                          \
-    X(CHARGE, 11, "charge")
+    X(CHARGE, 11, "charge")                                                                        \
+    X(OFFLOAD, 12, "offload")                                                                      \
+    X(ONLOAD, 13, "onload")
 
 typedef enum quire_history_kind {
 #define X(sym, val, name) QUIRE_HISTORY_##sym = (val),
@@ -418,9 +471,13 @@ typedef struct quire_page_info {
     uint32_t n_filled; /* slots known to hold tokens */
     uint32_t n_kept;   /* of these, slots that the prefix tree relies on */
     bool is_pinned;    /* a pin holds it */
-    uint32_t extent;   /* number */
-    uint32_t slot;     /* in the extent */
+    bool is_offloaded;
+    uint32_t extent; /* number; of an offloaded page 0 */
+    uint32_t slot;   /* in the extent; of an offloaded page the owner's */
 } quire_page_info;
+
+/* One page. Errors: QUIRE_NOTFOUND (not in use). */
+int quire_cache_page_info_get(const quire_cache *cache, quire_page_id page, quire_page_info *out);
 
 /* Visit every page in use, by id, until visit returns non-zero; returns that value. visit must not
  * change the cache. */

@@ -136,12 +136,12 @@ static void test_no_memory(void **state)
 /* The names are an interface: programs read them in what --kv-history writes. */
 static void test_kind_names(void **state)
 {
-    static const char *const names[] = { "unknown", "alloc",  "ref",    "unref", "free",
-                                         "copy",    "move",   "map",    "unmap", "keep",
-                                         "evict",   "charge", "unknown" };
+    static const char *const names[] = { "unknown", "alloc",  "ref",     "unref",  "free",
+                                         "copy",    "move",   "map",     "unmap",  "keep",
+                                         "evict",   "charge", "offload", "onload", "unknown" };
 
     (void)state;
-    for (int i = 0; i < 13; i++) {
+    for (int i = 0; i < 15; i++) {
         assert_string_equal(quire_history_kind_name((quire_history_kind)i), names[i]);
     }
     assert_string_equal(quire_history_kind_name((quire_history_kind)-1), "unknown");

@@ -141,6 +141,11 @@ const quire_page_addr *quire_cache_page_addrs(const quire_cache *cache)
     return cache->pool.addrs;
 }
 
+uint32_t quire_cache_page_tokens(const quire_cache *cache)
+{
+    return cache->opts.page_tokens;
+}
+
 /* ---- payloads ---- */
 
 size_t quire_cache_payload_bytes(const quire_cache *cache, quire_group_id group)
@@ -169,6 +174,11 @@ int quire_cache_page_gather(const quire_cache *cache, quire_page_id page, void *
     const quire_pool_class *class;
 
     QUIRE_TRY(payload_find(cache, page, buffer_bytes, &class));
+    if (cache->pool.pages[page].is_offloaded) {
+        const quire_offload_ops *ops = &cache->pool.offload;
+
+        return ops->read(ops->ctx, cache->pool.pages[page].extent, buffer, buffer_bytes);
+    }
     quire_payload_gather(class, buffer, cache->pool.addrs[page]);
     return QUIRE_OK;
 }
@@ -181,7 +191,7 @@ int quire_cache_page_scatter(quire_cache *cache, quire_page_id page, const void 
 
     QUIRE_TRY(payload_find(cache, page, buffer_bytes, &class));
     found = quire_pool_page(&cache->pool, page);
-    QUIRE_FAIL_IF(found->refs != 1 || found->n_kept > 0, QUIRE_AGAIN);
+    QUIRE_FAIL_IF(found->refs != 1 || found->n_kept > 0 || found->is_offloaded, QUIRE_AGAIN);
     quire_payload_scatter(class, cache->pool.addrs[page], buffer);
     return QUIRE_OK;
 }

@@ -222,14 +222,28 @@ int quire_seq_release(quire_cache *cache, quire_seq_id seq, quire_group_id group
     return QUIRE_OK;
 }
 
-/* The largest length up to n_tokens that cuts into no hole. */
+/* Whether a cut would leave an offloaded page as the tail, which appends write to. */
+static bool cuts_offloaded(const quire_cache *cache, const quire_table *table, uint32_t n_tokens)
+{
+    const uint32_t page_tokens = cache->opts.page_tokens;
+    quire_page_id page;
+
+    if (quire_counter_get(&cache->pool.offloaded_pages) == 0 || n_tokens % page_tokens == 0) {
+        return false;
+    }
+    page = quire_table_entry(table, n_tokens / page_tokens)->page;
+    return page != QUIRE_PAGE_NULL && cache->pool.pages[page].is_offloaded;
+}
+
+/* The largest length up to n_tokens that cuts into no hole and into no offloaded page. */
 static uint32_t seq_truncatable(const quire_cache *cache, const quire_seq *seq, uint32_t n_tokens)
 {
     uint32_t page_tokens = cache->opts.page_tokens;
 
     n_tokens = n_tokens < seq->n_tokens ? n_tokens : seq->n_tokens;
     for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
-        if (quire_table_cuts_hole(&seq->tables[g], page_tokens, n_tokens)) {
+        if (quire_table_cuts_hole(&seq->tables[g], page_tokens, n_tokens) ||
+            cuts_offloaded(cache, &seq->tables[g], n_tokens)) {
             n_tokens -= n_tokens % page_tokens;
         }
     }

@@ -44,6 +44,12 @@ void quire_cache_stats_get(const quire_cache *cache, quire_cache_stats *out)
     if (out->free_bytes > 0) {
         out->external_fragmentation = (double)free_partial_bytes / (double)out->free_bytes;
     }
+    for (uint32_t r = 0; r < QUIRE_REGIONS_MAX; r++) {
+        out->offloaded_bytes += quire_counter_get(&cache->regions.items[r].offloaded_bytes);
+    }
+    out->pages_offloaded = quire_counter_get(&pool->offloaded_pages);
+    out->offloads_total = quire_counter_get(&pool->offloads_total);
+    out->onloads_total = quire_counter_get(&pool->onloads_total);
     out->budget_bytes = quire_counter_get(&dynamic->budget_bytes);
     out->charged_bytes = quire_counter_get(&dynamic->charged_bytes);
     out->charged_peak_bytes = quire_counter_get(&dynamic->charged_peak_bytes);
@@ -76,6 +82,7 @@ int quire_region_stats_get(const quire_cache *cache, quire_region_id region,
     out->pinned_bytes = quire_counter_get(&found->pinned_bytes);
     out->reserved_bytes = quire_counter_get(&found->reserved_bytes);
     out->spilled_bytes = quire_counter_get(&found->spilled_bytes);
+    out->offloaded_bytes = quire_counter_get(&found->offloaded_bytes);
     out->pages = quire_counter_get(&found->pages);
     out->seqs = quire_counter_get(&found->n_seqs);
     out->spilled_pages_total = quire_counter_get(&found->spilled_pages);
@@ -98,13 +105,22 @@ static quire_page_info info_of(const quire_cache *cache, quire_page_id id)
                               .n_filled = page->n_filled,
                               .n_kept = page->n_kept,
                               .is_pinned = page->is_pinned,
-                              .extent = page->extent,
-                              .slot = page->slot };
+                              .is_offloaded = page->is_offloaded,
+                              .extent = page->is_offloaded ? 0 : page->extent,
+                              .slot = page->is_offloaded ? page->extent : page->slot };
 }
 
 static bool is_in_use(const quire_cache *cache, quire_page_id id)
 {
     return quire_page_state_of(&cache->pool.pages[id]) != QUIRE_PAGE_FREE;
+}
+
+int quire_cache_page_info_get(const quire_cache *cache, quire_page_id page, quire_page_info *out)
+{
+    QUIRE_FAIL_IF(page == QUIRE_PAGE_NULL || page >= cache->pool.id_end || !is_in_use(cache, page),
+                  QUIRE_NOTFOUND);
+    *out = info_of(cache, page);
+    return QUIRE_OK;
 }
 
 int quire_cache_pages_visit(const quire_cache *cache,

@@ -50,7 +50,8 @@ uint64_t quire_regions_budget_bytes(const quire_regions *regions)
     uint64_t sum = 0;
 
     for (uint32_t i = 0; i < QUIRE_REGIONS_MAX; i++) {
-        uint64_t budget = quire_counter_get(&regions->items[i].budget_bytes);
+        uint64_t budget = quire_counter_get(&regions->items[i].budget_bytes) -
+                          quire_counter_get(&regions->items[i].offloaded_bytes);
 
         sum = budget > UINT64_MAX - sum ? UINT64_MAX : sum + budget;
     }
@@ -73,6 +74,20 @@ void quire_region_uncharge(quire_region *region, uint64_t charge_bytes)
     QUIRE_ASSERT(quire_counter_get(&region->pages) > 0);
     quire_counter_sub(&region->charged_bytes, charge_bytes);
     quire_counter_sub(&region->pages, 1);
+}
+
+void quire_region_offloaded_add(quire_region *region, uint64_t bytes)
+{
+    quire_counter_add(&region->budget_bytes, bytes);
+    quire_counter_add(&region->offloaded_bytes, bytes);
+}
+
+void quire_region_offloaded_sub(quire_region *region, uint64_t bytes)
+{
+    QUIRE_ASSERT(bytes <= quire_counter_get(&region->offloaded_bytes));
+    QUIRE_ASSERT(bytes <= quire_region_headroom_bytes(region));
+    quire_counter_sub(&region->budget_bytes, bytes);
+    quire_counter_sub(&region->offloaded_bytes, bytes);
 }
 
 int quire_region_resize(quire_regions *regions, quire_region_id id, uint64_t budget_bytes)

@@ -1,12 +1,16 @@
-/* pool.c - page ids, references and plans; placement.c places pages in extents.
+/* pool.c - page ids and references; pool_plan.c makes sure that there are some; placement.c places
+ * pages in extents; pool_offload.c lets their payload lie elsewhere.
  *
  * Invariants (quire_pool_validate checks all of them, and those of placement.h)
  *   I1  a page is free, live (refs > 0) or cached (refs == 0, kept); addrs[id] is the address of
- *       its payload, or null when the page is free or has no payload
+ *       its payload, or null when the page is free or has no payload. The payload of an offloaded
+ *       page, live or cached, lies outside
  *   I2  ids below id_end are in use or on the free-id list; page 0 is neither
  *   I3  a region's charge is the sum of its pages' charges; likewise its cached, pinned and
- *       spilled bytes
- *   I4  the counters of a class are the sums over its extents and pages
+ *       spilled bytes, and the offloaded bytes, by which the budget is larger. Offloaded pages do
+ *       not count as cached bytes: evicting them frees no memory
+ *   I4  the counters of a class are the sums over its extents and pages; offloaded pages count as
+ *       neither live nor cached
  *
  * SPDX-License-Identifier: MIT */
 #include "core/pool/pool.h"
@@ -35,7 +39,7 @@ static void pool_free(quire_pool *pool, void *ptr)
     }
 }
 
-static int ids_resize(quire_pool *pool, uint32_t capacity)
+int quire_pool_ids_resize(quire_pool *pool, uint32_t capacity)
 {
     quire_page *pages = pool_alloc(pool, capacity * sizeof(*pages));
     quire_page_addr *addrs = pool_alloc(pool, capacity * sizeof(*addrs));
@@ -129,8 +133,8 @@ int quire_pool_init(quire_pool *pool, const quire_pool_opts *opts)
     pool->lock_memory = opts->lock_memory;
     pool->id_end = 1; /* 0 is the null page */
     QUIRE_TRY(groups_init(pool, opts));
-    rc = ids_resize(pool, opts->pages_max < IDS_CAPACITY_FIRST ? opts->pages_max + 1
-                                                               : IDS_CAPACITY_FIRST);
+    rc = quire_pool_ids_resize(pool, opts->pages_max < IDS_CAPACITY_FIRST ? opts->pages_max + 1
+                                                                          : IDS_CAPACITY_FIRST);
     if (rc < 0) {
         pool_free(pool, pool->part_bytes);
     }
@@ -152,155 +156,6 @@ void quire_pool_fini(quire_pool *pool)
     pool_free(pool, pool->pages);
     pool_free(pool, pool->part_bytes);
     memset(pool, 0, sizeof(*pool));
-}
-
-/* ---- plan ---- */
-
-uint64_t quire_pool_spill_bytes(const quire_pool *pool, quire_region_id region,
-                                const uint32_t *n_pages)
-{
-    uint64_t left_bytes = quire_region_headroom_bytes(&pool->regions->items[region]);
-    uint64_t sum = 0;
-
-    for (uint32_t g = 0; g < pool->n_groups; g++) {
-        uint64_t charge_bytes = pool->groups[g].charge_bytes;
-        uint64_t n_own = left_bytes / charge_bytes;
-        uint64_t bytes;
-
-        n_own = n_own < n_pages[g] ? n_own : n_pages[g];
-        left_bytes -= n_own * charge_bytes;
-        if (__builtin_mul_overflow(n_pages[g] - n_own, charge_bytes, &bytes) ||
-            __builtin_add_overflow(sum, bytes, &sum)) {
-            return UINT64_MAX;
-        }
-    }
-    return sum;
-}
-
-static int plan_budget(const quire_pool *pool, quire_region_id region, const uint32_t *n_pages)
-{
-    const quire_region *budget = quire_region_find(pool->regions, region);
-    uint64_t over_bytes;
-
-    QUIRE_CHECK(budget != NULL);
-    over_bytes = quire_pool_spill_bytes(pool, region, n_pages);
-    if (over_bytes == 0) {
-        return QUIRE_OK;
-    }
-    QUIRE_FAIL_IF(quire_counter_get(&budget->spills) == 0, QUIRE_NOPAGES);
-    QUIRE_FAIL_IF(over_bytes >
-                      quire_region_headroom_bytes(&pool->regions->items[QUIRE_REGION_DYNAMIC]),
-                  QUIRE_NOPAGES);
-    return QUIRE_OK;
-}
-
-uint64_t quire_pool_charge_bytes(const quire_pool *pool, const uint32_t *n_pages)
-{
-    uint64_t sum = 0;
-
-    for (uint32_t g = 0; g < pool->n_groups; g++) {
-        uint64_t bytes;
-
-        if (__builtin_mul_overflow(n_pages[g], pool->groups[g].charge_bytes, &bytes) ||
-            __builtin_add_overflow(sum, bytes, &sum)) {
-            return UINT64_MAX;
-        }
-    }
-    return sum;
-}
-
-uint64_t quire_pool_shortage_bytes(const quire_pool *pool, quire_region_id region,
-                                   const uint32_t *n_pages)
-{
-    const quire_region *budget = quire_region_find(pool->regions, region);
-    uint64_t wanted_bytes = quire_pool_charge_bytes(pool, n_pages);
-    uint64_t left_bytes;
-
-    QUIRE_CHECK(budget != NULL);
-    left_bytes = quire_region_headroom_bytes(budget);
-    return wanted_bytes > left_bytes ? wanted_bytes - left_bytes : 0;
-}
-
-static int plan_ids(quire_pool *pool, uint64_t n)
-{
-    uint64_t capacity = pool->ids_capacity;
-    uint64_t wanted;
-
-    if (n <= pool->n_ids_free) {
-        return QUIRE_OK;
-    }
-    wanted = pool->id_end + (n - pool->n_ids_free);
-    if (wanted <= capacity) {
-        return QUIRE_OK;
-    }
-    QUIRE_FAIL_IF(wanted - 1 > pool->pages_max, QUIRE_LIMIT);
-    while (capacity < wanted) {
-        capacity *= 2;
-    }
-    /* Never beyond the limit, so that the limit is exact. */
-    if (capacity > (uint64_t)pool->pages_max + 1) {
-        capacity = (uint64_t)pool->pages_max + 1;
-    }
-    return ids_resize(pool, (uint32_t)capacity);
-}
-
-static int plan_slots(quire_pool *pool, const uint32_t *n_pages)
-{
-    int rc = QUIRE_OK;
-
-    for (uint32_t g = 0; g < pool->n_groups; g++) {
-        pool->classes[pool->groups[g].class_index].plan_pages += n_pages[g];
-    }
-    for (uint32_t c = 0; c < pool->n_classes && rc == QUIRE_OK; c++) {
-        quire_pool_class *class = &pool->classes[c];
-
-        while (rc == QUIRE_OK && quire_counter_get(&class->free_pages) < class->plan_pages) {
-            rc = quire_placement_grow(pool, class);
-        }
-    }
-    for (uint32_t c = 0; c < pool->n_classes; c++) {
-        pool->classes[c].plan_pages = 0;
-    }
-    return rc;
-}
-
-int quire_pool_plan(quire_pool *pool, quire_region_id region, const uint32_t *n_pages)
-{
-    uint64_t total = 0;
-    int rc;
-
-    for (uint32_t g = 0; g < pool->n_groups; g++) {
-        total += n_pages[g];
-    }
-    pool->plan_serial = pool->next_serial;
-    rc = plan_budget(pool, region, n_pages);
-    if (rc == QUIRE_OK) {
-        rc = plan_ids(pool, total);
-    }
-    if (rc == QUIRE_OK) {
-        rc = plan_slots(pool, n_pages);
-    }
-    if (rc < 0) {
-        quire_pool_cancel(pool);
-    }
-    return rc;
-}
-
-void quire_pool_cancel(quire_pool *pool)
-{
-    for (uint32_t c = 0; c < pool->n_classes; c++) {
-        quire_extent *extent = pool->classes[c].buckets[QUIRE_EXTENT_BUCKET_EMPTY];
-
-        while (extent != NULL) {
-            quire_extent *next = extent->next;
-
-            if (extent->serial >= pool->plan_serial) {
-                quire_placement_unmap(pool, extent);
-            }
-            extent = next;
-        }
-    }
-    quire_counter_add(&pool->alloc_failures_total, 1);
 }
 
 /* ---- pages ---- */
@@ -420,7 +275,11 @@ static void page_give(quire_pool *pool, quire_page_id id, quire_seq_id seq)
     page_settle(pool, page);
     quire_region_uncharge(&pool->regions->items[page->region],
                           pool->groups[page->group].charge_bytes);
-    quire_placement_give(page_class(pool, page), pool->extents[page->extent], page->slot);
+    if (page->is_offloaded) {
+        quire_pool_offloaded_end(pool, page);
+    } else {
+        quire_placement_give(page_class(pool, page), pool->extents[page->extent], page->slot);
+    }
     *page = (quire_page){ .extent = pool->id_free };
     pool->addrs[id] = (quire_page_addr){ .extent = NULL };
     pool->id_free = id;
@@ -435,7 +294,7 @@ void quire_pool_ref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
 
     QUIRE_CHECK(page->refs < UINT32_MAX);
     page_changed(pool, page);
-    if (page->refs++ == 0) {
+    if (page->refs++ == 0 && !page->is_offloaded) {
         quire_pool_class *class = page_class(pool, page);
 
         quire_counter_sub(&class->cached_pages, 1);
@@ -460,11 +319,15 @@ void quire_pool_unref(quire_pool *pool, quire_page_id id, quire_seq_id seq)
         quire_pool_history(pool, QUIRE_HISTORY_UNREF, id, seq);
         return;
     }
-    quire_counter_sub(&class->live_pages, 1);
-    quire_counter_sub(&class->slack_slots, pool->page_tokens - page->n_filled);
+    if (!page->is_offloaded) {
+        quire_counter_sub(&class->live_pages, 1);
+        quire_counter_sub(&class->slack_slots, pool->page_tokens - page->n_filled);
+    }
     if (page->n_kept > 0) {
-        quire_counter_add(&class->cached_pages, 1);
-        if (!page->is_pinned) {
+        if (!page->is_offloaded) {
+            quire_counter_add(&class->cached_pages, 1);
+        }
+        if (!page->is_offloaded && !page->is_pinned) {
             quire_counter_add(&pool->regions->items[page->region].cached_bytes,
                               pool->groups[page->group].charge_bytes);
         }
@@ -499,6 +362,10 @@ uint64_t quire_pool_evict(quire_pool *pool, quire_page_id id)
     if (page->refs > 0) {
         return 0;
     }
+    if (page->is_offloaded) {
+        page_give(pool, id, QUIRE_SEQ_NULL);
+        return 0; /* no memory is free for it */
+    }
     quire_counter_sub(&page_class(pool, page)->cached_pages, 1);
     quire_counter_sub(&pool->regions->items[page->region].cached_bytes, charge_bytes);
     page_give(pool, id, QUIRE_SEQ_NULL);
@@ -518,11 +385,15 @@ void quire_pool_recharge(quire_pool *pool, quire_page_id id, quire_region_id to)
     page_changed(pool, page);
     quire_region_changed(pool->regions, to);
     quire_region_uncharge(old, charge_bytes);
+    if (page->is_offloaded) { /* the budget goes along */
+        quire_region_offloaded_sub(old, charge_bytes);
+        quire_region_offloaded_add(new, charge_bytes);
+    }
     quire_region_charge(new, charge_bytes);
     if (page->is_pinned) {
         quire_counter_sub(&old->pinned_bytes, charge_bytes);
         quire_counter_add(&new->pinned_bytes, charge_bytes);
-    } else if (page->refs == 0) {
+    } else if (page->refs == 0 && !page->is_offloaded) {
         quire_counter_sub(&old->cached_bytes, charge_bytes);
         quire_counter_add(&new->cached_bytes, charge_bytes);
     }
@@ -554,7 +425,7 @@ void quire_pool_pin(quire_pool *pool, quire_page_id id)
     QUIRE_CHECK(page->n_kept > 0 && !page->is_pinned);
     page->is_pinned = 1;
     quire_counter_add(&region->pinned_bytes, charge_bytes);
-    if (page->refs == 0) {
+    if (page->refs == 0 && !page->is_offloaded) {
         quire_counter_sub(&region->cached_bytes, charge_bytes);
     }
 }
@@ -569,7 +440,7 @@ void quire_pool_unpin(quire_pool *pool, quire_page_id id)
     page_changed(pool, page);
     page->is_pinned = 0;
     quire_counter_sub(&region->pinned_bytes, charge_bytes);
-    if (page->refs == 0) {
+    if (page->refs == 0 && !page->is_offloaded) {
         quire_counter_add(&region->cached_bytes, charge_bytes);
     }
 }
@@ -590,6 +461,7 @@ void quire_pool_copy(quire_pool *pool, quire_page_id to, quire_page_id from, qui
     const quire_page *target = page_in_use(pool, to);
 
     QUIRE_CHECK(target->group == page_in_use(pool, from)->group);
+    QUIRE_CHECK(!target->is_offloaded && !pool->pages[from].is_offloaded);
     if (pool->addrs[to].extent != NULL) {
         quire_payload_copy(page_class(pool, target), pool->addrs[to], pool->addrs[from]);
     }

@@ -11,6 +11,8 @@
  * id. Groups whose pages have equal size and parts share a class; a class owns extents. Slots are
  * taken from the fullest extent with a free slot, so that sparse extents run empty by themselves.
  *
+ * An offloaded page has no place in an extent: its payload lies with the owner (pool_offload.c).
+ *
  * Plan, then apply: quire_pool_plan() makes sure that the next takes succeed, and is the only
  * function of the allocation path that can fail.
  *
@@ -46,6 +48,7 @@ typedef struct quire_page {
     uint16_t home : 4;      /* live and spilled: the region of the sequence that took it; else 0 */
     uint16_t is_pinned : 1; /* a pin holds the page: kept and not evicted */
     uint16_t is_marked : 1; /* scratch of charge.c: false between calls */
+    uint16_t is_offloaded : 1; /* `extent` is the owner's slot (quire/cache.h, offloaded pages) */
 } quire_page;
 
 _Static_assert(sizeof(quire_page) == 16, "quire_page: one per page, keep it small");
@@ -154,6 +157,7 @@ typedef struct quire_pool {
     uint32_t n_groups;
     uint32_t n_classes;
     bool lock_memory;
+    quire_offload_ops offload; /* all NULL: no page can be offloaded */
     uint64_t next_serial;
     uint64_t plan_serial; /* extents from here on were mapped by the last plan */
     quire_pool_group groups[QUIRE_GROUPS_MAX];
@@ -170,6 +174,9 @@ typedef struct quire_pool {
     quire_counter page_copies_total;
     quire_counter page_moves_total;
     quire_counter watermark_pages;
+    quire_counter offloaded_pages;
+    quire_counter offloads_total;
+    quire_counter onloads_total;
 } quire_pool;
 
 /* Errors: QUIRE_NOMEM (the pool then needs no fini). The caller checks the options. */
@@ -251,6 +258,16 @@ static inline quire_page_state quire_pool_state(const quire_pool *pool, quire_pa
 {
     return quire_page_state_of(quire_pool_page(pool, id));
 }
+
+/* Room for page ids up to `capacity`. Errors: QUIRE_NOMEM. Used by init and plan. */
+int quire_pool_ids_resize(quire_pool *pool, uint32_t capacity);
+
+/* ---- offloaded pages (pool_offload.c): see quire_cache_page_offload() and _onload() ---- */
+
+int quire_pool_offload(quire_pool *pool, quire_page_id id, uint32_t slot);
+int quire_pool_onload(quire_pool *pool, quire_page_id id, const unsigned char *payload);
+/* The page, offloaded and no longer charged, is about to be freed. */
+void quire_pool_offloaded_end(quire_pool *pool, const quire_page *page);
 
 /* ---- upkeep (pool_upkeep.c): see quire_cache_maintain(), _coalesce(), _trim() ---- */
 

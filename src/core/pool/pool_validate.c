@@ -89,6 +89,12 @@ static void page_validate(const quire_pool *pool, quire_page_id id)
     QUIRE_CHECK(page->n_filled <= pool->page_tokens && page->n_kept <= page->n_filled);
     QUIRE_CHECK(!page->is_marked && (!page->is_pinned || page->n_kept > 0));
     QUIRE_CHECK(page->home == 0 || (page->refs > 0 && page->home != page->region));
+    if (page->is_offloaded) {
+        QUIRE_CHECK(pool->addrs[id].extent == NULL && pool->addrs[id].slot == page->extent &&
+                    pool->addrs[id].memory == QUIRE_MEMORY_OFFLOADED);
+        QUIRE_CHECK(page->n_filled == pool->page_tokens);
+        return;
+    }
     QUIRE_CHECK(page->extent < pool->extents_capacity && pool->extents[page->extent] != NULL);
     extent = pool->extents[page->extent];
     QUIRE_CHECK(extent->class_index == pool->groups[page->group].class_index);
@@ -107,7 +113,9 @@ static void sums_validate(const quire_pool *pool)
     uint64_t unheld[QUIRE_REGIONS_MAX] = { 0 };
     uint64_t pinned[QUIRE_REGIONS_MAX] = { 0 };
     uint64_t spilled[QUIRE_REGIONS_MAX] = { 0 };
+    uint64_t offloaded[QUIRE_REGIONS_MAX] = { 0 };
     uint64_t pages[QUIRE_REGIONS_MAX] = { 0 };
+    uint64_t n_offloaded = 0;
     uint64_t total = 0;
 
     for (quire_page_id id = 1; id < pool->id_end; id++) {
@@ -119,12 +127,15 @@ static void sums_validate(const quire_pool *pool)
         if (state != QUIRE_PAGE_FREE) {
             uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
 
-            live[c] += state == QUIRE_PAGE_LIVE;
-            cached[c] += state == QUIRE_PAGE_CACHED;
+            live[c] += state == QUIRE_PAGE_LIVE && !page->is_offloaded;
+            cached[c] += state == QUIRE_PAGE_CACHED && !page->is_offloaded;
+            offloaded[page->region] += page->is_offloaded ? charge_bytes : 0;
+            n_offloaded += page->is_offloaded;
             slack[c] += state == QUIRE_PAGE_LIVE ? pool->page_tokens - page->n_filled : 0;
             charged[page->region] += charge_bytes;
             unheld[page->region] +=
-                state == QUIRE_PAGE_CACHED && !page->is_pinned ? charge_bytes : 0;
+                state == QUIRE_PAGE_CACHED && !page->is_pinned && !page->is_offloaded ? charge_bytes
+                                                                                      : 0;
             pinned[page->region] += page->is_pinned ? charge_bytes : 0;
             spilled[page->home] += page->home != 0 ? charge_bytes : 0;
             pages[page->region]++;
@@ -143,6 +154,7 @@ static void sums_validate(const quire_pool *pool)
         QUIRE_CHECK(unheld[r] == quire_counter_get(&region->cached_bytes));
         QUIRE_CHECK(pinned[r] == quire_counter_get(&region->pinned_bytes));
         QUIRE_CHECK(spilled[r] == quire_counter_get(&region->spilled_bytes));
+        QUIRE_CHECK(offloaded[r] == quire_counter_get(&region->offloaded_bytes));
         QUIRE_CHECK(pages[r] == quire_counter_get(&region->pages));
         QUIRE_CHECK(quire_region_promised_bytes(region) <=
                     quire_counter_get(&region->budget_bytes));
@@ -150,6 +162,7 @@ static void sums_validate(const quire_pool *pool)
         QUIRE_CHECK(charged[r] <= quire_counter_get(&region->budget_bytes));
         QUIRE_CHECK(charged[r] <= quire_counter_get(&region->charged_peak_bytes));
     }
+    QUIRE_CHECK(n_offloaded == quire_counter_get(&pool->offloaded_pages));
     QUIRE_CHECK(total == quire_counter_get(&pool->pages_now));
     QUIRE_CHECK(total <= quire_counter_get(&pool->pages_peak));
     QUIRE_CHECK(total ==

@@ -133,12 +133,14 @@ quire_prefix_walk quire_prefix_walk_to(const quire_prefix *tree, const quire_pre
 
 /* ---- usable tokens ---- */
 
-static bool has_all_pages(const quire_prefix *tree, uint32_t id)
+/* Whether a part of a node can be used, so that a sequence may append behind it. */
+static bool is_divisible(const quire_prefix *tree, uint32_t id)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
 
     for (uint32_t g = 0; g < tree->n_groups; g++) {
-        if (node->pages[g] == QUIRE_PAGE_NULL) {
+        if (node->pages[g] == QUIRE_PAGE_NULL ||
+            quire_pool_page(&tree->cache->pool, node->pages[g])->is_offloaded) {
             return false;
         }
     }
@@ -161,7 +163,7 @@ static uint32_t usable(const quire_prefix *tree, const quire_prefix_walk *walk, 
             id = quire_prefix_at(tree, id)->parent;
         }
     }
-    return tree->opts.is_page_exact || !has_all_pages(tree, id) ? n - n_over : n;
+    return tree->opts.is_page_exact || !is_divisible(tree, id) ? n - n_over : n;
 }
 
 /* ---- why ---- */
@@ -261,8 +263,8 @@ static void claim_page(const quire_prefix *tree, quire_page_id id, quire_prefix_
     const quire_page *page = &tree->cache->pool.pages[id];
     const uint64_t bytes = tree->cache->opts.charge_bytes[page->group];
 
-    if (page->is_pinned) {
-        return;
+    if (page->is_pinned || page->is_offloaded) {
+        return; /* its use takes no memory that could have been evicted */
     }
     if (quire_page_state_of(page) == QUIRE_PAGE_CACHED) {
         claim->cached_bytes[page->region] += bytes;

@@ -1,0 +1,282 @@
+/* offload.c - which pages leave memory, and what that does to the budget; see offload.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "offload/offload.h"
+
+#include "base/check.h"
+#include "offload/offload_stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct quire_offload {
+    quire_cache *cache;
+    quire_group_id group;
+    quire_offload_file *file;
+    quire_offload_stream *stream;
+    size_t page_bytes;
+    unsigned char *page;   /* [page_bytes] */
+    uint64_t buffer_bytes; /* taken from the dynamic region's budget */
+};
+
+/* ---- opening ---- */
+
+static int file_read(void *ctx, uint32_t slot, void *buffer, size_t bytes)
+{
+    return quire_offload_file_read(ctx, slot, buffer, bytes);
+}
+
+static void file_release(void *ctx, uint32_t slot)
+{
+    quire_offload_file_release(ctx, slot);
+}
+
+int quire_offload_open(quire_offload **out, const quire_offload_opts *opts, quire_error *err)
+{
+    quire_offload *o = calloc(1, sizeof *o);
+    int rc;
+
+    *out = NULL;
+    if (o == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for offloaded pages");
+    }
+    o->cache = opts->cache;
+    o->group = opts->group;
+    o->page_bytes = quire_cache_payload_bytes(opts->cache, opts->group);
+    o->page = malloc(o->page_bytes);
+    rc = quire_offload_file_open(&o->file, &opts->file, err);
+    if (rc == QUIRE_OK) {
+        rc = o->page != NULL ? quire_offload_stream_open(&o->stream, opts->inner, opts->cache,
+                                                         opts->group, o->file)
+                             : QUIRE_NOMEM;
+        if (rc < 0) {
+            quire_error_set(err, rc, "no memory for offloaded pages");
+        }
+    }
+    if (rc < 0) {
+        quire_offload_close(o);
+        return rc;
+    }
+    quire_cache_offload_set(
+        o->cache,
+        &(quire_offload_ops){ .read = file_read, .release = file_release, .ctx = o->file });
+    *out = o;
+    return QUIRE_OK;
+}
+
+void quire_offload_close(quire_offload *o)
+{
+    if (o == NULL) {
+        return;
+    }
+    quire_offload_stream_close(o->stream);
+    quire_offload_file_close(o->file);
+    free(o->page);
+    free(o);
+}
+
+quire_attn_device quire_offload_device(quire_offload *o)
+{
+    return quire_offload_stream_device(o->stream);
+}
+
+void quire_offload_rest(quire_offload *o)
+{
+    quire_offload_stream_rest(o->stream);
+}
+
+/* ---- the budget ---- */
+
+static uint64_t budget_of(const quire_offload *o)
+{
+    quire_region_stats stats;
+
+    return quire_region_stats_get(o->cache, QUIRE_REGION_DYNAMIC, &stats) == QUIRE_OK
+               ? stats.budget_bytes
+               : 0;
+}
+
+static uint64_t buffer_bytes_of(const quire_offload *o, uint32_t n_stripes)
+{
+    return quire_offload_stream_bytes(o->file, n_stripes);
+}
+
+/* Let the budget follow the number of stripes in use. Growth takes from room that there is. */
+static int buffers_charge(quire_offload *o)
+{
+    quire_offload_file_stats stats;
+    uint64_t budget_bytes = budget_of(o);
+    uint64_t bytes;
+
+    quire_offload_file_stats_get(o->file, &stats);
+    bytes = buffer_bytes_of(o, stats.stripes_used);
+    if (bytes == o->buffer_bytes) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_region_budget_set(o->cache, QUIRE_REGION_DYNAMIC,
+                                      budget_bytes + o->buffer_bytes - bytes));
+    o->buffer_bytes = bytes;
+    return QUIRE_OK;
+}
+
+uint64_t quire_offload_bytes_max(const quire_offload *o, uint64_t budget_bytes)
+{
+    const uint64_t by_buffers =
+        (uint64_t)((double)budget_bytes * QUIRE_OFFLOAD_BUFFER_SHARE) / buffer_bytes_of(o, 1);
+    quire_offload_file_stats stats;
+
+    quire_offload_file_stats_get(o->file, &stats);
+    return (by_buffers < stats.stripes_max ? by_buffers : stats.stripes_max) *
+           QUIRE_OFFLOAD_STRIPE * o->page_bytes;
+}
+
+/* ---- the pages of a sequence ---- */
+
+/* The pages of a sequence's table, in order. */
+typedef struct walk {
+    quire_seq_table table;
+    uint32_t at;
+} walk;
+
+static bool walk_begin(const quire_offload *o, quire_seq_id seq, walk *w)
+{
+    *w = (walk){ 0 };
+    return quire_seq_table_get(o->cache, seq, o->group, &w->table) == QUIRE_OK;
+}
+
+/* The next page that the sequence fills; QUIRE_PAGE_NULL at the end. */
+static quire_page_id walk_next(const quire_offload *o, walk *w)
+{
+    const uint32_t page_tokens = quire_cache_page_tokens(o->cache);
+
+    while (w->at < w->table.n_entries) {
+        const quire_page_entry *e =
+            &w->table.leaves[w->at / QUIRE_LEAF_ENTRIES][w->at % QUIRE_LEAF_ENTRIES];
+
+        w->at++;
+        if (e->page != QUIRE_PAGE_NULL && e->n_tokens == page_tokens) {
+            return e->page;
+        }
+    }
+    return QUIRE_PAGE_NULL;
+}
+
+static bool is_movable(const quire_offload *o, quire_page_id page)
+{
+    quire_page_info info;
+
+    return quire_cache_page_info_get(o->cache, page, &info) == QUIRE_OK && !info.is_offloaded &&
+           !info.is_pinned && info.refs <= 1 && info.region == QUIRE_REGION_DYNAMIC &&
+           info.n_filled == quire_cache_page_tokens(o->cache);
+}
+
+static bool is_offloaded(const quire_offload *o, quire_page_id page)
+{
+    return quire_cache_page_addrs(o->cache)[page].memory == QUIRE_MEMORY_OFFLOADED;
+}
+
+void quire_offload_share_get(const quire_offload *o, quire_seq_id seq, quire_offload_share *out)
+{
+    quire_page_id page;
+    walk w;
+
+    *out = (quire_offload_share){ 0 };
+    if (!walk_begin(o, seq, &w)) {
+        return;
+    }
+    while ((page = walk_next(o, &w)) != QUIRE_PAGE_NULL) {
+        out->offloaded_bytes += is_offloaded(o, page) ? o->page_bytes : 0;
+        out->movable_bytes += is_movable(o, page) ? o->page_bytes : 0;
+    }
+}
+
+/* ---- down ---- */
+
+/* Whether the buffers may grow by a stripe. */
+static bool has_buffer_room(const quire_offload *o)
+{
+    quire_offload_file_stats stats;
+    quire_region_stats region;
+    uint64_t memory_bytes;
+
+    quire_offload_file_stats_get(o->file, &stats);
+    (void)quire_region_stats_get(o->cache, QUIRE_REGION_DYNAMIC, &region);
+    memory_bytes = region.budget_bytes - region.offloaded_bytes + o->buffer_bytes;
+    return (double)buffer_bytes_of(o, stats.stripes_used + 1) <=
+           (double)memory_bytes * QUIRE_OFFLOAD_BUFFER_SHARE;
+}
+
+int quire_offload_seq(quire_offload *o, quire_seq_id seq)
+{
+    quire_page_addr addrs[QUIRE_OFFLOAD_STRIPE];
+    quire_page_id pages[QUIRE_OFFLOAD_STRIPE];
+    uint32_t slot;
+    uint32_t n = 0;
+    walk w;
+
+    QUIRE_FAIL_IF(!has_buffer_room(o), QUIRE_LIMIT);
+    if (!walk_begin(o, seq, &w)) {
+        return 0;
+    }
+    while (n < QUIRE_OFFLOAD_STRIPE && (pages[n] = walk_next(o, &w)) != QUIRE_PAGE_NULL) {
+        addrs[n] = quire_cache_page_addrs(o->cache)[pages[n]];
+        n += is_movable(o, pages[n]);
+    }
+    if (n == 0) {
+        return 0;
+    }
+    QUIRE_TRY(quire_offload_file_write(o->file, addrs, n, &slot));
+    for (uint32_t i = 0; i < n; i++) {
+        const int rc = quire_cache_page_offload(o->cache, pages[i], slot + i);
+
+        QUIRE_CHECK(rc == QUIRE_OK); /* is_movable() */
+    }
+    QUIRE_TRY(buffers_charge(o));
+    return (int)n;
+}
+
+/* ---- up ---- */
+
+int quire_offload_back(quire_offload *o, quire_seq_id seq, uint64_t keep_bytes)
+{
+    quire_region_stats region;
+    quire_page_id page;
+    walk w;
+
+    (void)quire_region_stats_get(o->cache, QUIRE_REGION_DYNAMIC, &region);
+    if (!walk_begin(o, seq, &w) ||
+        region.budget_bytes - region.charged_bytes < keep_bytes + o->page_bytes) {
+        return 0;
+    }
+    while ((page = walk_next(o, &w)) != QUIRE_PAGE_NULL && !is_offloaded(o, page)) {
+    }
+    if (page == QUIRE_PAGE_NULL) {
+        return 0;
+    }
+    QUIRE_TRY(quire_cache_page_gather(o->cache, page, o->page, o->page_bytes));
+    if (quire_cache_page_onload(o->cache, page, o->page, o->page_bytes) < 0) {
+        return 0; /* no memory */
+    }
+    QUIRE_TRY(buffers_charge(o));
+    return 1;
+}
+
+/* ---- figures ---- */
+
+void quire_offload_stats_get(const quire_offload *o, quire_offload_stats *out)
+{
+    quire_cache_stats cache;
+
+    quire_offload_file_stats_get(o->file, &out->file);
+    quire_cache_stats_get(o->cache, &cache);
+    out->pages = cache.pages_offloaded;
+    out->pages_out_total = cache.offloads_total;
+    out->pages_back_total = cache.onloads_total;
+    out->buffer_bytes = o->buffer_bytes;
+    (void)snprintf(out->trouble, sizeof out->trouble, "%s", quire_offload_trouble(o));
+}
+
+const char *quire_offload_trouble(const quire_offload *o)
+{
+    return quire_offload_file_trouble(o->file);
+}

@@ -1,0 +1,79 @@
+/* offload.h - sequences that are larger than the memory of their cache.
+ *
+ * Full pages of running sequences move to a file (offload_file.h), and attention streams them from
+ * there (offload_stream.h). Every step reads every offloaded page once, so a step takes at least
+ * as long as the disk needs for them: this is for sequences that could not run at all otherwise.
+ *
+ *   budget of the dynamic region = its memory - buffers of the stream + charge of offloaded pages
+ *
+ * so that the memory of pages and of buffers together stays within what the budget was. Only pages
+ * charged to the dynamic region are offloaded, and none that several sequences or a pin hold.
+ *
+ * Thread: the cache's owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_OFFLOAD_OFFLOAD_H
+#define QUIRE_OFFLOAD_OFFLOAD_H
+
+#include "offload/offload_file.h"
+#include "quire/attn.h"
+
+/* The stream's buffers may take this share of the budget; more pages are not offloaded. */
+#define QUIRE_OFFLOAD_BUFFER_SHARE 0.5
+
+typedef struct quire_offload quire_offload;
+
+typedef struct quire_offload_opts {
+    quire_cache *cache;             /* borrowed, as is what follows */
+    const quire_attn_device *inner; /* that steps go to; copied */
+    quire_group_id group;           /* of the pages that may be offloaded */
+    quire_offload_file_opts file;
+} quire_offload_opts;
+
+/* Errors: quire_offload_file_open(). Memory: quire_offload_close(), when no page is offloaded any
+ * more: every sequence is closed, and the prefix tree destroyed. */
+int quire_offload_open(quire_offload **out, const quire_offload_opts *opts, quire_error *err);
+void quire_offload_close(quire_offload *offload);
+
+/* The device that steps go to instead of the inner one. */
+quire_attn_device quire_offload_device(quire_offload *offload);
+
+/* Offload up to QUIRE_OFFLOAD_STRIPE pages of a sequence, the first ones that can be. Waits for the
+ * disk. Returns their number, 0 when no page can be, or an error: QUIRE_LIMIT (the file is full, or
+ * the buffers would be too large), QUIRE_IO. */
+int quire_offload_seq(quire_offload *offload, quire_seq_id seq);
+
+/* Take one offloaded page of a sequence back into memory, the first, while the budget has room for
+ * keep_bytes more. Waits for the disk. Returns the number of pages, 0 or 1, or an error: QUIRE_IO,
+ * QUIRE_CORRUPT. */
+int quire_offload_back(quire_offload *offload, quire_seq_id seq, uint64_t keep_bytes);
+
+/* Bytes of a sequence's pages in memory that could be offloaded, by charge; and those that are. */
+typedef struct quire_offload_share {
+    uint64_t movable_bytes;
+    uint64_t offloaded_bytes;
+} quire_offload_share;
+void quire_offload_share_get(const quire_offload *offload, quire_seq_id seq,
+                             quire_offload_share *out);
+
+/* The most bytes that pages can have outside of memory: what the file holds, and what the buffers
+ * allow with this budget of memory. */
+uint64_t quire_offload_bytes_max(const quire_offload *offload, uint64_t budget_bytes);
+
+/* No step will run for a while. */
+void quire_offload_rest(quire_offload *offload);
+
+/* The last failure: call, reason; empty before the first. Memory: the offload's. */
+const char *quire_offload_trouble(const quire_offload *offload);
+
+typedef struct quire_offload_stats {
+    quire_offload_file_stats file;
+    uint64_t pages; /* offloaded now */
+    uint64_t pages_out_total;
+    uint64_t pages_back_total;
+    uint64_t buffer_bytes; /* taken from the budget */
+    char trouble[160];     /* the last failure; empty: none */
+} quire_offload_stats;
+void quire_offload_stats_get(const quire_offload *offload, quire_offload_stats *out);
+
+#endif /* QUIRE_OFFLOAD_OFFLOAD_H */

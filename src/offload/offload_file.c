@@ -1,0 +1,381 @@
+/* offload_file.c - the file, its stripes, writing, and reading one page; see offload_file.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "offload/offload_internal.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/hash128.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NS_PER_MS 1000000u
+
+/* ---- opening ---- */
+
+static size_t padded(size_t bytes)
+{
+    return (bytes + QUIRE_OFFLOAD_ALIGN - 1) / QUIRE_OFFLOAD_ALIGN * QUIRE_OFFLOAD_ALIGN;
+}
+
+static int parts_init(quire_offload_file *f, const quire_offload_file_opts *o)
+{
+    size_t before = 0;
+
+    f->n_parts = o->n_parts;
+    f->parts = calloc(o->n_parts, sizeof *f->parts);
+    QUIRE_FAIL_IF(f->parts == NULL, QUIRE_NOMEM);
+    for (uint32_t p = 0; p < o->n_parts; p++) {
+        quire_offload_part *part = &f->parts[p];
+
+        part->page_bytes = o->part_bytes[p];
+        part->stripe_bytes = padded(QUIRE_OFFLOAD_STRIPE * part->page_bytes);
+        part->mem_offset = o->extent_pages * before;
+        before += part->page_bytes;
+        f->stripe_total_bytes += part->stripe_bytes;
+        if (part->stripe_bytes > f->stripe_bytes_max) {
+            f->stripe_bytes_max = part->stripe_bytes;
+        }
+    }
+    f->page_bytes = before;
+    return QUIRE_OK;
+}
+
+static int stripes_init(quire_offload_file *f, const quire_offload_file_opts *o, quire_error *err)
+{
+    const uint64_t n = o->capacity_bytes / f->stripe_total_bytes;
+    const uint64_t n_most = UINT32_MAX / QUIRE_OFFLOAD_STRIPE;
+    uint64_t offset = 0;
+
+    if (n == 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "offloaded pages: %llu bytes have no room for %u pages (%llu bytes)",
+                               (unsigned long long)o->capacity_bytes, QUIRE_OFFLOAD_STRIPE,
+                               (unsigned long long)f->stripe_total_bytes);
+    }
+    f->stripes_max = (uint32_t)(n < n_most ? n : n_most);
+    for (uint32_t p = 0; p < f->n_parts; p++) {
+        f->parts[p].file_offset = offset;
+        offset += (uint64_t)f->stripes_max * f->parts[p].stripe_bytes;
+    }
+    f->slots_used = calloc(f->stripes_max, sizeof *f->slots_used);
+    f->sums = calloc(f->stripes_max, sizeof *f->sums);
+    f->bounce = aligned_alloc(QUIRE_OFFLOAD_ALIGN, f->stripe_bytes_max);
+    if (f->slots_used == NULL || f->sums == NULL || f->bounce == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for offloaded pages");
+    }
+    memset(f->bounce, 0, f->stripe_bytes_max);
+    return QUIRE_OK;
+}
+
+/* A file with a name that ends at once, where the file system has no nameless files. */
+static int open_named(quire_offload_file *f, const char *dir)
+{
+    char path[4096];
+    int fd;
+
+    if (snprintf(path, sizeof path, "%s/offload-%ld.tmp", dir, (long)getpid()) >=
+        (int)sizeof path) {
+        return -ENAMETOOLONG;
+    }
+    fd = quire_file_open_direct(f->ops, path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        (void)f->ops->unlink(f->ops->ctx, path);
+    }
+    return fd;
+}
+
+static int file_make(quire_offload_file *f, const quire_offload_file_opts *o, quire_error *err)
+{
+    f->fd = quire_file_open_direct(f->ops, o->dir, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    if (f->fd == -EOPNOTSUPP || f->fd == -EISDIR || f->fd == -EINVAL) {
+        f->fd = open_named(f, o->dir);
+    }
+    if (f->fd < 0) {
+        return quire_error_set(err, QUIRE_IO, "%s: cannot make a file for offloaded pages: %s",
+                               o->dir, strerror(-f->fd));
+    }
+    return QUIRE_OK;
+}
+
+static void sync_init(quire_offload_file *f)
+{
+    pthread_condattr_t attr;
+
+    (void)pthread_mutex_init(&f->lock, NULL);
+    (void)pthread_condattr_init(&attr);
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&f->changed, &attr);
+    (void)pthread_condattr_destroy(&attr);
+}
+
+int quire_offload_file_open(quire_offload_file **out, const quire_offload_file_opts *opts,
+                            quire_error *err)
+{
+    quire_offload_file *f = calloc(1, sizeof *f);
+    quire_reads_client client = { quire_offload_reads_next, quire_offload_reads_done, f };
+    int rc;
+
+    *out = NULL;
+    if (f == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for offloaded pages");
+    }
+    f->fd = -1;
+    f->ops = opts->ops != NULL ? opts->ops : quire_file_ops_default();
+    f->wait_ms = opts->wait_ms != 0 ? opts->wait_ms : QUIRE_OFFLOAD_WAIT_MS;
+    sync_init(f);
+    if ((rc = parts_init(f, opts)) < 0) {
+        quire_error_set(err, rc, "no memory for offloaded pages");
+    } else if ((rc = stripes_init(f, opts, err)) == QUIRE_OK &&
+               (rc = file_make(f, opts, err)) == QUIRE_OK) {
+        rc = quire_reads_create(&f->reads, opts->reads_kind, QUIRE_OFFLOAD_READS, &client, f->ops);
+        if (rc < 0) {
+            quire_error_set(err, rc, "offloaded pages: no way to read: %s", quire_status_text(rc));
+        }
+    }
+    if (rc < 0) {
+        quire_offload_file_close(f);
+        return rc;
+    }
+    *out = f;
+    return QUIRE_OK;
+}
+
+void quire_offload_file_close(quire_offload_file *f)
+{
+    if (f == NULL) {
+        return;
+    }
+    if (f->reads != NULL &&
+        !quire_reads_close(f->reads,
+                           quire_clock_ns() + (uint64_t)QUIRE_OFFLOAD_CLOSE_MS * NS_PER_MS)) {
+        return; /* the disk is stuck: what it may still write to stays */
+    }
+    if (f->fd >= 0) {
+        (void)f->ops->close(f->ops->ctx, f->fd);
+    }
+    for (uint32_t i = 0; f->sums != NULL && i < f->stripes_max; i++) {
+        free(f->sums[i]);
+    }
+    (void)pthread_cond_destroy(&f->changed);
+    (void)pthread_mutex_destroy(&f->lock);
+    free(f->bounce);
+    free(f->sums);
+    free(f->slots_used);
+    free(f->parts);
+    free(f);
+}
+
+/* ---- sizes ---- */
+
+size_t quire_offload_stripe_bytes(const quire_offload_file *f, uint32_t part)
+{
+    return f->parts[part].stripe_bytes;
+}
+
+size_t quire_offload_stripe_bytes_max(const quire_offload_file *f)
+{
+    return f->stripe_bytes_max;
+}
+
+uint32_t quire_offload_n_parts(const quire_offload_file *f)
+{
+    return f->n_parts;
+}
+
+size_t quire_offload_part_offset(const quire_offload_file *f, uint32_t part)
+{
+    return f->parts[part].mem_offset;
+}
+
+size_t quire_offload_part_bytes(const quire_offload_file *f, uint32_t part)
+{
+    return f->parts[part].page_bytes;
+}
+
+/* ---- checksums, trouble ---- */
+
+uint64_t quire_offload_sum(const void *bytes, size_t n_bytes)
+{
+    unsigned char hash[QUIRE_HASH128_BYTES];
+
+    quire_hash128(bytes, n_bytes, hash);
+    return quire_le_get(hash, 8);
+}
+
+bool quire_offload_stripe_is_good(const quire_offload_file *f, uint32_t stripe, uint32_t part,
+                                  const unsigned char *bytes)
+{
+    const uint64_t *sums = f->sums[stripe] + (size_t)part * QUIRE_OFFLOAD_STRIPE;
+    const size_t n = f->parts[part].page_bytes;
+
+    for (uint32_t i = 0; i < QUIRE_OFFLOAD_STRIPE; i++) {
+        if ((f->slots_used[stripe] & 1u << i) != 0 &&
+            quire_offload_sum(bytes + i * n, n) != sums[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+int quire_offload_failed(quire_offload_file *f, const char *call, int error)
+{
+    f->stats.failures_total++;
+    (void)snprintf(f->trouble, sizeof f->trouble, "%s: %s", call,
+                   error < 0 ? strerror(-error) : "the checksum is wrong");
+    return error < 0 ? QUIRE_IO : QUIRE_CORRUPT;
+}
+
+/* The same for callers without the lock. */
+static int failed(quire_offload_file *f, const char *call, int error)
+{
+    int status;
+
+    (void)pthread_mutex_lock(&f->lock);
+    status = quire_offload_failed(f, call, error);
+    (void)pthread_mutex_unlock(&f->lock);
+    return status;
+}
+
+/* ---- stripes ---- */
+
+static int stripe_take(quire_offload_file *f, uint32_t *out)
+{
+    uint32_t i = f->stripe_hint;
+
+    while (i < f->stripes_end && f->slots_used[i] != 0) {
+        i++;
+    }
+    f->stripe_hint = i;
+    QUIRE_FAIL_IF(i == f->stripes_max, QUIRE_LIMIT);
+    if (f->sums[i] == NULL) {
+        f->sums[i] = calloc((size_t)f->n_parts * QUIRE_OFFLOAD_STRIPE, sizeof **f->sums);
+        QUIRE_FAIL_IF(f->sums[i] == NULL, QUIRE_LIMIT);
+    }
+    f->stripes_end = i == f->stripes_end ? i + 1 : f->stripes_end;
+    *out = i;
+    return QUIRE_OK;
+}
+
+/* Write one part of the pages of a stripe, and keep their checksums. */
+static int part_write(quire_offload_file *f, uint32_t stripe, uint32_t p,
+                      const quire_page_addr *pages, uint32_t n_pages)
+{
+    const quire_offload_part *part = &f->parts[p];
+    uint64_t *sums = f->sums[stripe] + (size_t)p * QUIRE_OFFLOAD_STRIPE;
+
+    for (uint32_t i = 0; i < n_pages; i++) {
+        const unsigned char *from =
+            pages[i].extent + part->mem_offset + pages[i].slot * part->page_bytes;
+
+        memcpy(f->bounce + i * part->page_bytes, from, part->page_bytes);
+        sums[i] = quire_offload_sum(from, part->page_bytes);
+    }
+    return quire_file_write_all(f->ops, f->fd, f->bounce, part->stripe_bytes,
+                                part->file_offset + (uint64_t)stripe * part->stripe_bytes);
+}
+
+/* The pages of a stripe change: reads under way are stale from now on. */
+static void slots_set(quire_offload_file *f, uint32_t stripe, uint32_t slots)
+{
+    (void)pthread_mutex_lock(&f->lock);
+    f->slots_used[stripe] = (uint8_t)slots;
+    f->generation++;
+    (void)pthread_mutex_unlock(&f->lock);
+}
+
+int quire_offload_file_write(quire_offload_file *f, const quire_page_addr *pages, uint32_t n_pages,
+                             uint32_t *first_slot)
+{
+    uint32_t stripe;
+
+    QUIRE_CHECK(n_pages > 0 && n_pages <= QUIRE_OFFLOAD_STRIPE);
+    QUIRE_FAIL_IF(f->stats.is_broken, QUIRE_IO);
+    QUIRE_TRY(stripe_take(f, &stripe));
+    slots_set(f, stripe, 0);
+    for (uint32_t p = 0; p < f->n_parts; p++) {
+        const int rc = part_write(f, stripe, p, pages, n_pages);
+
+        if (rc < 0) {
+            return failed(f, "write", rc);
+        }
+    }
+    slots_set(f, stripe, (1u << n_pages) - 1u);
+    f->stripes_used++;
+    f->stats.written_bytes_total += f->stripe_total_bytes;
+    *first_slot = stripe * QUIRE_OFFLOAD_STRIPE;
+    return QUIRE_OK;
+}
+
+void quire_offload_file_release(quire_offload_file *f, uint32_t slot)
+{
+    const uint32_t stripe = slot / QUIRE_OFFLOAD_STRIPE;
+    const uint32_t bit = 1u << slot % QUIRE_OFFLOAD_STRIPE;
+
+    QUIRE_CHECK(stripe < f->stripes_end && (f->slots_used[stripe] & bit) != 0);
+    slots_set(f, stripe, f->slots_used[stripe] & ~bit);
+    if (f->slots_used[stripe] == 0) {
+        f->stripes_used--;
+        f->stripe_hint = stripe < f->stripe_hint ? stripe : f->stripe_hint;
+    }
+}
+
+int quire_offload_file_read(quire_offload_file *f, uint32_t slot, void *buffer, size_t bytes)
+{
+    const uint32_t stripe = slot / QUIRE_OFFLOAD_STRIPE;
+    unsigned char *to = buffer;
+
+    QUIRE_CHECK(stripe < f->stripes_end && bytes == f->page_bytes);
+    QUIRE_FAIL_IF(f->stats.is_broken, QUIRE_IO);
+    for (uint32_t p = 0; p < f->n_parts; p++) {
+        const quire_offload_part *part = &f->parts[p];
+        const size_t at = slot % QUIRE_OFFLOAD_STRIPE * part->page_bytes;
+        const size_t begin = at / QUIRE_OFFLOAD_ALIGN * QUIRE_OFFLOAD_ALIGN;
+        const size_t end = padded(at + part->page_bytes);
+        const int rc =
+            quire_file_read_all(f->ops, f->fd, f->bounce, end - begin,
+                                part->file_offset + (uint64_t)stripe * part->stripe_bytes + begin);
+
+        if (rc < 0) {
+            return failed(f, "read", rc);
+        }
+        memcpy(to, f->bounce + (at - begin), part->page_bytes);
+        if (quire_offload_sum(to, part->page_bytes) !=
+            f->sums[stripe][(size_t)p * QUIRE_OFFLOAD_STRIPE + slot % QUIRE_OFFLOAD_STRIPE]) {
+            return failed(f, "read", 0);
+        }
+        to += part->page_bytes;
+    }
+    f->stats.read_bytes_total += f->page_bytes;
+    return QUIRE_OK;
+}
+
+/* ---- figures ---- */
+
+void quire_offload_file_stats_get(const quire_offload_file *file, quire_offload_file_stats *out)
+{
+    quire_offload_file *f = (quire_offload_file *)(uintptr_t)file; /* its lock */
+
+    (void)pthread_mutex_lock(&f->lock);
+    *out = f->stats;
+    (void)pthread_mutex_unlock(&f->lock);
+    out->stripes_max = f->stripes_max;
+    out->stripes_used = f->stripes_used;
+    out->capacity_bytes = f->stripes_max * f->stripe_total_bytes;
+    out->used_bytes = f->stripes_used * f->stripe_total_bytes;
+}
+
+const char *quire_offload_file_trouble(const quire_offload_file *f)
+{
+    return f->trouble;
+}
+
+uint64_t quire_offload_file_generation(const quire_offload_file *f)
+{
+    return f->generation;
+}

@@ -1,0 +1,128 @@
+/* offload_file.h - the slots of offloaded pages, in a file: written by page, read by layer.
+ *
+ * A page has parts, one per stored layer (quire/cache.h). Attention needs one part of many pages at
+ * a time. So the file keeps part p of all pages side by side, as an extent in memory does:
+ *
+ *            stripe 0          stripe 1
+ *          +-----------------+-----------------+
+ *   part 0 | slot 0 ... 7 |/ | slot 8 ... 15 |/| ...      / padding to QUIRE_OFFLOAD_ALIGN
+ *   part 1 | slot 0 ... 7 |/ | slot 8 ... 15 |/| ...
+ *
+ * A *stripe* is QUIRE_OFFLOAD_STRIPE slots. Its pages are written together, so that every write is
+ * aligned and large; it is free again when all of its pages have been released.
+ *
+ * The file has no name (O_TMPFILE, or unlinked at once): it goes with the process, however that
+ * ends. Nothing in it is needed after a restart. The checksum (XXH3-128, 64 bits of it) of every
+ * part of every page stays in memory, and every read compares it.
+ *
+ * Stuck disks: reads are asked for with a time limit, after which the file is *broken* and takes no
+ * more calls. A read under way then owns its buffer for ever (reads.h). Writes and the reading of
+ * one page wait for the disk.
+ *
+ * Thread: one, the owner's.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_OFFLOAD_OFFLOAD_FILE_H
+#define QUIRE_OFFLOAD_OFFLOAD_FILE_H
+
+#include "quire/cache.h"
+#include "quire/error.h"
+#include "store/file/reads.h"
+
+#define QUIRE_OFFLOAD_STRIPE     8u
+#define QUIRE_OFFLOAD_ALIGN      4096u
+#define QUIRE_OFFLOAD_READ_BYTES ((size_t)1 << 20) /* of one read; at least a stripe */
+#define QUIRE_OFFLOAD_READS      8u                /* under way at once */
+#define QUIRE_OFFLOAD_WAIT_MS    10000u            /* for reads, before the file counts as broken */
+#define QUIRE_OFFLOAD_CLOSE_MS   2000u
+
+typedef struct quire_offload_file quire_offload_file;
+
+typedef struct quire_offload_file_opts {
+    const char *dir; /* of the file; it must exist */
+    uint64_t capacity_bytes;
+    uint32_t n_parts;         /* >= 1 */
+    const size_t *part_bytes; /* [n_parts], of one page, multiples of 64; copied */
+    uint32_t extent_pages;    /* quire_cache_extent_pages() of these pages */
+    uint32_t wait_ms;         /* 0: QUIRE_OFFLOAD_WAIT_MS */
+    quire_reads_kind reads_kind;
+    const quire_file_ops *ops; /* NULL: the operating system's */
+} quire_offload_file_opts;
+
+/* Errors: QUIRE_IO (the file cannot be made), QUIRE_INVAL (no room for one stripe), QUIRE_NOMEM.
+ * Memory: quire_offload_file_close(). */
+int quire_offload_file_open(quire_offload_file **out, const quire_offload_file_opts *opts,
+                            quire_error *err);
+/* Reads under way get QUIRE_OFFLOAD_CLOSE_MS; after that their memory is lost. Accepts NULL. */
+void quire_offload_file_close(quire_offload_file *file);
+
+/* Bytes of a part of a stripe, a multiple of QUIRE_OFFLOAD_ALIGN. */
+size_t quire_offload_stripe_bytes(const quire_offload_file *file, uint32_t part);
+/* The largest of all parts. */
+size_t quire_offload_stripe_bytes_max(const quire_offload_file *file);
+uint32_t quire_offload_n_parts(const quire_offload_file *file);
+/* Where part p begins in an extent, as the lanes of quire_kv_layout() count it. */
+size_t quire_offload_part_offset(const quire_offload_file *file, uint32_t part);
+size_t quire_offload_part_bytes(const quire_offload_file *file, uint32_t part);
+
+/* ---- writing ---- */
+
+/* Write n_pages (1 .. QUIRE_OFFLOAD_STRIPE) pages in memory into a free stripe; page i is in slot
+ * *first_slot + i. Waits for the disk. Errors: QUIRE_LIMIT (no free stripe), QUIRE_IO (nothing has
+ * changed; see quire_offload_file_trouble()). */
+int quire_offload_file_write(quire_offload_file *file, const quire_page_addr *pages,
+                             uint32_t n_pages, uint32_t *first_slot);
+
+/* quire_offload_ops: give up a slot; read the page in a slot into one piece. read() waits for the
+ * disk. Errors: QUIRE_IO, QUIRE_CORRUPT. */
+void quire_offload_file_release(quire_offload_file *file, uint32_t slot);
+int quire_offload_file_read(quire_offload_file *file, uint32_t slot, void *buffer, size_t bytes);
+
+/* ---- reading one part of many pages ---- */
+
+/* One order for reads. The owner keeps it in place until wait() has returned. */
+typedef struct quire_offload_job {
+    uint32_t part;
+    const uint32_t *stripes; /* [n_stripes]; unchanged until the end */
+    uint32_t n_stripes;
+    unsigned char *buffer; /* [n_stripes * stripe bytes], aligned to QUIRE_OFFLOAD_ALIGN */
+    /* The file's. */
+    struct quire_offload_job *next;
+    uint64_t generation; /* of the file at the begin */
+    uint32_t n_asked;    /* stripes whose read has begun */
+    uint32_t n_done;
+    int status;
+    bool is_active;
+} quire_offload_job;
+
+/* Begin to read; stripe i comes to buffer + i * stripe bytes. Jobs are served in order. A job
+ * during which the file's generation changes is stale: its bytes may be anything, unchecked. */
+void quire_offload_job_begin(quire_offload_file *file, quire_offload_job *job);
+
+/* Wait for a job that was begun; at once for one that was not. Errors: QUIRE_IO, QUIRE_CORRUPT (a
+ * checksum), QUIRE_AGAIN (the time limit: the file is broken from now on, and the buffer is lost).
+ */
+int quire_offload_job_wait(quire_offload_file *file, quire_offload_job *job);
+
+/* ---- figures ---- */
+
+typedef struct quire_offload_file_stats {
+    uint64_t capacity_bytes;
+    uint64_t used_bytes; /* of stripes in use */
+    uint32_t stripes_used;
+    uint32_t stripes_max;
+    uint64_t read_bytes_total;
+    uint64_t written_bytes_total;
+    uint64_t read_us_total; /* time during which a job was under way */
+    uint64_t wait_us_total; /* of quire_offload_job_wait() */
+    uint64_t failures_total;
+    bool is_broken;
+} quire_offload_file_stats;
+
+void quire_offload_file_stats_get(const quire_offload_file *file, quire_offload_file_stats *out);
+/* The last failure: call, reason; empty before the first. Memory: the file's. */
+const char *quire_offload_file_trouble(const quire_offload_file *file);
+/* A number that changes whenever the pages of a stripe change. */
+uint64_t quire_offload_file_generation(const quire_offload_file *file);
+
+#endif /* QUIRE_OFFLOAD_OFFLOAD_FILE_H */

@@ -1,0 +1,63 @@
+/* offload_internal.h - the object behind offload_file.h; for src/offload/offload_*.c only.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_OFFLOAD_OFFLOAD_INTERNAL_H
+#define QUIRE_OFFLOAD_OFFLOAD_INTERNAL_H
+
+#include "offload/offload_file.h"
+
+#include <pthread.h>
+
+#define QUIRE_OFFLOAD_TROUBLE_MAX 160u
+
+typedef struct quire_offload_part {
+    size_t page_bytes;   /* of one page's part */
+    size_t stripe_bytes; /* of a stripe's, padded */
+    size_t mem_offset;   /* of the part in an extent */
+    uint64_t file_offset;
+} quire_offload_part;
+
+struct quire_offload_file {
+    const quire_file_ops *ops;
+    quire_reads *reads;
+    int fd;
+    uint32_t n_parts;
+    quire_offload_part *parts; /* [n_parts] */
+    size_t page_bytes;
+    size_t stripe_bytes_max; /* of a part */
+    uint64_t stripe_total_bytes;
+    uint32_t stripes_max;
+    uint32_t stripes_used;
+    uint32_t stripes_end;  /* from here on never used */
+    uint32_t stripe_hint;  /* no free stripe lies below */
+    uint8_t *slots_used;   /* [stripes_max]: a bit by slot; 0: free */
+    uint64_t **sums;       /* [stripes_max], of used stripes [n_parts][QUIRE_OFFLOAD_STRIPE] */
+    unsigned char *bounce; /* [stripe_bytes_max], aligned */
+    uint64_t generation;
+    uint32_t wait_ms;
+    pthread_mutex_t lock; /* guards the rest, and jobs */
+    pthread_cond_t changed;
+    quire_offload_job *first; /* jobs with reads to begin, in order */
+    quire_offload_job *last;
+    uint32_t n_active; /* jobs under way */
+    uint64_t active_since_ns;
+    quire_offload_file_stats stats;
+    char trouble[QUIRE_OFFLOAD_TROUBLE_MAX];
+};
+
+/* The checksum of a page's part. */
+uint64_t quire_offload_sum(const void *bytes, size_t n_bytes);
+
+/* Whether all pages of a stripe's part have their checksums. Thread: the holder of the lock. */
+bool quire_offload_stripe_is_good(const quire_offload_file *file, uint32_t stripe, uint32_t part,
+                                  const unsigned char *bytes);
+
+/* Remember a failure of `call`: a negative errno, or 0 for a wrong checksum. Returns the status.
+ * Thread: the holder of the lock. */
+int quire_offload_failed(quire_offload_file *file, const char *call, int error);
+
+/* The client of quire_reads: offload_jobs.c. */
+bool quire_offload_reads_next(void *ctx, quire_read *read);
+void quire_offload_reads_done(void *ctx, quire_read *read);
+
+#endif /* QUIRE_OFFLOAD_OFFLOAD_INTERNAL_H */

@@ -1,0 +1,430 @@
+/* offload_stream.c - see offload_stream.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "offload/offload_stream.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define PART_NONE  UINT32_MAX
+#define PLACES_MIN 256u
+
+typedef struct buffer {
+    quire_offload_job job;
+    uint32_t part; /* that it holds or is being filled with */
+} buffer;
+
+/* An offloaded page of the batch: where its address stands, and where its bytes come. */
+typedef struct place {
+    quire_page_id page;
+    uint32_t stripe_at; /* in stripes[] */
+    uint32_t slot;      /* in the stripe */
+} place;
+
+struct quire_offload_stream {
+    quire_attn_device inner;
+    const quire_cache *cache;
+    quire_offload_file *file;
+    quire_group_id group;
+    bool is_active; /* the step at hand has offloaded pages */
+    int status;     /* of the step at hand */
+    /* The offloaded pages of the last batch that had some. */
+    uint64_t generation; /* of the file, for which the lists hold */
+    place *places;       /* [n_places], of [places_max] */
+    uint32_t n_places;
+    uint32_t places_max;
+    uint32_t *stripes; /* [n_stripes], of [places_max]; jobs read it */
+    uint32_t n_stripes;
+    uint32_t *listed; /* the same of the batch at hand */
+    uint32_t n_listed;
+    uint32_t *stripe_at; /* [stripes_max of the file]: place in stripes[] + 1; 0: not in it */
+    /* Addresses of all pages, as the inner device sees them. */
+    quire_page_addr *addrs;
+    uint32_t addrs_max;
+    buffer buffers[QUIRE_OFFLOAD_BUFFERS];
+    unsigned char *memory; /* of both */
+    size_t memory_bytes;   /* reserved; backed where it was written */
+};
+
+/* ---- the buffers ---- */
+
+uint64_t quire_offload_stream_bytes(const quire_offload_file *file, uint32_t n_stripes)
+{
+    return (uint64_t)QUIRE_OFFLOAD_BUFFERS * n_stripes * quire_offload_stripe_bytes_max(file);
+}
+
+static int memory_reserve(quire_offload_stream *s)
+{
+    quire_offload_file_stats stats;
+    void *memory;
+
+    quire_offload_file_stats_get(s->file, &stats);
+    s->memory_bytes = quire_offload_stream_bytes(s->file, stats.stripes_max);
+    memory = mmap(NULL, s->memory_bytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    QUIRE_FAIL_IF(memory == MAP_FAILED, QUIRE_NOMEM);
+    s->memory = memory;
+    for (uint32_t i = 0; i < QUIRE_OFFLOAD_BUFFERS; i++) {
+        s->buffers[i].job.buffer = s->memory + i * (s->memory_bytes / QUIRE_OFFLOAD_BUFFERS);
+        s->buffers[i].part = PART_NONE;
+    }
+    s->stripe_at = calloc(stats.stripes_max, sizeof *s->stripe_at);
+    QUIRE_FAIL_IF(s->stripe_at == NULL, QUIRE_NOMEM);
+    return QUIRE_OK;
+}
+
+/* Wait until no buffer is being filled. */
+static void buffers_settle(quire_offload_stream *s)
+{
+    for (uint32_t i = 0; i < QUIRE_OFFLOAD_BUFFERS; i++) {
+        if (s->buffers[i].part != PART_NONE) {
+            (void)quire_offload_job_wait(s->file, &s->buffers[i].job);
+            s->buffers[i].part = PART_NONE;
+        }
+    }
+}
+
+void quire_offload_stream_rest(quire_offload_stream *s)
+{
+    quire_offload_file_stats stats;
+
+    buffers_settle(s);
+    quire_offload_file_stats_get(s->file, &stats);
+    if (!stats.is_broken) {
+        (void)madvise(s->memory, s->memory_bytes, MADV_DONTNEED);
+    }
+}
+
+static buffer *buffer_of(quire_offload_stream *s, uint32_t part)
+{
+    for (uint32_t i = 0; i < QUIRE_OFFLOAD_BUFFERS; i++) {
+        if (s->buffers[i].part == part) {
+            return &s->buffers[i];
+        }
+    }
+    return NULL;
+}
+
+/* Begin to fill a buffer other than `keep` with a part, unless one has it. */
+static buffer *part_ask(quire_offload_stream *s, uint32_t part, const buffer *keep)
+{
+    buffer *b = buffer_of(s, part);
+
+    if (b != NULL) {
+        return b;
+    }
+    b = &s->buffers[keep == &s->buffers[0] ? 1 : 0];
+    if (b->part != PART_NONE) {
+        (void)quire_offload_job_wait(s->file, &b->job);
+    }
+    b->part = part;
+    b->job.part = part;
+    b->job.stripes = s->stripes;
+    b->job.n_stripes = s->n_stripes;
+    quire_offload_job_begin(s->file, &b->job);
+    return b;
+}
+
+/* Let the pages' addresses say where a part lies, as if it were in an extent. */
+static void addrs_point(quire_offload_stream *s, const buffer *b, uint32_t part)
+{
+    const size_t stripe_bytes = quire_offload_stripe_bytes(s->file, part);
+    const size_t page_bytes = quire_offload_part_bytes(s->file, part);
+    /* Lanes add the part's offset in an extent. */
+    const uintptr_t base = (uintptr_t)b->job.buffer - quire_offload_part_offset(s->file, part);
+
+    for (uint32_t i = 0; i < s->n_places; i++) {
+        const place *at = &s->places[i];
+
+        s->addrs[at->page] = (quire_page_addr){
+            // NOLINTNEXTLINE(performance-no-int-to-ptr): an address outside of the buffer
+            .extent =
+                (unsigned char *)(base + at->stripe_at * stripe_bytes + at->slot * page_bytes),
+            .memory = QUIRE_MEMORY_HOST,
+        };
+    }
+}
+
+/* ---- plan ---- */
+
+/* Room in an array of 4-byte numbers. */
+static int grow(uint32_t **array, uint32_t n)
+{
+    uint32_t *more = realloc(*array, n * sizeof *more);
+
+    QUIRE_FAIL_IF(more == NULL, QUIRE_NOMEM);
+    *array = more;
+    return QUIRE_OK;
+}
+
+/* Nothing is being read: jobs use stripes[]. */
+static int places_grow(quire_offload_stream *s)
+{
+    const uint32_t n = s->places_max != 0 ? s->places_max * 2 : PLACES_MIN;
+    place *places;
+
+    buffers_settle(s);
+    places = realloc(s->places, n * sizeof *places);
+    QUIRE_FAIL_IF(places == NULL, QUIRE_NOMEM);
+    s->places = places;
+    QUIRE_TRY(grow(&s->stripes, n));
+    QUIRE_TRY(grow(&s->listed, n));
+    s->places_max = n;
+    return QUIRE_OK;
+}
+
+static int place_add(quire_offload_stream *s, quire_page_id page, uint32_t slot)
+{
+    const uint32_t stripe = slot / QUIRE_OFFLOAD_STRIPE;
+
+    if (s->n_places == s->places_max) {
+        QUIRE_TRY(places_grow(s));
+    }
+    if (s->stripe_at[stripe] == 0) {
+        s->listed[s->n_listed++] = stripe;
+        s->stripe_at[stripe] = s->n_listed;
+    }
+    s->places[s->n_places++] = (place){ .page = page,
+                                        .stripe_at = s->stripe_at[stripe] - 1,
+                                        .slot = slot % QUIRE_OFFLOAD_STRIPE };
+    return QUIRE_OK;
+}
+
+/* List the offloaded pages of the batch, in the order of its tables. A page that several tables
+ * name is listed as often. */
+static int places_list(quire_offload_stream *s, const quire_attn_batch *batch)
+{
+    for (uint32_t i = 0; i < s->n_listed; i++) {
+        s->stripe_at[s->listed[i]] = 0;
+    }
+    s->n_places = 0;
+    s->n_listed = 0;
+    for (uint32_t i = 0; i < batch->n_seqs; i++) {
+        const quire_attn_table *table = &batch->seqs[i].tables[s->group];
+
+        for (uint32_t e = 0; e < table->n_entries; e++) {
+            const quire_page_id page =
+                table->leaves[e / QUIRE_LEAF_ENTRIES][e % QUIRE_LEAF_ENTRIES].page;
+            const quire_page_addr *addr = &batch->page_addr[page];
+
+            if (page != QUIRE_PAGE_NULL && addr->memory == QUIRE_MEMORY_OFFLOADED) {
+                QUIRE_TRY(place_add(s, page, addr->slot));
+            }
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* What the buffers hold is of use when the stripes are those of the step before, unchanged. */
+static void stripes_take(quire_offload_stream *s)
+{
+    const uint64_t generation = quire_offload_file_generation(s->file);
+    uint32_t *old = s->stripes;
+
+    if (s->generation == generation && s->n_stripes == s->n_listed &&
+        memcmp(s->stripes, s->listed, s->n_listed * sizeof *s->listed) == 0) {
+        return;
+    }
+    buffers_settle(s);
+    s->generation = generation;
+    s->stripes = s->listed;
+    s->n_stripes = s->n_listed;
+    s->listed = old;
+    memcpy(s->listed, s->stripes, s->n_stripes * sizeof *s->stripes);
+}
+
+static int addrs_copy(quire_offload_stream *s, const quire_attn_batch *batch)
+{
+    const uint32_t n = quire_cache_page_id_end(s->cache);
+
+    if (n > s->addrs_max) {
+        quire_page_addr *addrs = realloc(s->addrs, (size_t)n * 2 * sizeof *addrs);
+
+        QUIRE_FAIL_IF(addrs == NULL, QUIRE_NOMEM);
+        s->addrs = addrs;
+        s->addrs_max = n * 2;
+    }
+    memcpy(s->addrs, batch->page_addr, n * sizeof *s->addrs);
+    return QUIRE_OK;
+}
+
+static int stream_begin(quire_offload_stream *s, const quire_attn_batch *batch)
+{
+    quire_offload_file_stats stats;
+    const buffer *first;
+
+    quire_offload_file_stats_get(s->file, &stats);
+    QUIRE_TRY(places_list(s, batch));
+    s->is_active = s->n_places > 0;
+    if (!s->is_active) {
+        return QUIRE_OK;
+    }
+    QUIRE_FAIL_IF(stats.is_broken, QUIRE_IO);
+    stripes_take(s);
+    QUIRE_TRY(addrs_copy(s, batch));
+    first = part_ask(s, 0, buffer_of(s, 1));
+    addrs_point(s, first, 0);
+    if (quire_offload_n_parts(s->file) > 1) {
+        (void)part_ask(s, 1, first);
+    }
+    return QUIRE_OK;
+}
+
+/* ---- the device ---- */
+
+static int stream_plan(void *ctx, const quire_attn_batch *batch)
+{
+    quire_offload_stream *s = ctx;
+    quire_attn_batch own = *batch;
+
+    s->status = QUIRE_OK;
+    s->is_active = false;
+    if (quire_cache_pages_offloaded(s->cache) > 0) {
+        QUIRE_TRY(stream_begin(s, batch));
+    }
+    own.page_addr = s->is_active ? s->addrs : batch->page_addr;
+    return s->inner.plan(s->inner.ctx, &own);
+}
+
+static uint32_t part_of(const quire_offload_stream *s, const quire_attn_layer *layer)
+{
+    uint32_t low = 0;
+    uint32_t high = quire_offload_n_parts(s->file);
+
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+
+        if (quire_offload_part_offset(s->file, middle) <= layer->k[0].lane.offset) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* The layer's part is in memory from here on, and the next one on its way. No thread reads a
+ * buffer now: run() of the layer before has ended, and run() of this one has not begun. */
+static void part_enter(quire_offload_stream *s, uint32_t part)
+{
+    const uint32_t n_parts = quire_offload_n_parts(s->file);
+    buffer *b;
+    int rc;
+
+    if (s->status < 0) { /* the step has failed */
+        addrs_point(s, &s->buffers[0], part);
+        return;
+    }
+    b = part_ask(s, part, NULL);
+    rc = quire_offload_job_wait(s->file, &b->job);
+    addrs_point(s, b, part);
+    if (rc < 0) {
+        s->status = rc;
+        b->part = PART_NONE; /* the next step reads it again */
+    } else if (n_parts > 1) {
+        (void)part_ask(s, part + 1 < n_parts ? part + 1 : 0, b);
+    }
+}
+
+static void stream_append(void *ctx, const quire_attn_layer *layer, uint32_t thread,
+                          uint32_t n_threads)
+{
+    quire_offload_stream *s = ctx;
+
+    if (s->is_active && thread == 0) {
+        part_enter(s, part_of(s, layer));
+    }
+    s->inner.append(s->inner.ctx, layer, thread, n_threads);
+}
+
+static void stream_run(void *ctx, const quire_attn_layer *layer, uint32_t call, uint32_t thread,
+                       uint32_t n_threads)
+{
+    quire_offload_stream *s = ctx;
+
+    s->inner.run(s->inner.ctx, layer, call, thread, n_threads);
+}
+
+static int stream_sync(void *ctx)
+{
+    quire_offload_stream *s = ctx;
+
+    QUIRE_TRY(s->inner.sync(s->inner.ctx));
+    return s->status == QUIRE_AGAIN ? QUIRE_IO : s->status;
+}
+
+static int stream_check(void *ctx, const quire_attn_layer *layer)
+{
+    const quire_offload_stream *s = ctx;
+    const uint32_t part = part_of(s, layer);
+    const size_t begin = quire_offload_part_offset(s->file, part);
+
+    /* K and V of the one part that the layer also stores. */
+    QUIRE_FAIL_IF(layer->n_k != 1 || layer->n_v > 1 || layer->k_store.lane.offset != begin ||
+                      layer->k[0].lane.offset != begin ||
+                      (layer->n_v == 1 && layer->v[0].lane.offset != layer->v_store.lane.offset),
+                  QUIRE_UNSUPP);
+    return s->inner.check(s->inner.ctx, layer);
+}
+
+quire_attn_device quire_offload_stream_device(quire_offload_stream *s)
+{
+    return (quire_attn_device){ .name = s->inner.name,
+                                .memory = s->inner.memory,
+                                .ctx = s,
+                                .check = stream_check,
+                                .plan = stream_plan,
+                                .append = stream_append,
+                                .run = stream_run,
+                                .sync = stream_sync };
+}
+
+/* ---- opening ---- */
+
+int quire_offload_stream_open(quire_offload_stream **out, const quire_attn_device *inner,
+                              const quire_cache *cache, quire_group_id group,
+                              quire_offload_file *file)
+{
+    quire_offload_stream *s = calloc(1, sizeof *s);
+    int rc;
+
+    *out = NULL;
+    QUIRE_FAIL_IF(s == NULL, QUIRE_NOMEM);
+    s->inner = *inner;
+    s->cache = cache;
+    s->file = file;
+    s->group = group;
+    rc = memory_reserve(s);
+    if (rc < 0) {
+        quire_offload_stream_close(s);
+        return rc;
+    }
+    *out = s;
+    return QUIRE_OK;
+}
+
+void quire_offload_stream_close(quire_offload_stream *s)
+{
+    quire_offload_file_stats stats;
+
+    if (s == NULL) {
+        return;
+    }
+    if (s->memory != NULL) {
+        buffers_settle(s);
+        quire_offload_file_stats_get(s->file, &stats);
+        if (stats.is_broken) {
+            return; /* a read may still end in the buffers */
+        }
+        (void)munmap(s->memory, s->memory_bytes);
+    }
+    free(s->addrs);
+    free(s->stripe_at);
+    free(s->listed);
+    free(s->stripes);
+    free(s->places);
+    free(s);
+}

@@ -1,0 +1,52 @@
+/* offload_stream.h - attention on pages that lie in a file: a device in front of another.
+ *
+ *              step
+ *   plan        |   the batch's offloaded pages -> stripes; begin to read part 0 and part 1
+ *   append(0)   |   part 0 is in memory now: point the pages' addresses at it
+ *   run(0)      |   as ever                           disk: part 1
+ *   append(1)   |   part 1 is in memory now;          disk: part 2, over the bytes of part 0
+ *   run(1)      |   ...
+ *   append(n)   |                                     disk: part 0, for the next step
+ *
+ * Layers are computed in the order of their parts. There are two buffers, each of the size of one
+ * part of all offloaded pages of the batch. While attention reads one, the other is filled. The
+ * bytes of a page are the same in either place, and so are results: the inner device is told other
+ * addresses, and nothing else.
+ *
+ * A layer may only read the part that it stores (models in which layers share K or V: QUIRE_UNSUPP
+ * by check()).
+ *
+ * When a part cannot be read, the step goes on with whatever lies in the buffer, and sync() returns
+ * the error: append() and run() cannot fail.
+ *
+ * Thread: plan, sync, create and close: one. append and run: as quire_attn_device says.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_OFFLOAD_OFFLOAD_STREAM_H
+#define QUIRE_OFFLOAD_OFFLOAD_STREAM_H
+
+#include "offload/offload_file.h"
+#include "quire/attn.h"
+
+#define QUIRE_OFFLOAD_BUFFERS 2u
+
+typedef struct quire_offload_stream quire_offload_stream;
+
+/* A stream for steps that go to `inner`, of pages of `group` of this cache, which lie in the file.
+ * All are borrowed. Errors: QUIRE_NOMEM. Memory: quire_offload_stream_close(), before the file is
+ * closed. */
+int quire_offload_stream_open(quire_offload_stream **out, const quire_attn_device *inner,
+                              const quire_cache *cache, quire_group_id group,
+                              quire_offload_file *file);
+void quire_offload_stream_close(quire_offload_stream *stream);
+
+/* The device in front; valid as long as the stream. */
+quire_attn_device quire_offload_stream_device(quire_offload_stream *stream);
+
+/* Memory that a step with n_stripes stripes of offloaded pages takes for the buffers. */
+uint64_t quire_offload_stream_bytes(const quire_offload_file *file, uint32_t n_stripes);
+
+/* Give back the buffers' memory until a step needs it again: the owner is idle. */
+void quire_offload_stream_rest(quire_offload_stream *stream);
+
+#endif /* QUIRE_OFFLOAD_OFFLOAD_STREAM_H */

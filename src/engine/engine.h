@@ -41,6 +41,7 @@
 
 #include "engine/classes.h"
 #include "engine/events.h"
+#include "engine/overflow.h"
 #include "engine/pinned.h"
 #include "engine/precache.h"
 #include "engine/saver.h"
@@ -109,6 +110,7 @@ typedef struct quire_engine_opts {
     size_t recent_bytes;          /* record of the last hour (tuning.h); 0 = none; default 4 MiB */
     quire_tier_opts tier;         /* pages below memory; tier.h */
     quire_saver_opts saver;       /* what outlives a restart; saver.h */
+    quire_overflow_opts overflow; /* requests larger than the budget; overflow.h */
     bool no_shadow;               /* no ghost caches of other sizes (trace/online/shadow.h) */
     uint64_t (*clock_us)(void *ctx); /* for tests; NULL = the monotonic clock */
     void *clock_ctx;
@@ -168,9 +170,9 @@ typedef struct quire_request_params {
 
 /* Queue a request. Errors: QUIRE_LIMIT (the queue of its class is full, or the grammar is too
  * large: err then names the field), QUIRE_RANGE (prompt + 1 beyond the context, or beyond what the
- * KV budget can ever hold), QUIRE_INVAL (a token out of range, a grammar that does not parse),
- * QUIRE_AGAIN (the engine is ending), QUIRE_NOMEM; err names the field. Memory: end with
- * quire_request_release(). */
+ * KV budget, with the file of overflow.h, can ever hold), QUIRE_INVAL (a token out of range, a
+ * grammar that does not parse), QUIRE_AGAIN (the engine is ending), QUIRE_NOMEM; err names the
+ * field. Memory: end with quire_request_release(). */
 int quire_engine_submit(quire_engine *engine, const quire_request_params *params,
                         quire_request **out, quire_error *err);
 

@@ -13,6 +13,7 @@
 #include "engine/classes.h"
 #include "engine/events.h"
 #include "engine/loop/cost.h"
+#include "engine/overflow.h"
 #include "engine/precache.h"
 #include "engine/saver.h"
 #include "engine/tier.h"
@@ -120,6 +121,7 @@ typedef struct quire_engine_stats {
     quire_cache_stats cache;
     quire_tier_stats tier; /* all 0 without a store */
     quire_saver_stats saver;
+    quire_overflow_stats overflow;
     uint32_t sessions;
     uint64_t session_evictions_total; /* idle TTL and sessions_max */
     uint64_t uptime_us;

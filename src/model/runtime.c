@@ -175,7 +175,7 @@ static int cache_open(quire_runtime *rt, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL, "context of %u tokens is too large", o->n_ctx);
     }
     o->kv_budget_bytes = o->kv_budget_bytes != 0 ? o->kv_budget_bytes : need_bytes;
-    if (o->kv_budget_bytes < need_bytes) {
+    if (o->kv_budget_bytes < need_bytes && !o->kv_overflows) {
         return fail_budget(rt, need_bytes, err);
     }
     opts.page_tokens = o->page_tokens;
@@ -316,6 +316,11 @@ quire_cache *quire_runtime_cache(quire_runtime *rt)
 const quire_runtime_opts *quire_runtime_opts_get(const quire_runtime *rt)
 {
     return &rt->opts;
+}
+
+quire_attn_device *quire_runtime_device(quire_runtime *rt)
+{
+    return &rt->device;
 }
 
 uint32_t quire_runtime_n_threads(const quire_runtime *rt)

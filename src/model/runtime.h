@@ -25,6 +25,7 @@
 
 #include "model/kv_formats.h"
 #include "model/model.h"
+#include "quire/attn.h"
 #include "quire/cache.h"
 
 /* Groups of the cache. */
@@ -45,6 +46,8 @@ typedef struct quire_runtime_opts {
     uint32_t kv_recent;            /* distance rule of sealed formats, multiples of 64 tokens */
     uint32_t kv_sinks;
     uint64_t kv_budget_bytes; /* 0 = quire_runtime_kv_bytes(): n_ctx tokens of one sequence */
+    bool kv_overflows;        /* the budget may be less than that: the caller offloads pages
+                                 (quire/cache.h, offloaded pages) */
     bool no_cascade;          /* see quire_attn_workspace_opts */
     bool lock_memory;
     bool is_contiguous; /* every sequence takes n_ctx tokens when it opens; for comparisons */
@@ -72,6 +75,9 @@ void quire_runtime_destroy(quire_runtime *runtime);
 quire_cache *quire_runtime_cache(quire_runtime *runtime);
 /* With the defaults filled in, kv_pairs and the budget too. Memory: borrowed. Thread: any. */
 const quire_runtime_opts *quire_runtime_opts_get(const quire_runtime *runtime);
+/* The device of attention that steps go to. The caller may put another one in its place between two
+ * steps; layers were checked by the first. */
+quire_attn_device *quire_runtime_device(quire_runtime *runtime);
 uint32_t quire_runtime_n_threads(const quire_runtime *runtime);
 
 typedef enum quire_logits {

@@ -49,14 +49,14 @@ static engine_bench bench_open(const char *path, const quire_engine_opts *engine
     return b;
 }
 
-static engine_bench bench_generated(enum ggml_type type, uint32_t d_head,
+static engine_bench bench_generated(enum ggml_type type, uint32_t d_head, uint32_t n_layer,
                                     const quire_engine_opts *engine,
                                     const quire_runtime_opts *runtime)
 {
     const gguf_gen_opts gen = {
         .arch = "llama",
         .name = "engine test",
-        .n_layer = 2,
+        .n_layer = n_layer,
         .n_embd = 64,
         .n_ff = 128,
         .n_head = 4,
@@ -77,13 +77,19 @@ static engine_bench bench_generated(enum ggml_type type, uint32_t d_head,
 
 engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opts *runtime)
 {
-    return bench_generated(GGML_TYPE_F32, 16, engine, runtime);
+    return bench_generated(GGML_TYPE_F32, 16, 2, engine, runtime);
 }
 
 engine_bench bench_panels(uint32_t d_head, const quire_engine_opts *engine,
                           const quire_runtime_opts *runtime)
 {
-    return bench_generated(GGML_TYPE_Q8_0, d_head, engine, runtime);
+    return bench_generated(GGML_TYPE_Q8_0, d_head, 2, engine, runtime);
+}
+
+engine_bench bench_deep(uint32_t n_layer, const quire_engine_opts *engine,
+                        const quire_runtime_opts *runtime)
+{
+    return bench_generated(GGML_TYPE_F32, 32, n_layer, engine, runtime);
 }
 
 void bench_close(engine_bench *b)

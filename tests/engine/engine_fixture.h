@@ -23,6 +23,9 @@ engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opt
 /* The same with weights in Q8_0, which are copied into panels, and heads of d_head. */
 engine_bench bench_panels(uint32_t d_head, const quire_engine_opts *engine,
                           const quire_runtime_opts *runtime);
+/* The same in f32 with n_layer layers, and heads of 32. */
+engine_bench bench_deep(uint32_t n_layer, const quire_engine_opts *engine,
+                        const quire_runtime_opts *runtime);
 /* Ends the engine, checks the cache, and that no page is live any more. */
 void bench_close(engine_bench *b);
 

@@ -14,6 +14,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/overflow_loop.h"
 #include "engine/loop/tier_object.h"
 
 #include "base/check.h"
@@ -312,6 +313,10 @@ static admission make_way(quire_loop *loop, quire_request *r)
 
     while (!is_alone(loop, r) && !may_fit(loop, r, &need_bytes)) {
         const uint64_t lower_bytes = quire_loop_lower_bytes(loop, r);
+
+        if (quire_overflow_yield(loop)) {
+            continue;
+        }
 
         /* Displace none if displacing all of them would not suffice. */
         if (!has_room_for(loop, r, need_bytes > lower_bytes ? need_bytes - lower_bytes : 0) ||

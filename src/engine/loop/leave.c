@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/overflow_loop.h"
 #include "engine/loop/tier_object.h"
 
 #include "base/check.h"
@@ -184,6 +185,7 @@ void quire_loop_preempt(quire_loop *loop, quire_request *r)
  * generated so far, or with an error if there are none. */
 static void end_stuck(quire_loop *loop, quire_request *r, int status)
 {
+    const char *trouble = quire_overflow_trouble(loop);
     char message[QUIRE_ERROR_MESSAGE_MAX];
     quire_cache_stats cache;
 
@@ -193,8 +195,10 @@ static void end_stuck(quire_loop *loop, quire_request *r, int status)
     }
     quire_cache_stats_get(loop->cache, &cache);
     (void)snprintf(message, sizeof message,
-                   "%u tokens cannot be computed within the KV budget of %llu bytes: %s",
-                   r->n_tokens, (unsigned long long)cache.budget_bytes, quire_status_text(status));
+                   "%u tokens cannot be computed within the KV budget of %llu bytes: %s%s%s",
+                   r->n_tokens, (unsigned long long)(cache.budget_bytes - cache.offloaded_bytes),
+                   quire_status_text(status), trouble[0] != '\0' ? "; offloaded pages: " : "",
+                   trouble);
     quire_loop_end(
         loop, r,
         &(quire_ending){
@@ -223,6 +227,10 @@ void quire_loop_relieve(quire_loop *loop, int status)
     quire_victim_ask ask = { .has_parked = is_short, .by_cost = is_short };
     quire_request *victim;
 
+    if ((status == QUIRE_NOPAGES && quire_overflow_relieve(loop)) ||
+        quire_overflow_lost(loop, status)) {
+        return;
+    }
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
         const quire_request *r = loop->set.running[i];
 

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/overflow_loop.h"
 #include "engine/loop/tier_object.h"
 
 #include "base/check.h"
@@ -85,6 +86,8 @@ static uint32_t be_idle(quire_loop *loop)
     upkeep(loop);
     again_ms = loop->events.idle(loop->events.ctx, &idle);
     quire_tier_stats_fill(loop);
+    quire_overflow_upkeep(loop, true);
+    quire_overflow_stats_fill(loop);
     again_ms = quire_tier_copy(loop, 0) ? 1 : again_ms;
     quire_loop_stats_publish(loop);
     return again_ms;
@@ -172,6 +175,8 @@ static void go_round(quire_loop *loop)
     step_us = loop->set.n_running > 0 ? (quire_clock_ns() - begin_ns) / 1000u + 1 : 0;
     loop->tier_step_us = step_us;
     (void)quire_tier_copy(loop, step_us);
+    quire_overflow_upkeep(loop, false);
+    quire_overflow_stats_fill(loop);
     quire_loop_stats_publish(loop);
     quire_loop_chores_run(loop, step_us);
 }

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/overflow_loop.h"
 #include "engine/loop/tier_object.h"
 
 #include "base/check.h"
@@ -136,6 +137,7 @@ static int contents_create(quire_loop *loop, quire_error *err)
     }
     QUIRE_TRY(tree_create(loop, err));
     QUIRE_TRY(quire_room_open(loop, err));
+    QUIRE_TRY(quire_overflow_create(loop, err));
     return tier_create(loop, err);
 }
 
@@ -143,6 +145,7 @@ static void contents_destroy(quire_loop *loop)
 {
     quire_tier_release(loop);
     quire_prefix_destroy(loop->tree);
+    quire_overflow_destroy(loop);
     quire_room_close(loop);
     quire_sessions_destroy(loop->sessions);
     quire_bytes_fini(&loop->step.shown);

@@ -12,6 +12,14 @@
 #include "engine/loop/running_set.h"
 #include "engine/loop/step.h"
 
+/* The file for requests that are larger than the budget: overflow_loop.h. */
+typedef struct quire_loop_overflow {
+    quire_offload *offload;  /* NULL = none */
+    quire_attn_device inner; /* the runtime's device without it */
+    bool is_wired;           /* the runtime's device is the stream's */
+    uint32_t n_given;        /* stripes given up in this round for requests that wait */
+} quire_loop_overflow;
+
 struct quire_loop {
     /* Constant after start. */
     quire_engine_opts opts;
@@ -32,6 +40,7 @@ struct quire_loop {
     quire_prefix *tree;
     quire_room room;
     struct quire_tier *tier; /* NULL = nothing below memory */
+    quire_loop_overflow overflow;
     quire_running_set set;
     quire_step step;
     uint64_t tier_step_us; /* time of the last round; 0 = nothing ran */

@@ -75,6 +75,7 @@ typedef struct quire_request_waiting {
     uint32_t held_tokens;  /* held until that request has published this many tokens */
     uint32_t stuck_tokens; /* n_tokens when it could not grow although it ran alone */
     quire_retreat retreat; /* since stuck_tokens was set */
+    uint32_t n_unread;     /* times that its offloaded pages could not be read */
     uint64_t blocked_at;   /* the room's n_releases when pages last ran short */
 } quire_request_waiting;
 

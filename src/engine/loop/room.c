@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/overflow_loop.h"
 
 #include "base/check.h"
 #include "base/num.h"
@@ -42,7 +43,8 @@ uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *r, 
     if (r->pin != 0) {
         return loop->room.page_bytes; /* the pin has set the rest aside */
     }
-    return (need > have ? need - have : 0) + loop->room.page_bytes;
+    return quire_overflow_ahead(loop, r, need, need > have ? need - have : 0) +
+           loop->room.page_bytes;
 }
 
 /* ---- available room ---- */

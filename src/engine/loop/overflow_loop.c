@@ -1,0 +1,267 @@
+/* overflow_loop.c - which requests are streamed; see engine/overflow.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/loop/overflow_loop.h"
+
+#include "base/check.h"
+#include "base/num.h"
+#include "engine/loop/loop_object.h"
+
+#include <stdlib.h>
+
+/* ---- life ---- */
+
+/* Whether the stream can serve all layers. */
+static int layers_check(const quire_loop *loop, const quire_attn_device *device, quire_error *err)
+{
+    const quire_runtime_opts *o = loop->runtime_opts;
+
+    for (uint32_t il = 0; il < loop->desc->n_layer; il++) {
+        quire_attn_layer layer;
+
+        (void)quire_kv_layout(loop->desc, o->kv_pairs, o->page_tokens, il, &layer);
+        if (device->check(device->ctx, &layer) < 0) {
+            return quire_error_set(err, QUIRE_UNSUPP,
+                                   "layer %u shares its KV with others: such pages cannot be "
+                                   "offloaded (--kv-overflow refuse)",
+                                   il);
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int offload_open(quire_loop *loop, const size_t *part_bytes, quire_error *err)
+{
+    quire_attn_device *device = quire_runtime_device(loop->runtime);
+    const quire_offload_opts opts = {
+        .cache = loop->cache,
+        .inner = device,
+        .group = QUIRE_KV_GROUP_MAIN,
+        .file = { .dir = loop->opts.overflow.dir,
+                  .capacity_bytes = loop->opts.overflow.capacity_bytes,
+                  .wait_ms = loop->opts.overflow.wait_ms,
+                  .ops = loop->opts.overflow.ops,
+                  .n_parts = loop->desc->n_stored,
+                  .part_bytes = part_bytes,
+                  .extent_pages =
+                      quire_cache_extent_pages(loop->room.page_bytes, loop->desc->n_stored) },
+    };
+    quire_attn_device stream;
+
+    QUIRE_TRY(quire_offload_open(&loop->overflow.offload, &opts, err));
+    stream = quire_offload_device(loop->overflow.offload);
+    QUIRE_TRY(layers_check(loop, &stream, err));
+    loop->overflow.inner = *device;
+    loop->overflow.is_wired = true;
+    *device = stream;
+    return QUIRE_OK;
+}
+
+int quire_overflow_create(quire_loop *loop, quire_error *err)
+{
+    const quire_runtime_opts *o = loop->runtime_opts;
+    size_t *part_bytes;
+    int rc;
+
+    if (loop->opts.overflow.dir == NULL) {
+        return QUIRE_OK;
+    }
+    part_bytes = calloc(loop->desc->n_stored, sizeof *part_bytes);
+    if (part_bytes == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
+    }
+    (void)quire_kv_parts(loop->desc, o->kv_pairs, o->page_tokens, false, part_bytes);
+    rc = offload_open(loop, part_bytes, err);
+    free(part_bytes);
+    return rc;
+}
+
+void quire_overflow_destroy(quire_loop *loop)
+{
+    if (loop->overflow.is_wired) {
+        *quire_runtime_device(loop->runtime) = loop->overflow.inner;
+    }
+    quire_offload_close(loop->overflow.offload);
+}
+
+/* ---- large requests ---- */
+
+static quire_region_stats dynamic_of(const quire_loop *loop)
+{
+    quire_region_stats stats = { 0 };
+
+    (void)quire_region_stats_get(loop->cache, QUIRE_REGION_DYNAMIC, &stats);
+    return stats;
+}
+
+static uint64_t memory_bytes(const quire_loop *loop)
+{
+    const quire_region_stats stats = dynamic_of(loop);
+
+    return stats.budget_bytes - stats.offloaded_bytes;
+}
+
+static quire_offload_share share_of(const quire_loop *loop, const quire_request *r)
+{
+    quire_offload_share share = { 0 };
+
+    if (r->kv.seq != QUIRE_SEQ_NULL) {
+        quire_offload_share_get(loop->overflow.offload, r->kv.seq, &share);
+    }
+    return share;
+}
+
+uint64_t quire_overflow_bytes_max(const quire_loop *loop, uint64_t budget_bytes)
+{
+    if (loop->overflow.offload == NULL) {
+        return budget_bytes;
+    }
+    return (uint64_t)((double)budget_bytes * (1.0 - QUIRE_OFFLOAD_BUFFER_SHARE)) +
+           quire_offload_bytes_max(loop->overflow.offload, budget_bytes);
+}
+
+uint64_t quire_overflow_ahead(const quire_loop *loop, const quire_request *r, uint64_t need_bytes,
+                              uint64_t bytes)
+{
+    const uint64_t memory = loop->overflow.offload != NULL ? memory_bytes(loop) : UINT64_MAX;
+    const uint64_t share = (uint64_t)((double)memory * QUIRE_OVERFLOW_SHARE);
+    uint64_t held;
+
+    if (need_bytes <= memory) {
+        return bytes;
+    }
+    held = share_of(loop, r).movable_bytes;
+    return quire_min_u64(bytes, share > held ? share - held : 0);
+}
+
+/* The running request that gives up pages first: of the lowest rank, then with most to give. */
+static quire_request *giver_find(const quire_loop *loop, uint64_t keep_bytes)
+{
+    const bool is_alone = loop->set.n_running + loop->set.n_parked == 1;
+    const uint64_t memory = memory_bytes(loop);
+    quire_request *giver = NULL;
+    uint64_t giver_bytes = 0;
+
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        quire_request *r = loop->set.running[i];
+        const bool is_large = is_alone || quire_loop_need_bytes(loop, r->n_tokens + 1) > memory;
+        const quire_offload_share share = is_large ? share_of(loop, r) : (quire_offload_share){ 0 };
+
+        if (share.movable_bytes > keep_bytes &&
+            (giver == NULL || r->rank < giver->rank ||
+             (r->rank == giver->rank && share.movable_bytes > giver_bytes))) {
+            giver = r;
+            giver_bytes = share.movable_bytes;
+        }
+    }
+    return giver;
+}
+
+/* Offload a stripe. The file may be full of pages that nobody uses any more. */
+static bool give(quire_loop *loop, const quire_request *r)
+{
+    int rc = quire_offload_seq(loop->overflow.offload, r->kv.seq);
+
+    if (rc == QUIRE_LIMIT) {
+        (void)quire_prefix_evict(loop->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+        rc = quire_offload_seq(loop->overflow.offload, r->kv.seq);
+    }
+    return rc > 0;
+}
+
+bool quire_overflow_relieve(quire_loop *loop)
+{
+    const bool is_alone = loop->set.n_running + loop->set.n_parked == 1;
+    const quire_request *r;
+
+    if (loop->overflow.offload == NULL) {
+        return false;
+    }
+    r = giver_find(loop,
+                   is_alone ? 0 : (uint64_t)((double)memory_bytes(loop) * QUIRE_OVERFLOW_SHARE));
+    return r != NULL && give(loop, r);
+}
+
+bool quire_overflow_yield(quire_loop *loop)
+{
+    bool has_given = false;
+
+    if (loop->overflow.offload == NULL || loop->overflow.n_given >= QUIRE_OVERFLOW_STRIPES_MAX) {
+        return false;
+    }
+    for (; loop->overflow.n_given < QUIRE_OVERFLOW_STRIPES_MAX; loop->overflow.n_given++) {
+        const quire_request *r =
+            giver_find(loop, (uint64_t)((double)memory_bytes(loop) * QUIRE_OVERFLOW_SHARE));
+
+        if (r == NULL || !give(loop, r)) {
+            break;
+        }
+        has_given = true;
+    }
+    return has_given;
+}
+
+/* ---- pages that cannot be read ---- */
+
+bool quire_overflow_lost(quire_loop *loop, int status)
+{
+    bool is_any = false;
+
+    if (loop->overflow.offload == NULL || (status != QUIRE_IO && status != QUIRE_CORRUPT)) {
+        return false;
+    }
+    for (uint32_t i = loop->set.n_running; i > 0; i--) {
+        quire_request *r = loop->set.running[i - 1];
+
+        if (share_of(loop, r).offloaded_bytes > 0 && r->wait.n_unread < QUIRE_OVERFLOW_TRIES) {
+            r->wait.n_unread++;
+            r->wait.stuck_tokens = r->n_tokens;
+            r->wait.retreat = QUIRE_RETREAT_NO_HIT; /* the tree may have these pages */
+            quire_loop_preempt(loop, r);
+            r->wait.blocked_at = 0;
+            loop->figures.now.overflow.lost_total++;
+            is_any = true;
+        }
+    }
+    /* The tree must not hand out these pages again. */
+    (void)quire_prefix_evict(loop->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    return is_any;
+}
+
+const char *quire_overflow_trouble(const quire_loop *loop)
+{
+    return loop->overflow.offload != NULL ? quire_offload_trouble(loop->overflow.offload) : "";
+}
+
+/* ---- upkeep ---- */
+
+void quire_overflow_upkeep(quire_loop *loop, bool is_idle)
+{
+    if (loop->overflow.offload == NULL) {
+        return;
+    }
+    loop->overflow.n_given = 0;
+    if (is_idle) {
+        quire_offload_rest(loop->overflow.offload);
+        return;
+    }
+    if (loop->set.n_queued > 0 || quire_cache_pages_offloaded(loop->cache) == 0) {
+        return;
+    }
+    for (uint32_t i = 0; i < loop->set.n_running; i++) {
+        if (quire_offload_back(loop->overflow.offload, loop->set.running[i]->kv.seq,
+                               QUIRE_OVERFLOW_KEEP_PAGES * loop->room.page_bytes) != 0) {
+            return;
+        }
+    }
+}
+
+void quire_overflow_stats_fill(quire_loop *loop)
+{
+    quire_overflow_stats *s = &loop->figures.now.overflow;
+
+    s->is_on = loop->overflow.offload != NULL;
+    if (s->is_on) {
+        quire_offload_stats_get(loop->overflow.offload, &s->offload);
+    }
+}

@@ -1,0 +1,40 @@
+/* overflow_loop.h - what the loop asks of the file for requests that are larger than the budget:
+ * see engine/overflow.h. Without such a file, all functions do nothing and return false or 0.
+ *
+ * Thread: the engine's.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_OVERFLOW_LOOP_H
+#define QUIRE_ENGINE_OVERFLOW_LOOP_H
+
+#include "engine/loop/request.h"
+
+/* Open the file and put its stream before the runtime's device. Errors: quire_offload_open(). */
+int quire_overflow_create(quire_loop *loop, quire_error *err);
+/* After the tree was destroyed. */
+void quire_overflow_destroy(quire_loop *loop);
+
+/* The most bytes of KV that a request may have, for a budget of these bytes. Thread: any. */
+uint64_t quire_overflow_bytes_max(const quire_loop *loop, uint64_t budget_bytes);
+
+/* The bytes of memory that a request takes beyond its first n_have tokens, if it would take `bytes`
+ * more with all of its pages in memory. */
+uint64_t quire_overflow_ahead(const quire_loop *loop, const quire_request *request,
+                              uint64_t need_bytes, uint64_t bytes);
+
+/* A step found no pages: whether a large request has given some up. */
+bool quire_overflow_relieve(quire_loop *loop);
+/* A request waits for room: whether a large request has given up pages. */
+bool quire_overflow_yield(quire_loop *loop);
+/* A step failed with this status: whether the cause is an offloaded page. The requests that stream
+ * have been queued again, to be computed. */
+bool quire_overflow_lost(quire_loop *loop, int status);
+
+/* The last failure of the file; empty: none. */
+const char *quire_overflow_trouble(const quire_loop *loop);
+
+/* After a round: pages may come back. While nothing runs (is_idle), memory is given back. */
+void quire_overflow_upkeep(quire_loop *loop, bool is_idle);
+void quire_overflow_stats_fill(quire_loop *loop);
+
+#endif /* QUIRE_ENGINE_OVERFLOW_LOOP_H */

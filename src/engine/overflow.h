@@ -1,0 +1,45 @@
+/* overflow.h - requests that are larger than the KV budget: options and figures.
+ *
+ * A request whose tokens need more than the budget is *large*. Full pages of a large request move
+ * to a file and are streamed from there in each step (offload/offload.h). Other requests are
+ * queued or preempted when pages are short, as ever: streaming is slower than memory, so only a
+ * request that could not run at all without it is streamed.
+ *
+ *   pages short --> a large request runs?  --yes--> one stripe of its pages goes to the file
+ *                     | no
+ *                     '--> preemption (park.c)
+ *
+ * A large request may use all memory while it is alone. When another request waits for room, the
+ * large one gives up pages until it holds half of the memory (QUIRE_OVERFLOW_SHARE). Pages come
+ * back one by one when room is free and nobody waits. Requests of pinned classes give up pages
+ * last, and only those that are charged to the dynamic region.
+ *
+ * When offloaded pages cannot be read, the step fails, and the requests are computed again without
+ * these pages (QUIRE_OVERFLOW_TRIES).
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_ENGINE_OVERFLOW_H
+#define QUIRE_ENGINE_OVERFLOW_H
+
+#include "offload/offload.h"
+
+#define QUIRE_OVERFLOW_SHARE       0.5 /* of the memory: a large request beside others */
+#define QUIRE_OVERFLOW_STRIPES_MAX 4u  /* given up in one round for requests that wait */
+#define QUIRE_OVERFLOW_TRIES       2u  /* of a request whose pages could not be read */
+#define QUIRE_OVERFLOW_KEEP_PAGES  16u /* room that stays free when pages come back */
+
+typedef struct quire_overflow_opts {
+    const char *dir;           /* of the file; NULL = requests larger than the budget are refused */
+    uint64_t capacity_bytes;   /* of the file */
+    uint32_t wait_ms;          /* for a read; 0 = QUIRE_OFFLOAD_WAIT_MS */
+    const quire_file_ops *ops; /* for tests; NULL = the operating system's */
+} quire_overflow_opts;
+
+typedef struct quire_overflow_stats {
+    bool is_on;
+    uint64_t requests_total; /* large ones, admitted */
+    uint64_t lost_total;     /* requests computed again because pages could not be read */
+    quire_offload_stats offload;
+} quire_overflow_stats;
+
+#endif /* QUIRE_ENGINE_OVERFLOW_H */

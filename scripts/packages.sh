@@ -6,10 +6,13 @@
 # Programs as command:package, libraries as pkg-config-name:package.
 NEED_PROGRAMS="gcc:gcc g++:g++ make:make cmake:cmake git:git pkg-config:pkg-config"
 NEED_LIBRARIES="cmocka:libcmocka-dev jansson:libjansson-dev libcyaml:libcyaml-dev libmicrohttpd:libmicrohttpd-dev
-libxxhash:libxxhash-dev liburing:liburing-dev"
+libxxhash:libxxhash-dev liburing:liburing-dev hiredis:libhiredis-dev libsodium:libsodium-dev
+openssl:libssl-dev"
 
 # What makes the tests' builds faster: objects that presets share are compiled once (ccache).
 FASTER_PROGRAMS="ccache:ccache ninja:ninja-build"
+# Servers and tools that some tests use, and without which those tests are skipped.
+TEST_PROGRAMS="redis-server:redis-server openssl:openssl"
 # What only fuzzing needs. Debian's clang comes without its sanitizers.
 NEED_FUZZ_PROGRAMS="clang:clang"
 
@@ -88,9 +91,9 @@ setup_packages() {
     case $1 in
     build) missing=$(missing_packages $NEED_PROGRAMS) ;;
     test)
-        missing=$(missing_packages $NEED_PROGRAMS $FASTER_PROGRAMS)
+        missing=$(missing_packages $NEED_PROGRAMS $FASTER_PROGRAMS $TEST_PROGRAMS)
         if [ "$(id -u)" -ne 0 ]; then
-            [ -z "$missing" ] || say "not installed: $missing (some only make the builds faster)"
+            [ -z "$missing" ] || say "not installed: $missing (some only make the builds faster, or are used by tests that are skipped)"
             missing=$(missing_packages $NEED_PROGRAMS)
         fi
         ;;

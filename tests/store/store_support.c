@@ -46,28 +46,28 @@ static quire_rng payload_rng(const quire_page_key *key, uint32_t version)
     return rng;
 }
 
-quire_transfer *test_put_new(const quire_page_text *page, uint32_t version)
+quire_transfer *test_put_sized(const quire_page_text *page, uint32_t version, size_t part_bytes)
 {
-    const size_t part_bytes[2] = { TEST_PART_BYTES, 0 };
-    const size_t bytes = quire_page_record_bytes(page->n_tokens, page->salt_bytes, 2, part_bytes);
+    const size_t bytes_of[2] = { part_bytes, 0 };
+    const size_t bytes = quire_page_record_bytes(page->n_tokens, page->salt_bytes, 2, bytes_of);
     quire_transfer *t = quire_transfer_new(bytes, TEST_PAGE_TOKENS);
     unsigned char *parts[QUIRE_GROUPS_MAX];
     quire_rng rng = payload_rng(&page->key, version);
 
     assert_non_null(t);
-    assert_int_equal(quire_page_record_begin(t->record, t->capacity, page, 2, part_bytes, parts),
+    assert_int_equal(quire_page_record_begin(t->record, t->capacity, page, 2, bytes_of, parts),
                      QUIRE_OK);
-    for (uint32_t i = 0; i < TEST_PART_BYTES; i++) {
+    for (size_t i = 0; i < part_bytes; i++) {
         parts[0][i] = (unsigned char)quire_rng_next(&rng);
     }
     return t;
 }
 
-quire_transfer *test_get_new(const quire_page_text *page)
+quire_transfer *test_get_sized(const quire_page_text *page, size_t part_bytes)
 {
-    const size_t part_bytes[2] = { TEST_PART_BYTES, 0 };
+    const size_t bytes_of[2] = { part_bytes, 0 };
     quire_transfer *t = quire_transfer_new(
-        quire_page_record_bytes(TEST_PAGE_TOKENS, QUIRE_PREFIX_SALT_MAX, 2, part_bytes),
+        quire_page_record_bytes(TEST_PAGE_TOKENS, QUIRE_PREFIX_SALT_MAX, 2, bytes_of),
         TEST_PAGE_TOKENS);
 
     assert_non_null(t);
@@ -75,20 +75,34 @@ quire_transfer *test_get_new(const quire_page_text *page)
     return t;
 }
 
-bool test_is_payload(const quire_page_record *record, uint32_t version)
+bool test_is_payload_sized(const quire_page_record *record, uint32_t version, size_t part_bytes)
 {
     quire_rng rng = payload_rng(&record->text.key, version);
 
-    if (record->n_parts != 2 || record->part_bytes[0] != TEST_PART_BYTES ||
-        record->part_bytes[1] != 0) {
+    if (record->n_parts != 2 || record->part_bytes[0] != part_bytes || record->part_bytes[1] != 0) {
         return false;
     }
-    for (uint32_t i = 0; i < TEST_PART_BYTES; i++) {
+    for (size_t i = 0; i < part_bytes; i++) {
         if (record->parts[0][i] != (unsigned char)quire_rng_next(&rng)) {
             return false;
         }
     }
     return true;
+}
+
+quire_transfer *test_put_new(const quire_page_text *page, uint32_t version)
+{
+    return test_put_sized(page, version, TEST_PART_BYTES);
+}
+
+quire_transfer *test_get_new(const quire_page_text *page)
+{
+    return test_get_sized(page, TEST_PART_BYTES);
+}
+
+bool test_is_payload(const quire_page_record *record, uint32_t version)
+{
+    return test_is_payload_sized(record, version, TEST_PART_BYTES);
 }
 
 /* ---- stores whose transfers finish at once ---- */

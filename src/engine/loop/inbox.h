@@ -53,20 +53,4 @@ void quire_loop_wake_cancels(quire_loop *loop);
 /* Run the queued tasks, or end them with QUIRE_AGAIN when is_ending. Thread: the engine's. */
 void quire_loop_tasks_run(quire_loop *loop, bool is_ending);
 
-/* Deadline of a wait: ms milliseconds from now, by the monotonic clock. */
-static inline struct timespec quire_deadline(uint32_t ms)
-{
-    const long ns_per_s = 1000000000L;
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += (time_t)(ms / 1000u);
-    t.tv_nsec += (long)(ms % 1000u) * 1000000L;
-    if (t.tv_nsec >= ns_per_s) {
-        t.tv_sec++;
-        t.tv_nsec -= ns_per_s;
-    }
-    return t;
-}
-
 #endif /* QUIRE_ENGINE_INBOX_H */

@@ -5,6 +5,7 @@
 #include "engine/loop/overflow_loop.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <stdlib.h>

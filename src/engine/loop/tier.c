@@ -217,6 +217,7 @@ static void drop_text(quire_loop *loop, const quire_invalidate *of, uint32_t n_t
     quire_store_drop one = { .what = what };
 
     quire_prefix_key_root(&key, &one.key);
+    one.root = one.key;
     for (uint32_t i = 0; i < n_pages; i++) {
         quire_prefix_key_add(&one.key, of->tokens + (size_t)i * page_tokens, page_tokens, &one.key);
     }

@@ -1,0 +1,394 @@
+/* test_valkey_drops.c - ending records of the shared store on all machines, for good.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "redis_kit.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static redis_server server;
+static quire_store *a; /* two machines */
+static quire_store *b;
+
+static int end(void **state)
+{
+    if (server.pid > 0) {
+        redis_stop(&server);
+    }
+    return redis_kit_end(state);
+}
+
+static void machines_begin(void)
+{
+    quire_valkey_store_opts opts;
+
+    redis_need();
+    if (server.pid == 0) {
+        redis_start(&server, NULL);
+    }
+    assert_string_equal(REDIS_ASK(&server, "FLUSHALL"), "OK");
+    opts = redis_opts(&server);
+    a = redis_open(&opts);
+    b = redis_open(&opts);
+    redis_await(a, QUIRE_STORE_READY);
+    redis_await(b, QUIRE_STORE_READY);
+}
+
+static void machines_end(void)
+{
+    redis_close(a);
+    redis_close(b);
+}
+
+/* What a drop of page 1 of 4 leaves. */
+static bool is_left(quire_store_drop_what what, uint32_t page)
+{
+    return page == 0 || (page == 1 && what == QUIRE_STORE_DROP_BEHIND);
+}
+
+/* A drop of a text ends what continues it, here and there. Nothing of that comes back when the
+ * dropped page is stored again; and pages that are stored again are found. */
+static void test_text_drops(void **state)
+{
+    static const quire_store_drop_what whats[] = { QUIRE_STORE_DROP_TEXT, QUIRE_STORE_DROP_BEHIND };
+
+    (void)state;
+    for (uint32_t w = 0; w < 2; w++) {
+        test_text text;
+        test_text other;
+
+        machines_begin();
+        test_text_make(&text, 4, 1, "a");
+        test_text_make(&other, 4, 2, "a");
+        redis_put_all(a, &text);
+        redis_put_all(b, &other);
+        assert_int_equal(redis_count(b, &text), 4);
+        redis_drop_text(a, &text.pages[1], whats[w]);
+        for (uint32_t i = 0; i < 4; i++) {
+            assert_int_equal(redis_get(a, &text.pages[i]) == QUIRE_STORE_OK, is_left(whats[w], i));
+        }
+        /* b may ask before a server knows; then never again. */
+        while (redis_get(b, &text.pages[3]) == QUIRE_STORE_OK) {
+        }
+        for (uint32_t i = 0; i < 4; i++) {
+            assert_int_equal(redis_get(b, &text.pages[i]) == QUIRE_STORE_OK, is_left(whats[w], i));
+        }
+        assert_int_equal(redis_count(a, &other), 4);
+        assert_int_equal(redis_count(b, &other), 4);
+        for (uint32_t i = 1; i < 4; i++) {
+            assert_int_equal(redis_put(b, &text.pages[i]), QUIRE_STORE_OK);
+            assert_int_equal(redis_count(a, &text), i + 1);
+        }
+        machines_end();
+    }
+}
+
+/* A machine that began after the drop, and knows no text. */
+static void test_late_machine(void **state)
+{
+    quire_valkey_store_opts opts;
+    quire_store *late;
+    test_text text;
+
+    (void)state;
+    machines_begin();
+    opts = redis_opts(&server);
+    test_text_make(&text, 8, 1, "a");
+    redis_put_all(a, &text);
+    redis_drop_text(a, &text.pages[5], QUIRE_STORE_DROP_TEXT);
+    while (redis_get(b, &text.pages[7]) == QUIRE_STORE_OK) {
+    }
+    late = redis_open(&opts);
+    assert_int_equal(redis_get(late, &text.pages[7]), QUIRE_STORE_ABSENT);
+    assert_int_equal(redis_count(late, &text), 5);
+    /* It knows the way to the beginning from what it has read. */
+    assert_int_equal(redis_put(late, &text.pages[5]), QUIRE_STORE_OK);
+    redis_drop_text(b, &text.pages[7], QUIRE_STORE_DROP_TEXT);
+    while (redis_stats(b).dropped_total == 0) {
+        (void)poll(NULL, 0, 1);
+    }
+    assert_int_equal(redis_count(late, &text), 6);
+    redis_close(late);
+    /* A machine that knows nothing of the beginning: what it writes ends with the next drop. */
+    late = redis_open(&opts);
+    assert_int_equal(redis_put(late, &text.pages[6]), QUIRE_STORE_OK);
+    assert_int_equal(redis_get(b, &text.pages[6]), QUIRE_STORE_OK);
+    redis_drop_text(b, &text.pages[7], QUIRE_STORE_DROP_TEXT);
+    while (redis_get(late, &text.pages[6]) == QUIRE_STORE_OK) {
+    }
+    assert_int_equal(redis_count(late, &text), 6);
+    redis_close(late);
+    machines_end();
+}
+
+static void test_salt_drops(void **state)
+{
+    static const char *const salts[] = { "t/1", "t/2", "u/1" };
+    static const struct {
+        const char *salt;
+        quire_store_drop_what what;
+        bool is_left[3];
+    } cases[] = {
+        { "t/1", QUIRE_STORE_DROP_SALT, { false, true, true } },
+        { "t/", QUIRE_STORE_DROP_SALTS, { false, false, true } },
+        { "", QUIRE_STORE_DROP_ALL, { false, false, false } },
+        /* No tenant's name: all go, which is safe. */
+        { "t", QUIRE_STORE_DROP_SALTS, { false, false, false } },
+    };
+
+    (void)state;
+    for (uint32_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        test_text texts[3];
+
+        machines_begin();
+        for (uint32_t i = 0; i < 3; i++) {
+            test_text_make(&texts[i], 2, i + 1, salts[i]);
+            redis_put_all(a, &texts[i]);
+            assert_int_equal(redis_count(b, &texts[i]), 2);
+        }
+        redis_drop_salt(a, cases[c].salt, cases[c].what);
+        assert_int_equal(redis_count(a, &texts[0]), 0);
+        while (redis_get(b, &texts[0].pages[1]) == QUIRE_STORE_OK) {
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            assert_int_equal(redis_count(b, &texts[i]), cases[c].is_left[i] ? 2 : 0);
+            redis_put_all(b, &texts[i]);
+            assert_int_equal(redis_count(a, &texts[i]), 2);
+        }
+        machines_end();
+    }
+}
+
+/* The whole root, by the key of the root: how the engine drops a text shorter than a page. */
+static void test_root_drop(void **state)
+{
+    quire_store_drop drop = { .what = QUIRE_STORE_DROP_BEHIND };
+    test_text text;
+    test_text other;
+
+    (void)state;
+    machines_begin();
+    test_text_make(&text, 2, 1, "a");
+    test_text_make(&other, 2, 1, "b");
+    redis_put_all(a, &text);
+    redis_put_all(a, &other);
+    drop.key = text.pages[0].root;
+    drop.root = text.pages[0].root;
+    assert_int_equal(a->ops->drop(a, &drop), QUIRE_OK);
+    assert_int_equal(redis_count(a, &text), 0);
+    while (redis_get(b, &text.pages[1]) == QUIRE_STORE_OK) {
+    }
+    assert_int_equal(redis_count(b, &text), 0);
+    assert_int_equal(redis_count(b, &other), 2);
+    /* Without a root nobody knows whose text it is: all go. */
+    drop = (quire_store_drop){ .what = QUIRE_STORE_DROP_TEXT, .key = other.pages[0].key };
+    assert_int_equal(a->ops->drop(a, &drop), QUIRE_OK);
+    assert_int_equal(redis_count(a, &other), 0);
+    machines_end();
+}
+
+/* Gets and puts that were under way when the drop came. */
+static void test_under_way(void **state)
+{
+    quire_transfer *all[32];
+    test_text text;
+
+    (void)state;
+    machines_begin();
+    test_text_make(&text, 32, 1, "a");
+    for (uint32_t i = 0; i < 32; i++) {
+        all[i] = test_put_new(&text.pages[i], 0);
+    }
+    a->ops->put(a, all, 32);
+    redis_drop_text(a, &text.pages[0], QUIRE_STORE_DROP_TEXT);
+    for (uint32_t i = 0; i < 32; i++) {
+        quire_transfer_free(redis_wait(a));
+    }
+    assert_int_equal(redis_count(a, &text), 0);
+    redis_put_all(a, &text);
+    for (uint32_t i = 0; i < 32; i++) {
+        all[i] = test_get_new(&text.pages[i]);
+    }
+    a->ops->get(a, all, 32);
+    redis_drop_text(a, &text.pages[0], QUIRE_STORE_DROP_TEXT);
+    for (uint32_t i = 0; i < 32; i++) {
+        quire_transfer *t = redis_wait(a);
+
+        assert_int_equal(t->result, QUIRE_STORE_ABSENT);
+        quire_transfer_free(t);
+    }
+    machines_end();
+}
+
+/* An epoch that got lost, or that somebody overwrote, ends records and harms nothing else. */
+static void test_lost_epochs(void **state)
+{
+    static const char *const patterns[] = { "quire:*:e:*", "quire:*:t:*", "quire:*:a:*" };
+    test_text text;
+
+    (void)state;
+    machines_begin();
+    test_text_make(&text, 3, 1, "a");
+    for (uint32_t i = 0; i < 9; i++) {
+        char key[128];
+
+        redis_put_all(a, &text);
+        assert_int_equal(redis_count(b, &text), 3);
+        (void)snprintf(key, sizeof key, "%s", REDIS_ASK(&server, "KEYS", patterns[i % 3]));
+        if (i < 3) {
+            assert_string_equal(REDIS_ASK(&server, "DEL", key), "1");
+        } else {
+            (void)REDIS_ASK(&server, "SET", key, i < 6 ? "x" : "0123456789abcdef0123456789abcdef");
+        }
+        assert_int_equal(redis_count(a, &text), 0);
+        assert_int_equal(redis_count(b, &text), 0);
+    }
+    /* A drop that finds its list gone begins another epoch. */
+    redis_put_all(a, &text);
+    {
+        char key[128];
+
+        (void)snprintf(key, sizeof key, "%s", REDIS_ASK(&server, "KEYS", patterns[0]));
+        assert_string_equal(REDIS_ASK(&server, "DEL", key), "1");
+        redis_drop_text(a, &text.pages[2], QUIRE_STORE_DROP_TEXT);
+        assert_int_equal(redis_count(a, &text), 0);
+        redis_put_all(a, &text);
+        assert_int_equal(redis_count(b, &text), 3);
+    }
+    machines_end();
+}
+
+/* The list of drops is bounded: the one that exceeds the bound ends everything of the root. */
+static void test_drops_bound(void **state)
+{
+    char bytes[8];
+    char key[128];
+    test_text text;
+
+    (void)state;
+    machines_begin();
+    test_text_make(&text, 3, 1, "a");
+    redis_put_all(a, &text);
+    (void)snprintf(key, sizeof key, "%s", REDIS_ASK(&server, "KEYS", "quire:*:e:*"));
+    /* All but one of the drops that fit, of pages that nobody has. */
+    (void)REDIS_ASK(
+        &server, "EVAL",
+        "redis.call('APPEND', KEYS[1], string.rep('ABCDEFGHT\\0\\0\\0\\0\\0\\0\\0', 16383)) "
+        "return 1",
+        "1", key);
+    assert_int_equal(redis_count(b, &text), 3);
+    redis_drop_text(a, &text.pages[2], QUIRE_STORE_DROP_TEXT);
+    while (redis_get(b, &text.pages[2]) == QUIRE_STORE_OK) {
+    }
+    assert_int_equal(redis_count(b, &text), 2);
+    redis_drop_text(a, &text.pages[2], QUIRE_STORE_DROP_TEXT);
+    while (redis_get(b, &text.pages[0]) == QUIRE_STORE_OK) {
+    }
+    assert_int_equal(redis_count(b, &text), 0);
+    (void)snprintf(bytes, sizeof bytes, "%s", REDIS_ASK(&server, "STRLEN", key));
+    assert_string_equal(bytes, "16");
+    redis_put_all(b, &text);
+    assert_int_equal(redis_count(a, &text), 3);
+    machines_end();
+}
+
+/* No server hears of the drop: it holds in this process, and reaches the others when a server is
+ * back. */
+static void test_away(void **state)
+{
+    quire_valkey_store_opts opts;
+    quire_store_drop drop = { .what = QUIRE_STORE_DROP_TEXT };
+    test_text text;
+    quire_store *here;
+
+    (void)state;
+    machines_begin();
+    opts = redis_opts(&server);
+    opts.timeout_ms = 50;
+    here = redis_open(&opts);
+    redis_await(here, QUIRE_STORE_READY);
+    test_text_make(&text, 3, 1, "a");
+    redis_put_all(a, &text);
+    assert_int_equal(redis_count(here, &text), 3);
+    redis_signal(&server, SIGSTOP);
+    while (redis_get(here, &text.pages[0]) != QUIRE_STORE_CLOSED) {
+    }
+    redis_await(here, QUIRE_STORE_DEGRADED);
+    drop.key = text.pages[1].key;
+    drop.root = text.pages[1].root;
+    assert_int_equal(here->ops->drop(here, &drop), QUIRE_IO);
+    redis_signal(&server, SIGCONT);
+    redis_await(here, QUIRE_STORE_READY);
+    assert_int_equal(redis_get(here, &text.pages[2]), QUIRE_STORE_ABSENT);
+    while (redis_get(b, &text.pages[2]) == QUIRE_STORE_OK) {
+    }
+    assert_int_equal(redis_count(b, &text), 1);
+    redis_close(here);
+    machines_end();
+}
+
+/* Servers that take no drop from this process: it holds here all the same. */
+static void test_refused(void **state)
+{
+    quire_valkey_store_opts opts;
+    quire_store *reader;
+    test_text text;
+
+    (void)state;
+    machines_begin();
+    assert_string_equal(REDIS_ASK(&server, "ACL", "SETUSER", "reader", "on", ">word", "~quire:*",
+                                  "&quire:*", "-@all", "+@read", "+@connection", "+@pubsub"),
+                        "OK");
+    opts = redis_opts(&server);
+    opts.user = "reader";
+    opts.password = "word";
+    opts.close_ms = 100;
+    reader = redis_open(&opts);
+    redis_await(reader, QUIRE_STORE_READY);
+    test_text_make(&text, 3, 1, "a");
+    redis_put_all(a, &text);
+    assert_int_equal(redis_count(reader, &text), 3);
+    redis_drop_text(reader, &text.pages[1], QUIRE_STORE_DROP_TEXT);
+    for (uint32_t lap = 0; lap < 50; lap++) {
+        assert_int_equal(redis_count(reader, &text), 1);
+    }
+    assert_int_equal(redis_count(b, &text), 3);
+    assert_int_equal(redis_stats(reader).dropped_total, 0);
+    redis_close(reader);
+    assert_string_equal(REDIS_ASK(&server, "ACL", "DELUSER", "reader"), "1");
+    machines_end();
+}
+
+/* Another machine's drop tells this one that what it believes to be stored may have gone. */
+static void test_heard(void **state)
+{
+    const uint64_t before = 0;
+    test_text text;
+
+    (void)state;
+    machines_begin();
+    test_text_make(&text, 1, 1, "a");
+    redis_put_all(a, &text);
+    /* b may not listen yet: drop until it hears one. */
+    do {
+        redis_drop_text(a, &text.pages[0], QUIRE_STORE_DROP_TEXT);
+        (void)poll(NULL, 0, 1);
+    } while (redis_stats(b).evictions == before);
+    assert_int_equal(redis_stats(a).evictions, 0); /* its own drops are no news */
+    machines_end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text_drops),  cmocka_unit_test(test_late_machine),
+        cmocka_unit_test(test_salt_drops),  cmocka_unit_test(test_root_drop),
+        cmocka_unit_test(test_under_way),   cmocka_unit_test(test_lost_epochs),
+        cmocka_unit_test(test_drops_bound), cmocka_unit_test(test_away),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_heard),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, end);
+}

@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -712,6 +713,34 @@ static void test_full(void **state)
     place_end(&p);
 }
 
+/* A directory that vanishes is written anew when it is there again. */
+static void test_vanished(void **state)
+{
+    const expected a = { "a", 1, 1, 0 }, b_ = { "b", 2, 1, 0 };
+    engine_bench b;
+    place p;
+
+    (void)state;
+    place_make(&p);
+    p.opts.saver.keeps[QUIRE_STATE_REUSE] = false;
+    b = open_at(&p);
+    (void)turn(&b, "t", "a", 1);
+    wait_written(&b, 1);
+    kit_dir_remove(p.path);
+    (void)turn(&b, "t", "b", 2);
+    while (saver_of(&b).failures_total == 0) {
+        doze();
+    }
+    assert_non_null(strstr(p.line, "No such file or directory"));
+    assert_int_equal(mkdir(p.path, 0700), 0);
+    bench_close(&b);
+    b = open_at(&p);
+    assert_int_equal(look(&b, "t", &a), QUIRE_OK);
+    assert_int_equal(look(&b, "t", &b_), QUIRE_OK);
+    bench_close(&b);
+    place_end(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -720,6 +749,7 @@ int main(void)
         cmocka_unit_test(test_pins_refused), cmocka_unit_test(test_reuse),
         cmocka_unit_test(test_parts),        cmocka_unit_test(test_bound),
         cmocka_unit_test(test_damage),       cmocka_unit_test(test_full),
+        cmocka_unit_test(test_vanished),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

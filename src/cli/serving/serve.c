@@ -357,7 +357,7 @@ static int start(serving *s, quire_error *err)
     QUIRE_TRY(quire_opened_open_model(&s->session, &s->args->common, err));
     QUIRE_TRY(quire_opened_open_runtime(&s->session, &s->args->common, &want, err));
     warn(s);
-    QUIRE_TRY(quire_serve_store_open(&s->store, s->args, &s->log, err));
+    QUIRE_TRY(quire_serve_store_open(&s->store, s->args, &s->tenants, &s->log, err));
     QUIRE_TRY(quire_serve_state_read(&opts.saver, s->args, &s->log, err));
     opts.tier.store = s->store;
     opts.model = s->session.model;

@@ -99,6 +99,7 @@ static int add_tenant(quire_serve_tenants *to, const quire_serve_args *args, qui
     }
     to->names[to->n] = entry.name;
     to->items[to->n] = (quire_account_opts){ entry.cache_quota_bytes, (uint32_t)entry.weight };
+    to->disk[to->n] = (quire_file_account){ entry.cache_disk_bytes, (uint32_t)entry.weight };
     to->n++;
     return QUIRE_OK;
 }
@@ -114,7 +115,8 @@ int quire_serve_tenants_read(quire_serve_tenants *out, const quire_serve_args *a
     }
     out->names = calloc(n, sizeof(out->names[0]));
     out->items = calloc(n, sizeof(out->items[0]));
-    if (out->names == NULL || out->items == NULL) {
+    out->disk = calloc(n, sizeof(out->disk[0]));
+    if (out->names == NULL || out->items == NULL || out->disk == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     while (out->n < n) {
@@ -127,6 +129,7 @@ void quire_serve_tenants_fini(quire_serve_tenants *tenants)
 {
     free(tenants->names);
     free(tenants->items);
+    free(tenants->disk);
     *tenants = (quire_serve_tenants){ .n = 0 };
 }
 
@@ -145,4 +148,12 @@ quire_engine_accounts quire_serve_tenants_accounts(quire_serve_tenants *tenants)
         .of = tenants->n > 0 ? account_of_salt : NULL,
         .ctx = tenants,
     };
+}
+
+void quire_serve_tenants_disk(quire_serve_tenants *tenants, quire_file_store_opts *opts)
+{
+    opts->accounts = tenants->disk;
+    opts->n_accounts = tenants->n;
+    opts->account_of = tenants->n > 0 ? account_of_salt : NULL;
+    opts->account_ctx = tenants;
 }

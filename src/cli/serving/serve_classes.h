@@ -8,11 +8,13 @@
 
 #include "cli/serving/serve_args.h"
 #include "server/service_tier.h"
+#include "store/file/file_store.h"
 
 /* Tenants with an account of their own: entry i has number i + 1. */
 typedef struct quire_serve_tenants {
     const char **names;        /* [n]; memory: the file's */
     quire_account_opts *items; /* [n] */
+    quire_file_account *disk;  /* [n] */
     uint32_t n;
 } quire_serve_tenants;
 
@@ -26,5 +28,8 @@ int quire_serve_tenants_read(quire_serve_tenants *out, const quire_serve_args *a
 void quire_serve_tenants_fini(quire_serve_tenants *tenants);
 /* As the engine wants them. Memory: tenants' own. */
 quire_engine_accounts quire_serve_tenants_accounts(quire_serve_tenants *tenants);
+/* As the file store wants them: sets accounts, n_accounts, account_of and account_ctx. Memory: as
+ * above. */
+void quire_serve_tenants_disk(quire_serve_tenants *tenants, quire_file_store_opts *opts);
 
 #endif /* QUIRE_CLI_SERVE_CLASSES_H */

@@ -108,7 +108,8 @@ int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
 }
 
 int quire_serve_store_open(quire_store **out, const quire_serve_args *args,
-                           const quire_serve_log *log, quire_error *err)
+                           quire_serve_tenants *tenants, const quire_serve_log *log,
+                           quire_error *err)
 {
     quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
 
@@ -122,6 +123,7 @@ int quire_serve_store_open(quire_store **out, const quire_serve_args *args,
     opts.is_readonly = args->cache_dir_readonly;
     opts.log = log_trouble;
     opts.log_ctx = (void *)(uintptr_t)log;
+    quire_serve_tenants_disk(tenants, &opts);
     return quire_file_store_create(out, &opts, err);
 }
 

@@ -5,17 +5,19 @@
 #define QUIRE_CLI_SERVE_STORE_H
 
 #include "cli/serving/serve_args.h"
+#include "cli/serving/serve_classes.h"
 #include "cli/serving/serve_log.h"
 #include "store/store.h"
 
 /* Check that the settings of the store agree. Errors: QUIRE_INVAL. */
 int quire_serve_store_check(const quire_serve_args *args, quire_error *err);
 
-/* Open the store; *out is NULL if the settings name none. Trouble of the store goes to the log,
- * which is borrowed. Errors: quire_file_store_create(). Memory: end with (*out)->ops->close(), or
- * give it to an engine. */
+/* Open the store; *out is NULL if the settings name none. Trouble of the store goes to the log;
+ * log and tenants are borrowed. Errors: quire_file_store_create(). Memory: end with
+ * (*out)->ops->close(), or give it to an engine. */
 int quire_serve_store_open(quire_store **out, const quire_serve_args *args,
-                           const quire_serve_log *log, quire_error *err);
+                           quire_serve_tenants *tenants, const quire_serve_log *log,
+                           quire_error *err);
 
 /* Close a store that no engine has taken. NULL is allowed. */
 void quire_serve_store_close(quire_store *store);

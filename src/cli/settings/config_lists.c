@@ -93,10 +93,16 @@ static const quire_config_field tenant_fields[] = {
         .max = 1e15, .initial = "0", .initial_text = "0, none",
         .offset = offsetof(quire_config_tenant, cache_quota_bytes),
         .help = "most KV memory of the tenant's cached text" }, NUMBER_BYTES },
+    { { .names = { "--cache-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+        .max = 1e15, .initial = "0", .initial_text = "0, no bound of its own",
+        .offset = offsetof(quire_config_tenant, cache_disk_bytes),
+        .help = "most bytes of the tenant's pages in --cache-dir; beyond, its oldest go" },
+      NUMBER_BYTES },
     { { .names = { "--weight" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1000,
         .initial = "1", .offset = offsetof(quire_config_tenant, weight),
         .help = "this weight, divided by the sum of the weights of all tenants with cached text, "
-                "is the tenant's fair share of a region" }, NUMBER_BYTES },
+                "is the tenant's fair share of a region, and of half of --cache-dir" },
+      NUMBER_BYTES },
 };
 #undef ENTRY
 

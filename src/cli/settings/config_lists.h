@@ -55,6 +55,7 @@ typedef struct quire_config_class {
 typedef struct quire_config_tenant {
     const char *name;
     uint64_t cache_quota_bytes; /* 0 = none */
+    uint64_t cache_disk_bytes;  /* 0 = none */
     int64_t weight;
 } quire_config_tenant;
 

@@ -53,6 +53,7 @@ struct quire_saver {
     uint64_t left_out[QUIRE_STATE_KIND_COUNT];
     uint64_t reuse_ns; /* when it was copied last */
     bool has_failed;   /* in this round */
+    bool has_vanished; /* the directory has, in this round */
     bool is_failing;   /* since an earlier round: said once */
 
     pthread_t thread;

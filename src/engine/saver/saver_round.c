@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "core/prefix/prefix_learned.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -187,12 +188,25 @@ static void count_io(quire_saver *saver, size_t n_bytes, bool is_written)
     (void)pthread_mutex_unlock(&saver->lock);
 }
 
+/* The directory is gone, and all items with it. The store makes it again; then all are written. */
+static void forget_disk(quire_saver *saver)
+{
+    for (uint32_t k = 0; k < QUIRE_STATE_KIND_COUNT; k++) {
+        for (uint32_t i = 0; i < saver->lists[k].n; i++) {
+            saver->lists[k].items[i].change = QUIRE_SAVED_STALE;
+            saver->lists[k].items[i].is_on_disk = false;
+        }
+        saver->is_behind[k] = true;
+    }
+}
+
 /* An item could not be written or removed. Said once until it works again. */
 static void failed(quire_saver *saver, const quire_saved_item *item, int rc, const char *what)
 {
     char file[QUIRE_STATE_FILE_NAME_MAX];
 
     saver->has_failed = true;
+    saver->has_vanished |= rc == -ENOENT;
     count_io(saver, 0, false);
     if (!saver->is_failing) {
         saver->is_failing = true;
@@ -284,6 +298,7 @@ static bool kind_round(quire_saver *saver, quire_state_kind kind, bool is_last)
     }
     memcpy(g.how.identity, saver->identity, sizeof g.how.identity);
     saver->has_failed = false;
+    saver->is_behind[kind] = false;
     if (source_take(&g, kind, changes) < 0 || g.is_short) {
         quire_saved_list_fini(&g.wanted);
         saver->is_behind[kind] = !is_last;
@@ -291,9 +306,13 @@ static bool kind_round(quire_saver *saver, quire_state_kind kind, bool is_last)
         return false;
     }
     settle(saver, &saver->lists[kind], &g.wanted);
+    if (saver->has_vanished) {
+        saver->has_vanished = false;
+        forget_disk(saver);
+    }
     saver->seen[kind] = changes;
     saver->left_out[kind] = g.n_left_out;
-    saver->is_behind[kind] = g.is_behind || saver->has_failed;
+    saver->is_behind[kind] |= g.is_behind || saver->has_failed;
     saver->is_behind[QUIRE_STATE_SESSION] |= kind != QUIRE_STATE_SESSION; /* their room changed */
     return true;
 }

@@ -168,6 +168,7 @@ int quire_file_store_create(quire_store **out, const quire_file_store_opts *opts
     if (rc < 0) {
         rc = quire_error_set(err, rc, "cannot open %s: out of memory", opts->dir);
     }
+    rc = rc == QUIRE_OK ? quire_file_accounts_init(st, err) : rc;
     rc = rc == QUIRE_OK ? dir_open(st, err) : rc;
     rc = rc == QUIRE_OK ? quire_file_recover(st, err) : rc;
     rc = rc == QUIRE_OK ? threads_start(st, err) : rc;

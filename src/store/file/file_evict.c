@@ -124,22 +124,28 @@ typedef struct carried {
     file_item item;
     uint32_t blocks;
     uint8_t uses;
+    bool is_guarded;
 } carried;
 
 static int by_use(const void *a, const void *b)
 {
     const carried *x = a, *y = b;
 
+    if (x->is_guarded != y->is_guarded) {
+        return x->is_guarded ? -1 : 1;
+    }
     if (x->uses != y->uses) {
         return x->uses < y->uses ? 1 : -1;
     }
     return x->item.place < y->item.place ? -1 : x->item.place > y->item.place;
 }
 
-/* The used records of a segment. Returns their number; *out is freed by the caller. */
+/* The used records of a segment, and the guarded ones. Returns their number; *out is freed by the
+ * caller. */
 static uint32_t carried_choose(file_store *st, const file_segment *segment, carried **out)
 {
     carried *list = malloc((segment->n_items + 1) * sizeof *list);
+    uint64_t weights;
     uint32_t n = 0;
 
     *out = list;
@@ -147,11 +153,14 @@ static uint32_t carried_choose(file_store *st, const file_segment *segment, carr
         return 0;
     }
     (void)pthread_mutex_lock(&st->lock);
+    weights = quire_file_weights(st);
     for (uint32_t i = 0; i < segment->n_items; i++) {
         const quire_index_entry *entry = quire_file_item_entry(st, segment, segment->items[i]);
 
-        if (entry != NULL && entry->uses > 0) {
-            list[n++] = (carried){ segment->items[i], entry->blocks, entry->uses };
+        const bool is_guarded = entry != NULL && quire_file_is_guarded(st, entry, weights);
+
+        if (entry != NULL && (entry->uses > 0 || is_guarded)) {
+            list[n++] = (carried){ segment->items[i], entry->blocks, entry->uses, is_guarded };
         }
     }
     (void)pthread_mutex_unlock(&st->lock);
@@ -225,7 +234,10 @@ static int carry(file_store *st, int fd, const file_segment *segment, const carr
     }
     (void)pthread_mutex_unlock(&st->lock);
     st->open.carried_bytes += n_bytes;
-    st->carry_credit_bytes -= n_bytes < st->carry_credit_bytes ? n_bytes : st->carry_credit_bytes;
+    if (!c->is_guarded) {
+        st->carry_credit_bytes -=
+            n_bytes < st->carry_credit_bytes ? n_bytes : st->carry_credit_bytes;
+    }
     return 0;
 }
 
@@ -240,23 +252,44 @@ void quire_file_carry_earn(file_store *st, uint64_t put_bytes)
     }
 }
 
-static int carry_all(file_store *st, const file_segment *segment)
+/* Which records of a segment are carried, and up to where the open segment is filled. */
+typedef struct carrying {
+    bool is_ahead; /* the segment stays for now: guarded records alone, if it has many */
+    uint64_t bytes_max;
+} carrying;
+
+static bool is_carried(const file_store *st, const carrying *how, const carried *c)
 {
-    const uint64_t bytes_max =
-        (uint64_t)((double)st->opts.segment_bytes * QUIRE_FILE_CARRY_SEGMENT);
+    const uint64_t n_bytes = (uint64_t)c->blocks * QUIRE_SEGMENT_BLOCK;
+
+    return st->open.carried_bytes + n_bytes <= how->bytes_max &&
+           (c->is_guarded || (!how->is_ahead && n_bytes <= st->carry_credit_bytes));
+}
+
+/* Whether a list has more guarded records than could be carried when their segment goes. */
+static bool is_too_much(const file_store *st, const carried *list, uint32_t n)
+{
+    uint64_t n_bytes = 0;
+
+    for (uint32_t i = 0; i < n && list[i].is_guarded; i++) {
+        n_bytes += (uint64_t)list[i].blocks * QUIRE_SEGMENT_BLOCK;
+    }
+    return (double)n_bytes > (double)st->opts.segment_bytes * QUIRE_FILE_GUARD_FULL;
+}
+
+static int carry_all(file_store *st, const file_segment *segment, const carrying *how)
+{
     char path[FILE_PATH_MAX];
     carried *list;
     const uint32_t n = carried_choose(st, segment, &list);
     int fd = -1, rc = 0;
 
-    if (n > 0) {
+    if (n > 0 && (!how->is_ahead || is_too_much(st, list, n))) {
         quire_file_path(st, segment->number, path);
         fd = quire_file_open_direct(st->ops, path, O_RDONLY, 0);
     }
     for (uint32_t i = 0; i < n && fd >= 0 && rc == 0; i++) {
-        const uint64_t n_bytes = (uint64_t)list[i].blocks * QUIRE_SEGMENT_BLOCK;
-
-        if (st->open.carried_bytes + n_bytes <= bytes_max && n_bytes <= st->carry_credit_bytes) {
+        if (is_carried(st, how, &list[i])) {
             rc = carry(st, fd, segment, &list[i]);
         }
     }
@@ -265,7 +298,31 @@ static int carry_all(file_store *st, const file_segment *segment)
     }
     free(list);
     /* The originals may only go when their copies are durable. */
-    return rc == 0 && n > 0 ? quire_file_sync(st) : rc;
+    return rc == 0 && n > 0 && !how->is_ahead ? quire_file_sync(st) : rc;
+}
+
+static carrying carrying_of(const file_store *st, bool is_ahead)
+{
+    return (carrying){ is_ahead,
+                       (uint64_t)((double)st->opts.segment_bytes *
+                                  (is_ahead ? QUIRE_FILE_GUARD_AHEAD : QUIRE_FILE_CARRY_SEGMENT)) };
+}
+
+/* Segments that will soon be the oldest may be full of guarded records, more than one segment takes
+ * beside what it is for. So a part of them is carried before. */
+static int carry_ahead(file_store *st)
+{
+    const carrying how = carrying_of(st, true);
+    const file_segment *segment = st->oldest; /* the list changes in this thread alone */
+    int rc = 0;
+
+    for (uint32_t i = 0; i < QUIRE_FILE_GUARD_SEGMENTS && segment != NULL && rc == 0 &&
+                         segment != st->open.segment && st->open.carried_bytes < how.bytes_max;
+         i++) {
+        rc = carry_all(st, segment, &how);
+        segment = segment->next;
+    }
+    return rc;
 }
 
 /* ---- the bound ---- */
@@ -296,8 +353,21 @@ static bool has_room(file_store *st, file_segment **oldest)
     return has;
 }
 
+/* Whether the oldest segment goes when a few more have begun. */
+static bool is_nearly_full(file_store *st)
+{
+    const uint64_t n_bytes = (1 + QUIRE_FILE_GUARD_SEGMENTS) * st->opts.segment_bytes;
+    bool is_full;
+
+    (void)pthread_mutex_lock(&st->lock);
+    is_full = st->stats.stored_bytes + n_bytes > st->opts.capacity_bytes;
+    (void)pthread_mutex_unlock(&st->lock);
+    return is_full && st->n_accounts > 1;
+}
+
 int quire_file_room_make(file_store *st, bool is_carrying)
 {
+    const carrying whole = carrying_of(st, false);
     file_segment *oldest;
 
     while (!has_room(st, &oldest)) {
@@ -307,7 +377,7 @@ int quire_file_room_make(file_store *st, bool is_carrying)
         if (oldest == NULL || oldest == st->open.segment) {
             return -ENOSPC;
         }
-        rc = is_carrying ? carry_all(st, oldest) : 0;
+        rc = is_carrying ? carry_all(st, oldest, &whole) : 0;
         if (rc < 0) {
             return rc;
         }
@@ -322,5 +392,5 @@ int quire_file_room_make(file_store *st, bool is_carrying)
         (void)pthread_mutex_unlock(&st->lock);
         quire_file_segment_free(st, oldest);
     }
-    return 0;
+    return is_carrying && is_nearly_full(st) ? carry_ahead(st) : 0;
 }

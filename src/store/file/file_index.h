@@ -42,6 +42,8 @@ typedef struct quire_index_entry {
 typedef struct quire_index_root {
     quire_page_key key;
     uint32_t n_records; /* 0: free */
+    uint16_t account;   /* the store's; 0 at first */
+    bool has_account;
     uint32_t salt_bytes;
     unsigned char salt[QUIRE_PREFIX_SALT_MAX];
 } quire_index_root;

@@ -5,6 +5,7 @@
  *   file_read.c     the client of reads.h: which record next, and what came of it
  *   file_writer.c   the writer thread: queue, rate, sync, trouble
  *   file_log.c      the open segment: append, seal, begin
+ *   file_account.c  counts of records, by account: quotas and shares
  *   file_evict.c    the bound: carry forward, unlink
  *   file_recover.c  the index from what is in the directory
  *
@@ -110,6 +111,9 @@ typedef struct file_store {
     pthread_mutex_t wake_lock; /* held while wake() runs; no other lock is taken under it */
 
     quire_index *index;
+    quire_file_account *accounts; /* [n_accounts], from account 0 on; constant */
+    uint64_t *account_bytes;      /* [n_accounts] of their records */
+    uint32_t n_accounts;
     uint64_t sequence; /* of the next put or drop */
     file_segment *oldest, *newest;
     file_segment **slots;
@@ -195,6 +199,24 @@ void quire_file_carry_earn(file_store *st, uint64_t put_bytes);
 /* Let the oldest segments go until there is room for one more. With carry, used records are
  * appended to the open segment. Returns 0 or a negative errno. Without the lock. */
 int quire_file_room_make(file_store *st, bool is_carrying);
+
+/* ---- file_account.c ---- */
+/* Errors: QUIRE_INVAL, QUIRE_NOMEM. */
+int quire_file_accounts_init(file_store *st, quire_error *err);
+void quire_file_accounts_fini(file_store *st);
+/* A record is written, and counts from now on; or it ceases to. With the lock. */
+void quire_file_count(file_store *st, const quire_index_entry *entry);
+void quire_file_uncount(file_store *st, const quire_index_entry *entry);
+/* The account of a record. With the lock. */
+uint16_t quire_file_account_of(file_store *st, const quire_index_entry *entry);
+/* The weights of the accounts that have records; 0: it is one account, and nothing is guarded. With
+ * the lock. */
+uint64_t quire_file_weights(const file_store *st);
+/* Whether a record is carried forward although it was not used. With the lock. */
+bool quire_file_is_guarded(file_store *st, const quire_index_entry *entry, uint64_t weights);
+/* Let the oldest records of an account go, if it has more than its quota. Thread: the writer.
+ * Without the lock. */
+void quire_file_quota_keep(file_store *st, uint16_t account);
 
 /* ---- file_log.c; all without the lock, all return 0 or a negative errno ---- */
 /* Append bytes for which the footer grows by `footer`; *place: where they are. Where the open

@@ -106,8 +106,7 @@ static int record_found(recovery *r, file_segment *segment, const quire_page_tex
     entry->blocks = at->blocks;
     entry->uses = (uint8_t)quire_min_u32(at->uses, UINT8_MAX);
     entry->state = QUIRE_INDEX_DURABLE;
-    st->stats.records++;
-    st->stats.record_bytes += (uint64_t)at->blocks * QUIRE_SEGMENT_BLOCK;
+    quire_file_count(st, entry);
     return quire_file_item_add(segment, id, at->place);
 }
 
@@ -391,10 +390,7 @@ static uint64_t entry_position(void *ctx, const quire_index_entry *entry)
 
 static void entry_dropped(void *ctx, const quire_index_entry *entry)
 {
-    file_store *st = ctx;
-
-    st->stats.records--;
-    st->stats.record_bytes -= (uint64_t)entry->blocks * QUIRE_SEGMENT_BLOCK;
+    quire_file_uncount(ctx, entry);
 }
 
 /* Take a segment and its records off the list, and unlink its file. */
@@ -450,6 +446,9 @@ static int recover_all(recovery *r)
         leftovers_discard(r);
         /* The capacity may be smaller than it was. */
         (void)quire_file_room_make(st, false);
+        for (uint32_t i = 0; i < st->n_accounts; i++) { /* so may quotas */
+            quire_file_quota_keep(st, (uint16_t)i);
+        }
     }
     return 0;
 }

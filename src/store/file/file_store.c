@@ -126,8 +126,7 @@ void quire_file_log(file_store *st, uint32_t kind, const char *format, ...)
 static void uncount(file_store *st, const quire_index_entry *entry)
 {
     if (entry->state != QUIRE_INDEX_PENDING) {
-        st->stats.records--;
-        st->stats.record_bytes -= (uint64_t)entry->blocks * QUIRE_SEGMENT_BLOCK;
+        quire_file_uncount(st, entry);
     }
 }
 
@@ -408,6 +407,7 @@ static void store_free(file_store *st)
     free(st->slots);
     free(st->block);
     free(st->copy);
+    quire_file_accounts_fini(st);
     (void)pthread_cond_destroy(&st->work);
     (void)pthread_cond_destroy(&st->ended);
     (void)pthread_mutex_destroy(&st->lock);

@@ -28,6 +28,15 @@
  * and footers. (One bound for each segment alone would lose used records where they stand close
  * together: bench/results/tiers-sim.md.)
  *
+ * Accounts: records belong to the account of their tenant. An account may have a quota: when its
+ * records take more, its oldest go. Where two accounts or more have records, QUIRE_FILE_SHARED of
+ * the capacity is shared out among them by weight. The records of an account that has no more than
+ * its share are *guarded*: when the oldest segment goes they are carried forward, used or not. So
+ * an account that writes much pushes out its own oldest records, and nobody's guarded ones. Guarded
+ * records are carried beyond QUIRE_FILE_CARRY, up to QUIRE_FILE_CARRY_SEGMENT of a segment; with
+ * accounts up to 1 / ((1 - QUIRE_FILE_CARRY) * (1 - QUIRE_FILE_SHARED)) bytes, under 3, are written
+ * per byte of puts.
+ *
  * Trouble: when a write fails, the state is DEGRADED: what is queued comes back CLOSED, reads go
  * on. Every retry_ms the store begins a new segment; when that works, it is READY again. Drops that
  * are not durable yet wait in memory. stats.trouble and the log name call, file and reason.
@@ -66,13 +75,24 @@
 #define QUIRE_FILE_SEGMENTS_MIN      4u /* that capacity_bytes must have room for */
 #define QUIRE_FILE_SEGMENT_BYTES_MIN (64u << 10)
 #define QUIRE_FILE_SEGMENT_BYTES_MAX (1u << 30)
-#define QUIRE_FILE_CARRY             0.3 /* of what is written may be records carried forward */
-#define QUIRE_FILE_CARRY_SEGMENT     0.9 /* of one segment */
+#define QUIRE_FILE_CARRY             0.3  /* of what is written may be records carried forward */
+#define QUIRE_FILE_CARRY_SEGMENT     0.9  /* of one segment */
+#define QUIRE_FILE_SHARED            0.5  /* of the capacity, shared out among accounts */
+#define QUIRE_FILE_GUARD_FULL        0.75 /* of a segment: with more guarded records, some are */
+#define QUIRE_FILE_GUARD_SEGMENTS    4u  /* carried when it is one of the oldest ones, while what */
+#define QUIRE_FILE_GUARD_AHEAD       0.6 /* a new segment has of old ones is less than this */
+#define QUIRE_FILE_QUOTA_SLACK       16u /* beyond its quota an account goes a part of it below */
+#define QUIRE_FILE_ACCOUNTS_MAX      4096u
 #define QUIRE_FILE_CARRY_SAVED       16u /* segments: what was not carried may be carried later */
 #define QUIRE_FILE_OVERHEAD_BYTES    (32u << 10) /* of capacity_bytes: the directory and the lock */
 #define QUIRE_FILE_SEGMENT_OVERHEAD  4096u       /* of each segment: its place in the file system */
 #define QUIRE_FILE_FDS_MAX           128u  /* segments open for reading, beside those in use */
 #define QUIRE_FILE_DROPS_MAX         1024u /* not durable yet; more become one that ends all */
+
+typedef struct quire_file_account {
+    uint64_t quota_bytes; /* most bytes of its records; 0 = no quota */
+    uint32_t weight;      /* >= 1 */
+} quire_file_account;
 
 typedef struct quire_file_store_opts {
     const char *dir; /* made with mode 0700 if it is missing; its parent must be there */
@@ -91,6 +111,15 @@ typedef struct quire_file_store_opts {
      * threads, without a lock. NULL = nobody listens. */
     void (*log)(void *ctx, const char *line);
     void *log_ctx;
+    /* Account i + 1 is as accounts[i], [n_accounts], copied; account 0 is everybody else's, of
+     * weight
+     * 1. account_of() names the account of a tenant's salt, 0 .. n_accounts, always the same for
+     * the same salt. Thread: any of the store's and its caller's, under the store's lock. NULL = 0
+     * for all. */
+    const quire_file_account *accounts;
+    uint32_t n_accounts;
+    uint16_t (*account_of)(void *ctx, const void *salt, uint32_t salt_bytes);
+    void *account_ctx;
     const quire_file_ops *ops;       /* NULL = the operating system's */
     uint64_t (*clock_ns)(void *ctx); /* NULL = quire_clock_ns() */
     void *clock_ctx;

@@ -216,8 +216,7 @@ static bool entry_take(file_store *st, quire_index_entry *entry, const quire_tra
                sizeof text->root) != 0) {
         return false;
     }
-    st->stats.records--;
-    st->stats.record_bytes -= (uint64_t)entry->blocks * QUIRE_SEGMENT_BLOCK;
+    quire_file_uncount(st, entry);
     entry->sequence = t->found.sequence;
     entry->parent = text->parent;
     entry->first_token = text->first_token;
@@ -225,8 +224,8 @@ static bool entry_take(file_store *st, quire_index_entry *entry, const quire_tra
     return true;
 }
 
-/* The record is in the open segment at `place`. With the lock. */
-static void put_written(file_store *st, quire_transfer *t, uint32_t place)
+/* The record is in the open segment at `place`. *account: whose it is. With the lock. */
+static void put_written(file_store *st, quire_transfer *t, uint32_t place, uint16_t *account)
 {
     const uint32_t id = quire_index_find(st->index, &t->found.text.key);
     quire_index_entry *entry = id != QUIRE_INDEX_NONE ? quire_index_get(st->index, id) : NULL;
@@ -240,8 +239,8 @@ static void put_written(file_store *st, quire_transfer *t, uint32_t place)
     entry->place = place;
     entry->blocks = t->found.record_bytes / QUIRE_SEGMENT_BLOCK;
     entry->state = QUIRE_INDEX_WRITTEN;
-    st->stats.records++;
-    st->stats.record_bytes += t->found.record_bytes;
+    quire_file_count(st, entry);
+    *account = quire_file_account_of(st, entry);
     if (st->unsynced.first == NULL) {
         st->unsynced_at_ns = quire_file_now(st);
     }
@@ -250,6 +249,7 @@ static void put_written(file_store *st, quire_transfer *t, uint32_t place)
 
 static void put_process(file_store *st, quire_transfer *t)
 {
+    uint16_t account = 0;
     uint32_t place;
     put_fate fate;
     int rc;
@@ -280,7 +280,7 @@ static void put_process(file_store *st, quire_transfer *t)
     }
     (void)pthread_mutex_lock(&st->lock);
     if (rc == 0) {
-        put_written(st, t, place);
+        put_written(st, t, place, &account);
     } else {
         /* Given back IO by trouble(), after the state has changed. */
         quire_file_push(&st->unsynced, t);
@@ -288,6 +288,8 @@ static void put_process(file_store *st, quire_transfer *t)
     (void)pthread_mutex_unlock(&st->lock);
     if (rc < 0) {
         trouble(st, rc);
+    } else {
+        quire_file_quota_keep(st, account);
     }
 }
 

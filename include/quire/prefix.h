@@ -479,6 +479,46 @@ int quire_prefix_copy_mark_set(quire_prefix *tree, uint32_t node, const quire_pa
  * without a node). */
 int quire_prefix_copy_mark_ref(quire_prefix *tree, quire_prefix_ref ref, quire_copy_mark mark);
 
+/* ---- watching ----
+ *
+ * A watcher is told which full pages of text the tree has. What it is told is exact at all times:
+ * the pages stored since it was last cleared, without those removed since, are pages of the tree;
+ * and all of the tree's full pages are among them while quire_prefix_watch_some() returns false. A
+ * page is stored after the page before it, and removed before that one.
+ *
+ * A watcher may refuse anything, for want of room. Then it is told nothing more until
+ * quire_prefix_watch_some() has cleared it, and everything follows again, some pages with each
+ * call. */
+
+/* A full page of text. Pointers are borrowed until the call returns. */
+typedef struct quire_prefix_page {
+    const quire_page_key *key;
+    const quire_page_key *parent; /* of the text before; of the root if first_token is 0 */
+    uint32_t first_token;         /* position of tokens[0] */
+    uint32_t n_tokens;            /* page_tokens */
+    const int32_t *tokens;
+    const void *salt; /* of the root; only if first_token is 0 */
+    uint32_t salt_bytes;
+} quire_prefix_page;
+
+/* Called on the tree's thread, inside of calls that change the tree; must not use the tree. Each
+ * function returns whether it took the news. */
+typedef struct quire_prefix_watcher {
+    bool (*cleared)(void *ctx);
+    bool (*stored)(void *ctx, const quire_prefix_page *page);
+    bool (*removed)(void *ctx, const quire_page_key *key);
+    /* Whether everything shall be told again; asked by quire_prefix_watch_some(). NULL = never. */
+    bool (*again)(void *ctx);
+    void *ctx;
+} quire_prefix_watcher;
+
+/* Begin to tell a watcher, which is copied, instead of any other; NULL = none. */
+void quire_prefix_watch(quire_prefix *tree, const quire_prefix_watcher *watcher);
+
+/* Tell what is still untold, looking at n_ids nodes at most. Returns whether there is more. Cost
+ * without more to tell: O(1). */
+bool quire_prefix_watch_some(quire_prefix *tree, uint32_t n_ids);
+
 /* *bytes gets the charge of the cached pages of `tokens`, *own_bytes the charge of those that
  * belong to owner alone. Either may be NULL. */
 void quire_prefix_path_bytes(const quire_prefix *tree, const quire_prefix_key *key,

@@ -111,6 +111,8 @@ typedef struct quire_engine_opts {
     quire_tier_opts tier;         /* pages below memory; tier.h */
     quire_saver_opts saver;       /* what outlives a restart; saver.h */
     quire_overflow_opts overflow; /* requests larger than the budget; overflow.h */
+    quire_prefix_watcher watcher; /* is told the full pages of text that memory has; stored NULL =
+                                     none. Stays until destroy. Thread: the engine's */
     bool no_shadow;               /* no ghost caches of other sizes (trace/online/shadow.h) */
     uint64_t (*clock_us)(void *ctx); /* for tests; NULL = the monotonic clock */
     void *clock_ctx;

@@ -135,6 +135,7 @@ void quire_prefix_destroy(quire_prefix *tree)
     if (tree == NULL) {
         return;
     }
+    quire_prefix_watch(tree, NULL);
     (void)quire_prefix_drop_all(tree, tree->now_us);
     for (uint32_t i = 0; i < tree->n_ties; i++) {
         if (tree->ties[i].id != QUIRE_PREFIX_REF_NULL) {

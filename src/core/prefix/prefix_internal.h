@@ -6,7 +6,7 @@
  *   prefix_ghost     ended nodes               prefix_drop.c     eviction, expiry, invalidation
  *   prefix_owner     nodes by owner            prefix_tree.c     nodes, roots, refs come and go
  *   evict*           choice of victims         prefix_charge.c   charges of nodes
- *   account          bytes by tenant
+ *   account          bytes by tenant           prefix_watch.c    telling a watcher
  *
  * Invariants (quire_prefix_validate checks all of them)
  *   P1  a node with children is full; a root stands for a key and is full with 0 tokens
@@ -22,6 +22,7 @@
  *       nodes
  *   P10 a node's pages are pinned while n_pins > 0: the number of pins ending at the node or below
  *   P11 an account's bytes in a region are the charge of its nodes in the region
+ *   P12 a node that the watcher knows is full, and the watcher knows its parent
  *
  * Thread: owner.
  *
@@ -78,6 +79,14 @@ typedef struct quire_prefix_tie {
     quire_prefix_run holes[QUIRE_GROUPS_MAX]; /* holes that publish has copied to the tree */
 } quire_prefix_tie;
 
+/* The watcher, and what it knows. */
+typedef struct quire_prefix_watch_state {
+    quire_prefix_watcher to; /* stored NULL = none */
+    uint32_t telling;        /* number of this telling, from 1; a loss begins the next one */
+    uint32_t cursor;         /* next node to look at; 0 = all are told */
+    bool is_lost;            /* the watcher is to be cleared first */
+} quire_prefix_watch_state;
+
 struct quire_prefix {
     quire_allocator allocator;
     quire_prefix_opts opts;
@@ -102,6 +111,7 @@ struct quire_prefix {
     uint32_t *path;       /* scratch of acquire: nodes, [path_capacity] */
     quire_page_id *pages; /* scratch: pages of these nodes, [path_capacity * n_groups] */
     uint32_t path_capacity;
+    quire_prefix_watch_state watch;
     uint64_t seed;
     uint64_t now_us;
     uint64_t tick;
@@ -277,6 +287,15 @@ void quire_prefix_walk_match(const quire_prefix *tree, quire_prefix_walk *walk,
 /* Find a full page of a path; 0 = none. */
 uint32_t quire_prefix_child_find(const quire_prefix *tree, uint32_t parent, uint64_t path_hash,
                                  const int32_t *tokens);
+
+/* ---- prefix_watch.c ---- */
+
+/* A node came or grew; it is told if it is full. */
+void quire_prefix_tell_stored(quire_prefix *tree, uint32_t id);
+/* A node is about to end. */
+void quire_prefix_tell_removed(quire_prefix *tree, uint32_t id);
+/* Whether the watcher knows the node. */
+bool quire_prefix_is_told(const quire_prefix *tree, uint32_t id);
 
 /* ---- prefix_drop.c ---- */
 

@@ -76,6 +76,8 @@ typedef struct quire_prefix_node {
     uint8_t heaps;    /* flags of evict.h */
     uint8_t list;     /* number of the policy's list */
     uint8_t copy;     /* quire_copy_mark */
+    uint32_t told;    /* number of the telling that has the node (prefix_watch.c) */
+    uint32_t down;    /* scratch of a telling: the next node of a path */
     uint32_t pages[]; /* [n_groups], then int32_t tokens[page_tokens] */
 } quire_prefix_node;
 

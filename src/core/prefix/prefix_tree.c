@@ -202,6 +202,7 @@ int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *t
     quire_counter_add(&tree->n_tokens, n_tokens);
     quire_prefix_changed(tree);
     quire_prefix_node_settle(tree, parent);
+    quire_prefix_tell_stored(tree, *out);
     return QUIRE_OK;
 }
 
@@ -222,6 +223,7 @@ void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *toke
     quire_prefix_node_enter(tree, id);
     quire_prefix_node_touch(tree, id, fill->user);
     quire_prefix_changed(tree);
+    quire_prefix_tell_stored(tree, id);
 }
 
 static quire_ghost *ghost_leave(quire_prefix *tree, const quire_prefix_node *node,
@@ -246,6 +248,7 @@ uint64_t quire_prefix_node_end_now(quire_prefix *tree, uint32_t id, quire_prefix
     uint64_t freed_bytes = 0;
 
     QUIRE_CHECK(node->kind == QUIRE_NODE_PAGE && node->n_children == 0 && node->n_refs == 0);
+    quire_prefix_tell_removed(tree, id);
     if (quire_evict_has(&tree->evict, id)) {
         quire_evict_remove(&tree->evict, id);
     }

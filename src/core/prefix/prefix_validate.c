@@ -160,6 +160,17 @@ static void accounts_validate(const quire_prefix *tree)
     }
 }
 
+static void told_validate(const quire_prefix *tree, uint32_t id)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+
+    if (quire_prefix_is_told(tree, id)) {
+        QUIRE_CHECK(node->n_tokens == tree->page_tokens);
+        QUIRE_CHECK(quire_prefix_at(tree, node->parent)->kind == QUIRE_NODE_ROOT ||
+                    quire_prefix_is_told(tree, node->parent));
+    }
+}
+
 /* Check that each root counts the refs under it. */
 static void ties_validate(const quire_prefix *tree)
 {
@@ -234,6 +245,7 @@ void quire_prefix_validate(const quire_prefix *tree)
         if (node->kind == QUIRE_NODE_PAGE) {
             page_node_validate(tree, id);
             pins_validate(tree, id);
+            told_validate(tree, id);
             n_pages++;
             n_listed += node->region != QUIRE_REGION_DYNAMIC;
             n_owned += node->owner != 0;

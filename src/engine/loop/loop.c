@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/num.h"
 
 #include <errno.h>
 #include <sys/random.h>
@@ -17,6 +18,9 @@
 #define UPKEEP_US          1000000u
 #define EXPIRE_NODES_MAX   1024u
 #define COALESCE_MOVES_MAX 64u
+#define TELL_NODES_STEP    64u /* told to a watcher that is behind, per step; a node takes 1 us */
+#define TELL_NODES_IDLE    4096u
+#define TELL_IDLE_MS       10u
 #define KEEP_EXTENT_BYTES  ((uint64_t)64 << 20) /* not returned to the OS when idle */
 
 uint64_t quire_loop_now_us(const quire_loop *loop)
@@ -89,6 +93,9 @@ static uint32_t be_idle(quire_loop *loop)
     quire_overflow_upkeep(loop, true);
     quire_overflow_stats_fill(loop);
     again_ms = quire_tier_copy(loop, 0) ? 1 : again_ms;
+    if (quire_prefix_watch_some(loop->tree, TELL_NODES_IDLE)) {
+        again_ms = quire_min_u32(again_ms, TELL_IDLE_MS);
+    }
     quire_loop_stats_publish(loop);
     return again_ms;
 }
@@ -177,6 +184,7 @@ static void go_round(quire_loop *loop)
     (void)quire_tier_copy(loop, step_us);
     quire_overflow_upkeep(loop, false);
     quire_overflow_stats_fill(loop);
+    (void)quire_prefix_watch_some(loop->tree, TELL_NODES_STEP);
     quire_loop_stats_publish(loop);
     quire_loop_chores_run(loop, step_us);
 }

@@ -89,6 +89,9 @@ static int tree_create(quire_loop *loop, quire_error *err)
     if (rc == QUIRE_OK) {
         rc = tree_share_out(loop);
     }
+    if (rc == QUIRE_OK && loop->opts.watcher.stored != NULL) {
+        quire_prefix_watch(loop->tree, &loop->opts.watcher);
+    }
     return rc < 0 ? quire_error_set(err, rc, "cannot create the prefix cache: %s",
                                     quire_status_text(rc))
                   : QUIRE_OK;

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 scripts/build.sh debug
 export QUIRE_CHAOS=1
 failed=
-for name in crash kill calls; do
+for name in flips crash kill calls; do
     if build-debug/tests/test_file_$name >"build-debug/chaos-$name.log" 2>&1; then
         sed -n 's/^chaos: //p' "build-debug/chaos-$name.log"
     else

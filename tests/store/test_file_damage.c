@@ -1,10 +1,9 @@
 /* test_file_damage.c - files that are cut, changed, exchanged or not ours: a get ends with the
- * right bytes or not OK. kit_get() compares every byte.
+ * right bytes or not OK, and of what is whole nothing is lost. kit_get() compares every byte.
+ * Random damage: test_file_flips.c.
  *
  * SPDX-License-Identifier: MIT */
 #include "file_kit.h"
-
-#include "seed.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -48,18 +47,42 @@ static void file_save(const char *path, const unsigned char *bytes, size_t n)
 }
 
 /* A directory with one segment of N_TEXTS records, closed with a footer. */
-static void filled_make(char dir[256], quire_file_store_opts *opts)
+typedef struct filled {
+    char dir[256];
+    quire_file_store_opts opts;
+    char path[512]; /* of the segment */
+    unsigned char *bytes;
+    size_t n; /* of them */
+} filled;
+
+static int filled_make(void **state)
 {
+    filled *f = calloc(1, sizeof *f);
     quire_store *store;
 
-    kit_dir_make(dir);
-    *opts = kit_opts(dir, QUIRE_READS_POOL);
-    opts->segment_bytes = (uint64_t)1 << 20;
-    store = kit_open(opts);
+    assert_non_null(f);
+    kit_dir_make(f->dir);
+    f->opts = kit_opts(f->dir, QUIRE_READS_POOL);
+    f->opts.segment_bytes = (uint64_t)1 << 20;
+    store = kit_open(&f->opts);
     for (uint32_t i = 0; i < N_TEXTS; i++) {
         assert_int_equal(kit_put(store, 1, i), QUIRE_STORE_OK);
     }
     kit_close(store);
+    path_of(f->dir, 1, f->path);
+    f->n = file_load(f->path, &f->bytes);
+    *state = f;
+    return 0;
+}
+
+static int filled_free(void **state)
+{
+    filled *f = *state;
+
+    kit_dir_remove(f->dir);
+    free(f->bytes);
+    free(f);
+    return 0;
 }
 
 static uint32_t found_count(const quire_file_store_opts *opts, uint32_t n)
@@ -78,132 +101,58 @@ static uint32_t found_count(const quire_file_store_opts *opts, uint32_t n)
  * which finds the footer that the first one wrote. */
 static void test_torn_tail(void **state)
 {
-    char dir[256], path[512];
-    quire_file_store_opts opts;
-    unsigned char *bytes;
-    size_t n;
+    const filled *f = *state;
 
-    (void)state;
-    filled_make(dir, &opts);
-    path_of(dir, 1, path);
-    n = file_load(path, &bytes);
     for (size_t cut = 0; cut <= KIT_RECORD; cut += 512) {
         const size_t end = 4096 + (size_t)N_TEXTS * KIT_RECORD - cut;
         const uint32_t n_whole = cut == 0 ? N_TEXTS : N_TEXTS - 1;
 
-        assert_true(end < n);
-        file_save(path, bytes, end);
-        assert_int_equal(found_count(&opts, N_TEXTS), n_whole);
-        assert_int_equal(found_count(&opts, N_TEXTS), n_whole);
+        assert_true(end < f->n);
+        file_save(f->path, f->bytes, end);
+        assert_int_equal(found_count(&f->opts, N_TEXTS), n_whole);
+        assert_int_equal(found_count(&f->opts, N_TEXTS), n_whole);
     }
-    free(bytes);
-    kit_dir_remove(dir);
 }
 
 /* A hole before a record without a footer does not hide what stands behind it. */
 static void test_hole(void **state)
 {
-    char dir[256], path[512];
-    quire_file_store_opts opts;
-    unsigned char *bytes;
+    const filled *f = *state;
 
-    (void)state;
-    filled_make(dir, &opts);
-    path_of(dir, 1, path);
-    (void)file_load(path, &bytes);
-    memset(bytes + 4096 + 5 * KIT_RECORD, 0, KIT_RECORD);
-    file_save(path, bytes, 4096 + (size_t)N_TEXTS * KIT_RECORD);
-    assert_int_equal(found_count(&opts, N_TEXTS), N_TEXTS - 1);
-    free(bytes);
-    kit_dir_remove(dir);
+    memset(f->bytes + 4096 + 5 * KIT_RECORD, 0, KIT_RECORD);
+    file_save(f->path, f->bytes, 4096 + (size_t)N_TEXTS * KIT_RECORD);
+    assert_int_equal(found_count(&f->opts, N_TEXTS), N_TEXTS - 1);
 }
 
-/* Each bit of the first block of a record, of a header, and of a trailer. */
+/* Each bit of the first block of a record, of a header, and of a trailer: no other record suffers.
+ */
 static void test_fields(void **state)
 {
-    char dir[256], path[512];
-    quire_file_store_opts opts;
-    unsigned char *bytes;
-    size_t n;
+    const filled *f = *state;
 
-    (void)state;
-    filled_make(dir, &opts);
-    path_of(dir, 1, path);
-    n = file_load(path, &bytes);
     for (uint32_t at = 0; at < 3 * 120; at++) {
-        const size_t place = at < 120 ? at : at < 240 ? 4096 + at - 120 : n - 4096 + at - 240;
-        unsigned char *copy;
+        const size_t place = at < 120 ? at : at < 240 ? 4096 + at - 120 : f->n - 4096 + at - 240;
 
-        bytes[place] ^= (unsigned char)(1u << (at % 8));
-        file_save(path, bytes, n);
-        assert_true(found_count(&opts, N_TEXTS) >= N_TEXTS - 1);
-        bytes[place] ^= (unsigned char)(1u << (at % 8));
-        /* The scan may have cut the file and written another footer; this is the old one again. */
-        assert_true(file_load(path, &copy) > 0);
-        free(copy);
+        f->bytes[place] ^= (unsigned char)(1u << (at % 8));
+        file_save(f->path, f->bytes, f->n);
+        assert_true(found_count(&f->opts, N_TEXTS) >= N_TEXTS - 1);
+        f->bytes[place] ^= (unsigned char)(1u << (at % 8));
     }
-    free(bytes);
-    kit_dir_remove(dir);
 }
 
-/* Random bits anywhere, a store that runs while they flip, and starts in between. */
-static void test_flips(void **state)
+/* Records in each other's places: both are misses, and leave the index. */
+static void test_swapped(void **state)
 {
-    char dir[256], path[512];
-    quire_file_store_opts opts;
-    quire_rng rng = test_rng(17);
-    unsigned char *bytes;
-    size_t n;
-
-    (void)state;
-    filled_make(dir, &opts);
-    path_of(dir, 1, path);
-    n = file_load(path, &bytes);
-    for (int round = 0; round < 60; round++) {
-        quire_store *store;
-        unsigned char *copy = malloc(n);
-
-        assert_non_null(copy);
-        memcpy(copy, bytes, n);
-        file_save(path, bytes, n);
-        store = kit_open(&opts);
-        for (int flip = 0; flip < 50; flip++) {
-            copy[quire_rng_below(&rng, (uint32_t)n)] ^=
-                (unsigned char)(1u << quire_rng_below(&rng, 8));
-        }
-        file_save(path, copy, n);
-        for (uint32_t i = 0; i < N_TEXTS; i++) {
-            (void)kit_get(store, 1, i);
-        }
-        kit_close(store);
-        file_save(path, copy, n);
-        (void)found_count(&opts, N_TEXTS);
-        free(copy);
-    }
-    free(bytes);
-    kit_dir_remove(dir);
-}
-
-/* Records in each other's places, a file under another number, a file of another directory, files
- * that are no segments. */
-static void test_foreign(void **state)
-{
-    char dir[256], other[256], path[512], path2[512];
-    quire_file_store_opts opts, opts2;
+    const filled *f = *state;
+    unsigned char record[KIT_RECORD], *first = f->bytes + 4096;
     quire_store *store;
     quire_store_stats stats;
-    unsigned char *bytes, record[KIT_RECORD];
-    size_t n;
 
-    (void)state;
-    filled_make(dir, &opts);
-    path_of(dir, 1, path);
-    n = file_load(path, &bytes);
-    memcpy(record, bytes + 4096, KIT_RECORD);
-    memcpy(bytes + 4096, bytes + 4096 + KIT_RECORD, KIT_RECORD);
-    memcpy(bytes + 4096 + KIT_RECORD, record, KIT_RECORD);
-    file_save(path, bytes, n);
-    store = kit_open(&opts);
+    memcpy(record, first, KIT_RECORD);
+    memcpy(first, first + KIT_RECORD, KIT_RECORD);
+    memcpy(first + KIT_RECORD, record, KIT_RECORD);
+    file_save(f->path, f->bytes, f->n);
+    store = kit_open(&f->opts);
     assert_int_equal(kit_get(store, 1, 0), QUIRE_STORE_TOKENS);
     assert_int_equal(kit_get(store, 1, 0), QUIRE_STORE_ABSENT);
     assert_int_equal(kit_get(store, 1, 1), QUIRE_STORE_TOKENS);
@@ -212,38 +161,46 @@ static void test_foreign(void **state)
     assert_int_equal(stats.results_total[QUIRE_STORE_TOKENS], 2);
     assert_int_equal(stats.records, N_TEXTS - 2);
     kit_close(store);
+}
+
+/* A file under another number, a file of another directory, files that are no segments. */
+static void test_foreign(void **state)
+{
+    const filled *f = *state;
+    char other[256], path[512], path2[512];
+    quire_file_store_opts opts;
+    quire_store *store;
 
     /* Under another number the footer is not believed; the records verify one by one. */
-    path_of(dir, 9, path2);
-    assert_int_equal(rename(path, path2), 0);
-    assert_int_equal(found_count(&opts, N_TEXTS), N_TEXTS);
+    path_of(f->dir, 9, path);
+    assert_int_equal(rename(f->path, path), 0);
+    assert_int_equal(found_count(&f->opts, N_TEXTS), N_TEXTS);
 
     kit_dir_make(other);
-    opts2 = kit_opts(other, QUIRE_READS_POOL);
-    store = kit_open(&opts2);
+    opts = kit_opts(other, QUIRE_READS_POOL);
+    store = kit_open(&opts);
     for (uint32_t i = 0; i < 5; i++) {
         assert_int_equal(kit_put(store, 2, i), QUIRE_STORE_OK);
     }
     kit_close(store);
     path_of(other, 1, path);
-    path_of(dir, 10, path2);
+    path_of(f->dir, 10, path2);
     assert_int_equal(rename(path, path2), 0);
-    path_of(dir, 11, path2);
+    path_of(f->dir, 11, path2);
     file_save(path2, (const unsigned char *)"no segment", 10);
-    path_of(dir, 12, path2);
-    file_save(path2, bytes, 0);
-    assert_true(found_count(&opts, N_TEXTS) <= N_TEXTS);
-    free(bytes);
+    path_of(f->dir, 12, path2);
+    file_save(path2, f->bytes, 0);
+    assert_int_equal(found_count(&f->opts, N_TEXTS), N_TEXTS);
     kit_dir_remove(other);
-    kit_dir_remove(dir);
 }
+
+#define FILLED_TEST(test) cmocka_unit_test_setup_teardown(test, filled_make, filled_free)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_torn_tail), cmocka_unit_test(test_hole),
-        cmocka_unit_test(test_fields),    cmocka_unit_test(test_flips),
-        cmocka_unit_test(test_foreign),
+        FILLED_TEST(test_torn_tail), FILLED_TEST(test_hole),    FILLED_TEST(test_fields),
+        FILLED_TEST(test_swapped),   FILLED_TEST(test_foreign),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -237,6 +237,8 @@ void quire_file_open_abandon(file_store *st);
 
 /* ---- file_writer.c ---- */
 void *quire_file_writer_main(void *ctx);
+/* Give back what is queued, CLOSED, and what is written and not durable, IO. With the lock. */
+void quire_file_puts_refuse(file_store *st);
 
 /* ---- file_recover.c ---- */
 int quire_file_recover(file_store *st, quire_error *err);

@@ -435,6 +435,9 @@ static bool writer_end(file_store *st)
         (void)pthread_join(st->writer, NULL);
     } else {
         (void)pthread_detach(st->writer);
+        (void)pthread_mutex_lock(&st->lock);
+        quire_file_puts_refuse(st);
+        (void)pthread_mutex_unlock(&st->lock);
     }
     return is_ended;
 }

@@ -51,6 +51,13 @@ static void puts_refuse(file_store *st, file_transfers *list, quire_store_result
     }
 }
 
+void quire_file_puts_refuse(file_store *st)
+{
+    puts_refuse(st, &st->unsynced, QUIRE_STORE_IO);
+    puts_refuse(st, &st->puts, QUIRE_STORE_CLOSED);
+    st->put_bytes = 0;
+}
+
 /* "pwrite of segment-0000000000000001.quire failed: No space left on device". */
 static void trouble_text(const file_failure *f, int error, char *text, size_t n)
 {
@@ -91,9 +98,7 @@ static void trouble(file_store *st, int error)
     st->stats.state = QUIRE_STORE_DEGRADED;
     memcpy(st->stats.trouble, text, sizeof text);
     st->retry_at_ns = quire_file_now(st) + (uint64_t)st->opts.retry_ms * NS_PER_MS;
-    puts_refuse(st, &st->unsynced, QUIRE_STORE_IO);
-    puts_refuse(st, &st->puts, QUIRE_STORE_CLOSED);
-    st->put_bytes = 0;
+    quire_file_puts_refuse(st);
     (void)pthread_mutex_unlock(&st->lock);
     if (is_new) {
         quire_file_log(st, FILE_LOG_TROUBLE, "%s: %s; nothing is stored until it works again",
@@ -471,8 +476,7 @@ void *quire_file_writer_main(void *ctx)
     (void)pthread_mutex_unlock(&st->lock);
     finish(st);
     (void)pthread_mutex_lock(&st->lock);
-    puts_refuse(st, &st->unsynced, QUIRE_STORE_IO);
-    puts_refuse(st, &st->puts, QUIRE_STORE_CLOSED);
+    quire_file_puts_refuse(st);
     st->is_writer_ended = true;
     (void)pthread_cond_signal(&st->ended);
     (void)pthread_mutex_unlock(&st->lock);

@@ -1,0 +1,251 @@
+/* test_file_stuck.c - disks that are slow, and calls that do not return: what waits has a bound.
+ *
+ * A store whose disk is stuck leaves memory behind. It is kept here, where leak checkers find it.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "fault_disk.h"
+#include "file_kit.h"
+#include "mem_disk.h"
+
+#include "base/clock.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define DURABLE    3u
+#define PUTS       40u
+#define CLOSE_MS   50u
+#define BOUND_MS   20000u /* far above CLOSE_MS, since machines differ; a hang is longer */
+#define STORES     32u
+#define LINE_BYTES 512u
+
+/* A store, its disk, and what came of its transfers. */
+typedef struct subject {
+    mem_disk *memory;
+    fault_disk faults;
+    quire_store *store;
+    quire_transfer *stuck; /* a get */
+    char line[LINE_BYTES]; /* the last one logged */
+    uint32_t n_away;
+    uint32_t n_back[QUIRE_STORE_RESULT_COUNT];
+} subject;
+
+static subject *kept[STORES];
+static uint32_t n_kept;
+
+static void log_take(void *ctx, const char *line)
+{
+    (void)snprintf(((subject *)ctx)->line, LINE_BYTES, "%s", line);
+}
+
+static void store_open(subject *s)
+{
+    quire_file_store_opts opts = kit_opts("/disk", QUIRE_READS_POOL);
+
+    opts.ops = &s->faults.ops;
+    opts.segment_bytes = (uint64_t)64 << 10;
+    opts.capacity_bytes = 5 * opts.segment_bytes;
+    opts.queue_bytes = (uint64_t)2 * PUTS * KIT_RECORD;
+    opts.reads_max = 2;
+    opts.close_ms = CLOSE_MS;
+    opts.log = log_take;
+    opts.log_ctx = s;
+    s->store = kit_open(&opts);
+}
+
+/* A store in a directory in memory, with some durable texts whose files are open for reading. */
+static subject *subject_make(void)
+{
+    subject *s = calloc(1, sizeof *s);
+
+    assert_non_null(s);
+    assert_true(n_kept < STORES);
+    kept[n_kept++] = s;
+    s->memory = mem_disk_new();
+    fault_disk_init(&s->faults, mem_disk_ops(s->memory));
+    store_open(s);
+    for (uint32_t i = 0; i < DURABLE; i++) {
+        assert_int_equal(kit_put(s->store, 1, i), QUIRE_STORE_OK);
+        assert_int_equal(kit_get(s->store, 1, i), QUIRE_STORE_OK);
+    }
+    return s;
+}
+
+static void back_take(void *ctx, quire_transfer *t)
+{
+    subject *s = ctx;
+
+    s->n_away--;
+    s->n_back[t->result]++;
+    quire_transfer_free(t);
+}
+
+static void put_new(subject *s, uint32_t text)
+{
+    quire_transfer *t = kit_put_new(2, text);
+
+    s->n_away++;
+    s->store->ops->put(s->store, &t, 1);
+    while (s->store->ops->poll(s->store, &t, 1) == 1) {
+        back_take(s, t);
+    }
+}
+
+/* Close within the bound. */
+static void close_in_time(subject *s)
+{
+    const uint64_t from_ns = quire_clock_ns();
+
+    s->store->ops->close(s->store, back_take, s);
+    assert_true(quire_clock_ns() - from_ns < (uint64_t)BOUND_MS * 1000000u);
+}
+
+static fault_plan stuck_at(uint32_t calls, unsigned last)
+{
+    return (fault_plan){ .calls = calls, .first = 1, .last = last, .is_stuck = true };
+}
+
+/* The writer hangs in one of its calls. Reads go on; puts wait, until there are queue_bytes of
+ * them; close gives back all but what the call has. */
+static void test_stuck_writer(void **state)
+{
+    static const fault_call calls[] = { FAULT_OPEN,     FAULT_PWRITE,   FAULT_DATASYNC,
+                                        FAULT_IS_AT,    FAULT_UNLINK,   FAULT_RESERVE,
+                                        FAULT_TRUNCATE, FAULT_SYNC_DIR, FAULT_CLOSE };
+
+    (void)state;
+    for (size_t c = 0; c < sizeof calls / sizeof calls[0]; c++) {
+        subject *s = subject_make();
+
+        fault_disk_set(&s->faults, stuck_at(FAULT_BIT(calls[c]), 1));
+        for (uint32_t i = 0; i < PUTS; i++) {
+            put_new(s, i);
+        }
+        fault_disk_wait_stuck(&s->faults, 1);
+        assert_int_equal(kit_query(s->store, 1, DURABLE - 1), QUIRE_STORE_OK);
+        for (uint32_t i = PUTS; s->n_back[QUIRE_STORE_FULL] == 0; i++) {
+            put_new(s, i);
+        }
+        close_in_time(s);
+        assert_true(s->n_away <= 1);
+        assert_non_null(strstr(s->line, "did not answer within 50 ms"));
+        fault_disk_set(&s->faults, (fault_plan){ 0 });
+    }
+}
+
+static void test_stuck_reader(void **state)
+{
+    static const fault_call calls[] = { FAULT_OPEN, FAULT_PREAD };
+
+    (void)state;
+    for (size_t c = 0; c < sizeof calls / sizeof calls[0]; c++) {
+        subject *s = subject_make();
+
+        /* A new store has no file open yet. */
+        kit_close(s->store);
+        store_open(s);
+        fault_disk_set(&s->faults, stuck_at(FAULT_BIT(calls[c]), 1));
+        s->stuck = kit_get_new(1, 0);
+        s->n_away++;
+        s->store->ops->get(s->store, &s->stuck, 1);
+        fault_disk_wait_stuck(&s->faults, 1);
+        /* The other thread reads on, and the writer writes. */
+        assert_int_equal(kit_get(s->store, 1, 1), QUIRE_STORE_OK);
+        assert_int_equal(kit_put(s->store, 3, 1), QUIRE_STORE_OK);
+        close_in_time(s);
+        assert_int_equal(s->n_away, 1);
+        assert_non_null(strstr(s->line, "did not answer within 50 ms"));
+        fault_disk_set(&s->faults, (fault_plan){ 0 });
+    }
+}
+
+/* ---- io_uring: a read that the kernel does not end, from a pipe that nobody writes to ---- */
+
+static int pipe_ends[2];
+static atomic_bool is_pipe_opened;
+
+static int pipe_open(void *ctx, const char *path, int flags, mode_t mode)
+{
+    if (strstr(path, "segment-") == NULL || (flags & O_ACCMODE) != O_RDONLY) {
+        return quire_file_ops_default()->open(ctx, path, flags, mode);
+    }
+    atomic_store(&is_pipe_opened, true);
+    return dup(pipe_ends[0]);
+}
+
+static void test_stuck_uring(void **state)
+{
+    static quire_file_ops ops;
+    static subject s;
+    quire_file_store_opts opts;
+    char dir[256];
+
+    (void)state;
+    kit_dir_make(dir);
+    assert_int_equal(pipe(pipe_ends), 0);
+    ops = *quire_file_ops_default();
+    opts = kit_opts(dir, QUIRE_READS_AUTO);
+    opts.close_ms = CLOSE_MS;
+    opts.ops = &ops;
+    opts.log = log_take;
+    opts.log_ctx = &s;
+    s.store = kit_open(&opts);
+    assert_int_equal(kit_put(s.store, 1, 0), QUIRE_STORE_OK);
+    if (strcmp(quire_file_store_reads_name(s.store), "io_uring") != 0) {
+        (void)printf("no io_uring here\n");
+        kit_close(s.store);
+        kit_dir_remove(dir);
+        skip();
+    }
+    ops.open = pipe_open;
+    s.stuck = kit_get_new(1, 0);
+    s.n_away = 1;
+    s.store->ops->get(s.store, &s.stuck, 1);
+    while (!atomic_load(&is_pipe_opened)) {
+    }
+    close_in_time(&s);
+    assert_int_equal(s.n_away, 1);
+    assert_non_null(strstr(s.line, "did not answer within 50 ms"));
+    (void)close(pipe_ends[1]);
+    kit_dir_remove(dir);
+}
+
+/* ---- slow ---- */
+
+static void test_slow(void **state)
+{
+    subject *s = subject_make();
+
+    (void)state;
+    fault_disk_set(
+        &s->faults,
+        (fault_plan){ .calls = FAULT_ALL, .first = 1, .last = UINT32_MAX, .delay_ms = 100 });
+    assert_int_equal(kit_get(s->store, 1, 0), QUIRE_STORE_OK);
+    assert_int_equal(kit_put(s->store, 1, DURABLE), QUIRE_STORE_OK);
+    assert_int_equal(kit_get(s->store, 1, DURABLE), QUIRE_STORE_OK);
+    for (uint32_t i = 0; i < PUTS; i++) {
+        put_new(s, i);
+    }
+    close_in_time(s);
+    assert_true(s->n_away <= 1);
+    /* Those for which the time was too short. */
+    assert_true(s->n_back[QUIRE_STORE_CLOSED] > 0);
+    fault_disk_set(&s->faults, (fault_plan){ 0 });
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stuck_writer),
+        cmocka_unit_test(test_stuck_reader),
+        cmocka_unit_test(test_stuck_uring),
+        cmocka_unit_test(test_slow),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

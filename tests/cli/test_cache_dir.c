@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -417,6 +418,28 @@ static void settings_are_checked(void **state)
     }
 }
 
+/* ulimit -f: writing the directory fails, and the answer comes all the same. */
+static void a_limit_of_file_lengths_ends_nothing(void **state)
+{
+    const char *prompt = program_text("prompt.txt", 220);
+    struct rlimit before, limit;
+    program_result result;
+
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = before;
+    limit.rlim_cur = 4096;
+    (void)new_dir("limited-cache");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    result = program_run(PROGRAM("run", "-m", program_model(), "-t", "1", "-f", prompt, "-n", "8",
+                                 "--temp", "0", "--cache-dir", dir));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_int_equal(result.exit_status, 0);
+    assert_non_null(strstr(result.err, "failed: File too large; nothing is stored"));
+    program_free(&result);
+    (void)remove_dir();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -427,6 +450,7 @@ int main(void)
         cmocka_unit_test(state_survives),
         cmocka_unit_test(one_process_writes),
         cmocka_unit_test(settings_are_checked),
+        cmocka_unit_test(a_limit_of_file_lengths_ends_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, program_clean);

@@ -43,7 +43,7 @@ static void log_take(void *ctx, const char *line)
     (void)snprintf(((subject *)ctx)->line, LINE_BYTES, "%s", line);
 }
 
-static void store_open(subject *s)
+static quire_file_store_opts opts_of(subject *s)
 {
     quire_file_store_opts opts = kit_opts("/disk", QUIRE_READS_POOL);
 
@@ -55,6 +55,13 @@ static void store_open(subject *s)
     opts.close_ms = CLOSE_MS;
     opts.log = log_take;
     opts.log_ctx = s;
+    return opts;
+}
+
+static void store_open(subject *s)
+{
+    const quire_file_store_opts opts = opts_of(s);
+
     s->store = kit_open(&opts);
 }
 
@@ -215,6 +222,29 @@ static void test_stuck_uring(void **state)
     kit_dir_remove(dir);
 }
 
+/* ---- a directory that does not open ---- */
+
+static void test_stuck_open(void **state)
+{
+    static const fault_call calls[] = { FAULT_MAKE_DIR, FAULT_OPEN, FAULT_LOCK,
+                                        FAULT_LIST,     FAULT_SIZE, FAULT_PREAD };
+
+    (void)state;
+    for (size_t c = 0; c < sizeof calls / sizeof calls[0]; c++) {
+        subject *s = subject_make();
+        quire_file_store_opts opts = opts_of(s);
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_store *store;
+
+        kit_close(s->store);
+        opts.open_ms = CLOSE_MS;
+        fault_disk_set(&s->faults, stuck_at(FAULT_BIT(calls[c]), 1));
+        assert_int_equal(quire_file_store_create(&store, &opts, &err), QUIRE_IO);
+        assert_null(store);
+        assert_string_equal(err.message, "cannot open /disk: the disk did not answer within 50 ms");
+    }
+}
+
 /* ---- slow ---- */
 
 static void test_slow(void **state)
@@ -241,9 +271,8 @@ static void test_slow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stuck_writer),
-        cmocka_unit_test(test_stuck_reader),
-        cmocka_unit_test(test_stuck_uring),
+        cmocka_unit_test(test_stuck_writer), cmocka_unit_test(test_stuck_reader),
+        cmocka_unit_test(test_stuck_uring),  cmocka_unit_test(test_stuck_open),
         cmocka_unit_test(test_slow),
     };
 

@@ -76,6 +76,7 @@ void quire_progress_end(void)
 void quire_stdout_open(void)
 {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 static bool keep_stdout_error(bool is_ok)

@@ -37,8 +37,8 @@ void quire_progress_end(void);
 
 /* ---- stdout ---- */
 
-/* Call once at the start. Afterwards a closed pipe causes a failed write instead of ending the
- * program. */
+/* Call once at the start. Afterwards a closed pipe, or a limit of the length of files (ulimit -f),
+ * causes a failed write instead of ending the program. */
 void quire_stdout_open(void);
 
 /* Text to stdout, flushed. Returns false when that failed; the reason is kept for

@@ -98,6 +98,61 @@ static int dir_open(file_store *st, quire_error *err)
     return dir_lock(st, err);
 }
 
+/* Directory, lock and index, in a thread of their own: the disk may be stuck. */
+static void *open_main(void *ctx)
+{
+    file_store *st = ctx;
+    quire_error err = QUIRE_ERROR_INIT;
+    int rc = dir_open(st, &err);
+
+    rc = rc == QUIRE_OK ? quire_file_recover(st, &err) : rc;
+    (void)pthread_mutex_lock(&st->lock);
+    st->open_rc = rc;
+    st->open_err = err;
+    st->is_opened = true;
+    (void)pthread_cond_signal(&st->ended);
+    (void)pthread_mutex_unlock(&st->lock);
+    return NULL;
+}
+
+/* Wait for open_main(). Returns whether it ended within open_ms. */
+static bool open_wait(file_store *st)
+{
+    const struct timespec until =
+        quire_file_timespec(quire_clock_ns() + (uint64_t)st->opts.open_ms * 1000000u);
+    bool is_opened;
+
+    (void)pthread_mutex_lock(&st->lock);
+    while (!st->is_opened && pthread_cond_timedwait(&st->ended, &st->lock, &until) != ETIMEDOUT) {
+    }
+    is_opened = st->is_opened;
+    (void)pthread_mutex_unlock(&st->lock);
+    return is_opened;
+}
+
+/* *is_left: the thread still runs, and the store is its own. */
+static int dir_read(file_store *st, quire_error *err, bool *is_left)
+{
+    pthread_t thread;
+
+    if (pthread_create(&thread, NULL, open_main, st) != 0) {
+        return quire_error_set(err, QUIRE_NOMEM, "cannot start a thread to open %s", st->dir);
+    }
+    if (!open_wait(st)) {
+        *is_left = true;
+        (void)pthread_detach(thread);
+        quire_file_quiet(st);
+        return quire_error_set(err, QUIRE_IO,
+                               "cannot open %s: the disk did not answer within %u ms", st->dir,
+                               st->opts.open_ms);
+    }
+    (void)pthread_join(thread, NULL);
+    if (st->open_rc < 0 && err != NULL) {
+        *err = st->open_err;
+    }
+    return st->open_rc;
+}
+
 static int threads_start(file_store *st, quire_error *err)
 {
     const quire_reads_client client = { quire_file_read_next, quire_file_read_done, st };
@@ -155,6 +210,7 @@ static int store_init(file_store *st, const quire_file_store_opts *opts)
 
 int quire_file_store_create(quire_store **out, const quire_file_store_opts *opts, quire_error *err)
 {
+    bool is_left = false;
     file_store *st;
     int rc;
 
@@ -169,8 +225,10 @@ int quire_file_store_create(quire_store **out, const quire_file_store_opts *opts
         rc = quire_error_set(err, rc, "cannot open %s: out of memory", opts->dir);
     }
     rc = rc == QUIRE_OK ? quire_file_accounts_init(st, err) : rc;
-    rc = rc == QUIRE_OK ? dir_open(st, err) : rc;
-    rc = rc == QUIRE_OK ? quire_file_recover(st, err) : rc;
+    rc = rc == QUIRE_OK ? dir_read(st, err, &is_left) : rc;
+    if (is_left) {
+        return rc;
+    }
     rc = rc == QUIRE_OK ? threads_start(st, err) : rc;
     if (rc < 0) {
         st->store.ops->close(&st->store, give_back_none, NULL);

@@ -106,6 +106,9 @@ typedef struct file_store {
     pthread_cond_t ended; /* the writer is */
     pthread_t writer;
     bool has_writer, is_writer_ended;
+    bool is_opened; /* open_rc says how; then `ended` is signalled */
+    int open_rc;
+    quire_error open_err;
     bool is_closing;
     uint64_t close_at_ns;      /* of quire_clock_ns() */
     pthread_mutex_t wake_lock; /* held while wake() runs; no other lock is taken under it */
@@ -160,6 +163,10 @@ void quire_file_wake(file_store *st);
 #define FILE_LOG_CLOSE   18u
 __attribute__((format(printf, 3, 4))) void quire_file_log(file_store *st, uint32_t kind,
                                                           const char *format, ...);
+/* From the return on nobody is woken, and nothing is logged. */
+void quire_file_quiet(file_store *st);
+/* A time of quire_clock_ns(), for conditions. */
+struct timespec quire_file_timespec(uint64_t at_ns);
 /* Remove an entry, and count. */
 void quire_file_forget(file_store *st, uint32_t id, uint64_t *counter);
 /* Keep which call failed, for the message, if rc < 0. Returns rc. Thread: the writer. */

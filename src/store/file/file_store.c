@@ -123,6 +123,20 @@ void quire_file_log(file_store *st, uint32_t kind, const char *format, ...)
     }
 }
 
+void quire_file_quiet(file_store *st)
+{
+    (void)pthread_mutex_lock(&st->wake_lock);
+    st->store.waker.wake = NULL;
+    st->opts.log = NULL;
+    (void)pthread_mutex_unlock(&st->wake_lock);
+}
+
+struct timespec quire_file_timespec(uint64_t at_ns)
+{
+    return (struct timespec){ .tv_sec = (time_t)(at_ns / 1000000000u),
+                              .tv_nsec = (long)(at_ns % 1000000000u) };
+}
+
 static void uncount(file_store *st, const quire_index_entry *entry)
 {
     if (entry->state != QUIRE_INDEX_PENDING) {
@@ -418,8 +432,7 @@ static void store_free(file_store *st)
 /* Wait for the writer until close_at_ns. Returns whether it ended. */
 static bool writer_end(file_store *st)
 {
-    const struct timespec until = { .tv_sec = (time_t)(st->close_at_ns / 1000000000u),
-                                    .tv_nsec = (long)(st->close_at_ns % 1000000000u) };
+    const struct timespec until = quire_file_timespec(st->close_at_ns);
     bool is_ended = !st->has_writer;
 
     if (is_ended) {
@@ -469,10 +482,7 @@ static void file_close(quire_store *store, void (*give_back)(void *ctx, quire_tr
                        "was asked for is left behind",
                        st->dir, st->opts.close_ms);
     }
-    (void)pthread_mutex_lock(&st->wake_lock);
-    st->store.waker.wake = NULL;
-    st->opts.log = NULL;
-    (void)pthread_mutex_unlock(&st->wake_lock);
+    quire_file_quiet(st);
     for (;;) {
         (void)pthread_mutex_lock(&st->lock);
         t = quire_file_pop(&st->done);

@@ -49,10 +49,10 @@
  * what was durable, whichever of the other writes it spares. A start after a crash may find room
  * for one segment less; then the oldest goes without its used records.
  *
- * Stuck disks: only the store's threads wait for the disk. close() waits at most close_ms. After
- * that the memory of transfers whose input or output has not ended still belongs to the kernel:
- * close() does not give these transfers back, ever, and their memory and the store's stay taken
- * until the process ends.
+ * Stuck disks: only the store's threads wait for the disk. create waits for them at most open_ms,
+ * close at most close_ms. After that the memory of transfers whose input or output has not ended
+ * still belongs to the kernel: close does not give these transfers back, ever, and their memory and
+ * the store's stay taken until the process ends.
  *
  * Read-only: no lock is taken and nothing is written. Puts come back CLOSED; drops hold in this
  * process and return QUIRE_IO. Records of a writer that came after the start are not seen.
@@ -104,6 +104,7 @@ typedef struct quire_file_store_opts {
     uint32_t sync_ms;       /* the longest time from a write to its sync */
     uint32_t idle_sync_ms;  /* without a put, after which what is written is synced */
     uint32_t retry_ms;      /* DEGRADED: between two attempts */
+    uint32_t open_ms;       /* the longest time that create waits for the disk */
     uint32_t close_ms;      /* the longest time that close waits */
     quire_reads_kind reads_kind;
     bool is_readonly;
@@ -130,13 +131,14 @@ typedef struct quire_file_store_opts {
     {                                                                                              \
         .segment_bytes = (uint64_t)64 << 20, .write_rate = (uint64_t)64 << 20,                     \
         .queue_bytes = (uint64_t)256 << 20, .reads_max = 16, .sync_ms = 1000, .idle_sync_ms = 20,  \
-        .retry_ms = 5000, .close_ms = 5000                                                         \
+        .retry_ms = 5000, .open_ms = 120000, .close_ms = 5000                                      \
     }
 /* clang-format on */
 
-/* Open the directory and read its index. Blocks: input and output in the caller's thread.
- * Errors: QUIRE_INVAL (an option out of range), QUIRE_LIMIT (another process holds the directory),
- * QUIRE_IO, QUIRE_NOMEM, QUIRE_UNSUPP (reads_kind). Memory: end with (*out)->ops->close(). */
+/* Open the directory and read its index. Waits for input and output, at most open_ms. Errors:
+ * QUIRE_INVAL (an option out of range), QUIRE_LIMIT (another process holds the directory), QUIRE_IO
+ * (also: the disk is stuck; what it was asked for is left behind, as by close), QUIRE_NOMEM,
+ * QUIRE_UNSUPP (reads_kind). Memory: end with (*out)->ops->close(). */
 int quire_file_store_create(quire_store **out, const quire_file_store_opts *opts, quire_error *err);
 
 /* "io_uring" or "threads". Memory: static. */

@@ -16,6 +16,12 @@
  * the store for a while (QUIRE_TIER_PAUSE_US, doubled up to QUIRE_TIER_PAUSE_MAX_US while it
  * repeats).
  *
+ * Classes. The fetches of high classes come first: their requests are the most urgent ones of the
+ * store, their pages are written first, and buffers that become free are theirs. When
+ * QUIRE_TIER_FETCHES_MAX requests fetch, one of a higher class takes the place of the last one of
+ * the lowest class, which fetches again later. A fetch that a high class waits for as well counts
+ * as its.
+ *
  * Ahead of time. With prefetch_steps, a request that lacks a place or room fetches already when it
  * should be able to begin within so many steps: when as many running requests as stand before it
  * are due to end by then. Pages fetched ahead are cached pages; others may evict them again.

@@ -146,6 +146,49 @@ static int seq_begin(quire_loop *loop, quire_fetch *f, const quire_request *r, u
     return match.n_tokens % loop->runtime_opts->page_tokens == 0 ? QUIRE_OK : QUIRE_AGAIN;
 }
 
+/* Enter a fetch behind those of its rank. */
+static void fetch_link(quire_tier *tier, quire_fetch *f)
+{
+    quire_fetch **at = &tier->fetches;
+
+    while (*at != NULL && (*at)->rank >= f->rank) {
+        at = &(*at)->next;
+    }
+    f->next = *at;
+    *at = f;
+}
+
+/* A request of a higher rank waits for this fetch as well. */
+static void fetch_raise(quire_tier *tier, quire_fetch *f, uint8_t rank)
+{
+    quire_fetch **at = &tier->fetches;
+
+    if (rank > f->rank) {
+        while (*at != f) {
+            at = &(*at)->next;
+        }
+        *at = f->next;
+        f->rank = rank;
+        fetch_link(tier, f);
+    }
+}
+
+/* Give up the last fetch of a lower rank, so that a request of this rank may fetch. Its request may
+ * fetch again later. Returns whether there was one. */
+static bool fetch_displace(quire_loop *loop, uint8_t rank)
+{
+    quire_fetch *last = NULL;
+
+    for (quire_fetch *f = loop->tier->fetches; f != NULL; f = f->next) {
+        last = f->request != NULL && f->rank < rank ? f : last;
+    }
+    if (last != NULL) {
+        last->request->wait.has_fetched = false;
+        fetch_stop(loop, last);
+    }
+    return last != NULL;
+}
+
 /* Begin a fetch of the pages behind n_have tokens, up to n_want. */
 static bool fetch_begin(quire_loop *loop, quire_request *r, uint32_t n_have, uint32_t n_want)
 {
@@ -162,10 +205,10 @@ static bool fetch_begin(quire_loop *loop, quire_request *r, uint32_t n_have, uin
     f->n_open = loop->room.is_page_exact ? 0 : n_want % page_tokens;
     f->is_open_full = r->n_tokens - (n_want - n_want % page_tokens) >= page_tokens;
     f->request = r;
+    f->rank = r->rank;
     r->wait.fetch = f;
     loop->figures.now.tier.fetching++;
-    f->next = tier->fetches;
-    tier->fetches = f;
+    fetch_link(tier, f);
     keys_make(loop, f, r);
     loop->figures.now.tier.fetches_total++;
     if (seq_begin(loop, f, r, n_have - n_have % page_tokens) < 0) {
@@ -207,18 +250,23 @@ static uint32_t page_end(const quire_fetch *f)
     return f->n_pages + (f->n_open > 0);
 }
 
+/* Whether a fetch could ask for another page, had it a buffer. */
+static bool is_hungry(const quire_fetch *f)
+{
+    return f->request != NULL && f->next_get < page_end(f) &&
+           f->next_get - f->next_use < f->n_slots;
+}
+
 static void ask(quire_loop *loop, quire_fetch *f)
 {
     quire_transfer *t;
 
-    while (f->request != NULL && f->next_get < page_end(f) &&
-           f->next_get - f->next_use < f->n_slots &&
-           (t = quire_tier_buffer_take(loop->tier)) != NULL) {
+    while (is_hungry(f) && (t = quire_tier_buffer_take(loop->tier)) != NULL) {
         const quire_page_text text = text_of(loop, f, f->next_get);
 
         quire_transfer_text_set(t, &text);
         t->owner = f;
-        t->urgency = f->request->rank;
+        t->urgency = f->rank;
         t->is_query = false;
         f->next_get++;
         f->n_away++;
@@ -351,6 +399,7 @@ void quire_fetches_move(quire_loop *loop, uint64_t step_us)
 {
     const uint64_t now_us = quire_loop_now_us(loop);
     quire_tier *tier = loop->tier;
+    int32_t hungry_rank = -1; /* the highest rank that lacks buffers */
     double may_ns =
         step_us > 0 ? (double)step_us * NS_PER_US * QUIRE_TIER_SHARE - tier->use_debt_ns : REST_NS;
 
@@ -364,7 +413,12 @@ void quire_fetches_move(quire_loop *loop, uint64_t step_us)
         }
         if (f->request != NULL) {
             may_ns -= pages_use(loop, f, may_ns);
-            ask(loop, f);
+            if ((int32_t)f->rank >= hungry_rank) { /* buffers that become free go to higher ranks */
+                ask(loop, f);
+            }
+            if (is_hungry(f) && hungry_rank < 0) {
+                hungry_rank = f->rank;
+            }
         }
         if (f->request != NULL && is_too_slow(loop, f, now_us)) {
             loop->figures.now.tier.slow_total++;
@@ -379,11 +433,11 @@ void quire_fetches_move(quire_loop *loop, uint64_t step_us)
 /* ---- requests ---- */
 
 /* Another request fetches a prefix that this one needs too: at least a page more than it has. */
-static bool is_led(const quire_loop *loop, const quire_request *r, uint32_t n_have)
+static bool is_led(quire_loop *loop, const quire_request *r, uint32_t n_have)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
 
-    for (const quire_fetch *f = loop->tier->fetches; f != NULL; f = f->next) {
+    for (quire_fetch *f = loop->tier->fetches; f != NULL; f = f->next) {
         const quire_request *o = f->request;
         uint32_t n_max;
 
@@ -393,6 +447,7 @@ static bool is_led(const quire_loop *loop, const quire_request *r, uint32_t n_ha
         n_max = quire_min_u32(r->n_tokens - 1, f->n_pages * page_tokens);
         if (n_max >= n_have + page_tokens && n_have <= f->next_use * page_tokens &&
             memcmp(r->tokens, o->tokens, (n_have + page_tokens) * sizeof r->tokens[0]) == 0) {
+            fetch_raise(loop->tier, f, r->rank);
             return true;
         }
     }
@@ -432,14 +487,19 @@ bool quire_tier_holds(quire_loop *loop, quire_request *r)
         return r->wait.fetch != NULL;
     }
     quire_loop_tokens_have(loop, r, &n_have, &n_want);
-    if (is_led(loop, r, n_have) || loop->figures.now.tier.fetching == QUIRE_TIER_FETCHES_MAX) {
+    if (is_led(loop, r, n_have)) {
+        return true;
+    }
+    if (n_want / page_tokens <= n_have / page_tokens &&
+        (loop->room.is_page_exact || n_have % page_tokens != 0 || n_want <= n_have)) {
+        r->wait.has_fetched = true;
+        return false; /* all of it is in memory, up to the page where texts part */
+    }
+    if (loop->figures.now.tier.fetching == QUIRE_TIER_FETCHES_MAX &&
+        !fetch_displace(loop, r->rank)) {
         return true;
     }
     r->wait.has_fetched = true;
-    if (n_want / page_tokens <= n_have / page_tokens &&
-        (loop->room.is_page_exact || n_have % page_tokens != 0 || n_want <= n_have)) {
-        return false; /* all of it is in memory, up to the page where texts part */
-    }
     if (!is_worth(loop, n_have, n_want) || !fetch_begin(loop, r, n_have, n_want)) {
         return false;
     }

@@ -16,6 +16,7 @@
 typedef struct quire_fetch {
     struct quire_fetch *next;
     quire_request *request; /* NULL: given up; the fetch waits for its transfers */
+    uint8_t rank;           /* highest of the requests that wait for it */
     quire_seq_id seq;       /* holds what has arrived */
     quire_prefix_ref ref;
     quire_prefix_key key; /* salt: of the request */
@@ -36,7 +37,7 @@ typedef struct quire_fetch {
 typedef struct quire_tier {
     quire_tier_opts opts;
     quire_store *store;
-    quire_fetch *fetches;
+    quire_fetch *fetches; /* by rank, the highest first; of one rank in order of their begin */
     /* Buffers. */
     quire_transfer *unused;         /* linked by next */
     quire_transfer *unused_queries; /* without buffers, linked likewise */

@@ -6,8 +6,8 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "base/check.h"
-#include "base/hash128.h"
 #include "store/file/segment.h"
+#include "store_mend.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -17,12 +17,6 @@
 #define BYTES_MAX (256u << 10)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size_bytes);
-
-/* Of blocks: magic, version, checksum of all but itself. */
-static void block_mend(unsigned char *block)
-{
-    quire_hash128_parts(block, 8, block + 24, QUIRE_SEGMENT_BLOCK - 24, block + 8);
-}
 
 static void record_try(unsigned char *bytes, size_t n, bool is_mended)
 {
@@ -34,7 +28,7 @@ static void record_try(unsigned char *bytes, size_t n, bool is_mended)
         return;
     }
     if (is_mended) {
-        quire_page_record_seal(bytes, 1);
+        (void)fuzz_record_mend(bytes, n_record, false);
     }
     if (quire_page_record_open(bytes, n_record, &record) != QUIRE_STORE_OK) {
         return;
@@ -56,7 +50,7 @@ static void blocks_try(unsigned char *block, bool is_mended)
     uint64_t sequence;
 
     if (is_mended) {
-        block_mend(block);
+        fuzz_block_mend(block);
     }
     if (quire_segment_head_read(block, &head)) {
         QUIRE_CHECK(head.oldest <= head.number && head.number <= QUIRE_SEGMENT_NUMBER_MAX);
@@ -94,20 +88,17 @@ static void footer_walk(const quire_segment_footer *footer, const unsigned char 
 
 static void footer_try(unsigned char *bytes, size_t n, bool is_mended)
 {
-    unsigned char *trailer = bytes + n - QUIRE_SEGMENT_BLOCK;
+    const unsigned char *trailer = bytes + n - QUIRE_SEGMENT_BLOCK;
     quire_segment_footer footer;
     const unsigned char *body;
 
     if (is_mended) {
-        block_mend(trailer);
+        fuzz_footer_mend(bytes, n);
     }
     if (!quire_segment_trailer_read(trailer, n, &footer)) {
         return;
     }
     body = bytes + n - quire_segment_footer_room(footer.body_bytes);
-    if (is_mended) {
-        quire_segment_trailer_write(trailer, &footer, body);
-    }
     if (quire_segment_body_check(trailer, &footer, body, n)) {
         footer_walk(&footer, body, n);
     }

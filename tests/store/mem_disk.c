@@ -588,6 +588,16 @@ uint32_t mem_disk_open_files(mem_disk *disk)
     return n;
 }
 
+uint32_t mem_disk_files(mem_disk *disk)
+{
+    uint32_t n;
+
+    (void)pthread_mutex_lock(&disk->lock);
+    n = disk->now.n_names;
+    (void)pthread_mutex_unlock(&disk->lock);
+    return n;
+}
+
 unsigned char *mem_disk_file(mem_disk *disk, uint32_t i, const char **name, size_t *n_bytes)
 {
     mem_file *f;

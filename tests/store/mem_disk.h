@@ -49,8 +49,10 @@ uint32_t mem_disk_open_files(mem_disk *disk);
  * call may be under way. rng: for the rules by chance. */
 mem_disk *mem_disk_crash(const mem_disk *disk, size_t call, mem_crash rule, quire_rng *rng);
 
+/* Files in the directory. */
+uint32_t mem_disk_files(mem_disk *disk);
 /* The bytes of the file number i in the order of names, to be looked at and changed; NULL: there
- * are fewer files. No call may be under way. */
+ * are fewer files, or the file is empty. No call may be under way. */
 unsigned char *mem_disk_file(mem_disk *disk, uint32_t i, const char **name, size_t *n_bytes);
 /* Cut a file. */
 void mem_disk_cut(mem_disk *disk, uint32_t i, size_t n_bytes);

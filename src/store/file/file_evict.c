@@ -342,7 +342,8 @@ static void entries_remove(file_store *st, file_segment *segment)
 
 static bool has_room(file_store *st, file_segment **oldest)
 {
-    const uint64_t n_max = 2 * (st->opts.capacity_bytes / st->opts.segment_bytes) + 64;
+    const uint64_t n_max =
+        2 * (st->opts.capacity_bytes / st->opts.segment_bytes) + QUIRE_FILE_SEGMENTS_SPARE;
     bool has;
 
     (void)pthread_mutex_lock(&st->lock);

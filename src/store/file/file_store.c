@@ -303,7 +303,7 @@ static void drop_each(void *ctx, const quire_index_entry *entry)
     st->stats.dropped_total++;
 }
 
-/* Queue a marker. Too many become one that ends all. With the lock. */
+/* Queue a marker; one that ends all takes the place of those that wait. With the lock. */
 static int drop_queue(file_store *st, const quire_store_drop *drop)
 {
     file_drop *d = calloc(1, sizeof *d);
@@ -313,9 +313,8 @@ static int drop_queue(file_store *st, const quire_store_drop *drop)
     }
     d->drop = *drop;
     d->sequence = st->sequence++;
-    if (st->drops.n >= QUIRE_FILE_DROPS_MAX) {
+    if (drop->what == QUIRE_STORE_DROP_ALL) {
         quire_file_drops_free(&st->drops);
-        d->drop = (quire_store_drop){ .what = QUIRE_STORE_DROP_ALL };
     }
     if (d->drop.salt_bytes > 0) {
         memcpy(d->salt, drop->salt, drop->salt_bytes);
@@ -337,6 +336,11 @@ static int file_drop_records(quire_store *store, const quire_store_drop *wanted)
 
     QUIRE_FAIL_IF(!quire_marker_is_valid(wanted), QUIRE_INVAL);
     (void)pthread_mutex_lock(&st->lock);
+    /* The records end now, as they will after the next start: else one of them would count as
+     * durable. */
+    if (st->drops.n >= QUIRE_FILE_DROPS_MAX) {
+        drop.drop = (quire_store_drop){ .what = QUIRE_STORE_DROP_ALL };
+    }
     id = quire_index_find(st->index, &wanted->key);
     if (wanted->what >= QUIRE_STORE_DROP_TEXT && id != QUIRE_INDEX_NONE &&
         memcmp(&wanted->root, &zeros, sizeof zeros) == 0) {

@@ -86,8 +86,10 @@
 #define QUIRE_FILE_CARRY_SAVED       16u /* segments: what was not carried may be carried later */
 #define QUIRE_FILE_OVERHEAD_BYTES    (32u << 10) /* of capacity_bytes: the directory and the lock */
 #define QUIRE_FILE_SEGMENT_OVERHEAD  4096u       /* of each segment: its place in the file system */
-#define QUIRE_FILE_FDS_MAX           128u  /* segments open for reading, beside those in use */
-#define QUIRE_FILE_DROPS_MAX         1024u /* not durable yet; more become one that ends all */
+/* Segments in the directory, beside twice those for which the capacity has room: short ones. */
+#define QUIRE_FILE_SEGMENTS_SPARE 64u
+#define QUIRE_FILE_FDS_MAX        128u  /* segments open for reading, beside those in use */
+#define QUIRE_FILE_DROPS_MAX      1024u /* not durable yet; more become one that ends all */
 
 typedef struct quire_file_account {
     uint64_t quota_bytes; /* most bytes of its records; 0 = no quota */

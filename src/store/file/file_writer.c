@@ -66,7 +66,8 @@ static void trouble_text(const file_failure *f, int error, char *text, size_t n)
 
     reason = reason != NULL ? reason : "unknown error";
     if (f->call == NULL) {
-        (void)snprintf(text, n, "writing failed: %s", reason);
+        (void)snprintf(text, n, "writing failed: %s",
+                       error == -EOVERFLOW ? "no number is left for a segment" : reason);
     } else if (f->number == FILE_NUMBER_LOCK || f->number == FILE_NUMBER_DIR) {
         (void)snprintf(text, n, "%s of the %s failed: %s", f->call,
                        f->number == FILE_NUMBER_LOCK ? "lock" : "directory", reason);

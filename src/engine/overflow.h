@@ -21,6 +21,7 @@
 #ifndef QUIRE_ENGINE_OVERFLOW_H
 #define QUIRE_ENGINE_OVERFLOW_H
 
+#include "model/runtime.h"
 #include "offload/offload.h"
 
 #define QUIRE_OVERFLOW_SHARE       0.5 /* of the memory: a large request beside others */
@@ -34,6 +35,13 @@ typedef struct quire_overflow_opts {
     uint32_t wait_ms;          /* for a read; 0 = QUIRE_OFFLOAD_WAIT_MS */
     const quire_file_ops *ops; /* for tests; NULL = the operating system's */
 } quire_overflow_opts;
+
+/* Make the file, and put its stream before the runtime's device. Errors: quire_offload_open(),
+ * QUIRE_UNSUPP (layers that share their KV). Memory: quire_overflow_close(), when no page of the
+ * runtime's cache is offloaded any more; runtime is NULL when it was destroyed. */
+int quire_overflow_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,
+                        const quire_overflow_opts *opts, quire_error *err);
+void quire_overflow_close(quire_offload *offload, quire_runtime *runtime);
 
 typedef struct quire_overflow_stats {
     bool is_on;

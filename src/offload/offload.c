@@ -11,6 +11,7 @@
 
 struct quire_offload {
     quire_cache *cache;
+    quire_attn_device inner;
     quire_group_id group;
     quire_offload_file *file;
     quire_offload_stream *stream;
@@ -41,6 +42,7 @@ int quire_offload_open(quire_offload **out, const quire_offload_opts *opts, quir
         return quire_error_set(err, QUIRE_NOMEM, "no memory for offloaded pages");
     }
     o->cache = opts->cache;
+    o->inner = *opts->inner;
     o->group = opts->group;
     o->page_bytes = quire_cache_payload_bytes(opts->cache, opts->group);
     o->page = malloc(o->page_bytes);
@@ -78,6 +80,11 @@ void quire_offload_close(quire_offload *o)
 quire_attn_device quire_offload_device(quire_offload *o)
 {
     return quire_offload_stream_device(o->stream);
+}
+
+quire_attn_device quire_offload_inner(const quire_offload *o)
+{
+    return o->inner;
 }
 
 void quire_offload_rest(quire_offload *o)

@@ -35,8 +35,9 @@ typedef struct quire_offload_opts {
 int quire_offload_open(quire_offload **out, const quire_offload_opts *opts, quire_error *err);
 void quire_offload_close(quire_offload *offload);
 
-/* The device that steps go to instead of the inner one. */
+/* The device that steps go to instead of the inner one; and the inner one. */
 quire_attn_device quire_offload_device(quire_offload *offload);
+quire_attn_device quire_offload_inner(const quire_offload *offload);
 
 /* Offload up to QUIRE_OFFLOAD_STRIPE pages of a sequence, the first ones that can be. Waits for the
  * disk. Returns their number, 0 when no page can be, or an error: QUIRE_LIMIT (the file is full, or

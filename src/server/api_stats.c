@@ -181,6 +181,30 @@ static void write_tier(quire_json_out *json, const quire_tier_stats *s)
     quire_json_object_end(json);
 }
 
+/* Requests larger than the budget, if there is a file for their pages. */
+static void write_overflow(quire_json_out *json, const quire_overflow_stats *s)
+{
+    const quire_offload_stats *o = &s->offload;
+
+    if (!s->is_on) {
+        return;
+    }
+    quire_json_object(json, "overflow");
+    quire_json_u64(json, "requests_total", s->requests_total);
+    quire_json_u64(json, "lost_total", s->lost_total);
+    quire_json_u64(json, "pages", o->pages);
+    quire_json_u64(json, "pages_out_total", o->pages_out_total);
+    quire_json_u64(json, "pages_back_total", o->pages_back_total);
+    quire_json_u64(json, "buffer_bytes", o->buffer_bytes);
+    quire_json_u64(json, "used_bytes", o->file.used_bytes);
+    quire_json_u64(json, "capacity_bytes", o->file.capacity_bytes);
+    quire_json_u64(json, "read_bytes_total", o->file.read_bytes_total);
+    quire_json_u64(json, "written_bytes_total", o->file.written_bytes_total);
+    quire_json_u64(json, "failures_total", o->file.failures_total);
+    quire_json_string(json, "trouble", o->trouble);
+    quire_json_object_end(json);
+}
+
 /* What outlives a restart, if it is kept. */
 static void write_state(quire_json_out *json, const quire_saver_stats *s)
 {
@@ -268,6 +292,7 @@ int quire_api_cache_stats(quire_http *http)
     write_cache(&json, &stats.cache);
     write_memory(&json, &stats.memory);
     write_tier(&json, &stats.tier);
+    write_overflow(&json, &stats.overflow);
     write_state(&json, &stats.saver);
     write_classes(&json, &http->server->tiers.classes, &stats);
     quire_json_object(&json, "sessions");

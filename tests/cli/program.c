@@ -423,29 +423,43 @@ const char *program_text(const char *name, size_t n_bytes)
     return path;
 }
 
-const char *program_model(void)
+/* A model of random weights in a temporary file, with so many layers. */
+static const char *model_make(const char *name, uint32_t n_layer, uint32_t n_ctx)
 {
-    static const char *path;
     gguf_gen_opts opts;
     quire_error err = QUIRE_ERROR_INIT;
+    const char *path;
 
-    if (path != NULL) {
-        return path;
-    }
     assert_true(gguf_gen_shape("tiny-llama", &opts));
     opts.type = GGML_TYPE_F32;
-    opts.n_layer = 2;
+    opts.n_layer = n_layer;
     opts.n_embd = 16;
     opts.n_ff = 32;
     opts.n_head = 2;
     opts.n_kv_head = 1;
     opts.d_head = 8;
     opts.n_vocab = 268;
-    opts.n_ctx = 512;
-    path = program_path("random.gguf");
+    opts.n_ctx = n_ctx;
+    path = program_path(name);
     if (gguf_gen_write(&opts, path, &err) != QUIRE_OK) {
         fail_msg("%s", err.message);
     }
+    return path;
+}
+
+const char *program_model(void)
+{
+    static const char *path;
+
+    path = path != NULL ? path : model_make("random.gguf", 2, 512);
+    return path;
+}
+
+const char *program_model_deep(void)
+{
+    static const char *path;
+
+    path = path != NULL ? path : model_make("deep.gguf", 16, 4096);
     return path;
 }
 

@@ -77,6 +77,9 @@ void assert_says(const char *text, const char *part);
  * vocabulary, trained context 512. Memory: static. */
 const char *program_model(void);
 
+/* The same with 16 layers and a trained context of 4,096. */
+const char *program_model_deep(void);
+
 /* A path in the tests' folder of temporary files, removed at exit. Memory: static per name. */
 const char *program_path(const char *name);
 

@@ -106,6 +106,43 @@ static void run_reads_what_it_has_written(void **state)
     }
 }
 
+/* A text whose KV is four times the budget: the same answer, the second time from the directory;
+ * refused where that is asked for. */
+static void run_larger_than_memory(void **state)
+{
+    const char *prompt = program_text("long.txt", 3500);
+    json_t *whole, *first, *again;
+    program_result refused;
+
+    (void)state;
+    (void)new_dir("overflow-cache");
+    whole = program_json(PROGRAM("run", "-m", program_model_deep(), "-t", "1", "-f", prompt, "-n",
+                                 "8", "--temp", "0", "-c", "4096", "--json"));
+    first = program_json(PROGRAM("run", "-m", program_model_deep(), "-t", "1", "-f", prompt, "-n",
+                                 "8", "--temp", "0", "-c", "4096", "--kv-budget", "1MiB",
+                                 "--cache-dir", dir, "--json"));
+    again = program_json(PROGRAM("run", "-m", program_model_deep(), "-t", "1", "-f", prompt, "-n",
+                                 "8", "--temp", "0", "-c", "4096", "--kv-budget", "1MiB",
+                                 "--cache-dir", dir, "--json"));
+    assert_true(number(whole, "prompt_tokens") > 3000);
+    assert_string_equal(json_string_value(json_object_get(whole, "text")),
+                        json_string_value(json_object_get(first, "text")));
+    assert_string_equal(json_string_value(json_object_get(whole, "text")),
+                        json_string_value(json_object_get(again, "text")));
+    assert_int_equal(number(again, "stored_tokens"), number(again, "prompt_tokens") - 1);
+    json_decref(whole);
+    json_decref(first);
+    json_decref(again);
+
+    refused =
+        program_run(PROGRAM("run", "-m", program_model_deep(), "-f", prompt, "-c", "4096",
+                            "--kv-budget", "1MiB", "--cache-dir", dir, "--kv-overflow", "refuse"));
+    assert_int_equal(refused.exit_status, 1);
+    assert_says(refused.err, "--kv-budget");
+    program_free(&refused);
+    assert_true(remove_dir() > 0);
+}
+
 /* Another format, or another model, finds nothing and disturbs nothing. */
 static void formats_do_not_mix(void **state)
 {
@@ -444,6 +481,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(run_reads_what_it_has_written),
+        cmocka_unit_test(run_larger_than_memory),
         cmocka_unit_test(formats_do_not_mix),
         cmocka_unit_test(chat_goes_on_tomorrow),
         cmocka_unit_test(serve_survives),

@@ -77,6 +77,10 @@ static const quire_opt options[] = {
       .offset = offsetof(bench_args, cache),
       .help = "KV in pages, in one buffer of the whole context (-c) per sequence, or nowhere: then "
               "each new token computes all tokens before it again" },
+    { .names = { "--cache-dir" }, .type = QUIRE_OPT_TEXT, .unit = "DIR",
+      .offset = offsetof(bench_args, common.cache_dir),
+      .help = "with a --kv-budget that the depth exceeds: keep the rest of the pages in a nameless "
+              "file in this directory, and read them from there in each step" },
     { .names = { "--cost" }, .type = QUIRE_OPT_FLAG, .offset = offsetof(bench_args, is_cost),
       .help = "measure the cost of steps instead, and print it for quire sim --cost; one depth is "
               "the largest of -d, or 2048 without -d" },
@@ -173,6 +177,7 @@ static int run_format(table *t, const quire_kv_choice *kv, quire_error *err)
     quire_opened_want want = { .n_ctx = needed_ctx(args),
                                .n_seqs_max = (uint32_t)args->n_seqs,
                                .no_cascade = args->no_cascade,
+                               .overflow_dir = args->common.cache_dir,
                                .is_contiguous = args->cache == QUIRE_CACHING_CONTIGUOUS };
     int rc = QUIRE_OK;
 

@@ -8,6 +8,7 @@
 #include "base/parse.h"
 #include "cli/commands/commands.h"
 #include "cli/serving/serve.h"
+#include "cli/serving/serve_store.h"
 #include "engine/pins.h"
 #include "trace/online/recent.h"
 
@@ -158,6 +159,15 @@ static const quire_opt options[] = {
     { .names = { "--cache-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "20GiB", .offset = offsetof(quire_serve_args, cache_disk_bytes),
       .help = "most disk space that the directory takes; the oldest unused pages go first" },
+    { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,
+      .initial = "tier", .offset = offsetof(quire_serve_args, common.kv_overflow),
+      .help = "requests whose KV is larger than --kv-budget: keep the rest of their pages in a "
+              "nameless file in --cache-dir and read them from there in each step (tier), or "
+              "refuse such requests, as without --cache-dir" },
+    { .names = { "--kv-overflow-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = BYTES_MAX, .initial = "0", .initial_text = "0, eight times the KV budget",
+      .offset = offsetof(quire_serve_args, kv_overflow_disk_bytes),
+      .help = "most disk space of that file, beside --cache-disk" },
     { .names = { "--cache-dir-readonly" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, cache_dir_readonly),
       .help = "read pages from the directory, and write none; several processes may read" },
@@ -424,6 +434,7 @@ quire_opened_want quire_serve_want(const quire_serve_args *args)
     return (quire_opened_want){
         .n_seqs_max = n_running + quire_engine_parked_max(n_running) + n_fetches,
         .kv_share = args->cache_memory_ratio,
+        .kv_overflows = quire_serve_overflow_dir(args) != NULL,
         .lock_memory = args->lock_memory,
     };
 }

@@ -26,7 +26,7 @@
 #define NS_PER_MS   1000000u
 
 struct quire_kv_disk {
-    const quire_opened *session;
+    quire_opened *session;
     quire_store *store;
     quire_page_parts parts;
     quire_tenant_salt salt;
@@ -166,8 +166,8 @@ static int store_open(quire_kv_disk *d, const quire_common_args *args, quire_err
     return QUIRE_OK;
 }
 
-int quire_kv_disk_open(quire_kv_disk **out, const quire_common_args *args,
-                       const quire_opened *session, quire_error *err)
+int quire_kv_disk_open(quire_kv_disk **out, const quire_common_args *args, quire_opened *session,
+                       quire_error *err)
 {
     quire_kv_disk *d;
     int rc;
@@ -301,6 +301,18 @@ static quire_transfer *arrival_of(quire_kv_disk *d, quire_transfer **arrived, ui
     return arrived[page % TRANSFERS];
 }
 
+/* Append a record's first n tokens. Where memory is short, other pages of the text leave it. */
+static int page_append(quire_kv_disk *d, quire_seq_id seq, const quire_page_record *record,
+                       uint32_t n)
+{
+    int rc;
+
+    do {
+        rc = quire_page_read(quire_runtime_cache(d->session->runtime), &d->parts, seq, record, n);
+    } while (rc == QUIRE_NOPAGES && quire_opened_relieve(d->session, seq));
+    return rc;
+}
+
 /* Append full pages to the sequence, in order. */
 static void read_full(quire_kv_disk *d, quire_seq_id seq, text_walk *asked, uint32_t n_pages)
 {
@@ -314,8 +326,7 @@ static void read_full(quire_kv_disk *d, quire_seq_id seq, text_walk *asked, uint
         }
         t = arrival_of(d, arrived, page);
         if (t == NULL || t->result != QUIRE_STORE_OK ||
-            quire_page_read(quire_runtime_cache(d->session->runtime), &d->parts, seq, &t->found,
-                            d->parts.page_tokens) < 0) {
+            page_append(d, seq, &t->found, d->parts.page_tokens) < 0) {
             break;
         }
         arrived[page % TRANSFERS] = NULL;
@@ -339,8 +350,7 @@ static void read_open(quire_kv_disk *d, quire_seq_id seq, text_walk *w)
         const uint32_t n = quire_page_same(&t->found, tokens, n_rest);
 
         if (n > 0) {
-            (void)quire_page_read(quire_runtime_cache(d->session->runtime), &d->parts, seq,
-                                  &t->found, n);
+            (void)page_append(d, seq, &t->found, n);
         }
     }
     transfer_give(d, t);

@@ -17,8 +17,8 @@ typedef struct quire_kv_disk quire_kv_disk;
 
 /* Open the directory that args name; *out is NULL if they name none. Errors:
  * quire_file_store_create(), QUIRE_NOMEM. Memory: quire_kv_disk_close(). */
-int quire_kv_disk_open(quire_kv_disk **out, const quire_common_args *args,
-                       const quire_opened *session, quire_error *err);
+int quire_kv_disk_open(quire_kv_disk **out, const quire_common_args *args, quire_opened *session,
+                       quire_error *err);
 /* Waits until the pages are durable, within a bound. NULL is allowed. */
 void quire_kv_disk_close(quire_kv_disk *disk);
 

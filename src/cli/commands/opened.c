@@ -16,6 +16,7 @@
 #include <string.h>
 
 #define FILE_BYTES_MAX ((size_t)1 << 30)
+#define OVERFLOW_SIZES 2u /* the file for offloaded pages: so many times the context's KV */
 
 static void show_loading(void *ctx, float done)
 {
@@ -40,6 +41,7 @@ quire_runtime_opts quire_opened_runtime_opts(const quire_common_args *args,
     opts.no_cascade = want->no_cascade;
     opts.lock_memory = want->lock_memory;
     opts.is_contiguous = want->is_contiguous;
+    opts.kv_overflows = want->kv_overflows || want->overflow_dir != NULL;
     return opts;
 }
 
@@ -178,7 +180,7 @@ static int share_memory(const quire_opened *session, double share, quire_runtime
     }
     left_bytes = limit_bytes - rest_bytes;
     opts->kv_budget_bytes = (uint64_t)(share * (double)left_bytes);
-    if (need.kv_bytes > opts->kv_budget_bytes) {
+    if (need.kv_bytes > opts->kv_budget_bytes && !opts->kv_overflows) {
         return quire_error_set(err, QUIRE_NOMEM,
                                "%u tokens of context take %s of KV, but weights and buffers leave "
                                "%s of memory, and %g of that are %s: lower -c, choose a smaller "
@@ -214,6 +216,46 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
     return quire_memory_check(session->desc, opts, session->memory_limit_bytes, err);
 }
 
+/* Where the budget holds the whole context, there is nothing to offload. */
+static int overflow_open(quire_opened *session, const quire_opened_want *want, quire_error *err)
+{
+    const quire_runtime_opts *o = quire_runtime_opts_get(session->runtime);
+    const uint64_t need_bytes = quire_runtime_kv_bytes(session->desc, o);
+    const quire_overflow_opts opts = { .dir = want->overflow_dir,
+                                       .capacity_bytes = OVERFLOW_SIZES * need_bytes };
+    int rc;
+
+    if (want->overflow_dir == NULL || need_bytes * o->n_seqs_max <= o->kv_budget_bytes) {
+        return QUIRE_OK;
+    }
+    rc = quire_overflow_open(&session->offload, session->runtime, session->desc, &opts, err);
+    if (rc < 0) {
+        quire_opened_close_runtime(session);
+    }
+    return rc;
+}
+
+bool quire_opened_relieve(quire_opened *session, quire_seq_id seq)
+{
+    return session->offload != NULL && quire_offload_seq(session->offload, seq) > 0;
+}
+
+int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t n_slices,
+                      const float **logits)
+{
+    bool is_relieved = true;
+    int rc = QUIRE_NOPAGES;
+
+    while (rc == QUIRE_NOPAGES && is_relieved) {
+        rc = quire_runtime_step(session->runtime, slices, n_slices, logits);
+        is_relieved = false;
+        for (uint32_t i = 0; i < n_slices && rc == QUIRE_NOPAGES && !is_relieved; i++) {
+            is_relieved = quire_opened_relieve(session, slices[i].seq);
+        }
+    }
+    return rc;
+}
+
 int quire_opened_open_runtime(quire_opened *session, const quire_common_args *args,
                               const quire_opened_want *want, quire_error *err)
 {
@@ -227,6 +269,7 @@ int quire_opened_open_runtime(quire_opened *session, const quire_common_args *ar
                   session->desc->n_ctx_train);
     }
     QUIRE_TRY(quire_runtime_create(&session->runtime, session->model, &opts, err));
+    QUIRE_TRY(overflow_open(session, want, err));
     quire_memory_need_get(session->desc, &opts, &need);
     session->runtime_bytes = need.kv_bytes + need.buffers_bytes;
     session->n_ctx = opts.n_ctx;
@@ -240,17 +283,19 @@ quire_opened quire_opened_beside(const quire_opened *session)
 
     other.memory_limit_bytes -= session->runtime_bytes; /* which fitted in */
     other.runtime = NULL;
+    other.offload = NULL;
     other.kv_pairs = NULL;
     return other;
 }
 
 int quire_opened_open(quire_opened *session, const quire_common_args *args, quire_error *err)
 {
-    static const quire_opened_want nothing_special;
+    const quire_opened_want want = { .overflow_dir =
+                                         args->kv_overflow == 0 ? args->cache_dir : NULL };
     int rc = quire_opened_open_model(session, args, err);
 
     if (rc == QUIRE_OK) {
-        rc = quire_opened_open_runtime(session, args, &nothing_special, err);
+        rc = quire_opened_open_runtime(session, args, &want, err);
         if (rc < 0) {
             quire_opened_close(session);
         }
@@ -261,6 +306,8 @@ int quire_opened_open(quire_opened *session, const quire_common_args *args, quir
 void quire_opened_close_runtime(quire_opened *session)
 {
     quire_runtime_destroy(session->runtime);
+    quire_overflow_close(session->offload, NULL);
+    session->offload = NULL;
     session->runtime = NULL;
     free(session->kv_pairs);
     session->kv_pairs = NULL;
@@ -312,7 +359,7 @@ int quire_opened_prefill(quire_opened *session, quire_seq_id seq, const int32_t 
         if (progress != NULL && n_tokens > session->n_batch) {
             quire_progress("%s %zu of %zu tokens", progress, done, n_tokens);
         }
-        rc = quire_runtime_step(session->runtime, &slice, 1, logits);
+        rc = quire_opened_step(session, &slice, 1, logits);
         done += n;
     }
     quire_progress_end();

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "cli/settings/args.h"
+#include "engine/overflow.h"
 #include "model/model.h"
 #include "model/runtime.h"
 
@@ -17,6 +18,7 @@ typedef struct quire_opened {
     quire_model *model;
     const quire_model_desc *desc;
     quire_runtime *runtime;
+    quire_offload *offload;  /* of a runtime that was opened with overflow_dir; else NULL */
     quire_kv_args kv;        /* source of the runtime's formats */
     quire_kv_pair *kv_pairs; /* [n_stored], valid as long as the runtime */
     uint32_t n_ctx;
@@ -49,6 +51,8 @@ typedef struct quire_opened_want {
                         and buffers leave; 0 = unused */
     bool lock_memory;
     bool is_contiguous;
+    bool kv_overflows;        /* the caller offloads pages: see quire_runtime_opts */
+    const char *overflow_dir; /* quire_opened_step() does, to a file here; NULL = no */
 } quire_opened_want;
 
 /* The runtime's options from the shared options; the caller sets the formats. */
@@ -79,6 +83,13 @@ quire_opened quire_opened_beside(const quire_opened *session);
 
 /* Open the model and the runtime with unchanged args. */
 int quire_opened_open(quire_opened *session, const quire_common_args *args, quire_error *err);
+
+/* A step of the session's runtime. Where the runtime has overflow_dir and pages are short, pages of
+ * the slices' sequences move to the file first. Errors: quire_runtime_step(). */
+int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t n_slices,
+                      const float **logits);
+/* Pages are short for a sequence: whether some of its pages were moved to the file. */
+bool quire_opened_relieve(quire_opened *session, quire_seq_id seq);
 
 void quire_opened_close_runtime(quire_opened *session);
 /* Close the open parts; a zeroed session is allowed. */

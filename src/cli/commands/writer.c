@@ -235,7 +235,7 @@ static int write_on(quire_writer *writer, const float *logits, quire_writer_resu
             return QUIRE_OK;
         }
         start_s = quire_now_s();
-        QUIRE_TRY(quire_runtime_step(session->runtime, &slice, 1, &logits));
+        QUIRE_TRY(quire_opened_step(session, &slice, 1, &logits));
         result->decode_s += quire_now_s() - start_s;
         result->n_steps++;
         writer->held[writer->n_held++] = token;

@@ -17,7 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SEED 1u
+#define SEED       1u
+#define FILL_PIECE 256u
 
 typedef struct bench {
     quire_opened *session;
@@ -43,6 +44,23 @@ static int prefill(bench *b, uint32_t first, uint32_t n)
     return quire_opened_prefill(b->session, b->seqs[0], b->tokens + first, n, NULL, &logits);
 }
 
+/* n more tokens of a sequence, without computing them; in pieces where not all fit in memory. */
+static int fill_fast(bench *b, quire_seq_id seq, uint32_t n)
+{
+    const uint32_t piece = b->session->offload != NULL ? FILL_PIECE : n;
+    int rc = QUIRE_OK;
+
+    while (n > 0 && rc == QUIRE_OK) {
+        const uint32_t now = n < piece ? n : piece;
+
+        do {
+            rc = quire_runtime_fill(b->session->runtime, seq, now, SEED);
+        } while (rc == QUIRE_NOPAGES && quire_opened_relieve(b->session, seq));
+        n -= now;
+    }
+    return rc;
+}
+
 /* n more tokens of a sequence, which has `first` so far. */
 static int fill(bench *b, quire_seq_id seq, uint32_t first, uint32_t n)
 {
@@ -52,7 +70,7 @@ static int fill(bench *b, quire_seq_id seq, uint32_t first, uint32_t n)
         return QUIRE_OK;
     }
     if (b->opts->is_filled_fast) {
-        return quire_runtime_fill(b->session->runtime, seq, n, SEED);
+        return fill_fast(b, seq, n);
     }
     return quire_opened_prefill(b->session, seq, b->tokens + first, n, "filling", &logits);
 }
@@ -105,7 +123,7 @@ static int decode_step(bench *b, const int32_t *token)
     for (uint32_t i = 0; i < b->opts->n_seqs; i++) {
         b->slices[i] = (quire_slice){ b->seqs[i], token, 1, QUIRE_LOGITS_LAST };
     }
-    return quire_runtime_step(b->session->runtime, b->slices, b->opts->n_seqs, &logits);
+    return quire_opened_step(b->session, b->slices, b->opts->n_seqs, &logits);
 }
 
 static int run_decode(bench *b, uint32_t n)

@@ -360,6 +360,8 @@ static int start(serving *s, quire_error *err)
     QUIRE_TRY(quire_serve_store_open(&s->store, s->args, &s->tenants, &s->log, err));
     QUIRE_TRY(quire_serve_state_read(&opts.saver, s->args, &s->log, err));
     opts.tier.store = s->store;
+    opts.overflow =
+        quire_serve_overflow(s->args, quire_runtime_opts_get(s->session.runtime)->kv_budget_bytes);
     opts.model = s->session.model;
     opts.runtime = s->session.runtime;
     opts.classes = s->tiers.classes;

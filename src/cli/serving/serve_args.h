@@ -62,6 +62,7 @@ typedef struct quire_serve_args {
     bool store_all;
     const char *cache_state; /* see quire_serve_state_read() */
     uint64_t store_write_rate;
+    uint64_t kv_overflow_disk_bytes; /* 0 = as quire_serve_overflow_bytes() says */
     /* watching itself */
     const char *record;
     bool record_plain;

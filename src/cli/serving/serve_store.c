@@ -9,8 +9,9 @@
 
 #include <string.h>
 
-#define STATE_SHARE  64u /* of cache_disk: what state may take */
-#define STATE_COPIES 2u  /* of this identity, of other identities */
+#define STATE_SHARE    64u /* of cache_disk: what state may take */
+#define OVERFLOW_SIZES 8u  /* the file for offloaded pages: so many times the KV budget */
+#define STATE_COPIES   2u  /* of this identity, of other identities */
 
 /* The most bytes of the items of state of one identity. */
 static uint64_t state_bytes(const quire_serve_args *args)
@@ -125,6 +126,20 @@ int quire_serve_store_open(quire_store **out, const quire_serve_args *args,
     opts.log_ctx = (void *)(uintptr_t)log;
     quire_serve_tenants_disk(tenants, &opts);
     return quire_file_store_create(out, &opts, err);
+}
+
+const char *quire_serve_overflow_dir(const quire_serve_args *args)
+{
+    return args->common.kv_overflow == 0 && !args->cache_dir_readonly ? args->cache_dir : NULL;
+}
+
+quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, uint64_t kv_budget_bytes)
+{
+    return (quire_overflow_opts){
+        .dir = quire_serve_overflow_dir(args),
+        .capacity_bytes = args->kv_overflow_disk_bytes != 0 ? args->kv_overflow_disk_bytes
+                                                            : OVERFLOW_SIZES * kv_budget_bytes,
+    };
 }
 
 static void give_back(void *ctx, quire_transfer *transfer)

@@ -7,6 +7,7 @@
 #include "cli/serving/serve_args.h"
 #include "cli/serving/serve_classes.h"
 #include "cli/serving/serve_log.h"
+#include "engine/overflow.h"
 #include "store/store.h"
 
 /* Check that the settings of the store agree. Errors: QUIRE_INVAL. */
@@ -18,6 +19,11 @@ int quire_serve_store_check(const quire_serve_args *args, quire_error *err);
 int quire_serve_store_open(quire_store **out, const quire_serve_args *args,
                            quire_serve_tenants *tenants, const quire_serve_log *log,
                            quire_error *err);
+
+/* Where pages of requests larger than the KV budget go; NULL = such requests are refused. */
+const char *quire_serve_overflow_dir(const quire_serve_args *args);
+/* The engine's options for them. Memory: borrows from args. */
+quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, uint64_t kv_budget_bytes);
 
 /* Close a store that no engine has taken. NULL is allowed. */
 void quire_serve_store_close(quire_store *store);

@@ -29,7 +29,8 @@ typedef struct quire_common_args {
     int64_t page_tokens;
     int64_t n_batch;
     const char *kv_history; /* NULL = not asked for */
-    const char *cache_dir;  /* of run and chat; NULL = none */
+    const char *cache_dir;  /* of run, chat and bench; NULL = none */
+    int kv_overflow;        /* 0 = tier, 1 = refuse */
     uint64_t cache_disk_bytes;
     bool is_json;
 } quire_common_args;
@@ -147,7 +148,15 @@ typedef struct quire_sampling_args {
     { .names = { "--cache-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,              \
       .max = 1e15, .initial_text = "20GiB, or more if the directory takes more already",           \
       .offset = offsetof(quire_common_args, cache_disk_bytes),                                     \
-      .help = "most disk space that the directory takes" }
+      .help = "most disk space that the directory takes" },                                        \
+    { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,       \
+      .initial = "tier", .offset = offsetof(quire_common_args, kv_overflow),                       \
+      .help = "with a --kv-budget that the text's KV exceeds: keep the rest of its pages in a "    \
+              "nameless file in --cache-dir and read them from there in each step (tier), or "     \
+              "refuse" }
+
+/* The choices of --kv-overflow. */
+extern const char *const quire_kv_overflows[];
 
 /* Options of each command with one runtime. */
 #define QUIRE_ROWS_RUNTIME(default_ctx)                                                            \

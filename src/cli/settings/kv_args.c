@@ -4,8 +4,11 @@
 #include "cli/settings/kv_args.h"
 
 #include "base/check.h"
+#include "cli/settings/args.h"
 
 #include <stdio.h>
+
+const char *const quire_kv_overflows[] = { "tier", "refuse", NULL };
 
 quire_kv_args quire_kv_args_of(const quire_kv_args *args, const quire_kv_choice *choice)
 {

@@ -272,6 +272,7 @@ static void count_admission(quire_loop *loop, quire_request *r, const quire_pref
     quire_histogram_add(&s->classes[r->class_index].queue,
                         (double)(r->admitted_us - r->submitted_us) * 1e-6);
     quire_loop_qos_admitted(loop, r);
+    quire_overflow_admitted(loop, r);
     loop->events.admitted(loop->events.ctx, r, match);
     quire_explanation_begin(&e, r, match, r->admitted_us);
     quire_request_explained(r, &e);

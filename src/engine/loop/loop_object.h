@@ -14,10 +14,8 @@
 
 /* The file for requests that are larger than the budget: overflow_loop.h. */
 typedef struct quire_loop_overflow {
-    quire_offload *offload;  /* NULL = none */
-    quire_attn_device inner; /* the runtime's device without it */
-    bool is_wired;           /* the runtime's device is the stream's */
-    uint32_t n_given;        /* stripes given up in this round for requests that wait */
+    quire_offload *offload; /* NULL = none */
+    uint32_t n_given;       /* stripes given up in this round for requests that wait */
 } quire_loop_overflow;
 
 struct quire_loop {

@@ -7,81 +7,19 @@
 #include "base/num.h"
 #include "engine/loop/loop_object.h"
 
-#include <stdlib.h>
-
 /* ---- life ---- */
-
-/* Whether the stream can serve all layers. */
-static int layers_check(const quire_loop *loop, const quire_attn_device *device, quire_error *err)
-{
-    const quire_runtime_opts *o = loop->runtime_opts;
-
-    for (uint32_t il = 0; il < loop->desc->n_layer; il++) {
-        quire_attn_layer layer;
-
-        (void)quire_kv_layout(loop->desc, o->kv_pairs, o->page_tokens, il, &layer);
-        if (device->check(device->ctx, &layer) < 0) {
-            return quire_error_set(err, QUIRE_UNSUPP,
-                                   "layer %u shares its KV with others: such pages cannot be "
-                                   "offloaded (--kv-overflow refuse)",
-                                   il);
-        }
-    }
-    return QUIRE_OK;
-}
-
-static int offload_open(quire_loop *loop, const size_t *part_bytes, quire_error *err)
-{
-    quire_attn_device *device = quire_runtime_device(loop->runtime);
-    const quire_offload_opts opts = {
-        .cache = loop->cache,
-        .inner = device,
-        .group = QUIRE_KV_GROUP_MAIN,
-        .file = { .dir = loop->opts.overflow.dir,
-                  .capacity_bytes = loop->opts.overflow.capacity_bytes,
-                  .wait_ms = loop->opts.overflow.wait_ms,
-                  .ops = loop->opts.overflow.ops,
-                  .n_parts = loop->desc->n_stored,
-                  .part_bytes = part_bytes,
-                  .extent_pages =
-                      quire_cache_extent_pages(loop->room.page_bytes, loop->desc->n_stored) },
-    };
-    quire_attn_device stream;
-
-    QUIRE_TRY(quire_offload_open(&loop->overflow.offload, &opts, err));
-    stream = quire_offload_device(loop->overflow.offload);
-    QUIRE_TRY(layers_check(loop, &stream, err));
-    loop->overflow.inner = *device;
-    loop->overflow.is_wired = true;
-    *device = stream;
-    return QUIRE_OK;
-}
 
 int quire_overflow_create(quire_loop *loop, quire_error *err)
 {
-    const quire_runtime_opts *o = loop->runtime_opts;
-    size_t *part_bytes;
-    int rc;
-
-    if (loop->opts.overflow.dir == NULL) {
-        return QUIRE_OK;
-    }
-    part_bytes = calloc(loop->desc->n_stored, sizeof *part_bytes);
-    if (part_bytes == NULL) {
-        return quire_error_set(err, QUIRE_NOMEM, "no memory for the engine");
-    }
-    (void)quire_kv_parts(loop->desc, o->kv_pairs, o->page_tokens, false, part_bytes);
-    rc = offload_open(loop, part_bytes, err);
-    free(part_bytes);
-    return rc;
+    return loop->opts.overflow.dir == NULL
+               ? QUIRE_OK
+               : quire_overflow_open(&loop->overflow.offload, loop->runtime, loop->desc,
+                                     &loop->opts.overflow, err);
 }
 
 void quire_overflow_destroy(quire_loop *loop)
 {
-    if (loop->overflow.is_wired) {
-        *quire_runtime_device(loop->runtime) = loop->overflow.inner;
-    }
-    quire_offload_close(loop->overflow.offload);
+    quire_overflow_close(loop->overflow.offload, loop->runtime);
 }
 
 /* ---- large requests ---- */
@@ -134,18 +72,22 @@ uint64_t quire_overflow_ahead(const quire_loop *loop, const quire_request *r, ui
     return quire_min_u64(bytes, share > held ? share - held : 0);
 }
 
+static bool is_large(const quire_loop *loop, const quire_request *r)
+{
+    return quire_loop_need_bytes(loop, r->n_tokens + 1) > memory_bytes(loop);
+}
+
 /* The running request that gives up pages first: of the lowest rank, then with most to give. */
 static quire_request *giver_find(const quire_loop *loop, uint64_t keep_bytes)
 {
     const bool is_alone = loop->set.n_running + loop->set.n_parked == 1;
-    const uint64_t memory = memory_bytes(loop);
     quire_request *giver = NULL;
     uint64_t giver_bytes = 0;
 
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
         quire_request *r = loop->set.running[i];
-        const bool is_large = is_alone || quire_loop_need_bytes(loop, r->n_tokens + 1) > memory;
-        const quire_offload_share share = is_large ? share_of(loop, r) : (quire_offload_share){ 0 };
+        const quire_offload_share share =
+            is_alone || is_large(loop, r) ? share_of(loop, r) : (quire_offload_share){ 0 };
 
         if (share.movable_bytes > keep_bytes &&
             (giver == NULL || r->rank < giver->rank ||
@@ -158,13 +100,13 @@ static quire_request *giver_find(const quire_loop *loop, uint64_t keep_bytes)
 }
 
 /* Offload a stripe. The file may be full of pages that nobody uses any more. */
-static bool give(quire_loop *loop, const quire_request *r)
+static bool give(quire_loop *loop, quire_seq_id seq)
 {
-    int rc = quire_offload_seq(loop->overflow.offload, r->kv.seq);
+    int rc = quire_offload_seq(loop->overflow.offload, seq);
 
     if (rc == QUIRE_LIMIT) {
         (void)quire_prefix_evict(loop->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
-        rc = quire_offload_seq(loop->overflow.offload, r->kv.seq);
+        rc = quire_offload_seq(loop->overflow.offload, seq);
     }
     return rc > 0;
 }
@@ -179,7 +121,18 @@ bool quire_overflow_relieve(quire_loop *loop)
     }
     r = giver_find(loop,
                    is_alone ? 0 : (uint64_t)((double)memory_bytes(loop) * QUIRE_OVERFLOW_SHARE));
-    return r != NULL && give(loop, r);
+    return r != NULL && give(loop, r->kv.seq);
+}
+
+bool quire_overflow_fetch_room(quire_loop *loop, const quire_request *r, quire_seq_id seq)
+{
+    return loop->overflow.offload != NULL && is_large(loop, r) && give(loop, seq);
+}
+
+void quire_overflow_admitted(quire_loop *loop, const quire_request *r)
+{
+    loop->figures.now.overflow.requests_total +=
+        loop->overflow.offload != NULL && is_large(loop, r);
 }
 
 bool quire_overflow_yield(quire_loop *loop)
@@ -193,7 +146,7 @@ bool quire_overflow_yield(quire_loop *loop)
         const quire_request *r =
             giver_find(loop, (uint64_t)((double)memory_bytes(loop) * QUIRE_OVERFLOW_SHARE));
 
-        if (r == NULL || !give(loop, r)) {
+        if (r == NULL || !give(loop, r->kv.seq)) {
             break;
         }
         has_given = true;

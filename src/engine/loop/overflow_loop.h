@@ -24,6 +24,11 @@ uint64_t quire_overflow_ahead(const quire_loop *loop, const quire_request *reque
 
 /* A step found no pages: whether a large request has given some up. */
 bool quire_overflow_relieve(quire_loop *loop);
+/* A page that comes from below for a request finds no room: whether the sequence that pages are
+ * written to has given some up. */
+bool quire_overflow_fetch_room(quire_loop *loop, const quire_request *request, quire_seq_id seq);
+/* A request was admitted for the first time. */
+void quire_overflow_admitted(quire_loop *loop, const quire_request *request);
 /* A request waits for room: whether a large request has given up pages. */
 bool quire_overflow_yield(quire_loop *loop);
 /* A step failed with this status: whether the cause is an offloaded page. The requests that stream

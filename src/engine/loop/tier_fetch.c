@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/num.h"
 #include "engine/loop/loop_object.h"
+#include "engine/loop/overflow_loop.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -307,7 +308,9 @@ static int page_use(quire_loop *loop, quire_fetch *f, const quire_transfer *t)
             : quire_page_same(&t->found, f->request->tokens + (size_t)page * page_tokens,
                               f->n_open);
     QUIRE_FAIL_IF(n == 0, QUIRE_NOTFOUND);
-    rc = quire_page_read(loop->cache, &loop->tier->parts, f->seq, &t->found, n);
+    do {
+        rc = quire_page_read(loop->cache, &loop->tier->parts, f->seq, &t->found, n);
+    } while (rc == QUIRE_NOPAGES && quire_overflow_fetch_room(loop, f->request, f->seq));
     QUIRE_FAIL_IF(rc < 0, rc == QUIRE_CORRUPT ? QUIRE_NOTFOUND : rc);
     QUIRE_TRY(quire_prefix_publish(loop->tree, f->ref, f->request->tokens, page * page_tokens + n,
                                    now_us));

@@ -1,0 +1,81 @@
+/* overflow.c - a file for offloaded pages before a runtime's device: see overflow.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "engine/overflow.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+
+/* Whether the stream can serve all layers. */
+static int layers_check(const quire_model_desc *desc, const quire_runtime_opts *o,
+                        const quire_attn_device *device, quire_error *err)
+{
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        quire_attn_layer layer;
+
+        (void)quire_kv_layout(desc, o->kv_pairs, o->page_tokens, il, &layer);
+        if (device->check(device->ctx, &layer) < 0) {
+            return quire_error_set(err, QUIRE_UNSUPP,
+                                   "layer %u shares its KV with others: such pages cannot be "
+                                   "offloaded (--kv-overflow refuse)",
+                                   il);
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int offload_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,
+                        const quire_overflow_opts *opts, size_t *part_bytes, quire_error *err)
+{
+    const quire_runtime_opts *o = quire_runtime_opts_get(runtime);
+    const size_t page_bytes = quire_kv_parts(desc, o->kv_pairs, o->page_tokens, false, part_bytes);
+    const quire_offload_opts offload = {
+        .cache = quire_runtime_cache(runtime),
+        .inner = quire_runtime_device(runtime),
+        .group = QUIRE_KV_GROUP_MAIN,
+        .file = { .dir = opts->dir,
+                  .capacity_bytes = opts->capacity_bytes,
+                  .wait_ms = opts->wait_ms,
+                  .ops = opts->ops,
+                  .n_parts = desc->n_stored,
+                  .part_bytes = part_bytes,
+                  .extent_pages = quire_cache_extent_pages(page_bytes, desc->n_stored) },
+    };
+    quire_attn_device stream;
+    int rc;
+
+    QUIRE_TRY(quire_offload_open(out, &offload, err));
+    stream = quire_offload_device(*out);
+    rc = layers_check(desc, o, &stream, err);
+    if (rc < 0) {
+        quire_offload_close(*out);
+        *out = NULL;
+        return rc;
+    }
+    *quire_runtime_device(runtime) = stream;
+    return QUIRE_OK;
+}
+
+int quire_overflow_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,
+                        const quire_overflow_opts *opts, quire_error *err)
+{
+    size_t *part_bytes = calloc(desc->n_stored, sizeof *part_bytes);
+    int rc;
+
+    *out = NULL;
+    if (part_bytes == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for offloaded pages");
+    }
+    rc = offload_open(out, runtime, desc, opts, part_bytes, err);
+    free(part_bytes);
+    return rc;
+}
+
+void quire_overflow_close(quire_offload *offload, quire_runtime *runtime)
+{
+    if (offload != NULL && runtime != NULL) {
+        *quire_runtime_device(runtime) = quire_offload_inner(offload);
+    }
+    quire_offload_close(offload);
+}

@@ -92,6 +92,7 @@ static int open_named(quire_offload_file *f, const char *dir)
 
 static int file_make(quire_offload_file *f, const quire_offload_file_opts *o, quire_error *err)
 {
+    (void)f->ops->make_dir(f->ops->ctx, o->dir, 0700); /* opening says why it failed */
     f->fd = quire_file_open_direct(f->ops, o->dir, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
     if (f->fd == -EOPNOTSUPP || f->fd == -EISDIR || f->fd == -EINVAL) {
         f->fd = open_named(f, o->dir);
@@ -134,6 +135,7 @@ int quire_offload_file_open(quire_offload_file **out, const quire_offload_file_o
     } else if ((rc = stripes_init(f, opts, err)) == QUIRE_OK &&
                (rc = file_make(f, opts, err)) == QUIRE_OK) {
         rc = quire_reads_create(&f->reads, opts->reads_kind, QUIRE_OFFLOAD_READS, &client, f->ops);
+        rc = rc == QUIRE_OK ? quire_offload_caller_open(&f->caller, f->ops) : rc;
         if (rc < 0) {
             quire_error_set(err, rc, "offloaded pages: no way to read: %s", quire_status_text(rc));
         }
@@ -148,12 +150,14 @@ int quire_offload_file_open(quire_offload_file **out, const quire_offload_file_o
 
 void quire_offload_file_close(quire_offload_file *f)
 {
+    const uint64_t deadline_ns = quire_clock_ns() + (uint64_t)QUIRE_OFFLOAD_CLOSE_MS * NS_PER_MS;
+    bool is_ended;
+
     if (f == NULL) {
         return;
     }
-    if (f->reads != NULL &&
-        !quire_reads_close(f->reads,
-                           quire_clock_ns() + (uint64_t)QUIRE_OFFLOAD_CLOSE_MS * NS_PER_MS)) {
+    is_ended = quire_offload_caller_close(f->caller, deadline_ns);
+    if ((f->reads != NULL && !quire_reads_close(f->reads, deadline_ns)) || !is_ended) {
         return; /* the disk is stuck: what it may still write to stays */
     }
     if (f->fd >= 0) {
@@ -237,6 +241,7 @@ static int failed(quire_offload_file *f, const char *call, int error)
     int status;
 
     (void)pthread_mutex_lock(&f->lock);
+    f->stats.is_broken |= error == -ETIMEDOUT;
     status = quire_offload_failed(f, call, error);
     (void)pthread_mutex_unlock(&f->lock);
     return status;
@@ -276,8 +281,9 @@ static int part_write(quire_offload_file *f, uint32_t stripe, uint32_t p,
         memcpy(f->bounce + i * part->page_bytes, from, part->page_bytes);
         sums[i] = quire_offload_sum(from, part->page_bytes);
     }
-    return quire_file_write_all(f->ops, f->fd, f->bounce, part->stripe_bytes,
-                                part->file_offset + (uint64_t)stripe * part->stripe_bytes);
+    return quire_offload_write_at(f->caller, f->fd, f->bounce, part->stripe_bytes,
+                                  part->file_offset + (uint64_t)stripe * part->stripe_bytes,
+                                  f->wait_ms);
 }
 
 /* The pages of a stripe change: reads under way are stale from now on. */
@@ -337,9 +343,9 @@ int quire_offload_file_read(quire_offload_file *f, uint32_t slot, void *buffer, 
         const size_t at = slot % QUIRE_OFFLOAD_STRIPE * part->page_bytes;
         const size_t begin = at / QUIRE_OFFLOAD_ALIGN * QUIRE_OFFLOAD_ALIGN;
         const size_t end = padded(at + part->page_bytes);
-        const int rc =
-            quire_file_read_all(f->ops, f->fd, f->bounce, end - begin,
-                                part->file_offset + (uint64_t)stripe * part->stripe_bytes + begin);
+        const int rc = quire_offload_read_at(
+            f->caller, f->fd, f->bounce, end - begin,
+            part->file_offset + (uint64_t)stripe * part->stripe_bytes + begin, f->wait_ms);
 
         if (rc < 0) {
             return failed(f, "read", rc);

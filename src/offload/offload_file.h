@@ -15,9 +15,9 @@
  * ends. Nothing in it is needed after a restart. The checksum (XXH3-128, 64 bits of it) of every
  * part of every page stays in memory, and every read compares it.
  *
- * Stuck disks: reads are asked for with a time limit, after which the file is *broken* and takes no
- * more calls. A read under way then owns its buffer for ever (reads.h). Writes and the reading of
- * one page wait for the disk.
+ * Stuck disks: only the file's threads wait for the disk. Their owner waits with a time limit,
+ * after which the file is *broken* and takes no more calls. What is under way then owns its buffer
+ * for ever (reads.h).
  *
  * Thread: one, the owner's.
  *
@@ -33,13 +33,13 @@
 #define QUIRE_OFFLOAD_ALIGN      4096u
 #define QUIRE_OFFLOAD_READ_BYTES ((size_t)1 << 20) /* of one read; at least a stripe */
 #define QUIRE_OFFLOAD_READS      8u                /* under way at once */
-#define QUIRE_OFFLOAD_WAIT_MS    10000u            /* for reads, before the file counts as broken */
+#define QUIRE_OFFLOAD_WAIT_MS    10000u            /* for the disk, before the file is broken */
 #define QUIRE_OFFLOAD_CLOSE_MS   2000u
 
 typedef struct quire_offload_file quire_offload_file;
 
 typedef struct quire_offload_file_opts {
-    const char *dir; /* of the file; it must exist */
+    const char *dir; /* of the file; made with mode 0700 if it is missing */
     uint64_t capacity_bytes;
     uint32_t n_parts;         /* >= 1 */
     const size_t *part_bytes; /* [n_parts], of one page, multiples of 64; copied */
@@ -53,7 +53,7 @@ typedef struct quire_offload_file_opts {
  * Memory: quire_offload_file_close(). */
 int quire_offload_file_open(quire_offload_file **out, const quire_offload_file_opts *opts,
                             quire_error *err);
-/* Reads under way get QUIRE_OFFLOAD_CLOSE_MS; after that their memory is lost. Accepts NULL. */
+/* What is under way gets QUIRE_OFFLOAD_CLOSE_MS; after that its memory is lost. Accepts NULL. */
 void quire_offload_file_close(quire_offload_file *file);
 
 /* Bytes of a part of a stripe, a multiple of QUIRE_OFFLOAD_ALIGN. */

@@ -17,6 +17,9 @@ typedef struct quire_offload_part {
     uint64_t file_offset;
 } quire_offload_part;
 
+/* A thread that makes one call at a time to the disk, so that the owner can stop waiting. */
+typedef struct quire_offload_caller quire_offload_caller;
+
 struct quire_offload_file {
     const quire_file_ops *ops;
     quire_reads *reads;
@@ -35,6 +38,7 @@ struct quire_offload_file {
     unsigned char *bounce; /* [stripe_bytes_max], aligned */
     uint64_t generation;
     uint32_t wait_ms;
+    quire_offload_caller *caller;
     pthread_mutex_t lock; /* guards the rest, and jobs */
     pthread_cond_t changed;
     quire_offload_job *first; /* jobs with reads to begin, in order */
@@ -55,6 +59,17 @@ bool quire_offload_stripe_is_good(const quire_offload_file *file, uint32_t strip
 /* Remember a failure of `call`: a negative errno, or 0 for a wrong checksum. Returns the status.
  * Thread: the holder of the lock. */
 int quire_offload_failed(quire_offload_file *file, const char *call, int error);
+
+/* Errors: QUIRE_NOMEM. */
+int quire_offload_caller_open(quire_offload_caller **out, const quire_file_ops *ops);
+/* Whether the thread has ended, by a deadline of quire_clock_ns(). Accepts NULL. */
+bool quire_offload_caller_close(quire_offload_caller *caller, uint64_t deadline_ns);
+/* Read or write all of a buffer that stays the caller's. Returns 0, a negative errno, or -ETIMEDOUT
+ * after wait_ms: the thread then has the buffer for ever, and must not be called again. */
+int quire_offload_read_at(quire_offload_caller *caller, int fd, void *buffer, size_t n_bytes,
+                          uint64_t offset, uint32_t wait_ms);
+int quire_offload_write_at(quire_offload_caller *caller, int fd, const void *buffer, size_t n_bytes,
+                           uint64_t offset, uint32_t wait_ms);
 
 /* The client of quire_reads: offload_jobs.c. */
 bool quire_offload_reads_next(void *ctx, quire_read *read);

@@ -33,14 +33,16 @@ static const quire_metric_family families[] = {
       "Pages that were given to the store: durable on disk, or not kept.",
       SAMPLES(FETCH("durable", copied_pages_total), FETCH("refused", refused_pages_total)) },
     { "quire_tier_reads_total", "counter", "records",
-      "`store`; `result`: `ok`, `absent`, `checksum`, `format`, `identity`, `tokens`, `io`",
+      "`store`; `result`: `ok`, `absent`, `checksum`, `format`, `identity`, `tokens`, `io`, "
+      "`closed`",
       "Records that a store below memory was asked for, by result. With two stores, the far one is "
       "asked for what the near one does not have. All results but ok count as misses: absent, not "
       "stored; checksum, damaged; format, from another version; identity, of another model, KV "
-      "format or tenant; tokens, another text; io, the disk failed.",
+      "format or tenant; tokens, another text; io, the disk or the server failed; closed, no "
+      "server is there, or it is left alone for a while.",
       SAMPLES(RESULT("ok", OK), RESULT("absent", ABSENT), RESULT("checksum", CHECKSUM),
               RESULT("format", FORMAT), RESULT("identity", IDENTITY), RESULT("tokens", TOKENS),
-              RESULT("io", IO)) },
+              RESULT("io", IO), RESULT("closed", CLOSED)) },
     { "quire_tier_read_bytes_total", "counter", "bytes", "`store`", "Bytes read from the store.",
       SAMPLES(STORE(NULL, VALUE_U64, read_bytes_total)) },
     { "quire_tier_written_bytes_total", "counter", "bytes", "`store`; `what`: `records`, `all`",

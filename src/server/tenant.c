@@ -57,3 +57,12 @@ bool quire_tenant_salt_names(const void *bytes, uint32_t n, quire_tenant_names *
     at = name_get(at, end, out->cache_salt, QUIRE_CACHE_SALT_MAX);
     return at != NULL && at == end;
 }
+
+uint32_t quire_tenant_salts_bytes(const void *bytes, uint32_t n)
+{
+    const unsigned char *at = bytes;
+    char tenant[QUIRE_TENANT_MAX + 1];
+    const unsigned char *end = name_get(at, at != NULL ? at + n : NULL, tenant, QUIRE_TENANT_MAX);
+
+    return end != NULL ? (uint32_t)(end - at) : 0;
+}

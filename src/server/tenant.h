@@ -23,6 +23,10 @@ void quire_tenant_salt_make(quire_tenant_salt *out, const char *tenant, const ch
 /* The common prefix of a tenant's salts for all values of cache_salt; no other tenant has it. */
 void quire_tenant_salts_begin(quire_tenant_salt *out, const char *tenant);
 
+/* How many bytes of a salt name its tenant: the length of quire_tenant_salts_begin()'s bytes. 0:
+ * the bytes do not hold a whole name. */
+uint32_t quire_tenant_salts_bytes(const void *bytes, uint32_t n);
+
 typedef struct quire_tenant_names {
     char tenant[QUIRE_TENANT_MAX + 1];
     char cache_salt[QUIRE_CACHE_SALT_MAX + 1];

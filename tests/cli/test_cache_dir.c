@@ -11,21 +11,16 @@
 #include <cmocka.h>
 
 #include "program.h"
+#include "served.h"
 
-#include <arpa/inet.h>
-#include <dirent.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#define REPLY_MAX 65536u
 
 /* ---- directories ---- */
 
@@ -38,24 +33,9 @@ static const char *new_dir(const char *name)
     return dir;
 }
 
-/* Remove the directory's files and the directory. Returns the number of segments. */
 static uint32_t remove_dir(void)
 {
-    DIR *d = opendir(dir);
-    struct dirent *e;
-    uint32_t n = 0;
-
-    assert_non_null(d);
-    while ((e = readdir(d)) != NULL) {
-        char path[1024];
-
-        (void)snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        n += strncmp(e->d_name, "segment-", 8) == 0;
-        (void)unlink(path);
-    }
-    (void)closedir(d);
-    assert_int_equal(rmdir(dir), 0);
-    return n;
+    return served_remove_dir(dir);
 }
 
 /* ---- run and chat ---- */
@@ -194,84 +174,9 @@ static program_running start(uint16_t *port)
     program_running running = program_start(PROGRAM(
         "serve", "-m", program_model(), "-t", "1", "--port", "0", "--kv", "f32", "--cache-dir", dir,
         "--cache-disk", "512MiB", "--store-all", "--log-level", "errors"));
-    char *line = program_line_with(running.out, "ready: ");
-    const char *colon = strrchr(line, ':');
 
-    assert_non_null(colon);
-    *port = (uint16_t)strtoul(colon + 1, NULL, 10);
-    free(line);
+    *port = served_port(&running);
     return running;
-}
-
-/* One request; the reply's body, in static memory. */
-static const char *ask(uint16_t port, const char *method, const char *path, const char *body)
-{
-    static char reply[REPLY_MAX];
-    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port) };
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    char request[4096];
-    size_t n = 0;
-    ssize_t got;
-    const char *begin;
-
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
-    (void)snprintf(request, sizeof request,
-                   "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-                   "Connection: close\r\nContent-Length: %zu\r\n\r\n%s",
-                   method, path, strlen(body), body);
-    assert_int_equal(write(fd, request, strlen(request)), (ssize_t)strlen(request));
-    while (n + 1 < sizeof reply && (got = read(fd, reply + n, sizeof reply - 1 - n)) > 0) {
-        n += (size_t)got;
-    }
-    reply[n] = '\0';
-    (void)close(fd);
-    begin = strstr(reply, "\r\n\r\n");
-    assert_non_null(begin);
-    return begin + 4;
-}
-
-/* The value of a metric. */
-static double metric(uint16_t port, const char *name)
-{
-    const char *text = ask(port, "GET", "/metrics", "");
-    char line[256];
-    const char *at;
-
-    (void)snprintf(line, sizeof line, "\n%s ", name);
-    at = strstr(text, line);
-    if (at == NULL) {
-        fail_msg("no metric %s", name);
-    }
-    return strtod(at + strlen(line), NULL);
-}
-
-static const char story[] =
-    "{\"max_tokens\": 4, \"temperature\": 0, \"ignore_eos\": true, \"prompt\": \"the river ran to "
-    "the sea and the tree saw it all the long day, and a dog and a cat ran by the old house, and "
-    "nobody knew why they did, and so it was for all of the years\"}";
-
-/* The answer and the cached tokens of a completion. */
-static json_int_t complete(uint16_t port, char *text, size_t text_bytes)
-{
-    json_t *document = json_loads(ask(port, "POST", "/v1/completions", story), 0, NULL);
-    const json_t *usage = json_object_get(document, "usage");
-    const json_t *choice = json_array_get(json_object_get(document, "choices"), 0);
-    json_int_t n;
-
-    assert_non_null(usage);
-    (void)snprintf(text, text_bytes, "%s", json_string_value(json_object_get(choice, "text")));
-    n = json_integer_value(
-        json_object_get(json_object_get(usage, "prompt_tokens_details"), "cached_tokens"));
-    json_decref(document);
-    return n;
-}
-
-static void doze(void)
-{
-    const struct timespec wait = { .tv_nsec = 20000000 };
-
-    (void)nanosleep(&wait, NULL);
 }
 
 /* A server finds its texts again after SIGTERM and after SIGKILL. */
@@ -287,19 +192,20 @@ static void serve_survives(void **state)
 
         (void)new_dir("serve-cache");
         running = start(&port);
-        assert_int_equal(complete(port, first, sizeof first), 0);
-        while (metric(port, "quire_tier_copied_pages_total{result=\"durable\"}") < 2.0) {
-            doze();
+        assert_int_equal(served_complete(port, first, sizeof first), 0);
+        while (served_metric(port, "quire_tier_copied_pages_total{result=\"durable\"}") < 2.0) {
+            served_doze();
         }
         assert_int_equal(kill(running.pid, signals[i]), 0);
         assert_int_equal(program_end(&running), i == 0 ? 0 : 128 + SIGKILL);
 
         running = start(&port);
-        assert_true(complete(port, again, sizeof again) >= 128);
+        assert_true(served_complete(port, again, sizeof again) >= 128);
         assert_string_equal(first, again);
-        assert_true(metric(port, "quire_tier_fetched_tokens_total") >= 128.0);
-        assert_true(metric(port, "quire_tier_reads_total{store=\"file\",result=\"ok\"}") >= 2.0);
-        assert_true(metric(port, "quire_tier_degraded{store=\"file\"}") == 0.0);
+        assert_true(served_metric(port, "quire_tier_fetched_tokens_total") >= 128.0);
+        assert_true(served_metric(port, "quire_tier_reads_total{store=\"file\",result=\"ok\"}") >=
+                    2.0);
+        assert_true(served_metric(port, "quire_tier_degraded{store=\"file\"}") == 0.0);
         assert_int_equal(kill(running.pid, SIGTERM), 0);
         assert_int_equal(program_end(&running), 0);
         (void)remove_dir();
@@ -324,17 +230,15 @@ static program_running start_with(uint16_t *port, const char *state)
         PROGRAM("serve", "-m", program_model(), "-t", "1", "--port", "0", "--kv", "f32",
                 "--cache-dir", dir, "--cache-disk", "512MiB", "--chat-template", "chatml",
                 "--log-level", "errors", "--cache-state", state));
-    char *line = program_line_with(running.out, "ready: ");
 
-    *port = (uint16_t)strtoul(strrchr(line, ':') + 1, NULL, 10);
-    free(line);
+    *port = served_port(&running);
     return running;
 }
 
 /* A number of a session, from GET /v1/cache/sessions/s; -1 = there is none. */
 static json_int_t session_number(uint16_t port, const char *name)
 {
-    json_t *document = json_loads(ask(port, "GET", "/v1/cache/sessions/s", ""), 0, NULL);
+    json_t *document = json_loads(served_ask(port, "GET", "/v1/cache/sessions/s", ""), 0, NULL);
     const json_t *value = json_object_get(document, name);
     const json_int_t n = json_is_integer(value) ? json_integer_value(value) : -1;
 
@@ -344,13 +248,7 @@ static json_int_t session_number(uint16_t port, const char *name)
 
 static bool has_pin(uint16_t port)
 {
-    return strstr(ask(port, "GET", "/v1/cache/pins/p", ""), "\"held\"") != NULL;
-}
-
-static void end_by(program_running *running, int number)
-{
-    assert_int_equal(kill(running->pid, number), 0);
-    assert_int_equal(program_end(running), number == SIGTERM ? 0 : 128 + number);
+    return strstr(served_ask(port, "GET", "/v1/cache/pins/p", ""), "\"held\"") != NULL;
 }
 
 /* A session and a pin are there after SIGTERM and after SIGKILL; a deleted one is not; with
@@ -366,36 +264,36 @@ static void state_survives(void **state)
 
         (void)new_dir("state-cache");
         running = start_with(&port, "sessions,pins");
-        (void)ask(port, "POST", "/v1/chat/completions", first_turn);
-        (void)ask(port, "POST", "/v1/cache/pins", pin);
+        (void)served_ask(port, "POST", "/v1/chat/completions", first_turn);
+        (void)served_ask(port, "POST", "/v1/cache/pins", pin);
         assert_int_equal(session_number(port, "turns"), 1);
         assert_true(has_pin(port));
-        while (metric(port, "quire_state_items") < 2.0) {
-            doze();
+        while (served_metric(port, "quire_state_items") < 2.0) {
+            served_doze();
         }
-        end_by(&running, signals[i]);
+        served_end(&running, signals[i]);
 
         running = start_with(&port, "sessions,pins,reuse");
-        assert_true(metric(port, "quire_state_restored_total{part=\"session\"}") == 1.0);
-        assert_true(metric(port, "quire_state_restored_total{part=\"pin\"}") == 1.0);
+        assert_true(served_metric(port, "quire_state_restored_total{part=\"session\"}") == 1.0);
+        assert_true(served_metric(port, "quire_state_restored_total{part=\"pin\"}") == 1.0);
         assert_int_equal(session_number(port, "turns"), 1);
         assert_int_equal(session_number(port, "messages"), 2);
-        (void)ask(port, "POST", "/v1/chat/completions", next_turn);
+        (void)served_ask(port, "POST", "/v1/chat/completions", next_turn);
         assert_int_equal(session_number(port, "turns"), 2);
         assert_int_equal(session_number(port, "messages"), 4);
         while (!has_pin(port)) {
-            doze();
+            served_doze();
         }
-        (void)ask(port, "DELETE", "/v1/cache/sessions/s", "");
-        end_by(&running, SIGTERM);
+        (void)served_ask(port, "DELETE", "/v1/cache/sessions/s", "");
+        served_end(&running, SIGTERM);
 
         running = start_with(&port, "none");
         assert_int_equal(session_number(port, "turns"), -1);
         assert_false(has_pin(port));
-        end_by(&running, SIGTERM);
+        served_end(&running, SIGTERM);
         running = start_with(&port, "pins"); /* what was switched off was removed */
-        assert_true(metric(port, "quire_state_restored_total{part=\"pin\"}") == 0.0);
-        end_by(&running, SIGTERM);
+        assert_true(served_metric(port, "quire_state_restored_total{part=\"pin\"}") == 0.0);
+        served_end(&running, SIGTERM);
         (void)remove_dir();
     }
 }
@@ -411,7 +309,7 @@ static void one_process_writes(void **state)
     (void)state;
     (void)new_dir("one-cache");
     running = start(&port);
-    (void)complete(port, text, sizeof text);
+    (void)served_complete(port, text, sizeof text);
     result = program_expect(
         1, PROGRAM("run", "-m", program_model(), "-p", "a", "-n", "1", "--cache-dir", dir));
     (void)snprintf(pid, sizeof pid, "%d", (int)running.pid);
@@ -431,7 +329,7 @@ static void settings_are_checked(void **state)
         program_args args;
         const char *says;
     } cases[] = {
-        { 2, PROGRAM("serve", "-m", m, "--store-all"), "store_all needs a cache_dir" },
+        { 2, PROGRAM("serve", "-m", m, "--store-all"), "store_all needs a cache_dir or a store" },
         { 2, PROGRAM("serve", "-m", m, "--cache-dir-readonly"),
           "cache_dir_readonly needs a cache_dir" },
         { 2, PROGRAM("serve", "-m", m, "--cache-dir", "/x", "--no-prefix-cache"),

@@ -190,6 +190,47 @@ static const quire_opt options[] = {
       .help = "read the pages of a waiting request from disk when it is expected to begin within "
               "N steps; 0 reads them when it begins" },
 
+    { .section = "Pages shared with other machines",
+      .names = { "--store" }, .type = QUIRE_OPT_TEXT, .unit = "URL", .initial_text = "none",
+      .offset = offsetof(quire_serve_args, store),
+      .help = "share KV pages with other machines through servers of Valkey or Redis: "
+              "valkey://HOST[:PORT][,HOST...], valkeys:// with TLS: docs/tiers.md" },
+    { .names = { "--store-key-file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .initial_text = "none", .offset = offsetof(quire_serve_args, store_key_file),
+      .help = "secret of at least 32 bytes that all machines have in common; pages that were not "
+              "made with it are not used. --store needs it" },
+    { .names = { "--store-user" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
+      .initial_text = "the servers' default user", .offset = offsetof(quire_serve_args, store_user),
+      .help = "user of the servers (ACL)" },
+    { .names = { "--store-password" }, .type = QUIRE_OPT_TEXT, .unit = "WORD", .is_secret = true,
+      .initial_text = "none", .offset = offsetof(quire_serve_args, store_password),
+      .help = "password of the servers. Other users of the machine can read command lines: prefer "
+              "QUIRE_STORE_PASSWORD, or --store-password-file" },
+    { .names = { "--store-password-file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .initial_text = "none", .offset = offsetof(quire_serve_args, store_password_file),
+      .help = "file whose first line is the password of the servers" },
+    { .names = { "--store-tls-ca" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .initial_text = "the system's", .offset = offsetof(quire_serve_args, store_tls_ca),
+      .help = "authorities (PEM) whose certificates the servers may have" },
+    { .names = { "--store-tls-cert" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .initial_text = "none", .offset = offsetof(quire_serve_args, store_tls_cert),
+      .help = "certificate (PEM) that this machine shows to the servers" },
+    { .names = { "--store-tls-key" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .initial_text = "none", .offset = offsetof(quire_serve_args, store_tls_key),
+      .help = "private key (PEM) of that certificate" },
+    { .names = { "--store-ttl" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 1,
+      .max = 31536000, .initial = "24h", .offset = offsetof(quire_serve_args, store_ttl_us),
+      .help = "shared pages go this time after they were written" },
+    { .names = { "--store-quota" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
+      .max = BYTES_MAX, .initial = "0", .initial_text = "0, no quota",
+      .offset = offsetof(quire_serve_args, store_quota_bytes),
+      .help = "most bytes that a tenant may write in the time of --store-ttl, on all machines "
+              "together" },
+    { .names = { "--store-timeout" }, .type = QUIRE_OPT_DURATION, .unit = "TIME", .min = 0.005,
+      .max = 60, .initial = "50ms", .offset = offsetof(quire_serve_args, store_timeout_us),
+      .help = "a server that is silent for this time, or whose replies take half of it in the "
+              "mean, is left alone for a while" },
+
     { .section = "Recording and tuning",
       .names = { "--record" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .initial_text = "none",
       .offset = offsetof(quire_serve_args, record),
@@ -429,7 +470,8 @@ quire_server_opts quire_serve_server_opts(const quire_serve_args *args)
 quire_opened_want quire_serve_want(const quire_serve_args *args)
 {
     const uint32_t n_running = (uint32_t)args->max_batch_size;
-    const uint32_t n_fetches = args->cache_dir != NULL ? QUIRE_TIER_FETCHES_MAX : 0;
+    const uint32_t n_fetches =
+        args->cache_dir != NULL || args->store != NULL ? QUIRE_TIER_FETCHES_MAX : 0;
 
     return (quire_opened_want){
         .n_seqs_max = n_running + quire_engine_parked_max(n_running) + n_fetches,

@@ -12,9 +12,11 @@
 #include "cli/serving/serve_classes.h"
 #include "cli/serving/serve_keys.h"
 #include "cli/serving/serve_log.h"
+#include "cli/serving/serve_shared.h"
 #include "cli/serving/serve_store.h"
 #include "cli/serving/serve_tune.h"
 #include "model/chat_templates.h"
+#include "model/kv_identity.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -171,6 +173,7 @@ static int check(serving *s, quire_error *err)
     QUIRE_TRY(quire_serve_memory_check(s->args, err));
     QUIRE_TRY(quire_serve_watch_check(s->args, err));
     QUIRE_TRY(quire_serve_store_check(s->args, err));
+    QUIRE_TRY(quire_serve_shared_check(s->args, err));
     QUIRE_TRY(quire_serve_classes_read(&s->tiers, s->args, err));
     QUIRE_TRY(quire_serve_tenants_read(&s->tenants, s->args, err));
     QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &s->tiers, err));
@@ -243,6 +246,12 @@ static void print_classes(const serving *s)
     printf("; tenants with an account of their own: %u\n", s->tenants.n);
 }
 
+/* Pages are to be read ahead, and there is no store to read them from. */
+static bool has_idle_prefetch(const serving *s)
+{
+    return s->args->prefetch_steps != 0 && s->args->cache_dir == NULL && s->args->store == NULL;
+}
+
 static int print_checked(const serving *s, const quire_runtime_opts *plan)
 {
     uint32_t n_admins = 0;
@@ -265,8 +274,8 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
            s->opts.model_name, s->kv_name, plan->n_ctx,
            quire_format_bytes(plan->kv_budget_bytes, budget, sizeof(budget)), s->keys.n, n_admins);
     print_classes(s);
-    if (s->args->prefetch_steps != 0 && s->args->cache_dir == NULL) {
-        printf("# prefetch_steps has no effect without cache_dir\n");
+    if (has_idle_prefetch(s)) {
+        printf("# prefetch_steps has no effect without cache_dir or store\n");
     }
     return QUIRE_EXIT_OK;
 }
@@ -295,9 +304,10 @@ static void warn(const serving *s)
                              own != NULL ? "not recognised" : "missing",
                              list_templates(names, sizeof(names)));
     }
-    if (s->args->prefetch_steps != 0 && s->args->cache_dir == NULL) {
+    if (has_idle_prefetch(s)) {
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
-                             "warning: prefetch_steps has no effect without cache_dir");
+                             "warning: prefetch_steps has no effect without cache_dir or "
+                             "store");
     }
 }
 
@@ -344,6 +354,7 @@ static int start_record(serving *s, quire_error *err)
 
 static int start(serving *s, quire_error *err)
 {
+    quire_serve_store_from from;
     quire_opened_want want = quire_serve_want(s->args);
     quire_engine_opts opts = quire_serve_engine_opts(s->args);
 
@@ -357,7 +368,9 @@ static int start(serving *s, quire_error *err)
     QUIRE_TRY(quire_opened_open_model(&s->session, &s->args->common, err));
     QUIRE_TRY(quire_opened_open_runtime(&s->session, &s->args->common, &want, err));
     warn(s);
-    QUIRE_TRY(quire_serve_store_open(&s->store, s->args, &s->tenants, &s->log, err));
+    from = (quire_serve_store_from){ s->args, &s->tenants, &s->log, { 0 } };
+    quire_kv_identity_get(s->session.runtime, from.identity);
+    QUIRE_TRY(quire_serve_store_open(&s->store, &from, err));
     QUIRE_TRY(quire_serve_state_read(&opts.saver, s->args, &s->log, err));
     opts.tier.store = s->store;
     opts.overflow =

@@ -63,6 +63,18 @@ typedef struct quire_serve_args {
     const char *cache_state; /* see quire_serve_state_read() */
     uint64_t store_write_rate;
     uint64_t kv_overflow_disk_bytes; /* 0 = as quire_serve_overflow_bytes() says */
+    /* pages shared with other machines */
+    const char *store; /* URL; NULL = none */
+    const char *store_key_file;
+    const char *store_user;
+    const char *store_password;
+    const char *store_password_file;
+    const char *store_tls_ca;
+    const char *store_tls_cert;
+    const char *store_tls_key;
+    uint64_t store_ttl_us;
+    uint64_t store_quota_bytes;
+    uint64_t store_timeout_us;
     /* watching itself */
     const char *record;
     bool record_plain;

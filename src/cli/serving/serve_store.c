@@ -5,6 +5,8 @@
 
 #include "base/check.h"
 #include "base/num.h"
+#include "cli/serving/serve_shared.h"
+#include "store/chain_store.h"
 #include "store/file/file_store.h"
 
 #include <string.h>
@@ -100,18 +102,18 @@ int quire_serve_store_check(const quire_serve_args *args, quire_error *err)
         }
         return state_parts(args->cache_state, keeps, err);
     }
-    needs = args->cache_dir_readonly ? "cache_dir_readonly" : needs;
-    needs = args->store_all ? "store_all" : needs;
+    needs =
+        args->store_all && args->store == NULL ? "store_all needs a cache_dir or a store" : needs;
+    needs = args->cache_dir_readonly ? "cache_dir_readonly needs a cache_dir" : needs;
     if (needs != NULL) {
-        return quire_error_set(err, QUIRE_INVAL, "%s needs a cache_dir", needs);
+        return quire_error_set(err, QUIRE_INVAL, "%s", needs);
     }
     return state_parts(args->cache_state, keeps, err);
 }
 
-int quire_serve_store_open(quire_store **out, const quire_serve_args *args,
-                           quire_serve_tenants *tenants, const quire_serve_log *log,
-                           quire_error *err)
+static int file_open(quire_store **out, const quire_serve_store_from *from, quire_error *err)
 {
+    const quire_serve_args *args = from->args;
     quire_file_store_opts opts = QUIRE_FILE_STORE_OPTS_INIT;
 
     *out = NULL;
@@ -123,8 +125,8 @@ int quire_serve_store_open(quire_store **out, const quire_serve_args *args,
     opts.write_rate = args->store_write_rate;
     opts.is_readonly = args->cache_dir_readonly;
     opts.log = log_trouble;
-    opts.log_ctx = (void *)(uintptr_t)log;
-    quire_serve_tenants_disk(tenants, &opts);
+    opts.log_ctx = (void *)(uintptr_t)from->log;
+    quire_serve_tenants_disk(from->tenants, &opts);
     return quire_file_store_create(out, &opts, err);
 }
 
@@ -153,4 +155,25 @@ void quire_serve_store_close(quire_store *store)
     if (store != NULL) {
         store->ops->close(store, give_back, NULL);
     }
+}
+
+int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from, quire_error *err)
+{
+    quire_chain_store_opts chain = { 0 };
+    int rc;
+
+    *out = NULL;
+    QUIRE_TRY(file_open(&chain.near, from, err));
+    rc = quire_serve_shared_open(&chain.far, from->args, from->identity, from->log, err);
+    if (rc == QUIRE_OK && chain.near != NULL && chain.far != NULL) {
+        rc = quire_chain_store_create(out, &chain);
+        rc = rc < 0 ? quire_error_set(err, rc, "no memory for two stores") : rc;
+    } else if (rc == QUIRE_OK) {
+        *out = chain.near != NULL ? chain.near : chain.far;
+    }
+    if (rc < 0) {
+        quire_serve_store_close(chain.far);
+        quire_serve_store_close(chain.near);
+    }
+    return rc;
 }

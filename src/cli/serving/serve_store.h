@@ -13,12 +13,18 @@
 /* Check that the settings of the store agree. Errors: QUIRE_INVAL. */
 int quire_serve_store_check(const quire_serve_args *args, quire_error *err);
 
-/* Open the store; *out is NULL if the settings name none. Trouble of the store goes to the log;
- * log and tenants are borrowed. Errors: quire_file_store_create(). Memory: end with
- * (*out)->ops->close(), or give it to an engine. */
-int quire_serve_store_open(quire_store **out, const quire_serve_args *args,
-                           quire_serve_tenants *tenants, const quire_serve_log *log,
-                           quire_error *err);
+/* What a store is opened from; all is borrowed as long as the store is there. */
+typedef struct quire_serve_store_from {
+    const quire_serve_args *args;
+    quire_serve_tenants *tenants;
+    const quire_serve_log *log; /* of trouble */
+    uint64_t identity[2];       /* of the model */
+} quire_serve_store_from;
+
+/* Open the store: a directory, a shared store, or one behind the other; *out is NULL if the
+ * settings name none. Errors: quire_file_store_create(), quire_serve_shared_open(). Memory: end
+ * with (*out)->ops->close(), or give it to an engine. */
+int quire_serve_store_open(quire_store **out, const quire_serve_store_from *from, quire_error *err);
 
 /* Where pages of requests larger than the KV budget go; NULL = such requests are refused. */
 const char *quire_serve_overflow_dir(const quire_serve_args *args);

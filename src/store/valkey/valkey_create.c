@@ -45,24 +45,36 @@ static int opts_check(const quire_valkey_store_opts *o, quire_error *err)
     return QUIRE_OK;
 }
 
-static int url_read(quire_valkey_store *m, quire_error *err)
+/* Read what the options name. Memory: quire_vk_tls_free(*tls), which may be NULL. */
+static int opts_read(const quire_valkey_store_opts *o, quire_valkey_url *url, quire_seal_key *key,
+                     quire_vk_tls **tls, quire_error *err)
 {
-    const quire_valkey_store_opts *o = &m->opts;
+    const quire_vk_tls_opts files = { o->ca_file, o->cert_file, o->key_file };
     quire_error inner = QUIRE_ERROR_INIT;
 
-    if (quire_valkey_url_parse(o->url, &m->url, &inner) < 0) {
+    *tls = NULL;
+    QUIRE_TRY(opts_check(o, err));
+    if (quire_valkey_url_parse(o->url, url, &inner) < 0) {
         return quire_error_set(err, QUIRE_INVAL, "store: %.300s", inner.message);
     }
-    if (!m->url.is_tls && (o->ca_file != NULL || o->cert_file != NULL)) {
+    if (!url->is_tls && (o->ca_file != NULL || o->cert_file != NULL)) {
         return quire_error_set(err, QUIRE_INVAL,
                                "store: certificates are for TLS: the URL begins with valkeys://");
     }
-    if (m->url.is_tls) {
-        const quire_vk_tls_opts tls = { o->ca_file, o->cert_file, o->key_file };
+    QUIRE_TRY(quire_seal_key_read(key, o->secret_file, err));
+    return url->is_tls ? quire_vk_tls_new(tls, &files, err) : QUIRE_OK;
+}
 
-        return quire_vk_tls_new(&m->tls, &tls, err);
-    }
-    return QUIRE_OK;
+int quire_valkey_store_check(const quire_valkey_store_opts *opts, quire_error *err)
+{
+    quire_valkey_url url;
+    quire_seal_key key;
+    quire_vk_tls *tls;
+    const int rc = opts_read(opts, &url, &key, &tls, err);
+
+    quire_vk_tls_free(tls);
+    explicit_bzero(&key, sizeof key);
+    return rc;
 }
 
 static char *copy_of(const char *text)
@@ -142,9 +154,7 @@ static int open_all(quire_valkey_store *m, quire_error *err)
 {
     int rc;
 
-    QUIRE_TRY(opts_check(&m->opts, err));
-    QUIRE_TRY(url_read(m, err));
-    QUIRE_TRY(quire_seal_key_read(&m->key, m->opts.secret_file, err));
+    QUIRE_TRY(opts_read(&m->opts, &m->url, &m->key, &m->tls, err));
     names_make(m);
     m->user = copy_of(m->opts.user);
     m->password = copy_of(m->opts.password);
@@ -186,8 +196,13 @@ int quire_valkey_store_create(quire_store **out, const quire_valkey_store_opts *
 int quire_valkey_store_create(quire_store **out, const quire_valkey_store_opts *opts,
                               quire_error *err)
 {
-    (void)opts;
     *out = NULL;
+    return quire_valkey_store_check(opts, err);
+}
+
+int quire_valkey_store_check(const quire_valkey_store_opts *opts, quire_error *err)
+{
+    (void)opts;
     return quire_error_set(err, QUIRE_UNSUPP,
                            "store: this build has no shared store: it was made without hiredis or "
                            "libsodium (packages libhiredis-dev and libsodium-dev)");

@@ -90,9 +90,12 @@ typedef struct quire_valkey_store_opts {
     }
 /* clang-format on */
 
-/* Errors: QUIRE_INVAL (an option, named), QUIRE_IO (a file), QUIRE_UNSUPP (built without hiredis or
- * libsodium, or TLS without OpenSSL), QUIRE_NOMEM. A server that does not answer is no error.
- * Memory: end with (*out)->ops->close(). */
+/* Check the options without asking a server. Errors: QUIRE_INVAL (an option, named), QUIRE_IO (a
+ * file), QUIRE_UNSUPP (built without hiredis or libsodium, or TLS without OpenSSL). */
+int quire_valkey_store_check(const quire_valkey_store_opts *opts, quire_error *err);
+
+/* Errors: as above, QUIRE_NOMEM. A server that does not answer is no error. Memory: end with
+ * (*out)->ops->close(). */
 int quire_valkey_store_create(quire_store **out, const quire_valkey_store_opts *opts,
                               quire_error *err);
 

@@ -1,0 +1,35 @@
+/* served.h - a client of the built program's server, for tests that run it end to end.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_SERVED_H
+#define QUIRE_TESTS_SERVED_H
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "program.h"
+
+/* A request to /v1/completions with a prompt of some pages. */
+extern const char served_story[];
+
+/* Wait until a started server is ready. Returns its port. */
+uint16_t served_port(const program_running *running);
+/* One request to this machine; the reply's body, in static memory. */
+const char *served_ask(uint16_t port, const char *method, const char *path, const char *body);
+/* The value of a metric. */
+double served_metric(uint16_t port, const char *name);
+/* The answer to served_story, and the cached tokens. */
+json_int_t served_complete(uint16_t port, char *text, size_t text_bytes);
+/* Wait for a moment, between two looks at something. */
+void served_doze(void);
+/* Remove a cache directory with its files. Returns the number of segments. */
+uint32_t served_remove_dir(const char *dir);
+/* End a server by a signal, and check how it ended. */
+void served_end(program_running *running, int number);
+
+#endif /* QUIRE_TESTS_SERVED_H */

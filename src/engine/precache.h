@@ -12,6 +12,12 @@
  * the step; KV computed so far stays cached. It uses free memory only and never evicts: cached
  * texts have proven more useful than a guess. Its pages have the lowest rank.
  *
+ * Reading comes before computing. With a store below memory (tier.h), the pages of a session that
+ * memory lacks are fetched when the session is likely to continue soon: when at least half of the
+ * mean time between its turns has passed, or less than QUIRE_PRECACHE_NEAR_US of it are left. Each
+ * session is tried once after each turn, one at a time, into free memory; a request that arrives
+ * ends it. So a session that comes back after a restart finds its pages in memory.
+ *
  * Gain counts pre-cached tokens that requests hit. Waste counts pre-cached tokens that were
  * evicted, expired or unused for judge_us. When waste exceeds gain by more than slack_tokens,
  * pre-caching pauses: for a minute at first, then twice as long each time. After a pause the full
@@ -25,6 +31,9 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#define QUIRE_PRECACHE_NEAR_US 60000000u
+#define QUIRE_PRECACHE_TRIED   64u /* sessions that are remembered as fetched or tried */
 
 typedef struct quire_precache_opts {
     bool is_off;

@@ -26,6 +26,8 @@
  * should be able to begin within so many steps: when as many running requests as stand before it
  * are due to end by then. Pages fetched ahead are cached pages; others may evict them again.
  *
+ * Sessions that are expected to continue soon are fetched in idle time (precache.h).
+ *
  * Copying. A page is copied below when it is worth it: it was hit at least once, a session or a pin
  * has it, or copies_all is set. A request that is preempted leaves copies of its pages, as far as
  * buffers are free and reading costs less than computing. Open pages are copied when they have
@@ -70,6 +72,7 @@ typedef struct quire_tier_stats {
     char name[QUIRE_STORE_NAME_MAX]; /* of the store */
     uint32_t fetching;               /* requests now */
     uint64_t fetches_total;          /* begun */
+    uint64_t ahead_total;            /* sessions whose pages were asked for in idle time */
     uint64_t fetched_tokens_total;   /* written into the tree */
     uint64_t fetched_bytes_total;    /* of records, for these tokens */
     uint64_t slow_total;             /* fetches given up: pages came too slowly */

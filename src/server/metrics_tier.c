@@ -15,12 +15,14 @@
 /* clang-format off */
 static const quire_metric_family families[] = {
     { "quire_tier_fetches_total", "counter", "fetches",
-      "`result`: `begun`, `slow`, `short`, `skipped`",
+      "`result`: `begun`, `slow`, `short`, `skipped`, `ahead`",
       "Requests that asked the store below memory for pages: begun; of these, given up because "
       "pages came too slowly (slow), and ended because memory was short (short). skipped counts "
-      "requests that did not ask, because computing costs less or because the store had failed.",
+      "requests that did not ask, because computing costs less or because the store had failed. "
+      "ahead counts sessions whose pages were asked for in idle time, before their next turn.",
       SAMPLES(FETCH("begun", fetches_total), FETCH("slow", slow_total),
-              FETCH("short", short_total), FETCH("skipped", skipped_total)) },
+              FETCH("short", short_total), FETCH("skipped", skipped_total),
+              FETCH("ahead", ahead_total)) },
     { "quire_tier_fetching", "gauge", "requests", NULL,
       "Requests that wait for pages from the store now.", ONE(VALUE_U32, tier.fetching) },
     { "quire_tier_fetched_tokens_total", "counter", "tokens", NULL,

@@ -65,6 +65,7 @@ static void place_make(place *p)
     atomic_store(&p->wall_us, (uint64_t)1000000 * US_PER_S);
     p->opts = (quire_engine_opts)QUIRE_ENGINE_OPTS_INIT;
     p->opts.tier.store = p->store;
+    p->opts.precache.is_off = true; /* pages are read by the turns of these tests alone */
     p->opts.saver = (quire_saver_opts){
         .dir = p->path,
         .keeps = { true, true, true },

@@ -62,6 +62,10 @@ struct quire_adapt {
 
     quire_precache_book *book; /* NULL = nothing is computed in advance */
     quire_precache_run run;
+    struct {
+        uint64_t owner, changed; /* of sessions: as in quire_session_info */
+    } fetched[QUIRE_PRECACHE_TRIED];
+    uint32_t n_fetched;        /* ever; the last ones are in fetched[] */
     uint64_t precache_idle_us; /* idle time before pre-caching begins */
     uint64_t busy_us;          /* when a request last ran or waited */
 

@@ -23,7 +23,9 @@ typedef struct search {
     quire_adapt *adapt;
     uint64_t now_us;
     uint32_t n_sessions;
-    double best; /* expected tokens saved */
+    bool is_fetch;    /* for a session to fetch; else for a text to compute */
+    uint64_t changed; /* of the session that is best */
+    double best;      /* expected tokens saved */
 } search;
 
 /* Whether the missing tokens were evicted or expired, rather than invalidated. */
@@ -65,7 +67,25 @@ static int run_take(quire_precache_run *run, const quire_precache_text *text, ui
     return QUIRE_OK;
 }
 
-static void consider(search *s, const quire_precache_text *text, double hope, uint64_t owner)
+/* Whether a session was fetched, or tried, after its last turn. */
+static bool is_tried(const quire_adapt *adapt, const quire_session_info *info)
+{
+    for (uint32_t i = 0; i < QUIRE_PRECACHE_TRIED; i++) {
+        if (adapt->fetched[i].owner == info->owner && adapt->fetched[i].changed == info->changed) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether a session is due soon, or is late. */
+static bool is_near(uint64_t gap_us, uint64_t age_us)
+{
+    return age_us + quire_max_u64(gap_us / 2, QUIRE_PRECACHE_NEAR_US) >= gap_us;
+}
+
+/* Returns whether the text is the best one so far. */
+static bool consider(search *s, const quire_precache_text *text, double hope, uint64_t owner)
 {
     const quire_prefix_key key = quire_loop_key(s->adapt->loop, text->tenant, text->tenant_bytes);
     quire_prefix_match match;
@@ -73,16 +93,18 @@ static void consider(search *s, const quire_precache_text *text, double hope, ui
 
     quire_prefix_lookup(s->adapt->parts->tree, &key, text->tokens, text->n_tokens, &match);
     worth = hope * (double)(text->n_tokens - match.n_tokens);
-    if (may_come_back(&match) && worth > s->best &&
+    if ((s->is_fetch || may_come_back(&match)) && worth > s->best &&
         has_free(s->adapt, match.n_tokens, text->n_tokens) &&
         run_take(&s->adapt->run, text, owner) == QUIRE_OK) {
         s->best = worth;
+        return true;
     }
+    return false;
 }
 
 static int consider_text(void *ctx, const quire_precache_text *text, double hope)
 {
-    consider(ctx, text, hope, 0);
+    (void)consider(ctx, text, hope, 0);
     return 0;
 }
 
@@ -104,8 +126,10 @@ static int consider_session(void *ctx, const quire_session_info *info)
         const uint64_t gap_us = (info->used_us - info->created_us) / (info->n_turns - 1);
         const double hope = quire_precache_hope(gap_us, age_us);
 
-        if (hope > 0.0) {
-            consider(s, &text, hope, info->owner);
+        if (hope > 0.0 &&
+            (!s->is_fetch || (is_near(gap_us, age_us) && !is_tried(s->adapt, info))) &&
+            consider(s, &text, hope, info->owner)) {
+            s->changed = info->changed;
         }
     }
     return ++s->n_sessions >= SESSIONS_MAX;
@@ -260,6 +284,31 @@ static bool next_begin(quire_adapt *adapt, uint64_t now_us)
     return s.best > 0.0 && run_begin(adapt);
 }
 
+/* Fetch the session that is most likely to continue soon. Returns whether there was one. */
+static bool fetch_next(quire_adapt *adapt, uint64_t now_us)
+{
+    search s = { .adapt = adapt, .now_us = now_us, .is_fetch = true };
+    const quire_precache_run *run = &adapt->run;
+    const uint32_t i = adapt->n_fetched % QUIRE_PRECACHE_TRIED;
+
+    if (!quire_loop_can_fetch(adapt->loop)) {
+        return false;
+    }
+    (void)quire_sessions_visit(adapt->parts->sessions, NULL, 0, consider_session, &s);
+    if (s.best <= 0.0) {
+        return false;
+    }
+    adapt->fetched[i].owner = run->owner;
+    adapt->fetched[i].changed = s.changed;
+    adapt->n_fetched++;
+    (void)quire_loop_fetch_ahead(adapt->loop, &(quire_loop_text){ .tenant = run->tenant,
+                                                                  .tenant_bytes = run->tenant_bytes,
+                                                                  .tokens = run->tokens,
+                                                                  .n_tokens = run->n_tokens,
+                                                                  .owner = run->owner });
+    return true;
+}
+
 uint32_t quire_precache_idle(quire_adapt *adapt, uint32_t idle_ms)
 {
     const uint64_t now_us = quire_loop_now_us(adapt->loop);
@@ -273,6 +322,9 @@ uint32_t quire_precache_idle(quire_adapt *adapt, uint32_t idle_ms)
 
         return (uint32_t)quire_min_u64(left_us / US_PER_MS + 1, idle_ms);
     }
+    if (!is_running(adapt) && fetch_next(adapt, now_us)) {
+        return 0;
+    }
     if (!is_running(adapt) && (!is_allowed(adapt, now_us) || !next_begin(adapt, now_us))) {
         return idle_ms;
     }
@@ -282,6 +334,7 @@ uint32_t quire_precache_idle(quire_adapt *adapt, uint32_t idle_ms)
 void quire_precache_yield(quire_adapt *adapt)
 {
     adapt->busy_us = quire_loop_now_us(adapt->loop);
+    quire_loop_fetch_ahead_end(adapt->loop);
     if (is_running(adapt)) {
         adapt->figures.precache.aborted_runs_total++;
         run_end(adapt);
@@ -290,6 +343,7 @@ void quire_precache_yield(quire_adapt *adapt)
 
 void quire_precache_forget(quire_adapt *adapt)
 {
+    quire_loop_fetch_ahead_end(adapt->loop);
     if (is_running(adapt)) {
         run_close(adapt);
     }

@@ -96,7 +96,25 @@ const uint32_t *quire_loop_running_of(const quire_loop *loop);
 /* The figures of the stores below memory, as quire_store_parts(). 0: there is none. */
 uint32_t quire_loop_store_parts(const quire_loop *loop, quire_store_part *out);
 
+/* Whether there is a store below memory that nothing reads from now. */
+bool quire_loop_can_fetch(const quire_loop *loop);
+
 /* ---- setters ---- */
+
+typedef struct quire_loop_text {
+    const void *tenant;
+    uint32_t tenant_bytes;
+    const int32_t *tokens;
+    uint32_t n_tokens;
+    uint64_t owner; /* of the session, 0 = none */
+} quire_loop_text;
+
+/* Fetch a text from the store into the tree while no request runs. The caller makes sure that
+ * memory is free for it. Returns whether pages are on their way; the rounds of the loop take them
+ * in. */
+bool quire_loop_fetch_ahead(quire_loop *loop, const quire_loop_text *text);
+/* End it; what was fetched stays cached. */
+void quire_loop_fetch_ahead_end(quire_loop *loop);
 
 /* Pages or budget may have become free: requests waiting for room are tried again. */
 void quire_loop_released(quire_loop *loop);

@@ -113,6 +113,7 @@ static void tier_free(quire_loop *loop)
 {
     list_free(loop->tier->unused);
     list_free(loop->tier->unused_queries);
+    quire_tier_ahead_free(loop->tier);
     free(loop->tier);
     loop->tier = NULL;
 }

@@ -139,7 +139,10 @@ static int seq_begin(quire_loop *loop, quire_fetch *f, const quire_request *r, u
     };
     quire_prefix_match match;
 
-    QUIRE_TRY(quire_seq_open(loop->cache, quire_loop_region(loop, r->class_index), &f->seq));
+    QUIRE_TRY(quire_seq_open(loop->cache,
+                             r == loop->tier->ahead ? QUIRE_REGION_DYNAMIC
+                                                    : quire_loop_region(loop, r->class_index),
+                             &f->seq));
     QUIRE_TRY(quire_prefix_acquire(loop->tree, &f->key, f->seq, r->tokens, r->n_tokens, &opts,
                                    &match, &f->ref));
     f->next_use = match.n_tokens / loop->runtime_opts->page_tokens;
@@ -477,6 +480,16 @@ static bool is_worth(quire_loop *loop, uint32_t n_have, uint32_t n_want)
     return true;
 }
 
+bool quire_fetch_start(quire_loop *loop, quire_request *r, uint32_t n_have, uint32_t n_want)
+{
+    if (!is_worth(loop, n_have, n_want) || !fetch_begin(loop, r, n_have, n_want)) {
+        return false;
+    }
+    ask(loop, r->wait.fetch);
+    quire_tier_poll(loop, loop->set.n_running > 0); /* what the store knows at once */
+    return r->wait.fetch != NULL;
+}
+
 bool quire_tier_holds(quire_loop *loop, quire_request *r)
 {
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
@@ -503,12 +516,7 @@ bool quire_tier_holds(quire_loop *loop, quire_request *r)
         return true;
     }
     r->wait.has_fetched = true;
-    if (!is_worth(loop, n_have, n_want) || !fetch_begin(loop, r, n_have, n_want)) {
-        return false;
-    }
-    ask(loop, r->wait.fetch);
-    quire_tier_poll(loop, loop->set.n_running > 0); /* what the store knows at once */
-    return r->wait.fetch != NULL;
+    return quire_fetch_start(loop, r, n_have, n_want);
 }
 
 /* Steps until a running request ends, at most. */

@@ -37,6 +37,8 @@ typedef struct quire_fetch {
 typedef struct quire_tier {
     quire_tier_opts opts;
     quire_store *store;
+    quire_request *ahead; /* in no queue: stands for the text that is fetched ahead; NULL = none
+                             was */
     quire_fetch *fetches; /* by rank, the highest first; of one rank in order of their begin */
     /* Buffers. */
     quire_transfer *unused;         /* linked by next */
@@ -101,6 +103,11 @@ void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what);
 void quire_tier_stats_fill(quire_loop *loop);
 
 /* ---- between tier*.c ---- */
+
+/* Begin to fetch for a request what is behind n_have tokens, up to n_want, if that is worth it.
+ * Returns whether it waits for pages now. */
+bool quire_fetch_start(quire_loop *loop, quire_request *request, uint32_t n_have, uint32_t n_want);
+void quire_tier_ahead_free(quire_tier *tier);
 
 /* A buffer, or NULL: none is free. */
 quire_transfer *quire_tier_buffer_take(quire_tier *tier);

@@ -207,13 +207,13 @@ static void failed(quire_saver *saver, const quire_saved_item *item, int rc, con
 
     saver->has_failed = true;
     saver->has_vanished |= rc == -ENOENT;
-    count_io(saver, 0, false);
     if (!saver->is_failing) {
         saver->is_failing = true;
         quire_state_file_name(saver->identity, &item->name, file);
         quire_saver_log(saver, "state: cannot %s %s: %s; tried again every %u s", what, file,
                         strerror(-rc), QUIRE_SAVER_RETRY_US / 1000000u);
     }
+    count_io(saver, 0, false); /* who sees the figure finds the line */
 }
 
 static void write_new(quire_saver *saver, quire_saved_list *wanted)

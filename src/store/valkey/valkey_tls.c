@@ -89,7 +89,10 @@ quire_vk_session *quire_vk_session_new(quire_vk_tls *tls, int fd, const char *ho
     }
     has_name = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s->ssl), host) == 1;
     if (!has_name) {
-        has_name = SSL_set1_host(s->ssl, host) == 1 && SSL_set_tlsext_host_name(s->ssl, host) == 1;
+        /* SSL_set_tlsext_host_name() casts const away, of which clang warns. */
+        has_name = SSL_set1_host(s->ssl, host) == 1 &&
+                   SSL_ctrl(s->ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name,
+                            (void *)(uintptr_t)host) == 1;
     }
     if (!has_name || SSL_set_fd(s->ssl, fd) != 1) {
         quire_vk_session_free(s);

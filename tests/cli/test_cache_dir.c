@@ -13,6 +13,11 @@
 #include "program.h"
 #include "served.h"
 
+#include "rounds.h"
+#include "seed.h"
+
+#include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -353,6 +358,75 @@ static void settings_are_checked(void **state)
     }
 }
 
+/* Flip bits of a segment, anywhere. */
+static void segment_damage(const char *path, quire_rng *rng)
+{
+    const uint32_t n_flips = 1 + quire_rng_below(rng, 3);
+    const int fd = open(path, O_RDWR);
+    struct stat info;
+
+    assert_true(fd >= 0);
+    assert_int_equal(fstat(fd, &info), 0);
+    for (uint32_t i = 0; i < n_flips; i++) {
+        const off_t at = quire_rng_below(rng, (uint32_t)info.st_size);
+        unsigned char byte;
+
+        assert_int_equal(pread(fd, &byte, 1, at), 1);
+        byte ^= (unsigned char)(1u << quire_rng_below(rng, 8));
+        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    }
+    (void)close(fd);
+}
+
+static void segments_damage(quire_rng *rng)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+
+    assert_non_null(d);
+    while ((e = readdir(d)) != NULL) {
+        char path[1024];
+
+        if (strncmp(e->d_name, "segment-", 8) == 0) {
+            (void)snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+            segment_damage(path, rng);
+        }
+    }
+    (void)closedir(d);
+}
+
+/* Each run finds what damage has left, and puts what is missing beside it. */
+static void damage_changes_no_answer(void **state)
+{
+    static const char *const formats[] = { "f16", "q8", "q4" };
+    const char *prompt = program_text("prompt.txt", 220);
+    const int n_rounds = getenv("QUIRE_CHAOS") != NULL ? 100 : TEST_ROUNDS(4, 1);
+    quire_rng rng = test_rng(61);
+    json_int_t n_read = 0;
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        json_t *first;
+
+        (void)new_dir("damaged-cache");
+        first = run(prompt, formats[i]);
+        for (int round = 0; round < n_rounds; round++) {
+            json_t *again;
+
+            segments_damage(&rng);
+            again = run(prompt, formats[i]);
+            assert_string_equal(json_string_value(json_object_get(first, "text")),
+                                json_string_value(json_object_get(again, "text")));
+            n_read += number(again, "stored_tokens");
+            json_decref(again);
+        }
+        json_decref(first);
+        (void)remove_dir();
+    }
+    (void)printf("chaos: answers over damaged directories: %d, %lld stored tokens used, 0 differ\n",
+                 3 * n_rounds, (long long)n_read);
+}
+
 /* ulimit -f: writing the directory fails, and the answer comes all the same. */
 static void a_limit_of_file_lengths_ends_nothing(void **state)
 {
@@ -386,6 +460,7 @@ int main(void)
         cmocka_unit_test(state_survives),
         cmocka_unit_test(one_process_writes),
         cmocka_unit_test(settings_are_checked),
+        cmocka_unit_test(damage_changes_no_answer),
         cmocka_unit_test(a_limit_of_file_lengths_ends_nothing),
     };
 

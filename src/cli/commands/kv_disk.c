@@ -11,8 +11,8 @@
 #include "server/tenant.h"
 #include "store/file/file_store.h"
 #include "store/page_io.h"
+#include "store/store_wait.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +23,6 @@
 #define SPARE_BYTES ((uint64_t)256 << 20)
 #define WRITE_NS    ((uint64_t)60 * 1000000000u) /* the longest time that writing may take */
 #define READ_NS     ((uint64_t)5 * 1000000000u)  /* the longest time without a page */
-#define NS_PER_MS   1000000u
 
 struct quire_kv_disk {
     quire_opened *session;
@@ -34,26 +33,8 @@ struct quire_kv_disk {
     bool is_sealed; /* open pages are not kept */
     quire_transfer *unused;
     uint32_t n_away;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool has_done; /* under the lock */
+    quire_store_wait *wait;
 };
-
-static void wake(void *ctx)
-{
-    quire_kv_disk *d = ctx;
-
-    (void)pthread_mutex_lock(&d->lock);
-    d->has_done = true;
-    (void)pthread_cond_signal(&d->changed);
-    (void)pthread_mutex_unlock(&d->lock);
-}
-
-static void say_trouble(void *ctx, const char *line)
-{
-    (void)ctx;
-    quire_say("cache directory: %s", line);
-}
 
 /* ---- transfers ---- */
 
@@ -81,27 +62,11 @@ static void transfer_give(void *ctx, quire_transfer *t)
 static quire_transfer *transfer_wait(quire_kv_disk *d, uint64_t within_ns)
 {
     const uint64_t end_ns = quire_clock_ns() + within_ns;
-    quire_transfer *t = NULL;
+    quire_transfer *t;
 
-    while (d->store->ops->poll(d->store, &t, 1) == 0) {
-        struct timespec until;
-
-        if (quire_clock_ns() >= end_ns || quire_interrupt_seen()) {
-            return NULL;
-        }
-        (void)clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += (long)WAIT_MS * (long)NS_PER_MS;
-        if (until.tv_nsec >= 1000000000L) {
-            until.tv_sec++;
-            until.tv_nsec -= 1000000000L;
-        }
-        (void)pthread_mutex_lock(&d->lock);
-        if (!d->has_done) {
-            (void)pthread_cond_timedwait(&d->changed, &d->lock, &until);
-        }
-        d->has_done = false;
-        (void)pthread_mutex_unlock(&d->lock);
-    }
+    do {
+        t = quire_store_wait_next(d->wait, d->store, WAIT_MS);
+    } while (t == NULL && quire_clock_ns() < end_ns && !quire_interrupt_seen());
     return t;
 }
 
@@ -129,6 +94,8 @@ static int parts_open(quire_kv_disk *d)
     QUIRE_TRY(
         quire_page_parts_get(quire_runtime_cache(d->session->runtime), o->page_tokens, &d->parts));
     d->is_sealed = d->parts.n_groups > 1;
+    d->wait = quire_store_wait_new();
+    QUIRE_FAIL_IF(d->wait == NULL, QUIRE_NOMEM);
     for (uint32_t i = 0; i < TRANSFERS; i++) {
         quire_transfer *t = quire_transfer_new(d->parts.record_bytes, o->page_tokens);
 
@@ -160,9 +127,9 @@ static int store_open(quire_kv_disk *d, const quire_common_args *args, quire_err
     opts.dir = args->cache_dir;
     QUIRE_TRY(capacity_get(args, &opts.capacity_bytes, err));
     opts.write_rate = 0; /* one text: it is written once */
-    opts.log = say_trouble;
+    opts.log = quire_stored_say_trouble;
     QUIRE_TRY(quire_file_store_create(&d->store, &opts, err));
-    d->store->waker = (quire_store_waker){ wake, d };
+    d->store->waker = quire_store_wait_waker(d->wait);
     return QUIRE_OK;
 }
 
@@ -181,8 +148,6 @@ int quire_kv_disk_open(quire_kv_disk **out, const quire_common_args *args, quire
         return quire_error_set(err, QUIRE_NOMEM, "no memory for pages of the cache directory");
     }
     d->session = session;
-    (void)pthread_mutex_init(&d->lock, NULL);
-    (void)pthread_cond_init(&d->changed, NULL);
     quire_kv_disk_names(session, &d->salt, &d->root);
     rc = parts_open(d);
     if (rc < 0) {
@@ -213,8 +178,7 @@ void quire_kv_disk_close(quire_kv_disk *d)
         d->unused = t->next;
         quire_transfer_free(t);
     }
-    (void)pthread_cond_destroy(&d->changed);
-    (void)pthread_mutex_destroy(&d->lock);
+    quire_store_wait_free(d->wait);
     free(d);
 }
 

@@ -10,7 +10,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -19,38 +18,9 @@
 #define WINDOW_BYTES ((uint64_t)128 << 20) /* memory for them */
 #define ROOM_BYTES   ((uint64_t)20 << 30)  /* beyond what is there and what will be added */
 
-struct quire_stored_wait {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool has_done; /* under the lock */
-};
-
-/* ---- waiting ---- */
-
-static void wake(void *ctx)
-{
-    quire_stored_wait *w = ctx;
-
-    (void)pthread_mutex_lock(&w->lock);
-    w->has_done = true;
-    (void)pthread_cond_signal(&w->changed);
-    (void)pthread_mutex_unlock(&w->lock);
-}
-
 quire_transfer *quire_stored_next(quire_stored *stored)
 {
-    quire_stored_wait *w = stored->wait;
-    quire_transfer *t = NULL;
-
-    while (stored->store->ops->poll(stored->store, &t, 1) == 0) {
-        (void)pthread_mutex_lock(&w->lock);
-        while (!w->has_done) {
-            (void)pthread_cond_wait(&w->changed, &w->lock);
-        }
-        w->has_done = false;
-        (void)pthread_mutex_unlock(&w->lock);
-    }
-    return t;
+    return quire_store_wait_next(stored->wait, stored->store, UINT32_MAX);
 }
 
 /* ---- open, close ---- */
@@ -95,21 +65,10 @@ static int dir_look(quire_stored *s, bool is_made, quire_error *err)
     return QUIRE_OK;
 }
 
-static void say_trouble(void *ctx, const char *line)
+void quire_stored_say_trouble(void *ctx, const char *line)
 {
     (void)ctx;
     quire_say("cache directory: %s", line);
-}
-
-static int wait_create(quire_stored *s, quire_error *err)
-{
-    s->wait = calloc(1, sizeof *s->wait);
-    if (s->wait == NULL) {
-        return quire_error_set(err, QUIRE_NOMEM, "cannot open %s: out of memory", s->dir);
-    }
-    (void)pthread_mutex_init(&s->wait->lock, NULL);
-    (void)pthread_cond_init(&s->wait->changed, NULL);
-    return QUIRE_OK;
 }
 
 uint64_t quire_stored_room(const quire_stored *stored, const quire_stored_want *want)
@@ -131,18 +90,21 @@ int quire_stored_open(quire_stored *out, const char *dir, const quire_stored_wan
     int rc;
 
     QUIRE_TRY(quire_stored_look(out, dir, want->is_made, err));
-    QUIRE_TRY(wait_create(out, err));
+    out->wait = quire_store_wait_new();
+    if (out->wait == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "cannot open %s: out of memory", dir);
+    }
     opts.dir = dir;
     opts.is_readonly = !want->is_writer;
     opts.capacity_bytes = quire_stored_room(out, want);
     opts.write_rate = 0; /* nobody else waits for the disk */
-    opts.log = want->is_writer ? say_trouble : NULL;
+    opts.log = want->is_writer ? quire_stored_say_trouble : NULL;
     rc = quire_file_store_create(&out->store, &opts, err);
     if (rc < 0) {
         quire_stored_close(out);
         return rc;
     }
-    out->store->waker = (quire_store_waker){ wake, out->wait };
+    out->store->waker = quire_store_wait_waker(out->wait);
     return QUIRE_OK;
 }
 
@@ -169,11 +131,7 @@ void quire_stored_close(quire_stored *s)
     if (s->store != NULL) {
         s->store->ops->close(s->store, give_back, NULL);
     }
-    if (s->wait != NULL) {
-        (void)pthread_cond_destroy(&s->wait->changed);
-        (void)pthread_mutex_destroy(&s->wait->lock);
-        free(s->wait);
-    }
+    quire_store_wait_free(s->wait);
     list_free(s);
     *s = (quire_stored){ 0 };
 }

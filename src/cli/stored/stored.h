@@ -16,6 +16,7 @@
 #include "server/tenant.h"
 #include "store/file/file_visit.h"
 #include "store/store.h"
+#include "store/store_wait.h"
 
 /* What an identity and a tenant have in common: model, formats, cache_salt. */
 typedef struct quire_stored_root {
@@ -43,8 +44,6 @@ typedef struct quire_stored_record {
     bool is_end;
 } quire_stored_record;
 
-typedef struct quire_stored_wait quire_stored_wait;
-
 typedef struct quire_stored {
     const char *dir;
     quire_store *store;
@@ -56,7 +55,7 @@ typedef struct quire_stored {
     uint32_t n_segments;
     uint64_t file_bytes; /* of the segments, when the directory was opened */
     uint64_t record_bytes_max;
-    quire_stored_wait *wait;
+    quire_store_wait *wait;
 } quire_stored;
 
 /* How a directory is opened. Zero: only to be read, beside a process that writes. */
@@ -97,6 +96,9 @@ int quire_stored_read(quire_stored *stored, const quire_stored_record *const *re
                       bool (*each)(void *ctx, const quire_stored_record *record,
                                    const quire_transfer *transfer),
                       void *ctx);
+
+/* Trouble of a store of a command, to stderr: quire_file_store_opts.log. */
+void quire_stored_say_trouble(void *ctx, const char *line);
 
 /* The next transfer that the store gives back; waits for it. */
 quire_transfer *quire_stored_next(quire_stored *stored);

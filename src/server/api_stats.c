@@ -84,6 +84,7 @@ static void write_cache(quire_json_out *json, const quire_cache_stats *s)
     quire_json_u64(json, "extent_bytes", s->extent_bytes);
     quire_json_u64(json, "live_bytes", s->live_bytes);
     quire_json_u64(json, "cached_bytes", s->cached_bytes);
+    quire_json_u64(json, "offloaded_bytes", s->offloaded_bytes);
     quire_json_u64(json, "free_bytes", s->free_bytes);
     quire_json_u64(json, "slack_bytes", s->slack_bytes);
     quire_json_u64(json, "pages_live", s->pages_live);

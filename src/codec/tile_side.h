@@ -1,5 +1,5 @@
-/* tile_side.h - storing to the tiles of one side: tokens go to the form that takes them one by one,
- * and from there to the sealed form.
+/* tile_side.h - storing to the tiles of one side (K or V). New tokens are encoded into a tile of
+ * the open form, one by one. A full tile of a sealed format is then encoded into the sealed form.
  *
  * Thread: any.
  *

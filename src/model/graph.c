@@ -165,8 +165,8 @@ static struct ggml_tensor *attention(const graph_build *b, struct ggml_tensor *x
     const layer_rows rows = is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, has_q);
     struct ggml_tensor *append;
 
-    /* The value of the append is never read. It is one float, so that ggml can order other
-     * operations behind it. */
+    /* The append has one float as its result, which no operation reads: ggml orders operations by
+     * their results, and attention comes after the append. */
     append = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1,
                             (struct ggml_tensor *[]){ rows.k, rows.v, rows.q }, pairs_qk ? 3 : 2,
                             op_append, GGML_N_TASKS_MAX, &b->ops[il]);

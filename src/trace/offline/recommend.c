@@ -68,7 +68,8 @@ static void choose_memory(const quire_recommend_ask *ask, quire_recommend_sizes 
     }
 }
 
-/* The disk has copies of what memory has, so it takes all that is worth it. */
+/* A page in memory has a copy on the disk. So the disk needs room for all pages worth keeping, not
+ * only for those that memory has lost. */
 static void choose_disk(const quire_recommend_ask *ask, quire_recommend_sizes *out)
 {
     const double block_bytes = ask->token_bytes * ask->analysis->block_tokens;

@@ -486,9 +486,10 @@ int quire_prefix_copy_mark_ref(quire_prefix *tree, quire_prefix_ref ref, quire_c
  * and all of the tree's full pages are among them while quire_prefix_watch_some() returns false. A
  * page is stored after the page before it, and removed before that one.
  *
- * A watcher may refuse anything, for want of room. Then it is told nothing more until
- * quire_prefix_watch_some() has cleared it, and everything follows again, some pages with each
- * call. */
+ * A watcher may refuse anything, for want of room. A refused page follows with a later call of
+ * quire_prefix_watch_some(), unless it has gone by then. After a refused removal the watcher hears
+ * nothing more until quire_prefix_watch_some() has cleared it; then everything follows again, some
+ * pages with each call. */
 
 /* A full page of text. Pointers are borrowed until the call returns. */
 typedef struct quire_prefix_page {

@@ -154,6 +154,7 @@ int quire_api_metrics(quire_http *http)
     stats.is_recording = !record.has_failed;
     stats.recorded_total = record.written;
     stats.record_dropped_total = record.dropped;
+    quire_kv_events_stats_get(server->opts.kv_events, &stats.kv_events);
     for (unsigned i = 0; i < 6; i++) {
         stats.http_requests_total[i] = atomic_load(&server->replies_total[i]);
     }

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "engine/stats.h"
+#include "server/kv_events/kv_events.h"
 
 /* Figures that the server adds to the engine's. */
 typedef struct quire_server_stats {
@@ -19,6 +20,7 @@ typedef struct quire_server_stats {
     bool is_recording;
     uint64_t recorded_total;
     uint64_t record_dropped_total;
+    quire_kv_events_stats kv_events; /* of --kv-events; all 0 without */
 } quire_server_stats;
 
 /* Constants of a running server, for quire_cache_config_info. */

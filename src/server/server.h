@@ -23,6 +23,7 @@
 #include "engine/engine.h"
 #include "engine/tuning.h"
 #include "quire/error.h"
+#include "server/kv_events/kv_events.h"
 #include "trace/online/record.h"
 
 typedef struct quire_server quire_server;
@@ -65,9 +66,10 @@ typedef struct quire_server_opts {
     uint32_t n_accounts;
     quire_classes classes;     /* those of the engine; n = 0: one */
     const char *default_class; /* of requests that name none; NULL = "standard", or the lowest */
-    quire_tune_bounds tune_bounds; /* bounds for POST /v1/cache/tuning */
-    quire_sampler_opts sampler;    /* defaults of requests */
-    quire_record *record;          /* borrowed: requests are recorded there; NULL = not recorded */
+    quire_tune_bounds tune_bounds;    /* bounds for POST /v1/cache/tuning */
+    quire_sampler_opts sampler;       /* defaults of requests */
+    const quire_kv_events *kv_events; /* borrowed: for metrics; NULL = none */
+    quire_record *record; /* borrowed: requests are recorded there; NULL = not recorded */
     void (*log)(void *ctx, const char *line); /* one line per request; NULL = none. Thread: any */
     void *log_ctx;
 } quire_server_opts;

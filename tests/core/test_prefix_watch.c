@@ -226,7 +226,8 @@ static void test_late_and_again(void **state)
     test_prefix_destroy(&p);
 }
 
-/* After a refusal nothing comes until the watcher was cleared; then all of it. */
+/* A refused page comes later. After a refused removal nothing comes until the watcher was cleared;
+ * then all of it. */
 static void test_refusal(void **state)
 {
     test_prefix p;
@@ -241,10 +242,20 @@ static void test_refusal(void **state)
     test_text(tokens, 4 * P, 100);
     (void)test_run_whole(&p, tokens, 4 * P);
     assert_int_equal(t.n_stored, 1);
+    assert_true(quire_prefix_watch_some(p.tree, 100)); /* no room yet */
+    t.room = UINT32_MAX;
+    tell_rest(&p);
+    assert_int_equal(t.n_cleared, 1);
+    assert_int_equal(t.n_stored, 4);
+    assert_told(&p, &t, true);
+    (void)test_run_whole(&p, tokens + 1, 3 * P);
+    t.room = 1;
+    (void)quire_prefix_drop_all(p.tree, 1);
+    assert_int_equal(t.n_removed, 1);
     assert_true(quire_prefix_watch_some(p.tree, 100)); /* no room to clear it */
     t.room = UINT32_MAX;
-    (void)quire_prefix_drop_all(p.tree, 1);
-    assert_int_equal(t.n_removed, 0); /* what it had is void anyway */
+    (void)test_run_whole(&p, tokens, 2 * P);
+    assert_int_equal(t.n_stored, 7); /* what it had is void, so nothing is told */
     tell_rest(&p);
     assert_int_equal(t.n_cleared, 2);
     assert_told(&p, &t, true);

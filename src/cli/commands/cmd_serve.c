@@ -231,6 +231,20 @@ static const quire_opt options[] = {
       .help = "a server that is silent for this time, or whose replies take half of it in the "
               "mean, is left alone for a while" },
 
+    { .section = "Events for routers",
+      .names = { "--kv-events" }, .type = QUIRE_OPT_TEXT, .unit = "ENDPOINT",
+      .initial_text = "none", .offset = offsetof(quire_serve_args, kv_events),
+      .help = "publish which pages of text memory has, in vLLM's format, on a ZeroMQ PUB socket: "
+              "tcp://HOST:PORT (HOST a numeric address or *) or ipc://PATH: docs/events.md. The "
+              "events hold token ids, and there is no authentication" },
+    { .names = { "--kv-events-replay" }, .type = QUIRE_OPT_TEXT, .unit = "ENDPOINT",
+      .initial_text = "none", .offset = offsetof(quire_serve_args, kv_events_replay),
+      .help = "answer requests for past batches of events on a ZeroMQ ROUTER socket" },
+    { .names = { "--kv-events-topic" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
+      .initial_text = "empty", .offset = offsetof(quire_serve_args, kv_events_topic),
+      .help = "topic of the events: the first frame of each message. Routers may want the "
+              "server's name and the model's in it" },
+
     { .section = "Recording and tuning",
       .names = { "--record" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .initial_text = "none",
       .offset = offsetof(quire_serve_args, record),

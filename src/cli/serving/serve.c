@@ -10,6 +10,7 @@
 #include "cli/commands/talk.h"
 #include "cli/serving/serve_args.h"
 #include "cli/serving/serve_classes.h"
+#include "cli/serving/serve_events.h"
 #include "cli/serving/serve_keys.h"
 #include "cli/serving/serve_log.h"
 #include "cli/serving/serve_shared.h"
@@ -98,6 +99,7 @@ typedef struct serving {
     quire_server *server;
     quire_opened session;
     quire_engine *engine;
+    quire_kv_events *events;  /* NULL = none */
     quire_store *store;       /* NULL = none, or the engine has it */
     quire_serve_tuner *tuner; /* NULL = no automatic tuning */
 } serving;
@@ -174,6 +176,7 @@ static int check(serving *s, quire_error *err)
     QUIRE_TRY(quire_serve_watch_check(s->args, err));
     QUIRE_TRY(quire_serve_store_check(s->args, err));
     QUIRE_TRY(quire_serve_shared_check(s->args, err));
+    QUIRE_TRY(quire_serve_events_check(s->args, err));
     QUIRE_TRY(quire_serve_classes_read(&s->tiers, s->args, err));
     QUIRE_TRY(quire_serve_tenants_read(&s->tenants, s->args, err));
     QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &s->tiers, err));
@@ -364,6 +367,8 @@ static int start(serving *s, quire_error *err)
         s->opts.log_ctx = &s->log;
     }
     QUIRE_TRY(start_record(s, err));
+    QUIRE_TRY(quire_serve_events_start(&s->events, s->args, &s->log, &opts.watcher, err));
+    s->opts.kv_events = s->events;
     QUIRE_TRY(quire_server_start(&s->server, &s->opts, err));
     QUIRE_TRY(quire_opened_open_model(&s->session, &s->args->common, err));
     QUIRE_TRY(quire_opened_open_runtime(&s->session, &s->args->common, &want, err));
@@ -452,6 +457,7 @@ static void release(serving *s)
     if (s->engine != NULL) {
         quire_engine_destroy(s->engine);
     }
+    quire_kv_events_stop(s->events);
     quire_serve_store_close(s->store);
     quire_opened_close(&s->session);
     signals_release();

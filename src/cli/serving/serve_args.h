@@ -75,6 +75,10 @@ typedef struct quire_serve_args {
     uint64_t store_ttl_us;
     uint64_t store_quota_bytes;
     uint64_t store_timeout_us;
+    /* events for routers; NULL = none */
+    const char *kv_events;
+    const char *kv_events_replay;
+    const char *kv_events_topic;
     /* watching itself */
     const char *record;
     bool record_plain;

@@ -83,7 +83,7 @@ typedef struct quire_prefix_tie {
 typedef struct quire_prefix_watch_state {
     quire_prefix_watcher to; /* stored NULL = none */
     uint32_t telling;        /* number of this telling, from 1; a loss begins the next one */
-    uint32_t cursor;         /* next node to look at; 0 = all are told */
+    uint32_t cursor;         /* the untold nodes have ids from here on; 0 = all are told */
     bool is_lost;            /* the watcher is to be cleared first */
 } quire_prefix_watch_state;
 

@@ -1,8 +1,9 @@
 /* prefix_watch.c - telling a watcher which pages of text there are; see quire/prefix.h.
  *
- * A node knows the number of the telling in which it was told. After a loss the next telling
- * begins, so all nodes are untold at once. A pass over the ids tells them; a node is told behind
- * its path.
+ * A node knows the number of the telling in which it was told. A refused page stays untold, and a
+ * pass over the ids tells it later; all untold nodes have ids from the cursor on. A refused removal
+ * is a loss: the next telling begins, so all nodes are untold at once. A node is told behind its
+ * path.
  *
  * SPDX-License-Identifier: MIT */
 #include "core/prefix/prefix_internal.h"
@@ -35,21 +36,20 @@ static bool tell(quire_prefix *tree, uint32_t id)
         page.salt_bytes = parent->root->salt_bytes;
     }
     if (!tree->watch.to.stored(tree->watch.to.ctx, &page)) {
-        lose(tree);
         return false;
     }
     node->told = tree->watch.telling;
     return true;
 }
 
-void quire_prefix_tell_stored(quire_prefix *tree, uint32_t id)
+/* Tell a node behind its path, if it is full and untold. Returns false: refused. */
+static bool tell_path(quire_prefix *tree, uint32_t id)
 {
     uint32_t at = id;
     uint32_t parent;
 
-    if (tree->watch.to.stored == NULL || tree->watch.is_lost ||
-        quire_prefix_at(tree, id)->n_tokens < tree->page_tokens || quire_prefix_is_told(tree, id)) {
-        return;
+    if (quire_prefix_at(tree, id)->n_tokens < tree->page_tokens || quire_prefix_is_told(tree, id)) {
+        return true;
     }
     quire_prefix_at(tree, id)->down = QUIRE_NODE_NULL;
     while (parent = quire_prefix_at(tree, at)->parent,
@@ -60,6 +60,17 @@ void quire_prefix_tell_stored(quire_prefix *tree, uint32_t id)
     }
     while (at != QUIRE_NODE_NULL && tell(tree, at)) {
         at = quire_prefix_at(tree, at)->down;
+    }
+    return at == QUIRE_NODE_NULL;
+}
+
+void quire_prefix_tell_stored(quire_prefix *tree, uint32_t id)
+{
+    quire_prefix_watch_state *watch = &tree->watch;
+
+    if (watch->to.stored != NULL && !watch->is_lost && !tell_path(tree, id) &&
+        (watch->cursor == QUIRE_NODE_NULL || watch->cursor > id)) {
+        watch->cursor = id;
     }
 }
 
@@ -101,11 +112,9 @@ bool quire_prefix_watch_some(quire_prefix *tree, uint32_t n_ids)
             watch->cursor = QUIRE_NODE_NULL;
             break;
         }
-        if (quire_prefix_at(tree, watch->cursor)->kind == QUIRE_NODE_PAGE) {
-            quire_prefix_tell_stored(tree, watch->cursor);
-            if (watch->is_lost) {
-                return true;
-            }
+        if (quire_prefix_at(tree, watch->cursor)->kind == QUIRE_NODE_PAGE &&
+            !tell_path(tree, watch->cursor)) {
+            return true;
         }
         watch->cursor++;
     }

@@ -19,6 +19,7 @@ typedef struct redis_server {
     uint16_t port;
     bool is_tls; /* redis_ask() cannot speak with it */
     char dir[32];
+    char bus[8]; /* of a cluster: the port between its nodes */
     char url[64];
 } redis_server;
 

@@ -88,6 +88,8 @@ quire_vk_session *quire_vk_session_new(quire_vk_tls *tls, int fd, const char *ho
         return NULL;
     }
     has_name = X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(s->ssl), host) == 1;
+    /* Names stand in the list of names, not in the subject (RFC 9525). */
+    SSL_set_hostflags(s->ssl, X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
     if (!has_name) {
         /* SSL_set_tlsext_host_name() casts const away, of which clang warns. */
         has_name = SSL_set1_host(s->ssl, host) == 1 &&

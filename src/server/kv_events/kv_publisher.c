@@ -194,40 +194,6 @@ static void replay(quire_kv_events *e, const zmq_msg_t *client, uint64_t from)
     }
 }
 
-/* Take one request off the socket and answer it, if it is one: [client, empty, number].
- * Returns false: there was none. */
-static bool request_serve(quire_kv_events *e)
-{
-    zmq_msg_t client, frame;
-    unsigned char number[NUMBER_BYTES];
-    uint32_t n_frames = 1;
-    bool is_right = true;
-
-    (void)zmq_msg_init(&client);
-    if (zmq_msg_recv(&client, e->router, ZMQ_DONTWAIT) < 0) {
-        (void)zmq_msg_close(&client);
-        return false;
-    }
-    for (bool has_more = zmq_msg_more(&client) != 0; has_more; n_frames++) {
-        (void)zmq_msg_init(&frame);
-        if (zmq_msg_recv(&frame, e->router, ZMQ_DONTWAIT) < 0) {
-            (void)zmq_msg_close(&frame);
-            break;
-        }
-        is_right = is_right && zmq_msg_size(&frame) == (n_frames == 2 ? NUMBER_BYTES : 0);
-        if (is_right && n_frames == 2) {
-            memcpy(number, zmq_msg_data(&frame), NUMBER_BYTES);
-        }
-        has_more = zmq_msg_more(&frame) != 0;
-        (void)zmq_msg_close(&frame);
-    }
-    if (is_right && n_frames == 3) {
-        replay(e, &client, number_read(number));
-    }
-    (void)zmq_msg_close(&client);
-    return true;
-}
-
 /* ---- publishing ---- */
 
 static void publish_packed(quire_kv_events *e, const quire_kv_packed *packed)
@@ -281,6 +247,43 @@ static bool publish_queued(quire_kv_events *e)
     return n > 0;
 }
 
+/* ---- the thread ---- */
+
+/* Take one request off the socket and answer it, if it is one: [client, empty, number].
+ * Returns false: there was none. */
+static bool request_serve(quire_kv_events *e)
+{
+    zmq_msg_t client, frame;
+    unsigned char number[NUMBER_BYTES];
+    uint32_t n_frames = 1;
+    bool is_right = true;
+
+    (void)zmq_msg_init(&client);
+    if (zmq_msg_recv(&client, e->router, ZMQ_DONTWAIT) < 0) {
+        (void)zmq_msg_close(&client);
+        return false;
+    }
+    for (bool has_more = zmq_msg_more(&client) != 0; has_more; n_frames++) {
+        (void)zmq_msg_init(&frame);
+        if (zmq_msg_recv(&frame, e->router, ZMQ_DONTWAIT) < 0) {
+            (void)zmq_msg_close(&frame);
+            break;
+        }
+        is_right = is_right && zmq_msg_size(&frame) == (n_frames == 2 ? NUMBER_BYTES : 0);
+        if (is_right && n_frames == 2) {
+            memcpy(number, zmq_msg_data(&frame), NUMBER_BYTES);
+        }
+        has_more = zmq_msg_more(&frame) != 0;
+        (void)zmq_msg_close(&frame);
+    }
+    if (is_right && n_frames == 3) {
+        (void)publish_queued(e); /* an answer has everything that was told before its request */
+        replay(e, &client, number_read(number));
+    }
+    (void)zmq_msg_close(&client);
+    return true;
+}
+
 static void *thread_main(void *ctx)
 {
     quire_kv_events *e = ctx;
@@ -291,9 +294,9 @@ static void *thread_main(void *ctx)
     while (!atomic_load(&e->is_stopping)) {
         (void)zmq_poll(items, e->router != NULL ? 2 : 1, -1);
         (void)!read(e->wake_fd, &count, sizeof count);
-        do { /* an answer has everything that was told before its request */
-            (void)publish_queued(e);
-        } while (e->router != NULL && request_serve(e));
+        (void)publish_queued(e);
+        while (e->router != NULL && request_serve(e)) {
+        }
     }
     while (publish_queued(e)) {
     }

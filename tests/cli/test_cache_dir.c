@@ -395,12 +395,15 @@ static void segments_damage(quire_rng *rng)
     (void)closedir(d);
 }
 
+/* make chaos: the long form. */
+static bool is_chaos;
+
 /* Each run finds what damage has left, and puts what is missing beside it. */
 static void damage_changes_no_answer(void **state)
 {
     static const char *const formats[] = { "f16", "q8", "q4" };
     const char *prompt = program_text("prompt.txt", 220);
-    const int n_rounds = getenv("QUIRE_CHAOS") != NULL ? 100 : TEST_ROUNDS(4, 1);
+    const int n_rounds = is_chaos ? 100 : TEST_ROUNDS(4, 1);
     quire_rng rng = test_rng(61);
     json_int_t n_read = 0;
 
@@ -464,5 +467,8 @@ int main(void)
         cmocka_unit_test(a_limit_of_file_lengths_ends_nothing),
     };
 
+    /* quire serve refuses variables of this kind that it does not know. */
+    is_chaos = getenv("QUIRE_CHAOS") != NULL;
+    (void)unsetenv("QUIRE_CHAOS");
     return cmocka_run_group_tests(tests, NULL, program_clean);
 }

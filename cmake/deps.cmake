@@ -4,7 +4,8 @@ set(QUIRE_CMOCKA AUTO CACHE STRING "Unit tests: cmocka")
 set(QUIRE_URING AUTO CACHE STRING "Reading pages below memory by io_uring: liburing")
 set(QUIRE_VALKEY AUTO CACHE STRING "The shared store: libsodium, and libvalkey or hiredis; OpenSSL for TLS")
 set(QUIRE_KV_EVENTS AUTO CACHE STRING "Events of the cache for routers (quire serve --kv-events): libzmq, msgpack")
-set_property(CACHE QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS
+set(QUIRE_TRAIN AUTO CACHE STRING "Training: OpenBLAS, opened at run time")
+set_property(CACHE QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_TRAIN
              PROPERTY STRINGS AUTO ON OFF)
 
 # Tested versions of ggml; the soname says nothing before 1.0, so both ends are bounded.
@@ -92,6 +93,19 @@ if(NOT QUIRE_KV_EVENTS STREQUAL "OFF")
     endif()
 endif()
 
+# Its header only: the library is opened when training begins (src/train/blas.h).
+set(QUIRE_HAS_TRAIN OFF)
+if(NOT QUIRE_TRAIN STREQUAL "OFF")
+    if(PkgConfig_FOUND AND NOT CMAKE_CROSSCOMPILING)
+        pkg_check_modules(OPENBLAS QUIET openblas)
+    endif()
+    if(OPENBLAS_FOUND)
+        set(QUIRE_HAS_TRAIN ON)
+    else()
+        quire_dep_missing(QUIRE_TRAIN "OpenBLAS was not found (package libopenblas-dev)")
+    endif()
+endif()
+
 set(QUIRE_HAS_MODEL OFF)
 if(NOT QUIRE_MODEL STREQUAL "OFF")
     find_package(llama QUIET)
@@ -126,5 +140,6 @@ function(quire_deps_summary)
     message(STATUS "  io_uring       ${QUIRE_HAS_URING}")
     message(STATUS "  shared store   ${QUIRE_HAS_VALKEY} (TLS ${QUIRE_HAS_OPENSSL})")
     message(STATUS "  KV events      ${QUIRE_HAS_KV_EVENTS}")
+    message(STATUS "  training       ${QUIRE_HAS_TRAIN}")
     message(STATUS "  unit tests     ${QUIRE_HAS_CMOCKA}")
 endfunction()

@@ -18,7 +18,7 @@ calls() {
 {
     tree_files '*.[ch]' '*.cu' |
         calls 'sprintf|vsprintf|strcpy|strcat|strncpy|strncat|gets|alloca|strtok|atoi|atol|atof'
-    tree_files '*.[ch]' '*.cu' | grep -E '^src/(base|codec|attn|matmul|core|model)/' |
+    tree_files '*.[ch]' '*.cu' | grep -E '^src/(base|codec|attn|matmul|core|train|model)/' |
         grep -vx 'src/base/check.c' |
         calls 'printf|fprintf|vprintf|vfprintf|puts|putchar|fputs|perror|exit|_exit|abort|assert'
 } >"$out"

@@ -12,10 +12,11 @@ BEGIN {
     allowed["store"] = "base codec core store"
     allowed["offload"] = "base codec attn core store offload"
     allowed["trace"] = "base core trace"
+    allowed["train"] = "base codec core train"
     allowed["model"] = "base codec attn matmul core model"
     allowed["engine"] = "base core retain store offload trace model engine"
     allowed["server"] = "base core trace model engine server"
-    allowed["cli"] = "base codec attn matmul core retain store offload trace model engine server cli"
+    allowed["cli"] = "base codec attn matmul core retain store offload trace train model engine server cli"
     # Public headers belong to a layer too.
     public["status"] = public["error"] = public["alloc"] = public["types"] = "base"
     public["codec"] = "codec"
@@ -106,7 +107,7 @@ FNR == 1 {
     if (path ~ /^(ggml|gguf|llama)/ && layer != "" && layer != "model") {
         found("only model uses ggml and libllama, not " layer)
     }
-    if (path ~ /^jansson/ && layer ~ /^(base|codec|attn|matmul|core|retain|store|model)$/) {
+    if (path ~ /^jansson/ && layer ~ /^(base|codec|attn|matmul|core|retain|store|train|model)$/) {
         found(layer " must not use jansson")
     }
 }

@@ -1,0 +1,10 @@
+/* as_f64.h - from here on the templates of src/train (_decl.h, _body.h) mean double precision.
+ * Training runs in single precision; this build of the same code is what finite differences check.
+ *
+ * SPDX-License-Identifier: MIT */
+#undef real
+#undef QT
+#undef QT_IS_DOUBLE
+#define real         double
+#define QT(name)     quire_f64_##name
+#define QT_IS_DOUBLE 1

@@ -1,0 +1,188 @@
+/* model_back_body.h - passes in one precision: the way back; see model_pass.h. After
+ * model_pass_body.h.
+ *
+ * SPDX-License-Identifier: MIT */
+
+/* One run: the gradient of the stream is in dx all the way down. */
+typedef struct back_run {
+    QT(pass) * p;
+    const real *parameters;
+    const quire_train_batch *batch;
+    real *gradients;
+} back_run;
+
+/* A linear map's gradients: of its weights, and of its input. */
+static void linear_back(const back_run *run, QT(linear) o, const real *const x_dy[2], real *dx,
+                        bool is_added)
+{
+    QT(linear_back_weight)
+    (&run->p->compute, &o, x_dy[0], x_dy[1], run->gradients + (o.weight - run->parameters));
+    QT(linear_back_input)(&run->p->compute, &o, x_dy[1], dx, is_added);
+}
+
+static void ffn_back(const back_run *run, uint32_t layer)
+{
+    QT(pass) *p = run->p;
+    const quire_train_shape *s = &p->shape;
+    const quire_train_block *b = &p->layout.blocks[layer];
+    pass_layer *l = &p->layers[layer];
+    const real *w = run->parameters;
+    QT(norm) norm = stream_norm(p, l->middle, w + b->ffn_norm, l->ffn_inv);
+    QT(linear) down = pass_linear(p, w + b->down, s->d_ff, s->d_model);
+    real *const gate_up_y[3] = { l->gate_up[0], l->gate_up[1], p->act };
+
+    QT(linear_back_input)(&p->compute, &down, p->dx, p->dact, false);
+    QT(swiglu_back)(&p->compute, p->n, s->d_ff, gate_up_y, p->dact);
+    QT(linear_back_weight)(&p->compute, &down, p->act, p->dx, run->gradients + b->down);
+    linear_back(run, pass_linear(p, w + b->gate, s->d_model, s->d_ff),
+                (const real *const[2]){ l->ffn_x, l->gate_up[0] }, p->dnorm, false);
+    linear_back(run, pass_linear(p, w + b->up, s->d_model, s->d_ff),
+                (const real *const[2]){ l->ffn_x, l->gate_up[1] }, p->dnorm, true);
+    QT(norm_back)(&p->compute, &norm, p->dnorm, p->dx, run->gradients + b->ffn_norm);
+}
+
+/* Where the gradient of K or V that a layer reads is added: to its source, or to scratch that
+ * fuse_back() hands on. */
+static real *side_gradient_read(const back_run *run, uint32_t layer, uint32_t side)
+{
+    QT(pass) *p = run->p;
+
+    if (side_is_gated(p, layer, side)) {
+        memset(p->dfused[side], 0, (size_t)p->n * p->kv_size * sizeof(real));
+        return p->dfused[side];
+    }
+    return side_gradient(p, side_sources(p, layer, side)[0], side);
+}
+
+/* The gradient of fused K or V goes to the sources and to the gates. */
+static void side_fuse_back(const back_run *run, uint32_t layer, uint32_t side)
+{
+    QT(pass) *p = run->p;
+    const int32_t *sources = side_sources(p, layer, side);
+    real *dx[2] = { NULL, NULL };
+    QT(fuse) o;
+
+    if (!side_is_gated(p, layer, side)) {
+        return;
+    }
+    o = side_fuse(p, run->parameters, layer, side);
+    for (uint32_t i = 0; i < o.n_sources; i++) {
+        dx[i] = side_gradient(p, sources[i], side);
+        memset(p->dgates[side][i], 0, p->kv_size * sizeof(real));
+    }
+    QT(fuse_back)(&p->compute, &o, p->dfused[side], dx, p->dgates[side]);
+    for (uint32_t i = 0; i < o.n_sources; i++) {
+        real *dgate = run->gradients + side_gates(p, layer, side)[i];
+
+        for (uint32_t j = 0; j < p->kv_size; j++) {
+            dgate[gate_index(&p->shape, j)] += p->dgates[side][i][j];
+        }
+    }
+}
+
+/* The gradient of heads after RoPE goes to the norm of heads, the map and dnorm. */
+static void heads_back(const back_run *run, const pass_layer *l, const size_t weights[2], bool is_q,
+                       real *dheads)
+{
+    QT(pass) *p = run->p;
+    uint32_t n_head = is_q ? p->shape.n_head : p->shape.n_kv_head;
+    uint32_t size = n_head * p->shape.d_head;
+    QT(rope) rope = pass_rope(p, n_head);
+
+    QT(rope_apply)(&p->compute, &rope, dheads, true);
+    if (p->shape.has_qk_norm) {
+        QT(norm)
+        norm = head_norm(p, n_head, is_q ? l->q_raw : l->k_raw, run->parameters + weights[1],
+                         is_q ? l->q_inv : l->k_inv);
+
+        memset(p->draw, 0, (size_t)p->n * size * sizeof(real));
+        QT(norm_back)(&p->compute, &norm, dheads, p->draw, run->gradients + weights[1]);
+        dheads = p->draw;
+    }
+    linear_back(run, pass_linear(p, run->parameters + weights[0], p->shape.d_model, size),
+                (const real *const[2]){ l->attn_x, dheads }, p->dnorm, !is_q);
+}
+
+static void attention_back(const back_run *run, uint32_t layer)
+{
+    QT(pass) *p = run->p;
+    const quire_train_block *b = &p->layout.blocks[layer];
+    pass_layer *l = &p->layers[layer];
+    const real *w = run->parameters;
+    QT(norm) norm = stream_norm(p, l->x, w + b->attn_norm, l->attn_inv);
+    QT(attention) attention = pass_attention(p, run->batch, w, layer);
+    real *const gradients[3] = { p->dq, side_gradient_read(run, layer, SIDE_K),
+                                 side_gradient_read(run, layer, SIDE_V) };
+
+    linear_back(run, pass_linear(p, w + b->out, p->q_size, p->shape.d_model),
+                (const real *const[2]){ l->heads, p->dx }, p->dheads, false);
+    QT(attention_back)(&p->compute, &attention, p->dheads, gradients);
+    side_fuse_back(run, layer, SIDE_K);
+    side_fuse_back(run, layer, SIDE_V);
+    heads_back(run, l, (const size_t[2]){ b->q, b->q_norm }, true, p->dq);
+    /* All readers of this layer's K and V lie above and have had their turn. */
+    if (l->k != NULL) {
+        heads_back(run, l, (const size_t[2]){ b->k, b->k_norm }, false, l->dk);
+    }
+    if (l->v != NULL) {
+        linear_back(run, pass_linear(p, w + b->v, p->shape.d_model, p->kv_size),
+                    (const real *const[2]){ l->attn_x, l->dv }, p->dnorm, true);
+    }
+    QT(norm_back)(&p->compute, &norm, p->dnorm, p->dx, run->gradients + b->attn_norm);
+}
+
+static void clear_stored(QT(pass) * p)
+{
+    size_t bytes = (size_t)p->n * p->kv_size * sizeof(real);
+
+    for (uint32_t i = 0; i < p->shape.n_layer; i++) {
+        if (p->layers[i].dk != NULL) {
+            memset(p->layers[i].dk, 0, bytes);
+        }
+        if (p->layers[i].dv != NULL) {
+            memset(p->layers[i].dv, 0, bytes);
+        }
+    }
+}
+
+/* From the gradient of the last norm's result, which is in dnorm. */
+static void pass_back(const back_run *run)
+{
+    QT(pass) *p = run->p;
+    const quire_train_layout *layout = &p->layout;
+    QT(embed) embed = { run->batch->tokens, p->n, p->shape.d_model };
+    QT(norm) norm = stream_norm(p, p->top, run->parameters + layout->out_norm, p->top_inv);
+
+    clear_stored(p);
+    memset(p->dx, 0, (size_t)p->n * p->shape.d_model * sizeof(real));
+    QT(norm_back)(&p->compute, &norm, p->dnorm, p->dx, run->gradients + layout->out_norm);
+    for (uint32_t layer = p->shape.n_layer; layer-- > 0;) {
+        ffn_back(run, layer);
+        attention_back(run, layer);
+    }
+    QT(embed_back)(&p->compute, &embed, p->dx, run->gradients + layout->embedding);
+}
+
+double QT(pass_run)(QT(pass) * p, const real *parameters, const quire_train_batch *batch,
+                    real scale, real *gradients)
+{
+    QT(loss)
+    loss = { .n = p->n,
+             .d = p->shape.d_model,
+             .n_vocab = p->shape.n_vocab,
+             .chunk = p->chunk,
+             .weight = parameters + p->layout.output,
+             .x = p->top_x,
+             .targets = batch->targets,
+             .logits = p->logits,
+             .losses = p->losses };
+    double sum;
+
+    pass_forward(p, parameters, batch);
+    if (gradients == NULL) {
+        return QT(loss_run)(&p->compute, &loss, scale, NULL, NULL);
+    }
+    sum = QT(loss_run)(&p->compute, &loss, scale, p->dnorm, gradients + p->layout.output);
+    pass_back(&(back_run){ p, parameters, batch, gradients });
+    return sum;
+}

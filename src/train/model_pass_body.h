@@ -1,0 +1,429 @@
+/* model_pass_body.h - passes in one precision: memory and the way forward; see model_pass.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <stdlib.h>
+#include <string.h>
+
+/* Activations of a layer, kept for the way back. */
+typedef struct pass_layer {
+    real *x;        /* [n][d_model] the stream below */
+    real *attn_x;   /* [n][d_model] after the norm */
+    real *attn_inv; /* [n] */
+    real *q_raw;    /* [n][n_head d_head] before the norm of heads; q without one */
+    real *q;
+    real *q_inv; /* [n][n_head]; NULL without a norm of heads */
+    real *k_raw; /* [n][n_kv_head d_head]; NULL, like the next three, when the layer stores no K */
+    real *k;
+    real *k_inv;
+    real *dk;
+    real *v; /* NULL, like dv, when the layer stores no V */
+    real *dv;
+    real *heads;      /* [n][n_head d_head] attention's result */
+    real *lse;        /* [n][n_head] */
+    real *middle;     /* [n][d_model] the stream between attention and feed-forward */
+    real *ffn_x;      /* [n][d_model] */
+    real *ffn_inv;    /* [n] */
+    real *gate_up[2]; /* [n][d_ff] */
+} pass_layer;
+
+struct QT(pass) {
+    quire_train_shape shape;
+    quire_train_layout layout;
+    QT(compute) compute;
+    uint32_t n_rows;
+    uint32_t n_tokens;
+    uint32_t n; /* tokens of a batch */
+    uint32_t q_size;
+    uint32_t kv_size;
+    pass_layer *layers; /* [n_layer] */
+    real *memory;       /* all below */
+    int32_t *positions; /* [n] in the document */
+    real *cos;          /* [n_tokens][d_head / 2] */
+    real *sin;
+    real *top;     /* [n][d_model] the stream above the last layer */
+    real *top_x;   /* after the last norm */
+    real *top_inv; /* [n] */
+    real *logits;  /* [chunk][n_vocab] */
+    real *losses;  /* [n] */
+    uint32_t chunk;
+    real *fused[2];     /* [n][kv_size] K and V of a layer that fuses */
+    real *gates[2][2];  /* [kv_size] of its sides and sources, for all heads */
+    real *dgates[2][2]; /* [kv_size] */
+    /* The way back. */
+    real *dx;        /* [n][d_model] gradient of the stream */
+    real *dnorm;     /* [n][d_model] gradient of a norm's result */
+    real *dq;        /* [n][q_size] */
+    real *draw;      /* [n][q_size] before the norm of heads */
+    real *dheads;    /* [n][q_size] */
+    real *dfused[2]; /* [n][kv_size] */
+    real *act;       /* [n][d_ff] */
+    real *dact;      /* [n][d_ff] */
+};
+
+#define SIDE_K 0u
+#define SIDE_V 1u
+
+/* ---- memory ---- */
+
+/* One array of all activations: the first walk counts, the second gives places. */
+typedef struct arena {
+    real *base; /* NULL while counting */
+    size_t n;
+} arena;
+
+static void take(arena *a, real **to, size_t n)
+{
+    *to = a->base != NULL ? a->base + a->n : NULL;
+    a->n += (n + 15) / 16 * 16; /* lines of the cache */
+}
+
+static void take_layer(QT(pass) * p, arena *a, uint32_t index)
+{
+    const quire_train_shape *s = &p->shape;
+    pass_layer *l = &p->layers[index];
+    size_t n = p->n;
+
+    take(a, &l->x, n * s->d_model);
+    take(a, &l->attn_x, n * s->d_model);
+    take(a, &l->attn_inv, n);
+    take(a, &l->q_raw, n * p->q_size);
+    l->q = l->q_raw;
+    if (s->has_qk_norm) {
+        take(a, &l->q, n * p->q_size);
+        take(a, &l->q_inv, n * s->n_head);
+    }
+    if (quire_train_stores_k(s, index)) {
+        take(a, &l->k_raw, n * p->kv_size);
+        l->k = l->k_raw;
+        if (s->has_qk_norm) {
+            take(a, &l->k, n * p->kv_size);
+            take(a, &l->k_inv, n * s->n_kv_head);
+        }
+        take(a, &l->dk, n * p->kv_size);
+    }
+    if (quire_train_stores_v(s, index)) {
+        take(a, &l->v, n * p->kv_size);
+        take(a, &l->dv, n * p->kv_size);
+    }
+    take(a, &l->heads, n * p->q_size);
+    take(a, &l->lse, n * s->n_head);
+    take(a, &l->middle, n * s->d_model);
+    take(a, &l->ffn_x, n * s->d_model);
+    take(a, &l->ffn_inv, n);
+    take(a, &l->gate_up[0], n * s->d_ff);
+    take(a, &l->gate_up[1], n * s->d_ff);
+}
+
+static void take_all(QT(pass) * p, arena *a)
+{
+    const quire_train_shape *s = &p->shape;
+    size_t n = p->n;
+
+    for (uint32_t i = 0; i < s->n_layer; i++) {
+        take_layer(p, a, i);
+    }
+    take(a, &p->cos, (size_t)p->n_tokens * s->d_head / 2);
+    take(a, &p->sin, (size_t)p->n_tokens * s->d_head / 2);
+    take(a, &p->top, n * s->d_model);
+    take(a, &p->top_x, n * s->d_model);
+    take(a, &p->top_inv, n);
+    take(a, &p->logits, (size_t)p->chunk * s->n_vocab);
+    take(a, &p->losses, n);
+    for (uint32_t side = 0; side < 2; side++) {
+        take(a, &p->fused[side], n * p->kv_size);
+        take(a, &p->dfused[side], n * p->kv_size);
+        for (uint32_t i = 0; i < 2; i++) {
+            take(a, &p->gates[side][i], p->kv_size);
+            take(a, &p->dgates[side][i], p->kv_size);
+        }
+    }
+    take(a, &p->dx, n * s->d_model);
+    take(a, &p->dnorm, n * s->d_model);
+    take(a, &p->dq, n * p->q_size);
+    take(a, &p->draw, n * p->q_size);
+    take(a, &p->dheads, n * p->q_size);
+    take(a, &p->act, n * s->d_ff);
+    take(a, &p->dact, n * s->d_ff);
+}
+
+static int pass_memory(QT(pass) * p, quire_error *err)
+{
+    arena a = { NULL, 0 };
+
+    p->layers = calloc(p->shape.n_layer, sizeof(*p->layers));
+    p->positions = calloc(p->n, sizeof(*p->positions));
+    QUIRE_FAIL_IF(p->layers == NULL || p->positions == NULL, QUIRE_NOMEM);
+    take_all(p, &a);
+    p->memory = a.n < SIZE_MAX / sizeof(real) ? calloc(a.n, sizeof(real)) : NULL;
+    if (p->memory == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM,
+                               "%zu MiB for the activations of %u tokens: out of memory; use fewer "
+                               "rows and more steps between updates",
+                               a.n * sizeof(real) >> 20, p->n);
+    }
+    a = (arena){ p->memory, 0 };
+    take_all(p, &a);
+    return QUIRE_OK;
+}
+
+int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_error *err)
+{
+    uint64_t n = (uint64_t)options->n_rows * options->n_tokens;
+    const quire_train_shape *s = options->shape;
+    uint32_t sum_max;
+    QT(pass) * p;
+    int rc;
+
+    QUIRE_TRY(quire_train_shape_check(s, err));
+    if (n == 0 || n > QUIRE_TRAIN_BATCH_TOKENS_MAX) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "a batch of %u rows of %u tokens: 1 to %u tokens "
+                               "are possible",
+                               options->n_rows, options->n_tokens, QUIRE_TRAIN_BATCH_TOKENS_MAX);
+    }
+    p = calloc(1, sizeof(*p));
+    if (p == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    p->shape = *s;
+    p->n_rows = options->n_rows;
+    p->n_tokens = options->n_tokens;
+    p->n = (uint32_t)n;
+    p->q_size = s->n_head * s->d_head;
+    p->kv_size = s->n_kv_head * s->d_head;
+    p->chunk = QT(loss_chunk)(p->n, s->n_vocab);
+    sum_max = s->d_model > p->kv_size ? s->d_model : p->kv_size;
+    rc = QT(compute_init)(&p->compute, options->n_threads, sum_max,
+                          QT(attention_scratch)(p->n_tokens), err);
+    if (rc == QUIRE_OK) {
+        rc = quire_train_layout_init(&p->layout, s);
+    }
+    if (rc == QUIRE_OK) {
+        rc = pass_memory(p, err);
+    }
+    if (rc < 0) {
+        QT(pass_destroy)(p);
+        return rc;
+    }
+    QT(rope_tables)(p->cos, p->sin, p->n_tokens, s->d_head, s->rope_base);
+    *out = p;
+    return QUIRE_OK;
+}
+
+void QT(pass_destroy)(QT(pass) * p)
+{
+    if (p != NULL) {
+        QT(compute_fini)(&p->compute);
+        quire_train_layout_fini(&p->layout);
+        free(p->layers);
+        free(p->positions);
+        free(p->memory);
+        free(p);
+    }
+}
+
+const quire_train_layout *QT(pass_layout)(const QT(pass) * p)
+{
+    return &p->layout;
+}
+
+const QT(compute) * QT(pass_compute)(const QT(pass) * p)
+{
+    return &p->compute;
+}
+
+const real *QT(pass_losses)(const QT(pass) * p)
+{
+    return p->losses;
+}
+
+/* ---- K and V by the map ---- */
+
+static const int32_t *side_sources(const QT(pass) * p, uint32_t layer, uint32_t side)
+{
+    return side == SIDE_K ? p->shape.source_k[layer] : p->shape.source_v[layer];
+}
+
+static bool side_is_gated(const QT(pass) * p, uint32_t layer, uint32_t side)
+{
+    return side == SIDE_K ? p->shape.is_gated_k[layer] : p->shape.is_gated_v[layer];
+}
+
+static const size_t *side_gates(const QT(pass) * p, uint32_t layer, uint32_t side)
+{
+    const quire_train_block *b = &p->layout.blocks[layer];
+
+    return side == SIDE_K ? b->k_gate : b->v_gate;
+}
+
+static real *side_stored(const QT(pass) * p, int32_t layer, uint32_t side)
+{
+    return side == SIDE_K ? p->layers[layer].k : p->layers[layer].v;
+}
+
+static real *side_gradient(const QT(pass) * p, int32_t layer, uint32_t side)
+{
+    return side == SIDE_K ? p->layers[layer].dk : p->layers[layer].dv;
+}
+
+/* The gate's number for element j of a row of K or V. */
+static uint32_t gate_index(const quire_train_shape *s, uint32_t j)
+{
+    return j % quire_train_gate_size(s);
+}
+
+/* What a layer fuses: its sources, and its gates spread over all heads. */
+static QT(fuse) side_fuse(QT(pass) * p, const real *parameters, uint32_t layer, uint32_t side)
+{
+    const int32_t *sources = side_sources(p, layer, side);
+    QT(fuse) o = { .n = p->n, .d = p->kv_size, .n_sources = sources[1] >= 0 ? 2 : 1 };
+
+    for (uint32_t i = 0; i < o.n_sources; i++) {
+        const real *gate = parameters + side_gates(p, layer, side)[i];
+
+        for (uint32_t j = 0; j < p->kv_size; j++) {
+            p->gates[side][i][j] = gate[gate_index(&p->shape, j)];
+        }
+        o.x[i] = side_stored(p, sources[i], side);
+        o.gates[i] = p->gates[side][i];
+    }
+    return o;
+}
+
+/* K or V that a layer reads: a layer's own or another's as it is, or fused into scratch. */
+static const real *side_read(QT(pass) * p, const real *parameters, uint32_t layer, uint32_t side)
+{
+    if (side_is_gated(p, layer, side)) {
+        QT(fuse) o = side_fuse(p, parameters, layer, side);
+
+        QT(fuse_forward)(&p->compute, &o, p->fused[side]);
+        return p->fused[side];
+    }
+    return side_stored(p, side_sources(p, layer, side)[0], side);
+}
+
+/* ---- pieces that both ways use ---- */
+
+static QT(rope) pass_rope(const QT(pass) * p, uint32_t n_head)
+{
+    return (QT(rope)){ p->n, n_head, p->shape.d_head, p->positions, p->cos, p->sin };
+}
+
+static QT(linear) pass_linear(const QT(pass) * p, const real *weight, uint32_t n_in, uint32_t n_out)
+{
+    return (QT(linear)){ p->n, n_in, n_out, weight };
+}
+
+static QT(norm) stream_norm(const QT(pass) * p, const real *x, const real *weight, real *inv)
+{
+    return (QT(norm)){ p->n, p->shape.d_model, (real)p->shape.norm_epsilon, x, weight, inv };
+}
+
+static QT(norm)
+    head_norm(const QT(pass) * p, uint32_t n_head, const real *x, const real *weight, real *inv)
+{
+    return (
+        QT(norm)){ p->n * n_head, p->shape.d_head, (real)p->shape.norm_epsilon, x, weight, inv };
+}
+
+static QT(attention) pass_attention(QT(pass) * p, const quire_train_batch *batch,
+                                    const real *parameters, uint32_t layer)
+{
+    const quire_train_shape *s = &p->shape;
+
+    return (QT(attention)){ .n_rows = p->n_rows,
+                            .n_tokens = p->n_tokens,
+                            .n_head = s->n_head,
+                            .n_kv_head = s->n_kv_head,
+                            .d = s->d_head,
+                            .window = quire_train_stores_k(s, layer) ? s->window : 0,
+                            .first = batch->first,
+                            .q = p->layers[layer].q,
+                            .k = side_read(p, parameters, layer, SIDE_K),
+                            .v = side_read(p, parameters, layer, SIDE_V),
+                            .out = p->layers[layer].heads,
+                            .lse = p->layers[layer].lse };
+}
+
+/* ---- forward ---- */
+
+/* Heads of Q or K: linear map, norm of heads where there is one, RoPE. */
+static void heads_forward(QT(pass) * p, const real *parameters, const pass_layer *l,
+                          const size_t weights[2], bool is_q)
+{
+    uint32_t n_head = is_q ? p->shape.n_head : p->shape.n_kv_head;
+    QT(linear)
+    map = pass_linear(p, parameters + weights[0], p->shape.d_model, n_head * p->shape.d_head);
+    QT(rope) rope = pass_rope(p, n_head);
+    real *raw = is_q ? l->q_raw : l->k_raw;
+    real *to = is_q ? l->q : l->k;
+
+    QT(linear_forward)(&p->compute, &map, l->attn_x, raw, false);
+    if (p->shape.has_qk_norm) {
+        QT(norm)
+        norm = head_norm(p, n_head, raw, parameters + weights[1], is_q ? l->q_inv : l->k_inv);
+
+        QT(norm_forward)(&p->compute, &norm, to);
+    }
+    QT(rope_apply)(&p->compute, &rope, to, false);
+}
+
+static void attention_forward(QT(pass) * p, const real *parameters, const quire_train_batch *batch,
+                              uint32_t layer)
+{
+    const quire_train_block *b = &p->layout.blocks[layer];
+    pass_layer *l = &p->layers[layer];
+    QT(norm) norm = stream_norm(p, l->x, parameters + b->attn_norm, l->attn_inv);
+    QT(linear) v_map = pass_linear(p, parameters + b->v, p->shape.d_model, p->kv_size);
+    QT(linear) out_map = pass_linear(p, parameters + b->out, p->q_size, p->shape.d_model);
+    QT(attention) attention;
+
+    QT(norm_forward)(&p->compute, &norm, l->attn_x);
+    heads_forward(p, parameters, l, (const size_t[2]){ b->q, b->q_norm }, true);
+    if (l->k != NULL) {
+        heads_forward(p, parameters, l, (const size_t[2]){ b->k, b->k_norm }, false);
+    }
+    if (l->v != NULL) {
+        QT(linear_forward)(&p->compute, &v_map, l->attn_x, l->v, false);
+    }
+    attention = pass_attention(p, batch, parameters, layer);
+    QT(attention_forward)(&p->compute, &attention);
+    memcpy(l->middle, l->x, (size_t)p->n * p->shape.d_model * sizeof(real));
+    QT(linear_forward)(&p->compute, &out_map, l->heads, l->middle, true);
+}
+
+static void ffn_forward(QT(pass) * p, const real *parameters, uint32_t layer, real *above)
+{
+    const quire_train_shape *s = &p->shape;
+    const quire_train_block *b = &p->layout.blocks[layer];
+    pass_layer *l = &p->layers[layer];
+    QT(norm) norm = stream_norm(p, l->middle, parameters + b->ffn_norm, l->ffn_inv);
+    QT(linear) gate = pass_linear(p, parameters + b->gate, s->d_model, s->d_ff);
+    QT(linear) up = pass_linear(p, parameters + b->up, s->d_model, s->d_ff);
+    QT(linear) down = pass_linear(p, parameters + b->down, s->d_ff, s->d_model);
+    const real *const gate_up[2] = { l->gate_up[0], l->gate_up[1] };
+
+    QT(norm_forward)(&p->compute, &norm, l->ffn_x);
+    QT(linear_forward)(&p->compute, &gate, l->ffn_x, l->gate_up[0], false);
+    QT(linear_forward)(&p->compute, &up, l->ffn_x, l->gate_up[1], false);
+    QT(swiglu_forward)(&p->compute, p->n, s->d_ff, gate_up, p->act);
+    memcpy(above, l->middle, (size_t)p->n * s->d_model * sizeof(real));
+    QT(linear_forward)(&p->compute, &down, p->act, above, true);
+}
+
+static void pass_forward(QT(pass) * p, const real *parameters, const quire_train_batch *batch)
+{
+    const quire_train_shape *s = &p->shape;
+    QT(embed) embed = { batch->tokens, p->n, s->d_model };
+    QT(norm) norm = stream_norm(p, p->top, parameters + p->layout.out_norm, p->top_inv);
+
+    for (uint32_t i = 0; i < p->n; i++) {
+        p->positions[i] = (int32_t)(i % p->n_tokens) - batch->first[i];
+    }
+    QT(embed_forward)(&p->compute, &embed, parameters + p->layout.embedding, p->layers[0].x);
+    for (uint32_t layer = 0; layer < s->n_layer; layer++) {
+        attention_forward(p, parameters, batch, layer);
+        ffn_forward(p, parameters, layer, layer + 1 < s->n_layer ? p->layers[layer + 1].x : p->top);
+    }
+    QT(norm_forward)(&p->compute, &norm, p->top_x);
+}

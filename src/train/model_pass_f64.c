@@ -1,0 +1,12 @@
+/* model_pass_f64.c - passes in double precision; see model_pass.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "train/model_pass.h"
+
+#include "base/check.h"
+
+#include "train/as_f64.h"
+
+#include "train/model_pass_body.h"
+
+#include "train/model_back_body.h"

@@ -1,0 +1,141 @@
+/* ops_decl.h - the operations in one precision; see ops.h.
+ *
+ * SPDX-License-Identifier: MIT */
+
+/* Threads and memory of the operations. */
+typedef struct QT(compute) {
+    quire_team *team;
+    uint32_t n_threads;
+    const QT(rows) * rows;
+    real *sums;         /* [QUIRE_TRAIN_SUM_PARTS][sum_max] partial sums of vectors */
+    uint32_t sum_max;   /* the longest vector whose gradient is summed */
+    real *scratch;      /* [n_threads][scratch_max] */
+    size_t scratch_max; /* at least QT(attention_scratch)() of every attention */
+} QT(compute);
+
+/* Opens OpenBLAS, starts n_threads - 1 threads. Errors: QUIRE_INVAL (threads), QUIRE_UNSUPP (no
+ * OpenBLAS), QUIRE_NOMEM. Destroy with compute_fini(), which accepts { 0 } also. */
+int QT(compute_init)(QT(compute) * c, uint32_t n_threads, uint32_t sum_max, size_t scratch_max,
+                     quire_error *err);
+void QT(compute_fini)(QT(compute) * c);
+
+/* x[n][d] = the rows of table [n_vocab][d] that tokens name; tokens are below n_vocab. */
+typedef struct QT(embed) {
+    const int32_t *tokens;
+    uint32_t n;
+    uint32_t d;
+} QT(embed);
+void QT(embed_forward)(QT(compute) * c, const QT(embed) * e, const real *table, real *x);
+void QT(embed_back)(QT(compute) * c, const QT(embed) * e, const real *dx, real *dtable);
+
+/* y[n][d] = x / rms(x) weight[d] by rows; inv[n] keeps 1 / rms for the way back. A norm by heads is
+ * one with n = tokens x heads. */
+typedef struct QT(norm) {
+    uint32_t n;
+    uint32_t d;
+    real epsilon;
+    const real *x;
+    const real *weight;
+    real *inv;
+} QT(norm);
+void QT(norm_forward)(QT(compute) * c, const QT(norm) * o, real *y);
+/* dx +=, dweight +=. */
+void QT(norm_back)(QT(compute) * c, const QT(norm) * o, const real *dy, real *dx, real *dweight);
+
+/* y[n][n_out] = x[n][n_in] weight^T; is_added: y += instead. */
+typedef struct QT(linear) {
+    uint32_t n;
+    uint32_t n_in;
+    uint32_t n_out;
+    const real *weight; /* [n_out][n_in] */
+} QT(linear);
+void QT(linear_forward)(QT(compute) * c, const QT(linear) * o, const real *x, real *y,
+                        bool is_added);
+/* dx[n][n_in] = dy weight, or += when is_added. */
+void QT(linear_back_input)(QT(compute) * c, const QT(linear) * o, const real *dy, real *dx,
+                           bool is_added);
+/* dweight += dy^T x. */
+void QT(linear_back_weight)(QT(compute) * c, const QT(linear) * o, const real *x, const real *dy,
+                            real *dweight);
+
+/* Rotates pairs (j, j + d/2) of each head of x[n][n_head][d] in place, by position. The way back is
+ * the same with is_back, on the gradient. */
+typedef struct QT(rope) {
+    uint32_t n;
+    uint32_t n_head;
+    uint32_t d;
+    const int32_t *positions; /* [n], below the rows of the tables */
+    const real *cos;          /* [positions][d / 2] */
+    const real *sin;
+} QT(rope);
+void QT(rope_apply)(QT(compute) * c, const QT(rope) * o, real *x, bool is_back);
+/* Fill cos and sin [n_positions][d / 2]: angle = position base^(-2 j / d). */
+void QT(rope_tables)(real *cos, real *sin, uint32_t n_positions, uint32_t d, double base);
+
+/* y = sum over sources of x_s gate_s, each x [n][d], each gate [d]: K or V of a layer that stores
+ * none. One source or two. A source without a gate is no case for this operation. */
+typedef struct QT(fuse) {
+    uint32_t n;
+    uint32_t d;
+    uint32_t n_sources;
+    const real *x[2];
+    const real *gates[2];
+} QT(fuse);
+void QT(fuse_forward)(QT(compute) * c, const QT(fuse) * o, real *y);
+/* dx[s] +=, dgates[s] [d] +=. */
+void QT(fuse_back)(QT(compute) * c, const QT(fuse) * o, const real *dy, real *const dx[2],
+                   real *const dgates[2]);
+
+/* y[n][d] = silu(gate) up. */
+void QT(swiglu_forward)(QT(compute) * c, uint32_t n, uint32_t d, const real *const gate_up[2],
+                        real *y);
+/* gate and up become their gradients, and y (written, not read) swiglu's result once more. */
+void QT(swiglu_back)(QT(compute) * c, uint32_t n, uint32_t d, real *const gate_up_y[3],
+                     const real *dy);
+
+/* y[n] += x[n] by elements. */
+void QT(add)(QT(compute) * c, size_t n, const real *x, real *y);
+
+/* Causal attention with grouped heads: query head h reads KV head h / (n_head / n_kv_head). The
+ * batch has n_rows rows of n_tokens each; a token sees the tokens of its row from first[token] (of
+ * its own document, an index in the row, not descending) to itself, and no further back than the
+ * window. */
+typedef struct QT(attention) {
+    uint32_t n_rows;
+    uint32_t n_tokens;
+    uint32_t n_head;
+    uint32_t n_kv_head;
+    uint32_t d;           /* of a head */
+    uint32_t window;      /* tokens that a query sees, itself included; 0: no limit */
+    const int32_t *first; /* [n_rows n_tokens] */
+    const real *q;        /* [n_rows n_tokens][n_head][d] */
+    const real *k;        /* [n_rows n_tokens][n_kv_head][d] */
+    const real *v;
+    real *out; /* as q */
+    real *lse; /* [n_rows][n_head][n_tokens] log of the sum of exponentials, for the way back */
+} QT(attention);
+/* Elements of scratch per thread for rows of n_tokens. */
+size_t QT(attention_scratch)(uint32_t n_tokens);
+void QT(attention_forward)(QT(compute) * c, const QT(attention) * o);
+/* gradients: dq = (written), dk += , dv +=. */
+void QT(attention_back)(QT(compute) * c, const QT(attention) * o, const real *dout,
+                        real *const gradients[3]);
+
+/* The last linear map and the loss: the sum over tokens with a target of -log softmax(weight
+ * x)[target]. Logits exist for chunk tokens at a time. */
+typedef struct QT(loss) {
+    uint32_t n;
+    uint32_t d;
+    uint32_t n_vocab;
+    uint32_t chunk;
+    const real *weight; /* [n_vocab][d] */
+    const real *x;
+    const int32_t *targets; /* [n]; QUIRE_TRAIN_NO_TARGET: the token does not count */
+    real *logits;           /* [chunk][n_vocab] */
+    real *losses;           /* [n], written; 0 where there is no target */
+} QT(loss);
+/* Tokens in a chunk, so that logits take at most 64 MiB. */
+uint32_t QT(loss_chunk)(uint32_t n, uint32_t n_vocab);
+/* Returns the sum in double precision, by tokens in order. With dx (written) and dweight (+=), both
+ * or neither: the gradients of scale times the sum. */
+double QT(loss_run)(QT(compute) * c, const QT(loss) * o, real scale, real *dx, real *dweight);

@@ -1,0 +1,10 @@
+/* row_kernels_f64.c - row functions in double precision, for checks; see row_kernels.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "train/row_kernels.h"
+
+#include "train/as_f64.h"
+
+#define ROWS_NAME  "portable"
+#define ROWS_TABLE quire_f64_rows_portable
+#include "train/row_kernels_body.h"

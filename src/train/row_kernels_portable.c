@@ -1,0 +1,10 @@
+/* row_kernels_portable.c - row functions for every CPU; see row_kernels.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "train/row_kernels.h"
+
+#include "train/as_f32.h"
+
+#define ROWS_NAME  "portable"
+#define ROWS_TABLE quire_f32_rows_portable
+#include "train/row_kernels_body.h"

@@ -18,11 +18,12 @@
 #include "base/check.h"
 #include "base/parse.h"
 #include "base/rng.h"
+#include "gguf_gen_scheme.h"
 #include "gguf_gen_vocab.h"
 
 #define CHUNK_VALUES  (1u << 18)
 #define KEY_BYTES     96u
-#define LAYER_TENSORS 16u /* more than any architecture here has */
+#define LAYER_TENSORS 20u /* more than any architecture here has */
 
 static const gguf_gen_opts shapes[] = {
     { .arch = "llama",
@@ -101,6 +102,19 @@ static const gguf_gen_opts shapes[] = {
       .rope_base = 1e6f,
       .has_qk_norm = true,
       .vocab = GGUF_GEN_VOCAB_BPE },
+    { .arch = "quire",
+      .name = "tiny-quire",
+      .n_layer = 4,
+      .n_embd = 128,
+      .n_ff = 256,
+      .n_head = 4,
+      .n_kv_head = 2,
+      .d_head = 32,
+      .n_vocab = 512,
+      .n_ctx = 512,
+      .rope_base = 1e4f,
+      .is_tied = true,
+      .has_qk_norm = true },
 };
 
 bool gguf_gen_shape(const char *name, gguf_gen_opts *out)
@@ -125,6 +139,7 @@ typedef enum fill {
     FILL_MATRIX,    /* normal, variance gain^2 / columns */
     FILL_NORM,      /* 1 + small noise */
     FILL_BIAS,      /* small noise */
+    FILL_GATE,      /* around 0.7: two sources of variance one sum to about one */
     FILL_ROPE_FREQS /* llama3's frequency factors */
 } fill;
 
@@ -143,22 +158,44 @@ typedef struct plan {
 } plan;
 
 /* rows == 0: a vector. */
-static void plan_add(plan *p, const char *name, fill how, uint32_t columns, uint32_t rows)
+static void plan_add_typed(plan *p, const char *name, fill how, enum ggml_type type,
+                           uint32_t columns, uint32_t rows)
 {
     plan_entry *entry = &p->entries[p->n++];
 
     entry->how = how;
     entry->gain = 1.0f;
-    entry->tensor = rows == 0 ? ggml_new_tensor_1d(p->ggml, GGML_TYPE_F32, columns)
-                              : ggml_new_tensor_2d(p->ggml, p->opts->type, columns, rows);
+    entry->tensor = rows == 0 ? ggml_new_tensor_1d(p->ggml, type, columns)
+                              : ggml_new_tensor_2d(p->ggml, type, columns, rows);
     ggml_set_name(entry->tensor, name);
     gguf_add_tensor(p->gguf, entry->tensor);
+}
+
+/* A vector in f32, or a matrix of the model's type. */
+static void plan_add(plan *p, const char *name, fill how, uint32_t columns, uint32_t rows)
+{
+    plan_add_typed(p, name, how, rows == 0 ? GGML_TYPE_F32 : p->opts->type, columns, rows);
 }
 
 static const char *layer_name(char *buffer, uint32_t layer, const char *suffix)
 {
     (void)snprintf(buffer, GGML_MAX_NAME, "blk.%u.%s", layer, suffix);
     return buffer;
+}
+
+static void plan_gates(plan *p, uint32_t layer, bool is_k)
+{
+    const gguf_gen_opts *o = p->opts;
+    const uint32_t columns = o->gates == GGUF_GEN_GATES_HALF ? o->d_head / 2 : o->d_head;
+
+    for (uint32_t i = 0; i < gguf_gen_n_gates(o, layer, is_k); i++) {
+        const bool is_by_head = o->gates == GGUF_GEN_GATES_HEADS && o->n_kv_head > 1;
+        char suffix[32], name[GGML_MAX_NAME];
+
+        (void)snprintf(suffix, sizeof(suffix), "attn_%c_gate.%u", is_k ? 'k' : 'v', i);
+        plan_add_typed(p, layer_name(name, layer, suffix), FILL_GATE, GGML_TYPE_F32, columns,
+                       is_by_head ? o->n_kv_head : 0);
+    }
 }
 
 static void plan_layer(plan *p, uint32_t layer)
@@ -168,12 +205,17 @@ static void plan_layer(plan *p, uint32_t layer)
     uint32_t kv_rows = o->n_kv_head * o->d_head;
     /* Two branches per layer are added to the residual stream: keep its variance near one. */
     float branch_gain = 1.0f / sqrtf(2.0f * (float)o->n_layer);
+    const bool is_stored = gguf_gen_is_stored(o, layer);
     char name[GGML_MAX_NAME];
 
     plan_add(p, layer_name(name, layer, "attn_norm.weight"), FILL_NORM, o->n_embd, 0);
     plan_add(p, layer_name(name, layer, "attn_q.weight"), FILL_MATRIX, o->n_embd, q_rows);
-    plan_add(p, layer_name(name, layer, "attn_k.weight"), FILL_MATRIX, o->n_embd, kv_rows);
-    plan_add(p, layer_name(name, layer, "attn_v.weight"), FILL_MATRIX, o->n_embd, kv_rows);
+    if (is_stored) {
+        plan_add(p, layer_name(name, layer, "attn_k.weight"), FILL_MATRIX, o->n_embd, kv_rows);
+        plan_add(p, layer_name(name, layer, "attn_v.weight"), FILL_MATRIX, o->n_embd, kv_rows);
+    }
+    plan_gates(p, layer, true);
+    plan_gates(p, layer, false);
     if (o->has_qkv_bias) {
         plan_add(p, layer_name(name, layer, "attn_q.bias"), FILL_BIAS, q_rows, 0);
         plan_add(p, layer_name(name, layer, "attn_k.bias"), FILL_BIAS, kv_rows, 0);
@@ -181,7 +223,9 @@ static void plan_layer(plan *p, uint32_t layer)
     }
     if (o->has_qk_norm) {
         plan_add(p, layer_name(name, layer, "attn_q_norm.weight"), FILL_NORM, o->d_head, 0);
-        plan_add(p, layer_name(name, layer, "attn_k_norm.weight"), FILL_NORM, o->d_head, 0);
+        if (is_stored) {
+            plan_add(p, layer_name(name, layer, "attn_k_norm.weight"), FILL_NORM, o->d_head, 0);
+        }
     }
     plan_add(p, layer_name(name, layer, "attn_output.weight"), FILL_MATRIX, q_rows, o->n_embd);
     p->entries[p->n - 1].gain = branch_gain;
@@ -242,6 +286,7 @@ static int plan_keys(plan *p)
         gguf_set_val_u32(g, arch_key(key, o, "rope.scaling.original_context_length"),
                          o->rope_ctx_orig);
     }
+    gguf_gen_scheme_keys(g, o);
     return gguf_gen_vocab_add(g, o->vocab, o->n_vocab);
 }
 
@@ -288,6 +333,11 @@ static void fill_values(const plan *p, const plan_entry *entry, quire_rng *rng, 
     case FILL_NORM:
         for (size_t i = 0; i < n; i++) {
             x[i] = 1.0f + 0.1f * cheap_normal(rng);
+        }
+        break;
+    case FILL_GATE:
+        for (size_t i = 0; i < n; i++) {
+            x[i] = 0.7f + 0.2f * cheap_normal(rng);
         }
         break;
     case FILL_BIAS:

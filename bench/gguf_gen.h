@@ -2,8 +2,8 @@
  *
  * Benchmarks need the shape of a model, not its knowledge, and tests need every variant of an
  * architecture in a file of a few hundred kilobytes. The files are complete: llama.cpp loads and
- * runs them. Weights are scaled so that activations stay near unit variance through all layers.
- * The same options give the same bytes.
+ * runs them, except those of the architecture quire (gguf_gen_scheme.h). Weights are scaled so that
+ * activations stay near unit variance through all layers. The same options give the same bytes.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_BENCH_GGUF_GEN_H
@@ -21,8 +21,18 @@ typedef enum gguf_gen_vocab {
     GGUF_GEN_VOCAB_BPE  /* GPT-2 bytes, merges of letter pairs, filler; at least 262 tokens */
 } gguf_gen_vocab;
 
+/* The shape of gates. */
+typedef enum gguf_gen_gates {
+    GGUF_GEN_GATES_NONE,
+    GGUF_GEN_GATES_HALF, /* [d_head / 2] */
+    GGUF_GEN_GATES_HEAD, /* [d_head] */
+    GGUF_GEN_GATES_HEADS /* [n_kv_head][d_head] */
+} gguf_gen_gates;
+
+#define GGUF_GEN_LAYERS_MAX 512u /* of a model with a KV map */
+
 typedef struct gguf_gen_opts {
-    char arch[16]; /* "llama", "qwen2", "qwen3" */
+    char arch[16]; /* "llama", "qwen2", "qwen3", "quire" */
     char name[64];
     uint32_t n_layer;
     uint32_t n_embd;
@@ -42,6 +52,13 @@ typedef struct gguf_gen_opts {
     gguf_gen_vocab vocab;
     enum ggml_type type; /* of the matrices; vectors are f32 */
     uint64_t seed;
+    /* The KV map, of the architecture quire only: gguf_gen_scheme.h, or by hand. Layers that read
+     * other layers have a gate for each of their sources, if there are any. */
+    bool has_map;
+    gguf_gen_gates gates;
+    char scheme[32];
+    int32_t k_sources[GGUF_GEN_LAYERS_MAX][2]; /* layers; -1 = none */
+    int32_t v_sources[GGUF_GEN_LAYERS_MAX][2];
 } gguf_gen_opts;
 
 /* Options of a named shape, false when there is none. */

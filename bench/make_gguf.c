@@ -1,6 +1,7 @@
 /* make_gguf.c - command line of the random-weight model generator.
  *
  *   make_gguf --shape smollm2-135m --type q8_0 -o FILE [--ctx 65536] [--layers N] ...
+ *   make_gguf --shape smollm2-135m --scheme fusedkv-lite -o FILE
  *
  * SPDX-License-Identifier: MIT */
 #include <getopt.h>
@@ -12,9 +13,11 @@
 
 #include "base/parse.h"
 #include "gguf_gen.h"
+#include "gguf_gen_scheme.h"
 
 enum {
     OPT_SHAPE = 256,
+    OPT_SCHEME,
     OPT_TYPE,
     OPT_SEED,
     OPT_SCALING,
@@ -42,7 +45,7 @@ static const struct {
     { "rope-ctx", offsetof(gguf_gen_opts, rope_ctx_orig) },
 };
 #define N_SIZES  (sizeof(sizes) / sizeof(sizes[0]))
-#define N_OTHERS 10u
+#define N_OTHERS 11u
 
 static int usage(FILE *stream)
 {
@@ -52,9 +55,13 @@ static int usage(FILE *stream)
                           "[--head-dim N] [--vocab N]\n"
                           "       [--ctx N] [--rope-scaling none|linear|yarn|llama3] "
                           "[--rope-factor X] [--rope-ctx N]\n"
-                          "       [--rope-base X] [--tied | --untied]\nshapes:");
+                          "       [--rope-base X] [--tied | --untied] [--scheme SCHEME]\nshapes:");
     for (unsigned i = 0; gguf_gen_shape_name(i) != NULL; i++) {
         (void)fprintf(stream, " %s", gguf_gen_shape_name(i));
+    }
+    (void)fprintf(stream, "\nschemes:");
+    for (unsigned i = 0; gguf_gen_scheme_name(i) != NULL; i++) {
+        (void)fprintf(stream, " %s", gguf_gen_scheme_name(i));
     }
     (void)fprintf(stream, "\n");
     return stream == stdout ? 0 : 2;
@@ -90,7 +97,8 @@ static bool option_apply(int option, const char *text, gguf_gen_opts *opts)
     int64_t number = 0;
 
     switch (option) {
-    case OPT_SHAPE: /* taken first, see main() */
+    case OPT_SHAPE:  /* taken first, see main() */
+    case OPT_SCHEME: /* applied last */
         return true;
     case OPT_TYPE:
         return type_parse(text, &opts->type);
@@ -125,6 +133,7 @@ static void options_fill(struct option *options)
 {
     const struct option others[N_OTHERS] = {
         { "shape", required_argument, NULL, OPT_SHAPE },
+        { "scheme", required_argument, NULL, OPT_SCHEME },
         { "type", required_argument, NULL, OPT_TYPE },
         { "seed", required_argument, NULL, OPT_SEED },
         { "rope-scaling", required_argument, NULL, OPT_SCALING },
@@ -147,6 +156,7 @@ int main(int argc, char **argv)
     struct option options[N_SIZES + N_OTHERS];
     gguf_gen_opts opts = { 0 };
     quire_error err = QUIRE_ERROR_INIT;
+    const char *scheme = NULL;
     const char *path = NULL;
     int option;
 
@@ -160,6 +170,7 @@ int main(int argc, char **argv)
             return usage(stderr);
         }
         path = option == 'o' ? optarg : path;
+        scheme = option == OPT_SCHEME ? optarg : scheme;
     }
     if (path == NULL || opts.n_layer == 0 || optind != argc) {
         return usage(stderr);
@@ -171,9 +182,10 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    if (gguf_gen_write(&opts, path, &err) != QUIRE_OK) {
+    if ((scheme != NULL && gguf_gen_scheme_apply(&opts, scheme, &err) != QUIRE_OK) ||
+        gguf_gen_write(&opts, path, &err) != QUIRE_OK) {
         (void)fprintf(stderr, "make_gguf: %s\n", err.message);
-        return err.status == QUIRE_INVAL ? 2 : 1;
+        return err.status == QUIRE_INVAL || err.status == QUIRE_NOTFOUND ? 2 : 1;
     }
     return 0;
 }

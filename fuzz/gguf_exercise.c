@@ -133,13 +133,10 @@ static void use_weights(const char *path)
     quire_model_close(model);
 }
 
-static gguf_stage load_with_llama(const char *path)
+static gguf_stage load_with_llama(const char *path, quire_arch arch)
 {
-    struct llama_model_params params = llama_model_default_params();
-    struct llama_model *model;
+    struct llama_model *model = quire_model_llama_load(path, arch);
 
-    params.vocab_only = true;
-    model = llama_model_load_from_file(path, params);
     if (model == NULL) {
         return GGUF_STAGE_LLAMA;
     }
@@ -150,9 +147,9 @@ static gguf_stage load_with_llama(const char *path)
     return GGUF_STAGE_DONE;
 }
 
-static gguf_stage checks_run(const char *path, quire_error *err)
+static gguf_stage checks_run(const char *path, quire_arch *arch, quire_error *err)
 {
-    quire_model_desc *desc = malloc(sizeof(*desc));
+    quire_model_desc *desc = calloc(1, sizeof(*desc));
     quire_gguf *file = NULL;
     gguf_stage stage = GGUF_STAGE_LLAMA;
 
@@ -164,6 +161,7 @@ static gguf_stage checks_run(const char *path, quire_error *err)
     } else if (quire_gguf_check_vocab(file, desc, err) != QUIRE_OK) {
         stage = GGUF_STAGE_VOCAB;
     }
+    *arch = desc->arch;
     quire_gguf_close(file);
     free(desc);
     return stage;
@@ -174,13 +172,14 @@ gguf_stage gguf_exercise(const uint8_t *data, size_t size_bytes)
     quire_error err = QUIRE_ERROR_INIT;
     int fd = memory_file(data, size_bytes);
     gguf_stage stage;
+    quire_arch arch;
     char path[64];
 
     QUIRE_CHECK(quire_backend_init(&err) == QUIRE_OK);
     (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    stage = checks_run(path, &err);
+    stage = checks_run(path, &arch, &err);
     if (stage == GGUF_STAGE_LLAMA) {
-        stage = load_with_llama(path);
+        stage = load_with_llama(path, arch);
     } else {
         QUIRE_CHECK(err.status < 0 && strncmp(err.message, path, strlen(path)) == 0 &&
                     strchr(err.message, '\n') == NULL);

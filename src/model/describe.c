@@ -1,7 +1,8 @@
 /* describe.c - a GGUF file's keys as a model description.
  *
  * The meaning of every key and the default of every absent one are libllama's (its llama-model.cpp
- * and llama-context.cpp at ggml 0.25.1), because the perplexity must be the same.
+ * and llama-context.cpp at ggml 0.25.1), because the perplexity must be the same. The architecture
+ * quire is Quire's own; the keys that it shares with qwen3 mean the same.
  *
  * SPDX-License-Identifier: MIT */
 #include <math.h>
@@ -31,6 +32,7 @@ static const arch_entry archs[QUIRE_ARCH_COUNT] = {
     { "llama", QUIRE_ARCH_LLAMA, QUIRE_ROPE_NORMAL, false },
     { "qwen2", QUIRE_ARCH_QWEN2, QUIRE_ROPE_NEOX, false },
     { "qwen3", QUIRE_ARCH_QWEN3, QUIRE_ROPE_NEOX, true },
+    { "quire", QUIRE_ARCH_QUIRE, QUIRE_ROPE_NEOX, false }, /* qk-norm: if its tensors are there */
 };
 
 /* A string of the file, or "" when it is absent, as printable text. */
@@ -61,8 +63,8 @@ static int arch_get(const quire_gguf *file, quire_model_desc *desc, quire_error 
     }
     return quire_error_set(
         err, QUIRE_UNSUPP,
-        "%s: architecture '%s' is not supported (supported: llama, qwen2, qwen3); choose a model "
-        "of one of those",
+        "%s: architecture '%s' is not supported (supported: llama, qwen2, qwen3, quire); choose a "
+        "model of one of those",
         quire_gguf_path(file), quire_gguf_printable(text, sizeof(text), raw, strlen(raw)));
 }
 
@@ -177,21 +179,6 @@ static int head_dims_get(const quire_gguf *file, quire_model_desc *desc, quire_e
     return QUIRE_OK;
 }
 
-/* Every layer stores its own K and V and reads nothing else. */
-static void kv_map_fill(quire_model_desc *desc)
-{
-    desc->n_stored = desc->n_layer;
-    for (uint32_t l = 0; l < desc->n_layer; l++) {
-        desc->kv_map[l] = (quire_kv_map_entry){
-            .stored = (int32_t)l,
-            .n_k = 1,
-            .n_v = 1,
-            .k_src = { (uint16_t)l },
-            .v_src = { (uint16_t)l },
-        };
-    }
-}
-
 int quire_gguf_describe(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
 {
     memset(desc, 0, sizeof(*desc));
@@ -202,8 +189,12 @@ int quire_gguf_describe(const quire_gguf *file, quire_model_desc *desc, quire_er
     QUIRE_TRY(sizes_get(file, desc, err));
     QUIRE_TRY(head_dims_get(file, desc, err));
     QUIRE_TRY(quire_describe_rope(file, desc, err));
+    if (desc->arch == QUIRE_ARCH_QUIRE) {
+        QUIRE_TRY(quire_describe_kv_map(file, desc, err));
+    } else {
+        quire_kv_map_plain(desc);
+    }
     QUIRE_TRY(quire_describe_tensors(file, desc, err));
-    kv_map_fill(desc);
     desc->fingerprint = quire_fingerprint(file, desc);
     return QUIRE_OK;
 }

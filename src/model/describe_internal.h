@@ -11,8 +11,31 @@
 int quire_describe_rope(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
 
 /* Fill in n_vocab and the facts that follow from the tensor table: has_tied_output, has_qkv_bias,
- * file_type, n_params, weight_bytes. The shapes of the tensors must fit the sizes in desc. */
+ * has_qk_norm where files differ in it, file_type, n_params, weight_bytes, and the gates of kv_map.
+ * The shapes of the tensors must fit the sizes and the KV map in desc. */
 int quire_describe_tensors(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
+
+/* The KV map of a model whose layers each store their own. */
+void quire_kv_map_plain(quire_model_desc *desc);
+
+/* Fill in kv_map without gates, n_stored, last_stored and kv_scheme from the keys of the
+ * architecture quire; n_layer is known. A file without these keys has a plain map. */
+int quire_describe_kv_map(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
+
+/* The gate of one source of a layer. */
+typedef struct quire_gate_place {
+    uint32_t layer;
+    uint32_t source;
+    bool is_k;
+} quire_gate_place;
+
+/* Check the tensor of a gate and enter it into the map. */
+int quire_describe_gate(const quire_gguf *file, quire_model_desc *desc, quire_gate_place place,
+                        const struct ggml_tensor *tensor, quire_error *err);
+
+/* Check the map after the last gate. */
+int quire_describe_gates_check(const quire_gguf *file, const quire_model_desc *desc,
+                               quire_error *err);
 
 /* The fingerprint of a description whose other fields are complete. */
 uint64_t quire_fingerprint(const quire_gguf *file, const quire_model_desc *desc);

@@ -3,8 +3,8 @@
  *
  * One pass over the file's tensors looks each name up in the architecture's table, checks shape and
  * type, and counts the tensors found for each row of the table. Then every row must have been found
- * once per layer. A tensor without a row is an error, as it is in libllama: a model computed
- * without one of its tensors gives wrong text, not an error.
+ * once per layer, or once per layer that stores K and V. A tensor without a row is an error, as it
+ * is in libllama: a model computed without one of its tensors gives wrong text, not an error.
  *
  * SPDX-License-Identifier: MIT */
 #include <ctype.h>
@@ -21,6 +21,8 @@
 #define LLAMA     (1u << QUIRE_ARCH_LLAMA)
 #define QWEN2     (1u << QUIRE_ARCH_QWEN2)
 #define QWEN3     (1u << QUIRE_ARCH_QWEN3)
+#define QUIRE     (1u << QUIRE_ARCH_QUIRE)
+#define BIASED    (LLAMA | QWEN2 | QWEN3)
 
 /* The sizes of which shapes consist. */
 typedef enum dim {
@@ -32,49 +34,64 @@ typedef enum dim {
     DIM_V,
     DIM_HEAD,
     DIM_VOCAB,
-    DIM_ROPE
+    DIM_ROPE,
+    DIM_GATE /* a gate's tensor is checked by describe_kv_map.c */
 } dim;
+
+/* How many tensors of a name a model has. */
+typedef enum scope {
+    MODEL,
+    LAYER,
+    STORED_LAYER /* one in each layer that stores K and V */
+} scope;
 
 typedef enum presence {
     REQUIRED,
     OPTIONAL,
-    ALL_OR_NONE /* in every layer or in none, together with the other rows of this kind */
+    BIAS, /* in every layer or in none, together with the other rows of this kind */
+    NORM  /* likewise */
 } presence;
 
 /* Vectors have rows == DIM_ONE and are f32; the others are matrices. */
 typedef struct row {
-    const char *name; /* after "blk.N." when is_layer */
+    const char *name; /* after "blk.N.", except of MODEL */
     uint8_t archs;
-    bool is_layer;
+    scope where;
     presence need;
     dim columns;
     dim rows;
 } row;
 
 static const row table[] = {
-    { "token_embd.weight", ALL_ARCHS, false, REQUIRED, DIM_EMBD, DIM_VOCAB },
-    { "output_norm.weight", ALL_ARCHS, false, REQUIRED, DIM_EMBD, DIM_ONE },
-    { "output.weight", ALL_ARCHS, false, OPTIONAL, DIM_EMBD, DIM_VOCAB },
-    { "output.bias", QWEN2, false, OPTIONAL, DIM_VOCAB, DIM_ONE },
-    { "rope_freqs.weight", LLAMA, false, OPTIONAL, DIM_ROPE, DIM_ONE },
-    { "attn_norm.weight", ALL_ARCHS, true, REQUIRED, DIM_EMBD, DIM_ONE },
-    { "attn_q.weight", ALL_ARCHS, true, REQUIRED, DIM_EMBD, DIM_Q },
-    { "attn_k.weight", ALL_ARCHS, true, REQUIRED, DIM_EMBD, DIM_K },
-    { "attn_v.weight", ALL_ARCHS, true, REQUIRED, DIM_EMBD, DIM_V },
-    { "attn_q.bias", ALL_ARCHS, true, ALL_OR_NONE, DIM_Q, DIM_ONE },
-    { "attn_k.bias", ALL_ARCHS, true, ALL_OR_NONE, DIM_K, DIM_ONE },
-    { "attn_v.bias", ALL_ARCHS, true, ALL_OR_NONE, DIM_V, DIM_ONE },
-    { "attn_q_norm.weight", QWEN3, true, REQUIRED, DIM_HEAD, DIM_ONE },
-    { "attn_k_norm.weight", QWEN3, true, REQUIRED, DIM_HEAD, DIM_ONE },
-    { "attn_output.weight", ALL_ARCHS, true, REQUIRED, DIM_Q, DIM_EMBD },
-    { "attn_output.bias", LLAMA, true, OPTIONAL, DIM_EMBD, DIM_ONE },
-    { "ffn_norm.weight", ALL_ARCHS, true, REQUIRED, DIM_EMBD, DIM_ONE },
-    { "ffn_gate.weight", ALL_ARCHS, true, REQUIRED, DIM_EMBD, DIM_FF },
-    { "ffn_up.weight", ALL_ARCHS, true, REQUIRED, DIM_EMBD, DIM_FF },
-    { "ffn_down.weight", ALL_ARCHS, true, REQUIRED, DIM_FF, DIM_EMBD },
-    { "ffn_gate.bias", LLAMA, true, OPTIONAL, DIM_FF, DIM_ONE },
-    { "ffn_up.bias", LLAMA, true, OPTIONAL, DIM_FF, DIM_ONE },
-    { "ffn_down.bias", LLAMA, true, OPTIONAL, DIM_EMBD, DIM_ONE },
+    { "token_embd.weight", ALL_ARCHS, MODEL, REQUIRED, DIM_EMBD, DIM_VOCAB },
+    { "output_norm.weight", ALL_ARCHS, MODEL, REQUIRED, DIM_EMBD, DIM_ONE },
+    { "output.weight", ALL_ARCHS, MODEL, OPTIONAL, DIM_EMBD, DIM_VOCAB },
+    { "output.bias", QWEN2, MODEL, OPTIONAL, DIM_VOCAB, DIM_ONE },
+    { "rope_freqs.weight", LLAMA | QUIRE, MODEL, OPTIONAL, DIM_ROPE, DIM_ONE },
+    { "attn_norm.weight", ALL_ARCHS, LAYER, REQUIRED, DIM_EMBD, DIM_ONE },
+    { "attn_q.weight", ALL_ARCHS, LAYER, REQUIRED, DIM_EMBD, DIM_Q },
+    { "attn_k.weight", ALL_ARCHS, STORED_LAYER, REQUIRED, DIM_EMBD, DIM_K },
+    { "attn_v.weight", ALL_ARCHS, STORED_LAYER, REQUIRED, DIM_EMBD, DIM_V },
+    { "attn_q.bias", BIASED, LAYER, BIAS, DIM_Q, DIM_ONE },
+    { "attn_k.bias", BIASED, STORED_LAYER, BIAS, DIM_K, DIM_ONE },
+    { "attn_v.bias", BIASED, STORED_LAYER, BIAS, DIM_V, DIM_ONE },
+    { "attn_q_norm.weight", QWEN3, LAYER, REQUIRED, DIM_HEAD, DIM_ONE },
+    { "attn_k_norm.weight", QWEN3, STORED_LAYER, REQUIRED, DIM_HEAD, DIM_ONE },
+    { "attn_q_norm.weight", QUIRE, LAYER, NORM, DIM_HEAD, DIM_ONE },
+    { "attn_k_norm.weight", QUIRE, STORED_LAYER, NORM, DIM_HEAD, DIM_ONE },
+    { "attn_k_gate.0", QUIRE, LAYER, OPTIONAL, DIM_GATE, DIM_ONE },
+    { "attn_k_gate.1", QUIRE, LAYER, OPTIONAL, DIM_GATE, DIM_ONE },
+    { "attn_v_gate.0", QUIRE, LAYER, OPTIONAL, DIM_GATE, DIM_ONE },
+    { "attn_v_gate.1", QUIRE, LAYER, OPTIONAL, DIM_GATE, DIM_ONE },
+    { "attn_output.weight", ALL_ARCHS, LAYER, REQUIRED, DIM_Q, DIM_EMBD },
+    { "attn_output.bias", LLAMA, LAYER, OPTIONAL, DIM_EMBD, DIM_ONE },
+    { "ffn_norm.weight", ALL_ARCHS, LAYER, REQUIRED, DIM_EMBD, DIM_ONE },
+    { "ffn_gate.weight", ALL_ARCHS, LAYER, REQUIRED, DIM_EMBD, DIM_FF },
+    { "ffn_up.weight", ALL_ARCHS, LAYER, REQUIRED, DIM_EMBD, DIM_FF },
+    { "ffn_down.weight", ALL_ARCHS, LAYER, REQUIRED, DIM_FF, DIM_EMBD },
+    { "ffn_gate.bias", LLAMA, LAYER, OPTIONAL, DIM_FF, DIM_ONE },
+    { "ffn_up.bias", LLAMA, LAYER, OPTIONAL, DIM_FF, DIM_ONE },
+    { "ffn_down.bias", LLAMA, LAYER, OPTIONAL, DIM_EMBD, DIM_ONE },
 };
 #define N_ROWS (sizeof(table) / sizeof(table[0]))
 
@@ -97,6 +114,7 @@ static int64_t dim_size(const quire_model_desc *desc, dim which)
         return desc->n_vocab;
     case DIM_ROPE:
         return desc->rope.n_dims / 2;
+    case DIM_GATE:
     case DIM_ONE:
         break;
     }
@@ -135,8 +153,8 @@ static size_t row_find(const quire_model_desc *desc, const char *name)
         return N_ROWS;
     }
     for (size_t i = 0; i < N_ROWS; i++) {
-        if ((table[i].archs & (1u << desc->arch)) != 0 && table[i].is_layer == (layer >= 0) &&
-            strcmp(table[i].name, rest) == 0) {
+        if ((table[i].archs & (1u << desc->arch)) != 0 &&
+            (table[i].where != MODEL) == (layer >= 0) && strcmp(table[i].name, rest) == 0) {
             return i;
         }
     }
@@ -149,6 +167,17 @@ static bool is_matrix_type(enum ggml_type type)
 {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16 ||
            (ggml_is_quantized(type) && type != GGML_TYPE_Q8_1 && type != GGML_TYPE_Q8_K);
+}
+
+static int gate_check(const quire_gguf *file, quire_model_desc *desc, const row *r,
+                      const struct ggml_tensor *t, quire_error *err)
+{
+    const char *rest = t->name;
+    const quire_gate_place place = { .layer = (uint32_t)layer_of(t->name, &rest),
+                                     .source = (uint32_t)(r->name[strlen(r->name) - 1] - '0'),
+                                     .is_k = r->name[strlen("attn_")] == 'k' };
+
+    return quire_describe_gate(file, desc, place, t, err);
 }
 
 static int tensor_check(const quire_gguf *file, const quire_model_desc *desc, const row *r,
@@ -173,6 +202,21 @@ static int tensor_check(const quire_gguf *file, const quire_model_desc *desc, co
     return QUIRE_OK;
 }
 
+/* A layer that stores nothing has no use for tensors that make K or V. */
+static int unstored_check(const quire_gguf *file, const quire_model_desc *desc, const row *r,
+                          const struct ggml_tensor *t, quire_error *err)
+{
+    const char *rest = t->name;
+
+    if (r->where == STORED_LAYER && desc->kv_map[layer_of(t->name, &rest)].stored < 0) {
+        return quire_error_set(err, QUIRE_CORRUPT,
+                               "%s: tensor %s belongs to a layer that stores no K and V "
+                               "(%s.attention.kv_source_k)",
+                               quire_gguf_path(file), t->name, desc->arch_name);
+    }
+    return QUIRE_OK;
+}
+
 static int stray_error(const quire_gguf *file, const quire_model_desc *desc, const char *raw,
                        quire_error *err)
 {
@@ -193,7 +237,10 @@ static int missing_error(const quire_gguf *file, const quire_model_desc *desc, c
     char name[GGML_MAX_NAME];
 
     (void)snprintf(name, sizeof(name), "%s", r->name);
-    for (uint32_t l = 0; r->is_layer && l < desc->n_layer; l++) {
+    for (uint32_t l = 0; r->where != MODEL && l < desc->n_layer; l++) {
+        if (r->where == STORED_LAYER && desc->kv_map[l].stored < 0) {
+            continue;
+        }
         (void)snprintf(name, sizeof(name), "blk.%u.%s", l, r->name);
         if (gguf_find_tensor(quire_gguf_context(file), name) < 0) {
             break;
@@ -204,25 +251,44 @@ static int missing_error(const quire_gguf *file, const quire_model_desc *desc, c
                            quire_gguf_path(file), name, desc->arch_name, desc->n_layer);
 }
 
+static uint32_t count_expected(const quire_model_desc *desc, const row *r)
+{
+    switch (r->where) {
+    case LAYER:
+        return desc->n_layer;
+    case STORED_LAYER:
+        return desc->n_stored;
+    case MODEL:
+        break;
+    }
+    return 1;
+}
+
+static bool is_needed(const quire_model_desc *desc, const row *r)
+{
+    return (r->archs & (1u << desc->arch)) != 0 &&
+           (r->need == REQUIRED || (r->need == BIAS && desc->has_qkv_bias) ||
+            (r->need == NORM && desc->has_qk_norm));
+}
+
 static int counts_check(const quire_gguf *file, quire_model_desc *desc, const uint32_t *counts,
                         quire_error *err)
 {
     for (size_t i = 0; i < N_ROWS; i++) {
-        desc->has_qkv_bias = desc->has_qkv_bias || (table[i].need == ALL_OR_NONE && counts[i] > 0);
+        desc->has_qkv_bias = desc->has_qkv_bias || (table[i].need == BIAS && counts[i] > 0);
+        desc->has_qk_norm = desc->has_qk_norm || (table[i].need == NORM && counts[i] > 0);
     }
     for (size_t i = 0; i < N_ROWS; i++) {
         const row *r = &table[i];
-        bool is_needed = r->need == REQUIRED || (r->need == ALL_OR_NONE && desc->has_qkv_bias);
 
-        if (is_needed && (r->archs & (1u << desc->arch)) != 0 &&
-            counts[i] != (r->is_layer ? desc->n_layer : 1)) {
+        if (is_needed(desc, r) && counts[i] != count_expected(desc, r)) {
             return missing_error(file, desc, r, err);
         }
         if (strcmp(r->name, "output.weight") == 0) {
             desc->has_tied_output = counts[i] == 0;
         }
     }
-    return QUIRE_OK;
+    return quire_describe_gates_check(file, desc, err);
 }
 
 /* The number of tokens, twice in the file: rows of the embedding and strings of the vocabulary. */
@@ -284,7 +350,12 @@ int quire_describe_tensors(const quire_gguf *file, quire_model_desc *desc, quire
         if (i == N_ROWS) {
             return stray_error(file, desc, t->name, err);
         }
-        QUIRE_TRY(tensor_check(file, desc, &table[i], t, err));
+        QUIRE_TRY(unstored_check(file, desc, &table[i], t, err));
+        if (table[i].columns == DIM_GATE) {
+            QUIRE_TRY(gate_check(file, desc, &table[i], t, err));
+        } else {
+            QUIRE_TRY(tensor_check(file, desc, &table[i], t, err));
+        }
         counts[i]++;
         type_counts[t->type] += table[i].rows != DIM_ONE;
         desc->n_params += (uint64_t)ggml_nelements(t);

@@ -148,6 +148,42 @@ int quire_gguf_get_u32_or_array(const quire_gguf *file, const char *key, uint32_
     return QUIRE_OK;
 }
 
+int quire_gguf_get_i32_array(const quire_gguf *file, const char *key, uint32_t n,
+                             quire_gguf_range_i32 range, int32_t *out, quire_error *err)
+{
+    const struct gguf_context *gguf = quire_gguf_context(file);
+    int64_t index = gguf_find_key(gguf, key);
+
+    if (index < 0) {
+        return missing_error(file, key, err);
+    }
+    if (gguf_get_kv_type(gguf, index) != GGUF_TYPE_ARRAY ||
+        gguf_get_arr_type(gguf, index) == GGUF_TYPE_STRING) {
+        return type_error(file, key, "an array of integers", err);
+    }
+    if (gguf_get_arr_n(gguf, index) != n) {
+        return quire_error_set(err, QUIRE_CORRUPT,
+                               "%s: %s has %zu elements; expected %" PRIu32 " (damaged file?)",
+                               quire_gguf_path(file), key, gguf_get_arr_n(gguf, index), n);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        int64_t number;
+
+        if (!integer_at(gguf_get_arr_type(gguf, index), gguf_get_arr_data(gguf, index), i,
+                        &number)) {
+            return type_error(file, key, "an array of integers", err);
+        }
+        if (number < range.min || number > range.max) {
+            return quire_error_set(err, QUIRE_CORRUPT,
+                                   "%s: element %" PRIu32 " of %s is %" PRId64 "; expected %" PRId32
+                                   "..%" PRId32 " (damaged file?)",
+                                   quire_gguf_path(file), i, key, number, range.min, range.max);
+        }
+        out[i] = (int32_t)number;
+    }
+    return QUIRE_OK;
+}
+
 int quire_gguf_get_f32(const quire_gguf *file, const char *key, quire_gguf_range_f32 range,
                        float *value, quire_error *err)
 {

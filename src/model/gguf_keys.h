@@ -38,6 +38,16 @@ int quire_gguf_get_u32(const quire_gguf *file, const char *key, quire_gguf_range
 int quire_gguf_get_u32_or_array(const quire_gguf *file, const char *key, uint32_t n,
                                 quire_gguf_range range, uint32_t *value, quire_error *err);
 
+/* The bounds of signed numbers. */
+typedef struct quire_gguf_range_i32 {
+    int32_t min;
+    int32_t max;
+} quire_gguf_range_i32;
+
+/* A required array of n integers of any width, each within the range. out: [n]. */
+int quire_gguf_get_i32_array(const quire_gguf *file, const char *key, uint32_t n,
+                             quire_gguf_range_i32 range, int32_t *out, quire_error *err);
+
 /* A finite float within [min, max]. */
 typedef struct quire_gguf_range_f32 {
     float min;

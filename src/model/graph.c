@@ -16,11 +16,15 @@ typedef struct graph_build {
     const quire_model_desc *desc;
     const quire_weights *weights;
     quire_graph_op *ops;
+    quire_graph_exit *exit;
     quire_graph *graph;
     quire_linear *linear;
+    /* Of the rows of the layer at hand. */
+    uint32_t n_rows;
+    struct ggml_tensor *positions;
 } graph_build;
 
-/* ---- the two ops ---- */
+/* ---- the ops ---- */
 
 /* Every thread works on a copy of the layer, since the row pointers belong to the current graph. */
 static void op_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
@@ -48,11 +52,15 @@ static void op_attention(struct ggml_tensor *dst, int ith, int nth, void *userda
 {
     quire_graph_op *op = userdata;
     quire_attn_layer layer = op->layer;
-    const struct ggml_tensor *q = dst->src[0], *k = dst->src[2];
+    const struct ggml_tensor *k;
     uint64_t begin_ns = ith == 0 ? quire_clock_ns() : 0;
 
-    layer.q[0] = q->data;
-    layer.q_stride = q->nb[2] / sizeof(float);
+    /* The queries, then the append, then K: see attention_op(). */
+    for (uint32_t i = 0; i < layer.n_k; i++) {
+        layer.q[i] = dst->src[i]->data;
+    }
+    layer.q_stride = dst->src[0]->nb[2] / sizeof(float);
+    k = dst->src[layer.n_k + (op->has_append ? 1 : 0)];
     if (k != NULL) {
         layer.k_new = k->data;
         layer.k_new_stride = k->nb[2] / sizeof(float);
@@ -62,6 +70,19 @@ static void op_attention(struct ggml_tensor *dst, int ith, int nth, void *userda
     op->device->run(op->device->ctx, &layer, op->call, (uint32_t)ith, (uint32_t)nth);
     if (ith == 0) {
         op->attn_ns += quire_clock_ns() - begin_ns;
+        op->rows_total += (uint64_t)dst->ne[1];
+    }
+}
+
+/* One thread plans; the others wait for the end of the op. */
+static void op_exit(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    quire_graph_exit *exit = userdata;
+
+    (void)dst;
+    (void)nth;
+    if (ith == 0) {
+        exit->status = exit->device->plan(exit->device->ctx, exit->batch);
     }
 }
 
@@ -89,17 +110,17 @@ static struct ggml_tensor *rope(const graph_build *b, struct ggml_tensor *x)
 {
     const quire_rope *r = &b->desc->rope;
 
-    return ggml_rope_ext(
-        b->graph->ctx, x, b->graph->positions, b->weights->rope_freqs, (int)r->n_dims,
-        r->type == QUIRE_ROPE_NEOX ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, (int)r->ctx_orig,
-        r->freq_base, r->freq_scale, r->ext_factor, r->attn_factor, r->beta_fast, r->beta_slow);
+    return ggml_rope_ext(b->graph->ctx, x, b->positions, b->weights->rope_freqs, (int)r->n_dims,
+                         r->type == QUIRE_ROPE_NEOX ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL,
+                         (int)r->ctx_orig, r->freq_base, r->freq_scale, r->ext_factor,
+                         r->attn_factor, r->beta_fast, r->beta_slow);
 }
 
 /* Heads of rows, from place `first` in a row on: [d][n_heads][n_rows]. */
 static struct ggml_tensor *heads(const graph_build *b, struct ggml_tensor *x, uint32_t d,
                                  size_t first, uint32_t n_heads)
 {
-    return ggml_view_3d(b->graph->ctx, x, d, n_heads, b->graph->n_rows, d * sizeof(float), x->nb[1],
+    return ggml_view_3d(b->graph->ctx, x, d, n_heads, b->n_rows, d * sizeof(float), x->nb[1],
                         first * sizeof(float));
 }
 
@@ -114,7 +135,7 @@ static struct ggml_tensor *some_heads(const graph_build *b, struct ggml_tensor *
 /* Q, K and V of a layer's rows, rope applied: [d][heads][n_rows] each. */
 typedef struct layer_rows {
     struct ggml_tensor *q; /* NULL when nobody reads it */
-    struct ggml_tensor *k;
+    struct ggml_tensor *k; /* NULL, and V, in a layer that stores nothing */
     struct ggml_tensor *v;
 } layer_rows;
 
@@ -143,6 +164,9 @@ static layer_rows rows_apart(const graph_build *b, struct ggml_tensor *x, uint32
         q = rope(b, l->q_norm != NULL ? norm(b, q, l->q_norm) : q);
         ggml_build_forward_expand(b->graph->cgraph, q);
     }
+    if (l->wk == NULL) {
+        return (layer_rows){ .q = q };
+    }
     k = heads(b, linear(b, l->wk, l->bk, x), desc->d_k, 0, desc->n_kv_head);
     k = rope(b, l->k_norm != NULL ? norm(b, k, l->k_norm) : k);
     ggml_build_forward_expand(b->graph->cgraph, k);
@@ -150,33 +174,107 @@ static layer_rows rows_apart(const graph_build *b, struct ggml_tensor *x, uint32
     return (layer_rows){ q, k, v };
 }
 
-/* Attention of one layer, output projection not included; NULL when only the append is wanted,
- * which may read queries too. */
-static struct ggml_tensor *attention(const graph_build *b, struct ggml_tensor *x, uint32_t il,
-                                     bool is_append_only)
+/* Q times the gate of a K source, in any of a gate's shapes. The gate belongs to K as it is stored,
+ * and q . (gate * K) = (q * gate) . K. */
+static struct ggml_tensor *gated(const graph_build *b, struct ggml_tensor *q,
+                                 struct ggml_tensor *gate)
 {
-    const quire_model_desc *desc = b->desc;
-    const quire_layer_weights *l = &b->weights->layers[il];
     struct ggml_context *ctx = b->graph->ctx;
-    const bool pairs_qk = quire_attn_pairs_qk(&b->ops[il].layer);
+    const int64_t d = q->ne[0], n_head = q->ne[1], n_rows = q->ne[2];
+    struct ggml_tensor *y = q;
+
+    if (gate == NULL) {
+        return q;
+    }
+    if (gate->ne[0] < d) { /* both halves of a head have the same gates */
+        y = ggml_reshape_4d(ctx, q, d / 2, 2, n_head, n_rows);
+    } else if (gate->ne[1] > 1) { /* the query heads of a KV head have the same gates */
+        y = ggml_reshape_4d(ctx, q, d, n_head / gate->ne[1], gate->ne[1], n_rows);
+        gate = ggml_reshape_3d(ctx, gate, d, 1, gate->ne[1]);
+    }
+    return ggml_reshape_3d(ctx, ggml_mul(ctx, y, gate), d, n_head, n_rows);
+}
+
+/* The inputs of a layer's attention. */
+typedef struct attention_inputs {
+    struct ggml_tensor *q[QUIRE_ATTN_SOURCES_MAX]; /* gates included */
+    struct ggml_tensor *append;                    /* NULL in a layer that stores nothing */
+    struct ggml_tensor *k; /* of the rows' own tokens; NULL when attention does not read it */
+} attention_inputs;
+
+/* The wanted rows of x, [d][heads][n_rows]. */
+static struct ggml_tensor *picked_heads(const graph_build *b, struct ggml_tensor *x)
+{
+    struct ggml_context *ctx = b->graph->ctx;
+    const int64_t d = x->ne[0], n_heads = x->ne[1];
+
+    x = ggml_is_contiguous(x) ? x : ggml_cont(ctx, x);
+    x = ggml_get_rows(ctx, ggml_reshape_2d(ctx, x, d * n_heads, x->ne[2]), b->graph->out_rows);
+    return ggml_reshape_3d(ctx, x, d, n_heads, b->graph->n_logits);
+}
+
+/* From here on the graph computes the wanted rows alone. */
+static void exit_early(graph_build *b, attention_inputs *in)
+{
+    struct ggml_context *ctx = b->graph->ctx;
+
+    for (uint32_t i = 0; i < QUIRE_ATTN_SOURCES_MAX; i++) {
+        in->q[i] = in->q[i] != NULL ? picked_heads(b, in->q[i]) : NULL;
+    }
+    in->k = in->k != NULL ? picked_heads(b, in->k) : NULL;
+    in->append =
+        ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, &in->append, 1, op_exit, 1, b->exit);
+    ggml_build_forward_expand(b->graph->cgraph, in->append);
+    b->n_rows = b->graph->n_logits;
+    b->positions = b->graph->out_positions;
+}
+
+/* Compute Q, K and V of a layer and store K and V. */
+static attention_inputs attention_begin(const graph_build *b, struct ggml_tensor *x, uint32_t il,
+                                        bool is_append_only)
+{
+    const quire_layer_weights *l = &b->weights->layers[il];
+    const quire_kv_map_entry *map = &b->desc->kv_map[il];
+    const bool pairs_qk = b->ops[il].has_append && quire_attn_pairs_qk(&b->ops[il].layer);
     const bool has_q = pairs_qk || !is_append_only;
     const bool is_joint = l->qkv != NULL && l->bq == NULL && l->bk == NULL && l->bv == NULL &&
-                          l->q_norm == NULL && l->k_norm == NULL && has_q;
+                          l->q_norm == NULL && l->k_norm == NULL && has_q && map->k_gates == 0;
     const layer_rows rows = is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, has_q);
-    struct ggml_tensor *append;
+    attention_inputs in = { .k = pairs_qk ? rows.k : NULL };
 
+    for (uint32_t i = 0; has_q && i < map->n_k; i++) {
+        in.q[i] = gated(b, rows.q, l->k_gate[i]);
+        ggml_build_forward_expand(b->graph->cgraph, in.q[i]);
+    }
     /* The append has one float as its result, which no operation reads: ggml orders operations by
      * their results, and attention comes after the append. */
-    append = ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1,
-                            (struct ggml_tensor *[]){ rows.k, rows.v, rows.q }, pairs_qk ? 3 : 2,
-                            op_append, GGML_N_TASKS_MAX, &b->ops[il]);
-    ggml_build_forward_expand(b->graph->cgraph, append);
-    if (is_append_only) {
-        return NULL;
+    if (b->ops[il].has_append) {
+        in.append = ggml_custom_4d(b->graph->ctx, GGML_TYPE_F32, 1, 1, 1, 1,
+                                   (struct ggml_tensor *[]){ rows.k, rows.v, in.q[0] },
+                                   pairs_qk ? 3 : 2, op_append, GGML_N_TASKS_MAX, &b->ops[il]);
+        ggml_build_forward_expand(b->graph->cgraph, in.append);
     }
-    return ggml_custom_4d(ctx, GGML_TYPE_F32, (int64_t)desc->d_v * desc->n_head, b->graph->n_rows,
-                          1, 1, (struct ggml_tensor *[]){ rows.q, append, rows.k },
-                          pairs_qk ? 3 : 2, op_attention, GGML_N_TASKS_MAX, &b->ops[il]);
+    return in;
+}
+
+/* Attention of one layer, output projection not included. */
+static struct ggml_tensor *attention_op(const graph_build *b, const attention_inputs *in,
+                                        uint32_t il)
+{
+    struct ggml_tensor *args[QUIRE_ATTN_SOURCES_MAX + 2];
+    int n = 0;
+
+    for (uint32_t i = 0; i < b->desc->kv_map[il].n_k; i++) {
+        args[n++] = in->q[i];
+    }
+    if (in->append != NULL) {
+        args[n++] = in->append;
+    }
+    if (in->k != NULL) {
+        args[n++] = in->k;
+    }
+    return ggml_custom_4d(b->graph->ctx, GGML_TYPE_F32, (int64_t)b->desc->d_v * b->desc->n_head,
+                          b->n_rows, 1, 1, args, n, op_attention, GGML_N_TASKS_MAX, &b->ops[il]);
 }
 
 static struct ggml_tensor *feed_forward(const graph_build *b, struct ggml_tensor *x, uint32_t il)
@@ -208,9 +306,41 @@ static void inputs_create(const graph_build *b)
         g->out_rows = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, g->n_logits);
         ggml_set_input(g->out_rows);
     }
+    if (g->out_rows != NULL && quire_graph_has_exit(b->desc)) {
+        g->out_positions = ggml_new_tensor_1d(g->ctx, GGML_TYPE_I32, g->n_logits);
+        ggml_set_input(g->out_positions);
+    }
 }
 
-static void layers_create(const graph_build *b)
+/* A layer, and its rows that go on: all of them, or behind the append of the last layer that stores
+ * the wanted ones. NULL when none goes on. */
+static struct ggml_tensor *layer_create(graph_build *b, struct ggml_tensor *x, uint32_t il)
+{
+    const quire_layer_weights *l = &b->weights->layers[il];
+    quire_graph *g = b->graph;
+    const bool is_last = il == b->desc->last_stored;
+    const bool is_append_only = is_last && g->n_logits == 0;
+    attention_inputs in = attention_begin(b, norm(b, x, l->attn_norm), il, is_append_only);
+    struct ggml_tensor *y;
+
+    if (is_append_only) {
+        return NULL;
+    }
+    if (is_last && g->out_positions != NULL) {
+        exit_early(b, &in);
+    }
+    y = attention_op(b, &in, il);
+    if (is_last && g->out_rows != NULL) {
+        y = g->out_positions != NULL ? y : ggml_get_rows(g->ctx, y, g->out_rows);
+        x = ggml_get_rows(g->ctx, x, g->out_rows);
+    }
+    x = ggml_add(g->ctx, linear(b, l->wo, l->bo, y), x);
+    x = ggml_add(g->ctx, feed_forward(b, x, il), x);
+    ggml_build_forward_expand(g->cgraph, x);
+    return x;
+}
+
+static void layers_create(graph_build *b)
 {
     const quire_weights *w = b->weights;
     quire_graph *g = b->graph;
@@ -218,20 +348,10 @@ static void layers_create(const graph_build *b)
 
     ggml_build_forward_expand(g->cgraph, x);
     for (uint32_t il = 0; il < b->desc->n_layer; il++) {
-        const bool is_last = il + 1 == b->desc->n_layer;
-        struct ggml_tensor *y =
-            attention(b, norm(b, x, w->layers[il].attn_norm), il, is_last && g->n_logits == 0);
-
-        if (y == NULL) {
+        x = layer_create(b, x, il);
+        if (x == NULL) {
             return;
         }
-        if (is_last && g->out_rows != NULL) {
-            y = ggml_get_rows(g->ctx, y, g->out_rows);
-            x = ggml_get_rows(g->ctx, x, g->out_rows);
-        }
-        x = ggml_add(g->ctx, linear(b, w->layers[il].wo, w->layers[il].bo, y), x);
-        x = ggml_add(g->ctx, feed_forward(b, x, il), x);
-        ggml_build_forward_expand(g->cgraph, x);
     }
     g->logits = linear(b, w->output, w->output_b, norm(b, x, w->output_norm));
     ggml_set_output(g->logits);
@@ -254,11 +374,13 @@ static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t 
     for (uint32_t il = 0; il < o->desc->n_layer; il++) {
         const quire_layer_weights *l = &o->weights->layers[il];
         const struct ggml_tensor *maps[] = { l->wq, l->wk, l->wv, l->wo, l->gate, l->up, l->down };
-        const bool is_last = il + 1 == o->desc->n_layer;
+        const bool is_picked = il >= o->desc->last_stored;
 
         for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++) {
-            n += quire_linear_nodes(maps[i], n_rows, block_bytes);
-            n += is_last ? quire_linear_nodes(maps[i], n_logits, block_bytes) : 0;
+            if (maps[i] != NULL) {
+                n += quire_linear_nodes(maps[i], n_rows, block_bytes);
+                n += is_picked ? quire_linear_nodes(maps[i], n_logits, block_bytes) : 0;
+            }
         }
     }
     return n + quire_linear_nodes(o->weights->output, n_logits, block_bytes);
@@ -273,11 +395,12 @@ static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uin
         .no_alloc = true,
     };
     quire_linear linear = { .block_bytes = graphs->linear_block_bytes };
-    const graph_build b = { .desc = graphs->opts.desc,
-                            .weights = graphs->opts.weights,
-                            .ops = graphs->opts.ops,
-                            .graph = graph,
-                            .linear = &linear };
+    graph_build b = { .desc = graphs->opts.desc,
+                      .weights = graphs->opts.weights,
+                      .ops = graphs->opts.ops,
+                      .exit = graphs->opts.exit,
+                      .graph = graph,
+                      .linear = &linear };
 
     *graph = (quire_graph){ .n_rows = n_rows, .n_logits = n_logits };
     graph->ctx = ggml_init(params);
@@ -288,6 +411,8 @@ static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uin
     linear.ctx = graph->ctx;
     linear.cgraph = graph->cgraph;
     inputs_create(&b);
+    b.n_rows = n_rows;
+    b.positions = graph->positions;
     layers_create(&b);
     return QUIRE_OK;
 }

@@ -1,9 +1,9 @@
 /* graph.h - the ggml graph of one step, and a small cache of graphs by shape.
  *
  *   tokens -> rows of the embedding
- *   per layer:  norm, Q K V (+ bias, qk-norm), rope
+ *   per layer:  norm, Q K V (+ bias, qk-norm), rope, gates of the K sources on Q
  *               append     custom op: stores K and V into the pages      args {K, V}
- *               attention  custom op: Q against the pages                args {Q, append}
+ *               attention  custom op: Q against the pages                args {Q .., append}
  *               output projection, FFN
  *   rows whose logits are wanted -> output matrix
  *
@@ -11,6 +11,11 @@
  * Both ops read page tables and pages from the attention device. A graph therefore holds only the
  * shape of a step, and can be computed again and again. Behind its append the last layer computes
  * only the rows whose logits are wanted; without such rows it ends there.
+ *
+ * Layers that only read what others stored have no append. If the last layers of a model are such
+ * layers, nobody reads their rows but the logits: from the attention of the last layer that stores
+ * on, the graph goes on with the wanted rows alone (early exit). Attention is planned again there
+ * for these rows, which are the last ones of each sequence that wants logits.
  *
  * All graphs share one compute buffer, reserved for the largest shape: only one can be computed at
  * a time, and a result lives until the next computation.
@@ -36,17 +41,27 @@ typedef struct quire_graph_op {
     const quire_attn_device *device;
     quire_attn_layer layer; /* constants; the ops fill in the row pointers of their call */
     uint32_t call;
-    uint64_t append_ns; /* written by thread 0 */
+    bool has_append;
+    uint64_t rows_total; /* rows of attention; written by thread 0 */
+    uint64_t append_ns;  /* written by thread 0 */
     uint64_t attn_ns;
 } quire_graph_op;
+
+/* The second plan of a step, at the early exit. */
+typedef struct quire_graph_exit {
+    const quire_attn_device *device;
+    const quire_attn_batch *batch; /* of the wanted rows; the step sets it */
+    int status;                    /* of the plan */
+} quire_graph_exit;
 
 typedef struct quire_graph {
     struct ggml_context *ctx; /* NULL: unused entry */
     struct ggml_cgraph *cgraph;
-    struct ggml_tensor *tokens;    /* i32 [n_rows] */
-    struct ggml_tensor *positions; /* i32 [n_rows] */
-    struct ggml_tensor *out_rows;  /* i32 [n_logits]; NULL when all rows or none are wanted */
-    struct ggml_tensor *logits;    /* f32 [n_logits][n_vocab]; NULL when none are wanted */
+    struct ggml_tensor *tokens;        /* i32 [n_rows] */
+    struct ggml_tensor *positions;     /* i32 [n_rows] */
+    struct ggml_tensor *out_rows;      /* i32 [n_logits]; NULL when all rows or none are wanted */
+    struct ggml_tensor *out_positions; /* i32 [n_logits]; NULL without an early exit */
+    struct ggml_tensor *logits;        /* f32 [n_logits][n_vocab]; NULL when none are wanted */
     uint32_t n_rows;
     uint32_t n_logits;
     uint64_t used_at;
@@ -57,6 +72,7 @@ typedef struct quire_graphs_opts {
     const quire_model_desc *desc;
     const quire_weights *weights;
     quire_graph_op *ops; /* [n_layer] */
+    quire_graph_exit *exit;
     uint32_t n_rows_max;
     uint32_t n_threads;
 } quire_graphs_opts;
@@ -70,6 +86,12 @@ typedef struct quire_graphs {
     uint64_t built_total;
     uint64_t reused_total;
 } quire_graphs;
+
+/* Whether layers above the last one that stores run for wanted rows only. */
+static inline bool quire_graph_has_exit(const quire_model_desc *desc)
+{
+    return desc->last_stored + 1 < desc->n_layer;
+}
 
 /* Reserve the compute buffer for n_rows_max rows, logits of all of them included. Errors:
  * QUIRE_NOMEM. Memory: release with quire_graphs_fini(). */

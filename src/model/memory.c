@@ -17,7 +17,7 @@
  * vocabulary of 49,152; texts can be longer. */
 #define VOCAB_TOKEN_BYTES ((uint64_t)512)
 
-#define ROW_INPUTS      3u    /* of a graph, 4 bytes each: token, position, row of logits */
+#define ROW_INPUTS      4u /* of a graph, 4 bytes each: token, position; row, position of logits */
 #define ALIGNMENT_BYTES 4096u /* between the tensors of a graph that live at once */
 
 static uint64_t larger(uint64_t a, uint64_t b)

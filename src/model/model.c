@@ -29,13 +29,23 @@ static int tokenizer_refused(const char *path, quire_error *err)
                            reason[0] != '\0' ? ": " : "", reason);
 }
 
-static int tokenizer_load(quire_model *model, const char *path, quire_error *err)
+struct llama_model *quire_model_llama_load(const char *path, quire_arch arch)
 {
+    const struct llama_model_kv_override as_qwen3[] = {
+        { .tag = LLAMA_KV_OVERRIDE_TYPE_STR, .key = "general.architecture", .val_str = "qwen3" },
+        { .key = "" }, /* the end */
+    };
     struct llama_model_params params = llama_model_default_params();
 
     params.vocab_only = true;
+    params.kv_overrides = arch == QUIRE_ARCH_QUIRE ? as_qwen3 : NULL;
+    return llama_model_load_from_file(path, params);
+}
+
+static int tokenizer_load(quire_model *model, const char *path, quire_error *err)
+{
     quire_backend_log_clear();
-    model->llama = llama_model_load_from_file(path, params);
+    model->llama = quire_model_llama_load(path, model->desc.arch);
     if (model->llama == NULL) {
         return tokenizer_refused(path, err);
     }

@@ -28,6 +28,7 @@ typedef enum quire_arch {
     QUIRE_ARCH_LLAMA,
     QUIRE_ARCH_QWEN2,
     QUIRE_ARCH_QWEN3,
+    QUIRE_ARCH_QUIRE, /* qwen3's block with a KV map: docs/schemes.md */
     QUIRE_ARCH_COUNT
 } quire_arch;
 
@@ -62,6 +63,8 @@ typedef struct quire_kv_map_entry {
     uint8_t n_v;
     uint16_t k_src[QUIRE_ATTN_SOURCES_MAX]; /* stored layer indices */
     uint16_t v_src[QUIRE_ATTN_SOURCES_MAX];
+    uint8_t k_gates; /* bit i: K source i has a gate */
+    uint8_t v_gates;
 } quire_kv_map_entry;
 
 typedef struct quire_model_desc {
@@ -70,7 +73,9 @@ typedef struct quire_model_desc {
     char name[128];     /* general.name, "" if absent */
     char file_type[32]; /* "Q8_0", from the most common matrix type */
     uint32_t n_layer;
-    uint32_t n_stored; /* layers that store K and V */
+    uint32_t n_stored;    /* layers that store K and V */
+    uint32_t last_stored; /* the last of them; layers above it only read */
+    char kv_scheme[32];   /* the file's name for its KV map, "" if absent; for people */
     uint32_t n_embd;
     uint32_t n_ff;
     uint32_t n_head;

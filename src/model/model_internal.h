@@ -18,6 +18,11 @@ struct quire_model {
     quire_weights *weights; /* NULL when describe_only */
 };
 
+/* Load vocabulary and chat template of a file by libllama, which does not know the architecture
+ * quire: it is told another one, because the tokenizer's keys name none. NULL when libllama refuses
+ * the file. Memory: llama_model_free(). */
+struct llama_model *quire_model_llama_load(const char *path, quire_arch arch);
+
 /* model->tokenizer, once libllama has the vocabulary. Errors: QUIRE_NOMEM, QUIRE_LIMIT. */
 int quire_model_tokenizer_create(quire_model *model, quire_error *err);
 

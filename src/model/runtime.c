@@ -14,28 +14,52 @@
 
 #define THREADS_MAX 512u /* ggml's GGML_MAX_N_THREADS */
 
-/* Whether a layer reads exactly the K and V that it stores, so that append can store to the lanes
- * that the layer reads. */
-static bool has_own_kv(const quire_kv_map_entry *map)
-{
-    return map->n_k == 1 && map->n_v == 1 && map->k_src[0] == map->stored &&
-           map->v_src[0] == map->stored;
-}
-
-/* Refuse models that this build cannot run at all. */
 static int model_check(const quire_runtime *rt, quire_error *err)
 {
-    const quire_model_desc *desc = &rt->model->desc;
-
     if (rt->model->weights == NULL) {
         return quire_error_set(err, QUIRE_INVAL, "the model was opened without its weights");
     }
+    return QUIRE_OK;
+}
+
+/* A gate of V as attention takes it, [n_kv_head][d_v], from any of a gate's shapes. */
+static void gate_expand(const quire_model_desc *desc, const struct ggml_tensor *gate, float *out)
+{
+    const float *x = gate->data;
+    const uint32_t width = (uint32_t)gate->ne[0]; /* d_v, or half of it */
+
+    for (uint32_t g = 0; g < desc->n_kv_head; g++) {
+        const float *row = gate->ne[1] > 1 ? x + (size_t)g * width : x;
+
+        for (uint32_t i = 0; i < desc->d_v; i++) {
+            out[(size_t)g * desc->d_v + i] = row[i % width];
+        }
+    }
+}
+
+static int v_gates_fill(quire_runtime *rt)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    const size_t gate_floats = (size_t)desc->n_kv_head * desc->d_v;
+    size_t n = 0;
+
     for (uint32_t il = 0; il < desc->n_layer; il++) {
-        if (!has_own_kv(&desc->kv_map[il])) {
-            return quire_error_set(err, QUIRE_UNSUPP,
-                                   "layer %u shares its KV with other layers; this build runs "
-                                   "models in which each layer stores its own",
-                                   il);
+        n += (size_t)__builtin_popcount(desc->kv_map[il].v_gates);
+    }
+    if (n == 0) {
+        return QUIRE_OK;
+    }
+    rt->v_gates = calloc(n * gate_floats, sizeof *rt->v_gates);
+    QUIRE_FAIL_IF(rt->v_gates == NULL, QUIRE_NOMEM);
+    n = 0;
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        for (uint32_t i = 0; i < desc->kv_map[il].n_v; i++) {
+            const struct ggml_tensor *gate = rt->model->weights->layers[il].v_gate[i];
+
+            if (gate != NULL) {
+                gate_expand(desc, gate, rt->v_gates + n * gate_floats);
+                rt->ops[il].layer.v_gate[i] = rt->v_gates + n++ * gate_floats;
+            }
         }
     }
     return QUIRE_OK;
@@ -235,13 +259,16 @@ static int attention_open(quire_runtime *rt, quire_error *err)
         op->layer.sink_tiles = o->kv_sinks / QUIRE_TILE_TOKENS;
         op->device = &rt->device;
         op->call = il;
+        op->has_append = desc->kv_map[il].stored >= 0;
         rc = rt->device.check(rt->device.ctx, &op->layer);
         if (rc < 0) {
             return quire_error_set(err, rc, "layer %u: attention cannot run it: %s", il,
                                    quire_status_text(rc));
         }
     }
-    return QUIRE_OK;
+    rt->exit.device = &rt->device;
+    rc = v_gates_fill(rt);
+    return rc < 0 ? quire_error_set(err, rc, "no memory for the runtime") : QUIRE_OK;
 }
 
 int quire_runtime_create(quire_runtime **out, const quire_model *model,
@@ -265,8 +292,10 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
     }
     rt->ops = calloc(desc->n_layer, sizeof *rt->ops);
     rt->attn_seqs = calloc(rt->opts.n_seqs_max, sizeof *rt->attn_seqs);
+    rt->exit_seqs = calloc(rt->opts.n_seqs_max, sizeof *rt->exit_seqs);
     rt->before_tokens = calloc(rt->opts.n_seqs_max, sizeof *rt->before_tokens);
-    if (rt->ops == NULL || rt->attn_seqs == NULL || rt->before_tokens == NULL) {
+    if (rt->ops == NULL || rt->attn_seqs == NULL || rt->exit_seqs == NULL ||
+        rt->before_tokens == NULL) {
         rc = quire_error_set(err, QUIRE_NOMEM, "no memory for the runtime");
         goto out;
     }
@@ -276,6 +305,7 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
     graphs = (quire_graphs_opts){ .desc = desc,
                                   .weights = model->weights,
                                   .ops = rt->ops,
+                                  .exit = &rt->exit,
                                   .n_rows_max = rt->opts.n_batch,
                                   .n_threads = rt->opts.n_threads };
     if ((rc = quire_backend_open(&rt->backend, rt->opts.n_threads)) < 0 ||
@@ -302,7 +332,9 @@ void quire_runtime_destroy(quire_runtime *rt)
     quire_attn_workspace_destroy(rt->workspace);
     quire_cache_destroy(rt->cache);
     free(rt->before_tokens);
+    free(rt->exit_seqs);
     free(rt->attn_seqs);
+    free(rt->v_gates);
     free(rt->ops);
     free(rt->pairs);
     free(rt);
@@ -330,17 +362,19 @@ uint32_t quire_runtime_n_threads(const quire_runtime *rt)
 
 void quire_runtime_stats_get(const quire_runtime *rt, quire_runtime_stats *out)
 {
-    uint64_t attn_ns = 0, append_ns = 0;
+    uint64_t attn_ns = 0, append_ns = 0, rows = 0;
 
     for (uint32_t il = 0; il < rt->model->desc.n_layer; il++) {
         attn_ns += rt->ops[il].attn_ns;
         append_ns += rt->ops[il].append_ns;
+        rows += rt->ops[il].rows_total;
     }
     *out = (quire_runtime_stats){
         .steps_total = rt->steps_total,
         .graphs_built_total = rt->graphs.built_total,
         .graph_reuses_total = rt->graphs.reused_total,
         .compute_buffer_bytes = quire_graphs_buffer_bytes(&rt->graphs),
+        .attn_rows_total = rows,
         .attn_us_total = attn_ns / 1000,
         .append_us_total = append_ns / 1000,
         .step_us_total = rt->step_ns / 1000,

@@ -117,7 +117,8 @@ typedef struct quire_runtime_stats {
     uint64_t graphs_built_total;
     uint64_t graph_reuses_total;
     uint64_t compute_buffer_bytes;
-    uint64_t attn_us_total; /* time in the attention op, thread 0 */
+    uint64_t attn_rows_total; /* rows whose attention was computed, summed over the layers */
+    uint64_t attn_us_total;   /* time in the attention op, thread 0 */
     uint64_t append_us_total;
     uint64_t step_us_total;
 } quire_runtime_stats;

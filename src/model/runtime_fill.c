@@ -144,7 +144,7 @@ static int tokens_fill(const quire_runtime *rt, quire_seq_id seq, uint32_t begin
     if (rt->has_hot) {
         QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_KV_GROUP_HOT, &tables[1]));
     }
-    for (uint32_t i = 0; i < 2 * rt->model->desc.n_layer; i++) {
+    for (uint32_t i = 0; i < 2 * rt->model->desc.n_stored; i++) {
         lane_fill(rt, tables, begin, &lanes[i]);
     }
     return QUIRE_OK;
@@ -186,8 +186,8 @@ static int fill_pieces(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens,
     return rc;
 }
 
-/* The patterns of all layers and sides, in `memory`: three tiles of floats for each (no format
- * takes more), and one for sealing. */
+/* The patterns of all stored layers and sides, in `memory`: three tiles of floats for each (no
+ * format takes more), and one for sealing. */
 static void patterns_make(const quire_runtime *rt, uint64_t seed, unsigned char *memory,
                           size_t tile_bytes, fill_lane *lanes)
 {
@@ -195,11 +195,16 @@ static void patterns_make(const quire_runtime *rt, uint64_t seed, unsigned char 
     unsigned char *at = memory + tile_bytes;
     quire_rng rng = { seed };
 
-    for (uint32_t i = 0; i < 2 * desc->n_layer; i++, at += 3 * tile_bytes) {
+    for (uint32_t i = 0; i < 2 * desc->n_layer; i++) {
         const quire_attn_layer *layer = &rt->ops[i / 2].layer;
         const quire_attn_source *store = i % 2 == 0 ? &layer->k_store : &layer->v_store;
         const bool is_k = i % 2 == 0;
-        fill_lane *f = &lanes[i];
+        fill_lane *f;
+
+        if (desc->kv_map[i / 2].stored < 0) {
+            continue;
+        }
+        f = lanes++;
 
         *f = (fill_lane){
             .tiles = { .codec = quire_codec_get(),
@@ -213,6 +218,7 @@ static void patterns_make(const quire_runtime *rt, uint64_t seed, unsigned char 
             .decoded = (float *)(void *)memory,
         };
         pattern_make(f, &rng);
+        at += 3 * tile_bytes;
     }
 }
 
@@ -222,7 +228,7 @@ int quire_runtime_fill(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens, u
     const quire_allocator *heap = quire_allocator_default();
     const uint32_t d_max = desc->d_k > desc->d_v ? desc->d_k : desc->d_v;
     const size_t tile_bytes = sizeof(float) * QUIRE_TILE_TOKENS * d_max;
-    const size_t n_lanes = 2 * (size_t)desc->n_layer;
+    const size_t n_lanes = 2 * (size_t)desc->n_stored;
     unsigned char *memory;
     fill_lane *lanes;
     int rc = QUIRE_NOMEM;

@@ -20,7 +20,10 @@ struct quire_runtime {
     quire_backend backend;
     quire_graph_op *ops; /* [n_layer] */
     quire_graphs graphs;
+    float *v_gates; /* [gates][n_kv_head][d_v], of all layers; NULL when there are none */
+    quire_graph_exit exit;
     quire_attn_seq *attn_seqs; /* [n_seqs_max], the batch of the step at hand */
+    quire_attn_seq *exit_seqs; /* [n_seqs_max], the batch behind the early exit */
     uint32_t *before_tokens;   /* [n_seqs_max], length of each slice's sequence before the step */
     uint64_t steps_total;
     uint64_t step_ns;

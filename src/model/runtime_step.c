@@ -147,12 +147,37 @@ static int step_begin_attention(quire_runtime *rt, const quire_slice *slices, ui
     return rt->device.plan(rt->device.ctx, batch);
 }
 
+/* The same batch with the rows alone whose logits are wanted, the last ones of their slices. */
+static quire_attn_batch exit_batch(const quire_runtime *rt, const quire_slice *slices,
+                                   uint32_t n_slices, const quire_attn_batch *batch)
+{
+    quire_attn_batch wanted = *batch;
+    uint32_t first_row = 0;
+
+    wanted.seqs = rt->exit_seqs;
+    wanted.n_seqs = 0;
+    for (uint32_t i = 0; i < n_slices; i++) {
+        const uint32_t n_rows = slice_logits(&slices[i]);
+
+        if (n_rows > 0) {
+            quire_attn_seq *seq = &rt->exit_seqs[wanted.n_seqs++];
+
+            *seq = rt->attn_seqs[i];
+            seq->first_row = first_row;
+            seq->n_rows = n_rows;
+            first_row += n_rows;
+        }
+    }
+    return wanted;
+}
+
 static void step_inputs(const quire_runtime *rt, const quire_slice *slices, uint32_t n_slices,
                         const quire_graph *graph)
 {
     int32_t *tokens = graph->tokens->data;
     int32_t *positions = graph->positions->data;
     int32_t *out_rows = graph->out_rows != NULL ? graph->out_rows->data : NULL;
+    int32_t *out_positions = graph->out_positions != NULL ? graph->out_positions->data : NULL;
     uint32_t row = 0;
 
     for (uint32_t i = 0; i < n_slices; i++) {
@@ -164,6 +189,9 @@ static void step_inputs(const quire_runtime *rt, const quire_slice *slices, uint
             positions[row] = (int32_t)(rt->before_tokens[i] + j);
             if (out_rows != NULL && j >= n_skipped) {
                 *out_rows++ = (int32_t)row;
+                if (out_positions != NULL) {
+                    *out_positions++ = positions[row];
+                }
             }
         }
     }
@@ -185,7 +213,7 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
                        const float **logits)
 {
     const uint64_t begin_ns = quire_clock_ns();
-    quire_attn_batch batch;
+    quire_attn_batch batch, wanted;
     quire_graph *graph;
     step_shape shape;
     int rc;
@@ -197,7 +225,11 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
     rc = step_begin_attention(rt, slices, n_slices, &batch);
     if (rc == QUIRE_OK) {
         step_inputs(rt, slices, n_slices, graph);
+        wanted = exit_batch(rt, slices, n_slices, &batch);
+        rt->exit.batch = &wanted;
+        rt->exit.status = QUIRE_OK;
         rc = status_of(quire_backend_compute(&rt->backend, graph->cgraph));
+        rc = rc == QUIRE_OK ? rt->exit.status : rc;
         rc = rc == QUIRE_OK ? rt->device.sync(rt->device.ctx) : rc;
     }
     if (rc < 0) {

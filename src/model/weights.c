@@ -30,7 +30,7 @@
 #define KIND_EXTRA     3u
 #define EXTRA_MAX      8u
 #define KINDS_MAX      (KIND_EXTRA + EXTRA_MAX)
-#define LAYER_TENSORS  18u
+#define LAYER_TENSORS  (18u + 2u * QUIRE_ATTN_SOURCES_MAX)
 #define GLOBAL_TENSORS 5u
 
 typedef struct weight_kind {
@@ -163,9 +163,11 @@ static void want_globals(weight_load *load)
     quire_weights *w = load->weights;
     const int64_t n_embd = desc->n_embd, n_vocab = desc->n_vocab;
     const char *head = desc->has_tied_output ? "token_embd.weight" : "output.weight";
-    /* As in libllama: an output bias is qwen2's, frequency factors are llama's. */
+    /* As in libllama: an output bias is qwen2's, frequency factors are llama's; quire has the
+     * latter, too. */
     const weight_need bias = desc->arch == QUIRE_ARCH_QWEN2 ? NEED_IF_THERE : NEED_NOT;
-    const weight_need freqs = desc->arch == QUIRE_ARCH_LLAMA ? NEED_IF_THERE : NEED_NOT;
+    const bool has_freqs = desc->arch == QUIRE_ARCH_LLAMA || desc->arch == QUIRE_ARCH_QUIRE;
+    const weight_need freqs = has_freqs ? NEED_IF_THERE : NEED_NOT;
     const weight_want list[GLOBAL_TENSORS] = {
         { "token_embd.weight", &w->tok_embd, n_embd, n_vocab, USE_ROWS, NEED_ALWAYS },
         { "output_norm.weight", &w->output_norm, n_embd, 1, USE_VECTOR, NEED_ALWAYS },
@@ -176,6 +178,26 @@ static void want_globals(weight_load *load)
 
     for (size_t i = 0; i < GLOBAL_TENSORS; i++) {
         want(load, &list[i]);
+    }
+}
+
+/* The gates of a layer's sources, in whichever of their shapes. */
+static void want_gates(weight_load *load, uint32_t il)
+{
+    quire_layer_weights *l = &load->weights->layers[il];
+    char name[GGML_MAX_NAME];
+
+    for (uint32_t i = 0; i < 2 * QUIRE_ATTN_SOURCES_MAX; i++) {
+        const bool is_k = i < QUIRE_ATTN_SOURCES_MAX;
+        const uint32_t source = i % QUIRE_ATTN_SOURCES_MAX;
+        const struct ggml_tensor *meta;
+
+        (void)snprintf(name, sizeof name, "blk.%u.attn_%c_gate.%u", il, is_k ? 'k' : 'v', source);
+        meta = ggml_get_tensor(quire_gguf_meta(load->file), name);
+        if (meta != NULL) {
+            want(load, &(weight_want){ name, is_k ? &l->k_gate[source] : &l->v_gate[source],
+                                       meta->ne[0], meta->ne[1], USE_VECTOR, NEED_ALWAYS });
+        }
     }
 }
 
@@ -190,19 +212,21 @@ static void want_layer(weight_load *load, uint32_t il)
     const int64_t n_o = (int64_t)desc->n_head * desc->d_v;
     const weight_need qkv_bias = desc->has_qkv_bias ? NEED_ALWAYS : NEED_NOT;
     const weight_need qk_norm = desc->has_qk_norm ? NEED_ALWAYS : NEED_NOT;
+    const weight_need kv = desc->kv_map[il].stored >= 0 ? NEED_ALWAYS : NEED_NOT;
     const weight_need bias = desc->arch == QUIRE_ARCH_LLAMA ? NEED_IF_THERE : NEED_NOT;
-    const weight_want list[LAYER_TENSORS] = {
+    const weight_want list[] = {
         { "attn_norm.weight", &l->attn_norm, n_embd, 1, USE_VECTOR, NEED_ALWAYS },
         { "attn_q.weight", &l->wq, n_embd, n_q, USE_PRODUCT, NEED_ALWAYS },
         { "attn_q.bias", &l->bq, n_q, 1, USE_VECTOR, qkv_bias },
-        { "attn_k.weight", &l->wk, n_embd, n_k, USE_PRODUCT, NEED_ALWAYS },
+        { "attn_k.weight", &l->wk, n_embd, n_k, USE_PRODUCT, kv },
         { "attn_k.bias", &l->bk, n_k, 1, USE_VECTOR, qkv_bias },
-        { "attn_v.weight", &l->wv, n_embd, n_v, USE_PRODUCT, NEED_ALWAYS },
+        { "attn_v.weight", &l->wv, n_embd, n_v, USE_PRODUCT, kv },
         { "attn_v.bias", &l->bv, n_v, 1, USE_VECTOR, qkv_bias },
         { "attn_output.weight", &l->wo, n_o, n_embd, USE_PRODUCT, NEED_ALWAYS },
         { "attn_output.bias", &l->bo, n_embd, 1, USE_VECTOR, bias },
         { "attn_q_norm.weight", &l->q_norm, desc->d_k, 1, USE_VECTOR, qk_norm },
-        { "attn_k_norm.weight", &l->k_norm, desc->d_k, 1, USE_VECTOR, qk_norm },
+        { "attn_k_norm.weight", &l->k_norm, desc->d_k, 1, USE_VECTOR,
+          kv == NEED_NOT ? NEED_NOT : qk_norm },
         { "ffn_norm.weight", &l->ffn_norm, n_embd, 1, USE_VECTOR, NEED_ALWAYS },
         { "ffn_gate.weight", &l->gate, n_embd, n_ff, USE_PRODUCT, NEED_ALWAYS },
         { "ffn_gate.bias", &l->gate_b, n_ff, 1, USE_VECTOR, bias },
@@ -213,7 +237,7 @@ static void want_layer(weight_load *load, uint32_t il)
     };
     char name[GGML_MAX_NAME];
 
-    for (size_t i = 0; i < LAYER_TENSORS; i++) {
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         weight_want w = list[i];
 
         (void)snprintf(name, sizeof name, "blk.%u.%s", il, list[i].name);
@@ -319,7 +343,9 @@ static void join_layers(quire_weights *weights)
         quire_layer_weights *l = &weights->layers[il];
         quire_matmul_weight *joint = weights->store->joint + (size_t)2 * il;
 
-        l->qkv = join(joint, (struct ggml_tensor *[]){ l->wq, l->wk, l->wv }, 3);
+        if (l->wk != NULL) {
+            l->qkv = join(joint, (struct ggml_tensor *[]){ l->wq, l->wk, l->wv }, 3);
+        }
         l->gate_up = join(joint + 1, (struct ggml_tensor *[]){ l->gate, l->up }, 2);
     }
 }
@@ -476,6 +502,7 @@ static int weights_place(weight_load *load)
     want_globals(load);
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         want_layer(load, il);
+        want_gates(load, il);
     }
     return QUIRE_OK;
 }

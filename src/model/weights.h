@@ -26,10 +26,13 @@
 typedef struct quire_layer_weights {
     struct ggml_tensor *attn_norm;
     struct ggml_tensor *wq, *bq;
-    struct ggml_tensor *wk, *bk;
+    struct ggml_tensor *wk, *bk; /* NULL in layers that store nothing, as wv and k_norm */
     struct ggml_tensor *wv, *bv;
     struct ggml_tensor *wo, *bo;
     struct ggml_tensor *q_norm, *k_norm; /* [d_k], before rope (qwen3) */
+    /* Of the K and V that the layer reads, f32 [d / 2], [d] or [n_kv_head][d]. NULL: ones. */
+    struct ggml_tensor *k_gate[QUIRE_ATTN_SOURCES_MAX];
+    struct ggml_tensor *v_gate[QUIRE_ATTN_SOURCES_MAX];
     struct ggml_tensor *ffn_norm;
     struct ggml_tensor *gate, *gate_b;
     struct ggml_tensor *up, *up_b;

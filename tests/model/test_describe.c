@@ -74,8 +74,8 @@ static const key_case key_cases[] = {
       ": key general.architecture is missing" },
     { { "general.architecture", EDIT_STR, 0, "mamba", 0 },
       QUIRE_UNSUPP,
-      ": architecture 'mamba' is not supported (supported: llama, qwen2, qwen3); choose a model "
-      "of one of those" },
+      ": architecture 'mamba' is not supported (supported: llama, qwen2, qwen3, quire); choose a "
+      "model of one of those" },
     { { "general.architecture", EDIT_STR, 0, "two\nlines", 0 }, QUIRE_UNSUPP, "'two?lines'" },
     { { "general.architecture", EDIT_U32, 3, NULL, 0 },
       QUIRE_CORRUPT,

@@ -14,6 +14,7 @@
 
 #include "../../fuzz/gguf_exercise.h"
 #include "gguf_edit.h"
+#include "gguf_gen_scheme.h"
 #include "model_fixture.h"
 #include "seed.h"
 
@@ -145,6 +146,20 @@ static void generated_bpe(void **state)
     mutate_generated("tiny-qwen2");
 }
 
+/* With a KV map and gates. */
+static void generated_fused(void **state)
+{
+    gguf_gen_opts opts = gguf_edit_small("tiny-quire");
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    opts.n_layer = 3;
+    assert_int_equal(gguf_gen_scheme_apply(&opts, "fusedkv", &err), QUIRE_OK);
+    assert_int_equal(gguf_gen_write(&opts, gguf_edit_path(), &err), QUIRE_OK);
+    mutate_model(gguf_edit_path());
+    (void)unlink(gguf_edit_path());
+}
+
 static void stories260k(void **state)
 {
     (void)state;
@@ -156,6 +171,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(generated_spm),
         cmocka_unit_test(generated_bpe),
+        cmocka_unit_test(generated_fused),
         cmocka_unit_test(stories260k),
     };
 

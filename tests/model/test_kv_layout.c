@@ -35,9 +35,12 @@ static int set_up(void **state)
 {
     (void)state;
     for (uint16_t l = 0; l < N_STORED; l++) {
-        desc.kv_map[l] = (quire_kv_map_entry){ l, 1, 1, { l }, { l } };
+        desc.kv_map[l] =
+            (quire_kv_map_entry){ .stored = l, .n_k = 1, .n_v = 1, .k_src = { l }, .v_src = { l } };
     }
-    desc.kv_map[3] = (quire_kv_map_entry){ -1, 2, 2, { 2, 0 }, { 1, 2 } };
+    desc.kv_map[3] = (quire_kv_map_entry){
+        .stored = -1, .n_k = 2, .n_v = 2, .k_src = { 2, 0 }, .v_src = { 1, 2 }
+    };
     return 0;
 }
 

@@ -247,35 +247,6 @@ static void test_contiguous_takes_it_all(void **state)
 
 /* ---- graphs ---- */
 
-/* A layer that reads what another one stored would overwrite it here: refused until the graph has
- * such layers. */
-static void test_shared_kv_is_refused(void **state)
-{
-    quire_model *model = fixture_open(fixture_model_path(MODEL));
-    quire_kv_map_entry *map = &model->desc.kv_map[1];
-    const quire_kv_map_entry own = *map;
-    quire_kv_map_entry shared[5] = { own, own, own, own, own };
-
-    (void)state;
-    shared[0].stored = -1;
-    shared[1].n_k = 2;
-    shared[2].n_v = 2;
-    shared[3].k_src[0] = 0;
-    shared[4].v_src[0] = 0;
-    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++) {
-        quire_runtime_opts opts = opts_small();
-        quire_error err = QUIRE_ERROR_INIT;
-        quire_runtime *runtime = NULL;
-
-        *map = shared[i];
-        assert_int_equal(quire_runtime_create(&runtime, model, &opts, &err), QUIRE_UNSUPP);
-        assert_null(runtime);
-        assert_non_null(strstr(err.message, "layer 1 shares its KV"));
-    }
-    *map = own;
-    quire_model_close(model);
-}
-
 static void test_graphs_are_reused(void **state)
 {
     quire_model *model = fixture_open(fixture_model_path(MODEL));
@@ -322,7 +293,6 @@ int main(void)
         cmocka_unit_test(test_steps_refused),
         cmocka_unit_test(test_no_pages_changes_nothing),
         cmocka_unit_test(test_contiguous_takes_it_all),
-        cmocka_unit_test(test_shared_kv_is_refused),
         cmocka_unit_test(test_graphs_are_reused),
     };
 

@@ -384,6 +384,19 @@ static int chain_drop(quire_store *store, const quire_store_drop *drop)
     return near_rc < 0 ? near_rc : far_rc;
 }
 
+/* The near store does not hear of other machines by itself. */
+static bool chain_heard(quire_store *store, quire_store_drop *out)
+{
+    chain_store *c = self_of(store);
+
+    if (c->far->ops->heard == NULL || !c->far->ops->heard(c->far, out)) {
+        return false;
+    }
+    (void)c->near->ops->drop(c->near, out);
+    c->drops++;
+    return true;
+}
+
 static uint32_t chain_poll(quire_store *store, quire_transfer **out, uint32_t n)
 {
     chain_store *c = self_of(store);
@@ -551,6 +564,7 @@ int quire_chain_store_create(quire_store **out, const quire_chain_store_opts *op
         .get = chain_get,
         .put = chain_put,
         .drop = chain_drop,
+        .heard = chain_heard,
         .poll = chain_poll,
         .stats = chain_stats,
         .parts = chain_parts,

@@ -18,7 +18,8 @@
  * goes without). Nobody waits for a copy, apart from puts that the near store refused.
  *
  * Drops reach both stores. What was found in the far store before a drop is not put into the near
- * one after it.
+ * one after it. What the far store hears from other machines is dropped from the near one, and
+ * passed on to the caller.
  *
  * Failure. Each store degrades alone, and the other goes on. The chain is READY while one of the
  * two is, and `trouble` names the store that is not. Figures of a chain: results, refused puts and

@@ -124,6 +124,10 @@ typedef struct quire_store_ops {
     /* From the return on no get finds these records, nor those of puts begun before. Errors:
      * QUIRE_IO, QUIRE_NOMEM: the drop holds in this process, but may not survive a restart. */
     int (*drop)(quire_store *store, const quire_store_drop *drop);
+    /* The next drop that another machine made, so that the caller forgets its own copies. The salt
+     * stays valid until the next call. False: there is none. wake() says when to look. NULL: the
+     * store is this machine's alone. Thread: as poll. */
+    bool (*heard)(quire_store *store, quire_store_drop *out);
     /* Give back finished transfers, at most n. Returns their number. */
     uint32_t (*poll)(quire_store *store, quire_transfer **out, uint32_t n);
     void (*stats)(const quire_store *store, quire_store_stats *out);

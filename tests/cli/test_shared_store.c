@@ -49,6 +49,15 @@ static int end(void **state)
     return program_clean(state);
 }
 
+/* The channel on which the machines tell each other. */
+static const char *channel_of(void)
+{
+    static char channel[64];
+
+    (void)snprintf(channel, sizeof channel, "%s", REDIS_ASK(&shared, "PUBSUB", "CHANNELS"));
+    return channel;
+}
+
 /* Wait until a metric has a value at least. */
 static void metric_await(uint16_t port, const char *name, double value)
 {
@@ -86,6 +95,38 @@ static void machines_share(void **state)
     served_end(&running, SIGTERM);
     redis_stop(&shared);
     shared.pid = 0;
+}
+
+/* What is dropped on one machine is forgotten by the other one, memory and directory included. */
+static void machines_forget(void **state)
+{
+    char dir[512];
+    char text[256];
+    program_running running[2];
+    uint16_t port[2];
+
+    (void)state;
+    redis_need();
+    redis_start(&shared, NULL);
+    (void)snprintf(dir, sizeof dir, "%s", program_path("forget-cache"));
+    running[0] = start(&port[0], NULL);
+    running[1] = start(&port[1], dir);
+    for (uint32_t lap = 0;
+         strstr(REDIS_ASK(&shared, "PUBSUB", "NUMSUB", channel_of()), "\n2") == NULL; lap++) {
+        assert_true(lap < 3000);
+        served_doze();
+    }
+    assert_int_equal(served_complete(port[1], text, sizeof text), 0);
+    metric_await(port[1], "quire_tier_records{store=\"file\"}", 2.0);
+    assert_true(served_complete(port[1], text, sizeof text) > 0);
+    (void)served_ask(port[0], "POST", "/v1/cache/invalidate", "{\"all\": true}");
+    metric_await(port[1], "quire_evicted_tokens_total{reason=\"invalidated\"}", 128.0);
+    assert_int_equal(served_complete(port[1], text, sizeof text), 0);
+    served_end(&running[0], SIGTERM);
+    served_end(&running[1], SIGTERM);
+    redis_stop(&shared);
+    shared.pid = 0;
+    (void)served_remove_dir(dir);
 }
 
 /* A directory before the shared store: what comes from afar is kept here, too. */
@@ -184,9 +225,8 @@ static void settings_are_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(machines_share),
-        cmocka_unit_test(behind_a_directory),
-        cmocka_unit_test(hung_store),
+        cmocka_unit_test(machines_share),       cmocka_unit_test(machines_forget),
+        cmocka_unit_test(behind_a_directory),   cmocka_unit_test(hung_store),
         cmocka_unit_test(settings_are_checked),
     };
 

@@ -364,7 +364,9 @@ static void test_refused(void **state)
 /* Another machine's drop tells this one that what it believes to be stored may have gone. */
 static void test_heard(void **state)
 {
-    const uint64_t before = 0;
+    quire_store_drop heard;
+    uint64_t before = 0;
+    char channel[64];
     test_text text;
 
     (void)state;
@@ -377,6 +379,37 @@ static void test_heard(void **state)
         (void)poll(NULL, 0, 1);
     } while (redis_stats(b).evictions == before);
     assert_int_equal(redis_stats(a).evictions, 0); /* its own drops are no news */
+    assert_true(b->ops->heard(b, &heard));
+    assert_int_equal(heard.what, QUIRE_STORE_DROP_TEXT);
+    assert_memory_equal(heard.key.bytes, text.pages[0].key.bytes, QUIRE_PAGE_KEY_BYTES);
+    assert_memory_equal(heard.root.bytes, text.pages[0].root.bytes, QUIRE_PAGE_KEY_BYTES);
+    assert_false(a->ops->heard(a, &heard));
+    redis_drop_salt(a, "t/1", QUIRE_STORE_DROP_SALT);
+    do { /* the last of them */
+        while (!b->ops->heard(b, &heard)) {
+            (void)poll(NULL, 0, 1);
+        }
+    } while (heard.what != QUIRE_STORE_DROP_SALT);
+    assert_int_equal(heard.salt_bytes, 3);
+    assert_memory_equal(heard.salt, "t/1", 3);
+    /* Whoever has no secret makes nobody forget. */
+    before = redis_stats(b).evictions;
+    (void)snprintf(channel, sizeof channel, "%s", REDIS_ASK(&server, "PUBSUB", "CHANNELS"));
+    assert_string_equal(REDIS_ASK(&server, "PUBLISH", channel, "forget"), "2");
+    /* All is right but the seal: model, sender, everything is to go. */
+    assert_string_equal(
+        REDIS_ASK(&server, "EVAL",
+                  "return redis.call('PUBLISH', KEYS[1], string.rep('x', 32) .. '\\7' .. "
+                  "string.rep('\\0', 7) .. '\\8' .. string.rep('\\0', 7) .. string.rep('s', 16) .. "
+                  "'\\0' .. string.rep('\\0', 32))",
+                  "1", channel),
+        "2");
+    redis_drop_salt(a, "", QUIRE_STORE_DROP_ALL);
+    while (!b->ops->heard(b, &heard)) {
+        (void)poll(NULL, 0, 1);
+    }
+    assert_int_equal(heard.what, QUIRE_STORE_DROP_ALL);
+    assert_int_equal(redis_stats(b).evictions, before + 1);
     machines_end();
 }
 

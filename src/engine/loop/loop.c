@@ -175,6 +175,7 @@ static void go_round(quire_loop *loop)
     uint64_t step_us;
 
     loop->step.told = (quire_loop_step){ 0 };
+    quire_tier_hear(loop);
     quire_tier_poll(loop, loop->tier_step_us);
     quire_loop_admit(loop);
     quire_loop_step_do(loop);

@@ -262,6 +262,32 @@ void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what)
     }
 }
 
+void quire_tier_hear(quire_loop *loop)
+{
+    const uint64_t now_us = quire_loop_now_us(loop);
+    quire_store_drop what;
+
+    if (loop->tier == NULL || loop->tier->store->ops->heard == NULL) {
+        return;
+    }
+    while (loop->tier->store->ops->heard(loop->tier->store, &what)) {
+        switch (what.what) {
+        case QUIRE_STORE_DROP_ALL:
+            (void)quire_prefix_drop_all(loop->tree, now_us);
+            break;
+        case QUIRE_STORE_DROP_SALT:
+            (void)quire_prefix_drop_salt(loop->tree, what.salt, what.salt_bytes, now_us);
+            break;
+        case QUIRE_STORE_DROP_SALTS:
+            (void)quire_prefix_drop_salts(loop->tree, what.salt, what.salt_bytes, now_us);
+            break;
+        case QUIRE_STORE_DROP_TEXT:
+        case QUIRE_STORE_DROP_BEHIND:
+            break;
+        }
+    }
+}
+
 /* ---- figures ---- */
 
 uint32_t quire_loop_store_parts(const quire_loop *loop, quire_store_part *out)

@@ -99,6 +99,10 @@ void quire_tier_touch(quire_loop *loop, const quire_request *request);
 /* Forget copies. Called after the tree has forgotten. */
 void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what);
 
+/* Forget what other machines dropped: tenants, or everything. Of single texts memory keeps its
+ * pages, because it finds them by tokens alone; the store forgets them. */
+void quire_tier_hear(quire_loop *loop);
+
 /* Take the store's figures into loop->figures: once per round, and while nothing runs. */
 void quire_tier_stats_fill(quire_loop *loop);
 

@@ -84,7 +84,7 @@ static char *copy_of(const char *text)
 
 static void heard(void *ctx, const char *data, size_t n)
 {
-    quire_vk_drop_heard(ctx, data, n);
+    quire_vk_news_heard(ctx, data, n);
 }
 
 static void say(void *ctx, const char *line)

@@ -228,18 +228,6 @@ static void tell(telling *t, change how)
     }
 }
 
-static void publish(quire_valkey_store *m)
-{
-    const quire_vk_arg args[] = { QUIRE_VK_WORD("PUBLISH"),
-                                  { m->channel.text, m->channel.n },
-                                  { m->node, strlen(m->node) } };
-    quire_vk_cmd *cmd = quire_vk_cmd_new(args, 3, QUIRE_VK_SLOT_ANY, NULL, NULL);
-
-    if (cmd != NULL) {
-        quire_vk_cluster_send(m->cluster, cmd);
-    }
-}
-
 /* An APPEND tells the length: of a key that was not there (its epoch got lost), or of a list that
  * has become too long. Then the epoch is replaced. */
 static bool is_to_replace(const quire_resp *reply)
@@ -323,24 +311,12 @@ void quire_vk_drops_move(quire_valkey_store *m, uint64_t now_us)
         }
         mark(m, drop, &m->gets); /* those that read the epochs before */
         mark(m, drop, &m->puts); /* likewise; what waits will read the new ones */
-        publish(m);
+        quire_vk_news_send(m, &drop->what);
         *at = drop->next;
         free(drop);
         (void)pthread_mutex_lock(&m->lock);
         m->n_drops_waiting--;
         m->stats.dropped_total++;
-        (void)pthread_mutex_unlock(&m->lock);
-    }
-}
-
-/* Another machine dropped something: what the owner believes to be stored may have gone. */
-void quire_vk_drop_heard(void *ctx, const char *data, size_t n)
-{
-    quire_valkey_store *m = ctx;
-
-    if (n != strlen(m->node) || memcmp(data, m->node, n) != 0) {
-        (void)pthread_mutex_lock(&m->lock);
-        m->stats.evictions++;
         (void)pthread_mutex_unlock(&m->lock);
     }
 }

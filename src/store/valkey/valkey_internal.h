@@ -86,11 +86,16 @@ typedef struct quire_valkey_store {
     quire_vk_jobs inbox;
     quire_vk_drop *new_drops; /* oldest first */
     uint32_t n_drops_waiting; /* new and pending */
-    uint64_t drops_total;     /* the number of the last one */
+    quire_vk_drop *heard;     /* from other machines, oldest first */
+    uint32_t n_heard;
+    uint64_t drops_total; /* the number of the last one */
     quire_vk_jobs done;
     quire_store_stats stats;
     bool is_closing;
     bool has_tried; /* the first connection works, or has failed */
+
+    /* The caller's. */
+    quire_vk_drop *heard_now; /* given last */
 
     /* The store's thread. */
     quire_vk_cluster *cluster;
@@ -168,7 +173,15 @@ bool quire_vk_drop_is_pending(quire_valkey_store *m, const quire_vk_job *job);
 bool quire_vk_drop_may_end(const quire_vk_drop *drop, const quire_page_text *text);
 /* Thread: the caller's. */
 int quire_vk_drop_call(quire_store *store, const quire_store_drop *what);
+void quire_vk_drops_free(quire_vk_drop *drop);
+
+/* ---- valkey_news.c ---- */
+
+/* Tell the other machines of a drop. */
+void quire_vk_news_send(quire_valkey_store *m, const quire_store_drop *what);
 /* What came on the channel. */
-void quire_vk_drop_heard(void *ctx, const char *data, size_t n);
+void quire_vk_news_heard(void *ctx, const char *data, size_t n);
+/* The next drop of another machine. Thread: the caller's. */
+bool quire_vk_news_next(quire_store *store, quire_store_drop *out);
 
 #endif /* QUIRE_STORE_VALKEY_INTERNAL_H */

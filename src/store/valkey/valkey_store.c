@@ -462,7 +462,7 @@ static void jobs_end(quire_valkey_store *m, quire_vk_jobs *jobs)
     }
 }
 
-static void drops_free(quire_vk_drop *drop)
+void quire_vk_drops_free(quire_vk_drop *drop)
 {
     while (drop != NULL) {
         quire_vk_drop *next = drop->next;
@@ -482,8 +482,10 @@ static void secret_free(char *text)
 
 static void store_free(quire_valkey_store *m)
 {
-    drops_free(m->drops);
-    drops_free(m->new_drops);
+    quire_vk_drops_free(m->drops);
+    quire_vk_drops_free(m->new_drops);
+    quire_vk_drops_free(m->heard);
+    free(m->heard_now);
     quire_vk_epochs_fini(&m->epochs);
     quire_lineage_fini(&m->lineage);
     quire_vk_tls_free(m->tls);
@@ -548,6 +550,7 @@ int quire_vk_store_start(quire_valkey_store *m)
         .get = valkey_get,
         .put = valkey_put,
         .drop = quire_vk_drop_call,
+        .heard = quire_vk_news_next,
         .poll = valkey_poll,
         .stats = valkey_stats,
         .close = valkey_close,

@@ -1,0 +1,48 @@
+/* checkpoint.h - the state of a run as one file.
+ *
+ *    0    8  magic
+ *    8    8  version of the layout
+ *   16    8  number of parameters
+ *   24    8  identity of the run: a hash of all that its numbers depend on
+ *   32    8  steps done
+ *   40    8  tokens read
+ *   48   16  two real numbers of the loss's watch
+ *   64   40  place in the data
+ *  104   16  XXH3-128 of bytes 0 to 103 and the arrays
+ *  120       parameters, first and second moments, float each
+ *
+ * Numbers are little-endian. A file appears under its name when it is complete and on the disk, so
+ * there is always one good checkpoint after the first.
+ *
+ * Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TRAIN_CHECKPOINT_H
+#define QUIRE_TRAIN_CHECKPOINT_H
+
+#include "train/pack.h"
+
+#define QUIRE_CHECKPOINT_VERSION    1u
+#define QUIRE_CHECKPOINT_HEAD_BYTES 120u
+#define QUIRE_CHECKPOINT_ARRAYS     3u /* parameters, first and second moments */
+
+typedef struct quire_checkpoint {
+    uint64_t n_parameters;
+    uint64_t identity;
+    uint64_t n_steps;
+    uint64_t n_tokens;
+    double watch[2];
+    uint64_t place[QUIRE_PACK_PLACE];
+    float *arrays; /* [3][n_parameters], the caller's */
+} quire_checkpoint;
+
+/* Write path.partial, flush it to the disk, rename it, flush the directory. Errors: QUIRE_IO; an
+ * earlier checkpoint under the name stays. */
+int quire_checkpoint_write(const char *path, const quire_checkpoint *c, quire_error *err);
+
+/* Read into c, whose n_parameters, identity and arrays the caller has set. Errors: QUIRE_NOTFOUND
+ * (no such file), QUIRE_IO, QUIRE_CORRUPT (damaged, or no checkpoint), QUIRE_INVAL (of another
+ * run); c is then undefined. */
+int quire_checkpoint_read(const char *path, quire_checkpoint *c, quire_error *err);
+
+#endif /* QUIRE_TRAIN_CHECKPOINT_H */

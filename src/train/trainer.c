@@ -1,0 +1,444 @@
+/* trainer.c - see trainer.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "train/trainer.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "train/parts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define UPDATE_EACH 65536u /* parameters in a part of an update */
+#define SMOOTHING   0.9    /* of the loss that divergence is judged by */
+#define RATE_SIZE   1024u  /* rows of the matrices that measure the product rate */
+#define RATE_ROUNDS 4u
+#define PI          3.14159265358979323846
+
+struct quire_trainer {
+    quire_train_plan plan;
+    quire_f32_pass *pass;
+    float *arrays;         /* [3][n_parameters]: parameters, moments */
+    float *gradients;      /* [n_parameters] */
+    double *norms;         /* partial sums of squares, one per part */
+    int32_t *memory;       /* of the batches */
+    quire_packed *batches; /* [n_accumulate] */
+    uint64_t n_steps;
+    uint64_t n_tokens;
+    double smooth_loss; /* 0 before the first step */
+    double lowest_loss;
+};
+
+static size_t n_parameters(const quire_trainer *t)
+{
+    return quire_f32_pass_layout(t->pass)->n_parameters;
+}
+
+/* ---- creation ---- */
+
+static int plan_check(const quire_train_plan *p, quire_error *err)
+{
+    const struct {
+        const char *name;
+        double value;
+        double min;
+        double max;
+    } numbers[] = {
+        { "batches in a step", p->n_accumulate, 1, QUIRE_TRAIN_ACCUMULATE_MAX },
+        { "learning rate", p->rate, 0, 10 },
+        { "last learning rate", p->rate_end, 0, p->rate },
+        { "beta1", p->beta1, 0, 0.9999 },
+        { "beta2", p->beta2, 0, 0.999999 },
+        { "epsilon", p->epsilon, 1e-30, 1 },
+        { "weight decay", p->decay, 0, 10 },
+        { "gradient clipping", p->clip, 0, 1e9 },
+        { "rise of the loss", p->rise_max, 0, 1e9 },
+    };
+
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        if (!(numbers[i].value >= numbers[i].min && numbers[i].value <= numbers[i].max)) {
+            return quire_error_set(err, QUIRE_INVAL, "%s: %g; %g to %g are possible",
+                                   numbers[i].name, numbers[i].value, numbers[i].min,
+                                   numbers[i].max);
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int batches_create(quire_trainer *t)
+{
+    const quire_train_plan *p = &t->plan;
+    size_t n = (size_t)p->n_rows * p->n_tokens;
+
+    t->memory = calloc(3 * n * p->n_accumulate, sizeof(*t->memory));
+    t->batches = calloc(p->n_accumulate, sizeof(*t->batches));
+    QUIRE_FAIL_IF(t->memory == NULL || t->batches == NULL, QUIRE_NOMEM);
+    for (uint32_t i = 0; i < p->n_accumulate; i++) {
+        int32_t *at = t->memory + 3 * n * i;
+
+        t->batches[i] = (quire_packed){ p->n_rows, p->n_tokens, at, at + n, at + 2 * n, 0 };
+    }
+    return QUIRE_OK;
+}
+
+int quire_trainer_create(quire_trainer **out, const quire_train_plan *plan, quire_error *err)
+{
+    quire_f32_pass_options options = { &plan->shape, plan->n_rows, plan->n_tokens,
+                                       plan->n_threads };
+    quire_trainer *t;
+    size_t n;
+    int rc;
+
+    QUIRE_TRY(plan_check(plan, err));
+    t = calloc(1, sizeof(*t));
+    if (t == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    t->plan = *plan;
+    rc = quire_f32_pass_create(&t->pass, &options, err);
+    if (rc < 0) {
+        quire_trainer_destroy(t);
+        return rc;
+    }
+    n = n_parameters(t);
+    t->arrays = calloc(QUIRE_CHECKPOINT_ARRAYS * n, sizeof(float));
+    t->gradients = calloc(n, sizeof(float));
+    t->norms = calloc(n / UPDATE_EACH + 1, sizeof(*t->norms));
+    rc = batches_create(t);
+    if (rc < 0 || t->arrays == NULL || t->gradients == NULL || t->norms == NULL) {
+        quire_trainer_destroy(t);
+        return quire_error_set(err, QUIRE_NOMEM, "%zu MiB for %zu parameters: out of memory",
+                               (QUIRE_CHECKPOINT_ARRAYS + 1) * n * sizeof(float) >> 20, n);
+    }
+    quire_train_weights_init(quire_f32_pass_layout(t->pass), &t->plan.shape, plan->seed, t->arrays);
+    *out = t;
+    return QUIRE_OK;
+}
+
+void quire_trainer_destroy(quire_trainer *t)
+{
+    if (t != NULL) {
+        quire_f32_pass_destroy(t->pass);
+        free(t->arrays);
+        free(t->gradients);
+        free(t->norms);
+        free(t->memory);
+        free(t->batches);
+        free(t);
+    }
+}
+
+/* ---- a step ---- */
+
+double quire_train_rate(const quire_train_plan *plan, uint64_t step)
+{
+    double done;
+
+    if (step < plan->n_warmup) {
+        return plan->rate * (double)(step + 1) / (double)plan->n_warmup;
+    }
+    if (step >= plan->n_steps || plan->n_steps <= plan->n_warmup) {
+        return plan->rate_end;
+    }
+    done = (double)(step - plan->n_warmup) / (double)(plan->n_steps - plan->n_warmup);
+    return plan->rate_end + (plan->rate - plan->rate_end) * 0.5 * (1 + cos(PI * done));
+}
+
+static void square_part(void *ctx, uint32_t part, uint32_t member)
+{
+    quire_trainer *t = ctx;
+    size_t first = (size_t)part * UPDATE_EACH;
+    size_t n = n_parameters(t) - first;
+
+    (void)member;
+    n = n < UPDATE_EACH ? n : UPDATE_EACH;
+    t->norms[part] = (double)quire_f32_pass_compute(t->pass)->rows->dot(t->gradients + first,
+                                                                        t->gradients + first, n);
+}
+
+static double gradient_norm(quire_trainer *t)
+{
+    uint32_t n_parts = (uint32_t)((n_parameters(t) + UPDATE_EACH - 1) / UPDATE_EACH);
+    double sum = 0;
+
+    quire_parts_run(quire_f32_pass_compute(t->pass)->team, n_parts, square_part, t);
+    for (uint32_t i = 0; i < n_parts; i++) {
+        sum += t->norms[i];
+    }
+    return sqrt(sum);
+}
+
+typedef struct update_run {
+    quire_trainer *t;
+    size_t at; /* of the tensor */
+    size_t n;
+    quire_f32_adamw step;
+} update_run;
+
+static void update_part(void *ctx, uint32_t part, uint32_t member)
+{
+    update_run *run = ctx;
+    quire_trainer *t = run->t;
+    size_t first = (size_t)part * UPDATE_EACH;
+    size_t n = run->n - first < UPDATE_EACH ? run->n - first : UPDATE_EACH;
+    size_t at = run->at + first, all = n_parameters(t);
+    float *moments[2] = { t->arrays + all + at, t->arrays + 2 * all + at };
+
+    (void)member;
+    quire_f32_pass_compute(t->pass)->rows->adamw(&run->step, t->arrays + at, t->gradients + at,
+                                                 moments, n);
+}
+
+/* All tensors; only matrices decay. */
+static void update(quire_trainer *t, double rate, double scale)
+{
+    const quire_train_layout *layout = quire_f32_pass_layout(t->pass);
+    const quire_train_plan *p = &t->plan;
+    double n_steps = (double)(t->n_steps + 1);
+
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        const quire_train_tensor *tensor = &layout->tensors[i];
+        bool decays = tensor->kind == QUIRE_WEIGHT_MATRIX || tensor->kind == QUIRE_WEIGHT_RESIDUAL;
+        update_run run = { .t = t, .at = tensor->at };
+
+        run.n = (size_t)tensor->n_rows * tensor->n_cols;
+        run.step = (quire_f32_adamw){ .rate = (float)rate,
+                                      .beta1 = (float)p->beta1,
+                                      .beta2 = (float)p->beta2,
+                                      .epsilon = (float)p->epsilon,
+                                      .decay = decays ? (float)p->decay : 0,
+                                      .gradient_scale = (float)scale,
+                                      .correction1 = (float)(1 / (1 - pow(p->beta1, n_steps))),
+                                      .correction2 = (float)(1 / (1 - pow(p->beta2, n_steps))) };
+        quire_parts_run(quire_f32_pass_compute(t->pass)->team,
+                        (uint32_t)((run.n + UPDATE_EACH - 1) / UPDATE_EACH), update_part, &run);
+    }
+}
+
+static int watch(const quire_trainer *t, const quire_train_report *r, quire_error *err)
+{
+    if (!isfinite(r->loss) || !isfinite(r->gradient_norm)) {
+        return quire_error_set(err, QUIRE_RANGE,
+                               "step %llu: loss %g, norm of the gradient %g; the step was not "
+                               "taken. A smaller learning rate or a longer warm-up may help",
+                               (unsigned long long)r->step, r->loss, r->gradient_norm);
+    }
+    if (t->plan.rise_max > 0 && t->n_steps > 0 && r->loss > t->lowest_loss + t->plan.rise_max) {
+        return quire_error_set(err, QUIRE_RANGE,
+                               "step %llu: loss %.4f, which is %.2f above the lowest so far "
+                               "(%.4f): the run diverges; the step was not taken",
+                               (unsigned long long)r->step, r->loss, r->loss - t->lowest_loss,
+                               t->lowest_loss);
+    }
+    return QUIRE_OK;
+}
+
+static void note_loss(quire_trainer *t, double loss)
+{
+    t->smooth_loss = t->n_steps == 0 ? loss : SMOOTHING * t->smooth_loss + (1 - SMOOTHING) * loss;
+    if (t->n_steps == 0 || t->smooth_loss < t->lowest_loss) {
+        t->lowest_loss = t->smooth_loss;
+    }
+}
+
+static quire_train_batch batch_of(const quire_packed *b)
+{
+    return (quire_train_batch){ b->tokens, b->targets, b->first };
+}
+
+static int read_batches(quire_trainer *t, quire_packer *data, uint64_t *n_targets, quire_error *err)
+{
+    *n_targets = 0;
+    for (uint32_t i = 0; i < t->plan.n_accumulate; i++) {
+        QUIRE_TRY(quire_packer_fill(data, &t->batches[i], err));
+        *n_targets += t->batches[i].n_targets;
+    }
+    if (*n_targets == 0) {
+        return quire_error_set(err, QUIRE_NOTFOUND, "the data has no more tokens to predict");
+    }
+    return QUIRE_OK;
+}
+
+int quire_trainer_step(quire_trainer *t, quire_packer *data, quire_train_report *report,
+                       quire_error *err)
+{
+    const quire_train_plan *p = &t->plan;
+    double sum = 0, scale = 1;
+    uint64_t n_targets;
+
+    QUIRE_TRY(read_batches(t, data, &n_targets, err));
+    memset(t->gradients, 0, n_parameters(t) * sizeof(float));
+    for (uint32_t i = 0; i < p->n_accumulate; i++) {
+        quire_train_batch batch = batch_of(&t->batches[i]);
+
+        sum += quire_f32_pass_run(t->pass, t->arrays, &batch, (float)(1.0 / (double)n_targets),
+                                  t->gradients);
+    }
+    *report = (quire_train_report){ .step = t->n_steps + 1,
+                                    .loss = sum / (double)n_targets,
+                                    .gradient_norm = gradient_norm(t),
+                                    .rate = quire_train_rate(p, t->n_steps) };
+    QUIRE_TRY(watch(t, report, err));
+    if (p->clip > 0 && report->gradient_norm > p->clip) {
+        scale = p->clip / report->gradient_norm;
+    }
+    update(t, report->rate, scale);
+    note_loss(t, report->loss);
+    t->n_steps++;
+    t->n_tokens += (uint64_t)p->n_accumulate * p->n_rows * p->n_tokens;
+    report->n_tokens = t->n_tokens;
+    return QUIRE_OK;
+}
+
+int quire_trainer_evaluate(quire_trainer *t, quire_packer *data, uint64_t n_batches, double *loss,
+                           uint64_t *n_targets, quire_error *err)
+{
+    quire_packed *packed = &t->batches[0];
+    double sum = 0;
+
+    *n_targets = 0;
+    for (uint64_t i = 0; n_batches == 0 || i < n_batches; i++) {
+        quire_train_batch batch;
+
+        QUIRE_TRY(quire_packer_fill(data, packed, err));
+        if (packed->n_targets == 0) {
+            break;
+        }
+        batch = batch_of(packed);
+        sum += quire_f32_pass_run(t->pass, t->arrays, &batch, 0, NULL);
+        *n_targets += packed->n_targets;
+    }
+    *loss = *n_targets > 0 ? sum / (double)*n_targets : 0;
+    return QUIRE_OK;
+}
+
+/* ---- checkpoints ---- */
+
+/* Not of the number of steps alone, which a resumed run may raise, nor of threads. */
+static uint64_t identity_of(const quire_trainer *t)
+{
+    const quire_train_plan *p = &t->plan;
+    const quire_train_shape *s = &p->shape;
+    const uint64_t counts[] = { s->n_vocab,     s->n_layer,      s->d_model,   s->n_head,
+                                s->n_kv_head,   s->d_head,       s->d_ff,      s->window,
+                                s->has_qk_norm, s->is_tied,      s->gate_form, p->n_rows,
+                                p->n_tokens,    p->n_accumulate, p->seed };
+    const double reals[] = { s->rope_base, s->norm_epsilon, p->beta1, p->beta2,
+                             p->epsilon,   p->decay,        p->clip };
+    uint64_t hash = quire_hash_add(QUIRE_HASH_INIT, counts, sizeof(counts));
+
+    hash = quire_hash_add(hash, reals, sizeof(reals));
+    for (uint32_t i = 0; i < s->n_layer; i++) {
+        hash = quire_hash_add(hash, s->source_k[i], sizeof(s->source_k[i]));
+        hash = quire_hash_add(hash, s->source_v[i], sizeof(s->source_v[i]));
+        hash = quire_hash_add(hash, &s->is_gated_k[i], sizeof(s->is_gated_k[i]));
+        hash = quire_hash_add(hash, &s->is_gated_v[i], sizeof(s->is_gated_v[i]));
+    }
+    return hash;
+}
+
+int quire_trainer_save(const quire_trainer *t, const quire_packer *data, const char *path,
+                       quire_error *err)
+{
+    quire_checkpoint c = { .n_parameters = n_parameters(t),
+                           .identity = identity_of(t),
+                           .n_steps = t->n_steps,
+                           .n_tokens = t->n_tokens,
+                           .watch = { t->smooth_loss, t->lowest_loss },
+                           .arrays = t->arrays };
+
+    quire_packer_tell(data, c.place);
+    return quire_checkpoint_write(path, &c, err);
+}
+
+int quire_trainer_load(quire_trainer *t, quire_packer *data, const char *path, quire_error *err)
+{
+    quire_checkpoint c = { .n_parameters = n_parameters(t),
+                           .identity = identity_of(t),
+                           .arrays = t->arrays };
+
+    QUIRE_TRY(quire_checkpoint_read(path, &c, err));
+    QUIRE_TRY(quire_packer_seek(data, c.place, err));
+    t->n_steps = c.n_steps;
+    t->n_tokens = c.n_tokens;
+    t->smooth_loss = c.watch[0];
+    t->lowest_loss = c.watch[1];
+    return QUIRE_OK;
+}
+
+/* ---- what is known of a run ---- */
+
+uint64_t quire_trainer_steps(const quire_trainer *t)
+{
+    return t->n_steps;
+}
+
+const float *quire_trainer_parameters(const quire_trainer *t)
+{
+    return t->arrays;
+}
+
+const quire_train_layout *quire_trainer_layout(const quire_trainer *t)
+{
+    return quire_f32_pass_layout(t->pass);
+}
+
+/* The embedding is looked up, not multiplied, unless it is the output's matrix too. */
+double quire_train_flop_per_token(const quire_trainer *t)
+{
+    const quire_train_shape *s = &t->plan.shape;
+    double n = (double)n_parameters(t);
+
+    return 6 * (s->is_tied ? n : n - (double)s->n_vocab * s->d_model);
+}
+
+typedef struct rate_run {
+    const float *from;
+    float *to; /* [threads][RATE_SIZE][RATE_SIZE] */
+} rate_run;
+
+static void rate_part(void *ctx, uint32_t part, uint32_t member)
+{
+    rate_run *run = ctx;
+
+    (void)part;
+    quire_f32_product_run(&(quire_f32_product){
+        .m = RATE_SIZE,
+        .n = RATE_SIZE,
+        .k = RATE_SIZE,
+        .a = run->from,
+        .lda = RATE_SIZE,
+        .b = run->from,
+        .ldb = RATE_SIZE,
+        .c = run->to + (size_t)member * RATE_SIZE * RATE_SIZE,
+        .ldc = RATE_SIZE,
+    });
+}
+
+double quire_trainer_product_rate(const quire_trainer *t)
+{
+    const quire_f32_compute *c = quire_f32_pass_compute(t->pass);
+    size_t size = (size_t)RATE_SIZE * RATE_SIZE;
+    rate_run run = { .to = calloc((c->n_threads + 1) * size, sizeof(float)) };
+    double best = 0;
+
+    if (run.to == NULL) {
+        return 0;
+    }
+    run.from = run.to + c->n_threads * size;
+    for (uint32_t round = 0; round < RATE_ROUNDS; round++) {
+        uint32_t n = 2 * c->n_threads;
+        uint64_t start = quire_clock_ns();
+        double rate;
+
+        quire_parts_run(c->team, n, rate_part, &run);
+        rate = 2.0 * RATE_SIZE * RATE_SIZE * RATE_SIZE * n /
+               ((double)(quire_clock_ns() - start) * 1e-9);
+        best = rate > best ? rate : best;
+    }
+    free(run.to);
+    return best;
+}

@@ -1,0 +1,89 @@
+/* trainer.h - a run: parameters, AdamW, the schedule of its rate, and checkpoints.
+ *
+ * A step reads n_accumulate batches, adds up the gradients of the mean loss of all their targets,
+ * clips them by their norm, and updates all parameters. The rate rises linearly over the warm-up
+ * and falls along a cosine to rate_end.
+ *
+ * The state after a number of steps is the same bits for a plan and data, for any number of threads
+ * and however often the run was killed and resumed, on machines with the same CPU and OpenBLAS.
+ *
+ * A step whose loss or gradient is not finite, or whose loss is far above the lowest so far,
+ * changes nothing and fails: the last checkpoint is from before.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TRAIN_TRAINER_H
+#define QUIRE_TRAIN_TRAINER_H
+
+#include "train/checkpoint.h"
+#include "train/model_pass.h"
+
+typedef struct quire_train_plan {
+    quire_train_shape shape;
+    uint32_t n_rows;       /* of a batch */
+    uint32_t n_tokens;     /* of a row */
+    uint32_t n_accumulate; /* batches in a step */
+    uint32_t n_threads;    /* changes no result */
+    uint64_t n_steps;
+    uint64_t n_warmup;
+    double rate;
+    double rate_end;
+    double beta1;
+    double beta2;
+    double epsilon;
+    double decay;    /* of matrices */
+    double clip;     /* norm of the gradient; 0: none */
+    double rise_max; /* nats above the lowest smoothed loss at which a run has diverged; 0: never */
+    uint64_t seed;   /* of the first weights */
+} quire_train_plan;
+
+/* Names that defaults have elsewhere too. Source: arXiv 2512.03870, section 4.1. */
+#define QUIRE_TRAIN_BETA1          0.9
+#define QUIRE_TRAIN_BETA2          0.95
+#define QUIRE_TRAIN_EPSILON        1e-8
+#define QUIRE_TRAIN_ACCUMULATE_MAX 4096u
+
+typedef struct quire_train_report {
+    uint64_t step;        /* done now, from 1 */
+    uint64_t n_tokens;    /* of the run so far */
+    double loss;          /* mean over the step's targets, in nats */
+    double gradient_norm; /* before clipping */
+    double rate;
+} quire_train_report;
+
+typedef struct quire_trainer quire_trainer;
+
+/* Errors: those of pass_create(); QUIRE_INVAL names a number of the plan that is not possible. */
+int quire_trainer_create(quire_trainer **out, const quire_train_plan *plan, quire_error *err);
+void quire_trainer_destroy(quire_trainer *t);
+
+/* One step with the packer's next batches. Errors: the reader's; QUIRE_NOTFOUND (no targets in the
+ * data); QUIRE_RANGE (not finite, diverged), and the parameters are as before. */
+int quire_trainer_step(quire_trainer *t, quire_packer *data, quire_train_report *report,
+                       quire_error *err);
+
+/* The mean loss of at most n_batches batches (0: until the reader ends), and how many targets they
+ * had. Changes no state of the run. Errors: the reader's. */
+int quire_trainer_evaluate(quire_trainer *t, quire_packer *data, uint64_t n_batches, double *loss,
+                           uint64_t *n_targets, quire_error *err);
+
+/* Save the run and the packer's place; resume both. See checkpoint.h for errors. */
+int quire_trainer_save(const quire_trainer *t, const quire_packer *data, const char *path,
+                       quire_error *err);
+int quire_trainer_load(quire_trainer *t, quire_packer *data, const char *path, quire_error *err);
+
+uint64_t quire_trainer_steps(const quire_trainer *t);
+const float *quire_trainer_parameters(const quire_trainer *t);
+const quire_train_layout *quire_trainer_layout(const quire_trainer *t);
+
+/* The learning rate of a step, from 0. */
+double quire_train_rate(const quire_train_plan *plan, uint64_t step);
+
+/* FLOP of a step per token, without attention: 6 per parameter that a product uses. */
+double quire_train_flop_per_token(const quire_trainer *t);
+
+/* FLOP/s of sgemm on all threads of the run at once, measured for about 0.3 s. */
+double quire_trainer_product_rate(const quire_trainer *t);
+
+#endif /* QUIRE_TRAIN_TRAINER_H */

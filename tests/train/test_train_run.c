@@ -1,0 +1,623 @@
+/* test_train_run.c - packing, checkpoints and runs: a run that was killed and resumed has the bits
+ * of one that was not; damaged and foreign checkpoints; runs that diverge.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "seed.h"
+#include "train/trainer.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define VOCAB   12u
+#define DOC_MAX 40u
+
+static char dir[] = "/tmp/quire-train-XXXXXX";
+static char path[128];
+
+/* Documents made from their number: n, n+1, ... modulo VOCAB, lengths 1 to 40. */
+typedef struct counting {
+    uint64_t at;
+    uint64_t n_docs; /* 0: endless */
+    uint32_t n_given;
+    int32_t tokens[DOC_MAX];
+} counting;
+
+static int counting_next(void *ctx, quire_doc *out, quire_error *err)
+{
+    counting *c = ctx;
+
+    (void)err;
+    if (c->n_docs > 0 && c->at >= c->n_docs) {
+        return QUIRE_NOTFOUND;
+    }
+    *out = (quire_doc){ c->tokens, 1 + c->at * 7 % DOC_MAX, c->n_given };
+    for (size_t i = 0; i < out->n; i++) {
+        c->tokens[i] = (int32_t)((c->at + i) % VOCAB);
+    }
+    c->at++;
+    return QUIRE_OK;
+}
+
+static void counting_tell(void *ctx, uint64_t place[QUIRE_DOC_PLACE])
+{
+    memset(place, 0, QUIRE_DOC_PLACE * sizeof(*place));
+    place[0] = ((counting *)ctx)->at;
+}
+
+static int counting_seek(void *ctx, const uint64_t place[QUIRE_DOC_PLACE], quire_error *err)
+{
+    counting *c = ctx;
+
+    if (c->n_docs > 0 && place[0] > c->n_docs) {
+        return quire_error_set(err, QUIRE_INVAL, "no document %llu", (unsigned long long)place[0]);
+    }
+    c->at = place[0];
+    return QUIRE_OK;
+}
+
+static quire_doc_reader reader_of(counting *c)
+{
+    return (quire_doc_reader){ c, counting_next, counting_tell, counting_seek };
+}
+
+/* ---- packing ---- */
+
+#define ROWS   3u
+#define LENGTH 16u
+#define TOKENS (ROWS * LENGTH)
+
+typedef struct packed {
+    int32_t tokens[TOKENS], targets[TOKENS], first[TOKENS];
+    quire_packed p;
+} packed;
+
+static void fill(quire_packer *packer, packed *to)
+{
+    to->p = (quire_packed){ ROWS, LENGTH, to->tokens, to->targets, to->first, 0 };
+    assert_int_equal(quire_packer_fill(packer, &to->p, NULL), QUIRE_OK);
+}
+
+/* Documents 0 (1 token: nothing to predict), 1 (8 tokens), 2 (15 tokens), ... */
+static void test_pack(void **state)
+{
+    counting c = { .n_given = 3 };
+    quire_doc_reader reader = reader_of(&c);
+    quire_packer packer;
+    packed b;
+
+    (void)state;
+    quire_packer_init(&packer, &reader);
+    fill(&packer, &b);
+    /* Document 1: 7 tokens with what follows, the first two given. */
+    assert_int_equal(b.tokens[0], 1);
+    assert_int_equal(b.targets[0], QUIRE_TRAIN_NO_TARGET);
+    assert_int_equal(b.targets[1], QUIRE_TRAIN_NO_TARGET);
+    assert_int_equal(b.targets[2], 4);
+    assert_int_equal(b.targets[6], 8);
+    /* Document 2: 14 tokens, of which 9 fit; the other 5 begin the next row. */
+    assert_int_equal(b.tokens[7], 2);
+    assert_int_equal(b.first[7], 7);
+    assert_int_equal(b.first[15], 7);
+    assert_int_equal(b.targets[15], (2 + 9) % VOCAB);
+    assert_int_equal(b.tokens[16], (2 + 9) % VOCAB);
+    assert_int_equal(b.first[16], 0);
+    assert_int_equal(b.first[16 + 5], 5);
+    assert_int_equal(b.tokens[16 + 5], 3);
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        assert_true(b.first[i] >= 0 && (uint32_t)b.first[i] <= i % LENGTH);
+        assert_true(i % LENGTH == 0 || b.first[i] >= b.first[i - 1]);
+    }
+}
+
+static void test_pack_end(void **state)
+{
+    counting c = { .n_docs = 3 };
+    quire_doc_reader reader = reader_of(&c);
+    quire_packer packer;
+    packed b;
+
+    (void)state;
+    quire_packer_init(&packer, &reader);
+    fill(&packer, &b);
+    assert_int_equal(b.p.n_targets, 7 + 14);
+    assert_int_equal(b.targets[21], QUIRE_TRAIN_NO_TARGET);
+    assert_int_equal(b.first[22], 6);
+    assert_int_equal(b.first[TOKENS - 1], LENGTH - 1);
+    fill(&packer, &b);
+    assert_int_equal(b.p.n_targets, 0);
+}
+
+/* From every place the same batches follow. */
+static void test_pack_seek(void **state)
+{
+    (void)state;
+    for (uint32_t n_before = 0; n_before < 12; n_before++) {
+        counting c = { 0 }, other = { 0 };
+        quire_doc_reader reader = reader_of(&c), other_reader = reader_of(&other);
+        quire_packer packer, resumed;
+        uint64_t place[QUIRE_PACK_PLACE];
+        packed a, b;
+
+        quire_packer_init(&packer, &reader);
+        for (uint32_t i = 0; i < n_before; i++) {
+            fill(&packer, &a);
+        }
+        quire_packer_tell(&packer, place);
+        quire_packer_init(&resumed, &other_reader);
+        assert_int_equal(quire_packer_seek(&resumed, place, NULL), QUIRE_OK);
+        for (uint32_t i = 0; i < 3; i++) {
+            fill(&packer, &a);
+            fill(&resumed, &b);
+            assert_memory_equal(a.tokens, b.tokens, sizeof(a.tokens));
+            assert_memory_equal(a.targets, b.targets, sizeof(a.targets));
+            assert_memory_equal(a.first, b.first, sizeof(a.first));
+        }
+    }
+}
+
+static void test_pack_changed(void **state)
+{
+    counting c = { .n_docs = 3 };
+    quire_doc_reader reader = reader_of(&c);
+    quire_packer packer;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    quire_packer_init(&packer, &reader);
+    assert_int_equal(quire_packer_seek(&packer, (const uint64_t[]){ 1, 0, 0, 0, 8 }, &err),
+                     QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "the data has changed: a document of 8 tokens"));
+    assert_int_equal(quire_packer_seek(&packer, (const uint64_t[]){ 9, 0, 0, 0, 0 }, &err),
+                     QUIRE_INVAL);
+}
+
+/* ---- runs ---- */
+
+static quire_train_plan small_plan(const char *scheme)
+{
+    quire_train_plan p = { .shape = { .n_vocab = VOCAB,
+                                      .n_layer = 2,
+                                      .d_model = 24,
+                                      .n_head = 2,
+                                      .n_kv_head = 2,
+                                      .d_head = 8,
+                                      .d_ff = 32,
+                                      .rope_base = 10000,
+                                      .norm_epsilon = 1e-5,
+                                      .has_qk_norm = true },
+                           .n_rows = ROWS,
+                           .n_tokens = LENGTH,
+                           .n_accumulate = 2,
+                           .n_threads = 2,
+                           .n_steps = 40,
+                           .n_warmup = 4,
+                           .rate = 0.01,
+                           .rate_end = 0.001,
+                           .beta1 = QUIRE_TRAIN_BETA1,
+                           .beta2 = QUIRE_TRAIN_BETA2,
+                           .epsilon = QUIRE_TRAIN_EPSILON,
+                           .decay = 0.1,
+                           .clip = 1,
+                           .rise_max = 2,
+                           .seed = 3 };
+
+    assert_int_equal(quire_train_scheme_set(&p.shape, scheme, NULL), QUIRE_OK);
+    return p;
+}
+
+typedef struct run {
+    counting docs;
+    quire_doc_reader reader;
+    quire_packer packer;
+    quire_trainer *trainer;
+} run;
+
+static void run_open(run *r, const quire_train_plan *plan)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+
+    memset(r, 0, sizeof(*r));
+    r->reader = reader_of(&r->docs);
+    quire_packer_init(&r->packer, &r->reader);
+    if (quire_trainer_create(&r->trainer, plan, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+}
+
+static quire_train_report run_steps(run *r, uint32_t n)
+{
+    quire_train_report report = { 0 };
+    quire_error err = QUIRE_ERROR_INIT;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (quire_trainer_step(r->trainer, &r->packer, &report, &err) != QUIRE_OK) {
+            fail_msg("%s", err.message);
+        }
+    }
+    return report;
+}
+
+static size_t parameters_bytes(const run *r)
+{
+    return quire_trainer_layout(r->trainer)->n_parameters * sizeof(float);
+}
+
+/* Counting is learned: every next token is certain. */
+static void test_learns(void **state)
+{
+    static const char *const schemes[] = { "mha", "fusedkv", "fusedkv-lite" };
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        quire_train_plan plan = small_plan(schemes[i]);
+        quire_train_report report;
+        double loss;
+        uint64_t n_targets;
+        run r;
+
+        run_open(&r, &plan);
+        report = run_steps(&r, 1);
+        assert_true(fabs(report.loss - log(VOCAB)) < 0.1);
+        report = run_steps(&r, 39);
+        assert_true(report.loss < 0.2);
+        assert_int_equal(report.step, 40);
+        assert_int_equal(report.n_tokens, 40 * 2 * TOKENS);
+        assert_int_equal(quire_trainer_evaluate(r.trainer, &r.packer, 2, &loss, &n_targets, NULL),
+                         QUIRE_OK);
+        assert_true(loss < 0.2 && n_targets > TOKENS && n_targets <= 2 * TOKENS);
+        quire_trainer_destroy(r.trainer);
+    }
+}
+
+/* Saved and resumed by a trainer with another number of threads: the bits of one run. */
+static void test_resume_bits(void **state)
+{
+    quire_train_plan plan = small_plan("fusedkv");
+    run whole, half, rest;
+
+    (void)state;
+    run_open(&whole, &plan);
+    run_open(&half, &plan);
+    (void)run_steps(&whole, 9);
+    (void)run_steps(&half, 5);
+    assert_int_equal(quire_trainer_save(half.trainer, &half.packer, path, NULL), QUIRE_OK);
+    plan.n_threads = 1;
+    run_open(&rest, &plan);
+    assert_int_equal(quire_trainer_load(rest.trainer, &rest.packer, path, NULL), QUIRE_OK);
+    assert_int_equal(quire_trainer_steps(rest.trainer), 5);
+    assert_memory_not_equal(quire_trainer_parameters(rest.trainer),
+                            quire_trainer_parameters(whole.trainer), parameters_bytes(&whole));
+    (void)run_steps(&rest, 4);
+    assert_memory_equal(quire_trainer_parameters(rest.trainer),
+                        quire_trainer_parameters(whole.trainer), parameters_bytes(&whole));
+    quire_trainer_destroy(whole.trainer);
+    quire_trainer_destroy(half.trainer);
+    quire_trainer_destroy(rest.trainer);
+}
+
+/* The child saves after each step and says so, until it is killed. */
+static void child_run(const quire_train_plan *plan, int said)
+{
+    run r;
+
+    run_open(&r, plan);
+    for (;;) {
+        (void)run_steps(&r, 1);
+        if (quire_trainer_save(r.trainer, &r.packer, path, NULL) < 0 || write(said, "", 1) != 1) {
+            _exit(1);
+        }
+    }
+}
+
+static void test_kill(void **state)
+{
+    quire_train_plan plan = small_plan("fusedkv-lite-learnable");
+    uint64_t n_steps;
+    run whole, rest;
+    int said[2];
+    char byte;
+    pid_t pid;
+
+    (void)state;
+    assert_int_equal(pipe(said), 0);
+    pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        child_run(&plan, said[1]);
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(read(said[0], &byte, 1), 1);
+    }
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    (void)close(said[0]);
+    (void)close(said[1]);
+    run_open(&rest, &plan);
+    assert_int_equal(quire_trainer_load(rest.trainer, &rest.packer, path, NULL), QUIRE_OK);
+    assert_true(quire_trainer_steps(rest.trainer) >= 4);
+    (void)run_steps(&rest, 3);
+    n_steps = quire_trainer_steps(rest.trainer);
+    run_open(&whole, &plan);
+    (void)run_steps(&whole, (uint32_t)n_steps);
+    assert_memory_equal(quire_trainer_parameters(rest.trainer),
+                        quire_trainer_parameters(whole.trainer), parameters_bytes(&whole));
+    quire_trainer_destroy(whole.trainer);
+    quire_trainer_destroy(rest.trainer);
+}
+
+static void refuse_load(run *r, int status, const char *text)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+
+    assert_int_equal(quire_trainer_load(r->trainer, &r->packer, path, &err), status);
+    if (strstr(err.message, text) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", err.message, text);
+    }
+}
+
+/* A changed byte at each of some places, a cut and an added byte. */
+static void test_damaged(void **state)
+{
+    static const long places[] = { 20, 60, 110, 200 };
+    quire_train_plan plan = small_plan("mha");
+    struct stat status;
+    run r;
+
+    (void)state;
+    run_open(&r, &plan);
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+        FILE *f;
+        int byte;
+
+        assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
+        f = fopen(path, "r+b");
+        assert_non_null(f);
+        assert_int_equal(fseek(f, places[i], SEEK_SET), 0);
+        byte = fgetc(f);
+        assert_int_equal(fseek(f, places[i], SEEK_SET), 0);
+        assert_int_equal(fputc(byte ^ 1, f), byte ^ 1);
+        assert_int_equal(fclose(f), 0);
+        refuse_load(&r, i == 0 ? QUIRE_INVAL : QUIRE_CORRUPT,
+                    i == 0 ? "belongs to a run with other settings" : "checksum");
+    }
+    assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(truncate(path, status.st_size + 1), 0);
+    refuse_load(&r, QUIRE_CORRUPT, "checksum");
+    assert_int_equal(truncate(path, status.st_size - 1), 0);
+    refuse_load(&r, QUIRE_CORRUPT, "is cut short");
+    assert_int_equal(truncate(path, 50), 0);
+    refuse_load(&r, QUIRE_CORRUPT, "is cut short");
+    assert_int_equal(unlink(path), 0);
+    refuse_load(&r, QUIRE_NOTFOUND, "cannot read");
+    quire_trainer_destroy(r.trainer);
+}
+
+static void test_foreign(void **state)
+{
+    quire_train_plan plan = small_plan("mha");
+    run r, other;
+    FILE *f;
+
+    (void)state;
+    run_open(&r, &plan);
+    assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
+    plan.seed++;
+    run_open(&other, &plan);
+    refuse_load(&other, QUIRE_INVAL, "belongs to a run with other settings");
+    f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fputc('x', f), 'x');
+    assert_int_equal(fclose(f), 0);
+    refuse_load(&r, QUIRE_CORRUPT, "is no checkpoint");
+    assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
+    f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 8, SEEK_SET), 0);
+    assert_int_equal(fputc(7, f), 7);
+    assert_int_equal(fclose(f), 0);
+    refuse_load(&r, QUIRE_INVAL, "version 7 of checkpoints");
+    quire_trainer_destroy(r.trainer);
+    quire_trainer_destroy(other.trainer);
+}
+
+/* A save that fails names the file and leaves the earlier one. */
+static void test_save_fails(void **state)
+{
+    quire_train_plan plan = small_plan("mha");
+    quire_error err = QUIRE_ERROR_INIT;
+    char blocked[160];
+    run r;
+
+    (void)state;
+    run_open(&r, &plan);
+    assert_int_equal(quire_trainer_save(r.trainer, &r.packer, "/nowhere/at/all", &err), QUIRE_IO);
+    assert_non_null(strstr(err.message, "/nowhere/at/all"));
+    assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
+    (void)snprintf(blocked, sizeof(blocked), "%s.partial", path);
+    assert_int_equal(mkdir(blocked, 0700), 0);
+    assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, &err), QUIRE_IO);
+    assert_int_equal(rmdir(blocked), 0);
+    assert_int_equal(quire_trainer_load(r.trainer, &r.packer, path, NULL), QUIRE_OK);
+    /* A full disk: every write to this device fails. */
+    assert_int_equal(symlink("/dev/full", blocked), 0);
+    assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, &err), QUIRE_IO);
+    assert_non_null(strstr(err.message, "No space left"));
+    assert_int_equal(quire_trainer_load(r.trainer, &r.packer, path, NULL), QUIRE_OK);
+    quire_trainer_destroy(r.trainer);
+}
+
+static void test_diverges(void **state)
+{
+    quire_train_plan plan = small_plan("mha");
+    quire_train_report report;
+    quire_error err = QUIRE_ERROR_INIT;
+    float *before;
+    int rc = QUIRE_OK;
+    run r;
+
+    (void)state;
+    plan.rate = plan.rate_end = 3;
+    plan.n_warmup = 0;
+    plan.rise_max = 1;
+    run_open(&r, &plan);
+    before = malloc(parameters_bytes(&r));
+    assert_non_null(before);
+    for (uint32_t i = 0; rc == QUIRE_OK && i < 40; i++) {
+        memcpy(before, quire_trainer_parameters(r.trainer), parameters_bytes(&r));
+        rc = quire_trainer_step(r.trainer, &r.packer, &report, &err);
+    }
+    assert_int_equal(rc, QUIRE_RANGE);
+    assert_non_null(strstr(err.message, "the run diverges; the step was not taken"));
+    assert_memory_equal(before, quire_trainer_parameters(r.trainer), parameters_bytes(&r));
+    free(before);
+    quire_trainer_destroy(r.trainer);
+}
+
+/* A parameter that is no number: what a broken disk or memory could bring. */
+static void test_not_finite(void **state)
+{
+    quire_train_plan plan = small_plan("fusedkv");
+    quire_checkpoint c = { .arrays = NULL };
+    quire_train_report report;
+    quire_error err = QUIRE_ERROR_INIT;
+    FILE *f;
+    run r;
+
+    (void)state;
+    run_open(&r, &plan);
+    assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
+    c.n_parameters = quire_trainer_layout(r.trainer)->n_parameters;
+    c.arrays = calloc(3 * c.n_parameters, sizeof(float));
+    assert_non_null(c.arrays);
+    f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 24, SEEK_SET), 0);
+    assert_int_equal(fread(&c.identity, sizeof(c.identity), 1, f), 1);
+    assert_int_equal(fclose(f), 0);
+    c.arrays[c.n_parameters - 1] = NAN;
+    assert_int_equal(quire_checkpoint_write(path, &c, NULL), QUIRE_OK);
+    assert_int_equal(quire_trainer_load(r.trainer, &r.packer, path, NULL), QUIRE_OK);
+    assert_int_equal(quire_trainer_step(r.trainer, &r.packer, &report, &err), QUIRE_RANGE);
+    assert_non_null(strstr(err.message, "step 1: loss"));
+    free(c.arrays);
+    quire_trainer_destroy(r.trainer);
+}
+
+static void test_no_data(void **state)
+{
+    quire_train_plan plan = small_plan("mha");
+    quire_train_report report;
+    quire_error err = QUIRE_ERROR_INIT;
+    double loss;
+    uint64_t n_targets;
+    run r;
+
+    (void)state;
+    run_open(&r, &plan);
+    r.docs.n_docs = 1; /* of one token */
+    assert_int_equal(quire_trainer_step(r.trainer, &r.packer, &report, &err), QUIRE_NOTFOUND);
+    assert_int_equal(quire_trainer_evaluate(r.trainer, &r.packer, 0, &loss, &n_targets, &err),
+                     QUIRE_OK);
+    assert_int_equal(n_targets, 0);
+    quire_trainer_destroy(r.trainer);
+}
+
+static void test_schedule(void **state)
+{
+    quire_train_plan p = small_plan("mha");
+
+    (void)state;
+    assert_true(fabs(quire_train_rate(&p, 0) - 0.01 / 4) < 1e-12);
+    assert_true(fabs(quire_train_rate(&p, 3) - 0.01) < 1e-12);
+    assert_true(fabs(quire_train_rate(&p, 4) - 0.01) < 1e-12);
+    assert_true(fabs(quire_train_rate(&p, 22) - 0.0055) < 1e-12); /* half way */
+    assert_true(fabs(quire_train_rate(&p, 40) - 0.001) < 1e-12);
+    assert_true(fabs(quire_train_rate(&p, 400) - 0.001) < 1e-12);
+}
+
+static void test_refused_plans(void **state)
+{
+    quire_train_plan good = small_plan("mha"), p = good;
+    quire_trainer *t = NULL;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    p.rate_end = 1;
+    assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "last learning rate: 1"));
+    p = good;
+    p.n_accumulate = QUIRE_TRAIN_ACCUMULATE_MAX + 1;
+    assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "batches in a step: 4097; 1 to 4096"));
+    p = good;
+    p.beta2 = NAN;
+    assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
+    p = good;
+    p.n_threads = 0;
+    assert_int_equal(quire_trainer_create(&t, &p, &err), QUIRE_INVAL);
+}
+
+static void test_rate(void **state)
+{
+    quire_train_plan plan = small_plan("mha");
+    run r;
+
+    (void)state;
+    run_open(&r, &plan);
+    assert_true(quire_trainer_product_rate(r.trainer) > 1e6);
+    assert_true(quire_train_flop_per_token(r.trainer) ==
+                6.0 * (double)(quire_trainer_layout(r.trainer)->n_parameters - VOCAB * 24));
+    quire_trainer_destroy(r.trainer);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    if (mkdtemp(dir) == NULL) {
+        return -1;
+    }
+    (void)snprintf(path, sizeof(path), "%s/run.checkpoint", dir);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    char blocked[160];
+
+    (void)state;
+    (void)snprintf(blocked, sizeof(blocked), "%s.partial", path);
+    (void)unlink(blocked);
+    (void)unlink(path);
+    return rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kill), /* first: no threads yet */
+        cmocka_unit_test(test_pack),       cmocka_unit_test(test_pack_end),
+        cmocka_unit_test(test_pack_seek),  cmocka_unit_test(test_pack_changed),
+        cmocka_unit_test(test_learns),     cmocka_unit_test(test_resume_bits),
+        cmocka_unit_test(test_damaged),    cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_save_fails), cmocka_unit_test(test_diverges),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_no_data),
+        cmocka_unit_test(test_schedule),   cmocka_unit_test(test_refused_plans),
+        cmocka_unit_test(test_rate),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -207,6 +207,7 @@ typedef struct quire_prefix_match {
                                from whole pages and ends of texts */
     quire_prefix_gone gone; /* EVICTED: why */
     uint64_t gone_us;       /* EVICTED: when */
+    bool is_gone_stored;    /* EVICTED: the first of them had a copy below memory (KEPT) then */
 } quire_prefix_match;
 
 /* Find what acquire would find. Changes nothing: no counters, no recency.
@@ -425,8 +426,10 @@ uint32_t quire_prefix_visit_some(const quire_prefix *tree, uint32_t first, uint3
 /* ---- copies below memory ----
  *
  * The owner of a tree may keep copies of nodes elsewhere, by their keys. The tree holds one mark
- * per node for this purpose and never reads the mark. A new node, and a partly filled node that
- * grew, have the mark NONE. The mark ends with the node. */
+ * per node for this purpose. A new node, and a partly filled node that grew, have the mark NONE.
+ * The mark ends with the node. When a node is evicted or expires, its record among the ended nodes
+ * remembers the mark KEPT: lookups tell (is_gone_stored), and a full node that comes back has the
+ * mark again. */
 
 typedef enum quire_copy_mark {
     QUIRE_COPY_NONE,
@@ -478,6 +481,10 @@ int quire_prefix_copy_mark_set(quire_prefix *tree, uint32_t node, const quire_pa
 /* Set the mark of the node at which a ref ends. Errors: QUIRE_NOTFOUND (no such ref, or a ref
  * without a node). */
 int quire_prefix_copy_mark_ref(quire_prefix *tree, quire_prefix_ref ref, quire_copy_mark mark);
+
+/* Copies of nodes that are gone may have ended: no record remembers a mark any more. Call it when
+ * copies were dropped. Cost: O(1), but O(ghosts) once in 255 calls. */
+void quire_prefix_copies_forget(quire_prefix *tree);
 
 /* ---- watching ----
  *

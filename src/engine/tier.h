@@ -29,7 +29,8 @@
  * Sessions that are expected to continue soon are fetched in idle time (precache.h).
  *
  * Copying. A page is copied below when it is worth it: it was hit at least once, a session or a pin
- * has it, or copies_all is set. A request that is preempted leaves copies of its pages, as far as
+ * has it, the eviction policy has learned that pages like it return (QUIRE_TIER_RETURN_CHANCE), or
+ * copies_all is set. A request that is preempted leaves copies of its pages, as far as
  * buffers are free and reading costs less than computing. Open pages are copied when they have
  * rested, and at the end. At the end, all that is not copied yet follows, for at most close_us.
  *
@@ -46,15 +47,17 @@
 #include "base/histogram.h"
 #include "store/store.h"
 
-#define QUIRE_TIER_BUFFER_BYTES 67108864u /* default of buffer_bytes */
-#define QUIRE_TIER_WAIT_US      50000u    /* default of wait_us */
-#define QUIRE_TIER_CLOSE_US     5000000u  /* default of close_us */
-#define QUIRE_TIER_PAUSE_US     1000000u
-#define QUIRE_TIER_PAUSE_MAX_US 60000000u
-#define QUIRE_TIER_SHARE        0.03     /* of a step's time, for writing arrived pages */
-#define QUIRE_TIER_COPY_SHARE   0.01     /* of a step's time, for copying pages below */
-#define QUIRE_TIER_REST_US      1000000u /* an open page rests so long before it is copied */
-#define QUIRE_TIER_FETCHES_MAX  16u      /* requests that fetch at once */
+#define QUIRE_TIER_BUFFER_BYTES  67108864u /* default of buffer_bytes */
+#define QUIRE_TIER_WAIT_US       50000u    /* default of wait_us */
+#define QUIRE_TIER_CLOSE_US      5000000u  /* default of close_us */
+#define QUIRE_TIER_PAUSE_US      1000000u
+#define QUIRE_TIER_PAUSE_MAX_US  60000000u
+#define QUIRE_TIER_SHARE         0.03        /* of a step's time, for writing arrived pages */
+#define QUIRE_TIER_COPY_SHARE    0.01        /* of a step's time, for copying pages below */
+#define QUIRE_TIER_REST_US       1000000u    /* an open page rests so long before it is copied */
+#define QUIRE_TIER_RETURN_US     3600000000u /* a page is predicted to return when pages like it */
+#define QUIRE_TIER_RETURN_CHANCE 0.5         /* are used within this time with this chance */
+#define QUIRE_TIER_FETCHES_MAX   16u         /* requests that fetch at once */
 
 typedef struct quire_tier_opts {
     quire_store

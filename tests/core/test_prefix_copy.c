@@ -177,13 +177,82 @@ static void test_growth(void **state)
     test_prefix_destroy(&p);
 }
 
+/* Evict whatever the tree has, by a text that needs all pages. */
+static void push_out(test_prefix *p, uint32_t n_pages, int32_t base)
+{
+    int32_t tokens[N_PAGES * P];
+
+    test_text(tokens, n_pages * P, base);
+    (void)test_run_whole(p, tokens, n_pages * P);
+}
+
+/* The node of a text at a position, beside those of other texts. */
+static const quire_prefix_copy *of(const seen *s, const int32_t *tokens, uint32_t first_token)
+{
+    for (uint32_t i = 0; i < s->n; i++) {
+        if (s->copies[i].first_token == first_token && s->tokens[i][0] == tokens[first_token]) {
+            return &s->copies[i];
+        }
+    }
+    fail_msg("no node at %u", first_token);
+    return NULL;
+}
+
+/* What was evicted with a copy has it when it comes back, and lookups tell; what had none, what was
+ * dropped, and what went before copies were dropped, has none. */
+static void test_ghosts(void **state)
+{
+    enum {
+        SMALL = 6
+    };
+    quire_prefix_opts opts = QUIRE_PREFIX_OPTS_INIT;
+    test_prefix p;
+    int32_t tokens[2 * P];
+    quire_prefix_match match;
+    seen s;
+
+    (void)state;
+    test_prefix_create(&p, SMALL, &opts);
+    test_text(tokens, 2 * P, 100);
+    for (uint32_t round = 0; round < 600; round++) { /* more than there are epochs */
+        (void)test_run_whole(&p, tokens, 2 * P);
+        s = visit(&p);
+        assert_int_equal(of(&s, tokens, 0)->mark, QUIRE_COPY_NONE);
+        assert_int_equal(quire_prefix_copy_mark_set(p.tree, of(&s, tokens, 0)->node,
+                                                    of(&s, tokens, 0)->key, QUIRE_COPY_KEPT),
+                         QUIRE_OK);
+        push_out(&p, SMALL, 1000 + (int32_t)round);
+        match = test_lookup(&p, tokens, 2 * P);
+        assert_int_equal(match.end, QUIRE_PREFIX_END_EVICTED);
+        assert_true(match.is_gone_stored);
+        (void)test_run_whole(&p, tokens, 2 * P);
+        s = visit(&p);
+        assert_int_equal(of(&s, tokens, 0)->mark, QUIRE_COPY_KEPT);
+        assert_int_equal(of(&s, tokens, P)->mark,
+                         QUIRE_COPY_NONE); /* the second page had no copy */
+
+        push_out(&p, SMALL, 5000 + (int32_t)round);
+        assert_true(test_lookup(&p, tokens, 2 * P).is_gone_stored);
+        quire_prefix_copies_forget(p.tree);
+        assert_false(test_lookup(&p, tokens, 2 * P).is_gone_stored);
+    }
+    (void)test_run_whole(&p, tokens, 2 * P);
+    s = visit(&p);
+    (void)quire_prefix_copy_mark_set(p.tree, of(&s, tokens, 0)->node, of(&s, tokens, 0)->key,
+                                     QUIRE_COPY_KEPT);
+    (void)quire_prefix_drop_all(p.tree, 1);
+    assert_false(test_lookup(&p, tokens, 2 * P).is_gone_stored);
+    (void)test_run_whole(&p, tokens, 2 * P);
+    s = visit(&p);
+    assert_int_equal(of(&s, tokens, 0)->mark, QUIRE_COPY_NONE);
+    test_prefix_destroy(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_visit),
-        cmocka_unit_test(test_path),
-        cmocka_unit_test(test_marks),
-        cmocka_unit_test(test_growth),
+        cmocka_unit_test(test_visit),  cmocka_unit_test(test_path),   cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_growth), cmocka_unit_test(test_ghosts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -186,12 +186,44 @@ static void test_off(void **state)
     quire_memory_store_destroy(store);
 }
 
+/* Pages of a kind that returned each time are copied before they return; at first they are not. */
+static void test_predicted(void **state)
+{
+    enum {
+        N_TEXTS = 60
+    };
+    quire_store *store = tier_store_new();
+    engine_bench b = bench_of(store, true);
+    int32_t text[2 * PAGE], got[N_TOKENS];
+    quire_request_params params;
+    uint64_t n_records;
+
+    (void)state;
+    for (uint64_t seed = 1; seed <= N_TEXTS; seed++) {
+        tokens_make(text, 2 * PAGE, seed);
+        params = params_greedy(text, 2 * PAGE, 1);
+        (void)tier_run(&b, &params, got);
+        pass(5 * SECOND);
+        (void)tier_run(&b, &params, got);
+        pass(5 * SECOND);
+    }
+    n_records = 2 * N_TEXTS; /* what was used again */
+    tier_wait_records(&b, n_records);
+    tokens_make(text, 2 * PAGE, N_TEXTS + 1);
+    (void)tier_run(&b, &params, got);
+    pass(5 * SECOND);
+    tier_wait_records(&b, n_records + 2); /* used once */
+    bench_close(&b);
+    quire_memory_store_destroy(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_due),
         cmocka_unit_test(test_cancelled),
         cmocka_unit_test(test_off),
+        cmocka_unit_test(test_predicted),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

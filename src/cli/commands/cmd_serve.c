@@ -174,7 +174,8 @@ static const quire_opt options[] = {
     { .names = { "--store-all" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(quire_serve_args, store_all),
       .help = "write every page at once; without this option, pages are written when they are "
-              "used a second time, belong to a session or a pin, or at the end" },
+              "used a second time, belong to a session or a pin, are predicted to return, or at "
+              "the end" },
     { .names = { "--cache-state" }, .type = QUIRE_OPT_TEXT, .unit = "LIST",
       .initial = "sessions,pins,reuse", .offset = offsetof(quire_serve_args, cache_state),
       .help = "what the directory keeps beside pages, so that it survives a restart: a list of "

@@ -128,6 +128,9 @@ typedef struct quire_evict_ops {
                  quire_prefix_gone why, quire_ghost *ghost);
     /* A ghost is forgotten. NULL = ignored. */
     void (*forgotten)(struct quire_evict *evict, quire_ghost *ghost);
+    /* The chance, 0 .. 1, that a node is used within this time after its last use, learned from
+     * enough events; 0 = not known. NULL = never known. */
+    double (*chance)(const struct quire_evict *evict, uint32_t node, uint64_t within_us);
     /* What the policy has learned from the workload, as learned_bytes bytes that another tree of
      * this policy can begin with. load: false, and nothing changes, when a number is out of range.
      * learned_bytes 0 = nothing is learned. */

@@ -488,6 +488,16 @@ static void predict_bin_stop(quire_evict *evict, quire_evict_bin *bin)
     quire_bag_fini(&g->bag, &evict->allocator);
 }
 
+static double predict_chance(const quire_evict *evict, uint32_t node, uint64_t within_us)
+{
+    const predictor *p = evict->state;
+    const quire_prefix_node *at = quire_evict_at(evict, node);
+    const note n = note_of(at);
+
+    return quire_reuse_chance(&p->model, class_of(evict, at, &n).id, p->now,
+                              (uint32_t)quire_min_u64(within_us >> UNIT_BITS, UINT32_MAX));
+}
+
 static void predict_save(const quire_evict *evict, unsigned char *out)
 {
     const predictor *p = evict->state;
@@ -519,6 +529,7 @@ const quire_evict_ops quire_evict_predict = {
     .victim = predict_victim,
     .gone = predict_gone,
     .forgotten = predict_forgotten,
+    .chance = predict_chance,
     .learned_bytes = QUIRE_REUSE_SAVED_BYTES,
     .save = predict_save,
     .load = predict_load,

@@ -383,6 +383,23 @@ float quire_reuse_index(const quire_reuse_model *model, uint32_t class_id, uint3
     return indexes[bin] + into * (indexes[bin + 1] - indexes[bin]);
 }
 
+float quire_reuse_chance(const quire_reuse_model *model, uint32_t class_id, uint64_t now,
+                         uint32_t within)
+{
+    const uint32_t last = quire_reuse_bin_of(within);
+    float events = 0;
+    float sum = 0;
+
+    for (uint32_t b = 0; b <= last; b++) {
+        const quire_reuse_cell *cell = &model->cells[class_id][b];
+        const float exposure = exposure_of(model, cell, b, now);
+
+        events += cell->n_events;
+        sum += cell->n_events > 0 ? cell->n_events / fmaxf(exposure, cell->n_events) : 0;
+    }
+    return events >= QUIRE_REUSE_EVIDENCE ? 1.0f - expf(-sum) : 0;
+}
+
 void quire_reuse_model_init(quire_reuse_model *model)
 {
     memset(model, 0, sizeof(*model));

@@ -118,6 +118,12 @@ void quire_reuse_refresh(quire_reuse_model *model, uint64_t now, float least_tim
 /* The index of a node of the class at this age: uses per node and unit of time while it stays. */
 float quire_reuse_index(const quire_reuse_model *model, uint32_t class_id, uint32_t age);
 
+/* The chance that a node of the class is used within this time after a use, by the class's own
+ * events alone: 0 with fewer than QUIRE_REUSE_EVIDENCE of them, whatever the prior says. */
+#define QUIRE_REUSE_EVIDENCE 16.0f
+float quire_reuse_chance(const quire_reuse_model *model, uint32_t class_id, uint64_t now,
+                         uint32_t within);
+
 /* ---- what was learned, as bytes ----
  *
  * Of each class and bin of ages the events and the exposure, of each weight mean and variance: f32,

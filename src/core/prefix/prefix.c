@@ -104,6 +104,7 @@ int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
     tree->opts.allocator = NULL; /* the caller's struct may not outlive this call; the copy does */
     tree->cache = opts->cache;
     tree->generation = 1;
+    tree->copies_epoch = 1;
     tree->page_tokens = opts->cache->opts.page_tokens;
     tree->n_groups = opts->cache->opts.n_groups;
     quire_prefix_nodes_init(&tree->nodes, allocator, tree->n_groups, tree->page_tokens);

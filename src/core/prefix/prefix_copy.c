@@ -106,6 +106,19 @@ int quire_prefix_copy_mark_set(quire_prefix *tree, uint32_t node, const quire_pa
     return QUIRE_OK;
 }
 
+void quire_prefix_copies_forget(quire_prefix *tree)
+{
+    tree->has_copies = false;
+    if (tree->copies_epoch < UINT8_MAX) {
+        tree->copies_epoch++;
+        return;
+    }
+    for (uint32_t i = 0; i < tree->ghosts.n; i++) {
+        tree->ghosts.ring[i].copy = 0;
+    }
+    tree->copies_epoch = 1;
+}
+
 int quire_prefix_copy_mark_ref(quire_prefix *tree, quire_prefix_ref ref, quire_copy_mark mark)
 {
     const quire_prefix_tie *tie = quire_prefix_tie_find(tree, ref);

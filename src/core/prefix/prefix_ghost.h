@@ -27,6 +27,7 @@ typedef struct quire_ghost {
     uint8_t why;       /* quire_prefix_gone */
     uint8_t tip;       /* of the node */
     uint8_t list;      /* for the policy; 0 in a new record */
+    uint8_t copy;      /* the tree's copies_epoch, if the node had a copy below memory; else 0 */
     uint64_t words[2]; /* likewise */
 } quire_ghost;
 

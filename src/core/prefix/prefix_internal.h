@@ -97,6 +97,8 @@ struct quire_prefix {
     quire_prefix_index index;
     quire_evict evict;
     quire_ghosts ghosts;
+    uint8_t copies_epoch; /* 1 .. 255: ghosts of another one know of no copies */
+    bool has_copies;      /* a ghost has known of a copy */
     quire_prefix_owners owners;
     quire_accounts accounts;
     bool is_over_quota;                       /* an account above its quota had pages in use */

@@ -29,3 +29,10 @@ int quire_prefix_learned_load(quire_prefix *tree, const unsigned char *bytes, si
     QUIRE_FAIL_IF(!ops->load(&tree->evict, bytes), QUIRE_INVAL);
     return QUIRE_OK;
 }
+
+double quire_prefix_return_chance(const quire_prefix *tree, uint32_t node, uint64_t within_us)
+{
+    const quire_evict_ops *ops = tree->evict.ops;
+
+    return ops->chance != NULL ? ops->chance(&tree->evict, node, within_us) : 0.0;
+}

@@ -19,4 +19,8 @@ void quire_prefix_learned_save(const quire_prefix *tree, unsigned char *out);
  * of range: the tree is unchanged). */
 int quire_prefix_learned_load(quire_prefix *tree, const unsigned char *bytes, size_t n_bytes);
 
+/* The chance, 0 .. 1, that a page's node is used within this time after its last use, as learned
+ * from enough uses of nodes like it; 0 = not known. */
+double quire_prefix_return_chance(const quire_prefix *tree, uint32_t node, uint64_t within_us);
+
 #endif /* QUIRE_CORE_PREFIX_LEARNED_H */

@@ -176,6 +176,20 @@ static void node_set(quire_prefix *tree, uint32_t id, const int32_t *tokens, uin
     }
 }
 
+/* A full node that was here before may have its copy still. */
+static void copy_recall(const quire_prefix *tree, quire_prefix_node *node)
+{
+    const quire_ghost *ghost;
+
+    if (tree->has_copies && node->n_tokens == tree->page_tokens) {
+        ghost = quire_ghosts_find_node(&tree->ghosts, quire_ghosts_key_page(node->path_hash),
+                                       node->path_hash);
+        if (ghost != NULL && ghost->copy == tree->copies_epoch) {
+            node->copy = QUIRE_COPY_KEPT;
+        }
+    }
+}
+
 int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *tokens,
                            uint32_t n_tokens, const quire_prefix_fill *fill, uint32_t *out)
 {
@@ -196,6 +210,7 @@ int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *t
     node->account = quire_prefix_at(tree, parent)->account;
     node->tip = QUIRE_NODE_TIP_MAX;
     node_set(tree, *out, tokens, n_tokens, fill);
+    copy_recall(tree, node);
     quire_prefix_node_enter(tree, *out);
     quire_evict_born(&tree->evict, *out);
     quire_counter_add(&tree->n_page_nodes, 1);
@@ -217,6 +232,7 @@ void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *toke
     quire_prefix_node_leave(tree, id);
     node_set(tree, id, tokens, n_tokens, fill);
     quire_prefix_at(tree, id)->copy = QUIRE_COPY_NONE;
+    copy_recall(tree, quire_prefix_at(tree, id));
     if (node->region != fill->region) {
         quire_evict_move(&tree->evict, id, fill->region, node->rank);
     }
@@ -224,6 +240,14 @@ void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *toke
     quire_prefix_node_touch(tree, id, fill->user);
     quire_prefix_changed(tree);
     quire_prefix_tell_stored(tree, id);
+}
+
+/* Whether a node's copy stays when the node goes, for this reason. */
+static bool is_copy_left(const quire_prefix_node *node, quire_prefix_gone why)
+{
+    return node->copy == QUIRE_COPY_KEPT &&
+           (why == QUIRE_PREFIX_GONE_MEMORY || why == QUIRE_PREFIX_GONE_TTL ||
+            why == QUIRE_PREFIX_GONE_LOW_TRAFFIC);
 }
 
 static quire_ghost *ghost_leave(quire_prefix *tree, const quire_prefix_node *node,
@@ -237,8 +261,10 @@ static quire_ghost *ghost_leave(quire_prefix *tree, const quire_prefix_node *nod
                           .gone_us = tree->now_us,
                           .n_tokens = node->n_tokens,
                           .tip = node->tip,
+                          .copy = is_copy_left(node, why) ? tree->copies_epoch : 0,
                           .why = (uint8_t)why };
 
+    tree->has_copies |= ghost.copy != 0;
     return quire_ghosts_add(&tree->ghosts, &ghost);
 }
 

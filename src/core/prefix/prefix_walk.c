@@ -226,6 +226,7 @@ static void explain(const quire_prefix *tree, quire_prefix_walk *walk, const int
         match->n_gone_tokens = n_gone - n_same;
         match->gone = (quire_prefix_gone)ghost->why;
         match->gone_us = ghost->gone_us;
+        match->is_gone_stored = ghost->copy == tree->copies_epoch;
     } else if (walk->other != QUIRE_NODE_NULL) {
         match->end = QUIRE_PREFIX_END_DIVERGED;
         match->cached_token = quire_prefix_tokens_at(tree, walk->other)[walk->n_inside];

@@ -63,7 +63,8 @@ struct quire_adapt {
     quire_precache_book *book; /* NULL = nothing is computed in advance */
     quire_precache_run run;
     struct {
-        uint64_t owner, changed; /* of sessions: as in quire_session_info */
+        uint64_t id;      /* of a session: its owner number; of a text: a hash of its tokens */
+        uint64_t changed; /* of a session: as in quire_session_info; of a text: when it went */
     } fetched[QUIRE_PRECACHE_TRIED];
     uint32_t n_fetched;        /* ever; the last ones are in fetched[] */
     uint64_t precache_idle_us; /* idle time before pre-caching begins */

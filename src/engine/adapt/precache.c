@@ -8,6 +8,7 @@
 #include "engine/adapt/adapt_object.h"
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "base/num.h"
 
 #include <stdlib.h>
@@ -23,10 +24,17 @@ typedef struct search {
     quire_adapt *adapt;
     uint64_t now_us;
     uint32_t n_sessions;
-    bool is_fetch;    /* for a session to fetch; else for a text to compute */
-    uint64_t changed; /* of the session that is best */
-    double best;      /* expected tokens saved */
+    bool is_fetch;        /* for a text to fetch; else for one to compute */
+    uint64_t id, changed; /* of the best one: see fetched[] */
+    double best;          /* expected tokens saved */
 } search;
+
+typedef struct candidate {
+    quire_precache_text text;
+    double hope;
+    uint64_t owner;       /* of a session; 0 = a shared text */
+    uint64_t id, changed; /* see fetched[] */
+} candidate;
 
 /* Whether the missing tokens were evicted or expired, rather than invalidated. */
 static bool may_come_back(const quire_prefix_match *match)
@@ -67,11 +75,11 @@ static int run_take(quire_precache_run *run, const quire_precache_text *text, ui
     return QUIRE_OK;
 }
 
-/* Whether a session was fetched, or tried, after its last turn. */
-static bool is_tried(const quire_adapt *adapt, const quire_session_info *info)
+/* Whether a session was fetched, or tried, after its last turn; or a text since it went. */
+static bool is_tried(const quire_adapt *adapt, uint64_t id, uint64_t changed)
 {
     for (uint32_t i = 0; i < QUIRE_PRECACHE_TRIED; i++) {
-        if (adapt->fetched[i].owner == info->owner && adapt->fetched[i].changed == info->changed) {
+        if (adapt->fetched[i].id == id && adapt->fetched[i].changed == changed) {
             return true;
         }
     }
@@ -84,27 +92,39 @@ static bool is_near(uint64_t gap_us, uint64_t age_us)
     return age_us + quire_max_u64(gap_us / 2, QUIRE_PRECACHE_NEAR_US) >= gap_us;
 }
 
-/* Returns whether the text is the best one so far. */
-static bool consider(search *s, const quire_precache_text *text, double hope, uint64_t owner)
+/* Whether a text may be fetched: the store should have it, and it was not tried since it went. */
+static bool may_fetch(const search *s, const candidate *c, const quire_prefix_match *match)
 {
+    return c->owner != 0 || (match->end == QUIRE_PREFIX_END_EVICTED && match->is_gone_stored &&
+                             !is_tried(s->adapt, c->id, match->gone_us));
+}
+
+static void consider(search *s, const candidate *c)
+{
+    const quire_precache_text *text = &c->text;
     const quire_prefix_key key = quire_loop_key(s->adapt->loop, text->tenant, text->tenant_bytes);
     quire_prefix_match match;
     double worth;
 
     quire_prefix_lookup(s->adapt->parts->tree, &key, text->tokens, text->n_tokens, &match);
-    worth = hope * (double)(text->n_tokens - match.n_tokens);
-    if ((s->is_fetch || may_come_back(&match)) && worth > s->best &&
+    worth = c->hope * (double)(text->n_tokens - match.n_tokens);
+    if ((s->is_fetch ? may_fetch(s, c, &match) : may_come_back(&match)) && worth > s->best &&
         has_free(s->adapt, match.n_tokens, text->n_tokens) &&
-        run_take(&s->adapt->run, text, owner) == QUIRE_OK) {
+        run_take(&s->adapt->run, text, c->owner) == QUIRE_OK) {
         s->best = worth;
-        return true;
+        s->id = c->id;
+        s->changed = c->owner != 0 ? c->changed : match.gone_us;
     }
-    return false;
 }
 
 static int consider_text(void *ctx, const quire_precache_text *text, double hope)
 {
-    (void)consider(ctx, text, hope, 0);
+    const candidate c = { .text = *text,
+                          .hope = hope,
+                          .id = quire_hash_add(QUIRE_HASH_INIT, text->tokens,
+                                               text->n_tokens * sizeof *text->tokens) };
+
+    consider(ctx, &c);
     return 0;
 }
 
@@ -113,23 +133,26 @@ static int consider_session(void *ctx, const quire_session_info *info)
 {
     search *s = ctx;
     const uint32_t page_tokens = s->adapt->parts->runtime_opts->page_tokens;
-    const quire_precache_text text = {
-        .tenant = info->tenant,
-        .tenant_bytes = info->tenant_bytes,
-        .tokens = info->tokens,
-        .n_tokens = s->adapt->parts->is_page_exact ? info->n_tokens - info->n_tokens % page_tokens
-                                                   : info->n_tokens,
-    };
     const uint64_t age_us = quire_session_age_us(info->used_us, s->now_us);
+    candidate c = {
+        .text = { .tenant = info->tenant,
+                  .tenant_bytes = info->tenant_bytes,
+                  .tokens = info->tokens,
+                  .n_tokens = s->adapt->parts->is_page_exact
+                                  ? info->n_tokens - info->n_tokens % page_tokens
+                                  : info->n_tokens },
+        .owner = info->owner,
+        .id = info->owner,
+        .changed = info->changed,
+    };
 
-    if (!info->is_in_use && info->n_turns > 1 && text.n_tokens > 0) {
+    if (!info->is_in_use && info->n_turns > 1 && c.text.n_tokens > 0) {
         const uint64_t gap_us = (info->used_us - info->created_us) / (info->n_turns - 1);
-        const double hope = quire_precache_hope(gap_us, age_us);
 
-        if (hope > 0.0 &&
-            (!s->is_fetch || (is_near(gap_us, age_us) && !is_tried(s->adapt, info))) &&
-            consider(s, &text, hope, info->owner)) {
-            s->changed = info->changed;
+        c.hope = quire_precache_hope(gap_us, age_us);
+        if (c.hope > 0.0 &&
+            (!s->is_fetch || (is_near(gap_us, age_us) && !is_tried(s->adapt, c.id, c.changed)))) {
+            consider(s, &c);
         }
     }
     return ++s->n_sessions >= SESSIONS_MAX;
@@ -284,7 +307,8 @@ static bool next_begin(quire_adapt *adapt, uint64_t now_us)
     return s.best > 0.0 && run_begin(adapt);
 }
 
-/* Fetch the session that is most likely to continue soon. Returns whether there was one. */
+/* Fetch the session that is most likely to continue soon, or a shared text that was evicted and is
+ * stored. Returns whether there was one. */
 static bool fetch_next(quire_adapt *adapt, uint64_t now_us)
 {
     search s = { .adapt = adapt, .now_us = now_us, .is_fetch = true };
@@ -294,11 +318,12 @@ static bool fetch_next(quire_adapt *adapt, uint64_t now_us)
     if (!quire_loop_can_fetch(adapt->loop)) {
         return false;
     }
+    (void)quire_precache_book_visit(adapt->book, now_us, consider_text, &s);
     (void)quire_sessions_visit(adapt->parts->sessions, NULL, 0, consider_session, &s);
     if (s.best <= 0.0) {
         return false;
     }
-    adapt->fetched[i].owner = run->owner;
+    adapt->fetched[i].id = s.id;
     adapt->fetched[i].changed = s.changed;
     adapt->n_fetched++;
     (void)quire_loop_fetch_ahead(adapt->loop, &(quire_loop_text){ .tenant = run->tenant,

@@ -234,6 +234,7 @@ void quire_tier_invalidate(quire_loop *loop, const quire_invalidate *what)
     if (loop->tier == NULL) {
         return;
     }
+    quire_prefix_copies_forget(loop->tree); /* which of them, nobody knows */
     switch (what->what) {
     case QUIRE_INVALIDATE_ALL:
         some.what = QUIRE_STORE_DROP_ALL;

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/num.h"
+#include "core/prefix/prefix_learned.h"
 #include "engine/loop/loop_object.h"
 
 #include <float.h>
@@ -44,7 +45,10 @@ static bool is_worth(const walk *w, const quire_prefix_copy *c)
         (c->n_refs > 0 || w->now_us - c->used_us < QUIRE_TIER_REST_US)) {
         return false;
     }
-    return tier->opts.copies_all || c->hits > 0 || c->n_pins > 0 || c->owner != 0;
+    return tier->opts.copies_all || c->hits > 0 || c->n_pins > 0 || c->owner != 0 ||
+           (c->n_refs == 0 &&
+            quire_prefix_return_chance(w->loop->tree, c->node, QUIRE_TIER_RETURN_US) >=
+                QUIRE_TIER_RETURN_CHANCE);
 }
 
 /* Begin the record of a node and copy its pages into it. */

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "gguf_gen.h"
+#include "gguf_gen_scheme.h"
 
 #define ARGS_MAX  34
 #define PATHS_MAX 32
@@ -423,8 +424,10 @@ const char *program_text(const char *name, size_t n_bytes)
     return path;
 }
 
-/* A model of random weights in a temporary file, with so many layers. */
-static const char *model_make(const char *name, uint32_t n_layer, uint32_t n_ctx)
+/* A model of random weights in a temporary file, with so many layers; scheme: of gguf_gen_scheme.h,
+ * or NULL. */
+static const char *model_make(const char *name, uint32_t n_layer, uint32_t n_ctx,
+                              const char *scheme)
 {
     gguf_gen_opts opts;
     quire_error err = QUIRE_ERROR_INIT;
@@ -441,7 +444,8 @@ static const char *model_make(const char *name, uint32_t n_layer, uint32_t n_ctx
     opts.n_vocab = 268;
     opts.n_ctx = n_ctx;
     path = program_path(name);
-    if (gguf_gen_write(&opts, path, &err) != QUIRE_OK) {
+    if ((scheme != NULL && gguf_gen_scheme_apply(&opts, scheme, &err) != QUIRE_OK) ||
+        gguf_gen_write(&opts, path, &err) != QUIRE_OK) {
         fail_msg("%s", err.message);
     }
     return path;
@@ -451,7 +455,7 @@ const char *program_model(void)
 {
     static const char *path;
 
-    path = path != NULL ? path : model_make("random.gguf", 2, 512);
+    path = path != NULL ? path : model_make("random.gguf", 2, 512, NULL);
     return path;
 }
 
@@ -459,7 +463,15 @@ const char *program_model_deep(void)
 {
     static const char *path;
 
-    path = path != NULL ? path : model_make("deep.gguf", 16, 4096);
+    path = path != NULL ? path : model_make("deep.gguf", 16, 4096, NULL);
+    return path;
+}
+
+const char *program_model_shared(void)
+{
+    static const char *path;
+
+    path = path != NULL ? path : model_make("shared.gguf", 4, 512, "fusedkv-lite");
     return path;
 }
 

@@ -80,6 +80,9 @@ const char *program_model(void);
 /* The same with 16 layers and a trained context of 4,096. */
 const char *program_model_deep(void);
 
+/* The first with 4 layers, of which 2 store K and V: the scheme fusedkv-lite. */
+const char *program_model_shared(void);
+
 /* A path in the tests' folder of temporary files, removed at exit. Memory: static per name. */
 const char *program_path(const char *name);
 

@@ -328,6 +328,56 @@ static void info_takes_a_runs_options(void **state)
     assert_int_equal(kv[3], 2 * kv[0]); /* 512 tokens, in one page */
 }
 
+/* Two of four layers store: a token takes what it takes in a model of two layers. */
+static void info_counts_stored_layers(void **state)
+{
+    json_t *plain = program_json(PROGRAM("info", program_model(), "--json"));
+    json_t *shared = program_json(PROGRAM("info", program_model_shared(), "--json"));
+    program_result text = program_expect(0, PROGRAM("info", program_model_shared()));
+
+    (void)state;
+    assert_int_equal(integer(shared, "n_layer"), 4);
+    assert_int_equal(integer(shared, "n_stored_layers"), 2);
+    assert_string_equal(json_string_value(json_object_get(shared, "kv_scheme")), "fusedkv-lite");
+    assert_string_equal(json_string_value(json_object_get(plain, "kv_scheme")), "");
+    assert_true(json_equal(json_object_get(json_object_get(plain, "need"), "kv_bytes"),
+                           json_object_get(json_object_get(shared, "need"), "kv_bytes")));
+    for (size_t i = 0; i < json_array_size(json_object_get(plain, "kv")); i++) {
+        assert_int_equal(
+            integer(json_array_get(json_object_get(shared, "kv"), i), "bytes_per_token"),
+            integer(json_array_get(json_object_get(plain, "kv"), i), "bytes_per_token"));
+    }
+    assert_says(text.out, "4 layers (2 store KV: fusedkv-lite)");
+    program_free(&text);
+    json_decref(shared);
+    json_decref(plain);
+}
+
+/* Pages of such a model are kept on disk and read again. Texts larger than memory are refused. */
+static void shared_kv_on_disk(void **state)
+{
+    const char *dir = program_path("shared-cache");
+    json_t *first = program_json(PROGRAM("run", "-m", program_model_shared(), "-t", "1", "-p",
+                                         "the cat and the dog", "-n", "4", "--temp", "0",
+                                         "--cache-dir", dir, "--json"));
+    json_t *again = program_json(PROGRAM("run", "-m", program_model_shared(), "-t", "1", "-p",
+                                         "the cat and the dog", "-n", "4", "--temp", "0",
+                                         "--cache-dir", dir, "--json"));
+    program_result served = program_run(PROGRAM("serve", "-m", program_model_shared(), "-t", "1",
+                                                "--port", "0", "--cache-dir", dir));
+
+    (void)state;
+    assert_int_equal(integer(first, "stored_tokens"), 0);
+    assert_int_equal(integer(again, "stored_tokens"), integer(again, "prompt_tokens") - 1);
+    assert_true(json_equal(json_object_get(first, "text"), json_object_get(again, "text")));
+    assert_int_equal(served.exit_status, 1);
+    assert_says(served.err, "layer 2 shares its KV with others");
+    assert_says(served.err, "--kv-overflow refuse");
+    program_free(&served);
+    json_decref(again);
+    json_decref(first);
+}
+
 static void info_as_text(void **state)
 {
     program_result result = program_expect(0, PROGRAM("info", program_model()));
@@ -359,6 +409,8 @@ int main(void)
         cmocka_unit_test(info_counts_bytes),
         cmocka_unit_test(memory_limit_is_one),
         cmocka_unit_test(info_takes_a_runs_options),
+        cmocka_unit_test(info_counts_stored_layers),
+        cmocka_unit_test(shared_kv_on_disk),
         cmocka_unit_test(info_as_text),
     };
 

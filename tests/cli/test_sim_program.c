@@ -174,6 +174,7 @@ static void sim_memory(void **state)
     /* 2 x 32 layers x 32 heads x 128 values x 2 bytes = 524,288 bytes a token. */
     json_t *cells = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--memory",
                                          "1GiB,8GB", "--model", "llama-7b", "--json"));
+    json_t *shared;
 
     (void)state;
     assert_int_equal(number(cell(cells, "lru", 4), "memory_bytes"), 1 << 30);
@@ -182,6 +183,12 @@ static void sim_memory(void **state)
     cells = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--memory", "1MB",
                                  "--model", program_model(), "--json"));
     assert_true(number(json_array_get(cells, 0), "capacity_blocks") > 0);
+    /* Of the layers of a model, those that store count: two here, too. */
+    shared = program_json(PROGRAM("sim", small_trace(), "--policy", "lru", "--memory", "1MB",
+                                  "--model", program_model_shared(), "--json"));
+    assert_int_equal(number(json_array_get(shared, 0), "capacity_blocks"),
+                     number(json_array_get(cells, 0), "capacity_blocks"));
+    json_decref(shared);
     json_decref(cells);
 }
 

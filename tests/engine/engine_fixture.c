@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
+#include "gguf_gen_scheme.h"
 
 #include <math.h>
 #include <sched.h>
@@ -49,11 +50,10 @@ static engine_bench bench_open(const char *path, const quire_engine_opts *engine
     return b;
 }
 
-static engine_bench bench_generated(enum ggml_type type, uint32_t d_head, uint32_t n_layer,
-                                    const quire_engine_opts *engine,
-                                    const quire_runtime_opts *runtime)
+static gguf_gen_opts options_of(enum ggml_type type, uint32_t d_head, uint32_t n_layer,
+                                uint32_t n_ctx)
 {
-    const gguf_gen_opts gen = {
+    return (gguf_gen_opts){
         .arch = "llama",
         .name = "engine test",
         .n_layer = n_layer,
@@ -63,33 +63,56 @@ static engine_bench bench_generated(enum ggml_type type, uint32_t d_head, uint32
         .n_kv_head = 2,
         .d_head = d_head,
         .n_vocab = 320,
-        .n_ctx = runtime->n_ctx,
+        .n_ctx = n_ctx,
         .rope_base = 1e4f,
         .vocab = GGUF_GEN_VOCAB_SPM,
         .type = type,
         .seed = 7,
     };
-    const engine_bench b = bench_open(fixture_generate(&gen), engine, runtime);
+}
+
+static engine_bench bench_generated(const gguf_gen_opts *gen, const quire_engine_opts *engine,
+                                    const quire_runtime_opts *runtime)
+{
+    const engine_bench b = bench_open(fixture_generate(gen), engine, runtime);
 
     fixture_generated_remove();
     return b;
 }
 
+engine_bench bench_scheme(const char *scheme, const quire_engine_opts *engine,
+                          const quire_runtime_opts *runtime)
+{
+    gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 32, 4, runtime->n_ctx);
+    quire_error err = QUIRE_ERROR_INIT;
+
+    if (gguf_gen_scheme_apply(&gen, scheme, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return bench_generated(&gen, engine, runtime);
+}
+
 engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opts *runtime)
 {
-    return bench_generated(GGML_TYPE_F32, 16, 2, engine, runtime);
+    const gguf_gen_opts gen = options_of(GGML_TYPE_F32, 16, 2, runtime->n_ctx);
+
+    return bench_generated(&gen, engine, runtime);
 }
 
 engine_bench bench_panels(uint32_t d_head, const quire_engine_opts *engine,
                           const quire_runtime_opts *runtime)
 {
-    return bench_generated(GGML_TYPE_Q8_0, d_head, 2, engine, runtime);
+    const gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, d_head, 2, runtime->n_ctx);
+
+    return bench_generated(&gen, engine, runtime);
 }
 
 engine_bench bench_deep(uint32_t n_layer, const quire_engine_opts *engine,
                         const quire_runtime_opts *runtime)
 {
-    return bench_generated(GGML_TYPE_F32, 32, n_layer, engine, runtime);
+    const gguf_gen_opts gen = options_of(GGML_TYPE_F32, 32, n_layer, runtime->n_ctx);
+
+    return bench_generated(&gen, engine, runtime);
 }
 
 void bench_close(engine_bench *b)

@@ -163,6 +163,106 @@ static void test_map_by_hand(void **state)
     }
 }
 
+/* Every kernel set of this CPU, in a format of each kind. */
+static void test_kernel_sets(void **state)
+{
+    static const char *const isas[] = { "portable",    "avx2",       "avx512",
+                                        "avx512+bf16", "avx512+amx", "neon" };
+    static const quire_format formats[] = { QUIRE_FORMAT_F32, QUIRE_FORMAT_BF16, QUIRE_FORMAT_Q8,
+                                            QUIRE_FORMAT_Q4 };
+    static const double tolerances[] = { 2e-5, 1e-2, 3e-2, 0.1 };
+    const gguf_gen_opts gen = options_of("fusedkv", GGML_TYPE_F32);
+    const char *path = fixture_generate(&gen);
+    float *want = double_model_logits(path, &gen, tokens, N_TOKENS);
+    const char *chosen = getenv("QUIRE_ISA");
+    uint32_t n_sets = 0;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(isas); i++) {
+        quire_model *model;
+
+        assert_int_equal(setenv("QUIRE_ISA", isas[i], 1), 0);
+        if (strcmp(quire_attn_isa(), isas[i]) != 0) {
+            continue;
+        }
+        n_sets++;
+        model = fixture_open(path);
+        for (size_t f = 0; f < COUNT(formats); f++) {
+            float *got = in_steps_of(model, formats[f], formats[f], N_TOKENS);
+            const double error = difference(got, want);
+
+            (void)printf("%s, %s: %.2g\n", isas[i], quire_format_name(formats[f]), error);
+            assert_true(error < tolerances[f]);
+            free(got);
+        }
+        quire_model_close(model);
+    }
+    assert_int_equal(chosen != NULL ? setenv("QUIRE_ISA", chosen, 1) : unsetenv("QUIRE_ISA"), 0);
+    assert_true(n_sets >= 1);
+    free(want);
+    fixture_generated_remove();
+}
+
+/* ---- cascade ---- */
+
+#define N_COMMON 2100u /* two whole splits */
+#define N_FORKS  3u
+
+/* Logits of one more token of each of three forks of a long text; release with free(). */
+static float *forks_step(const quire_model *model, quire_format format, bool no_cascade)
+{
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+    quire_slice slices[N_FORKS] = { { 0 } };
+    float *out = malloc((size_t)N_FORKS * N_VOCAB * sizeof *out);
+    const float *logits = NULL;
+    quire_runtime *runtime;
+
+    assert_non_null(out);
+    opts.n_ctx = 4096;
+    opts.kv_budget_bytes = 64u << 20;
+    opts.n_threads = 2;
+    opts.k_format = opts.v_format = format;
+    opts.no_cascade = no_cascade;
+    runtime = fixture_runtime(model, &opts);
+    slices[0].seq = fixture_seq(runtime);
+    assert_int_equal(quire_runtime_fill(runtime, slices[0].seq, N_COMMON, 5), QUIRE_OK);
+    for (uint32_t i = 0; i < N_FORKS; i++) {
+        if (i > 0) {
+            assert_int_equal(
+                quire_seq_fork(quire_runtime_cache(runtime), slices[0].seq, &slices[i].seq),
+                QUIRE_OK);
+        }
+        slices[i].tokens = tokens + i;
+        slices[i].n_tokens = 1;
+        slices[i].logits = QUIRE_LOGITS_LAST;
+    }
+    assert_int_equal(quire_runtime_step(runtime, slices, N_FORKS, &logits), QUIRE_OK);
+    memcpy(out, logits, (size_t)N_FORKS * N_VOCAB * sizeof *out);
+    quire_runtime_destroy(runtime);
+    return out;
+}
+
+/* Pages that sequences share are read once for all of them, by layers with two sources too. */
+static void test_cascade_changes_no_bit(void **state)
+{
+    static const quire_format formats[] = { QUIRE_FORMAT_F16, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4 };
+    const gguf_gen_opts gen = options_of("fusedkv", GGML_TYPE_Q8_0);
+    quire_model *model = fixture_open(fixture_generate(&gen));
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(formats); i++) {
+        float *with = forks_step(model, formats[i], false);
+        float *without = forks_step(model, formats[i], true);
+
+        assert_memory_equal(with, without, (size_t)N_FORKS * N_VOCAB * sizeof *with);
+        assert_memory_not_equal(with, with + N_VOCAB, N_VOCAB * sizeof *with);
+        free(without);
+        free(with);
+    }
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
 /* ---- early exit ---- */
 
 typedef struct exit_case {
@@ -340,6 +440,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schemes_equal_plain_forward),
         cmocka_unit_test(test_map_by_hand),
+        cmocka_unit_test(test_kernel_sets),
+        cmocka_unit_test(test_cascade_changes_no_bit),
         cmocka_unit_test(test_early_exit_changes_no_bit),
         cmocka_unit_test(test_all_logits_run_all_rows),
         cmocka_unit_test(test_half_the_bytes),

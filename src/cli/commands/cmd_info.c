@@ -177,17 +177,18 @@ static int print_json(const info_args *args, const quire_model_desc *d, const as
     const char *path = args->common.model;
 
     return quire_stdout_json(json_pack(
-        "{s:o, s:o, s:o, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:I, "
+        "{s:o, s:o, s:o, s:s, s:I, s:I, s:i, s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, "
+        "s:I, "
         "s:o, s:o}",
         "file", quire_json_bytes(path, strlen(path)), "name",
         quire_json_bytes(d->name, strlen(d->name)), "arch",
         quire_json_bytes(d->arch_name, strlen(d->arch_name)), "file_type", d->file_type, "n_params",
         (json_int_t)d->n_params, "weight_bytes", (json_int_t)d->weight_bytes, "n_layer",
-        (int)d->n_layer, "n_stored_layers", (int)d->n_stored, "n_embd", (int)d->n_embd, "n_ff",
-        (int)d->n_ff, "n_head", (int)d->n_head, "n_kv_head", (int)d->n_kv_head, "d_k", (int)d->d_k,
-        "d_v", (int)d->d_v, "n_vocab", (int)d->n_vocab, "n_ctx_train", (int)d->n_ctx_train,
-        "memory_bytes", (json_int_t)memory_bytes, "need", need_json(asked, memory_bytes), "kv",
-        kv_json(args, d, memory_bytes)));
+        (int)d->n_layer, "n_stored_layers", (int)d->n_stored, "kv_scheme", d->kv_scheme, "n_embd",
+        (int)d->n_embd, "n_ff", (int)d->n_ff, "n_head", (int)d->n_head, "n_kv_head",
+        (int)d->n_kv_head, "d_k", (int)d->d_k, "d_v", (int)d->d_v, "n_vocab", (int)d->n_vocab,
+        "n_ctx_train", (int)d->n_ctx_train, "memory_bytes", (json_int_t)memory_bytes, "need",
+        need_json(asked, memory_bytes), "kv", kv_json(args, d, memory_bytes)));
 }
 
 static void print_shape(const char *path, const quire_model_desc *d)
@@ -199,8 +200,9 @@ static void print_shape(const char *path, const quire_model_desc *d)
     printf("  type        %s, %s, %.4g M parameters, weights %s\n", d->arch_name, d->file_type,
            (double)d->n_params / 1e6,
            quire_format_bytes(d->weight_bytes, weights, sizeof(weights)));
-    printf("  shape       %u layers (%u store KV), %u wide, feed-forward %u, vocabulary %u\n",
-           d->n_layer, d->n_stored, d->n_embd, d->n_ff, d->n_vocab);
+    printf("  shape       %u layers (%u store KV%s%s), %u wide, feed-forward %u, vocabulary %u\n",
+           d->n_layer, d->n_stored, d->kv_scheme[0] != '\0' ? ": " : "", d->kv_scheme, d->n_embd,
+           d->n_ff, d->n_vocab);
     printf("  attention   %u heads, %u kv heads, K %u and V %u wide, rope base %g%s%s\n", d->n_head,
            d->n_kv_head, d->d_k, d->d_v, (double)d->rope.freq_base,
            d->has_qk_norm ? ", normalised q and k" : "", d->has_qkv_bias ? ", biases" : "");

@@ -247,6 +247,14 @@ static int failed(quire_offload_file *f, const char *call, int error)
     return status;
 }
 
+/* A read of the next part may be under way, and count too. */
+static void count(quire_offload_file *f, uint64_t *figure, uint64_t n)
+{
+    (void)pthread_mutex_lock(&f->lock);
+    *figure += n;
+    (void)pthread_mutex_unlock(&f->lock);
+}
+
 /* ---- stripes ---- */
 
 static int stripe_take(quire_offload_file *f, uint32_t *out)
@@ -313,7 +321,7 @@ int quire_offload_file_write(quire_offload_file *f, const quire_page_addr *pages
     }
     slots_set(f, stripe, (1u << n_pages) - 1u);
     f->stripes_used++;
-    f->stats.written_bytes_total += f->stripe_total_bytes;
+    count(f, &f->stats.written_bytes_total, f->stripe_total_bytes);
     *first_slot = stripe * QUIRE_OFFLOAD_STRIPE;
     return QUIRE_OK;
 }
@@ -357,7 +365,7 @@ int quire_offload_file_read(quire_offload_file *f, uint32_t slot, void *buffer, 
         }
         to += part->page_bytes;
     }
-    f->stats.read_bytes_total += f->page_bytes;
+    count(f, &f->stats.read_bytes_total, f->page_bytes);
     return QUIRE_OK;
 }
 

@@ -76,8 +76,17 @@ static int memory_reserve(quire_offload_stream *s)
     return QUIRE_OK;
 }
 
-/* Wait until no buffer is being filled. */
-static void buffers_settle(quire_offload_stream *s)
+static bool is_broken(const quire_offload_stream *s)
+{
+    quire_offload_file_stats stats;
+
+    quire_offload_file_stats_get(s->file, &stats);
+    return stats.is_broken;
+}
+
+/* Wait until no buffer is being filled. Errors: QUIRE_IO (the file is broken: a read may still be
+ * under way, and use stripes[]). */
+static int buffers_settle(quire_offload_stream *s)
 {
     for (uint32_t i = 0; i < QUIRE_OFFLOAD_BUFFERS; i++) {
         if (s->buffers[i].part != PART_NONE) {
@@ -85,15 +94,12 @@ static void buffers_settle(quire_offload_stream *s)
             s->buffers[i].part = PART_NONE;
         }
     }
+    return is_broken(s) ? QUIRE_IO : QUIRE_OK;
 }
 
 void quire_offload_stream_rest(quire_offload_stream *s)
 {
-    quire_offload_file_stats stats;
-
-    buffers_settle(s);
-    quire_offload_file_stats_get(s->file, &stats);
-    if (!stats.is_broken) {
+    if (buffers_settle(s) == QUIRE_OK) {
         (void)madvise(s->memory, s->memory_bytes, MADV_DONTNEED);
     }
 }
@@ -117,8 +123,10 @@ static buffer *part_ask(quire_offload_stream *s, uint32_t part, const buffer *ke
         return b;
     }
     b = &s->buffers[keep == &s->buffers[0] ? 1 : 0];
-    if (b->part != PART_NONE) {
-        (void)quire_offload_job_wait(s->file, &b->job);
+    /* A step that was given up may have left a read under way. */
+    if (b->part != PART_NONE && quire_offload_job_wait(s->file, &b->job) == QUIRE_AGAIN) {
+        s->status = QUIRE_AGAIN; /* the read has the buffer for ever */
+        return b;
     }
     b->part = part;
     b->job.part = part;
@@ -166,7 +174,7 @@ static int places_grow(quire_offload_stream *s)
     const uint32_t n = s->places_max != 0 ? s->places_max * 2 : PLACES_MIN;
     place *places;
 
-    buffers_settle(s);
+    QUIRE_TRY(buffers_settle(s));
     places = realloc(s->places, n * sizeof *places);
     QUIRE_FAIL_IF(places == NULL, QUIRE_NOMEM);
     s->places = places;
@@ -219,21 +227,22 @@ static int places_list(quire_offload_stream *s, const quire_attn_batch *batch)
 }
 
 /* What the buffers hold is of use when the stripes are those of the step before, unchanged. */
-static void stripes_take(quire_offload_stream *s)
+static int stripes_take(quire_offload_stream *s)
 {
     const uint64_t generation = quire_offload_file_generation(s->file);
     uint32_t *old = s->stripes;
 
     if (s->generation == generation && s->n_stripes == s->n_listed &&
         memcmp(s->stripes, s->listed, s->n_listed * sizeof *s->listed) == 0) {
-        return;
+        return QUIRE_OK;
     }
-    buffers_settle(s);
+    QUIRE_TRY(buffers_settle(s));
     s->generation = generation;
     s->stripes = s->listed;
     s->n_stripes = s->n_listed;
     s->listed = old;
     memcpy(s->listed, s->stripes, s->n_stripes * sizeof *s->stripes);
+    return QUIRE_OK;
 }
 
 static int addrs_copy(quire_offload_stream *s, const quire_attn_batch *batch)
@@ -253,21 +262,19 @@ static int addrs_copy(quire_offload_stream *s, const quire_attn_batch *batch)
 
 static int stream_begin(quire_offload_stream *s, const quire_attn_batch *batch)
 {
-    quire_offload_file_stats stats;
     const buffer *first;
 
-    quire_offload_file_stats_get(s->file, &stats);
     QUIRE_TRY(places_list(s, batch));
     s->is_active = s->n_places > 0;
     if (!s->is_active) {
         return QUIRE_OK;
     }
-    QUIRE_FAIL_IF(stats.is_broken, QUIRE_IO);
-    stripes_take(s);
+    QUIRE_FAIL_IF(is_broken(s), QUIRE_IO);
+    QUIRE_TRY(stripes_take(s));
     QUIRE_TRY(addrs_copy(s, batch));
     first = part_ask(s, 0, buffer_of(s, 1));
     addrs_point(s, first, 0);
-    if (quire_offload_n_parts(s->file) > 1) {
+    if (s->status == QUIRE_OK && quire_offload_n_parts(s->file) > 1) {
         (void)part_ask(s, 1, first);
     }
     return QUIRE_OK;
@@ -319,7 +326,7 @@ static void part_enter(quire_offload_stream *s, uint32_t part)
         return;
     }
     b = part_ask(s, part, NULL);
-    rc = quire_offload_job_wait(s->file, &b->job);
+    rc = s->status < 0 ? s->status : quire_offload_job_wait(s->file, &b->job);
     addrs_point(s, b, part);
     if (rc < 0) {
         s->status = rc;
@@ -408,15 +415,11 @@ int quire_offload_stream_open(quire_offload_stream **out, const quire_attn_devic
 
 void quire_offload_stream_close(quire_offload_stream *s)
 {
-    quire_offload_file_stats stats;
-
     if (s == NULL) {
         return;
     }
     if (s->memory != NULL) {
-        buffers_settle(s);
-        quire_offload_file_stats_get(s->file, &stats);
-        if (stats.is_broken) {
+        if (buffers_settle(s) < 0) {
             return; /* a read may still end in the buffers */
         }
         (void)munmap(s->memory, s->memory_bytes);

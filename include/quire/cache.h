@@ -280,11 +280,11 @@ int quire_cache_page_scatter(quire_cache *cache, quire_page_id page, const void 
 /* ---- offloaded pages ----
  *
  * The payload of a full page may lie outside of the cache, in a *slot* that the owner manages: in a
- * file, say. Such a page is offloaded. It keeps its id, its references, its charge, and its place
- * in tables and in the prefix tree. It takes no memory: the budget of the page's region is larger
- * by the page's charge while the page is offloaded. So `budget - offloaded` bounds the memory, and
- * `charged - offloaded` is the memory in use. Evicting an offloaded page frees a slot and no
- * memory.
+ * file, say. Such a page is offloaded. It keeps its id, its references, its region, and its place
+ * in tables and in the prefix tree. It takes no memory, so its charge is lifted until it is
+ * onloaded: the region counts it as offloaded instead. Evicting an offloaded page frees a slot and
+ * no memory. A pin may hold offloaded pages; their charge stays promised, so that they can come
+ * back.
  *
  * Attention on an offloaded page needs the payload in memory, under another address
  * (quire_attn_batch.page_addr). A sequence cannot be cut inside an offloaded page, and no sequence
@@ -352,7 +352,7 @@ typedef struct quire_cache_stats {
                               some */
     uint64_t slack_bytes;  /* internal fragmentation: live pages' slots that hold no token (a slot
                               of a shared page counts as filled once any sharer has filled it) */
-    uint64_t offloaded_bytes; /* payload outside of the cache; budget_bytes includes their charge */
+    uint64_t offloaded_bytes; /* charge of pages outside of memory; not charged now */
     uint64_t charged_bytes;   /* of the dynamic region */
     uint64_t charged_peak_bytes;
     uint64_t extent_peak_bytes;
@@ -383,11 +383,11 @@ typedef struct quire_region_stats {
     uint64_t charged_bytes;
     uint64_t charged_peak_bytes;
     uint64_t cached_bytes;   /* of charged_bytes: held by no sequence and no pin */
-    uint64_t pinned_bytes;   /* of charged_bytes: pages held by pins */
+    uint64_t pinned_bytes;   /* pages held by pins, charged or offloaded */
     uint64_t reserved_bytes; /* set aside for pins that are not held yet */
     uint64_t
         spilled_bytes; /* live pages taken for its sequences but charged to the dynamic region */
-    uint64_t offloaded_bytes; /* of charged_bytes and of budget_bytes: they take no memory */
+    uint64_t offloaded_bytes; /* pages outside of memory: not in charged_bytes */
     uint64_t pages;
     uint64_t seqs;                  /* open */
     uint64_t spilled_pages_total;   /* step 3: charged to the dynamic region instead */

@@ -326,9 +326,10 @@ int quire_prefix_cost_set(quire_prefix *tree, double token_us, double token_dept
 
 /* ---- letting go ---- */
 
-/* Evict cached pages of a region until need_bytes of its charge are free or no candidate is left.
- * Order: expired, low traffic, then as the policy decides; children before parents. Returns the
- * freed bytes. The cache calls this function itself when pages run short. */
+/* Evict cached pages of a region until need_bytes of its charge are free or no candidate is left;
+ * UINT64_MAX: all candidates, offloaded ones too. Order: expired, low traffic, then as the policy
+ * decides; children before parents. Returns the freed bytes. The cache calls it when pages run
+ * short. */
 uint64_t quire_prefix_evict(quire_prefix *tree, quire_region_id region, uint64_t need_bytes);
 
 /* Drop expired nodes, at most nodes_max, and set the tree's time. Returns the number of dropped

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "offload/offload_stream.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -16,8 +17,8 @@ struct quire_offload {
     quire_offload_file *file;
     quire_offload_stream *stream;
     size_t page_bytes;
-    unsigned char *page;   /* [page_bytes] */
-    uint64_t buffer_bytes; /* taken from the dynamic region's budget */
+    unsigned char *page;          /* [page_bytes] */
+    atomic_uint_fast64_t buffers; /* bytes taken from the dynamic region's budget */
 };
 
 /* ---- opening ---- */
@@ -94,13 +95,12 @@ void quire_offload_rest(quire_offload *o)
 
 /* ---- the budget ---- */
 
-static uint64_t budget_of(const quire_offload *o)
+static quire_region_stats region_of(const quire_offload *o)
 {
-    quire_region_stats stats;
+    quire_region_stats stats = { 0 };
 
-    return quire_region_stats_get(o->cache, QUIRE_REGION_DYNAMIC, &stats) == QUIRE_OK
-               ? stats.budget_bytes
-               : 0;
+    (void)quire_region_stats_get(o->cache, QUIRE_REGION_DYNAMIC, &stats);
+    return stats;
 }
 
 static uint64_t buffer_bytes_of(const quire_offload *o, uint32_t n_stripes)
@@ -108,22 +108,45 @@ static uint64_t buffer_bytes_of(const quire_offload *o, uint32_t n_stripes)
     return quire_offload_stream_bytes(o->file, n_stripes);
 }
 
-/* Let the budget follow the number of stripes in use. Growth takes from room that there is. */
-static int buffers_charge(quire_offload *o)
+static uint32_t stripes_used(const quire_offload *o)
 {
     quire_offload_file_stats stats;
-    uint64_t budget_bytes = budget_of(o);
-    uint64_t bytes;
 
     quire_offload_file_stats_get(o->file, &stats);
-    bytes = buffer_bytes_of(o, stats.stripes_used);
-    if (bytes == o->buffer_bytes) {
+    return stats.stripes_used;
+}
+
+uint64_t quire_offload_buffer_bytes(const quire_offload *o)
+{
+    return atomic_load(&o->buffers);
+}
+
+/* Let the budget follow the number of stripes in use. Growth takes from room that there is. Another
+ * thread that adds buffers and budget may count some bytes twice, and misses none. */
+static int buffers_charge(quire_offload *o)
+{
+    const uint64_t old_bytes = quire_offload_buffer_bytes(o);
+    const uint64_t bytes = buffer_bytes_of(o, stripes_used(o));
+    int rc;
+
+    if (bytes == old_bytes) {
         return QUIRE_OK;
     }
-    QUIRE_TRY(quire_region_budget_set(o->cache, QUIRE_REGION_DYNAMIC,
-                                      budget_bytes + o->buffer_bytes - bytes));
-    o->buffer_bytes = bytes;
-    return QUIRE_OK;
+    atomic_store(&o->buffers, bytes > old_bytes ? bytes : old_bytes);
+    rc = quire_region_budget_set(o->cache, QUIRE_REGION_DYNAMIC,
+                                 region_of(o).budget_bytes + old_bytes - bytes);
+    atomic_store(&o->buffers, rc == QUIRE_OK ? bytes : old_bytes);
+    return rc;
+}
+
+uint64_t quire_offload_settle(quire_offload *o)
+{
+    const uint64_t old_bytes = quire_offload_buffer_bytes(o);
+
+    if (buffer_bytes_of(o, stripes_used(o)) >= old_bytes) {
+        return 0;
+    }
+    return buffers_charge(o) == QUIRE_OK ? old_bytes - quire_offload_buffer_bytes(o) : 0;
 }
 
 uint64_t quire_offload_bytes_max(const quire_offload *o, uint64_t budget_bytes)
@@ -177,6 +200,15 @@ static bool is_movable(const quire_offload *o, quire_page_id page)
            info.n_filled == quire_cache_page_tokens(o->cache);
 }
 
+/* Whether the page is offloaded, and comes back to the dynamic region. */
+static bool is_returnable(const quire_offload *o, quire_page_id page)
+{
+    quire_page_info info;
+
+    return quire_cache_page_info_get(o->cache, page, &info) == QUIRE_OK && info.is_offloaded &&
+           info.region == QUIRE_REGION_DYNAMIC;
+}
+
 static bool is_offloaded(const quire_offload *o, quire_page_id page)
 {
     return quire_cache_page_addrs(o->cache)[page].memory == QUIRE_MEMORY_OFFLOADED;
@@ -199,18 +231,16 @@ void quire_offload_share_get(const quire_offload *o, quire_seq_id seq, quire_off
 
 /* ---- down ---- */
 
-/* Whether the buffers may grow by a stripe. */
+/* Whether the buffers may grow by a stripe: within their share, and beside what pins were
+ * promised. */
 static bool has_buffer_room(const quire_offload *o)
 {
-    quire_offload_file_stats stats;
-    quire_region_stats region;
-    uint64_t memory_bytes;
+    const quire_region_stats region = region_of(o);
+    const uint64_t memory_bytes = region.budget_bytes + quire_offload_buffer_bytes(o);
+    const uint64_t bytes = buffer_bytes_of(o, stripes_used(o) + 1);
 
-    quire_offload_file_stats_get(o->file, &stats);
-    (void)quire_region_stats_get(o->cache, QUIRE_REGION_DYNAMIC, &region);
-    memory_bytes = region.budget_bytes - region.offloaded_bytes + o->buffer_bytes;
-    return (double)buffer_bytes_of(o, stats.stripes_used + 1) <=
-           (double)memory_bytes * QUIRE_OFFLOAD_BUFFER_SHARE;
+    return (double)bytes <= (double)memory_bytes * QUIRE_OFFLOAD_BUFFER_SHARE &&
+           bytes + region.pinned_bytes + region.reserved_bytes <= memory_bytes;
 }
 
 int quire_offload_seq(quire_offload *o, quire_seq_id seq)
@@ -221,6 +251,7 @@ int quire_offload_seq(quire_offload *o, quire_seq_id seq)
     uint32_t n = 0;
     walk w;
 
+    (void)quire_offload_settle(o);
     QUIRE_FAIL_IF(!has_buffer_room(o), QUIRE_LIMIT);
     if (!walk_begin(o, seq, &w)) {
         return 0;
@@ -229,7 +260,7 @@ int quire_offload_seq(quire_offload *o, quire_seq_id seq)
         addrs[n] = quire_cache_page_addrs(o->cache)[pages[n]];
         n += is_movable(o, pages[n]);
     }
-    if (n == 0) {
+    if (n * o->page_bytes <= buffer_bytes_of(o, 1)) {
         return 0;
     }
     QUIRE_TRY(quire_offload_file_write(o->file, addrs, n, &slot));
@@ -246,16 +277,15 @@ int quire_offload_seq(quire_offload *o, quire_seq_id seq)
 
 int quire_offload_back(quire_offload *o, quire_seq_id seq, uint64_t keep_bytes)
 {
-    quire_region_stats region;
+    const quire_region_stats region = region_of(o);
     quire_page_id page;
     walk w;
 
-    (void)quire_region_stats_get(o->cache, QUIRE_REGION_DYNAMIC, &region);
     if (!walk_begin(o, seq, &w) ||
         region.budget_bytes - region.charged_bytes < keep_bytes + o->page_bytes) {
         return 0;
     }
-    while ((page = walk_next(o, &w)) != QUIRE_PAGE_NULL && !is_offloaded(o, page)) {
+    while ((page = walk_next(o, &w)) != QUIRE_PAGE_NULL && !is_returnable(o, page)) {
     }
     if (page == QUIRE_PAGE_NULL) {
         return 0;
@@ -279,7 +309,7 @@ void quire_offload_stats_get(const quire_offload *o, quire_offload_stats *out)
     out->pages = cache.pages_offloaded;
     out->pages_out_total = cache.offloads_total;
     out->pages_back_total = cache.onloads_total;
-    out->buffer_bytes = o->buffer_bytes;
+    out->buffer_bytes = quire_offload_buffer_bytes(o);
     (void)snprintf(out->trouble, sizeof out->trouble, "%s", quire_offload_trouble(o));
 }
 

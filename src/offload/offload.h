@@ -4,9 +4,10 @@
  * there (offload_stream.h). Every step reads every offloaded page once, so a step takes at least
  * as long as the disk needs for them: this is for sequences that could not run at all otherwise.
  *
- *   budget of the dynamic region = its memory - buffers of the stream + charge of offloaded pages
+ *   budget of the dynamic region = its memory - buffers of the stream
  *
- * so that the memory of pages and of buffers together stays within what the budget was. Only pages
+ * so that pages and buffers together stay within what the budget was. Offloaded pages are not
+ * charged (quire/cache.h). The buffers grow and shrink with the stripes in use. Only pages
  * charged to the dynamic region are offloaded, and none that several sequences or a pin hold.
  *
  * Thread: the cache's owner.
@@ -40,14 +41,22 @@ quire_attn_device quire_offload_device(quire_offload *offload);
 quire_attn_device quire_offload_inner(const quire_offload *offload);
 
 /* Offload up to QUIRE_OFFLOAD_STRIPE pages of a sequence, the first ones that can be. Waits for the
- * disk. Returns their number, 0 when no page can be, or an error: QUIRE_LIMIT (the file is full, or
- * the buffers would be too large), QUIRE_IO. */
+ * disk. Returns their number, 0 when that would free no memory (no page can be offloaded, or the
+ * buffers grow by as much), or an error: QUIRE_LIMIT (the file is full, or the buffers would be too
+ * large), QUIRE_IO. */
 int quire_offload_seq(quire_offload *offload, quire_seq_id seq);
 
 /* Take one offloaded page of a sequence back into memory, the first, while the budget has room for
  * keep_bytes more. Waits for the disk. Returns the number of pages, 0 or 1, or an error: QUIRE_IO,
  * QUIRE_CORRUPT. */
 int quire_offload_back(quire_offload *offload, quire_seq_id seq, uint64_t keep_bytes);
+
+/* Offloaded pages may have ended since the last call: give the budget back that the buffers do not
+ * need any more. Returns these bytes. */
+uint64_t quire_offload_settle(quire_offload *offload);
+
+/* Bytes of the budget that the buffers have now. Thread: any. */
+uint64_t quire_offload_buffer_bytes(const quire_offload *offload);
 
 /* Bytes of a sequence's pages in memory that could be offloaded, by charge; and those that are. */
 typedef struct quire_offload_share {

@@ -23,11 +23,11 @@ static void test_charge(void **state)
     (void)state;
     quire_regions_init(&regions, 1000);
     assert_int_equal(quire_region_headroom_bytes(region), 1000);
-    quire_region_charge(region, 400);
-    quire_region_charge(region, 600);
+    quire_region_charge(region, 400, false);
+    quire_region_charge(region, 600, false);
     assert_int_equal(quire_region_headroom_bytes(region), 0);
     assert_int_equal(quire_counter_get(&region->pages), 2);
-    quire_region_uncharge(region, 600);
+    quire_region_uncharge(region, 600, false);
     assert_int_equal(quire_counter_get(&region->charged_bytes), 400);
     assert_int_equal(quire_counter_get(&region->charged_peak_bytes), 1000);
     assert_int_equal(quire_counter_get(&region->pages), 1);
@@ -40,7 +40,7 @@ static void test_resize(void **state)
 
     (void)state;
     quire_regions_init(&regions, 1000);
-    quire_region_charge(region, 400);
+    quire_region_charge(region, 400, false);
     assert_int_equal(quire_region_resize(&regions, QUIRE_REGION_DYNAMIC, 399), QUIRE_INVAL);
     assert_int_equal(quire_region_headroom_bytes(region), 600);
     assert_int_equal(quire_region_resize(&regions, QUIRE_REGION_DYNAMIC, 400), QUIRE_OK);

@@ -7,6 +7,7 @@
  *     structure is intact
  *   - budgets add up, and no region is charged beyond its own
  *   - a held pin keeps its bytes and its text is found, unless it was invalidated
+ *   - pages that were offloaded keep their payload, and no slot of theirs is lost or used twice
  *   - after the last sequence, pin and node are gone, nothing is charged and nothing leaks
  *
  * QUIRE_SEED and QUIRE_OPS choose another run.
@@ -21,16 +22,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define P           PAGE_TOKENS
-#define GROUPS      3u
-#define RUNNERS_MAX 12u
-#define PINS_MAX    6u
-#define TEXTS       8u
-#define TOKENS_MAX  (7u * P)
-#define BUDGET      9000u
-#define PINNED      4u /* regions 1 .. 4 */
-#define KEYS        7u
-#define OPS_DEFAULT TEST_ROUNDS(40000u, 4000u)
+#define P            PAGE_TOKENS
+#define GROUPS       3u
+#define RUNNERS_MAX  12u
+#define PINS_MAX     6u
+#define TEXTS        8u
+#define TOKENS_MAX   (7u * P)
+#define BUDGET       9000u
+#define PINNED       4u /* regions 1 .. 4 */
+#define KEYS         7u
+#define N_SLOTS      64u
+#define STORED_BYTES 64u
+#define OPS_DEFAULT  TEST_ROUNDS(40000u, 4000u)
 
 typedef struct runner {
     quire_seq_id seq;
@@ -40,8 +43,15 @@ typedef struct runner {
     int32_t tokens[TOKENS_MAX];
 } runner;
 
+/* Where offloaded pages lie. */
+typedef struct slots {
+    unsigned char bytes[N_SLOTS][STORED_BYTES];
+    bool is_used[N_SLOTS];
+} slots;
+
 typedef struct torturer {
     test_prefix p;
+    slots slots;
     quire_pins *pins;
     quire_rng rng;
     uint64_t now_us;
@@ -51,7 +61,7 @@ typedef struct torturer {
     quire_pin_id pin[PINS_MAX];
     uint64_t held_bytes[PINS_MAX]; /* 0 = not held, or maybe lost */
     int32_t texts[TEXTS][TOKENS_MAX];
-    uint64_t n_held, n_failed;
+    uint64_t n_held, n_failed, n_offloaded, n_onloaded;
 } torturer;
 
 static uint32_t below(torturer *x, uint32_t n)
@@ -236,6 +246,98 @@ static void pin_gone(void *ctx, const quire_pin_info *info)
     }
 }
 
+/* ---- offloaded pages ---- */
+
+static int slot_read(void *ctx, uint32_t slot, void *buffer, size_t bytes)
+{
+    const slots *s = ctx;
+
+    assert_true(slot < N_SLOTS && s->is_used[slot] && bytes == STORED_BYTES);
+    memcpy(buffer, s->bytes[slot], bytes);
+    return QUIRE_OK;
+}
+
+static void slot_release(void *ctx, uint32_t slot)
+{
+    slots *s = ctx;
+
+    assert_true(slot < N_SLOTS && s->is_used[slot]);
+    s->is_used[slot] = false;
+}
+
+/* Whether a sequence uses a part of the page and may append behind it, or a fork does. */
+static bool is_used_in_part(const torturer *x, quire_page_id page)
+{
+    for (uint32_t i = 0; i < x->n_runners * 2; i++) {
+        const runner *r = &x->runners[i / 2];
+        const quire_seq_id seq = i % 2 == 0 ? r->seq : r->fork;
+        quire_seq_table table;
+
+        for (quire_group_id g = 0; seq != QUIRE_SEQ_NULL && g < GROUPS; g++) {
+            assert_int_equal(quire_seq_table_get(x->p.cache, seq, g, &table), QUIRE_OK);
+            for (uint32_t e = 0; e < table.n_entries; e++) {
+                const quire_page_entry *entry =
+                    &table.leaves[e / QUIRE_LEAF_ENTRIES][e % QUIRE_LEAF_ENTRIES];
+
+                if (entry->page == page && entry->n_tokens < P) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
+static void page_offload(torturer *x, const quire_page_info *info)
+{
+    const uint32_t slot = below(x, N_SLOTS);
+    unsigned char *to = x->slots.bytes[slot];
+    int rc;
+
+    if (x->slots.is_used[slot] || info->n_filled < P || is_used_in_part(x, info->page)) {
+        return;
+    }
+    memset(to, (int)(info->page & 0xff), STORED_BYTES);
+    x->slots.is_used[slot] = true;
+    rc = quire_cache_page_offload(x->p.cache, info->page, slot);
+    assert_int_equal(rc, info->is_pinned || info->refs > 1 ? QUIRE_AGAIN : QUIRE_OK);
+    x->slots.is_used[slot] = rc == QUIRE_OK;
+    x->n_offloaded += rc == QUIRE_OK;
+}
+
+static void page_onload(torturer *x, const quire_page_info *info)
+{
+    unsigned char buffer[STORED_BYTES], after[STORED_BYTES];
+    int rc = quire_cache_page_gather(x->p.cache, info->page, buffer, sizeof buffer);
+
+    assert_int_equal(rc, QUIRE_OK);
+    assert_int_equal(buffer[0], info->page & 0xff);
+    rc = quire_cache_page_onload(x->p.cache, info->page, buffer, sizeof buffer);
+    check_short(x, rc);
+    assert_int_equal(x->slots.is_used[info->slot], rc < 0);
+    assert_int_equal(quire_cache_page_gather(x->p.cache, info->page, after, sizeof after),
+                     QUIRE_OK);
+    assert_memory_equal(buffer, after, sizeof after);
+    x->n_onloaded += rc == QUIRE_OK;
+}
+
+static void op_offload(torturer *x)
+{
+    for (uint32_t i = 0; i < 4; i++) {
+        const quire_page_id page = below(x, quire_cache_page_id_end(x->p.cache));
+        quire_page_info info;
+
+        if (quire_cache_page_info_get(x->p.cache, page, &info) < 0) {
+            continue;
+        }
+        if (info.is_offloaded) {
+            page_onload(x, &info);
+        } else {
+            page_offload(x, &info);
+        }
+    }
+}
+
 /* ---- rules ---- */
 
 static void op_region(torturer *x)
@@ -366,6 +468,8 @@ static void step(torturer *x)
         op_start(x);
     } else if (dice < 52) {
         op_go_on(x, r);
+    } else if (dice < 58) {
+        op_offload(x);
     } else if (dice < 65) {
         runner_end(x, (uint32_t)(r - x->runners));
     } else if (dice < 72) {
@@ -392,7 +496,7 @@ static void begin(torturer *x, bool is_page_exact)
     x->rng = test_rng(20261122);
     opts.n_groups = GROUPS;
     for (uint32_t g = 0; g < GROUPS; g++) {
-        opts.page_bytes[g] = 0; /* metadata only */
+        opts.page_bytes[g] = STORED_BYTES;
         opts.charge_bytes[g] = charges[g];
     }
     opts.budget_bytes = BUDGET;
@@ -403,6 +507,9 @@ static void begin(torturer *x, bool is_page_exact)
     prefix_opts.policy = (quire_evict_policy)below(x, QUIRE_EVICT_POLICY_COUNT);
     prefix_opts.seed = 7; /* or a run would not be repeated by its own */
     test_prefix_create_in(&x->p, &opts, &prefix_opts);
+    quire_cache_offload_set(
+        x->p.cache,
+        &(quire_offload_ops){ .read = slot_read, .release = slot_release, .ctx = &x->slots });
     x->pins = test_pins_create(&x->p, 0);
     test_texts(&x->rng, x->texts[0], TEXTS, TOKENS_MAX);
 }
@@ -424,6 +531,9 @@ static void end(torturer *x)
     assert_int_equal(quire_region_stats_get(x->p.cache, 0, &stats), QUIRE_OK);
     assert_int_equal(stats.charged_bytes, 0);
     assert_int_equal(stats.budget_bytes, BUDGET);
+    for (uint32_t i = 0; i < N_SLOTS; i++) {
+        assert_false(x->slots.is_used[i]);
+    }
     test_prefix_destroy(&x->p);
 }
 
@@ -444,9 +554,10 @@ static void run(bool is_page_exact)
         }
     }
     end(x);
-    (void)printf("%llu calls failed, %llu pins held\n", (unsigned long long)x->n_failed,
-                 (unsigned long long)x->n_held);
-    assert_true(n_ops < 4000 || (x->n_failed > 0 && x->n_held > 0));
+    (void)printf("%llu calls failed, %llu pins held, %llu pages offloaded, %llu onloaded\n",
+                 (unsigned long long)x->n_failed, (unsigned long long)x->n_held,
+                 (unsigned long long)x->n_offloaded, (unsigned long long)x->n_onloaded);
+    assert_true(n_ops < 4000 || (x->n_failed > 0 && x->n_held > 0 && x->n_onloaded > 0));
     free(x);
 }
 

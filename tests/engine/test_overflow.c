@@ -34,7 +34,7 @@ typedef struct setting {
     uint64_t budget_bytes; /* 0 = all */
     uint64_t file_bytes;   /* 0 = large */
     bool is_off;           /* no file */
-    uint64_t pinned_bytes;
+    uint32_t n_layer;      /* 0 = N_LAYER */
 } setting;
 
 static engine_bench bench_of(const setting *s)
@@ -47,7 +47,7 @@ static engine_bench bench_of(const setting *s)
     runtime.kv_overflows = !s->is_off;
     engine.overflow.dir = s->is_off ? NULL : dir;
     engine.overflow.capacity_bytes = s->file_bytes != 0 ? s->file_bytes : (uint64_t)1 << 30;
-    return bench_deep(N_LAYER, &engine, &runtime);
+    return bench_deep(s->n_layer != 0 ? s->n_layer : N_LAYER, &engine, &runtime);
 }
 
 /* A request's tokens with the log-probabilities of the best: any changed bit of KV shows. */
@@ -383,6 +383,86 @@ static void test_others_run_beside(void **state)
     bench_close(&b);
 }
 
+/* Of a model with one layer the buffers are larger than the pages: nothing is offloaded, and what
+ * fits memory runs. */
+static void test_nothing_to_gain(void **state)
+{
+    const setting some = { .format = QUIRE_FORMAT_F16,
+                           .n_layer = 1,
+                           .budget_bytes = bytes_of(QUIRE_FORMAT_F16, 800) / N_LAYER };
+    const uint32_t n_most = 800 - N_TOKENS;
+    quire_error err = QUIRE_ERROR_INIT;
+    int32_t text[N_CTX];
+    quire_request *request;
+    quire_request_params params;
+    answer got;
+    engine_bench b = bench_of(&some);
+
+    (void)state;
+    tokens_make(text, N_PROMPT, 1);
+    run(&b, text, n_most, &got);
+    assert_int_equal(got.n, N_TOKENS);
+    params = params_greedy(text, N_PROMPT, N_TOKENS);
+    assert_int_equal(quire_engine_submit(b.engine, &params, &request, &err), QUIRE_RANGE);
+    assert_int_equal(stats_now(b.engine).overflow.offload.pages_out_total, 0);
+    bench_close(&b);
+}
+
+static void drop_all(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)quire_prefix_drop_all(tree, 0);
+}
+
+/* Two large requests at once: the second is not refused, and both get their answers. After the
+ * last cached page the budget is what it was. */
+static void test_two_large_ones(void **state)
+{
+    const setting all = { .format = QUIRE_FORMAT_F16, .is_off = true };
+    const setting some = { .format = QUIRE_FORMAT_F16,
+                           .budget_bytes = bytes_of(QUIRE_FORMAT_F16, 700) };
+    int32_t texts[2][N_CTX];
+    answer whole[2], got[2];
+    quire_request *requests[2];
+    quire_engine_stats stats;
+    engine_bench b = bench_of(&all);
+
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        tokens_make(texts[i], N_PROMPT, 1 + i);
+        run(&b, texts[i], N_PROMPT, &whole[i]);
+    }
+    bench_close(&b);
+    b = bench_of(&some);
+    for (uint32_t i = 0; i < 2; i++) {
+        requests[i] = ask(&b, texts[i], N_PROMPT);
+        for (uint32_t k = 0; k < 20; k++) { /* its buffers have a part of the budget by then */
+            gate *g = gate_close(b.engine);
+
+            gate_step(g);
+            gate_open(g);
+        }
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        answer_take(requests[i], &got[i]);
+        assert_string_equal(quire_request_result_get(requests[i])->message, "");
+        assert_int_equal(got[i].n, N_TOKENS);
+        assert_memory_equal(whole[i].tokens, got[i].tokens, sizeof whole[i].tokens);
+        quire_request_release(requests[i]);
+    }
+    assert_true(stats_now(b.engine).overflow.offload.buffer_bytes > 0); /* of cached pages */
+    (void)engine_call(b.engine, drop_all, NULL);
+    for (uint32_t i = 0; i < 3; i++) {
+        stats = stats_now(b.engine); /* a round */
+    }
+    assert_int_equal(stats.overflow.offload.file.stripes_used, 0);
+    assert_int_equal(stats.overflow.offload.buffer_bytes, 0);
+    assert_int_equal(stats.cache.budget_bytes, some.budget_bytes);
+    validate(b.engine);
+    bench_close(&b);
+}
+
 static int directory_make(void **state)
 {
     (void)state;
@@ -406,6 +486,8 @@ int main(void)
         cmocka_unit_test(test_a_full_disk),
         cmocka_unit_test(test_a_stuck_disk),
         cmocka_unit_test(test_others_run_beside),
+        cmocka_unit_test(test_nothing_to_gain),
+        cmocka_unit_test(test_two_large_ones),
     };
 
     return cmocka_run_group_tests_name("overflow", tests, directory_make, directory_remove);

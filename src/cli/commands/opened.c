@@ -237,7 +237,8 @@ static int overflow_open(quire_opened *session, const quire_opened_want *want, q
 
 bool quire_opened_relieve(quire_opened *session, quire_seq_id seq)
 {
-    return session->offload != NULL && quire_offload_seq(session->offload, seq) > 0;
+    return session->offload != NULL && (quire_offload_settle(session->offload) > 0 ||
+                                        quire_offload_seq(session->offload, seq) > 0);
 }
 
 int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t n_slices,

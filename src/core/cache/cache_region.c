@@ -104,6 +104,16 @@ static int shrink_dynamic(quire_cache *cache, quire_region_id to, uint64_t left_
     return QUIRE_OK;
 }
 
+/* Offloaded pages, which take no memory, leave a region that is about to close. */
+static void leave_offloaded(quire_cache *cache, quire_region_id from)
+{
+    quire_charge_move move = leaving(cache, from, QUIRE_REGION_DYNAMIC, 0);
+
+    move.need_bytes = UINT64_MAX;
+    move.takes_offloaded = true;
+    quire_charge_leave(&move);
+}
+
 int quire_region_transfer(quire_cache *cache, quire_region_id from, quire_region_id to,
                           uint64_t bytes)
 {
@@ -155,6 +165,9 @@ int quire_region_close(quire_cache *cache, quire_region_id region)
     /* A region without sequences and pins uses nothing: every page may leave. */
     QUIRE_TRY(quire_region_transfer(cache, region, QUIRE_REGION_DYNAMIC,
                                     quire_counter_get(&found->budget_bytes)));
+    if (quire_counter_get(&found->offloaded_bytes) > 0) {
+        leave_offloaded(cache, region);
+    }
     quire_pool_home_forget(&cache->pool, region);
     quire_counter_set(&found->is_open, 0);
     QUIRE_CACHE_CHECKED(cache);

@@ -10,7 +10,7 @@ static quire_region *region_at(quire_cache *cache, quire_region_id region)
 
 bool quire_charge_may_move(const quire_charge_move *move, uint64_t bytes)
 {
-    return move->moved_bytes < move->need_bytes &&
+    return move->moved_bytes < move->need_bytes && (bytes > 0 || move->takes_offloaded) &&
            (move->is_dry || quire_region_headroom_bytes(region_at(move->cache, move->to)) >= bytes);
 }
 
@@ -59,7 +59,7 @@ static void page_unmark(quire_charge_move *move, quire_page_id id)
 static void page_move(quire_charge_move *move, quire_page_id id)
 {
     quire_page *page = &move->cache->pool.pages[id];
-    uint64_t bytes = move->cache->opts.charge_bytes[page->group];
+    uint64_t bytes = quire_pool_memory_bytes(&move->cache->pool, id);
 
     if (page->is_marked || page->n_kept > 0 || page->region != move->from ||
         !quire_charge_may_move(move, bytes)) {

@@ -27,9 +27,10 @@ typedef struct quire_charge_move {
     uint64_t moved_pages;
     bool is_dry;           /* count only, ignoring the room in `to` */
     bool takes_candidates; /* move eviction candidates of `from` too */
+    bool takes_offloaded;  /* move what takes no memory too: `from` ends */
 } quire_charge_move;
 
-/* Whether the move may continue with an item of these bytes. */
+/* Whether the move may continue with an item of these bytes of memory, 0 if it is offloaded. */
 bool quire_charge_may_move(const quire_charge_move *move, uint64_t bytes);
 
 /* Move the charge of pages unused by `from` to `to`, until need_bytes have moved. */

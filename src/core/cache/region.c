@@ -50,44 +50,54 @@ uint64_t quire_regions_budget_bytes(const quire_regions *regions)
     uint64_t sum = 0;
 
     for (uint32_t i = 0; i < QUIRE_REGIONS_MAX; i++) {
-        uint64_t budget = quire_counter_get(&regions->items[i].budget_bytes) -
-                          quire_counter_get(&regions->items[i].offloaded_bytes);
+        uint64_t budget = quire_counter_get(&regions->items[i].budget_bytes);
 
         sum = budget > UINT64_MAX - sum ? UINT64_MAX : sum + budget;
     }
     return sum;
 }
 
-void quire_region_charge(quire_region *region, uint64_t charge_bytes)
+static void charged_add(quire_region *region, uint64_t charge_bytes)
 {
     uint64_t charged = quire_counter_get(&region->charged_bytes) + charge_bytes;
 
     QUIRE_ASSERT(charge_bytes <= quire_region_headroom_bytes(region));
     quire_counter_set(&region->charged_bytes, charged);
     quire_counter_peak(&region->charged_peak_bytes, charged);
+}
+
+static void bytes_sub(quire_counter *counter, uint64_t bytes)
+{
+    QUIRE_ASSERT(bytes <= quire_counter_get(counter));
+    quire_counter_sub(counter, bytes);
+}
+
+void quire_region_charge(quire_region *region, uint64_t charge_bytes, bool is_offloaded)
+{
+    if (is_offloaded) {
+        quire_counter_add(&region->offloaded_bytes, charge_bytes);
+    } else {
+        charged_add(region, charge_bytes);
+    }
     quire_counter_add(&region->pages, 1);
 }
 
-void quire_region_uncharge(quire_region *region, uint64_t charge_bytes)
+void quire_region_uncharge(quire_region *region, uint64_t charge_bytes, bool is_offloaded)
 {
-    QUIRE_ASSERT(charge_bytes <= quire_counter_get(&region->charged_bytes));
-    QUIRE_ASSERT(quire_counter_get(&region->pages) > 0);
-    quire_counter_sub(&region->charged_bytes, charge_bytes);
-    quire_counter_sub(&region->pages, 1);
+    bytes_sub(is_offloaded ? &region->offloaded_bytes : &region->charged_bytes, charge_bytes);
+    bytes_sub(&region->pages, 1);
 }
 
-void quire_region_offloaded_add(quire_region *region, uint64_t bytes)
+void quire_region_offload(quire_region *region, uint64_t charge_bytes)
 {
-    quire_counter_add(&region->budget_bytes, bytes);
-    quire_counter_add(&region->offloaded_bytes, bytes);
+    bytes_sub(&region->charged_bytes, charge_bytes);
+    quire_counter_add(&region->offloaded_bytes, charge_bytes);
 }
 
-void quire_region_offloaded_sub(quire_region *region, uint64_t bytes)
+void quire_region_onload(quire_region *region, uint64_t charge_bytes)
 {
-    QUIRE_ASSERT(bytes <= quire_counter_get(&region->offloaded_bytes));
-    QUIRE_ASSERT(bytes <= quire_region_headroom_bytes(region));
-    quire_counter_sub(&region->budget_bytes, bytes);
-    quire_counter_sub(&region->offloaded_bytes, bytes);
+    bytes_sub(&region->offloaded_bytes, charge_bytes);
+    charged_add(region, charge_bytes);
 }
 
 int quire_region_resize(quire_regions *regions, quire_region_id id, uint64_t budget_bytes)

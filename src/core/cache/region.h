@@ -1,9 +1,9 @@
 /* region.h - byte budgets that pages are charged to.
  *
- * Invariants: cached + pinned <= charged <= budget; charged = the sum of the charges of the
- * region's pages; cached = the sum for cached pages without a pin that are in memory; pinned = the
- * sum for pages with a pin; offloaded = the sum for offloaded pages, a part of the budget; spilled
- * = the sum for pages charged to other regions whose home is this region.
+ * Invariants: cached <= charged <= budget; pinned + reserved <= budget; charged = the sum of the
+ * charges of the region's pages in memory; cached = the sum for cached pages without a pin that are
+ * in memory; pinned = the sum for pages with a pin, in memory or not; offloaded = the sum for
+ * offloaded pages; spilled = the sum for pages of other regions whose home is this region.
  *
  * Thread: owner, except where a counter is read (core/cache/counter.h).
  *
@@ -24,7 +24,7 @@ typedef struct quire_region {
     quire_counter pinned_bytes;
     quire_counter reserved_bytes; /* set aside for pins that are not held yet */
     quire_counter spilled_bytes;
-    quire_counter offloaded_bytes; /* budget_bytes includes them */
+    quire_counter offloaded_bytes; /* not charged */
     quire_counter pages;
     quire_counter n_seqs; /* open */
     quire_counter spilled_pages;
@@ -52,7 +52,7 @@ void quire_region_begin(quire_regions *regions, quire_region_id id, bool spills)
 /* NULL when there is no such region. */
 quire_region *quire_region_find(quire_regions *regions, quire_region_id id);
 
-/* Sum of all budgets without offloaded bytes, which take no memory; saturates. */
+/* Sum of all budgets; saturates. */
 uint64_t quire_regions_budget_bytes(const quire_regions *regions);
 
 /* Bytes that may still be charged. */
@@ -75,12 +75,13 @@ static inline uint64_t quire_region_promised_bytes(const quire_region *region)
 void quire_region_changed(quire_regions *regions, quire_region_id id);
 
 /* Add or remove the charge of one page. Charging beyond the budget is a bug of the planner. */
-void quire_region_charge(quire_region *region, uint64_t charge_bytes);
-void quire_region_uncharge(quire_region *region, uint64_t charge_bytes);
+/* A page in memory, or an offloaded one, begins or ceases to belong to the region. */
+void quire_region_charge(quire_region *region, uint64_t charge_bytes, bool is_offloaded);
+void quire_region_uncharge(quire_region *region, uint64_t charge_bytes, bool is_offloaded);
 
-/* A page of these bytes was offloaded: the budget grows by them; or is not any more. */
-void quire_region_offloaded_add(quire_region *region, uint64_t bytes);
-void quire_region_offloaded_sub(quire_region *region, uint64_t bytes);
+/* A page of the region is offloaded, or takes memory again, for which there is room. */
+void quire_region_offload(quire_region *region, uint64_t charge_bytes);
+void quire_region_onload(quire_region *region, uint64_t charge_bytes);
 
 /* Set a budget. Errors: QUIRE_INVAL (below the charged bytes, or below the pinned plus reserved
  * bytes). */

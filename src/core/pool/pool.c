@@ -6,9 +6,9 @@
  *       its payload, or null when the page is free or has no payload. The payload of an offloaded
  *       page, live or cached, lies outside
  *   I2  ids below id_end are in use or on the free-id list; page 0 is neither
- *   I3  a region's charge is the sum of its pages' charges; likewise its cached, pinned and
- *       spilled bytes, and the offloaded bytes, by which the budget is larger. Offloaded pages do
- *       not count as cached bytes: evicting them frees no memory
+ *   I3  a region's charge is the sum of the charges of its pages in memory; likewise its cached
+ *       bytes. Pinned and spilled bytes are sums over all pages, offloaded bytes over the others:
+ *       evicting those frees no memory
  *   I4  the counters of a class are the sums over its extents and pages; offloaded pages count as
  *       neither live nor cached
  *
@@ -250,7 +250,7 @@ quire_page_id quire_pool_take(quire_pool *pool, quire_group_id group, quire_regi
     quire_counter_add(&pool->pages_now, 1);
     quire_counter_peak(&pool->pages_peak, quire_counter_get(&pool->pages_now));
     quire_counter_add(&pool->allocs_total, 1);
-    quire_region_charge(&pool->regions->items[charged], charge_bytes);
+    quire_region_charge(&pool->regions->items[charged], charge_bytes, false);
     quire_pool_history(pool, QUIRE_HISTORY_ALLOC, id, seq);
     return id;
 }
@@ -274,9 +274,9 @@ static void page_give(quire_pool *pool, quire_page_id id, quire_seq_id seq)
     quire_pool_history(pool, QUIRE_HISTORY_FREE, id, seq);
     page_settle(pool, page);
     quire_region_uncharge(&pool->regions->items[page->region],
-                          pool->groups[page->group].charge_bytes);
+                          pool->groups[page->group].charge_bytes, page->is_offloaded);
     if (page->is_offloaded) {
-        quire_pool_offloaded_end(pool, page);
+        quire_pool_slot_release(pool, page);
     } else {
         quire_placement_give(page_class(pool, page), pool->extents[page->extent], page->slot);
     }
@@ -384,12 +384,8 @@ void quire_pool_recharge(quire_pool *pool, quire_page_id id, quire_region_id to)
     }
     page_changed(pool, page);
     quire_region_changed(pool->regions, to);
-    quire_region_uncharge(old, charge_bytes);
-    if (page->is_offloaded) { /* the budget goes along */
-        quire_region_offloaded_sub(old, charge_bytes);
-        quire_region_offloaded_add(new, charge_bytes);
-    }
-    quire_region_charge(new, charge_bytes);
+    quire_region_uncharge(old, charge_bytes, page->is_offloaded);
+    quire_region_charge(new, charge_bytes, page->is_offloaded);
     if (page->is_pinned) {
         quire_counter_sub(&old->pinned_bytes, charge_bytes);
         quire_counter_add(&new->pinned_bytes, charge_bytes);

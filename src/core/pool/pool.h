@@ -266,8 +266,16 @@ int quire_pool_ids_resize(quire_pool *pool, uint32_t capacity);
 
 int quire_pool_offload(quire_pool *pool, quire_page_id id, uint32_t slot);
 int quire_pool_onload(quire_pool *pool, quire_page_id id, const unsigned char *payload);
-/* The page, offloaded and no longer charged, is about to be freed. */
-void quire_pool_offloaded_end(quire_pool *pool, const quire_page *page);
+/* The payload of an offloaded page is not needed any more. */
+void quire_pool_slot_release(quire_pool *pool, const quire_page *page);
+
+/* Bytes of memory that the page is charged: 0 while it is offloaded. */
+static inline uint64_t quire_pool_memory_bytes(const quire_pool *pool, quire_page_id id)
+{
+    const quire_page *page = quire_pool_page(pool, id);
+
+    return page->is_offloaded ? 0 : pool->groups[page->group].charge_bytes;
+}
 
 /* ---- upkeep (pool_upkeep.c): see quire_cache_maintain(), _coalesce(), _trim() ---- */
 

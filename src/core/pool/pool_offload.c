@@ -12,31 +12,22 @@ static quire_pool_class *class_of(quire_pool *pool, const quire_page *page)
     return &pool->classes[pool->groups[page->group].class_index];
 }
 
-/* The page in memory begins or ceases to count in its class and, when cached, in its region. */
-static void counted_sub(quire_pool *pool, const quire_page *page)
+/* The page counts in its class and, when cached without a pin, in its region, or no longer. */
+static void counted(quire_pool *pool, const quire_page *page, bool is_counted)
 {
     quire_pool_class *class = class_of(pool, page);
+    quire_region *region = &pool->regions->items[page->region];
+    const uint64_t charge_bytes = pool->groups[page->group].charge_bytes;
+    const uint64_t unheld_bytes = page->refs == 0 && !page->is_pinned ? charge_bytes : 0;
+    quire_counter *pages = page->refs > 0 ? &class->live_pages : &class->cached_pages;
 
-    if (page->refs > 0) {
-        quire_counter_sub(&class->live_pages, 1);
-        return;
+    if (is_counted) {
+        quire_counter_add(pages, 1);
+        quire_counter_add(&region->cached_bytes, unheld_bytes);
+    } else {
+        quire_counter_sub(pages, 1);
+        quire_counter_sub(&region->cached_bytes, unheld_bytes);
     }
-    quire_counter_sub(&class->cached_pages, 1);
-    quire_counter_sub(&pool->regions->items[page->region].cached_bytes,
-                      pool->groups[page->group].charge_bytes);
-}
-
-static void counted_add(quire_pool *pool, const quire_page *page)
-{
-    quire_pool_class *class = class_of(pool, page);
-
-    if (page->refs > 0) {
-        quire_counter_add(&class->live_pages, 1);
-        return;
-    }
-    quire_counter_add(&class->cached_pages, 1);
-    quire_counter_add(&pool->regions->items[page->region].cached_bytes,
-                      pool->groups[page->group].charge_bytes);
 }
 
 int quire_pool_offload(quire_pool *pool, quire_page_id id, uint32_t slot)
@@ -48,10 +39,10 @@ int quire_pool_offload(quire_pool *pool, quire_page_id id, uint32_t slot)
                       page->n_filled < pool->page_tokens,
                   QUIRE_INVAL);
     QUIRE_FAIL_IF(page->is_pinned || page->refs > 1, QUIRE_AGAIN);
-    counted_sub(pool, page);
+    counted(pool, page, false);
     quire_region_changed(pool->regions, page->region);
-    quire_region_offloaded_add(&pool->regions->items[page->region],
-                               pool->groups[page->group].charge_bytes);
+    quire_region_offload(&pool->regions->items[page->region],
+                         pool->groups[page->group].charge_bytes);
     quire_pool_history(pool, QUIRE_HISTORY_OFFLOAD, id, QUIRE_SEQ_NULL);
     quire_placement_give(class_of(pool, page), pool->extents[page->extent], page->slot);
     page->is_offloaded = 1;
@@ -63,10 +54,8 @@ int quire_pool_offload(quire_pool *pool, quire_page_id id, uint32_t slot)
     return QUIRE_OK;
 }
 
-void quire_pool_offloaded_end(quire_pool *pool, const quire_page *page)
+void quire_pool_slot_release(quire_pool *pool, const quire_page *page)
 {
-    quire_region_offloaded_sub(&pool->regions->items[page->region],
-                               pool->groups[page->group].charge_bytes);
     quire_counter_sub(&pool->offloaded_pages, 1);
     pool->offload.release(pool->offload.ctx, page->extent);
 }
@@ -85,7 +74,9 @@ int quire_pool_onload(quire_pool *pool, quire_page_id id, const unsigned char *p
     if (quire_counter_get(&class->free_pages) == 0) {
         QUIRE_TRY(quire_placement_grow(pool, class));
     }
-    quire_pool_offloaded_end(pool, page);
+    quire_pool_slot_release(pool, page);
+    quire_region_onload(&pool->regions->items[page->region],
+                        pool->groups[page->group].charge_bytes);
     extent = quire_placement_take(class, &slot);
     extent->slots[slot] = id;
     page->is_offloaded = 0;
@@ -93,7 +84,7 @@ int quire_pool_onload(quire_pool *pool, quire_page_id id, const unsigned char *p
     page->slot = (uint16_t)slot;
     pool->addrs[id] = quire_payload_addr(extent, slot);
     quire_payload_scatter(class, pool->addrs[id], payload);
-    counted_add(pool, page);
+    counted(pool, page, true);
     quire_counter_add(&pool->onloads_total, 1);
     quire_pool_history(pool, QUIRE_HISTORY_ONLOAD, id, QUIRE_SEQ_NULL);
     return QUIRE_OK;

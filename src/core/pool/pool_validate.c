@@ -132,7 +132,7 @@ static void sums_validate(const quire_pool *pool)
             offloaded[page->region] += page->is_offloaded ? charge_bytes : 0;
             n_offloaded += page->is_offloaded;
             slack[c] += state == QUIRE_PAGE_LIVE ? pool->page_tokens - page->n_filled : 0;
-            charged[page->region] += charge_bytes;
+            charged[page->region] += quire_pool_memory_bytes(pool, id);
             unheld[page->region] +=
                 state == QUIRE_PAGE_CACHED && !page->is_pinned && !page->is_offloaded ? charge_bytes
                                                                                       : 0;

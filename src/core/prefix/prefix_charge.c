@@ -16,6 +16,20 @@ uint64_t quire_prefix_node_charge_bytes(const quire_prefix *tree, uint32_t id)
     return sum;
 }
 
+/* The part of these bytes that takes memory. */
+static uint64_t memory_bytes(const quire_prefix *tree, uint32_t id)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+    uint64_t sum = 0;
+
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        sum += node->pages[g] != QUIRE_PAGE_NULL
+                   ? quire_pool_memory_bytes(&tree->cache->pool, node->pages[g])
+                   : 0;
+    }
+    return sum;
+}
+
 static void list_add(quire_prefix *tree, quire_prefix_node *node, uint32_t id)
 {
     uint32_t *head = &tree->region_nodes[node->region];
@@ -218,7 +232,7 @@ void quire_prefix_path_charge(quire_prefix *tree, quire_region_id region, uint8_
             continue;
         }
         if (is_full || !may_take(node, region, rank) ||
-            !make_headroom(tree, region, rank, quire_prefix_node_charge_bytes(tree, id))) {
+            !make_headroom(tree, region, rank, memory_bytes(tree, id))) {
             is_full = is_full || may_take(node, region, rank);
             continue;
         }
@@ -255,7 +269,7 @@ static void node_mark(const quire_prefix *tree, const quire_prefix_node *node, b
 static void node_move(quire_prefix *tree, quire_charge_move *move, uint32_t id)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
-    uint64_t bytes = quire_prefix_node_charge_bytes(tree, id);
+    uint64_t bytes = memory_bytes(tree, id);
 
     if (!quire_charge_may_move(move, bytes)) {
         return;
@@ -331,7 +345,7 @@ static void trade(quire_prefix *tree, uint32_t id, uint32_t above)
     uint32_t parent = quire_prefix_at(tree, id)->parent;
     uint64_t freed_bytes = quire_prefix_node_end_now(tree, id, QUIRE_PREFIX_GONE_MEMORY);
 
-    if (quire_prefix_node_charge_bytes(tree, above) <= freed_bytes) {
+    if (memory_bytes(tree, above) <= freed_bytes) {
         quire_prefix_node_recharge(tree, above, region);
     }
     quire_prefix_node_settle(tree, parent);

@@ -56,6 +56,14 @@ static uint32_t expire(quire_prefix *tree, uint32_t n_max)
     return n;
 }
 
+/* The charge at which eviction ends; NEVER: when no candidate is left, charged or offloaded. */
+#define NEVER UINT64_MAX
+
+static bool goes_on(const quire_prefix *tree, quire_region_id region, uint64_t end_bytes)
+{
+    return end_bytes == NEVER || charged_bytes(tree, region) > end_bytes;
+}
+
 /* Evict until the region's charge is down to end_bytes or no candidate is left. Candidates with
  * only live pages are set aside in a list through their links: evicting them frees nothing. */
 static void evict_down_to(quire_prefix *tree, quire_evict_ask ask, uint64_t end_bytes,
@@ -64,7 +72,7 @@ static void evict_down_to(quire_prefix *tree, quire_evict_ask ask, uint64_t end_
     quire_prefix_gone why;
     uint32_t id;
 
-    while (charged_bytes(tree, ask.region) > end_bytes &&
+    while (goes_on(tree, ask.region, end_bytes) &&
            (id = quire_evict_victim(&tree->evict, ask, &why)) != QUIRE_NODE_NULL) {
         if (frees_pages(tree, id)) {
             node_evict(tree, id, why);
@@ -82,10 +90,11 @@ uint64_t quire_prefix_evict_ask(quire_prefix *tree, quire_evict_ask ask, uint64_
     uint64_t end_bytes = start_bytes > need_bytes ? start_bytes - need_bytes : 0;
     uint32_t aside = QUIRE_NODE_NULL;
 
+    end_bytes = need_bytes == UINT64_MAX ? NEVER : end_bytes;
     /* An expired node of another region may be below a node of this region. */
     do {
         evict_down_to(tree, ask, end_bytes, &aside);
-    } while (charged_bytes(tree, ask.region) > end_bytes && expire(tree, UINT32_MAX) > 0);
+    } while (goes_on(tree, ask.region, end_bytes) && expire(tree, UINT32_MAX) > 0);
     while (aside != QUIRE_NODE_NULL) {
         uint32_t next = quire_prefix_at(tree, aside)->links[0].up;
 

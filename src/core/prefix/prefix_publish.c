@@ -75,7 +75,7 @@ static uint64_t elsewhere_bytes(const quire_prefix *tree, const quire_prefix_fil
     for (uint32_t g = 0; g < tree->n_groups; g++) {
         if (fill->pages[g] != QUIRE_PAGE_NULL &&
             quire_pool_page(&tree->cache->pool, fill->pages[g])->region != region) {
-            sum += tree->cache->opts.charge_bytes[g];
+            sum += quire_pool_memory_bytes(&tree->cache->pool, fill->pages[g]);
         }
     }
     return sum;
@@ -100,7 +100,7 @@ static bool fits_pinned(const publisher *p, const quire_prefix_node *node,
         }
         if (page != QUIRE_PAGE_NULL && page != fill->pages[g] &&
             quire_pool_state(&cache->pool, page) == QUIRE_PAGE_CACHED) {
-            room_bytes += cache->opts.charge_bytes[g];
+            room_bytes += quire_pool_memory_bytes(&cache->pool, page);
         }
     }
     return elsewhere_bytes(p->tree, fill, node->region) <= room_bytes;

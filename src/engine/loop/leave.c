@@ -196,9 +196,8 @@ static void end_stuck(quire_loop *loop, quire_request *r, int status)
     quire_cache_stats_get(loop->cache, &cache);
     (void)snprintf(message, sizeof message,
                    "%u tokens cannot be computed within the KV budget of %llu bytes: %s%s%s",
-                   r->n_tokens, (unsigned long long)(cache.budget_bytes - cache.offloaded_bytes),
-                   quire_status_text(status), trouble[0] != '\0' ? "; offloaded pages: " : "",
-                   trouble);
+                   r->n_tokens, (unsigned long long)cache.budget_bytes, quire_status_text(status),
+                   trouble[0] != '\0' ? "; offloaded pages: " : "", trouble);
     quire_loop_end(
         loop, r,
         &(quire_ending){
@@ -241,6 +240,9 @@ void quire_loop_relieve(quire_loop *loop, int status)
      * a request that fails alone is ended. */
     if (n_others > 0 || (is_short && (quire_tier_yield(loop) || retreat(victim)))) {
         quire_loop_preempt(loop, victim);
+        if (n_others == 0 && victim->wait.retreat == QUIRE_RETREAT_NO_HIT) {
+            quire_overflow_clear(loop);
+        }
     } else {
         end_stuck(loop, victim, status);
     }

@@ -24,19 +24,13 @@ void quire_overflow_destroy(quire_loop *loop)
 
 /* ---- large requests ---- */
 
-static quire_region_stats dynamic_of(const quire_loop *loop)
+/* Memory of the dynamic region for pages. */
+static uint64_t memory_bytes(const quire_loop *loop)
 {
     quire_region_stats stats = { 0 };
 
     (void)quire_region_stats_get(loop->cache, QUIRE_REGION_DYNAMIC, &stats);
-    return stats;
-}
-
-static uint64_t memory_bytes(const quire_loop *loop)
-{
-    const quire_region_stats stats = dynamic_of(loop);
-
-    return stats.budget_bytes - stats.offloaded_bytes;
+    return stats.budget_bytes;
 }
 
 static quire_offload_share share_of(const quire_loop *loop, const quire_request *r)
@@ -51,11 +45,15 @@ static quire_offload_share share_of(const quire_loop *loop, const quire_request 
 
 uint64_t quire_overflow_bytes_max(const quire_loop *loop, uint64_t budget_bytes)
 {
+    uint64_t most_bytes;
+
     if (loop->overflow.offload == NULL) {
         return budget_bytes;
     }
-    return (uint64_t)((double)budget_bytes * (1.0 - QUIRE_OFFLOAD_BUFFER_SHARE)) +
-           quire_offload_bytes_max(loop->overflow.offload, budget_bytes);
+    budget_bytes += quire_offload_buffer_bytes(loop->overflow.offload);
+    most_bytes = (uint64_t)((double)budget_bytes * (1.0 - QUIRE_OFFLOAD_BUFFER_SHARE)) +
+                 quire_offload_bytes_max(loop->overflow.offload, budget_bytes);
+    return quire_max_u64(budget_bytes, most_bytes); /* few layers: nothing is won */
 }
 
 uint64_t quire_overflow_ahead(const quire_loop *loop, const quire_request *r, uint64_t need_bytes,
@@ -119,6 +117,9 @@ bool quire_overflow_relieve(quire_loop *loop)
     if (loop->overflow.offload == NULL) {
         return false;
     }
+    if (quire_offload_settle(loop->overflow.offload) > 0) {
+        return true;
+    }
     r = giver_find(loop,
                    is_alone ? 0 : (uint64_t)((double)memory_bytes(loop) * QUIRE_OVERFLOW_SHARE));
     return r != NULL && give(loop, r->kv.seq);
@@ -137,10 +138,14 @@ void quire_overflow_admitted(quire_loop *loop, const quire_request *r)
 
 bool quire_overflow_yield(quire_loop *loop)
 {
-    bool has_given = false;
+    bool has_given;
 
-    if (loop->overflow.offload == NULL || loop->overflow.n_given >= QUIRE_OVERFLOW_STRIPES_MAX) {
+    if (loop->overflow.offload == NULL) {
         return false;
+    }
+    has_given = quire_offload_settle(loop->overflow.offload) > 0;
+    if (has_given || loop->overflow.n_given >= QUIRE_OVERFLOW_STRIPES_MAX) {
+        return has_given;
     }
     for (; loop->overflow.n_given < QUIRE_OVERFLOW_STRIPES_MAX; loop->overflow.n_given++) {
         const quire_request *r =
@@ -181,6 +186,14 @@ bool quire_overflow_lost(quire_loop *loop, int status)
     return is_any;
 }
 
+void quire_overflow_clear(quire_loop *loop)
+{
+    if (loop->overflow.offload != NULL) {
+        (void)quire_prefix_evict(loop->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+        (void)quire_offload_settle(loop->overflow.offload);
+    }
+}
+
 const char *quire_overflow_trouble(const quire_loop *loop)
 {
     return loop->overflow.offload != NULL ? quire_offload_trouble(loop->overflow.offload) : "";
@@ -194,6 +207,9 @@ void quire_overflow_upkeep(quire_loop *loop, bool is_idle)
         return;
     }
     loop->overflow.n_given = 0;
+    if (quire_offload_settle(loop->overflow.offload) > 0) {
+        quire_loop_released(loop);
+    }
     if (is_idle) {
         quire_offload_rest(loop->overflow.offload);
         return;

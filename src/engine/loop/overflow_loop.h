@@ -14,7 +14,8 @@ int quire_overflow_create(quire_loop *loop, quire_error *err);
 /* After the tree was destroyed. */
 void quire_overflow_destroy(quire_loop *loop);
 
-/* The most bytes of KV that a request may have, for a budget of these bytes. Thread: any. */
+/* The most bytes of KV that a request may have in the dynamic region, and in the file, for the
+ * region's budget of these bytes. Thread: any. */
 uint64_t quire_overflow_bytes_max(const quire_loop *loop, uint64_t budget_bytes);
 
 /* The bytes of memory that a request takes beyond its first n_have tokens, if it would take `bytes`
@@ -34,6 +35,11 @@ bool quire_overflow_yield(quire_loop *loop);
 /* A step failed with this status: whether the cause is an offloaded page. The requests that stream
  * have been queued again, to be computed. */
 bool quire_overflow_lost(quire_loop *loop, int status);
+
+/* A request that was alone and short of pages is computed again from its begin: let its pages leave
+ * the file. Where requests gave up few pages at a time, stripes are thinly filled, and their
+ * buffers take more memory than full ones. */
+void quire_overflow_clear(quire_loop *loop);
 
 /* The last failure of the file; empty: none. */
 const char *quire_overflow_trouble(const quire_loop *loop);

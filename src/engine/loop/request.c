@@ -2,7 +2,6 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
-#include "engine/loop/overflow_loop.h"
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -68,8 +67,7 @@ int quire_loop_tokens_check(const quire_loop *loop, const quire_request_params *
 static int check_budget(const quire_loop *loop, const quire_request_params *p, uint64_t pin,
                         quire_error *err)
 {
-    const uint64_t budget_bytes =
-        quire_overflow_bytes_max(loop, quire_loop_budget_bytes(loop, p->class_index));
+    const uint64_t budget_bytes = quire_loop_budget_bytes(loop, p->class_index);
     const uint64_t need_bytes = quire_loop_need_bytes(loop, p->n_tokens + (pin == 0));
 
     if (need_bytes > budget_bytes) {

@@ -108,11 +108,13 @@ uint64_t quire_loop_budget_bytes(const quire_loop *loop, uint32_t class_index)
 {
     const quire_region_id region = quire_loop_region(loop, class_index);
     const quire_region_stats own = stats_of(loop, region);
+    const uint64_t dynamic_bytes =
+        quire_overflow_bytes_max(loop, stats_of(loop, QUIRE_REGION_DYNAMIC).budget_bytes);
 
-    if (region == QUIRE_REGION_DYNAMIC || !own.spills_to_dynamic) {
-        return own.budget_bytes;
+    if (region == QUIRE_REGION_DYNAMIC) {
+        return dynamic_bytes;
     }
-    return own.budget_bytes + stats_of(loop, QUIRE_REGION_DYNAMIC).budget_bytes;
+    return own.budget_bytes + (own.spills_to_dynamic ? dynamic_bytes : 0);
 }
 
 /* ---- the pinned region ---- */

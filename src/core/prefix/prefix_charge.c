@@ -228,8 +228,8 @@ void quire_prefix_path_charge(quire_prefix *tree, quire_region_id region, uint8_
         const quire_prefix_node *node = quire_prefix_at(tree, id);
         uint32_t n_pages = 0;
 
-        if (node->region == region) {
-            continue;
+        if (node->region == region || memory_bytes(tree, id) == 0) {
+            continue; /* an offloaded node takes no room in any region */
         }
         if (is_full || !may_take(node, region, rank) ||
             !make_headroom(tree, region, rank, memory_bytes(tree, id))) {

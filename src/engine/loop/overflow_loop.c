@@ -97,13 +97,22 @@ static quire_request *giver_find(const quire_loop *loop, uint64_t keep_bytes)
     return giver;
 }
 
+/* Let go of all pages that only the tree holds, offloaded ones too. */
+static void unused_drop(quire_loop *loop)
+{
+    (void)quire_prefix_evict(loop->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    if (loop->room.pinned != QUIRE_REGION_DYNAMIC) {
+        (void)quire_prefix_evict(loop->tree, loop->room.pinned, UINT64_MAX);
+    }
+}
+
 /* Offload a stripe. The file may be full of pages that nobody uses any more. */
 static bool give(quire_loop *loop, quire_seq_id seq)
 {
     int rc = quire_offload_seq(loop->overflow.offload, seq);
 
     if (rc == QUIRE_LIMIT) {
-        (void)quire_prefix_evict(loop->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+        unused_drop(loop);
         rc = quire_offload_seq(loop->overflow.offload, seq);
     }
     return rc > 0;
@@ -182,14 +191,14 @@ bool quire_overflow_lost(quire_loop *loop, int status)
         }
     }
     /* The tree must not hand out these pages again. */
-    (void)quire_prefix_evict(loop->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+    unused_drop(loop);
     return is_any;
 }
 
 void quire_overflow_clear(quire_loop *loop)
 {
     if (loop->overflow.offload != NULL) {
-        (void)quire_prefix_evict(loop->tree, QUIRE_REGION_DYNAMIC, UINT64_MAX);
+        unused_drop(loop);
         (void)quire_offload_settle(loop->overflow.offload);
     }
 }

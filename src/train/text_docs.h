@@ -1,0 +1,78 @@
+/* text_docs.h - documents from text files and folders, and made-up tasks mixed in.
+ *
+ * Files are read piece by piece and never lie in memory as a whole. A document ends at a line that
+ * says only <|endoftext|>, at the end of its file, or at the first line end after doc_bytes_max.
+ *
+ * **Held out**: the hash of a document's bytes decides whether it is for validation, so a document
+ * stays on its side when files are added, renamed or put in another order.
+ *
+ * **Tasks** have an answer that can be found only in the text before it: recall (the value of a
+ * key), passkey (a number in filler text), copy (a text once more). Only the answer counts as a
+ * target. A task is made from the seed and its number alone.
+ *
+ * Tokens are bytes: byte b is 3 + b, a document begins with QUIRE_BYTE_BOS and ends with
+ * QUIRE_BYTE_EOS. The ids are those of an SPM vocabulary with byte tokens and no pieces.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TRAIN_TEXT_DOCS_H
+#define QUIRE_TRAIN_TEXT_DOCS_H
+
+#include "base/bytes.h"
+#include "train/pack.h"
+
+#define QUIRE_BYTE_UNKNOWN 0
+#define QUIRE_BYTE_BOS     1
+#define QUIRE_BYTE_EOS     2
+#define QUIRE_BYTE_FIRST   3
+#define QUIRE_BYTE_VOCAB   259u
+
+#define QUIRE_DOC_SEPARATOR  "<|endoftext|>"
+#define QUIRE_DOC_BYTES_MIN  64u
+#define QUIRE_DOC_BYTES_MAX  ((size_t)16 << 20)
+#define QUIRE_DOC_FILES_MAX  1000000u
+#define QUIRE_TASK_BYTES_MIN 64u
+#define QUIRE_TASK_BYTES_MAX ((size_t)1 << 20)
+
+typedef enum quire_task {
+    QUIRE_TASK_RECALL,
+    QUIRE_TASK_PASSKEY,
+    QUIRE_TASK_COPY,
+    QUIRE_TASK_COUNT
+} quire_task;
+
+/* "recall", "passkey", "copy", NULL. Memory: static. */
+const char *const *quire_task_names(void);
+
+typedef struct quire_text_docs_options {
+    const char *path;     /* a file or a folder (with folders in it); NULL: tasks alone */
+    size_t doc_bytes_max; /* QUIRE_DOC_BYTES_MIN .. MAX */
+    double held_share;    /* of documents that are held out, 0 to 0.5 */
+    bool is_held;         /* read those that are held out, once; else the others, again and again */
+    double task_share;    /* of documents that are tasks, 0 to 1; 1 when there is no path */
+    unsigned tasks;       /* a bit for each quire_task */
+    size_t task_bytes;    /* of a task, about; QUIRE_TASK_BYTES_MIN .. MAX */
+    uint64_t n_tasks;     /* when is_held and there is no path: how many */
+    uint64_t seed;
+} quire_text_docs_options;
+
+typedef struct quire_text_docs quire_text_docs;
+
+/* Errors: QUIRE_INVAL (options, no files, too many files), QUIRE_IO, QUIRE_NOMEM; err names path or
+ * option. Memory: quire_text_docs_close(). */
+int quire_text_docs_open(quire_text_docs **out, const quire_text_docs_options *options,
+                         quire_error *err);
+void quire_text_docs_close(quire_text_docs *docs);
+
+/* Memory: the docs'. next() also fails with QUIRE_NOTFOUND when a whole pass over the files, read
+ * again and again, has no document. */
+const quire_doc_reader *quire_text_docs_reader(const quire_text_docs *docs);
+
+/* Write the text of task number `index` and its answer's first byte: out is cleared first.
+ * Errors: QUIRE_NOMEM. For the reader and its tests. */
+
+int quire_task_write(quire_task task, size_t n_bytes, uint64_t seed, quire_bytes *out,
+                     size_t *answer_at);
+
+#endif /* QUIRE_TRAIN_TEXT_DOCS_H */

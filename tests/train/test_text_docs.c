@@ -1,0 +1,344 @@
+/* test_text_docs.c - documents out of files and folders: separators, long documents, the split of
+ * what is held out, places, made-up tasks, and what is refused.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "train/text_docs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char dir[] = "/tmp/quire-docs-XXXXXX";
+static char path_a[64], path_b[128], folder[64];
+
+static void write_file(const char *path, const char *text, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+static const quire_text_docs_options plain = { .path = dir, .doc_bytes_max = 1000 };
+
+static quire_text_docs *open_docs(const quire_text_docs_options *options)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_text_docs *docs = NULL;
+
+    if (quire_text_docs_open(&docs, options, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return docs;
+}
+
+/* The text of the next document; NULL at the end. Static memory. */
+static const char *next_text(quire_text_docs *docs, quire_doc *doc)
+{
+    const quire_doc_reader *reader = quire_text_docs_reader(docs);
+    static char text[65536];
+    int rc = reader->next(reader->ctx, doc, NULL);
+
+    if (rc == QUIRE_NOTFOUND) {
+        return NULL;
+    }
+    assert_int_equal(rc, QUIRE_OK);
+    assert_true(doc->n >= 2 && doc->n < sizeof(text));
+    assert_int_equal(doc->tokens[0], QUIRE_BYTE_BOS);
+    assert_int_equal(doc->tokens[doc->n - 1], QUIRE_BYTE_EOS);
+    for (size_t i = 1; i + 1 < doc->n; i++) {
+        assert_true(doc->tokens[i] >= QUIRE_BYTE_FIRST &&
+                    doc->tokens[i] < (int32_t)QUIRE_BYTE_VOCAB);
+        text[i - 1] = (char)(doc->tokens[i] - QUIRE_BYTE_FIRST);
+    }
+    text[doc->n - 2] = '\0';
+    return text;
+}
+
+#define TEXT_A "one\n<|endoftext|>\ntwo\nlines\n<|endoftext|>\r\n<|endoftext|>\n<|endoftext|>x\n"
+#define TEXT_B "last \xff\n"
+
+/* a.txt has three documents, the folder's b.txt one. */
+static void write_files(void)
+{
+    write_file(path_a, TEXT_A, sizeof(TEXT_A) - 1);
+    write_file(path_b, TEXT_B, sizeof(TEXT_B) - 1);
+}
+
+static void test_separators(void **state)
+{
+    static const char *const want[] = { "one\n", "two\nlines\n", "<|endoftext|>x\n",
+                                        "last \xff\n" };
+    quire_text_docs *docs;
+    quire_doc doc;
+
+    (void)state;
+    write_files();
+    docs = open_docs(&plain);
+    for (uint32_t i = 0; i < 9; i++) { /* again and again */
+        assert_string_equal(next_text(docs, &doc), want[i % 4]);
+        assert_int_equal(doc.n_given, 0);
+    }
+    quire_text_docs_close(docs);
+}
+
+/* Cut at the first line end after the bytes, or in a line that is longer than a piece. */
+static void test_long(void **state)
+{
+    quire_text_docs_options o = plain;
+    char *text = malloc(10000);
+    quire_text_docs *docs;
+    quire_doc doc;
+
+    (void)state;
+    assert_non_null(text);
+    memset(text, 'x', 10000);
+    for (uint32_t i = 50; i < 1000; i += 50) {
+        text[i - 1] = '\n';
+    }
+    write_file(path_a, text, 10000);
+    write_file(path_b, "", 0);
+    o.doc_bytes_max = QUIRE_DOC_BYTES_MIN;
+    docs = open_docs(&o);
+    assert_int_equal(strlen(next_text(docs, &doc)), 100);
+    for (uint32_t i = 1; i < 9; i++) {
+        assert_int_equal(strlen(next_text(docs, &doc)), 100);
+    }
+    assert_int_equal(strlen(next_text(docs, &doc)), 50 + 4095);
+    assert_int_equal(strlen(next_text(docs, &doc)), 4095);
+    assert_int_equal(strlen(next_text(docs, &doc)), 10000 - 950 - 2 * 4095);
+    assert_int_equal(strlen(next_text(docs, &doc)), 100); /* from the beginning */
+    quire_text_docs_close(docs);
+    free(text);
+}
+
+/* 400 documents: each on one side, about a fifth held out, the same ones when all lie in one file
+ * after another. */
+static void test_held(void **state)
+{
+    quire_text_docs_options o = plain;
+    bool seen[400] = { false };
+    uint32_t n_held = 0;
+    quire_text_docs *docs;
+    const char *text;
+    quire_doc doc;
+    FILE *f;
+
+    (void)state;
+    write_files();
+    f = fopen(path_a, "wb");
+    assert_non_null(f);
+    for (uint32_t i = 0; i < 400; i++) {
+        (void)fprintf(f, "%u\n" QUIRE_DOC_SEPARATOR "\n", i);
+    }
+    assert_int_equal(fclose(f), 0);
+    write_file(path_b, "", 0);
+    o.held_share = 0.2;
+    o.is_held = true;
+    docs = open_docs(&o);
+    while ((text = next_text(docs, &doc)) != NULL) {
+        seen[strtoul(text, NULL, 10)] = true;
+        n_held++;
+    }
+    quire_text_docs_close(docs);
+    assert_in_range(n_held, 50, 110);
+    o.is_held = false;
+    docs = open_docs(&o);
+    for (uint32_t i = n_held; i < 400; i++) {
+        unsigned long number = strtoul(next_text(docs, &doc), NULL, 10);
+
+        assert_false(seen[number]);
+        seen[number] = true;
+    }
+    quire_text_docs_close(docs);
+}
+
+/* From any place, other readers go on with the same documents, tasks among them. */
+static void test_places(void **state)
+{
+    quire_text_docs_options o = plain;
+    quire_text_docs *docs, *other;
+    quire_doc doc;
+
+    (void)state;
+    write_files();
+    o.task_share = 0.5;
+    o.tasks = (1u << QUIRE_TASK_COUNT) - 1;
+    o.task_bytes = 100;
+    docs = open_docs(&o);
+    other = open_docs(&o);
+    for (uint32_t i = 0; i < 30; i++) {
+        const quire_doc_reader *reader = quire_text_docs_reader(docs);
+        const quire_doc_reader *resumed = quire_text_docs_reader(other);
+        uint64_t place[QUIRE_DOC_PLACE];
+        char text[2048];
+
+        reader->tell(reader->ctx, place);
+        (void)snprintf(text, sizeof(text), "%s", next_text(docs, &doc));
+        assert_int_equal(resumed->seek(resumed->ctx, place, NULL), QUIRE_OK);
+        assert_string_equal(next_text(other, &doc), text);
+    }
+    quire_text_docs_close(docs);
+    quire_text_docs_close(other);
+}
+
+/* Each task's answer stands in its text, where the task says. */
+static void test_tasks(void **state)
+{
+    quire_bytes text = { 0 };
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        char line[16];
+        size_t at;
+
+        assert_int_equal(quire_task_write(QUIRE_TASK_RECALL, 200, seed, &text, &at), QUIRE_OK);
+        assert_int_equal(text.n, at + 3);
+        (void)snprintf(line, sizeof(line), "%.3s=%.3s\n", text.data + at - 4, text.data + at);
+        assert_non_null(strstr(text.data, line));
+        assert_int_equal(quire_task_write(QUIRE_TASK_PASSKEY, 200, seed, &text, &at), QUIRE_OK);
+        assert_int_equal(text.n, at + 5);
+        assert_memory_equal(strstr(text.data, "The pass key is ") + 16, text.data + at, 5);
+        assert_int_equal(quire_task_write(QUIRE_TASK_COPY, 200, seed, &text, &at), QUIRE_OK);
+        assert_int_equal(at, 101);
+        assert_memory_equal(text.data, text.data + at, 100);
+    }
+    quire_bytes_fini(&text);
+}
+
+/* Tasks alone: only answers count; validation has some of its own, once. */
+static void test_task_docs(void **state)
+{
+    quire_text_docs_options o = { .task_share = 1,
+                                  .tasks = 1u << QUIRE_TASK_RECALL,
+                                  .task_bytes = 64,
+                                  .n_tasks = 3,
+                                  .is_held = true,
+                                  .seed = 5 };
+    quire_text_docs *docs = open_docs(&o);
+    char text[256];
+    quire_doc doc;
+
+    (void)state;
+    (void)snprintf(text, sizeof(text), "%s", next_text(docs, &doc));
+    assert_int_equal(doc.n - 1 - doc.n_given, 3);
+    assert_non_null(next_text(docs, &doc));
+    assert_non_null(next_text(docs, &doc));
+    assert_null(next_text(docs, &doc));
+    quire_text_docs_close(docs);
+    o.is_held = false;
+    docs = open_docs(&o);
+    for (uint32_t i = 0; i < 20; i++) {
+        assert_string_not_equal(next_text(docs, &doc), text);
+    }
+    quire_text_docs_close(docs);
+}
+
+static void refuse(const quire_text_docs_options *o, int status, const char *text)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_text_docs *docs = NULL;
+
+    assert_int_equal(quire_text_docs_open(&docs, o, &err), status);
+    if (strstr(err.message, text) == NULL) {
+        fail_msg("\"%s\" does not say \"%s\"", err.message, text);
+    }
+}
+
+static void test_refused(void **state)
+{
+    quire_text_docs_options o = plain;
+
+    (void)state;
+    o.path = "/nowhere/at/all";
+    refuse(&o, QUIRE_IO, "cannot read /nowhere/at/all");
+    o = plain;
+    o.doc_bytes_max = QUIRE_DOC_BYTES_MIN - 1;
+    refuse(&o, QUIRE_INVAL, "documents of 63 bytes");
+    o.doc_bytes_max = QUIRE_DOC_BYTES_MAX + 1;
+    refuse(&o, QUIRE_INVAL, "documents of 16777217 bytes");
+    o = plain;
+    o.held_share = 0.6;
+    refuse(&o, QUIRE_INVAL, "held out 0.6");
+    o = plain;
+    o.path = NULL;
+    refuse(&o, QUIRE_INVAL, "no text is given");
+    o = plain;
+    o.task_share = 0.5;
+    o.task_bytes = QUIRE_TASK_BYTES_MAX + 1;
+    o.tasks = 1;
+    refuse(&o, QUIRE_INVAL, "tasks of 1048577 bytes");
+    o.task_bytes = 100;
+    o.tasks = 0;
+    refuse(&o, QUIRE_INVAL, "at least one task");
+    o.tasks = 1u << QUIRE_TASK_COUNT;
+    refuse(&o, QUIRE_INVAL, "at least one task");
+}
+
+/* A folder without files, files without text, and a place in a file that is gone. */
+static void test_empty(void **state)
+{
+    static const uint64_t place[QUIRE_DOC_PLACE] = { 3, 0, 0, 0 };
+    quire_text_docs_options o = plain;
+    const quire_doc_reader *reader;
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_text_docs *docs;
+    quire_doc doc;
+
+    (void)state;
+    write_file(path_a, "", 0);
+    write_file(path_b, QUIRE_DOC_SEPARATOR "\n", 14);
+    docs = open_docs(&plain);
+    reader = quire_text_docs_reader(docs);
+    assert_int_equal(reader->next(reader->ctx, &doc, &err), QUIRE_NOTFOUND);
+    assert_non_null(strstr(err.message, "no text in 2 files"));
+    assert_int_equal(reader->seek(reader->ctx, place, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "the data has changed: file 4"));
+    quire_text_docs_close(docs);
+    assert_int_equal(unlink(path_b), 0);
+    o.path = folder;
+    refuse(&o, QUIRE_INVAL, "has no files");
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    if (mkdtemp(dir) == NULL) {
+        return -1;
+    }
+    (void)snprintf(path_a, sizeof(path_a), "%s/a.txt", dir);
+    (void)snprintf(folder, sizeof(folder), "%s/more", dir);
+    (void)snprintf(path_b, sizeof(path_b), "%s/b.txt", folder);
+    return mkdir(folder, 0700);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    (void)unlink(path_a);
+    (void)unlink(path_b);
+    (void)rmdir(folder);
+    return rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_separators), cmocka_unit_test(test_long),
+        cmocka_unit_test(test_held),       cmocka_unit_test(test_places),
+        cmocka_unit_test(test_tasks),      cmocka_unit_test(test_task_docs),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_empty),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -10,7 +10,7 @@ N ?= 64
 PREFIX ?= /usr/local
 export MODEL PROMPT PREFIX
 
-.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos bench-tiers chaos soak quality docs test-all coverage asan tsan tiny arm64 fuzz install clean help
+.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos bench-tiers compare-tiers chaos soak quality docs test-all coverage asan tsan tiny arm64 fuzz install clean help
 
 build: ## build the release program, build/quire (installs and fetches what is missing)
 	@scripts/build.sh release
@@ -46,8 +46,11 @@ compare-serve: build ## quire serve and llama-server under the same load: ARGS="
 bench-qos: build ## a realtime class beside batch work of 4x the capacity, alone, without classes, on llama-server: ARGS="--requests 30"
 	@peer=$$(scripts/setup.sh peers) && node scripts/bench-qos.mjs --quire build/quire --peer "$$peer" $(ARGS)
 
-bench-tiers: build ## pages on disk: first token after a restart, reading rate, cost to others: ARGS="--rounds 3"
+bench-tiers: build ## stores below memory: first token after a restart, rates, cost to others, faults: ARGS="--only restart --rounds 3"
 	@node scripts/bench-tiers.mjs --quire build/quire $(ARGS)
+
+compare-tiers: build ## conversations that come back after a restart, beside llama-server's --cache-ram and slot files: ARGS="--rounds 1"
+	@peer=$$(scripts/setup.sh peers) && node scripts/compare-tiers.mjs --quire build/quire --peer "$$peer" $(ARGS)
 
 chaos: ## faults of a cache directory, the long form: crashes at every call, 1,000 kill -9 for each way of reading
 	@scripts/chaos.sh

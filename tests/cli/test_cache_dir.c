@@ -128,6 +128,30 @@ static void run_larger_than_memory(void **state)
     assert_true(remove_dir() > 0);
 }
 
+/* What a step of a bench reads from the file: nothing with all KV in memory; with
+ * memory for a third of it, more than half. */
+static void bench_larger_than_memory(void **state)
+{
+    json_t *all, *part, *in_memory, *on_disk;
+
+    (void)state;
+    (void)new_dir("overflow-bench");
+    all = program_json(PROGRAM("bench", program_model_deep(), "-t", "1", "--fill", "fast", "-d",
+                               "3072", "-p", "0", "-n", "2", "-r", "1", "--cache-dir", dir,
+                               "--json"));
+    in_memory = json_array_get(all, 0);
+    part = program_json(PROGRAM("bench", program_model_deep(), "-t", "1", "--fill", "fast", "-d",
+                                "3072", "-p", "0", "-n", "2", "-r", "1", "--cache-dir", dir,
+                                "--kv-budget", "512KiB", "--json"));
+    on_disk = json_array_get(part, 0);
+    assert_int_equal(number(in_memory, "step_file_bytes"), 0);
+    assert_true(number(on_disk, "step_file_bytes") > number(in_memory, "kv_computed_bytes") / 2);
+    assert_true(number(on_disk, "step_file_bytes") < number(in_memory, "kv_computed_bytes"));
+    json_decref(all);
+    json_decref(part);
+    (void)remove_dir();
+}
+
 /* Another format, or another model, finds nothing and disturbs nothing. */
 static void formats_do_not_mix(void **state)
 {
@@ -457,6 +481,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(run_reads_what_it_has_written),
         cmocka_unit_test(run_larger_than_memory),
+        cmocka_unit_test(bench_larger_than_memory),
         cmocka_unit_test(formats_do_not_mix),
         cmocka_unit_test(chat_goes_on_tomorrow),
         cmocka_unit_test(serve_survives),

@@ -226,7 +226,7 @@ static json_t *row_json(const table *t, const row *r)
     }
     return json_pack(
         "{s:s, s:i, s:i, s:i, s:s, s:s, s:f, s:i, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:I, s:I, "
-        "s:o, s:o, s:o, s:o}",
+        "s:o, s:o, s:o, s:o, s:I}",
         "test", test_name(r), "sequences", (int)r->opts.n_seqs, "shared_prefix",
         (int)r->opts.shared_depth, "depth", (int)r->opts.depth, "kv", r->kv, "kv_formats",
         r->kv_text, "kv_bits_per_value", r->kv_bits, "n_tokens", (int)r->opts.n_tokens,
@@ -237,7 +237,7 @@ static json_t *row_json(const table *t, const row *r)
         "resident_peak_bytes", (json_int_t)m->resident_peak_bytes, "attention_share",
         quire_json_real(m->attn_share), "append_share", quire_json_real(m->append_share),
         "attention_roofline_share", share_json(roofline_share(t, r, true)), "roofline_share",
-        share_json(roofline_share(t, r, false)));
+        share_json(roofline_share(t, r, false)), "step_file_bytes", (json_int_t)m->step_file_bytes);
 }
 
 /* The machine and the settings of the measurement. */

@@ -182,6 +182,17 @@ static void take_memory(bench *b, quire_measurement *out)
     }
 }
 
+/* What has been read so far from the file for KV larger than the budget. */
+static uint64_t file_bytes(const bench *b)
+{
+    quire_offload_stats stats = { .pages = 0 };
+
+    if (b->session->offload != NULL) {
+        quire_offload_stats_get(b->session->offload, &stats);
+    }
+    return stats.file.read_bytes_total;
+}
+
 /* Add up the times of the steps of all repeats. */
 static void take_times(const bench *b, const quire_runtime_stats *before, quire_measurement *out)
 {
@@ -206,6 +217,7 @@ static void take_times(const bench *b, const quire_runtime_stats *before, quire_
 static int run_repeats(bench *b, quire_measurement *out)
 {
     const quire_measure_opts *o = b->opts;
+    const uint64_t file_bytes_before = file_bytes(b);
     quire_runtime_stats before;
 
     quire_runtime_stats_get(b->session->runtime, &before);
@@ -224,6 +236,10 @@ static int run_repeats(bench *b, quire_measurement *out)
         /* After each repeat, so that an interruption keeps the figures so far. */
         take_times(b, &before, out);
         take_memory(b, out);
+        if (o->test == QUIRE_BENCH_DECODE) {
+            out->step_file_bytes =
+                (file_bytes(b) - file_bytes_before) / ((uint64_t)o->n_tokens * out->n_repeats);
+        }
         summarize(out);
     }
     return QUIRE_OK;

@@ -47,7 +47,8 @@ typedef struct quire_measurement {
     uint64_t kv_peak_bytes;     /* most pages held: at the end, or during recomputation */
     uint64_t kv_extent_bytes;   /* taken from the OS */
     /* Of an average decode step; 0 for prefill. */
-    double step_read_bytes; /* KV that must be read, shared KV once */
+    double step_read_bytes;   /* KV that must be read, shared KV once */
+    uint64_t step_file_bytes; /* of it read from the file for KV larger than the budget */
     double step_s;
     double step_attn_s;           /* of it in the attention op */
     uint64_t resident_peak_bytes; /* of the process until now */

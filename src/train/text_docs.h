@@ -11,7 +11,8 @@
  * target. A task is made from the seed and its number alone.
  *
  * Tokens are bytes: byte b is 3 + b, a document begins with QUIRE_BYTE_BOS and ends with
- * QUIRE_BYTE_EOS. The ids are those of an SPM vocabulary with byte tokens and no pieces.
+ * QUIRE_BYTE_EOS. The ids are those of an SPM vocabulary with byte tokens, in which the blank is a
+ * piece and a spare token has the blank's byte.
  *
  * Thread: owner.
  *
@@ -26,7 +27,7 @@
 #define QUIRE_BYTE_BOS     1
 #define QUIRE_BYTE_EOS     2
 #define QUIRE_BYTE_FIRST   3
-#define QUIRE_BYTE_VOCAB   259u
+#define QUIRE_BYTE_VOCAB   260u
 
 #define QUIRE_DOC_SEPARATOR  "<|endoftext|>"
 #define QUIRE_DOC_BYTES_MIN  64u

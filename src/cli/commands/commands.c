@@ -16,9 +16,12 @@
 #define COMMANDS_MAX 16
 
 const quire_command *const quire_commands[] = {
-    &quire_command_run,  &quire_command_chat,      &quire_command_perplexity, &quire_command_bench,
-    &quire_command_info, &quire_command_calibrate, &quire_command_serve,      &quire_command_cache,
-    &quire_command_sim,  &quire_command_analyze,
+    &quire_command_run,   &quire_command_chat,      &quire_command_perplexity, &quire_command_bench,
+    &quire_command_info,  &quire_command_calibrate, &quire_command_serve,      &quire_command_cache,
+    &quire_command_sim,   &quire_command_analyze,
+#ifdef QUIRE_HAS_TRAIN
+    &quire_command_train,
+#endif
 };
 const size_t quire_n_commands = sizeof(quire_commands) / sizeof(quire_commands[0]);
 

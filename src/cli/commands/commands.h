@@ -16,6 +16,7 @@ extern const quire_command quire_command_serve;
 extern const quire_command quire_command_cache;
 extern const quire_command quire_command_sim;
 extern const quire_command quire_command_analyze;
+extern const quire_command quire_command_train; /* builds with QUIRE_HAS_TRAIN */
 
 /* All commands, in the order of --help. */
 extern const quire_command *const quire_commands[];

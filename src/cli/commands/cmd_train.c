@@ -1,0 +1,441 @@
+/* cmd_train.c - quire train: trains a small model, and writes it as a GGUF file.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/commands.h"
+#include "cli/commands/new_file.h"
+#include "cli/commands/talk.h"
+#include "cli/settings/args.h"
+#include "cli/settings/settings.h"
+
+#include "base/check.h"
+#include "base/cpu.h"
+#include "model/gguf_write.h"
+#include "train/text_docs.h"
+#include "train/trainer.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HELD_TASKS 64u /* tasks of a validation without text */
+
+typedef struct train_args {
+    quire_common_args common; /* threads, json */
+    const char *config;
+    const char *data;
+    const char *checkpoint;
+    const char *out;
+    const char *scheme;
+    int64_t n_layer, d_model, n_head, n_kv_head, d_head, d_ff;
+    double rope_base;
+    bool no_qk_norm, is_untied;
+    int gate_form;
+    int64_t n_tokens, n_rows, n_accumulate, n_steps, n_warmup;
+    double rate, rate_end, decay, clip, rise_max;
+    int64_t seed;
+    double held_share, task_share;
+    uint64_t doc_bytes, task_bytes;
+    int64_t every_log, every_held, every_save, n_held;
+    quire_settings settings;
+} train_args;
+
+static const char *const gate_forms[] = { "half", "full", "heads", NULL };
+
+/* clang-format off */
+#define AT(field) .offset = offsetof(train_args, field)
+static const quire_opt options[] = {
+    { .names = { "--config" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .is_flag_only = true,
+      AT(config), .help = "YAML file with settings: n_layer: 8 is --n-layer 8" },
+    { .names = { "--data" }, .type = QUIRE_OPT_TEXT, .unit = "PATH", AT(data),
+      .initial_text = "tasks alone",
+      .help = "a text file, or a folder of them; documents end at lines <|endoftext|>" },
+    { .names = { "--checkpoint" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .is_required = true,
+      AT(checkpoint), .help = "state of the run; when the file exists, the run goes on from it" },
+    { .names = { "-o", "--output" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", AT(out),
+      .initial_text = "none", .help = "GGUF file (f32) of the trained model, written at the end" },
+    { .names = { "--scheme" }, .type = QUIRE_OPT_TEXT, .unit = "NAME", .initial = "fusedkv-lite",
+      AT(scheme), .section = "model",
+      .help = "which layers share K and V: mha, gqa, mqa, cla2, yoco, fusedkv, fusedkv-lite, "
+              "fusedkv-lite-learnable" },
+    { .names = { "--n-layer" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_TRAIN_LAYERS_MAX, .initial = "8", AT(n_layer), .help = "layers" },
+    { .names = { "--d-model" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "128", AT(d_model), .help = "width" },
+    { .names = { "--n-head" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "4", AT(n_head), .help = "heads" },
+    { .names = { "--n-kv-head" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_TRAIN_SIZE_MAX, .initial_text = "as many as heads", AT(n_kv_head),
+      .help = "KV heads" },
+    { .names = { "--d-head" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 2,
+      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "32", AT(d_head), .help = "size of a head" },
+    { .names = { "--d-ff" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "352", AT(d_ff), .help = "width of feed-forward" },
+    { .names = { "--rope-base" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 2, .max = 1e9,
+      .initial = "10000", AT(rope_base), .help = "base of the rotary embedding" },
+    { .names = { "--no-qk-norm" }, .type = QUIRE_OPT_FLAG, AT(no_qk_norm),
+      .help = "no norms of query and key heads" },
+    { .names = { "--untied" }, .type = QUIRE_OPT_FLAG, AT(is_untied),
+      .help = "output weights of their own, not those of the embedding" },
+    { .names = { "--gates" }, .type = QUIRE_OPT_CHOICE, .choices = gate_forms, .initial = "half",
+      AT(gate_form), .help = "numbers in a gate: one for both halves of a head, for a head, or for "
+                             "each head" },
+    { .names = { "-c", "--ctx" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 8, .max = 8192,
+      .initial = "512", AT(n_tokens), .section = "training",
+      .help = "context: tokens of a row, into which documents are packed" },
+    { .names = { "--rows" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 4096,
+      .initial = "8", AT(n_rows), .help = "rows of a batch" },
+    { .names = { "--accumulate" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
+      .max = QUIRE_TRAIN_ACCUMULATE_MAX, .initial = "1", AT(n_accumulate),
+      .help = "batches of a step" },
+    { .names = { "--steps" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1e9,
+      .initial = "1000", AT(n_steps), .help = "steps of the run" },
+    { .names = { "--warmup" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 1e9,
+      .initial = "100", AT(n_warmup), .help = "steps in which the learning rate rises" },
+    { .names = { "--rate" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 10,
+      .initial = "0.001", AT(rate), .help = "highest learning rate of AdamW" },
+    { .names = { "--rate-end" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 10,
+      .initial = "0.0001", AT(rate_end), .help = "learning rate at the end of its cosine" },
+    { .names = { "--decay" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 10,
+      .initial = "0.1", AT(decay), .help = "weight decay of matrices" },
+    { .names = { "--clip" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 1e9,
+      .initial = "1", AT(clip), .help = "largest norm of the gradient; 0: any" },
+    { .names = { "--rise-max" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 1e9,
+      .initial = "3", AT(rise_max),
+      .help = "the run stops when the loss is so far above its lowest value; 0: never" },
+    { .names = { "--seed" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 4294967295.0,
+      .initial = "1", AT(seed), .help = "seed of first weights and tasks" },
+    QUIRE_ROW_THREADS,
+    { .names = { "--doc-bytes" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",
+      .min = QUIRE_DOC_BYTES_MIN, .max = QUIRE_DOC_BYTES_MAX, .initial = "64KiB", AT(doc_bytes),
+      .section = "data", .help = "longer documents are cut at the next line end" },
+    { .names = { "--held" }, .type = QUIRE_OPT_REAL, .unit = "SHARE", .min = 0, .max = 0.5,
+      .initial = "0.02", AT(held_share), .help = "share of documents for validation" },
+    { .names = { "--tasks" }, .type = QUIRE_OPT_REAL, .unit = "SHARE", .min = 0, .max = 1,
+      .initial_text = "0; 1 without --data", AT(task_share),
+      .help = "share of documents that are made-up tasks: recall, passkey, copy" },
+    { .names = { "--task-bytes" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",
+      .min = QUIRE_TASK_BYTES_MIN, .max = QUIRE_TASK_BYTES_MAX, .initial = "256", AT(task_bytes),
+      .help = "length of a task, about" },
+    { .names = { "--log-every" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1e9,
+      .initial = "10", AT(every_log), .section = "reports", .help = "steps between lines" },
+    { .names = { "--held-every" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1e9,
+      .initial = "200", AT(every_held), .help = "steps between validations" },
+    { .names = { "--held-batches" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1e9,
+      .initial = "20", AT(n_held), .help = "batches of a validation, at most" },
+    { .names = { "--save-every" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1e9,
+      .initial = "200", AT(every_save), .help = "steps between checkpoints" },
+    { .names = { "--json" }, .type = QUIRE_OPT_FLAG, AT(common.is_json),
+      .help = "lines on stdout as JSON objects" },
+};
+/* clang-format on */
+
+typedef struct train_run {
+    const train_args *args;
+    quire_train_plan plan;
+    quire_trainer *trainer;
+    quire_text_docs *docs;
+    quire_text_docs *held;
+    quire_packer packer;
+    double product_rate; /* FLOP/s */
+    double start_s;
+    uint64_t start_tokens; /* of the run when this process began */
+} train_run;
+
+static volatile sig_atomic_t is_terminated;
+
+static void on_terminate(int signal_number)
+{
+    (void)signal_number;
+    is_terminated = 1;
+}
+
+static bool must_stop(void)
+{
+    return is_terminated != 0 || quire_interrupt_seen();
+}
+
+/* ---- set-up ---- */
+
+static int make_plan(train_run *r, quire_error *err)
+{
+    const train_args *a = r->args;
+
+    r->plan = (quire_train_plan){
+        .shape = { .n_vocab = QUIRE_BYTE_VOCAB,
+                   .n_layer = (uint32_t)a->n_layer,
+                   .d_model = (uint32_t)a->d_model,
+                   .n_head = (uint32_t)a->n_head,
+                   .n_kv_head = (uint32_t)(a->n_kv_head > 0 ? a->n_kv_head : a->n_head),
+                   .d_head = (uint32_t)a->d_head,
+                   .d_ff = (uint32_t)a->d_ff,
+                   .rope_base = a->rope_base,
+                   .norm_epsilon = 1e-5,
+                   .has_qk_norm = !a->no_qk_norm,
+                   .is_tied = !a->is_untied,
+                   .gate_form = (quire_gate_form)a->gate_form },
+        .n_rows = (uint32_t)a->n_rows,
+        .n_tokens = (uint32_t)a->n_tokens,
+        .n_accumulate = (uint32_t)a->n_accumulate,
+        .n_threads = a->common.n_threads > 0 ? (uint32_t)a->common.n_threads : quire_cpus_usable(),
+        .n_steps = (uint64_t)a->n_steps,
+        .n_warmup = (uint64_t)a->n_warmup,
+        .rate = a->rate,
+        .rate_end = a->rate_end < a->rate ? a->rate_end : a->rate,
+        .beta1 = QUIRE_TRAIN_BETA1,
+        .beta2 = QUIRE_TRAIN_BETA2,
+        .epsilon = QUIRE_TRAIN_EPSILON,
+        .decay = a->decay,
+        .clip = a->clip,
+        .rise_max = a->rise_max,
+        .seed = (uint64_t)a->seed,
+    };
+    return quire_train_scheme_set(&r->plan.shape, a->scheme, err);
+}
+
+static int open_data(train_run *r, quire_error *err)
+{
+    const train_args *a = r->args;
+    quire_text_docs_options o = { .path = a->data,
+                                  .doc_bytes_max = a->doc_bytes,
+                                  .held_share = a->data != NULL ? a->held_share : 0,
+                                  .task_share = a->data != NULL ? a->task_share : 1,
+                                  .tasks = (1u << QUIRE_TASK_COUNT) - 1,
+                                  .task_bytes = a->task_bytes,
+                                  .n_tasks = HELD_TASKS,
+                                  .seed = (uint64_t)a->seed };
+
+    QUIRE_TRY(quire_text_docs_open(&r->docs, &o, err));
+    quire_packer_init(&r->packer, quire_text_docs_reader(r->docs));
+    o.is_held = true;
+    o.task_share = a->data != NULL ? 0 : 1;
+    return quire_text_docs_open(&r->held, &o, err);
+}
+
+static int resume(train_run *r, quire_error *err)
+{
+    int rc = quire_trainer_load(r->trainer, &r->packer, r->args->checkpoint, err);
+
+    if (rc == QUIRE_NOTFOUND) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(rc);
+    quire_say("going on from step %llu of %s", (unsigned long long)quire_trainer_steps(r->trainer),
+              r->args->checkpoint);
+    return QUIRE_OK;
+}
+
+/* ---- reports ---- */
+
+static void report_step(train_run *r, const quire_train_report *s)
+{
+    double seconds = quire_now_s() - r->start_s;
+    double rate = quire_rate((double)(s->n_tokens - r->start_tokens), seconds);
+    double share =
+        r->product_rate > 0 ? rate * quire_train_flop_per_token(r->trainer) / r->product_rate : 0;
+    double per_step = (double)r->plan.n_accumulate * r->plan.n_rows * r->plan.n_tokens;
+    double left_s = rate > 0 ? (double)(r->plan.n_steps - s->step) * per_step / rate : 0;
+
+    if (r->args->common.is_json) {
+        (void)quire_stdout_json(json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "step",
+                                          (json_int_t)s->step, "loss", s->loss, "gradient_norm",
+                                          s->gradient_norm, "rate", s->rate, "tokens",
+                                          (json_int_t)s->n_tokens, "tokens_per_s", rate,
+                                          "product_share", share, "left_s", left_s));
+    } else {
+        printf("step %llu of %llu   loss %.4f   %.0f tokens/s   %.0f %% of sgemm   %.0f s left\n",
+               (unsigned long long)s->step, (unsigned long long)r->plan.n_steps, s->loss, rate,
+               100 * share, left_s);
+        (void)fflush(stdout);
+    }
+}
+
+static int report_held(train_run *r, quire_error *err)
+{
+    static const uint64_t beginning[QUIRE_DOC_PLACE];
+    const quire_doc_reader *reader = quire_text_docs_reader(r->held);
+    uint64_t step = quire_trainer_steps(r->trainer), n_targets;
+    quire_packer packer;
+    double loss;
+
+    QUIRE_TRY(reader->seek(reader->ctx, beginning, err));
+    quire_packer_init(&packer, reader);
+    QUIRE_TRY(quire_trainer_evaluate(r->trainer, &packer, (uint64_t)r->args->n_held, &loss,
+                                     &n_targets, err));
+    if (n_targets == 0) {
+        return QUIRE_OK;
+    }
+    if (r->args->common.is_json) {
+        (void)quire_stdout_json(json_pack("{s:I, s:f, s:I}", "step", (json_int_t)step, "held_loss",
+                                          loss, "held_tokens", (json_int_t)n_targets));
+    } else {
+        printf("step %llu   validation loss %.4f (%llu tokens)\n", (unsigned long long)step, loss,
+               (unsigned long long)n_targets);
+    }
+    return QUIRE_OK;
+}
+
+/* ---- the run ---- */
+
+static int save(train_run *r, quire_error *err)
+{
+    return quire_trainer_save(r->trainer, &r->packer, r->args->checkpoint, err);
+}
+
+static int train(train_run *r, quire_error *err)
+{
+    const train_args *a = r->args;
+    uint64_t step = quire_trainer_steps(r->trainer);
+
+    r->start_s = quire_now_s();
+    while (step < r->plan.n_steps && !must_stop()) {
+        quire_train_report report;
+
+        QUIRE_TRY(quire_trainer_step(r->trainer, &r->packer, &report, err));
+        if (step == quire_trainer_steps(r->trainer) - 1 && r->start_tokens == 0) {
+            r->start_tokens = report.n_tokens -
+                              (uint64_t)r->plan.n_accumulate * r->plan.n_rows * r->plan.n_tokens;
+        }
+        step = report.step;
+        if (step % (uint64_t)a->every_log == 0 || step == r->plan.n_steps) {
+            report_step(r, &report);
+        }
+        if (step % (uint64_t)a->every_held == 0 && step < r->plan.n_steps) {
+            QUIRE_TRY(report_held(r, err));
+        }
+        if (step % (uint64_t)a->every_save == 0) {
+            QUIRE_TRY(save(r, err));
+        }
+    }
+    QUIRE_TRY(save(r, err));
+    return must_stop() ? QUIRE_CANCELED : report_held(r, err);
+}
+
+/* Plain maps with norms of heads are Qwen 3's, which other programs know too. */
+static bool is_qwen3(const quire_train_shape *s)
+{
+    bool is_plain = s->has_qk_norm;
+
+    for (uint32_t i = 0; i < s->n_layer; i++) {
+        is_plain = is_plain && quire_train_stores_k(s, i) && quire_train_stores_v(s, i);
+    }
+    return is_plain;
+}
+
+static int export_model(const train_run *r, const char *path, quire_error *err)
+{
+    const quire_train_layout *layout = quire_trainer_layout(r->trainer);
+    const quire_train_shape *s = &r->plan.shape;
+    bool is_plain = is_qwen3(s);
+    quire_gguf_out out = { .arch = is_plain ? "qwen3" : "quire",
+                           .name = s->scheme,
+                           .n_layer = s->n_layer,
+                           .n_ctx = r->plan.n_tokens,
+                           .d_model = s->d_model,
+                           .d_ff = s->d_ff,
+                           .n_head = s->n_head,
+                           .n_kv_head = s->n_kv_head,
+                           .d_head = s->d_head,
+                           .rope_base = (float)s->rope_base,
+                           .norm_epsilon = (float)s->norm_epsilon,
+                           .kv_scheme = is_plain ? NULL : s->scheme,
+                           .kv_source_k = is_plain ? NULL : &s->source_k[0][0],
+                           .kv_source_v = is_plain ? NULL : &s->source_v[0][0],
+                           .n_tensors = layout->n_tensors };
+    quire_gguf_out_tensor *tensors = calloc(layout->n_tensors, sizeof(*tensors));
+    int rc;
+
+    if (tensors == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    for (uint32_t i = 0; i < layout->n_tensors; i++) {
+        const quire_train_tensor *t = &layout->tensors[i];
+
+        tensors[i] = (quire_gguf_out_tensor){ t->name, t->n_cols, t->n_rows,
+                                              quire_trainer_parameters(r->trainer) + t->at };
+    }
+    out.tensors = tensors;
+    rc = quire_gguf_write(path, &out, err);
+    free(tensors);
+    return rc;
+}
+
+static int write_model(const train_run *r, quire_error *err)
+{
+    quire_new_file file;
+    int rc;
+
+    if (r->args->out == NULL) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_new_file_open(&file, r->args->out, err));
+    rc = export_model(r, file.work_path, err);
+    if (rc == QUIRE_OK) {
+        return quire_new_file_finish(&file, err);
+    }
+    quire_new_file_discard(&file);
+    return rc;
+}
+
+static int run_all(train_run *r, quire_error *err)
+{
+    struct sigaction action = { .sa_handler = on_terminate };
+
+    QUIRE_TRY(make_plan(r, err));
+    QUIRE_TRY(quire_trainer_create(&r->trainer, &r->plan, err));
+    QUIRE_TRY(open_data(r, err));
+    QUIRE_TRY(resume(r, err));
+    (void)sigaction(SIGTERM, &action, NULL);
+    quire_interrupt_catch();
+    r->product_rate = quire_trainer_product_rate(r->trainer);
+    quire_say("%zu parameters, %s, sgemm %.0f GFLOP/s",
+              quire_trainer_layout(r->trainer)->n_parameters, r->plan.shape.scheme,
+              r->product_rate * 1e-9);
+    QUIRE_TRY(train(r, err));
+    return write_model(r, err);
+}
+
+static int run(void *opaque)
+{
+    train_args *args = opaque;
+    train_run r = { .args = args };
+    quire_error err = QUIRE_ERROR_INIT;
+    int rc = run_all(&r, &err);
+    int exit_status = QUIRE_EXIT_OK;
+
+    if (rc == QUIRE_CANCELED) {
+        quire_say("stopped at step %llu; the same command goes on from %s",
+                  (unsigned long long)quire_trainer_steps(r.trainer), args->checkpoint);
+    } else if (rc < 0) {
+        exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
+    }
+    quire_trainer_destroy(r.trainer);
+    quire_text_docs_close(r.docs);
+    quire_text_docs_close(r.held);
+    quire_settings_fini(&args->settings);
+    return exit_status;
+}
+
+static int parse(int argc, char *const *argv, void *opaque, quire_error *err)
+{
+    train_args *args = opaque;
+
+    return quire_settings_read(&args->settings, &quire_command_train, argc, argv, args, err);
+}
+
+const quire_command quire_command_train = {
+    .name = "train",
+    .usage = "[--config] FILE [options]",
+    .summary = "Trains a small model whose layers may share K and V.",
+    .notes = "All options can be given in the YAML file (--n-layer as n_layer). Tokens are bytes.\n"
+             "Ctrl-C and SIGTERM write a checkpoint; the same command goes on from it, with the "
+             "same bits.\n\n"
+             "example: quire train --data texts/ --scheme fusedkv-lite --checkpoint run.checkpoint "
+             "-o model.gguf",
+    .options = options,
+    .n_options = sizeof(options) / sizeof(options[0]),
+    .positional = "--config",
+    .args_bytes = sizeof(train_args),
+    .has_settings = true,
+    .parse = parse,
+    .run = run,
+};

@@ -1,0 +1,49 @@
+/* gguf_write.h - a trained model as a GGUF file in f32.
+ *
+ * The vocabulary is SPM with byte tokens: <unk>, <s>, </s>, then byte b as 3 + b; the blank is the
+ * one piece.
+ *
+ * Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_GGUF_WRITE_H
+#define QUIRE_MODEL_GGUF_WRITE_H
+
+#include "quire/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define QUIRE_GGUF_BYTE_VOCAB 260u
+
+typedef struct quire_gguf_out_tensor {
+    const char *name;
+    uint32_t n_cols; /* the fastest dimension */
+    uint32_t n_rows; /* 1: a vector */
+    const float *data;
+} quire_gguf_out_tensor;
+
+typedef struct quire_gguf_out {
+    const char *arch; /* "quire", "qwen3" */
+    const char *name;
+    uint32_t n_layer;
+    uint32_t n_ctx;
+    uint32_t d_model;
+    uint32_t d_ff;
+    uint32_t n_head;
+    uint32_t n_kv_head;
+    uint32_t d_head;
+    float rope_base;
+    float norm_epsilon;
+    const char *kv_scheme;      /* NULL, like the next two: no such keys */
+    const int32_t *kv_source_k; /* [n_layer][2] */
+    const int32_t *kv_source_v;
+    const quire_gguf_out_tensor *tensors; /* [n_tensors] */
+    uint32_t n_tensors;
+} quire_gguf_out;
+
+/* Write the file under this name; one of that name is overwritten. Errors: QUIRE_IO (a part may lie
+ * there), QUIRE_NOMEM, QUIRE_INVAL (a name of more than 63 bytes). */
+int quire_gguf_write(const char *path, const quire_gguf_out *model, quire_error *err);
+
+#endif /* QUIRE_MODEL_GGUF_WRITE_H */

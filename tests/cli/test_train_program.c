@@ -1,0 +1,184 @@
+/* test_train_program.c - quire train end to end: a configuration, SIGTERM and going on with the
+ * same bits, the written model in quire perplexity, and what is refused.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "cli/commands/talk.h"
+#include "program.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A configuration of a small model, with the scheme, the steps and the files of a run. */
+static const char *write_config(const char *run, const char *scheme, unsigned n_steps)
+{
+    char text[1024], name[64];
+    int n =
+        snprintf(text, sizeof(text),
+                 "data: %s\nscheme: %s\ncheckpoint: %s.checkpoint\noutput: %s.gguf\n"
+                 "n_layer: 4\nd_model: 32\nn_head: 2\nd_head: 16\nd_ff: 48\nctx: 64\nrows: 4\n"
+                 "steps: %u\nwarmup: 5\nrate: 0.005\nrate_end: 0.005\ndoc_bytes: 500\n"
+                 "log_every: 5\nsave_every: 1000\nthreads: 2\n",
+                 program_data("fables.txt"), scheme, program_path(run), program_path(run), n_steps);
+
+    (void)snprintf(name, sizeof(name), "%s.yaml", run);
+    return program_file(name, text, (size_t)n);
+}
+
+/* A path of a run that program_clean() does not know. Static until the second next call. */
+static const char *file_of(const char *run, const char *ending)
+{
+    static char paths[2][512];
+    static unsigned next;
+    char *path = paths[next++ % 2];
+
+    (void)snprintf(path, sizeof(paths[0]), "%s%s", program_path(run), ending);
+    return path;
+}
+
+static char *read_file(const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    char *bytes = malloc((size_t)1 << 22);
+
+    assert_non_null(f);
+    assert_non_null(bytes);
+    *n = fread(bytes, 1, (size_t)1 << 22, f);
+    assert_int_equal(fclose(f), 0);
+    return bytes;
+}
+
+static void remove_run(const char *run)
+{
+    (void)unlink(file_of(run, ".checkpoint"));
+    (void)unlink(file_of(run, ".gguf"));
+}
+
+/* Perplexity of the written model is about what the run's last loss promises. */
+static void check_served(const char *run, double loss)
+{
+    program_result result = program_expect(0, PROGRAM("perplexity", "-m", file_of(run, ".gguf"),
+                                                      "-f", program_data("fables.txt"), "-c", "64",
+                                                      "--chunks", "100", "--kv", "f32"));
+    const char *said = strstr(result.out, "perplexity ");
+
+    assert_non_null(said);
+    assert_true(fabs(log(strtod(said + strlen("perplexity "), NULL)) - loss) < 0.25);
+    program_free(&result);
+}
+
+static void test_trains(void **state)
+{
+    static const char *const schemes[] = { "gqa", "fusedkv", "fusedkv-lite" };
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        const char *config = write_config("plain", schemes[i], 60);
+        program_result result =
+            program_expect(0, PROGRAM("train", config, "--n-kv-head", i == 0 ? "1" : "2"));
+        const char *said = strstr(result.out, "validation loss ");
+
+        assert_says(result.out, "step 60 of 60   loss ");
+        assert_says(result.out, "of sgemm");
+        assert_non_null(said);
+        assert_true(strtod(said + strlen("validation loss "), NULL) < 3.5); /* log 260 = 5.56 */
+        check_served("plain", strtod(said + strlen("validation loss "), NULL));
+        program_free(&result);
+        remove_run("plain");
+    }
+}
+
+/* SIGTERM after some steps; the same command goes on, and the model has the bits of one run. */
+static void test_terminated(void **state)
+{
+    const char *config = write_config("whole", "fusedkv", 300);
+    program_result result = program_expect(0, PROGRAM("train", config));
+    program_running running;
+    size_t n_whole, n_parts;
+    char *whole, *parts;
+
+    (void)state;
+    program_free(&result);
+    config = write_config("parts", "fusedkv", 300);
+    running = program_start(PROGRAM("train", config, "--log-every", "1"));
+    free(program_line_with(running.out, "step 3 of"));
+    assert_int_equal(kill(running.pid, SIGTERM), 0);
+    assert_int_equal(program_end(&running), 0);
+    assert_int_equal(access(file_of("parts", ".gguf"), F_OK), -1);
+    result = program_expect(0, PROGRAM("train", config, "--threads", "1"));
+    assert_says(result.err, "going on from step ");
+    program_free(&result);
+    whole = read_file(file_of("whole", ".gguf"), &n_whole);
+    parts = read_file(file_of("parts", ".gguf"), &n_parts);
+    assert_int_equal(n_whole, n_parts);
+    assert_memory_equal(whole, parts, n_whole);
+    free(whole);
+    free(parts);
+    remove_run("whole");
+    remove_run("parts");
+}
+
+/* Tasks without text, as lines of JSON. */
+static void test_json(void **state)
+{
+    program_result result = program_expect(
+        0, PROGRAM("train", "--checkpoint", file_of("tasks", ".checkpoint"), "--n-layer", "2",
+                   "--d-model", "16", "--d-ff", "16", "--rows", "2", "-c", "64", "--steps", "4",
+                   "--log-every", "2", "--task-bytes", "64", "--json"));
+    json_t *line = json_loads(result.out, JSON_DISABLE_EOF_CHECK, NULL);
+
+    (void)state;
+    assert_int_equal(json_integer_value(json_object_get(line, "step")), 2);
+    assert_true(json_real_value(json_object_get(line, "loss")) > 1);
+    assert_int_equal(json_integer_value(json_object_get(line, "tokens")), 2 * 2 * 64);
+    json_decref(line);
+    assert_says(result.out, "\"held_loss\"");
+    program_free(&result);
+    remove_run("tasks");
+}
+
+static void test_refused(void **state)
+{
+    const char *path = file_of("refused", ".checkpoint");
+    program_result result =
+        program_expect(1, PROGRAM("train", "--checkpoint", path, "--scheme", "fusedkv-light"));
+
+    (void)state;
+    assert_says(result.err, "is \"fusedkv-lite\" meant?");
+    program_free(&result);
+    result = program_expect(1, PROGRAM("train", "--checkpoint", path, "--data", "/nowhere"));
+    assert_says(result.err, "cannot read /nowhere");
+    program_free(&result);
+    result = program_expect(2, PROGRAM("train", "--checkpoint", path, "--ctx", "9000"));
+    assert_says(result.err, "8192");
+    program_free(&result);
+    result = program_expect(2, PROGRAM("train"));
+    assert_says(result.err, "--checkpoint");
+    program_free(&result);
+    result = program_expect(
+        2, PROGRAM("train", program_file("bad.yaml", "n_layers: 4\n", 12), "--checkpoint", path));
+    assert_says(result.err, "n_layer");
+    program_free(&result);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_trains),
+        cmocka_unit_test(test_terminated),
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, program_clean);
+}

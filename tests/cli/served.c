@@ -28,45 +28,71 @@ uint16_t served_port(const program_running *running)
     return port;
 }
 
-const char *served_ask(uint16_t port, const char *method, const char *path, const char *body)
+const char *served_exchange(const served_at *at, const char *method, const char *path,
+                            const char *body)
 {
     static char reply[REPLY_MAX];
-    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(port) };
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(at->port) };
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     char request[4096];
     size_t n = 0;
     ssize_t got;
-    const char *begin;
 
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    assert_int_equal(inet_pton(AF_INET, at->address, &to.sin_addr), 1);
     assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
     (void)snprintf(request, sizeof request,
-                   "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                   "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s"
                    "Connection: close\r\nContent-Length: %zu\r\n\r\n%s",
-                   method, path, strlen(body), body);
+                   method, path, at->address, at->headers, strlen(body), body);
     assert_int_equal(write(fd, request, strlen(request)), (ssize_t)strlen(request));
     while (n + 1 < sizeof reply && (got = read(fd, reply + n, sizeof reply - 1 - n)) > 0) {
         n += (size_t)got;
     }
     reply[n] = '\0';
     (void)close(fd);
-    begin = strstr(reply, "\r\n\r\n");
+    return reply;
+}
+
+const char *served_body(const char *reply)
+{
+    const char *begin = strstr(reply, "\r\n\r\n");
+
     assert_non_null(begin);
     return begin + 4;
 }
 
-double served_metric(uint16_t port, const char *name)
+/* Of this machine. */
+static served_at here(uint16_t port)
 {
-    const char *text = served_ask(port, "GET", "/metrics", "");
+    return (served_at){ .address = "127.0.0.1", .port = port, .headers = "" };
+}
+
+const char *served_ask(uint16_t port, const char *method, const char *path, const char *body)
+{
+    const served_at at = here(port);
+
+    return served_body(served_exchange(&at, method, path, body));
+}
+
+double served_metric_at(const served_at *at, const char *name)
+{
+    const char *text = served_body(served_exchange(at, "GET", "/metrics", ""));
     char line[256];
-    const char *at;
+    const char *found;
 
     (void)snprintf(line, sizeof line, "\n%s ", name);
-    at = strstr(text, line);
-    if (at == NULL) {
+    found = strstr(text, line);
+    if (found == NULL) {
         fail_msg("no metric %s", name);
     }
-    return strtod(at + strlen(line), NULL);
+    return strtod(found + strlen(line), NULL);
+}
+
+double served_metric(uint16_t port, const char *name)
+{
+    const served_at at = here(port);
+
+    return served_metric_at(&at, name);
 }
 
 const char served_story[] =

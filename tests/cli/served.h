@@ -17,8 +17,22 @@
 /* A request to /v1/completions with a prompt of some pages. */
 extern const char served_story[];
 
+/* A server that is asked. */
+typedef struct served_at {
+    const char *address; /* IPv4 */
+    uint16_t port;
+    const char *headers; /* further ones, each with its CR LF; "" for none */
+} served_at;
+
 /* Wait until a started server is ready. Returns its port. */
 uint16_t served_port(const program_running *running);
+/* One request; the whole reply with its headers, in static memory, until the next request. */
+const char *served_exchange(const served_at *at, const char *method, const char *path,
+                            const char *body);
+/* Where the body of a reply begins. */
+const char *served_body(const char *reply);
+/* The value of a metric of a server. */
+double served_metric_at(const served_at *at, const char *name);
 /* One request to this machine; the reply's body, in static memory. */
 const char *served_ask(uint16_t port, const char *method, const char *path, const char *body);
 /* The value of a metric. */

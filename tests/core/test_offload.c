@@ -135,18 +135,18 @@ static void test_refusals(void **state)
     assert_non_null(s);
     open_on(&t, s, N_PAGES);
     seq = test_open(t.cache);
-    test_append(t.cache, seq, 2 * P + 1);
+    test_append(t.cache, seq, 3 * P + 1);
     page = test_page_of(t.cache, seq, 0, 0);
     assert_int_equal(quire_cache_page_offload(t.cache, QUIRE_PAGE_NULL, 0), QUIRE_NOTFOUND);
     assert_int_equal(quire_cache_page_offload(t.cache, 100, 0), QUIRE_NOTFOUND);
-    assert_int_equal(offload(&t, s, test_page_of(t.cache, seq, 0, 2 * P), 0), QUIRE_INVAL);
+    assert_int_equal(offload(&t, s, test_page_of(t.cache, seq, 0, 3 * P), 0), QUIRE_INVAL);
     assert_int_equal(quire_cache_page_onload(t.cache, page, s->bytes[0], PAGE_BYTES),
                      QUIRE_NOTFOUND);
     assert_int_equal(quire_cache_page_onload(t.cache, page, s->bytes[0], 1), QUIRE_INVAL);
 
     fork = test_fork(t.cache, seq);
-    test_append(t.cache, fork, 1); /* copies the leaf: two leaves hold the pages now */
-    assert_int_equal(offload(&t, s, page, 0), QUIRE_AGAIN);
+    test_append(t.cache, fork, 1); /* copies the last leaf: two leaves hold its pages now */
+    assert_int_equal(offload(&t, s, test_page_of(t.cache, seq, 0, 2 * P), 0), QUIRE_AGAIN);
     assert_int_equal(quire_seq_close(t.cache, fork), QUIRE_OK);
     assert_int_equal(offload(&t, s, page, 0), QUIRE_OK);
     assert_int_equal(quire_seq_truncatable(t.cache, seq, P / 2), 0);

@@ -7,11 +7,13 @@
 
 void soak_texts_make(soak_texts *texts, const engine_bench *bench, uint32_t n_same, quire_rng *rng)
 {
+    const uint32_t own_max = texts->own_tokens_max != 0 ? texts->own_tokens_max : OWN_TOKENS_MAX;
+
     for (uint32_t i = 0; i < texts->n; i++) {
         const uint32_t n_begin = i % 3 * n_same;
 
         do {
-            texts->n_tokens[i] = n_begin + 1 + quire_rng_below(rng, OWN_TOKENS_MAX);
+            texts->n_tokens[i] = n_begin + 1 + quire_rng_below(rng, own_max);
             tokens_make(texts->tokens[i], texts->n_tokens[i], quire_rng_below(rng, 1u << 30));
             tokens_make(texts->tokens[i], n_begin, 5000 + i % 3);
         } while (reference(bench, texts->tokens[i], texts->n_tokens[i], texts->answers[i],

@@ -11,13 +11,15 @@
 #include "engine_fixture.h"
 
 #define SOAK_N_CTX      512u
+#define SOAK_TOKENS_MAX 2048u /* of a text */
 #define SOAK_TEXTS_MAX  12u
 #define SOAK_ANSWER_MAX 60u
 
 typedef struct soak_texts {
     uint32_t n;
-    uint32_t answer_tokens; /* of each answer */
-    int32_t tokens[SOAK_TEXTS_MAX][SOAK_N_CTX];
+    uint32_t answer_tokens;  /* of each answer */
+    uint32_t own_tokens_max; /* behind a common beginning; 0 = 150 */
+    int32_t tokens[SOAK_TEXTS_MAX][SOAK_TOKENS_MAX];
     uint32_t n_tokens[SOAK_TEXTS_MAX];
     int32_t answers[SOAK_TEXTS_MAX][SOAK_ANSWER_MAX];
 } soak_texts;
@@ -29,7 +31,7 @@ typedef struct soak_flight {
 } soak_flight;
 
 /* Texts, and what the plain loop makes of them. Text i begins with i % 3 * n_same tokens that all
- * such texts begin with. n and answer_tokens are set by the caller. */
+ * such texts begin with. n, answer_tokens and own_tokens_max are set by the caller. */
 void soak_texts_make(soak_texts *texts, const engine_bench *bench, uint32_t n_same, quire_rng *rng);
 
 /* A request for a random text: one in ten leaves nothing in the cache, one in four is tenant "a"'s,

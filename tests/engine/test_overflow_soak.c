@@ -1,0 +1,261 @@
+/* test_overflow_soak.c - requests of all lengths, of which some are larger than the KV budget, from
+ * several clients: cancels, two classes, a pinned region, a budget of a few pages. Every answer is
+ * that of a request alone in memory, every request ends, and the file is empty at the end.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "rounds.h"
+#include "seed.h"
+#include "soak_fixture.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define N_CLIENTS     4u
+#define N_REQUESTS    TEST_ROUNDS(120u, 24u)
+#define N_LAYER       16u
+#define N_CTX         2048u
+#define PAGE          64u
+#define OWN_TOKENS    1200u
+#define IN_FLIGHT     3u
+#define ANSWER_TOKENS 24u
+#define BUDGET_PAGES  12u /* of the largest texts: 22 pages */
+#define PINNED_PAGES  3u
+
+static char dir[] = "/tmp/quire-overflow-soak-XXXXXX";
+
+typedef struct soak {
+    const engine_bench *bench;
+    soak_texts texts;
+    bool has_classes;
+    atomic_uint n_failed;
+    atomic_uint n_refused;
+} soak;
+
+typedef struct client {
+    soak *soak;
+    quire_rng rng;
+    pthread_t thread;
+} client;
+
+/* cmocka's assertions belong to the main thread. */
+static void land(client *c, const soak_flight *f)
+{
+    quire_request_token token;
+    int verdict;
+
+    switch (quire_rng_below(&c->rng, 6)) {
+    case 0: /* gone without a word */
+        break;
+    case 1: /* cancelled in the middle */
+        (void)quire_request_wait(f->request, 0, FIXTURE_WAIT_MS, &token);
+        quire_request_cancel(f->request);
+        atomic_fetch_add(&c->soak->n_failed,
+                         quire_request_wait(f->request, UINT32_MAX, FIXTURE_WAIT_MS, &token) != 0);
+        break;
+    default:
+        verdict = soak_flight_finish(&c->soak->texts, f);
+        if (verdict != 0) {
+            const quire_request_result *result = quire_request_result_get(f->request);
+
+            (void)fprintf(stderr,
+                          "verdict %d, text %u of %u tokens: finish %d, %s; preempted %u times, %u "
+                          "tokens cached\n",
+                          verdict, f->text, c->soak->texts.n_tokens[f->text], (int)result->finish,
+                          result->message, result->n_preemptions, result->n_cached_tokens);
+            atomic_fetch_add(&c->soak->n_failed, 1);
+        }
+        break;
+    }
+    quire_request_release(f->request);
+}
+
+static void *client_main(void *arg)
+{
+    client *c = arg;
+    soak_flight flights[IN_FLIGHT];
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < N_REQUESTS / N_CLIENTS; i++) {
+        quire_request_params params = soak_params(&c->soak->texts, &c->rng, &flights[n]);
+        quire_error err = QUIRE_ERROR_INIT;
+
+        params.class_index = c->soak->has_classes ? quire_rng_below(&c->rng, 2) : 0;
+        if (quire_engine_submit(c->soak->bench->engine, &params, &flights[n].request, &err) < 0) {
+            (void)fprintf(stderr, "%s\n", err.message);
+            atomic_fetch_add(&c->soak->n_refused, 1);
+            continue;
+        }
+        n++;
+        if (n == IN_FLIGHT || quire_rng_below(&c->rng, 3) == 0) {
+            const uint32_t k = quire_rng_below(&c->rng, n);
+
+            land(c, &flights[k]);
+            flights[k] = flights[--n];
+        }
+    }
+    while (n > 0) {
+        land(c, &flights[--n]);
+    }
+    return NULL;
+}
+
+static quire_runtime_opts runtime_opts(quire_format format)
+{
+    quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
+
+    runtime.k_format = runtime.v_format = format;
+    runtime.kv_recent = runtime.kv_sinks = 0; /* the same bits computed or found */
+    return runtime;
+}
+
+/* Texts with their answers in memory; *budget_bytes gets the charge of BUDGET_PAGES. */
+static void texts_make(soak *s, quire_format format, quire_rng *rng, uint64_t *budget_bytes)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    const quire_runtime_opts runtime = runtime_opts(format);
+    engine_bench b = bench_deep(N_LAYER, &engine, &runtime);
+    const quire_kv_price price =
+        quire_kv_price_make(quire_model_desc_get(b.model), quire_runtime_opts_get(b.runtime));
+
+    s->texts.n = SOAK_TEXTS_MAX;
+    s->texts.answer_tokens = ANSWER_TOKENS;
+    s->texts.own_tokens_max = OWN_TOKENS;
+    soak_texts_make(&s->texts, &b, 70, rng);
+    *budget_bytes = quire_kv_price_bytes(&price, BUDGET_PAGES * PAGE);
+    bench_close(&b);
+}
+
+/* An engine with a file, whose budget holds the larger texts in part. */
+static engine_bench bench_small(const soak *s, quire_format format, uint64_t budget_bytes,
+                                uint64_t file_bytes)
+{
+    quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
+    quire_runtime_opts runtime = runtime_opts(format);
+
+    runtime.kv_budget_bytes = budget_bytes;
+    runtime.kv_overflows = true;
+    engine.overflow = (quire_overflow_opts){ .dir = dir, .capacity_bytes = file_bytes };
+    if (s->has_classes) {
+        quire_classes_default(&engine.classes);
+        engine.classes.items[0].is_pinned = true;
+        engine.pinned_bytes = budget_bytes / BUDGET_PAGES * PINNED_PAGES;
+    }
+    return bench_deep(N_LAYER, &engine, &runtime);
+}
+
+static void clients_run(soak *s, quire_rng *rng)
+{
+    client clients[N_CLIENTS];
+
+    for (uint32_t i = 0; i < N_CLIENTS; i++) {
+        clients[i].soak = s;
+        clients[i].rng = (quire_rng){ quire_rng_below(rng, 1u << 30) };
+        assert_int_equal(pthread_create(&clients[i].thread, NULL, client_main, &clients[i]), 0);
+    }
+    for (uint32_t i = 0; i < N_CLIENTS; i++) {
+        (void)pthread_join(clients[i].thread, NULL);
+    }
+}
+
+static void drop_all(void *ctx, quire_cache *cache, quire_prefix *tree)
+{
+    (void)ctx;
+    (void)cache;
+    (void)quire_prefix_drop_all(tree, 0);
+}
+
+/* After the last request and the last cached page: the file is empty, and the budget is whole. */
+static void end_check(const engine_bench *b, uint64_t budget_bytes)
+{
+    quire_engine_stats stats;
+
+    while (!quire_engine_is_idle(b->engine)) { /* those that were let go of */
+        (void)stats_now(b->engine);
+    }
+    validate(b->engine);
+    stats = stats_now(b->engine);
+    assert_true(stats.overflow.offload.pages_out_total > 0);
+    assert_int_equal(stats.overflow.offload.file.failures_total, 0);
+    assert_int_equal(stats.cache.pages_live, 0);
+    (void)engine_call(b->engine, drop_all, NULL);
+    do {
+        stats = stats_now(b->engine);
+    } while (stats.overflow.offload.buffer_bytes > 0);
+    assert_int_equal(stats.overflow.offload.file.stripes_used, 0);
+    assert_int_equal(stats.cache.budget_bytes, budget_bytes);
+    assert_int_equal(stats.cache.offloaded_bytes, 0);
+}
+
+static void soak_run(quire_format format, bool has_classes, uint64_t file_bytes)
+{
+    quire_rng rng = test_rng(2027);
+    soak *s = calloc(1, sizeof *s);
+    uint64_t budget_bytes;
+    uint64_t pinned_bytes = 0;
+    engine_bench b;
+
+    assert_non_null(s);
+    s->has_classes = has_classes;
+    texts_make(s, format, &rng, &budget_bytes);
+    b = bench_small(s, format, budget_bytes, file_bytes);
+    pinned_bytes = has_classes ? budget_bytes / BUDGET_PAGES * PINNED_PAGES : 0;
+    s->bench = &b;
+    clients_run(s, &rng);
+    assert_int_equal(s->n_failed, 0);
+    assert_int_equal(s->n_refused, 0);
+    end_check(&b, budget_bytes - pinned_bytes);
+    bench_close(&b);
+    free(s);
+}
+
+static void test_one_class(void **state)
+{
+    (void)state;
+    soak_run(QUIRE_FORMAT_F32, false, (uint64_t)64 << 20);
+}
+
+static void test_classes_and_a_pinned_region(void **state)
+{
+    (void)state;
+    soak_run(QUIRE_FORMAT_F32, true, (uint64_t)64 << 20);
+}
+
+static void test_sealed(void **state)
+{
+    (void)state;
+    soak_run(QUIRE_FORMAT_Q4, false, (uint64_t)64 << 20);
+}
+
+static int directory_make(void **state)
+{
+    (void)state;
+    return mkdtemp(dir) != NULL ? 0 : -1;
+}
+
+static int directory_remove(void **state)
+{
+    (void)state;
+    return rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sealed),
+        cmocka_unit_test(test_one_class),
+        cmocka_unit_test(test_classes_and_a_pinned_region),
+    };
+
+    return cmocka_run_group_tests_name("overflow_soak", tests, directory_make, directory_remove);
+}

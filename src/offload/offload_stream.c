@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -25,6 +26,7 @@ typedef struct place {
 } place;
 
 struct quire_offload_stream {
+    quire_offload_stream *lost; /* the next one in the list of lost ones */
     quire_attn_device inner;
     const quire_cache *cache;
     quire_offload_file *file;
@@ -413,14 +415,18 @@ int quire_offload_stream_open(quire_offload_stream **out, const quire_attn_devic
     return QUIRE_OK;
 }
 
+/* Streams that a stuck disk may still write to. */
+static _Atomic(quire_offload_stream *) lost;
+
 void quire_offload_stream_close(quire_offload_stream *s)
 {
     if (s == NULL) {
         return;
     }
     if (s->memory != NULL) {
-        if (buffers_settle(s) < 0) {
-            return; /* a read may still end in the buffers */
+        if (buffers_settle(s) < 0) { /* a read may still end in the buffers: they stay */
+            s->lost = atomic_exchange(&lost, s);
+            return;
         }
         (void)munmap(s->memory, s->memory_bytes);
     }

@@ -1,9 +1,15 @@
-/* clock.h - time that only moves forward, for measuring durations.
+/* clock.h - time that only moves forward, for measuring durations and for waits with an end.
+ *
+ * A condition variable of quire_cond_init() and the deadlines here go by the same clock. Setting
+ * the time of the machine neither shortens nor lengthens such a wait.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_BASE_CLOCK_H
 #define QUIRE_BASE_CLOCK_H
 
+#include "quire/status.h"
+
+#include <pthread.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -25,20 +31,35 @@ static inline uint64_t quire_clock_thread_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Deadline of a wait: ms milliseconds from now, by the monotonic clock. */
+/* A condition variable whose timed waits end by the clock of quire_clock_ns().
+ * Errors: QUIRE_NOMEM. Memory: pthread_cond_destroy(). */
+static inline int quire_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    int failed;
+
+    if (pthread_condattr_init(&attr) != 0) {
+        return QUIRE_NOMEM;
+    }
+    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    failed = pthread_cond_init(cond, &attr);
+    (void)pthread_condattr_destroy(&attr);
+    return failed != 0 ? QUIRE_NOMEM : QUIRE_OK;
+}
+
+/* A moment of quire_clock_ns() as the end of a timed wait. Thread: any. */
+static inline struct timespec quire_timespec(uint64_t at_ns)
+{
+    const uint64_t ns_per_s = 1000000000u;
+
+    return (struct timespec){ .tv_sec = (time_t)(at_ns / ns_per_s),
+                              .tv_nsec = (long)(at_ns % ns_per_s) };
+}
+
+/* The end of a timed wait: ms milliseconds from now. Thread: any. */
 static inline struct timespec quire_deadline(uint32_t ms)
 {
-    const long ns_per_s = 1000000000L;
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += (time_t)(ms / 1000u);
-    t.tv_nsec += (long)(ms % 1000u) * 1000000L;
-    if (t.tv_nsec >= ns_per_s) {
-        t.tv_sec++;
-        t.tv_nsec -= ns_per_s;
-    }
-    return t;
+    return quire_timespec(quire_clock_ns() + (uint64_t)ms * 1000000u);
 }
 
 #endif /* QUIRE_BASE_CLOCK_H */

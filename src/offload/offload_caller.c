@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define NS_PER_S  1000000000u
 #define NS_PER_MS 1000000u
 
 typedef enum caller_state {
@@ -74,16 +73,12 @@ static void *thread_main(void *arg)
 int quire_offload_caller_open(quire_offload_caller **out, const quire_file_ops *ops)
 {
     quire_offload_caller *c = calloc(1, sizeof *c);
-    pthread_condattr_t attr;
 
     *out = NULL;
     QUIRE_FAIL_IF(c == NULL, QUIRE_NOMEM);
     c->ops = ops;
     (void)pthread_mutex_init(&c->lock, NULL);
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&c->changed, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    (void)quire_cond_init(&c->changed);
     if (pthread_create(&c->thread, NULL, thread_main, c) != 0) {
         (void)pthread_cond_destroy(&c->changed);
         (void)pthread_mutex_destroy(&c->lock);
@@ -97,8 +92,7 @@ int quire_offload_caller_open(quire_offload_caller **out, const quire_file_ops *
 /* Wait, under the lock, while the state is this one. Returns whether it has changed in time. */
 static bool wait_while(quire_offload_caller *c, caller_state state, uint64_t deadline_ns)
 {
-    const struct timespec deadline = { .tv_sec = (time_t)(deadline_ns / NS_PER_S),
-                                       .tv_nsec = (long)(deadline_ns % NS_PER_S) };
+    const struct timespec deadline = quire_timespec(deadline_ns);
     int rc = 0;
 
     while (c->state == state && rc != ETIMEDOUT) {

@@ -106,13 +106,8 @@ static int file_make(quire_offload_file *f, const quire_offload_file_opts *o, qu
 
 static void sync_init(quire_offload_file *f)
 {
-    pthread_condattr_t attr;
-
     (void)pthread_mutex_init(&f->lock, NULL);
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&f->changed, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    (void)quire_cond_init(&f->changed);
 }
 
 int quire_offload_file_open(quire_offload_file **out, const quire_offload_file_opts *opts,

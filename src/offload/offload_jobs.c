@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <time.h>
 
-#define NS_PER_S  1000000000u
 #define NS_PER_MS 1000000u
 #define NS_PER_US 1000u
 
@@ -120,8 +119,7 @@ int quire_offload_job_wait(quire_offload_file *f, quire_offload_job *job)
 {
     const uint64_t begin_ns = quire_clock_ns();
     const uint64_t end_ns = begin_ns + (uint64_t)f->wait_ms * NS_PER_MS;
-    const struct timespec deadline = { .tv_sec = (time_t)(end_ns / NS_PER_S),
-                                       .tv_nsec = (long)(end_ns % NS_PER_S) };
+    const struct timespec deadline = quire_timespec(end_ns);
     int rc = 0;
     int status;
 

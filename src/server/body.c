@@ -66,12 +66,8 @@ static bool is_parse_room(const quire_server *server, size_t n)
 /* Wait until room is released, at most PARSE_LOOK_MS. */
 static void parse_room_wait(quire_server *server)
 {
-    struct timespec until;
+    const struct timespec until = quire_deadline(PARSE_LOOK_MS);
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += PARSE_LOOK_MS * 1000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
     (void)pthread_cond_timedwait(&server->parse_room, &server->parse_lock, &until);
 }
 

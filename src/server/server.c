@@ -187,7 +187,6 @@ static struct MHD_Daemon *daemon_start(quire_server *server, int fd)
 int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_error *err)
 {
     quire_server *server;
-    pthread_condattr_t monotonic;
     int fd = -1;
     int rc;
 
@@ -200,10 +199,7 @@ int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_
     server->opts = *opts;
     server->opts.keys = NULL; /* the caller owns the keys; auth has copies */
     (void)pthread_mutex_init(&server->parse_lock, NULL);
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&server->parse_room, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
+    (void)quire_cond_init(&server->parse_room);
     if (getrandom(&server->id_base, sizeof server->id_base, GRND_NONBLOCK) < 0) {
         server->id_base = quire_clock_ns();
     }

@@ -3,12 +3,11 @@
  * SPDX-License-Identifier: MIT */
 #include "store/store_wait.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
-
-#define NS_PER_S 1000000000L
 
 struct quire_store_wait {
     pthread_mutex_t lock;
@@ -22,7 +21,7 @@ quire_store_wait *quire_store_wait_new(void)
 
     if (w != NULL) {
         (void)pthread_mutex_init(&w->lock, NULL);
-        (void)pthread_cond_init(&w->changed, NULL);
+        (void)quire_cond_init(&w->changed);
     }
     return w;
 }
@@ -51,23 +50,9 @@ quire_store_waker quire_store_wait_waker(quire_store_wait *w)
     return (quire_store_waker){ wake, w };
 }
 
-static struct timespec deadline_of(uint32_t within_ms)
-{
-    struct timespec t;
-
-    (void)clock_gettime(CLOCK_REALTIME, &t);
-    t.tv_sec += within_ms / 1000u;
-    t.tv_nsec += (long)(within_ms % 1000u) * 1000000L;
-    if (t.tv_nsec >= NS_PER_S) {
-        t.tv_sec++;
-        t.tv_nsec -= NS_PER_S;
-    }
-    return t;
-}
-
 quire_transfer *quire_store_wait_next(quire_store_wait *w, quire_store *store, uint32_t within_ms)
 {
-    const struct timespec deadline = deadline_of(within_ms);
+    const struct timespec deadline = quire_deadline(within_ms);
     quire_transfer *t = NULL;
     int rc = 0;
 

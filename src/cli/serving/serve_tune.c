@@ -4,6 +4,7 @@
 #include "cli/serving/serve_tune.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -23,14 +24,9 @@ struct quire_serve_tuner {
 /* False when the tuner is stopped meanwhile. */
 static bool wait_interval(quire_serve_tuner *t)
 {
-    struct timespec until;
+    const struct timespec until = quire_timespec(quire_clock_ns() + t->interval_us * 1000u);
     bool goes_on;
 
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)(t->interval_us / 1000000);
-    until.tv_nsec += (long)(t->interval_us % 1000000) * 1000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
     (void)pthread_mutex_lock(&t->lock);
     while (!t->is_stopping && pthread_cond_timedwait(&t->wake, &t->lock, &until) != ETIMEDOUT) {
     }
@@ -56,7 +52,6 @@ int quire_serve_tuner_start(quire_serve_tuner **out, quire_engine *engine,
                             quire_error *err)
 {
     quire_serve_tuner *t = calloc(1, sizeof(*t));
-    pthread_condattr_t monotonic;
     int failed;
 
     *out = NULL;
@@ -66,11 +61,8 @@ int quire_serve_tuner_start(quire_serve_tuner **out, quire_engine *engine,
     t->engine = engine;
     t->opts = *opts;
     t->interval_us = interval_us;
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&t->lock, NULL);
-    (void)pthread_cond_init(&t->wake, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
+    (void)quire_cond_init(&t->wake);
     failed = pthread_create(&t->thread, NULL, run, t);
     if (failed != 0) {
         (void)pthread_cond_destroy(&t->wake);

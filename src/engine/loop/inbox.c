@@ -4,6 +4,7 @@
 #include "engine/loop/loop_object.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 
 int quire_loop_call(quire_loop *loop, quire_loop_fn fn, void *ctx)
 {
@@ -55,31 +56,16 @@ void quire_loop_tasks_run(quire_loop *loop, bool is_ending)
 
 int quire_inbox_init(quire_inbox *inbox)
 {
-    pthread_condattr_t attr;
-    bool has_wake = false;
-    int rc = QUIRE_NOMEM;
-
-    QUIRE_FAIL_IF(pthread_condattr_init(&attr) != 0, QUIRE_NOMEM);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     atomic_store(&inbox->urgent_rank, -1);
-    if (pthread_cond_init(&inbox->wake, &attr) != 0) {
-        goto out;
-    }
-    has_wake = true;
-    if (pthread_cond_init(&inbox->task_done, NULL) != 0) {
-        goto out;
-    }
-    if (pthread_mutex_init(&inbox->lock, NULL) != 0) {
+    QUIRE_TRY(quire_cond_init(&inbox->wake));
+    if (pthread_cond_init(&inbox->task_done, NULL) == 0) {
+        if (pthread_mutex_init(&inbox->lock, NULL) == 0) {
+            return QUIRE_OK;
+        }
         (void)pthread_cond_destroy(&inbox->task_done);
-        goto out;
     }
-    rc = QUIRE_OK;
-out:
-    if (rc < 0 && has_wake) {
-        (void)pthread_cond_destroy(&inbox->wake);
-    }
-    (void)pthread_condattr_destroy(&attr);
-    return rc;
+    (void)pthread_cond_destroy(&inbox->wake);
+    return QUIRE_NOMEM;
 }
 
 void quire_inbox_fini(quire_inbox *inbox)

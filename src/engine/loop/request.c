@@ -134,22 +134,11 @@ static int request_fill(quire_request *r, const quire_request_params *p, quire_e
 
 static int request_init(quire_request *r)
 {
-    pthread_condattr_t attr;
-    int rc;
-
     atomic_init(&r->is_cancelled, false);
     atomic_init(&r->n_holders, 2);
     r->result.stop_index = -1;
     r->result.tail = "";
-    if (pthread_condattr_init(&attr) != 0) {
-        return QUIRE_NOMEM;
-    }
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    rc = pthread_cond_init(&r->client.changed, &attr);
-    (void)pthread_condattr_destroy(&attr);
-    if (rc != 0) {
-        return QUIRE_NOMEM;
-    }
+    QUIRE_TRY(quire_cond_init(&r->client.changed));
     if (pthread_mutex_init(&r->client.lock, NULL) != 0) {
         (void)pthread_cond_destroy(&r->client.changed);
         return QUIRE_NOMEM;

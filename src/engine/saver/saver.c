@@ -14,7 +14,6 @@
 
 #define LINE_BYTES 512u
 #define NS_PER_US  1000u
-#define NS_PER_S   1000000000u
 
 void quire_saver_log(const quire_saver *saver, const char *format, ...)
 {
@@ -47,15 +46,7 @@ quire_saved_clock quire_saver_clock(const quire_saver *saver)
 
 static int locks_init(quire_saver *saver)
 {
-    pthread_condattr_t attr;
-
-    QUIRE_FAIL_IF(pthread_condattr_init(&attr) != 0, QUIRE_NOMEM);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    if (pthread_cond_init(&saver->wake, &attr) != 0) {
-        (void)pthread_condattr_destroy(&attr);
-        return QUIRE_NOMEM;
-    }
-    (void)pthread_condattr_destroy(&attr);
+    QUIRE_TRY(quire_cond_init(&saver->wake));
     if (pthread_mutex_init(&saver->lock, NULL) != 0) {
         (void)pthread_cond_destroy(&saver->wake);
         return QUIRE_NOMEM;
@@ -143,8 +134,7 @@ int quire_saver_create(quire_saver **out, quire_loop *loop, quire_adapt *adapt, 
 static bool wait_round(quire_saver *saver, uint64_t wait_us)
 {
     const uint64_t until_ns = quire_clock_ns() + wait_us * NS_PER_US;
-    const struct timespec until = { .tv_sec = (time_t)(until_ns / NS_PER_S),
-                                    .tv_nsec = (long)(until_ns % NS_PER_S) };
+    const struct timespec until = quire_timespec(until_ns);
     bool is_going_on;
 
     (void)pthread_mutex_lock(&saver->lock);

@@ -118,8 +118,7 @@ static void *open_main(void *ctx)
 /* Wait for open_main(). Returns whether it ended within open_ms. */
 static bool open_wait(file_store *st)
 {
-    const struct timespec until =
-        quire_file_timespec(quire_clock_ns() + (uint64_t)st->opts.open_ms * 1000000u);
+    const struct timespec until = quire_deadline(st->opts.open_ms);
     bool is_opened;
 
     (void)pthread_mutex_lock(&st->lock);
@@ -193,8 +192,8 @@ static int store_init(file_store *st, const quire_file_store_opts *opts)
     (void)snprintf(st->dir, sizeof st->dir, "%s", opts->dir);
     (void)pthread_mutex_init(&st->lock, NULL);
     (void)pthread_mutex_init(&st->wake_lock, NULL);
-    quire_file_cond_init(&st->work);
-    quire_file_cond_init(&st->ended);
+    (void)quire_cond_init(&st->work);
+    (void)quire_cond_init(&st->ended);
     st->stats.state = opts->is_readonly ? QUIRE_STORE_READONLY : QUIRE_STORE_READY;
     st->stats.capacity_bytes = opts->capacity_bytes;
     st->stats.stored_bytes = QUIRE_FILE_OVERHEAD_BYTES;

@@ -165,8 +165,6 @@ __attribute__((format(printf, 3, 4))) void quire_file_log(file_store *st, uint32
                                                           const char *format, ...);
 /* From the return on nobody is woken, and nothing is logged. */
 void quire_file_quiet(file_store *st);
-/* A time of quire_clock_ns(), for conditions. */
-struct timespec quire_file_timespec(uint64_t at_ns);
 /* Remove an entry, and count. */
 void quire_file_forget(file_store *st, uint32_t id, uint64_t *counter);
 /* Keep which call failed, for the message, if rc < 0. Returns rc. Thread: the writer. */
@@ -177,7 +175,6 @@ void quire_file_push(file_transfers *list, quire_transfer *transfer);
 quire_transfer *quire_file_pop(file_transfers *list);
 void quire_file_drop_push(file_drops *list, file_drop *drop);
 void quire_file_drops_free(file_drops *list);
-void quire_file_cond_init(pthread_cond_t *cond);
 
 /* ---- file_create.c ---- */
 /* Open and lock DIR/lock, and leave our number in it for those who come second. *fd: also open

@@ -70,16 +70,6 @@ void quire_file_drops_free(file_drops *list)
     *list = (file_drops){ 0 };
 }
 
-void quire_file_cond_init(pthread_cond_t *cond)
-{
-    pthread_condattr_t attr;
-
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(cond, &attr);
-    (void)pthread_condattr_destroy(&attr);
-}
-
 void quire_file_path(const file_store *st, uint32_t number, char *path)
 {
     /* create() refuses directories with names so long that this does not fit. */
@@ -129,12 +119,6 @@ void quire_file_quiet(file_store *st)
     st->store.waker.wake = NULL;
     st->opts.log = NULL;
     (void)pthread_mutex_unlock(&st->wake_lock);
-}
-
-struct timespec quire_file_timespec(uint64_t at_ns)
-{
-    return (struct timespec){ .tv_sec = (time_t)(at_ns / 1000000000u),
-                              .tv_nsec = (long)(at_ns % 1000000000u) };
 }
 
 static void uncount(file_store *st, const quire_index_entry *entry)
@@ -436,7 +420,7 @@ static void store_free(file_store *st)
 /* Wait for the writer until close_at_ns. Returns whether it ended. */
 static bool writer_end(file_store *st)
 {
-    const struct timespec until = quire_file_timespec(st->close_at_ns);
+    const struct timespec until = quire_timespec(st->close_at_ns);
     bool is_ended = !st->has_writer;
 
     if (is_ended) {

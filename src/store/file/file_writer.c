@@ -379,7 +379,7 @@ static void work_wait(file_store *st, uint64_t wait_ns)
 {
     const uint64_t longest = st->opts.clock_ns != NULL ? OWN_CLOCK_WAIT_NS : WAIT_NS_MAX;
     const uint64_t until_ns = quire_clock_ns() + quire_min_u64(wait_ns, longest);
-    const struct timespec until = quire_file_timespec(until_ns);
+    const struct timespec until = quire_timespec(until_ns);
 
     (void)pthread_cond_timedwait(&st->work, &st->lock, &until);
 }

@@ -4,11 +4,11 @@
 #include "store/file/reads.h"
 
 #include "base/check.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define TRIES_MAX 16 /* of one read that is interrupted */
 
@@ -91,16 +91,6 @@ static void *thread_main(void *arg)
     }
 }
 
-static void cond_init(pthread_cond_t *cond)
-{
-    pthread_condattr_t attr;
-
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(cond, &attr);
-    (void)pthread_condattr_destroy(&attr);
-}
-
 int quire_reads_create(quire_reads **out, quire_reads_kind kind, uint32_t n_max,
                        const quire_reads_client *client, const quire_file_ops *ops)
 {
@@ -119,8 +109,8 @@ int quire_reads_create(quire_reads **out, quire_reads_kind kind, uint32_t n_max,
         }
     }
     (void)pthread_mutex_init(&r->lock, NULL);
-    cond_init(&r->work);
-    cond_init(&r->ended);
+    (void)quire_cond_init(&r->work);
+    (void)quire_cond_init(&r->ended);
     while (r->uring == NULL && r->n_threads < n_max) {
         (void)pthread_mutex_lock(&r->lock);
         r->n_running++;
@@ -155,8 +145,7 @@ void quire_reads_kick(quire_reads *r)
 
 static bool threads_end(quire_reads *r, uint64_t deadline_ns)
 {
-    const struct timespec deadline = { .tv_sec = (time_t)(deadline_ns / 1000000000u),
-                                       .tv_nsec = (long)(deadline_ns % 1000000000u) };
+    const struct timespec deadline = quire_timespec(deadline_ns);
     bool is_ended;
 
     (void)pthread_mutex_lock(&r->lock);

@@ -9,6 +9,7 @@
 #ifdef QUIRE_HAS_URING
 
 #include "base/check.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <liburing.h>
@@ -16,7 +17,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 struct quire_uring {
@@ -141,7 +141,6 @@ quire_uring *quire_uring_create(uint32_t n_max, const quire_reads_client *client
                                 const quire_file_ops *ops)
 {
     quire_uring *u = calloc(1, sizeof *u);
-    pthread_condattr_t attr;
 
     if (u == NULL) {
         return NULL;
@@ -161,10 +160,7 @@ quire_uring *quire_uring_create(uint32_t n_max, const quire_reads_client *client
         return NULL;
     }
     (void)pthread_mutex_init(&u->lock, NULL);
-    (void)pthread_condattr_init(&attr);
-    (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&u->ended, &attr);
-    (void)pthread_condattr_destroy(&attr);
+    (void)quire_cond_init(&u->ended);
     if (pthread_create(&u->thread, NULL, thread_main, u) != 0) {
         uring_free(u);
         return NULL;
@@ -182,8 +178,7 @@ void quire_uring_kick(quire_uring *u)
 
 bool quire_uring_close(quire_uring *u, uint64_t deadline_ns)
 {
-    const struct timespec deadline = { .tv_sec = (time_t)(deadline_ns / 1000000000u),
-                                       .tv_nsec = (long)(deadline_ns % 1000000000u) };
+    const struct timespec deadline = quire_timespec(deadline_ns);
     bool is_ended;
 
     atomic_store(&u->is_closing, true);

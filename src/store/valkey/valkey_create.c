@@ -167,7 +167,6 @@ int quire_valkey_store_create(quire_store **out, const quire_valkey_store_opts *
                               quire_error *err)
 {
     quire_valkey_store *m = calloc(1, sizeof *m);
-    pthread_condattr_t monotonic;
     int rc;
 
     *out = NULL;
@@ -177,10 +176,7 @@ int quire_valkey_store_create(quire_store **out, const quire_valkey_store_opts *
     m->opts = *opts;
     m->wake_fd = -1;
     (void)pthread_mutex_init(&m->lock, NULL);
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&m->is_tried, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
+    (void)quire_cond_init(&m->is_tried);
     rc = open_all(m, err);
     if (rc < 0) {
         quire_vk_store_free(m);

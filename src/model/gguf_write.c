@@ -8,11 +8,13 @@
 #include <errno.h>
 #include <ggml.h>
 #include <gguf.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define KEY_BYTES  128u
+#define F16_MAX    65504.0f
 #define TEXT_BYTES 8u
 #define BYTES      256u
 #define FIRST_BYTE 3u
@@ -71,6 +73,7 @@ static const char *key_of(const quire_gguf_out *m, const char *suffix, char key[
 
 static void add_keys(struct gguf_context *g, const quire_gguf_out *m)
 {
+    static const uint32_t file_types[] = { 0, 1, 7 }; /* llama.cpp's LLAMA_FTYPE_* */
     const struct {
         const char *name;
         uint32_t value;
@@ -85,6 +88,7 @@ static void add_keys(struct gguf_context *g, const quire_gguf_out *m)
 
     gguf_set_val_str(g, "general.architecture", m->arch);
     gguf_set_val_str(g, "general.name", m->name);
+    gguf_set_val_u32(g, "general.file_type", file_types[m->type]);
     for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++) {
         gguf_set_val_u32(g, key_of(m, counts[i].name, key), counts[i].value);
     }
@@ -101,21 +105,97 @@ static void add_keys(struct gguf_context *g, const quire_gguf_out *m)
     }
 }
 
-/* ggml reads the data through the tensor and does not change it. */
-static int add_tensor(struct gguf_context *g, struct ggml_context *ctx,
-                      const quire_gguf_out_tensor *from, quire_error *err)
+/* ---- tensors ---- */
+
+const char *const *quire_gguf_out_type_names(void)
 {
+    static const char *const names[] = { "f32", "f16", "q8_0", NULL };
+
+    return names;
+}
+
+/* A file that is being put together. ggml reads the data of tensors when it writes the file, so
+ * converted data live until then. */
+typedef struct out_file {
+    const quire_gguf_out *model;
+    struct gguf_context *gguf;
+    struct ggml_context *ctx;
+    void **converted; /* [n_tensors] */
+} out_file;
+
+static enum ggml_type type_of(const quire_gguf_out *m, const quire_gguf_out_tensor *t)
+{
+    if (m->type == QUIRE_GGUF_OUT_F32 || t->n_rows == 1 || t->stays_f32) {
+        return GGML_TYPE_F32;
+    }
+    return m->type == QUIRE_GGUF_OUT_F16 || t->n_cols % QUIRE_GGUF_Q8_BLOCK != 0 ? GGML_TYPE_F16
+                                                                                 : GGML_TYPE_Q8_0;
+}
+
+/* q8_0 keeps a scale in f16 that is a 127th of the largest number, so this bound serves both. */
+static int range_check(const quire_gguf_out_tensor *t, quire_error *err)
+{
+    for (size_t i = 0; i < (size_t)t->n_rows * t->n_cols; i++) {
+        if (!(fabsf(t->data[i]) <= F16_MAX)) {
+            return quire_error_set(err, QUIRE_RANGE,
+                                   "%s has the number %g, which f16 and q8_0 cannot hold: write "
+                                   "the file in f32",
+                                   t->name, (double)t->data[i]);
+        }
+    }
+    return QUIRE_OK;
+}
+
+/* The data in the type. Memory: free(*to). */
+static int convert(const quire_gguf_out_tensor *from, enum ggml_type type, void **to,
+                   quire_error *err)
+{
+    QUIRE_TRY(range_check(from, err));
+    *to = malloc(from->n_rows * ggml_row_size(type, (int64_t)from->n_cols));
+    if (*to == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "%s: out of memory", from->name);
+    }
+    (void)ggml_quantize_chunk(type, from->data, *to, 0, from->n_rows, from->n_cols, NULL);
+    return QUIRE_OK;
+}
+
+static int add_tensor(const out_file *f, uint32_t index, quire_error *err)
+{
+    const quire_gguf_out_tensor *from = &f->model->tensors[index];
+    enum ggml_type type = type_of(f->model, from);
     struct ggml_tensor *t =
         from->n_rows > 1
-            ? ggml_new_tensor_2d(ctx, GGML_TYPE_F32, (int64_t)from->n_cols, (int64_t)from->n_rows)
-            : ggml_new_tensor_1d(ctx, GGML_TYPE_F32, (int64_t)from->n_cols);
+            ? ggml_new_tensor_2d(f->ctx, type, (int64_t)from->n_cols, (int64_t)from->n_rows)
+            : ggml_new_tensor_1d(f->ctx, type, (int64_t)from->n_cols);
+    const void *data = from->data;
 
     if (t == NULL || strlen(from->name) >= sizeof(t->name)) {
         return quire_error_set(err, QUIRE_INVAL, "the tensor's name %.80s is too long", from->name);
     }
+    if (type != GGML_TYPE_F32) {
+        QUIRE_TRY(convert(from, type, &f->converted[index], err));
+        data = f->converted[index];
+    }
     ggml_set_name(t, from->name);
-    gguf_add_tensor(g, t);
-    gguf_set_tensor_data(g, from->name, from->data);
+    gguf_add_tensor(f->gguf, t);
+    gguf_set_tensor_data(f->gguf, from->name, data);
+    return QUIRE_OK;
+}
+
+static int put_together(const out_file *f, const char *path, quire_error *err)
+{
+    if (f->ctx == NULL || f->gguf == NULL || f->converted == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    add_keys(f->gguf, f->model);
+    add_vocabulary(f->gguf);
+    for (uint32_t i = 0; i < f->model->n_tensors; i++) {
+        QUIRE_TRY(add_tensor(f, i, err));
+    }
+    errno = 0;
+    if (!gguf_write_to_file(f->gguf, path, false)) {
+        return quire_error_set_errno(err, errno != 0 ? errno : EIO, "cannot write %s", path);
+    }
     return QUIRE_OK;
 }
 
@@ -123,24 +203,17 @@ int quire_gguf_write(const char *path, const quire_gguf_out *m, quire_error *err
 {
     struct ggml_init_params params = { .mem_size = (m->n_tensors + 1) * ggml_tensor_overhead(),
                                        .no_alloc = true };
-    struct ggml_context *ctx = ggml_init(params);
-    struct gguf_context *g = gguf_init_empty();
-    int rc = QUIRE_OK;
+    out_file f = { .model = m,
+                   .gguf = gguf_init_empty(),
+                   .ctx = ggml_init(params),
+                   .converted = calloc((size_t)m->n_tensors + 1, sizeof(*f.converted)) };
+    int rc = put_together(&f, path, err);
 
-    if (ctx == NULL || g == NULL) {
-        rc = quire_error_set(err, QUIRE_NOMEM, "out of memory");
-    } else {
-        add_keys(g, m);
-        add_vocabulary(g);
+    gguf_free(f.gguf);
+    ggml_free(f.ctx);
+    for (uint32_t i = 0; f.converted != NULL && i < m->n_tensors; i++) {
+        free(f.converted[i]);
     }
-    for (uint32_t i = 0; rc == QUIRE_OK && i < m->n_tensors; i++) {
-        rc = add_tensor(g, ctx, &m->tensors[i], err);
-    }
-    errno = 0;
-    if (rc == QUIRE_OK && !gguf_write_to_file(g, path, false)) {
-        rc = quire_error_set_errno(err, errno != 0 ? errno : EIO, "cannot write %s", path);
-    }
-    gguf_free(g);
-    ggml_free(ctx);
+    free(f.converted);
     return rc;
 }

@@ -14,7 +14,7 @@
 
 const char *const *quire_task_names(void)
 {
-    static const char *const names[] = { "recall", "passkey", "copy", NULL };
+    static const char *const names[] = { "recall", "passkey", "copy", "instruction", NULL };
 
     return names;
 }
@@ -89,6 +89,43 @@ static void write_copy(size_t n_bytes, quire_rng *rng, quire_bytes *out, size_t 
     }
 }
 
+/* Kinds of things, each with words. No word stands in the filler. */
+#define KINDS 4u
+#define WORDS 8u
+static const struct {
+    const char *kind;
+    const char *words[WORDS];
+} things[KINDS] = {
+    { "colour", { "red", "pink", "black", "white", "brown", "gold", "grey", "purple" } },
+    { "animal", { "cow", "horse", "mouse", "lion", "duck", "whale", "snake", "goat" } },
+    { "fruit", { "plum", "pear", "lemon", "grape", "melon", "cherry", "fig", "lime" } },
+    { "tool", { "saw", "hammer", "spade", "needle", "rope", "brush", "knife", "wheel" } },
+};
+
+/* The words at the end do not tell which of them is asked for, and the beginning does not tell the
+ * word. */
+static void write_instruction(size_t n_bytes, quire_rng *rng, quire_bytes *out, size_t *answer_at)
+{
+    uint32_t asked = quire_rng_below(rng, KINDS), first = quire_rng_below(rng, KINDS);
+    uint32_t n = (uint32_t)(n_bytes / (sizeof(FILLER) - 1));
+    const char *answer = NULL;
+
+    (void)quire_bytes_addf(out, "At the end, say the %s. ", things[asked].kind);
+    for (uint32_t i = 1; i < n; i++) {
+        (void)quire_bytes_add(out, FILLER, sizeof(FILLER) - 1);
+    }
+    for (uint32_t i = 0; i < KINDS; i++) {
+        uint32_t kind = (first + i) % KINDS;
+        const char *word = things[kind].words[quire_rng_below(rng, WORDS)];
+
+        (void)quire_bytes_addf(out, "The %s is %s. ", things[kind].kind, word);
+        answer = kind == asked ? word : answer;
+    }
+    (void)quire_bytes_addf(out, "Do as I said at first:");
+    *answer_at = out->n;
+    (void)quire_bytes_addf(out, " %s", answer);
+}
+
 int quire_task_write(quire_task task, size_t n_bytes, uint64_t seed, quire_bytes *out,
                      size_t *answer_at)
 {
@@ -101,6 +138,9 @@ int quire_task_write(quire_task task, size_t n_bytes, uint64_t seed, quire_bytes
         break;
     case QUIRE_TASK_PASSKEY:
         write_passkey(n_bytes, &rng, out, answer_at);
+        break;
+    case QUIRE_TASK_INSTRUCTION:
+        write_instruction(n_bytes, &rng, out, answer_at);
         break;
     default:
         write_copy(n_bytes, &rng, out, answer_at);

@@ -11,6 +11,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -230,6 +231,18 @@ static quire_task pick_task(const quire_text_docs *d, quire_rng *rng)
     }
 }
 
+/* A length between the shortest and the longest. Octaves are as frequent as each other, so that a
+ * model that learns short tasks first has them. */
+static size_t pick_bytes(const quire_text_docs *d, quire_rng *rng)
+{
+    size_t most = d->options.task_bytes, least = d->options.task_bytes_min;
+
+    if (least == 0 || least == most) {
+        return most;
+    }
+    return (size_t)((double)least * pow((double)most / (double)least, quire_rng_unit(rng)));
+}
+
 /* ---- the reader ---- */
 
 /* The text as tokens. */
@@ -267,7 +280,7 @@ static int docs_next(void *ctx, quire_doc *out, quire_error *err)
         if (d->options.is_held && d->files == NULL && d->n_docs >= d->options.n_tasks) {
             return QUIRE_NOTFOUND;
         }
-        if (quire_task_write(task, d->options.task_bytes, quire_rng_next(&rng), &d->text,
+        if (quire_task_write(task, pick_bytes(d, &rng), quire_rng_next(&rng), &d->text,
                              &answer_at) < 0) {
             return quire_error_set(err, QUIRE_NOMEM, "out of memory");
         }
@@ -331,6 +344,12 @@ static int options_check(const quire_text_docs_options *o, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL,
                                "tasks of %zu bytes: at least one task, and %u to %zu bytes",
                                o->task_bytes, QUIRE_TASK_BYTES_MIN, QUIRE_TASK_BYTES_MAX);
+    }
+    if (o->task_share > 0 && o->task_bytes_min != 0 &&
+        (o->task_bytes_min < QUIRE_TASK_BYTES_MIN || o->task_bytes_min > o->task_bytes)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "shortest task of %zu bytes: %u to %zu, the longest, are possible",
+                               o->task_bytes_min, QUIRE_TASK_BYTES_MIN, o->task_bytes);
     }
     return QUIRE_OK;
 }

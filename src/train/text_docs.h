@@ -7,8 +7,9 @@
  * stays on its side when files are added, renamed or put in another order.
  *
  * **Tasks** have an answer that can be found only in the text before it: recall (the value of a
- * key), passkey (a number in filler text), copy (a text once more). Only the answer counts as a
- * target. A task is made from the seed and its number alone.
+ * key), passkey (a number in filler text), copy (a text once more), instruction (the beginning says
+ * which of the words at the end is asked for). Only the answer counts as a target. A task is made
+ * from the seed and its number alone.
  *
  * Tokens are bytes: byte b is 3 + b, a document begins with QUIRE_BYTE_BOS and ends with
  * QUIRE_BYTE_EOS. The ids are those of an SPM vocabulary with byte tokens, in which the blank is a
@@ -40,10 +41,11 @@ typedef enum quire_task {
     QUIRE_TASK_RECALL,
     QUIRE_TASK_PASSKEY,
     QUIRE_TASK_COPY,
+    QUIRE_TASK_INSTRUCTION,
     QUIRE_TASK_COUNT
 } quire_task;
 
-/* "recall", "passkey", "copy", NULL. Memory: static. */
+/* "recall", "passkey", "copy", "instruction", NULL. Memory: static. */
 const char *const *quire_task_names(void);
 
 typedef struct quire_text_docs_options {
@@ -54,7 +56,9 @@ typedef struct quire_text_docs_options {
     double task_share;    /* of documents that are tasks, 0 to 1; 1 when there is no path */
     unsigned tasks;       /* a bit for each quire_task */
     size_t task_bytes;    /* of a task, about; QUIRE_TASK_BYTES_MIN .. MAX */
-    uint64_t n_tasks;     /* when is_held and there is no path: how many */
+    size_t task_bytes_min; /* of the shortest task; 0: task_bytes. Lengths between are drawn so
+                              that each octave is as frequent */
+    uint64_t n_tasks;      /* when is_held and there is no path: how many */
     uint64_t seed;
 } quire_text_docs_options;
 

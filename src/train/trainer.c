@@ -16,7 +16,9 @@
 #define SMOOTHING   0.9    /* of the loss that divergence is judged by */
 #define RATE_SIZE   1024u  /* rows of the matrices that measure the product rate */
 #define RATE_ROUNDS 4u
-#define PI          3.14159265358979323846
+/* Steps' worth of batches without targets at which the data counts as having none. */
+#define EMPTY_BATCHES_MAX 10000u
+#define PI                3.14159265358979323846
 
 struct quire_trainer {
     quire_train_plan plan;
@@ -249,13 +251,24 @@ static quire_train_batch batch_of(const quire_packed *b)
     return (quire_train_batch){ b->tokens, b->targets, b->first };
 }
 
-static int read_batches(quire_trainer *t, quire_packer *data, uint64_t *n_targets, quire_error *err)
+static int read_once(quire_trainer *t, quire_packer *data, uint64_t *n_targets, quire_error *err)
 {
     *n_targets = 0;
     for (uint32_t i = 0; i < t->plan.n_accumulate; i++) {
         QUIRE_TRY(quire_packer_fill(data, &t->batches[i], err));
         *n_targets += t->batches[i].n_targets;
     }
+    return QUIRE_OK;
+}
+
+/* Batches that lie inside of a long question have no targets: the step takes the next ones. */
+static int read_batches(quire_trainer *t, quire_packer *data, uint64_t *n_targets, quire_error *err)
+{
+    uint32_t n_tries = 0;
+
+    do {
+        QUIRE_TRY(read_once(t, data, n_targets, err));
+    } while (*n_targets == 0 && !data->has_ended && ++n_tries < EMPTY_BATCHES_MAX);
     if (*n_targets == 0) {
         return quire_error_set(err, QUIRE_NOTFOUND, "the data has no more tokens to predict");
     }
@@ -304,7 +317,7 @@ int quire_trainer_evaluate(quire_trainer *t, quire_packer *data, uint64_t n_batc
         quire_train_batch batch;
 
         QUIRE_TRY(quire_packer_fill(data, packed, err));
-        if (packed->n_targets == 0) {
+        if (packed->n_targets == 0 && data->has_ended) {
             break;
         }
         batch = batch_of(packed);

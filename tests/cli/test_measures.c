@@ -272,45 +272,6 @@ static void progress_is_for_terminals(void **state)
     program_free(&plain);
 }
 
-/* Perplexity of the second half of each chunk by libllama, as llama-perplexity defines it. Both
- * programs keep KV in f32 here. */
-static double perplexity_by_libllama(const char *path, const char *text, uint32_t n_ctx,
-                                     uint32_t n_chunks)
-{
-    quire_model *model = fixture_open(path);
-    const uint32_t n_vocab = quire_model_desc_get(model)->n_vocab;
-    const int64_t n_text = (int64_t)strlen(text);
-    int32_t *tokens = malloc((size_t)(n_text + 2) * sizeof(*tokens));
-    double sum = 0;
-    uint32_t n_scored = 0;
-
-    assert_non_null(tokens);
-    assert_true(quire_model_tokenize(model, text, (size_t)n_text, true, false, tokens,
-                                     (size_t)n_text + 2) >= (int64_t)n_chunks * n_ctx);
-    for (uint32_t i = 0; i < n_chunks; i++) {
-        fixture_peer *peer = fixture_peer_open(path, n_ctx);
-        int32_t *chunk = tokens + (size_t)i * n_ctx;
-        const float *logits;
-
-        chunk[0] = quire_model_bos(model);
-        logits = fixture_peer_decode(peer, chunk, n_ctx);
-        for (uint32_t t = n_ctx / 2; t + 1 < n_ctx; t++) {
-            const float *row = logits + (size_t)t * n_vocab;
-            double total = 0;
-
-            for (uint32_t v = 0; v < n_vocab; v++) {
-                total += exp((double)row[v] - (double)row[chunk[t + 1]]);
-            }
-            sum += log(total);
-            n_scored++;
-        }
-        fixture_peer_close(peer);
-    }
-    free(tokens);
-    quire_model_close(model);
-    return exp(sum / n_scored);
-}
-
 static void perplexity_is_llamas(void **state)
 {
     const char *model = program_data("stories260K-f32.gguf");
@@ -325,7 +286,7 @@ static void perplexity_is_llamas(void **state)
     assert_true(text != NULL && file != NULL);
     assert_true(fread(text, 1, (1 << 16) - 1, file) > 0);
     fclose(file);
-    expected = perplexity_by_libllama(model, text, 512, 8);
+    expected = fixture_peer_perplexity(model, text, 512, 8);
     assert_int_equal(integer(document, "n_scored"), 8 * 255);
     if (fabs(real(document, "ppl") / expected - 1) > 0.0005) {
         fail_msg("perplexity %.5f, libllama's %.5f", real(document, "ppl"), expected);

@@ -162,6 +162,10 @@ static void test_refused(void **state)
     result = program_expect(2, PROGRAM("train", "--checkpoint", path, "--ctx", "9000"));
     assert_says(result.err, "8192");
     program_free(&result);
+    result = program_expect(
+        1, PROGRAM("train", "--checkpoint", path, "--task-kinds", "copy,recal,passkey"));
+    assert_says(result.err, "no task \"recal\"");
+    program_free(&result);
     result = program_expect(2, PROGRAM("train"));
     assert_says(result.err, "--checkpoint");
     program_free(&result);

@@ -18,6 +18,8 @@
 
 #include <llama.h>
 
+#include "model/text.h"
+
 static char path_buffer[1024];
 
 const char *fixture_model_path(const char *name)
@@ -210,6 +212,43 @@ const float *fixture_peer_decode(fixture_peer *peer, const int32_t *tokens, uint
     }
     assert_int_equal(llama_decode(peer->ctx, peer->batch), 0);
     return llama_get_logits(peer->ctx);
+}
+
+double fixture_peer_perplexity(const char *path, const char *text, uint32_t n_ctx,
+                               uint32_t n_chunks)
+{
+    quire_model *model = fixture_open(path);
+    const uint32_t n_vocab = quire_model_desc_get(model)->n_vocab;
+    const int64_t n_text = (int64_t)strlen(text);
+    int32_t *tokens = malloc((size_t)(n_text + 2) * sizeof(*tokens));
+    double sum = 0;
+    uint32_t n_scored = 0;
+
+    assert_non_null(tokens);
+    assert_true(quire_model_tokenize(model, text, (size_t)n_text, true, false, tokens,
+                                     (size_t)n_text + 2) >= (int64_t)n_chunks * n_ctx);
+    for (uint32_t i = 0; i < n_chunks; i++) {
+        fixture_peer *peer = fixture_peer_open(path, n_ctx);
+        int32_t *chunk = tokens + (size_t)i * n_ctx;
+        const float *logits;
+
+        chunk[0] = quire_model_bos(model);
+        logits = fixture_peer_decode(peer, chunk, n_ctx);
+        for (uint32_t t = n_ctx / 2; t + 1 < n_ctx; t++) {
+            const float *row = logits + (size_t)t * n_vocab;
+            double total = 0;
+
+            for (uint32_t v = 0; v < n_vocab; v++) {
+                total += exp((double)row[v] - (double)row[chunk[t + 1]]);
+            }
+            sum += log(total);
+            n_scored++;
+        }
+        fixture_peer_close(peer);
+    }
+    free(tokens);
+    quire_model_close(model);
+    return exp(sum / n_scored);
 }
 
 double fixture_diff_max(const float *a, const float *b, size_t n)

@@ -53,6 +53,11 @@ void fixture_peer_close(fixture_peer *peer);
 /* Logits of all n tokens, [n][n_vocab], continuing where the last call ended. */
 const float *fixture_peer_decode(fixture_peer *peer, const int32_t *tokens, uint32_t n_tokens);
 
+/* Perplexity of a text by libllama, of the second half of each of n_chunks chunks of n_ctx tokens,
+ * as llama-perplexity defines it. The text has as many tokens. */
+double fixture_peer_perplexity(const char *path, const char *text, uint32_t n_ctx,
+                               uint32_t n_chunks);
+
 double fixture_diff_max(const float *a, const float *b, size_t n);
 int32_t fixture_argmax(const float *logits, uint32_t n);
 

@@ -192,6 +192,20 @@ static void test_places(void **state)
     quire_text_docs_close(other);
 }
 
+/* The word at the end is the one whose kind the beginning asks for. */
+static void check_instruction(uint64_t seed, quire_bytes *text)
+{
+    char kind[16], line[64];
+    size_t at;
+
+    assert_int_equal(quire_task_write(QUIRE_TASK_INSTRUCTION, 300, seed, text, &at), QUIRE_OK);
+    assert_int_equal(sscanf(text->data, "At the end, say the %15[a-z]. ", kind), 1);
+    (void)snprintf(line, sizeof(line), "The %s is%s. ", kind, text->data + at);
+    assert_non_null(strstr(text->data, line));
+    assert_memory_equal(text->data + at - 22, "Do as I said at first:", 22);
+    assert_in_range(text->n, 300, 460);
+}
+
 /* Each task's answer stands in its text, where the task says. */
 static void test_tasks(void **state)
 {
@@ -212,6 +226,7 @@ static void test_tasks(void **state)
         assert_int_equal(quire_task_write(QUIRE_TASK_COPY, 200, seed, &text, &at), QUIRE_OK);
         assert_int_equal(at, 101);
         assert_memory_equal(text.data, text.data + at, 100);
+        check_instruction(seed, &text);
     }
     quire_bytes_fini(&text);
 }
@@ -240,6 +255,31 @@ static void test_task_docs(void **state)
     docs = open_docs(&o);
     for (uint32_t i = 0; i < 20; i++) {
         assert_string_not_equal(next_text(docs, &doc), text);
+    }
+    quire_text_docs_close(docs);
+}
+
+/* Lengths between the shortest and the longest task, in short and in long octaves. */
+static void test_task_lengths(void **state)
+{
+    quire_text_docs_options o = { .task_share = 1,
+                                  .tasks = 1u << QUIRE_TASK_COPY,
+                                  .task_bytes = 1024,
+                                  .task_bytes_min = 64,
+                                  .seed = 5 };
+    uint32_t n_octave[4] = { 0 };
+    quire_text_docs *docs = open_docs(&o);
+    quire_doc doc;
+
+    (void)state;
+    for (uint32_t i = 0; i < 400; i++) {
+        size_t n = strlen(next_text(docs, &doc));
+
+        assert_in_range(n, 63, 1025);
+        n_octave[n < 128 ? 0 : n < 256 ? 1 : n < 512 ? 2 : 3]++;
+    }
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_in_range(n_octave[i], 70, 130);
     }
     quire_text_docs_close(docs);
 }
@@ -283,6 +323,11 @@ static void test_refused(void **state)
     refuse(&o, QUIRE_INVAL, "at least one task");
     o.tasks = 1u << QUIRE_TASK_COUNT;
     refuse(&o, QUIRE_INVAL, "at least one task");
+    o.tasks = 1;
+    o.task_bytes_min = QUIRE_TASK_BYTES_MIN - 1;
+    refuse(&o, QUIRE_INVAL, "shortest task of 63 bytes");
+    o.task_bytes_min = 101;
+    refuse(&o, QUIRE_INVAL, "shortest task of 101 bytes");
 }
 
 /* A folder without files, files without text, and a place in a file that is gone. */
@@ -334,10 +379,11 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_separators), cmocka_unit_test(test_long),
-        cmocka_unit_test(test_held),       cmocka_unit_test(test_places),
-        cmocka_unit_test(test_tasks),      cmocka_unit_test(test_task_docs),
-        cmocka_unit_test(test_refused),    cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_separators),   cmocka_unit_test(test_long),
+        cmocka_unit_test(test_held),         cmocka_unit_test(test_places),
+        cmocka_unit_test(test_tasks),        cmocka_unit_test(test_task_docs),
+        cmocka_unit_test(test_task_lengths), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_empty),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

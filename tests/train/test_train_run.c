@@ -282,6 +282,32 @@ static void test_learns(void **state)
     }
 }
 
+/* Batches inside of long questions have no targets and are passed over; data without any target end
+ * the run. */
+static void test_long_questions(void **state)
+{
+    quire_train_plan plan = small_plan("mha");
+    quire_train_report report;
+    quire_error err = QUIRE_ERROR_INIT;
+    run r;
+
+    (void)state;
+    run_open(&r, &plan);
+    r.docs.n_given = DOC_MAX - 1;
+    report = run_steps(&r, 3);
+    assert_true(report.loss > 0);
+    assert_true(r.docs.at > 40);
+    r.docs.n_given = DOC_MAX + 1;
+    while (r.packer.doc.n_given != DOC_MAX + 1) {
+        packed b;
+
+        fill(&r.packer, &b);
+    }
+    assert_int_equal(quire_trainer_step(r.trainer, &r.packer, &report, &err), QUIRE_NOTFOUND);
+    assert_non_null(strstr(err.message, "no more tokens to predict"));
+    quire_trainer_destroy(r.trainer);
+}
+
 /* Saved and resumed by a trainer with another number of threads: the bits of one run. */
 static void test_resume_bits(void **state)
 {
@@ -616,7 +642,7 @@ int main(void)
         cmocka_unit_test(test_save_fails), cmocka_unit_test(test_diverges),
         cmocka_unit_test(test_not_finite), cmocka_unit_test(test_no_data),
         cmocka_unit_test(test_schedule),   cmocka_unit_test(test_refused_plans),
-        cmocka_unit_test(test_rate),
+        cmocka_unit_test(test_rate),       cmocka_unit_test(test_long_questions),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -2,14 +2,13 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
-#include "cli/commands/new_file.h"
 #include "cli/commands/talk.h"
 #include "cli/settings/args.h"
 #include "cli/settings/settings.h"
+#include "cli/training/train_export.h"
 
 #include "base/check.h"
 #include "base/cpu.h"
-#include "model/gguf_write.h"
 #include "train/text_docs.h"
 #include "train/trainer.h"
 
@@ -29,16 +28,18 @@ typedef struct train_args {
     int64_t n_layer, d_model, n_head, n_kv_head, d_head, d_ff;
     double rope_base;
     bool no_qk_norm, is_untied;
-    int gate_form;
+    int gate_form, type;
     int64_t n_tokens, n_rows, n_accumulate, n_steps, n_warmup;
     double rate, rate_end, decay, clip, rise_max;
     int64_t seed;
     double held_share, task_share;
-    uint64_t doc_bytes, task_bytes;
+    uint64_t doc_bytes, task_bytes, task_bytes_min;
+    const char *tasks;
     int64_t every_log, every_held, every_save, n_held;
     quire_settings settings;
 } train_args;
 
+static const char *const types[] = { "f32", "f16", "q8_0", NULL }; /* quire_gguf_out_type */
 static const char *const gate_forms[] = { "half", "full", "heads", NULL };
 
 /* clang-format off */
@@ -52,7 +53,9 @@ static const quire_opt options[] = {
     { .names = { "--checkpoint" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .is_required = true,
       AT(checkpoint), .help = "state of the run; when the file exists, the run goes on from it" },
     { .names = { "-o", "--output" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", AT(out),
-      .initial_text = "none", .help = "GGUF file (f32) of the trained model, written at the end" },
+      .initial_text = "none", .help = "GGUF file of the trained model, written at the end" },
+    { .names = { "--type" }, .type = QUIRE_OPT_CHOICE, .choices = types, .initial = "f32", AT(type),
+      .help = "numbers of the file's matrices" },
     { .names = { "--scheme" }, .type = QUIRE_OPT_TEXT, .unit = "NAME", .initial = "fusedkv-lite",
       AT(scheme), .section = "model",
       .help = "which layers share K and V: mha, gqa, mqa, cla2, yoco, fusedkv, fusedkv-lite, "
@@ -112,10 +115,15 @@ static const quire_opt options[] = {
       .initial = "0.02", AT(held_share), .help = "share of documents for validation" },
     { .names = { "--tasks" }, .type = QUIRE_OPT_REAL, .unit = "SHARE", .min = 0, .max = 1,
       .initial_text = "0; 1 without --data", AT(task_share),
-      .help = "share of documents that are made-up tasks: recall, passkey, copy" },
+      .help = "share of documents that are made-up tasks" },
+    { .names = { "--task-kinds" }, .type = QUIRE_OPT_TEXT, .unit = "NAMES", AT(tasks),
+      .initial = "recall,passkey,copy,instruction", .help = "which tasks, in equal shares" },
     { .names = { "--task-bytes" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",
       .min = QUIRE_TASK_BYTES_MIN, .max = QUIRE_TASK_BYTES_MAX, .initial = "256", AT(task_bytes),
-      .help = "length of a task, about" },
+      .help = "length of the longest task, about" },
+    { .names = { "--task-bytes-min" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",
+      .min = QUIRE_TASK_BYTES_MIN, .max = QUIRE_TASK_BYTES_MAX, .initial_text = "as the longest",
+      AT(task_bytes_min), .help = "length of the shortest task" },
     { .names = { "--log-every" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1e9,
       .initial = "10", AT(every_log), .section = "reports", .help = "steps between lines" },
     { .names = { "--held-every" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1e9,
@@ -192,6 +200,31 @@ static int make_plan(train_run *r, quire_error *err)
     return quire_train_scheme_set(&r->plan.shape, a->scheme, err);
 }
 
+/* A bit for each task of a list of names. */
+static int tasks_of(const char *names, unsigned *tasks, quire_error *err)
+{
+    const char *const *known = quire_task_names();
+
+    *tasks = 0;
+    for (const char *at = names; *at != '\0';) {
+        size_t n = strcspn(at, ",");
+        uint32_t i = 0;
+
+        while (i < QUIRE_TASK_COUNT && (strlen(known[i]) != n || strncmp(known[i], at, n) != 0)) {
+            i++;
+        }
+        if (i == QUIRE_TASK_COUNT) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "--task-kinds: no task \"%.*s\"; there are recall, passkey, "
+                                   "copy, instruction",
+                                   (int)(n < 80 ? n : 80), at);
+        }
+        *tasks |= 1u << i;
+        at += n + (at[n] == ',');
+    }
+    return QUIRE_OK;
+}
+
 static int open_data(train_run *r, quire_error *err)
 {
     const train_args *a = r->args;
@@ -199,11 +232,12 @@ static int open_data(train_run *r, quire_error *err)
                                   .doc_bytes_max = a->doc_bytes,
                                   .held_share = a->data != NULL ? a->held_share : 0,
                                   .task_share = a->data != NULL ? a->task_share : 1,
-                                  .tasks = (1u << QUIRE_TASK_COUNT) - 1,
                                   .task_bytes = a->task_bytes,
+                                  .task_bytes_min = a->task_bytes_min,
                                   .n_tasks = HELD_TASKS,
                                   .seed = (uint64_t)a->seed };
 
+    QUIRE_TRY(tasks_of(a->tasks, &o.tasks, err));
     QUIRE_TRY(quire_text_docs_open(&r->docs, &o, err));
     quire_packer_init(&r->packer, quire_text_docs_reader(r->docs));
     o.is_held = true;
@@ -310,70 +344,15 @@ static int train(train_run *r, quire_error *err)
     return must_stop() ? QUIRE_CANCELED : report_held(r, err);
 }
 
-/* Plain maps with norms of heads are Qwen 3's, which other programs know too. */
-static bool is_qwen3(const quire_train_shape *s)
-{
-    bool is_plain = s->has_qk_norm;
-
-    for (uint32_t i = 0; i < s->n_layer; i++) {
-        is_plain = is_plain && quire_train_stores_k(s, i) && quire_train_stores_v(s, i);
-    }
-    return is_plain;
-}
-
-static int export_model(const train_run *r, const char *path, quire_error *err)
-{
-    const quire_train_layout *layout = quire_trainer_layout(r->trainer);
-    const quire_train_shape *s = &r->plan.shape;
-    bool is_plain = is_qwen3(s);
-    quire_gguf_out out = { .arch = is_plain ? "qwen3" : "quire",
-                           .name = s->scheme,
-                           .n_layer = s->n_layer,
-                           .n_ctx = r->plan.n_tokens,
-                           .d_model = s->d_model,
-                           .d_ff = s->d_ff,
-                           .n_head = s->n_head,
-                           .n_kv_head = s->n_kv_head,
-                           .d_head = s->d_head,
-                           .rope_base = (float)s->rope_base,
-                           .norm_epsilon = (float)s->norm_epsilon,
-                           .kv_scheme = is_plain ? NULL : s->scheme,
-                           .kv_source_k = is_plain ? NULL : &s->source_k[0][0],
-                           .kv_source_v = is_plain ? NULL : &s->source_v[0][0],
-                           .n_tensors = layout->n_tensors };
-    quire_gguf_out_tensor *tensors = calloc(layout->n_tensors, sizeof(*tensors));
-    int rc;
-
-    if (tensors == NULL) {
-        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
-    }
-    for (uint32_t i = 0; i < layout->n_tensors; i++) {
-        const quire_train_tensor *t = &layout->tensors[i];
-
-        tensors[i] = (quire_gguf_out_tensor){ t->name, t->n_cols, t->n_rows,
-                                              quire_trainer_parameters(r->trainer) + t->at };
-    }
-    out.tensors = tensors;
-    rc = quire_gguf_write(path, &out, err);
-    free(tensors);
-    return rc;
-}
-
 static int write_model(const train_run *r, quire_error *err)
 {
-    quire_new_file file;
-    int rc;
+    const quire_train_export model = { .shape = &r->plan.shape,
+                                       .layout = quire_trainer_layout(r->trainer),
+                                       .parameters = quire_trainer_parameters(r->trainer),
+                                       .n_ctx = r->plan.n_tokens,
+                                       .type = (quire_gguf_out_type)r->args->type };
 
-    if (r->args->out == NULL) {
-        return QUIRE_OK;
-    }
-    QUIRE_TRY(quire_new_file_open(&file, r->args->out, err));
-    rc = export_model(r, file.work_path, err);
-    if (rc == QUIRE_OK) {
-        return quire_new_file_finish(&file, err);
-    }
-    quire_new_file_discard(&file);
-    return rc;
+    return r->args->out != NULL ? quire_train_export_write(&model, r->args->out, err) : QUIRE_OK;
 }
 
 static int run_all(train_run *r, quire_error *err)

@@ -1,0 +1,136 @@
+/* test_train_export.c - models that quire train writes: in f16 and q8_0 they are near those in f32,
+ * and plain ones are to libllama what they are to us.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "model_fixture.h"
+#include "program.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CHUNKS 24u
+
+/* Files of the one run of these tests. */
+static char checkpoint[256], model[256];
+
+static const char *read_text(const char *path)
+{
+    static char text[1 << 16];
+    FILE *file = fopen(path, "rb");
+    size_t n;
+
+    assert_non_null(file);
+    n = fread(text, 1, sizeof(text) - 1, file);
+    assert_int_equal(fclose(file), 0);
+    text[n] = '\0';
+    return text;
+}
+
+/* Train, or, when the checkpoint is there, write the model again. */
+static void train(const char *scheme, const char *type)
+{
+    program_result result = program_expect(
+        0, PROGRAM("train", "--data", program_data("fables.txt"), "--scheme", scheme,
+                   "--checkpoint", checkpoint, "-o", model, "--n-layer", "2", "--d-model", "48",
+                   "--n-head", "2", "--d-head", "32", "--d-ff", "96", "-c", "64", "--rows", "4",
+                   "--steps", "40", "--warmup", "5", "--rate", "0.005", "--type", type));
+
+    program_free(&result);
+}
+
+static double perplexity(void)
+{
+    json_t *said = program_json(PROGRAM("perplexity", "-m", model, "-f", program_data("fables.txt"),
+                                        "-c", "64", "--chunks", "24", "--kv", "f32", "--json"));
+    double ppl = json_number_value(json_object_get(said, "ppl"));
+
+    json_decref(said);
+    return ppl;
+}
+
+static long file_bytes(void)
+{
+    FILE *file = fopen(model, "rb");
+    long n;
+
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    n = ftell(file);
+    assert_int_equal(fclose(file), 0);
+    return n;
+}
+
+static int remove_files(void **state)
+{
+    (void)state;
+    (void)unlink(checkpoint);
+    (void)unlink(model);
+    return 0;
+}
+
+/* Rows of 48 are no whole number of q8_0's blocks and stay f16; rows of 64 and 96 are. Gates of
+ * fusedkv stay f32. */
+static void test_types(void **state)
+{
+    static const char *const schemes[] = { "mha", "fusedkv" };
+
+    for (size_t i = 0; i < 2; i++) {
+        double f32, f16, q8;
+        long f32_bytes, f16_bytes;
+
+        train(schemes[i], "f32");
+        f32 = perplexity();
+        f32_bytes = file_bytes();
+        train(schemes[i], "f16");
+        f16 = perplexity();
+        f16_bytes = file_bytes();
+        train(schemes[i], "q8_0");
+        q8 = perplexity();
+        assert_true(f32 < 60); /* of 260 */
+        assert_true(fabs(f16 / f32 - 1) < 0.002);
+        assert_true(fabs(q8 / f32 - 1) < 0.02);
+        assert_true(f16_bytes < f32_bytes * 6 / 10);
+        assert_true(file_bytes() < f16_bytes);
+        (void)remove_files(state);
+    }
+}
+
+static void test_libllama(void **state)
+{
+    static const char *const types[] = { "f32", "q8_0" };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        double ours, theirs;
+
+        train("mha", types[i]);
+        ours = perplexity();
+        theirs = fixture_peer_perplexity(model, read_text(program_data("fables.txt")), 64, CHUNKS);
+        /* q8_0: activations are rounded to 8 bits by both, in blocks of their own. */
+        if (fabs(ours / theirs - 1) > (i == 0 ? 1e-4 : 0.01)) {
+            fail_msg("%s: perplexity %.5f, libllama's %.5f", types[i], ours, theirs);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_types, remove_files),
+        cmocka_unit_test_teardown(test_libllama, remove_files),
+    };
+
+    (void)snprintf(checkpoint, sizeof(checkpoint), "%s", program_path("export.checkpoint"));
+    (void)snprintf(model, sizeof(model), "%s", program_path("export.gguf"));
+    return cmocka_run_group_tests(tests, NULL, program_clean);
+}

@@ -188,7 +188,11 @@ static int put_together(const out_file *f, const char *path, quire_error *err)
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     add_keys(f->gguf, f->model);
-    add_vocabulary(f->gguf);
+    if (f->model->vocab != NULL) {
+        quire_gguf_vocab_add(f->model->vocab, f->gguf);
+    } else {
+        add_vocabulary(f->gguf);
+    }
     for (uint32_t i = 0; i < f->model->n_tensors; i++) {
         QUIRE_TRY(add_tensor(f, i, err));
     }

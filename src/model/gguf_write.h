@@ -1,7 +1,7 @@
 /* gguf_write.h - a trained model as a GGUF file in f32, f16 or q8_0.
  *
- * The vocabulary is SPM with byte tokens: <unk>, <s>, </s>, then byte b as 3 + b; the blank is the
- * one piece.
+ * Without a vocabulary the file gets an SPM one with byte tokens: <unk>, <s>, </s>, then byte b as
+ * 3 + b; the blank is the one piece.
  *
  * Thread: any.
  *
@@ -9,6 +9,7 @@
 #ifndef QUIRE_MODEL_GGUF_WRITE_H
 #define QUIRE_MODEL_GGUF_WRITE_H
 
+#include "model/gguf_vocab.h"
 #include "quire/error.h"
 
 #include <stdbool.h>
@@ -49,8 +50,9 @@ typedef struct quire_gguf_out {
     uint32_t d_head;
     float rope_base;
     float norm_epsilon;
-    const char *kv_scheme;      /* NULL, like the next two: no such keys */
-    const int32_t *kv_source_k; /* [n_layer][2] */
+    const quire_gguf_vocab *vocab; /* NULL: bytes */
+    const char *kv_scheme;         /* NULL, like the next two: no such keys */
+    const int32_t *kv_source_k;    /* [n_layer][2] */
     const int32_t *kv_source_v;
     const quire_gguf_out_tensor *tensors; /* [n_tensors] */
     uint32_t n_tensors;

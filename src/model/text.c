@@ -58,6 +58,13 @@ int32_t quire_model_bos(const quire_model *model)
     return is_token(model, bos) ? bos : -1;
 }
 
+int32_t quire_model_eos(const quire_model *model)
+{
+    const int32_t eos = llama_vocab_eos(model->vocab);
+
+    return is_token(model, eos) ? eos : -1;
+}
+
 const char *quire_model_chat_template(const quire_model *model)
 {
     return llama_model_chat_template(model->llama, NULL);

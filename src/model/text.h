@@ -55,6 +55,7 @@ bool quire_model_is_eog(const quire_model *model, int32_t token);
 bool quire_model_is_special(const quire_model *model, int32_t token);
 bool quire_model_adds_bos(const quire_model *model);
 int32_t quire_model_bos(const quire_model *model); /* -1 if none */
+int32_t quire_model_eos(const quire_model *model); /* the end of a text; -1 if none */
 
 /* The template in the file (tokenizer.chat_template), NULL if none. */
 const char *quire_model_chat_template(const quire_model *model);

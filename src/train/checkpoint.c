@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define MAGIC      "QUIRETRN"
-#define HASH_AT    104u
+#define HASH_AT    152u
 #define PATH_BYTES 4096u
 
 static size_t arrays_bytes(const quire_checkpoint *c)
@@ -45,7 +45,9 @@ static void put_head(const quire_checkpoint *c, unsigned char head[QUIRE_CHECKPO
     memcpy(head, MAGIC, 8);
     at = quire_le_put(at, QUIRE_CHECKPOINT_VERSION, 8);
     at = quire_le_put(at, c->n_parameters, 8);
-    at = quire_le_put(at, c->identity, 8);
+    for (uint32_t i = 0; i < QUIRE_PART_COUNT; i++) {
+        at = quire_le_put(at, c->identities[i], 8);
+    }
     at = quire_le_put(at, c->n_steps, 8);
     at = quire_le_put(at, c->n_tokens, 8);
     at = quire_le_put(at, bits_of(c->watch[0]), 8);
@@ -155,6 +157,31 @@ static size_t read_all(int fd, void *bytes, size_t n)
     return n - left;
 }
 
+/* The part of another run that differs, with the settings in it. */
+static int identities_check(const char *path, const quire_checkpoint *c, const unsigned char *head,
+                            quire_error *err)
+{
+    static const char *const parts[] = {
+        [QUIRE_PART_TOKENIZER] = "another tokenizer",
+        [QUIRE_PART_TEACHER] = "another model to start from or share of distillation",
+        [QUIRE_PART_MODEL] = "another model (sizes, scheme, norms or gates)",
+        [QUIRE_PART_BATCH] = "another batch (rows, context or batches of a step)",
+        [QUIRE_PART_OPTIMIZER] = "another weight decay or clipping",
+        [QUIRE_PART_SEED] = "another seed",
+        [QUIRE_PART_DATA] = "other documents (their length, or the share that is held out)",
+    };
+
+    for (uint32_t i = 0; i < QUIRE_PART_COUNT; i++) {
+        if (quire_le_get(head + 24 + 8 * i, 8) != c->identities[i]) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "%s belongs to a run with %s: give the settings of that run, or "
+                                   "another file",
+                                   path, parts[i]);
+        }
+    }
+    return QUIRE_OK;
+}
+
 static int head_check(const char *path, const quire_checkpoint *c, const unsigned char *head,
                       quire_error *err)
 {
@@ -166,12 +193,10 @@ static int head_check(const char *path, const quire_checkpoint *c, const unsigne
                                path, (unsigned long long)quire_le_get(head + 8, 8),
                                QUIRE_CHECKPOINT_VERSION);
     }
-    if (quire_le_get(head + 16, 8) != c->n_parameters ||
-        quire_le_get(head + 24, 8) != c->identity) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "%s belongs to a run with other settings (%llu parameters, this run "
-                               "has %llu): give the settings of that run, or another file",
-                               path, (unsigned long long)quire_le_get(head + 16, 8),
+    QUIRE_TRY(identities_check(path, c, head, err));
+    if (quire_le_get(head + 16, 8) != c->n_parameters) {
+        return quire_error_set(err, QUIRE_INVAL, "%s has %llu parameters, this run has %llu", path,
+                               (unsigned long long)quire_le_get(head + 16, 8),
                                (unsigned long long)c->n_parameters);
     }
     return QUIRE_OK;
@@ -179,12 +204,12 @@ static int head_check(const char *path, const quire_checkpoint *c, const unsigne
 
 static void get_head(quire_checkpoint *c, const unsigned char *head)
 {
-    c->n_steps = quire_le_get(head + 32, 8);
-    c->n_tokens = quire_le_get(head + 40, 8);
-    c->watch[0] = double_of(quire_le_get(head + 48, 8));
-    c->watch[1] = double_of(quire_le_get(head + 56, 8));
+    c->n_steps = quire_le_get(head + 80, 8);
+    c->n_tokens = quire_le_get(head + 88, 8);
+    c->watch[0] = double_of(quire_le_get(head + 96, 8));
+    c->watch[1] = double_of(quire_le_get(head + 104, 8));
     for (uint32_t i = 0; i < QUIRE_PACK_PLACE; i++) {
-        c->place[i] = quire_le_get(head + 64 + 8 * i, 8);
+        c->place[i] = quire_le_get(head + 112 + 8 * i, 8);
     }
 }
 

@@ -3,13 +3,13 @@
  *    0    8  magic
  *    8    8  version of the layout
  *   16    8  number of parameters
- *   24    8  identity of the run: a hash of all that its numbers depend on
- *   32    8  steps done
- *   40    8  tokens read
- *   48   16  two real numbers of the loss's watch
- *   64   40  place in the data
- *  104   16  XXH3-128 of bytes 0 to 103 and the arrays
- *  120       parameters, first and second moments, float each
+ *   24   56  identities: hashes of all that the run's numbers depend on, by parts
+ *   80    8  steps done
+ *   88    8  tokens read
+ *   96   16  two real numbers of the loss's watch
+ *  112   40  place in the data
+ *  152   16  XXH3-128 of bytes 0 to 151 and the arrays
+ *  168       parameters, first and second moments, float each
  *
  * Numbers are little-endian. A file appears under its name when it is complete and on the disk, so
  * there is always one good checkpoint after the first.
@@ -22,13 +22,25 @@
 
 #include "train/pack.h"
 
-#define QUIRE_CHECKPOINT_VERSION    1u
-#define QUIRE_CHECKPOINT_HEAD_BYTES 120u
+#define QUIRE_CHECKPOINT_VERSION    2u
+#define QUIRE_CHECKPOINT_HEAD_BYTES 168u
 #define QUIRE_CHECKPOINT_ARRAYS     3u /* parameters, first and second moments */
+
+/* What a run is made of. Of parts that differ, the first is named to the user. */
+typedef enum quire_checkpoint_part {
+    QUIRE_PART_TOKENIZER,
+    QUIRE_PART_TEACHER,
+    QUIRE_PART_MODEL,
+    QUIRE_PART_BATCH,
+    QUIRE_PART_OPTIMIZER,
+    QUIRE_PART_SEED,
+    QUIRE_PART_DATA,
+    QUIRE_PART_COUNT
+} quire_checkpoint_part;
 
 typedef struct quire_checkpoint {
     uint64_t n_parameters;
-    uint64_t identity;
+    uint64_t identities[QUIRE_PART_COUNT];
     uint64_t n_steps;
     uint64_t n_tokens;
     double watch[2];
@@ -40,9 +52,9 @@ typedef struct quire_checkpoint {
  * earlier checkpoint under the name stays. */
 int quire_checkpoint_write(const char *path, const quire_checkpoint *c, quire_error *err);
 
-/* Read into c, whose n_parameters, identity and arrays the caller has set. Errors: QUIRE_NOTFOUND
+/* Read into c, whose n_parameters, identities and arrays the caller has set. Errors: QUIRE_NOTFOUND
  * (no such file), QUIRE_IO, QUIRE_CORRUPT (damaged, or no checkpoint), QUIRE_INVAL (of another
- * run); c is then undefined. */
+ * run, with the part that differs); c is then undefined. */
 int quire_checkpoint_read(const char *path, quire_checkpoint *c, quire_error *err);
 
 #endif /* QUIRE_TRAIN_CHECKPOINT_H */

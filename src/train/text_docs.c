@@ -6,6 +6,7 @@
 #include "train/text_docs.h"
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "base/hash128.h"
 #include "base/rng.h"
 
@@ -33,8 +34,7 @@ struct quire_text_docs {
     uint64_t n_docs;
     uint64_t n_since_pass; /* documents of this pass; of a resumed pass at least 1 */
     quire_bytes text;
-    int32_t *tokens;
-    size_t tokens_max;
+    int32_t *tokens; /* of the document at hand */
 };
 
 /* ---- files ---- */
@@ -245,27 +245,50 @@ static size_t pick_bytes(const quire_text_docs *d, quire_rng *rng)
 
 /* ---- the reader ---- */
 
-/* The text as tokens. */
+/* Tokens of the text's first bytes that are also the first tokens of the whole: they are given. */
+static int given_tokens(const quire_text_docs *d, size_t answer_at, const int32_t *tokens, size_t n,
+                        size_t *n_given, quire_error *err)
+{
+    const quire_train_tokenizer *by = d->options.tokenizer;
+    int32_t *question = NULL;
+    size_t n_question;
+
+    QUIRE_TRY(by->encode(by->ctx, d->text.data, answer_at, &question, &n_question, err));
+    *n_given = 0;
+    while (*n_given < n_question && *n_given < n && question[*n_given] == tokens[*n_given]) {
+        (*n_given)++;
+    }
+    free(question);
+    return QUIRE_OK;
+}
+
+/* The text as tokens, with those that begin and end a document. */
 static int tokens_out(quire_text_docs *d, size_t answer_at, quire_doc *out, quire_error *err)
 {
-    size_t n = d->text.n + 2;
+    const quire_train_tokenizer *by = d->options.tokenizer;
+    size_t n_begin = by->begin >= 0, n, n_given = 0;
+    int32_t *tokens = NULL;
+    int rc;
 
-    if (n > d->tokens_max) {
-        int32_t *tokens = realloc(d->tokens, n * sizeof(*tokens));
-
-        if (tokens == NULL) {
-            return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    free(d->tokens);
+    d->tokens = NULL;
+    QUIRE_TRY(by->encode(by->ctx, d->text.data, d->text.n, &tokens, &n, err));
+    rc = answer_at > 0 ? given_tokens(d, answer_at, tokens, n, &n_given, err) : QUIRE_OK;
+    if (rc == QUIRE_OK) {
+        d->tokens = malloc((n + 2) * sizeof(*d->tokens));
+        rc = d->tokens != NULL ? QUIRE_OK : quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    if (rc == QUIRE_OK) {
+        d->tokens[0] = by->begin;
+        if (n > 0) {
+            memcpy(d->tokens + n_begin, tokens, n * sizeof(*tokens));
         }
-        d->tokens = tokens;
-        d->tokens_max = n;
+        d->tokens[n_begin + n] = by->end;
+        *out = (quire_doc){ d->tokens, n_begin + n + (by->end >= 0),
+                            answer_at > 0 ? n_begin + n_given : 0 };
     }
-    d->tokens[0] = QUIRE_BYTE_BOS;
-    for (size_t i = 0; i < d->text.n; i++) {
-        d->tokens[1 + i] = QUIRE_BYTE_FIRST + (unsigned char)d->text.data[i];
-    }
-    d->tokens[n - 1] = QUIRE_BYTE_EOS;
-    *out = (quire_doc){ d->tokens, n, answer_at > 0 ? 1 + answer_at : 0 };
-    return QUIRE_OK;
+    free(tokens);
+    return rc;
 }
 
 static int docs_next(void *ctx, quire_doc *out, quire_error *err)
@@ -366,6 +389,9 @@ int quire_text_docs_open(quire_text_docs **out, const quire_text_docs_options *o
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     d->options = *options;
+    if (d->options.tokenizer == NULL) {
+        d->options.tokenizer = quire_byte_tokenizer();
+    }
     d->reader = (quire_doc_reader){ d, docs_next, docs_tell, docs_seek };
     rc = options->path != NULL ? add_path(d, options->path, 0, err) : QUIRE_OK;
     if (rc == QUIRE_OK && options->path != NULL && d->n_files == 0) {
@@ -394,6 +420,14 @@ void quire_text_docs_close(quire_text_docs *d)
     free(d->tokens);
     quire_bytes_fini(&d->text);
     free(d);
+}
+
+uint64_t quire_text_docs_identity(const quire_text_docs_options *o)
+{
+    const uint64_t counts[] = { o->path != NULL, o->doc_bytes_max,
+                                (uint64_t)(o->held_share * SHARES) };
+
+    return quire_hash_add(QUIRE_HASH_INIT, counts, sizeof(counts));
 }
 
 const quire_doc_reader *quire_text_docs_reader(const quire_text_docs *d)

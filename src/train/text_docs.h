@@ -11,9 +11,7 @@
  * which of the words at the end is asked for). Only the answer counts as a target. A task is made
  * from the seed and its number alone.
  *
- * Tokens are bytes: byte b is 3 + b, a document begins with QUIRE_BYTE_BOS and ends with
- * QUIRE_BYTE_EOS. The ids are those of an SPM vocabulary with byte tokens, in which the blank is a
- * piece and a spare token has the blank's byte.
+ * Texts become tokens by a tokenizer, whose begin and end stand around each document.
  *
  * Thread: owner.
  *
@@ -23,12 +21,7 @@
 
 #include "base/bytes.h"
 #include "train/pack.h"
-
-#define QUIRE_BYTE_UNKNOWN 0
-#define QUIRE_BYTE_BOS     1
-#define QUIRE_BYTE_EOS     2
-#define QUIRE_BYTE_FIRST   3
-#define QUIRE_BYTE_VOCAB   260u
+#include "train/tokens.h"
 
 #define QUIRE_DOC_SEPARATOR  "<|endoftext|>"
 #define QUIRE_DOC_BYTES_MIN  64u
@@ -60,6 +53,7 @@ typedef struct quire_text_docs_options {
                               that each octave is as frequent */
     uint64_t n_tasks;      /* when is_held and there is no path: how many */
     uint64_t seed;
+    const quire_train_tokenizer *tokenizer; /* NULL: bytes; it outlives the docs */
 } quire_text_docs_options;
 
 typedef struct quire_text_docs quire_text_docs;
@@ -69,6 +63,10 @@ typedef struct quire_text_docs quire_text_docs;
 int quire_text_docs_open(quire_text_docs **out, const quire_text_docs_options *options,
                          quire_error *err);
 void quire_text_docs_close(quire_text_docs *docs);
+
+/* A hash of the options that decide which documents there are: a place means nothing with others.
+ * Tasks are not among them. */
+uint64_t quire_text_docs_identity(const quire_text_docs_options *options);
 
 /* Memory: the docs'. next() also fails with QUIRE_NOTFOUND when a whole pass over the files, read
  * again and again, has no document. */

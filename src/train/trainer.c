@@ -330,17 +330,12 @@ int quire_trainer_evaluate(quire_trainer *t, quire_packer *data, uint64_t n_batc
 
 /* ---- checkpoints ---- */
 
-/* Not of the number of steps alone, which a resumed run may raise, nor of threads. */
-static uint64_t identity_of(const quire_trainer *t)
+static uint64_t model_identity(const quire_train_shape *s)
 {
-    const quire_train_plan *p = &t->plan;
-    const quire_train_shape *s = &p->shape;
-    const uint64_t counts[] = { s->n_vocab,     s->n_layer,      s->d_model,   s->n_head,
-                                s->n_kv_head,   s->d_head,       s->d_ff,      s->window,
-                                s->has_qk_norm, s->is_tied,      s->gate_form, p->n_rows,
-                                p->n_tokens,    p->n_accumulate, p->seed };
-    const double reals[] = { s->rope_base, s->norm_epsilon, p->beta1, p->beta2,
-                             p->epsilon,   p->decay,        p->clip };
+    const uint64_t counts[] = { s->n_vocab,     s->n_layer, s->d_model,  s->n_head,
+                                s->n_kv_head,   s->d_head,  s->d_ff,     s->window,
+                                s->has_qk_norm, s->is_tied, s->gate_form };
+    const double reals[] = { s->rope_base, s->norm_epsilon };
     uint64_t hash = quire_hash_add(QUIRE_HASH_INIT, counts, sizeof(counts));
 
     hash = quire_hash_add(hash, reals, sizeof(reals));
@@ -353,15 +348,34 @@ static uint64_t identity_of(const quire_trainer *t)
     return hash;
 }
 
+/* Without the number of steps and the rates, which a resumed run may change, and without threads.
+ */
+static quire_checkpoint checkpoint_of(const quire_trainer *t)
+{
+    const quire_train_plan *p = &t->plan;
+    const uint64_t batch[] = { p->n_rows, p->n_tokens, p->n_accumulate };
+    const double optimizer[] = { p->beta1, p->beta2, p->epsilon, p->decay, p->clip };
+
+    return (quire_checkpoint){
+        .n_parameters = n_parameters(t),
+        .identities = { [QUIRE_PART_TOKENIZER] = p->tokenizer_identity,
+                        [QUIRE_PART_MODEL] = model_identity(&p->shape),
+                        [QUIRE_PART_BATCH] = quire_hash_add(QUIRE_HASH_INIT, batch, sizeof(batch)),
+                        [QUIRE_PART_OPTIMIZER] =
+                            quire_hash_add(QUIRE_HASH_INIT, optimizer, sizeof(optimizer)),
+                        [QUIRE_PART_SEED] = p->seed,
+                        [QUIRE_PART_DATA] = p->data_identity },
+        .n_steps = t->n_steps,
+        .n_tokens = t->n_tokens,
+        .watch = { t->smooth_loss, t->lowest_loss },
+        .arrays = t->arrays
+    };
+}
+
 int quire_trainer_save(const quire_trainer *t, const quire_packer *data, const char *path,
                        quire_error *err)
 {
-    quire_checkpoint c = { .n_parameters = n_parameters(t),
-                           .identity = identity_of(t),
-                           .n_steps = t->n_steps,
-                           .n_tokens = t->n_tokens,
-                           .watch = { t->smooth_loss, t->lowest_loss },
-                           .arrays = t->arrays };
+    quire_checkpoint c = checkpoint_of(t);
 
     quire_packer_tell(data, c.place);
     return quire_checkpoint_write(path, &c, err);
@@ -369,9 +383,7 @@ int quire_trainer_save(const quire_trainer *t, const quire_packer *data, const c
 
 int quire_trainer_load(quire_trainer *t, quire_packer *data, const char *path, quire_error *err)
 {
-    quire_checkpoint c = { .n_parameters = n_parameters(t),
-                           .identity = identity_of(t),
-                           .arrays = t->arrays };
+    quire_checkpoint c = checkpoint_of(t);
 
     QUIRE_TRY(quire_checkpoint_read(path, &c, err));
     QUIRE_TRY(quire_packer_seek(data, c.place, err));

@@ -36,6 +36,9 @@ typedef struct quire_train_plan {
     double clip;     /* norm of the gradient; 0: none */
     double rise_max; /* nats above the lowest smoothed loss at which a run has diverged; 0: never */
     uint64_t seed;   /* of the first weights */
+    /* Hashes of what the run reads, for its checkpoints; 0: none. */
+    uint64_t data_identity;
+    uint64_t tokenizer_identity;
 } quire_train_plan;
 
 /* Names that defaults have elsewhere too. Source: arXiv 2512.03870, section 4.1. */

@@ -6,6 +6,7 @@
 #include "cli/settings/args.h"
 #include "cli/settings/settings.h"
 #include "cli/training/train_export.h"
+#include "cli/training/train_tokens.h"
 
 #include "base/check.h"
 #include "base/cpu.h"
@@ -25,6 +26,7 @@ typedef struct train_args {
     const char *checkpoint;
     const char *out;
     const char *scheme;
+    const char *tokenizer;
     int64_t n_layer, d_model, n_head, n_kv_head, d_head, d_ff;
     double rope_base;
     bool no_qk_norm, is_untied;
@@ -108,9 +110,13 @@ static const quire_opt options[] = {
     { .names = { "--seed" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 4294967295.0,
       .initial = "1", AT(seed), .help = "seed of first weights and tasks" },
     QUIRE_ROW_THREADS,
+    { .names = { "--tokenizer" }, .type = QUIRE_OPT_TEXT, .unit = "NAME", .initial = "bytes",
+      .section = "data", AT(tokenizer),
+      .help = "bytes; bpe:N, a vocabulary of N tokens that is learned from the text; or the "
+              "tokenizer of a GGUF file" },
     { .names = { "--doc-bytes" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",
       .min = QUIRE_DOC_BYTES_MIN, .max = QUIRE_DOC_BYTES_MAX, .initial = "64KiB", AT(doc_bytes),
-      .section = "data", .help = "longer documents are cut at the next line end" },
+      .help = "longer documents are cut at the next line end" },
     { .names = { "--held" }, .type = QUIRE_OPT_REAL, .unit = "SHARE", .min = 0, .max = 0.5,
       .initial = "0.02", AT(held_share), .help = "share of documents for validation" },
     { .names = { "--tasks" }, .type = QUIRE_OPT_REAL, .unit = "SHARE", .min = 0, .max = 1,
@@ -140,6 +146,8 @@ static const quire_opt options[] = {
 typedef struct train_run {
     const train_args *args;
     quire_train_plan plan;
+    quire_train_tokens tokens;
+    quire_text_docs_options docs_options;
     quire_trainer *trainer;
     quire_text_docs *docs;
     quire_text_docs *held;
@@ -163,42 +171,6 @@ static bool must_stop(void)
 }
 
 /* ---- set-up ---- */
-
-static int make_plan(train_run *r, quire_error *err)
-{
-    const train_args *a = r->args;
-
-    r->plan = (quire_train_plan){
-        .shape = { .n_vocab = QUIRE_BYTE_VOCAB,
-                   .n_layer = (uint32_t)a->n_layer,
-                   .d_model = (uint32_t)a->d_model,
-                   .n_head = (uint32_t)a->n_head,
-                   .n_kv_head = (uint32_t)(a->n_kv_head > 0 ? a->n_kv_head : a->n_head),
-                   .d_head = (uint32_t)a->d_head,
-                   .d_ff = (uint32_t)a->d_ff,
-                   .rope_base = a->rope_base,
-                   .norm_epsilon = 1e-5,
-                   .has_qk_norm = !a->no_qk_norm,
-                   .is_tied = !a->is_untied,
-                   .gate_form = (quire_gate_form)a->gate_form },
-        .n_rows = (uint32_t)a->n_rows,
-        .n_tokens = (uint32_t)a->n_tokens,
-        .n_accumulate = (uint32_t)a->n_accumulate,
-        .n_threads = a->common.n_threads > 0 ? (uint32_t)a->common.n_threads : quire_cpus_usable(),
-        .n_steps = (uint64_t)a->n_steps,
-        .n_warmup = (uint64_t)a->n_warmup,
-        .rate = a->rate,
-        .rate_end = a->rate_end < a->rate ? a->rate_end : a->rate,
-        .beta1 = QUIRE_TRAIN_BETA1,
-        .beta2 = QUIRE_TRAIN_BETA2,
-        .epsilon = QUIRE_TRAIN_EPSILON,
-        .decay = a->decay,
-        .clip = a->clip,
-        .rise_max = a->rise_max,
-        .seed = (uint64_t)a->seed,
-    };
-    return quire_train_scheme_set(&r->plan.shape, a->scheme, err);
-}
 
 /* A bit for each task of a list of names. */
 static int tasks_of(const char *names, unsigned *tasks, quire_error *err)
@@ -225,24 +197,73 @@ static int tasks_of(const char *names, unsigned *tasks, quire_error *err)
     return QUIRE_OK;
 }
 
-static int open_data(train_run *r, quire_error *err)
+/* Which documents there are, and their tokens. */
+static int set_up_data(train_run *r, quire_error *err)
 {
     const train_args *a = r->args;
-    quire_text_docs_options o = { .path = a->data,
-                                  .doc_bytes_max = a->doc_bytes,
-                                  .held_share = a->data != NULL ? a->held_share : 0,
-                                  .task_share = a->data != NULL ? a->task_share : 1,
-                                  .task_bytes = a->task_bytes,
-                                  .task_bytes_min = a->task_bytes_min,
-                                  .n_tasks = HELD_TASKS,
-                                  .seed = (uint64_t)a->seed };
+    quire_text_docs_options *o = &r->docs_options;
 
-    QUIRE_TRY(tasks_of(a->tasks, &o.tasks, err));
+    *o = (quire_text_docs_options){ .path = a->data,
+                                    .doc_bytes_max = a->doc_bytes,
+                                    .held_share = a->data != NULL ? a->held_share : 0,
+                                    .task_share = a->data != NULL ? a->task_share : 1,
+                                    .task_bytes = a->task_bytes,
+                                    .task_bytes_min = a->task_bytes_min,
+                                    .n_tasks = HELD_TASKS,
+                                    .seed = (uint64_t)a->seed };
+    QUIRE_TRY(tasks_of(a->tasks, &o->tasks, err));
+    QUIRE_TRY(quire_train_tokens_open(&r->tokens, a->tokenizer, a->checkpoint, o, err));
+    o->tokenizer = &r->tokens.by;
+    return QUIRE_OK;
+}
+
+static int open_data(train_run *r, quire_error *err)
+{
+    quire_text_docs_options o = r->docs_options;
+
     QUIRE_TRY(quire_text_docs_open(&r->docs, &o, err));
     quire_packer_init(&r->packer, quire_text_docs_reader(r->docs));
     o.is_held = true;
-    o.task_share = a->data != NULL ? 0 : 1;
+    o.task_share = r->args->data != NULL ? 0 : 1;
     return quire_text_docs_open(&r->held, &o, err);
+}
+
+static int make_plan(train_run *r, quire_error *err)
+{
+    const train_args *a = r->args;
+
+    r->plan = (quire_train_plan){
+        .shape = { .n_vocab = r->tokens.by.n_vocab,
+                   .n_layer = (uint32_t)a->n_layer,
+                   .d_model = (uint32_t)a->d_model,
+                   .n_head = (uint32_t)a->n_head,
+                   .n_kv_head = (uint32_t)(a->n_kv_head > 0 ? a->n_kv_head : a->n_head),
+                   .d_head = (uint32_t)a->d_head,
+                   .d_ff = (uint32_t)a->d_ff,
+                   .rope_base = a->rope_base,
+                   .norm_epsilon = 1e-5,
+                   .has_qk_norm = !a->no_qk_norm,
+                   .is_tied = !a->is_untied,
+                   .gate_form = (quire_gate_form)a->gate_form },
+        .n_rows = (uint32_t)a->n_rows,
+        .n_tokens = (uint32_t)a->n_tokens,
+        .n_accumulate = (uint32_t)a->n_accumulate,
+        .n_threads = a->common.n_threads > 0 ? (uint32_t)a->common.n_threads : quire_cpus_usable(),
+        .n_steps = (uint64_t)a->n_steps,
+        .n_warmup = (uint64_t)a->n_warmup,
+        .rate = a->rate,
+        .rate_end = a->rate_end < a->rate ? a->rate_end : a->rate,
+        .beta1 = QUIRE_TRAIN_BETA1,
+        .beta2 = QUIRE_TRAIN_BETA2,
+        .epsilon = QUIRE_TRAIN_EPSILON,
+        .decay = a->decay,
+        .clip = a->clip,
+        .rise_max = a->rise_max,
+        .seed = (uint64_t)a->seed,
+        .data_identity = quire_text_docs_identity(&r->docs_options),
+        .tokenizer_identity = r->tokens.by.identity,
+    };
+    return quire_train_scheme_set(&r->plan.shape, a->scheme, err);
 }
 
 static int resume(train_run *r, quire_error *err)
@@ -349,6 +370,7 @@ static int write_model(const train_run *r, quire_error *err)
     const quire_train_export model = { .shape = &r->plan.shape,
                                        .layout = quire_trainer_layout(r->trainer),
                                        .parameters = quire_trainer_parameters(r->trainer),
+                                       .vocab = r->tokens.vocab,
                                        .n_ctx = r->plan.n_tokens,
                                        .type = (quire_gguf_out_type)r->args->type };
 
@@ -359,12 +381,13 @@ static int run_all(train_run *r, quire_error *err)
 {
     struct sigaction action = { .sa_handler = on_terminate };
 
+    quire_interrupt_catch();
+    QUIRE_TRY(set_up_data(r, err));
     QUIRE_TRY(make_plan(r, err));
     QUIRE_TRY(quire_trainer_create(&r->trainer, &r->plan, err));
     QUIRE_TRY(open_data(r, err));
     QUIRE_TRY(resume(r, err));
     (void)sigaction(SIGTERM, &action, NULL);
-    quire_interrupt_catch();
     r->product_rate = quire_trainer_product_rate(r->trainer);
     quire_say("%zu parameters, %s, sgemm %.0f GFLOP/s",
               quire_trainer_layout(r->trainer)->n_parameters, r->plan.shape.scheme,
@@ -381,7 +404,9 @@ static int run(void *opaque)
     int rc = run_all(&r, &err);
     int exit_status = QUIRE_EXIT_OK;
 
-    if (rc == QUIRE_CANCELED) {
+    if (rc == QUIRE_CANCELED && r.trainer == NULL) {
+        quire_say("%s", err.message);
+    } else if (rc == QUIRE_CANCELED) {
         quire_say("stopped at step %llu; the same command goes on from %s",
                   (unsigned long long)quire_trainer_steps(r.trainer), args->checkpoint);
     } else if (rc < 0) {
@@ -390,6 +415,7 @@ static int run(void *opaque)
     quire_trainer_destroy(r.trainer);
     quire_text_docs_close(r.docs);
     quire_text_docs_close(r.held);
+    quire_train_tokens_close(&r.tokens);
     quire_settings_fini(&args->settings);
     return exit_status;
 }
@@ -405,7 +431,7 @@ const quire_command quire_command_train = {
     .name = "train",
     .usage = "[--config] FILE [options]",
     .summary = "Trains a small model whose layers may share K and V.",
-    .notes = "All options can be given in the YAML file (--n-layer as n_layer). Tokens are bytes.\n"
+    .notes = "All options can be given in the YAML file (--n-layer as n_layer).\n"
              "Ctrl-C and SIGTERM write a checkpoint; the same command goes on from it, with the "
              "same bits.\n\n"
              "example: quire train --data texts/ --scheme fusedkv-lite --checkpoint run.checkpoint "

@@ -26,6 +26,7 @@ static int write_to(const quire_train_export *e, const char *path, quire_error *
     quire_gguf_out out = { .arch = is_plain ? "qwen3" : "quire",
                            .name = s->scheme,
                            .type = e->type,
+                           .vocab = e->vocab,
                            .n_layer = s->n_layer,
                            .n_ctx = e->n_ctx,
                            .d_model = s->d_model,

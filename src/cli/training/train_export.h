@@ -13,7 +13,8 @@ typedef struct quire_train_export {
     const quire_train_shape *shape;
     const quire_train_layout *layout;
     const float *parameters;
-    uint32_t n_ctx; /* of the training */
+    const quire_gguf_vocab *vocab; /* NULL: bytes */
+    uint32_t n_ctx;                /* of the training */
     quire_gguf_out_type type;
 } quire_train_export;
 

@@ -7,15 +7,16 @@
 
 #include <stdlib.h>
 
-/* Whether the stream can serve all layers. */
-static int layers_check(const quire_model_desc *desc, const quire_runtime_opts *o,
-                        const quire_attn_device *device, quire_error *err)
+static bool is_shared(const quire_kv_map_entry *map)
+{
+    return map->stored < 0 || map->n_k != 1 || map->k_src[0] != map->stored || map->n_v > 1 ||
+           (map->n_v == 1 && map->v_src[0] != map->stored);
+}
+
+int quire_overflow_check(const quire_model_desc *desc, quire_error *err)
 {
     for (uint32_t il = 0; il < desc->n_layer; il++) {
-        quire_attn_layer layer;
-
-        (void)quire_kv_layout(desc, o->kv_pairs, o->page_tokens, il, &layer);
-        if (device->check(device->ctx, &layer) < 0) {
+        if (is_shared(&desc->kv_map[il])) {
             return quire_error_set(err, QUIRE_UNSUPP,
                                    "layer %u shares its KV with others: such pages cannot be "
                                    "offloaded (--kv-overflow refuse)",
@@ -23,6 +24,18 @@ static int layers_check(const quire_model_desc *desc, const quire_runtime_opts *
         }
     }
     return QUIRE_OK;
+}
+
+/* The inner device has accepted these layers (quire_runtime_create()). */
+static void layers_assert(const quire_model_desc *desc, const quire_runtime_opts *o,
+                          const quire_attn_device *stream)
+{
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        quire_attn_layer layer;
+
+        (void)quire_kv_layout(desc, o->kv_pairs, o->page_tokens, il, &layer);
+        QUIRE_CHECK(stream->check(stream->ctx, &layer) == QUIRE_OK);
+    }
 }
 
 static int offload_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,
@@ -43,16 +56,10 @@ static int offload_open(quire_offload **out, quire_runtime *runtime, const quire
                   .extent_pages = quire_cache_extent_pages(page_bytes, desc->n_stored) },
     };
     quire_attn_device stream;
-    int rc;
 
     QUIRE_TRY(quire_offload_open(out, &offload, err));
     stream = quire_offload_device(*out);
-    rc = layers_check(desc, o, &stream, err);
-    if (rc < 0) {
-        quire_offload_close(*out);
-        *out = NULL;
-        return rc;
-    }
+    layers_assert(desc, o, &stream);
     *quire_runtime_device(runtime) = stream;
     return QUIRE_OK;
 }
@@ -60,10 +67,12 @@ static int offload_open(quire_offload **out, quire_runtime *runtime, const quire
 int quire_overflow_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,
                         const quire_overflow_opts *opts, quire_error *err)
 {
-    size_t *part_bytes = calloc(desc->n_stored, sizeof *part_bytes);
+    size_t *part_bytes;
     int rc;
 
     *out = NULL;
+    QUIRE_TRY(quire_overflow_check(desc, err));
+    part_bytes = calloc(desc->n_stored, sizeof *part_bytes);
     if (part_bytes == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for offloaded pages");
     }

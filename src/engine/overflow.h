@@ -36,8 +36,12 @@ typedef struct quire_overflow_opts {
     const quire_file_ops *ops; /* for tests; NULL = the operating system's */
 } quire_overflow_opts;
 
+/* Whether pages of this model can be offloaded: each layer reads its own K and V, and no other.
+ * Errors: QUIRE_UNSUPP, which names the first layer that shares. Thread: any. */
+int quire_overflow_check(const quire_model_desc *desc, quire_error *err);
+
 /* Make the file, and put its stream before the runtime's device. Errors: quire_offload_open(),
- * QUIRE_UNSUPP (layers that share their KV). Memory: quire_overflow_close(), when no page of the
+ * quire_overflow_check(). Memory: quire_overflow_close(), when no page of the
  * runtime's cache is offloaded any more; runtime is NULL when it was destroyed. */
 int quire_overflow_open(quire_offload **out, quire_runtime *runtime, const quire_model_desc *desc,
                         const quire_overflow_opts *opts, quire_error *err);

@@ -128,6 +128,43 @@ static void run_larger_than_memory(void **state)
     assert_true(remove_dir() > 0);
 }
 
+/* A model whose layers share KV: its pages cannot be streamed. By default, texts larger than memory
+ * are refused as without a directory; asked to stream, the program refuses the model. */
+static void shared_kv_is_not_streamed(void **state)
+{
+    static const char *const says[] = { "--kv-budget", "layer 2 shares its KV with others" };
+    static const char *const choices[] = { "auto", "tier" };
+    const char *m = program_model_shared();
+    program_running running;
+    program_result result;
+    char text[256];
+    uint16_t port;
+
+    (void)state;
+    (void)new_dir("shared-overflow");
+    running = program_start(PROGRAM("serve", "-m", m, "-t", "1", "--port", "0", "--kv", "f32",
+                                    "--cache-dir", dir, "--log-level", "errors"));
+    free(program_line_with(running.err, "warning: layers of this model share their KV, so "
+                                        "requests larger than the KV budget are refused"));
+    port = served_port(&running);
+    assert_int_equal(served_complete(port, text, sizeof text), 0);
+    assert_true(served_complete(port, text, sizeof text) > 64);
+    served_end(&running, SIGTERM);
+    for (size_t i = 0; i < 2; i++) {
+        result = program_expect(1, PROGRAM("serve", "-m", m, "-t", "1", "--port", "0", "--kv",
+                                           "f32", "-c", "512", "--kv-budget", "32KiB",
+                                           "--cache-dir", dir, "--kv-overflow", choices[i]));
+        assert_says(result.err, says[i]);
+        program_free(&result);
+        result = program_expect(1, PROGRAM("run", "-m", m, "-p", "a", "-n", "1", "--kv", "f32",
+                                           "-c", "512", "--kv-budget", "32KiB", "--cache-dir", dir,
+                                           "--kv-overflow", choices[i]));
+        assert_says(result.err, says[i]);
+        program_free(&result);
+    }
+    (void)remove_dir();
+}
+
 /* What a step of a bench reads from the file: nothing with all KV in memory; with
  * memory for a third of it, more than half. */
 static void bench_larger_than_memory(void **state)
@@ -481,6 +518,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(run_reads_what_it_has_written),
         cmocka_unit_test(run_larger_than_memory),
+        cmocka_unit_test(shared_kv_is_not_streamed),
         cmocka_unit_test(bench_larger_than_memory),
         cmocka_unit_test(formats_do_not_mix),
         cmocka_unit_test(chat_goes_on_tomorrow),

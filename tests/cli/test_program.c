@@ -363,8 +363,9 @@ static void shared_kv_on_disk(void **state)
     json_t *again = program_json(PROGRAM("run", "-m", program_model_shared(), "-t", "1", "-p",
                                          "the cat and the dog", "-n", "4", "--temp", "0",
                                          "--cache-dir", dir, "--json"));
-    program_result served = program_run(PROGRAM("serve", "-m", program_model_shared(), "-t", "1",
-                                                "--port", "0", "--cache-dir", dir));
+    program_result served =
+        program_run(PROGRAM("serve", "-m", program_model_shared(), "-t", "1", "--port", "0",
+                            "--cache-dir", dir, "--kv-overflow", "tier"));
 
     (void)state;
     assert_int_equal(integer(first, "stored_tokens"), 0);
@@ -373,6 +374,11 @@ static void shared_kv_on_disk(void **state)
     assert_int_equal(served.exit_status, 1);
     assert_says(served.err, "layer 2 shares its KV with others");
     assert_says(served.err, "--kv-overflow refuse");
+    program_free(&served);
+    served = program_expect(
+        0, PROGRAM("serve", "-m", program_model_shared(), "--cache-dir", dir, "--check-config"));
+    assert_says(served.out, "# layers of this model share their KV, so requests larger than the "
+                            "KV budget are refused");
     program_free(&served);
     json_decref(again);
     json_decref(first);

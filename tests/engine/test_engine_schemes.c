@@ -12,6 +12,7 @@
 
 #include "tier_kit.h"
 
+#include "engine/overflow.h"
 #include "engine/pins.h"
 
 #include <string.h>
@@ -117,10 +118,37 @@ static void test_half_the_bytes_everywhere(void **state)
     }
 }
 
+/* Pages can be offloaded if each layer reads its own K and V; else the first that shares is named.
+ */
+static void test_which_models_offload(void **state)
+{
+    static const struct {
+        const char *scheme;
+        const char *layer;
+    } cases[] = { { "cla2", "layer 1 shares its KV" },
+                  { "yoco", "layer 2 shares its KV" },
+                  { "fusedkv", "layer 2 shares its KV" },
+                  { "fusedkv-lite", "layer 2 shares its KV" } };
+    engine_bench b = bench_of("gqa", NULL, QUIRE_FORMAT_F16);
+
+    (void)state;
+    assert_int_equal(quire_overflow_check(quire_model_desc_get(b.model), NULL), QUIRE_OK);
+    bench_close(&b);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        quire_error err = QUIRE_ERROR_INIT;
+
+        b = bench_of(cases[i].scheme, NULL, QUIRE_FORMAT_F16);
+        assert_int_equal(quire_overflow_check(quire_model_desc_get(b.model), &err), QUIRE_UNSUPP);
+        assert_non_null(strstr(err.message, cases[i].layer));
+        bench_close(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_half_the_bytes_everywhere),
+        cmocka_unit_test(test_which_models_offload),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

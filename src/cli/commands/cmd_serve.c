@@ -160,10 +160,11 @@ static const quire_opt options[] = {
       .max = BYTES_MAX, .initial = "20GiB", .offset = offsetof(quire_serve_args, cache_disk_bytes),
       .help = "most disk space that the directory takes; the oldest unused pages go first" },
     { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,
-      .initial = "tier", .offset = offsetof(quire_serve_args, common.kv_overflow),
+      .initial = "auto", .offset = offsetof(quire_serve_args, common.kv_overflow),
       .help = "requests whose KV is larger than --kv-budget: keep the rest of their pages in a "
-              "nameless file in --cache-dir and read them from there in each step (tier), or "
-              "refuse such requests, as without --cache-dir" },
+              "nameless file in --cache-dir and read them from there in each step (tier), refuse "
+              "such requests, as without --cache-dir, or tier for models that can and refuse for "
+              "others (auto)" },
     { .names = { "--kv-overflow-disk" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "0", .initial_text = "0, eight times the KV budget",
       .offset = offsetof(quire_serve_args, kv_overflow_disk_bytes),

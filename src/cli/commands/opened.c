@@ -289,13 +289,22 @@ quire_opened quire_opened_beside(const quire_opened *session)
     return other;
 }
 
+static const char *overflow_dir(const quire_common_args *args, const quire_model_desc *desc)
+{
+    const bool is_on = args->kv_overflow == QUIRE_KV_OVERFLOW_TIER ||
+                       (args->kv_overflow == QUIRE_KV_OVERFLOW_AUTO &&
+                        quire_overflow_check(desc, NULL) == QUIRE_OK);
+
+    return is_on ? args->cache_dir : NULL;
+}
+
 int quire_opened_open(quire_opened *session, const quire_common_args *args, quire_error *err)
 {
-    const quire_opened_want want = { .overflow_dir =
-                                         args->kv_overflow == 0 ? args->cache_dir : NULL };
+    quire_opened_want want = { 0 };
     int rc = quire_opened_open_model(session, args, err);
 
     if (rc == QUIRE_OK) {
+        want.overflow_dir = overflow_dir(args, session->desc);
         rc = quire_opened_open_runtime(session, args, &want, err);
         if (rc < 0) {
             quire_opened_close(session);

@@ -86,7 +86,7 @@ static int signal_next(int timeout_ms)
 /* ---- before the weights ---- */
 
 typedef struct serving {
-    const quire_serve_args *args;
+    quire_serve_args *args;
     quire_serve_log log;
     quire_tiers tiers;
     quire_serve_tenants tenants;
@@ -193,13 +193,17 @@ static int check(serving *s, quire_error *err)
 /* Apply the settings to this model. */
 static int prepare(serving *s, quire_runtime_opts *plan, quire_error *err)
 {
-    const quire_opened_want want = quire_serve_want(s->args);
+    quire_opened_want want;
     quire_opened described = { .model = NULL };
     int rc;
 
     name_model(s);
     rc = quire_opened_describe(&described, &s->args->common, err);
     if (rc == QUIRE_OK) {
+        rc = quire_serve_overflow_settle(s->args, described.desc, err);
+    }
+    if (rc == QUIRE_OK) {
+        want = quire_serve_want(s->args);
         rc = quire_opened_plan(&described, &s->args->common, &want, plan, err);
     }
     if (rc == QUIRE_OK) {
@@ -249,6 +253,15 @@ static void print_classes(const serving *s)
     printf("; tenants with an account of their own: %u\n", s->tenants.n);
 }
 
+/* Printed by --check-config and when serving begins; NULL = none. */
+static const char *overflow_note(const serving *s)
+{
+    return s->args->no_kv_overflow
+               ? "layers of this model share their KV, so requests larger than the KV budget are "
+                 "refused (kv_overflow)"
+               : NULL;
+}
+
 /* Pages are to be read ahead, and there is no store to read them from. */
 static bool has_idle_prefetch(const serving *s)
 {
@@ -264,12 +277,16 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
         n_admins += s->keys.list[i].is_admin;
     }
     if (s->args->common.is_json) {
-        return quire_stdout_json(json_pack(
-            "{s:o, s:{s:o, s:s, s:i, s:I, s:i, s:i, s:o, s:i}}", "settings",
-            quire_settings_json(&s->args->settings), "effective", "model_name", model_json(s), "kv",
-            s->kv_name, "ctx_size", (int)plan->n_ctx, "kv_budget_bytes",
-            (json_int_t)plan->kv_budget_bytes, "keys", (int)s->keys.n, "admin_keys", (int)n_admins,
-            "classes", classes_json(s), "tenants", (int)s->tenants.n));
+        return quire_stdout_json(
+            json_pack("{s:o, s:{s:o, s:s, s:i, s:I, s:s, s:i, s:i, s:o, s:i}}", "settings",
+                      quire_settings_json(&s->args->settings), "effective", "model_name",
+                      model_json(s), "kv", s->kv_name, "ctx_size", (int)plan->n_ctx,
+                      "kv_budget_bytes", (json_int_t)plan->kv_budget_bytes, "kv_overflow",
+                      quire_kv_overflows[quire_serve_overflow_dir(s->args) != NULL
+                                             ? QUIRE_KV_OVERFLOW_TIER
+                                             : QUIRE_KV_OVERFLOW_REFUSE],
+                      "keys", (int)s->keys.n, "admin_keys", (int)n_admins, "classes",
+                      classes_json(s), "tenants", (int)s->tenants.n));
     }
     quire_settings_print(&s->args->settings, stdout);
     printf("# effective: model %s, KV %s, %u tokens of context, %s of KV pages, %u keys, %u of "
@@ -277,6 +294,9 @@ static int print_checked(const serving *s, const quire_runtime_opts *plan)
            s->opts.model_name, s->kv_name, plan->n_ctx,
            quire_format_bytes(plan->kv_budget_bytes, budget, sizeof(budget)), s->keys.n, n_admins);
     print_classes(s);
+    if (overflow_note(s) != NULL) {
+        printf("# %s\n", overflow_note(s));
+    }
     if (has_idle_prefetch(s)) {
         printf("# prefetch_steps has no effect without cache_dir or store\n");
     }
@@ -306,6 +326,9 @@ static void warn(const serving *s)
                              "refused, /v1/completions works; --chat-template chooses one of %s",
                              own != NULL ? "not recognised" : "missing",
                              list_templates(names, sizeof(names)));
+    }
+    if (overflow_note(s) != NULL) {
+        quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: %s", overflow_note(s));
     }
     if (has_idle_prefetch(s)) {
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,

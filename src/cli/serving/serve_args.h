@@ -62,7 +62,8 @@ typedef struct quire_serve_args {
     bool store_all;
     const char *cache_state; /* see quire_serve_state_read() */
     uint64_t store_write_rate;
-    uint64_t kv_overflow_disk_bytes; /* 0 = as quire_serve_overflow_bytes() says */
+    uint64_t kv_overflow_disk_bytes; /* 0 = as quire_serve_overflow() says */
+    bool no_kv_overflow;             /* no setting: see quire_serve_overflow_settle() */
     /* pages shared with other machines */
     const char *store; /* URL; NULL = none */
     const char *store_key_file;

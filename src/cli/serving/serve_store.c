@@ -130,9 +130,25 @@ static int file_open(quire_store **out, const quire_serve_store_from *from, quir
     return quire_file_store_create(out, &opts, err);
 }
 
+int quire_serve_overflow_settle(quire_serve_args *args, const quire_model_desc *desc,
+                                quire_error *err)
+{
+    if (quire_serve_overflow_dir(args) == NULL) {
+        return QUIRE_OK;
+    }
+    if (args->common.kv_overflow == QUIRE_KV_OVERFLOW_TIER) {
+        return quire_overflow_check(desc, err);
+    }
+    args->no_kv_overflow = quire_overflow_check(desc, NULL) < 0;
+    return QUIRE_OK;
+}
+
 const char *quire_serve_overflow_dir(const quire_serve_args *args)
 {
-    return args->common.kv_overflow == 0 && !args->cache_dir_readonly ? args->cache_dir : NULL;
+    const bool is_on = args->common.kv_overflow != QUIRE_KV_OVERFLOW_REFUSE &&
+                       !args->no_kv_overflow && !args->cache_dir_readonly;
+
+    return is_on ? args->cache_dir : NULL;
 }
 
 quire_overflow_opts quire_serve_overflow(const quire_serve_args *args, uint64_t kv_budget_bytes)

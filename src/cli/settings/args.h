@@ -30,10 +30,17 @@ typedef struct quire_common_args {
     int64_t n_batch;
     const char *kv_history; /* NULL = not asked for */
     const char *cache_dir;  /* of run, chat and bench; NULL = none */
-    int kv_overflow;        /* 0 = tier, 1 = refuse */
+    int kv_overflow;        /* quire_kv_overflow */
     uint64_t cache_disk_bytes;
     bool is_json;
 } quire_common_args;
+
+/* Texts whose KV is larger than the budget. */
+typedef enum quire_kv_overflow {
+    QUIRE_KV_OVERFLOW_AUTO, /* as TIER if quire_overflow_check() allows the model, else as REFUSE */
+    QUIRE_KV_OVERFLOW_TIER, /* in a file in cache_dir, if there is one */
+    QUIRE_KV_OVERFLOW_REFUSE
+} quire_kv_overflow;
 
 typedef struct quire_sampling_args {
     double temperature;
@@ -150,12 +157,12 @@ typedef struct quire_sampling_args {
       .offset = offsetof(quire_common_args, cache_disk_bytes),                                     \
       .help = "most disk space that the directory takes" },                                        \
     { .names = { "--kv-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = quire_kv_overflows,       \
-      .initial = "tier", .offset = offsetof(quire_common_args, kv_overflow),                       \
+      .initial = "auto", .offset = offsetof(quire_common_args, kv_overflow),                       \
       .help = "with a --kv-budget that the text's KV exceeds: keep the rest of its pages in a "    \
-              "nameless file in --cache-dir and read them from there in each step (tier), or "     \
-              "refuse" }
+              "nameless file in --cache-dir and read them from there in each step (tier), "        \
+              "refuse, or tier for models that can and refuse for others (auto)" }
 
-/* The choices of --kv-overflow. */
+/* The choices of --kv-overflow, in the order of quire_kv_overflow. */
 extern const char *const quire_kv_overflows[];
 
 /* Options of each command with one runtime. */

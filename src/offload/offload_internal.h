@@ -30,10 +30,10 @@ struct quire_offload_file {
     size_t stripe_bytes_max; /* of a part */
     uint64_t stripe_total_bytes;
     uint32_t stripes_max;
-    uint32_t stripes_used;
-    uint32_t stripes_end;  /* from here on never used */
-    uint32_t stripe_hint;  /* no free stripe lies below */
-    uint8_t *slots_used;   /* [stripes_max]: a bit by slot; 0: free */
+    _Atomic uint32_t stripes_used; /* the owner counts, any thread reads */
+    uint32_t stripes_end;          /* from here on never used */
+    uint32_t stripe_hint;          /* no free stripe lies below */
+    uint8_t *slots_used;           /* [stripes_max]: a bit by slot; 0: free */
     uint64_t **sums;       /* [stripes_max], of used stripes [n_parts][QUIRE_OFFLOAD_STRIPE] */
     unsigned char *bounce; /* [stripe_bytes_max], aligned */
     uint64_t generation;

@@ -495,6 +495,12 @@ static void ping(quire_vk_link *l)
     }
 }
 
+/* How long a greeting and the oldest command may take. */
+static uint64_t patience_us(const quire_vk_link *l)
+{
+    return l->net->silence_us > QUIRE_VK_PATIENCE_US ? l->net->silence_us : QUIRE_VK_PATIENCE_US;
+}
+
 uint64_t quire_vk_link_due_us(const quire_vk_link *l)
 {
     uint64_t slow_us;
@@ -503,14 +509,13 @@ uint64_t quire_vk_link_due_us(const quire_vk_link *l)
         return quire_breaker_is_closed(&l->breaker) ? 0 : quire_breaker_due_us(&l->breaker);
     }
     if (l->state != QUIRE_VK_READY) {
-        return l->begun_us + QUIRE_VK_CONNECT_US;
+        return l->begun_us + patience_us(l);
     }
     if (l->first == NULL) {
         return l->is_listening ? UINT64_MAX : l->moved_us + QUIRE_VK_PING_US;
     }
-    slow_us = l->first == l->out ? UINT64_MAX : l->first->sent_us + QUIRE_VK_SLOW_US;
-    slow_us =
-        slow_us > l->replied_us + QUIRE_VK_SLOW_US ? slow_us : l->replied_us + QUIRE_VK_SLOW_US;
+    slow_us = l->first == l->out ? UINT64_MAX : l->first->sent_us + patience_us(l);
+    slow_us = slow_us > l->replied_us + patience_us(l) ? slow_us : l->replied_us + patience_us(l);
     return slow_us < l->moved_us + l->net->silence_us ? slow_us : l->moved_us + l->net->silence_us;
 }
 
@@ -519,13 +524,13 @@ static void overdue(quire_vk_link *l, uint64_t now_us)
     char why[QUIRE_VK_TROUBLE_MAX];
 
     if (l->state != QUIRE_VK_READY) {
-        quire_vk_link_fail(l, now_us,
-                           l->state == QUIRE_VK_CONNECTING ? "no connection within a second"
-                                                           : "no greeting within a second");
-        return;
+        (void)snprintf(why, sizeof why, "no %s for %llu ms",
+                       l->state == QUIRE_VK_CONNECTING ? "connection" : "greeting",
+                       (unsigned long long)(now_us - l->begun_us) / 1000);
+    } else {
+        (void)snprintf(why, sizeof why, "no answer for %llu ms",
+                       (unsigned long long)(now_us - l->moved_us) / 1000);
     }
-    (void)snprintf(why, sizeof why, "no answer for %llu ms",
-                   (unsigned long long)(now_us - l->moved_us) / 1000);
     quire_vk_link_fail(l, now_us, why);
 }
 

@@ -7,8 +7,9 @@
  * Commands are sent in order, replies come in order. Only a ready link takes commands; else a
  * command ends at once. So a server that is away costs a caller nothing.
  *
- * Time bounds: while replies are outstanding, some byte must move within silence_us; and the oldest
- * command must be answered within QUIRE_VK_SLOW_US. A link that breaks a bound is closed. The
+ * Time bounds: while replies are outstanding, some byte must move within silence_us. Greetings must
+ * end, and the oldest command must be answered, within the longer one of silence_us and
+ * QUIRE_VK_PATIENCE_US. A link that breaks a bound is closed. The
  * breaker (valkey_breaker.h) says when it is opened again. An idle link sends PING every
  * QUIRE_VK_PING_US, so that trouble is found before a request meets it.
  *
@@ -25,8 +26,7 @@
 #include "store/valkey/valkey_tls.h"
 #include "store/valkey/valkey_url.h"
 
-#define QUIRE_VK_CONNECT_US      1000000u /* from connect() to the end of the greeting */
-#define QUIRE_VK_SLOW_US         1000000u /* the oldest command waits so long at most */
+#define QUIRE_VK_PATIENCE_US     1000000u
 #define QUIRE_VK_PING_US         1000000u
 #define QUIRE_VK_PAUSE_MIN_US    100000u /* of the breaker */
 #define QUIRE_VK_PAUSE_MAX_US    5000000u
@@ -41,8 +41,8 @@ typedef struct quire_vk_net {
     const char *user;     /* NULL = none */
     const char *password; /* NULL = none */
     uint32_t database;
-    quire_vk_tls *tls; /* NULL = no TLS */
-    uint64_t silence_us;
+    quire_vk_tls *tls;   /* NULL = no TLS */
+    uint64_t silence_us; /* timeout_ms of the options */
     uint64_t latency_max_us;
     /* A command's reply, or NULL: the receiver ends the command or sends it again. */
     void (*reply)(void *ctx, struct quire_vk_link *link, quire_vk_cmd *cmd,

@@ -11,12 +11,12 @@
 #include "engine_fixture.h"
 
 #include "base/rng.h"
+#include "doze.h"
 #include "engine/engine_halves.h"
 #include "engine/loop/loop_object.h"
 #include "gguf_gen_scheme.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -338,7 +338,7 @@ void gate_step(gate *g)
         (void)pthread_mutex_lock(&g->engine->loop->inbox.lock);
         is_queued = g->engine->loop->inbox.tasks != NULL;
         (void)pthread_mutex_unlock(&g->engine->loop->inbox.lock);
-        (void)sched_yield();
+        test_doze();
     }
     hold_end(g->hold);
     g->hold = next;

@@ -11,13 +11,13 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "doze.h"
 #include "engine/pins.h"
 #include "engine/tuning.h"
 #include "seed.h"
 #include "soak_fixture.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -200,7 +200,7 @@ static void *operator_main(void *arg)
         (void)snprintf(name, sizeof name, "pin%u", quire_rng_below(&c->rng, N_NAMES));
         rc = quire_rng_below(&c->rng, 2) == 0 ? pin_order(c, name) : other_order(c);
         atomic_fetch_add(&c->soak->n_failed, !IS_EXPECTED(rc));
-        (void)sched_yield();
+        test_doze();
     }
     return NULL;
 }
@@ -244,7 +244,7 @@ static void test_idle_time(soak *s)
     }
     atomic_fetch_add(&leap_us, TTL_US);
     do {
-        (void)sched_yield();
+        test_doze();
         quire_engine_stats_get(s->bench.engine, &stats);
     } while (stats.memory.precache.tokens_total == n_before);
     ask_again(s);

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "doze.h"
 #include "rounds.h"
 #include "seed.h"
 #include "soak_fixture.h"
@@ -190,6 +191,7 @@ static void end_check(const engine_bench *b, uint64_t budget_bytes)
     assert_int_equal(stats.cache.pages_live, 0);
     (void)engine_call(b->engine, drop_all, NULL);
     do {
+        test_doze();
         stats = stats_now(b->engine);
     } while (stats.overflow.offload.buffer_bytes > 0);
     assert_int_equal(stats.overflow.offload.file.stripes_used, 0);

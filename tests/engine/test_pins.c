@@ -9,10 +9,10 @@
 
 #include <cmocka.h>
 
+#include "doze.h"
 #include "engine/pins.h"
 #include "engine_fixture.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -359,7 +359,7 @@ static void test_in_the_background(void **state)
     assert_int_equal(pin.bytes, 11 * tiny_page_bytes(PAGE));
     while (pin.state == QUIRE_ENGINE_PIN_COMPUTING) {
         assert_int_equal(get(&b, "later", &pin), QUIRE_OK);
-        (void)sched_yield();
+        test_doze();
     }
     assert_int_equal(pin.n_held_tokens, 11 * PAGE);
     assert_int_equal(quire_engine_pin_drop(b.engine, &(quire_engine_pin_name){ "", 0, "later" }),
@@ -372,7 +372,7 @@ static void test_in_the_background(void **state)
             quire_engine_pin_drop(b.engine, &(quire_engine_pin_name){ "", 0, "later" }), QUIRE_OK);
     }
     while (!quire_engine_is_idle(b.engine)) {
-        (void)sched_yield();
+        test_doze();
     }
     assert_int_equal(after_seconds(&b, 1).pins + after_seconds(&b, 1).pins_computing, 0);
     assert_int_equal(stats_now(b.engine).finished_error_total, 0);
@@ -429,7 +429,7 @@ static void test_beside_requests(void **state)
         finish_as(requests[i], QUIRE_FINISH_LENGTH);
     }
     while (after_seconds(&b, 1).pins == 0) {
-        (void)sched_yield();
+        test_doze();
     }
     assert_int_equal(stats_now(b.engine).memory.pin_bytes, 6 * tiny_page_bytes(PAGE));
     validate(b.engine);

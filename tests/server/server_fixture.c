@@ -9,9 +9,9 @@
 
 #include "server_fixture.h"
 
+#include "doze.h"
 #include "model_fixture.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,7 +38,7 @@ void server_fixture_wait_log(server_fixture *fixture, const char *text)
         (void)pthread_mutex_lock(&fixture->lock);
         is_there = strstr(fixture->log, text) != NULL;
         (void)pthread_mutex_unlock(&fixture->lock);
-        (void)sched_yield();
+        test_doze();
     }
 }
 

@@ -10,8 +10,8 @@
 #include "engine_server.h"
 
 #include "base/bytes.h"
+#include "doze.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -270,7 +270,7 @@ static void a_client_that_goes_frees_its_pages(void **state)
     assert_int_equal(read(fd, &byte, 1), 1);
     (void)close(fd);
     do {
-        (void)sched_yield();
+        test_doze();
         stats = stats_now(s.bench.engine);
     } while (stats.finished_cancelled_total == 0);
     assert_int_equal(stats.requests_decoding, 0);

@@ -12,6 +12,7 @@
 #include "server_fixture.h"
 
 #include "base/bytes.h"
+#include "doze.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -416,6 +417,7 @@ static void a_drain_waits_for_generations_only(void **state)
     http_reply_free(&reply);
     server_fixture_wait_log(&f, "POST " CHAT " status=200");
     while (!quire_server_is_idle(f.server)) {
+        test_doze();
     }
     (void)close(fd);
     (void)close(watcher);
@@ -440,6 +442,7 @@ static void a_client_that_is_refused_holds_up_no_drain(void **state)
     (void)close(known);
     server_fixture_wait_log(&f, "client=gone");
     while (!quire_server_is_idle(f.server)) {
+        test_doze();
     }
     (void)close(fd);
 }

@@ -10,6 +10,7 @@
 #include "file_kit.h"
 #include "mem_disk.h"
 
+#include "doze.h"
 #include "rounds.h"
 
 #include <dirent.h>
@@ -236,6 +237,7 @@ static void test_from_nth_on(void **state)
             n_degraded += stats.state == QUIRE_STORE_DEGRADED;
             fault_disk_set(&p.faults, (fault_plan){ 0 });
             do {
+                test_doze();
                 store->ops->stats(store, &stats);
             } while (stats.state != QUIRE_STORE_READY);
             assert_int_equal(kit_put(store, 3, 1), QUIRE_STORE_OK);

@@ -2,6 +2,7 @@
  * descriptors. The store is degraded, with a message that names the reason, and comes back.
  *
  * SPDX-License-Identifier: MIT */
+#include "doze.h"
 #include "file_kit.h"
 
 #include <fcntl.h>
@@ -113,6 +114,7 @@ static void test_taken(void **state)
     do {
         quire_store_stats stats;
 
+        test_doze();
         store->ops->stats(store, &stats);
         assert_int_equal(stats.state, QUIRE_STORE_DEGRADED);
         if (strstr(stats.trouble, "another process has the directory") != NULL) {

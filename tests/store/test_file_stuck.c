@@ -8,6 +8,7 @@
 #include "mem_disk.h"
 
 #include "base/clock.h"
+#include "doze.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -214,6 +215,7 @@ static void test_stuck_uring(void **state)
     s.n_away = 1;
     s.store->ops->get(s.store, &s.stuck, 1);
     while (!atomic_load(&is_pipe_opened)) {
+        test_doze();
     }
     close_in_time(&s);
     assert_int_equal(s.n_away, 1);

@@ -147,6 +147,17 @@ static void test_killed(void **state)
     redis_stop(&server);
 }
 
+/* Put the pages until the store has them all and the server holds keys. */
+static void put_until_held(quire_store *store, test_text *text, const redis_server *server)
+{
+    do {
+        for (uint32_t i = 0; i < text->n_pages; i++) {
+            (void)redis_put(store, &text->pages[i]);
+        }
+    } while (redis_count(store, text) != text->n_pages ||
+             strcmp(REDIS_ASK(server, "DBSIZE"), "0") == 0);
+}
+
 /* Of two servers the second one takes over. */
 static void test_second_host(void **state)
 {
@@ -166,20 +177,10 @@ static void test_second_host(void **state)
     store = redis_open(&opts);
     redis_await(store, QUIRE_STORE_READY);
     test_text_make(&text, 2, 1, "a");
-    while (redis_count(store, &text) != 2) { /* until the first one is connected, too */
-        for (uint32_t i = 0; i < 2; i++) {
-            (void)redis_put(store, &text.pages[i]);
-        }
-    }
+    put_until_held(store, &text, &servers[0]); /* the second one may be connected first */
     redis_signal(&servers[0], SIGKILL);
-    while (redis_get(store, &text.pages[0]) == QUIRE_STORE_OK) {
-    }
+    put_until_held(store, &text, &servers[1]);
     redis_await(store, QUIRE_STORE_READY);
-    while (redis_count(store, &text) != 2) {
-        for (uint32_t i = 0; i < 2; i++) {
-            (void)redis_put(store, &text.pages[i]);
-        }
-    }
     redis_close(store);
     redis_stop(&servers[0]);
     redis_stop(&servers[1]);

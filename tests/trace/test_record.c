@@ -4,6 +4,7 @@
 #include "trace/online/record.h"
 
 #include "base/clock.h"
+#include "doze.h"
 #include "trace/online/siphash.h"
 #include "trace/read/read.h"
 
@@ -270,6 +271,7 @@ static void test_write_fails(void **state)
         add(record, 130, 0, 0);
     }
     do {
+        test_doze();
         quire_record_stats_get(record, &stats);
     } while (stats.dropped + stats.written < 10);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);

@@ -100,7 +100,8 @@ static uint32_t dir_try(mem_disk *disk, bool is_readonly)
     return n_ok;
 }
 
-/* The file has the name that its header asks for, so that its footer is believed. */
+/* A disk with one segment file of these bytes. The number in the name of the file is the number in
+ * its header, since the store ignores the footer of a file with another name. */
 static mem_disk *disk_make(const unsigned char *bytes, size_t n)
 {
     mem_disk *disk = mem_disk_new();

@@ -489,10 +489,10 @@ void quire_prefix_copies_forget(quire_prefix *tree);
 
 /* ---- watching ----
  *
- * A watcher is told which full pages of text the tree has. What it is told is exact at all times:
- * the pages stored since it was last cleared, without those removed since, are pages of the tree;
- * and all of the tree's full pages are among them while quire_prefix_watch_some() returns false. A
- * page is stored after the page before it, and removed before that one.
+ * A watcher is told which full pages of text the tree has. Its knowledge is exact at all times: the
+ * pages stored since it was last cleared, without those removed since, are pages of the tree; and
+ * all of the tree's full pages are among them while quire_prefix_watch_some() returns false. A page
+ * is stored after the page before it, and removed before that one.
  *
  * A watcher may refuse anything, for want of room. A refused page follows with a later call of
  * quire_prefix_watch_some(), unless it has gone by then. After a refused removal the watcher hears
@@ -524,8 +524,8 @@ typedef struct quire_prefix_watcher {
 /* Begin to tell a watcher, which is copied, instead of any other; NULL = none. */
 void quire_prefix_watch(quire_prefix *tree, const quire_prefix_watcher *watcher);
 
-/* Tell what is still untold, looking at n_ids nodes at most. Returns whether there is more. Cost
- * without more to tell: O(1). */
+/* Tell the watcher about pages that it does not know yet, looking at n_ids nodes at most. Returns
+ * whether there is more. Cost without more to tell: O(1). */
 bool quire_prefix_watch_some(quire_prefix *tree, uint32_t n_ids);
 
 /* *bytes gets the charge of the cached pages of `tokens`, *own_bytes the charge of those that

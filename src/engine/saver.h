@@ -4,26 +4,27 @@
  *              pages are fetched when its next turn comes (tier.h)
  *   pins       names, texts, classes, ends: set aside again at the start, then fetched or computed
  *              as new pins are
- *   reuse      what the eviction policy has learned about the time between uses
+ *   reuse      the eviction policy's model of the time between uses
  *
- * Each part can be left out. What is left out is removed from the directory, so that no old copy
- * comes back when the part is kept again.
+ * Each part can be left out. The saver removes the items of such a part from the directory, so that
+ * no old copy comes back when the part is kept again.
  *
  * Where. Items as files in the directory of the store (store/state/state_dir.h), by identity:
  * models and KV formats do not share state. Tenants are part of an item's name and of its content.
  *
- * When. A thread of its own compares, twice a second, what there is with what is kept, and writes
- * what differs: a turn that has ended is on disk within about a second, and so is the end of a
- * session or a pin. What was learned follows once a minute, and all of it at the end. The thread
- * copies at most QUIRE_SAVER_COPY_BYTES, or one item, at a time: sessions under their table's lock,
- * pins and what was learned in a call between two steps. It never holds a lock while it writes.
+ * When. Twice a second, the saver's thread compares the state with the files, and writes the items
+ * that differ: a turn that has ended is on disk within about a second, and so is the end of a
+ * session or a pin. The part `reuse` is written once a minute. All parts are written at the end.
+ * The thread copies at most QUIRE_SAVER_COPY_BYTES, or one item, at a time: sessions under their
+ * table's lock, pins and `reuse` in a call between two steps. It never holds a lock while it
+ * writes.
  *
- * Bound: bytes_max on disk. Pins come first, then sessions from the one used last; what does not
- * fit is left out, and counted.
+ * Bound: bytes_max on disk. Pins come first, then sessions from the one used last; items that do
+ * not fit are left out, and counted.
  *
  * Trouble. An item that is damaged, foreign, cut short, or of another version is refused by name:
  * in the log, and by reason in the figures. The rest is used. A write that fails is tried again
- * every QUIRE_SAVER_RETRY_US; what was on disk before stays.
+ * every QUIRE_SAVER_RETRY_US; the file keeps its older item.
  *
  * Thread: see engine.h.
  *

@@ -53,7 +53,7 @@ static inline void sessions_unlock(const quire_sessions *sessions)
     QUIRE_CHECK(pthread_mutex_unlock(sessions->lock) == 0);
 }
 
-/* What is under a name, or NULL. The lock is held. */
+/* The session with this id, or NULL. The lock is held. */
 session *quire_sessions_find(const quire_sessions *sessions, const void *tenant,
                              uint32_t tenant_bytes, const char *id);
 

@@ -6,9 +6,9 @@
  *
  *   budget of the dynamic region = its memory - buffers of the stream
  *
- * so that pages and buffers together stay within what the budget was. Offloaded pages are not
- * charged (quire/cache.h). The buffers grow and shrink with the stripes in use. Only pages
- * charged to the dynamic region are offloaded, and none that several sequences or a pin hold.
+ * so that pages and buffers together stay within the budget of the start. Offloaded pages are not
+ * charged (quire/cache.h). The buffers grow and shrink with the stripes in use. Only pages charged
+ * to the dynamic region are offloaded, and none that several sequences or a pin hold.
  *
  * Thread: the cache's owner.
  *
@@ -58,7 +58,8 @@ uint64_t quire_offload_settle(quire_offload *offload);
 /* Bytes of the budget that the buffers have now. Thread: any. */
 uint64_t quire_offload_buffer_bytes(const quire_offload *offload);
 
-/* Bytes of a sequence's pages in memory that could be offloaded, by charge; and those that are. */
+/* By charge: bytes of a sequence's pages in memory that could be offloaded, and bytes of its
+ * offloaded pages. */
 typedef struct quire_offload_share {
     uint64_t movable_bytes;
     uint64_t offloaded_bytes;
@@ -66,8 +67,8 @@ typedef struct quire_offload_share {
 void quire_offload_share_get(const quire_offload *offload, quire_seq_id seq,
                              quire_offload_share *out);
 
-/* The most bytes that pages can have outside of memory: what the file holds, and what the buffers
- * allow with this budget of memory. */
+/* The most bytes that offloaded pages can have: bounded by the file, and by the buffers that this
+ * budget of memory allows. */
 uint64_t quire_offload_bytes_max(const quire_offload *offload, uint64_t budget_bytes);
 
 /* No step will run for a while. */

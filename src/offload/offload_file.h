@@ -16,8 +16,8 @@
  * part of every page stays in memory, and every read compares it.
  *
  * Stuck disks: only the file's threads wait for the disk. Their owner waits with a time limit,
- * after which the file is *broken* and takes no more calls. What is under way then owns its buffer
- * for ever (reads.h).
+ * after which the file is *broken* and takes no more calls. Reads and writes that have not ended by
+ * then own their buffers for ever (reads.h).
  *
  * Thread: one, the owner's.
  *
@@ -53,7 +53,8 @@ typedef struct quire_offload_file_opts {
  * Memory: quire_offload_file_close(). */
 int quire_offload_file_open(quire_offload_file **out, const quire_offload_file_opts *opts,
                             quire_error *err);
-/* What is under way gets QUIRE_OFFLOAD_CLOSE_MS; after that its memory is lost. Accepts NULL. */
+/* Reads and writes under way have QUIRE_OFFLOAD_CLOSE_MS to end; the memory of those that last
+ * longer is never freed. Accepts NULL. */
 void quire_offload_file_close(quire_offload_file *file);
 
 /* Bytes of a part of a stripe, a multiple of QUIRE_OFFLOAD_ALIGN. */

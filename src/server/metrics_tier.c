@@ -37,8 +37,8 @@ static const quire_metric_family families[] = {
     { "quire_tier_reads_total", "counter", "records",
       "`store`; `result`: `ok`, `absent`, `checksum`, `format`, `identity`, `tokens`, `io`, "
       "`closed`",
-      "Records that a store below memory was asked for, by result. With two stores, the far one is "
-      "asked for what the near one does not have. All results but ok count as misses: absent, not "
+      "Reads of records from a store below memory, by result. With two stores, the far one is read "
+      "when the near one does not have the record. All results but ok count as misses: absent, not "
       "stored; checksum, damaged; format, from another version; identity, of another model, KV "
       "format or tenant; tokens, another text; io, the disk or the server failed; closed, no "
       "server is there, or it is left alone for a while.",
@@ -67,9 +67,9 @@ static const quire_metric_family families[] = {
       SAMPLES(STORE(NULL, VALUE_U64, dropped_total)) },
     { "quire_tier_passed_records_total", "counter", "records",
       "`store`; `result`: `kept`, `lost`",
-      "With two stores: records that were copied into this one because the other one was given "
-      "them or had them (kept); and such records that were not, because the memory for copies was "
-      "used up or because the store refused them (lost).",
+      "With two stores: records that were put into or found in the other store, and copied into "
+      "this store (kept) or not (lost: the memory for copies was used up, or this store refused "
+      "the copy).",
       SAMPLES(STORE("result=\"kept\"", VALUE_U64, passed_total),
               STORE("result=\"lost\"", VALUE_U64, unpassed_total)) },
     { "quire_tier_degraded", "gauge", "1 or 0", "`store`",

@@ -8,18 +8,18 @@
  *      \--> far  (a copy of it)            \-refused: the caller waits for the far store's answer
  *
  * Gets. A get that the near store does not answer with OK is passed on to the far store, in the
- * order in which the near store gives it back. What the far store finds is put into the near one;
- * it replaces a record there only if that one was damaged. A query counts as a use in both stores,
- * and is OK if one of them has the record.
+ * order in which the near store gives it back. A record that the far store finds is put into the
+ * near one; it replaces a record there only if that record was damaged. A query counts as a use in
+ * both stores, and is OK if one of them has the record.
  *
  * Copies. A transfer has one buffer, and two stores need two. Copies have a pool of their own,
  * bounded by copy_bytes and QUIRE_CHAIN_COPIES_MAX. When it is used up, a record goes to the near
  * store only, or is not put there after a get; this is counted (unpassed_total of the store that
  * goes without). Nobody waits for a copy, apart from puts that the near store refused.
  *
- * Drops reach both stores. What was found in the far store before a drop is not put into the near
- * one after it. What the far store hears from other machines is dropped from the near one, and
- * passed on to the caller.
+ * Drops reach both stores. A record that was found in the far store before a drop is not put into
+ * the near store after the drop. Drops of other machines, which the far store hears, are repeated
+ * in the near store and passed on to the caller.
  *
  * Failure. Each store degrades alone, and the other goes on. The chain is READY while one of the
  * two is, and `trouble` names the store that is not. Figures of a chain: results, refused puts and

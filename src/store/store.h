@@ -134,8 +134,8 @@ typedef struct quire_store_ops {
     /* Of a store over others: fill out[QUIRE_STORE_PARTS_MAX] and return their number. NULL: the
      * store is its own one part. Called by quire_store_parts(). */
     uint32_t (*parts)(const quire_store *store, quire_store_part *out);
-    /* Make durable what was put, within a time bound; end the store. The transfers still owned are
-     * handed to give_back(), as poll would. */
+    /* Make puts durable, within a time bound; end the store. The transfers still owned are handed
+     * to give_back(), as poll would. */
     void (*close)(quire_store *store, void (*give_back)(void *ctx, quire_transfer *transfer),
                   void *ctx);
 } quire_store_ops;

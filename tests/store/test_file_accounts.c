@@ -48,7 +48,7 @@ static void put_all(quire_store *store, const char *dir, uint32_t tenant, uint32
     }
 }
 
-/* Of texts [0, n) those that are there, and the first of them. */
+/* The number of texts in [0, n) that the store has; *first is the first of them, n if none. */
 static uint32_t found(quire_store *store, uint32_t tenant, uint32_t n, uint32_t *first)
 {
     uint32_t n_found = 0;

@@ -361,7 +361,8 @@ static void test_refused(void **state)
     machines_end();
 }
 
-/* Another machine's drop tells this one that what it believes to be stored may have gone. */
+/* A drop by another machine raises this store's `evictions`: pages that its caller noted as stored
+ * may be gone. */
 static void test_heard(void **state)
 {
     quire_store_drop heard;

@@ -67,13 +67,14 @@ static void test_round_trip(void **state)
     assert_int_equal(stats.reads_total, 3);
     assert_true(stats.read_us_total > 0);
     assert_int_equal(stats.gets_now + stats.puts_now, 0);
-    /* A replacing put takes the place of what is there. */
+    /* A replacing put takes the place of the stored record. */
     assert_int_equal(redis_put_version(store, &text.pages[0], 1), QUIRE_STORE_OK);
     assert_int_equal(redis_get_version(store, &text.pages[0], 1), QUIRE_STORE_OK);
     redis_close(store);
 }
 
-/* A node finds what another one has put, and what it put before it was closed. */
+/* A node finds the pages that another node has put. A node that was closed and opened again finds
+ * its own. */
 static void test_nodes(void **state)
 {
     quire_store *a;

@@ -179,9 +179,9 @@ static const quire_opt options[] = {
               "the end" },
     { .names = { "--cache-state" }, .type = QUIRE_OPT_TEXT, .unit = "LIST",
       .initial = "sessions,pins,reuse", .offset = offsetof(quire_serve_args, cache_state),
-      .help = "what the directory keeps beside pages, so that it survives a restart: a list of "
-              "sessions, pins and reuse (what the eviction policy has learned), or none. What is "
-              "not in the list is removed from the directory" },
+      .help = "parts of the server's state that the directory keeps beside pages, so that they "
+              "survive a restart: a list of sessions, pins and reuse (the eviction policy's model "
+              "of reuse), or none. Parts that are not in the list are removed from the directory" },
     { .names = { "--store-write-rate" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES", .min = 0,
       .max = BYTES_MAX, .initial = "64MiB",
       .offset = offsetof(quire_serve_args, store_write_rate),

@@ -1,7 +1,8 @@
 /* kv_disk.h - KV pages of one sequence on disk: what quire run and quire chat have with
  * --cache-dir.
  *
- * The pages are those of quire serve without API keys: each finds what the other has stored.
+ * The pages are those of quire serve without API keys: each program finds the pages that the other
+ * has stored.
  *
  * Thread: owner.
  *
@@ -23,13 +24,13 @@ int quire_kv_disk_open(quire_kv_disk **out, const quire_common_args *args, quire
 void quire_kv_disk_close(quire_kv_disk *disk);
 
 /* Append stored pages to a sequence that holds the first tokens of a text, whole pages of it, up to
- * n_tokens. Returns the tokens that the sequence then holds. What is missing or damaged ends the
+ * n_tokens. Returns the tokens that the sequence then holds. A missing or damaged page ends the
  * reading, not the program; Ctrl-C ends it too. */
 uint32_t quire_kv_disk_read(quire_kv_disk *disk, quire_seq_id seq, const int32_t *tokens,
                             uint32_t n_tokens);
 
-/* Store the pages of a sequence's tokens, the partly filled one included. What is stored already is
- * not written again. */
+/* Store the pages of a sequence's tokens, the partly filled one included. Pages that are stored
+ * already are not written again. */
 void quire_kv_disk_write(quire_kv_disk *disk, quire_seq_id seq, const int32_t *tokens,
                          uint32_t n_tokens);
 
@@ -37,7 +38,7 @@ void quire_kv_disk_write(quire_kv_disk *disk, quire_seq_id seq, const int32_t *t
 void quire_kv_disk_names(const quire_opened *session, quire_tenant_salt *salt,
                          quire_page_key *root);
 
-/* What the store counted so far. */
+/* The counters of the store. */
 void quire_kv_disk_stats(const quire_kv_disk *disk, quire_store_stats *out);
 
 #endif /* QUIRE_CLI_KV_DISK_H */

@@ -12,8 +12,8 @@
  * Little-endian, as that program writes it on every machine we run on. Source of the format:
  * llama.cpp v0.5.0, tools/perplexity/perplexity.cpp.
  *
- * A file is untrusted: open checks the header against the model and the file's length, and reads
- * check what they hand out.
+ * A file is untrusted: open checks the header against the model and the file's length, and each
+ * read checks the values that it returns.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_CLI_LOGITS_FILE_H

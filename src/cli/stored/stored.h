@@ -36,7 +36,7 @@ typedef struct quire_stored_record {
     uint32_t segment;
     uint64_t offset;
     uint64_t n_bytes;
-    /* The records from the root to here; of an orphan, from the first one that is there. */
+    /* The records from the root to this one; for an orphan, from its first stored record. */
     const struct quire_stored_record *before; /* NULL: none */
     const struct quire_stored_record *first;
     uint64_t text_bytes;
@@ -75,7 +75,7 @@ int quire_stored_open(quire_stored *out, const char *dir, const quire_stored_wan
 int quire_stored_look(quire_stored *out, const char *dir, bool is_made, quire_error *err);
 /* The capacity with which a directory is opened. */
 uint64_t quire_stored_room(const quire_stored *stored, const quire_stored_want *want);
-/* A zeroed struct is allowed. Waits until what was put or dropped is durable, within a bound. */
+/* A zeroed struct is allowed. Waits until puts and drops are durable, within a bound. */
 void quire_stored_close(quire_stored *stored);
 
 /* List the records, and link them to texts. Earlier pointers to records end. Errors: QUIRE_NOMEM.

@@ -1,5 +1,5 @@
-/* overflow_loop.h - what the loop asks of the file for requests that are larger than the budget:
- * see engine/overflow.h. Without such a file, all functions do nothing and return false or 0.
+/* overflow_loop.h - the loop's calls to the file for requests that are larger than the budget: see
+ * engine/overflow.h. Without such a file, all functions do nothing and return false or 0.
  *
  * Thread: the engine's.
  *

@@ -62,14 +62,15 @@ typedef struct quire_tier {
 /* Errors: QUIRE_NOMEM, QUIRE_RANGE (pages are too large). *out is NULL without a store. The store
  * is the loop's once the loop's thread runs. */
 int quire_tier_create(quire_loop *loop, quire_tier **out);
-/* Copy what is worth it within the time bound, and close the store. Requests have ended. */
+/* Copy the pages that are worth a copy, within the time bound, and close the store. Requests have
+ * ended. */
 void quire_tier_close(quire_loop *loop);
 
 /* The loop ends before its thread ran: the store stays its owner's. */
 void quire_tier_release(quire_loop *loop);
 
-/* Take in what the store gives back; write arrived pages. step_us: time of the last step, 0 =
- * nothing runs. */
+/* Take in the transfers that the store gives back; write arrived pages. step_us: time of the last
+ * step, 0 = nothing runs. */
 void quire_tier_poll(quire_loop *loop, uint64_t step_us);
 
 /* Whether this request waits for pages from below; begins a fetch if that is worth it. Called when
@@ -108,8 +109,8 @@ void quire_tier_stats_fill(quire_loop *loop);
 
 /* ---- between tier*.c ---- */
 
-/* Begin to fetch for a request what is behind n_have tokens, up to n_want, if that is worth it.
- * Returns whether it waits for pages now. */
+/* Begin to fetch the pages of a request's tokens n_have to n_want, if fetching is worth it. Returns
+ * whether it waits for pages now. */
 bool quire_fetch_start(quire_loop *loop, quire_request *request, uint32_t n_have, uint32_t n_want);
 void quire_tier_ahead_free(quire_tier *tier);
 
@@ -118,7 +119,7 @@ quire_transfer *quire_tier_buffer_take(quire_tier *tier);
 void quire_tier_buffer_give(quire_tier *tier, quire_transfer *transfer);
 /* A get came back. */
 void quire_fetch_arrived(quire_loop *loop, quire_transfer *transfer);
-/* Write arrived pages of all fetches, ask for more, end what is over. */
+/* Write arrived pages of all fetches, ask for more, end the complete and the given-up ones. */
 void quire_fetches_move(quire_loop *loop, uint64_t step_us);
 void quire_fetches_destroy(quire_loop *loop);
 /* Mean time of reading a record in microseconds; 0 = not known. */

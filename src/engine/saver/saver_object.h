@@ -80,13 +80,13 @@ void quire_saved_list_fini(quire_saved_list *list);
 
 /* ---- saver_restore.c ---- */
 
-/* Bring back what the directory has. Errors: QUIRE_NOMEM. */
+/* Restore the items that the directory has. Errors: QUIRE_NOMEM. */
 int quire_saver_restore(quire_saver *saver, quire_error *err);
 
 /* ---- saver_round.c ---- */
 
-/* Write what differs. is_last: what was learned too. Returns whether there is more to do at
- * once. */
+/* Write the items that differ from their files. is_last: `reuse` too, whenever it was written last.
+ * Returns whether there is more to do at once. */
 bool quire_saver_round(quire_saver *saver, bool is_last);
 /* Count the lists. */
 void quire_saver_figures(quire_saver *saver);

@@ -70,14 +70,14 @@ bool quire_kv_events_is_local(const char *endpoint);
  * in use or cannot be bound: err names it), QUIRE_NOMEM. */
 int quire_kv_events_start(quire_kv_events **out, const quire_kv_events_opts *opts,
                           quire_error *err);
-/* What the engine's tree shall tell. Valid until stop; end the engine first. */
+/* The watcher for the engine's tree. Valid until stop; end the engine first. */
 void quire_kv_events_watcher(quire_kv_events *events, quire_prefix_watcher *out);
 /* The endpoints as bound. Memory: of events; NULL without replay. */
 const char *quire_kv_events_endpoint(const quire_kv_events *events);
 const char *quire_kv_events_replay_endpoint(const quire_kv_events *events);
 /* NULL is allowed: zeros. */
 void quire_kv_events_stats_get(const quire_kv_events *events, quire_kv_events_stats *out);
-/* Publish what is queued and AllBlocksCleared; end. NULL is allowed. */
+/* Publish the queued news and AllBlocksCleared; end. NULL is allowed. */
 void quire_kv_events_stop(quire_kv_events *events);
 
 #endif /* QUIRE_SERVER_KV_EVENTS_H */

@@ -26,8 +26,8 @@ typedef struct quire_kv_packed {
 } quire_kv_packed;
 
 /* Append a batch to out: items of bytes[n] from `at` on (quire_kv_news_take()) that name
- * pages_max pages at most. *packed: what it holds. Returns where the rest begins; out->status has
- * an error. */
+ * pages_max pages at most. *packed gets the contents of the batch in numbers. Returns the position
+ * of the next item; out->status has an error. */
 size_t quire_kv_pack(quire_bytes *out, const unsigned char *bytes, size_t n, size_t at,
                      uint32_t pages_max, double seconds, quire_kv_packed *packed);
 

@@ -249,8 +249,8 @@ static bool publish_queued(quire_kv_events *e)
 
 /* ---- the thread ---- */
 
-/* Take one request off the socket and answer it, if it is one: [client, empty, number].
- * Returns false: there was none. */
+/* Receive one message, and answer it if it is a request: frames [client, empty, number]. Returns
+ * false if there was no message. */
 static bool request_serve(quire_kv_events *e)
 {
     zmq_msg_t client, frame;

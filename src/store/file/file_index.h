@@ -79,8 +79,8 @@ typedef struct quire_index_drop {
 /* Remove every entry that one of the drops ends. position_of() says where an entry stands in the
  * log; each(ctx, entry) is called before an entry goes. Drops of one key or salt may repeat.
  *
- * A text below a dropped key is found by way of parents. When a parent is not in the index, nobody
- * knows what the text begins with; such a record goes, if its root is the dropped text's or the
+ * A text below a dropped key is found by way of parents. When a parent is not in the index, the
+ * beginning of the text is unknown; such a record goes, if its root is the dropped text's or the
  * dropped text's root is unknown. Returns the number of removed entries. Without memory for the
  * search all entries go. Cost: O(entries + roots * drops). */
 uint32_t quire_index_drop_apply(quire_index *index, const quire_index_drop *drops, uint32_t n_drops,

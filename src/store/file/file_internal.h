@@ -177,8 +177,9 @@ void quire_file_drop_push(file_drops *list, file_drop *drop);
 void quire_file_drops_free(file_drops *list);
 
 /* ---- file_create.c ---- */
-/* Open and lock DIR/lock, and leave our number in it for those who come second. *fd: also open
- * after an error of the lock. Returns 0 or a negative errno; *call names the call. */
+/* Open and lock DIR/lock, and write this process's number into it: other processes name it when
+ * they find the lock taken. *fd: also open after an error of the lock. Returns 0 or a negative
+ * errno; *call names the call. */
 int quire_file_lock(file_store *st, int *fd, const char **call);
 
 /* ---- file_read.c ---- */
@@ -241,7 +242,8 @@ void quire_file_open_abandon(file_store *st);
 
 /* ---- file_writer.c ---- */
 void *quire_file_writer_main(void *ctx);
-/* Give back what is queued, CLOSED, and what is written and not durable, IO. With the lock. */
+/* Give back the queued puts, CLOSED, and the puts that are written and not durable, IO. With the
+ * lock. */
 void quire_file_puts_refuse(file_store *st);
 
 /* ---- file_recover.c ---- */

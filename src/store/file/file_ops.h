@@ -32,7 +32,7 @@ typedef struct quire_file_ops {
     /* Whether `path` still names the open file: 0, or -ENOENT when it names none or another. */
     int (*is_at)(void *ctx, int fd, const char *path);
     int (*unlink)(void *ctx, const char *path);
-    /* Replaces what has the new name. */
+    /* Replaces a file that has the new name. */
     int (*rename)(void *ctx, const char *from, const char *to);
     int (*make_dir)(void *ctx, const char *path, mode_t mode);
     /* Make names in a directory durable. */

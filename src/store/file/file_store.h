@@ -15,8 +15,8 @@
  *   2. A put is OK when the record is durable. A get of a record that is written and not durable
  *      yet may find it.
  *   3. A get ends OK only with the bytes of a record whose checksum, text and sequence number are
- *      those of the index. What does not match leaves the index.
- *   4. A get that poll gives back after a drop does not find what the drop ended.
+ *      those of the index. A record that does not match leaves the index.
+ *   4. A get that poll gives back after a drop does not find a record that the drop ended.
  *   5. The files take at most capacity_bytes. Room for one more segment is always kept, so that the
  *      used records of the oldest segment can be carried forward before it goes.
  *   6. Segments are written once, in the order of their numbers, each from front to back.
@@ -37,17 +37,17 @@
  * accounts up to 1 / ((1 - QUIRE_FILE_CARRY) * (1 - QUIRE_FILE_SHARED)) bytes, under 3, are written
  * per byte of puts.
  *
- * Trouble: when a write fails, the state is DEGRADED: what is queued comes back CLOSED, reads go
- * on. Every retry_ms the store begins a new segment; when that works, it is READY again. Drops that
- * are not durable yet wait in memory. stats.trouble and the log name call, file and reason.
+ * Trouble: when a write fails, the state is DEGRADED: queued puts come back CLOSED, reads go on.
+ * Every retry_ms the store begins a new segment; when that works, it is READY again. Drops that are
+ * not durable yet wait in memory. stats.trouble and the log name call, file and reason.
  *
  * A directory that vanished is such trouble: at each sync the open segment must still be at its
  * path, and before each new segment the lock. A retry makes the directory again, if it is missing,
  * and locks it; it does not write where another process has the lock.
  *
- * Power failures: a footer is written when the records that it lists are durable, so a crash leaves
- * what was durable, whichever of the other writes it spares. A start after a crash may find room
- * for one segment less; then the oldest goes without its used records.
+ * Power failures: a footer is written when the records that it lists are durable, so all durable
+ * records are there after a crash, whichever later writes reached the disk. A start after a crash
+ * may find room for one segment less; then the oldest goes without its used records.
  *
  * Stuck disks: only the store's threads wait for the disk. create waits for them at most open_ms,
  * close at most close_ms. After that the memory of transfers whose input or output has not ended

@@ -7,8 +7,8 @@
  * costs one item, and an item that ended is gone with its file: no older copy of it can come back.
  *
  * Writing an item: into state.tmp, then fdatasync, then rename. So a file is the old item or the
- * new one, whole. quire_state_dir_sync() makes the names durable: after a crash of the machine
- * what was synced is there; a kill of the process loses nothing that was renamed.
+ * new one, whole. quire_state_dir_sync() makes the names durable: items that were synced survive a
+ * crash of the machine, and items that were renamed survive a kill of the process.
  *
  * Bound: the caller keeps its items below bytes_max. Items of other identities may take as many
  * bytes again; beyond, those written longest ago go first, when the directory is opened.

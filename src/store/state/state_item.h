@@ -5,7 +5,7 @@
  *  12   4  kind
  *  16  16  identity: of the KV that the state belongs to (model/kv_identity.h)
  *  32  16  name: a hash; no two items of a kind and an identity have one
- *  48   8  time: microseconds since 1970, what it means is the kind's
+ *  48   8  time in microseconds since 1970; its meaning depends on the kind
  *  56   8  bytes of the body
  *  64  16  XXH3-128 of bytes 0 to 63 and the body
  *  80      the body
@@ -75,7 +75,7 @@ typedef struct quire_state_head {
     uint64_t time_us;
 } quire_state_head;
 
-/* The name of what a tenant calls `text`. */
+/* The name of the item that a tenant calls `text`. */
 quire_state_name quire_state_name_of(quire_state_kind kind, const void *tenant,
                                      uint32_t tenant_bytes, const char *text);
 /* In the order of kinds, then hashes: < 0, 0, > 0. */

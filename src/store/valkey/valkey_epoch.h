@@ -52,7 +52,7 @@ typedef struct quire_vk_scope {
     uint64_t asked;    /* the read under way, or the last one */
     uint64_t answered; /* the last one that ended */
     uint64_t kept_us;  /* when its time to live was last set */
-    /* Of a tenant: what it wrote. */
+    /* Of a tenant: the bytes that it wrote. */
     uint64_t window;
     uint64_t window_bytes;
     uint64_t before_bytes; /* in the window before */

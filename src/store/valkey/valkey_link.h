@@ -50,7 +50,7 @@ typedef struct quire_vk_net {
     void (*ready)(void *ctx, struct quire_vk_link *link);
     /* The link was ready, or tried to be, and is closed now: link->trouble says why. */
     void (*lost)(void *ctx, struct quire_vk_link *link);
-    /* What the server sends by itself to a link that listens. */
+    /* A message that the server sends to a listening link without a request. */
     void (*message)(void *ctx, const quire_resp *reply);
     void *ctx;
 } quire_vk_net;
@@ -92,7 +92,7 @@ void quire_vk_link_free(quire_vk_link *link);
 
 /* Queue a command; the link owns it. The link is ready. */
 void quire_vk_link_send(quire_vk_link *link, quire_vk_cmd *cmd);
-/* Do what the clock says: connect, ping, give up. */
+/* Do the work that is due: connect, ping, give up. */
 void quire_vk_link_tick(quire_vk_link *link, uint64_t now_us);
 /* When tick has something to do next; UINT64_MAX = never. */
 uint64_t quire_vk_link_due_us(const quire_vk_link *link);

@@ -6,27 +6,27 @@
  *   drop --> waits no longer -> SET or APPEND of an epoch, PUBLISH ------------------>
  *   poll <-- done <------------ seal, epochs, record, text verified <------------------
  *
- * Machines that serve the same model with the same secret share what they compute. The store is a
- * cache: servers may lose or evict anything at any time.
+ * Machines that serve the same model with the same secret share the pages that they compute. The
+ * store is a cache: servers may lose or evict anything at any time.
  *
  * Invariants:
  *   1. No call waits for a server. Only the store's thread talks to servers, and it waits in poll()
  *      alone (and in getaddrinfo(), for names).
  *   2. A get ends OK only with a record that a holder of the secret wrote (shared_seal.h), under
  *      epochs that hold now, whose text no drop has ended (valkey_epoch.h), and which is the page
- *      asked for (quire_page_record_check()). What does not match is removed or ends by its time to
+ *      asked for (quire_page_record_check()). Other records are removed, or end by their time to
  *      live.
  *   3. A server that is away, silent for timeout_ms, slow or talking nonsense is left alone
  *      (valkey_breaker.h): gets end CLOSED at once, puts are refused. It is tried again by itself.
  *   4. Puts that wait take at most queue_bytes; beyond that the oldest ends FULL.
- *   5. After drop returns, no get of this process finds what it ended, whether a server has heard
- * of it or not. Other processes find it until a server has; then nobody.
+ *   5. After drop returns, no get of this process finds a record that the drop ended, whether a
+ *      server has taken the drop or not. Gets of other processes find such a record until a server
+ *      has taken the drop.
  *
  * A record lives ttl_s from the time when it was written; uses do not prolong that. So a tenant's
  * records take at most what the tenant wrote in the last ttl_s, and a quota bounds that: the bytes
  * that a tenant writes in ttl_s (a sliding window: the current one, and the rest of the one
- * before). Which records go when the server's memory is full is the server's choice
- * (maxmemory-policy).
+ * before). When its memory is full, the server chooses the records that go (maxmemory-policy).
  *
  * A put that the server refuses (memory full, read-only, no permission) makes the state DEGRADED:
  * writes pause for QUIRE_VK_WRITES_PAUSE_MIN_US, doubled up to QUIRE_VK_WRITES_PAUSE_MAX_US while

@@ -75,8 +75,8 @@ uint32_t quire_sim_disk_run(const quire_sim_disk *disk, const uint32_t *ids, uin
 void quire_sim_disk_request(quire_sim_disk *disk, const uint32_t *ids, uint32_t n,
                             uint32_t n_memory, uint32_t n_fetched, bool has_session);
 
-/* EVICTED: memory has evicted what it had to. Blocks that the tree does not have any more are
- * copied now. Cost: O(nodes). */
+/* EVICTED: the tree has evicted blocks for want of memory. Blocks that the tree does not have any
+ * more are copied now. Cost: O(nodes). */
 void quire_sim_disk_evicted(quire_sim_disk *disk, quire_prefix *tree);
 
 /* Copy a block of memory, if it has no mark. */

@@ -49,11 +49,11 @@ int32_t *quire_sim_tree_text(quire_sim_tree *tree, const uint32_t *ids, uint32_t
 /* Where sequences of a class of the trace are opened. */
 quire_region_id quire_sim_tree_region(const quire_sim_tree *tree, uint8_t class_index);
 
-/* The most pages that sequences of a class can hold: what the other classes have reserved is not
- * theirs. */
+/* The most pages that sequences of a class can hold: all but the pages that other classes have
+ * reserved. */
 uint64_t quire_sim_tree_reach(const quire_sim_tree *tree, uint64_t blocks, uint8_t class_index);
 
-/* It is that late: what has expired goes. */
+/* Set the time to now_us: nodes that have expired by then are removed. */
 void quire_sim_tree_tick(quire_sim_tree *tree, uint64_t now_us);
 
 /* Pages charged to pinned regions. */

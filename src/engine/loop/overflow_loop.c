@@ -33,6 +33,18 @@ static uint64_t memory_bytes(const quire_loop *loop)
     return stats.budget_bytes;
 }
 
+/* The memory that a large request keeps when others wait for room. */
+static uint64_t kept_bytes(const quire_loop *loop)
+{
+    return (uint64_t)((double)memory_bytes(loop) * QUIRE_OVERFLOW_SHARE);
+}
+
+/* Whether one request alone has begun. */
+static bool is_alone(const quire_loop *loop)
+{
+    return loop->set.n_running + loop->set.n_parked == 1;
+}
+
 static quire_offload_share share_of(const quire_loop *loop, const quire_request *r)
 {
     quire_offload_share share = { 0 };
@@ -59,15 +71,15 @@ uint64_t quire_overflow_bytes_max(const quire_loop *loop, uint64_t budget_bytes)
 uint64_t quire_overflow_ahead(const quire_loop *loop, const quire_request *r, uint64_t need_bytes,
                               uint64_t bytes)
 {
-    const uint64_t memory = loop->overflow.offload != NULL ? memory_bytes(loop) : UINT64_MAX;
-    const uint64_t share = (uint64_t)((double)memory * QUIRE_OVERFLOW_SHARE);
+    uint64_t kept;
     uint64_t held;
 
-    if (need_bytes <= memory) {
+    if (loop->overflow.offload == NULL || need_bytes <= memory_bytes(loop)) {
         return bytes;
     }
+    kept = kept_bytes(loop);
     held = share_of(loop, r).movable_bytes;
-    return quire_min_u64(bytes, share > held ? share - held : 0);
+    return quire_min_u64(bytes, kept > held ? kept - held : 0);
 }
 
 static bool is_large(const quire_loop *loop, const quire_request *r)
@@ -78,14 +90,14 @@ static bool is_large(const quire_loop *loop, const quire_request *r)
 /* The running request that gives up pages first: of the lowest rank, then with most to give. */
 static quire_request *giver_find(const quire_loop *loop, uint64_t keep_bytes)
 {
-    const bool is_alone = loop->set.n_running + loop->set.n_parked == 1;
+    const bool gives_any = is_alone(loop);
     quire_request *giver = NULL;
     uint64_t giver_bytes = 0;
 
     for (uint32_t i = 0; i < loop->set.n_running; i++) {
         quire_request *r = loop->set.running[i];
         const quire_offload_share share =
-            is_alone || is_large(loop, r) ? share_of(loop, r) : (quire_offload_share){ 0 };
+            gives_any || is_large(loop, r) ? share_of(loop, r) : (quire_offload_share){ 0 };
 
         if (share.movable_bytes > keep_bytes &&
             (giver == NULL || r->rank < giver->rank ||
@@ -120,7 +132,6 @@ static bool give(quire_loop *loop, quire_seq_id seq)
 
 bool quire_overflow_relieve(quire_loop *loop)
 {
-    const bool is_alone = loop->set.n_running + loop->set.n_parked == 1;
     const quire_request *r;
 
     if (loop->overflow.offload == NULL) {
@@ -129,8 +140,7 @@ bool quire_overflow_relieve(quire_loop *loop)
     if (quire_offload_settle(loop->overflow.offload) > 0) {
         return true;
     }
-    r = giver_find(loop,
-                   is_alone ? 0 : (uint64_t)((double)memory_bytes(loop) * QUIRE_OVERFLOW_SHARE));
+    r = giver_find(loop, is_alone(loop) ? 0 : kept_bytes(loop));
     return r != NULL && give(loop, r->kv.seq);
 }
 
@@ -157,8 +167,7 @@ bool quire_overflow_yield(quire_loop *loop)
         return has_given;
     }
     for (; loop->overflow.n_given < QUIRE_OVERFLOW_STRIPES_MAX; loop->overflow.n_given++) {
-        const quire_request *r =
-            giver_find(loop, (uint64_t)((double)memory_bytes(loop) * QUIRE_OVERFLOW_SHARE));
+        const quire_request *r = giver_find(loop, kept_bytes(loop));
 
         if (r == NULL || !give(loop, r->kv.seq)) {
             break;

@@ -62,32 +62,35 @@ int quire_sessions_look(const quire_sessions *sessions, const void *tenant, uint
     return s != NULL ? QUIRE_OK : QUIRE_NOTFOUND;
 }
 
-uint32_t quire_sessions_count(const quire_sessions *sessions)
-{
+/* ---- figures ---- */
+
+typedef struct figures {
     uint32_t count;
+    uint64_t evictions_total;
+    uint64_t changes;
+} figures;
+
+static figures figures_now(const quire_sessions *sessions)
+{
+    figures now;
 
     sessions_lock(sessions);
-    count = sessions->count;
+    now = (figures){ sessions->count, sessions->evictions_total, sessions->changes };
     sessions_unlock(sessions);
-    return count;
+    return now;
+}
+
+uint32_t quire_sessions_count(const quire_sessions *sessions)
+{
+    return figures_now(sessions).count;
 }
 
 uint64_t quire_sessions_evictions_total(const quire_sessions *sessions)
 {
-    uint64_t evictions_total;
-
-    sessions_lock(sessions);
-    evictions_total = sessions->evictions_total;
-    sessions_unlock(sessions);
-    return evictions_total;
+    return figures_now(sessions).evictions_total;
 }
 
 uint64_t quire_sessions_changes(const quire_sessions *sessions)
 {
-    uint64_t changes;
-
-    sessions_lock(sessions);
-    changes = sessions->changes;
-    sessions_unlock(sessions);
-    return changes;
+    return figures_now(sessions).changes;
 }

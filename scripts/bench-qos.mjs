@@ -22,7 +22,7 @@ import { cpus, tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { machine, need, places, Report, run, shapeModel } from "./compare/tools.mjs";
+import { measuredOn, need, places, Report, shapeModel } from "./compare/tools.mjs";
 import { capacity, figures, TABLE_HEAD, tableLine, tokenStream } from "./serve/qos.mjs";
 import { bound, fresh, verdict } from "./serve/race.mjs";
 import { dataPaths, readData } from "./serve/texts.mjs";
@@ -159,8 +159,7 @@ if (quire && peer) {
     }
 }
 
-const version = run(options.quire, ["--version"]).stdout.match(/ggml ([\d.]+)/)?.[1] ?? "unknown";
-const text = `${report.markdown({ ...machine(), threads: options.threads, ggml: version })}
+const text = `${report.markdown(measuredOn(options.quire, options.threads))}
 Capacity: ${tokensPerSecond.toFixed(0)} tokens/s of batch requests (${options.batch}, prompt:answer in tokens) on quire with one class. Realtime: ${c.requests}
 requests (${options.realtime}) at ${c.realtimePerSecond.toFixed(3)} a second, evenly spaced. Batch: Poisson arrivals at ${c.batchPerSecond.toFixed(2)} a second. A realtime request
 that was refused or had no token by the end of the run counts as having waited until then.

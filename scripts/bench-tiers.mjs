@@ -22,7 +22,7 @@ import { cpus, tmpdir } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { machine, places, Report, run, shapeModel } from "./compare/tools.mjs";
+import { measuredOn, places, Report, shapeModel } from "./compare/tools.mjs";
 import { beside, full } from "./tiers/beside.mjs";
 import { hung } from "./tiers/hung.mjs";
 import { overflow } from "./tiers/overflow.mjs";
@@ -80,7 +80,6 @@ if (unknown !== undefined) {
     process.exit(2);
 }
 
-const version = run(options.quire, ["--version"]).stdout.match(/ggml ([\d.]+)/)?.[1] ?? "unknown";
 let failed = 0;
 for (const part of only) {
     c.report = new Report();
@@ -91,7 +90,7 @@ for (const part of only) {
         process.stderr.write(`${error.message}\n`);
     }
     failed += c.report.failed();
-    const body = c.report.markdown({ ...machine(), threads: options.threads, ggml: version });
+    const body = c.report.markdown(measuredOn(options.quire, options.threads));
     process.stdout.write(`## ${PARTS[part].title}\n\n${body}\n`);
     if (options.out) {
         writeSection(options.out, PARTS[part].title, `\`make bench-tiers ARGS="--only ${part}"\`. ${body}`);

@@ -14,7 +14,7 @@ import { cpus } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { machine, need, number, places, Report, run, shapeModel } from "./compare/tools.mjs";
+import { measuredOn, need, number, places, Report, shapeModel } from "./compare/tools.mjs";
 import { fit } from "./serve/fit.mjs";
 import { bound, cachedPrefix, figuresTable, inTurns, ourSide, peerSide, verdict } from "./serve/race.mjs";
 import { CACHED_PREFIX, FIT, LOADS, MINIMUM, PEER_SETTINGS } from "./serve/sides.mjs";
@@ -132,8 +132,7 @@ for (const part of only) {
     }
 }
 
-const version = run(options.quire, ["--version"]).stdout.match(/ggml ([\d.]+)/)?.[1] ?? "unknown";
-const text = `${report.markdown({ ...machine(), threads: c.threads, ggml: version })}\n${tables.join("\n")}`;
+const text = `${report.markdown(measuredOn(options.quire, c.threads))}\n${tables.join("\n")}`;
 process.stdout.write(text);
 if (options.out) {
     writeFileSync(options.out, `# quire serve and llama-server under the same load\n\n\`make compare-serve\`. ${text}`);

@@ -15,7 +15,7 @@ import { cpus, tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { machine, median, places, Report, run, shapeModel } from "./compare/tools.mjs";
+import { measuredOn, median, places, Report, shapeModel } from "./compare/tools.mjs";
 import { addRow, on, say, writeSection } from "./tiers/setting.mjs";
 import { peerSide, QUICK_SIZES, quireSide, returning, SIZES, systems } from "./tiers/returning.mjs";
 
@@ -73,12 +73,11 @@ for (const [ours, peers] of [[0, 3], [1, 2]]) {
     addRow(c, `${what}, slot restored by hand`, ttft(ours, "kill"), ttft(peers, "restored"), {});
     addRow(c, `${what}, nothing done by hand`, ttft(ours, "kill"), ttft(peers, "kill"), {});
 }
-const version = run(options.quire, ["--version"]).stdout.match(/ggml ([\d.]+)/)?.[1] ?? "unknown";
 const { conversations, turns, systemTokens, answerTokens } = c.sizes;
 const head = `\`make compare-tiers\`. ${conversations} conversations with a system prompt of ${systemTokens} tokens each; ${turns} turns each ` +
     `with answers of ${answerTokens} tokens, then a restart, then the next turn. Cells are the TTFT in ms of that turn, with the time of a restore ` +
     "by hand; in brackets the tokens that were not computed, of those of the prompt. Medians of all rounds and conversations.";
-const body = `${head}\n\n${c.report.markdown({ ...machine(), threads: options.threads, ggml: version })}\n${table.join("\n")}\n`;
+const body = `${head}\n\n${c.report.markdown(measuredOn(options.quire, options.threads))}\n${table.join("\n")}\n`;
 process.stdout.write(`## ${TITLE}\n\n${body}`);
 if (options.out) {
     writeSection(options.out, TITLE, body);

@@ -20,7 +20,7 @@ import { longContext } from "./compare/memory.mjs";
 import { bandPerplexity, exactPerplexity, q8Divergence } from "./compare/quality.mjs";
 import { cascade, race } from "./compare/speed.mjs";
 import { cascades, quick, races } from "./compare/targets.mjs";
-import { Report, asset, machine, places, run, shapeModel } from "./compare/tools.mjs";
+import { Report, asset, measuredOn, places, shapeModel } from "./compare/tools.mjs";
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
 const { values: options } = parseArgs({
@@ -109,8 +109,7 @@ for (const p of only.has("cascade") ? cascades : []) {
     row(cascade, p);
 }
 
-const version = run(options.quire, ["--version"]).stdout.match(/ggml ([\d.]+)/)?.[1] ?? "unknown";
-const table = report.markdown({ ...machine(), threads: c.threads, ggml: version });
+const table = report.markdown(measuredOn(options.quire, c.threads));
 process.stdout.write(table);
 if (options.out) {
     writeFileSync(options.out, `# quire and llama.cpp side by side\n\n\`make compare\`. ${table}`);

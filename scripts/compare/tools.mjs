@@ -87,6 +87,12 @@ export function machine() {
     };
 }
 
+// The machine with the version of ggml in a program of ours and its threads: the head of a report.
+export function measuredOn(quire, threads) {
+    const ggml = run(quire, ["--version"]).stdout.match(/ggml ([\d.]+)/)?.[1] ?? "unknown";
+    return { ...machine(), threads, ggml };
+}
+
 // Where models, generated files and the peers' programs are; see scripts/setup.sh.
 export function places(root) {
     const cache = join(process.env.XDG_CACHE_HOME || join(process.env.HOME || "/tmp", ".cache"), "quire");

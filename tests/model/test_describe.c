@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "gguf_edit.h"
+#include "describe_fixture.h"
 #include "model/gguf_file.h"
 
 #include <math.h>
@@ -24,36 +24,6 @@ typedef struct key_case {
 } key_case;
 
 /* Describe the file at gguf_edit_path(). */
-static int describe(quire_model_desc *desc, quire_error *err)
-{
-    quire_gguf *file = NULL;
-    int rc;
-
-    *err = (quire_error)QUIRE_ERROR_INIT;
-    if (quire_gguf_open(&file, gguf_edit_path(), err) != QUIRE_OK) {
-        fail_msg("%s", err->message);
-    }
-    rc = quire_gguf_describe(file, desc, err);
-    quire_gguf_close(file);
-    return rc;
-}
-
-static void expect(const gguf_edit *edit, int status, const char *needle)
-{
-    static quire_model_desc desc;
-    quire_error err;
-    int rc;
-
-    gguf_edit_save(edit, gguf_edit_path());
-    rc = describe(&desc, &err);
-    if (rc != status || (needle != NULL &&
-                         (strstr(err.message, needle) == NULL ||
-                          strncmp(err.message, gguf_edit_path(), strlen(gguf_edit_path())) != 0))) {
-        fail_msg("status %d, message '%s'; expected %d and '%s'", rc, err.message, status,
-                 needle != NULL ? needle : "");
-    }
-}
-
 static void run_key_cases(const char *shape, const key_case *cases, size_t n)
 {
     gguf_gen_opts opts = gguf_edit_small(shape);
@@ -63,7 +33,7 @@ static void run_key_cases(const char *shape, const key_case *cases, size_t n)
 
         gguf_edit_open(&edit, &opts);
         gguf_edit_apply(&edit, &cases[i].change);
-        expect(&edit, cases[i].status, cases[i].needle);
+        describe_expect(&edit, cases[i].status, cases[i].needle);
         gguf_edit_close(&edit);
     }
 }
@@ -221,21 +191,9 @@ static void damaged_rope_keys_are_named(void **state)
     run_key_cases("tiny-llama", cases, sizeof(cases) / sizeof(cases[0]));
 }
 
-/* What to do to one tensor. */
-typedef struct tensor_case {
-    const char *shape;
-    const char *tensor;
-    const char *rename; /* "" drops it; NULL keeps the name */
-    enum ggml_type type;
-    int64_t columns; /* 0 keeps type and shape */
-    int64_t rows;
-    int status;
-    const char *needle;
-} tensor_case;
-
 static void damaged_tensors_are_named(void **state)
 {
-    static const tensor_case cases[] = {
+    static const describe_tensor_case cases[] = {
         { "tiny-llama", "token_embd.weight", "", 0, 0, 0, QUIRE_CORRUPT,
           "tensor token_embd.weight is missing" },
         { "tiny-llama", "token_embd.weight", NULL, GGML_TYPE_F32, 16, 267, QUIRE_CORRUPT,
@@ -292,21 +250,9 @@ static void damaged_tensors_are_named(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const tensor_case *c = &cases[i];
-        gguf_gen_opts opts = gguf_edit_small(c->shape);
-        struct ggml_tensor *tensor;
-        gguf_edit edit;
+        const gguf_gen_opts opts = gguf_edit_small(cases[i].model);
 
-        gguf_edit_open(&edit, &opts);
-        tensor = gguf_edit_tensor(&edit, c->tensor);
-        if (c->columns > 0) {
-            gguf_edit_reshape(tensor, c->type, c->columns, c->rows);
-        }
-        if (c->rename != NULL) {
-            ggml_set_name(tensor, c->rename);
-        }
-        expect(&edit, c->status, c->needle);
-        gguf_edit_close(&edit);
+        describe_tensor_check(&cases[i], &opts);
     }
 }
 
@@ -320,19 +266,20 @@ static void per_layer_arrays_must_agree(void **state)
     opts.n_layer = 3;
     gguf_edit_open(&edit, &opts);
     gguf_set_arr_data(edit.gguf, "llama.attention.head_count", GGUF_TYPE_UINT32, heads, 3);
-    expect(&edit, QUIRE_OK, NULL);
+    describe_expect(&edit, QUIRE_OK, NULL);
     heads[0] = heads[1] = heads[2] = 1;
     gguf_set_arr_data(edit.gguf, "llama.attention.head_count_kv", GGUF_TYPE_INT32, heads, 3);
-    expect(&edit, QUIRE_OK, NULL);
+    describe_expect(&edit, QUIRE_OK, NULL);
     heads[2] = 2;
     gguf_set_arr_data(edit.gguf, "llama.attention.head_count_kv", GGUF_TYPE_INT32, heads, 3);
-    expect(&edit, QUIRE_UNSUPP,
-           "head_count_kv differs between layers (1 in layer 0, 2 in layer 2); not supported");
+    describe_expect(
+        &edit, QUIRE_UNSUPP,
+        "head_count_kv differs between layers (1 in layer 0, 2 in layer 2); not supported");
     heads[1] = 7;
     gguf_set_arr_data(edit.gguf, "llama.attention.head_count_kv", GGUF_TYPE_INT32, heads, 3);
-    expect(&edit, QUIRE_CORRUPT, "head_count_kv is 7; expected 1..2");
+    describe_expect(&edit, QUIRE_CORRUPT, "head_count_kv is 7; expected 1..2");
     gguf_set_arr_data(edit.gguf, "llama.attention.head_count_kv", GGUF_TYPE_FLOAT32, heads, 3);
-    expect(&edit, QUIRE_CORRUPT, "expected an integer or an array of integers");
+    describe_expect(&edit, QUIRE_CORRUPT, "expected an integer or an array of integers");
     gguf_edit_close(&edit);
 }
 
@@ -341,7 +288,7 @@ static void generate(const gguf_gen_opts *opts, quire_model_desc *desc)
     quire_error err = QUIRE_ERROR_INIT;
 
     assert_int_equal(gguf_gen_write(opts, gguf_edit_path(), &err), QUIRE_OK);
-    if (describe(desc, &err) != QUIRE_OK) {
+    if (describe_file(desc, &err) != QUIRE_OK) {
         fail_msg("%s", err.message);
     }
 }
@@ -519,7 +466,7 @@ static void older_rope_keys(void **state)
     gguf_set_val_u32(edit.gguf, "llama.rope.scaling.original_context_length", 0);
     (void)gguf_remove_key(edit.gguf, "llama.rope.freq_base");
     gguf_edit_save(&edit, gguf_edit_path());
-    assert_int_equal(describe(&desc, &err), QUIRE_OK);
+    assert_int_equal(describe_file(&desc, &err), QUIRE_OK);
     assert_int_equal(desc.rope.scaling, QUIRE_ROPE_SCALING_LINEAR);
     assert_float_equal(desc.rope.freq_scale, 0.5f, 0.0f);
     assert_float_equal(desc.rope.attn_factor, 0.5f, 0.0f);
@@ -528,7 +475,7 @@ static void older_rope_keys(void **state)
     /* The newer name wins. */
     gguf_set_val_f32(edit.gguf, "llama.rope.scaling.factor", 8.0f);
     gguf_edit_save(&edit, gguf_edit_path());
-    assert_int_equal(describe(&desc, &err), QUIRE_OK);
+    assert_int_equal(describe_file(&desc, &err), QUIRE_OK);
     assert_float_equal(desc.rope.freq_scale, 0.125f, 0.0f);
     gguf_edit_close(&edit);
 }

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "gguf_edit.h"
+#include "describe_fixture.h"
 #include "gguf_gen_scheme.h"
 #include "model/gguf_file.h"
 
@@ -36,27 +36,13 @@ static gguf_gen_opts small(const char *scheme)
     return opts;
 }
 
-static int describe(quire_model_desc *desc, quire_error *err)
-{
-    quire_gguf *file = NULL;
-    int rc;
-
-    *err = (quire_error)QUIRE_ERROR_INIT;
-    if (quire_gguf_open(&file, gguf_edit_path(), err) != QUIRE_OK) {
-        fail_msg("%s", err->message);
-    }
-    rc = quire_gguf_describe(file, desc, err);
-    quire_gguf_close(file);
-    return rc;
-}
-
 static const quire_model_desc *described(const gguf_gen_opts *opts)
 {
     static quire_model_desc desc;
     quire_error err = QUIRE_ERROR_INIT;
 
     if (gguf_gen_write(opts, gguf_edit_path(), &err) != QUIRE_OK ||
-        describe(&desc, &err) != QUIRE_OK) {
+        describe_file(&desc, &err) != QUIRE_OK) {
         fail_msg("%s", err.message);
     }
     return &desc;
@@ -145,21 +131,6 @@ static void gate_shapes(void **state)
     }
 }
 
-static void expect(const gguf_edit *edit, int status, const char *needle)
-{
-    static quire_model_desc desc;
-    quire_error err;
-    int rc;
-
-    gguf_edit_save(edit, gguf_edit_path());
-    rc = describe(&desc, &err);
-    if (rc != status || strstr(err.message, needle) == NULL ||
-        strncmp(err.message, gguf_edit_path(), strlen(gguf_edit_path())) != 0 ||
-        strchr(err.message, '\n') != NULL) {
-        fail_msg("status %d, message '%s'; expected %d and '%s'", rc, err.message, status, needle);
-    }
-}
-
 /* One element of a key's array changed. */
 typedef struct source_case {
     const char *key;
@@ -200,7 +171,7 @@ static void damaged_sources_are_named(void **state)
         sources[c->at / 2][c->at % 2] = c->value;
         gguf_edit_open(&edit, &opts);
         gguf_set_arr_data(edit.gguf, c->key, GGUF_TYPE_INT32, sources, (size_t)2 * N_LAYERS);
-        expect(&edit, QUIRE_CORRUPT, c->needle);
+        describe_expect(&edit, QUIRE_CORRUPT, c->needle);
         gguf_edit_close(&edit);
     }
 }
@@ -230,34 +201,25 @@ static void damaged_keys_are_named(void **state)
 
         gguf_edit_open(&edit, &opts);
         gguf_edit_apply(&edit, &cases[i].change);
-        expect(&edit, i == 6 ? QUIRE_UNSUPP : QUIRE_CORRUPT, cases[i].needle);
+        describe_expect(&edit, i == 6 ? QUIRE_UNSUPP : QUIRE_CORRUPT, cases[i].needle);
         gguf_edit_close(&edit);
     }
 }
 
-/* One tensor renamed ("": dropped) or reshaped. */
-typedef struct tensor_case {
-    const char *scheme, *tensor, *rename;
-    int64_t columns, rows; /* 0: as it is */
-    enum ggml_type type;
-    int status;
-    const char *needle;
-} tensor_case;
-
 static void damaged_tensors_are_named(void **state)
 {
-    static const tensor_case cases[] = {
+    static const describe_tensor_case cases[] = {
         { "fusedkv", "blk.2.attn_k_gate.1", "", 0, 0, 0, QUIRE_CORRUPT,
           "tensor blk.2.attn_k_gate.1 is missing: the layer's other K source has a gate" },
         { "fusedkv", "blk.3.attn_v_gate.0", "", 0, 0, 0, QUIRE_CORRUPT,
           "tensor blk.3.attn_v_gate.0 is missing: the layer's other V source has a gate" },
-        { "fusedkv", "blk.2.attn_k_gate.0", NULL, 7, 1, GGML_TYPE_F32, QUIRE_CORRUPT,
+        { "fusedkv", "blk.2.attn_k_gate.0", NULL, GGML_TYPE_F32, 7, 1, QUIRE_CORRUPT,
           "tensor blk.2.attn_k_gate.0 has shape 7 x 1 x 1 x 1; expected 8, 16 or 16 x 2" },
-        { "fusedkv", "blk.2.attn_v_gate.0", NULL, 16, 4, GGML_TYPE_F32, QUIRE_CORRUPT,
+        { "fusedkv", "blk.2.attn_v_gate.0", NULL, GGML_TYPE_F32, 16, 4, QUIRE_CORRUPT,
           "tensor blk.2.attn_v_gate.0 has shape 16 x 4 x 1 x 1" },
-        { "fusedkv", "blk.2.attn_v_gate.0", NULL, 8, 2, GGML_TYPE_F32, QUIRE_CORRUPT,
+        { "fusedkv", "blk.2.attn_v_gate.0", NULL, GGML_TYPE_F32, 8, 2, QUIRE_CORRUPT,
           "tensor blk.2.attn_v_gate.0 has shape 8 x 2 x 1 x 1" },
-        { "fusedkv", "blk.2.attn_v_gate.0", NULL, 8, 1, GGML_TYPE_F16, QUIRE_UNSUPP,
+        { "fusedkv", "blk.2.attn_v_gate.0", NULL, GGML_TYPE_F16, 8, 1, QUIRE_UNSUPP,
           "tensor blk.2.attn_v_gate.0 is of type f16; supported here: f32" },
         { "fusedkv-lite-learnable", "blk.2.attn_k_gate.0", "blk.2.attn_k_gate.1", 0, 0, 0,
           QUIRE_CORRUPT, "tensor blk.2.attn_k_gate.1 has no source: layer 2 has 1 K source" },
@@ -284,21 +246,9 @@ static void damaged_tensors_are_named(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const tensor_case *c = &cases[i];
-        gguf_gen_opts opts = small(c->scheme);
-        struct ggml_tensor *tensor;
-        gguf_edit edit;
+        const gguf_gen_opts opts = small(cases[i].model);
 
-        gguf_edit_open(&edit, &opts);
-        tensor = gguf_edit_tensor(&edit, c->tensor);
-        if (c->columns > 0) {
-            gguf_edit_reshape(tensor, c->type, c->columns, c->rows);
-        }
-        if (c->rename != NULL) {
-            ggml_set_name(tensor, c->rename);
-        }
-        expect(&edit, c->status, c->needle);
-        gguf_edit_close(&edit);
+        describe_tensor_check(&cases[i], &opts);
     }
 }
 

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "directory.h"
 #include "offload/offload_file.h"
 
 #include <errno.h>
@@ -21,8 +22,6 @@
 #define EXTENT    QUIRE_OFFLOAD_STRIPE /* pages of an extent */
 #define N_STRIPES 12u
 #define PARTS_MAX 200u
-
-static char dir[] = "/tmp/quire-offload-file-XXXXXX";
 
 /* The operating system's calls, of which reads may be short or fail. */
 typedef struct faults {
@@ -64,7 +63,7 @@ typedef struct scene {
 static void scene_open(scene *s, faults *f, quire_reads_kind kind, uint32_t n_parts,
                        uint32_t n_stripes)
 {
-    quire_offload_file_opts opts = { .dir = dir,
+    quire_offload_file_opts opts = { .dir = test_dir,
                                      .n_parts = n_parts,
                                      .extent_pages = EXTENT,
                                      .reads_kind = kind,
@@ -270,18 +269,6 @@ static void test_changes_during_a_job(void **state)
     scene_close(&s);
 }
 
-static int directory_make(void **state)
-{
-    (void)state;
-    return mkdtemp(dir) != NULL ? 0 : -1;
-}
-
-static int directory_remove(void **state)
-{
-    (void)state;
-    return rmdir(dir);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -291,5 +278,5 @@ int main(void)
         cmocka_unit_test(test_changes_during_a_job),
     };
 
-    return cmocka_run_group_tests_name("offload_file", tests, directory_make, directory_remove);
+    return cmocka_run_group_tests_name("offload_file", tests, test_dir_make, test_dir_remove);
 }

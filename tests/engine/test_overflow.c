@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "directory.h"
 #include "engine_fixture.h"
 #include "rounds.h"
 
@@ -28,8 +29,6 @@
 #define N_LAYER  16u
 #define N_TOPS   4u
 
-static char dir[] = "/tmp/quire-overflow-XXXXXX";
-
 typedef struct setting {
     quire_format format;
     uint64_t budget_bytes; /* 0 = all */
@@ -46,7 +45,7 @@ static engine_bench bench_of(const setting *s)
     runtime.k_format = runtime.v_format = s->format;
     runtime.kv_budget_bytes = s->budget_bytes;
     runtime.kv_overflows = !s->is_off;
-    engine.overflow.dir = s->is_off ? NULL : dir;
+    engine.overflow.dir = s->is_off ? NULL : test_dir;
     engine.overflow.capacity_bytes = s->file_bytes != 0 ? s->file_bytes : (uint64_t)1 << 30;
     return bench_deep(s->n_layer != 0 ? s->n_layer : N_LAYER, &engine, &runtime);
 }
@@ -269,7 +268,7 @@ static engine_bench bench_faulty(faults *f, uint64_t budget_bytes)
     runtime.kv_budget_bytes = budget_bytes;
     runtime.kv_overflows = true;
     engine.overflow = (quire_overflow_opts){
-        .dir = dir, .capacity_bytes = (uint64_t)1 << 30, .wait_ms = 200, .ops = &f->ops
+        .dir = test_dir, .capacity_bytes = (uint64_t)1 << 30, .wait_ms = 200, .ops = &f->ops
     };
     return bench_deep(N_LAYER, &engine, &runtime);
 }
@@ -464,19 +463,6 @@ static void test_two_large_ones(void **state)
     bench_close(&b);
 }
 
-static int directory_make(void **state)
-{
-    (void)state;
-    return mkdtemp(dir) != NULL ? 0 : -1;
-}
-
-/* The file has no name: nothing is left, and nothing was there while the engine ran. */
-static int directory_remove(void **state)
-{
-    (void)state;
-    return rmdir(dir);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -491,5 +477,5 @@ int main(void)
         cmocka_unit_test(test_two_large_ones),
     };
 
-    return cmocka_run_group_tests_name("overflow", tests, directory_make, directory_remove);
+    return cmocka_run_group_tests_name("overflow", tests, test_dir_make, test_dir_remove);
 }

@@ -37,8 +37,8 @@
 _Static_assert(QUIRE_TEAM_THREADS_MAX <= MEMBERS_MASK, "members fit the start word");
 
 /* How long members poll. Sleeping and waking takes about as long as POLL_MEET_NS, so no wait costs
- * more than twice of what the better choice would. Workers between runs poll for as long as a
- * caller is busy with a token: choosing it, writing it out. */
+ * more than twice as much as the better choice. Workers between runs poll for as long as a caller
+ * is busy with a token: choosing it, writing it out. */
 #define POLL_MEET_NS  50000u
 #define POLL_START_NS 200000u
 #define POLLS_UNTIMED 32  /* a microsecond or two, in which no clock is read */

@@ -1,4 +1,4 @@
-/* sessions_look.c - what a table of sessions shows of itself; see sessions.h.
+/* sessions_look.c - reading a table of sessions; see sessions.h.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/sessions_object.h"

@@ -1,4 +1,4 @@
-/* offload.c - which pages leave memory, and what that does to the budget; see offload.h.
+/* offload.c - the choice of pages that leave memory, and the budget without them; see offload.h.
  *
  * SPDX-License-Identifier: MIT */
 #include "offload/offload.h"

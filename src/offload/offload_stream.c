@@ -228,7 +228,7 @@ static int places_list(quire_offload_stream *s, const quire_attn_batch *batch)
     return QUIRE_OK;
 }
 
-/* What the buffers hold is of use when the stripes are those of the step before, unchanged. */
+/* The buffers' contents are of use when the stripes are those of the step before, unchanged. */
 static int stripes_take(quire_offload_stream *s)
 {
     const uint64_t generation = quire_offload_file_generation(s->file);

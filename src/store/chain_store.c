@@ -255,7 +255,7 @@ static bool get_near_done(chain_store *c, quire_transfer *t)
     return false;
 }
 
-/* Put what the far store found into the near one. */
+/* Put a record that the far store found into the near one. */
 static void promote(chain_store *c, const quire_transfer *t)
 {
     copy *one = NULL;
@@ -344,7 +344,8 @@ static void pump(chain_store *c)
 
 /* ---- the table ---- */
 
-/* What the near store knows at once is passed on at once, not only when the caller polls. */
+/* Transfers that the near store answers at once are passed on at once, not only when the caller
+ * polls. */
 static void pump_and_wake(chain_store *c)
 {
     pump(c);

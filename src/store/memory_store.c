@@ -304,7 +304,8 @@ static int memory_drop(quire_store *store, const quire_store_drop *drop)
 
     (void)pthread_mutex_lock(&m->lock);
     for (quire_transfer *t = m->pending; t != NULL; t = t->next) {
-        /* What was put before the drop is dropped too: kept now, it is found below. */
+        /* Pending puts are older than the drop, so they are dropped too: kept now, they are found
+         * below. */
         if (t->is_put) {
             quire_page_record_seal(t->record, ++m->sequence);
             (void)keep(m, t->record, quire_page_record_peek(t->record, t->capacity), true);

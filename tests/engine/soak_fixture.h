@@ -1,4 +1,4 @@
-/* soak_fixture.h - what the soaks share: texts with the answers of a request alone, and requests in
+/* soak_fixture.h - parts of all soaks: texts with the answers of a request alone, and requests in
  * flight that are compared with them.
  *
  * cmocka's assertions belong to the main thread: what clients' threads call returns a verdict.

@@ -1,4 +1,4 @@
-/* test_saver.c - sessions, pins and what was learned come back after a restart; what is damaged,
+/* test_saver.c - sessions, pins and the reuse model come back after a restart; what is damaged,
  * expired, deleted or not wanted does not; a disk that fails costs nothing but the copy.
  *
  * SPDX-License-Identifier: MIT */

@@ -1,5 +1,5 @@
-/* test_tier_chain.c - an engine over two stores: what one of them has is fetched, and figures and
- * events name each of them.
+/* test_tier_chain.c - an engine over two stores: pages that one of them has are fetched, and
+ * figures and events name each of them.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

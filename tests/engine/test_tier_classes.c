@@ -1,7 +1,6 @@
 /* test_tier_classes.c - fetches of high classes come first: buffers and places are theirs.
  *
- * The store holds back what it was asked for until a test lets a tick pass; then all of it comes at
- * once.
+ * The store holds back its answers until a test lets a tick pass; then all of them come at once.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -1,4 +1,5 @@
-/* test_describe.c - what a file says about its model, and every way it can say it wrong.
+/* test_describe.c - the description of a model file, and the refusal of every kind of wrong
+ * description.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>

@@ -194,7 +194,7 @@ static uint32_t hits_of(const quire_trace *trace, const quire_trace_request *req
     return n;
 }
 
-/* The most that any choice of what to keep after each request can give. */
+/* The most hits that any choice of blocks to keep after each request can give. */
 static uint64_t best_of_all(const quire_trace *trace, int capacity)
 {
     static int64_t best[1u << IDS_MAX]; /* hits so far, by what is in the cache; -1 = impossible */

@@ -213,7 +213,7 @@ static quire_page_text text_of(const quire_kv_disk *d, const text_walk *w)
 
 /* ---- reading ---- */
 
-/* Ask for the page at the walk and go on. `is_open`: for what is kept of its begin. */
+/* Ask for the page at the walk and go on. `is_open`: for a stored beginning of the page. */
 static bool ask(quire_kv_disk *d, text_walk *w, bool is_open)
 {
     quire_page_text text = text_of(d, w);

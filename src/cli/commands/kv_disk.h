@@ -1,4 +1,4 @@
-/* kv_disk.h - KV pages of one sequence on disk: what quire run and quire chat have with
+/* kv_disk.h - KV pages of one sequence on disk, for quire run and quire chat with
  * --cache-dir.
  *
  * The pages are those of quire serve without API keys: each program finds the pages that the other

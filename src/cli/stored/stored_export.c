@@ -55,8 +55,8 @@ static int text_read(export *x)
                   : QUIRE_OK;
 }
 
-/* The record of the page whose first token is tokens[first]: the full page, or what is kept of its
- * begin. NULL: neither. */
+/* The record of the page whose first token is tokens[first]: the full page, or a stored beginning
+ * of it. NULL: neither. */
 static const quire_stored_record *page_find(const export *x, const quire_page_key *parent,
                                             size_t first, uint32_t page_tokens)
 {

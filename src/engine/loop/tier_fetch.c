@@ -52,8 +52,8 @@ static void slots_give(quire_tier *tier, quire_fetch *f)
     }
 }
 
-/* Nothing more is asked for or written. What was written is cached from now on, so the request
- * finds it when it is admitted. The fetch itself ends with its last transfer. */
+/* Nothing more is asked for or written. The written pages are cached from now on, so the request
+ * finds them when it is admitted. The fetch itself ends with its last transfer. */
 static void fetch_stop(quire_loop *loop, quire_fetch *f)
 {
     if (f->request == NULL) {

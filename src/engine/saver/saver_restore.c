@@ -1,9 +1,9 @@
-/* saver_restore.c - what the directory has, brought back; see saver_object.h.
+/* saver_restore.c - restores the items in the directory; see saver_object.h.
  *
  * Items are restored in the order of their times: sessions from the one used first, so that the
- * table's order is as before. What is refused is named, and its file goes with the next round, as
- * every file that no source has; except what this program cannot judge: another version, a file
- * that could not be read.
+ * table's order is as before. The log names an item that is refused. The next round removes its
+ * file, like every file whose item no source has. Two kinds of files stay, since this program
+ * cannot judge them: a file of another version, and one that could not be read.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/saver/saver_object.h"
@@ -116,7 +116,7 @@ static int pin_restore(quire_saver *saver, const quire_adapt_pin_view *pin, uint
     return quire_adapt_pin_restore(saver->adapt, &params, pin->expires_us, change, err);
 }
 
-/* Hand what was read to its owner. */
+/* Hand an item that was read to its owner. */
 static quire_state_result give(restoring *r, const quire_saved *saved, quire_state_kind kind,
                                uint64_t *change, quire_error *err)
 {

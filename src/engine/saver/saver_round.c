@@ -1,6 +1,6 @@
-/* saver_round.c - what there is, compared with what is on disk; see saver_object.h.
+/* saver_round.c - compares the state with the files; see saver_object.h.
  *
- * A kind at a time: pins, then what was learned, then sessions, which get the room that is left.
+ * A kind at a time: pins, then `reuse`, then sessions, which get the rest of the room.
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/saver/saver_object.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a kind's source has, gathered under the source's lock or on the engine's thread. */
+/* The items of one kind, gathered under their source's lock or on the engine's thread. */
 typedef struct gathering {
     quire_saver *saver;
     const quire_saved_list *old;
@@ -238,7 +238,8 @@ static void write_new(quire_saver *saver, quire_saved_list *wanted)
     }
 }
 
-/* Remove what no source has any more. What cannot be removed stays in the list. */
+/* Remove the files of items that no source has any more. An item whose file cannot be removed stays
+ * in the list. */
 static void remove_old(quire_saver *saver, const quire_saved_list *old, quire_saved_list *wanted)
 {
     const quire_saved_list sorted = *wanted;
@@ -259,7 +260,7 @@ static void remove_old(quire_saver *saver, const quire_saved_list *old, quire_sa
     }
 }
 
-/* Make the disk as the source is. The list is what was gathered then. */
+/* Make the files equal to the source. Afterwards the list has the gathered items. */
 static void settle(quire_saver *saver, quire_saved_list *list, quire_saved_list *wanted)
 {
     quire_saved_list_sort(wanted);

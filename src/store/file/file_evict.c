@@ -216,7 +216,7 @@ static int carry(file_store *st, int fd, const file_segment *segment, const carr
         !item_look(st, segment, c->item, &seen)) {
         return 0;
     }
-    /* What is dropped from here on has its marker behind this copy. */
+    /* The markers of later drops come behind this copy. */
     rc = quire_file_append(st, st->copy, n_bytes,
                            QUIRE_SEGMENT_ENTRY_BYTES + QUIRE_SEGMENT_ROOT_BYTES +
                                quire_segment_salt_room(record.text.salt_bytes),
@@ -308,8 +308,8 @@ static carrying carrying_of(const file_store *st, bool is_ahead)
                                   (is_ahead ? QUIRE_FILE_GUARD_AHEAD : QUIRE_FILE_CARRY_SEGMENT)) };
 }
 
-/* Segments that will soon be the oldest may be full of guarded records, more than one segment takes
- * beside what it is for. So a part of them is carried before. */
+/* Segments that will soon be the oldest may be full of guarded records: more than one new segment
+ * takes beside new records. So a part of them is carried earlier. */
 static int carry_ahead(file_store *st)
 {
     const carrying how = carrying_of(st, true);

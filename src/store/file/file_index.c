@@ -358,7 +358,8 @@ static uint64_t text_drop(const search *s, const quire_page_key *key, bool is_be
     return last;
 }
 
-/* What ends an entry by way of what is above it. *up is the parent's entry, if it is known. */
+/* The last drop that ends an entry by way of the text before it. *up is the parent's entry, if it
+ * is known. */
 static uint64_t above(const search *s, const quire_index_entry *entry, uint32_t *up)
 {
     const quire_index_root *root = quire_index_root_get(s->index, entry->root);
@@ -378,8 +379,8 @@ static uint64_t above(const search *s, const quire_index_entry *entry, uint32_t 
                   max_of(s->orphans, s->root_orphans[entry->root]));
 }
 
-/* Find the last drop of a text that the entry continues, for it and for all that is above it: up to
- * what is known, then down again. */
+/* Find the last drop of a text that the entry continues, for it and for all entries above it: up to
+ * the first entry whose drop is known, then down again. */
 static void text_last_fill(search *s, uint32_t id)
 {
     uint32_t n = 0, up = id;

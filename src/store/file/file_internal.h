@@ -7,7 +7,7 @@
  *   file_log.c      the open segment: append, seal, begin
  *   file_account.c  counts of records, by account: quotas and shares
  *   file_evict.c    the bound: carry forward, unlink
- *   file_recover.c  the index from what is in the directory
+ *   file_recover.c  the index from the files in the directory
  *
  * `lock` guards everything that is not marked otherwise. Fields marked W are the writer's alone
  * (before the writer starts and after it ended: the caller's).

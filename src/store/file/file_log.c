@@ -207,7 +207,7 @@ static void put_end(file_store *st, quire_transfer *t)
     quire_file_done(st, t, QUIRE_STORE_OK);
 }
 
-/* What is written to a file without a name is lost when the file is closed. */
+/* Bytes written to a file without a name are lost when the file is closed. */
 static int open_sync(file_store *st)
 {
     const uint32_t n = st->open.segment->number;
@@ -373,7 +373,7 @@ int quire_file_seal(file_store *st)
         return rc;
     }
     st->open.is_dirty = true;
-    /* Gives back what was reserved and not used. */
+    /* Gives back reserved space that was not used. */
     rc = quire_file_failed(st, st->ops->truncate(st->ops->ctx, st->open.fd, end_bytes), "ftruncate",
                            st->open.segment->number);
     rc = rc == 0 ? quire_file_sync(st) : rc;

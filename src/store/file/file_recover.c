@@ -1,4 +1,4 @@
-/* file_recover.c - the index from what is in the directory; see file_internal.h.
+/* file_recover.c - builds the index from the files in the directory; see file_internal.h.
  *
  * Segments are read in the order of their numbers, which is the order of the log: a later record of
  * a key replaces an earlier one, and a marker ends what stands before it. Markers are applied when
@@ -238,7 +238,8 @@ static int scan_marker(recovery *r, const file_segment *segment, scan *s, uint64
     return drop_found(r, segment, &d->drop, d->sequence, d->place);
 }
 
-/* Look at one place. Returns the length of what is there: 0, nothing whole; or a negative errno. */
+/* Look at one place. Returns the length of the record or drop there, 0 if there is no whole one, or
+ * a negative errno. */
 static int64_t scan_one(recovery *r, file_segment *segment, scan *s, uint64_t at)
 {
     const size_t left = (size_t)(s->n_bytes - at);
@@ -326,7 +327,7 @@ static int scan_segment(recovery *r, file_segment *segment, int fd, uint64_t fil
     if (s.bytes == NULL) {
         return -ENOMEM;
     }
-    /* Whole blocks only: what is behind them is torn. */
+    /* Whole blocks only: bytes behind them are torn. */
     s.n_bytes = file_bytes / QUIRE_SEGMENT_BLOCK * QUIRE_SEGMENT_BLOCK;
     rc = quire_file_read_all(st->ops, fd, s.bytes, s.n_bytes, 0);
     if (rc < 0) {

@@ -338,7 +338,7 @@ static int file_drop_records(quire_store *store, const quire_store_drop *wanted)
 
 /* ---- poll, stats ---- */
 
-/* What a transfer's result is by now: a record that was found and has gone since is absent. */
+/* Bring a transfer's result up to date: a record that was found and has gone since is absent. */
 static void result_settle(file_store *st, quire_transfer *t)
 {
     uint32_t id;

@@ -1,4 +1,4 @@
-/* file_writer.c - the writer thread: what is queued, how fast, when it is durable, and trouble; see
+/* file_writer.c - the writer thread: order and rate of writes, their durability, and trouble; see
  * file_internal.h.
  *
  *        .---- write or sync fails ----.
@@ -24,7 +24,8 @@
 /* With a clock of the owner's no wait is longer, because that clock wakes nobody. */
 #define OWN_CLOCK_WAIT_NS NS_PER_MS
 #define WAIT_NS_MAX       (60000ull * NS_PER_MS)
-/* What was not written in this time may be written later, at once. */
+/* Bytes that the rate allowed in this time, and that were not written, may be written later at
+ * once. */
 #define RATE_BURST_MS 1000u
 
 /* ---- trouble ---- */
@@ -331,7 +332,7 @@ static void drop_process(file_store *st, file_drop *drop)
 
 /* ---- the loop ---- */
 
-/* Take what is next in order; drops do not wait for the rate. With the lock. */
+/* Take the next put or drop in order; drops do not wait for the rate. With the lock. */
 static void next_take(file_store *st, bool may_put, quire_transfer **put, file_drop **drop)
 {
     file_drop *d = st->drops.first;

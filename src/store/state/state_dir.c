@@ -147,7 +147,7 @@ static int newest_first(const void *a, const void *b)
     return ta > tb ? -1 : ta < tb;
 }
 
-/* Of other identities keep what was written last, up to bytes_max. */
+/* Of other identities keep the items that were written last, up to bytes_max. */
 static void foreign_trim(quire_state_dir *dir)
 {
     foreign_files f = { .dir = dir };

@@ -1,8 +1,9 @@
 /* valkey_drop.c - ending records of the shared store on all machines. See valkey_epoch.h.
  *
- * A drop holds in this process from the call on: what it ends is not found while the drop waits for
- * a server, nor are gets that were under way then. When a server has taken the drop, it is
- * published, so that other machines look again at what they believed to be stored.
+ * A drop holds in this process from the call on: no get finds the records that the drop ends, also
+ * while the drop waits for a server. This includes gets that were under way when the drop came.
+ * When a server has taken the drop, it is published, so that other machines ask again for records
+ * that they noted as stored.
  *
  * SPDX-License-Identifier: MIT */
 #include "store/valkey/valkey_internal.h"

@@ -1,11 +1,12 @@
-/* valkey_news.c - what machines that share a store tell each other: that something was dropped.
+/* valkey_news.c - messages between machines that share a store: news of drops.
  *
- * A message, sealed with the fleet's key, so that a stranger on the channel makes nobody forget:
+ * A message, sealed with the fleet's key, so that no stranger on the channel can make machines
+ * forget:
  *
  *     seal (32)  model (16)  sender (16)  what (1)  key (16)  root (16)  salt
  *
- * Messages may get lost. Shared records do not need them (valkey_epoch.h); what a machine has by
- * itself, in memory and in its directory, ends by them alone.
+ * Messages may get lost. Shared records do not need them (valkey_epoch.h); a machine's own copies,
+ * in memory and in its directory, end by messages alone.
  *
  * SPDX-License-Identifier: MIT */
 #include "store/valkey/valkey_internal.h"

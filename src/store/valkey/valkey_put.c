@@ -46,7 +46,8 @@ static quire_vk_scope *tenant_now(const quire_valkey_store *m, const quire_vk_jo
     return s;
 }
 
-/* What the tenant wrote in the last ttl_s, as far as this process has heard. */
+/* Whether the quota leaves room for the record, beside the bytes that the tenant wrote in the last
+ * ttl_s, as far as this process has heard. */
 static bool has_quota(const quire_valkey_store *m, const quire_vk_job *job)
 {
     const quire_vk_scope *s;
@@ -81,8 +82,8 @@ static void before_came(void *ctx, const quire_resp *reply)
     }
 }
 
-/* Count the record: before it is written, so that machines together do not exceed the quota by more
- * than what they write at once. */
+/* Count the record: before it is written, so that machines together exceed the quota at most by the
+ * records that they write at once. */
 static void quota_count(quire_valkey_store *m, quire_vk_job *job)
 {
     const seconds bytes = seconds_of(job->n_bytes);
@@ -357,7 +358,7 @@ void quire_vk_puts_begin(quire_valkey_store *m, uint64_t now_us)
     }
 }
 
-/* What the end of a write says about the servers. */
+/* Conclude from the end of a write how the servers do. */
 static void write_ended(quire_valkey_store *m, const quire_vk_job *job)
 {
     const uint64_t now_us = quire_vk_now_us();

@@ -1,7 +1,7 @@
 /* sim.c - HITS mode: requests one after the other, prompt blocks only.
  *
  * The cache's budget is the capacity and one longest request; after each request the tree evicts
- * down to the capacity, and what has just been put in may be what goes.
+ * down to the capacity, and may evict the blocks that have just been put in.
  *
  * SPDX-License-Identifier: MIT */
 #include "trace/sim/sim.h"
@@ -93,7 +93,7 @@ typedef struct hits_run {
     bool has_disk;
 } hits_run;
 
-/* Open a sequence with what the tree has of the text, append the rest of it and publish. */
+/* Open a sequence with the part of the text that the tree has, append the rest and publish. */
 static int text_run(hits_run *run, const quire_trace_request *request, uint32_t n_blocks,
                     bool is_fetch, quire_prefix_match *match)
 {
@@ -135,8 +135,8 @@ static bool is_computing_faster(const hits_run *run, uint32_t n_before, uint32_t
            n * run->opts->disk.block_us;
 }
 
-/* Bring what the disk has of a request into memory, as the engine does: publish it first, then the
- * request finds it. */
+/* Bring the blocks of a request that the disk has into memory, as the engine does: publish them
+ * first, then the request finds them. */
 static int request_fetch(hits_run *run, const quire_trace_request *request)
 {
     quire_sim_tree *t = &run->tree;

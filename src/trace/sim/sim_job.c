@@ -55,7 +55,7 @@ static void job_end(quire_sim_job *job, const quire_sim_place *place)
     job->ref = QUIRE_PREFIX_REF_NULL;
 }
 
-/* All but the last token of what it wants can come from the cache: that one is computed. */
+/* All tokens that the job wants can come from the cache, except the last, which is computed. */
 static uint32_t computed_by(const quire_sim_job *job, const quire_trace *trace, uint32_t hit_blocks)
 {
     uint64_t n = (uint64_t)hit_blocks * trace->block_tokens;

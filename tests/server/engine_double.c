@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "engine/views.h"
 #include "engine_double.h"
 
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define N_CTX 256u
 
@@ -54,7 +54,7 @@ quire_engine *engine_double_create(const quire_model *model)
     assert_non_null(engine);
     engine->model = model;
     (void)pthread_mutex_init(&engine->lock, NULL);
-    (void)pthread_cond_init(&engine->changed, NULL);
+    assert_int_equal(quire_cond_init(&engine->changed), QUIRE_OK);
     assert_int_equal(quire_sessions_create(&engine->sessions, model, &opts), QUIRE_OK);
     return engine;
 }
@@ -255,13 +255,9 @@ int quire_request_wait(quire_request *request, uint32_t i, uint32_t timeout_ms,
                        quire_request_token *token)
 {
     quire_engine *engine = request->engine;
-    struct timespec until;
+    const struct timespec until = quire_deadline(timeout_ms);
     bool ready;
 
-    (void)clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    until.tv_sec += (time_t)(timeout_ms / 1000) + until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
     (void)pthread_mutex_lock(&engine->lock);
     while (!is_ready(request, i) &&
            pthread_cond_timedwait(&engine->changed, &engine->lock, &until) == 0) {

@@ -88,6 +88,9 @@ int gguf_gen_scheme_apply(gguf_gen_opts *opts, const char *name, quire_error *er
                                "a scheme takes shapes without biases, of at most %u layers",
                                GGUF_GEN_LAYERS_MAX);
     }
+    if (opts->window != 0 && schemes[i].reads != READS_MIDDLE) {
+        return quire_error_set(err, QUIRE_INVAL, "a window belongs to the scheme yoco");
+    }
     (void)snprintf(opts->arch, sizeof(opts->arch), "quire");
     (void)snprintf(opts->scheme, sizeof(opts->scheme), "%s", name);
     if (schemes[i].heads != HEADS_OF_SHAPE) {
@@ -96,6 +99,9 @@ int gguf_gen_scheme_apply(gguf_gen_opts *opts, const char *name, quire_error *er
     opts->has_map = true;
     opts->gates = schemes[i].has_gates ? GGUF_GEN_GATES_HALF : GGUF_GEN_GATES_NONE;
     map_fill(opts, schemes[i].reads);
+    for (uint32_t l = 0; l + 1 < (opts->n_layer + 1) / 2; l++) {
+        opts->windows[l] = (int32_t)opts->window;
+    }
     return QUIRE_OK;
 }
 
@@ -116,6 +122,16 @@ uint32_t gguf_gen_n_gates(const gguf_gen_opts *opts, uint32_t layer, bool is_k)
     return sources[1] < 0 ? 1 : 2;
 }
 
+static bool has_windows(const gguf_gen_opts *opts)
+{
+    for (uint32_t l = 0; opts->has_map && l < opts->n_layer; l++) {
+        if (opts->windows[l] != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void gguf_gen_scheme_keys(struct gguf_context *gguf, const gguf_gen_opts *opts)
 {
     if (opts->has_map) {
@@ -124,5 +140,9 @@ void gguf_gen_scheme_keys(struct gguf_context *gguf, const gguf_gen_opts *opts)
                           (size_t)opts->n_layer * 2);
         gguf_set_arr_data(gguf, "quire.attention.kv_source_v", GGUF_TYPE_INT32, opts->v_sources,
                           (size_t)opts->n_layer * 2);
+    }
+    if (has_windows(opts)) {
+        gguf_set_arr_data(gguf, "quire.attention.window", GGUF_TYPE_INT32, opts->windows,
+                          opts->n_layer);
     }
 }

@@ -43,6 +43,7 @@ static const struct {
     { "vocab", offsetof(gguf_gen_opts, n_vocab) },
     { "ctx", offsetof(gguf_gen_opts, n_ctx) },
     { "rope-ctx", offsetof(gguf_gen_opts, rope_ctx_orig) },
+    { "window", offsetof(gguf_gen_opts, window) },
 };
 #define N_SIZES  (sizeof(sizes) / sizeof(sizes[0]))
 #define N_OTHERS 11u
@@ -55,7 +56,8 @@ static int usage(FILE *stream)
                           "[--head-dim N] [--vocab N]\n"
                           "       [--ctx N] [--rope-scaling none|linear|yarn|llama3] "
                           "[--rope-factor X] [--rope-ctx N]\n"
-                          "       [--rope-base X] [--tied | --untied] [--scheme SCHEME]\nshapes:");
+                          "       [--rope-base X] [--tied | --untied] [--scheme SCHEME] "
+                          "[--window N]\nshapes:");
     for (unsigned i = 0; gguf_gen_shape_name(i) != NULL; i++) {
         (void)fprintf(stream, " %s", gguf_gen_shape_name(i));
     }
@@ -181,6 +183,10 @@ int main(int argc, char **argv)
             (void)fprintf(stderr, "make_gguf: %s: invalid value '%s'\n", argv[optind - 2], optarg);
             return 2;
         }
+    }
+    if (opts.window != 0 && scheme == NULL) {
+        (void)fprintf(stderr, "make_gguf: --window needs --scheme yoco\n");
+        return 2;
     }
     if ((scheme != NULL && gguf_gen_scheme_apply(&opts, scheme, &err) != QUIRE_OK) ||
         gguf_gen_write(&opts, path, &err) != QUIRE_OK) {

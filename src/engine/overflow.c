@@ -22,6 +22,12 @@ int quire_overflow_check(const quire_model_desc *desc, quire_error *err)
                                    "offloaded (--kv-overflow refuse)",
                                    il);
         }
+        if (desc->window[il] != 0) {
+            return quire_error_set(err, QUIRE_UNSUPP,
+                                   "layer %u has a window: pages of such models cannot be "
+                                   "offloaded (--kv-overflow refuse)",
+                                   il);
+        }
     }
     return QUIRE_OK;
 }

@@ -1,5 +1,5 @@
-/* describe_kv_map.c - which stored layers give a layer its K and its V, from a file of the
- * architecture quire (docs/schemes.md).
+/* describe_kv_map.c - which stored layers give a layer its K and its V, and how far back it sees,
+ * from a file of the architecture quire (docs/schemes.md).
  *
  * A layer stores its own K and V if it is one of its own sources. Layers are computed in order, so
  * a source is the layer itself or an earlier one that stores.
@@ -130,6 +130,23 @@ static int sources_fill(const quire_model_desc *desc, const source_key *key, uin
     return QUIRE_OK;
 }
 
+static int windows_get(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
+{
+    const quire_gguf_range_i32 range = { 0, INT32_MAX };
+    int32_t windows[QUIRE_LAYERS_MAX];
+    char key[QUIRE_GGUF_KEY_NAME_MAX];
+
+    (void)quire_gguf_key(key, desc->arch_name, "attention.window");
+    if (quire_gguf_find(file, key) < 0) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_gguf_get_i32_array(file, key, desc->n_layer, range, windows, err));
+    for (uint32_t l = 0; l < desc->n_layer; l++) {
+        desc->window[l] = (uint32_t)windows[l];
+    }
+    return QUIRE_OK;
+}
+
 int quire_describe_kv_map(const quire_gguf *file, quire_model_desc *desc, quire_error *err)
 {
     source_key k = { .side = 'K' };
@@ -137,6 +154,7 @@ int quire_describe_kv_map(const quire_gguf *file, quire_model_desc *desc, quire_
     char key[QUIRE_GGUF_KEY_NAME_MAX];
     const char *scheme = "";
 
+    QUIRE_TRY(windows_get(file, desc, err));
     QUIRE_TRY(quire_gguf_get_str(file, quire_gguf_key(key, desc->arch_name, "attention.kv_scheme"),
                                  false, &scheme, err));
     (void)quire_gguf_printable(desc->kv_scheme, sizeof(desc->kv_scheme), scheme, strlen(scheme));

@@ -61,6 +61,9 @@ static void add_model(digest hash, const quire_kv_identity_facts *facts)
         for (uint32_t i = 0; i < map->n_v; i++) {
             add(hash, " V %u", map->v_src[i]);
         }
+        if (desc->window[il] != 0) {
+            add(hash, " window %u", desc->window[il]);
+        }
     }
 }
 

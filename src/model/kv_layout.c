@@ -143,6 +143,7 @@ quire_kv_page_bytes quire_kv_layout(const quire_model_desc *desc, const quire_kv
         .n_k = map->n_k,
         .n_v = map->n_v,
         .scale = desc->attn_scale,
+        .window = desc->window[model_layer],
     };
     for (uint32_t i = 0; i < map->n_k; i++) {
         layer->k[i] = stored_source(&store, map->k_src[i], QUIRE_SIDE_K);

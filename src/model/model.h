@@ -97,6 +97,8 @@ typedef struct quire_model_desc {
         embd_bytes; /* of the token embedding: of it a decode step reads one row, unless tied */
     uint64_t fingerprint; /* of the file's contents, not its place: fingerprint.c */
     quire_kv_map_entry kv_map[QUIRE_LAYERS_MAX];
+    /* Positions that a layer attends to, its own included; 0 = all before it. */
+    uint32_t window[QUIRE_LAYERS_MAX];
 } quire_model_desc;
 
 typedef struct quire_model quire_model;

@@ -425,7 +425,7 @@ const char *program_text(const char *name, size_t n_bytes)
 }
 
 /* A model of random weights in a temporary file, with so many layers; scheme: of gguf_gen_scheme.h,
- * or NULL. */
+ * or NULL; yoco comes with windows of 64 tokens. */
 static const char *model_make(const char *name, uint32_t n_layer, uint32_t n_ctx,
                               const char *scheme)
 {
@@ -443,6 +443,7 @@ static const char *model_make(const char *name, uint32_t n_layer, uint32_t n_ctx
     opts.d_head = 8;
     opts.n_vocab = 268;
     opts.n_ctx = n_ctx;
+    opts.window = scheme != NULL && strcmp(scheme, "yoco") == 0 ? 64 : 0;
     path = program_path(name);
     if ((scheme != NULL && gguf_gen_scheme_apply(&opts, scheme, &err) != QUIRE_OK) ||
         gguf_gen_write(&opts, path, &err) != QUIRE_OK) {
@@ -472,6 +473,14 @@ const char *program_model_shared(void)
     static const char *path;
 
     path = path != NULL ? path : model_make("shared.gguf", 4, 512, "fusedkv-lite");
+    return path;
+}
+
+const char *program_model_windows(void)
+{
+    static const char *path;
+
+    path = path != NULL ? path : model_make("windows.gguf", 4, 512, "yoco");
     return path;
 }
 

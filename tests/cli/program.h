@@ -82,6 +82,8 @@ const char *program_model_deep(void);
 
 /* The first with 4 layers, of which 2 store K and V: the scheme fusedkv-lite. */
 const char *program_model_shared(void);
+/* The same with the scheme yoco, whose layer 0 has a window of 64 tokens. */
+const char *program_model_windows(void);
 
 /* A path in the tests' folder of temporary files, removed at exit. Memory: static per name. */
 const char *program_path(const char *name);

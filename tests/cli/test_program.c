@@ -328,6 +328,15 @@ static void info_takes_a_runs_options(void **state)
     assert_int_equal(kv[3], 2 * kv[0]); /* 512 tokens, in one page */
 }
 
+static void info_counts_windows(void **state)
+{
+    program_result text = program_expect(0, PROGRAM("info", program_model_windows()));
+
+    (void)state;
+    assert_says(text.out, "1 of 4 layers see 64 tokens");
+    program_free(&text);
+}
+
 /* Two of four layers store: a token takes what it takes in a model of two layers. */
 static void info_counts_stored_layers(void **state)
 {
@@ -415,6 +424,7 @@ int main(void)
         cmocka_unit_test(info_counts_bytes),
         cmocka_unit_test(memory_limit_is_one),
         cmocka_unit_test(info_takes_a_runs_options),
+        cmocka_unit_test(info_counts_windows),
         cmocka_unit_test(info_counts_stored_layers),
         cmocka_unit_test(shared_kv_on_disk),
         cmocka_unit_test(info_as_text),

@@ -127,27 +127,27 @@ static double *fused(const model *m, uint32_t layer, bool is_k)
     return out;
 }
 
-/* One head of one token over all tokens up to it. */
-static void attend(const model *m, uint32_t token, const double *q, const double *k,
+/* One head of one token over the tokens from `first` up to it. */
+static void attend(const model *m, uint32_t first, uint32_t token, const double *q, const double *k,
                    const double *v, double *out)
 {
     const uint32_t d = m->o->d_head;
     const size_t stride = (size_t)m->o->n_kv_head * d;
     double *p = zeros(token + 1), most = -INFINITY, sum = 0.0;
 
-    for (uint32_t t = 0; t <= token; t++) {
+    for (uint32_t t = first; t <= token; t++) {
         for (uint32_t i = 0; i < d; i++) {
             p[t] += q[i] * k[t * stride + i];
         }
         p[t] /= sqrt(d);
         most = p[t] > most ? p[t] : most;
     }
-    for (uint32_t t = 0; t <= token; t++) {
+    for (uint32_t t = first; t <= token; t++) {
         p[t] = exp(p[t] - most);
         sum += p[t];
     }
     memset(out, 0, d * sizeof *out);
-    for (uint32_t t = 0; t <= token; t++) {
+    for (uint32_t t = first; t <= token; t++) {
         for (uint32_t i = 0; i < d; i++) {
             out[i] += p[t] / sum * v[t * stride + i];
         }
@@ -178,6 +178,7 @@ static void attention(const model *m, uint32_t layer, double *x)
 {
     const gguf_gen_opts *o = m->o;
     const uint32_t group = o->n_head / o->n_kv_head;
+    const uint32_t window = (uint32_t)o->windows[layer];
     double *h = zeros(o->n_embd);
     double *q = zeros((size_t)o->n_head * o->d_head), *y = zeros((size_t)o->n_head * o->d_head);
     double *k = fused(m, layer, true), *v = fused(m, layer, false);
@@ -189,7 +190,8 @@ static void attention(const model *m, uint32_t layer, double *x)
         for (uint32_t i = 0; i < o->n_head; i++) {
             const size_t kv = (size_t)(i / group) * o->d_head, at = (size_t)i * o->d_head;
 
-            attend(m, t, q + at, k + kv, v + kv, y + at);
+            attend(m, window != 0 && t >= window ? t - window + 1 : 0, t, q + at, k + kv, v + kv,
+                   y + at);
         }
         product(find(m, layer, "attn_output.weight"), y, h);
         for (uint32_t i = 0; i < o->n_embd; i++) {

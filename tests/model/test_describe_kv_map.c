@@ -17,9 +17,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define N_LAYERS 4u
-#define KEY_K    "quire.attention.kv_source_k"
-#define KEY_V    "quire.attention.kv_source_v"
+#define N_LAYERS   4u
+#define KEY_K      "quire.attention.kv_source_k"
+#define KEY_V      "quire.attention.kv_source_v"
+#define KEY_WINDOW "quire.attention.window"
 
 static gguf_gen_opts small(const char *scheme)
 {
@@ -117,6 +118,23 @@ static void plain_files(void **state)
     assert_int_equal(desc->kv_map[2].k_src[0], 2);
 }
 
+static void windows_are_described(void **state)
+{
+    gguf_gen_opts opts = small("yoco");
+    quire_error err = QUIRE_ERROR_INIT;
+    const quire_model_desc *desc = described(&opts);
+
+    (void)state;
+    assert_int_equal(desc->window[0], 0);
+    opts.window = 70;
+    assert_int_equal(gguf_gen_scheme_apply(&opts, "yoco", &err), QUIRE_OK);
+    desc = described(&opts);
+    assert_int_equal(desc->window[0], 70);
+    assert_int_equal(desc->window[1], 0); /* what it stores, the upper half reads */
+    assert_int_equal(gguf_gen_scheme_apply(&opts, "cla2", &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "the scheme yoco"));
+}
+
 static void gate_shapes(void **state)
 {
     static const gguf_gen_gates shapes[] = { GGUF_GEN_GATES_HALF, GGUF_GEN_GATES_HEAD,
@@ -188,6 +206,10 @@ static void damaged_keys_are_named(void **state)
           KEY_K " has 7 elements; expected 8 (damaged file?)" },
         { { KEY_V, EDIT_U32, 3, NULL, 0 }, KEY_V " is of type u32; expected an array of integers" },
         { { KEY_V, EDIT_STR_ARRAY, 0, "0", 0 }, "expected an array of integers" },
+        { { KEY_WINDOW, EDIT_U32_ARRAY, 0, NULL, 3 },
+          KEY_WINDOW " has 3 elements; expected 4 (damaged file?)" },
+        { { KEY_WINDOW, EDIT_U32, 3, NULL, 0 },
+          KEY_WINDOW " is of type u32; expected an array of integers" },
         { { "quire.attention.kv_scheme", EDIT_U32, 3, NULL, 0 },
           "quire.attention.kv_scheme is of type u32; expected string" },
         { { "quire.attention.value_length", EDIT_U32, 8, NULL, 0 },
@@ -201,7 +223,7 @@ static void damaged_keys_are_named(void **state)
 
         gguf_edit_open(&edit, &opts);
         gguf_edit_apply(&edit, &cases[i].change);
-        describe_expect(&edit, i == 6 ? QUIRE_UNSUPP : QUIRE_CORRUPT, cases[i].needle);
+        describe_expect(&edit, i == 8 ? QUIRE_UNSUPP : QUIRE_CORRUPT, cases[i].needle);
         gguf_edit_close(&edit);
     }
 }
@@ -286,13 +308,10 @@ static int remove_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(schemes_are_described),
-        cmocka_unit_test(plain_files),
-        cmocka_unit_test(gate_shapes),
-        cmocka_unit_test(damaged_sources_are_named),
-        cmocka_unit_test(damaged_keys_are_named),
-        cmocka_unit_test(damaged_tensors_are_named),
-        cmocka_unit_test(schemes_take_shapes),
+        cmocka_unit_test(schemes_are_described),     cmocka_unit_test(plain_files),
+        cmocka_unit_test(windows_are_described),     cmocka_unit_test(gate_shapes),
+        cmocka_unit_test(damaged_sources_are_named), cmocka_unit_test(damaged_keys_are_named),
+        cmocka_unit_test(damaged_tensors_are_named), cmocka_unit_test(schemes_take_shapes),
     };
 
     return cmocka_run_group_tests(tests, NULL, remove_file);

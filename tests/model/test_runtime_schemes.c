@@ -163,6 +163,24 @@ static void test_map_by_hand(void **state)
     }
 }
 
+/* Layers with windows, of other lengths than a tile's and a page's, among them one that reads what
+ * another layer stored, and a window that is longer than the text. */
+static void test_windows(void **state)
+{
+    static const int32_t windows[6] = { 1, 64, 0, 77, 130, 1000 };
+    gguf_gen_opts gen = options_of("fusedkv", GGML_TYPE_F32);
+
+    (void)state;
+    memcpy(gen.windows, windows, sizeof windows);
+    check_numbers(&gen);
+    gen = options_of("yoco", GGML_TYPE_F32);
+    gen.window = 50;
+    assert_int_equal(gguf_gen_scheme_apply(&gen, "yoco", NULL), QUIRE_OK);
+    assert_int_equal(gen.windows[1], 50);
+    assert_int_equal(gen.windows[2], 0);
+    check_numbers(&gen);
+}
+
 /* Every kernel set of this CPU, in a format of each kind. */
 static void test_kernel_sets(void **state)
 {
@@ -440,6 +458,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schemes_equal_plain_forward),
         cmocka_unit_test(test_map_by_hand),
+        cmocka_unit_test(test_windows),
         cmocka_unit_test(test_kernel_sets),
         cmocka_unit_test(test_cascade_changes_no_bit),
         cmocka_unit_test(test_early_exit_changes_no_bit),

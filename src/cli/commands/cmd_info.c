@@ -191,6 +191,25 @@ static int print_json(const info_args *args, const quire_model_desc *d, const as
         need_json(asked, memory_bytes), "kv", kv_json(args, d, memory_bytes)));
 }
 
+/* "2 of 6 layers see 48 to 64 tokens" */
+static void print_windows(const quire_model_desc *d)
+{
+    uint32_t n = 0, least = UINT32_MAX, most = 0;
+
+    for (uint32_t l = 0; l < d->n_layer; l++) {
+        if (d->window[l] != 0) {
+            n++;
+            least = d->window[l] < least ? d->window[l] : least;
+            most = d->window[l] > most ? d->window[l] : most;
+        }
+    }
+    if (n > 0 && least == most) {
+        printf("  windows     %u of %u layers see %u tokens\n", n, d->n_layer, most);
+    } else if (n > 0) {
+        printf("  windows     %u of %u layers see %u to %u tokens\n", n, d->n_layer, least, most);
+    }
+}
+
 static void print_shape(const char *path, const quire_model_desc *d)
 {
     char weights[16];
@@ -206,6 +225,7 @@ static void print_shape(const char *path, const quire_model_desc *d)
     printf("  attention   %u heads, %u kv heads, K %u and V %u wide, rope base %g%s%s\n", d->n_head,
            d->n_kv_head, d->d_k, d->d_v, (double)d->rope.freq_base,
            d->has_qk_norm ? ", normalised q and k" : "", d->has_qkv_bias ? ", biases" : "");
+    print_windows(d);
     printf("  context     %u tokens in training\n", d->n_ctx_train);
 }
 

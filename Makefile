@@ -10,7 +10,7 @@ N ?= 64
 PREFIX ?= /usr/local
 export MODEL PROMPT PREFIX
 
-.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos bench-tiers compare-tiers chaos soak quality docs test-all coverage asan tsan tiny arm64 fuzz install clean help
+.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos bench-tiers compare-tiers compare-schemes bench-schemes chaos soak quality docs test-all coverage asan tsan tiny arm64 fuzz install clean help
 
 build: ## build the release program, build/quire (installs and fetches what is missing)
 	@scripts/build.sh release
@@ -51,6 +51,12 @@ bench-tiers: build ## stores below memory: first token after a restart, rates, c
 
 compare-tiers: build ## conversations that come back after a restart, beside llama-server's --cache-ram and slot files: ARGS="--rounds 1"
 	@peer=$$(scripts/setup.sh peers) && node scripts/compare-tiers.mjs --quire build/quire --peer "$$peer" $(ARGS)
+
+compare-schemes: build ## trains models whose layers share K and V side by side, hours, resumable: ARGS="--data texts/ --seeds 3"
+	@node scripts/compare-schemes.mjs --quire build/quire $(ARGS)
+
+bench-schemes: build ## speed of such models on shapes of real ones (makes models of up to 2 GB): ARGS="--rounds 3 --out FILE"
+	@node scripts/compare-schemes.mjs --only speed --quire build/quire $(ARGS)
 
 chaos: ## faults of a cache directory, the long form: crashes at every call, 1,000 kill -9 for each way of reading
 	@scripts/chaos.sh

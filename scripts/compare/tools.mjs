@@ -134,7 +134,7 @@ export class Report {
 
     markdown(facts) {
         const head = `Machine: ${facts.cpu}, ${facts.cores} cores, ${facts.memory_gib} GiB; ${facts.date}; ` +
-            `${facts.threads} threads; peer: llama.cpp (ggml ${facts.ggml}).\n\n`;
+            `${facts.threads} threads${facts.ggml ? `; peer: llama.cpp (ggml ${facts.ggml})` : ""}.\n\n`;
         const lines = ["| what | quire | compared with | ratio | floor | aim | verdict |", "|---|---:|---:|---:|---|---|---|"];
         for (const r of this.rows) {
             const cell = (v) => (v === undefined || v === null ? "" : typeof v === "number" ? number(v) : v);

@@ -128,7 +128,7 @@ static void test_terminated(void **state)
     remove_run("parts");
 }
 
-/* Tasks without text, as lines of JSON. */
+/* Tasks without text, as lines of JSON: an object in each. */
 static void test_json(void **state)
 {
     program_result result = program_expect(
@@ -138,6 +138,7 @@ static void test_json(void **state)
     json_t *line = json_loads(result.out, JSON_DISABLE_EOF_CHECK, NULL);
 
     (void)state;
+    assert_true(strchr(result.out, '\n') > strchr(result.out, '}'));
     assert_int_equal(json_integer_value(json_object_get(line, "step")), 2);
     assert_true(json_real_value(json_object_get(line, "loss")) > 1);
     assert_int_equal(json_integer_value(json_object_get(line, "tokens")), 2 * 2 * 64);

@@ -291,11 +291,11 @@ static void report_step(train_run *r, const quire_train_report *s)
     double left_s = rate > 0 ? (double)(r->plan.n_steps - s->step) * per_step / rate : 0;
 
     if (r->args->common.is_json) {
-        (void)quire_stdout_json(json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "step",
-                                          (json_int_t)s->step, "loss", s->loss, "gradient_norm",
-                                          s->gradient_norm, "rate", s->rate, "tokens",
-                                          (json_int_t)s->n_tokens, "tokens_per_s", rate,
-                                          "product_share", share, "left_s", left_s));
+        (void)quire_stdout_json_line(json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "step",
+                                               (json_int_t)s->step, "loss", s->loss,
+                                               "gradient_norm", s->gradient_norm, "rate", s->rate,
+                                               "tokens", (json_int_t)s->n_tokens, "tokens_per_s",
+                                               rate, "product_share", share, "left_s", left_s));
     } else {
         printf("step %llu of %llu   loss %.4f   %.0f tokens/s   %.0f %% of sgemm   %.0f s left\n",
                (unsigned long long)s->step, (unsigned long long)r->plan.n_steps, s->loss, rate,
@@ -320,8 +320,9 @@ static int report_held(train_run *r, quire_error *err)
         return QUIRE_OK;
     }
     if (r->args->common.is_json) {
-        (void)quire_stdout_json(json_pack("{s:I, s:f, s:I}", "step", (json_int_t)step, "held_loss",
-                                          loss, "held_tokens", (json_int_t)n_targets));
+        (void)quire_stdout_json_line(json_pack("{s:I, s:f, s:I}", "step", (json_int_t)step,
+                                               "held_loss", loss, "held_tokens",
+                                               (json_int_t)n_targets));
     } else {
         printf("step %llu   validation loss %.4f (%llu tokens)\n", (unsigned long long)step, loss,
                (unsigned long long)n_targets);

@@ -102,7 +102,7 @@ bool quire_stdout_is_lost(void)
     return stdout_errno != 0;
 }
 
-int quire_stdout_json(json_t *document)
+static int print_json(json_t *document, size_t layout)
 {
     int rc;
 
@@ -111,13 +111,23 @@ int quire_stdout_json(json_t *document)
     }
     errno = 0;
     /* 12 digits: more than the precision of any figure here, and 0.1 stays 0.1. */
-    rc = json_dumpf(document, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    rc = json_dumpf(document, stdout, layout | JSON_REAL_PRECISION(12));
     json_decref(document);
     if (rc != 0 && errno == 0 && !ferror(stdout)) {
         return quire_say_nomem();
     }
     (void)keep_stdout_error(rc == 0);
     return quire_stdout_write("\n", 1) ? QUIRE_EXIT_OK : QUIRE_EXIT_FAILED;
+}
+
+int quire_stdout_json(json_t *document)
+{
+    return print_json(document, JSON_INDENT(2));
+}
+
+int quire_stdout_json_line(json_t *document)
+{
+    return print_json(document, 0);
 }
 
 int quire_stdout_close(int exit_status)

@@ -51,6 +51,9 @@ bool quire_stdout_is_lost(void);
 /* Print a document (takes the reference) and a newline. Returns an exit status. */
 int quire_stdout_json(json_t *document);
 
+/* The same on one line, flushed: for logs that are read while they grow. */
+int quire_stdout_json_line(json_t *document);
+
 /* Call once at the end: flush and close stdout. If output was lost (disk full, reader gone),
  * reports it and returns QUIRE_EXIT_FAILED; else returns exit_status. */
 int quire_stdout_close(int exit_status);

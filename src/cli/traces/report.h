@@ -7,15 +7,17 @@
  *     parts: [ {id, kind, size, title, note, ...} ] }
  *
  *   kind     what follows
- *   lines    x, y: {label, format, scale, unit, high}; series: [ {name, style, points: [[x, y]]} ];
- *            marks: [ {name, x} ]
+ *   lines    x, y: {label, format, scale, unit, low, high}; series: [ {name, style, tint,
+ *            points: [[x, y]]} ]; marks: [ {name, x} ]
  *   stacked  the same, drawn as areas one upon the other
  *   bars     x, y; bars: [ [low, high, n] ]; marks
  *   table    rows: [ [cell] ], the first one the heads
  *   text     text, shown as it is
  *
- * format: share (0..1), count, bytes, seconds. scale: linear, log. size: "" (the whole width),
- * half, third. style: "", strong, bound (dashed).
+ * format: share (0..1), count, bytes, seconds, nats. scale: linear, log. size: "" (the whole
+ * width), half, third. style: "", strong, bound (dashed). tint: the number of the colour, by
+ * default the place in the list. scripts/schemes/curves.mjs makes pages of training runs in this
+ * form.
  *
  * What cannot be added for want of memory is left out. Memory: one owner, json_decref(). Thread:
  * any one at a time.

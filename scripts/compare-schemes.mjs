@@ -1,0 +1,149 @@
+// compare-schemes.mjs - models whose layers share K and V, trained side by side: validation loss, recall by distance, cache
+// bytes, work of a prompt, learned gates; and the speed of such models on shapes of real ones.
+//
+//   node scripts/compare-schemes.mjs [--quire build/quire] [--data DIR] [--size small|second] [--schemes mha,gqa,...]
+//        [--seeds 3] [--tokens 8e6] [--tokenizer bpe:1024] [--jobs 2] [--runs DIR] [--out bench/results/schemes-small]
+//        [--only speed [--rounds 3] [--type q8_0] [--threads 2]] [--quick]
+//
+// `make compare-schemes` builds Quire and calls this; `make bench-schemes` is --only speed. --data: a folder of texts or a
+// file; without it the models learn the task `recall` alone. Training takes hours; what is done stays in --runs (by default
+// in the cache folder), and the same command goes on from there, also after Ctrl-C. Runs with other settings or texts lie in
+// other folders. Writes OUT.md and OUT.json, and a page with all curves in the folder of the runs.
+//
+// SPDX-License-Identifier: MIT
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { cpus } from "node:os";
+import { dirname, join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { machine, places, Report, runJson } from "./compare/tools.mjs";
+import { curvesPage, findingParts } from "./schemes/curves.mjs";
+import { findingsOf, markdown } from "./schemes/findings.mjs";
+import { gatesOf } from "./schemes/gates.mjs";
+import { readGguf } from "./schemes/gguf.mjs";
+import { cacheBytes, prefillFlop, SCHEMES, settingsName, shapeOf, sharedSettings, SIZES } from "./schemes/plan.mjs";
+import { recallOf } from "./schemes/recall.mjs";
+import { lastHeld, readLog, runFiles, runName, sharedTokenizer, stopRunsOnSignals, trainAll } from "./schemes/runs.mjs";
+import { DEPTHS, QUICK_DEPTHS, QUICK_SHAPES, SHAPES, speedOfShapes } from "./schemes/shapes.mjs";
+
+const PROMPT_TOKENS = 8192; // of the counted work
+
+const root = resolve(dirname(fileURLToPath(import.meta.url)), "..");
+const { values: options } = parseArgs({ options: {
+    quire: { type: "string", default: join(root, "build", "quire") },
+    generator: { type: "string", default: join(root, "build", "make_gguf") },
+    data: { type: "string" },
+    size: { type: "string" },
+    schemes: { type: "string" },
+    seeds: { type: "string", default: "3" },
+    tokens: { type: "string" },
+    tokenizer: { type: "string" },
+    questions: { type: "string", default: "50" },
+    jobs: { type: "string", default: `${cpus().length}` },
+    threads: { type: "string" },
+    runs: { type: "string" },
+    out: { type: "string" },
+    only: { type: "string" },
+    rounds: { type: "string", default: "3" },
+    type: { type: "string", default: "q8_0" },
+    quick: { type: "boolean", default: false },
+} });
+
+function stop(message) {
+    process.stderr.write(`compare-schemes: ${message}\n`);
+    process.exit(2);
+}
+
+const size = options.size ?? (options.quick ? "quick" : "small");
+const schemes = options.schemes?.split(",") ?? SIZES[size]?.schemes ?? SCHEMES;
+const nSeeds = Number(options.seeds), nJobs = Number(options.jobs), tokens = options.tokens && Number(options.tokens);
+if (!SIZES[size]) {
+    stop(`--size ${size}: there are ${Object.keys(SIZES).join(", ")}`);
+}
+const unknown = schemes.find((s) => !SCHEMES.includes(s));
+if (unknown !== undefined) {
+    stop(`--schemes: no scheme "${unknown}"; there are ${SCHEMES.join(", ")}`);
+}
+for (const [name, value] of [["seeds", nSeeds], ["jobs", nJobs], ["tokens", tokens ?? 1], ["rounds", Number(options.rounds)]]) {
+    if (!(value >= 1)) {
+        stop(`--${name} ${options[name]}: a number from 1`);
+    }
+}
+if (options.only !== undefined && options.only !== "speed") {
+    stop(`--only ${options.only}: speed`);
+}
+if (options.data && !existsSync(options.data)) {
+    stop(`--data ${options.data}: no such file or folder`);
+}
+
+async function trained() {
+    const settings = sharedSettings(size, { tokens, data: options.data && resolve(options.data), tokenizer: options.tokenizer });
+    const folder = join(resolve(options.runs ?? join(places(root).cache, "schemes")), settingsName(size, settings));
+    const c = { quire: options.quire, folder, jobs: nJobs, threads: 1 };
+    mkdirSync(folder, { recursive: true });
+    stopRunsOnSignals();
+    settings.tokenizer = await sharedTokenizer(c, settings);
+    // Seed by seed, so that a comparison that is stopped has whole rows.
+    const list = Array.from({ length: nSeeds }, (_, i) => schemes.map((scheme) => ({ scheme, seed: i + 1 }))).flat();
+    await trainAll(c, settings, list);
+    const runs = [];
+    for (const { scheme, seed } of list) {
+        runs.push(await resultOf(c, settings, scheme, seed));
+    }
+    return { settings, folder, runs };
+}
+
+// What is known of a complete run. Recall is measured once and kept.
+async function resultOf(c, settings, scheme, seed) {
+    const name = runName(scheme, seed), files = runFiles(c.folder, name), gguf = readGguf(files.model), shape = shapeOf(gguf);
+    const questions = options.quick ? 2 : Number(options.questions), kept = join(c.folder, `${name}.recall-${questions}.json`);
+    if (!existsSync(kept)) {
+        writeFileSync(kept, JSON.stringify(await recallOf(c, files.model, { taskBytes: settings.task_bytes, questions })));
+    }
+    const log = readLog(files.log);
+    return { scheme, seed, name, group: scheme, log, loss: lastHeld(log), cacheBytes: cacheBytes(shape), flop: prefillFlop(shape, PROMPT_TOKENS),
+        parameters: runJson(c.quire, ["info", files.model, "--json"]).n_params, recall: JSON.parse(readFileSync(kept, "utf8")),
+        gates: gatesOf(gguf) };
+}
+
+function writeTrained({ settings, folder, runs }) {
+    const found = findingsOf(runs), m = machine();
+    const what = `${settings.n_layer} layers of ${settings.d_model}, ${settings.n_head} heads of ${settings.d_head} (gqa: half as many KV heads), ` +
+        `feed-forward ${settings.d_ff}, ${(settings.steps * settings.rows * settings.ctx / 1e6).toPrecision(3)} M tokens in rows of ${settings.ctx}`;
+    const about = `\`make compare-schemes\`, size ${size}: ${what}; ${settings.data ? "text, and " : ""}${100 * settings.tasks} % tasks of recall; ` +
+        `seeds 1 to ${nSeeds}. ${m.cpu}, ${m.date}. FLOP of a prompt of ${PROMPT_TOKENS} tokens are counted from the shape.`;
+    const body = `# Schemes of sharing K and V, size ${size}\n\n${markdown(found, about)}`;
+    const page = join(folder, "curves.html");
+    writeFileSync(page, curvesPage({ title: `Schemes of sharing K and V, size ${size}`, about: what, runs, parts: findingParts(found) }));
+    // No paths: the files may be published.
+    const { data, tokenizer, ...shown } = settings;
+    const json = { size, settings: { ...shown, has_text: data !== undefined, tokenizer: options.tokenizer ?? SIZES[size].tokenizer }, ...found,
+        runs: runs.map(({ log, group, ...r }) => ({ ...r, held: log.held })) };
+    const out = options.out ?? join(options.quick ? folder : join(root, "bench", "results"), `schemes-${size}`);
+    writeFileSync(`${out}.md`, body);
+    writeFileSync(`${out}.json`, `${JSON.stringify(json, null, 1)}\n`);
+    process.stdout.write(`${body}\n`);
+    process.stderr.write(`written: ${out}.md, ${out}.json, ${page}\n`);
+}
+
+function speed() {
+    const threads = options.threads ?? `${Math.min(2, cpus().length)}`, report = new Report(), quick = options.quick;
+    speedOfShapes({ quire: options.quire, generator: options.generator, work: places(root).work, threads, type: options.type, report,
+        depths: quick ? QUICK_DEPTHS : DEPTHS, rounds: quick ? 1 : Number(options.rounds), shapes: quick ? QUICK_SHAPES : SHAPES,
+        kinds: ["gqa", "mha"] });
+    const body = `# Speed of shapes whose layers share K and V\n\n\`make bench-schemes\`. Random weights in ${options.type}; "plain" is the same ` +
+        `shape in which all layers store, with KV in f16. Medians of rounds in turns.\n\n${report.markdown({ ...machine(), threads })}`;
+    process.stdout.write(body);
+    if (options.out) {
+        writeFileSync(`${options.out}.md`, body);
+    }
+    return report.failed();
+}
+
+let failed = 0;
+if (options.only === "speed") {
+    failed = speed();
+} else {
+    writeTrained(await trained());
+}
+process.exit(failed > 0 && !options.quick ? 1 : 0);

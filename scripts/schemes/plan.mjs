@@ -1,0 +1,99 @@
+// plan.mjs - which models compare-schemes trains, what is counted of each without running it, and the paper's order.
+//
+// SPDX-License-Identifier: MIT
+import { createHash } from "node:crypto";
+import { readdirSync, statSync } from "node:fs";
+import { join } from "node:path";
+
+export const SCHEMES = ["mha", "gqa", "cla2", "yoco", "fusedkv-lite", "fusedkv-lite-learnable", "fusedkv"];
+
+// Validation losses of arXiv 2512.03870, from low to high: each pair says that the first is below the second.
+export const ORDER = [["fusedkv", "fusedkv-lite"], ["fusedkv-lite-learnable", "fusedkv-lite"], ["fusedkv-lite", "mha"], ["mha", "gqa"],
+    ["mha", "yoco"], ["gqa", "cla2"], ["yoco", "cla2"]];
+
+// Parameters are those of mha without the embedding.
+export const SIZES = {
+    quick: { n_layer: 4, d_model: 32, n_head: 2, d_head: 16, d_ff: 48, ctx: 96, rows: 4, tokens: 4 * 96 * 20, tokenizer: "bytes",
+        task_bytes: 64, rate: 0.004 },
+    small: { n_layer: 8, d_model: 128, n_head: 4, d_head: 32, d_ff: 256, ctx: 512, rows: 8, tokens: 8e6, tokenizer: "bpe:1024",
+        task_bytes: 384, rate: 0.002 }, // 1.3 M
+    second: { n_layer: 16, d_model: 128, n_head: 4, d_head: 32, d_ff: 448, ctx: 512, rows: 8, tokens: 16e6, tokenizer: "bpe:1024",
+        task_bytes: 384, rate: 0.0015, schemes: ["mha", "gqa", "fusedkv-lite", "fusedkv"] }, // 3.8 M
+};
+const TASK_SHARE = 0.25;
+const TASK_BYTES_MIN = 64;
+
+// What all runs of a comparison share. `dataFacts`: names and sizes of the texts, so that runs on other texts are others.
+export function sharedSettings(size, { tokens, data, tokenizer }) {
+    const { tokens: tokensDefault, tokenizer: tokenizerDefault, schemes: _, ...shape } = SIZES[size];
+    const steps = Math.max(1, Math.round((tokens ?? tokensDefault) / (shape.rows * shape.ctx)));
+    return { ...shape, data, tokenizer: tokenizer ?? tokenizerDefault, steps, warmup: Math.ceil(steps / 20), rate_end: shape.rate / 10,
+        tasks: data ? TASK_SHARE : 1, task_kinds: "recall", task_bytes_min: TASK_BYTES_MIN, held: 0.03,
+        log_every: Math.max(1, Math.round(steps / 200)), held_every: Math.max(1, Math.round(steps / 20)),
+        held_batches: size === "quick" ? 4 : 50, save_every: Math.max(1, Math.round(steps / 20)) };
+}
+
+// A short name of the settings and the texts: runs of others lie in another folder.
+export function settingsName(size, settings) {
+    const facts = JSON.stringify([settings, textFacts(settings.data)]);
+    return `${size}-${createHash("sha256").update(facts).digest("hex").slice(0, 10)}`;
+}
+
+function textFacts(path) {
+    if (!path) {
+        return [];
+    }
+    if (!statSync(path).isDirectory()) {
+        return [statSync(path).size];
+    }
+    return readdirSync(path, { withFileTypes: true }).sort((a, b) => (a.name < b.name ? -1 : 1)).flatMap((e) =>
+        [e.name, ...(e.isDirectory() ? textFacts(join(path, e.name)) : [statSync(join(path, e.name)).size])]);
+}
+
+// The settings of one run, as lines of YAML.
+export function runYaml(settings, scheme, seed, files) {
+    const all = { ...settings, scheme, seed, ...files };
+    if (scheme === "gqa") {
+        all.n_kv_head = settings.n_head / 2;
+    }
+    return Object.entries(all).filter(([, value]) => value !== undefined).map(([name, value]) => `${name}: ${value}\n`).join("");
+}
+
+// ---- what a model's file says ----
+
+export function shapeOf(gguf) {
+    const arch = gguf.keys["general.architecture"], key = (name) => gguf.keys[`${arch}.${name}`];
+    const nLayer = key("block_count");
+    const own = Array.from({ length: nLayer }, (_, i) => [i, -1]);
+    const map = (name) => {
+        const list = key(`attention.kv_source_${name}`);
+        return list ? own.map(([i]) => [list[2 * i], list[2 * i + 1]]) : own;
+    };
+    return { nLayer, dModel: key("embedding_length"), dFf: key("feed_forward_length"), nHead: key("attention.head_count"),
+        nKvHead: key("attention.head_count_kv"), dHead: key("attention.key_length") ?? key("embedding_length") / key("attention.head_count"),
+        sourceK: map("k"), sourceV: map("v") };
+}
+
+const stores = (shape, layer) => shape.sourceK[layer][0] === layer;
+
+export const storedLayers = (shape) => shape.sourceK.filter((_, i) => stores(shape, i)).length;
+
+// Bytes of a token's K and V in f16.
+export const cacheBytes = (shape) => 2 * 2 * storedLayers(shape) * shape.nKvHead * shape.dHead;
+
+// FLOP of a prompt's layers, without the embedding and the logits: 2 per multiplication and addition. Layers above the last
+// storing one, and that one but for its K and V, run for the last token alone (docs/schemes.md, "Early exit").
+export function prefillFlop(shape, nTokens) {
+    const last = shape.sourceK.reduce((found, _, i) => (stores(shape, i) ? i : found), 0);
+    const dQ = shape.nHead * shape.dHead, dKv = shape.nKvHead * shape.dHead;
+    let flop = 0;
+    for (let i = 0; i < shape.nLayer; i++) {
+        const n = i < last ? nTokens : 1;
+        // Attention reads all tokens before: half of them on average, all for the last one.
+        const pairs = n === 1 ? nTokens : nTokens * (nTokens + 1) / 2;
+        const nSources = (shape.sourceK[i][1] >= 0 ? 2 : 1) + (shape.sourceV[i][1] >= 0 ? 2 : 1);
+        flop += n * 2 * (2 * shape.dModel * dQ + 3 * shape.dModel * shape.dFf) + pairs * 2 * nSources * dQ;
+        flop += stores(shape, i) ? nTokens * 4 * shape.dModel * dKv : 0;
+    }
+    return flop;
+}

@@ -1,0 +1,97 @@
+// stories-text.mjs - a folder of little stories to train on, for bench/train/stories.yaml.
+//
+//   node scripts/train/stories-text.mjs --out DIR --text FILE [--text FILE] [--model stories15M.gguf --stories 4000]
+//                                       [--quire build/quire] [--threads 1]
+//
+// Each --text is a file of stories. They are parted by lines <|endoftext|>, by two blank lines, or by a line end
+// without a blank line: the first of these where there is one, else the more frequent. --stories: so many more that --model tells,
+// each from the first words of a story of the texts, by a server of Quire's. A second call goes on from the number of
+// stories that are there.
+//
+// SPDX-License-Identifier: MIT
+import { appendFileSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { basename, dirname, join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+import { Server } from "../serve/server.mjs";
+
+const END = "<|endoftext|>";
+const AT_ONCE = 16;
+const WORDS_MIN = 40; // of a story; shorter ones are ends of others
+const CTX = 256;      // of stories15M
+
+const root = resolve(dirname(fileURLToPath(import.meta.url)), "../..");
+
+export function storiesOf(text) {
+    const counted = (by) => text.split(by).length;
+    const lines = /(?<=[^\n])\n(?=[^\n])/, blanks = /\n{3,}/;
+    const by = text.includes(`\n${END}\n`) ? `\n${END}\n` : counted(blanks) > counted(lines) ? blanks : lines;
+    return text.split(by).map((story) => story.trim()).filter((story) => story.split(/\s+/).length >= WORDS_MIN);
+}
+
+export const written = (stories) => stories.map((story) => `${story}\n${END}\n`).join("");
+
+// The first words of story number i of all, of a number of words that goes round with i.
+export function beginning(stories, i) {
+    const words = stories[i % stories.length].split(/[ \n]+/);
+    return words.slice(0, 4 + Math.floor(i / stories.length) % 4 * 4).join(" ");
+}
+
+// A story that has its end: what comes after the model's end of text is another story, and what has no end is cut at the
+// last sentence.
+export function complete(text) {
+    const upTo = text.lastIndexOf(".");
+    const quote = text[upTo + 1] === '"' ? 2 : 1;
+    return upTo < 0 ? "" : text.slice(0, upTo + quote).trim();
+}
+
+async function tell(server, path, known, wanted) {
+    let next = existsSync(path) ? readFileSync(path, "utf8").split(`\n${END}\n`).length - 1 : 0;
+    const one = async () => {
+        while (next < wanted) {
+            const i = next++;
+            const prompt = beginning(known, i);
+            const { status, body } = await server.client.json("POST", "/v1/completions",
+                { prompt, max_tokens: CTX - 32, temperature: 0.9, top_p: 0.95, seed: i + 1 });
+            if (status !== 200) {
+                throw new Error(`the server said ${status}: ${body?.error?.message ?? body}`);
+            }
+            const choice = body.choices[0];
+            const story = choice.finish_reason === "stop" ? (prompt + choice.text).trim() : complete(prompt + choice.text);
+            appendFileSync(path, `${story}\n${END}\n`);
+            if ((i + 1) % 100 === 0) {
+                process.stderr.write(`${i + 1} of ${wanted} stories\n`);
+            }
+        }
+    };
+    await Promise.all(Array.from({ length: AT_ONCE }, one));
+}
+
+async function main() {
+    const { values: options } = parseArgs({ options: { out: { type: "string" }, text: { type: "string", multiple: true },
+        model: { type: "string" }, stories: { type: "string", default: "0" }, threads: { type: "string", default: "1" },
+        quire: { type: "string", default: join(root, "build", "quire") } } });
+    if (!options.out || !options.text) {
+        process.stderr.write("stories-text: --out DIR and --text FILE are needed\n");
+        process.exit(2);
+    }
+    mkdirSync(options.out, { recursive: true });
+    const known = options.text.flatMap((path) => {
+        const stories = storiesOf(readFileSync(path, "utf8"));
+        writeFileSync(join(options.out, basename(path)), written(stories));
+        process.stderr.write(`${path}: ${stories.length} stories\n`);
+        return stories;
+    });
+    if (options.model) {
+        const server = await Server.start(options.quire, ["serve", "--model", options.model, "--threads", options.threads]);
+        try {
+            await tell(server, join(options.out, "told.txt"), known, Number(options.stories));
+        } finally {
+            await server.stop();
+        }
+    }
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+    await main();
+}

@@ -1,0 +1,171 @@
+// test_schemes.mjs - scripts/compare-schemes.mjs and train-page.mjs: statistics, files, logs, pages, and a whole small
+// comparison that is stopped and goes on.
+//
+//   node test_schemes.mjs --quire PROGRAM --generator PROGRAM
+//
+// SPDX-License-Identifier: MIT
+import assert from "node:assert/strict";
+import { spawn, spawnSync } from "node:child_process";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { thinned } from "../../scripts/schemes/curves.mjs";
+import { gatesOf, gatesVerdict, meanGates } from "../../scripts/schemes/gates.mjs";
+import { readGguf } from "../../scripts/schemes/gguf.mjs";
+import { cacheBytes, prefillFlop, shapeOf, storedLayers } from "../../scripts/schemes/plan.mjs";
+import { distances, recallTask } from "../../scripts/schemes/recall.mjs";
+import { parseLog } from "../../scripts/schemes/runs.mjs";
+import { difference, interval, judgeBelow, quantile } from "../../scripts/schemes/statistics.mjs";
+import { beginning, complete, storiesOf, written } from "../../scripts/train/stories-text.mjs";
+
+const { values: args } = parseArgs({ options: { quire: { type: "string" }, generator: { type: "string" } } });
+const folder = mkdtempSync(join(tmpdir(), "quire-schemes-"));
+const near = (a, b, what) => assert.ok(Math.abs(a - b) < 1e-3 * Math.max(1, Math.abs(b)), `${what}: ${a}, not ${b}`);
+
+function testStatistics() {
+    near(quantile(2), 4.303, "t at 2");
+    assert.ok(quantile(2.5) < quantile(2) && quantile(2.5) > quantile(3));
+    near(quantile(1e9), 1.96, "t at infinity");
+    const one = interval([1, 2, 3]);
+    near(one.mean, 2, "mean");
+    near(one.half, 4.303 / Math.sqrt(3), "half of the interval");
+    assert.equal(interval([5]).half, undefined);
+    // Equal variances and sizes: Welch's degrees of freedom are 2 n - 2.
+    near(difference([1, 2, 3], [4, 5, 6]).half, quantile(4) * Math.sqrt(2 / 3), "half of Welch's interval");
+    assert.equal(judgeBelow([1, 1.1, 0.9], [2, 2.1, 1.9]).verdict, "seen");
+    assert.equal(judgeBelow([2, 2.1, 1.9], [1, 1.1, 0.9]).verdict, "not seen: the opposite is");
+    assert.equal(judgeBelow([1, 2, 3], [1.5, 2.5, 3.5]).verdict, "within noise");
+    assert.equal(judgeBelow([1], [2]).verdict, "one seed: no interval");
+}
+
+function made(scheme) {
+    const path = join(folder, `made-${scheme}.gguf`);
+    const done = spawnSync(args.generator, ["--shape", "tiny-quire", "--layers", "8", "--scheme", scheme, "--type", "f32", "-o", path]);
+    assert.equal(done.status, 0, `${done.stderr}`);
+    return readGguf(path);
+}
+
+function testFiles() {
+    const [plain, lite, fused, cla] = ["gqa", "fusedkv-lite", "fusedkv", "cla2"].map(made);
+    const shapes = [plain, lite, fused, cla].map(shapeOf);
+    assert.deepEqual(shapes.map(storedLayers), [8, 4, 4, 4]);
+    assert.equal(cacheBytes(shapes[0]), 8 * 2 * 2 * 2 * 32);
+    assert.equal(cacheBytes(shapes[1]) * 2, cacheBytes(shapes[0]));
+    const flop = shapes.map((s) => prefillFlop(s, 8192));
+    // Of 8 layers 7, 3, 3 and 6 run for all tokens, and attention dominates.
+    assert.ok(Math.abs(flop[1] / flop[0] - 3 / 7) < 0.01, `lite : plain ${flop[1] / flop[0]}`);
+    assert.ok(flop[2] > flop[1] && flop[2] < 1.01 * flop[1] && flop[3] < flop[0] && flop[3] > flop[1]);
+    assert.deepEqual(gatesOf(plain), []);
+    const gates = gatesOf(fused);
+    assert.deepEqual(gates.map((g) => g.layer), [4, 5, 6, 7]);
+    assert.deepEqual([gates[0].k.sources, gates[0].v.sources], [[0, 3], [0, 3]]);
+    assert.ok(gates.every((g) => g.k.share > 0 && g.k.share < 1));
+    const lists = [[{ layer: 1, k: { sources: [0, 1], sizes: [1, 3], share: 0.25 } }], [{ layer: 1, k: { sources: [0, 1], sizes: [3, 1], share: 0.75 } }]];
+    assert.deepEqual(meanGates(lists)[0].k, { sources: [0, 1], sizes: [2, 2], share: 0.5 });
+    const said = gatesVerdict([{ layer: 1, k: { share: 0.2 }, v: { share: 0.4 } }]).text;
+    assert.match(said, /keys .* seen \(bottom 20 %\); values .*: not seen \(bottom 40 %\)/);
+    writeFileSync(join(folder, "no.gguf"), "no model");
+    assert.throws(() => readGguf(join(folder, "no.gguf")), /no\.gguf: not a GGUF file/);
+}
+
+// Steps that a resumed run says again count once; half a line does not count.
+function testLogs() {
+    const log = parseLog('{"step": 2, "loss": 5, "tokens": 20}\n{"step": 2, "held_loss": 6}\n{"step": 4, "loss": 4.5, "tokens": 40}\n' +
+        '{"step": 4, "loss": 4, "tokens": 40}\n{"step": 4, "held_loss": 4.25}\n{"step": 6, "lo');
+    assert.deepEqual(log, { train: [[20, 5], [40, 4]], held: [[20, 6], [40, 4.25]] });
+    const thin = thinned(Array.from({ length: 1000 }, (_, i) => [i, i]));
+    assert.ok(thin.length <= 400);
+    assert.deepEqual([thin[0], thin.at(-1)], [[2, 1], [999, 999]]);
+}
+
+function testTasks() {
+    const { prompt, answer } = recallTask(8, 3, 1), lines = prompt.split("\n");
+    assert.equal(lines.length, 9);
+    assert.equal(lines[4], `${lines[8].slice(0, 3)}=${answer}`);
+    assert.equal(new Set(lines.slice(0, 8).map((line) => line.slice(0, 3))).size, 8);
+    assert.deepEqual(distances(64), [0, 1, 2, 4, 7]);
+}
+
+function testStories() {
+    const story = (name) => `${name} ${"went home and ".repeat(20)}slept.`;
+    const [a, b] = [story("Tom"), `${story("Lily")}\n\nThe end.`];
+    assert.deepEqual(storiesOf(`${a}\n${b}\n${a}\n`), [a, b, a]);
+    assert.deepEqual(storiesOf(`${a}\n\n\n${b}\n\n\nToo short.\n\n\n${a}`), [a, b, a]);
+    assert.deepEqual(storiesOf(written([a, b])), [a, b]);
+    assert.equal(beginning([a, b], 1), "Lily went home and");
+    assert.equal(complete('He said. "Yes." And th'), 'He said. "Yes."');
+}
+
+const script = (name) => new URL(`../../scripts/${name}`, import.meta.url).pathname;
+const comparison = ["--quick", "--quire", args.quire, "--schemes", "mha,fusedkv", "--seeds", "2", "--jobs", "2", "--runs", folder];
+
+// Stopped at once or in the middle, whatever the machine's speed: the next call goes on.
+async function testStops() {
+    const child = spawn(process.execPath, [script("compare-schemes.mjs"), ...comparison], { stdio: "ignore" });
+    const ended = new Promise((done) => child.on("close", done));
+    while (!readdirSync(folder).some((name) => name.startsWith("quick-") && readdirSync(join(folder, name)).includes("mha-1.jsonl"))) {
+        await new Promise((done) => setTimeout(done, 10));
+    }
+    child.kill("SIGTERM");
+    assert.ok([0, 143].includes(await ended));
+}
+
+function compared() {
+    const done = spawnSync(process.execPath, [script("compare-schemes.mjs"), ...comparison], { encoding: "utf8" });
+    assert.equal(done.status, 0, done.stderr);
+    return done;
+}
+
+async function testComparison() {
+    await testStops();
+    const first = compared(), runs = join(folder, readdirSync(folder).find((name) => name.startsWith("quick-")));
+    for (const text of ["| mha | 2 |", "| fusedkv | 2 |", "| 0.50 |", "fusedkv: layer", "Recall by distance"]) {
+        assert.ok(first.stdout.includes(text), `${text} in ${first.stdout}`);
+    }
+    const json = JSON.parse(readFileSync(join(runs, "schemes-quick.json"), "utf8"));
+    assert.equal(json.runs.length, 4);
+    assert.ok(json.runs.every((r) => r.loss > 0 && r.loss < 10 && r.held.at(-1)[1] === r.loss));
+    const again = compared();
+    assert.equal(again.stdout, first.stdout);
+    assert.doesNotMatch(again.stderr, /jsonl/, "no run was trained again");
+    testPages(runs);
+}
+
+const dataOf = (path) => JSON.parse(readFileSync(path, "utf8").match(/<script id="data" type="application\/json">(.*?)<\/script>/s)[1]);
+
+function testPages(runs) {
+    const parts = dataOf(join(runs, "curves.html")).parts;
+    assert.deepEqual(parts.map((p) => p.id), ["held", "train", "schemes", "order", "recall", "gates-fusedkv"]);
+    assert.deepEqual(parts[0].series.map((s) => [s.name, s.tint]), [["mha-1", 0], ["fusedkv-1", 1], ["mha-2", 0], ["fusedkv-2", 1]]);
+    const out = join(folder, "page.html");
+    const page = (...list) => spawnSync(process.execPath, [script("train-page.mjs"), "-o", out, ...list], { encoding: "utf8" });
+    assert.equal(page(join(runs, "mha-1.jsonl"), join(runs, "fusedkv-1.jsonl"), "--title", "</script>").status, 0);
+    assert.deepEqual(dataOf(out).parts[1].series.map((s) => s.name), ["mha-1", "fusedkv-1"]);
+    assert.equal(dataOf(out).title, "</script>");
+    writeFileSync(join(folder, "empty.jsonl"), "");
+    assert.match(page(join(folder, "empty.jsonl")).stderr, /empty: no line of quire train --json/);
+}
+
+function testRefused() {
+    for (const [list, text] of [[["--size", "huge"], "--size huge"], [["--schemes", "mla"], 'no scheme "mla"'], [["--seeds", "0"], "--seeds 0"],
+        [["--data", "/nowhere"], "/nowhere: no such file"]]) {
+        const done = spawnSync(process.execPath, [script("compare-schemes.mjs"), ...list], { encoding: "utf8" });
+        assert.equal(done.status, 2);
+        assert.ok(done.stderr.includes(text), done.stderr);
+    }
+    assert.ok(!existsSync(join(folder, "huge")));
+}
+
+try {
+    testStatistics();
+    testFiles();
+    testLogs();
+    testTasks();
+    testStories();
+    testRefused();
+    await testComparison();
+    console.log("ok - statistics, files, logs, tasks, stories, a comparison, pages");
+} finally {
+    rmSync(folder, { recursive: true });
+}

@@ -23,6 +23,43 @@ typedef struct loss_part {
     bool has_gradient;
 } loss_part;
 
+/* The divergence of a row of logits from the teacher's, whose row becomes its probabilities. With
+ * logits t and s of both: sum p (t - s) - log sum exp t + log sum exp s. The last term comes later.
+ */
+static real divergence_begin(const loss_part *run, uint32_t i, const real *row, uint32_t member)
+{
+    const QT(teacher) *teacher = run->o->teacher;
+    size_t n = run->o->n_vocab;
+    real *theirs = teacher->logits + i * n, *difference = teacher->spare + member * n;
+    real lse;
+
+    for (size_t j = 0; j < n; j++) {
+        difference[j] = theirs[j] - row[j];
+    }
+    lse = run->c->rows->softmax(theirs, 1, n);
+    return run->c->rows->dot(theirs, difference, n) - lse;
+}
+
+/* Probabilities become the gradient: p - target, and of the teacher's share p - theirs. */
+static void gradient_row(const loss_part *run, uint32_t i, int32_t target, real *row)
+{
+    const QT(teacher) *teacher = run->o->teacher;
+    size_t n = run->o->n_vocab;
+    real share = teacher != NULL ? teacher->share : 0;
+
+    row[target] -= 1 - share;
+    if (teacher != NULL) {
+        const real *theirs = teacher->logits + i * n;
+
+        for (size_t j = 0; j < n; j++) {
+            row[j] -= share * theirs[j];
+        }
+    }
+    for (size_t j = 0; j < n; j++) {
+        row[j] *= run->scale;
+    }
+}
+
 /* Logits of some tokens become the gradient of scale times the loss; losses[] gets the loss. */
 static void loss_rows(void *ctx, uint32_t part, uint32_t member)
 {
@@ -30,29 +67,44 @@ static void loss_rows(void *ctx, uint32_t part, uint32_t member)
     const QT(loss) *o = run->o;
     uint32_t i, end;
 
-    (void)member;
     quire_part_range(part, LOSS_ROWS, run->n, &i, &end);
     for (; i < end; i++) {
-        int32_t target = o->targets[run->first + i];
+        uint32_t token = run->first + i;
+        int32_t target = o->targets[token];
         real *row = o->logits + (size_t)i * o->n_vocab;
+        real divergence = 0, logit, lse;
 
-        o->losses[run->first + i] = 0;
+        o->losses[token] = 0;
+        if (o->teacher != NULL) {
+            o->teacher->divergences[token] = 0;
+        }
         if (target == QUIRE_TRAIN_NO_TARGET) {
             memset(row, 0, o->n_vocab * sizeof(real));
             continue;
         }
-        {
-            real logit = row[target];
-
-            o->losses[run->first + i] = run->c->rows->softmax(row, 1, o->n_vocab) - logit;
+        if (o->teacher != NULL) {
+            divergence = divergence_begin(run, i, row, member);
+        }
+        logit = row[target];
+        lse = run->c->rows->softmax(row, 1, o->n_vocab);
+        o->losses[token] = lse - logit;
+        if (o->teacher != NULL) {
+            o->teacher->divergences[token] = divergence + lse;
         }
         if (run->has_gradient) {
-            row[target] -= 1;
-            for (uint32_t j = 0; j < o->n_vocab; j++) {
-                row[j] *= run->scale;
-            }
+            gradient_row(run, i, target, row);
         }
     }
+}
+
+static void teacher_logits(QT(compute) * c, const QT(loss) * o, uint32_t first, uint32_t n)
+{
+    const QT(teacher) *teacher = o->teacher;
+    QT(linear)
+    map = { .n = n, .n_in = teacher->d, .n_out = o->n_vocab, .weight = teacher->weight };
+
+    QT(linear_forward)
+    (c, &map, teacher->x + (size_t)first * teacher->d, teacher->logits, false);
 }
 
 double QT(loss_run)(QT(compute) * c, const QT(loss) * o, real scale, real *dx, real *dweight)
@@ -66,6 +118,9 @@ double QT(loss_run)(QT(compute) * c, const QT(loss) * o, real scale, real *dx, r
         size_t at = (size_t)first * o->d;
 
         QT(linear_forward)(c, &map, o->x + at, o->logits, false);
+        if (o->teacher != NULL) {
+            teacher_logits(c, o, first, n);
+        }
         quire_parts_run(c->team, quire_parts_count(n, LOSS_ROWS), loss_rows, &run);
         for (uint32_t i = 0; i < n; i++) {
             sum += (double)o->losses[first + i];

@@ -163,8 +163,8 @@ static void pass_back(const back_run *run)
     QT(embed_back)(&p->compute, &embed, p->dx, run->gradients + layout->embedding);
 }
 
-double QT(pass_run)(QT(pass) * p, const real *parameters, const quire_train_batch *batch,
-                    real scale, real *gradients)
+double QT(pass_run_taught)(QT(pass) * p, const real *parameters, const quire_train_batch *batch,
+                           const QT(lesson) * lesson, real scale, real *gradients)
 {
     QT(loss)
     loss = { .n = p->n,
@@ -176,8 +176,23 @@ double QT(pass_run)(QT(pass) * p, const real *parameters, const quire_train_batc
              .targets = batch->targets,
              .logits = p->logits,
              .losses = p->losses };
+    QT(teacher) teacher;
     double sum;
 
+    QUIRE_CHECK(!p->is_teacher);
+    if (lesson != NULL) {
+        QT(pass) *t = lesson->teacher;
+
+        pass_forward(t, lesson->parameters, batch);
+        teacher = (QT(teacher)){ .d = t->shape.d_model,
+                                 .weight = lesson->parameters + t->layout.output,
+                                 .x = t->top_x,
+                                 .logits = t->logits,
+                                 .spare = t->spare,
+                                 .share = lesson->share,
+                                 .divergences = t->divergences };
+        loss.teacher = &teacher;
+    }
     pass_forward(p, parameters, batch);
     if (gradients == NULL) {
         return QT(loss_run)(&p->compute, &loss, scale, NULL, NULL);
@@ -185,4 +200,10 @@ double QT(pass_run)(QT(pass) * p, const real *parameters, const quire_train_batc
     sum = QT(loss_run)(&p->compute, &loss, scale, p->dnorm, gradients + p->layout.output);
     pass_back(&(back_run){ p, parameters, batch, gradients });
     return sum;
+}
+
+double QT(pass_run)(QT(pass) * p, const real *parameters, const quire_train_batch *batch,
+                    real scale, real *gradients)
+{
+    return QT(pass_run_taught)(p, parameters, batch, NULL, scale, gradients);
 }

@@ -30,6 +30,7 @@ struct QT(pass) {
     quire_train_shape shape;
     quire_train_layout layout;
     QT(compute) compute;
+    bool is_teacher; /* forward only; the threads belong to another pass */
     uint32_t n_rows;
     uint32_t n_tokens;
     uint32_t n; /* tokens of a batch */
@@ -46,6 +47,8 @@ struct QT(pass) {
     real *logits;  /* [chunk][n_vocab] */
     real *losses;  /* [n] */
     uint32_t chunk;
+    real *spare;        /* [n_threads][n_vocab]; of teachers, like the next */
+    real *divergences;  /* [n] */
     real *fused[2];     /* [n][kv_size] K and V of a layer that fuses */
     real *gates[2][2];  /* [kv_size] of its sides and sources, for all heads */
     real *dgates[2][2]; /* [kv_size] */
@@ -77,12 +80,44 @@ static void take(arena *a, real **to, size_t n)
     a->n += (n + 15) / 16 * 16; /* lines of the cache */
 }
 
+static void take_stored(QT(pass) * p, arena *a, uint32_t index)
+{
+    const quire_train_shape *s = &p->shape;
+    pass_layer *l = &p->layers[index];
+    size_t n = p->n;
+
+    l->k = l->k_raw = l->v = NULL;
+    if (quire_train_stores_k(s, index)) {
+        take(a, &l->k_raw, n * p->kv_size);
+        l->k = l->k_raw;
+        if (s->has_qk_norm) {
+            take(a, &l->k, n * p->kv_size);
+            take(a, &l->k_inv, n * s->n_kv_head);
+        }
+    }
+    if (quire_train_stores_v(s, index)) {
+        take(a, &l->v, n * p->kv_size);
+    }
+    if (quire_train_stores_k(s, index) && !p->is_teacher) {
+        take(a, &l->dk, n * p->kv_size);
+    }
+    if (quire_train_stores_v(s, index) && !p->is_teacher) {
+        take(a, &l->dv, n * p->kv_size);
+    }
+}
+
+/* Without a way back, layers have nothing of their own but K and V. */
 static void take_layer(QT(pass) * p, arena *a, uint32_t index)
 {
     const quire_train_shape *s = &p->shape;
     pass_layer *l = &p->layers[index];
     size_t n = p->n;
 
+    if (p->is_teacher && index > 0) {
+        *l = p->layers[0];
+        take_stored(p, a, index);
+        return;
+    }
     take(a, &l->x, n * s->d_model);
     take(a, &l->attn_x, n * s->d_model);
     take(a, &l->attn_inv, n);
@@ -92,19 +127,7 @@ static void take_layer(QT(pass) * p, arena *a, uint32_t index)
         take(a, &l->q, n * p->q_size);
         take(a, &l->q_inv, n * s->n_head);
     }
-    if (quire_train_stores_k(s, index)) {
-        take(a, &l->k_raw, n * p->kv_size);
-        l->k = l->k_raw;
-        if (s->has_qk_norm) {
-            take(a, &l->k, n * p->kv_size);
-            take(a, &l->k_inv, n * s->n_kv_head);
-        }
-        take(a, &l->dk, n * p->kv_size);
-    }
-    if (quire_train_stores_v(s, index)) {
-        take(a, &l->v, n * p->kv_size);
-        take(a, &l->dv, n * p->kv_size);
-    }
+    take_stored(p, a, index);
     take(a, &l->heads, n * p->q_size);
     take(a, &l->lse, n * s->n_head);
     take(a, &l->middle, n * s->d_model);
@@ -112,6 +135,26 @@ static void take_layer(QT(pass) * p, arena *a, uint32_t index)
     take(a, &l->ffn_inv, n);
     take(a, &l->gate_up[0], n * s->d_ff);
     take(a, &l->gate_up[1], n * s->d_ff);
+}
+
+/* The way back. */
+static void take_back(QT(pass) * p, arena *a)
+{
+    const quire_train_shape *s = &p->shape;
+    size_t n = p->n;
+
+    for (uint32_t side = 0; side < 2; side++) {
+        take(a, &p->dfused[side], n * p->kv_size);
+        for (uint32_t i = 0; i < 2; i++) {
+            take(a, &p->dgates[side][i], p->kv_size);
+        }
+    }
+    take(a, &p->dx, n * s->d_model);
+    take(a, &p->dnorm, n * s->d_model);
+    take(a, &p->dq, n * p->q_size);
+    take(a, &p->draw, n * p->q_size);
+    take(a, &p->dheads, n * p->q_size);
+    take(a, &p->dact, n * s->d_ff);
 }
 
 static void take_all(QT(pass) * p, arena *a)
@@ -131,19 +174,17 @@ static void take_all(QT(pass) * p, arena *a)
     take(a, &p->losses, n);
     for (uint32_t side = 0; side < 2; side++) {
         take(a, &p->fused[side], n * p->kv_size);
-        take(a, &p->dfused[side], n * p->kv_size);
         for (uint32_t i = 0; i < 2; i++) {
             take(a, &p->gates[side][i], p->kv_size);
-            take(a, &p->dgates[side][i], p->kv_size);
         }
     }
-    take(a, &p->dx, n * s->d_model);
-    take(a, &p->dnorm, n * s->d_model);
-    take(a, &p->dq, n * p->q_size);
-    take(a, &p->draw, n * p->q_size);
-    take(a, &p->dheads, n * p->q_size);
     take(a, &p->act, n * s->d_ff);
-    take(a, &p->dact, n * s->d_ff);
+    if (p->is_teacher) {
+        take(a, &p->spare, (size_t)p->compute.n_threads * s->n_vocab);
+        take(a, &p->divergences, n);
+    } else {
+        take_back(p, a);
+    }
 }
 
 static int pass_memory(QT(pass) * p, quire_error *err)
@@ -166,11 +207,33 @@ static int pass_memory(QT(pass) * p, quire_error *err)
     return QUIRE_OK;
 }
 
+/* Threads, or those of the pass that a teacher teaches. */
+static int pass_compute(QT(pass) * p, const QT(pass_options) * options, quire_error *err)
+{
+    const QT(pass) *taught = options->taught;
+    uint32_t d_model = p->shape.d_model;
+
+    if (taught == NULL) {
+        return QT(compute_init)(&p->compute, options->n_threads,
+                                d_model > p->kv_size ? d_model : p->kv_size,
+                                QT(attention_scratch)(p->n_tokens), err);
+    }
+    p->is_teacher = true;
+    if (taught->shape.n_vocab != p->shape.n_vocab || taught->n_rows != p->n_rows ||
+        taught->n_tokens != p->n_tokens) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "a teacher of %u tokens in %u rows of %u, not of %u in %u of %u",
+                               p->shape.n_vocab, p->n_rows, p->n_tokens, taught->shape.n_vocab,
+                               taught->n_rows, taught->n_tokens);
+    }
+    p->compute = taught->compute;
+    return QUIRE_OK;
+}
+
 int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_error *err)
 {
     uint64_t n = (uint64_t)options->n_rows * options->n_tokens;
     const quire_train_shape *s = options->shape;
-    uint32_t sum_max;
     QT(pass) * p;
     int rc;
 
@@ -192,9 +255,7 @@ int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_err
     p->q_size = s->n_head * s->d_head;
     p->kv_size = s->n_kv_head * s->d_head;
     p->chunk = QT(loss_chunk)(p->n, s->n_vocab);
-    sum_max = s->d_model > p->kv_size ? s->d_model : p->kv_size;
-    rc = QT(compute_init)(&p->compute, options->n_threads, sum_max,
-                          QT(attention_scratch)(p->n_tokens), err);
+    rc = pass_compute(p, options, err);
     if (rc == QUIRE_OK) {
         rc = quire_train_layout_init(&p->layout, s);
     }
@@ -213,7 +274,9 @@ int QT(pass_create)(QT(pass) * *out, const QT(pass_options) * options, quire_err
 void QT(pass_destroy)(QT(pass) * p)
 {
     if (p != NULL) {
-        QT(compute_fini)(&p->compute);
+        if (!p->is_teacher) {
+            QT(compute_fini)(&p->compute);
+        }
         quire_train_layout_fini(&p->layout);
         free(p->layers);
         free(p->positions);
@@ -235,6 +298,11 @@ const QT(compute) * QT(pass_compute)(const QT(pass) * p)
 const real *QT(pass_losses)(const QT(pass) * p)
 {
     return p->losses;
+}
+
+const real *QT(pass_divergences)(const QT(pass) * p)
+{
+    return p->divergences;
 }
 
 /* ---- K and V by the map ---- */

@@ -121,6 +121,18 @@ void QT(attention_forward)(QT(compute) * c, const QT(attention) * o);
 void QT(attention_back)(QT(compute) * c, const QT(attention) * o, const real *dout,
                         real *const gradients[3]);
 
+/* Another model that the loss is also measured against. */
+typedef struct QT(teacher) {
+    uint32_t d;
+    const real *weight; /* [n_vocab][d] of its last linear map */
+    const real *x;      /* [n][d] */
+    real *logits;       /* [chunk][n_vocab] */
+    real *spare;        /* [n_threads][n_vocab] */
+    real share;         /* 0 to 1, of the divergence in what the gradients are of */
+    real *divergences;  /* [n], written: sum over tokens v of p(v) log(p(v) / q(v)), p the teacher's
+                           probabilities; 0 where there is no target */
+} QT(teacher);
+
 /* The last linear map and the loss: the sum over tokens with a target of -log softmax(weight
  * x)[target]. Logits exist for chunk tokens at a time. */
 typedef struct QT(loss) {
@@ -130,12 +142,14 @@ typedef struct QT(loss) {
     uint32_t chunk;
     const real *weight; /* [n_vocab][d] */
     const real *x;
-    const int32_t *targets; /* [n]; QUIRE_TRAIN_NO_TARGET: the token does not count */
-    real *logits;           /* [chunk][n_vocab] */
-    real *losses;           /* [n], written; 0 where there is no target */
+    const int32_t *targets;      /* [n]; QUIRE_TRAIN_NO_TARGET: the token does not count */
+    real *logits;                /* [chunk][n_vocab] */
+    real *losses;                /* [n], written; 0 where there is no target */
+    const QT(teacher) * teacher; /* NULL: none */
 } QT(loss);
 /* Tokens in a chunk, so that logits take at most 64 MiB. */
 uint32_t QT(loss_chunk)(uint32_t n, uint32_t n_vocab);
-/* Returns the sum in double precision, by tokens in order. With dx (written) and dweight (+=), both
- * or neither: the gradients of scale times the sum. */
+/* Returns the sum of the losses in double precision, by tokens in order. With dx (written) and
+ * dweight (+=), both or neither: the gradients of scale times the sum, or, with a teacher, of scale
+ * times (1 - share) losses + share divergences. */
 double QT(loss_run)(QT(compute) * c, const QT(loss) * o, real scale, real *dx, real *dweight);

@@ -19,15 +19,17 @@
 /* Steps' worth of batches without targets at which the data counts as having none. */
 #define EMPTY_BATCHES_MAX 10000u
 #define PI                3.14159265358979323846
+#define SHARES            1e9 /* shares are told apart in parts of this */
 
 struct quire_trainer {
     quire_train_plan plan;
     quire_f32_pass *pass;
-    float *arrays;         /* [3][n_parameters]: parameters, moments */
-    float *gradients;      /* [n_parameters] */
-    double *norms;         /* partial sums of squares, one per part */
-    int32_t *memory;       /* of the batches */
-    quire_packed *batches; /* [n_accumulate] */
+    quire_f32_pass *teacher; /* NULL: none */
+    float *arrays;           /* [3][n_parameters]: parameters, moments */
+    float *gradients;        /* [n_parameters] */
+    double *norms;           /* partial sums of squares, one per part */
+    int32_t *memory;         /* of the batches */
+    quire_packed *batches;   /* [n_accumulate] */
     uint64_t n_steps;
     uint64_t n_tokens;
     double smooth_loss; /* 0 before the first step */
@@ -58,6 +60,7 @@ static int plan_check(const quire_train_plan *p, quire_error *err)
         { "weight decay", p->decay, 0, 10 },
         { "gradient clipping", p->clip, 0, 1e9 },
         { "rise of the loss", p->rise_max, 0, 1e9 },
+        { "share of distillation", p->teacher.share, 0, 1 },
     };
 
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
@@ -86,10 +89,22 @@ static int batches_create(quire_trainer *t)
     return QUIRE_OK;
 }
 
+static int passes_create(quire_trainer *t, quire_error *err)
+{
+    const quire_train_plan *p = &t->plan;
+    quire_f32_pass_options options = { &p->shape, p->n_rows, p->n_tokens, p->n_threads, NULL };
+
+    QUIRE_TRY(quire_f32_pass_create(&t->pass, &options, err));
+    if (p->teacher.share > 0) {
+        options.shape = p->teacher.shape;
+        options.taught = t->pass;
+        QUIRE_TRY(quire_f32_pass_create(&t->teacher, &options, err));
+    }
+    return QUIRE_OK;
+}
+
 int quire_trainer_create(quire_trainer **out, const quire_train_plan *plan, quire_error *err)
 {
-    quire_f32_pass_options options = { &plan->shape, plan->n_rows, plan->n_tokens,
-                                       plan->n_threads };
     quire_trainer *t;
     size_t n;
     int rc;
@@ -100,7 +115,7 @@ int quire_trainer_create(quire_trainer **out, const quire_train_plan *plan, quir
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     t->plan = *plan;
-    rc = quire_f32_pass_create(&t->pass, &options, err);
+    rc = passes_create(t, err);
     if (rc < 0) {
         quire_trainer_destroy(t);
         return rc;
@@ -116,6 +131,10 @@ int quire_trainer_create(quire_trainer **out, const quire_train_plan *plan, quir
                                (QUIRE_CHECKPOINT_ARRAYS + 1) * n * sizeof(float) >> 20, n);
     }
     quire_train_weights_init(quire_f32_pass_layout(t->pass), &t->plan.shape, plan->seed, t->arrays);
+    if (plan->start != NULL) {
+        memcpy(t->arrays, plan->start, n * sizeof(float));
+        t->plan.start = NULL;
+    }
     *out = t;
     return QUIRE_OK;
 }
@@ -123,6 +142,7 @@ int quire_trainer_create(quire_trainer **out, const quire_train_plan *plan, quir
 void quire_trainer_destroy(quire_trainer *t)
 {
     if (t != NULL) {
+        quire_f32_pass_destroy(t->teacher);
         quire_f32_pass_destroy(t->pass);
         free(t->arrays);
         free(t->gradients);
@@ -275,11 +295,29 @@ static int read_batches(quire_trainer *t, quire_packer *data, uint64_t *n_target
     return QUIRE_OK;
 }
 
+/* Forward and backward over a batch; returns the sum of the losses and adds up the divergences. */
+static double learn_batch(quire_trainer *t, const quire_train_batch *batch, float scale,
+                          double *divergence)
+{
+    const quire_train_teacher *teacher = &t->plan.teacher;
+    const quire_f32_lesson lesson = { t->teacher, teacher->parameters, (float)teacher->share };
+    double sum;
+
+    if (t->teacher == NULL) {
+        return quire_f32_pass_run(t->pass, t->arrays, batch, scale, t->gradients);
+    }
+    sum = quire_f32_pass_run_taught(t->pass, t->arrays, batch, &lesson, scale, t->gradients);
+    for (size_t i = 0; i < (size_t)t->plan.n_rows * t->plan.n_tokens; i++) {
+        *divergence += (double)quire_f32_pass_divergences(t->teacher)[i];
+    }
+    return sum;
+}
+
 int quire_trainer_step(quire_trainer *t, quire_packer *data, quire_train_report *report,
                        quire_error *err)
 {
     const quire_train_plan *p = &t->plan;
-    double sum = 0, scale = 1;
+    double sum = 0, divergence = 0, scale = 1;
     uint64_t n_targets;
 
     QUIRE_TRY(read_batches(t, data, &n_targets, err));
@@ -287,11 +325,11 @@ int quire_trainer_step(quire_trainer *t, quire_packer *data, quire_train_report 
     for (uint32_t i = 0; i < p->n_accumulate; i++) {
         quire_train_batch batch = batch_of(&t->batches[i]);
 
-        sum += quire_f32_pass_run(t->pass, t->arrays, &batch, (float)(1.0 / (double)n_targets),
-                                  t->gradients);
+        sum += learn_batch(t, &batch, (float)(1.0 / (double)n_targets), &divergence);
     }
     *report = (quire_train_report){ .step = t->n_steps + 1,
                                     .loss = sum / (double)n_targets,
+                                    .divergence = divergence / (double)n_targets,
                                     .gradient_norm = gradient_norm(t),
                                     .rate = quire_train_rate(p, t->n_steps) };
     QUIRE_TRY(watch(t, report, err));
@@ -354,11 +392,14 @@ static quire_checkpoint checkpoint_of(const quire_trainer *t)
 {
     const quire_train_plan *p = &t->plan;
     const uint64_t batch[] = { p->n_rows, p->n_tokens, p->n_accumulate };
+    const uint64_t start[] = { p->start_identity, (uint64_t)(p->teacher.share * SHARES) };
     const double optimizer[] = { p->beta1, p->beta2, p->epsilon, p->decay, p->clip };
 
     return (quire_checkpoint){
         .n_parameters = n_parameters(t),
         .identities = { [QUIRE_PART_TOKENIZER] = p->tokenizer_identity,
+                        [QUIRE_PART_TEACHER] =
+                            quire_hash_add(QUIRE_HASH_INIT, start, sizeof(start)),
                         [QUIRE_PART_MODEL] = model_identity(&p->shape),
                         [QUIRE_PART_BATCH] = quire_hash_add(QUIRE_HASH_INIT, batch, sizeof(batch)),
                         [QUIRE_PART_OPTIMIZER] =
@@ -415,9 +456,13 @@ const quire_train_layout *quire_trainer_layout(const quire_trainer *t)
 double quire_train_flop_per_token(const quire_trainer *t)
 {
     const quire_train_shape *s = &t->plan.shape;
-    double n = (double)n_parameters(t);
+    double n = (double)n_parameters(t), taught = 0;
 
-    return 6 * (s->is_tied ? n : n - (double)s->n_vocab * s->d_model);
+    if (t->teacher != NULL) {
+        taught = (double)quire_f32_pass_layout(t->teacher)->n_parameters;
+        taught -= t->plan.teacher.shape->is_tied ? 0 : (double)s->n_vocab * s->d_model;
+    }
+    return 6 * (s->is_tied ? n : n - (double)s->n_vocab * s->d_model) + 2 * taught;
 }
 
 typedef struct rate_run {

@@ -10,6 +10,10 @@
  * A step whose loss or gradient is not finite, or whose loss is far above the lowest so far,
  * changes nothing and fails: the last checkpoint is from before.
  *
+ * A run may start from given weights, and may have a teacher: another model, which does not change.
+ * Then the gradients are of (1 - share) loss + share divergence from the teacher's predictions, on
+ * the tokens that count.
+ *
  * Thread: owner.
  *
  * SPDX-License-Identifier: MIT */
@@ -18,6 +22,13 @@
 
 #include "train/checkpoint.h"
 #include "train/model_pass.h"
+
+/* A model that is not trained. */
+typedef struct quire_train_teacher {
+    const quire_train_shape *shape; /* with the run's vocabulary; outlives the run */
+    const float *parameters;        /* by its layout; outlives the run */
+    double share;                   /* of the divergence, 0 to 1; 0: no teacher */
+} quire_train_teacher;
 
 typedef struct quire_train_plan {
     quire_train_shape shape;
@@ -36,9 +47,12 @@ typedef struct quire_train_plan {
     double clip;     /* norm of the gradient; 0: none */
     double rise_max; /* nats above the lowest smoothed loss at which a run has diverged; 0: never */
     uint64_t seed;   /* of the first weights */
+    const float *start; /* first weights [n_parameters], copied; NULL: by the seed */
+    quire_train_teacher teacher;
     /* Hashes of what the run reads, for its checkpoints; 0: none. */
     uint64_t data_identity;
     uint64_t tokenizer_identity;
+    uint64_t start_identity; /* of start and the teacher's parameters */
 } quire_train_plan;
 
 /* Names that defaults have elsewhere too. Source: arXiv 2512.03870, section 4.1. */
@@ -51,6 +65,7 @@ typedef struct quire_train_report {
     uint64_t step;        /* done now, from 1 */
     uint64_t n_tokens;    /* of the run so far */
     double loss;          /* mean over the step's targets, in nats */
+    double divergence;    /* from the teacher, likewise; 0 without one */
     double gradient_norm; /* before clipping */
     double rate;
 } quire_train_report;
@@ -83,7 +98,8 @@ const quire_train_layout *quire_trainer_layout(const quire_trainer *t);
 /* The learning rate of a step, from 0. */
 double quire_train_rate(const quire_train_plan *plan, uint64_t step);
 
-/* FLOP of a step per token, without attention: 6 per parameter that a product uses. */
+/* FLOP of a step per token, without attention: 6 per parameter that a product uses, and 2 per
+ * one of the teacher's. */
 double quire_train_flop_per_token(const quire_trainer *t);
 
 /* FLOP/s of sgemm on all threads of the run at once, measured for about 0.3 s. */

@@ -15,6 +15,7 @@
 #include "train/model_pass.h"
 #include "train_kit.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,7 +76,7 @@ static double loss_of(void *ctx)
 
 static quire_f64_pass *open_pass(const quire_train_shape *s)
 {
-    quire_f64_pass_options options = { s, ROWS, LENGTH, 1 };
+    quire_f64_pass_options options = { s, ROWS, LENGTH, 1, NULL };
     quire_error err = QUIRE_ERROR_INIT;
     quire_f64_pass *pass = NULL;
 
@@ -132,6 +133,99 @@ static void test_schemes(void **state)
 
         check_model(&s);
     }
+}
+
+/* A student and its teacher, of other sizes and another map. */
+typedef struct taught_value {
+    model_value m;
+    quire_f64_lesson lesson;
+} taught_value;
+
+static double taught_loss(void *ctx)
+{
+    taught_value *t = ctx;
+    double share = t->lesson.share;
+    double sum = (1 - share) *
+                 quire_f64_pass_run_taught(t->m.pass, t->m.parameters, &batch, &t->lesson, 0, NULL);
+
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        sum += share * quire_f64_pass_divergences(t->lesson.teacher)[i];
+    }
+    return 0.5 * sum;
+}
+
+static quire_f64_pass *open_teacher(const quire_train_shape *s, const quire_f64_pass *taught)
+{
+    quire_f64_pass_options options = { s, ROWS, LENGTH, 1, taught };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_f64_pass *pass = NULL;
+
+    if (quire_f64_pass_create(&pass, &options, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    return pass;
+}
+
+static void test_taught(void **state)
+{
+    static const char *const schemes[] = { "mha", "cla2", "fusedkv" };
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        quire_train_shape s = small_shape("fusedkv-lite", 2),
+                          of_teacher = small_shape(schemes[i], 2);
+        taught_value t = { .m.pass = open_pass(&s), .lesson.share = 0.3 };
+        const quire_train_layout *layout = quire_f64_pass_layout(t.m.pass);
+        double *gradients = calloc(layout->n_parameters, sizeof(*gradients)), *theirs;
+        quire_f64_pass *alone;
+
+        assert_non_null(gradients);
+        of_teacher.d_ff = 8;
+        of_teacher.has_qk_norm = i > 0;
+        fill_batch();
+        t.m.parameters = random_parameters(layout);
+        t.lesson.teacher = open_teacher(&of_teacher, t.m.pass);
+        theirs = random_parameters(quire_f64_pass_layout(t.lesson.teacher));
+        t.lesson.parameters = theirs;
+        (void)quire_f64_pass_run_taught(t.m.pass, t.m.parameters, &batch, &t.lesson, 0.5,
+                                        gradients);
+        assert_int_equal(train_wrong_gradients("taught", taught_loss, &t, t.m.parameters, gradients,
+                                               layout->n_parameters, TEST_STRIDE(11)),
+                         0);
+        /* A teacher with little memory predicts what a pass of its own would. */
+        alone = open_pass(&of_teacher);
+        quire_f64_pass_destroy(t.lesson.teacher);
+        t.lesson.teacher = open_teacher(&of_teacher, alone);
+        (void)quire_f64_pass_run_taught(alone, theirs, &batch, &t.lesson, 0, NULL);
+        for (uint32_t k = 0; k < TOKENS; k++) {
+            assert_true(fabs(quire_f64_pass_divergences(t.lesson.teacher)[k]) < 1e-12);
+        }
+        quire_f64_pass_destroy(t.lesson.teacher);
+        quire_f64_pass_destroy(alone);
+        quire_f64_pass_destroy(t.m.pass);
+        free(t.m.parameters);
+        free(theirs);
+        free(gradients);
+    }
+}
+
+/* A teacher of another vocabulary or batch. */
+static void test_refused_teachers(void **state)
+{
+    quire_train_shape s = small_shape("mha", 2);
+    quire_f64_pass *taught = open_pass(&s), *pass = NULL;
+    quire_error err = QUIRE_ERROR_INIT;
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++) {
+        quire_train_shape other = s;
+        quire_f64_pass_options options = { &other, ROWS + (i == 1), LENGTH + (i == 2), 1, taught };
+
+        other.n_vocab += i == 0;
+        assert_int_equal(quire_f64_pass_create(&pass, &options, &err), QUIRE_INVAL);
+        assert_non_null(strstr(err.message, "a teacher of "));
+    }
+    quire_f64_pass_destroy(taught);
 }
 
 static void test_gate_forms(void **state)
@@ -204,7 +298,7 @@ static void test_single(void **state)
     }
     loss64 = quire_f64_pass_run(wide, p64, &batch, 1, g64);
     for (uint32_t i = 0; i < 2; i++) {
-        quire_f32_pass_options options = { &s, ROWS, LENGTH, 1 + 2 * i };
+        quire_f32_pass_options options = { &s, ROWS, LENGTH, 1 + 2 * i, NULL };
         quire_f32_pass *pass = NULL;
 
         assert_int_equal(quire_f32_pass_create(&pass, &options, NULL), QUIRE_OK);
@@ -319,7 +413,7 @@ static void test_maps(void **state)
 static void refuse(const quire_train_shape *s, const char *text)
 {
     quire_error err = QUIRE_ERROR_INIT;
-    quire_f64_pass_options options = { s, ROWS, LENGTH, 1 };
+    quire_f64_pass_options options = { s, ROWS, LENGTH, 1, NULL };
     quire_f64_pass *pass = NULL;
 
     assert_int_equal(quire_f64_pass_create(&pass, &options, &err), QUIRE_INVAL);
@@ -398,7 +492,7 @@ static void test_refused_schemes(void **state)
 static void test_refused_batches(void **state)
 {
     quire_train_shape s = small_shape("mha", 2);
-    quire_f32_pass_options options = { &s, 0, 8, 1 };
+    quire_f32_pass_options options = { &s, 0, 8, 1, NULL };
     quire_f32_pass *pass = NULL;
     quire_error err = QUIRE_ERROR_INIT;
 
@@ -420,6 +514,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schemes),         cmocka_unit_test(test_gate_forms),
+        cmocka_unit_test(test_taught),          cmocka_unit_test(test_refused_teachers),
         cmocka_unit_test(test_options),         cmocka_unit_test(test_hand_map),
         cmocka_unit_test(test_single),          cmocka_unit_test(test_documents),
         cmocka_unit_test(test_fused_is_lite),   cmocka_unit_test(test_maps),

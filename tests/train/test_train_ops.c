@@ -371,7 +371,7 @@ static double loss_value(void *ctx)
 /* Several chunks, the last one short; tokens without target. */
 static void test_loss(void **state)
 {
-    quire_f64_loss o = { 40, 6, 11, 17, w, x, targets, logits, inv };
+    quire_f64_loss o = { 40, 6, 11, 17, w, x, targets, logits, inv, NULL };
 
     (void)state;
     fill_all();
@@ -384,10 +384,53 @@ static void test_loss(void **state)
     assert_true(inv[3] == 0);
 }
 
+/* With a teacher: the gradients are of the mixed sum, and its own logits pull the model to them. */
+static double taught_value(void *ctx)
+{
+    const quire_f64_loss *o = ctx;
+    double sum = (1 - o->teacher->share) * quire_f64_loss_run(&c, o, 1, NULL, NULL);
+
+    for (uint32_t i = 0; i < o->n; i++) {
+        sum += o->teacher->share * o->teacher->divergences[i];
+    }
+    return sum * 0.25;
+}
+
+static void test_loss_taught(void **state)
+{
+    static double their_x[40 * 5], their_w[11 * 5], their_logits[17 * 11], spare[16 * 11];
+    static double divergences[40];
+    quire_f64_teacher teacher = { 5, their_w, their_x, their_logits, spare, 0, divergences };
+    quire_f64_loss o = { 40, 6, 11, 17, w, x, targets, logits, inv, &teacher };
+
+    (void)state;
+    assert_true(c.n_threads <= 16);
+    for (uint32_t round = 0; round < 3; round++) {
+        fill_all();
+        train_fill(&rng, their_x, 40 * 5, 1);
+        train_fill(&rng, their_w, 11 * 5, 1);
+        teacher.share = 0.5 * round;
+        for (uint32_t i = 0; i < o.n; i++) {
+            targets[i] = i % 5 == 3 ? QUIRE_TRAIN_NO_TARGET : (int32_t)quire_rng_below(&rng, 11);
+        }
+        (void)quire_f64_loss_run(&c, &o, 0.25, dx, dw);
+        CHECK_GRADIENT(taught_value, &o, x, dx, o.n * o.d);
+        CHECK_GRADIENT(taught_value, &o, w, dw, o.n_vocab * o.d);
+        assert_true(divergences[3] == 0 && divergences[4] > 0);
+    }
+    /* A teacher that says the same. */
+    teacher = (quire_f64_teacher){ 6, w, x, their_logits, spare, 1, divergences };
+    memset(dw, 0, sizeof(dw));
+    (void)quire_f64_loss_run(&c, &o, 0.25, dx, dw);
+    for (uint32_t i = 0; i < o.n; i++) {
+        assert_true(fabs(divergences[i]) < 1e-12 && fabs(dx[i]) < 1e-12);
+    }
+}
+
 /* A uniform distribution costs log(n) per token. */
 static void test_loss_uniform(void **state)
 {
-    quire_f64_loss o = { 40, 6, 11, 40, w, x, targets, logits, inv };
+    quire_f64_loss o = { 40, 6, 11, 40, w, x, targets, logits, inv, NULL };
 
     (void)state;
     memset(w, 0, sizeof(w));
@@ -544,6 +587,7 @@ int main(void)
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_attention_blocks),
         cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_loss_taught),
         cmocka_unit_test(test_loss_uniform),
         cmocka_unit_test(test_rows_bits),
         cmocka_unit_test(test_exp),

@@ -335,6 +335,58 @@ static void test_resume_bits(void **state)
 }
 
 /* The child saves after each step and says so, until it is killed. */
+/* A student that starts from its teacher's weights, stopped and resumed: the bits of one run. */
+static void test_taught_bits(void **state)
+{
+    quire_train_plan teacher = small_plan("mha"), plan = small_plan("fusedkv-lite");
+    quire_train_report report;
+    run of_teacher, whole, half, rest;
+
+    (void)state;
+    run_open(&of_teacher, &teacher);
+    (void)run_steps(&of_teacher, 20);
+    plan.teacher =
+        (quire_train_teacher){ &teacher.shape, quire_trainer_parameters(of_teacher.trainer), 0.7 };
+    plan.start_identity = 5;
+    run_open(&whole, &plan);
+    run_open(&half, &plan);
+    report = run_steps(&whole, 1);
+    assert_true(report.divergence > 0.05);
+    (void)run_steps(&whole, 6);
+    (void)run_steps(&half, 3);
+    assert_int_equal(quire_trainer_save(half.trainer, &half.packer, path, NULL), QUIRE_OK);
+    plan.n_threads = 1;
+    run_open(&rest, &plan);
+    assert_int_equal(quire_trainer_load(rest.trainer, &rest.packer, path, NULL), QUIRE_OK);
+    (void)run_steps(&rest, 4);
+    assert_memory_equal(quire_trainer_parameters(rest.trainer),
+                        quire_trainer_parameters(whole.trainer), parameters_bytes(&whole));
+    /* The teacher's predictions are learned. */
+    report = run_steps(&whole, 33);
+    assert_true(report.divergence < 0.3);
+    quire_trainer_destroy(whole.trainer);
+    quire_trainer_destroy(half.trainer);
+    quire_trainer_destroy(rest.trainer);
+    quire_trainer_destroy(of_teacher.trainer);
+}
+
+/* First weights that are given are those of the first step. */
+static void test_start(void **state)
+{
+    quire_train_plan plan = small_plan("mha");
+    run first, second;
+
+    (void)state;
+    run_open(&first, &plan);
+    (void)run_steps(&first, 10);
+    plan.start = quire_trainer_parameters(first.trainer);
+    run_open(&second, &plan);
+    assert_memory_equal(plan.start, quire_trainer_parameters(second.trainer),
+                        parameters_bytes(&first));
+    quire_trainer_destroy(first.trainer);
+    quire_trainer_destroy(second.trainer);
+}
+
 static void child_run(const quire_train_plan *plan, int said)
 {
     run r;
@@ -441,9 +493,11 @@ static void test_foreign(void **state)
     (void)state;
     run_open(&r, &plan);
     assert_int_equal(quire_trainer_save(r.trainer, &r.packer, path, NULL), QUIRE_OK);
-    for (uint32_t i = 0; i < 6; i++) {
-        static const char *const parts[] = { "tokenizer",    "model (sizes", "batch",
-                                             "weight decay", "seed",         "documents" };
+    for (uint32_t i = 0; i < 8; i++) {
+        static const char *const parts[] = { "tokenizer",  "model (sizes",
+                                             "batch",      "weight decay",
+                                             "seed",       "documents",
+                                             "start from", "share of distillation" };
         quire_train_plan changed = plan;
 
         changed.tokenizer_identity += i == 0;
@@ -452,6 +506,9 @@ static void test_foreign(void **state)
         changed.decay += i == 3 ? 0.1 : 0;
         changed.seed += i == 4;
         changed.data_identity += i == 5;
+        changed.start_identity += i == 6;
+        changed.teacher = (quire_train_teacher){ &plan.shape, quire_trainer_parameters(r.trainer),
+                                                 i == 7 ? 0.5 : 0 };
         run_open(&other, &changed);
         refuse_load(&other, QUIRE_INVAL, parts[i]);
         quire_trainer_destroy(other.trainer);
@@ -653,7 +710,8 @@ int main(void)
         cmocka_unit_test(test_save_fails), cmocka_unit_test(test_diverges),
         cmocka_unit_test(test_not_finite), cmocka_unit_test(test_no_data),
         cmocka_unit_test(test_schedule),   cmocka_unit_test(test_refused_plans),
-        cmocka_unit_test(test_rate),       cmocka_unit_test(test_long_questions),
+        cmocka_unit_test(test_rate),       cmocka_unit_test(test_taught_bits),
+        cmocka_unit_test(test_start),      cmocka_unit_test(test_long_questions),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

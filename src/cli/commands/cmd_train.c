@@ -6,6 +6,7 @@
 #include "cli/settings/args.h"
 #include "cli/settings/settings.h"
 #include "cli/training/train_export.h"
+#include "cli/training/train_from.h"
 #include "cli/training/train_tokens.h"
 
 #include "base/check.h"
@@ -18,6 +19,7 @@
 #include <string.h>
 
 #define HELD_TASKS 64u /* tasks of a validation without text */
+#define DISTILL    0.5 /* share of the divergence when a model is cut */
 
 typedef struct train_args {
     quire_common_args common; /* threads, json */
@@ -27,6 +29,10 @@ typedef struct train_args {
     const char *out;
     const char *scheme;
     const char *tokenizer;
+    const char *from;
+    bool has_scheme, has_tokenizer, has_distill;
+    bool has_sizes; /* one of those that --from brings along */
+    double distill;
     int64_t n_layer, d_model, n_head, n_kv_head, d_head, d_ff;
     double rope_base;
     bool no_qk_norm, is_untied;
@@ -46,6 +52,7 @@ static const char *const gate_forms[] = { "half", "full", "heads", NULL };
 
 /* clang-format off */
 #define AT(field) .offset = offsetof(train_args, field)
+#define AT_SIZE(field) AT(field), .seen_offset = offsetof(train_args, has_sizes)
 static const quire_opt options[] = {
     { .names = { "--config" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .is_flag_only = true,
       AT(config), .help = "YAML file with settings: n_layer: 8 is --n-layer 8" },
@@ -59,31 +66,40 @@ static const quire_opt options[] = {
     { .names = { "--type" }, .type = QUIRE_OPT_CHOICE, .choices = types, .initial = "f32", AT(type),
       .help = "numbers of the file's matrices" },
     { .names = { "--scheme" }, .type = QUIRE_OPT_TEXT, .unit = "NAME", .initial = "fusedkv-lite",
-      AT(scheme), .section = "model",
+      AT(scheme), .seen_offset = offsetof(train_args, has_scheme), .section = "model",
       .help = "which layers share K and V: mha, gqa, mqa, cla2, yoco, fusedkv, fusedkv-lite, "
               "fusedkv-lite-learnable" },
+    { .names = { "--from" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .initial_text = "none",
+      AT(from), .help = "GGUF file of a model to start from, which gives the sizes, the tokenizer "
+                        "and, without --scheme, the scheme" },
+    { .names = { "--distill" }, .type = QUIRE_OPT_REAL, .unit = "SHARE", .min = 0, .max = 1,
+      .initial_text = "0.5 with --from and --scheme, else 0", AT(distill),
+      .seen_offset = offsetof(train_args, has_distill),
+      .help = "share of the divergence from the predictions of --from's model in what is "
+              "minimised; the rest is the loss" },
     { .names = { "--n-layer" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
-      .max = QUIRE_TRAIN_LAYERS_MAX, .initial = "8", AT(n_layer), .help = "layers" },
+      .max = QUIRE_TRAIN_LAYERS_MAX, .initial = "8", AT_SIZE(n_layer), .help = "layers" },
     { .names = { "--d-model" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
-      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "128", AT(d_model), .help = "width" },
+      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "128", AT_SIZE(d_model), .help = "width" },
     { .names = { "--n-head" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
-      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "4", AT(n_head), .help = "heads" },
+      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "4", AT_SIZE(n_head), .help = "heads" },
     { .names = { "--n-kv-head" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
-      .max = QUIRE_TRAIN_SIZE_MAX, .initial_text = "as many as heads", AT(n_kv_head),
+      .max = QUIRE_TRAIN_SIZE_MAX, .initial_text = "as many as heads", AT_SIZE(n_kv_head),
       .help = "KV heads" },
     { .names = { "--d-head" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 2,
-      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "32", AT(d_head), .help = "size of a head" },
+      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "32", AT_SIZE(d_head), .help = "size of a head" },
     { .names = { "--d-ff" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
-      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "352", AT(d_ff), .help = "width of feed-forward" },
+      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "352", AT_SIZE(d_ff),
+      .help = "width of feed-forward" },
     { .names = { "--rope-base" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 2, .max = 1e9,
-      .initial = "10000", AT(rope_base), .help = "base of the rotary embedding" },
-    { .names = { "--no-qk-norm" }, .type = QUIRE_OPT_FLAG, AT(no_qk_norm),
+      .initial = "10000", AT_SIZE(rope_base), .help = "base of the rotary embedding" },
+    { .names = { "--no-qk-norm" }, .type = QUIRE_OPT_FLAG, AT_SIZE(no_qk_norm),
       .help = "no norms of query and key heads" },
-    { .names = { "--untied" }, .type = QUIRE_OPT_FLAG, AT(is_untied),
+    { .names = { "--untied" }, .type = QUIRE_OPT_FLAG, AT_SIZE(is_untied),
       .help = "output weights of their own, not those of the embedding" },
     { .names = { "--gates" }, .type = QUIRE_OPT_CHOICE, .choices = gate_forms, .initial = "half",
-      AT(gate_form), .help = "numbers in a gate: one for both halves of a head, for a head, or for "
-                             "each head" },
+      AT_SIZE(gate_form),
+      .help = "numbers in a gate: one for both halves of a head, for a head, or for each head" },
     { .names = { "-c", "--ctx" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 8, .max = 8192,
       .initial = "512", AT(n_tokens), .section = "training",
       .help = "context: tokens of a row, into which documents are packed" },
@@ -111,7 +127,7 @@ static const quire_opt options[] = {
       .initial = "1", AT(seed), .help = "seed of first weights and tasks" },
     QUIRE_ROW_THREADS,
     { .names = { "--tokenizer" }, .type = QUIRE_OPT_TEXT, .unit = "NAME", .initial = "bytes",
-      .section = "data", AT(tokenizer),
+      .section = "data", AT(tokenizer), .seen_offset = offsetof(train_args, has_tokenizer),
       .help = "bytes; bpe:N, a vocabulary of N tokens that is learned from the text; or the "
               "tokenizer of a GGUF file" },
     { .names = { "--doc-bytes" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",
@@ -146,6 +162,8 @@ static const quire_opt options[] = {
 typedef struct train_run {
     const train_args *args;
     quire_train_plan plan;
+    quire_train_from from; /* without --from all zeros */
+    float *start;          /* first weights; NULL: random ones */
     quire_train_tokens tokens;
     quire_text_docs_options docs_options;
     quire_trainer *trainer;
@@ -212,7 +230,8 @@ static int set_up_data(train_run *r, quire_error *err)
                                     .n_tasks = HELD_TASKS,
                                     .seed = (uint64_t)a->seed };
     QUIRE_TRY(tasks_of(a->tasks, &o->tasks, err));
-    QUIRE_TRY(quire_train_tokens_open(&r->tokens, a->tokenizer, a->checkpoint, o, err));
+    QUIRE_TRY(quire_train_tokens_open(&r->tokens, a->from != NULL ? a->from : a->tokenizer,
+                                      a->checkpoint, o, err));
     o->tokenizer = &r->tokens.by;
     return QUIRE_OK;
 }
@@ -228,23 +247,54 @@ static int open_data(train_run *r, quire_error *err)
     return quire_text_docs_open(&r->held, &o, err);
 }
 
+/* The model by its options. */
+static int start_fresh(train_run *r, quire_error *err)
+{
+    const train_args *a = r->args;
+
+    r->plan.shape = (quire_train_shape){
+        .n_vocab = r->tokens.by.n_vocab,
+        .n_layer = (uint32_t)a->n_layer,
+        .d_model = (uint32_t)a->d_model,
+        .n_head = (uint32_t)a->n_head,
+        .n_kv_head = (uint32_t)(a->n_kv_head > 0 ? a->n_kv_head : a->n_head),
+        .d_head = (uint32_t)a->d_head,
+        .d_ff = (uint32_t)a->d_ff,
+        .rope_base = a->rope_base,
+        .norm_epsilon = 1e-5,
+        .has_qk_norm = !a->no_qk_norm,
+        .is_tied = !a->is_untied,
+        .gate_form = (quire_gate_form)a->gate_form,
+    };
+    return quire_train_scheme_set(&r->plan.shape, a->scheme, err);
+}
+
+/* The file's model, cut by the scheme, with the file's model as it was for its teacher. */
+static int start_from(train_run *r, quire_error *err)
+{
+    const train_args *a = r->args;
+    quire_train_plan *p = &r->plan;
+
+    QUIRE_TRY(quire_train_from_open(&r->from, a->from, err));
+    p->shape = r->from.shape;
+    if (a->has_scheme) {
+        QUIRE_TRY(quire_train_scheme_set(&p->shape, a->scheme, err));
+    }
+    QUIRE_TRY(quire_train_from_start(&r->from, &p->shape, p->seed, &r->start, err));
+    p->start = r->start;
+    p->start_identity = r->from.identity;
+    p->teacher = (quire_train_teacher){ &r->from.shape, r->from.parameters,
+                                        a->has_distill  ? a->distill
+                                        : a->has_scheme ? DISTILL
+                                                        : 0 };
+    return QUIRE_OK;
+}
+
 static int make_plan(train_run *r, quire_error *err)
 {
     const train_args *a = r->args;
 
     r->plan = (quire_train_plan){
-        .shape = { .n_vocab = r->tokens.by.n_vocab,
-                   .n_layer = (uint32_t)a->n_layer,
-                   .d_model = (uint32_t)a->d_model,
-                   .n_head = (uint32_t)a->n_head,
-                   .n_kv_head = (uint32_t)(a->n_kv_head > 0 ? a->n_kv_head : a->n_head),
-                   .d_head = (uint32_t)a->d_head,
-                   .d_ff = (uint32_t)a->d_ff,
-                   .rope_base = a->rope_base,
-                   .norm_epsilon = 1e-5,
-                   .has_qk_norm = !a->no_qk_norm,
-                   .is_tied = !a->is_untied,
-                   .gate_form = (quire_gate_form)a->gate_form },
         .n_rows = (uint32_t)a->n_rows,
         .n_tokens = (uint32_t)a->n_tokens,
         .n_accumulate = (uint32_t)a->n_accumulate,
@@ -263,7 +313,7 @@ static int make_plan(train_run *r, quire_error *err)
         .data_identity = quire_text_docs_identity(&r->docs_options),
         .tokenizer_identity = r->tokens.by.identity,
     };
-    return quire_train_scheme_set(&r->plan.shape, a->scheme, err);
+    return a->from != NULL ? start_from(r, err) : start_fresh(r, err);
 }
 
 static int resume(train_run *r, quire_error *err)
@@ -291,15 +341,23 @@ static void report_step(train_run *r, const quire_train_report *s)
     double left_s = rate > 0 ? (double)(r->plan.n_steps - s->step) * per_step / rate : 0;
 
     if (r->args->common.is_json) {
-        (void)quire_stdout_json_line(json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "step",
-                                               (json_int_t)s->step, "loss", s->loss,
-                                               "gradient_norm", s->gradient_norm, "rate", s->rate,
-                                               "tokens", (json_int_t)s->n_tokens, "tokens_per_s",
-                                               rate, "product_share", share, "left_s", left_s));
+        json_t *line =
+            json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f, s:f}", "step", (json_int_t)s->step,
+                      "loss", s->loss, "gradient_norm", s->gradient_norm, "rate", s->rate, "tokens",
+                      (json_int_t)s->n_tokens, "tokens_per_s", rate, "product_share", share,
+                      "left_s", left_s);
+
+        if (r->plan.teacher.share > 0) {
+            (void)json_object_set_new(line, "divergence", json_real(s->divergence));
+        }
+        (void)quire_stdout_json_line(line);
     } else {
-        printf("step %llu of %llu   loss %.4f   %.0f tokens/s   %.0f %% of sgemm   %.0f s left\n",
-               (unsigned long long)s->step, (unsigned long long)r->plan.n_steps, s->loss, rate,
-               100 * share, left_s);
+        printf("step %llu of %llu   loss %.4f", (unsigned long long)s->step,
+               (unsigned long long)r->plan.n_steps, s->loss);
+        if (r->plan.teacher.share > 0) {
+            printf("   divergence %.4f", s->divergence);
+        }
+        printf("   %.0f tokens/s   %.0f %% of sgemm   %.0f s left\n", rate, 100 * share, left_s);
         (void)fflush(stdout);
     }
 }
@@ -372,7 +430,8 @@ static int write_model(const train_run *r, quire_error *err)
                                        .layout = quire_trainer_layout(r->trainer),
                                        .parameters = quire_trainer_parameters(r->trainer),
                                        .vocab = r->tokens.vocab,
-                                       .n_ctx = r->plan.n_tokens,
+                                       .n_ctx = r->plan.n_tokens > r->from.n_ctx ? r->plan.n_tokens
+                                                                                 : r->from.n_ctx,
                                        .type = (quire_gguf_out_type)r->args->type };
 
     return r->args->out != NULL ? quire_train_export_write(&model, r->args->out, err) : QUIRE_OK;
@@ -417,8 +476,28 @@ static int run(void *opaque)
     quire_text_docs_close(r.docs);
     quire_text_docs_close(r.held);
     quire_train_tokens_close(&r.tokens);
+    quire_train_from_close(&r.from);
+    free(r.start);
     quire_settings_fini(&args->settings);
     return exit_status;
+}
+
+/* Options that the file of --from answers, or that need it. */
+static int check(const void *opaque, quire_error *err)
+{
+    const train_args *a = opaque;
+
+    if (a->from == NULL && a->has_distill) {
+        return quire_error_set(err, QUIRE_INVAL, "--distill needs --from, the model to learn from");
+    }
+    if (a->from != NULL && (a->has_sizes || a->has_tokenizer)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--from brings the model's sizes, norms and tokenizer along: leave "
+                               "out %s",
+                               a->has_tokenizer ? "--tokenizer"
+                                                : "--n-layer to --untied, and --gates");
+    }
+    return QUIRE_OK;
 }
 
 static int parse(int argc, char *const *argv, void *opaque, quire_error *err)
@@ -443,5 +522,6 @@ const quire_command quire_command_train = {
     .args_bytes = sizeof(train_args),
     .has_settings = true,
     .parse = parse,
+    .check = check,
     .run = run,
 };

@@ -1,0 +1,169 @@
+/* pretrained.c - see pretrained.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/pretrained.h"
+
+#include "base/check.h"
+#include "model/gguf_file.h"
+
+#include <errno.h>
+#include <ggml.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct quire_pretrained {
+    quire_gguf *file;
+    quire_model_desc desc;
+};
+
+static int rope_check(const quire_pretrained *p, quire_error *err)
+{
+    const quire_rope *rope = &p->desc.rope;
+
+    if (rope->scaling != QUIRE_ROPE_SCALING_NONE || rope->attn_factor != 1.0f) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s: training has no scaling of the rotary embedding "
+                               "(rope.scaling.*)",
+                               quire_gguf_path(p->file));
+    }
+    return QUIRE_OK;
+}
+
+int quire_pretrained_open(quire_pretrained **out, const char *path, quire_error *err)
+{
+    quire_pretrained *p = calloc(1, sizeof(*p));
+    int rc;
+
+    if (p == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    rc = quire_gguf_open(&p->file, path, err);
+    if (rc == QUIRE_OK) {
+        rc = quire_gguf_describe(p->file, &p->desc, err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = rope_check(p, err);
+    }
+    if (rc < 0) {
+        quire_pretrained_close(p);
+        return rc;
+    }
+    *out = p;
+    return QUIRE_OK;
+}
+
+void quire_pretrained_close(quire_pretrained *p)
+{
+    if (p != NULL) {
+        quire_gguf_close(p->file);
+        free(p);
+    }
+}
+
+const quire_model_desc *quire_pretrained_desc(const quire_pretrained *p)
+{
+    return &p->desc;
+}
+
+const char *quire_pretrained_name(const quire_pretrained *p, uint32_t index)
+{
+    const struct gguf_context *g = quire_gguf_context(p->file);
+
+    return (int64_t)index < gguf_get_n_tensors(g) ? gguf_get_tensor_name(g, index) : NULL;
+}
+
+uint64_t quire_pretrained_size(const quire_pretrained *p, const char *name)
+{
+    const struct ggml_tensor *t = ggml_get_tensor(quire_gguf_meta(p->file), name);
+
+    return t != NULL ? (uint64_t)ggml_nelements(t) : 0;
+}
+
+/* Read the bytes of a tensor and turn them into f32. bytes: room for them. */
+static int read_rows(const quire_pretrained *p, const struct ggml_tensor *t, void *bytes,
+                     float *out, quire_error *err)
+{
+    const struct ggml_type_traits *traits = ggml_get_type_traits(t->type);
+    const char *path = quire_gguf_path(p->file);
+    size_t n_bytes = ggml_nbytes(t);
+    FILE *f = fopen(path, "rb");
+    bool is_read;
+
+    errno = 0;
+    is_read = f != NULL &&
+              fseeko(f, (off_t)quire_gguf_tensor_offset(p->file, t->name), SEEK_SET) == 0 &&
+              fread(bytes, 1, n_bytes, f) == n_bytes;
+    if (f != NULL) {
+        (void)fclose(f);
+    }
+    if (!is_read) {
+        return quire_error_set_errno(err, errno != 0 ? errno : EIO, "cannot read %s of %s", t->name,
+                                     path);
+    }
+    if (t->type == GGML_TYPE_F32) {
+        memcpy(out, bytes, n_bytes);
+    } else {
+        traits->to_float(bytes, out, ggml_nelements(t));
+    }
+    return QUIRE_OK;
+}
+
+/* Rows 2 i and 2 i + 1 of each head become rows i and i + d/2. */
+static int unpair_rows(const quire_pretrained *p, const struct ggml_tensor *t, float *rows,
+                       quire_error *err)
+{
+    size_t width = (size_t)t->ne[0], d = p->desc.d_k, n_heads = (size_t)t->ne[1] / d;
+    float *head = malloc(d * width * sizeof(*head));
+
+    if (head == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    }
+    for (size_t h = 0; h < n_heads; h++) {
+        float *at = rows + h * d * width;
+
+        memcpy(head, at, d * width * sizeof(*head));
+        for (size_t i = 0; i < d; i++) {
+            size_t to = i / 2 + (i % 2) * d / 2;
+
+            memcpy(at + to * width, head + i * width, width * sizeof(*head));
+        }
+    }
+    free(head);
+    return QUIRE_OK;
+}
+
+static bool ends_with(const char *name, const char *ending)
+{
+    size_t n = strlen(name), m = strlen(ending);
+
+    return n >= m && strcmp(name + n - m, ending) == 0;
+}
+
+int quire_pretrained_read(const quire_pretrained *p, const char *name, uint64_t n, float *out,
+                          quire_error *err)
+{
+    const struct ggml_tensor *t = ggml_get_tensor(quire_gguf_meta(p->file), name);
+    void *bytes;
+    int rc;
+
+    if (t == NULL || quire_pretrained_size(p, name) != n) {
+        return quire_error_set(err, QUIRE_INVAL, "%s: no tensor %s of %llu numbers",
+                               quire_gguf_path(p->file), name, (unsigned long long)n);
+    }
+    if (t->type != GGML_TYPE_F32 && ggml_get_type_traits(t->type)->to_float == NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP, "%s: %s has the type %s, which has no f32",
+                               quire_gguf_path(p->file), name, ggml_type_name(t->type));
+    }
+    bytes = malloc(ggml_nbytes(t));
+    if (bytes == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "%s: out of memory", name);
+    }
+    rc = read_rows(p, t, bytes, out, err);
+    free(bytes);
+    if (rc == QUIRE_OK && p->desc.rope.type == QUIRE_ROPE_NORMAL &&
+        (ends_with(name, "attn_q.weight") || ends_with(name, "attn_k.weight"))) {
+        rc = unpair_rows(p, t, out, err);
+    }
+    return rc;
+}

@@ -80,17 +80,32 @@ static const char *write_config(const char *gates)
     return program_file("gates.yaml", text, (size_t)n);
 }
 
-/* A rate of 0 writes the model that was read: llama's with neighbours as pairs, and one of Quire's
- * with gates of each form. */
+static const char *fables(void)
+{
+    static char text[1 << 16];
+    FILE *f = fopen(program_data("fables.txt"), "rb");
+
+    assert_non_null(f);
+    text[fread(text, 1, sizeof(text) - 1, f)] = '\0';
+    assert_int_equal(fclose(f), 0);
+    return text;
+}
+
+/* A rate of 0 writes the model that was read: llama's with neighbours as pairs, also for libllama,
+ * and one of Quire's with gates of each form. */
 static void test_same(void **state)
 {
     const char *stories = stories_path();
     static const char *const forms[] = { "half", "full", "heads" };
     program_result result = train("same", stories, NULL, NULL, "0", "1");
+    double ours;
 
     (void)state;
     program_free(&result);
-    assert_true(fabs(perplexity(file_of("same", ".gguf")) / perplexity(stories) - 1) < 1e-4);
+    ours = perplexity(file_of("same", ".gguf"));
+    assert_true(fabs(ours / perplexity(stories) - 1) < 1e-4);
+    assert_true(fabs(ours / fixture_peer_perplexity(file_of("same", ".gguf"), fables(), 64, 12) -
+                     1) < 1e-4);
     remove_run("same");
     for (size_t i = 0; i < 3; i++) {
         result = program_expect(0, PROGRAM("train", write_config(forms[i])));

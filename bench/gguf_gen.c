@@ -225,6 +225,10 @@ static void plan_layer(plan *p, uint32_t layer)
         plan_add(p, layer_name(name, layer, "attn_k.weight"), FILL_MATRIX, o->n_embd, kv_rows);
         plan_add(p, layer_name(name, layer, "attn_v.weight"), FILL_MATRIX, o->n_embd, kv_rows);
     }
+    if (is_stored && layer > 0 && o->has_mixes) {
+        plan_add(p, layer_name(name, layer, "attn_k_mix"), FILL_GATE, 2, 0);
+        plan_add(p, layer_name(name, layer, "attn_v_mix"), FILL_GATE, 2, 0);
+    }
     plan_gates(p, layer, true);
     plan_gates(p, layer, false);
     if (o->has_qkv_bias) {

@@ -59,6 +59,7 @@ typedef struct gguf_gen_opts {
     char scheme[32];
     int32_t k_sources[GGUF_GEN_LAYERS_MAX][2]; /* layers; -1 = none */
     int32_t v_sources[GGUF_GEN_LAYERS_MAX][2];
+    bool has_mixes;  /* layers that store, above layer 0, add layer 0's K and V to theirs */
     uint32_t window; /* of the scheme yoco: positions that layers below the middle one see */
     int32_t windows[GGUF_GEN_LAYERS_MAX]; /* by layer; 0 = all positions */
 } gguf_gen_opts;

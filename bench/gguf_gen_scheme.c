@@ -19,6 +19,7 @@ typedef enum scheme_reads {
     READS_OWN, /* there are none */
     READS_BELOW,
     READS_MIDDLE,
+    READS_MIDDLE_MIXED, /* of layers that store the sum of layer 0 and their own */
     READS_FUSED,
     READS_SPLIT
 } scheme_reads;
@@ -37,6 +38,7 @@ static const struct {
     { "fusedkv", HEADS_OF_SHAPE, READS_FUSED, true },
     { "fusedkv-lite", HEADS_OF_SHAPE, READS_SPLIT, false },
     { "fusedkv-lite-learnable", HEADS_OF_SHAPE, READS_SPLIT, true },
+    { "yoco++", HEADS_OF_SHAPE, READS_MIDDLE_MIXED, false },
 };
 #define N_SCHEMES (sizeof(schemes) / sizeof(schemes[0]))
 
@@ -88,8 +90,9 @@ int gguf_gen_scheme_apply(gguf_gen_opts *opts, const char *name, quire_error *er
                                "a scheme takes shapes without biases, of at most %u layers",
                                GGUF_GEN_LAYERS_MAX);
     }
-    if (opts->window != 0 && schemes[i].reads != READS_MIDDLE) {
-        return quire_error_set(err, QUIRE_INVAL, "a window belongs to the scheme yoco");
+    if (opts->window != 0 && schemes[i].reads != READS_MIDDLE &&
+        schemes[i].reads != READS_MIDDLE_MIXED) {
+        return quire_error_set(err, QUIRE_INVAL, "a window belongs to the schemes yoco and yoco++");
     }
     (void)snprintf(opts->arch, sizeof(opts->arch), "quire");
     (void)snprintf(opts->scheme, sizeof(opts->scheme), "%s", name);
@@ -97,6 +100,7 @@ int gguf_gen_scheme_apply(gguf_gen_opts *opts, const char *name, quire_error *er
         opts->n_kv_head = schemes[i].heads == HEADS_ALL ? opts->n_head : 1;
     }
     opts->has_map = true;
+    opts->has_mixes = schemes[i].reads == READS_MIDDLE_MIXED;
     opts->gates = schemes[i].has_gates ? GGUF_GEN_GATES_HALF : GGUF_GEN_GATES_NONE;
     map_fill(opts, schemes[i].reads);
     for (uint32_t l = 0; l + 1 < (opts->n_layer + 1) / 2; l++) {

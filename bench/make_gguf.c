@@ -185,7 +185,7 @@ int main(int argc, char **argv)
         }
     }
     if (opts.window != 0 && scheme == NULL) {
-        (void)fprintf(stderr, "make_gguf: --window needs --scheme yoco\n");
+        (void)fprintf(stderr, "make_gguf: --window needs --scheme yoco or yoco++\n");
         return 2;
     }
     if ((scheme != NULL && gguf_gen_scheme_apply(&opts, scheme, &err) != QUIRE_OK) ||

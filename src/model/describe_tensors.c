@@ -35,6 +35,7 @@ typedef enum dim {
     DIM_HEAD,
     DIM_VOCAB,
     DIM_ROPE,
+    DIM_MIX, /* factors of layer 0 and of the own layer */
     DIM_GATE /* a gate's tensor is checked by describe_kv_map.c */
 } dim;
 
@@ -79,6 +80,8 @@ static const row table[] = {
     { "attn_k_norm.weight", QWEN3, STORED_LAYER, REQUIRED, DIM_HEAD, DIM_ONE },
     { "attn_q_norm.weight", QUIRE, LAYER, NORM, DIM_HEAD, DIM_ONE },
     { "attn_k_norm.weight", QUIRE, STORED_LAYER, NORM, DIM_HEAD, DIM_ONE },
+    { "attn_k_mix", QUIRE, STORED_LAYER, OPTIONAL, DIM_MIX, DIM_ONE },
+    { "attn_v_mix", QUIRE, STORED_LAYER, OPTIONAL, DIM_MIX, DIM_ONE },
     { "attn_k_gate.0", QUIRE, LAYER, OPTIONAL, DIM_GATE, DIM_ONE },
     { "attn_k_gate.1", QUIRE, LAYER, OPTIONAL, DIM_GATE, DIM_ONE },
     { "attn_v_gate.0", QUIRE, LAYER, OPTIONAL, DIM_GATE, DIM_ONE },
@@ -114,6 +117,8 @@ static int64_t dim_size(const quire_model_desc *desc, dim which)
         return desc->n_vocab;
     case DIM_ROPE:
         return desc->rope.n_dims / 2;
+    case DIM_MIX:
+        return 2;
     case DIM_GATE:
     case DIM_ONE:
         break;
@@ -198,6 +203,21 @@ static int tensor_check(const quire_gguf *file, const quire_model_desc *desc, co
         return quire_error_set(err, QUIRE_UNSUPP, "%s: tensor %s is of type %s; supported here: %s",
                                quire_gguf_path(file), t->name, ggml_type_name(t->type),
                                is_vector ? "f32" : "f32, f16, bf16 and quantised types");
+    }
+    return QUIRE_OK;
+}
+
+/* Layer 0 has no layer below to mix with. */
+static int mix_check(const quire_gguf *file, const row *r, const struct ggml_tensor *t,
+                     quire_error *err)
+{
+    const char *rest = t->name;
+
+    if (r->columns == DIM_MIX && layer_of(t->name, &rest) == 0) {
+        return quire_error_set(err, QUIRE_CORRUPT,
+                               "%s: tensor %s mixes layer 0 with itself; layers above it may have "
+                               "such a tensor",
+                               quire_gguf_path(file), t->name);
     }
     return QUIRE_OK;
 }
@@ -351,6 +371,7 @@ int quire_describe_tensors(const quire_gguf *file, quire_model_desc *desc, quire
             return stray_error(file, desc, t->name, err);
         }
         QUIRE_TRY(unstored_check(file, desc, &table[i], t, err));
+        QUIRE_TRY(mix_check(file, &table[i], t, err));
         if (table[i].columns == DIM_GATE) {
             QUIRE_TRY(gate_check(file, desc, &table[i], t, err));
         } else {

@@ -9,7 +9,7 @@
 #include "model/backend.h"
 #include "model/linear.h"
 
-#define NODES_PER_LAYER 48u
+#define NODES_PER_LAYER 58u
 #define NODES_FIXED     32u
 
 typedef struct graph_build {
@@ -22,6 +22,9 @@ typedef struct graph_build {
     /* Of the rows of the layer at hand. */
     uint32_t n_rows;
     struct ggml_tensor *positions;
+    /* Layer 0's, for layers that store a sum. */
+    struct ggml_tensor *k_first;
+    struct ggml_tensor *v_first;
 } graph_build;
 
 /* ---- the ops ---- */
@@ -195,6 +198,20 @@ static struct ggml_tensor *gated(const graph_build *b, struct ggml_tensor *q,
     return ggml_reshape_3d(ctx, ggml_mul(ctx, y, gate), d, n_head, n_rows);
 }
 
+/* K or V of a layer that stores a sum: mix[0] * first + mix[1] * own. */
+static struct ggml_tensor *mixed(const graph_build *b, struct ggml_tensor *own,
+                                 struct ggml_tensor *first, struct ggml_tensor *mix)
+{
+    struct ggml_context *ctx = b->graph->ctx;
+
+    if (mix == NULL) {
+        return own;
+    }
+    first = ggml_mul(ctx, first, ggml_view_1d(ctx, mix, 1, 0));
+    own = ggml_mul(ctx, own, ggml_view_1d(ctx, mix, 1, sizeof(float)));
+    return ggml_add(ctx, own, first);
+}
+
 /* The inputs of a layer's attention. */
 typedef struct attention_inputs {
     struct ggml_tensor *q[QUIRE_ATTN_SOURCES_MAX]; /* gates included */
@@ -230,7 +247,7 @@ static void exit_early(graph_build *b, attention_inputs *in)
 }
 
 /* Compute Q, K and V of a layer and store K and V. */
-static attention_inputs attention_begin(const graph_build *b, struct ggml_tensor *x, uint32_t il,
+static attention_inputs attention_begin(graph_build *b, struct ggml_tensor *x, uint32_t il,
                                         bool is_append_only)
 {
     const quire_layer_weights *l = &b->weights->layers[il];
@@ -239,8 +256,16 @@ static attention_inputs attention_begin(const graph_build *b, struct ggml_tensor
     const bool has_q = pairs_qk || !is_append_only;
     const bool is_joint = l->qkv != NULL && l->bq == NULL && l->bk == NULL && l->bv == NULL &&
                           l->q_norm == NULL && l->k_norm == NULL && has_q && map->k_gates == 0;
-    const layer_rows rows = is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, has_q);
-    attention_inputs in = { .k = pairs_qk ? rows.k : NULL };
+    layer_rows rows = is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, has_q);
+    attention_inputs in = { 0 };
+
+    if (il == 0) {
+        b->k_first = rows.k;
+        b->v_first = rows.v;
+    }
+    rows.k = mixed(b, rows.k, b->k_first, l->k_mix);
+    rows.v = mixed(b, rows.v, b->v_first, l->v_mix);
+    in.k = pairs_qk ? rows.k : NULL;
 
     for (uint32_t i = 0; has_q && i < map->n_k; i++) {
         in.q[i] = gated(b, rows.q, l->k_gate[i]);

@@ -227,6 +227,8 @@ static void want_layer(weight_load *load, uint32_t il)
         { "attn_q_norm.weight", &l->q_norm, desc->d_k, 1, USE_VECTOR, qk_norm },
         { "attn_k_norm.weight", &l->k_norm, desc->d_k, 1, USE_VECTOR,
           kv == NEED_NOT ? NEED_NOT : qk_norm },
+        { "attn_k_mix", &l->k_mix, 2, 1, USE_VECTOR, NEED_IF_THERE },
+        { "attn_v_mix", &l->v_mix, 2, 1, USE_VECTOR, NEED_IF_THERE },
         { "ffn_norm.weight", &l->ffn_norm, n_embd, 1, USE_VECTOR, NEED_ALWAYS },
         { "ffn_gate.weight", &l->gate, n_embd, n_ff, USE_PRODUCT, NEED_ALWAYS },
         { "ffn_gate.bias", &l->gate_b, n_ff, 1, USE_VECTOR, bias },

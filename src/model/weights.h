@@ -33,6 +33,9 @@ typedef struct quire_layer_weights {
     /* Of the K and V that the layer reads, f32 [d / 2], [d] or [n_kv_head][d]. NULL: ones. */
     struct ggml_tensor *k_gate[QUIRE_ATTN_SOURCES_MAX];
     struct ggml_tensor *v_gate[QUIRE_ATTN_SOURCES_MAX];
+    /* f32 [2]: factors of layer 0's K or V and of the layer's own; their sum is stored. NULL: the
+     * own one alone. */
+    struct ggml_tensor *k_mix, *v_mix;
     struct ggml_tensor *ffn_norm;
     struct ggml_tensor *gate, *gate_b;
     struct ggml_tensor *up, *up_b;

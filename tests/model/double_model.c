@@ -155,6 +155,19 @@ static void attend(const model *m, uint32_t first, uint32_t token, const double 
     free(p);
 }
 
+/* What a layer stores may be the sum of layer 0's and its own. */
+static void mix(model *m, uint32_t layer, bool is_k)
+{
+    const struct ggml_tensor *factors = find(m, layer, is_k ? "attn_k_mix" : "attn_v_mix");
+    const size_t n = (size_t)m->n * m->o->n_kv_head * m->o->d_head;
+    const double *first = m->stored[0][is_k ? 0 : 1];
+    double *own = m->stored[layer][is_k ? 0 : 1];
+
+    for (size_t i = 0; factors != NULL && i < n; i++) {
+        own[i] = (double)values(factors)[0] * first[i] + (double)values(factors)[1] * own[i];
+    }
+}
+
 static void store(model *m, uint32_t layer, const double *x)
 {
     const gguf_gen_opts *o = m->o;
@@ -171,6 +184,8 @@ static void store(model *m, uint32_t layer, const double *x)
         heads_finish(m, find(m, layer, "attn_k_norm.weight"), t, o->n_kv_head, k);
         product(find(m, layer, "attn_v.weight"), h, m->stored[layer][1] + t * width);
     }
+    mix(m, layer, true);
+    mix(m, layer, false);
     free(h);
 }
 

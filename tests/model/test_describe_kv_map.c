@@ -70,6 +70,7 @@ static void schemes_are_described(void **state)
         { "fusedkv", 2, 1, 2, { 0, 1, -1, -1 }, 2, { 0, 1 }, { 0, 1 }, 3 },
         { "fusedkv-lite", 2, 1, 2, { 0, 1, -1, -1 }, 1, { 1, 0 }, { 0, 0 }, 0 },
         { "fusedkv-lite-learnable", 2, 1, 2, { 0, 1, -1, -1 }, 1, { 1, 0 }, { 0, 0 }, 1 },
+        { "yoco++", 2, 1, 2, { 0, 1, -1, -1 }, 1, { 1, 0 }, { 1, 0 }, 0 },
     };
 
     (void)state;
@@ -132,7 +133,7 @@ static void windows_are_described(void **state)
     assert_int_equal(desc->window[0], 70);
     assert_int_equal(desc->window[1], 0); /* what it stores, the upper half reads */
     assert_int_equal(gguf_gen_scheme_apply(&opts, "cla2", &err), QUIRE_INVAL);
-    assert_non_null(strstr(err.message, "the scheme yoco"));
+    assert_non_null(strstr(err.message, "the schemes yoco"));
 }
 
 static void gate_shapes(void **state)
@@ -262,6 +263,12 @@ static void damaged_tensors_are_named(void **state)
           "tensor blk.1.attn_q_norm.weight is missing" },
         { "cla2", "blk.2.attn_k_norm.weight", "blk.3.attn_k_norm.weight", 0, 0, 0, QUIRE_CORRUPT,
           "tensor blk.3.attn_k_norm.weight belongs to a layer that stores no K and V" },
+        { "yoco++", "blk.1.attn_k_mix", "blk.0.attn_k_mix", 0, 0, 0, QUIRE_CORRUPT,
+          "tensor blk.0.attn_k_mix mixes layer 0 with itself" },
+        { "yoco++", "blk.1.attn_v_mix", "blk.2.attn_v_mix", 0, 0, 0, QUIRE_CORRUPT,
+          "tensor blk.2.attn_v_mix belongs to a layer that stores no K and V" },
+        { "yoco++", "blk.1.attn_v_mix", NULL, GGML_TYPE_F32, 3, 1, QUIRE_CORRUPT,
+          "tensor blk.1.attn_v_mix has shape 3 x 1 x 1 x 1; expected 2 x 1" },
         { "gqa", "blk.2.attn_k_norm.weight", "blk.2.attn_k.bias", 0, 0, 0, QUIRE_UNSUPP,
           "blk.2.attn_k.bias has no place in a quire model" },
     };

@@ -290,7 +290,8 @@ typedef struct exit_case {
 
 static const exit_case exit_cases[] = { { "gqa", 5 },          { "cla2", 4 },
                                         { "yoco", 2 },         { "fusedkv", 2 },
-                                        { "fusedkv-lite", 2 }, { "fusedkv-lite-learnable", 2 } };
+                                        { "fusedkv-lite", 2 }, { "fusedkv-lite-learnable", 2 },
+                                        { "yoco++", 2 } };
 
 static uint64_t rows_of(const quire_runtime *runtime)
 {

@@ -1,5 +1,5 @@
-/* test_train_run.c - packing, checkpoints and runs: a run that was killed and resumed has the bits
- * of one that was not; damaged and foreign checkpoints; runs that diverge.
+/* test_train_run.c - checkpoints and runs: a run that was killed and resumed has the bits of one
+ * that was not; damaged and foreign checkpoints; teachers; runs that diverge.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "counting_docs.h"
 #include "seed.h"
 #include "train/trainer.h"
 
@@ -21,170 +22,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define VOCAB   12u
-#define DOC_MAX 40u
-
 static char dir[] = "/tmp/quire-train-XXXXXX";
 static char path[128];
-
-/* Documents made from their number: n, n+1, ... modulo VOCAB, lengths 1 to 40. */
-typedef struct counting {
-    uint64_t at;
-    uint64_t n_docs; /* 0: endless */
-    uint32_t n_given;
-    int32_t tokens[DOC_MAX];
-} counting;
-
-static int counting_next(void *ctx, quire_doc *out, quire_error *err)
-{
-    counting *c = ctx;
-
-    (void)err;
-    if (c->n_docs > 0 && c->at >= c->n_docs) {
-        return QUIRE_NOTFOUND;
-    }
-    *out = (quire_doc){ c->tokens, 1 + c->at * 7 % DOC_MAX, c->n_given };
-    for (size_t i = 0; i < out->n; i++) {
-        c->tokens[i] = (int32_t)((c->at + i) % VOCAB);
-    }
-    c->at++;
-    return QUIRE_OK;
-}
-
-static void counting_tell(void *ctx, uint64_t place[QUIRE_DOC_PLACE])
-{
-    memset(place, 0, QUIRE_DOC_PLACE * sizeof(*place));
-    place[0] = ((counting *)ctx)->at;
-}
-
-static int counting_seek(void *ctx, const uint64_t place[QUIRE_DOC_PLACE], quire_error *err)
-{
-    counting *c = ctx;
-
-    if (c->n_docs > 0 && place[0] > c->n_docs) {
-        return quire_error_set(err, QUIRE_INVAL, "no document %llu", (unsigned long long)place[0]);
-    }
-    c->at = place[0];
-    return QUIRE_OK;
-}
-
-static quire_doc_reader reader_of(counting *c)
-{
-    return (quire_doc_reader){ c, counting_next, counting_tell, counting_seek };
-}
-
-/* ---- packing ---- */
-
-#define ROWS   3u
-#define LENGTH 16u
-#define TOKENS (ROWS * LENGTH)
-
-typedef struct packed {
-    int32_t tokens[TOKENS], targets[TOKENS], first[TOKENS];
-    quire_packed p;
-} packed;
-
-static void fill(quire_packer *packer, packed *to)
-{
-    to->p = (quire_packed){ ROWS, LENGTH, to->tokens, to->targets, to->first, 0 };
-    assert_int_equal(quire_packer_fill(packer, &to->p, NULL), QUIRE_OK);
-}
-
-/* Documents 0 (1 token: nothing to predict), 1 (8 tokens), 2 (15 tokens), ... */
-static void test_pack(void **state)
-{
-    counting c = { .n_given = 3 };
-    quire_doc_reader reader = reader_of(&c);
-    quire_packer packer;
-    packed b;
-
-    (void)state;
-    quire_packer_init(&packer, &reader);
-    fill(&packer, &b);
-    /* Document 1: 7 tokens with what follows, the first two given. */
-    assert_int_equal(b.tokens[0], 1);
-    assert_int_equal(b.targets[0], QUIRE_TRAIN_NO_TARGET);
-    assert_int_equal(b.targets[1], QUIRE_TRAIN_NO_TARGET);
-    assert_int_equal(b.targets[2], 4);
-    assert_int_equal(b.targets[6], 8);
-    /* Document 2: 14 tokens, of which 9 fit; the other 5 begin the next row. */
-    assert_int_equal(b.tokens[7], 2);
-    assert_int_equal(b.first[7], 7);
-    assert_int_equal(b.first[15], 7);
-    assert_int_equal(b.targets[15], (2 + 9) % VOCAB);
-    assert_int_equal(b.tokens[16], (2 + 9) % VOCAB);
-    assert_int_equal(b.first[16], 0);
-    assert_int_equal(b.first[16 + 5], 5);
-    assert_int_equal(b.tokens[16 + 5], 3);
-    for (uint32_t i = 0; i < TOKENS; i++) {
-        assert_true(b.first[i] >= 0 && (uint32_t)b.first[i] <= i % LENGTH);
-        assert_true(i % LENGTH == 0 || b.first[i] >= b.first[i - 1]);
-    }
-}
-
-static void test_pack_end(void **state)
-{
-    counting c = { .n_docs = 3 };
-    quire_doc_reader reader = reader_of(&c);
-    quire_packer packer;
-    packed b;
-
-    (void)state;
-    quire_packer_init(&packer, &reader);
-    fill(&packer, &b);
-    assert_int_equal(b.p.n_targets, 7 + 14);
-    assert_int_equal(b.targets[21], QUIRE_TRAIN_NO_TARGET);
-    assert_int_equal(b.first[22], 6);
-    assert_int_equal(b.first[TOKENS - 1], LENGTH - 1);
-    fill(&packer, &b);
-    assert_int_equal(b.p.n_targets, 0);
-}
-
-/* From every place the same batches follow. */
-static void test_pack_seek(void **state)
-{
-    (void)state;
-    for (uint32_t n_before = 0; n_before < 12; n_before++) {
-        counting c = { 0 }, other = { 0 };
-        quire_doc_reader reader = reader_of(&c), other_reader = reader_of(&other);
-        quire_packer packer, resumed;
-        uint64_t place[QUIRE_PACK_PLACE];
-        packed a, b;
-
-        quire_packer_init(&packer, &reader);
-        for (uint32_t i = 0; i < n_before; i++) {
-            fill(&packer, &a);
-        }
-        quire_packer_tell(&packer, place);
-        quire_packer_init(&resumed, &other_reader);
-        assert_int_equal(quire_packer_seek(&resumed, place, NULL), QUIRE_OK);
-        for (uint32_t i = 0; i < 3; i++) {
-            fill(&packer, &a);
-            fill(&resumed, &b);
-            assert_memory_equal(a.tokens, b.tokens, sizeof(a.tokens));
-            assert_memory_equal(a.targets, b.targets, sizeof(a.targets));
-            assert_memory_equal(a.first, b.first, sizeof(a.first));
-        }
-    }
-}
-
-static void test_pack_changed(void **state)
-{
-    counting c = { .n_docs = 3 };
-    quire_doc_reader reader = reader_of(&c);
-    quire_packer packer;
-    quire_error err = QUIRE_ERROR_INIT;
-
-    (void)state;
-    quire_packer_init(&packer, &reader);
-    assert_int_equal(quire_packer_seek(&packer, (const uint64_t[]){ 1, 0, 0, 0, 8 }, &err),
-                     QUIRE_INVAL);
-    assert_non_null(strstr(err.message, "the data has changed: a document of 8 tokens"));
-    assert_int_equal(quire_packer_seek(&packer, (const uint64_t[]){ 9, 0, 0, 0, 0 }, &err),
-                     QUIRE_INVAL);
-}
-
-/* ---- runs ---- */
 
 static quire_train_plan small_plan(const char *scheme)
 {
@@ -703,8 +542,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kill), /* first: no threads yet */
-        cmocka_unit_test(test_pack),       cmocka_unit_test(test_pack_end),
-        cmocka_unit_test(test_pack_seek),  cmocka_unit_test(test_pack_changed),
         cmocka_unit_test(test_learns),     cmocka_unit_test(test_resume_bits),
         cmocka_unit_test(test_damaged),    cmocka_unit_test(test_foreign),
         cmocka_unit_test(test_save_fails), cmocka_unit_test(test_diverges),

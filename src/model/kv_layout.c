@@ -223,5 +223,6 @@ uint64_t quire_runtime_kv_bytes(const quire_model_desc *desc, const quire_runtim
 {
     const quire_kv_price price = quire_kv_price_make(desc, o);
 
-    return quire_kv_price_bytes(&price, o->n_ctx);
+    return o->kv_elsewhere_bytes != 0 ? o->kv_elsewhere_bytes
+                                      : quire_kv_price_bytes(&price, o->n_ctx);
 }

@@ -176,6 +176,9 @@ static int cache_create(quire_runtime *rt, quire_cache_opts *opts)
     for (uint32_t g = 0; parts != NULL && g < opts->n_groups; g++) {
         size_t *part_bytes = parts + (size_t)g * desc->n_stored;
 
+        if (rt->opts.kv_elsewhere_bytes != 0) {
+            break; /* pages without payload */
+        }
         opts->page_bytes[g] = quire_kv_parts(desc, rt->pairs, rt->opts.page_tokens,
                                              g == QUIRE_KV_GROUP_HOT, part_bytes);
         opts->n_parts[g] = desc->n_stored;

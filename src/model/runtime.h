@@ -45,10 +45,13 @@ typedef struct quire_runtime_opts {
     const quire_kv_pair *kv_pairs; /* [n_stored]; NULL = k_format and v_format everywhere. Copied */
     uint32_t kv_recent;            /* distance rule of sealed formats, multiples of 64 tokens */
     uint32_t kv_sinks;
-    uint64_t kv_budget_bytes; /* 0 = quire_runtime_kv_bytes(): n_ctx tokens of one sequence */
-    bool kv_overflows;        /* the budget may be less than that: the caller offloads pages
-                                 (quire/cache.h, offloaded pages) */
-    bool no_cascade;          /* see quire_attn_workspace_opts */
+    uint64_t kv_budget_bytes;    /* 0 = quire_runtime_kv_bytes(): n_ctx tokens of one sequence */
+    bool kv_overflows;           /* the budget may be less than that: the caller offloads pages
+                                    (quire/cache.h, offloaded pages) */
+    uint64_t kv_elsewhere_bytes; /* not 0: K and V lie with a device of the caller's, which takes so
+                                    much memory at most; the cache counts tokens, and its pages have
+                                    no payload. The caller sets the device before the first step */
+    bool no_cascade;             /* see quire_attn_workspace_opts */
     bool lock_memory;
     bool is_contiguous; /* every sequence takes n_ctx tokens when it opens; for comparisons */
 } quire_runtime_opts;
@@ -109,7 +112,8 @@ bool quire_runtime_canceler_set(quire_runtime *runtime, bool (*gives_up)(void *c
 /* Give a sequence n tokens of random KV without computing them (deep contexts for benchmarks):
  * encodes a pattern once per lane and copies tiles, hot and sealed ones as a step would have left
  * them. If the sequence was not empty, the function meanwhile holds kv_recent more hot tokens than
- * a step does. Errors: as quire_runtime_step(); then the sequence is unchanged. */
+ * a step does. Errors: as quire_runtime_step(), QUIRE_UNSUPP (kv_elsewhere_bytes); then the
+ * sequence is unchanged. */
 int quire_runtime_fill(quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens, uint64_t seed);
 
 typedef struct quire_runtime_stats {
@@ -125,8 +129,8 @@ typedef struct quire_runtime_stats {
 void quire_runtime_stats_get(const quire_runtime *runtime, quire_runtime_stats *out);
 
 /* The most bytes of KV pages that one sequence of opts->n_ctx tokens takes: main pages for all
- * tokens, hot pages for the sinks, the recent window and a step. n_ctx, n_batch and page_tokens
- * must not be 0. UINT64_MAX when the number does not fit. */
+ * tokens, hot pages for the sinks, the recent window and a step; kv_elsewhere_bytes if it is set.
+ * n_ctx, n_batch and page_tokens must not be 0. UINT64_MAX when the number does not fit. */
 uint64_t quire_runtime_kv_bytes(const quire_model_desc *desc, const quire_runtime_opts *opts);
 
 /* The same for any number of tokens. The sums over the layers are computed once, for callers that

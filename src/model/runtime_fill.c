@@ -234,6 +234,7 @@ int quire_runtime_fill(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens, u
     int rc = QUIRE_NOMEM;
 
     QUIRE_FAIL_IF(n_tokens == 0, QUIRE_INVAL);
+    QUIRE_FAIL_IF(rt->opts.kv_elsewhere_bytes != 0, QUIRE_UNSUPP); /* pages without payload */
     memory = heap->alloc(heap->ctx, (3 * n_lanes + 1) * tile_bytes);
     lanes = heap->alloc(heap->ctx, n_lanes * sizeof(*lanes));
     if (memory != NULL && lanes != NULL) {

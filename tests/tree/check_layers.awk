@@ -8,7 +8,7 @@ BEGIN {
     allowed["attn"] = "base codec attn"
     allowed["matmul"] = "base codec matmul"
     allowed["core"] = "base codec core"
-    allowed["retain"] = "base codec core retain"
+    allowed["retain"] = "base codec attn core retain"
     allowed["store"] = "base codec core store"
     allowed["offload"] = "base codec attn core store offload"
     allowed["trace"] = "base core trace"

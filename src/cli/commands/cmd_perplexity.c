@@ -33,6 +33,7 @@ typedef struct perplexity_args {
 /* clang-format off */
 static const quire_opt options[] = {
     QUIRE_ROWS_RUNTIME("512, or that of --logits-base"),
+    QUIRE_ROWS_RETAIN,
     { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(perplexity_args, file), .help = "text whose tokens the model predicts; -: "
                                                          "stdin" },
@@ -146,6 +147,7 @@ static int open_base(perplexity *p, const quire_opened_want *want, quire_error *
     int rc;
 
     common.kv = quire_kv_args_of(&common.kv, &p->base_kv);
+    common.retain = NULL; /* the base keeps all tokens */
     if (p->base_kv.is_auto) {
         quire_opened_look(&p->session, common.model, p->session.desc);
     }
@@ -237,7 +239,7 @@ static json_t *kv_json(const perplexity *p)
     quire_cache_stats stats;
     json_t *kv = quire_opened_kv_json(&p->session, p->n_ctx);
 
-    quire_cache_stats_get(quire_runtime_cache(p->session.runtime), &stats);
+    quire_cache_stats_get(quire_opened_cache(&p->session), &stats);
     if (kv != NULL) {
         json_object_set_new(kv, "live_peak_bytes",
                             json_integer((json_int_t)stats.charged_peak_bytes));
@@ -321,6 +323,7 @@ static void print_text(const perplexity *p, const char *base_name)
         printf("  same top token       %.3f %%   95 %% interval %.3f .. %.3f %%\n", 100 * same_top,
                100 * (same_top - half), 100 * (same_top + half));
     }
+    quire_opened_say_retained(&p->session);
     quire_say("%.1f tokens/s; +/- is one standard error",
               quire_rate((double)p->n_chunks * p->n_ctx, r->compute_s));
 }

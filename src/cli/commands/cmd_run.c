@@ -26,6 +26,7 @@ typedef struct run_args {
 static const quire_opt options[] = {
     QUIRE_ROWS_RUNTIME("the context of the training, or less if memory allows only less"),
     QUIRE_ROWS_CACHE_DIR,
+    QUIRE_ROWS_RETAIN,
     { .names = { "-p", "--prompt" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
       .offset = offsetof(run_args, prompt), .help = "prompt: the text that the model continues" },
     { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
@@ -58,7 +59,7 @@ static void print_summary(const run_args *args, const quire_opened *session,
     char live[16];
     char charged[16];
 
-    quire_cache_stats_get(quire_runtime_cache(session->runtime), &stats);
+    quire_cache_stats_get(quire_opened_cache(session), &stats);
     quire_say("prompt %u tokens, %.1f tokens/s, first token after %.3f s", result->n_prompt,
               quire_rate(result->n_prompt, result->prefill_s), result->first_s);
     if (args->common.cache_dir != NULL) {
@@ -71,6 +72,7 @@ static void print_summary(const run_args *args, const quire_opened *session,
               (unsigned long long)stats.pages_live,
               quire_format_bytes(stats.live_bytes, live, sizeof(live)),
               quire_format_bytes(stats.charged_bytes, charged, sizeof(charged)));
+    quire_opened_say_retained(session);
     if (args->sampling.temperature > 0) {
         quire_say("seed %lld (--seed repeats it)", (long long)args->sampling.seed);
     }

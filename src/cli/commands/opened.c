@@ -8,6 +8,7 @@
 #include "base/parse.h"
 #include "cli/commands/talk.h"
 #include "cli/measuring/calibration_place.h"
+#include "cli/measuring/parallel.h"
 #include "model/memory.h"
 
 #include <errno.h>
@@ -76,6 +77,29 @@ static int choose_formats(quire_opened *session, const quire_common_args *args,
     return rc;
 }
 
+static quire_retention_opts retention_opts(const quire_common_args *args)
+{
+    quire_retention_opts opts = { .parallel = quire_parallel };
+
+    opts.chunk =
+        args->prefill_chunk != 0 ? (uint32_t)args->prefill_chunk : QUIRE_PREFILL_CHUNK_DEFAULT;
+    return opts;
+}
+
+/* With --retain: the memory of a runtime that keeps a share of the tokens. */
+static int plan_retention(const quire_common_args *args, const quire_model_desc *desc,
+                          quire_runtime_opts *opts, quire_error *err)
+{
+    quire_retention_opts retention = retention_opts(args);
+
+    if (args->retain == NULL) {
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_retain_parse(args->retain, &retention.spec, err));
+    opts->n_ctx = opts->n_ctx != 0 ? opts->n_ctx : desc->n_ctx_train;
+    return quire_retention_plan(desc, &retention, opts, err);
+}
+
 /* Context of the callback that quire_model_open() calls before it loads weights. */
 typedef struct admission {
     quire_opened *session;
@@ -93,6 +117,9 @@ static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
     if (rc == QUIRE_OK) {
         opts.kv_pairs = pairs;
         opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : opts.page_tokens;
+        rc = plan_retention(a->args, desc, &opts, err);
+    }
+    if (rc == QUIRE_OK) {
         rc = quire_memory_check(desc, &opts, a->session->memory_limit_bytes, err);
     }
     free(pairs);
@@ -205,6 +232,7 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
                session->desc->n_stored * sizeof(*want->kv_pairs));
     }
     opts->kv_pairs = session->kv_pairs;
+    QUIRE_TRY(plan_retention(args, session->desc, opts, err));
     if (want->kv_share > 0.0 && opts->kv_budget_bytes == 0) {
         QUIRE_TRY(share_memory(session, want->kv_share, opts, err));
     }
@@ -235,6 +263,30 @@ static int overflow_open(quire_opened *session, const quire_opened_want *want, q
     return rc;
 }
 
+static int retention_open(quire_opened *session, const quire_common_args *args, quire_error *err)
+{
+    quire_retention_opts opts = retention_opts(args);
+    int rc;
+
+    if (args->retain == NULL) {
+        return QUIRE_OK;
+    }
+    rc = quire_retain_parse(args->retain, &opts.spec, err);
+    if (rc == QUIRE_OK) {
+        rc = quire_retention_open(&session->retention, session->runtime, session->desc, &opts, err);
+    }
+    if (rc < 0) {
+        quire_opened_close_runtime(session);
+    }
+    return rc;
+}
+
+const quire_cache *quire_opened_cache(const quire_opened *session)
+{
+    return session->retention != NULL ? quire_lanes_cache(quire_retention_lanes(session->retention))
+                                      : quire_runtime_cache(session->runtime);
+}
+
 bool quire_opened_relieve(quire_opened *session, quire_seq_id seq)
 {
     return session->offload != NULL && (quire_offload_settle(session->offload) > 0 ||
@@ -247,6 +299,9 @@ int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t
     bool is_relieved = true;
     int rc = QUIRE_NOPAGES;
 
+    if (session->retention != NULL) {
+        return quire_retention_step(session->retention, session->runtime, slices, n_slices, logits);
+    }
     while (rc == QUIRE_NOPAGES && is_relieved) {
         rc = quire_runtime_step(session->runtime, slices, n_slices, logits);
         is_relieved = false;
@@ -271,6 +326,7 @@ int quire_opened_open_runtime(quire_opened *session, const quire_common_args *ar
     }
     QUIRE_TRY(quire_runtime_create(&session->runtime, session->model, &opts, err));
     QUIRE_TRY(overflow_open(session, want, err));
+    QUIRE_TRY(retention_open(session, args, err));
     quire_memory_need_get(session->desc, &opts, &need);
     session->runtime_bytes = need.kv_bytes + need.buffers_bytes;
     session->n_ctx = opts.n_ctx;
@@ -285,6 +341,7 @@ quire_opened quire_opened_beside(const quire_opened *session)
     other.memory_limit_bytes -= session->runtime_bytes; /* which fitted in */
     other.runtime = NULL;
     other.offload = NULL;
+    other.retention = NULL;
     other.kv_pairs = NULL;
     return other;
 }
@@ -317,7 +374,9 @@ void quire_opened_close_runtime(quire_opened *session)
 {
     quire_runtime_destroy(session->runtime);
     quire_overflow_close(session->offload, NULL);
+    quire_retention_close(session->retention);
     session->offload = NULL;
+    session->retention = NULL;
     session->runtime = NULL;
     free(session->kv_pairs);
     session->kv_pairs = NULL;
@@ -407,25 +466,61 @@ char *quire_opened_kv_text(const quire_opened *session, char *buffer, size_t buf
     return quire_kv_args_text(&session->kv, session->desc, session->kv_pairs, buffer, buffer_bytes);
 }
 
+void quire_opened_say_retained(const quire_opened *session)
+{
+    char policy[QUIRE_RETAIN_TEXT_MAX];
+    char peak[16];
+    quire_lanes_stats stats;
+
+    if (session->retention == NULL) {
+        return;
+    }
+    quire_lanes_stats_get(quire_retention_lanes(session->retention), &stats);
+    quire_say("kept %.1f %% of %u tokens by %s; condensed %u times; KV at most %s",
+              100 * quire_lanes_share(&stats), stats.n_text,
+              quire_retain_text(quire_retention_spec(session->retention), policy, sizeof(policy)),
+              stats.generations, quire_format_bytes(stats.peak_bytes, peak, sizeof(peak)));
+}
+
+/* What --retain kept; NULL when out of memory. */
+static json_t *retained_json(const quire_opened *session)
+{
+    char policy[QUIRE_RETAIN_TEXT_MAX];
+    quire_lanes_stats stats;
+
+    quire_lanes_stats_get(quire_retention_lanes(session->retention), &stats);
+    return json_pack(
+        "{s:s, s:o, s:i, s:I, s:I, s:o}", "policy",
+        quire_retain_text(quire_retention_spec(session->retention), policy, sizeof(policy)),
+        "share", quire_json_real(quire_lanes_share(&stats)), "generations", (int)stats.generations,
+        "peak_bytes", (json_int_t)stats.peak_bytes, "budget_bytes", (json_int_t)stats.budget_bytes,
+        "condense_seconds", quire_json_real(1e-6 * (double)stats.condense_us));
+}
+
 json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens)
 {
     const quire_model_desc *desc = session->desc;
     const quire_kv_pair *pairs = session->kv_pairs;
     quire_cache_stats stats;
+    json_t *kv;
     char layers[QUIRE_KV_LAYERS_TEXT_MAX];
     char summary[QUIRE_SESSION_KV_TEXT_MAX];
 
-    quire_cache_stats_get(quire_runtime_cache(session->runtime), &stats);
-    return json_pack("{s:s, s:s, s:f, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "format",
-                     quire_kv_summary(desc, pairs, summary, sizeof(summary)), "layers",
-                     quire_kv_layers_text(desc, pairs, layers, sizeof(layers)), "bits_per_value",
-                     quire_kv_bits(desc, pairs), "recent_tokens", (int)session->kv.recent,
-                     "sink_tokens", (int)session->kv.sinks, "tokens", (json_int_t)n_tokens,
-                     "computed_bytes",
-                     (json_int_t)(n_tokens * quire_kv_bytes_per_token(desc, pairs)), "live_bytes",
-                     (json_int_t)stats.live_bytes, "charged_bytes", (json_int_t)stats.charged_bytes,
-                     "extent_bytes", (json_int_t)stats.extent_bytes, "budget_bytes",
-                     (json_int_t)stats.budget_bytes, "pages", (json_int_t)stats.pages_live);
+    quire_cache_stats_get(quire_opened_cache(session), &stats);
+    kv = json_pack("{s:s, s:s, s:f, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "format",
+                   quire_kv_summary(desc, pairs, summary, sizeof(summary)), "layers",
+                   quire_kv_layers_text(desc, pairs, layers, sizeof(layers)), "bits_per_value",
+                   quire_kv_bits(desc, pairs), "recent_tokens", (int)session->kv.recent,
+                   "sink_tokens", (int)session->kv.sinks, "tokens", (json_int_t)n_tokens,
+                   "computed_bytes", (json_int_t)(n_tokens * quire_kv_bytes_per_token(desc, pairs)),
+                   "live_bytes", (json_int_t)stats.live_bytes, "charged_bytes",
+                   (json_int_t)stats.charged_bytes, "extent_bytes", (json_int_t)stats.extent_bytes,
+                   "budget_bytes", (json_int_t)stats.budget_bytes, "pages",
+                   (json_int_t)stats.pages_live);
+    if (kv != NULL && session->retention != NULL) {
+        json_object_set_new(kv, "retained", retained_json(session));
+    }
+    return kv;
 }
 
 static int read_stream(FILE *file, char **text, size_t *text_bytes)

@@ -11,6 +11,7 @@
 
 #include "cli/settings/args.h"
 #include "engine/overflow.h"
+#include "engine/retention.h"
 #include "model/model.h"
 #include "model/runtime.h"
 
@@ -18,9 +19,10 @@ typedef struct quire_opened {
     quire_model *model;
     const quire_model_desc *desc;
     quire_runtime *runtime;
-    quire_offload *offload;  /* of a runtime that was opened with overflow_dir; else NULL */
-    quire_kv_args kv;        /* source of the runtime's formats */
-    quire_kv_pair *kv_pairs; /* [n_stored], valid as long as the runtime */
+    quire_offload *offload;     /* of a runtime that was opened with overflow_dir; else NULL */
+    quire_retention *retention; /* of a runtime that was opened with --retain; else NULL */
+    quire_kv_args kv;           /* source of the runtime's formats */
+    quire_kv_pair *kv_pairs;    /* [n_stored], valid as long as the runtime */
     uint32_t n_ctx;
     uint32_t n_batch;
     uint64_t memory_limit_bytes;    /* limit before the weights were loaded */
@@ -84,8 +86,12 @@ quire_opened quire_opened_beside(const quire_opened *session);
 /* Open the model and the runtime with unchanged args. */
 int quire_opened_open(quire_opened *session, const quire_common_args *args, quire_error *err);
 
-/* A step of the session's runtime. Where the runtime has overflow_dir and pages are short, pages of
- * the slices' sequences move to the file first. Errors: quire_runtime_step(). */
+/* The cache whose pages hold the session's KV. Memory: borrowed. */
+const quire_cache *quire_opened_cache(const quire_opened *session);
+
+/* A step of the session's runtime. With --retain tokens may be dropped before it. Where the runtime
+ * has overflow_dir and pages are short, pages of the slices' sequences move to the file first.
+ * Errors: quire_runtime_step(). */
 int quire_opened_step(quire_opened *session, const quire_slice *slices, uint32_t n_slices,
                       const float **logits);
 /* Pages are short for a sequence: whether some of its pages were moved to the file. */
@@ -117,6 +123,9 @@ char *quire_opened_kv_text(const quire_opened *session, char *buffer, size_t buf
  * per value; bytes live, charged and taken from the OS, pages, and the bytes of the tokens alone.
  * NULL when out of memory. */
 json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens);
+
+/* With --retain: one line on stderr with the policy, the kept share and the most memory. */
+void quire_opened_say_retained(const quire_opened *session);
 
 /* A whole file ("-" = stdin), with a zero byte after it that does not count.
  * Memory: free(*text). Errors: QUIRE_IO, QUIRE_NOMEM, QUIRE_LIMIT (over 1 GiB). */

@@ -121,7 +121,7 @@ static int score_step(evaluator *e)
 static int compute(quire_opened *session, const quire_slice *slice, const float **logits,
                    quire_error *err)
 {
-    int rc = quire_runtime_step(session->runtime, slice, 1, logits);
+    int rc = quire_opened_step(session, slice, 1, logits);
 
     return rc < 0 ? quire_opened_step_error(session, rc, err) : QUIRE_OK;
 }

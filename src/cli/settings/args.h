@@ -16,6 +16,8 @@
 #include "quire/cache.h"
 
 #define QUIRE_THREADS_MAX 512
+/* Tokens between two condensings, with --retain. */
+#define QUIRE_PREFILL_CHUNK_DEFAULT 2048
 /* Longest context; quire_cache_opts.seq_tokens_max has the same default. */
 #define QUIRE_TOKENS_MAX (1 << 20)
 
@@ -26,6 +28,8 @@ typedef struct quire_common_args {
     quire_kv_args kv;
     uint64_t kv_budget_bytes;    /* 0 = what the context needs */
     uint64_t memory_limit_bytes; /* 0 = what is available */
+    const char *retain;          /* of run and perplexity: a policy; NULL = all tokens are kept */
+    int64_t prefill_chunk;       /* 0 = the default */
     int64_t page_tokens;
     int64_t n_batch;
     const char *kv_history; /* NULL = not asked for */
@@ -170,6 +174,17 @@ extern const char *const quire_kv_overflows[];
     QUIRE_ROW_MODEL, QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx),                                \
         QUIRE_ROWS_KV("f16", QUIRE_KV_DEFAULT_HERE), QUIRE_ROWS_CACHE, QUIRE_ROW_KV_HISTORY
 
+/* Options of commands that can drop tokens of a text. */
+#define QUIRE_ROWS_RETAIN                                                                          \
+    { .names = { "--retain" }, .type = QUIRE_OPT_TEXT, .unit = "POLICY[:SHARE][,KEY=VALUE...]",    \
+      .offset = offsetof(quire_common_args, retain),                                               \
+      .help = "keep only a share of the tokens' KV in each layer and head, chosen by a policy: "   \
+              "entropy, snap, keydiff, window, last, stride or random (docs/retention.md)" },      \
+    { .names = { "--prefill-chunk" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64,             \
+      .max = QUIRE_TOKENS_MAX, .initial_text = QUIRE_TEXT_OF(QUIRE_PREFILL_CHUNK_DEFAULT),         \
+      .offset = offsetof(quire_common_args, prefill_chunk),                                        \
+      .help = "with --retain: tokens that are held in full before the next ones are dropped" }
+
 /* Sampling options. For a struct `args_type` with a member `sampling`. */
 #define QUIRE_ROWS_SAMPLER(args_type)                                                              \
     { .names = { "--temp" }, .type = QUIRE_OPT_REAL, .unit = "T", .min = 0, .max = 100,            \
@@ -198,10 +213,17 @@ extern const char *const quire_kv_overflows[];
       .help = "never choose a token that ends the text" }
 /* clang-format on */
 
+/* Refuse --retain and --prefill-chunk where they cannot work: a policy that does not parse, and
+ * other options that need all tokens. Errors: QUIRE_INVAL. */
+int quire_retain_args_check(const quire_common_args *args, quire_error *err);
+
 /* For quire_command.check of every command whose arguments begin with quire_common_args. */
 static inline int quire_common_check(const void *args, quire_error *err)
 {
-    return quire_kv_args_check(&((const quire_common_args *)args)->kv, err);
+    const quire_common_args *common = args;
+    int rc = quire_kv_args_check(&common->kv, err);
+
+    return rc < 0 ? rc : quire_retain_args_check(common, err);
 }
 
 #endif /* QUIRE_CLI_ARGS_H */

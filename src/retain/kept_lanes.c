@@ -1,0 +1,362 @@
+/* kept_lanes.c - creating lanes, their memory, and figures.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "retain/kept_lanes_internal.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TILE QUIRE_TILE_TOKENS
+
+/* ---- memory ---- */
+
+static uint64_t n_lanes_of(const quire_lanes_opts *o)
+{
+    return (uint64_t)o->n_layers * o->layers[0].n_kv_head;
+}
+
+static uint32_t entries_max(const quire_lanes_opts *o)
+{
+    return o->n_text_max / TILE + 2; /* the last page of the condensed part, and the last of all */
+}
+
+static size_t lane_page_bytes(const quire_attn_layer *layer)
+{
+    return quire_tile_bytes(layer->k_store.format, QUIRE_SIDE_K, layer->d_k) +
+           quire_tile_bytes(layer->v_store.format, QUIRE_SIDE_V, layer->d_v);
+}
+
+/* The most tokens of all lanes: condensed ones, and those held in full. */
+static uint64_t tokens_max(const quire_lanes_opts *o)
+{
+    const uint64_t n_lanes = n_lanes_of(o);
+    const uint64_t n_text = o->n_text_max;
+    const uint64_t ends = (uint64_t)o->spec->sinks + o->spec->recent;
+    const uint64_t n_protected = ends < n_text ? ends : n_text;
+    const uint64_t n_open = o->n_full_max < n_text ? o->n_full_max : n_text;
+    const uint64_t n_share =
+        (uint64_t)(o->spec->share * (double)n_text * (double)n_lanes) + n_lanes;
+    const uint32_t n_full =
+        o->spec->has_full ? o->spec->n_full : (o->spec->policy->has_full ? 3 : 0);
+    const uint64_t n_whole =
+        (n_full < o->n_layers ? n_full : o->n_layers) * (uint64_t)o->layers[0].n_kv_head;
+    const uint64_t n_least = n_whole * n_text + (n_lanes - n_whole) * n_protected;
+    const uint64_t n_kept = (n_share > n_least ? n_share : n_least) + n_open * n_lanes;
+
+    return n_kept < n_text * n_lanes ? n_kept : n_text * n_lanes;
+}
+
+uint64_t quire_lanes_bytes_max(const quire_lanes_opts *o)
+{
+    return (tokens_max(o) / TILE + n_lanes_of(o)) * lane_page_bytes(&o->layers[0]);
+}
+
+static quire_attn_workspace_opts head_opts(const quire_lanes_opts *o)
+{
+    const quire_attn_layer *layer = &o->layers[0];
+    quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
+
+    opts.n_threads_max = (o->n_threads + layer->n_kv_head - 1) / layer->n_kv_head;
+    opts.n_seqs_max = 1;
+    opts.n_rows_max = o->n_rows_max;
+    opts.n_head_max = layer->n_head / layer->n_kv_head;
+    opts.head_dim_max = layer->d_k > layer->d_v ? layer->d_k : layer->d_v;
+    opts.n_entries_max = entries_max(o);
+    opts.page_tokens = TILE;
+    opts.n_layers_max = 1;
+    return opts;
+}
+
+static uint64_t queries_floats(const quire_lanes_opts *o)
+{
+    return o->spec->policy->needs_attention
+               ? (uint64_t)o->n_layers * o->layers[0].n_head * o->spec->probe * o->layers[0].d_k
+               : 0;
+}
+
+uint64_t quire_lanes_buffer_bytes(const quire_lanes_opts *o)
+{
+    const quire_attn_workspace_opts head = head_opts(o);
+    const quire_attn_layer *layer = &o->layers[0];
+    const uint64_t lane_max = o->n_text_max;
+    const uint64_t rows =
+        o->spec->policy->needs_attention ? (uint64_t)head.n_head_max * o->spec->probe : 0;
+    const uint64_t entry = sizeof(quire_page_entry);
+
+    return layer->n_kv_head * (quire_attn_workspace_bytes(&head) + entries_max(o) * entry) +
+           sizeof(float) * queries_floats(o) +
+           (2 * sizeof(int32_t) + sizeof(float) + sizeof(bool)) * tokens_max(o) +
+           o->n_threads * lane_max * (layer->d_k + rows) * sizeof(float);
+}
+
+/* ---- creating ---- */
+
+static bool is_same_place(const quire_attn_source *a, const quire_attn_source *b)
+{
+    return a->format == b->format && a->group == b->group && a->lane.offset == b->lane.offset;
+}
+
+static int check_layers(const quire_lanes_opts *o, quire_error *err)
+{
+    const size_t page_bytes = lane_page_bytes(&o->layers[0]);
+
+    for (uint32_t l = 0; l < o->n_layers; l++) {
+        const quire_attn_layer *layer = &o->layers[l];
+
+        if (layer->n_k != 1 || layer->n_v != 1 || !is_same_place(&layer->k[0], &layer->k_store) ||
+            !is_same_place(&layer->v[0], &layer->v_store)) {
+            return quire_error_set(err, QUIRE_UNSUPP,
+                                   "layer %u reads K or V that it does not store: --retain works "
+                                   "with models whose layers have their own",
+                                   l);
+        }
+        if (quire_format_is_sealed(layer->k_store.format) ||
+            quire_format_is_sealed(layer->v_store.format)) {
+            return quire_error_set(err, QUIRE_UNSUPP,
+                                   "--retain works with KV in f32, f16, bf16 and q8: tokens in %s "
+                                   "cannot leave their tile one by one",
+                                   quire_format_name(quire_format_is_sealed(layer->k_store.format)
+                                                         ? layer->k_store.format
+                                                         : layer->v_store.format));
+        }
+        if (lane_page_bytes(layer) != page_bytes) {
+            return quire_error_set(err, QUIRE_UNSUPP,
+                                   "--retain works with one KV format for all layers: layer %u has "
+                                   "another than layer 0",
+                                   l);
+        }
+    }
+    return QUIRE_OK;
+}
+
+static int create_cache(quire_lanes *lanes, const quire_lanes_opts *o)
+{
+    quire_cache_opts opts = QUIRE_CACHE_OPTS_INIT;
+
+    lanes->page_bytes = lane_page_bytes(&o->layers[0]);
+    lanes->budget_bytes = quire_lanes_bytes_max(o);
+    opts.page_tokens = TILE;
+    opts.page_bytes[0] = lanes->page_bytes;
+    opts.budget_bytes = lanes->budget_bytes;
+    opts.seqs_max = o->n_layers * lanes->n_kv_head;
+    opts.seq_tokens_max = o->n_text_max;
+    opts.history_events = 0;
+    opts.lock_memory = o->lock_memory;
+    QUIRE_TRY(quire_cache_create(&lanes->cache, &opts));
+    for (uint32_t i = 0; i < opts.seqs_max; i++) {
+        QUIRE_TRY(quire_seq_open(lanes->cache, QUIRE_REGION_DYNAMIC, &lanes->lanes[i].seq));
+    }
+    return QUIRE_OK;
+}
+
+/* Layer l as one head of it is computed on its lane's pages. */
+static void make_layer(quire_lanes *lanes, const quire_attn_layer *layer, uint32_t l)
+{
+    const size_t k_bytes = quire_tile_bytes(layer->k_store.format, QUIRE_SIDE_K, layer->d_k);
+    quire_attn_layer *one = &lanes->layers[l].one;
+
+    *one = *layer;
+    one->n_head = lanes->group;
+    one->n_kv_head = 1;
+    one->k[0].lane = (quire_attn_lane){ .page_stride = lanes->page_bytes };
+    one->v[0].lane = (quire_attn_lane){ .offset = k_bytes, .page_stride = lanes->page_bytes };
+    /* V's offset counts from the start of the extent, and so do the strides of both. */
+    one->k_store = one->k[0];
+    one->v_store = one->v[0];
+    lanes->layers[l].key = layer->k_store.lane.offset;
+}
+
+static int create_heads(quire_lanes *lanes, const quire_lanes_opts *o)
+{
+    const quire_attn_workspace_opts opts = head_opts(o);
+
+    lanes->n_members = opts.n_threads_max;
+    for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
+        lane_head *head = &lanes->heads[g];
+        const uint32_t n = entries_max(o);
+        const uint32_t n_leaves = (n + QUIRE_LEAF_ENTRIES - 1) / QUIRE_LEAF_ENTRIES;
+
+        head->entries = calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof *head->entries);
+        head->leaves = calloc(n_leaves, sizeof *head->leaves);
+        QUIRE_FAIL_IF(head->entries == NULL || head->leaves == NULL, QUIRE_NOMEM);
+        for (uint32_t i = 0; i < n_leaves; i++) {
+            head->leaves[i] = head->entries + (size_t)i * QUIRE_LEAF_ENTRIES;
+        }
+        QUIRE_TRY(quire_attn_workspace_create(&head->workspace, &opts));
+    }
+    for (uint32_t l = 0; l < o->n_layers; l++) {
+        QUIRE_TRY(quire_attn_layer_check(lanes->heads[0].workspace, &lanes->layers[l].one));
+    }
+    return QUIRE_OK;
+}
+
+static int create_parts(quire_lanes *lanes, const quire_lanes_opts *o, bool *is_full)
+{
+    const uint64_t n_floats = queries_floats(o);
+
+    lanes->layers = calloc(o->n_layers, sizeof *lanes->layers);
+    lanes->lanes = calloc(n_lanes_of(o), sizeof *lanes->lanes);
+    lanes->heads = calloc(lanes->n_kv_head, sizeof *lanes->heads);
+    lanes->queries = n_floats > 0 ? calloc(n_floats, sizeof *lanes->queries) : NULL;
+    QUIRE_FAIL_IF(lanes->layers == NULL || lanes->lanes == NULL || lanes->heads == NULL,
+                  QUIRE_NOMEM);
+    QUIRE_FAIL_IF(n_floats > 0 && lanes->queries == NULL, QUIRE_NOMEM);
+    QUIRE_TRY(create_cache(lanes, o));
+    for (uint32_t l = 0; l < o->n_layers; l++) {
+        make_layer(lanes, &o->layers[l], l);
+        lanes->layers[l].is_full = is_full[l];
+    }
+    return create_heads(lanes, o);
+}
+
+/* is_full: [n_layers] */
+static int check_all(const quire_lanes_opts *o, bool *is_full, quire_error *err)
+{
+    if (is_full == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for the lanes of --retain");
+    }
+    QUIRE_TRY(check_layers(o, err));
+    return quire_retain_full_layers(o->spec, o->n_layers, is_full, err);
+}
+
+int quire_lanes_check(const quire_lanes_opts *o, quire_error *err)
+{
+    bool *is_full = calloc(o->n_layers, sizeof *is_full);
+    int rc = check_all(o, is_full, err);
+
+    free(is_full);
+    return rc;
+}
+
+int quire_lanes_create(quire_lanes **out, const quire_lanes_opts *o, quire_error *err)
+{
+    bool *is_full = calloc(o->n_layers, sizeof *is_full);
+    quire_lanes *lanes = NULL;
+    int rc = check_all(o, is_full, err);
+
+    *out = NULL;
+    if (rc == QUIRE_OK) {
+        lanes = calloc(1, sizeof *lanes);
+        rc = QUIRE_NOMEM;
+        if (lanes != NULL) {
+            lanes->spec = *o->spec;
+            lanes->n_layers = o->n_layers;
+            lanes->n_kv_head = o->layers[0].n_kv_head;
+            lanes->group = o->layers[0].n_head / lanes->n_kv_head;
+            lanes->n_text_max = o->n_text_max;
+            lanes->n_threads = o->n_threads;
+            lanes->parallel = o->parallel;
+            rc = create_parts(lanes, o, is_full);
+        }
+        if (rc < 0) {
+            quire_error_set(err, rc, "cannot set up the lanes of --retain: %s",
+                            quire_status_text(rc));
+        }
+    }
+    free(is_full);
+    if (rc < 0) {
+        quire_lanes_destroy(lanes);
+        return rc;
+    }
+    *out = lanes;
+    return QUIRE_OK;
+}
+
+void quire_lanes_destroy(quire_lanes *lanes)
+{
+    if (lanes == NULL) {
+        return;
+    }
+    for (uint32_t g = 0; lanes->heads != NULL && g < lanes->n_kv_head; g++) {
+        quire_attn_workspace_destroy(lanes->heads[g].workspace);
+        free(lanes->heads[g].leaves);
+        free(lanes->heads[g].entries);
+    }
+    for (size_t i = 0; lanes->lanes != NULL && i < (size_t)lanes->n_layers * lanes->n_kv_head;
+         i++) {
+        free(lanes->lanes[i].positions);
+    }
+    quire_cache_destroy(lanes->cache);
+    free(lanes->queries);
+    free(lanes->heads);
+    free(lanes->lanes);
+    free(lanes->layers);
+    free(lanes);
+}
+
+/* ---- contents ---- */
+
+quire_seq_table quire_lane_table(const quire_lanes *lanes, const lane_state *lane)
+{
+    quire_seq_table table;
+    int rc = quire_seq_table_get(lanes->cache, lane->seq, 0, &table);
+
+    QUIRE_CHECK(rc == QUIRE_OK);
+    return table;
+}
+
+unsigned char *quire_lane_page(const quire_lanes *lanes, const quire_seq_table *table, uint32_t i)
+{
+    const quire_page_id id = table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
+    const quire_page_addr *addr = &quire_cache_page_addrs(lanes->cache)[id];
+
+    return addr->extent + addr->slot * lanes->page_bytes;
+}
+
+void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head, uint32_t i,
+                      float *k, float *v)
+{
+    const lane_state *lane = quire_lane_at(lanes, layer, kv_head);
+    const quire_attn_layer *one = &lanes->layers[layer].one;
+    const quire_seq_table table = quire_lane_table(lanes, lane);
+    const unsigned char *page = quire_lane_page(lanes, &table, i / TILE);
+    quire_tile_rows rows = { .first_slot = i % TILE, .n_tokens = 1 };
+
+    QUIRE_CHECK(i < lane->n);
+    rows.d = one->d_k;
+    rows.stride = one->d_k;
+    quire_codec_get()->decode_k(one->k[0].format, &rows, page, k);
+    rows.d = one->d_v;
+    rows.stride = one->d_v;
+    quire_codec_get()->decode_v(one->v[0].format, &rows, page + one->v[0].lane.offset, v);
+}
+
+/* ---- figures ---- */
+
+uint32_t quire_lanes_n_full(const quire_lanes *lanes)
+{
+    return lanes->n_text - lanes->n_condensed;
+}
+
+const int32_t *quire_lanes_positions(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head,
+                                     uint32_t *n)
+{
+    const lane_state *lane = quire_lane_at(lanes, layer, kv_head);
+
+    *n = lane->n;
+    return lane->positions != NULL ? lane->positions + 1 : NULL;
+}
+
+const quire_cache *quire_lanes_cache(const quire_lanes *lanes)
+{
+    return lanes->cache;
+}
+
+void quire_lanes_stats_get(const quire_lanes *lanes, quire_lanes_stats *out)
+{
+    quire_cache_stats cache;
+
+    quire_cache_stats_get(lanes->cache, &cache);
+    *out = (quire_lanes_stats){ .n_text = lanes->n_text,
+                                .n_lanes = lanes->n_layers * lanes->n_kv_head,
+                                .generations = lanes->generations,
+                                .live_bytes = cache.live_bytes,
+                                .peak_bytes = cache.charged_peak_bytes,
+                                .budget_bytes = lanes->budget_bytes,
+                                .condense_us = lanes->condense_ns / 1000 };
+    for (uint32_t i = 0; i < out->n_lanes; i++) {
+        out->n_held += lanes->lanes[i].n;
+    }
+}

@@ -1,0 +1,261 @@
+/* kept_lanes_step.c - the device: a step's rows into lanes, and attention on them.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "retain/kept_lanes_internal.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TILE QUIRE_TILE_TOKENS
+
+/* ---- plan ---- */
+
+void quire_lane_cut(quire_lanes *lanes, lane_state *lane, uint32_t n_tokens)
+{
+    /* Nothing is shared with another sequence, so nothing is copied. */
+    int rc = quire_seq_truncate(lanes->cache, lane->seq, n_tokens);
+
+    QUIRE_CHECK(rc == QUIRE_OK);
+    lane->n = n_tokens;
+}
+
+/* Drop the tokens at the position `begin` and behind it. */
+static int cut_back(quire_lanes *lanes, uint32_t begin)
+{
+    QUIRE_FAIL_IF(begin > lanes->n_text, QUIRE_INVAL);
+    QUIRE_FAIL_IF(begin != 0 && begin < lanes->n_condensed, QUIRE_UNSUPP);
+    for (size_t i = 0; i < (size_t)lanes->n_layers * lanes->n_kv_head && begin < lanes->n_text;
+         i++) {
+        lane_state *lane = &lanes->lanes[i];
+        const uint32_t n_behind = lanes->n_text - begin; /* held in full */
+
+        quire_lane_cut(lanes, lane, begin == 0 ? 0 : lane->n - n_behind);
+    }
+    if (begin == 0) {
+        lanes->n_condensed = 0;
+        lanes->generations = 0;
+    }
+    lanes->n_text = begin;
+    return QUIRE_OK;
+}
+
+static int reserve_positions(lane_state *lane, uint32_t n_tokens)
+{
+    int32_t *positions;
+    uint32_t capacity;
+
+    if (n_tokens <= lane->capacity) {
+        return QUIRE_OK;
+    }
+    capacity = n_tokens + n_tokens / 4;
+    positions = realloc(lane->positions, ((size_t)capacity + 1) * sizeof *positions);
+    QUIRE_FAIL_IF(positions == NULL, QUIRE_NOMEM);
+    lane->positions = positions;
+    lane->capacity = capacity;
+    return QUIRE_OK;
+}
+
+/* Room for n more tokens in every lane, or in none. */
+static int reserve(quire_lanes *lanes, uint32_t n_rows)
+{
+    const size_t n_lanes = (size_t)lanes->n_layers * lanes->n_kv_head;
+    int rc = QUIRE_OK;
+
+    for (size_t i = 0; i < n_lanes && rc == QUIRE_OK; i++) {
+        lane_state *lane = &lanes->lanes[i];
+
+        rc = reserve_positions(lane, lane->n + n_rows);
+        rc = rc == QUIRE_OK ? quire_seq_reserve(lanes->cache, lane->seq, n_rows) : rc;
+    }
+    for (size_t i = 0; i < n_lanes && rc < 0; i++) {
+        quire_lane_cut(lanes, &lanes->lanes[i], lanes->lanes[i].n);
+    }
+    return rc;
+}
+
+static int plan(void *ctx, const quire_attn_batch *batch)
+{
+    quire_lanes *lanes = ctx;
+    const quire_attn_seq *seq = &batch->seqs[0];
+    const uint32_t begin = seq->n_tokens - seq->n_rows;
+
+    QUIRE_FAIL_IF(batch->n_seqs != 1, QUIRE_UNSUPP);
+    QUIRE_FAIL_IF(seq->n_tokens > lanes->n_text_max, QUIRE_LIMIT);
+    QUIRE_TRY(cut_back(lanes, begin));
+    QUIRE_TRY(reserve(lanes, seq->n_rows));
+    for (size_t i = 0; i < (size_t)lanes->n_layers * lanes->n_kv_head; i++) {
+        lane_state *lane = &lanes->lanes[i];
+        int rc = quire_seq_append(lanes->cache, lane->seq, seq->n_rows);
+
+        QUIRE_CHECK(rc == QUIRE_OK); /* the room is reserved */
+        for (uint32_t t = 0; t < seq->n_rows; t++) {
+            lane->positions[1 + lane->n++] = (int32_t)(begin + t);
+        }
+    }
+    lanes->n_text = seq->n_tokens;
+    lanes->first_row = seq->first_row;
+    lanes->n_rows = seq->n_rows;
+    for (uint32_t l = 0; l < lanes->n_layers; l++) {
+        atomic_store_explicit(&lanes->layers[l].next_append, 0, memory_order_relaxed);
+        atomic_store_explicit(&lanes->layers[l].next_run, 0, memory_order_relaxed);
+    }
+    atomic_store_explicit(&lanes->status, QUIRE_OK, memory_order_relaxed);
+    return QUIRE_OK;
+}
+
+/* ---- a layer ---- */
+
+static lane_layer *find_layer(const quire_lanes *lanes, const quire_attn_layer *layer, uint32_t *l)
+{
+    for (*l = 0; *l < lanes->n_layers; ++*l) {
+        if (lanes->layers[*l].key == layer->k_store.lane.offset) {
+            return &lanes->layers[*l];
+        }
+    }
+    return NULL;
+}
+
+static int check(void *ctx, const quire_attn_layer *layer)
+{
+    uint32_t l;
+
+    return find_layer(ctx, layer, &l) != NULL ? QUIRE_OK : QUIRE_UNSUPP;
+}
+
+/* Head g of a call's layer. */
+static quire_attn_layer head_of(const quire_lanes *lanes, const quire_attn_layer *constants,
+                                const quire_attn_layer *call, uint32_t g)
+{
+    quire_attn_layer one = *constants;
+    const size_t q_head = (size_t)g * lanes->group;
+
+    one.q[0] = call->q[0] != NULL ? call->q[0] + q_head * one.d_k : NULL;
+    one.q_stride = call->q_stride;
+    one.out = call->out != NULL ? call->out + q_head * one.d_v : NULL;
+    one.out_stride = call->out_stride;
+    one.k_new = call->k_new != NULL ? call->k_new + (size_t)g * one.d_k : NULL;
+    one.k_new_stride = call->k_new_stride;
+    one.v_new = call->v_new != NULL ? call->v_new + (size_t)g * one.d_v : NULL;
+    one.v_new_stride = call->v_new_stride;
+    one.sinks = call->sinks != NULL ? call->sinks + q_head : NULL;
+    one.v_gate[0] = call->v_gate[0] != NULL ? call->v_gate[0] + (size_t)g * one.d_v : NULL;
+    return one;
+}
+
+/* Plan head g's workspace for the lane of a layer. */
+static int plan_head(quire_lanes *lanes, uint32_t l, uint32_t g)
+{
+    const lane_state *lane = quire_lane_at(lanes, l, g);
+    lane_head *head = &lanes->heads[g];
+    quire_attn_batch batch = { .seqs = &head->seq,
+                               .n_seqs = 1,
+                               .page_tokens = TILE,
+                               .page_addr = quire_cache_page_addrs(lanes->cache),
+                               .positions = lane->positions };
+    quire_seq_table table;
+
+    QUIRE_TRY(quire_seq_table_get(lanes->cache, lane->seq, 0, &table));
+    for (uint32_t i = 0; i < table.n_entries; i++) {
+        quire_page_entry *entry = &head->entries[i];
+        const int32_t *list = lane->positions + 1 + (size_t)i * TILE;
+
+        *entry = table.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+        entry->first_pos = list[0];
+        entry->positions =
+            list[entry->n_tokens - 1] - list[0] == entry->n_tokens - 1 ? 0 : 1 + i * TILE;
+    }
+    head->seq = (quire_attn_seq){ .tables[0] = { head->leaves, table.n_entries },
+                                  .n_tokens = lanes->n_text,
+                                  .first_row = lanes->first_row,
+                                  .n_rows = lanes->n_rows };
+    return quire_attn_begin(head->workspace, &batch);
+}
+
+static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uint32_t n_threads)
+{
+    quire_lanes *lanes = ctx;
+    uint32_t l, g;
+    lane_layer *layer = find_layer(lanes, call, &l);
+
+    (void)thread;
+    (void)n_threads;
+    while ((g = atomic_fetch_add_explicit(&layer->next_append, 1, memory_order_relaxed)) <
+           lanes->n_kv_head) {
+        const quire_attn_layer one = head_of(lanes, &layer->one, call, g);
+        int rc = plan_head(lanes, l, g);
+
+        if (rc < 0) {
+            atomic_store_explicit(&lanes->status, rc, memory_order_relaxed);
+        }
+        quire_attn_append(lanes->heads[g].workspace, &one, 0, 1); /* nothing, after a failure */
+    }
+}
+
+/* Keep the queries of the step's last rows, transformed as K is. */
+static void keep_queries(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l, uint32_t g)
+{
+    const uint32_t probe = lanes->spec.probe;
+    const uint32_t n = lanes->n_rows < probe ? lanes->n_rows : probe;
+
+    for (uint32_t i = lanes->n_rows - n; lanes->queries != NULL && i < lanes->n_rows; i++) {
+        const uint32_t position = lanes->n_text - lanes->n_rows + i;
+        const float *row = one->q[0] + (lanes->first_row + i) * one->q_stride;
+
+        for (uint32_t h = 0; h < lanes->group; h++) {
+            const size_t head = ((size_t)l * lanes->n_kv_head + g) * lanes->group + h;
+            float *to = lanes->queries + (head * probe + position % probe) * one->d_k;
+
+            memcpy(to, row + (size_t)h * one->d_k, one->d_k * sizeof *to);
+            if (one->k[0].rotate != 0) {
+                quire_hadamard(to, one->d_k, one->k[0].rotate);
+            }
+        }
+    }
+    if (g == 0) { /* one thread writes it */
+        lanes->layers[l].queries_end = lanes->n_text;
+    }
+}
+
+static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_t thread,
+                uint32_t n_threads)
+{
+    quire_lanes *lanes = ctx;
+    uint32_t l, unit;
+    lane_layer *layer = find_layer(lanes, call, &l);
+
+    (void)index;
+    (void)thread;
+    (void)n_threads;
+    while ((unit = atomic_fetch_add_explicit(&layer->next_run, 1, memory_order_relaxed)) <
+           lanes->n_kv_head * lanes->n_members) {
+        const uint32_t g = unit / lanes->n_members;
+        const uint32_t member = unit % lanes->n_members;
+        const quire_attn_layer one = head_of(lanes, &layer->one, call, g);
+
+        quire_attn_run(lanes->heads[g].workspace, &one, 0, member, lanes->n_members);
+        if (member == 0) {
+            keep_queries(lanes, &one, l, g);
+        }
+    }
+}
+
+static int sync_step(void *ctx)
+{
+    const quire_lanes *lanes = ctx;
+
+    return atomic_load_explicit(&lanes->status, memory_order_relaxed);
+}
+
+quire_attn_device quire_lanes_device(quire_lanes *lanes)
+{
+    return (quire_attn_device){ .name = "lanes",
+                                .memory = QUIRE_MEMORY_HOST,
+                                .ctx = lanes,
+                                .check = check,
+                                .plan = plan,
+                                .append = append,
+                                .run = run,
+                                .sync = sync_step };
+}

@@ -1,0 +1,361 @@
+/* policy.c - the table of policies, and policies as text.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "retain/policy.h"
+
+#include "base/check.h"
+#include "base/parse.h"
+#include "retain/retain_score.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SINKS      4u   /* StreamingLLM (arXiv 2309.17453) */
+#define RECENT     128u /* KVzap (arXiv 2601.07891): none loses much, 512 gains nothing */
+#define PROBE      32u  /* CAKE (ICLR 2025) */
+#define POOL       5u   /* SnapKV (arXiv 2404.14469) */
+#define FLOOR      0.2  /* Ada-KV (arXiv 2407.11550) */
+#define GAMMA      200.0
+#define TAU1       1.6
+#define TAU2       0.4
+#define SHARE      0.5
+#define SPEC_BYTES 512u /* of a policy as a user writes it */
+
+static const quire_retain_policy policies[] = {
+    { "entropy", false, true, true, true, SINKS, RECENT, FLOOR,
+      "most attended tokens; layers by the entropy and variance of their attention",
+      quire_retain_score_entropy },
+    { "snap", false, true, false, false, SINKS, RECENT, FLOOR,
+      "tokens that the last queries attend to most", quire_retain_score_snap },
+    { "keydiff", true, false, false, false, SINKS, RECENT, 1.0,
+      "tokens whose keys differ most from the average key", quire_retain_score_keydiff },
+    { "window", false, false, false, false, SINKS, RECENT, 1.0, "the first and the last tokens",
+      quire_retain_score_last },
+    { "last", false, false, false, false, 0, 1, 1.0, "the last tokens", quire_retain_score_last },
+    { "stride", false, false, false, false, SINKS, RECENT, 1.0, "evenly spaced tokens",
+      quire_retain_score_stride },
+    { "random", false, false, false, false, SINKS, RECENT, 1.0, "tokens by chance",
+      quire_retain_score_random },
+};
+
+#define N_POLICIES (sizeof policies / sizeof policies[0])
+
+const quire_retain_policy *quire_retain_policies(size_t *n)
+{
+    *n = N_POLICIES;
+    return policies;
+}
+
+/* ---- parameters ---- */
+
+typedef enum param_kind {
+    PARAM_COUNT,
+    PARAM_REAL,
+    PARAM_LAYERS
+} param_kind;
+
+typedef enum param_reader {
+    READ_BY_ALL,
+    READ_BY_ATTENTION,
+    READ_BY_ENTROPY,
+    READ_BY_RANDOM
+} param_reader;
+
+typedef struct param {
+    const char *name;
+    param_kind kind;
+    param_reader reader;
+    size_t offset; /* in quire_retain_spec: uint32_t, double or none */
+    double min;
+    double max;
+} param;
+
+#define AT(member) offsetof(quire_retain_spec, member)
+
+/* The seed is a count of 64 bits; the others have 32. */
+static const param params[] = {
+    { "sinks", PARAM_COUNT, READ_BY_ALL, AT(sinks), 0, QUIRE_RETAIN_POS_MAX },
+    { "recent", PARAM_COUNT, READ_BY_ALL, AT(recent), 1, QUIRE_RETAIN_POS_MAX },
+    { "floor", PARAM_REAL, READ_BY_ALL, AT(floor), 0, 1 },
+    { "probe", PARAM_COUNT, READ_BY_ATTENTION, AT(probe), 1, QUIRE_RETAIN_PROBE_MAX },
+    { "pool", PARAM_COUNT, READ_BY_ATTENTION, AT(pool), 1, QUIRE_RETAIN_POOL_MAX },
+    { "gamma", PARAM_REAL, READ_BY_ENTROPY, AT(gamma), 0, 1e9 },
+    { "tau1", PARAM_REAL, READ_BY_ENTROPY, AT(tau1), 0.01, 100 },
+    { "tau2", PARAM_REAL, READ_BY_ENTROPY, AT(tau2), 0.01, 100 },
+    { "seed", PARAM_COUNT, READ_BY_RANDOM, AT(seed), 0, 4294967295.0 },
+    { "full_layers", PARAM_LAYERS, READ_BY_ALL, 0, 0, 0 },
+};
+
+#define N_PARAMS (sizeof params / sizeof params[0])
+
+static bool is_read(const quire_retain_policy *policy, const param *p)
+{
+    switch (p->reader) {
+    case READ_BY_ATTENTION:
+        return policy->needs_attention;
+    case READ_BY_ENTROPY:
+        return policy->weighs_layers;
+    case READ_BY_RANDOM:
+        return policy->score == quire_retain_score_random;
+    case READ_BY_ALL:
+        break;
+    }
+    return true;
+}
+
+/* "a, b, c" */
+static void names_of_policies(char *text, size_t text_bytes)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < N_POLICIES && n < text_bytes; i++) {
+        n +=
+            (size_t)snprintf(text + n, text_bytes - n, "%s%s", i > 0 ? ", " : "", policies[i].name);
+    }
+}
+
+static void names_of_params(const quire_retain_policy *policy, char *text, size_t text_bytes)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < N_PARAMS && n < text_bytes; i++) {
+        if (is_read(policy, &params[i])) {
+            n += (size_t)snprintf(text + n, text_bytes - n, "%s%s", n > 0 ? ", " : "",
+                                  params[i].name);
+        }
+    }
+}
+
+static int find_policy(const char *name, quire_retain_spec *out, quire_error *err)
+{
+    char names[128];
+
+    for (size_t i = 0; i < N_POLICIES; i++) {
+        if (strcmp(policies[i].name, name) == 0) {
+            const quire_retain_policy *p = &policies[i];
+
+            *out = (quire_retain_spec){ .policy = p,
+                                        .share = SHARE,
+                                        .sinks = p->sinks,
+                                        .recent = p->recent,
+                                        .probe = PROBE,
+                                        .pool = POOL,
+                                        .floor = p->floor,
+                                        .gamma = GAMMA,
+                                        .tau1 = TAU1,
+                                        .tau2 = TAU2 };
+            return QUIRE_OK;
+        }
+    }
+    names_of_policies(names, sizeof names);
+    return quire_error_set(err, QUIRE_INVAL,
+                           "there is no retention policy \"%s\": the policies are %s", name, names);
+}
+
+static int parse_full(char *value, quire_retain_spec *out, quire_error *err)
+{
+    char *rest = value;
+
+    out->has_full = true;
+    out->n_full = 0;
+    if (strcmp(value, "none") == 0) {
+        return QUIRE_OK;
+    }
+    while (rest != NULL) {
+        char *word = rest;
+        int64_t layer;
+
+        rest = strchr(rest, '+');
+        if (rest != NULL) {
+            *rest++ = '\0';
+        }
+        if (quire_parse_i64(word, -65536, 65535, &layer) < 0) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "full_layers: \"%s\" is no number of a layer (numbers with + "
+                                   "between them, -1 is the last layer, or \"none\")",
+                                   word);
+        }
+        if (out->n_full == QUIRE_RETAIN_FULL_MAX) {
+            return quire_error_set(err, QUIRE_INVAL, "full_layers names more than %u layers",
+                                   QUIRE_RETAIN_FULL_MAX);
+        }
+        out->full[out->n_full++] = (int32_t)layer;
+    }
+    return QUIRE_OK;
+}
+
+static int set_count(const param *p, const char *value, quire_retain_spec *out, quire_error *err)
+{
+    int64_t count;
+
+    if (quire_parse_i64(value, (int64_t)p->min, (int64_t)p->max, &count) < 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%s=%s: a whole number from %.0f to %.0f is wanted", p->name, value,
+                               p->min, p->max);
+    }
+    if (p->offset == AT(seed)) {
+        out->seed = (uint64_t)count;
+        return QUIRE_OK;
+    }
+    if (p->offset == AT(pool) && count % 2 == 0) {
+        return quire_error_set(err, QUIRE_INVAL, "pool=%s: must be odd", value);
+    }
+    *(uint32_t *)(void *)((char *)out + p->offset) = (uint32_t)count;
+    return QUIRE_OK;
+}
+
+static int set_param(char *word, quire_retain_spec *out, quire_error *err)
+{
+    char *value = strchr(word, '=');
+    char names[128];
+    double real;
+
+    if (value != NULL) {
+        *value++ = '\0';
+    }
+    for (size_t i = 0; i < N_PARAMS; i++) {
+        const param *p = &params[i];
+
+        if (strcmp(p->name, word) != 0 || !is_read(out->policy, p)) {
+            continue;
+        }
+        if (value == NULL) {
+            return quire_error_set(err, QUIRE_INVAL, "%s has no value: %s=...", word, word);
+        }
+        if (p->kind == PARAM_LAYERS) {
+            return parse_full(value, out, err);
+        }
+        if (p->kind == PARAM_COUNT) {
+            return set_count(p, value, out, err);
+        }
+        if (quire_parse_f64(value, p->min, p->max, &real) < 0) {
+            return quire_error_set(err, QUIRE_INVAL, "%s=%s: a number from %g to %g is wanted",
+                                   p->name, value, p->min, p->max);
+        }
+        *(double *)(void *)((char *)out + p->offset) = real;
+        return QUIRE_OK;
+    }
+    names_of_params(out->policy, names, sizeof names);
+    return quire_error_set(err, QUIRE_INVAL, "the policy %s has no parameter \"%s\": it has %s",
+                           out->policy->name, word, names);
+}
+
+static int parse_share(const char *value, quire_retain_spec *out, quire_error *err)
+{
+    if (quire_parse_f64(value, 0, 1, &out->share) < 0 || out->share <= 0) {
+        return quire_error_set(
+            err, QUIRE_INVAL, "a share of \"%s\": a number above 0 and at most 1 is wanted", value);
+    }
+    return QUIRE_OK;
+}
+
+int quire_retain_parse(const char *text, quire_retain_spec *out, quire_error *err)
+{
+    char copy[SPEC_BYTES];
+    char *rest, *share;
+
+    *out = (quire_retain_spec){ 0 };
+    if (strlen(text) >= sizeof copy) {
+        return quire_error_set(err, QUIRE_INVAL, "a retention policy of %zu bytes: at most %zu",
+                               strlen(text), sizeof copy - 1);
+    }
+    memcpy(copy, text, strlen(text) + 1);
+    rest = strchr(copy, ',');
+    if (rest != NULL) {
+        *rest++ = '\0';
+    }
+    share = strchr(copy, ':');
+    if (share != NULL) {
+        *share++ = '\0';
+    }
+    QUIRE_TRY(find_policy(copy, out, err));
+    if (share != NULL) {
+        QUIRE_TRY(parse_share(share, out, err));
+    }
+    while (rest != NULL) {
+        char *word = rest;
+
+        rest = strchr(rest, ',');
+        if (rest != NULL) {
+            *rest++ = '\0';
+        }
+        QUIRE_TRY(set_param(word, out, err));
+    }
+    return QUIRE_OK;
+}
+
+/* ---- as text ---- */
+
+static int put_param(const quire_retain_spec *spec, const param *p, char *text, size_t text_bytes)
+{
+    const void *at = (const char *)spec + p->offset;
+    size_t n = 0;
+
+    if (p->kind == PARAM_REAL) {
+        return snprintf(text, text_bytes, ",%s=%g", p->name, *(const double *)at);
+    }
+    if (p->kind == PARAM_COUNT) {
+        return snprintf(text, text_bytes, ",%s=%llu", p->name,
+                        p->offset == AT(seed) ? (unsigned long long)spec->seed
+                                              : (unsigned long long)*(const uint32_t *)at);
+    }
+    if (!spec->has_full) {
+        return 0;
+    }
+    n = (size_t)snprintf(text, text_bytes, ",%s=%s", p->name, spec->n_full == 0 ? "none" : "");
+    for (uint32_t i = 0; i < spec->n_full && n < text_bytes; i++) {
+        n += (size_t)snprintf(text + n, text_bytes - n, "%s%d", i > 0 ? "+" : "", spec->full[i]);
+    }
+    return (int)n;
+}
+
+char *quire_retain_text(const quire_retain_spec *spec, char *buffer, size_t buffer_bytes)
+{
+    size_t n = (size_t)snprintf(buffer, buffer_bytes, "%s:%g", spec->policy->name, spec->share);
+
+    for (size_t i = 0; i < N_PARAMS && n < buffer_bytes; i++) {
+        if (is_read(spec->policy, &params[i])) {
+            n += (size_t)put_param(spec, &params[i], buffer + n, buffer_bytes - n);
+        }
+    }
+    return buffer;
+}
+
+/* ---- layers that are kept whole ---- */
+
+int quire_retain_full_layers(const quire_retain_spec *spec, uint32_t n_layers, bool *is_full,
+                             quire_error *err)
+{
+    static const int32_t default_full[] = { 0, 1, -1 };
+    const int32_t *full = spec->full;
+    uint32_t n_full = spec->n_full;
+    uint32_t n = 0;
+
+    if (!spec->has_full) {
+        full = default_full;
+        n_full = spec->policy->has_full ? 3 : 0;
+    }
+    memset(is_full, 0, n_layers * sizeof *is_full);
+    for (uint32_t i = 0; i < n_full; i++) {
+        const int64_t layer = full[i] < 0 ? (int64_t)n_layers + full[i] : full[i];
+
+        if (layer < 0 || layer >= (int64_t)n_layers) {
+            if (!spec->has_full) {
+                continue; /* a model of one layer */
+            }
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "full_layers names layer %d, but the model has %u layers",
+                                   full[i], n_layers);
+        }
+        n += !is_full[layer];
+        is_full[layer] = true;
+    }
+    if (n > 0 && (double)n >= spec->share * n_layers && spec->share < 1) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%s:%g with %u of %u layers kept whole: the share must be above %g, "
+                               "or full_layers name fewer layers",
+                               spec->policy->name, spec->share, n, n_layers, (double)n / n_layers);
+    }
+    return QUIRE_OK;
+}

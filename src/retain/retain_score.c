@@ -1,0 +1,185 @@
+/* retain_score.c - the worth of a token of a lane, by policy.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "retain/retain_score.h"
+
+#include "base/check.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <string.h>
+
+void quire_retain_score(const quire_retain_spec *spec, const quire_retain_lane *lane, float *scores)
+{
+    QUIRE_CHECK(!spec->policy->needs_keys || lane->keys != NULL || lane->n_tokens == 0);
+    QUIRE_CHECK(!spec->policy->needs_attention || lane->attention != NULL || lane->n_tokens == 0);
+    spec->policy->score(spec, lane, scores);
+}
+
+/* ---- policies without probes ---- */
+
+void quire_retain_score_last(const quire_retain_spec *spec, const quire_retain_lane *lane,
+                             float *scores)
+{
+    (void)spec;
+    for (uint32_t t = 0; t < lane->n_tokens; t++) {
+        scores[t] = (float)lane->positions[t];
+    }
+}
+
+void quire_retain_score_stride(const quire_retain_spec *spec, const quire_retain_lane *lane,
+                               float *scores)
+{
+    (void)spec;
+    for (uint32_t t = 0; t < lane->n_tokens; t++) {
+        uint32_t x = (uint32_t)lane->positions[t];
+        uint32_t reversed = 0;
+
+        /* A float holds 24 bits; longer texts differ in their low bits, which count most here. */
+        for (uint32_t bit = 0; bit < 24; bit++) {
+            reversed = reversed << 1 | (x & 1u);
+            x >>= 1;
+        }
+        scores[t] = -(float)reversed;
+    }
+}
+
+void quire_retain_score_random(const quire_retain_spec *spec, const quire_retain_lane *lane,
+                               float *scores)
+{
+    quire_rng mix = { .state = spec->seed };
+    const uint64_t base = quire_rng_next(&mix) ^ (lane->lane * 0xd1342543de82ef95u);
+
+    for (uint32_t t = 0; t < lane->n_tokens; t++) {
+        quire_rng rng = { .state = base + (uint64_t)lane->positions[t] * 0xaf251af3b0f025b5u };
+
+        scores[t] = (float)quire_rng_unit(&rng);
+    }
+}
+
+/* ---- keys ---- */
+
+static double norm_of(const float *x, uint32_t d)
+{
+    double sum = 0.0;
+
+    for (uint32_t i = 0; i < d; i++) {
+        sum += (double)x[i] * (double)x[i];
+    }
+    return sqrt(sum);
+}
+
+void quire_retain_score_keydiff(const quire_retain_spec *spec, const quire_retain_lane *lane,
+                                float *scores)
+{
+    const uint32_t d = lane->d;
+    double mean[1024] = { 0 }; /* QUIRE_HEAD_DIM_MAX */
+    double mean_norm = 0.0;
+
+    (void)spec;
+    QUIRE_CHECK(d <= sizeof mean / sizeof mean[0]);
+    for (uint32_t t = 0; t < lane->n_tokens; t++) {
+        const float *key = lane->keys + (size_t)t * d;
+        const double norm = norm_of(key, d);
+
+        for (uint32_t i = 0; norm > 0.0 && i < d; i++) {
+            mean[i] += (double)key[i] / norm;
+        }
+    }
+    for (uint32_t i = 0; i < d; i++) {
+        mean_norm += mean[i] * mean[i];
+    }
+    mean_norm = sqrt(mean_norm);
+    for (uint32_t t = 0; t < lane->n_tokens; t++) {
+        const float *key = lane->keys + (size_t)t * d;
+        const double norm = norm_of(key, d) * mean_norm;
+        double product = 0.0;
+
+        for (uint32_t i = 0; i < d; i++) {
+            product += (double)key[i] * mean[i];
+        }
+        scores[t] = norm > 0.0 ? (float)(-product / norm) : 0.0f;
+    }
+}
+
+/* ---- attention ---- */
+
+/* scores[t] = average of itself and its neighbours, as far as there are any: `pool` in all. */
+static void pool(float *scores, uint32_t n, uint32_t width)
+{
+    const uint32_t half = width / 2;
+    float before[QUIRE_RETAIN_POOL_MAX]; /* the last `half` scores that were overwritten */
+
+    QUIRE_CHECK(half <= QUIRE_RETAIN_POOL_MAX);
+    for (uint32_t t = 0; t < n; t++) {
+        const uint32_t begin = t < half ? 0 : t - half;
+        const uint32_t end = n - t > half ? t + half + 1 : n;
+        const float own = scores[t];
+        double sum = 0.0;
+
+        for (uint32_t i = begin; i < t; i++) {
+            sum += (double)before[i % half];
+        }
+        for (uint32_t i = t; i < end; i++) {
+            sum += (double)scores[i];
+        }
+        scores[t] = (float)(sum / (end - begin));
+        if (half > 0) {
+            before[t % half] = own;
+        }
+    }
+}
+
+/* scores[t] = mean + gamma * variance over rows. */
+static void score_rows(const quire_retain_lane *lane, double gamma, float *scores)
+{
+    const double n_rows = lane->n_rows;
+
+    for (uint32_t t = 0; t < lane->n_tokens; t++) {
+        double sum = 0.0, squares = 0.0, mean, variance;
+
+        for (uint32_t r = 0; r < lane->n_rows; r++) {
+            const double a = (double)lane->attention[(size_t)r * lane->n_tokens + t];
+
+            sum += a;
+            squares += a * a;
+        }
+        mean = sum / n_rows;
+        variance = squares / n_rows - mean * mean;
+        scores[t] = (float)(mean + gamma * (variance > 0.0 ? variance : 0.0));
+    }
+}
+
+void quire_retain_score_snap(const quire_retain_spec *spec, const quire_retain_lane *lane,
+                             float *scores)
+{
+    score_rows(lane, 0.0, scores);
+    pool(scores, lane->n_tokens, spec->pool);
+}
+
+void quire_retain_score_entropy(const quire_retain_spec *spec, const quire_retain_lane *lane,
+                                float *scores)
+{
+    score_rows(lane, spec->gamma, scores);
+    pool(scores, lane->n_tokens, spec->pool);
+}
+
+void quire_retain_measure_add(quire_retain_measure *measure, const quire_retain_lane *lane,
+                              uint32_t n_queries)
+{
+    for (uint32_t r = 0; r < lane->n_rows; r += n_queries) {
+        for (uint32_t t = 0; t < lane->n_tokens; t++) {
+            double sum = 0.0, squares = 0.0, variance;
+
+            for (uint32_t i = r; i < r + n_queries; i++) {
+                const double a = (double)lane->attention[(size_t)i * lane->n_tokens + t];
+
+                sum += a;
+                squares += a * a;
+                measure->entropy -= a > 0.0 ? a * log(a) : 0.0;
+            }
+            variance = squares / n_queries - sum / n_queries * (sum / n_queries);
+            measure->variance += variance > 0.0 ? variance : 0.0;
+        }
+    }
+}

@@ -1,0 +1,282 @@
+/* test_retention.c - a model whose text keeps a share of its tokens: the bits of the full cache
+ * when all are kept, memory that is bounded by share and chunk, steps that begin again.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "engine/retention.h"
+#include "model/memory.h"
+#include "model_fixture.h"
+#include "seed.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_TOKENS 500u
+#define N_VOCAB  320u
+#define CHUNK    128u
+
+static int32_t tokens[N_TOKENS];
+
+typedef struct job {
+    pthread_t thread;
+    void (*fn)(void *ctx, uint32_t thread, uint32_t n_threads);
+    void *ctx;
+    uint32_t index;
+    uint32_t n;
+} job;
+
+static void *work(void *opaque)
+{
+    const job *j = opaque;
+
+    j->fn(j->ctx, j->index, j->n);
+    return NULL;
+}
+
+static void in_threads(uint32_t n_threads,
+                       void (*fn)(void *ctx, uint32_t thread, uint32_t n_threads), void *ctx)
+{
+    job jobs[8];
+
+    assert_true(n_threads <= 8);
+    for (uint32_t i = 0; i < n_threads; i++) {
+        jobs[i] = (job){ .fn = fn, .ctx = ctx, .index = i, .n = n_threads };
+        assert_int_equal(pthread_create(&jobs[i].thread, NULL, work, &jobs[i]), 0);
+    }
+    for (uint32_t i = 0; i < n_threads; i++) {
+        assert_int_equal(pthread_join(jobs[i].thread, NULL), 0);
+    }
+}
+
+typedef struct world {
+    quire_model *model;
+    quire_runtime *runtime;
+    quire_retention *retention; /* NULL: all tokens are kept, in full pages */
+    quire_seq_id seq;
+    uint64_t planned_bytes;
+} world;
+
+static void world_open(world *w, const quire_runtime_opts *runtime_opts, const char *policy)
+{
+    quire_retention_opts opts = { .chunk = CHUNK, .parallel = in_threads };
+    quire_runtime_opts runtime = *runtime_opts;
+    const quire_model_desc *desc = quire_model_desc_get(w->model);
+    quire_error err = QUIRE_ERROR_INIT;
+
+    w->retention = NULL;
+    if (policy != NULL) {
+        assert_int_equal(quire_retain_parse(policy, &opts.spec, &err), QUIRE_OK);
+        if (quire_retention_plan(desc, &opts, &runtime, &err) < 0) {
+            fail_msg("%s", err.message);
+        }
+        w->planned_bytes = runtime.kv_elsewhere_bytes;
+    }
+    w->runtime = fixture_runtime(w->model, &runtime);
+    w->seq = fixture_seq(w->runtime);
+    if (policy != NULL && quire_retention_open(&w->retention, w->runtime, desc, &opts, &err) < 0) {
+        fail_msg("%s", err.message);
+    }
+}
+
+static void world_close(world *w)
+{
+    quire_runtime_destroy(w->runtime);
+    quire_retention_close(w->retention);
+}
+
+static const float *step(world *w, uint32_t begin, uint32_t n, quire_logits wanted)
+{
+    const quire_slice slice = { w->seq, tokens + begin, n, wanted };
+    const float *logits;
+    int rc = w->retention != NULL
+                 ? quire_retention_step(w->retention, w->runtime, &slice, 1, &logits)
+                 : quire_runtime_step(w->runtime, &slice, 1, &logits);
+
+    assert_int_equal(rc, QUIRE_OK);
+    return logits;
+}
+
+/* Logits of all tokens in steps of n. */
+static float *read_text(world *w, uint32_t n)
+{
+    float *out = malloc((size_t)N_TOKENS * N_VOCAB * sizeof *out);
+
+    assert_non_null(out);
+    for (uint32_t at = 0; at < N_TOKENS; at += n) {
+        const uint32_t now = n < N_TOKENS - at ? n : N_TOKENS - at;
+
+        memcpy(out + (size_t)at * N_VOCAB, step(w, at, now, QUIRE_LOGITS_ALL),
+               (size_t)now * N_VOCAB * sizeof *out);
+    }
+    return out;
+}
+
+static quire_runtime_opts opts_of(quire_format format, uint32_t n_threads)
+{
+    quire_runtime_opts opts = QUIRE_RUNTIME_OPTS_INIT;
+
+    opts.n_ctx = 512;
+    opts.n_seqs_max = 1;
+    opts.n_batch = 100;
+    opts.n_threads = n_threads;
+    opts.k_format = format;
+    opts.v_format = format;
+    return opts;
+}
+
+static quire_model *open_model(void)
+{
+    gguf_gen_opts gen = fixture_llama("retention", 4, N_VOCAB, 512, 7);
+
+    gen.type = GGML_TYPE_Q8_0; /* weights in panels: results do not depend on the batch */
+    return fixture_open(fixture_generate(&gen));
+}
+
+/* Keep all: the bits of full pages. Keep some: the same bits with any number of threads. */
+static void test_bits(void **state)
+{
+    static const quire_format formats[] = { QUIRE_FORMAT_F32, QUIRE_FORMAT_F16, QUIRE_FORMAT_BF16,
+                                            QUIRE_FORMAT_Q8 };
+    const size_t bytes = (size_t)N_TOKENS * N_VOCAB * sizeof(float);
+    world w = { .model = open_model() };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
+        const quire_runtime_opts one = opts_of(formats[i], 1);
+        const quire_runtime_opts three = opts_of(formats[i], 3);
+        float *full, *kept, *some, *again;
+
+        world_open(&w, &one, NULL);
+        full = read_text(&w, 100);
+        world_close(&w);
+        world_open(&w, &three, "snap:1");
+        kept = read_text(&w, 100);
+        world_close(&w);
+        assert_memory_equal(full, kept, bytes);
+        world_open(&w, &one, "entropy:0.4,full_layers=none,recent=16");
+        some = read_text(&w, 64);
+        world_close(&w);
+        world_open(&w, &three, "entropy:0.4,full_layers=none,recent=16");
+        again = read_text(&w, 64);
+        world_close(&w);
+        assert_memory_equal(some, again, bytes);
+        assert_memory_equal(some, full, CHUNK * N_VOCAB * sizeof *some); /* before anything goes */
+        assert_memory_not_equal(some, full, bytes);
+        free(again);
+        free(some);
+        free(kept);
+        free(full);
+    }
+    quire_model_close(w.model);
+}
+
+static void test_memory(void **state)
+{
+    const quire_runtime_opts opts = opts_of(QUIRE_FORMAT_F16, 2);
+    world w = { .model = open_model() };
+    const uint64_t full_bytes = quire_runtime_kv_bytes(quire_model_desc_get(w.model), &opts);
+    quire_cache_stats cache;
+    quire_lanes_stats lanes;
+
+    (void)state;
+    world_open(&w, &opts, "snap:0.25,recent=16");
+    for (uint32_t at = 0; at < 448; at += 64) {
+        (void)step(&w, at, 64, QUIRE_LOGITS_NONE);
+    }
+    for (uint32_t at = 448; at < N_TOKENS; at++) {
+        (void)step(&w, at, 1, QUIRE_LOGITS_LAST);
+    }
+    quire_lanes_stats_get(quire_retention_lanes(w.retention), &lanes);
+    quire_cache_stats_get(quire_runtime_cache(w.runtime), &cache);
+    assert_int_equal(lanes.n_text, N_TOKENS);
+    assert_true(quire_lanes_n_full(quire_retention_lanes(w.retention)) <= CHUNK);
+    assert_true(lanes.generations >= 3);
+    assert_int_equal(cache.extent_bytes, 0); /* the runtime's own pages have no payload */
+    /* A quarter of 512 tokens, a chunk of 128 and a page: 5 of 8 pages. */
+    assert_true(lanes.peak_bytes <= full_bytes / 8 * 5);
+    assert_true(lanes.peak_bytes <= lanes.budget_bytes && lanes.budget_bytes <= w.planned_bytes);
+    world_close(&w);
+    quire_model_close(w.model);
+}
+
+static void test_plan(void **state)
+{
+    quire_runtime_opts opts = opts_of(QUIRE_FORMAT_F16, 2);
+    quire_retention_opts retention = { .chunk = 64 };
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_model *model = open_model();
+    const quire_model_desc *desc = quire_model_desc_get(model);
+    quire_memory_need need;
+    quire_runtime *runtime;
+
+    (void)state;
+    assert_int_equal(quire_retain_parse("window:0.5", &retention.spec, &err), QUIRE_OK);
+    assert_int_equal(quire_retention_plan(desc, &retention, &opts, &err), QUIRE_OK);
+    assert_int_equal(opts.n_batch, 64); /* no step is larger than a chunk */
+    quire_memory_need_get(desc, &opts, &need);
+    assert_int_equal(need.kv_bytes, opts.kv_elsewhere_bytes);
+    runtime = fixture_runtime(model, &opts);
+    assert_int_equal(quire_runtime_fill(runtime, fixture_seq(runtime), 64, 1), QUIRE_UNSUPP);
+    quire_runtime_destroy(runtime);
+    opts = opts_of(QUIRE_FORMAT_Q4, 2);
+    assert_int_equal(quire_retention_plan(desc, &retention, &opts, &err), QUIRE_UNSUPP);
+    assert_non_null(strstr(err.message, "tokens in q4 cannot leave"));
+    quire_model_close(model);
+}
+
+/* A cut to nothing begins another text; a step of two slices, or longer than a chunk, is refused.
+ */
+static void test_again(void **state)
+{
+    const quire_runtime_opts opts = opts_of(QUIRE_FORMAT_F16, 2);
+    world w = { .model = open_model() };
+    const quire_slice two[2] = { { 1, tokens, 1, QUIRE_LOGITS_NONE },
+                                 { 2, tokens, 1, QUIRE_LOGITS_NONE } };
+    quire_slice large = { 0, tokens, CHUNK + 1, QUIRE_LOGITS_NONE };
+    const float *logits;
+    float *first, *second;
+
+    (void)state;
+    world_open(&w, &opts, "entropy:0.5,full_layers=0,recent=16");
+    first = read_text(&w, 50);
+    assert_int_equal(quire_seq_truncate(quire_runtime_cache(w.runtime), w.seq, 0), QUIRE_OK);
+    second = read_text(&w, 50);
+    assert_memory_equal(first, second, (size_t)N_TOKENS * N_VOCAB * sizeof *first);
+    assert_int_equal(quire_retention_step(w.retention, w.runtime, two, 2, &logits), QUIRE_INVAL);
+    large.seq = w.seq;
+    assert_int_equal(quire_retention_step(w.retention, w.runtime, &large, 1, &logits), QUIRE_LIMIT);
+    free(second);
+    free(first);
+    world_close(&w);
+    quire_model_close(w.model);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fixture_generated_remove();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_again),
+    };
+    quire_rng rng = test_rng(3);
+
+    for (uint32_t i = 0; i < N_TOKENS; i++) {
+        tokens[i] = (int32_t)quire_rng_below(&rng, N_VOCAB);
+    }
+    return cmocka_run_group_tests(tests, NULL, teardown);
+}

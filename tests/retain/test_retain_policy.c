@@ -1,0 +1,510 @@
+/* test_retain_policy.c - retention policies: their text, scores against small references, budgets,
+ * and the tokens that are kept.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "retain/policy.h"
+#include "seed.h"
+
+static quire_rng rng;
+
+static quire_retain_spec spec_of(const char *text)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_retain_spec spec;
+
+    if (quire_retain_parse(text, &spec, &err) < 0) {
+        fail_msg("%s: %s", text, err.message);
+    }
+    return spec;
+}
+
+/* ---- text ---- */
+
+static void test_parse(void **state)
+{
+    const quire_retain_spec all = spec_of("entropy:0.25,sinks=8,recent=64,probe=16,pool=3,floor=0."
+                                          "5,gamma=2,tau1=1,tau2=3,full_layers=0+-1");
+    const quire_retain_spec plain = spec_of("window");
+    char text[QUIRE_RETAIN_TEXT_MAX];
+    char again[QUIRE_RETAIN_TEXT_MAX];
+    quire_retain_spec copy;
+
+    (void)state;
+    assert_string_equal(all.policy->name, "entropy");
+    assert_true(all.share == 0.25 && all.floor == 0.5 && all.gamma == 2);
+    assert_true(all.tau1 == 1 && all.tau2 == 3);
+    assert_int_equal(all.sinks, 8);
+    assert_int_equal(all.recent, 64);
+    assert_int_equal(all.probe, 16);
+    assert_int_equal(all.pool, 3);
+    assert_int_equal(all.n_full, 2);
+    assert_int_equal(all.full[1], -1);
+    assert_true(plain.share == 0.5);
+    assert_int_equal(plain.sinks, 4);
+    assert_int_equal(spec_of("random:1,seed=7").seed, 7);
+    assert_string_equal(quire_retain_text(&all, text, sizeof text),
+                        "entropy:0.25,sinks=8,recent=64,floor=0.5,probe=16,pool=3,gamma=2,tau1=1,"
+                        "tau2=3,full_layers=0+-1");
+    copy = spec_of(text);
+    assert_string_equal(quire_retain_text(&copy, again, sizeof again), text);
+}
+
+static void test_refusals(void **state)
+{
+    static const struct {
+        const char *text;
+        const char *says;
+    } cases[] = {
+        { "", "there is no retention policy \"\"" },
+        { "entropie:0.5", "the policies are entropy, snap, keydiff, window, last, stride, random" },
+        { "snap:0", "a share of \"0\"" },
+        { "snap:1.5", "above 0 and at most 1" },
+        { "snap:x", "a share of \"x\"" },
+        { "snap,sinks", "sinks has no value" },
+        { "snap,sinks=-1", "a whole number from 0 to 65536" },
+        { "snap,recent=0", "recent=0" },
+        { "snap,pool=4", "pool=4: must be odd" },
+        { "snap,gamma=2", "the policy snap has no parameter \"gamma\": it has sinks, recent" },
+        { "window,probe=8", "no parameter \"probe\"" },
+        { "random,seed=-1", "seed=-1" },
+        { "entropy,tau1=0", "tau1=0: a number from 0.01 to 100" },
+        { "entropy,full_layers=0+x", "\"x\" is no number of a layer" },
+        { "entropy,full_layers=", "\"\" is no number of a layer" },
+    };
+    char long_text[600];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_retain_spec spec;
+
+        assert_int_equal(quire_retain_parse(cases[i].text, &spec, &err), QUIRE_INVAL);
+        if (strstr(err.message, cases[i].says) == NULL) {
+            fail_msg("%s: \"%s\"", cases[i].text, err.message);
+        }
+    }
+    memset(long_text, 'a', sizeof long_text - 1);
+    long_text[sizeof long_text - 1] = '\0';
+    {
+        quire_error err = QUIRE_ERROR_INIT;
+        quire_retain_spec spec;
+
+        assert_int_equal(quire_retain_parse(long_text, &spec, &err), QUIRE_INVAL);
+        assert_non_null(strstr(err.message, "at most 511"));
+    }
+}
+
+static void test_full_layers(void **state)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_retain_spec spec = spec_of("entropy:0.5");
+    bool full[8];
+
+    (void)state;
+    assert_int_equal(quire_retain_full_layers(&spec, 8, full, &err), QUIRE_OK);
+    assert_true(full[0] && full[1] && !full[2] && !full[6] && full[7]);
+    assert_int_equal(quire_retain_full_layers(&spec, 6, full, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "3 of 6 layers kept whole: the share must be above 0.5"));
+    spec = spec_of("entropy:0.5,full_layers=none");
+    assert_int_equal(quire_retain_full_layers(&spec, 2, full, &err), QUIRE_OK);
+    assert_false(full[0] || full[1]);
+    spec = spec_of("window:0.5,full_layers=8");
+    assert_int_equal(quire_retain_full_layers(&spec, 8, full, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "layer 8, but the model has 8 layers"));
+    spec = spec_of("entropy:1");
+    assert_int_equal(quire_retain_full_layers(&spec, 1, full, &err), QUIRE_OK);
+}
+
+/* ---- scores ---- */
+
+#define N       40u
+#define D       8u
+#define QUERIES 5u
+#define HEADS   2u
+
+typedef struct lane_fixture {
+    int32_t positions[N];
+    float keys[N * D];
+    float attention[HEADS * QUERIES * N];
+    quire_retain_lane lane;
+} lane_fixture;
+
+static void lane_make(lane_fixture *f)
+{
+    for (uint32_t t = 0; t < N; t++) {
+        f->positions[t] = (int32_t)(2 * t);
+    }
+    for (uint32_t i = 0; i < N * D; i++) {
+        f->keys[i] = (float)quire_rng_normal(&rng);
+    }
+    for (uint32_t r = 0; r < HEADS * QUERIES; r++) {
+        double sum = 0.0;
+
+        for (uint32_t t = 0; t < N; t++) {
+            f->attention[r * N + t] = (float)(-log(1.0 - quire_rng_unit(&rng)));
+            sum += (double)f->attention[r * N + t];
+        }
+        for (uint32_t t = 0; t < N; t++) {
+            f->attention[r * N + t] /= (float)sum;
+        }
+    }
+    f->lane = (quire_retain_lane){ .n_tokens = N,
+                                   .positions = f->positions,
+                                   .n_text = 2 * N,
+                                   .keys = f->keys,
+                                   .d = D,
+                                   .attention = f->attention,
+                                   .n_rows = HEADS * QUERIES,
+                                   .lane = 3 };
+}
+
+static double mean_of(const lane_fixture *f, uint32_t t, uint32_t first, uint32_t n)
+{
+    double sum = 0.0;
+
+    for (uint32_t r = first; r < first + n; r++) {
+        sum += (double)f->attention[r * N + t];
+    }
+    return sum / n;
+}
+
+static double variance_of(const lane_fixture *f, uint32_t t, uint32_t first, uint32_t n)
+{
+    const double mean = mean_of(f, t, first, n);
+    double sum = 0.0;
+
+    for (uint32_t r = first; r < first + n; r++) {
+        sum += ((double)f->attention[r * N + t] - mean) * ((double)f->attention[r * N + t] - mean);
+    }
+    return sum / n;
+}
+
+static void check_attention(const char *text, double gamma)
+{
+    const quire_retain_spec spec = spec_of(text);
+    lane_fixture f;
+    float scores[N];
+
+    lane_make(&f);
+    quire_retain_score(&spec, &f.lane, scores);
+    for (int t = 0; t < (int)N; t++) {
+        double sum = 0.0;
+        int n = 0;
+
+        for (int i = t - (int)spec.pool / 2; i <= t + (int)spec.pool / 2; i++) {
+            if (i >= 0 && i < (int)N) {
+                sum += mean_of(&f, (uint32_t)i, 0, HEADS * QUERIES) +
+                       gamma * variance_of(&f, (uint32_t)i, 0, HEADS * QUERIES);
+                n++;
+            }
+        }
+        assert_true(fabs((double)scores[t] - sum / n) < 1e-6 * (1 + sum));
+    }
+}
+
+static void test_attention_scores(void **state)
+{
+    (void)state;
+    check_attention("snap", 0);
+    check_attention("snap,pool=1", 0);
+    check_attention("snap,pool=63", 0);
+    check_attention("entropy", 200);
+    check_attention("entropy,gamma=3,pool=7", 3);
+}
+
+static void test_measure(void **state)
+{
+    quire_retain_measure measure = { 0 };
+    double entropy = 0.0, variance = 0.0;
+    lane_fixture f;
+
+    (void)state;
+    lane_make(&f);
+    quire_retain_measure_add(&measure, &f.lane, QUERIES);
+    for (uint32_t t = 0; t < N; t++) {
+        for (uint32_t r = 0; r < HEADS * QUERIES; r++) {
+            const double a = (double)f.attention[r * N + t];
+
+            entropy -= a * log(a);
+        }
+        variance += variance_of(&f, t, 0, QUERIES) + variance_of(&f, t, QUERIES, QUERIES);
+    }
+    assert_true(fabs(measure.entropy - entropy) < 1e-9 * entropy);
+    assert_true(fabs(measure.variance - variance) < 1e-9 * variance);
+}
+
+static void test_keydiff(void **state)
+{
+    const quire_retain_spec spec = spec_of("keydiff");
+    double mean[D] = { 0 };
+    lane_fixture f;
+    float scores[N];
+
+    (void)state;
+    lane_make(&f);
+    memset(f.keys + D, 0, D * sizeof *f.keys); /* a row of zeros has no direction */
+    quire_retain_score(&spec, &f.lane, scores);
+    for (uint32_t t = 0; t < N; t++) {
+        double norm = 0.0;
+
+        for (uint32_t i = 0; i < D; i++) {
+            norm += (double)f.keys[t * D + i] * (double)f.keys[t * D + i];
+        }
+        for (uint32_t i = 0; norm > 0.0 && i < D; i++) {
+            mean[i] += (double)f.keys[t * D + i] / sqrt(norm) / N;
+        }
+    }
+    for (uint32_t t = 0; t < N; t++) {
+        double product = 0.0, norm = 0.0, mean_norm = 0.0;
+
+        for (uint32_t i = 0; i < D; i++) {
+            product += (double)f.keys[t * D + i] * mean[i];
+            norm += (double)f.keys[t * D + i] * (double)f.keys[t * D + i];
+            mean_norm += mean[i] * mean[i];
+        }
+        assert_true(fabs((double)scores[t] -
+                         (norm > 0.0 ? -product / sqrt(norm * mean_norm) : 0.0)) < 1e-6);
+    }
+}
+
+/* ---- budgets ---- */
+
+static void test_even_budgets(void **state)
+{
+    const quire_retain_spec spec = spec_of("window:0.5");
+    quire_retain_layer layers[3] = { { 2, 200, 20, false, { 0, 0 }, 0 },
+                                     { 2, 200, 20, false, { 0, 0 }, 0 },
+                                     { 2, 40, 20, false, { 0, 0 }, 0 } };
+    uint64_t budgets[3];
+
+    (void)state;
+    quire_retain_layer_budgets(&spec, 100, layers, 3, budgets);
+    /* 300 in all: the third layer holds 40, which leaves 130 for each of the others. */
+    assert_int_equal(budgets[2], 40);
+    assert_int_equal(budgets[0], 130);
+    assert_int_equal(budgets[1], 130);
+}
+
+static void test_weighed_budgets(void **state)
+{
+    const quire_retain_spec spec = spec_of("entropy:0.5,tau1=1,tau2=2,full_layers=0");
+    quire_retain_layer layers[3] = { { 1, 1000, 100, true, { 9, 9 }, 0 },
+                                     { 1, 1000, 100, false, { 2, 9 }, 0 },
+                                     { 1, 1000, 100, false, { 6, 1 }, 0 } };
+    uint64_t budgets[3];
+
+    (void)state;
+    quire_retain_layer_budgets(&spec, 1000, layers, 3, budgets);
+    /* 1,500 in all, less the whole layer and 2 x 100 protected: 300, in 6 : 6. */
+    assert_int_equal(budgets[0], 1000);
+    assert_int_equal(budgets[1], 250);
+    assert_int_equal(budgets[2], 250);
+    layers[1].measure.variance = 0; /* attention that never moves needs no more than is protected */
+    quire_retain_layer_budgets(&spec, 1000, layers, 3, budgets);
+    assert_int_equal(budgets[1], 100);
+    assert_int_equal(budgets[2], 400);
+    layers[2].measure.variance = 0; /* nothing to weigh by */
+    quire_retain_layer_budgets(&spec, 1000, layers, 3, budgets);
+    assert_int_equal(budgets[1], 250);
+    assert_int_equal(budgets[2], 250);
+}
+
+/* Never more than the share, unless protected tokens or whole layers are more; never more than is
+ * held; nothing is left over that a layer could use, apart from rounding. */
+static void test_random_budgets(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 500; i++) {
+        quire_retain_spec spec = spec_of(i % 2 == 0 ? "entropy,full_layers=none" : "snap");
+        const uint32_t n_layers = 1 + quire_rng_below(&rng, 12);
+        quire_retain_layer layers[12];
+        uint64_t budgets[12];
+        uint64_t sum = 0, held = 0, protected = 0, lanes = 0, total;
+
+        spec.share = 0.05 + 0.95 * quire_rng_unit(&rng);
+        for (uint32_t l = 0; l < n_layers; l++) {
+            layers[l] = (quire_retain_layer){ .n_lanes = 1 + quire_rng_below(&rng, 4) };
+            layers[l].n_held = layers[l].n_lanes * (10 + quire_rng_below(&rng, 90));
+            layers[l].n_protected = quire_rng_below(&rng, (uint32_t)layers[l].n_held + 1);
+            layers[l].measure.entropy = quire_rng_unit(&rng) * 10;
+            layers[l].measure.variance = quire_rng_unit(&rng);
+            held += layers[l].n_held;
+            protected += layers[l].n_protected;
+            lanes += layers[l].n_lanes;
+        }
+        quire_retain_layer_budgets(&spec, 100, layers, n_layers, budgets);
+        for (uint32_t l = 0; l < n_layers; l++) {
+            assert_true(budgets[l] <= layers[l].n_held);
+            assert_true(budgets[l] >= layers[l].n_protected);
+            sum += budgets[l];
+        }
+        total = (uint64_t)(spec.share * 100.0 * (double)lanes);
+        total = total > protected ? total : protected;
+        assert_true(sum <= total);
+        assert_true(sum + n_layers >= (total < held ? total : held));
+    }
+}
+
+/* ---- tokens ---- */
+
+#define LANES 3u
+
+typedef struct choice_fixture {
+    uint32_t n_tokens[LANES];
+    int32_t positions[LANES][N];
+    float scores[LANES][N];
+    bool kept[LANES][N];
+    const int32_t *position_lists[LANES];
+    const float *score_lists[LANES];
+    bool *kept_lists[LANES];
+    quire_retain_choice choice;
+} choice_fixture;
+
+static void choice_make(choice_fixture *f)
+{
+    for (uint32_t lane = 0; lane < LANES; lane++) {
+        f->n_tokens[lane] = N - lane;
+        f->position_lists[lane] = f->positions[lane];
+        f->score_lists[lane] = f->scores[lane];
+        f->kept_lists[lane] = f->kept[lane];
+        for (uint32_t t = 0; t < N; t++) {
+            f->positions[lane][t] = (int32_t)(t + lane);
+            f->scores[lane][t] = (float)quire_rng_below(&rng, 20);
+        }
+    }
+    f->choice = (quire_retain_choice){ .n_lanes = LANES,
+                                       .n_tokens = f->n_tokens,
+                                       .positions = f->position_lists,
+                                       .scores = f->score_lists,
+                                       .n_text = N };
+}
+
+static uint32_t kept_of(const choice_fixture *f, uint32_t lane)
+{
+    uint32_t n = 0;
+
+    for (uint32_t t = 0; t < f->n_tokens[lane]; t++) {
+        n += f->kept[lane][t];
+    }
+    return n;
+}
+
+static void test_choose(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 200; i++) {
+        const quire_retain_spec spec = spec_of("snap,sinks=3,recent=4,floor=0.5");
+        choice_fixture f;
+        uint32_t n = 0;
+
+        choice_make(&f);
+        f.choice.budget = 20 + quire_rng_below(&rng, 60);
+        assert_int_equal(quire_retain_choose(&spec, &f.choice, f.kept_lists), QUIRE_OK);
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+            n += kept_of(&f, lane);
+            assert_true(kept_of(&f, lane) >= f.choice.budget / LANES / 2);
+            for (uint32_t t = 0; t < f.n_tokens[lane]; t++) {
+                if (f.positions[lane][t] < 3 || f.positions[lane][t] >= (int32_t)N - 4) {
+                    assert_true(f.kept[lane][t]);
+                }
+                /* Within a lane no dropped token is better than a kept one. */
+                for (uint32_t u = 3; u < f.n_tokens[lane] - 4 && t > 3; u++) {
+                    if (f.kept[lane][u] && !f.kept[lane][t] && f.positions[lane][u] >= 3) {
+                        assert_true(f.scores[lane][u] >= f.scores[lane][t]);
+                    }
+                }
+            }
+        }
+        assert_int_equal(n, f.choice.budget);
+    }
+}
+
+static void test_ties_and_nan(void **state)
+{
+    const quire_retain_spec spec = spec_of("snap,sinks=0,recent=1,floor=1");
+    choice_fixture f;
+
+    (void)state;
+    choice_make(&f);
+    for (uint32_t t = 0; t < N; t++) {
+        f.scores[0][t] = f.scores[1][t] = f.scores[2][t] = 1.0f;
+    }
+    f.scores[0][N - 2] = NAN;
+    f.choice.budget = 4 * LANES;
+    assert_int_equal(quire_retain_choose(&spec, &f.choice, f.kept_lists), QUIRE_OK);
+    for (uint32_t lane = 0; lane < LANES; lane++) {
+        assert_int_equal(kept_of(&f, lane), 4);
+    }
+    assert_false(f.kept[0][N - 2]);
+    assert_true(f.kept[0][N - 1] && f.kept[0][N - 3] && f.kept[0][N - 4] && f.kept[0][N - 5]);
+    assert_true(f.kept[2][N - 3] && f.kept[2][N - 6]);
+}
+
+/* Tokens that policies without probes keep. */
+static void test_baselines(void **state)
+{
+    static const char *const texts[] = { "window:0.5,sinks=2,recent=3", "last:0.5", "stride:0.5",
+                                         "random:0.5,seed=5" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        quire_retain_spec spec = spec_of(texts[i]);
+        choice_fixture f;
+        uint32_t n_low = 0;
+
+        spec.sinks = i < 2 ? spec.sinks : 0;
+        spec.recent = i < 2 ? spec.recent : 1;
+        choice_make(&f);
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+            const quire_retain_lane as_lane = { .n_tokens = f.n_tokens[lane],
+                                                .positions = f.positions[lane],
+                                                .n_text = N,
+                                                .lane = lane };
+
+            quire_retain_score(&spec, &as_lane, f.scores[lane]);
+        }
+        f.choice.budget = LANES * N / 2;
+        assert_int_equal(quire_retain_choose(&spec, &f.choice, f.kept_lists), QUIRE_OK);
+        for (uint32_t t = 0; t < N; t++) {
+            n_low += t < N / 2 && f.kept[0][t];
+        }
+        if (i == 0) {
+            assert_true(f.kept[0][0] && f.kept[0][1] && !f.kept[0][2]);
+            assert_true(f.kept[0][N - 18] && !f.kept[0][N - 19]);
+        } else if (i == 1) {
+            assert_true(f.kept[0][N / 2] && !f.kept[0][N / 2 - 1] && !f.kept[0][0]);
+        } else if (i == 2) {
+            for (uint32_t t = 0; t < N - 3; t++) {
+                assert_true(f.kept[0][t] || f.kept[0][t + 1] || f.kept[0][t + 2] ||
+                            f.kept[0][t + 3]);
+            }
+        } else {
+            assert_true(n_low > 3 && n_low < 17);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parse),          cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_full_layers),    cmocka_unit_test(test_attention_scores),
+        cmocka_unit_test(test_measure),        cmocka_unit_test(test_keydiff),
+        cmocka_unit_test(test_even_budgets),   cmocka_unit_test(test_weighed_budgets),
+        cmocka_unit_test(test_random_budgets), cmocka_unit_test(test_choose),
+        cmocka_unit_test(test_ties_and_nan),   cmocka_unit_test(test_baselines),
+    };
+
+    rng = test_rng(1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -121,7 +121,9 @@ static void score_lane(condensing *c, uint32_t index, const lane_scratch *scratc
         quire_retain_attend(&probe, &lane, scratch->attention);
         lane.attention = scratch->attention;
         lane.n_rows = lanes->group * probe.n_queries;
-        quire_retain_measure_add(&c->measures[index], &lane, probe.n_queries);
+        if (lanes->spec.policy->weighs_layers) {
+            quire_retain_measure_add(&c->measures[index], &lane, probe.n_queries);
+        }
     }
     quire_retain_score(&lanes->spec, &lane, c->scores + c->first[index]);
 }

@@ -9,6 +9,8 @@
 #include <math.h>
 #include <string.h>
 
+#define BLOCK 256u /* tokens whose sums over rows are made together */
+
 void quire_retain_score(const quire_retain_spec *spec, const quire_retain_lane *lane, float *scores)
 {
     QUIRE_CHECK(!spec->policy->needs_keys || lane->keys != NULL || lane->n_tokens == 0);
@@ -130,23 +132,54 @@ static void pool(float *scores, uint32_t n, uint32_t width)
     }
 }
 
+/* Sums over rows [first, first + n_rows) of attention, and of its squares, for BLOCK tokens at
+ * most. Rows are read in order, since they are long. */
+typedef struct row_sums {
+    double sum[BLOCK];
+    double squares[BLOCK];
+} row_sums;
+
+static uint32_t block_at(const quire_retain_lane *lane, uint32_t token)
+{
+    return lane->n_tokens - token < BLOCK ? lane->n_tokens - token : BLOCK;
+}
+
+static void sum_rows(const quire_retain_lane *lane, uint32_t token, uint32_t first, uint32_t n_rows,
+                     row_sums *sums)
+{
+    const uint32_t n = block_at(lane, token);
+
+    memset(sums, 0, sizeof *sums);
+    for (uint32_t r = first; r < first + n_rows; r++) {
+        const float *row = lane->attention + (size_t)r * lane->n_tokens + token;
+
+        for (uint32_t t = 0; t < n; t++) {
+            sums->sum[t] += (double)row[t];
+            sums->squares[t] += (double)row[t] * (double)row[t];
+        }
+    }
+}
+
+static double variance_of(const row_sums *sums, uint32_t t, double n_rows)
+{
+    const double mean = sums->sum[t] / n_rows;
+    const double variance = sums->squares[t] / n_rows - mean * mean;
+
+    return variance > 0.0 ? variance : 0.0;
+}
+
 /* scores[t] = mean + gamma * variance over rows. */
 static void score_rows(const quire_retain_lane *lane, double gamma, float *scores)
 {
     const double n_rows = lane->n_rows;
+    row_sums sums;
 
-    for (uint32_t t = 0; t < lane->n_tokens; t++) {
-        double sum = 0.0, squares = 0.0, mean, variance;
-
-        for (uint32_t r = 0; r < lane->n_rows; r++) {
-            const double a = (double)lane->attention[(size_t)r * lane->n_tokens + t];
-
-            sum += a;
-            squares += a * a;
+    for (uint32_t begin = 0; begin < lane->n_tokens; begin += BLOCK) {
+        sum_rows(lane, begin, 0, lane->n_rows, &sums);
+        for (uint32_t t = 0; t < block_at(lane, begin); t++) {
+            scores[begin + t] =
+                (float)(sums.sum[t] / n_rows + gamma * variance_of(&sums, t, n_rows));
         }
-        mean = sum / n_rows;
-        variance = squares / n_rows - mean * mean;
-        scores[t] = (float)(mean + gamma * (variance > 0.0 ? variance : 0.0));
     }
 }
 
@@ -164,22 +197,30 @@ void quire_retain_score_entropy(const quire_retain_spec *spec, const quire_retai
     pool(scores, lane->n_tokens, spec->pool);
 }
 
+static double entropy_of(const quire_retain_lane *lane)
+{
+    double entropy = 0.0;
+
+    for (size_t i = 0; i < (size_t)lane->n_rows * lane->n_tokens; i++) {
+        const double a = (double)lane->attention[i];
+
+        entropy -= a > 0.0 ? a * log(a) : 0.0;
+    }
+    return entropy;
+}
+
 void quire_retain_measure_add(quire_retain_measure *measure, const quire_retain_lane *lane,
                               uint32_t n_queries)
 {
+    row_sums sums;
+
+    measure->entropy += entropy_of(lane);
     for (uint32_t r = 0; r < lane->n_rows; r += n_queries) {
-        for (uint32_t t = 0; t < lane->n_tokens; t++) {
-            double sum = 0.0, squares = 0.0, variance;
-
-            for (uint32_t i = r; i < r + n_queries; i++) {
-                const double a = (double)lane->attention[(size_t)i * lane->n_tokens + t];
-
-                sum += a;
-                squares += a * a;
-                measure->entropy -= a > 0.0 ? a * log(a) : 0.0;
+        for (uint32_t begin = 0; begin < lane->n_tokens; begin += BLOCK) {
+            sum_rows(lane, begin, r, n_queries, &sums);
+            for (uint32_t t = 0; t < block_at(lane, begin); t++) {
+                measure->variance += variance_of(&sums, t, n_queries);
             }
-            variance = squares / n_queries - sum / n_queries * (sum / n_queries);
-            measure->variance += variance > 0.0 ? variance : 0.0;
         }
     }
 }

@@ -101,6 +101,9 @@ async function resultOf(c, settings, scheme, seed) {
         writeFileSync(kept, JSON.stringify(await recallOf(c, files.model, { taskBytes: settings.task_bytes, questions })));
     }
     const log = readLog(files.log);
+    if (lastHeld(log) === undefined) {
+        stop(`${name} has no validation loss: of --data no document is held out; more text is needed`);
+    }
     return { scheme, seed, name, group: scheme, log, loss: lastHeld(log), cacheBytes: cacheBytes(shape), flop: prefillFlop(shape, PROMPT_TOKENS),
         parameters: runJson(c.quire, ["info", files.model, "--json"]).n_params, recall: JSON.parse(readFileSync(kept, "utf8")),
         gates: gatesOf(gguf) };

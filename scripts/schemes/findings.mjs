@@ -49,6 +49,9 @@ function recallTable({ schemes }) {
 const VERDICTS = ["seen", "within noise", "not seen: the opposite is", "one seed: no interval"];
 
 function orderText({ order }) {
+    if (order.length === 0) {
+        return "No two schemes were trained of which the paper gives an order.";
+    }
     const lines = order.map((o) => `| ${o.below} below ${o.above} | ${signed(o.mean)}${o.half === undefined ? "" : ` ± ${o.half.toFixed(4)}`} | ` +
         `${o.verdict} |`);
     const said = VERDICTS.map((verdict) => [verdict, order.filter((o) => o.verdict === verdict).map((o) => `${o.below} < ${o.above}`)])

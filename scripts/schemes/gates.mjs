@@ -45,16 +45,18 @@ export function meanGates(lists) {
     return lists.length === 0 ? [] : lists[0].map(({ layer }, i) => ({ layer, k: side(i, "k"), v: side(i, "v") }));
 }
 
-// Does the whole say what the paper's probe says: V draws more on the bottom layer, K on the middle one?
+const EQUAL = 0.02; // shares so close to one half lean to neither side
+
+// What the whole says of the paper's probe: V draws more on the bottom layer, K on the middle one.
 export function gatesVerdict(layers) {
     const shares = (letter) => layers.map((l) => l[letter]?.share).filter((share) => share !== undefined);
     const [k, v] = [shares("k"), shares("v")];
     if (k.length === 0 || v.length === 0) {
         return undefined;
     }
-    const words = (isSo, text) => `${text}: ${isSo ? "seen" : "not seen"}`;
-    return { k: mean(k), v: mean(v), text: `${words(mean(k) < 0.5, "keys draw more on the middle layer")} (bottom ${percent(mean(k))}); ` +
-        `${words(mean(v) > 0.5, "values draw more on the bottom layer")} (bottom ${percent(mean(v))})` };
+    const words = (lean, text) => `${text}: ${lean > EQUAL ? "seen" : lean < -EQUAL ? "not seen: the opposite is" : "neither way"}`;
+    return { k: mean(k), v: mean(v), text: `${words(0.5 - mean(k), "keys draw more on the middle layer")} (bottom ${percent(mean(k))}); ` +
+        `${words(mean(v) - 0.5, "values draw more on the bottom layer")} (bottom ${percent(mean(v))})` };
 }
 
 const percent = (share) => `${(100 * share).toFixed(0)} %`;

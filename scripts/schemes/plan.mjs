@@ -22,18 +22,19 @@ export const SIZES = {
 };
 const TASK_SHARE = 0.25;
 const TASK_BYTES_MIN = 64;
+const DOC_BYTES = 8192; // so that the held-out share of a text of 1 MB is some documents
 
-// What all runs of a comparison share. `dataFacts`: names and sizes of the texts, so that runs on other texts are others.
+// What all runs of a comparison share.
 export function sharedSettings(size, { tokens, data, tokenizer }) {
     const { tokens: tokensDefault, tokenizer: tokenizerDefault, schemes: _, ...shape } = SIZES[size];
     const steps = Math.max(1, Math.round((tokens ?? tokensDefault) / (shape.rows * shape.ctx)));
     return { ...shape, data, tokenizer: tokenizer ?? tokenizerDefault, steps, warmup: Math.ceil(steps / 20), rate_end: shape.rate / 10,
-        tasks: data ? TASK_SHARE : 1, task_kinds: "recall", task_bytes_min: TASK_BYTES_MIN, held: 0.03,
+        doc_bytes: DOC_BYTES, tasks: data ? TASK_SHARE : 1, task_kinds: "recall", task_bytes_min: TASK_BYTES_MIN, held: 0.03,
         log_every: Math.max(1, Math.round(steps / 200)), held_every: Math.max(1, Math.round(steps / 20)),
         held_batches: size === "quick" ? 4 : 50, save_every: Math.max(1, Math.round(steps / 20)) };
 }
 
-// A short name of the settings and the texts: runs of others lie in another folder.
+// A short name of the settings and of names and sizes of the texts: runs of others lie in another folder.
 export function settingsName(size, settings) {
     const facts = JSON.stringify([settings, textFacts(settings.data)]);
     return `${size}-${createHash("sha256").update(facts).digest("hex").slice(0, 10)}`;

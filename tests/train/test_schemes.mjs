@@ -64,7 +64,8 @@ function testFiles() {
     const lists = [[{ layer: 1, k: { sources: [0, 1], sizes: [1, 3], share: 0.25 } }], [{ layer: 1, k: { sources: [0, 1], sizes: [3, 1], share: 0.75 } }]];
     assert.deepEqual(meanGates(lists)[0].k, { sources: [0, 1], sizes: [2, 2], share: 0.5 });
     const said = gatesVerdict([{ layer: 1, k: { share: 0.2 }, v: { share: 0.4 } }]).text;
-    assert.match(said, /keys .* seen \(bottom 20 %\); values .*: not seen \(bottom 40 %\)/);
+    assert.match(said, /keys .*: seen \(bottom 20 %\); values .*: not seen: the opposite is \(bottom 40 %\)/);
+    assert.match(gatesVerdict([{ layer: 1, k: { share: 0.49 }, v: { share: 0.51 } }]).text, /keys .*: neither way .* values .*: neither way/);
     writeFileSync(join(folder, "no.gguf"), "no model");
     assert.throws(() => readGguf(join(folder, "no.gguf")), /no\.gguf: not a GGUF file/);
 }

@@ -25,6 +25,8 @@ install(TARGETS ${QUIRE_INSTALLED_LIBRARY} EXPORT quire
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET quire)
     install(TARGETS quire RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    # The program looks for it in ../share/quire of its own folder (src/cli/commands/places.c).
+    install(FILES tests/data/quire-stories.gguf DESTINATION ${CMAKE_INSTALL_DATADIR}/quire)
 endif()
 
 set(QUIRE_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/quire)

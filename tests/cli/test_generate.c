@@ -9,10 +9,14 @@
 
 #include <cmocka.h>
 
+#include "cli/commands/places.h"
 #include "program.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static json_int_t integer(const json_t *object, const char *key)
 {
@@ -246,6 +250,64 @@ static void run_tells_a_story(void **state)
     }
 }
 
+/* ---- the model that comes with the program ---- */
+
+#define STORY ", there was a little girl named Lily."
+
+/* A real model of shared K and V: the same start of a story from formats that lose little. */
+static void run_tells_its_own_story(void **state)
+{
+    static const char *const formats[] = { "f32", "f16", "bf16", "q8" };
+    char *first = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        program_result result = program_expect(
+            0, PROGRAM("run", "-m", program_data(QUIRE_PLACE_STORIES), "-p", "Once upon a time",
+                       "-n", "12", "--temp", "0", "--kv", formats[i]));
+
+        assert_says(result.out, STORY);
+        if (first == NULL) {
+            first = strdup(result.out);
+        }
+        assert_string_equal(result.out, first);
+        program_free(&result);
+    }
+    free(first);
+}
+
+/* Without -m: what `make run` has fetched, else the model of stories, and the program says so. */
+static void run_finds_a_model(void **state)
+{
+    static const char *const folders[] = { "cache", "cache/quire", "cache/quire/models" };
+    char fetched[512];
+    program_result result;
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(mkdir(program_path(folders[i]), 0700), 0);
+    }
+    assert_int_equal(setenv("XDG_CACHE_HOME", program_path("cache"), 1), 0);
+    result = program_expect(0, PROGRAM("run", "-p", "Once upon a time", "-n", "12", "--temp", "0"));
+    assert_says(result.err, QUIRE_PLACE_STORIES ", which knows little stories only");
+    assert_says(result.out, STORY);
+    program_free(&result);
+
+    (void)snprintf(fetched, sizeof(fetched), "%s/" QUIRE_PLACE_FETCHED, program_path(folders[2]));
+    assert_int_equal(symlink(program_model(), fetched), 0);
+    result = program_expect(0, PROGRAM("run", "-p", "Once", "-n", "1"));
+    assert_says(result.err, "no -m: the model is ");
+    assert_says(result.err, QUIRE_PLACE_FETCHED);
+    assert_null(strstr(result.err, "little stories"));
+    program_free(&result);
+
+    assert_int_equal(unlink(fetched), 0);
+    for (size_t i = 3; i-- > 0;) {
+        assert_int_equal(rmdir(program_path(folders[i])), 0);
+    }
+    assert_int_equal(unsetenv("XDG_CACHE_HOME"), 0);
+}
+
 /* ---- chat ---- */
 
 static json_t *chat(const char *input, program_args args, int exit_status)
@@ -455,6 +517,8 @@ int main(void)
         cmocka_unit_test(run_refuses_what_does_not_fit),
         cmocka_unit_test(run_can_be_interrupted),
         cmocka_unit_test(run_tells_a_story),
+        cmocka_unit_test(run_tells_its_own_story),
+        cmocka_unit_test(run_finds_a_model),
         cmocka_unit_test(chat_keeps_its_kv),
         cmocka_unit_test(chat_with_sealed_kv),
         cmocka_unit_test(chat_resets),

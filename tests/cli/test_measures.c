@@ -295,6 +295,30 @@ static void perplexity_is_llamas(void **state)
     free(text);
 }
 
+/* A real model whose layers share K and V: formats lose little of what it knows. */
+static void perplexity_of_shared_layers(void **state)
+{
+    static const char *const formats[] = { "f32", "q8", "q4" };
+    const double losses_max[] = { 0, 0.01, 0.1 };
+    double first = 0;
+
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        json_t *document =
+            program_json(PROGRAM("perplexity", "-m", program_data("quire-stories.gguf"), "-f",
+                                 program_data("fables.txt"), "-c", "256", "--chunks", "4", "--kv",
+                                 formats[i], "--kv-recent", "0", "--kv-sinks", "0", "--json"));
+        double ppl = real(document, "ppl");
+
+        first = i == 0 ? ppl : first;
+        /* By chance it would be 1024, the size of the vocabulary. */
+        if (ppl > 500 || fabs(ppl / first - 1) > losses_max[i]) {
+            fail_msg("%s: perplexity %.4f, f32 %.4f", formats[i], ppl, first);
+        }
+        json_decref(document);
+    }
+}
+
 /* ---- bench ---- */
 
 static const json_t *find_row(const json_t *rows, const char *test, const char *kv,
@@ -468,6 +492,7 @@ int main(void)
         cmocka_unit_test(perplexity_refuses),
         cmocka_unit_test(progress_is_for_terminals),
         cmocka_unit_test(perplexity_is_llamas),
+        cmocka_unit_test(perplexity_of_shared_layers),
         cmocka_unit_test(bench_measures_each_depth),
         cmocka_unit_test(bench_of_sealed_formats),
         cmocka_unit_test(bench_compares_caches),

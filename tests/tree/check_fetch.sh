@@ -48,6 +48,13 @@ left() {
 expect 0 "$dir/own.gguf" env MODEL="$dir/own.gguf" sh scripts/fetch-model.sh
 expect 1 "MODEL=$dir/none.gguf: no such file" env MODEL="$dir/none.gguf" sh scripts/fetch-model.sh
 
+# `quire run` without -m looks for the fetched model under the same name.
+name=$(sed -n 's/^MODEL_NAME=//p' scripts/env.sh)
+grep -qF "QUIRE_PLACE_FETCHED \"$name\"" src/cli/commands/places.h || {
+    echo "src/cli/commands/places.h does not name $name"
+    exit 1
+}
+
 # No network.
 echo 'exit 1' | double cmake
 echo 'echo "npm ERR! network" >&2; exit 1' | double npm

@@ -43,4 +43,6 @@ cmp "$dir/embed.out" "$dir/consumer.out"
 if [ -x "$build/quire" ]; then
     "$prefix/bin/quire" --version >"$dir/version"
     grep -q '[0-9]' "$dir/version"
+    XDG_CACHE_HOME=$dir "$prefix/bin/quire" run -p "Once upon a time" -n 4 >"$dir/story" 2>"$dir/said"
+    grep -q "$prefix/bin/../share/quire/quire-stories.gguf" "$dir/said"
 fi

@@ -5,6 +5,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/kv_history.h"
 #include "cli/commands/opened.h"
+#include "cli/commands/places.h"
 #include "cli/commands/talk.h"
 #include "cli/commands/writer.h"
 #include "cli/settings/args.h"
@@ -24,7 +25,8 @@ typedef struct run_args {
 
 /* clang-format off */
 static const quire_opt options[] = {
-    QUIRE_ROWS_RUNTIME("the context of the training, or less if memory allows only less"),
+    QUIRE_ROW_MODEL_OPTIONAL,
+    QUIRE_ROWS_RUNTIME_BUT_MODEL("the context of the training, or less if memory allows only less"),
     QUIRE_ROWS_CACHE_DIR,
     QUIRE_ROWS_RETAIN,
     { .names = { "-p", "--prompt" }, .type = QUIRE_OPT_TEXT, .unit = "TEXT",
@@ -167,6 +169,7 @@ static int run(void *opaque)
 {
     run_args *args = opaque;
     quire_error err = QUIRE_ERROR_INIT;
+    char model[QUIRE_PLACE_MAX];
     quire_opened session;
     int exit_status;
 
@@ -174,6 +177,12 @@ static int run(void *opaque)
         quire_say("%s", args->prompt == NULL ? "no prompt given: -p TEXT or -f FILE"
                                              : "-p and -f both give a prompt: use one");
         return QUIRE_EXIT_USAGE;
+    }
+    if (args->common.model == NULL) {
+        if (quire_place_model(model, &err) < 0) {
+            return quire_say_error(&err, QUIRE_EXIT_USAGE);
+        }
+        args->common.model = model;
     }
     quire_sampling_seed(&args->sampling);
     if (quire_opened_open(&session, &args->common, &err) < 0) {
@@ -187,7 +196,7 @@ static int run(void *opaque)
 
 const quire_command quire_command_run = {
     .name = "run",
-    .usage = "[-m] FILE (-p TEXT | -f FILE) [options]",
+    .usage = "[[-m] FILE] (-p TEXT | -f FILE) [options]",
     .summary = "Continues a prompt: the text goes to stdout, a summary to stderr.",
     .notes = "example: quire run -m model.gguf -p 'Once upon a time' -n 100 --kv q8",
     .options = options,

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "cli/commands/opened.h"
+#include "cli/commands/places.h"
 #include "cli/commands/talk.h"
 
 #include <errno.h>
@@ -16,27 +17,17 @@
 
 int quire_calibration_path(const quire_model_desc *desc, char *buffer, quire_error *err)
 {
-    const char *cache = getenv("XDG_CACHE_HOME");
-    const char *home = getenv("HOME");
-    const char *below = "";
-    int n;
+    char name[64];
+    int rc;
 
-    /* The specification of these folders has relative ones ignored. */
-    if (cache == NULL || cache[0] != '/') {
-        cache = home;
-        below = "/.cache";
-    }
-    if (cache == NULL || cache[0] != '/') {
-        return quire_error_set(err, QUIRE_NOTFOUND,
+    (void)snprintf(name, sizeof(name), "calibration/%016" PRIx64 ".yaml", desc->fingerprint);
+    rc = quire_place_cached(buffer, name, err);
+    if (rc == QUIRE_NOTFOUND) {
+        return quire_error_set(err, rc,
                                "neither XDG_CACHE_HOME nor HOME names a folder: -o says where to "
                                "write");
     }
-    n = snprintf(buffer, QUIRE_CALIBRATION_PATH_MAX, "%s%s/quire/calibration/%016" PRIx64 ".yaml",
-                 cache, below, desc->fingerprint);
-    if (n < 0 || n >= (int)QUIRE_CALIBRATION_PATH_MAX) {
-        return quire_error_set(err, QUIRE_LIMIT, "%.80s...: the path is too long", cache);
-    }
-    return QUIRE_OK;
+    return rc;
 }
 
 /* Create the parent folders of a path; path is unchanged on return. */

@@ -64,6 +64,12 @@ typedef struct quire_sampling_args {
     { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .is_required = true,                   \
       .unit = "FILE", .offset = offsetof(quire_common_args, model), .help = "model file (GGUF)" }
 
+/* For commands that call quire_place_model(). */
+#define QUIRE_ROW_MODEL_OPTIONAL                                                                   \
+    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",                        \
+      .initial_text = "the model that `make run` has fetched, else one of little stories",        \
+      .offset = offsetof(quire_common_args, model), .help = "model file (GGUF)" }
+
 #define QUIRE_ROW_JSON                                                                             \
     { .names = { "--json" }, .type = QUIRE_OPT_FLAG,                                               \
       .offset = offsetof(quire_common_args, is_json),                                              \
@@ -171,7 +177,10 @@ extern const char *const quire_kv_overflows[];
 
 /* Options of each command with one runtime. */
 #define QUIRE_ROWS_RUNTIME(default_ctx)                                                            \
-    QUIRE_ROW_MODEL, QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx),                                \
+    QUIRE_ROW_MODEL, QUIRE_ROWS_RUNTIME_BUT_MODEL(default_ctx)
+
+#define QUIRE_ROWS_RUNTIME_BUT_MODEL(default_ctx)                                                  \
+    QUIRE_ROW_THREADS, QUIRE_ROW_CTX(default_ctx),                                                 \
         QUIRE_ROWS_KV("f16", QUIRE_KV_DEFAULT_HERE), QUIRE_ROWS_CACHE, QUIRE_ROW_KV_HISTORY
 
 /* Options of commands that can drop tokens of a text. */

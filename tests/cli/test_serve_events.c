@@ -18,6 +18,7 @@
 #include <zmq.h>
 
 #define CLEARED "AllBlocksCleared"
+#define WAIT_MS 60000 /* for a server that has ended */
 
 /* What stands behind `mark` in a line, up to the next blank, comma or end. Memory: free(). */
 static char *word_after(const char *line, const char *mark)
@@ -44,10 +45,11 @@ static void hear(void *socket, const char *text)
 static void *socket_connect(void *zmq, int type, const char *endpoint)
 {
     void *socket = zmq_socket(zmq, type);
-    const int linger = 0;
+    const int linger = 0, wait_ms = WAIT_MS;
 
     assert_non_null(socket);
     assert_int_equal(zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger), 0);
+    assert_int_equal(zmq_setsockopt(socket, ZMQ_RCVTIMEO, &wait_ms, sizeof wait_ms), 0);
     if (type == ZMQ_SUB) {
         assert_int_equal(zmq_setsockopt(socket, ZMQ_SUBSCRIBE, "", 0), 0);
     }

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "gguf_gen_scheme.h"
 #include "model_fixture.h"
 #include "program.h"
 
@@ -214,14 +215,17 @@ static void refuse(int exit_status, program_args args, const char *text)
     program_free(&result);
 }
 
-/* A model of two layers with biases or scaled positions. */
+/* A model with biases, or (llama) scaled positions, or (quire) a window. */
 static const char *generated(const char *arch, bool has_bias)
 {
-    gguf_gen_opts gen = fixture_llama("refused", 2, 300, 128, 3);
+    gguf_gen_opts gen = fixture_llama("refused", 4, 300, 128, 3);
 
     (void)snprintf(gen.arch, sizeof(gen.arch), "%s", arch);
     gen.has_qkv_bias = has_bias;
-    if (!has_bias) {
+    if (strcmp(arch, "quire") == 0) {
+        gen.window = 16;
+        assert_int_equal(gguf_gen_scheme_apply(&gen, "yoco", NULL), QUIRE_OK);
+    } else if (!has_bias) {
         (void)snprintf(gen.rope_scaling, sizeof(gen.rope_scaling), "linear");
         gen.rope_factor = 4;
     }
@@ -249,6 +253,8 @@ static void test_refused(void **state)
            "attn_q.bias, which the trainer's models do not have");
     refuse(1, PROGRAM("train", "--checkpoint", path, "--from", generated("llama", false)),
            "training has no scaling of the rotary embedding");
+    refuse(1, PROGRAM("train", "--checkpoint", path, "--from", generated("quire", false)),
+           "layer 0 has a window of 16 positions");
     fixture_generated_remove();
 }
 

@@ -67,6 +67,14 @@ static int read_shape(quire_train_from *f, const quire_pretrained *file, quire_e
         return quire_error_set(err, QUIRE_UNSUPP, "%s has %u layers; training has at most %u",
                                f->path, d->n_layer, QUIRE_TRAIN_LAYERS_MAX);
     }
+    for (uint32_t i = 0; i < d->n_layer; i++) {
+        if (d->window[i] > 0) {
+            return quire_error_set(err, QUIRE_UNSUPP,
+                                   "%s: layer %u has a window of %u positions; models that are "
+                                   "trained further see the whole text",
+                                   f->path, i, d->window[i]);
+        }
+    }
     f->shape = (quire_train_shape){ .n_vocab = d->n_vocab,
                                     .n_layer = d->n_layer,
                                     .d_model = d->n_embd,

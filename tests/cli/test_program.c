@@ -75,7 +75,7 @@ static void wrong_usage(void **state)
         { { { "frobnicate" } }, "quire --help" },
         { { { "--version", "--jsno" } }, "unexpected '--jsno'" },
         { { { "run", "--kvv", "q8" } }, "unknown option --kvv (did you mean --kv?)" },
-        { { { "run" } }, "-m FILE is missing" },
+        { { { "run" } }, "no prompt given: -p TEXT or -f FILE" }, /* it has a model of its own */
         { { { "run", "-m", "x" } }, "no prompt given: -p TEXT or -f FILE" },
         { { { "run", "-m", "x", "-p", "a", "-f", "b" } }, "use one" },
         { { { "run", "-m", "x", "-p", "a", "b" } }, "unexpected 'b'" },

@@ -132,8 +132,12 @@ int quire_stdout_json_line(json_t *document)
 
 int quire_stdout_close(int exit_status)
 {
+    bool is_written;
+
+    /* After a write inside of printf() has failed, the flush fails once more and says why. */
     errno = 0;
-    (void)keep_stdout_error(!ferror(stdout) && fflush(stdout) == 0);
+    is_written = fflush(stdout) == 0;
+    (void)keep_stdout_error(is_written && !ferror(stdout));
     errno = 0;
     (void)keep_stdout_error(fclose(stdout) == 0);
     if (stdout_errno != 0) {

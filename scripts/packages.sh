@@ -12,7 +12,8 @@ openssl:libssl-dev libzmq:libzmq3-dev msgpack:libmsgpack-dev openblas:libopenbla
 # What makes the tests' builds faster: objects that presets share are compiled once (ccache).
 FASTER_PROGRAMS="ccache:ccache ninja:ninja-build"
 # Servers and tools that some tests use, and without which those tests are skipped.
-TEST_PROGRAMS="redis-server:redis-server openssl:openssl haproxy:haproxy ip:iproute2"
+TEST_PROGRAMS="redis-server:redis-server openssl:openssl haproxy:haproxy ip:iproute2
+nginx:nginx-light caddy:caddy"
 # What only fuzzing needs. Debian's clang comes without its sanitizers.
 NEED_FUZZ_PROGRAMS="clang:clang"
 

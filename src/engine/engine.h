@@ -149,6 +149,14 @@ quire_sessions *quire_engine_sessions(quire_engine *engine);
 
 /* ---- requests ---- */
 
+/* The vector that a text becomes. */
+typedef enum quire_pooling {
+    QUIRE_POOLING_NONE, /* none: the request generates */
+    QUIRE_POOLING_MEAN, /* the mean of all tokens' hidden states */
+    QUIRE_POOLING_CLS,  /* the first token's */
+    QUIRE_POOLING_LAST  /* the last token's */
+} quire_pooling;
+
 typedef struct quire_request_params {
     const int32_t *tokens; /* the prompt; copied */
     uint32_t n_tokens;     /* >= 1 */
@@ -167,6 +175,7 @@ typedef struct quire_request_params {
     quire_session_ref session; /* 0 = none; the caller leaves it when the request is done */
     uint32_t class_index;      /* into opts.classes */
     int32_t priority;          /* order within the queue of the class, highest first; default 0 */
+    quire_pooling pooling;     /* compute the prompt and its vector, and generate nothing */
     const char *id;            /* id of the reply, the key of explanations; copied */
 } quire_request_params;
 
@@ -245,6 +254,9 @@ typedef struct quire_request_result {
     uint64_t decode_us;           /* first token .. last */
     uint64_t ttft_us;             /* submitted .. first token */
     uint64_t total_us;
+    const float
+        *vector; /* [n_vector] with params.pooling, after the model's last norm; else NULL */
+    uint32_t n_vector;
 } quire_request_result;
 
 /* After quire_request_wait() returned 0. Memory: as above. */

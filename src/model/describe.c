@@ -16,10 +16,11 @@
 
 /* Far above today's models, low enough that the product of two sizes fits 64 bits and one size fits
  * a tensor. */
-#define EMBD_MAX  (1u << 17)
-#define FF_MAX    (1u << 20)
-#define HEADS_MAX 1024u
-#define CTX_MAX   (1u << 27)
+#define EMBD_MAX    (1u << 17)
+#define FF_MAX      (1u << 20)
+#define HEADS_MAX   1024u
+#define CTX_MAX     (1u << 27)
+#define POOLING_MAX 4u
 
 typedef struct arch_entry {
     const char *name;
@@ -130,6 +131,8 @@ static int sizes_get(const quire_gguf *file, quire_model_desc *desc, quire_error
     n = desc->n_layer;
     QUIRE_TRY(quire_gguf_get_u32(file, quire_gguf_key(key, arch, "context_length"),
                                  (quire_gguf_range){ 1, CTX_MAX, true }, &desc->n_ctx_train, err));
+    QUIRE_TRY(quire_gguf_get_u32(file, quire_gguf_key(key, arch, "pooling_type"),
+                                 (quire_gguf_range){ 0, POOLING_MAX, false }, &desc->pooling, err));
     QUIRE_TRY(quire_gguf_get_u32(file, quire_gguf_key(key, arch, "embedding_length"),
                                  (quire_gguf_range){ 1, EMBD_MAX, true }, &desc->n_embd, err));
     QUIRE_TRY(quire_gguf_get_u32_or_array(file, quire_gguf_key(key, arch, "feed_forward_length"), n,

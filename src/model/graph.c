@@ -378,7 +378,9 @@ static void layers_create(graph_build *b)
             return;
         }
     }
-    g->logits = linear(b, w->output, w->output_b, norm(b, x, w->output_norm));
+    g->hidden = norm(b, x, w->output_norm);
+    ggml_set_output(g->hidden);
+    g->logits = linear(b, w->output, w->output_b, g->hidden);
     ggml_set_output(g->logits);
     ggml_build_forward_expand(g->cgraph, g->logits);
 }

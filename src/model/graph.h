@@ -62,6 +62,7 @@ typedef struct quire_graph {
     struct ggml_tensor *out_rows;      /* i32 [n_logits]; NULL when all rows or none are wanted */
     struct ggml_tensor *out_positions; /* i32 [n_logits]; NULL without an early exit */
     struct ggml_tensor *logits;        /* f32 [n_logits][n_vocab]; NULL when none are wanted */
+    struct ggml_tensor *hidden;        /* f32 [n_logits][n_embd]: what the output matrix reads */
     uint32_t n_rows;
     uint32_t n_logits;
     uint64_t used_at;

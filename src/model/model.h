@@ -84,6 +84,8 @@ typedef struct quire_model_desc {
     uint32_t d_v;
     uint32_t n_vocab;
     uint32_t n_ctx_train;
+    uint32_t pooling; /* the file's key pooling_type, as llama.cpp: 0 none, 1 mean, 2 cls, 3 last,
+                         4 rank */
     float rms_eps;
     float attn_scale;
     quire_rope rope;

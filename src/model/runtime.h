@@ -103,6 +103,10 @@ typedef struct quire_slice {
 int quire_runtime_step(quire_runtime *runtime, const quire_slice *slices, uint32_t n_slices,
                        const float **logits);
 
+/* The hidden states behind the last norm of the rows that the last step gave logits for: rows of
+ * n_embd floats in the same order, valid as long as these; NULL if there were none. */
+const float *quire_runtime_hidden(const quire_runtime *runtime);
+
 /* Set a function that decides whether to give up a step. A step calls `gives_up` some hundred
  * times, and ends with QUIRE_CANCELED when it returns true. The thread of quire_runtime_step()
  * makes the calls while the other threads wait, so the function must be quick. NULL = steps are

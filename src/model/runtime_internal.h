@@ -25,6 +25,7 @@ struct quire_runtime {
     quire_attn_seq *attn_seqs; /* [n_seqs_max], the batch of the step at hand */
     quire_attn_seq *exit_seqs; /* [n_seqs_max], the batch behind the early exit */
     uint32_t *before_tokens;   /* [n_seqs_max], length of each slice's sequence before the step */
+    const float *hidden;       /* of the last step */
     uint64_t steps_total;
     uint64_t step_ns;
 };

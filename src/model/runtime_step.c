@@ -204,6 +204,11 @@ static int status_of(enum ggml_status status)
                                            : QUIRE_NOMEM;
 }
 
+const float *quire_runtime_hidden(const quire_runtime *rt)
+{
+    return rt->hidden;
+}
+
 bool quire_runtime_canceler_set(quire_runtime *rt, bool (*gives_up)(void *ctx), void *ctx)
 {
     return quire_backend_abort_set(&rt->backend, gives_up, ctx);
@@ -219,6 +224,7 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
     int rc;
 
     *logits = NULL;
+    rt->hidden = NULL;
     QUIRE_TRY(step_check(rt, slices, n_slices, &shape));
     QUIRE_TRY(quire_graphs_get(&rt->graphs, shape.n_rows, shape.n_logits, &graph));
     QUIRE_TRY(step_append(rt, slices, n_slices));
@@ -241,6 +247,7 @@ int quire_runtime_step(quire_runtime *rt, const quire_slice *slices, uint32_t n_
     }
     quire_cache_maintain(rt->cache);
     *logits = graph->logits != NULL ? graph->logits->data : NULL;
+    rt->hidden = graph->hidden != NULL ? graph->hidden->data : NULL;
     rt->steps_total++;
     rt->step_ns += quire_clock_ns() - begin_ns;
     return QUIRE_OK;

@@ -1,4 +1,4 @@
-/* api_error.c - OpenAI's error body.
+/* api_error.c - error bodies of OpenAI and Anthropic.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/api_error.h"
@@ -102,10 +102,42 @@ static const char *type_of(int http)
     }
 }
 
-void quire_api_error_write(quire_bytes *out, const quire_api_error *err)
+static const char *anthropic_type_of(int http)
+{
+    switch (http) {
+    case 408:
+        return "timeout_error";
+    case 413:
+        return "request_too_large";
+    case 503:
+        return "overloaded_error";
+    default:
+        return http >= 500 ? "api_error" : type_of(http);
+    }
+}
+
+static void write_anthropic(quire_bytes *out, const quire_api_error *err)
 {
     quire_json_out json = { out, false };
 
+    quire_json_object(&json, NULL);
+    quire_json_string(&json, "type", "error");
+    quire_json_object(&json, "error");
+    quire_json_string(&json, "type", anthropic_type_of(err->http));
+    quire_json_string(&json, "message", err->message);
+    quire_json_string(&json, "code", err->code);
+    quire_json_object_end(&json);
+    quire_json_object_end(&json);
+}
+
+void quire_api_error_write(quire_bytes *out, const quire_api_error *err, quire_error_form form)
+{
+    quire_json_out json = { out, false };
+
+    if (form == QUIRE_ERROR_ANTHROPIC) {
+        write_anthropic(out, err);
+        return;
+    }
     quire_json_object(&json, NULL);
     quire_json_object(&json, "error");
     quire_json_string(&json, "message", err->message);

@@ -1,4 +1,4 @@
-/* api_error.h - error replies in OpenAI's format.
+/* api_error.h - error replies in the formats of OpenAI and Anthropic.
  *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_API_ERROR_H
@@ -33,7 +33,13 @@ int quire_api_error_from(quire_api_error *err, const quire_error *cause);
 bool quire_api_error_names_field(const quire_error *cause);
 int quire_api_error_nomem(quire_api_error *err);
 
-/* {"error": {"message", "type", "param", "code"}}, plus "missing_bytes" if it is not 0. */
-void quire_api_error_write(quire_bytes *out, const quire_api_error *err);
+/* The API in whose format a path reports errors. */
+typedef enum quire_error_form {
+    QUIRE_ERROR_OPENAI, /* {"error": {"message", "type", "param", "code"}}, plus "missing_bytes" if
+                           it is not 0 */
+    QUIRE_ERROR_ANTHROPIC /* {"type": "error", "error": {"type", "message", "code"}} */
+} quire_error_form;
+
+void quire_api_error_write(quire_bytes *out, const quire_api_error *err, quire_error_form form);
 
 #endif /* QUIRE_SERVER_API_ERROR_H */

@@ -124,33 +124,42 @@ bool quire_auth_has_keys(const quire_auth *auth)
     return auth->n_keys > 0;
 }
 
-quire_auth_result quire_auth_find(const quire_auth *auth, const char *authorization,
-                                  quire_caller *out)
+/* The key that was sent. Returns NULL with *why when there is none. */
+static const char *key_sent(const char *authorization, const char *api_key, quire_auth_result *why)
 {
     static const char scheme[] = "Bearer ";
-    unsigned char sent[QUIRE_SERVER_KEY_BYTES_MAX] = { 0 };
     const char *text = authorization != NULL ? authorization : "";
+    const bool is_bearer = strncasecmp(text, scheme, sizeof scheme - 1) == 0;
+
+    if (is_bearer && text[sizeof scheme - 1] != '\0') {
+        return text + sizeof scheme - 1;
+    }
+    if (api_key != NULL && api_key[0] != '\0') {
+        return api_key;
+    }
+    /* Trailing blanks of a header are removed: "Bearer " without a key arrives as "Bearer". */
+    *why = text[0] == '\0' || is_bearer || strcasecmp(text, "Bearer") == 0 ? QUIRE_AUTH_MISSING
+                                                                           : QUIRE_AUTH_SCHEME;
+    return NULL;
+}
+
+quire_auth_result quire_auth_find(const quire_auth *auth, const char *authorization,
+                                  const char *api_key, quire_caller *out)
+{
+    unsigned char sent[QUIRE_SERVER_KEY_BYTES_MAX] = { 0 };
+    quire_auth_result result = QUIRE_AUTH_WRONG;
     const auth_key *found = NULL;
+    const char *text;
     size_t n;
 
     if (auth->n_keys == 0) {
         *out = auth->everybody;
         return QUIRE_AUTH_OK;
     }
-    /* Trailing blanks of a header are removed: "Bearer " without a key arrives as "Bearer". */
-    if (text[0] == '\0' || strcasecmp(text, "Bearer") == 0) {
-        return QUIRE_AUTH_MISSING;
-    }
-    if (strncasecmp(text, scheme, sizeof scheme - 1) != 0) {
-        return QUIRE_AUTH_SCHEME;
-    }
-    text += sizeof scheme - 1;
-    n = strlen(text);
-    if (n == 0) {
-        return QUIRE_AUTH_MISSING;
-    }
-    if (n > sizeof sent) {
-        return QUIRE_AUTH_WRONG;
+    text = key_sent(authorization, api_key, &result);
+    n = text != NULL ? strlen(text) : 0;
+    if (text == NULL || n > sizeof sent) {
+        return result;
     }
     memcpy(sent, text, n);
     for (uint32_t i = 0; i < auth->n_keys; i++) {

@@ -42,9 +42,10 @@ typedef enum quire_auth_result {
     QUIRE_AUTH_WRONG    /* no such key */
 } quire_auth_result;
 
-/* authorization: the header "Bearer KEY", NULL when absent. Fills *out when it is OK. */
+/* authorization: the header "Bearer KEY", api_key: the header x-api-key; NULL when absent. If both
+ * hold a key, authorization counts. Fills *out when it is OK. */
 quire_auth_result quire_auth_find(const quire_auth *auth, const char *authorization,
-                                  quire_caller *out);
+                                  const char *api_key, quire_caller *out);
 
 /* Whether a Host header or an Origin ("http://localhost:8080") names this machine by a loopback
  * name or address. NULL (absent) does. */

@@ -25,6 +25,10 @@ int quire_api_detokenize(quire_http *http);
 int quire_api_chat(quire_http *http);
 int quire_api_completions(quire_http *http);
 
+/* api_embeddings.c */
+#define QUIRE_EMBEDDING_INPUTS_MAX 2048u /* of one request */
+int quire_api_embeddings(quire_http *http);
+
 /* api_sessions.c */
 int quire_api_sessions_list(quire_http *http);
 int quire_api_session_get(quire_http *http);

@@ -24,6 +24,7 @@
 #include "server/auth.h"
 #include "server/fields.h"
 #include "server/json_out.h"
+#include "server/origin.h"
 #include "server/server.h"
 #include "server/service_tier.h"
 #include "server/tenant.h"
@@ -58,6 +59,8 @@ struct quire_server {
     char *texts[6];
     quire_tiers tiers;
     quire_auth *auth;
+    quire_origins hosts;
+    quire_origins origins;
     struct MHD_Daemon *daemon;
     uint16_t port;
     _Atomic(quire_engine *) engine; /* NULL until ready */
@@ -89,7 +92,10 @@ struct quire_http {
     size_t parse_bytes; /* this request's part of server->parse_bytes */
     uint64_t begun_us;
     quire_api_error err;
-    int status; /* status of the reply; 0 = none queued */
+    int status;       /* status of the reply; 0 = none queued */
+    const char *cors; /* allowed origin, for the reply; NULL = none. Memory: the request's */
+    quire_error_form error_form;
+    bool is_options; /* OPTIONS: the reply names the methods of the path */
     bool is_gone;
     bool is_active; /* accepted, of QUIRE_SERVICE_OPEN */
     /* for the log */
@@ -143,6 +149,9 @@ int quire_http_reply_static(quire_http *http, const char *type, const void *data
 /* A reply of unknown length, made by reader on this connection's thread. */
 int quire_http_reply_stream(quire_http *http, const char *type, MHD_ContentReaderCallback reader,
                             void *ctx);
+/* Queue a reply without a body: to a question for the allowed methods (OPTIONS). methods: static.
+ * Errors: http->err. */
+int quire_http_reply_options(quire_http *http, const char *methods);
 /* Queue the reply for http->err. False if this failed, too. */
 bool quire_http_reply_error(quire_http *http);
 

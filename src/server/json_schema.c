@@ -80,36 +80,80 @@ int quire_schema_refuse(const schema_maker *m, int status, const schema_place *p
 
 /* ---- keywords ---- */
 
-typedef enum keyword_kind {
-    KEYWORD_NOTE,  /* no constraint on values */
-    KEYWORD_TYPED, /* constrains values of one type */
-    KEYWORD_WHOLE  /* defines the schema alone */
-} keyword_kind;
-
 static const struct {
     const char *name;
-    keyword_kind kind;
+    schema_keyword_kind kind;
     const char *type; /* implied type */
 } keywords[] = {
-    { "$schema", KEYWORD_NOTE, NULL },        { "$id", KEYWORD_NOTE, NULL },
-    { "$comment", KEYWORD_NOTE, NULL },       { "$defs", KEYWORD_NOTE, NULL },
-    { "definitions", KEYWORD_NOTE, NULL },    { "title", KEYWORD_NOTE, NULL },
-    { "description", KEYWORD_NOTE, NULL },    { "default", KEYWORD_NOTE, NULL },
-    { "examples", KEYWORD_NOTE, NULL },       { "deprecated", KEYWORD_NOTE, NULL },
-    { "readOnly", KEYWORD_NOTE, NULL },       { "writeOnly", KEYWORD_NOTE, NULL },
-    { "type", KEYWORD_TYPED, NULL },          { "properties", KEYWORD_TYPED, "object" },
-    { "required", KEYWORD_TYPED, "object" },  { "additionalProperties", KEYWORD_TYPED, "object" },
-    { "items", KEYWORD_TYPED, "array" },      { "minItems", KEYWORD_TYPED, "array" },
-    { "maxItems", KEYWORD_TYPED, "array" },   { "minLength", KEYWORD_TYPED, "string" },
-    { "maxLength", KEYWORD_TYPED, "string" }, { "$ref", KEYWORD_WHOLE, NULL },
-    { "const", KEYWORD_WHOLE, NULL },         { "enum", KEYWORD_WHOLE, NULL },
-    { "anyOf", KEYWORD_WHOLE, NULL },         { "oneOf", KEYWORD_WHOLE, NULL },
+    { "$schema", SCHEMA_KEYWORD_NOTE, NULL },
+    { "$id", SCHEMA_KEYWORD_NOTE, NULL },
+    { "$comment", SCHEMA_KEYWORD_NOTE, NULL },
+    { "$defs", SCHEMA_KEYWORD_NOTE, NULL },
+    { "definitions", SCHEMA_KEYWORD_NOTE, NULL },
+    { "title", SCHEMA_KEYWORD_NOTE, NULL },
+    { "description", SCHEMA_KEYWORD_NOTE, NULL },
+    { "default", SCHEMA_KEYWORD_NOTE, NULL },
+    { "examples", SCHEMA_KEYWORD_NOTE, NULL },
+    { "deprecated", SCHEMA_KEYWORD_NOTE, NULL },
+    { "readOnly", SCHEMA_KEYWORD_NOTE, NULL },
+    { "writeOnly", SCHEMA_KEYWORD_NOTE, NULL },
+    { "contentEncoding", SCHEMA_KEYWORD_NOTE, NULL },
+    { "contentMediaType", SCHEMA_KEYWORD_NOTE, NULL },
+    { "type", SCHEMA_KEYWORD_TYPED, NULL },
+    { "properties", SCHEMA_KEYWORD_TYPED, "object" },
+    { "required", SCHEMA_KEYWORD_TYPED, "object" },
+    { "additionalProperties", SCHEMA_KEYWORD_TYPED, "object" },
+    { "propertyNames", SCHEMA_KEYWORD_TYPED, "object" },
+    { "minProperties", SCHEMA_KEYWORD_TYPED, "object" },
+    { "maxProperties", SCHEMA_KEYWORD_TYPED, "object" },
+    { "items", SCHEMA_KEYWORD_TYPED, "array" },
+    { "prefixItems", SCHEMA_KEYWORD_TYPED, "array" },
+    { "minItems", SCHEMA_KEYWORD_TYPED, "array" },
+    { "maxItems", SCHEMA_KEYWORD_TYPED, "array" },
+    { "minLength", SCHEMA_KEYWORD_TYPED, "string" },
+    { "maxLength", SCHEMA_KEYWORD_TYPED, "string" },
+    { "pattern", SCHEMA_KEYWORD_TYPED, "string" },
+    { "format", SCHEMA_KEYWORD_TYPED, "string" },
+    { "minimum", SCHEMA_KEYWORD_TYPED, "number" },
+    { "maximum", SCHEMA_KEYWORD_TYPED, "number" },
+    { "exclusiveMinimum", SCHEMA_KEYWORD_TYPED, "number" },
+    { "exclusiveMaximum", SCHEMA_KEYWORD_TYPED, "number" },
+    { "multipleOf", SCHEMA_KEYWORD_TYPED, "number" },
+    { "$ref", SCHEMA_KEYWORD_WHOLE, NULL },
+    { "const", SCHEMA_KEYWORD_WHOLE, NULL },
+    { "enum", SCHEMA_KEYWORD_WHOLE, NULL },
+    { "anyOf", SCHEMA_KEYWORD_WHOLE, NULL },
+    { "oneOf", SCHEMA_KEYWORD_WHOLE, NULL },
+    { "allOf", SCHEMA_KEYWORD_ALL, NULL },
 };
 
-/* Summary of a schema: the keyword that defines it alone, or the type implied by its keywords. */
+bool quire_schema_keyword_find(const char *name, schema_keyword_kind *kind, const char **type)
+{
+    for (size_t i = 0; i < sizeof keywords / sizeof keywords[0]; i++) {
+        if (strcmp(keywords[i].name, name) == 0) {
+            *kind = keywords[i].kind;
+            *type = keywords[i].type;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Keywords whose value false constrains nothing, and one whose value false this grammar keeps by
+ * itself: it writes no properties but the named ones. */
+static bool is_without_effect(const char *name, const json_t *value)
+{
+    return json_is_false(value) &&
+           (strcmp(name, "uniqueItems") == 0 || strcmp(name, "nullable") == 0 ||
+            strcmp(name, "unevaluatedProperties") == 0);
+}
+
+/* Summary of a schema: the keyword that defines it alone, the type implied by its keywords, and
+ * whether it has to be merged first. */
 typedef struct summary {
     const char *whole;
     const char *implied;
+    bool is_merged;
 } summary;
 
 static int summarize(const schema_maker *m, const json_t *schema, const schema_place *p, summary *s)
@@ -117,34 +161,38 @@ static int summarize(const schema_maker *m, const json_t *schema, const schema_p
     const char *name, *typed = NULL;
     json_t *value;
 
-    *s = (summary){ NULL, NULL };
+    *s = (summary){ NULL, NULL, false };
     json_object_foreach((json_t *)(uintptr_t)schema, name, value)
     {
-        size_t i = 0;
+        schema_keyword_kind kind;
+        const char *type;
 
-        while (i < sizeof(keywords) / sizeof(keywords[0]) && strcmp(keywords[i].name, name) != 0) {
-            i++;
+        if (is_without_effect(name, value)) {
+            continue;
         }
-        if (i == sizeof(keywords) / sizeof(keywords[0])) {
+        if (!quire_schema_keyword_find(name, &kind, &type)) {
             return quire_schema_refuse(m, QUIRE_INVAL, p, "not supported is the keyword", name);
         }
-        if (keywords[i].kind == KEYWORD_WHOLE) {
+        if (kind == SCHEMA_KEYWORD_WHOLE) {
             if (s->whole != NULL) {
                 return quire_schema_refuse(m, QUIRE_INVAL, p,
                                            "beside another keyword there cannot be", name);
             }
-            s->whole = keywords[i].name;
-        } else if (keywords[i].kind == KEYWORD_TYPED) {
-            const bool is_type = keywords[i].type == NULL;
-
-            typed = is_type && typed != NULL ? typed : name;
-            s->implied = is_type ? s->implied : keywords[i].type;
+            s->whole = name;
+        } else if (kind == SCHEMA_KEYWORD_TYPED) {
+            typed = type == NULL && typed != NULL ? typed : name;
+            s->implied = type == NULL ? s->implied : type;
         }
+        s->is_merged = s->is_merged || kind == SCHEMA_KEYWORD_ALL;
     }
-    if (s->whole != NULL && typed != NULL &&
-        (s->implied != NULL || (strcmp(s->whole, "enum") != 0 && strcmp(s->whole, "const") != 0))) {
-        return quire_schema_refuse(m, QUIRE_INVAL, p, "beside another keyword there cannot be",
-                                   typed);
+    if (s->whole != NULL && typed != NULL) {
+        const bool is_value = strcmp(s->whole, "enum") == 0 || strcmp(s->whole, "const") == 0;
+
+        if (is_value && s->implied != NULL) {
+            return quire_schema_refuse(m, QUIRE_INVAL, p, "beside another keyword there cannot be",
+                                       typed);
+        }
+        s->is_merged = s->is_merged || !is_value;
     }
     return QUIRE_OK;
 }
@@ -191,8 +239,6 @@ int quire_schema_rule_end(schema_maker *m, quire_bytes *text, const char *name, 
 static int type_add(schema_maker *m, const json_t *schema, const schema_place *p, const char *type,
                     quire_bytes *text)
 {
-    static const char *const plain[] = { "number", "integer", "boolean", "null" };
-
     if (strcmp(type, "object") == 0) {
         return quire_schema_object_add(m, schema, p, text);
     }
@@ -202,10 +248,11 @@ static int type_add(schema_maker *m, const json_t *schema, const schema_place *p
     if (strcmp(type, "string") == 0) {
         return quire_schema_string_add(m, schema, p, text);
     }
-    for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
-        if (strcmp(type, plain[i]) == 0) {
-            return quire_bytes_addf(text, "%s", type);
-        }
+    if (strcmp(type, "number") == 0 || strcmp(type, "integer") == 0) {
+        return quire_schema_number_add(m, schema, p, type[0] == 'i', text);
+    }
+    if (strcmp(type, "boolean") == 0 || strcmp(type, "null") == 0) {
+        return quire_bytes_addf(text, "%s", type);
     }
     return quire_schema_refuse(m, QUIRE_INVAL, p, "there is no type", type);
 }
@@ -235,123 +282,6 @@ static int types_add(schema_maker *m, const json_t *schema, const schema_place *
     return QUIRE_OK;
 }
 
-/* ---- keywords that say it all ---- */
-
-static bool is_of_type(const json_t *value, const char *type)
-{
-    return (json_is_object(value) && strcmp(type, "object") == 0) ||
-           (json_is_array(value) && strcmp(type, "array") == 0) ||
-           (json_is_string(value) && strcmp(type, "string") == 0) ||
-           (json_is_boolean(value) && strcmp(type, "boolean") == 0) ||
-           (json_is_null(value) && strcmp(type, "null") == 0) ||
-           (json_is_number(value) && strcmp(type, "number") == 0) ||
-           (json_is_integer(value) && strcmp(type, "integer") == 0);
-}
-
-static bool is_of_types(const json_t *value, const json_t *types)
-{
-    if (types == NULL || json_is_string(types)) {
-        return types == NULL || is_of_type(value, json_string_value(types));
-    }
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        const char *type = json_string_value(json_array_get(types, i));
-
-        if (type != NULL && is_of_type(value, type)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* A list of 1 to QUIRE_SCHEMA_VALUES_MAX. */
-static int list_check(const schema_maker *m, const json_t *list, const schema_place *p,
-                      const char *name)
-{
-    if (!json_is_array(list) || json_array_size(list) == 0) {
-        return quire_schema_refuse(m, QUIRE_INVAL, p, "not a list with something in it is", name);
-    }
-    if (json_array_size(list) > QUIRE_SCHEMA_VALUES_MAX) {
-        return quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 1000 values has", name);
-    }
-    return QUIRE_OK;
-}
-
-static int values_add(schema_maker *m, const json_t *schema, const schema_place *p,
-                      quire_bytes *text)
-{
-    const json_t *only = json_object_get(schema, "const");
-    const json_t *list = json_object_get(schema, "enum");
-    const json_t *types = json_object_get(schema, "type");
-    const char *between = "";
-
-    if (only == NULL) {
-        QUIRE_TRY(list_check(m, list, p, "enum"));
-    }
-    for (size_t i = 0; i < (only != NULL ? 1 : json_array_size(list)); i++) {
-        const json_t *value = only != NULL ? only : json_array_get(list, i);
-
-        if (is_of_types(value, types)) {
-            (void)quire_bytes_addf(text, "%s", between);
-            QUIRE_TRY(quire_schema_literal_add(value, "", text));
-            between = " | ";
-        }
-    }
-    return between[0] != '\0'
-               ? QUIRE_OK
-               : quire_schema_refuse(m, QUIRE_INVAL, p, "no value is of the", "type");
-}
-
-static int choices_add(schema_maker *m, const json_t *schema, const schema_place *p,
-                       const char *name, quire_bytes *text)
-{
-    const json_t *list = json_object_get(schema, name);
-
-    QUIRE_TRY(list_check(m, list, p, name));
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const schema_place below = { p, name, i, p->depth + 1 };
-        uint32_t rule;
-
-        QUIRE_TRY(quire_schema_node_make(m, json_array_get(list, i), &below, &rule));
-        (void)quire_bytes_addf(text, "%ss-%" PRIu32, i > 0 ? " | " : "", rule);
-    }
-    return text->status;
-}
-
-static int ref_add(schema_maker *m, const json_t *schema, const schema_place *p, quire_bytes *text)
-{
-    const char *ref = json_string_value(json_object_get(schema, "$ref"));
-    const json_t *target = NULL;
-    uint32_t i = 0;
-
-    if (ref == NULL) {
-        return quire_schema_refuse(m, QUIRE_INVAL, p, "not a string is", "$ref");
-    }
-    if (strcmp(ref, "#") == 0) {
-        target = m->root;
-    } else if (strncmp(ref, "#/$defs/", 8) == 0) {
-        target = json_object_get(json_object_get(m->root, "$defs"), ref + 8);
-    } else if (strncmp(ref, "#/definitions/", 14) == 0) {
-        target = json_object_get(json_object_get(m->root, "definitions"), ref + 14);
-    }
-    if (target == NULL) {
-        return quire_schema_refuse(m, QUIRE_INVAL, p,
-                                   "neither # nor in #/$defs or #/definitions is the $ref", ref);
-    }
-    while (i < m->n_refs && m->refs[i] != target) {
-        i++;
-    }
-    if (i == QUIRE_SCHEMA_REFS_MAX) {
-        return quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 256 different ones: the $ref",
-                                   ref);
-    }
-    if (i == m->n_refs) {
-        m->refs[i] = target;
-        m->ref_names[i] = ref[1] != '\0' ? ref + 2 : ref;
-        m->n_refs++;
-    }
-    return quire_bytes_addf(text, "def-%" PRIu32, i);
-}
-
 /* ---- schemas ---- */
 
 static int node_add(schema_maker *m, const json_t *schema, const schema_place *p, quire_bytes *text)
@@ -369,16 +299,22 @@ static int node_add(schema_maker *m, const json_t *schema, const schema_place *p
                                    json_is_false(schema) ? "false" : "something else");
     }
     QUIRE_TRY(summarize(m, schema, p, &s));
+    if (s.is_merged) {
+        const schema_place below = { p->above, p->step, p->index, p->depth + 1 };
+
+        QUIRE_TRY(quire_schema_merge(m, schema, p, &schema));
+        return node_add(m, schema, &below, text);
+    }
     if (s.whole == NULL) {
         return types_add(m, schema, p, s.implied, text);
     }
     if (strcmp(s.whole, "$ref") == 0) {
-        return ref_add(m, schema, p, text);
+        return quire_schema_ref_add(m, schema, p, text);
     }
     if (strcmp(s.whole, "anyOf") == 0 || strcmp(s.whole, "oneOf") == 0) {
-        return choices_add(m, schema, p, s.whole, text);
+        return quire_schema_choices_add(m, schema, p, s.whole, text);
     }
-    return values_add(m, schema, p, text);
+    return quire_schema_values_add(m, schema, p, text);
 }
 
 int quire_schema_node_make(schema_maker *m, const json_t *schema, const schema_place *p,
@@ -414,11 +350,12 @@ static int schema_make(schema_maker *m)
 
 int quire_json_schema_grammar(const json_t *schema, quire_bytes *gbnf, quire_error *err)
 {
-    schema_maker m = { .root = schema, .out = gbnf, .err = err };
+    schema_maker m = { .root = schema, .out = gbnf, .err = err, .merged = json_array() };
     const size_t n_before = gbnf->n;
     quire_error cause = QUIRE_ERROR_INIT;
-    int rc = schema_make(&m);
+    int rc = m.merged != NULL ? schema_make(&m) : QUIRE_NOMEM;
 
+    json_decref(m.merged);
     if (rc == QUIRE_NOMEM) {
         return quire_error_set(err, rc, "no memory for the grammar of a schema");
     }

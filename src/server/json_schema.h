@@ -3,7 +3,8 @@
  * docs/server.md describes the supported subset. Other keywords are refused with their name and
  * place, because a client that asks for a constraint must not get a text without it. Each text of
  * the grammar is valid under the schema, but not conversely: properties come in the order of the
- * schema, unnamed properties never come, white space and the digits of numbers are bounded.
+ * schema, unnamed properties come only in objects without named ones, white space and the digits of
+ * numbers are bounded.
  *
  * Thread: any.
  *
@@ -21,6 +22,9 @@
 #define QUIRE_SCHEMA_VALUES_MAX     1000u /* of enum, anyOf, oneOf */
 #define QUIRE_SCHEMA_COUNT_MAX      2000u /* minItems, maxItems, minLength, maxLength */
 #define QUIRE_SCHEMA_REFS_MAX       256u  /* distinct targets */
+#define QUIRE_SCHEMA_MERGES_MAX                                                                    \
+    2000u /* schemas put together: allOf, and what stands beside $ref                              \
+           */
 
 /* Append the grammar of a schema, in the syntax of quire_sampler_create(). Errors: QUIRE_INVAL (err
  * gives the place, "#/properties/name: ..."), QUIRE_LIMIT (a limit above, or of model/grammar.h),

@@ -6,6 +6,7 @@
 
 #include "server/json_schema.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* The place of a schema: the steps from the root. */
@@ -24,7 +25,18 @@ typedef struct schema_maker {
     const json_t *refs[QUIRE_SCHEMA_REFS_MAX]; /* targets: def-0 .. */
     const char *ref_names[QUIRE_SCHEMA_REFS_MAX];
     uint32_t n_refs;
+    json_t *merged; /* an array that owns the schemas made by quire_schema_merge() */
 } schema_maker;
+
+typedef enum schema_keyword_kind {
+    SCHEMA_KEYWORD_NOTE,  /* no constraint on values */
+    SCHEMA_KEYWORD_TYPED, /* constrains values of one type */
+    SCHEMA_KEYWORD_WHOLE, /* defines the schema alone */
+    SCHEMA_KEYWORD_ALL    /* allOf: constraints besides the others */
+} schema_keyword_kind;
+
+/* The kind of a keyword, and in *type the type that it implies; false when it is unknown. */
+bool quire_schema_keyword_find(const char *name, schema_keyword_kind *kind, const char **type);
 
 /* Fill in the error: "json_schema, #/properties/x: <what> "<name>"". Returns status. */
 int quire_schema_refuse(const schema_maker *m, int status, const schema_place *p, const char *what,
@@ -39,8 +51,35 @@ int quire_schema_node_make(schema_maker *m, const json_t *schema, const schema_p
 /* Append rule name-number of this text to the grammar; frees text. */
 int quire_schema_rule_end(schema_maker *m, quire_bytes *text, const char *name, uint32_t number);
 
+/* A schema without allOf, and with $ref, anyOf, oneOf alone: what stands beside them is merged into
+ * their schemas. *out belongs to the maker. Errors as quire_json_schema_grammar(). */
+int quire_schema_merge(schema_maker *m, const json_t *schema, const schema_place *p,
+                       const json_t **out);
+/* The schema that a $ref names. Errors: QUIRE_INVAL. */
+int quire_schema_ref_find(const schema_maker *m, const json_t *schema, const schema_place *p,
+                          const json_t **target);
+
+/* Append the grammar of a schema that one keyword defines: enum, const, anyOf, oneOf, $ref. */
+int quire_schema_values_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                            quire_bytes *text);
+int quire_schema_choices_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                             const char *name, quire_bytes *text);
+int quire_schema_ref_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                         quire_bytes *text);
+
+/* Bounds of a count; max UINT32_MAX = none. */
+typedef struct schema_bounds {
+    uint32_t min, max;
+} schema_bounds;
+
+/* Append a string under "pattern" or "format", one of which the schema has. */
+int quire_schema_pattern_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                             const schema_bounds *length, quire_bytes *text);
+
 /* Append the grammar of values of one type under a schema. Errors as
  * quire_json_schema_grammar(). */
+int quire_schema_number_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                            bool is_integer, quire_bytes *text);
 int quire_schema_string_add(schema_maker *m, const json_t *schema, const schema_place *p,
                             quire_bytes *text);
 int quire_schema_array_add(schema_maker *m, const json_t *schema, const schema_place *p,

@@ -27,15 +27,10 @@ static int count_get(const schema_maker *m, const json_t *schema, const schema_p
     return QUIRE_OK;
 }
 
-/* Bounds of a count; *max UINT32_MAX = none. */
-typedef struct bounds {
-    uint32_t min, max;
-} bounds;
-
 static int bounds_get(const schema_maker *m, const json_t *schema, const schema_place *p,
-                      const char *const *names, bounds *b)
+                      const char *const *names, schema_bounds *b)
 {
-    *b = (bounds){ 0, UINT32_MAX };
+    *b = (schema_bounds){ 0, UINT32_MAX };
     QUIRE_TRY(count_get(m, schema, p, names[0], &b->min));
     QUIRE_TRY(count_get(m, schema, p, names[1], &b->max));
     if (b->max < b->min) {
@@ -58,9 +53,12 @@ int quire_schema_string_add(schema_maker *m, const json_t *schema, const schema_
                             quire_bytes *text)
 {
     static const char *const names[] = { "minLength", "maxLength" };
-    bounds b;
+    schema_bounds b;
 
     QUIRE_TRY(bounds_get(m, schema, p, names, &b));
+    if (json_object_get(schema, "pattern") != NULL || json_object_get(schema, "format") != NULL) {
+        return quire_schema_pattern_add(m, schema, p, &b, text);
+    }
     if (b.max == 0) {
         return quire_bytes_addf(text, "\"\\\"\\\"\"");
     }
@@ -69,20 +67,83 @@ int quire_schema_string_add(schema_maker *m, const json_t *schema, const schema_
     return quire_bytes_addf(text, " \"\\\"\"");
 }
 
+/* The items of prefixItems as a sequence with commas, at most `max` of them. */
+static int prefix_add(schema_maker *m, const json_t *list, const schema_place *p, size_t max,
+                      quire_bytes *text)
+{
+    for (size_t i = 0; i < json_array_size(list) && i < max; i++) {
+        const schema_place below = { p, "prefixItems", i, p->depth + 1 };
+        uint32_t item;
+
+        QUIRE_TRY(quire_schema_node_make(m, json_array_get(list, i), &below, &item));
+        (void)quire_bytes_addf(text, "%ss-%" PRIu32, i > 0 ? " \",\" ws " : "", item);
+    }
+    return text->status;
+}
+
+/* An array whose first items have schemas of their own. All of these items come, unless maxItems
+ * forbids it; more items come if the schema has "items", or minItems asks for them. */
+static int tuple_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                     const schema_bounds *b, quire_bytes *text)
+{
+    const json_t *list = json_object_get(schema, "prefixItems");
+    const json_t *items = json_object_get(schema, "items");
+    const schema_place below = { p, "items", SIZE_MAX, p->depth + 1 };
+    const uint32_t n = (uint32_t)json_array_size(list);
+    const uint32_t min = b->min > n ? b->min - n : 0;
+    const uint32_t max = b->max == UINT32_MAX ? b->max : b->max > n ? b->max - n : 0;
+    quire_bytes more_text = { 0 };
+    uint32_t item = 0;
+
+    (void)quire_bytes_addf(text, "\"[\" ws ");
+    QUIRE_TRY(prefix_add(m, list, p, b->max, text));
+    if (json_is_false(items) && min > 0) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "more items than prefixItems has, asks for",
+                                   "minItems");
+    }
+    if (max > 0 && (min > 0 || items != NULL) && !json_is_false(items)) {
+        const uint32_t more = m->n_rules++;
+
+        if (items != NULL) {
+            QUIRE_TRY(quire_schema_node_make(m, items, &below, &item));
+            (void)quire_bytes_addf(&more_text, "\",\" ws s-%" PRIu32, item);
+        } else {
+            (void)quire_bytes_addf(&more_text, "\",\" ws value");
+        }
+        QUIRE_TRY(quire_schema_rule_end(m, &more_text, "s", more));
+        (void)quire_bytes_addf(text, " s-%" PRIu32, more);
+        times_add(text, min, max);
+    }
+    return quire_bytes_addf(text, " ws \"]\"");
+}
+
 int quire_schema_array_add(schema_maker *m, const json_t *schema, const schema_place *p,
                            quire_bytes *text)
 {
     static const char *const names[] = { "minItems", "maxItems" };
     const json_t *items = json_object_get(schema, "items");
+    const json_t *prefix = json_object_get(schema, "prefixItems");
     const schema_place below = { p, "items", SIZE_MAX, p->depth + 1 };
     const uint32_t more = m->n_rules++;
     quire_bytes more_text = { 0 };
     uint32_t item = 0;
-    bounds b;
+    schema_bounds b;
 
     QUIRE_TRY(bounds_get(m, schema, p, names, &b));
-    if (b.max == 0) {
-        return quire_bytes_addf(text, "\"[\" ws \"]\"");
+    if (b.max == 0 || (json_is_false(items) && prefix == NULL)) {
+        return b.min == 0 ? quire_bytes_addf(text, "\"[\" ws \"]\"")
+                          : quire_schema_refuse(m, QUIRE_INVAL, p,
+                                                "no item is allowed, but asked "
+                                                "for by",
+                                                "minItems");
+    }
+    if (prefix != NULL) {
+        if (!json_is_array(prefix) || json_array_size(prefix) == 0 ||
+            json_array_size(prefix) > QUIRE_SCHEMA_PROPERTIES_MAX) {
+            return quire_schema_refuse(m, QUIRE_INVAL, p, "not a list of 1 to 100 schemas is",
+                                       "prefixItems");
+        }
+        return tuple_add(m, schema, p, &b, text);
     }
     if (items != NULL) {
         QUIRE_TRY(quire_schema_node_make(m, items, &below, &item));
@@ -141,8 +202,8 @@ static int object_check(const schema_maker *m, const json_t *schema, const schem
                                        name != NULL ? name : "what is no string");
         }
     }
-    if (additional != NULL && !json_is_boolean(additional)) {
-        return quire_schema_refuse(m, QUIRE_INVAL, p, "only true and false are supported of",
+    if (additional != NULL && !json_is_boolean(additional) && !json_is_object(additional)) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "neither a boolean nor a schema is",
                                    "additionalProperties");
     }
     return QUIRE_OK;
@@ -208,6 +269,89 @@ static int pairs_make(schema_maker *m, const json_t *schema, const schema_place 
     return QUIRE_OK;
 }
 
+/* The names of unnamed properties: strings of the schema propertyNames. */
+static int names_add(schema_maker *m, const json_t *names, const schema_place *p, quire_bytes *text)
+{
+    const json_t *type = json_object_get(names, "type");
+    uint32_t rule;
+
+    if (names == NULL || json_is_true(names) ||
+        (json_is_object(names) && json_object_size(names) == 0)) {
+        return quire_bytes_addf(text, "string");
+    }
+    if (type != NULL && (!json_is_string(type) || strcmp(json_string_value(type), "string") != 0)) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "names are strings, not of the", "type");
+    }
+    QUIRE_TRY(quire_schema_node_make(m, names, p, &rule));
+    return quire_bytes_addf(text, "s-%" PRIu32, rule);
+}
+
+/* An object with named properties: their number is not chosen, so the bounds must allow each. */
+static int named_count_check(const schema_maker *m, const json_t *schema, const schema_place *p)
+{
+    static const char *const counts[] = { "minProperties", "maxProperties" };
+    schema_bounds b;
+
+    QUIRE_TRY(bounds_get(m, schema, p, counts, &b));
+    if (json_array_size(json_object_get(schema, "required")) < b.min) {
+        return quire_schema_refuse(
+            m, QUIRE_INVAL, p, "supported up to the number of required properties is", counts[0]);
+    }
+    if (json_object_size(json_object_get(schema, "properties")) > b.max) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "supported from the number of properties is",
+                                   counts[1]);
+    }
+    if (json_object_get(schema, "propertyNames") != NULL) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "beside properties there cannot be",
+                                   "propertyNames");
+    }
+    return QUIRE_OK;
+}
+
+/* An object of unnamed properties: those of additionalProperties. */
+static int map_add(schema_maker *m, const json_t *schema, const schema_place *p, quire_bytes *text)
+{
+    static const char *const counts[] = { "minProperties", "maxProperties" };
+    const json_t *values = json_object_get(schema, "additionalProperties");
+    const json_t *names = json_object_get(schema, "propertyNames");
+    const schema_place in_values = { p, "additionalProperties", SIZE_MAX, p->depth + 1 };
+    const schema_place in_names = { p, "propertyNames", SIZE_MAX, p->depth + 1 };
+    quire_bytes pair = { 0 }, more_text = { 0 };
+    const uint32_t first = m->n_rules++, more = m->n_rules++;
+    uint32_t rule = 0;
+    schema_bounds b;
+
+    QUIRE_TRY(bounds_get(m, schema, p, counts, &b));
+    if (b.max == 0 || json_is_false(values)) {
+        return b.min == 0 ? quire_bytes_addf(text, "\"{\" ws \"}\"")
+                          : quire_schema_refuse(m, QUIRE_INVAL, p,
+                                                "no property is allowed, but "
+                                                "asked for by",
+                                                counts[0]);
+    }
+    if (!json_is_object(values) && names == NULL && b.min == 0 && b.max == UINT32_MAX) {
+        return quire_bytes_addf(text, "object");
+    }
+    if (json_is_object(values)) {
+        QUIRE_TRY(quire_schema_node_make(m, values, &in_values, &rule));
+    }
+    QUIRE_TRY(names_add(m, names, &in_names, &pair));
+    if (json_is_object(values)) {
+        (void)quire_bytes_addf(&pair, " \":\" ws s-%" PRIu32, rule);
+    } else {
+        (void)quire_bytes_addf(&pair, " \":\" ws value");
+    }
+    QUIRE_TRY(quire_schema_rule_end(m, &pair, "s", first));
+    (void)quire_bytes_addf(&more_text, "\",\" ws s-%" PRIu32, first);
+    QUIRE_TRY(quire_schema_rule_end(m, &more_text, "s", more));
+    (void)quire_bytes_addf(text, "\"{\" ws %ss-%" PRIu32, b.min == 0 ? "(" : "", first);
+    if (b.max > 1) {
+        (void)quire_bytes_addf(text, " s-%" PRIu32, more);
+        times_add(text, b.min > 0 ? b.min - 1 : 0, b.max == UINT32_MAX ? b.max : b.max - 1);
+    }
+    return quire_bytes_addf(text, " ws%s \"}\"", b.min == 0 ? ")?" : "");
+}
+
 int quire_schema_object_add(schema_maker *m, const json_t *schema, const schema_place *p,
                             quire_bytes *text)
 {
@@ -222,10 +366,9 @@ int quire_schema_object_add(schema_maker *m, const json_t *schema, const schema_
 
     QUIRE_TRY(object_check(m, schema, p));
     if (n == 0) {
-        return quire_bytes_addf(text, json_is_false(json_object_get(schema, "additionalProperties"))
-                                          ? "\"{\" ws \"}\""
-                                          : "object");
+        return map_add(m, schema, p, text);
     }
+    QUIRE_TRY(named_count_check(m, schema, p));
     m->n_rules += 2 * n;
     QUIRE_TRY(pairs_make(m, schema, p, pair));
     QUIRE_TRY(members_make(m, schema, pair, first));

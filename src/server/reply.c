@@ -7,6 +7,19 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Let a page of the allowed origin read the reply. */
+static enum MHD_Result add_cors(const quire_http *http, struct MHD_Response *response)
+{
+    enum MHD_Result ok = MHD_YES;
+
+    ok &=
+        MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_ORIGIN, http->cors);
+    ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_VARY, MHD_HTTP_HEADER_ORIGIN);
+    ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_EXPOSE_HEADERS,
+                                  "X-Request-Id, X-Service-Class, Retry-After");
+    return ok;
+}
+
 static int queue(quire_http *http, int status, const char *type, struct MHD_Response *response)
 {
     enum MHD_Result ok = MHD_YES;
@@ -14,7 +27,9 @@ static int queue(quire_http *http, int status, const char *type, struct MHD_Resp
     if (response == NULL) {
         return quire_api_error_nomem(&http->err);
     }
-    ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    if (type != NULL) {
+        ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    }
     ok &= MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
     ok &= MHD_add_response_header(response, "X-Frame-Options", "DENY");
     ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
@@ -23,6 +38,9 @@ static int queue(quire_http *http, int status, const char *type, struct MHD_Resp
     }
     if (http->class_name != NULL) {
         ok &= MHD_add_response_header(response, "X-Service-Class", http->class_name);
+    }
+    if (http->cors != NULL) {
+        ok &= add_cors(http, response);
     }
     if (ok == MHD_YES && MHD_queue_response(http->connection, (unsigned)status, response)) {
         http->status = status;
@@ -78,6 +96,35 @@ int quire_http_reply_stream(quire_http *http, const char *type, MHD_ContentReade
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, reader, ctx, NULL));
 }
 
+int quire_http_reply_options(quire_http *http, const char *methods)
+{
+    const char *asked = MHD_lookup_connection_value(http->connection, MHD_HEADER_KIND,
+                                                    MHD_HTTP_HEADER_ACCESS_CONTROL_REQUEST_HEADERS);
+    static char empty[1];
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(0, empty, MHD_RESPMEM_PERSISTENT);
+    enum MHD_Result ok = MHD_YES;
+
+    if (response == NULL) {
+        return quire_api_error_nomem(&http->err);
+    }
+    ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, methods);
+    if (http->cors != NULL) {
+        ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_METHODS,
+                                      methods);
+        ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_MAX_AGE, "600");
+        if (asked != NULL) { /* clients add headers of their own, which change nothing here */
+            ok &= MHD_add_response_header(response, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_HEADERS,
+                                          asked);
+        }
+    }
+    if (ok != MHD_YES) {
+        MHD_destroy_response(response);
+        return quire_api_error_nomem(&http->err);
+    }
+    return queue(http, MHD_HTTP_NO_CONTENT, NULL, response);
+}
+
 static bool add_headers(struct MHD_Response *response, const quire_api_error *err)
 {
     char seconds[16];
@@ -101,7 +148,7 @@ bool quire_http_reply_error(quire_http *http)
     quire_bytes body = { 0 };
     struct MHD_Response *response = NULL;
 
-    quire_api_error_write(&body, &http->err);
+    quire_api_error_write(&body, &http->err, http->error_form);
     if (body.status == QUIRE_OK) {
         response = MHD_create_response_from_buffer(body.n, body.data, MHD_RESPMEM_MUST_FREE);
     }

@@ -22,6 +22,8 @@ static const quire_route routes[] = {
     { "POST", "/detokenize", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED, quire_api_detokenize },
     { "POST", "/v1/chat/completions", QUIRE_ACCESS_TENANT, QUIRE_SERVICE_OPEN, quire_api_chat },
     { "POST", "/v1/completions", QUIRE_ACCESS_TENANT, QUIRE_SERVICE_OPEN, quire_api_completions },
+    { "POST", "/v1/embeddings", QUIRE_ACCESS_TENANT, QUIRE_SERVICE_OPEN, quire_api_embeddings },
+    { "POST", "/embeddings", QUIRE_ACCESS_TENANT, QUIRE_SERVICE_OPEN, quire_api_embeddings },
     { "GET", "/v1/cache/sessions", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED,
       quire_api_sessions_list },
     { "GET", "/v1/cache/sessions/*", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED,
@@ -99,7 +101,10 @@ static void find_route(quire_http *http, const char *path, const char *method)
         }
         has_path = true;
     }
-    if (has_path) {
+    if (has_path && strcmp(method, MHD_HTTP_METHOD_OPTIONS) == 0) {
+        http->is_options = true;
+        http->err.allow = allowed(path);
+    } else if (has_path) {
         (void)quire_api_error_set(&http->err, 405, "method_not_allowed", NULL,
                                   "%s is not allowed here", http->method);
         http->err.allow = allowed(path);
@@ -124,34 +129,67 @@ static void copy_printable(char *to, size_t size, const char *from)
     to[i] = '\0';
 }
 
-/* Without keys, a header that names another machine means a foreign web page in a local browser. */
-static int check_origin(quire_http *http, const char *name)
+/* A refused Host or Origin, and how to allow it: by a setting for this item, or by keys. */
+static int refuse_origin(quire_http *http, const char *name, const char *setting, const char *item)
 {
-    const char *value = header(http, name);
+    const bool has_keys = quire_auth_has_keys(http->server->auth);
     char shown[128];
 
-    if (quire_auth_is_local(value)) {
+    copy_printable(shown, sizeof shown, header(http, name));
+    return quire_api_error_set(&http->err, 403, "foreign_origin", NULL,
+                               "%s is \"%s\": this server answers to localhost and loopback "
+                               "addresses. Use one of these, or start it with %s %s%s%s",
+                               name, shown, setting, item[0] != '\0' ? item : shown,
+                               has_keys ? "" : ", or with --api-key, which allows every ",
+                               has_keys ? "" : name);
+}
+
+/* A Host that names another machine: without keys this can be a web page whose name was made to
+ * point here (DNS rebinding). With keys every host is allowed, unless a list says which. */
+static int check_host(quire_http *http)
+{
+    const quire_server *server = http->server;
+    const char *host = header(http, MHD_HTTP_HEADER_HOST);
+    const bool is_listed = server->hosts.n > 0 || server->hosts.has_all;
+    char name[QUIRE_ORIGIN_BYTES_MAX + 1] = "";
+
+    if (quire_auth_is_local(host) || quire_origins_has_host(&server->hosts, host) ||
+        (!is_listed && quire_auth_has_keys(server->auth))) {
         return QUIRE_OK;
     }
-    copy_printable(shown, sizeof shown, value);
-    return quire_api_error_set(
-        &http->err, 403, "foreign_origin", NULL,
-        "%s is \"%s\": without API keys the server answers only to localhost and to loopback "
-        "addresses such as 127.0.0.1. Use one of these, or start the server with --api-key: then "
-        "every %s is allowed, and requests need the key",
-        name, shown, name);
+    copy_printable(name, sizeof name, host);
+    name[name[0] == '[' ? strcspn(name, "]") + 1 : strcspn(name, ":")] = '\0';
+    return refuse_origin(http, MHD_HTTP_HEADER_HOST, "--allowed-hosts", name);
+}
+
+/* An Origin means a page in a browser. A page of another machine may read replies only if the
+ * settings allow its origin; without keys it may not even ask. */
+static int check_origin(quire_http *http)
+{
+    const quire_server *server = http->server;
+    const char *origin = header(http, MHD_HTTP_HEADER_ORIGIN);
+
+    if (origin != NULL && quire_origins_has(&server->origins, origin)) {
+        http->cors = server->origins.has_all ? "*" : origin;
+        return QUIRE_OK;
+    }
+    if (quire_auth_is_local(origin) || quire_auth_has_keys(server->auth)) {
+        return QUIRE_OK;
+    }
+    return refuse_origin(http, MHD_HTTP_HEADER_ORIGIN, "--cors-origins", "");
 }
 
 static int check_key(quire_http *http)
 {
     static const char *const messages[] = {
-        [QUIRE_AUTH_MISSING] = "no API key was sent: the header Authorization: Bearer KEY is "
-                               "needed",
+        [QUIRE_AUTH_MISSING] = "no API key was sent: the header Authorization: Bearer KEY, or "
+                               "x-api-key: KEY, is needed",
         [QUIRE_AUTH_SCHEME] = "the header Authorization must be: Bearer KEY",
         [QUIRE_AUTH_WRONG] = "the API key that was sent is none of this server's keys",
     };
-    const quire_auth_result result = quire_auth_find(
-        http->server->auth, header(http, MHD_HTTP_HEADER_AUTHORIZATION), &http->caller);
+    const quire_auth_result result =
+        quire_auth_find(http->server->auth, header(http, MHD_HTTP_HEADER_AUTHORIZATION),
+                        header(http, "x-api-key"), &http->caller);
 
     return result == QUIRE_AUTH_OK ? QUIRE_OK
                                    : quire_api_error_set(&http->err, 401, "invalid_api_key", NULL,
@@ -162,10 +200,6 @@ static int check_caller(quire_http *http)
 {
     const quire_access access = http->route->access;
 
-    if (!quire_auth_has_keys(http->server->auth)) {
-        QUIRE_TRY(check_origin(http, MHD_HTTP_HEADER_HOST));
-        QUIRE_TRY(check_origin(http, MHD_HTTP_HEADER_ORIGIN));
-    }
     if (access == QUIRE_ACCESS_PUBLIC) {
         return QUIRE_OK;
     }
@@ -235,6 +269,7 @@ static quire_http *http_begin(quire_server *server, struct MHD_Connection *conne
                               const char *path, const char *method)
 {
     quire_http *http = calloc(1, sizeof *http);
+    int rc;
 
     if (http == NULL) {
         return NULL;
@@ -246,8 +281,14 @@ static quire_http *http_begin(quire_server *server, struct MHD_Connection *conne
     http->item = "";
     copy_printable(http->path, sizeof http->path, path);
     copy_printable(http->method, sizeof http->method, method);
+    http->error_form =
+        strncmp(path, "/v1/messages", 12) == 0 ? QUIRE_ERROR_ANTHROPIC : QUIRE_ERROR_OPENAI;
     find_route(http, path, method);
-    if (http->err.http == 0 && check_caller(http) == QUIRE_OK && enter(http) == QUIRE_OK) {
+    /* An error about the path is the reply also to a page that may not ask. */
+    rc = check_host(http);
+    rc = rc == QUIRE_OK ? check_origin(http) : rc;
+    if (rc == QUIRE_OK && http->err.http == 0 && !http->is_options &&
+        check_caller(http) == QUIRE_OK && enter(http) == QUIRE_OK) {
         quire_http_body_announced(http);
     }
     return http;
@@ -270,7 +311,9 @@ static bool waits_for_consent(const quire_http *http)
 
 static enum MHD_Result http_end(quire_http *http)
 {
-    if (http->err.http == 0) {
+    if (http->err.http == 0 && http->is_options) {
+        (void)quire_http_reply_options(http, http->err.allow);
+    } else if (http->err.http == 0) {
         quire_http_wait_begin(http);
         (void)http->route->handler(http);
         quire_http_wait_end(http);

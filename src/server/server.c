@@ -4,6 +4,7 @@
 #include "server/http.h"
 
 #include "base/check.h"
+#include "server/tls.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -132,6 +133,8 @@ static void server_free(quire_server *server)
     for (unsigned i = 0; i < sizeof server->texts / sizeof server->texts[0]; i++) {
         free(server->texts[i]);
     }
+    quire_origins_fini(&server->hosts);
+    quire_origins_fini(&server->origins);
     (void)pthread_cond_destroy(&server->parse_room);
     (void)pthread_mutex_destroy(&server->parse_lock);
     free(server);
@@ -142,6 +145,8 @@ int quire_server_opts_check(const quire_server_opts *opts, quire_error *err)
     address to;
     socklen_t n = 0;
     quire_auth *auth = NULL;
+    quire_origins list;
+    quire_tls tls;
     quire_tiers tiers;
 
     if (opts->body_bytes_max == 0 || opts->header_bytes_max < 1024 || opts->connections_max == 0 ||
@@ -150,6 +155,12 @@ int quire_server_opts_check(const quire_server_opts *opts, quire_error *err)
                                "limits: a body, 1 KiB of headers and a connection are the least");
     }
     QUIRE_TRY(address_of(opts, &to, &n, err));
+    QUIRE_TRY(quire_origins_init(&list, opts->allowed_hosts, "allowed_hosts", true, err));
+    quire_origins_fini(&list);
+    QUIRE_TRY(quire_origins_init(&list, opts->cors_origins, "cors_origins", false, err));
+    quire_origins_fini(&list);
+    QUIRE_TRY(quire_tls_read(&tls, opts->tls_cert, opts->tls_key, err));
+    quire_tls_fini(&tls);
     QUIRE_TRY(quire_tiers_init(&tiers, &opts->classes, opts->default_class, err));
     QUIRE_TRY(quire_auth_create(&auth, opts->keys, opts->n_keys, &tiers, err));
     quire_auth_destroy(auth);
@@ -170,25 +181,74 @@ static size_t unescape(void *cls, struct MHD_Connection *connection, char *text)
     return n;
 }
 
-static struct MHD_Daemon *daemon_start(quire_server *server, int fd)
+/* MHD copies no certificate, but has read it when it returns. */
+static struct MHD_Daemon *daemon_start(quire_server *server, int fd, const quire_tls *tls)
 {
     const quire_server_opts *opts = &server->opts;
+    const unsigned flags =
+        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL;
+    const struct MHD_OptionItem tls_options[] = {
+        { MHD_OPTION_HTTPS_MEM_CERT, 0, tls->cert },
+        { MHD_OPTION_HTTPS_MEM_KEY, 0, tls->key },
+        { MHD_OPTION_END, 0, NULL },
+    };
+    const struct MHD_OptionItem no_options[] = { { MHD_OPTION_END, 0, NULL } };
+    const bool is_tls = quire_tls_is_on(tls);
 
-    return MHD_start_daemon(
-        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL, 0, NULL,
-        NULL, quire_http_access, server, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-        opts->connections_max + CONNECTIONS_SURPLUS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        opts->header_bytes_max, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)opts->idle_timeout_s,
-        MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES, MHD_OPTION_NOTIFY_COMPLETED,
-        quire_http_completed, server, MHD_OPTION_NOTIFY_CONNECTION, connection_noted, server,
-        MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL, MHD_OPTION_END);
+    return MHD_start_daemon(flags | (is_tls ? MHD_USE_TLS : 0u), 0, NULL, NULL, quire_http_access,
+                            server, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+                            opts->connections_max + CONNECTIONS_SURPLUS,
+                            MHD_OPTION_CONNECTION_MEMORY_LIMIT, opts->header_bytes_max,
+                            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)opts->idle_timeout_s,
+                            MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES, MHD_OPTION_NOTIFY_COMPLETED,
+                            quire_http_completed, server, MHD_OPTION_NOTIFY_CONNECTION,
+                            connection_noted, server, MHD_OPTION_UNESCAPE_CALLBACK, unescape, NULL,
+                            MHD_OPTION_ARRAY, is_tls ? tls_options : no_options, MHD_OPTION_END);
+}
+
+/* The parts that come from the options. Errors: err. */
+static int server_init(quire_server *server, const quire_server_opts *opts, quire_error *err)
+{
+    const int rc = copy_texts(server);
+
+    if (rc < 0) {
+        return quire_error_set(err, rc, "out of memory");
+    }
+    QUIRE_TRY(quire_origins_init(&server->hosts, opts->allowed_hosts, "allowed_hosts", true, err));
+    QUIRE_TRY(quire_origins_init(&server->origins, opts->cors_origins, "cors_origins", false, err));
+    QUIRE_TRY(quire_tiers_init(&server->tiers, &opts->classes, opts->default_class, err));
+    return quire_auth_create(&server->auth, opts->keys, opts->n_keys, &server->tiers, err);
+}
+
+/* Listen and serve. */
+static int server_open(quire_server *server, quire_error *err)
+{
+    const quire_server_opts *opts = &server->opts;
+    quire_tls tls;
+    int fd = -1;
+    int rc;
+
+    QUIRE_TRY(quire_tls_read(&tls, opts->tls_cert, opts->tls_key, err));
+    rc = listen_on(opts, &fd, &server->port, err);
+    if (rc == QUIRE_OK) {
+        server->daemon = daemon_start(server, fd, &tls);
+    }
+    if (rc == QUIRE_OK && server->daemon == NULL) {
+        rc = quire_tls_is_on(&tls)
+                 ? quire_error_set(err, QUIRE_INVAL,
+                                   "tls_cert, tls_key: GnuTLS does not take them: a certificate "
+                                   "and its own private key without a password are needed (or the "
+                                   "server's thread does not start)")
+                 : quire_error_set(err, QUIRE_NOMEM, "the server's thread does not start");
+    }
+    quire_tls_fini(&tls);
+    return rc;
 }
 
 int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_error *err)
 {
     quire_server *server;
-    int fd = -1;
-    int rc;
+    int rc = QUIRE_OK;
 
     *out = NULL;
     QUIRE_TRY(quire_server_opts_check(opts, err));
@@ -208,25 +268,11 @@ int quire_server_start(quire_server **out, const quire_server_opts *opts, quire_
         rc = quire_error_set_errno(err, errno, "no random key for the recording");
         goto out;
     }
-    rc = copy_texts(server);
-    if (rc < 0) {
-        (void)quire_error_set(err, rc, "out of memory");
-        goto out;
-    }
-    rc = quire_tiers_init(&server->tiers, &opts->classes, opts->default_class, err);
+    rc = server_init(server, opts, err);
     if (rc == QUIRE_OK) {
-        rc = quire_auth_create(&server->auth, opts->keys, opts->n_keys, &server->tiers, err);
+        rc = server_open(server, err);
     }
     if (rc < 0) {
-        goto out;
-    }
-    rc = listen_on(&server->opts, &fd, &server->port, err);
-    if (rc < 0) {
-        goto out;
-    }
-    server->daemon = daemon_start(server, fd);
-    if (server->daemon == NULL) {
-        rc = quire_error_set(err, QUIRE_NOMEM, "the server's thread does not start");
         goto out;
     }
     *out = server;

@@ -12,6 +12,8 @@
  * cache_salt, both with their lengths, so that different pairs give different bytes. Without keys
  * all clients are one tenant, and the server binds to loopback addresses only.
  *
+ * TLS: with a certificate the server speaks TLS alone, by GnuTLS.
+ *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_SERVER_SERVER_H
 #define QUIRE_SERVER_SERVER_H
@@ -46,8 +48,12 @@ typedef struct quire_server_opts {
     uint16_t port;                /* 0 = a free one: quire_server_port() */
     const quire_server_key *keys; /* [n_keys], copied */
     uint32_t n_keys;
-    size_t body_bytes_max;    /* default 8 MiB: 413 */
-    size_t header_bytes_max;  /* of a connection's memory pool; default 32 KiB: 431 */
+    const char *tls_cert; /* path of a PEM file; NULL = no TLS. Read by start */
+    const char *tls_key;
+    const char *allowed_hosts; /* origin.h; NULL = none beside loopback */
+    const char *cors_origins;  /* origin.h; NULL = none */
+    size_t body_bytes_max;     /* default 8 MiB: 413 */
+    size_t header_bytes_max;   /* of a connection's memory pool; default 32 KiB: 431 */
     uint32_t parse_wait_ms;   /* longest wait of a large body for others to be tokenized; default 10
                                  s: 503 */
     uint32_t connections_max; /* default 256 */
@@ -82,8 +88,8 @@ typedef struct quire_server_opts {
         .sampler = QUIRE_SAMPLER_OPTS_INIT                                                         \
     }
 
-/* Check limits, host, keys and classes, as start() does first. Errors: QUIRE_INVAL, QUIRE_LIMIT,
- * QUIRE_NOMEM. */
+/* Check limits, host, lists, certificate, keys and classes, as start() does first. Errors:
+ * QUIRE_INVAL, QUIRE_LIMIT, QUIRE_IO, QUIRE_UNSUPP (TLS), QUIRE_NOMEM. */
 int quire_server_opts_check(const quire_server_opts *opts, quire_error *err);
 /* Errors: QUIRE_INVAL (a host that is not loopback without keys, keys), QUIRE_IO (address in use:
  * err says which), QUIRE_NOMEM. */

@@ -47,7 +47,7 @@ static void add_error(quire_generation *gen)
 {
     quire_generation_give_up(gen);
     event_begin(&gen->pending);
-    quire_api_error_write(&gen->pending, &gen->http->err);
+    quire_api_error_write(&gen->pending, &gen->http->err, gen->http->error_form);
     event_end(&gen->pending);
     gen->http->finish = "error";
     gen->is_over = true;

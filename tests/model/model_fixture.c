@@ -214,6 +214,13 @@ const float *fixture_peer_decode(fixture_peer *peer, const int32_t *tokens, uint
     return llama_get_logits(peer->ctx);
 }
 
+const float *fixture_peer_hidden(fixture_peer *peer, const int32_t *tokens, uint32_t n_tokens)
+{
+    llama_set_embeddings(peer->ctx, true);
+    (void)fixture_peer_decode(peer, tokens, n_tokens);
+    return llama_get_embeddings(peer->ctx);
+}
+
 double fixture_peer_perplexity(const char *path, const char *text, uint32_t n_ctx,
                                uint32_t n_chunks)
 {

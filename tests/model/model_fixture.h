@@ -53,6 +53,9 @@ void fixture_peer_close(fixture_peer *peer);
 /* Logits of all n tokens, [n][n_vocab], continuing where the last call ended. */
 const float *fixture_peer_decode(fixture_peer *peer, const int32_t *tokens, uint32_t n_tokens);
 
+/* The hidden states of all n tokens behind the last norm, [n][n_embd], likewise. */
+const float *fixture_peer_hidden(fixture_peer *peer, const int32_t *tokens, uint32_t n_tokens);
+
 /* Perplexity of a text by libllama, of the second half of each of n_chunks chunks of n_ctx tokens,
  * as llama-perplexity defines it. The text has as many tokens. */
 double fixture_peer_perplexity(const char *path, const char *text, uint32_t n_ctx,

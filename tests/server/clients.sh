@@ -102,6 +102,35 @@ try_curl() {
     n=$(curl -sS -m 60 -o "$dir/out" -w '%{num_connects}\n' "$url/v1/nothing" -o "$dir/out" "$url/health" | tail -n 1)
     [ "$n" -eq 0 ] || fail "the connection was not kept after a 404"
     stop
+    try_tls
+}
+
+# TLS with a certificate of its own, and a page of another origin.
+try_tls() {
+    command -v openssl >/dev/null 2>&1 || {
+        echo "TLS is not tried: openssl is not installed"
+        return 0
+    }
+    openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost \
+        -addext 'subjectAltName=DNS:localhost,IP:127.0.0.1' \
+        -keyout "$dir/key.pem" -out "$dir/cert.pem" 2>"$dir/log" || fail "openssl: exit $?"
+    serve --tls-cert "$dir/cert.pem" --tls-key "$dir/key.pem" --cors-origins https://app.example \
+        --api-key key-of-a-tenant
+    [ "${url#https://}" != "$url" ] || fail "no https in: $url"
+    chat=$url/v1/chat/completions
+    reply 200 '"status": ?"ok"' --cacert "$dir/cert.pem" "$url/health"
+    reply 200 '^data: \[DONE\]' --cacert "$dir/cert.pem" -N -H 'x-api-key: key-of-a-tenant' "$chat" \
+        -d "${say%\}},\"stream\":true}"
+    reply 204 '^Access-Control-Allow-Origin: https://app.example' --cacert "$dir/cert.pem" -X OPTIONS \
+        -H 'Origin: https://app.example' -H 'Access-Control-Request-Method: POST' "$chat"
+    if curl -sS -m 10 -o "$dir/out" "http://${url#https://}/health" 2>"$dir/plain"; then
+        fail "a server with TLS answers without"
+    fi
+    stop
+    if "$quire" serve -m "$model" --port 0 --tls-cert "$dir/cert.pem" >"$dir/out" 2>"$dir/log"; then
+        fail "a certificate without its key was taken"
+    fi
+    grep -q 'tls_key is missing' "$dir/log" || fail "no 'tls_key is missing': $(cat "$dir/log")"
 }
 
 # ---- wrk ----

@@ -162,6 +162,7 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
                         quire_request **out, quire_error *err)
 {
     quire_request *request = calloc(1, sizeof *request);
+    static const float vector[] = { 3.0f, 0.0f, 4.0f, 0.0f };
     const engine_script *script = &engine->script;
     int status = QUIRE_OK;
 
@@ -202,6 +203,8 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
             .prefill_us = 2000,
             .decode_us = 4000,
             .ttft_us = 3000,
+            .vector = params->pooling != QUIRE_POOLING_NONE ? vector : NULL,
+            .n_vector = params->pooling != QUIRE_POOLING_NONE ? 4 : 0,
         };
     }
     (void)pthread_cond_broadcast(&engine->changed);

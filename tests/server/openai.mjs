@@ -103,6 +103,20 @@ const checks = {
         assert.equal(typeof JSON.parse(answer.choices[0].message.content).happy, "boolean");
     },
 
+    async "texts have unit vectors, which the package decodes"() {
+        const input = ["Once upon a time", "The end"];
+        const reply = await client.embeddings.create({ model: MODEL, input });
+        assert.equal(reply.data.length, 2);
+        for (const { embedding } of reply.data) {
+            const square = embedding.reduce((sum, x) => sum + x * x, 0);
+            assert.ok(Math.abs(square - 1) < 1e-4, `length ${Math.sqrt(square)}`);
+        }
+        assert.notDeepEqual(reply.data[0].embedding, reply.data[1].embedding);
+        const short = await client.embeddings.create({ model: MODEL, input: input[0], dimensions: 8, encoding_format: "float" });
+        assert.equal(short.data[0].embedding.length, 8);
+        assert.equal(reply.usage.total_tokens, reply.usage.prompt_tokens);
+    },
+
     async "a field of the wrong kind is a BadRequestError that names it"() {
         const wrong = client.chat.completions.create({ ...told, max_tokens: "many" });
         await assert.rejects(wrong, (error) => {

@@ -58,6 +58,22 @@ static const quire_opt options[] = {
     { .names = { "--port" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 65535,
       .initial = "8080", .offset = offsetof(quire_serve_args, port),
       .help = "port to listen on; 0 takes a free one" },
+    { .names = { "--allowed-hosts" }, .type = QUIRE_OPT_TEXT, .unit = "LIST",
+      .initial_text = "none: without keys loopback, with keys any",
+      .offset = offsetof(quire_serve_args, allowed_hosts),
+      .help = "names of this server beside localhost, for example of a proxy in front of it, with "
+              "commas; requests whose Host is another are refused. *: any" },
+    { .names = { "--cors-origins" }, .type = QUIRE_OPT_TEXT, .unit = "LIST", .initial_text = "none",
+      .offset = offsetof(quire_serve_args, cors_origins),
+      .help = "origins of web pages that may call this server from a browser, such as "
+              "https://app.example:8443, with commas. *: all pages" },
+    { .names = { "--tls-cert" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .initial_text = "no TLS",
+      .offset = offsetof(quire_serve_args, tls_cert),
+      .help = "speak TLS alone, with this certificate (PEM; behind it those between it and the "
+              "root)" },
+    { .names = { "--tls-key" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .initial_text = "none",
+      .offset = offsetof(quire_serve_args, tls_key),
+      .help = "private key of the certificate (PEM, without a password)" },
     { .names = { "--model-name" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
       .initial_text = "the file's name without .gguf",
       .offset = offsetof(quire_serve_args, model_name),
@@ -457,6 +473,10 @@ quire_server_opts quire_serve_server_opts(const quire_serve_args *args)
 
     opts.host = args->host;
     opts.port = (uint16_t)args->port;
+    opts.allowed_hosts = args->allowed_hosts;
+    opts.cors_origins = args->cors_origins;
+    opts.tls_cert = args->tls_cert;
+    opts.tls_key = args->tls_key;
     opts.body_bytes_max = (size_t)args->max_body_bytes;
     opts.header_bytes_max = (size_t)args->max_header_bytes;
     opts.connections_max = (uint32_t)args->max_connections;

@@ -422,7 +422,8 @@ static bool print_ready(const serving *s)
     const unsigned port = quire_server_port(s->server);
     char url[160];
 
-    (void)snprintf(url, sizeof(url), "http://%s%.120s%s:%u", is_ipv6 ? "[" : "", host,
+    (void)snprintf(url, sizeof(url), "%s://%s%.120s%s:%u",
+                   s->args->tls_cert != NULL ? "https" : "http", is_ipv6 ? "[" : "", host,
                    is_ipv6 ? "]" : "", port);
     if (s->args->common.is_json) {
         return quire_stdout_json(json_pack("{s:s, s:i, s:o}", "url", url, "port", (int)port,

@@ -28,6 +28,10 @@ typedef struct quire_serve_args {
     /* address */
     const char *host;
     int64_t port;
+    const char *allowed_hosts; /* NULL = none */
+    const char *cors_origins;
+    const char *tls_cert;
+    const char *tls_key;
     const char *model_name;
     const char *chat_template;
     /* batching */

@@ -15,6 +15,7 @@
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
 #include "engine/loop/overflow_loop.h"
+#include "engine/loop/pooling.h"
 #include "engine/loop/tier_object.h"
 
 #include "base/check.h"
@@ -53,6 +54,9 @@ static bool has_room_for(const quire_loop *loop, const quire_request *r, uint64_
 
 static quire_retreat retreat_of(const quire_request *r)
 {
+    if (quire_request_pools_all(r)) {
+        return QUIRE_RETREAT_NO_HIT;
+    }
     return r->wait.stuck_tokens == r->n_tokens ? r->wait.retreat : QUIRE_RETREAT_NONE;
 }
 
@@ -181,7 +185,7 @@ static bool is_held(quire_loop *loop, quire_request *r)
     const uint32_t page_tokens = loop->runtime_opts->page_tokens;
     quire_request *leader = r->wait.held_by != 0 ? leader_find(loop, r->wait.held_by) : NULL;
 
-    if (loop->opts.no_prefix_cache) {
+    if (loop->opts.no_prefix_cache || quire_request_pools_all(r)) {
         return false;
     }
     if (leader != NULL && is_leading(leader) && leader->kv.n_published < r->wait.held_tokens) {

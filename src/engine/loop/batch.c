@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "engine/loop/pooling.h"
 #include "model/text.h"
 
 #include "base/check.h"
@@ -66,7 +67,7 @@ static uint32_t slices_fill(quire_loop *loop, uint32_t n_items)
                 .seq = r->kv.seq,
                 .tokens = r->tokens + r->kv.n_computed,
                 .n_tokens = item->n_rows,
-                .logits = item->n_rows == item->n_left ? QUIRE_LOGITS_LAST : QUIRE_LOGITS_NONE,
+                .logits = quire_request_pool_wants(r, item->n_rows, item->n_left),
             };
         }
     }
@@ -194,15 +195,19 @@ static quire_ending no_token_ending(int status)
 
 static void token_choose(quire_loop *loop, quire_request *r, const float *logits)
 {
-    const int32_t token = r->pin == 0 ? quire_sampler_pick(r->sampler, logits) : QUIRE_NOTFOUND;
     quire_ending ending = { .stop_index = -1 };
+    int32_t token;
     int rc;
 
-    if (r->pin != 0) { /* a pin's request only computes its prompt */
+    if (r->pin != 0 || r->pool.how != QUIRE_POOLING_NONE) { /* only computes its prompt */
+        if (r->pin == 0) {
+            quire_request_pool_end(r);
+        }
         ending.finish = QUIRE_FINISH_LENGTH;
         quire_loop_end(loop, r, &ending);
         return;
     }
+    token = quire_sampler_pick(r->sampler, logits);
     r->state = QUIRE_REQUEST_DECODE;
     if (token >= 0 || token == QUIRE_NOTFOUND) {
         count_token(loop, r);
@@ -223,12 +228,30 @@ static void token_choose(quire_loop *loop, quire_request *r, const float *logits
     }
 }
 
-/* Take in the result of a slice. Returns whether the slice had a row of logits. */
-static bool item_advance(quire_loop *loop, const quire_schedule_item *item, const float *logits)
+/* Results of a step that no item has taken yet: rows of logits and of hidden states. */
+typedef struct step_rows {
+    const float *logits;
+    const float *hidden;
+} step_rows;
+
+/* Take in the result of a slice, and its rows. */
+static void item_advance(quire_loop *loop, const quire_schedule_item *item, step_rows *rows)
 {
     quire_request *r = item->request;
     const bool has_logits = item->n_rows == item->n_left;
+    const quire_logits wanted = quire_request_pool_wants(r, item->n_rows, item->n_left);
+    const uint32_t n_out = wanted == QUIRE_LOGITS_ALL    ? item->n_rows
+                           : wanted == QUIRE_LOGITS_LAST ? 1
+                                                         : 0;
+    const float *logits = rows->logits;
 
+    if (r->pool.how != QUIRE_POOLING_NONE && n_out > 0) {
+        quire_request_pool_add(r, rows->hidden, n_out, r->kv.n_computed + item->n_rows - n_out);
+    }
+    if (n_out > 0) {
+        rows->logits += (size_t)n_out * loop->desc->n_vocab;
+        rows->hidden += (size_t)n_out * loop->desc->n_embd;
+    }
     r->kv.n_computed += item->n_rows;
     if (!item->is_decode) {
         r->n_prefilled += item->n_rows;
@@ -236,17 +259,16 @@ static bool item_advance(quire_loop *loop, const quire_schedule_item *item, cons
     if (!item->is_decode || r->kv.n_computed % loop->runtime_opts->page_tokens == 0) {
         quire_loop_publish(loop, r);
     }
-    if (has_logits) {
+    if (has_logits) { /* n_out is 1, but with a vector, which needs no logits */
         token_choose(loop, r, logits);
     }
-    return has_logits;
 }
 
 void quire_loop_step_do(quire_loop *loop)
 {
     const uint32_t n_items = loop->set.n_running;
     const uint64_t begin_us = quire_loop_now_us(loop);
-    const float *logits = NULL;
+    step_rows rows = { NULL, NULL };
     quire_cost_step cost;
     uint32_t n_slices;
     int rc;
@@ -256,7 +278,7 @@ void quire_loop_step_do(quire_loop *loop)
     }
     items_fill(loop);
     n_slices = slices_fill(loop, n_items);
-    rc = quire_runtime_step(loop->runtime, loop->step.slices, n_slices, &logits);
+    rc = quire_runtime_step(loop->runtime, loop->step.slices, n_slices, &rows.logits);
     if (rc == QUIRE_CANCELED) {
         quire_loop_qos_interrupted(loop, n_items, quire_loop_now_us(loop) - begin_us);
         return;
@@ -265,12 +287,13 @@ void quire_loop_step_do(quire_loop *loop)
         quire_loop_relieve(loop, rc);
         return;
     }
+    rows.hidden = quire_runtime_hidden(loop->runtime);
     cost = cost_of(loop, n_items);
     count_step(loop, &cost, quire_loop_now_us(loop) - begin_us);
     quire_loop_qos_rows(loop, n_items);
     for (uint32_t i = 0; i < n_items; i++) {
-        if (loop->step.items[i].n_rows > 0 && item_advance(loop, &loop->step.items[i], logits)) {
-            logits += loop->desc->n_vocab;
+        if (loop->step.items[i].n_rows > 0) {
+            item_advance(loop, &loop->step.items[i], &rows);
         }
     }
     quire_loop_qos_step(loop, &cost, quire_loop_now_us(loop) - begin_us);

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "engine/loop/pooling.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -126,6 +127,9 @@ static int request_fill(quire_request *r, const quire_request_params *p, quire_e
     }
     memcpy(r->tokens, p->tokens, p->n_tokens * sizeof *r->tokens);
     r->n_tokens = p->n_tokens;
+    if (quire_request_pool_init(r, p->pooling, loop->desc->n_embd) < 0) {
+        return quire_error_set(err, QUIRE_NOMEM, "no memory for a vector");
+    }
     if (quire_text_out_create(&r->text, loop->model, p->stops, p->n_stops, p->shows_special) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for a request");
     }
@@ -154,6 +158,7 @@ static void request_destroy(quire_request *r)
     }
     free(r->client.events);
     quire_text_out_destroy(r->text);
+    quire_request_pool_fini(r);
     quire_sampler_destroy(r->sampler);
     free(r->tokens);
     (void)pthread_cond_destroy(&r->client.changed);

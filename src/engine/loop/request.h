@@ -99,6 +99,15 @@ typedef struct quire_request_client {
     quire_explanation explanation;
 } quire_request_client;
 
+/* A vector of the prompt's hidden states: pooling.h. */
+typedef struct quire_request_pool {
+    quire_pooling how;
+    uint32_t n_embd;
+    double *sum;   /* [n_embd] of n_tokens tokens; NULL: no vector is wanted */
+    float *vector; /* [n_embd], at the end */
+    uint32_t n_tokens;
+} quire_request_pool;
+
 struct quire_request {
     quire_queue_link link; /* must be first: quire_request_of(). Holds arrival and priority */
 
@@ -124,6 +133,7 @@ struct quire_request {
     bool is_uncached; /* publishes nothing */
     quire_sampler *sampler;
     quire_text_out *text;
+    quire_request_pool pool;
     int32_t *tokens; /* [tokens_capacity] prompt, then generated tokens */
     uint32_t n_tokens;
     uint32_t tokens_capacity;

@@ -1,0 +1,112 @@
+/* json_schema_formats.c - "format" and "pattern" of strings.
+ *
+ * A format is a regular expression here, whose texts are all of the format, though not conversely:
+ * no 29th of February, no leap second, no quoted local part of an e-mail address.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/json_schema_internal.h"
+
+#include "base/check.h"
+#include "server/regex_grammar.h"
+
+#include <string.h>
+
+#define DATE                                                                                       \
+    "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|"       \
+    "02-(0[1-9]|1[0-9]|2[0-8]))"
+#define TIME                                                                                       \
+    "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]" \
+    ")"
+#define BYTE  "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+#define IPV4  BYTE "(\\." BYTE "){3}"
+#define LABEL "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+#define HOST  LABEL "(\\." LABEL "){0,9}"
+/* All groups, or one pair of colons in place of groups. */
+#define GROUP "[0-9a-fA-F]{1,4}"
+#define IPV6                                                                                       \
+    "(" GROUP "(:" GROUP "){7}|::(" GROUP "(:" GROUP "){0,5})?|" GROUP ":(:" GROUP "){1,5}|"       \
+    "(" GROUP ":){1,6}:)"
+#define URI_CHAR "([a-zA-Z0-9._~!$&'()*+,;=:@/-]|%[0-9a-fA-F]{2})"
+#define URI_TAIL URI_CHAR "*(\\?(" URI_CHAR "|\\?)*)?(#(" URI_CHAR "|\\?)*)?"
+#define DURATION                                                                                   \
+    "P([0-9]{1,9}W|([0-9]{1,9}Y)?([0-9]{1,9}M)?[0-9]{1,9}D|"                                       \
+    "([0-9]{1,9}D)?T([0-9]{1,9}H)?([0-9]{1,9}M)?[0-9]{1,9}S|T[0-9]{1,9}[HM])"
+
+static const struct {
+    const char *name, *regex;
+} formats[] = {
+    { "date", "^" DATE "$" },
+    { "time", "^" TIME "$" },
+    { "date-time", "^" DATE "T" TIME "$" },
+    { "duration", "^" DURATION "$" },
+    { "email", "^[a-zA-Z0-9_+-]+(\\.[a-zA-Z0-9_+-]+){0,9}@" HOST "$" },
+    { "hostname", "^" HOST "$" },
+    { "ipv4", "^" IPV4 "$" },
+    { "ipv6", "^" IPV6 "$" },
+    { "uri", "^[a-zA-Z][a-zA-Z0-9+.-]{0,15}:" URI_TAIL "$" },
+    { "uri-reference", "^([a-zA-Z][a-zA-Z0-9+.-]{0,15}:|/)?"
+                       "[a-zA-Z0-9._~-]" URI_TAIL "$" },
+    { "uuid", "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$" },
+};
+
+/* The pattern of a schema; *key is the keyword. NULL: the keyword's value is no pattern. */
+static const char *regex_of(const json_t *schema, const char **key)
+{
+    const json_t *pattern = json_object_get(schema, "pattern");
+    const char *format = json_string_value(json_object_get(schema, "format"));
+
+    *key = pattern != NULL ? "pattern" : "format";
+    if (pattern != NULL) {
+        return json_string_value(pattern);
+    }
+    for (size_t i = 0; format != NULL && i < sizeof formats / sizeof formats[0]; i++) {
+        if (strcmp(formats[i].name, format) == 0) {
+            return formats[i].regex;
+        }
+    }
+    return NULL;
+}
+
+static int refuse_regex(const schema_maker *m, const schema_place *p, int rc,
+                        const quire_regex_result *result)
+{
+    quire_bytes what = { 0 };
+
+    if (result->why == NULL) {
+        return QUIRE_NOMEM;
+    }
+    (void)quire_bytes_addf(&what, "pattern: %s", result->why);
+    rc = quire_schema_refuse(m, rc, p, what.data != NULL ? what.data : "", result->at);
+    quire_bytes_fini(&what);
+    return rc;
+}
+
+int quire_schema_pattern_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                             const schema_bounds *length, quire_bytes *text)
+{
+    static const quire_regex_opts opts = { .is_json = true };
+    const char *key;
+    const char *regex = regex_of(schema, &key);
+    quire_regex_result result;
+    int rc;
+
+    if (regex == NULL) {
+        const char *value = json_string_value(json_object_get(schema, key));
+
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "not supported is the format",
+                                   value != NULL ? value : "that is no string");
+    }
+    if (json_object_get(schema, "pattern") != NULL && json_object_get(schema, "format") != NULL) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "beside pattern there cannot be", "format");
+    }
+    (void)quire_bytes_addf(text, "\"\\\"\" ");
+    rc = quire_regex_grammar(regex, &opts, text, &result);
+    if (rc < 0) {
+        return refuse_regex(m, p, rc, &result);
+    }
+    if (result.chars_min < length->min || result.chars_max > length->max) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p,
+                                   "minLength or maxLength forbids texts that it allows:", key);
+    }
+    return quire_bytes_addf(text, " \"\\\"\"");
+}

@@ -1,0 +1,177 @@
+/* json_schema_whole.c - keywords that define a schema alone: enum, const, anyOf, oneOf, $ref.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/json_schema_internal.h"
+
+#include "base/check.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POINTER_STEP_BYTES 256u
+
+static bool is_of_type(const json_t *value, const char *type)
+{
+    return (json_is_object(value) && strcmp(type, "object") == 0) ||
+           (json_is_array(value) && strcmp(type, "array") == 0) ||
+           (json_is_string(value) && strcmp(type, "string") == 0) ||
+           (json_is_boolean(value) && strcmp(type, "boolean") == 0) ||
+           (json_is_null(value) && strcmp(type, "null") == 0) ||
+           (json_is_number(value) && strcmp(type, "number") == 0) ||
+           (json_is_integer(value) && strcmp(type, "integer") == 0);
+}
+
+static bool is_of_types(const json_t *value, const json_t *types)
+{
+    if (types == NULL || json_is_string(types)) {
+        return types == NULL || is_of_type(value, json_string_value(types));
+    }
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+
+        if (type != NULL && is_of_type(value, type)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A list of 1 to QUIRE_SCHEMA_VALUES_MAX. */
+static int list_check(const schema_maker *m, const json_t *list, const schema_place *p,
+                      const char *name)
+{
+    if (!json_is_array(list) || json_array_size(list) == 0) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "not a list with something in it is", name);
+    }
+    if (json_array_size(list) > QUIRE_SCHEMA_VALUES_MAX) {
+        return quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 1000 values has", name);
+    }
+    return QUIRE_OK;
+}
+
+int quire_schema_values_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                            quire_bytes *text)
+{
+    const json_t *only = json_object_get(schema, "const");
+    const json_t *list = json_object_get(schema, "enum");
+    const json_t *types = json_object_get(schema, "type");
+    const char *between = "";
+
+    if (only == NULL) {
+        QUIRE_TRY(list_check(m, list, p, "enum"));
+    }
+    for (size_t i = 0; i < (only != NULL ? 1 : json_array_size(list)); i++) {
+        const json_t *value = only != NULL ? only : json_array_get(list, i);
+
+        if (is_of_types(value, types)) {
+            (void)quire_bytes_addf(text, "%s", between);
+            QUIRE_TRY(quire_schema_literal_add(value, "", text));
+            between = " | ";
+        }
+    }
+    return between[0] != '\0'
+               ? QUIRE_OK
+               : quire_schema_refuse(m, QUIRE_INVAL, p, "no value is of the", "type");
+}
+
+int quire_schema_choices_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                             const char *name, quire_bytes *text)
+{
+    const json_t *list = json_object_get(schema, name);
+
+    QUIRE_TRY(list_check(m, list, p, name));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const schema_place below = { p, name, i, p->depth + 1 };
+        uint32_t rule;
+
+        QUIRE_TRY(quire_schema_node_make(m, json_array_get(list, i), &below, &rule));
+        (void)quire_bytes_addf(text, "%ss-%" PRIu32, i > 0 ? " | " : "", rule);
+    }
+    return text->status;
+}
+
+/* Copy one step of a JSON pointer (RFC 6901) without its escapes. Returns where the next step
+ * begins; NULL when the step is too long. */
+static const char *pointer_step(const char *from, char *step, size_t size)
+{
+    size_t n = 0;
+
+    for (; *from != '\0' && *from != '/'; from++) {
+        if (n + 1 == size) {
+            return NULL;
+        }
+        if (from[0] == '~' && (from[1] == '0' || from[1] == '1')) {
+            from++;
+            step[n++] = *from == '0' ? '~' : '/';
+        } else {
+            step[n++] = *from;
+        }
+    }
+    step[n] = '\0';
+    return from;
+}
+
+static const json_t *pointer_find(const json_t *root, const char *pointer)
+{
+    const json_t *at = root;
+    char step[POINTER_STEP_BYTES];
+
+    while (pointer != NULL && *pointer == '/' && at != NULL) {
+        pointer = pointer_step(pointer + 1, step, sizeof step);
+        if (pointer == NULL) {
+            return NULL;
+        }
+        if (json_is_array(at)) {
+            char *end;
+            const unsigned long i = strtoul(step, &end, 10);
+
+            at = step[0] >= '0' && step[0] <= '9' && *end == '\0' ? json_array_get(at, i) : NULL;
+        } else {
+            at = json_object_get(at, step);
+        }
+    }
+    return pointer != NULL && *pointer == '\0' ? at : NULL;
+}
+
+int quire_schema_ref_find(const schema_maker *m, const json_t *schema, const schema_place *p,
+                          const json_t **target)
+{
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+
+    *target = NULL;
+    if (ref == NULL) {
+        return quire_schema_refuse(m, QUIRE_INVAL, p, "not a string is", "$ref");
+    }
+    if (ref[0] == '#') {
+        *target = pointer_find(m->root, ref + 1);
+    }
+    return *target != NULL
+               ? QUIRE_OK
+               : quire_schema_refuse(m, QUIRE_INVAL, p,
+                                     "neither # nor a place in this schema is the $ref", ref);
+}
+
+int quire_schema_ref_add(schema_maker *m, const json_t *schema, const schema_place *p,
+                         quire_bytes *text)
+{
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    const json_t *target;
+    uint32_t i = 0;
+
+    QUIRE_TRY(quire_schema_ref_find(m, schema, p, &target));
+    while (i < m->n_refs && m->refs[i] != target) {
+        i++;
+    }
+    if (i == QUIRE_SCHEMA_REFS_MAX) {
+        return quire_schema_refuse(m, QUIRE_LIMIT, p, "more than 256 different ones: the $ref",
+                                   ref);
+    }
+    if (i == m->n_refs) {
+        m->refs[i] = target;
+        m->ref_names[i] = ref[1] != '\0' ? ref + 2 : ref;
+        m->n_refs++;
+    }
+    return quire_bytes_addf(text, "def-%" PRIu32, i);
+}

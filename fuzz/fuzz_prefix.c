@@ -237,6 +237,9 @@ static bool fuzz_create(fuzz *f, const uint8_t *head)
     opts.page_tokens = QUIRE_PAGE_TOKENS_MIN << (head[0] >> 1 & 1);
     opts.page_bytes[0] = (size_t)opts.page_tokens * SLOT_BYTES;
     opts.page_bytes[1] = opts.page_bytes[0];
+    if (opts.n_groups > 1 && (head[0] & 64) != 0) {
+        opts.needs_last_tokens[1] = 1 + head[1] % (3u * opts.page_tokens);
+    }
     opts.budget_bytes = (1 + (uint64_t)head[1]) * opts.page_bytes[0];
     opts.seqs_max = RUNS_MAX;
     opts.seq_tokens_max = TOKENS_MAX;

@@ -21,6 +21,22 @@
  * Holes. All groups of a sequence have the same tokens but need not keep all pages. A group whose
  * readers no longer need some tokens releases their pages; the table entries stay, without a page.
  *
+ * Windows. A group with needs_last_tokens = w > 0 has a window: the token at position p is computed
+ * from the group's tokens at positions p - w + 1 to p, and from no others. So a sequence of n
+ * tokens can go on while the group has the pages of tokens n - w + 1 to n - 1, and the page of a
+ * partly filled tail. This has four consequences.
+ *
+ *   release     the sequence's owner releases the pages behind the window, whenever it likes
+ *   truncation  a cut is possible where the pages of the window before the cut are there:
+ *               quire_seq_truncatable()
+ *   look-up     a hit of n tokens needs the group's pages of the last window before n alone, and
+ *               the sequence gets no others: quire/prefix.h
+ *   eviction    the prefix tree may lose pages of such a group alone, without the node's other
+ *               pages
+ *
+ * A group without a window that has holes (needs_last_tokens 0) has a reader that can do without
+ * these pages at all, as for hot pages. Group 0 has no window.
+ *
  * Plan, then apply. A call that takes memory first computes its needs in every group. When
  * something is missing, the call asks the prefix tree to evict cached pages. When that is not
  * enough, the call returns QUIRE_NOPAGES (budget) or QUIRE_NOMEM (the OS), and nothing live has
@@ -91,14 +107,15 @@ typedef struct quire_cache_opts {
     const size_t *part_bytes[QUIRE_GROUPS_MAX]; /* [n_parts], multiples of 64 (or 0) that add up to
                                                    page_bytes; copied; not read when n_parts < 2 */
     size_t charge_bytes[QUIRE_GROUPS_MAX]; /* charged to the region; 0 = page_bytes (at least 1) */
-    uint64_t budget_bytes;                 /* of the dynamic region; pages never exceed it */
-    uint32_t seqs_max;                     /* open sequences at once, 1 .. _MAX; default 1024 */
-    uint32_t seq_tokens_max;               /* longest sequence, 1 .. _MAX; default 1 << 20 */
-    uint32_t history_events;               /* ring of allocation events; 0 = off; default 4096 */
-    uint32_t watermark_pages_max;          /* cap on pages kept ready; default 256, 0 = off */
-    bool lock_memory;                      /* mlock extents; stats.locked_bytes: the locked part */
-    const quire_allocator *allocator;      /* metadata; NULL = C library */
-    uint64_t (*clock_us)(void *ctx);       /* for the history only; NULL = event numbers */
+    uint32_t needs_last_tokens[QUIRE_GROUPS_MAX]; /* the group's window; 0 = none. [0] must be 0 */
+    uint64_t budget_bytes;                        /* of the dynamic region; pages never exceed it */
+    uint32_t seqs_max;                /* open sequences at once, 1 .. _MAX; default 1024 */
+    uint32_t seq_tokens_max;          /* longest sequence, 1 .. _MAX; default 1 << 20 */
+    uint32_t history_events;          /* ring of allocation events; 0 = off; default 4096 */
+    uint32_t watermark_pages_max;     /* cap on pages kept ready; default 256, 0 = off */
+    bool lock_memory;                 /* mlock extents; stats.locked_bytes: the locked part */
+    const quire_allocator *allocator; /* metadata; NULL = C library */
+    uint64_t (*clock_us)(void *ctx);  /* for the history only; NULL = event numbers */
     void *clock_ctx;
 } quire_cache_opts;
 
@@ -218,12 +235,14 @@ int quire_seq_release(quire_cache *cache, quire_seq_id seq, quire_group_id group
 
 /* The largest length up to n_tokens to which the sequence can be truncated; 0 for an unknown id. A
  * cut inside a page leaves a tail for appends, and so needs the page in every group. When a group
- * has a hole or an offloaded page there, the cut moves down to the start of the entry. */
+ * has a hole or an offloaded page there, the cut moves down to the start of the entry. A group with
+ * a window needs the pages of the window before the cut. Behind a hole among them, the cut moves
+ * down to the start of the hole, and so on; the result may be 0. */
 uint32_t quire_seq_truncatable(const quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
 
 /* Keep the first n_tokens tokens, drop the rest and any reserved room. Holes before the cut stay
  * holes; tokens appended at a page boundary get fresh pages in every group.
- * Errors: QUIRE_NOTFOUND, QUIRE_RANGE (longer than the sequence, or a cut inside a hole: see
+ * Errors: QUIRE_NOTFOUND, QUIRE_RANGE (longer than the sequence, or a cut that a hole forbids: see
  * quire_seq_truncatable()), QUIRE_NOMEM (a shared leaf had to be copied). On error nothing has
  * changed. */
 int quire_seq_truncate(quire_cache *cache, quire_seq_id seq, uint32_t n_tokens);
@@ -252,6 +271,9 @@ uint32_t quire_cache_extent_pages(size_t page_bytes, uint32_t n_parts);
 
 /* quire_cache_opts.page_tokens. */
 uint32_t quire_cache_page_tokens(const quire_cache *cache);
+
+/* quire_cache_opts.n_groups. */
+uint32_t quire_cache_groups(const quire_cache *cache);
 
 /* Payload addresses by page id. The extent is NULL in entry 0, for pages without payload and for
  * pages not in use. Memory: borrowed. The array moves when pages are taken, and entries change in

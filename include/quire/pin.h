@@ -66,7 +66,8 @@ typedef struct quire_pin_spec {
     quire_prefix_key key;
     const int32_t *tokens;
     uint32_t n_tokens;          /* >= 1 */
-    uint32_t n_windowed_tokens; /* tokens with pages in groups above 0; 0 = all */
+    uint32_t n_windowed_tokens; /* tokens with pages in groups above 0 that have no window
+                                   (quire/cache.h); 0 = all */
     quire_region_id region;     /* the pin counts against its budget */
     uint8_t rank;               /* its pages keep at least this rank after the pin is gone */
     uint16_t account;           /* of a new key, as in quire_prefix_acquire_opts */

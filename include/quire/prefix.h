@@ -27,6 +27,20 @@
  * removes them from the tree too, unless another sequence holds them. Publication stops at a hole
  * in group 0.
  *
+ * Groups with a window (quire/cache.h, "Windows") differ in five points.
+ *
+ *   - A hit of n tokens needs the pages of the last window before n, and the sequence gets no other
+ *     page of such a group. Where a page of the window is missing, the hit is shorter: it ends at
+ *     the deepest place whose window is whole. So n_tokens of a match may be far below
+ *     n_same_tokens.
+ *   - A page that a sequence releases behind its window stays cached. It is evicted before any
+ *     node, unless an *end* needs it: a place where a later hit is likely to end. Ends are the ends
+ *     of prompts and of texts (a path keeps its newest ones and its first) and nodes with several
+ *     children. Pages that ends need are evicted alone only when no node is left to evict.
+ *   - A node behind which no hit can end any more is evicted together with the last node below it.
+ *   - A sequence that computes the tokens of a node again gives the node the pages that it lacks.
+ *   - A pin holds the windowed pages of its last window, and no others.
+ *
  * A sequence that was truncated and continues with other tokens publishes the new tokens beside the
  * old ones.
  *
@@ -171,7 +185,7 @@ void quire_prefix_key_add(const quire_page_key *parent, const int32_t *tokens, u
     X(DIVERGED, 3, "diverged") /* other tokens are cached at this place */                         \
     X(EVICTED, 4, "evicted")   /* it was there and was evicted, expired or invalidated */          \
     X(ROUNDED, 5, "rounded")   /* all was found, but the hit has to end at a full page:            \
-                                  is_page_exact, or a page with a hole */
+                                  is_page_exact, a page with a hole, or a window that is gone */
 
 typedef enum quire_prefix_end {
 #define X(sym, val, name) QUIRE_PREFIX_END_##sym = (val),
@@ -443,7 +457,10 @@ typedef struct quire_prefix_copy {
     quire_copy_mark mark;
     quire_copy_mark parent_mark; /* KEPT for the child of a root */
     uint32_t n_groups;
-    const quire_page_id *pages; /* [n_groups], QUIRE_PAGE_NULL = none */
+    const quire_page_id *pages; /* [n_groups], QUIRE_PAGE_NULL = none. Without the pages of groups
+                                   with windows that no end needs: a copy can do without them. When
+                                   an end needs them later, the mark is NONE again */
+    bool has_windows;           /* pages of groups with windows are among them */
     const int32_t *tokens;      /* [n_tokens] of this node */
     uint32_t n_tokens;
     uint32_t first_token; /* position of tokens[0] */
@@ -464,9 +481,8 @@ uint32_t quire_prefix_copies_visit(quire_prefix *tree, uint32_t first, uint32_t 
                                    void (*visit)(void *ctx, const quire_prefix_copy *copy),
                                    void *ctx);
 
-/* Visit the nodes of a ref's path, from the root to the ref's end. Errors: QUIRE_NOTFOUND,
- * QUIRE_NOMEM.
- */
+/* Visit the nodes of a ref's path, from the root to the ref's end, which counts as an end from now
+ * on. Errors: QUIRE_NOTFOUND, QUIRE_NOMEM. */
 int quire_prefix_copies_visit_path(quire_prefix *tree, quire_prefix_ref ref,
                                    void (*visit)(void *ctx, const quire_prefix_copy *copy),
                                    void *ctx);

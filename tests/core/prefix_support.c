@@ -198,3 +198,74 @@ quire_prefix_stats test_prefix_stats(const test_prefix *p)
     quire_prefix_stats_get(p->tree, &stats);
     return stats;
 }
+
+/* ---- windows ---- */
+
+#define FOUND_MAX 64u
+
+/* The full nodes of a text, by page. */
+typedef struct found {
+    quire_page_key keys[FOUND_MAX];
+    bool has_node[FOUND_MAX];
+    bool has_window[FOUND_MAX];
+    uint32_t n_pages;
+} found;
+
+static int found_add(void *ctx, const quire_prefix_node_info *node)
+{
+    found *f = ctx;
+    const uint32_t i = node->first_token / PAGE_TOKENS;
+
+    if (node->n_tokens == PAGE_TOKENS && i < f->n_pages &&
+        memcmp(&node->key, &f->keys[i], sizeof f->keys[i]) == 0) {
+        f->has_node[i] = true;
+        f->has_window[i] = node->pages[1] != QUIRE_PAGE_NULL;
+    }
+    return 0;
+}
+
+/* The first token that a sequence of n tokens needs in group 1. */
+static uint32_t needed_from(const test_prefix *p, uint32_t n)
+{
+    const uint32_t w = p->cache->opts.needs_last_tokens[1];
+
+    return n + 1 > w ? n + 1 - w : 0;
+}
+
+uint32_t test_naive_tokens(const test_prefix *p, uint32_t key, const int32_t *tokens,
+                           uint32_t n_tokens)
+{
+    const quire_prefix_key root = test_key_of(key);
+    found f = { .n_pages = n_tokens / PAGE_TOKENS };
+    quire_page_key at;
+    uint32_t best = 0;
+
+    assert_true(f.n_pages <= FOUND_MAX);
+    quire_prefix_key_root(&root, &at);
+    for (uint32_t i = 0; i < f.n_pages; i++) {
+        quire_prefix_key_add(&at, tokens + (size_t)i * PAGE_TOKENS, PAGE_TOKENS, &at);
+        f.keys[i] = at;
+    }
+    (void)quire_prefix_visit(p->tree, found_add, &f);
+    for (uint32_t n = 1; n <= f.n_pages && f.has_node[n - 1]; n++) {
+        bool is_whole = true;
+
+        for (uint32_t i = needed_from(p, n * PAGE_TOKENS) / PAGE_TOKENS; i < n; i++) {
+            is_whole = is_whole && f.has_window[i];
+        }
+        best = is_whole ? n * PAGE_TOKENS : best;
+    }
+    return best;
+}
+
+void test_check_window(const test_prefix *p, quire_seq_id seq)
+{
+    const uint32_t n = quire_seq_tokens(p->cache, seq);
+
+    for (uint32_t t = 0; t < n; t += PAGE_TOKENS) {
+        const bool is_used = t + PAGE_TOKENS > needed_from(p, n) || t + PAGE_TOKENS > n;
+
+        assert_int_equal(test_page_of(p->cache, seq, 1, t) != QUIRE_PAGE_NULL, is_used);
+        assert_int_not_equal(test_page_of(p->cache, seq, 0, t), QUIRE_PAGE_NULL);
+    }
+}

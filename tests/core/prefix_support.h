@@ -72,4 +72,11 @@ void test_stamp_text_of(const test_prefix *p, uint32_t key, quire_seq_id seq, co
 void test_check_text_of(const test_prefix *p, uint32_t key, quire_seq_id seq,
                         const int32_t *tokens);
 
+/* Of a tree whose group 1 has a window. The most full pages of a text, in tokens, whose last window
+ * is in the tree, by a walk over all nodes. */
+uint32_t test_naive_tokens(const test_prefix *p, uint32_t key, const int32_t *tokens,
+                           uint32_t n_tokens);
+/* A sequence that was just filled has the pages of its last window in group 1, and no others. */
+void test_check_window(const test_prefix *p, quire_seq_id seq);
+
 #endif /* TESTS_PREFIX_SUPPORT_H */

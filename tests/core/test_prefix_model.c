@@ -6,6 +6,9 @@
  * eviction in this run). Every token's slot holds a stamp of its key and of all tokens up to it, so
  * that a page with one wrong token, tenant or slot is detected.
  *
+ * Where group 1 has a window, sequences release what is published behind it. A naive walk over all
+ * nodes tells how deep a hit is at least; each hit has the pages of its last window, and no others.
+ *
  * QUIRE_SEED and QUIRE_OPS choose another run.
  *
  * SPDX-License-Identifier: MIT */
@@ -25,7 +28,6 @@
 #define GROUPS      2u
 #define OPS_DEFAULT TEST_ROUNDS(1000000u, 10000u)
 
-/* A published text. */
 typedef struct text {
     uint32_t key;
     uint32_t n_tokens;
@@ -53,7 +55,8 @@ typedef struct config {
     const char *name;
     uint32_t budget_pages; /* of both groups */
     bool is_page_exact;
-    bool has_holes; /* sequences release pages of group 1 */
+    bool has_holes;  /* sequences release pages of group 1 */
+    uint32_t window; /* of group 1; 0 = none */
     uint64_t ttl_us;
     uint64_t low_traffic_after_us;
     quire_evict_policy policy;
@@ -72,6 +75,7 @@ typedef struct model {
     uint64_t n_hits;
     uint64_t n_partial_hits; /* that end inside a page */
     uint64_t n_full;         /* appends that found no page */
+    uint64_t n_short;        /* hits that a window made shorter */
     uint64_t query_tokens;
     uint64_t hit_tokens;
 } model;
@@ -95,9 +99,12 @@ static uint32_t same_tokens(const int32_t *a, uint32_t n_a, const int32_t *b, ui
 
 static uint32_t expect(const model *m, const runner *r, uint32_t tokens_max, bool must)
 {
+    uint32_t n_texts;
     uint32_t best = 0;
 
-    for (uint32_t i = 0; i < m->n_texts; i++) {
+    /* Pages behind windows may have been evicted. */
+    n_texts = must && m->config->window > 0 && m->config->budget_pages > 0 ? 0 : m->n_texts;
+    for (uint32_t i = 0; i < n_texts; i++) {
         const text *t = &m->texts[i];
 
         if (t->key == r->key && (t->must || !must)) {
@@ -152,6 +159,15 @@ static void text_add(model *m, const runner *r)
     memcpy(t->tokens, r->tokens, r->published * sizeof r->tokens[0]);
 }
 
+/* Release what lies behind the window, if it is published. */
+static void window_release(model *m, const runner *r)
+{
+    const uint32_t n = r->published < r->n_tokens ? r->published : r->n_tokens;
+    const uint32_t end = m->config->window > 0 ? quire_window_begin(n, m->config->window) : 0;
+
+    assert_int_equal(quire_seq_release(m->p.cache, r->seq, 1, 0, end, NULL), QUIRE_OK);
+}
+
 /* ---- operations ---- */
 
 /* A prompt that begins like a published text and continues at random. */
@@ -177,9 +193,13 @@ static void check_match(model *m, const runner *r, uint32_t tokens_max,
     assert_true(match->n_same_tokens >= match->n_tokens && match->n_same_tokens <= r->n_prompt);
     if (match->end != QUIRE_PREFIX_END_ROUNDED) {
         assert_int_equal(match->end == QUIRE_PREFIX_END_WHOLE, match->n_same_tokens == r->n_prompt);
+    } else {
+        assert_true(m->config->is_page_exact || m->config->has_holes || m->config->window > 0);
     }
-    assert_true(match->end != QUIRE_PREFIX_END_ROUNDED || m->config->is_page_exact ||
-                m->config->has_holes);
+    if (m->config->window > 0) {
+        tokens_max = r->n_prompt < tokens_max ? r->n_prompt : tokens_max;
+        assert_true(match->n_tokens >= test_naive_tokens(&m->p, r->key, r->tokens, tokens_max));
+    }
     if (match->end == QUIRE_PREFIX_END_DIVERGED) {
         assert_true(match->cached_token >= 0);
         assert_int_not_equal(match->cached_token, r->tokens[match->n_same_tokens]);
@@ -216,6 +236,10 @@ static void op_start(model *m)
         assert_int_equal(match.n_tokens, 0);
     } else {
         check_match(m, r, opts.tokens_max, &match);
+    }
+    if (m->config->window > 0) {
+        test_check_window(&m->p, r->seq);
+        m->n_short += !opts.is_miss && match.n_tokens + PAGE_TOKENS <= match.n_same_tokens;
     }
     m->query_tokens += r->n_prompt;
     m->hit_tokens += match.n_tokens;
@@ -288,6 +312,7 @@ static void op_append(model *m)
         runner_end(m, (uint32_t)(r - m->runners));
         return;
     }
+    window_release(m, r);
     rc = quire_seq_append(m->p.cache, r->seq, n);
     if (rc == QUIRE_NOPAGES) {
         assert_true(m->config->budget_pages > 0);
@@ -469,6 +494,7 @@ static void run(const config *c)
     for (uint32_t g = 0; g < GROUPS; g++) {
         opts.page_bytes[g] = PAGE_TOKENS * SLOT < 64 ? 64 : PAGE_TOKENS * SLOT;
     }
+    opts.needs_last_tokens[1] = c->window;
     opts.budget_bytes =
         (uint64_t)opts.page_bytes[0] * (c->budget_pages > 0 ? c->budget_pages : 100000);
     prefix_opts.policy = c->policy;
@@ -488,10 +514,11 @@ static void run(const config *c)
     }
     check_end(m);
     /* Check that the run covered the cases. */
-    (void)printf("%s: %llu hits, %llu inside a page, %llu times full\n", c->name,
+    (void)printf("%s: %llu hits, %llu inside a page, %llu times full, %llu short\n", c->name,
                  (unsigned long long)m->n_hits, (unsigned long long)m->n_partial_hits,
-                 (unsigned long long)m->n_full);
-    assert_true(m->n_hits > n_ops / 100);
+                 (unsigned long long)m->n_full, (unsigned long long)m->n_short);
+    assert_true(c->window <= 1 || c->budget_pages == 0 || n_ops < 10000 || m->n_short > 0);
+    assert_true(m->n_hits > n_ops / (c->is_page_exact ? 200 : 100));
     assert_true(c->is_page_exact ? m->n_partial_hits == 0 : m->n_partial_hits > n_ops / 200);
     test_prefix_destroy(&m->p);
     free(m->texts);
@@ -531,6 +558,20 @@ static void test_tight_with_rules(void **state)
                    .low_traffic_after_us = 10000 });
 }
 
+static void test_windows(void **state)
+{
+    static const uint32_t windows[] = { 1, PAGE_TOKENS + 1, 3 * PAGE_TOKENS - 1 };
+
+    (void)state;
+    for (uint32_t i = 0; i < 9; i++) {
+        run(&(config){ .name = i < 3 ? "windows" : "windows, tight",
+                       .window = windows[i % 3],
+                       .is_page_exact = i >= 6,
+                       .budget_pages = i < 3 ? 0 : 30,
+                       .n_runs = 18 });
+    }
+}
+
 static void test_policies(void **state)
 {
     (void)state;
@@ -551,6 +592,7 @@ int main(void)
         cmocka_unit_test(test_holes),
         cmocka_unit_test(test_tight),
         cmocka_unit_test(test_tight_with_rules),
+        cmocka_unit_test(test_windows),
         cmocka_unit_test(test_policies),
     };
 

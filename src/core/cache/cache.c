@@ -39,6 +39,7 @@ static int opts_check(const quire_cache_opts *opts)
                       opts->page_tokens % QUIRE_PAGE_TOKENS_MIN != 0,
                   QUIRE_INVAL);
     QUIRE_FAIL_IF(opts->n_groups == 0 || opts->n_groups > QUIRE_GROUPS_MAX, QUIRE_INVAL);
+    QUIRE_FAIL_IF(opts->needs_last_tokens[0] != 0, QUIRE_INVAL);
     for (uint32_t g = 0; g < opts->n_groups; g++) {
         QUIRE_FAIL_IF(!is_page_size_ok(opts->page_bytes[g]), QUIRE_INVAL);
         QUIRE_FAIL_IF(opts->charge_bytes[g] > QUIRE_PAGE_BYTES_MAX, QUIRE_INVAL);
@@ -144,6 +145,11 @@ const quire_page_addr *quire_cache_page_addrs(const quire_cache *cache)
 uint32_t quire_cache_page_tokens(const quire_cache *cache)
 {
     return cache->opts.page_tokens;
+}
+
+uint32_t quire_cache_groups(const quire_cache *cache)
+{
+    return cache->opts.n_groups;
 }
 
 /* ---- payloads ---- */

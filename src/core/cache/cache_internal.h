@@ -16,6 +16,13 @@
 
 struct quire_charge_move;
 
+/* The first token before n_tokens that a group's window needs to go on from there; n_tokens: none.
+ * w: quire_cache_opts.needs_last_tokens of a group with a window. */
+static inline uint32_t quire_window_begin(uint32_t n_tokens, uint32_t w)
+{
+    return n_tokens >= w ? n_tokens - w + 1 : 0;
+}
+
 /* A keeper keeps pages after their sequences have closed. The prefix tree is a keeper; tests have a
  * double. The cache calls these functions, with ctx, while it makes room or moves budget. The
  * functions must not take pages. */
@@ -67,7 +74,8 @@ uint64_t quire_cache_evict(quire_cache *cache, quire_region_id region, uint64_t 
 
 /* Fill an open, empty sequence without reserved room with n_tokens > 0 tokens of existing pages:
  * pages[i * n_groups + group] holds the tokens from i * page_tokens on, from slot 0 on. Groups
- * above 0 may have holes (QUIRE_PAGE_NULL), except in a last page that is used in part. The
+ * above 0 may have holes (QUIRE_PAGE_NULL), except in a last page that is used in part, and in the
+ * last window of a group that has one. The
  * sequence takes a reference to each page. The used slots are filled, and no holder writes them any
  * more.
  * Errors: QUIRE_NOMEM, QUIRE_LIMIT (seq_tokens_max). On error nothing has changed. */

@@ -235,10 +235,29 @@ static bool cuts_offloaded(const quire_cache *cache, const quire_table *table, u
     return page != QUIRE_PAGE_NULL && cache->pool.pages[page].is_offloaded;
 }
 
-/* The largest length up to n_tokens that cuts into no hole and into no offloaded page. */
+/* The largest length up to n_tokens at which one group, with a window of w, could go on. */
+static uint32_t window_truncatable(const quire_table *table, uint32_t page_tokens, uint32_t w,
+                                   uint32_t n_tokens)
+{
+    uint32_t end = n_tokens; /* the tokens [end, n_tokens) have pages */
+
+    while (end > quire_window_begin(n_tokens, w)) {
+        const uint32_t entry = (end - 1) / page_tokens;
+
+        end = entry * page_tokens;
+        if (quire_table_entry(table, entry)->page == QUIRE_PAGE_NULL) {
+            n_tokens = end;
+        }
+    }
+    return n_tokens;
+}
+
+/* The largest length up to n_tokens that cuts into no hole and into no offloaded page, and that has
+ * the windows before it. */
 static uint32_t seq_truncatable(const quire_cache *cache, const quire_seq *seq, uint32_t n_tokens)
 {
     uint32_t page_tokens = cache->opts.page_tokens;
+    uint32_t before;
 
     n_tokens = n_tokens < seq->n_tokens ? n_tokens : seq->n_tokens;
     for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
@@ -247,6 +266,15 @@ static uint32_t seq_truncatable(const quire_cache *cache, const quire_seq *seq, 
             n_tokens -= n_tokens % page_tokens;
         }
     }
+    do { /* a cut that one group moves down needs the windows of the others there */
+        before = n_tokens;
+        for (uint32_t g = 0; g < cache->opts.n_groups; g++) {
+            if (cache->opts.needs_last_tokens[g] != 0) {
+                n_tokens = window_truncatable(&seq->tables[g], page_tokens,
+                                              cache->opts.needs_last_tokens[g], n_tokens);
+            }
+        }
+    } while (n_tokens != before);
     return n_tokens;
 }
 

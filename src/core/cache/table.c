@@ -518,6 +518,8 @@ void quire_table_adopt(const quire_table_ctx *ctx, quire_table *table, const qui
         if (page != QUIRE_PAGE_NULL) {
             QUIRE_ASSERT(quire_pool_page(ctx->pool, page)->group == ctx->group);
             page_ref(ctx, page);
+        } else if (table->holes_end == i) {
+            table->holes_end = i + 1; /* a run from the begin on: behind a window */
         }
         table->n_held++;
     }

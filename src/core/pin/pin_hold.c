@@ -68,6 +68,15 @@ static uint32_t pinned_pages(const quire_pins *pins, const quire_pin_spec *spec)
     return n_tokens / page_tokens + (n_tokens % page_tokens != 0);
 }
 
+/* The most pages of a group with a window that a pin of n_tokens holds. */
+static uint32_t window_pages(const quire_prefix *tree, uint32_t n_tokens)
+{
+    const uint32_t last = (n_tokens - 1) / tree->page_tokens;
+
+    return last + 1 -
+           quire_window_begin(last * tree->page_tokens, tree->window_tokens) / tree->page_tokens;
+}
+
 uint64_t quire_pin_spec_bytes(const quire_pins *pins, const quire_pin_spec *spec)
 {
     const quire_cache_opts *opts = &pins->tree->cache->opts;
@@ -81,7 +90,11 @@ uint64_t quire_pin_spec_bytes(const quire_pins *pins, const quire_pin_spec *spec
         n_window = quire_min_u32(n_pages, spec->n_windowed_tokens / page_tokens + 2);
     }
     for (uint32_t g = 1; g < opts->n_groups; g++) {
-        sum += n_window * (uint64_t)opts->charge_bytes[g];
+        const bool has_window =
+            opts->needs_last_tokens[g] != 0; /* of pages of other pins: others */
+
+        sum += (has_window ? window_pages(pins->tree, spec->n_tokens) : n_window) *
+               (uint64_t)opts->charge_bytes[g];
     }
     return sum;
 }
@@ -153,7 +166,7 @@ void quire_pin_base_tie(quire_pins *pins, quire_pin *pin)
 
     if (node != QUIRE_NODE_NULL) {
         tie = quire_prefix_tie_hold(pins->tree, node, n_tokens, pin->spec.rank);
-        quire_prefix_tie_pin(pins->tree, tie);
+        quire_prefix_tie_pin(pins->tree, tie, false); /* the window is to be computed, maybe */
         pin->base = tie->id;
     }
 }
@@ -168,13 +181,29 @@ void quire_pin_base_untie(quire_pins *pins, quire_pin *pin)
 
 /* ---- hold ---- */
 
+/* Charge of the pages of a node that a pin ending at node `end` holds: all of them, or only those
+ * that no pin holds yet. */
+static uint64_t held_bytes(const quire_prefix *tree, uint32_t id, uint32_t end, bool only_new)
+{
+    const quire_prefix_node *node = quire_prefix_at(tree, id);
+    uint64_t sum = 0;
+
+    for (uint32_t g = 0; g < tree->n_groups && node->kind == QUIRE_NODE_PAGE; g++) {
+        if (node->pages[g] != QUIRE_PAGE_NULL && quire_prefix_window_reaches(tree, end, id, g) &&
+            (!only_new || quire_prefix_page_pins(tree, node, g) == 0)) {
+            sum += tree->cache->opts.charge_bytes[g];
+        }
+    }
+    return sum;
+}
+
 uint64_t quire_pin_tie_bytes(const quire_pins *pins, const quire_prefix_tie *tie)
 {
     uint32_t id = tie->node;
     uint64_t sum = 0;
 
     while (id != QUIRE_NODE_NULL) {
-        sum += quire_prefix_node_charge_bytes(pins->tree, id); /* 0 of a root */
+        sum += held_bytes(pins->tree, id, tie->node, false); /* 0 of a root */
         id = quire_prefix_at(pins->tree, id)->parent;
     }
     return sum;
@@ -207,20 +236,38 @@ static uint32_t node_of(const quire_pins *pins, const quire_pin *pin, const quir
     return end_of(pins->tree, walk, n);
 }
 
-/* Bytes of a tie's path that no pin holds yet: in total, and charged to other regions. */
+/* Bytes of a tie's path that no pin holds yet, by the region that will be charged; *moving_bytes
+ * gets the bytes that come to the pin's region. Nodes that other pins hold stay in their region,
+ * where a window of this pin may add to the pinned bytes. */
 static void path_needs(const quire_prefix *tree, const quire_prefix_tie *tie,
-                       quire_region_id region, uint64_t *new_bytes, uint64_t *moving_bytes)
+                       quire_region_id region, uint64_t new_bytes[QUIRE_REGIONS_MAX],
+                       uint64_t *moving_bytes)
 {
-    *new_bytes = 0;
+    memset(new_bytes, 0, QUIRE_REGIONS_MAX * sizeof(*new_bytes));
     *moving_bytes = 0;
     for (uint32_t id = tie->node; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
          id = quire_prefix_at(tree, id)->parent) {
         const quire_prefix_node *node = quire_prefix_at(tree, id);
-        uint64_t bytes = node->n_pins == 0 ? quire_prefix_node_charge_bytes(tree, id) : 0;
 
-        *new_bytes += bytes;
-        *moving_bytes += node->region != region ? bytes : 0;
+        new_bytes[node->n_pins == 0 ? region : node->region] +=
+            held_bytes(tree, id, tie->node, true);
+        if (node->n_pins == 0 && node->region != region) {
+            *moving_bytes += quire_prefix_node_charge_bytes(tree, id);
+        }
     }
+}
+
+/* The bytes that a region lacks for new pinned bytes, when a pin gives up what it has reserved. */
+static uint64_t missing_in(const quire_pins *pins, const quire_pin *pin, quire_region_id id,
+                           uint64_t new_bytes)
+{
+    const quire_region *region = region_of(pins, id);
+    const uint64_t promised_bytes =
+        quire_region_promised_bytes(region) - (id == pin->spec.region ? pin->reserved_bytes : 0);
+    const uint64_t budget_bytes = quire_counter_get(&region->budget_bytes);
+
+    return new_bytes > budget_bytes - promised_bytes ? new_bytes - (budget_bytes - promised_bytes)
+                                                     : 0;
 }
 
 /* Charge the path to the pin's region, except for nodes that other pins hold. */
@@ -240,17 +287,19 @@ static int tie_settle(quire_pins *pins, quire_pin *pin, quire_prefix_tie *tie,
 {
     quire_region_id region_id = pin->spec.region;
     const quire_region *region = region_of(pins, region_id);
-    uint64_t promised_bytes = quire_region_promised_bytes(region) - pin->reserved_bytes;
-    uint64_t budget_bytes = quire_counter_get(&region->budget_bytes);
-    uint64_t new_bytes;
+    uint64_t new_bytes[QUIRE_REGIONS_MAX];
     uint64_t moving_bytes;
 
-    path_needs(pins->tree, tie, region_id, &new_bytes, &moving_bytes);
-    if (new_bytes > budget_bytes - promised_bytes) {
-        *missing_bytes = new_bytes - (budget_bytes - promised_bytes);
-        return QUIRE_NOPAGES;
+    path_needs(pins->tree, tie, region_id, new_bytes, &moving_bytes);
+    for (uint32_t r = 0; r < QUIRE_REGIONS_MAX; r++) {
+        *missing_bytes =
+            new_bytes[r] > 0 ? missing_in(pins, pin, (quire_region_id)r, new_bytes[r]) : 0;
+        if (*missing_bytes > 0) {
+            return QUIRE_NOPAGES;
+        }
     }
-    quire_prefix_tie_pin(pins->tree, tie); /* before making room, which might evict from the path */
+    quire_prefix_tie_pin(pins->tree, tie,
+                         true); /* before making room, which might evict from the path */
     if (!quire_charge_headroom(pins->tree->cache, region_id, moving_bytes)) {
         *missing_bytes = moving_bytes - quire_region_headroom_bytes(region);
         return QUIRE_NOPAGES;
@@ -289,6 +338,9 @@ int quire_pins_hold(quire_pins *pins, quire_pin_id id, uint64_t now_us, uint64_t
     walk = quire_prefix_walk_to(tree, &pin->spec.key, pin->spec.tokens, pin->spec.n_tokens, NULL);
     quire_prefix_walk_match(tree, &walk, pin->spec.tokens, pin->spec.n_tokens, UINT32_MAX, &match);
     QUIRE_FAIL_IF(match.n_tokens == 0 || match.n_same_tokens < findable(tree, pin), QUIRE_AGAIN);
+    QUIRE_FAIL_IF(tree->window_tokens != 0 && /* the last window is not whole */
+                      match.n_tokens < findable(tree, pin) / tree->page_tokens * tree->page_tokens,
+                  QUIRE_AGAIN);
     quire_prefix_tick(tree, now_us);
     tie = quire_prefix_tie_hold(tree, node_of(pins, pin, &walk, match.n_tokens), match.n_tokens,
                                 pin->spec.rank);

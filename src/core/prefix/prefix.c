@@ -107,6 +107,11 @@ int quire_prefix_create(quire_prefix **out, const quire_prefix_opts *opts)
     tree->copies_epoch = 1;
     tree->page_tokens = opts->cache->opts.page_tokens;
     tree->n_groups = opts->cache->opts.n_groups;
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        const uint32_t w = opts->cache->opts.needs_last_tokens[g];
+
+        tree->window_tokens = w > tree->window_tokens ? w : tree->window_tokens;
+    }
     quire_prefix_nodes_init(&tree->nodes, allocator, tree->n_groups, tree->page_tokens);
     tree->seed = opts->seed != 0 ? opts->seed : (uint64_t)(uintptr_t)tree * 0x9e3779b97f4a7c15u;
     tree->opts.seed = tree->seed;
@@ -200,6 +205,7 @@ static int path_adopt(quire_prefix *tree, quire_seq *seq, uint32_t n_tokens)
         memcpy(&tree->pages[(size_t)i * n_groups], quire_prefix_at(tree, tree->path[i])->pages,
                n_groups * sizeof(*tree->pages));
     }
+    quire_prefix_window_trim(tree, tree->pages, n_tokens);
     return quire_seq_adopt(tree->cache, seq, tree->pages, n_tokens);
 }
 
@@ -231,6 +237,9 @@ static void path_use(quire_prefix *tree, quire_prefix_tie *tie, quire_region_id 
     quire_prefix_path_charge(tree, region, tie->rank, n);
     for (uint32_t i = 0; i < n; i++) {
         quire_prefix_node_hit(tree, tree->path[i], user);
+        if (tree->window_tokens != 0) {
+            quire_prefix_window_use(tree, tree->path[i]);
+        }
     }
 }
 
@@ -339,6 +348,9 @@ int quire_prefix_release(quire_prefix *tree, quire_prefix_ref ref, uint64_t now_
             tip += tip < QUIRE_NODE_TIP_MAX;
             quire_evict_rested(&tree->evict, id);
         }
+    }
+    if (tie->node != QUIRE_NODE_NULL && (tie->is_pin || !tie->is_private)) {
+        quire_prefix_text_ended(tree, tie->node);
     }
     seq = quire_seqs_find(&tree->cache->seqs, tie->seq);
     if (seq != NULL && seq->tied_ref == ref) {

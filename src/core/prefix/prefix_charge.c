@@ -65,6 +65,7 @@ void quire_prefix_node_enter(quire_prefix *tree, uint32_t id)
     if (node->region != QUIRE_REGION_DYNAMIC) {
         list_add(tree, node, id);
     }
+    quire_prefix_window_enter(tree, id);
 }
 
 void quire_prefix_node_leave(quire_prefix *tree, uint32_t id)
@@ -76,6 +77,7 @@ void quire_prefix_node_leave(quire_prefix *tree, uint32_t id)
     if (node->region != QUIRE_REGION_DYNAMIC) {
         list_remove(tree, node);
     }
+    quire_prefix_window_leave(tree, id);
 }
 
 void quire_prefix_node_shrink(quire_prefix *tree, uint32_t id, uint64_t bytes)
@@ -107,7 +109,7 @@ static void pages_pin(quire_prefix *tree, const quire_prefix_node *node, bool is
 {
     quire_prefix_changed(tree);
     for (uint32_t g = 0; g < tree->n_groups; g++) {
-        if (node->pages[g] == QUIRE_PAGE_NULL) {
+        if (node->pages[g] == QUIRE_PAGE_NULL || quire_prefix_window(tree, g) != 0) {
             continue;
         }
         if (is_pinned) {
@@ -118,8 +120,11 @@ static void pages_pin(quire_prefix *tree, const quire_prefix_node *node, bool is
     }
 }
 
-void quire_prefix_path_pin(quire_prefix *tree, uint32_t id)
+void quire_prefix_path_pin(quire_prefix *tree, const quire_prefix_tie *tie, uint32_t id)
 {
+    if (tie->pins_window) {
+        quire_prefix_window_pin(tree, id, true);
+    }
     for (; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
          id = quire_prefix_at(tree, id)->parent) {
         quire_prefix_node *node = quire_prefix_at(tree, id);
@@ -130,8 +135,11 @@ void quire_prefix_path_pin(quire_prefix *tree, uint32_t id)
     }
 }
 
-void quire_prefix_path_unpin(quire_prefix *tree, uint32_t id)
+void quire_prefix_path_unpin(quire_prefix *tree, const quire_prefix_tie *tie, uint32_t id)
 {
+    if (tie->pins_window) {
+        quire_prefix_window_pin(tree, id, false);
+    }
     for (; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
          id = quire_prefix_at(tree, id)->parent) {
         quire_prefix_node *node = quire_prefix_at(tree, id);
@@ -160,10 +168,11 @@ quire_prefix_tie *quire_prefix_tie_hold(quire_prefix *tree, uint32_t node, uint3
     return tie;
 }
 
-void quire_prefix_tie_pin(quire_prefix *tree, quire_prefix_tie *tie)
+void quire_prefix_tie_pin(quire_prefix *tree, quire_prefix_tie *tie, bool pins_window)
 {
     tie->is_pin = true;
-    quire_prefix_path_pin(tree, tie->node);
+    tie->pins_window = pins_window;
+    quire_prefix_path_pin(tree, tie, tie->node);
 }
 
 void quire_prefix_tie_use(quire_prefix *tree, const quire_prefix_tie *tie)

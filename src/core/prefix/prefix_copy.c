@@ -5,18 +5,44 @@
 
 #include <string.h>
 
-static quire_prefix_copy copy_of(const quire_prefix *tree, uint32_t id)
+/* Whether a node has its pages of all groups with windows, of which there are some. */
+static bool has_windows(const quire_prefix *tree, const quire_prefix_node *node)
+{
+    for (uint32_t g = 1; g < tree->n_groups; g++) {
+        if (quire_prefix_window(tree, g) != 0 && node->pages[g] == QUIRE_PAGE_NULL) {
+            return false;
+        }
+    }
+    return tree->window_tokens != 0;
+}
+
+/* Whether the copy of a node shall have these pages: an end or a pin needs them. */
+static bool wants_windows(const quire_prefix *tree, const quire_prefix_node *node)
+{
+    return has_windows(tree, node) &&
+           (node->n_ends > 0 || node->n_window_pins > 0 || node->n_tokens < tree->page_tokens);
+}
+
+/* pages: [n_groups], for copies without some of the node's pages. */
+static quire_prefix_copy copy_of(const quire_prefix *tree, uint32_t id, quire_page_id *pages)
 {
     const quire_prefix_node *node = quire_prefix_at(tree, id);
     const quire_prefix_node *parent = quire_prefix_at(tree, node->parent);
+    const bool is_wanted = wants_windows(tree, node);
+    const bool is_old = node->copy == QUIRE_COPY_KEPT && is_wanted && !node->copied_windows;
 
+    for (uint32_t g = 0; g < tree->n_groups; g++) {
+        pages[g] =
+            is_wanted || quire_prefix_window(tree, g) == 0 ? node->pages[g] : QUIRE_PAGE_NULL;
+    }
     return (quire_prefix_copy){
         .node = id,
-        .mark = (quire_copy_mark)node->copy,
+        .mark = is_old ? QUIRE_COPY_NONE : (quire_copy_mark)node->copy,
+        .has_windows = is_wanted,
         .parent_mark =
             parent->kind == QUIRE_NODE_ROOT ? QUIRE_COPY_KEPT : (quire_copy_mark)parent->copy,
         .n_groups = tree->n_groups,
-        .pages = node->pages,
+        .pages = pages,
         .tokens = quire_prefix_tokens_at(tree, id),
         .n_tokens = node->n_tokens,
         .first_token = node->first_token,
@@ -39,7 +65,8 @@ uint32_t quire_prefix_copies_visit(quire_prefix *tree, uint32_t first, uint32_t 
 
     for (; id < tree->nodes.id_end && id - first < n_ids; id++) {
         if (quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE) {
-            const quire_prefix_copy copy = copy_of(tree, id);
+            quire_page_id pages[QUIRE_GROUPS_MAX];
+            const quire_prefix_copy copy = copy_of(tree, id, pages);
 
             visit(ctx, &copy);
         }
@@ -57,6 +84,7 @@ int quire_prefix_copies_visit_path(quire_prefix *tree, quire_prefix_ref ref,
     uint32_t at;
 
     QUIRE_FAIL_IF(tie == NULL || tie->node == QUIRE_NODE_NULL, QUIRE_NOTFOUND);
+    quire_prefix_ends_set(tree, tie->node, QUIRE_NODE_ENDS_TEXT);
     for (uint32_t id = tie->node; quire_prefix_at(tree, id)->kind == QUIRE_NODE_PAGE;
          id = quire_prefix_at(tree, id)->parent) {
         n++;
@@ -71,7 +99,8 @@ int quire_prefix_copies_visit_path(quire_prefix *tree, quire_prefix_ref ref,
         path[--at] = id;
     }
     for (; at < n; at++) {
-        const quire_prefix_copy copy = copy_of(tree, path[at]);
+        quire_page_id pages[QUIRE_GROUPS_MAX];
+        const quire_prefix_copy copy = copy_of(tree, path[at], pages);
 
         visit(ctx, &copy);
     }
@@ -92,6 +121,17 @@ void quire_prefix_copy_root(const quire_prefix *tree, uint32_t node, quire_prefi
                                .salt_bytes = root->salt_bytes };
 }
 
+/* A copy has the pages that were wanted when it began. */
+static void mark_set(const quire_prefix *tree, quire_prefix_node *node, quire_copy_mark mark)
+{
+    if (mark == QUIRE_COPY_NONE) {
+        node->copied_windows = 0;
+    } else if (mark == QUIRE_COPY_ASKED) {
+        node->copied_windows = wants_windows(tree, node);
+    }
+    node->copy = (uint8_t)mark;
+}
+
 int quire_prefix_copy_mark_set(quire_prefix *tree, uint32_t node, const quire_page_key *key,
                                quire_copy_mark mark)
 {
@@ -102,7 +142,7 @@ int quire_prefix_copy_mark_set(quire_prefix *tree, uint32_t node, const quire_pa
     QUIRE_FAIL_IF(at->kind != QUIRE_NODE_PAGE ||
                       memcmp(at->key.bytes, key->bytes, QUIRE_PAGE_KEY_BYTES) != 0,
                   QUIRE_NOTFOUND);
-    at->copy = (uint8_t)mark;
+    mark_set(tree, at, mark);
     return QUIRE_OK;
 }
 
@@ -122,10 +162,13 @@ void quire_prefix_copies_forget(quire_prefix *tree)
 int quire_prefix_copy_mark_ref(quire_prefix *tree, quire_prefix_ref ref, quire_copy_mark mark)
 {
     const quire_prefix_tie *tie = quire_prefix_tie_find(tree, ref);
+    quire_prefix_node *node;
 
     QUIRE_FAIL_IF(tie == NULL || tie->node == QUIRE_NODE_NULL ||
                       quire_prefix_at(tree, tie->node)->kind != QUIRE_NODE_PAGE,
                   QUIRE_NOTFOUND);
-    quire_prefix_at(tree, tie->node)->copy = (uint8_t)mark;
+    node = quire_prefix_at(tree, tie->node);
+    mark_set(tree, node, mark);
+    node->copied_windows = mark == QUIRE_COPY_KEPT && has_windows(tree, node); /* came from it */
     return QUIRE_OK;
 }

@@ -21,12 +21,21 @@ static bool frees_pages(const quire_prefix *tree, uint32_t id)
     return false;
 }
 
+/* End a node, and the nodes above that are of no use without it: candidates behind which no hit can
+ * end. */
 static void node_evict(quire_prefix *tree, uint32_t id, quire_prefix_gone why)
 {
-    uint32_t parent = quire_prefix_at(tree, id)->parent;
+    uint32_t parent;
+    bool is_dead;
 
-    (void)quire_prefix_node_end_now(tree, id, why);
-    quire_prefix_node_settle(tree, parent);
+    do {
+        parent = quire_prefix_at(tree, id)->parent;
+        (void)quire_prefix_node_end_now(tree, id, why);
+        is_dead = tree->window_tokens != 0 && quire_prefix_at(tree, parent)->n_children == 0 &&
+                  quire_prefix_at(tree, parent)->n_refs == 0 && quire_prefix_is_dead(tree, parent);
+        quire_prefix_node_settle(tree, parent); /* may end a root */
+        id = parent;
+    } while (is_dead);
 }
 
 static uint64_t charged_bytes(const quire_prefix *tree, quire_region_id region)
@@ -93,7 +102,9 @@ uint64_t quire_prefix_evict_ask(quire_prefix *tree, quire_evict_ask ask, uint64_
     end_bytes = need_bytes == UINT64_MAX ? NEVER : end_bytes;
     /* An expired node of another region may be below a node of this region. */
     do {
+        quire_prefix_windows_evict(tree, ask, QUIRE_WINDOW_FREE, end_bytes);
         evict_down_to(tree, ask, end_bytes, &aside);
+        quire_prefix_windows_evict(tree, ask, QUIRE_WINDOW_KEPT, end_bytes);
     } while (goes_on(tree, ask.region, end_bytes) && expire(tree, UINT32_MAX) > 0);
     while (aside != QUIRE_NODE_NULL) {
         uint32_t next = quire_prefix_at(tree, aside)->links[0].up;

@@ -7,6 +7,7 @@
  *   prefix_owner     nodes by owner            prefix_tree.c     nodes, roots, refs come and go
  *   evict*           choice of victims         prefix_charge.c   charges of nodes
  *   account          bytes by tenant           prefix_watch.c    telling a watcher
+ *   prefix_window.c  pages behind windows
  *
  * Invariants (quire_prefix_validate checks all of them)
  *   P1  a node with children is full; a root stands for a key and is full with 0 tokens
@@ -20,9 +21,14 @@
  *   P8  a root has children or refs
  *   P9  the pages of a node are charged to the node's region; each pinned region has a list of its
  *       nodes
- *   P10 a node's pages are pinned while n_pins > 0: the number of pins ending at the node or below
+ *   P10 a node's pages are pinned while n_pins > 0: the number of pins ending at the node or below.
+ *       Its pages of groups with windows are pinned while n_window_pins > 0: the pins among these
+ *       whose last window reaches the node
  *   P11 an account's bytes in a region are the charge of its nodes in the region
  *   P12 a node that the watcher knows is full, and the watcher knows its parent
+ *   P13 n_ends of a node is the number of nodes with end flags, at the node or below, whose window
+ *       reaches the node. A full node with pages of groups with windows is in a list of its region,
+ *       unless pins hold these pages: in KEPT_LIST if n_ends > 0, else in FREE_LIST
  *
  * Thread: owner.
  *
@@ -71,6 +77,7 @@ typedef struct quire_prefix_tie {
     uint32_t prev;
     bool is_private;
     bool is_pin;
+    bool pins_window; /* a pin that holds its last window too */
     uint8_t rank;
     quire_evict_request request;
     uint32_t ban_tokens; /* length of a dropped text that the sequence may turn out to begin with; 0
@@ -87,12 +94,29 @@ typedef struct quire_prefix_watch_state {
     bool is_lost;            /* the watcher is to be cleared first */
 } quire_prefix_watch_state;
 
+/* Nodes whose pages of groups with windows may be evicted alone, oldest use first. */
+typedef enum quire_window_list {
+    QUIRE_WINDOW_NONE,
+    QUIRE_WINDOW_FREE, /* no end needs them */
+    QUIRE_WINDOW_KEPT, /* an end needs them */
+    QUIRE_WINDOW_LISTS
+} quire_window_list;
+
+typedef struct quire_window_queue {
+    uint32_t first;
+    uint32_t last;
+    uint32_t n;
+    uint64_t searched; /* the cache's generation when a search found nothing; 0 = none */
+} quire_window_queue;
+
 struct quire_prefix {
     quire_allocator allocator;
     quire_prefix_opts opts;
     quire_cache *cache;
     uint32_t page_tokens;
     uint32_t n_groups;
+    uint32_t window_tokens; /* the widest window of a group; 0 = no group has one */
+    quire_window_queue windows[QUIRE_REGIONS_MAX][QUIRE_WINDOW_LISTS];
     quire_prefix_nodes nodes;
     quire_prefix_index index;
     quire_evict evict;
@@ -159,6 +183,71 @@ static inline void quire_prefix_tick(quire_prefix *tree, uint64_t now_us)
     tree->evict.now_us = tree->now_us;
     tree->evict.tick = tree->tick;
 }
+
+/* The window of a group; 0 = none. */
+static inline uint32_t quire_prefix_window(const quire_prefix *tree, uint32_t group)
+{
+    return tree->cache->opts.needs_last_tokens[group];
+}
+
+/* The number of pins on a node's page of a group. */
+static inline uint32_t quire_prefix_page_pins(const quire_prefix *tree,
+                                              const quire_prefix_node *node, uint32_t group)
+{
+    return quire_prefix_window(tree, group) != 0 ? node->n_window_pins : node->n_pins;
+}
+
+/* ---- prefix_window.c ---- */
+
+/* The most tokens, up to n_tokens, of which a hit can be made: those before n_tokens whose last
+ * windows are whole. `id` is the node that holds the last of n_tokens tokens, or one below it. */
+uint32_t quire_prefix_window_fit(const quire_prefix *tree, uint32_t id, uint32_t n_tokens);
+
+/* Whether a hit can end nowhere inside or at the end of a node. */
+bool quire_prefix_is_dead(const quire_prefix *tree, uint32_t id);
+
+/* Leave out the pages that a hit of n_tokens tokens does not need: pages[] as for
+ * quire_seq_adopt(). */
+void quire_prefix_window_trim(const quire_prefix *tree, quire_page_id *pages, uint32_t n_tokens);
+
+/* Whether a hit of n_tokens tokens uses a node's page of a group. */
+bool quire_prefix_window_uses(const quire_prefix *tree, const quire_prefix_node *node,
+                              uint32_t group, uint32_t n_tokens);
+
+/* Whether hits that end inside node `end`, or at its begin, may need the page of a group of a node
+ * on the path to it. */
+bool quire_prefix_window_reaches(const quire_prefix *tree, uint32_t end, uint32_t id,
+                                 uint32_t group);
+
+/* Set or clear flags of a node. */
+void quire_prefix_ends_set(quire_prefix *tree, uint32_t id, uint8_t flags);
+void quire_prefix_ends_clear(quire_prefix *tree, uint32_t id, uint8_t flags);
+/* A text ended at a node: flag it, and clear older flags of its path beyond those that a path
+ * keeps. */
+void quire_prefix_text_ended(quire_prefix *tree, uint32_t id);
+/* The number of a node's children has changed. */
+void quire_prefix_branch_update(quire_prefix *tree, uint32_t id);
+
+/* A node's pages, region, n_ends or n_window_pins have changed or are about to: leave its list
+ * before, enter one after. */
+void quire_prefix_window_enter(quire_prefix *tree, uint32_t id);
+void quire_prefix_window_leave(quire_prefix *tree, uint32_t id);
+/* A sequence was filled from a node: its pages are the last to go. */
+void quire_prefix_window_use(quire_prefix *tree, uint32_t id);
+
+/* Count a pin that ends at a node (is_added), or count it no more. */
+void quire_prefix_window_pin(quire_prefix *tree, uint32_t id, bool is_added);
+
+/* Evict pages of a list until the region's charge is down to end_bytes (see prefix_drop.c). */
+void quire_prefix_windows_evict(quire_prefix *tree, quire_evict_ask ask, quire_window_list list,
+                                uint64_t end_bytes);
+
+/* A sequence has computed the tokens of a full node again: give the node the pages that it lacks.
+ * pages: [n_groups], of the sequence, QUIRE_PAGE_NULL = none. */
+void quire_prefix_window_fill(quire_prefix *tree, uint32_t id, const quire_page_id *pages);
+
+/* Check P13 and the pins of windows. */
+void quire_prefix_windows_validate(const quire_prefix *tree);
 
 /* ---- prefix_tree.c ---- */
 
@@ -233,9 +322,9 @@ void quire_prefix_node_leave(quire_prefix *tree, uint32_t id);
 void quire_prefix_node_shrink(quire_prefix *tree, uint32_t id, uint64_t bytes);
 /* Charge a node to another region, which has room. */
 void quire_prefix_node_recharge(quire_prefix *tree, uint32_t id, quire_region_id to);
-/* Pin or unpin the path to a node. */
-void quire_prefix_path_pin(quire_prefix *tree, uint32_t id);
-void quire_prefix_path_unpin(quire_prefix *tree, uint32_t id);
+/* Pin or unpin the path to a node for a tie. */
+void quire_prefix_path_pin(quire_prefix *tree, const quire_prefix_tie *tie, uint32_t id);
+void quire_prefix_path_unpin(quire_prefix *tree, const quire_prefix_tie *tie, uint32_t id);
 /* A sequence of a region was filled from the first n nodes of tree->path: move their charges to the
  * region. */
 void quire_prefix_path_charge(quire_prefix *tree, quire_region_id region, uint8_t rank, uint32_t n);
@@ -253,7 +342,7 @@ bool quire_prefix_nodes_trade(quire_prefix *tree);
  * quire_prefix_release(). */
 quire_prefix_tie *quire_prefix_tie_hold(quire_prefix *tree, uint32_t node, uint32_t n_tokens,
                                         uint8_t rank);
-void quire_prefix_tie_pin(quire_prefix *tree, quire_prefix_tie *tie);
+void quire_prefix_tie_pin(quire_prefix *tree, quire_prefix_tie *tie, bool pins_window);
 /* Record a pin's use of its path: the nodes get the pin's rank, and have no owner from now on. */
 void quire_prefix_tie_use(quire_prefix *tree, const quire_prefix_tie *tie);
 /* quota_apply: evict candidates of an account above its quota. quotas_apply: the same for all

@@ -40,6 +40,11 @@ typedef struct quire_evict_link {
 
 #define QUIRE_NODE_TIP_MAX 255u
 
+/* quire_prefix_node.ends: why hits may end at the node (prefix_window.c). */
+#define QUIRE_NODE_ENDS_TEXT   1u /* a prompt or a text ended here */
+#define QUIRE_NODE_ENDS_BRANCH 2u /* it has several children */
+#define QUIRE_NODE_ENDS        3u
+
 typedef struct quire_prefix_node {
     uint64_t path_hash; /* seeded hash of the key and all tokens up to the node's end */
     quire_page_key key; /* of the same, equal in every process */
@@ -76,8 +81,15 @@ typedef struct quire_prefix_node {
     uint8_t heaps;    /* flags of evict.h */
     uint8_t list;     /* number of the policy's list */
     uint8_t copy;     /* quire_copy_mark */
-    uint32_t told;    /* number of the telling that has the node (prefix_watch.c) */
-    uint32_t down;    /* scratch of a telling: the next node of a path */
+    uint8_t ends : 2; /* flags; this and what follows is of trees with windows (prefix_window.c) */
+    uint8_t window_list : 2;    /* of the lists of pages that may go; 0 = in none */
+    uint8_t copied_windows : 1; /* whether the copy has the pages of groups with windows */
+    uint32_t told;              /* number of the telling that has the node (prefix_watch.c) */
+    uint32_t down;              /* scratch of a telling: the next node of a path */
+    uint32_t n_ends;        /* nodes with flags, the node itself or below, that need its window */
+    uint32_t n_window_pins; /* pins that do */
+    uint32_t window_next;
+    uint32_t window_prev;
     uint32_t pages[]; /* [n_groups], then int32_t tokens[page_tokens] */
 } quire_prefix_node;
 

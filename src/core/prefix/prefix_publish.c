@@ -138,6 +138,17 @@ static bool is_part(const quire_prefix *tree, uint32_t id, uint32_t n_same)
     return id != QUIRE_NODE_NULL && quire_prefix_at(tree, id)->n_tokens == n_same;
 }
 
+/* Give a full node the pages of entry i that it lacks. */
+static void windows_fill(const publisher *p, uint32_t id, uint32_t i)
+{
+    quire_page_id pages[QUIRE_GROUPS_MAX] = { 0 };
+
+    for (uint32_t g = 1; g < p->tree->n_groups; g++) {
+        pages[g] = quire_table_entry(&p->seq->tables[g], i)->page;
+    }
+    quire_prefix_window_fill(p->tree, id, pages);
+}
+
 /* Publish n tokens, at most a page, behind base. *out gets the child that holds them, 0 when the
  * child cannot be made. */
 static int child_put(publisher *p, uint32_t n, uint32_t *out)
@@ -161,6 +172,7 @@ static int child_put(publisher *p, uint32_t n, uint32_t *out)
         }
         if (n == tree->page_tokens) {
             quire_seq_swap(tree->cache, p->seq, first / n, quire_prefix_at(tree, *out)->pages);
+            windows_fill(p, *out, first / n);
         }
         return QUIRE_OK;
     }
@@ -200,6 +212,9 @@ static int publish_from(publisher *p)
         }
         known += n;
         end = child;
+        if (known >= p->tie->request.n_tokens && known - n < p->tie->request.n_tokens) {
+            quire_prefix_ends_set(p->tree, child, QUIRE_NODE_ENDS_TEXT); /* of the prompt */
+        }
         p->base = n == page_tokens ? child : p->base;
     }
     /* Without new tokens the tie stays, maybe inside a child of base. */
@@ -243,6 +258,9 @@ static void holes_follow(publisher *p)
         quire_prefix_run now = { table->holes_begin, table->holes_end };
         quire_prefix_run *done = &p->tie->holes[g];
 
+        if (quire_prefix_window(p->tree, g) != 0) {
+            continue; /* pages behind a window stay until memory is short */
+        }
         if (now.begin < now.end && (now.begin != done->begin || now.end != done->end)) {
             bool has_grown = now.begin == done->begin && now.end > done->end;
 

@@ -138,7 +138,7 @@ static void pages_replace(quire_prefix *tree, quire_prefix_node *node, uint32_t 
         quire_page_id page = node->pages[g];
 
         if (page != fill->pages[g] && page != QUIRE_PAGE_NULL) {
-            if (node->n_pins > 0) {
+            if (quire_prefix_page_pins(tree, node, g) > 0) {
                 quire_pool_unpin(pool, page);
             }
             (void)quire_pool_evict(pool, page);
@@ -151,7 +151,7 @@ static void pages_replace(quire_prefix *tree, quire_prefix_node *node, uint32_t 
         if (node->pages[g] != QUIRE_PAGE_NULL) {
             quire_pool_recharge(pool, node->pages[g], fill->region);
             quire_pool_keep(pool, node->pages[g], n_tokens);
-            if (is_new && node->n_pins > 0) {
+            if (is_new && quire_prefix_page_pins(tree, node, g) > 0) {
                 quire_pool_pin(pool, node->pages[g]);
             }
         }
@@ -216,6 +216,7 @@ int quire_prefix_node_make(quire_prefix *tree, uint32_t parent, const int32_t *t
     quire_counter_add(&tree->n_page_nodes, 1);
     quire_counter_add(&tree->n_tokens, n_tokens);
     quire_prefix_changed(tree);
+    quire_prefix_branch_update(tree, parent);
     quire_prefix_node_settle(tree, parent);
     quire_prefix_tell_stored(tree, *out);
     return QUIRE_OK;
@@ -232,6 +233,7 @@ void quire_prefix_node_grow(quire_prefix *tree, uint32_t id, const int32_t *toke
     quire_prefix_node_leave(tree, id);
     node_set(tree, id, tokens, n_tokens, fill);
     quire_prefix_at(tree, id)->copy = QUIRE_COPY_NONE;
+    quire_prefix_at(tree, id)->copied_windows = 0;
     copy_recall(tree, quire_prefix_at(tree, id));
     if (node->region != fill->region) {
         quire_evict_move(&tree->evict, id, fill->region, node->rank);
@@ -279,7 +281,9 @@ uint64_t quire_prefix_node_end_now(quire_prefix *tree, uint32_t id, quire_prefix
         quire_evict_remove(&tree->evict, id);
     }
     quire_prefix_owners_remove(&tree->owners, id);
+    quire_prefix_ends_clear(tree, id, QUIRE_NODE_ENDS);
     quire_prefix_siblings_remove(&tree->nodes, node->parent, id);
+    quire_prefix_branch_update(tree, node->parent);
     if (node->n_tokens == tree->page_tokens) {
         quire_prefix_index_remove(&tree->index, node->path_hash, id);
     }
@@ -471,13 +475,13 @@ void quire_prefix_tie_move(quire_prefix *tree, quire_prefix_tie *tie, uint32_t n
         to->refs_head = (uint32_t)tie->id;
         to->n_refs++;
         if (tie->is_pin) {
-            quire_prefix_path_pin(tree, node);
+            quire_prefix_path_pin(tree, tie, node);
         }
         quire_prefix_node_settle(tree, node);
     }
     if (from != QUIRE_NODE_NULL) { /* last, because it may end a root */
         if (tie->is_pin) {
-            quire_prefix_path_unpin(tree, from);
+            quire_prefix_path_unpin(tree, tie, from);
         }
         quire_prefix_node_settle(tree, from);
     }

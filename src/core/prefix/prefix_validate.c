@@ -45,7 +45,7 @@ static void page_node_validate(const quire_prefix *tree, uint32_t id)
         page = quire_pool_page(&tree->cache->pool, node->pages[g]);
         QUIRE_CHECK(page->group == g && page->region == node->region);
         QUIRE_CHECK(page->n_kept == node->n_tokens);
-        QUIRE_CHECK(page->is_pinned == (node->n_pins > 0));
+        QUIRE_CHECK(page->is_pinned == (quire_prefix_page_pins(tree, node, g) > 0));
     }
     QUIRE_CHECK(node->account == parent->account && node->rank < QUIRE_RANKS_MAX);
 }
@@ -265,6 +265,7 @@ void quire_prefix_validate(const quire_prefix *tree)
     ties_validate(tree);
     lists_validate(tree, n_listed);
     accounts_validate(tree);
+    quire_prefix_windows_validate(tree);
     pages_validate(tree, n_kept);
     quire_evict_validate(&tree->evict);
     quire_prefix_owners_validate(&tree->owners, n_owned);

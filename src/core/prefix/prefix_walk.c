@@ -155,15 +155,19 @@ static uint32_t usable(const quire_prefix *tree, const quire_prefix_walk *walk, 
 
     n = n < tokens_max ? n : tokens_max;
     n_over = n % tree->page_tokens;
-    if (n_over == 0) {
-        return n;
-    }
-    if (n < walk->n_full) {
+    if (n < walk->n_full && n_over != 0) {
         for (id = walk->base; quire_prefix_at(tree, id)->first_token > n;) {
             id = quire_prefix_at(tree, id)->parent;
         }
     }
-    return tree->opts.is_page_exact || !is_divisible(tree, id) ? n - n_over : n;
+    if (n_over != 0 && (tree->opts.is_page_exact || !is_divisible(tree, id))) {
+        n -= n_over;
+    }
+    if (tree->window_tokens == 0 || n == 0) {
+        return n;
+    }
+    return quire_prefix_window_fit(tree,
+                                   walk->inside != QUIRE_NODE_NULL ? walk->inside : walk->base, n);
 }
 
 /* ---- why ---- */
@@ -291,7 +295,8 @@ void quire_prefix_claim_get(const quire_prefix *tree, const quire_prefix_key *ke
         const quire_prefix_node *node = quire_prefix_at(tree, id);
 
         for (uint32_t g = 0; g < tree->n_groups && node->kind == QUIRE_NODE_PAGE; g++) {
-            if (node->first_token < claim->n_tokens && node->pages[g] != QUIRE_PAGE_NULL) {
+            if (node->pages[g] != QUIRE_PAGE_NULL &&
+                quire_prefix_window_uses(tree, node, g, claim->n_tokens)) {
                 claim_page(tree, node->pages[g], claim);
             }
         }

@@ -36,10 +36,12 @@ int quire_overflow_check(const quire_model_desc *desc, quire_error *err)
 static void layers_assert(const quire_model_desc *desc, const quire_runtime_opts *o,
                           const quire_attn_device *stream)
 {
+    const quire_kv_form form = quire_kv_form_of(desc, o);
+
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         quire_attn_layer layer;
 
-        (void)quire_kv_layout(desc, o->kv_pairs, o->page_tokens, il, &layer);
+        (void)quire_kv_layout(&form, il, &layer);
         QUIRE_CHECK(stream->check(stream->ctx, &layer) == QUIRE_OK);
     }
 }
@@ -48,7 +50,8 @@ static int offload_open(quire_offload **out, quire_runtime *runtime, const quire
                         const quire_overflow_opts *opts, size_t *part_bytes, quire_error *err)
 {
     const quire_runtime_opts *o = quire_runtime_opts_get(runtime);
-    const size_t page_bytes = quire_kv_parts(desc, o->kv_pairs, o->page_tokens, false, part_bytes);
+    const quire_kv_form form = quire_kv_form_of(desc, o);
+    const size_t page_bytes = quire_kv_parts(&form, QUIRE_KV_GROUP_MAIN, part_bytes, NULL);
     const quire_offload_opts offload = {
         .cache = quire_runtime_cache(runtime),
         .inner = quire_runtime_device(runtime),

@@ -18,6 +18,7 @@ static int lanes_opts(const quire_model_desc *desc, const quire_retention_opts *
                       quire_lanes_opts *out)
 {
     quire_kv_pair *pairs = calloc(desc->n_stored, sizeof *pairs);
+    quire_kv_form form;
 
     *layers = calloc(desc->n_layer, sizeof **layers);
     if (pairs == NULL || *layers == NULL) {
@@ -25,9 +26,12 @@ static int lanes_opts(const quire_model_desc *desc, const quire_retention_opts *
         return QUIRE_NOMEM;
     }
     quire_kv_uniform(desc, (quire_kv_pair){ runtime->k_format, runtime->v_format }, pairs);
+    form = (quire_kv_form){ .desc = desc,
+                            .pairs = runtime->kv_pairs != NULL ? runtime->kv_pairs : pairs,
+                            .page_tokens = runtime->page_tokens,
+                            .is_whole = true };
     for (uint32_t il = 0; il < desc->n_layer; il++) {
-        (void)quire_kv_layout(desc, runtime->kv_pairs != NULL ? runtime->kv_pairs : pairs,
-                              runtime->page_tokens, il, &(*layers)[il]);
+        (void)quire_kv_layout(&form, il, &(*layers)[il]);
     }
     free(pairs);
     *out = (quire_lanes_opts){ .spec = &opts->spec,

@@ -375,6 +375,11 @@ static uint64_t pair_hot_bytes(const quire_model_desc *desc, quire_kv_pair pair)
     return bytes;
 }
 
+uint64_t quire_kv_layer_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair)
+{
+    return pair_bytes(desc, pair);
+}
+
 uint64_t quire_kv_bytes_per_token(const quire_model_desc *desc, const quire_kv_pair *pairs)
 {
     uint64_t bytes = 0;

@@ -90,8 +90,11 @@ double quire_kv_bits(const quire_model_desc *desc, const quire_kv_pair *pairs);
 /* Whether some side of some layer is stored in a sealed format, and so needs the hot group. */
 bool quire_kv_is_sealed(const quire_model_desc *desc, const quire_kv_pair *pairs);
 
-/* Main-page bytes of one token, all stored layers. */
+/* Bytes of one token, all stored layers, outside of hot pages. */
 uint64_t quire_kv_bytes_per_token(const quire_model_desc *desc, const quire_kv_pair *pairs);
+
+/* The same of one stored layer. */
+uint64_t quire_kv_layer_bytes_per_token(const quire_model_desc *desc, quire_kv_pair pair);
 
 /* Hot-page bytes of one token: the sealed sides in QUIRE_FORMAT_HOT. 0 when there are none. */
 uint64_t quire_kv_hot_bytes_per_token(const quire_model_desc *desc, const quire_kv_pair *pairs);

@@ -85,6 +85,9 @@ static bool add_form(digest hash, const quire_kv_identity_facts *facts)
     if (is_sealed) {
         add(hash, "hot %u %u\n", facts->kv_recent, facts->kv_sinks);
     }
+    if (facts->has_window_group) {
+        add(hash, "windows apart\n");
+    }
     return has_bf16;
 }
 
@@ -132,6 +135,7 @@ void quire_kv_identity_get(const quire_runtime *rt, uint64_t identity[2])
                                       .page_tokens = rt->opts.page_tokens,
                                       .kv_recent = rt->opts.kv_recent,
                                       .kv_sinks = rt->opts.kv_sinks,
+                                      .has_window_group = rt->groups.window != 0,
                                       .attn_isa = quire_attn_workspace_isa(rt->workspace),
                                       .ggml = ggml,
                                       .versions = QUIRE_KV_IDENTITY_VERSIONS };

@@ -49,9 +49,10 @@ typedef struct quire_kv_identity_facts {
     uint32_t page_tokens;
     uint32_t kv_recent; /* tokens; count where a format is sealed */
     uint32_t kv_sinks;
-    const char *attn_isa; /* quire_attn_workspace_isa() */
-    const char *ggml;     /* quire_backend_kernels() */
-    uint32_t versions[6]; /* as defined above, in that order */
+    bool has_window_group; /* pages of stored layers with windows are apart (quire_kv_groups) */
+    const char *attn_isa;  /* quire_attn_workspace_isa() */
+    const char *ggml;      /* quire_backend_kernels() */
+    uint32_t versions[6];  /* as defined above, in that order */
 } quire_kv_identity_facts;
 
 #define QUIRE_KV_IDENTITY_VERSIONS                                                                 \

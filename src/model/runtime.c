@@ -131,8 +131,9 @@ static int formats_resolve(quire_runtime *rt, quire_error *err)
                 quire_format_name(pair.k), quire_format_name(pair.v), i, desc->d_k, desc->d_v);
         }
     }
-    rt->has_hot = quire_kv_is_sealed(desc, rt->pairs);
-    if (rt->has_hot && o->is_contiguous) {
+    rt->form = quire_kv_form_of(desc, o);
+    rt->groups = quire_kv_groups_of(desc, o);
+    if (rt->groups.hot != 0 && o->is_contiguous) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "a contiguous cache has no room for the 8-bit copies of recent "
                                "tokens that formats of 6 bits and less need: choose q8, f16, bf16 "
@@ -168,20 +169,20 @@ static uint64_t us_since_created(void *ctx)
 /* Create the cache. This function fills in the options that follow from the layout of pages. */
 static int cache_create(quire_runtime *rt, quire_cache_opts *opts)
 {
-    const quire_model_desc *desc = &rt->model->desc;
-    size_t *parts = calloc((size_t)desc->n_stored * 2, sizeof(*parts));
+    const uint32_t n_stored = rt->model->desc.n_stored;
+    size_t *parts = calloc((size_t)n_stored * rt->groups.n, sizeof(*parts));
     int rc = QUIRE_NOMEM;
 
-    opts->n_groups = rt->has_hot ? 2 : 1;
+    opts->n_groups = rt->groups.n;
+    opts->needs_last_tokens[rt->groups.window] = rt->groups.window_tokens;
     for (uint32_t g = 0; parts != NULL && g < opts->n_groups; g++) {
-        size_t *part_bytes = parts + (size_t)g * desc->n_stored;
+        size_t *part_bytes = parts + (size_t)g * n_stored;
 
         if (rt->opts.kv_elsewhere_bytes != 0) {
             break; /* pages without payload */
         }
-        opts->page_bytes[g] = quire_kv_parts(desc, rt->pairs, rt->opts.page_tokens,
-                                             g == QUIRE_KV_GROUP_HOT, part_bytes);
-        opts->n_parts[g] = desc->n_stored;
+        opts->page_bytes[g] =
+            quire_kv_parts(&rt->form, (quire_group_id)g, part_bytes, &opts->n_parts[g]);
         opts->part_bytes[g] = part_bytes;
     }
     if (parts != NULL) {
@@ -219,11 +220,27 @@ static int cache_open(quire_runtime *rt, quire_error *err)
                : QUIRE_OK;
 }
 
+/* The tables of all groups have the same positions in the same slots. */
+static void attn_groups(const quire_kv_groups *groups, quire_attn_workspace_opts *opts)
+{
+    opts->n_groups = groups->n;
+    if (groups->window != 0) {
+        opts->groups[groups->window] =
+            (quire_attn_group){ .like = QUIRE_KV_GROUP_MAIN, .window = groups->window_tokens };
+    }
+    if (groups->hot != 0) {
+        opts->groups[groups->hot] =
+            (quire_attn_group){ .like = QUIRE_KV_GROUP_MAIN, .is_hot = true };
+    }
+}
+
 quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,
                                                   const quire_runtime_opts *o)
 {
+    const quire_kv_groups groups = quire_kv_groups_of(desc, o);
     quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
 
+    attn_groups(&groups, &opts);
     opts.n_threads_max = o->n_threads;
     opts.n_seqs_max = o->n_seqs_max;
     opts.n_rows_max = o->n_batch;
@@ -243,10 +260,6 @@ static int attention_open(quire_runtime *rt, quire_error *err)
     quire_attn_workspace_opts opts = quire_runtime_attn_opts(desc, o);
     int rc;
 
-    opts.n_groups = rt->has_hot ? 2 : 1;
-    opts.groups[QUIRE_KV_GROUP_HOT] =
-        (quire_attn_group){ .like = QUIRE_KV_GROUP_MAIN, .is_hot = true };
-
     rc = quire_attn_workspace_create(&rt->workspace, &opts);
     if (rc < 0) {
         return quire_error_set(err, rc, "cannot set up attention%s: %s",
@@ -257,7 +270,7 @@ static int attention_open(quire_runtime *rt, quire_error *err)
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         quire_graph_op *op = &rt->ops[il];
 
-        (void)quire_kv_layout(desc, rt->pairs, o->page_tokens, il, &op->layer);
+        (void)quire_kv_layout(&rt->form, il, &op->layer);
         op->layer.recent_tiles = o->kv_recent / QUIRE_TILE_TOKENS;
         op->layer.sink_tiles = o->kv_sinks / QUIRE_TILE_TOKENS;
         op->device = &rt->device;

@@ -12,10 +12,17 @@
  * own copy before the step failed (say, with QUIRE_NOPAGES at a later slice). The fork keeps the
  * copy, which is charged as one more page.
  *
- * Formats of 6 bits and less are sealed (quire/codec.h). Sealed sides also have hot pages, in a
- * second group of the cache, which hold their tokens in 8 bits. After each step the hot pages that
- * no later token can read by the distance rule of quire/attn.h are released. A sequence that is cut
- * back to a place whose hot pages are gone (quire_seq_truncatable()) reads sealed tiles there.
+ * Groups. A stored layer whose readers all have windows lies in a group of its own, with the other
+ * layers of that kind: the window group. Its window is the widest of these readers'. Before each
+ * step the pages behind the window of the next token are released, so a sequence holds the pages of
+ * a window and a step. All other stored layers are in the main group. There is no window group
+ * where no such layer is, with keeps_past or is_contiguous, and when K and V lie elsewhere.
+ *
+ * Formats of 6 bits and less are sealed (quire/codec.h). Sealed sides also have hot pages, in
+ * another group of the cache, which hold their tokens in 8 bits, those of both other groups. After
+ * each step the hot pages that no later token can read by the distance rule of quire/attn.h are
+ * released. A sequence that is cut back to a place whose hot pages are gone
+ * (quire_seq_truncatable()) reads sealed tiles there.
  *
  * Thread: owner.
  *
@@ -29,8 +36,15 @@
 #include "quire/cache.h"
 
 /* Groups of the cache. */
-#define QUIRE_KV_GROUP_MAIN 0u /* all lanes, in their formats */
+#define QUIRE_KV_GROUP_MAIN 0u /* lanes in their formats */
 #define QUIRE_KV_GROUP_HOT  1u /* those of sealed sides in QUIRE_FORMAT_HOT, if there are any */
+
+typedef struct quire_kv_groups {
+    uint32_t n;
+    quire_group_id hot;     /* QUIRE_KV_GROUP_HOT, or 0: no side is sealed */
+    quire_group_id window;  /* the last group, or 0: no window group */
+    uint32_t window_tokens; /* quire_cache_opts.needs_last_tokens of the window group */
+} quire_kv_groups;
 
 typedef struct quire_runtime quire_runtime;
 
@@ -53,6 +67,7 @@ typedef struct quire_runtime_opts {
                                     no payload. The caller sets the device before the first step */
     bool no_cascade;             /* see quire_attn_workspace_opts */
     bool lock_memory;
+    bool keeps_past;    /* no window group: layers with windows keep all tokens; for comparisons */
     bool is_contiguous; /* every sequence takes n_ctx tokens when it opens; for comparisons */
 } quire_runtime_opts;
 
@@ -96,6 +111,12 @@ typedef struct quire_slice {
     quire_logits logits;
 } quire_slice;
 
+/* Release the pages of a sequence's window group that no later token sees. A step does this for its
+ * sequences before it takes pages; between two steps a sequence holds the pages of its last step,
+ * so that they can be published and cut. For an owner whose sequence rests, or grows in other ways.
+ */
+void quire_runtime_release(quire_runtime *runtime, quire_seq_id seq);
+
 /* Compute slices (each sequence at most once, n_batch rows in all). *logits points to rows of
  * n_vocab floats in slice order, valid until the next step; NULL if none were asked for.
  * Errors: QUIRE_NOPAGES, QUIRE_LIMIT, QUIRE_INVAL (token id out of range), QUIRE_NOTFOUND,
@@ -115,9 +136,9 @@ bool quire_runtime_canceler_set(quire_runtime *runtime, bool (*gives_up)(void *c
 
 /* Give a sequence n tokens of random KV without computing them (deep contexts for benchmarks):
  * encodes a pattern once per lane and copies tiles, hot and sealed ones as a step would have left
- * them. If the sequence was not empty, the function meanwhile holds kv_recent more hot tokens than
- * a step does. Errors: as quire_runtime_step(), QUIRE_UNSUPP (kv_elsewhere_bytes); then the
- * sequence is unchanged. */
+ * them, behind the window of the window group nothing. If the sequence was not empty, the function
+ * meanwhile holds kv_recent more hot tokens, and a window more, than a step does. Errors: as
+ * quire_runtime_step(), QUIRE_UNSUPP (kv_elsewhere_bytes); then the sequence is unchanged. */
 int quire_runtime_fill(quire_runtime *runtime, quire_seq_id seq, uint32_t n_tokens, uint64_t seed);
 
 typedef struct quire_runtime_stats {
@@ -133,7 +154,8 @@ typedef struct quire_runtime_stats {
 void quire_runtime_stats_get(const quire_runtime *runtime, quire_runtime_stats *out);
 
 /* The most bytes of KV pages that one sequence of opts->n_ctx tokens takes: main pages for all
- * tokens, hot pages for the sinks, the recent window and a step; kv_elsewhere_bytes if it is set.
+ * tokens, hot pages for the sinks, the recent window and a step, pages of the window group for the
+ * window and a step; kv_elsewhere_bytes if it is set.
  * n_ctx, n_batch and page_tokens must not be 0. UINT64_MAX when the number does not fit. */
 uint64_t quire_runtime_kv_bytes(const quire_model_desc *desc, const quire_runtime_opts *opts);
 
@@ -141,29 +163,55 @@ uint64_t quire_runtime_kv_bytes(const quire_model_desc *desc, const quire_runtim
  * ask often. */
 typedef struct quire_kv_price {
     uint32_t page_tokens;
+    uint32_t n_batch;
     uint64_t main_page_bytes; /* UINT64_MAX: more than can be counted */
     uint64_t hot_page_bytes;
     uint64_t hot_pages_max; /* of one sequence */
+    uint64_t window_page_bytes;
+    uint32_t window_tokens; /* 0: no window group */
 } quire_kv_price;
 quire_kv_price quire_kv_price_make(const quire_model_desc *desc, const quire_runtime_opts *opts);
 uint64_t quire_kv_price_bytes(const quire_kv_price *price, uint64_t n_tokens);
+/* The same for steps of at most n_rows rows of the sequence. */
+uint64_t quire_kv_price_steps_bytes(const quire_kv_price *price, uint64_t n_tokens,
+                                    uint32_t n_rows);
+/* The least bytes of KV pages that a sequence of n_tokens tokens holds between two steps. */
+uint64_t quire_kv_price_held_bytes(const quire_kv_price *price, uint64_t n_tokens);
+
+/* The form of a model's KV. */
+typedef struct quire_kv_form {
+    const quire_model_desc *desc;
+    const quire_kv_pair *pairs; /* [n_stored] */
+    uint32_t page_tokens;
+    bool is_whole; /* without a window group */
+} quire_kv_form;
+
+/* The form that resolved options give; pairs is opts->kv_pairs, which must not be NULL. */
+quire_kv_form quire_kv_form_of(const quire_model_desc *desc, const quire_runtime_opts *opts);
+
+/* The groups of a runtime with these options; kv_pairs may be NULL. */
+quire_kv_groups quire_kv_groups_of(const quire_model_desc *desc, const quire_runtime_opts *opts);
+
+/* Bytes of the K and V of n_tokens tokens of a sequence, outside of hot pages, as if tokens took no
+ * pages: of stored layers in the window group, of the tokens in their own readers' windows. */
+uint64_t quire_kv_tokens_bytes(const quire_kv_form *form, uint64_t n_tokens);
 
 typedef struct quire_kv_page_bytes {
-    size_t main;
-    size_t hot; /* 0: no side is sealed */
+    size_t main; /* 64 where all stored layers are in the window group */
+    size_t hot;  /* 0: no side is sealed */
+    size_t window;
 } quire_kv_page_bytes;
 
 /* The page layout of a model: fills the sources and stores of `layer` for one model layer, each
- * with the format and the rotation of its own stored layer, and returns the bytes of a page in
- * either group. pairs: [n_stored]. A part of a page (quire/cache.h) is a stored layer: [K: kv
+ * with the group, the format and the rotation of its own stored layer, and returns the bytes of a
+ * page in each group. A part of a page (quire/cache.h) is a stored layer of the group: [K: kv
  * head][tile], [V: kv head][tile]; hot pages leave out the sides that are not sealed. */
-quire_kv_page_bytes quire_kv_layout(const quire_model_desc *desc, const quire_kv_pair *pairs,
-                                    uint32_t page_tokens, uint32_t model_layer,
+quire_kv_page_bytes quire_kv_layout(const quire_kv_form *form, uint32_t model_layer,
                                     quire_attn_layer *layer);
 
-/* The parts of a page of main or of hot pages. part_bytes: [n_stored], or NULL. Returns their sum.
- */
-size_t quire_kv_parts(const quire_model_desc *desc, const quire_kv_pair *pairs,
-                      uint32_t page_tokens, bool is_hot, size_t *part_bytes);
+/* The parts of a page of a group. part_bytes: [n_stored], or NULL; n_parts may be NULL. Returns
+ * their sum. */
+size_t quire_kv_parts(const quire_kv_form *form, quire_group_id group, size_t *part_bytes,
+                      uint32_t *n_parts);
 
 #endif /* QUIRE_MODEL_RUNTIME_H */

@@ -108,25 +108,27 @@ static void span_fill(const quire_runtime *rt, const fill_lane *f, uint32_t g,
 /* Fill a lane of all heads from token `begin` to the end of the tables. Pages are never used in
  * part by the runtime's sequences, so token i lies in slot i % page_tokens of entry i /
  * page_tokens. */
-static void lane_fill(const quire_runtime *rt, const quire_seq_table tables[2], uint32_t begin,
+static void lane_fill(const quire_runtime *rt, const quire_seq_table *tables, uint32_t begin,
                       const fill_lane *f)
 {
+    const quire_seq_table *table = &tables[f->store->group];
+    const quire_seq_table *hot = &tables[f->store->hot_group];
     const uint32_t page_tokens = rt->opts.page_tokens;
 
-    for (uint32_t t = begin, end; t < tables[0].n_tokens; t = end) {
+    for (uint32_t t = begin, end; t < table->n_tokens; t = end) {
         const uint32_t entry = t / page_tokens;
         const uint32_t leaf = entry / QUIRE_LEAF_ENTRIES;
         fill_span span = {
-            .page = tables[0].leaves[leaf][entry % QUIRE_LEAF_ENTRIES].page,
+            .page = table->leaves[leaf][entry % QUIRE_LEAF_ENTRIES].page,
             .tile = t % page_tokens / QUIRE_TILE_TOKENS,
             .first_slot = t % QUIRE_TILE_TOKENS,
         };
 
         end = (t / QUIRE_TILE_TOKENS + 1) * QUIRE_TILE_TOKENS;
-        end = end < tables[0].n_tokens ? end : tables[0].n_tokens;
+        end = end < table->n_tokens ? end : table->n_tokens;
         span.end_slot = span.first_slot + (end - t);
-        if (rt->has_hot) {
-            span.hot_page = tables[1].leaves[leaf][entry % QUIRE_LEAF_ENTRIES].page;
+        if (quire_format_is_sealed(f->store->format)) {
+            span.hot_page = hot->leaves[leaf][entry % QUIRE_LEAF_ENTRIES].page;
         }
         for (uint32_t g = 0; g < rt->model->desc.n_kv_head; g++) {
             span_fill(rt, f, g, &span);
@@ -138,11 +140,10 @@ static void lane_fill(const quire_runtime *rt, const quire_seq_table tables[2], 
 static int tokens_fill(const quire_runtime *rt, quire_seq_id seq, uint32_t begin,
                        const fill_lane *lanes)
 {
-    quire_seq_table tables[2] = { { 0 } };
+    quire_seq_table tables[QUIRE_GROUPS_MAX] = { { 0 } };
 
-    QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_KV_GROUP_MAIN, &tables[0]));
-    if (rt->has_hot) {
-        QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_KV_GROUP_HOT, &tables[1]));
+    for (quire_group_id g = 0; g < rt->groups.n; g++) {
+        QUIRE_TRY(quire_seq_table_get(rt->cache, seq, g, &tables[g]));
     }
     for (uint32_t i = 0; i < 2 * rt->model->desc.n_stored; i++) {
         lane_fill(rt, tables, begin, &lanes[i]);
@@ -150,8 +151,8 @@ static int tokens_fill(const quire_runtime *rt, quire_seq_id seq, uint32_t begin
     return QUIRE_OK;
 }
 
-/* Fill in pieces, so that hot pages do not pile up. The hot pages of older tokens are released only
- * at the end, because a failure cuts back to them. */
+/* Fill in pieces, so that pages that a step would release do not pile up. Those of older tokens are
+ * released only at the end, because a failure cuts back to them. */
 static int fill_pieces(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens,
                        const fill_lane *lanes)
 {
@@ -163,7 +164,7 @@ static int fill_pieces(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens,
 
     for (uint32_t done = 0; rc == QUIRE_OK && done < n_tokens; done += n_piece) {
         n_piece = n_tokens - done < rt->opts.n_batch ? n_tokens - done : rt->opts.n_batch;
-        n_piece = rt->has_hot ? n_piece : n_tokens;
+        n_piece = rt->groups.n > 1 ? n_piece : n_tokens;
         rc = quire_runtime_reserve(rt, seq, n_piece);
         if (rc == QUIRE_OK) {
             rc = quire_seq_append(rt->cache, seq, n_piece);
@@ -173,10 +174,12 @@ static int fill_pieces(quire_runtime *rt, quire_seq_id seq, uint32_t n_tokens,
         }
         if (rc == QUIRE_OK) {
             quire_runtime_release_hot(rt, seq, new_pages_token);
+            quire_runtime_release_window(rt, seq, new_pages_token);
         }
     }
     if (rc == QUIRE_OK) {
         quire_runtime_release_hot(rt, seq, 0);
+        quire_runtime_release_window(rt, seq, 0);
     } else {
         int undone = quire_seq_truncate(rt->cache, seq, begin);
 

@@ -12,7 +12,8 @@ struct quire_runtime {
     const quire_model *model;
     quire_runtime_opts opts; /* with the defaults filled in */
     quire_kv_pair *pairs;    /* [n_stored]; opts.kv_pairs is this */
-    bool has_hot;
+    quire_kv_form form;
+    quire_kv_groups groups;
     quire_cache *cache;
     uint64_t created_ns; /* the history counts from here */
     quire_attn_workspace *workspace;
@@ -40,5 +41,8 @@ int quire_runtime_reserve(quire_runtime *runtime, quire_seq_id seq, uint32_t n_t
 
 /* Release the sequence's hot pages from token `from` on that no later token can read. */
 void quire_runtime_release_hot(quire_runtime *runtime, quire_seq_id seq, uint32_t from_token);
+
+/* The same for pages of the window group. */
+void quire_runtime_release_window(quire_runtime *runtime, quire_seq_id seq, uint32_t from_token);
 
 #endif /* QUIRE_MODEL_RUNTIME_INTERNAL_H */

@@ -86,18 +86,41 @@ void quire_runtime_release_hot(quire_runtime *rt, quire_seq_id seq, uint32_t fro
     const uint32_t end_token = tile > recent_tiles ? (tile - recent_tiles) * QUIRE_TILE_TOKENS : 0;
     const uint32_t begin_token = from_token > rt->opts.kv_sinks ? from_token : rt->opts.kv_sinks;
 
-    if (rt->has_hot && begin_token < end_token) {
-        int rc =
-            quire_seq_release(rt->cache, seq, QUIRE_KV_GROUP_HOT, begin_token, end_token, NULL);
+    if (rt->groups.hot != 0 && begin_token < end_token) {
+        int rc = quire_seq_release(rt->cache, seq, rt->groups.hot, begin_token, end_token, NULL);
 
         QUIRE_ASSERT(rc == QUIRE_OK);
         (void)rc;
     }
 }
 
-/* Take room for every slice, then append to every slice. */
+void quire_runtime_release_window(quire_runtime *rt, quire_seq_id seq, uint32_t from_token)
+{
+    const uint32_t n_tokens = quire_seq_tokens(rt->cache, seq);
+    const uint32_t w = rt->groups.window_tokens;
+
+    /* The next token, at n_tokens, sees the w - 1 tokens before it. */
+    if (rt->groups.window != 0 && n_tokens >= w && from_token < n_tokens - w + 1) {
+        int rc = quire_seq_release(rt->cache, seq, rt->groups.window, from_token, n_tokens - w + 1,
+                                   NULL);
+
+        QUIRE_ASSERT(rc == QUIRE_OK);
+        (void)rc;
+    }
+}
+
+void quire_runtime_release(quire_runtime *rt, quire_seq_id seq)
+{
+    quire_runtime_release_window(rt, seq, 0);
+}
+
+/* Take room for every slice, then append to every slice. What lies behind the windows goes first:
+ * it may be the room. */
 static int step_append(quire_runtime *rt, const quire_slice *slices, uint32_t n_slices)
 {
+    for (uint32_t i = 0; i < n_slices; i++) {
+        quire_runtime_release(rt, slices[i].seq);
+    }
     for (uint32_t i = 0; i < n_slices; i++) {
         int rc;
 
@@ -130,7 +153,7 @@ static int step_begin_attention(quire_runtime *rt, const quire_slice *slices, ui
         *seq = (quire_attn_seq){ .n_tokens = quire_seq_tokens(rt->cache, slices[i].seq),
                                  .first_row = first_row,
                                  .n_rows = slices[i].n_tokens };
-        for (quire_group_id g = 0; g < (rt->has_hot ? 2 : 1); g++) {
+        for (quire_group_id g = 0; g < rt->groups.n; g++) {
             quire_seq_table table;
 
             QUIRE_TRY(quire_seq_table_get(rt->cache, slices[i].seq, g, &table));

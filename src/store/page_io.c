@@ -8,7 +8,7 @@
 int quire_page_parts_get(const quire_cache *cache, uint32_t page_tokens, quire_page_parts *out)
 {
     *out = (quire_page_parts){ .page_tokens = page_tokens };
-    while (out->n_groups < QUIRE_GROUPS_MAX) {
+    while (out->n_groups < quire_cache_groups(cache)) {
         const size_t bytes = quire_cache_payload_bytes(cache, (quire_group_id)out->n_groups);
 
         if (bytes == 0) {

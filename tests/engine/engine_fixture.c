@@ -92,6 +92,19 @@ engine_bench bench_scheme(const char *scheme, const quire_engine_opts *engine,
     return bench_generated(&gen, engine, runtime);
 }
 
+engine_bench bench_windows(const int32_t windows[4], const quire_engine_opts *engine,
+                           const quire_runtime_opts *runtime)
+{
+    gguf_gen_opts gen = options_of(GGML_TYPE_Q8_0, 32, 4, runtime->n_ctx);
+    quire_error err = QUIRE_ERROR_INIT;
+
+    if (gguf_gen_scheme_apply(&gen, "gqa", &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+    memcpy(gen.windows, windows, 4 * sizeof *windows);
+    return bench_generated(&gen, engine, runtime);
+}
+
 engine_bench bench_tiny(const quire_engine_opts *engine, const quire_runtime_opts *runtime)
 {
     const gguf_gen_opts gen = options_of(GGML_TYPE_F32, 16, 2, runtime->n_ctx);

@@ -30,6 +30,9 @@ engine_bench bench_deep(uint32_t n_layer, const quire_engine_opts *engine,
  * gguf_gen_scheme.h. */
 engine_bench bench_scheme(const char *scheme, const quire_engine_opts *engine,
                           const quire_runtime_opts *runtime);
+/* The same whose layers store their own K and V and have windows; 0 = none. */
+engine_bench bench_windows(const int32_t windows[4], const quire_engine_opts *engine,
+                           const quire_runtime_opts *runtime);
 /* Ends the engine, checks the cache, and that no page is live any more. */
 void bench_close(engine_bench *b);
 

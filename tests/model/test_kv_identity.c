@@ -139,6 +139,7 @@ CHANGE(other_rounding, f->stored[1].pairs_qk = false)
 CHANGE(other_page, f->facts.page_tokens = 128)
 CHANGE(other_recent, f->facts.kv_recent = 64)
 CHANGE(other_sinks, f->facts.kv_sinks = 0)
+CHANGE(other_groups, f->facts.has_window_group = true)
 CHANGE(other_isa, f->facts.attn_isa = "avx2")
 CHANGE(other_ggml, f->facts.ggml = "0.0 AVX=0")
 CHANGE(other_identity_version, f->facts.versions[0]++)
@@ -183,6 +184,7 @@ static const change changes[] = {
     other_page,
     other_recent,
     other_sinks,
+    other_groups,
     other_isa,
     other_ggml,
     other_identity_version,

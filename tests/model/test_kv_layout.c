@@ -31,6 +31,8 @@ static const quire_kv_pair pairs[N_STORED] = { { QUIRE_FORMAT_F32, QUIRE_FORMAT_
                                                { QUIRE_FORMAT_Q8, QUIRE_FORMAT_F16 },
                                                { QUIRE_FORMAT_BF16, QUIRE_FORMAT_Q4 } };
 
+static const quire_kv_form form = { .desc = &desc, .pairs = pairs, .page_tokens = 64 };
+
 static int set_up(void **state)
 {
     (void)state;
@@ -63,13 +65,13 @@ static void test_sources(void **state)
 
     (void)state;
     for (uint32_t l = 0; l < N_STORED; l++) {
-        (void)quire_kv_layout(&desc, pairs, 64, l, &own[l]);
+        (void)quire_kv_layout(&form, l, &own[l]);
         expect_source(&own[l].k[0], QUIRE_SIDE_K, pairs[l].k);
         expect_source(&own[l].v[0], QUIRE_SIDE_V, pairs[l].v);
         assert_memory_equal(&own[l].k_store, &own[l].k[0], sizeof(own[l].k_store));
         assert_memory_equal(&own[l].v_store, &own[l].v[0], sizeof(own[l].v_store));
     }
-    (void)quire_kv_layout(&desc, pairs, 64, 3, &layer);
+    (void)quire_kv_layout(&form, 3, &layer);
     assert_int_equal(layer.n_k, 2);
     assert_int_equal(layer.n_v, 2);
     assert_memory_equal(&layer.k[0], &own[2].k[0], sizeof(layer.k[0]));
@@ -108,7 +110,7 @@ static void cache_init(cache *c)
 {
     quire_attn_workspace_opts opts = QUIRE_ATTN_WORKSPACE_OPTS_INIT;
     quire_attn_layer layer;
-    const quire_kv_page_bytes bytes = quire_kv_layout(&desc, pairs, 64, 0, &layer);
+    const quire_kv_page_bytes bytes = quire_kv_layout(&form, 0, &layer);
     const size_t page_bytes[2] = { bytes.main, bytes.hot };
     quire_rng rng = { 5 };
 
@@ -181,14 +183,14 @@ static void test_attention_reads_each_as_it_is(void **state)
     (void)state;
     cache_init(&c);
     for (uint32_t l = 0; l < N_STORED; l++) {
-        (void)quire_kv_layout(&desc, pairs, 64, l, &layer);
+        (void)quire_kv_layout(&form, l, &layer);
         assert_int_equal(quire_attn_layer_check(c.workspace, &layer), QUIRE_OK);
         layer.k_new = c.k[l];
         layer.v_new = c.v[l];
         layer.k_new_stride = layer.v_new_stride = HEAD_DIM;
         quire_attn_append(c.workspace, &layer, 0, 1);
     }
-    (void)quire_kv_layout(&desc, pairs, 64, 3, &layer);
+    (void)quire_kv_layout(&form, 3, &layer);
     assert_int_equal(quire_attn_layer_check(c.workspace, &layer), QUIRE_OK);
     layer.q[0] = c.q[0];
     layer.q[1] = c.q[1];

@@ -43,14 +43,14 @@ static const uint32_t standard_ctx[] = { 2048, 8192, 32768, 131072 };
 /* One format's costs. */
 typedef struct cost {
     quire_format format;
-    uint64_t page_tokens; /* contexts are counted in whole pages */
-    uint64_t token_bytes;
+    quire_kv_price price;    /* contexts are counted in whole pages, hot ones left out */
+    uint64_t token_bytes;    /* beyond the windows */
     uint64_t longest_tokens; /* 0 when not even the weights fit */
 } cost;
 
 static uint64_t context_bytes(const cost *c, uint64_t n_tokens)
 {
-    return (n_tokens + c->page_tokens - 1) / c->page_tokens * c->page_tokens * c->token_bytes;
+    return quire_kv_price_bytes(&c->price, n_tokens);
 }
 
 /* The runtime's options of other commands, without the formats. */
@@ -65,15 +65,18 @@ static cost cost_of(const info_args *args, const quire_model_desc *desc, quire_f
                     uint64_t memory_bytes)
 {
     quire_runtime_opts opts = runtime_opts(args);
+    quire_runtime_opts resolved;
+    cost c = { .format = format };
 
     opts.k_format = opts.v_format = format;
-    return (cost){
-        .format = format,
-        .page_tokens = opts.page_tokens,
-        .token_bytes = quire_kv_uniform_bytes_per_token(desc, (quire_kv_pair){ format, format }),
-        /* A sequence, and so -c, ends at QUIRE_TOKENS_MAX even if more would fit. */
-        .longest_tokens = quire_memory_tokens_max(desc, &opts, memory_bytes, QUIRE_TOKENS_MAX),
-    };
+    resolved = opts;
+    quire_runtime_opts_resolve(desc, &resolved);
+    c.price = quire_kv_price_make(desc, &resolved);
+    c.price.hot_page_bytes = 0;
+    c.token_bytes = c.price.main_page_bytes / c.price.page_tokens;
+    /* A sequence, and so -c, ends at QUIRE_TOKENS_MAX even if more would fit. */
+    c.longest_tokens = quire_memory_tokens_max(desc, &opts, memory_bytes, QUIRE_TOKENS_MAX);
+    return c;
 }
 
 /* The need of -c and --kv. */
@@ -252,6 +255,10 @@ static void print_costs(const info_args *args, const quire_model_desc *d, uint64
         } else {
             printf("   %s\n", memory_bytes < d->weight_bytes ? "weights do not fit" : "none fits");
         }
+    }
+    if (cost_of(args, d, QUIRE_FORMAT_F16, memory_bytes).price.window_tokens != 0) {
+        printf("  A token costs this much beyond the windows: layers with a window keep the window "
+               "and a\n  step of a sequence, which the sums include.\n");
     }
     printf("  * trained context. The longest context leaves room for weights and buffers, is in\n"
            "  whole pages of %u tokens and at most %u tokens.\n",

@@ -31,6 +31,7 @@ struct quire_kv_disk {
     quire_tenant_salt salt;
     quire_page_key root;
     bool is_sealed; /* open pages are not kept */
+    quire_kv_groups groups;
     quire_transfer *unused;
     uint32_t n_away;
     quire_store_wait *wait;
@@ -93,7 +94,8 @@ static int parts_open(quire_kv_disk *d)
 
     QUIRE_TRY(
         quire_page_parts_get(quire_runtime_cache(d->session->runtime), o->page_tokens, &d->parts));
-    d->is_sealed = d->parts.n_groups > 1;
+    d->groups = quire_kv_groups_of(d->session->desc, o);
+    d->is_sealed = d->groups.hot != 0;
     d->wait = quire_store_wait_new();
     QUIRE_FAIL_IF(d->wait == NULL, QUIRE_NOMEM);
     for (uint32_t i = 0; i < TRANSFERS; i++) {
@@ -274,6 +276,7 @@ static int page_append(quire_kv_disk *d, quire_seq_id seq, const quire_page_reco
     do {
         rc = quire_page_read(quire_runtime_cache(d->session->runtime), &d->parts, seq, record, n);
     } while (rc == QUIRE_NOPAGES && quire_opened_relieve(d->session, seq));
+    quire_runtime_release(d->session->runtime, seq);
     return rc;
 }
 
@@ -332,6 +335,17 @@ static text_walk walk_to(const quire_kv_disk *d, const int32_t *tokens, uint32_t
     return w;
 }
 
+/* Cut the sequence back to where its last window is whole: records of pages far before the end of a
+ * text have none. Returns the tokens that are left. */
+static uint32_t windows_cut(const quire_kv_disk *d, quire_seq_id seq)
+{
+    quire_cache *cache = quire_runtime_cache(d->session->runtime);
+    const uint32_t n_have = quire_seq_tokens(cache, seq);
+    const uint32_t n = quire_seq_truncatable(cache, seq, n_have);
+
+    return n == n_have || quire_seq_truncate(cache, seq, n) == QUIRE_OK ? n : n_have;
+}
+
 uint32_t quire_kv_disk_read(quire_kv_disk *d, quire_seq_id seq, const int32_t *tokens,
                             uint32_t n_tokens)
 {
@@ -349,7 +363,7 @@ uint32_t quire_kv_disk_read(quire_kv_disk *d, quire_seq_id seq, const int32_t *t
         w = walk_to(d, tokens, n_tokens, n_have / d->parts.page_tokens);
         read_open(d, seq, &w);
     }
-    return quire_seq_tokens(cache, seq);
+    return windows_cut(d, seq);
 }
 
 /* ---- writing ---- */
@@ -366,10 +380,11 @@ static int put(quire_kv_disk *d, quire_seq_id seq, const text_walk *w, quire_tra
         QUIRE_TRY(quire_seq_table_get(cache, seq, (quire_group_id)g, &table));
         pages[g] = table.leaves[w->page / QUIRE_LEAF_ENTRIES][w->page % QUIRE_LEAF_ENTRIES].page;
     }
-    t->is_replacing = text.n_tokens < d->parts.page_tokens;
-    if (t->is_replacing) {
+    if (text.n_tokens < d->parts.page_tokens) {
         quire_page_record_slot(&text.parent, text.tokens[0], &text.key);
     }
+    t->is_replacing = text.n_tokens < d->parts.page_tokens || /* an older record may lack it */
+                      (d->groups.window != 0 && pages[d->groups.window] != QUIRE_PAGE_NULL);
     QUIRE_TRY(quire_page_write(cache, &d->parts, &text, pages, t));
     d->store->ops->put(d->store, &t, 1);
     return QUIRE_OK;

@@ -501,6 +501,7 @@ json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens)
 {
     const quire_model_desc *desc = session->desc;
     const quire_kv_pair *pairs = session->kv_pairs;
+    const quire_kv_form form = quire_kv_form_of(desc, quire_runtime_opts_get(session->runtime));
     quire_cache_stats stats;
     json_t *kv;
     char layers[QUIRE_KV_LAYERS_TEXT_MAX];
@@ -512,7 +513,7 @@ json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens)
                    quire_kv_layers_text(desc, pairs, layers, sizeof(layers)), "bits_per_value",
                    quire_kv_bits(desc, pairs), "recent_tokens", (int)session->kv.recent,
                    "sink_tokens", (int)session->kv.sinks, "tokens", (json_int_t)n_tokens,
-                   "computed_bytes", (json_int_t)(n_tokens * quire_kv_bytes_per_token(desc, pairs)),
+                   "computed_bytes", (json_int_t)quire_kv_tokens_bytes(&form, n_tokens),
                    "live_bytes", (json_int_t)stats.live_bytes, "charged_bytes",
                    (json_int_t)stats.charged_bytes, "extent_bytes", (json_int_t)stats.extent_bytes,
                    "budget_bytes", (json_int_t)stats.budget_bytes, "pages",

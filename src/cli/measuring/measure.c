@@ -163,22 +163,31 @@ static void summarize(quire_measurement *out)
     out->stddev = out->n_repeats > 1 ? sqrt(sum_squares / (out->n_repeats - 1)) : 0;
 }
 
+/* Bytes of all sequences' KV at n_tokens tokens each, the shared ones once. */
+static uint64_t tokens_bytes(const bench *b, uint64_t n_tokens)
+{
+    const quire_runtime_opts *runtime = quire_runtime_opts_get(b->session->runtime);
+    const quire_kv_form form = quire_kv_form_of(b->session->desc, runtime);
+    const uint64_t shared_bytes = quire_kv_tokens_bytes(&form, b->opts->shared_depth);
+
+    return shared_bytes + b->opts->n_seqs * (quire_kv_tokens_bytes(&form, n_tokens) - shared_bytes);
+}
+
 static void take_memory(bench *b, quire_measurement *out)
 {
     const quire_measure_opts *o = b->opts;
-    uint64_t token_bytes = quire_kv_bytes_per_token(b->session->desc, b->session->kv_pairs);
-    uint64_t own_tokens = quire_seq_tokens(b->cache, b->seqs[0]) - o->shared_depth;
+    const uint64_t mid = o->shared_depth + o->depth; /* of the steps: and (n_tokens + 1) / 2 */
     quire_cache_stats stats;
 
     quire_cache_stats_get(b->cache, &stats);
     out->kv_bytes = o->caching == QUIRE_CACHING_NONE ? 0 : stats.live_bytes;
-    out->kv_computed_bytes = token_bytes * (o->shared_depth + o->n_seqs * own_tokens);
+    out->kv_computed_bytes = tokens_bytes(b, quire_seq_tokens(b->cache, b->seqs[0]));
     out->kv_peak_bytes = stats.live_bytes;
     out->kv_extent_bytes = stats.extent_bytes;
     out->resident_peak_bytes = quire_memory_resident_peak();
     if (o->test == QUIRE_BENCH_DECODE && o->caching != QUIRE_CACHING_NONE) {
-        out->step_read_bytes = (double)token_bytes *
-                               (o->shared_depth + o->n_seqs * (o->depth + 0.5 * (o->n_tokens + 1)));
+        out->step_read_bytes = 0.5 * ((double)tokens_bytes(b, mid + (o->n_tokens + 1) / 2) +
+                                      (double)tokens_bytes(b, mid + (o->n_tokens + 2) / 2));
     }
 }
 

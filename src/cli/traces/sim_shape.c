@@ -10,6 +10,7 @@
 #include "base/parse.h"
 #include "base/text_buffer.h"
 #include "model/model.h"
+#include "model/runtime.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -59,10 +60,17 @@ static bool numbers_parse(const char *text, shape *out)
 static int file_bytes(const char *path, quire_kv_pair pair, uint64_t *token_bytes, quire_error *err)
 {
     const quire_model_opts opts = { .describe_only = true };
+    quire_runtime_opts runtime = QUIRE_RUNTIME_OPTS_INIT;
     quire_model *model = NULL;
+    quire_kv_price price;
+
+    runtime.k_format = pair.k;
+    runtime.v_format = pair.v;
 
     QUIRE_TRY(quire_model_open(&model, path, &opts, err));
-    *token_bytes = quire_kv_uniform_bytes_per_token(quire_model_desc_get(model), pair);
+    quire_runtime_opts_resolve(quire_model_desc_get(model), &runtime);
+    price = quire_kv_price_make(quire_model_desc_get(model), &runtime);
+    *token_bytes = price.main_page_bytes / price.page_tokens; /* layers with windows left out */
     quire_model_close(model);
     return QUIRE_OK;
 }

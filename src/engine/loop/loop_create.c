@@ -187,10 +187,11 @@ static void classes_init(quire_loop *loop)
 static void figures_init(quire_loop *loop)
 {
     const quire_runtime_opts *o = loop->runtime_opts;
+    const quire_kv_form form = quire_kv_form_of(loop->desc, o);
     quire_attn_layer layer;
+    const quire_kv_page_bytes page = quire_kv_layout(&form, 0, &layer);
 
-    loop->room.page_bytes =
-        quire_kv_layout(loop->desc, o->kv_pairs, o->page_tokens, 0, &layer).main;
+    loop->room.page_bytes = page.main + page.window;
     loop->room.price = quire_kv_price_make(loop->desc, o);
     loop->room.is_page_exact = quire_kv_is_sealed(loop->desc, o->kv_pairs);
     loop->created_us = quire_loop_now_us(loop);

@@ -59,6 +59,7 @@ void quire_loop_running_remove(quire_loop *loop, quire_request *r)
 void quire_loop_park(quire_loop *loop, quire_request *r)
 {
     QUIRE_ASSERT(loop->set.n_parked < loop->opts.n_parked_max);
+    quire_runtime_release(loop->runtime, r->kv.seq);
     quire_loop_running_remove(loop, r);
     quire_loop_enqueue(loop, r);
     r->is_parked = true;

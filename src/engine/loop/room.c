@@ -34,11 +34,26 @@ static uint32_t tokens_target(const quire_loop *loop, const quire_request *r)
     return quire_min_u32(r->n_tokens + n_ahead, n_end);
 }
 
-/* Includes one page, for the copy of a partly filled page. */
+/* Rows of the request in one step, from n_have tokens on, at most. */
+static uint32_t rows_max(const quire_loop *loop, const quire_request *r, uint32_t n_have)
+{
+    const uint32_t n_left = r->n_tokens > n_have ? r->n_tokens - n_have : 1;
+
+    return quire_min_u32(n_left, loop->runtime_opts->n_batch);
+}
+
+/* Includes one page, for the copy of a partly filled page. Behind a window a request gives up pages
+ * as it goes on, so it needs more than it has only for the rows of a step. */
 uint64_t quire_loop_bytes_ahead(const quire_loop *loop, const quire_request *r, uint32_t n_have)
 {
-    const uint64_t need = quire_loop_need_bytes(loop, tokens_target(loop, r));
-    const uint64_t have = quire_loop_need_bytes(loop, n_have);
+    const quire_kv_price *price = &loop->room.price;
+    const bool has_window = price->window_tokens != 0;
+    const uint32_t target = tokens_target(loop, r);
+    const uint64_t need = has_window
+                              ? quire_kv_price_steps_bytes(price, target, rows_max(loop, r, n_have))
+                              : quire_loop_need_bytes(loop, target);
+    const uint64_t have =
+        has_window ? quire_kv_price_held_bytes(price, n_have) : quire_loop_need_bytes(loop, n_have);
 
     if (r->pin != 0) {
         return loop->room.page_bytes; /* the pin has set the rest aside */

@@ -72,7 +72,7 @@ static int record_fill(quire_loop *loop, const quire_prefix_copy *c, quire_trans
     /* For quire_copy_done(): the node's own key, which may differ from the record's. */
     t->text.key = *c->key;
     t->text.first_token = c->node;
-    t->is_replacing = !c->is_full;
+    t->is_replacing = !c->is_full || c->has_windows; /* an older record may lack the windows */
     return QUIRE_OK;
 }
 

@@ -320,6 +320,7 @@ static int page_use(quire_loop *loop, quire_fetch *f, const quire_transfer *t)
     if (page < f->n_pages) { /* NOTFOUND: the text was invalidated meanwhile */
         QUIRE_TRY(quire_prefix_copy_mark_ref(loop->tree, f->ref, QUIRE_COPY_KEPT));
     }
+    quire_runtime_release(loop->runtime, f->seq);
     loop->figures.now.tier.fetched_tokens_total += n;
     loop->figures.now.tier.fetched_bytes_total += t->found.record_bytes;
     return QUIRE_OK;

@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 
-#define EMPTY_PAGE_BYTES 64u /* of a main page without a stored layer: attention asks for memory   \
-                              */
+/* Of a main page without a stored layer: attention asks for memory. */
+#define EMPTY_PAGE_BYTES 64u
 
 /* Bytes of one kv head's K or V in a page. A hot page has no bytes for a side that is not
  * sealed. */

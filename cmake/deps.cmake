@@ -4,8 +4,9 @@ set(QUIRE_CMOCKA AUTO CACHE STRING "Unit tests: cmocka")
 set(QUIRE_URING AUTO CACHE STRING "Reading pages below memory by io_uring: liburing")
 set(QUIRE_VALKEY AUTO CACHE STRING "The shared store: libsodium, and libvalkey or hiredis; OpenSSL for TLS")
 set(QUIRE_KV_EVENTS AUTO CACHE STRING "Events of the cache for routers (quire serve --kv-events): libzmq, msgpack")
+set(QUIRE_PULL AUTO CACHE STRING "Fetching models by name (quire pull): libcurl, OpenSSL")
 set(QUIRE_TRAIN AUTO CACHE STRING "Training: OpenBLAS, opened at run time")
-set_property(CACHE QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_TRAIN
+set_property(CACHE QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_PULL QUIRE_TRAIN
              PROPERTY STRINGS AUTO ON OFF)
 
 # Tested versions of ggml; the soname says nothing before 1.0, so both ends are bounded.
@@ -92,6 +93,20 @@ if(NOT QUIRE_KV_EVENTS STREQUAL "OFF")
     endif()
 endif()
 
+# 7.85: protocols by name.
+set(QUIRE_HAS_PULL OFF)
+if(NOT QUIRE_PULL STREQUAL "OFF")
+    quire_pkg(CURL IMPORTED_TARGET libcurl>=7.85)
+    quire_pkg(OPENSSL IMPORTED_TARGET openssl>=1.1.1)
+    if(CURL_FOUND AND OPENSSL_FOUND)
+        set(QUIRE_HAS_PULL ON)
+    elseif(NOT CURL_FOUND)
+        quire_dep_missing(QUIRE_PULL "libcurl 7.85 or later was not found (package libcurl4-openssl-dev)")
+    else()
+        quire_dep_missing(QUIRE_PULL "OpenSSL was not found (package libssl-dev)")
+    endif()
+endif()
+
 # Its header only: the library is opened when training begins (src/train/blas.h).
 set(QUIRE_HAS_TRAIN OFF)
 if(NOT QUIRE_TRAIN STREQUAL "OFF")
@@ -137,6 +152,7 @@ function(quire_deps_summary)
     message(STATUS "  io_uring       ${QUIRE_HAS_URING}")
     message(STATUS "  shared store   ${QUIRE_HAS_VALKEY} (TLS ${QUIRE_HAS_OPENSSL})")
     message(STATUS "  KV events      ${QUIRE_HAS_KV_EVENTS}")
+    message(STATUS "  quire pull     ${QUIRE_HAS_PULL}")
     message(STATUS "  training       ${QUIRE_HAS_TRAIN}")
     message(STATUS "  unit tests     ${QUIRE_HAS_CMOCKA}")
 endfunction()

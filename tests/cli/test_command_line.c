@@ -12,6 +12,7 @@
 
 #include "program.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +36,8 @@ static const model_command model_commands[] = {
 };
 
 /* The command's words with the model named in one way or the other. */
-static program_args words_of(const model_command *command, bool is_named, bool is_json)
+static program_args words_with(const model_command *command, const char *model, bool is_named,
+                               bool is_json)
 {
     program_args args = { { command->name } };
     size_t n = 1;
@@ -43,7 +45,7 @@ static program_args words_of(const model_command *command, bool is_named, bool i
     if (is_named) {
         args.words[n++] = "-m";
     }
-    args.words[n++] = program_model();
+    args.words[n++] = model;
     for (size_t i = 0; command->words[i] != NULL; i++) {
         const bool is_text = strcmp(command->words[i], "TEXT") == 0;
 
@@ -59,6 +61,11 @@ static program_args words_of(const model_command *command, bool is_named, bool i
     return args;
 }
 
+static program_args words_of(const model_command *command, bool is_named, bool is_json)
+{
+    return words_with(command, program_model(), is_named, is_json);
+}
+
 static void the_model_is_named_with_and_without_m(void **state)
 {
     (void)state;
@@ -69,6 +76,32 @@ static void the_model_is_named_with_and_without_m(void **state)
         program_free(&named);
         program_free(&alone);
     }
+}
+
+/* A model that lies in the folder of models under the name hf:some/tiny. */
+static void a_name_stands_for_a_path_everywhere(void **state)
+{
+    char command[600];
+
+    (void)state;
+    (void)snprintf(command, sizeof(command),
+                   "mkdir -p '%s/some/tiny' && cp '%s' '%s/some/tiny/m.gguf'",
+                   program_path("models"), program_model(), program_path("models"));
+    assert_int_equal(system(command), 0);
+    setenv("QUIRE_MODELS", program_path("models"), 1);
+    for (size_t i = 0; i < COUNT(model_commands); i++) {
+        program_result result =
+            program_expect(0, words_with(&model_commands[i], "hf:some/tiny", i % 2 == 0, false));
+        program_result absent =
+            program_expect(1, words_with(&model_commands[i], "hf:some/other", true, false));
+
+        assert_says(absent.err, "'quire pull hf:some/other' fetches it");
+        program_free(&absent);
+        program_free(&result);
+    }
+    unsetenv("QUIRE_MODELS");
+    (void)snprintf(command, sizeof(command), "rm -rf '%s'", program_path("models"));
+    assert_int_equal(system(command), 0);
 }
 
 static void the_model_is_named_once(void **state)
@@ -208,7 +241,7 @@ static void options_of_llama_cpp_get_help(void **state)
         { "run", "-sm", "everything on the CPU" },
         { "run", "-ts", "everything on the CPU" },
         { "run", "-fa", "tile by tile" },
-        { "run", "-hf", "downloads no models" },
+        { "run", "-hf", "'quire pull hf:OWNER/REPO' fetches a model" },
         { "run", "-cnv", "'quire chat'" },
         { "run", "--jinja", "chat templates are those" },
         { "bench", "-ctk", "--kv K:V" },
@@ -274,6 +307,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_model_is_named_with_and_without_m),
+        cmocka_unit_test(a_name_stands_for_a_path_everywhere),
         cmocka_unit_test(the_model_is_named_once),
         cmocka_unit_test(kv_of_the_environment_counts_everywhere),
         cmocka_unit_test(the_environment_gives_the_model),

@@ -290,8 +290,9 @@ static void long_words(void **state)
 static int parse_run(words given, void *args, quire_error *err)
 {
     const quire_command *command = quire_command_find("run");
+    char prompt[] = "--prompt=a"; /* which quire run needs */
     char kept[8][64];
-    char *argv[8];
+    char *argv[9];
     int argc = 0;
 
     while (argc < 8 && given.w[argc] != NULL) {
@@ -299,6 +300,7 @@ static int parse_run(words given, void *args, quire_error *err)
         argv[argc] = kept[argc];
         argc++;
     }
+    argv[argc++] = prompt;
     *err = (quire_error)QUIRE_ERROR_INIT;
     quire_options_init(command, args);
     return quire_options_parse(command, argc, argv, args, err);

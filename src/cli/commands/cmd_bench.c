@@ -318,8 +318,9 @@ static void print_text(const table *t)
     }
 }
 
-static int check_usage(const bench_args *args)
+static int check(const void *opaque, quire_error *err)
 {
+    const bench_args *args = opaque;
     const char *wrong = NULL;
 
     if (!has_prefill(args) && args->n_gen == 0) {
@@ -333,10 +334,7 @@ static int check_usage(const bench_args *args)
     } else if (args->n_seqs > args->common.n_batch) {
         wrong = "--sequences is larger than a step (-b)";
     }
-    if (wrong != NULL) {
-        quire_say("%s", wrong);
-    }
-    return wrong == NULL ? QUIRE_EXIT_OK : QUIRE_EXIT_USAGE;
+    return wrong == NULL ? QUIRE_OK : quire_error_set(err, QUIRE_INVAL, "%s", wrong);
 }
 
 /* The options for opening the model: only the smallest format has to fit. */
@@ -395,12 +393,9 @@ static int run(void *opaque)
     table t = { .args = args };
     quire_error err = QUIRE_ERROR_INIT;
     const quire_common_args common = smallest_args(args);
-    int exit_status = check_usage(args);
+    int exit_status = QUIRE_EXIT_OK;
     int rc;
 
-    if (exit_status != QUIRE_EXIT_OK) {
-        return exit_status;
-    }
     rc = quire_opened_open_model(&t.session, &common, &err);
     quire_interrupt_catch();
     if (rc == QUIRE_OK) {
@@ -436,5 +431,6 @@ const quire_command quire_command_bench = {
     .n_options = sizeof(options) / sizeof(options[0]),
     .positional = "--model",
     .args_bytes = sizeof(bench_args),
+    .check = check,
     .run = run,
 };

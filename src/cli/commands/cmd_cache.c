@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/parse.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/model_option.h"
 #include "cli/commands/talk.h"
 #include "cli/settings/settings.h"
 #include "cli/stored/stored_args.h"
@@ -84,10 +85,14 @@ static int parse(int argc, char *const *argv, void *opaque, quire_error *err)
 static int run(void *opaque)
 {
     quire_stored_args *args = opaque;
+    quire_error err = QUIRE_ERROR_INIT;
 
     if (args->wants_help) {
         quire_options_help(args->sub, stdout);
         return QUIRE_EXIT_OK;
+    }
+    if (quire_model_options_resolve(args->sub, args, &err) < 0) {
+        return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
     return args->sub->run(args);
 }

@@ -330,25 +330,33 @@ static void print_text(const perplexity *p, const char *base_name)
 
 /* ---- the command ---- */
 
-static int check_usage(const perplexity_args *args)
+static int check(const void *opaque, quire_error *err)
 {
+    const perplexity_args *args = opaque;
+
     if (args->file == NULL && args->logits_base == NULL) {
-        quire_say("no text given: -f FILE names one");
-    } else if (args->has_against && args->is_kld) {
-        quire_say("--kld is --kld-against f16: use one of them");
-    } else if ((args->has_against || args->is_kld) && args->logits_base != NULL) {
-        quire_say("--kld-against and --logits-base both give a base: use one");
-    } else if (args->save_logits != NULL && args->common.kv_history != NULL &&
-               strcmp(args->save_logits, args->common.kv_history) == 0) {
-        quire_say("--save-logits and --kv-history both write %s: name two files",
-                  args->save_logits);
-    } else if (args->common.n_ctx != 0 && args->common.n_ctx < (int64_t)CTX_MIN) {
-        quire_say("-c %lld is too short: perplexity needs a context of at least %u tokens",
-                  (long long)args->common.n_ctx, CTX_MIN);
-    } else {
-        return QUIRE_EXIT_OK;
+        return quire_error_set(err, QUIRE_INVAL, "no text given: -f FILE names one");
     }
-    return QUIRE_EXIT_USAGE;
+    if (args->has_against && args->is_kld) {
+        return quire_error_set(err, QUIRE_INVAL, "--kld is --kld-against f16: use one of them");
+    }
+    if ((args->has_against || args->is_kld) && args->logits_base != NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--kld-against and --logits-base both give a base: use one");
+    }
+    if (args->save_logits != NULL && args->common.kv_history != NULL &&
+        strcmp(args->save_logits, args->common.kv_history) == 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--save-logits and --kv-history both write %s: name two files",
+                               args->save_logits);
+    }
+    if (args->common.n_ctx != 0 && args->common.n_ctx < (int64_t)CTX_MIN) {
+        return quire_error_set(
+            err, QUIRE_INVAL,
+            "-c %lld is too short: perplexity needs a context of at least %u tokens",
+            (long long)args->common.n_ctx, CTX_MIN);
+    }
+    return quire_common_check(args, err);
 }
 
 static int run(void *opaque)
@@ -360,12 +368,9 @@ static int run(void *opaque)
     quire_error err = QUIRE_ERROR_INIT;
     char against[40] = "KV ";
     const char *base_name = p.has_base_kv ? against : args->logits_base;
-    int exit_status = check_usage(args);
+    int exit_status = QUIRE_EXIT_OK;
     int rc;
 
-    if (exit_status != QUIRE_EXIT_OK) {
-        return exit_status;
-    }
     p.base_kv = args->has_against ? args->against : p.base_kv;
     (void)quire_kv_choice_name(&p.base_kv, against + 3, sizeof(against) - 3);
     rc = quire_opened_open_model(&p.session, &args->common, &err);
@@ -414,6 +419,6 @@ const quire_command quire_command_perplexity = {
     .n_options = sizeof(options) / sizeof(options[0]),
     .positional = "--model",
     .args_bytes = sizeof(perplexity_args),
-    .check = quire_common_check,
+    .check = check,
     .run = run,
 };

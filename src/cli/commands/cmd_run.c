@@ -165,6 +165,18 @@ out:
     return exit_status;
 }
 
+static int check(const void *opaque, quire_error *err)
+{
+    const run_args *args = opaque;
+
+    if ((args->prompt == NULL) == (args->file == NULL)) {
+        return quire_error_set(err, QUIRE_INVAL, "%s",
+                               args->prompt == NULL ? "no prompt given: -p TEXT or -f FILE"
+                                                    : "-p and -f both give a prompt: use one");
+    }
+    return quire_common_check(args, err);
+}
+
 static int run(void *opaque)
 {
     run_args *args = opaque;
@@ -173,11 +185,6 @@ static int run(void *opaque)
     quire_opened session;
     int exit_status;
 
-    if ((args->prompt == NULL) == (args->file == NULL)) {
-        quire_say("%s", args->prompt == NULL ? "no prompt given: -p TEXT or -f FILE"
-                                             : "-p and -f both give a prompt: use one");
-        return QUIRE_EXIT_USAGE;
-    }
     if (args->common.model == NULL) {
         if (quire_place_model(model, &err) < 0) {
             return quire_say_error(&err, QUIRE_EXIT_USAGE);
@@ -203,6 +210,6 @@ const quire_command quire_command_run = {
     .n_options = sizeof(options) / sizeof(options[0]),
     .positional = "--model",
     .args_bytes = sizeof(run_args),
-    .check = quire_common_check,
+    .check = check,
     .run = run,
 };

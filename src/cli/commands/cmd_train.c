@@ -69,7 +69,8 @@ static const quire_opt options[] = {
       AT(scheme), .seen_offset = offsetof(train_args, has_scheme), .section = "model",
       .help = "which layers share K and V: mha, gqa, mqa, cla2, yoco, fusedkv, fusedkv-lite, "
               "fusedkv-lite-learnable" },
-    { .names = { "--from" }, .type = QUIRE_OPT_TEXT, .unit = "FILE", .initial_text = "none",
+    { .names = { "--from" }, .type = QUIRE_OPT_TEXT, .is_model = true, .unit = "FILE",
+      .initial_text = "none",
       AT(from), .help = "GGUF file of a model to start from, which gives the sizes, the tokenizer "
                         "and, without --scheme, the scheme" },
     { .names = { "--distill" }, .type = QUIRE_OPT_REAL, .unit = "SHARE", .min = 0, .max = 1,

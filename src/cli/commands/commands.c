@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/parse.h"
+#include "cli/commands/model_option.h"
 #include "cli/commands/talk.h"
 #include "cli/settings/settings.h"
 #include "model/model.h"
@@ -16,9 +17,11 @@
 #define COMMANDS_MAX 16
 
 const quire_command *const quire_commands[] = {
-    &quire_command_run,   &quire_command_chat,      &quire_command_perplexity, &quire_command_bench,
-    &quire_command_info,  &quire_command_calibrate, &quire_command_serve,      &quire_command_cache,
-    &quire_command_sim,   &quire_command_analyze,
+    &quire_command_run,     &quire_command_chat,  &quire_command_perplexity,
+    &quire_command_bench,   &quire_command_info,  &quire_command_calibrate,
+    &quire_command_serve,   &quire_command_cache, &quire_command_pull,
+    &quire_command_list,    &quire_command_rm,    &quire_command_sim,
+    &quire_command_analyze,
 #ifdef QUIRE_HAS_TRAIN
     &quire_command_train,
 #endif
@@ -117,6 +120,8 @@ static int run_command(const quire_command *command, int argc, char **argv)
         exit_status = QUIRE_EXIT_OK;
     } else if (rc < 0) {
         exit_status = quire_say_error(&err, QUIRE_EXIT_USAGE);
+    } else if (quire_model_options_resolve(command, args, &err) < 0) {
+        exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
     } else {
         exit_status = command->run(args);
         exit_status = quire_interrupt_seen() ? QUIRE_EXIT_INTERRUPTED : exit_status;

@@ -14,6 +14,9 @@ extern const quire_command quire_command_info;
 extern const quire_command quire_command_calibrate;
 extern const quire_command quire_command_serve;
 extern const quire_command quire_command_cache;
+extern const quire_command quire_command_pull;
+extern const quire_command quire_command_list;
+extern const quire_command quire_command_rm;
 extern const quire_command quire_command_sim;
 extern const quire_command quire_command_analyze;
 extern const quire_command quire_command_train; /* builds with QUIRE_HAS_TRAIN */

@@ -59,16 +59,18 @@ typedef struct quire_sampling_args {
 #define QUIRE_TEXT_OF(macro)  QUIRE_TEXT_OF_(macro)
 #define QUIRE_TEXT_OF_(words) #words
 
+#define QUIRE_HELP_MODEL "model: a GGUF file, or the name of one that quire pull has fetched"
+
 /* clang-format off */
 #define QUIRE_ROW_MODEL                                                                            \
-    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .is_required = true,                   \
-      .unit = "FILE", .offset = offsetof(quire_common_args, model), .help = "model file (GGUF)" }
+    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .is_required = true, .is_model = true, \
+      .unit = "FILE", .offset = offsetof(quire_common_args, model), .help = QUIRE_HELP_MODEL }
 
 /* For commands that call quire_place_model(). */
 #define QUIRE_ROW_MODEL_OPTIONAL                                                                   \
-    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",                        \
+    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .is_model = true, .unit = "FILE",      \
       .initial_text = "the model that `make run` has fetched, else one of little stories",        \
-      .offset = offsetof(quire_common_args, model), .help = "model file (GGUF)" }
+      .offset = offsetof(quire_common_args, model), .help = QUIRE_HELP_MODEL }
 
 #define QUIRE_ROW_JSON                                                                             \
     { .names = { "--json" }, .type = QUIRE_OPT_FLAG,                                               \

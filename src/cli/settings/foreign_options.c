@@ -22,7 +22,7 @@ static const foreign table[] = {
       "attention always reads the KV cache tile by tile; there is no other kind to choose" },
     { "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token -hfv -hfrv --hf-repo-v -mu --model-url "
       "-dr --docker-repo --offline",
-      "Quire downloads no models: fetch the GGUF file, then name it with -m FILE" },
+      "'quire pull hf:OWNER/REPO' fetches a model, and -m takes its name" },
     { "-cnv --conversation -no-cnv --no-conversation -i --interactive -if --interactive-first -st "
       "--single-turn -mli --multiline-input -r --reverse-prompt --in-prefix --in-suffix",
       "'quire chat' is a conversation, 'quire run' writes on from a prompt" },

@@ -58,6 +58,7 @@ typedef struct quire_opt {
         *names[QUIRE_OPT_NAMES_MAX]; /* as written, dashes included; the last is the long one */
     quire_opt_type type;
     bool is_required; /* TEXT only */
+    bool is_model;    /* TEXT only: a path, or a name that becomes one (model_option.h) */
     const char *unit; /* stands for the value in --help: "N", "BYTES"; NULL for flags and choices */
     double min;       /* COUNT, REAL, SIZE, DURATION (in seconds) and each value of a COUNT_LIST;
                          min == max: no bounds */

@@ -19,14 +19,15 @@
 
 _Static_assert(QUIRE_SETTINGS_MAX == QUIRE_OPTIONS_MAX, "the same tables");
 
-/* Variables with our prefix that are no settings: the file of settings, the kernels to use, and
- * what tests and comparisons read. */
+/* Variables with our prefix that are no settings: the file of settings, the kernels to use, the
+ * folder of models and the hub, and what tests and comparisons read. */
 static const char *const other_variables[] = {
     QUIRE_SETTINGS_PREFIX "CONFIG",    QUIRE_SETTINGS_PREFIX "ISA",
     QUIRE_SETTINGS_PREFIX "SEED",      QUIRE_SETTINGS_PREFIX "OPS",
     QUIRE_SETTINGS_PREFIX "MUTATIONS", QUIRE_SETTINGS_PREFIX "PROGRAM",
     QUIRE_SETTINGS_PREFIX "SHARED",    QUIRE_SETTINGS_PREFIX "MODELS_DIR",
     QUIRE_SETTINGS_PREFIX "LLAMA_DIR", QUIRE_SETTINGS_PREFIX "WRITE_DOCS",
+    QUIRE_SETTINGS_PREFIX "MODELS",    QUIRE_SETTINGS_PREFIX "HUB",
 };
 #define N_OTHERS (sizeof(other_variables) / sizeof(other_variables[0]))
 

@@ -330,7 +330,7 @@ static int run(void *opaque)
 /* clang-format off */
 static const quire_opt options[] = {
     QUIRE_ROW_STORED_DIR,
-    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .is_model = true, .unit = "FILE",
       .offset = offsetof(quire_common_args, model),
       .help = "show first words, by the tokenizer of this model file (GGUF), instead of token "
               "ids" },

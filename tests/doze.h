@@ -9,13 +9,22 @@
 
 #include <time.h>
 
-#define TEST_DOZE_NS 100000
+static inline void test_doze_us(long us)
+{
+    const struct timespec pause = { .tv_nsec = us * 1000 };
+
+    (void)nanosleep(&pause, NULL);
+}
 
 static inline void test_doze(void)
 {
-    const struct timespec pause = { .tv_nsec = TEST_DOZE_NS };
+    test_doze_us(100);
+}
 
-    (void)nanosleep(&pause, NULL);
+/* For loops that count milliseconds. */
+static inline void test_doze_ms(void)
+{
+    test_doze_us(1000);
 }
 
 #endif /* QUIRE_TESTS_DOZE_H */

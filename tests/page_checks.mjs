@@ -5,6 +5,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { pathToFileURL } from "node:url";
 
 export const WINDOWS = [{ width: 390, height: 844 }, { width: 1280, height: 800 }];
 const SCHEMES = ["light", "dark"];
@@ -22,6 +23,21 @@ async function broken(page, axe) {
     await page.evaluate(readFileSync(join(axe, "axe.min.js"), "utf8"));
     const { violations } = await page.evaluate(() => globalThis.axe.run(document));
     return violations.map((v) => `${v.id}: ${v.help}: ${v.nodes.slice(0, 4).map((n) => `${n.html.slice(0, 160)} ${n.any[0]?.message ?? ""}`).join(" | ")}`);
+}
+
+// Open the page of a file, in a window with these options. problems fills with errors, and with what is loaded from outside.
+export async function openPage(browser, path, options = {}) {
+    const page = await browser.newPage({ viewport: { width: 1280, height: 960 }, deviceScaleFactor: 1, ...options });
+    const problems = [];
+    page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
+    page.on("console", (message) => { if (message.type() === "error") { problems.push(`console: ${message.text()}`); } });
+    page.on("request", (request) => {
+        if (request.url() !== pathToFileURL(path).href && !request.url().startsWith("data:")) {
+            problems.push(`from outside: ${request.url()}`);
+        }
+    });
+    await page.goto(pathToFileURL(path).href);
+    return { page, problems };
 }
 
 // axe: the folder of axe-core. settle: waits until the page has drawn itself anew. screenshot: for

@@ -305,8 +305,8 @@ int quire_cache_page_scatter(quire_cache *cache, quire_page_id page, const void 
  * example in a file. Such a page is *offloaded*. An offloaded page keeps its id, its references,
  * its region, and its place in tables and in the prefix tree. It takes no memory: the region does
  * not charge the page until it is onloaded, and counts the page as offloaded instead. Evicting an
- * offloaded page frees a slot and no memory. A pin may hold offloaded pages. Their charge counts as
- * promised to the pin, so that there is room to onload them.
+ * offloaded page frees a slot and no memory. A pin may hold offloaded pages. The region
+ * promises the charge of these pages to the pin, so that there is room to onload them.
  *
  * Attention on an offloaded page needs the payload in memory, under another address
  * (quire_attn_batch.page_addr). A sequence cannot be cut inside an offloaded page, and no sequence

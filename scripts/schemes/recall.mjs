@@ -1,7 +1,7 @@
 // recall.mjs - how often a trained model gives the value of a key, by how many pairs lie between the pair and the question.
 //
-// The texts have the form of the trainer's task `recall` (docs/training.md). `quire serve` answers them greedily, so it is the
-// exported file that is judged.
+// The texts have the form of the trainer's task `recall` (docs/training.md). `quire serve` answers them greedily from the
+// exported file, so the figures judge that file.
 //
 // SPDX-License-Identifier: MIT
 import { randomFrom } from "../serve/texts.mjs";

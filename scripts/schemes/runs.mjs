@@ -21,7 +21,7 @@ function stopRuns() {
 }
 
 // Ctrl-C and SIGTERM: each run writes its checkpoint; then this process ends. Other handlers, which end the process at once,
-// are taken away: a run that outlives its parent would meet the next one in its files.
+// are taken away: if this process ended first, its runs and those of the next call would write the same files.
 export function stopRunsOnSignals() {
     for (const signal of ["SIGINT", "SIGTERM"]) {
         process.removeAllListeners(signal);

@@ -3,8 +3,8 @@
 //   node scripts/train/stories-text.mjs --out DIR --text FILE [--text FILE] [--model stories15M.gguf --stories 4000]
 //                                       [--quire build/quire] [--threads 1]
 //
-// Each --text is a file of stories. They are parted by lines <|endoftext|>, by two blank lines, or by a line end
-// without a blank line: the first of these where there is one, else the more frequent. --stories: so many more that --model tells,
+// Each --text is a file of stories. Lines <|endoftext|> part them; in a file without such lines two blank lines, or line ends
+// without a blank line, whichever the file has more of. --stories: so many more that --model tells,
 // each from the first words of a story of the texts, by a server of Quire's. A second call goes on from the number of
 // stories that are there.
 //

@@ -28,9 +28,9 @@ static bool is_settled(const quire_retain_layer *layer, uint64_t budget)
     return layer->is_full || budget >= layer->n_held;
 }
 
-/* Hand out `rest` tokens above the protected ones by weight. A layer that cannot use its part gets
- * all that it holds; the other layers divide what is left again. Each round settles a layer or is
- * the last. */
+/* Hand out `rest` tokens above the protected ones by weight. A layer whose part exceeds
+ * its tokens keeps all of them; the other layers divide the rest again. Each round settles a layer
+ * or is the last. */
 static void divide(const quire_retain_layer *layers, uint32_t n_layers, uint64_t rest,
                    uint64_t *budgets)
 {

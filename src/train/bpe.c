@@ -1,7 +1,8 @@
 /* bpe.c - merging the most frequent pairs; see bpe.h.
  *
- * Pairs know the words that they are in (some that they were in, too). A heap has the pairs by
- * count; counts in it may be too high, and are put right when they come to the top.
+ * Each pair has a list of the words that contain it; words that no longer contain the pair may stay
+ * in the list. A heap orders the pairs by count. A count in the heap may be too high; the search
+ * corrects it when the pair comes to the top.
  *
  * SPDX-License-Identifier: MIT */
 #include "train/bpe_words.h"

@@ -9,8 +9,9 @@ typedef struct QT(pass_options) {
     uint32_t n_rows;
     uint32_t n_tokens;
     uint32_t n_threads;
-    /* NULL: a pass that can run both ways, with threads of its own. Else a teacher of this pass: it
-     * runs forward only, with little memory and this pass's threads, before which it ends. */
+    /* NULL: a pass that can run both ways, with threads of its own. Else the new pass is
+     * the teacher of this one: it runs forward only, keeps little memory, and uses this pass's
+     * threads. The teacher must be freed first. */
     const QT(pass) * taught;
 } QT(pass_options);
 

@@ -12,23 +12,12 @@
 #include "gguf_gen_scheme.h"
 #include "model_fixture.h"
 #include "program.h"
+#include "train_kit.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-/* A path of a run that program_clean() does not know. Static until the fourth next call. */
-static const char *file_of(const char *run, const char *ending)
-{
-    static char paths[4][512];
-    static unsigned next;
-    char *path = paths[next++ % 4];
-
-    (void)snprintf(path, sizeof(paths[0]), "%s%s", program_path(run), ending);
-    return path;
-}
 
 static const char *stories_path(void)
 {
@@ -36,12 +25,6 @@ static const char *stories_path(void)
 
     (void)snprintf(path, sizeof(path), "%s", program_data("stories260K-f32.gguf"));
     return path;
-}
-
-static void remove_run(const char *run)
-{
-    (void)unlink(file_of(run, ".checkpoint"));
-    (void)unlink(file_of(run, ".gguf"));
 }
 
 static double perplexity(const char *path)
@@ -60,7 +43,7 @@ static program_result train(const char *run, const char *from, const char *schem
 {
     program_args args = PROGRAM(
         "train", "--from", from, "--data", program_data("fables.txt"), "--checkpoint",
-        file_of(run, ".checkpoint"), "-o", file_of(run, ".gguf"), "-c", "64", "--rows", "4",
+        train_file(run, ".checkpoint"), "-o", train_file(run, ".gguf"), "-c", "64", "--rows", "4",
         "--warmup", "0", "--rate", rate, "--rate-end", rate, "--log-every", "1", "--steps", steps,
         scheme != NULL ? "--scheme" : NULL, scheme, distill != NULL ? "--distill" : NULL, distill);
 
@@ -75,8 +58,8 @@ static const char *write_config(const char *gates)
                      "data: %s\nscheme: fusedkv\ncheckpoint: %s\noutput: %s\nn_layer: 4\n"
                      "d_model: 32\nn_head: 2\nd_head: 16\nd_ff: 48\nctx: 64\nrows: 2\nsteps: 8\n"
                      "warmup: 0\nrate: 0.01\nuntied: true\ngates: %s\n",
-                     program_data("fables.txt"), file_of("gates", ".checkpoint"),
-                     file_of("gates", ".gguf"), gates);
+                     program_data("fables.txt"), train_file("gates", ".checkpoint"),
+                     train_file("gates", ".gguf"), gates);
 
     return program_file("gates.yaml", text, (size_t)n);
 }
@@ -103,21 +86,21 @@ static void test_same(void **state)
 
     (void)state;
     program_free(&result);
-    ours = perplexity(file_of("same", ".gguf"));
+    ours = perplexity(train_file("same", ".gguf"));
     assert_true(fabs(ours / perplexity(stories) - 1) < 1e-4);
-    assert_true(fabs(ours / fixture_peer_perplexity(file_of("same", ".gguf"), fables(), 64, 12) -
+    assert_true(fabs(ours / fixture_peer_perplexity(train_file("same", ".gguf"), fables(), 64, 12) -
                      1) < 1e-4);
-    remove_run("same");
+    train_remove("same");
     for (size_t i = 0; i < 3; i++) {
         result = program_expect(0, PROGRAM("train", write_config(forms[i])));
         program_free(&result);
-        result = train("same", file_of("gates", ".gguf"), NULL, NULL, "0", "1");
+        result = train("same", train_file("gates", ".gguf"), NULL, NULL, "0", "1");
         program_free(&result);
-        assert_true(
-            fabs(perplexity(file_of("same", ".gguf")) / perplexity(file_of("gates", ".gguf")) - 1) <
-            1e-4);
-        remove_run("same");
-        remove_run("gates");
+        assert_true(fabs(perplexity(train_file("same", ".gguf")) /
+                             perplexity(train_file("gates", ".gguf")) -
+                         1) < 1e-4);
+        train_remove("same");
+        train_remove("gates");
     }
 }
 
@@ -140,41 +123,29 @@ static void test_heals(void **state)
 {
     const char *stories = stories_path();
     program_result result = train("cut", stories, "fusedkv-lite", NULL, "0", "40");
-    double cut = perplexity(file_of("cut", ".gguf")), divergence, healed;
+    double cut = perplexity(train_file("cut", ".gguf")), divergence, healed;
 
     (void)state;
     divergence = last_number(result.out, "divergence ");
     assert_true(divergence > 0.5);
     program_free(&result);
-    remove_run("cut");
+    train_remove("cut");
     result = train("cut", stories, "fusedkv-lite", "1", "0.001", "40");
     if (!(last_number(result.out, "divergence ") < 0.75 * divergence)) {
         fail_msg("divergence %.4f after the cut; healed: %s", divergence, result.out);
     }
     program_free(&result);
-    remove_run("cut");
+    train_remove("cut");
     result = train("cut", stories, "fusedkv-lite", NULL, "0.001", "40");
-    healed = perplexity(file_of("cut", ".gguf"));
+    healed = perplexity(train_file("cut", ".gguf"));
     if (!(healed < 0.5 * cut)) {
         fail_msg("perplexity %.3f after the cut, %.3f healed", cut, healed);
     }
     program_free(&result);
-    result = program_expect(0, PROGRAM("info", file_of("cut", ".gguf")));
+    result = program_expect(0, PROGRAM("info", train_file("cut", ".gguf")));
     assert_says(result.out, "3 store KV: fusedkv-lite");
     program_free(&result);
-    remove_run("cut");
-}
-
-static char *read_file(const char *path, size_t *n)
-{
-    FILE *f = fopen(path, "rb");
-    char *bytes = malloc((size_t)1 << 22);
-
-    assert_non_null(f);
-    assert_non_null(bytes);
-    *n = fread(bytes, 1, (size_t)1 << 22, f);
-    assert_int_equal(fclose(f), 0);
-    return bytes;
+    train_remove("cut");
 }
 
 static void test_resumed(void **state)
@@ -191,20 +162,20 @@ static void test_resumed(void **state)
     result = train("parts", stories, "fusedkv", NULL, "0.001", "6");
     assert_says(result.err, "going on from step 2");
     program_free(&result);
-    whole = read_file(file_of("whole", ".gguf"), &n_whole);
-    parts = read_file(file_of("parts", ".gguf"), &n_parts);
+    whole = train_read(train_file("whole", ".gguf"), &n_whole);
+    parts = train_read(train_file("parts", ".gguf"), &n_parts);
     assert_int_equal(n_whole, n_parts);
     assert_memory_equal(whole, parts, n_whole);
     free(whole);
     free(parts);
     result = program_expect(1, PROGRAM("train", "--from", stories, "--scheme", "fusedkv", "--data",
                                        program_data("fables.txt"), "--checkpoint",
-                                       file_of("parts", ".checkpoint"), "-c", "64", "--rows", "4",
-                                       "--distill", "0.25"));
+                                       train_file("parts", ".checkpoint"), "-c", "64", "--rows",
+                                       "4", "--distill", "0.25"));
     assert_says(result.err, "another model to start from or share of distillation");
     program_free(&result);
-    remove_run("whole");
-    remove_run("parts");
+    train_remove("whole");
+    train_remove("parts");
 }
 
 static void refuse(int exit_status, program_args args, const char *text)
@@ -235,7 +206,7 @@ static const char *generated(const char *arch, bool has_bias)
 static void test_refused(void **state)
 {
     const char *stories = stories_path(), *shared = program_model_shared();
-    const char *path = file_of("refused", ".checkpoint");
+    const char *path = train_file("refused", ".checkpoint");
 
     (void)state;
     refuse(2, PROGRAM("train", "--checkpoint", path, "--from", stories, "--d-head", "8"),

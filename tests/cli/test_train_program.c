@@ -11,6 +11,7 @@
 
 #include "cli/commands/talk.h"
 #include "program.h"
+#include "train_kit.h"
 
 #include <math.h>
 #include <signal.h>
@@ -35,39 +36,10 @@ static const char *write_config(const char *run, const char *scheme, unsigned n_
     return program_file(name, text, (size_t)n);
 }
 
-/* A path of a run that program_clean() does not know. Static until the second next call. */
-static const char *file_of(const char *run, const char *ending)
-{
-    static char paths[2][512];
-    static unsigned next;
-    char *path = paths[next++ % 2];
-
-    (void)snprintf(path, sizeof(paths[0]), "%s%s", program_path(run), ending);
-    return path;
-}
-
-static char *read_file(const char *path, size_t *n)
-{
-    FILE *f = fopen(path, "rb");
-    char *bytes = malloc((size_t)1 << 22);
-
-    assert_non_null(f);
-    assert_non_null(bytes);
-    *n = fread(bytes, 1, (size_t)1 << 22, f);
-    assert_int_equal(fclose(f), 0);
-    return bytes;
-}
-
-static void remove_run(const char *run)
-{
-    (void)unlink(file_of(run, ".checkpoint"));
-    (void)unlink(file_of(run, ".gguf"));
-}
-
 /* Perplexity of the written model is about what the run's last loss promises. */
 static void check_served(const char *run, double loss)
 {
-    program_result result = program_expect(0, PROGRAM("perplexity", "-m", file_of(run, ".gguf"),
+    program_result result = program_expect(0, PROGRAM("perplexity", "-m", train_file(run, ".gguf"),
                                                       "-f", program_data("fables.txt"), "-c", "64",
                                                       "--chunks", "100", "--kv", "f32"));
     const char *said = strstr(result.out, "perplexity ");
@@ -94,7 +66,7 @@ static void test_trains(void **state)
         assert_true(strtod(said + strlen("validation loss "), NULL) < 3.5); /* log 260 = 5.56 */
         check_served("plain", strtod(said + strlen("validation loss "), NULL));
         program_free(&result);
-        remove_run("plain");
+        train_remove("plain");
     }
 }
 
@@ -114,25 +86,25 @@ static void test_terminated(void **state)
     free(program_line_with(running.out, "step 3 of"));
     assert_int_equal(kill(running.pid, SIGTERM), 0);
     assert_int_equal(program_end(&running), 0);
-    assert_int_equal(access(file_of("parts", ".gguf"), F_OK), -1);
+    assert_int_equal(access(train_file("parts", ".gguf"), F_OK), -1);
     result = program_expect(0, PROGRAM("train", config, "--threads", "1"));
     assert_says(result.err, "going on from step ");
     program_free(&result);
-    whole = read_file(file_of("whole", ".gguf"), &n_whole);
-    parts = read_file(file_of("parts", ".gguf"), &n_parts);
+    whole = train_read(train_file("whole", ".gguf"), &n_whole);
+    parts = train_read(train_file("parts", ".gguf"), &n_parts);
     assert_int_equal(n_whole, n_parts);
     assert_memory_equal(whole, parts, n_whole);
     free(whole);
     free(parts);
-    remove_run("whole");
-    remove_run("parts");
+    train_remove("whole");
+    train_remove("parts");
 }
 
 /* Tasks without text, as lines of JSON: an object in each. */
 static void test_json(void **state)
 {
     program_result result = program_expect(
-        0, PROGRAM("train", "--checkpoint", file_of("tasks", ".checkpoint"), "--n-layer", "2",
+        0, PROGRAM("train", "--checkpoint", train_file("tasks", ".checkpoint"), "--n-layer", "2",
                    "--d-model", "16", "--d-ff", "16", "--rows", "2", "-c", "64", "--steps", "4",
                    "--log-every", "2", "--task-bytes", "64", "--json"));
     json_t *line = json_loadb(result.out, strcspn(result.out, "\n"), 0, NULL);
@@ -145,12 +117,12 @@ static void test_json(void **state)
     json_decref(line);
     assert_says(result.out, "\"held_loss\"");
     program_free(&result);
-    remove_run("tasks");
+    train_remove("tasks");
 }
 
 static void test_refused(void **state)
 {
-    const char *path = file_of("refused", ".checkpoint");
+    const char *path = train_file("refused", ".checkpoint");
     program_result result =
         program_expect(1, PROGRAM("train", "--checkpoint", path, "--scheme", "fusedkv-light"));
 

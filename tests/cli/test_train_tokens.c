@@ -12,6 +12,7 @@
 #include "model/text.h"
 #include "model_fixture.h"
 #include "program.h"
+#include "train_kit.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,49 +22,19 @@
 
 #define CHUNKS 20u
 
-/* A path of a run that program_clean() does not know. Static until the fourth next call. */
-static const char *file_of(const char *run, const char *ending)
-{
-    static char paths[4][512];
-    static unsigned next;
-    char *path = paths[next++ % 4];
-
-    (void)snprintf(path, sizeof(paths[0]), "%s%s", program_path(run), ending);
-    return path;
-}
-
-static void remove_run(const char *run)
-{
-    (void)unlink(file_of(run, ".checkpoint"));
-    (void)unlink(file_of(run, ".checkpoint.tokenizer.gguf"));
-    (void)unlink(file_of(run, ".gguf"));
-}
-
 static program_args args_of(const char *run, const char *tokenizer, const char *steps)
 {
     return PROGRAM("train", "--data", program_data("fables.txt"), "--scheme", "mha", "--tokenizer",
-                   tokenizer, "--checkpoint", file_of(run, ".checkpoint"), "-o",
-                   file_of(run, ".gguf"), "--n-layer", "2", "--d-model", "32", "--n-head", "2",
+                   tokenizer, "--checkpoint", train_file(run, ".checkpoint"), "-o",
+                   train_file(run, ".gguf"), "--n-layer", "2", "--d-model", "32", "--n-head", "2",
                    "--d-head", "16", "--d-ff", "48", "-c", "64", "--rows", "4", "--warmup", "5",
                    "--steps", steps);
-}
-
-static char *read_file(const char *path, size_t *n)
-{
-    FILE *f = fopen(path, "rb");
-    char *bytes = calloc(1, (size_t)1 << 22);
-
-    assert_non_null(f);
-    assert_non_null(bytes);
-    *n = fread(bytes, 1, ((size_t)1 << 22) - 1, f);
-    assert_int_equal(fclose(f), 0);
-    return bytes;
 }
 
 static void check_same_files(const char *a, const char *b)
 {
     size_t n_a, n_b;
-    char *bytes_a = read_file(a, &n_a), *bytes_b = read_file(b, &n_b);
+    char *bytes_a = train_read(a, &n_a), *bytes_b = train_read(b, &n_b);
 
     assert_int_equal(n_a, n_b);
     assert_memory_equal(bytes_a, bytes_b, n_a);
@@ -75,7 +46,7 @@ static void check_same_files(const char *a, const char *b)
 static void check_libllama(const char *path)
 {
     size_t n;
-    char *text = read_file(program_data("fables.txt"), &n);
+    char *text = train_read(program_data("fables.txt"), &n);
     double theirs = fixture_peer_perplexity(path, text, 64, CHUNKS);
     json_t *said = program_json(PROGRAM("perplexity", "-m", path, "-f", program_data("fables.txt"),
                                         "-c", "64", "--chunks", "20", "--kv", "f32", "--json"));
@@ -120,22 +91,22 @@ static void test_learned(void **state)
     (void)state;
     assert_says(result.err, "learning a vocabulary of 400 tokens");
     program_free(&result);
-    check_libllama(file_of("whole", ".gguf"));
-    check_text(file_of("whole", ".gguf"), 400,
+    check_libllama(train_file("whole", ".gguf"));
+    check_text(train_file("whole", ".gguf"), 400,
                "The fox said, \xe2\x80\x9cna\xc3\xafve\xe2\x80\x9d!\n\x7f", 30);
     result = program_expect(0, args_of("parts", "bpe:400", "10"));
     program_free(&result);
-    assert_int_equal(unlink(file_of("parts", ".checkpoint.tokenizer.gguf")), 0);
+    assert_int_equal(unlink(train_file("parts", ".checkpoint.tokenizer.gguf")), 0);
     result = program_expect(0, args_of("parts", "bpe:400", "20"));
     assert_says(result.err, "going on from step 10");
     program_free(&result);
     result = program_expect(0, args_of("parts", "bpe:400", "30"));
     assert_null(strstr(result.err, "learning a vocabulary"));
     program_free(&result);
-    check_same_files(file_of("whole", ".checkpoint.tokenizer.gguf"),
-                     file_of("parts", ".checkpoint.tokenizer.gguf"));
-    remove_run("whole");
-    remove_run("parts");
+    check_same_files(train_file("whole", ".checkpoint.tokenizer.gguf"),
+                     train_file("parts", ".checkpoint.tokenizer.gguf"));
+    train_remove("whole");
+    train_remove("parts");
 }
 
 /* stories260K's 512 tokens of SPM, whose first piece of a text begins with a blank. */
@@ -146,9 +117,9 @@ static void test_of_file(void **state)
 
     (void)state;
     program_free(&result);
-    check_libllama(file_of("file", ".gguf"));
-    check_text(file_of("file", ".gguf"), 512, "Once upon a time", 12);
-    remove_run("file");
+    check_libllama(train_file("file", ".gguf"));
+    check_text(train_file("file", ".gguf"), 512, "Once upon a time", 12);
+    train_remove("file");
 }
 
 static void refuse(const char *tokenizer, const char *text)
@@ -173,10 +144,10 @@ static void test_refused(void **state)
     refuse("bpe:many", "257 to 65536 tokens are possible");
     refuse("nothing.gguf", "nothing.gguf");
     refuse(program_data("fables.txt"), "fables.txt");
-    assert_int_equal(unlink(file_of("refused", ".checkpoint.tokenizer.gguf")), 0);
+    assert_int_equal(unlink(train_file("refused", ".checkpoint.tokenizer.gguf")), 0);
     refuse("bpe:65536", "the text has repeated pairs for a BPE vocabulary of");
-    assert_int_equal(access(file_of("refused", ".checkpoint.tokenizer.gguf"), F_OK), -1);
-    remove_run("refused");
+    assert_int_equal(access(train_file("refused", ".checkpoint.tokenizer.gguf"), F_OK), -1);
+    train_remove("refused");
 }
 
 int main(void)

@@ -14,6 +14,7 @@
 
 #include "engine/pins.h"
 #include "engine_fixture.h"
+#include "failing_alloc.h"
 
 #include <stdlib.h>
 
@@ -21,43 +22,6 @@
 #define N_PROMPT   100u
 #define N_TOKENS   200u
 #define ROUNDS_MAX 500u
-
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *at, size_t n);
-void *__real_aligned_alloc(size_t align, size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *at, size_t n);
-void *__wrap_aligned_alloc(size_t align, size_t n);
-
-static _Thread_local unsigned fail_in; /* the allocation that counts it down to 0 fails; 0 = off */
-static _Thread_local unsigned fail_realloc_in; /* likewise, of realloc alone */
-
-static bool fails(unsigned *countdown)
-{
-    return *countdown > 0 && --*countdown == 0;
-}
-
-void *__wrap_malloc(size_t n)
-{
-    return fails(&fail_in) ? NULL : __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    return fails(&fail_in) ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *at, size_t n)
-{
-    return fails(&fail_in) || fails(&fail_realloc_in) ? NULL : __real_realloc(at, n);
-}
-
-void *__wrap_aligned_alloc(size_t align, size_t n)
-{
-    return fails(&fail_in) ? NULL : __real_aligned_alloc(align, n);
-}
 
 static engine_bench bench_default(void)
 {

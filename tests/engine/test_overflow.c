@@ -13,13 +13,13 @@
 #include "engine_fixture.h"
 #include "rounds.h"
 
+#include "doze.h"
 #include "engine/loop/loop_object.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define N_CTX    4096u
@@ -221,11 +221,6 @@ typedef struct faults {
     atomic_bool is_over;
 } faults;
 
-static void doze(void)
-{
-    (void)nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-}
-
 static ssize_t faulty_pwrite(void *ctx, int fd, const void *buffer, size_t n, uint64_t offset)
 {
     const quire_file_ops *os = quire_file_ops_default();
@@ -233,7 +228,7 @@ static ssize_t faulty_pwrite(void *ctx, int fd, const void *buffer, size_t n, ui
     const uint32_t i = atomic_fetch_add(&f->n_writes, 1);
 
     while (f->has_stuck_writes && !atomic_load(&f->is_over)) {
-        doze();
+        test_doze_ms();
     }
     if (f->fails && i >= f->n_writes_good) {
         return -ENOSPC;
@@ -250,7 +245,7 @@ static int faulty_read_begin(void *ctx, int fd, size_t n, uint64_t offset)
     faults *f = ctx;
 
     while (f->is_stuck && !atomic_load(&f->is_over)) {
-        doze();
+        test_doze_ms();
     }
     return os->read_begin(os->ctx, fd, n, offset);
 }

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "directory.h"
 #include "doze.h"
 #include "rounds.h"
 #include "seed.h"
@@ -20,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define N_CLIENTS     4u
 #define N_REQUESTS    TEST_ROUNDS(120u, 24u)
@@ -32,8 +32,6 @@
 #define ANSWER_TOKENS 24u
 #define BUDGET_PAGES  12u /* of the largest texts: 22 pages */
 #define PINNED_PAGES  3u
-
-static char dir[] = "/tmp/quire-overflow-soak-XXXXXX";
 
 typedef struct soak {
     const engine_bench *bench;
@@ -146,7 +144,7 @@ static engine_bench bench_small(const soak *s, quire_format format, uint64_t bud
 
     runtime.kv_budget_bytes = budget_bytes;
     runtime.kv_overflows = true;
-    engine.overflow = (quire_overflow_opts){ .dir = dir, .capacity_bytes = file_bytes };
+    engine.overflow = (quire_overflow_opts){ .dir = test_dir, .capacity_bytes = file_bytes };
     if (s->has_classes) {
         quire_classes_default(&engine.classes);
         engine.classes.items[0].is_pinned = true;
@@ -239,18 +237,6 @@ static void test_sealed(void **state)
     soak_run(QUIRE_FORMAT_Q4, false, (uint64_t)64 << 20);
 }
 
-static int directory_make(void **state)
-{
-    (void)state;
-    return mkdtemp(dir) != NULL ? 0 : -1;
-}
-
-static int directory_remove(void **state)
-{
-    (void)state;
-    return rmdir(dir);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,5 +245,5 @@ int main(void)
         cmocka_unit_test(test_classes_and_a_pinned_region),
     };
 
-    return cmocka_run_group_tests_name("overflow_soak", tests, directory_make, directory_remove);
+    return cmocka_run_group_tests_name("overflow_soak", tests, test_dir_make, test_dir_remove);
 }

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "core/prefix/prefix_learned.h"
+#include "doze.h"
 #include "engine/pins.h"
 #include "file_kit.h"
 #include "store/memory_store.h"
@@ -25,7 +26,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define N_CTX    512u
@@ -99,17 +99,10 @@ static quire_saver_stats saver_of(const engine_bench *b)
     return stats.saver;
 }
 
-static void doze(void)
-{
-    const struct timespec ms = { .tv_nsec = 1000000 };
-
-    (void)nanosleep(&ms, NULL);
-}
-
 static void wait_items(const engine_bench *b, uint64_t n)
 {
     for (uint32_t i = 0; i < FIXTURE_WAIT_MS && saver_of(b).items != n; i++) {
-        doze();
+        test_doze_ms();
     }
     assert_int_equal(saver_of(b).items, n);
 }
@@ -117,7 +110,7 @@ static void wait_items(const engine_bench *b, uint64_t n)
 static void wait_written(const engine_bench *b, uint64_t n)
 {
     for (uint32_t i = 0; i < FIXTURE_WAIT_MS && saver_of(b).written_total < n; i++) {
-        doze();
+        test_doze_ms();
     }
     assert_int_equal(saver_of(b).written_total, n);
 }
@@ -381,7 +374,7 @@ static quire_engine_pin pin_wait(const engine_bench *b, const char *tenant, cons
 
     for (uint32_t i = 0; i < FIXTURE_WAIT_MS && pin.state != QUIRE_ENGINE_PIN_HELD; i++) {
         assert_int_equal(pin_get(b, tenant, name, &pin), QUIRE_OK);
-        doze();
+        test_doze_ms();
     }
     assert_int_equal(pin.state, QUIRE_ENGINE_PIN_HELD);
     return pin;
@@ -563,14 +556,14 @@ static void test_bound(void **state)
         (void)turn(&b, "t", id, 1 + i);
     }
     for (uint32_t i = 0; i < FIXTURE_WAIT_MS && saver_of(&b).left_out != 3; i++) {
-        doze();
+        test_doze_ms();
     }
     assert_int_equal(saver_of(&b).left_out, 3);
     assert_int_equal(saver_of(&b).items, 3);
     assert_true(saver_of(&b).bytes <= p.opts.saver.bytes_max);
     (void)pin_make(&b, "t", "a", 0); /* comes first */
     for (uint32_t i = 0; i < FIXTURE_WAIT_MS && saver_of(&b).left_out != 4; i++) {
-        doze();
+        test_doze_ms();
     }
     assert_int_equal(saver_of(&b).items, 3);
     bench_close(&b);
@@ -694,7 +687,7 @@ static void test_full(void **state)
     atomic_store(&is_full, true);
     (void)turn(&b, "t", "b", 2);
     while (saver_of(&b).failures_total == 0) {
-        doze();
+        test_doze_ms();
     }
     assert_int_equal(atomic_load(&p.n_lines), 1);
     assert_non_null(strstr(p.line, "No space left on device"));
@@ -730,7 +723,7 @@ static void test_vanished(void **state)
     kit_dir_remove(p.path);
     (void)turn(&b, "t", "b", 2);
     while (saver_of(&b).failures_total == 0) {
-        doze();
+        test_doze_ms();
     }
     assert_non_null(strstr(p.line, "No such file or directory"));
     assert_int_equal(mkdir(p.path, 0700), 0);

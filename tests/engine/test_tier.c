@@ -12,12 +12,12 @@
 #include "tier_kit.h"
 
 #include "base/clock.h"
+#include "doze.h"
 #include "engine/loop/loop.h"
 #include "store/memory_store.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* ---- what works ---- */
 
@@ -139,7 +139,7 @@ static void test_copies_return(void **state)
     assert_int_equal(store->ops->drop(store, &all), QUIRE_OK);
     assert_int_equal(tier_run(&b, &params, got), N_PROMPT - 1); /* from memory */
     do {
-        tier_doze();
+        test_doze_ms();
         quire_engine_stats_get(b.engine, &stats);
     } while (stats.tier.store.records < 4); /* the full pages */
     tier_forget(&b);
@@ -177,7 +177,7 @@ static void test_together(void **state)
         quire_request_token token;
 
         quire_memory_store_tick(store);
-        tier_doze();
+        test_doze_ms();
         n_open -= quire_request_wait(requests[4 - n_open], 0, 0, &token) == 1;
     }
     for (uint32_t i = 0; i < 4; i++) {
@@ -283,7 +283,7 @@ static void test_cancel(void **state)
     tier_forget(&b);
     request = submit(&b, &params);
     do {
-        tier_doze();
+        test_doze_ms();
         stats = stats_now(b.engine);
     } while (stats.tier.fetches_total == 0);
     quire_request_cancel(request);
@@ -482,14 +482,14 @@ static void test_degraded(void **state)
     (void)tier_run(&b, &params, got);
     while (events_of(&b, QUIRE_EVENT_STORE_DEGRADED,
                      "memory store: no pages are written now: a test says so") == 0) {
-        tier_doze();
+        test_doze_ms();
     }
     assert_int_equal(stats_now(b.engine).tier.store.records, 0);
     opts.is_degraded = false;
     quire_memory_store_set(store, &opts);
     tier_wait_records(&b, 5);
     while (events_of(&b, QUIRE_EVENT_STORE_READY, "memory store: pages are written again") == 0) {
-        tier_doze();
+        test_doze_ms();
     }
     assert_int_equal(events_of(&b, QUIRE_EVENT_STORE_DEGRADED, ""), 1);
     bench_close(&b);

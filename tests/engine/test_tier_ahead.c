@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "doze.h"
 #include "tier_kit.h"
 
 #include <stdatomic.h>
@@ -76,10 +77,10 @@ static quire_tier_stats tier_of(const engine_bench *b)
 static void wait_ahead(const engine_bench *b, uint64_t n)
 {
     for (uint32_t i = 0; i < FIXTURE_WAIT_MS && tier_of(b).fetched_tokens_total < n * N_KEPT; i++) {
-        tier_doze();
+        test_doze_ms();
     }
     for (uint32_t i = 0; i < FIXTURE_WAIT_MS && tier_of(b).fetching > 0; i++) {
-        tier_doze();
+        test_doze_ms();
     }
     assert_int_equal(tier_of(b).fetching, 0);
     assert_int_equal(tier_of(b).ahead_total, n);
@@ -110,7 +111,7 @@ static void test_due(void **state)
     assert_int_equal(turn(&b, "near", 2), N_PROMPT - 1);
     assert_int_equal(tier_of(&b).fetches_total, n_fetches); /* by then it was in memory */
     pass(400 * SECOND);
-    tier_doze();
+    test_doze_ms();
     assert_int_equal(tier_of(&b).ahead_total, 1);
     pass(60 * SECOND);
     wait_ahead(&b, 2);
@@ -143,14 +144,14 @@ static void test_cancelled(void **state)
     tier_forget(&b);
     pass(60 * SECOND);
     while (tier_of(&b).fetching == 0) {
-        tier_doze();
+        test_doze_ms();
     }
     n_fetches = tier_of(&b).fetches_total;
     tokens_make(text, N_PROMPT, 7); /* which the store does not have */
     params = params_greedy(text, N_PROMPT, 1);
     request = submit(&b, &params);
     while (tier_of(&b).fetches_total == n_fetches) {
-        tier_doze();
+        test_doze_ms();
     }
     assert_int_equal(tier_of(&b).fetching, 1); /* its own */
     while (quire_request_wait(request, 0, 1, &token) == QUIRE_AGAIN) {

@@ -1,5 +1,5 @@
-/* test_tier_chain.c - an engine over two stores: pages that one of them has are fetched, and
- * figures and events name each of them.
+/* test_tier_chain.c - an engine over two stores: the engine fetches pages that either store
+ * has; figures and events name each store.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -11,6 +11,7 @@
 
 #include "tier_kit.h"
 
+#include "doze.h"
 #include "store/chain_store.h"
 
 #include <string.h>
@@ -82,7 +83,7 @@ static void test_far_fails(void **state)
     tier_wait_records(&b, N_PAGES);
     while (events_of(&b, QUIRE_EVENT_STORE_DEGRADED,
                      "far store: no pages are written now: a test says so") == 0) {
-        tier_doze();
+        test_doze_ms();
     }
     assert_int_equal(events_of(&b, QUIRE_EVENT_STORE_DEGRADED, ""), 1);
     assert_int_equal(stats_now(b.engine).tier.store.state, QUIRE_STORE_READY);

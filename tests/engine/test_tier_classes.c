@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "doze.h"
 #include "tier_kit.h"
 
 #define N_LONG     963u /* 15 full pages, and an open one */
@@ -85,7 +86,7 @@ static uint32_t gets_now(const quire_store *store)
 static void wait_fetching(const engine_bench *b, uint32_t n)
 {
     for (uint32_t i = 0; i < FIXTURE_WAIT_MS && stats_of(b).tier.fetching != n; i++) {
-        tier_doze();
+        test_doze_ms();
     }
     assert_int_equal(stats_of(b).tier.fetching, n);
 }
@@ -104,7 +105,7 @@ static void tick_until(quire_store *store, const quire_request *r)
         if (gets_now(store) > 0) {
             quire_memory_store_tick(store);
         }
-        tier_doze();
+        test_doze_ms();
     }
 }
 
@@ -159,7 +160,7 @@ static void test_places(void **state)
     assert_int_equal(stats_of(&b).tier.fetches_total, QUIRE_TIER_FETCHES_MAX);
     r[0] = ask(&b, N, N_PROMPT, HIGH);
     for (uint32_t i = 0; i < FIXTURE_WAIT_MS && stats_of(&b).tier.fetches_total < N - 1; i++) {
-        tier_doze();
+        test_doze_ms();
     }
     assert_int_equal(stats_of(&b).tier.fetches_total, N - 1);
     assert_int_equal(stats_of(&b).tier.fetching, QUIRE_TIER_FETCHES_MAX);

@@ -8,9 +8,8 @@
 
 #include <cmocka.h>
 
+#include "doze.h"
 #include "tier_kit.h"
-
-#include <time.h>
 
 quire_store *tier_store_new(void)
 {
@@ -57,13 +56,6 @@ void tier_forget(const engine_bench *b)
     assert_int_equal(engine_call(b->engine, tree_forget, NULL), QUIRE_OK);
 }
 
-void tier_doze(void)
-{
-    const struct timespec ms = { .tv_nsec = 1000000 };
-
-    (void)nanosleep(&ms, NULL);
-}
-
 void tier_wait_records(const engine_bench *b, uint64_t n)
 {
     quire_engine_stats stats;
@@ -74,7 +66,7 @@ void tier_wait_records(const engine_bench *b, uint64_t n)
             assert_int_equal(stats.tier.store.records, n);
             return;
         }
-        tier_doze();
+        test_doze_ms();
     }
     fail_msg("the store has %u records", (unsigned)stats.tier.store.records);
 }

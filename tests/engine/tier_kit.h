@@ -22,7 +22,6 @@ engine_bench tier_bench(quire_store *store, quire_format format, bool copies_all
 uint32_t tier_run(const engine_bench *b, const quire_request_params *params, int32_t *got);
 /* Forget what is in memory, and nothing below. */
 void tier_forget(const engine_bench *b);
-void tier_doze(void);
 /* Wait until the store has n records: idle time copies. */
 void tier_wait_records(const engine_bench *b, uint64_t n);
 

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "failing_alloc.h"
 #include "retain/kept_lanes.h"
 
 #define N_LAYERS   2u
@@ -21,42 +22,6 @@
 #define D          8u
 #define N_TEXT     300u
 #define ROUNDS_MAX 500u
-
-void *__real_malloc(size_t n);
-void *__real_calloc(size_t n, size_t size);
-void *__real_realloc(void *at, size_t n);
-void *__real_aligned_alloc(size_t align, size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_realloc(void *at, size_t n);
-void *__wrap_aligned_alloc(size_t align, size_t n);
-
-static unsigned fail_in; /* the allocation that counts it down to 0 fails; 0 = off */
-
-static bool fails(void)
-{
-    return fail_in > 0 && --fail_in == 0;
-}
-
-void *__wrap_malloc(size_t n)
-{
-    return fails() ? NULL : __real_malloc(n);
-}
-
-void *__wrap_calloc(size_t n, size_t size)
-{
-    return fails() ? NULL : __real_calloc(n, size);
-}
-
-void *__wrap_realloc(void *at, size_t n)
-{
-    return fails() ? NULL : __real_realloc(at, n);
-}
-
-void *__wrap_aligned_alloc(size_t align, size_t n)
-{
-    return fails() ? NULL : __real_aligned_alloc(align, n);
-}
 
 static quire_attn_layer layers[N_LAYERS];
 static float rows[N_TEXT][N_KV * D];

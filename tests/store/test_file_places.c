@@ -16,7 +16,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 static quire_file_store_opts opts_of(const char *dir, void **state)
@@ -29,13 +28,12 @@ static quire_file_store_opts opts_of(const char *dir, void **state)
 
 static void state_wait(quire_store *store, quire_store_state wanted)
 {
-    const struct timespec pause = { .tv_nsec = 1000000 };
     quire_store_stats stats;
 
     /* A store that stays as it is is ended by the test's timeout. */
     for (store->ops->stats(store, &stats); stats.state != wanted;
          store->ops->stats(store, &stats)) {
-        (void)nanosleep(&pause, NULL);
+        test_doze_ms();
     }
 }
 

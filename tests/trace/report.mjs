@@ -15,7 +15,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
-import { checkPage } from "../page_checks.mjs";
+import { checkPage, openPage } from "../page_checks.mjs";
 
 const { values: args } = parseArgs({ options: { quire: { type: "string" }, trace: { type: "string" }, page: { type: "string" },
     playwright: { type: "string" },
@@ -26,20 +26,7 @@ const PLOTS = ["policies", "lru", "regions", "hits-over-time", "arrivals", "held
 const POLICIES = ["default", "lru", "lfu", "slru", "fifo", "s3fifo", "sieve", "arc", "gdsf"];
 const NASTY = "a<!--<script>&\"'.jsonl";
 
-async function openPage(browser, path) {
-    const page = await browser.newPage({ viewport: { width: 1280, height: 960 }, colorScheme: args.dark ? "dark" : "light",
-        deviceScaleFactor: 1 });
-    const problems = [];
-    page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
-    page.on("console", (message) => { if (message.type() === "error") { problems.push(`console: ${message.text()}`); } });
-    page.on("request", (request) => {
-        if (request.url() !== pathToFileURL(path).href && !request.url().startsWith("data:")) {
-            problems.push(`from outside: ${request.url()}`);
-        }
-    });
-    await page.goto(pathToFileURL(path).href);
-    return { page, problems };
-}
+const open = (browser, path) => openPage(browser, path, { colorScheme: args.dark ? "dark" : "light" });
 
 // What is drawn: the paths of series and the bars, by plot.
 const drawn = (page) => page.evaluate(() => Object.fromEntries([...document.querySelectorAll("[data-plot]")].map((plot) => [plot.dataset.plot, {
@@ -129,7 +116,7 @@ async function testSim(browser, folder) {
     execFileSync(args.quire, ["sim", args.trace, "--html", path, "--requests", "1000", "--mode", "time", "--policy", "lru,default",
         "--capacity", "3000,500,1000"], { stdio: ["ignore", "ignore", "ignore"] });
     const report = dataOf(path);
-    const { page, problems } = await openPage(browser, path);
+    const { page, problems } = await open(browser, path);
     const plots = await testPlots(page, report, ["policies", "ttft", "queued", "regions", "hits-over-time"]);
     assert.deepEqual(plots.policies.series, ["Belady", "default", "lru"]);
     assert.deepEqual(report.parts[0].series[0].points.map((p) => p[0]), [500, 1000, 3000]);
@@ -145,7 +132,7 @@ async function testPage(browser, folder) {
         "--capacity", "200,1000,4000,16000"], { stdio: ["ignore", "ignore", "inherit"] });
     const report = dataOf(path);
     assert.ok(report.about.startsWith(NASTY));
-    const { page, problems } = await openPage(browser, path);
+    const { page, problems } = await open(browser, path);
     assert.ok((await page.textContent("#about")).startsWith(NASTY));
     const plots = await testPlots(page, report, PLOTS);
     assert.deepEqual(plots.policies.series, ["Belady", ...POLICIES].sort());
@@ -165,7 +152,7 @@ const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", arg
 const folder = mkdtempSync(join(tmpdir(), "quire-report-"));
 try {
     if (args.page) {
-        const { page, problems } = await openPage(browser, args.page);
+        const { page, problems } = await open(browser, args.page);
         await page.screenshot({ path: args.screenshot, fullPage: true });
         assert.deepEqual(problems, []);
     } else {

@@ -15,7 +15,7 @@ import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
 import { curvesPage, findingParts } from "../../scripts/schemes/curves.mjs";
 import { findingsOf } from "../../scripts/schemes/findings.mjs";
-import { checkPage } from "../page_checks.mjs";
+import { checkPage, openPage } from "../page_checks.mjs";
 
 const { values: args } = parseArgs({ options: { playwright: { type: "string" }, axe: { type: "string" }, page: { type: "string" },
     windows: { type: "string" } } });
@@ -37,16 +37,7 @@ function madeRun(scheme, seed) {
 const runs = [1, 2, 3].flatMap((seed) => SCHEMES.map((scheme) => madeRun(scheme, seed)));
 
 async function testPage(browser, path) {
-    const page = await browser.newPage({ viewport: { width: 1280, height: 960 }, deviceScaleFactor: 1 });
-    const problems = [];
-    page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
-    page.on("console", (message) => { if (message.type() === "error") { problems.push(`console: ${message.text()}`); } });
-    page.on("request", (request) => {
-        if (request.url() !== pathToFileURL(path).href && !request.url().startsWith("data:")) {
-            problems.push(`from outside: ${request.url()}`);
-        }
-    });
-    await page.goto(pathToFileURL(path).href);
+    const { page, problems } = await openPage(browser, path);
     if (!args.page) {
         await testCurves(page);
     }

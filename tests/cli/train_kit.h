@@ -1,0 +1,16 @@
+/* train_kit.h - the files of runs of `quire train`.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_TRAIN_KIT_H
+#define QUIRE_TESTS_TRAIN_KIT_H
+
+#include <stddef.h>
+
+/* A path of a run that program_clean() does not know. Memory: static until the fourth next call. */
+const char *train_file(const char *run, const char *ending);
+/* Remove a run's checkpoint, its tokenizer and its model, those that are there. */
+void train_remove(const char *run);
+/* The first 4 MiB of a file. Memory: free(). */
+char *train_read(const char *path, size_t *n);
+
+#endif /* QUIRE_TESTS_TRAIN_KIT_H */

@@ -69,7 +69,7 @@ export async function full(c) {
         }
         await sleep(SETTLE_MS);
         const body = await metrics(server);
-        const of = (what) => Number(body.match(new RegExp(`^quire_tier_written_bytes_total\\{what="${what}"[^}]*\\} (\\S+)$`, "m"))?.[1]);
+        const of = (what) => Number(body.match(new RegExp(`^quire_tier_written_bytes_total\\{[^}]*what="${what}"[^}]*\\} (\\S+)$`, "m"))?.[1]);
         return { all: of("all"), records: of("records") };
     });
     addRow(c, "MB written : MB of records, a full directory", written.all / 1e6, written.records / 1e6, AMPLIFICATION);

@@ -11,8 +11,8 @@
  * tree, asks the store for its pages in order, some at once. Arrived pages are written into a
  * sequence and published, as if they had been computed. The request waits in its queue meanwhile;
  * it blocks nobody. The wait ends with the last page, with the first page that the store does not
- * have, or when pages come slower than computing them would take. Then the request is admitted like
- * any other; it computes what is still missing. After a wait in vain for a page, no request asks
+ * have, or when a page takes too long (loop/tier_patience.h). Then the request is admitted like any
+ * other; it computes what is still missing. After a wait in vain for a page, no request asks
  * the store for a while (QUIRE_TIER_PAUSE_US, doubled up to QUIRE_TIER_PAUSE_MAX_US while it
  * repeats).
  *
@@ -47,9 +47,12 @@
 #include "base/histogram.h"
 #include "store/store.h"
 
-#define QUIRE_TIER_BUFFER_BYTES  67108864u /* default of buffer_bytes */
-#define QUIRE_TIER_WAIT_US       50000u    /* default of wait_us */
-#define QUIRE_TIER_CLOSE_US      5000000u  /* default of close_us */
+#define QUIRE_TIER_BUFFER_BYTES 67108864u /* default of buffer_bytes */
+#define QUIRE_TIER_WAIT_US      50000u    /* default of wait_us */
+#define QUIRE_TIER_WAIT_LOCAL_US                                                                   \
+    1000000u                              /* with the default, and a store of this machine alone:  \
+                                             the longest wait (loop/tier_patience.h) */
+#define QUIRE_TIER_CLOSE_US      5000000u /* default of close_us */
 #define QUIRE_TIER_PAUSE_US      1000000u
 #define QUIRE_TIER_PAUSE_MAX_US  60000000u
 #define QUIRE_TIER_SHARE         0.03        /* of a step's time, for writing arrived pages */

@@ -71,6 +71,9 @@ int quire_tier_create(quire_loop *loop, quire_tier **out)
     tier->opts.wait_us = opts->wait_us > 0 ? opts->wait_us : QUIRE_TIER_WAIT_US;
     tier->opts.close_us = opts->close_us > 0 ? opts->close_us : QUIRE_TIER_CLOSE_US;
     tier->store = opts->store;
+    if (opts->wait_us == 0 && tier->store->ops->heard == NULL) {
+        tier->local_wait_us = QUIRE_TIER_WAIT_LOCAL_US;
+    }
     tier->cursor = 1;
     rc = quire_page_parts_get(loop->cache, loop->runtime_opts->page_tokens, &tier->parts);
     if (rc < 0) {

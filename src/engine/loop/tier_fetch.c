@@ -12,15 +12,15 @@
 #include "base/num.h"
 #include "engine/loop/loop_object.h"
 #include "engine/loop/overflow_loop.h"
+#include "engine/loop/tier_patience.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOTS_MAX     64u /* pages of one fetch under way at once */
-#define READS_KNOWN   8u  /* records read before the store's speed counts as known */
-#define PAGE_PATIENCE 4.0 /* wait for a page: so many times the mean, if that is longer */
-#define REST_NS       2e6 /* while nothing runs: time before the inbox is checked again */
-#define NS_PER_US     1000.0
+#define SLOTS_MAX   64u /* pages of one fetch under way at once */
+#define READS_KNOWN 8u  /* records read before the store's speed counts as known */
+#define REST_NS     2e6 /* while nothing runs: time before the inbox is checked again */
+#define NS_PER_US   1000.0
 
 /* ---- what it costs ---- */
 
@@ -382,14 +382,15 @@ static double pages_use(quire_loop *loop, quire_fetch *f, double may_ns)
 /* Whether pages come too slowly. */
 static bool is_too_slow(const quire_loop *loop, const quire_fetch *f, uint64_t now_us)
 {
-    const double compute = compute_us(loop, f->next_use, f->n_pages);
-    const double page = quire_tier_page_us(loop) * PAGE_PATIENCE;
-    double wait_us = (double)loop->tier->opts.wait_us;
+    const quire_tier_patience patience = {
+        .wait_us = (double)loop->tier->opts.wait_us,
+        .local_us = (double)loop->tier->local_wait_us,
+        .page_us = quire_tier_page_us(loop),
+        .compute_us = compute_us(loop, f->next_use, f->n_pages),
+    };
 
-    wait_us = page > wait_us ? page : wait_us;
-    wait_us = compute > 0.0 && compute < wait_us ? compute : wait_us;
     return f->n_away > 0 && f->arrived[f->next_use % f->n_slots] == NULL &&
-           (double)(now_us - f->moved_us) > wait_us;
+           (double)(now_us - f->moved_us) > quire_tier_patience_us(&patience);
 }
 
 static void pause(quire_loop *loop, uint64_t now_us)

@@ -37,9 +37,10 @@ typedef struct quire_fetch {
 typedef struct quire_tier {
     quire_tier_opts opts;
     quire_store *store;
-    quire_request *ahead; /* in no queue: stands for the text that is fetched ahead; NULL = none
-                             was */
-    quire_fetch *fetches; /* by rank, the highest first; of one rank in order of their begin */
+    uint64_t local_wait_us; /* tier_patience.h; 0 = a wait was chosen, or the store is shared */
+    quire_request *ahead;   /* in no queue: stands for the text that is fetched ahead; NULL = none
+                               was */
+    quire_fetch *fetches;   /* by rank, the highest first; of one rank in order of their begin */
     /* Buffers. */
     quire_transfer *unused;         /* linked by next */
     quire_transfer *unused_queries; /* without buffers, linked likewise */

@@ -12,7 +12,7 @@
 #include "gguf_gen_scheme.h"
 #include "model_fixture.h"
 #include "program.h"
-#include "train_kit.h"
+#include "train_calls.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -11,7 +11,7 @@
 
 #include "cli/commands/talk.h"
 #include "program.h"
-#include "train_kit.h"
+#include "train_calls.h"
 
 #include <math.h>
 #include <signal.h>

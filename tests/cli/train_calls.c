@@ -1,4 +1,4 @@
-/* train_kit.c - see train_kit.h.
+/* train_calls.c - see train_calls.h.
  *
  * SPDX-License-Identifier: MIT */
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "program.h"
-#include "train_kit.h"
+#include "train_calls.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* train_kit.h - the files of runs of `quire train`.
+/* train_calls.h - the files of runs of `quire train`.
  *
  * SPDX-License-Identifier: MIT */
-#ifndef QUIRE_TESTS_TRAIN_KIT_H
-#define QUIRE_TESTS_TRAIN_KIT_H
+#ifndef QUIRE_TESTS_TRAIN_CALLS_H
+#define QUIRE_TESTS_TRAIN_CALLS_H
 
 #include <stddef.h>
 
@@ -13,4 +13,4 @@ void train_remove(const char *run);
 /* The first 4 MiB of a file. Memory: free(). */
 char *train_read(const char *path, size_t *n);
 
-#endif /* QUIRE_TESTS_TRAIN_KIT_H */
+#endif /* QUIRE_TESTS_TRAIN_CALLS_H */

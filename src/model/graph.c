@@ -34,7 +34,9 @@ static void op_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
 {
     quire_graph_op *op = userdata;
     quire_attn_layer layer = op->layer;
-    const struct ggml_tensor *k = dst->src[0], *v = dst->src[1], *q = dst->src[2];
+    const struct ggml_tensor *k = dst->src[0], *v = dst->src[1];
+    const struct ggml_tensor *q = op->pairs_qk ? dst->src[2] : NULL;
+    const struct ggml_tensor *hidden = op->hidden != NULL ? dst->src[op->pairs_qk ? 3 : 2] : NULL;
     uint64_t begin_ns = ith == 0 ? quire_clock_ns() : 0;
 
     layer.k_new = k->data;
@@ -44,6 +46,9 @@ static void op_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
     if (q != NULL) {
         layer.q[0] = q->data;
         layer.q_stride = q->nb[2] / sizeof(float);
+    }
+    if (hidden != NULL) {
+        op->hidden(op->hidden_ctx, op->layer_index, hidden->data, hidden->nb[1] / sizeof(float));
     }
     op->device->append(op->device->ctx, &layer, (uint32_t)ith, (uint32_t)nth);
     if (ith == 0) {
@@ -274,9 +279,18 @@ static attention_inputs attention_begin(graph_build *b, struct ggml_tensor *x, u
     /* The append has one float as its result, which no operation reads: ggml orders operations by
      * their results, and attention comes after the append. */
     if (b->ops[il].has_append) {
-        in.append = ggml_custom_4d(b->graph->ctx, GGML_TYPE_F32, 1, 1, 1, 1,
-                                   (struct ggml_tensor *[]){ rows.k, rows.v, in.q[0] },
-                                   pairs_qk ? 3 : 2, op_append, GGML_N_TASKS_MAX, &b->ops[il]);
+        struct ggml_tensor *args[4] = { rows.k, rows.v };
+        int n = 2;
+
+        b->ops[il].pairs_qk = pairs_qk;
+        if (pairs_qk) {
+            args[n++] = in.q[0];
+        }
+        if (b->ops[il].hidden != NULL) {
+            args[n++] = x;
+        }
+        in.append = ggml_custom_4d(b->graph->ctx, GGML_TYPE_F32, 1, 1, 1, 1, args, n, op_append,
+                                   GGML_N_TASKS_MAX, &b->ops[il]);
         ggml_build_forward_expand(b->graph->cgraph, in.append);
     }
     return in;

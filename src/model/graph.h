@@ -28,6 +28,7 @@
 
 #include "model/weights.h"
 
+#include "model/runtime_hidden.h"
 #include "quire/attn.h"
 
 #include <ggml-alloc.h>
@@ -42,6 +43,10 @@ typedef struct quire_graph_op {
     quire_attn_layer layer; /* constants; the ops fill in the row pointers of their call */
     uint32_t call;
     bool has_append;
+    bool pairs_qk; /* the append reads the queries */
+    uint32_t layer_index;
+    quire_hidden_fn *hidden; /* NULL: the append does not get the layer's normed input */
+    void *hidden_ctx;
     uint64_t rows_total; /* rows of attention; written by thread 0 */
     uint64_t append_ns;  /* written by thread 0 */
     uint64_t attn_ns;

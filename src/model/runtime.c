@@ -2,6 +2,7 @@
  * runtime_step.c.
  *
  * SPDX-License-Identifier: MIT */
+#include "model/runtime_hidden.h"
 #include "model/runtime_internal.h"
 
 #include "base/check.h"
@@ -276,6 +277,7 @@ static int attention_open(quire_runtime *rt, quire_error *err)
         op->device = &rt->device;
         op->call = il;
         op->has_append = desc->kv_map[il].stored >= 0;
+        op->layer_index = il;
         rc = rt->device.check(rt->device.ctx, &op->layer);
         if (rc < 0) {
             return quire_error_set(err, rc, "layer %u: attention cannot run it: %s", il,
@@ -369,6 +371,19 @@ const quire_runtime_opts *quire_runtime_opts_get(const quire_runtime *rt)
 quire_attn_device *quire_runtime_device(quire_runtime *rt)
 {
     return &rt->device;
+}
+
+void quire_runtime_hidden_set(quire_runtime *rt, quire_hidden_fn *fn, void *ctx)
+{
+    for (uint32_t il = 0; il < rt->model->desc.n_layer; il++) {
+        rt->ops[il].hidden = fn;
+        rt->ops[il].hidden_ctx = ctx;
+    }
+}
+
+const quire_model *quire_runtime_model(const quire_runtime *rt)
+{
+    return rt->model;
 }
 
 uint32_t quire_runtime_n_threads(const quire_runtime *rt)

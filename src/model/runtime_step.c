@@ -86,7 +86,7 @@ void quire_runtime_release_hot(quire_runtime *rt, quire_seq_id seq, uint32_t fro
     const uint32_t end_token = tile > recent_tiles ? (tile - recent_tiles) * QUIRE_TILE_TOKENS : 0;
     const uint32_t begin_token = from_token > rt->opts.kv_sinks ? from_token : rt->opts.kv_sinks;
 
-    if (rt->groups.hot != 0 && begin_token < end_token) {
+    if (rt->groups.hot != 0 && rt->opts.kv_elsewhere_bytes == 0 && begin_token < end_token) {
         int rc = quire_seq_release(rt->cache, seq, rt->groups.hot, begin_token, end_token, NULL);
 
         QUIRE_ASSERT(rc == QUIRE_OK);

@@ -1,0 +1,20 @@
+/* rope_frequencies.h - the angles by which ggml's rope turns the rows of a model, for rows that are
+ * turned again after they were computed (attn/rotation.h).
+ *
+ * Thread: any.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_ROPE_FREQUENCIES_H
+#define QUIRE_MODEL_ROPE_FREQUENCIES_H
+
+#include "attn/rotation.h"
+#include "model/model.h"
+
+/* frequencies, [d_k / 2]: radians a position, with the model's scaling and factors. The model has
+ * its weights. Sources: RoPE (arXiv 2104.09864), YaRN (arXiv 2309.00071). */
+void quire_model_rope_frequencies(const quire_model *model, float *frequencies);
+
+/* Memory: frequencies are borrowed. */
+quire_rotation quire_model_rotation(const quire_model_desc *desc, const float *frequencies);
+
+#endif /* QUIRE_MODEL_ROPE_FREQUENCIES_H */

@@ -1,0 +1,114 @@
+/* runtime_shift.c - tokens leave the middle of a sequence, and those behind move up.
+ *
+ * Positions end and begin are whole tiles apart, so each tile moves as a whole: V byte for byte, K
+ * decoded, turned by the difference of positions and coded again. Tiles move up one after the other
+ * into tiles that were read before.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/runtime_shift.h"
+
+#include "base/check.h"
+#include "model/model_internal.h"
+#include "model/rope_frequencies.h"
+#include "model/runtime_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TILE QUIRE_TILE_TOKENS
+
+typedef struct shift {
+    const quire_runtime *rt;
+    quire_seq_table table;
+    quire_rotation rotation;
+    float frequencies[QUIRE_HEAD_DIM_MAX / 2];
+    float turns[QUIRE_HEAD_DIM_MAX];
+    float *rows; /* [TILE][d_k] */
+} shift;
+
+static unsigned char *tile_at(const shift *s, const quire_attn_lane *lane, uint32_t head,
+                              uint32_t tile)
+{
+    const uint32_t tiles = s->rt->opts.page_tokens / TILE;
+    const uint32_t i = tile / tiles;
+    const quire_page_id id = s->table.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
+    const quire_page_addr *addr = &quire_cache_page_addrs(s->rt->cache)[id];
+
+    return addr->extent + lane->offset + addr->slot * lane->page_stride + head * lane->head_stride +
+           tile % tiles * lane->tile_stride;
+}
+
+/* K of n tokens in a tile. */
+static void move_k(const shift *s, const quire_attn_layer *layer, const unsigned char *from,
+                   unsigned char *to, uint32_t n)
+{
+    const quire_attn_source *k = &layer->k_store;
+    const quire_tile_rows rows = { .d = layer->d_k, .n_tokens = n, .stride = layer->d_k };
+    const quire_codec *codec = quire_codec_get();
+
+    codec->decode_k(k->format, &rows, from, s->rows);
+    for (uint32_t i = 0; i < n; i++) {
+        float *row = s->rows + (size_t)i * layer->d_k;
+
+        if (k->rotate != 0) {
+            quire_hadamard(row, layer->d_k, k->rotate);
+        }
+        quire_rotation_apply(&s->rotation, s->turns, row);
+        if (k->rotate != 0) {
+            quire_hadamard(row, layer->d_k, k->rotate);
+        }
+    }
+    codec->encode_k(k->format, &rows, s->rows, to);
+}
+
+static void move_layer(const shift *s, const quire_attn_layer *layer, uint32_t begin, uint32_t end,
+                       uint32_t n_tokens)
+{
+    const size_t v_bytes = quire_tile_bytes(layer->v_store.format, QUIRE_SIDE_V, layer->d_v);
+
+    for (uint32_t g = 0; g < layer->n_kv_head; g++) {
+        for (uint32_t t = end; t < n_tokens; t += TILE) {
+            const uint32_t from = t / TILE;
+            const uint32_t to = (t - (end - begin)) / TILE;
+
+            move_k(s, layer, tile_at(s, &layer->k_store.lane, g, from),
+                   tile_at(s, &layer->k_store.lane, g, to),
+                   n_tokens - t < TILE ? n_tokens - t : TILE);
+            memcpy(tile_at(s, &layer->v_store.lane, g, to),
+                   tile_at(s, &layer->v_store.lane, g, from), v_bytes);
+        }
+    }
+}
+
+int quire_runtime_shift_check(const quire_runtime *rt)
+{
+    QUIRE_FAIL_IF(rt->opts.kv_elsewhere_bytes != 0, QUIRE_UNSUPP);
+    return quire_kv_is_sealed(&rt->model->desc, rt->pairs) ? QUIRE_UNSUPP : QUIRE_OK;
+}
+
+int quire_runtime_shift(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uint32_t end)
+{
+    const quire_model_desc *desc = &rt->model->desc;
+    const uint32_t n_tokens = quire_seq_tokens(rt->cache, seq);
+    shift s = { .rt = rt };
+
+    QUIRE_TRY(quire_runtime_shift_check(rt));
+    QUIRE_FAIL_IF(begin % TILE != 0 || end % TILE != 0 || begin > end || end > n_tokens,
+                  QUIRE_INVAL);
+    QUIRE_TRY(quire_seq_table_get(rt->cache, seq, QUIRE_KV_GROUP_MAIN, &s.table));
+    s.rows = malloc((size_t)TILE * desc->d_k * sizeof *s.rows);
+    QUIRE_FAIL_IF(s.rows == NULL, QUIRE_NOMEM);
+    quire_model_rope_frequencies(rt->model, s.frequencies);
+    s.rotation = quire_model_rotation(desc, s.frequencies);
+    quire_rotation_turns(&s.rotation, (double)begin - (double)end, s.turns);
+    for (uint32_t il = 0; il < desc->n_layer && begin < end; il++) {
+        quire_attn_layer layer;
+
+        if (desc->kv_map[il].stored >= 0) {
+            (void)quire_kv_layout(desc, rt->pairs, rt->opts.page_tokens, il, &layer);
+            move_layer(&s, &layer, begin, end, n_tokens);
+        }
+    }
+    free(s.rows);
+    return quire_seq_truncate(rt->cache, seq, n_tokens - (end - begin));
+}

@@ -1,0 +1,20 @@
+/* runtime_shift.h - tokens leave the middle of a sequence.
+ *
+ * Thread: owner.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_RUNTIME_SHIFT_H
+#define QUIRE_MODEL_RUNTIME_SHIFT_H
+
+#include "model/runtime.h"
+
+/* Drop the tokens [begin, end) of a sequence, and move those behind to the positions from `begin`
+ * on: their K is turned by the difference, which is exact for RoPE, and coded again; V moves byte
+ * for byte. The values still depend on the dropped tokens. begin and end are multiples of
+ * QUIRE_TILE_TOKENS; no other holder has the pages from `begin` on, or relies on them. Errors:
+ * QUIRE_INVAL (the range), QUIRE_UNSUPP (shift_check()), QUIRE_NOMEM; then nothing has changed. */
+int quire_runtime_shift(quire_runtime *runtime, quire_seq_id seq, uint32_t begin, uint32_t end);
+/* QUIRE_OK, or QUIRE_UNSUPP: sealed formats, kv_elsewhere_bytes. */
+int quire_runtime_shift_check(const quire_runtime *runtime);
+
+#endif /* QUIRE_MODEL_RUNTIME_SHIFT_H */

@@ -4,13 +4,38 @@
 #include "engine/retention.h"
 
 #include "base/check.h"
+#include "base/num.h"
+#include "model/rope_frequencies.h"
+#include "model/runtime_hidden.h"
+#include "model/text.h"
 
 #include <stdlib.h>
+#include <string.h>
+
+/* Any words will do: models that were trained to complete text repeat by the tokens before the part
+ * alone. */
+#define ASK "\n\nThe text above once more, word for word:\n"
 
 struct quire_retention {
     quire_retention_opts opts;
     quire_lanes *lanes;
+    int32_t *text; /* [n_text_max] tokens; NULL: none is repeated */
+    int32_t *rows; /* [room] request, lead and part */
+    int32_t ask[QUIRE_RETENTION_ASK_TOKENS];
+    uint32_t n_ask;
 };
+
+static bool is_repeated(const quire_retain_spec *spec)
+{
+    return spec->policy->worth == QUIRE_RETAIN_WORTH_REPEATED;
+}
+
+uint32_t quire_retention_room(const quire_retain_spec *spec)
+{
+    return is_repeated(spec)
+               ? spec->repeat + QUIRE_RETENTION_LEAD_TOKENS + QUIRE_RETENTION_ASK_TOKENS
+               : 0;
+}
 
 /* The lanes that a runtime's options ask for. Memory: free(*layers), when out was used. */
 static int lanes_opts(const quire_model_desc *desc, const quire_retention_opts *opts,
@@ -37,7 +62,11 @@ static int lanes_opts(const quire_model_desc *desc, const quire_retention_opts *
     *out = (quire_lanes_opts){ .spec = &opts->spec,
                                .layers = *layers,
                                .n_layers = desc->n_layer,
-                               .n_text_max = runtime->n_ctx,
+                               .n_text_max = runtime->n_ctx - quire_retention_room(&opts->spec),
+                               .n_repeat_max = quire_retention_room(&opts->spec),
+                               .predictor = opts->predictor,
+                               .attend_share = opts->attend_share,
+                               .n_hidden = opts->keeps_hidden ? desc->n_embd : 0,
                                .n_full_max = opts->chunk,
                                .n_rows_max = runtime->n_batch,
                                .n_threads = runtime->n_threads,
@@ -55,6 +84,7 @@ int quire_retention_plan(const quire_model_desc *desc, const quire_retention_opt
     int rc;
 
     runtime->n_batch = runtime->n_batch > opts->chunk ? opts->chunk : runtime->n_batch;
+    runtime->n_ctx += quire_retention_room(&opts->spec);
     resolved = *runtime;
     quire_runtime_opts_resolve(desc, &resolved);
     if (lanes_opts(desc, opts, &resolved, &layers, &lanes) < 0) {
@@ -70,31 +100,70 @@ int quire_retention_plan(const quire_model_desc *desc, const quire_retention_opt
     return rc;
 }
 
+/* The buffers and the request of a text that is repeated. */
+static int repeating_open(quire_retention *retention, const quire_runtime *runtime,
+                          uint32_t n_text_max)
+{
+    int64_t n;
+
+    if (!is_repeated(&retention->opts.spec)) {
+        return QUIRE_OK;
+    }
+    retention->text = calloc(n_text_max, sizeof *retention->text);
+    retention->rows = calloc(quire_retention_room(&retention->opts.spec), sizeof *retention->rows);
+    QUIRE_FAIL_IF(retention->text == NULL || retention->rows == NULL, QUIRE_NOMEM);
+    n = quire_model_tokenize(quire_runtime_model(runtime), ASK, strlen(ASK), false, false,
+                             retention->ask, QUIRE_RETENTION_ASK_TOKENS);
+    QUIRE_FAIL_IF(n < 0, (int)n);
+    /* A vocabulary of bytes has no room for it: the tokens before the part are enough. */
+    retention->n_ask = n <= QUIRE_RETENTION_ASK_TOKENS ? (uint32_t)n : 0;
+    return QUIRE_OK;
+}
+
+static int open_parts(quire_retention *retention, quire_runtime *runtime,
+                      const quire_model_desc *desc, quire_error *err)
+{
+    float frequencies[QUIRE_HEAD_DIM_MAX / 2] = { 0 };
+    const quire_rotation rotation = quire_model_rotation(desc, frequencies);
+    quire_attn_layer *layers = NULL;
+    quire_lanes_opts lanes;
+    int rc = lanes_opts(desc, &retention->opts, quire_runtime_opts_get(runtime), &layers, &lanes);
+
+    if (rc == QUIRE_OK) {
+        rc = repeating_open(retention, runtime, lanes.n_text_max);
+    }
+    if (rc < 0) {
+        free(layers);
+        return quire_error_set(err, rc, "out of memory");
+    }
+    quire_model_rope_frequencies(quire_runtime_model(runtime), frequencies);
+    lanes.rotation = &rotation;
+    rc = quire_lanes_create(&retention->lanes, &lanes, err);
+    free(layers);
+    return rc;
+}
+
 int quire_retention_open(quire_retention **out, quire_runtime *runtime,
                          const quire_model_desc *desc, const quire_retention_opts *opts,
                          quire_error *err)
 {
     quire_retention *retention = calloc(1, sizeof *retention);
-    quire_attn_layer *layers = NULL;
-    quire_lanes_opts lanes;
-    int rc = QUIRE_NOMEM;
+    int rc;
 
     *out = NULL;
-    if (retention != NULL) {
-        rc = lanes_opts(desc, opts, quire_runtime_opts_get(runtime), &layers, &lanes);
+    if (retention == NULL) {
+        return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
-    if (rc == QUIRE_OK) {
-        retention->opts = *opts;
-        rc = quire_lanes_create(&retention->lanes, &lanes, err);
-    } else {
-        quire_error_set(err, rc, "out of memory");
-    }
-    free(layers);
+    retention->opts = *opts;
+    rc = open_parts(retention, runtime, desc, err);
     if (rc < 0) {
-        free(retention);
+        quire_retention_close(retention);
         return rc;
     }
     *quire_runtime_device(runtime) = quire_lanes_device(retention->lanes);
+    if (opts->keeps_hidden || opts->spec.policy->worth == QUIRE_RETAIN_WORTH_PREDICTED) {
+        quire_runtime_hidden_set(runtime, quire_lanes_hidden_put, retention->lanes);
+    }
     *out = retention;
     return QUIRE_OK;
 }
@@ -103,8 +172,73 @@ void quire_retention_close(quire_retention *retention)
 {
     if (retention != NULL) {
         quire_lanes_destroy(retention->lanes);
+        free(retention->rows);
+        free(retention->text);
         free(retention);
     }
+}
+
+/* ---- repeating ---- */
+
+/* Compute rows behind the text. */
+static int compute_rows(const quire_retention *retention, quire_runtime *runtime, quire_seq_id seq,
+                        uint32_t n_rows)
+{
+    const uint32_t n_batch = quire_runtime_opts_get(runtime)->n_batch;
+    const float *logits;
+
+    for (uint32_t first = 0; first < n_rows; first += n_batch) {
+        const quire_slice slice = { .seq = seq,
+                                    .tokens = retention->rows + first,
+                                    .n_tokens = quire_min_u32(n_batch, n_rows - first),
+                                    .logits = QUIRE_LOGITS_LAST };
+
+        QUIRE_TRY(quire_runtime_step(runtime, &slice, 1, &logits));
+    }
+    return QUIRE_OK;
+}
+
+static int repeat_part(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq,
+                       uint32_t begin, uint32_t end)
+{
+    const uint32_t n_text = quire_seq_tokens(quire_runtime_cache(runtime), seq);
+    const uint32_t n_lead = quire_min_u32(begin, QUIRE_RETENTION_LEAD_TOKENS);
+    const uint32_t n_rows = retention->n_ask + n_lead + (end - begin);
+    int rc, cut;
+
+    memcpy(retention->rows, retention->ask, retention->n_ask * sizeof *retention->rows);
+    memcpy(retention->rows + retention->n_ask, retention->text + begin - n_lead,
+           (n_lead + end - begin) * sizeof *retention->rows);
+    quire_lanes_repeat_begin(retention->lanes, begin, end);
+    rc = compute_rows(retention, runtime, seq, n_rows);
+    quire_lanes_repeat_end(retention->lanes, rc == QUIRE_OK);
+    /* Nothing of the sequence is shared, and its pages have no payload. */
+    cut = quire_seq_truncate(quire_runtime_cache(runtime), seq, n_text);
+    return rc < 0 ? rc : cut;
+}
+
+int quire_retention_repeat(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq)
+{
+    const uint32_t n_text = quire_seq_tokens(quire_runtime_cache(runtime), seq);
+    const uint32_t n_part = retention->opts.spec.repeat;
+
+    while (quire_lanes_n_repeated(retention->lanes) < n_text) {
+        const uint32_t begin = quire_lanes_n_repeated(retention->lanes);
+
+        QUIRE_TRY(
+            repeat_part(retention, runtime, seq, begin, quire_min_u32(begin + n_part, n_text)));
+    }
+    return QUIRE_OK;
+}
+
+/* ---- steps ---- */
+
+static int condense(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq)
+{
+    if (is_repeated(&retention->opts.spec)) {
+        QUIRE_TRY(quire_retention_repeat(retention, runtime, seq));
+    }
+    return quire_lanes_condense(retention->lanes);
 }
 
 int quire_retention_step(quire_retention *retention, quire_runtime *runtime,
@@ -113,13 +247,20 @@ int quire_retention_step(quire_retention *retention, quire_runtime *runtime,
     const uint32_t n_full = quire_lanes_n_full(retention->lanes);
     quire_slice slice = slices[0];
     quire_lanes_stats stats;
+    uint32_t begin;
 
     QUIRE_FAIL_IF(n_slices != 1, QUIRE_INVAL);
     QUIRE_FAIL_IF(slice.n_tokens > retention->opts.chunk, QUIRE_LIMIT);
+    begin = quire_seq_tokens(quire_runtime_cache(runtime), slice.seq);
+    QUIRE_FAIL_IF(slice.n_tokens > quire_runtime_opts_get(runtime)->n_ctx -
+                                       quire_retention_room(&retention->opts.spec) - begin,
+                  QUIRE_LIMIT);
     quire_lanes_stats_get(retention->lanes, &stats);
-    if (n_full + slice.n_tokens > retention->opts.chunk &&
-        quire_seq_tokens(quire_runtime_cache(runtime), slice.seq) == stats.n_text) {
-        QUIRE_TRY(quire_lanes_condense(retention->lanes));
+    if (n_full + slice.n_tokens > retention->opts.chunk && begin == stats.n_text) {
+        QUIRE_TRY(condense(retention, runtime, slice.seq));
+    }
+    if (retention->text != NULL) {
+        memcpy(retention->text + begin, slice.tokens, slice.n_tokens * sizeof *slice.tokens);
     }
     /* Without logits the last layer would compute no attention, and have no queries to score by. */
     slice.logits = slice.logits == QUIRE_LOGITS_NONE ? QUIRE_LOGITS_LAST : slice.logits;

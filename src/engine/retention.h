@@ -5,11 +5,14 @@
  * tokens so far are condensed to the policy's share. So the KV of a text of N tokens takes the kept
  * share of N and one chunk at most, while it is read and while it is continued.
  *
- *   plan       the options of the runtime: kv_elsewhere_bytes
+ *   plan       the options of the runtime: kv_elsewhere_bytes, room for rows
  *   open       lanes, as the runtime's device
  *   step       condenses first when the chunk is full, then computes
  *
- * One sequence. No token is computed twice.
+ * One sequence. No token is computed twice, except with a policy whose worth is repeated: before a
+ * condensing the model repeats all tokens held in full, in parts. A part is computed behind the
+ * text, after a request to repeat and the tokens before the part, and dropped again. So each token
+ * is computed twice, and the runtime has room for a part more than its caller may use.
  *
  * Thread: owner.
  *
@@ -22,14 +25,24 @@
 
 typedef struct quire_retention quire_retention;
 
+#define QUIRE_RETENTION_LEAD_TOKENS 8u  /* before a part that is repeated (KVzip) */
+#define QUIRE_RETENTION_ASK_TOKENS  48u /* of the request to repeat, at most */
+
 typedef struct quire_retention_opts {
     quire_retain_spec spec;
-    uint32_t chunk;                 /* tokens held in full, at most; at least a step */
-    quire_lanes_parallel *parallel; /* NULL = condense on one thread */
+    const quire_predictor *predictor; /* of `predict`; borrowed as long as the retention */
+    double attend_share;              /* quire_lanes_opts; 0 = all */
+    bool keeps_hidden;                /* for training: quire_lanes_hidden() */
+    uint32_t chunk;                   /* tokens held in full, at most; at least a step */
+    quire_lanes_parallel *parallel;   /* NULL = condense on one thread */
 } quire_retention_opts;
 
-/* Set kv_elsewhere_bytes of a runtime's options, whose other fields are set, and limit n_batch to
- * the chunk. Errors: quire_lanes_check(). */
+/* Positions behind the caller's longest text, for parts that are repeated. */
+uint32_t quire_retention_room(const quire_retain_spec *spec);
+
+/* Set kv_elsewhere_bytes of a runtime's options, whose other fields are set, limit
+ * n_batch to the chunk, and add the room to n_ctx, which must not be 0 then. Errors:
+ * quire_lanes_check(). */
 int quire_retention_plan(const quire_model_desc *desc, const quire_retention_opts *opts,
                          quire_runtime_opts *runtime, quire_error *err);
 
@@ -45,6 +58,10 @@ void quire_retention_close(quire_retention *retention);
  * sequence was cut inside its condensed part). */
 int quire_retention_step(quire_retention *retention, quire_runtime *runtime,
                          const quire_slice *slices, uint32_t n_slices, const float **logits);
+
+/* Repeat all tokens held in full, as step() does before a condensing. For training. Errors:
+ * quire_runtime_step(). */
+int quire_retention_repeat(quire_retention *retention, quire_runtime *runtime, quire_seq_id seq);
 
 const quire_retain_spec *quire_retention_spec(const quire_retention *retention);
 quire_lanes *quire_retention_lanes(const quire_retention *retention);

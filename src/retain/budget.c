@@ -133,40 +133,152 @@ static size_t collect(const quire_retain_spec *spec, const quire_retain_choice *
     return n;
 }
 
+/* The least score of a lane that is kept beyond the floor. */
+static float least_of(const quire_retain_spec *spec, const quire_retain_choice *choice,
+                      uint32_t lane)
+{
+    const uint32_t n = choice->n_tokens[lane];
+    double sum = 0.0;
+
+    if (spec->threshold <= 0) {
+        return -INFINITY;
+    }
+    if (spec->policy->worth != QUIRE_RETAIN_WORTH_NONE) {
+        return (float)spec->threshold;
+    }
+    for (uint32_t t = 0; t < n; t++) {
+        sum += isnan(choice->scores[lane][t]) ? 0.0 : (double)choice->scores[lane][t];
+    }
+    return n > 0 ? (float)(spec->threshold * sum / n) : -INFINITY;
+}
+
+/* Scratch of a choice. */
+typedef struct choosing {
+    uint32_t *n_kept; /* [n_lanes] */
+    uint32_t *wanted; /* [n_lanes] of granules */
+    float *least;     /* [n_lanes] */
+    candidate *all;
+} choosing;
+
+static int choosing_init(choosing *c, const quire_retain_spec *spec,
+                         const quire_retain_choice *choice, uint64_t n_all)
+{
+    c->n_kept = malloc(choice->n_lanes * sizeof *c->n_kept);
+    c->wanted = malloc(choice->n_lanes * sizeof *c->wanted);
+    c->least = malloc(choice->n_lanes * sizeof *c->least);
+    c->all = malloc((n_all + 1) * sizeof *c->all);
+    QUIRE_FAIL_IF(c->n_kept == NULL || c->wanted == NULL || c->least == NULL || c->all == NULL,
+                  QUIRE_NOMEM);
+    for (uint32_t lane = 0; lane < choice->n_lanes; lane++) {
+        c->least[lane] = least_of(spec, choice, lane);
+    }
+    return QUIRE_OK;
+}
+
+static void choosing_fini(choosing *c)
+{
+    free(c->all);
+    free(c->least);
+    free(c->wanted);
+    free(c->n_kept);
+}
+
+/* Granules of each lane: those that are full, one more for the lanes with the largest remainders.
+ */
+static void want_granules(choosing *c, const quire_retain_choice *choice)
+{
+    const uint32_t granule = choice->granule;
+    uint64_t n_rest = 0;
+
+    for (uint32_t lane = 0; lane < choice->n_lanes; lane++) {
+        c->wanted[lane] = c->n_kept[lane] / granule * granule;
+        n_rest += c->n_kept[lane] % granule;
+    }
+    for (; n_rest >= granule; n_rest -= granule) {
+        uint32_t best = 0, best_rest = 0;
+
+        for (uint32_t lane = 0; lane < choice->n_lanes; lane++) {
+            const uint32_t rest =
+                c->n_kept[lane] > c->wanted[lane] ? c->n_kept[lane] - c->wanted[lane] : 0;
+
+            if (rest > best_rest) {
+                best = lane;
+                best_rest = rest;
+            }
+        }
+        c->wanted[best] += granule;
+    }
+}
+
+/* Give or take tokens until every lane keeps what it wants. */
+static void round_lanes(choosing *c, const quire_retain_spec *spec,
+                        const quire_retain_choice *choice, size_t n, bool *const *is_kept)
+{
+    want_granules(c, choice);
+    for (uint32_t lane = 0; lane < choice->n_lanes; lane++) {
+        uint32_t n_protected = 0;
+
+        for (uint32_t t = 0; t < choice->n_tokens[lane]; t++) {
+            n_protected += quire_retain_is_protected(spec, choice->n_text,
+                                                     (uint32_t)choice->positions[lane][t]);
+        }
+        while (c->wanted[lane] < n_protected) {
+            c->wanted[lane] += choice->granule;
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        const candidate *one = &c->all[i];
+
+        if (!is_kept[one->lane][one->token] && c->n_kept[one->lane] < c->wanted[one->lane]) {
+            is_kept[one->lane][one->token] = true;
+            c->n_kept[one->lane]++;
+        }
+    }
+    for (size_t i = n; i-- > 0;) {
+        const candidate *one = &c->all[i];
+
+        if (is_kept[one->lane][one->token] && c->n_kept[one->lane] > c->wanted[one->lane]) {
+            is_kept[one->lane][one->token] = false;
+            c->n_kept[one->lane]--;
+        }
+    }
+}
+
 int quire_retain_choose(const quire_retain_spec *spec, const quire_retain_choice *choice,
                         bool *const *is_kept)
 {
     const uint64_t floor_tokens =
         (uint64_t)(spec->floor * (double)(choice->budget / choice->n_lanes));
     uint64_t n_all = 0, n_kept_all = 0;
-    uint32_t *n_kept = malloc(choice->n_lanes * sizeof *n_kept);
-    candidate *all;
+    choosing c = { 0 };
     size_t n;
 
     for (uint32_t lane = 0; lane < choice->n_lanes; lane++) {
         n_all += choice->n_tokens[lane];
     }
-    all = malloc((n_all + 1) * sizeof *all);
-    if (n_kept == NULL || all == NULL) {
-        free(n_kept);
-        free(all);
+    if (choosing_init(&c, spec, choice, n_all) < 0) {
+        choosing_fini(&c);
         return QUIRE_NOMEM;
     }
-    n = collect(spec, choice, is_kept, all, n_kept);
-    qsort(all, n, sizeof *all, by_worth);
+    n = collect(spec, choice, is_kept, c.all, c.n_kept);
+    qsort(c.all, n, sizeof *c.all, by_worth);
     n_kept_all = n_all - n;
     for (int pass = 0; pass < 2; pass++) { /* each lane's floor, then the best of all */
         for (size_t i = 0; i < n && n_kept_all < choice->budget; i++) {
-            const candidate *c = &all[i];
+            const candidate *one = &c.all[i];
+            const bool is_wanted =
+                pass == 0 ? c.n_kept[one->lane] < floor_tokens : one->score >= c.least[one->lane];
 
-            if (!is_kept[c->lane][c->token] && (pass == 1 || n_kept[c->lane] < floor_tokens)) {
-                is_kept[c->lane][c->token] = true;
-                n_kept[c->lane]++;
+            if (is_wanted && !is_kept[one->lane][one->token]) {
+                is_kept[one->lane][one->token] = true;
+                c.n_kept[one->lane]++;
                 n_kept_all++;
             }
         }
     }
-    free(n_kept);
-    free(all);
+    if (choice->granule > 1) {
+        round_lanes(&c, spec, choice, n, is_kept);
+    }
+    choosing_fini(&c);
     return QUIRE_OK;
 }

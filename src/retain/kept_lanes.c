@@ -2,13 +2,15 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "retain/kept_lanes_internal.h"
+#include "retain/retain_score.h"
 
 #include "base/check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define TILE QUIRE_TILE_TOKENS
+#define TILE            QUIRE_TILE_TOKENS
+#define CANDIDATE_BYTES 16u /* of quire_retain_choose() */
 
 /* ---- memory ---- */
 
@@ -17,15 +19,41 @@ static uint64_t n_lanes_of(const quire_lanes_opts *o)
     return (uint64_t)o->n_layers * o->layers[0].n_kv_head;
 }
 
+/* The longest text, with rows that repeat a part of it. */
+static uint32_t text_max(const quire_lanes_opts *o)
+{
+    return o->n_text_max + o->n_repeat_max;
+}
+
 static uint32_t entries_max(const quire_lanes_opts *o)
 {
-    return o->n_text_max / TILE + 2; /* the last page of the condensed part, and the last of all */
+    return text_max(o) / TILE + 2; /* the last page of the condensed part, and the last of all */
 }
 
 static size_t lane_page_bytes(const quire_attn_layer *layer)
 {
     return quire_tile_bytes(layer->k_store.format, QUIRE_SIDE_K, layer->d_k) +
            quire_tile_bytes(layer->v_store.format, QUIRE_SIDE_V, layer->d_v);
+}
+
+static size_t lane_hot_bytes(const quire_lanes_opts *o)
+{
+    const quire_attn_layer *layer = &o->layers[0];
+    const bool has_k = quire_format_is_sealed(layer->k_store.format);
+    const bool has_v = quire_format_is_sealed(layer->v_store.format);
+
+    return (has_k ? quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_K, layer->d_k) : 0) +
+           (has_v ? quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_V, layer->d_v) : 0);
+}
+
+/* The most tokens of a lane that are held in full. With sealed formats the recent ones stay so, and
+ * those of a tile that is not full. */
+static uint64_t open_max(const quire_lanes_opts *o)
+{
+    const uint64_t n =
+        o->n_full_max + (lane_hot_bytes(o) > 0 ? (uint64_t)o->spec->recent + TILE : 0);
+
+    return (n < o->n_text_max ? n : o->n_text_max) + o->n_repeat_max;
 }
 
 /* The most tokens of all lanes: condensed ones, and those held in full. */
@@ -35,7 +63,7 @@ static uint64_t tokens_max(const quire_lanes_opts *o)
     const uint64_t n_text = o->n_text_max;
     const uint64_t ends = (uint64_t)o->spec->sinks + o->spec->recent;
     const uint64_t n_protected = ends < n_text ? ends : n_text;
-    const uint64_t n_open = o->n_full_max < n_text ? o->n_full_max : n_text;
+    const uint64_t n_open = open_max(o);
     const uint64_t n_share =
         (uint64_t)(o->spec->share * (double)n_text * (double)n_lanes) + n_lanes;
     const uint32_t n_full =
@@ -45,12 +73,18 @@ static uint64_t tokens_max(const quire_lanes_opts *o)
     const uint64_t n_least = n_whole * n_text + (n_lanes - n_whole) * n_protected;
     const uint64_t n_kept = (n_share > n_least ? n_share : n_least) + n_open * n_lanes;
 
-    return n_kept < n_text * n_lanes ? n_kept : n_text * n_lanes;
+    return n_kept < text_max(o) * n_lanes ? n_kept : text_max(o) * n_lanes;
 }
 
 uint64_t quire_lanes_bytes_max(const quire_lanes_opts *o)
 {
-    return (tokens_max(o) / TILE + n_lanes_of(o)) * lane_page_bytes(&o->layers[0]);
+    const uint64_t n_lanes = n_lanes_of(o);
+    const uint64_t hot_bytes = lane_hot_bytes(o);
+    /* Whole tiles: a lane may keep one more than its share. */
+    const uint64_t n_pages = tokens_max(o) / TILE + (hot_bytes > 0 ? 2 : 1) * n_lanes;
+
+    return n_pages * lane_page_bytes(&o->layers[0]) +
+           (open_max(o) / TILE + 2) * n_lanes * hot_bytes;
 }
 
 static quire_attn_workspace_opts head_opts(const quire_lanes_opts *o)
@@ -66,6 +100,8 @@ static quire_attn_workspace_opts head_opts(const quire_lanes_opts *o)
     opts.n_entries_max = entries_max(o);
     opts.page_tokens = TILE;
     opts.n_layers_max = 1;
+    opts.n_groups = lane_hot_bytes(o) > 0 ? 2 : 1;
+    opts.groups[QUIRE_LANES_HOT] = (quire_attn_group){ .like = QUIRE_LANES_MAIN, .is_hot = true };
     return opts;
 }
 
@@ -80,15 +116,19 @@ uint64_t quire_lanes_buffer_bytes(const quire_lanes_opts *o)
 {
     const quire_attn_workspace_opts head = head_opts(o);
     const quire_attn_layer *layer = &o->layers[0];
-    const uint64_t lane_max = o->n_text_max;
+    const uint64_t lane_max = text_max(o);
     const uint64_t rows =
         o->spec->policy->needs_attention ? (uint64_t)head.n_head_max * o->spec->probe : 0;
     const uint64_t entry = sizeof(quire_page_entry);
 
-    return layer->n_kv_head * (quire_attn_workspace_bytes(&head) + entries_max(o) * entry) +
-           sizeof(float) * queries_floats(o) +
-           (2 * sizeof(int32_t) + sizeof(float) + sizeof(bool)) * tokens_max(o) +
-           o->n_threads * lane_max * (layer->d_k + rows) * sizeof(float);
+    return layer->n_kv_head * (quire_attn_workspace_bytes(&head) + 2 * entries_max(o) * entry) +
+           sizeof(float) * queries_floats(o) + quire_lanes_watch_bytes(o) +
+           quire_lanes_sums_bytes(o) + quire_lanes_seal_bytes(o) +
+           quire_lanes_attend_bytes(o, entries_max(o), tokens_max(o)) +
+           (2 * sizeof(int32_t) + 2 * sizeof(float) + sizeof(bool) +
+            (o->spec->policy->is_across ? CANDIDATE_BYTES : 0)) *
+               tokens_max(o) +
+           o->n_threads * lane_max * (layer->d_k + rows + 2) * sizeof(float);
 }
 
 /* ---- creating ---- */
@@ -112,16 +152,9 @@ static int check_layers(const quire_lanes_opts *o, quire_error *err)
                                    "with models whose layers have their own",
                                    l);
         }
-        if (quire_format_is_sealed(layer->k_store.format) ||
-            quire_format_is_sealed(layer->v_store.format)) {
-            return quire_error_set(err, QUIRE_UNSUPP,
-                                   "--retain works with KV in f32, f16, bf16 and q8: tokens in %s "
-                                   "cannot leave their tile one by one",
-                                   quire_format_name(quire_format_is_sealed(layer->k_store.format)
-                                                         ? layer->k_store.format
-                                                         : layer->v_store.format));
-        }
-        if (lane_page_bytes(layer) != page_bytes) {
+        if (lane_page_bytes(layer) != page_bytes ||
+            layer->k_store.format != o->layers[0].k_store.format ||
+            layer->v_store.format != o->layers[0].v_store.format) {
             return quire_error_set(err, QUIRE_UNSUPP,
                                    "--retain works with one KV format for all layers: layer %u has "
                                    "another than layer 0",
@@ -136,12 +169,15 @@ static int create_cache(quire_lanes *lanes, const quire_lanes_opts *o)
     quire_cache_opts opts = QUIRE_CACHE_OPTS_INIT;
 
     lanes->page_bytes = lane_page_bytes(&o->layers[0]);
+    lanes->hot_bytes = lane_hot_bytes(o);
     lanes->budget_bytes = quire_lanes_bytes_max(o);
     opts.page_tokens = TILE;
-    opts.page_bytes[0] = lanes->page_bytes;
+    opts.page_bytes[QUIRE_LANES_MAIN] = lanes->page_bytes;
+    opts.page_bytes[QUIRE_LANES_HOT] = lanes->hot_bytes;
+    opts.n_groups = lanes->hot_bytes > 0 ? 2 : 1;
     opts.budget_bytes = lanes->budget_bytes;
     opts.seqs_max = o->n_layers * lanes->n_kv_head;
-    opts.seq_tokens_max = o->n_text_max;
+    opts.seq_tokens_max = text_max(o);
     opts.history_events = 0;
     opts.lock_memory = o->lock_memory;
     QUIRE_TRY(quire_cache_create(&lanes->cache, &opts));
@@ -149,6 +185,14 @@ static int create_cache(quire_lanes *lanes, const quire_lanes_opts *o)
         QUIRE_TRY(quire_seq_open(lanes->cache, QUIRE_REGION_DYNAMIC, &lanes->lanes[i].seq));
     }
     return QUIRE_OK;
+}
+
+/* Where a side's tile is in a hot page. */
+static void make_hot(const quire_lanes *lanes, quire_attn_source *source, size_t offset)
+{
+    source->group = QUIRE_LANES_MAIN;
+    source->hot_group = QUIRE_LANES_HOT;
+    source->hot_lane = (quire_attn_lane){ .offset = offset, .page_stride = lanes->hot_bytes };
 }
 
 /* Layer l as one head of it is computed on its lane's pages. */
@@ -162,6 +206,17 @@ static void make_layer(quire_lanes *lanes, const quire_attn_layer *layer, uint32
     one->n_kv_head = 1;
     one->k[0].lane = (quire_attn_lane){ .page_stride = lanes->page_bytes };
     one->v[0].lane = (quire_attn_lane){ .offset = k_bytes, .page_stride = lanes->page_bytes };
+    if (quire_format_is_sealed(one->k[0].format)) {
+        make_hot(lanes, &one->k[0], 0);
+    }
+    if (quire_format_is_sealed(one->v[0].format)) {
+        make_hot(lanes, &one->v[0],
+                 quire_format_is_sealed(one->k[0].format)
+                     ? quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_K, layer->d_k)
+                     : 0);
+    }
+    one->recent_tiles = UINT32_MAX; /* hot where a hot page is */
+    one->sink_tiles = 0;
     /* V's offset counts from the start of the extent, and so do the strides of both. */
     one->k_store = one->k[0];
     one->v_store = one->v[0];
@@ -180,9 +235,14 @@ static int create_heads(quire_lanes *lanes, const quire_lanes_opts *o)
 
         head->entries = calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof *head->entries);
         head->leaves = calloc(n_leaves, sizeof *head->leaves);
+        head->hot_entries =
+            calloc((size_t)n_leaves * QUIRE_LEAF_ENTRIES, sizeof *head->hot_entries);
+        head->hot_leaves = calloc(n_leaves, sizeof *head->hot_leaves);
         QUIRE_FAIL_IF(head->entries == NULL || head->leaves == NULL, QUIRE_NOMEM);
+        QUIRE_FAIL_IF(head->hot_entries == NULL || head->hot_leaves == NULL, QUIRE_NOMEM);
         for (uint32_t i = 0; i < n_leaves; i++) {
             head->leaves[i] = head->entries + (size_t)i * QUIRE_LEAF_ENTRIES;
+            head->hot_leaves[i] = head->hot_entries + (size_t)i * QUIRE_LEAF_ENTRIES;
         }
         QUIRE_TRY(quire_attn_workspace_create(&head->workspace, &opts));
     }
@@ -204,6 +264,10 @@ static int create_parts(quire_lanes *lanes, const quire_lanes_opts *o, bool *is_
                   QUIRE_NOMEM);
     QUIRE_FAIL_IF(n_floats > 0 && lanes->queries == NULL, QUIRE_NOMEM);
     QUIRE_TRY(create_cache(lanes, o));
+    QUIRE_TRY(quire_lanes_watch_create(lanes, o));
+    QUIRE_TRY(quire_lanes_sums_create(lanes, o));
+    QUIRE_TRY(quire_lanes_seal_create(lanes, o));
+    QUIRE_TRY(quire_lanes_attend_create(lanes, o, entries_max(o)));
     for (uint32_t l = 0; l < o->n_layers; l++) {
         make_layer(lanes, &o->layers[l], l);
         lanes->layers[l].is_full = is_full[l];
@@ -218,6 +282,21 @@ static int check_all(const quire_lanes_opts *o, bool *is_full, quire_error *err)
         return quire_error_set(err, QUIRE_NOMEM, "no memory for the lanes of --retain");
     }
     QUIRE_TRY(check_layers(o, err));
+    if (lane_hot_bytes(o) > 0 && o->spec->policy->score == quire_retain_score_last) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s drops tokens that it has kept before, and tokens in %s stay in "
+                               "their tile: use f32, f16, bf16 or q8",
+                               o->spec->policy->name,
+                               quire_format_name(quire_format_is_sealed(o->layers[0].k_store.format)
+                                                     ? o->layers[0].k_store.format
+                                                     : o->layers[0].v_store.format));
+    }
+    if (o->spec->policy->worth == QUIRE_RETAIN_WORTH_PREDICTED && o->predictor == NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%s has learned nothing about this model: quire calibrate --retain "
+                               "-m MODEL -f TEXT comes first",
+                               o->spec->policy->name);
+    }
     return quire_retain_full_layers(o->spec, o->n_layers, is_full, err);
 }
 
@@ -245,7 +324,11 @@ int quire_lanes_create(quire_lanes **out, const quire_lanes_opts *o, quire_error
             lanes->n_layers = o->n_layers;
             lanes->n_kv_head = o->layers[0].n_kv_head;
             lanes->group = o->layers[0].n_head / lanes->n_kv_head;
-            lanes->n_text_max = o->n_text_max;
+            lanes->n_text_max = text_max(o);
+            lanes->n_full_max = o->n_full_max;
+            lanes->n_repeat_max = o->n_repeat_max;
+            lanes->n_hidden = o->n_hidden;
+            lanes->predictor = o->predictor;
             lanes->n_threads = o->n_threads;
             lanes->parallel = o->parallel;
             rc = create_parts(lanes, o, is_full);
@@ -269,16 +352,24 @@ void quire_lanes_destroy(quire_lanes *lanes)
     if (lanes == NULL) {
         return;
     }
+    quire_lanes_sums_destroy(lanes);
+    quire_lanes_watch_destroy(lanes);
     for (uint32_t g = 0; lanes->heads != NULL && g < lanes->n_kv_head; g++) {
         quire_attn_workspace_destroy(lanes->heads[g].workspace);
+        free(lanes->heads[g].ranks);
+        free(lanes->heads[g].hot_leaves);
+        free(lanes->heads[g].hot_entries);
         free(lanes->heads[g].leaves);
         free(lanes->heads[g].entries);
     }
     for (size_t i = 0; lanes->lanes != NULL && i < (size_t)lanes->n_layers * lanes->n_kv_head;
          i++) {
         free(lanes->lanes[i].positions);
+        free(lanes->lanes[i].worth);
+        free(lanes->lanes[i].bounds);
     }
     quire_cache_destroy(lanes->cache);
+    free(lanes->seal_room);
     free(lanes->queries);
     free(lanes->heads);
     free(lanes->lanes);
@@ -288,21 +379,55 @@ void quire_lanes_destroy(quire_lanes *lanes)
 
 /* ---- contents ---- */
 
-quire_seq_table quire_lane_table(const quire_lanes *lanes, const lane_state *lane)
+lane_tables quire_lane_tables(const quire_lanes *lanes, const lane_state *lane)
 {
-    quire_seq_table table;
-    int rc = quire_seq_table_get(lanes->cache, lane->seq, 0, &table);
+    lane_tables tables = { 0 };
+    int rc = quire_seq_table_get(lanes->cache, lane->seq, QUIRE_LANES_MAIN, &tables.main);
 
     QUIRE_CHECK(rc == QUIRE_OK);
-    return table;
+    if (lanes->hot_bytes > 0) {
+        rc = quire_seq_table_get(lanes->cache, lane->seq, QUIRE_LANES_HOT, &tables.hot);
+        QUIRE_CHECK(rc == QUIRE_OK);
+    }
+    return tables;
 }
 
-unsigned char *quire_lane_page(const quire_lanes *lanes, const quire_seq_table *table, uint32_t i)
+static unsigned char *page_at(const quire_lanes *lanes, const quire_seq_table *table, uint32_t i,
+                              size_t page_bytes)
 {
     const quire_page_id id = table->leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
     const quire_page_addr *addr = &quire_cache_page_addrs(lanes->cache)[id];
 
-    return addr->extent + addr->slot * lanes->page_bytes;
+    return id != QUIRE_PAGE_NULL ? addr->extent + addr->slot * page_bytes : NULL;
+}
+
+unsigned char *quire_lane_page(const quire_lanes *lanes, const lane_tables *tables, uint32_t i)
+{
+    return page_at(lanes, &tables->main, i, lanes->page_bytes);
+}
+
+unsigned char *quire_lane_hot_page(const quire_lanes *lanes, const lane_tables *tables, uint32_t i)
+{
+    return lanes->hot_bytes > 0 ? page_at(lanes, &tables->hot, i, lanes->hot_bytes) : NULL;
+}
+
+void quire_lane_rows(const quire_lanes *lanes, const quire_attn_layer *one,
+                     const lane_tables *tables, quire_side side, uint32_t i, uint32_t slot,
+                     uint32_t n_tokens, float *out)
+{
+    const bool is_k = side == QUIRE_SIDE_K;
+    const quire_attn_source *source = is_k ? &one->k[0] : &one->v[0];
+    const uint32_t d = is_k ? one->d_k : one->d_v;
+    const quire_tile_rows rows = { .d = d, .first_slot = slot, .n_tokens = n_tokens, .stride = d };
+    const quire_codec *codec = quire_codec_get();
+    const unsigned char *hot =
+        quire_format_is_sealed(source->format) ? quire_lane_hot_page(lanes, tables, i) : NULL;
+    const unsigned char *tile = hot != NULL
+                                    ? hot + source->hot_lane.offset
+                                    : quire_lane_page(lanes, tables, i) + source->lane.offset;
+
+    (is_k ? codec->decode_k : codec->decode_v)(hot != NULL ? QUIRE_FORMAT_HOT : source->format,
+                                               &rows, tile, out);
 }
 
 void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head, uint32_t i,
@@ -310,17 +435,26 @@ void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head
 {
     const lane_state *lane = quire_lane_at(lanes, layer, kv_head);
     const quire_attn_layer *one = &lanes->layers[layer].one;
-    const quire_seq_table table = quire_lane_table(lanes, lane);
-    const unsigned char *page = quire_lane_page(lanes, &table, i / TILE);
-    quire_tile_rows rows = { .first_slot = i % TILE, .n_tokens = 1 };
+    const lane_tables tables = quire_lane_tables(lanes, lane);
 
     QUIRE_CHECK(i < lane->n);
-    rows.d = one->d_k;
-    rows.stride = one->d_k;
-    quire_codec_get()->decode_k(one->k[0].format, &rows, page, k);
-    rows.d = one->d_v;
-    rows.stride = one->d_v;
-    quire_codec_get()->decode_v(one->v[0].format, &rows, page + one->v[0].lane.offset, v);
+    quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_K, i / TILE, i % TILE, 1, k);
+    quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_V, i / TILE, i % TILE, 1, v);
+}
+
+void quire_lane_keys(const quire_lanes *lanes, const quire_attn_layer *one, const lane_state *lane,
+                     uint32_t from, uint32_t to, float *keys)
+{
+    const lane_tables tables = quire_lane_tables(lanes, lane);
+
+    while (from < to) {
+        const uint32_t slot = from % TILE;
+        const uint32_t n = to - from < TILE - slot ? to - from : TILE - slot;
+
+        quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_K, from / TILE, slot, n, keys);
+        keys += (size_t)n * one->d_k;
+        from += n;
+    }
 }
 
 /* ---- figures ---- */
@@ -337,6 +471,16 @@ const int32_t *quire_lanes_positions(const quire_lanes *lanes, uint32_t layer, u
 
     *n = lane->n;
     return lane->positions != NULL ? lane->positions + 1 : NULL;
+}
+
+const float *quire_lanes_worth(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head)
+{
+    return quire_lane_at(lanes, layer, kv_head)->worth;
+}
+
+const float *quire_lanes_hidden(const quire_lanes *lanes, uint32_t layer)
+{
+    return lanes->hidden + (size_t)layer * lanes->n_full_max * lanes->n_hidden;
 }
 
 const quire_cache *quire_lanes_cache(const quire_lanes *lanes)
@@ -358,5 +502,9 @@ void quire_lanes_stats_get(const quire_lanes *lanes, quire_lanes_stats *out)
                                 .condense_us = lanes->condense_ns / 1000 };
     for (uint32_t i = 0; i < out->n_lanes; i++) {
         out->n_held += lanes->lanes[i].n;
+    }
+    for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
+        out->pages_read_total += lanes->heads[g].n_pages_read;
+        out->pages_held_total += lanes->heads[g].n_pages_held;
     }
 }

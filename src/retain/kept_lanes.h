@@ -24,6 +24,27 @@
  *   run      threads take heads and compute; the last queries of the text are kept for scoring
  *   sync     reports a failure of the above
  *
+ * Some policies give each token a worth while steps run, which a condensing reads (policy.h):
+ *
+ *   sum         run() adds the attention of the step's rows to the tokens
+ *   repeated    between repeat_begin() and repeat_end() the rows of steps repeat a part of the
+ *               text. run() notes the most attention that a row pays to each token of the part, by
+ *               a softmax over the sinks, the part and the repeated tokens (KVzip, arXiv
+ *               2505.23416). Then the rows are dropped again
+ *   predicted   append() applies a linear map to the rows' hidden states (hidden_put())
+ *
+ * Policies that expect queries sum up the queries of all rows, turned back to position 0. Sums
+ * cannot forget rows: such a text, and one of `sum`, can only be cut back to nothing.
+ *
+ * With attend_share below 1 a step of one row reads only the pages of a lane that can matter most
+ * (Quest, arXiv 2406.10774). Each page has the least and the greatest value of each channel of its
+ * K. They bound the product of a query with any key of the page:
+ *
+ *   bound = sum over channels of max(q * least, q * greatest), summed over the lane's query heads
+ *
+ * The first page and the last QUIRE_ATTEND_RECENT are always read, and so are all pages in the
+ * first QUIRE_ATTEND_DENSE layers. Nothing is dropped.
+ *
  * One text at a time: a batch has one sequence. A step that begins at position 0 begins a new text.
  * A step may begin behind tokens that were not condensed (then they are dropped), but not inside
  * the condensed part.
@@ -34,11 +55,16 @@
 #ifndef QUIRE_RETAIN_KEPT_LANES_H
 #define QUIRE_RETAIN_KEPT_LANES_H
 
+#include "attn/rotation.h"
 #include "quire/attn.h"
 #include "quire/cache.h"
 #include "retain/policy.h"
+#include "retain/predictor.h"
 
 typedef struct quire_lanes quire_lanes;
+
+#define QUIRE_ATTEND_DENSE  2u /* layers that read all pages (Quest) */
+#define QUIRE_ATTEND_RECENT 2u /* last pages of a lane that are always read */
 
 /* Call fn(ctx, thread, n_threads) for each thread, and return when all are done. */
 typedef void quire_lanes_parallel(uint32_t n_threads,
@@ -54,6 +80,12 @@ typedef struct quire_lanes_opts {
     uint32_t n_rows_max; /* rows of a step */
     uint32_t n_threads;
     bool lock_memory;
+    uint32_t n_repeat_max; /* rows between repeat_begin() and repeat_end(), at most; they are beyond
+                              n_text_max and n_full_max */
+    const quire_rotation *rotation;   /* of policies that expect queries; copied */
+    const quire_predictor *predictor; /* of policies with a predicted worth; borrowed */
+    double attend_share; /* of a lane's pages that a step of one row reads; 0 or 1 = all */
+    uint32_t n_hidden;   /* floats of a row's hidden state; 0 = they are not kept */
     quire_lanes_parallel *parallel; /* for condensing; NULL = on the caller's thread */
 } quire_lanes_opts;
 
@@ -74,12 +106,26 @@ uint64_t quire_lanes_buffer_bytes(const quire_lanes_opts *opts);
 /* Memory: valid until quire_lanes_destroy(). */
 quire_attn_device quire_lanes_device(quire_lanes *lanes);
 
+/* The hidden states of a layer's rows, [n_rows] rows `stride` floats apart, before the append() of
+ * the layer; for policies with a predicted worth, and with n_hidden. Thread: all of a step; each
+ * gives the same. */
+void quire_lanes_hidden_put(void *lanes, uint32_t layer, const float *hidden, size_t stride);
+
 /* Tokens of the text that were never condensed. */
 uint32_t quire_lanes_n_full(const quire_lanes *lanes);
 
+/* The rows of the steps until repeat_end() repeat the tokens at positions [begin, end), which were
+ * not condensed. */
+void quire_lanes_repeat_begin(quire_lanes *lanes, uint32_t begin, uint32_t end);
+/* Drop the rows again. is_done: all rows were computed, so the tokens have their worth. */
+void quire_lanes_repeat_end(quire_lanes *lanes, bool is_done);
+/* The position behind the last token that was repeated. */
+uint32_t quire_lanes_n_repeated(const quire_lanes *lanes);
+
 /* Drop tokens until the lanes hold the policy's share of the text so far; between two steps.
  * Errors: QUIRE_INVAL (the policy reads attention, and the last step computed none in the last
- * layer because it wanted no logits), QUIRE_NOMEM. On an error nothing has changed. */
+ * layer because it wanted no logits; or tokens that are to be repeated were not), QUIRE_NOMEM. On
+ * an error nothing has changed. */
 int quire_lanes_condense(quire_lanes *lanes);
 
 typedef struct quire_lanes_stats {
@@ -90,7 +136,9 @@ typedef struct quire_lanes_stats {
     uint64_t live_bytes;   /* of pages in use */
     uint64_t peak_bytes;   /* most of them, of all texts */
     uint64_t budget_bytes; /* quire_lanes_bytes_max() */
-    uint64_t condense_us;  /* time in quire_lanes_condense(), of all texts */
+    uint64_t pages_read_total; /* of steps of one row with attend_share, below the dense layers */
+    uint64_t pages_held_total; /* of which these were read */
+    uint64_t condense_us;      /* time in quire_lanes_condense(), of all texts */
 } quire_lanes_stats;
 
 void quire_lanes_stats_get(const quire_lanes *lanes, quire_lanes_stats *out);
@@ -108,6 +156,14 @@ const int32_t *quire_lanes_positions(const quire_lanes *lanes, uint32_t layer, u
 /* K, [d_k], and V, [d_v], of a lane's token i < n as they are stored: transformed and rounded. */
 void quire_lanes_read(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head, uint32_t i,
                       float *k, float *v);
+
+/* The worth of a lane's tokens, [n]; NULL where the policy has none. Memory: borrowed until the
+ * next step or condensing. */
+const float *quire_lanes_worth(const quire_lanes *lanes, uint32_t layer, uint32_t kv_head);
+
+/* The hidden states of a layer's tokens held in full, [quire_lanes_n_full()][n_hidden]. Memory: as
+ * above. */
+const float *quire_lanes_hidden(const quire_lanes *lanes, uint32_t layer);
 
 /* The lanes' pages, for figures. Memory: borrowed. */
 const quire_cache *quire_lanes_cache(const quire_lanes *lanes);

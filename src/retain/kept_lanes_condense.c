@@ -8,6 +8,7 @@
 #include "codec/slot_copy.h"
 #include "retain/probe.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,9 @@ typedef struct condensing {
     quire_retain_measure *measures; /* [n_lanes] */
     quire_retain_layer *layers;     /* [n_layers] */
     uint64_t *budgets;              /* [n_layers] */
+    uint64_t n_across;              /* tokens that all layers hold that are not whole */
+    uint64_t across_budget;         /* sum of these layers' budgets */
+    uint32_t edge;                  /* tokens from this position on stay in full */
     _Atomic int status;
 } condensing;
 
@@ -33,7 +37,14 @@ static size_t n_lanes_of(const quire_lanes *lanes)
 /* Whether tokens of a layer are to be chosen. */
 static bool is_cut(const condensing *c, uint32_t l)
 {
-    return c->budgets[l] < c->layers[l].n_held;
+    if (c->layers[l].is_full) {
+        return false;
+    }
+    if (c->lanes->spec.threshold > 0) {
+        return true;
+    }
+    return c->lanes->spec.policy->is_across ? c->across_budget < c->n_across
+                                            : c->budgets[l] < c->layers[l].n_held;
 }
 
 static void in_parallel(condensing *c, void (*fn)(void *ctx, uint32_t thread, uint32_t n_threads))
@@ -46,20 +57,6 @@ static void in_parallel(condensing *c, void (*fn)(void *ctx, uint32_t thread, ui
 }
 
 /* ---- scores ---- */
-
-static void read_keys(const quire_lanes *lanes, const quire_attn_layer *one, const lane_state *lane,
-                      float *keys)
-{
-    const quire_seq_table table = quire_lane_table(lanes, lane);
-
-    for (uint32_t i = 0; i < table.n_entries; i++) {
-        const uint32_t n = lane->n - i * TILE < TILE ? lane->n - i * TILE : TILE;
-        const quire_tile_rows rows = { .d = one->d_k, .n_tokens = n, .stride = one->d_k };
-
-        quire_codec_get()->decode_k(one->k[0].format, &rows, quire_lane_page(lanes, &table, i),
-                                    keys + (size_t)i * TILE * one->d_k);
-    }
-}
 
 /* The queries of the probe window in order of their positions, and these. */
 static uint32_t gather_queries(const quire_lanes *lanes, const quire_attn_layer *one, uint32_t lane,
@@ -86,7 +83,42 @@ typedef struct lane_scratch {
     float *keys;
     float *attention;
     float *queries;
+    float *query_mean;
+    float *query_cov;
+    float *value_norms;
+    float *logits;
 } lane_scratch;
+
+static void read_value_norms(const quire_lanes *lanes, const quire_attn_layer *one,
+                             const lane_state *lane, float *norms)
+{
+    const lane_tables tables = quire_lane_tables(lanes, lane);
+    float v[1024]; /* QUIRE_HEAD_DIM_MAX */
+
+    for (uint32_t t = 0; t < lane->n; t++) {
+        double sum = 0.0;
+
+        quire_lane_rows(lanes, one, &tables, QUIRE_SIDE_V, t / TILE, t % TILE, 1, v);
+        for (uint32_t i = 0; i < one->d_v; i++) {
+            sum += (double)v[i] * (double)v[i];
+        }
+        norms[t] = (float)sqrt(sum);
+    }
+}
+
+static void expect_queries(const quire_lanes *lanes, uint32_t index, const lane_scratch *scratch,
+                           quire_retain_lane *lane)
+{
+    quire_lanes_sums_ahead(lanes, index / lanes->n_kv_head, index % lanes->n_kv_head,
+                           scratch->query_mean, scratch->query_cov);
+    read_value_norms(lanes, &lanes->layers[index / lanes->n_kv_head].one, &lanes->lanes[index],
+                     scratch->value_norms);
+    lane->query_mean = scratch->query_mean;
+    lane->query_cov = scratch->query_cov;
+    lane->n_heads = lanes->group;
+    lane->value_norms = scratch->value_norms;
+    lane->scratch = scratch->logits;
+}
 
 static void score_lane(condensing *c, uint32_t index, const lane_scratch *scratch)
 {
@@ -98,11 +130,15 @@ static void score_lane(condensing *c, uint32_t index, const lane_scratch *scratc
                                .n_text = lanes->n_text,
                                .keys = scratch->keys,
                                .d = one->d_k,
-                               .lane = index };
+                               .lane = index,
+                               .worth = state->worth };
     int32_t rows_at[QUIRE_RETAIN_PROBE_MAX];
 
     if (scratch->keys != NULL) {
-        read_keys(lanes, one, state, scratch->keys);
+        quire_lane_keys(lanes, one, state, 0, state->n, scratch->keys);
+    }
+    if (scratch->query_mean != NULL) {
+        expect_queries(lanes, index, scratch, &lane);
     }
     if (scratch->attention != NULL) {
         quire_retain_probe probe = {
@@ -128,43 +164,90 @@ static void score_lane(condensing *c, uint32_t index, const lane_scratch *scratc
     quire_retain_score(&lanes->spec, &lane, c->scores + c->first[index]);
 }
 
+/* n_max: tokens of the longest lane of the thread. Errors: QUIRE_NOMEM. */
+static int scratch_init(lane_scratch *s, const quire_lanes *lanes, size_t n_max)
+{
+    const quire_retain_policy *policy = lanes->spec.policy;
+    const size_t d = lanes->layers[0].one.d_k;
+    const size_t n_rows = (size_t)lanes->group * lanes->spec.probe;
+
+    if (policy->needs_keys || policy->needs_attention) {
+        s->keys = malloc(n_max * d * sizeof *s->keys);
+        QUIRE_FAIL_IF(s->keys == NULL, QUIRE_NOMEM);
+    }
+    if (policy->needs_attention) {
+        s->attention = malloc(n_max * n_rows * sizeof *s->attention);
+        s->queries = malloc(n_rows * d * sizeof *s->queries);
+        QUIRE_FAIL_IF(s->attention == NULL || s->queries == NULL, QUIRE_NOMEM);
+    }
+    if (policy->expects_queries) {
+        s->query_mean = malloc(lanes->group * d * sizeof *s->query_mean);
+        s->query_cov = malloc(lanes->group * d * d * sizeof *s->query_cov);
+        s->value_norms = malloc(n_max * sizeof *s->value_norms);
+        s->logits = malloc(n_max * sizeof *s->logits);
+        QUIRE_FAIL_IF(s->query_mean == NULL || s->query_cov == NULL || s->value_norms == NULL ||
+                          s->logits == NULL,
+                      QUIRE_NOMEM);
+    }
+    return QUIRE_OK;
+}
+
+static void scratch_fini(lane_scratch *s)
+{
+    free(s->logits);
+    free(s->value_norms);
+    free(s->query_cov);
+    free(s->query_mean);
+    free(s->queries);
+    free(s->attention);
+    free(s->keys);
+}
+
 static void score_share(void *ctx, uint32_t thread, uint32_t n_threads)
 {
     condensing *c = ctx;
     const quire_lanes *lanes = c->lanes;
-    const quire_retain_policy *policy = lanes->spec.policy;
-    const uint32_t d = lanes->layers[0].one.d_k;
-    const size_t n_rows = (size_t)lanes->group * lanes->spec.probe;
     lane_scratch scratch = { 0 };
     uint32_t n_max = 1;
-    bool is_short = false;
 
     for (size_t i = thread; i < n_lanes_of(lanes); i += n_threads) {
         n_max = lanes->lanes[i].n > n_max ? lanes->lanes[i].n : n_max;
     }
-    if (policy->needs_keys || policy->needs_attention) {
-        scratch.keys = malloc(n_max * d * sizeof *scratch.keys);
-        is_short = scratch.keys == NULL;
-    }
-    if (policy->needs_attention) {
-        scratch.attention = malloc(n_max * n_rows * sizeof *scratch.attention);
-        scratch.queries = malloc(n_rows * d * sizeof *scratch.queries);
-        is_short = is_short || scratch.attention == NULL || scratch.queries == NULL;
-    }
-    for (size_t i = thread; i < n_lanes_of(lanes) && !is_short; i += n_threads) {
-        if (!lanes->layers[i / lanes->n_kv_head].is_full) {
-            score_lane(c, (uint32_t)i, &scratch);
+    if (scratch_init(&scratch, lanes, n_max) < 0) {
+        atomic_store(&c->status, QUIRE_NOMEM);
+    } else {
+        for (size_t i = thread; i < n_lanes_of(lanes); i += n_threads) {
+            if (!lanes->layers[i / lanes->n_kv_head].is_full) {
+                score_lane(c, (uint32_t)i, &scratch);
+            }
         }
     }
-    if (is_short) {
-        atomic_store(&c->status, QUIRE_NOMEM);
-    }
-    free(scratch.queries);
-    free(scratch.attention);
-    free(scratch.keys);
+    scratch_fini(&scratch);
 }
 
 /* ---- budgets and choice ---- */
+
+/* With sealed formats condensed tokens stay, as do those from the edge on: the others get what is
+ * left of the budget. */
+static void leave_sealed(condensing *c, uint32_t l)
+{
+    const quire_lanes *lanes = c->lanes;
+    uint64_t n_new = 0;
+
+    for (uint32_t g = 0; g < lanes->n_kv_head; g++) {
+        const lane_state *lane = quire_lane_at(lanes, l, g);
+
+        n_new += lane->n - quire_lane_n_condensed(lanes, lane) - (lanes->n_text - c->edge);
+    }
+    if (c->layers[l].is_full) {
+        c->budgets[l] = n_new;
+    } else {
+        const uint64_t n_stay = c->layers[l].n_held - n_new;
+
+        c->budgets[l] = c->budgets[l] > n_stay ? c->budgets[l] - n_stay : 0;
+    }
+    c->layers[l].n_held = n_new;
+}
 
 static void set_budgets(condensing *c)
 {
@@ -189,34 +272,49 @@ static void set_budgets(condensing *c)
         }
     }
     quire_retain_layer_budgets(&lanes->spec, lanes->n_text, c->layers, lanes->n_layers, c->budgets);
+    for (uint32_t l = 0; lanes->hot_bytes > 0 && l < lanes->n_layers; l++) {
+        leave_sealed(c, l);
+    }
+    for (uint32_t l = 0; l < lanes->n_layers; l++) {
+        c->n_across += c->layers[l].is_full ? 0 : c->layers[l].n_held;
+        c->across_budget += c->layers[l].is_full ? 0 : c->budgets[l];
+    }
 }
 
-/* Errors: QUIRE_NOMEM. */
-static int choose_layer(condensing *c, uint32_t l)
+/* Choose among the tokens of layers [first, first + n_layers), apart from whole ones. Errors:
+ * QUIRE_NOMEM. */
+static int choose_layers(condensing *c, uint32_t first, uint32_t n_layers, uint64_t budget)
 {
     const quire_lanes *lanes = c->lanes;
-    const uint32_t n = lanes->n_kv_head;
-    uint32_t *n_tokens = calloc(n, sizeof *n_tokens);
-    const int32_t **positions = calloc(n, sizeof *positions);
-    const float **scores = calloc(n, sizeof *scores);
-    bool **is_kept = calloc(n, sizeof *is_kept);
+    const size_t n_max = (size_t)n_layers * lanes->n_kv_head;
+    uint32_t *n_tokens = calloc(n_max, sizeof *n_tokens);
+    const int32_t **positions = calloc(n_max, sizeof *positions);
+    const float **scores = calloc(n_max, sizeof *scores);
+    bool **is_kept = calloc(n_max, sizeof *is_kept);
+    quire_retain_choice choice = { .n_tokens = n_tokens,
+                                   .positions = positions,
+                                   .scores = scores,
+                                   .n_text = lanes->n_text,
+                                   .budget = budget,
+                                   .granule = lanes->hot_bytes > 0 ? TILE : 1 };
     int rc = QUIRE_NOMEM;
 
     if (n_tokens != NULL && positions != NULL && scores != NULL && is_kept != NULL) {
-        const quire_retain_choice choice = { .n_lanes = n,
-                                             .n_tokens = n_tokens,
-                                             .positions = positions,
-                                             .scores = scores,
-                                             .n_text = lanes->n_text,
-                                             .budget = c->budgets[l] };
+        for (size_t i = 0; i < n_max; i++) {
+            const size_t lane = (size_t)first * lanes->n_kv_head + i;
+            const uint32_t n = choice.n_lanes;
 
-        for (uint32_t g = 0; g < n; g++) {
-            const size_t first = c->first[(size_t)l * n + g];
+            if (!c->layers[lane / lanes->n_kv_head].is_full) {
+                const lane_state *state = &lanes->lanes[lane];
+                const uint32_t from =
+                    lanes->hot_bytes > 0 ? quire_lane_n_condensed(lanes, state) : 0;
 
-            n_tokens[g] = quire_lane_at(lanes, l, g)->n;
-            positions[g] = quire_lane_at(lanes, l, g)->positions + 1;
-            scores[g] = c->scores + first;
-            is_kept[g] = c->is_kept + first;
+                n_tokens[n] = state->n - from - (lanes->n_text - c->edge);
+                positions[n] = state->positions + 1 + from;
+                scores[n] = c->scores + c->first[lane] + from;
+                is_kept[n] = c->is_kept + c->first[lane] + from;
+                choice.n_lanes++;
+            }
         }
         rc = quire_retain_choose(&lanes->spec, &choice, is_kept);
     }
@@ -230,11 +328,23 @@ static int choose_layer(condensing *c, uint32_t l)
 static void choose_share(void *ctx, uint32_t thread, uint32_t n_threads)
 {
     condensing *c = ctx;
+    const uint32_t n_layers = c->lanes->n_layers;
+    int rc = QUIRE_OK;
 
-    for (uint32_t l = thread; l < c->lanes->n_layers; l += n_threads) {
-        if (is_cut(c, l) && choose_layer(c, l) < 0) {
-            atomic_store(&c->status, QUIRE_NOMEM);
+    if (c->lanes->spec.policy->is_across) {
+        const bool is_wanted =
+            c->across_budget < c->n_across || (c->lanes->spec.threshold > 0 && c->n_across > 0);
+
+        if (thread == 0 && is_wanted) {
+            rc = choose_layers(c, 0, n_layers, c->across_budget);
         }
+    } else {
+        for (uint32_t l = thread; l < n_layers && rc == QUIRE_OK; l += n_threads) {
+            rc = is_cut(c, l) ? choose_layers(c, l, 1, c->budgets[l]) : QUIRE_OK;
+        }
+    }
+    if (rc < 0) {
+        atomic_store(&c->status, QUIRE_NOMEM);
     }
 }
 
@@ -247,7 +357,7 @@ static uint32_t move_lane(const quire_lanes *lanes, const quire_attn_layer *one,
     const quire_tile_kind k = { one->k[0].format, QUIRE_SIDE_K, one->d_k };
     const quire_tile_kind v = { one->v[0].format, QUIRE_SIDE_V, one->d_v };
     const size_t v_offset = one->v[0].lane.offset;
-    const quire_seq_table table = quire_lane_table(lanes, lane);
+    const lane_tables table = quire_lane_tables(lanes, lane);
     uint32_t n = 0;
 
     for (uint32_t t = 0; t < lane->n; t++) {
@@ -258,6 +368,9 @@ static uint32_t move_lane(const quire_lanes *lanes, const quire_attn_layer *one,
             quire_tile_slot_copy(&k, from, t % TILE, to, n % TILE);
             quire_tile_slot_copy(&v, from + v_offset, t % TILE, to + v_offset, n % TILE);
             lane->positions[1 + n] = lane->positions[1 + t];
+            if (lane->worth != NULL) {
+                lane->worth[n] = lane->worth[t];
+            }
         }
         n += is_kept[t];
     }
@@ -271,11 +384,23 @@ static void move_share(void *ctx, uint32_t thread, uint32_t n_threads)
 
     for (size_t i = thread; i < n_lanes_of(lanes); i += n_threads) {
         const uint32_t l = (uint32_t)(i / lanes->n_kv_head);
+        const bool *is_kept = c->is_kept + c->first[i];
+        lane_state *lane = &lanes->lanes[i];
 
         if (is_cut(c, l)) {
-            lanes->lanes[i].n =
-                move_lane(lanes, &lanes->layers[l].one, &lanes->lanes[i], c->is_kept + c->first[i]);
+            lane->n = lanes->hot_bytes > 0 ? quire_lane_seal(lanes, lane, is_kept, c->edge, thread)
+                                           : move_lane(lanes, &lanes->layers[l].one, lane, is_kept);
         }
+    }
+}
+
+/* Hot pages are gone by now. */
+static void bound_share(void *ctx, uint32_t thread, uint32_t n_threads)
+{
+    condensing *c = ctx;
+
+    for (size_t i = thread; i < n_lanes_of(c->lanes); i += n_threads) {
+        quire_lane_bound(c->lanes, &c->lanes->lanes[i], 0);
     }
 }
 
@@ -286,7 +411,7 @@ static int condensing_init(condensing *c, quire_lanes *lanes)
     const size_t n_lanes = n_lanes_of(lanes);
     size_t n_tokens = 0;
 
-    *c = (condensing){ .lanes = lanes };
+    *c = (condensing){ .lanes = lanes, .edge = quire_lanes_edge(lanes) };
     c->first = calloc(n_lanes, sizeof *c->first);
     c->measures = calloc(n_lanes, sizeof *c->measures);
     c->layers = calloc(lanes->n_layers, sizeof *c->layers);
@@ -316,12 +441,15 @@ static void condensing_fini(condensing *c)
 /* Whether the queries of the text's last tokens are there. */
 static bool has_queries(const quire_lanes *lanes)
 {
-    for (uint32_t l = 0; lanes->queries != NULL && l < lanes->n_layers; l++) {
+    const bool is_wanted = lanes->queries != NULL || quire_lanes_sums(lanes);
+
+    for (uint32_t l = 0; is_wanted && l < lanes->n_layers; l++) {
         if (lanes->layers[l].queries_end != lanes->n_text) {
             return false;
         }
     }
-    return true;
+    return lanes->spec.policy->worth != QUIRE_RETAIN_WORTH_REPEATED ||
+           lanes->n_repeated == lanes->n_text;
 }
 
 static int condense(condensing *c)
@@ -336,8 +464,12 @@ static int condense(condensing *c)
     in_parallel(c, move_share);
     for (size_t i = 0; i < n_lanes_of(lanes); i++) {
         quire_lane_cut(lanes, &lanes->lanes[i], lanes->lanes[i].n);
+        quire_lane_cool(lanes, &lanes->lanes[i], lanes->lanes[i].n - (lanes->n_text - c->edge));
     }
-    lanes->n_condensed = lanes->n_text;
+    if (quire_lanes_attends(lanes)) {
+        in_parallel(c, bound_share);
+    }
+    lanes->n_condensed = c->edge;
     lanes->generations++;
     return QUIRE_OK;
 }
@@ -348,7 +480,7 @@ int quire_lanes_condense(quire_lanes *lanes)
     condensing c;
     int rc;
 
-    if (lanes->n_text == lanes->n_condensed) {
+    if (quire_lanes_edge(lanes) <= lanes->n_condensed) {
         return QUIRE_OK;
     }
     QUIRE_FAIL_IF(!has_queries(lanes), QUIRE_INVAL);

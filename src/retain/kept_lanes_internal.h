@@ -14,6 +14,9 @@ typedef struct lane_state {
     uint32_t n;
     uint32_t capacity;  /* of positions, in tokens */
     int32_t *positions; /* [1 + capacity] token i's at 1 + i: an entry's list never begins at 0 */
+    float *worth;       /* [capacity]; NULL: the policy has none */
+    uint64_t n_queries; /* in the sums of the lane's query heads */
+    float *bounds;      /* [capacity / TILE + 1][2][d_k] least and greatest; NULL: all is read */
 } lane_state;
 
 /* A layer as one head of it is computed, and where its rows begin in a call's arrays. */
@@ -21,7 +24,10 @@ typedef struct lane_layer {
     size_t key; /* k_store's place in the runtime's pages: names the layer in a call */
     quire_attn_layer one;
     bool is_full;
-    uint32_t queries_end;         /* the position after the last query that was kept */
+    uint32_t queries_end; /* the position after the last query that was kept */
+    /* Of the step: all threads write the same. */
+    _Atomic(const float *) hidden;
+    _Atomic size_t hidden_stride;
     _Atomic uint32_t next_append; /* heads that threads took */
     _Atomic uint32_t next_run;
 } lane_layer;
@@ -31,8 +37,19 @@ typedef struct lane_head {
     quire_attn_workspace *workspace;
     quire_page_entry *entries; /* [n_entries_max] */
     const quire_page_entry **leaves;
+    quire_page_entry *hot_entries; /* [n_entries_max] of sealed formats */
+    const quire_page_entry **hot_leaves;
     quire_attn_seq seq;
+    void *ranks; /* scratch of a choice of pages, [n_entries_max] */
+    uint64_t n_pages_read;
+    uint64_t n_pages_held;
+    float *keys;        /* scratch of policies that watch rows: [n_watched_max][d_k] */
+    int32_t *positions; /* [n_watched_max] */
+    float *queries;     /* [group][QUIRE_WATCH_ROWS][d_k] */
+    float *attention;   /* [group][QUIRE_WATCH_ROWS][n_watched_max] */
 } lane_head;
+
+#define QUIRE_WATCH_ROWS 16u /* rows whose attention is computed together */
 
 struct quire_lanes {
     quire_retain_spec spec;
@@ -45,10 +62,33 @@ struct quire_lanes {
     quire_lanes_parallel *parallel;
     quire_cache *cache;
     size_t page_bytes;
-    lane_layer *layers; /* [n_layers] */
-    lane_state *lanes;  /* [n_layers][n_kv_head] */
-    lane_head *heads;   /* [n_kv_head] */
-    float *queries;     /* [n_layers][n_head][probe][d_k], at position % probe; NULL: not needed */
+    size_t hot_bytes;         /* of a hot page; 0: no format is sealed */
+    unsigned char *seal_room; /* [n_threads][seal_bytes] */
+    size_t seal_bytes;
+    size_t seal_tile_bytes;
+    lane_layer *layers;  /* [n_layers] */
+    lane_state *lanes;   /* [n_layers][n_kv_head] */
+    lane_head *heads;    /* [n_kv_head] */
+    float *queries;      /* [n_layers][n_head][probe][d_k], at position % probe; NULL: not needed */
+    double attend_share; /* below 1: steps of one row choose pages */
+    uint32_t n_watched_max;
+    /* Of policies that expect queries: sums over the text's queries times the layer's scale, turned
+     * back to position 0. Of products the columns up to the row's. */
+    quire_rotation rotation;
+    float *frequencies;
+    float *turns;          /* [n_rows_max][d_k] back from the rows of the step */
+    float *query_sums;     /* [n_layers][n_head][d_k] */
+    float *query_products; /* [n_layers][n_head][d_k][d_k] */
+    /* Of a worth that is repeated. */
+    uint32_t n_repeat_max;
+    uint32_t repeat_begin; /* the part that the rows repeat; empty: rows belong to the text */
+    uint32_t repeat_end;
+    uint32_t repeat_at; /* position of the first row that repeats */
+    uint32_t n_repeated;
+    const quire_predictor *predictor;
+    uint32_t n_hidden;
+    uint32_t n_full_max;
+    float *hidden; /* [n_layers][n_full_max][n_hidden] */
     uint32_t n_text;
     uint32_t n_condensed; /* positions that were part of the last condensing */
     uint32_t generations;
@@ -65,9 +105,117 @@ static inline lane_state *quire_lane_at(const quire_lanes *lanes, uint32_t layer
     return &lanes->lanes[(size_t)layer * lanes->n_kv_head + head];
 }
 
-/* A lane's page table, and page i of it. Memory: until the next step or condensing. */
-quire_seq_table quire_lane_table(const quire_lanes *lanes, const lane_state *lane);
-unsigned char *quire_lane_page(const quire_lanes *lanes, const quire_seq_table *table, uint32_t i);
+/* Groups of the lanes' cache. */
+#define QUIRE_LANES_MAIN 0u
+#define QUIRE_LANES_HOT  1u
+
+/* A lane's page tables, and page i of them. Memory: until the next step or condensing. */
+typedef struct lane_tables {
+    quire_seq_table main;
+    quire_seq_table hot; /* of sealed formats */
+} lane_tables;
+lane_tables quire_lane_tables(const quire_lanes *lanes, const lane_state *lane);
+unsigned char *quire_lane_page(const quire_lanes *lanes, const lane_tables *tables, uint32_t i);
+/* NULL: the tile is sealed, or the formats are not. */
+unsigned char *quire_lane_hot_page(const quire_lanes *lanes, const lane_tables *tables, uint32_t i);
+
+/* n_tokens rows of K or V from slot `slot` of page i on, dense, as they are stored. */
+void quire_lane_rows(const quire_lanes *lanes, const quire_attn_layer *one,
+                     const lane_tables *tables, quire_side side, uint32_t i, uint32_t slot,
+                     uint32_t n_tokens, float *rows);
+
+/* ---- kept_lanes_sealed.c: lanes of sealed formats ---- */
+
+/* Tokens of a lane that were condensed. The others are the last ones. */
+static inline uint32_t quire_lane_n_condensed(const quire_lanes *lanes, const lane_state *lane)
+{
+    return lane->n - (lanes->n_text - lanes->n_condensed);
+}
+
+/* The position up to which a condensing looks: with sealed formats the recent tokens stay in full,
+ * and whole tiles are condensed. */
+uint32_t quire_lanes_edge(const quire_lanes *lanes);
+
+/* Room of a thread that seals: a hot tile, and its rows. Errors: QUIRE_NOMEM. */
+uint64_t quire_lanes_seal_bytes(const quire_lanes_opts *opts);
+int quire_lanes_seal_create(quire_lanes *lanes, const quire_lanes_opts *opts);
+
+/* Seal the kept ones of a lane's tokens behind the condensed ones, and put those from position
+ * `edge` on behind them. Returns the number of the lane's tokens. */
+uint32_t quire_lane_seal(const quire_lanes *lanes, lane_state *lane, const bool *is_kept,
+                         uint32_t edge, uint32_t thread);
+/* Give back the hot pages of condensed tokens. */
+void quire_lane_cool(quire_lanes *lanes, lane_state *lane, uint32_t n_condensed);
+
+static inline bool quire_lanes_repeats(const quire_lanes *lanes)
+{
+    return lanes->repeat_end > lanes->repeat_begin;
+}
+
+/* Whether sums over the text's rows are kept, which cannot forget a row. */
+static inline bool quire_lanes_sums(const quire_lanes *lanes)
+{
+    return lanes->spec.policy->worth == QUIRE_RETAIN_WORTH_SUM ||
+           lanes->spec.policy->expects_queries;
+}
+
+/* keys, [to - from][d_k]: K of a lane's tokens [from, to), as they are stored. */
+void quire_lane_keys(const quire_lanes *lanes, const quire_attn_layer *one, const lane_state *lane,
+                     uint32_t from, uint32_t to, float *keys);
+
+/* ---- kept_lanes_attend.c: pages that are read ---- */
+
+static inline bool quire_lanes_attends(const quire_lanes *lanes)
+{
+    return lanes->attend_share > 0 && lanes->attend_share < 1;
+}
+
+uint64_t quire_lanes_attend_bytes(const quire_lanes_opts *opts, uint32_t n_entries,
+                                  uint64_t n_tokens);
+/* Errors: QUIRE_NOMEM. */
+int quire_lanes_attend_create(quire_lanes *lanes, const quire_lanes_opts *opts, uint32_t n_entries);
+
+/* Bounds of the pages that hold tokens from `from` on. */
+void quire_lane_bound(const quire_lanes *lanes, lane_state *lane, uint32_t from);
+
+/* Whether the step at hand chooses pages in a layer. */
+bool quire_lanes_chooses(const quire_lanes *lanes, uint32_t layer);
+/* Plan head g again, on the pages that its queries may need most. Errors: quire_attn_begin(). */
+int quire_lanes_choose_pages(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l,
+                             uint32_t g);
+
+/* kept_lanes_step.c: begin a step of head g on the tables' first n entries. */
+int quire_lanes_begin_head(quire_lanes *lanes, const lane_state *lane, uint32_t g,
+                           uint32_t n_entries);
+
+/* ---- kept_lanes_worth.c: on the thread that has head g of layer l ---- */
+
+/* Bytes of a head's scratch, and the scratch. Errors: QUIRE_NOMEM. */
+uint64_t quire_lanes_watch_bytes(const quire_lanes_opts *opts);
+int quire_lanes_watch_create(quire_lanes *lanes, const quire_lanes_opts *opts);
+void quire_lanes_watch_destroy(quire_lanes *lanes);
+
+/* The worth of the rows' own tokens, from the hidden states of the step. */
+void quire_lanes_predict(quire_lanes *lanes, uint32_t l, uint32_t g);
+/* The attention of the step's rows to the lane's tokens. */
+void quire_lanes_watch(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l, uint32_t g);
+
+/* ---- kept_lanes_queries.c ---- */
+
+uint64_t quire_lanes_sums_bytes(const quire_lanes_opts *opts);
+/* Errors: QUIRE_INVAL (no rotation), QUIRE_NOMEM. */
+int quire_lanes_sums_create(quire_lanes *lanes, const quire_lanes_opts *opts);
+void quire_lanes_sums_destroy(quire_lanes *lanes);
+
+/* The turns of the step's rows; once for all heads. */
+void quire_lanes_sums_plan(quire_lanes *lanes);
+/* Add the queries of the step's rows. */
+void quire_lanes_sums_add(quire_lanes *lanes, const quire_attn_layer *one, uint32_t l, uint32_t g);
+void quire_lanes_sums_clear(quire_lanes *lanes);
+/* mean, [group][d_k], and cov, [group][d_k][d_k], of a lane's queries at the positions from n_text
+ * on, transformed as its keys are. */
+void quire_lanes_sums_ahead(const quire_lanes *lanes, uint32_t l, uint32_t g, float *mean,
+                            float *cov);
 
 /* Cut a lane to the tokens before a position. */
 void quire_lane_cut(quire_lanes *lanes, lane_state *lane, uint32_t n_tokens);

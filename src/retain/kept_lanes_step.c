@@ -26,6 +26,7 @@ static int cut_back(quire_lanes *lanes, uint32_t begin)
 {
     QUIRE_FAIL_IF(begin > lanes->n_text, QUIRE_INVAL);
     QUIRE_FAIL_IF(begin != 0 && begin < lanes->n_condensed, QUIRE_UNSUPP);
+    QUIRE_FAIL_IF(begin != 0 && begin < lanes->n_text && quire_lanes_sums(lanes), QUIRE_UNSUPP);
     for (size_t i = 0; i < (size_t)lanes->n_layers * lanes->n_kv_head && begin < lanes->n_text;
          i++) {
         lane_state *lane = &lanes->lanes[i];
@@ -36,14 +37,19 @@ static int cut_back(quire_lanes *lanes, uint32_t begin)
     if (begin == 0) {
         lanes->n_condensed = 0;
         lanes->generations = 0;
+        quire_lanes_sums_clear(lanes);
     }
+    lanes->n_repeated = lanes->n_repeated < begin ? lanes->n_repeated : begin;
     lanes->n_text = begin;
     return QUIRE_OK;
 }
 
-static int reserve_positions(lane_state *lane, uint32_t n_tokens)
+static int reserve_positions(const quire_lanes *lanes, lane_state *lane, uint32_t n_tokens)
 {
+    const bool has_worth = lanes->spec.policy->worth != QUIRE_RETAIN_WORTH_NONE;
+    const size_t d_k = lanes->layers[0].one.d_k;
     int32_t *positions;
+    float *worth, *bounds;
     uint32_t capacity;
 
     if (n_tokens <= lane->capacity) {
@@ -53,6 +59,14 @@ static int reserve_positions(lane_state *lane, uint32_t n_tokens)
     positions = realloc(lane->positions, ((size_t)capacity + 1) * sizeof *positions);
     QUIRE_FAIL_IF(positions == NULL, QUIRE_NOMEM);
     lane->positions = positions;
+    worth = has_worth ? realloc(lane->worth, capacity * sizeof *worth) : NULL;
+    QUIRE_FAIL_IF(has_worth && worth == NULL, QUIRE_NOMEM);
+    lane->worth = worth;
+    if (quire_lanes_attends(lanes)) {
+        bounds = realloc(lane->bounds, (capacity / TILE + 1) * 2 * d_k * sizeof *bounds);
+        QUIRE_FAIL_IF(bounds == NULL, QUIRE_NOMEM);
+        lane->bounds = bounds;
+    }
     lane->capacity = capacity;
     return QUIRE_OK;
 }
@@ -66,7 +80,7 @@ static int reserve(quire_lanes *lanes, uint32_t n_rows)
     for (size_t i = 0; i < n_lanes && rc == QUIRE_OK; i++) {
         lane_state *lane = &lanes->lanes[i];
 
-        rc = reserve_positions(lane, lane->n + n_rows);
+        rc = reserve_positions(lanes, lane, lane->n + n_rows);
         rc = rc == QUIRE_OK ? quire_seq_reserve(lanes->cache, lane->seq, n_rows) : rc;
     }
     for (size_t i = 0; i < n_lanes && rc < 0; i++) {
@@ -91,12 +105,16 @@ static int plan(void *ctx, const quire_attn_batch *batch)
 
         QUIRE_CHECK(rc == QUIRE_OK); /* the room is reserved */
         for (uint32_t t = 0; t < seq->n_rows; t++) {
+            if (lane->worth != NULL) {
+                lane->worth[lane->n] = 0.0f;
+            }
             lane->positions[1 + lane->n++] = (int32_t)(begin + t);
         }
     }
     lanes->n_text = seq->n_tokens;
     lanes->first_row = seq->first_row;
     lanes->n_rows = seq->n_rows;
+    quire_lanes_sums_plan(lanes);
     for (uint32_t l = 0; l < lanes->n_layers; l++) {
         atomic_store_explicit(&lanes->layers[l].next_append, 0, memory_order_relaxed);
         atomic_store_explicit(&lanes->layers[l].next_run, 0, memory_order_relaxed);
@@ -144,33 +162,51 @@ static quire_attn_layer head_of(const quire_lanes *lanes, const quire_attn_layer
     return one;
 }
 
+int quire_lanes_begin_head(quire_lanes *lanes, const lane_state *lane, uint32_t g,
+                           uint32_t n_entries)
+{
+    lane_head *head = &lanes->heads[g];
+    const quire_attn_batch batch = { .seqs = &head->seq,
+                                     .n_seqs = 1,
+                                     .page_tokens = TILE,
+                                     .page_addr = quire_cache_page_addrs(lanes->cache),
+                                     .positions = lane->positions };
+
+    head->seq = (quire_attn_seq){ .tables[QUIRE_LANES_MAIN] = { head->leaves, n_entries },
+                                  .n_tokens = lanes->n_text,
+                                  .first_row = lanes->first_row,
+                                  .n_rows = lanes->n_rows };
+    if (lanes->hot_bytes > 0) {
+        head->seq.tables[QUIRE_LANES_HOT] = (quire_attn_table){ head->hot_leaves, n_entries };
+    }
+    return quire_attn_begin(head->workspace, &batch);
+}
+
 /* Plan head g's workspace for the lane of a layer. */
 static int plan_head(quire_lanes *lanes, uint32_t l, uint32_t g)
 {
     const lane_state *lane = quire_lane_at(lanes, l, g);
     lane_head *head = &lanes->heads[g];
-    quire_attn_batch batch = { .seqs = &head->seq,
-                               .n_seqs = 1,
-                               .page_tokens = TILE,
-                               .page_addr = quire_cache_page_addrs(lanes->cache),
-                               .positions = lane->positions };
-    quire_seq_table table;
+    const lane_tables tables = quire_lane_tables(lanes, lane);
 
-    QUIRE_TRY(quire_seq_table_get(lanes->cache, lane->seq, 0, &table));
-    for (uint32_t i = 0; i < table.n_entries; i++) {
+    for (uint32_t i = 0; i < tables.main.n_entries; i++) {
         quire_page_entry *entry = &head->entries[i];
         const int32_t *list = lane->positions + 1 + (size_t)i * TILE;
+        bool is_dense;
 
-        *entry = table.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+        *entry = tables.main.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES];
+        /* Beside hot pages positions without a list begin with a tile of the text. */
+        is_dense = list[entry->n_tokens - 1] - list[0] == entry->n_tokens - 1 &&
+                   (lanes->hot_bytes == 0 || list[0] % (int32_t)TILE == 0);
         entry->first_pos = list[0];
-        entry->positions =
-            list[entry->n_tokens - 1] - list[0] == entry->n_tokens - 1 ? 0 : 1 + i * TILE;
+        entry->positions = is_dense ? 0 : 1 + i * TILE;
+        if (lanes->hot_bytes > 0) {
+            head->hot_entries[i] = *entry;
+            head->hot_entries[i].page =
+                tables.hot.leaves[i / QUIRE_LEAF_ENTRIES][i % QUIRE_LEAF_ENTRIES].page;
+        }
     }
-    head->seq = (quire_attn_seq){ .tables[0] = { head->leaves, table.n_entries },
-                                  .n_tokens = lanes->n_text,
-                                  .first_row = lanes->first_row,
-                                  .n_rows = lanes->n_rows };
-    return quire_attn_begin(head->workspace, &batch);
+    return quire_lanes_begin_head(lanes, lane, g, tables.main.n_entries);
 }
 
 static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uint32_t n_threads)
@@ -190,6 +226,9 @@ static void append(void *ctx, const quire_attn_layer *call, uint32_t thread, uin
             atomic_store_explicit(&lanes->status, rc, memory_order_relaxed);
         }
         quire_attn_append(lanes->heads[g].workspace, &one, 0, 1); /* nothing, after a failure */
+        quire_lanes_predict(lanes, l, g);
+        quire_lane_bound(lanes, quire_lane_at(lanes, l, g),
+                         quire_lane_at(lanes, l, g)->n - lanes->n_rows);
     }
 }
 
@@ -222,21 +261,30 @@ static void run(void *ctx, const quire_attn_layer *call, uint32_t index, uint32_
                 uint32_t n_threads)
 {
     quire_lanes *lanes = ctx;
-    uint32_t l, unit;
+    uint32_t l, unit, n_members;
     lane_layer *layer = find_layer(lanes, call, &l);
 
     (void)index;
     (void)thread;
     (void)n_threads;
+    n_members = quire_lanes_chooses(lanes, l) ? 1 : lanes->n_members;
     while ((unit = atomic_fetch_add_explicit(&layer->next_run, 1, memory_order_relaxed)) <
-           lanes->n_kv_head * lanes->n_members) {
-        const uint32_t g = unit / lanes->n_members;
-        const uint32_t member = unit % lanes->n_members;
+           lanes->n_kv_head * n_members) {
+        const uint32_t g = unit / n_members;
+        const uint32_t member = unit % n_members;
         const quire_attn_layer one = head_of(lanes, &layer->one, call, g);
+        int rc =
+            quire_lanes_chooses(lanes, l) ? quire_lanes_choose_pages(lanes, &one, l, g) : QUIRE_OK;
 
-        quire_attn_run(lanes->heads[g].workspace, &one, 0, member, lanes->n_members);
+        if (rc < 0) {
+            atomic_store_explicit(&lanes->status, rc, memory_order_relaxed);
+        }
+
+        quire_attn_run(lanes->heads[g].workspace, &one, 0, member, n_members);
         if (member == 0) {
             keep_queries(lanes, &one, l, g);
+            quire_lanes_sums_add(lanes, &one, l, g);
+            quire_lanes_watch(lanes, &one, l, g);
         }
     }
 }
@@ -246,6 +294,36 @@ static int sync_step(void *ctx)
     const quire_lanes *lanes = ctx;
 
     return atomic_load_explicit(&lanes->status, memory_order_relaxed);
+}
+
+/* ---- repeating ---- */
+
+void quire_lanes_repeat_begin(quire_lanes *lanes, uint32_t begin, uint32_t end)
+{
+    QUIRE_CHECK(lanes->n_condensed <= begin && begin < end && end <= lanes->n_text);
+    lanes->repeat_begin = begin;
+    lanes->repeat_end = end;
+    lanes->repeat_at = lanes->n_text;
+}
+
+void quire_lanes_repeat_end(quire_lanes *lanes, bool is_done)
+{
+    const uint32_t n_behind = lanes->n_text - lanes->repeat_at;
+
+    for (size_t i = 0; i < (size_t)lanes->n_layers * lanes->n_kv_head && n_behind > 0; i++) {
+        quire_lane_cut(lanes, &lanes->lanes[i], lanes->lanes[i].n - n_behind);
+    }
+    lanes->n_text = lanes->repeat_at;
+    lanes->n_repeated = is_done ? lanes->repeat_end : lanes->n_repeated;
+    lanes->repeat_begin = lanes->repeat_end = 0;
+    for (uint32_t l = 0; l < lanes->n_layers; l++) {
+        lanes->layers[l].queries_end = lanes->n_text;
+    }
+}
+
+uint32_t quire_lanes_n_repeated(const quire_lanes *lanes)
+{
+    return lanes->n_repeated;
 }
 
 quire_attn_device quire_lanes_device(quire_lanes *lanes)

@@ -20,23 +20,88 @@
 #define TAU1       1.6
 #define TAU2       0.4
 #define SHARE      0.5
+#define REPEAT     512u
+#define FUTURE     512u /* Expected Attention, as NVIDIA's kvpress has it */
 #define SPEC_BYTES 512u /* of a policy as a user writes it */
 
 static const quire_retain_policy policies[] = {
-    { "entropy", false, true, true, true, SINKS, RECENT, FLOOR,
-      "most attended tokens; layers by the entropy and variance of their attention",
-      quire_retain_score_entropy },
-    { "snap", false, true, false, false, SINKS, RECENT, FLOOR,
-      "tokens that the last queries attend to most", quire_retain_score_snap },
-    { "keydiff", true, false, false, false, SINKS, RECENT, 1.0,
-      "tokens whose keys differ most from the average key", quire_retain_score_keydiff },
-    { "window", false, false, false, false, SINKS, RECENT, 1.0, "the first and the last tokens",
-      quire_retain_score_last },
-    { "last", false, false, false, false, 0, 1, 1.0, "the last tokens", quire_retain_score_last },
-    { "stride", false, false, false, false, SINKS, RECENT, 1.0, "evenly spaced tokens",
-      quire_retain_score_stride },
-    { "random", false, false, false, false, SINKS, RECENT, 1.0, "tokens by chance",
-      quire_retain_score_random },
+    { .name = "entropy",
+      .needs_attention = true,
+      .weighs_layers = true,
+      .has_full = true,
+      .sinks = SINKS,
+      .recent = RECENT,
+      .floor = FLOOR,
+      .summary = "most attended tokens; layers by the entropy and variance of their attention",
+      .score = quire_retain_score_entropy },
+    { .name = "snap",
+      .needs_attention = true,
+      .sinks = SINKS,
+      .recent = RECENT,
+      .floor = FLOOR,
+      .summary = "tokens that the last queries attend to most",
+      .score = quire_retain_score_snap },
+    { .name = "reconstruct",
+      .sinks = SINKS,
+      .recent = RECENT,
+      .floor = FLOOR,
+      .summary = "tokens that the model attends to while it repeats the text",
+      .score = quire_retain_score_worth,
+      .worth = QUIRE_RETAIN_WORTH_REPEATED,
+      .is_across = true },
+    { .name = "predict",
+      .sinks = SINKS,
+      .recent = RECENT,
+      .floor = FLOOR,
+      .summary = "the scores of reconstruct as calibrate --retain learned to predict them",
+      .score = quire_retain_score_worth,
+      .worth = QUIRE_RETAIN_WORTH_PREDICTED,
+      .is_across = true },
+    { .name = "expected",
+      .needs_keys = true,
+      .sinks = SINKS,
+      .recent = RECENT,
+      .floor = FLOOR,
+      .summary = "tokens that queries like those of the text would attend to",
+      .score = quire_retain_score_expected,
+      .expects_queries = true },
+    { .name = "heavy",
+      .sinks = SINKS,
+      .recent = RECENT,
+      .floor = 1.0,
+      .summary = "tokens with the most attention from all queries so far",
+      .score = quire_retain_score_worth,
+      .worth = QUIRE_RETAIN_WORTH_SUM },
+    { .name = "keydiff",
+      .needs_keys = true,
+      .sinks = SINKS,
+      .recent = RECENT,
+      .floor = 1.0,
+      .summary = "tokens whose keys differ most from the average key",
+      .score = quire_retain_score_keydiff },
+    { .name = "window",
+      .sinks = SINKS,
+      .recent = RECENT,
+      .floor = 1.0,
+      .summary = "the first and the last tokens",
+      .score = quire_retain_score_last },
+    { .name = "last",
+      .recent = 1,
+      .floor = 1.0,
+      .summary = "the last tokens",
+      .score = quire_retain_score_last },
+    { .name = "stride",
+      .sinks = SINKS,
+      .recent = RECENT,
+      .floor = 1.0,
+      .summary = "evenly spaced tokens",
+      .score = quire_retain_score_stride },
+    { .name = "random",
+      .sinks = SINKS,
+      .recent = RECENT,
+      .floor = 1.0,
+      .summary = "tokens by chance",
+      .score = quire_retain_score_random },
 };
 
 #define N_POLICIES (sizeof policies / sizeof policies[0])
@@ -59,7 +124,10 @@ typedef enum param_reader {
     READ_BY_ALL,
     READ_BY_ATTENTION,
     READ_BY_ENTROPY,
-    READ_BY_RANDOM
+    READ_BY_RANDOM,
+    READ_BY_REPEATED,
+    READ_BY_EXPECTED,
+    READ_BY_THRESHOLD /* policies whose scores are attention, or stand for it */
 } param_reader;
 
 typedef struct param {
@@ -84,6 +152,9 @@ static const param params[] = {
     { "tau1", PARAM_REAL, READ_BY_ENTROPY, AT(tau1), 0.01, 100 },
     { "tau2", PARAM_REAL, READ_BY_ENTROPY, AT(tau2), 0.01, 100 },
     { "seed", PARAM_COUNT, READ_BY_RANDOM, AT(seed), 0, 4294967295.0 },
+    { "repeat", PARAM_COUNT, READ_BY_REPEATED, AT(repeat), 16, QUIRE_RETAIN_REPEAT_MAX },
+    { "future", PARAM_COUNT, READ_BY_EXPECTED, AT(future), 1, QUIRE_RETAIN_FUTURE_MAX },
+    { "threshold", PARAM_REAL, READ_BY_THRESHOLD, AT(threshold), 0, 1e6 },
     { "full_layers", PARAM_LAYERS, READ_BY_ALL, 0, 0, 0 },
 };
 
@@ -98,6 +169,13 @@ static bool is_read(const quire_retain_policy *policy, const param *p)
         return policy->weighs_layers;
     case READ_BY_RANDOM:
         return policy->score == quire_retain_score_random;
+    case READ_BY_REPEATED:
+        return policy->worth == QUIRE_RETAIN_WORTH_REPEATED;
+    case READ_BY_EXPECTED:
+        return policy->expects_queries;
+    case READ_BY_THRESHOLD:
+        return policy->needs_attention || policy->expects_queries ||
+               policy->worth != QUIRE_RETAIN_WORTH_NONE;
     case READ_BY_ALL:
         break;
     }
@@ -144,7 +222,9 @@ static int find_policy(const char *name, quire_retain_spec *out, quire_error *er
                                         .floor = p->floor,
                                         .gamma = GAMMA,
                                         .tau1 = TAU1,
-                                        .tau2 = TAU2 };
+                                        .tau2 = TAU2,
+                                        .repeat = REPEAT,
+                                        .future = FUTURE };
             return QUIRE_OK;
         }
     }
@@ -282,6 +362,9 @@ int quire_retain_parse(const char *text, quire_retain_spec *out, quire_error *er
         }
         QUIRE_TRY(set_param(word, out, err));
     }
+    if (share == NULL && out->threshold > 0) {
+        out->share = 1; /* the text decides */
+    }
     return QUIRE_OK;
 }
 
@@ -292,6 +375,9 @@ static int put_param(const quire_retain_spec *spec, const param *p, char *text, 
     const void *at = (const char *)spec + p->offset;
     size_t n = 0;
 
+    if (p->offset == AT(threshold) && spec->threshold <= 0) {
+        return 0;
+    }
     if (p->kind == PARAM_REAL) {
         return snprintf(text, text_bytes, ",%s=%g", p->name, *(const double *)at);
     }

@@ -12,6 +12,10 @@
  * drops them. The share counts all tokens that the text ever had, protected ones included. Tokens
  * that an earlier condensing dropped stay dropped.
  *
+ * Some policies score a token before a condensing, and lanes keep the score beside the token: its
+ * *worth* (quire_retain_worth). A condensing then reads scores of tokens that were computed at
+ * different times on one scale.
+ *
  * Everything is deterministic: among equal scores the later token is kept.
  *
  * Thread: any.
@@ -26,11 +30,21 @@
 
 #include "quire/error.h"
 
-#define QUIRE_RETAIN_FULL_MAX  64u    /* layers named by full_layers */
-#define QUIRE_RETAIN_PROBE_MAX 256u   /* queries of the probe window */
-#define QUIRE_RETAIN_POOL_MAX  63u    /* width of the average over neighbours */
-#define QUIRE_RETAIN_TEXT_MAX  256u   /* bytes of a policy as text */
-#define QUIRE_RETAIN_POS_MAX   65536u /* sinks and recent */
+#define QUIRE_RETAIN_FULL_MAX   64u    /* layers named by full_layers */
+#define QUIRE_RETAIN_PROBE_MAX  256u   /* queries of the probe window */
+#define QUIRE_RETAIN_POOL_MAX   63u    /* width of the average over neighbours */
+#define QUIRE_RETAIN_TEXT_MAX   256u   /* bytes of a policy as text */
+#define QUIRE_RETAIN_POS_MAX    65536u /* sinks and recent */
+#define QUIRE_RETAIN_REPEAT_MAX 8192u  /* tokens that `reconstruct` has repeated at once */
+#define QUIRE_RETAIN_FUTURE_MAX 65536u /* positions of `expected` */
+
+/* How the worth of a token comes about. */
+typedef enum quire_retain_worth {
+    QUIRE_RETAIN_WORTH_NONE,     /* the policy scores at a condensing */
+    QUIRE_RETAIN_WORTH_SUM,      /* the attention of all rows since the token, its own included */
+    QUIRE_RETAIN_WORTH_REPEATED, /* the most attention of a row that repeats the token's text */
+    QUIRE_RETAIN_WORTH_PREDICTED /* predicted from the hidden state (retain/predictor.h) */
+} quire_retain_worth;
 
 struct quire_retain_spec;
 
@@ -45,7 +59,16 @@ typedef struct quire_retain_lane {
      * tokens, for all query heads of the lane; NULL unless the policy reads attention. */
     const float *attention;
     uint32_t n_rows;
-    uint64_t lane; /* number of the lane, for `random` */
+    uint64_t lane;      /* number of the lane, for `random` */
+    const float *worth; /* [n_tokens]; NULL unless the policy has it */
+    /* Of policies that expect queries, else NULL: the mean, [n_heads][d], and the covariance,
+     * [n_heads][d][d], of the queries to come, transformed as the keys are and times the scale of
+     * attention; the norms of V, [n_tokens]. */
+    const float *query_mean;
+    const float *query_cov;
+    uint32_t n_heads;
+    const float *value_norms;
+    float *scratch; /* [n_tokens] */
 } quire_retain_lane;
 
 /* A row of the table. */
@@ -61,6 +84,9 @@ typedef struct quire_retain_policy {
     const char *summary; /* for --help and docs */
     void (*score)(const struct quire_retain_spec *spec, const quire_retain_lane *lane,
                   float *scores);
+    quire_retain_worth worth;
+    bool expects_queries; /* reads query_mean, query_cov, value_norms and keys */
+    bool is_across;       /* the tokens of all layers compete for one budget */
 } quire_retain_policy;
 
 /* A policy with its parameters. */
@@ -75,8 +101,11 @@ typedef struct quire_retain_spec {
     double gamma; /* weight of the variance in the scores of `entropy` */
     double tau1;  /* of CAKE's layer preference H^(1/tau1) * V^(1/tau2) */
     double tau2;
-    uint64_t seed;                       /* of `random` */
-    uint32_t n_full;                     /* layers kept whole */
+    uint64_t seed;    /* of `random` */
+    uint32_t repeat;  /* tokens that `reconstruct` has repeated at once */
+    uint32_t future;  /* positions over which `expected` turns the queries */
+    double threshold; /* the least score that is kept; 0 = none. See quire_retain_choose() */
+    uint32_t n_full;  /* layers kept whole */
     int32_t full[QUIRE_RETAIN_FULL_MAX]; /* their numbers; negative ones count from the last */
     bool has_full; /* full_layers was given; otherwise the policy's default counts */
 } quire_retain_spec;
@@ -85,8 +114,9 @@ typedef struct quire_retain_spec {
 const quire_retain_policy *quire_retain_policies(size_t *n);
 
 /* Parse "POLICY[:SHARE][,key=value...]". Keys: sinks, recent, probe, pool, floor, gamma, tau1,
- * tau2, seed, full_layers (numbers with + between them, or "none"). A key that the policy does not
- * read is refused by name. Errors: QUIRE_INVAL; err names the word, and the ones that are known. */
+ * tau2, seed, repeat, future, threshold, full_layers (numbers with + between them, or "none"). A
+ * key that the policy does not read is refused by name. With a threshold and no share the share
+ * is 1. Errors: QUIRE_INVAL; err names the word, and the ones that are known. */
 int quire_retain_parse(const char *text, quire_retain_spec *out, quire_error *err);
 
 /* The policy and all parameters that it reads, in one order: equal texts mean equal choices.
@@ -145,12 +175,16 @@ typedef struct quire_retain_choice {
     const int32_t *const *positions; /* [n_lanes][n_tokens] */
     const float *const *scores;      /* [n_lanes][n_tokens] */
     uint32_t n_text;
-    uint64_t budget; /* tokens of all lanes */
+    uint64_t budget;  /* tokens of all lanes */
+    uint32_t granule; /* above 1: each lane keeps a multiple of so many tokens, and n_tokens are */
 } quire_retain_choice;
 
 /* is_kept[lane][t]: protected tokens; then each lane's best up to `floor` of an even share of the
- * budget; then the best of all lanes (Ada-KV) until the budget is used.
- * Errors: QUIRE_NOMEM (scratch: 16 bytes a token). */
+ * budget; then the best of all lanes (Ada-KV) until the budget is used, or the threshold is not
+ * reached. The threshold counts in means of the lane's scores, or, for policies with a worth, in
+ * scores. With a granule lanes are then rounded: down, except for those with the largest
+ * remainders, as far as the budget allows, and those that would lose a protected token. Errors:
+ * QUIRE_NOMEM (scratch: 16 bytes a token). */
 int quire_retain_choose(const quire_retain_spec *spec, const quire_retain_choice *choice,
                         bool *const *is_kept);
 

@@ -14,8 +14,20 @@
 void quire_retain_score(const quire_retain_spec *spec, const quire_retain_lane *lane, float *scores)
 {
     QUIRE_CHECK(!spec->policy->needs_keys || lane->keys != NULL || lane->n_tokens == 0);
+    QUIRE_CHECK(spec->policy->worth == QUIRE_RETAIN_WORTH_NONE || lane->worth != NULL ||
+                lane->n_tokens == 0);
+    QUIRE_CHECK(!spec->policy->expects_queries || lane->query_mean != NULL || lane->n_tokens == 0);
     QUIRE_CHECK(!spec->policy->needs_attention || lane->attention != NULL || lane->n_tokens == 0);
     spec->policy->score(spec, lane, scores);
+}
+
+/* ---- scores from before ---- */
+
+void quire_retain_score_worth(const quire_retain_spec *spec, const quire_retain_lane *lane,
+                              float *scores)
+{
+    (void)spec;
+    memcpy(scores, lane->worth, lane->n_tokens * sizeof *scores);
 }
 
 /* ---- policies without probes ---- */
@@ -101,6 +113,65 @@ void quire_retain_score_keydiff(const quire_retain_spec *spec, const quire_retai
             product += (double)key[i] * mean[i];
         }
         scores[t] = norm > 0.0 ? (float)(-product / norm) : 0.0f;
+    }
+}
+
+/* ---- expected queries ---- */
+
+/* m . k + k . C k / 2 of one key. C is symmetric: row i counts the products with the columns up to
+ * i, those off the diagonal twice. */
+static double expected_logit(const float *mean, const float *cov, const float *key, uint32_t d)
+{
+    double sum = 0.0;
+
+    for (uint32_t i = 0; i < d; i++) {
+        const float *row = cov + (size_t)i * d;
+        float lanes[8] = { 0 }; /* sums side by side, which a compiler can keep in one register */
+        float inner = 0.0f;
+        uint32_t j = 0;
+
+        for (; j + 8 <= i; j += 8) {
+            for (uint32_t x = 0; x < 8; x++) {
+                lanes[x] += row[j + x] * key[j + x];
+            }
+        }
+        for (; j < i; j++) {
+            inner += row[j] * key[j];
+        }
+        for (uint32_t x = 0; x < 8; x++) {
+            inner += lanes[x];
+        }
+        sum += (double)key[i] * ((double)mean[i] + (double)inner + (double)(row[i] * key[i]) / 2);
+    }
+    return sum;
+}
+
+void quire_retain_score_expected(const quire_retain_spec *spec, const quire_retain_lane *lane,
+                                 float *scores)
+{
+    const uint32_t n = lane->n_tokens, d = lane->d;
+
+    (void)spec;
+    memset(scores, 0, n * sizeof *scores);
+    for (uint32_t h = 0; h < lane->n_heads; h++) {
+        const float *mean = lane->query_mean + (size_t)h * d;
+        const float *cov = lane->query_cov + (size_t)h * d * d;
+        double max = -INFINITY, sum = 0.0;
+
+        for (uint32_t t = 0; t < n; t++) {
+            const double logit = expected_logit(mean, cov, lane->keys + (size_t)t * d, d);
+
+            lane->scratch[t] = (float)logit;
+            max = (double)lane->scratch[t] > max ? (double)lane->scratch[t] : max;
+        }
+        for (uint32_t t = 0; t < n; t++) {
+            lane->scratch[t] = expf((float)((double)lane->scratch[t] - max));
+            sum += (double)lane->scratch[t];
+        }
+        for (uint32_t t = 0; t < n; t++) {
+            scores[t] += (float)((double)lane->scratch[t] / sum * (double)lane->value_norms[t] /
+                                 lane->n_heads);
+        }
     }
 }
 

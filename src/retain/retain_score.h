@@ -16,6 +16,13 @@ void quire_retain_score_snap(const quire_retain_spec *spec, const quire_retain_l
 /* Minus the cosine between a key and the mean of all normalised keys. */
 void quire_retain_score_keydiff(const quire_retain_spec *spec, const quire_retain_lane *lane,
                                 float *scores);
+/* The lane's worth. */
+void quire_retain_score_worth(const quire_retain_spec *spec, const quire_retain_lane *lane,
+                              float *scores);
+/* The attention that queries of the lane's mean and covariance pay on average, for normal ones,
+ * softmax(m . k + k . C k / 2), averaged over heads, times the norm of V. */
+void quire_retain_score_expected(const quire_retain_spec *spec, const quire_retain_lane *lane,
+                                 float *scores);
 /* The position. */
 void quire_retain_score_last(const quire_retain_spec *spec, const quire_retain_lane *lane,
                              float *scores);

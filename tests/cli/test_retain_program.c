@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *text_file(void)
 {
@@ -67,6 +68,121 @@ static void perplexity_with_a_share(void **state)
     json_decref(full);
 }
 
+/* Policies that watch the rows of steps, and the one that repeats the text: generations as above,
+ * all tokens give the figures of a run without. */
+static void perplexity_with_watching_policies(void **state)
+{
+    static const char *const policies[][2] = {
+        { "heavy:1", "heavy:0.3,recent=16" },
+        { "expected:1", "expected:0.3,recent=16,future=64" },
+        { "reconstruct:1,repeat=40", "reconstruct:0.3,recent=16,repeat=40" },
+    };
+    const char *text = text_file();
+    json_t *full = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c",
+                                        "512", "--chunks", "2", "--json"));
+
+    (void)state;
+    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+        json_t *all = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c",
+                                           "512", "--chunks", "2", "--retain", policies[i][0],
+                                           "--prefill-chunk", "128", "--json"));
+        json_t *some = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c",
+                                            "512", "--chunks", "2", "--retain", policies[i][1],
+                                            "--prefill-chunk", "128", "--json"));
+        const json_t *retained = json_object_get(json_object_get(some, "kv"), "retained");
+
+        assert_true(number(full, "ppl") == number(all, "ppl"));
+        assert_true(number(some, "ppl") != number(full, "ppl"));
+        assert_true(number(retained, "generations") == 3);
+        assert_true(number(retained, "share") < 0.55);
+        assert_true(number(retained, "peak_bytes") <= number(retained, "budget_bytes"));
+        json_decref(some);
+        json_decref(all);
+    }
+    json_decref(full);
+}
+
+/* --attend drops nothing, and reads a share of the pages in steps of one token. */
+static void pages_that_matter(void **state)
+{
+    const char *text = text_file();
+    const char *model = program_model_deep();
+    json_t *all = program_json(PROGRAM("run", "-m", model, "-f", text, "-n", "20", "--temp", "0",
+                                       "--ignore-eos", "--json"));
+    json_t *one = program_json(PROGRAM("run", "-m", model, "-f", text, "-n", "20", "--temp", "0",
+                                       "--ignore-eos", "--attend", "top:1", "--json"));
+    json_t *some = program_json(PROGRAM("run", "-m", model, "-f", text, "-n", "20", "--temp", "0",
+                                        "--ignore-eos", "--attend", "top:0.25", "--json"));
+    const json_t *retained = json_object_get(json_object_get(some, "kv"), "retained");
+
+    (void)state;
+    assert_true(json_equal(json_object_get(all, "text"), json_object_get(one, "text")));
+    assert_true(number(json_object_get(json_object_get(one, "kv"), "retained"), "read_share") == 1);
+    assert_true(number(retained, "share") == 1);
+    assert_true(number(retained, "read_share") < 0.3);
+    assert_true(number(some, "output_tokens") == 20);
+    json_decref(some);
+    json_decref(one);
+    json_decref(all);
+}
+
+/* Sealed formats: fewer bytes again. */
+static void perplexity_in_four_bits(void **state)
+{
+    const char *text = text_file();
+    json_t *half = program_json(PROGRAM("perplexity", "-m", program_model(), "-f", text, "-c",
+                                        "512", "--chunks", "2", "--retain", "snap:0.5,recent=16",
+                                        "--prefill-chunk", "128", "--json"));
+    json_t *small = program_json(PROGRAM(
+        "perplexity", "-m", program_model(), "-f", text, "-c", "512", "--chunks", "2", "--kv", "q4",
+        "--retain", "snap:0.5,recent=16", "--prefill-chunk", "128", "--kld", "--json"));
+    const json_t *retained = json_object_get(json_object_get(small, "kv"), "retained");
+
+    (void)state;
+    assert_true(number(retained, "generations") >= 3);
+    assert_true(number(retained, "share") < 0.8);
+    assert_true(number(retained, "peak_bytes") <= number(retained, "budget_bytes"));
+    assert_true(number(retained, "peak_bytes") <
+                number(json_object_get(json_object_get(half, "kv"), "retained"), "peak_bytes"));
+    assert_true(number(small, "ppl") > 0);
+    json_decref(small);
+    json_decref(half);
+}
+
+/* calibrate --retain writes a file, which predict finds beside the model. */
+static void predict_learns_first(void **state)
+{
+    const char *text = text_file();
+    const char *model = program_model();
+    char beside[4096];
+    json_t *learned, *some;
+    program_result refused = program_expect(
+        1, PROGRAM("run", "-m", model, "-p", "a", "--retain", "predict", "-c", "256"));
+
+    (void)state;
+    assert_says(refused.err, "predict has learned nothing about this model");
+    program_free(&refused);
+    (void)snprintf(beside, sizeof beside, "%s.retain", model);
+    learned = program_json(PROGRAM("calibrate", "--retain", "-m", model, "-f", text, "-c", "128",
+                                   "--chunks", "9", "-o", beside, "--json"));
+    assert_true(number(learned, "n_fitted") == 7);
+    assert_true(number(learned, "n_tested") == 2);
+    assert_int_equal(json_array_size(json_object_get(learned, "correlation")), 2);
+    some = program_json(PROGRAM("perplexity", "-m", model, "-f", text, "-c", "512", "--chunks", "1",
+                                "--retain", "predict:0.3,recent=16", "--prefill-chunk", "128",
+                                "--json"));
+    assert_true(number(json_object_get(json_object_get(some, "kv"), "retained"), "generations") ==
+                3);
+    assert_int_equal(truncate(beside, 100), 0);
+    refused = program_expect(
+        1, PROGRAM("run", "-m", model, "-p", "a", "--retain", "predict", "-c", "256"));
+    assert_says(refused.err, ".retain cannot be used: 100 bytes do not fit");
+    program_free(&refused);
+    assert_int_equal(unlink(beside), 0);
+    json_decref(some);
+    json_decref(learned);
+}
+
 static void run_with_a_share(void **state)
 {
     const char *text = text_file();
@@ -100,14 +216,26 @@ static void bad_combinations(void **state)
            PROGRAM("run", "-m", model, "-p", "a", "--prefill-chunk", "512"));
     refuse(2, "--retain and --cache-dir",
            PROGRAM("run", "-m", model, "-p", "a", "--retain", "snap", "--cache-dir", "x"));
+    refuse(2, "--retain and --target",
+           PROGRAM("calibrate", "--retain", "-m", model, "-f", "x", "--target", "5"));
+    refuse(1, "fitting and testing need two chunks",
+           PROGRAM("calibrate", "--retain", "-m", model, "-f", text_file(), "-c", "3000"));
+    refuse(2, "--attend bottom: top:SHARE is wanted",
+           PROGRAM("run", "-m", model, "-p", "a", "--attend", "bottom"));
+    refuse(2, "--attend top:0: top:SHARE is wanted",
+           PROGRAM("run", "-m", model, "-p", "a", "--attend", "top:0"));
+    refuse(2, "--attend and --cache-dir",
+           PROGRAM("run", "-m", model, "-p", "a", "--attend", "top:0.5", "--cache-dir", "x"));
+    refuse(1, "K or V that it does not store",
+           PROGRAM("run", "-m", program_model_shared(), "-p", "a", "--attend", "top:0.5"));
     refuse(2, "--retain and --kv-history",
            PROGRAM("run", "-m", model, "-p", "a", "--retain", "snap", "--kv-history", "x"));
     refuse(2, "instead of --kv auto",
            PROGRAM("run", "-m", model, "-p", "a", "--retain", "snap", "--kv", "auto"));
     refuse(2, "instead of --kv-layers",
            PROGRAM("run", "-m", model, "-p", "a", "--retain", "snap", "--kv-layers", "*=q8"));
-    refuse(1, "tokens in q4 cannot leave their tile",
-           PROGRAM("run", "-m", model, "-p", "a", "--retain", "snap", "--kv", "q4"));
+    refuse(1, "tokens in q4 stay in their tile",
+           PROGRAM("run", "-m", model, "-p", "a", "--retain", "window", "--kv", "q4"));
     refuse(1, "layers kept whole",
            PROGRAM("run", "-m", model, "-p", "a", "--retain", "entropy:0.1"));
     refuse(1, "K or V that it does not store",
@@ -122,6 +250,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(perplexity_with_a_share),
+        cmocka_unit_test(perplexity_with_watching_policies),
+        cmocka_unit_test(pages_that_matter),
+        cmocka_unit_test(perplexity_in_four_bits),
+        cmocka_unit_test(predict_learns_first),
         cmocka_unit_test(run_with_a_share),
         cmocka_unit_test(bad_combinations),
     };

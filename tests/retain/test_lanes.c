@@ -438,7 +438,9 @@ static void test_refusals(void **state)
     w->layers[1].k_store.lane.offset = 0;
     refuse(w, "snap", QUIRE_UNSUPP, "layer 1 reads K or V that it does not store");
     make_layers(w, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4);
-    refuse(w, "snap", QUIRE_UNSUPP, "tokens in q4 cannot leave their tile");
+    refuse(w, "window", QUIRE_UNSUPP, "tokens in q4 stay in their tile");
+    refuse(w, "last", QUIRE_UNSUPP, "last drops tokens that it has kept before");
+    refuse(w, "predict", QUIRE_INVAL, "predict has learned nothing");
     make_layers(w, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
     w->layers[2].k[0].format = w->layers[2].k_store.format = QUIRE_FORMAT_F16;
     refuse(w, "snap", QUIRE_UNSUPP, "layer 2 has another than layer 0");

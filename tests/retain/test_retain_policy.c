@@ -57,6 +57,15 @@ static void test_parse(void **state)
                         "tau2=3,full_layers=0+-1");
     copy = spec_of(text);
     assert_string_equal(quire_retain_text(&copy, again, sizeof again), text);
+    copy = spec_of("reconstruct:0.3,repeat=100,threshold=0.5");
+    assert_string_equal(quire_retain_text(&copy, again, sizeof again),
+                        "reconstruct:0.3,sinks=4,recent=128,floor=0.2,repeat=100,threshold=0.5");
+    copy = spec_of("expected,future=9");
+    assert_string_equal(quire_retain_text(&copy, again, sizeof again),
+                        "expected:0.5,sinks=4,recent=128,floor=0.2,future=9");
+    /* With a threshold alone the text decides how much it keeps. */
+    assert_true(spec_of("snap,threshold=0.2").share == 1);
+    assert_true(spec_of("snap:0.5,threshold=0.2").share == 0.5);
 }
 
 static void test_refusals(void **state)
@@ -66,7 +75,9 @@ static void test_refusals(void **state)
         const char *says;
     } cases[] = {
         { "", "there is no retention policy \"\"" },
-        { "entropie:0.5", "the policies are entropy, snap, keydiff, window, last, stride, random" },
+        { "entropie:0.5",
+          "the policies are entropy, snap, reconstruct, predict, expected, heavy, keydiff, "
+          "window, last, stride, random" },
         { "snap:0", "a share of \"0\"" },
         { "snap:1.5", "above 0 and at most 1" },
         { "snap:x", "a share of \"x\"" },
@@ -76,6 +87,12 @@ static void test_refusals(void **state)
         { "snap,pool=4", "pool=4: must be odd" },
         { "snap,gamma=2", "the policy snap has no parameter \"gamma\": it has sinks, recent" },
         { "window,probe=8", "no parameter \"probe\"" },
+        { "window,threshold=1", "no parameter \"threshold\"" },
+        { "snap,threshold=-1", "threshold=-1" },
+        { "snap,repeat=64", "no parameter \"repeat\"" },
+        { "reconstruct,repeat=8", "a whole number from 16 to 8192" },
+        { "reconstruct,future=8", "no parameter \"future\"" },
+        { "expected,future=0", "future=0" },
         { "random,seed=-1", "seed=-1" },
         { "entropy,tau1=0", "tau1=0: a number from 0.01 to 100" },
         { "entropy,full_layers=0+x", "\"x\" is no number of a layer" },
@@ -450,6 +467,41 @@ static void test_ties_and_nan(void **state)
     assert_true(f.kept[2][N - 3] && f.kept[2][N - 6]);
 }
 
+/* Beyond the floor no token below the threshold is kept, whatever the budget. */
+static void test_threshold(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 100; i++) {
+        const bool is_worth = i % 2 == 1;
+        quire_retain_spec spec =
+            spec_of(is_worth ? "reconstruct,sinks=0,recent=1" : "snap,sinks=0,recent=1");
+        choice_fixture f;
+
+        spec.floor = i % 3 == 0 ? 0.2 : 0.0;
+        spec.threshold = is_worth ? 12.0 : 1.2;
+        choice_make(&f);
+        f.choice.budget = LANES * N;
+        assert_int_equal(quire_retain_choose(&spec, &f.choice, f.kept_lists), QUIRE_OK);
+        for (uint32_t lane = 0; lane < LANES; lane++) {
+            double mean = 0.0;
+            uint32_t n_below = 0, n_above = 0;
+
+            for (uint32_t t = 0; t < f.n_tokens[lane]; t++) {
+                mean += (double)f.scores[lane][t] / f.n_tokens[lane];
+            }
+            for (uint32_t t = 0; t + 1 < f.n_tokens[lane]; t++) {
+                const bool is_above =
+                    (double)f.scores[lane][t] >= (is_worth ? 12.0 : (double)(float)(1.2 * mean));
+
+                n_above += is_above;
+                n_below += !is_above && f.kept[lane][t];
+                assert_true(!is_above || f.kept[lane][t]);
+            }
+            assert_true(n_below == 0 || (i % 3 == 0 && n_above < (uint32_t)(0.2 * N)));
+        }
+    }
+}
+
 /* Tokens that policies without probes keep. */
 static void test_baselines(void **state)
 {
@@ -503,6 +555,7 @@ int main(void)
         cmocka_unit_test(test_even_budgets),   cmocka_unit_test(test_weighed_budgets),
         cmocka_unit_test(test_random_budgets), cmocka_unit_test(test_choose),
         cmocka_unit_test(test_ties_and_nan),   cmocka_unit_test(test_baselines),
+        cmocka_unit_test(test_threshold),
     };
 
     rng = test_rng(1);

@@ -5,6 +5,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/talk.h"
 #include "cli/measuring/calibrate.h"
+#include "cli/measuring/calibrate_retain.h"
 #include "cli/measuring/calibration_place.h"
 #include "cli/measuring/cost_fit.h"
 #include "cli/settings/args.h"
@@ -34,6 +35,8 @@ typedef struct calibrate_args {
     bool has_target;
     bool has_kld_max;
     bool is_exhaustive;
+    bool is_retain;
+    bool has_chunks;
     int64_t n_chunks;
 } calibrate_args;
 
@@ -55,7 +58,12 @@ static const quire_opt options[] = {
               "divergence in nats)" },
     { .names = { "--chunks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 65536,
       .initial = "2", .offset = offsetof(calibrate_args, n_chunks),
-      .help = "chunks of the text that are measured, each as long as the context" },
+      .seen_offset = offsetof(calibrate_args, has_chunks),
+      .help = "chunks of the text that are measured, each as long as the context; with --retain 16, "
+              "of 1024 tokens" },
+    { .names = { "--retain" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(calibrate_args, is_retain),
+      .help = "instead of formats: learn to predict which tokens matter, for --retain predict" },
     { .names = { "--exhaustive" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(calibrate_args, is_exhaustive),
       .help = "measure q6, q5, q4 and q3 for every side instead of q3 alone; takes up to four "
@@ -63,7 +71,8 @@ static const quire_opt options[] = {
     { .names = { "-o", "--output" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .initial_text = "a file in ~/.cache/quire/calibration",
       .offset = offsetof(calibrate_args, out),
-      .help = "YAML file of the result; --kv auto also finds MODEL.kv.yaml beside the model" },
+      .help = "file of the result; --kv auto also finds MODEL.kv.yaml beside the model, and "
+              "--retain predict MODEL.retain" },
     QUIRE_ROW_THREADS,
     QUIRE_ROW_CTX("512"),
     /* Default differs from other commands: an 8 bit window would hide the formats from most queries
@@ -369,6 +378,14 @@ static int check_args(const void *opaque, quire_error *err)
 {
     const calibrate_args *args = opaque;
 
+    if (args->is_retain && (args->has_target || args->has_kld_max || args->is_exhaustive)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--retain and %s: the one learns which tokens matter, the other "
+                               "chooses formats",
+                               args->has_target    ? "--target"
+                               : args->has_kld_max ? "--max-kld"
+                                                   : "--exhaustive");
+    }
     if (args->has_target && args->has_kld_max) {
         return quire_error_set(err, QUIRE_INVAL,
                                "--target and --max-kld both say how far to go: use one");
@@ -391,6 +408,16 @@ static int run(void *opaque)
     int rc;
 
     c.common.kv.choice.pair = (quire_kv_pair){ QUIRE_FORMAT_F16, QUIRE_FORMAT_F16 };
+    if (args->is_retain) {
+        const quire_calibrate_retain_args retain = {
+            .common = &c.common,
+            .file = args->file,
+            .out = args->out,
+            .n_chunks = args->has_chunks ? (uint32_t)args->n_chunks : 0,
+        };
+
+        return quire_calibrate_retain(&retain);
+    }
     rc = quire_opened_open_model(&c.session, &c.common, &err);
     quire_interrupt_catch();
     if (rc == QUIRE_OK) {
@@ -446,6 +473,11 @@ const quire_command quire_command_calibrate = {
         "q8. The KL divergence of its predictions gives the cost of this side. The program then\n"
         "chooses the formats with the least sum of costs for a size. The text should resemble the\n"
         "texts that the model will read and write; some thousand tokens are enough.\n\n"
+        "With --retain the program learns instead which tokens of a text matter: the model "
+        "repeats\n"
+        "the text, and a linear map of each layer learns the attention that tokens get. The "
+        "policy\n"
+        "predict of --retain uses these maps (docs/retention.md).\n\n"
         "example: quire calibrate -m model.gguf -f wiki.test.raw --target 4.5\n"
         "         quire run -m model.gguf --kv auto:4.5 -p \"Once upon a time\"",
     .options = options,

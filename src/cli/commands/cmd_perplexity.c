@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/commands.h"
 #include "cli/commands/kv_history.h"
-#include "cli/commands/opened.h"
+#include "cli/commands/opened_retain.h"
 #include "cli/commands/talk.h"
 #include "cli/measuring/evaluate.h"
 #include "cli/settings/args.h"
@@ -147,7 +147,8 @@ static int open_base(perplexity *p, const quire_opened_want *want, quire_error *
     int rc;
 
     common.kv = quire_kv_args_of(&common.kv, &p->base_kv);
-    common.retain = NULL; /* the base keeps all tokens */
+    common.retain = NULL; /* the base keeps all tokens, and reads all */
+    common.attend = NULL;
     if (p->base_kv.is_auto) {
         quire_opened_look(&p->session, common.model, p->session.desc);
     }

@@ -4,12 +4,13 @@
 #include "cli/commands/collect.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/kv_history.h"
-#include "cli/commands/opened.h"
+#include "cli/commands/opened_retain.h"
 #include "cli/commands/places.h"
 #include "cli/commands/talk.h"
 #include "cli/commands/writer.h"
 #include "cli/settings/args.h"
 
+#include "base/check.h"
 #include "base/parse.h"
 
 #include <stdio.h>
@@ -21,7 +22,11 @@ typedef struct run_args {
     quire_sampling_args sampling;
     const char *prompt;
     const char *file;
+    int context_overflow; /* quire_context_overflow */
+    int64_t context_keep;
 } run_args;
+
+static const char *const overflows[] = { "refuse", "shift", "sinks", NULL };
 
 /* clang-format off */
 static const quire_opt options[] = {
@@ -33,6 +38,13 @@ static const quire_opt options[] = {
       .offset = offsetof(run_args, prompt), .help = "prompt: the text that the model continues" },
     { .names = { "-f", "--file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
       .offset = offsetof(run_args, file), .help = "read the prompt from a file; -: stdin" },
+    { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = overflows,
+      .initial = "refuse", .offset = offsetof(run_args, context_overflow),
+      .help = "when the context is full: end the text, drop half of the tokens and move the others to "
+              "lower positions (shift), or drop 64 tokens at a time (sinks)" },
+    { .names = { "--context-keep" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
+      .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(run_args, context_keep),
+      .help = "first tokens that shift and sinks keep, rounded up to a multiple of 64" },
     QUIRE_ROWS_SAMPLING(run_args),
     QUIRE_ROW_JSON,
 };
@@ -42,10 +54,10 @@ static int print_json(const run_args *args, const quire_opened *session, const q
                       const quire_writer_result *result, uint32_t n_held)
 {
     return quire_stdout_json(json_pack(
-        "{s:o, s:s, s:i, s:i, s:i, s:o, s:o, s:o, s:I, s:i, s:o}", "text", quire_collected_json(c),
-        "stop", quire_stop_word(result->stop), "prompt_tokens", (int)result->n_prompt,
-        "stored_tokens", (int)result->n_stored, "output_tokens", (int)result->n_output,
-        "prompt_tokens_per_second",
+        "{s:o, s:s, s:i, s:i, s:i, s:i, s:o, s:o, s:o, s:I, s:i, s:o}", "text",
+        quire_collected_json(c), "stop", quire_stop_word(result->stop), "prompt_tokens",
+        (int)result->n_prompt, "stored_tokens", (int)result->n_stored, "output_tokens",
+        (int)result->n_output, "dropped_tokens", (int)result->n_dropped, "prompt_tokens_per_second",
         quire_json_real(quire_rate(result->n_prompt, result->prefill_s)),
         "decode_tokens_per_second", quire_json_real(quire_rate(result->n_steps, result->decode_s)),
         "ttft_ms", quire_json_real(1e3 * result->first_s), "seed", (json_int_t)args->sampling.seed,
@@ -69,6 +81,10 @@ static void print_summary(const run_args *args, const quire_opened *session,
     }
     quire_say("output %u tokens, %.1f tokens/s; stopped: %s", result->n_output,
               quire_rate(result->n_steps, result->decode_s), quire_stop_text(result->stop));
+    if (result->n_dropped > 0) {
+        quire_say("%u tokens left the context (--context-overflow %s)", result->n_dropped,
+                  overflows[args->context_overflow]);
+    }
     quire_say("KV %s: %u tokens in %llu pages, %s live, %s charged",
               quire_opened_kv_text(session, kv, sizeof(kv)), n_held,
               (unsigned long long)stats.pages_live,
@@ -132,6 +148,10 @@ static int generate(run_args *args, quire_opened *session, quire_error *err)
         rc = quire_writer_create(&writer, session, &args->sampling, err);
     }
     if (rc == QUIRE_OK) {
+        rc = quire_writer_overflow_set(writer, (quire_context_overflow)args->context_overflow,
+                                       (uint32_t)args->context_keep, err);
+    }
+    if (rc == QUIRE_OK) {
         rc = quire_kv_disk_open(&disk, &args->common, session, err);
     }
     if (rc < 0) {
@@ -165,6 +185,31 @@ out:
     return exit_status;
 }
 
+/* What shift and sinks cannot go with. */
+static int check_overflow(const run_args *args, quire_error *err)
+{
+    const char *name = overflows[args->context_overflow];
+
+    if (args->context_overflow == QUIRE_CONTEXT_REFUSE) {
+        return QUIRE_OK;
+    }
+    if (args->common.retain != NULL || args->common.attend != NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--context-overflow %s and --%s: there each head has pages of its "
+                               "own, whose tokens do not move; a larger -c costs little with "
+                               "--retain",
+                               name, args->common.retain != NULL ? "retain" : "attend");
+    }
+    if (args->common.cache_dir != NULL) {
+        return quire_error_set(
+            err, QUIRE_INVAL,
+            "--context-overflow %s and --cache-dir: the directory holds the KV of "
+            "whole texts",
+            name);
+    }
+    return QUIRE_OK;
+}
+
 static int check(const void *opaque, quire_error *err)
 {
     const run_args *args = opaque;
@@ -174,7 +219,8 @@ static int check(const void *opaque, quire_error *err)
                                args->prompt == NULL ? "no prompt given: -p TEXT or -f FILE"
                                                     : "-p and -f both give a prompt: use one");
     }
-    return quire_common_check(args, err);
+    QUIRE_TRY(quire_common_check(args, err));
+    return check_overflow(args, err);
 }
 
 static int run(void *opaque)

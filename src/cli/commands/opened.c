@@ -2,6 +2,8 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/opened.h"
+
+#include "cli/commands/opened_retain.h"
 #include "model/text.h"
 
 #include "base/check.h"
@@ -77,29 +79,6 @@ static int choose_formats(quire_opened *session, const quire_common_args *args,
     return rc;
 }
 
-static quire_retention_opts retention_opts(const quire_common_args *args)
-{
-    quire_retention_opts opts = { .parallel = quire_parallel };
-
-    opts.chunk =
-        args->prefill_chunk != 0 ? (uint32_t)args->prefill_chunk : QUIRE_PREFILL_CHUNK_DEFAULT;
-    return opts;
-}
-
-/* With --retain: the memory of a runtime that keeps a share of the tokens. */
-static int plan_retention(const quire_common_args *args, const quire_model_desc *desc,
-                          quire_runtime_opts *opts, quire_error *err)
-{
-    quire_retention_opts retention = retention_opts(args);
-
-    if (args->retain == NULL) {
-        return QUIRE_OK;
-    }
-    QUIRE_TRY(quire_retain_parse(args->retain, &retention.spec, err));
-    opts->n_ctx = opts->n_ctx != 0 ? opts->n_ctx : desc->n_ctx_train;
-    return quire_retention_plan(desc, &retention, opts, err);
-}
-
 /* Context of the callback that quire_model_open() calls before it loads weights. */
 typedef struct admission {
     quire_opened *session;
@@ -117,7 +96,7 @@ static int admit(void *ctx, const quire_model_desc *desc, quire_error *err)
     if (rc == QUIRE_OK) {
         opts.kv_pairs = pairs;
         opts.n_ctx = opts.n_ctx != 0 ? opts.n_ctx : opts.page_tokens;
-        rc = plan_retention(a->args, desc, &opts, err);
+        rc = quire_opened_retain_plan(a->session, a->args, desc, &opts, err);
     }
     if (rc == QUIRE_OK) {
         rc = quire_memory_check(desc, &opts, a->session->memory_limit_bytes, err);
@@ -232,7 +211,7 @@ int quire_opened_plan(quire_opened *session, const quire_common_args *args,
                session->desc->n_stored * sizeof(*want->kv_pairs));
     }
     opts->kv_pairs = session->kv_pairs;
-    QUIRE_TRY(plan_retention(args, session->desc, opts, err));
+    QUIRE_TRY(quire_opened_retain_plan(session, args, session->desc, opts, err));
     if (want->kv_share > 0.0 && opts->kv_budget_bytes == 0) {
         QUIRE_TRY(share_memory(session, want->kv_share, opts, err));
     }
@@ -257,24 +236,6 @@ static int overflow_open(quire_opened *session, const quire_opened_want *want, q
         return QUIRE_OK;
     }
     rc = quire_overflow_open(&session->offload, session->runtime, session->desc, &opts, err);
-    if (rc < 0) {
-        quire_opened_close_runtime(session);
-    }
-    return rc;
-}
-
-static int retention_open(quire_opened *session, const quire_common_args *args, quire_error *err)
-{
-    quire_retention_opts opts = retention_opts(args);
-    int rc;
-
-    if (args->retain == NULL) {
-        return QUIRE_OK;
-    }
-    rc = quire_retain_parse(args->retain, &opts.spec, err);
-    if (rc == QUIRE_OK) {
-        rc = quire_retention_open(&session->retention, session->runtime, session->desc, &opts, err);
-    }
     if (rc < 0) {
         quire_opened_close_runtime(session);
     }
@@ -317,19 +278,21 @@ int quire_opened_open_runtime(quire_opened *session, const quire_common_args *ar
 {
     quire_runtime_opts opts;
     quire_memory_need need;
+    uint32_t room;
 
     QUIRE_TRY(quire_opened_plan(session, args, want, &opts, err));
-    if (opts.n_ctx > session->desc->n_ctx_train && !session->has_warned) {
+    room = quire_opened_retain_room(args);
+    if (opts.n_ctx - room > session->desc->n_ctx_train && !session->has_warned) {
         session->has_warned = true;
-        quire_say("warning: a context of %u tokens, but the model was trained on %u", opts.n_ctx,
-                  session->desc->n_ctx_train);
+        quire_say("warning: a context of %u tokens, but the model was trained on %u",
+                  opts.n_ctx - room, session->desc->n_ctx_train);
     }
     QUIRE_TRY(quire_runtime_create(&session->runtime, session->model, &opts, err));
     QUIRE_TRY(overflow_open(session, want, err));
-    QUIRE_TRY(retention_open(session, args, err));
+    QUIRE_TRY(quire_opened_retain_open(session, args, err));
     quire_memory_need_get(session->desc, &opts, &need);
     session->runtime_bytes = need.kv_bytes + need.buffers_bytes;
-    session->n_ctx = opts.n_ctx;
+    session->n_ctx = opts.n_ctx - room;
     session->n_batch = opts.n_batch;
     return QUIRE_OK;
 }
@@ -363,9 +326,9 @@ int quire_opened_open(quire_opened *session, const quire_common_args *args, quir
     if (rc == QUIRE_OK) {
         want.overflow_dir = overflow_dir(args, session->desc);
         rc = quire_opened_open_runtime(session, args, &want, err);
-        if (rc < 0) {
-            quire_opened_close(session);
-        }
+    }
+    if (rc < 0) {
+        quire_opened_close(session);
     }
     return rc;
 }
@@ -385,6 +348,8 @@ void quire_opened_close_runtime(quire_opened *session)
 void quire_opened_close(quire_opened *session)
 {
     quire_opened_close_runtime(session);
+    quire_predictor_free(session->predictor);
+    session->predictor = NULL;
     quire_calibration_free(session->calibration);
     session->calibration = NULL;
     session->has_looked = false;
@@ -466,37 +431,6 @@ char *quire_opened_kv_text(const quire_opened *session, char *buffer, size_t buf
     return quire_kv_args_text(&session->kv, session->desc, session->kv_pairs, buffer, buffer_bytes);
 }
 
-void quire_opened_say_retained(const quire_opened *session)
-{
-    char policy[QUIRE_RETAIN_TEXT_MAX];
-    char peak[16];
-    quire_lanes_stats stats;
-
-    if (session->retention == NULL) {
-        return;
-    }
-    quire_lanes_stats_get(quire_retention_lanes(session->retention), &stats);
-    quire_say("kept %.1f %% of %u tokens by %s; condensed %u times; KV at most %s",
-              100 * quire_lanes_share(&stats), stats.n_text,
-              quire_retain_text(quire_retention_spec(session->retention), policy, sizeof(policy)),
-              stats.generations, quire_format_bytes(stats.peak_bytes, peak, sizeof(peak)));
-}
-
-/* What --retain kept; NULL when out of memory. */
-static json_t *retained_json(const quire_opened *session)
-{
-    char policy[QUIRE_RETAIN_TEXT_MAX];
-    quire_lanes_stats stats;
-
-    quire_lanes_stats_get(quire_retention_lanes(session->retention), &stats);
-    return json_pack(
-        "{s:s, s:o, s:i, s:I, s:I, s:o}", "policy",
-        quire_retain_text(quire_retention_spec(session->retention), policy, sizeof(policy)),
-        "share", quire_json_real(quire_lanes_share(&stats)), "generations", (int)stats.generations,
-        "peak_bytes", (json_int_t)stats.peak_bytes, "budget_bytes", (json_int_t)stats.budget_bytes,
-        "condense_seconds", quire_json_real(1e-6 * (double)stats.condense_us));
-}
-
 json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens)
 {
     const quire_model_desc *desc = session->desc;
@@ -519,7 +453,7 @@ json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens)
                    "budget_bytes", (json_int_t)stats.budget_bytes, "pages",
                    (json_int_t)stats.pages_live);
     if (kv != NULL && session->retention != NULL) {
-        json_object_set_new(kv, "retained", retained_json(session));
+        json_object_set_new(kv, "retained", quire_opened_retained_json(session));
     }
     return kv;
 }

@@ -21,6 +21,7 @@ typedef struct quire_opened {
     quire_runtime *runtime;
     quire_offload *offload;     /* of a runtime that was opened with overflow_dir; else NULL */
     quire_retention *retention; /* of a runtime that was opened with --retain; else NULL */
+    quire_predictor *predictor; /* of the model, once --retain predict asked for it; else NULL */
     quire_kv_args kv;           /* source of the runtime's formats */
     quire_kv_pair *kv_pairs;    /* [n_stored], valid as long as the runtime */
     uint32_t n_ctx;
@@ -123,9 +124,6 @@ char *quire_opened_kv_text(const quire_opened *session, char *buffer, size_t buf
  * per value; bytes live, charged and taken from the OS, pages, and the bytes of the tokens alone.
  * NULL when out of memory. */
 json_t *quire_opened_kv_json(const quire_opened *session, uint64_t n_tokens);
-
-/* With --retain: one line on stderr with the policy, the kept share and the most memory. */
-void quire_opened_say_retained(const quire_opened *session);
 
 /* A whole file ("-" = stdin), with a zero byte after it that does not count.
  * Memory: free(*text). Errors: QUIRE_IO, QUIRE_NOMEM, QUIRE_LIMIT (over 1 GiB). */

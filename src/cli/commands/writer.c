@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/commands/writer.h"
+#include "model/runtime_shift.h"
 #include "model/text.h"
 
 #include "base/check.h"
@@ -11,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+
+#define TILE QUIRE_TILE_TOKENS
 
 struct quire_writer {
     quire_opened *session;
@@ -24,6 +27,8 @@ struct quire_writer {
     quire_text_sink *sink;
     void *sink_ctx;
     quire_kv_disk *disk; /* NULL = none */
+    quire_context_overflow overflow;
+    uint32_t n_keep; /* whole tiles */
 };
 
 static const struct {
@@ -121,6 +126,57 @@ void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ct
 void quire_writer_disk_set(quire_writer *writer, quire_kv_disk *disk)
 {
     writer->disk = disk;
+}
+
+int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overflow, uint32_t keep,
+                              quire_error *err)
+{
+    const uint32_t n_keep = (keep + TILE - 1) / TILE * TILE;
+    const char *name = overflow == QUIRE_CONTEXT_SHIFT ? "shift" : "sinks";
+    const quire_kv_pair *pairs = writer->session->kv_pairs;
+
+    if (overflow == QUIRE_CONTEXT_REFUSE) {
+        return QUIRE_OK;
+    }
+    if (quire_runtime_shift_check(writer->session->runtime) < 0) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "--context-overflow %s works with KV in f32, f16, bf16 and q8: K is "
+                               "turned to other positions token by token",
+                               name);
+    }
+    for (uint32_t l = 0; l < writer->session->desc->n_stored; l++) {
+        if (overflow == QUIRE_CONTEXT_SINKS && pairs[l].k == QUIRE_FORMAT_Q8) {
+            return quire_error_set(err, QUIRE_UNSUPP,
+                                   "--context-overflow sinks turns K every %u tokens: in q8 each "
+                                   "time adds an error. Use f32, f16 or bf16, or shift",
+                                   TILE);
+        }
+    }
+    if (writer->session->n_ctx < n_keep + 4 * TILE) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--context-overflow %s with %u tokens kept needs a context of at "
+                               "least %u tokens: raise -c",
+                               name, n_keep, n_keep + 4 * TILE);
+    }
+    writer->overflow = overflow;
+    writer->n_keep = n_keep;
+    return QUIRE_OK;
+}
+
+/* The context is full: make room. Errors: those of quire_runtime_shift(). */
+static int drop_tokens(quire_writer *writer, quire_writer_result *result)
+{
+    const uint32_t n_middle = writer->n_held - writer->n_keep;
+    const uint32_t n =
+        writer->overflow == QUIRE_CONTEXT_SINKS ? TILE : (n_middle / 2 + TILE - 1) / TILE * TILE;
+    int32_t *held = writer->held + writer->n_keep;
+
+    QUIRE_TRY(quire_runtime_shift(writer->session->runtime, writer->seq, writer->n_keep,
+                                  writer->n_keep + n));
+    memmove(held, held + n, (n_middle - n) * sizeof(*held));
+    writer->n_held -= n;
+    result->n_dropped += n;
+    return QUIRE_OK;
 }
 
 uint32_t quire_writer_tokens(const quire_writer *writer)
@@ -227,8 +283,11 @@ static int write_on(quire_writer *writer, const float *logits, quire_writer_resu
             return QUIRE_OK;
         }
         if (writer->n_held == session->n_ctx) {
-            result->stop = QUIRE_STOP_CONTEXT;
-            return QUIRE_OK;
+            if (writer->overflow == QUIRE_CONTEXT_REFUSE) {
+                result->stop = QUIRE_STOP_CONTEXT;
+                return QUIRE_OK;
+            }
+            QUIRE_TRY(drop_tokens(writer, result));
         }
         if (quire_interrupt_seen()) {
             result->stop = QUIRE_STOP_INTERRUPTED;

@@ -28,15 +28,25 @@ typedef enum quire_stop {
 const char *quire_stop_text(quire_stop stop);
 const char *quire_stop_word(quire_stop stop);
 
+/* A text that fills the context. */
+typedef enum quire_context_overflow {
+    QUIRE_CONTEXT_REFUSE, /* ends there */
+    QUIRE_CONTEXT_SHIFT,  /* loses half of its tokens behind those that are kept; a token's K is
+                             coded  once more at most, since it leaves with the next half */
+    QUIRE_CONTEXT_SINKS   /* loses the oldest 64 tokens behind those that are kept (StreamingLLM,
+                             arXiv   2309.17453): positions stay those in the cache */
+} quire_context_overflow;
+
 typedef struct quire_writer_result {
-    uint32_t n_prompt; /* tokens of the prompt; if interrupted, those read */
-    uint32_t n_reused; /* of n_prompt, already in KV */
-    uint32_t n_stored; /* of n_reused, read from disk */
-    uint32_t n_output; /* tokens written */
-    uint32_t n_steps;  /* of one token each, after the prompt */
-    double prefill_s;  /* computing the prompt's new tokens */
-    double first_s;    /* from the call until the first token is sampled */
-    double decode_s;   /* the steps after the prompt */
+    uint32_t n_prompt;  /* tokens of the prompt; if interrupted, those read */
+    uint32_t n_reused;  /* of n_prompt, already in KV */
+    uint32_t n_stored;  /* of n_reused, read from disk */
+    uint32_t n_output;  /* tokens written */
+    uint32_t n_steps;   /* of one token each, after the prompt */
+    uint32_t n_dropped; /* tokens that left the context */
+    double prefill_s;   /* computing the prompt's new tokens */
+    double first_s;     /* from the call until the first token is sampled */
+    double decode_s;    /* the steps after the prompt */
     quire_stop stop;
 } quire_writer_result;
 
@@ -60,6 +70,12 @@ int quire_writer_run(quire_writer *writer, const int32_t *tokens, size_t n_token
 
 /* Set the sink of text for quire_writer_run(). */
 void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ctx);
+
+/* Whether the session's context can overflow so: `keep` tokens at the beginning stay, rounded up to
+ * whole tiles. Errors: QUIRE_UNSUPP (formats), QUIRE_INVAL (the context is too short); err tells.
+ */
+int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overflow, uint32_t keep,
+                              quire_error *err);
 
 /* Read known beginnings of prompts from disk, and keep what was read and written there. disk is
  * borrowed; NULL = none. */

@@ -30,8 +30,7 @@ int quire_calibration_path(const quire_model_desc *desc, char *buffer, quire_err
     return rc;
 }
 
-/* Create the parent folders of a path; path is unchanged on return. */
-static int make_folders(char *path, quire_error *err)
+int quire_calibration_folders(char *path, quire_error *err)
 {
     for (char *at = strchr(path + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
         int result;
@@ -54,7 +53,7 @@ int quire_calibration_create(quire_new_file *out, const char *path, const quire_
     memset(out, 0, sizeof(*out));
     if (path == NULL) {
         QUIRE_TRY(quire_calibration_path(desc, cached, err));
-        QUIRE_TRY(make_folders(cached, err));
+        QUIRE_TRY(quire_calibration_folders(cached, err));
         path = cached;
     }
     return quire_new_file_open(out, path, err);

@@ -20,6 +20,9 @@
  * (no home folder is known), QUIRE_LIMIT (too long). */
 int quire_calibration_path(const quire_model_desc *desc, char *buffer, quire_error *err);
 
+/* Create the parent folders of a path; path is unchanged on return. Errors: QUIRE_IO and so on. */
+int quire_calibration_folders(char *path, quire_error *err);
+
 /* Begin a file; path NULL = the path in the cache folder, which is created. Errors: as
  * quire_calibration_path() and quire_new_file_open(). Memory: quire_new_file_discard() or
  * save(). */

@@ -30,6 +30,7 @@ typedef struct quire_common_args {
     uint64_t memory_limit_bytes; /* 0 = what is available */
     const char *retain;          /* of run and perplexity: a policy; NULL = all tokens are kept */
     int64_t prefill_chunk;       /* 0 = the default */
+    const char *attend;          /* of run and perplexity: "top:SHARE"; NULL = all is read */
     int64_t page_tokens;
     int64_t n_batch;
     const char *kv_history; /* NULL = not asked for */
@@ -190,11 +191,16 @@ extern const char *const quire_kv_overflows[];
     { .names = { "--retain" }, .type = QUIRE_OPT_TEXT, .unit = "POLICY[:SHARE][,KEY=VALUE...]",    \
       .offset = offsetof(quire_common_args, retain),                                               \
       .help = "keep only a share of the tokens' KV in each layer and head, chosen by a policy: "   \
-              "entropy, snap, keydiff, window, last, stride or random (docs/retention.md)" },      \
+              "reconstruct, predict, entropy, snap, expected, heavy, keydiff, window, last, stride "  \
+              "or random (docs/retention.md)" },      \
     { .names = { "--prefill-chunk" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64,             \
       .max = QUIRE_TOKENS_MAX, .initial_text = QUIRE_TEXT_OF(QUIRE_PREFILL_CHUNK_DEFAULT),         \
       .offset = offsetof(quire_common_args, prefill_chunk),                                        \
-      .help = "with --retain: tokens that are held in full before the next ones are dropped" }
+      .help = "with --retain: tokens that are held in full before the next ones are dropped" },    \
+    { .names = { "--attend" }, .type = QUIRE_OPT_TEXT, .unit = "top:SHARE",                        \
+      .offset = offsetof(quire_common_args, attend),                                               \
+      .help = "steps of one token read only the share of the pages that can matter most to their " \
+              "queries, in each layer and head; nothing is dropped" }
 
 /* Sampling options. For a struct `args_type` with a member `sampling`. */
 #define QUIRE_ROWS_SAMPLER(args_type)                                                              \
@@ -224,8 +230,11 @@ extern const char *const quire_kv_overflows[];
       .help = "never choose a token that ends the text" }
 /* clang-format on */
 
-/* Refuse --retain and --prefill-chunk where they cannot work: a policy that does not parse, and
- * other options that need all tokens. Errors: QUIRE_INVAL. */
+/* The share of "top:SHARE". Errors: QUIRE_INVAL. */
+int quire_attend_parse(const char *text, double *share, quire_error *err);
+
+/* Refuse --retain, --prefill-chunk and --attend where they cannot work: a policy that does not
+ * parse, and other options that need all tokens. Errors: QUIRE_INVAL. */
 int quire_retain_args_check(const quire_common_args *args, quire_error *err);
 
 /* For quire_command.check of every command whose arguments begin with quire_common_args. */

@@ -16,7 +16,7 @@ static const foreign table[] = {
       "--device --list-devices -ot --override-tensor -cmoe --cpu-moe -ncmoe --n-cpu-moe "
       "-nkvo --no-kv-offload --no-op-offload --rpc -fit --fit",
       "Quire computes everything on the CPU" },
-    { "--retain --prefill-chunk",
+    { "--retain --prefill-chunk --attend",
       "'quire run' and 'quire perplexity' can drop tokens of a text; this command keeps all" },
     { "-fa --flash-attn",
       "attention always reads the KV cache tile by tile; there is no other kind to choose" },
@@ -61,7 +61,8 @@ static const foreign table[] = {
     { "--prompt-cache --prompt-cache-all --prompt-cache-ro",
       "'quire serve' and 'quire chat' keep the KV of earlier prompts while they run" },
     { "--context-shift --no-context-shift --keep",
-      "a text ends with its context; 'quire serve' has --context-overflow for conversations" },
+      "'quire run' has --context-overflow and --context-keep, 'quire serve' --context-overflow for "
+      "conversations" },
     { "--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx "
       "--yarn-ext-factor --yarn-attn-factor --yarn-beta-slow --yarn-beta-fast --override-kv "
       "--check-tensors",

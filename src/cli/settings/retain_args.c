@@ -1,17 +1,62 @@
-/* retain_args.c - --retain and --prefill-chunk beside other options.
+/* retain_args.c - --retain, --prefill-chunk and --attend beside other options.
  *
  * SPDX-License-Identifier: MIT */
 #include "cli/settings/args.h"
 
 #include "base/check.h"
+#include "base/parse.h"
 #include "retain/policy.h"
+
+#include <string.h>
+
+int quire_attend_parse(const char *text, double *share, quire_error *err)
+{
+    static const char top[] = "top:";
+
+    if (strncmp(text, top, sizeof top - 1) != 0 ||
+        quire_parse_f64(text + sizeof top - 1, 0, 1, share) < 0 || *share <= 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--attend %s: top:SHARE is wanted, a share above 0 and at most 1",
+                               text);
+    }
+    return QUIRE_OK;
+}
+
+/* What neither option can go with: pages that belong to a lane each. */
+static int check_lanes(const quire_common_args *args, const char *name, quire_error *err)
+{
+    if (args->cache_dir != NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--%s and --cache-dir: the directory holds the KV of all tokens of "
+                               "a text, and with --%s each head has pages of its own",
+                               name, name);
+    }
+    if (args->kv_history != NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--%s and --kv-history: the history shows pages of all heads, and "
+                               "with --%s each head has pages of its own",
+                               name, name);
+    }
+    if (args->kv.layers != NULL || args->kv.choice.is_auto) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--%s works with one pair of KV formats for all layers: use --kv "
+                               "with a format instead of %s",
+                               name, args->kv.layers != NULL ? "--kv-layers" : "--kv auto");
+    }
+    return QUIRE_OK;
+}
 
 int quire_retain_args_check(const quire_common_args *args, quire_error *err)
 {
     quire_error why = QUIRE_ERROR_INIT;
     quire_retain_spec spec;
+    double share;
     int rc;
 
+    if (args->attend != NULL) {
+        QUIRE_TRY(quire_attend_parse(args->attend, &share, err));
+        QUIRE_TRY(check_lanes(args, "attend", err));
+    }
     if (args->retain == NULL) {
         return args->prefill_chunk == 0
                    ? QUIRE_OK
@@ -23,21 +68,5 @@ int quire_retain_args_check(const quire_common_args *args, quire_error *err)
     if (rc < 0) {
         return quire_error_set(err, rc, "--retain %s: %s", args->retain, why.message);
     }
-    if (args->cache_dir != NULL) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "--retain and --cache-dir: the directory holds the KV of all tokens "
-                               "of a text, and --retain drops some");
-    }
-    if (args->kv_history != NULL) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "--retain and --kv-history: the history shows pages of all heads, "
-                               "and with --retain each head has pages of its own");
-    }
-    if (args->kv.layers != NULL || args->kv.choice.is_auto) {
-        return quire_error_set(err, QUIRE_INVAL,
-                               "--retain works with one KV format for all layers: use --kv f32, "
-                               "f16, bf16 or q8 instead of %s",
-                               args->kv.layers != NULL ? "--kv-layers" : "--kv auto");
-    }
-    return QUIRE_OK;
+    return check_lanes(args, "retain", err);
 }

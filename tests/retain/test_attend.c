@@ -1,0 +1,294 @@
+/* test_attend.c - steps of one row that read some pages: the pages with the highest bounds, and
+ * attention on these alone, against double precision.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "retain/kept_lanes.h"
+#include "seed.h"
+
+#define N_LAYERS (QUIRE_ATTEND_DENSE + 2u)
+#define N_KV     2u
+#define GROUP    2u
+#define N_HEAD   (N_KV * GROUP)
+#define D        16u
+#define N_TEXT   900u
+#define PAGES    (N_TEXT / 64 + 1)
+
+static quire_rng rng;
+
+typedef struct world {
+    quire_attn_layer layers[N_LAYERS];
+    quire_lanes *lanes;
+    double share;
+    uint32_t n_text;
+    float q[N_LAYERS][N_TEXT][N_HEAD * D];
+    float k[N_LAYERS][N_TEXT][N_KV * D];
+    float v[N_LAYERS][N_TEXT][N_KV * D];
+    float out[N_LAYERS][N_TEXT][N_HEAD * D];
+} world;
+
+static void fill(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        x[i] = (float)quire_rng_normal(&rng);
+    }
+}
+
+static world *world_make(const char *policy, quire_format format, double share, uint32_t n_threads)
+{
+    world *w = calloc(1, sizeof *w);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_retain_spec spec;
+    quire_lanes_opts opts;
+
+    assert_non_null(w);
+    assert_int_equal(quire_retain_parse(policy, &spec, &err), QUIRE_OK);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        quire_attn_layer *layer = &w->layers[l];
+
+        *layer = (quire_attn_layer){ .n_head = N_HEAD,
+                                     .n_kv_head = N_KV,
+                                     .d_k = D,
+                                     .d_v = D,
+                                     .n_k = 1,
+                                     .n_v = 1,
+                                     .scale = 0.5f };
+        layer->k[0].format = layer->v[0].format = format;
+        layer->k[0].lane.offset = (size_t)l * 65536;
+        layer->v[0].lane.offset = (size_t)l * 65536 + 32768;
+        layer->k_store = layer->k[0];
+        layer->v_store = layer->v[0];
+    }
+    w->share = share;
+    opts = (quire_lanes_opts){ .spec = &spec,
+                               .layers = w->layers,
+                               .n_layers = N_LAYERS,
+                               .n_text_max = N_TEXT,
+                               .n_full_max = N_TEXT,
+                               .n_rows_max = 200,
+                               .n_threads = n_threads,
+                               .attend_share = share };
+    if (quire_lanes_create(&w->lanes, &opts, &err) < 0) {
+        fail_msg("%s", err.message);
+    }
+    fill(&w->q[0][0][0], sizeof w->q / sizeof(float));
+    fill(&w->k[0][0][0], sizeof w->k / sizeof(float));
+    fill(&w->v[0][0][0], sizeof w->v / sizeof(float));
+    return w;
+}
+
+static void world_free(world *w)
+{
+    quire_lanes_destroy(w->lanes);
+    free(w);
+}
+
+static int step_at(world *w, uint32_t begin, uint32_t n_rows)
+{
+    const quire_attn_device device = quire_lanes_device(w->lanes);
+    const quire_attn_seq seq = { .n_tokens = begin + n_rows, .n_rows = n_rows };
+    const quire_attn_batch batch = { .seqs = &seq, .n_seqs = 1, .page_tokens = 64 };
+    int rc = device.plan(device.ctx, &batch);
+
+    for (uint32_t l = 0; l < N_LAYERS && rc == QUIRE_OK; l++) {
+        quire_attn_layer call = w->layers[l];
+
+        call.q[0] = w->q[l][begin];
+        call.q_stride = N_HEAD * D;
+        call.k_new = w->k[l][begin];
+        call.v_new = w->v[l][begin];
+        call.k_new_stride = call.v_new_stride = N_KV * D;
+        call.out = w->out[l][0];
+        call.out_stride = N_HEAD * D;
+        for (uint32_t i = 0; i < 3; i++) {
+            device.append(device.ctx, &call, i, 3);
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            device.run(device.ctx, &call, l, i, 3);
+        }
+    }
+    w->n_text = begin + n_rows;
+    return rc == QUIRE_OK ? device.sync(device.ctx) : rc;
+}
+
+static void step(world *w, uint32_t n_rows)
+{
+    assert_int_equal(step_at(w, w->n_text, n_rows), QUIRE_OK);
+}
+
+/* ---- in double precision ---- */
+
+/* Bound of page i of a lane for the last row. */
+static double bound_of(const world *w, uint32_t l, uint32_t g, const int32_t *held, uint32_t n,
+                       uint32_t i)
+{
+    double sum = 0.0;
+
+    for (uint32_t h = g * GROUP; h < (g + 1) * GROUP; h++) {
+        const float *q = w->q[l][w->n_text - 1] + h * D;
+
+        for (uint32_t d = 0; d < D; d++) {
+            double best = -INFINITY;
+            double least = INFINITY, greatest = -INFINITY;
+
+            for (uint32_t t = 64 * i; t < n && t < 64 * (i + 1); t++) {
+                least = fmin(least, (double)w->k[l][held[t]][g * D + d]);
+                greatest = fmax(greatest, (double)w->k[l][held[t]][g * D + d]);
+            }
+            best = fmax((double)q[d] * least, (double)q[d] * greatest);
+            sum += best;
+        }
+    }
+    return sum;
+}
+
+static void choose(const world *w, uint32_t l, uint32_t g, bool *is_read)
+{
+    uint32_t n;
+    const int32_t *held = quire_lanes_positions(w->lanes, l, g, &n);
+    const uint32_t n_pages = (n + 63) / 64;
+    uint32_t n_read = (uint32_t)ceil(w->share * n_pages);
+
+    n_read = n_read < 3 ? 3 : n_read;
+    memset(is_read, 0, PAGES * sizeof *is_read);
+    is_read[0] = is_read[n_pages - 1] = true;
+    if (n_pages > 1) {
+        is_read[n_pages - 2] = true;
+    }
+    for (uint32_t i = 3; i < n_read && i < n_pages; i++) {
+        uint32_t best = 0;
+        double most = -INFINITY;
+
+        for (uint32_t p = 0; p < n_pages; p++) {
+            const double bound = is_read[p] ? -INFINITY : bound_of(w, l, g, held, n, p);
+
+            if (bound > most) {
+                best = p;
+                most = bound;
+            }
+        }
+        is_read[best] = true;
+    }
+    for (uint32_t p = 0; p < n_pages && (l < QUIRE_ATTEND_DENSE || w->share >= 1); p++) {
+        is_read[p] = true;
+    }
+}
+
+static void check_row(const world *w, double within)
+{
+    const uint32_t row = w->n_text - 1;
+
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        for (uint32_t h = 0; h < N_HEAD; h++) {
+            const uint32_t g = h / GROUP;
+            uint32_t n;
+            const int32_t *held = quire_lanes_positions(w->lanes, l, g, &n);
+            bool is_read[PAGES];
+            double sum = 0.0, out[D] = { 0 };
+
+            choose(w, l, g, is_read);
+            for (uint32_t t = 0; t < n; t++) {
+                double p = 0.0;
+
+                for (uint32_t d = 0; d < D && is_read[t / 64]; d++) {
+                    p += (double)w->q[l][row][h * D + d] * (double)w->k[l][held[t]][g * D + d];
+                }
+                p = is_read[t / 64] ? exp(0.5 * p) : 0.0;
+                sum += p;
+                for (uint32_t d = 0; d < D; d++) {
+                    out[d] += p * (double)w->v[l][held[t]][g * D + d];
+                }
+            }
+            for (uint32_t d = 0; d < D; d++) {
+                const double got = (double)w->out[l][0][h * D + d];
+
+                if (!(fabs(got - out[d] / sum) < within)) {
+                    fail_msg("layer %u, head %u: %g, not %g", l, h, got, out[d] / sum);
+                }
+            }
+        }
+    }
+}
+
+static void test_choice(void **state)
+{
+    static const double shares[] = { 0.25, 0.5, 0.01, 1.0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
+        world *w = world_make("window:1", QUIRE_FORMAT_F32, shares[i], 1 + (uint32_t)i);
+        quire_lanes_stats stats;
+
+        step(w, 200);
+        step(w, 1);
+        check_row(w, 1e-4);
+        for (int s = 0; s < 3; s++) {
+            step(w, 200);
+            step(w, 1);
+            step(w, 1);
+            check_row(w, 1e-4);
+        }
+        assert_int_equal(step_at(w, 750, 1), QUIRE_OK); /* a cut page has wider bounds */
+        quire_lanes_stats_get(w->lanes, &stats);
+        if (shares[i] < 1) {
+            assert_true(stats.pages_read_total < stats.pages_held_total);
+            assert_true(stats.pages_read_total > 0);
+        } else {
+            assert_int_equal(stats.pages_held_total, 0);
+        }
+        world_free(w);
+    }
+}
+
+/* On condensed pages, too. */
+static void test_condensed(void **state)
+{
+    world *w = world_make("random:0.6,recent=20", QUIRE_FORMAT_F32, 0.4, 2);
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        step(w, 200);
+        assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
+        step(w, 1);
+        check_row(w, 1e-4);
+    }
+    world_free(w);
+}
+
+/* Sealed pages beside hot ones: the step works, and reads fewer. */
+static void test_sealed(void **state)
+{
+    world *w = world_make("random:0.6,recent=20", QUIRE_FORMAT_Q4, 0.4, 2);
+    quire_lanes_stats stats;
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        step(w, 200);
+        assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
+        step(w, 1);
+    }
+    quire_lanes_stats_get(w->lanes, &stats);
+    assert_true(stats.pages_read_total < stats.pages_held_total);
+    world_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_condensed),
+        cmocka_unit_test(test_sealed),
+    };
+
+    rng = test_rng(1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

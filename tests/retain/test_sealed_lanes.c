@@ -1,0 +1,386 @@
+/* test_sealed_lanes.c - lanes in formats that are coded tile by tile: attention over what they hold
+ * against double precision, rows that are coded once, whole tiles, bytes.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/rng.h"
+#include "retain/kept_lanes.h"
+#include "seed.h"
+
+#define N_LAYERS 2u
+#define N_KV     2u
+#define GROUP    2u
+#define N_HEAD   (N_KV * GROUP)
+#define D        32u
+#define N_TEXT   1000u
+#define ROWS_MAX 100u
+#define CHUNK    300u
+#define RECENT   40u
+#define REPEAT   70u
+
+static quire_rng rng;
+
+typedef struct world {
+    quire_attn_layer layers[N_LAYERS];
+    quire_lanes *lanes;
+    uint32_t n_text;
+    uint32_t n_step; /* rows of the last step */
+    float q[N_LAYERS][N_TEXT + REPEAT][N_HEAD * D];
+    float k[N_LAYERS][N_TEXT + REPEAT][N_KV * D];
+    float v[N_LAYERS][N_TEXT + REPEAT][N_KV * D];
+    float out[N_LAYERS][ROWS_MAX][N_HEAD * D];
+    float read_k[N_TEXT][D]; /* of one lane, by position, turned back from the stored form */
+    float read_v[N_TEXT][D];
+} world;
+
+static void fill(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        x[i] = (float)quire_rng_normal(&rng);
+    }
+}
+
+static uint32_t rotation_of(quire_format format, bool is_k)
+{
+    return quire_format_is_sealed(format) || (is_k && format == QUIRE_FORMAT_Q8) ? D : 0;
+}
+
+static world *world_make(const char *policy, quire_format k, quire_format v)
+{
+    world *w = calloc(1, sizeof *w);
+    quire_error err = QUIRE_ERROR_INIT;
+    quire_retain_spec spec;
+    quire_lanes_opts opts;
+
+    assert_non_null(w);
+    assert_int_equal(quire_retain_parse(policy, &spec, &err), QUIRE_OK);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        quire_attn_layer *layer = &w->layers[l];
+
+        *layer = (quire_attn_layer){ .n_head = N_HEAD,
+                                     .n_kv_head = N_KV,
+                                     .d_k = D,
+                                     .d_v = D,
+                                     .n_k = 1,
+                                     .n_v = 1,
+                                     .scale = 0.2f };
+        layer->k[0].format = k;
+        layer->k[0].rotate = rotation_of(k, true);
+        layer->k[0].lane.offset = (size_t)l * 65536;
+        layer->v[0].format = v;
+        layer->v[0].rotate = rotation_of(v, false);
+        layer->v[0].lane.offset = (size_t)l * 65536 + 32768;
+        layer->k_store = layer->k[0];
+        layer->v_store = layer->v[0];
+    }
+    opts = (quire_lanes_opts){ .spec = &spec,
+                               .layers = w->layers,
+                               .n_layers = N_LAYERS,
+                               .n_text_max = N_TEXT,
+                               .n_full_max = CHUNK,
+                               .n_rows_max = ROWS_MAX,
+                               .n_threads = 3,
+                               .n_repeat_max = REPEAT };
+    if (quire_lanes_create(&w->lanes, &opts, &err) < 0) {
+        fail_msg("%s", err.message);
+    }
+    fill(&w->q[0][0][0], sizeof w->q / sizeof(float));
+    fill(&w->k[0][0][0], sizeof w->k / sizeof(float));
+    fill(&w->v[0][0][0], sizeof w->v / sizeof(float));
+    return w;
+}
+
+static void world_free(world *w)
+{
+    quire_lanes_destroy(w->lanes);
+    free(w);
+}
+
+static int step_at(world *w, uint32_t begin, uint32_t n_rows)
+{
+    const quire_attn_device device = quire_lanes_device(w->lanes);
+    const quire_attn_seq seq = { .n_tokens = begin + n_rows, .n_rows = n_rows };
+    const quire_attn_batch batch = { .seqs = &seq, .n_seqs = 1, .page_tokens = 64 };
+    int rc = device.plan(device.ctx, &batch);
+
+    for (uint32_t l = 0; l < N_LAYERS && rc == QUIRE_OK; l++) {
+        quire_attn_layer call = w->layers[l];
+
+        call.q[0] = w->q[l][begin];
+        call.q_stride = N_HEAD * D;
+        call.k_new = w->k[l][begin];
+        call.v_new = w->v[l][begin];
+        call.k_new_stride = call.v_new_stride = N_KV * D;
+        call.out = w->out[l][0];
+        call.out_stride = N_HEAD * D;
+        device.append(device.ctx, &call, 0, 1);
+        device.run(device.ctx, &call, l, 0, 1);
+    }
+    w->n_step = n_rows;
+    return rc == QUIRE_OK ? device.sync(device.ctx) : rc;
+}
+
+static void step(world *w, uint32_t n_rows)
+{
+    int rc = step_at(w, w->n_text, n_rows);
+
+    if (rc != QUIRE_OK) {
+        fail_msg("at %u: %s", w->n_text, quire_status_text(rc));
+    }
+    w->n_text += n_rows;
+}
+
+/* ---- what a lane holds ---- */
+
+/* Rows of a lane, back from the transform. Each must be near the row that its token had. */
+static void read_lane(world *w, uint32_t l, uint32_t g, double like)
+{
+    const quire_attn_layer *layer = &w->layers[l];
+    uint32_t n;
+    const int32_t *held = quire_lanes_positions(w->lanes, l, g, &n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t t = (uint32_t)held[i];
+        double dot = 0.0, a = 0.0, b = 0.0;
+
+        quire_lanes_read(w->lanes, l, g, i, w->read_k[t], w->read_v[t]);
+        if (layer->k[0].rotate != 0) {
+            quire_hadamard(w->read_k[t], D, D);
+        }
+        if (layer->v[0].rotate != 0) {
+            quire_hadamard(w->read_v[t], D, D);
+        }
+        for (uint32_t d = 0; d < D; d++) {
+            const double x = (double)w->read_k[t][d] + (double)w->read_v[t][d];
+            const double y = (double)w->k[l][t][g * D + d] + (double)w->v[l][t][g * D + d];
+
+            dot += x * y;
+            a += x * x;
+            b += y * y;
+        }
+        if (dot < like * sqrt(a * b)) {
+            fail_msg("layer %u, lane %u, position %u is unlike its row: %g", l, g, t,
+                     dot / sqrt(a * b));
+        }
+    }
+}
+
+static void check_rows(world *w, uint32_t n_rows, double like, double within)
+{
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        for (uint32_t h = 0; h < N_HEAD; h++) {
+            uint32_t n;
+            const int32_t *held = quire_lanes_positions(w->lanes, l, h / GROUP, &n);
+
+            read_lane(w, l, h / GROUP, like);
+            for (uint32_t i = 0; i < n_rows; i++) {
+                const uint32_t row = w->n_text - n_rows + i;
+                double sum = 0.0, out[D] = { 0 };
+
+                for (uint32_t j = 0; j < n; j++) {
+                    const uint32_t t = (uint32_t)held[j];
+                    double logit = 0.0;
+
+                    for (uint32_t d = 0; d < D; d++) {
+                        logit += (double)w->q[l][row][h * D + d] * (double)w->read_k[t][d];
+                    }
+                    logit = t <= row ? exp(0.2f * logit) : 0.0;
+                    sum += logit;
+                    for (uint32_t d = 0; d < D; d++) {
+                        out[d] += logit * (double)w->read_v[t][d];
+                    }
+                }
+                for (uint32_t d = 0; d < D; d++) {
+                    const double got = (double)w->out[l][w->n_step - n_rows + i][h * D + d];
+
+                    if (!(fabs(got - out[d] / sum) < within)) {
+                        fail_msg("layer %u, row %u, head %u: %g, not %g", l, row, h, got,
+                                 out[d] / sum);
+                    }
+                }
+            }
+        }
+    }
+}
+
+static void check_bytes(const world *w, size_t page_bytes, size_t hot_bytes)
+{
+    const uint32_t edge = w->n_text - quire_lanes_n_full(w->lanes);
+    quire_lanes_stats stats;
+    uint64_t bytes = 0;
+
+    quire_lanes_stats_get(w->lanes, &stats);
+    assert_int_equal(edge % 64, 0);
+    for (uint32_t l = 0; l < N_LAYERS; l++) {
+        for (uint32_t g = 0; g < N_KV; g++) {
+            uint32_t n, n_condensed = 0;
+            const int32_t *held = quire_lanes_positions(w->lanes, l, g, &n);
+
+            while (n_condensed < n && held[n_condensed] < (int32_t)edge) {
+                n_condensed++;
+            }
+            assert_int_equal(n_condensed % 64, 0); /* whole tiles */
+            assert_int_equal(n - n_condensed, w->n_text - edge);
+            bytes += (uint64_t)(n + 63) / 64 * page_bytes;
+            bytes += (uint64_t)(n - n_condensed + 63) / 64 * hot_bytes;
+        }
+    }
+    assert_int_equal(stats.live_bytes, bytes);
+    assert_true(stats.peak_bytes <= stats.budget_bytes);
+}
+
+static size_t hot_bytes_of(quire_format k, quire_format v)
+{
+    return (quire_format_is_sealed(k) ? quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_K, D) : 0) +
+           (quire_format_is_sealed(v) ? quire_tile_bytes(QUIRE_FORMAT_HOT, QUIRE_SIDE_V, D) : 0);
+}
+
+/* ---- the tests ---- */
+
+/* slack: tokens a lane above the share, for whole tiles, and where protected tokens are more. */
+static void check_text(const char *policy, quire_format k, quire_format v, double like,
+                       uint32_t slack)
+{
+    static const uint32_t rows[] = { 100, 64, 1, 90, 33, 1, 100 };
+    const size_t page_bytes =
+        quire_tile_bytes(k, QUIRE_SIDE_K, D) + quire_tile_bytes(v, QUIRE_SIDE_V, D);
+    world *w = world_make(policy, k, v);
+    quire_lanes_stats stats;
+
+    for (uint32_t i = 0; w->n_text + 100 <= N_TEXT; i++) {
+        const uint32_t n = rows[i % 7];
+
+        if (quire_lanes_n_full(w->lanes) + n > CHUNK) {
+            assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
+            assert_true(quire_lanes_n_full(w->lanes) < RECENT + 64);
+            check_bytes(w, page_bytes, hot_bytes_of(k, v));
+            quire_lanes_stats_get(w->lanes, &stats);
+            assert_true(stats.n_held <=
+                        (uint64_t)(0.6 * w->n_text * N_LAYERS * N_KV) + slack * N_LAYERS * N_KV);
+        }
+        step(w, n);
+        check_bytes(w, page_bytes, hot_bytes_of(k, v));
+        check_rows(w, n < 3 ? n : 3, like, 2e-2);
+    }
+    quire_lanes_stats_get(w->lanes, &stats);
+    assert_true(stats.generations >= 3);
+    assert_true(stats.n_held < (uint64_t)(0.75 * w->n_text * N_LAYERS * N_KV));
+    assert_int_equal(step_at(w, 0, 70), QUIRE_OK); /* another text */
+    w->n_text = 70;
+    check_bytes(w, page_bytes, hot_bytes_of(k, v));
+    world_free(w);
+}
+
+static void test_formats(void **state)
+{
+    (void)state;
+    check_text("snap:0.5,recent=40", QUIRE_FORMAT_Q6, QUIRE_FORMAT_Q5, 0.995, 64);
+    check_text("random:0.5,recent=40", QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4, 0.98, 64);
+    check_text("entropy:0.5,recent=40,full_layers=none", QUIRE_FORMAT_Q3, QUIRE_FORMAT_Q4, 0.95,
+               64);
+    check_text("snap:0.5,recent=40", QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q4, 0.98, 64);
+    check_text("keydiff:0.5,recent=40", QUIRE_FORMAT_Q4, QUIRE_FORMAT_F16, 0.98, 64);
+    check_text("random:0.6,recent=40,full_layers=0,sinks=70", QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4,
+               0.98, 128 + RECENT + 64);
+}
+
+/* A row that was sealed keeps its bits. */
+static void test_coded_once(void **state)
+{
+    world *w = world_make("random:0.5,recent=40", QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4);
+    static float first[N_TEXT][D];
+    uint32_t n_first, n;
+    const int32_t *held;
+    int32_t positions[N_TEXT];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        step(w, 100);
+    }
+    assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
+    assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK); /* nothing new */
+    held = quire_lanes_positions(w->lanes, 1, 1, &n_first);
+    n_first -= quire_lanes_n_full(w->lanes);
+    assert_int_equal(quire_lanes_n_full(w->lanes), 300 - 256);
+    assert_true(n_first >= 64 && n_first <= 192);
+    memcpy(positions, held, n_first * sizeof *positions);
+    read_lane(w, 1, 1, 0.98);
+    for (uint32_t i = 0; i < n_first; i++) {
+        memcpy(first[i], w->read_v[positions[i]], sizeof first[i]);
+    }
+    for (int i = 0; i < 4; i++) {
+        step(w, 60);
+        assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
+    }
+    held = quire_lanes_positions(w->lanes, 1, 1, &n);
+    assert_true(n > n_first);
+    assert_memory_equal(held, positions, n_first * sizeof *positions);
+    read_lane(w, 1, 1, 0.98);
+    for (uint32_t i = 0; i < n_first; i++) {
+        assert_memory_equal(first[i], w->read_v[positions[i]], sizeof first[i]);
+    }
+    world_free(w);
+}
+
+/* Rows that repeat the text fill tiles behind it, and go again. */
+static void test_repeated(void **state)
+{
+    world *w = world_make("reconstruct:0.5,recent=40", QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q4);
+
+    (void)state;
+    for (int round = 0; round < 3; round++) {
+        step(w, 100);
+        step(w, 77);
+        while (quire_lanes_n_repeated(w->lanes) < w->n_text) {
+            const uint32_t begin = quire_lanes_n_repeated(w->lanes);
+            const uint32_t end = begin + 60 < w->n_text ? begin + 60 : w->n_text;
+
+            quire_lanes_repeat_begin(w->lanes, begin, end);
+            assert_int_equal(step_at(w, w->n_text, 10 + end - begin), QUIRE_OK);
+            quire_lanes_repeat_end(w->lanes, true);
+        }
+        assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
+        step(w, 50);
+        check_rows(w, 3, 0.98, 2e-2);
+    }
+    world_free(w);
+}
+
+/* A cut inside of the tokens held in full. */
+static void test_cut(void **state)
+{
+    world *w = world_make("snap:0.5,recent=40", QUIRE_FORMAT_Q4, QUIRE_FORMAT_Q5);
+
+    (void)state;
+    step(w, 100);
+    step(w, 100);
+    step(w, 70);
+    assert_int_equal(quire_lanes_condense(w->lanes), QUIRE_OK);
+    assert_int_equal(quire_lanes_n_full(w->lanes), 270 - 192);
+    w->n_text = 200;
+    step(w, 90);
+    check_rows(w, 3, 0.98, 2e-2);
+    assert_int_equal(step_at(w, 191, 1), QUIRE_UNSUPP);
+    world_free(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formats),
+        cmocka_unit_test(test_coded_once),
+        cmocka_unit_test(test_repeated),
+        cmocka_unit_test(test_cut),
+    };
+
+    rng = test_rng(1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

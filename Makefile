@@ -10,7 +10,7 @@ N ?= 64
 PREFIX ?= /usr/local
 export MODEL PROMPT PREFIX
 
-.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos bench-tiers compare-tiers compare-schemes bench-schemes chaos soak quality docs test-all coverage asan tsan tiny arm64 fuzz install clean help
+.PHONY: build run test bench bench-7b bench-kernels compare compare-serve bench-qos bench-tiers compare-tiers compare-schemes bench-schemes chaos soak quality retention docs test-all coverage asan tsan tiny arm64 fuzz install clean help
 
 build: ## build the release program, build/quire (installs and fetches what is missing)
 	@scripts/build.sh release
@@ -65,6 +65,8 @@ soak: build ## 20,000 mixed requests with random cancels from 100 clients, KV in
 	@node scripts/serve/soak.mjs --quire build/quire --kv f32 $(ARGS)
 	@node scripts/serve/soak.mjs --quire build/quire --kv q8 $(ARGS)
 
+retention: build ## quality against KV bytes of the retention policies: ARGS="--models stories15m --shares 0.5"
+	@scripts/fetch-model.sh >/dev/null && node scripts/retention.mjs --quire build/quire $(ARGS)
 quality: build ## what each KV size costs on real models: ARGS="--write", ARGS="--check" (the release gate)
 	@scripts/fetch-model.sh >/dev/null && node scripts/quality.mjs --quire build/quire $(ARGS)
 

@@ -82,8 +82,7 @@ static void move_layer(const shift *s, const quire_attn_layer *layer, uint32_t b
 
 int quire_runtime_shift_check(const quire_runtime *rt)
 {
-    QUIRE_FAIL_IF(rt->opts.kv_elsewhere_bytes != 0, QUIRE_UNSUPP);
-    return quire_kv_is_sealed(&rt->model->desc, rt->pairs) ? QUIRE_UNSUPP : QUIRE_OK;
+    return rt->opts.kv_elsewhere_bytes != 0 || rt->groups.n > 1 ? QUIRE_UNSUPP : QUIRE_OK;
 }
 
 int quire_runtime_shift(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uint32_t end)
@@ -105,7 +104,7 @@ int quire_runtime_shift(quire_runtime *rt, quire_seq_id seq, uint32_t begin, uin
         quire_attn_layer layer;
 
         if (desc->kv_map[il].stored >= 0) {
-            (void)quire_kv_layout(desc, rt->pairs, rt->opts.page_tokens, il, &layer);
+            (void)quire_kv_layout(&rt->form, il, &layer);
             move_layer(&s, &layer, begin, end, n_tokens);
         }
     }

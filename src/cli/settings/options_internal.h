@@ -6,7 +6,7 @@
 
 #include "cli/settings/options.h"
 
-#define QUIRE_OPTIONS_MAX          96u /* rows of one table */
+#define QUIRE_OPTIONS_MAX          128u /* rows of one table */
 #define QUIRE_OPTIONS_ACCEPTED_MAX 160u
 
 /* The accepted values of an option, for a message: "a whole number from 1 to 512", "f32, f16, bf16,

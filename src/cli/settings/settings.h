@@ -23,7 +23,7 @@
 #include "cli/settings/config_file.h"
 #include "cli/settings/options.h"
 
-#define QUIRE_SETTINGS_MAX 96u /* options of a command */
+#define QUIRE_SETTINGS_MAX 128u /* options of a command */
 
 typedef enum quire_setting_source {
     QUIRE_SETTING_DEFAULT,

@@ -114,8 +114,10 @@ static void *client_main(void *arg)
     return NULL;
 }
 
-/* kv_window: recent tokens and first ones that sealed formats read in 8 bits. */
-static void soak_run(quire_admit admit, quire_format format, uint32_t kv_window)
+/* kv_window: recent tokens and first ones that sealed formats read in 8 bits. windows: of the
+ * layers of a model of 4, NULL = the model without any. */
+static void soak_run(quire_admit admit, quire_format format, uint32_t kv_window,
+                     const int32_t *windows)
 {
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     quire_runtime_opts runtime = bench_runtime_opts(SOAK_N_CTX, 16);
@@ -129,7 +131,7 @@ static void soak_run(quire_admit admit, quire_format format, uint32_t kv_window)
     engine.admit = admit;
     runtime.k_format = runtime.v_format = format;
     runtime.kv_recent = runtime.kv_sinks = kv_window;
-    b = bench_tiny(&engine, &runtime);
+    b = windows != NULL ? bench_windows(windows, &engine, &runtime) : bench_tiny(&engine, &runtime);
     memset(&s, 0, sizeof s);
     s.bench = &b;
     s.compares_cold_only = quire_format_is_sealed(format) && kv_window > 0;
@@ -166,25 +168,34 @@ static void soak_run(quire_admit admit, quire_format format, uint32_t kv_window)
 static void test_soak(void **state)
 {
     (void)state;
-    soak_run(QUIRE_ADMIT_GROW, QUIRE_FORMAT_F32, 0);
+    soak_run(QUIRE_ADMIT_GROW, QUIRE_FORMAT_F32, 0, NULL);
 }
 
 static void test_soak_reserve(void **state)
 {
     (void)state;
-    soak_run(QUIRE_ADMIT_RESERVE, QUIRE_FORMAT_F32, 0);
+    soak_run(QUIRE_ADMIT_RESERVE, QUIRE_FORMAT_F32, 0, NULL);
 }
 
 static void test_soak_sealed(void **state)
 {
     (void)state;
-    soak_run(QUIRE_ADMIT_GROW, QUIRE_FORMAT_Q4, 0);
+    soak_run(QUIRE_ADMIT_GROW, QUIRE_FORMAT_Q4, 0, NULL);
 }
 
 static void test_soak_sealed_with_a_window(void **state)
 {
     (void)state;
-    soak_run(QUIRE_ADMIT_GROW, QUIRE_FORMAT_Q4, 64);
+    soak_run(QUIRE_ADMIT_GROW, QUIRE_FORMAT_Q4, 64, NULL);
+}
+
+/* Layers with windows, in a budget for one of the longest texts. */
+static void test_soak_layers_with_windows(void **state)
+{
+    static const int32_t windows[4] = { 65, 0, 30, 65 };
+
+    (void)state;
+    soak_run(QUIRE_ADMIT_GROW, QUIRE_FORMAT_F32, 0, windows);
 }
 
 int main(void)
@@ -194,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_soak_reserve),
         cmocka_unit_test(test_soak_sealed),
         cmocka_unit_test(test_soak_sealed_with_a_window),
+        cmocka_unit_test(test_soak_layers_with_windows),
     };
 
     return cmocka_run_group_tests_name("engine_soak", tests, NULL, NULL);

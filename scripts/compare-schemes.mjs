@@ -3,12 +3,14 @@
 //
 //   node scripts/compare-schemes.mjs [--quire build/quire] [--data DIR] [--size small|second] [--schemes mha,gqa,...]
 //        [--seeds 3] [--tokens 8e6] [--tokenizer bpe:1024] [--jobs 2] [--runs DIR] [--out bench/results/schemes-small]
-//        [--only speed [--rounds 3] [--type q8_0] [--threads 2]] [--quick]
+//        [--results bench/results/schemes] [--only table] [--only speed [--rounds 3] [--type q8_0] [--threads 2]] [--quick]
 //
 // `make compare-schemes` builds Quire and calls this; `make bench-schemes` is --only speed. --data: a folder of texts or a
 // file; without it the models learn the task `recall` alone. Training takes hours; what is done stays in --runs (by default
 // in the cache folder), and the same command goes on from there, also after Ctrl-C. Runs with other settings or texts lie in
-// other folders. Writes OUT.md and OUT.json, and a page with all curves in the folder of the runs.
+// other folders. Each finished run leaves a small file in --results, and a run with such a file of the same settings and texts
+// is not trained again: machines can share the work through the repository. --only table: no training, the runs that are there.
+// Writes OUT.md and OUT.json, and a page with all curves in the folder of the runs.
 //
 // SPDX-License-Identifier: MIT
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
@@ -21,9 +23,10 @@ import { curvesPage, findingParts } from "./schemes/curves.mjs";
 import { findingsOf, markdown } from "./schemes/findings.mjs";
 import { gatesOf } from "./schemes/gates.mjs";
 import { readGguf } from "./schemes/gguf.mjs";
-import { cacheBytes, prefillFlop, SCHEMES, settingsName, shapeOf, sharedSettings, SIZES } from "./schemes/plan.mjs";
+import { keep, keptPath, keptResult, machinesText } from "./schemes/kept.mjs";
+import { cacheBytes, prefillFlop, SCHEMES, settingsFacts, settingsName, shapeOf, sharedSettings, SIZES } from "./schemes/plan.mjs";
 import { recallOf } from "./schemes/recall.mjs";
-import { lastHeld, readLog, runFiles, runName, sharedTokenizer, stopRunsOnSignals, trainAll } from "./schemes/runs.mjs";
+import { lastHeld, readLog, runFiles, runName, secondsOf, sharedTokenizer, stopRunsOnSignals, trainAll } from "./schemes/runs.mjs";
 import { DEPTHS, QUICK_DEPTHS, QUICK_SHAPES, SHAPES, speedOfShapes } from "./schemes/shapes.mjs";
 
 const PROMPT_TOKENS = 8192; // of the counted work
@@ -42,6 +45,7 @@ const { values: options } = parseArgs({ options: {
     jobs: { type: "string", default: `${cpus().length}` },
     threads: { type: "string" },
     runs: { type: "string" },
+    results: { type: "string" },
     out: { type: "string" },
     only: { type: "string" },
     rounds: { type: "string", default: "3" },
@@ -69,8 +73,8 @@ for (const [name, value] of [["seeds", nSeeds], ["jobs", nJobs], ["tokens", toke
         stop(`--${name} ${options[name]}: a number from 1`);
     }
 }
-if (options.only !== undefined && options.only !== "speed") {
-    stop(`--only ${options.only}: speed`);
+if (options.only !== undefined && !["speed", "table"].includes(options.only)) {
+    stop(`--only ${options.only}: speed, table`);
 }
 if (options.data && !existsSync(options.data)) {
     stop(`--data ${options.data}: no such file or folder`);
@@ -78,50 +82,54 @@ if (options.data && !existsSync(options.data)) {
 
 async function trained() {
     const settings = sharedSettings(size, { tokens, data: options.data && resolve(options.data), tokenizer: options.tokenizer });
-    const folder = join(resolve(options.runs ?? join(places(root).cache, "schemes")), settingsName(size, settings));
-    const c = { quire: options.quire, folder, jobs: nJobs, threads: 1 };
+    const questions = options.quick ? 2 : Number(options.questions), facts = settingsFacts(size, { ...settings, questions });
+    const name = settingsName(size, facts), folder = join(resolve(options.runs ?? join(places(root).cache, "schemes")), name);
+    const c = { quire: options.quire, folder, jobs: nJobs, threads: 1, facts, questions };
+    const results = resolve(options.results ?? (options.quick ? join(folder, "results") : join(root, "bench", "results", "schemes")));
+    const pathOf = (run) => keptPath(results, name, runName(run.scheme, run.seed));
     mkdirSync(folder, { recursive: true });
-    stopRunsOnSignals();
-    settings.tokenizer = await sharedTokenizer(c, settings);
     // Seed by seed, so that a comparison that is stopped has whole rows.
     const list = Array.from({ length: nSeeds }, (_, i) => schemes.map((scheme) => ({ scheme, seed: i + 1 }))).flat();
-    await trainAll(c, settings, list);
-    const runs = [];
-    for (const { scheme, seed } of list) {
-        runs.push(await resultOf(c, settings, scheme, seed));
+    const missing = list.filter((run) => !keptResult(pathOf(run), facts));
+    if (options.only !== "table" && missing.length > 0) {
+        stopRunsOnSignals();
+        settings.tokenizer = await sharedTokenizer(c, settings);
+        await trainAll(c, settings, missing, async (run) => keep(pathOf(run), facts, machine(), await resultOf(c, settings, run)));
     }
-    return { settings, folder, runs };
+    const runs = list.map((run) => keptResult(pathOf(run), facts)).filter((r) => r !== undefined)
+        .map((r) => ({ ...r, name: runName(r.scheme, r.seed), group: r.scheme }));
+    if (runs.length === 0) {
+        stop(`--only table: no run of these settings is finished in ${join(results, name)}`);
+    }
+    return { settings, folder, runs, nPlanned: list.length };
 }
 
-// What is known of a complete run. Recall is measured once and kept.
-async function resultOf(c, settings, scheme, seed) {
+// What is known of a complete run.
+async function resultOf(c, settings, { scheme, seed }) {
     const name = runName(scheme, seed), files = runFiles(c.folder, name), gguf = readGguf(files.model), shape = shapeOf(gguf);
-    const questions = options.quick ? 2 : Number(options.questions), kept = join(c.folder, `${name}.recall-${questions}.json`);
-    if (!existsSync(kept)) {
-        writeFileSync(kept, JSON.stringify(await recallOf(c, files.model, { taskBytes: settings.task_bytes, questions })));
-    }
     const log = readLog(files.log);
     if (lastHeld(log) === undefined) {
         stop(`${name} has no validation loss: of --data no document is held out; more text is needed`);
     }
-    return { scheme, seed, name, group: scheme, log, loss: lastHeld(log), cacheBytes: cacheBytes(shape), flop: prefillFlop(shape, PROMPT_TOKENS),
-        parameters: runJson(c.quire, ["info", files.model, "--json"]).n_params, recall: JSON.parse(readFileSync(kept, "utf8")),
-        gates: gatesOf(gguf) };
+    return { scheme, seed, log, loss: lastHeld(log), cacheBytes: cacheBytes(shape), flop: prefillFlop(shape, PROMPT_TOKENS),
+        parameters: runJson(c.quire, ["info", files.model, "--json"]).n_params, gates: gatesOf(gguf),
+        recall: await recallOf(c, files.model, { taskBytes: settings.task_bytes, questions: c.questions }),
+        seconds: secondsOf(readFileSync(files.log, "utf8")) };
 }
 
-function writeTrained({ settings, folder, runs }) {
-    const found = findingsOf(runs), m = machine();
+function writeTrained({ settings, folder, runs, nPlanned }) {
+    const found = findingsOf(runs);
     const what = `${settings.n_layer} layers of ${settings.d_model}, ${settings.n_head} heads of ${settings.d_head} (gqa: half as many KV heads), ` +
         `feed-forward ${settings.d_ff}, ${(settings.steps * settings.rows * settings.ctx / 1e6).toPrecision(3)} M tokens in rows of ${settings.ctx}`;
     const about = `\`make compare-schemes\`, size ${size}: ${what}; ${settings.data ? "text, and " : ""}${100 * settings.tasks} % tasks of recall; ` +
-        `seeds 1 to ${nSeeds}. ${m.cpu}, ${m.date}. FLOP of a prompt of ${PROMPT_TOKENS} tokens are counted from the shape.`;
-    const body = `# Schemes of sharing K and V, size ${size}\n\n${markdown(found, about)}`;
+        `seeds 1 to ${nSeeds}: ${runs.length} of ${nPlanned} runs are finished. FLOP of a prompt of ${PROMPT_TOKENS} tokens are counted from the shape.`;
+    const body = `# Schemes of sharing K and V, size ${size}\n\n${markdown(found, about)}\n## Machines\n\n${machinesText(runs)}\n`;
     const page = join(folder, "curves.html");
     writeFileSync(page, curvesPage({ title: `Schemes of sharing K and V, size ${size}`, about: what, runs, parts: findingParts(found) }));
     // No paths: the files may be published.
     const { data, tokenizer, ...shown } = settings;
     const json = { size, settings: { ...shown, has_text: data !== undefined, tokenizer: options.tokenizer ?? SIZES[size].tokenizer }, ...found,
-        runs: runs.map(({ log, group, ...r }) => ({ ...r, held: log.held })) };
+        runs: runs.map(({ log, group, settings: _, version, texts, ...r }) => ({ ...r, held: log.held })) };
     const out = options.out ?? join(options.quick ? folder : join(root, "bench", "results"), `schemes-${size}`);
     writeFileSync(`${out}.md`, body);
     writeFileSync(`${out}.json`, `${JSON.stringify(json, null, 1)}\n`);

@@ -2,7 +2,7 @@
 //
 // SPDX-License-Identifier: MIT
 import { createHash } from "node:crypto";
-import { readdirSync, statSync } from "node:fs";
+import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 
 export const SCHEMES = ["mha", "gqa", "cla2", "yoco", "fusedkv-lite", "fusedkv-lite-learnable", "fusedkv"];
@@ -34,21 +34,32 @@ export function sharedSettings(size, { tokens, data, tokenizer }) {
         held_batches: size === "quick" ? 4 : 50, save_every: Math.max(1, Math.round(steps / 20)) };
 }
 
-// A short name of the settings and of names and sizes of the texts: runs of others lie in another folder.
-export function settingsName(size, settings) {
-    const facts = JSON.stringify([settings, textFacts(settings.data)]);
-    return `${size}-${createHash("sha256").update(facts).digest("hex").slice(0, 10)}`;
+// Changes with what the same settings mean to the trainer: its tasks, its vocabularies, its optimiser.
+const RECIPE = 2;
+
+// All that a run's numbers depend on, apart from scheme, seed and machine: { settings, texts }. No paths.
+export function settingsFacts(size, settings) {
+    const { data, ...shown } = settings;
+    return { settings: { size, recipe: RECIPE, ...shown }, texts: data ? textDigest(data) : "" };
 }
 
-function textFacts(path) {
-    if (!path) {
-        return [];
-    }
-    if (!statSync(path).isDirectory()) {
-        return [statSync(path).size];
-    }
-    return readdirSync(path, { withFileTypes: true }).sort((a, b) => (a.name < b.name ? -1 : 1)).flatMap((e) =>
-        [e.name, ...(e.isDirectory() ? textFacts(join(path, e.name)) : [statSync(join(path, e.name)).size])]);
+// A short name of the facts: runs of others lie in another folder.
+export function settingsName(size, facts) {
+    return `${size}-${createHash("sha256").update(JSON.stringify(facts)).digest("hex").slice(0, 10)}`;
+}
+
+// A hash of the texts in the order in which they are read.
+function textDigest(path) {
+    const hash = createHash("sha256");
+    const add = (at) => {
+        if (!statSync(at).isDirectory()) {
+            hash.update(createHash("sha256").update(readFileSync(at)).digest());
+            return;
+        }
+        readdirSync(at).filter((name) => !name.startsWith(".")).sort().forEach((name) => add(join(at, name)));
+    };
+    add(path);
+    return hash.digest("hex").slice(0, 16);
 }
 
 // The settings of one run, as lines of YAML.

@@ -87,13 +87,14 @@ async function runOne(c, settings, { scheme, seed }) {
     process.stderr.write(`${name}: validation loss ${lastHeld(readLog(files.log))?.toFixed(4)}\n`);
 }
 
-// All runs, c.jobs of them at once. A run that fails stops the others.
-export async function trainAll(c, settings, list) {
+// All runs, c.jobs of them at once, each followed by finish(run). A run that fails stops the others.
+export async function trainAll(c, settings, list, finish) {
     const waiting = [...list];
     let failure;
     await Promise.all(Array.from({ length: c.jobs }, async () => {
         while (waiting.length > 0 && !isStopping) {
-            await runOne(c, settings, waiting.shift()).catch((error) => {
+            const run = waiting.shift();
+            await runOne(c, settings, run).then(() => isStopping || finish(run)).catch((error) => {
                 failure ??= error;
                 stopRuns();
             });
@@ -132,6 +133,24 @@ export function parseLog(text) {
     const perStep = steps.length ? tokensOf.get(Math.max(...steps)) / Math.max(...steps) : 1;
     const points = (map) => [...map].sort((a, b) => a[0] - b[0]).map(([step, loss]) => [Math.round(step * perStep), loss]);
     return { train: points(train), held: points(held) };
+}
+
+// About the seconds of training in a log: of each line, its tokens over the rate that it says, which is the mean of its process
+// so far.
+export function secondsOf(text) {
+    let seconds = 0, before = 0;
+    for (const line of text.split("\n")) {
+        try {
+            const said = JSON.parse(line);
+            if (said.tokens > before && said.tokens_per_s > 0) {
+                seconds += (said.tokens - before) / said.tokens_per_s;
+                before = said.tokens;
+            }
+        } catch {
+            continue;
+        }
+    }
+    return seconds;
 }
 
 export const readLog = (path) => parseLog(readFileSync(path, "utf8"));

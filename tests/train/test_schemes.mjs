@@ -127,10 +127,27 @@ async function testComparison() {
     const json = JSON.parse(readFileSync(join(runs, "schemes-quick.json"), "utf8"));
     assert.equal(json.runs.length, 4);
     assert.ok(json.runs.every((r) => r.loss > 0 && r.loss < 10 && r.held.at(-1)[1] === r.loss));
+    assert.ok(first.stdout.includes("4 of 4 runs are finished") && first.stdout.includes("| mha-1, fusedkv-1, mha-2, fusedkv-2 |"), first.stdout);
     const again = compared();
     assert.equal(again.stdout, first.stdout);
     assert.doesNotMatch(again.stderr, /jsonl/, "no run was trained again");
     testPages(runs);
+    testKept(first.stdout, runs);
+}
+
+// Results of another machine: no run is trained where their files are, one is where the settings of its file differ.
+function testKept(stdout, runs) {
+    const results = join(runs, "results", runs.split("/").at(-1)), other = join(folder, "other");
+    const table = (...list) => spawnSync(process.execPath, [script("compare-schemes.mjs"), ...comparison, "--runs", other, ...list], { encoding: "utf8" });
+    const path = join(results, "mha-2.json"), kept = JSON.parse(readFileSync(path, "utf8"));
+    assert.ok(kept.loss > 0 && kept.machine.cpu && kept.settings.recipe > 0 && kept.log.train.length > 0 && !("data" in kept.settings));
+    assert.equal(table("--results", join(runs, "results"), "--only", "table").stdout, stdout);
+    writeFileSync(path, JSON.stringify({ ...kept, settings: { ...kept.settings, rate: 1 } }));
+    const three = table("--results", join(runs, "results"), "--only", "table").stdout;
+    assert.ok(three.includes("3 of 4 runs are finished") && three.includes("| mha | 1 |"), three);
+    writeFileSync(path, "{");
+    assert.match(table("--results", join(runs, "results"), "--only", "table").stderr, /mha-2\.json: .*remove the file/);
+    assert.match(table("--only", "table").stderr, /no run of these settings is finished/);
 }
 
 const dataOf = (path) => JSON.parse(readFileSync(path, "utf8").match(/<script id="data" type="application\/json">(.*?)<\/script>/s)[1]);

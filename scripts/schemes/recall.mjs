@@ -30,7 +30,7 @@ export function recallTask(n, distance, seed) {
         pairs.set(key, `${Math.floor(random() * 1000)}`.padStart(3, "0"));
     }
     const lines = [...pairs], [key, answer] = lines[n - 1 - distance];
-    return { prompt: `${lines.map(([k, v]) => `${k}=${v}\n`).join("")}${key}?`, answer };
+    return { prompt: `${lines.map(([k, v]) => `${k}=${v}\n`).join("")}${key}=`, answer };
 }
 
 // [{ distance, share }] of a model. All models get the same questions.

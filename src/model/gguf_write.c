@@ -105,6 +105,20 @@ static void add_keys(struct gguf_context *g, const quire_gguf_out *m)
     }
 }
 
+static void add_windows(struct gguf_context *g, const quire_gguf_out *m)
+{
+    uint32_t any = 0;
+    char key[KEY_BYTES];
+
+    for (uint32_t i = 0; m->windows != NULL && i < m->n_layer; i++) {
+        any |= m->windows[i];
+    }
+    if (any != 0) { /* of the bits of int32: a window is smaller */
+        gguf_set_arr_data(g, key_of(m, "attention.window", key), GGUF_TYPE_INT32, m->windows,
+                          m->n_layer);
+    }
+}
+
 /* ---- tensors ---- */
 
 const char *const *quire_gguf_out_type_names(void)
@@ -188,6 +202,7 @@ static int put_together(const out_file *f, const char *path, quire_error *err)
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
     add_keys(f->gguf, f->model);
+    add_windows(f->gguf, f->model);
     if (f->model->vocab != NULL) {
         quire_gguf_vocab_add(f->model->vocab, f->gguf);
     } else {

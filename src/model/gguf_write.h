@@ -54,6 +54,7 @@ typedef struct quire_gguf_out {
     const char *kv_scheme;         /* NULL, like the next two: no such keys */
     const int32_t *kv_source_k;    /* [n_layer][2] */
     const int32_t *kv_source_v;
+    const uint32_t *windows;              /* [n_layer]; NULL or all 0: no such key */
     const quire_gguf_out_tensor *tensors; /* [n_tensors] */
     uint32_t n_tensors;
 } quire_gguf_out;

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define MAGIC      "QUIRETRN"
-#define HASH_AT    152u
+#define HASH_AT    168u
 #define PATH_BYTES 4096u
 
 static size_t arrays_bytes(const quire_checkpoint *c)
@@ -52,6 +52,7 @@ static void put_head(const quire_checkpoint *c, unsigned char head[QUIRE_CHECKPO
     at = quire_le_put(at, c->n_tokens, 8);
     at = quire_le_put(at, bits_of(c->watch[0]), 8);
     at = quire_le_put(at, bits_of(c->watch[1]), 8);
+    at = quire_le_put(at, c->level, 8);
     for (uint32_t i = 0; i < QUIRE_PACK_PLACE; i++) {
         at = quire_le_put(at, c->place[i], 8);
     }
@@ -163,10 +164,11 @@ static int identities_check(const char *path, const quire_checkpoint *c, const u
 {
     static const char *const parts[] = {
         [QUIRE_PART_TOKENIZER] = "another tokenizer",
-        [QUIRE_PART_TEACHER] = "another model to start from or share of distillation",
+        [QUIRE_PART_TEACHER] =
+            "another model to start from or share of distillation, or other shift heads",
         [QUIRE_PART_MODEL] = "another model (sizes, scheme, norms or gates)",
         [QUIRE_PART_BATCH] = "another batch (rows, context or batches of a step)",
-        [QUIRE_PART_OPTIMIZER] = "another weight decay or clipping",
+        [QUIRE_PART_OPTIMIZER] = "another weight decay, clipping or kind of masters",
         [QUIRE_PART_SEED] = "another seed",
         [QUIRE_PART_DATA] = "other documents (their length, or the share that is held out)",
     };
@@ -208,8 +210,9 @@ static void get_head(quire_checkpoint *c, const unsigned char *head)
     c->n_tokens = quire_le_get(head + 88, 8);
     c->watch[0] = double_of(quire_le_get(head + 96, 8));
     c->watch[1] = double_of(quire_le_get(head + 104, 8));
+    c->level = quire_le_get(head + 112, 8);
     for (uint32_t i = 0; i < QUIRE_PACK_PLACE; i++) {
-        c->place[i] = quire_le_get(head + 112 + 8 * i, 8);
+        c->place[i] = quire_le_get(head + 120 + 8 * i, 8);
     }
 }
 

@@ -7,9 +7,10 @@
  *   80    8  steps done
  *   88    8  tokens read
  *   96   16  two real numbers of the loss's watch
- *  112   40  place in the data
- *  152   16  XXH3-128 of bytes 0 to 151 and the arrays
- *  168       parameters, first and second moments, float each
+ *  112    8  level of the data
+ *  120   48  place in the data
+ *  168   16  XXH3-128 of bytes 0 to 167 and the arrays
+ *  184       parameters, first and second moments, float each
  *
  * Numbers are little-endian. A file appears under its name when it is complete and on the disk, so
  * there is always one good checkpoint after the first.
@@ -22,8 +23,8 @@
 
 #include "train/pack.h"
 
-#define QUIRE_CHECKPOINT_VERSION    2u
-#define QUIRE_CHECKPOINT_HEAD_BYTES 168u
+#define QUIRE_CHECKPOINT_VERSION    3u
+#define QUIRE_CHECKPOINT_HEAD_BYTES 184u
 #define QUIRE_CHECKPOINT_ARRAYS     3u /* parameters, first and second moments */
 
 /* What a run is made of. Of parts that differ, the first is named to the user. */
@@ -44,6 +45,7 @@ typedef struct quire_checkpoint {
     uint64_t n_steps;
     uint64_t n_tokens;
     double watch[2];
+    uint64_t level;
     uint64_t place[QUIRE_PACK_PLACE];
     float *arrays; /* [3][n_parameters], the caller's */
 } quire_checkpoint;

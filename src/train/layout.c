@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define TENSORS_OF_ALL   3u  /* embedding, last norm, output */
-#define TENSORS_OF_BLOCK 16u /* at most */
+#define TENSORS_OF_BLOCK 18u /* at most */
 
 /* Add a tensor to the list; returns its place. */
 __attribute__((format(printf, 4, 5))) static size_t add(quire_train_layout *l,
@@ -62,7 +62,7 @@ static void add_attention(quire_train_layout *l, const quire_train_shape *s, uin
     quire_train_block *b = &l->blocks[layer];
     uint32_t q_size = s->n_head * s->d_head, kv_size = s->n_kv_head * s->d_head;
 
-    b->k = b->v = b->q_norm = b->k_norm = QUIRE_TRAIN_ABSENT;
+    b->k = b->v = b->q_norm = b->k_norm = b->k_mix = b->v_mix = QUIRE_TRAIN_ABSENT;
     b->attn_norm = add(l, QUIRE_WEIGHT_NORM, VECTOR(s->d_model), "blk.%u.attn_norm.weight", layer);
     b->q = add(l, QUIRE_WEIGHT_MATRIX, MATRIX(q_size, s->d_model), "blk.%u.attn_q.weight", layer);
     if (quire_train_stores_k(s, layer)) {
@@ -83,6 +83,12 @@ static void add_attention(quire_train_layout *l, const quire_train_shape *s, uin
     }
     add_gates(l, s, layer, 'k', b->k_gate);
     add_gates(l, s, layer, 'v', b->v_gate);
+    if (s->is_mixed_k[layer]) {
+        b->k_mix = add(l, QUIRE_WEIGHT_MIX, VECTOR(2), "blk.%u.attn_k_mix", layer);
+    }
+    if (s->is_mixed_v[layer]) {
+        b->v_mix = add(l, QUIRE_WEIGHT_MIX, VECTOR(2), "blk.%u.attn_v_mix", layer);
+    }
     b->out = add(l, QUIRE_WEIGHT_RESIDUAL, MATRIX(s->d_model, q_size), "blk.%u.attn_output.weight",
                  layer);
 }
@@ -143,9 +149,9 @@ void quire_train_weights_init(const quire_train_layout *l, const quire_train_sha
         }
         for (size_t j = 0; j < (size_t)t->n_rows * t->n_cols; j++) {
             bool is_random = t->kind == QUIRE_WEIGHT_MATRIX || t->kind == QUIRE_WEIGHT_RESIDUAL;
+            double plain = t->kind == QUIRE_WEIGHT_MIX ? (double)j : 1.0 / t->n_sources;
 
-            parameters[t->at + j] =
-                (float)(is_random ? deviation * quire_rng_normal(&rng) : 1.0 / t->n_sources);
+            parameters[t->at + j] = (float)(is_random ? deviation * quire_rng_normal(&rng) : plain);
         }
     }
 }

@@ -80,6 +80,34 @@ static void side_fuse_back(const back_run *run, uint32_t layer, uint32_t side)
     }
 }
 
+/* The gradient of what a layer stores: of a mix it goes to layer 0, to the factors, and, in
+ * scratch, to the layer's own side. All readers of the layer lie above and have had their turn. */
+static real *mix_back(const back_run *run, uint32_t layer, uint32_t side)
+{
+    QT(pass) *p = run->p;
+    real *stored = side_gradient(p, (int32_t)layer, side), *own = p->dfused[side];
+    real *dfactors;
+    QT(fuse) o;
+
+    if (!side_is_mixed(p, layer, side)) {
+        return stored;
+    }
+    dfactors = run->gradients + side_mix(p, layer, side);
+    o = mix_fuse(p, run->parameters, layer, side);
+    memset(own, 0, (size_t)p->n * p->kv_size * sizeof(real));
+    for (uint32_t i = 0; i < 2; i++) {
+        memset(p->dgates[side][i], 0, p->kv_size * sizeof(real));
+    }
+    QT(fuse_back)
+    (&p->compute, &o, stored, (real *const[2]){ side_gradient(p, 0, side), own }, p->dgates[side]);
+    for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t j = 0; j < p->kv_size; j++) {
+            dfactors[i] += p->dgates[side][i][j];
+        }
+    }
+    return own;
+}
+
 /* The gradient of heads after RoPE goes to the norm of heads, the map and dnorm. */
 static void heads_back(const back_run *run, const pass_layer *l, const size_t weights[2], bool is_q,
                        real *dheads)
@@ -120,13 +148,14 @@ static void attention_back(const back_run *run, uint32_t layer)
     side_fuse_back(run, layer, SIDE_K);
     side_fuse_back(run, layer, SIDE_V);
     heads_back(run, l, (const size_t[2]){ b->q, b->q_norm }, true, p->dq);
-    /* All readers of this layer's K and V lie above and have had their turn. */
     if (l->k != NULL) {
-        heads_back(run, l, (const size_t[2]){ b->k, b->k_norm }, false, l->dk);
+        heads_back(run, l, (const size_t[2]){ b->k, b->k_norm }, false,
+                   mix_back(run, layer, SIDE_K));
     }
     if (l->v != NULL) {
         linear_back(run, pass_linear(p, w + b->v, p->shape.d_model, p->kv_size),
-                    (const real *const[2]){ l->attn_x, l->dv }, p->dnorm, true);
+                    (const real *const[2]){ l->attn_x, mix_back(run, layer, SIDE_V) }, p->dnorm,
+                    true);
     }
     QT(norm_back)(&p->compute, &norm, p->dnorm, p->dx, run->gradients + b->attn_norm);
 }

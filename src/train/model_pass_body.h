@@ -12,11 +12,13 @@ typedef struct pass_layer {
     real *q_raw;    /* [n][n_head d_head] before the norm of heads; q without one */
     real *q;
     real *q_inv; /* [n][n_head]; NULL without a norm of heads */
-    real *k_raw; /* [n][n_kv_head d_head]; NULL, like the next three, when the layer stores no K */
-    real *k;
+    real *k_raw; /* [n][n_kv_head d_head]; NULL, like the next four, when the layer stores no K */
+    real *k;     /* what readers of the layer see */
+    real *k_own; /* before the mix; k without one */
     real *k_inv;
     real *dk;
-    real *v; /* NULL, like dv, when the layer stores no V */
+    real *v; /* NULL, like v_own and dv, when the layer stores no V */
+    real *v_own;
     real *dv;
     real *heads;      /* [n][n_head d_head] attention's result */
     real *lse;        /* [n][n_head] */
@@ -86,17 +88,25 @@ static void take_stored(QT(pass) * p, arena *a, uint32_t index)
     pass_layer *l = &p->layers[index];
     size_t n = p->n;
 
-    l->k = l->k_raw = l->v = NULL;
+    l->k = l->k_raw = l->k_own = l->v = l->v_own = NULL;
     if (quire_train_stores_k(s, index)) {
         take(a, &l->k_raw, n * p->kv_size);
-        l->k = l->k_raw;
+        l->k_own = l->k_raw;
         if (s->has_qk_norm) {
-            take(a, &l->k, n * p->kv_size);
+            take(a, &l->k_own, n * p->kv_size);
             take(a, &l->k_inv, n * s->n_kv_head);
+        }
+        l->k = l->k_own;
+        if (s->is_mixed_k[index]) {
+            take(a, &l->k, n * p->kv_size);
         }
     }
     if (quire_train_stores_v(s, index)) {
-        take(a, &l->v, n * p->kv_size);
+        take(a, &l->v_own, n * p->kv_size);
+        l->v = l->v_own;
+        if (s->is_mixed_v[index]) {
+            take(a, &l->v, n * p->kv_size);
+        }
     }
     if (quire_train_stores_k(s, index) && !p->is_teacher) {
         take(a, &l->dk, n * p->kv_size);
@@ -370,6 +380,45 @@ static const real *side_read(QT(pass) * p, const real *parameters, uint32_t laye
     return side_stored(p, side_sources(p, layer, side)[0], side);
 }
 
+static bool side_is_mixed(const QT(pass) * p, uint32_t layer, uint32_t side)
+{
+    return side == SIDE_K ? p->shape.is_mixed_k[layer] : p->shape.is_mixed_v[layer];
+}
+
+static size_t side_mix(const QT(pass) * p, uint32_t layer, uint32_t side)
+{
+    const quire_train_block *b = &p->layout.blocks[layer];
+
+    return side == SIDE_K ? b->k_mix : b->v_mix;
+}
+
+/* What a layer that stores a mix adds up, as gates whose numbers are all equal. */
+static QT(fuse) mix_fuse(QT(pass) * p, const real *parameters, uint32_t layer, uint32_t side)
+{
+    const real *factors = parameters + side_mix(p, layer, side);
+    const pass_layer *l = &p->layers[layer];
+    QT(fuse) o = { .n = p->n, .d = p->kv_size, .n_sources = 2 };
+
+    o.x[0] = side_stored(p, 0, side);
+    o.x[1] = side == SIDE_K ? l->k_own : l->v_own;
+    for (uint32_t i = 0; i < 2; i++) {
+        for (uint32_t j = 0; j < p->kv_size; j++) {
+            p->gates[side][i][j] = factors[i];
+        }
+        o.gates[i] = p->gates[side][i];
+    }
+    return o;
+}
+
+static void mix_forward(QT(pass) * p, const real *parameters, uint32_t layer, uint32_t side)
+{
+    if (side_is_mixed(p, layer, side)) {
+        QT(fuse) o = mix_fuse(p, parameters, layer, side);
+
+        QT(fuse_forward)(&p->compute, &o, side_stored(p, (int32_t)layer, side));
+    }
+}
+
 /* ---- pieces that both ways use ---- */
 
 static QT(rope) pass_rope(const QT(pass) * p, uint32_t n_head)
@@ -404,7 +453,7 @@ static QT(attention) pass_attention(QT(pass) * p, const quire_train_batch *batch
                             .n_head = s->n_head,
                             .n_kv_head = s->n_kv_head,
                             .d = s->d_head,
-                            .window = quire_train_stores_k(s, layer) ? s->window : 0,
+                            .window = s->window[layer],
                             .first = batch->first,
                             .q = p->layers[layer].q,
                             .k = side_read(p, parameters, layer, SIDE_K),
@@ -424,7 +473,7 @@ static void heads_forward(QT(pass) * p, const real *parameters, const pass_layer
     map = pass_linear(p, parameters + weights[0], p->shape.d_model, n_head * p->shape.d_head);
     QT(rope) rope = pass_rope(p, n_head);
     real *raw = is_q ? l->q_raw : l->k_raw;
-    real *to = is_q ? l->q : l->k;
+    real *to = is_q ? l->q : l->k_own;
 
     QT(linear_forward)(&p->compute, &map, l->attn_x, raw, false);
     if (p->shape.has_qk_norm) {
@@ -452,8 +501,10 @@ static void attention_forward(QT(pass) * p, const real *parameters, const quire_
         heads_forward(p, parameters, l, (const size_t[2]){ b->k, b->k_norm }, false);
     }
     if (l->v != NULL) {
-        QT(linear_forward)(&p->compute, &v_map, l->attn_x, l->v, false);
+        QT(linear_forward)(&p->compute, &v_map, l->attn_x, l->v_own, false);
     }
+    mix_forward(p, parameters, layer, SIDE_K);
+    mix_forward(p, parameters, layer, SIDE_V);
     attention = pass_attention(p, batch, parameters, layer);
     QT(attention_forward)(&p->compute, &attention);
     memcpy(l->middle, l->x, (size_t)p->n * p->shape.d_model * sizeof(real));

@@ -48,7 +48,7 @@ static uint32_t put_piece(quire_packer *p, quire_packed *to, size_t row, uint32_
 
     for (uint32_t i = 0; i < n; i++) {
         size_t t = row * to->n_tokens + at + i;
-        bool counts = p->offset + i + 1 >= p->doc.n_given;
+        bool counts = p->doc.counts == NULL || p->doc.counts[p->offset + i + 1];
 
         to->tokens[t] = p->doc.tokens[p->offset + i];
         to->targets[t] = counts ? p->doc.tokens[p->offset + i + 1] : QUIRE_TRAIN_NO_TARGET;
@@ -57,6 +57,14 @@ static uint32_t put_piece(quire_packer *p, quire_packed *to, size_t row, uint32_
     }
     p->offset += n;
     return n;
+}
+
+/* A whole document that fits in a row, but not in the rest of this one. */
+static bool must_wait(const quire_packer *p, const quire_packed *to, uint32_t at)
+{
+    uint64_t n = p->doc.n - 1;
+
+    return p->doc.is_whole && p->offset == 0 && n <= to->n_tokens && n > to->n_tokens - at;
 }
 
 /* Each token of padding is a document of its own. */
@@ -79,7 +87,7 @@ int quire_packer_fill(quire_packer *p, quire_packed *to, quire_error *err)
 
         while (at < to->n_tokens) {
             QUIRE_TRY(next_doc(p, err));
-            if (p->has_ended) {
+            if (p->has_ended || must_wait(p, to, at)) {
                 break;
             }
             at += put_piece(p, to, row, at);
@@ -101,11 +109,9 @@ int quire_packer_seek(quire_packer *p, const uint64_t place[QUIRE_PACK_PLACE], q
 
     QUIRE_TRY(p->reader->seek(p->reader->ctx, place, err));
     quire_packer_init(p, p->reader);
-    if (offset == 0) {
-        return QUIRE_OK;
-    }
-    QUIRE_TRY(p->reader->next(p->reader->ctx, &p->doc, err));
-    if (offset >= p->doc.n) {
+    /* Now, and not with the next batch, before which the reader's level may change. */
+    QUIRE_TRY(next_doc(p, err));
+    if (offset > 0 && offset >= p->doc.n) {
         return quire_error_set(err, QUIRE_INVAL,
                                "the data has changed: a document of %zu tokens where token %llu of "
                                "one was read",

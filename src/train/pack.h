@@ -2,7 +2,8 @@
  *
  * A reader hands out documents as token ids; text, tokenizers and made-up tasks are behind that
  * interface. The packer fills rows with documents; a document that does not fit goes on in the next
- * row, where it does not see its beginning. The last token of a document has no target.
+ * row, where it does not see its beginning. One that is whole begins the next row instead, if it
+ * fits there. The last token of a document has no target.
  *
  * A place in the data is some numbers that a checkpoint keeps: after quire_packer_seek() the packer
  * goes on with the very next token.
@@ -19,13 +20,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define QUIRE_DOC_PLACE  4u                    /* numbers of a reader's place */
+#define QUIRE_DOC_PLACE  5u                    /* numbers of a reader's place */
 #define QUIRE_PACK_PLACE (QUIRE_DOC_PLACE + 1) /* numbers of a packer's */
 
 typedef struct quire_doc {
     const int32_t *tokens; /* the reader's, until its next call */
     size_t n;
-    size_t n_given; /* the first tokens that are no targets: a question, a task */
+    const bool *counts; /* [n], the reader's likewise: the token is a target; NULL: each is */
+    bool is_whole;      /* worth nothing without its beginning */
 } quire_doc;
 
 typedef struct quire_doc_reader {

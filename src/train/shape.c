@@ -17,6 +17,8 @@ static void store_layer(quire_train_shape *s, uint32_t layer)
     s->source_k[layer][0] = s->source_v[layer][0] = (int32_t)layer;
     s->source_k[layer][1] = s->source_v[layer][1] = MAP_NONE;
     s->is_gated_k[layer] = s->is_gated_v[layer] = false;
+    s->is_mixed_k[layer] = s->is_mixed_v[layer] = false;
+    s->window[layer] = 0;
 }
 
 static void read_layers(quire_train_shape *s, uint32_t layer, int32_t k, int32_t v)
@@ -45,6 +47,14 @@ static void map_yoco(quire_train_shape *s)
 
     for (uint32_t i = first_reader(s); i < s->n_layer; i++) {
         read_layers(s, i, middle, middle);
+    }
+}
+
+static void map_yoco_mixed(quire_train_shape *s)
+{
+    map_yoco(s);
+    for (uint32_t i = 1; i < first_reader(s); i++) {
+        s->is_mixed_k[i] = s->is_mixed_v[i] = true;
     }
 }
 
@@ -84,6 +94,7 @@ static const struct {
     { "mqa", NULL },
     { "cla2", map_cla2 },
     { "yoco", map_yoco },
+    { "yoco++", map_yoco_mixed },
     { "fusedkv", map_fused },
     { "fusedkv-lite", map_lite },
     { "fusedkv-lite-learnable", map_lite_learnable },
@@ -92,10 +103,10 @@ static const struct {
 
 const char *const *quire_train_scheme_names(void)
 {
-    static const char *const names[] = {
-        "mha", "gqa", "mqa", "cla2", "yoco", "fusedkv", "fusedkv-lite", "fusedkv-lite-learnable",
-        NULL
-    };
+    static const char *const names[] = { "mha",     "gqa",          "mqa",
+                                         "cla2",    "yoco",         "yoco++",
+                                         "fusedkv", "fusedkv-lite", "fusedkv-lite-learnable",
+                                         NULL };
     _Static_assert(sizeof(names) / sizeof(names[0]) == SCHEMES + 1, "the table's names");
 
     return names;
@@ -149,6 +160,30 @@ int quire_train_scheme_set(quire_train_shape *s, const char *name, quire_error *
     return QUIRE_OK;
 }
 
+int quire_train_window_set(quire_train_shape *s, uint32_t window, quire_error *err)
+{
+    if (strcmp(s->scheme, "yoco") != 0 && strcmp(s->scheme, "yoco++") != 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "a window belongs to the schemes yoco and yoco++, not to %s",
+                               s->scheme);
+    }
+    for (uint32_t i = 0; i + 1 < first_reader(s); i++) {
+        s->window[i] = window;
+    }
+    return QUIRE_OK;
+}
+
+bool quire_train_is_plain(const quire_train_shape *s)
+{
+    bool is_plain = true;
+
+    for (uint32_t i = 0; i < s->n_layer; i++) {
+        is_plain = is_plain && quire_train_stores_k(s, i) && quire_train_stores_v(s, i) &&
+                   !s->is_mixed_k[i] && !s->is_mixed_v[i] && s->window[i] == 0;
+    }
+    return is_plain;
+}
+
 static int sizes_check(const quire_train_shape *s, quire_error *err)
 {
     const struct {
@@ -193,6 +228,7 @@ typedef struct map_side {
     char name; /* 'K', 'V' */
     const int32_t (*sources)[2];
     const bool *is_gated;
+    const bool *is_mixed;
 } map_side;
 
 static int source_check(const map_side *side, uint32_t layer, int32_t source, quire_error *err)
@@ -214,6 +250,12 @@ static int side_check(const map_side *side, uint32_t layer, quire_error *err)
 {
     const int32_t *sources = side->sources[layer];
 
+    if (side->is_mixed[layer] && (layer == 0 || sources[0] != (int32_t)layer)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "%c of layer %u is a mix, and only layers above layer 0 that store "
+                               "can have one",
+                               side->name, layer);
+    }
     if (sources[0] == (int32_t)layer) {
         if (sources[1] != MAP_NONE || side->is_gated[layer]) {
             return quire_error_set(err, QUIRE_INVAL,
@@ -237,8 +279,8 @@ static int side_check(const map_side *side, uint32_t layer, quire_error *err)
 
 int quire_train_shape_check(const quire_train_shape *s, quire_error *err)
 {
-    const map_side k = { 'K', s->source_k, s->is_gated_k };
-    const map_side v = { 'V', s->source_v, s->is_gated_v };
+    const map_side k = { 'K', s->source_k, s->is_gated_k, s->is_mixed_k };
+    const map_side v = { 'V', s->source_v, s->is_gated_v, s->is_mixed_v };
 
     QUIRE_TRY(sizes_check(s, err));
     if ((int)s->gate_form < QUIRE_GATE_HALF || s->gate_form > QUIRE_GATE_HEADS) {

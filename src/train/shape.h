@@ -11,8 +11,13 @@
  *   s, t               the sum of both, each times its gate: gates are required
  *
  * A source stores the side itself and lies below the reader, so every map without an error can be
- * computed from bottom to top. Gates are learned vectors; see quire_gate_form. Source of the
- * schemes FusedKV and FusedKV-Lite: arXiv 2512.03870; of CLA: 2405.12981; of YOCO: 2405.05254.
+ * computed from bottom to top. Gates are learned vectors; see quire_gate_form.
+ *
+ * A layer above layer 0 that stores a side may store a **mix**: two learned factors times the side
+ * of layer 0 and the layer's own, added up after norm and RoPE.
+ *
+ * Source of the schemes FusedKV and FusedKV-Lite: arXiv 2512.03870; of CLA: 2405.12981; of YOCO:
+ * 2405.05254; of YOCO++, there with a constant scale of the factors: 2604.13556.
  *
  * Thread: any; a shape and a layout are values.
  *
@@ -47,7 +52,6 @@ typedef struct quire_train_shape {
     uint32_t n_kv_head;
     uint32_t d_head;
     uint32_t d_ff;
-    uint32_t window; /* of layers that store K, 0: none. Layers that read other layers have none */
     double rope_base;
     double norm_epsilon;
     bool has_qk_norm;
@@ -58,13 +62,22 @@ typedef struct quire_train_shape {
     int32_t source_v[QUIRE_TRAIN_LAYERS_MAX][2];
     bool is_gated_k[QUIRE_TRAIN_LAYERS_MAX];
     bool is_gated_v[QUIRE_TRAIN_LAYERS_MAX];
+    bool is_mixed_k[QUIRE_TRAIN_LAYERS_MAX];
+    bool is_mixed_v[QUIRE_TRAIN_LAYERS_MAX];
+    uint32_t window[QUIRE_TRAIN_LAYERS_MAX]; /* tokens that a token attends to, itself included;
+                                                0: all before it */
 } quire_train_shape;
 
 /* Fill the map by a name: mha, gqa, mqa (every layer stores), cla2 (pairs of layers share), yoco,
- * fusedkv, fusedkv-lite, fusedkv-lite-learnable (the upper half reads the lower). n_layer and the
- * heads are set before. Errors: QUIRE_INVAL (no such scheme, with the nearest name; heads that
- * contradict mha, gqa or mqa; fewer than 2 layers where layers share). */
+ * yoco++, fusedkv, fusedkv-lite, fusedkv-lite-learnable (the upper half reads the lower). No layer
+ * has a window then. n_layer and the heads are set before. Errors: QUIRE_INVAL (no such scheme,
+ * with the nearest name; heads that contradict mha, gqa or mqa; fewer than 2 layers where layers
+ * share). */
 int quire_train_scheme_set(quire_train_shape *shape, const char *name, quire_error *err);
+
+/* Windows of so many tokens for the layers below the middle one, of a map by yoco or yoco++.
+ * Errors: QUIRE_INVAL (another scheme). */
+int quire_train_window_set(quire_train_shape *shape, uint32_t window, quire_error *err);
 
 /* The names, for help texts; NULL after the last. Memory: static. */
 const char *const *quire_train_scheme_names(void);
@@ -82,6 +95,9 @@ static inline bool quire_train_stores_v(const quire_train_shape *s, uint32_t lay
     return s->source_v[layer][0] == (int32_t)layer;
 }
 
+/* Whether every layer stores K and V as they are and sees the whole text, as plain models do. */
+bool quire_train_is_plain(const quire_train_shape *s);
+
 /* Numbers in a gate. */
 uint32_t quire_train_gate_size(const quire_train_shape *s);
 
@@ -92,6 +108,7 @@ typedef enum quire_weight_kind {
     QUIRE_WEIGHT_RESIDUAL, /* a matrix that adds to the stream: 0.02 / sqrt(2 n_layer); decays */
     QUIRE_WEIGHT_NORM,     /* ones */
     QUIRE_WEIGHT_GATE,     /* one over the number of sources */
+    QUIRE_WEIGHT_MIX,      /* 0 and 1: the layer's own side */
 } quire_weight_kind;
 
 typedef struct quire_train_tensor {
@@ -114,6 +131,8 @@ typedef struct quire_train_block {
     size_t k_norm;
     size_t k_gate[2];
     size_t v_gate[2];
+    size_t k_mix;
+    size_t v_mix;
     size_t out;
     size_t ffn_norm;
     size_t gate;
@@ -139,5 +158,16 @@ void quire_train_layout_fini(quire_train_layout *layout);
 /* First values of all parameters, by a seed and the order of the list alone. */
 void quire_train_weights_init(const quire_train_layout *layout, const quire_train_shape *shape,
                               uint64_t seed, float *parameters);
+
+/* Change first weights, by the seed, so that head h of layer 0 attends to token h + 1 before its
+ * own and heads of layer 1 to tokens that followed the same tokens. Models that recall must find
+ * both, and from random weights they find it late. Training may change all of it. The shape must
+ * fit. */
+void quire_train_shift_heads(const quire_train_layout *layout, const quire_train_shape *shape,
+                             uint64_t seed, float *parameters);
+
+/* Whether a shape has such weights: at least two layers, no norms of heads, which would flatten the
+ * scores, a plain map, a width of two elements for each head and two more. */
+bool quire_train_shift_heads_fit(const quire_train_shape *shape);
 
 #endif /* QUIRE_TRAIN_SHAPE_H */

@@ -29,49 +29,126 @@ static void key_text(uint32_t number, char key[4])
     key[3] = '\0';
 }
 
-#define KEYS       (LETTERS * LETTERS * LETTERS)
-#define KEY_STRIDE 7919u /* a prime: neighbours in the list differ in all letters */
+#define KEYS   (LETTERS * LETTERS * LETTERS) /* 2^3 13^3 */
+#define VALUES 1000u
 
-static void write_recall(size_t n_bytes, quire_rng *rng, quire_bytes *out, size_t *answer_at)
+/* Pairs of a text of recall, by their index. */
+typedef struct pairs {
+    uint32_t first;  /* key of pair 0 */
+    uint32_t stride; /* from key to key */
+    uint64_t seed;   /* of the values */
+} pairs;
+
+static pairs pairs_draw(quire_rng *rng)
 {
-    uint32_t n = (uint32_t)(n_bytes / LINE_BYTES), first = quire_rng_below(rng, KEYS);
-    uint32_t asked, value = 0;
-    char key[4];
+    pairs p = { .first = quire_rng_below(rng, KEYS) };
 
-    n = n < 1 ? 1 : n > KEYS ? KEYS : n;
-    asked = quire_rng_below(rng, n);
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t number = quire_rng_below(rng, 1000);
-
-        key_text((first + i * KEY_STRIDE) % KEYS, key);
-        value = i == asked ? number : value;
-        (void)quire_bytes_addf(out, "%s=%03u\n", key, number);
-    }
-    key_text((first + asked * KEY_STRIDE) % KEYS, key);
-    (void)quire_bytes_addf(out, "%s?", key);
-    *answer_at = out->n;
-    (void)quire_bytes_addf(out, "%03u", value);
+    do {
+        p.stride = quire_rng_below(rng, KEYS);
+    } while (p.stride % 2 == 0 || p.stride % 13 == 0);
+    p.seed = quire_rng_next(rng);
+    return p;
 }
 
-static void write_passkey(size_t n_bytes, quire_rng *rng, quire_bytes *out, size_t *answer_at)
+static void write_key(const pairs *p, uint32_t i, quire_bytes *out)
 {
-    uint32_t n = (uint32_t)(n_bytes / (sizeof(FILLER) - 1)), number = quire_rng_below(rng, 100000);
+    char key[4];
+
+    key_text((uint32_t)((p->first + (uint64_t)i * p->stride) % KEYS), key);
+    (void)quire_bytes_addf(out, "%s=", key);
+}
+
+static void write_value(const pairs *p, uint32_t i, quire_bytes *out)
+{
+    quire_rng rng = { p->seed + i };
+
+    (void)quire_bytes_addf(out, "%03u", quire_rng_below(&rng, VALUES));
+}
+
+/* One of n pairs that no earlier question asks for. */
+static uint32_t draw_other(quire_rng *rng, uint32_t n, const uint32_t *asked, uint32_t n_asked)
+{
+    uint32_t index, i;
+
+    do {
+        index = quire_rng_below(rng, n);
+        for (i = 0; i < n_asked && asked[i] != index; i++) {
+        }
+    } while (i < n_asked);
+    return index;
+}
+
+static void begin_answer(quire_task_answers *answers, const quire_bytes *out)
+{
+    answers->at[answers->n] = out->n;
+}
+
+static void end_answer(quire_task_answers *answers, const quire_bytes *out)
+{
+    answers->end[answers->n++] = out->n;
+}
+
+/* Half of the lines of a short text are questions: a model learns from each of them, and learns
+ * sooner. */
+static void write_recall(size_t n_bytes, quire_rng *rng, quire_bytes *out,
+                         quire_task_answers *answers)
+{
+    uint32_t n_lines = (uint32_t)(n_bytes / LINE_BYTES);
+    uint32_t n_asked = n_lines / 2, n, asked[QUIRE_TASK_ANSWERS_MAX];
+    pairs p = pairs_draw(rng);
+
+    n_asked = n_asked < 1 ? 1 : n_asked > QUIRE_TASK_ANSWERS_MAX ? QUIRE_TASK_ANSWERS_MAX : n_asked;
+    n = n_lines <= n_asked ? n_asked : n_lines - n_asked;
+    n = n > KEYS ? KEYS : n;
+    for (uint32_t i = 0; i < n; i++) {
+        write_key(&p, i, out);
+        write_value(&p, i, out);
+        (void)quire_bytes_add(out, "\n", 1);
+    }
+    for (uint32_t i = 0; i < n_asked; i++) {
+        asked[i] = draw_other(rng, n, asked, i);
+        write_key(&p, asked[i], out);
+        begin_answer(answers, out);
+        write_value(&p, asked[i], out);
+        end_answer(answers, out);
+        if (i + 1 < n_asked) {
+            (void)quire_bytes_add(out, "\n", 1);
+        }
+    }
+}
+
+/* Sentences of filler in a text that has n_other bytes besides. */
+static uint32_t n_fillers(size_t n_bytes, size_t n_other)
+{
+    return n_bytes > n_other ? (uint32_t)((n_bytes - n_other) / (sizeof(FILLER) - 1)) : 0;
+}
+
+#define KEY_SENTENCE "The pass key is %05u. Remember it. "
+#define KEY_QUESTION "What is the pass key? The pass key is "
+#define KEY_OTHER    80u /* bytes of both, and of the answer */
+
+static void write_passkey(size_t n_bytes, quire_rng *rng, quire_bytes *out,
+                          quire_task_answers *answers)
+{
+    uint32_t n = n_fillers(n_bytes, KEY_OTHER), number = quire_rng_below(rng, 100000);
     uint32_t at = quire_rng_below(rng, n + 1);
 
     for (uint32_t i = 0; i <= n; i++) {
         if (i == at) {
-            (void)quire_bytes_addf(out, "The pass key is %05u. Remember it. ", number);
+            (void)quire_bytes_addf(out, KEY_SENTENCE, number);
         }
         if (i < n) {
             (void)quire_bytes_add(out, FILLER, sizeof(FILLER) - 1);
         }
     }
-    (void)quire_bytes_addf(out, "What is the pass key? ");
-    *answer_at = out->n;
+    (void)quire_bytes_addf(out, KEY_QUESTION);
+    begin_answer(answers, out);
     (void)quire_bytes_addf(out, "%05u", number);
+    end_answer(answers, out);
 }
 
-static void write_copy(size_t n_bytes, quire_rng *rng, quire_bytes *out, size_t *answer_at)
+static void write_copy(size_t n_bytes, quire_rng *rng, quire_bytes *out,
+                       quire_task_answers *answers)
 {
     size_t n = n_bytes / 2;
 
@@ -81,17 +158,19 @@ static void write_copy(size_t n_bytes, quire_rng *rng, quire_bytes *out, size_t 
         (void)quire_bytes_add(out, &letter, 1);
     }
     (void)quire_bytes_addf(out, "|");
-    *answer_at = out->n;
+    begin_answer(answers, out);
     for (size_t i = 0; i < n && out->status == QUIRE_OK; i++) {
         char letter = out->data[i]; /* the buffer may move */
 
         (void)quire_bytes_add(out, &letter, 1);
     }
+    end_answer(answers, out);
 }
 
 /* Kinds of things, each with words. No word stands in the filler. */
-#define KINDS 4u
-#define WORDS 8u
+#define KINDS             4u
+#define WORDS             8u
+#define INSTRUCTION_OTHER 141u /* bytes besides the filler, at most */
 static const struct {
     const char *kind;
     const char *words[WORDS];
@@ -104,14 +183,15 @@ static const struct {
 
 /* The words at the end do not tell which of them is asked for, and the beginning does not tell the
  * word. */
-static void write_instruction(size_t n_bytes, quire_rng *rng, quire_bytes *out, size_t *answer_at)
+static void write_instruction(size_t n_bytes, quire_rng *rng, quire_bytes *out,
+                              quire_task_answers *answers)
 {
     uint32_t asked = quire_rng_below(rng, KINDS), first = quire_rng_below(rng, KINDS);
-    uint32_t n = (uint32_t)(n_bytes / (sizeof(FILLER) - 1));
+    uint32_t n = n_fillers(n_bytes, INSTRUCTION_OTHER);
     const char *answer = NULL;
 
     (void)quire_bytes_addf(out, "At the end, say the %s. ", things[asked].kind);
-    for (uint32_t i = 1; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         (void)quire_bytes_add(out, FILLER, sizeof(FILLER) - 1);
     }
     for (uint32_t i = 0; i < KINDS; i++) {
@@ -122,28 +202,30 @@ static void write_instruction(size_t n_bytes, quire_rng *rng, quire_bytes *out, 
         answer = kind == asked ? word : answer;
     }
     (void)quire_bytes_addf(out, "Do as I said at first:");
-    *answer_at = out->n;
+    begin_answer(answers, out);
     (void)quire_bytes_addf(out, " %s", answer);
+    end_answer(answers, out);
 }
 
 int quire_task_write(quire_task task, size_t n_bytes, uint64_t seed, quire_bytes *out,
-                     size_t *answer_at)
+                     quire_task_answers *answers)
 {
     quire_rng rng = { seed };
 
     quire_bytes_clear(out);
+    answers->n = 0;
     switch (task) {
     case QUIRE_TASK_RECALL:
-        write_recall(n_bytes, &rng, out, answer_at);
+        write_recall(n_bytes, &rng, out, answers);
         break;
     case QUIRE_TASK_PASSKEY:
-        write_passkey(n_bytes, &rng, out, answer_at);
+        write_passkey(n_bytes, &rng, out, answers);
         break;
     case QUIRE_TASK_INSTRUCTION:
-        write_instruction(n_bytes, &rng, out, answer_at);
+        write_instruction(n_bytes, &rng, out, answers);
         break;
     default:
-        write_copy(n_bytes, &rng, out, answer_at);
+        write_copy(n_bytes, &rng, out, answers);
         break;
     }
     return out->status;

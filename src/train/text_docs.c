@@ -1,6 +1,6 @@
 /* text_docs.c - see text_docs.h.
  *
- * A place is {file, byte offset in it, passes over all files, documents handed out}.
+ * A place is {file, byte offset in it, passes over all files, documents handed out, level}.
  *
  * SPDX-License-Identifier: MIT */
 #include "train/text_docs.h"
@@ -33,8 +33,11 @@ struct quire_text_docs {
     uint64_t n_passes;
     uint64_t n_docs;
     uint64_t n_since_pass; /* documents of this pass; of a resumed pass at least 1 */
+    uint64_t level;
     quire_bytes text;
-    int32_t *tokens; /* of the document at hand */
+    quire_task_answers answers; /* of the text; n 0: it is no task */
+    int32_t *tokens;            /* of the document at hand */
+    bool *counts;
 };
 
 /* ---- files ---- */
@@ -231,13 +234,28 @@ static quire_task pick_task(const quire_text_docs *d, quire_rng *rng)
     }
 }
 
+size_t quire_text_docs_task_bytes(const quire_text_docs *d)
+{
+    size_t most = d->options.task_bytes, n = d->options.task_bytes_first;
+
+    for (uint64_t i = 0; i < d->level && n < most; i++) {
+        n *= 2;
+    }
+    return n == 0 || n > most ? most : n;
+}
+
+void quire_text_docs_level_set(quire_text_docs *d, uint64_t level)
+{
+    d->level = level;
+}
+
 /* A length between the shortest and the longest. Octaves are as frequent as each other, so that a
  * model that learns short tasks first has them. */
 static size_t pick_bytes(const quire_text_docs *d, quire_rng *rng)
 {
-    size_t most = d->options.task_bytes, least = d->options.task_bytes_min;
+    size_t most = quire_text_docs_task_bytes(d), least = d->options.task_bytes_min;
 
-    if (least == 0 || least == most) {
+    if (least == 0 || least >= most) {
         return most;
     }
     return (size_t)((double)least * pow((double)most / (double)least, quire_rng_unit(rng)));
@@ -245,38 +263,59 @@ static size_t pick_bytes(const quire_text_docs *d, quire_rng *rng)
 
 /* ---- the reader ---- */
 
-/* Tokens of the text's first bytes that are also the first tokens of the whole: they are given. */
-static int given_tokens(const quire_text_docs *d, size_t answer_at, const int32_t *tokens, size_t n,
-                        size_t *n_given, quire_error *err)
+/* How many tokens of the text's first bytes are also the first tokens of the whole. */
+static int tokens_before(const quire_text_docs *d, size_t n_bytes, const int32_t *tokens, size_t n,
+                         size_t *n_before, quire_error *err)
 {
     const quire_train_tokenizer *by = d->options.tokenizer;
-    int32_t *question = NULL;
-    size_t n_question;
+    int32_t *first = NULL;
+    size_t n_first;
 
-    QUIRE_TRY(by->encode(by->ctx, d->text.data, answer_at, &question, &n_question, err));
-    *n_given = 0;
-    while (*n_given < n_question && *n_given < n && question[*n_given] == tokens[*n_given]) {
-        (*n_given)++;
+    QUIRE_TRY(by->encode(by->ctx, d->text.data, n_bytes, &first, &n_first, err));
+    *n_before = 0;
+    while (*n_before < n_first && *n_before < n && first[*n_before] == tokens[*n_before]) {
+        (*n_before)++;
     }
-    free(question);
+    free(first);
+    return QUIRE_OK;
+}
+
+/* counts[n] of the text's n tokens: those with bytes of an answer. */
+static int count_answers(const quire_text_docs *d, const int32_t *tokens, size_t n, bool *counts,
+                         quire_error *err)
+{
+    for (uint32_t i = 0; i < d->answers.n; i++) {
+        size_t first, end;
+
+        QUIRE_TRY(tokens_before(d, d->answers.at[i], tokens, n, &first, err));
+        QUIRE_TRY(tokens_before(d, d->answers.end[i], tokens, n, &end, err));
+        for (size_t j = first; j < end; j++) {
+            counts[j] = true;
+        }
+    }
     return QUIRE_OK;
 }
 
 /* The text as tokens, with those that begin and end a document. */
-static int tokens_out(quire_text_docs *d, size_t answer_at, quire_doc *out, quire_error *err)
+static int tokens_out(quire_text_docs *d, quire_doc *out, quire_error *err)
 {
     const quire_train_tokenizer *by = d->options.tokenizer;
-    size_t n_begin = by->begin >= 0, n, n_given = 0;
+    size_t n_begin = by->begin >= 0, n;
+    bool is_task = d->answers.n > 0;
     int32_t *tokens = NULL;
-    int rc;
+    int rc = QUIRE_OK;
 
     free(d->tokens);
+    free(d->counts);
     d->tokens = NULL;
+    d->counts = NULL;
     QUIRE_TRY(by->encode(by->ctx, d->text.data, d->text.n, &tokens, &n, err));
-    rc = answer_at > 0 ? given_tokens(d, answer_at, tokens, n, &n_given, err) : QUIRE_OK;
-    if (rc == QUIRE_OK) {
-        d->tokens = malloc((n + 2) * sizeof(*d->tokens));
-        rc = d->tokens != NULL ? QUIRE_OK : quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    d->tokens = malloc((n + 2) * sizeof(*d->tokens));
+    d->counts = calloc(n + 2, sizeof(*d->counts));
+    if (d->tokens == NULL || d->counts == NULL) {
+        rc = quire_error_set(err, QUIRE_NOMEM, "out of memory");
+    } else if (is_task) {
+        rc = count_answers(d, tokens, n, d->counts + n_begin, err);
     }
     if (rc == QUIRE_OK) {
         d->tokens[0] = by->begin;
@@ -284,8 +323,9 @@ static int tokens_out(quire_text_docs *d, size_t answer_at, quire_doc *out, quir
             memcpy(d->tokens + n_begin, tokens, n * sizeof(*tokens));
         }
         d->tokens[n_begin + n] = by->end;
-        *out = (quire_doc){ d->tokens, n_begin + n + (by->end >= 0),
-                            answer_at > 0 ? n_begin + n_given : 0 };
+        d->counts[n_begin + n] = true;
+        *out = (quire_doc){ d->tokens, n_begin + n + (by->end >= 0), is_task ? d->counts : NULL,
+                            is_task };
     }
     free(tokens);
     return rc;
@@ -295,23 +335,23 @@ static int docs_next(void *ctx, quire_doc *out, quire_error *err)
 {
     quire_text_docs *d = ctx;
     quire_rng rng = { doc_seed(d, d->n_docs) };
-    size_t answer_at = 0;
 
+    d->answers.n = 0;
     if (quire_rng_unit(&rng) < d->options.task_share) {
         quire_task task = pick_task(d, &rng);
+        size_t n_bytes = pick_bytes(d, &rng);
 
         if (d->options.is_held && d->files == NULL && d->n_docs >= d->options.n_tasks) {
             return QUIRE_NOTFOUND;
         }
-        if (quire_task_write(task, pick_bytes(d, &rng), quire_rng_next(&rng), &d->text,
-                             &answer_at) < 0) {
+        if (quire_task_write(task, n_bytes, quire_rng_next(&rng), &d->text, &d->answers) < 0) {
             return quire_error_set(err, QUIRE_NOMEM, "out of memory");
         }
     } else {
         QUIRE_TRY(next_text(d, err));
     }
     d->n_docs++;
-    return tokens_out(d, answer_at, out, err);
+    return tokens_out(d, out, err);
 }
 
 static void docs_tell(void *ctx, uint64_t place[QUIRE_DOC_PLACE])
@@ -322,6 +362,7 @@ static void docs_tell(void *ctx, uint64_t place[QUIRE_DOC_PLACE])
     place[1] = d->offset;
     place[2] = d->n_passes;
     place[3] = d->n_docs;
+    place[4] = d->level;
 }
 
 static int docs_seek(void *ctx, const uint64_t place[QUIRE_DOC_PLACE], quire_error *err)
@@ -341,6 +382,7 @@ static int docs_seek(void *ctx, const uint64_t place[QUIRE_DOC_PLACE], quire_err
     d->offset = place[1];
     d->n_passes = place[2];
     d->n_docs = place[3];
+    d->level = place[4];
     d->n_since_pass = d->n_docs > 0;
     return QUIRE_OK;
 }
@@ -373,6 +415,13 @@ static int options_check(const quire_text_docs_options *o, quire_error *err)
         return quire_error_set(err, QUIRE_INVAL,
                                "shortest task of %zu bytes: %u to %zu, the longest, are possible",
                                o->task_bytes_min, QUIRE_TASK_BYTES_MIN, o->task_bytes);
+    }
+    if (o->task_share > 0 && o->task_bytes_first != 0 &&
+        (o->task_bytes_first < QUIRE_TASK_BYTES_MIN || o->task_bytes_first > o->task_bytes)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "longest task of %zu bytes at first: %u to %zu, the longest of all, "
+                               "are possible",
+                               o->task_bytes_first, QUIRE_TASK_BYTES_MIN, o->task_bytes);
     }
     return QUIRE_OK;
 }
@@ -418,6 +467,7 @@ void quire_text_docs_close(quire_text_docs *d)
     }
     free(d->files);
     free(d->tokens);
+    free(d->counts);
     quire_bytes_fini(&d->text);
     free(d);
 }

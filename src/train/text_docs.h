@@ -6,10 +6,13 @@
  * **Held out**: the hash of a document's bytes decides whether it is for validation, so a document
  * stays on its side when files are added, renamed or put in another order.
  *
- * **Tasks** have an answer that can be found only in the text before it: recall (the value of a
- * key), passkey (a number in filler text), copy (a text once more), instruction (the beginning says
- * which of the words at the end is asked for). Only the answer counts as a target. A task is made
- * from the seed and its number alone.
+ * **Tasks** have answers that can be found only in the text before them: recall (values of keys),
+ * passkey (a number in filler text), copy (a text once more), instruction (the beginning says which
+ * of the words at the end is asked for). Only answers and the end of the document count as targets.
+ * A task is made from the seed, its number and the level alone.
+ *
+ * **The level** doubles the length of the longest task once for each step up, from task_bytes_first
+ * to task_bytes. Its caller raises it when short tasks are learned.
  *
  * Texts become tokens by a tokenizer, whose begin and end stand around each document.
  *
@@ -49,9 +52,10 @@ typedef struct quire_text_docs_options {
     double task_share;    /* of documents that are tasks, 0 to 1; 1 when there is no path */
     unsigned tasks;       /* a bit for each quire_task */
     size_t task_bytes;    /* of a task, about; QUIRE_TASK_BYTES_MIN .. MAX */
-    size_t task_bytes_min; /* of the shortest task; 0: task_bytes. Lengths between are drawn so
-                              that each octave is as frequent */
-    uint64_t n_tasks;      /* when is_held and there is no path: how many */
+    size_t task_bytes_min;   /* of the shortest task; 0: task_bytes. Lengths between are drawn so
+                                that each octave is as frequent */
+    size_t task_bytes_first; /* of the longest task at level 0; 0: task_bytes at all levels */
+    uint64_t n_tasks;        /* when is_held and there is no path: how many */
     uint64_t seed;
     const quire_train_tokenizer *tokenizer; /* NULL: bytes; it outlives the docs */
 } quire_text_docs_options;
@@ -72,10 +76,23 @@ uint64_t quire_text_docs_identity(const quire_text_docs_options *options);
  * again and again, has no document. */
 const quire_doc_reader *quire_text_docs_reader(const quire_text_docs *docs);
 
-/* Write the text of task number `index` and its answer's first byte: out is cleared first.
- * Errors: QUIRE_NOMEM. For the reader and its tests. */
+/* The level of the documents after the one at hand. The beginning has level 0. */
+void quire_text_docs_level_set(quire_text_docs *docs, uint64_t level);
 
+/* Of the longest task at the level. */
+size_t quire_text_docs_task_bytes(const quire_text_docs *docs);
+
+/* Answer i is the bytes [at[i], end[i]) of its text. The last one ends the text. */
+#define QUIRE_TASK_ANSWERS_MAX 32u
+typedef struct quire_task_answers {
+    uint32_t n;
+    size_t at[QUIRE_TASK_ANSWERS_MAX];
+    size_t end[QUIRE_TASK_ANSWERS_MAX];
+} quire_task_answers;
+
+/* Write the text of a task: out is cleared first. It has at most n_bytes bytes, or as few as the
+ * task allows. Errors: QUIRE_NOMEM. For the reader and for tests. */
 int quire_task_write(quire_task task, size_t n_bytes, uint64_t seed, quire_bytes *out,
-                     size_t *answer_at);
+                     quire_task_answers *answers);
 
 #endif /* QUIRE_TRAIN_TEXT_DOCS_H */

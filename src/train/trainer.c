@@ -6,6 +6,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/rng.h"
+#include "train/bf16.h"
 #include "train/parts.h"
 
 #include <math.h>
@@ -34,6 +36,7 @@ struct quire_trainer {
     uint64_t n_tokens;
     double smooth_loss; /* 0 before the first step */
     double lowest_loss;
+    uint64_t level;
 };
 
 static size_t n_parameters(const quire_trainer *t)
@@ -60,6 +63,8 @@ static int plan_check(const quire_train_plan *p, quire_error *err)
         { "weight decay", p->decay, 0, 10 },
         { "gradient clipping", p->clip, 0, 1e9 },
         { "rise of the loss", p->rise_max, 0, 1e9 },
+        { "loss of the next level", p->level_below, 0, 1e9 },
+        { "steps of a level", (double)p->level_every, p->level_below > 0 ? 1 : 0, 1e9 },
         { "share of distillation", p->teacher.share, 0, 1 },
     };
 
@@ -110,6 +115,11 @@ int quire_trainer_create(quire_trainer **out, const quire_train_plan *plan, quir
     int rc;
 
     QUIRE_TRY(plan_check(plan, err));
+    if (plan->has_shift_heads && !quire_train_shift_heads_fit(&plan->shape)) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "shift heads need two layers or more that all store K and V, no "
+                               "qk-norm, and a width of two elements per head");
+    }
     t = calloc(1, sizeof(*t));
     if (t == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
@@ -131,9 +141,16 @@ int quire_trainer_create(quire_trainer **out, const quire_train_plan *plan, quir
                                (QUIRE_CHECKPOINT_ARRAYS + 1) * n * sizeof(float) >> 20, n);
     }
     quire_train_weights_init(quire_f32_pass_layout(t->pass), &t->plan.shape, plan->seed, t->arrays);
+    if (plan->has_shift_heads) {
+        quire_train_shift_heads(quire_f32_pass_layout(t->pass), &t->plan.shape, plan->seed,
+                                t->arrays);
+    }
     if (plan->start != NULL) {
         memcpy(t->arrays, plan->start, n * sizeof(float));
         t->plan.start = NULL;
+    }
+    if (plan->masters == QUIRE_MASTERS_BF16) {
+        quire_bf16_round(t->arrays, n);
     }
     *out = t;
     return QUIRE_OK;
@@ -197,6 +214,7 @@ typedef struct update_run {
     quire_trainer *t;
     size_t at; /* of the tensor */
     size_t n;
+    uint64_t seed; /* of rounding */
     quire_f32_adamw step;
 } update_run;
 
@@ -212,6 +230,18 @@ static void update_part(void *ctx, uint32_t part, uint32_t member)
     (void)member;
     quire_f32_pass_compute(t->pass)->rows->adamw(&run->step, t->arrays + at, t->gradients + at,
                                                  moments, n);
+    if (t->plan.masters == QUIRE_MASTERS_BF16) {
+        quire_bf16_round_by_chance(t->arrays + at, n, run->seed, at);
+    }
+}
+
+/* Each step rounds by other chances. */
+static uint64_t rounding_seed(const quire_trainer *t)
+{
+    quire_rng rng = { t->plan.seed };
+
+    rng.state = quire_rng_next(&rng) + t->n_steps;
+    return quire_rng_next(&rng);
 }
 
 /* All tensors; only matrices decay. */
@@ -220,11 +250,12 @@ static void update(quire_trainer *t, double rate, double scale)
     const quire_train_layout *layout = quire_f32_pass_layout(t->pass);
     const quire_train_plan *p = &t->plan;
     double n_steps = (double)(t->n_steps + 1);
+    uint64_t seed = rounding_seed(t);
 
     for (uint32_t i = 0; i < layout->n_tensors; i++) {
         const quire_train_tensor *tensor = &layout->tensors[i];
         bool decays = tensor->kind == QUIRE_WEIGHT_MATRIX || tensor->kind == QUIRE_WEIGHT_RESIDUAL;
-        update_run run = { .t = t, .at = tensor->at };
+        update_run run = { .t = t, .at = tensor->at, .seed = seed };
 
         run.n = (size_t)tensor->n_rows * tensor->n_cols;
         run.step = (quire_f32_adamw){ .rate = (float)rate,
@@ -263,6 +294,16 @@ static void note_loss(quire_trainer *t, double loss)
     t->smooth_loss = t->n_steps == 0 ? loss : SMOOTHING * t->smooth_loss + (1 - SMOOTHING) * loss;
     if (t->n_steps == 0 || t->smooth_loss < t->lowest_loss) {
         t->lowest_loss = t->smooth_loss;
+    }
+}
+
+/* After the step was counted. */
+static void note_level(quire_trainer *t)
+{
+    const quire_train_plan *p = &t->plan;
+
+    if (p->level_below > 0 && t->n_steps % p->level_every == 0 && t->smooth_loss < p->level_below) {
+        t->level++;
     }
 }
 
@@ -339,6 +380,7 @@ int quire_trainer_step(quire_trainer *t, quire_packer *data, quire_train_report 
     update(t, report->rate, scale);
     note_loss(t, report->loss);
     t->n_steps++;
+    note_level(t);
     t->n_tokens += (uint64_t)p->n_accumulate * p->n_rows * p->n_tokens;
     report->n_tokens = t->n_tokens;
     return QUIRE_OK;
@@ -370,9 +412,8 @@ int quire_trainer_evaluate(quire_trainer *t, quire_packer *data, uint64_t n_batc
 
 static uint64_t model_identity(const quire_train_shape *s)
 {
-    const uint64_t counts[] = { s->n_vocab,     s->n_layer, s->d_model,  s->n_head,
-                                s->n_kv_head,   s->d_head,  s->d_ff,     s->window,
-                                s->has_qk_norm, s->is_tied, s->gate_form };
+    const uint64_t counts[] = { s->n_vocab, s->n_layer, s->d_model,     s->n_head,  s->n_kv_head,
+                                s->d_head,  s->d_ff,    s->has_qk_norm, s->is_tied, s->gate_form };
     const double reals[] = { s->rope_base, s->norm_epsilon };
     uint64_t hash = quire_hash_add(QUIRE_HASH_INIT, counts, sizeof(counts));
 
@@ -382,6 +423,9 @@ static uint64_t model_identity(const quire_train_shape *s)
         hash = quire_hash_add(hash, s->source_v[i], sizeof(s->source_v[i]));
         hash = quire_hash_add(hash, &s->is_gated_k[i], sizeof(s->is_gated_k[i]));
         hash = quire_hash_add(hash, &s->is_gated_v[i], sizeof(s->is_gated_v[i]));
+        hash = quire_hash_add(hash, &s->is_mixed_k[i], sizeof(s->is_mixed_k[i]));
+        hash = quire_hash_add(hash, &s->is_mixed_v[i], sizeof(s->is_mixed_v[i]));
+        hash = quire_hash_add(hash, &s->window[i], sizeof(s->window[i]));
     }
     return hash;
 }
@@ -392,8 +436,10 @@ static quire_checkpoint checkpoint_of(const quire_trainer *t)
 {
     const quire_train_plan *p = &t->plan;
     const uint64_t batch[] = { p->n_rows, p->n_tokens, p->n_accumulate };
-    const uint64_t start[] = { p->start_identity, (uint64_t)(p->teacher.share * SHARES) };
-    const double optimizer[] = { p->beta1, p->beta2, p->epsilon, p->decay, p->clip };
+    const uint64_t start[] = { p->start_identity, p->has_shift_heads,
+                               (uint64_t)(p->teacher.share * SHARES) };
+    const double optimizer[] = { p->beta1, p->beta2, p->epsilon,
+                                 p->decay, p->clip,  (double)p->masters };
 
     return (quire_checkpoint){
         .n_parameters = n_parameters(t),
@@ -409,6 +455,7 @@ static quire_checkpoint checkpoint_of(const quire_trainer *t)
         .n_steps = t->n_steps,
         .n_tokens = t->n_tokens,
         .watch = { t->smooth_loss, t->lowest_loss },
+        .level = t->level,
         .arrays = t->arrays
     };
 }
@@ -432,6 +479,7 @@ int quire_trainer_load(quire_trainer *t, quire_packer *data, const char *path, q
     t->n_tokens = c.n_tokens;
     t->smooth_loss = c.watch[0];
     t->lowest_loss = c.watch[1];
+    t->level = c.level;
     return QUIRE_OK;
 }
 
@@ -440,6 +488,11 @@ int quire_trainer_load(quire_trainer *t, quire_packer *data, const char *path, q
 uint64_t quire_trainer_steps(const quire_trainer *t)
 {
     return t->n_steps;
+}
+
+uint64_t quire_trainer_level(const quire_trainer *t)
+{
+    return t->level;
 }
 
 const float *quire_trainer_parameters(const quire_trainer *t)

@@ -10,6 +10,9 @@
  * A step whose loss or gradient is not finite, or whose loss is far above the lowest so far,
  * changes nothing and fails: the last checkpoint is from before.
  *
+ * **The level** of the data rises by one when, at a step that level_every divides, the smoothed
+ * loss is below level_below. Its meaning is the caller's, who makes the documents.
+ *
  * A run may start from given weights, and may have a teacher: another model, which does not change.
  * Then the gradients are of (1 - share) loss + share divergence from the teacher's predictions, on
  * the tokens that count.
@@ -22,6 +25,12 @@
 
 #include "train/checkpoint.h"
 #include "train/model_pass.h"
+
+/* What the parameters between steps are. Products, gradients and moments are f32 with both. */
+typedef enum quire_train_masters {
+    QUIRE_MASTERS_F32,
+    QUIRE_MASTERS_BF16, /* numbers of bf16; a step is rounded by chance, see bf16.h */
+} quire_train_masters;
 
 /* A model that is not trained. */
 typedef struct quire_train_teacher {
@@ -43,11 +52,15 @@ typedef struct quire_train_plan {
     double beta1;
     double beta2;
     double epsilon;
-    double decay;    /* of matrices */
-    double clip;     /* norm of the gradient; 0: none */
+    double decay; /* of matrices */
+    double clip;  /* norm of the gradient; 0: none */
+    quire_train_masters masters;
     double rise_max; /* nats above the lowest smoothed loss at which a run has diverged; 0: never */
-    uint64_t seed;   /* of the first weights */
-    const float *start; /* first weights [n_parameters], copied; NULL: by the seed */
+    double level_below;   /* nats; 0: the level stays 0 */
+    uint64_t level_every; /* steps; more than 0 with level_below */
+    uint64_t seed;        /* of the first weights and of rounding */
+    bool has_shift_heads; /* of first weights by the seed: see shift_heads in shape.h */
+    const float *start;   /* first weights [n_parameters], copied; NULL: by the seed */
     quire_train_teacher teacher;
     /* Hashes of what the run reads, for its checkpoints; 0: none. */
     uint64_t data_identity;
@@ -92,6 +105,7 @@ int quire_trainer_save(const quire_trainer *t, const quire_packer *data, const c
 int quire_trainer_load(quire_trainer *t, quire_packer *data, const char *path, quire_error *err);
 
 uint64_t quire_trainer_steps(const quire_trainer *t);
+uint64_t quire_trainer_level(const quire_trainer *t);
 const float *quire_trainer_parameters(const quire_trainer *t);
 const quire_train_layout *quire_trainer_layout(const quire_trainer *t);
 

@@ -9,7 +9,6 @@
 
 #include <cmocka.h>
 
-#include "gguf_gen_scheme.h"
 #include "model_fixture.h"
 #include "program.h"
 #include "train_calls.h"
@@ -50,16 +49,16 @@ static program_result train(const char *run, const char *from, const char *schem
     return program_expect(0, args);
 }
 
-/* Some steps of a model whose embedding is not its output, with gates of a form. */
-static const char *write_config(const char *gates)
+/* Some steps of a model whose embedding is not its output, of a scheme with its options. */
+static const char *write_config(const char *scheme)
 {
     char text[1024];
     int n = snprintf(text, sizeof(text),
-                     "data: %s\nscheme: fusedkv\ncheckpoint: %s\noutput: %s\nn_layer: 4\n"
+                     "data: %s\ncheckpoint: %s\noutput: %s\nn_layer: 4\n"
                      "d_model: 32\nn_head: 2\nd_head: 16\nd_ff: 48\nctx: 64\nrows: 2\nsteps: 8\n"
-                     "warmup: 0\nrate: 0.01\nuntied: true\ngates: %s\n",
+                     "warmup: 0\nrate: 0.01\nuntied: true\nscheme: %s\n",
                      program_data("fables.txt"), train_file("gates", ".checkpoint"),
-                     train_file("gates", ".gguf"), gates);
+                     train_file("gates", ".gguf"), scheme);
 
     return program_file("gates.yaml", text, (size_t)n);
 }
@@ -76,11 +75,12 @@ static const char *fables(void)
 }
 
 /* A rate of 0 writes the model that was read: llama's with neighbours as pairs, also for libllama,
- * and one of Quire's with gates of each form. */
+ * and one of Quire's with gates of each form, or with mixes and windows. */
 static void test_same(void **state)
 {
     const char *stories = stories_path();
-    static const char *const forms[] = { "half", "full", "heads" };
+    static const char *const schemes[] = { "fusedkv\ngates: half", "fusedkv\ngates: full",
+                                           "fusedkv\ngates: heads", "yoco++\nwindow: 9" };
     program_result result = train("same", stories, NULL, NULL, "0", "1");
     double ours;
 
@@ -91,8 +91,8 @@ static void test_same(void **state)
     assert_true(fabs(ours / fixture_peer_perplexity(train_file("same", ".gguf"), fables(), 64, 12) -
                      1) < 1e-4);
     train_remove("same");
-    for (size_t i = 0; i < 3; i++) {
-        result = program_expect(0, PROGRAM("train", write_config(forms[i])));
+    for (size_t i = 0; i < 4; i++) {
+        result = program_expect(0, PROGRAM("train", write_config(schemes[i])));
         program_free(&result);
         result = train("same", train_file("gates", ".gguf"), NULL, NULL, "0", "1");
         program_free(&result);
@@ -186,17 +186,14 @@ static void refuse(int exit_status, program_args args, const char *text)
     program_free(&result);
 }
 
-/* A model with biases, or (llama) scaled positions, or (quire) a window. */
+/* A model with biases, or with scaled positions. */
 static const char *generated(const char *arch, bool has_bias)
 {
     gguf_gen_opts gen = fixture_llama("refused", 4, 300, 128, 3);
 
     (void)snprintf(gen.arch, sizeof(gen.arch), "%s", arch);
     gen.has_qkv_bias = has_bias;
-    if (strcmp(arch, "quire") == 0) {
-        gen.window = 16;
-        assert_int_equal(gguf_gen_scheme_apply(&gen, "yoco", NULL), QUIRE_OK);
-    } else if (!has_bias) {
+    if (!has_bias) {
         (void)snprintf(gen.rope_scaling, sizeof(gen.rope_scaling), "linear");
         gen.rope_factor = 4;
     }
@@ -224,8 +221,10 @@ static void test_refused(void **state)
            "attn_q.bias, which the trainer's models do not have");
     refuse(1, PROGRAM("train", "--checkpoint", path, "--from", generated("llama", false)),
            "training has no scaling of the rotary embedding");
-    refuse(1, PROGRAM("train", "--checkpoint", path, "--from", generated("quire", false)),
-           "layer 0 has a window of 16 positions");
+    refuse(2, PROGRAM("train", "--checkpoint", path, "--from", stories, "--window", "8"),
+           "--window with --from needs --scheme yoco");
+    refuse(1, PROGRAM("train", "--checkpoint", path, "--scheme", "mha", "--window", "8"),
+           "yoco and yoco++, not to mha");
     fixture_generated_remove();
 }
 

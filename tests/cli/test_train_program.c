@@ -51,10 +51,10 @@ static void check_served(const char *run, double loss)
 
 static void test_trains(void **state)
 {
-    static const char *const schemes[] = { "gqa", "fusedkv", "fusedkv-lite" };
+    static const char *const schemes[] = { "gqa", "fusedkv", "fusedkv-lite", "yoco++\nwindow: 8" };
 
     (void)state;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 4; i++) {
         const char *config = write_config("plain", schemes[i], 60);
         program_result result =
             program_expect(0, PROGRAM("train", config, "--n-kv-head", i == 0 ? "1" : "2"));

@@ -22,9 +22,11 @@
 /* Documents made from their number: n, n+1, ... modulo VOCAB, lengths 1 to 40. */
 typedef struct counting {
     uint64_t at;
-    uint64_t n_docs; /* 0: endless */
-    uint32_t n_given;
+    uint64_t n_docs;  /* 0: endless */
+    uint32_t n_given; /* of each document's first tokens, which are no targets */
+    bool is_whole;
     int32_t tokens[DOC_MAX];
+    bool counts[DOC_MAX];
 } counting;
 
 static inline int counting_next(void *ctx, quire_doc *out, quire_error *err)
@@ -35,9 +37,11 @@ static inline int counting_next(void *ctx, quire_doc *out, quire_error *err)
     if (c->n_docs > 0 && c->at >= c->n_docs) {
         return QUIRE_NOTFOUND;
     }
-    *out = (quire_doc){ c->tokens, 1 + c->at * 7 % DOC_MAX, c->n_given };
+    *out = (quire_doc){ c->tokens, 1 + c->at * 7 % DOC_MAX, c->n_given > 0 ? c->counts : NULL,
+                        c->is_whole };
     for (size_t i = 0; i < out->n; i++) {
         c->tokens[i] = (int32_t)((c->at + i) % VOCAB);
+        c->counts[i] = i >= c->n_given;
     }
     c->at++;
     return QUIRE_OK;

@@ -45,6 +45,30 @@ static void test_pack(void **state)
     }
 }
 
+/* Document 2 fits in a row, but not behind document 1: it waits. Document 3 has 21 tokens, more
+ * than a row, and is cut as others are. */
+static void test_pack_whole(void **state)
+{
+    counting c = { .is_whole = true };
+    quire_doc_reader reader = reader_of(&c);
+    quire_packer packer;
+    packed b;
+
+    (void)state;
+    quire_packer_init(&packer, &reader);
+    fill(&packer, &b);
+    assert_int_equal(b.tokens[6], 7);
+    for (uint32_t i = 7; i < LENGTH; i++) {
+        assert_int_equal(b.targets[i], QUIRE_TRAIN_NO_TARGET);
+        assert_int_equal(b.first[i], i);
+    }
+    assert_int_equal(b.tokens[LENGTH], 2);
+    assert_int_equal(b.first[LENGTH + 13], 0);
+    assert_int_equal(b.tokens[LENGTH + 14], 3);
+    assert_int_equal(b.tokens[2 * LENGTH], 3 + 2);
+    assert_int_equal(b.p.n_targets, 7 + LENGTH + LENGTH);
+}
+
 static void test_pack_end(void **state)
 {
     counting c = { .n_docs = 3 };
@@ -68,7 +92,7 @@ static void test_pack_seek(void **state)
 {
     (void)state;
     for (uint32_t n_before = 0; n_before < 12; n_before++) {
-        counting c = { 0 }, other = { 0 };
+        counting c = { .is_whole = n_before % 2 == 1 }, other = c;
         quire_doc_reader reader = reader_of(&c), other_reader = reader_of(&other);
         quire_packer packer, resumed;
         uint64_t place[QUIRE_PACK_PLACE];
@@ -100,19 +124,18 @@ static void test_pack_changed(void **state)
 
     (void)state;
     quire_packer_init(&packer, &reader);
-    assert_int_equal(quire_packer_seek(&packer, (const uint64_t[]){ 1, 0, 0, 0, 8 }, &err),
+    assert_int_equal(quire_packer_seek(&packer, (const uint64_t[]){ 1, 0, 0, 0, 0, 8 }, &err),
                      QUIRE_INVAL);
     assert_non_null(strstr(err.message, "the data has changed: a document of 8 tokens"));
-    assert_int_equal(quire_packer_seek(&packer, (const uint64_t[]){ 9, 0, 0, 0, 0 }, &err),
+    assert_int_equal(quire_packer_seek(&packer, (const uint64_t[]){ 9, 0, 0, 0, 0, 0 }, &err),
                      QUIRE_INVAL);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pack),
-        cmocka_unit_test(test_pack_end),
-        cmocka_unit_test(test_pack_seek),
+        cmocka_unit_test(test_pack),         cmocka_unit_test(test_pack_whole),
+        cmocka_unit_test(test_pack_end),     cmocka_unit_test(test_pack_seek),
         cmocka_unit_test(test_pack_changed),
     };
 

@@ -87,7 +87,8 @@ static void test_separators(void **state)
     docs = open_docs(&plain);
     for (uint32_t i = 0; i < 9; i++) { /* again and again */
         assert_string_equal(next_text(docs, &doc), want[i % 4]);
-        assert_int_equal(doc.n_given, 0);
+        assert_null(doc.counts);
+        assert_false(doc.is_whole);
     }
     quire_text_docs_close(docs);
 }
@@ -195,43 +196,70 @@ static void test_places(void **state)
 /* The word at the end is the one whose kind the beginning asks for. */
 static void check_instruction(uint64_t seed, quire_bytes *text)
 {
+    quire_task_answers answers;
     char kind[16], line[64];
-    size_t at;
 
-    assert_int_equal(quire_task_write(QUIRE_TASK_INSTRUCTION, 300, seed, text, &at), QUIRE_OK);
+    assert_int_equal(quire_task_write(QUIRE_TASK_INSTRUCTION, 300, seed, text, &answers), QUIRE_OK);
+    assert_int_equal(answers.n, 1);
     assert_int_equal(sscanf(text->data, "At the end, say the %15[a-z]. ", kind), 1);
-    (void)snprintf(line, sizeof(line), "The %s is%s. ", kind, text->data + at);
+    (void)snprintf(line, sizeof(line), "The %s is%s. ", kind, text->data + answers.at[0]);
     assert_non_null(strstr(text->data, line));
-    assert_memory_equal(text->data + at - 22, "Do as I said at first:", 22);
-    assert_in_range(text->n, 300, 460);
+    assert_memory_equal(text->data + answers.at[0] - 22, "Do as I said at first:", 22);
+    assert_in_range(text->n, 200, 300);
+    assert_int_equal(answers.end[0], text->n);
 }
 
-/* Each task's answer stands in its text, where the task says. */
+/* Each question is a line of the pairs once more, and its value the answer. */
+static void check_recall(size_t n_bytes, uint32_t n_answers, uint64_t seed, quire_bytes *text)
+{
+    quire_task_answers answers;
+
+    assert_int_equal(quire_task_write(QUIRE_TASK_RECALL, n_bytes, seed, text, &answers), QUIRE_OK);
+    assert_int_equal(answers.n, n_answers);
+    assert_int_equal(answers.end[n_answers - 1], text->n);
+    assert_int_equal(text->n, n_bytes / 8 * 8 - 1);
+    for (uint32_t i = 0; i < answers.n; i++) {
+        char line[16];
+        const char *first;
+
+        assert_int_equal(answers.end[i] - answers.at[i], 3);
+        (void)snprintf(line, sizeof(line), "%.7s\n", text->data + answers.at[i] - 4);
+        first = strstr(text->data, line);
+        assert_non_null(first);
+        assert_true(first < text->data + answers.at[0] - 4);
+        assert_ptr_equal(strstr(first + 1, line),
+                         i + 1 < answers.n ? text->data + answers.at[i] - 4 : NULL);
+    }
+}
+
+/* Each task's answers stand in its text, where the task says. */
 static void test_tasks(void **state)
 {
+    quire_task_answers answers;
     quire_bytes text = { 0 };
 
     (void)state;
     for (uint64_t seed = 0; seed < 50; seed++) {
-        char line[16];
-        size_t at;
-
-        assert_int_equal(quire_task_write(QUIRE_TASK_RECALL, 200, seed, &text, &at), QUIRE_OK);
-        assert_int_equal(text.n, at + 3);
-        (void)snprintf(line, sizeof(line), "%.3s=%.3s\n", text.data + at - 4, text.data + at);
-        assert_non_null(strstr(text.data, line));
-        assert_int_equal(quire_task_write(QUIRE_TASK_PASSKEY, 200, seed, &text, &at), QUIRE_OK);
-        assert_int_equal(text.n, at + 5);
-        assert_memory_equal(strstr(text.data, "The pass key is ") + 16, text.data + at, 5);
-        assert_int_equal(quire_task_write(QUIRE_TASK_COPY, 200, seed, &text, &at), QUIRE_OK);
-        assert_int_equal(at, 101);
-        assert_memory_equal(text.data, text.data + at, 100);
+        check_recall(64, 4, seed, &text);
+        check_recall(203, 12, seed, &text);
+        check_recall(8000, QUIRE_TASK_ANSWERS_MAX, seed, &text);
+        assert_int_equal(quire_task_write(QUIRE_TASK_PASSKEY, 200, seed, &text, &answers),
+                         QUIRE_OK);
+        assert_int_equal(answers.n, 1);
+        assert_int_equal(text.n, answers.at[0] + 5);
+        assert_in_range(text.n, 130, 200);
+        assert_memory_equal(strstr(text.data, "The pass key is ") + 16, text.data + answers.at[0],
+                            5);
+        assert_int_equal(quire_task_write(QUIRE_TASK_COPY, 200, seed, &text, &answers), QUIRE_OK);
+        assert_int_equal(answers.at[0], 101);
+        assert_int_equal(answers.end[0], 201);
+        assert_memory_equal(text.data, text.data + answers.at[0], 100);
         check_instruction(seed, &text);
     }
     quire_bytes_fini(&text);
 }
 
-/* Tasks alone: only answers count; validation has some of its own, once. */
+/* Tasks alone: only answers and the end count; validation has some of its own, once. */
 static void test_task_docs(void **state)
 {
     quire_text_docs_options o = { .task_share = 1,
@@ -241,12 +269,20 @@ static void test_task_docs(void **state)
                                   .is_held = true,
                                   .seed = 5 };
     quire_text_docs *docs = open_docs(&o);
+    uint32_t n_counts = 0;
     char text[256];
     quire_doc doc;
 
     (void)state;
     (void)snprintf(text, sizeof(text), "%s", next_text(docs, &doc));
-    assert_int_equal(doc.n - 1 - doc.n_given, 3);
+    assert_true(doc.is_whole);
+    for (size_t i = 0; i < doc.n; i++) {
+        bool is_digit = i > 0 && i + 1 < doc.n && text[i - 1] >= '0' && text[i - 1] <= '9';
+
+        assert_true(!doc.counts[i] || is_digit || i + 1 == doc.n);
+        n_counts += doc.counts[i];
+    }
+    assert_int_equal(n_counts, 4 * 3 + 1);
     assert_non_null(next_text(docs, &doc));
     assert_non_null(next_text(docs, &doc));
     assert_null(next_text(docs, &doc));
@@ -256,6 +292,38 @@ static void test_task_docs(void **state)
     for (uint32_t i = 0; i < 20; i++) {
         assert_string_not_equal(next_text(docs, &doc), text);
     }
+    quire_text_docs_close(docs);
+}
+
+/* The longest task doubles with each level; a place has its level. */
+static void test_levels(void **state)
+{
+    static const size_t longest[] = { 100, 200, 400, 500, 500 };
+    quire_text_docs_options o = { .task_share = 1,
+                                  .tasks = 1u << QUIRE_TASK_COPY,
+                                  .task_bytes = 500,
+                                  .task_bytes_first = 100,
+                                  .seed = 5 };
+    quire_text_docs *docs = open_docs(&o);
+    const quire_doc_reader *reader = quire_text_docs_reader(docs);
+    uint64_t place[QUIRE_DOC_PLACE];
+    quire_doc doc;
+
+    (void)state;
+    for (uint64_t level = 0; level < 5; level++) {
+        quire_text_docs_level_set(docs, level);
+        if (level == 1) {
+            reader->tell(reader->ctx, place);
+        }
+        assert_int_equal(quire_text_docs_task_bytes(docs), longest[level]);
+        assert_int_equal(strlen(next_text(docs, &doc)), longest[level] + 1);
+    }
+    assert_int_equal(reader->seek(reader->ctx, place, NULL), QUIRE_OK);
+    assert_int_equal(strlen(next_text(docs, &doc)), 201);
+    quire_text_docs_close(docs);
+    o.task_bytes_first = 0;
+    docs = open_docs(&o);
+    assert_int_equal(quire_text_docs_task_bytes(docs), 500);
     quire_text_docs_close(docs);
 }
 
@@ -328,12 +396,15 @@ static void test_refused(void **state)
     refuse(&o, QUIRE_INVAL, "shortest task of 63 bytes");
     o.task_bytes_min = 101;
     refuse(&o, QUIRE_INVAL, "shortest task of 101 bytes");
+    o.task_bytes_min = 0;
+    o.task_bytes_first = 101;
+    refuse(&o, QUIRE_INVAL, "longest task of 101 bytes at first");
 }
 
 /* A folder without files, files without text, and a place in a file that is gone. */
 static void test_empty(void **state)
 {
-    static const uint64_t place[QUIRE_DOC_PLACE] = { 3, 0, 0, 0 };
+    static const uint64_t place[QUIRE_DOC_PLACE] = { 3, 0, 0, 0, 0 };
     quire_text_docs_options o = plain;
     const quire_doc_reader *reader;
     quire_error err = QUIRE_ERROR_INIT;
@@ -379,11 +450,11 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_separators),   cmocka_unit_test(test_long),
-        cmocka_unit_test(test_held),         cmocka_unit_test(test_places),
-        cmocka_unit_test(test_tasks),        cmocka_unit_test(test_task_docs),
-        cmocka_unit_test(test_task_lengths), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_separators), cmocka_unit_test(test_long),
+        cmocka_unit_test(test_held),       cmocka_unit_test(test_places),
+        cmocka_unit_test(test_tasks),      cmocka_unit_test(test_task_docs),
+        cmocka_unit_test(test_levels),     cmocka_unit_test(test_task_lengths),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_empty),
     };
 
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -249,11 +249,18 @@ static void test_options(void **state)
     s.has_qk_norm = true;
     check_model(&s);
     s.is_tied = true;
-    s.window = 2;
+    s.window[0] = 2;
+    s.window[3] = 3; /* a layer that reads others */
     check_model(&s);
     s = small_shape("yoco", 1);
     s.has_qk_norm = true;
-    s.window = 3;
+    assert_int_equal(quire_train_window_set(&s, 3, NULL), QUIRE_OK);
+    check_model(&s);
+    s = small_shape("yoco++", 2);
+    s.n_layer = 5; /* three layers store: two mixes, the upper one of which is read */
+    assert_int_equal(quire_train_scheme_set(&s, "yoco++", NULL), QUIRE_OK);
+    assert_int_equal(quire_train_window_set(&s, 3, NULL), QUIRE_OK);
+    s.has_qk_norm = true;
     check_model(&s);
     s = small_shape("fusedkv", 1);
     s.n_layer = 3; /* an odd count: two layers store */
@@ -274,6 +281,8 @@ static void test_hand_map(void **state)
     s.source_k[3][0] = 2;
     s.source_v[3][0] = 0;
     s.is_gated_v[3] = true;
+    s.is_mixed_v[1] = true;
+    s.is_mixed_k[2] = true;
     s.has_qk_norm = true;
     check_model(&s);
 }
@@ -406,6 +415,11 @@ static void test_maps(void **state)
     assert_true(s.source_k[2][0] == 1 && s.source_v[2][0] == 0 && s.is_gated_v[2]);
     s = small_shape("yoco", 1);
     assert_true(s.source_k[3][0] == 1 && s.source_v[3][0] == 1);
+    s = small_shape("yoco++", 1);
+    assert_true(s.source_v[3][0] == 1 && s.is_mixed_k[1] && s.is_mixed_v[1] && !s.is_mixed_k[0]);
+    assert_false(s.is_mixed_k[2] || quire_train_is_plain(&s));
+    assert_int_equal(quire_train_window_set(&s, 9, NULL), QUIRE_OK);
+    assert_true(s.window[0] == 9 && s.window[1] == 0 && s.window[3] == 0);
     s = small_shape("cla2", 1);
     assert_true(s.source_k[1][0] == 0 && quire_train_stores_v(&s, 2) && s.source_v[3][0] == 2);
 }
@@ -443,6 +457,12 @@ static void test_refused_maps(void **state)
     s = good;
     s.is_gated_v[1] = true;
     refuse(&s, "layer 1 stores its V and has a second source or a gate");
+    s = good;
+    s.is_mixed_k[3] = true;
+    refuse(&s, "K of layer 3 is a mix");
+    s = good;
+    s.is_mixed_v[0] = true;
+    refuse(&s, "V of layer 0 is a mix");
     s = good;
     s.gate_form = 3;
     refuse(&s, "no gate form 3");
@@ -487,6 +507,10 @@ static void test_refused_schemes(void **state)
     s.n_layer = 1;
     assert_int_equal(quire_train_scheme_set(&s, "yoco", &err), QUIRE_INVAL);
     assert_non_null(strstr(err.message, "scheme yoco with 1 layers"));
+    s = small_shape("mha", 2);
+    assert_true(quire_train_is_plain(&s));
+    assert_int_equal(quire_train_window_set(&s, 9, &err), QUIRE_INVAL);
+    assert_non_null(strstr(err.message, "yoco and yoco++, not to mha"));
 }
 
 static void test_refused_batches(void **state)

@@ -34,20 +34,24 @@ typedef struct train_args {
     bool has_sizes; /* one of those that --from brings along */
     double distill;
     int64_t n_layer, d_model, n_head, n_kv_head, d_head, d_ff;
+    int64_t window;
     double rope_base;
-    bool no_qk_norm, is_untied;
-    int gate_form, type;
+    bool no_qk_norm, is_untied, has_shift_heads;
+    int gate_form, type, masters;
     int64_t n_tokens, n_rows, n_accumulate, n_steps, n_warmup;
     double rate, rate_end, decay, clip, rise_max;
     int64_t seed;
     double held_share, task_share;
-    uint64_t doc_bytes, task_bytes, task_bytes_min;
+    uint64_t doc_bytes, task_bytes, task_bytes_min, task_bytes_first;
+    double grow_below;
+    int64_t grow_every;
     const char *tasks;
     int64_t every_log, every_held, every_save, n_held;
     quire_settings settings;
 } train_args;
 
 static const char *const types[] = { "f32", "f16", "q8_0", NULL }; /* quire_gguf_out_type */
+static const char *const masters[] = { "f32", "bf16", NULL };      /* quire_train_masters */
 static const char *const gate_forms[] = { "half", "full", "heads", NULL };
 
 /* clang-format off */
@@ -67,8 +71,8 @@ static const quire_opt options[] = {
       .help = "numbers of the file's matrices" },
     { .names = { "--scheme" }, .type = QUIRE_OPT_TEXT, .unit = "NAME", .initial = "fusedkv-lite",
       AT(scheme), .seen_offset = offsetof(train_args, has_scheme), .section = "model",
-      .help = "which layers share K and V: mha, gqa, mqa, cla2, yoco, fusedkv, fusedkv-lite, "
-              "fusedkv-lite-learnable" },
+      .help = "which layers share K and V: mha, gqa, mqa, cla2, yoco, yoco++, fusedkv, "
+              "fusedkv-lite, fusedkv-lite-learnable" },
     { .names = { "--from" }, .type = QUIRE_OPT_TEXT, .is_model = true, .unit = "FILE",
       .initial_text = "none",
       AT(from), .help = "GGUF file of a model to start from, which gives the sizes, the tokenizer "
@@ -92,10 +96,16 @@ static const quire_opt options[] = {
     { .names = { "--d-ff" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1,
       .max = QUIRE_TRAIN_SIZE_MAX, .initial = "352", AT_SIZE(d_ff),
       .help = "width of feed-forward" },
+    { .names = { "--window" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
+      .max = QUIRE_TRAIN_SIZE_MAX, .initial = "0", AT(window),
+      .help = "with yoco and yoco++: tokens that layers below the middle one see; 0: all" },
     { .names = { "--rope-base" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 2, .max = 1e9,
       .initial = "10000", AT_SIZE(rope_base), .help = "base of the rotary embedding" },
     { .names = { "--no-qk-norm" }, .type = QUIRE_OPT_FLAG, AT_SIZE(no_qk_norm),
       .help = "no norms of query and key heads" },
+    { .names = { "--shift-heads" }, .type = QUIRE_OPT_FLAG, AT_SIZE(has_shift_heads),
+      .help = "heads of the first layer begin by looking at the tokens right before; with "
+              "--no-qk-norm" },
     { .names = { "--untied" }, .type = QUIRE_OPT_FLAG, AT_SIZE(is_untied),
       .help = "output weights of their own, not those of the embedding" },
     { .names = { "--gates" }, .type = QUIRE_OPT_CHOICE, .choices = gate_forms, .initial = "half",
@@ -121,11 +131,14 @@ static const quire_opt options[] = {
       .initial = "0.1", AT(decay), .help = "weight decay of matrices" },
     { .names = { "--clip" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 1e9,
       .initial = "1", AT(clip), .help = "largest norm of the gradient; 0: any" },
+    { .names = { "--masters" }, .type = QUIRE_OPT_CHOICE, .choices = masters, .initial = "f32",
+      AT(masters),
+      .help = "numbers of the parameters between steps; bf16 is rounded by chance, by the seed" },
     { .names = { "--rise-max" }, .type = QUIRE_OPT_REAL, .unit = "X", .min = 0, .max = 1e9,
       .initial = "3", AT(rise_max),
       .help = "the run stops when the loss is so far above its lowest value; 0: never" },
     { .names = { "--seed" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0, .max = 4294967295.0,
-      .initial = "1", AT(seed), .help = "seed of first weights and tasks" },
+      .initial = "1", AT(seed), .help = "seed of first weights, tasks and rounding" },
     QUIRE_ROW_THREADS,
     { .names = { "--tokenizer" }, .type = QUIRE_OPT_TEXT, .unit = "NAME", .initial = "bytes",
       .section = "data", AT(tokenizer), .seen_offset = offsetof(train_args, has_tokenizer),
@@ -147,6 +160,15 @@ static const quire_opt options[] = {
     { .names = { "--task-bytes-min" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",
       .min = QUIRE_TASK_BYTES_MIN, .max = QUIRE_TASK_BYTES_MAX, .initial_text = "as the longest",
       AT(task_bytes_min), .help = "length of the shortest task" },
+    { .names = { "--task-bytes-first" }, .type = QUIRE_OPT_SIZE, .unit = "BYTES",
+      .min = QUIRE_TASK_BYTES_MIN, .max = QUIRE_TASK_BYTES_MAX, .initial_text = "as the longest",
+      AT(task_bytes_first),
+      .help = "length of the longest task at first; it doubles up to --task-bytes" },
+    { .names = { "--grow-below" }, .type = QUIRE_OPT_REAL, .unit = "NATS", .min = 0, .max = 1e9,
+      .initial = "0.1", AT(grow_below),
+      .help = "the longest task doubles when the smoothed loss is below" },
+    { .names = { "--grow-every" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1e9,
+      .initial = "50", AT(grow_every), .help = "steps between such looks at the loss" },
     { .names = { "--log-every" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1e9,
       .initial = "10", AT(every_log), .section = "reports", .help = "steps between lines" },
     { .names = { "--held-every" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 1e9,
@@ -228,6 +250,7 @@ static int set_up_data(train_run *r, quire_error *err)
                                     .task_share = a->data != NULL ? a->task_share : 1,
                                     .task_bytes = a->task_bytes,
                                     .task_bytes_min = a->task_bytes_min,
+                                    .task_bytes_first = a->task_bytes_first,
                                     .n_tasks = HELD_TASKS,
                                     .seed = (uint64_t)a->seed };
     QUIRE_TRY(tasks_of(a->tasks, &o->tasks, err));
@@ -244,6 +267,7 @@ static int open_data(train_run *r, quire_error *err)
     QUIRE_TRY(quire_text_docs_open(&r->docs, &o, err));
     quire_packer_init(&r->packer, quire_text_docs_reader(r->docs));
     o.is_held = true;
+    o.task_bytes_first = 0; /* the validation is of all lengths from the beginning */
     o.task_share = r->args->data != NULL ? 0 : 1;
     return quire_text_docs_open(&r->held, &o, err);
 }
@@ -267,7 +291,10 @@ static int start_fresh(train_run *r, quire_error *err)
         .is_tied = !a->is_untied,
         .gate_form = (quire_gate_form)a->gate_form,
     };
-    return quire_train_scheme_set(&r->plan.shape, a->scheme, err);
+    QUIRE_TRY(quire_train_scheme_set(&r->plan.shape, a->scheme, err));
+    r->plan.has_shift_heads = a->has_shift_heads;
+    return a->window > 0 ? quire_train_window_set(&r->plan.shape, (uint32_t)a->window, err)
+                         : QUIRE_OK;
 }
 
 /* The file's model, cut by the scheme, with the file's model as it was for its teacher. */
@@ -280,6 +307,9 @@ static int start_from(train_run *r, quire_error *err)
     p->shape = r->from.shape;
     if (a->has_scheme) {
         QUIRE_TRY(quire_train_scheme_set(&p->shape, a->scheme, err));
+    }
+    if (a->window > 0) {
+        QUIRE_TRY(quire_train_window_set(&p->shape, (uint32_t)a->window, err));
     }
     QUIRE_TRY(quire_train_from_start(&r->from, &p->shape, p->seed, &r->start, err));
     p->start = r->start;
@@ -309,7 +339,10 @@ static int make_plan(train_run *r, quire_error *err)
         .epsilon = QUIRE_TRAIN_EPSILON,
         .decay = a->decay,
         .clip = a->clip,
+        .masters = (quire_train_masters)a->masters,
         .rise_max = a->rise_max,
+        .level_below = a->task_bytes_first > 0 ? a->grow_below : 0,
+        .level_every = (uint64_t)a->grow_every,
         .seed = (uint64_t)a->seed,
         .data_identity = quire_text_docs_identity(&r->docs_options),
         .tokenizer_identity = r->tokens.by.identity,
@@ -325,6 +358,7 @@ static int resume(train_run *r, quire_error *err)
         return QUIRE_OK;
     }
     QUIRE_TRY(rc);
+    quire_text_docs_level_set(r->docs, quire_trainer_level(r->trainer));
     quire_say("going on from step %llu of %s", (unsigned long long)quire_trainer_steps(r->trainer),
               r->args->checkpoint);
     return QUIRE_OK;
@@ -340,6 +374,7 @@ static void report_step(train_run *r, const quire_train_report *s)
         r->product_rate > 0 ? rate * quire_train_flop_per_token(r->trainer) / r->product_rate : 0;
     double per_step = (double)r->plan.n_accumulate * r->plan.n_rows * r->plan.n_tokens;
     double left_s = rate > 0 ? (double)(r->plan.n_steps - s->step) * per_step / rate : 0;
+    json_int_t task_bytes = (json_int_t)quire_text_docs_task_bytes(r->docs);
 
     if (r->args->common.is_json) {
         json_t *line =
@@ -351,12 +386,18 @@ static void report_step(train_run *r, const quire_train_report *s)
         if (r->plan.teacher.share > 0) {
             (void)json_object_set_new(line, "divergence", json_real(s->divergence));
         }
+        if (r->args->task_bytes_first > 0) {
+            (void)json_object_set_new(line, "task_bytes", json_integer(task_bytes));
+        }
         (void)quire_stdout_json_line(line);
     } else {
         printf("step %llu of %llu   loss %.4f", (unsigned long long)s->step,
                (unsigned long long)r->plan.n_steps, s->loss);
         if (r->plan.teacher.share > 0) {
             printf("   divergence %.4f", s->divergence);
+        }
+        if (r->args->task_bytes_first > 0) {
+            printf("   tasks to %lld bytes", (long long)task_bytes);
         }
         printf("   %.0f tokens/s   %.0f %% of sgemm   %.0f s left\n", rate, 100 * share, left_s);
         (void)fflush(stdout);
@@ -411,6 +452,7 @@ static int train(train_run *r, quire_error *err)
                               (uint64_t)r->plan.n_accumulate * r->plan.n_rows * r->plan.n_tokens;
         }
         step = report.step;
+        quire_text_docs_level_set(r->docs, quire_trainer_level(r->trainer));
         if (step % (uint64_t)a->every_log == 0 || step == r->plan.n_steps) {
             report_step(r, &report);
         }
@@ -490,6 +532,11 @@ static int check(const void *opaque, quire_error *err)
 
     if (a->from == NULL && a->has_distill) {
         return quire_error_set(err, QUIRE_INVAL, "--distill needs --from, the model to learn from");
+    }
+    if (a->from != NULL && !a->has_scheme && a->window > 0) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--window with --from needs --scheme yoco or yoco++: without, the "
+                               "file's windows stay");
     }
     if (a->from != NULL && (a->has_sizes || a->has_tokenizer)) {
         return quire_error_set(err, QUIRE_INVAL,

@@ -9,20 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool is_plain(const quire_train_shape *s)
-{
-    bool is_plain = true;
-
-    for (uint32_t i = 0; i < s->n_layer; i++) {
-        is_plain = is_plain && quire_train_stores_k(s, i) && quire_train_stores_v(s, i);
-    }
-    return is_plain;
-}
-
 /* Plain maps are architectures that other programs know too. */
 static const char *arch_of(const quire_train_shape *s)
 {
-    return !is_plain(s) ? "quire" : s->has_qk_norm ? "qwen3" : "llama";
+    return !quire_train_is_plain(s) ? "quire" : s->has_qk_norm ? "qwen3" : "llama";
 }
 
 static bool is_rotated(const quire_train_tensor *t)
@@ -86,7 +76,7 @@ static int write_tensors(const quire_train_export *e, const float *parameters, q
 static int write_to(const quire_train_export *e, const char *path, quire_error *err)
 {
     const quire_train_shape *s = e->shape;
-    bool has_map = !is_plain(s);
+    bool has_map = !quire_train_is_plain(s);
     quire_gguf_out out = { .arch = arch_of(s),
                            .name = s->scheme,
                            .type = e->type,
@@ -103,6 +93,7 @@ static int write_to(const quire_train_export *e, const char *path, quire_error *
                            .kv_scheme = has_map ? s->scheme : NULL,
                            .kv_source_k = has_map ? &s->source_k[0][0] : NULL,
                            .kv_source_v = has_map ? &s->source_v[0][0] : NULL,
+                           .windows = has_map ? s->window : NULL,
                            .n_tensors = e->layout->n_tensors };
     float *paired = NULL;
     int rc;

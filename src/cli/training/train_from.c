@@ -24,7 +24,15 @@ static int32_t layer_of(const quire_model_desc *d, uint32_t stored)
     return -1;
 }
 
-static void read_map(quire_train_shape *s, const quire_model_desc *d)
+static bool has_mix(const quire_pretrained *file, uint32_t layer, char side)
+{
+    char name[QUIRE_TRAIN_NAME_MAX];
+
+    (void)snprintf(name, sizeof(name), "blk.%u.attn_%c_mix", layer, side);
+    return quire_pretrained_size(file, name) > 0;
+}
+
+static void read_map(quire_train_shape *s, const quire_pretrained *file, const quire_model_desc *d)
 {
     for (uint32_t i = 0; i < d->n_layer; i++) {
         const quire_kv_map_entry *e = &d->kv_map[i];
@@ -35,6 +43,9 @@ static void read_map(quire_train_shape *s, const quire_model_desc *d)
         }
         s->is_gated_k[i] = e->k_gates != 0;
         s->is_gated_v[i] = e->v_gates != 0;
+        s->is_mixed_k[i] = has_mix(file, i, 'k');
+        s->is_mixed_v[i] = has_mix(file, i, 'v');
+        s->window[i] = d->window[i];
     }
 }
 
@@ -67,14 +78,6 @@ static int read_shape(quire_train_from *f, const quire_pretrained *file, quire_e
         return quire_error_set(err, QUIRE_UNSUPP, "%s has %u layers; training has at most %u",
                                f->path, d->n_layer, QUIRE_TRAIN_LAYERS_MAX);
     }
-    for (uint32_t i = 0; i < d->n_layer; i++) {
-        if (d->window[i] > 0) {
-            return quire_error_set(err, QUIRE_UNSUPP,
-                                   "%s: layer %u has a window of %u positions; models that are "
-                                   "trained further see the whole text",
-                                   f->path, i, d->window[i]);
-        }
-    }
     f->shape = (quire_train_shape){ .n_vocab = d->n_vocab,
                                     .n_layer = d->n_layer,
                                     .d_model = d->n_embd,
@@ -88,7 +91,7 @@ static int read_shape(quire_train_from *f, const quire_pretrained *file, quire_e
                                     .is_tied = d->has_tied_output,
                                     .gate_form = gate_form_of(file, d) };
     f->n_ctx = d->n_ctx_train;
-    read_map(&f->shape, d);
+    read_map(&f->shape, file, d);
     (void)snprintf(f->shape.scheme, sizeof(f->shape.scheme), "%s",
                    d->kv_scheme[0] != '\0' ? d->kv_scheme : plain);
     return quire_train_shape_check(&f->shape, err);
@@ -181,17 +184,10 @@ static bool is_same_map(const quire_train_shape *a, const quire_train_shape *b)
     return memcmp(a->source_k, b->source_k, n * sizeof(a->source_k[0])) == 0 &&
            memcmp(a->source_v, b->source_v, n * sizeof(a->source_v[0])) == 0 &&
            memcmp(a->is_gated_k, b->is_gated_k, n * sizeof(a->is_gated_k[0])) == 0 &&
-           memcmp(a->is_gated_v, b->is_gated_v, n * sizeof(a->is_gated_v[0])) == 0;
-}
-
-static bool is_plain(const quire_train_shape *s)
-{
-    for (uint32_t i = 0; i < s->n_layer; i++) {
-        if (!quire_train_stores_k(s, i) || !quire_train_stores_v(s, i)) {
-            return false;
-        }
-    }
-    return true;
+           memcmp(a->is_gated_v, b->is_gated_v, n * sizeof(a->is_gated_v[0])) == 0 &&
+           memcmp(a->is_mixed_k, b->is_mixed_k, n * sizeof(a->is_mixed_k[0])) == 0 &&
+           memcmp(a->is_mixed_v, b->is_mixed_v, n * sizeof(a->is_mixed_v[0])) == 0 &&
+           memcmp(a->window, b->window, n * sizeof(a->window[0])) == 0;
 }
 
 int quire_train_from_start(const quire_train_from *f, const quire_train_shape *shape, uint64_t seed,
@@ -199,7 +195,7 @@ int quire_train_from_start(const quire_train_from *f, const quire_train_shape *s
 {
     quire_train_layout layout;
 
-    if (!is_plain(&f->shape) && !is_same_map(&f->shape, shape)) {
+    if (!quire_train_is_plain(&f->shape) && !is_same_map(&f->shape, shape)) {
         return quire_error_set(err, QUIRE_INVAL,
                                "%s has the scheme %s already: only models whose layers all store K "
                                "and V can be cut to %s",

@@ -18,7 +18,7 @@ typedef struct quire_train_from {
 } quire_train_from;
 
 /* Read all weights. Errors: those of quire_model_open(); QUIRE_UNSUPP (a scaling of the rotary
- * embedding, windows, tensors that the trainer's models do not have, too many layers); QUIRE_NOMEM.
+ * embedding, tensors that the trainer's models do not have, too many layers); QUIRE_NOMEM.
  * Memory: quire_train_from_close(), also after an error. */
 int quire_train_from_open(quire_train_from *out, const char *path, quire_error *err);
 void quire_train_from_close(quire_train_from *from);

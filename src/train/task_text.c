@@ -170,7 +170,7 @@ static void write_copy(size_t n_bytes, quire_rng *rng, quire_bytes *out,
 /* Kinds of things, each with words. No word stands in the filler. */
 #define KINDS             4u
 #define WORDS             8u
-#define INSTRUCTION_OTHER 141u /* bytes besides the filler, at most */
+#define INSTRUCTION_OTHER 159u /* bytes besides the filler, at most */
 static const struct {
     const char *kind;
     const char *words[WORDS];
@@ -182,7 +182,7 @@ static const struct {
 };
 
 /* The words at the end do not tell which of them is asked for, and the beginning does not tell the
- * word. */
+ * word. The answer says first what is asked for: small models find one thing at a time. */
 static void write_instruction(size_t n_bytes, quire_rng *rng, quire_bytes *out,
                               quire_task_answers *answers)
 {
@@ -201,9 +201,9 @@ static void write_instruction(size_t n_bytes, quire_rng *rng, quire_bytes *out,
         (void)quire_bytes_addf(out, "The %s is %s. ", things[kind].kind, word);
         answer = kind == asked ? word : answer;
     }
-    (void)quire_bytes_addf(out, "Do as I said at first:");
+    (void)quire_bytes_addf(out, "Do as I said at first: say the");
     begin_answer(answers, out);
-    (void)quire_bytes_addf(out, " %s", answer);
+    (void)quire_bytes_addf(out, " %s is %s", things[asked].kind, answer);
     end_answer(answers, out);
 }
 

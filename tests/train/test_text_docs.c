@@ -193,7 +193,7 @@ static void test_places(void **state)
     quire_text_docs_close(other);
 }
 
-/* The word at the end is the one whose kind the beginning asks for. */
+/* The answer is the sentence of the kind that the beginning asks for. */
 static void check_instruction(uint64_t seed, quire_bytes *text)
 {
     quire_task_answers answers;
@@ -202,9 +202,10 @@ static void check_instruction(uint64_t seed, quire_bytes *text)
     assert_int_equal(quire_task_write(QUIRE_TASK_INSTRUCTION, 300, seed, text, &answers), QUIRE_OK);
     assert_int_equal(answers.n, 1);
     assert_int_equal(sscanf(text->data, "At the end, say the %15[a-z]. ", kind), 1);
-    (void)snprintf(line, sizeof(line), "The %s is%s. ", kind, text->data + answers.at[0]);
+    (void)snprintf(line, sizeof(line), "The%s. ", text->data + answers.at[0]);
     assert_non_null(strstr(text->data, line));
-    assert_memory_equal(text->data + answers.at[0] - 22, "Do as I said at first:", 22);
+    assert_memory_equal(text->data + answers.at[0] + 1, kind, strlen(kind));
+    assert_memory_equal(text->data + answers.at[0] - 30, "Do as I said at first: say the", 30);
     assert_in_range(text->n, 200, 300);
     assert_int_equal(answers.end[0], text->n);
 }

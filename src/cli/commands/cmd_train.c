@@ -104,7 +104,7 @@ static const quire_opt options[] = {
     { .names = { "--no-qk-norm" }, .type = QUIRE_OPT_FLAG, AT_SIZE(no_qk_norm),
       .help = "no norms of query and key heads" },
     { .names = { "--shift-heads" }, .type = QUIRE_OPT_FLAG, AT_SIZE(has_shift_heads),
-      .help = "heads of the first layer begin by looking at the tokens right before; with "
+      .help = "the lowest two layers begin by comparing the tokens right before; with "
               "--no-qk-norm" },
     { .names = { "--untied" }, .type = QUIRE_OPT_FLAG, AT_SIZE(is_untied),
       .help = "output weights of their own, not those of the embedding" },

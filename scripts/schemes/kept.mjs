@@ -13,14 +13,14 @@ const VERSION = 1;
 
 export const keptPath = (results, name, run) => join(results, name, `${run}.json`);
 
-// Losses with as many digits as they are printed with, tokens whole.
+// Curves are for pictures; validation losses stay as they are.
 const rounded = (points) => points.map(([x, y]) => [x, Number(y.toFixed(5))]);
 
 // Write the result of a run, whole or not at all.
 export function keep(path, facts, machine, result) {
     const { scheme, seed, log, loss, cacheBytes, flop, parameters, recall, gates, seconds } = result;
     const record = { version: VERSION, scheme, seed, ...facts, machine, seconds: Math.round(seconds), parameters, cacheBytes, flop, loss,
-        recall, gates, log: { train: rounded(thinned(log.train)), held: rounded(log.held) } };
+        recall, gates, log: { train: rounded(thinned(log.train)), held: log.held } };
     mkdirSync(dirname(path), { recursive: true });
     writeFileSync(`${path}.partial`, `${JSON.stringify(record)}\n`);
     renameSync(`${path}.partial`, path);

@@ -328,12 +328,26 @@ static void info_takes_a_runs_options(void **state)
     assert_int_equal(kv[3], 2 * kv[0]); /* 512 tokens, in one page */
 }
 
+/* One of the two stored layers has a window: beyond it a context grows by the other's tokens. */
 static void info_counts_windows(void **state)
 {
     program_result text = program_expect(0, PROGRAM("info", program_model_windows()));
+    json_t *document = program_json(PROGRAM("info", program_model_windows(), "--json"));
+    const json_t *row = json_array_get(json_object_get(document, "kv"), 0);
+    const json_t *contexts = json_object_get(row, "contexts");
+    const json_int_t token_bytes = integer(row, "bytes_per_token");
+    const size_t n = json_array_size(contexts);
+    const json_t *last = json_array_get(contexts, n - 1);
+    const json_t *before = json_array_get(contexts, n - 2);
 
     (void)state;
     assert_says(text.out, "1 of 4 layers see 64 tokens");
+    assert_says(text.out, "beyond the windows");
+    assert_int_equal(integer(last, "bytes") - integer(before, "bytes"),
+                     token_bytes * (integer(last, "tokens") - integer(before, "tokens")));
+    assert_in_range(integer(last, "bytes"), token_bytes * (integer(last, "tokens") + 64 + 512),
+                    token_bytes * (integer(last, "tokens") + 64 + 512 + 128));
+    json_decref(document);
     program_free(&text);
 }
 
@@ -393,6 +407,35 @@ static void shared_kv_on_disk(void **state)
     json_decref(first);
 }
 
+/* Where layers have windows, the same prompt and a text that goes on are found. */
+static void windows_on_disk(void **state)
+{
+    const char *dir = program_path("windows-cache");
+    char prompt[512] = "the cat and the dog";
+    json_t *runs[3];
+
+    (void)state;
+    while (strlen(prompt) < 300) {
+        (void)strcat(prompt, " and the bird in the tree");
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        if (i == 2) {
+            (void)strcat(prompt, " and more of it");
+        }
+        runs[i] = program_json(PROGRAM("run", "-m", program_model_windows(), "-t", "1", "-p",
+                                       prompt, "-n", "40", "--temp", "0", "--ignore-eos",
+                                       "--cache-dir", dir, "--json"));
+    }
+    assert_true(integer(runs[0], "prompt_tokens") > 130);
+    assert_int_equal(integer(runs[0], "stored_tokens"), 0);
+    assert_int_equal(integer(runs[1], "stored_tokens"), integer(runs[1], "prompt_tokens") - 1);
+    assert_true(json_equal(json_object_get(runs[0], "text"), json_object_get(runs[1], "text")));
+    assert_true(integer(runs[2], "stored_tokens") >= integer(runs[0], "prompt_tokens") - 64);
+    for (uint32_t i = 0; i < 3; i++) {
+        json_decref(runs[i]);
+    }
+}
+
 static void info_as_text(void **state)
 {
     program_result result = program_expect(0, PROGRAM("info", program_model()));
@@ -425,6 +468,7 @@ int main(void)
         cmocka_unit_test(memory_limit_is_one),
         cmocka_unit_test(info_takes_a_runs_options),
         cmocka_unit_test(info_counts_windows),
+        cmocka_unit_test(windows_on_disk),
         cmocka_unit_test(info_counts_stored_layers),
         cmocka_unit_test(shared_kv_on_disk),
         cmocka_unit_test(info_as_text),

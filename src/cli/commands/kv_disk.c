@@ -83,6 +83,11 @@ void quire_kv_disk_names(const quire_opened *session, quire_tenant_salt *salt, q
     quire_prefix_key_root(&key, root);
 }
 
+bool quire_kv_disk_has_windows(const quire_kv_disk *disk)
+{
+    return disk->groups.window != 0;
+}
+
 void quire_kv_disk_stats(const quire_kv_disk *disk, quire_store_stats *out)
 {
     disk->store->ops->stats(disk->store, out);

@@ -10,6 +10,8 @@
 #ifndef QUIRE_CLI_KV_DISK_H
 #define QUIRE_CLI_KV_DISK_H
 
+#include <stdbool.h>
+
 #include "cli/commands/opened.h"
 #include "server/tenant.h"
 #include "store/store.h"
@@ -33,6 +35,10 @@ uint32_t quire_kv_disk_read(quire_kv_disk *disk, quire_seq_id seq, const int32_t
  * already are not written again. */
 void quire_kv_disk_write(quire_kv_disk *disk, quire_seq_id seq, const int32_t *tokens,
                          uint32_t n_tokens);
+
+/* Whether layers of the model keep a window: then a text is found again up to a place only if it
+ * was written when it ended there. */
+bool quire_kv_disk_has_windows(const quire_kv_disk *disk);
 
 /* The names under which a session's pages are kept: the tenant's salt and the key of the root. */
 void quire_kv_disk_names(const quire_opened *session, quire_tenant_salt *salt,

@@ -232,6 +232,9 @@ static int read_prompt(quire_writer *writer, const int32_t *tokens, uint32_t n_t
     result->n_prompt = rc == QUIRE_CANCELED ? writer->n_held : n_tokens;
     result->n_reused = same;
     result->prefill_s = quire_now_s() - start_s;
+    if (writer->disk != NULL && quire_kv_disk_has_windows(writer->disk)) {
+        quire_kv_disk_write(writer->disk, writer->seq, writer->held, writer->n_held);
+    }
     return rc;
 }
 

@@ -41,11 +41,11 @@ export async function openPage(browser, path, options = {}) {
 }
 
 // axe: the folder of axe-core. settle: waits until the page has drawn itself anew. screenshot: for
-// files NAME-WIDTH-SCHEME.png, if given.
-export async function checkPage(page, { axe, settle, screenshot }) {
+// files NAME-WIDTH-SCHEME.png, if given. windows: other sizes.
+export async function checkPage(page, { axe, settle, screenshot, windows = WINDOWS }) {
     const before = page.viewportSize();
     const problems = [];
-    for (const size of WINDOWS) {
+    for (const size of windows) {
         for (const scheme of SCHEMES) {
             const where = `${size.width} x ${size.height}, ${scheme}`;
             await page.setViewportSize(size);

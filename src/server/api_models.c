@@ -1,4 +1,4 @@
-/* api_models.c - about the server: models, health, properties, metrics, the dashboard.
+/* api_models.c - about the server: models, health, properties, metrics, the pages.
  *
  * SPDX-License-Identifier: MIT */
 #include "model/text.h"
@@ -13,6 +13,12 @@ int quire_api_dashboard(quire_http *http)
 {
     return quire_http_reply_static(http, "text/html; charset=utf-8", quire_dashboard_page,
                                    quire_dashboard_page_bytes);
+}
+
+int quire_api_chat_page(quire_http *http)
+{
+    return quire_http_reply_static(http, "text/html; charset=utf-8", quire_chat_page,
+                                   quire_chat_page_bytes);
 }
 
 int quire_api_health(quire_http *http)

@@ -11,6 +11,7 @@
 
 /* api_models.c */
 int quire_api_dashboard(quire_http *http);
+int quire_api_chat_page(quire_http *http);
 int quire_api_health(quire_http *http);
 int quire_api_models(quire_http *http);
 int quire_api_model(quire_http *http);

@@ -12,6 +12,7 @@
 
 static const quire_route routes[] = {
     { "GET", "/", QUIRE_ACCESS_PUBLIC, QUIRE_SERVICE_ALWAYS, quire_api_dashboard },
+    { "GET", "/chat", QUIRE_ACCESS_PUBLIC, QUIRE_SERVICE_ALWAYS, quire_api_chat_page },
     { "GET", "/health", QUIRE_ACCESS_PUBLIC, QUIRE_SERVICE_ALWAYS, quire_api_health },
     { "GET", "/v1/health", QUIRE_ACCESS_PUBLIC, QUIRE_SERVICE_ALWAYS, quire_api_health },
     { "GET", "/v1/models", QUIRE_ACCESS_KEY, QUIRE_SERVICE_LOADED, quire_api_models },

@@ -70,9 +70,10 @@ retention: build ## quality against KV bytes of the retention policies: ARGS="--
 quality: build ## what each KV size costs on real models: ARGS="--write", ARGS="--check" (the release gate)
 	@scripts/fetch-model.sh >/dev/null && node scripts/quality.mjs --quire build/quire $(ARGS)
 
-docs: ## write docs/configuration.md, docs/metrics.md and a list in docs/server.md from their tables
+docs: ## write docs/configuration.md, docs/metrics.md, docs/architectures.md and a list in docs/server.md from their tables
 	@scripts/build.sh debug && QUIRE_WRITE_DOCS=1 build-debug/tests/test_cli_serve_settings && \
-	    QUIRE_WRITE_DOCS=1 build-debug/tests/test_server_unsupported
+	    QUIRE_WRITE_DOCS=1 build-debug/tests/test_server_unsupported && \
+	    QUIRE_WRITE_DOCS=1 QUIRE_TEST_ARCH=none build-debug/tests/test_archs_libllama
 
 asan: ## all tests under address and undefined-behaviour sanitizers
 	@scripts/test.sh asan

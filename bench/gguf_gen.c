@@ -18,12 +18,10 @@
 #include "base/check.h"
 #include "base/parse.h"
 #include "base/rng.h"
-#include "gguf_gen_scheme.h"
+#include "gguf_gen_plan.h"
 #include "gguf_gen_vocab.h"
 
-#define CHUNK_VALUES  (1u << 18)
-#define KEY_BYTES     96u
-#define LAYER_TENSORS 20u /* more than any architecture here has */
+#define CHUNK_VALUES (1u << 18)
 
 static const gguf_gen_opts shapes[] = {
     { .arch = "llama",
@@ -145,166 +143,6 @@ const char *gguf_gen_shape_name(unsigned i)
     return i < sizeof(shapes) / sizeof(shapes[0]) ? shapes[i].name : NULL;
 }
 
-/* What a tensor is filled with. */
-typedef enum fill {
-    FILL_MATRIX,    /* normal, variance gain^2 / columns */
-    FILL_NORM,      /* 1 + small noise */
-    FILL_BIAS,      /* small noise */
-    FILL_GATE,      /* around 0.7: two sources of variance one sum to about one */
-    FILL_ROPE_FREQS /* llama3's frequency factors */
-} fill;
-
-typedef struct plan_entry {
-    struct ggml_tensor *tensor;
-    fill how;
-    float gain;
-} plan_entry;
-
-typedef struct plan {
-    const gguf_gen_opts *opts;
-    struct gguf_context *gguf;
-    struct ggml_context *ggml;
-    plan_entry *entries;
-    size_t n;
-} plan;
-
-/* rows == 0: a vector. */
-static void plan_add_typed(plan *p, const char *name, fill how, enum ggml_type type,
-                           uint32_t columns, uint32_t rows)
-{
-    plan_entry *entry = &p->entries[p->n++];
-
-    entry->how = how;
-    entry->gain = 1.0f;
-    entry->tensor = rows == 0 ? ggml_new_tensor_1d(p->ggml, type, columns)
-                              : ggml_new_tensor_2d(p->ggml, type, columns, rows);
-    ggml_set_name(entry->tensor, name);
-    gguf_add_tensor(p->gguf, entry->tensor);
-}
-
-/* A vector in f32, or a matrix of the model's type. */
-static void plan_add(plan *p, const char *name, fill how, uint32_t columns, uint32_t rows)
-{
-    plan_add_typed(p, name, how, rows == 0 ? GGML_TYPE_F32 : p->opts->type, columns, rows);
-}
-
-static const char *layer_name(char *buffer, uint32_t layer, const char *suffix)
-{
-    (void)snprintf(buffer, GGML_MAX_NAME, "blk.%u.%s", layer, suffix);
-    return buffer;
-}
-
-static void plan_gates(plan *p, uint32_t layer, bool is_k)
-{
-    const gguf_gen_opts *o = p->opts;
-    const uint32_t columns = o->gates == GGUF_GEN_GATES_HALF ? o->d_head / 2 : o->d_head;
-
-    for (uint32_t i = 0; i < gguf_gen_n_gates(o, layer, is_k); i++) {
-        const bool is_by_head = o->gates == GGUF_GEN_GATES_HEADS && o->n_kv_head > 1;
-        char suffix[32], name[GGML_MAX_NAME];
-
-        (void)snprintf(suffix, sizeof(suffix), "attn_%c_gate.%u", is_k ? 'k' : 'v', i);
-        plan_add_typed(p, layer_name(name, layer, suffix), FILL_GATE, GGML_TYPE_F32, columns,
-                       is_by_head ? o->n_kv_head : 0);
-    }
-}
-
-static void plan_layer(plan *p, uint32_t layer)
-{
-    const gguf_gen_opts *o = p->opts;
-    uint32_t q_rows = o->n_head * o->d_head;
-    uint32_t kv_rows = o->n_kv_head * o->d_head;
-    /* Two branches per layer are added to the residual stream: keep its variance near one. */
-    float branch_gain = 1.0f / sqrtf(2.0f * (float)o->n_layer);
-    const bool is_stored = gguf_gen_is_stored(o, layer);
-    char name[GGML_MAX_NAME];
-
-    plan_add(p, layer_name(name, layer, "attn_norm.weight"), FILL_NORM, o->n_embd, 0);
-    plan_add(p, layer_name(name, layer, "attn_q.weight"), FILL_MATRIX, o->n_embd, q_rows);
-    if (is_stored) {
-        plan_add(p, layer_name(name, layer, "attn_k.weight"), FILL_MATRIX, o->n_embd, kv_rows);
-        plan_add(p, layer_name(name, layer, "attn_v.weight"), FILL_MATRIX, o->n_embd, kv_rows);
-    }
-    if (is_stored && layer > 0 && o->has_mixes) {
-        plan_add(p, layer_name(name, layer, "attn_k_mix"), FILL_GATE, 2, 0);
-        plan_add(p, layer_name(name, layer, "attn_v_mix"), FILL_GATE, 2, 0);
-    }
-    plan_gates(p, layer, true);
-    plan_gates(p, layer, false);
-    if (o->has_qkv_bias) {
-        plan_add(p, layer_name(name, layer, "attn_q.bias"), FILL_BIAS, q_rows, 0);
-        plan_add(p, layer_name(name, layer, "attn_k.bias"), FILL_BIAS, kv_rows, 0);
-        plan_add(p, layer_name(name, layer, "attn_v.bias"), FILL_BIAS, kv_rows, 0);
-    }
-    if (o->has_qk_norm) {
-        plan_add(p, layer_name(name, layer, "attn_q_norm.weight"), FILL_NORM, o->d_head, 0);
-        if (is_stored) {
-            plan_add(p, layer_name(name, layer, "attn_k_norm.weight"), FILL_NORM, o->d_head, 0);
-        }
-    }
-    plan_add(p, layer_name(name, layer, "attn_output.weight"), FILL_MATRIX, q_rows, o->n_embd);
-    p->entries[p->n - 1].gain = branch_gain;
-    plan_add(p, layer_name(name, layer, "ffn_norm.weight"), FILL_NORM, o->n_embd, 0);
-    plan_add(p, layer_name(name, layer, "ffn_gate.weight"), FILL_MATRIX, o->n_embd, o->n_ff);
-    plan_add(p, layer_name(name, layer, "ffn_up.weight"), FILL_MATRIX, o->n_embd, o->n_ff);
-    plan_add(p, layer_name(name, layer, "ffn_down.weight"), FILL_MATRIX, o->n_ff, o->n_embd);
-    p->entries[p->n - 1].gain = branch_gain;
-}
-
-static void plan_tensors(plan *p)
-{
-    const gguf_gen_opts *o = p->opts;
-
-    plan_add(p, "token_embd.weight", FILL_MATRIX, o->n_embd, o->n_vocab);
-    if (strcmp(o->rope_scaling, "llama3") == 0) {
-        plan_add(p, "rope_freqs.weight", FILL_ROPE_FREQS, o->d_head / 2, 0);
-    }
-    for (uint32_t l = 0; l < o->n_layer; l++) {
-        plan_layer(p, l);
-    }
-    plan_add(p, "output_norm.weight", FILL_NORM, o->n_embd, 0);
-    if (!o->is_tied) {
-        plan_add(p, "output.weight", FILL_MATRIX, o->n_embd, o->n_vocab);
-    }
-}
-
-static const char *arch_key(char *buffer, const gguf_gen_opts *opts, const char *suffix)
-{
-    (void)snprintf(buffer, KEY_BYTES, "%s.%s", opts->arch, suffix);
-    return buffer;
-}
-
-static int plan_keys(plan *p)
-{
-    const gguf_gen_opts *o = p->opts;
-    struct gguf_context *g = p->gguf;
-    char key[KEY_BYTES];
-
-    gguf_set_val_str(g, "general.architecture", o->arch);
-    gguf_set_val_str(g, "general.name", o->name);
-    gguf_set_val_u32(g, arch_key(key, o, "block_count"), o->n_layer);
-    gguf_set_val_u32(g, arch_key(key, o, "context_length"), o->n_ctx);
-    gguf_set_val_u32(g, arch_key(key, o, "embedding_length"), o->n_embd);
-    gguf_set_val_u32(g, arch_key(key, o, "feed_forward_length"), o->n_ff);
-    gguf_set_val_u32(g, arch_key(key, o, "attention.head_count"), o->n_head);
-    gguf_set_val_u32(g, arch_key(key, o, "attention.head_count_kv"), o->n_kv_head);
-    if (o->d_head * o->n_head != o->n_embd) {
-        gguf_set_val_u32(g, arch_key(key, o, "attention.key_length"), o->d_head);
-        gguf_set_val_u32(g, arch_key(key, o, "attention.value_length"), o->d_head);
-    }
-    gguf_set_val_u32(g, arch_key(key, o, "rope.dimension_count"), o->d_head);
-    gguf_set_val_f32(g, arch_key(key, o, "rope.freq_base"), o->rope_base);
-    gguf_set_val_f32(g, arch_key(key, o, "attention.layer_norm_rms_epsilon"), 1e-5f);
-    if (o->rope_scaling[0] != '\0' && strcmp(o->rope_scaling, "llama3") != 0) {
-        gguf_set_val_str(g, arch_key(key, o, "rope.scaling.type"), o->rope_scaling);
-        gguf_set_val_f32(g, arch_key(key, o, "rope.scaling.factor"), o->rope_factor);
-        gguf_set_val_u32(g, arch_key(key, o, "rope.scaling.original_context_length"),
-                         o->rope_ctx_orig);
-    }
-    gguf_gen_scheme_keys(g, o);
-    return gguf_gen_vocab_add(g, o->vocab, o->n_vocab);
-}
-
 /* Close to normal (the sum of four uniforms), variance one, and 20 times cheaper than exact. */
 static float cheap_normal(quire_rng *rng)
 {
@@ -335,34 +173,40 @@ static float rope_factor_at(const gguf_gen_opts *o, uint32_t i)
     return 1.0f / ((1.0f - smooth) / o->rope_factor + smooth);
 }
 
-static void fill_values(const plan *p, const plan_entry *entry, quire_rng *rng, float *x, size_t n)
+static void fill_values(const gguf_gen_plan *p, const gguf_gen_entry *entry, quire_rng *rng,
+                        float *x, size_t n)
 {
     float scale = entry->gain / sqrtf((float)entry->tensor->ne[0]);
 
     switch (entry->how) {
-    case FILL_MATRIX:
+    case GGUF_GEN_FILL_MATRIX:
         for (size_t i = 0; i < n; i++) {
             x[i] = scale * cheap_normal(rng);
         }
         break;
-    case FILL_NORM:
+    case GGUF_GEN_FILL_NORM:
         for (size_t i = 0; i < n; i++) {
             x[i] = 1.0f + 0.1f * cheap_normal(rng);
         }
         break;
-    case FILL_GATE:
+    case GGUF_GEN_FILL_GATE:
         for (size_t i = 0; i < n; i++) {
             x[i] = 0.7f + 0.2f * cheap_normal(rng);
         }
         break;
-    case FILL_BIAS:
+    case GGUF_GEN_FILL_BIAS:
         for (size_t i = 0; i < n; i++) {
             x[i] = 0.1f * cheap_normal(rng);
         }
         break;
-    case FILL_ROPE_FREQS:
+    case GGUF_GEN_FILL_ROPE_FREQS:
         for (size_t i = 0; i < n; i++) {
             x[i] = rope_factor_at(p->opts, (uint32_t)i);
+        }
+        break;
+    case GGUF_GEN_FILL_RAMP:
+        for (size_t i = 0; i < n; i++) {
+            x[i] = 1.0f + entry->gain * (float)i;
         }
         break;
     }
@@ -378,8 +222,8 @@ static bool pad_to(FILE *file, size_t written_bytes, size_t alignment)
 }
 
 /* values and packed hold chunk_rows rows of the tensor. */
-static bool tensor_write(const plan *p, const plan_entry *entry, FILE *file, float *values,
-                         void *packed)
+static bool tensor_write(const gguf_gen_plan *p, const gguf_gen_entry *entry, FILE *file,
+                         float *values, void *packed)
 {
     const struct ggml_tensor *t = entry->tensor;
     size_t columns = (size_t)t->ne[0];
@@ -408,7 +252,7 @@ static bool tensor_write(const plan *p, const plan_entry *entry, FILE *file, flo
 }
 
 /* Bytes of the whole file. */
-static uint64_t plan_bytes(const plan *p)
+static uint64_t plan_bytes(const gguf_gen_plan *p)
 {
     uint64_t total_bytes = gguf_get_meta_size(p->gguf);
     const uint64_t alignment = gguf_get_alignment(p->gguf);
@@ -466,9 +310,9 @@ static int file_close(FILE *file, const char *path, int rc, quire_error *err)
     return rc;
 }
 
-static int plan_write(const plan *p, const char *path, quire_error *err)
+static int plan_write(const gguf_gen_plan *p, const char *path, quire_error *err)
 {
-    size_t columns_max = p->opts->n_ff > p->opts->n_embd ? p->opts->n_ff : p->opts->n_embd;
+    size_t columns_max = CHUNK_VALUES;
     size_t chunk_bytes;
     size_t meta_bytes = gguf_get_meta_size(p->gguf);
     FILE *file = NULL;
@@ -477,10 +321,12 @@ static int plan_write(const plan *p, const char *path, quire_error *err)
     float *values = NULL;
     int rc = QUIRE_NOMEM;
 
-    columns_max = columns_max > p->opts->n_head * p->opts->d_head
-                      ? columns_max
-                      : p->opts->n_head * p->opts->d_head;
-    chunk_bytes = (columns_max > CHUNK_VALUES ? columns_max : CHUNK_VALUES) * sizeof(float);
+    for (size_t i = 0; i < p->n; i++) {
+        const size_t columns = (size_t)p->entries[i].tensor->ne[0];
+
+        columns_max = columns > columns_max ? columns : columns_max;
+    }
+    chunk_bytes = columns_max * sizeof(float);
     values = malloc(chunk_bytes);
     packed = malloc(chunk_bytes);
     if (meta == NULL || values == NULL || packed == NULL) {
@@ -513,6 +359,11 @@ static int opts_check(const gguf_gen_opts *o, quire_error *err)
 {
     int64_t block = ggml_blck_size(o->type);
 
+    if (quire_arch_find(o->arch) == QUIRE_ARCH_COUNT) {
+        return quire_error_set(err, QUIRE_INVAL, "no model of the architecture '%s' can be made",
+                               o->arch);
+    }
+
     if (o->n_layer == 0 || o->n_embd == 0 || o->n_ff == 0 || o->n_head == 0 || o->n_kv_head == 0 ||
         o->n_head % o->n_kv_head != 0 || o->d_head == 0 || o->d_head % 2 != 0 || o->n_ctx == 0) {
         return quire_error_set(err, QUIRE_INVAL,
@@ -537,10 +388,10 @@ static int opts_check(const gguf_gen_opts *o, quire_error *err)
 
 int gguf_gen_write(const gguf_gen_opts *opts, const char *path, quire_error *err)
 {
-    size_t n_max = (size_t)opts->n_layer * LAYER_TENSORS + LAYER_TENSORS;
+    size_t n_max = gguf_gen_plan_tensors_max(opts);
     struct ggml_init_params params = { .mem_size = n_max * ggml_tensor_overhead(),
                                        .no_alloc = true };
-    plan p = { .opts = opts };
+    gguf_gen_plan p = { .opts = opts };
     int rc;
 
     QUIRE_TRY(opts_check(opts, err));
@@ -551,12 +402,12 @@ int gguf_gen_write(const gguf_gen_opts *opts, const char *path, quire_error *err
         rc = quire_error_set(err, QUIRE_NOMEM, "%s: out of memory", path);
         goto out;
     }
-    rc = plan_keys(&p);
+    rc = gguf_gen_plan_keys(&p);
     if (rc != QUIRE_OK) {
         (void)quire_error_set(err, rc, "%s: out of memory", path);
         goto out;
     }
-    plan_tensors(&p);
+    gguf_gen_plan_tensors(&p);
     rc = room_check(path, plan_bytes(&p), err);
     if (rc == QUIRE_OK) {
         rc = plan_write(&p, path, err);

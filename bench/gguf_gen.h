@@ -5,6 +5,10 @@
  * runs them, except those of the architecture quire (gguf_gen_scheme.h). Weights are scaled so that
  * activations stay near unit variance through all layers. The same options give the same bytes.
  *
+ * The tensors of an architecture are those of src/model/archs.h and tensor_table.h. Keys that give
+ * an architecture its numbers (scales, softcaps, activations) have values that matter in the
+ * result.
+ *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_BENCH_GGUF_GEN_H
 #define QUIRE_BENCH_GGUF_GEN_H
@@ -32,7 +36,7 @@ typedef enum gguf_gen_gates {
 #define GGUF_GEN_LAYERS_MAX 512u /* of a model with a KV map */
 
 typedef struct gguf_gen_opts {
-    char arch[16]; /* "llama", "qwen2", "qwen3", "quire" */
+    char arch[16]; /* a name of src/model/archs.h */
     char name[64];
     uint32_t n_layer;
     uint32_t n_embd;
@@ -43,14 +47,27 @@ typedef struct gguf_gen_opts {
     uint32_t n_vocab;
     uint32_t n_ctx;
     float rope_base;
-    char rope_scaling[16]; /* "" (no key), "none", "linear", "yarn", or "llama3" (a tensor) */
+    char rope_scaling[16]; /* "" (no key), "none", "linear", "yarn", "longrope", or "llama3" (a
+                              tensor) */
     float rope_factor;
     uint32_t rope_ctx_orig;
     bool is_tied;
     bool has_qkv_bias;
     bool has_qk_norm;
+    bool has_biases;         /* all that the architecture may have, beside those of Q, K and V */
+    bool is_fused;           /* Q, K and V as one tensor */
+    bool has_no_rope;        /* where a key says so (granite) */
+    uint32_t n_rot;          /* rotated dimensions of a head; 0 = all */
+    uint32_t n_nextn;        /* further layers, which predict further tokens */
+    uint32_t sliding_window; /* positions; 0 = no key */
+    uint32_t window_pattern; /* 0 = no key */
+    bool has_window_array;   /* the pattern as one value per layer: every other one */
+    float window_rope_base;  /* 0 = no key */
+    float attn_temperature;  /* 0 = no key */
     gguf_gen_vocab vocab;
-    enum ggml_type type; /* of the matrices; vectors are f32 */
+    enum ggml_type type;      /* of the matrices; vectors are f32 */
+    enum ggml_type type_more; /* of the output, and of V and ffn_down in every other layer, as in
+                                 mixes such as Q4_K_M; f32 = as the others */
     uint64_t seed;
     /* The KV map, of the architecture quire only: gguf_gen_scheme.h, or by hand. Layers that read
      * other layers have a gate for each of their sources, if there are any. */

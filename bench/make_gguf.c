@@ -2,6 +2,7 @@
  *
  *   make_gguf --shape smollm2-135m --type q8_0 -o FILE [--ctx 65536] [--layers N] ...
  *   make_gguf --shape smollm2-135m --scheme fusedkv-lite -o FILE
+ *   make_gguf --shape tiny-llama --arch gemma3 --sliding-window 24 -o FILE
  *
  * SPDX-License-Identifier: MIT */
 #include <getopt.h>
@@ -18,6 +19,7 @@
 enum {
     OPT_SHAPE = 256,
     OPT_SCHEME,
+    OPT_ARCH,
     OPT_TYPE,
     OPT_SEED,
     OPT_SCALING,
@@ -44,9 +46,11 @@ static const struct {
     { "ctx", offsetof(gguf_gen_opts, n_ctx) },
     { "rope-ctx", offsetof(gguf_gen_opts, rope_ctx_orig) },
     { "window", offsetof(gguf_gen_opts, window) },
+    { "sliding-window", offsetof(gguf_gen_opts, sliding_window) },
+    { "rotated", offsetof(gguf_gen_opts, n_rot) },
 };
 #define N_SIZES  (sizeof(sizes) / sizeof(sizes[0]))
-#define N_OTHERS 11u
+#define N_OTHERS 12u
 
 static int usage(FILE *stream)
 {
@@ -57,7 +61,8 @@ static int usage(FILE *stream)
                           "       [--ctx N] [--rope-scaling none|linear|yarn|llama3] "
                           "[--rope-factor X] [--rope-ctx N]\n"
                           "       [--rope-base X] [--tied | --untied] [--scheme SCHEME] "
-                          "[--window N]\nshapes:");
+                          "[--window N]\n"
+                          "       [--arch NAME] [--sliding-window N] [--rotated N]\nshapes:");
     for (unsigned i = 0; gguf_gen_shape_name(i) != NULL; i++) {
         (void)fprintf(stream, " %s", gguf_gen_shape_name(i));
     }
@@ -102,6 +107,8 @@ static bool option_apply(int option, const char *text, gguf_gen_opts *opts)
     case OPT_SHAPE:  /* taken first, see main() */
     case OPT_SCHEME: /* applied last */
         return true;
+    case OPT_ARCH: /* gguf_gen_write() knows the names */
+        return (size_t)snprintf(opts->arch, sizeof(opts->arch), "%s", text) < sizeof(opts->arch);
     case OPT_TYPE:
         return type_parse(text, &opts->type);
     case OPT_SEED:
@@ -113,7 +120,8 @@ static bool option_apply(int option, const char *text, gguf_gen_opts *opts)
     case OPT_SCALING:
         (void)snprintf(opts->rope_scaling, sizeof(opts->rope_scaling), "%s", text);
         return strcmp(text, "none") == 0 || strcmp(text, "linear") == 0 ||
-               strcmp(text, "yarn") == 0 || strcmp(text, "llama3") == 0;
+               strcmp(text, "yarn") == 0 || strcmp(text, "llama3") == 0 ||
+               strcmp(text, "longrope") == 0;
     case OPT_FACTOR:
         return float_parse(text, &opts->rope_factor);
     case OPT_BASE:
@@ -136,6 +144,7 @@ static void options_fill(struct option *options)
     const struct option others[N_OTHERS] = {
         { "shape", required_argument, NULL, OPT_SHAPE },
         { "scheme", required_argument, NULL, OPT_SCHEME },
+        { "arch", required_argument, NULL, OPT_ARCH },
         { "type", required_argument, NULL, OPT_TYPE },
         { "seed", required_argument, NULL, OPT_SEED },
         { "rope-scaling", required_argument, NULL, OPT_SCALING },

@@ -154,6 +154,13 @@ int quire_retention_open(quire_retention **out, quire_runtime *runtime,
     if (retention == NULL) {
         return quire_error_set(err, QUIRE_NOMEM, "out of memory");
     }
+    if (opts->spec.policy->expects_queries && !quire_model_rope_is_plain(desc)) {
+        free(retention);
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "--retain %s works with models whose layers all turn K alike; %s "
+                               "is not one of them",
+                               opts->spec.policy->name, desc->arch_name);
+    }
     retention->opts = *opts;
     rc = open_parts(retention, runtime, desc, err);
     if (rc < 0) {

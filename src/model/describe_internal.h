@@ -7,11 +7,18 @@
 
 #include "model/gguf_file.h"
 
-/* Fill in rope; arch_name, d_k and n_ctx_train are known. */
+/* Fill in window; the sizes are known. */
+int quire_describe_windows(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
+
+/* Fill in the scales and softcaps, the temperature and the numbers of activations; the sizes and
+ * the rope are known. Refuse keys that change the result and that Quire does not compute. */
+int quire_describe_scales(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
+
+/* Fill in rope, rope_window and layer_rope; the sizes and the windows are known. */
 int quire_describe_rope(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
 
-/* Fill in n_vocab and the facts that follow from the tensor table: has_tied_output, has_qkv_bias,
- * has_qk_norm where files differ in it, file_type, n_params, weight_bytes, and the gates of kv_map.
+/* Fill in n_vocab and the facts that follow from the tensor table: parts, has_tied_output,
+ * has_qkv_bias, has_qk_norm, file_type, n_params, weight_bytes, and the gates of kv_map.
  * The shapes of the tensors must fit the sizes and the KV map in desc. */
 int quire_describe_tensors(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
 

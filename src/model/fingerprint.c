@@ -2,10 +2,10 @@
  *
  * The fingerprint covers the architecture and the model's name; layers, heads, widths, vocabulary,
  * the base and the scaling of rope; every tensor's name, type and shape, in file order; the length
- * of the file. It does not cover the path, nor the bytes of weights and tokenizer. A copy has the
- * fingerprint of the original. Another quantisation has another fingerprint, and so has another
- * fine-tune unless name, shapes and length all agree. Data stored under a fingerprint must
- * therefore do no harm when they are used for such a twin.
+ * of the file, or of all its parts. It does not cover the path, nor the bytes of weights and
+ * tokenizer. A copy has the fingerprint of the original. Another quantisation has another
+ * fingerprint, and so has another fine-tune unless name, shapes and length all agree. Data stored
+ * under a fingerprint must therefore do no harm when they are used for such a twin.
  *
  * Numbers are hashed as decimal text, so that the result does not depend on the machine.
  *
@@ -34,7 +34,6 @@ __attribute__((format(printf, 2, 3))) static void add(uint64_t *hash, const char
 
 uint64_t quire_fingerprint(const quire_gguf *file, const quire_model_desc *desc)
 {
-    const struct gguf_context *gguf = quire_gguf_context(file);
     struct ggml_context *meta = quire_gguf_meta(file);
     uint64_t hash = QUIRE_HASH_INIT;
 
@@ -44,12 +43,10 @@ uint64_t quire_fingerprint(const quire_gguf *file, const quire_model_desc *desc)
     add(&hash, "%u %u %u %u\n", desc->n_head, desc->n_kv_head, desc->d_k, desc->d_v);
     add(&hash, "%a %a %d\n", (double)desc->rope.freq_base, (double)desc->rope.freq_scale,
         (int)desc->rope.scaling);
-    for (int64_t i = 0; i < gguf_get_n_tensors(gguf); i++) {
-        const char *name = gguf_get_tensor_name(gguf, i);
-        const struct ggml_tensor *t = ggml_get_tensor(meta, name);
-
-        add(&hash, "%s %s\n", name, ggml_type_name(gguf_get_tensor_type(gguf, i)));
-        for (int d = 0; t != NULL && d < GGML_MAX_DIMS; d++) {
+    for (struct ggml_tensor *t = ggml_get_first_tensor(meta); t != NULL;
+         t = ggml_get_next_tensor(meta, t)) {
+        add(&hash, "%s %s\n", t->name, ggml_type_name(t->type));
+        for (int d = 0; d < GGML_MAX_DIMS; d++) {
             add(&hash, "%" PRId64 "\n", t->ne[d]);
         }
     }

@@ -207,6 +207,71 @@ int quire_gguf_get_f32(const quire_gguf *file, const char *key, quire_gguf_range
     return QUIRE_OK;
 }
 
+static int number_check(const quire_gguf *file, const quire_gguf_f32_by_layer *what, float number,
+                        quire_error *err)
+{
+    if (!(number >= what->range.min && number <= what->range.max)) {
+        return quire_error_set(err, QUIRE_CORRUPT, "%s: %s is %g; expected %g..%g (damaged file?)",
+                               quire_gguf_path(file), what->key, (double)number,
+                               (double)what->range.min, (double)what->range.max);
+    }
+    return QUIRE_OK;
+}
+
+int quire_gguf_get_f32_by_layer(const quire_gguf *file, const quire_gguf_f32_by_layer *what,
+                                float *out, quire_error *err)
+{
+    const struct gguf_context *gguf = quire_gguf_context(file);
+    const int64_t index = gguf_find_key(gguf, what->key);
+    const float *numbers;
+    float value = 0.0f;
+
+    if (index < 0 || gguf_get_kv_type(gguf, index) != GGUF_TYPE_ARRAY) {
+        QUIRE_TRY(quire_gguf_get_f32(file, what->key, what->range, &value, err));
+        for (uint32_t i = 0; i < what->n; i++) {
+            out[i] = value;
+        }
+        return QUIRE_OK;
+    }
+    if (gguf_get_arr_type(gguf, index) != GGUF_TYPE_FLOAT32) {
+        return type_error(file, what->key, "f32 or an array of f32", err);
+    }
+    if (gguf_get_arr_n(gguf, index) != what->n) {
+        return quire_error_set(
+            err, QUIRE_CORRUPT,
+            "%s: %s has %zu elements; expected %" PRIu32 ", one per layer (damaged file?)",
+            quire_gguf_path(file), what->key, gguf_get_arr_n(gguf, index), what->n);
+    }
+    numbers = gguf_get_arr_data(gguf, index);
+    for (uint32_t i = 0; i < what->n; i++) {
+        QUIRE_TRY(number_check(file, what, numbers[i], err));
+        out[i] = numbers[i];
+    }
+    return QUIRE_OK;
+}
+
+int quire_gguf_get_bool_array(const quire_gguf *file, const char *key, uint32_t n, bool *out,
+                              quire_error *err)
+{
+    const struct gguf_context *gguf = quire_gguf_context(file);
+    const int64_t index = gguf_find_key(gguf, key);
+    int32_t numbers[QUIRE_LAYERS_MAX];
+
+    QUIRE_CHECK(n <= QUIRE_LAYERS_MAX);
+    if (index >= 0 && gguf_get_kv_type(gguf, index) == GGUF_TYPE_ARRAY &&
+        gguf_get_arr_type(gguf, index) == GGUF_TYPE_BOOL && gguf_get_arr_n(gguf, index) == n) {
+        for (uint32_t i = 0; i < n; i++) {
+            out[i] = ((const int8_t *)gguf_get_arr_data(gguf, index))[i] != 0;
+        }
+        return QUIRE_OK;
+    }
+    QUIRE_TRY(quire_gguf_get_i32_array(file, key, n, (quire_gguf_range_i32){ 0, 1 }, numbers, err));
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = numbers[i] != 0;
+    }
+    return QUIRE_OK;
+}
+
 int quire_gguf_get_bool(const quire_gguf *file, const char *key, bool *value, quire_error *err)
 {
     const struct gguf_context *gguf = quire_gguf_context(file);

@@ -57,7 +57,20 @@ typedef struct quire_gguf_range_f32 {
 int quire_gguf_get_f32(const quire_gguf *file, const char *key, quire_gguf_range_f32 range,
                        float *value, quire_error *err);
 
+/* A required float per layer: one number for all of them, or an array of n. */
+typedef struct quire_gguf_f32_by_layer {
+    const char *key;
+    uint32_t n;
+    quire_gguf_range_f32 range;
+} quire_gguf_f32_by_layer;
+int quire_gguf_get_f32_by_layer(const quire_gguf *file, const quire_gguf_f32_by_layer *what,
+                                float *out, quire_error *err);
+
 int quire_gguf_get_bool(const quire_gguf *file, const char *key, bool *value, quire_error *err);
+
+/* A required array of n truth values, or of integers that are 0 or 1. out: [n]. */
+int quire_gguf_get_bool_array(const quire_gguf *file, const char *key, uint32_t n, bool *out,
+                              quire_error *err);
 
 /* Memory: *value is borrowed from the file. */
 int quire_gguf_get_str(const quire_gguf *file, const char *key, bool is_required,

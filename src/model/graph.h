@@ -2,6 +2,7 @@
  *
  *   tokens -> rows of the embedding
  *   per layer:  norm, Q K V (+ bias, qk-norm), rope, gates of the K sources on Q
+ *               (which of these a layer has: archs.h; the blocks: graph_attn.c, graph_ffn.c)
  *               append     custom op: stores K and V into the pages      args {K, V}
  *               attention  custom op: Q against the pages                args {Q .., append}
  *               output projection, FFN
@@ -64,6 +65,7 @@ typedef struct quire_graph {
     struct ggml_cgraph *cgraph;
     struct ggml_tensor *tokens;        /* i32 [n_rows] */
     struct ggml_tensor *positions;     /* i32 [n_rows] */
+    struct ggml_tensor *q_scales;      /* f32 [1][1][n_rows]; NULL without a temperature */
     struct ggml_tensor *out_rows;      /* i32 [n_logits]; NULL when all rows or none are wanted */
     struct ggml_tensor *out_positions; /* i32 [n_logits]; NULL without an early exit */
     struct ggml_tensor *logits;        /* f32 [n_logits][n_vocab]; NULL when none are wanted */
@@ -79,6 +81,7 @@ typedef struct quire_graphs_opts {
     const quire_weights *weights;
     quire_graph_op *ops; /* [n_layer] */
     quire_graph_exit *exit;
+    struct ggml_tensor *rope_factors; /* of the weights, for this context; NULL = none */
     uint32_t n_rows_max;
     uint32_t n_threads;
 } quire_graphs_opts;

@@ -35,10 +35,70 @@ __attribute__((format(printf, 2, 3))) static void add(digest hash, const char *f
     quire_hash128(bytes, QUIRE_HASH128_BYTES + (size_t)n, hash);
 }
 
+static void add_rope(digest hash, const char *name, const quire_rope *rope)
+{
+    add(hash, "%s %d %d %u %u %a %a %a %a %a %a\n", name, (int)rope->type, (int)rope->scaling,
+        rope->n_dims, rope->ctx_orig, (double)rope->freq_base, (double)rope->freq_scale,
+        (double)rope->ext_factor, (double)rope->attn_factor, (double)rope->beta_fast,
+        (double)rope->beta_slow);
+}
+
+/* What a model without such features does not write: the identities of such models stay as they
+ * were before the features. */
+static void add_features(digest hash, const quire_kv_identity_facts *facts)
+{
+    const quire_model_desc *desc = facts->desc;
+    const struct {
+        const char *name;
+        float value;
+        float none;
+    } scales[] = { { "softcap", desc->attn_softcap, 0.0f },
+                   { "temperature", desc->attn_temperature, 0.0f },
+                   { "embedding", desc->embd_scale, 1.0f },
+                   { "residual", desc->residual_scale, 1.0f } };
+
+    for (size_t i = 0; i < sizeof scales / sizeof scales[0]; i++) {
+        if (scales[i].value != scales[i].none && scales[i].value != 0.0f) {
+            add(hash, "%s %a\n", scales[i].name, (double)scales[i].value);
+        }
+    }
+    if (desc->attn_temperature != 0.0f) {
+        add(hash, "temperature from %u\n", desc->attn_temperature_tokens);
+    }
+    if (facts->is_long) {
+        add(hash, "long\n");
+    }
+}
+
+static void add_layer(digest hash, const quire_model_desc *desc, uint32_t il)
+{
+    const quire_kv_map_entry *map = &desc->kv_map[il];
+    const float *xielu = desc->xielu[il];
+
+    add(hash, "layer %u stores %d reads %u %u", il, (int)map->stored, map->n_k, map->n_v);
+    for (uint32_t i = 0; i < map->n_k; i++) {
+        add(hash, " K %u", map->k_src[i]);
+    }
+    for (uint32_t i = 0; i < map->n_v; i++) {
+        add(hash, " V %u", map->v_src[i]);
+    }
+    if (desc->window[il] != 0) {
+        add(hash, " window %u", desc->window[il]);
+    }
+    if (desc->layer_rope[il] == QUIRE_LAYER_ROPE_WINDOW) {
+        add_rope(hash, " rope", &desc->rope_window);
+    } else if (desc->layer_rope[il] == QUIRE_LAYER_ROPE_NONE) {
+        add(hash, " no rope");
+    }
+    if (xielu[0] != 0.0f || xielu[1] != 0.0f || xielu[2] != 0.0f || xielu[3] != 0.0f) {
+        add(hash, " xielu %a %a %a %a", (double)xielu[0], (double)xielu[1], (double)xielu[2],
+            (double)xielu[3]);
+    }
+}
+
 static void add_model(digest hash, const quire_kv_identity_facts *facts)
 {
     const quire_model_desc *desc = facts->desc;
-    const quire_rope *rope = &desc->rope;
 
     add(hash, "model %016llx\n", (unsigned long long)desc->fingerprint);
     for (uint32_t i = 0; i < QUIRE_HASH128_BYTES; i++) {
@@ -47,23 +107,10 @@ static void add_model(digest hash, const quire_kv_identity_facts *facts)
     add(hash, "shape %u %u %u %u %u %u %u %a %a\n", desc->n_layer, desc->n_stored, desc->n_embd,
         desc->n_head, desc->n_kv_head, desc->d_k, desc->d_v, (double)desc->attn_scale,
         (double)desc->rms_eps);
-    add(hash, "rope %d %d %u %u %a %a %a %a %a %a\n", (int)rope->type, (int)rope->scaling,
-        rope->n_dims, rope->ctx_orig, (double)rope->freq_base, (double)rope->freq_scale,
-        (double)rope->ext_factor, (double)rope->attn_factor, (double)rope->beta_fast,
-        (double)rope->beta_slow);
+    add_rope(hash, "rope", &desc->rope);
+    add_features(hash, facts);
     for (uint32_t il = 0; il < desc->n_layer; il++) {
-        const quire_kv_map_entry *map = &desc->kv_map[il];
-
-        add(hash, "layer %u stores %d reads %u %u", il, (int)map->stored, map->n_k, map->n_v);
-        for (uint32_t i = 0; i < map->n_k; i++) {
-            add(hash, " K %u", map->k_src[i]);
-        }
-        for (uint32_t i = 0; i < map->n_v; i++) {
-            add(hash, " V %u", map->v_src[i]);
-        }
-        if (desc->window[il] != 0) {
-            add(hash, " window %u", desc->window[il]);
-        }
+        add_layer(hash, desc, il);
     }
 }
 
@@ -136,6 +183,8 @@ void quire_kv_identity_get(const quire_runtime *rt, uint64_t identity[2])
                                       .kv_recent = rt->opts.kv_recent,
                                       .kv_sinks = rt->opts.kv_sinks,
                                       .has_window_group = rt->groups.window != 0,
+                                      .is_long = rt->model->weights->rope_long != NULL &&
+                                                 quire_runtime_is_long(rt),
                                       .attn_isa = quire_attn_workspace_isa(rt->workspace),
                                       .ggml = ggml,
                                       .versions = QUIRE_KV_IDENTITY_VERSIONS };

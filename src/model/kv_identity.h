@@ -50,9 +50,10 @@ typedef struct quire_kv_identity_facts {
     uint32_t kv_recent; /* tokens; count where a format is sealed */
     uint32_t kv_sinks;
     bool has_window_group; /* pages of stored layers with windows are apart (quire_kv_groups) */
-    const char *attn_isa;  /* quire_attn_workspace_isa() */
-    const char *ggml;      /* quire_backend_kernels() */
-    uint32_t versions[6];  /* as defined above, in that order */
+    bool is_long; /* the frequency factors are those of long contexts; false without factors */
+    const char *attn_isa; /* quire_attn_workspace_isa() */
+    const char *ggml;     /* quire_backend_kernels() */
+    uint32_t versions[6]; /* as defined above, in that order */
 } quire_kv_identity_facts;
 
 #define QUIRE_KV_IDENTITY_VERSIONS                                                                 \

@@ -279,6 +279,7 @@ quire_kv_page_bytes quire_kv_layout(const quire_kv_form *form, uint32_t model_la
         .n_k = map->n_k,
         .n_v = map->n_v,
         .scale = desc->attn_scale,
+        .softcap = desc->attn_softcap,
         .window = desc->window[model_layer],
     };
     for (uint32_t i = 0; i < map->n_k; i++) {

@@ -4,6 +4,7 @@
 #include "model/memory.h"
 
 #include "base/parse.h"
+#include "model/archs.h"
 #include "model/linear.h"
 #include "model/runtime_internal.h"
 
@@ -47,7 +48,9 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
     const uint64_t n_q = (uint64_t)desc->n_head * larger(desc->d_k, desc->d_v);
     const uint64_t n_kv = (uint64_t)desc->n_kv_head * (desc->d_k + desc->d_v);
     const uint64_t attention = 2 * n_embd + 3 * n_q + 2 * n_kv;
-    const uint64_t feed_forward = 2 * n_embd + 3 * n_ff;
+    /* A parallel block keeps its input and the result of attention meanwhile. */
+    const uint64_t kept = quire_arch_row_get(desc->arch)->is_parallel ? 2 * n_embd : 0;
+    const uint64_t feed_forward = 2 * n_embd + kept + 3 * n_ff;
     const uint64_t logits = 2 * n_embd + desc->n_vocab;
     const uint64_t widest = larger(larger(attention, feed_forward), logits);
     const uint64_t copy = larger(larger(n_embd, n_ff), n_q);

@@ -24,11 +24,33 @@
 
 #define QUIRE_LAYERS_MAX 512u
 
+/* The rows of archs.h. */
 typedef enum quire_arch {
     QUIRE_ARCH_LLAMA,
     QUIRE_ARCH_QWEN2,
     QUIRE_ARCH_QWEN3,
     QUIRE_ARCH_QUIRE, /* qwen3's block with a KV map: docs/schemes.md */
+    QUIRE_ARCH_GEMMA,
+    QUIRE_ARCH_GEMMA2,
+    QUIRE_ARCH_GEMMA3,
+    QUIRE_ARCH_PHI3,
+    QUIRE_ARCH_MISTRAL3,
+    QUIRE_ARCH_SMOLLM3,
+    QUIRE_ARCH_GRANITE,
+    QUIRE_ARCH_OLMO2,
+    QUIRE_ARCH_GLM4,
+    QUIRE_ARCH_COHERE2,
+    QUIRE_ARCH_EXAONE4,
+    QUIRE_ARCH_STARCODER2,
+    QUIRE_ARCH_SEED_OSS,
+    QUIRE_ARCH_HUNYUAN_DENSE,
+    QUIRE_ARCH_ERNIE4_5,
+    QUIRE_ARCH_INTERNLM2,
+    QUIRE_ARCH_APERTUS,
+    QUIRE_ARCH_ARCEE,
+    QUIRE_ARCH_COMMAND_R,
+    QUIRE_ARCH_EXAONE,
+    QUIRE_ARCH_NEMOTRON,
     QUIRE_ARCH_COUNT
 } quire_arch;
 
@@ -40,8 +62,16 @@ typedef enum quire_rope_type {
 typedef enum quire_rope_scaling {
     QUIRE_ROPE_SCALING_NONE,
     QUIRE_ROPE_SCALING_LINEAR,
-    QUIRE_ROPE_SCALING_YARN
-} quire_rope_scaling; /* llama3 scaling comes as a tensor of frequency factors */
+    QUIRE_ROPE_SCALING_YARN,
+    QUIRE_ROPE_SCALING_LONGROPE /* two tensors of frequency factors */
+} quire_rope_scaling;           /* llama3 scaling comes as a tensor of frequency factors */
+
+/* The rope of a layer. */
+typedef enum quire_layer_rope {
+    QUIRE_LAYER_ROPE_MAIN,
+    QUIRE_LAYER_ROPE_WINDOW, /* rope_window */
+    QUIRE_LAYER_ROPE_NONE
+} quire_layer_rope;
 
 typedef struct quire_rope {
     quire_rope_type type;
@@ -70,12 +100,13 @@ typedef struct quire_kv_map_entry {
 typedef struct quire_model_desc {
     quire_arch arch;
     char arch_name[32];
-    char name[128];     /* general.name, "" if absent */
-    char file_type[32]; /* "Q8_0", from the most common matrix type */
-    uint32_t n_layer;
-    uint32_t n_stored;    /* layers that store K and V */
-    uint32_t last_stored; /* the last of them; layers above it only read */
-    char kv_scheme[32];   /* the file's name for its KV map, "" if absent; for people */
+    char name[128];        /* general.name, "" if absent */
+    char file_type[32];    /* "Q8_0", from the most common matrix type */
+    uint32_t n_layer;      /* that are computed */
+    uint32_t n_layer_file; /* with those that predict further tokens, which are not computed */
+    uint32_t n_stored;     /* layers that store K and V */
+    uint32_t last_stored;  /* the last of them; layers above it only read */
+    char kv_scheme[32];    /* the file's name for its KV map, "" if absent; for people */
     uint32_t n_embd;
     uint32_t n_ff;
     uint32_t n_head;
@@ -86,12 +117,21 @@ typedef struct quire_model_desc {
     uint32_t n_ctx_train;
     uint32_t pooling; /* the file's key pooling_type, as llama.cpp: 0 none, 1 mean, 2 cls, 3 last,
                          4 rank */
-    float rms_eps;
+    float rms_eps;    /* of norms of either kind */
     float attn_scale;
+    float attn_softcap;     /* of the logits of attention; 0 = none */
+    float attn_temperature; /* Q grows with its position by this much; 0 = not */
+    uint32_t attn_temperature_tokens;
+    float embd_scale;     /* of the embedding; 1 = as it is */
+    float residual_scale; /* of what a layer adds to the residual; 1 = as it is */
+    float logit_scale;    /* of the logits, before the softcap; 1 = as they are */
+    float logit_softcap;  /* 0 = none */
     quire_rope rope;
+    quire_rope rope_window; /* of layers with a window */
     bool has_qk_norm;
     bool has_qkv_bias;
     bool has_tied_output;
+    uint32_t parts; /* quire_part of archs.h: tensors that this file has */
     uint64_t n_params;
     uint64_t weight_bytes;   /* in the file */
     uint64_t resident_bytes; /* in memory once loaded: repacked tied embeddings are there twice */
@@ -101,6 +141,8 @@ typedef struct quire_model_desc {
     quire_kv_map_entry kv_map[QUIRE_LAYERS_MAX];
     /* Positions that a layer attends to, its own included; 0 = all before it. */
     uint32_t window[QUIRE_LAYERS_MAX];
+    uint8_t layer_rope[QUIRE_LAYERS_MAX]; /* quire_layer_rope */
+    float xielu[QUIRE_LAYERS_MAX][4];     /* alpha_n, alpha_p, beta, eps; apertus only */
 } quire_model_desc;
 
 typedef struct quire_model quire_model;

@@ -17,6 +17,23 @@ struct quire_pretrained {
     quire_model_desc desc;
 };
 
+/* The trainer's block is llama's, with norms of Q and K or without. */
+static int arch_check(const quire_pretrained *p, quire_error *err)
+{
+    switch (p->desc.arch) {
+    case QUIRE_ARCH_LLAMA:
+    case QUIRE_ARCH_QWEN2:
+    case QUIRE_ARCH_QWEN3:
+    case QUIRE_ARCH_QUIRE:
+        return QUIRE_OK;
+    default:
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s: models of the architecture %s cannot be trained; llama, qwen3 "
+                               "and quire can",
+                               quire_gguf_path(p->file), p->desc.arch_name);
+    }
+}
+
 static int rope_check(const quire_pretrained *p, quire_error *err)
 {
     const quire_rope *rope = &p->desc.rope;
@@ -42,7 +59,7 @@ int quire_pretrained_open(quire_pretrained **out, const char *path, quire_error 
     if (rc == QUIRE_OK) {
         rc = quire_gguf_describe(p->file, &p->desc, err);
     }
-    if (rc == QUIRE_OK) {
+    if (rc == QUIRE_OK && (rc = arch_check(p, err)) == QUIRE_OK) {
         rc = rope_check(p, err);
     }
     if (rc < 0) {
@@ -68,9 +85,13 @@ const quire_model_desc *quire_pretrained_desc(const quire_pretrained *p)
 
 const char *quire_pretrained_name(const quire_pretrained *p, uint32_t index)
 {
-    const struct gguf_context *g = quire_gguf_context(p->file);
+    struct ggml_context *meta = quire_gguf_meta(p->file);
+    struct ggml_tensor *t = ggml_get_first_tensor(meta);
 
-    return (int64_t)index < gguf_get_n_tensors(g) ? gguf_get_tensor_name(g, index) : NULL;
+    for (uint32_t i = 0; t != NULL && i < index; i++) {
+        t = ggml_get_next_tensor(meta, t);
+    }
+    return t != NULL ? t->name : NULL;
 }
 
 uint64_t quire_pretrained_size(const quire_pretrained *p, const char *name)
@@ -85,14 +106,14 @@ static int read_rows(const quire_pretrained *p, const struct ggml_tensor *t, voi
                      float *out, quire_error *err)
 {
     const struct ggml_type_traits *traits = ggml_get_type_traits(t->type);
-    const char *path = quire_gguf_path(p->file);
+    const quire_gguf_place place = quire_gguf_tensor_place(p->file, t->name);
+    const char *path = quire_gguf_part_path(p->file, place.part);
     size_t n_bytes = ggml_nbytes(t);
     FILE *f = fopen(path, "rb");
     bool is_read;
 
     errno = 0;
-    is_read = f != NULL &&
-              fseeko(f, (off_t)quire_gguf_tensor_offset(p->file, t->name), SEEK_SET) == 0 &&
+    is_read = f != NULL && fseeko(f, (off_t)place.offset, SEEK_SET) == 0 &&
               fread(bytes, 1, n_bytes, f) == n_bytes;
     if (f != NULL) {
         (void)fclose(f);

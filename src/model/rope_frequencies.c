@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "model/rope_frequencies.h"
 
+#include "model/archs.h"
 #include "model/model_internal.h"
 
 #include <math.h>
@@ -41,6 +42,19 @@ void quire_model_rope_frequencies(const quire_model *model, float *frequencies)
 
         frequencies[i] = (float)(slowed * (1.0 - kept) + whole * kept);
     }
+}
+
+bool quire_model_rope_is_plain(const quire_model_desc *desc)
+{
+    const bool is_normed_after = quire_arch_row_get(desc->arch)->qk_norm == QUIRE_QK_NORM_ROPED;
+
+    for (uint32_t il = 0; il < desc->n_layer; il++) {
+        if (desc->layer_rope[il] != QUIRE_LAYER_ROPE_MAIN) {
+            return false;
+        }
+    }
+    return desc->rope.n_dims == desc->d_k && (desc->parts & QUIRE_PART_ROPE_FACTORS) == 0 &&
+           !is_normed_after;
 }
 
 quire_rotation quire_model_rotation(const quire_model_desc *desc, const float *frequencies)

@@ -14,6 +14,10 @@
  * its weights. Sources: RoPE (arXiv 2104.09864), YaRN (arXiv 2309.00071). */
 void quire_model_rope_frequencies(const quire_model *model, float *frequencies);
 
+/* Whether all layers turn whole heads alike, by frequencies that do not depend on the context, and
+ * nothing comes after the turn. Then K can be turned to another position. */
+bool quire_model_rope_is_plain(const quire_model_desc *desc);
+
 /* Memory: frequencies are borrowed. */
 quire_rotation quire_model_rotation(const quire_model_desc *desc, const float *frequencies);
 

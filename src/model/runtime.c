@@ -289,6 +289,18 @@ static int attention_open(quire_runtime *rt, quire_error *err)
     return rc < 0 ? quire_error_set(err, rc, "no memory for the runtime") : QUIRE_OK;
 }
 
+/* The frequency factors: llama3's, or those for contexts of the runtime's length. libllama's choice
+ * is by the length of the context, too, not by that of a text. */
+static struct ggml_tensor *rope_factors(const quire_runtime *rt)
+{
+    const quire_weights *w = rt->model->weights;
+
+    if (w->rope_freqs != NULL) {
+        return w->rope_freqs;
+    }
+    return quire_runtime_is_long(rt) ? w->rope_long : w->rope_short;
+}
+
 int quire_runtime_create(quire_runtime **out, const quire_model *model,
                          const quire_runtime_opts *opts, quire_error *err)
 {
@@ -324,6 +336,7 @@ int quire_runtime_create(quire_runtime **out, const quire_model *model,
                                   .weights = model->weights,
                                   .ops = rt->ops,
                                   .exit = &rt->exit,
+                                  .rope_factors = rope_factors(rt),
                                   .n_rows_max = rt->opts.n_batch,
                                   .n_threads = rt->opts.n_threads };
     if ((rc = quire_backend_open(&rt->backend, rt->opts.n_threads)) < 0 ||

@@ -6,6 +6,7 @@
 
 #include "model/backend.h"
 #include "model/graph.h"
+#include "model/model_internal.h"
 #include "model/runtime.h"
 
 struct quire_runtime {
@@ -30,6 +31,12 @@ struct quire_runtime {
     uint64_t steps_total;
     uint64_t step_ns;
 };
+
+/* Whether the context is longer than the one that the model was first trained for. */
+static inline bool quire_runtime_is_long(const quire_runtime *runtime)
+{
+    return runtime->opts.n_ctx > runtime->model->desc.rope.ctx_orig;
+}
 
 /* The options of attention that follow from runtime options without zeros. */
 quire_attn_workspace_opts quire_runtime_attn_opts(const quire_model_desc *desc,

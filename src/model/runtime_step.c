@@ -11,6 +11,8 @@
 #include "base/clock.h"
 #include "model/model_internal.h"
 
+#include <math.h>
+
 /* A step's shape, summed over its slices. */
 typedef struct step_shape {
     uint32_t n_rows;
@@ -194,11 +196,20 @@ static quire_attn_batch exit_batch(const quire_runtime *rt, const quire_slice *s
     return wanted;
 }
 
+/* By how much Q grows at a position, as libllama computes it. */
+static float q_scale(const quire_model_desc *desc, int32_t position)
+{
+    const float n = floorf((float)position / (float)desc->attn_temperature_tokens);
+
+    return (float)(log((double)n + 1.0) * (double)desc->attn_temperature + 1.0);
+}
+
 static void step_inputs(const quire_runtime *rt, const quire_slice *slices, uint32_t n_slices,
                         const quire_graph *graph)
 {
     int32_t *tokens = graph->tokens->data;
-    int32_t *positions = graph->positions->data;
+    int32_t *positions = graph->positions->data; /* NULL where no layer has a rope */
+    float *q_scales = graph->q_scales != NULL ? graph->q_scales->data : NULL;
     int32_t *out_rows = graph->out_rows != NULL ? graph->out_rows->data : NULL;
     int32_t *out_positions = graph->out_positions != NULL ? graph->out_positions->data : NULL;
     uint32_t row = 0;
@@ -208,12 +219,19 @@ static void step_inputs(const quire_runtime *rt, const quire_slice *slices, uint
         const uint32_t n_skipped = s->n_tokens - slice_logits(s);
 
         for (uint32_t j = 0; j < s->n_tokens; j++, row++) {
+            const int32_t position = (int32_t)(rt->before_tokens[i] + j);
+
             tokens[row] = s->tokens[j];
-            positions[row] = (int32_t)(rt->before_tokens[i] + j);
+            if (positions != NULL) {
+                positions[row] = position;
+            }
+            if (q_scales != NULL) {
+                q_scales[row] = q_scale(&rt->model->desc, position);
+            }
             if (out_rows != NULL && j >= n_skipped) {
                 *out_rows++ = (int32_t)row;
                 if (out_positions != NULL) {
-                    *out_positions++ = positions[row];
+                    *out_positions++ = position;
                 }
             }
         }

@@ -1,7 +1,7 @@
 /* weights.c - see weights.h.
  *
  * Loading goes in three passes over one list of wanted tensors: place (which kind of buffer holds
- * each tensor), allocate (one ggml context and buffer per kind), fill. A kind is the file mapping,
+ * each tensor), allocate (one ggml context and buffer per kind), fill. A kind is the mapped files,
  * a plain CPU buffer (a mapped tensor that is not aligned as ggml wants it), panels for our own
  * products (one mapping, in huge pages where there are any), or one extra buffer type.
  *
@@ -11,7 +11,9 @@
 #include "base/check.h"
 #include "model/backend.h"
 #include "model/panels.h"
+#include "model/tensor_table.h"
 #include "model/weights_digest.h"
+#include "model/weights_map.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,14 +26,16 @@
 #include <ggml-alloc.h>
 #include <ggml-backend.h>
 
-#define KIND_MAPPED    0u
-#define KIND_PLAIN     1u
-#define KIND_PANELS    2u
-#define KIND_EXTRA     3u
-#define EXTRA_MAX      8u
-#define KINDS_MAX      (KIND_EXTRA + EXTRA_MAX)
-#define LAYER_TENSORS  (18u + 2u * QUIRE_ATTN_SOURCES_MAX)
-#define GLOBAL_TENSORS 5u
+#define KIND_MAPPED 0u
+#define KIND_PLAIN  1u
+#define KIND_PANELS 2u
+#define KIND_EXTRA  3u
+#define EXTRA_MAX   8u
+#define KINDS_MAX   (KIND_EXTRA + EXTRA_MAX)
+
+/* The most slots of a layer, and of the model's own tensors. */
+#define SLOTS_MAX      (QUIRE_TENSOR_ROWS_MAX + LAYER_CUTS_MAX)
+#define LAYER_CUTS_MAX (3u * QUIRE_TENSOR_CUTS_MAX)
 
 typedef struct weight_kind {
     ggml_backend_buffer_type_t buft; /* NULL for the mapping and for panels */
@@ -42,18 +46,20 @@ typedef struct weight_kind {
 /* One wanted tensor. */
 typedef struct weight_slot {
     struct ggml_tensor **into;
-    struct ggml_tensor *meta; /* in the file's context */
-    uint64_t offset;          /* of its data in the file */
+    struct ggml_tensor *meta; /* in the file's context, or in that of cuts */
+    quire_gguf_place place;
     uint32_t kind;
 } weight_slot;
 
 struct quire_weights_store {
-    void *map;
-    size_t map_bytes;
+    quire_weights_map *files; /* [n_files], one for each part of the model */
+    uint32_t n_files;
     weight_kind kinds[KINDS_MAX];
     uint32_t n_kinds;
     weight_slot *slots;
     uint32_t n_slots;
+    uint32_t n_slots_max;
+    struct ggml_context *cuts; /* shapes of the pieces of tensors that hold several matrices */
     const quire_matmul_kernels *kernels; /* NULL: no panels */
     quire_matmul_weight *maps;           /* [n_slots], of those in panels */
     quire_matmul_weight *joint;          /* [n_layer][2] */
@@ -69,26 +75,6 @@ typedef struct weight_load {
     const quire_model_opts *opts;
     quire_error *err;
 } weight_load;
-
-typedef enum weight_need {
-    NEED_NOT,
-    NEED_IF_THERE,
-    NEED_ALWAYS
-} weight_need;
-
-typedef enum weight_use {
-    USE_PRODUCT, /* src0 of a matrix product: worth repacking */
-    USE_ROWS,    /* rows are looked up */
-    USE_VECTOR   /* f32, added or multiplied */
-} weight_use;
-
-typedef struct weight_want {
-    const char *name; /* of a layer: without "blk.N." */
-    struct ggml_tensor **into;
-    int64_t ne0, ne1; /* ne1 = 1 for a vector */
-    weight_use use;
-    weight_need need;
-} weight_want;
 
 /* ---- pass 1: place ---- */
 
@@ -116,14 +102,16 @@ static bool extra_buft_takes(ggml_backend_buffer_type_t buft, const struct ggml_
 }
 
 static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *meta,
-                            uint64_t offset, weight_use use)
+                            uint64_t offset, const quire_tensor_row *row)
 {
     const struct quire_weights_store *store = load->weights->store;
+    /* A factor of products is worth repacking. */
+    const bool is_factor = row->rows != QUIRE_DIM_ONE && !row->is_looked_up;
 
-    if (use == USE_PRODUCT && store->kernels != NULL && quire_panels_take(meta)) {
+    if (is_factor && store->kernels != NULL && quire_panels_take(meta)) {
         return KIND_PANELS;
     }
-    if (use == USE_PRODUCT && !load->opts->no_repack) {
+    if (is_factor && !load->opts->no_repack) {
         for (uint32_t i = KIND_EXTRA; i < store->n_kinds; i++) {
             if (extra_buft_takes(store->kinds[i].buft, meta)) {
                 return i;
@@ -135,117 +123,115 @@ static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *m
                : KIND_PLAIN;
 }
 
-/* The description was checked against the file's tensors, so every needed tensor exists and has the
- * right shape. */
-static void want(weight_load *load, const weight_want *w)
+static void slot_add(weight_load *load, const quire_tensor_row *row, const weight_slot *want)
 {
     struct quire_weights_store *store = load->weights->store;
-    struct ggml_tensor *meta = ggml_get_tensor(quire_gguf_meta(load->file), w->name);
     weight_slot *slot;
 
-    if (w->need == NEED_NOT || (w->need == NEED_IF_THERE && meta == NULL)) {
-        return;
-    }
-    QUIRE_CHECK(meta != NULL && meta->ne[0] == w->ne0 && meta->ne[1] == w->ne1);
-    QUIRE_CHECK(meta->ne[2] == 1 && meta->ne[3] == 1);
-    QUIRE_CHECK(w->use != USE_VECTOR || meta->type == GGML_TYPE_F32);
-    QUIRE_CHECK(store->n_slots < load->desc->n_layer * LAYER_TENSORS + GLOBAL_TENSORS);
+    QUIRE_CHECK(row->rows != QUIRE_DIM_ONE || want->meta->type == GGML_TYPE_F32);
+    QUIRE_CHECK(store->n_slots < store->n_slots_max);
     slot = &store->slots[store->n_slots++];
-    slot->into = w->into;
-    slot->meta = meta;
-    slot->offset = quire_gguf_tensor_offset(load->file, w->name);
-    slot->kind = kind_choose(load, meta, slot->offset, w->use);
+    *slot = *want;
+    slot->kind = kind_choose(load, want->meta, want->place.offset, row);
 }
 
-static void want_globals(weight_load *load)
+/* The context of the pieces' shapes, made for the first one. */
+static int cuts_create(weight_load *load)
 {
-    const quire_model_desc *desc = load->desc;
-    quire_weights *w = load->weights;
-    const int64_t n_embd = desc->n_embd, n_vocab = desc->n_vocab;
-    const char *head = desc->has_tied_output ? "token_embd.weight" : "output.weight";
-    /* As in libllama: an output bias is qwen2's, frequency factors are llama's; quire has the
-     * latter, too. */
-    const weight_need bias = desc->arch == QUIRE_ARCH_QWEN2 ? NEED_IF_THERE : NEED_NOT;
-    const bool has_freqs = desc->arch == QUIRE_ARCH_LLAMA || desc->arch == QUIRE_ARCH_QUIRE;
-    const weight_need freqs = has_freqs ? NEED_IF_THERE : NEED_NOT;
-    const weight_want list[GLOBAL_TENSORS] = {
-        { "token_embd.weight", &w->tok_embd, n_embd, n_vocab, USE_ROWS, NEED_ALWAYS },
-        { "output_norm.weight", &w->output_norm, n_embd, 1, USE_VECTOR, NEED_ALWAYS },
-        { head, &w->output, n_embd, n_vocab, USE_PRODUCT, NEED_ALWAYS },
-        { "output.bias", &w->output_b, n_vocab, 1, USE_VECTOR, bias },
-        { "rope_freqs.weight", &w->rope_freqs, desc->rope.n_dims / 2, 1, USE_VECTOR, freqs },
+    struct quire_weights_store *store = load->weights->store;
+    const struct ggml_init_params params = {
+        .mem_size = (size_t)load->desc->n_layer * LAYER_CUTS_MAX * ggml_tensor_overhead(),
+        .no_alloc = true,
     };
 
-    for (size_t i = 0; i < GLOBAL_TENSORS; i++) {
-        want(load, &list[i]);
+    if (store->cuts == NULL) {
+        store->cuts = ggml_init(params);
     }
+    return store->cuts != NULL ? QUIRE_OK : QUIRE_NOMEM;
 }
 
-/* The gates of a layer's sources, in whichever of their shapes. */
-static void want_gates(weight_load *load, uint32_t il)
+/* A slot for each piece of a tensor: rows of a matrix, or elements of a vector. */
+static int want_cuts(weight_load *load, const quire_tensor_row *row, const struct ggml_tensor *meta,
+                     unsigned char *base)
 {
-    quire_layer_weights *l = &load->weights->layers[il];
+    quire_gguf_place place = quire_gguf_tensor_place(load->file, meta->name);
+    const bool is_vector = row->rows == QUIRE_DIM_ONE;
+
+    QUIRE_TRY(cuts_create(load));
+    for (uint32_t i = 0; i < QUIRE_TENSOR_CUTS_MAX && row->cuts[i].rows != QUIRE_DIM_ONE; i++) {
+        const int64_t n = quire_dim_size(load->desc, row->cuts[i].rows);
+        struct ggml_context *ctx = load->weights->store->cuts;
+        struct ggml_tensor *piece = is_vector ? ggml_new_tensor_1d(ctx, meta->type, n)
+                                              : ggml_new_tensor_2d(ctx, meta->type, meta->ne[0], n);
+
+        (void)ggml_format_name(piece, "%s/%u", meta->name, i);
+        slot_add(load, row,
+                 &(weight_slot){
+                     .into = (void *)(base + row->cuts[i].into), .meta = piece, .place = place });
+        place.offset += ggml_nbytes(piece);
+    }
+    return QUIRE_OK;
+}
+
+/* A tensor of the table, if the file has it. The description was checked against the file's
+ * tensors, so each of them has the right shape. base: of the struct that the row's offsets are
+ * for. */
+static int want(weight_load *load, const quire_tensor_row *row, const char *name,
+                unsigned char *base)
+{
+    struct ggml_tensor *meta = ggml_get_tensor(quire_gguf_meta(load->file), name);
+
+    if (meta == NULL || (load->desc->parts & row->part) == 0) {
+        return QUIRE_OK;
+    }
+    if (row->cuts[0].rows != QUIRE_DIM_ONE) {
+        return want_cuts(load, row, meta, base);
+    }
+    slot_add(load, row,
+             &(weight_slot){ .into = (void *)(base + row->into),
+                             .meta = meta,
+                             .place = quire_gguf_tensor_place(load->file, name) });
+    return QUIRE_OK;
+}
+
+/* The tensors of the model: the output matrix may be the embedding once more. */
+static int want_globals(weight_load *load)
+{
+    unsigned char *base = (unsigned char *)load->weights;
+    const quire_tensor_row *r;
+
+    for (size_t i = 0; (r = quire_tensor_row_get(i)) != NULL; i++) {
+        if (r->where != QUIRE_TENSOR_OF_MODEL) {
+            continue;
+        }
+        if (r->part == QUIRE_PART_OUTPUT && load->desc->has_tied_output) {
+            const weight_slot tied = {
+                .into = &load->weights->output,
+                .meta = ggml_get_tensor(quire_gguf_meta(load->file), "token_embd.weight"),
+                .place = quire_gguf_tensor_place(load->file, "token_embd.weight"),
+            };
+
+            slot_add(load, r, &tied);
+            continue;
+        }
+        QUIRE_TRY(want(load, r, r->name, base));
+    }
+    return QUIRE_OK;
+}
+
+static int want_layer(weight_load *load, uint32_t il)
+{
+    unsigned char *base = (unsigned char *)&load->weights->layers[il];
+    const quire_tensor_row *r;
     char name[GGML_MAX_NAME];
 
-    for (uint32_t i = 0; i < 2 * QUIRE_ATTN_SOURCES_MAX; i++) {
-        const bool is_k = i < QUIRE_ATTN_SOURCES_MAX;
-        const uint32_t source = i % QUIRE_ATTN_SOURCES_MAX;
-        const struct ggml_tensor *meta;
-
-        (void)snprintf(name, sizeof name, "blk.%u.attn_%c_gate.%u", il, is_k ? 'k' : 'v', source);
-        meta = ggml_get_tensor(quire_gguf_meta(load->file), name);
-        if (meta != NULL) {
-            want(load, &(weight_want){ name, is_k ? &l->k_gate[source] : &l->v_gate[source],
-                                       meta->ne[0], meta->ne[1], USE_VECTOR, NEED_ALWAYS });
+    for (size_t i = 0; (r = quire_tensor_row_get(i)) != NULL; i++) {
+        if (r->where != QUIRE_TENSOR_OF_MODEL) {
+            (void)snprintf(name, sizeof name, "blk.%u.%s", il, r->name);
+            QUIRE_TRY(want(load, r, name, base));
         }
     }
-}
-
-static void want_layer(weight_load *load, uint32_t il)
-{
-    const quire_model_desc *desc = load->desc;
-    quire_layer_weights *l = &load->weights->layers[il];
-    const int64_t n_embd = desc->n_embd, n_ff = desc->n_ff;
-    const int64_t n_q = (int64_t)desc->n_head * desc->d_k;
-    const int64_t n_k = (int64_t)desc->n_kv_head * desc->d_k;
-    const int64_t n_v = (int64_t)desc->n_kv_head * desc->d_v;
-    const int64_t n_o = (int64_t)desc->n_head * desc->d_v;
-    const weight_need qkv_bias = desc->has_qkv_bias ? NEED_ALWAYS : NEED_NOT;
-    const weight_need qk_norm = desc->has_qk_norm ? NEED_ALWAYS : NEED_NOT;
-    const weight_need kv = desc->kv_map[il].stored >= 0 ? NEED_ALWAYS : NEED_NOT;
-    const weight_need bias = desc->arch == QUIRE_ARCH_LLAMA ? NEED_IF_THERE : NEED_NOT;
-    const weight_want list[] = {
-        { "attn_norm.weight", &l->attn_norm, n_embd, 1, USE_VECTOR, NEED_ALWAYS },
-        { "attn_q.weight", &l->wq, n_embd, n_q, USE_PRODUCT, NEED_ALWAYS },
-        { "attn_q.bias", &l->bq, n_q, 1, USE_VECTOR, qkv_bias },
-        { "attn_k.weight", &l->wk, n_embd, n_k, USE_PRODUCT, kv },
-        { "attn_k.bias", &l->bk, n_k, 1, USE_VECTOR, qkv_bias },
-        { "attn_v.weight", &l->wv, n_embd, n_v, USE_PRODUCT, kv },
-        { "attn_v.bias", &l->bv, n_v, 1, USE_VECTOR, qkv_bias },
-        { "attn_output.weight", &l->wo, n_o, n_embd, USE_PRODUCT, NEED_ALWAYS },
-        { "attn_output.bias", &l->bo, n_embd, 1, USE_VECTOR, bias },
-        { "attn_q_norm.weight", &l->q_norm, desc->d_k, 1, USE_VECTOR, qk_norm },
-        { "attn_k_norm.weight", &l->k_norm, desc->d_k, 1, USE_VECTOR,
-          kv == NEED_NOT ? NEED_NOT : qk_norm },
-        { "attn_k_mix", &l->k_mix, 2, 1, USE_VECTOR, NEED_IF_THERE },
-        { "attn_v_mix", &l->v_mix, 2, 1, USE_VECTOR, NEED_IF_THERE },
-        { "ffn_norm.weight", &l->ffn_norm, n_embd, 1, USE_VECTOR, NEED_ALWAYS },
-        { "ffn_gate.weight", &l->gate, n_embd, n_ff, USE_PRODUCT, NEED_ALWAYS },
-        { "ffn_gate.bias", &l->gate_b, n_ff, 1, USE_VECTOR, bias },
-        { "ffn_up.weight", &l->up, n_embd, n_ff, USE_PRODUCT, NEED_ALWAYS },
-        { "ffn_up.bias", &l->up_b, n_ff, 1, USE_VECTOR, bias },
-        { "ffn_down.weight", &l->down, n_ff, n_embd, USE_PRODUCT, NEED_ALWAYS },
-        { "ffn_down.bias", &l->down_b, n_embd, 1, USE_VECTOR, bias },
-    };
-    char name[GGML_MAX_NAME];
-
-    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
-        weight_want w = list[i];
-
-        (void)snprintf(name, sizeof name, "blk.%u.%s", il, list[i].name);
-        w.name = name;
-        want(load, &w);
-    }
+    return QUIRE_OK;
 }
 
 /* ---- pass 2: allocate ---- */
@@ -262,34 +248,18 @@ static int kinds_init(struct quire_weights_store *store)
     return store->kinds[KIND_PLAIN].buft != NULL ? QUIRE_OK : QUIRE_UNSUPP;
 }
 
-static int map_file(weight_load *load)
+static int files_map(weight_load *load)
 {
     struct quire_weights_store *store = load->weights->store;
-    const char *path = quire_gguf_path(load->file);
-    const uint64_t file_bytes = quire_gguf_file_bytes(load->file);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    void *map = MAP_FAILED;
-    off_t end;
+    const uint32_t n = quire_gguf_n_parts(load->file);
 
-    if (fd < 0) {
-        return quire_error_set_errno(load->err, errno, "%s: cannot open", path);
+    store->files = calloc(n, sizeof *store->files);
+    QUIRE_FAIL_IF(store->files == NULL, QUIRE_NOMEM);
+    for (uint32_t i = 0; i < n; i++) {
+        QUIRE_TRY(quire_weights_map_open(&store->files[i], quire_gguf_part_path(load->file, i),
+                                         quire_gguf_part_bytes(load->file, i), load->err));
+        store->n_files++;
     }
-    /* The offsets were checked against the length at open: a file that shrank since would fault. */
-    end = lseek(fd, 0, SEEK_END);
-    if (end < 0 || (uint64_t)end < file_bytes) {
-        (void)close(fd);
-        return quire_error_set(load->err, QUIRE_IO, "%s: the file changed while it was loaded",
-                               path);
-    }
-    map = mmap(NULL, (size_t)file_bytes, PROT_READ, MAP_SHARED, fd, 0);
-    (void)close(fd);
-    if (map == MAP_FAILED) {
-        return quire_error_set_errno(load->err, errno, "%s: cannot map %llu bytes", path,
-                                     (unsigned long long)file_bytes);
-    }
-    (void)posix_madvise(map, (size_t)file_bytes, POSIX_MADV_WILLNEED);
-    store->map = map;
-    store->map_bytes = (size_t)file_bytes;
     return QUIRE_OK;
 }
 
@@ -348,7 +318,9 @@ static void join_layers(quire_weights *weights)
         if (l->wk != NULL) {
             l->qkv = join(joint, (struct ggml_tensor *[]){ l->wq, l->wk, l->wv }, 3);
         }
-        l->gate_up = join(joint + 1, (struct ggml_tensor *[]){ l->gate, l->up }, 2);
+        if (l->gate != NULL) {
+            l->gate_up = join(joint + 1, (struct ggml_tensor *[]){ l->gate, l->up }, 2);
+        }
     }
 }
 
@@ -391,6 +363,30 @@ static int panels_create(weight_load *load)
     return QUIRE_OK;
 }
 
+static int no_memory(const weight_load *load)
+{
+    return quire_error_set(load->err, QUIRE_NOMEM, "%s: no memory for the weights",
+                           quire_gguf_path(load->file));
+}
+
+/* The mapped files as buffers of the CPU backend. */
+static int mapped_buffers_create(const weight_load *load, size_t tensor_bytes_max)
+{
+    const struct quire_weights_store *store = load->weights->store;
+
+    for (uint32_t i = 0; i < store->n_files; i++) {
+        quire_weights_map *file = &store->files[i];
+
+        file->buffer = ggml_backend_dev_buffer_from_host_ptr(quire_backend_cpu(), file->base,
+                                                             file->bytes, tensor_bytes_max);
+        if (file->buffer == NULL) {
+            return no_memory(load);
+        }
+        ggml_backend_buffer_set_usage(file->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    }
+    return QUIRE_OK;
+}
+
 static int buffers_create(weight_load *load)
 {
     struct quire_weights_store *store = load->weights->store;
@@ -407,14 +403,13 @@ static int buffers_create(weight_load *load)
         if (kind->ctx == NULL || i == KIND_PANELS) {
             continue;
         }
-        kind->buffer =
-            i == KIND_MAPPED
-                ? ggml_backend_dev_buffer_from_host_ptr(quire_backend_cpu(), store->map,
-                                                        store->map_bytes, tensor_bytes_max)
-                : ggml_backend_alloc_ctx_tensors_from_buft(kind->ctx, kind->buft);
+        if (i == KIND_MAPPED) {
+            QUIRE_TRY(mapped_buffers_create(load, tensor_bytes_max));
+            continue;
+        }
+        kind->buffer = ggml_backend_alloc_ctx_tensors_from_buft(kind->ctx, kind->buft);
         if (kind->buffer == NULL) {
-            return quire_error_set(load->err, QUIRE_NOMEM, "%s: no memory for the weights",
-                                   quire_gguf_path(load->file));
+            return no_memory(load);
         }
         ggml_backend_buffer_set_usage(kind->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     }
@@ -422,18 +417,6 @@ static int buffers_create(weight_load *load)
 }
 
 /* ---- pass 3: fill ---- */
-
-/* The copied pages will not be read again: give them back instead of counting them twice. */
-static void source_drop(const struct quire_weights_store *store, uint64_t offset, size_t n_bytes)
-{
-    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    const uint64_t begin = (offset + page - 1) / page * page;
-    const uint64_t end = (offset + n_bytes) / page * page;
-
-    if (end > begin) {
-        (void)madvise((char *)store->map + begin, (size_t)(end - begin), MADV_DONTNEED);
-    }
-}
 
 /* The name of the memory from which the tensor is multiplied. */
 static const char *place_of(const struct quire_weights_store *store, uint32_t kind)
@@ -456,12 +439,14 @@ static int tensors_fill(weight_load *load)
     for (uint32_t i = 0; i < store->n_slots; i++) {
         const weight_slot *slot = &store->slots[i];
         const size_t n_bytes = ggml_nbytes(slot->meta);
-        char *source = (char *)store->map + slot->offset;
+        const quire_weights_map *file = &store->files[slot->place.part];
+        const uint64_t offset = slot->place.offset;
+        char *source = (char *)file->base + offset;
 
-        QUIRE_CHECK(slot->offset <= store->map_bytes && n_bytes <= store->map_bytes - slot->offset);
+        QUIRE_CHECK(offset <= file->bytes && n_bytes <= file->bytes - offset);
         quire_weights_digest_add(weights->digest, slot->meta, place_of(store, slot->kind), source);
         if (slot->kind == KIND_MAPPED) {
-            if (ggml_backend_tensor_alloc(store->kinds[KIND_MAPPED].buffer, *slot->into, source) !=
+            if (ggml_backend_tensor_alloc(file->buffer, *slot->into, source) !=
                 GGML_STATUS_SUCCESS) {
                 return QUIRE_NOMEM;
             }
@@ -472,7 +457,7 @@ static int tensors_fill(weight_load *load)
             } else {
                 ggml_backend_tensor_set(*slot->into, source, 0, n_bytes);
             }
-            source_drop(store, slot->offset, n_bytes);
+            quire_weights_map_drop(file, offset, n_bytes);
             weights->repacked_bytes += n_bytes;
         }
         done_bytes += n_bytes;
@@ -498,13 +483,13 @@ static int weights_place(weight_load *load)
     weights->layers = calloc(desc->n_layer, sizeof *weights->layers);
     QUIRE_FAIL_IF(weights->layers == NULL || store == NULL, QUIRE_NOMEM);
     store->kernels = load->opts->no_repack ? NULL : quire_matmul_kernels_find(NULL);
-    store->slots = calloc(desc->n_layer * LAYER_TENSORS + GLOBAL_TENSORS, sizeof *store->slots);
+    store->n_slots_max = (desc->n_layer + 1) * SLOTS_MAX;
+    store->slots = calloc(store->n_slots_max, sizeof *store->slots);
     QUIRE_FAIL_IF(store->slots == NULL, QUIRE_NOMEM);
     QUIRE_TRY(kinds_init(store));
-    want_globals(load);
+    QUIRE_TRY(want_globals(load));
     for (uint32_t il = 0; il < desc->n_layer; il++) {
-        want_layer(load, il);
-        want_gates(load, il);
+        QUIRE_TRY(want_layer(load, il));
     }
     return QUIRE_OK;
 }
@@ -530,7 +515,7 @@ int quire_weights_load(quire_weights **out, const quire_gguf *file, const quire_
     if (load.weights == NULL) {
         return fail_load(&load, rc);
     }
-    if ((rc = weights_place(&load)) < 0 || (rc = map_file(&load)) < 0 ||
+    if ((rc = weights_place(&load)) < 0 || (rc = files_map(&load)) < 0 ||
         (rc = tensors_create(&load)) < 0 || (rc = buffers_create(&load)) < 0 ||
         (rc = tensors_fill(&load)) < 0) {
         quire_weights_destroy(load.weights);
@@ -545,7 +530,7 @@ int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
                                  quire_error *err)
 {
     weight_load load = { .file = file, .desc = desc, .opts = opts, .err = err };
-    uint64_t embd_offset = UINT64_MAX;
+    quire_gguf_place embd = { UINT32_MAX, 0 };
     int rc = QUIRE_NOMEM;
 
     *out = 0;
@@ -557,10 +542,11 @@ int quire_weights_resident_bytes(uint64_t *out, const quire_gguf *file,
             const weight_slot *slot = &store->slots[i];
 
             /* A tied output matrix that is used in place is the embedding's own bytes. */
-            if (slot->kind != KIND_MAPPED || slot->offset != embd_offset) {
+            if (slot->kind != KIND_MAPPED || slot->place.part != embd.part ||
+                slot->place.offset != embd.offset) {
                 *out += ggml_nbytes(slot->meta);
             }
-            embd_offset = i == 0 && slot->kind == KIND_MAPPED ? slot->offset : embd_offset;
+            embd = i == 0 && slot->kind == KIND_MAPPED ? slot->place : embd;
         }
     }
     quire_weights_destroy(load.weights);
@@ -580,12 +566,14 @@ void quire_weights_destroy(quire_weights *weights)
             ggml_backend_buffer_free(store->kinds[i].buffer);
             ggml_free(store->kinds[i].ctx);
         }
-        if (store->map != NULL) {
-            (void)munmap(store->map, store->map_bytes);
+        for (uint32_t i = 0; i < store->n_files; i++) {
+            quire_weights_map_close(&store->files[i]);
         }
+        free(store->files);
         if (store->panels != NULL) {
             (void)munmap(store->panels, store->panels_bytes);
         }
+        ggml_free(store->cuts);
         free(store->joint);
         free(store->maps);
         free(store->slots);

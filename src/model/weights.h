@@ -24,19 +24,21 @@
 /* Matrices are [in][out] in ggml's order (ne[0] = in). NULL where the model has none. Those in
  * panels have neither data nor a buffer that ggml knows: quire_weights_panels(). */
 typedef struct quire_layer_weights {
-    struct ggml_tensor *attn_norm;
+    struct ggml_tensor *attn_norm, *attn_norm_b;
+    struct ggml_tensor *attn_post_norm; /* of the block's result, before it is added */
     struct ggml_tensor *wq, *bq;
     struct ggml_tensor *wk, *bk; /* NULL in layers that store nothing, as wv and k_norm */
     struct ggml_tensor *wv, *bv;
     struct ggml_tensor *wo, *bo;
-    struct ggml_tensor *q_norm, *k_norm; /* [d_k], before rope (qwen3) */
+    struct ggml_tensor *q_norm, *k_norm; /* [d_k], or of a whole row of heads */
     /* Of the K and V that the layer reads, f32 [d / 2], [d] or [n_kv_head][d]. NULL: ones. */
     struct ggml_tensor *k_gate[QUIRE_ATTN_SOURCES_MAX];
     struct ggml_tensor *v_gate[QUIRE_ATTN_SOURCES_MAX];
     /* f32 [2]: factors of layer 0's K or V and of the layer's own; their sum is stored. NULL: the
      * own one alone. */
     struct ggml_tensor *k_mix, *v_mix;
-    struct ggml_tensor *ffn_norm;
+    struct ggml_tensor *ffn_norm, *ffn_norm_b;
+    struct ggml_tensor *ffn_post_norm;
     struct ggml_tensor *gate, *gate_b;
     struct ggml_tensor *up, *up_b;
     struct ggml_tensor *down, *down_b;
@@ -49,10 +51,11 @@ typedef struct quire_layer_weights {
 typedef struct quire_weights quire_weights;
 struct quire_weights {
     struct ggml_tensor *tok_embd;
-    struct ggml_tensor *output_norm;
+    struct ggml_tensor *output_norm, *output_norm_b;
     struct ggml_tensor *output, *output_b;
     struct ggml_tensor *rope_freqs; /* [n_dims / 2] divisors of the frequencies (llama3 scaling) */
-    quire_layer_weights *layers;    /* [n_layer] */
+    struct ggml_tensor *rope_long, *rope_short; /* the same, by the length of the context */
+    quire_layer_weights *layers;                /* [n_layer] */
     uint32_t n_layer;
     unsigned char digest[QUIRE_HASH128_BYTES]; /* of all tensors: weights_digest.h */
     uint64_t mapped_bytes;                     /* used in place */

@@ -189,6 +189,27 @@ static void the_command_line_wins_over_the_environment(void **state)
     set("QUIRE_KV", NULL);
 }
 
+/* Without a model: a line or an element for each row of the table. */
+static void info_lists_the_architectures(void **state)
+{
+    program_result text = program_expect(0, PROGRAM("info", "--architectures"));
+    json_t *document = program_json(PROGRAM("info", "--architectures", "--json"));
+    const json_t *list = json_object_get(document, "architectures");
+    size_t n_lines = 0;
+
+    (void)state;
+    for (const char *c = text.out; *c != '\0'; c++) {
+        n_lines += *c == '\n';
+    }
+    assert_says(text.out, "gemma3");
+    assert_true(n_lines > 20);
+    assert_int_equal(json_array_size(list), n_lines);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(list, 0), "name")),
+                        "llama");
+    program_free(&text);
+    json_decref(document);
+}
+
 static void a_wrong_setting_in_the_environment_is_named(void **state)
 {
     program_result result;
@@ -312,6 +333,7 @@ int main(void)
         cmocka_unit_test(kv_of_the_environment_counts_everywhere),
         cmocka_unit_test(the_environment_gives_the_model),
         cmocka_unit_test(the_command_line_wins_over_the_environment),
+        cmocka_unit_test(info_lists_the_architectures),
         cmocka_unit_test(a_wrong_setting_in_the_environment_is_named),
         cmocka_unit_test(what_is_no_option_here_is_passed_over),
         cmocka_unit_test(options_of_llama_cpp_get_help),

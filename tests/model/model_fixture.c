@@ -200,6 +200,12 @@ void fixture_peer_close(fixture_peer *peer)
     free(peer);
 }
 
+void fixture_peer_restart(fixture_peer *peer)
+{
+    llama_memory_clear(llama_get_memory(peer->ctx), true);
+    peer->n_past = 0;
+}
+
 const float *fixture_peer_decode(fixture_peer *peer, const int32_t *tokens, uint32_t n_tokens)
 {
     peer->batch.n_tokens = (int32_t)n_tokens;

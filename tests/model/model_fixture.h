@@ -50,6 +50,8 @@ const float *fixture_step(quire_runtime *runtime, quire_seq_id seq, const int32_
 typedef struct fixture_peer fixture_peer;
 fixture_peer *fixture_peer_open(const char *path, uint32_t n_ctx);
 void fixture_peer_close(fixture_peer *peer);
+/* Forget the text so far. */
+void fixture_peer_restart(fixture_peer *peer);
 /* Logits of all n tokens, [n][n_vocab], continuing where the last call ended. */
 const float *fixture_peer_decode(fixture_peer *peer, const int32_t *tokens, uint32_t n_tokens);
 

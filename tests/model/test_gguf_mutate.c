@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "../../fuzz/gguf_exercise.h"
+#include "arch_cases.h"
 #include "gguf_edit.h"
 #include "gguf_gen_scheme.h"
 #include "model_fixture.h"
@@ -24,6 +25,7 @@
 #include <unistd.h>
 
 #define MUTATIONS_DEFAULT 1500u
+#define MUTATIONS_OF_CASE 40u
 
 typedef struct model_bytes {
     uint8_t *data;
@@ -85,12 +87,12 @@ static void damage(quire_rng *rng, uint8_t *data, size_t *n, size_t header)
     }
 }
 
-static void mutate_model(const char *path)
+static void mutate_model(const char *path, uint64_t n_default)
 {
     static const char *const names[GGUF_STAGE_COUNT] = { "open", "describe", "vocabulary",
                                                          "libllama", "none" };
     const char *text = getenv("QUIRE_MUTATIONS");
-    uint64_t n_runs = text != NULL ? strtoull(text, NULL, 10) : MUTATIONS_DEFAULT;
+    uint64_t n_runs = text != NULL ? strtoull(text, NULL, 10) : n_default;
     uint64_t counts[GGUF_STAGE_COUNT] = { 0 };
     quire_rng rng = test_rng(20240721);
     model_bytes model;
@@ -130,7 +132,7 @@ static void mutate_generated(const char *shape)
     quire_error err = QUIRE_ERROR_INIT;
 
     assert_int_equal(gguf_gen_write(&opts, gguf_edit_path(), &err), QUIRE_OK);
-    mutate_model(gguf_edit_path());
+    mutate_model(gguf_edit_path(), MUTATIONS_DEFAULT);
     (void)unlink(gguf_edit_path());
 }
 
@@ -156,22 +158,39 @@ static void generated_fused(void **state)
     opts.n_layer = 3;
     assert_int_equal(gguf_gen_scheme_apply(&opts, "fusedkv", &err), QUIRE_OK);
     assert_int_equal(gguf_gen_write(&opts, gguf_edit_path(), &err), QUIRE_OK);
-    mutate_model(gguf_edit_path());
+    mutate_model(gguf_edit_path(), MUTATIONS_DEFAULT);
     (void)unlink(gguf_edit_path());
+}
+
+/* The keys and tensors of all architectures. */
+static void every_architecture(void **state)
+{
+    const arch_case *c;
+
+    (void)state;
+    for (size_t i = 0; (c = arch_case_get(i)) != NULL; i++) {
+        gguf_gen_opts opts = arch_case_options(c);
+        quire_error err = QUIRE_ERROR_INIT;
+
+        if (opts.n_layer < 8 && c->type == GGML_TYPE_F32) {
+            assert_int_equal(gguf_gen_write(&opts, gguf_edit_path(), &err), QUIRE_OK);
+            mutate_model(gguf_edit_path(), MUTATIONS_OF_CASE);
+            (void)unlink(gguf_edit_path());
+        }
+    }
 }
 
 static void stories260k(void **state)
 {
     (void)state;
-    mutate_model(fixture_model_path(FIXTURE_STORIES));
+    mutate_model(fixture_model_path(FIXTURE_STORIES), MUTATIONS_DEFAULT);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(generated_spm),
-        cmocka_unit_test(generated_bpe),
-        cmocka_unit_test(generated_fused),
+        cmocka_unit_test(generated_spm),   cmocka_unit_test(generated_bpe),
+        cmocka_unit_test(generated_fused), cmocka_unit_test(every_architecture),
         cmocka_unit_test(stories260k),
     };
 

@@ -147,7 +147,7 @@ static void minimal_file_opens(void **state)
     assert_int_equal(quire_gguf_open(&file, gguf_edit_path(), &err), QUIRE_OK);
     assert_string_equal(quire_gguf_path(file), gguf_edit_path());
     assert_int_equal(quire_gguf_file_bytes(file), b.n);
-    assert_int_equal(quire_gguf_tensor_offset(file, "a"), b.n - 16);
+    assert_int_equal(quire_gguf_tensor_place(file, "a").offset, b.n - 16);
     assert_int_equal(gguf_get_val_u32(quire_gguf_context(file), 0), 7);
     assert_non_null(ggml_get_tensor(quire_gguf_meta(file), "a"));
     quire_gguf_close(file);
@@ -431,7 +431,7 @@ static void truncation_is_named(void **state)
     assert_int_equal(gguf_gen_write(&opts, gguf_edit_path(), &err), QUIRE_OK);
     assert_int_equal(quire_gguf_open(&file, gguf_edit_path(), &err), QUIRE_OK);
     header = gguf_get_data_offset(quire_gguf_context(file));
-    whole = quire_gguf_tensor_offset(file, "output.weight") + 268 * 16 * sizeof(float);
+    whole = quire_gguf_tensor_place(file, "output.weight").offset + 268 * 16 * sizeof(float);
     quire_gguf_close(file);
     expect_truncated(whole - 1, whole - 3, 1, "truncated: tensor output.weight ends at byte");
     expect_truncated(whole - 4, header, 977, "truncated: tensor");

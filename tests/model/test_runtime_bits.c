@@ -123,6 +123,7 @@ static void assert_same(float *got, const float *want)
 static void check(const char *arch, enum ggml_type type, quire_format k_format,
                   quire_format v_format)
 {
+    const bool has_window = strcmp(arch, "gemma3") == 0 || strcmp(arch, "cohere2") == 0;
     gguf_gen_opts gen = { .name = "bits",
                           .n_layer = 3,
                           .n_embd = 256,
@@ -136,6 +137,9 @@ static void check(const char *arch, enum ggml_type type, quire_format k_format,
                           .is_tied = true,
                           .has_qkv_bias = strcmp(arch, "qwen2") == 0,
                           .has_qk_norm = strcmp(arch, "qwen3") == 0,
+                          .sliding_window = has_window ? 24 : 0,
+                          .window_pattern = has_window ? 2 : 0,
+                          .is_fused = strcmp(arch, "phi3") == 0,
                           .vocab =
                               strcmp(arch, "llama") == 0 ? GGUF_GEN_VOCAB_SPM : GGUF_GEN_VOCAB_BPE,
                           .type = type,
@@ -180,6 +184,11 @@ static void test_bits_do_not_depend_on_steps(void **state)
     /* Q, K and V apart: biases, norms of heads. */
     check("qwen2", GGML_TYPE_Q8_0, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
     check("qwen3", GGML_TYPE_Q4_K, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
+    /* Windows and norms of results; tensors that were cut; a parallel block; norms with means. */
+    check("gemma3", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
+    check("phi3", GGML_TYPE_Q4_K, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
+    check("cohere2", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
+    check("starcoder2", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q6, QUIRE_FORMAT_Q4);
 }
 
 int main(void)

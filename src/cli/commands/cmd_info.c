@@ -8,6 +8,7 @@
 #include "cli/commands/talk.h"
 #include "cli/measuring/calibration_place.h"
 #include "cli/settings/args.h"
+#include "model/archs.h"
 #include "model/memory.h"
 #include "model/model.h"
 
@@ -20,11 +21,16 @@
 
 typedef struct info_args {
     quire_common_args common;
+    bool lists_architectures;
 } info_args;
 
 /* clang-format off */
 static const quire_opt options[] = {
-    QUIRE_ROW_MODEL,
+    { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .offset = offsetof(info_args, common.model), .help = "model file (GGUF)" },
+    { .names = { "--architectures" }, .type = QUIRE_OPT_FLAG,
+      .offset = offsetof(info_args, lists_architectures),
+      .help = "list the architectures that Quire computes, instead of a model" },
     QUIRE_ROW_THREADS,
     QUIRE_ROW_CTX("the context of the training"),
     QUIRE_ROWS_KV("f16", QUIRE_KV_DEFAULT_HERE),
@@ -291,6 +297,38 @@ static void print_need(const asked_need *asked, uint64_t memory_bytes)
         fits ? "to spare" : "too much");
 }
 
+static void print_architectures(void)
+{
+    for (int a = 0; a < (int)QUIRE_ARCH_COUNT; a++) {
+        const quire_arch_row *row = quire_arch_row_get((quire_arch)a);
+
+        printf("%-14s %s\n", row->name, row->models);
+    }
+}
+
+static int print_architectures_json(void)
+{
+    json_t *list = json_array();
+
+    for (int a = 0; a < (int)QUIRE_ARCH_COUNT; a++) {
+        const quire_arch_row *row = quire_arch_row_get((quire_arch)a);
+
+        (void)json_array_append_new(
+            list, json_pack("{s:s, s:s}", "name", row->name, "models", row->models));
+    }
+    return quire_stdout_json(json_pack("{s:o}", "architectures", list));
+}
+
+static int check(const void *opaque, quire_error *err)
+{
+    const info_args *args = opaque;
+
+    if (args->common.model == NULL && !args->lists_architectures) {
+        return quire_error_set(err, QUIRE_INVAL, "-m FILE is missing (model file (GGUF))");
+    }
+    return quire_common_check(opaque, err);
+}
+
 static int run(void *opaque)
 {
     const info_args *args = opaque;
@@ -303,6 +341,13 @@ static int run(void *opaque)
     asked_need asked;
     int exit_status = QUIRE_EXIT_OK;
 
+    if (args->lists_architectures) {
+        if (args->common.is_json) {
+            return print_architectures_json();
+        }
+        print_architectures();
+        return QUIRE_EXIT_OK;
+    }
     if (quire_model_open(&model, path, &opts, &err) < 0) {
         return quire_say_error(&err, QUIRE_EXIT_FAILED);
     }
@@ -321,12 +366,12 @@ static int run(void *opaque)
 
 const quire_command quire_command_info = {
     .name = "info",
-    .usage = "[-m] FILE [-c N] [--kv K[:V]] [--memory BYTES] [options]",
+    .usage = "{[-m] FILE | --architectures} [-c N] [--kv K[:V]] [--memory BYTES] [options]",
     .summary = "Shows a model's shape and the memory of its KV cache in every format.",
     .options = options,
     .n_options = sizeof(options) / sizeof(options[0]),
     .positional = "--model",
     .args_bytes = sizeof(info_args),
-    .check = quire_common_check,
+    .check = check,
     .run = run,
 };

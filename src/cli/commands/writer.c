@@ -141,7 +141,7 @@ int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overf
     if (quire_runtime_shift_check(writer->session->runtime) < 0) {
         return quire_error_set(err, QUIRE_UNSUPP,
                                "--context-overflow %s works with KV in f32, f16, bf16 and q8, and "
-                               "with models whose layers see the whole text",
+                               "with models whose layers see the whole text and turn K alike",
                                name);
     }
     for (uint32_t l = 0; l < writer->session->desc->n_stored; l++) {

@@ -1,0 +1,416 @@
+/* gguf_gen_plan.c - see gguf_gen_plan.h. The order of keys and tensors is part of a file's bytes.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "gguf_gen_plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "gguf_gen_scheme.h"
+#include "gguf_gen_vocab.h"
+
+#define KEY_BYTES     96u
+#define NEXTN_TENSORS 3u
+
+/* ---- tensors ---- */
+
+static bool has_suffix(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), m = strlen(suffix);
+
+    return n >= m && strcmp(name + n - m, suffix) == 0;
+}
+
+static gguf_gen_fill fill_of(const quire_tensor_row *r)
+{
+    if (r->part == QUIRE_PART_ROPE_FREQS) {
+        return GGUF_GEN_FILL_ROPE_FREQS;
+    }
+    if (r->part == QUIRE_PART_ROPE_FACTORS) {
+        return GGUF_GEN_FILL_RAMP;
+    }
+    if (r->part == QUIRE_PART_KV_MAP) {
+        return GGUF_GEN_FILL_GATE;
+    }
+    if (r->rows != QUIRE_DIM_ONE) {
+        return GGUF_GEN_FILL_MATRIX;
+    }
+    return has_suffix(r->name, ".bias") ? GGUF_GEN_FILL_BIAS : GGUF_GEN_FILL_NORM;
+}
+
+/* Two branches per layer are added to the residual stream: keep its variance near one. */
+static float gain_of(const gguf_gen_plan *p, const quire_tensor_row *r)
+{
+    if (r->part == QUIRE_PART_ROPE_FACTORS) {
+        return strstr(r->name, "long") != NULL ? 0.2f : 0.02f;
+    }
+    if (strcmp(r->name, "attn_output.weight") == 0 || strcmp(r->name, "ffn_down.weight") == 0) {
+        return 1.0f / sqrtf(2.0f * (float)p->opts->n_layer);
+    }
+    return 1.0f;
+}
+
+/* Whether a matrix has the type for matrices that need more bits. */
+static bool needs_more(const char *name)
+{
+    unsigned layer = 0;
+
+    if (sscanf(name, "blk.%u.", &layer) != 1) {
+        return strcmp(name, "output.weight") == 0;
+    }
+    return layer % 2 == 0 &&
+           (has_suffix(name, "attn_v.weight") || has_suffix(name, "ffn_down.weight"));
+}
+
+/* rows == 0: a vector. */
+static void plan_add(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name,
+                     uint32_t columns, uint32_t rows)
+{
+    gguf_gen_entry *entry = &p->entries[p->n++];
+    const bool is_more = p->opts->type_more != GGML_TYPE_F32 && needs_more(name);
+    const enum ggml_type type = is_more ? p->opts->type_more : p->opts->type;
+
+    *entry = *like;
+    entry->tensor = rows == 0 ? ggml_new_tensor_1d(p->ggml, GGML_TYPE_F32, columns)
+                              : ggml_new_tensor_2d(p->ggml, type, columns, rows);
+    ggml_set_name(entry->tensor, name);
+    gguf_add_tensor(p->gguf, entry->tensor);
+}
+
+/* A gate is f32, also where it has a row per head. */
+static void plan_gate(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name)
+{
+    const gguf_gen_opts *o = p->opts;
+    const uint32_t columns = o->gates == GGUF_GEN_GATES_HALF ? o->d_head / 2 : o->d_head;
+    gguf_gen_entry *entry = &p->entries[p->n++];
+
+    *entry = *like;
+    entry->tensor = o->gates == GGUF_GEN_GATES_HEADS && o->n_kv_head > 1
+                        ? ggml_new_tensor_2d(p->ggml, GGML_TYPE_F32, columns, o->n_kv_head)
+                        : ggml_new_tensor_1d(p->ggml, GGML_TYPE_F32, columns);
+    ggml_set_name(entry->tensor, name);
+    gguf_add_tensor(p->gguf, entry->tensor);
+}
+
+/* Whether layer `layer` has the tensor of a part of which not every layer has one. */
+static bool is_in_layer(const gguf_gen_opts *o, const quire_tensor_row *r, uint32_t layer)
+{
+    const bool is_stored = gguf_gen_is_stored(o, layer);
+
+    if (r->columns == QUIRE_DIM_GATE) {
+        const uint32_t source = (uint32_t)(r->name[strlen(r->name) - 1] - '0');
+
+        return source < gguf_gen_n_gates(o, layer, r->name[strlen("attn_")] == 'k');
+    }
+    if (r->columns == QUIRE_DIM_MIX) {
+        return is_stored && layer > 0 && o->has_mixes;
+    }
+    return is_stored || r->where != QUIRE_TENSOR_OF_STORED_LAYER;
+}
+
+static void plan_row(gguf_gen_plan *p, const quire_tensor_row *r, const char *name)
+{
+    const gguf_gen_entry like = { NULL, fill_of(r), gain_of(p, r) };
+
+    if (r->columns == QUIRE_DIM_GATE) {
+        plan_gate(p, &like, name);
+        return;
+    }
+    plan_add(p, &like, name, (uint32_t)quire_dim_size(&p->sizes, r->columns),
+             r->rows == QUIRE_DIM_ONE ? 0 : (uint32_t)quire_dim_size(&p->sizes, r->rows));
+}
+
+static void plan_layer_row(gguf_gen_plan *p, const quire_tensor_row *r, uint32_t layer)
+{
+    char name[GGML_MAX_NAME];
+
+    if ((p->parts & r->part) == 0 || r->where == QUIRE_TENSOR_OF_MODEL ||
+        !is_in_layer(p->opts, r, layer)) {
+        return;
+    }
+    (void)snprintf(name, sizeof(name), "blk.%u.%s", layer, r->name);
+    plan_row(p, r, name);
+}
+
+/* The tensors that come first in a layer, in their order; all others follow in that of the table.
+ */
+static const char *const first_names[] = {
+    "attn_norm.weight", "attn_q.weight",      "attn_k.weight",      "attn_v.weight",
+    "attn_k_mix",       "attn_v_mix",         "attn_k_gate.0",      "attn_k_gate.1",
+    "attn_v_gate.0",    "attn_v_gate.1",      "attn_q.bias",        "attn_k.bias",
+    "attn_v.bias",      "attn_q_norm.weight", "attn_k_norm.weight", "attn_output.weight",
+    "ffn_norm.weight",  "ffn_gate.weight",    "ffn_up.weight",      "ffn_down.weight",
+};
+#define N_FIRST (sizeof(first_names) / sizeof(first_names[0]))
+
+static bool comes_first(const char *name)
+{
+    for (size_t i = 0; i < N_FIRST; i++) {
+        if (strcmp(first_names[i], name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void plan_layer(gguf_gen_plan *p, uint32_t layer)
+{
+    const quire_tensor_row *r;
+
+    for (size_t f = 0; f < N_FIRST; f++) {
+        for (size_t i = 0; (r = quire_tensor_row_get(i)) != NULL; i++) {
+            if (strcmp(r->name, first_names[f]) == 0) {
+                plan_layer_row(p, r, layer);
+            }
+        }
+    }
+    for (size_t i = 0; (r = quire_tensor_row_get(i)) != NULL; i++) {
+        if (!comes_first(r->name)) {
+            plan_layer_row(p, r, layer);
+        }
+    }
+}
+
+/* What a layer that predicts further tokens has beside a layer's tensors. */
+static void plan_nextn(gguf_gen_plan *p, uint32_t layer)
+{
+    const uint32_t n = p->opts->n_embd;
+    char name[GGML_MAX_NAME];
+
+    (void)snprintf(name, sizeof(name), "blk.%u.nextn.eh_proj.weight", layer);
+    plan_add(p, &(gguf_gen_entry){ NULL, GGUF_GEN_FILL_MATRIX, 1.0f }, name, 2 * n, n);
+    (void)snprintf(name, sizeof(name), "blk.%u.nextn.enorm.weight", layer);
+    plan_add(p, &(gguf_gen_entry){ NULL, GGUF_GEN_FILL_NORM, 1.0f }, name, n, 0);
+    (void)snprintf(name, sizeof(name), "blk.%u.nextn.hnorm.weight", layer);
+    plan_add(p, &(gguf_gen_entry){ NULL, GGUF_GEN_FILL_NORM, 1.0f }, name, n, 0);
+}
+
+/* The model's own tensors: those before its layers, or those behind them. */
+static void plan_globals(gguf_gen_plan *p, bool is_before)
+{
+    const uint32_t before = QUIRE_PART_ROPE_FREQS | QUIRE_PART_ROPE_FACTORS;
+    const quire_tensor_row *r;
+
+    for (size_t i = 0; (r = quire_tensor_row_get(i)) != NULL; i++) {
+        if (r->where == QUIRE_TENSOR_OF_MODEL && (p->parts & r->part) != 0 &&
+            ((r->part & before) != 0 || r->is_looked_up) == is_before) {
+            plan_row(p, r, r->name);
+        }
+    }
+}
+
+/* The parts of the architecture that the options ask for. */
+static uint32_t parts_of(const gguf_gen_opts *o)
+{
+    const quire_arch_row *arch = quire_arch_row_get(quire_arch_find(o->arch));
+    const bool is_longrope = strcmp(o->rope_scaling, "longrope") == 0;
+    uint32_t may = arch->may | (is_longrope ? (uint32_t)QUIRE_PART_ROPE_FACTORS : 0);
+    uint32_t parts = QUIRE_PART_KV_MAP;
+
+    parts |= o->is_tied ? 0 : (uint32_t)QUIRE_PART_OUTPUT;
+    parts |= strcmp(o->rope_scaling, "llama3") == 0 ? (uint32_t)QUIRE_PART_ROPE_FREQS : 0;
+    parts |= is_longrope ? (uint32_t)QUIRE_PART_ROPE_FACTORS : 0;
+    parts |= o->has_qk_norm ? (uint32_t)QUIRE_PART_QK_NORM : 0;
+    parts |= o->is_fused ? (uint32_t)QUIRE_PART_QKV_FUSED : 0;
+    if (o->has_qkv_bias) {
+        parts |= o->is_fused ? (uint32_t)QUIRE_PART_QKV_BIAS_FUSED : (uint32_t)QUIRE_PART_QKV_BIAS;
+    }
+    if (o->has_biases) {
+        parts |= QUIRE_PART_O_BIAS | QUIRE_PART_FFN_BIAS | QUIRE_PART_FFN_GATE_BIAS |
+                 QUIRE_PART_OUTPUT_BIAS;
+    }
+    parts = arch->needs | (may & parts);
+    return (parts & QUIRE_PART_QKV_FUSED) != 0 ? parts & ~(uint32_t)QUIRE_PART_QKV : parts;
+}
+
+size_t gguf_gen_plan_tensors_max(const gguf_gen_opts *opts)
+{
+    return ((size_t)opts->n_layer + opts->n_nextn + 1) * (QUIRE_TENSOR_ROWS_MAX + NEXTN_TENSORS);
+}
+
+void gguf_gen_plan_tensors(gguf_gen_plan *p)
+{
+    const gguf_gen_opts *o = p->opts;
+
+    p->parts = parts_of(o);
+    p->sizes.n_embd = o->n_embd;
+    p->sizes.n_ff = o->n_ff;
+    p->sizes.n_head = o->n_head;
+    p->sizes.n_kv_head = o->n_kv_head;
+    p->sizes.d_k = p->sizes.d_v = o->d_head;
+    p->sizes.n_vocab = o->n_vocab;
+    p->sizes.rope.n_dims = o->n_rot != 0 ? o->n_rot : o->d_head;
+    plan_globals(p, true);
+    for (uint32_t l = 0; l < o->n_layer + o->n_nextn; l++) {
+        plan_layer(p, l);
+        if (l >= o->n_layer) {
+            plan_nextn(p, l);
+        }
+    }
+    plan_globals(p, false);
+}
+
+/* ---- keys ---- */
+
+static const char *arch_key(char *buffer, const gguf_gen_opts *opts, const char *suffix)
+{
+    (void)snprintf(buffer, KEY_BYTES, "%s.%s", opts->arch, suffix);
+    return buffer;
+}
+
+static void set_f32(const gguf_gen_plan *p, const char *suffix, float value)
+{
+    char key[KEY_BYTES];
+
+    gguf_set_val_f32(p->gguf, arch_key(key, p->opts, suffix), value);
+}
+
+static void set_u32(const gguf_gen_plan *p, const char *suffix, uint32_t value)
+{
+    char key[KEY_BYTES];
+
+    gguf_set_val_u32(p->gguf, arch_key(key, p->opts, suffix), value);
+}
+
+static void window_keys(const gguf_gen_plan *p)
+{
+    const gguf_gen_opts *o = p->opts;
+    bool pattern[GGUF_GEN_LAYERS_MAX];
+    char key[KEY_BYTES];
+
+    if (o->sliding_window != 0) {
+        set_u32(p, "attention.sliding_window", o->sliding_window);
+    }
+    if (o->window_pattern != 0) {
+        set_u32(p, "attention.sliding_window_pattern", o->window_pattern);
+    }
+    if (o->has_window_array) {
+        for (uint32_t l = 0; l < o->n_layer + o->n_nextn; l++) {
+            pattern[l] = l % 2 == 0;
+        }
+        gguf_set_arr_data(p->gguf, arch_key(key, o, "attention.sliding_window_pattern"),
+                          GGUF_TYPE_BOOL, pattern, o->n_layer + o->n_nextn);
+    }
+    if (o->window_rope_base != 0.0f) {
+        set_f32(p, "rope.freq_base_swa", o->window_rope_base);
+    }
+}
+
+/* xIELU's numbers, another set for each layer. */
+static void xielu_keys(const gguf_gen_plan *p)
+{
+    static const struct {
+        const char *key;
+        float value, step;
+    } keys[] = { { "xielu.alpha_n", 0.3f, 0.1f },
+                 { "xielu.alpha_p", 0.4f, -0.1f },
+                 { "xielu.beta", 0.5f, 0.05f },
+                 { "xielu.eps", -1e-6f, 0.0f } };
+    float values[GGUF_GEN_LAYERS_MAX];
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        for (uint32_t l = 0; l < p->opts->n_layer; l++) {
+            values[l] = keys[i].value + keys[i].step * (float)l;
+        }
+        gguf_set_arr_data(p->gguf, keys[i].key, GGUF_TYPE_FLOAT32, values, p->opts->n_layer);
+    }
+}
+
+/* The keys that the architecture reads beside those of all: values that show in the result. */
+static void feature_keys(const gguf_gen_plan *p)
+{
+    static const struct {
+        quire_arch_reads reads;
+        const char *suffix;
+        float value;
+    } keys[] = {
+        { QUIRE_READS_RESIDUAL_SCALE, "residual_scale", 0.7f },
+        { QUIRE_READS_ATTN_SCALE, "attention.scale", 0.1f },
+        { QUIRE_READS_ATTN_SOFTCAP, "attn_logit_softcapping", 1.5f },
+        { QUIRE_READS_LOGIT_SOFTCAP, "final_logit_softcapping", 3.0f },
+        { QUIRE_READS_ROPE_ALPHA, "rope.scaling.alpha", 50.0f },
+    };
+    const gguf_gen_opts *o = p->opts;
+    const quire_arch_row *arch = quire_arch_row_get(quire_arch_find(o->arch));
+    char key[KEY_BYTES];
+
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        if ((arch->reads & keys[i].reads) != 0) {
+            set_f32(p, keys[i].suffix, keys[i].value);
+        }
+    }
+    if (arch->embd_scale == QUIRE_EMBD_SCALE_KEY) {
+        set_f32(p, "embedding_scale", 6.0f);
+    }
+    if (arch->logit_scale != QUIRE_LOGIT_SCALE_NONE) {
+        set_f32(p, "logit_scale", arch->logit_scale == QUIRE_LOGIT_SCALE_OVER ? 4.0f : 0.25f);
+    }
+    if ((arch->reads & QUIRE_READS_YARN) != 0 && strcmp(o->rope_scaling, "yarn") == 0) {
+        set_f32(p, "rope.scaling.yarn_beta_fast", 16.0f);
+        set_f32(p, "rope.scaling.yarn_beta_slow", 2.0f);
+        set_f32(p, "rope.scaling.yarn_log_multiplier", 0.5f);
+    }
+    if (o->attn_temperature != 0.0f) {
+        set_f32(p, "attention.temperature_scale", o->attn_temperature);
+    }
+    if (o->has_no_rope) {
+        gguf_set_val_bool(p->gguf, arch_key(key, o, "rope.scaling.finetuned"), false);
+    }
+    if (o->n_nextn != 0) {
+        set_u32(p, "nextn_predict_layers", o->n_nextn);
+    }
+    if ((arch->reads & QUIRE_READS_XIELU) != 0) {
+        xielu_keys(p);
+    }
+    window_keys(p);
+}
+
+static void rope_keys(const gguf_gen_plan *p)
+{
+    const gguf_gen_opts *o = p->opts;
+    /* Phi-3's files name no scaling: their two tensors of factors do. */
+    const bool is_named = strcmp(o->rope_scaling, "longrope") != 0 || strcmp(o->arch, "phi3") != 0;
+    char key[KEY_BYTES];
+
+    if (o->rope_scaling[0] == '\0' || strcmp(o->rope_scaling, "llama3") == 0) {
+        return;
+    }
+    if (is_named) {
+        gguf_set_val_str(p->gguf, arch_key(key, o, "rope.scaling.type"), o->rope_scaling);
+        set_f32(p, "rope.scaling.factor", o->rope_factor);
+    } else {
+        set_f32(p, "rope.scaling.attn_factor", 1.2f);
+    }
+    set_u32(p, "rope.scaling.original_context_length", o->rope_ctx_orig);
+}
+
+int gguf_gen_plan_keys(gguf_gen_plan *p)
+{
+    const gguf_gen_opts *o = p->opts;
+    const quire_arch_row *arch = quire_arch_row_get(quire_arch_find(o->arch));
+    struct gguf_context *g = p->gguf;
+
+    gguf_set_val_str(g, "general.architecture", o->arch);
+    gguf_set_val_str(g, "general.name", o->name);
+    set_u32(p, "block_count", o->n_layer + o->n_nextn);
+    set_u32(p, "context_length", o->n_ctx);
+    set_u32(p, "embedding_length", o->n_embd);
+    set_u32(p, "feed_forward_length", o->n_ff);
+    set_u32(p, "attention.head_count", o->n_head);
+    set_u32(p, "attention.head_count_kv", o->n_kv_head);
+    if (o->d_head * o->n_head != o->n_embd) {
+        set_u32(p, "attention.key_length", o->d_head);
+        set_u32(p, "attention.value_length", o->d_head);
+    }
+    set_u32(p, "rope.dimension_count", o->n_rot != 0 ? o->n_rot : o->d_head);
+    set_f32(p, "rope.freq_base", o->rope_base);
+    set_f32(p,
+            arch->norm == QUIRE_NORM_RMS ? "attention.layer_norm_rms_epsilon"
+                                         : "attention.layer_norm_epsilon",
+            1e-5f);
+    rope_keys(p);
+    feature_keys(p);
+    gguf_gen_scheme_keys(g, o);
+    return gguf_gen_vocab_add(g, o->vocab, o->n_vocab);
+}

@@ -1,0 +1,166 @@
+/* archs.h - the architectures that Quire computes, one row each.
+ *
+ * A row says which blocks a layer consists of and how libllama reads the keys of such files. Its
+ * words mean what libllama does at ggml 0.25.1 (src/models/<name>.cpp). The tensors of a row's
+ * parts are in tensor_table.h, the blocks are built in graph_attn.c and graph_ffn.c. An
+ * architecture of known blocks is a row here, a case in tests/model/arch_cases.c, and a run of
+ * `make docs`, which writes the table of docs/architectures.md.
+ *
+ * Thread: the table is constant.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_ARCHS_H
+#define QUIRE_MODEL_ARCHS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "model/model.h"
+
+/* Groups of tensors that a model has or has not. */
+typedef enum quire_part {
+    QUIRE_PART_BASE = 1u << 0, /* embedding, last norm, output projection of attention */
+    QUIRE_PART_OUTPUT = 1u << 1,
+    QUIRE_PART_OUTPUT_BIAS = 1u << 2,
+    QUIRE_PART_ROPE_FREQS = 1u << 3,   /* divisors of the frequencies */
+    QUIRE_PART_ROPE_FACTORS = 1u << 4, /* the same twice: for short and for long contexts */
+    QUIRE_PART_ATTN_NORM = 1u << 5,
+    QUIRE_PART_ATTN_POST_NORM = 1u << 6, /* of what attention adds to the residual */
+    QUIRE_PART_FFN_NORM = 1u << 7,
+    QUIRE_PART_FFN_NORM_LATE = 1u << 8, /* the same under the name post_attention_norm */
+    QUIRE_PART_FFN_POST_NORM = 1u << 9,
+    QUIRE_PART_NORM_BIAS = 1u << 10,
+    QUIRE_PART_QKV = 1u << 11,
+    QUIRE_PART_QKV_FUSED = 1u << 12, /* Q, K and V in one tensor, in place of QUIRE_PART_QKV */
+    QUIRE_PART_QKV_BIAS = 1u << 13,
+    QUIRE_PART_QKV_BIAS_FUSED = 1u << 14,
+    QUIRE_PART_O_BIAS = 1u << 15,
+    QUIRE_PART_QK_NORM = 1u << 16,     /* one weight for all heads */
+    QUIRE_PART_QK_NORM_ROW = 1u << 17, /* a weight for each element of a row */
+    QUIRE_PART_KV_MAP = 1u << 18,      /* gates and sums of the architecture quire */
+    QUIRE_PART_FFN_UP = 1u << 19,
+    QUIRE_PART_FFN_GATE = 1u << 20,
+    QUIRE_PART_FFN_FUSED = 1u << 21, /* gate and up in one tensor, under the name of up */
+    QUIRE_PART_FFN_DOWN = 1u << 22,
+    QUIRE_PART_FFN_BIAS = 1u << 23,
+    QUIRE_PART_FFN_GATE_BIAS = 1u << 24
+} quire_part;
+
+/* Parts of which all layers have all tensors, or no layer has one. */
+#define QUIRE_PARTS_GROUPED                                                                        \
+    (QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED | QUIRE_PART_QKV_FUSED | QUIRE_PART_QK_NORM | \
+     QUIRE_PART_ROPE_FACTORS)
+
+typedef enum quire_norm_kind {
+    QUIRE_NORM_RMS,
+    QUIRE_NORM_LAYER /* the mean is taken off first */
+} quire_norm_kind;
+
+/* When Q and K are normalised. */
+typedef enum quire_qk_norm {
+    QUIRE_QK_NORM_FIRST, /* before rope */
+    QUIRE_QK_NORM_ROPED  /* after rope */
+} quire_qk_norm;
+
+typedef enum quire_act {
+    QUIRE_ACT_SILU,
+    QUIRE_ACT_GELU,
+    QUIRE_ACT_RELU2, /* max(x, 0) squared; of plain networks only, as the next */
+    QUIRE_ACT_XIELU  /* arXiv 2411.13010 */
+} quire_act;
+
+/* The network of a layer. */
+typedef enum quire_ffn {
+    QUIRE_FFN_GATED, /* down(act(gate x) * up x) */
+    QUIRE_FFN_PLAIN  /* down(act(up x)) */
+} quire_ffn;
+
+/* The layers whose Q and K have a rope. */
+typedef enum quire_rope_where {
+    QUIRE_ROPE_EVERYWHERE,
+    QUIRE_ROPE_NOT_EVERY_4TH,   /* not in layers 3, 7, 11 ... */
+    QUIRE_ROPE_WINDOWED,        /* where there is a window */
+    QUIRE_ROPE_WINDOWED_IF_ANY, /* the same, but everywhere in models without windows */
+    QUIRE_ROPE_FINETUNED        /* everywhere, unless rope.scaling.finetuned is false */
+} quire_rope_where;
+
+/* The rope of layers with a window. */
+typedef enum quire_window_rope {
+    QUIRE_WINDOW_ROPE_SAME,    /* as in the other layers */
+    QUIRE_WINDOW_ROPE_LIKE,    /* the same, but rope.freq_base_swa may give another base */
+    QUIRE_WINDOW_ROPE_OWN,     /* base rope.freq_base_swa or 10,000, without a linear scaling */
+    QUIRE_WINDOW_ROPE_UNSCALED /* the base of the other layers, no scaling of any kind */
+} quire_window_rope;
+
+/* The windows of a model: attention.sliding_window and attention.sliding_window_pattern. */
+typedef struct quire_window_rule {
+    bool is_there;
+    bool is_optional;   /* without the key, or where it is 0: no windows */
+    uint32_t tokens;    /* without the key; 0 = the key is required, unless optional */
+    uint32_t pattern;   /* without its key: every pattern-th layer has none */
+    uint32_t in_layers; /* of models with so many layers only; 0 = of all */
+    quire_window_rope rope;
+} quire_window_rule;
+
+typedef enum quire_embd_scale {
+    QUIRE_EMBD_SCALE_NONE,
+    QUIRE_EMBD_SCALE_SQRT, /* sqrt(n_embd) */
+    QUIRE_EMBD_SCALE_KEY   /* embedding_scale */
+} quire_embd_scale;
+
+typedef enum quire_logit_scale {
+    QUIRE_LOGIT_SCALE_NONE,
+    QUIRE_LOGIT_SCALE_TIMES, /* logits * logit_scale */
+    QUIRE_LOGIT_SCALE_OVER   /* logits / logit_scale */
+} quire_logit_scale;
+
+/* Further keys that an architecture reads. */
+typedef enum quire_arch_reads {
+    QUIRE_READS_RESIDUAL_SCALE = 1u << 0,
+    QUIRE_READS_ATTN_SCALE = 1u << 1,
+    QUIRE_READS_TEMPERATURE = 1u << 2,   /* attention.temperature_scale */
+    QUIRE_READS_YARN = 1u << 3,          /* rope.scaling.yarn_* */
+    QUIRE_READS_ATTN_SOFTCAP = 1u << 4,  /* 50 without the key */
+    QUIRE_READS_LOGIT_SOFTCAP = 1u << 5, /* logit_softcap without the key */
+    QUIRE_READS_ROPE_ALPHA = 1u << 6,
+    QUIRE_READS_XIELU = 1u << 7,
+    QUIRE_READS_NEXTN = 1u << 8,      /* the last layers predict further tokens: not computed */
+    QUIRE_READS_ONE_EXPERT = 1u << 9, /* expert_count 1 means none */
+    QUIRE_READS_SECTIONS = 1u << 10,  /* rope.dimension_sections; refused where they matter */
+    QUIRE_READS_DEEPSTACK = 1u << 11  /* deepstack_mapping; refused */
+} quire_arch_reads;
+
+typedef struct quire_arch_row {
+    const char *name;   /* general.architecture */
+    const char *models; /* for people: "Gemma 3" */
+    quire_rope_type rope_type;
+    bool has_partial_rope; /* rope.dimension_count may be below the head size */
+    quire_rope_where rope_where;
+    quire_window_rule window;
+    quire_norm_kind norm;
+    quire_qk_norm qk_norm;
+    bool is_parallel; /* attention and network read the same norm, and add to one residual */
+    quire_ffn ffn;
+    quire_act act;
+    quire_embd_scale embd_scale;
+    quire_logit_scale logit_scale;
+    float logit_softcap;
+    uint32_t wide_scale_layers; /* models of so many layers divide logits of attention by
+                                   sqrt(n_embd / n_head), not by sqrt(head size) */
+    uint32_t reads;             /* quire_arch_reads */
+    uint32_t needs;             /* quire_part: that every file has */
+    uint32_t may;               /* quire_part: that a file may have */
+} quire_arch_row;
+
+/* The row of an architecture. Memory: static. */
+const quire_arch_row *quire_arch_row_get(quire_arch arch);
+
+/* The architecture of that name; QUIRE_ARCH_COUNT when there is none. */
+quire_arch quire_arch_find(const char *name);
+
+/* The name of the table that a user most likely means: a long common beginning, or at most two
+ * letters that differ; NULL when there is none. Memory: static. */
+const char *quire_arch_nearest(const char *name);
+
+#endif /* QUIRE_MODEL_ARCHS_H */

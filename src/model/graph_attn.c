@@ -1,0 +1,307 @@
+/* graph_attn.c - the attention block of a layer: projections, norms of Q and K, rope, gates, the
+ * two custom ops.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/graph_build.h"
+
+#include "base/check.h"
+#include "base/clock.h"
+
+/* ---- the ops ---- */
+
+/* Every thread works on a copy of the layer, since the row pointers belong to the current graph. */
+static void op_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    quire_graph_op *op = userdata;
+    quire_attn_layer layer = op->layer;
+    const struct ggml_tensor *k = dst->src[0], *v = dst->src[1];
+    const struct ggml_tensor *q = op->pairs_qk ? dst->src[2] : NULL;
+    const struct ggml_tensor *hidden = op->hidden != NULL ? dst->src[op->pairs_qk ? 3 : 2] : NULL;
+    uint64_t begin_ns = ith == 0 ? quire_clock_ns() : 0;
+
+    layer.k_new = k->data;
+    layer.k_new_stride = k->nb[2] / sizeof(float);
+    layer.v_new = v->data;
+    layer.v_new_stride = v->nb[2] / sizeof(float);
+    if (q != NULL) {
+        layer.q[0] = q->data;
+        layer.q_stride = q->nb[2] / sizeof(float);
+    }
+    if (hidden != NULL) {
+        op->hidden(op->hidden_ctx, op->layer_index, hidden->data, hidden->nb[1] / sizeof(float));
+    }
+    op->device->append(op->device->ctx, &layer, (uint32_t)ith, (uint32_t)nth);
+    if (ith == 0) {
+        op->append_ns += quire_clock_ns() - begin_ns;
+    }
+}
+
+static void op_attention(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    quire_graph_op *op = userdata;
+    quire_attn_layer layer = op->layer;
+    const struct ggml_tensor *k;
+    uint64_t begin_ns = ith == 0 ? quire_clock_ns() : 0;
+
+    /* The queries, then the append, then K: see attention_op(). */
+    for (uint32_t i = 0; i < layer.n_k; i++) {
+        layer.q[i] = dst->src[i]->data;
+    }
+    layer.q_stride = dst->src[0]->nb[2] / sizeof(float);
+    k = dst->src[layer.n_k + (op->has_append ? 1 : 0)];
+    if (k != NULL) {
+        layer.k_new = k->data;
+        layer.k_new_stride = k->nb[2] / sizeof(float);
+    }
+    layer.out = dst->data;
+    layer.out_stride = dst->nb[1] / sizeof(float);
+    op->device->run(op->device->ctx, &layer, op->call, (uint32_t)ith, (uint32_t)nth);
+    if (ith == 0) {
+        op->attn_ns += quire_clock_ns() - begin_ns;
+        op->rows_total += (uint64_t)dst->ne[1];
+    }
+}
+
+/* One thread plans; the others wait for the end of the op. */
+static void op_exit(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    quire_graph_exit *exit = userdata;
+
+    (void)dst;
+    (void)nth;
+    if (ith == 0) {
+        exit->status = exit->device->plan(exit->device->ctx, exit->batch);
+    }
+}
+
+/* ---- Q, K and V ---- */
+
+/* Turn the heads of x by their positions, as layer il does. */
+static struct ggml_tensor *rope(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
+{
+    const uint8_t which = b->desc->layer_rope[il];
+    const quire_rope *r = which == QUIRE_LAYER_ROPE_WINDOW ? &b->desc->rope_window : &b->desc->rope;
+
+    if (which == QUIRE_LAYER_ROPE_NONE) {
+        return x;
+    }
+    return ggml_rope_ext(b->graph->ctx, x, b->positions, b->rope_factors, (int)r->n_dims,
+                         r->type == QUIRE_ROPE_NEOX ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL,
+                         (int)r->ctx_orig, r->freq_base, r->freq_scale, r->ext_factor,
+                         r->attn_factor, r->beta_fast, r->beta_slow);
+}
+
+/* Heads of rows, from place `first` in a row on: [d][n_heads][n_rows]. */
+static struct ggml_tensor *heads(const quire_graph_build *b, struct ggml_tensor *x, uint32_t d,
+                                 size_t first, uint32_t n_heads)
+{
+    return ggml_view_3d(b->graph->ctx, x, d, n_heads, b->n_rows, d * sizeof(float), x->nb[1],
+                        first * sizeof(float));
+}
+
+/* Some heads of rows of heads. */
+static struct ggml_tensor *some_heads(const quire_graph_build *b, struct ggml_tensor *x,
+                                      uint32_t first, uint32_t n_heads)
+{
+    return ggml_view_3d(b->graph->ctx, x, x->ne[0], n_heads, x->ne[2], x->nb[1], x->nb[2],
+                        first * x->nb[1]);
+}
+
+/* Q, K and V of a layer's rows, rope applied: [d][heads][n_rows] each. */
+typedef struct layer_rows {
+    struct ggml_tensor *q; /* NULL when nobody reads it */
+    struct ggml_tensor *k; /* NULL, and V, in a layer that stores nothing */
+    struct ggml_tensor *v;
+} layer_rows;
+
+/* Compute them by one product and one rope: Q and K have heads of the same size. */
+static layer_rows rows_jointly(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
+{
+    const quire_model_desc *desc = b->desc;
+    const uint32_t n_qk = desc->n_head + desc->n_kv_head;
+    struct ggml_tensor *y = quire_linear_build_panels(b->linear, b->weights->layers[il].qkv, x);
+    struct ggml_tensor *qk = rope(b, heads(b, y, desc->d_k, 0, n_qk), il);
+
+    ggml_build_forward_expand(b->graph->cgraph, qk);
+    return (layer_rows){ .q = some_heads(b, qk, 0, desc->n_head),
+                         .k = some_heads(b, qk, desc->n_head, desc->n_kv_head),
+                         .v = heads(b, y, desc->d_v, (size_t)n_qk * desc->d_k, desc->n_kv_head) };
+}
+
+/* The weights of Q or of K. */
+typedef struct side_weights {
+    struct ggml_tensor *map, *bias, *norm;
+    uint32_t n_heads;
+} side_weights;
+
+/* Q or K: the product, its norm where the architecture has it, rope. A norm over the whole row
+ * comes before the row is seen as heads. */
+static struct ggml_tensor *side_rows(const quire_graph_build *b, const side_weights *w,
+                                     struct ggml_tensor *x, uint32_t il)
+{
+    const uint32_t d = b->desc->d_k;
+    const bool is_roped_first = b->arch->qk_norm == QUIRE_QK_NORM_ROPED;
+    struct ggml_tensor *y = quire_graph_linear(b, w->map, w->bias, x);
+
+    if ((b->desc->parts & QUIRE_PART_QK_NORM_ROW) != 0) {
+        y = quire_graph_norm(b, y, w->norm, NULL);
+    }
+    y = heads(b, y, d, 0, w->n_heads);
+    y = is_roped_first ? rope(b, y, il) : y;
+    if (w->norm != NULL && (b->desc->parts & QUIRE_PART_QK_NORM_ROW) == 0) {
+        y = quire_graph_norm(b, y, w->norm, NULL);
+    }
+    return is_roped_first ? y : rope(b, y, il);
+}
+
+static layer_rows rows_apart(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il,
+                             bool has_q)
+{
+    const quire_model_desc *desc = b->desc;
+    const quire_layer_weights *l = &b->weights->layers[il];
+    const side_weights wq = { l->wq, l->bq, l->q_norm, desc->n_head };
+    const side_weights wk = { l->wk, l->bk, l->k_norm, desc->n_kv_head };
+    struct ggml_tensor *q = NULL, *k, *v;
+
+    if (has_q) {
+        q = side_rows(b, &wq, x, il);
+        ggml_build_forward_expand(b->graph->cgraph, q);
+    }
+    if (l->wk == NULL) {
+        return (layer_rows){ .q = q };
+    }
+    k = side_rows(b, &wk, x, il);
+    ggml_build_forward_expand(b->graph->cgraph, k);
+    v = heads(b, quire_graph_linear(b, l->wv, l->bv, x), desc->d_v, 0, desc->n_kv_head);
+    return (layer_rows){ q, k, v };
+}
+
+/* Q times the gate of a K source, in any of a gate's shapes. The gate belongs to K as it is stored,
+ * and q . (gate * K) = (q * gate) . K. */
+static struct ggml_tensor *gated(const quire_graph_build *b, struct ggml_tensor *q,
+                                 struct ggml_tensor *gate)
+{
+    struct ggml_context *ctx = b->graph->ctx;
+    const int64_t d = q->ne[0], n_head = q->ne[1], n_rows = q->ne[2];
+    struct ggml_tensor *y = q;
+
+    if (gate == NULL) {
+        return q;
+    }
+    if (gate->ne[0] < d) { /* both halves of a head have the same gates */
+        y = ggml_reshape_4d(ctx, q, d / 2, 2, n_head, n_rows);
+    } else if (gate->ne[1] > 1) { /* the query heads of a KV head have the same gates */
+        y = ggml_reshape_4d(ctx, q, d, n_head / gate->ne[1], gate->ne[1], n_rows);
+        gate = ggml_reshape_3d(ctx, gate, d, 1, gate->ne[1]);
+    }
+    return ggml_reshape_3d(ctx, ggml_mul(ctx, y, gate), d, n_head, n_rows);
+}
+
+/* K or V of a layer that stores a sum: mix[0] * first + mix[1] * own. */
+static struct ggml_tensor *mixed(const quire_graph_build *b, struct ggml_tensor *own,
+                                 struct ggml_tensor *first, struct ggml_tensor *mix)
+{
+    struct ggml_context *ctx = b->graph->ctx;
+
+    if (mix == NULL) {
+        return own;
+    }
+    first = ggml_mul(ctx, first, ggml_view_1d(ctx, mix, 1, 0));
+    own = ggml_mul(ctx, own, ggml_view_1d(ctx, mix, 1, sizeof(float)));
+    return ggml_add(ctx, own, first);
+}
+
+/* The wanted rows of x, [d][heads][n_rows]. */
+static struct ggml_tensor *picked_heads(const quire_graph_build *b, struct ggml_tensor *x)
+{
+    struct ggml_context *ctx = b->graph->ctx;
+    const int64_t d = x->ne[0], n_heads = x->ne[1];
+
+    x = ggml_is_contiguous(x) ? x : ggml_cont(ctx, x);
+    x = ggml_get_rows(ctx, ggml_reshape_2d(ctx, x, d * n_heads, x->ne[2]), b->graph->out_rows);
+    return ggml_reshape_3d(ctx, x, d, n_heads, b->graph->n_logits);
+}
+
+/* From here on the graph computes the wanted rows alone. */
+void quire_graph_attn_exit(quire_graph_build *b, quire_graph_attn *in)
+{
+    struct ggml_context *ctx = b->graph->ctx;
+
+    for (uint32_t i = 0; i < QUIRE_ATTN_SOURCES_MAX; i++) {
+        in->q[i] = in->q[i] != NULL ? picked_heads(b, in->q[i]) : NULL;
+    }
+    in->k = in->k != NULL ? picked_heads(b, in->k) : NULL;
+    in->append =
+        ggml_custom_4d(ctx, GGML_TYPE_F32, 1, 1, 1, 1, &in->append, 1, op_exit, 1, b->exit);
+    ggml_build_forward_expand(b->graph->cgraph, in->append);
+    b->n_rows = b->graph->n_logits;
+    b->positions = b->graph->out_positions;
+}
+
+/* Compute Q, K and V of a layer and store K and V. */
+quire_graph_attn quire_graph_attn_begin(quire_graph_build *b, struct ggml_tensor *x, uint32_t il,
+                                        bool is_append_only)
+{
+    const quire_layer_weights *l = &b->weights->layers[il];
+    const quire_kv_map_entry *map = &b->desc->kv_map[il];
+    const bool pairs_qk = b->ops[il].has_append && quire_attn_pairs_qk(&b->ops[il].layer);
+    const bool has_q = pairs_qk || !is_append_only;
+    const bool is_joint = l->qkv != NULL && l->bq == NULL && l->bk == NULL && l->bv == NULL &&
+                          l->q_norm == NULL && l->k_norm == NULL && has_q && map->k_gates == 0;
+    layer_rows rows = is_joint ? rows_jointly(b, x, il) : rows_apart(b, x, il, has_q);
+    quire_graph_attn in = { 0 };
+
+    if (b->graph->q_scales != NULL && rows.q != NULL) {
+        rows.q = ggml_mul(b->graph->ctx, rows.q, b->graph->q_scales);
+    }
+    if (il == 0) {
+        b->k_first = rows.k;
+        b->v_first = rows.v;
+    }
+    rows.k = mixed(b, rows.k, b->k_first, l->k_mix);
+    rows.v = mixed(b, rows.v, b->v_first, l->v_mix);
+    in.k = pairs_qk ? rows.k : NULL;
+
+    for (uint32_t i = 0; has_q && i < map->n_k; i++) {
+        in.q[i] = gated(b, rows.q, l->k_gate[i]);
+        ggml_build_forward_expand(b->graph->cgraph, in.q[i]);
+    }
+    /* The append has one float as its result, which no operation reads: ggml orders operations by
+     * their results, and attention comes after the append. */
+    if (b->ops[il].has_append) {
+        struct ggml_tensor *args[4] = { rows.k, rows.v };
+        int n = 2;
+
+        b->ops[il].pairs_qk = pairs_qk;
+        if (pairs_qk) {
+            args[n++] = in.q[0];
+        }
+        if (b->ops[il].hidden != NULL) {
+            args[n++] = x;
+        }
+        in.append = ggml_custom_4d(b->graph->ctx, GGML_TYPE_F32, 1, 1, 1, 1, args, n, op_append,
+                                   GGML_N_TASKS_MAX, &b->ops[il]);
+        ggml_build_forward_expand(b->graph->cgraph, in.append);
+    }
+    return in;
+}
+
+/* Attention of one layer, output projection not included. */
+struct ggml_tensor *quire_graph_attn_op(const quire_graph_build *b, const quire_graph_attn *in,
+                                        uint32_t il)
+{
+    struct ggml_tensor *args[QUIRE_ATTN_SOURCES_MAX + 2];
+    int n = 0;
+
+    for (uint32_t i = 0; i < b->desc->kv_map[il].n_k; i++) {
+        args[n++] = in->q[i];
+    }
+    if (in->append != NULL) {
+        args[n++] = in->append;
+    }
+    if (in->k != NULL) {
+        args[n++] = in->k;
+    }
+    return ggml_custom_4d(b->graph->ctx, GGML_TYPE_F32, (int64_t)b->desc->d_v * b->desc->n_head,
+                          b->n_rows, 1, 1, args, n, op_attention, GGML_N_TASKS_MAX, &b->ops[il]);
+}

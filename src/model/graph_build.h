@@ -1,0 +1,66 @@
+/* graph_build.h - what the builders of a graph's blocks share; for src/model/graph*.c only.
+ *
+ * The builders read from the architecture's row (archs.h) which operations a block has, and from
+ * the weights which of its optional tensors are there. The choice and order of operations follow
+ * what ggml's CPU backend fuses and repacks (norm directly followed by its weight).
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_GRAPH_BUILD_H
+#define QUIRE_MODEL_GRAPH_BUILD_H
+
+#include "model/archs.h"
+#include "model/graph.h"
+#include "model/linear.h"
+
+typedef struct quire_graph_build {
+    const quire_model_desc *desc;
+    const quire_arch_row *arch;
+    const quire_weights *weights;
+    struct ggml_tensor *rope_factors; /* NULL: frequencies as they are */
+    quire_graph_op *ops;
+    quire_graph_exit *exit;
+    quire_graph *graph;
+    quire_linear *linear;
+    /* Of the rows of the layer at hand. */
+    uint32_t n_rows;
+    struct ggml_tensor *positions;
+    /* Layer 0's, for layers that store a sum. */
+    struct ggml_tensor *k_first;
+    struct ggml_tensor *v_first;
+} quire_graph_build;
+
+/* A norm of the architecture's kind over the first dimension of x; bias: NULL = none. */
+struct ggml_tensor *quire_graph_norm(const quire_graph_build *b, struct ggml_tensor *x,
+                                     struct ggml_tensor *weight, struct ggml_tensor *bias);
+
+/* weight times x, plus bias; NULL = none. */
+struct ggml_tensor *quire_graph_linear(const quire_graph_build *b, struct ggml_tensor *weight,
+                                       struct ggml_tensor *bias, struct ggml_tensor *x);
+
+/* x times a constant; x itself where that is 1. */
+struct ggml_tensor *quire_graph_scaled(const quire_graph_build *b, struct ggml_tensor *x,
+                                       float factor);
+
+/* The inputs of a layer's attention. */
+typedef struct quire_graph_attn {
+    struct ggml_tensor *q[QUIRE_ATTN_SOURCES_MAX]; /* gates included */
+    struct ggml_tensor *append;                    /* NULL in a layer that stores nothing */
+    struct ggml_tensor *k; /* of the rows' own tokens; NULL when attention does not read it */
+} quire_graph_attn;
+
+/* Compute Q, K and V of a layer's normalised rows, and store K and V. Without Q if only the append
+ * is wanted and does not need Q. */
+quire_graph_attn quire_graph_attn_begin(quire_graph_build *b, struct ggml_tensor *x, uint32_t il,
+                                        bool is_append_only);
+
+/* From here on the graph computes the wanted rows alone. */
+void quire_graph_attn_exit(quire_graph_build *b, quire_graph_attn *in);
+
+/* Attention of one layer, output projection not included. */
+struct ggml_tensor *quire_graph_attn_op(const quire_graph_build *b, const quire_graph_attn *in,
+                                        uint32_t il);
+
+/* The network of a layer, norms not included. */
+struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il);
+
+#endif /* QUIRE_MODEL_GRAPH_BUILD_H */

@@ -1,0 +1,80 @@
+/* graph_ffn.c - the network of a layer, by the kind that the architecture's row names.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/graph_build.h"
+
+#include "base/check.h"
+
+/* act(gate) * up, of two tensors. */
+static struct ggml_tensor *gate_times_up(const quire_graph_build *b, struct ggml_tensor *gate,
+                                         struct ggml_tensor *up)
+{
+    struct ggml_context *ctx = b->graph->ctx;
+
+    switch (b->arch->act) {
+    case QUIRE_ACT_SILU:
+        return ggml_swiglu_split(ctx, gate, up);
+    case QUIRE_ACT_GELU:
+        return ggml_geglu_split(ctx, gate, up);
+    case QUIRE_ACT_RELU2:
+    case QUIRE_ACT_XIELU:
+        break;
+    }
+    QUIRE_CHECK(false);
+}
+
+/* The same where one product made rows of gate and up. */
+static struct ggml_tensor *gate_up_halves(const quire_graph_build *b, struct ggml_tensor *gate_up)
+{
+    return b->arch->act == QUIRE_ACT_SILU ? ggml_swiglu(b->graph->ctx, gate_up)
+                                          : ggml_geglu(b->graph->ctx, gate_up);
+}
+
+static struct ggml_tensor *ffn_gated(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
+{
+    const quire_layer_weights *l = &b->weights->layers[il];
+    struct ggml_tensor *up, *gate, *y;
+
+    if (l->gate_up != NULL && l->gate_b == NULL && l->up_b == NULL) {
+        y = gate_up_halves(b, quire_linear_build_panels(b->linear, l->gate_up, x));
+        return quire_graph_linear(b, l->down, l->down_b, y);
+    }
+    up = quire_graph_linear(b, l->up, l->up_b, x);
+    ggml_build_forward_expand(b->graph->cgraph, up);
+    gate = quire_graph_linear(b, l->gate, l->gate_b, x);
+    return quire_graph_linear(b, l->down, l->down_b, gate_times_up(b, gate, up));
+}
+
+static struct ggml_tensor *ffn_plain(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
+{
+    const quire_layer_weights *l = &b->weights->layers[il];
+    const float *xielu = b->desc->xielu[il];
+    struct ggml_tensor *y = quire_graph_linear(b, l->up, l->up_b, x);
+
+    switch (b->arch->act) {
+    case QUIRE_ACT_SILU:
+        y = ggml_silu(b->graph->ctx, y);
+        break;
+    case QUIRE_ACT_GELU:
+        y = ggml_gelu(b->graph->ctx, y);
+        break;
+    case QUIRE_ACT_RELU2:
+        y = ggml_sqr(b->graph->ctx, ggml_relu(b->graph->ctx, y));
+        break;
+    case QUIRE_ACT_XIELU:
+        y = ggml_xielu(b->graph->ctx, y, xielu[0], xielu[1], xielu[2], xielu[3]);
+        break;
+    }
+    return quire_graph_linear(b, l->down, l->down_b, y);
+}
+
+struct ggml_tensor *quire_graph_ffn(const quire_graph_build *b, struct ggml_tensor *x, uint32_t il)
+{
+    switch (b->arch->ffn) {
+    case QUIRE_FFN_GATED:
+        return ffn_gated(b, x, il);
+    case QUIRE_FFN_PLAIN:
+        return ffn_plain(b, x, il);
+    }
+    QUIRE_CHECK(false);
+}

@@ -1,0 +1,152 @@
+/* tensor_table.c - see tensor_table.h. The order of the rows is the order in which weights are
+ * loaded; the digest of the weights depends on it (weights_digest.h).
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/tensor_table.h"
+
+#include "base/check.h"
+#include "model/weights.h"
+
+#define M(field) offsetof(quire_weights, field)
+#define L(field) offsetof(quire_layer_weights, field)
+
+#define MODEL  QUIRE_TENSOR_OF_MODEL
+#define LAYER  QUIRE_TENSOR_OF_LAYER
+#define STORED QUIRE_TENSOR_OF_STORED_LAYER
+
+#define ONE   QUIRE_DIM_ONE
+#define EMBD  QUIRE_DIM_EMBD
+#define FF    QUIRE_DIM_FF
+#define FF2   QUIRE_DIM_FF_TWICE
+#define Q     QUIRE_DIM_Q
+#define K     QUIRE_DIM_K
+#define V     QUIRE_DIM_V
+#define QKV   QUIRE_DIM_QKV
+#define HEAD  QUIRE_DIM_HEAD
+#define VOCAB QUIRE_DIM_VOCAB
+#define ROPE  QUIRE_DIM_ROPE
+#define MIX   QUIRE_DIM_MIX
+#define GATE  QUIRE_DIM_GATE
+
+/* A row is a line. */
+#define ROW(part_, where_, name_, columns_, rows_, into_)                                          \
+    {                                                                                              \
+        .name = (name_), .part = QUIRE_PART_##part_, .where = (where_), .columns = (columns_),     \
+        .rows = (rows_), .into = (into_)                                                           \
+    }
+#define CUT_QKV(q, k, v)                                                                           \
+    {                                                                                              \
+        { Q, L(q) }, { K, L(k) },                                                                  \
+        {                                                                                          \
+            V, L(v)                                                                                \
+        }                                                                                          \
+    }
+
+static const quire_tensor_row table[] = {
+    { .name = "token_embd.weight",
+      .part = QUIRE_PART_BASE,
+      .columns = EMBD,
+      .rows = VOCAB,
+      .is_looked_up = true,
+      .into = M(tok_embd) },
+    ROW(BASE, MODEL, "output_norm.weight", EMBD, ONE, M(output_norm)),
+    ROW(NORM_BIAS, MODEL, "output_norm.bias", EMBD, ONE, M(output_norm_b)),
+    ROW(OUTPUT, MODEL, "output.weight", EMBD, VOCAB, M(output)),
+    ROW(OUTPUT_BIAS, MODEL, "output.bias", VOCAB, ONE, M(output_b)),
+    ROW(ROPE_FREQS, MODEL, "rope_freqs.weight", ROPE, ONE, M(rope_freqs)),
+    ROW(ROPE_FACTORS, MODEL, "rope_factors_long.weight", ROPE, ONE, M(rope_long)),
+    ROW(ROPE_FACTORS, MODEL, "rope_factors_short.weight", ROPE, ONE, M(rope_short)),
+    ROW(ATTN_NORM, LAYER, "attn_norm.weight", EMBD, ONE, L(attn_norm)),
+    ROW(NORM_BIAS, LAYER, "attn_norm.bias", EMBD, ONE, L(attn_norm_b)),
+    { .name = "attn_qkv.weight",
+      .part = QUIRE_PART_QKV_FUSED,
+      .where = LAYER,
+      .columns = EMBD,
+      .rows = QKV,
+      .cuts = CUT_QKV(wq, wk, wv) },
+    { .name = "attn_qkv.bias",
+      .part = QUIRE_PART_QKV_BIAS_FUSED,
+      .where = LAYER,
+      .columns = QKV,
+      .rows = ONE,
+      .cuts = CUT_QKV(bq, bk, bv) },
+    ROW(QKV, LAYER, "attn_q.weight", EMBD, Q, L(wq)),
+    ROW(QKV_BIAS, LAYER, "attn_q.bias", Q, ONE, L(bq)),
+    ROW(QKV, STORED, "attn_k.weight", EMBD, K, L(wk)),
+    ROW(QKV_BIAS, STORED, "attn_k.bias", K, ONE, L(bk)),
+    ROW(QKV, STORED, "attn_v.weight", EMBD, V, L(wv)),
+    ROW(QKV_BIAS, STORED, "attn_v.bias", V, ONE, L(bv)),
+    ROW(BASE, LAYER, "attn_output.weight", Q, EMBD, L(wo)),
+    ROW(O_BIAS, LAYER, "attn_output.bias", EMBD, ONE, L(bo)),
+    ROW(QK_NORM, LAYER, "attn_q_norm.weight", HEAD, ONE, L(q_norm)),
+    ROW(QK_NORM, STORED, "attn_k_norm.weight", HEAD, ONE, L(k_norm)),
+    ROW(QK_NORM_ROW, LAYER, "attn_q_norm.weight", Q, ONE, L(q_norm)),
+    ROW(QK_NORM_ROW, STORED, "attn_k_norm.weight", K, ONE, L(k_norm)),
+    ROW(KV_MAP, STORED, "attn_k_mix", MIX, ONE, L(k_mix)),
+    ROW(KV_MAP, STORED, "attn_v_mix", MIX, ONE, L(v_mix)),
+    ROW(ATTN_POST_NORM, LAYER, "post_attention_norm.weight", EMBD, ONE, L(attn_post_norm)),
+    ROW(FFN_NORM, LAYER, "ffn_norm.weight", EMBD, ONE, L(ffn_norm)),
+    ROW(FFN_NORM_LATE, LAYER, "post_attention_norm.weight", EMBD, ONE, L(ffn_norm)),
+    ROW(NORM_BIAS, LAYER, "ffn_norm.bias", EMBD, ONE, L(ffn_norm_b)),
+    ROW(FFN_GATE, LAYER, "ffn_gate.weight", EMBD, FF, L(gate)),
+    ROW(FFN_GATE_BIAS, LAYER, "ffn_gate.bias", FF, ONE, L(gate_b)),
+    ROW(FFN_UP, LAYER, "ffn_up.weight", EMBD, FF, L(up)),
+    { .name = "ffn_up.weight",
+      .part = QUIRE_PART_FFN_FUSED,
+      .where = LAYER,
+      .columns = EMBD,
+      .rows = FF2,
+      .cuts = { { FF, L(gate) }, { FF, L(up) } } },
+    ROW(FFN_BIAS, LAYER, "ffn_up.bias", FF, ONE, L(up_b)),
+    ROW(FFN_DOWN, LAYER, "ffn_down.weight", FF, EMBD, L(down)),
+    ROW(FFN_BIAS, LAYER, "ffn_down.bias", EMBD, ONE, L(down_b)),
+    ROW(FFN_POST_NORM, LAYER, "post_ffw_norm.weight", EMBD, ONE, L(ffn_post_norm)),
+    ROW(KV_MAP, LAYER, "attn_k_gate.0", GATE, ONE, L(k_gate[0])),
+    ROW(KV_MAP, LAYER, "attn_k_gate.1", GATE, ONE, L(k_gate[1])),
+    ROW(KV_MAP, LAYER, "attn_v_gate.0", GATE, ONE, L(v_gate[0])),
+    ROW(KV_MAP, LAYER, "attn_v_gate.1", GATE, ONE, L(v_gate[1])),
+};
+
+#define N_ROWS (sizeof(table) / sizeof(table[0]))
+_Static_assert(N_ROWS <= QUIRE_TENSOR_ROWS_MAX, "callers count tensors by row");
+
+const quire_tensor_row *quire_tensor_row_get(size_t i)
+{
+    return i < N_ROWS ? &table[i] : NULL;
+}
+
+int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which)
+{
+    const int64_t q = (int64_t)desc->n_head * desc->d_k;
+    const int64_t k = (int64_t)desc->n_kv_head * desc->d_k;
+    const int64_t v = (int64_t)desc->n_kv_head * desc->d_v;
+
+    switch (which) {
+    case QUIRE_DIM_EMBD:
+        return desc->n_embd;
+    case QUIRE_DIM_FF:
+        return desc->n_ff;
+    case QUIRE_DIM_FF_TWICE:
+        return 2 * (int64_t)desc->n_ff;
+    case QUIRE_DIM_Q:
+        return q;
+    case QUIRE_DIM_K:
+        return k;
+    case QUIRE_DIM_V:
+        return v;
+    case QUIRE_DIM_QKV:
+        return q + k + v;
+    case QUIRE_DIM_HEAD:
+        return desc->d_k;
+    case QUIRE_DIM_VOCAB:
+        return desc->n_vocab;
+    case QUIRE_DIM_ROPE:
+        return desc->rope.n_dims / 2;
+    case QUIRE_DIM_MIX:
+        return 2;
+    case QUIRE_DIM_GATE:
+    case QUIRE_DIM_ONE:
+        break;
+    }
+    return 1;
+}

@@ -1,0 +1,67 @@
+/* tensor_table.h - the tensors of models: names, shapes, and their places in the weights.
+ *
+ * Each row belongs to a part (archs.h). A file of an architecture has the rows of the parts that
+ * the architecture needs, and may have those of the parts that it allows. A tensor that holds
+ * several matrices one behind the other (Q, K and V; gate and up) is cut along its rows when it is
+ * loaded, so that the rest of Quire knows the matrices apart.
+ *
+ * Thread: the table is constant.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_TENSOR_TABLE_H
+#define QUIRE_MODEL_TENSOR_TABLE_H
+
+#include "model/archs.h"
+
+/* The sizes of which shapes consist. */
+typedef enum quire_dim {
+    QUIRE_DIM_ONE,
+    QUIRE_DIM_EMBD,
+    QUIRE_DIM_FF,
+    QUIRE_DIM_FF_TWICE,
+    QUIRE_DIM_Q,
+    QUIRE_DIM_K,
+    QUIRE_DIM_V,
+    QUIRE_DIM_QKV,
+    QUIRE_DIM_HEAD,
+    QUIRE_DIM_VOCAB,
+    QUIRE_DIM_ROPE,
+    QUIRE_DIM_MIX, /* factors of layer 0 and of the own layer */
+    QUIRE_DIM_GATE /* a gate's tensor is checked by describe_kv_map.c */
+} quire_dim;
+
+/* How many tensors of a name a model has. */
+typedef enum quire_tensor_scope {
+    QUIRE_TENSOR_OF_MODEL,
+    QUIRE_TENSOR_OF_LAYER,
+    QUIRE_TENSOR_OF_STORED_LAYER /* one in each layer that stores K and V */
+} quire_tensor_scope;
+
+/* A piece of a tensor that is cut along its rows, or of a vector along its elements. */
+typedef struct quire_tensor_cut {
+    quire_dim rows;
+    size_t into;
+} quire_tensor_cut;
+
+#define QUIRE_TENSOR_CUTS_MAX 3u
+
+/* Vectors have rows == QUIRE_DIM_ONE and are f32; the others are matrices. */
+typedef struct quire_tensor_row {
+    const char *name; /* after "blk.N.", except of a model's */
+    quire_part part;
+    quire_tensor_scope where;
+    quire_dim columns;
+    quire_dim rows;
+    bool is_looked_up; /* rows are read one by one; else a matrix is a factor of products */
+    size_t into;       /* byte offset in quire_weights, of a layer's in quire_layer_weights */
+    quire_tensor_cut cuts[QUIRE_TENSOR_CUTS_MAX]; /* in place of `into`, where the first has one */
+} quire_tensor_row;
+
+/* Row i, NULL past the end. Memory: static. */
+const quire_tensor_row *quire_tensor_row_get(size_t i);
+#define QUIRE_TENSOR_ROWS_MAX 64u
+
+/* The size of a dimension in a described model. */
+int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which);
+
+#endif /* QUIRE_MODEL_TENSOR_TABLE_H */

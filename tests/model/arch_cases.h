@@ -1,0 +1,47 @@
+/* arch_cases.h - small models of every architecture, for the comparison with libllama.
+ *
+ * A case sets what differs from a model of three layers, four query heads of 32 and two KV heads.
+ * All blocks of the architecture are active, and windows are shorter than the texts of the test.
+ * The first case of an architecture is its plain form; the others are its variants.
+ * docs/architectures.md lists the names of the cases.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_TESTS_ARCH_CASES_H
+#define QUIRE_TESTS_ARCH_CASES_H
+
+#include "gguf_gen.h"
+
+typedef struct arch_case {
+    const char *arch;
+    const char *what; /* the variant, for people */
+    const char *scaling;
+    uint32_t n_layer, n_head, n_kv_head, d_head, n_rot; /* 0 = as above; n_rot: all of d_head */
+    uint32_t ctx_orig;                                  /* of scalings; 0 = 64 */
+    uint32_t window, pattern;
+    float window_rope_base;
+    float temperature;
+    uint32_t n_nextn;
+    bool has_window_array, is_tied, has_qkv_bias, has_biases, is_fused, has_no_rope;
+    enum ggml_type type, type_more;
+} arch_case;
+
+#define ARCH_CASE_CTX    256u /* context of the comparison */
+#define ARCH_CASE_WINDOW 24u
+
+/* Case i, NULL past the end. Memory: static. */
+const arch_case *arch_case_get(size_t i);
+
+/* The options of the generator. */
+gguf_gen_opts arch_case_options(const arch_case *c);
+
+/* The largest error of a logit, relative to the largest logit of its row: of any row, and of half
+ * of the rows. Where has_band is true the errors that libllama has against itself, when a text goes
+ * token by token and not in one chunk, may be larger than the limit and take its place. */
+typedef struct arch_case_limit {
+    double worst;
+    double median;
+    bool has_band;
+} arch_case_limit;
+arch_case_limit arch_case_limits(const arch_case *c);
+
+#endif /* QUIRE_TESTS_ARCH_CASES_H */

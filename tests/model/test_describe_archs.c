@@ -1,0 +1,320 @@
+/* test_describe_archs.c - the keys that only some architectures read: their meaning, their
+ * defaults, and a clear line for each that is damaged.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "describe_fixture.h"
+#include "model/archs.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A small model of an architecture, with windows where it has any. */
+static gguf_gen_opts small(const char *arch)
+{
+    gguf_gen_opts opts = gguf_edit_small("tiny-llama");
+
+    (void)snprintf(opts.arch, sizeof(opts.arch), "%s", arch);
+    opts.n_layer = 3;
+    opts.sliding_window = 4;
+    return opts;
+}
+
+typedef struct key_case {
+    const char *arch;
+    gguf_edit_key change;
+    int status;
+    const char *needle;
+} key_case;
+
+static const key_case key_cases[] = {
+    { "gemma2",
+      { "gemma2.attention.sliding_window", EDIT_U32, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "sliding_window is 0; expected 1.." },
+    { "gemma2", { "gemma2.attention.sliding_window", EDIT_REMOVE, 0, NULL, 0 }, QUIRE_OK, NULL },
+    { "gemma3", { "gemma3.attention.sliding_window", EDIT_U32, 0, NULL, 0 }, QUIRE_OK, NULL },
+    { "cohere2",
+      { "cohere2.attention.sliding_window", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key cohere2.attention.sliding_window is missing" },
+    { "gemma3",
+      { "gemma3.attention.sliding_window_pattern", EDIT_U32_ARRAY, 1, NULL, 2 },
+      QUIRE_CORRUPT,
+      "sliding_window_pattern has 2 elements; expected 3" },
+    { "gemma3",
+      { "gemma3.attention.sliding_window_pattern", EDIT_U32_ARRAY, 2, NULL, 3 },
+      QUIRE_CORRUPT,
+      "element 0 of gemma3.attention.sliding_window_pattern is 2; expected 0..1" },
+    { "gemma3",
+      { "gemma3.attention.sliding_window_pattern", EDIT_STR, 0, "x", 0 },
+      QUIRE_CORRUPT,
+      "is of type str; expected an integer" },
+    { "gemma3",
+      { "gemma3.attention.key_length_swa", EDIT_U32, 16, NULL, 0 },
+      QUIRE_UNSUPP,
+      "key_length_swa is 16; supported: 8, as in layers without a window" },
+    { "gemma3",
+      { "gemma3.rope.freq_base_swa", EDIT_F32, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "rope.freq_base_swa is 0" },
+    { "gemma2",
+      { "gemma2.attn_logit_softcapping", EDIT_F32, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "attn_logit_softcapping is 0; expected 0.001.." },
+    { "gemma2",
+      { "gemma2.final_logit_softcapping", EDIT_F32, -1, NULL, 0 },
+      QUIRE_CORRUPT,
+      "final_logit_softcapping is -1" },
+    { "gemma3", { "gemma3.final_logit_softcapping", EDIT_F32, 0, NULL, 0 }, QUIRE_OK, NULL },
+    { "granite",
+      { "granite.logit_scale", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key granite.logit_scale is missing" },
+    { "granite",
+      { "granite.logit_scale", EDIT_F32, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "granite.logit_scale is 0" },
+    { "granite",
+      { "granite.residual_scale", EDIT_F32, NAN, NULL, 0 },
+      QUIRE_CORRUPT,
+      "granite.residual_scale is nan" },
+    { "granite",
+      { "granite.embedding_scale", EDIT_STR, 0, "6", 0 },
+      QUIRE_CORRUPT,
+      "embedding_scale is of type str; expected f32" },
+    { "granite",
+      { "granite.rope.scaling.finetuned", EDIT_U32, 1, NULL, 0 },
+      QUIRE_CORRUPT,
+      "finetuned is of type u32; expected bool" },
+    { "granite",
+      { "granite.deepstack_mapping", EDIT_U32_ARRAY, 1, NULL, 3 },
+      QUIRE_UNSUPP,
+      "granite.deepstack_mapping is there; models that read pictures" },
+    { "mistral3",
+      { "mistral3.attention.temperature_scale", EDIT_F32, -1, NULL, 0 },
+      QUIRE_CORRUPT,
+      "temperature_scale is -1" },
+    { "mistral3",
+      { "mistral3.rope.scaling.yarn_beta_fast", EDIT_F32, INFINITY, NULL, 0 },
+      QUIRE_CORRUPT,
+      "yarn_beta_fast is inf" },
+    { "glm4",
+      { "glm4.rope.dimension_count", EDIT_U32, 5, NULL, 0 },
+      QUIRE_CORRUPT,
+      "rope.dimension_count is 5; expected an even number up to 8, the head size" },
+    { "glm4", { "glm4.rope.dimension_count", EDIT_U32, 4, NULL, 0 }, QUIRE_OK, NULL },
+    { "glm4",
+      { "glm4.nextn_predict_layers", EDIT_U32, 3, NULL, 0 },
+      QUIRE_CORRUPT,
+      "nextn_predict_layers is 3; expected less than the 3 layers" },
+    { "glm4", { "glm4.nextn_predict_layers", EDIT_U32, 1, NULL, 0 }, QUIRE_OK, NULL },
+    { "glm4",
+      { "glm4.rope.dimension_sections", EDIT_U32_ARRAY, 2, NULL, 4 },
+      QUIRE_UNSUPP,
+      "rope.dimension_sections names several dimensions of positions" },
+    { "hunyuan-dense", { "hunyuan-dense.expert_count", EDIT_U32, 1, NULL, 0 }, QUIRE_OK, NULL },
+    { "hunyuan-dense",
+      { "hunyuan-dense.expert_count", EDIT_U32, 2, NULL, 0 },
+      QUIRE_UNSUPP,
+      "expert_count is 2; not supported" },
+    { "apertus",
+      { "xielu.beta", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key xielu.beta is missing" },
+    { "apertus", { "xielu.beta", EDIT_F32, 0.5, NULL, 0 }, QUIRE_OK, NULL },
+    { "apertus",
+      { "xielu.alpha_p", EDIT_U32_ARRAY, 1, NULL, 3 },
+      QUIRE_CORRUPT,
+      "xielu.alpha_p is of type arr; expected f32 or an array of f32" },
+    { "cohere2",
+      { "cohere2.attention.layer_norm_epsilon", EDIT_REMOVE, 0, NULL, 0 },
+      QUIRE_CORRUPT,
+      "key cohere2.attention.layer_norm_epsilon is missing" },
+};
+
+static void damaged_keys_are_named(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(key_cases) / sizeof(key_cases[0]); i++) {
+        const gguf_gen_opts opts = small(key_cases[i].arch);
+        gguf_edit edit;
+
+        gguf_edit_open(&edit, &opts);
+        gguf_edit_apply(&edit, &key_cases[i].change);
+        describe_expect(&edit, key_cases[i].status, key_cases[i].needle);
+        gguf_edit_close(&edit);
+    }
+}
+
+static void damaged_tensors_are_named(void **state)
+{
+    static const describe_tensor_case cases[] = {
+        { "gemma3", "blk.1.post_ffw_norm.weight", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.1.post_ffw_norm.weight is missing" },
+        { "gemma2", "output_norm.weight", "output.weight", GGML_TYPE_F32, 16, 268, QUIRE_UNSUPP,
+          "output.weight has no place in a gemma2 model" },
+        { "olmo2", "blk.0.attn_q_norm.weight", NULL, GGML_TYPE_F32, 8, 1, QUIRE_CORRUPT,
+          "has shape 8 x 1 x 1 x 1; expected 16 x 1" },
+        { "olmo2", "output.weight", "", 0, 0, 0, QUIRE_CORRUPT, "output.weight is missing" },
+        { "phi3", "blk.0.ffn_up.weight", NULL, GGML_TYPE_F32, 16, 16, QUIRE_CORRUPT,
+          "has shape 16 x 16 x 1 x 1; expected 16 x 32" },
+        { "starcoder2", "blk.2.ffn_norm.bias", "", 0, 0, 0, QUIRE_CORRUPT,
+          "blk.2.ffn_norm.bias is missing" },
+        { "starcoder2", "blk.0.ffn_up.bias", "blk.0.ffn_gate.bias", 0, 0, 0, QUIRE_UNSUPP,
+          "blk.0.ffn_gate.bias has no place" },
+        { "seed_oss", "blk.0.post_attention_norm.weight", "blk.0.ffn_norm.weight", 0, 0, 0,
+          QUIRE_UNSUPP, "blk.0.ffn_norm.weight has no place" },
+        { "phi3", "output.weight", "rope_factors_long.weight", GGML_TYPE_F32, 4, 1, QUIRE_CORRUPT,
+          "rope_factors_short.weight is missing" },
+        { "apertus", "blk.0.ffn_up.weight", "blk.0.ffn_gate.weight", 0, 0, 0, QUIRE_UNSUPP,
+          "blk.0.ffn_gate.weight has no place" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const gguf_gen_opts opts = small(cases[i].model);
+
+        describe_tensor_check(&cases[i], &opts);
+    }
+}
+
+static void described(const gguf_gen_opts *opts, quire_model_desc *desc)
+{
+    quire_error err = QUIRE_ERROR_INIT;
+
+    assert_int_equal(gguf_gen_write(opts, gguf_edit_path(), &err), QUIRE_OK);
+    if (describe_file(desc, &err) != QUIRE_OK) {
+        fail_msg("%s", err.message);
+    }
+}
+
+static void windows_follow_the_pattern(void **state)
+{
+    static quire_model_desc desc;
+    gguf_gen_opts opts = small("gemma3");
+
+    (void)state;
+    opts.n_layer = 7;
+    described(&opts, &desc);
+    for (uint32_t l = 0; l < 7; l++) {
+        assert_int_equal(desc.window[l], l == 5 ? 0 : 4);
+        assert_int_equal(desc.layer_rope[l],
+                         l == 5 ? QUIRE_LAYER_ROPE_MAIN : QUIRE_LAYER_ROPE_WINDOW);
+    }
+    opts.window_pattern = 3;
+    described(&opts, &desc);
+    for (uint32_t l = 0; l < 7; l++) {
+        assert_int_equal(desc.window[l], l % 3 == 2 ? 0 : 4);
+    }
+    opts.window_pattern = 0;
+    opts.has_window_array = true;
+    described(&opts, &desc);
+    for (uint32_t l = 0; l < 7; l++) {
+        assert_int_equal(desc.window[l], l % 2 == 0 ? 4 : 0);
+    }
+}
+
+static void ropes_differ_by_layer(void **state)
+{
+    static quire_model_desc desc;
+    gguf_gen_opts opts = small("gemma3");
+
+    (void)state;
+    (void)snprintf(opts.rope_scaling, sizeof(opts.rope_scaling), "linear");
+    opts.rope_factor = 8.0f;
+    opts.rope_base = 1e6f;
+    described(&opts, &desc);
+    assert_float_equal(desc.rope.freq_base, 1e6f, 0.0f);
+    assert_float_equal(desc.rope.freq_scale, 0.125f, 0.0f);
+    assert_float_equal(desc.rope_window.freq_base, 1e4f, 0.0f);
+    assert_float_equal(desc.rope_window.freq_scale, 1.0f, 0.0f);
+    (void)snprintf(opts.arch, sizeof(opts.arch), "gemma2");
+    described(&opts, &desc);
+    assert_float_equal(desc.rope_window.freq_base, 1e6f, 0.0f);
+    assert_float_equal(desc.rope_window.freq_scale, 0.125f, 0.0f);
+
+    opts = small("smollm3");
+    opts.n_layer = 4;
+    described(&opts, &desc);
+    for (uint32_t l = 0; l < 4; l++) {
+        assert_int_equal(desc.layer_rope[l],
+                         l == 3 ? QUIRE_LAYER_ROPE_NONE : QUIRE_LAYER_ROPE_MAIN);
+    }
+    opts = small("cohere2");
+    opts.n_layer = 4;
+    described(&opts, &desc);
+    for (uint32_t l = 0; l < 4; l++) {
+        assert_int_equal(desc.layer_rope[l],
+                         l == 3 ? QUIRE_LAYER_ROPE_NONE : QUIRE_LAYER_ROPE_WINDOW);
+    }
+}
+
+static void scales_have_their_defaults(void **state)
+{
+    static quire_model_desc desc;
+    gguf_gen_opts opts = small("gemma2");
+    gguf_edit edit;
+    quire_error err;
+
+    (void)state;
+    gguf_edit_open(&edit, &opts);
+    (void)gguf_remove_key(edit.gguf, "gemma2.attn_logit_softcapping");
+    (void)gguf_remove_key(edit.gguf, "gemma2.final_logit_softcapping");
+    gguf_edit_save(&edit, gguf_edit_path());
+    assert_int_equal(describe_file(&desc, &err), QUIRE_OK);
+    gguf_edit_close(&edit);
+    assert_float_equal(desc.attn_softcap, 50.0f, 0.0f);
+    assert_float_equal(desc.logit_softcap, 30.0f, 0.0f);
+    assert_float_equal(desc.embd_scale, 4.0f, 0.0f);
+    assert_float_equal(desc.attn_scale, 1.0f / sqrtf(8.0f), 0.0f);
+
+    opts = small("llama");
+    described(&opts, &desc);
+    assert_float_equal(desc.embd_scale, 1.0f, 0.0f);
+    assert_float_equal(desc.residual_scale, 1.0f, 0.0f);
+    assert_float_equal(desc.logit_scale, 1.0f, 0.0f);
+    assert_float_equal(desc.logit_softcap, 0.0f, 0.0f);
+    assert_float_equal(desc.attn_softcap, 0.0f, 0.0f);
+}
+
+static void the_nearest_name_is_offered(void **state)
+{
+    (void)state;
+    assert_string_equal(quire_arch_nearest("gemma3n"), "gemma3");
+    assert_string_equal(quire_arch_nearest("qwen3vlmoe"), "qwen3");
+    assert_string_equal(quire_arch_nearest("lama"), "llama");
+    assert_string_equal(quire_arch_nearest("granitehybrid"), "granite");
+    assert_null(quire_arch_nearest("rwkv7"));
+    assert_null(quire_arch_nearest(""));
+    assert_null(quire_arch_nearest("a name that is longer than all names in the table"));
+    assert_int_equal(quire_arch_find("gemma3"), QUIRE_ARCH_GEMMA3);
+    assert_int_equal(quire_arch_find("gemma"), QUIRE_ARCH_GEMMA);
+    assert_int_equal(quire_arch_find("gem"), QUIRE_ARCH_COUNT);
+}
+
+static int remove_file(void **state)
+{
+    (void)state;
+    (void)unlink(gguf_edit_path());
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(damaged_keys_are_named),     cmocka_unit_test(damaged_tensors_are_named),
+        cmocka_unit_test(windows_follow_the_pattern), cmocka_unit_test(ropes_differ_by_layer),
+        cmocka_unit_test(scales_have_their_defaults), cmocka_unit_test(the_nearest_name_is_offered),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, remove_file);
+}

@@ -59,8 +59,8 @@ static const quire_opt options[] = {
     { .names = { "--chunks" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 1, .max = 65536,
       .initial = "2", .offset = offsetof(calibrate_args, n_chunks),
       .seen_offset = offsetof(calibrate_args, has_chunks),
-      .help = "chunks of the text that are measured, each as long as the context; with --retain 16, "
-              "of 1024 tokens" },
+      .help = "chunks of the text that are measured, each as long as the context; with --retain "
+              "16, of 1024 tokens" },
     { .names = { "--retain" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(calibrate_args, is_retain),
       .help = "instead of formats: learn to predict which tokens matter, for --retain predict" },

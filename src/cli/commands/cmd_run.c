@@ -40,8 +40,8 @@ static const quire_opt options[] = {
       .offset = offsetof(run_args, file), .help = "read the prompt from a file; -: stdin" },
     { .names = { "--context-overflow" }, .type = QUIRE_OPT_CHOICE, .choices = overflows,
       .initial = "refuse", .offset = offsetof(run_args, context_overflow),
-      .help = "when the context is full: end the text, drop half of the tokens and move the others to "
-              "lower positions (shift), or drop 64 tokens at a time (sinks)" },
+      .help = "when the context is full: end the text, drop half of the tokens and move the others "
+              "to lower positions (shift), or drop 64 tokens at a time (sinks)" },
     { .names = { "--context-keep" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 0,
       .max = QUIRE_TOKENS_MAX, .initial = "64", .offset = offsetof(run_args, context_keep),
       .help = "first tokens that shift and sinks keep, rounded up to a multiple of 64" },

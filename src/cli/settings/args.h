@@ -191,8 +191,8 @@ extern const char *const quire_kv_overflows[];
     { .names = { "--retain" }, .type = QUIRE_OPT_TEXT, .unit = "POLICY[:SHARE][,KEY=VALUE...]",    \
       .offset = offsetof(quire_common_args, retain),                                               \
       .help = "keep only a share of the tokens' KV in each layer and head, chosen by a policy: "   \
-              "reconstruct, predict, entropy, snap, expected, heavy, keydiff, window, last, stride "  \
-              "or random (docs/retention.md)" },      \
+              "reconstruct, predict, entropy, snap, expected, heavy, keydiff, window, last, "      \
+              "stride or random (docs/retention.md)" },                                            \
     { .names = { "--prefill-chunk" }, .type = QUIRE_OPT_COUNT, .unit = "N", .min = 64,             \
       .max = QUIRE_TOKENS_MAX, .initial_text = QUIRE_TEXT_OF(QUIRE_PREFILL_CHUNK_DEFAULT),         \
       .offset = offsetof(quire_common_args, prefill_chunk),                                        \

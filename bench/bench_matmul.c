@@ -55,6 +55,7 @@ static const struct {
     { "q4_K", QUIRE_MATMUL_Q4_K, GGML_TYPE_Q4_K },
     { "q5_K", QUIRE_MATMUL_Q5_K, GGML_TYPE_Q5_K },
     { "q6_K", QUIRE_MATMUL_Q6_K, GGML_TYPE_Q6_K },
+    { "mxfp4", QUIRE_MATMUL_MXFP4, GGML_TYPE_MXFP4 },
 };
 #define TYPES (sizeof types / sizeof types[0])
 

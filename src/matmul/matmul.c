@@ -19,35 +19,24 @@ size_t quire_matmul_x_bytes(uint32_t n_in, uint32_t n_rows)
     return (size_t)n_rows * (n_in / QUIRE_MATMUL_BLOCK) * QUIRE_MATMUL_BLOCK_BYTES;
 }
 
-/* The first row of a tile. */
-static uint32_t tile_row(uint32_t n_rows, uint32_t n_tiles, uint32_t tile)
-{
-    return (uint32_t)((uint64_t)n_rows * tile / n_tiles);
-}
-
-static uint32_t n_tiles_of(uint32_t n_rows)
-{
-    return (n_rows + QUIRE_MATMUL_TILE_ROWS - 1) / QUIRE_MATMUL_TILE_ROWS;
-}
-
 /* A thread's part are blocks, counted through all tiles. */
 void quire_matmul_x_pack(const quire_matmul_kernels *kernels, const quire_matmul_x *x, void *packed,
                          uint32_t thread, uint32_t n_threads)
 {
-    const uint32_t n_tiles = n_tiles_of(x->n_rows);
+    const uint32_t n_tiles = quire_matmul_tiles(x->n_rows);
     const uint32_t n_blocks = x->n_in / QUIRE_MATMUL_BLOCK;
     const uint64_t all = (uint64_t)n_tiles * n_blocks;
     const uint64_t end = all * (thread + 1) / n_threads;
 
     for (uint64_t at = all * thread / n_threads; at < end;) {
         const uint32_t tile = (uint32_t)(at / n_blocks);
-        const uint32_t first = tile_row(x->n_rows, n_tiles, tile);
+        const uint32_t first = quire_matmul_tile_row(x->n_rows, n_tiles, tile);
         const uint64_t tile_begin = (uint64_t)tile * n_blocks;
         const uint64_t stop = end < tile_begin + n_blocks ? end : tile_begin + n_blocks;
         const quire_matmul_tile part = {
             .rows = x->rows + first * x->stride,
             .stride = x->stride,
-            .n_rows = tile_row(x->n_rows, n_tiles, tile + 1) - first,
+            .n_rows = quire_matmul_tile_row(x->n_rows, n_tiles, tile + 1) - first,
             .begin = (uint32_t)(at - tile_begin),
             .end = (uint32_t)(stop - tile_begin),
             .at = (char *)packed + quire_matmul_x_bytes(x->n_in, first),
@@ -64,14 +53,14 @@ void quire_matmul_x_pack(const quire_matmul_kernels *kernels, const quire_matmul
 static void run_panel(quire_matmul_panel p, const quire_matmul_y *y, const char *packed,
                       uint32_t begin, uint32_t end)
 {
-    const uint32_t n_tiles = n_tiles_of(y->n_rows);
+    const uint32_t n_tiles = quire_matmul_tiles(y->n_rows);
     float *const to = p.y;
 
     p.is_first = true;
     for (uint32_t tile = begin; tile < end; tile++) {
-        const uint32_t first = tile_row(y->n_rows, n_tiles, tile);
+        const uint32_t first = quire_matmul_tile_row(y->n_rows, n_tiles, tile);
 
-        p.n_rows = tile_row(y->n_rows, n_tiles, tile + 1) - first;
+        p.n_rows = quire_matmul_tile_row(y->n_rows, n_tiles, tile + 1) - first;
         p.tile = packed + quire_matmul_x_bytes(p.weight->n_in, first);
         p.y = to + first * y->stride;
         p.weight->kernels->panel(&p);
@@ -83,9 +72,15 @@ void quire_matmul_run(const quire_matmul_weight *weight, const void *packed,
                       const quire_matmul_y *y, uint32_t thread, uint32_t n_threads)
 {
     const uint32_t n_panels = weight->n_out / QUIRE_MATMUL_PANEL;
-    const uint32_t begin = (uint32_t)((uint64_t)n_panels * thread / n_threads);
-    const uint32_t end = (uint32_t)((uint64_t)n_panels * (thread + 1) / n_threads);
-    const uint32_t n_tiles = n_tiles_of(y->n_rows);
+
+    quire_matmul_run_panels(weight, packed, y, (uint32_t)((uint64_t)n_panels * thread / n_threads),
+                            (uint32_t)((uint64_t)n_panels * (thread + 1) / n_threads));
+}
+
+void quire_matmul_run_panels(const quire_matmul_weight *weight, const void *packed,
+                             const quire_matmul_y *y, uint32_t begin, uint32_t end)
+{
+    const uint32_t n_tiles = quire_matmul_tiles(y->n_rows);
     const size_t bytes = quire_matmul_panel_bytes(weight->type, weight->n_in);
     const size_t tile_bytes = quire_matmul_x_bytes(weight->n_in, QUIRE_MATMUL_TILE_ROWS);
     const uint32_t step = tile_bytes < X_PART_BYTES ? (uint32_t)(X_PART_BYTES / tile_bytes) : 1;

@@ -17,6 +17,7 @@
  *
  *   w = s (c - o)         y = fma((float)(sum(c n) - o sum(n)), s * d, y)
  *     Q8_0 (o = 128), Q4_0 (8), Q5_0 (16), IQ4_NL (128, c from a table); s is f16
+ *     MXFP4 (128, c from a table): s is a power of two
  *   w = s c + m           y = fma((float)sum(c n), s * d, y), then y = fma(m, d * sum(n), y)
  *     Q4_1, Q5_1: s and m are f16. Q4_K, Q5_K: s and -m are products of the f16 of 256 inputs and a
  *     6-bit integer of the block, exact in f32
@@ -32,6 +33,7 @@
  *   s f16; m f16                                       (m: Q4_1, Q5_1)
  *   f16 of s; f16 of m; [3] of GGUF's 12 bytes as u32  (Q4_K, Q5_K)
  *   f16 of s; [16] int8                                (Q6_K)
+ *   [2] exponents of s, u8                             (MXFP4, whose blocks are taken in pairs)
  * and codes of 32 inputs are
  *   Q8_0: [input / 4][output][4] bytes
  *   the others: [input / 4, 0..3][output][4] bytes, the high nibbles being inputs 16 further on;
@@ -68,9 +70,10 @@ typedef enum quire_matmul_type {
     QUIRE_MATMUL_IQ4_NL,
     QUIRE_MATMUL_Q4_K,
     QUIRE_MATMUL_Q5_K,
-    QUIRE_MATMUL_Q6_K
+    QUIRE_MATMUL_Q6_K,
+    QUIRE_MATMUL_MXFP4
 } quire_matmul_type;
-#define QUIRE_MATMUL_TYPES 9u
+#define QUIRE_MATMUL_TYPES 10u
 
 typedef struct quire_matmul_kernels quire_matmul_kernels;
 

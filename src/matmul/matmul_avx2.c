@@ -167,6 +167,28 @@ static void q6_k_head_read(const unsigned char *head, quire_matmul_scales *s)
     }
 }
 
+/* Heads of n blocks, which come in pairs. */
+static void mxfp4_heads_read(const unsigned char *heads, const quire_matmul_layout *l, uint32_t n,
+                             quire_matmul_scales *s)
+{
+    const __m256i one = _mm256_set1_epi32(1), least = _mm256_set1_epi32(0x00200000);
+
+    for (uint32_t b = 0; b < n; b++) {
+        const unsigned char *head =
+            heads + (size_t)b / 2 * (l->head_bytes + 2 * l->code_bytes) + (size_t)b % 2 * PANEL;
+
+        for (uint32_t lane = 0; lane < PANEL; lane += 8) {
+            const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(head + lane)));
+            const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23);
+            const __m256i is_normal = _mm256_cmpgt_epi32(e, one);
+
+            _mm256_store_ps(s->scale[b] + lane,
+                            _mm256_castsi256_ps(_mm256_blendv_epi8(_mm256_sllv_epi32(least, e),
+                                                                   normal, is_normal)));
+        }
+    }
+}
+
 /* Heads of n groups of a block each. */
 static void heads_read(const unsigned char *heads, const quire_matmul_layout *l, uint32_t n,
                        quire_matmul_scales *s)
@@ -220,6 +242,8 @@ INLINE void step_run(const quire_matmul_passes *passes, const quire_matmul_panel
 
     if (l->group == QUIRE_MATMUL_BLOCK) {
         heads_read(head, l, n_blocks, &scales);
+    } else if (type == QUIRE_MATMUL_MXFP4) {
+        mxfp4_heads_read(head, l, n_blocks, &scales);
     } else if (type == QUIRE_MATMUL_Q6_K) {
         q6_k_head_read(head, &scales);
     } else {

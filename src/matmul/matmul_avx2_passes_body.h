@@ -51,7 +51,7 @@ INLINE __m256i with_high(__m256i nibbles, __m256i high, uint32_t i, uint32_t bit
 /* Whether codes are 8 bits wide. */
 INLINE bool is_wide(quire_matmul_type type)
 {
-    return type == QUIRE_MATMUL_Q8_0 || type == QUIRE_MATMUL_IQ4_NL;
+    return type == QUIRE_MATMUL_Q8_0 || type == QUIRE_MATMUL_IQ4_NL || type == QUIRE_MATMUL_MXFP4;
 }
 
 /* Half of quad k of a block. */
@@ -68,8 +68,12 @@ INLINE __m256i half_quad_at(quire_matmul_type type, const unsigned char *codes, 
     four = _mm256_and_si256(k < 4 ? four : _mm256_srli_epi16(four, 4), _mm256_set1_epi8(15));
     switch (type) {
     case QUIRE_MATMUL_IQ4_NL:
+    case QUIRE_MATMUL_MXFP4:
         return _mm256_shuffle_epi8(
-            _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)quire_matmul_iq4_nl)), four);
+            _mm256_broadcastsi128_si256(
+                _mm_loadu_si128((const void *)(type == QUIRE_MATMUL_MXFP4 ? quire_matmul_mxfp4
+                                                                          : quire_matmul_iq4_nl))),
+            four);
     case QUIRE_MATMUL_Q5_0:
     case QUIRE_MATMUL_Q5_1:
     case QUIRE_MATMUL_Q5_K:
@@ -108,6 +112,7 @@ INLINE __m256i start_of(quire_matmul_type type, const char *x, size_t stride, ui
     switch (type) {
     case QUIRE_MATMUL_Q8_0:
     case QUIRE_MATMUL_IQ4_NL:
+    case QUIRE_MATMUL_MXFP4:
         return PASSES_VNNI ? sum : _mm256_setzero_si256();
     case QUIRE_MATMUL_Q4_0:
         return _mm256_srai_epi32(sum, 4);
@@ -371,6 +376,9 @@ INLINE void rows_pass(quire_matmul_type type, uint32_t n, const quire_matmul_pas
             block_add(type, n, &p, b, y);
         }
         p.codes += step;
+        if (type == QUIRE_MATMUL_MXFP4 && b % 2 == 1) { /* the next pair's head */
+            p.codes += l->head_bytes;
+        }
         p.ahead += p.ahead_bytes;
         p.x += QUIRE_MATMUL_BLOCK_BYTES / 4 * p.x_stride;
     }
@@ -404,6 +412,7 @@ PASS_FNS(IQ4_NL)
 PASS_FNS(Q4_K)
 PASS_FNS(Q5_K)
 PASS_FNS(Q6_K)
+PASS_FNS(MXFP4)
 
 const quire_matmul_passes PASSES_NAME = { {
     PASS_LIST(Q8_0),
@@ -415,4 +424,5 @@ const quire_matmul_passes PASSES_NAME = { {
     PASS_LIST(Q4_K),
     PASS_LIST(Q5_K),
     PASS_LIST(Q6_K),
+    PASS_LIST(MXFP4),
 } };

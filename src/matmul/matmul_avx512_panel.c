@@ -100,12 +100,36 @@ INLINE void q6_k_head(const unsigned char *head, uint32_t side, group_scales *s)
     }
 }
 
+/* 2^(e - 128) of each lane's e. */
+INLINE __m512 power_of(__m512i e)
+{
+    const __mmask16 is_least = _mm512_cmplt_epu32_mask(e, _mm512_set1_epi32(2));
+    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+
+    return _mm512_castsi512_ps(
+        _mm512_mask_sllv_epi32(normal, is_least, _mm512_set1_epi32(0x00200000), e));
+}
+
+INLINE void mxfp4_head(const unsigned char *head, uint32_t side, group_scales *s)
+{
+    const unsigned char *bytes = head + (size_t)side * QUIRE_MATMUL_PANEL / 2;
+
+    UNROLL
+    for (uint32_t b = 0; b < 2; b++) {
+        const __m128i some = _mm_load_si128((const void *)(bytes + (size_t)b * QUIRE_MATMUL_PANEL));
+
+        s->scale[b][side] = power_of(_mm512_cvtepu8_epi32(some));
+    }
+}
+
 INLINE void head_read(quire_matmul_type type, const unsigned char *head, group_scales *s)
 {
     UNROLL
     for (uint32_t side = 0; side < SIDES; side++) {
         if (type == QUIRE_MATMUL_Q6_K) {
             q6_k_head(head, side, s);
+        } else if (type == QUIRE_MATMUL_MXFP4) {
+            mxfp4_head(head, side, s);
         } else if (type == QUIRE_MATMUL_Q4_K || type == QUIRE_MATMUL_Q5_K) {
             k_head(head, side, s);
         } else {
@@ -143,8 +167,12 @@ INLINE __m512i quad_at(quire_matmul_type type, const unsigned char *codes, uint3
     four = _mm512_and_si512(k < 4 ? four : _mm512_srli_epi16(four, 4), _mm512_set1_epi8(15));
     switch (type) {
     case QUIRE_MATMUL_IQ4_NL:
+    case QUIRE_MATMUL_MXFP4:
         return _mm512_shuffle_epi8(
-            _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)quire_matmul_iq4_nl)), four);
+            _mm512_broadcast_i32x4(
+                _mm_loadu_si128((const void *)(type == QUIRE_MATMUL_MXFP4 ? quire_matmul_mxfp4
+                                                                          : quire_matmul_iq4_nl))),
+            four);
     case QUIRE_MATMUL_Q5_0:
     case QUIRE_MATMUL_Q5_1:
     case QUIRE_MATMUL_Q5_K:
@@ -186,6 +214,7 @@ INLINE __m512i start_of(quire_matmul_type type, const char *x, uint32_t n, uint3
     switch (type) {
     case QUIRE_MATMUL_Q8_0:
     case QUIRE_MATMUL_IQ4_NL:
+    case QUIRE_MATMUL_MXFP4:
         return sum;
     case QUIRE_MATMUL_Q4_0:
         return _mm512_srai_epi32(sum, 4);
@@ -391,12 +420,13 @@ PANEL_FNS(IQ4_NL)
 PANEL_FNS(Q4_K)
 PANEL_FNS(Q5_K)
 PANEL_FNS(Q6_K)
+PANEL_FNS(MXFP4)
 
 void quire_matmul_avx512_panel(const quire_matmul_panel *panel)
 {
     static void (*const runs[QUIRE_MATMUL_TYPES][ROWS])(const quire_matmul_panel *) = {
         PANEL_LIST(Q8_0),   PANEL_LIST(Q4_0), PANEL_LIST(Q4_1), PANEL_LIST(Q5_0), PANEL_LIST(Q5_1),
-        PANEL_LIST(IQ4_NL), PANEL_LIST(Q4_K), PANEL_LIST(Q5_K), PANEL_LIST(Q6_K),
+        PANEL_LIST(IQ4_NL), PANEL_LIST(Q4_K), PANEL_LIST(Q5_K), PANEL_LIST(Q6_K), PANEL_LIST(MXFP4),
     };
 
     runs[panel->weight->type][panel->n_rows - 1](panel);

@@ -35,7 +35,7 @@ struct quire_matmul_kernels {
 
 /* The layout of a type in GGUF and in panels. */
 typedef struct quire_matmul_layout {
-    uint32_t group;      /* inputs of a block of GGUF's */
+    uint32_t group;      /* inputs of a block of GGUF's, of MXFP4: of two */
     uint32_t gguf_bytes; /* of such a block; a panel has one of each output together */
     uint32_t head_bytes; /* of a panel's group */
     uint32_t code_bytes; /* of a panel's QUIRE_MATMUL_BLOCK inputs */
@@ -46,11 +46,26 @@ static const quire_matmul_layout quire_matmul_layouts[QUIRE_MATMUL_TYPES] = {
     [QUIRE_MATMUL_Q4_1] = { 32, 20, 128, 512 },   [QUIRE_MATMUL_Q5_0] = { 32, 22, 64, 640 },
     [QUIRE_MATMUL_Q5_1] = { 32, 24, 128, 640 },   [QUIRE_MATMUL_IQ4_NL] = { 32, 18, 64, 512 },
     [QUIRE_MATMUL_Q4_K] = { 256, 144, 512, 512 }, [QUIRE_MATMUL_Q5_K] = { 256, 176, 512, 640 },
-    [QUIRE_MATMUL_Q6_K] = { 256, 210, 576, 768 },
+    [QUIRE_MATMUL_Q6_K] = { 256, 210, 576, 768 }, [QUIRE_MATMUL_MXFP4] = { 64, 34, 64, 512 },
 };
 
 /* Bytes of a panel. */
 size_t quire_matmul_panel_bytes(quire_matmul_type type, uint32_t n_in);
+
+/* The number of tiles of rows, and the first row of a tile; tile n_tiles is the end. */
+static inline uint32_t quire_matmul_tiles(uint32_t n_rows)
+{
+    return (n_rows + QUIRE_MATMUL_TILE_ROWS - 1) / QUIRE_MATMUL_TILE_ROWS;
+}
+
+static inline uint32_t quire_matmul_tile_row(uint32_t n_rows, uint32_t n_tiles, uint32_t tile)
+{
+    return (uint32_t)((uint64_t)n_rows * tile / n_tiles);
+}
+
+/* Outputs of panels [begin, end) of y = W x. */
+void quire_matmul_run_panels(const quire_matmul_weight *weight, const void *packed,
+                             const quire_matmul_y *y, uint32_t begin, uint32_t end);
 
 /* Fields of a block in packed x behind its QUIRE_MATMUL_BLOCK / 4 quads, [row] of 4 bytes each. */
 enum {
@@ -60,8 +75,18 @@ enum {
     QUIRE_MATMUL_X_DSUM /* d * sum(n) */
 };
 
-/* IQ4_NL's values by code, plus 128. */
+/* Values by code, plus 128; MXFP4's are twice what the type's definition says, so that they are
+ * integers, and its scale is half. */
 extern const uint8_t quire_matmul_iq4_nl[16];
+extern const uint8_t quire_matmul_mxfp4[16];
+
+#define QUIRE_MATMUL_MXFP4_BYTES 17u /* of a block in GGUF: the exponent, nibbles */
+
+/* The scale of an exponent: 2^(e - 128). The two least are subnormal numbers. */
+static inline uint32_t quire_matmul_mxfp4_scale_bits(uint32_t e)
+{
+    return e < 2 ? 0x00200000u << e : (e - 1) << 23;
+}
 
 const quire_matmul_kernels *quire_matmul_kernels_portable(void);
 /* NULL where the CPU lacks it. */

@@ -38,6 +38,8 @@ enum {
 
 const uint8_t quire_matmul_iq4_nl[16] = { 1,   24,  45,  63,  79,  93,  106, 118,
                                           129, 141, 153, 166, 181, 197, 217, 241 };
+const uint8_t quire_matmul_mxfp4[16] = { 128, 129, 130, 131, 132, 134, 136, 140,
+                                         128, 127, 126, 125, 124, 122, 120, 116 };
 
 /* ---- sizes ---- */
 
@@ -129,6 +131,9 @@ static void codes_read(quire_matmul_type type, const unsigned char *block, uint3
     case QUIRE_MATMUL_Q4_1:
         nibbles_read(block + Q4_1_CODES, words);
         break;
+    case QUIRE_MATMUL_MXFP4:
+        nibbles_read(block + (size_t)b * QUIRE_MATMUL_MXFP4_BYTES + 1, words);
+        break;
     case QUIRE_MATMUL_Q5_0:
         fives_read(block + Q5_0_HIGH, words);
         break;
@@ -190,6 +195,11 @@ static void head_write(quire_matmul_type type, const unsigned char *block, unsig
     unsigned char *scale = head + (size_t)lane * HALF_BYTES;
     unsigned char *min = scale + (size_t)PANEL * HALF_BYTES;
 
+    if (type == QUIRE_MATMUL_MXFP4) {
+        head[lane] = block[0];
+        head[PANEL + lane] = block[QUIRE_MATMUL_MXFP4_BYTES];
+        return;
+    }
     if (type == QUIRE_MATMUL_Q6_K) {
         memcpy(scale, block + Q6_K_D, HALF_BYTES);
         for (uint32_t i = 0; i < SUPER / 16; i++) {

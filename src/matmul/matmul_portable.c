@@ -127,6 +127,8 @@ static uint8_t code_at(quire_matmul_type type, const unsigned char *codes, uint3
         return quad[k * LINE];
     case QUIRE_MATMUL_IQ4_NL:
         return quire_matmul_iq4_nl[four];
+    case QUIRE_MATMUL_MXFP4:
+        return quire_matmul_mxfp4[four];
     case QUIRE_MATMUL_Q5_0:
     case QUIRE_MATMUL_Q5_1:
     case QUIRE_MATMUL_Q5_K:
@@ -153,7 +155,11 @@ static void k_scales_read(const unsigned char *head, uint32_t lane, uint32_t b, 
 static w_block w_read(quire_matmul_type type, const unsigned char *head, const unsigned char *codes,
                       uint32_t lane, uint32_t b)
 {
-    w_block w = { .scale = { f16_at(head, lane) } };
+    w_block w = {
+        .scale = { type == QUIRE_MATMUL_MXFP4
+                       ? quire_f32_from_bits(quire_matmul_mxfp4_scale_bits(head[b * PANEL + lane]))
+                       : f16_at(head, lane) },
+    };
 
     for (uint32_t i = 0; i < BLOCK; i++) {
         w.c[i] = code_at(type, codes + (size_t)4 * lane, i);
@@ -194,6 +200,7 @@ static float block_add(quire_matmul_type type, const w_block *w, const x_block *
     switch (type) {
     case QUIRE_MATMUL_Q8_0:
     case QUIRE_MATMUL_IQ4_NL:
+    case QUIRE_MATMUL_MXFP4:
         return fmaf((float)(sum + x->sum), w->scale[0] * x->d, y);
     case QUIRE_MATMUL_Q4_0:
         return fmaf((float)(sum + x->sum / 16), w->scale[0] * x->d, y);

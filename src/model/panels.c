@@ -5,6 +5,9 @@
 
 #include "base/check.h"
 
+#include <stdio.h>
+#include <string.h>
+
 /* The types whose products are faster here than in ggml for 1, 8 and 512 rows (docs/matmul.md). */
 static bool type_of(enum ggml_type type, quire_matmul_type *out)
 {
@@ -16,7 +19,7 @@ static bool type_of(enum ggml_type type, quire_matmul_type *out)
         { GGML_TYPE_Q4_1, QUIRE_MATMUL_Q4_1 },     { GGML_TYPE_Q5_0, QUIRE_MATMUL_Q5_0 },
         { GGML_TYPE_Q5_1, QUIRE_MATMUL_Q5_1 },     { GGML_TYPE_Q4_K, QUIRE_MATMUL_Q4_K },
         { GGML_TYPE_Q5_K, QUIRE_MATMUL_Q5_K },     { GGML_TYPE_Q6_K, QUIRE_MATMUL_Q6_K },
-        { GGML_TYPE_IQ4_NL, QUIRE_MATMUL_IQ4_NL },
+        { GGML_TYPE_IQ4_NL, QUIRE_MATMUL_IQ4_NL }, { GGML_TYPE_MXFP4, QUIRE_MATMUL_MXFP4 },
     };
 
     for (uint32_t i = 0; i < QUIRE_MATMUL_TYPES; i++) {
@@ -36,12 +39,32 @@ bool quire_panels_take(const struct ggml_tensor *matrix)
            quire_matmul_takes(type, (uint64_t)matrix->ne[0], (uint64_t)matrix->ne[1]);
 }
 
+bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_tensor *matrices)
+{
+    static const char *const kinds[] = { "gate", "up", "down" };
+    const char *rest = strstr(matrices->name, "ffn_");
+    char name[GGML_MAX_NAME];
+
+    QUIRE_CHECK(rest != NULL);
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        const struct ggml_tensor *t;
+
+        (void)snprintf(name, sizeof name, "%.*sffn_%s_exps.weight", (int)(rest - matrices->name),
+                       matrices->name, kinds[i]);
+        t = ggml_get_tensor(tensors, name);
+        if (t == NULL || !quire_panels_take(t) || t->ne[1] * t->ne[2] > UINT32_MAX) {
+            return false;
+        }
+    }
+    return true;
+}
+
 quire_matmul_weight quire_panels_weight(const struct ggml_tensor *matrix,
                                         const quire_matmul_kernels *kernels)
 {
     quire_matmul_weight weight = { .kernels = kernels,
                                    .n_in = (uint32_t)matrix->ne[0],
-                                   .n_out = (uint32_t)matrix->ne[1] };
+                                   .n_out = (uint32_t)(matrix->ne[1] * matrix->ne[2]) };
 
     QUIRE_CHECK(type_of(matrix->type, &weight.type));
     return weight;

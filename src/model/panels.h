@@ -11,8 +11,12 @@
 /* Whether a matrix has the type and the size. */
 bool quire_panels_take(const struct ggml_tensor *matrix);
 
-/* The description of such a matrix, without its panels. The panels take as many bytes as the matrix
- * has in the file, a multiple of 64.
+/* Whether the matrices of a layer's experts, of which this is one kind, all have the type and the
+ * size. tensors has the other kinds. */
+bool quire_panels_take_experts(struct ggml_context *tensors, const struct ggml_tensor *matrices);
+
+/* The description of such a matrix, or of experts' matrices as one, without its panels. They take
+ * as many bytes as the matrix has in the file, a multiple of 64.
  */
 quire_matmul_weight quire_panels_weight(const struct ggml_tensor *matrix,
                                         const quire_matmul_kernels *kernels);

@@ -5,6 +5,7 @@
 
 #include "codec/half.h"
 
+#include <math.h>
 #include <string.h>
 
 static const int iq4_nl[16] = { -127, -104, -83, -65, -49, -35, -22, -10,
@@ -22,10 +23,15 @@ const gguf_block *gguf_block_of(quire_matmul_type type)
         [QUIRE_MATMUL_Q4_K] = { "q4_K", 256, 144, 0, 2 },
         [QUIRE_MATMUL_Q5_K] = { "q5_K", 256, 176, 0, 2 },
         [QUIRE_MATMUL_Q6_K] = { "q6_K", 256, 210, 208, 0 },
+        [QUIRE_MATMUL_MXFP4] = { "mxfp4", 32, 17, 0, 0 },
     };
 
     return &blocks[type];
 }
+
+/* Sign, two bits of exponent, one of mantissa. */
+static const double fp4[16] = { 0.0,  0.5,  1.0,  1.5,  2.0,  3.0,  4.0,  6.0,
+                                -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0 };
 
 static double f16_at(const unsigned char *at)
 {
@@ -82,6 +88,19 @@ static double q6_k_weight_at(const unsigned char *block, uint32_t i)
     return f16_at(block + 208) * (int8_t)block[192 + i / 16] * (low + 16 * high - 32);
 }
 
+void gguf_block_scale(quire_matmul_type type, unsigned char *block, float scale)
+{
+    const uint16_t half = quire_f32_to_f16(scale);
+    int exponent;
+
+    if (type == QUIRE_MATMUL_MXFP4) {
+        (void)frexpf(scale, &exponent);
+        block[0] = (unsigned char)(exponent + 127);
+        return;
+    }
+    memcpy(block + gguf_block_of(type)->scale_at, &half, sizeof half);
+}
+
 double gguf_weight_at(quire_matmul_type type, const unsigned char *row, uint32_t in)
 {
     const gguf_block *what = gguf_block_of(type);
@@ -102,6 +121,8 @@ double gguf_weight_at(quire_matmul_type type, const unsigned char *row, uint32_t
                f16_at(block + 2);
     case QUIRE_MATMUL_IQ4_NL:
         return f16_at(block) * iq4_nl[nibble_at(block + 2, i)];
+    case QUIRE_MATMUL_MXFP4:
+        return ldexp(fp4[nibble_at(block + 1, i)], block[0] - 127);
     case QUIRE_MATMUL_Q4_K:
         return k_weight_at(block, i, false);
     case QUIRE_MATMUL_Q5_K:

@@ -99,7 +99,7 @@ static void matrix_random(quire_matmul_type type, uint32_t n_in, uint32_t n_out,
     }
     for (uint32_t out = 0; out < n_out; out++) {
         for (uint32_t b = 0; b < n_in / what->n; b++) {
-            half_set(block_of(out, b) + what->scale_at, (float)quire_rng_normal(&rng) * scale);
+            gguf_block_scale(type, block_of(out, b), (float)quire_rng_normal(&rng) * scale);
             if (what->min_at > 0) {
                 half_set(block_of(out, b) + what->min_at, (float)quire_rng_normal(&rng) * scale);
             }
@@ -172,7 +172,7 @@ static void check_against_double(uint32_t n_rows)
 /* Numbers of blocks for which the heads of a panel end between two multiples of 64, too. */
 static void random_case(quire_matmul_type type)
 {
-    const uint32_t n = gguf_block_of(type)->n;
+    const uint32_t n = quire_matmul_layouts[type].group;
 
     matrix_random(type, n * (1 + quire_rng_below(&rng, quire_min_u32(13, N_IN_MAX / n))),
                   QUIRE_MATMUL_PANEL * (1 + quire_rng_below(&rng, N_OUT_MAX / QUIRE_MATMUL_PANEL)),
@@ -266,7 +266,7 @@ static void test_extremes(void **state)
         matrix_random((quire_matmul_type)(i / 8), 256, QUIRE_MATMUL_PANEL, 1.0f);
         memset(m.rows, fills[i % 4], QUIRE_MATMUL_PANEL * row_bytes());
         for (uint32_t b = 0; b < QUIRE_MATMUL_PANEL * 256 / what->n; b++) {
-            half_set(m.rows + b * what->bytes + what->scale_at, sizes[i / 4 % 2]);
+            gguf_block_scale(m.weight.type, m.rows + b * what->bytes, sizes[i / 4 % 2]);
             if (what->min_at > 0) {
                 half_set(m.rows + b * what->bytes + what->min_at, -sizes[i / 4 % 2]);
             }
@@ -378,6 +378,8 @@ static void test_limits(void **state)
     assert_false(quire_matmul_takes(QUIRE_MATMUL_Q8_0, (uint64_t)1 << 37, 32));
     assert_true(quire_matmul_takes(QUIRE_MATMUL_Q4_K, 256, 32));
     assert_false(quire_matmul_takes(QUIRE_MATMUL_Q4_K, 128, 32));
+    assert_true(quire_matmul_takes(QUIRE_MATMUL_MXFP4, 2880, 2880));
+    assert_false(quire_matmul_takes(QUIRE_MATMUL_MXFP4, 32, 32));
     for (uint32_t t = 0; t < QUIRE_MATMUL_TYPES; t++) {
         const gguf_block *what = gguf_block_of((quire_matmul_type)t);
 

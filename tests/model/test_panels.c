@@ -29,7 +29,7 @@ static const enum ggml_type ggml_types[QUIRE_MATMUL_TYPES] = {
     [QUIRE_MATMUL_Q4_1] = GGML_TYPE_Q4_1, [QUIRE_MATMUL_Q5_0] = GGML_TYPE_Q5_0,
     [QUIRE_MATMUL_Q5_1] = GGML_TYPE_Q5_1, [QUIRE_MATMUL_IQ4_NL] = GGML_TYPE_IQ4_NL,
     [QUIRE_MATMUL_Q4_K] = GGML_TYPE_Q4_K, [QUIRE_MATMUL_Q5_K] = GGML_TYPE_Q5_K,
-    [QUIRE_MATMUL_Q6_K] = GGML_TYPE_Q6_K,
+    [QUIRE_MATMUL_Q6_K] = GGML_TYPE_Q6_K, [QUIRE_MATMUL_MXFP4] = GGML_TYPE_MXFP4,
 };
 
 static quire_rng rng;
@@ -59,11 +59,10 @@ static void test_blocks_are_ggmls(void **state)
             row[k] = (unsigned char)quire_rng_next(&rng);
         }
         for (uint32_t b = 0; b < N_IN / what->n; b++) {
-            const uint16_t s = quire_f32_to_f16((float)quire_rng_normal(&rng));
             const uint16_t m = quire_f32_to_f16((float)quire_rng_normal(&rng));
 
             memcpy(row + (size_t)b * what->bytes + what->min_at, &m, sizeof m);
-            memcpy(row + (size_t)b * what->bytes + what->scale_at, &s, sizeof s);
+            gguf_block_scale(type, row + (size_t)b * what->bytes, (float)quire_rng_normal(&rng));
         }
         ggml_get_type_traits(ggml_types[type])->to_float(row, want, N_IN);
         for (uint32_t k = 0; k < N_IN; k++) {

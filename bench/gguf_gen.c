@@ -21,7 +21,8 @@
 #include "gguf_gen_plan.h"
 #include "gguf_gen_vocab.h"
 
-#define CHUNK_VALUES (1u << 18)
+#define CHUNK_VALUES    (1u << 18)
+#define DISTINCT_VALUES (1u << 24) /* of a tensor of experts */
 
 static const gguf_gen_opts shapes[] = {
     { .arch = "llama",
@@ -124,6 +125,60 @@ static const gguf_gen_opts shapes[] = {
       .rope_base = 1e4f,
       .is_tied = true,
       .has_qk_norm = true },
+    { .arch = "qwen3moe",
+      .name = "qwen3-30b-a3b",
+      .n_layer = 48,
+      .n_embd = 2048,
+      .n_ff = 6144,
+      .n_head = 32,
+      .n_kv_head = 4,
+      .d_head = 128,
+      .n_vocab = 151936,
+      .n_ctx = 40960,
+      .rope_base = 1e6f,
+      .has_qk_norm = true,
+      .n_experts = 128,
+      .n_experts_used = 8,
+      .n_ff_expert = 768,
+      .vocab = GGUF_GEN_VOCAB_BPE },
+    { .arch = "gpt-oss",
+      .name = "gpt-oss-20b",
+      .n_layer = 24,
+      .n_embd = 2880,
+      .n_ff = 2880,
+      .n_head = 64,
+      .n_kv_head = 8,
+      .d_head = 64,
+      .n_vocab = 201088,
+      .n_ctx = 131072,
+      .rope_base = 1.5e5f,
+      .rope_scaling = "yarn",
+      .rope_factor = 32.0f,
+      .rope_ctx_orig = 4096,
+      .has_qkv_bias = true,
+      .sliding_window = 128,
+      .n_experts = 32,
+      .n_experts_used = 4,
+      .n_ff_expert = 2880,
+      .has_expert_type = true,
+      .expert_type = GGML_TYPE_MXFP4,
+      .vocab = GGUF_GEN_VOCAB_BPE },
+    { .arch = "qwen3moe",
+      .name = "tiny-qwen3moe",
+      .n_layer = 3,
+      .n_embd = 256,
+      .n_ff = 512,
+      .n_head = 4,
+      .n_kv_head = 2,
+      .d_head = 64,
+      .n_vocab = 512,
+      .n_ctx = 512,
+      .rope_base = 1e6f,
+      .has_qk_norm = true,
+      .n_experts = 8,
+      .n_experts_used = 2,
+      .n_ff_expert = 256,
+      .vocab = GGUF_GEN_VOCAB_BPE },
 };
 
 bool gguf_gen_shape(const char *name, gguf_gen_opts *out)
@@ -227,7 +282,7 @@ static bool tensor_write(const gguf_gen_plan *p, const gguf_gen_entry *entry, FI
 {
     const struct ggml_tensor *t = entry->tensor;
     size_t columns = (size_t)t->ne[0];
-    size_t rows = (size_t)t->ne[1];
+    size_t rows = (size_t)(t->ne[1] * t->ne[2]);
     size_t chunk_rows = CHUNK_VALUES / columns > 0 ? CHUNK_VALUES / columns : 1;
     quire_rng rng = { p->opts->seed };
     size_t written_bytes = 0;
@@ -238,11 +293,14 @@ static bool tensor_write(const gguf_gen_plan *p, const gguf_gen_entry *entry, FI
     }
     for (size_t row = 0; row < rows; row += chunk_rows) {
         size_t n_rows = rows - row < chunk_rows ? rows - row : chunk_rows;
-        size_t bytes;
+        size_t bytes = ggml_row_size(t->type, t->ne[0]) * n_rows;
 
-        fill_values(p, entry, &rng, values, n_rows * columns);
-        bytes = ggml_quantize_chunk(t->type, values, packed, 0, (int64_t)n_rows, (int64_t)columns,
-                                    NULL);
+        /* Experts of large models repeat: making them all different takes many minutes. */
+        if (t->ne[2] == 1 || row * columns < DISTINCT_VALUES) {
+            fill_values(p, entry, &rng, values, n_rows * columns);
+            (void)ggml_quantize_chunk(t->type, values, packed, 0, (int64_t)n_rows, (int64_t)columns,
+                                      NULL);
+        }
         if (fwrite(packed, 1, bytes, file) != bytes) {
             return false;
         }
@@ -357,7 +415,8 @@ out:
 
 static int opts_check(const gguf_gen_opts *o, quire_error *err)
 {
-    int64_t block = ggml_blck_size(o->type);
+    const int64_t block = ggml_blck_size(o->type);
+    const int64_t expert_block = ggml_blck_size(o->has_expert_type ? o->expert_type : o->type);
 
     if (quire_arch_find(o->arch) == QUIRE_ARCH_COUNT) {
         return quire_error_set(err, QUIRE_INVAL, "no model of the architecture '%s' can be made",
@@ -382,6 +441,13 @@ static int opts_check(const gguf_gen_opts *o, quire_error *err)
         return quire_error_set(
             err, QUIRE_INVAL, "widths %u, %u and %u must be multiples of %lld for type %s",
             o->n_embd, o->n_ff, o->n_head * o->d_head, (long long)block, ggml_type_name(o->type));
+    }
+    if (o->n_experts != 0 &&
+        (o->n_experts_used == 0 || o->n_experts_used > o->n_experts || expert_block == 0 ||
+         o->n_embd % expert_block != 0 || o->n_ff_expert % expert_block != 0)) {
+        return quire_error_set(
+            err, QUIRE_INVAL, "%u of %u experts of width %u cannot be made in blocks of %lld",
+            o->n_experts_used, o->n_experts, o->n_ff_expert, (long long)expert_block);
     }
     return QUIRE_OK;
 }

@@ -64,8 +64,20 @@ typedef struct gguf_gen_opts {
     bool has_window_array;   /* the pattern as one value per layer: every other one */
     float window_rope_base;  /* 0 = no key */
     float attn_temperature;  /* 0 = no key */
+    /* Experts; n_experts 0 = none. Keys that choose among kinds of routers, and their scale and
+     * groups, are written where the architecture reads them. */
+    uint32_t n_experts;
+    uint32_t n_experts_used;
+    uint32_t n_experts_dense; /* layers at the beginning without experts */
+    uint32_t n_expert_groups; /* of which half are used; 0 = no key */
+    uint32_t n_ff_expert;     /* of an expert, where the architecture has a key for it */
+    uint32_t n_ff_shared;     /* of the network that all rows pass through; 0 = no key */
+    uint32_t expert_gating;   /* libllama's number; 0 = no key */
+    bool has_choice_bias;     /* where the architecture may have it */
+    bool has_expert_type;     /* experts are of expert_type, all other matrices of type */
+    enum ggml_type expert_type;
     gguf_gen_vocab vocab;
-    enum ggml_type type;      /* of the matrices; vectors are f32 */
+    enum ggml_type type;      /* of the matrices; vectors, and routers of experts, are f32 */
     enum ggml_type type_more; /* of the output, and of V and ffn_down in every other layer, as in
                                  mixes such as Q4_K_M; f32 = as the others */
     uint64_t seed;

@@ -33,7 +33,7 @@ static gguf_gen_fill fill_of(const quire_tensor_row *r)
     if (r->part == QUIRE_PART_KV_MAP) {
         return GGUF_GEN_FILL_GATE;
     }
-    if (r->rows != QUIRE_DIM_ONE) {
+    if (r->rows != QUIRE_DIM_ONE || r->part == QUIRE_PART_EXPERTS_SHARED_GATE) {
         return GGUF_GEN_FILL_MATRIX;
     }
     return has_suffix(r->name, ".bias") ? GGUF_GEN_FILL_BIAS : GGUF_GEN_FILL_NORM;
@@ -45,7 +45,7 @@ static float gain_of(const gguf_gen_plan *p, const quire_tensor_row *r)
     if (r->part == QUIRE_PART_ROPE_FACTORS) {
         return strstr(r->name, "long") != NULL ? 0.2f : 0.02f;
     }
-    if (strcmp(r->name, "attn_output.weight") == 0 || strcmp(r->name, "ffn_down.weight") == 0) {
+    if (strcmp(r->name, "attn_output.weight") == 0 || strstr(r->name, "ffn_down") != NULL) {
         return 1.0f / sqrtf(2.0f * (float)p->opts->n_layer);
     }
     return 1.0f;
@@ -78,6 +78,36 @@ static void plan_add(gguf_gen_plan *p, const gguf_gen_entry *like, const char *n
     gguf_add_tensor(p->gguf, entry->tensor);
 }
 
+/* Matrices of experts, or vectors, one behind the other. */
+static void plan_deep(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name,
+                      const quire_tensor_row *r)
+{
+    const gguf_gen_opts *o = p->opts;
+    const enum ggml_type type = o->has_expert_type ? o->expert_type : o->type;
+    const int64_t columns = quire_dim_size(&p->sizes, r->columns);
+    const int64_t depth = quire_dim_size(&p->sizes, r->depth);
+    gguf_gen_entry *entry = &p->entries[p->n++];
+
+    *entry = *like;
+    entry->tensor =
+        r->rows == QUIRE_DIM_ONE
+            ? ggml_new_tensor_2d(p->ggml, GGML_TYPE_F32, columns, depth)
+            : ggml_new_tensor_3d(p->ggml, type, columns, quire_dim_size(&p->sizes, r->rows), depth);
+    ggml_set_name(entry->tensor, name);
+    gguf_add_tensor(p->gguf, entry->tensor);
+}
+
+/* The matrix that chooses experts is f32, as in files of all kinds. */
+static void plan_router(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name)
+{
+    gguf_gen_entry *entry = &p->entries[p->n++];
+
+    *entry = *like;
+    entry->tensor = ggml_new_tensor_2d(p->ggml, GGML_TYPE_F32, p->sizes.n_embd, p->opts->n_experts);
+    ggml_set_name(entry->tensor, name);
+    gguf_add_tensor(p->gguf, entry->tensor);
+}
+
 /* A gate is f32, also where it has a row per head. */
 static void plan_gate(gguf_gen_plan *p, const gguf_gen_entry *like, const char *name)
 {
@@ -94,7 +124,8 @@ static void plan_gate(gguf_gen_plan *p, const gguf_gen_entry *like, const char *
 }
 
 /* Whether layer `layer` has the tensor of a part of which not every layer has one. */
-static bool is_in_layer(const gguf_gen_opts *o, const quire_tensor_row *r, uint32_t layer)
+static bool is_in_layer(const gguf_gen_opts *o, const quire_model_desc *sizes,
+                        const quire_tensor_row *r, uint32_t layer)
 {
     const bool is_stored = gguf_gen_is_stored(o, layer);
 
@@ -106,7 +137,8 @@ static bool is_in_layer(const gguf_gen_opts *o, const quire_tensor_row *r, uint3
     if (r->columns == QUIRE_DIM_MIX) {
         return is_stored && layer > 0 && o->has_mixes;
     }
-    return is_stored || r->where != QUIRE_TENSOR_OF_STORED_LAYER;
+    return r->where == QUIRE_TENSOR_OF_STORED_LAYER ? is_stored
+                                                    : quire_tensor_is_in_layer(sizes, r, layer);
 }
 
 static void plan_row(gguf_gen_plan *p, const quire_tensor_row *r, const char *name)
@@ -115,6 +147,14 @@ static void plan_row(gguf_gen_plan *p, const quire_tensor_row *r, const char *na
 
     if (r->columns == QUIRE_DIM_GATE) {
         plan_gate(p, &like, name);
+        return;
+    }
+    if (r->depth != QUIRE_DIM_ONE) {
+        plan_deep(p, &like, name, r);
+        return;
+    }
+    if (r->rows == QUIRE_DIM_EXPERTS) {
+        plan_router(p, &like, name);
         return;
     }
     plan_add(p, &like, name, (uint32_t)quire_dim_size(&p->sizes, r->columns),
@@ -126,7 +166,7 @@ static void plan_layer_row(gguf_gen_plan *p, const quire_tensor_row *r, uint32_t
     char name[GGML_MAX_NAME];
 
     if ((p->parts & r->part) == 0 || r->where == QUIRE_TENSOR_OF_MODEL ||
-        !is_in_layer(p->opts, r, layer)) {
+        !is_in_layer(p->opts, &p->sizes, r, layer)) {
         return;
     }
     (void)snprintf(name, sizeof(name), "blk.%u.%s", layer, r->name);
@@ -200,6 +240,11 @@ static void plan_globals(gguf_gen_plan *p, bool is_before)
     }
 }
 
+static const quire_expert_rule *expert_rule(const gguf_gen_opts *o)
+{
+    return &quire_arch_row_get(quire_arch_find(o->arch))->experts;
+}
+
 /* The parts of the architecture that the options ask for. */
 static uint32_t parts_of(const gguf_gen_opts *o)
 {
@@ -216,6 +261,7 @@ static uint32_t parts_of(const gguf_gen_opts *o)
     if (o->has_qkv_bias) {
         parts |= o->is_fused ? (uint32_t)QUIRE_PART_QKV_BIAS_FUSED : (uint32_t)QUIRE_PART_QKV_BIAS;
     }
+    parts |= o->has_choice_bias ? (uint32_t)QUIRE_PART_EXPERTS_CHOICE_BIAS : 0;
     if (o->has_biases) {
         parts |= QUIRE_PART_O_BIAS | QUIRE_PART_FFN_BIAS | QUIRE_PART_FFN_GATE_BIAS |
                  QUIRE_PART_OUTPUT_BIAS;
@@ -241,6 +287,12 @@ void gguf_gen_plan_tensors(gguf_gen_plan *p)
     p->sizes.d_k = p->sizes.d_v = o->d_head;
     p->sizes.n_vocab = o->n_vocab;
     p->sizes.rope.n_dims = o->n_rot != 0 ? o->n_rot : o->d_head;
+    p->sizes.experts = (quire_expert_desc){
+        .router = { .n_experts = o->n_experts, .n_used = o->n_experts_used },
+        .n_dense = o->n_experts == 0 ? o->n_layer + o->n_nextn : o->n_experts_dense,
+        .n_ff = expert_rule(o)->ff == QUIRE_EXPERT_FF_SAME ? o->n_ff : o->n_ff_expert,
+        .n_ff_shared = o->n_ff_shared,
+    };
     plan_globals(p, true);
     for (uint32_t l = 0; l < o->n_layer + o->n_nextn; l++) {
         plan_layer(p, l);
@@ -366,6 +418,43 @@ static void feature_keys(const gguf_gen_plan *p)
     window_keys(p);
 }
 
+static void expert_keys(const gguf_gen_plan *p)
+{
+    const gguf_gen_opts *o = p->opts;
+    const quire_expert_rule *rule = expert_rule(o);
+    char key[KEY_BYTES];
+
+    set_u32(p, "expert_count", o->n_experts);
+    set_u32(p, "expert_used_count", o->n_experts_used);
+    /* hunyuan-moe must have the key, and does not use it. */
+    set_u32(p, "expert_feed_forward_length",
+            rule->ff == QUIRE_EXPERT_FF_SAME ? o->n_ff : o->n_ff_expert);
+    if (rule->shared == QUIRE_EXPERT_SHARED_COUNT) {
+        set_u32(p, "expert_shared_count", o->n_ff_shared / o->n_ff_expert);
+    } else if (rule->shared != QUIRE_EXPERT_SHARED_NONE && o->n_ff_shared != 0) {
+        set_u32(p, "expert_shared_feed_forward_length", o->n_ff_shared);
+    }
+    if (o->n_expert_groups != 0) {
+        set_u32(p, "expert_group_count", o->n_expert_groups);
+        set_u32(p, "expert_group_used_count", o->n_expert_groups / 2);
+    }
+    if (o->expert_gating != 0) {
+        set_u32(p, "expert_gating_func", o->expert_gating);
+    }
+    if ((rule->reads & QUIRE_EXPERTS_READ_NORM) != 0) {
+        gguf_set_val_bool(p->gguf, arch_key(key, o, "expert_weights_norm"), true);
+    }
+    if ((rule->reads & QUIRE_EXPERTS_READ_SCALE) != 0) {
+        set_f32(p, "expert_weights_scale", 1.8f);
+    }
+    if ((rule->reads & QUIRE_EXPERTS_READ_LEAD) != 0) {
+        set_u32(p, "leading_dense_block_count", o->n_experts_dense);
+    }
+    if ((rule->reads & QUIRE_EXPERTS_READ_STEP) != 0) {
+        set_u32(p, "interleave_moe_layer_step", 1);
+    }
+}
+
 static void rope_keys(const gguf_gen_plan *p)
 {
     const gguf_gen_opts *o = p->opts;
@@ -411,6 +500,9 @@ int gguf_gen_plan_keys(gguf_gen_plan *p)
             1e-5f);
     rope_keys(p);
     feature_keys(p);
+    if (o->n_experts != 0) {
+        expert_keys(p);
+    }
     gguf_gen_scheme_keys(g, o);
     return gguf_gen_vocab_add(g, o->vocab, o->n_vocab);
 }

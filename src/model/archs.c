@@ -8,20 +8,24 @@
 #include "base/check.h"
 
 /* Parts that nearly all rows share. */
-#define PRE_NORMS  (QUIRE_PART_ATTN_NORM | QUIRE_PART_FFN_NORM)
-#define POST_NORMS (QUIRE_PART_ATTN_POST_NORM | QUIRE_PART_FFN_POST_NORM)
-#define ATTENTION  (QUIRE_PART_BASE | QUIRE_PART_QKV)
-#define GATED      (QUIRE_PART_FFN_GATE | QUIRE_PART_FFN_UP | QUIRE_PART_FFN_DOWN)
-#define QKV_MAY    (QUIRE_PART_QKV_FUSED | QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED)
+#define PRE_NORMS      (QUIRE_PART_ATTN_NORM | QUIRE_PART_FFN_NORM)
+#define POST_NORMS     (QUIRE_PART_ATTN_POST_NORM | QUIRE_PART_FFN_POST_NORM)
+#define ATTENTION      (QUIRE_PART_BASE | QUIRE_PART_QKV)
+#define GATED          (QUIRE_PART_FFN_GATE | QUIRE_PART_FFN_UP | QUIRE_PART_FFN_DOWN)
+#define EXPERTS_SHARED (QUIRE_PART_EXPERTS | QUIRE_PART_EXPERTS_SHARED)
+#define QKV_MAY        (QUIRE_PART_QKV_FUSED | QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED)
 #define LLAMA_MAY                                                                                  \
     (QKV_MAY | QUIRE_PART_OUTPUT | QUIRE_PART_ROPE_FREQS | QUIRE_PART_O_BIAS |                     \
      QUIRE_PART_FFN_BIAS | QUIRE_PART_FFN_GATE_BIAS)
 
 static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
     [QUIRE_ARCH_LLAMA] = { .name = "llama",
-                           .models = "Llama 1 to 3.3, Mistral 7B, Yi, SmolLM2, TinyLlama",
+                           .models = "Llama 1 to 3.3, Mistral 7B, Mixtral, Yi, SmolLM2, TinyLlama",
                            .rope_type = QUIRE_ROPE_NORMAL,
-                           .needs = ATTENTION | PRE_NORMS | GATED,
+                           .experts = { .is_there = true,
+                                        .is_optional = true,
+                                        .is_normalised = true },
+                           .needs = ATTENTION | PRE_NORMS | GATED | QUIRE_PART_EXPERTS,
                            .may = LLAMA_MAY },
     [QUIRE_ARCH_QWEN2] = { .name = "qwen2",
                            .models = "Qwen 2, Qwen 2.5, QwQ, DeepSeek-R1-Distill-Qwen",
@@ -220,6 +224,95 @@ static const quire_arch_row rows[QUIRE_ARCH_COUNT] = {
                               .needs = ATTENTION | PRE_NORMS | QUIRE_PART_NORM_BIAS |
                                        QUIRE_PART_FFN_UP | QUIRE_PART_FFN_DOWN | QUIRE_PART_OUTPUT,
                               .may = QKV_MAY | QUIRE_PART_O_BIAS | QUIRE_PART_FFN_BIAS },
+    [QUIRE_ARCH_QWEN3MOE] = { .name = "qwen3moe",
+                              .models = "Qwen 3 with experts (30B-A3B, 235B-A22B), Qwen3-Coder",
+                              .rope_type = QUIRE_ROPE_NEOX,
+                              .experts = { .is_there = true,
+                                           .ff = QUIRE_EXPERT_FF_SHARE,
+                                           .is_normalised = true },
+                              .needs =
+                                  ATTENTION | PRE_NORMS | QUIRE_PART_QK_NORM | QUIRE_PART_EXPERTS,
+                              .may = QKV_MAY | QUIRE_PART_OUTPUT },
+    [QUIRE_ARCH_GPT_OSS] = { .name = "gpt-oss",
+                             .models = "gpt-oss 20B and 120B",
+                             .rope_type = QUIRE_ROPE_NEOX,
+                             .window = { .is_there = true,
+                                         .pattern = 2,
+                                         .rope = QUIRE_WINDOW_ROPE_LIKE },
+                             .act = QUIRE_ACT_CLAMPED,
+                             .experts = { .is_there = true,
+                                          .ff = QUIRE_EXPERT_FF_KEY,
+                                          .gating = QUIRE_GATING_CHOSEN },
+                             .needs = ATTENTION | QUIRE_PART_ATTN_NORM | QUIRE_PART_FFN_NORM_LATE |
+                                      QUIRE_PART_O_BIAS | QUIRE_PART_SINKS | QUIRE_PART_EXPERTS |
+                                      QUIRE_PART_EXPERTS_BIAS | QUIRE_PART_OUTPUT,
+                             .may = QKV_MAY },
+    [QUIRE_ARCH_QWEN2MOE] = { .name = "qwen2moe",
+                              .models = "Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B",
+                              .rope_type = QUIRE_ROPE_NEOX,
+                              .experts = { .is_there = true,
+                                           .ff = QUIRE_EXPERT_FF_SHARE,
+                                           .shared = QUIRE_EXPERT_SHARED_ALWAYS },
+                              .needs = ATTENTION | PRE_NORMS | EXPERTS_SHARED |
+                                       QUIRE_PART_EXPERTS_SHARED_GATE | QUIRE_PART_OUTPUT,
+                              .may = QKV_MAY },
+    [QUIRE_ARCH_GRANITEMOE] = { .name = "granitemoe",
+                                .models = "Granite 3.x with experts (1B-A400M, 3B-A800M)",
+                                .rope_type = QUIRE_ROPE_NORMAL,
+                                .experts = { .is_there = true,
+                                             .is_optional = true,
+                                             .shared = QUIRE_EXPERT_SHARED_LENGTH,
+                                             .is_normalised = true },
+                                .embd_scale = QUIRE_EMBD_SCALE_KEY,
+                                .logit_scale = QUIRE_LOGIT_SCALE_OVER,
+                                .reads = QUIRE_READS_RESIDUAL_SCALE | QUIRE_READS_ATTN_SCALE,
+                                .needs = ATTENTION | PRE_NORMS | GATED | EXPERTS_SHARED,
+                                .may = LLAMA_MAY },
+    [QUIRE_ARCH_OLMOE] = { .name = "olmoe",
+                           .models = "OLMoE",
+                           .rope_type = QUIRE_ROPE_NEOX,
+                           .experts = { .is_there = true },
+                           .needs = ATTENTION | PRE_NORMS | QUIRE_PART_QK_NORM_ROW |
+                                    QUIRE_PART_EXPERTS | QUIRE_PART_OUTPUT,
+                           .may = QKV_MAY },
+    [QUIRE_ARCH_GLM4MOE] = { .name = "glm4moe",
+                             .models = "GLM-4.5, GLM-4.5-Air, GLM-4.6",
+                             .rope_type = QUIRE_ROPE_NEOX,
+                             .has_partial_rope = true,
+                             .experts = { .is_there = true,
+                                          .ff = QUIRE_EXPERT_FF_KEY,
+                                          .shared = QUIRE_EXPERT_SHARED_COUNT,
+                                          .gating = QUIRE_GATING_SIGMOID,
+                                          .reads =
+                                              QUIRE_EXPERTS_READ_GATING | QUIRE_EXPERTS_READ_NORM |
+                                              QUIRE_EXPERTS_READ_SCALE | QUIRE_EXPERTS_READ_LEAD },
+                             .reads = QUIRE_READS_NEXTN | QUIRE_READS_SECTIONS,
+                             .needs = ATTENTION | QUIRE_PART_ATTN_NORM | QUIRE_PART_FFN_NORM_LATE |
+                                      GATED | EXPERTS_SHARED | QUIRE_PART_EXPERTS_CHOICE_BIAS,
+                             .may = QKV_MAY | QUIRE_PART_QK_NORM | QUIRE_PART_OUTPUT },
+    [QUIRE_ARCH_ERNIE4_5_MOE] = { .name = "ernie4_5-moe",
+                                  .models = "ERNIE 4.5 with experts (21B-A3B, 300B-A47B)",
+                                  .rope_type = QUIRE_ROPE_NORMAL,
+                                  .experts = { .is_there = true,
+                                               .ff = QUIRE_EXPERT_FF_KEY,
+                                               .shared = QUIRE_EXPERT_SHARED_LENGTH,
+                                               .is_normalised = true,
+                                               .reads = QUIRE_EXPERTS_READ_LEAD |
+                                                        QUIRE_EXPERTS_READ_STEP },
+                                  .reads = QUIRE_READS_SECTIONS,
+                                  .needs = ATTENTION | PRE_NORMS | GATED | EXPERTS_SHARED,
+                                  .may = QKV_MAY | QUIRE_PART_O_BIAS | QUIRE_PART_OUTPUT |
+                                         QUIRE_PART_EXPERTS_CHOICE_BIAS },
+    [QUIRE_ARCH_HUNYUAN_MOE] = { .name = "hunyuan-moe",
+                                 .models = "Hunyuan-A13B",
+                                 .rope_type = QUIRE_ROPE_NEOX,
+                                 .qk_norm = QUIRE_QK_NORM_ROPED,
+                                 .experts = { .is_there = true,
+                                              .shared = QUIRE_EXPERT_SHARED_ALWAYS,
+                                              .is_normalised = true },
+                                 .needs =
+                                     ATTENTION | PRE_NORMS | EXPERTS_SHARED | QUIRE_PART_QK_NORM,
+                                 .may = QKV_MAY | QUIRE_PART_OUTPUT },
 };
 
 const quire_arch_row *quire_arch_row_get(quire_arch arch)

@@ -44,13 +44,19 @@ typedef enum quire_part {
     QUIRE_PART_FFN_FUSED = 1u << 21, /* gate and up in one tensor, under the name of up */
     QUIRE_PART_FFN_DOWN = 1u << 22,
     QUIRE_PART_FFN_BIAS = 1u << 23,
-    QUIRE_PART_FFN_GATE_BIAS = 1u << 24
+    QUIRE_PART_FFN_GATE_BIAS = 1u << 24,
+    QUIRE_PART_EXPERTS = 1u << 25,             /* router and experts, of layers that have them */
+    QUIRE_PART_EXPERTS_BIAS = 1u << 26,        /* of router and experts */
+    QUIRE_PART_EXPERTS_CHOICE_BIAS = 1u << 27, /* of the choice alone */
+    QUIRE_PART_EXPERTS_SHARED = 1u << 28,      /* the network that all rows pass through */
+    QUIRE_PART_EXPERTS_SHARED_GATE = 1u << 29, /* how much of it a row takes */
+    QUIRE_PART_SINKS = 1u << 30                /* a logit of each head that attends to nothing */
 } quire_part;
 
 /* Parts of which all layers have all tensors, or no layer has one. */
 #define QUIRE_PARTS_GROUPED                                                                        \
     (QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED | QUIRE_PART_QKV_FUSED | QUIRE_PART_QK_NORM | \
-     QUIRE_PART_ROPE_FACTORS)
+     QUIRE_PART_ROPE_FACTORS | QUIRE_PART_EXPERTS_CHOICE_BIAS)
 
 typedef enum quire_norm_kind {
     QUIRE_NORM_RMS,
@@ -66,8 +72,9 @@ typedef enum quire_qk_norm {
 typedef enum quire_act {
     QUIRE_ACT_SILU,
     QUIRE_ACT_GELU,
-    QUIRE_ACT_RELU2, /* max(x, 0) squared; of plain networks only, as the next */
-    QUIRE_ACT_XIELU  /* arXiv 2411.13010 */
+    QUIRE_ACT_RELU2,  /* max(x, 0) squared; of plain networks only, as the next */
+    QUIRE_ACT_XIELU,  /* arXiv 2411.13010 */
+    QUIRE_ACT_CLAMPED /* SiLU of a bounded gate times a bounded up; of experts only (gpt-oss) */
 } quire_act;
 
 /* The network of a layer. */
@@ -102,6 +109,41 @@ typedef struct quire_window_rule {
     uint32_t in_layers; /* of models with so many layers only; 0 = of all */
     quire_window_rope rope;
 } quire_window_rule;
+
+/* Where the size of an expert's network comes from. */
+typedef enum quire_expert_ff {
+    QUIRE_EXPERT_FF_SAME,  /* feed_forward_length */
+    QUIRE_EXPERT_FF_KEY,   /* expert_feed_forward_length */
+    QUIRE_EXPERT_FF_SHARE, /* the same, or feed_forward_length / expert_used_count without it */
+} quire_expert_ff;
+
+/* The network that all rows pass through as well. */
+typedef enum quire_expert_shared {
+    QUIRE_EXPERT_SHARED_NONE,
+    QUIRE_EXPERT_SHARED_COUNT,  /* expert_shared_count times the size of an expert */
+    QUIRE_EXPERT_SHARED_LENGTH, /* expert_shared_feed_forward_length; 0 = none */
+    QUIRE_EXPERT_SHARED_ALWAYS  /* the same, or feed_forward_length */
+} quire_expert_shared;
+
+/* Keys that a rule reads. */
+typedef enum quire_experts_read {
+    QUIRE_EXPERTS_READ_GATING = 1u << 0,
+    QUIRE_EXPERTS_READ_NORM = 1u << 1,
+    QUIRE_EXPERTS_READ_SCALE = 1u << 2,
+    QUIRE_EXPERTS_READ_LEAD = 1u << 3, /* leading_dense_block_count */
+    QUIRE_EXPERTS_READ_STEP = 1u << 4  /* interleave_moe_layer_step, which must be 1 */
+} quire_experts_read;
+
+/* The experts of a model. */
+typedef struct quire_expert_rule {
+    bool is_there;
+    bool is_optional; /* expert_count may be 0 */
+    quire_expert_ff ff;
+    quire_expert_shared shared;
+    quire_gating gating; /* without the key */
+    bool is_normalised;  /* weights of a row's choices; without the key */
+    uint32_t reads;      /* quire_experts_read */
+} quire_expert_rule;
 
 typedef enum quire_embd_scale {
     QUIRE_EMBD_SCALE_NONE,
@@ -143,6 +185,7 @@ typedef struct quire_arch_row {
     bool is_parallel; /* attention and network read the same norm, and add to one residual */
     quire_ffn ffn;
     quire_act act;
+    quire_expert_rule experts; /* beside the network, or in its place */
     quire_embd_scale embd_scale;
     quire_logit_scale logit_scale;
     float logit_softcap;

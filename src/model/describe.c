@@ -69,22 +69,6 @@ static int kind_check(const quire_gguf *file, quire_error *err)
     return QUIRE_OK;
 }
 
-/* Experts: none of these architectures has any. */
-static int experts_check(const quire_gguf *file, const quire_model_desc *desc, quire_error *err)
-{
-    const quire_arch_row *arch = quire_arch_row_get(desc->arch);
-    char key[QUIRE_GGUF_KEY_NAME_MAX];
-    uint32_t n = 0;
-
-    (void)quire_gguf_key(key, desc->arch_name, "expert_count");
-    QUIRE_TRY(quire_gguf_get_u32(file, key, (quire_gguf_range){ 0, UINT32_MAX, false }, &n, err));
-    if (n > ((arch->reads & QUIRE_READS_ONE_EXPERT) != 0 ? 1 : 0)) {
-        return quire_error_set(err, QUIRE_UNSUPP, "%s: %s is %u; not supported (supported: 0)",
-                               quire_gguf_path(file), key, n);
-    }
-    return QUIRE_OK;
-}
-
 static int causal_check(const quire_gguf *file, const quire_model_desc *desc, quire_error *err)
 {
     bool is_causal = true;
@@ -131,7 +115,11 @@ static int sizes_get(const quire_gguf *file, quire_model_desc *desc, quire_error
     char key[QUIRE_GGUF_KEY_NAME_MAX];
     const char *arch = desc->arch_name;
     const uint32_t n = desc->n_layer_file;
-    const bool is_rms = quire_arch_row_get(desc->arch)->norm == QUIRE_NORM_RMS;
+    const quire_arch_row *row = quire_arch_row_get(desc->arch);
+    const bool is_rms = row->norm == QUIRE_NORM_RMS;
+    /* Where experts have a key of their own, and there are no other networks. */
+    const bool has_ff =
+        row->experts.ff != QUIRE_EXPERT_FF_KEY || (row->needs & QUIRE_PART_FFN_DOWN) != 0;
 
     QUIRE_TRY(quire_gguf_get_u32(file, quire_gguf_key(key, arch, "context_length"),
                                  (quire_gguf_range){ 1, CTX_MAX, true }, &desc->n_ctx_train, err));
@@ -140,7 +128,8 @@ static int sizes_get(const quire_gguf *file, quire_model_desc *desc, quire_error
     QUIRE_TRY(quire_gguf_get_u32(file, quire_gguf_key(key, arch, "embedding_length"),
                                  (quire_gguf_range){ 1, EMBD_MAX, true }, &desc->n_embd, err));
     QUIRE_TRY(quire_gguf_get_u32_or_array(file, quire_gguf_key(key, arch, "feed_forward_length"), n,
-                                          (quire_gguf_range){ 1, FF_MAX, true }, &desc->n_ff, err));
+                                          (quire_gguf_range){ 1, FF_MAX, has_ff }, &desc->n_ff,
+                                          err));
     QUIRE_TRY(quire_gguf_get_u32_or_array(file, quire_gguf_key(key, arch, "attention.head_count"),
                                           n, (quire_gguf_range){ 1, HEADS_MAX, true },
                                           &desc->n_head, err));
@@ -193,10 +182,10 @@ int quire_gguf_describe(const quire_gguf *file, quire_model_desc *desc, quire_er
     QUIRE_TRY(kind_check(file, err));
     QUIRE_TRY(arch_get(file, desc, err));
     QUIRE_TRY(text_get(file, "general.name", desc->name, sizeof(desc->name), err));
-    QUIRE_TRY(experts_check(file, desc, err));
     QUIRE_TRY(layers_get(file, desc, err));
     QUIRE_TRY(causal_check(file, desc, err));
     QUIRE_TRY(sizes_get(file, desc, err));
+    QUIRE_TRY(quire_describe_experts(file, desc, err));
     QUIRE_TRY(head_dims_get(file, desc, err));
     QUIRE_TRY(quire_describe_windows(file, desc, err));
     QUIRE_TRY(quire_describe_rope(file, desc, err));

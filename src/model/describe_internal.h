@@ -10,6 +10,10 @@
 /* Fill in window; the sizes are known. */
 int quire_describe_windows(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
 
+/* Fill in experts; arch_name, n_layer, n_layer_file and n_ff are known. Errors: QUIRE_CORRUPT,
+ * QUIRE_UNSUPP (experts in an architecture that has none). */
+int quire_describe_experts(const quire_gguf *file, quire_model_desc *desc, quire_error *err);
+
 /* Fill in the scales and softcaps, the temperature and the numbers of activations; the sizes and
  * the rope are known. Refuse keys that change the result and that Quire does not compute. */
 int quire_describe_scales(const quire_gguf *file, quire_model_desc *desc, quire_error *err);

@@ -113,14 +113,23 @@ static int tensor_check(const quire_gguf *file, const quire_model_desc *desc,
                         const quire_tensor_row *r, const struct ggml_tensor *t, quire_error *err)
 {
     const int64_t columns = quire_dim_size(desc, r->columns);
-    const int64_t rows = quire_dim_size(desc, r->rows);
+    const int64_t deep = quire_dim_size(desc, r->depth);
+    /* Vectors one behind the other are rows of a matrix. */
+    const int64_t rows = is_vector(r) ? deep : quire_dim_size(desc, r->rows);
+    const int64_t depth = is_vector(r) ? 1 : deep;
 
-    if (t->ne[0] != columns || t->ne[1] != rows || t->ne[2] != 1 || t->ne[3] != 1) {
+    if (t->ne[0] != columns || t->ne[1] != rows || t->ne[2] != depth || t->ne[3] != 1) {
+        char deep_text[32] = "";
+
+        if (depth > 1) {
+            (void)snprintf(deep_text, sizeof(deep_text), " x %" PRId64, depth);
+        }
         return quire_error_set(err, QUIRE_CORRUPT,
                                "%s: tensor %s has shape %" PRId64 " x %" PRId64 " x %" PRId64
-                               " x %" PRId64 "; expected %" PRId64 " x %" PRId64 " (damaged file?)",
+                               " x %" PRId64 "; expected %" PRId64 " x %" PRId64
+                               "%s (damaged file?)",
                                quire_gguf_path(file), t->name, t->ne[0], t->ne[1], t->ne[2],
-                               t->ne[3], columns, rows);
+                               t->ne[3], columns, rows, deep_text);
     }
     if (is_vector(r) ? t->type != GGML_TYPE_F32 : !is_matrix_type(t->type)) {
         return quire_error_set(err, QUIRE_UNSUPP, "%s: tensor %s is of type %s; supported here: %s",
@@ -145,20 +154,29 @@ static int mix_check(const quire_gguf *file, const quire_tensor_row *r, const st
     return QUIRE_OK;
 }
 
-/* A layer that stores nothing has no use for tensors that make K or V. */
-static int unstored_check(const quire_gguf *file, const quire_model_desc *desc,
-                          const quire_tensor_row *r, const struct ggml_tensor *t, quire_error *err)
+/* A layer that stores nothing has no use for tensors that make K or V, and a layer has a network or
+ * experts. */
+static int layer_check(const quire_gguf *file, const quire_model_desc *desc,
+                       const quire_tensor_row *r, const struct ggml_tensor *t, quire_error *err)
 {
     const char *rest = t->name;
+    const int32_t layer = layer_of(t->name, &rest);
 
-    if (r->where == QUIRE_TENSOR_OF_STORED_LAYER &&
-        desc->kv_map[layer_of(t->name, &rest)].stored < 0) {
+    if (layer < 0 || quire_tensor_is_in_layer(desc, r, (uint32_t)layer)) {
+        return QUIRE_OK;
+    }
+    if (r->where == QUIRE_TENSOR_OF_STORED_LAYER) {
         return quire_error_set(err, QUIRE_CORRUPT,
                                "%s: tensor %s belongs to a layer that stores no K and V "
                                "(%s.attention.kv_source_k)",
                                quire_gguf_path(file), t->name, desc->arch_name);
     }
-    return QUIRE_OK;
+    return quire_error_set(err, QUIRE_CORRUPT,
+                           "%s: tensor %s belongs to a layer %s experts (%u experts, the first %u "
+                           "layers have none)",
+                           quire_gguf_path(file), t->name,
+                           r->where == QUIRE_TENSOR_OF_DENSE_LAYER ? "with" : "without such",
+                           desc->experts.router.n_experts, desc->experts.n_dense);
 }
 
 static int stray_error(const quire_gguf *file, const quire_model_desc *desc, const char *raw,
@@ -182,7 +200,7 @@ static int missing_error(const quire_gguf *file, const quire_model_desc *desc,
 
     (void)snprintf(name, sizeof(name), "%s", r->name);
     for (uint32_t l = 0; r->where != QUIRE_TENSOR_OF_MODEL && l < desc->n_layer; l++) {
-        if (r->where == QUIRE_TENSOR_OF_STORED_LAYER && desc->kv_map[l].stored < 0) {
+        if (!quire_tensor_is_in_layer(desc, r, l)) {
             continue;
         }
         (void)snprintf(name, sizeof(name), "blk.%u.%s", l, r->name);
@@ -197,15 +215,12 @@ static int missing_error(const quire_gguf *file, const quire_model_desc *desc,
 
 static uint32_t count_expected(const quire_model_desc *desc, const quire_tensor_row *r)
 {
-    switch (r->where) {
-    case QUIRE_TENSOR_OF_LAYER:
-        return desc->n_layer;
-    case QUIRE_TENSOR_OF_STORED_LAYER:
-        return desc->n_stored;
-    case QUIRE_TENSOR_OF_MODEL:
-        break;
+    uint32_t n = r->where == QUIRE_TENSOR_OF_MODEL;
+
+    for (uint32_t l = 0; r->where != QUIRE_TENSOR_OF_MODEL && l < desc->n_layer; l++) {
+        n += quire_tensor_is_in_layer(desc, r, l);
     }
-    return 1;
+    return n;
 }
 
 /* The parts that the file has: those that it needs, and those that it may have and of which it has
@@ -329,7 +344,7 @@ int quire_describe_tensors(const quire_gguf *file, quire_model_desc *desc, quire
         if (r == NULL) {
             return stray_error(file, desc, t->name, err);
         }
-        QUIRE_TRY(unstored_check(file, desc, r, t, err));
+        QUIRE_TRY(layer_check(file, desc, r, t, err));
         QUIRE_TRY(mix_check(file, r, t, err));
         if (r->columns == QUIRE_DIM_GATE) {
             QUIRE_TRY(gate_check(file, desc, r, t, err));

@@ -6,6 +6,8 @@
 #include "base/check.h"
 #include "model/backend.h"
 
+#include <stdlib.h>
+
 #define NODES_PER_LAYER 80u
 #define NODES_FIXED     40u
 
@@ -168,6 +170,10 @@ static size_t graph_nodes(const quire_graphs *graphs, uint32_t n_rows, uint32_t 
         const struct ggml_tensor *maps[] = { l->wq, l->wk, l->wv, l->wo, l->gate, l->up, l->down };
         const bool is_picked = il >= o->desc->last_stored;
 
+        if (l->experts.router != NULL) {
+            n += quire_graph_experts_nodes(&l->experts, n_rows, block_bytes);
+            n += is_picked ? quire_graph_experts_nodes(&l->experts, n_logits, block_bytes) : 0;
+        }
         for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++) {
             if (maps[i] != NULL) {
                 n += quire_linear_nodes(maps[i], n_rows, block_bytes);
@@ -194,7 +200,8 @@ static int graph_build_shape(const quire_graphs *graphs, quire_graph *graph, uin
                             .ops = graphs->opts.ops,
                             .exit = graphs->opts.exit,
                             .graph = graph,
-                            .linear = &linear };
+                            .linear = &linear,
+                            .experts = graphs->experts };
 
     *graph = (quire_graph){ .n_rows = n_rows, .n_logits = n_logits };
     graph->ctx = ggml_init(params);
@@ -233,6 +240,26 @@ static int buffer_reserve(quire_graphs *graphs, uint32_t n_rows)
     return rc;
 }
 
+/* The constants of layers with experts. */
+static int experts_create(quire_graphs *graphs)
+{
+    const quire_graphs_opts *o = &graphs->opts;
+
+    if (o->desc->experts.router.n_experts == 0) {
+        return QUIRE_OK;
+    }
+    graphs->experts = calloc(o->desc->n_layer, sizeof *graphs->experts);
+    QUIRE_FAIL_IF(graphs->experts == NULL, QUIRE_NOMEM);
+    for (uint32_t il = 0; il < o->desc->n_layer; il++) {
+        graphs->experts[il] = (quire_graph_experts){
+            .router = &o->desc->experts.router,
+            .weights = &o->weights->layers[il].experts,
+            .is_clamped = quire_arch_row_get(o->desc->arch)->act == QUIRE_ACT_CLAMPED,
+        };
+    }
+    return QUIRE_OK;
+}
+
 int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts)
 {
     int rc = QUIRE_OK;
@@ -243,8 +270,9 @@ int quire_graphs_init(quire_graphs *graphs, const quire_graphs_opts *opts)
     if (graphs->buffer == NULL) {
         return QUIRE_NOMEM;
     }
+    rc = experts_create(graphs);
     /* The largest step, and the largest step whose linear maps also keep a block's result. */
-    if (opts->n_rows_max > QUIRE_LINEAR_CUT_ROWS_MAX) {
+    if (rc == QUIRE_OK && opts->n_rows_max > QUIRE_LINEAR_CUT_ROWS_MAX) {
         rc = buffer_reserve(graphs, QUIRE_LINEAR_CUT_ROWS_MAX);
     }
     if (rc == QUIRE_OK) {
@@ -263,6 +291,8 @@ void quire_graphs_fini(quire_graphs *graphs)
         ggml_gallocr_free(graphs->buffer);
     }
     graphs->buffer = NULL;
+    free(graphs->experts);
+    graphs->experts = NULL;
 }
 
 size_t quire_graphs_buffer_bytes(const quire_graphs *graphs)

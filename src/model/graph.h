@@ -86,9 +86,12 @@ typedef struct quire_graphs_opts {
     uint32_t n_threads;
 } quire_graphs_opts;
 
+struct quire_graph_experts;
+
 typedef struct quire_graphs {
     quire_graphs_opts opts;
-    size_t linear_block_bytes; /* see linear.h */
+    size_t linear_block_bytes;           /* see linear.h */
+    struct quire_graph_experts *experts; /* [n_layer]; NULL in a model without experts */
     ggml_gallocr_t buffer;
     quire_graph entries[QUIRE_GRAPHS_MAX];
     uint64_t clock;

@@ -10,6 +10,7 @@
 
 #include "model/archs.h"
 #include "model/graph.h"
+#include "model/graph_experts.h"
 #include "model/linear.h"
 
 typedef struct quire_graph_build {
@@ -21,6 +22,7 @@ typedef struct quire_graph_build {
     quire_graph_exit *exit;
     quire_graph *graph;
     quire_linear *linear;
+    quire_graph_experts *experts; /* [n_layer], or NULL */
     /* Of the rows of the layer at hand. */
     uint32_t n_rows;
     struct ggml_tensor *positions;

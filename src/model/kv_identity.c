@@ -62,6 +62,13 @@ static void add_features(digest hash, const quire_kv_identity_facts *facts)
             add(hash, "%s %a\n", scales[i].name, (double)scales[i].value);
         }
     }
+    if (desc->experts.router.n_experts != 0) {
+        const quire_router *r = &desc->experts.router;
+
+        add(hash, "experts %u %u groups %u %u gating %d norm %d scale %a dense %u\n", r->n_experts,
+            r->n_used, r->n_groups, r->n_groups_used, (int)r->gating, r->is_normalised,
+            (double)r->scale, desc->experts.n_dense);
+    }
     if (desc->attn_temperature != 0.0f) {
         add(hash, "temperature from %u\n", desc->attn_temperature_tokens);
     }

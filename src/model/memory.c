@@ -5,6 +5,7 @@
 
 #include "base/parse.h"
 #include "model/archs.h"
+#include "model/graph_experts.h"
 #include "model/linear.h"
 #include "model/runtime_internal.h"
 
@@ -50,7 +51,8 @@ static uint64_t buffers_bytes(const quire_model_desc *desc, const quire_runtime_
     const uint64_t attention = 2 * n_embd + 3 * n_q + 2 * n_kv;
     /* A parallel block keeps its input and the result of attention meanwhile. */
     const uint64_t kept = quire_arch_row_get(desc->arch)->is_parallel ? 2 * n_embd : 0;
-    const uint64_t feed_forward = 2 * n_embd + kept + 3 * n_ff;
+    const uint64_t experts = quire_graph_experts_row_bytes(desc) / sizeof(float);
+    const uint64_t feed_forward = 2 * n_embd + kept + larger(3 * n_ff, experts);
     const uint64_t logits = 2 * n_embd + desc->n_vocab;
     const uint64_t widest = larger(larger(attention, feed_forward), logits);
     const uint64_t copy = larger(larger(n_embd, n_ff), n_q);

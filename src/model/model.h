@@ -22,6 +22,8 @@
 #include "quire/codec.h"
 #include "quire/error.h"
 
+#include "model/router.h"
+
 #define QUIRE_LAYERS_MAX 512u
 
 /* The rows of archs.h. */
@@ -51,6 +53,14 @@ typedef enum quire_arch {
     QUIRE_ARCH_COMMAND_R,
     QUIRE_ARCH_EXAONE,
     QUIRE_ARCH_NEMOTRON,
+    QUIRE_ARCH_QWEN3MOE,
+    QUIRE_ARCH_GPT_OSS,
+    QUIRE_ARCH_QWEN2MOE,
+    QUIRE_ARCH_GRANITEMOE,
+    QUIRE_ARCH_OLMOE,
+    QUIRE_ARCH_GLM4MOE,
+    QUIRE_ARCH_ERNIE4_5_MOE,
+    QUIRE_ARCH_HUNYUAN_MOE,
     QUIRE_ARCH_COUNT
 } quire_arch;
 
@@ -97,6 +107,14 @@ typedef struct quire_kv_map_entry {
     uint8_t v_gates;
 } quire_kv_map_entry;
 
+/* The experts of a model's layers. */
+typedef struct quire_expert_desc {
+    quire_router router; /* n_experts is 0 in a model without experts */
+    uint32_t n_dense; /* layers at the beginning that have a plain network; all without experts */
+    uint32_t n_ff;    /* of one expert */
+    uint32_t n_ff_shared; /* of the network that all rows pass through as well; 0 = none */
+} quire_expert_desc;
+
 typedef struct quire_model_desc {
     quire_arch arch;
     char arch_name[32];
@@ -108,7 +126,8 @@ typedef struct quire_model_desc {
     uint32_t last_stored;  /* the last of them; layers above it only read */
     char kv_scheme[32];    /* the file's name for its KV map, "" if absent; for people */
     uint32_t n_embd;
-    uint32_t n_ff;
+    uint32_t n_ff; /* of layers without experts; 0 where the file does not say */
+    quire_expert_desc experts;
     uint32_t n_head;
     uint32_t n_kv_head;
     uint32_t d_k;

@@ -270,8 +270,10 @@ static int attention_open(quire_runtime *rt, quire_error *err)
     rt->device = quire_attn_device_cpu(rt->workspace);
     for (uint32_t il = 0; il < desc->n_layer; il++) {
         quire_graph_op *op = &rt->ops[il];
+        const struct ggml_tensor *sinks = rt->model->weights->layers[il].sinks;
 
         (void)quire_kv_layout(&rt->form, il, &op->layer);
+        op->layer.sinks = sinks != NULL ? sinks->data : NULL;
         op->layer.recent_tiles = o->kv_recent / QUIRE_TILE_TOKENS;
         op->layer.sink_tiles = o->kv_sinks / QUIRE_TILE_TOKENS;
         op->device = &rt->device;

@@ -13,26 +13,38 @@
 #define MODEL  QUIRE_TENSOR_OF_MODEL
 #define LAYER  QUIRE_TENSOR_OF_LAYER
 #define STORED QUIRE_TENSOR_OF_STORED_LAYER
+#define DENSE  QUIRE_TENSOR_OF_DENSE_LAYER
+#define EXPERT QUIRE_TENSOR_OF_EXPERT_LAYER
 
-#define ONE   QUIRE_DIM_ONE
-#define EMBD  QUIRE_DIM_EMBD
-#define FF    QUIRE_DIM_FF
-#define FF2   QUIRE_DIM_FF_TWICE
-#define Q     QUIRE_DIM_Q
-#define K     QUIRE_DIM_K
-#define V     QUIRE_DIM_V
-#define QKV   QUIRE_DIM_QKV
-#define HEAD  QUIRE_DIM_HEAD
-#define VOCAB QUIRE_DIM_VOCAB
-#define ROPE  QUIRE_DIM_ROPE
-#define MIX   QUIRE_DIM_MIX
-#define GATE  QUIRE_DIM_GATE
+#define ONE       QUIRE_DIM_ONE
+#define EMBD      QUIRE_DIM_EMBD
+#define FF        QUIRE_DIM_FF
+#define FF2       QUIRE_DIM_FF_TWICE
+#define Q         QUIRE_DIM_Q
+#define K         QUIRE_DIM_K
+#define V         QUIRE_DIM_V
+#define QKV       QUIRE_DIM_QKV
+#define HEAD      QUIRE_DIM_HEAD
+#define VOCAB     QUIRE_DIM_VOCAB
+#define HEADS     QUIRE_DIM_HEADS
+#define EXPERTS   QUIRE_DIM_EXPERTS
+#define FF_EXPERT QUIRE_DIM_FF_EXPERT
+#define FF_SHARED QUIRE_DIM_FF_SHARED
+#define ROPE      QUIRE_DIM_ROPE
+#define MIX       QUIRE_DIM_MIX
+#define GATE      QUIRE_DIM_GATE
 
 /* A row is a line. */
 #define ROW(part_, where_, name_, columns_, rows_, into_)                                          \
     {                                                                                              \
         .name = (name_), .part = QUIRE_PART_##part_, .where = (where_), .columns = (columns_),     \
         .rows = (rows_), .into = (into_)                                                           \
+    }
+/* The same for each expert. */
+#define DEEP(part_, name_, columns_, rows_, into_)                                                 \
+    {                                                                                              \
+        .name = (name_), .part = QUIRE_PART_##part_, .where = EXPERT, .columns = (columns_),       \
+        .rows = (rows_), .depth = EXPERTS, .into = (into_)                                         \
     }
 #define CUT_QKV(q, k, v)                                                                           \
     {                                                                                              \
@@ -88,18 +100,33 @@ static const quire_tensor_row table[] = {
     ROW(FFN_NORM, LAYER, "ffn_norm.weight", EMBD, ONE, L(ffn_norm)),
     ROW(FFN_NORM_LATE, LAYER, "post_attention_norm.weight", EMBD, ONE, L(ffn_norm)),
     ROW(NORM_BIAS, LAYER, "ffn_norm.bias", EMBD, ONE, L(ffn_norm_b)),
-    ROW(FFN_GATE, LAYER, "ffn_gate.weight", EMBD, FF, L(gate)),
-    ROW(FFN_GATE_BIAS, LAYER, "ffn_gate.bias", FF, ONE, L(gate_b)),
-    ROW(FFN_UP, LAYER, "ffn_up.weight", EMBD, FF, L(up)),
+    ROW(FFN_GATE, DENSE, "ffn_gate.weight", EMBD, FF, L(gate)),
+    ROW(FFN_GATE_BIAS, DENSE, "ffn_gate.bias", FF, ONE, L(gate_b)),
+    ROW(FFN_UP, DENSE, "ffn_up.weight", EMBD, FF, L(up)),
     { .name = "ffn_up.weight",
       .part = QUIRE_PART_FFN_FUSED,
-      .where = LAYER,
+      .where = DENSE,
       .columns = EMBD,
       .rows = FF2,
       .cuts = { { FF, L(gate) }, { FF, L(up) } } },
-    ROW(FFN_BIAS, LAYER, "ffn_up.bias", FF, ONE, L(up_b)),
-    ROW(FFN_DOWN, LAYER, "ffn_down.weight", FF, EMBD, L(down)),
-    ROW(FFN_BIAS, LAYER, "ffn_down.bias", EMBD, ONE, L(down_b)),
+    ROW(FFN_BIAS, DENSE, "ffn_up.bias", FF, ONE, L(up_b)),
+    ROW(FFN_DOWN, DENSE, "ffn_down.weight", FF, EMBD, L(down)),
+    ROW(FFN_BIAS, DENSE, "ffn_down.bias", EMBD, ONE, L(down_b)),
+    ROW(SINKS, LAYER, "attn_sinks.weight", HEADS, ONE, L(sinks)),
+    ROW(EXPERTS, EXPERT, "ffn_gate_inp.weight", EMBD, EXPERTS, L(experts.router)),
+    ROW(EXPERTS_BIAS, EXPERT, "ffn_gate_inp.bias", EXPERTS, ONE, L(experts.router_b)),
+    ROW(EXPERTS_CHOICE_BIAS, EXPERT, "exp_probs_b.bias", EXPERTS, ONE, L(experts.choice_b)),
+    DEEP(EXPERTS, "ffn_gate_exps.weight", EMBD, FF_EXPERT, L(experts.gate)),
+    DEEP(EXPERTS_BIAS, "ffn_gate_exps.bias", FF_EXPERT, ONE, L(experts.gate_b)),
+    DEEP(EXPERTS, "ffn_up_exps.weight", EMBD, FF_EXPERT, L(experts.up)),
+    DEEP(EXPERTS_BIAS, "ffn_up_exps.bias", FF_EXPERT, ONE, L(experts.up_b)),
+    DEEP(EXPERTS, "ffn_down_exps.weight", FF_EXPERT, EMBD, L(experts.down)),
+    DEEP(EXPERTS_BIAS, "ffn_down_exps.bias", EMBD, ONE, L(experts.down_b)),
+    ROW(EXPERTS_SHARED, EXPERT, "ffn_gate_shexp.weight", EMBD, FF_SHARED, L(experts.shared_gate)),
+    ROW(EXPERTS_SHARED, EXPERT, "ffn_up_shexp.weight", EMBD, FF_SHARED, L(experts.shared_up)),
+    ROW(EXPERTS_SHARED, EXPERT, "ffn_down_shexp.weight", FF_SHARED, EMBD, L(experts.shared_down)),
+    ROW(EXPERTS_SHARED_GATE, EXPERT, "ffn_gate_inp_shexp.weight", EMBD, ONE,
+        L(experts.shared_router)),
     ROW(FFN_POST_NORM, LAYER, "post_ffw_norm.weight", EMBD, ONE, L(ffn_post_norm)),
     ROW(KV_MAP, LAYER, "attn_k_gate.0", GATE, ONE, L(k_gate[0])),
     ROW(KV_MAP, LAYER, "attn_k_gate.1", GATE, ONE, L(k_gate[1])),
@@ -115,6 +142,26 @@ const quire_tensor_row *quire_tensor_row_get(size_t i)
     return i < N_ROWS ? &table[i] : NULL;
 }
 
+bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_row *row,
+                              uint32_t il)
+{
+    const bool is_shared = row->part == QUIRE_PART_EXPERTS_SHARED;
+
+    switch (row->where) {
+    case QUIRE_TENSOR_OF_LAYER:
+        return true;
+    case QUIRE_TENSOR_OF_STORED_LAYER:
+        return desc->kv_map[il].stored >= 0;
+    case QUIRE_TENSOR_OF_DENSE_LAYER:
+        return il < desc->experts.n_dense;
+    case QUIRE_TENSOR_OF_EXPERT_LAYER:
+        return il >= desc->experts.n_dense && (!is_shared || desc->experts.n_ff_shared > 0);
+    case QUIRE_TENSOR_OF_MODEL:
+        break;
+    }
+    return false;
+}
+
 int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which)
 {
     const int64_t q = (int64_t)desc->n_head * desc->d_k;
@@ -128,6 +175,14 @@ int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which)
         return desc->n_ff;
     case QUIRE_DIM_FF_TWICE:
         return 2 * (int64_t)desc->n_ff;
+    case QUIRE_DIM_FF_EXPERT:
+        return desc->experts.n_ff;
+    case QUIRE_DIM_FF_SHARED:
+        return desc->experts.n_ff_shared;
+    case QUIRE_DIM_EXPERTS:
+        return desc->experts.router.n_experts;
+    case QUIRE_DIM_HEADS:
+        return desc->n_head;
     case QUIRE_DIM_Q:
         return q;
     case QUIRE_DIM_K:

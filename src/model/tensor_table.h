@@ -19,6 +19,10 @@ typedef enum quire_dim {
     QUIRE_DIM_EMBD,
     QUIRE_DIM_FF,
     QUIRE_DIM_FF_TWICE,
+    QUIRE_DIM_FF_EXPERT,
+    QUIRE_DIM_FF_SHARED,
+    QUIRE_DIM_EXPERTS,
+    QUIRE_DIM_HEADS, /* of queries */
     QUIRE_DIM_Q,
     QUIRE_DIM_K,
     QUIRE_DIM_V,
@@ -34,7 +38,9 @@ typedef enum quire_dim {
 typedef enum quire_tensor_scope {
     QUIRE_TENSOR_OF_MODEL,
     QUIRE_TENSOR_OF_LAYER,
-    QUIRE_TENSOR_OF_STORED_LAYER /* one in each layer that stores K and V */
+    QUIRE_TENSOR_OF_STORED_LAYER, /* one in each layer that stores K and V */
+    QUIRE_TENSOR_OF_DENSE_LAYER,  /* one in each layer without experts */
+    QUIRE_TENSOR_OF_EXPERT_LAYER  /* one in each layer with experts */
 } quire_tensor_scope;
 
 /* A piece of a tensor that is cut along its rows, or of a vector along its elements. */
@@ -52,6 +58,7 @@ typedef struct quire_tensor_row {
     quire_tensor_scope where;
     quire_dim columns;
     quire_dim rows;
+    quire_dim depth;   /* matrices, or vectors, one behind the other */
     bool is_looked_up; /* rows are read one by one; else a matrix is a factor of products */
     size_t into;       /* byte offset in quire_weights, of a layer's in quire_layer_weights */
     quire_tensor_cut cuts[QUIRE_TENSOR_CUTS_MAX]; /* in place of `into`, where the first has one */
@@ -59,7 +66,11 @@ typedef struct quire_tensor_row {
 
 /* Row i, NULL past the end. Memory: static. */
 const quire_tensor_row *quire_tensor_row_get(size_t i);
-#define QUIRE_TENSOR_ROWS_MAX 64u
+#define QUIRE_TENSOR_ROWS_MAX 96u
+
+/* Whether a layer of a described model has the tensor of a row, if the model has its part. */
+bool quire_tensor_is_in_layer(const quire_model_desc *desc, const quire_tensor_row *row,
+                              uint32_t il);
 
 /* The size of a dimension in a described model. */
 int64_t quire_dim_size(const quire_model_desc *desc, quire_dim which);

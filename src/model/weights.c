@@ -107,11 +107,14 @@ static uint32_t kind_choose(const weight_load *load, const struct ggml_tensor *m
     const struct quire_weights_store *store = load->weights->store;
     /* A factor of products is worth repacking. */
     const bool is_factor = row->rows != QUIRE_DIM_ONE && !row->is_looked_up;
+    const bool is_of_experts = row->depth != QUIRE_DIM_ONE;
 
-    if (is_factor && store->kernels != NULL && quire_panels_take(meta)) {
+    if (is_factor && store->kernels != NULL &&
+        (is_of_experts ? quire_panels_take_experts(quire_gguf_meta(load->file), meta)
+                       : quire_panels_take(meta))) {
         return KIND_PANELS;
     }
-    if (is_factor && !load->opts->no_repack) {
+    if (is_factor && !is_of_experts && !load->opts->no_repack) {
         for (uint32_t i = KIND_EXTRA; i < store->n_kinds; i++) {
             if (extra_buft_takes(store->kinds[i].buft, meta)) {
                 return i;

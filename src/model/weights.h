@@ -23,6 +23,19 @@
 
 /* Matrices are [in][out] in ggml's order (ne[0] = in). NULL where the model has none. Those in
  * panels have neither data nor a buffer that ggml knows: quire_weights_panels(). */
+typedef struct quire_expert_weights {
+    struct ggml_tensor *router, *router_b; /* [n_embd][n_experts]; f32 [n_experts] */
+    struct ggml_tensor *choice_b;          /* f32 [n_experts], added for the choice alone */
+    /* [in][out][n_experts], all three in panels or all three as mapped; biases f32
+     * [out][n_experts]. Panels are those of all experts together. */
+    struct ggml_tensor *gate, *gate_b;
+    struct ggml_tensor *up, *up_b;
+    struct ggml_tensor *down, *down_b;
+    /* The network that all rows pass through, and f32 [n_embd]: how much of it a row takes. */
+    struct ggml_tensor *shared_gate, *shared_up, *shared_down;
+    struct ggml_tensor *shared_router;
+} quire_expert_weights;
+
 typedef struct quire_layer_weights {
     struct ggml_tensor *attn_norm, *attn_norm_b;
     struct ggml_tensor *attn_post_norm; /* of the block's result, before it is added */
@@ -42,6 +55,8 @@ typedef struct quire_layer_weights {
     struct ggml_tensor *gate, *gate_b;
     struct ggml_tensor *up, *up_b;
     struct ggml_tensor *down, *down_b;
+    struct ggml_tensor *sinks;    /* f32 [n_head] */
+    quire_expert_weights experts; /* in place of gate, up and down */
     /* Wq, Wk and Wv, and gate and up, as one matrix each where their panels lie one behind the
      * other; else NULL. */
     quire_matmul_weight *qkv;

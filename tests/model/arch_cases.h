@@ -21,6 +21,11 @@ typedef struct arch_case {
     float window_rope_base;
     float temperature;
     uint32_t n_nextn;
+    /* n_ff_shared: 0 = none; experts: 0 = none; n_ff of an expert is 64, where it has a key. */
+    uint32_t n_experts, n_experts_used, n_experts_dense, n_expert_groups, n_ff_shared;
+    uint32_t expert_gating;
+    bool has_choice_bias, has_expert_type, has_qk_norm;
+    enum ggml_type expert_type;
     bool has_window_array, is_tied, has_qkv_bias, has_biases, is_fused, has_no_rope;
     enum ggml_type type, type_more;
 } arch_case;

@@ -192,6 +192,33 @@ static void sealed_formats_take_less(void **state)
 }
 
 /* The estimate bounds what ggml reserves, and is not far above it; attention's share is exact. */
+static void buffers_check(const gguf_gen_opts *gen, uint32_t n_batch, size_t i)
+{
+    quire_model *model = fixture_open(fixture_generate(gen));
+    quire_runtime_opts opts = opts_of(1024);
+    quire_attn_workspace_opts attn;
+    uint64_t graph_bytes;
+    quire_runtime_stats stats;
+    quire_memory_need need;
+    quire_runtime *runtime;
+
+    opts.n_batch = n_batch;
+    runtime = fixture_runtime(model, &opts);
+    quire_runtime_stats_get(runtime, &stats);
+    quire_memory_need_get(&model->desc, &opts, &need);
+    attn = quire_runtime_attn_opts(&model->desc, &runtime->opts);
+    assert_true(quire_attn_workspace_bytes(&attn) > 2 * (192u << 10)); /* two threads */
+    graph_bytes = need.buffers_bytes - quire_attn_workspace_bytes(&attn);
+    if (graph_bytes < stats.compute_buffer_bytes ||
+        graph_bytes > 3 * stats.compute_buffer_bytes + MIB) {
+        fail_msg("case %zu: estimated %llu bytes, reserved %llu", i,
+                 (unsigned long long)graph_bytes, (unsigned long long)stats.compute_buffer_bytes);
+    }
+    quire_runtime_destroy(runtime);
+    quire_model_close(model);
+    fixture_generated_remove();
+}
+
 static void buffers_are_bounded(void **state)
 {
     static const struct {
@@ -206,34 +233,37 @@ static void buffers_are_bounded(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         gguf_gen_opts gen = shape(GGML_TYPE_F16, false);
-        quire_runtime_opts opts = opts_of(1024);
-        quire_attn_workspace_opts attn;
-        uint64_t graph_bytes;
-        quire_runtime_stats stats;
-        quire_memory_need need;
-        quire_runtime *runtime;
-        quire_model *model;
 
         gen.n_embd = cases[i].n_embd;
         gen.n_ff = cases[i].n_ff;
         gen.n_vocab = cases[i].n_vocab;
-        opts.n_batch = cases[i].n_batch;
-        model = fixture_open(fixture_generate(&gen));
-        runtime = fixture_runtime(model, &opts);
-        quire_runtime_stats_get(runtime, &stats);
-        quire_memory_need_get(&model->desc, &opts, &need);
-        attn = quire_runtime_attn_opts(&model->desc, &runtime->opts);
-        assert_true(quire_attn_workspace_bytes(&attn) > 2 * (192u << 10)); /* two threads */
-        graph_bytes = need.buffers_bytes - quire_attn_workspace_bytes(&attn);
-        if (graph_bytes < stats.compute_buffer_bytes ||
-            graph_bytes > 3 * stats.compute_buffer_bytes + MIB) {
-            fail_msg("case %zu: estimated %llu bytes, reserved %llu", i,
-                     (unsigned long long)graph_bytes,
-                     (unsigned long long)stats.compute_buffer_bytes);
-        }
-        quire_runtime_destroy(runtime);
-        quire_model_close(model);
-        fixture_generated_remove();
+        buffers_check(&gen, cases[i].n_batch, i);
+    }
+}
+
+/* The same for experts, as mapped and in panels. */
+static void buffers_of_experts_are_bounded(void **state)
+{
+    static const struct {
+        enum ggml_type type;
+        uint32_t n_used, n_ff, n_ff_shared, n_batch;
+    } cases[] = { { GGML_TYPE_F16, 2, 256, 0, 512 },   { GGML_TYPE_Q8_0, 2, 256, 0, 512 },
+                  { GGML_TYPE_F16, 8, 512, 0, 512 },   { GGML_TYPE_Q8_0, 8, 512, 0, 512 },
+                  { GGML_TYPE_Q8_0, 8, 32, 0, 512 },   { GGML_TYPE_Q8_0, 8, 512, 0, 1 },
+                  { GGML_TYPE_F16, 2, 64, 2048, 512 }, { GGML_TYPE_Q8_0, 2, 64, 2048, 512 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gguf_gen_opts gen = shape(cases[i].type, false);
+
+        (void)snprintf(gen.arch, sizeof gen.arch, "%s",
+                       cases[i].n_ff_shared != 0 ? "qwen2moe" : "qwen3moe");
+        gen.has_qk_norm = true;
+        gen.n_experts = 8;
+        gen.n_experts_used = cases[i].n_used;
+        gen.n_ff_expert = cases[i].n_ff;
+        gen.n_ff_shared = cases[i].n_ff_shared;
+        buffers_check(&gen, cases[i].n_batch, i);
     }
 }
 
@@ -410,6 +440,7 @@ int main(void)
         cmocka_unit_test(kv_is_exact),
         cmocka_unit_test(sealed_formats_take_less),
         cmocka_unit_test(buffers_are_bounded),
+        cmocka_unit_test(buffers_of_experts_are_bounded),
         cmocka_unit_test(buffers_grow_with_threads_and_sequences),
         cmocka_unit_test(limit_is_exact),
         cmocka_unit_test(longest_context_fits),

@@ -123,7 +123,9 @@ static void assert_same(float *got, const float *want)
 static void check(const char *arch, enum ggml_type type, quire_format k_format,
                   quire_format v_format)
 {
-    const bool has_window = strcmp(arch, "gemma3") == 0 || strcmp(arch, "cohere2") == 0;
+    const bool has_window =
+        strcmp(arch, "gemma3") == 0 || strcmp(arch, "cohere2") == 0 || strcmp(arch, "gpt-oss") == 0;
+    const bool has_experts = strstr(arch, "moe") != NULL || strcmp(arch, "gpt-oss") == 0;
     gguf_gen_opts gen = { .name = "bits",
                           .n_layer = 3,
                           .n_embd = 256,
@@ -136,10 +138,17 @@ static void check(const char *arch, enum ggml_type type, quire_format k_format,
                           .rope_base = 10000.0f,
                           .is_tied = true,
                           .has_qkv_bias = strcmp(arch, "qwen2") == 0,
-                          .has_qk_norm = strcmp(arch, "qwen3") == 0,
                           .sliding_window = has_window ? 24 : 0,
                           .window_pattern = has_window ? 2 : 0,
                           .is_fused = strcmp(arch, "phi3") == 0,
+                          .has_qk_norm = strncmp(arch, "qwen3", 5) == 0,
+                          .n_experts = has_experts ? 8 : 0,
+                          .n_experts_used = 3,
+                          .n_experts_dense = strcmp(arch, "glm4moe") == 0 ? 1 : 0,
+                          .n_ff_expert = 256,
+                          .n_ff_shared = strcmp(arch, "glm4moe") == 0 ? 256 : 0,
+                          .has_expert_type = strcmp(arch, "gpt-oss") == 0,
+                          .expert_type = GGML_TYPE_MXFP4,
                           .vocab =
                               strcmp(arch, "llama") == 0 ? GGUF_GEN_VOCAB_SPM : GGUF_GEN_VOCAB_BPE,
                           .type = type,
@@ -189,6 +198,10 @@ static void test_bits_do_not_depend_on_steps(void **state)
     check("phi3", GGML_TYPE_Q4_K, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
     check("cohere2", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
     check("starcoder2", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q6, QUIRE_FORMAT_Q4);
+    /* Experts: a row takes its own, whoever else takes the same. */
+    check("qwen3moe", GGML_TYPE_Q4_K, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
+    check("gpt-oss", GGML_TYPE_Q8_0, QUIRE_FORMAT_Q8, QUIRE_FORMAT_Q8);
+    check("glm4moe", GGML_TYPE_Q5_1, QUIRE_FORMAT_F16, QUIRE_FORMAT_F16);
 }
 
 int main(void)

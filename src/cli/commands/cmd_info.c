@@ -231,6 +231,17 @@ static void print_shape(const char *path, const quire_model_desc *d)
     printf("  shape       %u layers (%u store KV%s%s), %u wide, feed-forward %u, vocabulary %u\n",
            d->n_layer, d->n_stored, d->kv_scheme[0] != '\0' ? ": " : "", d->kv_scheme, d->n_embd,
            d->n_ff, d->n_vocab);
+    if (d->experts.router.n_experts > 0) {
+        printf("  experts     %u of %u for a token, each %u wide", d->experts.router.n_used,
+               d->experts.router.n_experts, d->experts.n_ff);
+        if (d->experts.n_ff_shared > 0) {
+            printf(", %u wide for all tokens", d->experts.n_ff_shared);
+        }
+        if (d->experts.n_dense > 0) {
+            printf(", none in the first %u layers", d->experts.n_dense);
+        }
+        printf("\n");
+    }
     printf("  attention   %u heads, %u kv heads, K %u and V %u wide, rope base %g%s%s\n", d->n_head,
            d->n_kv_head, d->d_k, d->d_v, (double)d->rope.freq_base,
            d->has_qk_norm ? ", normalised q and k" : "", d->has_qkv_bias ? ", biases" : "");

@@ -1,0 +1,352 @@
+/* graph_experts.c - see graph_experts.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "model/graph_experts.h"
+
+#include "base/check.h"
+#include "matmul/experts.h"
+
+#include <ggml-backend.h>
+
+#define NODES_FIXED 48u
+
+/* gpt-oss's activation: swiglu of a gate of at most the limit and of an up within it. */
+#define CLAMPED_ALPHA 1.702f
+#define CLAMPED_LIMIT 7.0f
+
+/* The tensor of a choice: [n_rows][n_used] experts, then as many weights (f32). */
+static int32_t *choices_of(const struct ggml_tensor *choice)
+{
+    return choice->data;
+}
+
+static float *weights_of(const struct ggml_tensor *choice)
+{
+    return (float *)choice->data + choice->ne[0] / 2;
+}
+
+static quire_experts_shape shape_of(const quire_router *router, int64_t n_rows)
+{
+    return (quire_experts_shape){ .n_experts = router->n_experts,
+                                  .n_rows = (uint32_t)n_rows,
+                                  .n_used = router->n_used };
+}
+
+/* ---- the router's ops ---- */
+
+/* Threads share the outputs of few rows, and the rows of many. */
+static void op_logits(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const quire_graph_experts *e = userdata;
+    const struct ggml_tensor *x = dst->src[0], *w = dst->src[1];
+    const struct ggml_tensor *bias = w == e->weights->router ? e->weights->router_b : NULL;
+    const uint32_t n_rows = (uint32_t)x->ne[1], n_out = (uint32_t)dst->ne[0];
+    const bool is_by_row = n_rows >= 2 * (uint32_t)nth;
+    const uint64_t n = is_by_row ? n_rows : n_out;
+    const uint32_t begin = (uint32_t)(n * (uint64_t)ith / (uint64_t)nth);
+    const uint32_t end = (uint32_t)(n * ((uint64_t)ith + 1) / (uint64_t)nth);
+    const quire_router_product product = { .x = x->data,
+                                           .x_stride = x->nb[1] / sizeof(float),
+                                           .w = w->data,
+                                           .bias = bias != NULL ? bias->data : NULL,
+                                           .n_in = (uint32_t)x->ne[0],
+                                           .n_out = n_out,
+                                           .y = dst->data };
+    const quire_router_part part = is_by_row ? (quire_router_part){ begin, end, 0, n_out }
+                                             : (quire_router_part){ 0, n_rows, begin, end };
+
+    quire_router_multiply(&product, &part);
+}
+
+static void op_choice(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const quire_graph_experts *e = userdata;
+    const struct ggml_tensor *logits = dst->src[0], *bias = e->weights->choice_b;
+    const uint32_t n_used = e->router->n_used;
+    const int64_t begin = logits->ne[1] * ith / nth, end = logits->ne[1] * (ith + 1) / nth;
+
+    for (int64_t row = begin; row < end; row++) {
+        quire_router_choose(e->router, (const float *)logits->data + row * logits->ne[0],
+                            bias != NULL ? bias->data : NULL, choices_of(dst) + row * n_used,
+                            weights_of(dst) + row * n_used);
+    }
+}
+
+static void op_plan(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const quire_graph_experts *e = userdata;
+    const struct ggml_tensor *choice = dst->src[0];
+    const quire_experts_shape shape =
+        shape_of(e->router, choice->ne[0] / 2 / (int64_t)e->router->n_used);
+
+    (void)nth;
+    if (ith == 0) {
+        quire_experts_plan_write(&shape, choices_of(choice), dst->data);
+    }
+}
+
+/* ---- the ops of panels ---- */
+
+static quire_experts_plan plan_of(const quire_router *router, const struct ggml_tensor *plan)
+{
+    const int64_t n_pairs = (plan->ne[0] - router->n_experts - 1) / 2;
+    const quire_experts_shape shape = shape_of(router, n_pairs / router->n_used);
+
+    return quire_experts_plan_at(&shape, plan->data);
+}
+
+/* Pack x, of which there is a row for each row, or for each place behind the first products. */
+static void pack(struct ggml_tensor *dst, const quire_graph_experts *e, bool is_by_place, int ith,
+                 int nth)
+{
+    const struct ggml_tensor *x = dst->src[0];
+    const quire_experts_plan plan = plan_of(e->router, dst->src[1]);
+    const quire_experts_x rows = { .rows = x->data,
+                                   .stride = x->nb[1] / sizeof(float),
+                                   .n_in = (uint32_t)x->ne[0],
+                                   .is_by_place = is_by_place };
+
+    quire_experts_x_pack(quire_weights_panels(e->weights->gate)->kernels, &plan, &rows, dst->data,
+                         (uint32_t)ith, (uint32_t)nth);
+}
+
+static void op_pack_rows(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    pack(dst, userdata, false, ith, nth);
+}
+
+static void op_pack_places(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    pack(dst, userdata, true, ith, nth);
+}
+
+static quire_experts_product product_of(const struct ggml_tensor *dst,
+                                        const struct ggml_tensor *weight,
+                                        const struct ggml_tensor *bias)
+{
+    return (quire_experts_product){ .weight = quire_weights_panels(weight),
+                                    .packed = dst->src[0]->data,
+                                    .bias = bias != NULL ? bias->data : NULL,
+                                    .y = dst->data,
+                                    .y_stride = dst->nb[1] / sizeof(float) };
+}
+
+/* A row of the result: gate, then up. */
+static void op_gate_up(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const quire_graph_experts *e = userdata;
+    const quire_expert_weights *w = e->weights;
+    const quire_experts_plan plan = plan_of(e->router, dst->src[1]);
+    const quire_experts_product gate = product_of(dst, w->gate, w->gate_b);
+    quire_experts_product up = product_of(dst, w->up, w->up_b);
+
+    up.y += w->gate->ne[1];
+    quire_experts_run(&gate, &plan, (uint32_t)ith, (uint32_t)nth);
+    quire_experts_run(&up, &plan, (uint32_t)ith, (uint32_t)nth);
+}
+
+static void op_down(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const quire_graph_experts *e = userdata;
+    const quire_experts_plan plan = plan_of(e->router, dst->src[1]);
+    quire_experts_product down = product_of(dst, e->weights->down, e->weights->down_b);
+
+    down.is_by_place = true;
+    quire_experts_run(&down, &plan, (uint32_t)ith, (uint32_t)nth);
+}
+
+/* The weighted sum of a row's results, in the order of its choices. Results lie by the plan's
+ * places, or without a plan by row and choice. Threads share the columns. */
+static void op_combine(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const quire_graph_experts *e = userdata;
+    const struct ggml_tensor *y = dst->src[0], *choice = dst->src[1], *plan = dst->src[2];
+    const uint32_t *places = plan != NULL ? plan_of(e->router, plan).places : NULL;
+    const uint32_t n_used = e->router->n_used;
+    const int64_t begin = dst->ne[0] * ith / nth, end = dst->ne[0] * (ith + 1) / nth;
+
+    for (int64_t row = 0; row < dst->ne[1]; row++) {
+        float *to = (float *)dst->data + row * dst->ne[0];
+
+        for (uint32_t k = 0; k < n_used; k++) {
+            const size_t pair = (size_t)row * n_used + k;
+            const size_t place = places != NULL ? places[pair] : pair;
+            const float *from = (const float *)y->data + place * (size_t)dst->ne[0];
+            const float weight = weights_of(choice)[pair];
+
+            for (int64_t i = begin; i < end; i++) {
+                to[i] = k == 0 ? weight * from[i] : to[i] + weight * from[i];
+            }
+        }
+    }
+}
+
+/* ---- building ---- */
+
+static struct ggml_tensor *custom(const quire_linear *linear, enum ggml_type type, int64_t ne0,
+                                  int64_t ne1, struct ggml_tensor *args[3], ggml_custom_op_t fun,
+                                  void *userdata)
+{
+    int n = 0;
+
+    while (n < 3 && args[n] != NULL) {
+        n++;
+    }
+    return ggml_custom_4d(linear->ctx, type, ne0, ne1, 1, 1, args, n, fun, GGML_N_TASKS_MAX,
+                          userdata);
+}
+
+/* Products of f32 weights in a fixed order of their sums; ggml's, of other types. */
+static struct ggml_tensor *router_build(quire_graph_experts *e, quire_linear *linear,
+                                        struct ggml_tensor *w, struct ggml_tensor *x)
+{
+    struct ggml_tensor *y;
+
+    if (w->type == GGML_TYPE_F32 && w->buffer != NULL && ggml_backend_buffer_is_host(w->buffer)) {
+        return custom(linear, GGML_TYPE_F32, w->ne[1], x->ne[1],
+                      (struct ggml_tensor *[3]){ x, w, NULL }, op_logits, e);
+    }
+    y = quire_linear_build(linear, w, x);
+    return w == e->weights->router && e->weights->router_b != NULL
+               ? ggml_add(linear->ctx, y, e->weights->router_b)
+               : y;
+}
+
+/* The activation of gates and ups. */
+static struct ggml_tensor *activated(const quire_linear *linear, const quire_graph_experts *e,
+                                     struct ggml_tensor *gate, struct ggml_tensor *up)
+{
+    return e->is_clamped ? ggml_swiglu_oai(linear->ctx, gate, up, CLAMPED_ALPHA, CLAMPED_LIMIT)
+                         : ggml_swiglu_split(linear->ctx, gate, up);
+}
+
+/* Products in panels. */
+static struct ggml_tensor *panels_build(quire_graph_experts *e, const quire_linear *linear,
+                                        struct ggml_tensor *x, struct ggml_tensor *choice)
+{
+    struct ggml_context *ctx = linear->ctx;
+    const quire_experts_shape shape = shape_of(e->router, x->ne[1]);
+    const int64_t n_pairs = x->ne[1] * e->router->n_used;
+    const int64_t n_embd = x->ne[0], n_ff = e->weights->gate->ne[1];
+    struct ggml_tensor *plan =
+        custom(linear, GGML_TYPE_I32, (int64_t)quire_experts_plan_words(&shape), 1,
+               (struct ggml_tensor *[3]){ choice, NULL, NULL }, op_plan, e);
+    struct ggml_tensor *packed, *both, *y;
+
+    packed = custom(linear, GGML_TYPE_I8, (int64_t)quire_experts_x_bytes(&shape, (uint32_t)n_embd),
+                    1, (struct ggml_tensor *[3]){ x, plan, NULL }, op_pack_rows, e);
+    both = custom(linear, GGML_TYPE_F32, 2 * n_ff, n_pairs,
+                  (struct ggml_tensor *[3]){ packed, plan, NULL }, op_gate_up, e);
+    y = activated(
+        linear, e, ggml_view_2d(ctx, both, n_ff, n_pairs, both->nb[1], 0),
+        ggml_view_2d(ctx, both, n_ff, n_pairs, both->nb[1], (size_t)n_ff * sizeof(float)));
+    packed = custom(linear, GGML_TYPE_I8, (int64_t)quire_experts_x_bytes(&shape, (uint32_t)n_ff), 1,
+                    (struct ggml_tensor *[3]){ y, plan, NULL }, op_pack_places, e);
+    y = custom(linear, GGML_TYPE_F32, n_embd, n_pairs,
+               (struct ggml_tensor *[3]){ packed, plan, NULL }, op_down, e);
+    return custom(linear, GGML_TYPE_F32, n_embd, x->ne[1],
+                  (struct ggml_tensor *[3]){ y, choice, plan }, op_combine, e);
+}
+
+static struct ggml_tensor *product_id(const quire_linear *linear, struct ggml_tensor *weight,
+                                      struct ggml_tensor *bias, struct ggml_tensor *x,
+                                      struct ggml_tensor *ids)
+{
+    struct ggml_tensor *y = ggml_mul_mat_id(linear->ctx, weight, x, ids);
+
+    return bias != NULL ? ggml_add_id(linear->ctx, y, bias, ids) : y;
+}
+
+/* Products by ggml. */
+static struct ggml_tensor *mapped_build(quire_graph_experts *e, const quire_linear *linear,
+                                        struct ggml_tensor *x, struct ggml_tensor *choice)
+{
+    struct ggml_context *ctx = linear->ctx;
+    const quire_expert_weights *w = e->weights;
+    const int64_t n_used = e->router->n_used, n_rows = x->ne[1];
+    struct ggml_tensor *ids =
+        ggml_view_2d(ctx, choice, n_used, n_rows, (size_t)n_used * sizeof(int32_t), 0);
+    struct ggml_tensor *rows = ggml_reshape_3d(ctx, x, x->ne[0], 1, n_rows);
+    struct ggml_tensor *gate = product_id(linear, w->gate, w->gate_b, rows, ids);
+    struct ggml_tensor *up = product_id(linear, w->up, w->up_b, rows, ids);
+    struct ggml_tensor *y =
+        product_id(linear, w->down, w->down_b, activated(linear, e, gate, up), ids);
+
+    return custom(linear, GGML_TYPE_F32, x->ne[0], n_rows,
+                  (struct ggml_tensor *[3]){ y, choice, NULL }, op_combine, e);
+}
+
+/* The network that all rows pass through. */
+static struct ggml_tensor *shared_build(quire_graph_experts *e, quire_linear *linear,
+                                        struct ggml_tensor *x)
+{
+    const quire_expert_weights *w = e->weights;
+    struct ggml_tensor *gate = quire_linear_build(linear, w->shared_gate, x);
+    struct ggml_tensor *up, *y, *share;
+
+    ggml_build_forward_expand(linear->cgraph, gate);
+    up = quire_linear_build(linear, w->shared_up, x);
+    y = quire_linear_build(linear, w->shared_down, ggml_swiglu_split(linear->ctx, gate, up));
+    if (w->shared_router == NULL) {
+        return y;
+    }
+    ggml_build_forward_expand(linear->cgraph, y);
+    share = ggml_sigmoid(linear->ctx, router_build(e, linear, w->shared_router, x));
+    return ggml_mul(linear->ctx, y, share);
+}
+
+struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quire_linear *linear,
+                                              struct ggml_tensor *x)
+{
+    const quire_expert_weights *w = experts->weights;
+    const int64_t n_pairs = x->ne[1] * experts->router->n_used;
+    struct ggml_tensor *logits = router_build(experts, linear, w->router, x);
+    struct ggml_tensor *choice =
+        custom(linear, GGML_TYPE_I32, 2 * n_pairs, 1,
+               (struct ggml_tensor *[3]){ logits, NULL, NULL }, op_choice, experts);
+    struct ggml_tensor *y = quire_weights_panels(w->gate) != NULL
+                                ? panels_build(experts, linear, x, choice)
+                                : mapped_build(experts, linear, x, choice);
+
+    if (w->shared_gate == NULL) {
+        return y;
+    }
+    ggml_build_forward_expand(linear->cgraph, y);
+    return ggml_add(linear->ctx, y, shared_build(experts, linear, x));
+}
+
+uint32_t quire_graph_experts_nodes(const quire_expert_weights *weights, uint32_t n_rows,
+                                   size_t block_bytes)
+{
+    const struct ggml_tensor *maps[] = { weights->router, weights->shared_router,
+                                         weights->shared_gate, weights->shared_up,
+                                         weights->shared_down };
+    uint32_t n = NODES_FIXED;
+
+    for (size_t i = 0; i < sizeof maps / sizeof maps[0]; i++) {
+        n += maps[i] != NULL ? quire_linear_nodes(maps[i], n_rows, block_bytes) : 0;
+    }
+    return n;
+}
+
+uint64_t quire_graph_experts_row_bytes(const quire_model_desc *desc)
+{
+    const quire_expert_desc *e = &desc->experts;
+    const uint64_t n_used = e->router.n_used, n_embd = desc->n_embd, n_ff = e->n_ff;
+    const uint64_t choice = sizeof(float) * (e->router.n_experts + 4 * n_used);
+    /* gate and up with their packed x, or with their product; the results with their packed x. */
+    const uint64_t packed = quire_matmul_x_bytes((uint32_t)n_embd, 1) * n_used;
+    const uint64_t first = sizeof(float) * 2 * n_ff * n_used + packed;
+    const uint64_t second = sizeof(float) * 3 * n_ff * n_used;
+    const uint64_t third =
+        sizeof(float) * (n_embd + n_ff) * n_used + quire_matmul_x_bytes((uint32_t)n_ff, 1) * n_used;
+    const uint64_t shared = sizeof(float) * (n_embd + 3 * (uint64_t)e->n_ff_shared);
+    uint64_t most = first > second ? first : second;
+
+    if (e->router.n_experts == 0) {
+        return 0;
+    }
+    most = most > third ? most : third;
+    most = most > shared ? most : shared;
+    return sizeof(float) * 2 * n_embd + choice + most;
+}

@@ -1,0 +1,50 @@
+/* graph_experts.h - the network of a layer with experts, in a ggml graph.
+ *
+ *   logits     custom op: router times x, in an order that depends on no other row
+ *   choice     custom op: experts and weights of each row (router.h)
+ *   plan       custom op, one thread: pairs of rows and experts by expert (matmul/experts.h)
+ *
+ * Matrices in panels:
+ *   pack       custom op: x to 8 bits, rows in the order of the plan
+ *   gate, up   custom op: both products of all pairs
+ *   activation ggml's
+ *   pack, down custom ops
+ *   combine    custom op: the weighted sum of a row's results
+ *
+ * A layer whose matrices are not in panels has ggml's mul_mat_id between choice and combine.
+ * Experts that all rows pass through (shared ones) are built as a network beside, and added.
+ *
+ * In a layer in panels a row's result depends on no other row, as everywhere in Quire
+ * (docs/architecture.md). ggml's products of experts do not promise as much.
+ *
+ * Thread: owner; the ops run on all of ggml's threads.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_GRAPH_EXPERTS_H
+#define QUIRE_MODEL_GRAPH_EXPERTS_H
+
+#include "model/linear.h"
+#include "model/model.h"
+#include "model/weights.h"
+
+/* A layer's constants, which its ops read; they must live as long as the graphs. */
+typedef struct quire_graph_experts {
+    const quire_router *router;
+    const quire_expert_weights *weights;
+    bool is_clamped; /* the activation: gpt-oss's SwiGLU, else SiLU's */
+} quire_graph_experts;
+
+/* The output of the layer's network for rows x [n_embd][n_rows], [n_embd][n_rows]; adds the ops
+ * that must run in order to the graph, but not the result itself. */
+struct ggml_tensor *quire_graph_experts_build(quire_graph_experts *experts, quire_linear *linear,
+                                              struct ggml_tensor *x);
+
+/* The most tensors that quire_graph_experts_build() creates in the context. */
+uint32_t quire_graph_experts_nodes(const quire_expert_weights *weights, uint32_t n_rows,
+                                   size_t block_bytes);
+
+/* The most bytes that a row takes in the compute buffer while it passes through a layer's experts,
+ * beside the residual. */
+uint64_t quire_graph_experts_row_bytes(const quire_model_desc *desc);
+
+#endif /* QUIRE_MODEL_GRAPH_EXPERTS_H */

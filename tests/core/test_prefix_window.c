@@ -152,19 +152,20 @@ static void test_windows_go_first(void **state)
     before = counts(&p);
     assert_int_equal(before.n_nodes, 2 * PAGES);
     assert_int_equal(before.n[1], 2 * PAGES);
-    /* An end needs its own page and the two before it. */
-    assert_int_equal(evict_pages(&p, 2 * (PAGES - 3)), 2 * (PAGES - 3) * PAGE_BYTES);
+    /* An end keeps its own page, the two before it, and one more. */
+    assert_int_equal(evict_pages(&p, 2 * (PAGES - 4)), 2 * (PAGES - 4) * PAGE_BYTES);
     assert_int_equal(counts(&p).n[0], 2 * PAGES);
-    assert_int_equal(counts(&p).n[1], 6);
+    assert_int_equal(counts(&p).n[1], 8);
     assert_int_equal(test_lookup(&p, a, TEXT).n_tokens, TEXT);
     assert_int_equal(test_lookup(&p, b, TEXT).n_tokens, TEXT);
+    assert_int_equal(test_lookup(&p, b, TEXT - P - 1).n_tokens, TEXT - P - 1);
     /* A hit inside of a text ends where a window is whole: nowhere. */
     assert_int_equal(test_lookup(&p, a, TEXT / 2).n_tokens, 0);
     assert_int_equal(test_lookup(&p, a, TEXT / 2).n_same_tokens, TEXT / 2);
     assert_int_equal(test_lookup(&p, a, TEXT / 2).end, QUIRE_PREFIX_END_ROUNDED);
-    /* Then nodes go, as always. The window before the last page is whole; behind the page before
-     * that no hit can end, so the rest of the text goes along. */
-    assert_int_equal(evict_pages(&p, 3), (PAGES + 3) * PAGE_BYTES);
+    /* Then nodes go, as always. The windows before the last pages are whole; behind the page before
+     * these no hit can end, so the rest of the text goes along. */
+    assert_int_equal(evict_pages(&p, 5), (PAGES + 4) * PAGE_BYTES);
     assert_int_equal(counts(&p).n[0], PAGES);
     assert_int_equal(test_lookup(&p, a, TEXT).n_tokens + test_lookup(&p, b, TEXT).n_tokens, TEXT);
     test_prefix_destroy(&p);
@@ -184,7 +185,7 @@ static void test_prompt_end(void **state)
     run = test_run_start(&p, text, n_prompt);
     compute(&p, &run, text, TEXT);
     test_run_end(&p, &run);
-    (void)evict_pages(&p, 4); /* pages 0, 1, 2 and 6 are of no use to an end */
+    (void)evict_pages(&p, 2); /* pages 0 and 1 are of no use to an end */
     assert_int_equal(test_lookup(&p, text, n_prompt).n_tokens, n_prompt);
     assert_int_equal(test_lookup(&p, text, n_prompt - 1).n_tokens, n_prompt - 1);
     assert_int_equal(test_lookup(&p, text, TEXT).n_tokens, TEXT);
@@ -206,7 +207,7 @@ static void test_branch(void **state)
     }
     (void)whole(&p, text[0], TEXT);
     (void)whole(&p, text[1], TEXT);
-    assert_int_equal(evict_pages(&p, 6), 6 * PAGE_BYTES); /* no end needs them */
+    assert_int_equal(evict_pages(&p, 3), 3 * PAGE_BYTES); /* no end needs them */
     assert_int_equal(test_lookup(&p, text[2], TEXT).n_tokens, n_common);
     test_prefix_destroy(&p);
 }
@@ -315,16 +316,16 @@ static void test_pins(void **state)
     test_text(b, TEXT, 1000);
     assert_int_equal(quire_pins_reserve(pins, &spec, 0, &id, &missing), QUIRE_OK);
     assert_int_equal(quire_pins_get(pins, id, &info), QUIRE_OK);
-    assert_int_equal(info.bytes, (PAGES + 3) * PAGE_BYTES);
+    assert_int_equal(info.bytes, (PAGES + 4) * PAGE_BYTES);
     (void)whole(&p, a, TEXT);
     assert_int_equal(quire_pins_hold(pins, id, 0, &missing), QUIRE_OK);
     assert_int_equal(quire_pins_get(pins, id, &info), QUIRE_OK);
-    assert_int_equal(info.bytes, (PAGES + 3) * PAGE_BYTES);
+    assert_int_equal(info.bytes, (PAGES + 4) * PAGE_BYTES);
     assert_int_equal(test_region_stats(p.cache, 0).pinned_bytes, info.bytes);
     (void)whole(&p, b, TEXT);
     (void)evict_pages(&p, 1000);
     assert_int_equal(counts(&p).n_nodes, PAGES);
-    assert_int_equal(counts(&p).n[1], 3);
+    assert_int_equal(counts(&p).n[1], 4);
     assert_int_equal(test_lookup(&p, a, TEXT).n_tokens, TEXT);
     quire_pins_validate(pins);
     /* A pin of a part: its window is not there, so the part is to be computed again. */
@@ -419,13 +420,13 @@ static void test_copies(void **state)
     (void)whole(&p, text, TEXT);
     x = visit_copies(&p);
     assert_int_equal(x.n, PAGES);
-    assert_int_equal(x.n_windows, 3);
+    assert_int_equal(x.n_windows, 4);
     assert_int_equal(visit_copies(&p).n, 0);
     /* A text that ends in the middle needs other windows. */
     (void)whole(&p, text, TEXT / 2);
     x = visit_copies(&p);
-    assert_int_equal(x.n, 3);
-    assert_int_equal(x.n_windows, 3);
+    assert_int_equal(x.n, 4);
+    assert_int_equal(x.n_windows, 4);
     test_prefix_destroy(&p);
 }
 

@@ -230,9 +230,9 @@ static void test_pin(void **state)
     tokens_make(text, N_PROMPT, 3);
     (void)tier_run(&b, &params, got);
     assert_int_equal(quire_engine_pin_create(b.engine, &pin_params, &pin, NULL, &err), QUIRE_OK);
-    /* All tokens of layers without windows; of the others the last page and what it sees. */
+    /* All tokens of layers without windows; of the others the last two pages and what they see. */
     assert_int_equal(pin.bytes,
-                     N_FULL / PAGE * price.main_page_bytes + 3 * price.window_page_bytes);
+                     N_FULL / PAGE * price.main_page_bytes + 4 * price.window_page_bytes);
     assert_int_equal(engine_call(b.engine, evict_everything, NULL), QUIRE_OK);
     expect(&b, &params, N_FULL, got);
     bench_close(&b);

@@ -73,8 +73,7 @@ static uint32_t window_pages(const quire_prefix *tree, uint32_t n_tokens)
 {
     const uint32_t last = (n_tokens - 1) / tree->page_tokens;
 
-    return last + 1 -
-           quire_window_begin(last * tree->page_tokens, tree->window_tokens) / tree->page_tokens;
+    return last + 1 - quire_prefix_window_reach(tree, last * tree->page_tokens) / tree->page_tokens;
 }
 
 uint64_t quire_pin_spec_bytes(const quire_pins *pins, const quire_pin_spec *spec)

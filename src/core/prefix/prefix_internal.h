@@ -214,8 +214,14 @@ void quire_prefix_window_trim(const quire_prefix *tree, quire_page_id *pages, ui
 bool quire_prefix_window_uses(const quire_prefix *tree, const quire_prefix_node *node,
                               uint32_t group, uint32_t n_tokens);
 
-/* Whether hits that end inside node `end`, or at its begin, may need the page of a group of a node
- * on the path to it. */
+/* The first token that ends and pins in a node, which begins at first_token, keep. */
+static inline uint32_t quire_prefix_window_reach(const quire_prefix *tree, uint32_t first_token)
+{
+    return quire_window_begin(first_token > tree->page_tokens ? first_token - tree->page_tokens : 0,
+                              tree->window_tokens);
+}
+
+/* Whether an end in node `end` keeps the page of a group of a node on the path to it. */
 bool quire_prefix_window_reaches(const quire_prefix *tree, uint32_t end, uint32_t id,
                                  uint32_t group);
 

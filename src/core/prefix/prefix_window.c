@@ -73,10 +73,11 @@ void quire_prefix_window_trim(const quire_prefix *tree, quire_page_id *pages, ui
 
 /* ---- ends ---- */
 
-/* The first token that hits that end in a node, or at its begin, may need. */
+/* The first token that an end in a node keeps: what hits need that end in the node or up to a page
+ * before it. Chat templates often write the last tokens of a prompt anew in the next turn. */
 static uint32_t reach_begin(const quire_prefix *tree, const quire_prefix_node *node)
 {
-    return quire_window_begin(node->first_token, tree->window_tokens);
+    return quire_prefix_window_reach(tree, node->first_token);
 }
 
 /* Whether a node's window reaches the node `above` it. */

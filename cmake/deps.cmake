@@ -5,8 +5,10 @@ set(QUIRE_URING AUTO CACHE STRING "Reading pages below memory by io_uring: libur
 set(QUIRE_VALKEY AUTO CACHE STRING "The shared store: libsodium, and libvalkey or hiredis; OpenSSL for TLS")
 set(QUIRE_KV_EVENTS AUTO CACHE STRING "Events of the cache for routers (quire serve --kv-events): libzmq, msgpack")
 set(QUIRE_PULL AUTO CACHE STRING "Fetching models by name (quire pull): libcurl, OpenSSL")
+set(QUIRE_JINJA AUTO CACHE STRING "Chat templates of models, tools, thoughts: the chat part of llama.cpp's common library")
+set(QUIRE_EDIT AUTO CACHE STRING "Line editing in quire chat: libedit")
 set(QUIRE_TRAIN AUTO CACHE STRING "Training: OpenBLAS, opened at run time")
-set_property(CACHE QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_PULL QUIRE_TRAIN
+set_property(CACHE QUIRE_MODEL QUIRE_CMOCKA QUIRE_URING QUIRE_VALKEY QUIRE_KV_EVENTS QUIRE_PULL QUIRE_JINJA QUIRE_EDIT QUIRE_TRAIN
              PROPERTY STRINGS AUTO ON OFF)
 
 # Tested versions of ggml; the soname says nothing before 1.0, so both ends are bounded.
@@ -118,6 +120,16 @@ if(NOT QUIRE_TRAIN STREQUAL "OFF")
     endif()
 endif()
 
+set(QUIRE_HAS_EDIT OFF)
+if(NOT QUIRE_EDIT STREQUAL "OFF")
+    quire_pkg(EDIT IMPORTED_TARGET libedit)
+    if(EDIT_FOUND)
+        set(QUIRE_HAS_EDIT ON)
+    else()
+        quire_dep_missing(QUIRE_EDIT "libedit was not found (package libedit-dev)")
+    endif()
+endif()
+
 set(QUIRE_HAS_MODEL OFF)
 if(NOT QUIRE_MODEL STREQUAL "OFF")
     find_package(llama QUIET)
@@ -141,6 +153,25 @@ if(NOT QUIRE_MODEL STREQUAL "OFF")
     endif()
 endif()
 
+# The chat part of common is ours to build (cmake/llama_common), beside the pinned ggml and libllama:
+# another version of libllama has other headers.
+set(QUIRE_HAS_JINJA OFF)
+if(QUIRE_HAS_MODEL AND NOT QUIRE_JINJA STREQUAL "OFF")
+    get_filename_component(prefix "${llama_DIR}/../../.." ABSOLUTE)
+    set(common "${prefix}/quire-common")
+    if(EXISTS "${common}/lib/libquire-llama-common.a")
+        set(QUIRE_HAS_JINJA ON)
+        set(QUIRE_TEMPLATES_DIR "${common}/templates")
+        add_library(quire_llama_common INTERFACE)
+        target_include_directories(quire_llama_common SYSTEM INTERFACE "${common}/include/common")
+        target_link_libraries(quire_llama_common INTERFACE
+                              "${common}/lib/libquire-llama-common.a" llama stdc++)
+    else()
+        quire_dep_missing(QUIRE_JINJA "${common} does not exist (scripts/llama.sh builds it for the \
+pinned llama.cpp): messages are written by libllama's built-in templates, without tools")
+    endif()
+endif()
+
 include(${CMAKE_CURRENT_LIST_DIR}/openmp.cmake)
 if(QUIRE_HAS_MODEL)
     quire_openmp_replace()
@@ -148,6 +179,8 @@ endif()
 
 function(quire_deps_summary)
     message(STATUS "  model runtime  ${QUIRE_HAS_MODEL} (ggml ${ggml_VERSION})")
+    message(STATUS "  chat templates ${QUIRE_HAS_JINJA}")
+    message(STATUS "  line editing   ${QUIRE_HAS_EDIT}")
     message(STATUS "  own threads    ${QUIRE_OWN_THREADS}")
     message(STATUS "  io_uring       ${QUIRE_HAS_URING}")
     message(STATUS "  shared store   ${QUIRE_HAS_VALKEY} (TLS ${QUIRE_HAS_OPENSSL})")

@@ -3,7 +3,8 @@
 #
 #   $CACHE_DIR/llama-<tag>-src/         the source tree, checked against LLAMA_TREE
 #   $CACHE_DIR/llama-<tag>-<key>.build/ build folder; the peers for `make compare` are built here too
-#   $CACHE_DIR/llama-<tag>-<key>/       installed headers, static libraries, CMake packages
+#   $CACHE_DIR/llama-<tag>-<key>/       installed headers, static libraries, CMake packages, and
+#                                       quire-common/, the chat part of llama.cpp's common library
 #
 # The key covers everything that the built bytes depend on. Each folder appears by a rename when it
 # is complete, so an interrupted run leaves nothing that looks finished.
@@ -147,6 +148,36 @@ build_llama() {
     logged "$build/install.log" "installing llama.cpp" \
         cmake --install "$build" --prefix "$CACHE_DIR/tmp.prefix"
     mv -T "$CACHE_DIR/tmp.prefix" "$prefix"
+}
+
+# common_key: what the chat part of llama.cpp's common library is built from, beside the tree.
+common_key() {
+    cat cmake/llama_common/* | sha256sum | cut -c 1-12
+}
+
+# build_common: the chat part of common, installed into the prefix as quire-common. Its key is not
+# part of the prefix's, so that ggml and libllama stay as they are.
+build_common() {
+    prefix=$(llama_prefix)
+    common=$prefix/quire-common
+    key=$(common_key)
+    [ "$(cat "$common/key" 2>/dev/null)" != "$key" ] || return 0
+    hold_lock setup
+    [ "$(cat "$common/key" 2>/dev/null)" != "$key" ] || return 0
+    clean_up_at_exit
+    fetch_source
+    build=$prefix.common
+    mkdir -p "$build"
+    say "building llama.cpp's chat templates, once (a minute; log: $build/build.log)"
+    logged "$build/configure.log" "configuring llama.cpp's chat templates" \
+        cmake -S cmake/llama_common -B "$build" -DLLAMA_SRC="$LLAMA_SRC" -DCMAKE_BUILD_TYPE=Release
+    logged "$build/build.log" "building llama.cpp's chat templates" \
+        cmake --build "$build" --parallel "$JOBS"
+    logged "$build/install.log" "installing llama.cpp's chat templates" \
+        cmake --install "$build" --prefix "$CACHE_DIR/tmp.common"
+    printf '%s\n' "$key" >"$CACHE_DIR/tmp.common/key"
+    rm -rf "$common"
+    mv -T "$CACHE_DIR/tmp.common" "$common"
 }
 
 # build_peers: llama-bench, llama-perplexity and llama-server out of the same tree, for side-by-side

@@ -42,6 +42,7 @@ if [ -n "$prefix" ]; then
     [ -d "$prefix" ] || die "LLAMA_PREFIX=$prefix: no such folder"
 elif ! llama_system; then
     build_llama
+    build_common
     prefix=$(llama_prefix)
 fi
 

@@ -66,6 +66,7 @@ static quire_chat_message *messages_copy(const quire_chat_message *messages, siz
     for (size_t i = 0; i < n; i++) {
         copy[i].role = text_copy(&at, messages[i].role);
         copy[i].content = text_copy(&at, messages[i].content);
+        copy[i].extra = messages[i].extra != NULL ? text_copy(&at, messages[i].extra) : NULL;
     }
     return copy;
 }
@@ -319,9 +320,29 @@ uint64_t quire_sessions_owner(const quire_sessions *sessions, quire_session_ref 
 
 /* ---- turns ---- */
 
-static bool same_message(const quire_chat_message *a, const quire_chat_message *b)
+static bool same_text(const quire_chat_message *a, const quire_chat_message *b)
 {
     return strcmp(a->role, b->role) == 0 && strcmp(a->content, b->content) == 0;
+}
+
+static bool same_message(const quire_chat_message *a, const quire_chat_message *b)
+{
+    return same_text(a, b) && (a->extra != NULL) == (b->extra != NULL) &&
+           (a->extra == NULL || strcmp(a->extra, b->extra) == 0);
+}
+
+/* A message that the request sends again at the same place. Clients leave out the thoughts of
+ * answers; the session has them (see quire_chat_answer_extra()). */
+static quire_chat_message again(const session *s, size_t i, const quire_chat_message *message)
+{
+    static const char thoughts[] = "{\"reasoning_content\"";
+
+    if (i < s->n_messages && message->extra == NULL && s->messages[i].extra != NULL &&
+        strncmp(s->messages[i].extra, thoughts, sizeof(thoughts) - 1) == 0 &&
+        same_text(message, &s->messages[i])) {
+        return s->messages[i];
+    }
+    return *message;
 }
 
 /* Number of the session's messages that precede the request's messages [*from, ...). */
@@ -367,7 +388,8 @@ int quire_sessions_history(const quire_sessions *sessions, quire_session_ref ref
         (*out)[(*n_out)++] = s->messages[i];
     }
     for (size_t i = from; i < n_messages; i++) {
-        (*out)[(*n_out)++] = messages[i];
+        (*out)[*n_out] = n_before == 0 ? again(s, i, &messages[i]) : messages[i];
+        (*n_out)++;
     }
     return QUIRE_OK;
 }
@@ -390,6 +412,7 @@ static int turn_copy(const quire_chat_message *messages, size_t n, quire_chat_me
     QUIRE_FAIL_IF(n > QUIRE_SESSION_MESSAGES_MAX, QUIRE_LIMIT);
     for (size_t i = 0; i < n; i++) {
         *bytes += strlen(messages[i].role) + strlen(messages[i].content) + 2;
+        *bytes += messages[i].extra != NULL ? strlen(messages[i].extra) + 1 : 0;
         QUIRE_FAIL_IF(*bytes > QUIRE_SESSION_BYTES_MAX, QUIRE_LIMIT);
     }
     *out = messages_copy(messages, n, *bytes);

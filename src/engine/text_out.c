@@ -22,6 +22,8 @@ typedef struct stop {
 struct quire_text_out {
     const quire_model *model;
     bool shows_special;
+    const int32_t *shown; /* [n_shown] control tokens whose text is included anyway */
+    uint32_t n_shown;
     stop *stops;
     uint32_t n_stops;
     quire_utf8_stream utf8;
@@ -99,6 +101,22 @@ void quire_text_out_destroy(quire_text_out *out)
     free(out);
 }
 
+void quire_text_out_show(quire_text_out *out, const int32_t *tokens, uint32_t n)
+{
+    out->shown = tokens;
+    out->n_shown = n;
+}
+
+static bool is_shown(const quire_text_out *out, int32_t token)
+{
+    for (uint32_t i = 0; i < out->n_shown; i++) {
+        if (out->shown[i] == token) {
+            return true;
+        }
+    }
+    return out->shows_special;
+}
+
 /* Append a token's text to the held text. */
 static int token_add(quire_text_out *out, int32_t token)
 {
@@ -106,7 +124,7 @@ static int token_add(quire_text_out *out, int32_t token)
     int64_t n;
 
     for (;;) {
-        n = quire_model_token_text(out->model, token, out->shows_special, out->piece,
+        n = quire_model_token_text(out->model, token, is_shown(out, token), out->piece,
                                    out->piece_bytes);
         if (n < 0) {
             return (int)n;

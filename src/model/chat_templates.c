@@ -32,7 +32,7 @@ bool quire_chat_template_is_name(const char *name)
 
 bool quire_chat_template_is_usable(const quire_model *model, const char *chat_template)
 {
-    const quire_chat_message message = { "user", "x" };
+    const quire_chat_message message = { "user", "x", NULL };
     char text[1];
 
     return quire_model_chat_render(model, chat_template, &message, 1, true, text, sizeof(text)) >=
@@ -47,9 +47,10 @@ bool quire_chat_template_is_usable(const quire_model *model, const char *chat_te
  * used. */
 static bool sample_render(const quire_model *model, const char *chat_template, char *text)
 {
-    static const quire_chat_message messages[] = {
-        { "system", "1" }, { "user", "2" }, { "assistant", "3" }, { "user", "4" }
-    };
+    static const quire_chat_message messages[] = { { "system", "1", NULL },
+                                                   { "user", "2", NULL },
+                                                   { "assistant", "3", NULL },
+                                                   { "user", "4", NULL } };
     const int64_t n =
         quire_model_chat_render(model, chat_template, messages, 4, true, text, SAMPLE_BYTES / 2);
     int64_t n_more;

@@ -1,62 +1,21 @@
 /* sampler.c - see sampler.h.
  *
- * libllama's grammar sampler throws on accepting a token that the grammar rejects, and no C frame
- * can catch the exception. So every token is tested first, and only a token that passed the test is
- * accepted.
- *
  * SPDX-License-Identifier: MIT */
 #include "model/sampler.h"
-#include "model/text.h"
+#include "model/sampler_internal.h"
 
-#include "model/backend.h"
 #include "model/model_internal.h"
 
 #include "base/check.h"
-#include "base/clock.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Longer tokens are never chosen under a grammar: libllama recurses once per character of a
- * token. */
-#define PIECE_BYTES_MAX 256
-/* One of this number of likeliest tokens nearly always fits the grammar, and testing them takes 1
- * ms. Testing the whole vocabulary takes libllama 8 ms and more (49K tokens). */
-#define LIKELY_MAX 512
-/* Bound of the processor time of accepting a token, which usually takes 10 us. Beyond the bound
- * there are thousands of ways to read the text so far; their number and the memory may double with
- * each token. */
-#define ACCEPT_NS_MAX 50000000u
-
 /* Below this temperature the likeliest token is chosen. Logits divided by the temperature must stay
  * finite; and already at this temperature a logit that is 0.001 larger than the next one makes its
  * token e^1000 times as likely. */
 #define TEMPERATURE_LEAST 1e-6f
-
-typedef struct penalties {
-    float repeat, frequency, presence;
-    int32_t *recent; /* [n_max], a ring; NULL when off */
-    uint32_t n_max, n, next;
-    int32_t *counts; /* [n_vocab]: how often in recent; negative while being applied */
-} penalties;
-
-struct quire_sampler {
-    const quire_model *model;
-    uint32_t n_vocab;
-    struct llama_sampler *chain;   /* NULL: greedy */
-    struct llama_sampler *grammar; /* NULL: none */
-    quire_utf8_stream utf8;        /* of the text so far, under a grammar */
-    bool is_too_ambiguous;         /* the grammar, for the text so far */
-    llama_token_data *candidates;  /* [n_vocab]; NULL when neither needs them */
-    float *adjusted;               /* [n_vocab]; NULL when logits stay as they are */
-    penalties penalties;
-    quire_logit_bias *bias;
-    uint32_t n_bias;
-    int32_t *forbidden; /* tokens that end the text, when they may not */
-    uint32_t n_forbidden;
-    int32_t end; /* one that does; -1 if there is none */
-};
 
 /* ---- creation ---- */
 
@@ -82,26 +41,11 @@ static int chain_create(struct llama_sampler **out, const quire_sampler_opts *op
     return QUIRE_OK;
 }
 
-static int grammar_create(quire_sampler *sampler, const char *gbnf, quire_error *err)
+static int penalties_create(quire_penalties *p, const quire_sampler_opts *opts, uint32_t n_vocab)
 {
-    char line[256];
-
-    QUIRE_TRY(quire_grammar_check(gbnf, err));
-    quire_backend_log_clear();
-    sampler->grammar = llama_sampler_init_grammar(sampler->model->vocab, gbnf, "root");
-    if (sampler->grammar == NULL) {
-        quire_backend_log_last(line, sizeof(line));
-        return quire_error_set(err, QUIRE_INVAL, "grammar: libllama refuses it: %s",
-                               line[0] != '\0' ? line : "no reason given");
-    }
-    return QUIRE_OK;
-}
-
-static int penalties_create(penalties *p, const quire_sampler_opts *opts, uint32_t n_vocab)
-{
-    *p = (penalties){ .repeat = opts->repeat_penalty,
-                      .frequency = opts->frequency_penalty,
-                      .presence = opts->presence_penalty };
+    *p = (quire_penalties){ .repeat = opts->repeat_penalty,
+                            .frequency = opts->frequency_penalty,
+                            .presence = opts->presence_penalty };
     if (opts->penalty_tokens == 0 ||
         (p->repeat == 1.0f && p->frequency == 0.0f && p->presence == 0.0f)) {
         return QUIRE_OK;
@@ -132,25 +76,6 @@ static int forbidden_create(quire_sampler *sampler)
         }
     }
     return QUIRE_OK;
-}
-
-static int32_t end_token(const quire_model *model)
-{
-    const int32_t eot = llama_vocab_eot(model->vocab);
-    const int32_t eos = llama_vocab_eos(model->vocab);
-
-    if (quire_model_is_eog(model, eot)) {
-        return eot;
-    }
-    if (quire_model_is_eog(model, eos)) {
-        return eos;
-    }
-    for (uint32_t token = 0; token < model->desc.n_vocab; token++) {
-        if (quire_model_is_eog(model, (int32_t)token)) {
-            return (int32_t)token;
-        }
-    }
-    return -1;
 }
 
 static int opts_check(const quire_sampler_opts *opts, uint32_t n_vocab, quire_error *err)
@@ -186,9 +111,16 @@ static int opts_check(const quire_sampler_opts *opts, uint32_t n_vocab, quire_er
 
 static int sampler_init(quire_sampler *s, const quire_sampler_opts *opts, quire_error *err)
 {
-    if (opts->grammar != NULL) {
-        QUIRE_TRY(grammar_create(s, opts->grammar, err));
-        s->end = end_token(s->model);
+    const char *grammar = opts->grammar;
+
+    if (opts->rules != NULL) {
+        s->watch.rules = quire_answer_rules_hold(opts->rules);
+        grammar = grammar != NULL ? grammar : opts->rules->grammar;
+    }
+    quire_answer_watch_begin(&s->watch,
+                             grammar != NULL && opts->grammar == NULL && opts->rules->is_lazy);
+    if (grammar != NULL) {
+        QUIRE_TRY(quire_sampler_grammar_create(s, grammar, err));
     }
     if (opts->temperature >= TEMPERATURE_LEAST) {
         QUIRE_TRY(chain_create(&s->chain, opts));
@@ -253,12 +185,13 @@ void quire_sampler_destroy(quire_sampler *sampler)
     free(sampler->penalties.counts);
     free(sampler->bias);
     free(sampler->forbidden);
+    quire_answer_rules_release(sampler->watch.rules);
     free(sampler);
 }
 
 /* ---- logits ---- */
 
-static void penalties_apply(penalties *p, float *logits)
+static void penalties_apply(quire_penalties *p, float *logits)
 {
     for (uint32_t i = 0; i < p->n; i++) {
         const int32_t token = p->recent[i];
@@ -275,7 +208,7 @@ static void penalties_apply(penalties *p, float *logits)
     }
 }
 
-static void penalties_accept(penalties *p, int32_t token)
+static void penalties_accept(quire_penalties *p, int32_t token)
 {
     if (p->recent == NULL) {
         return;
@@ -340,8 +273,7 @@ static int32_t argmax(const float *logits, uint32_t n)
 
 /* ---- choosing ---- */
 
-/* Whether a comes after b: less likely, or as likely with a higher id. */
-static bool is_behind(const llama_token_data *a, const llama_token_data *b)
+bool quire_candidate_is_behind(const llama_token_data *a, const llama_token_data *b)
 {
     return a->logit < b->logit || (a->logit == b->logit && a->id > b->id);
 }
@@ -355,7 +287,7 @@ static int32_t choose_candidate(quire_sampler *sampler, uint32_t n)
         uint32_t best = 0;
 
         for (uint32_t i = 1; i < n; i++) {
-            best = is_behind(&list.data[best], &list.data[i]) ? i : best;
+            best = quire_candidate_is_behind(&list.data[best], &list.data[i]) ? i : best;
         }
         return list.data[best].id;
     }
@@ -378,152 +310,57 @@ static int32_t choose(quire_sampler *sampler, const float *logits)
     return choose_candidate(sampler, sampler->n_vocab);
 }
 
-/* ---- grammar ---- */
-
-/* Whether a token is text, and goes on with the text so far as UTF-8. */
-static bool token_reads(const quire_sampler *sampler, int32_t token, quire_utf8_stream *after)
+/* A token that the grammar allows, or an error. */
+static int32_t choose_allowed(quire_sampler *sampler, const float *logits, int32_t token)
 {
-    char piece[PIECE_BYTES_MAX];
-    const int64_t n = quire_model_token_text(sampler->model, token, false, piece, PIECE_BYTES_MAX);
+    uint32_t n;
 
-    *after = sampler->utf8;
-    return n > 0 && n <= PIECE_BYTES_MAX && quire_utf8_stream_skip(after, piece, (size_t)n);
-}
-
-static bool token_fits(const quire_sampler *sampler, int32_t token)
-{
-    quire_utf8_stream after;
-
-    return quire_model_is_eog(sampler->model, token) || token_reads(sampler, token, &after);
-}
-
-static bool grammar_allows(quire_sampler *sampler, int32_t token, float logit)
-{
-    llama_token_data one = { token, logit, 0.0f };
-    llama_token_data_array list = { &one, 1, -1, false };
-
-    if (!(logit > -INFINITY) || !token_fits(sampler, token)) {
-        return false;
+    if (quire_sampler_grammar_allows(sampler, token, logits[token])) {
+        return token;
     }
-    llama_sampler_apply(sampler->grammar, &list);
-    return one.logit > -INFINITY;
-}
-
-/* Let heap[i] sink. The least likely candidate is on top of the heap. */
-static void heap_sink(llama_token_data *heap, uint32_t n, uint32_t i)
-{
-    for (uint32_t child = 2 * i + 1; child < n; child = 2 * i + 1) {
-        llama_token_data t = heap[i];
-
-        child += child + 1 < n && is_behind(&heap[child + 1], &heap[child]);
-        if (!is_behind(&heap[child], &t)) {
-            return;
-        }
-        heap[i] = heap[child];
-        heap[child] = t;
-        i = child;
+    n = quire_sampler_grammar_candidates(sampler, logits);
+    if (n == 0) {
+        return sampler->end >= 0 ? sampler->end : QUIRE_NOTFOUND;
     }
-}
-
-/* Make the n_max likeliest tokens the candidates, without tokens that can never be chosen. Returns
- * their number.
- */
-static uint32_t likeliest(quire_sampler *sampler, const float *logits, uint32_t n_max)
-{
-    llama_token_data *heap = sampler->candidates;
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < sampler->n_vocab; i++) {
-        const llama_token_data t = { (int32_t)i, logits[i], 0.0f };
-
-        if (!(logits[i] > -INFINITY)) { /* NaN, too */
-            continue;
-        }
-        if (n < n_max) {
-            heap[n++] = t;
-            for (uint32_t k = n == n_max && n_max < sampler->n_vocab ? n / 2 : 0; k > 0; k--) {
-                heap_sink(heap, n, k - 1);
-            }
-        } else if (is_behind(&heap[0], &t)) {
-            heap[0] = t;
-            heap_sink(heap, n, 0);
-        }
-    }
-    return n;
-}
-
-/* Make the tokens that the grammar accepts next the candidates: those among the likeliest n_max if
- * there are any, else those of the whole vocabulary. Returns their number. Tokens that cannot
- * continue the text are removed first, because libllama recurses into each token that it gets. */
-static uint32_t grammar_candidates(quire_sampler *sampler, const float *logits, uint32_t n_max)
-{
-    llama_token_data *data = sampler->candidates;
-    llama_token_data_array list = { data, 0, -1, false };
-    const uint32_t n_likely = likeliest(sampler, logits, n_max);
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < n_likely; i++) {
-        if (token_fits(sampler, data[i].id)) {
-            data[list.size++] = data[i];
-        }
-    }
-    llama_sampler_apply(sampler->grammar, &list);
-    for (size_t i = 0; i < list.size; i++) {
-        if (data[i].logit > -INFINITY) {
-            data[n++] = data[i];
-        }
-    }
-    return n == 0 && n_max < sampler->n_vocab
-               ? grammar_candidates(sampler, logits, sampler->n_vocab)
-               : n;
-}
-
-static void grammar_accept(quire_sampler *sampler, int32_t token)
-{
-    const uint64_t start_ns = quire_clock_thread_ns();
-    quire_utf8_stream after;
-
-    if (!quire_model_is_eog(sampler->model, token) && token_reads(sampler, token, &after)) {
-        sampler->utf8 = after;
-    }
-    llama_sampler_accept(sampler->grammar, token);
-    sampler->is_too_ambiguous = quire_clock_thread_ns() - start_ns > ACCEPT_NS_MAX;
+    return choose_candidate(sampler, n);
 }
 
 int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits)
 {
-    int32_t token;
+    const bool has_grammar = sampler->grammar != NULL && !sampler->watch.is_waiting;
+    const int32_t forced = quire_answer_watch_forced(sampler);
+    int32_t token = forced;
 
     QUIRE_FAIL_IF(sampler->is_too_ambiguous, QUIRE_LIMIT);
-    logits = adjust(sampler, logits);
-    token = choose(sampler, logits);
-    if (sampler->grammar != NULL) {
-        if (!grammar_allows(sampler, token, logits[token])) {
-            const uint32_t n = grammar_candidates(sampler, logits, LIKELY_MAX);
-
-            if (n == 0) {
-                return sampler->end >= 0 ? sampler->end : QUIRE_NOTFOUND;
-            }
-            token = choose_candidate(sampler, n);
+    if (forced < 0) {
+        logits = adjust(sampler, logits);
+        token = quire_answer_watch_allow(sampler, choose(sampler, logits));
+    }
+    if (has_grammar) {
+        token = forced < 0 ? choose_allowed(sampler, logits, token) : forced;
+        if (token < 0 || (forced < 0 && token == sampler->end &&
+                          !quire_sampler_grammar_allows(sampler, token, 0.0f))) {
+            return token;
         }
-        grammar_accept(sampler, token);
+        quire_sampler_grammar_accept(sampler, token);
     }
     penalties_accept(&sampler->penalties, token);
+    if (sampler->watch.rules != NULL) {
+        quire_answer_watch_see(sampler, token);
+    }
     return token;
 }
 
 void quire_sampler_reset(quire_sampler *sampler)
 {
-    penalties *p = &sampler->penalties;
+    quire_penalties *p = &sampler->penalties;
 
     if (sampler->chain != NULL) {
         llama_sampler_reset(sampler->chain);
     }
-    if (sampler->grammar != NULL) {
-        llama_sampler_reset(sampler->grammar);
-    }
-    sampler->utf8 = (quire_utf8_stream){ 0 };
-    sampler->is_too_ambiguous = false;
+    quire_answer_watch_begin(&sampler->watch,
+                             sampler->begins_in_prompt && sampler->watch.rules->is_lazy);
+    quire_sampler_grammar_reset(sampler);
     for (uint32_t i = 0; i < p->n; i++) {
         p->counts[p->recent[i]] = 0;
     }

@@ -11,6 +11,9 @@
  * the grammar's end, and where no token of the vocabulary can continue, the sampler chooses an
  * end-of-generation token, also with forbids_eog.
  *
+ * A chat format (answer_rules.h) may bring a grammar that begins at a trigger, such as the tag of a
+ * call; before, tokens are chosen freely. Thoughts beyond their budget are ended by forced tokens.
+ *
  * Thread: one at a time per sampler.
  *
  * SPDX-License-Identifier: MIT */
@@ -48,6 +51,9 @@ typedef struct quire_sampler_opts {
     const quire_logit_bias *bias; /* added to logits, -INFINITY forbids; copied */
     uint32_t n_bias;
     bool forbids_eog; /* never choose a token that ends the text */
+    /* Of a chat format: its grammar, unless `grammar` is given, and the budget of thoughts. Held.
+     * NULL = none. */
+    struct quire_answer_rules *rules;
 } quire_sampler_opts;
 
 #define QUIRE_SAMPLER_OPTS_INIT                                                                    \

@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "model/text.h"
+#include "model/chat_internal.h"
 #include "model/model_internal.h"
 
 #include "base/check.h"
@@ -63,6 +64,11 @@ int32_t quire_model_eos(const quire_model *model)
     const int32_t eos = llama_vocab_eos(model->vocab);
 
     return is_token(model, eos) ? eos : -1;
+}
+
+const struct llama_model *quire_model_llama(const quire_model *model)
+{
+    return model->llama;
 }
 
 const char *quire_model_chat_template(const quire_model *model)

@@ -8,6 +8,10 @@
 
 #include "model/model.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* With a bound on time, the longest piece of text that goes to a BPE tokenizer at once: a tokenizer
  * cannot be stopped inside a piece, and this length takes two seconds. Ordinary text has pieces of
  * 64 KiB: see bpe_cut.c. */
@@ -60,9 +64,14 @@ int32_t quire_model_eos(const quire_model *model); /* the end of a text; -1 if n
 /* The template in the file (tokenizer.chat_template), NULL if none. */
 const char *quire_model_chat_template(const quire_model *model);
 
+/* A message. extra: the other fields of an OpenAI message as a JSON object, NULL if there are none:
+ * "tool_calls" [{"id", "type": "function", "function": {"name", "arguments"}}] and
+ * "reasoning_content" of an assistant, "tool_call_id" and "name" of a tool. Built-in templates
+ * render role and content only. */
 typedef struct quire_chat_message {
     const char *role;
     const char *content;
+    const char *extra;
 } quire_chat_message;
 
 /* Render messages with a template name or text (NULL = the model's). Returns the length, also when
@@ -87,5 +96,9 @@ size_t quire_utf8_stream_feed(quire_utf8_stream *stream, const char *bytes, size
 bool quire_utf8_stream_skip(quire_utf8_stream *stream, const char *bytes, size_t n);
 /* Flush the held bytes as U+FFFD. */
 size_t quire_utf8_stream_flush(quire_utf8_stream *stream, char *out);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif /* QUIRE_MODEL_TEXT_H */

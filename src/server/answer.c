@@ -177,6 +177,27 @@ static void add_timings(quire_json_out *json, const quire_request_result *result
     quire_json_object_end(json);
 }
 
+/* How the chat template has written the history: answers as the model said them, and the first one
+ * that the template writes otherwise, so that the cached text ends there. */
+static void add_template(quire_json_out *json, const quire_generation *gen)
+{
+    const quire_said_prompt *said = &gen->said_before;
+
+    if (!gen->is_chat || gen->http->server->said == NULL) {
+        return;
+    }
+    quire_json_object(json, "template");
+    quire_json_u64(json, "kept_answers", said->n_answers);
+    quire_json_bool(json, "rewrites_answer", said->is_rewritten);
+    if (said->is_rewritten) {
+        quire_json_u64(json, "rewritten_at_byte", said->rewritten_at);
+        quire_json_string(json, "reason",
+                          "the chat template, or the client, writes an earlier answer otherwise "
+                          "than the model said it (thoughts left out, calls in another form)");
+    }
+    quire_json_object_end(json);
+}
+
 /* Quire's own fields, if the request asks for them. */
 static void add_quire(quire_json_out *json, const quire_generation *gen, quire_choice *choice)
 {
@@ -196,6 +217,7 @@ static void add_quire(quire_json_out *json, const quire_generation *gen, quire_c
     quire_json_u64(json, "preemptions", choice->result->n_preemptions);
     if (gen->has_explanation && quire_request_explain(choice->request, &explanation) == QUIRE_OK) {
         quire_explanation_write(json, "cache", quire_engine_model(gen->http->engine), &explanation);
+        add_template(json, gen);
     }
     quire_json_object_end(json);
 }
@@ -217,6 +239,44 @@ static void begin_document(quire_json_out *json, const quire_generation *gen)
     quire_json_array(json, "choices");
 }
 
+static void add_call(quire_json_out *json, const quire_chat_call *call)
+{
+    quire_json_object(json, NULL);
+    quire_json_text(json, "id", call->id.data, call->id.n);
+    quire_json_string(json, "type", "function");
+    quire_json_object(json, "function");
+    quire_json_text(json, "name", call->name.data, call->name.n);
+    quire_json_text(json, "arguments", call->arguments.data, call->arguments.n);
+    quire_json_object_end(json);
+    quire_json_object_end(json);
+}
+
+static void add_message(quire_json_out *json, const quire_choice *choice)
+{
+    quire_chat_answer answer;
+
+    quire_chat_reader_answer(choice->reader, &answer);
+    quire_json_object(json, "message");
+    quire_json_string(json, "role", "assistant");
+    if (answer.reasoning.n > 0) {
+        quire_json_text(json, "reasoning_content", answer.reasoning.data, answer.reasoning.n);
+    }
+    if (answer.n_calls > 0 && answer.content.n == 0) {
+        quire_json_null(json, "content");
+    } else {
+        quire_json_text(json, "content", answer.content.data, answer.content.n);
+    }
+    if (answer.n_calls > 0) {
+        quire_json_array(json, "tool_calls");
+        for (uint32_t i = 0; i < answer.n_calls; i++) {
+            add_call(json, &answer.calls[i]);
+        }
+        quire_json_array_end(json);
+    }
+    quire_json_null(json, "refusal");
+    quire_json_object_end(json);
+}
+
 void quire_answer_write(quire_bytes *out, quire_generation *gen)
 {
     quire_json_out json = { out, false };
@@ -228,16 +288,12 @@ void quire_answer_write(quire_bytes *out, quire_generation *gen)
         quire_json_object(&json, NULL);
         quire_json_u64(&json, "index", i);
         if (gen->is_chat) {
-            quire_json_object(&json, "message");
-            quire_json_string(&json, "role", "assistant");
-            quire_json_text(&json, "content", choice->text.data, choice->text.n);
-            quire_json_null(&json, "refusal");
-            quire_json_object_end(&json);
+            add_message(&json, choice);
         } else {
             quire_json_text(&json, "text", choice->text.data, choice->text.n);
         }
         add_logprobs(&json, gen, choice);
-        quire_json_string(&json, "finish_reason", quire_finish_name(choice->result->finish));
+        quire_json_string(&json, "finish_reason", quire_choice_finish(choice));
         quire_json_object_end(&json);
         if (choice->text.status < 0) {
             out->status = choice->text.status;
@@ -250,40 +306,91 @@ void quire_answer_write(quire_bytes *out, quire_generation *gen)
     quire_json_object_end(&json);
 }
 
+/* The parts of OpenAI's delta. */
+static void add_delta(quire_json_out *json, const quire_chat_delta *delta)
+{
+    switch (delta->kind) {
+    case QUIRE_CHAT_DELTA_REASONING:
+        quire_json_text(json, "reasoning_content", delta->text.data, delta->text.n);
+        return;
+    case QUIRE_CHAT_DELTA_CONTENT:
+        quire_json_text(json, "content", delta->text.data, delta->text.n);
+        return;
+    default:
+        break;
+    }
+    quire_json_array(json, "tool_calls");
+    quire_json_object(json, NULL);
+    quire_json_u64(json, "index", delta->call);
+    if (delta->kind == QUIRE_CHAT_DELTA_CALL) {
+        quire_json_text(json, "id", delta->id.data, delta->id.n);
+        quire_json_string(json, "type", "function");
+    }
+    quire_json_object(json, "function");
+    if (delta->kind == QUIRE_CHAT_DELTA_CALL) {
+        quire_json_text(json, "name", delta->name.data, delta->name.n);
+    }
+    quire_json_text(json, "arguments", delta->text.data, delta->text.n);
+    quire_json_object_end(json);
+    quire_json_object_end(json);
+    quire_json_array_end(json);
+}
+
+static void chunk_begin(quire_json_out *json, const quire_generation *gen,
+                        const quire_choice *choice)
+{
+    begin_document(json, gen);
+    quire_json_object(json, NULL);
+    quire_json_u64(json, "index", (uint64_t)(choice - gen->choices));
+}
+
+static void chunk_end(quire_json_out *json, quire_generation *gen, quire_choice *choice,
+                      const char *finish)
+{
+    choice->is_begun = true;
+    add_logprobs(json, gen, choice);
+    quire_json_string(json, "finish_reason", finish);
+    quire_json_object_end(json);
+    quire_json_array_end(json);
+    if (gen->has_usage_event) {
+        quire_json_null(json, "usage");
+    }
+    if (finish != NULL && choice == &gen->choices[0]) {
+        add_timings(json, choice->result);
+        add_quire(json, gen, choice);
+    }
+    quire_json_object_end(json);
+}
+
+void quire_answer_delta_write(quire_bytes *out, quire_generation *gen, quire_choice *choice,
+                              const quire_chat_delta *delta)
+{
+    quire_json_out json = { out, false };
+
+    chunk_begin(&json, gen, choice);
+    quire_json_object(&json, "delta");
+    add_delta(&json, delta);
+    quire_json_object_end(&json);
+    chunk_end(&json, gen, choice, NULL);
+}
+
 void quire_answer_chunk_write(quire_bytes *out, quire_generation *gen, quire_choice *choice,
                               const char *text, size_t n, const char *finish)
 {
     quire_json_out json = { out, false };
-    const bool is_first = choice == &gen->choices[0];
 
-    begin_document(&json, gen);
-    quire_json_object(&json, NULL);
-    quire_json_u64(&json, "index", (uint64_t)(choice - gen->choices));
+    chunk_begin(&json, gen, choice);
     if (gen->is_chat) {
         quire_json_object(&json, "delta");
         if (!choice->is_begun) {
             quire_json_string(&json, "role", "assistant");
-        }
-        if (!choice->is_begun || n > 0) {
             quire_json_text(&json, "content", text, n);
         }
         quire_json_object_end(&json);
     } else {
         quire_json_text(&json, "text", text, n);
     }
-    choice->is_begun = true;
-    add_logprobs(&json, gen, choice);
-    quire_json_string(&json, "finish_reason", finish);
-    quire_json_object_end(&json);
-    quire_json_array_end(&json);
-    if (gen->has_usage_event) {
-        quire_json_null(&json, "usage");
-    }
-    if (finish != NULL && is_first) {
-        add_timings(&json, choice->result);
-        add_quire(&json, gen, choice);
-    }
-    quire_json_object_end(&json);
+    chunk_end(&json, gen, choice, finish);
 }
 
 void quire_answer_usage_write(quire_bytes *out, quire_generation *gen)

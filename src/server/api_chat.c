@@ -19,7 +19,7 @@
 static int read_fields(quire_generation *gen, quire_fields *fields)
 {
     QUIRE_TRY(quire_generation_fields(gen, fields));
-    return quire_messages_read(&gen->messages, fields, "messages");
+    return quire_chat_request_read(&gen->chat, fields, "messages");
 }
 
 /* ---- the prompt ---- */
@@ -32,7 +32,6 @@ typedef struct history {
     size_t n_turns;
     quire_chat_message *kept; /* [n_all] */
     size_t n_kept;
-    quire_bytes text;
     int32_t *tokens;
     uint32_t n_tokens;
 } history;
@@ -49,6 +48,8 @@ static int make_prompt(quire_generation *gen, history *h, size_t first)
     quire_http *http = gen->http;
     quire_error cause = QUIRE_ERROR_INIT;
     quire_joined_tokens joined;
+    quire_chat_rules rules;
+    quire_chat_text text;
 
     h->n_kept = 0;
     for (size_t i = 0; i < h->n_all; i++) {
@@ -58,10 +59,12 @@ static int make_prompt(quire_generation *gen, history *h, size_t first)
     }
     free(h->tokens);
     h->tokens = NULL;
-    QUIRE_TRY(quire_messages_render(quire_engine_model(http->engine),
-                                    http->server->opts.chat_template, h->kept, h->n_kept, true,
-                                    &h->text, &http->err));
-    if (quire_generation_tokenize(gen, h->text.data, h->text.n, &joined, &cause) == QUIRE_OK) {
+    quire_chat_prompt_destroy(gen->chat_prompt);
+    QUIRE_TRY(quire_chat_request_apply(http, &gen->chat, h->kept, h->n_kept, gen->schema,
+                                       &gen->chat_prompt));
+    quire_chat_prompt_rules(gen->chat_prompt, &rules);
+    QUIRE_TRY(quire_generation_said_apply(gen, &rules, &text));
+    if (quire_generation_tokenize(gen, text.data, text.n, &joined, &cause) == QUIRE_OK) {
         h->tokens = joined.tokens;
         h->n_tokens = joined.n;
         return QUIRE_OK;
@@ -132,14 +135,14 @@ static int history_begin(quire_generation *gen, history *h)
 {
     quire_error cause = QUIRE_ERROR_INIT;
 
-    h->all = gen->messages.list;
-    h->n_all = gen->messages.n;
+    h->all = gen->chat.messages.list;
+    h->n_all = gen->chat.messages.n;
     if (gen->session != 0) {
         quire_chat_message *all;
 
         cause.status =
             quire_sessions_history(quire_engine_sessions(gen->http->engine), gen->session,
-                                   gen->messages.list, gen->messages.n, &all, &h->n_all);
+                                   gen->chat.messages.list, gen->chat.messages.n, &all, &h->n_all);
         if (cause.status == QUIRE_LIMIT) {
             return quire_api_error_set(&gen->http->err, 400, "session_too_long", "session_id",
                                        "session_id: the session has reached its limit of messages");
@@ -178,6 +181,9 @@ static int add_prompt(quire_generation *gen)
         rc = fit(gen, &h);
     }
     if (rc == QUIRE_OK) {
+        rc = quire_generation_prompt_obey(gen);
+    }
+    if (rc == QUIRE_OK) {
         rc = quire_generation_prompt_add(gen, h.tokens, h.n_tokens);
         h.tokens = NULL;
         free(gen->history);
@@ -188,7 +194,6 @@ static int add_prompt(quire_generation *gen)
     free(h.tokens);
     free(h.kept);
     free(h.turns);
-    quire_bytes_fini(&h.text);
     return rc;
 }
 

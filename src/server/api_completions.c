@@ -80,7 +80,7 @@ static int add_prompt(quire_generation *gen, quire_fields *fields, json_t *value
 /* Append the prompt to the session's text; a prompt that begins with that text replaces it. */
 static int session_text(quire_generation *gen, const char *prompt)
 {
-    quire_chat_message message = { "text", prompt };
+    quire_chat_message message = { "text", prompt, NULL };
     quire_chat_message *all = NULL;
     quire_error cause = QUIRE_ERROR_INIT;
     const char *before = "";

@@ -48,6 +48,7 @@ static void generation_release(void *work)
     quire_generation_give_up(gen);
     for (uint32_t i = 0; i < gen->n_choices; i++) {
         quire_bytes_fini(&gen->choices[i].text);
+        quire_chat_reader_destroy(gen->choices[i].reader);
         for (unsigned k = 0; k < 4; k++) {
             quire_bytes_fini(&gen->choices[i].logprobs[k]);
         }
@@ -59,7 +60,11 @@ static void generation_release(void *work)
         free(gen->stops[i]);
     }
     free(gen->history);
-    quire_messages_fini(&gen->messages);
+    quire_chat_request_fini(&gen->chat);
+    quire_chat_prompt_destroy(gen->chat_prompt);
+    quire_answer_rules_release(gen->rules);
+    quire_said_prompt_fini(&gen->said_before);
+    free(gen->schema);
     quire_bytes_fini(&gen->said);
     quire_bytes_fini(&gen->pending);
     free(gen->grammar);
@@ -79,6 +84,7 @@ static int generation_create(quire_http *http, bool is_chat, quire_generation **
     }
     gen->http = http;
     gen->is_chat = is_chat;
+    gen->chat = (quire_chat_request)QUIRE_CHAT_REQUEST_INIT;
     gen->created_s = (int64_t)time(NULL);
     http->work = gen;
     http->work_release = generation_release;
@@ -101,6 +107,12 @@ int quire_generation_tokenize(quire_generation *gen, const char *text, size_t n,
     quire_tokenize_opts opts;
 
     quire_http_tokenize_opts(gen->http, quire_engine_n_ctx(gen->http->engine), &opts);
+    if (gen->session == 0 && gen->said_before.n_tokens > 0) {
+        const quire_kept_tokens kept = { gen->said_before.tokens, gen->said_before.n_tokens };
+
+        return quire_kept_tokens_join(quire_engine_model(gen->http->engine), &kept, text, n, &opts,
+                                      out, cause);
+    }
     return quire_sessions_tokenize(quire_engine_sessions(gen->http->engine), gen->session, text, n,
                                    &opts, out, cause);
 }
@@ -188,6 +200,10 @@ static int submit_choice(quire_generation *gen, uint32_t i)
     if (i > 0) {
         (void)snprintf(id, sizeof id, "%.48s-%u", gen->http->id, i);
     }
+    if (gen->chat_prompt != NULL &&
+        quire_chat_reader_create(&choice->reader, gen->chat_prompt, &cause) < 0) {
+        return quire_api_error_from(&gen->http->err, &cause);
+    }
     choice->prompt = &gen->prompts[i / gen->n_per_prompt];
     params.tokens = choice->prompt->tokens;
     params.n_tokens = choice->prompt->n_tokens;
@@ -264,6 +280,30 @@ int quire_generation_wait(quire_generation *gen, quire_choice *choice, uint32_t 
 
 /* ---- ending ---- */
 
+size_t quire_generation_messages(quire_generation *gen, quire_chat_message *messages,
+                                 char **content, char **extra)
+{
+    quire_choice *choice = &gen->choices[0];
+    size_t n = gen->n_history;
+    quire_bytes text = { 0 };
+    quire_chat_answer answer;
+
+    memcpy(messages, gen->history, n * sizeof messages[0]);
+    quire_chat_reader_answer(choice->reader, &answer);
+    if (gen->chat.continues_final && n > 0) {
+        n--; /* the answer goes on with the message */
+        (void)quire_bytes_add(&text, messages[n].content, strlen(messages[n].content));
+    }
+    (void)quire_bytes_add(&text, answer.content.data, answer.content.n);
+    (void)quire_bytes_add(&text, "", 0);
+    *content = text.data;
+    if (text.status < 0 || quire_chat_answer_extra(&answer, extra) < 0) {
+        return 0;
+    }
+    messages[n++] = (quire_chat_message){ "assistant", text.data != NULL ? text.data : "", *extra };
+    return n;
+}
+
 /* A turn that cannot be stored is answered anyway, and the reply says so; the session is
  * unchanged. */
 static void session_commit(quire_generation *gen)
@@ -271,6 +311,8 @@ static void session_commit(quire_generation *gen)
     quire_sessions *sessions = quire_engine_sessions(gen->http->engine);
     quire_choice *choice = &gen->choices[0];
     quire_chat_message *messages;
+    char *content = NULL;
+    char *extra = NULL;
     int32_t *tokens;
     uint32_t n_tokens;
     size_t n = 0;
@@ -284,20 +326,18 @@ static void session_commit(quire_generation *gen)
         return;
     }
     if (gen->is_chat) {
-        memcpy(messages, gen->history, gen->n_history * sizeof messages[0]);
-        n = gen->n_history;
-        messages[n++] =
-            (quire_chat_message){ "assistant", choice->text.data != NULL ? choice->text.data : "" };
-    } else {
-        (void)quire_bytes_add(&gen->said, choice->text.data, choice->text.n);
-        messages[n++] = (quire_chat_message){ "text", gen->said.data };
+        n = quire_generation_messages(gen, messages, &content, &extra);
+    } else if (quire_bytes_add(&gen->said, choice->text.data, choice->text.n) == QUIRE_OK) {
+        messages[n++] = (quire_chat_message){ "text", gen->said.data, NULL };
     }
-    if (choice->text.status == QUIRE_OK && gen->said.status == QUIRE_OK) {
+    if (n > 0 && choice->text.status == QUIRE_OK) {
         tokens = quire_request_tokens_take(choice->request, &n_tokens);
         gen->is_session_kept = quire_sessions_commit(sessions, gen->session, messages, n, tokens,
                                                      n_tokens, quire_now_us()) == QUIRE_OK;
     }
     free(messages);
+    free(content);
+    free(extra);
 }
 
 void quire_generation_finish(quire_generation *gen)
@@ -313,8 +353,11 @@ void quire_generation_finish(quire_generation *gen)
             http->n_cached_tokens += result->n_cached_tokens;
         }
     }
-    http->finish = quire_finish_name(gen->choices[0].result->finish);
+    http->finish = quire_choice_finish(&gen->choices[0]);
     quire_generation_note(gen);
+    if (gen->is_chat) {
+        quire_generation_said_keep(gen);
+    }
     if (gen->session != 0) {
         session_commit(gen);
         quire_sessions_leave(quire_engine_sessions(http->engine), gen->session, quire_now_us());
@@ -342,6 +385,7 @@ static int reply_whole(quire_generation *gen)
             return rc;
         }
         (void)quire_bytes_add(&choice->text, choice->result->tail, choice->result->tail_bytes);
+        QUIRE_TRY(quire_choice_read(gen, choice, choice->text.data, choice->text.n, true));
     }
     quire_generation_finish(gen);
     quire_answer_write(&body, gen);

@@ -10,9 +10,10 @@
 #ifndef QUIRE_SERVER_GENERATE_H
 #define QUIRE_SERVER_GENERATE_H
 
+#include "model/answer_rules.h"
 #include "model/text.h"
+#include "server/chat_request.h"
 #include "server/http.h"
-#include "server/messages.h"
 
 typedef struct quire_prompt {
     int32_t *tokens; /* owned */
@@ -22,9 +23,10 @@ typedef struct quire_prompt {
 typedef struct quire_choice {
     quire_request *request;
     const quire_prompt *prompt;
-    uint32_t n_taken;  /* tokens */
-    quire_bytes text;  /* the whole answer, if it is kept */
-    size_t text_chars; /* shown so far */
+    uint32_t n_taken;          /* tokens */
+    quire_bytes text;          /* the whole answer as the model wrote it, if it is kept */
+    quire_chat_reader *reader; /* chat: the answer's parts; NULL = text */
+    size_t text_chars;         /* shown so far */
     /* Elements of JSON arrays to be sent. Chat uses the first; completions use all: tokens,
      * token_logprobs, top_logprobs, text_offset. */
     quire_bytes logprobs[4];
@@ -56,8 +58,12 @@ typedef struct quire_generation {
     /* session */
     char session_id[QUIRE_SESSION_ID_MAX + 1]; /* "" = none */
     quire_session_ref session;
-    quire_messages messages; /* of the request */
-    quire_bytes said;        /* text completions: the new text of the session */
+    quire_chat_request chat; /* of the request */
+    quire_chat_prompt *chat_prompt;
+    quire_answer_rules *rules;
+    quire_said_prompt said_before; /* the history's answers that the model said */
+    char *schema;                  /* of response_format, for the chat format; NULL = none */
+    quire_bytes said;              /* text completions: the new text of the session */
     quire_chat_message *history;
     size_t n_history;     /* messages rendered; fewer than all when turns were dropped */
     bool is_session_kept; /* the session contains this turn */
@@ -84,6 +90,23 @@ int quire_generation_tokenize(quire_generation *gen, const char *text, size_t n,
                               quire_joined_tokens *out, quire_error *cause);
 /* Begin to use session_id, unless it is "". Errors: http->err. */
 int quire_generation_session_enter(quire_generation *gen);
+/* Make the request obey its chat prompt, and read the answers by it. Errors: http->err. */
+int quire_generation_prompt_obey(quire_generation *gen);
+/* Take in the next text of an answer; is_last: its end. Errors: http->err. */
+int quire_choice_read(quire_generation *gen, quire_choice *choice, const char *text, size_t n,
+                      bool is_last);
+/* The text of a rendered prompt with the model's own earlier answers in it. Errors: http->err. */
+int quire_generation_said_apply(quire_generation *gen, const quire_chat_rules *rules,
+                                quire_chat_text *text);
+/* Keep the answer for later histories. */
+void quire_generation_said_keep(quire_generation *gen);
+/* The text that a template writes behind an answer; NULL = not found. Memory: free(). */
+char *quire_chat_end_find(const quire_chat_format *format);
+/* The messages of a finished turn: the history and the answer. messages has room for one more than
+ * the history. Memory: *content and *extra are the caller's to free. Returns their number, 0
+ * without memory. */
+size_t quire_generation_messages(quire_generation *gen, quire_chat_message *messages,
+                                 char **content, char **extra);
 /* Wait at most timeout_ms for the next token of a choice, or for its end. Returns 1 with *token, 0
  * when the choice is done, QUIRE_AGAIN after the timeout. Other errors fill http->err; the caller
  * then gives up the choice. */
@@ -118,8 +141,14 @@ void quire_choice_take(quire_generation *gen, quire_choice *choice,
                        const quire_request_token *token);
 /* The whole reply. */
 void quire_answer_write(quire_bytes *out, quire_generation *gen);
-/* JSON of one event: the next text with its unsent log-probabilities (chat: the first event has the
- * role). finish NULL = not the end. */
+/* The word for the end of a choice: "tool_calls" when the answer ended by itself and calls tools.
+ */
+const char *quire_choice_finish(const quire_choice *choice);
+/* JSON of one event: the next part of an answer with its unsent log-probabilities. delta NULL =
+ * none (chat: the first event has the role). */
+void quire_answer_delta_write(quire_bytes *out, quire_generation *gen, quire_choice *choice,
+                              const quire_chat_delta *delta);
+/* The same for text. finish NULL = not the end. */
 void quire_answer_chunk_write(quire_bytes *out, quire_generation *gen, quire_choice *choice,
                               const char *text, size_t n, const char *finish);
 /* The final event: empty choices, usage. */

@@ -181,6 +181,29 @@ static void set_grammar(quire_generation *gen, quire_fields *fields, const char 
     }
 }
 
+/* A chat format can place JSON behind thoughts. So a model that thinks gets the schema instead of a
+ * grammar that holds from the first token on. */
+static bool goes_behind_thoughts(quire_generation *gen, quire_fields *fields, json_t *schema)
+{
+    const quire_chat_format *format = gen->http->server->chat;
+    quire_chat_abilities abilities = { 0 };
+
+    if (gen->is_chat && format != NULL) {
+        quire_chat_format_abilities(format, &abilities);
+    }
+    if (!abilities.has_thinking) {
+        return false;
+    }
+    gen->schema = json_dumps(schema, JSON_COMPACT);
+    if (gen->schema == NULL) {
+        (void)quire_api_error_nomem(fields->err);
+    }
+    free(gen->grammar);
+    gen->grammar = NULL;
+    gen->params.sampler.grammar = NULL;
+    return true;
+}
+
 static void grammar_from_schema(quire_generation *gen, quire_fields *fields, json_t *schema)
 {
     quire_bytes grammar = { 0 };
@@ -192,10 +215,22 @@ static void grammar_from_schema(quire_generation *gen, quire_fields *fields, jso
         } else {
             quire_field_error(fields, "response_format", "%s", err.message);
         }
-    } else {
+    } else if (!goes_behind_thoughts(gen, fields, schema)) {
         set_grammar(gen, fields, grammar.data);
     }
     quire_bytes_fini(&grammar);
+}
+
+static void read_json_object(quire_generation *gen, quire_fields *fields)
+{
+    json_t *any = json_pack("{s:s}", "type", "object");
+
+    if (any == NULL) {
+        (void)quire_api_error_nomem(fields->err);
+    } else if (!goes_behind_thoughts(gen, fields, any)) {
+        set_grammar(gen, fields, quire_json_object_grammar());
+    }
+    json_decref(any);
 }
 
 static void read_response_format(quire_generation *gen, quire_fields *fields)
@@ -217,7 +252,7 @@ static void read_response_format(quire_generation *gen, quire_fields *fields)
     if (gen->grammar != NULL) {
         quire_field_error(fields, "response_format", "not together with grammar");
     } else if (strcmp(type, "json_object") == 0) {
-        set_grammar(gen, fields, quire_json_object_grammar());
+        read_json_object(gen, fields);
     } else if (strcmp(type, "json_schema") == 0) {
         (void)quire_field_required(&format, "json_schema");
         schema.object = quire_field_object(&format, "json_schema");

@@ -20,11 +20,13 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "model/chat_format.h"
 #include "server/api_error.h"
 #include "server/auth.h"
 #include "server/fields.h"
 #include "server/json_out.h"
 #include "server/origin.h"
+#include "server/said.h"
 #include "server/server.h"
 #include "server/service_tier.h"
 #include "server/tenant.h"
@@ -64,6 +66,10 @@ struct quire_server {
     struct MHD_Daemon *daemon;
     uint16_t port;
     _Atomic(quire_engine *) engine; /* NULL until ready */
+    quire_chat_format *chat;        /* set before engine; NULL: there is none, see chat_error */
+    quire_error chat_error;
+    char *chat_end;   /* text of the template behind an answer; NULL: not known, said is NULL */
+    quire_said *said; /* NULL = answers are not kept */
     atomic_bool is_draining;
     atomic_bool is_stopping;
     atomic_uint n_active;      /* active requests: see is_active */

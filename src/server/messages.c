@@ -2,10 +2,10 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "server/messages.h"
-#include "model/text.h"
 
 #include "base/check.h"
 #include "engine/sessions.h"
+#include "model/chat_format.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +13,14 @@
 
 static const char *role_find(const char *name)
 {
-    static const char *const roles[] = { "system", "user", "assistant" };
+    static const char *const roles[] = { "system", "user", "assistant", "tool", "developer" };
 
     for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
         if (strcmp(name, roles[i]) == 0) {
             return roles[i];
         }
     }
-    return strcmp(name, "developer") == 0 ? roles[0] : NULL;
+    return NULL;
 }
 
 static void add_part(quire_messages *messages, quire_fields *message, json_t *part, unsigned i)
@@ -57,22 +57,101 @@ static void add_content(quire_messages *messages, quire_fields *message, const c
     (void)quire_bytes_add(&messages->texts, "", 1); /* its end */
 }
 
+/* One call of a message: id, type, and the function with its arguments as text. */
+static void check_call(quire_fields *message, json_t *call, unsigned i)
+{
+    json_t *function = json_object_get(call, "function");
+    json_t *type = json_object_get(call, "type");
+
+    if (!json_is_object(call) || !json_is_object(function)) {
+        quire_field_error(message, "tool_calls", "element %u has no function", i);
+    } else if (type != NULL &&
+               (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0)) {
+        quire_field_error(message, "tool_calls", "element %u: only type \"function\" is supported",
+                          i);
+    } else if (!json_is_string(json_object_get(function, "name")) ||
+               json_string_length(json_object_get(function, "name")) == 0) {
+        quire_field_error(message, "tool_calls", "element %u: function.name must be a string", i);
+    } else if (!json_is_string(json_object_get(function, "arguments"))) {
+        quire_field_error(message, "tool_calls",
+                          "element %u: function.arguments must be a string of JSON", i);
+    } else if (type == NULL) {
+        (void)json_object_set_new(call, "type", json_string("function"));
+    }
+}
+
+static void read_calls(quire_fields *message, json_t *extra)
+{
+    json_t *calls = quire_field_array(message, "tool_calls", QUIRE_CHAT_CALLS_MAX);
+
+    if (json_array_size(calls) == 0) {
+        return;
+    }
+    for (unsigned i = 0; i < json_array_size(calls) && message->err->http == 0; i++) {
+        check_call(message, json_array_get(calls, i), i);
+    }
+    (void)json_object_set(extra, "tool_calls", calls);
+}
+
+static void read_text(quire_fields *message, json_t *extra, const char *name, const char *as)
+{
+    const char *text = quire_field_string(message, name, SIZE_MAX);
+
+    if (text != NULL && text[0] != '\0') {
+        (void)json_object_set_new(extra, as, json_string(text));
+    }
+}
+
+/* The fields that quire_chat_message calls `extra`; returns whether there are any. */
+static bool add_extra(quire_messages *messages, quire_fields *message, const char *role)
+{
+    json_t *extra = json_object();
+    char *text = NULL;
+
+    if (strcmp(role, "assistant") == 0) {
+        read_calls(message, extra);
+        read_text(message, extra, "reasoning", "reasoning_content");
+        read_text(message, extra, "reasoning_content", "reasoning_content");
+    } else {
+        quire_field_refuse(message, "tool_calls", QUIRE_FIELD_NOTHING,
+                           "only an assistant calls tools");
+    }
+    if (strcmp(role, "tool") == 0) {
+        read_text(message, extra, "tool_call_id", "tool_call_id");
+        read_text(message, extra, "name", "name");
+    }
+    if (json_object_size(extra) > 0) {
+        text = json_dumps(extra, JSON_COMPACT);
+        if (text == NULL) {
+            (void)quire_api_error_nomem(message->err);
+        } else {
+            (void)quire_bytes_add(&messages->texts, text, strlen(text) + 1);
+        }
+    }
+    json_decref(extra);
+    free(text);
+    return text != NULL;
+}
+
 static void add_message(quire_messages *messages, quire_fields *message)
 {
     const char *name = quire_field_string(message, "role", 32);
     const char *role = name != NULL ? role_find(name) : NULL;
+    quire_chat_message *to = &messages->list[messages->n];
 
     if (role == NULL) {
         quire_field_error(message, "role",
-                          "must be \"system\", \"developer\", \"user\" or \"assistant\"");
+                          "must be \"system\", \"developer\", \"user\", \"assistant\" or "
+                          "\"tool\"");
         return;
     }
-    quire_field_refuse(message, "tool_calls", QUIRE_FIELD_NOTHING, "tools are not supported");
     quire_field_refuse(message, "function_call", QUIRE_FIELD_NOTHING,
-                       "functions are not supported");
+                       "functions are called by tool_calls");
     quire_field_refuse(message, "audio", QUIRE_FIELD_NOTHING, "audio is not supported");
     add_content(messages, message, role);
-    messages->list[messages->n++].role = role;
+    to->role = role;
+    to->extra = add_extra(messages, message, role) ? "" : NULL;
+    messages->n++;
 }
 
 int quire_messages_read(quire_messages *messages, quire_fields *fields, const char *name)
@@ -115,6 +194,10 @@ int quire_messages_read(quire_messages *messages, quire_fields *fields, const ch
     for (size_t i = 0; i < messages->n; i++) {
         messages->list[i].content = text;
         text += strlen(text) + 1;
+        if (messages->list[i].extra != NULL) {
+            messages->list[i].extra = text;
+            text += strlen(text) + 1;
+        }
     }
     return QUIRE_OK;
 }
@@ -124,34 +207,4 @@ void quire_messages_fini(quire_messages *messages)
     free(messages->list);
     quire_bytes_fini(&messages->texts);
     *messages = (quire_messages){ 0 };
-}
-
-int quire_messages_render(const quire_model *model, const char *chat_template,
-                          const quire_chat_message *messages, size_t n, bool add_assistant,
-                          quire_bytes *out, quire_api_error *err)
-{
-    char *buffer = NULL;
-    int64_t need =
-        quire_model_chat_render(model, chat_template, messages, n, add_assistant, NULL, 0);
-
-    if (need > 0) {
-        buffer = malloc((size_t)need + 1);
-        if (buffer == NULL) {
-            return quire_api_error_nomem(err);
-        }
-        need = quire_model_chat_render(model, chat_template, messages, n, add_assistant, buffer,
-                                       (size_t)need + 1);
-    }
-    if (need < 0) {
-        free(buffer);
-        return need == QUIRE_NOMEM
-                   ? quire_api_error_nomem(err)
-                   : quire_api_error_set(err, 501, "no_chat_template", NULL,
-                                         "the model's chat template is not one that is recognised: "
-                                         "start the server with --chat-template NAME");
-    }
-    out->n = 0;
-    (void)quire_bytes_add(out, buffer, (size_t)need);
-    free(buffer);
-    return out->status < 0 ? quire_api_error_nomem(err) : QUIRE_OK;
 }

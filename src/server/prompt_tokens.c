@@ -4,7 +4,7 @@
 #include "server/prompt_tokens.h"
 
 #include "base/check.h"
-#include "server/messages.h"
+#include "server/chat_request.h"
 
 #include <stdlib.h>
 
@@ -65,20 +65,22 @@ int quire_prompt_tokens_text(quire_http *http, const quire_prompt_source *source
 int quire_prompt_tokens_messages(quire_http *http, const quire_prompt_source *source,
                                  quire_fields *fields, int32_t **tokens, uint32_t *n_tokens)
 {
-    quire_messages messages = { 0 };
-    quire_bytes text = { 0 };
-    int rc = quire_messages_read(&messages, fields, source->field);
+    quire_chat_request request = QUIRE_CHAT_REQUEST_INIT;
+    quire_chat_prompt *prompt = NULL;
+    quire_chat_rules rules;
+    int rc = quire_chat_request_read(&request, fields, source->field);
 
     if (rc == QUIRE_OK) {
-        rc = quire_messages_render(quire_engine_model(http->engine),
-                                   http->server->opts.chat_template, messages.list, messages.n,
-                                   false, &text, &http->err);
+        request.omits_generation_prompt = true;
+        rc = quire_chat_request_apply(http, &request, request.messages.list, request.messages.n,
+                                      NULL, &prompt);
     }
     if (rc == QUIRE_OK) {
-        rc = tokenize(http, source, text.data, text.n, tokens, n_tokens);
+        quire_chat_prompt_rules(prompt, &rules);
+        rc = tokenize(http, source, rules.text.data, rules.text.n, tokens, n_tokens);
     }
-    quire_messages_fini(&messages);
-    quire_bytes_fini(&text);
+    quire_chat_prompt_destroy(prompt);
+    quire_chat_request_fini(&request);
     return rc;
 }
 

@@ -21,8 +21,8 @@ typedef struct quire_prompt_source {
     bool is_open_ended;
 } quire_prompt_source;
 
-/* The tokens of a text or of messages, as at the beginning of a prompt. Memory: free(*tokens), also
- * after an error. Errors: http->err. */
+/* The tokens of a text or of messages (with the tools and switches beside them), as at the
+ * beginning of a prompt. Memory: free(*tokens), also after an error. Errors: http->err. */
 int quire_prompt_tokens_text(quire_http *http, const quire_prompt_source *source, json_t *value,
                              int32_t **tokens, uint32_t *n_tokens);
 int quire_prompt_tokens_messages(quire_http *http, const quire_prompt_source *source,

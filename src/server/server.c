@@ -1,6 +1,7 @@
 /* server.c - life cycle of the server: socket, MHD, stop.
  *
  * SPDX-License-Identifier: MIT */
+#include "server/generate.h"
 #include "server/http.h"
 
 #include "base/check.h"
@@ -130,6 +131,9 @@ static int copy_texts(quire_server *server)
 static void server_free(quire_server *server)
 {
     quire_auth_destroy(server->auth);
+    quire_chat_format_destroy(server->chat);
+    quire_said_destroy(server->said);
+    free(server->chat_end);
     for (unsigned i = 0; i < sizeof server->texts / sizeof server->texts[0]; i++) {
         free(server->texts[i]);
     }
@@ -288,8 +292,29 @@ uint16_t quire_server_port(const quire_server *server)
     return server->port;
 }
 
+/* Without memory answers are not kept, and histories are computed as the template writes them. */
+static void chat_begin(quire_server *server, const quire_model *model)
+{
+    quire_chat_abilities abilities;
+
+    if (quire_chat_format_create(&server->chat, model, server->opts.chat_template,
+                                 &server->chat_error) < 0) {
+        return;
+    }
+    quire_chat_format_abilities(server->chat, &abilities);
+    if (abilities.has_jinja) {
+        server->chat_end = quire_chat_end_find(server->chat);
+    }
+    if (server->chat_end != NULL) {
+        (void)quire_said_create(&server->said, QUIRE_SAID_BYTES_MAX);
+    }
+}
+
 void quire_server_ready(quire_server *server, quire_engine *engine)
 {
+    if (engine != NULL && server->chat == NULL) {
+        chat_begin(server, quire_engine_model(engine));
+    }
     atomic_store(&server->engine, engine);
 }
 

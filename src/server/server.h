@@ -65,7 +65,7 @@ typedef struct quire_server_opts {
     const char *version;         /* of the program; NULL = "" */
     uint32_t page_tokens;        /* likewise */
     uint32_t n_running_max;      /* likewise: /props calls them slots */
-    const char *chat_template;   /* NULL = the model's */
+    const char *chat_template;   /* a name or the text of a template; NULL = the model's */
     bool truncates_turns;        /* default of the request field context_overflow */
     const char *const
         *accounts; /* [n_accounts], borrowed: names of the engine's accounts from 1 on */

@@ -6,6 +6,8 @@
  * SPDX-License-Identifier: MIT */
 #include "server/generate.h"
 
+#include "base/check.h"
+
 #include <string.h>
 
 /* Bytes of events collected before MHD gets them. */
@@ -31,14 +33,34 @@ static void add_chunk(quire_generation *gen, quire_choice *choice, const char *t
     event_end(&gen->pending);
 }
 
-static void add_text(quire_generation *gen, quire_choice *choice, const char *text, size_t n)
+/* The events of a text's parts: thoughts, content, calls. */
+static int add_parts(quire_generation *gen, quire_choice *choice, const char *text, size_t n,
+                     bool is_last)
+{
+    quire_chat_delta delta;
+
+    QUIRE_TRY(quire_choice_read(gen, choice, text, n, is_last));
+    while (quire_chat_reader_delta(choice->reader, &delta)) {
+        event_begin(&gen->pending);
+        quire_answer_delta_write(&gen->pending, gen, choice, &delta);
+        event_end(&gen->pending);
+    }
+    return QUIRE_OK;
+}
+
+static int add_text(quire_generation *gen, quire_choice *choice, const char *text, size_t n,
+                    bool is_last)
 {
     if (gen->session != 0) {
         (void)quire_bytes_add(&choice->text, text, n);
     }
+    if (choice->reader != NULL) {
+        return add_parts(gen, choice, text, n, is_last);
+    }
     if (n > 0) {
         add_chunk(gen, choice, text, n, NULL);
     }
+    return QUIRE_OK;
 }
 
 /* The status line is already sent, so the error is an event. The stream ends without [DONE], which
@@ -85,16 +107,16 @@ static int advance(quire_generation *gen, quire_choice *choice, uint32_t timeout
 
     if (rc == 1) {
         quire_choice_take(gen, choice, &token);
-        add_text(gen, choice, token.text, token.text_bytes);
+        QUIRE_TRY(add_text(gen, choice, token.text, token.text_bytes, false));
         return 1;
     }
     if (rc == 0) {
-        add_text(gen, choice, choice->result->tail, choice->result->tail_bytes);
+        QUIRE_TRY(add_text(gen, choice, choice->result->tail, choice->result->tail_bytes, true));
         choice->is_ended = true;
         if (are_all_ended(gen)) {
             quire_generation_finish(gen);
         }
-        add_chunk(gen, choice, "", 0, quire_finish_name(choice->result->finish));
+        add_chunk(gen, choice, "", 0, quire_choice_finish(choice));
         return 1;
     }
     return rc == QUIRE_AGAIN ? 0 : rc;

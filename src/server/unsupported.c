@@ -9,7 +9,8 @@
 #define IN_TEXT QUIRE_UNSUPPORTED_IN_TEXT
 #define NOTHING QUIRE_FIELD_NOTHING
 
-#define TOOLS      "functions cannot be called"
+#define TOOLS      "use `tools` and `tool_choice`"
+#define TEXT_ONLY  "only chats have tools, thoughts and a template"
 #define CONSTRAINT "use `response_format` or `grammar`"
 #define FROM_START "a grammar holds from the first token to the last"
 #define ENDS       "an answer ends by `max_tokens`, `stop` or the model's own end"
@@ -19,14 +20,15 @@
 #define TEMPLATE   "the prompt is made of the messages by the server's chat template"
 #define PROMPT     "a prompt is text or tokens, used as it is"
 #define TRUNCATION "use `context_overflow`"
-#define THOUGHTS   "thoughts are text of the answer, and the model alone decides on them"
+#define THOUGHTS   "use `enable_thinking`, `reasoning_effort` and `reasoning_budget`"
 #define MEDIA      "requests and answers are text"
 #define REPLY      "replies do not hold this"
 
 /* clang-format off */
 const quire_unsupported quire_unsupported_list[] = {
-    { "tools", NOTHING, TOOLS, 0 },
-    { "tool_choice", "\"none\", \"auto\"", TOOLS, 0 },
+    { "tools", NOTHING, TEXT_ONLY, IN_TEXT },
+    { "tool_choice", "\"none\", \"auto\"", TEXT_ONLY, IN_TEXT },
+    { "parallel_tool_calls", "true", TEXT_ONLY, IN_TEXT },
     { "functions", NOTHING, TOOLS, 0 },
     { "function_call", "\"none\", \"auto\"", TOOLS, 0 },
 
@@ -85,10 +87,10 @@ const quire_unsupported quire_unsupported_list[] = {
     { "lora", NOTHING, "there are no adapters", 0 },
 
     { "chat_template", NOTHING, TEMPLATE, 0 },
-    { "chat_template_kwargs", NOTHING, TEMPLATE, 0 },
+    { "chat_template_kwargs", NOTHING, TEXT_ONLY, IN_TEXT },
     { "documents", NOTHING, TEMPLATE, 0 },
-    { "add_generation_prompt", "true", TEMPLATE, 0 },
-    { "continue_final_message", "false", TEMPLATE, 0 },
+    { "add_generation_prompt", "true", TEXT_ONLY, IN_TEXT },
+    { "continue_final_message", "false", TEXT_ONLY, IN_TEXT },
     { "add_special_tokens", "false", TEMPLATE, IN_CHAT },
     { "add_special_tokens", "true", PROMPT, IN_TEXT },
     { "prompt_embeds", NOTHING, PROMPT, 0 },
@@ -100,17 +102,18 @@ const quire_unsupported quire_unsupported_list[] = {
     { "n_cache_reuse", "0", "the cache is used where a prompt's beginning is the same", 0 },
     { "kv_transfer_params", NOTHING, "the cache is this server's alone", 0 },
 
-    { "reasoning_effort", "", THOUGHTS, 0 },
+    { "reasoning_effort", "", TEXT_ONLY, IN_TEXT },
+    { "reasoning_format", "\"none\"", TEXT_ONLY, IN_TEXT },
+    { "reasoning_budget", "-1", TEXT_ONLY, IN_TEXT },
+    { "reasoning_budget_tokens", "-1", TEXT_ONLY, IN_TEXT },
+    { "thinking_budget", "-1", TEXT_ONLY, IN_TEXT },
+    { "thinking_budget_tokens", "-1", TEXT_ONLY, IN_TEXT },
+    { "thinking_token_budget", "-1", TEXT_ONLY, IN_TEXT },
+    { "enable_thinking", "", TEXT_ONLY, IN_TEXT },
     { "reasoning", NOTHING, THOUGHTS, 0 },
-    { "reasoning_format", "\"none\"", THOUGHTS, 0 },
-    { "reasoning_budget", "-1", THOUGHTS, 0 },
     { "include_reasoning", "true", THOUGHTS, 0 },
     { "thinking", NOTHING, THOUGHTS, 0 },
-    { "thinking_budget", "-1", THOUGHTS, 0 },
-    { "thinking_budget_tokens", "-1", THOUGHTS, 0 },
-    { "thinking_token_budget", "-1", THOUGHTS, 0 },
     { "thinking_forced_open", "false", THOUGHTS, 0 },
-    { "enable_thinking", "", THOUGHTS, 0 },
     { "verbosity", "\"medium\"", "a system message can say how long an answer shall be", 0 },
 
     { "modalities", "[], [\"text\"]", MEDIA, 0 },
@@ -138,14 +141,6 @@ const quire_unsupported quire_unsupported_list[] = {
 /* clang-format on */
 const size_t quire_unsupported_n = sizeof quire_unsupported_list / sizeof quire_unsupported_list[0];
 
-/* Tools that must not be called do not affect the answer. */
-static bool forbids_tools(const quire_fields *fields)
-{
-    json_t *choice = quire_field(fields, "tool_choice");
-
-    return json_is_string(choice) && strcmp(json_string_value(choice), "none") == 0;
-}
-
 void quire_unsupported_refuse(quire_fields *fields, bool is_chat)
 {
     const quire_unsupported_in other =
@@ -154,12 +149,7 @@ void quire_unsupported_refuse(quire_fields *fields, bool is_chat)
     for (size_t i = 0; i < quire_unsupported_n; i++) {
         const quire_unsupported *row = &quire_unsupported_list[i];
 
-        if (row->in == other) {
-            continue;
-        }
-        if (strcmp(row->name, "tools") == 0 && forbids_tools(fields)) {
-            (void)quire_field_array(fields, "tools", SIZE_MAX);
-        } else {
+        if (row->in != other) {
             quire_field_refuse(fields, row->name, row->accepted, row->why);
         }
     }

@@ -264,7 +264,7 @@ static void options_of_llama_cpp_get_help(void **state)
         { "run", "-fa", "tile by tile" },
         { "run", "-hf", "'quire pull hf:OWNER/REPO' fetches a model" },
         { "run", "-cnv", "'quire chat'" },
-        { "run", "--jinja", "chat templates are those" },
+        { "run", "--jinja", "run the model's chat template" },
         { "bench", "-ctk", "--kv K:V" },
         { "bench", "-ctv", "--kv K:V" },
         { "run", "--mlock", "--lock-memory" },

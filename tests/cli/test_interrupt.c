@@ -75,8 +75,8 @@ static void type(const program_running *chat, const char *line)
     assert_int_equal(write(chat->in, line, strlen(line)), (ssize_t)strlen(line));
 }
 
-/* At a terminal Ctrl-C ends an answer and the conversation goes on; at the prompt it leaves. */
-static void chat_goes_on_until_its_prompt_is_interrupted(void **state)
+/* At a terminal Ctrl-C ends an answer or a line, and the conversation goes on until /exit. */
+static void chat_goes_on_until_it_is_left(void **state)
 {
     program_running chat = program_start_on_terminal(PROGRAM(
         "chat", program_model(), "--chat-template", "chatml", "-c", "200k", "--ignore-eos"));
@@ -96,7 +96,13 @@ static void chat_goes_on_until_its_prompt_is_interrupted(void **state)
     free(program_line_with(chat.err, "tokens of context in use"));
     program_await(chat.err, '>');
     assert_int_equal(kill(chat.pid, SIGINT), 0);
-    assert_int_equal(program_end(&chat), INTERRUPTED);
+    free(program_line_with(chat.err, "/exit or Ctrl-D leaves"));
+    program_await(chat.err, '>');
+    type(&chat, "/nothing\n");
+    free(program_line_with(chat.err, "unknown command /nothing"));
+    program_await(chat.err, '>');
+    type(&chat, "/exit\n");
+    assert_int_equal(program_end(&chat), 0);
 }
 
 /* ---- measuring ---- */
@@ -202,7 +208,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(run_tells_how_far_it_read),
         cmocka_unit_test(run_prints_its_document),
-        cmocka_unit_test(chat_goes_on_until_its_prompt_is_interrupted),
+        cmocka_unit_test(chat_goes_on_until_it_is_left),
         cmocka_unit_test(bench_prints_the_repeats_so_far),
         cmocka_unit_test(perplexity_prints_the_chunks_so_far),
         cmocka_unit_test(perplexity_leaves_no_half_file),

@@ -297,7 +297,7 @@ static void test_a_request_waits_for_one_step_at_most(void **state)
 /* Two turns of a session, whose pages are published under its owner. */
 static void session_talk(const engine_bench *b, const int32_t *tokens, uint32_t n)
 {
-    const quire_chat_message message = { "user", "hello" };
+    const quire_chat_message message = { "user", "hello", NULL };
     quire_sessions *sessions = quire_engine_sessions(b->engine);
     quire_error err = QUIRE_ERROR_INIT;
 

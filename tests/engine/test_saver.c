@@ -125,7 +125,8 @@ static uint64_t now_us(void)
 /* A turn of a session: a prompt of tokens that follow from seed. Returns how many were cached. */
 static uint32_t turn(const engine_bench *b, const char *tenant, const char *id, uint64_t seed)
 {
-    const quire_chat_message messages[] = { { "user", id }, { "assistant", "so it is" } };
+    const quire_chat_message messages[] = { { "user", id, NULL },
+                                            { "assistant", "so it is", NULL } };
     quire_sessions *sessions = quire_engine_sessions(b->engine);
     quire_error err = QUIRE_ERROR_INIT;
     quire_request_params params;

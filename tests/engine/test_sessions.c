@@ -134,9 +134,9 @@ static void test_names(void **state)
 
 /* ---- turns ---- */
 
-static const quire_chat_message hello[] = { { "system", "Be brief." },
-                                            { "user", "Hello" },
-                                            { "assistant", "Hi." } };
+static const quire_chat_message hello[] = { { "system", "Be brief.", NULL },
+                                            { "user", "Hello", NULL },
+                                            { "assistant", "Hi.", NULL } };
 
 static void expect_history(quire_sessions *t, quire_session_ref ref,
                            const quire_chat_message *messages, size_t n,
@@ -156,15 +156,17 @@ static void expect_history(quire_sessions *t, quire_session_ref ref,
 
 static void test_history(void **state)
 {
-    static const quire_chat_message more = { "user", "More" };
-    static const quire_chat_message full[] = {
-        { "system", "Be brief." }, { "user", "Hello" }, { "assistant", "Hi." }, { "user", "More" }
-    };
-    static const quire_chat_message system_more[] = { { "system", "Be brief." },
-                                                      { "user", "More" } };
-    static const quire_chat_message edited[] = {
-        { "system", "Be brief." }, { "user", "Hello!" }, { "assistant", "Hi." }, { "user", "More" }
-    };
+    static const quire_chat_message more = { "user", "More", NULL };
+    static const quire_chat_message full[] = { { "system", "Be brief.", NULL },
+                                               { "user", "Hello", NULL },
+                                               { "assistant", "Hi.", NULL },
+                                               { "user", "More", NULL } };
+    static const quire_chat_message system_more[] = { { "system", "Be brief.", NULL },
+                                                      { "user", "More", NULL } };
+    static const quire_chat_message edited[] = { { "system", "Be brief.", NULL },
+                                                 { "user", "Hello!", NULL },
+                                                 { "assistant", "Hi.", NULL },
+                                                 { "user", "More", NULL } };
     quire_sessions *t = table(10, 0);
     const quire_session_ref ref = entered(t, "x", "chat", 1);
     const int32_t tokens[] = { 1, 2, 3 };
@@ -201,7 +203,7 @@ static void test_bounds_of_a_session(void **state)
     const size_t n_many = QUIRE_SESSION_MESSAGES_MAX + 1;
     quire_chat_message *many = malloc(n_many * sizeof(*many));
     char *long_text = malloc(QUIRE_SESSION_BYTES_MAX + 1);
-    quire_chat_message long_message = { "user", long_text };
+    quire_chat_message long_message = { "user", long_text, NULL };
     quire_chat_message *history;
     size_t n;
 
@@ -209,7 +211,7 @@ static void test_bounds_of_a_session(void **state)
     assert_true(many != NULL && long_text != NULL);
     assert_int_equal(quire_sessions_commit(t, ref, hello, 3, NULL, 0, 2), QUIRE_OK);
     for (size_t i = 0; i < n_many; i++) {
-        many[i] = (quire_chat_message){ "user", "x" };
+        many[i] = (quire_chat_message){ "user", "x", NULL };
     }
     assert_int_equal(quire_sessions_commit(t, ref, many, n_many, NULL, 0, 2), QUIRE_LIMIT);
     assert_int_equal(quire_sessions_history(t, ref, many, n_many, &history, &n), QUIRE_LIMIT);
@@ -218,9 +220,10 @@ static void test_bounds_of_a_session(void **state)
     memset(long_text, 'x', QUIRE_SESSION_BYTES_MAX);
     long_text[QUIRE_SESSION_BYTES_MAX] = '\0';
     assert_int_equal(quire_sessions_commit(t, ref, &long_message, 1, NULL, 0, 2), QUIRE_LIMIT);
-    expect_history(t, ref, many, 1,
-                   (const quire_chat_message[]){ hello[0], hello[1], hello[2], { "user", "x" } },
-                   4);                             /* as before */
+    expect_history(
+        t, ref, many, 1,
+        (const quire_chat_message[]){ hello[0], hello[1], hello[2], { "user", "x", NULL } },
+        4);                                        /* as before */
     long_text[QUIRE_SESSION_BYTES_MAX - 6] = '\0'; /* "user" and two zeros */
     assert_int_equal(quire_sessions_commit(t, ref, &long_message, 1, NULL, 0, 2), QUIRE_OK);
     quire_sessions_leave(t, ref, 3);

@@ -430,7 +430,7 @@ static void test_sessions(void **state)
     quire_store *store = tier_store_new();
     engine_bench b = tier_bench(store, QUIRE_FORMAT_F32, false);
     const quire_invalidate what = { .what = QUIRE_INVALIDATE_SESSION, .session_id = "s" };
-    const quire_chat_message message = { "user", "a" };
+    const quire_chat_message message = { "user", "a", NULL };
     quire_sessions *sessions = quire_engine_sessions(b.engine);
     int32_t text[N_PROMPT], got[N_TOKENS];
     quire_request_params params;

@@ -39,7 +39,7 @@ static engine_bench bench_of(quire_store *store, bool is_off)
 /* A turn of a session whose text follows from seed. Returns the tokens that were cached. */
 static uint32_t turn(const engine_bench *b, const char *id, uint64_t seed)
 {
-    const quire_chat_message message = { "user", "hello" };
+    const quire_chat_message message = { "user", "hello", NULL };
     quire_sessions *sessions = quire_engine_sessions(b->engine);
     quire_error err = QUIRE_ERROR_INIT;
     int32_t text[N_PROMPT];

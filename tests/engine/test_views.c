@@ -130,7 +130,7 @@ static void test_sessions_and_accounts(void **state)
     const quire_account_opts accounts[2] = { { .weight = 1 }, { .quota_bytes = 7, .weight = 3 } };
     quire_engine_opts engine = QUIRE_ENGINE_OPTS_INIT;
     const quire_runtime_opts runtime = bench_runtime_opts(N_CTX, 4);
-    const quire_chat_message message = { "user", "hello" };
+    const quire_chat_message message = { "user", "hello", NULL };
     int32_t prompt[N_PROMPT];
     quire_request_params params = params_greedy(prompt, N_PROMPT, 1);
     quire_session_kv items[3] = { { "", 0, "s", 9, 9 },

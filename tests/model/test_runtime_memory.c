@@ -396,7 +396,7 @@ static void test_small_calls_without_memory(void **state)
     quire_model *model = fixture_open(fixture_model_path(MODEL));
     quire_runtime_opts opts = opts_small();
     const quire_sampler_opts sampling = QUIRE_SAMPLER_OPTS_INIT;
-    const quire_chat_message message = { "user", "Hello" };
+    const quire_chat_message message = { "user", "Hello", NULL };
     quire_runtime *runtime = fixture_runtime(model, &opts);
     const quire_seq_id seq = fixture_seq(runtime);
     bool is_failing = true;

@@ -324,10 +324,10 @@ static void test_tokenizer_fixtures(void **state)
 static void test_chat_render(void **state)
 {
     static const quire_chat_message messages[] = {
-        { "system", "Be brief." },
-        { "user", "Hello" },
-        { "assistant", "Hi." },
-        { "user", "Again" },
+        { "system", "Be brief.", NULL },
+        { "user", "Hello", NULL },
+        { "assistant", "Hi.", NULL },
+        { "user", "Again", NULL },
     };
     static const char expected[] = "<|im_start|>system\nBe brief.<|im_end|>\n"
                                    "<|im_start|>user\nHello<|im_end|>\n"
@@ -364,7 +364,7 @@ static void test_chat_template_of_the_file(void **state)
         "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
     static const char expected[] = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n";
-    static const quire_chat_message message = { "user", "Hello" };
+    static const quire_chat_message message = { "user", "Hello", NULL };
     const gguf_gen_opts opts = fixture_llama("template", 1, 320, 64, 9);
     const gguf_edit_key change = { .key = "tokenizer.chat_template",
                                    .op = EDIT_STR,
@@ -398,10 +398,10 @@ static void test_chat_zephyr(void **state)
         "{% elif message['role'] == 'assistant' %}{{ '<|assistant|>\\n' + message['content']",
     };
     static const quire_chat_message messages[] = {
-        { "system", "Be brief." },
-        { "user", "Hello" },
-        { "assistant", "Hi." },
-        { "user", "Again" },
+        { "system", "Be brief.", NULL },
+        { "user", "Hello", NULL },
+        { "assistant", "Hi.", NULL },
+        { "user", "Again", NULL },
     };
     static const char expected[] = "<|system|>\nBe brief.</s>\n<|user|>\nHello</s>\n"
                                    "<|assistant|>\nHi.</s>\n<|user|>\nAgain</s>\n<|assistant|>\n";

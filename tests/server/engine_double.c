@@ -16,7 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef N_CTX
 #define N_CTX 256u
+#endif
 
 static const char *const hello_pieces[] = { "Hello", " there" };
 

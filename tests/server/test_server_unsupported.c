@@ -87,13 +87,9 @@ static void constraints_are_not_dropped(void **state)
         { "repetition_penalty", "1.1" },
         { "typical_p", "0.9" },
         { "skip_special_tokens", "false" },
-        { "add_generation_prompt", "false" },
         { "prompt_logprobs", "0" },
         { "web_search_options", "{}" },
         { "store", "true" },
-        { "tools", "[{}]" },
-        { "tool_choice", "\"required\"" },
-        { "tool_choice", "{\"type\":\"function\"}" },
         { "functions", "[{}]" },
         { "audio", "{\"voice\":\"x\"}" },
         { "prediction", "{\"type\":\"content\"}" },
@@ -101,10 +97,25 @@ static void constraints_are_not_dropped(void **state)
         { "suffix", "\"b\"" },
     };
 
+    /* A chat has these, see test_server_tools.c. */
+    static const char *const of_chats[][2] = {
+        { "tools", "[{}]" },
+        { "tool_choice", "\"required\"" },
+        { "tool_choice", "{\"type\":\"function\"}" },
+        { "parallel_tool_calls", "false" },
+        { "add_generation_prompt", "false" },
+        { "continue_final_message", "true" },
+        { "enable_thinking", "true" },
+        { "reasoning_budget", "100" },
+    };
+
     (void)state;
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
         expect_refusal(true, fields[i][0], fields[i][1]);
         expect_refusal(false, fields[i][0], fields[i][1]);
+    }
+    for (size_t i = 0; i < sizeof of_chats / sizeof of_chats[0]; i++) {
+        expect_refusal(false, of_chats[i][0], of_chats[i][1]);
     }
     assert_int_equal(engine_double_seen(f.engine).n_submitted, 0);
 }
@@ -163,13 +174,19 @@ static void tools_that_must_not_be_called_change_nothing(void **state)
     json_t *root;
 
     (void)state;
-    json_decref(post(true, "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"none\"", 200));
+    json_decref(post(true,
+                     "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+                     "\"tool_choice\":\"none\"",
+                     200));
     json_decref(post(true, "\"tools\":[]", 200));
     json_decref(post(true, "\"tools\":[],\"tool_choice\":\"auto\"", 200));
     root = post(true, "\"tools\":\"all\",\"tool_choice\":\"none\"", 400);
     assert_string_equal(json_string_at(root, "error.param"), "tools");
     json_decref(root);
-    root = post(true, "\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"auto\"", 400);
+    root = post(true,
+                "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+                "\"tool_choice\":\"auto\"",
+                400);
     assert_string_equal(json_string_at(root, "error.param"), "tools");
     json_decref(root);
 }

@@ -81,8 +81,12 @@ static const quire_opt options[] = {
     { .names = { "--chat-template" }, .type = QUIRE_OPT_TEXT, .unit = "NAME",
       .initial_text = "the model's own",
       .offset = offsetof(quire_serve_args, chat_template),
-      .help = "template that makes a prompt of the messages of a chat; an unknown name lists all "
-              "names" },
+      .help = "built-in template that makes a prompt of the messages of a chat, without tools; an "
+              "unknown name lists all names" },
+    { .names = { "--chat-template-file" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
+      .initial_text = "the model's own",
+      .offset = offsetof(quire_serve_args, chat_template_file),
+      .help = "Jinja template in place of the model's own" },
 
     { .section = "Batching",
       .names = { "-np", "--parallel", "--max-batch-size" }, .type = QUIRE_OPT_COUNT, .unit = "N",

@@ -8,6 +8,7 @@
 
 extern const quire_command quire_command_run;
 extern const quire_command quire_command_chat;
+extern const quire_command quire_command_chat_template;
 extern const quire_command quire_command_perplexity;
 extern const quire_command quire_command_bench;
 extern const quire_command quire_command_info;

@@ -123,6 +123,11 @@ void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ct
     writer->sink_ctx = ctx;
 }
 
+void quire_writer_show(quire_writer *writer, const int32_t *tokens, uint32_t n)
+{
+    quire_text_out_show(writer->text, tokens, n);
+}
+
 void quire_writer_disk_set(quire_writer *writer, quire_kv_disk *disk)
 {
     writer->disk = disk;

@@ -77,6 +77,9 @@ void quire_writer_sink_set(quire_writer *writer, quire_text_sink *sink, void *ct
 int quire_writer_overflow_set(quire_writer *writer, quire_context_overflow overflow, uint32_t keep,
                               quire_error *err);
 
+/* Control tokens whose text is shown, in later runs. tokens: borrowed until the next call. */
+void quire_writer_show(quire_writer *writer, const int32_t *tokens, uint32_t n);
+
 /* Read known beginnings of prompts from disk, and keep what was read and written there. disk is
  * borrowed; NULL = none. */
 void quire_writer_disk_set(quire_writer *writer, quire_kv_disk *disk);

@@ -15,19 +15,19 @@
 #include "cli/serving/serve_log.h"
 #include "cli/serving/serve_shared.h"
 #include "cli/serving/serve_store.h"
+#include "cli/serving/serve_template.h"
 #include "cli/serving/serve_tune.h"
-#include "model/chat_templates.h"
 #include "model/kv_identity.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define TEMPLATES_BYTES 800u /* names of chat templates */
-#define LOOK_MS         20   /* how often a draining server is asked whether it is done */
+#define LOOK_MS 20 /* how often a draining server is asked whether it is done */
 
 /* ---- signals: a handler writes to a pipe, the main thread reads it ---- */
 
@@ -94,6 +94,7 @@ typedef struct serving {
     quire_server_opts opts;
     char model_name[128];
     char kv_name[QUIRE_SESSION_KV_TEXT_MAX];
+    char *template_text; /* of --chat-template-file; NULL = none */
     uint32_t n_ctx;
     quire_record *record; /* NULL = no recording */
     quire_server *server;
@@ -118,36 +119,6 @@ static void name_model(serving *s)
     n = n > 5 && strcmp(name + n - 5, ".gguf") == 0 ? n - 5 : n;
     (void)snprintf(s->model_name, sizeof(s->model_name), "%.*s", (int)n, name);
     s->opts.model_name = s->model_name;
-}
-
-static char *list_templates(char *buffer, size_t buffer_bytes)
-{
-    const char *names[QUIRE_CHAT_TEMPLATES_MAX];
-    const size_t n = quire_chat_template_names(names);
-    quire_text text = { buffer, buffer_bytes, 0 };
-
-    buffer[0] = '\0';
-    for (size_t i = 0; i < n; i++) {
-        quire_text_add(&text, "%s%s", i > 0 ? ", " : "", names[i]);
-    }
-    return buffer;
-}
-
-/* The names do not fit into a message of their own, so this says all. Returns an exit status. */
-static int check_template(const char *name)
-{
-    const char *names[QUIRE_CHAT_TEMPLATES_MAX];
-    const size_t n = quire_chat_template_names(names);
-    const char *nearest = quire_nearest_name(name, names, n);
-    char list[TEMPLATES_BYTES];
-
-    if (quire_chat_template_is_name(name)) {
-        return QUIRE_EXIT_OK;
-    }
-    quire_say("chat_template '%.80s' is unknown%s%s%s: it takes one of %s", name,
-              nearest != NULL ? " (did you mean " : "", nearest != NULL ? nearest : "",
-              nearest != NULL ? "?)" : "", list_templates(list, sizeof(list)));
-    return QUIRE_EXIT_USAGE;
 }
 
 /* A quota for a tenant without a key would have no effect. */
@@ -182,6 +153,9 @@ static int check(serving *s, quire_error *err)
     QUIRE_TRY(quire_serve_keys_read(&s->keys, s->args, &s->tiers, err));
     QUIRE_TRY(check_tenants(s, err));
     s->opts = quire_serve_server_opts(s->args);
+    if (s->template_text != NULL) {
+        s->opts.chat_template = s->template_text;
+    }
     s->opts.classes = s->tiers.classes;
     s->opts.accounts = s->tenants.names;
     s->opts.n_accounts = s->tenants.n;
@@ -312,21 +286,7 @@ static void log_request(void *ctx, const char *line)
 
 static void warn(const serving *s)
 {
-    const char *own = quire_model_chat_template(s->session.model);
-    char names[TEMPLATES_BYTES];
-    char warning[512];
-
-    if (s->args->chat_template == NULL &&
-        quire_chat_template_warning(s->session.model, warning, sizeof(warning))) {
-        quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: %s", warning);
-    }
-    if (!quire_chat_template_is_usable(s->session.model, s->args->chat_template)) {
-        quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS,
-                             "warning: the model's chat template is %s: /v1/chat/completions is "
-                             "refused, /v1/completions works; --chat-template chooses one of %s",
-                             own != NULL ? "not recognised" : "missing",
-                             list_templates(names, sizeof(names)));
-    }
+    quire_serve_template_warn(&s->log, s->session.model, s->opts.chat_template);
     if (overflow_note(s) != NULL) {
         quire_serve_log_line(&s->log, QUIRE_LOG_ERRORS, "warning: %s", overflow_note(s));
     }
@@ -488,6 +448,7 @@ static void release(serving *s)
     quire_serve_keys_fini(&s->keys);
     quire_serve_tenants_fini(&s->tenants);
     quire_serve_log_close(&s->log);
+    free(s->template_text);
 }
 
 static int run(serving *s)
@@ -495,10 +456,10 @@ static int run(serving *s)
     const quire_serve_args *args = s->args;
     quire_error err = QUIRE_ERROR_INIT;
     quire_runtime_opts plan = QUIRE_RUNTIME_OPTS_INIT;
-    int rc;
+    int rc = quire_serve_template_read(args, &s->template_text);
 
-    if (args->chat_template != NULL && check_template(args->chat_template) != QUIRE_EXIT_OK) {
-        return QUIRE_EXIT_USAGE;
+    if (rc != QUIRE_EXIT_OK) {
+        return rc;
     }
     rc = check(s, &err);
     if (rc < 0) {

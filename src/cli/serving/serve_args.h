@@ -34,6 +34,7 @@ typedef struct quire_serve_args {
     const char *tls_key;
     const char *model_name;
     const char *chat_template;
+    const char *chat_template_file;
     /* batching */
     int64_t max_batch_size;
     int64_t max_queue;

@@ -30,8 +30,9 @@ static const foreign table[] = {
       "'quire chat' has --system TEXT" },
     { "--jinja --no-jinja --chat-template-file --chat-template-kwargs --reasoning-format "
       "--reasoning-budget --skip-chat-parsing --prefill-assistant --no-prefill-assistant",
-      "chat templates are those that libllama recognises; 'quire chat' and 'quire serve' have "
-      "--chat-template NAME" },
+      "'quire chat' and 'quire serve' run the model's chat template; they have --chat-template "
+      "NAME and --chat-template-file FILE, and requests have chat_template_kwargs, "
+      "reasoning_format and reasoning_budget" },
     { "--mlock --mmap --no-mmap -dio --direct-io -ndio --no-direct-io --no-repack -mmp",
       "weights are mapped from the file or copied for faster products, as suits them; 'quire "
       "serve' has --lock-memory for KV pages" },

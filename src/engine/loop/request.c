@@ -2,6 +2,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "engine/loop/loop_object.h"
+#include "model/answer_rules.h"
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -132,6 +133,10 @@ static int request_fill(quire_request *r, const quire_request_params *p, quire_e
     }
     if (quire_text_out_create(&r->text, loop->model, p->stops, p->n_stops, p->shows_special) < 0) {
         return quire_error_set(err, QUIRE_NOMEM, "no memory for a request");
+    }
+    if (p->sampler.rules != NULL) {
+        /* The sampler holds the rules as long as the request lives. */
+        quire_text_out_show(r->text, p->sampler.rules->shown.items, p->sampler.rules->shown.n);
     }
     return quire_sampler_create(&r->sampler, loop->model, &p->sampler, err);
 }

@@ -51,10 +51,15 @@ quire_state_name quire_saved_reuse_name(const char *policy)
 
 size_t quire_saved_session_bytes(const quire_session_info *s)
 {
+    size_t n_extra = 0;
+
+    for (uint32_t i = 0; i < s->n_messages; i++) {
+        n_extra += s->messages[i].extra != NULL;
+    }
     /* text_bytes counts the zero bytes of the messages' texts. */
     return QUIRE_STATE_HEAD_BYTES + s->tenant_bytes + strlen(s->id) + 2 * TEXT_EXTRA + 8 + 4 + 4 +
            4 + (size_t)s->n_tokens * 4 + s->text_bytes +
-           (size_t)s->n_messages * 2 * (TEXT_EXTRA - 1);
+           (size_t)s->n_messages * 2 * (TEXT_EXTRA - 1) + n_extra * TEXT_EXTRA;
 }
 
 size_t quire_saved_pin_bytes(const quire_adapt_pin_view *pin)
@@ -92,6 +97,31 @@ static int seal(quire_bytes *item, quire_state_name name, uint64_t time_us,
     return quire_state_seal(item, &head);
 }
 
+/* Roles of messages with `extra`, in the item and in memory: such a message has a third text. Items
+ * of programs that did not know `extra` have none of these roles. */
+static const char *const extra_roles[][2] = { { "assistant+", "assistant" },
+                                              { "tool+", "tool" },
+                                              { "user+", "user" },
+                                              { "system+", "system" },
+                                              { "developer+", "developer" } };
+#define EXTRA_ROLES (sizeof extra_roles / sizeof extra_roles[0])
+
+static void put_message(quire_bytes *item, const quire_chat_message *message)
+{
+    const char *role = message->role;
+
+    for (size_t i = 0; message->extra != NULL && i < EXTRA_ROLES; i++) {
+        if (strcmp(message->role, extra_roles[i][1]) == 0) {
+            role = extra_roles[i][0];
+        }
+    }
+    put_string(item, role);
+    put_string(item, message->content);
+    if (role != message->role) {
+        put_string(item, message->extra);
+    }
+}
+
 int quire_saved_session_write(quire_bytes *item, const quire_session_info *s,
                               const quire_saved_writing *how)
 {
@@ -103,8 +133,7 @@ int quire_saved_session_write(quire_bytes *item, const quire_session_info *s,
     put_tokens(item, s->tokens, s->n_tokens);
     (void)quire_state_put(item, s->n_messages, 4);
     for (uint32_t i = 0; i < s->n_messages; i++) {
-        put_string(item, s->messages[i].role);
-        put_string(item, s->messages[i].content);
+        put_message(item, &s->messages[i]);
     }
     return seal(item, quire_saved_session_name(s), quire_saved_wall_us(&how->clock, s->used_us),
                 how);
@@ -162,19 +191,31 @@ static quire_state_result get_tokens(quire_state_reader *body, int32_t **out, ui
     return QUIRE_STATE_OK_RESULT;
 }
 
+static void get_message(quire_state_reader *body, quire_chat_message *out)
+{
+    const uint32_t most = (uint32_t)QUIRE_SESSION_BYTES_MAX;
+    uint32_t n_bytes;
+
+    out->role = quire_state_get_text(body, true, most, &n_bytes);
+    out->content = quire_state_get_text(body, true, most, &n_bytes);
+    for (size_t i = 0; !body->is_bad && i < EXTRA_ROLES; i++) {
+        if (strcmp(out->role, extra_roles[i][0]) == 0) {
+            out->role = extra_roles[i][1];
+            out->extra = quire_state_get_text(body, true, most, &n_bytes);
+            break;
+        }
+    }
+}
+
 static quire_state_result get_messages(quire_state_reader *body, quire_saved *out)
 {
     const uint32_t n = (uint32_t)quire_state_get(body, 4);
-    uint32_t n_bytes;
 
     QUIRE_FAIL_IF(n > QUIRE_SESSION_MESSAGES_MAX, QUIRE_STATE_FIELDS_RESULT);
     out->messages = calloc((size_t)n + 1, sizeof *out->messages);
     QUIRE_FAIL_IF(out->messages == NULL, QUIRE_STATE_IO_RESULT);
     for (uint32_t i = 0; i < n && !body->is_bad; i++) {
-        out->messages[i].role =
-            quire_state_get_text(body, true, (uint32_t)QUIRE_SESSION_BYTES_MAX, &n_bytes);
-        out->messages[i].content =
-            quire_state_get_text(body, true, (uint32_t)QUIRE_SESSION_BYTES_MAX, &n_bytes);
+        get_message(body, &out->messages[i]);
     }
     out->session.messages = out->messages;
     out->session.n_messages = n;

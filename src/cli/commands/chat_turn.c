@@ -1,0 +1,301 @@
+/* chat_turn.c - see chat.h.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "cli/commands/chat.h"
+
+#include "base/bytes.h"
+#include "base/check.h"
+#include "cli/commands/talk.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DIM   "\x1b[2m"
+#define PLAIN "\x1b[0m"
+
+/* ---- messages ---- */
+
+/* content and extra (or NULL) are taken over. */
+static int push_message(quire_chat *c, const char *role, char *content, char *extra)
+{
+    if (content != NULL && c->n_messages == c->cap_messages) {
+        size_t cap = c->cap_messages > 0 ? 2 * c->cap_messages : 16;
+        quire_chat_message *larger = realloc(c->messages, cap * sizeof *larger);
+
+        c->cap_messages = larger != NULL ? cap : c->cap_messages;
+        c->messages = larger != NULL ? larger : c->messages;
+    }
+    if (content == NULL || c->n_messages == c->cap_messages) {
+        free(content);
+        free(extra);
+        return QUIRE_NOMEM;
+    }
+    c->messages[c->n_messages++] = (quire_chat_message){ role, content, extra };
+    return QUIRE_OK;
+}
+
+void quire_chat_drop(quire_chat *c, size_t n_kept)
+{
+    while (c->n_messages > n_kept) {
+        const quire_chat_message *last = &c->messages[--c->n_messages];
+
+        /* The pointers are const for readers of messages; the bytes came from malloc. */
+        free((void *)(uintptr_t)last->content);
+        free((void *)(uintptr_t)last->extra);
+    }
+}
+
+size_t quire_chat_last_turn(const quire_chat *c)
+{
+    for (size_t n = c->n_messages; n > 0; n--) {
+        if (strcmp(c->messages[n - 1].role, "user") == 0) {
+            return n - 1;
+        }
+    }
+    return c->n_messages;
+}
+
+int quire_chat_begin(quire_chat *c)
+{
+    quire_chat_drop(c, 0);
+    quire_writer_reset(c->writer);
+    return c->system != NULL ? push_message(c, "system", strdup(c->system), NULL) : QUIRE_OK;
+}
+
+void quire_chat_fini(quire_chat *c)
+{
+    quire_chat_drop(c, 0);
+    free(c->messages);
+    free(c->template_text);
+    free(c->system);
+    quire_writer_destroy(c->writer);
+    quire_answer_rules_release(c->rules);
+    quire_chat_format_destroy(c->format);
+}
+
+/* ---- prompts ---- */
+
+int quire_chat_format_open(quire_chat *c, quire_error *err)
+{
+    const quire_chat_args *args = c->args;
+    const char *own = args->chat_template;
+    size_t n;
+
+    if (own != NULL && args->chat_template_file != NULL) {
+        return quire_error_set(err, QUIRE_INVAL,
+                               "--chat-template and --chat-template-file: take one of them");
+    }
+    if (args->chat_template_file != NULL) {
+        QUIRE_TRY(quire_read_file(args->chat_template_file, &c->template_text, &n, err));
+        own = c->template_text;
+    }
+    if (own == NULL && quire_model_chat_template(c->session.model) == NULL) {
+        return quire_error_set(err, QUIRE_UNSUPP,
+                               "%s has no chat template (tokenizer.chat_template): --chat-template "
+                               "NAME gives one, such as chatml, or use quire run",
+                               args->common.model);
+    }
+    QUIRE_TRY(quire_chat_format_create(&c->format, c->session.model, own, err));
+    if (quire_chat_format_warning(c->format)[0] != '\0') {
+        quire_say("warning: %s", quire_chat_format_warning(c->format));
+    }
+    return QUIRE_OK;
+}
+
+/* The prompt after which the assistant is to speak, and its tokens. */
+static int make_prompt(quire_chat *c, quire_chat_prompt **prompt, int32_t **tokens,
+                       size_t *n_tokens, quire_error *err)
+{
+    const quire_chat_ask ask = {
+        .messages = c->messages,
+        .n_messages = c->n_messages,
+        .thinking = c->thinking,
+        .reasoning_effort = c->args->reasoning_effort,
+    };
+    quire_chat_rules rules;
+
+    QUIRE_TRY(quire_chat_format_apply(c->format, &ask, prompt, err));
+    quire_chat_prompt_rules(*prompt, &rules);
+    QUIRE_TRY(quire_opened_tokenize(&c->session, rules.text.data, rules.text.n, true, tokens,
+                                    n_tokens, err));
+    quire_writer_show(c->writer, NULL, 0);
+    quire_answer_rules_release(c->rules);
+    c->rules = NULL;
+    QUIRE_TRY(quire_answer_rules_create(&c->rules, c->session.model, &rules, -1, err));
+    quire_writer_show(c->writer, c->rules->shown.items, c->rules->shown.n);
+    if (*n_tokens > c->session.n_ctx) {
+        return quire_error_set(err, QUIRE_LIMIT,
+                               "the conversation would take %zu tokens, the context holds %u; the "
+                               "last message was not added (/reset starts anew, -c raises it)",
+                               *n_tokens, c->session.n_ctx);
+    }
+    return QUIRE_OK;
+}
+
+/* ---- answers ---- */
+
+typedef struct answer_sink {
+    quire_chat_reader *reader;
+    bool is_streamed;
+    bool has_color;
+    bool is_in_thoughts;
+    quire_error *err;
+} answer_sink;
+
+static bool say(const char *text)
+{
+    return quire_stdout_write(text, strlen(text));
+}
+
+static bool show_delta(answer_sink *sink, const quire_chat_delta *delta)
+{
+    const bool is_thought = delta->kind == QUIRE_CHAT_DELTA_REASONING;
+
+    if (delta->kind > QUIRE_CHAT_DELTA_CONTENT) {
+        return true; /* no tools were offered */
+    }
+    if (is_thought != sink->is_in_thoughts) {
+        sink->is_in_thoughts = is_thought;
+        if (!say(is_thought ? (sink->has_color ? DIM : "[thinks] ")
+                            : (sink->has_color ? PLAIN "\n" : "\n[says] "))) {
+            return false;
+        }
+    }
+    return quire_stdout_write(delta->text.data, delta->text.n);
+}
+
+static bool show_deltas(answer_sink *sink)
+{
+    quire_chat_delta delta;
+
+    while (quire_chat_reader_delta(sink->reader, &delta)) {
+        if (sink->is_streamed && !show_delta(sink, &delta)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A quire_text_sink. */
+static bool take_text(void *ctx, const char *text, size_t n)
+{
+    answer_sink *sink = ctx;
+
+    return quire_chat_reader_feed(sink->reader, text, n, false, sink->err) == QUIRE_OK &&
+           show_deltas(sink);
+}
+
+static int record_turn(quire_chat *c, const char *user, const quire_chat_answer *answer,
+                       const quire_writer_result *result)
+{
+    json_t *turn;
+
+    if (c->turns == NULL) {
+        quire_say("%u tokens read (%u kept from before), %u written, %.1f tokens/s%s%s",
+                  result->n_prompt - result->n_reused, result->n_reused, result->n_output,
+                  quire_rate(result->n_steps, result->decode_s),
+                  result->stop == QUIRE_STOP_END ? "" : "; stopped: ",
+                  result->stop == QUIRE_STOP_END ? "" : quire_stop_text(result->stop));
+        return QUIRE_OK;
+    }
+    turn = json_pack(
+        "{s:o, s:o, s:s, s:i, s:i, s:i, s:o, s:o}", "user", quire_json_bytes(user, strlen(user)),
+        "assistant", json_stringn(answer->content.data, answer->content.n), "stop",
+        quire_stop_word(result->stop), "prompt_tokens", (int)result->n_prompt, "reused_tokens",
+        (int)result->n_reused, "output_tokens", (int)result->n_output, "decode_tokens_per_second",
+        quire_json_real(quire_rate(result->n_steps, result->decode_s)), "ttft_ms",
+        quire_json_real(1e3 * result->first_s));
+    if (answer->reasoning.n > 0) {
+        (void)json_object_set_new(turn, "reasoning",
+                                  json_stringn(answer->reasoning.data, answer->reasoning.n));
+    }
+    return json_array_append_new(c->turns, turn) == 0 ? QUIRE_OK : QUIRE_NOMEM;
+}
+
+/* Keep the answer as a message. */
+static int keep_answer(quire_chat *c, const quire_chat_answer *answer)
+{
+    char *content = strndup(answer->content.data, answer->content.n);
+    char *extra = NULL;
+
+    if (quire_chat_answer_extra(answer, &extra) < 0) {
+        free(content);
+        return QUIRE_NOMEM;
+    }
+    return push_message(c, "assistant", content, extra);
+}
+
+static int speak(quire_chat *c, const char *user, const quire_chat_prompt *prompt,
+                 const int32_t *tokens, size_t n_tokens, quire_error *err)
+{
+    answer_sink sink = { .is_streamed = c->turns == NULL,
+                         .has_color = isatty(STDOUT_FILENO),
+                         .err = err };
+    quire_writer_result result;
+    quire_chat_answer answer;
+    int rc = quire_chat_reader_create(&sink.reader, prompt, err);
+
+    if (rc == QUIRE_OK) {
+        quire_writer_sink_set(c->writer, take_text, &sink);
+        rc = quire_writer_run(c->writer, tokens, n_tokens, &result, err);
+    }
+    rc = rc == QUIRE_OK ? err->status : rc; /* the sink's */
+    if (rc == QUIRE_OK) {
+        rc = quire_chat_reader_feed(sink.reader, "", 0, true, err);
+    }
+    if (rc == QUIRE_OK) {
+        (void)show_deltas(&sink);
+        if (sink.is_streamed) {
+            (void)say(sink.is_in_thoughts && sink.has_color ? PLAIN "\n" : "\n");
+        }
+        quire_chat_reader_answer(sink.reader, &answer);
+        rc = keep_answer(c, &answer);
+    }
+    if (rc == QUIRE_OK) {
+        rc = record_turn(c, user, &answer, &result);
+    }
+    quire_chat_reader_destroy(sink.reader);
+    return rc;
+}
+
+/* The text as UTF-8: a template is given nothing else. */
+static char *clean_text(const char *text)
+{
+    const size_t n = strlen(text);
+    quire_utf8_stream stream = { { 0 }, 0 };
+    char *clean = malloc(3 * (n + 3) + 4);
+    size_t n_clean;
+
+    if (clean != NULL) {
+        n_clean = quire_utf8_stream_feed(&stream, text, n, clean);
+        n_clean += quire_utf8_stream_flush(&stream, clean + n_clean);
+        clean[n_clean] = '\0';
+    }
+    return clean;
+}
+
+int quire_chat_answer_to(quire_chat *c, const char *text, quire_error *err)
+{
+    const size_t n_before = c->n_messages;
+    quire_chat_prompt *prompt = NULL;
+    int32_t *tokens = NULL;
+    size_t n_tokens = 0;
+    int rc = push_message(c, "user", clean_text(text), NULL);
+
+    if (rc == QUIRE_OK) {
+        rc = make_prompt(c, &prompt, &tokens, &n_tokens, err);
+    }
+    if (rc == QUIRE_OK) {
+        rc = speak(c, text, prompt, tokens, n_tokens, err);
+    }
+    if (rc < 0) {
+        quire_chat_drop(c, n_before);
+        if (err->status == QUIRE_OK) {
+            (void)quire_error_set(err, rc, "%s", quire_status_text(rc));
+        }
+    }
+    quire_chat_prompt_destroy(prompt);
+    free(tokens);
+    return rc;
+}

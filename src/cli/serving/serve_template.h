@@ -1,0 +1,20 @@
+/* serve_template.h - the chat template of quire serve: a name, a file, or the model's own.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_CLI_SERVE_TEMPLATE_H
+#define QUIRE_CLI_SERVE_TEMPLATE_H
+
+#include "cli/serving/serve_args.h"
+#include "cli/serving/serve_log.h"
+#include "model/model.h"
+
+/* Check --chat-template, or read --chat-template-file into *text. Says what is wrong. Memory:
+ * free(*text); NULL = no file. Returns an exit status. */
+int quire_serve_template_read(const quire_serve_args *args, char **text);
+
+/* Log how messages will be rendered, where this is not as the model wants it. chat_template: a name
+ * or a text, NULL = the model's. */
+void quire_serve_template_warn(const quire_serve_log *log, const quire_model *model,
+                               const char *chat_template);
+
+#endif /* QUIRE_CLI_SERVE_TEMPLATE_H */

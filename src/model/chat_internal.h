@@ -1,0 +1,67 @@
+/* chat_internal.h - what the C and C++ files of chat formats share; for src/model only.
+ *
+ * SPDX-License-Identifier: MIT */
+#ifndef QUIRE_MODEL_CHAT_INTERNAL_H
+#define QUIRE_MODEL_CHAT_INTERNAL_H
+
+#include "model/chat_format.h"
+
+struct llama_model;
+struct llama_sampler;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The model as libllama loaded it: vocabulary and template. */
+const struct llama_model *quire_model_llama(const quire_model *model);
+
+/* ---- the engine of Jinja templates (chat_jinja.cpp, or chat_jinja_none.c) ---- */
+
+typedef struct quire_chat_jinja quire_chat_jinja;
+
+bool quire_chat_jinja_exists(void);
+/* text: of a template, NULL = the model's own. Errors: as quire_chat_format_create(). */
+int quire_chat_jinja_create(quire_chat_jinja **out, const quire_model *model, const char *text,
+                            quire_error *err);
+void quire_chat_jinja_destroy(quire_chat_jinja *jinja);
+void quire_chat_jinja_abilities(const quire_chat_jinja *jinja, quire_chat_abilities *out);
+
+typedef struct quire_chat_parser quire_chat_parser; /* shared by prompt and readers */
+/* Errors: as quire_chat_format_apply(). Memory: rules->* and *parser belong to the parser; release
+ * it. */
+int quire_chat_jinja_apply(const quire_chat_jinja *jinja, const quire_chat_ask *ask,
+                           quire_chat_parser **parser, quire_error *err);
+void quire_chat_parser_rules(const quire_chat_parser *parser, quire_chat_rules *rules);
+quire_chat_parser *quire_chat_parser_hold(quire_chat_parser *parser);
+void quire_chat_parser_release(quire_chat_parser *parser);
+
+/* The parser of a prompt; NULL where a built-in template has made it. */
+quire_chat_parser *quire_chat_prompt_parser(const quire_chat_prompt *prompt);
+
+/* A reading of an answer. The fields point into the reading. */
+typedef struct quire_chat_reading quire_chat_reading;
+int quire_chat_reading_create(quire_chat_reading **out, quire_chat_parser *parser,
+                              quire_error *err);
+void quire_chat_reading_destroy(quire_chat_reading *reading);
+/* Read the whole answer so far. */
+int quire_chat_reading_read(quire_chat_reading *reading, const char *text, size_t n, bool is_last,
+                            quire_error *err);
+void quire_chat_reading_answer(const quire_chat_reading *reading, quire_chat_answer *out);
+
+/* ---- grammars that begin at a trigger ---- */
+
+/* llama_sampler_accept() for a token that the grammar may reject. Errors: QUIRE_INVAL: the grammar
+ * is of no more use. */
+int quire_chat_grammar_accept(struct llama_sampler *grammar, int32_t token);
+
+/* The place where a trigger's pattern begins in a text of at most some hundred bytes; patterns of a
+ * whole answer count only at its start. */
+bool quire_chat_pattern_find(const char *pattern, const char *text, size_t n, bool is_at_start,
+                             size_t *at);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* QUIRE_MODEL_CHAT_INTERNAL_H */

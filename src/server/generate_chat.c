@@ -1,0 +1,82 @@
+/* generate_chat.c - a chat format between a request and its answers.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/generate.h"
+
+#include "base/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The texts at which a format ends an answer, beside the request's. */
+static int add_stops(quire_generation *gen, const quire_chat_rules *rules)
+{
+    for (uint32_t i = 0; i < rules->n_stops; i++) {
+        const size_t n = strlen(rules->stops[i]);
+        char *stop;
+
+        if (n == 0 || n > QUIRE_STOP_BYTES_MAX) {
+            continue;
+        }
+        if (gen->params.n_stops == QUIRE_STOPS_MAX) {
+            return quire_api_error_set(&gen->http->err, 400, "invalid_value", "stop",
+                                       "stop: the chat format has %u texts of its own, which "
+                                       "leaves %u",
+                                       rules->n_stops, QUIRE_STOPS_MAX - rules->n_stops);
+        }
+        stop = strdup(rules->stops[i]);
+        if (stop == NULL) {
+            return quire_api_error_nomem(&gen->http->err);
+        }
+        gen->stops[gen->params.n_stops++] = stop;
+    }
+    return QUIRE_OK;
+}
+
+int quire_generation_prompt_obey(quire_generation *gen)
+{
+    quire_error cause = QUIRE_ERROR_INIT;
+    quire_chat_rules rules;
+
+    quire_chat_prompt_rules(gen->chat_prompt, &rules);
+    QUIRE_TRY(add_stops(gen, &rules));
+    if (gen->grammar != NULL && rules.grammar != NULL && gen->chat.n_tools > 0) {
+        return quire_api_error_set(&gen->http->err, 400, "invalid_value", "tools",
+                                   "tools: not together with grammar or response_format, unless "
+                                   "tool_choice is \"none\"");
+    }
+    if (rules.grammar == NULL && rules.n_shown_tokens == 0 && rules.thinking_end == NULL) {
+        return QUIRE_OK;
+    }
+    if (quire_answer_rules_create(&gen->rules, quire_engine_model(gen->http->engine), &rules,
+                                  gen->chat.thinking_tokens, &cause) < 0) {
+        return quire_api_error_from(&gen->http->err, &cause);
+    }
+    gen->params.sampler.rules = gen->rules;
+    return QUIRE_OK;
+}
+
+int quire_choice_read(quire_generation *gen, quire_choice *choice, const char *text, size_t n,
+                      bool is_last)
+{
+    quire_error cause = QUIRE_ERROR_INIT;
+
+    if (choice->reader == NULL) {
+        return QUIRE_OK;
+    }
+    return quire_chat_reader_feed(choice->reader, text, n, is_last, &cause) < 0
+               ? quire_api_error_from(&gen->http->err, &cause)
+               : QUIRE_OK;
+}
+
+const char *quire_choice_finish(const quire_choice *choice)
+{
+    quire_chat_answer answer = { 0 };
+
+    if (choice->reader != NULL) {
+        quire_chat_reader_answer(choice->reader, &answer);
+    }
+    return answer.n_calls > 0 && choice->result->finish == QUIRE_FINISH_STOP
+               ? "tool_calls"
+               : quire_finish_name(choice->result->finish);
+}

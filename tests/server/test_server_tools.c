@@ -1,0 +1,277 @@
+/* test_server_tools.c - tools, thoughts and templates of chats, with scripted answers.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "chat_fixture.h"
+#include "server_fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ADD_TOOL                                                                                   \
+    "{\"type\":\"function\",\"function\":{\"name\":\"add\",\"description\":\"Adds\","              \
+    "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":"      \
+    "{\"type\":\"integer\"}},\"required\":[\"a\",\"b\"]}}}"
+#define ASK_ADD "\"messages\":[{\"role\":\"user\",\"content\":\"2+3?\"}],\"tools\":[" ADD_TOOL "]"
+#define HI      "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+
+static server_fixture f;
+static char *chat_template;
+
+static int start(void **state)
+{
+    quire_server_opts opts = server_fixture_opts();
+
+    (void)state;
+    chat_template = chat_fixture_template("Qwen-Qwen3-0.6B");
+    opts.chat_template = chat_template;
+    server_fixture_start(&f, &opts);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    server_fixture_stop(&f);
+    free(chat_template);
+    return 0;
+}
+
+static const char *const call_pieces[] = {
+    "<think>",     "\nTwo ",         "numbers",
+    ".\n</th",     "ink>\n\n<tool_", "call>\n{\"na",
+    "me\": \"add", "\", \"argum",    "ents\": {\"a\": 2, ",
+    "\"b\": 3}}",  "\n</tool_call>",
+};
+static const engine_script call_script = {
+    .pieces = call_pieces,
+    .n_pieces = sizeof call_pieces / sizeof call_pieces[0],
+    .finish = QUIRE_FINISH_STOP,
+    .tail = "",
+};
+
+/* ---- answers ---- */
+
+static void expect_sum(const char *arguments)
+{
+    json_t *root = json_loads(arguments, 0, NULL);
+
+    assert_int_equal(json_integer_value(json_object_get(root, "a")), 2);
+    assert_int_equal(json_integer_value(json_object_get(root, "b")), 3);
+    json_decref(root);
+}
+
+static void a_call_is_a_part_of_the_message(void **state)
+{
+    json_t *root;
+
+    (void)state;
+    engine_double_script(f.engine, &call_script);
+    root = http_post_json(f.port, CHAT, "{" ASK_ADD "}", 200);
+    assert_string_equal(json_string_at(root, "choices.0.finish_reason"), "tool_calls");
+    assert_true(json_is_null(json_at(root, "choices.0.message.content")));
+    assert_string_equal(json_string_at(root, "choices.0.message.reasoning_content"),
+                        "Two numbers.\n");
+    assert_string_equal(json_string_at(root, "choices.0.message.tool_calls.0.type"), "function");
+    assert_string_equal(json_string_at(root, "choices.0.message.tool_calls.0.function.name"),
+                        "add");
+    expect_sum(json_string_at(root, "choices.0.message.tool_calls.0.function.arguments"));
+    assert_true(strlen(json_string_at(root, "choices.0.message.tool_calls.0.id")) > 8);
+    json_decref(root);
+}
+
+typedef struct heard {
+    char reasoning[256], content[256], arguments[256], name[64], finish[32];
+    unsigned n_ids;
+} heard;
+
+static void append_field(char *buffer, size_t size, json_t *object, const char *name)
+{
+    json_t *value = json_object_get(object, name);
+
+    if (json_is_string(value)) {
+        text_append(buffer, size, json_string_value(value));
+    }
+}
+
+static void hear(void *ctx, const char *data)
+{
+    heard *h = ctx;
+    json_t *root = json_loads(data, 0, NULL);
+    json_t *choice, *delta, *call, *function;
+
+    if (root == NULL) {
+        return; /* [DONE] */
+    }
+    choice = json_array_get(json_object_get(root, "choices"), 0);
+    delta = json_object_get(choice, "delta");
+    call = json_array_get(json_object_get(delta, "tool_calls"), 0);
+    function = json_object_get(call, "function");
+    append_field(h->reasoning, sizeof h->reasoning, delta, "reasoning_content");
+    append_field(h->content, sizeof h->content, delta, "content");
+    append_field(h->arguments, sizeof h->arguments, function, "arguments");
+    append_field(h->name, sizeof h->name, function, "name");
+    append_field(h->finish, sizeof h->finish, choice, "finish_reason");
+    h->n_ids += json_object_get(call, "id") != NULL;
+    json_decref(root);
+}
+
+static void deltas_of_a_stream_make_up_the_answer(void **state)
+{
+    http_reply reply;
+    heard h = { 0 };
+
+    (void)state;
+    engine_double_script(f.engine, &call_script);
+    reply = http_post(f.port, CHAT, "{\"stream\":true," ASK_ADD "}");
+    assert_int_equal(reply.status, 200);
+    (void)http_events(&reply, hear, &h);
+    http_reply_free(&reply);
+    assert_string_equal(h.reasoning, "Two numbers.\n");
+    assert_string_equal(h.content, "");
+    assert_string_equal(h.name, "add");
+    assert_string_equal(h.finish, "tool_calls");
+    assert_int_equal(h.n_ids, 1);
+    expect_sum(h.arguments);
+}
+
+static void thoughts_can_stay_in_the_content(void **state)
+{
+    static const char *const pieces[] = { "<think>\nWhy", "?\n</think>\n\n", "Hi." };
+    const engine_script script = {
+        .pieces = pieces, .n_pieces = 3, .finish = QUIRE_FINISH_STOP, .tail = ""
+    };
+    json_t *root;
+
+    (void)state;
+    engine_double_script(f.engine, &script);
+    root = http_post_json(f.port, CHAT, "{" HI "}", 200);
+    assert_string_equal(json_string_at(root, "choices.0.message.content"), "Hi.");
+    assert_string_equal(json_string_at(root, "choices.0.message.reasoning_content"), "Why?\n");
+    assert_string_equal(json_string_at(root, "choices.0.finish_reason"), "stop");
+    json_decref(root);
+    root = http_post_json(f.port, CHAT, "{\"reasoning_format\":\"none\"," HI "}", 200);
+    assert_string_equal(json_string_at(root, "choices.0.message.content"),
+                        "<think>\nWhy?\n</think>\n\nHi.");
+    json_decref(root);
+}
+
+static void a_cut_call_is_no_end_by_calls(void **state)
+{
+    const engine_script script = {
+        .pieces = call_pieces, .n_pieces = 9, .finish = QUIRE_FINISH_LENGTH, .tail = ""
+    };
+    json_t *root;
+
+    (void)state;
+    engine_double_script(f.engine, &script);
+    root = http_post_json(f.port, CHAT, "{" ASK_ADD "}", 200);
+    assert_string_equal(json_string_at(root, "choices.0.finish_reason"), "length");
+    assert_string_equal(json_string_at(root, "choices.0.message.reasoning_content"),
+                        "Two numbers.\n");
+    json_decref(root);
+}
+
+/* ---- requests ---- */
+
+static void expect_error(const char *body, const char *code, const char *words)
+{
+    json_t *root = http_post_json(f.port, CHAT, body, 400);
+
+    assert_string_equal(json_string_at(root, "error.code"), code);
+    if (strstr(json_string_at(root, "error.message"), words) == NULL) {
+        fail_msg("%s: %s", body, json_string_at(root, "error.message"));
+    }
+    json_decref(root);
+}
+
+static void refuses_tools_that_are_none(void **state)
+{
+    static const char *const cases[][3] = {
+        { "{" HI ",\"tools\":{}}", "invalid_value", "tools" },
+        { "{" HI ",\"tools\":[1]}", "invalid_value", "element 0" },
+        { "{" HI ",\"tools\":[{\"type\":\"web_search\"}]}", "invalid_value", "\"function\"" },
+        { "{" HI ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]}",
+          "invalid_value", "function.name" },
+        { "{" HI ",\"tools\":[" ADD_TOOL "," ADD_TOOL "]}", "invalid_value", "two functions" },
+        { "{" HI ",\"tool_choice\":\"required\"}", "invalid_value", "needs tools" },
+        { "{" ASK_ADD ",\"tool_choice\":\"sometimes\"}", "invalid_value", "tool_choice" },
+        { "{" ASK_ADD ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"sub\"}}}",
+          "chat_template", "not in tools" },
+        { "{" ASK_ADD ",\"grammar\":\"root ::= [a]\"}", "invalid_value", "not together" },
+        { "{" HI ",\"reasoning_format\":\"loud\"}", "invalid_value", "reasoning_format" },
+        { "{" HI ",\"chat_template_kwargs\":{\"enable_thinking\":\"no\"}}", "invalid_value",
+          "enable_thinking" },
+        { "{" HI ",\"continue_final_message\":true}", "invalid_value", "assistant" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"tool_calls\":[{}]}]}",
+          "unsupported_parameter", "tool_calls" },
+        { "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"a\","
+          "\"arguments\":{}}}]}]}",
+          "invalid_value", "string of JSON" },
+        { "{\"messages\":[{\"role\":\"function\",\"content\":\"x\"}]}", "invalid_value", "role" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        expect_error(cases[i][0], cases[i][1], cases[i][2]);
+    }
+    assert_int_equal(engine_double_seen(f.engine).n_submitted, 0);
+}
+
+/* The number of tokens of a request's prompt. */
+static uint32_t prompt_of(const char *body)
+{
+    json_decref(http_post_json(f.port, CHAT, body, 200));
+    return engine_double_seen(f.engine).params.n_tokens;
+}
+
+static void the_prompt_has_what_the_request_says(void **state)
+{
+    const uint32_t plain = prompt_of("{" HI "}");
+
+    (void)state;
+    assert_true(prompt_of("{\"tools\":[" ADD_TOOL "]," HI "}") > plain + 20);
+    assert_true(prompt_of("{\"enable_thinking\":false," HI "}") > plain);
+    assert_int_equal(prompt_of("{\"chat_template_kwargs\":{\"enable_thinking\":false}," HI "}"),
+                     prompt_of("{\"reasoning_effort\":\"none\"," HI "}"));
+    assert_true(prompt_of("{\"add_generation_prompt\":false," HI "}") < plain);
+    assert_true(prompt_of("{\"messages\":[{\"role\":\"user\",\"content\":\"2+3?\"},{\"role\":"
+                          "\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"x\",\"type\":"
+                          "\"function\",\"function\":{\"name\":\"add\",\"arguments\":\"{}\"}}]},"
+                          "{\"role\":\"tool\",\"tool_call_id\":\"x\",\"content\":\"5\"}]}") >
+                plain + 20);
+}
+
+static void an_answer_goes_on_with_the_last_message(void **state)
+{
+    json_t *root;
+
+    (void)state;
+    root = http_post_json(f.port, CHAT,
+                          "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":"
+                          "\"assistant\",\"content\":\"Well, \"}],\"continue_final_message\":true}",
+                          200);
+    assert_string_equal(json_string_at(root, "choices.0.message.content"), "Hello there");
+    json_decref(root);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_call_is_a_part_of_the_message, start, stop),
+        cmocka_unit_test_setup_teardown(deltas_of_a_stream_make_up_the_answer, start, stop),
+        cmocka_unit_test_setup_teardown(thoughts_can_stay_in_the_content, start, stop),
+        cmocka_unit_test_setup_teardown(a_cut_call_is_no_end_by_calls, start, stop),
+        cmocka_unit_test_setup_teardown(refuses_tools_that_are_none, start, stop),
+        cmocka_unit_test_setup_teardown(the_prompt_has_what_the_request_says, start, stop),
+        cmocka_unit_test_setup_teardown(an_answer_goes_on_with_the_last_message, start, stop),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

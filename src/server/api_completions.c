@@ -6,11 +6,32 @@
 
 #include "server/generate.h"
 #include "server/prompt_tokens.h"
+#include "server/token_text.h"
 
 #include "base/check.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* Keep the text of the prompt added last if the reply needs it. text NULL: of its tokens. */
+static int keep_text(quire_generation *gen, const char *text, size_t n)
+{
+    quire_prompt *prompt = &gen->prompts[gen->n_prompts - 1];
+    const quire_model *model = quire_engine_model(gen->http->engine);
+    const bool is_kept = gen->has_echo || gen->form->keeps_prompts;
+    const uint32_t n_tokens = is_kept && text == NULL ? prompt->n_tokens : 0;
+
+    if (is_kept && text != NULL) {
+        (void)quire_bytes_add(&prompt->text, text, n);
+    }
+    for (uint32_t i = 0; i < n_tokens; i++) {
+        quire_token_text piece;
+
+        quire_token_text_get(model, prompt->tokens[i], &piece);
+        (void)quire_bytes_add(&prompt->text, piece.text, piece.n);
+    }
+    return prompt->text.status < 0 ? quire_api_error_nomem(&gen->http->err) : QUIRE_OK;
+}
 
 static bool is_token_array(json_t *value)
 {
@@ -44,7 +65,8 @@ static int add_tokens(quire_generation *gen, quire_fields *fields, json_t *array
         }
         tokens[i] = (int32_t)token;
     }
-    return quire_generation_prompt_add(gen, tokens, (uint32_t)n);
+    (void)quire_generation_prompt_add(gen, tokens, (uint32_t)n);
+    return keep_text(gen, NULL, 0);
 }
 
 static int add_text(quire_generation *gen, const char *text, size_t n)
@@ -60,7 +82,8 @@ static int add_text(quire_generation *gen, const char *text, size_t n)
         return quire_api_error_set(&gen->http->err, 400, "invalid_value", "prompt",
                                    "prompt: must not be empty");
     }
-    return quire_generation_prompt_add(gen, joined.tokens, joined.n);
+    (void)quire_generation_prompt_add(gen, joined.tokens, joined.n);
+    return keep_text(gen, text, n);
 }
 
 static int add_prompt(quire_generation *gen, quire_fields *fields, json_t *value)
@@ -148,11 +171,22 @@ static int add_prompts(quire_generation *gen, quire_fields *fields)
 
 static int read_request(quire_generation *gen, quire_fields *fields)
 {
+    gen->has_echo = quire_field_bool(fields, "echo", false);
     QUIRE_TRY(quire_generation_fields(gen, fields));
+    if (gen->has_echo && (gen->params.has_logprobs || gen->session_id[0] != '\0')) {
+        quire_field_error(fields, "echo", "not together with %s",
+                          gen->params.has_logprobs ? "logprobs" : "session_id");
+        return QUIRE_INVAL;
+    }
     return add_prompts(gen, fields);
 }
 
 int quire_api_completions(quire_http *http)
 {
-    return quire_generation_answer(http, false, read_request);
+    return quire_generation_answer(http, &quire_form_text, read_request);
+}
+
+int quire_api_completion(quire_http *http)
+{
+    return quire_generation_answer(http, &quire_form_llama, read_request);
 }

@@ -5,7 +5,9 @@
 #include "server/handlers.h"
 
 #include "server/dashboard.h"
+#include "server/generate.h"
 #include "server/metrics.h"
+#include "server/token_text.h"
 
 #include <string.h>
 
@@ -84,19 +86,6 @@ int quire_api_model(quire_http *http)
     return quire_http_reply_json(http, 200, &body);
 }
 
-static void write_sampling(quire_json_out *json, const quire_sampler_opts *sampler)
-{
-    quire_json_object(json, "params");
-    quire_json_number(json, "temperature", (double)sampler->temperature);
-    quire_json_i64(json, "top_k", sampler->top_k);
-    quire_json_number(json, "top_p", (double)sampler->top_p);
-    quire_json_number(json, "min_p", (double)sampler->min_p);
-    quire_json_number(json, "repeat_penalty", (double)sampler->repeat_penalty);
-    quire_json_number(json, "frequency_penalty", (double)sampler->frequency_penalty);
-    quire_json_number(json, "presence_penalty", (double)sampler->presence_penalty);
-    quire_json_object_end(json);
-}
-
 static void write_classes(quire_json_out *json, const quire_tiers *tiers)
 {
     quire_json_array(json, "service_classes");
@@ -105,6 +94,17 @@ static void write_classes(quire_json_out *json, const quire_tiers *tiers)
     }
     quire_json_array_end(json);
     quire_json_string(json, "default_class", tiers->classes.items[tiers->default_index].name);
+}
+
+static void write_token(quire_json_out *json, const char *key, const quire_model *model,
+                        int32_t token)
+{
+    quire_token_text text = { .n = 0 };
+
+    if (token >= 0) {
+        quire_token_text_get(model, token, &text);
+    }
+    quire_json_text(json, key, text.text, text.n);
 }
 
 int quire_api_props(quire_http *http)
@@ -119,11 +119,18 @@ int quire_api_props(quire_http *http)
     quire_json_object(&json, NULL);
     quire_json_object(&json, "default_generation_settings");
     quire_json_u64(&json, "n_ctx", quire_engine_n_ctx(http->engine));
-    write_sampling(&json, &opts->sampler);
+    quire_answer_sampling_write(&json, "params", &opts->sampler);
     quire_json_object_end(&json);
     quire_json_u64(&json, "total_slots", opts->n_running_max);
     quire_json_string(&json, "model_alias", opts->model_name);
     quire_json_string(&json, "chat_template", chat_template);
+    write_token(&json, "bos_token", model, quire_model_bos(model));
+    write_token(&json, "eos_token", model, quire_model_eos(model));
+    quire_json_object(&json, "modalities");
+    quire_json_bool(&json, "vision", false);
+    quire_json_bool(&json, "audio", false);
+    quire_json_object_end(&json);
+    quire_json_bool(&json, "endpoint_slots", true);
     quire_json_string(&json, "build_info", opts->version);
     quire_json_object(&json, "quire");
     quire_json_string(&json, "kv", opts->kv_name);
@@ -133,6 +140,30 @@ int quire_api_props(quire_http *http)
     write_classes(&json, &http->server->tiers);
     quire_json_object_end(&json);
     quire_json_object_end(&json);
+    return quire_http_reply_json(http, 200, &body);
+}
+
+/* As many slots as requests may run at once. They have no texts and no places of their own here, so
+ * the first ones are those that work. */
+int quire_api_slots(quire_http *http)
+{
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    quire_engine_stats stats;
+    uint32_t n_busy;
+
+    quire_engine_stats_get(http->engine, &stats);
+    n_busy = (uint32_t)(stats.requests_prefilling + stats.requests_decoding);
+    quire_json_array(&json, NULL);
+    for (uint32_t i = 0; i < http->server->opts.n_running_max; i++) {
+        quire_json_object(&json, NULL);
+        quire_json_u64(&json, "id", i);
+        quire_json_u64(&json, "n_ctx", quire_engine_n_ctx(http->engine));
+        quire_json_bool(&json, "speculative", false);
+        quire_json_bool(&json, "is_processing", i < n_busy);
+        quire_json_object_end(&json);
+    }
+    quire_json_array_end(&json);
     return quire_http_reply_json(http, 200, &body);
 }
 

@@ -4,6 +4,7 @@
 #include "server/generate.h"
 #include "model/text.h"
 #include "server/prompt_tokens.h"
+#include "server/responses.h"
 
 #include "base/check.h"
 
@@ -55,6 +56,7 @@ static void generation_release(void *work)
     }
     for (uint32_t i = 0; i < gen->n_prompts; i++) {
         free(gen->prompts[i].tokens);
+        quire_bytes_fini(&gen->prompts[i].text);
     }
     for (uint32_t i = 0; i < gen->params.n_stops; i++) {
         free(gen->stops[i]);
@@ -65,6 +67,10 @@ static void generation_release(void *work)
     quire_answer_rules_release(gen->rules);
     quire_said_prompt_fini(&gen->said_before);
     free(gen->schema);
+    if (gen->responses != NULL) {
+        quire_responses_fini(gen->responses);
+        free(gen->responses);
+    }
     quire_bytes_fini(&gen->said);
     quire_bytes_fini(&gen->pending);
     free(gen->grammar);
@@ -73,7 +79,8 @@ static void generation_release(void *work)
 }
 
 /* Errors: http->err. http->work owns the generation afterwards. */
-static int generation_create(quire_http *http, bool is_chat, quire_generation **out)
+static int generation_create(quire_http *http, const quire_answer_form *form,
+                             quire_generation **out)
 {
     quire_server *server = http->server;
     quire_generation *gen = calloc(1, sizeof *gen);
@@ -83,21 +90,21 @@ static int generation_create(quire_http *http, bool is_chat, quire_generation **
         return quire_api_error_nomem(&http->err);
     }
     gen->http = http;
-    gen->is_chat = is_chat;
+    gen->form = form;
+    gen->is_chat = form->is_chat;
     gen->chat = (quire_chat_request)QUIRE_CHAT_REQUEST_INIT;
     gen->created_s = (int64_t)time(NULL);
     http->work = gen;
     http->work_release = generation_release;
-    (void)snprintf(http->id, sizeof http->id, "%s-%016" PRIx64 "%06llx",
-                   is_chat ? "chatcmpl" : "cmpl", server->id_base,
-                   (unsigned long long)atomic_fetch_add(&server->n_ids, 1));
+    (void)snprintf(http->id, sizeof http->id, "%s-%016" PRIx64 "%06llx", form->id_prefix,
+                   server->id_base, (unsigned long long)atomic_fetch_add(&server->n_ids, 1));
     return QUIRE_OK;
 }
 
 int quire_generation_prompt_add(quire_generation *gen, int32_t *tokens, uint32_t n_tokens)
 {
     QUIRE_CHECK(gen->n_prompts < QUIRE_SERVER_CHOICES_MAX);
-    gen->prompts[gen->n_prompts++] = (quire_prompt){ tokens, n_tokens };
+    gen->prompts[gen->n_prompts++] = (quire_prompt){ tokens, n_tokens, { 0 } };
     return QUIRE_OK;
 }
 
@@ -358,6 +365,7 @@ void quire_generation_finish(quire_generation *gen)
     if (gen->is_chat) {
         quire_generation_said_keep(gen);
     }
+    quire_cache_mark_pin(gen);
     if (gen->session != 0) {
         session_commit(gen);
         quire_sessions_leave(quire_engine_sessions(http->engine), gen->session, quire_now_us());
@@ -374,6 +382,9 @@ static int reply_whole(quire_generation *gen)
         quire_choice *choice = &gen->choices[i];
         int rc = 1;
 
+        if (gen->has_echo) {
+            (void)quire_bytes_add(&choice->text, choice->prompt->text.data, choice->prompt->text.n);
+        }
         while (rc == 1) {
             rc = quire_generation_wait(gen, choice, UINT32_MAX, &token);
             if (rc == 1) {
@@ -388,22 +399,45 @@ static int reply_whole(quire_generation *gen)
         QUIRE_TRY(quire_choice_read(gen, choice, choice->text.data, choice->text.n, true));
     }
     quire_generation_finish(gen);
-    quire_answer_write(&body, gen);
+    gen->form->whole(&body, gen);
     return quire_http_reply_json(gen->http, 200, &body);
 }
 
-int quire_generation_answer(quire_http *http, bool is_chat,
-                            int (*read)(quire_generation *gen, quire_fields *fields))
+/* Parse the body and read it. Errors: http->err. */
+static int generation_read(quire_http *http, const quire_answer_form *form,
+                           int (*read)(quire_generation *gen, quire_fields *fields),
+                           quire_generation **out)
 {
-    quire_generation *gen;
     quire_fields fields = { NULL, NULL, &http->err };
     int rc;
 
-    QUIRE_TRY(generation_create(http, is_chat, &gen));
+    QUIRE_TRY(generation_create(http, form, out));
     QUIRE_TRY(quire_http_json(http, &fields.object));
-    rc = read(gen, &fields);
+    rc = read(*out, &fields);
     quire_http_json_release(http, fields.object);
-    QUIRE_TRY(rc);
+    return rc;
+}
+
+int quire_generation_answer(quire_http *http, const quire_answer_form *form,
+                            int (*read)(quire_generation *gen, quire_fields *fields))
+{
+    quire_generation *gen;
+
+    QUIRE_TRY(generation_read(http, form, read, &gen));
     QUIRE_TRY(generation_submit(gen));
     return gen->is_stream ? quire_generation_stream(gen) : reply_whole(gen);
+}
+
+int quire_generation_count(quire_http *http, const quire_answer_form *form,
+                           int (*read)(quire_generation *gen, quire_fields *fields))
+{
+    quire_bytes body = { 0 };
+    quire_json_out json = { &body, false };
+    quire_generation *gen;
+
+    QUIRE_TRY(generation_read(http, form, read, &gen));
+    quire_json_object(&json, NULL);
+    quire_json_u64(&json, "input_tokens", gen->prompts[0].n_tokens);
+    quire_json_object_end(&json);
+    return quire_http_reply_json(http, 200, &body);
 }

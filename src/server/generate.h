@@ -12,12 +12,14 @@
 
 #include "model/answer_rules.h"
 #include "model/text.h"
+#include "server/cache_mark.h"
 #include "server/chat_request.h"
 #include "server/http.h"
 
 typedef struct quire_prompt {
     int32_t *tokens; /* owned */
     uint32_t n_tokens;
+    quire_bytes text; /* with keeps_prompts, or echo */
 } quire_prompt;
 
 typedef struct quire_choice {
@@ -30,18 +32,46 @@ typedef struct quire_choice {
     /* Elements of JSON arrays to be sent. Chat uses the first; completions use all: tokens,
      * token_logprobs, top_logprobs, text_offset. */
     quire_bytes logprobs[4];
-    const quire_request_result *result; /* when done */
-    bool is_begun;                      /* stream: its role was sent */
-    bool is_ended;                      /* stream: its finish_reason was sent */
+    const quire_request_result *result;    /* when done */
+    bool is_begun;                         /* stream: its role was sent */
+    int block_kind;                        /* stream in blocks: the open one, of the form's kinds */
+    uint32_t n_blocks;                     /* begun so far */
+    uint32_t block_call;                   /* the call of the open block */
+    size_t block_from;                     /* beginning of the block in its field of the answer */
+    size_t reasoning_bytes, content_bytes; /* streamed so far */
+    bool is_ended;                         /* stream: its finish_reason was sent */
 } quire_choice;
 
-typedef struct quire_generation {
+typedef struct quire_generation quire_generation;
+
+/* The form of an API's answers. Functions of streams append events to gen->pending. */
+typedef struct quire_answer_form {
+    bool is_chat;          /* the prompt is made of messages; answers have parts */
+    bool keeps_prompts;    /* the reply needs the texts of the prompts */
+    const char *id_prefix; /* of http->id */
+    /* The whole reply. */
+    void (*whole)(quire_bytes *out, quire_generation *gen);
+    /* Before the first token; NULL = nothing. */
+    void (*begin)(quire_generation *gen);
+    /* More of an answer: text, n > 0; of a chat the next piece of a part. */
+    void (*text)(quire_generation *gen, quire_choice *choice, const char *text, size_t n);
+    void (*delta)(quire_generation *gen, quire_choice *choice, const quire_chat_delta *delta);
+    /* The end of an answer, then the end of all. */
+    void (*choice_end)(quire_generation *gen, quire_choice *choice);
+    void (*end)(quire_generation *gen);
+    /* http->err, in place of the rest. */
+    void (*error)(quire_generation *gen);
+} quire_answer_form;
+
+struct quire_generation {
     quire_http *http;
-    bool is_chat;
+    const quire_answer_form *form;
+    bool is_chat; /* form's */
     bool is_stream;
     bool has_usage_event; /* stream_options.include_usage */
     bool has_explanation; /* explain_cache */
     bool truncates_turns;
+    bool has_echo;               /* text completions: the answer begins with the prompt */
     quire_request_params params; /* of all choices, except prompt, seed and id */
     quire_tier tier;
     uint32_t n_per_prompt; /* n */
@@ -54,16 +84,20 @@ typedef struct quire_generation {
     /* memory behind params */
     char *grammar;
     char *stops[QUIRE_STOPS_MAX];
+    uint32_t n_request_stops; /* the first ones are the request's, further ones the chat format's */
     quire_logit_bias *bias;
+    int32_t stop_tokens[QUIRE_STOP_TOKENS_MAX];
     /* session */
     char session_id[QUIRE_SESSION_ID_MAX + 1]; /* "" = none */
     quire_session_ref session;
     quire_chat_request chat; /* of the request */
     quire_chat_prompt *chat_prompt;
     quire_answer_rules *rules;
-    quire_said_prompt said_before; /* the history's answers that the model said */
-    char *schema;                  /* of response_format, for the chat format; NULL = none */
-    quire_bytes said;              /* text completions: the new text of the session */
+    quire_said_prompt said_before;     /* the history's answers that the model said */
+    char *schema;                      /* of response_format, for the chat format; NULL = none */
+    quire_cache_mark mark;             /* a breakpoint of the request */
+    struct quire_responses *responses; /* of /v1/responses; owned */
+    quire_bytes said;                  /* text completions: the new text of the session */
     quire_chat_message *history;
     size_t n_history;     /* messages rendered; fewer than all when turns were dropped */
     bool is_session_kept; /* the session contains this turn */
@@ -73,15 +107,20 @@ typedef struct quire_generation {
     quire_bytes pending; /* events that MHD has not read yet */
     size_t n_pending_taken;
     uint32_t next_choice;
+    uint64_t n_events; /* with numbers */
     bool is_over;
-} quire_generation;
+};
 
 /* ---- generate.c ---- */
 
 /* Answer a request for text: parse the body, let `read` fill the generation from it, submit, reply.
  * http->work owns the generation. Errors: http->err. */
-int quire_generation_answer(quire_http *http, bool is_chat,
+int quire_generation_answer(quire_http *http, const quire_answer_form *form,
                             int (*read)(quire_generation *gen, quire_fields *fields));
+/* Reply with the number of tokens of the prompt, and compute nothing: {"input_tokens"}. Errors:
+ * http->err. */
+int quire_generation_count(quire_http *http, const quire_answer_form *form,
+                           int (*read)(quire_generation *gen, quire_fields *fields));
 /* Add a prompt; takes over the memory of tokens. Errors: http->err. */
 int quire_generation_prompt_add(quire_generation *gen, int32_t *tokens, uint32_t n_tokens);
 /* Tokenize a prompt's text, reusing the session's tokens. Errors: QUIRE_RANGE (longer than the
@@ -129,30 +168,61 @@ void quire_generation_note(const quire_generation *gen);
 /* All fields but the prompt. Errors: http->err. */
 int quire_generation_fields(quire_generation *gen, quire_fields *fields);
 
+/* ---- api_chat.c ---- */
+
+/* Read the body of a chat completion: fields, messages, prompt. Errors: http->err. */
+int quire_generation_chat_read(quire_generation *gen, quire_fields *fields);
+
+/* ---- api_responses.c ---- */
+
+/* Store a response whose reply is complete, if its request asks for that. */
+void quire_response_keep(quire_generation *gen, const quire_bytes *reply);
+
+/* ---- constraint_fields.c ---- */
+
+/* The fields that constrain the answer's text, at most one of which may be set: grammar,
+ * response_format, and their names in other servers. Sets gen->grammar, or gen->schema for a chat
+ * whose model thinks first. Errors: fields->err. */
+void quire_constraint_read(quire_generation *gen, quire_fields *fields);
+
 /* ---- stream.c ---- */
 
 /* Errors: http->err. */
 int quire_generation_stream(quire_generation *gen);
+/* Begin and end an event in gen->pending; between them its data is appended. name NULL = an event
+ * without a name. */
+void quire_event_begin(quire_generation *gen, const char *name);
+void quire_event_end(quire_generation *gen);
 
 /* ---- answer.c ---- */
+
+extern const quire_answer_form quire_form_chat; /* OpenAI's */
+extern const quire_answer_form quire_form_text;
+extern const quire_answer_form quire_form_llama;     /* answer_llama.c: /completion */
+extern const quire_answer_form quire_form_anthropic; /* answer_anthropic.c: /v1/messages */
+extern const quire_answer_form quire_form_responses; /* answer_responses.c: /v1/responses */
 
 /* Add a token's text and log-probabilities to a choice. */
 void quire_choice_take(quire_generation *gen, quire_choice *choice,
                        const quire_request_token *token);
-/* The whole reply. */
-void quire_answer_write(quire_bytes *out, quire_generation *gen);
 /* The word for the end of a choice: "tool_calls" when the answer ended by itself and calls tools.
  */
 const char *quire_choice_finish(const quire_choice *choice);
-/* JSON of one event: the next part of an answer with its unsent log-probabilities. delta NULL =
- * none (chat: the first event has the role). */
-void quire_answer_delta_write(quire_bytes *out, quire_generation *gen, quire_choice *choice,
-                              const quire_chat_delta *delta);
-/* The same for text. finish NULL = not the end. */
-void quire_answer_chunk_write(quire_bytes *out, quire_generation *gen, quire_choice *choice,
-                              const char *text, size_t n, const char *finish);
-/* The final event: empty choices, usage. */
-void quire_answer_usage_write(quire_bytes *out, quire_generation *gen);
+/* Quire's own fields, if the request asks for them. */
+void quire_answer_quire_write(quire_json_out *json, const quire_generation *gen,
+                              const quire_choice *choice);
+/* Timings in the format of llama.cpp's server. */
+void quire_answer_timings_write(quire_json_out *json, const quire_request_result *result);
+/* Values of sampling as an object, in llama-server's names. */
+void quire_answer_sampling_write(quire_json_out *json, const char *key,
+                                 const quire_sampler_opts *sampler);
+/* Sums over all answers; a prompt counts once, whatever the number of its answers. */
+typedef struct quire_answer_usage {
+    uint64_t prompt_tokens;
+    uint64_t cached_tokens;
+    uint64_t generated_tokens;
+} quire_answer_usage;
+void quire_answer_usage_get(const quire_generation *gen, quire_answer_usage *out);
 
 /* ---- explain_out.c ---- */
 

@@ -39,6 +39,7 @@ int quire_generation_prompt_obey(quire_generation *gen)
     quire_chat_rules rules;
 
     quire_chat_prompt_rules(gen->chat_prompt, &rules);
+    gen->n_request_stops = gen->params.n_stops;
     QUIRE_TRY(add_stops(gen, &rules));
     if (gen->grammar != NULL && rules.grammar != NULL && gen->chat.n_tools > 0) {
         return quire_api_error_set(&gen->http->err, 400, "invalid_value", "tools",

@@ -4,7 +4,6 @@
 #include "server/generate.h"
 
 #include "base/check.h"
-#include "server/json_schema.h"
 #include "server/unsupported.h"
 
 #include <errno.h>
@@ -145,14 +144,44 @@ static int64_t read_limit(quire_fields *fields, const char *name)
     return n < 0 ? UINT32_MAX : n;
 }
 
-/* max_completion_tokens is the newer name; if both are given, the smaller one counts. */
+/* max_completion_tokens is the newer name, n_predict llama-server's; the smallest one counts. */
 static void read_max_tokens(quire_generation *gen, quire_fields *fields)
 {
-    const int64_t a = read_limit(fields, "max_tokens");
-    const int64_t b = read_limit(fields, "max_completion_tokens");
-    const int64_t least = a < b ? a : b;
+    static const char *const names[] = { "max_tokens", "max_completion_tokens", "n_predict" };
+    int64_t least = UINT32_MAX;
 
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const int64_t n = read_limit(fields, names[i]);
+
+        least = n < least ? n : least;
+    }
     gen->params.max_tokens = least == UINT32_MAX ? 0 : (uint32_t)least;
+    gen->params.sampler.min_tokens =
+        (uint32_t)quire_field_int(fields, "min_tokens", 0, 0, UINT32_MAX);
+    if (gen->params.max_tokens > 0 && gen->params.sampler.min_tokens > gen->params.max_tokens) {
+        quire_field_error(fields, "min_tokens", "more than the %u tokens of max_tokens",
+                          gen->params.max_tokens);
+    }
+}
+
+static void read_stop_tokens(quire_generation *gen, quire_fields *fields)
+{
+    const uint32_t n_vocab = quire_model_desc_get(quire_engine_model(gen->http->engine))->n_vocab;
+    json_t *list = quire_field_array(fields, "stop_token_ids", QUIRE_STOP_TOKENS_MAX);
+    quire_sampler_opts *sampler = &gen->params.sampler;
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *value = json_array_get(list, i);
+        const json_int_t token = json_is_integer(value) ? json_integer_value(value) : -1;
+
+        if (token < 0 || token >= (json_int_t)n_vocab) {
+            quire_field_error(fields, "stop_token_ids",
+                              "element %zu is no token of the model (0 .. %u)", i, n_vocab - 1);
+            return;
+        }
+        gen->stop_tokens[sampler->n_stop_tokens++] = (int32_t)token;
+    }
+    sampler->stop_tokens = gen->stop_tokens;
 }
 
 static void read_logprobs(quire_generation *gen, quire_fields *fields)
@@ -170,108 +199,6 @@ static void read_logprobs(quire_generation *gen, quire_fields *fields)
     if (gen->params.n_top_logprobs > 0 && !gen->params.has_logprobs) {
         quire_field_error(fields, "top_logprobs", "needs \"logprobs\": true");
     }
-}
-
-static void set_grammar(quire_generation *gen, quire_fields *fields, const char *text)
-{
-    gen->grammar = strdup(text);
-    gen->params.sampler.grammar = gen->grammar;
-    if (gen->grammar == NULL) {
-        (void)quire_api_error_nomem(fields->err);
-    }
-}
-
-/* A chat format can place JSON behind thoughts. So a model that thinks gets the schema instead of a
- * grammar that holds from the first token on. */
-static bool goes_behind_thoughts(quire_generation *gen, quire_fields *fields, json_t *schema)
-{
-    const quire_chat_format *format = gen->http->server->chat;
-    quire_chat_abilities abilities = { 0 };
-
-    if (gen->is_chat && format != NULL) {
-        quire_chat_format_abilities(format, &abilities);
-    }
-    if (!abilities.has_thinking) {
-        return false;
-    }
-    gen->schema = json_dumps(schema, JSON_COMPACT);
-    if (gen->schema == NULL) {
-        (void)quire_api_error_nomem(fields->err);
-    }
-    free(gen->grammar);
-    gen->grammar = NULL;
-    gen->params.sampler.grammar = NULL;
-    return true;
-}
-
-static void grammar_from_schema(quire_generation *gen, quire_fields *fields, json_t *schema)
-{
-    quire_bytes grammar = { 0 };
-    quire_error err = QUIRE_ERROR_INIT;
-
-    if (quire_json_schema_grammar(schema, &grammar, &err) < 0) {
-        if (err.status == QUIRE_NOMEM) {
-            (void)quire_api_error_nomem(fields->err);
-        } else {
-            quire_field_error(fields, "response_format", "%s", err.message);
-        }
-    } else if (!goes_behind_thoughts(gen, fields, schema)) {
-        set_grammar(gen, fields, grammar.data);
-    }
-    quire_bytes_fini(&grammar);
-}
-
-static void read_json_object(quire_generation *gen, quire_fields *fields)
-{
-    json_t *any = json_pack("{s:s}", "type", "object");
-
-    if (any == NULL) {
-        (void)quire_api_error_nomem(fields->err);
-    } else if (!goes_behind_thoughts(gen, fields, any)) {
-        set_grammar(gen, fields, quire_json_object_grammar());
-    }
-    json_decref(any);
-}
-
-static void read_response_format(quire_generation *gen, quire_fields *fields)
-{
-    json_t *object = quire_field_object(fields, "response_format");
-    quire_fields format = { object, "response_format", fields->err };
-    quire_fields schema = { NULL, "response_format.json_schema", fields->err };
-    const char *type;
-
-    if (object == NULL) {
-        return;
-    }
-    quire_field_refuse(&format, "schema", "", "use the type \"json_schema\"");
-    (void)quire_field_required(&format, "type");
-    type = quire_field_string(&format, "type", 32);
-    if (type == NULL || strcmp(type, "text") == 0) {
-        return;
-    }
-    if (gen->grammar != NULL) {
-        quire_field_error(fields, "response_format", "not together with grammar");
-    } else if (strcmp(type, "json_object") == 0) {
-        read_json_object(gen, fields);
-    } else if (strcmp(type, "json_schema") == 0) {
-        (void)quire_field_required(&format, "json_schema");
-        schema.object = quire_field_object(&format, "json_schema");
-        if (schema.object != NULL && quire_field_required(&schema, "schema") != NULL) {
-            grammar_from_schema(gen, fields, quire_field(&schema, "schema"));
-        }
-    } else {
-        quire_field_error(&format, "type", "must be \"text\", \"json_object\" or \"json_schema\"");
-    }
-}
-
-static void read_grammar(quire_generation *gen, quire_fields *fields)
-{
-    const char *grammar = quire_field_string(fields, "grammar", QUIRE_GRAMMAR_BYTES_MAX);
-
-    if (grammar != NULL && grammar[0] != '\0') {
-        set_grammar(gen, fields, grammar);
-    }
-    read_response_format(gen, fields);
 }
 
 static void read_reuse(quire_generation *gen, quire_fields *fields)
@@ -340,9 +267,10 @@ int quire_generation_fields(quire_generation *gen, quire_fields *fields)
     read_sampling(gen, fields);
     read_bias(gen, fields);
     read_stops(gen, fields);
+    read_stop_tokens(gen, fields);
     read_max_tokens(gen, fields);
     read_logprobs(gen, fields);
-    read_grammar(gen, fields);
+    quire_constraint_read(gen, fields);
     read_reuse(gen, fields);
     read_class(gen, fields);
     /* The end token is never chosen; a complete grammar still ends the text. */

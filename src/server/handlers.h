@@ -16,15 +16,30 @@ int quire_api_health(quire_http *http);
 int quire_api_models(quire_http *http);
 int quire_api_model(quire_http *http);
 int quire_api_props(quire_http *http);
+int quire_api_slots(quire_http *http);
 int quire_api_metrics(quire_http *http);
 
 /* api_tokenize.c */
 int quire_api_tokenize(quire_http *http);
 int quire_api_detokenize(quire_http *http);
 
+/* api_template.c */
+int quire_api_template(quire_http *http);
+
 /* api_chat.c, api_completions.c */
 int quire_api_chat(quire_http *http);
 int quire_api_completions(quire_http *http);
+int quire_api_completion(quire_http *http); /* llama-server's */
+
+/* api_messages.c */
+int quire_api_messages(quire_http *http);
+int quire_api_messages_count(quire_http *http);
+
+/* api_responses.c */
+int quire_api_responses(quire_http *http);
+int quire_api_responses_count(quire_http *http);
+int quire_api_response_get(quire_http *http);
+int quire_api_response_delete(quire_http *http);
 
 /* api_embeddings.c */
 #define QUIRE_EMBEDDING_INPUTS_MAX 2048u /* of one request */

@@ -61,6 +61,7 @@ struct quire_server {
     char *texts[6];
     quire_tiers tiers;
     quire_auth *auth;
+    struct quire_response_store *responses;
     quire_origins hosts;
     quire_origins origins;
     struct MHD_Daemon *daemon;

@@ -5,6 +5,7 @@
 #include "server/http.h"
 
 #include "base/check.h"
+#include "server/response_store.h"
 #include "server/tls.h"
 
 #include <arpa/inet.h>
@@ -137,6 +138,7 @@ static void server_free(quire_server *server)
     for (unsigned i = 0; i < sizeof server->texts / sizeof server->texts[0]; i++) {
         free(server->texts[i]);
     }
+    quire_response_store_destroy(server->responses);
     quire_origins_fini(&server->hosts);
     quire_origins_fini(&server->origins);
     (void)pthread_cond_destroy(&server->parse_room);
@@ -213,8 +215,9 @@ static struct MHD_Daemon *daemon_start(quire_server *server, int fd, const quire
 /* The parts that come from the options. Errors: err. */
 static int server_init(quire_server *server, const quire_server_opts *opts, quire_error *err)
 {
-    const int rc = copy_texts(server);
+    int rc = copy_texts(server);
 
+    rc = rc == QUIRE_OK ? quire_response_store_create(&server->responses, NULL) : rc;
     if (rc < 0) {
         return quire_error_set(err, rc, "out of memory");
     }

@@ -15,22 +15,17 @@
 /* Longest wait for one of several answers before the next one's turn. */
 #define TURN_MS 10u
 
-static void event_begin(quire_bytes *out)
+void quire_event_begin(quire_generation *gen, const char *name)
 {
-    (void)quire_bytes_add(out, "data: ", 6);
+    if (name != NULL) {
+        (void)quire_bytes_addf(&gen->pending, "event: %s\n", name);
+    }
+    (void)quire_bytes_add(&gen->pending, "data: ", 6);
 }
 
-static void event_end(quire_bytes *out)
+void quire_event_end(quire_generation *gen)
 {
-    (void)quire_bytes_add(out, "\n\n", 2);
-}
-
-static void add_chunk(quire_generation *gen, quire_choice *choice, const char *text, size_t n,
-                      const char *finish)
-{
-    event_begin(&gen->pending);
-    quire_answer_chunk_write(&gen->pending, gen, choice, text, n, finish);
-    event_end(&gen->pending);
+    (void)quire_bytes_add(&gen->pending, "\n\n", 2);
 }
 
 /* The events of a text's parts: thoughts, content, calls. */
@@ -41,9 +36,7 @@ static int add_parts(quire_generation *gen, quire_choice *choice, const char *te
 
     QUIRE_TRY(quire_choice_read(gen, choice, text, n, is_last));
     while (quire_chat_reader_delta(choice->reader, &delta)) {
-        event_begin(&gen->pending);
-        quire_answer_delta_write(&gen->pending, gen, choice, &delta);
-        event_end(&gen->pending);
+        gen->form->delta(gen, choice, &delta);
     }
     return QUIRE_OK;
 }
@@ -58,33 +51,23 @@ static int add_text(quire_generation *gen, quire_choice *choice, const char *tex
         return add_parts(gen, choice, text, n, is_last);
     }
     if (n > 0) {
-        add_chunk(gen, choice, text, n, NULL);
+        gen->form->text(gen, choice, text, n);
     }
     return QUIRE_OK;
 }
 
-/* The status line is already sent, so the error is an event. The stream ends without [DONE], which
- * would declare the answer complete. */
+/* The status line is already sent, so the error is an event. */
 static void add_error(quire_generation *gen)
 {
     quire_generation_give_up(gen);
-    event_begin(&gen->pending);
-    quire_api_error_write(&gen->pending, &gen->http->err, gen->http->error_form);
-    event_end(&gen->pending);
+    gen->form->error(gen);
     gen->http->finish = "error";
     gen->is_over = true;
 }
 
 static void add_end(quire_generation *gen)
 {
-    if (gen->has_usage_event) {
-        event_begin(&gen->pending);
-        quire_answer_usage_write(&gen->pending, gen);
-        event_end(&gen->pending);
-    }
-    event_begin(&gen->pending);
-    (void)quire_bytes_add(&gen->pending, "[DONE]", 6);
-    event_end(&gen->pending);
+    gen->form->end(gen);
     gen->is_over = true;
 }
 
@@ -116,7 +99,7 @@ static int advance(quire_generation *gen, quire_choice *choice, uint32_t timeout
         if (are_all_ended(gen)) {
             quire_generation_finish(gen);
         }
-        add_chunk(gen, choice, "", 0, quire_choice_finish(choice));
+        gen->form->choice_end(gen, choice);
         return 1;
     }
     return rc == QUIRE_AGAIN ? 0 : rc;
@@ -192,10 +175,13 @@ static ssize_t read_events(void *ctx, uint64_t pos, char *buffer, size_t size)
 
 int quire_generation_stream(quire_generation *gen)
 {
-    if (gen->is_chat) {
-        for (uint32_t i = 0; i < gen->n_choices; i++) {
-            add_chunk(gen, &gen->choices[i], "", 0, NULL);
-        }
+    if (gen->form->begin != NULL) {
+        gen->form->begin(gen);
+    }
+    for (uint32_t i = 0; i < gen->n_choices && gen->has_echo; i++) {
+        const quire_bytes *prompt = &gen->choices[i].prompt->text;
+
+        gen->form->text(gen, &gen->choices[i], prompt->data, prompt->n);
     }
     return quire_http_reply_stream(gen->http, "text/event-stream; charset=utf-8", read_events, gen);
 }

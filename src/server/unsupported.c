@@ -11,9 +11,9 @@
 
 #define TOOLS      "use `tools` and `tool_choice`"
 #define TEXT_ONLY  "only chats have tools, thoughts and a template"
-#define CONSTRAINT "use `response_format` or `grammar`"
+#define CONSTRAINT "use `grammar`, or a field of [structured output](#structured-output)"
 #define FROM_START "a grammar holds from the first token to the last"
-#define ENDS       "an answer ends by `max_tokens`, `stop` or the model's own end"
+#define ENDS       "an answer ends by `max_tokens`, `stop`, `stop_token_ids` or the model's own end"
 #define SAMPLING   "tokens are chosen by `temperature`, `top_k`, `top_p`, `min_p` and penalties"
 #define SEARCH     "answers are sampled one token at a time, `n` of them"
 #define TOKEN_SETS "use `logit_bias`, -100 for a token that must not be chosen"
@@ -32,25 +32,14 @@ const quire_unsupported quire_unsupported_list[] = {
     { "functions", NOTHING, TOOLS, 0 },
     { "function_call", "\"none\", \"auto\"", TOOLS, 0 },
 
-    /* {} is a schema too: any JSON value. */
-    { "json_schema", "false, \"\"", CONSTRAINT, 0 },
-    { "guided_json", "false, \"\"", CONSTRAINT, 0 },
-    { "guided_regex", NOTHING, CONSTRAINT, 0 },
-    { "guided_choice", NOTHING, CONSTRAINT, 0 },
     { "guided_grammar", NOTHING, CONSTRAINT, 0 },
-    { "guided_json_object", NOTHING, CONSTRAINT, 0 },
     { "guided_decoding_backend", NOTHING, CONSTRAINT, 0 },
     { "guided_whitespace_pattern", NOTHING, CONSTRAINT, 0 },
-    { "structured_outputs", NOTHING, CONSTRAINT, 0 },
     { "structural_tag", NOTHING, CONSTRAINT, 0 },
-    { "regex", NOTHING, CONSTRAINT, 0 },
     { "ebnf", NOTHING, CONSTRAINT, 0 },
     { "grammar_lazy", "false", FROM_START, 0 },
     { "grammar_triggers", NOTHING, FROM_START, 0 },
 
-    { "n_predict", "-1", ENDS, 0 },
-    { "min_tokens", "0", ENDS, 0 },
-    { "stop_token_ids", NOTHING, ENDS, 0 },
     { "include_stop_str_in_output", "false", ENDS, 0 },
     { "n_indent", "0", ENDS, 0 },
     { "t_max_prompt_ms", "0, -1", ENDS, 0 },
@@ -95,7 +84,7 @@ const quire_unsupported quire_unsupported_list[] = {
     { "add_special_tokens", "true", PROMPT, IN_TEXT },
     { "prompt_embeds", NOTHING, PROMPT, 0 },
     { "suffix", NOTHING, PROMPT, 0 },
-    { "echo", "false", "the answer does not repeat the prompt", 0 },
+    { "echo", "false", "the answer of a chat does not repeat the prompt", IN_CHAT },
     { "truncate_prompt_tokens", "", TRUNCATION, 0 },
     { "n_keep", "0", TRUNCATION, 0 },
     { "n_discard", "0", TRUNCATION, 0 },

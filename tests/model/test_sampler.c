@@ -165,6 +165,39 @@ static void test_bias_and_eog(void **state)
     }
 }
 
+/* The first tokens are neither an end nor a stop token; a stop token is known afterwards. */
+static void test_min_tokens(void **state)
+{
+    const int32_t stops[] = { 11, 12 };
+    quire_sampler_opts opts = QUIRE_SAMPLER_OPTS_INIT;
+    quire_rng rng = test_rng(21);
+    quire_sampler *s;
+
+    (void)state;
+    opts.temperature = 0.0f;
+    opts.min_tokens = 3;
+    opts.stop_tokens = stops;
+    opts.n_stop_tokens = 2;
+    logits_random(&rng);
+    logits[12] = 3000.0f;
+    logits[quire_model_eos(model_spm)] = 2000.0f;
+    s = sampler(model_spm, &opts);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 3; i++) {
+            const int32_t token = quire_sampler_pick(s, logits);
+
+            assert_false(quire_model_is_eog(model_spm, token));
+            assert_false(quire_sampler_stops_at(s, token));
+        }
+        assert_int_equal(quire_sampler_pick(s, logits), 12);
+        quire_sampler_reset(s);
+    }
+    assert_true(quire_sampler_stops_at(s, 11));
+    assert_true(quire_sampler_stops_at(s, 12));
+    assert_false(quire_sampler_stops_at(s, 13));
+    quire_sampler_destroy(s);
+}
+
 static void refused(const quire_sampler_opts *opts, int status, const char *part)
 {
     quire_error err = QUIRE_ERROR_INIT;
@@ -461,6 +494,7 @@ int main(void)
         cmocka_unit_test(test_bias_and_eog),
         cmocka_unit_test(test_options_out_of_range),
         cmocka_unit_test(test_logprob),
+        cmocka_unit_test(test_min_tokens),
         cmocka_unit_test(test_grammar_holds),
         cmocka_unit_test(test_grammar_keeps_utf8),
         cmocka_unit_test(test_grammar_too_ambiguous),

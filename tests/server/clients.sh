@@ -1,7 +1,9 @@
 #!/bin/sh
 # clients.sh WHAT QUIRE - programs that people really use against a running `quire serve`.
 #
-#   openai  the openai npm package: chat, streams, usage, errors, abort, keys (openai.mjs)
+#   openai  the openai npm package: chat, streams, responses, usage, errors, abort, keys (openai.mjs)
+#   anthropic  the @anthropic-ai/sdk npm package: messages, streams, tools, cache_control (anthropic.mjs)
+#   agent   a coding agent's loop, replayed from a transcript (agent.mjs)
 #   curl    command lines as in the manual: headers, streams, wrong requests
 #   wrk     many connections: /health, and a short completion (completion.lua)
 #   soak    500 mixed requests with random cancels (scripts/serve/soak.mjs; `make soak` runs 20,000)
@@ -16,6 +18,7 @@ quire=$2
 model=tests/data/stories260K-f32.gguf
 dir=$(mktemp -d)
 pid=
+template="--chat-template chatml"
 
 skip() {
     echo "skipped: $*"
@@ -43,7 +46,8 @@ need() {
 serve() {
     rm -f "$dir/ready"
     mkfifo "$dir/ready"
-    "$quire" serve -m "$model" --port 0 --chat-template chatml -t 2 "$@" >"$dir/ready" 2>"$dir/log" &
+    # shellcheck disable=SC2086 # two words
+    "$quire" serve -m "$model" --port 0 $template -t 2 "$@" >"$dir/ready" 2>"$dir/log" &
     pid=$!
     exec 3<"$dir/ready"
     IFS= read -r line <&3 || fail "the server did not start"
@@ -163,11 +167,39 @@ try_wrk() {
 try_openai() {
     need node
     package=$(scripts/setup.sh clients 2>"$dir/log") || skip "$(tail -n 1 "$dir/log")"
+    package=$(printf '%s\n' "$package" | grep openai)
     serve
     node tests/server/openai.mjs "$package" "$url" || fail "openai.mjs: exit $?"
     stop
     serve --api-key key-of-a-tenant --admin-key key-of-an-admin
     node tests/server/openai.mjs "$package" "$url" key-of-a-tenant || fail "openai.mjs with keys: exit $?"
+    stop
+}
+
+# A template with tools. Its prompts are longer than the small model was trained for.
+use_tools() {
+    [ -n "${TEMPLATES_DIR:-}" ] || skip "this build runs no Jinja templates"
+    template="--chat-template-file $TEMPLATES_DIR/Qwen-Qwen2.5-7B-Instruct.jinja -c 8192"
+}
+
+try_anthropic() {
+    need node
+    package=$(scripts/setup.sh clients 2>"$dir/log") || skip "$(tail -n 1 "$dir/log")"
+    package=$(printf '%s\n' "$package" | grep anthropic)
+    use_tools
+    serve
+    node tests/server/anthropic.mjs "$package" "$url" || fail "anthropic.mjs: exit $?"
+    stop
+    serve --api-key key-of-a-tenant
+    node tests/server/anthropic.mjs "$package" "$url" key-of-a-tenant || fail "anthropic.mjs with keys: exit $?"
+    stop
+}
+
+try_agent() {
+    need node
+    use_tools
+    serve
+    node tests/server/agent.mjs tests/server/agent.json "$url" || fail "agent.mjs: exit $?"
     stop
 }
 
@@ -179,8 +211,10 @@ try_soak() {
 
 case $what in
 openai) try_openai ;;
+anthropic) try_anthropic ;;
+agent) try_agent ;;
 curl) try_curl ;;
 wrk) try_wrk ;;
 soak) try_soak ;;
-*) fail "usage: clients.sh openai|curl|wrk|soak QUIRE" ;;
+*) fail "usage: clients.sh openai|anthropic|agent|curl|wrk|soak QUIRE" ;;
 esac

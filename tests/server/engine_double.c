@@ -198,7 +198,7 @@ int quire_engine_submit(quire_engine *engine, const quire_request_params *params
             .message = "the script says so",
             .tail = script->tail != NULL ? script->tail : "",
             .tail_bytes = script->tail != NULL ? (uint32_t)strlen(script->tail) : 0,
-            .stop_index = -1,
+            .stop_index = script->stops_at_first ? 0 : -1,
             .n_prompt_tokens = params->n_tokens,
             .n_cached_tokens = params->n_tokens / 2,
             .n_generated_tokens = request->n_tokens,

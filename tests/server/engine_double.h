@@ -16,7 +16,8 @@ typedef struct engine_script {
     uint32_t n_pieces;
     const char *tail;
     quire_finish finish;
-    int status; /* finish ERROR */
+    int status;          /* finish ERROR */
+    bool stops_at_first; /* the first stop text ends the answer */
     /* Tokens from this number on, and the end, come only after engine_double_go(). */
     uint32_t hold_at;
     bool holds;

@@ -43,7 +43,9 @@ int quire_engine_pin_create(quire_engine *engine, const quire_engine_pin_params 
         m->tokens[i] = params->tokens[i];
     }
     if (m->create_status < 0) {
-        *missing_bytes = m->missing_bytes;
+        if (missing_bytes != NULL) {
+            *missing_bytes = m->missing_bytes;
+        }
         return quire_error_set(err, m->create_status, "%s", m->create_message);
     }
     if (find(m, &name) != NULL) {
@@ -120,15 +122,20 @@ int quire_engine_pins_list(quire_engine *engine, const void *tenant, uint32_t te
 {
     const engine_memory *m = engine_double_memory(engine);
 
-    assert_null(tenant);
-    assert_int_equal(tenant_bytes, 0);
+    uint32_t n_found = 0;
+
     assert_int_equal(skip, 0);
     assert_true(n >= m->n_pins);
-    memcpy(out, m->pins, m->n_pins * sizeof out[0]);
-    if (n_all != NULL) {
-        *n_all = m->n_pins;
+    for (uint32_t i = 0; i < m->n_pins; i++) {
+        if (tenant == NULL || (m->pins[i].tenant_bytes == tenant_bytes &&
+                               memcmp(m->pins[i].tenant, tenant, tenant_bytes) == 0)) {
+            out[n_found++] = m->pins[i];
+        }
     }
-    return (int)m->n_pins;
+    if (n_all != NULL) {
+        *n_all = n_found;
+    }
+    return (int)n_found;
 }
 
 int quire_engine_tune(quire_engine *engine, const quire_engine_tune_opts *opts,

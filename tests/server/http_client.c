@@ -313,6 +313,9 @@ size_t http_events(const http_reply *reply, void (*event)(void *ctx, const char 
         char *data;
 
         assert_non_null(end);
+        if (strncmp(at, "event: ", 7) == 0) { /* its name, which the data repeats */
+            at = strchr(at, '\n') + 1;
+        }
         assert_memory_equal(at, "data: ", 6);
         data = strndup(at + 6, (size_t)(end - at) - 6);
         assert_null(strchr(data, '\n'));

@@ -117,6 +117,40 @@ const checks = {
         assert.equal(reply.usage.total_tokens, reply.usage.prompt_tokens);
     },
 
+    async "a response has output and is continued"() {
+        const ask = { model: MODEL, temperature: 0, max_output_tokens: 12, instructions: "You tell stories.",
+            input: "Once upon a time" };
+        const first = await client.responses.create(ask);
+        assert.equal(first.object, "response");
+        assert.ok(["completed", "incomplete"].includes(first.status));
+        assert.equal(first.output[0].type, "message");
+        assert.equal(first.output_text, first.output[0].content[0].text);
+        const next = await client.responses.create({ ...ask, input: "And then?", previous_response_id: first.id });
+        assert.equal(next.previous_response_id, first.id);
+        assert.ok(next.usage.input_tokens > first.usage.input_tokens);
+        assert.ok(next.usage.input_tokens_details.cached_tokens > 4);
+        const again = await client.responses.retrieve(first.id);
+        assert.equal(again.output_text, first.output_text);
+        await client.responses.delete(first.id);
+        await assert.rejects(client.responses.retrieve(first.id), (error) => error instanceof OpenAI.NotFoundError);
+    },
+
+    async "a response in a stream says the same"() {
+        const ask = { model: MODEL, temperature: 0, max_output_tokens: 12, input: "Once upon a time", store: false };
+        const whole = await client.responses.create(ask);
+        let text = "";
+        let last;
+        for await (const event of await client.responses.create({ ...ask, stream: true })) {
+            text += event.type === "response.output_text.delta" ? event.delta : "";
+            last = event;
+        }
+        assert.equal(text, whole.output_text);
+        assert.equal(last.response.status, whole.status);
+        assert.deepEqual(last.response.output[0].content, whole.output[0].content);
+        const assembled = await client.responses.stream(ask).finalResponse();
+        assert.equal(assembled.output_text, whole.output_text);
+    },
+
     async "a field of the wrong kind is a BadRequestError that names it"() {
         const wrong = client.chat.completions.create({ ...told, max_tokens: "many" });
         await assert.rejects(wrong, (error) => {

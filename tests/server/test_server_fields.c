@@ -106,8 +106,6 @@ static const refusal refusals[] = {
     { CHAT, HI ",\"response_format\":{\"type\":\"json_schema\"}", "response_format.json_schema" },
     { CHAT, HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}",
       "response_format.json_schema.schema" },
-    { CHAT, HI ",\"response_format\":{\"type\":\"json_object\",\"schema\":{}}",
-      "response_format.schema" },
     { CHAT,
       HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{"
          "\"type\":\"string\",\"pattern\":\"a*\",\"format\":\"no such format\"}}}",

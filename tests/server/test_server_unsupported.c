@@ -66,21 +66,12 @@ static void expect_refusal(bool is_chat, const char *name, const char *value)
 static void constraints_are_not_dropped(void **state)
 {
     static const char *const fields[][2] = {
-        { "json_schema", "{\"type\":\"object\"}" },
-        { "json_schema", "{}" },
-        { "guided_json", "{\"type\":\"object\"}" },
-        { "guided_regex", "\"[a-z]+\"" },
-        { "guided_choice", "[\"a\",\"b\"]" },
         { "guided_grammar", "\"root ::= [a]\"" },
         { "guided_decoding_backend", "\"xgrammar\"" },
         { "guided_whitespace_pattern", "\" \"" },
-        { "structured_outputs", "{\"json\":{}}" },
-        { "min_tokens", "5" },
-        { "stop_token_ids", "[2]" },
         { "mirostat", "2" },
         { "mirostat_tau", "3.5" },
         { "dry_multiplier", "0.8" },
-        { "n_predict", "16" },
         { "modalities", "[\"text\",\"audio\"]" },
         { "reasoning_effort", "\"low\"" },
         { "chat_template_kwargs", "{\"enable_thinking\":false}" },
@@ -93,7 +84,6 @@ static void constraints_are_not_dropped(void **state)
         { "functions", "[{}]" },
         { "audio", "{\"voice\":\"x\"}" },
         { "prediction", "{\"type\":\"content\"}" },
-        { "echo", "true" },
         { "suffix", "\"b\"" },
     };
 

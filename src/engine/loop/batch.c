@@ -214,7 +214,8 @@ static void token_choose(quire_loop *loop, quire_request *r, const float *logits
     }
     if (token < 0) {
         ending = no_token_ending(token);
-    } else if (!r->ignores_eos && quire_model_is_eog(loop->model, token)) {
+    } else if ((!r->ignores_eos && quire_model_is_eog(loop->model, token)) ||
+               quire_sampler_stops_at(r->sampler, token)) {
         ending.finish = QUIRE_FINISH_STOP;
     } else if ((rc = token_deliver(loop, r, token, logits, &ending.stop_index)) < 0) {
         ending = (quire_ending){ .finish = QUIRE_FINISH_ERROR, .status = rc, .stop_index = -1 };

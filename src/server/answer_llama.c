@@ -1,0 +1,124 @@
+/* answer_llama.c - answers of /completion and /infill, in llama-server's form.
+ *
+ * SPDX-License-Identifier: MIT */
+#include "server/generate.h"
+
+#include <string.h>
+
+void quire_answer_sampling_write(quire_json_out *json, const char *key,
+                                 const quire_sampler_opts *sampler)
+{
+    quire_json_object(json, key);
+    quire_json_number(json, "temperature", (double)sampler->temperature);
+    quire_json_i64(json, "top_k", sampler->top_k);
+    quire_json_number(json, "top_p", (double)sampler->top_p);
+    quire_json_number(json, "min_p", (double)sampler->min_p);
+    quire_json_number(json, "repeat_penalty", (double)sampler->repeat_penalty);
+    quire_json_number(json, "frequency_penalty", (double)sampler->frequency_penalty);
+    quire_json_number(json, "presence_penalty", (double)sampler->presence_penalty);
+    quire_json_object_end(json);
+}
+
+static const char *stop_type(const quire_request_result *result)
+{
+    if (result->finish != QUIRE_FINISH_STOP) {
+        return "limit";
+    }
+    return result->stop_index >= 0 ? "word" : "eos";
+}
+
+/* The last event of an answer, or its whole reply. */
+static void write_end(quire_json_out *json, const quire_generation *gen, const quire_choice *choice,
+                      const quire_bytes *text)
+{
+    const quire_request_result *result = choice->result;
+    const int32_t stop = result->stop_index;
+
+    quire_json_object(json, NULL);
+    quire_json_u64(json, "index", (uint64_t)(choice - gen->choices));
+    quire_json_text(json, "content", text->data, text->n);
+    quire_json_array(json, "tokens");
+    quire_json_array_end(json);
+    quire_json_i64(json, "id_slot", -1);
+    quire_json_bool(json, "stop", true);
+    quire_json_string(json, "model", gen->http->server->opts.model_name);
+    quire_json_u64(json, "tokens_predicted", result->n_generated_tokens);
+    quire_json_u64(json, "tokens_evaluated", result->n_prompt_tokens);
+    quire_answer_sampling_write(json, "generation_settings", &gen->params.sampler);
+    quire_json_text(json, "prompt", choice->prompt->text.data, choice->prompt->text.n);
+    quire_json_bool(json, "has_new_line", text->n > 0 && memchr(text->data, '\n', text->n) != NULL);
+    quire_json_bool(json, "truncated", false);
+    quire_json_string(json, "stop_type", stop_type(result));
+    quire_json_string(json, "stopping_word", stop >= 0 ? gen->stops[stop] : "");
+    quire_json_u64(json, "tokens_cached",
+                   (uint64_t)result->n_prompt_tokens + result->n_generated_tokens);
+    quire_answer_timings_write(json, result);
+    quire_json_object_end(json);
+}
+
+static void write_whole(quire_bytes *out, quire_generation *gen)
+{
+    quire_json_out json = { out, false };
+
+    if (gen->n_choices > 1) {
+        quire_json_array(&json, NULL);
+    }
+    for (uint32_t i = 0; i < gen->n_choices; i++) {
+        write_end(&json, gen, &gen->choices[i], &gen->choices[i].text);
+        if (gen->choices[i].text.status < 0) {
+            out->status = gen->choices[i].text.status;
+        }
+    }
+    if (gen->n_choices > 1) {
+        quire_json_array_end(&json);
+    }
+}
+
+static void add_text(quire_generation *gen, quire_choice *choice, const char *text, size_t n)
+{
+    quire_json_out json = { &gen->pending, false };
+
+    quire_event_begin(gen, NULL);
+    quire_json_object(&json, NULL);
+    quire_json_u64(&json, "index", (uint64_t)(choice - gen->choices));
+    quire_json_text(&json, "content", text, n);
+    quire_json_array(&json, "tokens");
+    quire_json_array_end(&json);
+    quire_json_bool(&json, "stop", false);
+    quire_json_i64(&json, "id_slot", -1);
+    quire_json_u64(&json, "tokens_predicted", choice->n_taken);
+    quire_json_u64(&json, "tokens_evaluated", choice->prompt->n_tokens);
+    quire_json_object_end(&json);
+    quire_event_end(gen);
+}
+
+static void end_choice(quire_generation *gen, quire_choice *choice)
+{
+    const quire_bytes none = { 0 };
+    quire_json_out json = { &gen->pending, false };
+
+    quire_event_begin(gen, NULL);
+    write_end(&json, gen, choice, &none);
+    quire_event_end(gen);
+}
+
+/* The last answer's end is the end of the stream. */
+static void end_all(quire_generation *gen)
+{
+    (void)gen;
+}
+
+static void add_error(quire_generation *gen)
+{
+    quire_event_begin(gen, NULL);
+    quire_api_error_write(&gen->pending, &gen->http->err, QUIRE_ERROR_OPENAI);
+    quire_event_end(gen);
+}
+
+const quire_answer_form quire_form_llama = { .keeps_prompts = true,
+                                             .id_prefix = "cmpl",
+                                             .whole = write_whole,
+                                             .text = add_text,
+                                             .choice_end = end_choice,
+                                             .end = end_all,
+                                             .error = add_error };

@@ -1,0 +1,159 @@
+/* test_server_constraints.c - the fields that constrain an answer, by their names in several
+ * servers: which grammar the engine gets, and what is refused.
+ *
+ * SPDX-License-Identifier: MIT */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "server_fixture.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static server_fixture f;
+
+static int start(void **state)
+{
+    (void)state;
+    server_fixture_start(&f, NULL);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    server_fixture_stop(&f);
+    return 0;
+}
+
+static json_t *ask(const char *fields, int status)
+{
+    char body[1024];
+
+    (void)snprintf(body, sizeof body, "{\"prompt\":\"a\",%s}", fields);
+    return http_post_json(f.port, TEXT, body, status);
+}
+
+static void expect_grammar(const char *fields, const char *part)
+{
+    engine_seen seen;
+
+    json_decref(ask(fields, 200));
+    seen = engine_double_seen(f.engine);
+    if (part == NULL ? seen.grammar[0] != '\0' : strstr(seen.grammar, part) == NULL) {
+        fail_msg("%s: no \"%s\" in\n%s", fields, part != NULL ? part : "", seen.grammar);
+    }
+}
+
+static void schemas_have_several_names(void **state)
+{
+    static const char *const fields[] = {
+        "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":%s}}",
+        "\"response_format\":{\"type\":\"json_schema\",\"schema\":%s}",
+        "\"response_format\":{\"type\":\"json_object\",\"schema\":%s}",
+        "\"json_schema\":%s",
+        "\"guided_json\":%s",
+        "\"structured_outputs\":{\"json\":%s}",
+    };
+    char text[512];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        (void)snprintf(text, sizeof text, fields[i], "{\"const\":\"only\"}");
+        expect_grammar(text, "only");
+    }
+    expect_grammar("\"guided_json\":\"{\\\"const\\\":\\\"only\\\"}\"", "only");
+    expect_grammar("\"json_schema\":{}", "root ::= s-0");
+}
+
+static void other_constraints(void **state)
+{
+    (void)state;
+    expect_grammar("\"guided_regex\":\"a|b+\"", "root ::= ([a] \"\" | [b]{1,} \"\")");
+    expect_grammar("\"regex\":\"^[0-9]$\"", "[0-9]");
+    expect_grammar("\"structured_outputs\":{\"regex\":\"x\"}", "[x]");
+    expect_grammar("\"guided_choice\":[\"yes\",\"n\\\"o\\n\"]", "root ::= \"yes\" | \"n\\\"o\\n\"");
+    expect_grammar("\"structured_outputs\":{\"choice\":[\"yes\"]}", "\"yes\"");
+    expect_grammar("\"structured_outputs\":{\"json_object\":true}", "root ::= object");
+    expect_grammar("\"guided_json_object\":true", "root ::= object");
+    expect_grammar("\"response_format\":{\"type\":\"json_object\"}", "root ::= object");
+}
+
+static void nothing_is_asked_for(void **state)
+{
+    (void)state;
+    expect_grammar("\"response_format\":{\"type\":\"text\"}", NULL);
+    expect_grammar("\"json_schema\":false,\"guided_json\":\"\",\"guided_regex\":\"\","
+                   "\"guided_choice\":[],\"structured_outputs\":{},\"guided_json_object\":false",
+                   NULL);
+}
+
+static void wrong_ones_are_named(void **state)
+{
+    static const char *const cases[][2] = {
+        { "\"grammar\":\"root ::= [a]\",\"guided_regex\":\"a\"", "guided_regex: not together with "
+                                                                 "grammar" },
+        { "\"json_schema\":{},\"guided_json\":{}", "guided_json: not together with json_schema" },
+        { "\"structured_outputs\":{\"regex\":\"a\",\"json\":{}}",
+          "structured_outputs.regex: not together with json" },
+        { "\"guided_json\":\"{\"", "guided_json: the text is no JSON schema" },
+        { "\"guided_json\":{\"not\":{}}", "guided_json: json_schema, #: not supported" },
+        { "\"guided_regex\":\"(a\"", "guided_regex: no ) ends \"(a\"" },
+        { "\"guided_regex\":3", "guided_regex: expected a string" },
+        { "\"guided_choice\":[1]", "guided_choice: element 0" },
+        { "\"guided_choice\":[\"\"]", "guided_choice: element 0" },
+        { "\"structured_outputs\":{\"grammar\":\"x\"}", "structured_outputs.grammar" },
+        { "\"structured_outputs\":3", "structured_outputs: expected an object" },
+        { "\"response_format\":{\"type\":\"text\",\"schema\":{}}", "response_format.schema" },
+        { "\"response_format\":{\"type\":\"xml\"}", "response_format.type" },
+        { "\"guided_grammar\":\"x\"", "guided_grammar" },
+        { "\"stop_token_ids\":[-1]", "stop_token_ids: element 0" },
+        { "\"stop_token_ids\":[999999]", "stop_token_ids: element 0" },
+        { "\"stop_token_ids\":7", "stop_token_ids: expected an array" },
+        { "\"min_tokens\":5,\"max_tokens\":4", "min_tokens" },
+        { "\"min_tokens\":-1", "min_tokens" },
+        { "\"n_predict\":0", "n_predict" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *root = ask(cases[i][0], 400);
+
+        if (strstr(json_string_at(root, "error.message"), cases[i][1]) == NULL) {
+            fail_msg("%s: %s", cases[i][0], json_string_at(root, "error.message"));
+        }
+        json_decref(root);
+    }
+    assert_int_equal(engine_double_seen(f.engine).n_submitted, 0);
+}
+
+static void ends_reach_the_engine(void **state)
+{
+    engine_seen seen;
+
+    (void)state;
+    json_decref(
+        ask("\"min_tokens\":3,\"stop_token_ids\":[5,6],\"n_predict\":9,\"max_tokens\":12", 200));
+    seen = engine_double_seen(f.engine);
+    assert_int_equal(seen.params.max_tokens, 9);
+    assert_int_equal(seen.params.sampler.min_tokens, 3);
+    assert_int_equal(seen.params.sampler.n_stop_tokens, 2);
+    json_decref(ask("\"max_tokens\":-1,\"n_predict\":-1", 200));
+    assert_int_equal(engine_double_seen(f.engine).params.max_tokens, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(schemas_have_several_names, start, stop),
+        cmocka_unit_test_setup_teardown(other_constraints, start, stop),
+        cmocka_unit_test_setup_teardown(nothing_is_asked_for, start, stop),
+        cmocka_unit_test_setup_teardown(wrong_ones_are_named, start, stop),
+        cmocka_unit_test_setup_teardown(ends_reach_the_engine, start, stop),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

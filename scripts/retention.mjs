@@ -47,7 +47,7 @@ const MODELS = {
         text: data("chinese.txt"), model: data("minimind2-small-q8_0.gguf") },
     tinyllama: { name: "TinyLlama-1.1B IQ2_XXS, wiki.test.raw", ctx: 2048, chunk: 512, recent: 128, chunks: 4,
         text: data("wiki.test.raw"), model: data("tinyllama-1.1b-chat-iq2_xxs.gguf") },
-    recall: { name: "quire-recall", recent: 16, lengths: [1024, 2048, 4096, 8192], model: data("quire-recall.gguf") },
+    recall: { name: "quire-recall", recent: 16, lengths: [256, 1024, 2048, 4096], model: data("quire-recall.gguf") },
 };
 const POLICIES = ["reconstruct", "predict", "entropy,full_layers=none", "snap", "expected", "heavy", "keydiff", "window",
     "last", "stride", "random"];

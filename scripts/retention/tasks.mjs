@@ -41,7 +41,7 @@ function recall(bytes, below) {
         text += `${keyText((first + i * KEY_STRIDE) % KEYS)}=${value}\n`;
         answer = i === asked ? value : answer;
     }
-    return { text, question: `${keyText((first + asked * KEY_STRIDE) % KEYS)}?`, answer };
+    return { text, question: `${keyText((first + asked * KEY_STRIDE) % KEYS)}=`, answer };
 }
 
 function passkey(bytes, below) {

@@ -167,6 +167,9 @@ build_common() {
     clean_up_at_exit
     fetch_source
     build=$prefix.common
+    # A folder that another checkout configured cannot be configured by this one.
+    grep -qsxF "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD/cmake/llama_common" "$build/CMakeCache.txt" ||
+        rm -rf "$build"
     mkdir -p "$build"
     say "building llama.cpp's chat templates, once (a minute; log: $build/build.log)"
     logged "$build/configure.log" "configuring llama.cpp's chat templates" \

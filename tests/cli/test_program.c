@@ -411,16 +411,17 @@ static void shared_kv_on_disk(void **state)
 static void windows_on_disk(void **state)
 {
     const char *dir = program_path("windows-cache");
-    char prompt[512] = "the cat and the dog";
+    char prompt[512];
+    int n = snprintf(prompt, sizeof(prompt), "the cat and the dog");
     json_t *runs[3];
 
     (void)state;
-    while (strlen(prompt) < 300) {
-        (void)strcat(prompt, " and the bird in the tree");
+    while (n < 300) {
+        n += snprintf(prompt + n, sizeof(prompt) - (size_t)n, " and the bird in the tree");
     }
     for (uint32_t i = 0; i < 3; i++) {
         if (i == 2) {
-            (void)strcat(prompt, " and more of it");
+            (void)snprintf(prompt + n, sizeof(prompt) - (size_t)n, " and more of it");
         }
         runs[i] = program_json(PROGRAM("run", "-m", program_model_windows(), "-t", "1", "-p",
                                        prompt, "-n", "40", "--temp", "0", "--ignore-eos",

@@ -75,7 +75,7 @@ static const foreign table[] = {
       "--no-mmproj-offload --image --audio -mv --model-vocoder --tts-use-guide-tokens",
       "models read and write text only" },
     { "--embedding --embeddings --rerank --reranking --pooling --embd-normalize --attention",
-      "there are no embeddings" },
+      "'quire serve' always has /v1/embeddings, with pooling in requests; it does not rerank" },
     { "--samplers --sampling-seq --sampler-seq --typical --xtc-probability --xtc-threshold "
       "--dry-multiplier --dry-base --dry-allowed-length --dry-penalty-last-n "
       "--dry-sequence-breaker --dynatemp-range --dynatemp-exp --mirostat --mirostat-lr "
@@ -96,7 +96,7 @@ static const foreign table[] = {
       "the text goes to stdout, figures and messages go to stderr" },
     { "--warmup --no-warmup", "nothing is computed before the first prompt" },
     { "--ssl-key-file --ssl-cert-file",
-      "'quire serve' speaks HTTP; a proxy in front of it adds TLS" },
+      "'quire serve' has --tls-key and --tls-cert" },
     { "-a --alias", "'quire serve' has --model-name" },
     { "-to --timeout",
       "'quire serve' has --max-time for requests, --idle-timeout for connections" },

@@ -1,0 +1,165 @@
+// features.mjs - asks a server for each row of docs/features.md, and the program for each option of
+// llama.cpp that docs/from-llama-cpp.md names.
+//
+//   node features.mjs --quire PROGRAM --model FILE
+//
+// A row without a check, and a check without a row, fail.
+//
+// SPDX-License-Identifier: MIT
+import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { Server } from "../../scripts/serve/server.mjs";
+
+const { values: args } = parseArgs({ options: { quire: { type: "string" }, model: { type: "string" } } });
+const FLAGS = ["serve", "-m", args.model, "-t", "1", "--chat-template", "chatml", "--kv-budget", "32MiB"];
+const KEYS = { admin: "admin-key-1", one: "key-of-one", two: "key-of-two" };
+const MESSAGES = [{ role: "user", content: "Tell me a story about a little dog who lived in a house near the forest." }];
+const LONG = "Once upon a time there was a little dog who lived in a small house near the big forest. ".repeat(4);
+
+async function call(s, method, path, body, key = KEYS.one) {
+    const reply = await fetch(`http://127.0.0.1:${s.port}${path}`, { method, headers: { "content-type": "application/json", authorization: `Bearer ${key}` },
+        body: body && JSON.stringify(body) });
+    const text = await reply.text();
+    return { status: reply.status, text, json: /^[[{]/.test(text) ? JSON.parse(text) : null };
+}
+async function good(s, method, path, body, key) {
+    const reply = await call(s, method, path, body, key);
+    assert.ok(reply.status >= 200 && reply.status < 300, `${method} ${path}: ${reply.status} ${reply.text.slice(0, 300)}`);
+    return reply;
+}
+const chat = (s, fields, key) => good(s, "POST", "/v1/chat/completions", { messages: MESSAGES, max_tokens: 4, temperature: 0, ...fields }, key);
+const text = (s, fields, key) => good(s, "POST", "/v1/completions", { prompt: LONG, max_tokens: 4, temperature: 0, ...fields }, key);
+async function refused(s, path, body, status, key) {
+    const reply = await call(s, "POST", path, body, key);
+    assert.equal(reply.status, status, `${path}: ${reply.text.slice(0, 300)}`);
+}
+const refusedField = (s, fields) => refused(s, "/v1/chat/completions", { messages: MESSAGES, max_tokens: 2, ...fields }, 400);
+function run(...words) {
+    const { status, stdout, stderr } = spawnSync(args.quire, words, { encoding: "utf8" });
+    return { status, stdout, stderr };
+}
+
+const CHECKS = {
+    "models as GGUF files": async (s) => assert.equal((await good(s, "GET", "/v1/models")).json.data.length, 1),
+    "models fetched by name": async () => assert.match(run("list", "--known").stdout, /hf:/),
+    "computes on GPUs": async () => assert.match(run("serve", "-ngl", "99").stderr, /Quire computes everything on the CPU/),
+    "images and audio": (s) => refusedField(s, { messages: [{ role: "user", content: [{ type: "image_url", image_url: { url: "data:" } }] }] }),
+    "`/v1/chat/completions`, streamed": async (s) => assert.match((await chat(s, { stream: true })).text, /data: \[DONE\]/),
+    "`/v1/completions`": async (s) => assert.equal((await text(s)).json.choices.length, 1),
+    "several answers to a prompt": async (s) => assert.equal((await chat(s, { n: 3 })).json.choices.length, 3),
+    "log probabilities": async (s) => assert.ok((await chat(s, { logprobs: true, top_logprobs: 2 })).json.choices[0].logprobs.content[0].top_logprobs.length === 2),
+    tools: (s) => refusedField(s, { tools: [{ type: "function", function: { name: "f", parameters: {} } }] }),
+    "`reasoning_content`": (s) => refusedField(s, { reasoning_format: "deepseek" }),
+    "JSON Schemas": async (s) => {
+        const schema = { type: "object", properties: { a: { enum: [7] } }, required: ["a"], additionalProperties: false };
+        const { json } = await chat(s, { max_tokens: 300, response_format: { type: "json_schema", json_schema: { name: "x", schema } } });
+        assert.deepEqual(JSON.parse(json.choices[0].message.content), { a: 7 });
+    },
+    grammars: async (s) => assert.equal((await text(s, { max_tokens: 20, grammar: 'root ::= "yes"' })).json.choices[0].text, "yes"),
+    "`/v1/responses`": (s) => refused(s, "/v1/responses", { input: "x" }, 404),
+    "`/v1/messages`": (s) => refused(s, "/v1/messages", { messages: MESSAGES, max_tokens: 4 }, 404),
+    "`/v1/embeddings`": async (s) => assert.ok((await good(s, "POST", "/v1/embeddings", { input: "x" })).json.data[0].embedding.length > 1),
+    "`/tokenize`, `/detokenize`": async (s) => {
+        const { tokens } = (await good(s, "POST", "/tokenize", { content: "a dog" })).json;
+        assert.match((await good(s, "POST", "/detokenize", { tokens })).json.content, /a dog/);
+    },
+    "speculative decoding": async () => assert.match(run("serve", "-md", "x.gguf").stderr, /there is no speculative decoding/),
+    "LoRA adapters": (s) => refusedField(s, { lora: [{ id: 0, scale: 1 }] }),
+    "prefixes shared by all requests": async (s) => {
+        await text(s, { prompt: `${LONG} One.` });
+        const { usage } = (await text(s, { prompt: `${LONG} Two.` })).json;
+        assert.ok(usage.prompt_tokens_details.cached_tokens > 64, JSON.stringify(usage));
+    },
+    "`cached_tokens` in replies": async (s) => assert.ok(Number.isInteger((await chat(s)).json.usage.prompt_tokens_details.cached_tokens)),
+    "the reason why no more was cached": async (s) => assert.match((await chat(s, { explain_cache: true })).json.quire.cache.end, /^[a-z]+$/),
+    "sessions that keep a conversation": async (s) => {
+        await chat(s, { session_id: "mine" });
+        const { json } = await chat(s, { session_id: "mine", messages: [{ role: "user", content: "And then?" }] });
+        assert.ok(json.quire.session_kept && json.usage.prompt_tokens_details.cached_tokens > 0, JSON.stringify(json));
+    },
+    "text pinned in the cache": async (s) => {
+        assert.equal((await good(s, "POST", "/v1/cache/pins", { name: "a", text: LONG, ttl: "1h" })).json.state, "held");
+        await good(s, "DELETE", "/v1/cache/pins/a");
+    },
+    "dropping a text from the cache": async (s) => {
+        await text(s);
+        const { json } = await good(s, "POST", "/v1/cache/invalidate", { prefix: LONG, tenant: "one" }, KEYS.admin);
+        assert.ok(json.dropped.pages > 0, JSON.stringify(json));
+    },
+    "tenants that share no text": async (s) => {
+        await text(s, { prompt: `Of one. ${LONG}` });
+        const { usage } = (await text(s, { prompt: `Of one. ${LONG}` }, KEYS.two)).json;
+        assert.equal(usage.prompt_tokens_details.cached_tokens, 0);
+        const other = (await text(s, { prompt: `Of one. ${LONG}`, cache_salt: "x" })).json.usage;
+        assert.equal(other.prompt_tokens_details.cached_tokens, 0);
+    },
+    "classes of service": async (s) => assert.equal((await chat(s, { service_tier: "realtime" })).json.service_tier, "realtime"),
+    "KV formats": async () => {
+        for (const kv of ["f32", "bf16", "q8", "q3", "q5:q4"]) {
+            assert.equal(run(...FLAGS, "--kv", kv, "--check-config").status, 0, kv);
+        }
+        assert.equal(run(...FLAGS, "--kv-layers", "0=q8;*=q4", "--check-config").status, 0);
+    },
+    "KV on disk that survives a restart": async (s, folder) => {
+        const flags = [...FLAGS, "--kv", "f32", "--cache-dir", join(folder, "kv"), "--store-all"];
+        let last;
+        for (let i = 0; i < 2; i++) {
+            const other = await Server.start(args.quire, flags);
+            last = (await text(other, {})).json.usage.prompt_tokens_details.cached_tokens;
+            await other.stop();
+        }
+        assert.ok(last > 0, "the second server found what the first one stored");
+    },
+    "hit rates of other cache sizes": async (s) => assert.ok("sizes" in (await good(s, "GET", "/v1/cache/what-if", undefined, KEYS.admin)).json),
+    "metrics for Prometheus": async (s) => assert.match((await good(s, "GET", "/metrics")).text, /^quire_[a-z_]+/m),
+    "a page to talk on": async (s) => assert.match((await good(s, "GET", "/chat")).text, /<title>Quire chat<\/title>/),
+    "a page that shows the cache": async (s) => assert.match((await good(s, "GET", "/")).text, /<title>Quire<\/title>/),
+};
+
+// [first cell, cells of the rest] of each row of a page's tables.
+const rows = (file) => readFileSync(file, "utf8").split("\n").filter((line) => /^\| /.test(line)).map((line) =>
+    line.split(/(?<!\\)\|/).slice(1, -1).map((cell) => cell.trim()));
+
+async function testFeatures() {
+    const folder = mkdtempSync(join(tmpdir(), "quire-features-"));
+    const file = join(folder, "quire.yaml");
+    writeFileSync(file, `api_keys:\n  - key: ${KEYS.admin}\n    admin: true\n${["one", "two"].map((t) => `  - key: ${KEYS[t]}\n    tenant: ${t}\n`).join("")}`);
+    const named = rows("docs/features.md").slice(1).map((cells) => cells[0]);
+    assert.deepEqual([...named].sort(), Object.keys(CHECKS).sort(), "each row has a check, and each check a row");
+    const server = await Server.start(args.quire, [...FLAGS, "--kv", "f32", "--config", file]);
+    try {
+        for (const [name, check] of Object.entries(CHECKS)) {
+            try {
+                await check(server, folder);
+            } catch (error) {
+                throw new Error(`docs/features.md says something else than the server: ${name}: ${error.message}`);
+            }
+        }
+    } finally {
+        await server.stop();
+        rmSync(folder, { recursive: true, force: true });
+    }
+    console.log(`ok - ${named.length} rows of docs/features.md`);
+}
+
+// Each option of llama.cpp in the first column is one that Quire has, or says a word about.
+function testOptions() {
+    const page = "docs/from-llama-cpp.md";
+    if (!existsSync(page)) {
+        return;
+    }
+    const options = rows(page).flatMap((cells) => [...cells[0].matchAll(/`(-{1,2}[a-z][a-z-]*)/g)].map((m) => m[1]));
+    assert.ok(options.length > 20, `${options.length} options`);
+    for (const option of options) {
+        const { stderr } = run("serve", option);
+        assert.doesNotMatch(stderr, /lists them\)|did you mean/, `${option}: ${stderr}`);
+    }
+    console.log(`ok - ${options.length} options of ${page}`);
+}
+
+testOptions();
+await testFeatures();

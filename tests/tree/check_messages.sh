@@ -1,0 +1,33 @@
+#!/bin/sh
+# check_messages.sh - docs/troubleshooting.md explains messages that the program says: each heading that
+# is a message must stand in a string of the source. "..." stands for what a message fills in.
+#
+# SPDX-License-Identifier: MIT
+. tests/tree/files.sh
+
+page=docs/troubleshooting.md
+text=$(mktemp)
+found=$(mktemp)
+trap 'rm -f "$text" "$found"' EXIT
+
+# All sources as one line, adjacent strings joined.
+tree_files '*.c' '*.h' | grep '^src/' | tr '\n' '\0' | xargs -0 cat | tr '\n' ' ' |
+    sed 's/" *"//g; s/\\"/"/g' >"$text"
+n=0
+# Headings: ### `message`
+sed -n 's/^### `\(.*\)`$/\1/p' "$page" >"$found"
+while IFS= read -r message; do
+    n=$((n + 1))
+    printf '%s\n' "$message" | sed 's/\.\.\./\n/g' | while IFS= read -r part; do
+        [ -n "$(printf '%s' "$part" | tr -d ' ')" ] || continue
+        grep -qF -- "$part" "$text" || printf '%s: no message has "%s", of "%s"\n' "$page" "$part" "$message"
+    done
+done <"$found" >"$found.bad"
+cat "$found.bad"
+bad=$(wc -l <"$found.bad")
+rm -f "$found.bad"
+[ "$(wc -l <"$found")" -gt 20 ] || {
+    echo "$page: too few messages"
+    exit 1
+}
+finish "$bad" "findings"

@@ -264,6 +264,10 @@ void require_call(const quire_chat_jinja *jinja, const quire_chat_ask *ask,
         in->tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
         p->params = common_chat_templates_apply(jinja->templates.get(), *in);
     }
+    if (p->params.grammar.empty()) {
+        throw quire::failure{ QUIRE_UNSUPP, "it has no form for calls of tools, so none can be "
+                                            "demanded (tool_choice)" };
+    }
     p->params.prompt = std::move(prompt);
 }
 

@@ -278,7 +278,7 @@ static void bad_uses_are_named(void **state)
           "use one" },
         { 2, PROGRAM("cache", "export", dir, "-m", "x", "-p", "a"), "-o FILE is missing" },
         { 1, PROGRAM("cache", "import", dir, "/nowhere/x"), "cannot open /nowhere/x" },
-        { 1, PROGRAM("cache", "export", "/nowhere/x", "-m", "x", "-p", "a", "-o", "y"),
+        { 1, PROGRAM("cache", "export", "/nowhere/x", "-m", program_model(), "-p", "a", "-o", "y"),
           "no such directory: /nowhere/x" },
         { 1, PROGRAM("cache", "gc", "/nowhere/x"), "no such directory: /nowhere/x" },
         { 1, PROGRAM("cache", "verify", "/nowhere/x"), "no such directory: /nowhere/x" },

@@ -237,7 +237,7 @@ static void what_is_no_option_here_is_passed_over(void **state)
     (void)state;
     set("QUIRE_PORT", "nonsense");
     set("QUIRE_SEED", "1");
-    set("QUIRE_TEAM_KEY", "k");
+    set("QUIRE_BRANCH_OFFICE", "k");
     result = program_expect(0, PROGRAM("info", program_model()));
     assert_string_equal(result.err, "");
     program_free(&result);
@@ -248,7 +248,7 @@ static void what_is_no_option_here_is_passed_over(void **state)
     program_free(&result);
     set("QUIRE_PORT", NULL);
     set("QUIRE_SEED", NULL);
-    set("QUIRE_TEAM_KEY", NULL);
+    set("QUIRE_BRANCH_OFFICE", NULL);
     set("QUIRE_PAGE_TOKEN", NULL);
 }
 

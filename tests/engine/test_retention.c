@@ -227,7 +227,7 @@ static void test_plan(void **state)
     quire_runtime_destroy(runtime);
     opts = opts_of(QUIRE_FORMAT_Q4, 2);
     assert_int_equal(quire_retention_plan(desc, &retention, &opts, &err), QUIRE_UNSUPP);
-    assert_non_null(strstr(err.message, "tokens in q4 cannot leave"));
+    assert_non_null(strstr(err.message, "tokens in q4 stay in their tile"));
     quire_model_close(model);
 }
 

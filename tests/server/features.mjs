@@ -18,6 +18,14 @@ const { values: args } = parseArgs({ options: { quire: { type: "string" }, model
 const FLAGS = ["serve", "-m", args.model, "-t", "1", "--chat-template", "chatml", "--kv-budget", "32MiB"];
 const KEYS = { admin: "admin-key-1", one: "key-of-one", two: "key-of-two" };
 const MESSAGES = [{ role: "user", content: "Tell me a story about a little dog who lived in a house near the forest." }];
+const TEMPLATE = `{% if tools %}<|im_start|>system
+Tools: {{ tools | tojson }}<|im_end|>
+{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content or "" }}{% for call in m.tool_calls or [] %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}`;
 const LONG = "Once upon a time there was a little dog who lived in a small house near the big forest. ".repeat(4);
 
 async function call(s, method, path, body, key = KEYS.one) {
@@ -38,6 +46,17 @@ async function refused(s, path, body, status, key) {
     assert.equal(reply.status, status, `${path}: ${reply.text.slice(0, 300)}`);
 }
 const refusedField = (s, fields) => refused(s, "/v1/chat/completions", { messages: MESSAGES, max_tokens: 2, ...fields }, 400);
+// What a server with this template gives.
+async function withTemplate(folder, template, ask) {
+    const file = join(folder, "template.jinja");
+    writeFileSync(file, template);
+    const other = await Server.start(args.quire, ["serve", "-m", args.model, "-t", "1", "--chat-template-file", file, "--kv-budget", "32MiB"]);
+    try {
+        return await ask(other);
+    } finally {
+        await other.stop();
+    }
+}
 function run(...words) {
     const { status, stdout, stderr } = spawnSync(args.quire, words, { encoding: "utf8" });
     return { status, stdout, stderr };
@@ -52,16 +71,25 @@ const CHECKS = {
     "`/v1/completions`": async (s) => assert.equal((await text(s)).json.choices.length, 1),
     "several answers to a prompt": async (s) => assert.equal((await chat(s, { n: 3 })).json.choices.length, 3),
     "log probabilities": async (s) => assert.ok((await chat(s, { logprobs: true, top_logprobs: 2 })).json.choices[0].logprobs.content[0].top_logprobs.length === 2),
-    tools: (s) => refusedField(s, { tools: [{ type: "function", function: { name: "f", parameters: {} } }] }),
-    "`reasoning_content`": (s) => refusedField(s, { reasoning_format: "deepseek" }),
+    tools: async (s, folder) => {
+        const parameters = { type: "object", properties: { a: { enum: [7] } }, required: ["a"], additionalProperties: false };
+        const fields = { messages: MESSAGES, max_tokens: 300, temperature: 0, tools: [{ type: "function", function: { name: "f", parameters } }],
+            tool_choice: "required", parallel_tool_calls: false };
+        const { json } = await withTemplate(folder, TEMPLATE, (other) => good(other, "POST", "/v1/chat/completions", fields));
+        assert.deepEqual(JSON.parse(json.choices[0].message.tool_calls[0].function.arguments), { a: 7 });
+        // A template that knows no calls: nothing is demanded in vain.
+        const reply = await withTemplate(folder, TEMPLATE.replace(/\{% for call.*endfor %\}/s, ""), (other) => call(other, "POST", "/v1/chat/completions", fields));
+        assert.ok(reply.status === 400 && /has no form for calls of tools/.test(reply.text), `${reply.status} ${reply.text.slice(0, 300)}`);
+    },
+    "`reasoning_content`": async (s) => assert.equal((await chat(s, { reasoning_format: "deepseek" })).json.choices.length, 1),
     "JSON Schemas": async (s) => {
         const schema = { type: "object", properties: { a: { enum: [7] } }, required: ["a"], additionalProperties: false };
         const { json } = await chat(s, { max_tokens: 300, response_format: { type: "json_schema", json_schema: { name: "x", schema } } });
         assert.deepEqual(JSON.parse(json.choices[0].message.content), { a: 7 });
     },
     grammars: async (s) => assert.equal((await text(s, { max_tokens: 20, grammar: 'root ::= "yes"' })).json.choices[0].text, "yes"),
-    "`/v1/responses`": (s) => refused(s, "/v1/responses", { input: "x" }, 404),
-    "`/v1/messages`": (s) => refused(s, "/v1/messages", { messages: MESSAGES, max_tokens: 4 }, 404),
+    "`/v1/responses`": async (s) => assert.equal((await good(s, "POST", "/v1/responses", { input: "x", max_output_tokens: 4 })).json.object, "response"),
+    "`/v1/messages`": async (s) => assert.equal((await good(s, "POST", "/v1/messages", { messages: MESSAGES, max_tokens: 4 })).json.type, "message"),
     "`/v1/embeddings`": async (s) => assert.ok((await good(s, "POST", "/v1/embeddings", { input: "x" })).json.data[0].embedding.length > 1),
     "`/tokenize`, `/detokenize`": async (s) => {
         const { tokens } = (await good(s, "POST", "/tokenize", { content: "a dog" })).json;

@@ -15,6 +15,7 @@ tree_files '*.c' '*.h' | grep '^src/' | tr '\n' '\0' | xargs -0 cat | tr '\n' ' 
     sed 's/" *"//g; s/\\"/"/g' >"$text"
 n=0
 # Headings: ### `message`
+# shellcheck disable=SC2016 # the backticks are the page's
 sed -n 's/^### `\(.*\)`$/\1/p' "$page" >"$found"
 while IFS= read -r message; do
     n=$((n + 1))

@@ -27,7 +27,7 @@ typedef struct info_args {
 /* clang-format off */
 static const quire_opt options[] = {
     { .names = { "-m", "--model" }, .type = QUIRE_OPT_TEXT, .unit = "FILE",
-      .offset = offsetof(info_args, common.model), .help = "model file (GGUF)" },
+      .offset = offsetof(info_args, common.model), .is_model = true, .help = "model file (GGUF)" },
     { .names = { "--architectures" }, .type = QUIRE_OPT_FLAG,
       .offset = offsetof(info_args, lists_architectures),
       .help = "list the architectures that Quire computes, instead of a model" },

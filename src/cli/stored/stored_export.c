@@ -180,17 +180,24 @@ static int print_result(const export *x)
     return QUIRE_EXIT_OK;
 }
 
+static int check(const void *opaque, quire_error *err)
+{
+    const quire_stored_args *args = opaque;
+
+    if ((args->prompt == NULL) == (args->text_file == NULL)) {
+        return quire_error_set(err, QUIRE_INVAL, "%s",
+                               args->prompt == NULL ? "no text given: -p TEXT or -f FILE"
+                                                    : "-p and -f both give a text: use one");
+    }
+    return quire_common_check(args, err);
+}
+
 static int run(void *opaque)
 {
     quire_error err = QUIRE_ERROR_INIT;
     export x = { .args = opaque, .err = &err };
     int exit_status;
 
-    if ((x.args->prompt == NULL) == (x.args->text_file == NULL)) {
-        quire_say("%s", x.args->prompt == NULL ? "no text given: -p TEXT or -f FILE"
-                                               : "-p and -f both give a text: use one");
-        return QUIRE_EXIT_USAGE;
-    }
     exit_status = export_text(&x) < 0 ? quire_say_error(&err, QUIRE_EXIT_FAILED) : print_result(&x);
     quire_new_file_discard(&x.file);
     free(x.records);
@@ -231,6 +238,6 @@ const quire_command quire_stored_export = {
     .n_options = sizeof(options) / sizeof(options[0]),
     .positional = "--cache-dir",
     .args_bytes = sizeof(quire_stored_args),
-    .check = quire_common_check,
+    .check = check,
     .run = run,
 };

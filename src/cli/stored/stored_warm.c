@@ -117,16 +117,22 @@ static int prepare(warm *w, quire_error *err)
     return QUIRE_OK;
 }
 
+static int check(const void *opaque, quire_error *err)
+{
+    const quire_stored_args *args = opaque;
+
+    if (args->n_words == 0) {
+        return quire_error_set(err, QUIRE_INVAL, "no text given: name files behind the directory");
+    }
+    return quire_common_check(args, err);
+}
+
 static int run(void *opaque)
 {
     warm w = { .args = opaque };
     quire_error err = QUIRE_ERROR_INIT;
     int exit_status;
 
-    if (w.args->n_words == 0) {
-        quire_say("no text given: name files behind the directory");
-        return QUIRE_EXIT_USAGE;
-    }
     if (prepare(&w, &err) < 0) {
         exit_status = quire_say_error(&err, QUIRE_EXIT_FAILED);
     } else {
@@ -168,6 +174,6 @@ const quire_command quire_stored_warm = {
     .positional = "--cache-dir",
     .take_word = quire_stored_word_take,
     .args_bytes = sizeof(quire_stored_args),
-    .check = quire_common_check,
+    .check = check,
     .run = run,
 };

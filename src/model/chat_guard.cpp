@@ -172,6 +172,16 @@ void *operator new(size_t n)
     return p;
 }
 
+/* A sanitizer has its own, which would not go with the operator delete below. */
+void *operator new(size_t n, const std::nothrow_t &) noexcept
+{
+    try {
+        return operator new(n);
+    } catch (...) {
+        return nullptr;
+    }
+}
+
 void operator delete(void *p) noexcept
 {
     if (active != nullptr && p != nullptr) {

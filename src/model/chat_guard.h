@@ -8,6 +8,9 @@
  * new itself throws only where one allocation of more than a MiB exceeds the limit, or near the end
  * of the stack: destructors, in which a throw would end the process, do not allocate so much.
  *
+ * The library counts references. Values of a template that refer to each other are therefore never
+ * freed: a hostile template leaks memory, at most the limit at each run.
+ *
  * SPDX-License-Identifier: MIT */
 #ifndef QUIRE_MODEL_CHAT_GUARD_H
 #define QUIRE_MODEL_CHAT_GUARD_H

@@ -23,7 +23,15 @@
 #define REQUEST_MAX 8192
 #define LOG_MAX     65536
 
+/* A body as it was when the entry was set: connections may read it while the test writes the next.
+ */
+typedef struct body_copy {
+    struct body_copy *next;
+    char bytes[];
+} body_copy;
+
 struct hub_double {
+    body_copy *copies;
     hub_entry entries[HUB_ENTRIES_MAX];
     size_t n;
     int listener;
@@ -275,6 +283,21 @@ static void *accept_all(void *opaque)
 
 /* ---- the server ---- */
 
+static const void *copied(hub_double *hub, const hub_entry *entry)
+{
+    body_copy *copy;
+
+    if (entry->body == NULL) {
+        return NULL;
+    }
+    copy = malloc(sizeof(*copy) + entry->n_body);
+    assert_non_null(copy);
+    memcpy(copy->bytes, entry->body, entry->n_body);
+    copy->next = hub->copies;
+    hub->copies = copy;
+    return copy->bytes;
+}
+
 hub_double *hub_double_start(const hub_entry *entries, size_t n)
 {
     hub_double *hub = calloc(1, sizeof(*hub));
@@ -285,6 +308,9 @@ hub_double *hub_double_start(const hub_entry *entries, size_t n)
     assert_true(n <= HUB_ENTRIES_MAX);
     if (n > 0) {
         memcpy(hub->entries, entries, n * sizeof(*entries));
+    }
+    for (size_t i = 0; i < n; i++) {
+        hub->entries[i].body = copied(hub, &entries[i]);
     }
     hub->n = n;
     pthread_mutex_init(&hub->mutex, NULL);
@@ -319,6 +345,7 @@ void hub_double_change(hub_double *hub, const char *path, hub_entry entry)
     assert_true(i < HUB_ENTRIES_MAX);
     pthread_mutex_lock(&hub->mutex);
     hub->entries[i] = entry;
+    hub->entries[i].body = copied(hub, &entry);
     hub->entries[i].path = path;
     hub->is_released = false;
     pthread_mutex_unlock(&hub->mutex);
@@ -365,5 +392,11 @@ void hub_double_stop(hub_double *hub)
     pthread_mutex_unlock(&hub->mutex);
     pthread_cond_destroy(&hub->changed);
     pthread_mutex_destroy(&hub->mutex);
+    while (hub->copies != NULL) {
+        body_copy *next = hub->copies->next;
+
+        free(hub->copies);
+        hub->copies = next;
+    }
     free(hub);
 }

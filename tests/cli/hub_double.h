@@ -32,7 +32,7 @@ typedef struct hub_entry {
 
 typedef struct hub_double hub_double;
 
-/* Entries are copied; what they point to must live as long as the server. */
+/* Entries and their bodies are copied; paths and headers must live as long as the server. */
 hub_double *hub_double_start(const hub_entry *entries, size_t n);
 uint16_t hub_double_port(const hub_double *hub);
 void hub_double_change(hub_double *hub, const char *path, hub_entry entry);

@@ -135,8 +135,8 @@ export function parseLog(text) {
     return { train: points(train), held: points(held) };
 }
 
-// About the seconds of training in a log: of each line, its tokens over the rate that it says, which is the mean of its process
-// so far.
+// About the seconds of training in a log. A line gives its tokens divided by its rate; the rate is the mean of the process so
+// far.
 export function secondsOf(text) {
     let seconds = 0, before = 0;
     for (const line of text.split("\n")) {

@@ -223,8 +223,8 @@ static uint32_t count_expected(const quire_model_desc *desc, const quire_tensor_
     return n;
 }
 
-/* The parts that the file has: those that it needs, and those that it may have and of which it has
- * a tensor. A fused tensor stands for the three that it holds. */
+/* The parts of the file's layers: the required parts, and each optional part with a tensor in the
+ * file. A fused tensor stands for the three parts inside. */
 static void parts_fill(quire_model_desc *desc, const uint32_t *counts)
 {
     const quire_arch_row *arch = quire_arch_row_get(desc->arch);

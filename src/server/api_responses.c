@@ -1,7 +1,7 @@
 /* api_responses.c - /v1/responses[/{id}]: OpenAI's Responses API.
  *
- * A stored response keeps its turn (response_store.h). A request that continues it gets the whole
- * conversation as its messages, so its prompt begins with text that is cached.
+ * A stored response keeps its turn (response_store.h). A request that continues the response gets
+ * the whole conversation as messages, so the prompt begins with cached text.
  *
  * SPDX-License-Identifier: MIT */
 #include "server/handlers.h"

@@ -1,11 +1,11 @@
 /* cache_mark.h - breakpoints of requests (cache_control) as pins; for src/server only.
  *
- * A breakpoint names a place in the messages. Its tokens are those that the prompt has in common
- * with a prompt that ends there. After the answer they are cached, so a pin of them computes
- * nothing. The pin's name is made of the tenant's text alone: the number of tokens and a hash. The
- * same text at a later request finds its pin, and its time to live begins again. A pin whose text
- * is the beginning of a new pin's is dropped, since the new one holds its pages: a conversation has
- * one pin that grows.
+ * A breakpoint names a place in the messages. A prompt of the messages up to that place and the
+ * whole prompt begin with the same tokens: the tokens of the breakpoint. After the answer they are
+ * cached, so a pin of them computes nothing. The pin's name is made of the tenant's text alone: the
+ * number of tokens and a hash. The same text at a later request finds its pin, and its time to live
+ * begins again. A pin whose text is the beginning of a new pin's is dropped, since the new one
+ * holds its pages: a conversation has one pin that grows.
  *
  * A pin that the memory for pins cannot hold is not made, and the answer's usage says so: no tokens
  * were written.

@@ -2,8 +2,8 @@
  *
  * A reader hands out documents as token ids; text, tokenizers and made-up tasks are behind that
  * interface. The packer fills rows with documents; a document that does not fit goes on in the next
- * row, where it does not see its beginning. One that is whole begins the next row instead, if it
- * fits there. The last token of a document has no target.
+ * row, where it does not see its beginning. A whole document begins the next row
+ * instead, if it fits there. The last token of a document has no target.
  *
  * A place in the data is some numbers that a checkpoint keeps: after quire_packer_seek() the packer
  * goes on with the very next token.

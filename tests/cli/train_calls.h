@@ -8,7 +8,7 @@
 
 /* A path of a run that program_clean() does not know. Memory: static until the fourth next call. */
 const char *train_file(const char *run, const char *ending);
-/* Remove a run's checkpoint, its tokenizer and its model, those that are there. */
+/* Remove the checkpoint, the tokenizer and the model of a run. Files may be missing. */
 void train_remove(const char *run);
 /* The first 4 MiB of a file. Memory: free(). */
 char *train_read(const char *path, size_t *n);

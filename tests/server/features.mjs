@@ -134,13 +134,14 @@ const CHECKS = {
     },
     "KV on disk that survives a restart": async (s, folder) => {
         const flags = [...FLAGS, "--kv", "f32", "--cache-dir", join(folder, "kv"), "--store-all"];
-        let last;
-        for (let i = 0; i < 2; i++) {
+        let last = 0;
+        // On a busy machine a server may compute so small a prompt before the disk answers.
+        for (let i = 0; i < 2 || (i < 8 && last === 0); i++) {
             const other = await Server.start(args.quire, flags);
             last = (await text(other, {})).json.usage.prompt_tokens_details.cached_tokens;
             await other.stop();
         }
-        assert.ok(last > 0, "the second server found what the first one stored");
+        assert.ok(last > 0, "a later server finds the pages that the first one stored");
     },
     "hit rates of other cache sizes": async (s) => assert.ok("sizes" in (await good(s, "GET", "/v1/cache/what-if", undefined, KEYS.admin)).json),
     "metrics for Prometheus": async (s) => assert.match((await good(s, "GET", "/metrics")).text, /^quire_[a-z_]+/m),

@@ -229,7 +229,7 @@ static void plan_nextn(gguf_gen_plan *p, uint32_t layer)
 /* The model's own tensors: those before its layers, or those behind them. */
 static void plan_globals(gguf_gen_plan *p, bool is_before)
 {
-    const uint32_t before = QUIRE_PART_ROPE_FREQS | QUIRE_PART_ROPE_FACTORS;
+    const quire_part before = QUIRE_PART_ROPE_FREQS | QUIRE_PART_ROPE_FACTORS;
     const quire_tensor_row *r;
 
     for (size_t i = 0; (r = quire_tensor_row_get(i)) != NULL; i++) {
@@ -246,28 +246,28 @@ static const quire_expert_rule *expert_rule(const gguf_gen_opts *o)
 }
 
 /* The parts of the architecture that the options ask for. */
-static uint32_t parts_of(const gguf_gen_opts *o)
+static quire_part parts_of(const gguf_gen_opts *o)
 {
     const quire_arch_row *arch = quire_arch_row_get(quire_arch_find(o->arch));
     const bool is_longrope = strcmp(o->rope_scaling, "longrope") == 0;
-    uint32_t may = arch->may | (is_longrope ? (uint32_t)QUIRE_PART_ROPE_FACTORS : 0);
-    uint32_t parts = QUIRE_PART_KV_MAP;
+    quire_part may = arch->may | (is_longrope ? QUIRE_PART_ROPE_FACTORS : 0);
+    quire_part parts = QUIRE_PART_KV_MAP;
 
-    parts |= o->is_tied ? 0 : (uint32_t)QUIRE_PART_OUTPUT;
-    parts |= strcmp(o->rope_scaling, "llama3") == 0 ? (uint32_t)QUIRE_PART_ROPE_FREQS : 0;
-    parts |= is_longrope ? (uint32_t)QUIRE_PART_ROPE_FACTORS : 0;
-    parts |= o->has_qk_norm ? (uint32_t)QUIRE_PART_QK_NORM : 0;
-    parts |= o->is_fused ? (uint32_t)QUIRE_PART_QKV_FUSED : 0;
+    parts |= o->is_tied ? 0 : QUIRE_PART_OUTPUT;
+    parts |= strcmp(o->rope_scaling, "llama3") == 0 ? QUIRE_PART_ROPE_FREQS : 0;
+    parts |= is_longrope ? QUIRE_PART_ROPE_FACTORS : 0;
+    parts |= o->has_qk_norm ? QUIRE_PART_QK_NORM : 0;
+    parts |= o->is_fused ? QUIRE_PART_QKV_FUSED : 0;
     if (o->has_qkv_bias) {
-        parts |= o->is_fused ? (uint32_t)QUIRE_PART_QKV_BIAS_FUSED : (uint32_t)QUIRE_PART_QKV_BIAS;
+        parts |= o->is_fused ? QUIRE_PART_QKV_BIAS_FUSED : QUIRE_PART_QKV_BIAS;
     }
-    parts |= o->has_choice_bias ? (uint32_t)QUIRE_PART_EXPERTS_CHOICE_BIAS : 0;
+    parts |= o->has_choice_bias ? QUIRE_PART_EXPERTS_CHOICE_BIAS : 0;
     if (o->has_biases) {
         parts |= QUIRE_PART_O_BIAS | QUIRE_PART_FFN_BIAS | QUIRE_PART_FFN_GATE_BIAS |
                  QUIRE_PART_OUTPUT_BIAS;
     }
     parts = arch->needs | (may & parts);
-    return (parts & QUIRE_PART_QKV_FUSED) != 0 ? parts & ~(uint32_t)QUIRE_PART_QKV : parts;
+    return (parts & QUIRE_PART_QKV_FUSED) != 0 ? parts & ~QUIRE_PART_QKV : parts;
 }
 
 size_t gguf_gen_plan_tensors_max(const gguf_gen_opts *opts)

@@ -32,7 +32,7 @@ typedef struct gguf_gen_plan {
     gguf_gen_entry *entries;
     size_t n;
     quire_model_desc sizes; /* what shapes depend on */
-    uint32_t parts;         /* quire_part */
+    quire_part parts;
 } gguf_gen_plan;
 
 /* The most tensors of a model with these options. */

@@ -18,40 +18,73 @@
 
 #include "model/model.h"
 
-/* Groups of tensors that a model has or has not. */
-typedef enum quire_part {
-    QUIRE_PART_BASE = 1u << 0, /* embedding, last norm, output projection of attention */
-    QUIRE_PART_OUTPUT = 1u << 1,
-    QUIRE_PART_OUTPUT_BIAS = 1u << 2,
-    QUIRE_PART_ROPE_FREQS = 1u << 3,   /* divisors of the frequencies */
-    QUIRE_PART_ROPE_FACTORS = 1u << 4, /* the same twice: for short and for long contexts */
-    QUIRE_PART_ATTN_NORM = 1u << 5,
-    QUIRE_PART_ATTN_POST_NORM = 1u << 6, /* of what attention adds to the residual */
-    QUIRE_PART_FFN_NORM = 1u << 7,
-    QUIRE_PART_FFN_NORM_LATE = 1u << 8, /* the same under the name post_attention_norm */
-    QUIRE_PART_FFN_POST_NORM = 1u << 9,
-    QUIRE_PART_NORM_BIAS = 1u << 10,
-    QUIRE_PART_QKV = 1u << 11,
-    QUIRE_PART_QKV_FUSED = 1u << 12, /* Q, K and V in one tensor, in place of QUIRE_PART_QKV */
-    QUIRE_PART_QKV_BIAS = 1u << 13,
-    QUIRE_PART_QKV_BIAS_FUSED = 1u << 14,
-    QUIRE_PART_O_BIAS = 1u << 15,
-    QUIRE_PART_QK_NORM = 1u << 16,     /* one weight for all heads */
-    QUIRE_PART_QK_NORM_ROW = 1u << 17, /* a weight for each element of a row */
-    QUIRE_PART_KV_MAP = 1u << 18,      /* gates and sums of the architecture quire */
-    QUIRE_PART_FFN_UP = 1u << 19,
-    QUIRE_PART_FFN_GATE = 1u << 20,
-    QUIRE_PART_FFN_FUSED = 1u << 21, /* gate and up in one tensor, under the name of up */
-    QUIRE_PART_FFN_DOWN = 1u << 22,
-    QUIRE_PART_FFN_BIAS = 1u << 23,
-    QUIRE_PART_FFN_GATE_BIAS = 1u << 24,
-    QUIRE_PART_EXPERTS = 1u << 25,             /* router and experts, of layers that have them */
-    QUIRE_PART_EXPERTS_BIAS = 1u << 26,        /* of router and experts */
-    QUIRE_PART_EXPERTS_CHOICE_BIAS = 1u << 27, /* of the choice alone */
-    QUIRE_PART_EXPERTS_SHARED = 1u << 28,      /* the network that all rows pass through */
-    QUIRE_PART_EXPERTS_SHARED_GATE = 1u << 29, /* how much of it a row takes */
-    QUIRE_PART_SINKS = 1u << 30                /* a logit of each head that attends to nothing */
-} quire_part;
+/* Groups of tensors that a model has or has not: bits of a set. */
+typedef uint64_t quire_part;
+
+#define QUIRE_PART_BIT(n) ((quire_part)1 << (n))
+
+/* Embedding, last norm, output map of attention. */
+#define QUIRE_PART_BASE        QUIRE_PART_BIT(0)
+#define QUIRE_PART_OUTPUT      QUIRE_PART_BIT(1)
+#define QUIRE_PART_OUTPUT_BIAS QUIRE_PART_BIT(2)
+
+/* Divisors of the frequencies. */
+#define QUIRE_PART_ROPE_FREQS QUIRE_PART_BIT(3)
+
+/* The same twice: for short and for long contexts. */
+#define QUIRE_PART_ROPE_FACTORS QUIRE_PART_BIT(4)
+#define QUIRE_PART_ATTN_NORM    QUIRE_PART_BIT(5)
+
+/* Of what attention adds to the residual. */
+#define QUIRE_PART_ATTN_POST_NORM QUIRE_PART_BIT(6)
+#define QUIRE_PART_FFN_NORM       QUIRE_PART_BIT(7)
+
+/* The same under the name post_attention_norm. */
+#define QUIRE_PART_FFN_NORM_LATE QUIRE_PART_BIT(8)
+#define QUIRE_PART_FFN_POST_NORM QUIRE_PART_BIT(9)
+#define QUIRE_PART_NORM_BIAS     QUIRE_PART_BIT(10)
+#define QUIRE_PART_QKV           QUIRE_PART_BIT(11)
+
+/* Q, K and V in one tensor, in place of QUIRE_PART_QKV. */
+#define QUIRE_PART_QKV_FUSED      QUIRE_PART_BIT(12)
+#define QUIRE_PART_QKV_BIAS       QUIRE_PART_BIT(13)
+#define QUIRE_PART_QKV_BIAS_FUSED QUIRE_PART_BIT(14)
+#define QUIRE_PART_O_BIAS         QUIRE_PART_BIT(15)
+
+/* One weight for all heads. */
+#define QUIRE_PART_QK_NORM QUIRE_PART_BIT(16)
+
+/* A weight for each element of a row. */
+#define QUIRE_PART_QK_NORM_ROW QUIRE_PART_BIT(17)
+
+/* Gates and sums of the architecture quire. */
+#define QUIRE_PART_KV_MAP   QUIRE_PART_BIT(18)
+#define QUIRE_PART_FFN_UP   QUIRE_PART_BIT(19)
+#define QUIRE_PART_FFN_GATE QUIRE_PART_BIT(20)
+
+/* Gate and up in one tensor, under the name of up. */
+#define QUIRE_PART_FFN_FUSED     QUIRE_PART_BIT(21)
+#define QUIRE_PART_FFN_DOWN      QUIRE_PART_BIT(22)
+#define QUIRE_PART_FFN_BIAS      QUIRE_PART_BIT(23)
+#define QUIRE_PART_FFN_GATE_BIAS QUIRE_PART_BIT(24)
+
+/* Router and experts, of layers that have them. */
+#define QUIRE_PART_EXPERTS QUIRE_PART_BIT(25)
+
+/* Of router and experts. */
+#define QUIRE_PART_EXPERTS_BIAS QUIRE_PART_BIT(26)
+
+/* Of the choice alone. */
+#define QUIRE_PART_EXPERTS_CHOICE_BIAS QUIRE_PART_BIT(27)
+
+/* The network that all rows pass through. */
+#define QUIRE_PART_EXPERTS_SHARED QUIRE_PART_BIT(28)
+
+/* How much of it a row takes. */
+#define QUIRE_PART_EXPERTS_SHARED_GATE QUIRE_PART_BIT(29)
+
+/* A logit of each head that attends to nothing. */
+#define QUIRE_PART_SINKS QUIRE_PART_BIT(30)
 
 /* Parts of which all layers have all tensors, or no layer has one. */
 #define QUIRE_PARTS_GROUPED                                                                        \
@@ -192,8 +225,8 @@ typedef struct quire_arch_row {
     uint32_t wide_scale_layers; /* models of so many layers divide logits of attention by
                                    sqrt(n_embd / n_head), not by sqrt(head size) */
     uint32_t reads;             /* quire_arch_reads */
-    uint32_t needs;             /* quire_part: that every file has */
-    uint32_t may;               /* quire_part: that a file may have */
+    quire_part needs;           /* parts that every file has */
+    quire_part may;             /* parts that a file may have */
 } quire_arch_row;
 
 /* The row of an architecture. Memory: static. */

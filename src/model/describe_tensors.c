@@ -23,13 +23,13 @@
 
 /* The parts that a file of this description may have. Frequency factors come by the length of the
  * context or as one tensor: which of the two depends on the scaling that the file names. */
-static uint32_t parts_allowed(const quire_model_desc *desc)
+static quire_part parts_allowed(const quire_model_desc *desc)
 {
     const quire_arch_row *arch = quire_arch_row_get(desc->arch);
-    uint32_t parts = arch->needs | arch->may;
+    quire_part parts = arch->needs | arch->may;
 
     if ((parts & QUIRE_PART_ROPE_FREQS) != 0 && desc->rope.scaling == QUIRE_ROPE_SCALING_LONGROPE) {
-        parts = (parts & ~(uint32_t)QUIRE_PART_ROPE_FREQS) | QUIRE_PART_ROPE_FACTORS;
+        parts = (parts & ~QUIRE_PART_ROPE_FREQS) | QUIRE_PART_ROPE_FACTORS;
     }
     return parts;
 }
@@ -64,7 +64,7 @@ static int32_t layer_of(const char *name, const char **rest)
 /* The table's row for a tensor name, ROWS_MAX if it has none in this model. */
 static size_t row_find(const quire_model_desc *desc, const char *name)
 {
-    const uint32_t parts = parts_allowed(desc);
+    const quire_part parts = parts_allowed(desc);
     const char *rest = name;
     const int32_t layer = layer_of(name, &rest);
     const quire_tensor_row *r;
@@ -232,10 +232,10 @@ static void parts_fill(quire_model_desc *desc, const uint32_t *counts)
 
     desc->parts = arch->needs;
     for (size_t i = 0; (r = quire_tensor_row_get(i)) != NULL; i++) {
-        desc->parts |= counts[i] > 0 ? (uint32_t)r->part : 0;
+        desc->parts |= counts[i] > 0 ? r->part : 0;
     }
     if ((desc->parts & QUIRE_PART_QKV_FUSED) != 0) {
-        desc->parts &= ~(uint32_t)QUIRE_PART_QKV;
+        desc->parts &= ~QUIRE_PART_QKV;
     }
     desc->has_qkv_bias = (desc->parts & (QUIRE_PART_QKV_BIAS | QUIRE_PART_QKV_BIAS_FUSED)) != 0;
     desc->has_qk_norm = (desc->parts & (QUIRE_PART_QK_NORM | QUIRE_PART_QK_NORM_ROW)) != 0;

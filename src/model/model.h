@@ -150,7 +150,7 @@ typedef struct quire_model_desc {
     bool has_qk_norm;
     bool has_qkv_bias;
     bool has_tied_output;
-    uint32_t parts; /* quire_part of archs.h: tensors that this file has */
+    uint64_t parts; /* quire_part of archs.h: tensors that this file has */
     uint64_t n_params;
     uint64_t weight_bytes;   /* in the file */
     uint64_t resident_bytes; /* in memory once loaded: repacked tied embeddings are there twice */

@@ -95,9 +95,16 @@ bool quire_origins_has(const quire_origins *list, const char *origin)
     return list->has_all;
 }
 
+size_t quire_host_bytes(const char *host)
+{
+    const size_t n = host[0] == '[' ? strcspn(host, "]") : strcspn(host, ":");
+
+    return host[0] == '[' && host[n] == ']' ? n + 1 : n;
+}
+
 bool quire_origins_has_host(const quire_origins *list, const char *host)
 {
-    const size_t n = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+    const size_t n = quire_host_bytes(host);
 
     for (unsigned i = 0; i < list->n; i++) {
         if (strlen(list->items[i]) == n && strncasecmp(list->items[i], host, n) == 0) {

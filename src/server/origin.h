@@ -34,5 +34,7 @@ void quire_origins_fini(quire_origins *list);
 /* Whether the list has this origin, or the host of this Host header (the port does not count). */
 bool quire_origins_has(const quire_origins *list, const char *origin);
 bool quire_origins_has_host(const quire_origins *list, const char *host);
+/* Bytes of a Host header without its port; a bracket that nothing ends is part of the name. */
+size_t quire_host_bytes(const char *host);
 
 #endif /* QUIRE_SERVER_ORIGIN_H */

@@ -175,7 +175,7 @@ static int check_host(quire_http *http)
         return QUIRE_OK;
     }
     copy_printable(name, sizeof name, host);
-    name[name[0] == '[' ? strcspn(name, "]") + 1 : strcspn(name, ":")] = '\0';
+    name[quire_host_bytes(name)] = '\0';
     return refuse_origin(http, MHD_HTTP_HEADER_HOST, "--allowed-hosts", name);
 }
 

@@ -294,6 +294,20 @@ static void a_refused_host_is_named(void **state)
     json_decref(ask("Host: [::1]\r\nOrigin: http://127.0.0.1:80\r\n", 200));
 }
 
+/* A Host as long as the buffer for its name, or longer, that begins a bracket and ends none. */
+static void a_bracket_without_end_is_refused(void **state)
+{
+    char headers[QUIRE_ORIGIN_BYTES_MAX + 64] = "Host: [";
+    const size_t begin = strlen(headers);
+
+    (void)state;
+    for (size_t n = QUIRE_ORIGIN_BYTES_MAX - 2; n <= QUIRE_ORIGIN_BYTES_MAX + 1; n++) {
+        memset(headers + begin, 'a', n);
+        memcpy(headers + begin + n, "\r\n", 3);
+        expect(headers, 403, "foreign_origin", "Host is \"[aaa");
+    }
+}
+
 static void every_host_is_allowed_with_keys(void **state)
 {
     (void)state;
@@ -320,6 +334,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_wrong_key_is_not_repeated, start_with_a_key, stop),
         cmocka_unit_test_setup_teardown(every_host_is_allowed_with_keys, start_with_a_key, stop),
         cmocka_unit_test_setup_teardown(a_refused_host_is_named, start_without_keys, stop),
+        cmocka_unit_test_setup_teardown(a_bracket_without_end_is_refused, start_without_keys, stop),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
